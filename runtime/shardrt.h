@@ -1,0 +1,112 @@
+/* runtime/shardrt.h: what an emitted program and the runtime know of each other.
+ *
+ * The emitted step.c defines one `const RtModel model` and main(), which calls rt_main.  The model is
+ * straight-line C over a few base pointers; the runtime owns memory, data, communication, files and
+ * time.  Nothing here allocates after rt_start; every size is known before. */
+#ifndef SHARDC_SHARDRT_H
+#define SHARDC_SHARDRT_H
+
+#include "base/base.h"
+#include "base/layout.h"
+#include "kernels/kernels.h"
+
+typedef struct Rt Rt;
+
+typedef enum { RT_INPUT, RT_PARAM, RT_BUFFER, RT_DATA, RT_STATE } RtTensorKind;
+
+/* A tensor that outlives a step, or an input.  Row-major. */
+typedef struct RtTensor {
+	RtTensorKind kind;
+	const char *name;      /* the framework's */
+	DType dtype;
+	int rank;
+	int64_t dim[8];
+	/* where its bytes are */
+	int unit, flat;        /* parameters and sharded states: index in model->units, else -1 */
+	int64_t offset;        /* elements in the flat; bytes in the input or state arena */
+	/* where its first contents come from; file NULL = fill */
+	const char *file;
+	int64_t file_offset, file_bytes;
+	DType file_dtype;
+	int file_rank;
+	int64_t file_dim[8];
+	int perm[8];           /* dim[i] = file_dim[perm[i]] */
+	double fill;
+	bool trainable;
+	bool batched;          /* inputs: first axis = samples */
+	bool no_decay;         /* parameters: weight decay off */
+} RtTensor;
+
+/* A file that initial weights come from: checked at start by size and sampled hash. */
+typedef struct RtFile { const char *path; int64_t bytes; uint64_t hash; } RtFile;
+
+typedef struct RtUnit {
+	const char *name, *strategy;
+	int n_flats;
+	LayoutFlat flat[4];    /* dtype, trainable, numel */
+} RtUnit;
+
+typedef struct RtLoss {
+	bool global;           /* --loss-norm */
+	double n;              /* static element count behind the backward seed 1/n */
+	bool accuracy;         /* eval reports accuracy */
+	bool mean;             /* the loss is a mean already: eval runs whole batches only */
+} RtLoss;
+
+typedef struct RtModel {
+	const char *name;
+	const char *options;   /* canonical text of the compile options */
+	const char *versions;  /* compiler, oneDNN, ISA: recorded in checkpoints */
+	const char *const *need_cpu; /* names for __builtin_cpu_supports, NULL-terminated */
+	const RtTensor *tensors; int n_tensors;
+	const RtUnit *units; int n_units;
+	const RtFile *files; int n_files;
+	int64_t act_bytes, input_bytes, state_bytes, work_bytes; /* arenas, from the plan */
+	int64_t batch;         /* B */
+	const char *optimizer; /* "adamw": names the states and the update kernel */
+	RtLoss loss;
+	bool grad_norm, clip;
+	void (*setup)(Rt *rt); /* creates kernel primitives: once, before the first step */
+	void (*forward)(Rt *rt);
+	void (*backward)(Rt *rt);
+	void (*update)(Rt *rt);
+	void (*eval)(Rt *rt);  /* NULL when the program cannot evaluate */
+	int n_prims;           /* slots in rt->prim */
+	/* forward-only programs (shardc run): outputs left in the activation arena after eval */
+	const struct RtOutput { const char *name; DType dtype; int rank; int64_t dim[8]; int64_t offset; int input; } *outputs;
+	int n_outputs;         /* offset: bytes in act; or region state/input when input >= 0 (tensor index) */
+} RtModel;
+
+/* What emitted code sees.  All base pointers are 64-byte aligned and constant for the run. */
+struct Rt {
+	const RtModel *model;
+	char *act, *input, *state, *work;
+	void *(*param)[4];     /* [unit][flat]: gathered parameters; at one shard the shard itself */
+	void *(*grad)[4];         /* flat gradients */
+	void *(*shard)[4];        /* own shards of parameters */
+	void *(*grad_shard)[4];
+	void **prim;           /* kernel primitives made by setup */
+	StepScalars *scalars;  /* read by kernels; written by rt_* below and by the driver */
+	double loss_sum, loss_weight, correct, counted; /* of this rank since the step began */
+	struct RtPrivate *p;
+};
+
+int rt_main(int argc, char **argv, const RtModel *model);
+
+/* Called from emitted code, in this order in a step. */
+void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean);
+void rt_report_accuracy(Rt *rt, double correct, double counted);
+void rt_all_gather(Rt *rt, int unit);
+void rt_wait(Rt *rt, int unit);
+void rt_reshard(Rt *rt, int unit);
+void rt_zero_gaps(Rt *rt, int unit);
+void rt_reduce_scatter(Rt *rt, int unit);
+void rt_all_reduce(Rt *rt, int unit);
+void rt_sumsq(Rt *rt, const int *units, int n);  /* of the gradient shards, into rt->p */
+void rt_all_reduce_scalars(Rt *rt);
+void rt_step_scalars(Rt *rt);                    /* grad_scale, clip coefficient, bias corrections */
+void rt_update_shard(Rt *rt, int unit);          /* the model's optimizer over the unit's segments */
+/* A kernel found bad input data (a label out of range): the run stops after this step, nothing is saved. */
+void rt_bad_input(const char *fmt, ...) PRINTF_LIKE(1, 2);
+
+#endif
