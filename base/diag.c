@@ -1,0 +1,68 @@
+/* base/diag.c: messages to the user, and internal errors.
+ *
+ * One shape for all: "WHERE: error: TEXT".  Errors are counted beyond what is printed, so that a phase
+ * can report everything it found and then fail once. */
+#include "base/base.h"
+
+#include <stdlib.h>
+
+static void print_message(Diag *d, const char *where, const char *kind, const char *fmt, va_list ap)
+{
+	FILE *out = d->out ? d->out : stderr;
+	fprintf(out, "%s: %s: ", where, kind);
+	vfprintf(out, fmt, ap);
+	fputc('\n', out);
+}
+
+void diag_error(Diag *d, const char *where, const char *fmt, ...)
+{
+	int limit = d->max_errors ? d->max_errors : 50;
+	if (++d->errors > limit) {
+		if (d->errors == limit + 1)
+			fprintf(d->out ? d->out : stderr, "%s: note: more errors follow; the first %d are shown\n",
+				where, limit);
+		return;
+	}
+	va_list ap;
+	va_start(ap, fmt);
+	print_message(d, where, "error", fmt, ap);
+	va_end(ap);
+}
+
+void diag_warn(Diag *d, const char *where, const char *fmt, ...)
+{
+	va_list ap;
+	d->warnings++;
+	va_start(ap, fmt);
+	print_message(d, where, "warning", fmt, ap);
+	va_end(ap);
+}
+
+void diag_note(Diag *d, const char *where, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	print_message(d, where, "note", fmt, ap);
+	va_end(ap);
+}
+
+void diag_info(Diag *d, const char *where, const char *fmt, ...)
+{
+	if (!d->verbose)
+		return;
+	va_list ap;
+	va_start(ap, fmt);
+	print_message(d, where, "info", fmt, ap);
+	va_end(ap);
+}
+
+_Noreturn void ice_at(const char *file, int line, const char *fmt, ...)
+{
+	va_list ap;
+	fprintf(stderr, "internal error: %s:%d: ", file, line);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+	abort();
+}

@@ -1,0 +1,349 @@
+/* base/str.c: string buffers, maps keyed by strings and pointers, hashing, the escaper.
+ *
+ * Maps are open-addressing tables in an arena that only grow; a string map keeps insertion order, so
+ * that whatever is derived from a walk over it is deterministic. */
+#include "base/base.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Buf ---- */
+
+static void buf_reserve(Buf *b, size_t more)
+{
+	if (b->n + more + 1 <= b->cap)
+		return;
+	b->cap = MAX(b->cap * 2, b->n + more + 64);
+	b->at = realloc(b->at, b->cap);
+	if (!b->at)
+		ice("out of memory: a string of %zu bytes", b->cap);
+}
+
+void buf_put(Buf *b, const char *s, size_t n)
+{
+	buf_reserve(b, n);
+	memcpy(b->at + b->n, s, n);
+	b->n += n;
+	b->at[b->n] = '\0';
+}
+
+void buf_printf(Buf *b, const char *fmt, ...)
+{
+	va_list ap, again;
+	va_start(ap, fmt);
+	va_copy(again, ap);
+	int n = vsnprintf(NULL, 0, fmt, ap);
+	va_end(ap);
+	if (n < 0)
+		ice("bad format \"%s\"", fmt);
+	buf_reserve(b, (size_t)n);
+	vsnprintf(b->at + b->n, (size_t)n + 1, fmt, again);
+	va_end(again);
+	b->n += (size_t)n;
+}
+
+void buf_free(Buf *b)
+{
+	free(b->at);
+	*b = (Buf){0};
+}
+
+/* ---- hashing ---- */
+
+/* Multiply-xorshift over 8-byte words; quality is enough for tables and for telling files apart. */
+uint64_t hash_bytes(const void *p, size_t n, uint64_t seed)
+{
+	const unsigned char *s = p;
+	uint64_t h = seed ^ (n * 0x9e3779b97f4a7c15u);
+	while (n) {
+		uint64_t word = 0;
+		size_t take = MIN(n, (size_t)8);
+		memcpy(&word, s, take);
+		h = (h ^ word) * 0xff51afd7ed558ccdu;
+		h ^= h >> 32;
+		s += take;
+		n -= take;
+	}
+	h = (h ^ (h >> 29)) * 0xc4ceb9fe1a85ec53u;
+	return h ^ (h >> 32);
+}
+
+/* ---- Map ---- */
+
+typedef struct MapEntry { const char *key; void *value; uint64_t hash; } MapEntry;
+
+struct Map {
+	Arena *arena;
+	VEC(MapEntry) entries; /* in order of insertion */
+	int32_t *slot;         /* index into entries, -1 = free; n_slots is a power of two */
+	int n_slots;
+};
+
+Map *map_new(Arena *a)
+{
+	Map *m = NEW(a, Map);
+	m->arena = a;
+	return m;
+}
+
+static int32_t *map_slot(const Map *m, const char *key, uint64_t hash)
+{
+	unsigned mask = (unsigned)m->n_slots - 1;
+	for (unsigned i = (unsigned)hash & mask;; i = (i + 1) & mask) {
+		if (m->slot[i] < 0)
+			return &m->slot[i];
+		const MapEntry *e = &m->entries.at[m->slot[i]];
+		if (e->hash == hash && !strcmp(e->key, key))
+			return &m->slot[i];
+	}
+}
+
+static void map_grow(Map *m)
+{
+	m->n_slots = m->n_slots ? m->n_slots * 2 : 16;
+	m->slot = NEW_N(m->arena, int32_t, m->n_slots);
+	memset(m->slot, 0xff, sizeof(int32_t) * (size_t)m->n_slots);
+	for (int i = 0; i < m->entries.n; i++)
+		*map_slot(m, m->entries.at[i].key, m->entries.at[i].hash) = i;
+}
+
+static MapEntry *map_find(const Map *m, const char *key)
+{
+	if (!m->n_slots)
+		return NULL;
+	int32_t i = *map_slot(m, key, hash_bytes(key, strlen(key), 0));
+	return i < 0 ? NULL : &m->entries.at[i];
+}
+
+void map_put(Map *m, const char *key, void *value)
+{
+	MapEntry *e = map_find(m, key);
+	if (e) {
+		e->value = value;
+		return;
+	}
+	if ((m->entries.n + 1) * 2 > m->n_slots)
+		map_grow(m);
+	uint64_t hash = hash_bytes(key, strlen(key), 0);
+	MapEntry entry = {arena_strdup(m->arena, key), value, hash};
+	int32_t *slot = map_slot(m, key, hash);
+	*slot = m->entries.n;
+	vec_push(m->arena, &m->entries, entry);
+}
+
+void *map_get(const Map *m, const char *key)
+{
+	const MapEntry *e = map_find(m, key);
+	return e ? e->value : NULL;
+}
+
+bool map_has(const Map *m, const char *key)
+{
+	return map_find(m, key) != NULL;
+}
+
+int map_count(const Map *m)
+{
+	return m->entries.n;
+}
+
+const char *map_key(const Map *m, int i)
+{
+	return m->entries.at[i].key;
+}
+
+const char *map_intern(Map *m, const char *s)
+{
+	const MapEntry *e = map_find(m, s);
+	if (!e) {
+		map_put(m, s, NULL);
+		e = map_find(m, s);
+	}
+	return e->key;
+}
+
+/* ---- PtrMap ---- */
+
+struct PtrMap {
+	Arena *arena;
+	const void **key;
+	void **value;
+	int n, n_slots;
+};
+
+PtrMap *ptrmap_new(Arena *a)
+{
+	PtrMap *m = NEW(a, PtrMap);
+	m->arena = a;
+	return m;
+}
+
+static unsigned ptrmap_slot(const PtrMap *m, const void *key)
+{
+	unsigned mask = (unsigned)m->n_slots - 1;
+	unsigned i = (unsigned)(((uintptr_t)key >> 4) * 0x9e3779b97f4a7c15u >> 32) & mask;
+	while (m->key[i] && m->key[i] != key)
+		i = (i + 1) & mask;
+	return i;
+}
+
+static void ptrmap_grow(PtrMap *m)
+{
+	PtrMap old = *m;
+	m->n_slots = m->n_slots ? m->n_slots * 2 : 16;
+	m->key = NEW_N(m->arena, const void *, m->n_slots);
+	m->value = NEW_N(m->arena, void *, m->n_slots);
+	for (int i = 0; i < old.n_slots; i++) {
+		if (!old.key[i])
+			continue;
+		unsigned slot = ptrmap_slot(m, old.key[i]);
+		m->key[slot] = old.key[i];
+		m->value[slot] = old.value[i];
+	}
+}
+
+void ptrmap_put(PtrMap *m, const void *key, void *value)
+{
+	if ((m->n + 1) * 2 > m->n_slots)
+		ptrmap_grow(m);
+	unsigned slot = ptrmap_slot(m, key);
+	if (!m->key[slot]) {
+		m->key[slot] = key;
+		m->n++;
+	}
+	m->value[slot] = value;
+}
+
+void *ptrmap_get(const PtrMap *m, const void *key)
+{
+	if (!m->n_slots || !key)
+		return NULL;
+	unsigned slot = ptrmap_slot(m, key);
+	return m->key[slot] ? m->value[slot] : NULL;
+}
+
+/* ---- the escaper ---- */
+
+static void escape_c_comment(Buf *b, const char *s)
+{
+	/* No end of comment, no trigraph, no line end and no backslash before one. */
+	for (; *s; s++) {
+		unsigned char c = (unsigned char)*s;
+		if (c < 0x20 || c == 0x7f || c == '\\' || c == '?')
+			buf_printf(b, "%%%02x", c);
+		else if ((c == '/' && b->n && b->at[b->n - 1] == '*') || (c == '*' && b->n && b->at[b->n - 1] == '/'))
+			buf_printf(b, " %c", c);
+		else
+			buf_put(b, s, 1);
+	}
+}
+
+static void escape_c_string(Buf *b, const char *s)
+{
+	for (; *s; s++) {
+		unsigned char c = (unsigned char)*s;
+		if (c < 0x20 || c >= 0x7f || c == '"' || c == '\\' || c == '?')
+			buf_printf(b, "\\%03o", c);
+		else
+			buf_put(b, s, 1);
+	}
+}
+
+static void escape_c_ident(Buf *b, const char *s)
+{
+	if (!*s || isdigit((unsigned char)*s))
+		buf_put(b, "_", 1);
+	for (; *s; s++) {
+		unsigned char c = (unsigned char)*s;
+		if (c < 0x80 && isalnum(c))
+			buf_put(b, s, 1);
+		else
+			buf_put(b, "_", 1);
+	}
+}
+
+static void escape_quoted(Buf *b, const char *s)
+{
+	/* JSON, and the IR's strings: what JSON readers accept, bytes >= 0x80 as they are. */
+	for (; *s; s++) {
+		unsigned char c = (unsigned char)*s;
+		if (c == '"' || c == '\\')
+			buf_printf(b, "\\%c", c);
+		else if (c == '\n')
+			buf_put(b, "\\n", 2);
+		else if (c == '\t')
+			buf_put(b, "\\t", 2);
+		else if (c < 0x20 || c == 0x7f)
+			buf_printf(b, "\\u%04x", c);
+		else
+			buf_put(b, s, 1);
+	}
+}
+
+static void escape_html(Buf *b, const char *s)
+{
+	for (; *s; s++) {
+		const char *entity = *s == '<' ? "&lt;" : *s == '>' ? "&gt;" : *s == '&' ? "&amp;"
+			: *s == '"' ? "&quot;" : *s == '\'' ? "&#39;" : NULL;
+		if (entity)
+			buf_put(b, entity, strlen(entity));
+		else
+			buf_put(b, s, 1);
+	}
+}
+
+static void escape_dot(Buf *b, const char *s)
+{
+	for (; *s; s++) {
+		if (strchr("\"\\{}<>|", *s))
+			buf_put(b, "\\", 1);
+		if (*s == '\n')
+			buf_put(b, "\\n", 2);
+		else
+			buf_put(b, s, 1);
+	}
+}
+
+static void escape_make(Buf *b, const char *s)
+{
+	for (; *s; s++) {
+		if (*s == '$')
+			buf_put(b, "$", 1);
+		else if (strchr(" #:%\\", *s))
+			buf_put(b, "\\", 1);
+		if (*s == '\n')
+			buf_put(b, "_", 1);
+		else
+			buf_put(b, s, 1);
+	}
+}
+
+static void escape_shell(Buf *b, const char *s)
+{
+	buf_put(b, "'", 1);
+	for (; *s; s++) {
+		if (*s == '\'')
+			buf_put(b, "'\\''", 4);
+		else
+			buf_put(b, s, 1);
+	}
+	buf_put(b, "'", 1);
+}
+
+typedef void EscapeFn(Buf *b, const char *s);
+static EscapeFn *const escape_rule[] = {
+	[ESCAPE_C_COMMENT] = escape_c_comment, [ESCAPE_C_STRING] = escape_c_string,
+	[ESCAPE_C_IDENT] = escape_c_ident, [ESCAPE_JSON] = escape_quoted, [ESCAPE_DOT] = escape_dot,
+	[ESCAPE_HTML] = escape_html, [ESCAPE_MAKE] = escape_make, [ESCAPE_SHELL] = escape_shell,
+	[ESCAPE_IR] = escape_quoted,
+};
+
+char *str_escape(Arena *a, EscapeKind kind, const char *s)
+{
+	Buf b = {0};
+	escape_rule[kind](&b, s);
+	char *out = arena_strndup(a, b.at ? b.at : "", b.n);
+	buf_free(&b);
+	return out;
+}
