@@ -8,7 +8,7 @@
 
 #include "base/base.h"
 
-enum { IR_MAX_RANK = 8, IR_MAX_OUT = 8 };
+enum { IR_MAX_RANK = 8 };
 
 /* What is legal grows with the level; op_info[].level is the first level an op may stand at. */
 typedef enum Level { LEVEL_MODEL, LEVEL_TRAIN, LEVEL_SHARD, LEVEL_PLAN } Level;
@@ -52,6 +52,8 @@ int64_t type_numel(const Type *t);           /* of a tensor; 1 for rank 0 */
 int64_t type_bytes(const Type *t);           /* of a row-major tensor */
 void type_strides(const Type *t, int64_t *stride); /* row-major, in elements */
 const char *type_str(Arena *a, const Type *t); /* the IR spelling, for messages and the printer */
+const char *ir_unit_str(Arena *a, const Unit *u);  /* "@h.0", quoted when the name needs it */
+bool ir_is_name_char(char c);                      /* of what may stand in %value and bare @unit names */
 /* NumPy broadcasting of two shapes; false when they do not agree. */
 bool type_broadcast(const Type *a, const Type *b, Type *out);
 
@@ -279,7 +281,8 @@ typedef struct Builder {
  * for ops whose shape rule is "given". */
 Value *ir_emit(Builder *b, OpKind kind, int n_in, Value *const *in, Attr *attrs);
 Value *ir_emit_typed(Builder *b, OpKind kind, int n_in, Value *const *in, Attr *attrs, Type type);
-/* n results for VAROUT ops (split); returns the op, NULL on a shape error (results poisoned). */
+/* given: the declared types of all results, or NULL.  VAROUT ops get as many results as their attribute
+ * sizes, their unit's flats or their operands say.  Returns the op, NULL on a shape error (results poisoned). */
 Op *ir_emit_op(Builder *b, OpKind kind, int n_in, Value *const *in, Attr *attrs, const Type *given);
 Value *ir_emit1(Builder *b, OpKind kind, Value *x);
 Value *ir_emit2(Builder *b, OpKind kind, Value *x, Value *y);

@@ -1,0 +1,575 @@
+/* ir/graph.c: building and editing modules.
+ *
+ * Ops are doubly linked per section, operands are linked into their value's use list, so that every edit
+ * is local.  Value names are unique in the module: a name already taken gets a numbered suffix. */
+#include "ir/ir.h"
+
+#include <string.h>
+
+const OpInfo op_info[OP_COUNT] = {
+#define M LEVEL_MODEL
+#define T LEVEL_TRAIN
+#define S LEVEL_SHARD
+#define P LEVEL_PLAN
+#define OP(id, text, imin, imax, out, flags, first, last, attrs, shape, grad, eval, lower, doc) \
+	[OP_##id] = {text, imin, imax, out, flags, first, last, attrs, doc},
+#include "ir/ops.def"
+};
+
+bool op_from_text(const char *text, OpKind *out)
+{
+	for (int k = 0; k < OP_COUNT; k++) {
+		if (!strcmp(op_info[k].text, text)) {
+			*out = (OpKind)k;
+			return true;
+		}
+	}
+	return false;
+}
+
+bool op_has_effect(const Op *op)
+{
+	return op_info[op->kind].flags & EFFECT;
+}
+
+/* ---- modules, symbols, units ---- */
+
+Module *ir_module_new(const char *name)
+{
+	Arena *a = arena_new();
+	Module *m = NEW(a, Module);
+	m->arena = a;
+	m->interned = map_new(a);
+	m->symbol_by_name = map_new(a);
+	m->value_names = map_new(a);
+	m->name = ir_intern(m, name);
+	m->poison.name = "poison";
+	return m;
+}
+
+void ir_module_free(Module *m)
+{
+	if (m)
+		arena_free(m->arena);
+}
+
+const char *ir_intern(Module *m, const char *s)
+{
+	return map_intern(m->interned, s);
+}
+
+/* Makes a name unique among the keys of `taken`, whose values count the suffixes handed out. */
+static const char *unique_name(Module *m, Map *taken, const char *name)
+{
+	if (!map_has(taken, name)) {
+		map_put(taken, name, NULL);
+		return ir_intern(m, name);
+	}
+	intptr_t n = (intptr_t)map_get(taken, name);
+	const char *candidate;
+	do {
+		candidate = arena_printf(m->arena, "%s.%d", name, (int)++n);
+	} while (map_has(taken, candidate));
+	map_put(taken, name, (void *)n);
+	map_put(taken, candidate, NULL);
+	return ir_intern(m, candidate);
+}
+
+Symbol *ir_add_symbol(Module *m, SymbolKind kind, const char *name, Type type)
+{
+	Symbol *s = NEW(m->arena, Symbol);
+	s->kind = kind;
+	s->name = ir_intern(m, name);
+	for (int n = 1; map_has(m->symbol_by_name, s->name); n++)
+		s->name = ir_intern(m, arena_printf(m->arena, "%s.%d", name, n));
+	s->onnx = s->name;
+	s->type = type;
+	map_put(m->symbol_by_name, s->name, s);
+	if (m->n_symbols == m->cap_symbols)
+		m->symbols = arena_grow(m->arena, m->symbols, sizeof(*m->symbols), &m->cap_symbols);
+	m->symbols[m->n_symbols++] = s;
+	return s;
+}
+
+Symbol *ir_find_symbol(const Module *m, const char *name)
+{
+	return map_get(m->symbol_by_name, name);
+}
+
+Unit *ir_add_unit(Module *m, const char *name, const char *strategy)
+{
+	Unit *u = NEW(m->arena, Unit);
+	u->name = ir_intern(m, name);
+	u->strategy = ir_intern(m, strategy);
+	u->index = m->n_units;
+	if (m->n_units == m->cap_units)
+		m->units = arena_grow(m->arena, m->units, sizeof(*m->units), &m->cap_units);
+	m->units[m->n_units++] = u;
+	return u;
+}
+
+Unit *ir_find_unit(const Module *m, const char *name)
+{
+	for (int i = 0; i < m->n_units; i++)
+		if (!strcmp(m->units[i]->name, name))
+			return m->units[i];
+	return NULL;
+}
+
+/* ---- uses ---- */
+
+static void use_link(Use *u)
+{
+	Value *v = u->value;
+	if (!v)
+		return;
+	u->prev = NULL;
+	u->next = v->uses;
+	if (v->uses)
+		v->uses->prev = u;
+	v->uses = u;
+	v->n_uses++;
+}
+
+static void use_unlink(Use *u)
+{
+	Value *v = u->value;
+	if (!v)
+		return;
+	if (u->prev)
+		u->prev->next = u->next;
+	else
+		v->uses = u->next;
+	if (u->next)
+		u->next->prev = u->prev;
+	v->n_uses--;
+	u->value = NULL;
+}
+
+void ir_set_in(Op *op, int i, Value *v)
+{
+	Use *u = &op->in[i];
+	if (u->value == v)
+		return;
+	use_unlink(u);
+	u->value = v;
+	use_link(u);
+}
+
+void ir_set_n_in(Module *m, Op *op, int n, Value *const *in)
+{
+	for (int i = 0; i < op->n_in; i++)
+		use_unlink(&op->in[i]);
+	op->in = NEW_N(m->arena, Use, n);
+	op->n_in = n;
+	for (int i = 0; i < n; i++) {
+		op->in[i] = (Use){.value = in[i], .op = op};
+		use_link(&op->in[i]);
+	}
+}
+
+void ir_replace_uses(Value *old, Value *now)
+{
+	while (old != now && old->uses) {
+		Use *u = old->uses;
+		use_unlink(u);
+		u->value = now;
+		use_link(u);
+	}
+}
+
+/* ---- ops in lists ---- */
+
+static void list_insert(Module *m, Op *op, SectionKind s, Op *before)
+{
+	op->section = s;
+	op->next = before;
+	op->prev = before ? before->prev : m->last[s];
+	if (op->prev)
+		op->prev->next = op;
+	else
+		m->first[s] = op;
+	if (before)
+		before->prev = op;
+	else
+		m->last[s] = op;
+}
+
+static void list_unlink(Module *m, Op *op)
+{
+	Op **first = op->parent ? &op->parent->body_first : &m->first[op->section];
+	Op **last = op->parent ? &op->parent->body_last : &m->last[op->section];
+	if (op->prev)
+		op->prev->next = op->next;
+	else
+		*first = op->next;
+	if (op->next)
+		op->next->prev = op->prev;
+	else
+		*last = op->prev;
+	op->prev = op->next = NULL;
+}
+
+void ir_remove(Module *m, Op *op)
+{
+	for (int i = 0; i < op->n_out; i++)
+		if (op->out[i]->n_uses)
+			ice("%%%s is removed but still used", op->out[i]->name);
+	while (op->body_last) {
+		Op *inner = op->body_last;
+		for (int i = 0; i < inner->n_in; i++)
+			use_unlink(&inner->in[i]);
+		list_unlink(m, inner);
+	}
+	for (int i = 0; i < op->n_in; i++)
+		use_unlink(&op->in[i]);
+	list_unlink(m, op);
+}
+
+void ir_move_before(Module *m, Op *op, Op *before)
+{
+	if (op == before)
+		return;
+	list_unlink(m, op);
+	list_insert(m, op, before->section, before);
+}
+
+void ir_move_to_end(Module *m, Op *op, SectionKind s)
+{
+	list_unlink(m, op);
+	list_insert(m, op, s, NULL);
+}
+
+void ir_number(Module *m)
+{
+	for (int s = 0; s < SEC_COUNT; s++) {
+		int64_t n = 0;
+		IR_FOR_OPS(m, s, op)
+			op->order = n++;
+	}
+}
+
+/* ---- names ---- */
+
+static const char *clean_name(Module *m, const char *name)
+{
+	char *s = arena_strdup(m->arena, *name ? name : "v");
+	for (char *c = s; *c; c++)
+		if (!ir_is_name_char(*c))
+			*c = '_';
+	return s;
+}
+
+void ir_rename(Module *m, Value *v, const char *name)
+{
+	v->name = unique_name(m, m->value_names, clean_name(m, name));
+}
+
+/* ---- making ops ---- */
+
+static Value *value_new(Module *m, Op *op, int index, Type type)
+{
+	Value *v = NEW(m->arena, Value);
+	v->op = op;
+	v->index = index;
+	v->type = type;
+	v->id = m->n_values++;
+	return v;
+}
+
+static int result_count(const Op *op)
+{
+	const OpInfo *info = &op_info[op->kind];
+	if (!(info->flags & VAROUT))
+		return info->n_out;
+	const Attr *sizes = attr_find(op->attrs, "sizes");
+	if (sizes)
+		return sizes->n;
+	return info->flags & UNIT ? op->unit ? op->unit->n_flats : 0 : op->n_in;
+}
+
+static Op *op_new(Module *m, OpKind kind, int n_in, Value *const *in, Attr *attrs, const Loc *loc)
+{
+	Op *op = NEW(m->arena, Op);
+	op->kind = kind;
+	op->n_in = n_in;
+	op->in = NEW_N(m->arena, Use, n_in);
+	for (int i = 0; i < n_in; i++)
+		op->in[i] = (Use){.value = in[i], .op = op};
+	op->attrs = attrs;
+	op->loc = loc ? loc : loc_new(m, "", "", "", "");
+	return op;
+}
+
+static void link_operands(Op *op)
+{
+	for (int i = 0; i < op->n_in; i++)
+		use_link(&op->in[i]);
+}
+
+static bool has_poison(const Module *m, int n_in, Value *const *in)
+{
+	for (int i = 0; i < n_in; i++)
+		if (in[i] == &m->poison)
+			return true;
+	return false;
+}
+
+static void shape_failed(Builder *b, const Op *op, const Buf *err)
+{
+	const char *text = err->at ? err->at : "operands do not fit";
+	if (!b->diag)
+		ice("%s: %s (from \"%s\")", op_info[op->kind].text, text, op->loc->node);
+	diag_error(b->diag, loc_where(b->m, op->loc), "%s", text);
+}
+
+/* Absent operands at the end of the list are not stored, so that a list has one spelling. */
+static int trim_absent(OpKind kind, int n_in, Value *const *in)
+{
+	while (!(op_info[kind].flags & VARIN) && n_in > op_info[kind].n_in_min && !in[n_in - 1])
+		n_in--;
+	return n_in;
+}
+
+Op *ir_emit_op(Builder *b, OpKind kind, int n_in, Value *const *in, Attr *attrs, const Type *given)
+{
+	Module *m = b->m;
+	const char *name = b->name ? b->name : op_info[kind].text;
+	Op *op = NULL;
+	if (!has_poison(m, n_in, in)) {
+		op = op_new(m, kind, trim_absent(kind, n_in, in), in, attrs, b->loc);
+		op->sym = b->sym;
+		op->unit = b->unit;
+		op->section = b->section;
+		op->n_out = result_count(op);
+		Type *out = NEW_N(m->arena, Type, MAX(op->n_out, 1));
+		Buf err = {0};
+		if (ir_infer(m, op, given, out, &err)) {
+			op->out = NEW_N(m->arena, Value *, op->n_out);
+			for (int i = 0; i < op->n_out; i++) {
+				op->out[i] = value_new(m, op, i, out[i]);
+				ir_rename(m, op->out[i], name);
+			}
+			link_operands(op);
+			list_insert(m, op, b->section, b->before);
+		} else {
+			shape_failed(b, op, &err);
+			op = NULL;
+		}
+		buf_free(&err);
+	}
+	b->name = NULL;
+	b->sym = NULL;
+	b->unit = NULL;
+	return op;
+}
+
+static Value *first_result(Builder *b, const Op *op)
+{
+	if (!op)
+		return &b->m->poison;
+	return op->n_out ? op->out[0] : NULL;
+}
+
+Value *ir_emit(Builder *b, OpKind kind, int n_in, Value *const *in, Attr *attrs)
+{
+	return first_result(b, ir_emit_op(b, kind, n_in, in, attrs, NULL));
+}
+
+Value *ir_emit_typed(Builder *b, OpKind kind, int n_in, Value *const *in, Attr *attrs, Type type)
+{
+	return first_result(b, ir_emit_op(b, kind, n_in, in, attrs, &type));
+}
+
+Value *ir_emit1(Builder *b, OpKind kind, Value *x)
+{
+	return ir_emit(b, kind, 1, (Value *[]){x}, NULL);
+}
+
+Value *ir_emit2(Builder *b, OpKind kind, Value *x, Value *y)
+{
+	return ir_emit(b, kind, 2, (Value *[]){x, y}, NULL);
+}
+
+Value *ir_emit3(Builder *b, OpKind kind, Value *x, Value *y, Value *z)
+{
+	return ir_emit(b, kind, 3, (Value *[]){x, y, z}, NULL);
+}
+
+/* ---- common ops ---- */
+
+Value *ir_const_full(Builder *b, Type type, double v)
+{
+	Attr *value = dtype_is_float(type.dtype) ? attr_floats(b->m, NULL, "value", 1, &v)
+		: attr_ints(b->m, NULL, "value", 1, &(int64_t){(int64_t)v});
+	return ir_emit_typed(b, OP_CONST, 0, NULL, value, type);
+}
+
+Value *ir_const_float(Builder *b, DType dtype, double v)
+{
+	return ir_const_full(b, type_scalar(dtype), v);
+}
+
+Value *ir_const_int(Builder *b, DType dtype, int64_t v)
+{
+	if (dtype_is_float(dtype))
+		return ir_const_full(b, type_scalar(dtype), (double)v);
+	return ir_emit_typed(b, OP_CONST, 0, NULL, attr_ints(b->m, NULL, "value", 1, &v), type_scalar(dtype));
+}
+
+Value *ir_reshape(Builder *b, Value *x, int rank, const int64_t *dim)
+{
+	Type to = type_tensor(x->type.dtype, rank, dim);
+	if (type_same_shape(&x->type, &to))
+		return x;
+	return ir_emit(b, OP_RESHAPE, 1, &x, attr_ints(b->m, NULL, "shape", rank, dim));
+}
+
+Value *ir_transpose(Builder *b, Value *x, const int *perm)
+{
+	int64_t p[IR_MAX_RANK];
+	bool identity = true;
+	for (int i = 0; i < x->type.rank; i++) {
+		p[i] = perm[i];
+		identity = identity && perm[i] == i;
+	}
+	return identity ? x : ir_emit(b, OP_TRANSPOSE, 1, &x, attr_ints(b->m, NULL, "perm", x->type.rank, p));
+}
+
+Value *ir_broadcast(Builder *b, Value *x, const Type *to)
+{
+	if (type_same_shape(&x->type, to))
+		return x;
+	return ir_emit(b, OP_BROADCAST, 1, &x, attr_ints(b->m, NULL, "shape", to->rank, to->dim));
+}
+
+Value *ir_cast(Builder *b, Value *x, DType to)
+{
+	if (x->type.dtype == to)
+		return x;
+	return ir_emit(b, OP_CAST, 1, &x, attr_dtype(b->m, NULL, "to", to));
+}
+
+Value *ir_reduce(Builder *b, OpKind kind, Value *x, int n, const int64_t *axes, bool keepdims)
+{
+	Attr *attrs = attr_ints(b->m, attr_int(b->m, NULL, "keepdims", keepdims), "axes", n, axes);
+	return ir_emit(b, kind, 1, &x, attrs);
+}
+
+Value *ir_unbroadcast(Builder *b, Value *x, const Type *to)
+{
+	int64_t axes[IR_MAX_RANK];
+	int n = 0, extra = x->type.rank - to->rank;
+	for (int i = 0; i < x->type.rank; i++)
+		if (i < extra || (to->dim[i - extra] == 1 && x->type.dim[i] != 1))
+			axes[n++] = i;
+	if (n)
+		x = ir_reduce(b, OP_REDUCE_SUM, x, n, axes, true);
+	return ir_reshape(b, x, to->rank, to->dim);
+}
+
+Value *ir_read(Builder *b, Symbol *sym)
+{
+	OpKind kind = sym->kind == SYM_PARAM ? OP_PARAM : sym->kind == SYM_INPUT ? OP_INPUT : OP_READ;
+	b->sym = sym;
+	if (!b->name)
+		b->name = sym->name;
+	return ir_emit(b, kind, 0, NULL, NULL);
+}
+
+/* ---- fused bodies and clones ---- */
+
+Op *ir_emit_fused(Builder *b, int n_in, Value *const *in, int n_out, const Type *out)
+{
+	Module *m = b->m;
+	Op *op = op_new(m, OP_FUSED, n_in, in, NULL, b->loc);
+	op->n_out = n_out;
+	op->out = NEW_N(m->arena, Value *, n_out);
+	for (int i = 0; i < n_out; i++) {
+		op->out[i] = value_new(m, op, i, out[i]);
+		ir_rename(m, op->out[i], b->name ? b->name : "fused");
+	}
+	op->args = NEW_N(m->arena, Value *, n_in);
+	for (int i = 0; i < n_in; i++)
+		op->args[i] = value_new(m, op, i, type_scalar(in[i]->type.dtype));
+	link_operands(op);
+	list_insert(m, op, b->section, b->before);
+	b->name = NULL;
+	return op;
+}
+
+Value *ir_body_emit(Module *m, Op *fused, OpKind kind, int n_in, Value *const *in, Attr *attrs)
+{
+	Op *op = op_new(m, kind, n_in, in, attrs, fused->loc);
+	Buf err = {0};
+	op->parent = fused;
+	op->section = fused->section;
+	op->n_out = op_info[kind].n_out;
+	op->out = NEW_N(m->arena, Value *, op->n_out);
+	Type out = type_scalar(DT_F32), given = out;
+	const Attr *value = attr_find(attrs, "value");
+	if (value && value->kind == ATTR_INTS)
+		given = type_scalar(DT_I64);
+	if (op->n_out && !ir_infer(m, op, &given, &out, &err))
+		ice("fused body: %s: %s", op_info[kind].text, err.at);
+	buf_free(&err);
+	for (int i = 0; i < op->n_out; i++)
+		op->out[i] = value_new(m, op, i, out);
+	link_operands(op);
+	op->prev = fused->body_last;
+	if (fused->body_last)
+		fused->body_last->next = op;
+	else
+		fused->body_first = op;
+	fused->body_last = op;
+	return op->n_out ? op->out[0] : NULL;
+}
+
+static Value *mapped(const PtrMap *map, Value *v)
+{
+	Value *to = v ? ptrmap_get(map, v) : NULL;
+	return to ? to : v;
+}
+
+static void clone_body(Module *m, const Op *from, Op *to, PtrMap *map)
+{
+	for (int i = 0; i < from->n_in; i++)
+		ptrmap_put(map, from->args[i], to->args[i]);
+	for (const Op *op = from->body_first; op; op = op->next) {
+		Value **in = NEW_N(m->arena, Value *, op->n_in);
+		for (int i = 0; i < op->n_in; i++)
+			in[i] = mapped(map, op->in[i].value);
+		Value *v = ir_body_emit(m, to, op->kind, op->n_in, in, op->attrs);
+		if (v) {
+			v->type = op->out[0]->type;
+			ptrmap_put(map, op->out[0], v);
+		}
+	}
+}
+
+Op *ir_clone(Builder *b, const Op *op, PtrMap *map)
+{
+	Module *m = b->m;
+	Value **in = NEW_N(m->arena, Value *, op->n_in);
+	Type *out = NEW_N(m->arena, Type, MAX(op->n_out, 1));
+	Op *copy;
+	for (int i = 0; i < op->n_in; i++)
+		in[i] = mapped(map, op->in[i].value);
+	for (int i = 0; i < op->n_out; i++)
+		out[i] = op->out[i]->type;
+	if (op->n_out)
+		b->name = op->out[0]->name;
+	if (op->kind == OP_FUSED) {
+		copy = ir_emit_fused(b, op->n_in, in, op->n_out, out);
+		clone_body(m, op, copy, map);
+	} else {
+		b->sym = op->sym;
+		b->unit = op->unit;
+		copy = ir_emit_op(b, op->kind, op->n_in, in, op->attrs, out);
+	}
+	if (!copy)
+		ice("clone of %s failed", op_info[op->kind].text);
+	for (int i = 0; i < op->n_out; i++)
+		ptrmap_put(map, op->out[i], copy->out[i]);
+	return copy;
+}
