@@ -1,0 +1,55 @@
+/* passes/dce.c: removes ops that nothing with an effect depends on.
+ *
+ * Marks from the effects along operands, then sweeps.  Knows ops by their flags only: what has EFFECT
+ * stays, whatever its results are used for; everything else stays if a kept op reads it. */
+#include "passes/passes.h"
+
+typedef VEC(Op *) OpVec;
+
+enum { DEAD, LIVE }; /* in op->order */
+
+static void mark(Arena *scratch, OpVec *work, Op *op)
+{
+	if (op->order == LIVE)
+		return;
+	op->order = LIVE;
+	vec_push(scratch, work, op);
+}
+
+static void mark_operands(Arena *scratch, OpVec *work, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++)
+		if (op->in[i].value)
+			mark(scratch, work, op->in[i].value->op);
+}
+
+static void sweep(Module *m)
+{
+	/* Users stand after what they use, and later sections read earlier ones. */
+	for (int s = SEC_COUNT - 1; s >= 0; s--) {
+		for (Op *op = m->last[s], *prev; op; op = prev) {
+			prev = op->prev;
+			if (op->order == DEAD)
+				ir_remove(m, op);
+		}
+	}
+}
+
+bool pass_dce(Module *m, const PassOptions *o, Diag *d)
+{
+	(void)o, (void)d;
+	Arena *scratch = arena_new();
+	OpVec work = {0};
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			op->order = DEAD;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op_has_effect(op))
+				mark(scratch, &work, op);
+	while (work.n)
+		mark_operands(scratch, &work, work.at[--work.n]);
+	sweep(m);
+	arena_free(scratch);
+	return true;
+}

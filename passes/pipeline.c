@@ -1,0 +1,162 @@
+/* passes/pipeline.c: runs passes.def, or a list of its passes, verifying after each.
+ *
+ * Refuses passes that do not exist and passes at a level they are not for.  The module is verified
+ * before the first pass too, since a text may come from anyone. */
+#include "passes/passes.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+const PassInfo pass_info[] = {
+#define PASS(name, from, to, ensures) {#name, pass_##name, LEVEL_##from, LEVEL_##to, ensures},
+#include "passes/passes.def"
+};
+const int pass_count = COUNT_OF(pass_info);
+
+static const char *const level_text[] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
+
+static const PassInfo *pass_find(const char *name, size_t n)
+{
+	for (int i = 0; i < pass_count; i++)
+		if (strlen(pass_info[i].name) == n && !memcmp(pass_info[i].name, name, n))
+			return &pass_info[i];
+	return NULL;
+}
+
+/* Calls fn for each comma-separated name; all must be passes. */
+typedef VEC(const PassInfo *) PassVec;
+static bool parse_names(Arena *a, const char *names, const char *option, PassVec *out, Diag *d)
+{
+	bool ok = true;
+	for (const char *s = names ? names : ""; *s; s += *s == ',') {
+		size_t n = strcspn(s, ",");
+		const PassInfo *p = pass_find(s, n);
+		if (p)
+			vec_push(a, out, p);
+		else
+			diag_error(d, option, "there is no pass \"%.*s\" (see shardc --list-passes)", (int)n, s);
+		ok = ok && p;
+		s += n;
+	}
+	return ok;
+}
+
+static bool contains(const PassVec *v, const PassInfo *p)
+{
+	for (int i = 0; i < v->n; i++)
+		if (v->at[i] == p)
+			return true;
+	return false;
+}
+
+typedef struct Show {
+	const PipelineView *view;
+	PassVec print_after;
+	Arena *scratch;
+	char *before; /* the module's text before the pass, when changes are to be shown */
+} Show;
+
+static char *module_text(const Module *m, Arena *a)
+{
+	char *text = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&text, &n);
+	if (!f)
+		ice("out of memory");
+	ir_print(f, m);
+	fclose(f);
+	char *copy = arena_strndup(a, text, n);
+	free(text);
+	return copy;
+}
+
+static bool dump(const Show *show, const Module *m, int number, const char *name, Diag *d)
+{
+	if (!show->view->dump_dir)
+		return true;
+	const char *path = arena_printf(show->scratch, "%s/%02d-%s.ir", show->view->dump_dir, number, name);
+	FILE *f = fopen(path, "w");
+	if (f)
+		ir_print(f, m);
+	bool failed = !f || ferror(f);
+	if ((f && fclose(f)) || failed) {
+		diag_error(d, path, "cannot write: %s", strerror(errno));
+		return false;
+	}
+	return true;
+}
+
+static void show_after(Show *show, const Module *m, const PassInfo *p)
+{
+	FILE *out = show->view->out ? show->view->out : stdout;
+	bool print = contains(&show->print_after, p);
+	if (show->view->print_changed) {
+		char *now = module_text(m, show->scratch);
+		if (!strcmp(now, show->before))
+			fprintf(out, "# %s changed nothing\n", p->name);
+		else
+			print = true;
+		show->before = now;
+	}
+	if (print) {
+		fprintf(out, "# after %s\n", p->name);
+		ir_print(out, m);
+	}
+}
+
+static bool run_one(Module *m, const PassInfo *p, const PassOptions *o, Diag *d)
+{
+	if (m->level != p->from) {
+		diag_error(d, m->file ? m->file : m->name, "pass %s wants a module at level %s, this one is at %s",
+			p->name, level_text[p->from], level_text[m->level]);
+		return false;
+	}
+	int before = d->errors;
+	if (!p->run(m, o, d)) {
+		if (d->errors == before)
+			ice("pass %s failed without an error message", p->name);
+		return false;
+	}
+	m->level = p->to;
+	return ir_verify(m, p->name, d);
+}
+
+static bool run_all(Module *m, const PassOptions *o, const PassVec *todo, const PassInfo *stop, Show *show,
+	Diag *d)
+{
+	if (show->view->print_changed)
+		show->before = module_text(m, show->scratch);
+	if (!dump(show, m, 0, "input", d))
+		return false;
+	for (int i = 0; i < todo->n; i++) {
+		const PassInfo *p = todo->at[i];
+		if (!run_one(m, p, o, d) || !dump(show, m, i + 1, p->name, d))
+			return false;
+		show_after(show, m, p);
+		if (p == stop)
+			break;
+	}
+	return true;
+}
+
+bool pipeline_run(Module *m, const PassOptions *o, const PipelineView *v, const char *names, Diag *d)
+{
+	Show show = {.view = v, .scratch = arena_new()};
+	PassVec todo = {0}, stop = {0};
+	bool ok = parse_names(show.scratch, names, "--passes", &todo, d);
+	ok = parse_names(show.scratch, v->stop_after, "--stop-after", &stop, d) && ok;
+	ok = parse_names(show.scratch, v->print_after, "--print-after", &show.print_after, d) && ok;
+	if (!names)
+		for (int i = 0; i < pass_count; i++)
+			vec_push(show.scratch, &todo, &pass_info[i]);
+	if (v->dump_dir && mkdir(v->dump_dir, 0777) && errno != EEXIST) {
+		diag_error(d, v->dump_dir, "cannot make the folder: %s", strerror(errno));
+		ok = false;
+	}
+	ok = ok && ir_verify(m, NULL, d)
+		&& run_all(m, o, &todo, stop.n ? stop.at[0] : NULL, &show, d);
+	arena_free(show.scratch);
+	return ok;
+}
