@@ -67,6 +67,15 @@ typedef struct Blocks {
 } Blocks;
 Blocks *blocks_find(Module *m, Arena *a);
 
+/* optimizers.c: the meaning of --optimizer; NULL = adamw. */
+typedef struct Optimizer {
+	const char *name;          /* "sgd" */
+	bool momentum, nesterov;   /* sgd only */
+	int n_states;
+	const char *states[2];     /* per parameter element, f32: "exp_avg", ... */
+} Optimizer;
+bool optimizer_parse(const char *text, Optimizer *out, Diag *d);
+
 /* autodiff.c, grad_rules.c */
 typedef struct GradCtx GradCtx;
 /* dout[i] is the gradient of op->out[i], NULL when it has none.  Adds to the operands by grad_add. */
@@ -77,6 +86,50 @@ bool grad_wanted(const GradCtx *c, const Value *x); /* false: no trainable param
 /* Differentiates: appends to SEC_BACKWARD the gradients of `loss` (seeded with `seed`) and returns in
  * grad[value id] what each forward value got (NULL = none).  For tests: any wanted values. */
 Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, Diag *d);
+
+/* buffers.c: which values share memory and for how long.  A buffer holds a value, its views, and what
+ * overwrites it in place.  Inputs, states, parameters and collectives have places of their own (of_value
+ * = -1).  At any level: schedule asks it for the peak of an order, memory places what it says. */
+typedef struct Buffer {
+	Value *value;              /* the first that lives in it */
+	int64_t bytes;             /* a multiple of 64 */
+	int first, last;           /* positions; it is live at both */
+	Place place;               /* REGION_GRAD: of a parameter's gradient; REGION_ACT: offset by memory_pack */
+} Buffer;
+typedef struct Buffers {
+	Buffer *at;
+	int n;
+	int *of_value;             /* by Value.id */
+	Op **op;                   /* by position */
+	int n_ops;
+} Buffers;
+/* Of one program: forward, backward and update, or eval. */
+Buffers *buffers_find(Module *m, bool eval, Arena *a);
+/* live[p]: bytes of the activation arena that are live at position p; returns the largest. */
+int64_t buffers_live(const Buffers *b, int64_t *live);
+Value *value_root(Value *v);                     /* through views: whose bytes these are */
+int inplace_operand(const Op *op, int result, int from); /* next operand that result may overwrite, -1 = none */
+
+/* memory_pack.c: offsets, so that no two blocks that are live at once overlap; returns their end. */
+typedef struct MemoryBlock { int64_t bytes, offset; int first, last; } MemoryBlock;
+int64_t memory_pack(MemoryBlock *block, int n, int n_positions, Arena *a);
+
+/* memory_check.c: executes a PLAN on shadow memory, where every byte knows the value that it holds.
+ * Returns the first violation as a sentence, NULL when every op reads what it should. */
+const char *memory_check(Module *m, Arena *a);
+
+/* memory.c: of a PLAN, the op where most activation bytes are live, and the largest of them. */
+enum { MEMORY_LARGEST = 5 };
+typedef struct MemoryPeak {
+	const Op *op;              /* NULL: nothing needs memory */
+	int64_t bytes;             /* live at op */
+	const Value *largest[MEMORY_LARGEST];
+	int64_t largest_bytes[MEMORY_LARGEST];
+	int n;
+} MemoryPeak;
+MemoryPeak memory_peak(Module *m, Arena *a);
+/* Bytes of all categories at o->world ranks. */
+struct LayoutMemory memory_total(const Module *m, const PassOptions *o, Arena *a);
 
 /* workspace.c: scratch bytes of an op's kernel by the formulas of kernels/kernels.def. */
 int64_t op_workspace(const Op *op, const PassOptions *o);

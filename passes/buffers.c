@@ -1,0 +1,204 @@
+/* passes/buffers.c: which values share memory, and for how long.
+ *
+ * The one idea: values that show or overwrite the same bytes form one buffer, whose life is the union of
+ * theirs, so that placing memory is about intervals only.  Views join their operand's buffer; a result
+ * joins an operand's buffer when the op may overwrite it, the operand dies there and their types agree;
+ * the gradient of a parameter lives in its unit's flat gradient.
+ *
+ * Keeps the module as it is (op->order becomes the position). */
+#include "passes/passes.h"
+
+Value *value_root(Value *v)
+{
+	while (op_info[v->op->kind].flags & VIEW && v->op->kind != OP_VIEW_OP)
+		v = op_in(v->op, 0);
+	return v;
+}
+
+int inplace_operand(const Op *op, int result, int from)
+{
+	unsigned flags = op_info[op->kind].flags;
+	if (flags & EW || op->kind == OP_FUSED)
+		return from < op->n_in ? from : -1;
+	int only = flags & INPLACE ? 0 : op->kind == OP_CROSS_ENTROPY_GRAD ? 1 : -1;
+	return result == 0 && from <= only ? only : -1;
+}
+
+/* ---- which values need a buffer ---- */
+
+/* Held by the runtime, not by the arena. */
+static bool is_runtime_value(const Value *v)
+{
+	return v->type.kind != TYPE_TENSOR || op_info[v->op->kind].flags & COMM || v->op->kind == OP_SUMSQ;
+}
+
+static bool has_own_place(const Op *op)
+{
+	return op->kind == OP_INPUT || op->kind == OP_READ || op->kind == OP_PARAM || op->kind == OP_VIEW_OP;
+}
+
+/* ---- lifetimes ---- */
+
+static Buffers *list_ops(Module *m, bool eval, Arena *a)
+{
+	static const SectionKind train[] = {SEC_FORWARD, SEC_BACKWARD, SEC_UPDATE};
+	static const SectionKind only_eval[] = {SEC_EVAL};
+	const SectionKind *sections = eval ? only_eval : train;
+	int n_sections = eval ? COUNT_OF(only_eval) : COUNT_OF(train), n = 0;
+	Buffers *b = NEW(a, Buffers);
+	for (int s = 0; s < n_sections; s++)
+		IR_FOR_OPS(m, sections[s], op)
+			op->order = b->n_ops++;
+	b->op = NEW_N(a, Op *, b->n_ops);
+	for (int s = 0; s < n_sections; s++)
+		IR_FOR_OPS(m, sections[s], op)
+			b->op[n++] = op;
+	b->of_value = NEW_N(a, int, m->n_values);
+	for (int i = 0; i < m->n_values; i++)
+		b->of_value[i] = -1;
+	return b;
+}
+
+/* Outputs of a forward-only program and collected gradients are wanted after the last op. */
+static bool is_kept(const Module *m, const Op *user)
+{
+	return user->kind == OP_COLLECT || (user->kind == OP_OUTPUT && !m->first[SEC_FORWARD]);
+}
+
+static int last_position(const Buffers *b, const Module *m, const Value *v)
+{
+	int last = (int)v->op->order;
+	for (const Use *u = v->uses; u; u = u->next)
+		last = MAX(last, is_kept(m, u->op) ? b->n_ops : (int)u->op->order);
+	return last;
+}
+
+static bool same_type(const Type *a, const Type *b)
+{
+	return a->dtype == b->dtype && type_same_shape(a, b);
+}
+
+/* No operand but those of v's very type may show the buffer: they would be read after being overwritten. */
+static bool others_agree(const Buffers *b, const Op *op, int buffer, int at, const Type *t)
+{
+	bool elementwise = op_info[op->kind].flags & EW || op->kind == OP_FUSED;
+	for (int i = 0; i < op->n_in; i++) {
+		Value *v = op_in(op, i);
+		if (i == at || !v || b->of_value[v->id] != buffer)
+			continue;
+		if (!elementwise || !same_type(&v->type, t))
+			return false;
+	}
+	return true;
+}
+
+static bool taken_by_sibling(const Buffers *b, const Op *op, int result, int buffer)
+{
+	for (int i = 0; i < result; i++)
+		if (b->of_value[op->out[i]->id] == buffer)
+			return true;
+	return false;
+}
+
+/* The buffer of an operand that result i of op may overwrite, -1 = none. */
+static int find_inplace(const Buffers *b, const Op *op, int i)
+{
+	const Type *t = &op->out[i]->type;
+	for (int k = inplace_operand(op, i, 0); k >= 0; k = inplace_operand(op, i, k + 1)) {
+		Value *v = op_in(op, k);
+		int buffer = v ? b->of_value[v->id] : -1;
+		if (buffer < 0 || b->at[buffer].last != op->order || !same_type(&v->type, t))
+			continue;
+		if (others_agree(b, op, buffer, k, t) && !taken_by_sibling(b, op, i, buffer))
+			return buffer;
+	}
+	return -1;
+}
+
+static int new_buffer(Buffers *b, Value *v)
+{
+	if (v->type.layout)
+		ice("%%%s: packed layouts have no planned size", v->name);
+	Buffer *n = &b->at[b->n];
+	n->value = v;
+	n->bytes = round_up(MAX(type_bytes(&v->type), 1), 64);
+	n->first = n->last = (int)v->op->order;
+	n->place.region = REGION_ACT;
+	return b->n++;
+}
+
+static void add_results(Buffers *b, const Module *m, Op *op)
+{
+	for (int i = 0; i < op->n_out; i++) {
+		Value *v = op->out[i];
+		int buffer;
+		if (has_own_place(op) || is_runtime_value(v))
+			continue;
+		if (op_info[op->kind].flags & VIEW)
+			buffer = b->of_value[op_in(op, 0)->id];
+		else
+			buffer = find_inplace(b, op, i);
+		if (buffer < 0 && !(op_info[op->kind].flags & VIEW))
+			buffer = new_buffer(b, v);
+		b->of_value[v->id] = buffer;
+	}
+	/* after all results, since one that dies at once must not be overwritten by its sibling */
+	for (int i = 0; i < op->n_out; i++) {
+		int buffer = b->of_value[op->out[i]->id];
+		if (buffer >= 0)
+			b->at[buffer].last = MAX(b->at[buffer].last, last_position(b, m, op->out[i]));
+	}
+}
+
+/* ---- gradients ---- */
+
+/* The first gradient that can live in the flat's place of its parameter does; memory copies the others. */
+static void place_gradients(Buffers *b, const Op *collect)
+{
+	const Unit *u = collect->unit;
+	for (int i = 0, k = 0; i < u->n_params && k < collect->n_in; i++) {
+		Symbol *s = u->params[i];
+		if (!s->trainable)
+			continue;
+		Value *v = op_in(collect, k++);
+		Buffer *at = v && b->of_value[v->id] >= 0 ? &b->at[b->of_value[v->id]] : NULL;
+		if (!at || at->place.region != REGION_ACT || at->value->op->section < SEC_BACKWARD)
+			continue;
+		if (type_bytes(&at->value->type) == type_bytes(&v->type))
+			at->place = (Place){REGION_GRAD, s->unit, s->flat, s->offset * dtype_info[s->type.dtype].bytes};
+	}
+}
+
+Buffers *buffers_find(Module *m, bool eval, Arena *a)
+{
+	Buffers *b = list_ops(m, eval, a);
+	int n = 0;
+	for (int p = 0; p < b->n_ops; p++)
+		n += b->op[p]->n_out;
+	b->at = NEW_N(a, Buffer, n);
+	for (int p = 0; p < b->n_ops; p++)
+		add_results(b, m, b->op[p]);
+	for (int p = 0; p < b->n_ops; p++)
+		if (b->op[p]->kind == OP_COLLECT)
+			place_gradients(b, b->op[p]);
+	return b;
+}
+
+int64_t buffers_live(const Buffers *b, int64_t *live)
+{
+	int64_t sum = 0, peak = 0;
+	for (int p = 0; p <= b->n_ops; p++)
+		live[p] = 0;
+	for (int i = 0; i < b->n; i++) {
+		if (b->at[i].place.region != REGION_ACT)
+			continue;
+		live[b->at[i].first] += b->at[i].bytes;
+		if (b->at[i].last < b->n_ops)
+			live[b->at[i].last + 1] -= b->at[i].bytes;
+	}
+	for (int p = 0; p <= b->n_ops; p++) {
+		live[p] = sum += live[p];
+		peak = MAX(peak, sum);
+	}
+	return peak;
+}
