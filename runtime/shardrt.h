@@ -73,7 +73,9 @@ typedef struct RtModel {
 	void (*eval)(Rt *rt);  /* NULL when the program cannot evaluate */
 	int n_prims;           /* slots in rt->prim */
 	/* forward-only programs (shardc run): outputs left in the activation arena after eval */
-	const struct RtOutput { const char *name; DType dtype; int rank; int64_t dim[8]; int64_t offset; int input; } *outputs;
+	const struct RtOutput {
+		const char *name; DType dtype; int rank; int64_t dim[8]; int64_t offset; int input;
+	} *outputs;
 	int n_outputs;         /* offset: bytes in act; or region state/input when input >= 0 (tensor index) */
 } RtModel;
 

@@ -1,0 +1,40 @@
+"""Writes digits.onnx: a small CNN with BatchNorm on 8x8 images, fresh weights.
+
+usage: python export.py     (needs torch, onnx, onnxscript)
+"""
+import torch
+from torch import nn
+
+
+class Digits(nn.Module):
+    def __init__(self, width=32):
+        super().__init__()
+
+        def block(cin, cout, stride):
+            return nn.Sequential(nn.Conv2d(cin, cout, 3, stride, 1, bias=False), nn.BatchNorm2d(cout), nn.ReLU())
+
+        self.stem = block(1, width, 1)
+        self.down = block(width, 2 * width, 2)
+        self.body = block(2 * width, 2 * width, 1)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(2 * width, 10)
+
+    def forward(self, x):
+        x = self.down(self.stem(x))
+        x = x + self.body(x)
+        return self.head(self.pool(x).flatten(1))
+
+
+def main():
+    torch.manual_seed(0)
+    model = Digits().train()
+    batch = torch.export.Dim("batch")
+    # optimize=True would fold BatchNorm into the convolutions
+    program = torch.onnx.export(model, (torch.randn(2, 1, 8, 8),), dynamo=True, optimize=False, verbose=False,
+                                input_names=["x"], output_names=["logits"], dynamic_shapes=({0: batch},))
+    for node in program.model.graph:
+        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # names files of the exporting machine
+    program.save("digits.onnx")
+
+
+main()

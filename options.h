@@ -1,0 +1,43 @@
+/* options.h: the command line of shardc, as one table.  --config FILE.json holds the same names. */
+#ifndef SHARDC_OPTIONS_H
+#define SHARDC_OPTIONS_H
+
+#include "base/base.h"
+
+enum { OPTION_LIST_MAX = 64 };
+typedef struct OptionList { const char *at[OPTION_LIST_MAX]; int n; } OptionList;
+
+/* What the user asked for, as given; unset strings are NULL, unset numbers 0. */
+typedef struct Options {
+	/* what to do */
+	const char *command;         /* "compile" | "plan" | "run" */
+	const char *input, *output, *emit, *stop_after, *passes, *format, *inputs_dir, *outputs_dir;
+	/* graph */
+	OptionList bind, input_shape, constants;
+	const char *loss, *loss_norm, *optimizer, *freeze, *untie, *bn, *dropout;
+	bool bn_biased, no_decay_1d;
+	const char *clip, *grad_norm;
+	/* sharding */
+	const char *wrap, *strategy;
+	int64_t world;
+	/* memory */
+	const char *remat;
+	int64_t memory_limit, workspace;
+	/* target */
+	const char *target, *arch, *cc, *optimize;
+	bool verbose, pack_weights;
+	int64_t threads;
+	/* inspection */
+	const char *dump_ir, *print_after;
+	bool print_changed;
+	/* information */
+	bool help, version, list_ops, list_passes;
+	char *canonical;             /* the options that change the program, one text: --a=b --c=d */
+} Options;
+
+/* Reads argv (and the files named by --config).  Reports every problem to d: errors in *usage are wrong
+ * use of the command line (exit 2), others are bad values (exit 1).  Strings live in the arena. */
+bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *usage);
+void options_help(FILE *f);
+
+#endif
