@@ -1,0 +1,20 @@
+/* passes/canon.c: brings the module into canonical form: known values folded, identities gone,
+ * transposes and reshapes merged, biases inside matmuls.
+ *
+ * The rules are rows of canon.def, the functions stand in canon_*.c.  A rule keeps the value (up to
+ * rounding), the type and the location; parameters are never folded. */
+#include "passes/canon.h"
+#include "passes/passes.h"
+
+static const Rule rules[] = {
+#define RULE(kind, pattern, fn) {kind, pattern, fn},
+#include "passes/canon.def"
+};
+const RuleSet canon_rules = {rules, COUNT_OF(rules)};
+
+bool pass_canon(Module *m, const PassOptions *o, Diag *d)
+{
+	(void)o;
+	rewrite_module(m, d, 1, &canon_rules);
+	return true;
+}
