@@ -78,10 +78,10 @@ bool optimizer_parse(const char *text, Optimizer *out, Diag *d);
 
 /* autodiff.c, grad_rules.c */
 typedef struct GradCtx GradCtx;
-/* dout[i] is the gradient of op->out[i], NULL when it has none.  Adds to the operands by grad_add. */
+/* dout[i] is the gradient of op->out[i], NULL when it has none.  Adds to the operands by grad_give. */
 typedef void GradFn(GradCtx *c, Op *op, Value *const *dout);
 Builder *grad_builder(GradCtx *c);                 /* at the end of backward, loc with role grad */
-void grad_add(GradCtx *c, Value *x, Value *dx);    /* dx has x's shape, or what was broadcast from it */
+void grad_give(GradCtx *c, Value *x, Value *dx);   /* dx has x's shape, or what was broadcast from it */
 bool grad_wanted(const GradCtx *c, const Value *x); /* false: no trainable parameter lies behind x */
 /* Differentiates: appends to SEC_BACKWARD the gradients of `loss` (seeded with `seed`) and returns in
  * grad[value id] what each forward value got (NULL = none).  For tests: any wanted values. */

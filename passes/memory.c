@@ -1,0 +1,269 @@
+/* passes/memory.c: a place for every value.
+ *
+ * Requires PLAN (total order).  Ensures that values lie in the activation arena, inputs, buffers and data
+ * at fixed offsets of their arenas, parameters inside their gathered unit and gradients inside their
+ * unit's flat gradient, so that nothing is copied in or out; that no two values that are live at once
+ * overlap (proved by memory_check); that arena sizes are known.
+ * Refuses a plan above --memory-limit, naming the op at the peak and the largest live values.
+ *
+ * Where a value cannot live where it must (a gradient that is a view or is wanted twice, an output that
+ * is a parameter, a buffer read after it was overwritten) a `copy` is inserted.  Training and eval share
+ * the arena: nothing in it outlives a step. */
+#include "passes/passes.h"
+
+#include "base/layout.h"
+
+#include <string.h>
+
+/* ---- copies where sharing is impossible ---- */
+
+/* before NULL: at the end of the section of `near`, an op that says where the copy comes from. */
+static Value *copy_value(Module *m, Value *v, const Op *near, Op *before)
+{
+	Builder b = {.m = m, .section = near->section, .before = before,
+		.loc = loc_with_role(m, near->loc, "memory"), .name = v->name};
+	return ir_emit1(&b, OP_COPY, v);
+}
+
+static Place flat_place(const Symbol *s, Region region)
+{
+	return (Place){region, s->unit, s->flat, s->offset * dtype_info[s->type.dtype].bytes};
+}
+
+static bool same_place(const Place *a, const Place *b)
+{
+	return a->region == b->region && a->unit == b->unit && a->flat == b->flat && a->offset == b->offset;
+}
+
+static void copy_gradients(Module *m, const Buffers *b, Op *collect)
+{
+	const Unit *u = collect->unit;
+	for (int i = 0, k = 0; i < u->n_params && k < collect->n_in; i++) {
+		if (!u->params[i]->trainable)
+			continue;
+		Value *v = op_in(collect, k++);
+		Place want = flat_place(u->params[i], REGION_GRAD);
+		int buffer = v ? b->of_value[v->id] : -1;
+		if (v && (buffer < 0 || !same_place(&b->at[buffer].place, &want)))
+			ir_set_in(collect, k - 1, copy_value(m, v, collect, collect));
+	}
+}
+
+static bool read_after(const Value *v, const Op *write)
+{
+	for (const Use *u = v->uses; u; u = u->next) {
+		if (u->op->order > write->order)
+			return true;
+		if (op_info[u->op->kind].flags & VIEW && read_after(u->op->out[0], write))
+			return true;
+	}
+	return false;
+}
+
+/* A value read from a buffer shows the buffer's bytes: who wants it after a write needs a copy. */
+static void copy_stale_reads(Module *m, const Buffers *b)
+{
+	PtrMap *write = ptrmap_new(m->arena);
+	for (int p = b->n_ops - 1; p >= 0; p--) {
+		Op *op = b->op[p], *next;
+		if (op->kind == OP_WRITE)
+			ptrmap_put(write, op->sym, op);
+		next = op->kind == OP_READ ? ptrmap_get(write, op->sym) : NULL;
+		if (!next || !read_after(op->out[0], next))
+			continue;
+		Value *copy = copy_value(m, op->out[0], op, op->next);
+		ir_replace_uses(op->out[0], copy);
+		ir_set_in(copy->op, 0, op->out[0]);
+	}
+}
+
+/* The driver of a forward-only program looks for outputs in the activation arena. */
+static void copy_outputs(Module *m, const Buffers *b)
+{
+	for (int p = 0; p < b->n_ops; p++) {
+		Op *op = b->op[p];
+		if (op->kind == OP_OUTPUT && !m->first[SEC_FORWARD] && b->of_value[op_in(op, 0)->id] < 0)
+			ir_set_in(op, 0, copy_value(m, op_in(op, 0), op, op));
+	}
+}
+
+static void insert_copies(Module *m, Arena *a)
+{
+	for (int eval = 0; eval <= 1; eval++) {
+		Buffers *b = buffers_find(m, eval, a);
+		copy_stale_reads(m, b);
+		copy_outputs(m, b);
+		for (int p = 0; p < b->n_ops; p++)
+			if (b->op[p]->kind == OP_COLLECT)
+				copy_gradients(m, b, b->op[p]);
+	}
+}
+
+/* ---- arenas of inputs and states ---- */
+
+static bool in_state_arena(const Symbol *s)
+{
+	return s->kind == SYM_BUFFER || s->kind == SYM_DATA || (s->kind == SYM_STATE && !s->unit);
+}
+
+static void place_symbols(Module *m)
+{
+	m->input_bytes = m->state_bytes = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		Symbol *s = m->symbols[i];
+		int64_t *end = s->kind == SYM_INPUT ? &m->input_bytes : in_state_arena(s) ? &m->state_bytes : NULL;
+		if (!end)
+			continue;
+		s->offset = *end;
+		*end += round_up(MAX(type_bytes(&s->type), 1), 64);
+	}
+}
+
+static Place symbol_place(const Op *op)
+{
+	if (op->kind == OP_VIEW_OP)
+		return flat_place(op->sym, REGION_PARAM);
+	return (Place){op->kind == OP_INPUT ? REGION_INPUT : REGION_STATE, NULL, 0, op->sym->offset};
+}
+
+static Place place_of(const Buffers *b, Value *v)
+{
+	Op *root = value_root(v)->op;
+	if (b->of_value[v->id] >= 0)
+		return b->at[b->of_value[v->id]].place;
+	if (root->kind == OP_INPUT || root->kind == OP_READ || root->kind == OP_VIEW_OP)
+		return symbol_place(root);
+	return (Place){0};
+}
+
+static int64_t place_program(Module *m, bool eval, Arena *a)
+{
+	Buffers *b = buffers_find(m, eval, a);
+	MemoryBlock *block = NEW_N(a, MemoryBlock, b->n);
+	int n = 0;
+	for (int i = 0; i < b->n; i++)
+		if (b->at[i].place.region == REGION_ACT)
+			block[n++] = (MemoryBlock){b->at[i].bytes, 0, b->at[i].first, b->at[i].last};
+	int64_t bytes = memory_pack(block, n, b->n_ops + 1, a);
+	n = 0;
+	for (int i = 0; i < b->n; i++)
+		if (b->at[i].place.region == REGION_ACT)
+			b->at[i].place.offset = block[n++].offset;
+	for (int p = 0; p < b->n_ops; p++)
+		for (int i = 0; i < b->op[p]->n_out; i++)
+			b->op[p]->out[i]->place = place_of(b, b->op[p]->out[i]);
+	return bytes;
+}
+
+static int64_t largest_workspace(const Module *m, const PassOptions *o)
+{
+	int64_t most = 0;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			most = MAX(most, op_workspace(op, o));
+	return round_up(most, 64);
+}
+
+/* ---- what the plan costs ---- */
+
+static void note_largest(MemoryPeak *peak, const Value *v, int64_t bytes)
+{
+	int i = peak->n < MEMORY_LARGEST ? peak->n++ : MEMORY_LARGEST - 1;
+	if (peak->largest[i] && peak->largest_bytes[i] >= bytes)
+		return;
+	for (; i > 0 && peak->largest_bytes[i - 1] < bytes; i--) {
+		peak->largest[i] = peak->largest[i - 1];
+		peak->largest_bytes[i] = peak->largest_bytes[i - 1];
+	}
+	peak->largest[i] = v;
+	peak->largest_bytes[i] = bytes;
+}
+
+static MemoryPeak program_peak(Module *m, bool eval, Arena *a)
+{
+	MemoryPeak peak = {0};
+	Buffers *b = buffers_find(m, eval, a);
+	int64_t *live = NEW_N(a, int64_t, b->n_ops + 1);
+	int at = 0;
+	peak.bytes = buffers_live(b, live);
+	while (at < b->n_ops && live[at] < peak.bytes)
+		at++;
+	if (!peak.bytes)
+		return peak;
+	peak.op = b->op[MIN(at, b->n_ops - 1)];
+	for (int i = 0; i < b->n; i++)
+		if (b->at[i].place.region == REGION_ACT && b->at[i].first <= at && at <= b->at[i].last)
+			note_largest(&peak, b->at[i].value, b->at[i].bytes);
+	return peak;
+}
+
+MemoryPeak memory_peak(Module *m, Arena *a)
+{
+	MemoryPeak train = program_peak(m, false, a), eval = program_peak(m, true, a);
+	return eval.bytes > train.bytes ? eval : train;
+}
+
+static int states_per_element(const Module *m)
+{
+	const Symbol *first = NULL;
+	int n = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		if (s->kind != SYM_STATE || !s->unit)
+			continue;
+		first = first ? first : s;
+		n += s->unit == first->unit && s->flat == first->flat;
+	}
+	return n;
+}
+
+LayoutMemory memory_total(const Module *m, const PassOptions *o, Arena *a)
+{
+	const LayoutFlat **flats = NEW_N(a, const LayoutFlat *, m->n_units);
+	int *n_flats = NEW_N(a, int, m->n_units);
+	for (int u = 0; u < m->n_units; u++) {
+		LayoutFlat *flat = NEW_N(a, LayoutFlat, UNIT_MAX_FLATS);
+		n_flats[u] = m->units[u]->n_flats;
+		for (int f = 0; f < n_flats[u]; f++)
+			flat[f] = (LayoutFlat){m->units[u]->flat[f].dtype, m->units[u]->flat[f].trainable,
+				m->units[u]->flat[f].numel};
+		flats[u] = flat;
+	}
+	LayoutModel model = {flats, n_flats, m->n_units, states_per_element(m), m->act_bytes, m->input_bytes,
+		m->state_bytes, m->work_bytes};
+	return layout_memory(&model, MAX(o->world, 1));
+}
+
+static void report_excess(Module *m, const PassOptions *o, int64_t total, Arena *a, Diag *d)
+{
+	MemoryPeak peak = memory_peak(m, a);
+	const char *where = peak.op ? loc_where(m, peak.op->loc) : m->name;
+	diag_error(d, "--memory-limit", "the plan needs %lld bytes at %lld rank(s), the limit is %lld (try "
+		"--remat=block, a smaller batch or more ranks)", (long long)total, (long long)MAX(o->world, 1),
+		(long long)o->memory_limit);
+	if (peak.op)
+		diag_note(d, where, "activations peak here at %lld bytes (%s)", (long long)peak.bytes,
+			op_info[peak.op->kind].text);
+	for (int i = 0; i < peak.n; i++)
+		diag_note(d, loc_where(m, peak.largest[i]->op->loc), "%lld bytes are live in %%%s: %s",
+			(long long)peak.largest_bytes[i], peak.largest[i]->name, type_str(a, &peak.largest[i]->type));
+}
+
+bool pass_memory(Module *m, const PassOptions *o, Diag *d)
+{
+	Arena *a = arena_new();
+	insert_copies(m, a);
+	place_symbols(m);
+	int64_t train = place_program(m, false, a), eval = place_program(m, true, a);
+	m->act_bytes = MAX(train, eval);
+	m->work_bytes = largest_workspace(m, o);
+	const char *violation = memory_check(m, a);
+	if (violation)
+		ice("%s", violation);
+	LayoutMemory total = memory_total(m, o, a);
+	bool fits = !o->memory_limit || total.total <= o->memory_limit;
+	if (!fits)
+		report_excess(m, o, total.total, a, d);
+	arena_free(a);
+	return fits;
+}

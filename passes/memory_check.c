@@ -1,0 +1,291 @@
+/* passes/memory_check.c: proves a memory plan by executing it on shadow memory.
+ *
+ * Every byte knows the value that was written there last.  An op must find each operand's value in the
+ * whole of the operand's place, and may write over an operand only where its kernel allows that.  Shares
+ * nothing with the planner but the places themselves, so a wrong lifetime, a wrong alias and an overlap
+ * all show as a value that is not where it is read.
+ *
+ * The shadow is a segment tree over the plan's distinct addresses: O(n log n). */
+#include "passes/passes.h"
+
+#include <stdlib.h>
+
+enum { POISON = -1, MIXED = -2, SPACE_SHIFT = 44 };
+
+typedef struct Shadow {
+	Module *m;
+	Arena *a;
+	int64_t *address; /* distinct, ascending; cell i is [address[i], address[i+1]) */
+	int n;
+	int *cell;        /* segment tree: what the node's cells hold, MIXED = look below */
+	int *content;     /* by Value.id: what its place must hold */
+	PtrMap *symbol;   /* Symbol -> what its place holds, + 1 */
+	int next_content;
+	const char *violation;
+} Shadow;
+
+typedef struct Span { int64_t begin, end; } Span;
+
+/* ---- addresses ---- */
+
+/* Regions, and the flats within the unit regions, are disjoint spaces of one address line. */
+static Span span_at(const Place *p, int64_t bytes)
+{
+	int64_t space = p->region;
+	if (p->region == REGION_PARAM || p->region == REGION_GRAD)
+		space = REGION_STATE + 1 + 2 * (p->unit->index * UNIT_MAX_FLATS + p->flat) + (p->region == REGION_GRAD);
+	int64_t begin = (space << SPACE_SHIFT) + p->offset;
+	return (Span){begin, begin + bytes};
+}
+
+static Span span_of(const Value *v)
+{
+	return span_at(&v->place, type_bytes(&v->type));
+}
+
+static bool is_placed(const Value *v)
+{
+	return v && v->place.region != REGION_NONE && v->type.kind == TYPE_TENSOR && type_bytes(&v->type) > 0;
+}
+
+static int compare_addresses(const void *a, const void *b)
+{
+	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+	return x < y ? -1 : x > y;
+}
+
+static void list_addresses(Shadow *s, const SectionKind *sections, int n_sections)
+{
+	VEC(int64_t) at = {0};
+	for (int k = 0; k < n_sections; k++) {
+		IR_FOR_OPS(s->m, sections[k], op) {
+			for (int i = 0; i < op->n_out; i++) {
+				if (!is_placed(op->out[i]))
+					continue;
+				Span span = span_of(op->out[i]);
+				vec_push(s->a, &at, span.begin);
+				vec_push(s->a, &at, span.end);
+			}
+		}
+	}
+	if (at.n)
+		qsort(at.at, (size_t)at.n, sizeof(*at.at), compare_addresses);
+	s->address = at.at;
+	for (int i = 0; i < at.n; i++)
+		if (!s->n || s->address[s->n - 1] != at.at[i])
+			s->address[s->n++] = at.at[i];
+}
+
+static int cell_index(const Shadow *s, int64_t address)
+{
+	int lo = 0, hi = s->n;
+	while (lo < hi) {
+		int mid = (lo + hi) / 2;
+		if (s->address[mid] < address)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* ---- the tree ---- */
+
+static void tree_set(Shadow *s, int node, int lo, int hi, int from, int to, int content)
+{
+	if (from > hi || to < lo)
+		return;
+	if (from <= lo && hi <= to) {
+		s->cell[node] = content;
+		return;
+	}
+	int mid = (lo + hi) / 2;
+	if (s->cell[node] != MIXED)
+		s->cell[2 * node] = s->cell[2 * node + 1] = s->cell[node];
+	tree_set(s, 2 * node, lo, mid, from, to, content);
+	tree_set(s, 2 * node + 1, mid + 1, hi, from, to, content);
+	s->cell[node] = s->cell[2 * node] == s->cell[2 * node + 1] ? s->cell[2 * node] : MIXED;
+}
+
+static bool tree_holds(const Shadow *s, int node, int lo, int hi, int from, int to, int content)
+{
+	if (from > hi || to < lo)
+		return true;
+	if (s->cell[node] != MIXED)
+		return s->cell[node] == content;
+	int mid = (lo + hi) / 2;
+	return tree_holds(s, 2 * node, lo, mid, from, to, content)
+		&& tree_holds(s, 2 * node + 1, mid + 1, hi, from, to, content);
+}
+
+static void put(Shadow *s, Span span, int content)
+{
+	tree_set(s, 1, 0, s->n - 1, cell_index(s, span.begin), cell_index(s, span.end) - 1, content);
+}
+
+static bool holds(const Shadow *s, Span span, int content)
+{
+	return tree_holds(s, 1, 0, s->n - 1, cell_index(s, span.begin), cell_index(s, span.end) - 1, content);
+}
+
+/* ---- execution ---- */
+
+static void blame(Shadow *s, const Op *op, const Value *v, const char *what)
+{
+	if (!s->violation)
+		s->violation = arena_printf(s->m->arena, "%s: %%%s %s", op_info[op->kind].text, v->name, what);
+}
+
+static bool is_symbol_read(const Op *op)
+{
+	return op->kind == OP_INPUT || op->kind == OP_READ || op->kind == OP_VIEW_OP;
+}
+
+/* What a symbol's place holds; it is there before the first op. */
+static int symbol_content(Shadow *s, const Op *op)
+{
+	intptr_t known = (intptr_t)ptrmap_get(s->symbol, op->sym);
+	if (known)
+		return (int)known - 1;
+	ptrmap_put(s->symbol, op->sym, (void *)(intptr_t)(s->next_content + 1));
+	put(s, span_of(op->out[0]), s->next_content);
+	return s->next_content++;
+}
+
+static void fill_symbols(Shadow *s, const SectionKind *sections, int n)
+{
+	for (int k = 0; k < n; k++)
+		IR_FOR_OPS(s->m, sections[k], op)
+			if (is_symbol_read(op) && is_placed(op->out[0]))
+				symbol_content(s, op);
+}
+
+/* Scalars that collectives pass to the runtime. */
+static bool runtime_holds(const Op *op)
+{
+	return op_info[op->kind].flags & COMM || op->kind == OP_SUMSQ;
+}
+
+static void check_operands(Shadow *s, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *v = op_in(op, i);
+		if (v && v->type.kind == TYPE_TENSOR && v->place.region == REGION_NONE && !runtime_holds(v->op))
+			blame(s, op, v, "is read but has no place");
+		if (is_placed(v) && !holds(s, span_of(v), s->content[v->id]))
+			blame(s, op, v, "is read but its bytes hold something else");
+	}
+}
+
+static bool may_overwrite(const Op *op, int result, int operand)
+{
+	const Value *r = op->out[result], *v = op_in(op, operand);
+	for (int k = inplace_operand(op, result, 0); k >= 0; k = inplace_operand(op, result, k + 1))
+		if (k == operand)
+			return span_of(r).begin == span_of(v).begin && r->type.dtype == v->type.dtype
+				&& type_same_shape(&r->type, &v->type);
+	return false;
+}
+
+static void check_overwrites(Shadow *s, const Op *op, int result)
+{
+	Span r = span_of(op->out[result]);
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *v = op_in(op, i);
+		Span span = is_placed(v) ? span_of(v) : (Span){0, 0};
+		if (span.begin < r.end && r.begin < span.end && !may_overwrite(op, result, i))
+			blame(s, op, v, "is overwritten by a result while it is read");
+	}
+}
+
+static void define_results(Shadow *s, const Op *op)
+{
+	bool view = op_info[op->kind].flags & VIEW && op->kind != OP_VIEW_OP;
+	for (int i = 0; i < op->n_out; i++) {
+		const Value *v = op->out[i];
+		if (!is_placed(v))
+			continue;
+		if (is_symbol_read(op) || view) {
+			s->content[v->id] = view ? s->content[op_in(op, 0)->id] : symbol_content(s, op);
+			if (!holds(s, span_of(v), s->content[v->id]))
+				blame(s, op, v, "shows bytes that hold something else");
+			continue;
+		}
+		check_overwrites(s, op, i);
+		s->content[v->id] = s->next_content++;
+		put(s, span_of(v), s->content[v->id]);
+	}
+	for (int i = 0; i < op->n_out; i++)
+		if (is_placed(op->out[i]) && !holds(s, span_of(op->out[i]), s->content[op->out[i]->id]))
+			blame(s, op, op->out[i], "overlaps another result");
+}
+
+static void execute_write(Shadow *s, const Op *op)
+{
+	Place p = {REGION_STATE, NULL, 0, op->sym->offset};
+	Span span = span_at(&p, type_bytes(&op->sym->type));
+	if (ptrmap_get(s->symbol, op->sym)) {
+		ptrmap_put(s->symbol, op->sym, (void *)(intptr_t)(s->next_content + 1));
+		put(s, span, s->next_content++);
+	}
+}
+
+/* Every collected gradient lies where its parameter does in the unit's flat. */
+static void check_collect(Shadow *s, const Op *op)
+{
+	const Unit *u = op->unit;
+	for (int i = 0, k = 0; i < u->n_params && k < op->n_in; i++) {
+		const Symbol *p = u->params[i];
+		if (!p->trainable)
+			continue;
+		const Value *v = op_in(op, k++);
+		if (v && (v->place.region != REGION_GRAD || v->place.unit != p->unit || v->place.flat != p->flat
+				|| v->place.offset != p->offset * dtype_info[p->type.dtype].bytes))
+			blame(s, op, v, "is not at its parameter's place in the flat gradient");
+	}
+}
+
+static void execute(Shadow *s, const Op *op)
+{
+	if (!(op_info[op->kind].flags & VIEW))
+		check_operands(s, op);
+	if (op->kind == OP_COLLECT)
+		check_collect(s, op);
+	if (op_info[op->kind].flags & COMM && op->n_in && op_in(op, 0)->op->kind == OP_COLLECT)
+		check_operands(s, op_in(op, 0)->op);
+	define_results(s, op);
+	if (op->kind == OP_WRITE)
+		execute_write(s, op);
+}
+
+static const char *check_program(Module *m, const SectionKind *sections, int n, Arena *a)
+{
+	Shadow s = {.m = m, .a = a, .symbol = ptrmap_new(a)};
+	list_addresses(&s, sections, n);
+	if (!s.n)
+		return NULL;
+	s.cell = NEW_N(a, int, 4 * s.n);
+	s.content = NEW_N(a, int, m->n_values);
+	for (int i = 0; i < 4 * s.n; i++)
+		s.cell[i] = POISON;
+	for (int i = 0; i < m->n_values; i++)
+		s.content[i] = POISON;
+	fill_symbols(&s, sections, n);
+	for (int k = 0; k < n; k++)
+		IR_FOR_OPS(m, sections[k], op)
+			execute(&s, op);
+	if (m->first[SEC_FORWARD])
+		return s.violation;
+	/* a forward-only program leaves its outputs */
+	IR_FOR_OPS(m, SEC_EVAL, op)
+		if (op->kind == OP_OUTPUT)
+			check_operands(&s, op);
+	return s.violation;
+}
+
+const char *memory_check(Module *m, Arena *a)
+{
+	static const SectionKind train[] = {SEC_FORWARD, SEC_BACKWARD, SEC_UPDATE}, eval[] = {SEC_EVAL};
+	const char *violation = check_program(m, train, COUNT_OF(train), a);
+	return violation ? violation : check_program(m, eval, COUNT_OF(eval), a);
+}
