@@ -1,0 +1,61 @@
+"""The PyTorch side of the step benchmark: a process that times training steps when asked.
+
+Reads lines "VARIANT STEPS" from standard input and answers with the step times in milliseconds as one JSON
+list.  Variants: eager, compile, and for images either with channels_last.  f32, the same threads as ours,
+fused AdamW; nothing but the step is timed.
+
+usage: python peers.py CASE THREADS
+"""
+import json
+import pathlib
+import sys
+import time
+
+import torch
+from torch.nn import functional as F
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "parity"))
+import models  # noqa: E402
+import cases  # noqa: E402
+
+
+class Step:
+    def __init__(self, case, compiled, channels_last):
+        torch.manual_seed(0)
+        self.case = case
+        self.module = case.build().train()
+        self.x, self.labels = models.make_data(case, case.batch, 0)
+        if channels_last:
+            self.module = self.module.to(memory_format=torch.channels_last)
+            self.x = self.x.contiguous(memory_format=torch.channels_last)
+        self.forward = torch.compile(self.loss) if compiled else self.loss
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-4, fused=True)
+
+    def loss(self, x, labels):
+        logits = self.module(x)
+        return F.cross_entropy(logits.reshape(-1, self.case.classes), labels.reshape(-1))
+
+    def __call__(self):
+        begin = time.perf_counter()
+        self.optimizer.zero_grad()
+        self.forward(self.x, self.labels).backward()
+        self.optimizer.step()
+        return (time.perf_counter() - begin) * 1e3
+
+
+def main():
+    case, threads = cases.CASES[sys.argv[1]], int(sys.argv[2])
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision("highest")
+    steps = {}
+    for line in sys.stdin:
+        variant, n = line.split()
+        if variant not in steps:
+            steps = {}  # one model at a time: memory is for the one that runs
+            steps[variant] = Step(case, "compile" in variant, "channels_last" in variant)
+            for _ in range(2):
+                steps[variant]()
+        print(json.dumps([steps[variant]() for _ in range(int(n))]), flush=True)
+
+
+main()

@@ -1,0 +1,117 @@
+"""Step time of our training binary against PyTorch, the two alternating in one run.
+
+Every round times each contender for a few steps in turn; a contender's figure is the median over rounds of
+its round's fastest step, the ratio's range is over rounds.  All configurations of the peer that were tried
+are printed, and the best one is the peer.  Ratio above 1: we are faster.
+
+usage: python step.py SHARDC WORKDIR [--cases a,b] [--rounds N] [--steps N] [--json FILE]
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+import torch
+
+import cases  # adds tests/parity to the path
+import models
+
+HANDICAPS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS", "OMP_PROC_BIND", "KMP_AFFINITY",
+             "MKL_NUM_THREADS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+
+
+def clean_environment():
+    return {k: v for k, v in os.environ.items() if k not in HANDICAPS}
+
+
+class Ours:
+    """Compiles the exported case once; each round is a run of the binary, whose first step is not counted."""
+
+    def __init__(self, shardc, name, work, threads, remat):
+        case = cases.CASES[name]
+        self.work, self.threads = work, threads
+        work.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(0)
+        models.export(case, case.build().train(), work / "model.onnx", "dynamo")
+        x, labels = models.make_data(case, case.batch * 4, 0)
+        np.save(work / "x.npy", x.numpy())
+        np.save(work / "labels.npy", labels.numpy())
+        self.call([shardc, work / "model.onnx", "-o", work / "train", "--loss=cross_entropy", "--optimizer=adamw",
+                   f"--remat={remat}"])
+
+    def call(self, parts):
+        subprocess.run([str(p) for p in parts], check=True, env=clean_environment(), stdout=subprocess.DEVNULL)
+
+    def times(self, steps):
+        log = self.work / "log.jsonl"
+        log.unlink(missing_ok=True)
+        self.call([self.work / "train", "--data", f"x={self.work}/x.npy", "--data", f"labels={self.work}/labels.npy",
+                   "--steps", steps + 2, "--lr", 1e-4, "--threads", self.threads, "--log", log])
+        return [r["step_ms"] for r in map(json.loads, open(log)) if "step_ms" in r][2:]
+
+
+class Peer:
+    def __init__(self, name, threads):
+        here = pathlib.Path(__file__).resolve().parent
+        self.process = subprocess.Popen([sys.executable, str(here / "peers.py"), name, str(threads)], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                        env=clean_environment())
+
+    def times(self, variant, steps):
+        self.process.stdin.write(f"{variant} {steps}\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def run_case(args, name):
+    case = cases.CASES[name]
+    variants = ["eager", "compile"]
+    if case.image:
+        variants += ["eager-channels_last", "compile-channels_last"]
+    ours = Ours(args.shardc, name, pathlib.Path(args.work) / name, args.threads, "none")
+    peers = {v: Peer(name, args.threads) for v in variants}
+    rounds = {v: [] for v in ["ours", *variants]}
+    for _ in range(args.rounds):
+        rounds["ours"].append(min(ours.times(args.steps)))
+        for v in variants:
+            rounds[v].append(min(peers[v].times(v, args.steps)))
+    for p in peers.values():
+        p.close()
+    median = {v: statistics.median(t) for v, t in rounds.items()}
+    best = min(variants, key=median.get)
+    ratios = [p / o for p, o in zip(rounds[best], rounds["ours"])]
+    for v in variants:
+        print(f"  {name}: PyTorch {v}: {median[v]:.1f} ms", flush=True)
+    return dict(case=name, metric="step_ms", ours=median["ours"], peer=median[best],
+                peer_name=f"PyTorch {torch.__version__} {best}", ratio=median[best] / median["ours"],
+                ratio_min=min(ratios), ratio_max=max(ratios))
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("shardc")
+    p.add_argument("work")
+    p.add_argument("--cases", default=",".join(cases.CASES))
+    p.add_argument("--rounds", type=int, default=4)
+    p.add_argument("--steps", type=int, default=3)
+    p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--json", required=True)
+    args = p.parse_args()
+    rows = [run_case(args, name) for name in args.cases.split(",")]
+    print(f"{'case':12} | {'ours':>9} | {'peer':>9} | {'ratio':>5} | min..max   (step_ms, {args.threads} threads)")
+    for r in rows:
+        print(f"{r['case']:12} | {r['ours']:9.1f} | {r['peer']:9.1f} | {r['ratio']:5.2f} | "
+              f"{r['ratio_min']:.2f}..{r['ratio_max']:.2f}   {r['peer_name']}")
+    with open(args.json, "w") as f:
+        f.writelines(json.dumps(r) + "\n" for r in rows)
+
+
+main()

@@ -1,0 +1,282 @@
+"""Parity with PyTorch (DESIGN 9.3): gradients, loss and ten optimizer steps of exported models.
+
+For each model, exporter and seed:
+  gradients   step-1 loss and every gradient against PyTorch in f64; at most 3 times PyTorch-f32's own error.
+  ten steps   AdamW, weights against the f64 run; at most 3 times the spread of PyTorch-f32 (sample order
+              reversed; for images also channels_last).
+  one step    networks with BatchNorm: single SGD steps from the reference's weights, running statistics too,
+              because ten steps amplify rounding.
+Errors are norm of the difference over norm of the reference, per tensor; the table shows the worst tensor.
+Tensors or ranges whose true gradient is zero are left out of norms and bounded elementwise.
+
+usage: python parity.py SHARDC WORKDIR [--cases a,b] [--seeds 0,1] [--slow] [--json FILE]
+"""
+import argparse
+import copy
+import json
+import logging
+import pathlib
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional as F
+
+import models
+
+FLOOR, FACTOR, LR, STEPS = 1e-7, 3.0, 1e-3, 10
+
+
+def loss_of(case, module, x, labels):
+    logits = module(x)
+    return F.cross_entropy(logits.reshape(-1, case.classes), labels.reshape(-1))
+
+
+def as_dtype(case, module, dtype, x):
+    module = copy.deepcopy(module).to(dtype)
+    return module, x if case.tokens else x.to(dtype)
+
+
+def torch_variants(case):
+    yield "plain", False, False
+    yield "reversed", True, False
+    if case.image:
+        yield "channels_last", False, True
+
+
+def arranged(case, module, x, labels, reverse, channels_last):
+    if reverse:
+        x, labels = x.flip(0), labels.flip(0)
+    if channels_last:
+        module, x = module.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    return module, x, labels
+
+
+def gradients(case, module, x, labels, dtype, reverse=False, channels_last=False):
+    module, x = as_dtype(case, module, dtype, x)
+    module, x, labels = arranged(case, module, x, labels, reverse, channels_last)
+    loss = loss_of(case, module, x, labels)
+    loss.backward()
+    return loss.item(), {n: p.grad.double() for n, p in module.named_parameters() if p.grad is not None}
+
+
+def train(case, module, data, dtype, make_optimizer, reverse=False, channels_last=False):
+    """Weights (and buffers) after one step per batch of `data`."""
+    x, labels = data
+    module, x = as_dtype(case, module, dtype, x)
+    optimizer = make_optimizer(module.parameters())
+    for i in range(0, len(x), case.batch):
+        module, xb, lb = arranged(case, module, x[i:i + case.batch], labels[i:i + case.batch], reverse, channels_last)
+        optimizer.zero_grad()
+        loss_of(case, module, xb, lb).backward()
+        optimizer.step()
+    return module
+
+
+def tensors_of(module):
+    named = dict(module.named_parameters())
+    named.update({n: b for n, b in module.named_buffers() if "running_" in n})
+    return {n: t.detach().double() for n, t in named.items()}
+
+
+# ---- our side ----
+
+class Ours:
+    def __init__(self, args, case, model_path, work):
+        self.shardc, self.case, self.model, self.work = args.shardc, case, model_path, work
+
+    def run(self, optimizer, flags, data, steps):
+        """Compiles, trains `steps` steps in file order, returns (losses, model tensors, optimizer tensors)."""
+        x, labels = data
+        work = self.work
+        np.save(work / "x.npy", x.numpy())
+        np.save(work / "labels.npy", labels.numpy())
+        command([self.shardc, self.model, "-o", work / "train", "--loss=cross_entropy", f"--optimizer={optimizer}"])
+        save, log = work / "save", work / "log.jsonl"
+        command(["rm", "-rf", save, log])
+        command([work / "train", "--data", f"x={work}/x.npy", "--data", f"labels={work}/labels.npy", "--steps", steps,
+                 "--save", save, "--save-every", steps, "--log", log, *flags])
+        state = save / f"step-{steps:08d}"
+        losses = [r["loss"] for r in map(json.loads, open(log)) if "loss" in r]
+        return losses, doubles(load_file(state / "model.safetensors")), doubles(load_file(state / "optim.safetensors"))
+
+
+def doubles(tensors):
+    return {n: t.double() for n, t in tensors.items()}
+
+
+def command(parts):
+    parts = [str(p) for p in parts]
+    done = subprocess.run(parts, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(parts)}\nexit {done.returncode}\n{done.stdout[-4000:]}")
+
+
+# ---- comparison ----
+
+def zero_ranges(case, name, n):
+    for suffix, begin, end in case.zero_grad:
+        if name.endswith(suffix):
+            yield slice(round(begin * n), round(end * n))
+
+
+def split_zero(case, name, t):
+    """(elements that count, elements whose true gradient is zero)"""
+    flat = t.reshape(-1)
+    keep = torch.ones(len(flat), dtype=torch.bool)
+    for r in zero_ranges(case, name, len(flat)):
+        keep[r] = False
+    return flat[keep], flat[~keep]
+
+
+def error(a, b):
+    norm = b.norm().item()
+    return (a - b).norm().item() / norm if norm else (a - b).norm().item()
+
+
+class Comparison:
+    """Worst tensor of a family, judged against PyTorch-f32's own errors."""
+
+    def __init__(self, case, what):
+        self.case, self.what, self.worst, self.torch_worst, self.ratio, self.bad = case, what, 0.0, 0.0, 0.0, []
+
+    def add(self, name, ours, ref, peers, zero_bound):
+        a, a_zero = split_zero(self.case, name, ours)
+        b, b_zero = split_zero(self.case, name, ref)
+        if len(a_zero) and (a_zero - b_zero).abs().max().item() > zero_bound:
+            self.bad.append(f"{name}: {(a_zero - b_zero).abs().max().item():.2e} where the gradient is zero")
+        if not len(b):
+            return
+        own = error(a, b)
+        theirs = max(error(split_zero(self.case, name, p)[0], b) for p in peers)
+        ratio = own / max(theirs, FLOOR)
+        self.worst, self.torch_worst = max(self.worst, own), max(self.torch_worst, theirs)
+        self.ratio = max(self.ratio, ratio)
+        if not ratio <= FACTOR:
+            self.bad.append(f"{name}: error {own:.2e}, PyTorch f32 {theirs:.2e}")
+
+    def add_all(self, ours, ref, peers, zero_bound):
+        for name in ref:
+            if name not in ours:
+                self.bad.append(f"{name}: missing in ours (have {sorted(ours)[:4]}...)")
+            elif ours[name].shape != ref[name].shape:
+                self.bad.append(f"{name}: shape {tuple(ours[name].shape)}, PyTorch {tuple(ref[name].shape)}")
+            else:
+                self.add(name, ours[name], ref[name], [p[name] for p in peers], zero_bound)
+
+
+def check_gradients(case, module, ours):
+    data = models.make_data(case, case.batch, 100)
+    loss64, grad64 = gradients(case, module, *data, torch.float64)
+    peers = [gradients(case, module, *data, torch.float32, r, c) for _, r, c in torch_variants(case)]
+    losses, _, state = ours.run("sgd:momentum", ["--lr", 0.0, "--momentum", 0.9, "--weight-decay", 0], data, 1)
+    got = {n.removesuffix(".momentum_buffer"): t for n, t in state.items()}
+    c = Comparison(case, "gradients")
+    scale = max(g.abs().max().item() for g in grad64.values())
+    c.add_all(got, grad64, [p[1] for p in peers], 1e-4 * scale)
+    loss_own = abs(losses[0] - loss64) / abs(loss64)
+    loss_torch = max(abs(p[0] - loss64) / abs(loss64) for p in peers)
+    if loss_own > FACTOR * max(loss_torch, FLOOR):
+        c.bad.append(f"loss: error {loss_own:.2e}, PyTorch f32 {loss_torch:.2e}")
+    return c
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=LR)
+
+
+def check_steps(case, module, ours):
+    data = models.make_data(case, case.batch * STEPS, 200)
+    ref = tensors_of(train(case, module, data, torch.float64, adamw))
+    peers = [tensors_of(train(case, module, data, torch.float32, adamw, r, c)) for _, r, c in torch_variants(case)]
+    flags = ["--lr", LR, "--betas", "0.9,0.999", "--eps", 1e-8, "--weight-decay", 0.01]
+    _, got, _ = ours.run("adamw", flags, data, STEPS)
+    c = Comparison(case, "ten steps")
+    c.add_all(got, ref, peers, 2 * LR * STEPS)
+    return c
+
+
+def check_single_steps(case, module, ours, exporter, at=(0, 4, 9)):
+    """One SGD step from the weights that the f64 run has after k steps."""
+    data = models.make_data(case, case.batch * (max(at) + 1), 300)
+    c = Comparison(case, "one step")
+    for k in at:
+        before = train(case, module, [t[:case.batch * k] for t in data], torch.float64, adamw).float()
+        batch = [t[case.batch * k:case.batch * (k + 1)] for t in data]
+        models.export(case, copy.deepcopy(before), ours.model, exporter)
+        ref = tensors_of(train(case, before, batch, torch.float64, sgd))
+        peers = [tensors_of(train(case, before, batch, torch.float32, sgd, r, cl)) for _, r, cl in torch_variants(case)]
+        _, got, _ = ours.run("sgd", ["--lr", LR, "--weight-decay", 0], batch, 1)
+        c.add_all(got, ref, peers, 2 * LR)
+    return c
+
+
+def run_case(args, name, exporter, seed):
+    case = models.CASES[name]
+    work = pathlib.Path(args.work) / f"{name}-{exporter}-{seed}"
+    work.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(seed)
+    module = case.build().train()
+    model = work / "model.onnx"
+    models.export(case, copy.deepcopy(module), model, exporter)
+    ours = Ours(args, case, model, work)
+    checks = [check_gradients(case, module, ours)]
+    if name != "gpt2-124m":  # ten f64 steps of it take minutes and show nothing that the small one does not
+        checks.append(check_steps(case, module, ours))
+    if case.batch_norm:
+        checks.append(check_single_steps(case, module, ours, exporter))
+    return checks
+
+
+def parse_args():
+    p = argparse.ArgumentParser()
+    p.add_argument("shardc")
+    p.add_argument("work")
+    p.add_argument("--cases")
+    p.add_argument("--exporters", default="dynamo,torchscript")
+    p.add_argument("--seeds", default="0")
+    p.add_argument("--slow", action="store_true")
+    p.add_argument("--json")
+    return p.parse_args()
+
+
+def main():
+    args = parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(2)
+    names = args.cases.split(",") if args.cases else [n for n, c in models.CASES.items() if args.slow or not c.slow]
+    rows, failed = [], 0
+    print(f"{'model':14} {'exporter':12} {'seed':4} {'check':10} {'ours':>9} {'torch f32':>9} {'ratio':>6}", flush=True)
+    for name in names:
+        for exporter in args.exporters.split(","):
+            for seed in map(int, args.seeds.split(",")):
+                try:
+                    checks = run_case(args, name, exporter, seed)
+                except RuntimeError as e:
+                    checks = []
+                    failed += 1
+                    print(f"{name:14} {exporter:12} {seed:4} FAILED\n{e}", flush=True)
+                for c in checks:
+                    failed += bool(c.bad)
+                    rows.append(dict(model=name, exporter=exporter, seed=seed, check=c.what, ours=c.worst,
+                                     torch=c.torch_worst, ratio=c.ratio, ok=not c.bad))
+                    print(f"{name:14} {exporter:12} {seed:4} {c.what:10} {c.worst:9.2e} {c.torch_worst:9.2e} "
+                          f"{c.ratio:6.2f} {'ok' if not c.bad else 'FAILED'}", flush=True)
+                    for line in c.bad[:8]:
+                        print("    " + line, flush=True)
+    if args.json:
+        pathlib.Path(args.json).write_text("".join(json.dumps(r) + "\n" for r in rows))
+    print(f"{sum(r['ok'] for r in rows)} passed, {failed} failed")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
