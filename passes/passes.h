@@ -110,6 +110,9 @@ int64_t buffers_live(const Buffers *b, int64_t *live);
 Value *value_root(Value *v);                     /* through views: whose bytes these are */
 int inplace_operand(const Op *op, int result, int from); /* next operand that result may overwrite, -1 = none */
 
+/* reorder.c: moves ops within their sections so that fewer bytes are live at the peak. */
+void schedule_reorder(Module *m, bool eval, Arena *a);
+
 /* memory_pack.c: offsets, so that no two blocks that are live at once overlap; returns their end. */
 typedef struct MemoryBlock { int64_t bytes, offset; int first, last; } MemoryBlock;
 int64_t memory_pack(MemoryBlock *block, int n, int n_positions, Arena *a);

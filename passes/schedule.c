@@ -10,10 +10,7 @@
  * seq counts the collectives of a step from 1, in the order in which every rank issues them; eval counts
  * its own.  A unit that stays gathered from forward into backward has a region of its own, no slot.
  *
- * Two moves shorten lives inside a section, both only where they change no meaning: an op that frees at
- * least what it makes (a weight gradient, which lives in the flat gradient) runs as soon as its operands
- * are there; an op that makes more than it frees waits until its result is wanted.  The new order is kept
- * only when its peak is lower.  Effects keep their order, and so do writes and the reads around them. */
+ * Effects keep their order, and so do writes and the reads around them. */
 #include "passes/passes.h"
 
 #include <string.h>
@@ -59,7 +56,11 @@ static void number_collectives(Module *m, SectionKind s, Counters *c)
 bool pass_schedule(Module *m, const PassOptions *o, Diag *d)
 {
 	Counters step = {0}, eval = {0};
+	Arena *a = arena_new();
 	(void)o, (void)d;
+	schedule_reorder(m, false, a);
+	schedule_reorder(m, true, a);
+	arena_free(a);
 	for (SectionKind s = SEC_FORWARD; s < SEC_EVAL; s++)
 		number_collectives(m, s, &step);
 	number_collectives(m, SEC_EVAL, &eval);

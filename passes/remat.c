@@ -1,0 +1,133 @@
+/* passes/remat.c: --remat=block: backward recomputes what the forward of a repeated block made.
+ *
+ * Requires TRAIN, after cse (which would merge the copies back) and before shard (so that what a
+ * recomputation reads is gathered again).  Ensures that of a block's values only those live into backward
+ * that other parts of the forward read as well: the inputs of the blocks.  Everything else that backward
+ * wants of a block is cloned in front of the first op of backward that wants any of it, and only what is
+ * needed for it; random ops are equal values, so their clones give the same masks.
+ * Refuses nothing: without repeated blocks it changes nothing and says so. */
+#include "passes/passes.h"
+
+#include <string.h>
+
+enum { NO_BLOCK = -1 };
+
+typedef struct Remat {
+	Module *m;
+	Blocks *blocks;
+	bool *kept;      /* by Value.id: read outside of its block, so it lives anyway */
+	bool *wanted;    /* by Value.id of block values: backward wants it recomputed */
+	Op **before;     /* by block: first op of backward that wants something of it */
+} Remat;
+
+static int block_of(const Remat *r, const Value *v)
+{
+	return v && v->op->section == SEC_FORWARD ? r->blocks->of_value[v->id] : NO_BLOCK;
+}
+
+static int block_of_op(const Remat *r, const Op *op)
+{
+	return op->n_out ? block_of(r, op->out[0]) : NO_BLOCK;
+}
+
+/* An op that reads a block's value from elsewhere in the forward makes it live. */
+static void find_kept(Remat *r)
+{
+	IR_FOR_OPS(r->m, SEC_FORWARD, op) {
+		for (int i = 0; i < op->n_in; i++) {
+			Value *v = op_in(op, i);
+			if (block_of(r, v) != NO_BLOCK && (block_of_op(r, op) != block_of(r, v) || op_has_effect(op)))
+				r->kept[v->id] = true;
+		}
+		for (int i = 0; i < op->n_out; i++)
+			if (op_has_effect(op))
+				r->kept[op->out[i]->id] = true;
+	}
+}
+
+static bool is_recomputed(const Remat *r, const Value *v)
+{
+	return block_of(r, v) != NO_BLOCK && !r->kept[v->id];
+}
+
+static bool want(Remat *r, const Value *v)
+{
+	return is_recomputed(r, v) && (r->wanted[v->id] = true);
+}
+
+static bool is_wanted(const Remat *r, const Op *op)
+{
+	for (int i = 0; i < op->n_out; i++)
+		if (r->wanted[op->out[i]->id])
+			return true;
+	return false;
+}
+
+/* Marks what backward reads, then, from last to first, what those ops read in turn. */
+static void find_wanted(Remat *r)
+{
+	IR_FOR_OPS(r->m, SEC_BACKWARD, op) {
+		for (int i = 0; i < op->n_in; i++) {
+			const Value *v = op_in(op, i);
+			if (want(r, v) && !r->before[block_of(r, v)])
+				r->before[block_of(r, v)] = op;
+		}
+	}
+	for (Op *op = r->m->last[SEC_FORWARD]; op; op = op->prev)
+		for (int i = 0; i < op->n_in && is_wanted(r, op); i++)
+			want(r, op_in(op, i));
+}
+
+static void use_clones(const Remat *r, const PtrMap *clones, SectionKind s)
+{
+	IR_FOR_OPS(r->m, s, op) {
+		for (int i = 0; i < op->n_in; i++) {
+			Value *v = op_in(op, i);
+			Value *now = v && is_recomputed(r, v) ? ptrmap_get(clones, v) : NULL;
+			if (now)
+				ir_set_in(op, i, now);
+		}
+	}
+}
+
+/* Clones of the wanted ops of all blocks, each block's in forward order in front of its first reader. */
+static int recompute(Remat *r, PtrMap *clones)
+{
+	int n = 0;
+	IR_FOR_OPS(r->m, SEC_FORWARD, op) {
+		if (!is_wanted(r, op))
+			continue;
+		Builder b = {.m = r->m, .section = SEC_BACKWARD, .before = r->before[block_of_op(r, op)],
+			.loc = loc_with_role(r->m, op->loc, "remat")};
+		ir_clone(&b, op, clones);
+		/* of several results some may be kept: they are read as they are */
+		for (int i = 0; i < op->n_out; i++)
+			if (r->kept[op->out[i]->id])
+				ptrmap_put(clones, op->out[i], op->out[i]);
+		n++;
+	}
+	return n;
+}
+
+bool pass_remat(Module *m, const PassOptions *o, Diag *d)
+{
+	if (!o->remat || !strcmp(o->remat, "none"))
+		return true;
+	if (strcmp(o->remat, "block")) {
+		diag_error(d, "--remat", "\"%s\" is refused by this version; accepted: none, block", o->remat);
+		return false;
+	}
+	Arena *a = arena_new();
+	Remat r = {.m = m, .blocks = blocks_find(m, a), .kept = NEW_N(a, bool, m->n_values),
+		.wanted = NEW_N(a, bool, m->n_values)};
+	r.before = NEW_N(a, Op *, r.blocks->n);
+	PtrMap *clones = ptrmap_new(a);
+	find_kept(&r);
+	find_wanted(&r);
+	int n = recompute(&r, clones);
+	use_clones(&r, clones, SEC_BACKWARD);
+	diag_info(d, "--remat", n ? "%d blocks, %d ops are recomputed in backward"
+		: "%d blocks found, %d ops are recomputed", r.blocks->n, n);
+	arena_free(a);
+	return true;
+}
