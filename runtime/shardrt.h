@@ -37,7 +37,7 @@ typedef struct RtTensor {
 	bool no_decay;         /* parameters: weight decay off */
 } RtTensor;
 
-/* A file that initial weights come from: checked at start by size and sampled hash. */
+/* A file that initial weights come from: checked at start by size and filehash_sampled (base/filehash.h). */
 typedef struct RtFile { const char *path; int64_t bytes; uint64_t hash; } RtFile;
 
 typedef struct RtUnit {
@@ -51,6 +51,7 @@ typedef struct RtLoss {
 	double n;              /* static element count behind the backward seed 1/n */
 	bool accuracy;         /* eval reports accuracy */
 	bool mean;             /* the loss is a mean already: eval runs whole batches only */
+	bool shift;            /* the loss shifts labels itself (shift=1): token streams give labels = inputs */
 } RtLoss;
 
 typedef struct RtModel {

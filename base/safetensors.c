@@ -1,0 +1,289 @@
+/* base/safetensors.c: the safetensors format: u64 header length, a JSON header, the elements.
+ *
+ * Refuses what the format forbids (duplicate names, overlaps, holes, a size that does not follow from
+ * dtype and shape) and, beyond it, element types that dtypes.def lacks and more than 8 axes.
+ *
+ * The one idea: offsets are believed only after they tile the rest of the file exactly, so no tensor
+ * can point outside the map or into another. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/safetensors.h"
+
+enum { LENGTH_BYTES = 8, MAX_HEADER = 100 << 20 };
+
+typedef struct Reader { Arena *a; SafeFile *f; Diag *d; int64_t data_start; } Reader;
+
+static bool map_file(SafeFile *f, Diag *d)
+{
+	struct stat st;
+	int fd = open(f->path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st)) {
+		diag_error(d, f->path, "%s", strerror(errno));
+		if (fd >= 0)
+			close(fd);
+		return false;
+	}
+	bool regular = S_ISREG(st.st_mode) && st.st_size >= LENGTH_BYTES;
+	if (regular) {
+		f->map_bytes = st.st_size;
+		f->map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+		if (f->map == MAP_FAILED)
+			f->map = NULL;
+	}
+	if (!regular)
+		diag_error(d, f->path, "this is not a safetensors file: it is shorter than %d bytes", LENGTH_BYTES);
+	else if (!f->map)
+		diag_error(d, f->path, "cannot be mapped: %s", strerror(errno));
+	close(fd);
+	return f->map;
+}
+
+static bool read_shape(const Reader *r, SafeTensor *t, json_t *shape)
+{
+	if (!json_is_array(shape) || json_array_size(shape) > SAFETENSORS_MAX_RANK) {
+		diag_error(r->d, r->f->path, "tensor \"%s\": shape is not a list of at most %d numbers", t->name,
+			SAFETENSORS_MAX_RANK);
+		return false;
+	}
+	t->rank = (int)json_array_size(shape);
+	t->bytes = dtype_info[t->dtype].bytes;
+	for (int i = 0; i < t->rank; i++) {
+		json_t *v = json_array_get(shape, (size_t)i);
+		t->dim[i] = json_integer_value(v);
+		if (!json_is_integer(v) || t->dim[i] < 0 || __builtin_mul_overflow(t->bytes, t->dim[i], &t->bytes)) {
+			diag_error(r->d, r->f->path, "tensor \"%s\": dimension %d is not a number, negative, or overflows",
+				t->name, i);
+			return false;
+		}
+	}
+	return true;
+}
+
+static bool read_tensor(const Reader *r, SafeTensor *t, json_t *entry)
+{
+	const char *dtype = json_string_value(json_object_get(entry, "dtype"));
+	json_t *range = json_object_get(entry, "data_offsets");
+	if (!dtype || !json_is_array(range) || json_array_size(range) != 2) {
+		diag_error(r->d, r->f->path, "tensor \"%s\": dtype or data_offsets is missing", t->name);
+		return false;
+	}
+	if (!dtype_from_safetensors(dtype, &t->dtype)) {
+		diag_error(r->d, r->f->path, "tensor \"%s\": element type %s is refused", t->name, dtype);
+		return false;
+	}
+	if (!read_shape(r, t, json_object_get(entry, "shape")))
+		return false;
+	int64_t size = r->f->map_bytes - r->data_start;
+	int64_t begin = json_integer_value(json_array_get(range, 0)), end = json_integer_value(json_array_get(range, 1));
+	if (begin < 0 || end < begin || end > size || end - begin != t->bytes) {
+		diag_error(r->d, r->f->path, "tensor \"%s\": data_offsets [%" PRId64 ",%" PRId64 "]: its shape takes %" PRId64
+			" bytes, the file holds %" PRId64, t->name, begin, end, t->bytes, size);
+		return false;
+	}
+	t->offset = r->data_start + begin;
+	t->data = (const char *)r->f->map + t->offset;
+	return true;
+}
+
+static int by_offset(const void *pa, const void *pb)
+{
+	const SafeTensor *a = pa, *b = pb;
+	if (a->offset != b->offset)
+		return a->offset < b->offset ? -1 : 1;
+	return (a->bytes > b->bytes) - (a->bytes < b->bytes);
+}
+
+static bool check_tiling(const Reader *r)
+{
+	SafeFile *f = r->f;
+	if (f->n)
+		qsort(f->tensors, (size_t)f->n, sizeof(*f->tensors), by_offset);
+	int64_t end = r->data_start;
+	for (int i = 0; i < f->n; i++) {
+		if (f->tensors[i].offset != end) {
+			diag_error(r->d, f->path, "tensor \"%s\" starts at byte %" PRId64 ", the tensor before it ends at %" PRId64,
+				f->tensors[i].name, f->tensors[i].offset, end);
+			return false;
+		}
+		end += f->tensors[i].bytes;
+	}
+	if (end != f->map_bytes)
+		diag_error(r->d, f->path, "the tensors end at byte %" PRId64 ", the file at %" PRId64, end, f->map_bytes);
+	return end == f->map_bytes;
+}
+
+static bool read_meta(const Reader *r, json_t *meta)
+{
+	const char *key;
+	json_t *value;
+	json_object_foreach(meta, key, value) {
+		if (!json_is_string(value)) {
+			diag_error(r->d, r->f->path, "__metadata__ \"%s\" is not a string", key);
+			return false;
+		}
+		map_put(r->f->meta, key, arena_strdup(r->a, json_string_value(value)));
+	}
+	return true;
+}
+
+static bool read_entries(const Reader *r, json_t *root)
+{
+	SafeFile *f = r->f;
+	const char *key;
+	json_t *entry;
+	f->tensors = NEW_N(r->a, SafeTensor, json_object_size(root) + 1);
+	json_object_foreach(root, key, entry) {
+		if (!strcmp(key, "__metadata__")) {
+			if (!read_meta(r, entry))
+				return false;
+			continue;
+		}
+		SafeTensor *t = &f->tensors[f->n];
+		t->name = arena_strdup(r->a, key);
+		if (!read_tensor(r, t, entry))
+			return false;
+		f->n++;
+	}
+	if (!check_tiling(r))
+		return false;
+	for (int i = 0; i < f->n; i++)
+		map_put(f->by_name, f->tensors[i].name, &f->tensors[i]);
+	return true;
+}
+
+static bool read_header(Reader *r)
+{
+	const uint8_t *p = r->f->map;
+	uint64_t length = 0;
+	for (int i = 0; i < LENGTH_BYTES; i++)
+		length |= (uint64_t)p[i] << 8 * i;
+	if (length > MAX_HEADER || (int64_t)length > r->f->map_bytes - LENGTH_BYTES) {
+		diag_error(r->d, r->f->path, "this is not a safetensors file: a header of %" PRIu64
+			" bytes in a file of %" PRId64, length, r->f->map_bytes);
+		return false;
+	}
+	r->data_start = LENGTH_BYTES + (int64_t)length;
+	json_error_t error;
+	json_t *root = json_loadb((const char *)p + LENGTH_BYTES, (size_t)length, JSON_REJECT_DUPLICATES, &error);
+	if (!json_is_object(root)) {
+		diag_error(r->d, r->f->path, "this is not a safetensors file: its header: %s",
+			root ? "not a JSON object" : error.text);
+		json_decref(root);
+		return false;
+	}
+	bool ok = read_entries(r, root);
+	json_decref(root);
+	return ok;
+}
+
+SafeFile *safetensors_open(Arena *a, const char *path, Diag *d)
+{
+	SafeFile *f = NEW(a, SafeFile);
+	f->path = arena_strdup(a, path);
+	f->by_name = map_new(a);
+	f->meta = map_new(a);
+	Reader r = {.a = a, .f = f, .d = d};
+	if (map_file(f, d) && read_header(&r))
+		return f;
+	safetensors_close(f);
+	return NULL;
+}
+
+const SafeTensor *safetensors_find(const SafeFile *f, const char *name)
+{
+	return map_get(f->by_name, name);
+}
+
+void safetensors_close(SafeFile *f)
+{
+	if (f->map)
+		munmap(f->map, (size_t)f->map_bytes);
+	f->map = NULL;
+}
+
+static int64_t tensor_bytes(const SafeTensor *t)
+{
+	int64_t bytes = dtype_info[t->dtype].bytes;
+	for (int i = 0; i < t->rank; i++)
+		bytes *= t->dim[i];
+	return bytes;
+}
+
+static void put_header(Buf *b, Arena *a, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
+{
+	const char *comma = "";
+	buf_put(b, "{", 1);
+	for (int i = 0; i < n_meta; i++)
+		buf_printf(b, "%s\"%s\":\"%s\"", i ? "," : "\"__metadata__\":{", str_escape(a, ESCAPE_JSON, meta[i].key),
+			str_escape(a, ESCAPE_JSON, meta[i].value));
+	if (n_meta) {
+		buf_put(b, "}", 1);
+		comma = ",";
+	}
+	int64_t offset = 0;
+	for (int i = 0; i < n; i++) {
+		const SafeTensor *t = &tensors[i];
+		buf_printf(b, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", comma, str_escape(a, ESCAPE_JSON, t->name),
+			dtype_info[t->dtype].safetensors);
+		for (int k = 0; k < t->rank; k++)
+			buf_printf(b, "%s%" PRId64, k ? "," : "", t->dim[k]);
+		buf_printf(b, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", offset, offset + tensor_bytes(t));
+		offset += tensor_bytes(t);
+		comma = ",";
+	}
+	buf_put(b, "}", 1);
+	while (b->n % 8)
+		buf_put(b, " ", 1);
+}
+
+static bool write_all(int fd, const void *data, int64_t bytes)
+{
+	const char *p = data;
+	while (bytes > 0) {
+		ssize_t n = write(fd, p, (size_t)MIN(bytes, 1 << 30));
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return false;
+		p += n;
+		bytes -= n;
+	}
+	return true;
+}
+
+bool safetensors_write(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	if (fd < 0)
+		return false;
+	Arena *scratch = arena_new();
+	Buf b = {0};
+	put_header(&b, scratch, tensors, n, meta, n_meta);
+	uint8_t length[LENGTH_BYTES];
+	for (int i = 0; i < LENGTH_BYTES; i++)
+		length[i] = (uint8_t)((uint64_t)b.n >> 8 * i);
+	bool ok = write_all(fd, length, sizeof(length)) && write_all(fd, b.at, (int64_t)b.n);
+	for (int i = 0; i < n && ok; i++)
+		ok = write_all(fd, tensors[i].data, tensor_bytes(&tensors[i]));
+	ok = ok && !fsync(fd);
+	int error = errno;
+	if (close(fd) && ok) {
+		ok = false;
+		error = errno;
+	}
+	buf_free(&b);
+	arena_free(scratch);
+	if (!ok) {
+		unlink(path);
+		errno = error;
+	}
+	return ok;
+}

@@ -1,0 +1,97 @@
+/* runtime/infer.c: forward only: arrays in, arrays out, as `shardc run` wants it.
+ *
+ * Every input is read whole from INDIR/NAME.npy, or INDIR/input_K.npy for the K-th; its shape must be the
+ * compiled one to the last axis.  Outputs keep their element type; nothing is written before all of the
+ * run succeeded.
+ *
+ * The one idea: a '/' in a tensor's name would leave the folder, so it stands for '_' in file names. */
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/internal.h"
+
+static const char *file_of(Arena *a, const char *folder, const char *name)
+{
+	char *path = arena_printf(a, "%s/%s.npy", folder, name);
+	for (char *c = path + strlen(folder) + 1; *c; c++)
+		if (*c == '/')
+			*c = '_';
+	return path;
+}
+
+static bool load_input(const Rt *rt, const RtTensor *t, int k, Diag *d)
+{
+	Arena *a = rt->p->arena;
+	const char *folder = rt->p->options->infer.in, *named = file_of(a, folder, t->name);
+	const char *path = access(named, F_OK) ? arena_printf(a, "%s/input_%d.npy", folder, k) : named;
+	char has[160], wants[160];
+	Npy npy;
+	if (access(path, F_OK)) {
+		diag_error(d, named, "input \"%s\" is neither here nor in input_%d.npy", t->name, k);
+		return false;
+	}
+	if (!npy_open(&npy, path, d))
+		return false;
+	const NpyHeader *h = &npy.header;
+	bool same = h->dtype == t->dtype && h->rank == t->rank;
+	for (int i = 0; same && i < t->rank; i++)
+		same = h->dim[i] == t->dim[i];
+	if (same)
+		memcpy(device_tensor(rt, t), npy.data, (size_t)h->bytes);
+	else
+		diag_error(d, path, "shape %s, input \"%s\" wants %s",
+			npy_shape_text(has, sizeof(has), h->dtype, h->rank, h->dim), t->name,
+			npy_shape_text(wants, sizeof(wants), t->dtype, t->rank, t->dim));
+	npy_close(&npy);
+	return same;
+}
+
+static bool load_inputs(const Rt *rt, Diag *d)
+{
+	bool ok = true;
+	int k = 0;
+	for (int i = 0; i < rt->model->n_tensors; i++)
+		if (rt->model->tensors[i].kind == RT_INPUT)
+			ok &= load_input(rt, &rt->model->tensors[i], k++, d);
+	return ok;
+}
+
+static bool write_outputs(const Rt *rt, Diag *d)
+{
+	const char *folder = rt->p->options->infer.out;
+	if (mkdir(folder, 0777) && errno != EEXIST) {
+		diag_error(d, folder, "%s", strerror(errno));
+		return false;
+	}
+	for (int i = 0; i < rt->model->n_outputs; i++) {
+		const struct RtOutput *o = &rt->model->outputs[i];
+		const char *data = o->input >= 0 ? device_tensor(rt, &rt->model->tensors[o->input]) : rt->act + o->offset;
+		const char *path = file_of(rt->p->arena, folder, o->name);
+		if (!npy_write(path, o->dtype, o->rank, o->dim, data)) {
+			diag_error(d, path, "%s", strerror(errno));
+			return false;
+		}
+	}
+	return true;
+}
+
+int infer_run(Rt *rt, Diag *d)
+{
+	char bad[512];
+	if (!rt->model->eval || !rt->model->n_outputs) {
+		diag_error(d, rt->p->options->program, "this program was compiled for training: `shardc run` makes one for --infer");
+		return 2;
+	}
+	if (!load_inputs(rt, d) || !weights_load(rt, false, d))
+		return 1;
+	rt->model->setup(rt);
+	report_begin(rt);
+	rt->model->eval(rt);
+	if (report_take_bad_input(bad, sizeof(bad))) {
+		diag_error(d, rt->p->options->infer.in, "bad input: %s", bad);
+		return 1;
+	}
+	return write_outputs(rt, d) ? 0 : 3;
+}

@@ -1,0 +1,115 @@
+/* runtime/log.c: what a run tells: JSON lines in --log, a progress line on a terminal, a few plain lines
+ * where there is none.
+ *
+ * The one idea: JSON has no NaN, so a number that is not finite is null; every key stands in every line. */
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/internal.h"
+
+/* Plain lines of a run, when nobody watches a terminal. */
+enum { PLAIN_LINES = 10 };
+
+bool log_open(Log *log, const char *path, bool append, int64_t n_steps, Diag *d)
+{
+	*log = (Log){.path = path, .n_steps = n_steps, .every = MAX(n_steps / PLAIN_LINES, 1),
+		.terminal = isatty(fileno(stderr))};
+	if (!path)
+		return true;
+	log->file = fopen(path, append ? "a" : "w");
+	if (!log->file)
+		diag_error(d, path, "%s", strerror(errno));
+	return log->file;
+}
+
+static void put(FILE *f, const char *key, double v)
+{
+	if (isfinite(v))
+		fprintf(f, ", \"%s\": %.9g", key, v);
+	else
+		fprintf(f, ", \"%s\": null", key);
+}
+
+static void write_step(FILE *f, const StepRecord *r)
+{
+	fprintf(f, "{\"step\": %lld", (long long)r->step);
+	put(f, "epoch", r->epoch);
+	put(f, "loss", r->result.loss);
+	put(f, "grad_norm", r->result.grad_norm);
+	put(f, "lr", r->lr);
+	put(f, "step_ms", r->ms);
+	put(f, "samples_per_s", r->samples_per_s);
+	put(f, "tokens_per_s", r->tokens_per_s);
+	put(f, "comm_ms", 0);
+	put(f, "exposed_comm_ms", 0);
+	fprintf(f, ", \"peak_bytes\": %lld", (long long)r->peak_bytes);
+	put(f, "loss_scale", 1);
+	fputs("}\n", f);
+	fflush(f);
+}
+
+static void format_time(char *out, size_t n, double seconds)
+{
+	long s = (long)MIN(MAX(seconds, 0), 359999);
+	if (s >= 3600)
+		snprintf(out, n, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+	else
+		snprintf(out, n, "%ld:%02ld", s / 60, s % 60);
+}
+
+void log_clear_line(Log *log)
+{
+	if (log->dirty)
+		fputs("\r\033[K", stderr);
+	log->dirty = false;
+}
+
+void log_step(Log *log, const StepRecord *r)
+{
+	if (log->file)
+		write_step(log->file, r);
+	if (!log->terminal && r->step != 1 && r->step % log->every && r->step != log->n_steps)
+		return;
+	char left[32];
+	format_time(left, sizeof(left), (double)(log->n_steps - r->step) * r->ms / 1e3);
+	log_clear_line(log);
+	fprintf(stderr, "step %lld/%lld  loss %.4f  lr %.3g  %.1f ms  %.4g %s/s  %s left", (long long)r->step,
+		(long long)log->n_steps, r->result.loss, r->lr, r->ms,
+		r->tokens_per_s > 0 ? r->tokens_per_s : r->samples_per_s, r->tokens_per_s > 0 ? "tokens" : "samples", left);
+	log->dirty = log->terminal;
+	if (!log->terminal)
+		fputc('\n', stderr);
+}
+
+void log_eval(Log *log, int64_t step, const StepResult *r, int64_t n_samples)
+{
+	if (log->file) {
+		fprintf(log->file, "{\"step\": %lld", (long long)step);
+		put(log->file, "eval_loss", r->loss);
+		if (r->has_accuracy)
+			put(log->file, "eval_accuracy", r->accuracy);
+		fputs("}\n", log->file);
+		fflush(log->file);
+	}
+	log_clear_line(log);
+	printf("eval after step %lld: loss %.4f", (long long)step, r->loss);
+	if (r->has_accuracy)
+		printf("  accuracy %.4f", r->accuracy);
+	printf("  (%lld samples)\n", (long long)n_samples);
+	fflush(stdout);
+}
+
+bool log_close(Log *log, Diag *d)
+{
+	log_clear_line(log);
+	if (!log->file)
+		return true;
+	bool failed = ferror(log->file);
+	failed |= fclose(log->file) != 0;
+	log->file = NULL;
+	if (failed)
+		diag_error(d, log->path, "the log could not be written whole: %s", strerror(errno));
+	return !failed;
+}

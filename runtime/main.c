@@ -1,0 +1,328 @@
+/* runtime/main.c: the training run: options, memory, data, the step loop, checkpoints at its edges.
+ *
+ * The one idea: all state of a run is in the mapped arenas and in three counters (Progress), so a step
+ * can be repeated, left out or resumed by setting them. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime/internal.h"
+
+enum { EXIT_DONE = 0, EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_RUN = 3 };
+
+typedef struct Run {
+	Rt *rt;
+	RtOptions *o;
+	Diag *d;
+	DataSet train, eval;
+	Log log;
+	Checkpoint checkpoint;
+	int64_t first_step, last_saved, last_eval;
+	bool has_eval;
+} Run;
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number)
+{
+	stop_signal = number;
+}
+
+/* The second signal of a kind ends the program at once. */
+static void catch_signals(void)
+{
+	struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, as a full disk is */
+}
+
+static double now_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+PRINTF_LIKE(1, 2) static void kernel_failed(const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	fputs("error: ", stderr);
+	vfprintf(stderr, fmt, ap);
+	fputc('\n', stderr);
+	va_end(ap);
+	exit(EXIT_RUN);
+}
+
+/* ---- one step ---- */
+
+static void run_step(Run *run)
+{
+	Rt *rt = run->rt;
+	const Progress *p = &rt->p->progress;
+	rt->p->scalars = (StepScalars){.lr = (float)schedule_lr(&rt->p->optim.lr, p->step), .step = p->updates + 1,
+		.clip_coef = 1, .seed = (uint64_t)run->o->seed, .rng_step = (uint64_t)p->step, .sample0 = p->samples};
+	report_begin(rt);
+	data_load(&run->train, rt, p->samples);
+	data_prefetch(&run->train, p->samples + run->train.batch);
+	rt->model->forward(rt);
+	rt->model->backward(rt);
+	rt->model->update(rt);
+}
+
+/* 0, or the exit code that the step's outcome asks for. */
+static int check_step(Run *run)
+{
+	const Rt *rt = run->rt;
+	const StepResult *r = &rt->p->result;
+	char bad[512];
+	int64_t step = rt->p->progress.step + 1;
+	if (report_take_bad_input(bad, sizeof(bad))) {
+		log_clear_line(&run->log);
+		diag_error(run->d, run->train.n_columns ? run->train.columns[0].path : run->o->program,
+			"bad input in step %" PRId64 ": %s", step, bad);
+		for (int i = 1; i < run->train.n_columns; i++)
+			diag_note(run->d, run->train.columns[i].path, "was read in that step, as input \"%s\"",
+				run->train.columns[i].input->name);
+		return EXIT_INPUT;
+	}
+	if (r->finite || run->o->on_nan == ON_NAN_SKIP)
+		return 0;
+	log_clear_line(&run->log);
+	diag_error(run->d, run->o->program, "step %" PRId64 ": %s is not finite (loss %g, gradient norm %g); that update was "
+		"left out%s; --on-nan=skip goes on after such a step", step, isfinite(r->loss) ? "the gradient norm" : "the loss",
+		r->loss, r->grad_norm, run->o->save ? ", nothing was saved since" : "");
+	return EXIT_RUN;
+}
+
+static void advance(Run *run, double ms)
+{
+	struct RtPrivate *p = run->rt->p;
+	p->progress.step++;
+	p->progress.updates += !p->scalars.skip;
+	p->progress.samples += run->train.batch;
+	double samples_per_s = (double)run->train.batch / MAX(ms, 1e-6) * 1e3;
+	StepRecord r = {.step = p->progress.step, .lr = p->scalars.lr, .ms = ms, .samples_per_s = samples_per_s,
+		.epoch = (double)p->progress.samples / (double)run->train.n_samples,
+		.tokens_per_s = samples_per_s * (double)run->train.tokens_per_sample, .peak_bytes = p->memory.total,
+		.result = p->result};
+	log_step(&run->log, &r);
+}
+
+static bool evaluate(Run *run)
+{
+	StepResult r;
+	int64_t n, step = run->rt->p->progress.step;
+	if (!run->has_eval || run->last_eval == step)
+		return true;
+	run->last_eval = step;
+	if (!eval_run(run->rt, &run->eval, &r, &n, run->d))
+		return false;
+	log_eval(&run->log, step, &r, n);
+	if (n < run->eval.n_samples)
+		printf("  (%" PRId64 " samples left out: the loss is a mean over whole batches of %" PRId64 ")\n",
+			run->eval.n_samples - n, run->eval.batch);
+	return true;
+}
+
+static bool save(Run *run)
+{
+	int64_t step = run->rt->p->progress.step;
+	if (!run->o->save || run->last_saved == step)
+		return true;
+	log_clear_line(&run->log);
+	if (!checkpoint_save(&run->checkpoint, run->rt, &run->rt->p->progress, run->d))
+		return false;
+	run->last_saved = step;
+	return true;
+}
+
+static int step_loop(Run *run)
+{
+	const Progress *p = &run->rt->p->progress;
+	const RtOptions *o = run->o;
+	while (p->step < o->steps && !stop_signal) {
+		double begin = now_ms();
+		run_step(run);
+		int code = check_step(run);
+		if (code)
+			return code;
+		advance(run, now_ms() - begin);
+		if (o->eval_every && p->step % o->eval_every == 0 && !evaluate(run))
+			return EXIT_INPUT;
+		if (o->save_every && p->step % o->save_every == 0 && !save(run))
+			return EXIT_RUN;
+	}
+	if (!stop_signal && !evaluate(run))
+		return EXIT_INPUT;
+	return save(run) ? EXIT_DONE : EXIT_RUN;
+}
+
+static int train(Run *run)
+{
+	const Progress *p = &run->rt->p->progress;
+	double begin = now_ms();
+	int code = step_loop(run);
+	log_clear_line(&run->log);
+	if (code == EXIT_DONE && stop_signal)
+		printf("stopped by %s after step %" PRId64 "%s%s\n", strsignal(stop_signal), p->step,
+			run->o->save ? "; saved in " : "", run->o->save ? run->o->save : "");
+	else if (code == EXIT_DONE && p->step == run->first_step)
+		printf("nothing to train: step %" PRId64 " of %" PRId64 " is done\n", p->step, run->o->steps);
+	else if (code == EXIT_DONE)
+		printf("trained to step %" PRId64 ": loss %.4f, %.1f s\n", p->step, run->rt->p->result.loss,
+			(now_ms() - begin) / 1e3);
+	if (!log_close(&run->log, run->d) && code == EXIT_DONE)
+		code = EXIT_RUN;
+	return code;
+}
+
+/* ---- before the first step ---- */
+
+static bool open_eval_data(Run *run)
+{
+	const RtOptions *o = run->o;
+	const RtModel *m = run->rt->model;
+	if (!o->eval_data.n && !o->eval_tokens) {
+		if (o->eval_every)
+			diag_error(run->d, o->program, "--eval-every needs --eval-data NAME=FILE.npy or --eval-tokens FILE");
+		return !o->eval_every;
+	}
+	if (!m->eval) {
+		diag_error(run->d, o->program, "this program was compiled without an evaluation");
+		return false;
+	}
+	if (!data_open(&run->eval, m, run->rt->p->arena, &o->eval_data, o->eval_tokens, "eval-data", run->d))
+		return false;
+	if (m->loss.mean && run->eval.n_samples < run->eval.batch) {
+		diag_error(run->d, run->eval.columns[0].path, "%" PRId64 " samples are less than one batch of %" PRId64
+			", over which the loss is a mean", run->eval.n_samples, run->eval.batch);
+		return false;
+	}
+	run->has_eval = true;
+	return true;
+}
+
+static bool open_data(Run *run)
+{
+	RtOptions *o = run->o;
+	if (!data_open(&run->train, run->rt->model, run->rt->p->arena, &o->data, o->tokens, "data", run->d))
+		return false;
+	run->train.n_samples = MAX(run->train.n_samples, 1);
+	run->train.shuffle = o->text[OPT_shuffle];
+	run->train.seed = (uint64_t)o->shuffle;
+	if (!o->text[OPT_steps])
+		o->steps = ceil_div(run->train.n_samples, run->train.batch);
+	return open_eval_data(run);
+}
+
+static bool map_memory(Run *run)
+{
+	Rt *rt = run->rt;
+	if (!optim_init(&rt->p->optim, rt->model, rt->p->arena, run->o->program, run->d) || !device_map(rt, run->d))
+		return false;
+	if (run->o->print_plan)
+		device_print_plan(rt, stdout);
+	return true;
+}
+
+static bool load_contents(Run *run, const char *resume_dir)
+{
+	Rt *rt = run->rt;
+	checkpoint_init(&run->checkpoint, rt, rt->p->arena);
+	return weights_load(rt, resume_dir, run->d) &&
+		(!resume_dir || resume_load(&run->checkpoint, resume_dir, rt->p->arena, run->d)) &&
+		data_load_consts(rt, &run->o->consts, run->d);
+}
+
+static bool check_flags(const Run *run)
+{
+	const RtOptions *o = run->o;
+	const struct { bool wrong; const char *text; } rules[] = {
+		{o->save_every && !o->save, "--save-every needs --save DIR"},
+		{o->text[OPT_keep] && !o->save, "--keep needs --save DIR"},
+		{o->text[OPT_keep] && o->keep < 1, "--keep needs at least 1"},
+		{o->resume && !strcmp(o->resume, "auto") && !o->save, "--resume=auto needs --save DIR, where it looks"},
+		{o->text[OPT_threads] && o->threads < 1, "--threads needs at least 1"},
+	};
+	bool ok = true;
+	for (int i = 0; i < COUNT_OF(rules); i++)
+		if (rules[i].wrong) {
+			diag_error(run->d, o->program, "%s", rules[i].text);
+			ok = false;
+		}
+	return ok;
+}
+
+static int prepare_and_train(Run *run)
+{
+	const char *dir = NULL;
+	struct RtPrivate *p = run->rt->p;
+	const RtModel *m = run->rt->model;
+	if (!m->update) {
+		diag_error(run->d, run->o->program, "this program was compiled for inference: --infer INDIR OUTDIR runs it");
+		return EXIT_USAGE;
+	}
+	if (!resume_find(run->o, p->arena, &dir, run->d) ||
+		(dir && !resume_read_state(dir, m, run->o, &p->progress, run->d)))
+		return EXIT_INPUT;
+	run->first_step = run->last_saved = dir ? p->progress.step : 0;
+	run->last_eval = -1;
+	if (!open_data(run) || !map_memory(run) || !optim_configure(&p->optim, m, run->o, run->d))
+		return EXIT_INPUT;
+	if (!load_contents(run, dir) || !log_open(&run->log, run->o->log, dir, run->o->steps, run->d))
+		return EXIT_INPUT;
+	m->setup(run->rt);
+	return train(run);
+}
+
+static bool has_data(const RtOptions *o)
+{
+	return o->data.n || o->tokens;
+}
+
+static int run_program(Run *run)
+{
+	const RtModel *m = run->rt->model;
+	if (!cpu_check(m->need_cpu, run->o->program, run->d))
+		return EXIT_INPUT;
+	if (!check_flags(run))
+		return EXIT_USAGE;
+	k_bad_input = rt_bad_input;
+	k_fail = kernel_failed;
+	device_set_threads(run->o->threads);
+	catch_signals();
+	if (run->o->print_plan && !has_data(run->o) && !run->o->infer.in)
+		return map_memory(run) ? EXIT_DONE : EXIT_INPUT;
+	if (run->o->infer.in)
+		return map_memory(run) ? infer_run(run->rt, run->d) : EXIT_INPUT;
+	return prepare_and_train(run);
+}
+
+int rt_main(int argc, char **argv, const RtModel *model)
+{
+	Diag d = {.out = stderr};
+	RtOptions o;
+	struct RtPrivate p = {.diag = &d, .arena = arena_new(), .options = &o};
+	Rt rt = {.model = model, .p = &p, .scalars = &p.scalars};
+	Run run = {.rt = &rt, .o = &o, .d = &d};
+	int code = EXIT_DONE;
+	if (!options_parse(&o, p.arena, argc, argv, &d))
+		code = EXIT_USAGE;
+	else if (o.help)
+		options_print_help(&o, stdout);
+	else if (o.version)
+		printf("%s: %s\n%s\n", model->name, model->versions, model->options);
+	else
+		code = run_program(&run);
+	data_close(&run.train);
+	data_close(&run.eval);
+	device_unmap(&rt);
+	arena_free(p.arena);
+	return code;
+}

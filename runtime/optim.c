@@ -1,0 +1,209 @@
+/* runtime/optim.c: the optimizers of a program: states, parameter segments, hyper-parameters, updates.
+ *
+ * Refuses a flag that the optimizer has no use for, and trainable parameters that are not f32.
+ *
+ * The one idea: an optimizer is a row (states, defaults, one kernel call); a flat shard is cut into
+ * segments, one a parameter, and a segment's group says how it is decayed. */
+#include <math.h>
+#include <string.h>
+
+#include "runtime/internal.h"
+
+typedef struct Update {
+	float *p, *m, *v;
+	const float *g;
+	const SegmentList *seg;
+	const Group *group;
+	const StepScalars *s;
+	bool nesterov;
+} Update;
+
+static void update_sgd(const Update *u)
+{
+	k_sgd_f32(u->p, u->m, u->g, u->seg->at, u->seg->n, u->group, u->s, u->nesterov);
+}
+
+static void update_adam(const Update *u)
+{
+	k_adam_f32(u->p, u->m, u->v, u->g, u->seg->at, u->seg->n, u->group, u->s);
+}
+
+static void update_adamw(const Update *u)
+{
+	k_adamw_f32(u->p, u->m, u->v, u->g, u->seg->at, u->seg->n, u->group, u->s);
+}
+
+static void update_adagrad(const Update *u)
+{
+	k_adagrad_f32(u->p, u->m, u->g, u->seg->at, u->seg->n, u->group, u->s);
+}
+
+static void update_lion(const Update *u)
+{
+	k_lion_f32(u->p, u->m, u->g, u->seg->at, u->seg->n, u->group, u->s);
+}
+
+struct OptimizerInfo {
+	const char *name;
+	int n_states; /* of sgd: only when compiled with momentum */
+	const char *state[2];
+	double lr, beta1, beta2, eps, weight_decay;
+	void (*update)(const Update *u);
+};
+
+/* Names and defaults are PyTorch's; lion's are its paper's. */
+static const OptimizerInfo optimizers[] = {
+	{"sgd",     1, {"momentum_buffer", NULL},  1e-3, 0.9, 0,     0,     0,    update_sgd},
+	{"adam",    2, {"exp_avg", "exp_avg_sq"},  1e-3, 0.9, 0.999, 1e-8,  0,    update_adam},
+	{"adamw",   2, {"exp_avg", "exp_avg_sq"},  1e-3, 0.9, 0.999, 1e-8,  0.01, update_adamw},
+	{"adagrad", 1, {"sum", NULL},              1e-2, 0,   0,     1e-10, 0,    update_adagrad},
+	{"lion",    1, {"exp_avg", NULL},          1e-4, 0.9, 0.99,  0,     0,    update_lion},
+};
+
+const char *optim_state_name(const Optimizer *opt, int state)
+{
+	return opt->info->state[state];
+}
+
+static bool segment_of(const RtTensor *t, int unit, int flat)
+{
+	return t->kind == RT_PARAM && t->unit == unit && t->flat == flat && t->trainable;
+}
+
+/* tensors stand in flat order. */
+static SegmentList cut_segments(const RtModel *m, int unit, int flat, Arena *a)
+{
+	SegmentList list = {0};
+	for (int i = 0; i < m->n_tensors; i++)
+		list.n += segment_of(&m->tensors[i], unit, flat);
+	list.at = NEW_N(a, Segment, MAX(list.n, 1));
+	int64_t n = 0;
+	int32_t tensor = 0;
+	for (int i = 0; i < m->n_tensors; i++) {
+		const RtTensor *t = &m->tensors[i];
+		if (segment_of(t, unit, flat))
+			list.at[n++] = (Segment){t->offset, tensor_numel(t), t->no_decay, tensor};
+		tensor += t->kind == RT_PARAM && t->unit == unit;
+	}
+	for (int64_t i = 1; i < n; i++)
+		if (list.at[i].begin < list.at[i - 1].begin + list.at[i - 1].length)
+			ice("unit %d flat %d: parameters overlap or are out of order", unit, flat);
+	return list;
+}
+
+bool optim_init(Optimizer *opt, const RtModel *model, Arena *a, const char *program, Diag *d)
+{
+	const char *spec = model->optimizer;
+	memset(opt, 0, sizeof(*opt));
+	if (!spec)
+		return true;
+	size_t n = strcspn(spec, ":");
+	for (int i = 0; i < COUNT_OF(optimizers); i++)
+		if (strlen(optimizers[i].name) == n && !strncmp(optimizers[i].name, spec, n))
+			opt->info = &optimizers[i];
+	if (!opt->info)
+		ice("optimizer \"%s\" is unknown to the runtime", spec);
+	opt->nesterov = strstr(spec + n, "nesterov");
+	opt->momentum = strcmp(opt->info->name, "sgd") || strstr(spec + n, "momentum") || opt->nesterov;
+	opt->n_states = opt->momentum ? opt->info->n_states : 0;
+	opt->segments = arena_alloc(a, sizeof(*opt->segments) * (size_t)MAX(model->n_units, 1));
+	for (int u = 0; u < model->n_units; u++)
+		for (int f = 0; f < model->units[u].n_flats; f++) {
+			const LayoutFlat *flat = &model->units[u].flat[f];
+			if (flat->trainable && flat->dtype != DT_F32) {
+				diag_error(d, program, "unit \"%s\" trains %s parameters: only f32 is supported",
+					model->units[u].name, dtype_info[flat->dtype].text);
+				return false;
+			}
+			if (flat->trainable)
+				opt->segments[u][f] = cut_segments(model, u, f, a);
+		}
+	return true;
+}
+
+/* Flags that some optimizers have no use for. */
+static bool check_flags(const Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d)
+{
+	bool sgd = !strcmp(opt->info->name, "sgd");
+	const struct { OptionId id; bool used; const char *why; } rules[] = {
+		{OPT_momentum, sgd && opt->momentum, "only --optimizer=sgd:momentum has it"},
+		{OPT_betas, !sgd && opt->info->beta2 > 0, "adam, adamw and lion have it"},
+		{OPT_eps, opt->info->eps > 0, "adam, adamw and adagrad have it"},
+		{OPT_clip_norm, model->clip, "compile with --clip to have it"},
+	};
+	bool ok = true;
+	for (int i = 0; i < COUNT_OF(rules); i++)
+		if (o->text[rules[i].id] && !rules[i].used) {
+			diag_error(d, o->program, "--%s is refused by this program, compiled with --optimizer=%s%s: %s",
+				option_info[rules[i].id].flag, model->optimizer, model->clip ? " --clip" : "", rules[i].why);
+			ok = false;
+		}
+	return ok;
+}
+
+bool optim_configure(Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d)
+{
+	const OptimizerInfo *info = opt->info;
+	if (!check_flags(opt, model, o, d))
+		return false;
+	Group g = {.lr_scale = 1, .weight_decay = (float)info->weight_decay, .beta1 = (float)info->beta1,
+		.beta2 = (float)info->beta2, .eps = (float)info->eps};
+	if (o->text[OPT_weight_decay])
+		g.weight_decay = (float)o->weight_decay;
+	if (o->text[OPT_betas]) {
+		g.beta1 = (float)o->betas.beta1;
+		g.beta2 = (float)o->betas.beta2;
+	}
+	if (o->text[OPT_momentum])
+		g.beta1 = (float)o->momentum;
+	if (o->text[OPT_eps])
+		g.eps = (float)o->eps;
+	opt->group[0] = opt->group[1] = g;
+	opt->group[1].weight_decay = 0;
+	opt->clip_norm = o->clip_norm;
+	opt->lr = (LrSchedule){.kind = o->lr_schedule, .lr = o->text[OPT_lr] ? o->lr : info->lr,
+		.min_lr = o->min_lr, .warmup = o->warmup, .steps = o->steps};
+	return true;
+}
+
+static const SegmentList *segments(const Rt *rt, int unit, int flat)
+{
+	return &rt->p->optim.segments[unit][flat];
+}
+
+void rt_zero_gaps(Rt *rt, int unit)
+{
+	const RtUnit *u = &rt->model->units[unit];
+	for (int f = 0; f < u->n_flats; f++)
+		if (u->flat[f].trainable)
+			k_zero_gaps(rt->grad[unit][f], layout_flat_numel(u->flat[f].numel, 1), segments(rt, unit, f)->at,
+				segments(rt, unit, f)->n, dtype_info[u->flat[f].dtype].bytes);
+}
+
+void rt_sumsq(Rt *rt, const int *units, int n)
+{
+	for (int i = 0; i < n; i++)
+		for (int f = 0; f < rt->model->units[units[i]].n_flats; f++) {
+			if (!rt->model->units[units[i]].flat[f].trainable)
+				continue;
+			double sum = 0;
+			const SegmentList *seg = segments(rt, units[i], f);
+			k_sumsq_f32(&sum, NULL, rt->grad_shard[units[i]][f], seg->at, seg->n);
+			rt->p->optim.sumsq += sum;
+		}
+}
+
+void rt_update_shard(Rt *rt, int unit)
+{
+	Optimizer *opt = &rt->p->optim;
+	const RtUnit *u = &rt->model->units[unit];
+	for (int f = 0; f < u->n_flats; f++) {
+		if (!u->flat[f].trainable)
+			continue;
+		Update update = {.p = rt->shard[unit][f], .g = rt->grad_shard[unit][f], .seg = segments(rt, unit, f),
+			.m = opt->n_states > 0 ? opt->state[0][unit][f] : NULL,
+			.v = opt->n_states > 1 ? opt->state[1][unit][f] : NULL,
+			.group = opt->group, .s = rt->scalars, .nesterov = opt->nesterov};
+		opt->info->update(&update);
+	}
+}

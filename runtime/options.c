@@ -1,0 +1,228 @@
+/* runtime/options.c: flags -> RtOptions, from the table options.def.
+ *
+ * Refuses unknown flags, values that do not parse, and the flags of programs for several ranks or CUDA,
+ * each by its reason.  Accepts --name=value and --name value.
+ *
+ * The one idea: a row's kind names the type of its field and the function that reads it. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/options.h"
+
+const OptionInfo option_info[OPT_COUNT] = {
+#define OPT(field, kind, flag, argument, saved, help) [OPT_##field] = {flag, argument, help, saved},
+#include "runtime/options.def"
+};
+
+typedef struct Restricted { const char *flag, *argument, *value, *why; } Restricted;
+static const Restricted restricted[] = {
+#define ONLY(flag, argument, value, why) {flag, argument, value, why},
+#include "runtime/options.def"
+};
+
+/* Readers: false = the text is not of this kind.  The pointer is to the field. */
+typedef bool ReadFn(void *field, const char *text, Arena *a);
+typedef struct Kind { ReadFn *read; const char *wants; int n_values; } Kind;
+
+static bool read_TEXT(void *field, const char *text, Arena *a)
+{
+	(void)a;
+	*(const char **)field = text;
+	return *text;
+}
+
+static bool read_LIST(void *field, const char *text, Arena *a)
+{
+	TextList *list = field;
+	vec_push(a, list, text);
+	return *text;
+}
+
+static bool read_COUNT(void *field, const char *text, Arena *a)
+{
+	(void)a;
+	char *end;
+	errno = 0;
+	long long v = strtoll(text, &end, 10);
+	*(int64_t *)field = v;
+	return *text && !*end && !errno && v >= 0 && v <= INT64_C(1) << 40;
+}
+
+static bool read_SEED(void *field, const char *text, Arena *a)
+{
+	(void)a;
+	char *end;
+	errno = 0;
+	long long v = strtoll(text, &end, 10);
+	*(int64_t *)field = v;
+	return *text && !*end && !errno && v >= 0;
+}
+
+static bool read_POSITIVE(void *field, const char *text, Arena *a)
+{
+	(void)a;
+	char *end;
+	double v = strtod(text, &end);
+	*(double *)field = v;
+	return *text && !*end && isfinite(v) && v >= 0;
+}
+
+static bool read_FRACTION(void *field, const char *text, Arena *a)
+{
+	return read_POSITIVE(field, text, a) && *(double *)field < 1;
+}
+
+static bool read_BETAS(void *field, const char *text, Arena *a)
+{
+	OptionBETAS *b = field;
+	const char *comma = strchr(text, ',');
+	return comma && read_FRACTION(&b->beta1, arena_strndup(a, text, (size_t)(comma - text)), a) &&
+		read_FRACTION(&b->beta2, comma + 1, a);
+}
+
+static bool read_word(int *out, const char *text, const char *const *words, int n)
+{
+	for (*out = 0; *out < n; ++*out)
+		if (!strcmp(text, words[*out]))
+			return true;
+	return false;
+}
+
+static bool read_SCHEDULE(void *field, const char *text, Arena *a)
+{
+	(void)a;
+	static const char *const words[] = {"constant", "linear", "cosine"};
+	int v;
+	bool ok = read_word(&v, text, words, COUNT_OF(words));
+	*(Schedule *)field = ok ? (Schedule)v : SCHEDULE_CONSTANT;
+	return ok;
+}
+
+static bool read_ON_NAN(void *field, const char *text, Arena *a)
+{
+	(void)a;
+	static const char *const words[] = {"stop", "skip"};
+	int v;
+	bool ok = read_word(&v, text, words, COUNT_OF(words));
+	*(OnNan *)field = ok ? (OnNan)v : ON_NAN_STOP;
+	return ok;
+}
+
+static bool read_FLAG(void *field, const char *text, Arena *a)
+{
+	(void)a;
+	*(bool *)field = true;
+	return !*text;
+}
+
+/* Its two values arrive one after the other. */
+static bool read_PAIR(void *field, const char *text, Arena *a)
+{
+	(void)a;
+	OptionPAIR *p = field;
+	*(p->in ? &p->out : &p->in) = text;
+	return *text;
+}
+
+static const Kind kind_TEXT = {read_TEXT, "a value", 1};
+static const Kind kind_LIST = {read_LIST, "a value", 1};
+static const Kind kind_COUNT = {read_COUNT, "a whole number, at most 2^40", 1};
+static const Kind kind_SEED = {read_SEED, "a whole number below 2^63", 1};
+static const Kind kind_POSITIVE = {read_POSITIVE, "a number that is not negative", 1};
+static const Kind kind_FRACTION = {read_FRACTION, "a number from 0 to below 1", 1};
+static const Kind kind_BETAS = {read_BETAS, "two numbers from 0 to below 1, as 0.9,0.999", 1};
+static const Kind kind_SCHEDULE = {read_SCHEDULE, "constant, linear or cosine", 1};
+static const Kind kind_ON_NAN = {read_ON_NAN, "stop or skip", 1};
+static const Kind kind_FLAG = {read_FLAG, "no value", 0};
+static const Kind kind_PAIR = {read_PAIR, "two folders", 2};
+
+static const struct { const Kind *kind; size_t field; } readers[OPT_COUNT] = {
+#define OPT(field, kind, ...) [OPT_##field] = {&kind_##kind, offsetof(RtOptions, field)},
+#include "runtime/options.def"
+};
+
+bool options_set(RtOptions *o, OptionId id, const char *text, const char *where, Diag *d)
+{
+	const Kind *kind = readers[id].kind;
+	o->text[id] = text;
+	if (kind->read((char *)o + readers[id].field, text, o->arena))
+		return true;
+	diag_error(d, where, "--%s takes %s, not \"%s\"", option_info[id].flag, kind->wants, text);
+	return false;
+}
+
+static bool check_restricted(const RtOptions *o, const Restricted *r, const char *value, Diag *d)
+{
+	if (value && !strcmp(value, r->value) && *r->value)
+		return true;
+	if (*r->value)
+		diag_error(d, o->program, "--%s=%s is refused (only %s): %s", r->flag, value ? value : "", r->value, r->why);
+	else
+		diag_error(d, o->program, "--%s is refused: %s", r->flag, r->why);
+	return false;
+}
+
+/* One argument at argv[*i] and the values it takes; *i ends at the last one read. */
+static bool parse_one(RtOptions *o, int argc, char **argv, int *i, Diag *d)
+{
+	const char *arg = argv[*i];
+	if (strncmp(arg, "--", 2) || !arg[2]) {
+		diag_error(d, o->program, "\"%s\" is not a flag (see --help)", arg);
+		return false;
+	}
+	const char *equals = strchr(arg, '=');
+	const char *name = arena_strndup(o->arena, arg + 2, (size_t)(equals ? equals - arg - 2 : (long)strlen(arg) - 2));
+	const char *value = equals ? equals + 1 : NULL;
+	for (int r = 0; r < COUNT_OF(restricted); r++)
+		if (!strcmp(restricted[r].flag, name)) {
+			if (!value && *i + 1 < argc)
+				value = argv[++*i];
+			return check_restricted(o, &restricted[r], value, d);
+		}
+	int id = 0;
+	while (id < OPT_COUNT && strcmp(option_info[id].flag, name))
+		id++;
+	if (id == OPT_COUNT) {
+		diag_error(d, o->program, "unknown flag --%s (see --help)", name);
+		return false;
+	}
+	int n = readers[id].kind->n_values;
+	if (n == 0)
+		return options_set(o, (OptionId)id, value ? value : "", o->program, d);
+	for (int k = 0; k < n; k++, value = NULL) {
+		if (!value && ++*i == argc) {
+			diag_error(d, o->program, "--%s takes %s", name, readers[id].kind->wants);
+			return false;
+		}
+		if (!options_set(o, (OptionId)id, value ? value : argv[*i], o->program, d))
+			return false;
+	}
+	return true;
+}
+
+bool options_parse(RtOptions *o, Arena *a, int argc, char **argv, Diag *d)
+{
+	memset(o, 0, sizeof(*o));
+	o->arena = a;
+	const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
+	o->program = argc < 1 ? "train" : slash ? slash + 1 : argv[0];
+	bool ok = true;
+	for (int i = 1; i < argc; i++)
+		ok &= parse_one(o, argc, argv, &i, d);
+	return ok;
+}
+
+void options_print_help(const RtOptions *o, FILE *out)
+{
+	fprintf(out, "usage: %s --data NAME=FILE.npy ... | --tokens FILE  [flags]\n\n", o->program);
+	for (int i = 0; i < OPT_COUNT; i++) {
+		const OptionInfo *info = &option_info[i];
+		char left[64];
+		snprintf(left, sizeof(left), "--%s%s%s", info->flag, *info->argument ? " " : "", info->argument);
+		fprintf(out, "  %-28s  %s%s", left, strlen(left) > 28 ? "\n                                " : "", info->help);
+		fputc('\n', out);
+	}
+	fprintf(out, "\nexit: 0 done, 1 wrong input, 2 wrong usage, 3 the run failed\n");
+}

@@ -1,0 +1,44 @@
+/* runtime/options.h: the flags of a training binary. */
+#ifndef SHARDC_RUNTIME_OPTIONS_H
+#define SHARDC_RUNTIME_OPTIONS_H
+
+#include "base/base.h"
+
+typedef VEC(const char *) TextList;
+typedef enum Schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE } Schedule;
+typedef enum OnNan { ON_NAN_STOP, ON_NAN_SKIP } OnNan;
+
+typedef const char *OptionTEXT;
+typedef TextList OptionLIST;
+typedef int64_t OptionCOUNT, OptionSEED;      /* >= 0 */
+typedef double OptionPOSITIVE, OptionFRACTION; /* >= 0; in [0,1) */
+typedef Schedule OptionSCHEDULE;
+typedef OnNan OptionON_NAN;
+typedef bool OptionFLAG;
+typedef struct { double beta1, beta2; } OptionBETAS;
+typedef struct { const char *in, *out; } OptionPAIR;
+
+typedef enum OptionId {
+#define OPT(field, ...) OPT_##field,
+#include "runtime/options.def"
+	OPT_COUNT
+} OptionId;
+
+typedef struct RtOptions {
+#define OPT(field, kind, ...) Option##kind field;
+#include "runtime/options.def"
+	const char *text[OPT_COUNT]; /* as given (a list: its last); NULL = not given */
+	Arena *arena;
+	const char *program;         /* "train": what messages begin with */
+} RtOptions;
+
+/* False after a message: wrong usage. */
+bool options_parse(RtOptions *o, Arena *a, int argc, char **argv, Diag *d);
+/* Sets one option as if given; where begins the message. */
+bool options_set(RtOptions *o, OptionId id, const char *text, const char *where, Diag *d);
+void options_print_help(const RtOptions *o, FILE *out);
+
+typedef struct OptionInfo { const char *flag, *argument, *help; bool saved; } OptionInfo;
+extern const OptionInfo option_info[OPT_COUNT];
+
+#endif

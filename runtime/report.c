@@ -1,0 +1,86 @@
+/* runtime/report.c: what a step says of itself: loss, accuracy, gradient norm, bad data; and the scalars
+ * that follow from them for the update.
+ *
+ * Sums are f64 on the host.  The update is left out (skip = 1) when there is nothing to learn from (no
+ * valid element), when a number is not finite, and when a kernel met data that is out of range.
+ *
+ * The one idea: backward is seeded 1/n for a static n; what the true count C makes of it is one factor,
+ * n/C, which reaches the update kernels as grad_scale. */
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "runtime/internal.h"
+
+/* Kernels report from any thread and know no Rt; the first message is kept. */
+static atomic_int bad_input_state; /* 0 none, 1 being written, 2 there */
+static char bad_input_text[400];
+
+void rt_bad_input(const char *fmt, ...)
+{
+	int none = 0;
+	if (!atomic_compare_exchange_strong(&bad_input_state, &none, 1))
+		return;
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(bad_input_text, sizeof(bad_input_text), fmt, ap);
+	va_end(ap);
+	atomic_store(&bad_input_state, 2);
+}
+
+bool report_has_bad_input(void)
+{
+	return atomic_load(&bad_input_state) != 0;
+}
+
+bool report_take_bad_input(char *out, size_t n)
+{
+	if (atomic_load(&bad_input_state) != 2)
+		return false;
+	snprintf(out, n, "%s", bad_input_text);
+	atomic_store(&bad_input_state, 0);
+	return true;
+}
+
+void report_begin(Rt *rt)
+{
+	rt->loss_sum = rt->loss_weight = rt->correct = rt->counted = 0;
+	rt->p->optim.sumsq = 0;
+}
+
+void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean)
+{
+	rt->loss_sum += *sum;
+	rt->loss_weight += mean ? 1 : *weight;
+}
+
+void rt_report_accuracy(Rt *rt, double correct, double counted)
+{
+	rt->correct += correct;
+	rt->counted += counted;
+}
+
+double report_loss(const Rt *rt)
+{
+	return rt->loss_weight == 0 ? 0 : rt->loss_sum / rt->loss_weight;
+}
+
+void rt_step_scalars(Rt *rt)
+{
+	Optimizer *opt = &rt->p->optim;
+	StepScalars *s = rt->scalars;
+	StepResult *r = &rt->p->result;
+	const RtLoss *loss = &rt->model->loss;
+	*r = (StepResult){.loss = report_loss(rt), .grad_norm = NAN, .empty = rt->loss_weight == 0};
+	double scale = r->empty ? 0 : loss->global ? loss->n / rt->loss_weight : 1;
+	s->grad_scale = (float)scale;
+	s->clip_coef = 1;
+	r->finite = isfinite(r->loss);
+	if (rt->model->grad_norm) {
+		r->grad_norm = sqrt(opt->sumsq) * scale;
+		r->finite = r->finite && isfinite(r->grad_norm);
+		if (opt->clip_norm > 0)
+			s->clip_coef = (float)MIN(opt->clip_norm / (r->grad_norm + 1e-6), 1.0);
+	}
+	s->skip = r->empty || !r->finite || report_has_bad_input();
+}
