@@ -1,0 +1,49 @@
+/* passes/optimizer.c: the update section: one update per gradient, the gradients' norm, the step's scalars.
+ *
+ * The norm is computed where it is logged or clipped by; step_scalars turns it and the loss's count into
+ * what every update is multiplied with, so it stands before them.  The update's arithmetic and its states
+ * belong to the kernel that --optimizer names.  Refuses what optimizer_parse refuses. */
+#include "passes/passes.h"
+
+/* The gradients, in order; their `grad` ops become updates. */
+static Value **take_gradients(Module *m, Arena *scratch, Symbol ***syms, int *n)
+{
+	VEC(Value *) grad = {0};
+	VEC(Symbol *) sym = {0};
+	IR_FOR_OPS_SAFE(m, SEC_BACKWARD, op) {
+		if (op->kind != OP_GRAD)
+			continue;
+		vec_push(scratch, &grad, op_in(op, 0));
+		vec_push(scratch, &sym, op->sym);
+		ir_remove(m, op);
+	}
+	*syms = sym.at;
+	*n = grad.n;
+	return grad.at;
+}
+
+bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
+{
+	Optimizer optimizer;
+	if (!optimizer_parse(o->optimizer, &optimizer, d))
+		return false;
+	if (!m->first[SEC_BACKWARD])
+		return true; /* a program that only evaluates */
+	Arena *scratch = arena_new();
+	Symbol **sym;
+	int n;
+	Value **grad = take_gradients(m, scratch, &sym, &n);
+	Builder b = {.m = m, .section = SEC_UPDATE, .loc = loc_new(m, "", "", "", "update")};
+	Value *norm = NULL;
+	if (n && (o->grad_norm || o->clip))
+		norm = ir_emit(&b, OP_NORM, n, grad, NULL);
+	if (n)
+		ir_emit(&b, OP_STEP_SCALARS, 1, &norm, o->clip ? attr_str(m, NULL, "clip", "2") : NULL);
+	for (int i = 0; i < n; i++) {
+		b.sym = sym[i];
+		b.loc = loc_with_role(m, grad[i]->op->loc, "update");
+		ir_emit1(&b, OP_UPDATE, grad[i]);
+	}
+	arena_free(scratch);
+	return true;
+}
