@@ -1,0 +1,570 @@
+/* ir/shape.c: types of results from operands and attributes; the shape column of ops.def.
+ *
+ * ir_infer checks the attributes against the op's table row, asks the row's rule, and refuses results
+ * whose size overflows.  Here: rules of sources, elementwise ops, effects and sharding; the others
+ * stand in shape_move.c (data movement, reductions) and shape_nn.c (everything with weights).
+ * The one idea: a rule never trusts an operand, so that a parsed text needs no other check of types. */
+#include "ir/shape.h"
+
+#include <string.h>
+
+static ShapeFn *const shape_rule[OP_COUNT] = {
+#define OP(id, text, imin, imax, n_out, flags, first, last, attrs, shape, ...) [OP_##id] = shape_##shape,
+#include "ir/ops.def"
+};
+
+/* ---- shared checks ---- */
+
+bool shape_wrong(Buf *err, const char *fmt, ...)
+{
+	char text[1024];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	buf_printf(err, "%s", text);
+	return false;
+}
+
+static bool want_class(Buf *err, const Op *op, int i, bool ok, const char *what)
+{
+	if (ok)
+		return true;
+	return shape_wrong(err, "operand %d of %s must be %s, got %s", i + 1, op_info[op->kind].text, what,
+		dtype_info[shape_in(op, i)->dtype].text);
+}
+
+bool shape_want_float(Buf *err, const Op *op, int i)
+{
+	const Type *t = shape_in(op, i);
+	return !t || want_class(err, op, i, dtype_is_float(t->dtype), "of floats");
+}
+
+bool shape_want_number(Buf *err, const Op *op, int i)
+{
+	const Type *t = shape_in(op, i);
+	return !t || want_class(err, op, i, dtype_is_number(t->dtype), "of numbers");
+}
+
+bool shape_want_index(Buf *err, const Op *op, int i)
+{
+	const Type *t = shape_in(op, i);
+	return !t || want_class(err, op, i, t->dtype == DT_I64 || t->dtype == DT_I32, "i64 or i32");
+}
+
+bool shape_want_dtype(Buf *err, const Op *op, int i, DType dtype)
+{
+	const Type *t = shape_in(op, i);
+	return !t || want_class(err, op, i, t->dtype == dtype, dtype_info[dtype].text);
+}
+
+bool shape_want(Module *m, Buf *err, const Op *op, int i, const Type *type)
+{
+	const Type *t = shape_in(op, i);
+	if (!t || type_equal(t, type))
+		return true;
+	return shape_wrong(err, "operand %d of %s is %s, expected %s", i + 1, op_info[op->kind].text,
+		type_str(m->arena, t), type_str(m->arena, type));
+}
+
+bool shape_want_shape(Module *m, Buf *err, const Op *op, int i, const Type *type)
+{
+	const Type *t = shape_in(op, i);
+	if (!t || type_same_shape(t, type))
+		return true;
+	Type expected = *type;
+	expected.dtype = t->dtype;
+	return shape_want(m, err, op, i, &expected);
+}
+
+bool shape_want_rank(Buf *err, const Op *op, int i, int rank)
+{
+	const Type *t = shape_in(op, i);
+	if (!t || t->rank == rank)
+		return true;
+	return shape_wrong(err, "operand %d of %s must have %d dimensions, got %d", i + 1, op_info[op->kind].text,
+		rank, t->rank);
+}
+
+bool shape_axis(Buf *err, const Op *op, const Type *x, int *axis)
+{
+	int64_t a = attr_get_int(op->attrs, "axis", 0);
+	*axis = (int)a;
+	if (a >= 0 && a < x->rank)
+		return true;
+	return shape_wrong(err, "axis %lld of %s is not in 0..%d", (long long)a, op_info[op->kind].text,
+		x->rank - 1);
+}
+
+const Attr *shape_ints(Buf *err, const Op *op, const char *name, int n)
+{
+	const Attr *a = attr_find(op->attrs, name);
+	if (a && a->n == n)
+		return a;
+	shape_wrong(err, "attribute %s of %s has %d numbers, expected %d", name, op_info[op->kind].text,
+		a ? a->n : 0, n);
+	return NULL;
+}
+
+bool shape_flag(Buf *err, const Op *op, const char *name)
+{
+	int64_t v = attr_get_int(op->attrs, name, 0);
+	if (v == 0 || v == 1)
+		return true;
+	return shape_wrong(err, "attribute %s of %s is %lld, expected 0 or 1", name, op_info[op->kind].text,
+		(long long)v);
+}
+
+bool shape_from_attr(Buf *err, const Op *op, DType dtype, Type *out)
+{
+	const Attr *a = attr_find(op->attrs, "shape");
+	if (a->n > IR_MAX_RANK)
+		return shape_wrong(err, "shape has %d dimensions, at most %d are supported", a->n, IR_MAX_RANK);
+	*out = type_tensor(dtype, a->n, a->ints);
+	for (int i = 0; i < a->n; i++)
+		if (a->ints[i] < 0)
+			return shape_wrong(err, "dimension %d of shape is %lld, expected at least 0", i,
+				(long long)a->ints[i]);
+	return true;
+}
+
+Type shape_tail(const Type *t, int from, DType dtype)
+{
+	return type_tensor(dtype, t->rank - from, t->dim + from);
+}
+
+/* ---- ir_infer ---- */
+
+static bool kind_fits(AttrKind kind, char letter)
+{
+	switch (letter) {
+	case 'i': return kind == ATTR_INT;
+	case 'f': return kind == ATTR_FLOAT;
+	case 's': return kind == ATTR_STR;
+	case 'd': return kind == ATTR_DTYPE;
+	case 'I': return kind == ATTR_INTS;
+	case 'F': return kind == ATTR_FLOATS;
+	default: return kind == ATTR_INTS || kind == ATTR_FLOATS;
+	}
+}
+
+/* Every attribute of the row is there and of its kind (? = may be absent), and no other. */
+static bool check_attrs(const Op *op, Buf *err)
+{
+	const OpInfo *info = &op_info[op->kind];
+	int known = 0, present = 0;
+	for (const char *s = info->attrs, *end; *s; s = end + strspn(end, " ")) {
+		char key[32];
+		size_t n = strcspn(s, ":");
+		end = s + strcspn(s, " ");
+		snprintf(key, sizeof(key), "%.*s", (int)n, s);
+		const Attr *a = attr_find(op->attrs, key);
+		if (!a && end[-1] != '?')
+			return shape_wrong(err, "%s lacks its attribute %s", info->text, key);
+		if (a && !kind_fits(a->kind, s[n + 1]))
+			return shape_wrong(err, "attribute %s of %s has the wrong kind (%s)", key, info->text, info->attrs);
+		known += a != NULL;
+	}
+	for (const Attr *a = op->attrs; a; a = a->next)
+		present++;
+	if (known == present)
+		return true;
+	return shape_wrong(err, "%s has %d attribute(s) that it does not know; it knows: %s", info->text,
+		present - known, *info->attrs ? info->attrs : "none");
+}
+
+static bool takes_layout(const Op *op, int i)
+{
+	return i == 1 && (op->kind == OP_CONV || op->kind == OP_CONV_GRAD_X);
+}
+
+/* Ops that appear at SHARD work on flats and shards; their rules look themselves. */
+static bool check_operands(Module *m, const Op *op, Buf *err)
+{
+	const OpInfo *info = &op_info[op->kind];
+	if (op->n_in < info->n_in_min || (op->n_in > info->n_in_max && !(info->flags & VARIN)))
+		return shape_wrong(err, "%s has %d operand(s), expected %d to %d", info->text, op->n_in,
+			info->n_in_min, info->n_in_max);
+	for (int i = 0; i < op->n_in; i++) {
+		const Type *t = shape_in(op, i);
+		if (!t && (i < info->n_in_min || (info->flags & VARIN && op->kind != OP_COLLECT)))
+			return shape_wrong(err, "operand %d of %s is absent", i + 1, info->text);
+		if (!t || info->level == LEVEL_SHARD)
+			continue;
+		if (t->kind != TYPE_TENSOR || (t->layout && !takes_layout(op, i)))
+			return shape_wrong(err, "operand %d of %s is %s, expected a row-major tensor", i + 1, info->text,
+				type_str(m->arena, t));
+	}
+	if (info->flags & SYM && !op->sym)
+		return shape_wrong(err, "%s names no symbol", info->text);
+	if (info->flags & UNIT && !op->unit)
+		return shape_wrong(err, "%s names no unit", info->text);
+	return true;
+}
+
+static bool check_size(Module *m, const Type *t, Buf *err)
+{
+	int64_t numel = 1;
+	if (t->kind != TYPE_TENSOR)
+		return true;
+	for (int i = 0; i < t->rank; i++)
+		if (t->dim[i] < 0 || __builtin_mul_overflow(numel, MAX(t->dim[i], 1), &numel)
+			|| numel > INT64_C(1) << 62)
+			return shape_wrong(err, "result %s has more than 2^62 elements or a negative dimension",
+				type_str(m->arena, t));
+	return true;
+}
+
+bool ir_infer(Module *m, const Op *op, const Type *given, Type *out, Buf *err)
+{
+	if (!check_operands(m, op, err) || !check_attrs(op, err) || !shape_rule[op->kind](m, op, given, out, err))
+		return false;
+	for (int i = 0; i < op->n_out; i++)
+		if (!check_size(m, &out[i], err))
+			return false;
+	return true;
+}
+
+/* ---- sources, symbols ---- */
+
+/* The kinds of symbol that an op may name, as bits. */
+static unsigned symbol_kinds(OpKind kind)
+{
+	switch (kind) {
+	case OP_INPUT: return 1u << SYM_INPUT;
+	case OP_PARAM: case OP_VIEW_OP: case OP_GRAD: case OP_UPDATE: return 1u << SYM_PARAM;
+	case OP_READ: return 1u << SYM_BUFFER | 1u << SYM_DATA | 1u << SYM_STATE;
+	case OP_WRITE: return 1u << SYM_BUFFER | 1u << SYM_STATE;
+	default: return 1u << SYM_OUTPUT;
+	}
+}
+
+RULE(sym)
+{
+	if (!(symbol_kinds(op->kind) >> op->sym->kind & 1))
+		return shape_wrong(err, "%s cannot name \"%s\", a symbol of another kind", op_info[op->kind].text,
+			op->sym->name);
+	if (out)
+		out[0] = op->sym->type;
+	return true;
+}
+
+RULE(write)
+{
+	if (!shape_sym(m, op, given, NULL, err))
+		return false;
+	return shape_want(m, err, op, 0, &op->sym->type);
+}
+
+RULE(view)
+{
+	const Type *t = shape_in(op, 0);
+	if (t->kind != TYPE_FLAT || t->unit != op->sym->unit || t->flat != op->sym->flat)
+		return shape_wrong(err, "\"%s\" does not lie in %s", op->sym->name, type_str(m->arena, t));
+	return shape_sym(m, op, given, out, err);
+}
+
+static bool declared(const Op *op, const Type *given, Type *out, Buf *err)
+{
+	if (!given || given->kind != TYPE_TENSOR || given->layout)
+		return shape_wrong(err, "%s needs a tensor type to be stated", op_info[op->kind].text);
+	out[0] = *given;
+	return true;
+}
+
+RULE(const)
+{
+	const Attr *a = attr_find(op->attrs, "value");
+	if (!declared(op, given, out, err))
+		return false;
+	int64_t numel = 1;
+	for (int i = 0; i < given->rank; i++)
+		if (given->dim[i] < 0 || __builtin_mul_overflow(numel, given->dim[i], &numel))
+			return shape_wrong(err, "const of %s: too many elements", type_str(m->arena, given));
+	if (a->n != 1 && a->n != numel)
+		return shape_wrong(err, "const of %s has %d values, expected 1 or %lld", type_str(m->arena, given), a->n,
+			(long long)numel);
+	if (a->n && (a->kind == ATTR_FLOATS) != dtype_is_float(given->dtype))
+		return shape_wrong(err, "const of %s has %s values", type_str(m->arena, given),
+			a->kind == ATTR_FLOATS ? "float" : "integer");
+	return true;
+}
+
+RULE(iota)
+{
+	int axis;
+	if (!declared(op, given, out, err) || !shape_axis(err, op, given, &axis))
+		return false;
+	return dtype_is_number(given->dtype) || shape_wrong(err, "iota of bool");
+}
+
+/* fused: the body's yield says the dtypes, all results have one shape, operands broadcast to it. */
+RULE(fused)
+{
+	for (int i = 0; i < op->n_out; i++) {
+		Type t;
+		if (!given || given[i].kind != TYPE_TENSOR)
+			return shape_wrong(err, "fused needs the types of its results to be stated");
+		if (!type_same_shape(&given[i], &given[0]))
+			return shape_wrong(err, "results of fused differ in shape: %s and %s", type_str(m->arena, &given[0]),
+				type_str(m->arena, &given[i]));
+		for (int k = 0; k < op->n_in; k++)
+			if (!type_broadcast(shape_in(op, k), &given[i], &t) || !type_same_shape(&t, &given[i]))
+				return shape_wrong(err, "operand %s of fused does not broadcast to %s",
+					type_str(m->arena, shape_in(op, k)), type_str(m->arena, &given[i]));
+		out[i] = given[i];
+	}
+	return true;
+}
+
+RULE(none)
+{
+	return true;
+}
+
+/* ---- elementwise ---- */
+
+RULE(same)
+{
+	out[0] = *shape_in(op, 0);
+	return true;
+}
+
+RULE(float)
+{
+	out[0] = *shape_in(op, 0);
+	return shape_want_float(err, op, 0);
+}
+
+RULE(number)
+{
+	out[0] = *shape_in(op, 0);
+	return shape_want_number(err, op, 0);
+}
+
+RULE(not)
+{
+	out[0] = *shape_in(op, 0);
+	return want_class(err, op, 0, !dtype_is_float(out[0].dtype), "of integers or bool");
+}
+
+RULE(clip)
+{
+	double lo = attr_get_float(op->attrs, "lo", 0), hi = attr_get_float(op->attrs, "hi", 0);
+	if (lo != lo || hi != hi)
+		return shape_wrong(err, "bounds of clip are %g and %g", lo, hi);
+	return shape_number(m, op, given, out, err);
+}
+
+RULE(test)
+{
+	out[0] = *shape_in(op, 0);
+	out[0].dtype = DT_BOOL;
+	return shape_want_float(err, op, 0);
+}
+
+RULE(cast)
+{
+	out[0] = *shape_in(op, 0);
+	out[0].dtype = attr_find(op->attrs, "to")->dtype;
+	return true;
+}
+
+/* Shapes broadcast, dtypes are equal. */
+static bool broadcast2(Module *m, const Op *op, int first, Type *out, Buf *err)
+{
+	const Type *a = shape_in(op, first), *b = shape_in(op, first + 1);
+	if (a->dtype != b->dtype)
+		return shape_wrong(err, "operands of %s differ in dtype: %s and %s", op_info[op->kind].text,
+			dtype_info[a->dtype].text, dtype_info[b->dtype].text);
+	if (!type_broadcast(a, b, out))
+		return shape_wrong(err, "shapes do not broadcast: %s and %s", type_str(m->arena, a),
+			type_str(m->arena, b));
+	return true;
+}
+
+RULE(bcast)
+{
+	return broadcast2(m, op, 0, out, err) && shape_want_number(err, op, 0);
+}
+
+RULE(bcast_float)
+{
+	return broadcast2(m, op, 0, out, err) && shape_want_float(err, op, 0);
+}
+
+RULE(logic)
+{
+	if (!broadcast2(m, op, 0, out, err))
+		return false;
+	return want_class(err, op, 0, !dtype_is_float(out[0].dtype), "of integers or bool");
+}
+
+RULE(shift)
+{
+	if (!broadcast2(m, op, 0, out, err))
+		return false;
+	return want_class(err, op, 0, dtype_is_integer(out[0].dtype), "of integers");
+}
+
+RULE(eq)
+{
+	bool ok = broadcast2(m, op, 0, out, err);
+	out[0].dtype = DT_BOOL;
+	return ok;
+}
+
+RULE(cmp)
+{
+	return shape_want_number(err, op, 0) && shape_eq(m, op, given, out, err);
+}
+
+RULE(pow)
+{
+	const Type *a = shape_in(op, 0), *b = shape_in(op, 1);
+	if (!shape_want_number(err, op, 0) || !shape_want_number(err, op, 1))
+		return false;
+	if (!type_broadcast(a, b, out))
+		return shape_wrong(err, "shapes do not broadcast: %s and %s", type_str(m->arena, a),
+			type_str(m->arena, b));
+	out[0].dtype = a->dtype;
+	return true;
+}
+
+RULE(where)
+{
+	Type both;
+	if (!shape_want_dtype(err, op, 0, DT_BOOL) || !broadcast2(m, op, 1, &both, err))
+		return false;
+	if (!type_broadcast(&both, shape_in(op, 0), out))
+		return shape_wrong(err, "shapes do not broadcast: condition %s and values %s",
+			type_str(m->arena, shape_in(op, 0)), type_str(m->arena, &both));
+	return true;
+}
+
+/* ---- the step's results ---- */
+
+RULE(report)
+{
+	return shape_flag(err, op, "mean") && shape_want_rank(err, op, 0, 0) && shape_want_rank(err, op, 1, 0)
+		&& shape_want_float(err, op, 0) && shape_want_float(err, op, 1);
+}
+
+RULE(report_accuracy)
+{
+	const Type *logits = shape_in(op, 0);
+	Type rows = *logits;
+	rows.rank--;
+	if (!logits->rank)
+		return shape_wrong(err, "logits of report_accuracy have no axis of classes");
+	return shape_want_float(err, op, 0) && shape_want_index(err, op, 1) && shape_want_shape(m, err, op, 1, &rows);
+}
+
+RULE(norm)
+{
+	out[0] = type_scalar(DT_F64);
+	return true;
+}
+
+/* ---- sharding ---- */
+
+RULE(gathered)
+{
+	for (int i = 0; i < op->n_out; i++) {
+		if (i >= op->unit->n_flats)
+			return shape_wrong(err, "unit %s has %d flat(s)", op->unit->name, op->unit->n_flats);
+		out[i] = (Type){.kind = TYPE_ASYNC_FLAT, .dtype = op->unit->flat[i].dtype, .unit = op->unit, .flat = i};
+	}
+	return true;
+}
+
+RULE(wait)
+{
+	for (int i = 0; i < op->n_out; i++) {
+		const Type *t = shape_in(op, i);
+		if (!t || (t->kind != TYPE_ASYNC_FLAT && t->kind != TYPE_ASYNC_SHARD))
+			return shape_wrong(err, "wait for %s, which is not the result of a collective",
+				t ? type_str(m->arena, t) : "nothing");
+		out[i] = *t;
+		out[i].kind = t->kind == TYPE_ASYNC_FLAT ? TYPE_FLAT : TYPE_SHARD;
+	}
+	return true;
+}
+
+/* Operands that must be the flats or shards of the op's unit. */
+static bool want_of_unit(Module *m, const Op *op, TypeKind kind, Buf *err)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		const Type *t = shape_in(op, i);
+		if (!t || t->kind != kind || t->unit != op->unit)
+			return shape_wrong(err, "operand %d of %s @%s is %s", i + 1, op_info[op->kind].text, op->unit->name,
+				t ? type_str(m->arena, t) : "absent");
+	}
+	return true;
+}
+
+RULE(reshard)
+{
+	return want_of_unit(m, op, TYPE_FLAT, err);
+}
+
+RULE(update_shard)
+{
+	return want_of_unit(m, op, TYPE_SHARD, err);
+}
+
+RULE(sumsq)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		const Type *t = shape_in(op, i);
+		if (!t || t->kind != TYPE_SHARD)
+			return shape_wrong(err, "operand %d of sumsq is %s, expected a shard", i + 1,
+				t ? type_str(m->arena, t) : "absent");
+	}
+	return shape_norm(m, op, given, out, err);
+}
+
+RULE(scalars)
+{
+	return shape_want_dtype(err, op, 0, DT_F64) && shape_norm(m, op, given, out, err);
+}
+
+RULE(collect)
+{
+	const Unit *u = op->unit;
+	int n = 0;
+	for (int i = 0; i < u->n_params; i++) {
+		if (!u->params[i]->trainable)
+			continue;
+		if (n < op->n_in && !shape_want_shape(m, err, op, n, &u->params[i]->type))
+			return false;
+		n++;
+	}
+	if (n != op->n_in)
+		return shape_wrong(err, "unit %s has %d trainable parameters, collect has %d operands", u->name, n,
+			op->n_in);
+	out[0] = (Type){.kind = TYPE_FLAT, .dtype = u->flat[0].dtype, .unit = op->unit};
+	return true;
+}
+
+static bool reduced(Module *m, const Op *op, TypeKind kind, Type *out, Buf *err)
+{
+	const char *how = attr_get_str(op->attrs, "op", "");
+	if (strcmp(how, "mean") && strcmp(how, "sum"))
+		return shape_wrong(err, "%s by \"%s\", expected mean or sum", op_info[op->kind].text, how);
+	if (!want_of_unit(m, op, TYPE_FLAT, err))
+		return false;
+	out[0] = *shape_in(op, 0);
+	out[0].kind = kind;
+	return true;
+}
+
+RULE(reduce_scatter)
+{
+	return reduced(m, op, TYPE_ASYNC_SHARD, out, err);
+}
+
+RULE(all_reduce)
+{
+	return reduced(m, op, TYPE_ASYNC_FLAT, out, err);
+}

@@ -1,0 +1,499 @@
+/* ir/shape_nn.c: shape rules of matmul, convolution, pooling, normalisation, attention and losses.
+ *
+ * Adjoints state the shape of the operand they are the gradient of; their rule infers the forward op on
+ * that shape and compares.  Statistics of 16-bit tensors are f32. */
+#include "ir/shape.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- matmul ---- */
+
+RULE(matmul)
+{
+	Type a = *shape_in(op, 0), b = *shape_in(op, 1);
+	int64_t ta = attr_get_int(op->attrs, "ta", 0), tb = attr_get_int(op->attrs, "tb", 0);
+	if (a.dtype != b.dtype)
+		return shape_wrong(err, "operands of matmul differ in dtype: %s and %s", dtype_info[a.dtype].text,
+			dtype_info[b.dtype].text);
+	if (a.rank < 2 || b.rank < 2)
+		return shape_wrong(err, "operands of matmul need at least 2 dimensions, they are %s and %s",
+			type_str(m->arena, &a), type_str(m->arena, &b));
+	if (!shape_want_number(err, op, 0) || !shape_flag(err, op, "ta") || !shape_flag(err, op, "tb"))
+		return false;
+	int64_t rows = a.dim[a.rank - 2 + ta], inner_a = a.dim[a.rank - 1 - ta];
+	int64_t inner_b = b.dim[b.rank - 2 + tb], cols = b.dim[b.rank - 1 - tb];
+	if (inner_a != inner_b)
+		return shape_wrong(err, "inner dimensions differ: %lld and %lld (%s times %s)", (long long)inner_a,
+			(long long)inner_b, type_str(m->arena, &a), type_str(m->arena, &b));
+	a.rank -= 2;
+	b.rank -= 2;
+	if (!type_broadcast(&a, &b, out))
+		return shape_wrong(err, "batch dimensions of matmul do not broadcast: %s and %s",
+			type_str(m->arena, shape_in(op, 0)), type_str(m->arena, shape_in(op, 1)));
+	out->dim[out->rank++] = rows;
+	out->dim[out->rank++] = cols;
+	Type bias = type_tensor(out->dtype, 1, &cols);
+	return shape_want(m, err, op, 2, &bias);
+}
+
+/* ---- windows: what convolution and pooling share ---- */
+
+typedef struct Window {
+	int n;                 /* spatial dims */
+	int64_t kernel[IR_MAX_RANK];
+	const int64_t *strides, *pads, *dilations, *extra; /* extra may be NULL */
+	int channel, spatial;  /* axes of x */
+} Window;
+
+static bool window_init(const Op *op, const Type *x, Window *w, Buf *err)
+{
+	int64_t layout = attr_get_int(op->attrs, "layout", 0);
+	w->n = x->rank - 2;
+	if (w->n < 1)
+		return shape_wrong(err, "%s needs at least one spatial dimension, the tensor has %d in all",
+			op_info[op->kind].text, x->rank);
+	if (!shape_flag(err, op, "layout"))
+		return false;
+	w->channel = layout ? x->rank - 1 : 1;
+	w->spatial = layout ? 1 : 2;
+	const Attr *strides = shape_ints(err, op, "strides", w->n), *pads = shape_ints(err, op, "pads", 2 * w->n);
+	const Attr *dilations = shape_ints(err, op, "dilations", w->n);
+	if (!strides || !pads || !dilations)
+		return false;
+	w->strides = strides->ints;
+	w->pads = pads->ints;
+	w->dilations = dilations->ints;
+	for (int i = 0; i < w->n; i++)
+		if (w->strides[i] < 1 || w->dilations[i] < 1 || w->pads[i] < 0 || w->pads[w->n + i] < 0)
+			return shape_wrong(err, "%s: dimension %d has stride %lld, dilation %lld, pads %lld and %lld",
+				op_info[op->kind].text, i, (long long)w->strides[i], (long long)w->dilations[i],
+				(long long)w->pads[i], (long long)w->pads[w->n + i]);
+	return true;
+}
+
+/* Spatial dims of the result of sliding w over x. */
+static bool window_slide(const Op *op, const Type *x, const Window *w, Type *out, Buf *err)
+{
+	const int64_t limit = INT64_C(1) << 40;
+	for (int i = 0; i < w->n; i++) {
+		int64_t in = x->dim[w->spatial + i], k = w->kernel[i], extra = w->extra ? w->extra[i] : 0;
+		if (k < 1 || k > limit || in > limit || w->pads[i] > limit || w->pads[w->n + i] > limit
+			|| w->dilations[i] > limit / k || extra < 0 || extra > limit)
+			return shape_wrong(err, "%s: dimension %d has a kernel of %lld over %lld elements",
+				op_info[op->kind].text, i, (long long)k, (long long)in);
+		int64_t room = in + w->pads[i] + w->pads[w->n + i] + extra, reach = w->dilations[i] * (k - 1) + 1;
+		if (room < reach)
+			return shape_wrong(err, "%s: dimension %d has a kernel of reach %lld over %lld padded elements",
+				op_info[op->kind].text, i, (long long)reach, (long long)room);
+		out->dim[w->spatial + i] = (room - reach) / w->strides[i] + 1;
+	}
+	return true;
+}
+
+/* ---- convolution ---- */
+
+/* The type of conv(x, w).  w is [O, I/group, kernel...] in every layout. */
+static bool convolved(Module *m, const Op *op, const Type *x, const Type *w, Type *out, Buf *err)
+{
+	Window win = {0};
+	int64_t group = attr_get_int(op->attrs, "group", 1);
+	if (x->dtype != w->dtype || !dtype_is_float(x->dtype))
+		return shape_wrong(err, "%s of %s with weights of %s", op_info[op->kind].text, dtype_info[x->dtype].text,
+			dtype_info[w->dtype].text);
+	if (!window_init(op, x, &win, err))
+		return false;
+	if (w->rank != x->rank)
+		return shape_wrong(err, "weights %s do not have the rank of %s", type_str(m->arena, w),
+			type_str(m->arena, x));
+	int64_t channels = x->dim[win.channel];
+	if (group < 1 || w->dim[0] % group || channels % group || channels / group != w->dim[1])
+		return shape_wrong(err, "%lld channels in %lld group(s) do not fit weights %s", (long long)channels,
+			(long long)group, type_str(m->arena, w));
+	for (int i = 0; i < win.n; i++)
+		win.kernel[i] = w->dim[2 + i];
+	*out = *x;
+	out->dim[win.channel] = w->dim[0];
+	return window_slide(op, x, &win, out, err);
+}
+
+static Type channels_type(const Op *op, const Type *x, DType dtype)
+{
+	return type_tensor(dtype, 1, &x->dim[attr_get_int(op->attrs, "layout", 0) ? x->rank - 1 : 1]);
+}
+
+RULE(conv)
+{
+	if (!convolved(m, op, shape_in(op, 0), shape_in(op, 1), out, err))
+		return false;
+	Type bias = channels_type(op, out, out->dtype);
+	return shape_want(m, err, op, 2, &bias);
+}
+
+RULE(conv_grad_x)
+{
+	Type dy;
+	if (!shape_from_attr(err, op, shape_in(op, 0)->dtype, out)
+		|| !convolved(m, op, out, shape_in(op, 1), &dy, err))
+		return false;
+	Type bias = channels_type(op, out, out->dtype);
+	return shape_want(m, err, op, 0, &dy) && shape_want(m, err, op, 2, &bias);
+}
+
+RULE(conv_grad_w)
+{
+	Type dy;
+	return shape_from_attr(err, op, shape_in(op, 0)->dtype, out)
+		&& convolved(m, op, shape_in(op, 0), out, &dy, err) && shape_want(m, err, op, 1, &dy);
+}
+
+RULE(pack)
+{
+	const Type *w = shape_in(op, 0);
+	*out = *w;
+	out->layout = ir_intern(m, attr_get_str(op->attrs, "layout", ""));
+	if (w->kind != TYPE_TENSOR || w->layout || w->rank < 3)
+		return shape_wrong(err, "pack of %s, expected row-major convolution weights", type_str(m->arena, w));
+	return true;
+}
+
+/* ---- pooling ---- */
+
+/* The type of pooling x. */
+static bool pooled(const Op *op, const Type *x, Type *out, Buf *err)
+{
+	Window w = {0};
+	if (!window_init(op, x, &w, err))
+		return false;
+	const Attr *kernel = shape_ints(err, op, "kernel", w.n);
+	const Attr *extra = attr_find(op->attrs, "extra");
+	if (!kernel || (extra && !(extra = shape_ints(err, op, "extra", w.n))))
+		return false;
+	memcpy(w.kernel, kernel->ints, sizeof(*w.kernel) * (size_t)w.n);
+	w.extra = extra ? extra->ints : NULL;
+	*out = *x;
+	return window_slide(op, x, &w, out, err);
+}
+
+RULE(max_pool)
+{
+	if (!shape_want_number(err, op, 0) || !pooled(op, shape_in(op, 0), out, err))
+		return false;
+	out[1] = out[0];
+	out[1].dtype = DT_I32;
+	return true;
+}
+
+RULE(max_pool_grad)
+{
+	Type dy, idx;
+	if (!shape_from_attr(err, op, shape_in(op, 0)->dtype, out) || !pooled(op, out, &dy, err))
+		return false;
+	idx = dy;
+	idx.dtype = DT_I32;
+	return shape_want_float(err, op, 0) && shape_want(m, err, op, 0, &dy) && shape_want(m, err, op, 1, &idx);
+}
+
+RULE(avg_pool)
+{
+	return shape_want_float(err, op, 0) && shape_flag(err, op, "count_pad")
+		&& pooled(op, shape_in(op, 0), out, err);
+}
+
+RULE(avg_pool_grad)
+{
+	Type dy;
+	return shape_from_attr(err, op, shape_in(op, 0)->dtype, out) && shape_flag(err, op, "count_pad")
+		&& shape_want_float(err, op, 0) && pooled(op, out, &dy, err) && shape_want(m, err, op, 0, &dy);
+}
+
+/* ---- normalisation ---- */
+
+/* Per-channel tensors at `first` .. `last`; scale and shift may have x's dtype or that of statistics. */
+static bool want_channels(Module *m, const Op *op, const Type *x, int first, int last, Buf *err)
+{
+	if (x->rank < 2)
+		return shape_wrong(err, "%s of %s, which has no channel axis", op_info[op->kind].text,
+			type_str(m->arena, x));
+	Type c = channels_type(op, x, x->dtype);
+	for (int i = first; i <= last; i++)
+		if (!shape_want_shape(m, err, op, i, &c) || !shape_want_float(err, op, i))
+			return false;
+	return shape_want_float(err, op, 0) && shape_flag(err, op, "layout");
+}
+
+RULE(batch_norm)
+{
+	const Type *x = shape_in(op, 0);
+	if (!want_channels(m, op, x, 1, 2, err))
+		return false;
+	out[0] = *x;
+	out[1] = out[2] = channels_type(op, x, shape_stat_dtype(x->dtype));
+	return true;
+}
+
+RULE(batch_norm_grad)
+{
+	const Type *x = shape_in(op, 1);
+	if (!shape_want(m, err, op, 0, x) || !want_channels(m, op, x, 2, 4, err))
+		return false;
+	out[0] = *x;
+	out[1] = out[2] = *shape_in(op, 2);
+	return true;
+}
+
+RULE(bn_stats)
+{
+	const Type *x = shape_in(op, 0);
+	if (!want_channels(m, op, x, 1, 0, err))
+		return false;
+	out[0] = out[1] = channels_type(op, x, shape_stat_dtype(x->dtype));
+	return true;
+}
+
+RULE(bn_grad_stats)
+{
+	const Type *x = shape_in(op, 1);
+	if (!shape_want(m, err, op, 0, x) || !want_channels(m, op, x, 2, 3, err))
+		return false;
+	out[0] = out[1] = channels_type(op, x, shape_stat_dtype(x->dtype));
+	return true;
+}
+
+/* Statistics of a norm: x's shape with 1 from axis on. */
+static Type norm_stats(const Type *x, int axis)
+{
+	Type t = *x;
+	t.dtype = shape_stat_dtype(x->dtype);
+	for (int i = axis; i < x->rank; i++)
+		t.dim[i] = 1;
+	return t;
+}
+
+static bool want_scale(Module *m, const Op *op, const Type *x, int axis, int first, int last, Buf *err)
+{
+	Type w = shape_tail(x, axis, x->dtype);
+	for (int i = first; i <= last; i++)
+		if (!shape_want_shape(m, err, op, i, &w) || !shape_want_float(err, op, i))
+			return false;
+	return true;
+}
+
+RULE(layer_norm)
+{
+	const Type *x = shape_in(op, 0);
+	int axis;
+	if (!shape_want_float(err, op, 0) || !shape_axis(err, op, x, &axis)
+		|| !want_scale(m, op, x, axis, 1, 2, err))
+		return false;
+	out[0] = *x;
+	out[1] = norm_stats(x, axis);
+	if (op->kind == OP_LAYER_NORM)
+		out[2] = out[1];
+	return true;
+}
+
+RULE(rms_norm)
+{
+	return shape_layer_norm(m, op, given, out, err);
+}
+
+/* dx, dw[, db] of (dy, x, w or _, statistics...). */
+static bool norm_grad(Module *m, const Op *op, int n_stats, Type *out, Buf *err)
+{
+	const Type *x = shape_in(op, 1), *w = shape_in(op, 2);
+	int axis;
+	if (!shape_want_float(err, op, 1) || !shape_want(m, err, op, 0, x) || !shape_axis(err, op, x, &axis)
+		|| !want_scale(m, op, x, axis, 2, 2, err))
+		return false;
+	Type stats = norm_stats(x, axis);
+	for (int i = 0; i < n_stats; i++) {
+		if (!shape_in(op, 3 + i))
+			return shape_wrong(err, "operand %d of %s is absent", 4 + i, op_info[op->kind].text);
+		if (!shape_want(m, err, op, 3 + i, &stats))
+			return false;
+	}
+	out[0] = *x;
+	for (int i = 1; i < op->n_out; i++)
+		out[i] = shape_tail(x, axis, w ? w->dtype : x->dtype);
+	return true;
+}
+
+RULE(layer_norm_grad)
+{
+	return norm_grad(m, op, 2, out, err);
+}
+
+RULE(rms_norm_grad)
+{
+	return norm_grad(m, op, 1, out, err);
+}
+
+RULE(softmax)
+{
+	int axis;
+	*out = *shape_in(op, 0);
+	return shape_want_float(err, op, 0) && shape_axis(err, op, out, &axis);
+}
+
+RULE(softmax_grad)
+{
+	return shape_softmax(m, op, given, out, err) && shape_want(m, err, op, 1, out);
+}
+
+/* ---- attention ---- */
+
+typedef struct Heads { int64_t b, h, hk, t, s, d, dv; } Heads;
+
+static bool read_heads(Module *m, const Op *op, int first, Heads *n, Buf *err)
+{
+	const Type *q = shape_in(op, first), *k = shape_in(op, first + 1), *v = shape_in(op, first + 2);
+	int head = attr_get_int(op->attrs, "layout", 0) ? 2 : 1, row = 3 - head;
+	for (int i = first; i < first + 3; i++)
+		if (!shape_want_rank(err, op, i, 4) || !shape_want_float(err, op, i))
+			return false;
+	*n = (Heads){q->dim[0], q->dim[head], k->dim[head], q->dim[row], k->dim[row], q->dim[3], v->dim[3]};
+	bool agree = k->dim[0] == n->b && v->dim[0] == n->b && v->dim[head] == n->hk && v->dim[row] == n->s
+		&& k->dim[3] == n->d && q->dtype == k->dtype && k->dtype == v->dtype;
+	if (!agree || n->hk < 1 || n->h % n->hk)
+		return shape_wrong(err, "%s: q %s, k %s and v %s do not fit", op_info[op->kind].text,
+			type_str(m->arena, q), type_str(m->arena, k), type_str(m->arena, v));
+	return true;
+}
+
+static bool check_attention(Module *m, const Op *op, int first, const Heads *n, Buf *err)
+{
+	const Type *mask = shape_in(op, first + 3);
+	const char *empty = attr_get_str(op->attrs, "empty", "");
+	if (strcmp(empty, "zero") && strcmp(empty, "nan"))
+		return shape_wrong(err, "empty of %s is \"%s\", expected zero or nan", op_info[op->kind].text, empty);
+	if (!shape_flag(err, op, "causal") || !shape_flag(err, op, "offset") || !shape_flag(err, op, "layout"))
+		return false;
+	if (!mask)
+		return true;
+	Type scores = type_tensor(mask->dtype, 4, (int64_t[]){n->b, n->h, n->t, n->s}), both;
+	if (mask->dtype != DT_BOOL && !dtype_is_float(mask->dtype))
+		return shape_wrong(err, "the mask is %s, expected bool or floats", type_str(m->arena, mask));
+	if (!type_broadcast(mask, &scores, &both) || !type_same_shape(&both, &scores))
+		return shape_wrong(err, "the mask %s does not broadcast to the scores %s", type_str(m->arena, mask),
+			type_str(m->arena, &scores));
+	return true;
+}
+
+static Type attention_out(const Type *q, const Heads *n)
+{
+	Type o = *q;
+	o.dim[3] = n->dv;
+	return o;
+}
+
+RULE(attention)
+{
+	Heads n;
+	const Type *q = shape_in(op, 0);
+	if (!read_heads(m, op, 0, &n, err) || !check_attention(m, op, 0, &n, err))
+		return false;
+	out[0] = attention_out(q, &n);
+	out[1] = type_tensor(shape_stat_dtype(q->dtype), 3, (int64_t[]){n.b, n.h, n.t});
+	return true;
+}
+
+RULE(attention_grad)
+{
+	Heads n;
+	if (!read_heads(m, op, 1, &n, err) || !check_attention(m, op, 1, &n, err))
+		return false;
+	const Type *q = shape_in(op, 1);
+	Type o = attention_out(q, &n);
+	Type lse = type_tensor(shape_stat_dtype(q->dtype), 3, (int64_t[]){n.b, n.h, n.t});
+	if (!shape_in(op, 5) || !shape_in(op, 6))
+		return shape_wrong(err, "attention_grad lacks the output or the log-sum-exp");
+	for (int i = 0; i < 3; i++)
+		out[i] = *shape_in(op, 1 + i);
+	return shape_want(m, err, op, 0, &o) && shape_want(m, err, op, 5, &o) && shape_want(m, err, op, 6, &lse);
+}
+
+RULE(rope)
+{
+	const Type *x = shape_in(op, 0), *c = shape_in(op, 1);
+	if (!shape_want_rank(err, op, 0, 4) || !shape_want_float(err, op, 0) || !shape_flag(err, op, "layout")
+		|| !shape_flag(err, op, "interleaved") || !shape_flag(err, op, "inverse"))
+		return false;
+	int64_t rows = x->dim[attr_get_int(op->attrs, "layout", 0) ? 1 : 2];
+	bool batch = c->rank == 3;
+	if ((c->rank != 2 && !batch) || (batch && c->dim[0] != x->dim[0]) || c->dim[batch] != rows
+		|| 2 * c->dim[c->rank - 1] > x->dim[3] || c->dtype != x->dtype)
+		return shape_wrong(err, "rope of %s by cos %s, expected [%lld,R/2] or [%lld,%lld,R/2]",
+			type_str(m->arena, x), type_str(m->arena, c), (long long)rows, (long long)x->dim[0],
+			(long long)rows);
+	*out = *x;
+	return shape_want(m, err, op, 2, c);
+}
+
+/* ---- losses, randomness ---- */
+
+/* (logits, labels, class weights or _) from operand `first` on; *rows is the type of labels. */
+static bool check_losses(Module *m, const Op *op, int first, Type *rows, Buf *err)
+{
+	const Type *logits = shape_in(op, first);
+	double smoothing = attr_get_float(op->attrs, "smoothing", 0);
+	if (!shape_want_float(err, op, first) || !shape_want_dtype(err, op, first + 1, DT_I64))
+		return false;
+	if (!logits->rank)
+		return shape_wrong(err, "logits of %s have no axis of classes", op_info[op->kind].text);
+	if (!(smoothing >= 0 && smoothing <= 1))
+		return shape_wrong(err, "smoothing is %g, expected 0 to 1", smoothing);
+	Type classes = type_tensor(logits->dtype, 1, &logits->dim[logits->rank - 1]);
+	*rows = *logits;
+	rows->rank--;
+	rows->dtype = DT_I64;
+	return shape_want_shape(m, err, op, first + 1, rows) && shape_want_shape(m, err, op, first + 2, &classes)
+		&& shape_want_float(err, op, first + 2);
+}
+
+RULE(cross_entropy)
+{
+	Type rows;
+	if (!check_losses(m, op, 0, &rows, err))
+		return false;
+	DType dtype = shape_stat_dtype(shape_in(op, 0)->dtype);
+	out[0] = out[1] = type_scalar(dtype);
+	out[2] = rows;
+	out[2].dtype = dtype;
+	return true;
+}
+
+RULE(cross_entropy_grad)
+{
+	Type rows;
+	if (!check_losses(m, op, 1, &rows, err) || !shape_want_rank(err, op, 0, 0))
+		return false;
+	if (!shape_in(op, 4))
+		return shape_wrong(err, "cross_entropy_grad lacks the log-sum-exp");
+	rows.dtype = shape_stat_dtype(shape_in(op, 1)->dtype);
+	*out = *shape_in(op, 1);
+	return shape_want(m, err, op, 4, &rows);
+}
+
+static bool check_dropout(const Op *op, Buf *err)
+{
+	const Type *x = shape_in(op, 0);
+	double p = attr_get_float(op->attrs, "p", 0);
+	int axis;
+	if (!(p >= 0 && p <= 1))
+		return shape_wrong(err, "p of %s is %g, expected 0 to 1", op_info[op->kind].text, p);
+	return shape_axis(err, op, x, &axis);
+}
+
+RULE(dropout)
+{
+	*out = *shape_in(op, 0);
+	return shape_want_float(err, op, 0) && check_dropout(op, err);
+}
+
+RULE(dropout_mask)
+{
+	*out = *shape_in(op, 0);
+	out->dtype = DT_BOOL;
+	return check_dropout(op, err);
+}
