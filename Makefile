@@ -19,7 +19,7 @@ LIBS     := -lprotobuf-c -ljansson -lm
 
 all: $(BUILD)/shardc $(ARCHES:%=$(BUILD)/lib/%/libshardrt.a)
 
-$(BUILD)/shardc: $(call obj,main.c ckpt.c) $(BUILD)/libshardc.a
+$(BUILD)/shardc: $(call obj,main.c options.c run.c) $(BUILD)/libshardc.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 $(BUILD)/libshardc.a: $(COMPILER_OBJ)
 	rm -f $@ && ar rcs $@ $^
@@ -37,7 +37,7 @@ $(BUILD)/obj/%.o: $(BUILD)/%.c
 	$(CC) $(CFLAGS) -w -c -o $@ $<
 
 # The runtime is built for any x86-64, so that it can say what a processor lacks; kernels per --arch.
-KFLAGS = -O3 -fopenmp -fno-math-errno -fno-trapping-math -march=$(1)
+KFLAGS = -O3 -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math -march=$(1)
 define ARCH_LIB
 $(BUILD)/lib/$(1)/%.o: kernels/cpu/%.c
 	@mkdir -p $$(@D)

@@ -1,0 +1,228 @@
+/* main.c: options -> frontend -> pipeline -> codegen.  Exit status: 0 success, 1 the input is wrong (nothing
+ * was written), 2 wrong usage, 3 a run failed. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "codegen/codegen.h"
+#include "frontend/frontend.h"
+#include "options.h"
+#include "passes/passes.h"
+#include "run.h"
+
+#define VERSION "0.1"
+
+enum { EXIT_INPUT = 1, EXIT_USAGE = 2 };
+
+static bool equals(const char *a, const char *b)
+{
+	return a && !strcmp(a, b);
+}
+
+static bool is_ir_file(const char *path)
+{
+	size_t n = strlen(path);
+	return n > 3 && !strcmp(path + n - 3, ".ir");
+}
+
+/* ---- options of the stages ---- */
+
+static FrontendOptions frontend_options(const Options *o)
+{
+	static const char *const unties[] = {[UNTIE_AUTO] = "auto", [UNTIE_ALL] = "all", [UNTIE_NONE] = "none"};
+	FrontendOptions f = {
+		.binds = o->bind.at, .n_binds = o->bind.n, .shapes = o->input_shape.at, .n_shapes = o->input_shape.n,
+		.consts = o->constants.at, .n_consts = o->constants.n, .bn_biased = o->bn_biased,
+		.bn = equals(o->bn, "frozen") ? NORM_FROZEN : equals(o->bn, "train") ? NORM_TRAIN : NORM_AUTO,
+		.dropout = equals(o->dropout, "on") ? DROPOUT_ON : equals(o->dropout, "off") ? DROPOUT_OFF : DROPOUT_AUTO,
+		.infer = equals(o->command, "run"),
+	};
+	for (int i = 0; o->untie && i < COUNT_OF(unties); i++)
+		if (equals(o->untie, unties[i]))
+			f.untie = (UntieMode)i;
+	return f;
+}
+
+/* Bytes of the vectors that --arch has; layouts of packed weights follow from it. */
+static int vector_bytes(const char *arch)
+{
+	if (!arch || !strcmp(arch, "native"))
+		return __builtin_cpu_supports("avx512f") ? 64 : 32;
+	return !strcmp(arch, "x86-64-v3") ? 32 : 64;
+}
+
+static PassOptions pass_options(const Options *o)
+{
+	int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
+	return (PassOptions){
+		.loss = o->loss, .loss_norm = o->loss_norm, .optimizer = o->optimizer, .freeze = o->freeze, .bn = o->bn,
+		.bn_biased = o->bn_biased, .dropout = !equals(o->dropout, "off"), .infer = equals(o->command, "run"),
+		.grad_norm = !equals(o->grad_norm, "off"), .clip = equals(o->clip, "2"), .no_decay_1d = o->no_decay_1d,
+		.wrap = o->wrap, .strategy = o->strategy, .world = o->world ? o->world : 1, .remat = o->remat,
+		.memory_limit = o->memory_limit, .workspace = o->workspace ? o->workspace : (int64_t)64 << 20,
+		.vector_bytes = vector_bytes(o->arch), .threads = (int)(o->threads ? o->threads : MAX(cores, 1)),
+	};
+}
+
+static CodegenOptions codegen_options(const Options *o)
+{
+	return (CodegenOptions){
+		.text = o->canonical, .optimizer = o->optimizer, .loss_norm = o->loss_norm,
+		.shift = o->loss && strstr(o->loss, "shift=1"), .grad_norm = !equals(o->grad_norm, "off"),
+		.clip = equals(o->clip, "2"), .no_decay_1d = o->no_decay_1d, .cc = o->cc, .arch = o->arch,
+		.optimize = o->optimize, .verbose = o->verbose,
+	};
+}
+
+/* ---- stages ---- */
+
+static char *read_file(Arena *a, const char *path, Diag *d)
+{
+	FILE *f = fopen(path, "rb");
+	Buf b = {0};
+	char chunk[1 << 16];
+	for (size_t n; f && (n = fread(chunk, 1, sizeof(chunk), f)) > 0;)
+		buf_put(&b, chunk, n);
+	bool failed = !f || ferror(f);
+	if (failed)
+		diag_error(d, path, "cannot read: %s", strerror(errno));
+	if (f)
+		fclose(f);
+	char *text = failed ? NULL : arena_strndup(a, b.at ? b.at : "", b.n);
+	if (text && strlen(text) != b.n) {
+		diag_error(d, path, "is not text: it holds a NUL byte");
+		text = NULL;
+	}
+	buf_free(&b);
+	return text;
+}
+
+static Module *load(const Options *o, Arena *a, Diag *d)
+{
+	if (!is_ir_file(o->input)) {
+		FrontendOptions f = frontend_options(o);
+		return onnx_load(o->input, &f, d);
+	}
+	char *text = read_file(a, o->input, d);
+	Module *m = text ? ir_parse(o->input, text, d) : NULL;
+	return m && ir_verify(m, NULL, d) ? m : NULL;
+}
+
+static bool print_ir(const Module *m, const Options *o)
+{
+	if (equals(o->emit, "dot"))
+		ir_print_dot(stdout, m);
+	else if (equals(o->emit, "json"))
+		ir_print_json(stdout, m);
+	else
+		ir_print(stdout, m);
+	return !fflush(stdout) && !ferror(stdout);
+}
+
+static void print_plan(Module *m, const Options *o, Arena *a)
+{
+	PassOptions p = pass_options(o);
+	MemoryPeak peak = memory_peak(m, a);
+	CodegenPlan plan = {.world = p.world, .memory = memory_total(m, &p, a), .peak_bytes = peak.bytes,
+		.peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes, .n_largest = peak.n};
+	(equals(o->format, "json") ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
+}
+
+static bool emit(Module *m, const Options *o, Diag *d)
+{
+	CodegenOptions c = codegen_options(o);
+	if (equals(o->emit, "c"))
+		return codegen_write(m, &c, o->output, d);
+	const char *dir = arena_printf(m->arena, "%s.c.d", o->output);
+	return codegen_write(m, &c, dir, d) && codegen_compile(dir, &c, o->output, d);
+}
+
+static int compile(const Options *o, Arena *a, Diag *d)
+{
+	PassOptions p = pass_options(o);
+	PipelineView view = {.stop_after = o->stop_after, .dump_dir = o->dump_ir, .print_after = o->print_after,
+		.print_changed = o->print_changed, .out = stdout};
+	bool ir = o->passes || o->stop_after || equals(o->emit, "ir") || equals(o->emit, "dot") || equals(o->emit, "json");
+	if (!ir && !o->output && strcmp(o->command, "plan")) {
+		diag_error(d, "shardc", "say where the program goes: -o PATH, or --emit=ir (see shardc --help)");
+		return EXIT_USAGE;
+	}
+	Module *m = load(o, a, d);
+	bool ok = m && pipeline_run(m, &p, &view, o->passes, d);
+	if (ok && ir)
+		ok = print_ir(m, o);
+	else if (ok && equals(o->command, "run"))
+		return run_model(m, o->output, o->inputs_dir, o->outputs_dir, &(CodegenOptions){.cc = o->cc, .arch = o->arch,
+			.optimize = o->optimize, .verbose = o->verbose}, d);
+	else if (ok)
+		ok = equals(o->command, "plan") || emit(m, o, d);
+	if (ok && !ir)
+		print_plan(m, o, a);
+	ir_module_free(m);
+	return ok ? EXIT_SUCCESS : EXIT_INPUT;
+}
+
+/* ---- tables ---- */
+
+static int list_ops(void)
+{
+	static const char *const levels[] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
+	for (int k = 0; k < OP_COUNT; k++) {
+		const OpInfo *i = &op_info[k];
+		printf("%-20s %s..%-5s  {%s}  %s\n", i->text, levels[i->level], levels[i->last], i->attrs, i->doc);
+	}
+	return EXIT_SUCCESS;
+}
+
+static int list_passes(void)
+{
+	static const char *const levels[] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
+	for (int i = 0; i < pass_count; i++)
+		printf("%-10s %s -> %s  %s\n", pass_info[i].name, levels[pass_info[i].from], levels[pass_info[i].to],
+			pass_info[i].ensures);
+	return EXIT_SUCCESS;
+}
+
+static int command(int argc, char **argv, Arena *a, Diag *d)
+{
+	Options o = {0};
+	bool usage = false;
+	bool ok = options_parse(argc, argv, &o, a, d, &usage);
+	d->verbose = o.verbose;
+	if (!ok)
+		return usage ? EXIT_USAGE : EXIT_INPUT;
+	if (o.help || argc == 1) {
+		options_help(argc == 1 ? stderr : stdout);
+		return argc == 1 ? EXIT_USAGE : EXIT_SUCCESS;
+	}
+	if (o.version)
+		return printf("shardc %s\n", VERSION) < 0;
+	if (o.list_ops)
+		return list_ops();
+	if (o.list_passes)
+		return list_passes();
+	if (equals(o.input, "ckpt")) {
+		diag_error(d, "shardc ckpt", "refused: not available in this version; checkpoints are plain safetensors files");
+		return EXIT_USAGE;
+	}
+	if (!o.input) {
+		diag_error(d, "shardc", "which model? (see shardc --help)");
+		return EXIT_USAGE;
+	}
+	if (equals(o.command, "run") && (!o.inputs_dir || !o.outputs_dir)) {
+		diag_error(d, "shardc run", "wants --inputs DIR and --outputs DIR");
+		return EXIT_USAGE;
+	}
+	return compile(&o, a, d);
+}
+
+int main(int argc, char **argv)
+{
+	Arena *a = arena_new();
+	Diag d = {.out = stderr};
+	int status = command(argc, argv, a, &d);
+	arena_free(a);
+	return status;
+}

@@ -1,0 +1,104 @@
+/* run.c: `shardc run`: compile forward-only, convert inputs to .npy where needed, run the binary.
+ *
+ * Everything temporary lies in one folder that is removed whatever happens. */
+#include "run.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/npy.h"
+#include "frontend/frontend.h"
+
+enum { EXIT_INPUT = 1, EXIT_RUN = 3 };
+
+/* Runs a program and waits; returns its exit status, 3 when it did not end by itself. */
+static int run_program(char *const *argv, Diag *d)
+{
+	int status = 0;
+	pid_t child = fork();
+	if (child == 0) {
+		execvp(argv[0], argv);
+		_exit(127);
+	}
+	if (child < 0 || waitpid(child, &status, 0) < 0) {
+		diag_error(d, argv[0], "cannot run: %s", strerror(errno));
+		return EXIT_RUN;
+	}
+	if (WIFSIGNALED(status))
+		diag_error(d, argv[0], "was ended by signal %d", WTERMSIG(status));
+	return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_RUN;
+}
+
+static bool link_file(const char *from, const char *to, Diag *d)
+{
+	char *real = realpath(from, NULL);
+	bool ok = real && (!symlink(real, to) || errno == EEXIST);
+	if (!ok)
+		diag_error(d, from, "%s", strerror(errno));
+	free(real);
+	return ok;
+}
+
+/* The K-th input's file as dir/input_K.npy. */
+static bool stage_input(const Symbol *s, int k, const char *inputs, const char *dir, Arena *a, Diag *d)
+{
+	const char *to = arena_printf(a, "%s/input_%d.npy", dir, k);
+	const char *pb = arena_printf(a, "%s/input_%d.pb", inputs, k);
+	const char *npy[] = {arena_printf(a, "%s/%s.npy", inputs, s->name), arena_printf(a, "%s/input_%d.npy", inputs, k)};
+	for (int i = 0; i < COUNT_OF(npy); i++)
+		if (!access(npy[i], R_OK))
+			return link_file(npy[i], to, d);
+	if (access(pb, R_OK)) {
+		diag_error(d, inputs, "holds neither %s.npy nor input_%d.npy nor input_%d.pb", s->name, k, k);
+		return false;
+	}
+	HostTensor t;
+	if (!onnx_tensor_load(pb, a, &t, d))
+		return false;
+	if (!dtype_info[t.type.dtype].npy) {
+		diag_error(d, pb, "%s has no .npy form", dtype_info[t.type.dtype].text);
+		return false;
+	}
+	if (!npy_write(to, t.type.dtype, t.type.rank, t.type.dim, t.data)) {
+		diag_error(d, to, "%s", strerror(errno));
+		return false;
+	}
+	return true;
+}
+
+static bool stage_inputs(const Module *m, const char *inputs, const char *dir, Arena *a, Diag *d)
+{
+	bool ok = true;
+	int k = 0;
+	for (int i = 0; i < m->n_symbols; i++)
+		if (m->symbols[i]->kind == SYM_INPUT)
+			ok = stage_input(m->symbols[i], k++, inputs, dir, a, d) && ok;
+	return ok;
+}
+
+int run_model(Module *m, const char *keep, const char *inputs, const char *outputs, const CodegenOptions *o, Diag *d)
+{
+	char dir[] = "/tmp/shardc-run-XXXXXX";
+	Arena *a = arena_new();
+	int status = EXIT_INPUT;
+	if (!mkdtemp(dir)) {
+		diag_error(d, "/tmp", "cannot make a folder: %s", strerror(errno));
+		arena_free(a);
+		return EXIT_RUN;
+	}
+	const char *program = keep ? keep : arena_printf(a, "%s/program", dir);
+	const char *source = arena_printf(a, "%s/c", dir);
+	if (codegen_write(m, o, source, d) && codegen_compile(source, o, program, d) && stage_inputs(m, inputs, dir, a, d)) {
+		const char *path = strchr(program, '/') ? program : arena_printf(a, "./%s", program);
+		char *argv[] = {arena_strdup(a, path), "--infer", dir, arena_strdup(a, outputs), NULL};
+		status = run_program(argv, d);
+	}
+	char *cleanup[] = {"rm", "-rf", dir, NULL};
+	run_program(cleanup, d);
+	arena_free(a);
+	return status;
+}
