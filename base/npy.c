@@ -260,9 +260,11 @@ bool npy_write(const char *path, DType dtype, int rank, const int64_t *dim, cons
 	int64_t bytes = dtype_info[dtype].bytes;
 	for (int i = 0; i < rank; i++)
 		bytes *= dim[i];
+	struct stat st;
 	FILE *f = fopen(path, "wb");
 	if (!f)
 		return false;
+	bool regular = !fstat(fileno(f), &st) && S_ISREG(st.st_mode);
 	Buf b = {0};
 	format_header(&b, dtype, rank, dim);
 	const uint8_t start[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)b.n, (uint8_t)(b.n >> 8)};
@@ -274,10 +276,9 @@ bool npy_write(const char *path, DType dtype, int rank, const int64_t *dim, cons
 		error = errno;
 		ok = false;
 	}
-	if (!ok) {
+	if (!ok && regular)
 		unlink(path);
-		errno = error;
-	}
+	errno = error;
 	return ok;
 }
 

@@ -264,6 +264,8 @@ bool safetensors_write(const char *path, const SafeTensor *tensors, int n, const
 	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 	if (fd < 0)
 		return false;
+	struct stat st;
+	bool regular = !fstat(fd, &st) && S_ISREG(st.st_mode);
 	Arena *scratch = arena_new();
 	Buf b = {0};
 	put_header(&b, scratch, tensors, n, meta, n_meta);
@@ -281,9 +283,8 @@ bool safetensors_write(const char *path, const SafeTensor *tensors, int n, const
 	}
 	buf_free(&b);
 	arena_free(scratch);
-	if (!ok) {
+	if (!ok && regular)
 		unlink(path);
-		errno = error;
-	}
+	errno = error;
 	return ok;
 }

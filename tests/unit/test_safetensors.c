@@ -1,0 +1,182 @@
+/* tests/unit/test_safetensors.c: what is written is read, and no header leads outside the file. */
+#include <CUnit/Basic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/safetensors.h"
+
+static char folder[] = "/tmp/test_safetensors_XXXXXX";
+static char path[256];
+
+static void test_round_trip(void)
+{
+	float w[6] = {1, 2, 3, 4, 5, 6};
+	int64_t count = 7;
+	uint16_t empty[1];
+	SafeTensor tensors[] = {
+		{.name = "count", .dtype = DT_I64, .rank = 0, .data = &count},
+		{.name = "h.0.\"odd\"\\\n\xc3\xa9", .dtype = DT_F32, .rank = 2, .dim = {2, 3}, .data = w},
+		{.name = "none", .dtype = DT_BF16, .rank = 2, .dim = {0, 5}, .data = empty},
+	};
+	SafeMeta meta[] = {{"format", "pt"}, {"step", "12"}};
+	CU_ASSERT_FATAL(safetensors_write(path, tensors, 3, meta, 2));
+	Arena *a = arena_new();
+	Diag d = {.out = stderr};
+	SafeFile *f = safetensors_open(a, path, &d);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+	CU_ASSERT_EQUAL(f->n, 3);
+	CU_ASSERT_STRING_EQUAL((const char *)map_get(f->meta, "step"), "12");
+	for (int i = 0; i < 3; i++) {
+		const SafeTensor *t = safetensors_find(f, tensors[i].name);
+		CU_ASSERT_PTR_NOT_NULL_FATAL(t);
+		CU_ASSERT_EQUAL(t->dtype, tensors[i].dtype);
+		CU_ASSERT_EQUAL(t->rank, tensors[i].rank);
+		CU_ASSERT_EQUAL(memcmp(t->dim, tensors[i].dim, sizeof(t->dim)), 0);
+		CU_ASSERT_EQUAL(memcmp(t->data, tensors[i].data, (size_t)t->bytes), 0);
+	}
+	CU_ASSERT_PTR_NULL(safetensors_find(f, "absent"));
+	safetensors_close(f);
+	arena_free(a);
+}
+
+static void test_no_tensors(void)
+{
+	Arena *a = arena_new();
+	Diag d = {.out = stderr};
+	CU_ASSERT_FATAL(safetensors_write(path, NULL, 0, NULL, 0));
+	SafeFile *f = safetensors_open(a, path, &d);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+	CU_ASSERT_EQUAL(f->n, 0);
+	safetensors_close(f);
+	arena_free(a);
+}
+
+static void write_file(uint64_t length, const char *header, size_t header_bytes, int64_t bytes)
+{
+	FILE *f = fopen(path, "wb");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+	for (int i = 0; i < 8; i++)
+		fputc((int)(length >> 8 * i & 255), f);
+	fwrite(header, 1, header_bytes, f);
+	for (int64_t i = 0; i < bytes; i++)
+		fputc(0, f);
+	fclose(f);
+}
+
+/* True when the file is accepted; its message is left in text. */
+static bool open_file(char *text, size_t n)
+{
+	Arena *a = arena_new();
+	memset(text, 0, n);
+	Diag d = {.out = fmemopen(text, n - 1, "w")};
+	SafeFile *f = safetensors_open(a, path, &d);
+	for (int i = 0; f && i < f->n; i++) {
+		const SafeTensor *t = &f->tensors[i];
+		CU_ASSERT(t->offset >= 0 && t->bytes >= 0 && t->offset + t->bytes <= f->map_bytes);
+		const volatile char *p = t->data;
+		for (int64_t k = 0; k < t->bytes; k++)
+			(void)p[k];
+	}
+	if (f)
+		safetensors_close(f);
+	fclose(d.out);
+	arena_free(a);
+	return f;
+}
+
+#define TENSOR(name, begin, end) "\"" name "\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" #begin "," #end "]}"
+
+static void test_refused(void)
+{
+	static const struct { const char *header, *why; } cases[] = {
+		{"[]", "not a JSON object"},
+		{"{", "its header"},
+		{"{\"a\":3}", "dtype or data_offsets is missing"},
+		{"{" TENSOR("a", 0, 8) "," TENSOR("a", 8, 16) "}", "its header: duplicate"},
+		{"{" TENSOR("a", 0, 8) "," TENSOR("b", 4, 12) "}", "starts at byte"},
+		{"{" TENSOR("a", 0, 8) "}", "the tensors end at byte"},
+		{"{" TENSOR("a", 8, 16) "}", "starts at byte"},
+		{"{" TENSOR("a", 0, 8) "," TENSOR("b", 16, 24) "}", "the file holds 16"},
+		{"{" TENSOR("a", -8, 0) "}", "data_offsets [-8,0]"},
+		{"{" TENSOR("a", 8, 0) "}", "data_offsets [8,0]"},
+		{"{\"a\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,8]}}", "type F4 is refused"},
+		{"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", "dimension 0"},
+		{"{\"a\":{\"dtype\":\"F32\",\"shape\":[2.5],\"data_offsets\":[0,8]}}", "dimension 0"},
+		{"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,8]}}", "dimension 0"},
+		{"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]}}", "at most 8"},
+		{"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", "shape is not a list"},
+		{"{\"__metadata__\":{\"k\":1}}", "is not a string"},
+	};
+	char text[2048];
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		write_file(strlen(cases[i].header), cases[i].header, strlen(cases[i].header), 16);
+		CU_ASSERT_FALSE(open_file(text, sizeof(text)));
+		if (!strstr(text, cases[i].why))
+			fprintf(stderr, "case %d: got \"%s\", want \"%s\"\n", i, text, cases[i].why);
+		CU_ASSERT_PTR_NOT_NULL(strstr(text, cases[i].why));
+		CU_ASSERT_EQUAL(strncmp(text, path, strlen(path)), 0);
+	}
+}
+
+static void test_header_length(void)
+{
+	static const uint64_t lengths[] = {3, 1000, UINT64_MAX, UINT64_C(1) << 63, UINT64_C(1) << 32};
+	char text[2048];
+	for (int i = 0; i < COUNT_OF(lengths); i++) {
+		write_file(lengths[i], "{}", 2, 0);
+		CU_ASSERT_FALSE(open_file(text, sizeof(text)));
+		CU_ASSERT_PTR_NOT_NULL(strstr(text, "not a safetensors file"));
+	}
+	truncate(path, 5);
+	CU_ASSERT_FALSE(open_file(text, sizeof(text)));
+	unlink(path);
+	CU_ASSERT_FALSE(open_file(text, sizeof(text)));
+	CU_ASSERT_PTR_NOT_NULL(strstr(text, "No such file"));
+}
+
+static void test_random_edits(void)
+{
+	static const char header[] = "{\"__metadata__\":{\"k\":\"v\"}," TENSOR("a", 0, 8) "," TENSOR("b", 8, 16) "}";
+	static const char letters[] = "{}[]\",:0123456789-.eF3264BIab\\u\xc3\x80";
+	char text[2048];
+	srand(1);
+	for (int trial = 0; trial < 3000; trial++) {
+		char edited[sizeof(header)];
+		memcpy(edited, header, sizeof(header));
+		for (int edits = rand() % 5; edits > 0; edits--)
+			edited[rand() % (int)(sizeof(header) - 1)] = letters[rand() % (int)(sizeof(letters) - 1)];
+		write_file(sizeof(header) - 1, edited, sizeof(header) - 1, 16);
+		if (!open_file(text, sizeof(text)))
+			CU_ASSERT_PTR_NOT_NULL(strstr(text, "error:"));
+	}
+}
+
+static void test_full_disk(void)
+{
+	static const float big[1 << 16];
+	SafeTensor t = {.name = "a", .dtype = DT_F32, .rank = 1, .dim = {1 << 16}, .data = big};
+	CU_ASSERT_FALSE(safetensors_write("/dev/full", &t, 1, NULL, 0));
+	CU_ASSERT_EQUAL(access("/dev/full", F_OK), 0);
+}
+
+int main(void)
+{
+	CU_initialize_registry();
+	CU_pSuite s = CU_add_suite("safetensors", NULL, NULL);
+	if (!mkdtemp(folder))
+		return 1;
+	snprintf(path, sizeof(path), "%s/a.safetensors", folder);
+	CU_ADD_TEST(s, test_round_trip);
+	CU_ADD_TEST(s, test_no_tensors);
+	CU_ADD_TEST(s, test_refused);
+	CU_ADD_TEST(s, test_header_length);
+	CU_ADD_TEST(s, test_random_edits);
+	CU_ADD_TEST(s, test_full_disk);
+	CU_basic_run_tests();
+	int failures = (int)CU_get_number_of_failures();
+	CU_cleanup_registry();
+	unlink(path);
+	rmdir(folder);
+	return failures != 0;
+}
