@@ -428,9 +428,10 @@ static void results(Parser *p, OpText *t)
 		expect(p, '=');
 }
 
-static void operands(Parser *p, OpText *t)
+/* The first operand stands on the op's line: what follows on the next is that one's result. */
+static void operands(Parser *p, OpText *t, int line)
 {
-	while (!p->failed && (is_punct(p, '%') || is_word(p, "_"))) {
+	while (!p->failed && (t->in.n || p->tok_line == line) && (is_punct(p, '%') || is_word(p, "_"))) {
 		Value *v = NULL;
 		if (accept(p, '%')) {
 			const char *text = name(p, "a value name");
@@ -626,13 +627,14 @@ static void op_line(Parser *p, SectionKind section)
 	OpText t = {0};
 	int line = p->tok_line;
 	results(p, &t);
+	int op_line = p->tok_line;
 	const char *text = take(p, TOK_WORD, "an op");
 	if (!p->failed && !op_from_text(text, &t.kind))
 		fail(p, "unknown op \"%s\"", text);
 	if (p->failed)
 		return;
 	op_subject(p, &t);
-	operands(p, &t);
+	operands(p, &t, op_line);
 	Attr *list = attrs(p);
 	const OpInfo *info = &op_info[t.kind];
 	p->op_line = line;
