@@ -1,55 +1,130 @@
-# shardc: make [target] [CC=clang] ; everything generated goes below build/
-CC      ?= gcc
+# shardc: `make help` lists the targets; everything generated goes below build/
+CC      = gcc
 BUILD   ?= build
 PREFIX  ?= /usr/local
-VENV    ?= $(BUILD)/venv
+VENV    ?= build/venv
+PYTHON  = $(VENV)/bin/python
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
 CFLAGS  ?= -O2 -g
 override CFLAGS += -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -MMD -MP $(SANITIZE)
 
-COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c codegen/*.c) $(BUILD)/frontend/onnx.pb-c.c
+COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c codegen/*.c)
 RUNTIME  := $(wildcard base/*.c runtime/*.c)
 KERNELS  := $(wildcard kernels/cpu/*.c)
-ARCHES   := native x86-64-v3 x86-64-v4
+HEADERS  := $(wildcard base/*.h base/*.def kernels/*.h kernels/*.def kernels/cpu/*.h runtime/*.h)
 UNITS    := $(wildcard tests/unit/*.c)
-
-obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(patsubst $(BUILD)/%,%,$(1)))
-COMPILER_OBJ := $(call obj,$(COMPILER))
+ARCHES   := native x86-64-v3 x86-64-v4
 LIBS     := -lprotobuf-c -ljansson -lm
+RTLIBS   := -ldnnl -ljansson -lgomp -lm -lpthread
+obj      = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
 all: $(BUILD)/shardc $(ARCHES:%=$(BUILD)/lib/%/libshardrt.a)
 
+help:
+	@sed -n 's/^## \([a-z]*\): */  make \1\t/p' Makefile | expand -t 22
+
+## quickstart: install what is missing, build, compile and train examples/digits
+quickstart:
+	@$(MAKE) --no-print-directory deps all
+	@examples/digits/quickstart $(BUILD)
+
+## deps: Debian packages that the build needs (skipped when all are there)
+DEPS := build-essential pkg-config libprotobuf-c-dev protobuf-c-compiler libjansson-dev libdnnl-dev libcunit1-dev
+deps:
+	@dpkg -s $(DEPS) >/dev/null 2>&1 || { sudo=$$(command -v sudo || true); \
+		$$sudo apt-get update -q && $$sudo apt-get install -qy --no-install-recommends $(DEPS); }
+
+# ---- the compiler ----
+
 $(BUILD)/shardc: $(call obj,main.c options.c run.c) $(BUILD)/libshardc.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
-$(BUILD)/libshardc.a: $(COMPILER_OBJ)
+$(BUILD)/libshardc.a: $(call obj,$(COMPILER)) $(BUILD)/obj/onnx.pb-c.o
 	rm -f $@ && ar rcs $@ $^
 
 $(BUILD)/frontend/onnx.pb-c.c $(BUILD)/frontend/onnx.pb-c.h &: frontend/onnx.proto
 	@mkdir -p $(BUILD)/frontend
 	protoc-c --proto_path=frontend --c_out=$(BUILD)/frontend onnx.proto
-$(call obj,$(wildcard frontend/*.c)): $(BUILD)/frontend/onnx.pb-c.h
-
+$(call obj,$(wildcard frontend/*.c tests/unit/*.c)): $(BUILD)/frontend/onnx.pb-c.h
+$(BUILD)/obj/onnx.pb-c.o: $(BUILD)/frontend/onnx.pb-c.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -w -c -o $@ $<
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
-$(BUILD)/obj/%.o: $(BUILD)/%.c
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -w -c -o $@ $<
 
-# The runtime is built for any x86-64, so that it can say what a processor lacks; kernels per --arch.
-KFLAGS = -O3 -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math -march=$(1)
+# ---- the runtime: for any x86-64, so that it can say what a processor lacks; kernels per --arch ----
+
+KFLAGS = -O3 -fopenmp -fno-math-errno -fno-trapping-math
 define ARCH_LIB
 $(BUILD)/lib/$(1)/%.o: kernels/cpu/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS) $(call KFLAGS,$(1)) -c -o $$@ $$<
+	$$(CC) $$(CFLAGS) $(KFLAGS) -march=$(1) -c -o $$@ $$<
 $(BUILD)/lib/$(1)/libshardrt.a: $(call obj,$(RUNTIME)) $(KERNELS:kernels/cpu/%.c=$(BUILD)/lib/$(1)/%.o)
 	rm -f $$@ && ar rcs $$@ $$^
 endef
 $(foreach a,$(ARCHES),$(eval $(call ARCH_LIB,$(a))))
 
+# ---- tests ----
+
+$(BUILD)/unit: $(call obj,$(UNITS)) $(BUILD)/libshardc.a $(BUILD)/lib/native/libshardrt.a
+	$(CC) $(CFLAGS) -o $@ $^ -lcunit $(LIBS) $(RTLIBS)
+
+## test: unit tests, golden IR, bad input and end-to-end runs (no Python)
+test: all $(BUILD)/unit
+	$(BUILD)/unit
+	SHARDC=$(BUILD)/shardc tests/ir/runtests
+	SHARDC=$(BUILD)/shardc tests/e2e/run
+
+## lint: layers, style, and every warning of clang
+lint: $(BUILD)/frontend/onnx.pb-c.h
+	tools/check_layers
+	tools/lint
+	@command -v clang >/dev/null || { echo "lint: clang is not installed, its warnings are not checked"; exit 0; }; \
+	for f in main.c options.c run.c $(COMPILER) $(RUNTIME) $(UNITS); do \
+		clang -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -fsyntax-only $$f || exit 1; done; \
+	for f in $(KERNELS); do \
+		clang -std=c11 -D_GNU_SOURCE -I. $(WARN) -Wno-unknown-pragmas -march=x86-64-v4 -fsyntax-only $$f || exit 1; done
+
+## asan: the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+asan:
+	$(MAKE) BUILD=build/asan CFLAGS="-O1 -g" SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=undefined" \
+		ARCHES=native build/asan/shardc build/asan/unit
+	ASAN_OPTIONS=detect_leaks=0 build/asan/unit
+	ASAN_OPTIONS=detect_leaks=0 SHARDC=build/asan/shardc tests/ir/runtests
+	ASAN_OPTIONS=detect_leaks=0 SHARDC=build/asan/shardc tests/e2e/bad_input
+
+$(VENV)/ready:
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install -q torch==2.13.0
+	$(VENV)/bin/pip install -q onnx onnxscript transformers numpy safetensors
+	touch $@
+
+ONNX_TESTS ?= $(BUILD)/onnx-tests
+$(BUILD)/onnx-tests:
+	tests/onnx/unpack $@ $(PYTHON)
+
+## conformance: the ONNX backend tests
+conformance: all $(VENV)/ready | $(BUILD)/onnx-tests
+	$(PYTHON) tests/onnx/conformance.py $(BUILD)/shardc $(ONNX_TESTS) --json $(BUILD)/conformance.jsonl
+
+## parity: gradients and training steps against PyTorch (PARITY="--slow --seeds 0,1,2" for all)
+parity: all $(VENV)/ready
+	$(PYTHON) tests/parity/parity.py $(BUILD)/shardc $(BUILD)/parity --json $(BUILD)/parity.jsonl $(PARITY)
+
+## bench: training steps against PyTorch, compile time, memory
+bench: all $(VENV)/ready
+	$(PYTHON) bench/step.py $(BUILD)/shardc $(BUILD)/bench --json $(BUILD)/bench.jsonl $(BENCH)
+
+## install: shardc, runtime and headers below PREFIX
+install: all
+	install -D $(BUILD)/shardc $(DESTDIR)$(PREFIX)/bin/shardc
+	for a in $(ARCHES); do install -Dm644 $(BUILD)/lib/$$a/libshardrt.a \
+		$(DESTDIR)$(PREFIX)/lib/shardc/lib/$$a/libshardrt.a; done
+	for h in $(HEADERS); do install -Dm644 $$h $(DESTDIR)$(PREFIX)/lib/shardc/include/$$h; done
+
 clean:
-	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/shardc $(BUILD)/libshardc.a
+	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/frontend $(BUILD)/shardc $(BUILD)/libshardc.a $(BUILD)/unit
 
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all clean
+.PHONY: all help quickstart deps test lint asan conformance parity bench install clean
 .DELETE_ON_ERROR:
