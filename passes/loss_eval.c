@@ -1,0 +1,108 @@
+/* passes/loss_eval.c: the eval section, and what makes a section behave as in evaluation.
+ *
+ * The forward is copied while it still is the model's own; dropout and batch statistics are replaced in the
+ * copy.  A batch norm names the buffers of its running statistics; one that names none was exported without
+ * them and uses the batch's in evaluation too, as its framework does. */
+#include "passes/loss.h"
+
+PtrMap *loss_clone_eval(Module *m, Arena *scratch, bool outputs)
+{
+	PtrMap *map = ptrmap_new(scratch);
+	Builder b = {.m = m, .section = SEC_EVAL};
+	IR_FOR_OPS(m, SEC_FORWARD, op) {
+		if (op->kind == OP_WRITE || (op->kind == OP_OUTPUT && !outputs))
+			continue;
+		b.loc = loc_with_role(m, op->loc, "eval");
+		ir_clone(&b, op, map);
+	}
+	return map;
+}
+
+void loss_drop_dropout(Module *m, SectionKind s)
+{
+	IR_FOR_OPS_SAFE(m, s, op) {
+		Builder b = {.m = m, .section = s, .before = op, .loc = op->loc};
+		Value *now = NULL;
+		if (op->kind == OP_DROPOUT)
+			now = op_in(op, 0);
+		else if (op->kind == OP_DROPOUT_MASK)
+			now = ir_const_full(&b, op->out[0]->type, 1);
+		if (now) {
+			ir_replace_uses(op->out[0], now);
+			ir_remove(m, op);
+		}
+	}
+}
+
+/* ---- batch norm ---- */
+
+static Symbol *running(Module *m, const Op *op, const char *attr, bool *ok, Diag *d)
+{
+	const char *name = attr_get_str(op->attrs, attr, NULL);
+	Symbol *s = name ? ir_find_symbol(m, name) : NULL;
+	if (name && (!s || s->kind != SYM_BUFFER || !type_same_shape(&s->type, &op->out[1]->type))) {
+		diag_error(d, loc_where(m, op->loc), "\"%s\" is no buffer of running statistics with %lld channels", name,
+			(long long)op->out[1]->type.dim[0]);
+		*ok = false;
+	}
+	return s;
+}
+
+/* [C] shaped to broadcast against x. */
+static Value *spread(Builder *b, const Op *op, Value *v)
+{
+	const Type *x = &op_in(op, 0)->type;
+	int64_t dim[IR_MAX_RANK];
+	if (x->rank == 2 || attr_get_int(op->attrs, "layout", 0))
+		return v;
+	for (int i = 0; i < x->rank; i++)
+		dim[i] = i == 1 ? x->dim[1] : 1;
+	return ir_reshape(b, v, x->rank, dim);
+}
+
+/* y = x s + (b - mean s), s = w / sqrt(var + eps) */
+static void use_running(Module *m, Op *op, Symbol *mean_sym, Symbol *var_sym)
+{
+	Builder bd = {.m = m, .section = op->section, .before = op, .loc = op->loc}, *b = &bd;
+	DType t = op_in(op, 1)->type.dtype;
+	Value *mean = ir_read(b, mean_sym), *var = ir_read(b, var_sym);
+	Value *eps = ir_const_float(b, t, attr_get_float(op->attrs, "eps", 0));
+	Value *shifted = ir_emit2(b, OP_ADD, ir_cast(b, var, t), eps);
+	Value *scale = ir_emit2(b, OP_MUL, op_in(op, 1), ir_emit1(b, OP_RSQRT, shifted));
+	Value *offset = ir_emit2(b, OP_MUL, ir_cast(b, mean, t), scale);
+	offset = ir_emit2(b, OP_SUB, op_in(op, 2), offset);
+	Value *scaled = ir_emit2(b, OP_MUL, op_in(op, 0), spread(b, op, scale));
+	Value *y = ir_emit2(b, OP_ADD, scaled, spread(b, op, offset));
+	ir_replace_uses(op->out[0], y);
+	ir_replace_uses(op->out[1], mean);
+	ir_replace_uses(op->out[2], var);
+	ir_remove(m, op);
+}
+
+/* The running averages of sym stay as they are. */
+static void drop_writes(Module *m, SectionKind s, const PtrMap *fixed)
+{
+	IR_FOR_OPS_SAFE(m, s, op)
+		if (op->kind == OP_WRITE && ptrmap_get(fixed, op->sym))
+			ir_remove(m, op);
+}
+
+bool loss_fix_statistics(Module *m, SectionKind s, Diag *d)
+{
+	Arena *scratch = arena_new();
+	PtrMap *fixed = ptrmap_new(scratch);
+	bool ok = true;
+	IR_FOR_OPS_SAFE(m, s, op) {
+		if (op->kind != OP_BATCH_NORM)
+			continue;
+		Symbol *mean = running(m, op, "mean", &ok, d), *var = running(m, op, "var", &ok, d);
+		if (!ok || !mean || !var)
+			continue;
+		ptrmap_put(fixed, mean, mean);
+		ptrmap_put(fixed, var, var);
+		use_running(m, op, mean, var);
+	}
+	drop_writes(m, s, fixed);
+	arena_free(scratch);
+	return ok;
+}
