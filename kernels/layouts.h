@@ -46,7 +46,8 @@ static inline int64_t klayout_numel(const KLayout *l, int64_t group, int64_t o, 
 typedef enum KConvUse { K_USE_FORWARD, K_USE_GRAD_X } KConvUse;
 
 /* The layout that convolution kernels for vectors of vector_bytes want; o, i per group. */
-static inline const KLayout *klayout_choose(KConvUse use, int64_t group, int64_t o, int64_t i, int vector_bytes)
+static inline const KLayout *klayout_choose(KConvUse use, int64_t group, int64_t o, int64_t i,
+	int vector_bytes)
 {
 	int wide = vector_bytes >= 64;
 	if (group > 1 && o == 1 && i == 1)

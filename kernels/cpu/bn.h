@@ -1,0 +1,157 @@
+/* kernels/cpu/bn.h: per-channel statistics for T; included by bn.c per float type. */
+
+/* Folds the mean and the sum of squared deviations of nb elements into those of n (Chan). */
+INLINE void CONCAT(fold, SUFFIX)(double *mean, double *m2, double n, double mean_b, double m2_b, double nb)
+{
+	double d = mean_b - *mean, all = n + nb;
+	*mean += d * nb / all;
+	*m2 += m2_b + d * d * n * nb / all;
+}
+
+/* Rows [from, to) of channels [c0, c0 + w), w <= TILE: blocks that stay in cache, read twice. */
+static void CONCAT(stats_tile, SUFFIX)(double *mean, double *m2, const T *x, int64_t c, int64_t c0, int64_t w,
+	int64_t from, int64_t to)
+{
+	for (int64_t r = from; r < to; r += BLOCK) {
+		int64_t rows = MIN(BLOCK, to - r);
+		T s[TILE] = {0}, q[TILE] = {0};
+		const T *at = x + r * c + c0;
+		for (int64_t i = 0; i < rows; i++)
+			for (int64_t j = 0; j < w; j++)
+				s[j] += at[i * c + j];
+		for (int64_t j = 0; j < w; j++)
+			s[j] /= (T)rows;
+		for (int64_t i = 0; i < rows; i++)
+			for (int64_t j = 0; j < w; j++)
+				q[j] += (at[i * c + j] - s[j]) * (at[i * c + j] - s[j]);
+		for (int64_t j = 0; j < w; j++)
+			CONCAT(fold, SUFFIX)(mean + j, m2 + j, (double)(r - from), s[j], q[j], (double)rows);
+	}
+}
+
+/* work: [chunk][mean, m2][c] */
+static void CONCAT(stats_last, SUFFIX)(T *mean, T *var, const T *x, int64_t rows, int64_t c, double *work)
+{
+	int64_t tiles = ceil_div(c, TILE), chunks = bn_chunks(rows);
+	#pragma omp parallel for schedule(static) if (rows * c > PARALLEL_MIN)
+	for (int64_t t = 0; t < tiles * chunks; t++) {
+		int64_t k = t / tiles, c0 = t % tiles * TILE, w = MIN(TILE, c - c0);
+		double *m = work + 2 * k * c + c0, *q = m + c;
+		memset(m, 0, (size_t)w * sizeof *m);
+		memset(q, 0, (size_t)w * sizeof *q);
+		CONCAT(stats_tile, SUFFIX)(m, q, x, c, c0, w, rows * k / chunks, rows * (k + 1) / chunks);
+	}
+	for (int64_t i = 0; i < c; i++) {
+		double m = 0, q = 0;
+		for (int64_t k = 0; k < chunks; k++) {
+			int64_t a = rows * k / chunks, b = rows * (k + 1) / chunks;
+			CONCAT(fold, SUFFIX)(&m, &q, (double)a, work[2 * k * c + i], work[(2 * k + 1) * c + i],
+				(double)(b - a));
+		}
+		mean[i] = (T)m;
+		var[i] = (T)(q / (double)rows);
+	}
+}
+
+/* Channel i of (n, c, s): runs of s. */
+static void CONCAT(stats_first, SUFFIX)(T *mean, T *var, const T *x, int64_t n, int64_t c, int64_t s)
+{
+	#pragma omp parallel for schedule(static) if (n * c * s > PARALLEL_MIN)
+	for (int64_t i = 0; i < c; i++) {
+		double m = 0, q = 0, count = 0;
+		for (int64_t b = 0; b < n; b++)
+			for (int64_t p = 0; p < s; p += PIECE) {
+				int64_t len = MIN(PIECE, s - p);
+				const T *at = x + (b * c + i) * s + p;
+				double sum = 0, dev = 0;
+				#pragma omp simd reduction(+:sum)
+				for (int64_t j = 0; j < len; j++)
+					sum += at[j];
+				sum /= (double)len;
+				#pragma omp simd reduction(+:dev)
+				for (int64_t j = 0; j < len; j++)
+					dev += (at[j] - sum) * (at[j] - sum);
+				CONCAT(fold, SUFFIX)(&m, &q, count, sum, dev, (double)len);
+				count += (double)len;
+			}
+		mean[i] = (T)m;
+		var[i] = (T)(q / count);
+	}
+}
+
+void CONCAT(k_bn_stats, SUFFIX)(T *mean, T *var, const T *x, int64_t n, int64_t c, int64_t s, int layout,
+	void *work)
+{
+	if (layout)
+		CONCAT(stats_last, SUFFIX)(mean, var, x, n * s, c, work);
+	else
+		CONCAT(stats_first, SUFFIX)(mean, var, x, n, c, s);
+}
+
+static void CONCAT(grad_tile, SUFFIX)(double *sd, double *sx, const T *dy, const T *x, const T *mean,
+	int64_t c, int64_t w, int64_t from, int64_t to)
+{
+	for (int64_t r = from; r < to; r += BLOCK) {
+		int64_t end = MIN(r + BLOCK, to);
+		T d[TILE] = {0}, q[TILE] = {0};
+		for (int64_t i = r; i < end; i++)
+			for (int64_t j = 0; j < w; j++) {
+				T g = dy[i * c + j];
+				d[j] += g;
+				q[j] += g * (x[i * c + j] - mean[j]);
+			}
+		for (int64_t j = 0; j < w; j++) {
+			sd[j] += d[j];
+			sx[j] += q[j];
+		}
+	}
+}
+
+static void CONCAT(grad_last, SUFFIX)(T *sum_dy, T *sum_dy_xhat, const T *dy, const T *x, const T *mean,
+	const T *var, int64_t rows, int64_t c, double eps, double *work)
+{
+	int64_t tiles = ceil_div(c, TILE), chunks = bn_chunks(rows);
+	#pragma omp parallel for schedule(static) if (rows * c > PARALLEL_MIN)
+	for (int64_t t = 0; t < tiles * chunks; t++) {
+		int64_t k = t / tiles, c0 = t % tiles * TILE, w = MIN(TILE, c - c0);
+		double *d = work + 2 * k * c + c0, *q = d + c;
+		memset(d, 0, (size_t)w * sizeof *d);
+		memset(q, 0, (size_t)w * sizeof *q);
+		CONCAT(grad_tile, SUFFIX)(d, q, dy + c0, x + c0, mean + c0, c, w, rows * k / chunks,
+			rows * (k + 1) / chunks);
+	}
+	for (int64_t i = 0; i < c; i++) {
+		double d = 0, q = 0;
+		for (int64_t k = 0; k < chunks; k++) {
+			d += work[2 * k * c + i];
+			q += work[(2 * k + 1) * c + i];
+		}
+		sum_dy[i] = (T)d;
+		sum_dy_xhat[i] = (T)(q / sqrt((double)var[i] + eps));
+	}
+}
+
+void CONCAT(k_bn_grad_stats, SUFFIX)(T *sum_dy, T *sum_dy_xhat, const T *dy, const T *x, const T *mean,
+	const T *var, int64_t n, int64_t c, int64_t s, int layout, double eps, void *work)
+{
+	if (layout) {
+		CONCAT(grad_last, SUFFIX)(sum_dy, sum_dy_xhat, dy, x, mean, var, n * s, c, eps, work);
+		return;
+	}
+	#pragma omp parallel for schedule(static) if (n * c * s > PARALLEL_MIN)
+	for (int64_t i = 0; i < c; i++) {
+		double d = 0, q = 0, m = mean[i];
+		for (int64_t b = 0; b < n; b++) {
+			const T *g = dy + (b * c + i) * s, *at = x + (b * c + i) * s;
+			#pragma omp simd reduction(+:d, q)
+			for (int64_t j = 0; j < s; j++) {
+				d += g[j];
+				q += g[j] * (at[j] - m);
+			}
+		}
+		sum_dy[i] = (T)d;
+		sum_dy_xhat[i] = (T)(q / sqrt((double)var[i] + eps));
+	}
+}
+#undef T
+#undef SUFFIX

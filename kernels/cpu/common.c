@@ -1,0 +1,20 @@
+/* kernels/cpu/common.c: the failure hooks.  The runtime replaces them at start. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/kernels.h"
+
+static void __attribute__((format(printf, 1, 2))) print_and_abort(const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	fputs("error: ", stderr);
+	vfprintf(stderr, fmt, ap);
+	fputc('\n', stderr);
+	va_end(ap);
+	abort();
+}
+
+void (*k_bad_input)(const char *fmt, ...) = print_and_abort;
+void (*k_fail)(const char *fmt, ...) = print_and_abort;

@@ -1,0 +1,107 @@
+/* kernels/cpu/common.h: what the CPU kernels share: index arithmetic and chunking by shape. */
+#ifndef SHARDC_CPU_COMMON_H
+#define SHARDC_CPU_COMMON_H
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+#define CONCAT_(a, b) a##_##b
+#define CONCAT(a, b) CONCAT_(a, b)
+
+/* false for integers */
+#define is_nan(x) __builtin_isnan((double)(x))
+
+/* Below this many elements a parallel region costs more than it saves. */
+enum { PARALLEL_MIN = 16384 };
+
+INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+INLINE int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+INLINE int64_t numel(int rank, const int64_t *dim)
+{
+	int64_t n = 1;
+	for (int i = 0; i < rank; i++)
+		n *= dim[i];
+	return n;
+}
+
+/* Row-major strides in elements. */
+INLINE void strides_of(int rank, const int64_t *dim, int64_t *stride)
+{
+	int64_t s = 1;
+	for (int i = rank - 1; i >= 0; i--) {
+		stride[i] = s;
+		s *= dim[i];
+	}
+}
+
+/* The multi-index of a linear row-major index, and its offset under other strides. */
+INLINE void unravel(int64_t i, int rank, const int64_t *dim, int64_t *at)
+{
+	for (int d = rank - 1; d >= 0; d--) {
+		at[d] = i % dim[d];
+		i /= dim[d];
+	}
+}
+
+INLINE int64_t offset_of(int rank, const int64_t *at, const int64_t *stride)
+{
+	int64_t o = 0;
+	for (int d = 0; d < rank; d++)
+		o += at[d] * stride[d];
+	return o;
+}
+
+/* Adds one to a multi-index; keeps the offset under `stride` in step. */
+INLINE int64_t advance(int rank, const int64_t *dim, const int64_t *stride, int64_t *at, int64_t offset)
+{
+	for (int d = rank - 1; d >= 0; d--) {
+		offset += stride[d];
+		if (++at[d] < dim[d])
+			return offset;
+		offset -= dim[d] * stride[d];
+		at[d] = 0;
+	}
+	return offset;
+}
+
+/* The largest of n; NaN is passed over.  By lanes, which compilers vectorise without -ffast-math. */
+#define MAX_OF(T, t) \
+INLINE T max_of_##t(const T *x, int64_t n) \
+{ \
+	T lane[64], m; \
+	int64_t i = 0; \
+	for (int j = 0; j < 64; j++) \
+		lane[j] = -(T)INFINITY; \
+	for (; i + 64 <= n; i += 64) \
+		for (int j = 0; j < 64; j++) \
+			lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j]; \
+	m = lane[0]; \
+	for (int j = 1; j < 64; j++) \
+		m = lane[j] > m ? lane[j] : m; \
+	for (; i < n; i++) \
+		m = x[i] > m ? x[i] : m; \
+	return m; \
+}
+K_FLOATS(MAX_OF)
+#undef MAX_OF
+
+/* An index operand of 4 or 8 bytes; counts from the end when negative; out of range is bad input. */
+INLINE int64_t load_index(const void *ids, int64_t i, int id_size, int64_t n)
+{
+	int64_t v = id_size == 8 ? ((const int64_t *)ids)[i] : ((const int32_t *)ids)[i];
+	int64_t at = v < 0 ? v + n : v;
+	if (at >= 0 && at < n)
+		return at;
+	k_bad_input("index %lld at position %lld is outside an axis of %lld", (long long)v, (long long)i,
+		(long long)n);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,329 @@
+/* kernels/cpu/conv.c: convolutions and their gradients on oneDNN.
+ *
+ * Weights arrive row-major (or in a packed layout that the caller names); most implementations want their
+ * own layout, so run first packs them into work, and a weight gradient is computed there and unpacked.
+ * A 1x1 convolution of channels-last data is a matrix product and runs as one.  What the library would do
+ * by reference goes to conv_plain.c. */
+#include "kernels/cpu/prim.h"
+#include "kernels/layouts.h"
+
+typedef struct ConvChoice {
+	const KConvDesc *d;
+	ConvKind kind;
+	dnnl_memory_desc_t w; /* the caller's weights */
+	dnnl_dims_t stride, dilation, pad, pad_end; /* as the library counts them */
+} ConvChoice;
+
+static void image_md(dnnl_memory_desc_t *md, const KConvDesc *d, int64_t c, const int64_t *spatial)
+{
+	dnnl_dims_t dim = {d->n, c}, stride;
+	int64_t s = d->layout ? c : 1;
+	for (int i = 0; i < d->rank; i++)
+		dim[2 + i] = spatial[i];
+	for (int i = d->rank - 1; i >= 0; i--) {
+		stride[2 + i] = s;
+		s *= spatial[i];
+	}
+	stride[1] = d->layout ? 1 : s;
+	stride[0] = d->layout ? s : s * c;
+	prim_check(dnnl_memory_desc_init_by_strides(md, d->rank + 2, dim, dnnl_f32, stride), "describe an image");
+}
+
+static int weight_dims(const KConvDesc *d, dnnl_dims_t dim)
+{
+	int n = 0;
+	if (d->group > 1)
+		dim[n++] = d->group;
+	dim[n++] = d->o / d->group;
+	dim[n++] = d->c / d->group;
+	for (int i = 0; i < d->rank; i++)
+		dim[n++] = d->kernel[i];
+	return n;
+}
+
+static void weight_md(dnnl_memory_desc_t *md, const KConvDesc *d)
+{
+	dnnl_dims_t dim, stride;
+	int n = weight_dims(d, dim);
+	strides_of(n, dim, stride);
+	prim_check(dnnl_memory_desc_init_by_strides(md, n, dim, dnnl_f32, stride), "describe weights");
+}
+
+/* The descriptor of a named packed layout: outer strides by its nesting, then the inner blocks. */
+static void packed_md(dnnl_memory_desc_t *md, const KConvDesc *d, const KLayout *l)
+{
+	weight_md(md, d);
+	int g = d->group > 1, n = md->ndims;
+	dnnl_blocking_desc_t *b = &md->format_desc.blocking;
+	int od = l->nest == K_NEST_GK_G ? 0 : g, id = g + 1;
+	md->padded_dims[od] = round_up(md->dims[od], l->ob);
+	md->padded_dims[id] = round_up(md->dims[id], l->ib);
+	bool two = l->ib > 1;
+	b->inner_nblks = two ? 2 : 1;
+	int outer = l->nest == K_NEST_OIK_IO && two ? id : od;
+	b->inner_idxs[0] = outer;
+	b->inner_blks[0] = outer == od ? l->ob : l->ib;
+	b->inner_idxs[1] = two ? (outer == od ? id : od) : 0;
+	b->inner_blks[1] = two ? (outer == od ? l->ib : l->ob) : 0;
+	int order[8], k = 0; /* dims from the slowest */
+	for (int i = 0; i < n; i++)
+		if (l->nest != K_NEST_OKI_O || i != id)
+			order[k++] = i;
+	if (l->nest == K_NEST_OKI_O)
+		order[k] = id;
+	int64_t s = (int64_t)l->ob * l->ib;
+	for (int i = n - 1; i >= 0; i--) {
+		int at = order[i];
+		b->strides[at] = s;
+		s *= md->padded_dims[at] / (at == od ? l->ob : at == id ? l->ib : 1);
+	}
+}
+
+static dnnl_query_t weights_query(ConvKind kind)
+{
+	return kind == CONV_GRAD_W ? dnnl_query_diff_weights_md : dnnl_query_weights_md;
+}
+
+static int64_t packed_bytes(const ConvChoice *c, dnnl_primitive_desc_t pd)
+{
+	const dnnl_memory_desc_t *w = prim_md(pd, weights_query(c->kind));
+	return dnnl_memory_desc_equal(w, &c->w) ? 0 : round_up((int64_t)dnnl_memory_desc_get_size(w), 64);
+}
+
+static bool accept_conv(const char *impl, dnnl_primitive_desc_t pd, const void *context)
+{
+	const ConvChoice *c = context;
+	(void)impl;
+	return packed_bytes(c, pd) + prim_scratch_bytes(pd) <= c->d->work_bytes;
+}
+
+/* Chooses among the library's implementations; any = they may lay out the weights as they like. */
+static dnnl_primitive_desc_t choose(ConvChoice *c, bool any, const dnnl_memory_desc_t *x,
+	const dnnl_memory_desc_t *y, const dnnl_memory_desc_t *bias)
+{
+	dnnl_convolution_desc_t fwd, op;
+	dnnl_memory_desc_t w = c->w;
+	dnnl_dims_t dim;
+	const dnnl_alg_kind_t direct = dnnl_convolution_direct;
+	if (any)
+		dnnl_memory_desc_init_by_tag(&w, weight_dims(c->d, dim), dim, dnnl_f32, dnnl_format_tag_any);
+	if (dnnl_dilated_convolution_forward_desc_init(&fwd, dnnl_forward_training, direct, x, &w, bias, y,
+		c->stride, c->dilation, c->pad, c->pad_end))
+		return NULL;
+	if (c->kind == CONV_FORWARD)
+		return prim_choose(&fwd, NULL, accept_conv, c);
+	dnnl_status_t bad = c->kind == CONV_GRAD_X
+		? dnnl_dilated_convolution_backward_data_desc_init(&op, direct, x, &w, y, c->stride, c->dilation,
+			c->pad, c->pad_end)
+		: dnnl_dilated_convolution_backward_weights_desc_init(&op, direct, x, &w, NULL, y, c->stride,
+			c->dilation, c->pad, c->pad_end);
+	dnnl_primitive_desc_t hint = NULL, pd = NULL;
+	if (!bad && dnnl_primitive_desc_create(&hint, &fwd, NULL, prim_engine(), NULL) == dnnl_success) {
+		pd = prim_choose(&op, hint, accept_conv, c);
+		dnnl_primitive_desc_destroy(hint);
+	}
+	return pd;
+}
+
+/* args in order: result, the two operands, bias; kind says which of them is which. */
+static void conv_run(KPrim *p, PrimArgs *t, char *work)
+{
+	bool grad_w = p->arg[0].arg == DNNL_ARG_DIFF_WEIGHTS;
+	char *scratch = work + p->packed_bytes;
+	for (int i = 0; i < p->n_args - 1; i++)
+		prim_set(p, i, t->at[i]);
+	prim_set(p, p->n_args - 1, scratch);
+	if (p->reorder) {
+		int at = grad_w ? 0 : 2;
+		dnnl_memory_set_data_handle(p->reorder_arg[grad_w ? 1 : 0].memory, t->at[at]);
+		dnnl_memory_set_data_handle(p->reorder_arg[grad_w ? 0 : 1].memory, work);
+		prim_set(p, at, work);
+	}
+	if (p->reorder && !grad_w)
+		dnnl_primitive_execute(p->reorder, prim_stream(), 2, p->reorder_arg);
+	prim_execute(p);
+	if (grad_w)
+		dnnl_primitive_execute(p->reorder, prim_stream(), 2, p->reorder_arg);
+}
+
+static void add_reorder(KPrim *p, const dnnl_memory_desc_t *from, const dnnl_memory_desc_t *to)
+{
+	dnnl_primitive_desc_t pd;
+	dnnl_engine_t e = prim_engine();
+	prim_check(dnnl_reorder_primitive_desc_create(&pd, from, e, to, e, NULL), "describe a reorder");
+	prim_check(dnnl_primitive_create(&p->reorder, pd), "create a reorder");
+	dnnl_primitive_desc_destroy(pd);
+	p->reorder_arg[0].arg = DNNL_ARG_FROM;
+	p->reorder_arg[1].arg = DNNL_ARG_TO;
+	prim_check(dnnl_memory_create(&p->reorder_arg[0].memory, from, e, DNNL_MEMORY_NONE), "describe weights");
+	prim_check(dnnl_memory_create(&p->reorder_arg[1].memory, to, e, DNNL_MEMORY_NONE), "describe weights");
+}
+
+static KPrim *create_library(const KConvDesc *d, ConvKind kind)
+{
+	static const int ids[3][4] = {
+		{DNNL_ARG_DST, DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS},
+		{DNNL_ARG_DIFF_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS},
+		{DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, 0}};
+	dnnl_memory_desc_t x, y, bias;
+	dnnl_dims_t o = {d->o};
+	ConvChoice c = {.d = d, .kind = kind};
+	for (int i = 0; i < d->rank; i++) {
+		c.stride[i] = d->stride[i];
+		c.dilation[i] = d->dilation[i] - 1;
+		c.pad[i] = d->pad[i];
+		c.pad_end[i] = d->pad_end[i];
+	}
+	const KLayout *layout = klayout_find(d->w_layout);
+	image_md(&x, d, d->c, d->in);
+	image_md(&y, d, d->o, d->out);
+	prim_check(dnnl_memory_desc_init_by_tag(&bias, 1, o, dnnl_f32, dnnl_a), "describe a bias");
+	if (layout)
+		packed_md(&c.w, d, layout);
+	else
+		weight_md(&c.w, d);
+	bool with_bias = d->bias && kind == CONV_FORWARD;
+	dnnl_primitive_desc_t pd = choose(&c, true, &x, &y, with_bias ? &bias : NULL);
+	if (!pd)
+		pd = choose(&c, false, &x, &y, with_bias ? &bias : NULL);
+	if (!pd)
+		return NULL;
+	const dnnl_memory_desc_t *w = prim_md(pd, weights_query(kind));
+	const dnnl_memory_desc_t *mds[3][3] = {{&y, &x, w}, {&x, &y, w}, {w, &x, &y}};
+	KPrim *p = prim_new("");
+	p->conv = *d;
+	p->run = conv_run;
+	for (int i = 0; i < 3; i++)
+		prim_add_arg(p, ids[kind][i], mds[kind][i]);
+	if (with_bias)
+		prim_add_arg(p, ids[kind][3], &bias);
+	p->packed_bytes = packed_bytes(&c, pd);
+	if (p->packed_bytes)
+		add_reorder(p, kind == CONV_GRAD_W ? w : &c.w, kind == CONV_GRAD_W ? &c.w : w);
+	prim_take(p, pd);
+	p->work += p->packed_bytes;
+	dnnl_primitive_desc_destroy(pd);
+	return p;
+}
+
+/* ---- 1x1 as a product ---- */
+
+static bool is_product(const KConvDesc *d)
+{
+	for (int i = 0; i < d->rank; i++)
+		if (d->kernel[i] != 1 || d->stride[i] != 1 || d->pad[i] != 0 || d->pad_end[i] != 0)
+			return false;
+	return d->layout == 1 && d->group == 1 && !d->w_layout;
+}
+
+static void product_run(KPrim *p, PrimArgs *t, char *work)
+{
+	p->inner->run(p->inner, t, work);
+}
+
+/* dw (o, c) = dy (rows, o)^T x (rows, c): the operands of run come as x, dy */
+static void product_grad_w_run(KPrim *p, PrimArgs *t, char *work)
+{
+	PrimArgs s = {{t->at[0], t->at[2], t->at[1], NULL}};
+	p->inner->run(p->inner, &s, work);
+}
+
+static KPrim *create_product(const KConvDesc *d, ConvKind kind)
+{
+	int64_t rows = d->n * numel(d->rank, d->in);
+	KMatmulDesc m = {.dtype = d->dtype, .work_bytes = d->work_bytes};
+	if (kind == CONV_FORWARD)
+		m.m = rows, m.n = d->o, m.k = d->c, m.tb = true, m.bias = d->bias;
+	else if (kind == CONV_GRAD_X)
+		m.m = rows, m.n = d->c, m.k = d->o, m.bias = d->bias;
+	else
+		m.m = d->o, m.n = d->c, m.k = rows, m.ta = true;
+	KPrim *p = prim_new("");
+	p->conv = *d;
+	p->inner = k_matmul_create(&m);
+	memcpy(p->impl, p->inner->impl, sizeof p->impl);
+	p->work = p->inner->work;
+	p->run = kind == CONV_GRAD_W ? product_grad_w_run : product_run;
+	return p;
+}
+
+/* ---- the bias of a transposed convolution, which the library's gradient does not take ---- */
+
+static void add_bias(const KConvDesc *d, float *x, const float *bias)
+{
+	int64_t spatial = numel(d->rank, d->in), rows = d->n * (d->layout ? spatial : d->c);
+	#pragma omp parallel for schedule(static)
+	for (int64_t r = 0; r < rows; r++) {
+		int64_t n = d->layout ? d->c : spatial;
+		float *row = x + r * n, b = d->layout ? 0 : bias[r % d->c];
+		for (int64_t i = 0; i < n; i++)
+			row[i] += d->layout ? bias[i] : b;
+	}
+}
+
+static KPrim *create(const KConvDesc *d, ConvKind kind)
+{
+	KPrim *p = NULL;
+	if (d->w_layout && !klayout_find(d->w_layout))
+		k_fail("conv: unknown weight layout %s", d->w_layout);
+	if (numel(d->rank, d->out) == 0 || d->n == 0)
+		return conv_plain_create(d, kind);
+	if (is_product(d))
+		return create_product(d, kind);
+	if (d->dtype == K_F32)
+		p = create_library(d, kind);
+	return p ? p : conv_plain_create(d, kind);
+}
+
+KPrim *k_conv_create(const KConvDesc *d) { return create(d, CONV_FORWARD); }
+KPrim *k_conv_grad_x_create(const KConvDesc *d) { return create(d, CONV_GRAD_X); }
+KPrim *k_conv_grad_w_create(const KConvDesc *d) { return create(d, CONV_GRAD_W); }
+
+static void run(KPrim *p, void *out, const void *a, const void *b, const void *bias, void *work)
+{
+	PrimArgs t = {{out, (void *)(uintptr_t)a, (void *)(uintptr_t)b, (void *)(uintptr_t)bias}};
+	p->run(p, &t, work);
+}
+
+void k_conv_run(KPrim *p, void *y, const void *x, const void *w, const void *bias, void *work)
+{
+	run(p, y, x, w, bias, work);
+}
+
+void k_conv_grad_x_run(KPrim *p, void *dx, const void *dy, const void *w, const void *bias, void *work)
+{
+	run(p, dx, dy, w, bias, work);
+	if (bias && p->prim && !p->inner)
+		add_bias(&p->conv, dx, bias);
+}
+
+void k_conv_grad_w_run(KPrim *p, void *dw, const void *x, const void *dy, void *work)
+{
+	run(p, dw, x, dy, NULL, work);
+}
+
+void k_pack_f32(float *dst, const float *src, const char *layout, int64_t o, int64_t i, int64_t k,
+	int64_t group)
+{
+	const KLayout *l = klayout_find(layout);
+	if (!l) {
+		k_fail("pack: unknown weight layout %s", layout);
+		return;
+	}
+	if (l->nest == K_NEST_GK_G)
+		o = group, i = 1, group = 1; /* a depthwise kernel's channels stand where others have O */
+	int64_t ob = l->ob, ib = l->ib, no = ceil_div(o, ob), ni = ceil_div(i, ib);
+	bool k_first = l->nest == K_NEST_OKI_O || l->nest == K_NEST_GK_G;
+	bool o_inner = l->nest != K_NEST_OIK_OI;
+	#pragma omp parallel for schedule(static)
+	for (int64_t go = 0; go < group * no; go++)
+		for (int64_t t = 0; t < ni * k; t++) {
+			int64_t bi = k_first ? t % ni : t / k, kk = k_first ? t / ni : t % k;
+			float *to = dst + (go * ni * k + t) * ob * ib;
+			for (int64_t e = 0; e < ob * ib; e++) {
+				int64_t oo = go % no * ob + (o_inner ? e % ob : e / ib);
+				int64_t ii = bi * ib + (o_inner ? e / ob : e % ib);
+				to[e] = oo < o && ii < i ? src[((go / no * o + oo) * i + ii) * k + kk] : 0;
+			}
+		}
+}

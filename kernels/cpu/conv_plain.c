@@ -1,0 +1,60 @@
+/* kernels/cpu/conv_plain.c: convolutions by loops, for f64 and for f32 shapes that oneDNN serves by its
+ * reference implementation only (negative padding, exotic dilation).  Any layout, groups, rank 1..3;
+ * weights row-major.  Each result element is summed by one thread, in order. */
+#include "kernels/cpu/prim.h"
+
+typedef struct ConvShape {
+	const KConvDesc *d;
+	int64_t in, out, kernel; /* products of the spatial dims */
+	int64_t ig, og;          /* channels per group */
+	int64_t xn, xc, xs, yn, yc, ys; /* strides of sample, channel, position */
+} ConvShape;
+
+static ConvShape conv_shape(const KConvDesc *d)
+{
+	ConvShape s = {.d = d, .in = numel(d->rank, d->in), .out = numel(d->rank, d->out),
+		.kernel = numel(d->rank, d->kernel), .ig = d->c / d->group, .og = d->o / d->group};
+	s.xn = s.in * d->c;
+	s.yn = s.out * d->o;
+	s.xc = d->layout ? 1 : s.in;
+	s.yc = d->layout ? 1 : s.out;
+	s.xs = d->layout ? d->c : 1;
+	s.ys = d->layout ? d->o : 1;
+	return s;
+}
+
+/* The flat input position that output position q meets at kernel position k, -1 in the padding. */
+static int64_t conv_input_at(const KConvDesc *d, int64_t q, int64_t k)
+{
+	int64_t qa[3], ka[3], at = 0;
+	unravel(q, d->rank, d->out, qa);
+	unravel(k, d->rank, d->kernel, ka);
+	for (int i = 0; i < d->rank; i++) {
+		int64_t p = qa[i] * d->stride[i] + ka[i] * d->dilation[i] - d->pad[i];
+		if (p < 0 || p >= d->in[i])
+			return -1;
+		at = at * d->in[i] + p;
+	}
+	return at;
+}
+
+#define T float
+#define SUFFIX f32
+#include "kernels/cpu/conv_plain.h"
+#define T double
+#define SUFFIX f64
+#include "kernels/cpu/conv_plain.h"
+
+KPrim *conv_plain_create(const KConvDesc *d, ConvKind kind)
+{
+	static void (*const run[3][2])(KPrim *, PrimArgs *, char *) = {
+		{forward_f32, forward_f64}, {grad_x_f32, grad_x_f64}, {grad_w_f32, grad_w_f64}};
+	if (d->dtype != K_F32 && d->dtype != K_F64)
+		k_fail("conv has no kernel for dtype %d", (int)d->dtype);
+	if (d->w_layout)
+		k_fail("conv: no implementation takes weights as %s here", d->w_layout);
+	KPrim *p = prim_new("own:plain");
+	p->conv = *d;
+	p->run = run[kind][d->dtype == K_F64];
+	return p;
+}

@@ -1,0 +1,83 @@
+/* kernels/cpu/conv_plain.h: direct convolution loops for type T; included by conv_plain.c per dtype. */
+
+/* Visits every (output position, kernel position) pair that meets the input: n, g, then spatial. */
+static void CONCAT(forward_one, SUFFIX)(const ConvShape *s, int64_t n, int64_t o, T *y, const T *x,
+	const T *w, const T *bias)
+{
+	const KConvDesc *d = s->d;
+	int64_t g = o / s->og;
+	for (int64_t q = 0; q < s->out; q++) {
+		T acc = bias ? bias[o] : 0;
+		for (int64_t k = 0; k < s->kernel; k++) {
+			int64_t p = conv_input_at(d, q, k);
+			for (int64_t i = 0; p >= 0 && i < s->ig; i++)
+				acc += x[n * s->xn + (g * s->ig + i) * s->xc + p * s->xs]
+					* w[(o * s->ig + i) * s->kernel + k];
+		}
+		y[n * s->yn + o * s->yc + q * s->ys] = acc;
+	}
+}
+
+static void CONCAT(forward, SUFFIX)(KPrim *p, PrimArgs *t, char *work)
+{
+	ConvShape s = conv_shape(&p->conv);
+	int64_t tasks = p->conv.n * p->conv.o;
+	(void)work;
+	#pragma omp parallel for schedule(static)
+	for (int64_t i = 0; i < tasks; i++)
+		CONCAT(forward_one, SUFFIX)(&s, i / p->conv.o, i % p->conv.o, t->at[0], t->at[1], t->at[2], t->at[3]);
+}
+
+static void CONCAT(grad_x_one, SUFFIX)(const ConvShape *s, int64_t n, int64_t c, T *dx, const T *dy,
+	const T *w, const T *bias)
+{
+	const KConvDesc *d = s->d;
+	int64_t g = c / s->ig, i = c % s->ig;
+	T *plane = dx + n * s->xn + c * s->xc;
+	for (int64_t p = 0; p < s->in; p++)
+		plane[p * s->xs] = bias ? bias[c] : 0;
+	for (int64_t o = g * s->og; o < (g + 1) * s->og; o++)
+		for (int64_t q = 0; q < s->out; q++)
+			for (int64_t k = 0; k < s->kernel; k++) {
+				int64_t p = conv_input_at(d, q, k);
+				if (p >= 0)
+					plane[p * s->xs] += dy[n * s->yn + o * s->yc + q * s->ys]
+						* w[(o * s->ig + i) * s->kernel + k];
+			}
+}
+
+static void CONCAT(grad_x, SUFFIX)(KPrim *p, PrimArgs *t, char *work)
+{
+	ConvShape s = conv_shape(&p->conv);
+	int64_t tasks = p->conv.n * p->conv.c;
+	(void)work;
+	#pragma omp parallel for schedule(static)
+	for (int64_t i = 0; i < tasks; i++)
+		CONCAT(grad_x_one, SUFFIX)(&s, i / p->conv.c, i % p->conv.c, t->at[0], t->at[1], t->at[2], t->at[3]);
+}
+
+static void CONCAT(grad_w, SUFFIX)(KPrim *p, PrimArgs *t, char *work)
+{
+	ConvShape s = conv_shape(&p->conv);
+	const KConvDesc *d = &p->conv;
+	T *dw = t->at[0];
+	const T *x = t->at[1], *dy = t->at[2];
+	int64_t tasks = d->o * s.ig;
+	(void)work;
+	#pragma omp parallel for schedule(static)
+	for (int64_t j = 0; j < tasks; j++) {
+		int64_t o = j / s.ig, c = o / s.og * s.ig + j % s.ig;
+		for (int64_t k = 0; k < s.kernel; k++) {
+			T acc = 0;
+			for (int64_t n = 0; n < d->n; n++)
+				for (int64_t q = 0; q < s.out; q++) {
+					int64_t at = conv_input_at(d, q, k);
+					if (at >= 0)
+						acc += x[n * s.xn + c * s.xc + at * s.xs] * dy[n * s.yn + o * s.yc + q * s.ys];
+				}
+			dw[j * s.kernel + k] = acc;
+		}
+	}
+}
+#undef T
+#undef SUFFIX

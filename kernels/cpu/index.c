@@ -1,0 +1,88 @@
+/* kernels/cpu/index.c: gathers and scatters.  An index that is out of range is reported as bad input and
+ * read as 0.  Scatters run in order of position, on one thread: equal targets are the rule, not the
+ * exception, and their order is part of the result.  The embedding gradient is the one that must be fast:
+ * every thread walks all ids and adds the rows that are its own, so order holds for any number of threads. */
+#ifdef _OPENMP
+int omp_get_num_threads(void);
+int omp_get_thread_num(void);
+#else
+static int omp_get_num_threads(void) { return 1; }
+static int omp_get_thread_num(void) { return 0; }
+#endif
+
+#include "kernels/cpu/common.h"
+
+/* Copies one element or a run of them. */
+INLINE void copy_run(char *y, const char *x, int64_t bytes)
+{
+	if (bytes == 4)
+		memcpy(y, x, 4);
+	else if (bytes == 8)
+		memcpy(y, x, 8);
+	else
+		memcpy(y, x, (size_t)bytes);
+}
+
+void k_gather(void *y, const void *x, const void *ids, int64_t outer, int64_t n, int64_t inner, int64_t n_ids,
+	int size, int id_size)
+{
+	int64_t bytes = inner * size;
+	#pragma omp parallel for schedule(static) if (outer * n_ids * inner > PARALLEL_MIN)
+	for (int64_t r = 0; r < outer * n_ids; r++) {
+		int64_t id = load_index(ids, r % n_ids, id_size, n);
+		copy_run((char *)y + r * bytes, (const char *)x + (r / n_ids * n + id) * bytes, bytes);
+	}
+}
+
+void k_gather_elements(void *y, const void *x, const void *ids, int rank, const int64_t *dim,
+	const int64_t *xdim, int axis, int size, int id_size)
+{
+	int64_t xs[K_MAX_RANK], n = numel(rank, dim);
+	strides_of(rank, xdim, xs);
+	#pragma omp parallel for schedule(static) if (n > PARALLEL_MIN)
+	for (int64_t i = 0; i < n; i++) {
+		int64_t at[K_MAX_RANK];
+		unravel(i, rank, dim, at);
+		at[axis] = load_index(ids, i, id_size, xdim[axis]);
+		copy_run((char *)y + i * size, (const char *)x + offset_of(rank, at, xs) * size, size);
+	}
+}
+
+void k_gather_nd(void *y, const void *x, const void *ids, int64_t batch, int64_t n, int depth,
+	const int64_t *xdim, int64_t inner, int size, int id_size)
+{
+	int64_t whole = numel(depth, xdim) * inner, bytes = inner * size;
+	#pragma omp parallel for schedule(static) if (batch * n * inner > PARALLEL_MIN)
+	for (int64_t i = 0; i < batch * n; i++) {
+		int64_t at = 0;
+		for (int d = 0; d < depth; d++)
+			at = at * xdim[d] + load_index(ids, i * depth + d, id_size, xdim[d]);
+		copy_run((char *)y + i * bytes, (const char *)x + (i / n * whole + at * inner) * size, bytes);
+	}
+}
+
+#define GATHER_GRAD(T, t) \
+void k_gather_grad_##t(T *dx, const T *dy, const void *ids, int64_t outer, int64_t n, int64_t inner, \
+	int64_t n_ids, bool add, int id_size) \
+{ \
+	T zero = 0; \
+	if (!add) \
+		k_fill(dx, &zero, outer * n * inner, sizeof(T)); \
+	_Pragma("omp parallel if (outer * n_ids * inner > PARALLEL_MIN)") \
+	{ \
+		int64_t parts = omp_get_num_threads(), part = omp_get_thread_num(); \
+		for (int64_t r = 0; r < outer * n_ids; r++) { \
+			int64_t id = load_index(ids, r % n_ids, id_size, n); \
+			if (id % parts != part) \
+				continue; \
+			T *to = dx + (r / n_ids * n + id) * inner; \
+			const T *from = dy + r * inner; \
+			for (int64_t j = 0; j < inner; j++) \
+				to[j] += from[j]; \
+		} \
+	} \
+}
+K_FLOATS(GATHER_GRAD)
+
+#define TEMPLATE "kernels/cpu/index.h"
+#include "kernels/cpu/each_number.h"

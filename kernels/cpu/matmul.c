@@ -1,0 +1,159 @@
+/* kernels/cpu/matmul.c: matrix products.
+ *
+ * f32 runs on oneDNN: its blocked gemm (as inner product or matmul) or its batch-reduce kernels, by what
+ * measured fastest for each transposition; other dtypes, and what the library serves by reference only, run
+ * on our loops.  One idea: a batch of which b is broadcast and a is whole is one taller matrix. */
+#include "kernels/cpu/prim.h"
+
+/* Folds batch dims into m where b does not change along them and a's rows follow on. */
+static KMatmulDesc matmul_fold(const KMatmulDesc *d)
+{
+	KMatmulDesc f = *d;
+	while (f.n_batch > 0 && !f.ta) {
+		int last = f.n_batch - 1;
+		if (f.batch[last] != 1 && (f.sb[last] != 0 || f.sa[last] != f.m * f.k))
+			break;
+		f.m *= f.batch[last];
+		f.n_batch--;
+	}
+	while (f.n_batch > 0 && f.batch[f.n_batch - 1] == 1)
+		f.n_batch--;
+	return f;
+}
+
+static void matrix_md(dnnl_memory_desc_t *md, const KMatmulDesc *d, int64_t rows, int64_t cols,
+	bool transposed, const int64_t *batch_stride)
+{
+	dnnl_dims_t dim, stride;
+	int nb = d->n_batch;
+	for (int i = 0; i < nb; i++) {
+		dim[i] = batch_stride[i] == 0 ? 1 : d->batch[i];
+		stride[i] = batch_stride[i] == 0 ? rows * cols : batch_stride[i];
+	}
+	dim[nb] = rows;
+	dim[nb + 1] = cols;
+	stride[nb] = transposed ? 1 : cols;
+	stride[nb + 1] = transposed ? rows : 1;
+	prim_check(dnnl_memory_desc_init_by_strides(md, nb + 2, dim, dnnl_f32, stride), "describe a matrix");
+}
+
+static bool accept_matmul(const char *impl, dnnl_primitive_desc_t pd, const void *context)
+{
+	const KMatmulDesc *d = context;
+	bool brgemm = strncmp(impl, "brg", 3) == 0;
+	/* the batch-reduce kernels win where b is transposed and short in n, or the batch is of small matrices */
+	bool want = d->n_batch > 0 || (!d->ta && d->tb && d->n <= d->k);
+	return prim_scratch_bytes(pd) <= d->work_bytes && (!brgemm || want);
+}
+
+/* arg order of every product: y, a, b[, bias], scratch */
+static void matmul_run(KPrim *p, PrimArgs *t, char *work)
+{
+	int bias = p->matmul.bias;
+	for (int i = 0; i < 3 + bias; i++)
+		prim_set(p, i, t->at[i]);
+	prim_set(p, 3 + bias, work);
+	prim_execute(p);
+}
+
+static KPrim *create_matmul(const KMatmulDesc *d)
+{
+	dnnl_memory_desc_t a, b, y, bias;
+	int64_t whole[6];
+	int64_t s = d->m * d->n;
+	for (int i = d->n_batch - 1; i >= 0; i--) {
+		whole[i] = s;
+		s *= d->batch[i];
+	}
+	matrix_md(&a, d, d->m, d->k, d->ta, d->sa);
+	matrix_md(&b, d, d->k, d->n, d->tb, d->sb);
+	matrix_md(&y, d, d->m, d->n, false, whole);
+	if (d->bias) {
+		dnnl_dims_t dim, stride;
+		for (int i = 0; i < d->n_batch + 2; i++)
+			dim[i] = 1, stride[i] = d->n;
+		dim[d->n_batch + 1] = d->n;
+		stride[d->n_batch + 1] = 1;
+		prim_check(dnnl_memory_desc_init_by_strides(&bias, d->n_batch + 2, dim, dnnl_f32, stride),
+			"describe a bias");
+	}
+	dnnl_matmul_desc_t op;
+	prim_check(dnnl_matmul_desc_init(&op, &a, &b, d->bias ? &bias : NULL, &y), "describe a matmul");
+	dnnl_primitive_desc_t pd = prim_choose(&op, NULL, accept_matmul, d);
+	if (!pd)
+		return NULL;
+	KPrim *p = prim_new("");
+	p->matmul = *d;
+	p->run = matmul_run;
+	prim_add_arg(p, DNNL_ARG_DST, &y);
+	prim_add_arg(p, DNNL_ARG_SRC, &a);
+	prim_add_arg(p, DNNL_ARG_WEIGHTS, &b);
+	if (d->bias)
+		prim_add_arg(p, DNNL_ARG_BIAS, &bias);
+	prim_take(p, pd);
+	dnnl_primitive_desc_destroy(pd);
+	return p;
+}
+
+static void md_2d(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, bool transposed)
+{
+	dnnl_dims_t dim = {rows, cols};
+	prim_check(dnnl_memory_desc_init_by_tag(md, 2, dim, dnnl_f32, transposed ? dnnl_ba : dnnl_ab),
+		"describe a matrix");
+}
+
+static bool accept_inner(const char *impl, dnnl_primitive_desc_t pd, const void *context)
+{
+	(void)impl;
+	return prim_scratch_bytes(pd) <= ((const KMatmulDesc *)context)->work_bytes;
+}
+
+/* y = a op(b) + bias as an inner product: src a (m, k), weights (n, k) */
+static KPrim *create_inner(const KMatmulDesc *d)
+{
+	dnnl_memory_desc_t a, w, y, bias;
+	dnnl_inner_product_desc_t op;
+	dnnl_dims_t n = {d->n};
+	md_2d(&a, d->m, d->k, false);
+	md_2d(&w, d->n, d->k, !d->tb);
+	md_2d(&y, d->m, d->n, false);
+	prim_check(dnnl_memory_desc_init_by_tag(&bias, 1, n, dnnl_f32, dnnl_a), "describe a bias");
+	if (dnnl_inner_product_forward_desc_init(&op, dnnl_forward_training, &a, &w, d->bias ? &bias : NULL, &y))
+		return NULL;
+	dnnl_primitive_desc_t pd = prim_choose(&op, NULL, accept_inner, d);
+	if (!pd)
+		return NULL;
+	KPrim *p = prim_new("");
+	p->matmul = *d;
+	p->run = matmul_run;
+	prim_add_arg(p, DNNL_ARG_DST, &y);
+	prim_add_arg(p, DNNL_ARG_SRC, &a);
+	prim_add_arg(p, DNNL_ARG_WEIGHTS, &w);
+	if (d->bias)
+		prim_add_arg(p, DNNL_ARG_BIAS, &bias);
+	prim_take(p, pd);
+	dnnl_primitive_desc_destroy(pd);
+	return p;
+}
+
+KPrim *k_matmul_create(const KMatmulDesc *desc)
+{
+	KMatmulDesc d = matmul_fold(desc);
+	int64_t count = d.m * d.n;
+	for (int i = 0; i < d.n_batch; i++)
+		count *= d.batch[i];
+	if (d.dtype != K_F32 || count == 0 || d.k == 0)
+		return matmul_plain_create(&d);
+	KPrim *p = NULL;
+	if (d.n_batch == 0 && !d.ta && !(d.tb && d.n <= d.k))
+		p = create_inner(&d);
+	if (!p)
+		p = create_matmul(&d);
+	return p ? p : matmul_plain_create(&d);
+}
+
+void k_matmul_run(KPrim *p, void *y, const void *a, const void *b, const void *bias, void *work)
+{
+	PrimArgs t = {{y, (void *)(uintptr_t)a, (void *)(uintptr_t)b, (void *)(uintptr_t)bias}};
+	p->run(p, &t, work);
+}

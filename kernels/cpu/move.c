@@ -1,0 +1,205 @@
+/* kernels/cpu/move.c: copies that change places only: transpose, broadcast, slice, pad, concat, split.
+ *
+ * One idea: all but the last three are one strided copy y[ys . i] = x[xs . i].  Its dims are merged where
+ * both sides allow; then it is runs of memcpy or fill, or, where y and x are contiguous along different
+ * dims, square tiles.  Elements are moved as unsigned integers of their size. */
+#include "kernels/cpu/common.h"
+
+enum { TILE_STRIP = 128 }; /* of the dim that x is contiguous along, per task */
+
+typedef struct Move {
+	int rank;
+	int64_t dim[K_MAX_RANK], xs[K_MAX_RANK], ys[K_MAX_RANK];
+	int tile_dim; /* x is contiguous along it, y along the last; -1 = no tiles */
+} Move;
+
+/* Where index i of a padded dim of n reads. */
+INLINE int64_t pad_source(int64_t i, int64_t n, KPadMode mode)
+{
+	if (i >= 0 && i < n)
+		return i;
+	if (mode == K_PAD_EDGE || n == 1)
+		return i < 0 ? 0 : n - 1;
+	if (mode == K_PAD_WRAP)
+		return (i % n + n) % n;
+	int64_t period = 2 * (n - 1), p = (i % period + period) % period;
+	return p < n ? p : period - p;
+}
+
+#define T uint8_t
+#define SUFFIX 1
+#include "kernels/cpu/move.h"
+#define T uint16_t
+#define SUFFIX 2
+#include "kernels/cpu/move.h"
+#define T uint32_t
+#define SUFFIX 4
+#include "kernels/cpu/move.h"
+#define T uint64_t
+#define SUFFIX 8
+#include "kernels/cpu/move.h"
+
+/* Drops dims of 1 and merges neighbours that both sides walk as one. */
+static Move move_plan(int rank, const int64_t *dim, const int64_t *xs, const int64_t *ys)
+{
+	Move m = {.tile_dim = -1};
+	for (int i = 0; i < rank; i++) {
+		int l = m.rank - 1;
+		if (dim[i] == 1)
+			continue;
+		if (m.rank && m.xs[l] == xs[i] * dim[i] && m.ys[l] == ys[i] * dim[i]) {
+			m.dim[l] *= dim[i];
+			m.xs[l] = xs[i];
+			m.ys[l] = ys[i];
+			continue;
+		}
+		m.dim[m.rank] = dim[i];
+		m.xs[m.rank] = xs[i];
+		m.ys[m.rank++] = ys[i];
+	}
+	if (!m.rank)
+		m.dim[m.rank] = 1, m.xs[0] = 1, m.ys[m.rank++] = 1;
+	int last = m.rank - 1;
+	for (int i = 0; i < last; i++)
+		if (m.xs[i] == 1 && m.ys[last] == 1 && m.xs[last] > 1 && m.dim[i] >= 4 && m.dim[last] >= 4)
+			m.tile_dim = i;
+	return m;
+}
+
+static void move_strided(void *y, const void *x, int rank, const int64_t *dim, const int64_t *xs,
+	const int64_t *ys, int size)
+{
+	if (numel(rank, dim) == 0)
+		return;
+	Move m = move_plan(rank, dim, xs, ys);
+	switch (size) {
+	case 1: move_1(y, x, &m); break;
+	case 2: move_2(y, x, &m); break;
+	case 4: move_4(y, x, &m); break;
+	case 8: move_8(y, x, &m); break;
+	}
+}
+
+void k_copy(void *y, const void *x, int64_t bytes)
+{
+	enum { PART = 1 << 18 };
+	#pragma omp parallel for schedule(static) if (bytes > PART)
+	for (int64_t i = 0; i < bytes; i += PART)
+		memcpy((char *)y + i, (const char *)x + i, (size_t)MIN((int64_t)PART, bytes - i));
+}
+
+void k_fill(void *y, const void *value, int64_t n, int size)
+{
+	int64_t zero = 0;
+	move_strided(y, value, 1, &n, &zero, (int64_t[]){1}, size);
+}
+
+void k_transpose(void *y, const void *x, int rank, const int64_t *dim, const int64_t *perm, int size)
+{
+	int64_t xs[K_MAX_RANK], ys[K_MAX_RANK], from[K_MAX_RANK], out[K_MAX_RANK];
+	strides_of(rank, dim, from);
+	for (int i = 0; i < rank; i++) {
+		out[i] = dim[perm[i]];
+		xs[i] = from[perm[i]];
+	}
+	strides_of(rank, out, ys);
+	move_strided(y, x, rank, out, xs, ys, size);
+}
+
+void k_broadcast(void *y, const void *x, int rank, const int64_t *dim, const int64_t *stride, int size)
+{
+	int64_t ys[K_MAX_RANK];
+	strides_of(rank, dim, ys);
+	move_strided(y, x, rank, dim, stride, ys, size);
+}
+
+/* Strides and the first element of the part of xdim that start and step pick. */
+static int64_t slice_strides(int rank, const int64_t *xdim, const int64_t *start, const int64_t *step,
+	int64_t *s)
+{
+	int64_t whole[K_MAX_RANK], first = 0;
+	strides_of(rank, xdim, whole);
+	for (int i = 0; i < rank; i++) {
+		s[i] = whole[i] * step[i];
+		first += whole[i] * start[i];
+	}
+	return first;
+}
+
+void k_slice(void *y, const void *x, int rank, const int64_t *dim, const int64_t *xdim, const int64_t *start,
+	const int64_t *step, int size)
+{
+	int64_t xs[K_MAX_RANK], ys[K_MAX_RANK];
+	int64_t first = slice_strides(rank, xdim, start, step, xs);
+	strides_of(rank, dim, ys);
+	if (numel(rank, dim) > 0)
+		move_strided(y, (const char *)x + first * size, rank, dim, xs, ys, size);
+}
+
+void k_slice_grad(void *dx, const void *dy, int rank, const int64_t *dim, const int64_t *xdim,
+	const int64_t *start, const int64_t *step, int size)
+{
+	int64_t xs[K_MAX_RANK], ys[K_MAX_RANK], zero = 0;
+	int64_t first = slice_strides(rank, xdim, start, step, xs);
+	strides_of(rank, dim, ys);
+	k_fill(dx, &zero, numel(rank, xdim), size);
+	if (numel(rank, dim) > 0)
+		move_strided((char *)dx + first * size, dy, rank, dim, ys, xs, size);
+}
+
+void k_pad(void *y, const void *x, int rank, const int64_t *xdim, const int64_t *before, const int64_t *after,
+	KPadMode mode, const void *value, int size)
+{
+	int64_t dim[K_MAX_RANK] = {0}, xs[K_MAX_RANK], ys[K_MAX_RANK], first = 0;
+	for (int i = 0; i < rank; i++)
+		dim[i] = before[i] + xdim[i] + after[i];
+	if (rank == 0 || mode == K_PAD_CONSTANT) {
+		strides_of(rank, dim, ys);
+		strides_of(rank, xdim, xs);
+		for (int i = 0; i < rank; i++)
+			first += before[i] * ys[i];
+		k_fill(y, value, numel(rank, dim), size);
+		if (numel(rank, xdim) > 0)
+			move_strided((char *)y + first * size, x, rank, xdim, xs, ys, size);
+		return;
+	}
+	if (rank < 1 || numel(rank, dim) == 0)
+		return;
+	switch (size) {
+	case 1: pad_1(y, x, rank, dim, xdim, before, mode); break;
+	case 2: pad_2(y, x, rank, dim, xdim, before, mode); break;
+	case 4: pad_4(y, x, rank, dim, xdim, before, mode); break;
+	case 8: pad_8(y, x, rank, dim, xdim, before, mode); break;
+	}
+}
+
+/* Copies rows of `bytes` between two row pitches. */
+static void copy_rows(char *y, int64_t y_pitch, const char *x, int64_t x_pitch, int64_t rows, int64_t bytes)
+{
+	if (rows == 1) {
+		k_copy(y, x, bytes);
+		return;
+	}
+	#pragma omp parallel for schedule(static) if (rows * bytes > PARALLEL_MIN * 4)
+	for (int64_t r = 0; r < rows; r++)
+		memcpy(y + r * y_pitch, x + r * x_pitch, (size_t)bytes);
+}
+
+void k_concat(void *y, const void *const *x, int n, int64_t outer, const int64_t *chunk)
+{
+	int64_t pitch = 0, at = 0;
+	for (int i = 0; i < n; i++)
+		pitch += chunk[i];
+	for (int i = 0; i < n; at += chunk[i++])
+		copy_rows((char *)y + at, pitch, x[i], chunk[i], outer, chunk[i]);
+}
+
+void k_split(void *const *y, const void *x, int n, int64_t outer, const int64_t *chunk)
+{
+	int64_t pitch = 0, at = 0;
+	for (int i = 0; i < n; i++)
+		pitch += chunk[i];
+	for (int i = 0; i < n; at += chunk[i++])
+		if (y[i])
+			copy_rows(y[i], chunk[i], (const char *)x + at, pitch, outer, chunk[i]);
+}

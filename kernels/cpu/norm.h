@@ -1,0 +1,130 @@
+/* kernels/cpu/norm.h: layer and RMS norm for T; included by norm.c per float type.  Row sums run in f64. */
+
+static void CONCAT(layer_row, SUFFIX)(T *y, T *mean, T *rstd, const T *x, const T *w, const T *b, int64_t n,
+	double eps)
+{
+	double s = 0, q = 0;
+	#pragma omp simd reduction(+:s)
+	for (int64_t i = 0; i < n; i++)
+		s += x[i];
+	double m = s / (double)n;
+	#pragma omp simd reduction(+:q)
+	for (int64_t i = 0; i < n; i++)
+		q += (x[i] - m) * (x[i] - m);
+	T mt = (T)m, r = (T)(1 / sqrt(q / (double)n + eps));
+	if (w && b)
+		for (int64_t i = 0; i < n; i++)
+			y[i] = (x[i] - mt) * r * w[i] + b[i];
+	else
+		for (int64_t i = 0; i < n; i++)
+			y[i] = (x[i] - mt) * r * (w ? w[i] : 1) + (b ? b[i] : 0);
+	if (mean)
+		*mean = mt;
+	if (rstd)
+		*rstd = r;
+}
+
+void CONCAT(k_layer_norm, SUFFIX)(T *y, T *mean, T *rstd, const T *x, const T *w, const T *b, int64_t rows,
+	int64_t cols, double eps)
+{
+	#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
+	for (int64_t r = 0; r < rows; r++)
+		CONCAT(layer_row, SUFFIX)(y + r * cols, mean ? mean + r : NULL, rstd ? rstd + r : NULL, x + r * cols,
+			w, b, cols, eps);
+}
+
+void CONCAT(k_rms_norm, SUFFIX)(T *y, T *rstd, const T *x, const T *w, int64_t rows, int64_t cols, double eps)
+{
+	#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
+	for (int64_t r = 0; r < rows; r++) {
+		const T *from = x + r * cols;
+		T *to = y + r * cols;
+		double q = 0;
+		#pragma omp simd reduction(+:q)
+		for (int64_t i = 0; i < cols; i++)
+			q += (double)from[i] * from[i];
+		T s = (T)(1 / sqrt(q / (double)cols + eps));
+		for (int64_t i = 0; i < cols; i++)
+			to[i] = from[i] * s * (w ? w[i] : 1);
+		if (rstd)
+			rstd[r] = s;
+	}
+}
+
+/* g = dy w, h = (x - mean) rstd:  dx = rstd (g - [mean g] - h mean(g h));  dw += dy h;  db += dy.
+ * RMS norm is the same without the means.  dx may be dy. */
+static void CONCAT(grad_row, SUFFIX)(T *dx, T *restrict dw, T *restrict db, const T *dy, const T *x,
+	const T *w, T m, T rs, int64_t n, bool centred)
+{
+	double sg = 0, sh = 0;
+	if (dw)
+		for (int64_t i = 0; i < n; i++)
+			dw[i] += dy[i] * ((x[i] - m) * rs);
+	if (db)
+		for (int64_t i = 0; i < n; i++)
+			db[i] += dy[i];
+	if (!dx)
+		return;
+	if (w) {
+		#pragma omp simd reduction(+:sg, sh)
+		for (int64_t i = 0; i < n; i++) {
+			double g = dy[i] * w[i];
+			sg += g;
+			sh += g * ((x[i] - m) * rs);
+		}
+	} else {
+		#pragma omp simd reduction(+:sg, sh)
+		for (int64_t i = 0; i < n; i++) {
+			double g = dy[i];
+			sg += g;
+			sh += g * ((x[i] - m) * rs);
+		}
+	}
+	T a = centred ? (T)(sg / (double)n) : 0, c = (T)(sh / (double)n);
+	for (int64_t i = 0; i < n; i++)
+		dx[i] = rs * (dy[i] * (w ? w[i] : 1) - a - (x[i] - m) * rs * c);
+}
+
+/* work: [chunk][dw, db][cols] */
+static void CONCAT(norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w, const T *mean,
+	const T *rstd, int64_t rows, int64_t cols, T *work)
+{
+	int64_t chunks = kwork_norm_chunks(rows);
+	#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
+	for (int64_t c = 0; c < chunks; c++) {
+		T *pw = dw ? work + 2 * c * cols : NULL, *pb = db ? work + (2 * c + 1) * cols : NULL;
+		if (pw)
+			memset(pw, 0, (size_t)cols * sizeof(T));
+		if (pb)
+			memset(pb, 0, (size_t)cols * sizeof(T));
+		for (int64_t r = rows * c / chunks; r < rows * (c + 1) / chunks; r++)
+			CONCAT(grad_row, SUFFIX)(dx ? dx + r * cols : NULL, pw, pb, dy + r * cols, x + r * cols, w,
+				mean ? mean[r] : 0, rstd[r], cols, mean != NULL);
+	}
+	#pragma omp parallel for schedule(static) if (chunks * cols > PARALLEL_MIN)
+	for (int64_t i = 0; i < cols; i++) {
+		double sw = 0, sb = 0;
+		for (int64_t c = 0; c < chunks; c++) {
+			sw += dw ? work[2 * c * cols + i] : 0;
+			sb += db ? work[(2 * c + 1) * cols + i] : 0;
+		}
+		if (dw)
+			dw[i] = (T)sw;
+		if (db)
+			db[i] = (T)sb;
+	}
+}
+
+void CONCAT(k_layer_norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
+	const T *mean, const T *rstd, int64_t rows, int64_t cols, void *work)
+{
+	CONCAT(norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, rows, cols, work);
+}
+
+void CONCAT(k_rms_norm_grad, SUFFIX)(T *dx, T *dw, const T *dy, const T *x, const T *w, const T *rstd,
+	int64_t rows, int64_t cols, void *work)
+{
+	CONCAT(norm_grad, SUFFIX)(dx, dw, NULL, dy, x, w, NULL, rstd, rows, cols, work);
+}
+#undef T
+#undef SUFFIX

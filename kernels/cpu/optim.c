@@ -1,0 +1,175 @@
+/* kernels/cpu/optim.c: updates over flat shards, segment by segment; gap zeroing; the sum of squares.
+ *
+ * Segments name the parameter group; what lies between them is not touched.  Blocks of a segment are shared
+ * by threads; elements do not depend on each other, and the sum of squares is chunked by length alone. */
+#include "kernels/cpu/common.h"
+
+enum { BLOCK = 8192, CHUNKS = 256 };
+
+typedef struct Update {
+	float lr, decay, scale, clip, beta1, beta2, eps;
+	float step, root; /* adam: lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t) */
+	bool nesterov;
+} Update;
+
+static Update update_of(const Group *g, const StepScalars *s)
+{
+	double t = (double)s->step;
+	Update u = {.lr = s->lr * g->lr_scale, .decay = g->weight_decay, .scale = s->grad_scale * s->clip_coef,
+		.clip = s->clip_value > 0 ? s->clip_value : INFINITY, .beta1 = g->beta1, .beta2 = g->beta2,
+		.eps = g->eps};
+	u.step = (float)((double)u.lr / (1 - pow((double)g->beta1, t)));
+	u.root = (float)(1 / sqrt(1 - pow((double)g->beta2, t)));
+	return u;
+}
+
+INLINE float gradient(const Update *u, float g)
+{
+	g *= u->scale;
+	g = g > u->clip ? u->clip : g;
+	return g < -u->clip ? -u->clip : g;
+}
+
+static void sgd(const Update *u, float *p, float *m, float *unused, const float *g, int64_t n)
+{
+	(void)unused;
+	if (!m) {
+		for (int64_t i = 0; i < n; i++)
+			p[i] -= u->lr * (gradient(u, g[i]) + u->decay * p[i]);
+		return;
+	}
+	float mu = u->beta1, ahead = u->nesterov ? u->beta1 : 1, now = u->nesterov ? 1 : 0;
+	for (int64_t i = 0; i < n; i++) {
+		float d = gradient(u, g[i]) + u->decay * p[i];
+		m[i] = mu * m[i] + d;
+		p[i] -= u->lr * (now * d + ahead * m[i]);
+	}
+}
+
+INLINE void adam_one(const Update *u, float *p, float *m, float *v, float d)
+{
+	*m = *m + (1 - u->beta1) * (d - *m);
+	*v = u->beta2 * *v + (1 - u->beta2) * d * d;
+	*p -= u->step * *m / (sqrtf(*v) * u->root + u->eps);
+}
+
+static void adam(const Update *u, float *p, float *m, float *v, const float *g, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		adam_one(u, p + i, m + i, v + i, gradient(u, g[i]) + u->decay * p[i]);
+}
+
+static void adamw(const Update *u, float *p, float *m, float *v, const float *g, int64_t n)
+{
+	float keep = 1 - u->lr * u->decay;
+	for (int64_t i = 0; i < n; i++) {
+		p[i] *= keep;
+		adam_one(u, p + i, m + i, v + i, gradient(u, g[i]));
+	}
+}
+
+static void adagrad(const Update *u, float *p, float *sum, float *unused, const float *g, int64_t n)
+{
+	(void)unused;
+	for (int64_t i = 0; i < n; i++) {
+		float d = gradient(u, g[i]) + u->decay * p[i];
+		sum[i] += d * d;
+		p[i] -= u->lr * d / (sqrtf(sum[i]) + u->eps);
+	}
+}
+
+static void lion(const Update *u, float *p, float *m, float *unused, const float *g, int64_t n)
+{
+	float keep = 1 - u->lr * u->decay;
+	(void)unused;
+	for (int64_t i = 0; i < n; i++) {
+		float d = gradient(u, g[i]), c = m[i] + (1 - u->beta1) * (d - m[i]);
+		p[i] = p[i] * keep - u->lr * (c > 0 ? 1.0f : c < 0 ? -1.0f : 0.0f);
+		m[i] = m[i] + (1 - u->beta2) * (d - m[i]);
+	}
+}
+
+typedef void Rule(const Update *u, float *p, float *a, float *b, const float *g, int64_t n);
+
+static void update(Rule *rule, float *p, float *a, float *b, const float *g, const Segment *seg,
+	int64_t n_seg, const Group *group, const StepScalars *s, bool nesterov)
+{
+	if (s->skip)
+		return;
+	#pragma omp parallel
+	for (int64_t k = 0; k < n_seg; k++) {
+		Update u = update_of(&group[seg[k].group], s);
+		u.nesterov = nesterov;
+		#pragma omp for schedule(static) nowait
+		for (int64_t i = 0; i < seg[k].length; i += BLOCK) {
+			int64_t at = seg[k].begin + i, n = MIN(BLOCK, seg[k].length - i);
+			rule(&u, p + at, a ? a + at : NULL, b ? b + at : NULL, g + at, n);
+		}
+	}
+}
+
+void k_sgd_f32(float *p, float *m, const float *g, const Segment *seg, int64_t n_seg, const Group *group,
+	const StepScalars *s, bool nesterov)
+{
+	update(sgd, p, m, NULL, g, seg, n_seg, group, s, nesterov);
+}
+
+void k_adam_f32(float *p, float *m, float *v, const float *g, const Segment *seg, int64_t n_seg,
+	const Group *group, const StepScalars *s)
+{
+	update(adam, p, m, v, g, seg, n_seg, group, s, false);
+}
+
+void k_adamw_f32(float *p, float *m, float *v, const float *g, const Segment *seg, int64_t n_seg,
+	const Group *group, const StepScalars *s)
+{
+	update(adamw, p, m, v, g, seg, n_seg, group, s, false);
+}
+
+void k_adagrad_f32(float *p, float *sum, const float *g, const Segment *seg, int64_t n_seg,
+	const Group *group, const StepScalars *s)
+{
+	update(adagrad, p, sum, NULL, g, seg, n_seg, group, s, false);
+}
+
+void k_lion_f32(float *p, float *m, const float *g, const Segment *seg, int64_t n_seg, const Group *group,
+	const StepScalars *s)
+{
+	update(lion, p, m, NULL, g, seg, n_seg, group, s, false);
+}
+
+void k_zero_gaps(void *flat, int64_t count, const Segment *seg, int64_t n_seg, int size)
+{
+	int64_t at = 0;
+	for (int64_t k = 0; k <= n_seg; k++) {
+		int64_t begin = k < n_seg ? seg[k].begin : count;
+		if (begin > at)
+			memset((char *)flat + at * size, 0, (size_t)((begin - at) * size));
+		at = k < n_seg ? seg[k].begin + seg[k].length : count;
+	}
+}
+
+void k_sumsq_f32(double *out, double *by_tensor, const float *g, const Segment *seg, int64_t n_seg)
+{
+	double part[CHUNKS], total = 0;
+	for (int64_t k = 0; k < n_seg; k++) {
+		const float *from = g + seg[k].begin;
+		int64_t n = seg[k].length, chunks = MAX(1, MIN(CHUNKS, n / BLOCK));
+		#pragma omp parallel for schedule(static) if (n > 4 * PARALLEL_MIN)
+		for (int64_t c = 0; c < chunks; c++) {
+			double s = 0;
+			int64_t end = n * (c + 1) / chunks;
+			#pragma omp simd reduction(+:s)
+			for (int64_t i = n * c / chunks; i < end; i++)
+				s += (double)from[i] * from[i];
+			part[c] = s;
+		}
+		double s = 0;
+		for (int64_t c = 0; c < chunks; c++)
+			s += part[c];
+		if (by_tensor)
+			by_tensor[seg[k].tensor] += s;
+		total += s;
+	}
+	*out = total;
+}

@@ -1,0 +1,52 @@
+/* kernels/cpu/pool.c: max and average pooling and their gradients, one to three spatial dims.
+ *
+ * Channels are the inner loop; channels-first data is the same with n*c samples of one channel.  Gradients
+ * are scattered sample by sample, so no two threads write one element. */
+#include "kernels/cpu/common.h"
+
+enum { LANES = 64 };
+
+typedef struct Plane {
+	const KPool *p;
+	int64_t n, c, in, out, kernel;
+} Plane;
+
+static Plane plane_of(const KPool *p)
+{
+	return (Plane){p, p->layout ? p->n : p->n * p->c, p->layout ? p->c : 1, numel(p->rank, p->in),
+		numel(p->rank, p->out), numel(p->rank, p->kernel)};
+}
+
+/* The flat input position of kernel position k at output position q, -1 outside. */
+static int64_t pool_input_at(const KPool *p, int64_t q, int64_t k)
+{
+	int64_t qa[3], ka[3], at = 0;
+	unravel(q, p->rank, p->out, qa);
+	unravel(k, p->rank, p->kernel, ka);
+	for (int i = 0; i < p->rank; i++) {
+		int64_t x = qa[i] * p->stride[i] + ka[i] * p->dilation[i] - p->pad[i];
+		if (x < 0 || x >= p->in[i])
+			return -1;
+		at = at * p->in[i] + x;
+	}
+	return at;
+}
+
+/* What an average divides by at output position q: pads count when count_pad, ceil mode's extra never. */
+static int64_t pool_count(const KPool *p, int64_t q)
+{
+	int64_t qa[3], count = 1;
+	unravel(q, p->rank, p->out, qa);
+	for (int i = 0; i < p->rank; i++) {
+		int64_t lo = p->count_pad ? -p->pad[i] : 0, hi = p->in[i] + (p->count_pad ? p->pad_end[i] : 0), c = 0;
+		for (int64_t k = 0; k < p->kernel[i]; k++) {
+			int64_t x = qa[i] * p->stride[i] + k * p->dilation[i] - p->pad[i];
+			c += x >= lo && x < hi;
+		}
+		count *= c;
+	}
+	return count;
+}
+
+#define TEMPLATE "kernels/cpu/pool.h"
+#include "kernels/cpu/each_float.h"

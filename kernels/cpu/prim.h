@@ -1,0 +1,60 @@
+/* kernels/cpu/prim.h: a primitive: one oneDNN primitive, one of our own kernels, or one over another.
+ *
+ * oneDNN may split a sum over threads, so f32 matmul and convolution are reproducible for a fixed number
+ * of threads, not across numbers.  A reference implementation of the library is never taken. */
+#ifndef SHARDC_CPU_PRIM_H
+#define SHARDC_CPU_PRIM_H
+
+#include <dnnl.h>
+
+#include "kernels/cpu/common.h"
+
+enum { PRIM_MAX_ARGS = 6 };
+
+/* Tensors of a primitive in run's order; what each is for oneDNN is the creator's affair. */
+typedef struct PrimArgs { void *at[4]; } PrimArgs;
+
+struct KPrim {
+	void (*run)(KPrim *p, PrimArgs *args, char *work);
+	char impl[64];
+	int64_t work;
+	/* oneDNN */
+	dnnl_primitive_t prim;
+	int n_args;
+	dnnl_exec_arg_t arg[PRIM_MAX_ARGS];
+	dnnl_memory_t scratch;
+	/* weights between their plain and the implementation's own layout */
+	dnnl_primitive_t reorder;
+	dnnl_exec_arg_t reorder_arg[2];
+	int64_t packed_bytes;
+	/* own kernels */
+	KPrim *inner;
+	KMatmulDesc matmul;
+	KConvDesc conv;
+};
+
+dnnl_engine_t prim_engine(void);
+dnnl_stream_t prim_stream(void);
+KPrim *prim_new(const char *impl);
+void prim_check(dnnl_status_t status, const char *what);
+/* Adds an argument of the primitive; returns its place in arg. */
+int prim_add_arg(KPrim *p, int id, const dnnl_memory_desc_t *md);
+void prim_set(KPrim *p, int i, const void *at);
+void prim_execute(KPrim *p);
+
+/* The next implementation of op_desc that is no reference and whose scratch fits into work_bytes less what
+ * its weights' layout takes; NULL when there is none.  accept may be NULL. */
+typedef bool PrimAccept(const char *impl, dnnl_primitive_desc_t pd, const void *context);
+dnnl_primitive_desc_t prim_choose(const_dnnl_op_desc_t op_desc, dnnl_primitive_desc_t hint,
+	PrimAccept *accept, const void *context);
+int64_t prim_scratch_bytes(dnnl_primitive_desc_t pd);
+const dnnl_memory_desc_t *prim_md(dnnl_primitive_desc_t pd, dnnl_query_t what);
+/* Makes p run pd: its name, the primitive and the scratch argument (added last). */
+void prim_take(KPrim *p, dnnl_primitive_desc_t pd);
+
+/* matmul_plain.c, conv_plain.c: any dtype and shape, by loops. */
+KPrim *matmul_plain_create(const KMatmulDesc *d);
+typedef enum ConvKind { CONV_FORWARD, CONV_GRAD_X, CONV_GRAD_W } ConvKind;
+KPrim *conv_plain_create(const KConvDesc *d, ConvKind kind);
+
+#endif

@@ -1,0 +1,118 @@
+/* kernels/cpu/softmax.h: softmax, its logarithm and both gradients for T; included by softmax.c per type. */
+
+/* Largest of n, and the sum of e^(x - max). */
+static T CONCAT(exp_sum, SUFFIX)(const T *x, int64_t n, double *sum)
+{
+	double total = 0;
+	T m = CONCAT(max_of, SUFFIX)(x, n);
+	T shift = m == -(T)INFINITY ? 0 : m;
+	for (int64_t p = 0; p < n; p += PIECE) {
+		int64_t end = MIN(p + PIECE, n);
+		T s = 0;
+		#pragma omp simd reduction(+:s)
+		for (int64_t i = p; i < end; i++)
+			s += CONCAT(ew_exp, SUFFIX)(x[i] - shift);
+		total += (double)s;
+	}
+	*sum = total;
+	return shift;
+}
+
+static void CONCAT(row, SUFFIX)(T *y, const T *x, int64_t n, bool logarithm)
+{
+	double sum;
+	T m = CONCAT(exp_sum, SUFFIX)(x, n, &sum);
+	T scale = (T)(1 / sum), shift = (T)(m + log(sum));
+	if (logarithm)
+		for (int64_t i = 0; i < n; i++)
+			y[i] = x[i] - shift;
+	else
+		for (int64_t i = 0; i < n; i++)
+			y[i] = CONCAT(ew_exp, SUFFIX)(x[i] - m) * scale;
+}
+
+/* w neighbouring columns at once */
+static void CONCAT(cols, SUFFIX)(T *y, const T *x, int64_t n, int64_t stride, int64_t w, bool logarithm)
+{
+	T m[LANES], s[LANES] = {0};
+	for (int64_t j = 0; j < w; j++)
+		m[j] = x[j];
+	for (int64_t i = 1; i < n; i++)
+		for (int64_t j = 0; j < w; j++)
+			m[j] = x[i * stride + j] > m[j] ? x[i * stride + j] : m[j];
+	for (int64_t j = 0; j < w; j++)
+		m[j] = m[j] == -(T)INFINITY ? 0 : m[j];
+	for (int64_t i = 0; i < n; i++)
+		for (int64_t j = 0; j < w; j++)
+			s[j] += CONCAT(ew_exp, SUFFIX)(x[i * stride + j] - m[j]);
+	for (int64_t j = 0; j < w; j++)
+		s[j] = logarithm ? m[j] + CONCAT(ew_log, SUFFIX)(s[j]) : 1 / s[j];
+	for (int64_t i = 0; i < n; i++)
+		for (int64_t j = 0; j < w; j++) {
+			T v = x[i * stride + j];
+			y[i * stride + j] = logarithm ? v - s[j] : CONCAT(ew_exp, SUFFIX)(v - m[j]) * s[j];
+		}
+}
+
+static void CONCAT(softmax, SUFFIX)(T *y, const T *x, int64_t outer, int64_t n, int64_t inner, bool logarithm)
+{
+	int64_t blocks = ceil_div(inner, LANES);
+	#pragma omp parallel for schedule(static) if (outer * n * inner > PARALLEL_MIN)
+	for (int64_t t = 0; t < outer * blocks; t++) {
+		int64_t j = t % blocks * LANES, at = t / blocks * n * inner + j;
+		if (inner == 1)
+			CONCAT(row, SUFFIX)(y + at, x + at, n, logarithm);
+		else
+			CONCAT(cols, SUFFIX)(y + at, x + at, n, inner, MIN(LANES, inner - j), logarithm);
+	}
+}
+
+/* softmax: dx = y (dy - sum(dy y));  log: dx = dy - e^y sum(dy).  dx may be dy or y. */
+static void CONCAT(grad_row, SUFFIX)(T *dx, const T *dy, const T *y, int64_t n, int64_t stride,
+	bool logarithm)
+{
+	double s = 0;
+	#pragma omp simd reduction(+:s)
+	for (int64_t i = 0; i < n; i++)
+		s += (double)dy[i * stride] * (logarithm ? 1 : y[i * stride]);
+	T sum = (T)s;
+	if (logarithm)
+		for (int64_t i = 0; i < n; i++)
+			dx[i * stride] = dy[i * stride] - CONCAT(ew_exp, SUFFIX)(y[i * stride]) * sum;
+	else
+		for (int64_t i = 0; i < n; i++)
+			dx[i * stride] = y[i * stride] * (dy[i * stride] - sum);
+}
+
+static void CONCAT(softmax_grad, SUFFIX)(T *dx, const T *dy, const T *y, int64_t outer, int64_t n,
+	int64_t inner, bool logarithm)
+{
+	#pragma omp parallel for schedule(static) if (outer * n * inner > PARALLEL_MIN)
+	for (int64_t r = 0; r < outer * inner; r++) {
+		int64_t at = r / inner * n * inner + r % inner;
+		if (inner == 1)
+			CONCAT(grad_row, SUFFIX)(dx + at, dy + at, y + at, n, 1, logarithm);
+		else
+			CONCAT(grad_row, SUFFIX)(dx + at, dy + at, y + at, n, inner, logarithm);
+	}
+}
+
+void CONCAT(k_softmax, SUFFIX)(T *y, const T *x, int64_t outer, int64_t n, int64_t inner)
+{
+	CONCAT(softmax, SUFFIX)(y, x, outer, n, inner, false);
+}
+void CONCAT(k_log_softmax, SUFFIX)(T *y, const T *x, int64_t outer, int64_t n, int64_t inner)
+{
+	CONCAT(softmax, SUFFIX)(y, x, outer, n, inner, true);
+}
+void CONCAT(k_softmax_grad, SUFFIX)(T *dx, const T *dy, const T *y, int64_t outer, int64_t n, int64_t inner)
+{
+	CONCAT(softmax_grad, SUFFIX)(dx, dy, y, outer, n, inner, false);
+}
+void CONCAT(k_log_softmax_grad, SUFFIX)(T *dx, const T *dy, const T *y, int64_t outer, int64_t n,
+	int64_t inner)
+{
+	CONCAT(softmax_grad, SUFFIX)(dx, dy, y, outer, n, inner, true);
+}
+#undef T
+#undef SUFFIX
