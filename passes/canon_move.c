@@ -75,6 +75,8 @@ Value *canon_reshape_squeezed(Rewriter *r, Op *op)
 static bool match_split(const Type *from, const Type *to, int *begin)
 {
 	int i = 0;
+	if (!type_numel(to))
+		return false;
 	for (int k = 0; k < from->rank; k++) {
 		int64_t product = 1;
 		begin[k] = i;
@@ -104,8 +106,29 @@ Value *canon_reshape_transpose(Rewriter *r, Op *op)
 			now[i] = rank;
 			inner.dim[rank++] = to->dim[i];
 		}
-	Value *x = first->in[0].value;
-	return type_same_shape(&inner, &x->type) ? ir_transpose(&r->b, x, now) : NULL;
+	return ir_transpose(&r->b, ir_reshape(&r->b, first->in[0].value, inner.rank, inner.dim), now);
+}
+
+Value *canon_reshape_merged(Rewriter *r, Op *op)
+{
+	Op *t = def_of(op->in[0].value, OP_TRANSPOSE);
+	const Type *to = type_of(op);
+	int begin[IR_MAX_RANK + 1], perm[IR_MAX_RANK], now[IR_MAX_RANK], rank = 0;
+	int64_t dim[IR_MAX_RANK];
+	if (!t || !match_split(to, type_of(t), begin))
+		return NULL;
+	perm_of(t, perm);
+	for (int k = 0; k < to->rank; k++)
+		for (int i = begin[k]; i + 1 < begin[k + 1]; i++)
+			if (perm[i + 1] != perm[i] + 1)
+				return NULL;
+	for (int k = 0; k < type_of(t)->rank; k++)
+		for (int i = 0; i < to->rank; i++)
+			if (perm[begin[i]] == k) {
+				now[i] = rank;
+				dim[rank++] = to->dim[i];
+			}
+	return ir_transpose(&r->b, ir_reshape(&r->b, t->in[0].value, rank, dim), now);
 }
 
 Value *canon_reshape_matmul(Rewriter *r, Op *op)

@@ -109,10 +109,12 @@ static bool sweep(Rewriter *r, int n_sets, const RuleSet *sets)
 	return changed;
 }
 
-void rewrite_module(Module *m, Diag *d, int n_sets, const RuleSet *sets)
+void rewrite_module(Module *m, Diag *d, int n_sets, const RuleSet *sets, void *context)
 {
-	Rewriter r = {.m = m, .d = d, .scratch = arena_new()};
+	Rewriter r = {.m = m, .d = d, .scratch = arena_new(), .context = context};
 	int sweeps = 0;
+	r.told = ptrmap_new(r.scratch);
+	r.memo = ptrmap_new(r.scratch);
 	r.env = eval_new(m, r.scratch);
 	eval_set_round(r.env, true);
 	for (int s = 0; s < SEC_COUNT; s++)

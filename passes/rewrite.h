@@ -17,6 +17,9 @@ typedef struct Rewriter {
 	Diag *d;
 	Arena *scratch;
 	EvalEnv *env;   /* of constants */
+	void *context;  /* of the pass's own rules */
+	PtrMap *told;   /* ops whose refusal was said */
+	PtrMap *memo;   /* of the pass's own rules, by value */
 	VEC(Op *) queue;
 	int head;
 } Rewriter;
@@ -27,7 +30,7 @@ typedef struct Rule { int kind; const char *pattern; RuleFn *fn; } Rule; /* kind
 typedef struct RuleSet { const Rule *rule; int n; } RuleSet;
 
 /* Applies the sets, earlier ones first at each op, and removes what becomes unused. */
-void rewrite_module(Module *m, Diag *d, int n_sets, const RuleSet *sets);
+void rewrite_module(Module *m, Diag *d, int n_sets, const RuleSet *sets, void *context);
 /* For rules that emit elsewhere than before their op. */
 void rewrite_enqueue(Rewriter *r, Op *op);
 /* Emits op's kind with other operands and attributes; replaces op's results but the first. */

@@ -1,0 +1,259 @@
+/* passes/layout.c: channels-last convolutions, pooling and batch norms.
+ *
+ * Each such op is rewritten between two transposes; then the transpose behind it, from [N,spatial,C] back
+ * to [N,C,spatial], is moved through the ops that follow until it meets the next one's and cancels, or
+ * ends at an op that cares.  Weights keep their layout.  A module without such ops is left alone. */
+#include "passes/canon.h"
+#include "passes/passes.h"
+
+#include <string.h>
+
+static const Type *type_of(const Op *op)
+{
+	return &op->out[0]->type;
+}
+
+/* ---- the two transposes ---- */
+
+static void perm_to_last(int rank, int *perm) /* [N,C,spatial] -> [N,spatial,C] */
+{
+	perm[0] = 0;
+	for (int i = 1; i < rank; i++)
+		perm[i] = i == rank - 1 ? 1 : i + 1;
+}
+
+static void perm_to_first(int rank, int *perm)
+{
+	perm[0] = 0;
+	for (int i = 1; i < rank; i++)
+		perm[i] = i == 1 ? rank - 1 : i - 1;
+}
+
+static Value *to_last(Builder *b, Value *v)
+{
+	int perm[IR_MAX_RANK];
+	perm_to_last(v->type.rank, perm);
+	return v->type.rank < 3 ? v : ir_transpose(b, v, perm);
+}
+
+static Value *to_first(Builder *b, Value *v)
+{
+	int perm[IR_MAX_RANK];
+	perm_to_first(v->type.rank, perm);
+	return v->type.rank < 3 ? v : ir_transpose(b, v, perm);
+}
+
+/* v is x with its channels moved first: x, else NULL. */
+static Value *match_first(const Value *v)
+{
+	int perm[IR_MAX_RANK];
+	if (!v || v->type.rank < 3)
+		return NULL;
+	perm_to_first(v->type.rank, perm);
+	return match_transpose(v, v->type.rank, perm);
+}
+
+/* Where dim k of [N,C,spatial] stands in [N,spatial,C]. */
+static int dim_in_last(int k, int rank)
+{
+	return k == 0 ? 0 : k == 1 ? rank - 1 : k - 1;
+}
+
+/* A list with one entry per dim, in the order of [N,spatial,C]. */
+static Attr *permute_ints(Rewriter *r, const Op *op, Attr *attrs, const char *name, int rank)
+{
+	int64_t now[IR_MAX_RANK];
+	const int64_t *v = ints_of(op, name, rank);
+	for (int k = 0; k < rank; k++)
+		now[dim_in_last(k, rank)] = v[k];
+	return attr_ints(r->m, attrs, name, rank, now);
+}
+
+static Attr *permute_axis(Rewriter *r, const Op *op, int rank)
+{
+	int axis = axis_of(attr_get_int(op->attrs, "axis", 0), rank);
+	return attr_int(r->m, op->attrs, "axis", dim_in_last(axis, rank));
+}
+
+/* ---- ops that have a layout ---- */
+
+static bool has_layout(const Op *op)
+{
+	static const bool yes[OP_COUNT] = {[OP_CONV] = true, [OP_CONV_GRAD_X] = true, [OP_MAX_POOL] = true,
+		[OP_AVG_POOL] = true, [OP_BATCH_NORM] = true};
+	return yes[op->kind];
+}
+
+static Value *convert(Rewriter *r, Op *op)
+{
+	if (attr_get_int(op->attrs, "layout", 0))
+		return NULL;
+	Builder *b = &r->b;
+	Value *in[3] = {to_last(b, op_in(op, 0)), op_in(op, 1), op_in(op, 2)};
+	Attr *attrs = attr_int(r->m, op->attrs, "layout", 1);
+	if (attr_find(attrs, "shape"))
+		attrs = permute_ints(r, op, attrs, "shape", type_of(op)->rank);
+	Op *now = ir_emit_op(b, op->kind, op->n_in, in, attrs, NULL);
+	for (int i = 1; i < op->n_out; i++) {
+		Value *v = now->out[i];
+		ir_replace_uses(op->out[i], type_equal(&v->type, &op->out[i]->type) ? v : to_first(b, v));
+	}
+	return to_first(b, now->out[0]);
+}
+
+/* ---- ops that a transpose passes through ---- */
+
+/* An operand of an elementwise op whose result gets channels last; small ones are free to turn. */
+static Value *operand_to_last(Builder *b, Value *v, int rank)
+{
+	Value *x = match_first(v);
+	if (x && v->type.rank == rank)
+		return x;
+	if (type_numel(&v->type) == 1 && v->type.rank <= 1)
+		return v;
+	int64_t dim[IR_MAX_RANK];
+	int extra = rank - v->type.rank;
+	for (int k = 0; k < rank; k++)
+		dim[k] = k < extra ? 1 : v->type.dim[k - extra];
+	return to_last(b, ir_reshape(b, v, rank, dim));
+}
+
+static Value *through_elementwise(Rewriter *r, Op *op)
+{
+	enum { MAX_IN = 3 };
+	int rank = type_of(op)->rank, turned = 0, whole = 0;
+	Value *in[MAX_IN];
+	if (!(op_info[op->kind].flags & EW) || op->n_in > MAX_IN)
+		return NULL;
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *v = op->in[i].value;
+		bool is_whole = type_same_shape(&v->type, type_of(op));
+		turned += is_whole && match_first(v);
+		whole += is_whole;
+	}
+	if (!turned || 2 * turned < whole)
+		return NULL;
+	for (int i = 0; i < op->n_in; i++)
+		in[i] = operand_to_last(&r->b, op->in[i].value, rank);
+	return to_first(&r->b, ir_emit(&r->b, op->kind, op->n_in, in, op->attrs));
+}
+
+static Value *through_dropout(Rewriter *r, Op *op)
+{
+	Value *x = match_first(op->in[0].value);
+	if (!x || attr_get_int(op->attrs, "axis", 0) != 0)
+		return NULL;
+	return to_first(&r->b, ir_emit(&r->b, op->kind, 1, &x, op->attrs));
+}
+
+static Value *through_axis_op(Rewriter *r, Op *op)
+{
+	Value *x = match_first(op->in[0].value);
+	return x ? to_first(&r->b, ir_emit(&r->b, op->kind, 1, &x, permute_axis(r, op, x->type.rank))) : NULL;
+}
+
+static Value *through_pad(Rewriter *r, Op *op)
+{
+	Value *x = match_first(op->in[0].value);
+	if (!x)
+		return NULL;
+	Attr *attrs = permute_ints(r, op, op->attrs, "before", x->type.rank);
+	attrs = permute_ints(r, op, attrs, "after", x->type.rank);
+	return to_first(&r->b, ir_emit(&r->b, OP_PAD, 1, &x, attrs));
+}
+
+static Value *through_concat(Rewriter *r, Op *op)
+{
+	int rank = type_of(op)->rank, turned = 0;
+	Value **in = NEW_N(r->scratch, Value *, op->n_in);
+	for (int i = 0; i < op->n_in; i++)
+		turned += match_first(op->in[i].value) != NULL;
+	if (!turned || 2 * turned < op->n_in)
+		return NULL;
+	for (int i = 0; i < op->n_in; i++) {
+		Value *x = match_first(op->in[i].value);
+		in[i] = x ? x : to_last(&r->b, op->in[i].value);
+	}
+	return to_first(&r->b, ir_emit(&r->b, OP_CONCAT, op->n_in, in, permute_axis(r, op, rank)));
+}
+
+static Value *through_split(Rewriter *r, Op *op)
+{
+	Value *x = match_first(op->in[0].value);
+	if (!x)
+		return NULL;
+	Op *split = ir_emit_op(&r->b, OP_SPLIT, 1, &x, permute_axis(r, op, x->type.rank), NULL);
+	for (int i = 1; i < op->n_out; i++)
+		ir_replace_uses(op->out[i], to_first(&r->b, split->out[i]));
+	return to_first(&r->b, split->out[0]);
+}
+
+static Value *through_gather(Rewriter *r, Op *op)
+{
+	Value *x = match_first(op->in[0].value);
+	if (!x || op->in[1].value->type.rank != 1)
+		return NULL;
+	Value *in[2] = {x, op->in[1].value};
+	return to_first(&r->b, ir_emit(&r->b, OP_GATHER, 2, in, permute_axis(r, op, x->type.rank)));
+}
+
+/* Without keepdims the dims that are left are put back in the order of [N,C,spatial]. */
+static Value *through_reduce(Rewriter *r, Op *op)
+{
+	Value *x = match_first(op->in[0].value);
+	const Attr *axes = attr_find(op->attrs, "axes");
+	if (!x)
+		return NULL;
+	bool keep = attr_get_int(op->attrs, "keepdims", 0);
+	int rank = x->type.rank, left[IR_MAX_RANK], perm[IR_MAX_RANK], n = 0;
+	int64_t now[IR_MAX_RANK];
+	bool gone[IR_MAX_RANK] = {false};
+	for (int i = 0; i < axes->n; i++) {
+		now[i] = dim_in_last(axis_of(axes->ints[i], rank), rank);
+		gone[now[i]] = true;
+	}
+	Value *y = ir_emit(&r->b, op->kind, 1, &x, attr_ints(r->m, op->attrs, "axes", axes->n, now));
+	if (keep)
+		return to_first(&r->b, y);
+	for (int k = 0, at = 0; k < rank; k++)
+		left[k] = gone[k] ? -1 : at++;
+	for (int k = 0; k < rank; k++)
+		if (left[dim_in_last(k, rank)] >= 0)
+			perm[n++] = left[dim_in_last(k, rank)];
+	return ir_transpose(&r->b, y, perm);
+}
+
+static const Rule rules[] = {
+	{OP_CONV, "layout 0 -> transpose, layout 1, transpose", convert},
+	{OP_CONV_GRAD_X, "layout 0 -> transpose, layout 1, transpose", convert},
+	{OP_MAX_POOL, "layout 0 -> transpose, layout 1, transpose", convert},
+	{OP_AVG_POOL, "layout 0 -> transpose, layout 1, transpose", convert},
+	{OP_BATCH_NORM, "layout 0 -> transpose, layout 1, transpose", convert},
+	{RULE_ANY, "elementwise(transpose(x), y) -> transpose(elementwise(x, transpose(y)))", through_elementwise},
+	{OP_DROPOUT, "dropout(transpose(x)) -> transpose(dropout(x))", through_dropout},
+	{OP_SOFTMAX, "softmax(transpose(x)) -> transpose(softmax(x))", through_axis_op},
+	{OP_LOG_SOFTMAX, "log_softmax(transpose(x)) -> transpose(log_softmax(x))", through_axis_op},
+	{OP_PAD, "pad(transpose(x)) -> transpose(pad(x))", through_pad},
+	{OP_CONCAT, "concat(transpose(x), y) -> transpose(concat(x, transpose(y)))", through_concat},
+	{OP_SPLIT, "split(transpose(x)) -> transposes(split(x))", through_split},
+	{OP_GATHER, "gather(transpose(x), ids) -> transpose(gather(x, ids))", through_gather},
+	{OP_REDUCE_SUM, "reduce(transpose(x)) -> transpose(reduce(x))", through_reduce},
+	{OP_REDUCE_MEAN, "reduce(transpose(x)) -> transpose(reduce(x))", through_reduce},
+	{OP_REDUCE_MAX, "reduce(transpose(x)) -> transpose(reduce(x))", through_reduce},
+	{OP_REDUCE_MIN, "reduce(transpose(x)) -> transpose(reduce(x))", through_reduce},
+	{OP_REDUCE_PROD, "reduce(transpose(x)) -> transpose(reduce(x))", through_reduce},
+};
+
+bool pass_layout(Module *m, const PassOptions *o, Diag *d)
+{
+	const RuleSet sets[] = {{rules, COUNT_OF(rules)}, canon_rules};
+	bool any = false;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			any = any || has_layout(op);
+	if (!any)
+		return true;
+	rewrite_module(m, d, COUNT_OF(sets), sets, NULL);
+	/* The image is turned once, however many convolutions read it. */
+	return pass_cse(m, o, d);
+}

@@ -1,0 +1,173 @@
+/* passes/patterns_build.c: what stands for a match of patterns.def, and the conditions that text cannot
+ * state: which axes are reduced, which shapes weights have. */
+#include "passes/patterns.h"
+
+/* ---- activations ---- */
+
+static Value *emit_gelu(Rewriter *r, const Match *mt, int tanh_form)
+{
+	Value *x = match_value(mt, "x");
+	return ir_emit(&r->b, OP_GELU, 1, &x, attr_int(r->m, NULL, "tanh", tanh_form));
+}
+
+Value *build_gelu_erf(Rewriter *r, Op *root, const Match *mt)
+{
+	(void)root;
+	return emit_gelu(r, mt, 0);
+}
+
+Value *build_gelu_tanh(Rewriter *r, Op *root, const Match *mt)
+{
+	(void)root;
+	return emit_gelu(r, mt, 1);
+}
+
+Value *build_sigmoid(Rewriter *r, Op *root, const Match *mt)
+{
+	(void)root;
+	return ir_emit1(&r->b, OP_SIGMOID, match_value(mt, "x"));
+}
+
+Value *build_silu(Rewriter *r, Op *root, const Match *mt)
+{
+	(void)root;
+	return ir_emit1(&r->b, OP_SILU, match_value(mt, "x"));
+}
+
+Value *build_softplus(Rewriter *r, Op *root, const Match *mt)
+{
+	(void)root;
+	return ir_emit1(&r->b, OP_SOFTPLUS, match_value(mt, "x"));
+}
+
+/* ---- reductions ---- */
+
+/* A reduction keeps its dims and goes over the last ones: the first of them, else -1. */
+static int trailing_axis(const Value *reduced)
+{
+	const Op *op = reduced->op;
+	const Attr *axes = attr_find(op->attrs, "axes");
+	int rank = op->in[0].value->type.rank;
+	unsigned seen = 0;
+	if (!attr_get_int(op->attrs, "keepdims", 0) || !axes->n)
+		return -1;
+	for (int i = 0; i < axes->n; i++)
+		seen |= 1u << axis_of(axes->ints[i], rank);
+	for (int k = rank - axes->n; k < rank; k++)
+		if (!(seen >> k & 1))
+			return -1;
+	return rank - axes->n;
+}
+
+/* The one axis of a reduction that keeps it, else -1. */
+static int single_axis(const Value *reduced)
+{
+	const Attr *axes = attr_find(reduced->op->attrs, "axes");
+	if (axes->n != 1 || !attr_get_int(reduced->op->attrs, "keepdims", 0))
+		return -1;
+	return axis_of(axes->ints[0], reduced->op->in[0].value->type.rank);
+}
+
+static Value *emit_softmax(Rewriter *r, OpKind kind, Value *x, int axis)
+{
+	return axis < 0 ? NULL : ir_emit(&r->b, kind, 1, &x, attr_int(r->m, NULL, "axis", axis));
+}
+
+Value *build_softmax(Rewriter *r, Op *root, const Match *mt)
+{
+	(void)root;
+	return emit_softmax(r, OP_SOFTMAX, match_value(mt, "x"), single_axis(match_value(mt, "sum")));
+}
+
+static Value *softmax_less_max(Rewriter *r, OpKind kind, const Match *mt)
+{
+	int axis = single_axis(match_value(mt, "sum"));
+	return single_axis(match_value(mt, "max")) == axis ? emit_softmax(r, kind, match_value(mt, "x"), axis) : NULL;
+}
+
+Value *build_softmax_max(Rewriter *r, Op *root, const Match *mt)
+{
+	(void)root;
+	return softmax_less_max(r, OP_SOFTMAX, mt);
+}
+
+Value *build_log_softmax_max(Rewriter *r, Op *root, const Match *mt)
+{
+	(void)root;
+	return softmax_less_max(r, OP_LOG_SOFTMAX, mt);
+}
+
+Value *build_log_of_softmax(Rewriter *r, Op *root, const Match *mt)
+{
+	(void)root;
+	const Value *y = match_value(mt, "y");
+	return emit_softmax(r, OP_LOG_SOFTMAX, match_value(mt, "x"),
+		axis_of(attr_get_int(y->op->attrs, "axis", 0), y->type.rank));
+}
+
+/* ---- norms ---- */
+
+static Value *emit_norm(Rewriter *r, OpKind kind, const Match *mt, int axis)
+{
+	Value *x = match_value(mt, "x");
+	Attr *attrs = attr_float(r->m, NULL, "eps", match_bound_number(mt, "eps"));
+	return axis < 0 ? NULL : ir_emit(&r->b, kind, 1, &x, attr_int(r->m, attrs, "axis", axis));
+}
+
+Value *build_layer_norm(Rewriter *r, Op *root, const Match *mt)
+{
+	int axis = trailing_axis(match_value(mt, "mean"));
+	if (axis < 0 || trailing_axis(match_value(mt, "var")) != axis) {
+		pattern_refuse(r, root, "layer_norm", "it does not normalise over the last axes");
+		return NULL;
+	}
+	return emit_norm(r, OP_LAYER_NORM, mt, axis);
+}
+
+Value *build_rms_norm(Rewriter *r, Op *root, const Match *mt)
+{
+	int axis = trailing_axis(match_value(mt, "mean"));
+	if (axis < 0)
+		pattern_refuse(r, root, "rms_norm", "it does not normalise over the last axes");
+	return emit_norm(r, OP_RMS_NORM, mt, axis);
+}
+
+/* w has the normalised dims of the norm's operand, one for one. */
+static bool fits_norm(const Op *norm, const Value *w)
+{
+	const Type *x = &norm->in[0].value->type;
+	int axis = axis_of(attr_get_int(norm->attrs, "axis", -1), x->rank);
+	if (w->type.rank != x->rank - axis)
+		return false;
+	for (int k = 0; k < w->type.rank; k++)
+		if (w->type.dim[k] != x->dim[axis + k])
+			return false;
+	return true;
+}
+
+static Value *absorb(Rewriter *r, Op *root, const Match *mt, const char *operand)
+{
+	Op *norm = match_value(mt, "n")->op;
+	Value *w = match_value(mt, operand);
+	Value *in[3] = {op_in(norm, 0), op_in(norm, 1), NULL};
+	if (!fits_norm(norm, w))
+		return NULL;
+	in[norm->n_in] = ir_cast(&r->b, w, norm->out[0]->type.dtype);
+	return ir_cast(&r->b, ir_emit(&r->b, norm->kind, norm->n_in + 1, in, norm->attrs),
+		root->out[0]->type.dtype);
+}
+
+Value *build_norm_weight(Rewriter *r, Op *root, const Match *mt)
+{
+	return absorb(r, root, mt, "w");
+}
+
+Value *build_norm_weight_cast(Rewriter *r, Op *root, const Match *mt)
+{
+	return absorb(r, root, mt, "w");
+}
+
+Value *build_norm_bias(Rewriter *r, Op *root, const Match *mt)
+{
+	return absorb(r, root, mt, "b");
+}
