@@ -159,8 +159,10 @@ static int64_t largest_workspace(const Module *m, const PassOptions *o)
 {
 	int64_t most = 0;
 	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS(m, s, op)
-			most = MAX(most, op_workspace(op, o));
+		IR_FOR_OPS(m, s, op) {
+			int64_t bytes = op_workspace(op, o);
+			most = MAX(most, bytes);
+		}
 	return round_up(most, 64);
 }
 

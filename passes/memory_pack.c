@@ -89,7 +89,9 @@ static int64_t height_max(const Heights *h, int node, int lo, int hi, int from, 
 	if (h->all[node] >= 0 || (from <= lo && hi <= to))
 		return h->top[node];
 	int mid = (lo + hi) / 2;
-	return MAX(height_max(h, 2 * node, lo, mid, from, to), height_max(h, 2 * node + 1, mid + 1, hi, from, to));
+	int64_t left = height_max(h, 2 * node, lo, mid, from, to);
+	int64_t right = height_max(h, 2 * node + 1, mid + 1, hi, from, to);
+	return MAX(left, right);
 }
 
 static void height_set(Heights *h, int node, int lo, int hi, int from, int to, int64_t value)
@@ -232,8 +234,10 @@ static int64_t most_live(const Pack *p)
 		delta[p->block[i].first] += p->block[i].bytes;
 		delta[p->block[i].last + 1] -= p->block[i].bytes;
 	}
-	for (int i = 0; i < p->n_positions; i++)
-		peak = MAX(peak, sum += delta[i]);
+	for (int i = 0; i < p->n_positions; i++) {
+		sum += delta[i];
+		peak = MAX(peak, sum);
+	}
 	return peak;
 }
 

@@ -98,7 +98,10 @@ static void hoist_op(Reorder *r, Op *op)
 	int64_t made = made_bytes(r, op);
 	if (made && made > freed_bytes(r, op, target))
 		return;
-	ir_move_before(r->m, op, r->edge[target]->next);
+	Op *before = r->edge[target]->next;
+	while (before->kind == OP_RESHARD) /* which frees as well */
+		before = before->next;
+	ir_move_before(r->m, op, before);
 	r->edge[target] = op;
 	r->at[op->order] = target;
 }
@@ -145,14 +148,16 @@ static int64_t peak_of(Buffers *b, Arena *a)
 
 static void restore(Module *m, Op *const *order, int n)
 {
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n; i++) {
 		ir_move_to_end(m, order[i], order[i]->section);
+		order[i]->order = i;
+	}
 }
 
-static Buffers *try_moves(Module *m, bool eval, unsigned moves, Arena *a)
+/* b: of the present order.  Returns those of the new one. */
+static Buffers *try_moves(Module *m, bool eval, unsigned moves, Buffers *b, Arena *a)
 {
 	static const struct { MoveFn *move; bool backwards; } known[] = {{hoist_op, false}, {sink_op, true}};
-	Buffers *b = buffers_find(m, eval, a);
 	for (int i = 0; i < COUNT_OF(known); i++) {
 		if (!(moves & 1u << i))
 			continue;
@@ -169,7 +174,7 @@ void schedule_reorder(Module *m, bool eval, Arena *a)
 	Buffers *first = buffers_find(m, eval, a), *best = first;
 	int64_t lowest = peak_of(best, a);
 	for (unsigned moves = 1; moves <= ALL_MOVES; moves++) {
-		Buffers *b = try_moves(m, eval, moves, a);
+		Buffers *b = try_moves(m, eval, moves, first, a);
 		int64_t peak = peak_of(b, a);
 		if (peak < lowest) {
 			best = b;

@@ -53,6 +53,29 @@ static void number_collectives(Module *m, SectionKind s, Counters *c)
 	}
 }
 
+/* ---- gaps ---- */
+
+/* The gaps of a flat gradient are zeroed in front of the first op that writes into it. */
+static void settle_gaps(Module *m, Arena *a)
+{
+	Buffers *b = buffers_find(m, false, a);
+	Op **zero = NEW_N(a, Op *, m->n_units);
+	IR_FOR_OPS(m, SEC_BACKWARD, op)
+		if (op->kind == OP_ZERO_GAPS)
+			zero[op->unit->index] = op;
+	IR_FOR_OPS(m, SEC_BACKWARD, op) {
+		for (int i = 0; i < op->n_out; i++) {
+			int buffer = b->of_value[op->out[i]->id];
+			const Unit *u = buffer >= 0 ? b->at[buffer].place.unit : NULL;
+			if (!u || !zero[u->index])
+				continue;
+			if (zero[u->index]->order > op->order)
+				ir_move_before(m, zero[u->index], op);
+			zero[u->index] = NULL;
+		}
+	}
+}
+
 bool pass_schedule(Module *m, const PassOptions *o, Diag *d)
 {
 	Counters step = {0}, eval = {0};
@@ -60,6 +83,7 @@ bool pass_schedule(Module *m, const PassOptions *o, Diag *d)
 	(void)o, (void)d;
 	schedule_reorder(m, false, a);
 	schedule_reorder(m, true, a);
+	settle_gaps(m, a);
 	arena_free(a);
 	for (SectionKind s = SEC_FORWARD; s < SEC_EVAL; s++)
 		number_collectives(m, s, &step);

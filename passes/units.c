@@ -105,23 +105,35 @@ static void lay_out(Module *m, Unit *u, Symbol *const *params, int n)
 	}
 }
 
-static bool add_unit(Placing *p, const char *name, int block, Diag *d)
+typedef VEC(Symbol *) Params;
+
+static bool add_unit(Module *m, const char *name, const Params *params, Diag *d)
 {
-	Module *m = p->m;
-	VEC(Symbol *) params = {0};
-	for (int i = 0; i < m->n_symbols; i++) {
-		Symbol *s = m->symbols[i];
-		int home = s->kind == SYM_PARAM ? MAX(home_get(p, s), NO_BLOCK) : NOT_USED;
-		if (home == block)
-			vec_push(m->arena, &params, s);
-	}
-	if (!params.n)
+	if (!params->n)
 		return true;
 	Unit *u = ir_add_unit(m, name, "full_shard");
-	if (!add_flats(u, params.at, params.n, d))
+	if (!add_flats(u, params->at, params->n, d))
 		return false;
-	lay_out(m, u, params.at, params.n);
+	lay_out(m, u, params->at, params->n);
 	return true;
+}
+
+/* Units of the blocks in program order; what belongs to no block ends as the root. */
+static bool add_units(Placing *p, Diag *d)
+{
+	Module *m = p->m;
+	int n = p->blocks ? p->blocks->n : 0;
+	Params *of_block = NEW_N(m->arena, Params, n + 1), *root = &of_block[n];
+	for (int i = 0; i < m->n_symbols; i++) {
+		Symbol *s = m->symbols[i];
+		int home = home_get(p, s);
+		if (s->kind == SYM_PARAM)
+			vec_push(m->arena, home >= 0 ? &of_block[home] : root, s);
+	}
+	for (int b = 0; b < n; b++)
+		if (!add_unit(m, p->blocks->name[b], &of_block[b], d))
+			return false;
+	return add_unit(m, "root", root, d);
 }
 
 /* ---- what is trained ---- */
@@ -189,11 +201,8 @@ bool pass_units(Module *m, const PassOptions *o, Diag *d)
 	if (!o->wrap || !strcmp(o->wrap, "block")) {
 		p.blocks = blocks_find(m, m->arena);
 		find_homes(&p, m->first[SEC_FORWARD] ? SEC_FORWARD : SEC_EVAL);
-		for (int b = 0; b < p.blocks->n; b++)
-			if (!add_unit(&p, p.blocks->name[b], b, d))
-				return false;
 	}
-	if (!add_unit(&p, "root", NO_BLOCK, d))
+	if (!add_units(&p, d))
 		return false;
 	declare_states(m, &opt);
 	return true;
