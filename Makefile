@@ -66,6 +66,10 @@ $(foreach a,$(ARCHES),$(eval $(call ARCH_LIB,$(a))))
 
 # ---- tests ----
 
+$(BUILD)/tests/unit/suites.def: $(UNITS)
+	@mkdir -p $(@D)
+	printf 'SUITE(%s)\n' $(patsubst tests/unit/test_%.c,%,$(filter tests/unit/test_%,$(UNITS))) >$@
+$(call obj,$(UNITS)): $(BUILD)/tests/unit/suites.def
 $(BUILD)/unit: $(call obj,$(UNITS)) $(BUILD)/libshardc.a $(BUILD)/lib/native/libshardrt.a
 	$(CC) $(CFLAGS) -o $@ $^ -lcunit $(LIBS) $(RTLIBS)
 
