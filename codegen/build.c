@@ -1,0 +1,300 @@
+/* codegen/build.c: the emitted program -> a binary, by the user's C compiler.
+ *
+ * Compilers are started by fork and exec, never through a shell.  step.c, long and simple, and fused.c,
+ * short and to be vectorised, are compiled side by side with their own flags.  The output appears by one
+ * rename when all went well; a failed build leaves an older output as it was.
+ *
+ * The runtime is found from the running executable: BUILD/lib/ARCH and the tree that BUILD lies in, or
+ * PREFIX/lib/shardc/ARCH and PREFIX/include/shardc. */
+#include "codegen/emit.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef VEC(const char *) Args;
+
+typedef struct Build {
+	Arena *a;
+	const CodegenOptions *o;
+	Diag *d;
+	const char *cc, *arch;
+	const char *include; /* folder of runtime/shardrt.h */
+	const char *lib;     /* folder of ARCH/libshardrt.a */
+} Build;
+
+static const char *const step_flags[] = {"-std=gnu11", "-w"};
+/* Without these two, comparisons and math functions keep loops from being vectorised. */
+static const char *const fused_flags[] = {"-std=gnu11", "-w", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"};
+static const char *const link_flags[] = {"-ldnnl", "-ljansson", "-fopenmp", "-lpthread", "-ldl", "-lm"};
+
+/* ---- where things are ---- */
+
+static bool exists(Build *b, const char *dir, const char *file)
+{
+	return dir && !access(arena_printf(b->a, "%s/%s", dir, file), R_OK);
+}
+
+static const char *executable_dir(Arena *a)
+{
+	char path[4096];
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+	if (n <= 0)
+		return ".";
+	path[n] = '\0';
+	char *slash = strrchr(path, '/');
+	if (slash)
+		*slash = '\0';
+	return arena_strdup(a, path);
+}
+
+/* The first of dir/suffix[i] that holds `file`. */
+static const char *search(Build *b, const char *dir, const char *const *suffix, int n, const char *file)
+{
+	for (int i = 0; i < n; i++) {
+		const char *at = arena_printf(b->a, "%s/%s", dir, suffix[i]);
+		char *real = exists(b, at, file) ? realpath(at, NULL) : NULL;
+		if (!real)
+			continue;
+		at = arena_strdup(b->a, real);
+		free(real);
+		return at;
+	}
+	return NULL;
+}
+
+static Build build_new(Arena *a, const CodegenOptions *o, Diag *d)
+{
+	static const char *const include[] = {"include", "..", "../include/shardc", "../.."};
+	static const char *const lib[] = {"lib", "../lib/shardc"};
+	Build b = {.a = a, .o = o, .d = d, .cc = o->cc ? o->cc : "cc", .arch = o->arch ? o->arch : "native"};
+	const char *dir = executable_dir(a);
+	b.include = search(&b, dir, include, COUNT_OF(include), "runtime/shardrt.h");
+	b.lib = search(&b, dir, lib, COUNT_OF(lib), arena_printf(a, "%s/libshardrt.a", b.arch));
+	return b;
+}
+
+static bool check_found(const Build *b)
+{
+	if (!b->include)
+		diag_error(b->d, "shardc", "runtime/shardrt.h is not beside this program; install shardc as a whole (make "
+			"install) or run it from its build folder");
+	if (!b->lib)
+		diag_error(b->d, "--arch", "there is no runtime for \"%s\" (lib/%s/libshardrt.a); available: native, "
+			"x86-64-v3, x86-64-v4", b->arch, b->arch);
+	return b->include && b->lib;
+}
+
+/* ---- commands ---- */
+
+static void push_all(Build *b, Args *args, const char *const *flags, int n)
+{
+	for (int i = 0; i < n; i++)
+		vec_push(b->a, args, flags[i]);
+}
+
+/* --cc may hold arguments: "ccache gcc". */
+static Args command(Build *b)
+{
+	Args args = {0};
+	char *words = arena_strdup(b->a, b->cc), *save = NULL;
+	for (char *w = strtok_r(words, " ", &save); w; w = strtok_r(NULL, " ", &save))
+		vec_push(b->a, &args, w);
+	return args;
+}
+
+static Args compile_command(Build *b, bool fused, const char *source, const char *object)
+{
+	Args args = command(b);
+	if (fused)
+		push_all(b, &args, fused_flags, COUNT_OF(fused_flags));
+	else
+		push_all(b, &args, step_flags, COUNT_OF(step_flags));
+	if (!fused)
+		vec_push(b->a, &args, arena_printf(b->a, "-O%s", b->o->optimize ? b->o->optimize : "1"));
+	vec_push(b->a, &args, arena_printf(b->a, "-march=%s", b->arch));
+	vec_push(b->a, &args, arena_printf(b->a, "-I%s", b->include));
+	push_all(b, &args, (const char *[]){"-c", "-o", object, source}, 4);
+	return args;
+}
+
+static Args link_command(Build *b, const char *step, const char *fused, const char *output)
+{
+	Args args = command(b);
+	const char *lib = arena_printf(b->a, "%s/%s/libshardrt.a", b->lib, b->arch);
+	push_all(b, &args, (const char *[]){"-o", output, step, fused, lib}, 5);
+	push_all(b, &args, link_flags, COUNT_OF(link_flags));
+	return args;
+}
+
+/* ---- processes ---- */
+
+static const char *command_text(Build *b, const Args *args)
+{
+	Buf text = {0};
+	for (int i = 0; i < args->n; i++) {
+		bool plain = args->at[i][strspn(args->at[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:")] == '\0';
+		buf_printf(&text, "%s%s", i ? " " : "", plain ? args->at[i] : str_escape(b->a, ESCAPE_SHELL, args->at[i]));
+	}
+	const char *s = arena_strndup(b->a, text.at ? text.at : "", text.n);
+	buf_free(&text);
+	return s;
+}
+
+/* Starts a command; -1 after a message. */
+static pid_t start(Build *b, Args *args)
+{
+	if (b->o->verbose)
+		fprintf(b->d->out, "%s\n", command_text(b, args));
+	fflush(NULL);
+	vec_push(b->a, args, NULL);
+	pid_t pid = fork();
+	if (pid == 0) {
+		execvp(args->at[0], (char *const *)args->at);
+		fprintf(stderr, "%s: %s\n", args->at[0], strerror(errno));
+		_exit(127);
+	}
+	if (pid < 0)
+		diag_error(b->d, args->at[0], "cannot be started: %s", strerror(errno));
+	return pid;
+}
+
+static bool finish(Build *b, pid_t pid, const char *what)
+{
+	int status = 0;
+	if (pid < 0)
+		return false;
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return false;
+	if (WIFEXITED(status) && !WEXITSTATUS(status))
+		return true;
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+		diag_error(b->d, "--cc", "the C compiler \"%s\" cannot be started", b->cc);
+	else
+		diag_error(b->d, what, "the C compiler \"%s\" failed (its message stands above)", b->cc);
+	return false;
+}
+
+bool codegen_compile(const char *dir, const CodegenOptions *o, const char *output, Diag *d)
+{
+	Arena *a = arena_new();
+	Build b = build_new(a, o, d);
+	const char *name[] = {"step", "fused"}, *source[2], *object[2];
+	const char *temp = arena_printf(a, "%s.new", output);
+	pid_t pid[2];
+	bool ok = check_found(&b), started = ok;
+	for (int i = 0; started && i < 2; i++) {
+		source[i] = arena_printf(a, "%s/%s.c", dir, name[i]);
+		object[i] = arena_printf(a, "%s/%s.o", dir, name[i]);
+		Args args = compile_command(&b, i == 1, source[i], object[i]);
+		pid[i] = start(&b, &args);
+	}
+	bool compiled = started;
+	for (int i = 0; started && i < 2; i++)
+		compiled = finish(&b, pid[i], source[i]) && compiled;
+	if (compiled) {
+		Args args = link_command(&b, object[0], object[1], temp);
+		ok = finish(&b, start(&b, &args), temp);
+		if (ok && rename(temp, output)) {
+			diag_error(d, output, "cannot write: %s", strerror(errno));
+			ok = false;
+		}
+		if (!ok)
+			remove(temp);
+	}
+	for (int i = 0; started && i < 2; i++)
+		remove(object[i]);
+	arena_free(a);
+	return ok && compiled;
+}
+
+/* ---- the Makefile beside step.c ---- */
+
+static void put_flags(Buf *out, const char *const *flags, int n)
+{
+	for (int i = 0; i < n; i++)
+		buf_printf(out, " %s", flags[i]);
+}
+
+void build_makefile(const CodegenOptions *o, Buf *out)
+{
+	Arena *a = arena_new();
+	Diag quiet = {0};
+	Build b = build_new(a, o, &quiet);
+	const char *optimize = o->optimize ? o->optimize : "1";
+	buf_printf(out, "# Builds the training program from step.c and fused.c.\nCC = %s\nARCH = %s\n",
+		str_escape(a, ESCAPE_MAKE, b.cc), str_escape(a, ESCAPE_MAKE, b.arch));
+	buf_printf(out, "INCLUDE = %s\nLIB = %s\n\n", str_escape(a, ESCAPE_MAKE, b.include ? b.include : "."),
+		str_escape(a, ESCAPE_MAKE, b.lib ? b.lib : "."));
+	buf_printf(out, "train: step.o fused.o\n\t$(CC) -o $@ step.o fused.o $(LIB)/$(ARCH)/libshardrt.a");
+	put_flags(out, link_flags, COUNT_OF(link_flags));
+	buf_printf(out, "\nstep.o: step.c\n\t$(CC)");
+	put_flags(out, step_flags, COUNT_OF(step_flags));
+	buf_printf(out, " -O%s -march=$(ARCH) -I$(INCLUDE) -c -o $@ step.c\nfused.o: fused.c\n\t$(CC)", optimize);
+	put_flags(out, fused_flags, COUNT_OF(fused_flags));
+	buf_printf(out, " -march=$(ARCH) -I$(INCLUDE) -c -o $@ fused.c\nclean:\n\trm -f train step.o fused.o\n.PHONY: clean\n");
+	arena_free(a);
+}
+
+/* ---- what the processor must have ---- */
+
+/* Macros that compilers predefine for -march, and the runtime's names of the features (runtime/cpu.c). */
+static const struct { const char *macro, *feature; } features[] = {
+	{"__SSE3__", "sse3"}, {"__SSSE3__", "ssse3"}, {"__SSE4_1__", "sse4.1"}, {"__SSE4_2__", "sse4.2"},
+	{"__POPCNT__", "popcnt"}, {"__AVX__", "avx"}, {"__AVX2__", "avx2"}, {"__FMA__", "fma"}, {"__F16C__", "f16c"},
+	{"__BMI__", "bmi"}, {"__BMI2__", "bmi2"}, {"__LZCNT__", "lzcnt"}, {"__MOVBE__", "movbe"},
+	{"__AVX512F__", "avx512f"}, {"__AVX512DQ__", "avx512dq"}, {"__AVX512CD__", "avx512cd"},
+	{"__AVX512BW__", "avx512bw"}, {"__AVX512VL__", "avx512vl"}, {"__AVX512VNNI__", "avx512vnni"},
+	{"__AVX512BF16__", "avx512bf16"}, {"__AVX512FP16__", "avx512fp16"}, {"__AVXVNNI__", "avxvnni"},
+};
+
+/* Runs the compiler's preprocessor over nothing; its output, NULL after a message. */
+static char *predefined(Build *b)
+{
+	Args args = command(b);
+	Buf text = {0};
+	int end[2];
+	push_all(b, &args, (const char *[]){arena_printf(b->a, "-march=%s", b->arch), "-dM", "-E", "-x", "c", "/dev/null",
+		NULL}, 7);
+	if (pipe(end)) {
+		diag_error(b->d, b->cc, "cannot be started: %s", strerror(errno));
+		return NULL;
+	}
+	fflush(NULL);
+	pid_t pid = fork();
+	if (pid == 0) {
+		dup2(end[1], STDOUT_FILENO);
+		close(end[0]);
+		close(end[1]);
+		execvp(args.at[0], (char *const *)args.at);
+		_exit(127);
+	}
+	close(end[1]);
+	char chunk[4096];
+	for (ssize_t n; (n = read(end[0], chunk, sizeof(chunk))) > 0 || (n < 0 && errno == EINTR);)
+		if (n > 0)
+			buf_put(&text, chunk, (size_t)n);
+	close(end[0]);
+	char *copy = finish(b, pid, arena_printf(b->a, "--arch=%s", b->arch)) ? arena_strndup(b->a, text.at ? text.at : "", text.n) : NULL;
+	buf_free(&text);
+	return copy;
+}
+
+bool build_need_cpu(Emit *e, Buf *out)
+{
+	Build b = build_new(e->a, e->o, e->d);
+	const char *macros = predefined(&b);
+	if (!macros)
+		return false;
+	buf_printf(out, "/* What -march=%s lets compilers use. */\nstatic const char *const need_cpu[] = {",
+		str_escape(e->a, ESCAPE_C_COMMENT, b.arch));
+	for (int i = 0; i < COUNT_OF(features); i++)
+		if (strstr(macros, arena_printf(e->a, "#define %s ", features[i].macro)))
+			buf_printf(out, "\"%s\", ", features[i].feature);
+	buf_printf(out, "NULL};\n\n");
+	return true;
+}

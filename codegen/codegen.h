@@ -1,0 +1,45 @@
+/* codegen/codegen.h: a planned module -> a C program, its build, and the plan as a table. */
+#ifndef SHARDC_CODEGEN_H
+#define SHARDC_CODEGEN_H
+
+#include "base/layout.h"
+#include "ir/ir.h"
+
+/* What the emitted program is told besides the module.  NULL = default. */
+typedef struct CodegenOptions {
+	const char *text;       /* canonical text of the compile options; recorded in checkpoints */
+	const char *optimizer;  /* "adamw", "sgd:momentum,nesterov"; NULL = adamw */
+	const char *loss_norm;  /* "global" | "rank" */
+	bool shift;             /* the loss shifts labels itself */
+	bool grad_norm, clip, no_decay_1d;
+	const char *cc;         /* C compiler; NULL = cc */
+	const char *arch;       /* -march; NULL = native */
+	const char *optimize;   /* of step.c: "0".."3"; NULL = 1 */
+	bool verbose;           /* print the compiler's commands */
+} CodegenOptions;
+
+/* Writes dir/step.c, dir/fused.c and dir/Makefile (dir is made when absent).  Refuses ops and dtypes
+ * that no kernel serves.  Files appear whole or not at all. */
+bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Diag *d);
+
+/* Compiles dir/step.c and dir/fused.c side by side and links them with the runtime into `output`, which
+ * is replaced only when all went well. */
+bool codegen_compile(const char *dir, const CodegenOptions *o, const char *output, Diag *d);
+
+/* ---- plan.c ---- */
+
+/* What `shardc plan` prints: units, memory by category, the op at the peak of the activation arena and the
+ * largest values that are live there.  The numbers are the memory pass's and base/layout's. */
+typedef struct CodegenPlan {
+	int64_t world;
+	LayoutMemory memory;
+	int64_t peak_bytes;
+	const Op *peak_op;      /* NULL: the arena is empty */
+	const Value *const *largest;
+	const int64_t *largest_bytes;
+	int n_largest;
+} CodegenPlan;
+void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p);
+void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p);
+
+#endif

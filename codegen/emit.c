@@ -1,0 +1,252 @@
+/* codegen/emit.c: the text that lowering rules write: pointers, literals, calls, shared objects.
+ *
+ * Refuses dtypes that an op's kernel does not serve (kernels/kernels.def).  One idea: whatever is needed
+ * once is shared by its text, so equal descriptors, constants and primitives exist once in step.c. */
+#include "codegen/emit.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- literals ---- */
+
+const char *emit_int(Emit *e, int64_t v)
+{
+	if (v == INT64_MIN)
+		return "INT64_MIN";
+	return arena_printf(e->a, "%" PRId64, v);
+}
+
+const char *emit_float(Emit *e, double v)
+{
+	if (isnan(v))
+		return "NAN";
+	if (isinf(v))
+		return v > 0 ? "INFINITY" : "-INFINITY";
+	char s[40];
+	for (int digits = 6; digits <= 17; digits++) {
+		snprintf(s, sizeof(s), "%.*g", digits, v);
+		if (strtod(s, NULL) == v)
+			break;
+	}
+	return arena_printf(e->a, strpbrk(s, ".e") ? "%s" : "%s.0", s);
+}
+
+const char *emit_literal(Emit *e, DType t, double f, int64_t i)
+{
+	switch (dtype_info[t].class) {
+	case CLASS_FLOAT: {
+		const char *s = emit_float(e, t == DT_F32 ? (float)f : f);
+		return t == DT_F32 && isfinite(f) ? arena_printf(e->a, "%sf", s) : s;
+	}
+	case CLASS_BOOL: return i ? "1" : "0";
+	case CLASS_UINT: return arena_printf(e->a, "%" PRIu64 "u", (uint64_t)i);
+	case CLASS_INT: break;
+	}
+	return emit_int(e, i);
+}
+
+const char *emit_int_list(Emit *e, int n, const int64_t *v)
+{
+	Buf b = {0};
+	buf_printf(&b, "{");
+	for (int i = 0; i < n; i++)
+		buf_printf(&b, i ? ", %s" : "%s", emit_int(e, v[i]));
+	buf_printf(&b, n ? "}" : "0}");
+	const char *s = arena_strndup(e->a, b.at, b.n);
+	buf_free(&b);
+	return s;
+}
+
+const char *emit_ints(Emit *e, int n, const int64_t *v)
+{
+	return arena_printf(e->a, "(const int64_t[])%s", emit_int_list(e, n, v));
+}
+
+/* ---- pointers ---- */
+
+const char *emit_place(Emit *e, const Place *at)
+{
+	switch (at->region) {
+	case REGION_ACT: return arena_printf(e->a, "ACT(%" PRId64 ")", at->offset);
+	case REGION_INPUT: return arena_printf(e->a, "IN(%" PRId64 ")", at->offset);
+	case REGION_STATE: return arena_printf(e->a, "STATE(%" PRId64 ")", at->offset);
+	case REGION_PARAM:
+		return arena_printf(e->a, "PARAM(%d, %d, %" PRId64 ")", at->unit->index, at->flat, at->offset);
+	case REGION_GRAD:
+		return arena_printf(e->a, "GRAD(%d, %d, %" PRId64 ")", at->unit->index, at->flat, at->offset);
+	case REGION_NONE: break;
+	}
+	return "NULL";
+}
+
+const char *emit_value(Emit *e, const Value *v)
+{
+	if (!v)
+		return "NULL";
+	if (v->place.region == REGION_NONE && v->n_uses && type_numel(&v->type))
+		ice("%%%s is used but has no place", v->name);
+	return emit_place(e, &v->place);
+}
+
+/* ---- what is shared ---- */
+
+const char *emit_shared(Emit *e, const char *type, const char *stem, const char *text)
+{
+	const char *key = arena_printf(e->a, "%s = %s", type, text);
+	const char *name = map_get(e->shared, key);
+	if (name)
+		return name;
+	name = arena_printf(e->a, "%s_%d", stem, map_count(e->shared));
+	map_put(e->shared, key, (void *)name);
+	const char *array = strstr(type, "[]");
+	if (array)
+		buf_printf(&e->statics, "static const %.*s %s[] = %s;\n", (int)(array - type), type, name, text);
+	else
+		buf_printf(&e->statics, "static const %s %s = %s;\n", type, name, text);
+	return name;
+}
+
+const char *emit_prim(Emit *e, const char *create, const char *desc, const char *text)
+{
+	const char *key = arena_printf(e->a, "%s(&(%s)%s)", create, desc, text);
+	intptr_t slot = (intptr_t)map_get(e->prims, key);
+	if (!slot) {
+		slot = map_count(e->prims) + 1;
+		map_put(e->prims, key, (void *)slot);
+		buf_printf(&e->setup, "\trt->prim[%d] = %s;\n", (int)slot - 1, key);
+	}
+	return arena_printf(e->a, "rt->prim[%d]", (int)slot - 1);
+}
+
+/* ---- statements ---- */
+
+static void put_comment(Emit *e)
+{
+	if (e->pending)
+		buf_printf(&e->body, " /* %s */", e->pending);
+	e->pending = NULL;
+	buf_printf(&e->body, "\n");
+	e->n_lines++;
+}
+
+void emit_line(Emit *e, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	buf_printf(&e->body, "\t%s", arena_vprintf(e->a, fmt, ap));
+	va_end(ap);
+	put_comment(e);
+}
+
+void emit_refuse(Emit *e, const Op *op, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	const char *text = arena_vprintf(e->a, fmt, ap);
+	va_end(ap);
+	diag_error(e->d, loc_where((Module *)e->m, op->loc), "%s", text);
+}
+
+/* ---- kernels ---- */
+
+typedef enum { TYPES_F32, TYPES_FLOATS, TYPES_NUMBERS, TYPES_BYTES, TYPES_PRIM } KernelTypes;
+static const struct { const char *op; KernelTypes types; } kernels[] = {
+#define KERNEL(op, types, work) {#op, TYPES_##types},
+#include "kernels/kernels.def"
+};
+static const char *const types_text[] = {
+	[TYPES_F32] = "f32", [TYPES_FLOATS] = "f32 and f64",
+	[TYPES_NUMBERS] = "f32, f64, integers and bool", [TYPES_BYTES] = "any", [TYPES_PRIM] = "any",
+};
+
+const char *emit_suffix(DType t)
+{
+	return t == DT_BOOL ? "u8" : dtype_info[t].text;
+}
+
+static bool serves(KernelTypes types, DType t)
+{
+	switch (types) {
+	case TYPES_F32: return t == DT_F32;
+	case TYPES_FLOATS: return t == DT_F32 || t == DT_F64;
+	case TYPES_NUMBERS: return t != DT_F16 && t != DT_BF16;
+	case TYPES_BYTES: case TYPES_PRIM: break;
+	}
+	return true;
+}
+
+static KernelTypes kernel_types(const char *op)
+{
+	for (int i = 0; i < COUNT_OF(kernels); i++)
+		if (!strcmp(kernels[i].op, op))
+			return kernels[i].types;
+	ice("kernels.def has no row for %s", op);
+}
+
+/* "o0 i1" -> "ACT(0), ACT(64)"; n0: result 0 too, but NULL where nobody uses it. */
+static const char *tensor_args(Emit *e, const Op *op, const char *spec)
+{
+	Buf b = {0};
+	for (const char *s = spec; *s; s += strspn(s, " ")) {
+		int k = atoi(s + 1);
+		const Value *v = *s == 'i' ? op_in(op, k) : k < op->n_out ? op->out[k] : NULL;
+		const char *arg = *s == 'n' && !v->n_uses ? "NULL" : emit_value(e, v);
+		buf_printf(&b, b.n ? ", %s" : "%s", arg);
+		s += strcspn(s, " ");
+	}
+	const char *args = arena_strndup(e->a, b.at ? b.at : "", b.n);
+	buf_free(&b);
+	return args;
+}
+
+void emit_kernel(Emit *e, const Op *op, const char *tensors, const char *rest, ...)
+{
+	const char *text = op_info[op->kind].text;
+	KernelTypes types = kernel_types(text);
+	DType t = op->n_in ? op_in(op, 0)->type.dtype : op->out[0]->type.dtype;
+	if (!serves(types, t)) {
+		emit_refuse(e, op, "%s of %s: its kernel computes %s only", text, dtype_info[t].text, types_text[types]);
+		return;
+	}
+	va_list ap;
+	va_start(ap, rest);
+	const char *more = arena_vprintf(e->a, rest, ap), *args = tensor_args(e, op, tensors);
+	va_end(ap);
+	bool bytes = types == TYPES_BYTES;
+	emit_line(e, "k_%s%s%s(%s%s%s);", text, bytes ? "" : "_", bytes ? "" : emit_suffix(t), args,
+		*args && *more ? ", " : "", more);
+}
+
+/* ---- shapes ---- */
+
+int64_t emit_product(const Type *t, int from, int to)
+{
+	int64_t n = 1;
+	for (int i = from; i < to; i++)
+		n *= t->dim[i];
+	return n;
+}
+
+Cut emit_cut(const Type *t, int64_t axis)
+{
+	int k = (int)(axis < 0 ? axis + t->rank : axis);
+	if (!t->rank)
+		return (Cut){1, 1, 1};
+	return (Cut){emit_product(t, 0, k), t->dim[k], emit_product(t, k + 1, t->rank)};
+}
+
+int emit_axis(const Op *op, const char *name, int rank)
+{
+	int64_t axis = attr_get_int(op->attrs, name, 0);
+	return (int)(axis < 0 ? axis + rank : axis);
+}
+
+const Attr *emit_list(const Op *op, const char *name)
+{
+	const Attr *a = attr_find(op->attrs, name);
+	if (!a || a->kind != ATTR_INTS)
+		ice("%s has no list %s", op_info[op->kind].text, name);
+	return a;
+}

@@ -1,0 +1,70 @@
+/* codegen/emit.h: what the lowering rules write with.  Not for other folders.
+ *
+ * A rule writes the calls of one op: emit_kernel for the op's own kernel, emit_line for anything else.
+ * Text that is wanted once (descriptors, constants, primitives, fused kernels) is shared by content. */
+#ifndef SHARDC_EMIT_H
+#define SHARDC_EMIT_H
+
+#include "codegen/codegen.h"
+
+typedef struct Emit {
+	const Module *m;
+	const CodegenOptions *o;
+	Diag *d;
+	Arena *a;
+	Buf body;        /* lines of the section at work */
+	Buf step;        /* functions of step.c */
+	Buf statics;     /* objects that step.c's functions refer to */
+	Buf setup;       /* lines of setup() */
+	Buf fused;       /* functions of fused.c */
+	Buf protos;      /* their prototypes */
+	Map *prims;      /* creation text -> slot + 1 */
+	Map *shared;     /* definition of a static object -> its name */
+	Map *kernels;    /* text of a fused kernel -> its name */
+	Map *functions;  /* names of functions taken */
+	const Op *op;    /* at work */
+	const char *pending; /* comment for the next line */
+	int n_lines;     /* in body */
+} Emit;
+
+/* ---- text (each returns arena text) ---- */
+
+const char *emit_int(Emit *e, int64_t v);
+const char *emit_float(Emit *e, double v);              /* a double literal */
+const char *emit_ints(Emit *e, int n, const int64_t *v); /* (const int64_t[]){1, 2} */
+const char *emit_int_list(Emit *e, int n, const int64_t *v); /* {1, 2} */
+const char *emit_literal(Emit *e, DType t, double f, int64_t i); /* of C type dtype_info[t].ctype */
+const char *emit_value(Emit *e, const Value *v);        /* pointer to v's bytes; "NULL" when it has none */
+const char *emit_place(Emit *e, const Place *at);
+const char *emit_suffix(DType t);                       /* of kernels: "f32", bool as "u8" */
+/* Name of the static object `type NAME = text`. */
+const char *emit_shared(Emit *e, const char *type, const char *stem, const char *text);
+/* Slot expression of the primitive that `create(&(desc){text})` makes. */
+const char *emit_prim(Emit *e, const char *create, const char *desc, const char *text);
+
+/* ---- statements ---- */
+
+void emit_line(Emit *e, const char *fmt, ...) PRINTF_LIKE(2, 3); /* one statement with its ; */
+/* Calls the op's kernel of kernels.def: k_<op>[_<dtype of operand 0>](tensors, rest).  tensors names
+ * results and operands: "o0 n1 i0" (n: NULL where the result is unused); rest is printf-like, "" = no more. */
+void emit_kernel(Emit *e, const Op *op, const char *tensors, const char *rest, ...) PRINTF_LIKE(4, 5);
+void emit_refuse(Emit *e, const Op *op, const char *fmt, ...) PRINTF_LIKE(3, 4);
+
+/* ---- shapes ---- */
+
+typedef struct Cut { int64_t outer, n, inner; } Cut; /* dims before, at and after an axis */
+Cut emit_cut(const Type *t, int64_t axis);
+int64_t emit_product(const Type *t, int from, int to);
+int emit_axis(const Op *op, const char *name, int rank); /* negative ones resolved */
+const Attr *emit_list(const Op *op, const char *name);   /* ice when absent */
+
+/* ---- fused.c, tables.c, build.c ---- */
+
+void fused_call(Emit *e, const Op *op); /* op: fused, elementwise or broadcast */
+void tables_write(Emit *e, Buf *out);   /* everything of step.c behind the functions */
+/* Names of processor features that code for --arch may use; false after a message. */
+bool build_need_cpu(Emit *e, Buf *out);
+void build_makefile(const CodegenOptions *o, Buf *out);
+bool write_file(const char *dir, const char *name, const Buf *text, Diag *d); /* whole or not at all */
+
+#endif

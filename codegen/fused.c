@@ -1,0 +1,317 @@
+/* codegen/fused.c: elementwise ops, fused or alone, as loops of fused.c.
+ *
+ * A kernel is made from the body and from how each operand varies over the iteration space, whose
+ * adjacent dims are merged where all operands agree; sizes are arguments, so equal chains of different
+ * layers share one kernel.  Outer dims and blocks of the innermost one are divided among threads, which
+ * changes no result: every element is computed alone.
+ *
+ * No pointer is restrict, since a result may overwrite an operand of its own type: within an iteration
+ * everything is read before anything is written, and omp simd says the rest. */
+#include "codegen/emit.h"
+
+#include "codegen/lower.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* The iteration space after merging, and along which of its dims each operand varies (bit d). */
+typedef struct Space {
+	int rank;
+	int64_t dim[IR_MAX_RANK];
+	unsigned varies[64];
+} Space;
+enum { MAX_TENSORS = 64 };
+
+/* ---- the iteration space ---- */
+
+static bool varies_along(const Type *t, const Type *space, int d)
+{
+	int k = d - (space->rank - t->rank);
+	return k >= 0 && t->dim[k] != 1;
+}
+
+static bool same_variation(const Op *op, const Type *space, int d, int e)
+{
+	for (int i = 0; i < op->n_in; i++)
+		if (varies_along(&op_in(op, i)->type, space, d) != varies_along(&op_in(op, i)->type, space, e))
+			return false;
+	return true;
+}
+
+static Space space_of(const Op *op)
+{
+	const Type *t = &op->out[0]->type;
+	Space s = {0};
+	int last = -1;
+	for (int d = 0; d < t->rank; d++) {
+		if (t->dim[d] == 1)
+			continue;
+		if (last >= 0 && same_variation(op, t, last, d)) {
+			s.dim[s.rank - 1] *= t->dim[d];
+		} else {
+			for (int i = 0; i < op->n_in; i++)
+				s.varies[i] |= (unsigned)varies_along(&op_in(op, i)->type, t, d) << s.rank;
+			s.dim[s.rank++] = t->dim[d];
+		}
+		last = d;
+	}
+	if (!s.rank) {
+		s.rank = 1;
+		s.dim[0] = 1;
+	}
+	return s;
+}
+
+/* ---- the body ---- */
+
+static const char *ctype(const Value *v)
+{
+	return dtype_info[v->type.dtype].ctype;
+}
+
+/* A float attribute as an argument of the op on dtype t; integers are clamped to what t can hold. */
+static const char *float_argument(Emit *e, DType t, double v)
+{
+	if (dtype_is_float(t))
+		return emit_literal(e, t == DT_F64 ? DT_F64 : DT_F32, v, 0);
+	int bits = 8 * dtype_info[t].bytes;
+	bool is_signed = dtype_info[t].class == CLASS_INT;
+	double top = is_signed ? (double)(UINT64_C(1) << (bits - 1)) : 2.0 * (double)(UINT64_C(1) << (bits - 1));
+	int64_t max = bits == 64 ? is_signed ? INT64_MAX : -1 : (int64_t)top - 1;
+	int64_t min = !is_signed ? 0 : bits == 64 ? INT64_MIN : -(int64_t)top;
+	return emit_literal(e, t, 0, v >= top ? max : v <= (is_signed ? -top : 0) ? min : (int64_t)v);
+}
+
+/* Attributes follow the operands in the order of the op's row. */
+static void put_attributes(Emit *e, Buf *b, const Op *op, DType t)
+{
+	for (const char *s = op_info[op->kind].attrs; *s; s += strspn(s, " ")) {
+		size_t n = strcspn(s, ":");
+		const char *name = arena_strndup(e->a, s, n);
+		const Attr *a = attr_find(op->attrs, name);
+		if (!a || a->kind == ATTR_INT)
+			buf_printf(b, ", %" PRId64, a ? a->i : 0);
+		else if (a->kind == ATTR_FLOAT)
+			buf_printf(b, ", %s", float_argument(e, t, a->f));
+		s += strcspn(s, " ");
+	}
+}
+
+/* The C expression of an elementwise op whose operands are called names[]. */
+static void put_expression(Emit *e, Buf *b, const Op *op, const char *const *names)
+{
+	DType t = op_in(op, op->kind == OP_WHERE ? 2 : 0)->type.dtype;
+	if (op->kind == OP_BROADCAST) {
+		buf_printf(b, "%s", names[0]);
+		return;
+	}
+	buf_printf(b, "ew_%s_%s", op_info[op->kind].text, dtype_info[t].text);
+	if (op->kind == OP_CAST)
+		buf_printf(b, "_%s", dtype_info[op->out[0]->type.dtype].text);
+	for (int i = 0; i < op->n_in; i++)
+		buf_printf(b, i ? ", %s" : "(%s", names[i]);
+	if (op->kind != OP_CAST)
+		put_attributes(e, b, op, t);
+	buf_printf(b, ")");
+}
+
+static void put_const(Emit *e, Buf *b, const Op *op)
+{
+	const Attr *a = attr_find(op->attrs, "value");
+	DType t = op->out[0]->type.dtype;
+	if (a->kind == ATTR_FLOATS)
+		buf_printf(b, "%s", emit_literal(e, t, a->floats[0], (int64_t)a->floats[0]));
+	else
+		buf_printf(b, "%s", emit_literal(e, t, (double)a->ints[0], a->ints[0]));
+}
+
+/* Computes v<k> for each op of the body and stores what it yields. */
+static void put_body(Emit *e, Buf *b, const Op *fused, const char *row, const char *in)
+{
+	PtrMap *name = ptrmap_new(e->a);
+	int n = fused->n_in;
+	for (int i = 0; i < fused->n_in; i++)
+		ptrmap_put(name, fused->args[i], arena_printf(e->a, "v%d", i));
+	for (const Op *op = fused->body_first; op; op = op->next) {
+		const char *names[MAX_TENSORS];
+		for (int i = 0; i < op->n_in; i++)
+			names[i] = ptrmap_get(name, op_in(op, i));
+		if (op->kind == OP_YIELD) {
+			for (int i = 0; i < op->n_in; i++)
+				buf_printf(b, "%sy%d%s[i] = %s;\n", in, i, row, names[i]);
+			continue;
+		}
+		ptrmap_put(name, op->out[0], arena_printf(e->a, "v%d", n));
+		buf_printf(b, "%sconst %s v%d = ", in, ctype(op->out[0]), n++);
+		if (op->kind == OP_CONST)
+			put_const(e, b, op);
+		else
+			put_expression(e, b, op, names);
+		buf_printf(b, ";\n");
+	}
+}
+
+static void put_single(Emit *e, Buf *b, const Op *op, const char *row, const char *in)
+{
+	static const char *const names[] = {"v0", "v1", "v2"};
+	buf_printf(b, "%sy0%s[i] = ", in, row);
+	put_expression(e, b, op, names);
+	buf_printf(b, ";\n");
+}
+
+/* ---- the kernel ---- */
+
+/* Element offset of an operand's row at the outer indices: "(i0 * n1 + i1) * n2", "" = 0. */
+static const char *row_offset(Emit *e, const Space *s, unsigned varies)
+{
+	const char *sum = "";
+	for (int d = 0; d < s->rank - 1; d++) {
+		if (!(varies >> d & 1))
+			continue;
+		sum = *sum ? arena_printf(e->a, "(%s) * n%d + i%d", sum, d, d) : arena_printf(e->a, "i%d", d);
+	}
+	if (*sum && varies >> (s->rank - 1) & 1)
+		sum = arena_printf(e->a, "(%s) * n%d", sum, s->rank - 1);
+	return sum;
+}
+
+static bool moves(const Space *s, int operand)
+{
+	return s->varies[operand] >> (s->rank - 1) & 1;
+}
+
+static void put_signature(Buf *b, const Op *op, const Space *s)
+{
+	buf_printf(b, "(");
+	for (int i = 0; i < op->n_out; i++)
+		buf_printf(b, "%s *y%d, ", ctype(op->out[i]), i);
+	for (int i = 0; i < op->n_in; i++)
+		buf_printf(b, "const %s *x%d, ", ctype(op_in(op, i)), i);
+	for (int d = 0; d < s->rank; d++)
+		buf_printf(b, "%sint64_t n%d", d ? ", " : "", d);
+	buf_printf(b, ")");
+}
+
+/* Rows, and the elements that the innermost loop does not move along. */
+static void put_rows(Emit *e, Buf *b, const Op *op, const Space *s, const char *in)
+{
+	const char *full = row_offset(e, s, (1u << s->rank) - 1);
+	for (int i = 0; i < op->n_out && *full; i++)
+		buf_printf(b, "%s%s *y%dr = y%d + %s;\n", in, ctype(op->out[i]), i, i, full);
+	for (int i = 0; i < op->n_in; i++) {
+		const char *at = row_offset(e, s, s->varies[i]), *type = ctype(op_in(op, i));
+		if (!moves(s, i))
+			buf_printf(b, "%sconst %s v%d = x%d[%s];\n", in, type, i, i, *at ? at : "0");
+		else if (*full)
+			buf_printf(b, "%sconst %s *x%dr = x%d%s%s;\n", in, type, i, i, *at ? " + " : "", at);
+	}
+}
+
+static const char *tabs(int n)
+{
+	static const char text[] = "\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t";
+	return text + sizeof(text) - 1 - (size_t)MIN(n, (int)sizeof(text) - 1);
+}
+
+static void put_loops(Emit *e, Buf *b, const Op *op, const Space *s)
+{
+	int last = s->rank - 1;
+	buf_printf(b, "#pragma omp parallel for schedule(static)");
+	if (last)
+		buf_printf(b, " collapse(%d)", s->rank);
+	buf_printf(b, " if (n0");
+	for (int d = 1; d < s->rank; d++)
+		buf_printf(b, " * n%d", d);
+	buf_printf(b, " > GRAIN)\n");
+	for (int d = 0; d < last; d++)
+		buf_printf(b, "%sfor (int64_t i%d = 0; i%d < n%d; i%d++)\n", tabs(d + 1), d, d, d, d);
+	const char *in = tabs(last + 2), *deep = tabs(last + 3), *row = last ? "r" : "";
+	buf_printf(b, "%sfor (int64_t b = 0; b < n%d; b += BLOCK) {\n", tabs(last + 1), last);
+	put_rows(e, b, op, s, in);
+	buf_printf(b, "%sconst int64_t end = MIN(b + BLOCK, n%d);\n", in, last);
+	buf_printf(b, "#pragma omp simd\n%sfor (int64_t i = b; i < end; i++) {\n", in);
+	for (int i = 0; i < op->n_in; i++)
+		if (moves(s, i))
+			buf_printf(b, "%sconst %s v%d = x%d%s[i];\n", deep, ctype(op_in(op, i)), i, i, row);
+	if (op->kind == OP_FUSED)
+		put_body(e, b, op, row, deep);
+	else
+		put_single(e, b, op, row, deep);
+	buf_printf(b, "%s}\n%s}\n", in, tabs(last + 1));
+}
+
+/* What a kernel computes; its name is not part of it, so that equal kernels are found by text. */
+static const char *kernel_text(Emit *e, const Op *op, const Space *s)
+{
+	Buf b = {0};
+	put_signature(&b, op, s);
+	buf_printf(&b, "\n{\n");
+	put_loops(e, &b, op, s);
+	buf_printf(&b, "}\n\n");
+	const char *text = arena_strndup(e->a, b.at, b.n);
+	buf_free(&b);
+	return text;
+}
+
+/* "fused_7_mul_add_relu": the first ops of the body tell kernels apart for the reader. */
+static const char *kernel_name(Emit *e, const Op *op)
+{
+	enum { SHOWN = 4 };
+	const char *name = arena_printf(e->a, "fused_%d", map_count(e->kernels));
+	int n = 0;
+	if (op->kind != OP_FUSED)
+		return arena_printf(e->a, "%s_%s", name, op_info[op->kind].text);
+	for (const Op *in = op->body_first; in && n < SHOWN; in = in->next) {
+		if (in->kind == OP_YIELD || in->kind == OP_CONST)
+			continue;
+		name = arena_printf(e->a, "%s_%s", name, op_info[in->kind].text);
+		n++;
+	}
+	return name;
+}
+
+static const char *kernel_of(Emit *e, const Op *op, const Space *s)
+{
+	const char *text = kernel_text(e, op, s);
+	const char *name = map_get(e->kernels, text);
+	if (name)
+		return name;
+	name = kernel_name(e, op);
+	map_put(e->kernels, text, (void *)name);
+	buf_printf(&e->fused, "void %s%s", name, text);
+	Buf b = {0};
+	put_signature(&b, op, s);
+	buf_printf(&e->protos, "void %s%s;\n", name, b.at);
+	buf_free(&b);
+	return name;
+}
+
+void fused_call(Emit *e, const Op *op)
+{
+	if (op->n_in + op->n_out > MAX_TENSORS)
+		ice("%d operands and results in one loop", op->n_in + op->n_out);
+	for (int i = 1; i < op->n_out; i++)
+		if (!type_same_shape(&op->out[i]->type, &op->out[0]->type))
+			ice("results of %%%s differ in shape", op->out[0]->name);
+	Space s = space_of(op);
+	Buf b = {0};
+	buf_printf(&b, "%s(", kernel_of(e, op, &s));
+	for (int i = 0; i < op->n_out; i++)
+		buf_printf(&b, "%s, ", emit_value(e, op->out[i]));
+	for (int i = 0; i < op->n_in; i++)
+		buf_printf(&b, "%s, ", emit_value(e, op_in(op, i)));
+	for (int d = 0; d < s.rank; d++)
+		buf_printf(&b, d ? ", %" PRId64 : "%" PRId64, s.dim[d]);
+	emit_line(e, "%s);", b.at);
+	buf_free(&b);
+}
+
+void lower_ew(Emit *e, const Op *op)
+{
+	fused_call(e, op);
+}
+
+void lower_fused(Emit *e, const Op *op)
+{
+	fused_call(e, op);
+}

@@ -1,0 +1,207 @@
+/* codegen/lower.c: the table of lowering rules, and the rules of constants, copies, units and losses.
+ *
+ * A rule writes the calls of one op and nothing else: places are the memory pass's, order is the
+ * schedule's.  Refuses the collectives that the runtime does not have.
+ * Other rules: lower_move.c (data movement), lower_nn.c (kernels with shapes), fused.c (elementwise). */
+#include "codegen/lower.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static LowerFn *const rule[OP_COUNT] = {
+#define OP(id, text, imin, imax, out, flags, first, last, attrs, shape, grad, eval, lower, doc) \
+	[OP_##id] = lower_##lower,
+#include "ir/ops.def"
+};
+
+void lower_op(Emit *e, const Op *op)
+{
+	for (int i = 0; i < op->n_out; i++)
+		if (op->out[i]->type.kind == TYPE_TENSOR && !type_numel(&op->out[i]->type) && !op_has_effect(op))
+			return; /* no elements, nothing to compute */
+	rule[op->kind](e, op);
+}
+
+/* ---- no code ---- */
+
+void lower_none(Emit *e, const Op *op)
+{
+	(void)e, (void)op;
+}
+
+/* The driver finds outputs by model.outputs. */
+void lower_output(Emit *e, const Op *op)
+{
+	(void)e, (void)op;
+}
+
+/* ---- constants and copies ---- */
+
+static const char *literal_at(Emit *e, const Attr *value, int i, DType t)
+{
+	if (value->kind == ATTR_FLOATS)
+		return emit_literal(e, t, value->floats[i], (int64_t)value->floats[i]);
+	return emit_literal(e, t, (double)value->ints[i], value->ints[i]);
+}
+
+void lower_const(Emit *e, const Op *op)
+{
+	const Attr *value = attr_find(op->attrs, "value");
+	const Type *t = &op->out[0]->type;
+	const char *ctype = dtype_info[t->dtype].ctype;
+	const char *to = emit_value(e, op->out[0]);
+	if (t->dtype == DT_F16 || t->dtype == DT_BF16) {
+		emit_refuse(e, op, "constants of %s have no literal in C", dtype_info[t->dtype].text);
+		return;
+	}
+	if (value->n == 1) {
+		emit_line(e, "k_fill(%s, &(const %s){%s}, %" PRId64 ", %d);", to, ctype, literal_at(e, value, 0, t->dtype),
+			type_numel(t), dtype_info[t->dtype].bytes);
+		return;
+	}
+	Buf b = {0};
+	for (int i = 0; i < value->n; i++)
+		buf_printf(&b, i ? ", %s" : "{%s", literal_at(e, value, i, t->dtype));
+	buf_printf(&b, "}");
+	const char *name = emit_shared(e, arena_printf(e->a, "%s[]", ctype), "constant", b.at);
+	buf_free(&b);
+	emit_line(e, "k_copy(%s, %s, %" PRId64 ");", to, name, type_bytes(t));
+}
+
+void lower_iota(Emit *e, const Op *op)
+{
+	const Type *t = &op->out[0]->type;
+	emit_kernel(e, op, "o0", "%d, %s, %d, %s, %s", t->rank, emit_ints(e, t->rank, t->dim),
+		emit_axis(op, "axis", t->rank), emit_float(e, attr_get_float(op->attrs, "start", 0)),
+		emit_float(e, attr_get_float(op->attrs, "step", 1)));
+}
+
+void lower_copy(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "o0 i0", "%" PRId64, type_bytes(&op->out[0]->type));
+}
+
+static void copy_unless_there(Emit *e, const char *to, const Value *v)
+{
+	const char *from = emit_value(e, v);
+	if (strcmp(to, from))
+		emit_line(e, "k_copy(%s, %s, %" PRId64 ");", to, from, type_bytes(&v->type));
+}
+
+void lower_write(Emit *e, const Op *op)
+{
+	copy_unless_there(e, arena_printf(e->a, "STATE(%" PRId64 ")", op->sym->offset), op_in(op, 0));
+}
+
+/* ---- units ---- */
+
+static const Unit *unit_of_value(const Value *v)
+{
+	return v->type.unit;
+}
+
+void lower_all_gather(Emit *e, const Op *op)
+{
+	emit_line(e, "rt_all_gather(rt, %d);", op->unit->index);
+}
+
+void lower_wait(Emit *e, const Op *op)
+{
+	emit_line(e, "rt_wait(rt, %d);", unit_of_value(op_in(op, 0))->index);
+}
+
+void lower_reshard(Emit *e, const Op *op)
+{
+	emit_line(e, "rt_reshard(rt, %d);", op->unit->index);
+}
+
+void lower_zero_gaps(Emit *e, const Op *op)
+{
+	emit_line(e, "rt_zero_gaps(rt, %d);", op->unit->index);
+}
+
+/* Gradients are written in place; what has none is zero. */
+void lower_collect(Emit *e, const Op *op)
+{
+	const Unit *u = op->unit;
+	for (int i = 0, k = 0; i < u->n_params && k < op->n_in; i++) {
+		const Symbol *s = u->params[i];
+		if (!s->trainable)
+			continue;
+		const Value *v = op_in(op, k++);
+		int bytes = dtype_info[s->type.dtype].bytes;
+		Place at = {REGION_GRAD, (Unit *)u, s->flat, s->offset * bytes};
+		const char *to = emit_place(e, &at);
+		if (v)
+			copy_unless_there(e, to, v);
+		else
+			emit_line(e, "k_fill(%s, &(const int64_t){0}, %" PRId64 ", %d);", to, type_numel(&s->type), bytes);
+	}
+}
+
+void lower_reduce_scatter(Emit *e, const Op *op)
+{
+	emit_line(e, "rt_reduce_scatter(rt, %d);", op->unit->index);
+}
+
+void lower_all_reduce(Emit *e, const Op *op)
+{
+	emit_line(e, "rt_all_reduce(rt, %d);", op->unit->index);
+}
+
+void lower_reduce_root(Emit *e, const Op *op)
+{
+	emit_refuse(e, op, "reduce to one rank is refused by this version of the runtime");
+}
+
+void lower_broadcast_flat(Emit *e, const Op *op)
+{
+	emit_refuse(e, op, "broadcast from one rank is refused by this version of the runtime");
+}
+
+/* ---- the end of a step ---- */
+
+void lower_report_loss(Emit *e, const Op *op)
+{
+	emit_line(e, "rt_report_loss(rt, %s, %s, %s);", emit_value(e, op_in(op, 0)), emit_value(e, op_in(op, 1)),
+		attr_get_int(op->attrs, "mean", 0) ? "true" : "false");
+}
+
+void lower_report_accuracy(Emit *e, const Op *op)
+{
+	const Type *t = &op_in(op, 0)->type;
+	int64_t c = t->rank ? t->dim[t->rank - 1] : 1;
+	if (t->dtype != DT_F32) {
+		emit_refuse(e, op, "accuracy of %s logits: its kernel computes f32 only", dtype_info[t->dtype].text);
+		return;
+	}
+	emit_line(e, "{ double hits[2] = {0, 0}; k_accuracy_f32(hits, %s, %s, %" PRId64 ", %" PRId64 ", %s); "
+		"rt_report_accuracy(rt, hits[0], hits[1]); }", emit_value(e, op_in(op, 0)), emit_value(e, op_in(op, 1)),
+		c ? type_numel(t) / c : 0, c, emit_int(e, attr_get_int(op->attrs, "ignore_index", -100)));
+}
+
+void lower_sumsq(Emit *e, const Op *op)
+{
+	Buf b = {0};
+	for (int i = 0; i < op->n_in; i++)
+		buf_printf(&b, i ? ", %d" : "%d", unit_of_value(op_in(op, i))->index);
+	emit_line(e, "rt_sumsq(rt, (const int[]){%s}, %d);", b.at ? b.at : "0", op->n_in);
+	buf_free(&b);
+}
+
+void lower_all_reduce_scalars(Emit *e, const Op *op)
+{
+	(void)op;
+	emit_line(e, "rt_all_reduce_scalars(rt);");
+}
+
+void lower_step_scalars(Emit *e, const Op *op)
+{
+	(void)op;
+	emit_line(e, "rt_step_scalars(rt);");
+}
+
+void lower_update_shard(Emit *e, const Op *op)
+{
+	emit_line(e, "rt_update_shard(rt, %d);", op->unit->index);
+}

@@ -1,0 +1,13 @@
+/* codegen/lower.h: the `lower` column of ops.def: op -> lines of step.c. */
+#ifndef SHARDC_LOWER_H
+#define SHARDC_LOWER_H
+
+#include "codegen/emit.h"
+
+typedef void LowerFn(Emit *e, const Op *op);
+#define OP(id, text, imin, imax, out, flags, first, last, attrs, shape, grad, eval, lower, doc) LowerFn lower_##lower;
+#include "ir/ops.def"
+
+void lower_op(Emit *e, const Op *op);
+
+#endif

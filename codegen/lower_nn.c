@@ -1,0 +1,377 @@
+/* codegen/lower_nn.c: linear algebra, convolution, pooling, norms, attention and losses as kernel calls.
+ *
+ * Primitives are made in setup(), one for each distinct descriptor; other descriptors are static tables.
+ * Refuses more than three spatial dims, which no kernel has. */
+#include "codegen/lower.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define I64 "%" PRId64
+
+static const char *kdtype(Emit *e, DType t)
+{
+	static const char *const id[] = {
+#define DTYPE(id, ...) "K_" #id,
+#include "base/dtypes.def"
+	};
+	(void)e;
+	return id[t];
+}
+
+static const char *truth(bool v)
+{
+	return v ? "true" : "false";
+}
+
+/* ---- matmul ---- */
+
+typedef struct Batch { int n; int64_t dim[IR_MAX_RANK], sa[IR_MAX_RANK], sb[IR_MAX_RANK]; } Batch;
+
+/* Elements between matrices of t along dim d of y's batch dims; 0 where t is broadcast. */
+static int64_t batch_stride(const Type *t, int y_rank, int d)
+{
+	int k = d - (y_rank - t->rank);
+	return k < 0 || t->dim[k] == 1 ? 0 : emit_product(t, k + 1, t->rank);
+}
+
+/* Batch dims of y without those of 1; neighbours that both operands walk in one stride are merged. */
+static Batch batch_of(const Type *a, const Type *b, const Type *y)
+{
+	Batch out = {0};
+	for (int d = 0; d < y->rank - 2; d++) {
+		int64_t sa = batch_stride(a, y->rank, d), sb = batch_stride(b, y->rank, d), n = y->dim[d];
+		int last = out.n - 1;
+		if (n == 1)
+			continue;
+		if (last >= 0 && out.sa[last] == sa * n && out.sb[last] == sb * n) {
+			out.dim[last] *= n;
+			out.sa[last] = sa;
+			out.sb[last] = sb;
+			continue;
+		}
+		out.dim[out.n] = n;
+		out.sa[out.n] = sa;
+		out.sb[out.n++] = sb;
+	}
+	return out;
+}
+
+void lower_matmul(Emit *e, const Op *op)
+{
+	const Type *a = &op_in(op, 0)->type, *b = &op_in(op, 1)->type, *y = &op->out[0]->type;
+	bool ta = attr_get_int(op->attrs, "ta", 0), tb = attr_get_int(op->attrs, "tb", 0);
+	int64_t m = y->dim[y->rank - 2], n = y->dim[y->rank - 1], k = a->dim[a->rank - (ta ? 2 : 1)];
+	Batch batch = batch_of(a, b, y);
+	if (batch.n == 1 && !ta && batch.sb[0] == 0 && batch.sa[0] == m * k) {
+		m *= batch.dim[0]; /* one weight for all: rows of one matrix */
+		batch.n = 0;
+	}
+	const char *lists = !batch.n ? "" : arena_printf(e->a, ", .n_batch = %d, .batch = %s, .sa = %s, .sb = %s", batch.n,
+		emit_int_list(e, batch.n, batch.dim), emit_int_list(e, batch.n, batch.sa),
+		emit_int_list(e, batch.n, batch.sb));
+	const char *desc = arena_printf(e->a, "{.dtype = %s, .m = " I64 ", .n = " I64 ", .k = " I64 ", .ta = %s, .tb = %s, "
+		".bias = %s%s, .work_bytes = " I64 "}", kdtype(e, a->dtype), m, n, k, truth(ta), truth(tb),
+		truth(op_in(op, 2)), lists, e->m->work_bytes);
+	if (batch.n > 6) {
+		emit_refuse(e, op, "matmul with %d batch dims is refused; there may be 6", batch.n);
+		return;
+	}
+	emit_line(e, "k_matmul_run(%s, %s, %s, %s, %s, WORK);", emit_prim(e, "k_matmul_create", "KMatmulDesc", desc),
+		emit_value(e, op->out[0]), emit_value(e, op_in(op, 0)), emit_value(e, op_in(op, 1)),
+		emit_value(e, op_in(op, 2)));
+}
+
+/* ---- spatial ops ---- */
+
+enum { MAX_SPATIAL = 3 };
+
+/* Where the spatial dims of x begin, by layout; channels are dim 1 or the last. */
+static const int64_t *spatial(const Type *x, int layout)
+{
+	return x->dim + (layout ? 1 : 2);
+}
+
+static int64_t channels(const Type *x, int layout)
+{
+	return x->dim[layout ? x->rank - 1 : 1];
+}
+
+/* One list of the window: the attribute, or `otherwise` everywhere. */
+static const char *window_list(Emit *e, const Op *op, const char *name, int from, int n, int64_t otherwise)
+{
+	const Attr *a = attr_find(op->attrs, name);
+	int64_t v[MAX_SPATIAL];
+	for (int i = 0; i < n; i++)
+		v[i] = a && a->n >= from + n ? a->ints[from + i] : otherwise;
+	return emit_int_list(e, n, v);
+}
+
+static const char *window_text(Emit *e, const Op *op, const Type *x, const Type *y, int layout)
+{
+	int n = x->rank - 2;
+	return arena_printf(e->a, ".rank = %d, .n = " I64 ", .c = " I64 ", .in = %s, .out = %s, .stride = %s, .dilation = %s, "
+		".pad = %s, .pad_end = %s, .layout = %d", n, x->dim[0], channels(x, layout),
+		emit_int_list(e, n, spatial(x, layout)), emit_int_list(e, n, spatial(y, layout)),
+		window_list(e, op, "strides", 0, n, 1), window_list(e, op, "dilations", 0, n, 1),
+		window_list(e, op, "pads", 0, n, 0), window_list(e, op, "pads", n, n, 0), layout);
+}
+
+static bool refuse_rank(Emit *e, const Op *op, const Type *x)
+{
+	bool refused = x->rank < 3 || x->rank > 2 + MAX_SPATIAL;
+	if (refused)
+		emit_refuse(e, op, "%s with %d spatial dims is refused; there may be 1 to %d", op_info[op->kind].text,
+			x->rank - 2, MAX_SPATIAL);
+	return refused;
+}
+
+/* run: "k_conv"; x, w, y as the descriptor wants them; args: results and operands of the call. */
+static void conv_call(Emit *e, const Op *op, const char *run, const Type *x, const Type *w, const Type *y, bool bias,
+	const char *args)
+{
+	int layout = (int)attr_get_int(op->attrs, "layout", 0);
+	if (refuse_rank(e, op, x))
+		return;
+	if (x->dtype != DT_F32 && x->dtype != DT_F64) {
+		emit_refuse(e, op, "%s of %s: its kernel computes f32 and f64 only", op_info[op->kind].text,
+			dtype_info[x->dtype].text);
+		return;
+	}
+	const char *packed = w->layout ? arena_printf(e->a, ", .w_layout = \"%s\"", w->layout) : "";
+	const char *desc = arena_printf(e->a, "{.dtype = %s, %s, .o = " I64 ", .kernel = %s, .group = " I64 ", .bias = %s%s, "
+		".work_bytes = " I64 "}", kdtype(e, x->dtype), window_text(e, op, x, y, layout), w->dim[0],
+		emit_int_list(e, w->rank - 2, w->dim + 2), attr_get_int(op->attrs, "group", 1), truth(bias), packed,
+		e->m->work_bytes);
+	const char *create = arena_printf(e->a, "%s_create", run);
+	emit_line(e, "%s_run(%s, %s, WORK);", run, emit_prim(e, create, "KConvDesc", desc), args);
+}
+
+void lower_conv(Emit *e, const Op *op)
+{
+	const char *args = arena_printf(e->a, "%s, %s, %s, %s", emit_value(e, op->out[0]), emit_value(e, op_in(op, 0)),
+		emit_value(e, op_in(op, 1)), emit_value(e, op_in(op, 2)));
+	conv_call(e, op, "k_conv", &op_in(op, 0)->type, &op_in(op, 1)->type, &op->out[0]->type, op_in(op, 2), args);
+}
+
+void lower_conv_grad_x(Emit *e, const Op *op)
+{
+	const char *args = arena_printf(e->a, "%s, %s, %s, %s", emit_value(e, op->out[0]), emit_value(e, op_in(op, 0)),
+		emit_value(e, op_in(op, 1)), emit_value(e, op_in(op, 2)));
+	conv_call(e, op, "k_conv_grad_x", &op->out[0]->type, &op_in(op, 1)->type, &op_in(op, 0)->type, op_in(op, 2), args);
+}
+
+void lower_conv_grad_w(Emit *e, const Op *op)
+{
+	const char *args = arena_printf(e->a, "%s, %s, %s", emit_value(e, op->out[0]), emit_value(e, op_in(op, 0)),
+		emit_value(e, op_in(op, 1)));
+	conv_call(e, op, "k_conv_grad_w", &op_in(op, 0)->type, &op->out[0]->type, &op_in(op, 1)->type, false, args);
+}
+
+void lower_pack(Emit *e, const Op *op)
+{
+	const Type *w = &op_in(op, 0)->type;
+	const char *layout = attr_get_str(op->attrs, "layout", "");
+	bool depthwise = *layout == 'G';
+	emit_kernel(e, op, "o0 i0", "\"%s\", " I64 ", " I64 ", " I64 ", " I64, str_escape(e->a, ESCAPE_C_STRING, layout),
+		depthwise ? 1 : w->dim[0], w->dim[1], emit_product(w, 2, w->rank), depthwise ? w->dim[0] : 1);
+}
+
+static void pool_call(Emit *e, const Op *op, const Type *x, const Type *y, const char *tensors)
+{
+	int layout = (int)attr_get_int(op->attrs, "layout", 0), n = x->rank - 2;
+	if (refuse_rank(e, op, x))
+		return;
+	const char *text = arena_printf(e->a, "{%s, .kernel = %s, .extra = %s, .count_pad = %s}",
+		window_text(e, op, x, y, layout), window_list(e, op, "kernel", 0, n, 1), window_list(e, op, "extra", 0, n, 0),
+		truth(attr_get_int(op->attrs, "count_pad", 0)));
+	emit_kernel(e, op, tensors, "&%s", emit_shared(e, "KPool", "pool", text));
+}
+
+void lower_max_pool(Emit *e, const Op *op)
+{
+	pool_call(e, op, &op_in(op, 0)->type, &op->out[0]->type, "o0 n1 i0");
+}
+
+void lower_max_pool_grad(Emit *e, const Op *op)
+{
+	pool_call(e, op, &op->out[0]->type, &op_in(op, 0)->type, "o0 i0 i1");
+}
+
+void lower_avg_pool(Emit *e, const Op *op)
+{
+	pool_call(e, op, &op_in(op, 0)->type, &op->out[0]->type, "o0 i0");
+}
+
+void lower_avg_pool_grad(Emit *e, const Op *op)
+{
+	pool_call(e, op, &op->out[0]->type, &op_in(op, 0)->type, "o0 i0");
+}
+
+/* ---- norms and softmax ---- */
+
+/* (n, c, s) of x; channels-last x has s in the middle. */
+static const char *bn_sizes(Emit *e, const Op *op, const Type *x)
+{
+	int layout = (int)attr_get_int(op->attrs, "layout", 0);
+	int64_t c = channels(x, layout), s = x->dim[0] && c ? type_numel(x) / (x->dim[0] * c) : 0;
+	return arena_printf(e->a, I64 ", " I64 ", " I64 ", %d", x->dim[0], c, s, layout);
+}
+
+void lower_bn_stats(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "o0 o1 i0", "%s, WORK", bn_sizes(e, op, &op_in(op, 0)->type));
+}
+
+void lower_bn_grad_stats(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "o0 o1 i0 i1 i2 i3", "%s, %s, WORK", bn_sizes(e, op, &op_in(op, 1)->type),
+		emit_float(e, attr_get_float(op->attrs, "eps", 1e-5)));
+}
+
+static const char *rows_cols(Emit *e, const Op *op, const Type *x)
+{
+	int axis = emit_axis(op, "axis", x->rank);
+	return arena_printf(e->a, I64 ", " I64, emit_product(x, 0, axis), emit_product(x, axis, x->rank));
+}
+
+static const char *eps(Emit *e, const Op *op)
+{
+	return emit_float(e, attr_get_float(op->attrs, "eps", 1e-5));
+}
+
+void lower_layer_norm(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "o0 n1 n2 i0 i1 i2", "%s, %s", rows_cols(e, op, &op_in(op, 0)->type), eps(e, op));
+}
+
+void lower_layer_norm_grad(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "n0 n1 n2 i0 i1 i2 i3 i4", "%s, WORK", rows_cols(e, op, &op_in(op, 1)->type));
+}
+
+void lower_rms_norm(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "o0 n1 i0 i1", "%s, %s", rows_cols(e, op, &op_in(op, 0)->type), eps(e, op));
+}
+
+void lower_rms_norm_grad(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "n0 n1 i0 i1 i2 i3", "%s, WORK", rows_cols(e, op, &op_in(op, 1)->type));
+}
+
+static const char *cut_text(Emit *e, const Op *op)
+{
+	Cut c = emit_cut(&op_in(op, 0)->type, attr_get_int(op->attrs, "axis", 0));
+	return arena_printf(e->a, I64 ", " I64 ", " I64, c.outer, c.n, c.inner);
+}
+
+void lower_softmax(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "o0 i0", "%s", cut_text(e, op));
+}
+
+void lower_softmax_grad(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "o0 i0 i1", "%s", cut_text(e, op));
+}
+
+void lower_log_softmax(Emit *e, const Op *op)
+{
+	lower_softmax(e, op);
+}
+
+void lower_log_softmax_grad(Emit *e, const Op *op)
+{
+	lower_softmax_grad(e, op);
+}
+
+/* ---- attention ---- */
+
+static const char *mask_text(Emit *e, const Type *mask)
+{
+	int64_t stride[4] = {0}, full[IR_MAX_RANK];
+	if (!mask)
+		return ".mask = K_MASK_NONE";
+	type_strides(mask, full);
+	for (int d = 0; d < mask->rank; d++)
+		if (mask->dim[d] != 1)
+			stride[d + 4 - mask->rank] = full[d];
+	return arena_printf(e->a, ".mask = %s, .mask_stride = %s", mask->dtype == DT_BOOL ? "K_MASK_BOOL" : "K_MASK_FLOAT",
+		emit_int_list(e, 4, stride));
+}
+
+/* q at operand `at`, followed by k, v and the mask. */
+static const char *attention_desc(Emit *e, const Op *op, int at)
+{
+	const Type *q = &op_in(op, at)->type, *k = &op_in(op, at + 1)->type, *v = &op_in(op, at + 2)->type;
+	const Value *mask = op_in(op, at + 3);
+	int layout = (int)attr_get_int(op->attrs, "layout", 0), h = layout ? 2 : 1, t = layout ? 1 : 2;
+	const char *text = arena_printf(e->a, "{.b = " I64 ", .h = " I64 ", .hk = " I64 ", .t = " I64 ", .s = " I64 ", .d = " I64
+		", .dv = " I64 ", .scale = %s, .softcap = %s, .causal = %s, .causal_end = %s, .layout = %d, %s, .empty_nan = %s}",
+		q->dim[0], q->dim[h], k->dim[h], q->dim[t], k->dim[t], q->dim[3], v->dim[3],
+		emit_literal(e, DT_F32, attr_get_float(op->attrs, "scale", 1), 0),
+		emit_literal(e, DT_F32, attr_get_float(op->attrs, "softcap", 0), 0),
+		truth(attr_get_int(op->attrs, "causal", 0)), truth(attr_get_int(op->attrs, "offset", 0)), layout,
+		mask_text(e, mask ? &mask->type : NULL), truth(strcmp(attr_get_str(op->attrs, "empty", "zero"), "zero")));
+	return emit_shared(e, "KAttention", "attention", text);
+}
+
+void lower_attention(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "o0 o1 i0 i1 i2 i3", "&%s, WORK", attention_desc(e, op, 0));
+}
+
+void lower_attention_grad(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "o0 o1 o2 i0 i1 i2 i3 i4 i5 i6", "&%s, WORK", attention_desc(e, op, 1));
+}
+
+void lower_rope(Emit *e, const Op *op)
+{
+	const Type *x = &op_in(op, 0)->type, *c = &op_in(op, 1)->type;
+	int layout = (int)attr_get_int(op->attrs, "layout", 0);
+	const char *text = arena_printf(e->a, "{.b = " I64 ", .h = " I64 ", .t = " I64 ", .d = " I64 ", .r = " I64 ", .layout = %d, "
+		".interleaved = %s, .inverse = %s, .cos_batched = %s}", x->dim[0], x->dim[layout ? 2 : 1],
+		x->dim[layout ? 1 : 2], x->dim[3], 2 * c->dim[c->rank - 1], layout,
+		truth(attr_get_int(op->attrs, "interleaved", 0)), truth(attr_get_int(op->attrs, "inverse", 0)),
+		truth(c->rank == 3));
+	emit_kernel(e, op, "o0 i0 i1 i2", "&%s", emit_shared(e, "KRope", "rope", text));
+}
+
+/* ---- losses, randomness ---- */
+
+static const char *loss_text(Emit *e, const Op *op, const Type *logits)
+{
+	int64_t c = logits->dim[logits->rank - 1];
+	return arena_printf(e->a, I64 ", " I64 ", %s, %s", c ? type_numel(logits) / c : 0, c,
+		emit_int(e, attr_get_int(op->attrs, "ignore_index", -100)),
+		emit_float(e, attr_get_float(op->attrs, "smoothing", 0)));
+}
+
+void lower_cross_entropy(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "o0 o1 o2 i0 i1 i2", "%s", loss_text(e, op, &op_in(op, 0)->type));
+}
+
+void lower_cross_entropy_grad(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "o0 i0 i1 i2 i3 i4", "%s", loss_text(e, op, &op_in(op, 1)->type));
+}
+
+static const char *dropout_text(Emit *e, const Op *op)
+{
+	Cut c = emit_cut(&op_in(op, 0)->type, attr_get_int(op->attrs, "axis", 0));
+	return arena_printf(e->a, I64 ", " I64 ", " I64 ", %s, UINT64_C(%" PRIu64 "), rt->scalars", c.outer, c.n, c.inner,
+		emit_float(e, attr_get_float(op->attrs, "p", 0.5)), (uint64_t)attr_get_int(op->attrs, "id", 0));
+}
+
+void lower_dropout(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "o0 i0", "%s", dropout_text(e, op));
+}
+
+void lower_dropout_mask(Emit *e, const Op *op)
+{
+	emit_kernel(e, op, "o0", "%s", dropout_text(e, op));
+}

@@ -1,0 +1,190 @@
+/* codegen/step.c: a planned module as step.c and fused.c.
+ *
+ * Requires PLAN: the order of ops is the order of calls, places are addresses.  step.c is straight-line,
+ * one call per line, with the op and where it came from beside it.  One function per unit and section, of
+ * at most CHUNK_CALLS calls: compilers need superlinear time for long functions. */
+#include "codegen/emit.h"
+
+#include "codegen/lower.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { CHUNK_CALLS = 500, CHUNK_MIN = 8 };
+
+static const char *const section_name[] = {"forward", "backward", "update", "eval"};
+
+/* ---- comments ---- */
+
+static const char *op_comment(Emit *e, const Op *op)
+{
+	Buf b = {0};
+	for (int i = 0; i < op->n_out; i++)
+		buf_printf(&b, i ? ", %s" : "%s", type_str(e->a, &op->out[i]->type));
+	buf_printf(&b, op->n_out ? " = %s" : "%s", op_info[op->kind].text);
+	if (op->sym)
+		buf_printf(&b, " \"%s\"", op->sym->name);
+	if (op->unit)
+		buf_printf(&b, " %s", ir_unit_str(e->a, op->unit));
+	for (int i = 0; i < op->n_in; i++)
+		buf_printf(&b, "%s%s%s", i ? ", " : " ", op_in(op, i) ? "%" : "_", op_in(op, i) ? op_in(op, i)->name : "");
+	const Loc *l = op->loc;
+	if (*l->scope || *l->node)
+		buf_printf(&b, "  %s%s%s", l->scope, *l->scope && *l->node ? ":" : "", l->node);
+	if (*l->role)
+		buf_printf(&b, " (%s)", l->role);
+	const char *s = str_escape(e->a, ESCAPE_C_COMMENT, b.at);
+	buf_free(&b);
+	return s;
+}
+
+/* ---- functions ---- */
+
+/* The unit whose name is the op's scope or a part of it at dots: "h.0" for "transformer.h.0.attn". */
+static const Unit *unit_of(const Emit *e, const Op *op)
+{
+	if (op->unit)
+		return op->unit;
+	const char *scope = op->loc->scope;
+	for (int u = 0; *scope && u < e->m->n_units; u++) {
+		const char *name = e->m->units[u]->name, *at = strstr(scope, name);
+		size_t n = strlen(name);
+		if (at && (at == scope || at[-1] == '.') && (!at[n] || at[n] == '.'))
+			return e->m->units[u];
+	}
+	return NULL;
+}
+
+static const char *function_name(Emit *e, SectionKind s, const Unit *unit)
+{
+	const char *stem = unit ? arena_printf(e->a, "%s_%s", section_name[s],
+		str_escape(e->a, ESCAPE_C_IDENT, unit->name)) : arena_printf(e->a, "%s_ops", section_name[s]);
+	const char *name = stem;
+	for (int n = 2; map_has(e->functions, name); n++)
+		name = arena_printf(e->a, "%s_%d", stem, n);
+	map_put(e->functions, name, NULL);
+	return name;
+}
+
+/* Ends the function at work, if it has any line; returns its name. */
+static void flush(Emit *e, SectionKind s, const Unit *unit, Buf *calls)
+{
+	if (!e->n_lines)
+		return;
+	const char *name = function_name(e, s, unit);
+	buf_printf(&e->step, "static void %s(Rt *rt)\n{\n%s}\n\n", name, e->body.at);
+	buf_printf(calls, "\t%s(rt);\n", name);
+	buf_free(&e->body);
+	e->body = (Buf){0};
+	e->n_lines = 0;
+}
+
+static void write_section(Emit *e, SectionKind s)
+{
+	const Unit *unit = NULL;
+	Buf calls = {0};
+	IR_FOR_OPS(e->m, s, op) {
+		const Unit *now = unit_of(e, op);
+		if (e->n_lines >= CHUNK_CALLS || (now != unit && e->n_lines >= CHUNK_MIN))
+			flush(e, s, unit, &calls);
+		if (!e->n_lines || (!unit && e->n_lines < CHUNK_MIN))
+			unit = now;
+		e->op = op;
+		e->pending = op_comment(e, op);
+		lower_op(e, op);
+		e->pending = NULL;
+	}
+	flush(e, s, unit, &calls);
+	buf_printf(&e->step, "static void %s(Rt *rt)\n{\n%s}\n\n", section_name[s], calls.at ? calls.at : "\t(void)rt;\n");
+	buf_free(&calls);
+}
+
+static void write_setup(Emit *e)
+{
+	buf_printf(&e->step, "/* Makes the primitives that the functions above run. */\nstatic void setup(Rt *rt)\n{\n%s}\n\n",
+		e->setup.at ? e->setup.at : "\t(void)rt;\n");
+}
+
+/* ---- files ---- */
+
+static const char step_head[] =
+	"#include <math.h>\n"
+	"#include \"runtime/shardrt.h\"\n\n"
+	"/* Addresses: bytes from the start of an arena, or of a flat: (unit, flat, bytes). */\n"
+	"#define ACT(offset) ((void *)(rt->act + (offset)))\n"
+	"#define IN(offset) ((void *)(rt->input + (offset)))\n"
+	"#define STATE(offset) ((void *)(rt->state + (offset)))\n"
+	"#define PARAM(unit, flat, offset) ((void *)((char *)rt->param[unit][flat] + (offset)))\n"
+	"#define GRAD(unit, flat, offset) ((void *)((char *)rt->grad[unit][flat] + (offset)))\n"
+	"#define WORK ((void *)rt->work)\n\n";
+
+static const char fused_head[] =
+	"#include <math.h>\n"
+	"#include \"kernels/cpu/ew.h\"\n\n"
+	"enum { GRAIN = 16384, BLOCK = 4096 }; /* elements: worth a second thread; of one piece of work */\n"
+	"#define MIN(a, b) ((a) < (b) ? (a) : (b))\n\n";
+
+bool write_file(const char *dir, const char *name, const Buf *text, Diag *d)
+{
+	Arena *a = arena_new();
+	const char *path = arena_printf(a, "%s/%s", dir, name), *temp = arena_printf(a, "%s.new", path);
+	FILE *f = fopen(temp, "w");
+	bool ok = f && fwrite(text->at ? text->at : "", 1, text->n, f) == text->n;
+	ok = (!f || !fclose(f)) && ok && !rename(temp, path);
+	if (!ok) {
+		diag_error(d, path, "cannot write: %s", strerror(errno));
+		if (f)
+			remove(temp);
+	}
+	arena_free(a);
+	return ok;
+}
+
+static bool write_files(Emit *e, const char *dir)
+{
+	Buf step = {0}, fused = {0}, make = {0};
+	const char *name = str_escape(e->a, ESCAPE_C_COMMENT, e->m->name);
+	buf_printf(&step, "/* One training step of %s, made by shardc.  Not for editing. */\n%s", name, step_head);
+	if (e->protos.n)
+		buf_printf(&step, "/* fused.c */\n%s\n", e->protos.at);
+	if (e->statics.n)
+		buf_printf(&step, "%s\n", e->statics.at);
+	buf_put(&step, e->step.at, e->step.n);
+	buf_printf(&fused, "/* Elementwise loops of %s, made by shardc.  Not for editing. */\n%s%s", name, fused_head,
+		e->fused.at ? e->fused.at : "typedef int nothing_is_fused;\n");
+	build_makefile(e->o, &make);
+	bool ok = (!mkdir(dir, 0777) || errno == EEXIST);
+	if (!ok)
+		diag_error(e->d, dir, "cannot make the folder: %s", strerror(errno));
+	ok = ok && write_file(dir, "fused.c", &fused, e->d) && write_file(dir, "Makefile", &make, e->d)
+		&& write_file(dir, "step.c", &step, e->d);
+	buf_free(&step);
+	buf_free(&fused);
+	buf_free(&make);
+	return ok;
+}
+
+bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Diag *d)
+{
+	Arena *a = arena_new();
+	Emit e = {.m = m, .o = o, .d = d, .a = a, .prims = map_new(a), .shared = map_new(a), .kernels = map_new(a),
+		.functions = map_new(a)};
+	int before = d->errors;
+	if (m->level != LEVEL_PLAN)
+		ice("codegen wants a module at PLAN");
+	for (int s = 0; s < SEC_COUNT; s++) {
+		map_put(e.functions, section_name[s], NULL);
+		if (m->first[s] || s != SEC_EVAL)
+			write_section(&e, (SectionKind)s);
+	}
+	write_setup(&e);
+	bool ok = build_need_cpu(&e, &e.step);
+	tables_write(&e, &e.step);
+	ok = ok && d->errors == before && write_files(&e, dir);
+	Buf *bufs[] = {&e.body, &e.step, &e.statics, &e.setup, &e.fused, &e.protos};
+	for (int i = 0; i < COUNT_OF(bufs); i++)
+		buf_free(bufs[i]);
+	arena_free(a);
+	return ok;
+}

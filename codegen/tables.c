@@ -1,0 +1,275 @@
+/* codegen/tables.c: what the runtime must know of the program: tensors, units, files, outputs, the loss.
+ *
+ * The tables are static data behind the functions of step.c, one row per line.  Files of initial weights
+ * are named by absolute path and recognised by size and sampled hash, so that a binary finds them from
+ * anywhere and refuses others. */
+#include "codegen/emit.h"
+
+#include "base/filehash.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *c_string(Emit *e, const char *s)
+{
+	return s ? arena_printf(e->a, "\"%s\"", str_escape(e->a, ESCAPE_C_STRING, s)) : "NULL";
+}
+
+/* ---- files ---- */
+
+static const char *absolute(Emit *e, const char *path)
+{
+	char *real = realpath(path, NULL);
+	const char *copy = arena_strdup(e->a, real ? real : path);
+	free(real);
+	return copy;
+}
+
+static bool put_file(Emit *e, Buf *out, const char *path)
+{
+	struct stat st;
+	uint64_t hash = 0;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	bool ok = fd >= 0 && !fstat(fd, &st);
+	if (ok && st.st_size > 0) {
+		void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+		ok = p != MAP_FAILED;
+		if (ok) {
+			hash = filehash_sampled(p, st.st_size);
+			munmap(p, (size_t)st.st_size);
+		}
+	}
+	if (!ok)
+		diag_error(e->d, path, "cannot read the initial weights: %s", strerror(errno));
+	if (fd >= 0)
+		close(fd);
+	buf_printf(out, "\t{%s, %" PRId64 ", UINT64_C(0x%" PRIx64 ")},\n", c_string(e, path), ok ? (int64_t)st.st_size : 0,
+		hash);
+	return ok;
+}
+
+/* Returns the number of distinct files. */
+static int put_files(Emit *e, Buf *out)
+{
+	Map *seen = map_new(e->a);
+	Buf rows = {0};
+	for (int i = 0; i < e->m->n_symbols; i++) {
+		const char *file = e->m->symbols[i]->src.file;
+		const char *path = file ? absolute(e, file) : NULL;
+		if (!path || map_has(seen, path))
+			continue;
+		map_put(seen, path, NULL);
+		put_file(e, &rows, path);
+	}
+	if (rows.n)
+		buf_printf(out, "/* Where initial weights come from: path, bytes, hash of samples. */\n"
+			"static const RtFile files[] = {\n%s};\n\n", rows.at);
+	buf_free(&rows);
+	return map_count(seen);
+}
+
+/* ---- tensors ---- */
+
+static bool is_tensor(const Symbol *s)
+{
+	return s->kind != SYM_OUTPUT && s->type.kind == TYPE_TENSOR;
+}
+
+static const char *const tensor_kind[] = {
+	[SYM_INPUT] = "RT_INPUT", [SYM_PARAM] = "RT_PARAM", [SYM_BUFFER] = "RT_BUFFER", [SYM_DATA] = "RT_DATA",
+	[SYM_STATE] = "RT_STATE",
+};
+
+static const char *dtype_constant(DType t)
+{
+	static const char *const id[] = {
+#define DTYPE(id, ...) "DT_" #id,
+#include "base/dtypes.def"
+	};
+	return id[t];
+}
+
+static void put_source(Emit *e, Buf *out, const Symbol *s)
+{
+	const Source *src = &s->src;
+	int64_t perm[IR_MAX_RANK];
+	if (!src->file) {
+		if (src->fill != 0)
+			buf_printf(out, ", .fill = %s", emit_float(e, src->fill));
+		return;
+	}
+	for (int i = 0; i < src->rank; i++)
+		perm[i] = src->perm[i];
+	buf_printf(out, ",\n\t\t.file = %s, .file_offset = %" PRId64 ", .file_bytes = %" PRId64 ", .file_dtype = %s, .file_rank = %d",
+		c_string(e, absolute(e, src->file)), src->offset, src->bytes, dtype_constant(src->dtype), src->rank);
+	if (src->rank)
+		buf_printf(out, ", .file_dim = %s, .perm = %s", emit_int_list(e, src->rank, src->dim),
+			emit_int_list(e, src->rank, perm));
+}
+
+static void put_tensor(Emit *e, Buf *out, const Symbol *s)
+{
+	bool sharded = s->kind == SYM_PARAM && s->unit;
+	buf_printf(out, "\t{.kind = %s, .name = %s, .dtype = %s, .rank = %d", tensor_kind[s->kind], c_string(e, s->name),
+		dtype_constant(s->type.dtype), s->type.rank);
+	if (s->type.rank)
+		buf_printf(out, ", .dim = %s", emit_int_list(e, s->type.rank, s->type.dim));
+	buf_printf(out, ", .unit = %d, .flat = %d, .offset = %" PRId64, sharded ? s->unit->index : -1,
+		sharded ? s->flat : -1, s->offset);
+	if (s->trainable)
+		buf_printf(out, ", .trainable = true");
+	if (s->batched)
+		buf_printf(out, ", .batched = true");
+	if (s->trainable && e->o->no_decay_1d && s->type.rank <= 1)
+		buf_printf(out, ", .no_decay = true");
+	put_source(e, out, s);
+	buf_printf(out, "},\n");
+}
+
+static int put_tensors(Emit *e, Buf *out)
+{
+	int n = 0;
+	for (int i = 0; i < e->m->n_symbols; i++) {
+		if (!is_tensor(e->m->symbols[i]))
+			continue;
+		buf_printf(out, n++ ? "%s" : "static const RtTensor tensors[] = {\n", "");
+		put_tensor(e, out, e->m->symbols[i]);
+	}
+	if (n)
+		buf_printf(out, "};\n\n");
+	return n;
+}
+
+static void put_units(Emit *e, Buf *out)
+{
+	if (!e->m->n_units)
+		return;
+	buf_printf(out, "static const RtUnit units[] = {\n");
+	for (int u = 0; u < e->m->n_units; u++) {
+		const Unit *unit = e->m->units[u];
+		buf_printf(out, "\t{%s, %s, %d, {", c_string(e, unit->name), c_string(e, unit->strategy), unit->n_flats);
+		for (int f = 0; f < unit->n_flats; f++)
+			buf_printf(out, "%s{%s, %s, %" PRId64 "}", f ? ", " : "", dtype_constant(unit->flat[f].dtype),
+				unit->flat[f].trainable ? "true" : "false", unit->flat[f].numel);
+		buf_printf(out, "}}, /* %d */\n", u);
+	}
+	buf_printf(out, "};\n\n");
+}
+
+/* ---- outputs ---- */
+
+/* Index in tensors[] of the tensor that the place lies in; the arena's own values have none. */
+static int tensor_at(const Emit *e, const Place *at)
+{
+	int n = 0;
+	for (int i = 0; i < e->m->n_symbols; i++) {
+		const Symbol *s = e->m->symbols[i];
+		int bytes = dtype_info[s->type.dtype].bytes;
+		if (!is_tensor(s))
+			continue;
+		bool here = at->region == REGION_INPUT ? s->kind == SYM_INPUT && s->offset == at->offset
+			: at->region == REGION_STATE ? s->kind != SYM_INPUT && s->kind != SYM_PARAM && s->offset == at->offset
+			: s->kind == SYM_PARAM && s->unit == at->unit && s->flat == at->flat && s->offset * bytes == at->offset;
+		if (here)
+			return n;
+		n++;
+	}
+	ice("an output lies in no tensor");
+}
+
+/* Outputs of the program's only section, eval: forward-only programs keep them until its end. */
+static int put_outputs(Emit *e, Buf *out)
+{
+	int n = 0;
+	if (e->m->first[SEC_FORWARD])
+		return 0;
+	IR_FOR_OPS(e->m, SEC_EVAL, op) {
+		if (op->kind != OP_OUTPUT)
+			continue;
+		const Type *t = &op->sym->type;
+		const Place *at = &op_in(op, 0)->place;
+		int input = at->region == REGION_ACT || at->region == REGION_NONE ? -1 : tensor_at(e, at);
+		buf_printf(out, n++ ? "%s" : "static const struct RtOutput outputs[] = {\n", "");
+		buf_printf(out, "\t{%s, %s, %d, %s, %" PRId64 ", %d},\n", c_string(e, op->sym->name), dtype_constant(t->dtype),
+			t->rank, emit_int_list(e, t->rank, t->dim), at->offset, input);
+	}
+	if (n)
+		buf_printf(out, "};\n\n");
+	return n;
+}
+
+/* ---- the loss ---- */
+
+static const Op *find_op(const Module *m, SectionKind s, OpKind kind)
+{
+	IR_FOR_OPS(m, s, op)
+		if (op->kind == kind)
+			return op;
+	return NULL;
+}
+
+/* The static number of elements behind a loss: what its weight is when every element is valid. */
+static double element_count(const Op *report)
+{
+	const Op *weight = op_in(report, 1)->op;
+	const Attr *value = attr_find(weight->attrs, "value");
+	if (weight->kind == OP_CROSS_ENTROPY)
+		return (double)type_numel(&op_in(weight, 1)->type);
+	if (weight->kind == OP_CONST && value->kind == ATTR_FLOATS)
+		return value->floats[0];
+	return 1;
+}
+
+static void put_loss(Emit *e, Buf *out)
+{
+	const Op *report = find_op(e->m, SEC_FORWARD, OP_REPORT_LOSS);
+	bool mean = report && attr_get_int(report->attrs, "mean", 0);
+	bool global = !e->o->loss_norm || !strcmp(e->o->loss_norm, "global");
+	buf_printf(out, "\t.loss = {.global = %s, .n = %s, .accuracy = %s, .mean = %s, .shift = %s},\n",
+		report && !mean && global ? "true" : "false", emit_float(e, report && !mean ? element_count(report) : 1),
+		find_op(e->m, SEC_EVAL, OP_REPORT_ACC) ? "true" : "false", mean ? "true" : "false",
+		e->o->shift ? "true" : "false");
+}
+
+/* ---- the model ---- */
+
+static const char *optimizer_of(const Emit *e)
+{
+	if (!find_op(e->m, SEC_UPDATE, OP_UPDATE_SHARD))
+		return NULL;
+	return e->o->optimizer ? e->o->optimizer : "adamw";
+}
+
+void tables_write(Emit *e, Buf *out)
+{
+	const Module *m = e->m;
+	int n_files = put_files(e, out), n_tensors = put_tensors(e, out);
+	put_units(e, out);
+	int n_outputs = put_outputs(e, out);
+	buf_printf(out, "static const RtModel model = {\n\t.name = %s,\n\t.options = %s,\n", c_string(e, m->name),
+		c_string(e, e->o->text ? e->o->text : ""));
+	buf_printf(out, "\t.versions = \"compiler \" __VERSION__ \", arch %s\",\n\t.need_cpu = need_cpu,\n",
+		str_escape(e->a, ESCAPE_C_STRING, e->o->arch ? e->o->arch : "native"));
+	if (n_tensors)
+		buf_printf(out, "\t.tensors = tensors, .n_tensors = %d,\n", n_tensors);
+	if (m->n_units)
+		buf_printf(out, "\t.units = units, .n_units = %d,\n", m->n_units);
+	if (n_files)
+		buf_printf(out, "\t.files = files, .n_files = %d,\n", n_files);
+	buf_printf(out, "\t.act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64 ", .work_bytes = %" PRId64
+		",\n\t.batch = %" PRId64 ",\n", m->act_bytes, m->input_bytes, m->state_bytes, m->work_bytes, m->batch);
+	buf_printf(out, "\t.optimizer = %s,\n", c_string(e, optimizer_of(e)));
+	put_loss(e, out);
+	buf_printf(out, "\t.grad_norm = %s, .clip = %s,\n", e->o->grad_norm ? "true" : "false", e->o->clip ? "true" : "false");
+	buf_printf(out, "\t.setup = setup, .forward = forward, .backward = backward, .update = update,%s\n\t.n_prims = %d,\n",
+		m->first[SEC_EVAL] ? " .eval = eval," : "", map_count(e->prims));
+	if (n_outputs)
+		buf_printf(out, "\t.outputs = outputs, .n_outputs = %d,\n", n_outputs);
+	buf_printf(out, "};\n\nint main(int argc, char **argv)\n{\n\treturn rt_main(argc, argv, &model);\n}\n");
+}
