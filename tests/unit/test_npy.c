@@ -1,10 +1,10 @@
 /* tests/unit/test_npy.c: .npy files: what is written is read, what is broken is refused in words. */
-#include <CUnit/Basic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/npy.h"
+#include "tests/unit/unit.h"
 
 static char folder[] = "/tmp/test_npy_XXXXXX";
 
@@ -46,7 +46,7 @@ static void test_every_dtype(void)
 		Npy npy;
 		CU_ASSERT(npy_write(in_folder("a.npy"), (DType)t, 1, dim, zeros));
 		CU_ASSERT_FATAL(npy_open(&npy, in_folder("a.npy"), &d));
-		CU_ASSERT_EQUAL(npy.header.dtype, t);
+		CU_ASSERT_EQUAL((int)npy.header.dtype, t);
 		CU_ASSERT_EQUAL(npy.header.bytes, 3 * dtype_info[t].bytes);
 		npy_close(&npy);
 	}
@@ -183,12 +183,21 @@ static void test_open_errors(void)
 	CU_ASSERT_EQUAL(access("/dev/full", F_OK), 0);
 }
 
-int main(void)
+static int begin(void)
 {
-	CU_initialize_registry();
-	CU_pSuite s = CU_add_suite("npy", NULL, NULL);
-	if (!mkdtemp(folder))
-		return 1;
+	return mkdtemp(folder) == NULL;
+}
+
+static int end(void)
+{
+	unlink(in_folder("a.npy"));
+	unlink(in_folder("empty.npy"));
+	return rmdir(folder);
+}
+
+void suite_npy(void)
+{
+	CU_pSuite s = CU_add_suite("npy", begin, end);
 	CU_ADD_TEST(s, test_round_trip);
 	CU_ADD_TEST(s, test_every_dtype);
 	CU_ADD_TEST(s, test_accepted_headers);
@@ -196,11 +205,4 @@ int main(void)
 	CU_ADD_TEST(s, test_prefixes);
 	CU_ADD_TEST(s, test_random_edits);
 	CU_ADD_TEST(s, test_open_errors);
-	CU_basic_run_tests();
-	int failures = (int)CU_get_number_of_failures();
-	CU_cleanup_registry();
-	unlink(in_folder("a.npy"));
-	unlink(in_folder("empty.npy"));
-	rmdir(folder);
-	return failures != 0;
 }

@@ -1,10 +1,10 @@
 /* tests/unit/test_safetensors.c: what is written is read, and no header leads outside the file. */
-#include <CUnit/Basic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/safetensors.h"
+#include "tests/unit/unit.h"
 
 static char folder[] = "/tmp/test_safetensors_XXXXXX";
 static char path[256];
@@ -160,23 +160,27 @@ static void test_full_disk(void)
 	CU_ASSERT_EQUAL(access("/dev/full", F_OK), 0);
 }
 
-int main(void)
+static int begin(void)
 {
-	CU_initialize_registry();
-	CU_pSuite s = CU_add_suite("safetensors", NULL, NULL);
 	if (!mkdtemp(folder))
 		return 1;
 	snprintf(path, sizeof(path), "%s/a.safetensors", folder);
+	return 0;
+}
+
+static int end(void)
+{
+	unlink(path);
+	return rmdir(folder);
+}
+
+void suite_safetensors(void)
+{
+	CU_pSuite s = CU_add_suite("safetensors", begin, end);
 	CU_ADD_TEST(s, test_round_trip);
 	CU_ADD_TEST(s, test_no_tensors);
 	CU_ADD_TEST(s, test_refused);
 	CU_ADD_TEST(s, test_header_length);
 	CU_ADD_TEST(s, test_random_edits);
 	CU_ADD_TEST(s, test_full_disk);
-	CU_basic_run_tests();
-	int failures = (int)CU_get_number_of_failures();
-	CU_cleanup_registry();
-	unlink(path);
-	rmdir(folder);
-	return failures != 0;
 }

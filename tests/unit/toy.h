@@ -1,0 +1,141 @@
+/* tests/unit/toy.h: a program as the compiler would emit it, small enough to be written and checked by
+ * hand: softmax regression with a frozen scale, a constant shift and a step counter as buffer.
+ *
+ *   logits = (x * scale + shift) W^T + b;  loss = mean cross-entropy over labels other than -100 */
+#ifndef SHARDC_TESTS_TOY_H
+#define SHARDC_TESTS_TOY_H
+
+#include <math.h>
+
+#include "runtime/internal.h"
+
+enum { TOY_B = 4, TOY_D = 4, TOY_C = 3, TOY_IGNORE = -100 };
+enum { TOY_X, TOY_LABELS, TOY_W, TOY_BIAS, TOY_SCALE, TOY_SEEN, TOY_SHIFT, TOY_TENSORS };
+/* bytes in the activation arena */
+enum { TOY_LOGITS = 0, TOY_IN = 64, TOY_SUM = 128, TOY_WEIGHT = 192, TOY_ACT = 256 };
+
+static RtTensor toy_tensors[TOY_TENSORS] = {
+	[TOY_X] = {.kind = RT_INPUT, .name = "x", .dtype = DT_F32, .rank = 2, .dim = {TOY_B, TOY_D}, .unit = -1,
+		.batched = true},
+	[TOY_LABELS] = {.kind = RT_INPUT, .name = "labels", .dtype = DT_I64, .rank = 1, .dim = {TOY_B}, .unit = -1,
+		.offset = 64, .batched = true},
+	[TOY_W] = {.kind = RT_PARAM, .name = "fc.weight", .dtype = DT_F32, .rank = 2, .dim = {TOY_C, TOY_D},
+		.trainable = true, .file = "weights.bin", .file_offset = 8, .file_bytes = 96, .file_dtype = DT_F64,
+		.file_rank = 2, .file_dim = {TOY_D, TOY_C}, .perm = {1, 0}},
+	[TOY_BIAS] = {.kind = RT_PARAM, .name = "fc.bias", .dtype = DT_F32, .rank = 1, .dim = {TOY_C}, .offset = 64,
+		.fill = 0.25, .trainable = true, .no_decay = true},
+	[TOY_SCALE] = {.kind = RT_PARAM, .name = "scale", .dtype = DT_F32, .rank = 1, .dim = {TOY_D}, .unit = 1, .fill = 2},
+	[TOY_SEEN] = {.kind = RT_BUFFER, .name = "seen", .dtype = DT_F32, .rank = 0, .unit = -1},
+	[TOY_SHIFT] = {.kind = RT_DATA, .name = "shift", .dtype = DT_F32, .rank = 1, .dim = {TOY_D}, .unit = -1,
+		.offset = 64, .fill = 0.5},
+};
+
+static const RtUnit toy_units[] = {
+	{.name = "root", .strategy = "full_shard", .n_flats = 1, .flat = {{DT_F32, true, 64 + TOY_C}}},
+	{.name = "frozen", .strategy = "full_shard", .n_flats = 1, .flat = {{DT_F32, false, TOY_D}}},
+};
+
+static inline void toy_forward(Rt *rt)
+{
+	const float *x = (const float *)(rt->input + 0), *scale = rt->param[1][0], *shift = (float *)(rt->state + 64);
+	const float *w = rt->param[0][0], *b = w + 64;
+	const int64_t *labels = (const int64_t *)(rt->input + 64);
+	float *in = (float *)(rt->act + TOY_IN), *logits = (float *)(rt->act + TOY_LOGITS);
+	float *sum = (float *)(rt->act + TOY_SUM), *weight = (float *)(rt->act + TOY_WEIGHT);
+	double loss = 0, valid = 0, right = 0;
+	for (int i = 0; i < TOY_B; i++) {
+		double z = 0;
+		int best = 0;
+		for (int d = 0; d < TOY_D; d++)
+			in[i * TOY_D + d] = x[i * TOY_D + d] * scale[d] + shift[d];
+		for (int c = 0; c < TOY_C; c++) {
+			float y = b[c];
+			for (int d = 0; d < TOY_D; d++)
+				y += w[c * TOY_D + d] * in[i * TOY_D + d];
+			logits[i * TOY_C + c] = y;
+			z += exp((double)y);
+			if (y > logits[i * TOY_C + best])
+				best = c;
+		}
+		if (labels[i] == TOY_IGNORE)
+			continue;
+		if (labels[i] < 0 || labels[i] >= TOY_C) {
+			k_bad_input("label %lld in row %d is outside [0,%d)", (long long)labels[i], i, TOY_C);
+			continue;
+		}
+		loss += log(z) - (double)logits[i * TOY_C + labels[i]];
+		right += best == labels[i];
+		valid++;
+	}
+	*sum = (float)loss;
+	*weight = (float)valid;
+	rt_report_loss(rt, sum, weight, false);
+	rt_report_accuracy(rt, right, valid);
+}
+
+static inline void toy_train_forward(Rt *rt)
+{
+	*(float *)rt->state += 1;
+	rt_all_gather(rt, 0);
+	rt_wait(rt, 0);
+	toy_forward(rt);
+}
+
+static inline void toy_backward(Rt *rt)
+{
+	const int64_t *labels = (const int64_t *)(rt->input + 64);
+	const float *logits = (const float *)(rt->act + TOY_LOGITS), *in = (const float *)(rt->act + TOY_IN);
+	float *dw = rt->grad[0][0], *db = dw + 64;
+	rt_zero_gaps(rt, 0);
+	for (int k = 0; k < TOY_C * TOY_D; k++)
+		dw[k] = 0;
+	for (int c = 0; c < TOY_C; c++)
+		db[c] = 0;
+	for (int i = 0; i < TOY_B; i++) {
+		double z = 0;
+		for (int c = 0; c < TOY_C; c++)
+			z += exp((double)logits[i * TOY_C + c]);
+		for (int c = 0; c < TOY_C && labels[i] >= 0; c++) {
+			float dy = (float)((exp((double)logits[i * TOY_C + c]) / z - (c == labels[i])) / TOY_B);
+			db[c] += dy;
+			for (int d = 0; d < TOY_D; d++)
+				dw[c * TOY_D + d] += dy * in[i * TOY_D + d];
+		}
+	}
+	rt_reshard(rt, 0);
+	rt_reduce_scatter(rt, 0);
+}
+
+static inline void toy_update(Rt *rt)
+{
+	static const int units[] = {0};
+	rt_sumsq(rt, units, 1);
+	rt_all_reduce_scalars(rt);
+	rt_step_scalars(rt);
+	rt_update_shard(rt, 0);
+}
+
+static inline void toy_setup(Rt *rt)
+{
+	(void)rt;
+}
+
+static const struct RtOutput toy_outputs[] = {
+	{.name = "out/logits", .dtype = DT_F32, .rank = 2, .dim = {TOY_B, TOY_C}, .offset = TOY_LOGITS, .input = -1},
+	{.name = "x", .dtype = DT_F32, .rank = 2, .dim = {TOY_B, TOY_D}, .input = TOY_X},
+};
+
+/* files[0] is filled in by the test that writes weights.bin. */
+static RtFile toy_files[1] = {{.path = "weights.bin"}};
+
+static inline RtModel toy_model(const char *optimizer)
+{
+	return (RtModel){.name = "toy", .options = "--optimizer=...", .versions = "test", .tensors = toy_tensors,
+		.n_tensors = TOY_TENSORS, .units = toy_units, .n_units = 2, .files = toy_files, .n_files = 1,
+		.act_bytes = TOY_ACT, .input_bytes = 128, .state_bytes = 128, .batch = TOY_B, .optimizer = optimizer,
+		.loss = {.global = true, .n = TOY_B, .accuracy = true}, .grad_norm = true, .clip = true, .setup = toy_setup,
+		.forward = toy_train_forward, .backward = toy_backward, .update = toy_update, .eval = toy_forward,
+		.outputs = toy_outputs, .n_outputs = 2};
+}
+
+#endif
