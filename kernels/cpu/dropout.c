@@ -1,0 +1,71 @@
+/* kernels/cpu/dropout.c: dropout by counters (base/philox.h): an element's number depends on the seed, the
+ * node, its global sample row, its index inside the sample and the step, never on ranks or threads. */
+#include "base/philox.h"
+#include "kernels/cpu/common.h"
+
+/* keep[i] for the n inner indices from `inner` on of one sample row */
+static void keep_run(uint8_t *keep, int64_t inner, int64_t n, uint64_t key, int64_t row, uint64_t step,
+	uint64_t threshold)
+{
+	int64_t i = 0;
+	uint32_t b[4];
+	for (; i < n && (inner + i) % 4; i++) {
+		philox_block(b, key, (uint64_t)row, (uint64_t)(inner + i) / 4, step);
+		keep[i] = b[(inner + i) % 4] >= threshold;
+	}
+	int64_t whole = (n - i) / 4, base = (inner + i) / 4;
+	uint8_t *to = keep + i;
+	for (int64_t j = 0; j < whole; j++) {
+		uint32_t c[4];
+		philox_block(c, key, (uint64_t)row, (uint64_t)(base + j), step);
+		for (int k = 0; k < 4; k++)
+			to[4 * j + k] = c[k] >= threshold;
+	}
+	for (i += 4 * whole; i < n; i++) {
+		philox_block(b, key, (uint64_t)row, (uint64_t)(inner + i) / 4, step);
+		keep[i] = b[(inner + i) % 4] >= threshold;
+	}
+}
+
+enum { PIECE = 1024 };
+
+/* A piece of x (pre, rows, post): the flat index where it starts, its length, and its keep flags. */
+typedef struct Piece { int64_t at, n; uint8_t keep[PIECE]; } Piece;
+
+static void piece_make(Piece *p, int64_t t, int64_t pieces, int64_t rows, int64_t post, double drop,
+	uint64_t id, const StepScalars *s)
+{
+	int64_t r = t / pieces, from = t % pieces * PIECE;
+	p->n = MIN(PIECE, post - from);
+	p->at = r * post + from;
+	keep_run(p->keep, r / rows * post + from, p->n, philox_key(s->seed, id), s->sample0 + r % rows,
+		s->rng_step, philox_threshold(drop));
+}
+
+#define DROPOUT(T, t) \
+void k_dropout_##t(T *y, const T *x, int64_t pre, int64_t rows, int64_t post, double p, uint64_t id, \
+	const StepScalars *s) \
+{ \
+	int64_t pieces = ceil_div(post, PIECE); \
+	T scale = (T)(p < 1 ? 1 / (1 - p) : 0); \
+	_Pragma("omp parallel for schedule(static) if (pre * rows * post > PARALLEL_MIN / 4)") \
+	for (int64_t i = 0; i < pre * rows * pieces; i++) { \
+		Piece c; \
+		piece_make(&c, i, pieces, rows, post, p, id, s); \
+		for (int64_t j = 0; j < c.n; j++) \
+			y[c.at + j] = c.keep[j] ? x[c.at + j] * scale : 0; \
+	} \
+}
+K_FLOATS(DROPOUT)
+
+void k_dropout_mask(uint8_t *y, int64_t pre, int64_t rows, int64_t post, double p, uint64_t id,
+	const StepScalars *s)
+{
+	int64_t pieces = ceil_div(post, PIECE);
+	#pragma omp parallel for schedule(static) if (pre * rows * post > PARALLEL_MIN / 4)
+	for (int64_t i = 0; i < pre * rows * pieces; i++) {
+		Piece c;
+		piece_make(&c, i, pieces, rows, post, p, id, s);
+		memcpy(y + c.at, c.keep, (size_t)c.n);
+	}
+}

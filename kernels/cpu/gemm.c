@@ -1,0 +1,61 @@
+/* kernels/cpu/gemm.c: the small product of gemm.h: register tiles over m and n; the last columns, fewer than
+ * a vector, are computed in a padded copy. */
+#include "kernels/cpu/gemm.h"
+
+typedef void Tile(int64_t k, const float *a, int64_t ar, int64_t ak, const float *b, int64_t br, float *c,
+	int64_t cr, bool add);
+
+#define TILE(r, v) \
+static void tile_##r##_##v(int64_t k, const float *a, int64_t ar, int64_t ak, const float *b, int64_t br, \
+	float *c, int64_t cr, bool add) \
+{ \
+	gemm_tile(r < MR ? r : MR, v, k, a, ar, ak, b, br, c, cr, add); \
+}
+#define ROWS(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v) X(9, v) X(10, v) X(11, v) \
+	X(12, v)
+ROWS(TILE, 1)
+ROWS(TILE, 2)
+#define NAME(r, v) tile_##r##_##v,
+static Tile *const tiles[3][13] = {{NULL}, {NULL, ROWS(NAME, 1)}, {NULL, ROWS(NAME, 2)}};
+
+static void columns(int nv, int64_t m, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+	int64_t br, float *c, int64_t cr, bool add)
+{
+	for (int64_t i = 0; i < m; i += MR)
+		tiles[nv][MIN(MR, m - i)](k, a + i * ar, ar, ak, b, br, c + i * cr, cr, add);
+}
+
+/* n < VW columns: b and c through buffers of whole vectors. */
+static void tail(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+	int64_t br, float *c, int64_t cr, bool add)
+{
+	enum { DEEP = 256 };
+	float bt[DEEP * VW], ct[MR * VW];
+	for (int64_t p = 0; p < k; p += DEEP) {
+		int64_t deep = MIN(DEEP, k - p);
+		memset(bt, 0, sizeof bt);
+		for (int64_t r = 0; r < deep; r++)
+			memcpy(bt + r * VW, b + (p + r) * br, (size_t)n * sizeof *bt);
+		for (int64_t i = 0; i < m; i += MR) {
+			int64_t rows = MIN(MR, m - i);
+			memset(ct, 0, sizeof ct);
+			for (int64_t r = 0; r < rows && (add || p > 0); r++)
+				memcpy(ct + r * VW, c + (i + r) * cr, (size_t)n * sizeof *ct);
+			tiles[1][rows](deep, a + i * ar + p * ak, ar, ak, bt, VW, ct, VW, true);
+			for (int64_t r = 0; r < rows; r++)
+				memcpy(c + (i + r) * cr, ct + r * VW, (size_t)n * sizeof *ct);
+		}
+	}
+}
+
+void gemm_small(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+	int64_t br, float *c, int64_t cr, bool add)
+{
+	int64_t j = 0;
+	for (; j + NV * VW <= n; j += NV * VW)
+		columns(NV, m, k, a, ar, ak, b + j, br, c + j, cr, add);
+	for (; j + VW <= n; j += VW)
+		columns(1, m, k, a, ar, ak, b + j, br, c + j, cr, add);
+	if (j < n)
+		tail(m, n - j, k, a, ar, ak, b + j, br, c + j, cr, add);
+}

@@ -1,0 +1,58 @@
+/* kernels/cpu/gemm.h: small f32 products c (m, n) = or += a (m, k) b (k, n) on one thread, from cache.
+ *
+ * a has any strides (its elements are broadcast), rows of b and c are contiguous.  Tiles of MR rows x NV
+ * vectors stay in registers over all of k. */
+#ifndef SHARDC_CPU_GEMM_H
+#define SHARDC_CPU_GEMM_H
+
+#include "kernels/cpu/common.h"
+
+#if defined __AVX512F__
+enum { VW = 16, MR = 12, NV = 2 };
+#elif defined __AVX__
+enum { VW = 8, MR = 6, NV = 2 };
+#else
+enum { VW = 4, MR = 6, NV = 2 };
+#endif
+typedef float Vec __attribute__((vector_size(VW * sizeof(float))));
+typedef float VecU __attribute__((vector_size(VW * sizeof(float)), aligned(sizeof(float)), may_alias));
+
+INLINE Vec vec_load(const float *p) { return *(const VecU *)p; }
+INLINE void vec_store(float *p, Vec v) { *(VecU *)p = v; }
+INLINE Vec vec_all(float x) { return x - (Vec){0}; }
+
+/* mr and nv are constants once inlined. */
+INLINE void gemm_tile(int mr, int nv, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+	int64_t br, float *c, int64_t cr, bool add)
+{
+	Vec s[MR][NV];
+	#pragma GCC unroll 16
+	for (int i = 0; i < mr; i++)
+		#pragma GCC unroll 4
+		for (int j = 0; j < nv; j++)
+			s[i][j] = add ? vec_load(c + i * cr + j * VW) : (Vec){0};
+	for (int64_t p = 0; p < k; p++) {
+		Vec v[NV];
+		#pragma GCC unroll 4
+		for (int j = 0; j < nv; j++)
+			v[j] = vec_load(b + p * br + j * VW);
+		#pragma GCC unroll 16
+		for (int i = 0; i < mr; i++) {
+			Vec x = vec_all(a[i * ar + p * ak]);
+			#pragma GCC unroll 4
+			for (int j = 0; j < nv; j++)
+				s[i][j] += x * v[j];
+		}
+	}
+	#pragma GCC unroll 16
+	for (int i = 0; i < mr; i++)
+		#pragma GCC unroll 4
+		for (int j = 0; j < nv; j++)
+			vec_store(c + i * cr + j * VW, s[i][j]);
+}
+
+/* ar, ak: strides of a from row to row and along k; br, cr: rows of b and c.  add: c += */
+void gemm_small(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
+	int64_t br, float *c, int64_t cr, bool add);
+
+#endif
