@@ -54,7 +54,7 @@ $(BUILD)/obj/%.o: %.c
 
 # ---- the runtime: for any x86-64, so that it can say what a processor lacks; kernels per --arch ----
 
-KFLAGS = -O3 -fopenmp -fno-math-errno -fno-trapping-math
+KFLAGS = -O3 -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math
 define ARCH_LIB
 $(BUILD)/lib/$(1)/%.o: kernels/cpu/%.c
 	@mkdir -p $$(@D)
