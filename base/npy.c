@@ -135,7 +135,8 @@ static bool take_entry(Cursor *c, NpyHeader *h, bool *fortran, unsigned *seen)
 	if (k == 2)
 		return take_shape(c, h);
 	*fortran = take_word(c, "True");
-	return *fortran || take_word(c, "False") || fail(c->why, "broken header: fortran_order is neither True nor False");
+	return *fortran || take_word(c, "False") ||
+		fail(c->why, "broken header: fortran_order is neither True nor False");
 }
 
 static bool take_dict(Cursor *c, NpyHeader *h, bool *fortran)
@@ -173,8 +174,8 @@ static bool measure(NpyHeader *h, int64_t file_bytes, bool fortran, char *why)
 	if (fortran && wide > 1)
 		return fail(why, "shape %s in Fortran order is refused: save with numpy.ascontiguousarray", shape);
 	if (h->bytes > file_bytes - h->data_offset)
-		return fail(why, "shape %s needs %" PRId64 " bytes of elements, the file has %" PRId64, shape, h->bytes,
-			file_bytes - h->data_offset);
+		return fail(why, "shape %s needs %" PRId64 " bytes of elements, the file has %" PRId64, shape,
+			h->bytes, file_bytes - h->data_offset);
 	return true;
 }
 

@@ -59,8 +59,8 @@ static bool read_shape(const Reader *r, SafeTensor *t, json_t *shape)
 		json_t *v = json_array_get(shape, (size_t)i);
 		t->dim[i] = json_integer_value(v);
 		if (!json_is_integer(v) || t->dim[i] < 0 || __builtin_mul_overflow(t->bytes, t->dim[i], &t->bytes)) {
-			diag_error(r->d, r->f->path, "tensor \"%s\": dimension %d is not a number, negative, or overflows",
-				t->name, i);
+			diag_error(r->d, r->f->path,
+				"tensor \"%s\": dimension %d is not a number, negative, or overflows", t->name, i);
 			return false;
 		}
 	}
@@ -82,10 +82,13 @@ static bool read_tensor(const Reader *r, SafeTensor *t, json_t *entry)
 	if (!read_shape(r, t, json_object_get(entry, "shape")))
 		return false;
 	int64_t size = r->f->map_bytes - r->data_start;
-	int64_t begin = json_integer_value(json_array_get(range, 0)), end = json_integer_value(json_array_get(range, 1));
+	int64_t begin = json_integer_value(json_array_get(range, 0));
+	int64_t end = json_integer_value(json_array_get(range, 1));
 	if (begin < 0 || end < begin || end > size || end - begin != t->bytes) {
-		diag_error(r->d, r->f->path, "tensor \"%s\": data_offsets [%" PRId64 ",%" PRId64 "]: its shape takes %" PRId64
-			" bytes, the file holds %" PRId64, t->name, begin, end, t->bytes, size);
+		diag_error(r->d, r->f->path,
+			"tensor \"%s\": data_offsets [%" PRId64 ",%" PRId64 "]: its shape takes %" PRId64
+			" bytes, the file holds %" PRId64,
+			t->name, begin, end, t->bytes, size);
 		return false;
 	}
 	t->offset = r->data_start + begin;
@@ -109,14 +112,16 @@ static bool check_tiling(const Reader *r)
 	int64_t end = r->data_start;
 	for (int i = 0; i < f->n; i++) {
 		if (f->tensors[i].offset != end) {
-			diag_error(r->d, f->path, "tensor \"%s\" starts at byte %" PRId64 ", the tensor before it ends at %" PRId64,
+			diag_error(r->d, f->path,
+				"tensor \"%s\" starts at byte %" PRId64 ", the tensor before it ends at %" PRId64,
 				f->tensors[i].name, f->tensors[i].offset, end);
 			return false;
 		}
 		end += f->tensors[i].bytes;
 	}
 	if (end != f->map_bytes)
-		diag_error(r->d, f->path, "the tensors end at byte %" PRId64 ", the file at %" PRId64, end, f->map_bytes);
+		diag_error(r->d, f->path, "the tensors end at byte %" PRId64 ", the file at %" PRId64, end,
+			f->map_bytes);
 	return end == f->map_bytes;
 }
 
@@ -222,8 +227,8 @@ static void put_header(Buf *b, Arena *a, const SafeTensor *tensors, int n, const
 	const char *comma = "";
 	buf_put(b, "{", 1);
 	for (int i = 0; i < n_meta; i++)
-		buf_printf(b, "%s\"%s\":\"%s\"", i ? "," : "\"__metadata__\":{", str_escape(a, ESCAPE_JSON, meta[i].key),
-			str_escape(a, ESCAPE_JSON, meta[i].value));
+		buf_printf(b, "%s\"%s\":\"%s\"", i ? "," : "\"__metadata__\":{",
+			str_escape(a, ESCAPE_JSON, meta[i].key), str_escape(a, ESCAPE_JSON, meta[i].value));
 	if (n_meta) {
 		buf_put(b, "}", 1);
 		comma = ",";

@@ -68,15 +68,17 @@ static void format_state(Buf *b, Arena *a, const Rt *rt, const Progress *p)
 	put_json(b, a, "options", m->options);
 	put_json(b, a, "versions", m->versions);
 	put_json(b, a, "optimizer", m->optimizer);
-	buf_printf(b, "  \"layout\": {\"kind\": \"full\", \"ranks\": 1, \"batch\": %" PRId64 ", \"accum\": 1, \"threads\": %d},\n",
+	buf_printf(b, "  \"layout\": {\"kind\": \"full\", \"ranks\": 1, \"accum\": 1, ");
+	buf_printf(b, "\"batch\": %" PRId64 ", \"threads\": %d},\n",
 		m->batch, device_threads());
-	buf_printf(b, "  \"step\": %" PRId64 ",\n  \"updates\": %" PRId64 ",\n  \"samples\": %" PRId64 ",\n", p->step,
-		p->updates, p->samples);
+	buf_printf(b, "  \"step\": %" PRId64 ",\n  \"updates\": %" PRId64 ",\n  \"samples\": %" PRId64 ",\n",
+		p->step, p->updates, p->samples);
 	buf_printf(b, "  \"seed\": %" PRId64 ",\n  \"steps\": %" PRId64 ",\n  \"flags\": {", o->seed, o->steps);
 	const char *comma = "";
 	for (int i = 0; i < OPT_COUNT; i++)
 		if (option_info[i].saved && o->text[i]) {
-			buf_printf(b, "%s\"%s\": \"%s\"", comma, option_info[i].flag, str_escape(a, ESCAPE_JSON, o->text[i]));
+			const char *text = str_escape(a, ESCAPE_JSON, o->text[i]);
+			buf_printf(b, "%s\"%s\": \"%s\"", comma, option_info[i].flag, text);
 			comma = ", ";
 		}
 	buf_printf(b, "}\n}\n");
@@ -138,9 +140,11 @@ static bool make_folders(Arena *a, const char *path)
 static const char *write_files(const Checkpoint *c, const Rt *rt, const Progress *p, const Paths *at)
 {
 	static const SafeMeta meta[] = {{"format", "pt"}};
-	if (!safetensors_write(arena_printf(at->a, "%s/model.safetensors", at->temp), c->model.at, c->model.n, meta, 1))
+	const char *model = arena_printf(at->a, "%s/model.safetensors", at->temp);
+	const char *optim = arena_printf(at->a, "%s/optim.safetensors", at->temp);
+	if (!safetensors_write(model, c->model.at, c->model.n, meta, 1))
 		return "model.safetensors";
-	if (!safetensors_write(arena_printf(at->a, "%s/optim.safetensors", at->temp), c->optim.at, c->optim.n, meta, 1))
+	if (!safetensors_write(optim, c->optim.at, c->optim.n, meta, 1))
 		return "optim.safetensors";
 	Buf b = {0};
 	format_state(&b, at->a, rt, p);
@@ -158,12 +162,14 @@ static bool move_in_place(const Paths *at)
 		return true;
 	if (errno != EEXIST && errno != ENOTEMPTY)
 		return false;
-	return !renameat2(AT_FDCWD, at->temp, AT_FDCWD, at->final, RENAME_EXCHANGE) && remove_folder(at->a, at->temp);
+	return !renameat2(AT_FDCWD, at->temp, AT_FDCWD, at->final, RENAME_EXCHANGE) &&
+		remove_folder(at->a, at->temp);
 }
 
 static bool point_latest(const Paths *at)
 {
-	const char *link = arena_printf(at->a, "%s/latest", at->dir), *temp = arena_printf(at->a, "%s/.latest", at->dir);
+	const char *link = arena_printf(at->a, "%s/latest", at->dir);
+	const char *temp = arena_printf(at->a, "%s/.latest", at->dir);
 	unlink(temp);
 	return !symlink(at->name, temp) && !rename(temp, link) && sync_path(at->dir);
 }
@@ -204,8 +210,9 @@ static bool save_failed(const Paths *at, const char *what, Diag *d)
 {
 	int error = errno;
 	remove_folder(at->a, at->temp);
-	diag_error(d, at->final, "%s could not be written: %s; this checkpoint was dropped, earlier ones are as they were",
-		what, strerror(error));
+	diag_error(d, at->final,
+		"%s could not be written: %s; this checkpoint was dropped, earlier ones are as they were", what,
+		strerror(error));
 	return false;
 }
 

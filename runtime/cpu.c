@@ -63,7 +63,8 @@ bool cpu_check(const char *const *need, const char *program, Diag *d)
 	size_t used = 0;
 	for (int i = 0; need && need[i]; i++)
 		if (!cpu_supports(need[i]) && used < sizeof(missing))
-			used += (size_t)snprintf(missing + used, sizeof(missing) - used, "%s%s", used ? ", " : "", need[i]);
+			used += (size_t)snprintf(missing + used, sizeof(missing) - used, "%s%s",
+				used ? ", " : "", need[i]);
 	if (used)
 		diag_error(d, program, "this program was compiled for instructions that this processor lacks: %s; "
 			"compile it with --arch=x86-64-v3, or with --arch=native on this machine", missing);

@@ -31,12 +31,14 @@ static void note_inputs(const RtModel *model, const char *where, Diag *d)
 		char shape[160];
 		if (t->kind == RT_INPUT)
 			diag_note(d, where, "input \"%s\" %s%s", t->name,
-				npy_shape_text(shape, sizeof(shape), t->dtype, t->rank, t->dim), t->batched ? "" : " (--const)");
+				npy_shape_text(shape, sizeof(shape), t->dtype, t->rank, t->dim),
+				t->batched ? "" : " (--const)");
 	}
 }
 
 /* A name may hold '=': the first split whose left side is an input counts. */
-const RtTensor *data_split_name(const RtModel *model, const char *text, const char **file, const char *flag, Diag *d)
+const RtTensor *data_split_name(
+	const RtModel *model, const char *text, const char **file, const char *flag, Diag *d)
 {
 	char name[512], where[64];
 	for (const char *equals = strchr(text, '='); equals; equals = strchr(equals + 1, '=')) {
@@ -76,7 +78,8 @@ static bool check_shape(const RtTensor *t, const Npy *npy, Diag *d)
 		return true;
 	char has[160], wants[160];
 	diag_error(d, npy->path, "shape %s, input \"%s\" wants %s",
-		npy_shape_text(has, sizeof(has), h->dtype, h->rank, h->dim), t->name, wanted_text(wants, sizeof(wants), t));
+		npy_shape_text(has, sizeof(has), h->dtype, h->rank, h->dim), t->name,
+		wanted_text(wants, sizeof(wants), t));
 	if (h->dtype != t->dtype && dtype_info[t->dtype].npy)
 		diag_note(d, npy->path, "nothing is converted: save it with .astype('%s')", dtype_info[t->dtype].npy);
 	return false;
@@ -102,7 +105,8 @@ static bool open_column(DataSet *set, const RtModel *model, const char *text, co
 		return false;
 	}
 	if (!t->batched) {
-		diag_error(d, file, "input \"%s\" has no sample axis: give it by --const %s=%s", t->name, t->name, file);
+		diag_error(d, file,
+			"input \"%s\" has no sample axis: give it by --const %s=%s", t->name, t->name, file);
 		return false;
 	}
 	DataColumn *c = &set->columns[set->n_columns];
@@ -142,8 +146,8 @@ static bool check_columns(DataSet *set, const RtModel *model, const char *flag, 
 	for (int i = 0; i < set->n_columns; i++) {
 		const DataColumn *c = &set->columns[i];
 		if (c->n_samples != first->n_samples) {
-			diag_error(d, c->path, "%" PRId64 " samples of input \"%s\", but %s has %" PRId64 " of \"%s\"", c->n_samples,
-				c->input->name, first->path, first->n_samples, first->input->name);
+			diag_error(d, c->path, "%" PRId64 " samples of input \"%s\", but %s has %" PRId64 " of \"%s\"",
+				c->n_samples, c->input->name, first->path, first->n_samples, first->input->name);
 			ok = false;
 		} else if (c->n_samples == 0) {
 			diag_error(d, c->path, "there are no samples in it");
@@ -239,7 +243,8 @@ static bool load_const(const Rt *rt, const char *text, bool *given, Diag *d)
 	if (!t)
 		return false;
 	if (t->batched) {
-		diag_error(d, file, "input \"%s\" has a sample axis: give it by --data %s=%s", t->name, t->name, file);
+		diag_error(d, file,
+			"input \"%s\" has a sample axis: give it by --data %s=%s", t->name, t->name, file);
 		return false;
 	}
 	given[t - rt->model->tensors] = true;

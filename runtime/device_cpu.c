@@ -68,7 +68,8 @@ static char *cut(const DeviceMemory *mem, ArenaKind arena, int64_t *used, int64_
 	char *p = mem->base[arena] + *used;
 	*used += bytes;
 	if (*used > mem->planned[arena])
-		ice("%s need %" PRId64 " bytes, planned are %" PRId64, arena_names[arena], *used, mem->planned[arena]);
+		ice("%s need %" PRId64 " bytes, planned are %" PRId64, arena_names[arena], *used,
+			mem->planned[arena]);
 	return p;
 }
 
@@ -110,8 +111,10 @@ bool device_map(Rt *rt, Diag *d)
 			continue;
 		mem->base[i] = map_bytes(mem->planned[i]);
 		if (!mem->base[i]) {
-			diag_error(d, rt->p->options->program, "%" PRId64 " bytes for %s cannot be mapped: %s (the whole plan "
-				"is %" PRId64 " bytes)", mem->planned[i], arena_names[i], strerror(errno), mem->total);
+			diag_error(d, rt->p->options->program,
+				"%" PRId64 " bytes for %s cannot be mapped: %s (the whole plan "
+				"is %" PRId64 " bytes)",
+				mem->planned[i], arena_names[i], strerror(errno), mem->total);
 			device_unmap(rt);
 			return false;
 		}

@@ -67,7 +67,8 @@ static bool write_outputs(const Rt *rt, Diag *d)
 	}
 	for (int i = 0; i < rt->model->n_outputs; i++) {
 		const struct RtOutput *o = &rt->model->outputs[i];
-		const char *data = o->input >= 0 ? device_tensor(rt, &rt->model->tensors[o->input]) : rt->act + o->offset;
+		const char *data =
+			o->input >= 0 ? device_tensor(rt, &rt->model->tensors[o->input]) : rt->act + o->offset;
 		const char *path = file_of(rt->p->arena, folder, o->name);
 		if (!npy_write(path, o->dtype, o->rank, o->dim, data)) {
 			diag_error(d, path, "%s", strerror(errno));
@@ -81,7 +82,8 @@ int infer_run(Rt *rt, Diag *d)
 {
 	char bad[512];
 	if (!rt->model->eval || !rt->model->n_outputs) {
-		diag_error(d, rt->p->options->program, "this program was compiled for training: `shardc run` makes one for --infer");
+		diag_error(d, rt->p->options->program,
+			"this program was compiled for training: `shardc run` makes one for --infer");
 		return 2;
 	}
 	if (!load_inputs(rt, d) || !weights_load(rt, false, d))

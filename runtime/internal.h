@@ -56,7 +56,7 @@ typedef struct DataColumn {
 	Npy npy;                /* the map; for raw token files without a header */
 	const uint8_t *first;
 	int64_t n_samples, stride, row_bytes; /* sample i: row_bytes from first + i * stride */
-	DType token;            /* token streams: element type in the file, widened to the input's; else DT_COUNT */
+	DType token; /* token streams: element type in the file, widened to the input's; else DT_COUNT */
 } DataColumn;
 typedef struct DataSet {
 	DataColumn *columns;
@@ -77,7 +77,8 @@ void data_load_part(const DataSet *set, const Rt *rt, int64_t first, int64_t n, 
 void data_prefetch(const DataSet *set, int64_t first); /* starts reading from the disk; returns at once */
 bool data_load_consts(const Rt *rt, const TextList *consts, Diag *d);
 /* The input that "NAME=FILE" names, and FILE; NULL after a message. */
-const RtTensor *data_split_name(const RtModel *model, const char *text, const char **file, const char *flag, Diag *d);
+const RtTensor *data_split_name(
+	const RtModel *model, const char *text, const char **file, const char *flag, Diag *d);
 const RtTensor *data_find_input(const RtModel *model, const char *name);
 /* Columns of the inputs that a token stream feeds: appends to set->columns. */
 bool tokens_open(DataSet *set, const RtModel *model, const char *text, const char *flag, Diag *d);

@@ -77,7 +77,8 @@ void log_step(Log *log, const StepRecord *r)
 	log_clear_line(log);
 	fprintf(stderr, "step %lld/%lld  loss %.4f  lr %.3g  %.1f ms  %.4g %s/s  %s left", (long long)r->step,
 		(long long)log->n_steps, r->result.loss, r->lr, r->ms,
-		r->tokens_per_s > 0 ? r->tokens_per_s : r->samples_per_s, r->tokens_per_s > 0 ? "tokens" : "samples", left);
+		r->tokens_per_s > 0 ? r->tokens_per_s : r->samples_per_s, r->tokens_per_s > 0 ? "tokens" : "samples",
+		left);
 	log->dirty = log->terminal;
 	if (!log->terminal)
 		fputc('\n', stderr);

