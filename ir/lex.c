@@ -1,0 +1,186 @@
+/* ir/lex.c: IR text as words, strings, numbers and punctuation.
+ *
+ * The first error is reported with its line; from then on everything reads as the end of the file. */
+#include "ir/lex.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *lex_where(const Lexer *l)
+{
+	return arena_printf(l->arena, "%s:%d", l->file, l->op_line ? l->op_line : l->tok_line);
+}
+
+void lex_fail(Lexer *l, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void lex_fail(Lexer *l, const char *fmt, ...)
+{
+	if (l->failed)
+		return;
+	va_list ap;
+	va_start(ap, fmt);
+	diag_error(l->diag, lex_where(l), "%s", arena_vprintf(l->arena, fmt, ap));
+	va_end(ap);
+	l->failed = true;
+	l->tok = (Tok){.kind = TOK_END, .text = ""};
+}
+
+/* ---- tokens ---- */
+
+static void skip_space(Lexer *l)
+{
+	for (;; l->at++) {
+		if (*l->at == '#')
+			while (*l->at && *l->at != '\n')
+				l->at++;
+		if (*l->at == '\n')
+			l->line++;
+		else if (!isspace((unsigned char)*l->at))
+			return;
+	}
+}
+
+static int hex4(const char *s)
+{
+	int v = 0;
+	for (int i = 0; i < 4; i++) {
+		if (!isxdigit((unsigned char)s[i]))
+			return -1;
+		v = v * 16 + (isdigit((unsigned char)s[i]) ? s[i] - '0' : tolower((unsigned char)s[i]) - 'a' + 10);
+	}
+	return v;
+}
+
+static void read_string(Lexer *l)
+{
+	Buf b = {0};
+	l->at++;
+	while (*l->at && *l->at != '"' && *l->at != '\n') {
+		if (*l->at != '\\') {
+			buf_put(&b, l->at++, 1);
+			continue;
+		}
+		char c = *++l->at;
+		int code = c == 'u' ? hex4(l->at + 1) : -1;
+		if (code > 0 && code < 0x80) {
+			c = (char)code;
+			l->at += 4;
+		} else if (c == 'n' || c == 't') {
+			c = c == 'n' ? '\n' : '\t';
+		} else if (c != '"' && c != '\\') {
+			break;
+		}
+		buf_put(&b, &c, 1);
+		l->at++;
+	}
+	if (*l->at == '"')
+		l->tok = (Tok){.kind = TOK_STRING, .text = arena_strndup(l->arena, b.at ? b.at : "", b.n)};
+	else
+		lex_fail(l, "a string does not end on its line, or has an escape other than \\\" \\\\ \\n \\t \\u00XX");
+	if (!l->failed)
+		l->at++;
+	buf_free(&b);
+}
+
+static bool is_number_char(char c)
+{
+	return ir_is_name_char(c) || c == '+' || c == '-';
+}
+
+void lex_next(Lexer *l)
+{
+	if (l->failed)
+		return;
+	skip_space(l);
+	l->tok_line = l->line;
+	const char *start = l->at;
+	char c = *start;
+	if (!c) {
+		l->tok = (Tok){.kind = TOK_END, .text = ""};
+	} else if (c == '"') {
+		read_string(l);
+	} else if (isdigit((unsigned char)c) || (c == '-' && isalnum((unsigned char)start[1]))) {
+		/* a sign belongs to a number only behind its exponent: 1e+5 but @act 64 +128 */
+		for (l->at++; is_number_char(*l->at); l->at++)
+			if ((*l->at == '+' || *l->at == '-') && tolower((unsigned char)l->at[-1]) != 'e')
+				break;
+		l->tok = (Tok){.kind = TOK_NUMBER, .text = arena_strndup(l->arena, start, (size_t)(l->at - start))};
+	} else if (ir_is_name_char(c)) {
+		while (ir_is_name_char(*l->at))
+			l->at++;
+		l->tok = (Tok){.kind = TOK_WORD, .text = arena_strndup(l->arena, start, (size_t)(l->at - start))};
+	} else {
+		l->at++;
+		l->tok = (Tok){.kind = TOK_PUNCT, .punct = c, .text = arena_strndup(l->arena, start, 1)};
+	}
+}
+
+bool lex_is_punct(const Lexer *l, char c)
+{
+	return l->tok.kind == TOK_PUNCT && l->tok.punct == c;
+}
+
+bool lex_is_word(const Lexer *l, const char *word)
+{
+	return l->tok.kind == TOK_WORD && !strcmp(l->tok.text, word);
+}
+
+bool lex_accept(Lexer *l, char c)
+{
+	if (!lex_is_punct(l, c))
+		return false;
+	lex_next(l);
+	return true;
+}
+
+void lex_expect(Lexer *l, char c)
+{
+	if (!lex_accept(l, c))
+		lex_fail(l, "expected '%c', found \"%s\"", c, l->tok.text);
+}
+
+void lex_expect_word(Lexer *l, const char *word)
+{
+	if (!lex_is_word(l, word))
+		lex_fail(l, "expected \"%s\", found \"%s\"", word, l->tok.text);
+	lex_next(l);
+}
+
+const char *lex_take(Lexer *l, TokKind kind, const char *what)
+{
+	const char *text = l->tok.text;
+	if (l->tok.kind != kind)
+		lex_fail(l, "expected %s, found \"%s\"", what, text);
+	lex_next(l);
+	return text;
+}
+
+int64_t lex_integer(Lexer *l)
+{
+	const char *text = lex_take(l, TOK_NUMBER, "an integer");
+	char *end;
+	errno = 0;
+	long long v = strtoll(text, &end, 10);
+	if (!l->failed && (*end || errno))
+		lex_fail(l, "\"%s\" is not a 64-bit integer", text);
+	return v;
+}
+
+/* Words that a value name may be: %12 is a number to the lexer. */
+const char *lex_name(Lexer *l, const char *what)
+{
+	if (l->tok.kind == TOK_NUMBER)
+		return lex_take(l, TOK_NUMBER, what);
+	return lex_take(l, TOK_WORD, what);
+}
+
+int lex_keyword(Lexer *l, const char *const *words, int n, const char *what)
+{
+	const char *text = lex_take(l, TOK_WORD, what);
+	for (int i = 0; i < n; i++)
+		if (!strcmp(words[i], text))
+			return i;
+	lex_fail(l, "unknown %s \"%s\"", what, text);
+	return 0;
+}
