@@ -2,6 +2,7 @@
  *
  * A number depends on (seed, id of the ONNX node; global sample row, index inside the sample, step) and
  * on nothing else, so the number of ranks, recomputation, fusion and threads do not change it.
+ * The inner index of an element of x (pre, rows, post) is pre_index * post + post_index.
  * One block holds the four numbers of the inner indices 4i .. 4i+3.  Plain C, C++ and CUDA.
  * Range: row and step below 2^44, inner index below 2^42; beyond, numbers repeat.
  *

@@ -1,0 +1,285 @@
+/* ir/eval.c: runs sections of a module in f64 and int64: the oracle of the tests, and the constant folder.
+ *
+ * Refuses nothing: an op without a rule, or with bad data, leaves its results uncomputed.  The one idea:
+ * each rule (eval_*.c) is the definition of its op as plain loops, so that it can be believed by reading. */
+#include "ir/eval.h"
+
+#include <string.h>
+
+static EvalFn *const eval_rule[OP_COUNT] = {
+#define OP(id, text, imin, imax, n_out, flags, first, last, attrs, shape, grad, eval, ...) \
+	[OP_##id] = eval_##eval,
+#include "ir/ops.def"
+};
+
+/* ---- environments ---- */
+
+EvalEnv *eval_new(Module *m, Arena *a)
+{
+	EvalEnv *e = NEW(a, EvalEnv);
+	e->m = m;
+	e->arena = a;
+	e->symbols = ptrmap_new(a);
+	return e;
+}
+
+void eval_set_round(EvalEnv *e, bool round)
+{
+	e->round = round;
+}
+
+void eval_set_random(EvalEnv *e, uint64_t seed, uint64_t step, uint64_t sample0)
+{
+	e->seed = seed;
+	e->step = step;
+	e->sample0 = sample0;
+}
+
+EvalTensor eval_alloc(EvalEnv *e, Type t)
+{
+	EvalTensor x = {.type = t};
+	x.i = NEW_N(e->arena, int64_t, type_numel(&t));
+	return x;
+}
+
+void eval_bind(EvalEnv *e, const Symbol *sym, EvalTensor t)
+{
+	if (!type_same_shape(&t.type, &sym->type))
+		ice("\"%s\" is %s, bound to %s", sym->name, type_str(e->arena, &sym->type),
+			type_str(e->arena, &t.type));
+	EvalTensor *copy = NEW(e->arena, EvalTensor);
+	*copy = t;
+	ptrmap_put(e->symbols, sym, copy);
+}
+
+/* A symbol that was never bound and has no file holds its fill value. */
+static EvalTensor *symbol_filled(EvalEnv *e, const Symbol *sym)
+{
+	EvalTensor t = eval_alloc(e, sym->type);
+	for (int64_t i = 0, n = type_numel(&t.type); i < n; i++)
+		eval_put(&t, i, dtype_is_float(t.type.dtype) ? (Scalar){.f = sym->src.fill}
+			: (Scalar){.i = (int64_t)sym->src.fill});
+	eval_bind(e, sym, t);
+	return ptrmap_get(e->symbols, sym);
+}
+
+EvalTensor *eval_symbol(EvalEnv *e, const Symbol *sym)
+{
+	EvalTensor *t = ptrmap_get(e->symbols, sym);
+	bool fills = sym->kind == SYM_BUFFER || sym->kind == SYM_STATE || sym->kind == SYM_PARAM;
+	if (t || !fills || sym->src.file || sym->type.kind != TYPE_TENSOR)
+		return t;
+	return symbol_filled(e, sym);
+}
+
+/* Side tables for values made since the last call. */
+static void grow(EvalEnv *e)
+{
+	int n = e->m->n_values;
+	if (n <= e->n)
+		return;
+	n = MAX(n, 2 * e->n);
+	EvalTensor **value = NEW_N(e->arena, EvalTensor *, n);
+	int64_t *refused = NEW_N(e->arena, int64_t, n);
+	bool *constant = NEW_N(e->arena, bool, n);
+	if (e->n) {
+		memcpy(value, e->value, sizeof(*value) * (size_t)e->n);
+		memcpy(refused, e->refused, sizeof(*refused) * (size_t)e->n);
+		memcpy(constant, e->constant, sizeof(*constant) * (size_t)e->n);
+	}
+	for (int i = e->n; i < n; i++)
+		refused[i] = -1;
+	e->value = value;
+	e->refused = refused;
+	e->constant = constant;
+	e->n = n;
+}
+
+EvalTensor *eval_value(EvalEnv *e, const Value *v)
+{
+	return v->id < e->n ? e->value[v->id] : NULL;
+}
+
+/* ---- running ops ---- */
+
+static void fit(EvalEnv *e, EvalTensor *t)
+{
+	DType d = t->type.dtype;
+	if (dtype_is_float(d) ? !e->round || d == DT_F64 : dtype_info[d].bytes == 8)
+		return;
+	for (int64_t i = 0, n = type_numel(&t->type); i < n; i++)
+		eval_put(t, i, eval_fit(d, eval_get(t, i), e->round));
+}
+
+/* Ops whose result is the bytes of an operand or a symbol. */
+static bool is_alias(const Op *op)
+{
+	return op_info[op->kind].flags & (VIEW | SYM);
+}
+
+static bool run(EvalEnv *e, const Op *op)
+{
+	EvalTensor *small_in[8], *small_out[8];
+	EvalTensor **in = op->n_in <= 8 ? small_in : NEW_N(e->arena, EvalTensor *, op->n_in);
+	EvalTensor **out = op->n_out <= 8 ? small_out : NEW_N(e->arena, EvalTensor *, op->n_out);
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *v = op_in(op, i);
+		in[i] = v ? e->value[v->id] : NULL;
+		if (v && !in[i] && !(op_info[op->kind].flags & SYM && op_info[op->kind].n_out))
+			return false;
+	}
+	for (int i = 0; i < op->n_out; i++) {
+		const Type *t = &op->out[i]->type;
+		if (t->kind != TYPE_TENSOR)
+			return false;
+		out[i] = NEW(e->arena, EvalTensor);
+		*out[i] = is_alias(op) ? (EvalTensor){.type = *t} : eval_alloc(e, *t);
+	}
+	if (!eval_rule[op->kind](e, op, in, out))
+		return false;
+	for (int i = 0; i < op->n_out; i++) {
+		if (!is_alias(op))
+			fit(e, out[i]);
+		e->value[op->out[i]->id] = out[i];
+	}
+	return true;
+}
+
+void eval_section(EvalEnv *e, SectionKind s)
+{
+	grow(e);
+	IR_FOR_OPS(e->m, s, op)
+		run(e, op);
+}
+
+/* ---- constants ---- */
+
+static bool may_fold(const Op *op, int64_t max_numel, int64_t *why)
+{
+	*why = INT64_MAX;
+	if (op_info[op->kind].flags & (SYM | UNIT | EFFECT | RNG | COMM))
+		return false;
+	*why = max_numel;
+	for (int i = 0; i < op->n_out; i++)
+		if (op->out[i]->type.kind != TYPE_TENSOR || type_numel(&op->out[i]->type) > max_numel)
+			return false;
+	return true;
+}
+
+/* Marks op's results as constant, or as refused. */
+static void settle(EvalEnv *e, const Op *op, bool ok, int64_t why)
+{
+	for (int i = 0; i < op->n_out; i++) {
+		int id = op->out[i]->id;
+		e->constant[id] = ok;
+		if (!ok)
+			e->refused[id] = MAX(e->refused[id], why);
+	}
+}
+
+/* An operand of op that has to be settled first; NULL = none.  *why: set when one is refused. */
+static Op *unsettled(EvalEnv *e, const Op *op, int64_t max_numel, int64_t *why)
+{
+	Op *found = NULL;
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *v = op_in(op, i);
+		if (!v || e->constant[v->id])
+			continue;
+		if (!v->op || e->refused[v->id] >= max_numel) {
+			*why = v->op ? e->refused[v->id] : INT64_MAX;
+			return NULL;
+		}
+		found = v->op;
+	}
+	return found;
+}
+
+EvalTensor *eval_constant(EvalEnv *e, Value *v, int64_t max_numel)
+{
+	VEC(Op *) stack = {0};
+	grow(e);
+	if (!v->op || v->type.kind != TYPE_TENSOR)
+		return NULL;
+	if (!e->constant[v->id] && e->refused[v->id] < max_numel)
+		vec_push(e->arena, &stack, v->op);
+	while (stack.n) {
+		Op *op = stack.at[stack.n - 1];
+		int64_t why = -1;
+		bool ok = may_fold(op, max_numel, &why);
+		Op *first = NULL;
+		if (ok) {
+			why = -1;
+			first = unsettled(e, op, max_numel, &why);
+		}
+		if (first) {
+			vec_push(e->arena, &stack, first);
+			continue;
+		}
+		ok = ok && why < 0;
+		if (ok && !run(e, op)) {
+			ok = false;
+			why = INT64_MAX;
+		}
+		settle(e, op, ok, why);
+		stack.n--;
+	}
+	bool small = type_numel(&v->type) <= max_numel;
+	return e->constant[v->id] && small ? e->value[v->id] : NULL;
+}
+
+/* ---- sources and effects ---- */
+
+RULE(none)
+{
+	return !op->n_out;
+}
+
+static bool from_symbol(EvalEnv *e, const Op *op, EvalTensor *out)
+{
+	const EvalTensor *t = eval_symbol(e, op->sym);
+	if (t)
+		out->f = t->f;
+	return t;
+}
+
+RULE(input)
+{
+	return from_symbol(e, op, out[0]);
+}
+
+RULE(param)
+{
+	return from_symbol(e, op, out[0]);
+}
+
+RULE(read)
+{
+	return from_symbol(e, op, out[0]);
+}
+
+RULE(write)
+{
+	eval_bind(e, op->sym, *in[0]);
+	return true;
+}
+
+RULE(const)
+{
+	const Attr *a = attr_find(op->attrs, "value");
+	for (int64_t i = 0, n = type_numel(&out[0]->type); i < n; i++) {
+		int64_t k = a->n == 1 ? 0 : i;
+		eval_put(out[0], i, a->kind == ATTR_FLOATS ? (Scalar){.f = a->floats[k]} : (Scalar){.i = a->ints[k]});
+	}
+	return true;
+}
+
+RULE(iota)
+{
+	double start = attr_get_float(op->attrs, "start", 0), step = attr_get_float(op->attrs, "step", 1);
+	Axis x = eval_axis(&out[0]->type, (int)attr_get_int(op->attrs, "axis", 0));
+	for (int64_t i = 0, n = type_numel(&out[0]->type); i < n; i++) {
+		double v = start + step * (double)(i / x.inner % x.n);
+		eval_put(out[0], i, dtype_is_float(out[0]->type.dtype) ? (Scalar){.f = v} : (Scalar){.i = (int64_t)v});
+	}
+	return true;
+}

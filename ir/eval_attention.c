@@ -1,0 +1,308 @@
+/* ir/eval_attention.c: reference of the softmax family, attention, rope, losses and dropout. */
+#include "ir/eval.h"
+
+#include "base/philox.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- softmax ---- */
+
+static Axis axis_of(const Op *op, const Type *x)
+{
+	return eval_axis(x, (int)attr_get_int(op->attrs, "axis", 0));
+}
+
+/* Log-sum-exp of n elements at a stride; -inf when all are. */
+static double log_sum_exp(const double *x, int64_t n, int64_t stride)
+{
+	double most = -INFINITY, sum = 0;
+	for (int64_t k = 0; k < n; k++)
+		most = x[k * stride] > most || isnan(x[k * stride]) ? x[k * stride] : most;
+	if (isinf(most))
+		return most;
+	for (int64_t k = 0; k < n; k++)
+		sum += exp(x[k * stride] - most);
+	return most + log(sum);
+}
+
+static void softmax(const Op *op, const EvalTensor *x, EvalTensor *y, bool as_log)
+{
+	Axis a = axis_of(op, &x->type);
+	for (int64_t o = 0; o < a.outer; o++)
+		for (int64_t i = 0; i < a.inner; i++) {
+			int64_t at = o * a.n * a.inner + i;
+			double lse = log_sum_exp(x->f + at, a.n, a.inner);
+			for (int64_t k = 0; k < a.n; k++, at += a.inner)
+				y->f[at] = as_log ? x->f[at] - lse : exp(x->f[at] - lse);
+		}
+}
+
+RULE(softmax)
+{
+	softmax(op, in[0], out[0], false);
+	return true;
+}
+
+RULE(log_softmax)
+{
+	softmax(op, in[0], out[0], true);
+	return true;
+}
+
+/* dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) of the logarithm. */
+static void softmax_grad(const Op *op, const EvalTensor *dy, const EvalTensor *y, EvalTensor *dx, bool of_log)
+{
+	Axis a = axis_of(op, &y->type);
+	for (int64_t o = 0; o < a.outer; o++)
+		for (int64_t i = 0; i < a.inner; i++) {
+			double sum = 0;
+			for (int64_t k = 0, at = o * a.n * a.inner + i; k < a.n; k++, at += a.inner)
+				sum += of_log ? dy->f[at] : dy->f[at] * y->f[at];
+			for (int64_t k = 0, at = o * a.n * a.inner + i; k < a.n; k++, at += a.inner)
+				dx->f[at] = of_log ? dy->f[at] - exp(y->f[at]) * sum : y->f[at] * (dy->f[at] - sum);
+		}
+}
+
+RULE(softmax_grad)
+{
+	softmax_grad(op, in[0], in[1], out[0], false);
+	return true;
+}
+
+RULE(log_softmax_grad)
+{
+	softmax_grad(op, in[0], in[1], out[0], true);
+	return true;
+}
+
+/* ---- attention ---- */
+
+typedef struct Heads {
+	int64_t b, h, hk, t, s, d, dv;
+	double scale, cap;      /* cap 0 = none */
+	bool by_rows;           /* layout 1: [B,T,H,D] */
+	bool causal, nan_empty;
+	int64_t shift;          /* row t sees s <= t + shift */
+	const EvalTensor *mask; /* NULL = none */
+	int64_t mask_stride[4];
+} Heads;
+
+/* first: index of q among the operands. */
+static Heads heads_of(const Op *op, EvalTensor *const *in, int first)
+{
+	const Type *q = &in[first]->type, *k = &in[first + 1]->type;
+	Heads n = {.by_rows = attr_get_int(op->attrs, "layout", 0)};
+	int head = n.by_rows ? 2 : 1, row = 3 - head;
+	n.b = q->dim[0];
+	n.h = q->dim[head];
+	n.t = q->dim[row];
+	n.hk = k->dim[head];
+	n.s = k->dim[row];
+	n.d = q->dim[3];
+	n.dv = in[first + 2]->type.dim[3];
+	n.scale = attr_get_float(op->attrs, "scale", 1);
+	n.cap = attr_get_float(op->attrs, "softcap", 0);
+	n.causal = attr_get_int(op->attrs, "causal", 0);
+	n.nan_empty = !strcmp(attr_get_str(op->attrs, "empty", "zero"), "nan");
+	n.shift = attr_get_int(op->attrs, "offset", 0) ? n.s - n.t : 0;
+	n.mask = op_in(op, first + 3) ? in[first + 3] : NULL;
+	if (n.mask) {
+		Type scores = type_tensor(DT_F64, 4, (int64_t[]){n.b, n.h, n.t, n.s});
+		eval_broadcast_strides(&n.mask->type, &scores, n.mask_stride);
+	}
+	return n;
+}
+
+/* Offset of row t of head h in a tensor with `heads` heads, `rows` rows and width d. */
+static int64_t row_at(const Heads *n, int64_t b, int64_t h, int64_t t, int64_t heads, int64_t rows, int64_t d)
+{
+	return n->by_rows ? ((b * rows + t) * heads + h) * d : ((b * heads + h) * rows + t) * d;
+}
+
+static double dot(const double *a, const double *b, int64_t n)
+{
+	double sum = 0;
+	for (int64_t i = 0; i < n; i++)
+		sum += a[i] * b[i];
+	return sum;
+}
+
+/* Scaled, capped score before the mask; *slope: its derivative by q.k. */
+static double raw_score(const Heads *n, const double *q, const double *k, double *slope)
+{
+	double s = n->scale * dot(q, k, n->d), t = n->cap > 0 ? tanh(s / n->cap) : 0;
+	*slope = n->scale * (n->cap > 0 ? 1 - t * t : 1);
+	return n->cap > 0 ? n->cap * t : s;
+}
+
+static double masked(const Heads *n, double score, int64_t b, int64_t h, int64_t t, int64_t s)
+{
+	if (n->causal && s > t + n->shift)
+		return -INFINITY;
+	if (!n->mask)
+		return score;
+	const int64_t *m = n->mask_stride, at = b * m[0] + h * m[1] + t * m[2] + s * m[3];
+	if (n->mask->type.dtype == DT_BOOL)
+		return n->mask->i[at] ? score : -INFINITY;
+	return score + n->mask->f[at];
+}
+
+RULE(attention)
+{
+	Heads n = heads_of(op, in, 0);
+	double *score = NEW_N(e->arena, double, MAX(n.s, 1)), slope;
+	for (Walk w = walk_over(3, (int64_t[]){n.b, n.h, n.t}); w.left; walk_next(&w)) {
+		int64_t b = w.at[0], h = w.at[1], t = w.at[2], kv = h / (n.h / n.hk);
+		const double *q = in[0]->f + row_at(&n, b, h, t, n.h, n.t, n.d);
+		double *o = out[0]->f + row_at(&n, b, h, t, n.h, n.t, n.dv);
+		for (int64_t s = 0; s < n.s; s++)
+			score[s] = masked(&n, raw_score(&n, q, in[1]->f + row_at(&n, b, kv, s, n.hk, n.s, n.d), &slope), b, h,
+				t, s);
+		double lse = out[1]->f[w.k] = log_sum_exp(score, n.s, 1);
+		bool empty = lse == -INFINITY;
+		for (int64_t i = 0; i < n.dv && empty; i++)
+			o[i] = n.nan_empty ? NAN : 0;
+		for (int64_t s = 0; s < n.s && !empty; s++) {
+			const double *v = in[2]->f + row_at(&n, b, kv, s, n.hk, n.s, n.dv);
+			for (int64_t i = 0; i < n.dv; i++)
+				o[i] += exp(score[s] - lse) * v[i];
+		}
+	}
+	return true;
+}
+
+/* p = exp(score - lse);  dv += p dy;  dscore = p (dy.v - dy.o);  dq += dscore slope k;  dk += dscore slope q
+ * A row that sees nothing contributes nothing. */
+RULE(attention_grad)
+{
+	Heads n = heads_of(op, in, 1);
+	for (Walk w = walk_over(4, (int64_t[]){n.b, n.h, n.t, n.s}); w.left; walk_next(&w)) {
+		int64_t b = w.at[0], h = w.at[1], t = w.at[2], s = w.at[3], kv = h / (n.h / n.hk);
+		int64_t at_q = row_at(&n, b, h, t, n.h, n.t, n.d), at_o = row_at(&n, b, h, t, n.h, n.t, n.dv);
+		int64_t at_k = row_at(&n, b, kv, s, n.hk, n.s, n.d), at_v = row_at(&n, b, kv, s, n.hk, n.s, n.dv);
+		const double *dy = in[0]->f + at_o, *q = in[1]->f + at_q, *k = in[2]->f + at_k;
+		double slope, lse = in[6]->f[w.k / n.s];
+		double score = masked(&n, raw_score(&n, q, k, &slope), b, h, t, s);
+		if (lse == -INFINITY || score == -INFINITY)
+			continue;
+		double p = exp(score - lse);
+		double dscore = p * (dot(dy, in[3]->f + at_v, n.dv) - dot(dy, in[5]->f + at_o, n.dv)) * slope;
+		for (int64_t i = 0; i < n.dv; i++)
+			out[2]->f[at_v + i] += p * dy[i];
+		for (int64_t i = 0; i < n.d; i++) {
+			out[0]->f[at_q + i] += dscore * k[i];
+			out[1]->f[at_k + i] += dscore * q[i];
+		}
+	}
+	return true;
+}
+
+/* Pairs (i, i + R/2), or (2i, 2i + 1) when interleaved, turn by the angle whose cos and sin are given. */
+RULE(rope)
+{
+	const Type *x = &in[0]->type, *c = &in[1]->type;
+	bool by_rows = attr_get_int(op->attrs, "layout", 0), pairs = attr_get_int(op->attrs, "interleaved", 0);
+	double sign = attr_get_int(op->attrs, "inverse", 0) ? -1 : 1;
+	int64_t half = c->dim[c->rank - 1], d = x->dim[3], rows = x->dim[by_rows ? 1 : 2];
+	memcpy(out[0]->f, in[0]->f, sizeof(double) * (size_t)type_numel(x));
+	for (Walk w = walk_over(3, x->dim); w.left; walk_next(&w)) {
+		int64_t angle = (w.at[by_rows ? 1 : 2] + (c->rank == 3 ? w.at[0] * rows : 0)) * half;
+		for (int64_t i = 0; i < half; i++) {
+			int64_t a = w.k * d + (pairs ? 2 * i : i), b = pairs ? a + 1 : a + half;
+			double cosine = in[1]->f[angle + i], sine = sign * in[2]->f[angle + i];
+			out[0]->f[a] = in[0]->f[a] * cosine - in[0]->f[b] * sine;
+			out[0]->f[b] = in[0]->f[b] * cosine + in[0]->f[a] * sine;
+		}
+	}
+	return true;
+}
+
+/* ---- cross entropy ---- */
+
+typedef struct Losses {
+	int64_t rows, c, ignore;
+	double smoothing, sum_weights; /* of all classes */
+	const double *weight;          /* of classes; NULL = 1 each */
+} Losses;
+
+static Losses losses_of(const Op *op, EvalTensor *const *in, int first)
+{
+	const Type *x = &in[first]->type;
+	Losses l = {.rows = type_numel(&in[first + 1]->type), .c = x->dim[x->rank - 1]};
+	l.ignore = attr_get_int(op->attrs, "ignore_index", -100);
+	l.smoothing = attr_get_float(op->attrs, "smoothing", 0);
+	l.weight = op_in(op, first + 2) ? in[first + 2]->f : NULL;
+	for (int64_t c = 0; c < l.c; c++)
+		l.sum_weights += l.weight ? l.weight[c] : 1;
+	return l;
+}
+
+/* Of a row with label y: (1-a) w[y] (lse - x[y]) + a/C sum over c of w[c] (lse - x[c]), a = smoothing. */
+RULE(cross_entropy)
+{
+	Losses l = losses_of(op, in, 0);
+	for (int64_t r = 0; r < l.rows; r++) {
+		const double *x = in[0]->f + r * l.c;
+		double lse = out[2]->f[r] = log_sum_exp(x, l.c, 1);
+		int64_t y = in[1]->i[r];
+		if (y == l.ignore)
+			continue;
+		if (y < 0 || y >= l.c)
+			return false;
+		double w = l.weight ? l.weight[y] : 1;
+		out[0]->f[0] += (1 - l.smoothing) * w * (lse - x[y]);
+		for (int64_t c = 0; c < l.c && l.smoothing > 0; c++)
+			out[0]->f[0] += l.smoothing / (double)l.c * (l.weight ? l.weight[c] : 1) * (lse - x[c]);
+		out[1]->f[0] += w;
+	}
+	return true;
+}
+
+RULE(cross_entropy_grad)
+{
+	Losses l = losses_of(op, in, 1);
+	for (int64_t r = 0; r < l.rows; r++) {
+		const double *x = in[1]->f + r * l.c, lse = in[4]->f[r];
+		int64_t y = in[2]->i[r];
+		if (y == l.ignore)
+			continue;
+		if (y < 0 || y >= l.c)
+			return false;
+		double w = (1 - l.smoothing) * (l.weight ? l.weight[y] : 1), even = l.smoothing / (double)l.c;
+		for (int64_t c = 0; c < l.c; c++) {
+			double dx = exp(x[c] - lse) * (w + even * l.sum_weights) - even * (l.weight ? l.weight[c] : 1);
+			out[0]->f[r * l.c + c] = in[0]->f[0] * (dx - (c == y ? w : 0));
+		}
+	}
+	return true;
+}
+
+/* ---- dropout ---- */
+
+static bool is_kept(const EvalEnv *e, const Op *op, Axis rows, int64_t at)
+{
+	uint32_t b[4];
+	uint64_t row = e->sample0 + (uint64_t)(at / rows.inner % rows.n);
+	uint64_t inner = (uint64_t)(at / rows.inner / rows.n * rows.inner + at % rows.inner);
+	uint64_t key = philox_key(e->seed, (uint64_t)attr_get_int(op->attrs, "id", 0));
+	philox_block(b, key, row, inner / 4, e->step);
+	return b[inner % 4] >= philox_threshold(attr_get_float(op->attrs, "p", 0));
+}
+
+RULE(dropout)
+{
+	Axis rows = axis_of(op, &in[0]->type);
+	double keep = 1 - attr_get_float(op->attrs, "p", 0);
+	for (int64_t i = 0, n = type_numel(&in[0]->type); i < n; i++)
+		out[0]->f[i] = is_kept(e, op, rows, i) ? in[0]->f[i] / keep : 0;
+	return true;
+}
+
+RULE(dropout_mask)
+{
+	Axis rows = axis_of(op, &in[0]->type);
+	for (int64_t i = 0, n = type_numel(&in[0]->type); i < n; i++)
+		out[0]->i[i] = is_kept(e, op, rows, i);
+	return true;
+}
