@@ -654,7 +654,7 @@ static void header(Parser *p)
 			: !strcmp(key, "input_bytes") ? &m->input_bytes : !strcmp(key, "state_bytes") ? &m->state_bytes
 			: !strcmp(key, "work_bytes") ? &m->work_bytes : NULL;
 		if (!strcmp(key, "level"))
-			m->level = (&p->lexevel)lex_keyword(&p->lex, levels, COUNT_OF(levels), "level");
+			m->level = (Level)lex_keyword(&p->lex, levels, COUNT_OF(levels), "level");
 		else if (!strcmp(key, "file"))
 			m->file = ir_intern(m, lex_take(&p->lex, TOK_STRING, "a file"));
 		else if (field)
