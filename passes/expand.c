@@ -5,27 +5,15 @@
  * averages) reads those of bn_stats. */
 #include "passes/passes.h"
 
-typedef struct Channels {
-	Builder b;
-	const Type *x;
-	bool last; /* channels are the last axis */
-} Channels;
-
-/* [C] shaped to broadcast against x. */
-static Value *spread(Channels *c, Value *v)
+/* x op v for every channel, in the dtype of v [C]. */
+static Value *with_channels(Builder *b, const Op *op, OpKind kind, Value *x, Value *v)
 {
+	bool last = x->type.rank == 2 || attr_get_int(op->attrs, "layout", 0);
 	int64_t dim[IR_MAX_RANK];
-	if (c->last)
-		return v;
-	for (int i = 0; i < c->x->rank; i++)
-		dim[i] = i == 1 ? c->x->dim[1] : 1;
-	return ir_reshape(&c->b, v, c->x->rank, dim);
-}
-
-static Channels channels(Module *m, Op *op, const Type *x)
-{
-	return (Channels){.b = {.m = m, .section = op->section, .before = op, .loc = op->loc}, .x = x,
-		.last = attr_get_int(op->attrs, "layout", 0) || x->rank == 2};
+	for (int i = 0; i < x->type.rank; i++)
+		dim[i] = i == 1 ? x->type.dim[1] : 1;
+	x = ir_cast(b, x, v->type.dtype);
+	return ir_emit2(b, kind, x, last ? v : ir_reshape(b, v, x->type.rank, dim));
 }
 
 /* 1 / sqrt(var + eps) */
@@ -33,6 +21,18 @@ static Value *inverse_deviation(Builder *b, const Op *op, Value *var)
 {
 	Value *eps = ir_const_float(b, var->type.dtype, attr_get_float(op->attrs, "eps", 0));
 	return ir_emit1(b, OP_RSQRT, ir_emit2(b, OP_ADD, var, eps));
+}
+
+/* y = x s + t, s = w rstd, t = b - mean s */
+Value *expand_normalize(Builder *b, const Op *op, Value *mean, Value *var)
+{
+	Value *x = op_in(op, 0);
+	DType dtype = mean->type.dtype;
+	Value *w = ir_cast(b, op_in(op, 1), dtype), *bias = ir_cast(b, op_in(op, 2), dtype);
+	Value *s = ir_emit2(b, OP_MUL, w, inverse_deviation(b, op, var));
+	Value *t = ir_emit2(b, OP_SUB, bias, ir_emit2(b, OP_MUL, mean, s));
+	Value *y = with_channels(b, op, OP_ADD, with_channels(b, op, OP_MUL, x, s), t);
+	return ir_cast(b, y, x->type.dtype);
 }
 
 static Attr *layout_of(Module *m, const Op *op)
@@ -47,19 +47,12 @@ static void replace(Module *m, Op *op, Value *const *now)
 	ir_remove(m, op);
 }
 
-/* y = x s + t, s = w rstd, t = b - mean s */
 static void expand_forward(Module *m, Op *op)
 {
-	Value *x = op_in(op, 0);
-	Channels c = channels(m, op, &x->type);
-	Builder *b = &c.b;
-	Op *stats = ir_emit_op(b, OP_BN_STATS, 1, &x, layout_of(m, op), NULL);
+	Builder b = {.m = m, .section = op->section, .before = op, .loc = op->loc};
+	Op *stats = ir_emit_op(&b, OP_BN_STATS, 1, (Value *[]){op_in(op, 0)}, layout_of(m, op), NULL);
 	Value *mean = stats->out[0], *var = stats->out[1];
-	Value *s = ir_emit2(b, OP_MUL, op_in(op, 1), inverse_deviation(b, op, var));
-	Value *t = ir_emit2(b, OP_SUB, op_in(op, 2), ir_emit2(b, OP_MUL, mean, s));
-	Value *scaled = ir_emit2(b, OP_MUL, x, spread(&c, s));
-	Value *y = ir_emit2(b, OP_ADD, scaled, spread(&c, t));
-	replace(m, op, (Value *[]){y, mean, var});
+	replace(m, op, (Value *[]){expand_normalize(&b, op, mean, var), mean, var});
 }
 
 /* S1 = sum dy, S2 = sum dy xhat over the n elements of a channel;  db = S1, dw = S2,
@@ -67,24 +60,26 @@ static void expand_forward(Module *m, Op *op)
 static void expand_gradient(Module *m, Op *op)
 {
 	Value *dy = op_in(op, 0), *x = op_in(op, 1), *w = op_in(op, 2), *mean = op_in(op, 3), *var = op_in(op, 4);
-	Channels c = channels(m, op, &x->type);
-	Builder *b = &c.b;
+	Builder bd = {.m = m, .section = op->section, .before = op, .loc = op->loc}, *b = &bd;
 	double eps = attr_get_float(op->attrs, "eps", 0);
 	double n = (double)type_numel(&x->type) / (double)type_numel(&w->type);
 	Op *stats = ir_emit_op(b, OP_BN_GRAD_STATS, 4, (Value *[]){dy, x, mean, var},
 		attr_float(m, layout_of(m, op), "eps", eps), NULL);
-	Value *now[3] = {op->out[0], stats->out[1], stats->out[0]};
+	DType dtype = stats->out[0]->type.dtype;
+	Value *now[3] = {op->out[0]};
+	now[1] = ir_cast(b, stats->out[1], w->type.dtype);
+	now[2] = ir_cast(b, stats->out[0], w->type.dtype);
 	if (op->out[0]->n_uses) {
 		Value *rstd = inverse_deviation(b, op, var);
-		Value *a = ir_emit2(b, OP_MUL, w, rstd);
+		Value *a = ir_emit2(b, OP_MUL, ir_cast(b, w, dtype), rstd);
 		Value *share = ir_emit2(b, OP_MUL, a, ir_const_float(b, a->type.dtype, -1 / n));
 		Value *k = ir_emit2(b, OP_MUL, ir_emit2(b, OP_MUL, share, rstd), stats->out[1]);
 		Value *t = ir_emit2(b, OP_MUL, share, stats->out[0]);
 		t = ir_emit2(b, OP_SUB, t, ir_emit2(b, OP_MUL, k, mean));
-		Value *from_dy = ir_emit2(b, OP_MUL, dy, spread(&c, a));
-		Value *from_x = ir_emit2(b, OP_MUL, x, spread(&c, k));
-		Value *sum = ir_emit2(b, OP_ADD, from_dy, from_x);
-		now[0] = ir_emit2(b, OP_ADD, sum, spread(&c, t));
+		Value *from_dy = with_channels(b, op, OP_MUL, dy, a);
+		Value *from_x = with_channels(b, op, OP_MUL, x, k);
+		Value *sum = with_channels(b, op, OP_ADD, ir_emit2(b, OP_ADD, from_dy, from_x), t);
+		now[0] = ir_cast(b, sum, x->type.dtype);
 	}
 	replace(m, op, now);
 }

@@ -53,11 +53,9 @@ static inline Value *e_select(Builder *b, Value *cond, Value *x)
 	return ir_emit3(b, OP_WHERE, cond, x, ir_const_float(b, x->type.dtype, 0));
 }
 
-/* An axis attribute counted from the front. */
-static inline int op_axis(const Op *op, int rank)
+static inline int op_axis(const Op *op)
 {
-	int axis = (int)attr_get_int(op->attrs, "axis", 0);
-	return axis < 0 ? axis + rank : axis;
+	return (int)attr_get_int(op->attrs, "axis", 0);
 }
 static inline Attr *attr_shape(Module *m, Attr *list, const Type *t)
 {

@@ -227,7 +227,7 @@ void grad_pad(GradCtx *c, Op *op, Value *const *dout)
 void grad_concat(GradCtx *c, Op *op, Value *const *dout)
 {
 	Builder *b = grad_builder(c);
-	int axis = op_axis(op, dout[0]->type.rank);
+	int axis = op_axis(op);
 	int64_t *size = NEW_N(b->m->arena, int64_t, op->n_in), begin = 0;
 	bool all = op->n_in > 1;
 	for (int i = 0; i < op->n_in; i++) {
@@ -248,7 +248,7 @@ void grad_concat(GradCtx *c, Op *op, Value *const *dout)
 void grad_split(GradCtx *c, Op *op, Value *const *dout)
 {
 	Builder *b = grad_builder(c);
-	int axis = op_axis(op, op_in(op, 0)->type.rank);
+	int axis = op_axis(op);
 	Value **part = NEW_N(b->m->arena, Value *, op->n_out);
 	for (int i = 0; i < op->n_out; i++)
 		part[i] = dout[i] ? dout[i] : zeros_like(b, op->out[i]);
@@ -262,7 +262,7 @@ void grad_gather(GradCtx *c, Op *op, Value *const *dout)
 {
 	Builder *b = grad_builder(c);
 	Value *x = op_in(op, 0);
-	Attr *attrs = attr_shape(b->m, attr_int(b->m, NULL, "axis", op_axis(op, x->type.rank)), &x->type);
+	Attr *attrs = attr_shape(b->m, attr_int(b->m, NULL, "axis", op_axis(op)), &x->type);
 	grad_give(c, x, ir_emit(b, OP_GATHER_GRAD, 2, (Value *[]){dout[0], op_in(op, 1)}, attrs));
 }
 
@@ -433,7 +433,7 @@ static Value *keep_dims(Builder *b, const Op *op, Value *reduced)
 	Type t = op_in(op, 0)->type;
 	const Attr *axes = attr_find(op->attrs, "axes");
 	for (int i = 0; i < axes->n; i++)
-		t.dim[axes->ints[i] < 0 ? axes->ints[i] + t.rank : axes->ints[i]] = 1;
+		t.dim[axes->ints[i]] = 1;
 	return ir_reshape(b, reduced, t.rank, t.dim);
 }
 

@@ -183,7 +183,8 @@ static void batch_statistics(GradCtx *c, Op *op, Value *dm, Value *dv)
 	if (dm)
 		grad_give(c, x, ir_broadcast(b, per_channel(b, op, e_scale(b, dm, 1 / n), &x->type), &x->type));
 	if (dv) {
-		Value *centered = e_sub(b, x, per_channel(b, op, op->out[1], &x->type));
+		Value *mean = per_channel(b, op, op->out[1], &x->type);
+		Value *centered = e_sub(b, ir_cast(b, x, mean->type.dtype), mean);
 		Value *k = per_channel(b, op, e_scale(b, dv, 2 / n), &x->type);
 		grad_give(c, x, e_mul(b, centered, k));
 	}
@@ -217,7 +218,7 @@ static Value *rstd_grad(Builder *b, const Op *op, Value *r, Value *dr, Value *u)
 {
 	Value *cube = e_mul(b, e_mul(b, r, r), r);
 	Value *k = e_scale(b, e_mul(b, dr, cube), -1 / row_numel(op));
-	return e_mul(b, u, k);
+	return e_mul(b, ir_cast(b, u, k->type.dtype), k);
 }
 
 /* y = w xhat + b, xhat = (x - mean) rstd per row;  db = sum dy, dw = sum dy xhat,
@@ -227,7 +228,7 @@ void grad_layer_norm(GradCtx *c, Op *op, Value *const *dout)
 	Builder *b = grad_builder(c);
 	Value *x = op_in(op, 0), *mean = op->out[1], *rstd = op->out[2];
 	if (dout[0]) {
-		Attr *axis = attr_int(b->m, NULL, "axis", op_axis(op, x->type.rank));
+		Attr *axis = attr_int(b->m, NULL, "axis", op_axis(op));
 		Value *in[] = {dout[0], x, op_in(op, 1), mean, rstd};
 		Op *g = ir_emit_op(b, OP_LAYER_NORM_GRAD, 5, in, axis, NULL);
 		for (int i = 0; i < 3; i++)
@@ -236,7 +237,7 @@ void grad_layer_norm(GradCtx *c, Op *op, Value *const *dout)
 	if (dout[1] && grad_wanted(c, x))
 		grad_give(c, x, ir_broadcast(b, e_scale(b, dout[1], 1 / row_numel(op)), &x->type));
 	if (dout[2] && grad_wanted(c, x))
-		grad_give(c, x, rstd_grad(b, op, rstd, dout[2], e_sub(b, x, mean)));
+		grad_give(c, x, rstd_grad(b, op, rstd, dout[2], e_sub(b, ir_cast(b, x, mean->type.dtype), mean)));
 }
 
 /* y = w x r, r = 1/rms per row;  dw = sum dy x r, dx = r (g - x r^2 mean(g x)), g = w dy; see rstd_grad */
@@ -245,7 +246,7 @@ void grad_rms_norm(GradCtx *c, Op *op, Value *const *dout)
 	Builder *b = grad_builder(c);
 	Value *x = op_in(op, 0), *rstd = op->out[1];
 	if (dout[0]) {
-		Attr *axis = attr_int(b->m, NULL, "axis", op_axis(op, x->type.rank));
+		Attr *axis = attr_int(b->m, NULL, "axis", op_axis(op));
 		Op *g = ir_emit_op(b, OP_RMS_NORM_GRAD, 4, (Value *[]){dout[0], x, op_in(op, 1), rstd}, axis, NULL);
 		for (int i = 0; i < 2; i++)
 			grad_give(c, op_in(op, i), g->out[i]);
@@ -307,10 +308,11 @@ static Value *probabilities(Builder *b, const Op *op)
 {
 	double softcap = attr_get_float(op->attrs, "softcap", 0);
 	Value *s = head_products(b, op, op_in(op, 0), op_in(op, 1));
+	s = ir_cast(b, s, op->out[1]->type.dtype);
 	s = e_scale(b, s, attr_get_float(op->attrs, "scale", 1));
 	if (softcap > 0)
 		s = e_scale(b, ir_emit1(b, OP_TANH, e_scale(b, s, 1 / softcap)), softcap);
-	s = e_add(b, s, op_in(op, 3));
+	s = e_add(b, s, ir_cast(b, op_in(op, 3), s->type.dtype));
 	Type t = op->out[1]->type;
 	t.dim[t.rank++] = 1;
 	Value *lse = ir_reshape(b, op->out[1], t.rank, t.dim);
@@ -328,7 +330,7 @@ static Value *mask_grad(Builder *b, const Op *op, Value *dy)
 	Value *delta = ir_reduce(b, OP_REDUCE_SUM, e_mul(b, dy, op->out[0]), 1, &(int64_t){3}, true);
 	if (attr_get_int(op->attrs, "layout", 0))
 		delta = ir_transpose(b, delta, (int[]){0, 2, 1, 3});
-	return e_mul(b, p, e_sub(b, dp, delta));
+	return e_mul(b, p, ir_cast(b, e_sub(b, dp, delta), p->type.dtype));
 }
 
 /* o = softmax(scale q k^T + mask) v;  dq, dk, dv by one op; dmask by mask_grad */
@@ -415,7 +417,8 @@ void grad_cross_entropy(GradCtx *c, Op *op, Value *const *dout)
 	if (dout[2]) {
 		Type t = lse->type;
 		t.dim[t.rank++] = 1;
-		Value *p = e_exp(b, e_sub(b, x, ir_reshape(b, lse, t.rank, t.dim)));
+		lse = ir_reshape(b, lse, t.rank, t.dim);
+		Value *p = e_exp(b, e_sub(b, ir_cast(b, x, lse->type.dtype), lse));
 		Value *dl = ir_reshape(b, dout[2], t.rank, t.dim);
 		grad_give(c, x, e_mul(b, p, dl));
 	}

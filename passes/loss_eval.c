@@ -48,32 +48,12 @@ static Symbol *running(Module *m, const Op *op, const char *attr, bool *ok, Diag
 	return s;
 }
 
-/* [C] shaped to broadcast against x. */
-static Value *spread(Builder *b, const Op *op, Value *v)
-{
-	const Type *x = &op_in(op, 0)->type;
-	int64_t dim[IR_MAX_RANK];
-	if (x->rank == 2 || attr_get_int(op->attrs, "layout", 0))
-		return v;
-	for (int i = 0; i < x->rank; i++)
-		dim[i] = i == 1 ? x->dim[1] : 1;
-	return ir_reshape(b, v, x->rank, dim);
-}
-
-/* y = x s + (b - mean s), s = w / sqrt(var + eps) */
 static void use_running(Module *m, Op *op, Symbol *mean_sym, Symbol *var_sym)
 {
-	Builder bd = {.m = m, .section = op->section, .before = op, .loc = op->loc}, *b = &bd;
-	DType t = op_in(op, 1)->type.dtype;
-	Value *mean = ir_read(b, mean_sym), *var = ir_read(b, var_sym);
-	Value *eps = ir_const_float(b, t, attr_get_float(op->attrs, "eps", 0));
-	Value *shifted = ir_emit2(b, OP_ADD, ir_cast(b, var, t), eps);
-	Value *scale = ir_emit2(b, OP_MUL, op_in(op, 1), ir_emit1(b, OP_RSQRT, shifted));
-	Value *offset = ir_emit2(b, OP_MUL, ir_cast(b, mean, t), scale);
-	offset = ir_emit2(b, OP_SUB, op_in(op, 2), offset);
-	Value *scaled = ir_emit2(b, OP_MUL, op_in(op, 0), spread(b, op, scale));
-	Value *y = ir_emit2(b, OP_ADD, scaled, spread(b, op, offset));
-	ir_replace_uses(op->out[0], y);
+	Builder b = {.m = m, .section = op->section, .before = op, .loc = op->loc};
+	DType t = op->out[1]->type.dtype;
+	Value *mean = ir_cast(&b, ir_read(&b, mean_sym), t), *var = ir_cast(&b, ir_read(&b, var_sym), t);
+	ir_replace_uses(op->out[0], expand_normalize(&b, op, mean, var));
 	ir_replace_uses(op->out[1], mean);
 	ir_replace_uses(op->out[2], var);
 	ir_remove(m, op);

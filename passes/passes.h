@@ -134,6 +134,9 @@ MemoryPeak memory_peak(Module *m, Arena *a);
 /* Bytes of all categories at o->world ranks. */
 struct LayoutMemory memory_total(const Module *m, const PassOptions *o, Arena *a);
 
+/* expand.c: the result of a batch norm with this mean and variance, as elementwise ops. */
+Value *expand_normalize(Builder *b, const Op *batch_norm, Value *mean, Value *var);
+
 /* workspace.c: scratch bytes of an op's kernel by the formulas of kernels/kernels.def. */
 int64_t op_workspace(const Op *op, const PassOptions *o);
 

@@ -1,0 +1,416 @@
+/* tests/unit/test_grad.c: the gradient of every op against central differences through the f64 reference.
+ *
+ * For each case of grad_cases.def a module is built whose loss is a fixed random combination of the op's
+ * results; autodiff_build's gradients must agree with (loss(x + h) - loss(x - h)) / 2h to 1e-6 of the
+ * tensor's norm.  A row of ops.def that has a gradient rule and no case fails by name.  Programs below
+ * check what lies between the rules: sums, slices of one value, values used twice. */
+#include "passes/grad_rules.h"
+#include "tests/unit/unit.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double STEP = 1e-4, BOUND = 1e-6, FLOOR = 1e-9;
+enum { MAX_OPERANDS = 8 };
+
+typedef struct Operand {
+	Type type;
+	double lo, hi;
+	const char *values; /* "1,2,3", else NULL */
+	bool wanted, constant, absent;
+} Operand;
+
+typedef Value *ProgramFn(Builder *b, Value *const *in);
+typedef struct Case {
+	OpKind kind;
+	const char *operands, *attrs;
+	unsigned results;
+	const char *name;      /* of a program */
+	ProgramFn *program;
+} Case;
+
+static const Case cases[] = {
+#define CASE(op, operands, attributes, results) {OP_##op, operands, attributes, results, NULL, NULL},
+#include "tests/unit/grad_cases.def"
+};
+
+/* ---- reading a case ---- */
+
+static Type read_type(const char **s)
+{
+	char name[16];
+	Type t = {.kind = TYPE_TENSOR};
+	size_t n = strcspn(*s, "[");
+	snprintf(name, sizeof(name), "%.*s", (int)n, *s);
+	if (!dtype_from_text(name, &t.dtype))
+		ice("case: dtype %s", name);
+	for (*s += n + 1; **s != ']';) {
+		char *end;
+		t.dim[t.rank++] = strtoll(*s, &end, 10);
+		*s = end + (*end == ',');
+	}
+	++*s;
+	return t;
+}
+
+static Operand read_operand(const char **s)
+{
+	Operand o = {.lo = -2, .hi = 2};
+	char *end;
+	if (**s == '_') {
+		++*s;
+		o.absent = true;
+		return o;
+	}
+	o.type = read_type(s);
+	o.wanted = dtype_is_float(o.type.dtype);
+	if (**s == '@') {
+		char lo[16];
+		const char *dots = strstr(*s, "..");
+		snprintf(lo, sizeof(lo), "%.*s", (int)(dots - *s - 1), *s + 1);
+		o.lo = strtod(lo, NULL);
+		o.hi = strtod(dots + 2, &end);
+		*s = end;
+	} else if (**s == '=') {
+		o.values = ++*s;
+		*s += strspn(*s, "0123456789-.,e");
+	}
+	for (; **s == '!' || **s == '#'; ++*s) {
+		o.wanted = false;
+		o.constant = o.constant || **s == '#';
+	}
+	return o;
+}
+
+static int read_operands(const char *s, Operand *out)
+{
+	int n = 0;
+	for (; *s; s += *s == ' ')
+		out[n++] = read_operand(&s);
+	return n;
+}
+
+static Attr *read_list(Module *m, Attr *list, const char *key, const char *s)
+{
+	int64_t v[2 * IR_MAX_RANK];
+	int n = 0;
+	for (s++; *s != ']';) {
+		char *end;
+		v[n++] = strtoll(s, &end, 10);
+		s = end + (*end == ',');
+	}
+	return attr_ints(m, list, key, n, v);
+}
+
+/* "axis=1 to=f32": each value is read as the kind that the op's table row states. */
+static Attr *read_attrs(Module *m, OpKind kind, const char *s)
+{
+	Attr *list = NULL;
+	for (; *s; s += strspn(s, " ")) {
+		size_t n = strcspn(s, " "), k = strcspn(s, "=");
+		const char *key = arena_strndup(m->arena, s, k), *text = arena_strndup(m->arena, s + k + 1, n - k - 1);
+		const char *row = strstr(op_info[kind].attrs, arena_printf(m->arena, "%s:", key));
+		DType t = DT_F32;
+		switch (row ? row[k + 1] : 0) {
+		case 'i': list = attr_int(m, list, key, strtoll(text, NULL, 10)); break;
+		case 'f': list = attr_float(m, list, key, strtod(text, NULL)); break;
+		case 's': list = attr_str(m, list, key, text); break;
+		case 'I': list = read_list(m, list, key, text); break;
+		case 'd': dtype_from_text(text, &t); list = attr_dtype(m, list, key, t); break;
+		default: ice("case: %s has no attribute %s", op_info[kind].text, key);
+		}
+		s += n;
+	}
+	return list;
+}
+
+/* ---- values ---- */
+
+static double spread(int64_t i, int operand)
+{
+	double x = 0.61803398874989485 * (double)(i + 1) + 0.137 * operand + 0.05;
+	return x - floor(x);
+}
+
+static double listed(const char *values, int64_t i)
+{
+	const char *s = values;
+	for (int64_t k = 0; k < i; k++) {
+		s += strcspn(s, ",!# ");
+		s = *s == ',' ? s + 1 : values;
+	}
+	return strtod(s, NULL);
+}
+
+static double element(const Operand *o, int operand, int64_t i)
+{
+	if (o->values)
+		return listed(o->values, i);
+	double x = spread(i, operand);
+	return o->type.dtype == DT_BOOL ? x < 0.5 : o->lo + (o->hi - o->lo) * x;
+}
+
+static EvalTensor fill(Arena *a, const Operand *o, int operand)
+{
+	EvalTensor t = {.type = o->type};
+	int64_t n = type_numel(&o->type);
+	if (dtype_is_float(o->type.dtype))
+		t.f = NEW_N(a, double, n);
+	else
+		t.i = NEW_N(a, int64_t, n);
+	for (int64_t i = 0; i < n; i++) {
+		if (dtype_is_float(o->type.dtype))
+			t.f[i] = element(o, operand, i);
+		else
+			t.i[i] = (int64_t)element(o, operand, i);
+	}
+	return t;
+}
+
+/* ---- the module of a case ---- */
+
+typedef struct Built {
+	Module *m;
+	Operand operand[MAX_OPERANDS];
+	int n;
+	Symbol *sym[MAX_OPERANDS];
+	EvalTensor value[MAX_OPERANDS];
+	Value *in[MAX_OPERANDS];
+	Value *loss;
+	Value **grad;
+} Built;
+
+/* Adds sum(w * y) to the loss, w fixed and different everywhere. */
+static void add_to_loss(Builder *b, Built *k, Value *y, int which)
+{
+	int64_t axes[IR_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7}, n = type_numel(&y->type);
+	double *w = NEW_N(k->m->arena, double, n);
+	for (int64_t i = 0; i < n; i++)
+		w[i] = 0.3 + spread(i, 11 + which);
+	y = ir_cast(b, y, DT_F64);
+	Value *weights = ir_emit_typed(b, OP_CONST, 0, NULL, attr_floats(k->m, NULL, "value", (int)n, w), y->type);
+	y = ir_emit2(b, OP_MUL, y, weights);
+	y = ir_reduce(b, OP_REDUCE_SUM, y, y->type.rank, axes, false);
+	k->loss = k->loss ? ir_emit2(b, OP_ADD, k->loss, y) : y;
+}
+
+static void make_operands(Builder *b, Built *k, const Case *c)
+{
+	k->n = read_operands(c->operands, k->operand);
+	for (int i = 0; i < k->n; i++) {
+		Operand *o = &k->operand[i];
+		if (o->absent)
+			continue;
+		k->value[i] = fill(k->m->arena, o, i);
+		if (o->constant) {
+			k->in[i] = ir_const_full(b, o->type, element(o, i, 0));
+			continue;
+		}
+		k->sym[i] = ir_add_symbol(k->m, SYM_PARAM, arena_printf(k->m->arena, "x%d", i), o->type);
+		k->in[i] = ir_read(b, k->sym[i]);
+	}
+}
+
+static void make_forward(Builder *b, Built *k, const Case *c)
+{
+	if (c->program) {
+		add_to_loss(b, k, c->program(b, k->in), 0);
+		return;
+	}
+	Op *op = ir_emit_op(b, c->kind, k->n, k->in, read_attrs(k->m, c->kind, c->attrs), NULL);
+	for (int i = 0; i < op->n_out; i++)
+		if (dtype_is_float(op->out[i]->type.dtype) && (!c->results || c->results >> i & 1))
+			add_to_loss(b, k, op->out[i], i);
+}
+
+static Built build(const Case *c, Diag *d)
+{
+	Built k = {.m = ir_module_new("case")};
+	k.m->level = LEVEL_TRAIN;
+	Builder b = {.m = k.m, .section = SEC_FORWARD};
+	make_operands(&b, &k, c);
+	make_forward(&b, &k, c);
+	Builder back = {.m = k.m, .section = SEC_BACKWARD};
+	Value *seed = ir_const_float(&back, DT_F64, 1);
+	bool *wanted = NEW_N(k.m->arena, bool, k.m->n_values);
+	for (int i = 0; i < k.n; i++)
+		if (k.in[i])
+			wanted[k.in[i]->id] = k.operand[i].wanted;
+	k.grad = autodiff_build(k.m, k.loss, seed, wanted, d);
+	return k;
+}
+
+static EvalEnv *evaluate(Built *k, Arena *a, bool backward)
+{
+	EvalEnv *e = eval_new(k->m, a);
+	for (int i = 0; i < k->n; i++)
+		if (k->sym[i])
+			eval_bind(e, k->sym[i], k->value[i]);
+	eval_section(e, SEC_FORWARD);
+	if (backward)
+		eval_section(e, SEC_BACKWARD);
+	return e;
+}
+
+static double loss_at(Built *k, double *x, double at)
+{
+	double keep = *x;
+	Arena *a = arena_new();
+	*x = at;
+	double loss = eval_value(evaluate(k, a, false), k->loss)->f[0];
+	*x = keep;
+	arena_free(a);
+	return loss;
+}
+
+/* ---- comparing ---- */
+
+static const char *describe(Arena *a, const Case *c, int operand)
+{
+	return arena_printf(a, "%s, operand %d of \"%s\" {%s}", c->name ? c->name : op_info[c->kind].text, operand,
+		c->operands, c->attrs);
+}
+
+static void compare(Built *k, const Case *c, EvalEnv *e, int i)
+{
+	int64_t n = type_numel(&k->operand[i].type);
+	Value *g = k->grad[k->in[i]->id];
+	double error = 0, norm = 0;
+	if (g && !type_equal(&g->type, &k->operand[i].type)) {
+		UNIT_CHECK(false, arena_printf(k->m->arena, "%s: gradient is %s", describe(k->m->arena, c, i),
+			type_str(k->m->arena, &g->type)));
+		return;
+	}
+	for (int64_t j = 0; j < n; j++) {
+		double *x = &k->value[i].f[j], at = *x;
+		double want = (loss_at(k, x, at + STEP) - loss_at(k, x, at - STEP)) / (2 * STEP);
+		double got = g ? eval_value(e, g)->f[j] : 0;
+		error += (got - want) * (got - want);
+		norm += want * want;
+	}
+	bool ok = sqrt(error) <= BOUND * sqrt(norm) + FLOOR; /* false for NaN */
+	UNIT_CHECK(ok, ok ? "" : arena_printf(k->m->arena, "%s: error %g of %g", describe(k->m->arena, c, i),
+		sqrt(error), sqrt(norm)));
+}
+
+static void check_case(const Case *c)
+{
+	Diag d = {.out = stderr};
+	Built k = build(c, &d);
+	UNIT_CHECK(k.grad && !d.errors, describe(k.m->arena, c, 0));
+	UNIT_CHECK(ir_verify(k.m, "autodiff", &d), describe(k.m->arena, c, 0));
+	if (k.grad) {
+		Arena *a = arena_new();
+		EvalEnv *e = evaluate(&k, a, true);
+		for (int i = 0; i < k.n; i++)
+			if (k.operand[i].wanted)
+				compare(&k, c, e, i);
+		arena_free(a);
+	}
+	ir_module_free(k.m);
+}
+
+/* ---- programs ---- */
+
+static Value *slice_rows(Builder *b, Value *x, int64_t begin, int64_t n)
+{
+	Attr *attrs = attr_ints(b->m, NULL, "starts", 2, (int64_t[]){begin, 0});
+	attrs = attr_ints(b->m, attrs, "sizes", 2, (int64_t[]){n, x->type.dim[1]});
+	return ir_emit(b, OP_SLICE, 1, &x, attr_ints(b->m, attrs, "steps", 2, (int64_t[]){1, 1}));
+}
+
+/* x^2 + sin x + (x + x): four uses of one value */
+static Value *reuse(Builder *b, Value *const *in)
+{
+	Value *x = in[0], *square = ir_emit2(b, OP_MUL, x, x), *sine = ir_emit1(b, OP_SIN, x);
+	Value *sum = ir_emit2(b, OP_ADD, square, sine);
+	return ir_emit2(b, OP_ADD, sum, ir_emit2(b, OP_ADD, x, x));
+}
+
+/* q k v cut from one value, as a fused projection is */
+static Value *partition(Builder *b, Value *const *in)
+{
+	Value *x = ir_emit1(b, OP_SIN, in[0]);
+	Value *k = slice_rows(b, x, 2, 2), *v = slice_rows(b, x, 4, 2), *q = slice_rows(b, x, 0, 2);
+	return ir_emit2(b, OP_MUL, ir_emit2(b, OP_MUL, q, k), v);
+}
+
+/* slices that leave a gap, overlap, and come with another use */
+static Value *ragged(Builder *b, Value *const *in)
+{
+	Value *x = ir_emit1(b, OP_SIN, in[0]);
+	Value *p = slice_rows(b, x, 0, 2), *q = slice_rows(b, x, 3, 2), *r = slice_rows(b, x, 1, 2);
+	Value *s = ir_emit1(b, OP_EXP, slice_rows(b, x, 4, 2)), *t = slice_rows(b, ir_emit1(b, OP_COS, x), 0, 2);
+	Value *sum = ir_emit2(b, OP_MUL, p, q);
+	sum = ir_emit2(b, OP_ADD, sum, ir_emit2(b, OP_MUL, r, s));
+	return ir_emit2(b, OP_MUL, sum, t);
+}
+
+/* z = x + y and x + x: one gradient is several values' */
+static Value *shared(Builder *b, Value *const *in)
+{
+	Value *z = ir_emit2(b, OP_ADD, in[0], in[1]), *w = ir_emit2(b, OP_ADD, in[0], in[0]);
+	Value *p = ir_emit2(b, OP_MUL, slice_rows(b, z, 0, 2), slice_rows(b, w, 1, 2));
+	Value *q = ir_emit2(b, OP_MUL, slice_rows(b, in[0], 2, 2), slice_rows(b, in[1], 0, 2));
+	return ir_emit2(b, OP_ADD, p, q);
+}
+
+/* a weight used as an embedding and as the output head */
+static Value *tied(Builder *b, Value *const *in)
+{
+	Attr *axis = attr_int(b->m, NULL, "axis", 0);
+	Value *h = ir_emit(b, OP_GATHER, 2, (Value *[]){in[0], in[1]}, axis);
+	Attr *tb = attr_int(b->m, attr_int(b->m, NULL, "ta", 0), "tb", 1);
+	return ir_emit(b, OP_MATMUL, 2, (Value *[]){ir_emit1(b, OP_TANH, h), in[0]}, tb);
+}
+
+/* a branch that integers cut off, and one that is not wanted */
+static Value *cut(Builder *b, Value *const *in)
+{
+	Value *steps = ir_cast(b, ir_cast(b, ir_emit2(b, OP_MUL, in[0], in[0]), DT_I64), DT_F64);
+	Value *sum = ir_emit2(b, OP_ADD, ir_emit1(b, OP_FLOOR, in[0]), steps);
+	return ir_emit2(b, OP_ADD, sum, ir_emit2(b, OP_MUL, in[1], in[0]));
+}
+
+static const Case programs[] = {
+	{OP_COUNT, "f64[3,5]", "", 0, "reuse", reuse},
+	{OP_COUNT, "f64[6,3]", "", 0, "partition", partition},
+	{OP_COUNT, "f64[7,3]", "", 0, "ragged", ragged},
+	{OP_COUNT, "f64[4,3] f64[4,3]", "", 0, "shared", shared},
+	{OP_COUNT, "f64[5,3] i64[4]=1,0,4,1!", "", 0, "tied", tied},
+	{OP_COUNT, "f64[3,4] f64[4]!", "", 0, "cut", cut},
+};
+
+static void test_programs(void)
+{
+	for (int i = 0; i < COUNT_OF(programs); i++)
+		check_case(&programs[i]);
+}
+
+static void test_every_op_has_a_case(void)
+{
+	for (int kind = 0; kind < OP_COUNT; kind++) {
+		bool found = grad_rule[kind] == grad_stop || grad_rule[kind] == grad_nograd;
+		char text[100];
+		for (int i = 0; i < COUNT_OF(cases); i++)
+			found = found || (int)cases[i].kind == kind;
+		snprintf(text, sizeof(text), "ops.def: %s: no gradient case", op_info[kind].text);
+		UNIT_CHECK(found, text);
+	}
+}
+
+static void test_differences(void)
+{
+	for (int i = 0; i < COUNT_OF(cases); i++)
+		check_case(&cases[i]);
+}
+
+void suite_grad(void)
+{
+	CU_pSuite s = CU_add_suite("gradients", NULL, NULL);
+	CU_ADD_TEST(s, test_every_op_has_a_case);
+	CU_ADD_TEST(s, test_differences);
+	CU_ADD_TEST(s, test_programs);
+}
