@@ -191,12 +191,8 @@ static bool open_eval_data(Run *run)
 {
 	const RtOptions *o = run->o;
 	const RtModel *m = run->rt->model;
-	if (!o->eval_data.n && !o->eval_tokens) {
-		if (o->eval_every)
-			diag_error(run->d, o->program,
-				"--eval-every needs --eval-data NAME=FILE.npy or --eval-tokens FILE");
-		return !o->eval_every;
-	}
+	if (!o->eval_data.n && !o->eval_tokens)
+		return true;
 	if (!m->eval) {
 		diag_error(run->d, o->program, "this program was compiled without an evaluation");
 		return false;
@@ -226,14 +222,22 @@ static bool open_data(Run *run)
 	return open_eval_data(run);
 }
 
+static void print_files(const DataSet *set)
+{
+	for (int i = 0; i < set->n_columns; i++)
+		if (set->columns[i].npy.map)
+			printf("file %s: %" PRId64 " bytes mapped\n", set->columns[i].path, set->columns[i].npy.map_bytes);
+}
+
 static bool map_memory(Run *run)
 {
-	Rt *rt = run->rt;
-	if (!optim_init(&rt->p->optim, rt->model, rt->p->arena, run->o->program, run->d) ||
-		!device_map(rt, run->d))
+	if (!device_map(run->rt, run->d))
 		return false;
-	if (run->o->print_plan)
-		device_print_plan(rt, stdout);
+	if (run->o->print_plan) {
+		device_print_plan(run->rt, stdout);
+		print_files(&run->train);
+		print_files(&run->eval);
+	}
 	return true;
 }
 
@@ -251,6 +255,8 @@ static bool check_flags(const Run *run)
 	const RtOptions *o = run->o;
 	const struct { bool wrong; const char *text; } rules[] = {
 		{o->save_every && !o->save, "--save-every needs --save DIR"},
+		{o->eval_every && !o->eval_data.n && !o->eval_tokens,
+			"--eval-every needs --eval-data NAME=FILE.npy or --eval-tokens FILE"},
 		{o->text[OPT_keep] && !o->save, "--keep needs --save DIR"},
 		{o->text[OPT_keep] && o->keep < 1, "--keep needs at least 1"},
 		{o->resume && !strcmp(o->resume, "auto") && !o->save,
@@ -271,7 +277,7 @@ static int prepare_and_train(Run *run)
 	const char *dir = NULL;
 	struct RtPrivate *p = run->rt->p;
 	const RtModel *m = run->rt->model;
-	if (!m->update) {
+	if (!m->optimizer) {
 		diag_error(run->d, run->o->program,
 			"this program was compiled for inference: --infer INDIR OUTDIR runs it");
 		return EXIT_USAGE;
@@ -281,7 +287,11 @@ static int prepare_and_train(Run *run)
 		return EXIT_INPUT;
 	run->first_step = run->last_saved = dir ? p->progress.step : 0;
 	run->last_eval = -1;
-	if (!open_data(run) || !map_memory(run) || !optim_configure(&p->optim, m, run->o, run->d))
+	if (!optim_init(&p->optim, m, p->arena, run->o->program, run->d) || !open_data(run))
+		return EXIT_INPUT;
+	if (!optim_configure(&p->optim, m, run->o, run->d))
+		return EXIT_USAGE;
+	if (!map_memory(run))
 		return EXIT_INPUT;
 	if (!load_contents(run, dir) || !log_open(&run->log, run->o->log, dir, run->o->steps, run->d))
 		return EXIT_INPUT;
@@ -305,10 +315,11 @@ static int run_program(Run *run)
 	k_fail = kernel_failed;
 	device_set_threads(run->o->threads);
 	catch_signals();
-	if (run->o->print_plan && !has_data(run->o) && !run->o->infer.in)
-		return map_memory(run) ? EXIT_DONE : EXIT_INPUT;
-	if (run->o->infer.in)
-		return map_memory(run) ? infer_run(run->rt, run->d) : EXIT_INPUT;
+	if (run->o->infer.in || (run->o->print_plan && !has_data(run->o))) {
+		bool mapped = optim_init(&run->rt->p->optim, m, run->rt->p->arena, run->o->program, run->d) &&
+			map_memory(run);
+		return !mapped ? EXIT_INPUT : run->o->infer.in ? infer_run(run->rt, run->d) : EXIT_DONE;
+	}
 	return prepare_and_train(run);
 }
 

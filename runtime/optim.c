@@ -4,7 +4,7 @@
  *
  * The one idea: an optimizer is a row (states, defaults, one kernel call); a flat shard is cut into
  * segments, one a parameter, and a segment's group says how it is decayed. */
-#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/internal.h"
@@ -70,7 +70,12 @@ static bool segment_of(const RtTensor *t, int unit, int flat)
 	return t->kind == RT_PARAM && t->unit == unit && t->flat == flat && t->trainable;
 }
 
-/* tensors stand in flat order. */
+static int by_begin(const void *pa, const void *pb)
+{
+	const Segment *a = pa, *b = pb;
+	return (a->begin > b->begin) - (a->begin < b->begin);
+}
+
 static SegmentList cut_segments(const RtModel *m, int unit, int flat, Arena *a)
 {
 	SegmentList list = {0};
@@ -85,9 +90,10 @@ static SegmentList cut_segments(const RtModel *m, int unit, int flat, Arena *a)
 			list.at[n++] = (Segment){t->offset, tensor_numel(t), t->no_decay, tensor};
 		tensor += t->kind == RT_PARAM && t->unit == unit;
 	}
+	qsort(list.at, (size_t)n, sizeof(*list.at), by_begin);
 	for (int64_t i = 1; i < n; i++)
 		if (list.at[i].begin < list.at[i - 1].begin + list.at[i - 1].length)
-			ice("unit %d flat %d: parameters overlap or are out of order", unit, flat);
+			ice("unit %d flat %d: parameters overlap", unit, flat);
 	return list;
 }
 
