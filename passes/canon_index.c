@@ -182,10 +182,12 @@ Value *canon_slices_split(Rewriter *r, Op *op)
 		for (int i = 0; i < n; begin += size[i++]) {
 			if (g.start[axis] != begin || g.size[axis] != size[i])
 				continue;
-			if (u->op == op)
+			if (u->op == op) {
 				mine = split->out[i];
-			else
+			} else {
 				ir_replace_uses(u->op->out[0], split->out[i]);
+				rewrite_take_name(split->out[i], u->op->out[0]);
+			}
 			rewrite_enqueue(r, u->op);
 		}
 	}

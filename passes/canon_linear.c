@@ -51,16 +51,30 @@ Value *canon_matmul_reshape(Rewriter *r, Op *op)
 	return ir_reshape(&r->b, ir_emit(&r->b, OP_MATMUL, op->n_in, in, op->attrs), 2, op->out[0]->type.dim);
 }
 
+/* The matmul behind v, or behind a reshape of leading dims, that nothing else reads. */
+static Op *only_matmul(Value *v)
+{
+	Op *flat = def_of(v, OP_RESHAPE);
+	Value *x = flat ? flat->in[0].value : v;
+	Op *mm = def_of(x, OP_MATMUL);
+	if (!mm || v->n_uses != 1 || x->n_uses != 1 || !v->type.rank
+			|| x->type.dim[x->type.rank - 1] != v->type.dim[v->type.rank - 1])
+		return NULL;
+	return mm;
+}
+
 Value *canon_matmul_bias(Rewriter *r, Op *op)
 {
+	const Type *t = &op->out[0]->type;
 	for (int i = 0; i < 2; i++) {
-		Op *mm = def_of(op->in[i].value, OP_MATMUL);
+		Op *mm = only_matmul(op->in[i].value);
 		Value *bias = op->in[1 - i].value;
-		if (!mm || op_in(mm, 2) || mm->out[0]->n_uses != 1 || bias->type.rank != 1
-				|| !type_equal(&mm->out[0]->type, &op->out[0]->type)
-				|| bias->type.dim[0] != op->out[0]->type.dim[op->out[0]->type.rank - 1])
+		if (!mm || op_in(mm, 2) || bias->type.rank != 1 || !type_equal(&op->in[i].value->type, t)
+				|| bias->type.dim[0] != t->dim[t->rank - 1])
 			continue;
-		return ir_emit(&r->b, OP_MATMUL, 3, (Value *[]){op_in(mm, 0), op_in(mm, 1), bias}, mm->attrs);
+		Value *in[3] = {op_in(mm, 0), op_in(mm, 1), bias};
+		r->b.loc = mm->loc;
+		return ir_reshape(&r->b, ir_emit(&r->b, OP_MATMUL, 3, in, mm->attrs), t->rank, t->dim);
 	}
 	return NULL;
 }
@@ -88,6 +102,7 @@ Value *canon_conv_bias(Rewriter *r, Op *op)
 		if (!is_per_channel(op->in[1 - i].value, t, channel))
 			continue;
 		Value *bias = ir_reshape(&r->b, op->in[1 - i].value, 1, &t->dim[channel]);
+		r->b.loc = conv->loc;
 		return ir_emit(&r->b, OP_CONV, 3, (Value *[]){op_in(conv, 0), op_in(conv, 1), bias}, conv->attrs);
 	}
 	return NULL;

@@ -4,6 +4,8 @@
  * it must be provable, from how they are made or from their numbers, that the halves are equal. */
 #include "passes/patterns.h"
 
+#include <string.h>
+
 enum { TABLE_MAX = 1 << 24, DEPTH_MAX = 16 };
 
 static bool splits_in_halves(const Op *split)
@@ -37,40 +39,78 @@ static int64_t last_dim(const Value *v)
 static bool has_equal_halves(const EvalTensor *t)
 {
 	int64_t d = t->type.dim[t->type.rank - 1], n = type_numel(&t->type);
-	if (d % 2)
-		return false;
 	for (int64_t i = 0; i < n; i++)
 		if (i % d < d / 2 && t->f[i] != t->f[i + d / 2])
 			return false;
 	return true;
 }
 
-static bool keeps_last_dim(const Op *op)
+/* The same of a constant that is still in the model's file, row by row. */
+static bool data_has_equal_halves(Rewriter *r, const Symbol *s)
 {
-	if (op->kind == OP_RESHAPE || op->kind == OP_BROADCAST)
-		return last_dim(op->in[0].value) == last_dim(op->out[0]);
-	return (op_info[op->kind].flags & EW) && op->n_in == 1;
+	const Source *src = &s->src;
+	size_t row = (size_t)(s->type.dim[s->type.rank - 1] * dtype_info[src->dtype].bytes);
+	FILE *f = s->kind == SYM_DATA && src->file && type_numel(&s->type) <= TABLE_MAX ? fopen(src->file, "rb") : NULL;
+	bool equal = f && src->rank == s->type.rank && src->perm[src->rank - 1] == src->rank - 1
+		&& !fseek(f, (long)src->offset, SEEK_SET);
+	char *bytes = arena_alloc(r->scratch, row);
+	for (int64_t left = src->bytes; equal && left > 0; left -= (int64_t)row)
+		equal = fread(bytes, 1, row, f) == row && !memcmp(bytes, bytes + row / 2, row / 2);
+	if (f)
+		fclose(f);
+	return equal;
+}
+
+/* The second half of v along the last axis is known to be the first again. */
+static bool is_doubled(Rewriter *r, Value *v)
+{
+	const Op *op = v->op;
+	if (op->kind == OP_READ)
+		return data_has_equal_halves(r, op->sym);
+	if (op->kind == OP_SLICE || op->kind == OP_GATHER) {
+		Value *x = op->in[0].value;
+		bool last = op->kind == OP_GATHER
+			&& axis_of(attr_get_int(op->attrs, "axis", 0), x->type.rank) == x->type.rank - 1;
+		return !last && last_dim(x) == last_dim(v) && is_doubled(r, x);
+	}
+	const EvalTensor *known = match_constant(r, v, TABLE_MAX);
+	return known && has_equal_halves(known);
 }
 
 /* Which operand of an op carries its last dim while the others are numbers; -1 when none does. */
 static int carrier(const Op *op)
 {
 	double number;
-	if (keeps_last_dim(op))
-		return 0;
-	if (!(op_info[op->kind].flags & EW) || op->n_in != 2)
+	if (op->kind == OP_RESHAPE || op->kind == OP_BROADCAST)
+		return last_dim(op->in[0].value) == last_dim(op->out[0]) ? 0 : -1;
+	if (!(op_info[op->kind].flags & EW) || op->n_in > 2)
 		return -1;
-	for (int i = 0; i < 2; i++)
-		if (match_number(op->in[1 - i].value, &number))
+	for (int i = 0; i < op->n_in; i++)
+		if (op->n_in == 1 || match_number(op->in[1 - i].value, &number))
 			return i;
 	return -1;
+}
+
+static Value *half_of(Rewriter *r, Value *v, int depth);
+
+static Value *half_of_carried(Rewriter *r, const Op *op, int carried, const Type *half, int depth)
+{
+	Value *x = half_of(r, op->in[carried].value, depth + 1), *in[2];
+	if (!x)
+		return NULL;
+	if (op->kind == OP_RESHAPE)
+		return ir_reshape(&r->b, x, half->rank, half->dim);
+	if (op->kind == OP_BROADCAST)
+		return ir_broadcast(&r->b, x, half);
+	for (int i = 0; i < op->n_in; i++)
+		in[i] = i == carried ? x : op->in[i].value;
+	return ir_emit(&r->b, op->kind, op->n_in, in, op->attrs);
 }
 
 /* The first half of v along the last axis when the second is equal; NULL when that is not known. */
 static Value *half_of(Rewriter *r, Value *v, int depth)
 {
 	Op *op = v->op;
-	Value *in[2];
 	Type half = v->type;
 	if (depth > DEPTH_MAX || !v->type.rank || last_dim(v) % 2 || !dtype_is_float(v->type.dtype))
 		return NULL;
@@ -78,21 +118,9 @@ static Value *half_of(Rewriter *r, Value *v, int depth)
 	if (op->kind == OP_CONCAT && op->n_in == 2 && op->in[0].value == op->in[1].value
 			&& axis_of(attr_get_int(op->attrs, "axis", 0), v->type.rank) == v->type.rank - 1)
 		return op->in[0].value;
-	int carried = carrier(op);
-	if (carried >= 0) {
-		Value *x = half_of(r, op->in[carried].value, depth + 1);
-		if (!x)
-			return NULL;
-		if (op->kind == OP_RESHAPE)
-			return ir_reshape(&r->b, x, half.rank, half.dim);
-		if (op->kind == OP_BROADCAST)
-			return ir_broadcast(&r->b, x, &half);
-		for (int i = 0; i < op->n_in; i++)
-			in[i] = i == carried ? x : op->in[i].value;
-		return ir_emit(&r->b, op->kind, op->n_in, in, op->attrs);
-	}
-	const EvalTensor *known = match_constant(r, v, TABLE_MAX);
-	if (!known || !has_equal_halves(known))
+	if (carrier(op) >= 0)
+		return half_of_carried(r, op, carrier(op), &half, depth);
+	if (!is_doubled(r, v))
 		return NULL;
 	int64_t start[IR_MAX_RANK] = {0}, step[IR_MAX_RANK];
 	for (int k = 0; k < IR_MAX_RANK; k++)

@@ -43,6 +43,13 @@ static void remove_op(Rewriter *r, Op *op)
 	op->order = GONE;
 }
 
+void rewrite_take_name(Value *now, Value *old)
+{
+	const char *name = old->name;
+	old->name = now->name;
+	now->name = name;
+}
+
 /* The replacement takes over the name when it was made for this purpose. */
 static void replace(Rewriter *r, Op *op, Value *now, int first_new_id)
 {
@@ -51,11 +58,8 @@ static void replace(Rewriter *r, Op *op, Value *now, int first_new_id)
 		ice("%%%s : %s replaced by %s", old->name, type_str(r->scratch, &old->type),
 			type_str(r->scratch, &now->type));
 	ir_replace_uses(old, now);
-	if (now->id >= first_new_id) {
-		const char *name = old->name;
-		old->name = now->name;
-		now->name = name;
-	}
+	if (now->id >= first_new_id)
+		rewrite_take_name(now, old);
 	enqueue_users(r, now);
 }
 
@@ -63,7 +67,8 @@ static bool apply(Rewriter *r, const Rule *rule, Op *op)
 {
 	Op *prev = op->prev;
 	int first_new_id = r->m->n_values;
-	r->b = (Builder){.m = r->m, .section = op->section, .before = op, .loc = op->loc};
+	r->b = (Builder){.m = r->m, .section = op->section, .before = op, .loc = op->loc,
+		.name = op->out[0]->name};
 	Value *now = rule->fn(r, op);
 	for (Op *made = prev ? prev->next : r->m->first[op->section]; made != op; made = made->next)
 		rewrite_enqueue(r, made);
@@ -129,8 +134,10 @@ void rewrite_module(Module *m, Diag *d, int n_sets, const RuleSet *sets, void *c
 Value *rewrite_again(Rewriter *r, Op *op, int n_in, Value *const *in, Attr *attrs)
 {
 	Op *now = ir_emit_op(&r->b, op->kind, n_in, in, attrs, NULL);
-	for (int i = 1; i < op->n_out; i++)
+	for (int i = 1; i < op->n_out; i++) {
 		ir_replace_uses(op->out[i], now->out[i]);
+		rewrite_take_name(now->out[i], op->out[i]);
+	}
 	return now->out[0];
 }
 

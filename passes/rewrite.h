@@ -36,6 +36,9 @@ void rewrite_enqueue(Rewriter *r, Op *op);
 /* Emits op's kind with other operands and attributes; replaces op's results but the first. */
 Value *rewrite_again(Rewriter *r, Op *op, int n_in, Value *const *in, Attr *attrs);
 
+/* Has now called what old, which is to go, was called. */
+void rewrite_take_name(Value *now, Value *old);
+
 /* ---- what rules ask ---- */
 
 /* v's op when it is of that kind, else NULL. */
