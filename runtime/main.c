@@ -226,7 +226,8 @@ static void print_files(const DataSet *set)
 {
 	for (int i = 0; i < set->n_columns; i++)
 		if (set->columns[i].npy.map)
-			printf("file %s: %" PRId64 " bytes mapped\n", set->columns[i].path, set->columns[i].npy.map_bytes);
+			printf("file %s: %" PRId64 " bytes mapped\n", set->columns[i].path,
+				set->columns[i].npy.map_bytes);
 }
 
 static bool map_memory(Run *run)
