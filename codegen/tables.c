@@ -214,27 +214,16 @@ static const Op *find_op(const Module *m, SectionKind s, OpKind kind)
 	return NULL;
 }
 
-/* The static number of elements behind a loss: what its weight is when every element is valid. */
-static double element_count(const Op *report)
-{
-	const Op *weight = op_in(report, 1)->op;
-	const Attr *value = attr_find(weight->attrs, "value");
-	if (weight->kind == OP_CROSS_ENTROPY)
-		return (double)type_numel(&op_in(weight, 1)->type);
-	if (weight->kind == OP_CONST && value->kind == ATTR_FLOATS)
-		return value->floats[0];
-	return 1;
-}
-
+/* The seed and the scaling of gradients follow the forward's report, averaging in an evaluation the eval's. */
 static void put_loss(Emit *e, Buf *out)
 {
 	const Op *report = find_op(e->m, SEC_FORWARD, OP_REPORT_LOSS);
-	bool mean = report && attr_get_int(report->attrs, "mean", 0);
-	bool global = !e->o->loss_norm || !strcmp(e->o->loss_norm, "global");
+	const Op *eval = find_op(e->m, SEC_EVAL, OP_REPORT_LOSS);
+	bool mean = !report || attr_get_int(report->attrs, "mean", 0);
 	buf_printf(out, "\t.loss = {.global = %s, .n = %s, .accuracy = %s, .mean = %s, .shift = %s},\n",
-		report && !mean && global ? "true" : "false", emit_float(e, report && !mean ? element_count(report) : 1),
-		find_op(e->m, SEC_EVAL, OP_REPORT_ACC) ? "true" : "false", mean ? "true" : "false",
-		e->o->shift ? "true" : "false");
+		mean ? "false" : "true", emit_float(e, mean ? 1 : (double)attr_get_int(report->attrs, "n", 1)),
+		find_op(e->m, SEC_EVAL, OP_REPORT_ACC) ? "true" : "false",
+		eval && attr_get_int(eval->attrs, "mean", 0) ? "true" : "false", e->o->shift ? "true" : "false");
 }
 
 /* ---- the model ---- */

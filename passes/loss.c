@@ -312,7 +312,6 @@ static Value *shifted_labels(Loss *l, const Type *labels)
 	Value *part[2] = {ir_emit(b, OP_SLICE, 1, &tokens, attrs)};
 	last.dtype = DT_I64;
 	part[1] = ir_emit_typed(b, OP_CONST, 0, NULL, attr_ints(m, NULL, "value", 1, &l->spec.ignore_index), last);
-	l->n = type_numel(&size);
 	return ir_emit(b, OP_CONCAT, 2, part, attr_int(m, NULL, "axis", axis));
 }
 
