@@ -293,7 +293,7 @@ static int prepare_and_train(Run *run)
 	if (!optim_configure(&p->optim, m, run->o, run->d))
 		return EXIT_USAGE;
 	if (!map_memory(run))
-		return EXIT_INPUT;
+		return EXIT_RUN;
 	if (!load_contents(run, dir) || !log_open(&run->log, run->o->log, dir, run->o->steps, run->d))
 		return EXIT_INPUT;
 	m->setup(run->rt);
@@ -317,9 +317,11 @@ static int run_program(Run *run)
 	device_set_threads(run->o->threads);
 	catch_signals();
 	if (run->o->infer.in || (run->o->print_plan && !has_data(run->o))) {
-		bool mapped = optim_init(&run->rt->p->optim, m, run->rt->p->arena, run->o->program, run->d) &&
-			map_memory(run);
-		return !mapped ? EXIT_INPUT : run->o->infer.in ? infer_run(run->rt, run->d) : EXIT_DONE;
+		if (!optim_init(&run->rt->p->optim, m, run->rt->p->arena, run->o->program, run->d))
+			return EXIT_INPUT;
+		if (!map_memory(run))
+			return EXIT_RUN;
+		return run->o->infer.in ? infer_run(run->rt, run->d) : EXIT_DONE;
 	}
 	return prepare_and_train(run);
 }

@@ -611,7 +611,7 @@ static void test_memory(void)
 	}
 	check_mappings();
 	m.act_bytes = INT64_C(1) << 46;
-	EXPECT(&m, "--print-plan", 1, "bytes for activations cannot be mapped");
+	EXPECT(&m, "--print-plan", 3, "bytes for activations cannot be mapped");
 	m.act_bytes = TOY_ACT;
 	m.forward = counting_forward;
 	EXPECT(&m, DATA "--steps 8 --log log.jsonl", 0, "trained to step 8");
