@@ -49,6 +49,7 @@ typedef struct Scopes {
 	Arena *a;
 	Map *elements;        /* name -> Element */
 	Map *containers;      /* name -> Container */
+	bool any;             /* some op has a scope */
 } Scopes;
 
 /* The dotted scope of an op; TorchScript says it by node names: "/h.0/attn/MatMul". */
@@ -157,14 +158,20 @@ static int block_of_operands(const Blocks *b, const Op *op)
 	return block;
 }
 
+/* NULL: no op has a scope. */
 static Blocks *by_scope(Module *m, SectionKind section, Arena *a)
 {
-	Scopes s = {a, map_new(a), map_new(a)};
+	Scopes s = {.a = a, .elements = map_new(a), .containers = map_new(a)};
 	Blocks *b = no_blocks(m, a);
 	VEC(const char *) names = {0};
-	IR_FOR_OPS(m, section, op)
+	IR_FOR_OPS(m, section, op) {
+		const char *scope = scope_of(a, op->loc);
+		s.any = s.any || *scope;
 		if (!is_source(op))
-			for_elements(&s, scope_of(a, op->loc), note_child, NULL);
+			for_elements(&s, scope, note_child, NULL);
+	}
+	if (!s.any)
+		return NULL;
 	IR_FOR_OPS(m, section, op) {
 		const char *scope = scope_of(a, op->loc);
 		Element *e = NULL;
@@ -184,7 +191,7 @@ static Blocks *by_scope(Module *m, SectionKind section, Arena *a)
 
 /* ---- by repetition ---- */
 
-enum { WINDOW = 8 };  /* ops whose hashes must agree before a distance is tried as a period */
+enum { WINDOW = 3 };  /* ops whose hashes must agree before a distance is tried as a period; shortest period */
 
 typedef struct Sequence {
 	Op **op;
@@ -383,5 +390,5 @@ Blocks *blocks_find(Module *m, Arena *a)
 {
 	SectionKind section = m->first[SEC_FORWARD] ? SEC_FORWARD : SEC_EVAL;
 	Blocks *b = by_scope(m, section, a);
-	return b->n ? b : by_repetition(m, section, a);
+	return b ? b : by_repetition(m, section, a);
 }

@@ -1,9 +1,9 @@
 /* passes/reorder.c: an order of ops in which memory dies earlier.
  *
- * Two moves inside a section, both only of ops without effects that read no buffer or state:
+ * Two moves, both only of ops without effects that read no buffer or state:
  *   hoist   an op that makes no more activation bytes than it frees runs as soon as its operands are
- *           there (a weight gradient lives in the flat gradient, so it makes none);
- *   sink    an op that makes more than it frees waits until its first reader.
+ *           there, in its section (a weight gradient lives in the flat gradient, so it makes none);
+ *   sink    an op that makes more than it frees waits until its first reader, maybe in a later section.
  * Each is tried on the whole program, and the order with the lowest peak of live bytes stays, the original
  * one among equals.  Deterministic; linear but for values with many readers, whose death is not searched. */
 #include "passes/passes.h"
@@ -113,10 +113,11 @@ static void sink_op(Reorder *r, Op *op)
 	bool view = op_info[op->kind].flags & VIEW;
 	for (int i = 0; i < op->n_out; i++)
 		for (const Use *u = op->out[i]->uses; u; u = u->next)
-			if (u->op->section == op->section)
-				target = MIN(target, r->at[u->op->order]);
+			target = MIN(target, r->at[u->op->order]);
 	if (target == r->b->n_ops || r->edge[target]->prev == op)
 		return;
+	if (r->b->op[target]->section != op->section && reads_parameter(op))
+		return; /* its unit may be resharded in between */
 	if (!view && (reads_parameter(op) || made_bytes(r, op) <= freed_bytes(r, op, r->at[op->order])))
 		return;
 	ir_move_before(r->m, op, r->edge[target]);
@@ -146,11 +147,25 @@ static int64_t peak_of(Buffers *b, Arena *a)
 	return buffers_live(b, NEW_N(a, int64_t, b->n_ops + 1));
 }
 
-static void restore(Module *m, Op *const *order, int n)
+typedef struct Order {
+	Op **op;
+	SectionKind *section;
+	int n;
+} Order;
+
+static Order order_of(const Buffers *b, Arena *a)
 {
-	for (int i = 0; i < n; i++) {
-		ir_move_to_end(m, order[i], order[i]->section);
-		order[i]->order = i;
+	Order order = {b->op, NEW_N(a, SectionKind, b->n_ops), b->n_ops};
+	for (int i = 0; i < b->n_ops; i++)
+		order.section[i] = b->op[i]->section;
+	return order;
+}
+
+static void restore(Module *m, const Order *order)
+{
+	for (int i = 0; i < order->n; i++) {
+		ir_move_to_end(m, order->op[i], order->section[i]);
+		order->op[i]->order = i;
 	}
 }
 
@@ -171,16 +186,17 @@ static Buffers *try_moves(Module *m, bool eval, unsigned moves, Buffers *b, Aren
 void schedule_reorder(Module *m, bool eval, Arena *a)
 {
 	enum { ALL_MOVES = 3 };
-	Buffers *first = buffers_find(m, eval, a), *best = first;
-	int64_t lowest = peak_of(best, a);
+	Buffers *b = buffers_find(m, eval, a);
+	Order first = order_of(b, a), best = first;
+	int64_t lowest = peak_of(b, a);
 	for (unsigned moves = 1; moves <= ALL_MOVES; moves++) {
-		Buffers *b = try_moves(m, eval, moves, first, a);
-		int64_t peak = peak_of(b, a);
+		Buffers *moved = try_moves(m, eval, moves, b, a);
+		int64_t peak = peak_of(moved, a);
 		if (peak < lowest) {
-			best = b;
+			best = order_of(moved, a);
 			lowest = peak;
 		}
-		restore(m, first->op, first->n_ops);
+		restore(m, &first);
 	}
-	restore(m, best->op, best->n_ops);
+	restore(m, &best);
 }

@@ -68,7 +68,7 @@ static int compare_flats(const void *a, const void *b)
 	return (int)x->dtype - (int)y->dtype;
 }
 
-static bool add_flats(Unit *u, Symbol *const *params, int n, Diag *d)
+static bool add_flats(const Module *m, Unit *u, Symbol *const *params, int n, Diag *d)
 {
 	for (int i = 0; i < n; i++) {
 		int f = 0;
@@ -77,8 +77,8 @@ static bool add_flats(Unit *u, Symbol *const *params, int n, Diag *d)
 		if (f < u->n_flats)
 			continue;
 		if (f == UNIT_MAX_FLATS) {
-			diag_error(d, params[i]->name, "unit %s would hold parameters of more than %d dtypes, the first too "
-				"many is %s; export the frozen ones in fewer", u->name, UNIT_MAX_FLATS,
+			diag_error(d, m->file ? m->file : m->name, "unit %s would hold more than %d kinds of parameters with "
+				"\"%s\" of %s; export the frozen ones in fewer dtypes", u->name, UNIT_MAX_FLATS, params[i]->name,
 				dtype_info[params[i]->type.dtype].text);
 			return false;
 		}
@@ -112,7 +112,7 @@ static bool add_unit(Module *m, const char *name, const Params *params, Diag *d)
 	if (!params->n)
 		return true;
 	Unit *u = ir_add_unit(m, name, "full_shard");
-	if (!add_flats(u, params->at, params->n, d))
+	if (!add_flats(m, u, params->at, params->n, d))
 		return false;
 	lay_out(m, u, params->at, params->n);
 	return true;
@@ -152,8 +152,8 @@ static bool find_trained(Module *m, Diag *d)
 			continue;
 		s->trainable = ptrmap_get(updated, s);
 		if (s->trainable && s->type.dtype != DT_F32) {
-			diag_error(d, s->name, "is %s; only f32 parameters can be trained (export the model in float32 "
-				"or freeze it by --freeze)", dtype_info[s->type.dtype].text);
+			diag_error(d, m->file ? m->file : m->name, "parameter \"%s\" is %s; only f32 is trained (export the "
+				"model in float32, or --freeze it)", s->name, dtype_info[s->type.dtype].text);
 			ok = false;
 		}
 	}

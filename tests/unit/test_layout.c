@@ -1,0 +1,75 @@
+/* tests/unit/test_layout.c: shards cover every flat at any number of ranks, and bytes add up. */
+#include "base/layout.h"
+#include "tests/unit/unit.h"
+
+static void shards_cover_the_flat(void)
+{
+	static const int64_t sizes[] = {0, 1, 63, 64, 65, 127, 128, 1000, 7087872};
+	for (int i = 0; i < COUNT_OF(sizes); i++) {
+		for (int64_t ranks = 1; ranks <= 9; ranks++) {
+			int64_t shard = layout_shard_numel(sizes[i], ranks), flat = layout_flat_numel(sizes[i], ranks);
+			CU_ASSERT_EQUAL(shard % LAYOUT_ALIGN, 0);
+			CU_ASSERT_EQUAL(flat, shard * ranks);
+			CU_ASSERT(flat >= sizes[i]);
+			CU_ASSERT(shard - LAYOUT_ALIGN < ceil_div(sizes[i], ranks));
+		}
+	}
+}
+
+static void a_rank_may_be_all_padding(void)
+{
+	/* 65 elements on 4 ranks: 64, 1, and two ranks of gaps */
+	CU_ASSERT_EQUAL(layout_shard_numel(65, 4), 64);
+	CU_ASSERT_EQUAL(layout_flat_numel(65, 4), 256);
+}
+
+static void parameters_start_at_multiples(void)
+{
+	CU_ASSERT_EQUAL(layout_next(0), 0);
+	CU_ASSERT_EQUAL(layout_next(1), 64);
+	CU_ASSERT_EQUAL(layout_next(64), 64);
+	CU_ASSERT_EQUAL(layout_next(65), 128);
+}
+
+/* A unit of 100 trainable f32 and 10 frozen f16, one of 1000 trainable f32. */
+static LayoutMemory memory_at(int64_t ranks, int n_states)
+{
+	static const LayoutFlat first[] = {{DT_F32, true, 100}, {DT_F16, false, 10}}, second[] = {{DT_F32, true, 1000}};
+	static const LayoutFlat *const flats[] = {first, second};
+	static const int n_flats[] = {2, 1};
+	LayoutModel m = {.flats = flats, .n_flats = n_flats, .n_units = 2, .n_states = n_states, .act_bytes = 640,
+		.input_bytes = 64, .state_bytes = 128, .work_bytes = 192};
+	return layout_memory(&m, ranks);
+}
+
+static void bytes_at_one_rank(void)
+{
+	LayoutMemory m = memory_at(1, 2);
+	CU_ASSERT_EQUAL(m.params, (128 + 1024) * 4 + 64 * 2);
+	CU_ASSERT_EQUAL(m.grads, (128 + 1024) * 4);
+	CU_ASSERT_EQUAL(m.states, (128 + 1024) * 4 * 2);
+	CU_ASSERT_EQUAL(m.activations, 640);
+	CU_ASSERT_EQUAL(m.inputs, 64);
+	CU_ASSERT_EQUAL(m.buffers, 128);
+	CU_ASSERT_EQUAL(m.workspace, 192);
+	CU_ASSERT_EQUAL(m.total, m.params + m.grads + m.states + 640 + 64 + 128 + 192);
+}
+
+static void bytes_at_four_ranks(void)
+{
+	LayoutMemory m = memory_at(4, 1);
+	CU_ASSERT_EQUAL(m.params, (64 + 256 + 256 + 1024) * 4 + (64 + 256) * 2);
+	CU_ASSERT_EQUAL(m.grads, (64 + 256 + 256 + 1024) * 4);
+	CU_ASSERT_EQUAL(m.states, (64 + 256) * 4);
+	CU_ASSERT_EQUAL(memory_at(4, 0).states, 0);
+}
+
+void suite_layout(void)
+{
+	CU_pSuite s = CU_add_suite("layout", NULL, NULL);
+	CU_add_test(s, "shards cover the flat", shards_cover_the_flat);
+	CU_add_test(s, "a rank may be all padding", a_rank_may_be_all_padding);
+	CU_add_test(s, "parameters start at multiples of 64", parameters_start_at_multiples);
+	CU_add_test(s, "bytes at one rank", bytes_at_one_rank);
+	CU_add_test(s, "bytes at four ranks", bytes_at_four_ranks);
+}

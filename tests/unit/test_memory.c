@@ -1,0 +1,371 @@
+/* tests/unit/test_memory.c: packing, the plan of random programs, and that the plan's proof refutes broken
+ * plans.  memory_check is the oracle of the planner; here mutants are the oracle of memory_check. */
+#include "passes/passes.h"
+#include "tests/unit/unit.h"
+
+#include <string.h>
+#include <time.h>
+
+typedef struct Random { uint64_t state; } Random;
+
+static int below(Random *r, int n)
+{
+	r->state = r->state * 6364136223846793005u + 1442695040888963407u;
+	return (int)((r->state >> 33) % (uint64_t)n);
+}
+
+/* ---- packing ---- */
+
+static int64_t most_live(const MemoryBlock *b, int n, int positions)
+{
+	int64_t most = 0;
+	for (int p = 0; p < positions; p++) {
+		int64_t live = 0;
+		for (int i = 0; i < n; i++)
+			live += b[i].first <= p && p <= b[i].last ? b[i].bytes : 0;
+		most = MAX(most, live);
+	}
+	return most;
+}
+
+static bool any_overlap(const MemoryBlock *b, int n)
+{
+	for (int i = 0; i < n; i++)
+		for (int k = 0; k < i; k++)
+			if (b[i].first <= b[k].last && b[k].first <= b[i].last && b[i].offset < b[k].offset + b[k].bytes
+				&& b[k].offset < b[i].offset + b[i].bytes)
+				return true;
+	return false;
+}
+
+static void random_blocks(Random *r, MemoryBlock *b, int n, int positions)
+{
+	for (int i = 0; i < n; i++) {
+		int x = below(r, positions), y = below(r, positions);
+		b[i] = (MemoryBlock){64 * (1 + below(r, 50)), 0, MIN(x, y), MAX(x, y)};
+	}
+}
+
+static void blocks_do_not_overlap(void)
+{
+	enum { N = 200, POSITIONS = 120 };
+	Random r = {1};
+	MemoryBlock b[N];
+	for (int round = 0; round < 30; round++) {
+		Arena *a = arena_new();
+		int n = 1 + below(&r, N);
+		random_blocks(&r, b, n, POSITIONS);
+		int64_t end = memory_pack(b, n, POSITIONS, a), bound = most_live(b, n, POSITIONS);
+		CU_ASSERT_FALSE(any_overlap(b, n));
+		CU_ASSERT(end >= bound);
+		CU_ASSERT(end <= bound + bound / 4);
+		for (int i = 0; i < n; i++)
+			CU_ASSERT(b[i].offset >= 0 && b[i].offset % 64 == 0 && b[i].offset + b[i].bytes <= end);
+		arena_free(a);
+	}
+}
+
+static void nested_lives_meet_the_bound(void)
+{
+	enum { N = 500 };
+	MemoryBlock b[N];
+	Arena *a = arena_new();
+	int64_t sum = 0;
+	for (int i = 0; i < N; i++) {
+		b[i] = (MemoryBlock){64 * (1 + i % 7), 0, i, 2 * N - 1 - i};
+		sum += b[i].bytes;
+	}
+	CU_ASSERT_EQUAL(memory_pack(b, N, 2 * N, a), sum);
+	CU_ASSERT_EQUAL(memory_pack(b, 0, 1, a), 0);
+	arena_free(a);
+}
+
+static void many_blocks_take_a_moment(void)
+{
+	enum { N = 100000, POSITIONS = 100000 };
+	Random r = {2};
+	Arena *a = arena_new();
+	MemoryBlock *b = NEW_N(a, MemoryBlock, N);
+	for (int i = 0; i < N; i++) {
+		int first = below(&r, POSITIONS), life = below(&r, i % 3 ? 20 : POSITIONS / 4);
+		b[i] = (MemoryBlock){64 * (1 + below(&r, 500)), 0, first, MIN(first + life, POSITIONS - 1)};
+	}
+	clock_t begin = clock();
+	memory_pack(b, N, POSITIONS, a);
+	CU_ASSERT((double)(clock() - begin) / CLOCKS_PER_SEC < 20); /* seconds; sanitizers included */
+	CU_ASSERT_FALSE(any_overlap(b, 2000));
+	arena_free(a);
+}
+
+/* ---- random programs ---- */
+
+enum { OPS = 60, POOL = 8 };
+
+static const int64_t shapes[][2] = {{8, 16}, {16, 8}, {16, 16}, {8, 8}};
+
+static Value *random_op(Builder *b, Random *r, Value *x, Value *y)
+{
+	static const int swap[] = {1, 0};
+	int64_t flat = type_numel(&x->type);
+	switch (below(r, 6)) {
+	case 0: return ir_emit1(b, OP_EXP, x);
+	case 1: return type_same_shape(&x->type, &y->type) ? ir_emit2(b, OP_MUL, x, y) : ir_emit1(b, OP_NEG, x);
+	case 2: return x->type.rank == 2 ? ir_transpose(b, x, swap) : ir_emit1(b, OP_SOFTPLUS, x);
+	case 3: return ir_reshape(b, x, 1, &flat);
+	case 4: return ir_emit2(b, OP_ADD, x, ir_reduce(b, OP_REDUCE_MAX, x, 1, (int64_t[]){0}, true));
+	default: return ir_emit2(b, OP_ADD, ir_emit1(b, OP_EXP, x), ir_emit1(b, OP_NEG, x));
+	}
+}
+
+static void end_section(Builder *b, Value *const *pool)
+{
+	for (int i = 0; i < POOL; i++) {
+		int64_t axes[] = {0, 1};
+		Value *s = ir_reduce(b, OP_REDUCE_SUM, pool[i], pool[i]->type.rank, axes, false);
+		ir_emit(b, OP_REPORT_LOSS, 2, (Value *[]){s, s}, attr_int(b->m, NULL, "mean", 1));
+	}
+}
+
+/* Forward and backward over values that any later op may read again. */
+static Module *random_program(uint64_t seed)
+{
+	Random r = {seed};
+	Module *m = ir_module_new("random");
+	const Loc *loc = loc_new(m, "n", "", "", "");
+	Builder b = {.m = m, .section = SEC_FORWARD, .loc = loc};
+	Value *pool[POOL];
+	for (int i = 0; i < POOL; i++) {
+		Type t = type_tensor(DT_F32, 2, shapes[i % COUNT_OF(shapes)]);
+		pool[i] = ir_read(&b, ir_add_symbol(m, SYM_INPUT, arena_printf(m->arena, "x%d", i), t));
+	}
+	for (int i = 0; i < OPS; i++) {
+		if (i == OPS / 2) {
+			end_section(&b, pool);
+			b.section = SEC_BACKWARD;
+		}
+		int at = below(&r, POOL);
+		pool[at] = random_op(&b, &r, pool[at], pool[below(&r, POOL)]);
+	}
+	end_section(&b, pool);
+	m->level = LEVEL_SHARD;
+	return m;
+}
+
+static bool is_earlier(const Op *a, const Op *b)
+{
+	return a->section != b->section ? a->section < b->section : a->order < b->order;
+}
+
+static bool is_ordered(Module *m)
+{
+	ir_number(m);
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, (SectionKind)s, op)
+			for (int i = 0; i < op->n_in; i++)
+				if (op_in(op, i) && !is_earlier(op_in(op, i)->op, op))
+					return false;
+	return true;
+}
+
+static Module *planned(uint64_t seed)
+{
+	PassOptions o = {.world = 1};
+	Diag d = {.out = stderr};
+	Module *m = random_program(seed);
+	CU_ASSERT_FATAL(pass_schedule(m, &o, &d));
+	CU_ASSERT(is_ordered(m));
+	m->level = LEVEL_PLAN;
+	CU_ASSERT_FATAL(pass_memory(m, &o, &d));
+	return m;
+}
+
+static void random_programs_are_planned(void)
+{
+	int64_t planned_bytes = 0, bound = 0;
+	for (uint64_t seed = 1; seed <= 200; seed++) {
+		Module *m = planned(seed);
+		Arena *a = arena_new();
+		MemoryPeak peak = memory_peak(m, a);
+		CU_ASSERT_PTR_NULL(memory_check(m, a));
+		CU_ASSERT(m->act_bytes >= peak.bytes);
+		CU_ASSERT(peak.n > 0 && peak.op != NULL);
+		planned_bytes += m->act_bytes;
+		bound += peak.bytes;
+		arena_free(a);
+		ir_module_free(m);
+	}
+	CU_ASSERT(planned_bytes <= bound + bound / 100); /* 1 % above what no plan can beat */
+}
+
+/* ---- mutants ---- */
+
+static bool is_mutable(const Value *v)
+{
+	return v->place.region == REGION_ACT && !(op_info[v->op->kind].flags & VIEW);
+}
+
+/* v is defined while w still has a reader behind it, so it must not lie on w. */
+static bool must_be_apart(const Value *v, Value *w)
+{
+	if (!is_mutable(v) || !is_mutable(w) || v == w || !is_earlier(w->op, v->op))
+		return false;
+	for (const Use *u = w->uses; u; u = u->next)
+		if (is_earlier(v->op, u->op) && !(op_info[u->op->kind].flags & VIEW))
+			return true;
+	return false;
+}
+
+typedef VEC(Value *) Values;
+
+static void list_values(Module *m, Arena *a, Values *all)
+{
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, (SectionKind)s, op)
+			for (int i = 0; i < op->n_out; i++)
+				vec_push(a, all, op->out[i]);
+}
+
+static void overlaps_are_refuted(void)
+{
+	int mutants = 0, missed = 0;
+	for (uint64_t seed = 300; seed < 310; seed++) {
+		Module *m = planned(seed);
+		Arena *a = arena_new();
+		Values all = {0};
+		list_values(m, a, &all);
+		ir_number(m);
+		for (int i = 0; i < all.n; i++) {
+			for (int k = 0; k < all.n; k++) {
+				Value *v = all.at[i], *w = all.at[k];
+				if (!must_be_apart(v, w))
+					continue;
+				Place was = v->place;
+				v->place = w->place;
+				missed += !memory_check(m, a);
+				mutants++;
+				v->place = was;
+			}
+		}
+		CU_ASSERT_PTR_NULL(memory_check(m, a));
+		arena_free(a);
+		ir_module_free(m);
+	}
+	CU_ASSERT(mutants > 1000);
+	CU_ASSERT_EQUAL(missed, 0);
+}
+
+static Module *parsed(const char *text)
+{
+	Diag d = {.out = stderr};
+	Module *m = ir_parse("test.ir", text, &d);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(m);
+	return m;
+}
+
+static Value *value_named(Module *m, const char *name)
+{
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, (SectionKind)s, op)
+			for (int i = 0; i < op->n_out; i++)
+				if (!strcmp(op->out[i]->name, name))
+					return op->out[i];
+	UNIT_CHECK(false, name);
+	return NULL;
+}
+
+static void expect_violation(const char *text, const char *says)
+{
+	Module *m = parsed(text);
+	Arena *a = arena_new();
+	const char *violation = memory_check(m, a);
+	UNIT_CHECK(violation && strstr(violation, says), violation ? violation : says);
+	arena_free(a);
+	ir_module_free(m);
+}
+
+static void other_violations_are_refuted(void)
+{
+	/* a transpose cannot run in place */
+	expect_violation("module \"m\" level=PLAN act_bytes=64 input_bytes=64 {\n  input \"x\" : f32[2,2]\n  forward {\n"
+		"    %x : f32[2,2] @input+0 = input \"x\"\n    %a : f32[2,2] @act+0 = exp %x\n"
+		"    %b : f32[2,2] @act+0 = transpose %a {perm=[1,0]}\n  }\n}\n", "%a is overwritten by a result");
+	/* nor an elementwise op on an operand that it broadcasts */
+	expect_violation("module \"m\" level=PLAN act_bytes=64 input_bytes=64 {\n  input \"x\" : f32[2,2]\n  forward {\n"
+		"    %x : f32[2,2] @input+0 = input \"x\"\n    %r : f32[1,2] @act+0 = reduce_sum %x {axes=[0], keepdims=1}\n"
+		"    %b : f32[2,2] @act+0 = add %x, %r\n  }\n}\n", "%r is overwritten by a result");
+	/* two results of one op */
+	expect_violation("module \"m\" level=PLAN act_bytes=64 input_bytes=64 {\n  input \"x\" : f32[4]\n  forward {\n"
+		"    %x : f32[4] @input+0 = input \"x\"\n"
+		"    %a : f32[2] @act+0, %b : f32[2] @act+4 = split %x {axis=0, sizes=[2,2]}\n  }\n}\n", "overlaps another");
+	/* a place that was forgotten */
+	expect_violation("module \"m\" level=PLAN act_bytes=64 input_bytes=64 {\n  input \"x\" : f32[2]\n  forward {\n"
+		"    %x : f32[2] @input+0 = input \"x\"\n    %a : f32[2] = exp %x\n    %b : f32[2] @act+0 = exp %a\n  }\n}\n",
+		"has no place");
+	/* a buffer read after it was written */
+	expect_violation("module \"m\" level=PLAN act_bytes=64 state_bytes=64 {\n  buffer \"s\" : f32[2]\n  forward {\n"
+		"    %s : f32[2] @state+0 = read \"s\"\n    %a : f32[2] @act+0 = exp %s\n    write \"s\" %a\n"
+		"    %b : f32[2] @act+0 = exp %s\n  }\n}\n", "hold something else");
+}
+
+/* ---- what the plan says ---- */
+
+static const char chain[] =
+	"module \"m\" level=PLAN {\n  input \"x\" : f32[1024]\n  output \"y\" : f32[1024]\n  eval {\n"
+	"    %x : f32[1024] = input \"x\"\n    %a : f32[1024] = exp %x\n    %b : f32[1024] = neg %a\n"
+	"    %c : f32[512] = slice %b {sizes=[512], starts=[0], steps=[1]}\n    %d : f32[512] = exp %c\n"
+	"    %y : f32[1024] = mul %b, %b\n    output \"y\" %y\n"
+	"    %l : f32[] = reduce_sum %d {axes=[0], keepdims=0}\n    report_loss %l, %l {mean=1}\n  }\n}\n";
+
+/* %y overwrites %b, which overwrites %a; %d overwrites %c; %l. */
+enum { CHAIN_BYTES = 4096 + 2048 + 64 };
+
+static void peak_names_the_largest(void)
+{
+	PassOptions o = {.world = 1};
+	Diag d = {.out = stderr};
+	Module *m = parsed(chain);
+	Arena *a = arena_new();
+	CU_ASSERT_FATAL(pass_memory(m, &o, &d));
+	MemoryPeak peak = memory_peak(m, a);
+	CU_ASSERT_EQUAL(peak.bytes, CHAIN_BYTES);
+	CU_ASSERT_EQUAL(m->act_bytes, peak.bytes);
+	CU_ASSERT_PTR_EQUAL(peak.op, value_named(m, "l")->op);
+	CU_ASSERT_EQUAL(peak.n, 3);
+	CU_ASSERT_EQUAL(peak.largest_bytes[0], 4096);
+	CU_ASSERT_EQUAL(peak.largest_bytes[1], 2048);
+	CU_ASSERT_EQUAL(peak.largest_bytes[2], 64);
+	CU_ASSERT_STRING_EQUAL(peak.largest[0]->name, "a");
+	CU_ASSERT_EQUAL(value_named(m, "b")->place.offset, value_named(m, "a")->place.offset);
+	CU_ASSERT_EQUAL(value_named(m, "y")->place.offset, value_named(m, "a")->place.offset);
+	arena_free(a);
+	ir_module_free(m);
+}
+
+static void limit_is_exact(void)
+{
+	FILE *sink = fopen("/dev/null", "w");
+	for (int over = 0; over <= 1; over++) {
+		Diag d = {.out = sink};
+		Module *m = parsed(chain);
+		Arena *a = arena_new();
+		PassOptions o = {.world = 1, .memory_limit = CHAIN_BYTES + 4096 - over};
+		CU_ASSERT_EQUAL(pass_memory(m, &o, &d), !over);
+		CU_ASSERT_EQUAL(d.errors, over);
+		arena_free(a);
+		ir_module_free(m);
+	}
+	fclose(sink);
+}
+
+void suite_memory(void)
+{
+	CU_pSuite s = CU_add_suite("memory", NULL, NULL);
+	CU_add_test(s, "packed blocks do not overlap", blocks_do_not_overlap);
+	CU_add_test(s, "nested lives meet the bound", nested_lives_meet_the_bound);
+	CU_add_test(s, "100,000 blocks take a moment", many_blocks_take_a_moment);
+	CU_add_test(s, "random programs are planned", random_programs_are_planned);
+	CU_add_test(s, "overlaps are refuted", overlaps_are_refuted);
+	CU_add_test(s, "other violations are refuted", other_violations_are_refuted);
+	CU_add_test(s, "the peak names the largest values", peak_names_the_largest);
+	CU_add_test(s, "the limit is exact", limit_is_exact);
+}
