@@ -187,23 +187,33 @@ static int compare_names(const void *a, const void *b)
 	return na != nb ? (na < nb ? -1 : 1) : strcmp(*pa, *pb);
 }
 
-/* Removes all but the newest `keep` up to this step; later ones are of another run. */
-static void drop_old(const Paths *at, int64_t keep)
+/* A checkpoint that goes is renamed first, so that what is left of it never looks like one. */
+static void drop(const Paths *at, const char *name)
+{
+	const char *hidden = arena_printf(at->a, "%s/.%s", at->dir, name);
+	if (!rename(arena_printf(at->a, "%s/%s", at->dir, name), hidden))
+		remove_folder(at->a, hidden);
+}
+
+/* Removes what killed runs left half-written, and all but the newest `keep` checkpoints up to this step
+ * (later ones are of another run); keep 0: all are kept. */
+static void tidy(const Paths *at, int64_t keep)
 {
 	VEC(const char *) names = {0};
 	DIR *dir = opendir(at->dir);
-	for (struct dirent *e; dir && (e = readdir(dir));)
-		if (is_checkpoint_name(e->d_name)) {
-			const char *name = arena_strdup(at->a, e->d_name), *self = at->name;
-			if (compare_names(&name, &self) <= 0)
-				vec_push(at->a, &names, name);
-		}
+	for (struct dirent *e; dir && (e = readdir(dir));) {
+		const char *name = arena_strdup(at->a, e->d_name), *self = at->name;
+		if (name[0] == '.' && is_checkpoint_name(name + 1))
+			remove_folder(at->a, arena_printf(at->a, "%s/%s", at->dir, name));
+		else if (is_checkpoint_name(name) && compare_names(&name, &self) <= 0)
+			vec_push(at->a, &names, name);
+	}
 	if (dir)
 		closedir(dir);
 	if (names.n)
 		qsort(names.at, (size_t)names.n, sizeof(*names.at), compare_names);
-	for (int i = 0; i + keep < names.n; i++)
-		remove_folder(at->a, arena_printf(at->a, "%s/%s", at->dir, names.at[i]));
+	for (int i = 0; keep && i + keep < names.n; i++)
+		drop(at, names.at[i]);
 }
 
 static bool save_failed(const Paths *at, const char *what, Diag *d)
@@ -229,8 +239,7 @@ static bool save_at(const Paths *at, const Checkpoint *c, const Rt *rt, const Pr
 		diag_error(d, at->dir, "`latest` could not be moved to %s: %s", at->name, strerror(errno));
 		return false;
 	}
-	if (rt->p->options->text[OPT_keep])
-		drop_old(at, rt->p->options->keep);
+	tidy(at, rt->p->options->keep);
 	return true;
 }
 

@@ -389,6 +389,28 @@ static void test_full_disk(void)
 	remove_all("ck before");
 }
 
+/* Killed at any instant: what `latest` names is whole, and the next save clears what was left over. */
+static void test_kill(void)
+{
+	RtModel m = toy_model("adamw");
+	for (int trial = 0; trial < 25; trial++) {
+		pid_t pid = start(&m, DATA "--steps 1000000000 --save ck --save-every 1 --keep 2 --resume auto", 0);
+		while (access("ck/latest", F_OK))
+			usleep(100);
+		usleep((useconds_t)(trial * 731 % 9000));
+		kill(pid, SIGKILL);
+		CU_ASSERT_EQUAL(finish(pid), 1000 + SIGKILL);
+		EXPECT(&m, DATA "--resume ck --steps 0", 0, "nothing to train");
+	}
+	long long step = 0;
+	CU_ASSERT_EQUAL(sscanf(strstr(text, "step "), "step %lld", &step), 1);
+	char flags[256];
+	snprintf(flags, sizeof(flags), DATA "--resume ck --steps %lld --save ck --keep 1", step + 1);
+	EXPECT(&m, flags, 0, "trained");
+	CU_ASSERT_EQUAL(system("test `ls -A ck | wc -l` = 2"), 0);
+	remove_all("ck");
+}
+
 static void test_signal(void)
 {
 	RtModel m = toy_model("adamw");
@@ -668,6 +690,7 @@ void suite_runtime(void)
 	CU_ADD_TEST(s, test_resume_is_bitwise);
 	CU_ADD_TEST(s, test_broken_checkpoints);
 	CU_ADD_TEST(s, test_full_disk);
+	CU_ADD_TEST(s, test_kill);
 	CU_ADD_TEST(s, test_signal);
 	CU_ADD_TEST(s, test_usage);
 	CU_ADD_TEST(s, test_data_errors);
