@@ -37,7 +37,7 @@ static bool is_source(const Op *op)
 
 typedef struct Element {
 	const char *name;     /* "h.0" */
-	const char *child;    /* first sub-scope seen */
+	const char *child;    /* first sub-scope seen, at any depth */
 	bool many;            /* another one was seen */
 	int index;            /* of its block, -1 = not one */
 	struct Container *container;
@@ -122,13 +122,13 @@ static void for_elements(Scopes *s, const char *scope, ElementFn *f, void *ctx)
 
 static void note_child(Scopes *s, Element *e, const char *rest, void *ctx)
 {
-	size_t n = strcspn(rest, ".");
+	(void)s;
 	(void)ctx;
-	if (!n || e->many)
+	if (!*rest || e->many)
 		return;
 	if (!e->child)
-		e->child = arena_strndup(s->a, rest, n);
-	else if (strlen(e->child) != n || memcmp(e->child, rest, n))
+		e->child = rest;
+	else if (strcmp(e->child, rest))
 		e->many = true;
 	if (e->many)
 		e->container->n_blocks++;
