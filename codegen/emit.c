@@ -18,7 +18,7 @@ const char *emit_int(Emit *e, int64_t v)
 	return arena_printf(e->a, "%" PRId64, v);
 }
 
-const char *emit_float(Emit *e, double v)
+const char *emit_c_float(Emit *e, double v)
 {
 	if (isnan(v))
 		return "NAN";
@@ -33,11 +33,11 @@ const char *emit_float(Emit *e, double v)
 	return arena_printf(e->a, strpbrk(s, ".e") ? "%s" : "%s.0", s);
 }
 
-const char *emit_literal(Emit *e, DType t, double f, int64_t i)
+const char *emit_c_literal(Emit *e, DType t, double f, int64_t i)
 {
 	switch (dtype_info[t].class) {
 	case CLASS_FLOAT: {
-		const char *s = emit_float(e, t == DT_F32 ? (float)f : f);
+		const char *s = emit_c_float(e, t == DT_F32 ? (float)f : f);
 		return t == DT_F32 && isfinite(f) ? arena_printf(e->a, "%sf", s) : s;
 	}
 	case CLASS_BOOL: return i ? "1" : "0";
@@ -59,7 +59,7 @@ const char *emit_int_list(Emit *e, int n, const int64_t *v)
 	return s;
 }
 
-const char *emit_ints(Emit *e, int n, const int64_t *v)
+const char *emit_c_ints(Emit *e, int n, const int64_t *v)
 {
 	return arena_printf(e->a, "(const int64_t[])%s", emit_int_list(e, n, v));
 }

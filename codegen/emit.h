@@ -30,10 +30,10 @@ typedef struct Emit {
 /* ---- text (each returns arena text) ---- */
 
 const char *emit_int(Emit *e, int64_t v);
-const char *emit_float(Emit *e, double v);              /* a double literal */
-const char *emit_ints(Emit *e, int n, const int64_t *v); /* (const int64_t[]){1, 2} */
+const char *emit_c_float(Emit *e, double v);              /* a double literal */
+const char *emit_c_ints(Emit *e, int n, const int64_t *v); /* (const int64_t[]){1, 2} */
 const char *emit_int_list(Emit *e, int n, const int64_t *v); /* {1, 2} */
-const char *emit_literal(Emit *e, DType t, double f, int64_t i); /* of C type dtype_info[t].ctype */
+const char *emit_c_literal(Emit *e, DType t, double f, int64_t i); /* of C type dtype_info[t].ctype */
 const char *emit_value(Emit *e, const Value *v);        /* pointer to v's bytes; "NULL" when it has none */
 const char *emit_place(Emit *e, const Place *at);
 const char *emit_suffix(DType t);                       /* of kernels: "f32", bool as "u8" */

@@ -73,13 +73,13 @@ static const char *ctype(const Value *v)
 static const char *float_argument(Emit *e, DType t, double v)
 {
 	if (dtype_is_float(t))
-		return emit_literal(e, t == DT_F64 ? DT_F64 : DT_F32, v, 0);
+		return emit_c_literal(e, t == DT_F64 ? DT_F64 : DT_F32, v, 0);
 	int bits = 8 * dtype_info[t].bytes;
 	bool is_signed = dtype_info[t].class == CLASS_INT;
 	double top = is_signed ? (double)(UINT64_C(1) << (bits - 1)) : 2.0 * (double)(UINT64_C(1) << (bits - 1));
 	int64_t max = bits == 64 ? is_signed ? INT64_MAX : -1 : (int64_t)top - 1;
 	int64_t min = !is_signed ? 0 : bits == 64 ? INT64_MIN : -(int64_t)top;
-	return emit_literal(e, t, 0, v >= top ? max : v <= (is_signed ? -top : 0) ? min : (int64_t)v);
+	return emit_c_literal(e, t, 0, v >= top ? max : v <= (is_signed ? -top : 0) ? min : (int64_t)v);
 }
 
 /* Attributes follow the operands in the order of the op's row. */
@@ -120,9 +120,9 @@ static void put_const(Emit *e, Buf *b, const Op *op)
 	const Attr *a = attr_find(op->attrs, "value");
 	DType t = op->out[0]->type.dtype;
 	if (a->kind == ATTR_FLOATS)
-		buf_printf(b, "%s", emit_literal(e, t, a->floats[0], (int64_t)a->floats[0]));
+		buf_printf(b, "%s", emit_c_literal(e, t, a->floats[0], (int64_t)a->floats[0]));
 	else
-		buf_printf(b, "%s", emit_literal(e, t, (double)a->ints[0], a->ints[0]));
+		buf_printf(b, "%s", emit_c_literal(e, t, (double)a->ints[0], a->ints[0]));
 }
 
 /* Computes v<k> for each op of the body and stores what it yields. */

@@ -40,8 +40,8 @@ void lower_output(Emit *e, const Op *op)
 static const char *literal_at(Emit *e, const Attr *value, int i, DType t)
 {
 	if (value->kind == ATTR_FLOATS)
-		return emit_literal(e, t, value->floats[i], (int64_t)value->floats[i]);
-	return emit_literal(e, t, (double)value->ints[i], value->ints[i]);
+		return emit_c_literal(e, t, value->floats[i], (int64_t)value->floats[i]);
+	return emit_c_literal(e, t, (double)value->ints[i], value->ints[i]);
 }
 
 void lower_const(Emit *e, const Op *op)
@@ -71,9 +71,9 @@ void lower_const(Emit *e, const Op *op)
 void lower_iota(Emit *e, const Op *op)
 {
 	const Type *t = &op->out[0]->type;
-	emit_kernel(e, op, "o0", "%d, %s, %d, %s, %s", t->rank, emit_ints(e, t->rank, t->dim),
-		emit_axis(op, "axis", t->rank), emit_float(e, attr_get_float(op->attrs, "start", 0)),
-		emit_float(e, attr_get_float(op->attrs, "step", 1)));
+	emit_kernel(e, op, "o0", "%d, %s, %d, %s, %s", t->rank, emit_c_ints(e, t->rank, t->dim),
+		emit_axis(op, "axis", t->rank), emit_c_float(e, attr_get_float(op->attrs, "start", 0)),
+		emit_c_float(e, attr_get_float(op->attrs, "step", 1)));
 }
 
 void lower_copy(Emit *e, const Op *op)

@@ -15,13 +15,13 @@ static int elem_bytes(const Value *v)
 
 static const char *dims(Emit *e, const Type *t)
 {
-	return emit_ints(e, t->rank, t->dim);
+	return emit_c_ints(e, t->rank, t->dim);
 }
 
 static const char *list(Emit *e, const Op *op, const char *name)
 {
 	const Attr *a = emit_list(op, name);
-	return emit_ints(e, a->n, a->ints);
+	return emit_c_ints(e, a->n, a->ints);
 }
 
 void lower_transpose(Emit *e, const Op *op)
@@ -62,7 +62,7 @@ void lower_pad(Emit *e, const Op *op)
 		return;
 	}
 	emit_kernel(e, op, "o0 i0", "%d, %s, %s, %s, %s, &(const %s){%s}, %d", x->rank, dims(e, x), list(e, op, "before"),
-		list(e, op, "after"), mode, dtype_info[x->dtype].ctype, emit_literal(e, x->dtype, v, (int64_t)v),
+		list(e, op, "after"), mode, dtype_info[x->dtype].ctype, emit_c_literal(e, x->dtype, v, (int64_t)v),
 		elem_bytes(op->out[0]));
 }
 
@@ -83,7 +83,7 @@ void lower_concat(Emit *e, const Op *op)
 		parts = arena_printf(e->a, "%s%s%s", parts, i ? ", " : "", emit_value(e, op_in(op, i)));
 	}
 	emit_kernel(e, op, "o0", "(const void *const[]){%s}, %d, " I64 ", %s", parts, op->n_in, emit_product(y, 0, axis),
-		emit_ints(e, op->n_in, chunk));
+		emit_c_ints(e, op->n_in, chunk));
 }
 
 void lower_split(Emit *e, const Op *op)
@@ -98,7 +98,7 @@ void lower_split(Emit *e, const Op *op)
 	}
 	const char *call = arena_printf(e->a, "(void *const[]){%s}", parts);
 	emit_line(e, "k_split(%s, %s, %d, " I64 ", %s);", call, emit_value(e, op_in(op, 0)), op->n_out,
-		emit_product(x, 0, axis), emit_ints(e, op->n_out, chunk));
+		emit_product(x, 0, axis), emit_c_ints(e, op->n_out, chunk));
 }
 
 /* ---- by index ---- */
@@ -132,7 +132,7 @@ void lower_gather_nd(Emit *e, const Op *op)
 	int b = (int)attr_get_int(op->attrs, "batch_dims", 0), last = ids->type.rank - 1;
 	int depth = (int)ids->type.dim[last];
 	emit_kernel(e, op, "o0 i0 i1", I64 ", " I64 ", %d, %s, " I64 ", %d, %d", emit_product(&x->type, 0, b),
-		emit_product(&ids->type, b, last), depth, emit_ints(e, depth, x->type.dim + b),
+		emit_product(&ids->type, b, last), depth, emit_c_ints(e, depth, x->type.dim + b),
 		emit_product(&x->type, b + depth, x->type.rank), elem_bytes(x), elem_bytes(ids));
 }
 
@@ -161,7 +161,7 @@ void lower_scatter_nd(Emit *e, const Op *op)
 	const Value *x = op_in(op, 0), *ids = op_in(op, 1);
 	int last = ids->type.rank - 1, depth = (int)ids->type.dim[last];
 	emit_kernel(e, op, "o0 i0 i1 i2", I64 ", %d, %s, " I64 ", %s, %d", emit_product(&ids->type, 0, last), depth,
-		emit_ints(e, depth, x->type.dim), emit_product(&x->type, depth, x->type.rank), scatter_mode(op),
+		emit_c_ints(e, depth, x->type.dim), emit_product(&x->type, depth, x->type.rank), scatter_mode(op),
 		elem_bytes(ids));
 }
 

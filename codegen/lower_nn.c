@@ -226,7 +226,7 @@ void lower_bn_stats(Emit *e, const Op *op)
 void lower_bn_grad_stats(Emit *e, const Op *op)
 {
 	emit_kernel(e, op, "o0 o1 i0 i1 i2 i3", "%s, %s, WORK", bn_sizes(e, op, &op_in(op, 1)->type),
-		emit_float(e, attr_get_float(op->attrs, "eps", 1e-5)));
+		emit_c_float(e, attr_get_float(op->attrs, "eps", 1e-5)));
 }
 
 static const char *rows_cols(Emit *e, const Op *op, const Type *x)
@@ -237,7 +237,7 @@ static const char *rows_cols(Emit *e, const Op *op, const Type *x)
 
 static const char *eps(Emit *e, const Op *op)
 {
-	return emit_float(e, attr_get_float(op->attrs, "eps", 1e-5));
+	return emit_c_float(e, attr_get_float(op->attrs, "eps", 1e-5));
 }
 
 void lower_layer_norm(Emit *e, const Op *op)
@@ -310,8 +310,8 @@ static const char *attention_desc(Emit *e, const Op *op, int at)
 	const char *text = arena_printf(e->a, "{.b = " I64 ", .h = " I64 ", .hk = " I64 ", .t = " I64 ", .s = " I64 ", .d = " I64
 		", .dv = " I64 ", .scale = %s, .softcap = %s, .causal = %s, .causal_end = %s, .layout = %d, %s, .empty_nan = %s}",
 		q->dim[0], q->dim[h], k->dim[h], q->dim[t], k->dim[t], q->dim[3], v->dim[3],
-		emit_literal(e, DT_F32, attr_get_float(op->attrs, "scale", 1), 0),
-		emit_literal(e, DT_F32, attr_get_float(op->attrs, "softcap", 0), 0),
+		emit_c_literal(e, DT_F32, attr_get_float(op->attrs, "scale", 1), 0),
+		emit_c_literal(e, DT_F32, attr_get_float(op->attrs, "softcap", 0), 0),
 		truth(attr_get_int(op->attrs, "causal", 0)), truth(attr_get_int(op->attrs, "offset", 0)), layout,
 		mask_text(e, mask ? &mask->type : NULL), truth(strcmp(attr_get_str(op->attrs, "empty", "zero"), "zero")));
 	return emit_shared(e, "KAttention", "attention", text);
@@ -346,7 +346,7 @@ static const char *loss_text(Emit *e, const Op *op, const Type *logits)
 	int64_t c = logits->dim[logits->rank - 1];
 	return arena_printf(e->a, I64 ", " I64 ", %s, %s", c ? type_numel(logits) / c : 0, c,
 		emit_int(e, attr_get_int(op->attrs, "ignore_index", -100)),
-		emit_float(e, attr_get_float(op->attrs, "smoothing", 0)));
+		emit_c_float(e, attr_get_float(op->attrs, "smoothing", 0)));
 }
 
 void lower_cross_entropy(Emit *e, const Op *op)
@@ -363,7 +363,7 @@ static const char *dropout_text(Emit *e, const Op *op)
 {
 	Cut c = emit_cut(&op_in(op, 0)->type, attr_get_int(op->attrs, "axis", 0));
 	return arena_printf(e->a, I64 ", " I64 ", " I64 ", %s, UINT64_C(%" PRIu64 "), rt->scalars", c.outer, c.n, c.inner,
-		emit_float(e, attr_get_float(op->attrs, "p", 0.5)), (uint64_t)attr_get_int(op->attrs, "id", 0));
+		emit_c_float(e, attr_get_float(op->attrs, "p", 0.5)), (uint64_t)attr_get_int(op->attrs, "id", 0));
 }
 
 void lower_dropout(Emit *e, const Op *op)

@@ -101,7 +101,7 @@ static void put_source(Emit *e, Buf *out, const Symbol *s)
 	int64_t perm[IR_MAX_RANK];
 	if (!src->file) {
 		if (src->fill != 0)
-			buf_printf(out, ", .fill = %s", emit_float(e, src->fill));
+			buf_printf(out, ", .fill = %s", emit_c_float(e, src->fill));
 		return;
 	}
 	for (int i = 0; i < src->rank; i++)
@@ -221,7 +221,7 @@ static void put_loss(Emit *e, Buf *out)
 	const Op *eval = find_op(e->m, SEC_EVAL, OP_REPORT_LOSS);
 	bool mean = !report || attr_get_int(report->attrs, "mean", 0);
 	buf_printf(out, "\t.loss = {.global = %s, .n = %s, .accuracy = %s, .mean = %s, .shift = %s},\n",
-		mean ? "false" : "true", emit_float(e, mean ? 1 : (double)attr_get_int(report->attrs, "n", 1)),
+		mean ? "false" : "true", emit_c_float(e, mean ? 1 : (double)attr_get_int(report->attrs, "n", 1)),
 		find_op(e->m, SEC_EVAL, OP_REPORT_ACC) ? "true" : "false",
 		eval && attr_get_int(eval->attrs, "mean", 0) ? "true" : "false", e->o->shift ? "true" : "false");
 }
