@@ -110,7 +110,7 @@ Value *canon_slice_concat(Rewriter *r, Op *op)
 	if (!cat)
 		return NULL;
 	Range g = range_of(op);
-	int axis = axis_of(attr_get_int(cat->attrs, "axis", 0), cat->out[0]->type.rank);
+	int axis = axis_of(cat);
 	int64_t last = g.start[axis] + g.step[axis] * (g.size[axis] - 1);
 	int64_t low = MIN(g.start[axis], last), high = MAX(g.start[axis], last), begin = 0;
 	for (int i = 0; g.size[axis] > 0 && i < cat->n_in; i++) {
@@ -198,8 +198,7 @@ Value *canon_slices_split(Rewriter *r, Op *op)
 
 static bool same_axis(const Op *a, const Op *b)
 {
-	int rank = a->out[0]->type.rank;
-	return axis_of(attr_get_int(a->attrs, "axis", 0), rank) == axis_of(attr_get_int(b->attrs, "axis", 0), rank);
+	return axis_of(a) == axis_of(b);
 }
 
 Value *canon_concat_flat(Rewriter *r, Op *op)
@@ -230,6 +229,23 @@ Value *canon_concat_split(Rewriter *r, Op *op)
 		if (op->in[i].value != split->out[i])
 			return NULL;
 	return split->in[0].value;
+}
+
+Value *canon_concat_transposes(Rewriter *r, Op *op)
+{
+	int perm[IR_MAX_RANK], axis = axis_of(op);
+	Op *first = def_of(op->in[0].value, OP_TRANSPOSE);
+	Value **in = NEW_N(r->scratch, Value *, op->n_in);
+	if (!first)
+		return NULL;
+	perm_of(first, perm);
+	for (int i = 0; i < op->n_in; i++) {
+		in[i] = match_transpose(op->in[i].value, op->out[0]->type.rank, perm);
+		if (!in[i])
+			return NULL;
+	}
+	Value *cat = ir_emit(&r->b, OP_CONCAT, op->n_in, in, attr_int(r->m, op->attrs, "axis", perm[axis]));
+	return ir_transpose(&r->b, cat, perm);
 }
 
 Value *canon_split_one(Rewriter *r, Op *op)
@@ -264,7 +280,7 @@ Value *canon_gather_slice(Rewriter *r, Op *op)
 {
 	Value *x = op->in[0].value, *ids = op->in[1].value;
 	const Type *to = &op->out[0]->type;
-	int axis = axis_of(attr_get_int(op->attrs, "axis", 0), x->type.rank);
+	int axis = axis_of(op);
 	int64_t n = type_numel(&ids->type), dim = x->type.dim[axis];
 	EvalTensor *known = match_literal(ids) ? match_constant(r, ids, IDS_MAX) : NULL;
 	if (!known || n < 1)

@@ -39,13 +39,21 @@ Value *canon_matmul_transpose(Rewriter *r, Op *op)
 	return changed ? ir_emit(&r->b, OP_MATMUL, op->n_in, in, attrs) : NULL;
 }
 
+static int dims_above_one(const Type *t)
+{
+	int n = 0;
+	for (int k = 0; k < t->rank; k++)
+		n += t->dim[k] != 1;
+	return n;
+}
+
 Value *canon_matmul_reshape(Rewriter *r, Op *op)
 {
 	Value *in[3] = {op_in(op, 0), op_in(op, 1), op_in(op, 2)};
 	Op *flat = def_of(in[0], OP_RESHAPE);
 	Value *x = flat ? flat->in[0].value : NULL;
 	if (!x || attr_get_int(op->attrs, "ta", 0) || in[0]->type.rank != 2 || in[1]->type.rank != 2
-			|| x->type.rank <= 2 || x->type.dim[x->type.rank - 1] != in[0]->type.dim[1])
+			|| dims_above_one(&x->type) <= 2 || x->type.dim[x->type.rank - 1] != in[0]->type.dim[1])
 		return NULL;
 	in[0] = x;
 	return ir_reshape(&r->b, ir_emit(&r->b, OP_MATMUL, op->n_in, in, op->attrs), 2, op->out[0]->type.dim);

@@ -218,7 +218,7 @@ Value *canon_reduce_nothing(Rewriter *r, Op *op)
 	const Attr *axes = attr_find(op->attrs, "axes");
 	Value *x = op->in[0].value;
 	for (int i = 0; i < axes->n; i++)
-		if (x->type.dim[axis_of(axes->ints[i], x->type.rank)] != 1)
+		if (x->type.dim[axes->ints[i]] != 1)
 			return NULL;
 	return ir_reshape(&r->b, x, type_of(op)->rank, type_of(op)->dim);
 }

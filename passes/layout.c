@@ -71,8 +71,7 @@ static Attr *permute_ints(Rewriter *r, const Op *op, Attr *attrs, const char *na
 
 static Attr *permute_axis(Rewriter *r, const Op *op, int rank)
 {
-	int axis = axis_of(attr_get_int(op->attrs, "axis", 0), rank);
-	return attr_int(r->m, op->attrs, "axis", dim_in_last(axis, rank));
+	return attr_int(r->m, op->attrs, "axis", dim_in_last(axis_of(op), rank));
 }
 
 /* ---- ops that have a layout ---- */
@@ -89,14 +88,17 @@ static Value *convert(Rewriter *r, Op *op)
 	if (attr_get_int(op->attrs, "layout", 0))
 		return NULL;
 	Builder *b = &r->b;
+	b->name = NULL;
 	Value *in[3] = {to_last(b, op_in(op, 0)), op_in(op, 1), op_in(op, 2)};
 	Attr *attrs = attr_int(r->m, op->attrs, "layout", 1);
 	if (attr_find(attrs, "shape"))
 		attrs = permute_ints(r, op, attrs, "shape", type_of(op)->rank);
+	b->name = op->out[0]->name;
 	Op *now = ir_emit_op(b, op->kind, op->n_in, in, attrs, NULL);
 	for (int i = 1; i < op->n_out; i++) {
 		Value *v = now->out[i];
 		ir_replace_uses(op->out[i], type_equal(&v->type, &op->out[i]->type) ? v : to_first(b, v));
+		rewrite_take_name(v, op->out[i]);
 	}
 	return to_first(b, now->out[0]);
 }
@@ -115,6 +117,8 @@ static Value *operand_to_last(Builder *b, Value *v, int rank)
 	int extra = rank - v->type.rank;
 	for (int k = 0; k < rank; k++)
 		dim[k] = k < extra ? 1 : v->type.dim[k - extra];
+	if (dim[1] == type_numel(&v->type)) /* one number per channel: broadcasts along the last dim */
+		return ir_reshape(b, v, 1, &dim[1]);
 	return to_last(b, ir_reshape(b, v, rank, dim));
 }
 
@@ -135,6 +139,7 @@ static Value *through_elementwise(Rewriter *r, Op *op)
 		return NULL;
 	for (int i = 0; i < op->n_in; i++)
 		in[i] = operand_to_last(&r->b, op->in[i].value, rank);
+	r->b.name = op->out[0]->name;
 	return to_first(&r->b, ir_emit(&r->b, op->kind, op->n_in, in, op->attrs));
 }
 
@@ -209,7 +214,7 @@ static Value *through_reduce(Rewriter *r, Op *op)
 	int64_t now[IR_MAX_RANK];
 	bool gone[IR_MAX_RANK] = {false};
 	for (int i = 0; i < axes->n; i++) {
-		now[i] = dim_in_last(axis_of(axes->ints[i], rank), rank);
+		now[i] = dim_in_last(axes->ints[i], rank);
 		gone[now[i]] = true;
 	}
 	Value *y = ir_emit(&r->b, op->kind, 1, &x, attr_ints(r->m, op->attrs, "axes", axes->n, now));

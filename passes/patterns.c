@@ -233,7 +233,7 @@ void pattern_refuse(Rewriter *r, Op *op, const char *what, const char *fmt, ...)
 	if (!r->d->verbose || ptrmap_get(r->told, op))
 		return;
 	va_start(ap, fmt);
-	diag_info(r->d, loc_where(r->m, op->loc), "%%%s is not made a %s: %s", op->out[0]->name, what,
+	diag_info(r->d, loc_where(r->m, op->loc), "%%%s is not recognised as %s: %s", op->out[0]->name, what,
 		arena_vprintf(r->scratch, fmt, ap));
 	va_end(ap);
 	ptrmap_put(r->told, op, op);
@@ -314,5 +314,6 @@ bool pass_patterns(Module *m, const PassOptions *o, Diag *d)
 	bool ok = pass_cse(m, o, d);
 	rewrite_module(m, d, COUNT_OF(sets), sets, compiled);
 	arena_free(scratch);
-	return ok;
+	/* Tables of angles and masks were made once for each use. */
+	return ok && pass_cse(m, o, d);
 }

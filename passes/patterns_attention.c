@@ -61,7 +61,7 @@ static Op *find_softmax(Attention *a)
 	Value *p = through_float_cast(a, op_in(a->root, 0));
 	p = through_float_cast(a, through_nan_to_zero(a, p));
 	Op *dropout = def_of(p, OP_DROPOUT), *softmax = def_of(dropout ? dropout->in[0].value : p, OP_SOFTMAX);
-	if (!softmax || axis_of(attr_get_int(softmax->attrs, "axis", 0), p->type.rank) != p->type.rank - 1)
+	if (!softmax || axis_of(softmax) != p->type.rank - 1)
 		return NULL;
 	if (dropout) {
 		pattern_refuse(a->r, a->root, what, "its weights pass through dropout with p = %g",

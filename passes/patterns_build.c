@@ -52,7 +52,7 @@ static int trailing_axis(const Value *reduced)
 	if (!attr_get_int(op->attrs, "keepdims", 0) || !axes->n)
 		return -1;
 	for (int i = 0; i < axes->n; i++)
-		seen |= 1u << axis_of(axes->ints[i], rank);
+		seen |= 1u << axes->ints[i];
 	for (int k = rank - axes->n; k < rank; k++)
 		if (!(seen >> k & 1))
 			return -1;
@@ -65,7 +65,7 @@ static int single_axis(const Value *reduced)
 	const Attr *axes = attr_find(reduced->op->attrs, "axes");
 	if (axes->n != 1 || !attr_get_int(reduced->op->attrs, "keepdims", 0))
 		return -1;
-	return axis_of(axes->ints[0], reduced->op->in[0].value->type.rank);
+	return (int)axes->ints[0];
 }
 
 static Value *emit_softmax(Rewriter *r, OpKind kind, Value *x, int axis)
@@ -101,8 +101,7 @@ Value *build_log_of_softmax(Rewriter *r, Op *root, const Match *mt)
 {
 	(void)root;
 	const Value *y = match_value(mt, "y");
-	return emit_softmax(r, OP_LOG_SOFTMAX, match_value(mt, "x"),
-		axis_of(attr_get_int(y->op->attrs, "axis", 0), y->type.rank));
+	return emit_softmax(r, OP_LOG_SOFTMAX, match_value(mt, "x"), axis_of(y->op));
 }
 
 /* ---- norms ---- */
@@ -136,7 +135,7 @@ Value *build_rms_norm(Rewriter *r, Op *root, const Match *mt)
 static bool fits_norm(const Op *norm, const Value *w)
 {
 	const Type *x = &norm->in[0].value->type;
-	int axis = axis_of(attr_get_int(norm->attrs, "axis", -1), x->rank);
+	int axis = axis_of(norm);
 	if (w->type.rank != x->rank - axis)
 		return false;
 	for (int k = 0; k < w->type.rank; k++)

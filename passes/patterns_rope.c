@@ -11,22 +11,50 @@ enum { TABLE_MAX = 1 << 24, DEPTH_MAX = 16 };
 static bool splits_in_halves(const Op *split)
 {
 	int rank = split->in[0].value->type.rank;
-	return split->n_out == 2 && axis_of(attr_get_int(split->attrs, "axis", 0), rank) == rank - 1
+	return split->n_out == 2 && axis_of(split) == rank - 1
 		&& split->out[0]->type.dim[rank - 1] == split->out[1]->type.dim[rank - 1];
 }
 
-/* v is concat(-x.1, x.0) of the halves of x along the last axis: x, else NULL. */
-static Value *match_rotate_half(const Value *v)
+/* v without a transpose that leaves the last dim where it is. */
+static Value *without_transpose(Value *v, int *perm)
+{
+	int rank = v->type.rank;
+	for (int i = 0; i < rank; i++)
+		perm[i] = i;
+	if (!def_of(v, OP_TRANSPOSE))
+		return v;
+	perm_of(v->op, perm);
+	return perm[rank - 1] == rank - 1 ? v->op->in[0].value : v;
+}
+
+/* What rotate_half turned: x, transposed by perm. */
+typedef struct Turned { Value *x; int perm[IR_MAX_RANK]; Op *neg; } Turned;
+
+/* v is concat(-x.1, x.0) of the halves of x along the last axis, each transposed alike. */
+static bool match_rotate_half(const Value *v, Turned *t)
 {
 	Op *cat = def_of(v, OP_CONCAT);
-	if (!cat || cat->n_in != 2 || axis_of(attr_get_int(cat->attrs, "axis", 0), v->type.rank) != v->type.rank - 1)
-		return NULL;
-	Op *neg = def_of(cat->in[0].value, OP_NEG);
-	Op *split = neg ? def_of(neg->in[0].value, OP_SPLIT) : NULL;
-	if (!split || !splits_in_halves(split) || neg->in[0].value != split->out[1]
-			|| cat->in[1].value != split->out[0])
-		return NULL;
-	return split->in[0].value;
+	int perm[IR_MAX_RANK], rank = v->type.rank;
+	if (!cat || cat->n_in != 2 || attr_get_int(cat->attrs, "axis", 0) != rank - 1)
+		return false;
+	t->neg = def_of(cat->in[0].value, OP_NEG);
+	if (!t->neg)
+		return false;
+	Value *first = without_transpose(cat->in[1].value, t->perm);
+	Value *second = without_transpose(t->neg->in[0].value, perm);
+	Op *split = def_of(first, OP_SPLIT);
+	if (!split || !splits_in_halves(split) || first != split->out[0] || second != split->out[1]
+			|| memcmp(perm, t->perm, sizeof(int) * (size_t)rank))
+		return false;
+	t->x = split->in[0].value;
+	return true;
+}
+
+static bool is_turned_whole(Value *v, const Turned *t)
+{
+	int perm[IR_MAX_RANK], rank = v->type.rank;
+	return rank == t->x->type.rank && without_transpose(v, perm) == t->x
+		&& !memcmp(perm, t->perm, sizeof(int) * (size_t)rank);
 }
 
 /* ---- tables of angles ---- */
@@ -70,7 +98,7 @@ static bool is_doubled(Rewriter *r, Value *v)
 	if (op->kind == OP_SLICE || op->kind == OP_GATHER) {
 		Value *x = op->in[0].value;
 		bool last = op->kind == OP_GATHER
-			&& axis_of(attr_get_int(op->attrs, "axis", 0), x->type.rank) == x->type.rank - 1;
+			&& axis_of(op) == x->type.rank - 1;
 		return !last && last_dim(x) == last_dim(v) && is_doubled(r, x);
 	}
 	const EvalTensor *known = match_constant(r, v, TABLE_MAX);
@@ -116,7 +144,7 @@ static Value *half_of(Rewriter *r, Value *v, int depth)
 		return NULL;
 	half.dim[half.rank - 1] /= 2;
 	if (op->kind == OP_CONCAT && op->n_in == 2 && op->in[0].value == op->in[1].value
-			&& axis_of(attr_get_int(op->attrs, "axis", 0), v->type.rank) == v->type.rank - 1)
+			&& axis_of(op) == v->type.rank - 1)
 		return op->in[0].value;
 	if (carrier(op) >= 0)
 		return half_of_carried(r, op, carrier(op), &half, depth);
@@ -156,26 +184,23 @@ static Value *emit_table(Rewriter *r, Value *table, const Type *x, int *layout)
 
 /* ---- the rules ---- */
 
-static Value *other_operand(const Op *mul, const Value *x)
-{
-	for (int i = 0; i < 2; i++)
-		if (mul->in[i].value == x)
-			return mul->in[1 - i].value;
-	return NULL;
-}
-
 static Value *try_rope(Rewriter *r, Op *op, Op *by_cos, Op *by_sin, int turned)
 {
-	int layout_cos = 0, layout_sin = 0;
-	Value *rotated = by_sin->in[turned].value, *x = match_rotate_half(rotated);
-	Value *cosine = x ? other_operand(by_cos, x) : NULL;
-	if (!cosine)
+	int layout_cos = 0, layout_sin = 0, whole;
+	Turned t;
+	Value *rotated = by_sin->in[turned].value;
+	if (!match_rotate_half(rotated, &t))
 		return NULL;
+	for (whole = 0; whole < 2 && !is_turned_whole(by_cos->in[whole].value, &t); whole++)
+		;
+	if (whole == 2)
+		return NULL;
+	Value *x = by_cos->in[whole].value, *cosine = by_cos->in[1 - whole].value;
 	if (x->type.rank != 4) {
 		pattern_refuse(r, op, "rope", "its operand has %d dims, not 4", x->type.rank);
 		return NULL;
 	}
-	Op *inner[] = {by_cos, by_sin, rotated->op, rotated->op->in[0].value->op};
+	Op *inner[] = {by_cos, by_sin, rotated->op, t.neg};
 	if (!pattern_is_closed(r, op, "rope", inner, COUNT_OF(inner)))
 		return NULL;
 	Value *table[2] = {emit_table(r, cosine, &x->type, &layout_cos),
@@ -209,8 +234,8 @@ Value *pattern_rope_part(Rewriter *r, Op *op)
 	int rank = op->out[0]->type.rank;
 	if (!split || split->n_out != 2 || op_in(rope, 0) != split->out[0] || op->in[1].value != split->out[1]
 			|| rope->out[0]->n_uses != 1
-			|| axis_of(attr_get_int(op->attrs, "axis", 0), rank) != rank - 1
-			|| axis_of(attr_get_int(split->attrs, "axis", 0), rank) != rank - 1)
+			|| axis_of(op) != rank - 1
+			|| axis_of(split) != rank - 1)
 		return NULL;
 	return ir_emit(&r->b, OP_ROPE, 3, (Value *[]){op_in(split, 0), op_in(rope, 1), op_in(rope, 2)}, rope->attrs);
 }

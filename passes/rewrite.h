@@ -65,7 +65,7 @@ const Attr *const_splat(const Value *v);
 Value *rewrite_const(Rewriter *r, const EvalTensor *t);
 Value *rewrite_splat(Rewriter *r, const Attr *value, Type type);
 
-static inline int axis_of(int64_t axis, int rank) { return (int)(axis < 0 ? axis + rank : axis); }
+static inline int axis_of(const Op *op) { return (int)attr_get_int(op->attrs, "axis", 0); }
 /* attrs' list of ints, which has n entries (an ice otherwise). */
 const int64_t *ints_of(const Op *op, const char *name, int n);
 /* The permutation of a transpose. */
