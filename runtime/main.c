@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "runtime/internal.h"
 
@@ -32,13 +33,29 @@ static void on_signal(int number)
 	stop_signal = number;
 }
 
+/* The system's way to say that a mapped file no longer reaches as far as it did. */
+static void on_lost_file(int number)
+{
+	static const char text[] = "\nerror: a file was cut short while the program was reading it\n";
+	(void)number;
+	ssize_t written = write(STDERR_FILENO, text, sizeof(text) - 1);
+	(void)written;
+	_exit(EXIT_RUN);
+}
+
+static void catch_faults(void)
+{
+	struct sigaction lost = {.sa_handler = on_lost_file};
+	sigaction(SIGBUS, &lost, NULL);
+	signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, as a full disk is */
+}
+
 /* The second signal of a kind ends the program at once. */
-static void catch_signals(void)
+static void catch_stops(void)
 {
 	struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
-	signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, as a full disk is */
 }
 
 static double now_ms(void)
@@ -296,6 +313,7 @@ static int prepare_and_train(Run *run)
 		return EXIT_RUN;
 	if (!load_contents(run, dir) || !log_open(&run->log, run->o->log, dir, run->o->steps, run->d))
 		return EXIT_INPUT;
+	catch_stops();
 	m->setup(run->rt);
 	return train(run);
 }
@@ -315,7 +333,7 @@ static int run_program(Run *run)
 	k_bad_input = rt_bad_input;
 	k_fail = kernel_failed;
 	device_set_threads(run->o->threads);
-	catch_signals();
+	catch_faults();
 	if (run->o->infer.in || (run->o->print_plan && !has_data(run->o))) {
 		if (!optim_init(&run->rt->p->optim, m, run->rt->p->arena, run->o->program, run->d))
 			return EXIT_INPUT;

@@ -429,6 +429,20 @@ static void test_signal(void)
 	}
 }
 
+static void test_lost_file(void)
+{
+	RtModel m = toy_model("adamw");
+	struct stat st = {0};
+	unlink("log.jsonl");
+	CU_ASSERT_EQUAL(system("cp x.npy cut.npy"), 0);
+	pid_t pid = start(&m, "--data x=cut.npy --data labels=labels.npy --steps 1000000000 --log log.jsonl", 0);
+	while (stat("log.jsonl", &st) || st.st_size == 0)
+		usleep(1000);
+	CU_ASSERT_EQUAL(truncate("cut.npy", 0), 0);
+	CU_ASSERT_EQUAL(finish(pid), 3);
+	CU_ASSERT_PTR_NOT_NULL(strstr(text, "a file was cut short"));
+}
+
 /* ---- bad input ---- */
 
 static void test_usage(void)
@@ -692,6 +706,7 @@ void suite_runtime(void)
 	CU_ADD_TEST(s, test_full_disk);
 	CU_ADD_TEST(s, test_kill);
 	CU_ADD_TEST(s, test_signal);
+	CU_ADD_TEST(s, test_lost_file);
 	CU_ADD_TEST(s, test_usage);
 	CU_ADD_TEST(s, test_data_errors);
 	CU_ADD_TEST(s, test_bad_label);
