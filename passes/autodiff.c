@@ -191,10 +191,10 @@ static Value *loss_and_seed(Module *m, Value **seed, Diag *d)
 
 static void say_untrained(Arena *scratch, const Module *m, const Symbol *s, int n, Diag *d)
 {
-	const char *more = n > 1 ? arena_printf(scratch, " and %d others", n - 1) : "";
+	const char *more = n > 1 ? arena_printf(scratch, " and %d more", n - 1) : "";
 	if (n)
 		diag_warn(d, m->file ? m->file : m->name,
-			"the loss does not depend on parameter \"%s\"%s; not trained", s->name, more);
+			"parameter \"%s\"%s: the loss does not depend on it, so it is not trained", s->name, more);
 }
 
 /* Ends each gradient in a `grad` op, in the order of the symbols.  Returns how many. */

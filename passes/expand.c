@@ -32,7 +32,9 @@ Value *expand_normalize(Builder *b, const Op *op, Value *mean, Value *var)
 	Value *s = ir_emit2(b, OP_MUL, w, inverse_deviation(b, op, var));
 	Value *t = ir_emit2(b, OP_SUB, bias, ir_emit2(b, OP_MUL, mean, s));
 	Value *y = with_channels(b, op, OP_ADD, with_channels(b, op, OP_MUL, x, s), t);
-	return ir_cast(b, y, x->type.dtype);
+	y = ir_cast(b, y, x->type.dtype);
+	ir_rename(b->m, y, op->out[0]->name);
+	return y;
 }
 
 static Attr *layout_of(Module *m, const Op *op)
@@ -80,6 +82,7 @@ static void expand_gradient(Module *m, Op *op)
 		Value *from_x = with_channels(b, op, OP_MUL, x, k);
 		Value *sum = with_channels(b, op, OP_ADD, ir_emit2(b, OP_ADD, from_dy, from_x), t);
 		now[0] = ir_cast(b, sum, x->type.dtype);
+		ir_rename(m, now[0], op->out[0]->name);
 	}
 	replace(m, op, now);
 }

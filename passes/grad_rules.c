@@ -91,14 +91,14 @@ UNARY(gelu, ir_emit(b, OP_GELU_GRAD, 2, (Value *[]){x, dy}, op->attrs))
 /* y of another dtype;  dx = dy in x's */
 UNARY(cast, ir_cast(b, dy, x->type.dtype))
 
-/* y = x s, s = sigmoid x;  dx = dy (s + y (1 - s)) */
+/* y = x s, s = sigmoid x;  dx = dy s (1 + x (1 - s)); of x alone, so that y need not be kept */
 void grad_silu(GradCtx *c, Op *op, Value *const *dout)
 {
 	Builder *b = grad_builder(c);
 	Value *x = op_in(op, 0);
 	Value *s = e_sigmoid(b, x);
-	Value *rest = e_mul(b, op->out[0], e_from(b, 1, s));
-	grad_give(c, x, e_mul(b, dout[0], e_add(b, s, rest)));
+	Value *slope = e_mul(b, s, e_shift(b, e_mul(b, x, e_from(b, 1, s)), 1));
+	grad_give(c, x, e_mul(b, dout[0], slope));
 }
 
 /* y = min(max(x, lo), hi);  dx = lo < x < hi ? dy : 0 */

@@ -15,8 +15,8 @@ extern GradFn *const grad_rule[OP_COUNT]; /* the grad column of ops.def */
 /* Says that op has no gradient in the asked direction; the differentiation fails. */
 void grad_refuse(GradCtx *c, const Op *op, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-/* The sum of the terms, all of one type, in their order.  Slices of one value that do not overlap become
- * one concat instead of a sum of mostly zero tensors. */
+/* The sum of the terms, all of one type, in their order but for gathered rows, which come last.  Slices of
+ * one value that do not overlap become one concat, rows are added in place: no sum of mostly zero tensors. */
 Value *grad_sum(Builder *b, Value *const *term, int n);
 
 #define EMIT1(name, kind) \

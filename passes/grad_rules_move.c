@@ -71,22 +71,47 @@ static Value *concat_pieces(Builder *b, const Type *type, const Piece *piece, in
 	return ir_emit(b, OP_CONCAT, count, list, attr_int(b->m, NULL, "axis", axis));
 }
 
+/* Whole rows added to zeros: what the gradient of an embedding is. */
+static bool is_row_sum(const Value *term)
+{
+	return term->op->kind == OP_GATHER_GRAD && op_axis(term->op) == 0;
+}
+
+/* sum + term; rows are added where they belong, without a tensor of mostly zeros. */
+static Value *add_term(Builder *b, Value *sum, Value *term)
+{
+	if (!sum || !is_row_sum(term))
+		return sum ? e_add(b, sum, term) : term;
+	Value *ids = op_in(term->op, 1);
+	int64_t dim[IR_MAX_RANK + 1];
+	int rank = ids->type.rank;
+	if (rank == IR_MAX_RANK)
+		return e_add(b, sum, term);
+	for (int i = 0; i < rank; i++)
+		dim[i] = ids->type.dim[i];
+	dim[rank] = 1;
+	Value *in[] = {sum, ir_reshape(b, ids, rank + 1, dim), op_in(term->op, 0)};
+	return ir_emit(b, OP_SCATTER_ND, 3, in, attr_str(b->m, NULL, "reduce", "add"));
+}
+
 Value *grad_sum(Builder *b, Value *const *term, int n)
 {
 	Value *sum = NULL;
 	Piece *piece = NEW_N(b->m->arena, Piece, n + 1), p;
 	bool *taken = NEW_N(b->m->arena, bool, n);
 	int n_pieces = 0, axis = -1;
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n; i++) {
 		if (piece_of(term[i], &axis, &p) && insert_piece(piece, n_pieces, p)) {
 			taken[i] = true;
 			n_pieces++;
 		}
+	}
 	if (n_pieces > 1)
 		sum = concat_pieces(b, &term[0]->type, piece, n_pieces, axis);
-	for (int i = 0; i < n; i++)
-		if (n_pieces < 2 || !taken[i])
-			sum = sum ? e_add(b, sum, term[i]) : term[i];
+	for (int rows = 0; rows < 2; rows++)
+		for (int i = 0; i < n; i++)
+			if ((n_pieces < 2 || !taken[i]) && is_row_sum(term[i]) == rows)
+				sum = add_term(b, sum, term[i]);
 	return sum;
 }
 

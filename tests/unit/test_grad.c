@@ -366,6 +366,17 @@ static Value *tied(Builder *b, Value *const *in)
 	return ir_emit(b, OP_MATMUL, 2, (Value *[]){ir_emit1(b, OP_TANH, h), in[0]}, tb);
 }
 
+/* rows looked up twice, once a single one, and the table itself */
+static Value *lookups(Builder *b, Value *const *in)
+{
+	Attr *axis = attr_int(b->m, NULL, "axis", 0);
+	Value *p = ir_emit(b, OP_GATHER, 2, (Value *[]){in[0], in[1]}, axis);
+	Value *q = ir_emit(b, OP_GATHER, 2, (Value *[]){in[0], in[2]}, axis);
+	Value *r = ir_emit2(b, OP_MUL, p, q);
+	Value *table = ir_reduce(b, OP_REDUCE_SUM, ir_emit1(b, OP_TANH, in[0]), 1, (int64_t[]){0}, true);
+	return ir_emit2(b, OP_ADD, r, table);
+}
+
 /* a branch that integers cut off, and one that is not wanted */
 static Value *cut(Builder *b, Value *const *in)
 {
@@ -380,6 +391,7 @@ static const Case programs[] = {
 	{OP_COUNT, "f64[7,3]", "", 0, "ragged", ragged},
 	{OP_COUNT, "f64[4,3] f64[4,3]", "", 0, "shared", shared},
 	{OP_COUNT, "f64[5,3] i64[4]=1,0,4,1!", "", 0, "tied", tied},
+	{OP_COUNT, "f64[5,3] i64[2,2]=1,0,-1,1! i64[]=1!", "", 0, "lookups", lookups},
 	{OP_COUNT, "f64[3,4] f64[4]!", "", 0, "cut", cut},
 };
 
