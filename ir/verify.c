@@ -1,0 +1,412 @@
+/* ir/verify.c: what is true of every module, checked after every pass in every build.
+ *
+ * Structure (lists, uses, ids, names), order (a value is defined before it is read, eval sees its own
+ * values only), types (each is inferred again and compared), levels, attributes, effects, fused bodies,
+ * units and gathered values (verify_shard.c).  Linear in the size of the module.
+ * The one idea: nothing that a pass left behind is believed, so a broken pass is caught by its name. */
+#include "ir/verify.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const section_text[] = {"forward", "backward", "update", "eval"};
+static const char *const level_text[] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
+
+/* ---- reporting ---- */
+
+static const char *op_text(Verify *v, const Op *op)
+{
+	char *text = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&text, &n);
+	if (!f)
+		ice("out of memory");
+	ir_print_op(f, v->m, op);
+	fclose(f);
+	if (n > 400)
+		n = 400;
+	const char *copy = arena_strndup(v->arena, text, n);
+	free(text);
+	return copy;
+}
+
+void verify_fail(Verify *v, const Op *op, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	const char *what = arena_vprintf(v->arena, fmt, ap);
+	va_end(ap);
+	if (op)
+		what = arena_printf(v->arena, "%s, in %s: %s", what, section_text[op->section], op_text(v, op));
+	if (v->after)
+		ice("the module is wrong after pass %s: %s", v->after, what);
+	v->errors++;
+	diag_error(v->diag, v->m->file ? v->m->file : v->m->name, "%s", what);
+}
+
+/* ---- lists and uses ---- */
+
+/* Links of a list of ops; false: it cannot be walked. */
+static bool check_list(Verify *v, const Op *first, const Op *last, SectionKind s, const Op *parent)
+{
+	const Op *before = NULL;
+	for (const Op *op = first; op; before = op, op = op->next) {
+		if (op->prev != before || op->section != s || op->parent != parent) {
+			verify_fail(v, NULL, "an op of kind %d in %s is linked wrongly", (int)op->kind, section_text[s]);
+			return false;
+		}
+	}
+	if (before == last)
+		return true;
+	verify_fail(v, NULL, "the list of %s does not end at its last op", section_text[s]);
+	return false;
+}
+
+static bool check_lists(Verify *v)
+{
+	bool ok = true;
+	for (int s = 0; s < SEC_COUNT; s++) {
+		if (!check_list(v, v->m->first[s], v->m->last[s], (SectionKind)s, NULL))
+			return false;
+		IR_FOR_OPS(v->m, s, op)
+			ok = ok && check_list(v, op->body_first, op->body_last, (SectionKind)s, op);
+	}
+	return ok;
+}
+
+/* An operand slot is where its value's use list says it is. */
+static bool check_slot(Verify *v, const Op *op, int i)
+{
+	const Use *u = &op->in[i];
+	const Value *x = u->value;
+	if (u->op != op) {
+		verify_fail(v, op, "operand %d belongs to another op", i + 1);
+		return false;
+	}
+	if (!x)
+		return true;
+	if (x->id < 0 || x->id >= v->m->n_values || (u->prev ? u->prev->next != u : x->uses != u)) {
+		verify_fail(v, op, "operand %d is not in its value's list of uses", i + 1);
+		return false;
+	}
+	v->refs[x->id]++;
+	return true;
+}
+
+static void check_use_count(Verify *v, const Op *op, const Value *x)
+{
+	int n = 0;
+	for (const Use *u = x->uses; u && n <= v->refs[x->id]; u = u->next)
+		n++;
+	if (n != v->refs[x->id] || n != x->n_uses)
+		verify_fail(v, op, "%%%s has %d operands that name it, %d in its list of uses, %d counted",
+			x->name ? x->name : "$", v->refs[x->id], n, x->n_uses);
+}
+
+/* Calls fn for each op, those in bodies too. */
+static void for_all_ops(Verify *v, void fn(Verify *, const Op *))
+{
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(v->m, s, op) {
+			fn(v, op);
+			for (const Op *inner = op->body_first; inner; inner = inner->next)
+				fn(v, inner);
+		}
+}
+
+static void count_refs(Verify *v, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++)
+		if (!check_slot(v, op, i))
+			return;
+}
+
+static void check_uses(Verify *v, const Op *op)
+{
+	for (int i = 0; i < op->n_out; i++)
+		check_use_count(v, op, op->out[i]);
+	for (int i = 0; op->kind == OP_FUSED && i < op->n_in; i++)
+		check_use_count(v, op, op->args[i]);
+}
+
+/* ---- values ---- */
+
+static bool define(Verify *v, const Op *op, const Value *x, int index, int scope)
+{
+	if (!x || x->op != op || x->index != index || x->id < 0 || x->id >= v->m->n_values) {
+		verify_fail(v, NULL, "result %d of an op of kind %s is not its own", index,
+			op_info[op->kind].text);
+		return false;
+	}
+	if (v->scope[x->id]) {
+		verify_fail(v, op, "value number %d is defined twice", x->id);
+		return false;
+	}
+	v->scope[x->id] = scope;
+	return true;
+}
+
+static bool define_results(Verify *v, const Op *op, int scope)
+{
+	const OpInfo *info = &op_info[op->kind];
+	if (!(info->flags & VAROUT) && op->n_out != info->n_out) {
+		verify_fail(v, NULL, "%s has %d result(s), expected %d", info->text, op->n_out, info->n_out);
+		return false;
+	}
+	for (int i = 0; i < op->n_out; i++)
+		if (!define(v, op, op->out[i], i, scope))
+			return false;
+	return true;
+}
+
+/* Names are unique: hash them all, look at equal neighbours. */
+typedef struct Name { uint64_t hash; const char *name; const Op *op; } Name;
+
+static int compare_names(const void *a, const void *b)
+{
+	const Name *x = a, *y = b;
+	if (x->hash != y->hash)
+		return x->hash < y->hash ? -1 : 1;
+	return strcmp(x->name, y->name);
+}
+
+static void check_names(Verify *v)
+{
+	Name *list = NEW_N(v->arena, Name, MAX(v->m->n_values, 1));
+	int n = 0;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(v->m, s, op)
+			for (int i = 0; i < op->n_out; i++) {
+				const char *name = op->out[i]->name;
+				if (!name || !*name) {
+					verify_fail(v, NULL, "a result of %s has no name", op_info[op->kind].text);
+					return;
+				}
+				list[n++] = (Name){hash_bytes(name, strlen(name), 0), name, op};
+			}
+	qsort(list, (size_t)n, sizeof(*list), compare_names);
+	for (int i = 1; i < n; i++)
+		if (!compare_names(&list[i - 1], &list[i]))
+			verify_fail(v, list[i].op, "the name %%%s is taken twice", list[i].name);
+}
+
+/* ---- one op ---- */
+
+static bool operands_visible(Verify *v, const Op *op, int scope)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *x = op_in(op, i);
+		if (x && v->scope[x->id] != scope) {
+			verify_fail(v, op, "operand %d is not defined before it is read, or in another program", i + 1);
+			return false;
+		}
+	}
+	return true;
+}
+
+static bool check_subject(Verify *v, const Op *op)
+{
+	const Module *m = v->m;
+	unsigned flags = op_info[op->kind].flags;
+	if (op->sym ? !(flags & SYM) || ir_find_symbol(m, op->sym->name) != op->sym : flags & SYM) {
+		verify_fail(v, op, op->sym ? "it names a symbol that is not the module's" : "it names no symbol");
+		return false;
+	}
+	const Unit *u = op->unit;
+	bool known = u && u->index >= 0 && u->index < m->n_units && m->units[u->index] == u;
+	if (u ? !(flags & UNIT) || !known : flags & UNIT) {
+		verify_fail(v, op, u ? "it names a unit that is not the module's" : "it names no unit");
+		return false;
+	}
+	return true;
+}
+
+static bool check_types(Verify *v, const Op *op)
+{
+	ArenaMark mark = arena_mark(v->arena);
+	Type *given = NEW_N(v->arena, Type, MAX(op->n_out, 1)), *out = NEW_N(v->arena, Type, MAX(op->n_out, 1));
+	Buf err = {0};
+	for (int i = 0; i < op->n_out; i++)
+		given[i] = op->out[i]->type;
+	bool ok = ir_infer(v->m, op, given, out, &err);
+	if (!ok)
+		verify_fail(v, op, "%s", err.at);
+	for (int i = 0; ok && i < op->n_out; i++) {
+		if (type_equal(&out[i], &given[i]))
+			continue;
+		verify_fail(v, op, "result %d is declared %s but is %s", i + 1, type_str(v->arena, &given[i]),
+			type_str(v->arena, &out[i]));
+		ok = false;
+	}
+	buf_free(&err);
+	arena_rewind(v->arena, mark);
+	return ok;
+}
+
+static void check_op(Verify *v, const Op *op, int scope)
+{
+	const OpInfo *info = &op_info[op->kind];
+	Level level = v->m->level;
+	if (!op->loc)
+		verify_fail(v, NULL, "an op %s has no location", info->text);
+	else if (level < info->level || level > info->last)
+		verify_fail(v, op, "%s may stand at levels %s to %s, the module is at %s", info->text,
+			level_text[info->level], level_text[info->last], level_text[level]);
+	else if (operands_visible(v, op, scope) && check_subject(v, op))
+		check_types(v, op);
+}
+
+/* ---- fused bodies ---- */
+
+static bool check_args(Verify *v, const Op *op, int scope)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		if (!define(v, op, op->args[i], i, scope))
+			return false;
+		const Type *t = &op->args[i]->type;
+		if (!op_in(op, i) || t->rank || t->dtype != op_in(op, i)->type.dtype) {
+			verify_fail(v, op, "$%d does not have the dtype of its operand", i);
+			return false;
+		}
+	}
+	return true;
+}
+
+static bool check_yield(Verify *v, const Op *op)
+{
+	const Op *yield = op->body_last;
+	if (!yield || yield->kind != OP_YIELD || yield->n_in != op->n_out || !op->n_out) {
+		verify_fail(v, op, "the body does not end with a yield of all results");
+		return false;
+	}
+	for (int i = 0; i < op->n_out; i++) {
+		const Value *x = op_in(yield, i);
+		if (!x || x->type.dtype != op->out[i]->type.dtype) {
+			verify_fail(v, op, "result %d does not have the dtype that the body yields", i + 1);
+			return false;
+		}
+	}
+	return true;
+}
+
+static void check_body(Verify *v, const Op *op)
+{
+	int scope = ++v->n_scopes;
+	if (!check_args(v, op, scope))
+		return;
+	for (const Op *inner = op->body_first; inner; inner = inner->next) {
+		bool last = inner == op->body_last;
+		bool may = op_info[inner->kind].flags & EW || inner->kind == OP_CONST || inner->kind == OP_BROADCAST;
+		if (last ? inner->kind != OP_YIELD : !may) {
+			verify_fail(v, op, "%s may not stand %s a fused body", op_info[inner->kind].text,
+				last ? "at the end of" : "in");
+			return;
+		}
+		check_op(v, inner, scope);
+		if (!define_results(v, inner, scope))
+			return;
+	}
+	check_yield(v, op);
+}
+
+/* ---- effects ---- */
+
+/* Some effects happen at most once per symbol or unit and program; `seen` has those before. */
+static void check_once(Verify *v, PtrMap *seen, const Op *op)
+{
+	static const OpKind once[] = {OP_OUTPUT, OP_GRAD, OP_UPDATE, OP_UPDATE_SHARD};
+	for (int i = 0; i < COUNT_OF(once); i++) {
+		if (op->kind != once[i])
+			continue;
+		const void *key = op->sym ? (const void *)op->sym : (const void *)op->unit;
+		if (ptrmap_get(seen, key))
+			verify_fail(v, op, "a second %s of the same", op_info[op->kind].text);
+		ptrmap_put(seen, key, v);
+	}
+}
+
+/* Running statistics that eval uses are buffers of the module. */
+static void check_statistics(Verify *v, const Op *op)
+{
+	static const char *const attrs[] = {"mean", "var"};
+	for (int i = 0; op->kind == OP_BATCH_NORM && i < COUNT_OF(attrs); i++) {
+		const char *name = attr_get_str(op->attrs, attrs[i], NULL);
+		const Symbol *s = name ? ir_find_symbol(v->m, name) : NULL;
+		if (name && (!s || s->kind != SYM_BUFFER || s->type.kind != TYPE_TENSOR
+			|| !type_same_shape(&s->type, &op->out[1]->type)))
+			verify_fail(v, op, "%s=\"%s\" is not a buffer of %s", attrs[i], name,
+				type_str(v->arena, &op->out[1]->type));
+	}
+}
+
+static void check_losses(Verify *v)
+{
+	for (int s = 0; s < SEC_COUNT; s++) {
+		int n = 0;
+		IR_FOR_OPS(v->m, s, op)
+			if (op->kind == OP_REPORT_LOSS && n++)
+				verify_fail(v, op, "a second report_loss in a section");
+	}
+}
+
+/* ---- the whole ---- */
+
+enum { SCOPE_TRAIN = 1, SCOPE_EVAL };
+
+static void check_sections(Verify *v)
+{
+	PtrMap *seen[] = {ptrmap_new(v->arena), ptrmap_new(v->arena)};
+	for (int s = 0; s < SEC_COUNT; s++) {
+		int scope = s == SEC_EVAL ? SCOPE_EVAL : SCOPE_TRAIN;
+		IR_FOR_OPS(v->m, s, op) {
+			int before = v->errors;
+			if (op->kind == OP_YIELD)
+				verify_fail(v, op, "yield stands in fused bodies only");
+			check_op(v, op, scope);
+			if (v->errors == before && op->kind == OP_FUSED)
+				check_body(v, op);
+			if (!define_results(v, op, scope))
+				return;
+			if (v->errors == before) {
+				check_once(v, seen[scope == SCOPE_EVAL], op);
+				check_statistics(v, op);
+			}
+		}
+	}
+	check_losses(v);
+}
+
+static void check_symbols(Verify *v)
+{
+	const Module *m = v->m;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		if (ir_find_symbol(m, s->name) != s)
+			verify_fail(v, NULL, "symbol \"%s\" is not found by its name", s->name);
+		if (s->param && (!ir_find_symbol(m, s->param) || ir_find_symbol(m, s->param)->kind != SYM_PARAM))
+			verify_fail(v, NULL, "state \"%s\" belongs to \"%s\", which is not a parameter", s->name, s->param);
+		if (s->batched && (s->kind != SYM_INPUT || !s->type.rank))
+			verify_fail(v, NULL, "\"%s\" is batched but is not an input with an axis of samples", s->name);
+	}
+}
+
+bool ir_verify(Module *m, const char *after, Diag *d)
+{
+	Verify v = {.m = m, .after = after, .diag = d, .arena = arena_new(), .n_scopes = SCOPE_EVAL};
+	v.scope = NEW_N(v.arena, int, MAX(m->n_values, 1));
+	v.refs = NEW_N(v.arena, int, MAX(m->n_values, 1));
+	check_symbols(&v);
+	verify_units(&v);
+	if (check_lists(&v)) {
+		for_all_ops(&v, count_refs);
+		check_sections(&v);
+		if (!v.errors)
+			for_all_ops(&v, check_uses);
+		if (!v.errors) {
+			check_names(&v);
+			verify_sharding(&v);
+		}
+	}
+	arena_free(v.arena);
+	return !v.errors;
+}

@@ -1,0 +1,25 @@
+/* ir/verify.h: what the parts of the verifier share.  Private to ir/verify*.c. */
+#ifndef SHARDC_VERIFY_H
+#define SHARDC_VERIFY_H
+
+#include "ir/ir.h"
+
+typedef struct Verify {
+	Module *m;
+	const char *after;  /* pass to blame; NULL: the text's author */
+	Diag *diag;
+	Arena *arena;       /* of this run */
+	int errors;
+	int *scope;         /* by Value.id: where it is defined, 0 = nowhere yet */
+	int *refs;          /* by Value.id: operand slots that name it */
+	int n_scopes;
+} Verify;
+
+/* The violation of op (NULL: of the module).  Internal errors do not return. */
+void verify_fail(Verify *v, const Op *op, const char *fmt, ...) PRINTF_LIKE(3, 4);
+
+/* verify_shard.c: units, flats and offsets; what lives between gather and reshard. */
+void verify_units(Verify *v);
+void verify_sharding(Verify *v);
+
+#endif

@@ -1,0 +1,169 @@
+/* ir/verify_shard.c: units, and the life of gathered values.
+ *
+ * Parameters lie in their unit's flats, aligned and apart.  A gathered flat is read only between its wait
+ * and its reshard, every gather is waited for once and released once, gradients are reduced once, with
+ * their gaps zeroed; collectives are numbered in order at PLAN. */
+#include "ir/verify.h"
+
+#include "base/layout.h"
+
+#include <string.h>
+
+/* ---- units ---- */
+
+static void check_member(Verify *v, const Unit *u, const Symbol *s, int64_t *end)
+{
+	if (s->unit != u || s->kind != SYM_PARAM || s->type.kind != TYPE_TENSOR) {
+		verify_fail(v, NULL, "unit %s lists \"%s\", which is not its parameter", u->name, s->name);
+		return;
+	}
+	if (s->flat < 0 || s->flat >= u->n_flats) {
+		verify_fail(v, NULL, "\"%s\" lies in flat %d of unit %s, which has %d", s->name, s->flat, u->name,
+			u->n_flats);
+		return;
+	}
+	const Flat *f = &u->flat[s->flat];
+	int64_t last;
+	if (f->dtype != s->type.dtype || f->trainable != s->trainable)
+		verify_fail(v, NULL, "\"%s\" lies in a flat of another dtype or trainability", s->name);
+	else if (s->offset < end[s->flat] || s->offset % LAYOUT_ALIGN
+		|| __builtin_add_overflow(s->offset, type_numel(&s->type), &last) || last > f->numel)
+		verify_fail(v, NULL, "\"%s\" lies at %lld of unit %s: not aligned to %d, over its neighbour (which ends at "
+			"%lld), or beyond the flat's %lld elements", s->name, (long long)s->offset, u->name, LAYOUT_ALIGN,
+			(long long)end[s->flat], (long long)f->numel);
+	else
+		end[s->flat] = last;
+}
+
+void verify_units(Verify *v)
+{
+	const Module *m = v->m;
+	if (m->n_units && m->level < LEVEL_SHARD)
+		verify_fail(v, NULL, "there are units below level SHARD");
+	for (int i = 0; i < m->n_units; i++) {
+		const Unit *u = m->units[i];
+		int64_t end[UNIT_MAX_FLATS] = {0};
+		if (u->index != i)
+			verify_fail(v, NULL, "unit %s is number %d but says %d", u->name, i, u->index);
+		for (int k = 0; k < u->n_params; k++)
+			check_member(v, u, u->params[k], end);
+	}
+	for (int i = 0; i < m->n_symbols && m->level >= LEVEL_SHARD; i++)
+		if (m->symbols[i]->kind == SYM_PARAM && !m->symbols[i]->unit)
+			verify_fail(v, NULL, "parameter \"%s\" has no unit at level SHARD", m->symbols[i]->name);
+}
+
+/* ---- gathered values ---- */
+
+typedef enum { NOT_WAITED, READABLE, RELEASED } Life;
+
+typedef struct Program {
+	Verify *v;
+	const Value **root;  /* by Value.id: the gathered flat that it shows, NULL = none */
+	Life *life;          /* by Value.id: of async values and flats */
+	bool *gaps, *reduced; /* by unit */
+	int64_t seq;
+} Program;
+
+static void read_gathered(Program *p, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *x = op_in(op, i), *root = x ? p->root[x->id] : NULL;
+		if (root && p->life[root->id] == RELEASED)
+			verify_fail(p->v, op, "operand %d lies in %%%s, which was resharded before", i + 1, root->name);
+		if (root && op_info[op->kind].flags & VIEW)
+			p->root[op->out[0]->id] = root;
+	}
+}
+
+static void end_wait(Program *p, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *async = op_in(op, i), *now = op->out[i];
+		if (p->life[async->id] != NOT_WAITED)
+			verify_fail(p->v, op, "%%%s is waited for twice", async->name);
+		p->life[async->id] = RELEASED;
+		p->life[now->id] = READABLE;
+		p->root[now->id] = now->type.kind == TYPE_FLAT ? now : NULL;
+	}
+}
+
+static void end_gathered(Program *p, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++)
+		p->life[op_in(op, i)->id] = RELEASED;
+}
+
+static bool is_reduce(OpKind kind)
+{
+	return kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE || kind == OP_REDUCE;
+}
+
+static void check_collective(Program *p, const Op *op)
+{
+	if (is_reduce(op->kind)) {
+		int u = op->unit->index;
+		if (!p->gaps[u])
+			verify_fail(p->v, op, "the gaps of the unit's gradient were not zeroed before");
+		if (p->reduced[u])
+			verify_fail(p->v, op, "the unit's gradient is reduced twice");
+		p->reduced[u] = true;
+	}
+	if (p->v->m->level < LEVEL_PLAN)
+		return;
+	int64_t seq = attr_get_int(op->attrs, "seq", 0);
+	if (seq != p->seq + 1 || !attr_find(op->attrs, "stream"))
+		verify_fail(p->v, op, "collectives are numbered from 1 in order and have a stream; this one has seq %lld "
+			"after %lld", (long long)seq, (long long)p->seq);
+	p->seq = seq;
+}
+
+static void step(Program *p, const Op *op)
+{
+	unsigned flags = op_info[op->kind].flags;
+	read_gathered(p, op);
+	if (flags & COMM)
+		check_collective(p, op);
+	if (op->kind == OP_WAIT)
+		end_wait(p, op);
+	else if (op->kind == OP_RESHARD)
+		end_gathered(p, op);
+	else if (op->kind == OP_ZERO_GAPS)
+		p->gaps[op->unit->index] = true;
+}
+
+/* At the program's end: whatever is still in flight or still gathered was forgotten. */
+static void check_end(Program *p, const Op *op)
+{
+	for (int i = 0; i < op->n_out; i++) {
+		const Value *x = op->out[i];
+		bool gathered = op->kind == OP_WAIT && p->root[x->id] == x && op_in(op, i)->op->kind == OP_ALL_GATHER;
+		if (op_info[op->kind].flags & COMM && x->type.kind != TYPE_TENSOR && p->life[x->id] == NOT_WAITED)
+			verify_fail(p->v, op, "%%%s is never waited for", x->name);
+		if (gathered && p->life[x->id] != RELEASED)
+			verify_fail(p->v, op, "%%%s is never resharded", x->name);
+	}
+}
+
+static void check_program(Verify *v, SectionKind first, SectionKind last)
+{
+	const Module *m = v->m;
+	Program p = {.v = v, .root = NEW_N(v->arena, const Value *, MAX(m->n_values, 1))};
+	p.life = NEW_N(v->arena, Life, MAX(m->n_values, 1));
+	p.gaps = NEW_N(v->arena, bool, MAX(m->n_units, 1));
+	p.reduced = NEW_N(v->arena, bool, MAX(m->n_units, 1));
+	for (int s = (int)first; s <= (int)last; s++)
+		IR_FOR_OPS(m, s, op)
+			step(&p, op);
+	for (int s = (int)first; s <= (int)last; s++)
+		IR_FOR_OPS(m, s, op)
+			check_end(&p, op);
+}
+
+void verify_sharding(Verify *v)
+{
+	if (v->m->level < LEVEL_SHARD)
+		return;
+	check_program(v, SEC_FORWARD, SEC_UPDATE);
+	check_program(v, SEC_EVAL, SEC_EVAL);
+}
