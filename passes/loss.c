@@ -443,6 +443,8 @@ static void report(Loss *l, SectionKind s, Value *sum, Value *weight, bool mean)
 {
 	Builder b = l->b;
 	b.section = s;
+	if (s == SEC_EVAL)
+		b.loc = loc_with_role(l->m, b.loc, "eval");
 	sum = ir_cast(&b, sum, DT_F32);
 	weight = ir_cast(&b, weight, DT_F32);
 	Attr *attrs = attr_int(l->m, attr_int(l->m, NULL, "mean", mean), "n", mean ? 1 : l->n);
@@ -453,6 +455,7 @@ static void report_eval(Loss *l, const PtrMap *copy)
 {
 	Builder b = l->b;
 	b.section = SEC_EVAL;
+	b.loc = loc_with_role(l->m, b.loc, "eval");
 	report(l, SEC_EVAL, ptrmap_get(copy, l->sum), ptrmap_get(copy, l->weight), l->mean);
 	if (l->labels) {
 		Value *in[] = {ptrmap_get(copy, l->logits), ptrmap_get(copy, l->labels)};
@@ -490,7 +493,8 @@ static bool attach(Loss *l, Arena *scratch)
 	Op *output = kind ? choose_output(l) : NULL;
 	if (!output)
 		return false;
-	l->b = (Builder){.m = m, .section = SEC_FORWARD, .loc = loc_with_role(m, op_in(output, 0)->op->loc, "loss")};
+	const Loc *loc = op_in(output, 0)->op->loc;
+	l->b = (Builder){.m = m, .section = SEC_FORWARD, .loc = loc_new(m, loc->node, loc->onnx, "", "loss")};
 	if (!kind->build(l, output))
 		return false;
 	PtrMap *copy = loss_clone_eval(m, scratch, false);
