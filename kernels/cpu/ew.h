@@ -150,8 +150,8 @@ EW float ew_erf_f32(float x)
 EW float ew_trig(float x, int32_t shift)
 {
 	double n = rint((double)x * 0.63661977236758138);
-	double r64 = EW_FMAD(n, -1.5707963267948966, (double)x);
-	r64 = EW_FMAD(n, -6.123233995736766e-17, r64);
+	double r64 = EW_FMAD(n, -1.57079632673412561, (double)x); /* 33 bits: n times it is exact */
+	r64 = EW_FMAD(n, -6.0771005065061922e-11, r64);
 	float r = (float)r64, s = r * r;
 	int32_t k = (int32_t)n + shift;
 	float p = 2.71686918e-06f;

@@ -1,0 +1,73 @@
+/* tests/unit/kernel_cases.h: what the kernel tests share.  A case is a function named case_<op>; the table in
+ * test_kernels.c asks for one per row of kernels/kernels.def. */
+#ifndef SHARDC_KERNEL_CASES_H
+#define SHARDC_KERNEL_CASES_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+#include "kernels/work.h"
+#include "tests/unit/unit.h"
+
+#define KERNEL(op, types, work) void case_##op(void);
+#include "kernels/kernels.def"
+
+/* Buffers live until the test of the row ends; values are reproducible, uniform in [lo, hi). */
+void *case_alloc(int64_t bytes);
+float *case_floats(int64_t n, double lo, double hi);
+double *case_doubles(int64_t n);
+int64_t *case_ids(int64_t n, int64_t below);
+int64_t case_random(int64_t below);
+/* Norm of the difference over the norm of want at most tol; says the name, the error and the sizes. */
+void case_close(const char *name, const float *got, const double *want, int64_t n, double tol);
+void case_close64(const char *name, const double *got, const double *want, int64_t n, double tol);
+void case_equal(const char *name, const void *got, const void *want, int64_t bytes);
+void case_true(bool ok, const char *name);
+
+/* bad input reported by kernels since the last call */
+int case_bad_inputs(void);
+
+/* Runs body for 1, 2 and 3 threads and wants equal bits of out (bytes). */
+#define CASE_SAME_BITS(name, out, bytes, body) do { \
+	void *first_ = case_alloc(bytes); \
+	for (int threads_ = 1; threads_ <= 3; threads_++) { \
+		case_threads(threads_); \
+		body; \
+		if (threads_ == 1) \
+			memcpy(first_, (out), (size_t)(bytes)); \
+		else \
+			case_equal(name ": bits change with the number of threads", (out), first_, (bytes)); \
+	} \
+	case_threads(2); \
+} while (0)
+void case_threads(int n);
+
+static inline int64_t case_numel(int rank, const int64_t *dim)
+{
+	int64_t n = 1;
+	for (int i = 0; i < rank; i++)
+		n *= dim[i];
+	return n;
+}
+
+static inline void case_unravel(int64_t i, int rank, const int64_t *dim, int64_t *at)
+{
+	for (int d = rank - 1; d >= 0; d--) {
+		at[d] = i % dim[d];
+		i /= dim[d];
+	}
+}
+
+static inline int64_t case_ravel(int rank, const int64_t *dim, const int64_t *at)
+{
+	int64_t o = 0;
+	for (int d = 0; d < rank; d++)
+		o = o * dim[d] + at[d];
+	return o;
+}
+
+#endif

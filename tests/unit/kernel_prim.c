@@ -1,0 +1,367 @@
+/* tests/unit/kernel_prim.c: matrix products, convolutions, packing and pooling against plain loops. */
+#include "kernels/layouts.h"
+#include "tests/unit/kernel_cases.h"
+
+/* ---- matmul ---- */
+
+typedef struct Product {
+	int64_t m, n, k;
+	bool ta, tb, bias;
+	int n_batch;
+	int64_t batch[2], bcast_a, bcast_b; /* bit i: operand is broadcast along batch dim i */
+} Product;
+
+static KMatmulDesc product_desc(const Product *p, KDType t)
+{
+	KMatmulDesc d = {.dtype = t, .m = p->m, .n = p->n, .k = p->k, .ta = p->ta, .tb = p->tb, .bias = p->bias,
+		.n_batch = p->n_batch, .work_bytes = K_GEMM_WORK};
+	int64_t a = p->m * p->k, b = p->k * p->n;
+	for (int i = p->n_batch - 1; i >= 0; i--) {
+		d.batch[i] = p->batch[i];
+		d.sa[i] = p->bcast_a >> i & 1 ? 0 : a;
+		d.sb[i] = p->bcast_b >> i & 1 ? 0 : b;
+		a *= d.sa[i] ? p->batch[i] : 1;
+		b *= d.sb[i] ? p->batch[i] : 1;
+	}
+	return d;
+}
+
+static void product_want(const KMatmulDesc *d, double *y, const float *a, const float *b, const float *bias)
+{
+	int64_t count = case_numel(d->n_batch, d->batch), at[6];
+	for (int64_t c = 0; c < count; c++) {
+		const float *pa = a, *pb = b;
+		case_unravel(c, d->n_batch, d->batch, at);
+		for (int i = 0; i < d->n_batch; i++)
+			pa += at[i] * d->sa[i], pb += at[i] * d->sb[i];
+		for (int64_t i = 0; i < d->m; i++)
+			for (int64_t j = 0; j < d->n; j++) {
+				double s = bias ? bias[j] : 0;
+				for (int64_t k = 0; k < d->k; k++)
+					s += (double)pa[d->ta ? k * d->m + i : i * d->k + k] * pb[d->tb ? j * d->k + k : k * d->n + j];
+				y[(c * d->m + i) * d->n + j] = s;
+			}
+	}
+}
+
+static const Product products[] = {
+	{.m = 33, .n = 47, .k = 65}, {.m = 33, .n = 47, .k = 65, .ta = 1}, {.m = 33, .n = 47, .k = 65, .tb = 1},
+	{.m = 33, .n = 47, .k = 65, .ta = 1, .tb = 1}, {.m = 1, .n = 1, .k = 1}, {.m = 1, .n = 300, .k = 17, .bias = 1},
+	{.m = 130, .n = 5, .k = 400, .tb = 1, .bias = 1}, {.m = 7, .n = 9, .k = 0, .bias = 1}, {.m = 0, .n = 9, .k = 3},
+	{.m = 64, .n = 128, .k = 256, .bias = 1}, {.m = 200, .n = 64, .k = 300, .ta = 1},
+	{.m = 9, .n = 17, .k = 21, .n_batch = 2, .batch = {3, 5}},
+	{.m = 9, .n = 17, .k = 21, .n_batch = 2, .batch = {3, 5}, .bcast_b = 3, .bias = 1},
+	{.m = 9, .n = 17, .k = 21, .tb = 1, .n_batch = 2, .batch = {3, 5}, .bcast_b = 2},
+	{.m = 9, .n = 17, .k = 21, .ta = 1, .n_batch = 2, .batch = {3, 5}, .bcast_a = 1, .bias = 1},
+	{.m = 9, .n = 17, .k = 21, .n_batch = 2, .batch = {3, 5}, .bcast_a = 2, .bcast_b = 1},
+	{.m = 60, .n = 70, .k = 30, .ta = 1, .tb = 1, .n_batch = 1, .batch = {6}, .bcast_a = 1},
+};
+
+void case_matmul(void)
+{
+	for (size_t c = 0; c < sizeof products / sizeof *products; c++)
+		for (int cap = 0; cap < 2; cap++) { /* with scratch and without */
+			KMatmulDesc d = product_desc(&products[c], K_F32);
+			d.work_bytes = cap ? 0 : d.work_bytes;
+			int64_t count = case_numel(d.n_batch, d.batch), ny = count * d.m * d.n;
+			float *a = case_floats(count * d.m * d.k, -1, 1), *b = case_floats(count * d.k * d.n, -1, 1);
+			float *bias = d.bias ? case_floats(d.n, -1, 1) : NULL, *y = case_alloc(ny * 4);
+			double *want = case_doubles(ny);
+			void *work = case_alloc(d.work_bytes);
+			KPrim *p = k_matmul_create(&d);
+			case_true(strncmp(k_prim_impl(p), "ref", 3) != 0 && k_prim_work(p) <= d.work_bytes, k_prim_impl(p));
+			for (int run = 0; run < 2; run++)
+				k_matmul_run(p, y, a, b, bias, work);
+			k_prim_free(p);
+			product_want(&d, want, a, b, bias);
+			case_close("matmul", y, want, ny, 1e-6 * sqrt((double)d.k + 1));
+		}
+	int64_t ia[6] = {1, -2, 3, 4, 5, -6}, ib[6] = {7, 8, 9, 1, 2, 3}, iy[4];
+	KPrim *p = k_matmul_create(&(KMatmulDesc){.dtype = K_I64, .m = 2, .n = 2, .k = 3, .tb = true});
+	k_matmul_run(p, iy, ia, ib, NULL, NULL);
+	k_prim_free(p);
+	case_true(iy[0] == 18 && iy[1] == 6 && iy[2] == 14 && iy[3] == -4, "matmul i64");
+	double da[2] = {1.5, 2}, db[2] = {4, 0.25}, bias = 1, dy;
+	p = k_matmul_create(&(KMatmulDesc){.dtype = K_F64, .m = 1, .n = 1, .k = 2, .bias = true});
+	k_matmul_run(p, &dy, da, db, &bias, NULL);
+	k_prim_free(p);
+	case_true(dy == 7.5, "matmul f64");
+}
+
+/* ---- convolution ---- */
+
+typedef struct Conv { int rank; int64_t n, c, o, group, in[3], kernel[3], stride[3], dilation[3], pad[3], end[3]; } Conv;
+static const Conv convs[] = {
+	{2, 2, 3, 16, 1, {13, 11}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+	{2, 2, 16, 24, 1, {9, 10}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}},
+	{2, 1, 3, 8, 1, {20, 23}, {7, 7}, {2, 2}, {1, 1}, {3, 3}, {3, 3}},
+	{2, 2, 20, 33, 1, {7, 6}, {1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}},
+	{2, 2, 20, 33, 1, {7, 6}, {1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}},
+	{2, 2, 32, 32, 32, {9, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+	{2, 2, 20, 20, 20, {9, 8}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}},
+	{2, 2, 12, 18, 6, {9, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+	{2, 2, 32, 64, 2, {9, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+	{2, 1, 5, 10, 5, {6, 6}, {3, 3}, {1, 1}, {1, 1}, {0, 0}, {0, 0}},
+	{2, 1, 6, 7, 1, {12, 14}, {3, 2}, {1, 2}, {2, 3}, {2, 1}, {1, 0}},
+	{2, 3, 1, 16, 1, {8, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+	{1, 2, 6, 9, 1, {31}, {5}, {2}, {1}, {2}, {3}},
+	{1, 2, 16, 16, 1, {31}, {1}, {1}, {1}, {0}, {0}},
+	{1, 2, 16, 32, 16, {31}, {4}, {1}, {1}, {3}, {0}},
+	{3, 1, 4, 6, 1, {5, 6, 7}, {3, 2, 3}, {1, 2, 1}, {1, 1, 1}, {1, 0, 1}, {1, 1, 1}},
+	{3, 1, 16, 16, 1, {5, 4, 6}, {1, 3, 3}, {1, 1, 1}, {1, 1, 2}, {0, 1, 2}, {0, 1, 2}},
+};
+enum { N_CONVS = sizeof convs / sizeof *convs };
+
+static KConvDesc conv_desc(const Conv *c, int layout, bool bias)
+{
+	KConvDesc d = {.dtype = K_F32, .rank = c->rank, .n = c->n, .c = c->c, .o = c->o, .group = c->group,
+		.layout = layout, .bias = bias};
+	int64_t w[5] = {c->o, c->c / c->group};
+	for (int i = 0; i < c->rank; i++) {
+		d.in[i] = c->in[i];
+		w[2 + i] = d.kernel[i] = c->kernel[i];
+		d.stride[i] = c->stride[i];
+		d.dilation[i] = c->dilation[i];
+		d.pad[i] = c->pad[i];
+		d.pad_end[i] = c->end[i];
+		d.out[i] = (c->in[i] + c->pad[i] + c->end[i] - c->dilation[i] * (c->kernel[i] - 1) - 1) / c->stride[i] + 1;
+	}
+	KShape ws = {2 + c->rank, w, 4};
+	d.work_bytes = kwork_conv(&(KWorkArgs){.in = {ws, ws}, .group = c->group});
+	return d;
+}
+
+static int64_t image_at(const KConvDesc *d, int64_t n, int64_t channel, int64_t c, int64_t at, const int64_t *spatial)
+{
+	int64_t s = case_numel(d->rank, spatial);
+	return d->layout ? (n * s + at) * c + channel : (n * c + channel) * s + at;
+}
+
+/* Calls visit for every product of an input and a weight element in an output element. */
+static void conv_visit(const KConvDesc *d, void (*visit)(void *, int64_t y, int64_t x, int64_t w), void *context)
+{
+	int64_t ig = d->c / d->group, og = d->o / d->group, ks = case_numel(d->rank, d->kernel), q[3], k[3];
+	for (int64_t n = 0; n < d->n; n++)
+		for (int64_t o = 0; o < d->o; o++)
+			for (int64_t i = 0; i < ig; i++)
+				for (int64_t qi = 0; qi < case_numel(d->rank, d->out); qi++)
+					for (int64_t ki = 0; ki < ks; ki++) {
+						bool inside = true;
+						case_unravel(qi, d->rank, d->out, q);
+						case_unravel(ki, d->rank, d->kernel, k);
+						for (int r = 0; r < d->rank; r++) {
+							q[r] = q[r] * d->stride[r] + k[r] * d->dilation[r] - d->pad[r];
+							inside &= q[r] >= 0 && q[r] < d->in[r];
+						}
+						if (inside)
+							visit(context, image_at(d, n, o, d->o, qi, d->out), image_at(d, n, o / og * ig + i,
+								d->c, case_ravel(d->rank, d->in, q), d->in), (o * ig + i) * ks + ki);
+					}
+}
+
+typedef struct Visit { double *to; const float *a, *b; } Visit;
+static void visit_y(void *v, int64_t y, int64_t x, int64_t w)
+{
+	Visit *c = v;
+	c->to[y] += (double)c->a[x] * c->b[w];
+}
+static void visit_x(void *v, int64_t y, int64_t x, int64_t w)
+{
+	Visit *c = v;
+	c->to[x] += (double)c->a[y] * c->b[w];
+}
+static void visit_w(void *v, int64_t y, int64_t x, int64_t w)
+{
+	Visit *c = v;
+	c->to[w] += (double)c->a[x] * c->b[y];
+}
+
+static void check_prim(const KPrim *p, const KConvDesc *d)
+{
+	case_true(strncmp(k_prim_impl(p), "ref", 3) != 0 && k_prim_work(p) <= d->work_bytes, k_prim_impl(p));
+}
+
+/* starve: only the kernels that need no scratch may run. */
+static void check_conv(int c, int layout, bool starve, int which)
+{
+	KConvDesc d = conv_desc(&convs[c], layout, which != 2 && c % 2);
+	int64_t nx = d.n * d.c * case_numel(d.rank, d.in), ny = d.n * d.o * case_numel(d.rank, d.out);
+	int64_t nw = d.o * d.c / d.group * case_numel(d.rank, d.kernel);
+	float *x = case_floats(nx, -1, 1), *w = case_floats(nw, -1, 1), *dy = case_floats(ny, -1, 1), *bias = NULL;
+	int64_t n = which == 0 ? ny : which == 1 ? nx : nw, channels = which ? d.c : d.o;
+	float *got = case_alloc(n * 4);
+	double *want = case_doubles(n);
+	void *work;
+	d.work_bytes = starve ? 0 : d.work_bytes;
+	work = case_alloc(d.work_bytes);
+	if (d.bias) {
+		bias = case_floats(channels, -1, 1);
+		for (int64_t i = 0; i < n; i++)
+			want[i] = bias[layout ? i % channels
+				: i / case_numel(d.rank, which ? d.in : d.out) % channels];
+	}
+	KPrim *p = which == 0 ? k_conv_create(&d) : which == 1 ? k_conv_grad_x_create(&d) : k_conv_grad_w_create(&d);
+	check_prim(p, &d);
+	for (int run = 0; run < 2; run++)
+		if (which == 0)
+			k_conv_run(p, got, x, w, bias, work);
+		else if (which == 1)
+			k_conv_grad_x_run(p, got, dy, w, bias, work);
+		else
+			k_conv_grad_w_run(p, got, x, dy, work);
+	conv_visit(&d, which == 0 ? visit_y : which == 1 ? visit_x : visit_w,
+		&(Visit){want, which == 1 ? dy : x, which == 2 ? dy : w});
+	char name[128];
+	snprintf(name, sizeof name, "conv %d of case %d, layout %d, %s", which, c, layout, k_prim_impl(p));
+	case_close(name, got, want, n, 3e-6);
+	k_prim_free(p);
+}
+
+static void check_convs(int which)
+{
+	for (int c = 0; c < N_CONVS; c++)
+		for (int layout = 0; layout < 2; layout++)
+			for (int starve = 0; starve < 2; starve++)
+				check_conv(c, layout, starve, which);
+}
+
+void case_conv(void) { check_convs(0); }
+void case_conv_grad_x(void) { check_convs(1); }
+void case_conv_grad_w(void) { check_convs(2); }
+
+/* A packed copy must give what the plain weights give. */
+void case_pack(void)
+{
+	static const Conv shapes[] = {
+		{2, 2, 32, 48, 1, {9, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+		{2, 2, 3, 20, 1, {9, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
+		{2, 2, 40, 40, 40, {9, 8}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}}};
+	for (int c = 0; c < 3; c++)
+		for (int use = 0; use < 2; use++) {
+			KConvDesc d = conv_desc(&shapes[c], 1, false);
+			int64_t og = d.o / d.group, ig = d.c / d.group;
+			const KLayout *l = klayout_choose((KConvUse)use, d.group, og, ig, __builtin_cpu_supports("avx512f") ? 64 : 32);
+			int64_t nx = d.n * d.c * case_numel(2, d.in), ny = d.n * d.o * case_numel(2, d.out);
+			float *a = case_floats(use ? ny : nx, -1, 1), *w = case_floats(d.o * ig * 9, -1, 1);
+			float *plain = case_alloc((nx > ny ? nx : ny) * 4), *packed = case_alloc((nx > ny ? nx : ny) * 4);
+			float *wp = case_alloc(klayout_numel(l, d.group, og, ig, 9) * 4), *work = case_alloc(d.work_bytes);
+			double *want = case_doubles(use ? nx : ny);
+			k_pack_f32(wp, w, l->name, og, ig, 9, d.group);
+			for (int with = 0; with < 2; with++) {
+				d.w_layout = with ? l->name : NULL;
+				KPrim *p = use ? k_conv_grad_x_create(&d) : k_conv_create(&d);
+				(use ? k_conv_grad_x_run : k_conv_run)(p, with ? packed : plain, a, with ? wp : w, NULL, work);
+				k_prim_free(p);
+			}
+			conv_visit(&d, use ? visit_x : visit_y, &(Visit){want, a, w});
+			case_close("conv of plain weights", plain, want, use ? nx : ny, 3e-6);
+			case_close(l->name, packed, want, use ? nx : ny, 3e-6);
+		}
+}
+
+/* ---- pooling ---- */
+
+static const KPool pools[] = {
+	{.rank = 2, .n = 2, .c = 70, .in = {9, 11}, .out = {5, 6}, .kernel = {3, 3}, .stride = {2, 2}, .dilation = {1, 1},
+		.pad = {1, 1}, .pad_end = {1, 1}},
+	{.rank = 2, .n = 3, .c = 5, .in = {10, 9}, .out = {5, 4}, .kernel = {2, 2}, .stride = {2, 2}, .dilation = {1, 1}},
+	{.rank = 2, .n = 1, .c = 3, .in = {7, 7}, .out = {3, 4}, .kernel = {3, 2}, .stride = {2, 2}, .dilation = {1, 1},
+		.pad_end = {0, 0}, .extra = {0, 1}}, /* ceil mode */
+	{.rank = 1, .n = 2, .c = 4, .in = {12}, .out = {4}, .kernel = {3}, .stride = {2}, .dilation = {2}, .pad = {1}},
+	{.rank = 3, .n = 1, .c = 3, .in = {4, 5, 6}, .out = {4, 2, 3}, .kernel = {2, 3, 2}, .stride = {1, 2, 2},
+		.dilation = {1, 1, 1}, .pad = {1, 0, 0}, .pad_end = {0, 0, 0}},
+};
+enum { N_POOLS = sizeof pools / sizeof *pools };
+
+/* Input position of kernel position k at output q, -1 outside; *counts: an average counts it. */
+static int64_t window(const KPool *p, int64_t q, int64_t k, bool *counts)
+{
+	int64_t qa[3], ka[3];
+	bool inside = true;
+	*counts = true;
+	case_unravel(q, p->rank, p->out, qa);
+	case_unravel(k, p->rank, p->kernel, ka);
+	for (int i = 0; i < p->rank; i++) {
+		qa[i] = qa[i] * p->stride[i] + ka[i] * p->dilation[i] - p->pad[i];
+		inside &= qa[i] >= 0 && qa[i] < p->in[i];
+		*counts &= qa[i] < p->in[i] + p->pad_end[i];
+	}
+	*counts = p->count_pad ? *counts : inside;
+	return inside ? case_ravel(p->rank, p->in, qa) : -1;
+}
+
+typedef struct Pooled { int64_t nx, ny; float *x, *y, *dy, *dx; int32_t *idx; double *avg, *davg, *max, *dmax; int32_t *want_idx; } Pooled;
+
+static int64_t pool_at(const KPool *p, int64_t n, int64_t c, int64_t at, const int64_t *spatial)
+{
+	int64_t s = case_numel(p->rank, spatial);
+	return p->layout ? (n * s + at) * p->c + c : (n * p->c + c) * s + at;
+}
+
+static Pooled pool_want(const KPool *p)
+{
+	Pooled r = {.nx = p->n * p->c * case_numel(p->rank, p->in), .ny = p->n * p->c * case_numel(p->rank, p->out)};
+	int64_t qs = case_numel(p->rank, p->out), ks = case_numel(p->rank, p->kernel);
+	r.x = case_floats(r.nx, -1, 1);
+	r.dy = case_floats(r.ny, -1, 1);
+	r.y = case_alloc(r.ny * 4);
+	r.dx = case_alloc(r.nx * 4);
+	r.idx = case_alloc(r.ny * 4);
+	r.want_idx = case_alloc(r.ny * 4);
+	r.avg = case_doubles(r.ny);
+	r.max = case_doubles(r.ny);
+	r.davg = case_doubles(r.nx);
+	r.dmax = case_doubles(r.nx);
+	for (int64_t i = 0; i < p->n * p->c * qs; i++) {
+		int64_t n = i / qs / p->c, c = i / qs % p->c, q = i % qs, y = pool_at(p, n, c, q, p->out), best = -1, count = 0;
+		bool counts;
+		for (int64_t k = 0; k < ks; k++) {
+			int64_t at = window(p, q, k, &counts);
+			count += counts;
+			if (at >= 0)
+				r.avg[y] += r.x[pool_at(p, n, c, at, p->in)];
+			if (at >= 0 && (best < 0 || r.x[pool_at(p, n, c, at, p->in)] > r.x[pool_at(p, n, c, best, p->in)]))
+				best = at;
+		}
+		for (int64_t k = 0; k < ks; k++) {
+			int64_t at = window(p, q, k, &counts);
+			if (at >= 0)
+				r.davg[pool_at(p, n, c, at, p->in)] += (double)r.dy[y] / (double)count;
+		}
+		r.avg[y] /= (double)count;
+		r.want_idx[y] = (int32_t)best;
+		r.max[y] = r.x[pool_at(p, n, c, best, p->in)];
+		r.dmax[pool_at(p, n, c, best, p->in)] += r.dy[y];
+	}
+	return r;
+}
+
+static void check_pool(int which)
+{
+	for (int c = 0; c < N_POOLS; c++)
+		for (int flags = 0; flags < 4; flags++) {
+			KPool p = pools[c];
+			p.layout = flags & 1;
+			p.count_pad = flags & 2;
+			Pooled r = pool_want(&p);
+			if (which == 0) {
+				k_max_pool_f32(r.y, r.idx, r.x, &p);
+				case_close("max_pool", r.y, r.max, r.ny, 0);
+				case_equal("max_pool indices", r.idx, r.want_idx, r.ny * 4);
+			} else if (which == 1) {
+				k_max_pool_grad_f32(r.dx, r.dy, r.want_idx, &p);
+				case_close("max_pool_grad", r.dx, r.dmax, r.nx, 1e-6);
+			} else if (which == 2) {
+				k_avg_pool_f32(r.y, r.x, &p);
+				case_close("avg_pool", r.y, r.avg, r.ny, 1e-6);
+			} else {
+				k_avg_pool_grad_f32(r.dx, r.dy, &p);
+				case_close("avg_pool_grad", r.dx, r.davg, r.nx, 1e-6);
+			}
+		}
+}
+
+void case_max_pool(void) { check_pool(0); }
+void case_max_pool_grad(void) { check_pool(1); }
+void case_avg_pool(void) { check_pool(2); }
+void case_avg_pool_grad(void) { check_pool(3); }

@@ -1,0 +1,125 @@
+/* tests/unit/test_kernels.c: every kernel of kernels/kernels.def against plain f64 loops: odd shapes, both
+ * layouts, empty operands, equal bits for any number of threads.  A row without a case fails to link. */
+#include "tests/unit/kernel_cases.h"
+
+#include <stdarg.h>
+
+int omp_get_max_threads(void);
+void omp_set_num_threads(int n);
+
+static void *live[4096];
+static int n_live, bad_inputs;
+static uint64_t state = 1;
+
+void case_threads(int n) { omp_set_num_threads(n); }
+
+void *case_alloc(int64_t bytes)
+{
+	void *p = aligned_alloc(64, (size_t)(bytes + 127) / 64 * 64);
+	CU_ASSERT_FATAL(p != NULL && n_live < 4096);
+	memset(p, 0xA5, (size_t)(bytes + 127) / 64 * 64);
+	live[n_live++] = p;
+	return p;
+}
+
+static double uniform(void)
+{
+	state = state * 6364136223846793005u + 1442695040888963407u;
+	return (double)(state >> 11) / 9007199254740992.0;
+}
+
+int64_t case_random(int64_t below) { return (int64_t)(uniform() * (double)below); }
+
+float *case_floats(int64_t n, double lo, double hi)
+{
+	float *p = case_alloc(n * 4);
+	for (int64_t i = 0; i < n; i++)
+		p[i] = (float)(lo + (hi - lo) * uniform());
+	return p;
+}
+
+double *case_doubles(int64_t n)
+{
+	double *p = case_alloc(n * 8);
+	memset(p, 0, (size_t)n * 8);
+	return p;
+}
+
+int64_t *case_ids(int64_t n, int64_t below)
+{
+	int64_t *p = case_alloc(n * 8);
+	for (int64_t i = 0; i < n; i++)
+		p[i] = case_random(below);
+	return p;
+}
+
+static void close_enough(const char *name, double diff, double norm, int64_t n, double tol)
+{
+	char text[256];
+	double error = norm > 0 ? sqrt(diff / norm) : sqrt(diff);
+	snprintf(text, sizeof text, "%s: error %.3g over %lld elements, at most %.3g", name, error, (long long)n, tol);
+	UNIT_CHECK(error <= tol, text);
+}
+
+/* Equal infinities and NaNs count as no difference. */
+static void add_diff(double got, double want, double *diff, double *norm)
+{
+	if (got == want || (isnan(got) && isnan(want)))
+		*norm += isfinite(want) ? want * want : 0;
+	else
+		*diff += (got - want) * (got - want), *norm += want * want;
+}
+
+void case_close(const char *name, const float *got, const double *want, int64_t n, double tol)
+{
+	double diff = 0, norm = 0;
+	for (int64_t i = 0; i < n; i++)
+		add_diff(got[i], want[i], &diff, &norm);
+	close_enough(name, diff, norm, n, tol);
+}
+
+void case_close64(const char *name, const double *got, const double *want, int64_t n, double tol)
+{
+	double diff = 0, norm = 0;
+	for (int64_t i = 0; i < n; i++)
+		add_diff(got[i], want[i], &diff, &norm);
+	close_enough(name, diff, norm, n, tol);
+}
+
+void case_true(bool ok, const char *name) { UNIT_CHECK(ok, name); }
+
+void case_equal(const char *name, const void *got, const void *want, int64_t bytes)
+{
+	UNIT_CHECK(memcmp(got, want, (size_t)bytes) == 0, name);
+}
+
+int case_bad_inputs(void)
+{
+	int n = bad_inputs;
+	bad_inputs = 0;
+	return n;
+}
+
+static void count_bad_input(const char *fmt, ...) { (void)fmt; bad_inputs++; }
+
+static void cleanup(void)
+{
+	while (n_live)
+		free(live[--n_live]);
+	case_true(case_bad_inputs() == 0, "bad input was reported that no case expected");
+}
+
+#define KERNEL(op, types, work) static void test_##op(void) { state = 1; case_##op(); cleanup(); }
+#include "kernels/kernels.def"
+
+void case_elementwise(void);
+static void test_elementwise(void) { case_elementwise(); cleanup(); }
+
+void suite_kernels(void)
+{
+	CU_pSuite s = CU_add_suite("kernels", NULL, NULL);
+	k_bad_input = count_bad_input;
+#define KERNEL(op, types, work) CU_add_test(s, #op, test_##op);
+#include "kernels/kernels.def"
+	CU_add_test(s, "elementwise functions", test_elementwise);
+}
