@@ -1,0 +1,49 @@
+/* frontend/frontend.h: an exported ONNX model becomes a Module at level MODEL. */
+#ifndef SHARDC_FRONTEND_H
+#define SHARDC_FRONTEND_H
+
+#include "ir/ir.h"
+
+typedef enum { UNTIE_AUTO, UNTIE_ALL, UNTIE_NONE } UntieMode;
+/* NORM_AUTO: as the node says when inferring, else training (exporters do not state it reliably). */
+typedef enum { NORM_AUTO, NORM_TRAIN, NORM_FROZEN } NormMode;
+/* DROPOUT_AUTO: on when any node of the model says training_mode, then for all of them. */
+typedef enum { DROPOUT_AUTO, DROPOUT_ON, DROPOUT_OFF } DropoutMode;
+
+/* What the user chose; zero is the default of every field. */
+typedef struct FrontendOptions {
+	const char *const *binds;   /* "DIM=N" */
+	int n_binds;
+	const char *const *shapes;  /* "NAME=8x128" */
+	int n_shapes;
+	const char *const *consts;  /* inputs whose first axis is not the samples' */
+	int n_consts;
+	UntieMode untie;
+	NormMode bn;
+	bool bn_biased;             /* running variance as ONNX defines it; else unbiased for PyTorch's exports */
+	DropoutMode dropout;
+	bool infer;                 /* forward only: nodes mean what ONNX says, no input has a sample axis */
+} FrontendOptions;
+
+/* Reads the model at path.  The module's forward section holds inputs, parameters, buffers and data as
+ * symbols, and one `output` op per graph output.  Weights stay in their files (Symbol.src).  Reports all
+ * problems that it finds and returns NULL when there are any.  The module outlives nothing else. */
+Module *onnx_load(const char *path, const FrontendOptions *o, Diag *d);
+
+/* A tensor in memory, elements as in its dtype. */
+typedef struct HostTensor {
+	Type type;
+	const void *data;
+} HostTensor;
+
+/* Reads a serialised TensorProto (the ONNX backend tests' *.pb).  Data is copied into the arena. */
+bool onnx_tensor_load(const char *path, Arena *a, HostTensor *out, Diag *d);
+
+/* The contents of a symbol as its Source says, in the symbol's type: copied, permuted or filled. */
+bool source_load(const Module *m, const Symbol *s, Arena *a, HostTensor *out, Diag *d);
+
+/* element of a host tensor as f64 or int64 */
+double host_get_float(const HostTensor *t, int64_t i);
+int64_t host_get_int(const HostTensor *t, int64_t i);
+
+#endif

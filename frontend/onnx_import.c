@@ -1,0 +1,424 @@
+/* frontend/onnx_import.c: ONNX graph -> forward section.
+ *
+ * Nodes are imported in order, each by its row of onnx_ops.def; calls of model-local functions are inlined.
+ * What follows from literals alone is evaluated on the spot, so that shape arithmetic never reaches a pass.
+ * Refuses unknown opsets, ops without a row, names used before they are made, and what importers decline;
+ * an operand that failed poisons what depends on it silently, so that every problem is reported once. */
+#include "frontend/onnx_import.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const OnnxOp onnx_ops[] = {
+#undef ONNX_OP
+#define ONNX_OP(op, since, until, importer) {#op, since, until, import_##importer},
+#include "frontend/onnx_ops.def"
+};
+
+enum { MAX_DEPTH = 64 };
+
+static bool is_onnx_domain(const char *domain)
+{
+	return !domain || !*domain || !strcmp(domain, "ai.onnx");
+}
+
+/* ---- what is known at compile time ---- */
+
+static bool op_is_known(const Import *im, const Op *op)
+{
+	unsigned flags = op_info[op->kind].flags;
+	if (op->kind == OP_CONST || op->kind == OP_IOTA)
+		return true;
+	if (flags & (EFFECT | RNG | SYM | SRC))
+		return false;
+	for (int i = 0; i < op->n_in; i++)
+		if (op->in[i].value && !im->known[op->in[i].value->id])
+			return false;
+	return true;
+}
+
+static void mark_known(Import *im, const Op *op)
+{
+	while (im->m->n_values > im->cap_known)
+		im->known = arena_grow(im->arena, im->known, 1, &im->cap_known);
+	bool known = op_is_known(im, op);
+	for (int i = 0; i < op->n_out; i++)
+		im->known[op->out[i]->id] = known;
+}
+
+/* Marks the ops after `last`, the section's last op when the node began. */
+static void mark_new(Import *im, const Op *last)
+{
+	for (const Op *op = last ? last->next : im->m->first[SEC_FORWARD]; op; op = op->next)
+		mark_known(im, op);
+}
+
+Value *import_fold(Import *im, Value *v)
+{
+	if (!v || v == &im->m->poison || v->op->kind == OP_CONST || !im->known[v->id])
+		return v;
+	int64_t limit = dtype_is_float(v->type.dtype) ? LITERAL_FLOATS_MAX : LITERAL_MAX;
+	EvalTensor *t = type_numel(&v->type) > limit ? NULL : eval_constant(im->eval, v, 1 << 20);
+	if (!t)
+		return v;
+	Value *now = emit_literal(&im->b, t);
+	mark_known(im, now->op);
+	return now;
+}
+
+/* ---- names ---- */
+
+static OnnxValue *frame_find(const Frame *f, const char *name)
+{
+	for (; f; f = f->outer) {
+		OnnxValue *v = map_get(f->values, name);
+		if (v)
+			return v;
+	}
+	return NULL;
+}
+
+static void frame_define(Node *n, const char *name, Value *v)
+{
+	if (map_has(n->frame->values, name)) {
+		node_error(n, "result \"%s\" is made twice", str_escape(n->im->arena, ESCAPE_IR, name));
+		return;
+	}
+	OnnxValue *ov = NEW(n->im->arena, OnnxValue);
+	ov->v = v;
+	map_put(n->frame->values, name, ov);
+}
+
+/* Makes IR text readable: the first ONNX name of a result, without what TorchScript adds to it. */
+static void name_result(Import *im, Value *v, const char *name)
+{
+	const char *end = strstr(name, "_output_");
+	name += *name == '/';
+	if (*name)
+		ir_rename(im->m, v, end && end > name ? arena_strndup(im->arena, name, (size_t)(end - name)) : name);
+}
+
+static bool read_operand(Node *n, int i)
+{
+	const char *name = n->proto->input[i];
+	n->in[i] = NULL;
+	if (!*name)
+		return true;
+	OnnxValue *ov = frame_find(n->frame, name);
+	if (!ov) {
+		n->in[i] = &n->im->m->poison;
+		return node_error(n, "operand %d, \"%s\", is not made before this node: it is missing, or the graph has "
+			"a cycle", i, str_escape(n->im->arena, ESCAPE_IR, name));
+	}
+	n->in[i] = ov->w ? params_value(n->im, ov->w, ov->alias, n, i) : ov->v;
+	return true;
+}
+
+static void define_results(Node *n, bool good, const Op *last, int n_values)
+{
+	mark_new(n->im, last);
+	for (int i = 0; i < n->n_out; i++) {
+		const char *name = n->proto->output[i];
+		if (!*name)
+			continue;
+		Value *v = good ? n->out[i] : &n->im->m->poison;
+		if (!v) {
+			node_refuse(n, "its result %d is not supported", i);
+			v = &n->im->m->poison;
+		}
+		v = import_fold(n->im, v);
+		if (v->op && v->id >= n_values)
+			name_result(n->im, v, name);
+		frame_define(n, name, v);
+	}
+}
+
+/* ---- ops and functions ---- */
+
+static int64_t opset_of(const Import *im, const Frame *f, const char *domain)
+{
+	while (f && !f->function)
+		f = f->outer;
+	if (f) {
+		for (size_t i = 0; i < f->function->n_opset_import; i++) {
+			const Onnx__OperatorSetIdProto *o = f->function->opset_import[i];
+			if (is_onnx_domain(domain) ? is_onnx_domain(o->domain) : o->domain && !strcmp(o->domain, domain))
+				return o->version;
+		}
+	}
+	for (int i = 0; i < im->onnx->opsets.n; i++) {
+		const OnnxOpset *o = &im->onnx->opsets.at[i];
+		if (is_onnx_domain(domain) ? is_onnx_domain(o->domain) : !strcmp(o->domain, domain))
+			return o->version;
+	}
+	return 0;
+}
+
+static const char *function_key(Import *im, const char *domain, const char *name, const char *overload)
+{
+	return arena_printf(im->arena, "%s::%s::%s", is_onnx_domain(domain) ? "" : domain, name,
+		overload ? overload : "");
+}
+
+static bool run_importer(Node *n)
+{
+	const char *domain = n->proto->domain;
+	n->opset = opset_of(n->im, n->frame, domain);
+	if (!is_onnx_domain(domain))
+		return node_refuse(n, "domain \"%s\" is not ONNX's and no function of the model has this name", domain);
+	if (n->opset < 1 || n->opset > OPSET_MAX)
+		return false; /* reported once for the model or function */
+	const OnnxOp *row = map_get(n->im->rows, n->op);
+	if (!row)
+		return node_refuse(n, "there is no such op, or none that can be compiled");
+	for (; row < onnx_ops + COUNT_OF(onnx_ops) && !strcmp(row->op, n->op); row++)
+		if (row->since <= n->opset && n->opset <= row->until)
+			return row->import(n);
+	return node_refuse(n, "its meaning in this opset is not supported");
+}
+
+static bool call_function(Node *n, const Onnx__FunctionProto *fn)
+{
+	Import *im = n->im;
+	Frame f = {.caller = n->frame, .call = n->proto, .function = fn, .values = map_new(im->arena),
+		.prefix = n->name, .scope = n->scope, .depth = n->frame->depth + 1};
+	if (f.depth > MAX_DEPTH)
+		return node_error(n, "function \"%s\" calls itself, or calls nest deeper than %d", n->op, MAX_DEPTH);
+	if ((size_t)n->n_in > fn->n_input)
+		return node_error(n, "%d operands, function \"%s\" takes %zu", n->n_in, n->op, fn->n_input);
+	for (size_t i = 0; i < fn->n_input; i++) {
+		OnnxValue *v = NEW(im->arena, OnnxValue);
+		v->v = node_in(n, (int)i);
+		map_put(f.values, fn->input[i], v);
+	}
+	if (!import_nodes(im, &f, (int)fn->n_node, fn->node))
+		return false;
+	im->b.loc = loc_new(im->m, n->name, n->op, n->scope, "");
+	for (int i = 0; i < n->n_out && (size_t)i < fn->n_output; i++) {
+		OnnxValue *v = map_get(f.values, fn->output[i]);
+		if (!v)
+			return node_error(n, "function \"%s\" never makes its result \"%s\"", n->op, fn->output[i]);
+		n->out[i] = v->v;
+	}
+	return true;
+}
+
+bool import_graph(Node *n, Span bytes)
+{
+	Import *im = n->im;
+	OnnxGraph g = {0};
+	Frame f = {.outer = n->frame, .values = map_new(im->arena), .prefix = n->name, .scope = n->scope,
+		.depth = n->frame->depth + 1};
+	if (f.depth > MAX_DEPTH)
+		return node_error(n, "subgraphs nest deeper than %d", MAX_DEPTH);
+	if (!onnx_graph_walk(im->onnx, bytes, &g, im->d))
+		return false;
+	if (g.tensors.n)
+		return node_refuse(n, "its subgraph holds initializers");
+	if (!import_nodes(im, &f, g.nodes.n, g.nodes.at))
+		return false;
+	im->b.loc = loc_new(im->m, n->name, n->op, n->scope, "");
+	if (g.outputs.n < n->n_out)
+		return node_error(n, "its subgraph makes %d of %d results", g.outputs.n, n->n_out);
+	for (int i = 0; i < n->n_out; i++) {
+		const char *name = g.outputs.at[i]->name;
+		OnnxValue *v = name ? frame_find(&f, name) : NULL;
+		if (!v)
+			return node_error(n, "its subgraph never makes \"%s\"", name ? name : "");
+		n->out[i] = v->w ? params_value(im, v->w, v->alias, n, -1) : v->v;
+	}
+	return true;
+}
+
+/* ---- nodes ---- */
+
+static bool any_poison(const Node *n)
+{
+	for (int i = 0; i < n->n_in; i++)
+		if (n->in[i] == &n->im->m->poison)
+			return true;
+	return false;
+}
+
+/* Identity of an initializer is another name of it: how TorchScript writes merged tensors. */
+static bool import_alias(Node *n)
+{
+	if (strcmp(n->op, "Identity") || n->n_in != 1 || n->n_out != 1 || !*n->proto->input[0])
+		return false;
+	OnnxValue *of = frame_find(n->frame, n->proto->input[0]);
+	if (!of || !of->w || map_has(n->frame->values, n->proto->output[0]))
+		return false;
+	OnnxValue *v = NEW(n->im->arena, OnnxValue);
+	*v = *of;
+	v->alias = n->proto->output[0];
+	map_put(n->frame->values, v->alias, v);
+	return true;
+}
+
+static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *proto, int index)
+{
+	const char *op = proto->op_type ? proto->op_type : "";
+	Node n = {.im = im, .b = &im->b, .frame = frame, .proto = proto, .op = op,
+		.name = names_node(im, frame, proto, index), .scope = names_scope(im, frame, proto),
+		.n_in = (int)proto->n_input, .n_out = (int)proto->n_output};
+	const Op *last = im->m->last[SEC_FORWARD];
+	im->b.loc = loc_new(im->m, n.name, op, n.scope, "");
+	if (import_alias(&n))
+		return true;
+	n.in = NEW_N(im->arena, Value *, n.n_in + 1);
+	n.out = NEW_N(im->arena, Value *, n.n_out + 1);
+	for (int i = 0; i < n.n_in; i++)
+		read_operand(&n, i);
+	while (n.n_in && !n.in[n.n_in - 1])
+		n.n_in--;
+	mark_new(im, last);
+	last = im->m->last[SEC_FORWARD];
+	int n_values = im->m->n_values;
+	bool good = !any_poison(&n);
+	if (good) {
+		const Onnx__FunctionProto *fn =
+			map_get(im->functions, function_key(im, proto->domain, op, proto->overload));
+		good = fn ? call_function(&n, fn) : run_importer(&n);
+		im->b.name = NULL;
+	}
+	define_results(&n, good, last, n_values);
+	return good;
+}
+
+bool import_nodes(Import *im, const Frame *frame, int n, Onnx__NodeProto *const *nodes)
+{
+	for (int i = 0; i < n; i++)
+		import_node(im, frame, nodes[i], im->n_nodes++);
+	return true;
+}
+
+/* ---- the whole model ---- */
+
+static void index_tables(Import *im)
+{
+	im->rows = map_new(im->arena);
+	for (int i = COUNT_OF(onnx_ops) - 1; i >= 0; i--)
+		map_put(im->rows, onnx_ops[i].op, (void *)(uintptr_t)&onnx_ops[i]);
+	im->functions = map_new(im->arena);
+	for (int i = 0; i < im->onnx->functions.n; i++) {
+		const Onnx__FunctionProto *f = im->onnx->functions.at[i];
+		if (f->name)
+			map_put(im->functions, function_key(im, f->domain, f->name, f->overload),
+				(void *)(uintptr_t)f);
+	}
+}
+
+static void check_opset(Import *im, const char *where, const char *domain, int64_t version)
+{
+	if (is_onnx_domain(domain) && (version < 1 || version > OPSET_MAX))
+		diag_error(im->d, where, "opset %" PRId64 " is unknown; 1..%d are known", version, OPSET_MAX);
+}
+
+static void check_opsets(Import *im)
+{
+	const OnnxModel *onnx = im->onnx;
+	bool any = false;
+	for (int i = 0; i < onnx->opsets.n; i++) {
+		any = any || is_onnx_domain(onnx->opsets.at[i].domain);
+		check_opset(im, onnx->path, onnx->opsets.at[i].domain, onnx->opsets.at[i].version);
+	}
+	for (int i = 0; i < onnx->functions.n; i++) {
+		const Onnx__FunctionProto *f = onnx->functions.at[i];
+		const char *where = arena_printf(im->arena, "%s: function \"%s\"", onnx->path, f->name ? f->name : "");
+		for (size_t k = 0; k < f->n_opset_import; k++)
+			check_opset(im, where, f->opset_import[k]->domain, f->opset_import[k]->version);
+	}
+	if (!any && onnx->graph.nodes.n && !onnx->functions.n)
+		diag_error(im->d, onnx->path, "the model imports no opset of ONNX's own domain");
+}
+
+static bool says_training(const Import *im)
+{
+	const OnnxGraph *g = &im->onnx->graph;
+	for (int i = 0; i < g->nodes.n; i++) {
+		const Onnx__NodeProto *n = g->nodes.at[i];
+		if (n->op_type && !strcmp(n->op_type, "Dropout") && n->n_input > 2 && *n->input[2])
+			return true;
+	}
+	return false;
+}
+
+static void import_outputs(Import *im, const Frame *frame)
+{
+	OnnxGraph *g = &im->onnx->graph;
+	for (int i = 0; i < g->outputs.n; i++) {
+		const char *name = g->outputs.at[i]->name ? g->outputs.at[i]->name : "";
+		OnnxValue *ov = frame_find(frame, name);
+		const char *where = arena_printf(im->arena, "%s: output \"%s\"", im->onnx->path,
+			str_escape(im->arena, ESCAPE_IR, name));
+		if (!ov) {
+			diag_error(im->d, where, "no node makes it");
+			continue;
+		}
+		Node reader = {.im = im, .b = &im->b, .frame = frame, .op = "", .scope = ""};
+		im->b.loc = loc_new(im->m, "", "", "", "");
+		Value *v = ov->w ? params_value(im, ov->w, ov->alias, &reader, -1) : ov->v;
+		if (!v || v == &im->m->poison)
+			continue;
+		Symbol *s = ir_add_symbol(im->m, SYM_OUTPUT, name, v->type);
+		s->onnx = ir_intern(im->m, name);
+		im->b.sym = s;
+		ir_emit(&im->b, OP_OUTPUT, 1, &v, NULL);
+	}
+	if (!g->outputs.n)
+		diag_error(im->d, im->onnx->path, "the graph has no output");
+}
+
+/* What no effect needs is left behind by shape arithmetic and by results that nobody asked for. */
+static void drop_unused(Module *m)
+{
+	for (Op *op = m->last[SEC_FORWARD], *prev; op; op = prev) {
+		bool used = op_has_effect(op);
+		prev = op->prev;
+		for (int i = 0; i < op->n_out; i++)
+			used = used || op->out[i]->n_uses;
+		if (!used && op->kind != OP_INPUT)
+			ir_remove(m, op);
+	}
+}
+
+static Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, Diag *d)
+{
+	const char *slash = strrchr(onnx->path, '/'), *base = slash ? slash + 1 : onnx->path;
+	const char *dot = strrchr(base, '.');
+	Module *m = ir_module_new(dot && dot > base ? arena_strndup(a, base, (size_t)(dot - base)) : base);
+	Import im = {.m = m, .onnx = onnx, .o = o, .d = d, .arena = a, .refusals = map_new(a),
+		.weights = map_new(a), .batch = ptrmap_new(a)};
+	Frame top = {.values = map_new(a), .prefix = "", .scope = ""};
+	int before = d->errors;
+	m->file = ir_intern(m, onnx->path);
+	im.b = (Builder){.m = m, .section = SEC_FORWARD, .diag = d};
+	im.eval = eval_new(m, a);
+	eval_set_round(im.eval, true);
+	im.pytorch = !strncmp(onnx->producer, "pytorch", 7);
+	im.dropout = o->dropout == DROPOUT_ON || (o->dropout == DROPOUT_AUTO && says_training(&im));
+	index_tables(&im);
+	check_opsets(&im);
+	if (inputs_import(&im, &top)) {
+		params_classify(&im);
+		import_nodes(&im, &top, onnx->graph.nodes.n, onnx->graph.nodes.at);
+		refusals_report(&im);
+		import_outputs(&im, &top);
+		drop_unused(m);
+	}
+	if (d->errors == before)
+		return m;
+	ir_module_free(m);
+	return NULL;
+}
+
+Module *onnx_load(const char *path, const FrontendOptions *o, Diag *d)
+{
+	Arena *a = arena_new();
+	OnnxModel *onnx = onnx_model_open(path, a, d);
+	Module *m = onnx ? import_model(onnx, o, a, d) : NULL;
+	onnx_model_close(onnx);
+	arena_free(a);
+	return m;
+}

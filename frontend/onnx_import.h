@@ -1,0 +1,150 @@
+/* frontend/onnx_import.h: what the importers of ONNX ops share; inside frontend/ only. */
+#ifndef SHARDC_ONNX_IMPORT_H
+#define SHARDC_ONNX_IMPORT_H
+
+#include "frontend/onnx_file.h"
+
+typedef struct Weight Weight;
+
+/* What a name stands for in a graph.  Initializers become IR values at their first use. */
+typedef struct OnnxValue {
+	Value *v;
+	Weight *w;          /* an initializer, until then */
+	const char *alias;  /* other name of w: an exporter wrote Identity where it merged equal tensors */
+} OnnxValue;
+
+/* A graph or function body that is being imported. */
+typedef struct Frame {
+	const struct Frame *outer;           /* its values are visible too: of a subgraph */
+	const struct Frame *caller;          /* of a function body: resolves attribute references */
+	const Onnx__NodeProto *call;
+	const Onnx__FunctionProto *function;
+	Map *values;                         /* name -> OnnxValue */
+	const char *prefix, *scope;          /* of the names and scopes of nodes */
+	int depth;
+} Frame;
+
+typedef struct Import {
+	Module *m;
+	OnnxModel *onnx;
+	const FrontendOptions *o;
+	Diag *d;
+	Arena *arena;          /* freed after the import */
+	Builder b;
+	EvalEnv *eval;
+	Map *functions, *rows; /* "domain::name::overload" -> FunctionProto; op type -> OnnxOp */
+	Map *weights;          /* initializer name -> Weight */
+	Map *refusals;         /* op type and reason -> Refusal */
+	PtrMap *batch;         /* Value -> where its sample axis is (batch_axis.c) */
+	uint8_t *known;        /* by value id: follows from literals alone */
+	int cap_known;
+	int n_nodes, n_dropouts;
+	bool dropout;          /* Dropout nodes act */
+	bool pytorch;
+} Import;
+
+/* One node, seen by its importer: operands in, results out. */
+typedef struct Node {
+	Import *im;
+	Builder *b;
+	const Frame *frame;
+	const Onnx__NodeProto *proto;
+	const char *op, *name, *scope;
+	int64_t opset;
+	int n_in, n_out;      /* as written, absent ones at the end left out */
+	Value **in, **out;    /* in: NULL = absent */
+} Node;
+
+/* Fills n->out; false after node_error or node_refuse: the results are then poison. */
+typedef bool OnnxImporter(Node *n);
+typedef struct OnnxOp {
+	const char *op;
+	int since, until;     /* opsets with this meaning */
+	OnnxImporter *import;
+} OnnxOp;
+#define ONNX_OP(op, since, until, importer) OnnxImporter import_##importer;
+#include "frontend/onnx_ops.def"
+
+enum { OPSET_MAX = 28, LITERAL_MAX = 4096, LITERAL_FLOATS_MAX = 16 };
+
+/* ---- onnx_import.c ---- */
+
+bool import_nodes(Import *im, const Frame *frame, int n, Onnx__NodeProto *const *nodes);
+bool import_graph(Node *n, Span graph); /* a subgraph of n, in its frame; its outputs become n->out */
+/* Marks new values that follow from literals, and replaces small results by literals. */
+Value *import_fold(Import *im, Value *v);
+
+/* ---- onnx_node.c ---- */
+
+bool node_error(Node *n, const char *fmt, ...) PRINTF_LIKE(2, 3);  /* false */
+bool node_refuse(Node *n, const char *fmt, ...) PRINTF_LIKE(2, 3); /* false; summed over nodes */
+void refusals_report(Import *im);
+
+const Onnx__AttributeProto *node_attr(const Node *n, const char *name);
+bool node_has(const Node *n, const char *name);
+int64_t node_int(const Node *n, const char *name, int64_t otherwise);
+double node_float(const Node *n, const char *name, double otherwise);
+const char *node_str(const Node *n, const char *name, const char *otherwise);
+int node_ints(const Node *n, const char *name, const int64_t **out); /* their count, -1 when absent */
+/* axis in 0..rank-1 (rank included for slots between dims); -1 after an error */
+int node_axis(Node *n, int64_t axis, int rank);
+
+static inline Value *node_in(const Node *n, int i) { return i < n->n_in ? n->in[i] : NULL; }
+bool node_want(Node *n, int n_min, int n_max);             /* operand count */
+EvalTensor *node_known(Node *n, int i);                    /* NULL: not known at compile time */
+/* An integer operand that must be known.  A scalar is a list of one. */
+bool node_known_ints(Node *n, int i, const char *what, const int64_t **out, int *count);
+/* A list given as attribute (older opsets) or operand; absent = false without an error, count -1. */
+bool node_list(Node *n, const char *attr, int i, const int64_t **out, int *count);
+/* Sorted distinct axes in 0..rank-1; absent or empty = all when all_if_empty. */
+bool node_axes(Node *n, int i, int rank, int64_t *axes, int *count, bool *given);
+
+/* ---- building blocks ---- */
+
+Value *emit_float(Builder *b, const Value *like, double v); /* scalar of like's dtype */
+Value *emit_ints(Builder *b, int rank, const int64_t *dim, DType t, const int64_t *v);
+Value *emit_add(Builder *b, Value *x, Value *y);
+Value *emit_sub(Builder *b, Value *x, Value *y);
+Value *emit_mul(Builder *b, Value *x, Value *y);
+Value *emit_div(Builder *b, Value *x, Value *y);
+Value *emit_scale(Builder *b, Value *x, double v);          /* x itself for 1 */
+Value *emit_shift(Builder *b, Value *x, double v);          /* x + v */
+Value *emit_slice(Builder *b, Value *x, int axis, int64_t start, int64_t size, int64_t step);
+Value *emit_matmul(Builder *b, Value *x, Value *y, Value *bias, bool ta, bool tb);
+Value *emit_softmax(Builder *b, OpKind kind, Value *x, int axis);
+Value *emit_iota(Builder *b, DType t, int rank, const int64_t *dim, int axis, double start, double step);
+Value *emit_literal(Builder *b, const EvalTensor *t);
+Value *emit_swap_last(Builder *b, Value *x);                /* transposes the last two dims */
+Value *emit_move_axis(Builder *b, Value *x, int from, int to);
+Value *emit_concat(Builder *b, int n, Value *const *x, int axis);
+
+/* ---- onnx_params.c ---- */
+
+/* Makes an initializer known, before classification. */
+Weight *params_add(Import *im, const OnnxTensor *t);
+/* Finds the role of every initializer from its uses, before any node is imported. */
+void params_classify(Import *im);
+/* The value of initializer w as operand `input` of a node. */
+Value *params_value(Import *im, Weight *w, const char *alias, const Node *n, int input);
+/* A tensor that a Constant node holds.  in_file: its bytes lie in the model's file. */
+Value *params_constant(Import *im, const OnnxTensor *t, bool in_file);
+/* A parameter that the exporter dropped because all its elements were `fill`. */
+Value *params_restore(Node *n, const char *suffix, Type type, double fill);
+bool node_rewritten_by(const Node *n, const char *rule); /* an exporter's rewrite rule made this node */
+
+/* ---- onnx_names.c ---- */
+
+const char *names_scope(Import *im, const Frame *frame, const Onnx__NodeProto *node);
+const char *names_node(Import *im, const Frame *frame, const Onnx__NodeProto *node, int index);
+bool names_is_made_up(const char *name); /* by an exporter, not the framework's */
+
+/* ---- onnx_inputs.c ---- */
+
+bool inputs_import(Import *im, Frame *frame);
+
+/* ---- batch_axis.c ---- */
+
+/* The axis of v along which samples are counted, -1 when v has none or it was lost. */
+int batch_axis(Import *im, Value *v);
+
+#endif

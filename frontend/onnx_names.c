@@ -1,0 +1,95 @@
+/* frontend/onnx_names.c: the framework's names, recovered from what exporters leave behind.
+ *
+ * PyTorch's dynamo exporter writes the module path into metadata, the TorchScript exporter into node names:
+ * "/layer1/layer1.0/conv1/Conv" stands for module layer1.0.conv1. */
+#include "frontend/onnx_import.h"
+
+#include <ctype.h>
+#include <string.h>
+
+static const char *metadata(const Onnx__NodeProto *node, const char *key)
+{
+	for (size_t i = 0; i < node->n_metadata_props; i++)
+		if (node->metadata_props[i]->key && !strcmp(node->metadata_props[i]->key, key))
+			return node->metadata_props[i]->value;
+	return NULL;
+}
+
+bool node_rewritten_by(const Node *n, const char *rule)
+{
+	const char *rules = metadata(n->proto, "pkg.onnxscript.rewriter.rule_name");
+	return rules && strstr(rules, rule);
+}
+
+/* "['', 'h', 'h.0', 'linear']": the last entry is the operation, the one before it the module. */
+static const char *scope_of_list(Import *im, const char *list)
+{
+	const char *last = NULL, *before = NULL;
+	size_t n_last = 0, n_before = 0;
+	for (const char *s = strchr(list, '\''); s; s = strchr(s, '\'')) {
+		const char *end = strchr(s + 1, '\'');
+		if (!end)
+			break;
+		before = last;
+		n_before = n_last;
+		last = s + 1;
+		n_last = (size_t)(end - last);
+		s = end + 1;
+	}
+	return before ? arena_strndup(im->arena, before, n_before) : "";
+}
+
+/* Joins the parts of a path; a part that repeats the one before it and adds to it replaces it. */
+static const char *scope_of_path(Import *im, const char *path)
+{
+	Buf b = {0};
+	size_t n_last = 0;
+	const char *last = "";
+	for (const char *s = path + 1, *end; (end = strchr(s, '/')); s = end + 1) {
+		size_t n = (size_t)(end - s);
+		if (n > n_last && n_last && !memcmp(s, last, n_last) && s[n_last] == '.')
+			b.n -= n_last;
+		else if (b.n)
+			buf_put(&b, ".", 1);
+		buf_put(&b, s, n);
+		last = s;
+		n_last = n;
+	}
+	const char *scope = b.n ? arena_strndup(im->arena, b.at, b.n) : "";
+	buf_free(&b);
+	return scope;
+}
+
+const char *names_scope(Import *im, const Frame *frame, const Onnx__NodeProto *node)
+{
+	const char *list = metadata(node, "pkg.torch.onnx.name_scopes");
+	if (list)
+		return scope_of_list(im, list);
+	if (node->name && node->name[0] == '/')
+		return scope_of_path(im, node->name);
+	return frame->scope;
+}
+
+const char *names_node(Import *im, const Frame *frame, const Onnx__NodeProto *node, int index)
+{
+	const char *name = node->name && *node->name ? node->name : arena_printf(im->arena, "#%d", index);
+	return *frame->prefix ? arena_printf(im->arena, "%s/%s", frame->prefix, name) : name;
+}
+
+static bool all_digits(const char *s)
+{
+	for (; isdigit((unsigned char)*s); s++)
+		;
+	return !*s;
+}
+
+bool names_is_made_up(const char *name)
+{
+	static const char *const starts[] = {"onnx::", "Constant", "const", "/"};
+	for (int i = 0; i < COUNT_OF(starts); i++)
+		if (!strncmp(name, starts[i], strlen(starts[i])))
+			return true;
+	if (!strncmp(name, "val_", 4))
+		return all_digits(name + 4);
+	return all_digits(name);
+}

@@ -1,0 +1,194 @@
+/* frontend/onnx_node.c: what a node says: attributes, operands known at compile time, complaints.
+ *
+ * Attributes of nodes in function bodies may refer to attributes of the call; they are resolved here,
+ * through nested calls.  What is declined is collected by op and reason, so that one line tells of all. */
+#include "frontend/onnx_import.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- complaints ---- */
+
+bool node_error(Node *n, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	diag_error(n->im->d, loc_where(n->im->m, n->b->loc), "%s", arena_vprintf(n->im->arena, fmt, ap));
+	va_end(ap);
+	return false;
+}
+
+typedef struct Refusal {
+	const char *op, *reason, *first;
+	int64_t opset;
+	int count;
+} Refusal;
+
+bool node_refuse(Node *n, const char *fmt, ...)
+{
+	Import *im = n->im;
+	va_list ap;
+	va_start(ap, fmt);
+	const char *reason = arena_vprintf(im->arena, fmt, ap);
+	va_end(ap);
+	const char *key = arena_printf(im->arena, "%s\n%s", n->op, reason);
+	Refusal *r = map_get(im->refusals, key);
+	if (!r) {
+		r = NEW(im->arena, Refusal);
+		*r = (Refusal){.op = arena_strdup(im->arena, n->op), .reason = reason, .first = n->name,
+			.opset = n->opset};
+		map_put(im->refusals, key, r);
+	}
+	r->count++;
+	return false;
+}
+
+void refusals_report(Import *im)
+{
+	for (int i = 0; i < map_count(im->refusals); i++) {
+		const Refusal *r = map_get(im->refusals, map_key(im->refusals, i));
+		diag_error(im->d, im->m->file, "refused: %d x %s (opset %" PRId64 "), first at node \"%s\": %s",
+			r->count, r->op, r->opset, str_escape(im->arena, ESCAPE_IR, r->first), r->reason);
+	}
+}
+
+/* ---- attributes ---- */
+
+static const Onnx__AttributeProto *find_attr(size_t n, Onnx__AttributeProto *const *list, const char *name)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!strcmp(list[i]->name, name))
+			return list[i];
+	return NULL;
+}
+
+static const Onnx__AttributeProto *resolve(const Frame *f, const Onnx__NodeProto *node, const char *name)
+{
+	const Onnx__AttributeProto *a = find_attr(node->n_attribute, node->attribute, name);
+	while (a && a->ref_attr_name && *a->ref_attr_name && f) {
+		const char *ref = a->ref_attr_name;
+		while (f && !f->function)
+			f = f->outer;
+		if (!f)
+			return NULL;
+		a = find_attr(f->call->n_attribute, f->call->attribute, ref);
+		if (!a)
+			return find_attr(f->function->n_attribute_proto, f->function->attribute_proto, ref);
+		f = f->caller;
+	}
+	return a;
+}
+
+const Onnx__AttributeProto *node_attr(const Node *n, const char *name)
+{
+	return resolve(n->frame, n->proto, name);
+}
+
+bool node_has(const Node *n, const char *name)
+{
+	return node_attr(n, name);
+}
+
+int64_t node_int(const Node *n, const char *name, int64_t otherwise)
+{
+	const Onnx__AttributeProto *a = node_attr(n, name);
+	return a && a->has_i ? a->i : otherwise;
+}
+
+double node_float(const Node *n, const char *name, double otherwise)
+{
+	const Onnx__AttributeProto *a = node_attr(n, name);
+	return a && a->has_f ? (double)a->f : otherwise;
+}
+
+const char *node_str(const Node *n, const char *name, const char *otherwise)
+{
+	const Onnx__AttributeProto *a = node_attr(n, name);
+	return a && a->has_s ? arena_strndup(n->im->arena, (const char *)a->s.data, a->s.len) : otherwise;
+}
+
+int node_ints(const Node *n, const char *name, const int64_t **out)
+{
+	const Onnx__AttributeProto *a = node_attr(n, name);
+	if (!a)
+		return -1;
+	*out = a->ints;
+	return (int)a->n_ints;
+}
+
+int node_axis(Node *n, int64_t axis, int rank)
+{
+	if (axis < -rank || axis >= MAX(rank, 1)) {
+		node_error(n, "axis %" PRId64 " is outside %d..%d", axis, -rank, rank - 1);
+		return -1;
+	}
+	return (int)(axis < 0 ? axis + rank : axis);
+}
+
+/* ---- operands ---- */
+
+bool node_want(Node *n, int n_min, int n_max)
+{
+	for (int i = 0; i < n_min; i++)
+		if (!node_in(n, i))
+			return node_error(n, "operand %d is missing", i);
+	if (n->n_in > n_max)
+		return node_error(n, "%d operands, at most %d wanted", n->n_in, n_max);
+	return true;
+}
+
+EvalTensor *node_known(Node *n, int i)
+{
+	Value *v = node_in(n, i);
+	if (!v || v->id >= n->im->cap_known || !n->im->known[v->id])
+		return NULL;
+	return eval_constant(n->im->eval, v, 1 << 20);
+}
+
+bool node_known_ints(Node *n, int i, const char *what, const int64_t **out, int *count)
+{
+	Value *v = node_in(n, i);
+	if (!v)
+		return node_error(n, "operand %d (%s) is missing", i, what);
+	if (dtype_is_float(v->type.dtype))
+		return node_error(n, "operand %d (%s) is %s, integers are wanted", i, what,
+			type_str(n->im->arena, &v->type));
+	EvalTensor *t = node_known(n, i);
+	if (!t)
+		return node_refuse(n, "its %s depends on data: it must be known at compile time", what);
+	*out = t->i;
+	*count = (int)type_numel(&t->type);
+	return true;
+}
+
+bool node_list(Node *n, const char *attr, int i, const int64_t **out, int *count)
+{
+	*count = node_ints(n, attr, out);
+	if (*count >= 0 || !node_in(n, i))
+		return true;
+	return node_known_ints(n, i, attr, out, count);
+}
+
+bool node_axes(Node *n, int i, int rank, int64_t *axes, int *count, bool *given)
+{
+	const int64_t *list = NULL;
+	bool seen[IR_MAX_RANK] = {false};
+	int n_list;
+	if (!node_list(n, "axes", i, &list, &n_list))
+		return false;
+	*given = n_list > 0;
+	*count = 0;
+	for (int k = 0; k < n_list; k++) {
+		int axis = node_axis(n, list[k], rank);
+		if (axis < 0)
+			return false;
+		if (rank && seen[axis])
+			return node_error(n, "axis %d is named twice", axis);
+		seen[axis] = true;
+	}
+	for (int k = 0; k < rank; k++)
+		if (seen[k])
+			axes[(*count)++] = k;
+	return true;
+}

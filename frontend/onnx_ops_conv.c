@@ -1,0 +1,325 @@
+/* frontend/onnx_ops_conv.c: convolution and pooling, in ONNX's channels-first layout.
+ *
+ * auto_pad and ceil_mode become explicit pads.  A pooling without an op of its own (dilated averages, p-norms)
+ * is a depthwise convolution by ones. */
+#include "frontend/onnx_import.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { SPATIAL_MAX = IR_MAX_RANK - 2 };
+
+/* A window sliding over the spatial dims of x. */
+typedef struct Window {
+	int n;
+	int64_t kernel[SPATIAL_MAX], strides[SPATIAL_MAX], dilations[SPATIAL_MAX];
+	int64_t pads[2 * SPATIAL_MAX]; /* begins, then ends */
+	int64_t extra[SPATIAL_MAX];    /* what ceil_mode adds at the end */
+	int64_t out[SPATIAL_MAX];
+} Window;
+
+static bool ints_or(Node *n, const char *name, int count, int64_t otherwise, int64_t lowest, int64_t *out)
+{
+	const int64_t *list;
+	int given = node_ints(n, name, &list);
+	if (given >= 0 && given != count)
+		return node_error(n, "%s has %d numbers, %d wanted", name, given, count);
+	for (int i = 0; i < count; i++) {
+		out[i] = given < 0 ? otherwise : list[i];
+		if (out[i] < lowest || out[i] > INT32_MAX)
+			return node_error(n, "%s has %" PRId64 ", which is below %" PRId64 " or too large", name, out[i],
+				lowest);
+	}
+	return true;
+}
+
+/* Pads for SAME_*: as many windows as strides; the odd one goes to the end (UPPER) or the beginning. */
+static void pad_same(Window *w, int i, int64_t in, bool upper)
+{
+	int64_t reach = (w->kernel[i] - 1) * w->dilations[i] + 1;
+	int64_t need = MAX((ceil_div(in, w->strides[i]) - 1) * w->strides[i] + reach - in, 0);
+	w->pads[i] = upper ? need / 2 : need - need / 2;
+	w->pads[w->n + i] = need - w->pads[i];
+}
+
+static bool window_read(Node *n, const Type *x, const int64_t *kernel, Window *w)
+{
+	*w = (Window){.n = x->rank - 2};
+	if (w->n < 1 || w->n > SPATIAL_MAX)
+		return node_error(n, "wants 1 to %d spatial dimensions, has %s", SPATIAL_MAX, type_str(n->im->arena, x));
+	if (kernel)
+		memcpy(w->kernel, kernel, sizeof(*kernel) * (size_t)w->n);
+	else if (!ints_or(n, "kernel_shape", w->n, 0, 1, w->kernel))
+		return false;
+	return ints_or(n, "strides", w->n, 1, 1, w->strides) && ints_or(n, "dilations", w->n, 1, 1, w->dilations)
+		&& ints_or(n, "pads", 2 * w->n, 0, 0, w->pads);
+}
+
+/* Resolves auto_pad and ceil_mode.  A window that would start beyond the input and its front pad is none. */
+static bool window_fit(Node *n, const Type *x, Window *w)
+{
+	const char *pad = node_str(n, "auto_pad", "NOTSET");
+	bool ceil_mode = node_int(n, "ceil_mode", 0), same = !strncmp(pad, "SAME", 4);
+	if (!same && strcmp(pad, "NOTSET") && strcmp(pad, "VALID"))
+		return node_error(n, "auto_pad \"%s\" is unknown", pad);
+	for (int i = 0; i < w->n; i++) {
+		int64_t in = x->dim[2 + i], reach = (w->kernel[i] - 1) * w->dilations[i] + 1;
+		if (same)
+			pad_same(w, i, in, !strcmp(pad, "SAME_UPPER"));
+		if (!strcmp(pad, "VALID"))
+			w->pads[i] = w->pads[w->n + i] = 0;
+		int64_t room = in + w->pads[i] + w->pads[w->n + i] - reach;
+		if (room < 0)
+			return node_error(n, "a window of %" PRId64 " does not fit dimension %d of %s, padded", reach, 2 + i,
+				type_str(n->im->arena, x));
+		w->out[i] = (ceil_mode ? ceil_div(room, w->strides[i]) : room / w->strides[i]) + 1;
+		if ((w->out[i] - 1) * w->strides[i] >= in + w->pads[i])
+			w->out[i]--;
+		w->extra[i] = MAX((w->out[i] - 1) * w->strides[i] - room, 0);
+	}
+	return true;
+}
+
+static Attr *window_attrs(Module *m, const Window *w, Attr *a)
+{
+	a = attr_ints(m, a, "strides", w->n, w->strides);
+	a = attr_ints(m, a, "pads", 2 * w->n, w->pads);
+	a = attr_ints(m, a, "dilations", w->n, w->dilations);
+	return attr_int(m, a, "layout", 0);
+}
+
+/* ---- convolution ---- */
+
+static bool conv_window(Node *n, Window *w)
+{
+	const int64_t *kernel;
+	if (!node_want(n, 2, 3))
+		return false;
+	const Type *x = &n->in[0]->type, *f = &n->in[1]->type;
+	if (x->rank != f->rank || x->rank < 3)
+		return node_error(n, "wants data and weights of one rank from 3 on: %s and %s",
+			type_str(n->im->arena, x), type_str(n->im->arena, f));
+	int count = node_ints(n, "kernel_shape", &kernel);
+	for (int i = 0; i < count; i++)
+		if (count != f->rank - 2 || kernel[i] != f->dim[2 + i])
+			return node_error(n, "kernel_shape is not that of the weights, %s", type_str(n->im->arena, f));
+	return window_read(n, x, f->dim + 2, w);
+}
+
+static void warn_folded_norm(Node *n)
+{
+	if (!n->im->o->infer && node_rewritten_by(n, "FuseBatchNormIntoConv"))
+		diag_warn(n->im->d, loc_where(n->im->m, n->b->loc), "the exporter folded a batch norm (%s) into this "
+			"convolution: export with optimize=False to train it", n->scope);
+}
+
+bool import_conv(Node *n)
+{
+	Window w;
+	if (!conv_window(n, &w) || !window_fit(n, &n->in[0]->type, &w))
+		return false;
+	Value *bias = node_in(n, 2), *f = n->in[1];
+	warn_folded_norm(n);
+	if (!bias && node_rewritten_by(n, "RemoveOptionalBiasFromConv") && !node_rewritten_by(n, "FuseBatchNorm")
+			&& *n->scope)
+		bias = params_restore(n, "bias", type_tensor(f->type.dtype, 1, f->type.dim), 0);
+	Attr *a = window_attrs(n->b->m, &w, attr_int(n->b->m, NULL, "group", node_int(n, "group", 1)));
+	n->out[0] = ir_emit(n->b, OP_CONV, 3, (Value *[]){n->in[0], f, bias}, a);
+	return true;
+}
+
+/* Where the result of a transposed convolution lies in the full one: begin may be negative. */
+typedef struct Crop { int64_t full[SPATIAL_MAX], begin[SPATIAL_MAX], size[SPATIAL_MAX]; } Crop;
+
+static bool transpose_crop(Node *n, Window *w, Crop *c)
+{
+	const int64_t *shape, *d = n->in[0]->type.dim + 2;
+	const char *pad = node_str(n, "auto_pad", "NOTSET");
+	int64_t more[SPATIAL_MAX];
+	int count = node_ints(n, "output_shape", &shape);
+	bool same = !strncmp(pad, "SAME", 4);
+	if (!ints_or(n, "output_padding", w->n, 0, 0, more))
+		return false;
+	if (count >= 0 && count != w->n)
+		return node_error(n, "output_shape has %d numbers, %d wanted", count, w->n);
+	for (int i = 0; i < w->n; i++) {
+		c->full[i] = w->strides[i] * (d[i] - 1) + (w->kernel[i] - 1) * w->dilations[i] + 1;
+		c->begin[i] = same || count >= 0 ? 0 : w->pads[i];
+		c->size[i] = c->full[i] + more[i] - (same ? 0 : w->pads[i] + w->pads[w->n + i]);
+		if (count >= 0 || same) {
+			c->size[i] = count >= 0 ? shape[i] : d[i] * w->strides[i];
+			int64_t total = c->full[i] + more[i] - c->size[i];
+			c->begin[i] = !strcmp(pad, "SAME_UPPER") ? total / 2 : total - total / 2;
+		}
+		if (c->size[i] < 1 || c->size[i] > INT32_MAX)
+			return node_error(n, "dimension %d of its result would be %" PRId64, 2 + i, c->size[i]);
+	}
+	return true;
+}
+
+/* The adjoint of a convolution takes pads below the kernel's reach and a tail below the stride. */
+static bool crop_is_pads(const Window *w, const Crop *c, int64_t *pads)
+{
+	bool good = true;
+	for (int i = 0; i < w->n; i++) {
+		int64_t end = c->full[i] - c->begin[i] - c->size[i];
+		pads[i] = c->begin[i];
+		pads[w->n + i] = MAX(end, 0);
+		good = good && c->begin[i] >= 0 && end > -w->strides[i];
+	}
+	return good;
+}
+
+static Value *crop_or_pad(Builder *b, Value *x, const Window *w, const Crop *c)
+{
+	int64_t before[IR_MAX_RANK] = {0}, after[IR_MAX_RANK] = {0};
+	for (int i = 0; i < w->n; i++) {
+		int64_t first = MAX(c->begin[i], 0), end = MIN(c->begin[i] + c->size[i], c->full[i]);
+		before[2 + i] = MAX(-c->begin[i], 0);
+		after[2 + i] = MAX(c->begin[i] + c->size[i] - c->full[i], 0);
+		x = emit_slice(b, x, 2 + i, first, MAX(end - first, 0), 1);
+	}
+	int rank = x->type.rank;
+	Attr *a = attr_ints(b->m, attr_ints(b->m, NULL, "before", rank, before), "after", rank, after);
+	return ir_emit(b, OP_PAD, 1, &x, attr_float(b->m, attr_str(b->m, a, "mode", "constant"), "value", 0));
+}
+
+bool import_conv_transpose(Node *n)
+{
+	Window w;
+	Crop c;
+	int64_t group = node_int(n, "group", 1), shape[IR_MAX_RANK];
+	if (!conv_window(n, &w) || !transpose_crop(n, &w, &c))
+		return false;
+	Value *x = n->in[0], *f = n->in[1], *bias = node_in(n, 2);
+	bool direct = crop_is_pads(&w, &c, w.pads);
+	if (!direct)
+		memset(w.pads, 0, sizeof(w.pads));
+	shape[0] = x->type.dim[0];
+	shape[1] = f->type.dim[1] * group;
+	for (int i = 0; i < w.n; i++)
+		shape[2 + i] = direct ? c.size[i] : c.full[i];
+	Attr *a = window_attrs(n->b->m, &w, attr_int(n->b->m, NULL, "group", group));
+	a = attr_ints(n->b->m, a, "shape", x->type.rank, shape);
+	Value *v = ir_emit(n->b, OP_CONV_GRAD_X, 3, (Value *[]){x, f, direct ? bias : NULL}, a);
+	if (!direct && v->op) {
+		int64_t wide[IR_MAX_RANK] = {1, shape[1], 1, 1, 1, 1, 1, 1};
+		v = crop_or_pad(n->b, v, &w, &c);
+		if (bias)
+			v = emit_add(n->b, v, ir_reshape(n->b, bias, x->type.rank, wide));
+	}
+	n->out[0] = v;
+	return true;
+}
+
+/* ---- pooling ---- */
+
+static bool pool_window(Node *n, Window *w)
+{
+	return node_want(n, 1, 1) && window_read(n, &n->in[0]->type, NULL, w)
+		&& window_fit(n, &n->in[0]->type, w);
+}
+
+static void pad_extra(Window *w)
+{
+	for (int i = 0; i < w->n; i++)
+		w->pads[w->n + i] += w->extra[i];
+}
+
+/* ONNX counts through the whole tensor, in row-major order or with the first spatial dim fastest. */
+static Value *whole_indices(Node *n, Value *idx)
+{
+	const Type *x = &n->in[0]->type;
+	int spatial = x->rank - 2;
+	int64_t plane = 1, planes[IR_MAX_RANK] = {x->dim[0], x->dim[1], 1, 1, 1, 1, 1, 1};
+	int64_t samples[IR_MAX_RANK] = {1, x->dim[1], 1, 1, 1, 1, 1, 1};
+	for (int i = 0; i < spatial; i++)
+		plane *= x->dim[2 + i];
+	idx = ir_cast(n->b, idx, DT_I64);
+	if (node_int(n, "storage_order", 0) && spatial == 2) {
+		Value *cols = ir_const_int(n->b, DT_I64, x->dim[3]), *rows = ir_const_int(n->b, DT_I64, x->dim[2]);
+		Attr *c_mod = attr_int(n->b->m, NULL, "fmod", 0);
+		Value *col = ir_emit(n->b, OP_MOD, 2, (Value *[]){idx, cols}, c_mod);
+		idx = emit_add(n->b, emit_mul(n->b, col, rows), emit_div(n->b, idx, cols));
+	}
+	Value *base = ir_broadcast(n->b, emit_iota(n->b, DT_I64, x->rank, samples, 1, 0, (double)plane),
+		&(Type){.kind = TYPE_TENSOR, .dtype = DT_I64, .rank = x->rank, .dim = {planes[0], planes[1], 1, 1, 1, 1, 1, 1}});
+	planes[1] = 1;
+	Value *sample = emit_iota(n->b, DT_I64, x->rank, planes, 0, 0, (double)(plane * x->dim[1]));
+	return emit_add(n->b, idx, emit_add(n->b, base, sample));
+}
+
+bool import_max_pool(Node *n)
+{
+	Window w;
+	if (!pool_window(n, &w))
+		return false;
+	pad_extra(&w);
+	Attr *a = window_attrs(n->b->m, &w, attr_ints(n->b->m, NULL, "kernel", w.n, w.kernel));
+	const Op *op = ir_emit_op(n->b, OP_MAX_POOL, 1, n->in, a, NULL);
+	if (!op)
+		return false;
+	n->out[0] = op->out[0];
+	if (n->n_out > 1)
+		n->out[1] = whole_indices(n, op->out[1]);
+	return true;
+}
+
+/* Sums of windows: each channel convolved with ones. */
+static Value *window_sum(Builder *b, Value *x, const Window *w)
+{
+	int64_t dim[IR_MAX_RANK] = {x->type.dim[1], 1};
+	memcpy(dim + 2, w->kernel, sizeof(*dim) * (size_t)w->n);
+	Value *ones = ir_const_full(b, type_tensor(x->type.dtype, w->n + 2, dim), 1);
+	Attr *a = window_attrs(b->m, w, attr_int(b->m, NULL, "group", x->type.dim[1]));
+	return ir_emit(b, OP_CONV, 2, (Value *[]){x, ones}, a);
+}
+
+/* How many elements each window covers; pads count or do not, what ceil_mode adds never does. */
+static Value *window_count(Builder *b, const Type *x, const Window *w, bool count_pads)
+{
+	Window bare = *w;
+	Type plane = *x;
+	plane.dim[0] = plane.dim[1] = 1;
+	for (int i = 0; i < w->n && count_pads; i++) {
+		plane.dim[2 + i] += w->pads[i] + w->pads[w->n + i] - w->extra[i];
+		bare.pads[i] = 0;
+		bare.pads[w->n + i] = w->extra[i];
+	}
+	return window_sum(b, ir_const_full(b, plane, 1), &bare);
+}
+
+bool import_average_pool(Node *n)
+{
+	Window w;
+	bool count_pads = node_int(n, "count_include_pad", 0), dilated = false;
+	if (!pool_window(n, &w))
+		return false;
+	for (int i = 0; i < w.n; i++)
+		dilated = dilated || w.dilations[i] != 1;
+	if (dilated) {
+		pad_extra(&w);
+		n->out[0] = emit_div(n->b, window_sum(n->b, n->in[0], &w),
+			window_count(n->b, &n->in[0]->type, &w, count_pads));
+		return true;
+	}
+	Attr *a = window_attrs(n->b->m, &w, attr_ints(n->b->m, NULL, "kernel", w.n, w.kernel));
+	a = attr_ints(n->b->m, attr_int(n->b->m, a, "count_pad", count_pads), "extra", w.n, w.extra);
+	n->out[0] = ir_emit(n->b, OP_AVG_POOL, 1, n->in, a);
+	return true;
+}
+
+bool import_lp_pool(Node *n)
+{
+	Window w;
+	int64_t p = node_int(n, "p", 2);
+	if (!pool_window(n, &w))
+		return false;
+	if (p < 1)
+		return node_error(n, "p is %" PRId64, p);
+	pad_extra(&w);
+	Value *x = n->in[0], *exponent = emit_float(n->b, x, (double)p);
+	Value *powers = p == 2 ? emit_mul(n->b, x, x) : ir_emit2(n->b, OP_POW, ir_emit1(n->b, OP_ABS, x), exponent);
+	n->out[0] = ir_emit2(n->b, OP_POW, window_sum(n->b, powers, &w), emit_float(n->b, x, 1.0 / (double)p));
+	return true;
+}

@@ -1,0 +1,209 @@
+/* frontend/onnx_ops_ew.c: elementwise ops that are ops of the IR, or nearly. */
+#include "frontend/onnx_import.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+typedef struct Named { const char *onnx; OpKind kind; } Named;
+
+static const Named named[] = {
+	{"Abs", OP_ABS}, {"Acos", OP_ACOS}, {"Acosh", OP_ACOSH}, {"Asin", OP_ASIN}, {"Asinh", OP_ASINH},
+	{"Atan", OP_ATAN}, {"Atanh", OP_ATANH}, {"BitwiseNot", OP_NOT}, {"Ceil", OP_CEIL}, {"Cos", OP_COS},
+	{"Cosh", OP_COSH}, {"Erf", OP_ERF}, {"Exp", OP_EXP}, {"Floor", OP_FLOOR}, {"IsNaN", OP_ISNAN}, {"Log", OP_LOG},
+	{"Neg", OP_NEG}, {"Not", OP_NOT}, {"Reciprocal", OP_RECIP}, {"Relu", OP_RELU}, {"Round", OP_ROUND},
+	{"Sigmoid", OP_SIGMOID}, {"Sign", OP_SIGN}, {"Sin", OP_SIN}, {"Sinh", OP_SINH}, {"Softplus", OP_SOFTPLUS},
+	{"Sqrt", OP_SQRT}, {"Tan", OP_TAN}, {"Tanh", OP_TANH},
+	{"Add", OP_ADD}, {"And", OP_AND}, {"BitwiseAnd", OP_AND}, {"BitwiseOr", OP_OR}, {"BitwiseXor", OP_XOR},
+	{"Div", OP_DIV}, {"Equal", OP_EQ}, {"Greater", OP_GT}, {"GreaterOrEqual", OP_GE}, {"Less", OP_LT},
+	{"LessOrEqual", OP_LE}, {"Mul", OP_MUL}, {"Or", OP_OR}, {"Pow", OP_POW}, {"Sub", OP_SUB}, {"Xor", OP_XOR},
+	{"Max", OP_MAX}, {"Min", OP_MIN}, {"Sum", OP_ADD}, {"Mean", OP_ADD},
+};
+
+static OpKind kind_of(const Node *n)
+{
+	for (int i = 0; i < COUNT_OF(named); i++)
+		if (!strcmp(named[i].onnx, n->op))
+			return named[i].kind;
+	ice("%s has a row in onnx_ops.def but no op", n->op);
+}
+
+bool import_unary(Node *n)
+{
+	if (!node_want(n, 1, 1))
+		return false;
+	n->out[0] = ir_emit1(n->b, kind_of(n), n->in[0]);
+	return true;
+}
+
+bool import_binary(Node *n)
+{
+	if (!node_want(n, 2, 2))
+		return false;
+	n->out[0] = ir_emit2(n->b, kind_of(n), n->in[0], n->in[1]);
+	return true;
+}
+
+bool import_variadic(Node *n)
+{
+	OpKind kind = kind_of(n);
+	if (!node_want(n, 1, n->n_in))
+		return false;
+	Value *v = n->in[0];
+	for (int i = 1; i < n->n_in; i++)
+		v = ir_emit2(n->b, kind, v, n->in[i]);
+	n->out[0] = strcmp(n->op, "Mean") ? v : emit_scale(n->b, v, 1.0 / n->n_in);
+	return true;
+}
+
+bool import_identity(Node *n)
+{
+	if (!node_want(n, 1, 1))
+		return false;
+	n->out[0] = n->in[0];
+	return true;
+}
+
+bool import_mod(Node *n)
+{
+	if (!node_want(n, 2, 2))
+		return false;
+	Attr *a = attr_int(n->b->m, NULL, "fmod", node_int(n, "fmod", 0));
+	n->out[0] = ir_emit(n->b, OP_MOD, 2, n->in, a);
+	return true;
+}
+
+bool import_bit_shift(Node *n)
+{
+	const char *direction = node_str(n, "direction", "");
+	bool left = !strcmp(direction, "LEFT");
+	if (!node_want(n, 2, 2))
+		return false;
+	if (!left && strcmp(direction, "RIGHT"))
+		return node_error(n, "direction is \"%s\", neither LEFT nor RIGHT", direction);
+	n->out[0] = ir_emit2(n->b, left ? OP_SHL : OP_SHR, n->in[0], n->in[1]);
+	return true;
+}
+
+bool import_is_inf(Node *n)
+{
+	if (!node_want(n, 1, 1))
+		return false;
+	Attr *a = attr_int(n->b->m, NULL, "pos", node_int(n, "detect_positive", 1));
+	n->out[0] = ir_emit(n->b, OP_ISINF, 1, n->in, attr_int(n->b->m, a, "neg", node_int(n, "detect_negative", 1)));
+	return true;
+}
+
+bool import_where(Node *n)
+{
+	if (!node_want(n, 3, 3))
+		return false;
+	n->out[0] = ir_emit3(n->b, OP_WHERE, n->in[0], n->in[1], n->in[2]);
+	return true;
+}
+
+bool import_cast(Node *n)
+{
+	DType to;
+	int64_t onnx = node_int(n, "to", 0);
+	if (!node_want(n, 1, 1))
+		return false;
+	if (!dtype_from_onnx((int)onnx, &to))
+		return node_refuse(n, "dtype %s is not supported", onnx_dtype_name((int)onnx));
+	n->out[0] = ir_cast(n->b, n->in[0], to);
+	return true;
+}
+
+bool import_cast_like(Node *n)
+{
+	if (!node_want(n, 2, 2))
+		return false;
+	n->out[0] = ir_cast(n->b, n->in[0], n->in[1]->type.dtype);
+	return true;
+}
+
+/* ---- Clip ---- */
+
+/* A bound as operand (opset 11 on) or attribute; *known tells whether its number is in *v. */
+static Value *clip_bound(Node *n, int operand, const char *attr, bool *known, double *v)
+{
+	if (n->opset < 11) {
+		*v = node_float(n, attr, *v);
+		return NULL;
+	}
+	Value *bound = node_in(n, operand);
+	EvalTensor *t = bound ? node_known(n, operand) : NULL;
+	*known = !bound || (t && type_numel(&t->type) == 1);
+	if (t && *known)
+		*v = dtype_is_float(t->type.dtype) ? t->f[0] : (double)t->i[0];
+	return bound ? ir_reshape(n->b, bound, 0, NULL) : NULL;
+}
+
+bool import_clip(Node *n)
+{
+	bool known_lo = true, known_hi = true;
+	double lo = -INFINITY, hi = INFINITY;
+	if (!node_want(n, 1, n->opset < 11 ? 1 : 3))
+		return false;
+	Value *x = n->in[0];
+	Value *vlo = clip_bound(n, 1, "min", &known_lo, &lo), *vhi = clip_bound(n, 2, "max", &known_hi, &hi);
+	if (known_lo && known_hi && dtype_is_float(x->type.dtype)) {
+		Attr *a = attr_float(n->b->m, attr_float(n->b->m, NULL, "lo", lo), "hi", hi);
+		n->out[0] = isinf(lo) && isinf(hi) ? x : ir_emit(n->b, OP_CLIP, 1, &x, a);
+		return true;
+	}
+	if (vlo)
+		x = ir_emit2(n->b, OP_MAX, x, vlo);
+	if (vhi)
+		x = ir_emit2(n->b, OP_MIN, x, vhi);
+	n->out[0] = x;
+	return true;
+}
+
+/* ---- Dropout ---- */
+
+static bool dropout_args(Node *n, double *p, bool *training)
+{
+	EvalTensor *ratio = node_known(n, 1), *train = node_known(n, 2);
+	*p = n->opset < 12 ? node_float(n, "ratio", 0.5) : 0.5;
+	*training = false;
+	if ((node_in(n, 1) && !ratio) || (node_in(n, 2) && !train))
+		return node_refuse(n, "its ratio or training_mode depends on data");
+	if (ratio && type_numel(&ratio->type) == 1 && dtype_is_float(ratio->type.dtype))
+		*p = ratio->f[0];
+	if (train && type_numel(&train->type) == 1)
+		*training = train->i[0] != 0;
+	return *p >= 0 && *p < 1 ? true : node_error(n, "ratio %g is outside [0, 1)", *p);
+}
+
+bool import_dropout(Node *n)
+{
+	Import *im = n->im;
+	double p;
+	bool training;
+	if (!node_want(n, 1, 3) || !dropout_args(n, &p, &training))
+		return false;
+	Value *x = n->in[0];
+	bool acts = p > 0 && (im->o->infer ? training && im->o->dropout != DROPOUT_OFF : im->dropout);
+	int64_t id = im->n_dropouts++;
+	Type mask = x->type;
+	mask.dtype = DT_BOOL;
+	if (!acts) {
+		n->out[0] = x;
+		if (n->n_out > 1)
+			n->out[1] = ir_const_full(n->b, mask, 1);
+		return true;
+	}
+	if (im->o->infer)
+		return node_refuse(n, "it is in training mode, so its result is random: give --dropout=off");
+	int axis = batch_axis(im, x);
+	if (axis < 0)
+		return node_refuse(n, "the sample axis is lost before it, so masks would depend on the batch size: give "
+			"--dropout=off");
+	Attr *a = attr_int(im->m, attr_float(im->m, NULL, "p", p), "id", id);
+	a = attr_int(im->m, a, "axis", axis);
+	n->out[0] = ir_emit(n->b, OP_DROPOUT, 1, &x, a);
+	if (n->n_out > 1)
+		n->out[1] = ir_emit(n->b, OP_DROPOUT_MASK, 1, &x, a);
+	return true;
+}

@@ -1,0 +1,413 @@
+/* frontend/onnx_tensor.c: TensorProto, read in place.
+ *
+ * Refuses, naming the tensor and the numbers: negative or overflowing dims, ranks above IR_MAX_RANK, data of
+ * the wrong length, external data whose location is absolute or leaves the model's folder, or whose offset
+ * and length do not lie in its file.  External files are mapped when a value is first needed. */
+#include "frontend/onnx_file.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { T_DIMS = 1, T_TYPE = 2, T_SEGMENT = 3, T_FLOATS = 4, T_INT32 = 5, T_STRINGS = 6, T_INT64 = 7, T_NAME = 8,
+	T_RAW = 9, T_DOUBLES = 10, T_UINT64 = 11, T_EXTERNAL = 13, T_LOCATION = 14 };
+enum { ENTRY_KEY = 1, ENTRY_VALUE = 2, LOCATION_EXTERNAL = 1, ONNX_FLOAT = 1, ONNX_DOUBLE = 11 };
+
+static const char *const onnx_dtypes[] = {"UNDEFINED", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64",
+	"STRING", "BOOL", "FLOAT16", "DOUBLE", "UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16",
+	"FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "UINT4", "INT4", "FLOAT4E2M1",
+	"FLOAT8E8M0", "UINT2", "INT2"};
+
+const char *onnx_dtype_name(int data_type)
+{
+	return data_type >= 0 && data_type < COUNT_OF(onnx_dtypes) ? onnx_dtypes[data_type] : "unknown";
+}
+
+int64_t onnx_dims_numel(int rank, const int64_t *dim)
+{
+	int64_t n = 1;
+	bool zero = false;
+	for (int i = 0; i < rank; i++) {
+		if (dim[i] < 0)
+			return -1;
+		zero = zero || !dim[i];
+		if (dim[i] && (n > (INT64_C(1) << 46) / dim[i]))
+			return -1;
+		n *= dim[i] ? dim[i] : 1;
+	}
+	return zero ? 0 : n;
+}
+
+bool onnx_tensor_type(const OnnxTensor *t, Type *out)
+{
+	DType dtype;
+	if (!dtype_from_onnx(t->data_type, &dtype))
+		return false;
+	*out = type_tensor(dtype, t->rank, t->dim);
+	return true;
+}
+
+/* ---- parsing ---- */
+
+static void add_dim(OnnxTensor *t, int64_t dim)
+{
+	if (t->rank == IR_MAX_RANK)
+		t->problem = "its rank is above 8";
+	else
+		t->dim[t->rank++] = dim;
+}
+
+static bool parse_dims(OnnxTensor *t, const Wire *w)
+{
+	if (w->type == 0) {
+		add_dim(t, (int64_t)w->value);
+		return true;
+	}
+	uint64_t v;
+	for (Span s = w->bytes; s.n; add_dim(t, (int64_t)v))
+		if (!wire_varint(&s, &v))
+			return false;
+	return w->type == 2;
+}
+
+static int64_t parse_number(const char *s, const char **problem)
+{
+	char *end;
+	errno = 0;
+	long long v = strtoll(s, &end, 10);
+	if (end == s || *end || errno || v < 0)
+		*problem = "the offset or length of its external data is negative or not a number";
+	return v;
+}
+
+static bool parse_external(Arena *a, OnnxTensor *t, Span entry)
+{
+	const char *key = "", *value = "";
+	Wire w = wire_of(entry);
+	while (wire_next(&w)) {
+		if (w.field == ENTRY_KEY && w.type == 2)
+			key = wire_str(a, w.bytes);
+		if (w.field == ENTRY_VALUE && w.type == 2)
+			value = wire_str(a, w.bytes);
+	}
+	if (!strcmp(key, "location"))
+		t->location = value;
+	if (!strcmp(key, "offset"))
+		t->offset = parse_number(value, &t->problem);
+	if (!strcmp(key, "length"))
+		t->length = parse_number(value, &t->problem);
+	return !w.bad;
+}
+
+/* float_data and double_data in one packed piece are the little-endian array itself. */
+static void parse_data(OnnxTensor *t, const Wire *w)
+{
+	if (w->type == 2 && !t->has_raw && !t->typed && (w->field == T_FLOATS || w->field == T_DOUBLES)) {
+		t->raw = w->bytes;
+		t->has_raw = true;
+	} else {
+		t->has_raw = false;
+	}
+	t->typed = true;
+}
+
+static bool parse_field(Arena *a, OnnxTensor *t, const Wire *w)
+{
+	switch (w->field) {
+	case T_DIMS: return parse_dims(t, w);
+	case T_TYPE: t->data_type = (int)w->value; return w->type == 0;
+	case T_NAME: t->name = wire_str(a, w->bytes); return w->type == 2;
+	case T_RAW: t->raw = w->bytes; t->has_raw = true; return w->type == 2;
+	case T_EXTERNAL: return w->type == 2 && parse_external(a, t, w->bytes);
+	case T_LOCATION: t->external = w->value == LOCATION_EXTERNAL; return w->type == 0;
+	case T_SEGMENT: t->problem = "it is a segment of a tensor"; return true;
+	case T_FLOATS: case T_INT32: case T_INT64: case T_DOUBLES: case T_UINT64: case T_STRINGS:
+		parse_data(t, w);
+		return true;
+	default: return true;
+	}
+}
+
+bool onnx_tensor_parse(Arena *a, const FileMap *f, Span proto, OnnxTensor *out)
+{
+	*out = (OnnxTensor){.name = "", .proto = proto, .length = -1, .file = f};
+	Wire w = wire_of(proto);
+	while (wire_next(&w))
+		if (!parse_field(a, out, &w))
+			return false;
+	/* float_data holds complex numbers too */
+	bool plain = out->data_type == ONNX_FLOAT || out->data_type == ONNX_DOUBLE;
+	if (out->typed && out->has_raw && !plain)
+		out->has_raw = false;
+	if (!out->problem && onnx_dims_numel(out->rank, out->dim) < 0)
+		out->problem = "a dimension is negative or the element count overflows";
+	return !w.bad;
+}
+
+/* ---- where the bytes are ---- */
+
+static const char *tensor_where(OnnxModel *m, const OnnxTensor *t)
+{
+	return arena_printf(m->arena, "%s: tensor \"%s\"", m->path, str_escape(m->arena, ESCAPE_IR, t->name));
+}
+
+static bool leaves_folder(const char *location)
+{
+	if (*location == '/' || !*location)
+		return true;
+	for (const char *s = location; s; s = strchr(s, '/') ? strchr(s, '/') + 1 : NULL)
+		if (!strncmp(s, "..", 2) && (!s[2] || s[2] == '/'))
+			return true;
+	return false;
+}
+
+static const FileMap *external_file(OnnxModel *m, const OnnxTensor *t, Diag *d)
+{
+	const char *where = tensor_where(m, t);
+	if (!t->location || leaves_folder(t->location)) {
+		diag_error(d, where, "external data location \"%s\" is empty, absolute or leaves the model's folder",
+			t->location ? str_escape(m->arena, ESCAPE_IR, t->location) : "");
+		return NULL;
+	}
+	const char *path = arena_printf(m->arena, "%s%s", m->dir, t->location);
+	for (int i = 0; i < m->external.n; i++)
+		if (!strcmp(m->external.at[i]->path, path))
+			return m->external.at[i];
+	FileMap *f = file_map(m->arena, path, where, d);
+	if (f)
+		vec_push(m->arena, &m->external, f);
+	return f;
+}
+
+static bool external_bytes(OnnxModel *m, const OnnxTensor *t, int64_t want, Span *out, const FileMap **file, Diag *d)
+{
+	const FileMap *f = external_file(m, t, d);
+	if (!f)
+		return false;
+	int64_t size = (int64_t)f->bytes.n, length = t->length < 0 ? want : t->length;
+	if (t->offset > size || length > size - t->offset) {
+		diag_error(d, tensor_where(m, t), "external data \"%s\" is too short: offset %" PRId64 " + %" PRId64
+			" bytes wanted, the file has %" PRId64, t->location, t->offset, length, size);
+		return false;
+	}
+	*out = (Span){f->bytes.at + t->offset, (size_t)length};
+	*file = f;
+	return true;
+}
+
+bool onnx_tensor_bytes(OnnxModel *m, const OnnxTensor *t, Span *bytes, const FileMap **file, Diag *d)
+{
+	Type type;
+	const char *where = tensor_where(m, t);
+	if (t->problem) {
+		diag_error(d, where, "%s", t->problem);
+		return false;
+	}
+	if (!onnx_tensor_type(t, &type)) {
+		diag_error(d, where, "dtype %s is not supported", onnx_dtype_name(t->data_type));
+		return false;
+	}
+	int64_t want = type_bytes(&type);
+	*bytes = t->raw;
+	*file = t->file;
+	if (t->external && !external_bytes(m, t, want, bytes, file, d))
+		return false;
+	if ((int64_t)bytes->n != want) {
+		diag_error(d, where, "it holds %zu bytes, %s needs %" PRId64, bytes->n, type_str(m->arena, &type), want);
+		return false;
+	}
+	return true;
+}
+
+/* ---- elements ---- */
+
+static int64_t raw_int(DType t, const uint8_t *p)
+{
+	union { uint8_t u8; int8_t i8; uint16_t u16; int16_t i16; uint32_t u32; int32_t i32; int64_t i64; } v = {0};
+	memcpy(&v, p, (size_t)dtype_info[t].bytes);
+	switch (t) {
+	case DT_I64: case DT_U64: return v.i64;
+	case DT_I32: return v.i32;
+	case DT_U32: return v.u32;
+	case DT_I16: return v.i16;
+	case DT_U16: return v.u16;
+	case DT_I8: return v.i8;
+	case DT_BOOL: return v.u8 != 0;
+	default: return v.u8;
+	}
+}
+
+static double raw_float(DType t, const uint8_t *p)
+{
+	union { uint16_t u16; float f32; double f64; } v = {0};
+	memcpy(&v, p, (size_t)dtype_info[t].bytes);
+	switch (t) {
+	case DT_F32: return (double)v.f32;
+	case DT_F64: return v.f64;
+	case DT_F16: return (double)f16_to_float(v.u16);
+	default: return (double)bf16_to_float(v.u16);
+	}
+}
+
+double host_get_float(const HostTensor *t, int64_t i)
+{
+	const uint8_t *p = (const uint8_t *)t->data + i * dtype_info[t->type.dtype].bytes;
+	return dtype_is_float(t->type.dtype) ? raw_float(t->type.dtype, p) : (double)raw_int(t->type.dtype, p);
+}
+
+int64_t host_get_int(const HostTensor *t, int64_t i)
+{
+	const uint8_t *p = (const uint8_t *)t->data + i * dtype_info[t->type.dtype].bytes;
+	return dtype_is_float(t->type.dtype) ? (int64_t)raw_float(t->type.dtype, p) : raw_int(t->type.dtype, p);
+}
+
+/* One element of a *_data field: a varint for the integer fields, bits for the others. */
+typedef void TypedFn(void *to, int64_t i, int field, uint64_t bits);
+
+static bool typed_each(const OnnxTensor *t, int64_t n, TypedFn *fn, void *to, int64_t *count)
+{
+	int64_t i = 0;
+	for (Wire w = wire_of(t->proto); wire_next(&w);) {
+		if (w.field != T_FLOATS && w.field != T_INT32 && w.field != T_INT64 && w.field != T_DOUBLES
+			&& w.field != T_UINT64)
+			continue;
+		if (w.type != 2) {
+			if (i < n)
+				fn(to, i, w.field, w.value);
+			i++;
+			continue;
+		}
+		size_t fixed = w.field == T_FLOATS ? 4 : w.field == T_DOUBLES ? 8 : 0;
+		for (Span s = w.bytes; s.n; i++) {
+			uint64_t bits = 0;
+			if (fixed ? s.n < fixed : !wire_varint(&s, &bits))
+				return false;
+			if (fixed) {
+				memcpy(&bits, s.at, fixed);
+				s.at += fixed;
+				s.n -= fixed;
+			}
+			if (i < n)
+				fn(to, i, w.field, bits);
+		}
+	}
+	*count = i;
+	return true;
+}
+
+static void put_int(void *to, int64_t i, int field, uint64_t bits)
+{
+	((int64_t *)to)[i] = field == T_INT32 ? (int32_t)bits : (int64_t)bits;
+}
+
+static void put_float(void *to, int64_t i, int field, uint64_t bits)
+{
+	double f64;
+	memcpy(&f64, &bits, sizeof(f64));
+	((double *)to)[i] = field == T_FLOATS ? (double)wire_float(bits) : field == T_DOUBLES ? f64 : (double)bits;
+}
+
+/* Counts before anything is allocated by what the dims claim. */
+static bool typed_fits(OnnxModel *m, const OnnxTensor *t, int64_t n, Diag *d)
+{
+	int64_t count = 0;
+	if (typed_each(t, 0, NULL, NULL, &count) && count == n)
+		return true;
+	diag_error(d, tensor_where(m, t), "it holds %" PRId64 " elements, its shape has %" PRId64, count, n);
+	return false;
+}
+
+static bool is_typed(const OnnxTensor *t)
+{
+	return t->typed && !t->has_raw && !t->external;
+}
+
+bool onnx_tensor_ints(OnnxModel *m, const OnnxTensor *t, Arena *a, int64_t **out, Diag *d)
+{
+	Span bytes;
+	const FileMap *file;
+	Type type;
+	if (is_typed(t) && !t->problem && onnx_tensor_type(t, &type)) {
+		int64_t n = type_numel(&type);
+		if (!typed_fits(m, t, n, d))
+			return false;
+		*out = NEW_N(a, int64_t, MAX(n, 1));
+		typed_each(t, n, put_int, *out, &n);
+		for (int64_t i = 0; type.dtype == DT_BOOL && i < n; i++)
+			(*out)[i] = (*out)[i] != 0;
+		return true;
+	}
+	if (!onnx_tensor_bytes(m, t, &bytes, &file, d) || !onnx_tensor_type(t, &type))
+		return false;
+	int64_t n = type_numel(&type);
+	*out = NEW_N(a, int64_t, MAX(n, 1));
+	for (int64_t i = 0; i < n; i++)
+		(*out)[i] = raw_int(type.dtype, bytes.at + i * dtype_info[type.dtype].bytes);
+	return true;
+}
+
+bool onnx_tensor_floats(OnnxModel *m, const OnnxTensor *t, Arena *a, double **out, Diag *d)
+{
+	Span bytes;
+	const FileMap *file;
+	Type type;
+	if (is_typed(t) && !t->problem && onnx_tensor_type(t, &type)) {
+		int64_t n = type_numel(&type);
+		if (!typed_fits(m, t, n, d))
+			return false;
+		*out = NEW_N(a, double, MAX(n, 1));
+		typed_each(t, n, put_float, *out, &n);
+		/* 16-bit floats come as bits in int32_data */
+		for (int64_t i = 0; i < n && dtype_info[type.dtype].bytes == 2; i++) {
+			uint16_t bits = (uint16_t)(*out)[i];
+			(*out)[i] = raw_float(type.dtype, (const uint8_t *)&bits);
+		}
+		return true;
+	}
+	if (!onnx_tensor_bytes(m, t, &bytes, &file, d) || !onnx_tensor_type(t, &type))
+		return false;
+	int64_t n = type_numel(&type);
+	*out = NEW_N(a, double, MAX(n, 1));
+	for (int64_t i = 0; i < n; i++)
+		(*out)[i] = raw_float(type.dtype, bytes.at + i * dtype_info[type.dtype].bytes);
+	return true;
+}
+
+/* ---- whole tensors ---- */
+
+static void store_int(DType t, uint8_t *p, int64_t v)
+{
+	memcpy(p, &v, (size_t)dtype_info[t].bytes); /* little endian */
+}
+
+bool onnx_tensor_load(const char *path, Arena *a, HostTensor *out, Diag *d)
+{
+	OnnxModel m = {.arena = a, .path = path, .dir = ""};
+	OnnxTensor t;
+	bool good = false;
+	m.file = file_map(a, path, path, d);
+	if (!m.file)
+		return false;
+	if (!onnx_tensor_parse(a, m.file, m.file->bytes, &t)) {
+		diag_error(d, path, "not a serialised tensor");
+	} else if (!onnx_tensor_type(&t, &out->type)) {
+		diag_error(d, path, "dtype %s is not supported", onnx_dtype_name(t.data_type));
+	} else if (is_typed(&t)) {
+		int64_t n = type_numel(&out->type), *ints;
+		int size = dtype_info[out->type.dtype].bytes;
+		uint8_t *data = arena_alloc(a, (size_t)MAX(type_bytes(&out->type), 1));
+		good = onnx_tensor_ints(&m, &t, a, &ints, d); /* 16-bit floats: the bits; f32, f64 are raw */
+		for (int64_t i = 0; good && i < n; i++)
+			store_int(out->type.dtype, data + i * size, ints[i]);
+		out->data = data;
+	} else {
+		Span bytes;
+		const FileMap *file;
+		good = onnx_tensor_bytes(&m, &t, &bytes, &file, d);
+		if (good)
+			out->data = memcpy(arena_alloc(a, MAX(bytes.n, 1)), bytes.at, bytes.n);
+	}
+	file_unmap(m.file);
+	return good;
+}
