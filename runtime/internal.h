@@ -130,7 +130,8 @@ typedef struct Log {
 	FILE *file;
 	const char *path;
 	bool terminal, dirty;       /* dirty: a progress line stands on the terminal */
-	int64_t n_steps, every;
+	int64_t n_steps, every, seen; /* seen: steps of this run */
+	double total_ms, shown_ms;  /* of those steps; when the terminal's line was last written */
 } Log;
 typedef struct StepRecord {
 	int64_t step;

@@ -11,6 +11,7 @@
 
 /* Plain lines of a run, when nobody watches a terminal. */
 enum { PLAIN_LINES = 10 };
+static const double terminal_ms = 50; /* between two writes of the terminal's line */
 
 bool log_open(Log *log, const char *path, bool append, int64_t n_steps, Diag *d)
 {
@@ -70,15 +71,20 @@ void log_step(Log *log, const StepRecord *r)
 {
 	if (log->file)
 		write_step(log->file, r);
-	if (!log->terminal && r->step != 1 && r->step % log->every && r->step != log->n_steps)
+	log->total_ms += r->ms;
+	bool first = ++log->seen == 1, last = r->step == log->n_steps;
+	bool due = log->terminal ? log->total_ms - log->shown_ms >= terminal_ms : r->step % log->every == 0;
+	if (!first && !last && !due)
 		return;
+	log->shown_ms = log->total_ms;
 	char left[32];
-	format_time(left, sizeof(left), (double)(log->n_steps - r->step) * r->ms / 1e3);
+	format_time(left, sizeof(left), (double)(log->n_steps - r->step) * log->total_ms / (double)log->seen / 1e3);
 	log_clear_line(log);
-	fprintf(stderr, "step %lld/%lld  loss %.4f  lr %.3g  %.1f ms  %.4g %s/s  %s left", (long long)r->step,
-		(long long)log->n_steps, r->result.loss, r->lr, r->ms,
-		r->tokens_per_s > 0 ? r->tokens_per_s : r->samples_per_s, r->tokens_per_s > 0 ? "tokens" : "samples",
-		left);
+	bool tokens = r->tokens_per_s > 0;
+	double rate = tokens ? r->tokens_per_s : r->samples_per_s;
+	fprintf(stderr, "step %lld/%lld  loss %.4f  lr %.3g  %.1f ms  %.*f %s/s  %s left", (long long)r->step,
+		(long long)log->n_steps, r->result.loss, r->lr, r->ms, rate < 100 ? 1 : 0, rate,
+		tokens ? "tokens" : "samples", left);
 	log->dirty = log->terminal;
 	if (!log->terminal)
 		fputc('\n', stderr);
