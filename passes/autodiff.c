@@ -179,10 +179,11 @@ static Value *loss_and_seed(Module *m, Value **seed, Diag *d)
 			report = op;
 	}
 	if (!report) {
-		diag_error(d, m->file ? m->file : m->name, "the forward section reports no loss (run the pass loss first)");
+		diag_error(d, m->file ? m->file : m->name, "the forward section reports no loss (run the pass loss "
+			"first)");
 		return NULL;
 	}
-	Builder b = {.m = m, .section = SEC_BACKWARD, .loc = loc_with_role(m, report->loc, "grad"), .name = "seed"};
+	Builder b = {.m = m, .section = SEC_BACKWARD, .loc = loc_with_role(m, report->loc, "grad")};
 	bool mean = attr_get_int(report->attrs, "mean", 0);
 	double n = mean ? 1 : (double)attr_get_int(report->attrs, "n", 1);
 	*seed = ir_const_float(&b, op_in(report, 0)->type.dtype, 1 / n);

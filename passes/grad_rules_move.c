@@ -293,7 +293,8 @@ void grad_gather(GradCtx *c, Op *op, Value *const *dout)
 
 /* The two ways to address elements: along an axis, and by index tuples. */
 typedef struct Access { OpKind gather, scatter; } Access;
-static const Access by_axis = {OP_GATHER_ELEMENTS, OP_SCATTER_ELEMENTS}, by_tuple = {OP_GATHER_ND, OP_SCATTER_ND};
+static const Access by_axis = {OP_GATHER_ELEMENTS, OP_SCATTER_ELEMENTS};
+static const Access by_tuple = {OP_GATHER_ND, OP_SCATTER_ND};
 
 static Value *take(Builder *b, Access a, const Op *op, Value *x, Value *ids)
 {

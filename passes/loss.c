@@ -31,7 +31,11 @@ typedef struct Loss {
 } Loss;
 
 typedef bool BuildFn(Loss *l, Op *output);
-static BuildFn build_cross_entropy, build_mse, build_l1, build_bce, build_output;
+static bool build_cross_entropy(Loss *l, Op *output);
+static bool build_mse(Loss *l, Op *output);
+static bool build_l1(Loss *l, Op *output);
+static bool build_bce(Loss *l, Op *output);
+static bool build_output(Loss *l, Op *output);
 
 /* One row per kind of loss; keys: what may stand behind the colon, none = a name. */
 typedef struct LossKind { const char *name; BuildFn *build; const char *keys, *usage; } LossKind;
@@ -56,7 +60,8 @@ static const char *usage(Arena *a)
 
 static bool bad_option(Loss *l, const char *text, const LossKind *kind, const char *why)
 {
-	diag_error(l->d, "--loss", "\"%s\": %s; accepted: %s", text, why, kind ? kind->usage : usage(l->m->arena));
+	diag_error(l->d, "--loss", "\"%s\": %s; accepted: %s", text, why,
+		kind ? kind->usage : usage(l->m->arena));
 	return false;
 }
 
@@ -248,8 +253,8 @@ static Value *loss_input(Loss *l, const char *name, Type t)
 		fed.dim[1] = t.dim[0] / m->batch;
 	}
 	if (s && (s->kind != SYM_INPUT || !type_equal(&s->type, &fed))) {
-		diag_error(l->d, "--loss", "the loss needs an input \"%s\" %s, but the graph has one of type %s", name,
-			type_str(m->arena, &fed), type_str(m->arena, &s->type));
+		diag_error(l->d, "--loss", "the loss needs an input \"%s\" %s, but the graph has one of type %s",
+			name, type_str(m->arena, &fed), type_str(m->arena, &s->type));
 		return NULL;
 	}
 	if (!s) {
@@ -311,7 +316,8 @@ static Value *shifted_labels(Loss *l, const Type *labels)
 	attrs = attr_ints(m, attrs, "steps", size.rank, step);
 	Value *part[2] = {ir_emit(b, OP_SLICE, 1, &tokens, attrs)};
 	last.dtype = DT_I64;
-	part[1] = ir_emit_typed(b, OP_CONST, 0, NULL, attr_ints(m, NULL, "value", 1, &l->spec.ignore_index), last);
+	attrs = attr_ints(m, NULL, "value", 1, &l->spec.ignore_index);
+	part[1] = ir_emit_typed(b, OP_CONST, 0, NULL, attrs, last);
 	return ir_emit(b, OP_CONCAT, 2, part, attr_int(m, NULL, "axis", axis));
 }
 

@@ -41,8 +41,8 @@ static Symbol *running(Module *m, const Op *op, const char *attr, bool *ok, Diag
 	const char *name = attr_get_str(op->attrs, attr, NULL);
 	Symbol *s = name ? ir_find_symbol(m, name) : NULL;
 	if (name && (!s || s->kind != SYM_BUFFER || !type_same_shape(&s->type, &op->out[1]->type))) {
-		diag_error(d, loc_where(m, op->loc), "\"%s\" is no buffer of running statistics with %lld channels", name,
-			(long long)op->out[1]->type.dim[0]);
+		diag_error(d, loc_where(m, op->loc), "\"%s\" is no buffer of running statistics with %lld channels",
+			name, (long long)op->out[1]->type.dim[0]);
 		*ok = false;
 	}
 	return s;

@@ -110,7 +110,8 @@ static Attr *read_attrs(Module *m, OpKind kind, const char *s)
 	Attr *list = NULL;
 	for (; *s; s += strspn(s, " ")) {
 		size_t n = strcspn(s, " "), k = strcspn(s, "=");
-		const char *key = arena_strndup(m->arena, s, k), *text = arena_strndup(m->arena, s + k + 1, n - k - 1);
+		const char *key = arena_strndup(m->arena, s, k);
+		const char *text = arena_strndup(m->arena, s + k + 1, n - k - 1);
 		const char *row = strstr(op_info[kind].attrs, arena_printf(m->arena, "%s:", key));
 		DType t = DT_F32;
 		switch (row ? row[k + 1] : 0) {
@@ -190,7 +191,8 @@ static void add_to_loss(Builder *b, Built *k, Value *y, int which)
 	for (int64_t i = 0; i < n; i++)
 		w[i] = 0.3 + spread(i, 11 + which);
 	y = ir_cast(b, y, DT_F64);
-	Value *weights = ir_emit_typed(b, OP_CONST, 0, NULL, attr_floats(k->m, NULL, "value", (int)n, w), y->type);
+	Attr *value = attr_floats(k->m, NULL, "value", (int)n, w);
+	Value *weights = ir_emit_typed(b, OP_CONST, 0, NULL, value, y->type);
 	y = ir_emit2(b, OP_MUL, y, weights);
 	y = ir_reduce(b, OP_REDUCE_SUM, y, y->type.rank, axes, false);
 	k->loss = k->loss ? ir_emit2(b, OP_ADD, k->loss, y) : y;
@@ -269,8 +271,8 @@ static double loss_at(Built *k, double *x, double at)
 
 static const char *describe(Arena *a, const Case *c, int operand)
 {
-	return arena_printf(a, "%s, operand %d of \"%s\" {%s}", c->name ? c->name : op_info[c->kind].text, operand,
-		c->operands, c->attrs);
+	const char *name = c->name ? c->name : op_info[c->kind].text;
+	return arena_printf(a, "%s, operand %d of \"%s\" {%s}", name, operand, c->operands, c->attrs);
 }
 
 static void compare(Built *k, const Case *c, EvalEnv *e, int i)
@@ -314,11 +316,16 @@ static void check_case(const Case *c)
 
 /* ---- programs ---- */
 
+static Value *slice(Builder *b, Value *x, int64_t row, int64_t col, int64_t rows, int64_t cols, int64_t step)
+{
+	Attr *attrs = attr_ints(b->m, NULL, "starts", 2, (int64_t[]){row, col});
+	attrs = attr_ints(b->m, attrs, "sizes", 2, (int64_t[]){rows, cols});
+	return ir_emit(b, OP_SLICE, 1, &x, attr_ints(b->m, attrs, "steps", 2, (int64_t[]){step, 1}));
+}
+
 static Value *slice_rows(Builder *b, Value *x, int64_t begin, int64_t n)
 {
-	Attr *attrs = attr_ints(b->m, NULL, "starts", 2, (int64_t[]){begin, 0});
-	attrs = attr_ints(b->m, attrs, "sizes", 2, (int64_t[]){n, x->type.dim[1]});
-	return ir_emit(b, OP_SLICE, 1, &x, attr_ints(b->m, attrs, "steps", 2, (int64_t[]){1, 1}));
+	return slice(b, x, begin, 0, n, x->type.dim[1], 1);
 }
 
 /* x^2 + sin x + (x + x): four uses of one value */
@@ -335,6 +342,29 @@ static Value *partition(Builder *b, Value *const *in)
 	Value *x = ir_emit1(b, OP_SIN, in[0]);
 	Value *k = slice_rows(b, x, 2, 2), *v = slice_rows(b, x, 4, 2), *q = slice_rows(b, x, 0, 2);
 	return ir_emit2(b, OP_MUL, ir_emit2(b, OP_MUL, q, k), v);
+}
+
+/* four parts in another order */
+static Value *quarters(Builder *b, Value *const *in)
+{
+	static const int order[] = {2, 0, 3, 1};
+	Value *x = ir_emit1(b, OP_SIN, in[0]), *y = NULL;
+	for (int i = 0; i < COUNT_OF(order); i++) {
+		Value *part = slice_rows(b, x, 2 * order[i], 2);
+		y = y ? ir_emit2(b, OP_MUL, ir_emit1(b, OP_EXP, y), part) : part;
+	}
+	return y;
+}
+
+/* slices that no concat can hold: corners, steps, two axes */
+static Value *corners(Builder *b, Value *const *in)
+{
+	Value *x = ir_emit1(b, OP_SIN, in[0]);
+	Value *p = slice(b, x, 0, 0, 2, 2, 1), *q = slice(b, x, 2, 2, 2, 2, 1), *r = slice(b, x, 1, 0, 2, 4, 2);
+	Value *s = slice(b, x, 0, 1, 4, 2, 1), *t = slice(b, x, 0, 0, 2, 4, 2);
+	Value *y = ir_emit2(b, OP_MUL, p, q), *z = ir_emit2(b, OP_MUL, r, t);
+	Value *sum = ir_emit2(b, OP_ADD, slice(b, z, 0, 1, 2, 2, 1), y);
+	return ir_emit2(b, OP_MUL, slice(b, s, 1, 0, 2, 2, 1), sum);
 }
 
 /* slices that leave a gap, overlap, and come with another use */
@@ -388,6 +418,8 @@ static Value *cut(Builder *b, Value *const *in)
 static const Case programs[] = {
 	{OP_COUNT, "f64[3,5]", "", 0, "reuse", reuse},
 	{OP_COUNT, "f64[6,3]", "", 0, "partition", partition},
+	{OP_COUNT, "f64[8,3]", "", 0, "quarters", quarters},
+	{OP_COUNT, "f64[4,4]", "", 0, "corners", corners},
 	{OP_COUNT, "f64[7,3]", "", 0, "ragged", ragged},
 	{OP_COUNT, "f64[4,3] f64[4,3]", "", 0, "shared", shared},
 	{OP_COUNT, "f64[5,3] i64[4]=1,0,4,1!", "", 0, "tied", tied},
