@@ -50,6 +50,15 @@ void rewrite_take_name(Value *now, Value *old)
 	now->name = name;
 }
 
+/* What computes a new value, behind the ops that only move it. */
+static Value *computed(Value *v, int first_new_id)
+{
+	static const bool moves[OP_COUNT] = {[OP_RESHAPE] = true, [OP_TRANSPOSE] = true, [OP_BROADCAST] = true};
+	while (moves[v->op->kind] && v->op->in[0].value->id >= first_new_id)
+		v = v->op->in[0].value;
+	return v;
+}
+
 /* The replacement takes over the name when it was made for this purpose. */
 static void replace(Rewriter *r, Op *op, Value *now, int first_new_id)
 {
@@ -59,7 +68,7 @@ static void replace(Rewriter *r, Op *op, Value *now, int first_new_id)
 			type_str(r->scratch, &now->type));
 	ir_replace_uses(old, now);
 	if (now->id >= first_new_id)
-		rewrite_take_name(now, old);
+		rewrite_take_name(computed(now, first_new_id), old);
 	enqueue_users(r, now);
 }
 

@@ -1,0 +1,161 @@
+/* tests/unit/test_rewrite.c: canon, patterns and layout keep what a module computes.
+ *
+ * Every golden test of these passes is run here too: its module and the rewritten one are evaluated in f64
+ * on the same random numbers and must agree, and a second run of the passes must change nothing. */
+#include "passes/passes.h"
+#include "tests/unit/unit.h"
+
+#include <glob.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char *read_text(Arena *a, const char *path)
+{
+	FILE *f = fopen(path, "rb");
+	Buf b = {0};
+	for (int c; f && (c = getc(f)) != EOF;)
+		buf_put(&b, &(char){(char)c}, 1);
+	if (f)
+		fclose(f);
+	char *text = arena_strndup(a, b.at ? b.at : "", b.n);
+	buf_free(&b);
+	return text;
+}
+
+static char *module_text(Arena *a, const Module *m)
+{
+	char *text = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&text, &n);
+	ir_print(f, m);
+	fclose(f);
+	char *copy = arena_strndup(a, text, n);
+	free(text);
+	return copy;
+}
+
+/* ---- evaluation ---- */
+
+static double noise(const char *name, int64_t i)
+{
+	uint64_t h = hash_bytes(name, strlen(name), (uint64_t)i);
+	return (double)(h >> 11) / (double)(1ull << 52) - 1; /* -1 .. 1 */
+}
+
+static void bind_noise(EvalEnv *e, const Symbol *s)
+{
+	EvalTensor t = eval_alloc(e, s->type);
+	DTypeClass class = dtype_info[s->type.dtype].class;
+	for (int64_t i = 0, n = type_numel(&s->type); i < n; i++) {
+		double x = noise(s->name, i);
+		if (class == CLASS_FLOAT)
+			t.f[i] = x;
+		else
+			t.i[i] = class == CLASS_BOOL ? x > -0.5 : (int64_t)(4 * fabs(x));
+	}
+	eval_bind(e, s, t);
+}
+
+static EvalEnv *run_forward(Module *m)
+{
+	EvalEnv *e = eval_new(m, m->arena);
+	for (int i = 0; i < m->n_symbols; i++)
+		if (m->symbols[i]->kind != SYM_OUTPUT)
+			bind_noise(e, m->symbols[i]);
+	eval_section(e, SEC_FORWARD);
+	return e;
+}
+
+/* Norm of the difference over the norm; a NaN equals a NaN. */
+static double difference(const EvalTensor *a, const EvalTensor *b)
+{
+	double d = 0, norm = 0;
+	if (!type_equal(&a->type, &b->type))
+		return INFINITY;
+	for (int64_t i = 0, n = type_numel(&a->type); i < n; i++) {
+		bool f = dtype_is_float(a->type.dtype);
+		double x = f ? a->f[i] : (double)a->i[i], y = f ? b->f[i] : (double)b->i[i];
+		if ((isnan(x) && isnan(y)) || x == y)
+			continue;
+		d += (x - y) * (x - y);
+		norm += x * x;
+	}
+	return d == 0 ? 0 : sqrt(d / norm);
+}
+
+/* ---- one file ---- */
+
+static Module *rewritten(const char *path, const char *text, const char *passes, Diag *d)
+{
+	Module *m = ir_parse(path, text, d);
+	PassOptions o = {.world = 1};
+	PipelineView v = {.out = stdout};
+	return m && pipeline_run(m, &o, &v, passes, d) ? m : NULL;
+}
+
+static void check_values(const char *path, Module *was, Module *now)
+{
+	EvalEnv *a = run_forward(was), *b = run_forward(now);
+	for (int i = 0; i < was->n_symbols; i++) {
+		const Symbol *s = was->symbols[i];
+		EvalTensor *x = eval_symbol(a, s), *y = eval_symbol(b, ir_find_symbol(now, s->name));
+		double d = x && y ? difference(x, y) : INFINITY;
+		if (d > 1e-5)
+			fprintf(stderr, "%s: %s \"%s\" differs by %g\n", path, x && y ? "" : "not computed:", s->name, d);
+		CU_ASSERT(d <= 1e-5);
+	}
+}
+
+static void check_file(const char *path)
+{
+	Arena *a = arena_new();
+	Diag d = {.out = stderr};
+	char *text = read_text(a, path), passes[64] = "";
+	sscanf(text, "# run: %63s", passes);
+	Module *was = ir_parse(path, text, &d), *now = rewritten(path, text, passes, &d);
+	CU_ASSERT_FATAL(was && now);
+	check_values(path, was, now);
+	char *once = module_text(a, now);
+	Module *twice = rewritten(path, once, passes, &d);
+	bool same = twice && !strcmp(module_text(a, twice), once);
+	UNIT_CHECK(same, path);
+	if (!same && twice)
+		fprintf(stderr, "%s: a second run changes it to\n%s", path, module_text(a, twice));
+	ir_module_free(was);
+	ir_module_free(now);
+	ir_module_free(twice);
+	arena_free(a);
+}
+
+static void check_folder(const char *pattern)
+{
+	glob_t found;
+	CU_ASSERT_FATAL(glob(pattern, 0, NULL, &found) == 0);
+	for (size_t i = 0; i < found.gl_pathc; i++)
+		check_file(found.gl_pathv[i]);
+	globfree(&found);
+}
+
+static void canon_keeps_values(void)
+{
+	check_folder("tests/ir/canon/*.ir");
+}
+
+static void patterns_keep_values(void)
+{
+	check_folder("tests/ir/patterns/*.ir");
+}
+
+static void layout_keeps_values(void)
+{
+	check_folder("tests/ir/layout/*.ir");
+}
+
+void suite_rewrite(void)
+{
+	CU_pSuite s = CU_add_suite("rewrite", NULL, NULL);
+	CU_add_test(s, "canon keeps what a module computes", canon_keeps_values);
+	CU_add_test(s, "patterns keep what a module computes", patterns_keep_values);
+	CU_add_test(s, "layout keeps what a module computes", layout_keeps_values);
+}
