@@ -169,15 +169,9 @@ static PtrMap *unite_reads(Module *m, Arena *scratch, bool *wanted)
 /* The sum that the forward reports and its seed: 1/n of n elements, or 1 when it is a mean already. */
 static Value *loss_and_seed(Module *m, Value **seed, Diag *d)
 {
-	Op *report = NULL;
-	IR_FOR_OPS(m, SEC_FORWARD, op) {
-		if (op->kind == OP_REPORT_LOSS && report) {
-			diag_error(d, loc_where(m, op->loc), "a second loss is reported; one is differentiated");
-			return NULL;
-		}
-		if (op->kind == OP_REPORT_LOSS)
-			report = op;
-	}
+	Op *report = m->first[SEC_FORWARD];
+	while (report && report->kind != OP_REPORT_LOSS)
+		report = report->next;
 	if (!report) {
 		diag_error(d, m->file ? m->file : m->name, "the forward section reports no loss (run the pass loss "
 			"first)");
