@@ -1,10 +1,11 @@
 /* passes/blocks.c: finds the repeated blocks of a model.
  *
  * First by module scope: "h.0", "h.1" are elements of the container "h".  An element is a block when it
- * has at least two sub-scopes (so that the layers of a flat Sequential are not blocks), a container counts
- * when it has at least two such elements, and of nested containers the outermost wins.  Where scopes say
- * nothing, by repetition: the longest stretch of the op list that repeats itself with a fixed period, cut
- * where the fewest bytes cross from one period to the next.
+ * has at least two sub-scopes (so that the layers of a flat Sequential are none), and of nested containers
+ * the outermost wins in which two elements compute the same: the layers of a ResNet rather than its stages,
+ * the blocks of a T5 rather than their halves.  Where none does, an outermost container of two elements.
+ * Where no op has a scope, by repetition: the longest stretch of the op list that repeats itself with a
+ * fixed period, cut where the fewest bytes cross from one period to the next.
  *
  * Keeps the module as it is.  Deterministic; cost is linear in the number of ops. */
 #include "passes/passes.h"
@@ -33,23 +34,71 @@ static bool is_source(const Op *op)
 	return op_info[op->kind].flags & SRC;
 }
 
+/* ---- what makes two ops alike ---- */
+
+static uint64_t hash_attrs(const Attr *attrs, uint64_t h)
+{
+	for (const Attr *a = attrs; a; a = a->next) {
+		h = hash_bytes(a->name, strlen(a->name), h);
+		if (!strcmp(a->name, "id")) /* of a dropout: never equal */
+			continue;
+		if (a->kind == ATTR_INTS || a->kind == ATTR_FLOATS)
+			h = hash_bytes(a->ints, sizeof(int64_t) * (size_t)a->n, h);
+		else if (a->kind == ATTR_STR)
+			h = hash_bytes(a->s, strlen(a->s), h);
+		else if (a->kind == ATTR_DTYPE)
+			h = hash_bytes(&a->dtype, sizeof(a->dtype), h);
+		else
+			h = hash_bytes(&a->i, sizeof(a->i), h);
+	}
+	return h;
+}
+
+static uint64_t hash_type(const Type *t, uint64_t h)
+{
+	h = hash_bytes(&t->dtype, sizeof(t->dtype), h);
+	return hash_bytes(t->dim, sizeof(*t->dim) * (size_t)t->rank, h);
+}
+
+static uint64_t hash_op(const Op *op)
+{
+	uint64_t h = hash_attrs(op->attrs, hash_bytes(&op->kind, sizeof(op->kind), 1));
+	for (int i = 0; i < op->n_in; i++)
+		h = op_in(op, i) ? hash_type(&op_in(op, i)->type, h) : h + 1;
+	for (int i = 0; i < op->n_out; i++)
+		h = hash_type(&op->out[i]->type, h);
+	for (const Op *inner = op->body_first; inner; inner = inner->next)
+		h = hash_attrs(inner->attrs, hash_bytes(&inner->kind, sizeof(inner->kind), h));
+	return h;
+}
+
 /* ---- by scope ---- */
+
+typedef struct Container { int n_blocks; } Container;
+
+/* Containers that differ in indices only: "stages.0.layers", "stages.1.layers". */
+typedef struct Family {
+	Map *seen;            /* signatures of its elements */
+	bool repeats;         /* two are alike */
+} Family;
 
 typedef struct Element {
 	const char *name;     /* "h.0" */
 	const char *child;    /* first sub-scope seen, at any depth */
 	bool many;            /* another one was seen */
+	uint64_t signature;   /* of its ops, in any order */
 	int index;            /* of its block, -1 = not one */
-	struct Container *container;
+	Container *container;
+	Family *family;
 } Element;
-
-typedef struct Container { int n_blocks; } Container;
 
 typedef struct Scopes {
 	Arena *a;
 	Map *elements;        /* name -> Element */
 	Map *containers;      /* name -> Container */
+	Map *families;        /* name with # for digits -> Family */
 	bool any;             /* some op has a scope */
+	bool repeats;         /* some family repeats */
 } Scopes;
 
 /* The dotted scope of an op; TorchScript says it by node names: "/h.0/attn/MatMul". */
@@ -89,6 +138,24 @@ static int container_length(const char *scope, const char *component, size_t n)
 	return (int)(line - 1 - scope);
 }
 
+static Family *family_get(Scopes *s, const char *container)
+{
+	char *name = arena_strdup(s->a, container), *to = name;
+	for (const char *c = container; *c; c++)
+		if (!isdigit((unsigned char)*c))
+			*to++ = *c;
+		else if (to == name || to[-1] != '#')
+			*to++ = '#';
+	*to = 0;
+	Family *f = map_get(s->families, name);
+	if (f)
+		return f;
+	f = NEW(s->a, Family);
+	f->seen = map_new(s->a);
+	map_put(s->families, name, f);
+	return f;
+}
+
 static Element *element_get(Scopes *s, const char *scope, size_t length, int container_len)
 {
 	char *name = arena_strndup(s->a, scope, length);
@@ -99,6 +166,7 @@ static Element *element_get(Scopes *s, const char *scope, size_t length, int con
 	e = NEW(s->a, Element);
 	e->name = name;
 	e->index = -1;
+	e->family = family_get(s, holder);
 	e->container = map_get(s->containers, holder);
 	if (!e->container)
 		map_put(s->containers, holder, e->container = NEW(s->a, Container));
@@ -120,10 +188,11 @@ static void for_elements(Scopes *s, const char *scope, ElementFn *f, void *ctx)
 	}
 }
 
-static void note_child(Scopes *s, Element *e, const char *rest, void *ctx)
+static void note_op(Scopes *s, Element *e, const char *rest, void *ctx)
 {
+	const uint64_t *hash = ctx;
 	(void)s;
-	(void)ctx;
+	e->signature += *hash;
 	if (!*rest || e->many)
 		return;
 	if (!e->child)
@@ -134,12 +203,24 @@ static void note_child(Scopes *s, Element *e, const char *rest, void *ctx)
 		e->container->n_blocks++;
 }
 
+static void find_families(Scopes *s)
+{
+	for (int i = 0; i < map_count(s->elements); i++) {
+		const Element *e = map_get(s->elements, map_key(s->elements, i));
+		const char *key = arena_printf(s->a, "%llx", (unsigned long long)e->signature);
+		if (!e->many)
+			continue;
+		e->family->repeats = e->family->repeats || map_has(e->family->seen, key);
+		s->repeats = s->repeats || e->family->repeats;
+		map_put(e->family->seen, key, NULL);
+	}
+}
+
 static void outermost(Scopes *s, Element *e, const char *rest, void *ctx)
 {
 	Element **found = ctx;
-	(void)s;
 	(void)rest;
-	if (!*found && e->many && e->container->n_blocks >= 2)
+	if (!*found && e->many && (s->repeats ? e->family->repeats : e->container->n_blocks >= 2))
 		*found = e;
 }
 
@@ -161,17 +242,19 @@ static int block_of_operands(const Blocks *b, const Op *op)
 /* NULL: no op has a scope. */
 static Blocks *by_scope(Module *m, SectionKind section, Arena *a)
 {
-	Scopes s = {.a = a, .elements = map_new(a), .containers = map_new(a)};
+	Scopes s = {.a = a, .elements = map_new(a), .containers = map_new(a), .families = map_new(a)};
 	Blocks *b = no_blocks(m, a);
 	VEC(const char *) names = {0};
 	IR_FOR_OPS(m, section, op) {
 		const char *scope = scope_of(a, op->loc);
+		uint64_t hash = hash_op(op);
 		s.any = s.any || *scope;
 		if (!is_source(op))
-			for_elements(&s, scope, note_child, NULL);
+			for_elements(&s, scope, note_op, &hash);
 	}
 	if (!s.any)
 		return NULL;
+	find_families(&s);
 	IR_FOR_OPS(m, section, op) {
 		const char *scope = scope_of(a, op->loc);
 		Element *e = NULL;
@@ -198,42 +281,6 @@ typedef struct Sequence {
 	uint64_t *hash;
 	int n;
 } Sequence;
-
-static uint64_t hash_attrs(const Attr *attrs, uint64_t h)
-{
-	for (const Attr *a = attrs; a; a = a->next) {
-		h = hash_bytes(a->name, strlen(a->name), h);
-		if (!strcmp(a->name, "id")) /* of a dropout: never equal */
-			continue;
-		if (a->kind == ATTR_INTS || a->kind == ATTR_FLOATS)
-			h = hash_bytes(a->ints, sizeof(int64_t) * (size_t)a->n, h);
-		else if (a->kind == ATTR_STR)
-			h = hash_bytes(a->s, strlen(a->s), h);
-		else if (a->kind == ATTR_DTYPE)
-			h = hash_bytes(&a->dtype, sizeof(a->dtype), h);
-		else
-			h = hash_bytes(&a->i, sizeof(a->i), h);
-	}
-	return h;
-}
-
-static uint64_t hash_type(const Type *t, uint64_t h)
-{
-	h = hash_bytes(&t->dtype, sizeof(t->dtype), h);
-	return hash_bytes(t->dim, sizeof(*t->dim) * (size_t)t->rank, h);
-}
-
-static uint64_t hash_op(const Op *op)
-{
-	uint64_t h = hash_attrs(op->attrs, hash_bytes(&op->kind, sizeof(op->kind), 1));
-	for (int i = 0; i < op->n_in; i++)
-		h = op_in(op, i) ? hash_type(&op_in(op, i)->type, h) : h + 1;
-	for (int i = 0; i < op->n_out; i++)
-		h = hash_type(&op->out[i]->type, h);
-	for (const Op *inner = op->body_first; inner; inner = inner->next)
-		h = hash_attrs(inner->attrs, hash_bytes(&inner->kind, sizeof(inner->kind), h));
-	return h;
-}
 
 static Sequence sequence_of(Module *m, SectionKind section, Arena *a)
 {
