@@ -5,9 +5,10 @@
  * rename when all went well; a failed build leaves an older output as it was.
  *
  * The runtime is found from the running executable: BUILD/lib/ARCH and the tree that BUILD lies in, or
- * PREFIX/lib/shardc/ARCH and PREFIX/include/shardc. */
+ * PREFIX/lib/shardc/{lib/ARCH,include} of an installation. */
 #include "codegen/emit.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,9 +27,11 @@ typedef struct Build {
 	const char *lib;     /* folder of ARCH/libshardrt.a */
 } Build;
 
-static const char *const step_flags[] = {"-std=gnu11", "-w"};
+static const char *const step_flags[] = {"-std=gnu11"};
 /* Without these two, comparisons and math functions keep loops from being vectorised. */
-static const char *const fused_flags[] = {"-std=gnu11", "-w", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"};
+static const char *const fused_flags[] = {
+	"-std=gnu11", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math",
+};
 static const char *const link_flags[] = {"-ldnnl", "-ljansson", "-fopenmp", "-lpthread", "-ldl", "-lm"};
 
 /* ---- where things are ---- */
@@ -68,8 +71,8 @@ static const char *search(Build *b, const char *dir, const char *const *suffix, 
 
 static Build build_new(Arena *a, const CodegenOptions *o, Diag *d)
 {
-	static const char *const include[] = {"include", "..", "../include/shardc", "../.."};
-	static const char *const lib[] = {"lib", "../lib/shardc"};
+	static const char *const include[] = {"..", "../..", "../lib/shardc/include", "include"};
+	static const char *const lib[] = {"lib", "../lib/shardc/lib"};
 	Build b = {.a = a, .o = o, .d = d, .cc = o->cc ? o->cc : "cc", .arch = o->arch ? o->arch : "native"};
 	const char *dir = executable_dir(a);
 	b.include = search(&b, dir, include, COUNT_OF(include), "runtime/shardrt.h");
@@ -136,8 +139,11 @@ static const char *command_text(Build *b, const Args *args)
 {
 	Buf text = {0};
 	for (int i = 0; i < args->n; i++) {
-		bool plain = args->at[i][strspn(args->at[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:")] == '\0';
-		buf_printf(&text, "%s%s", i ? " " : "", plain ? args->at[i] : str_escape(b->a, ESCAPE_SHELL, args->at[i]));
+		const char *s = args->at[i];
+		bool plain = true;
+		for (const char *c = s; *c; c++)
+			plain = plain && (isalnum((unsigned char)*c) || strchr("_-+=./,:", *c));
+		buf_printf(&text, "%s%s", i ? " " : "", plain ? s : str_escape(b->a, ESCAPE_SHELL, s));
 	}
 	const char *s = arena_strndup(b->a, text.at ? text.at : "", text.n);
 	buf_free(&text);
@@ -279,7 +285,8 @@ static char *predefined(Build *b)
 		if (n > 0)
 			buf_put(&text, chunk, (size_t)n);
 	close(end[0]);
-	char *copy = finish(b, pid, arena_printf(b->a, "--arch=%s", b->arch)) ? arena_strndup(b->a, text.at ? text.at : "", text.n) : NULL;
+	bool ok = finish(b, pid, arena_printf(b->a, "--arch=%s", b->arch));
+	char *copy = ok ? arena_strndup(b->a, text.at ? text.at : "", text.n) : NULL;
 	buf_free(&text);
 	return copy;
 }

@@ -1,0 +1,242 @@
+/* tests/unit/test_codegen.c: emitted programs compute what the f64 reference computes.
+ *
+ * One program holds every op of codegen_ops.ir; it is written, compiled, linked and run as a user's would
+ * be, and each result is compared with ir/eval.  A row of ops.def that is lowered to code and does not
+ * occur there fails by name. */
+#include "base/npy.h"
+#include "codegen/codegen.h"
+#include "passes/passes.h"
+#include "tests/unit/unit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const double BOUND = 1e-6; /* of a tensor's norm; worst today 3e-7 (attention's gradient) */
+
+typedef struct Work { Arena *a; Diag d; Module *m; EvalEnv *env; const char *dir; } Work;
+
+/* ---- the module ---- */
+
+static char *read_text(Arena *a, const char *path)
+{
+	FILE *f = fopen(path, "r");
+	Buf b = {0};
+	char chunk[4096];
+	for (size_t n; f && (n = fread(chunk, 1, sizeof(chunk), f)) > 0;)
+		buf_put(&b, chunk, n);
+	if (f)
+		fclose(f);
+	char *text = arena_strndup(a, b.at ? b.at : "", b.n);
+	buf_free(&b);
+	return text;
+}
+
+static void add_outputs(Module *m)
+{
+	for (Op *op = m->last[SEC_EVAL], *last = op; op; op = op->prev) {
+		for (int i = 0; i < op->n_out; i++) {
+			if (op->out[i]->n_uses)
+				continue;
+			Builder b = {.m = m, .section = SEC_EVAL, .before = last->next, .loc = op->loc,
+				.sym = ir_add_symbol(m, SYM_OUTPUT, arena_printf(m->arena, "out.%s", op->out[i]->name),
+					op->out[i]->type)};
+			ir_emit(&b, OP_OUTPUT, 1, &op->out[i], NULL);
+		}
+	}
+}
+
+/* Every op that becomes code, but for those that only training programs have. */
+static void check_coverage(const Module *m)
+{
+	bool seen[OP_COUNT] = {false};
+	IR_FOR_OPS(m, SEC_EVAL, op)
+		seen[op->kind] = true;
+	for (int k = 0; k < OP_COUNT; k++) {
+		const OpInfo *info = &op_info[k];
+		bool wanted = info->last == LEVEL_PLAN && !(info->flags & (EFFECT | UNIT | COMM)) && k != OP_VIEW_OP
+			&& k != OP_SUMSQ && k != OP_PACK;
+		if (wanted && !seen[k])
+			UNIT_CHECK(false, arena_printf(m->arena, "codegen_ops.ir: no case for %s", info->text));
+	}
+}
+
+/* ---- inputs ---- */
+
+static double next_unit(uint64_t *state)
+{
+	*state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	return (double)(*state >> 11) / 9007199254740992.0;
+}
+
+/* Values follow the symbol's name, see codegen_ops.ir. */
+static double pick(const char *name, DType t, double u)
+{
+	if (!strncmp(name, "id", 2) && name[2] >= '0' && name[2] <= '9')
+		return floor(u * atoi(name + 2));
+	if (!strncmp(name, "pos.", 4))
+		return 0.1 + 2 * u;
+	if (!strncmp(name, "unit.", 5))
+		return 1.8 * u - 0.9;
+	if (dtype_is_float(t))
+		return 4 * u - 2;
+	return dtype_info[t].class == CLASS_INT ? floor(19 * u) - 9 : floor(10 * u);
+}
+
+static void put_element(char *at, DType t, double v)
+{
+	int64_t i = (int64_t)v;
+	float f = (float)v;
+	if (t == DT_F32)
+		memcpy(at, &f, sizeof(f));
+	else if (t == DT_F64)
+		memcpy(at, &v, sizeof(v));
+	else
+		memcpy(at, &i, (size_t)dtype_info[t].bytes); /* little-endian */
+}
+
+static bool make_input(Work *w, const Symbol *s, int k, uint64_t *state)
+{
+	int64_t n = type_numel(&s->type), bytes = dtype_info[s->type.dtype].bytes;
+	char *raw = arena_alloc(w->a, (size_t)(n * bytes));
+	EvalTensor t = eval_alloc(w->env, s->type);
+	for (int64_t i = 0; i < n; i++) {
+		double v = dtype_round(s->type.dtype, pick(s->name, s->type.dtype, next_unit(state)));
+		put_element(raw + i * bytes, s->type.dtype, v);
+		if (dtype_is_float(s->type.dtype))
+			t.f[i] = v;
+		else
+			t.i[i] = (int64_t)v;
+	}
+	eval_bind(w->env, s, t);
+	const char *path = arena_printf(w->a, "%s/in/input_%d.npy", w->dir, k);
+	return npy_write(path, s->type.dtype, s->type.rank, s->type.dim, raw);
+}
+
+static bool make_inputs(Work *w)
+{
+	uint64_t state = 1;
+	bool ok = !mkdir(arena_printf(w->a, "%s/in", w->dir), 0777);
+	for (int i = 0, k = 0; i < w->m->n_symbols; i++) {
+		const Symbol *s = w->m->symbols[i];
+		if (s->kind == SYM_INPUT)
+			ok = make_input(w, s, k++, &state) && ok;
+		if (s->kind != SYM_BUFFER)
+			continue;
+		EvalTensor t = eval_alloc(w->env, s->type);
+		for (int64_t e = 0; e < type_numel(&s->type); e++)
+			t.f[e] = s->src.fill;
+		eval_bind(w->env, s, t);
+	}
+	return ok;
+}
+
+/* ---- results ---- */
+
+static double element(const Npy *n, int64_t i)
+{
+	DType t = n->header.dtype;
+	const char *at = (const char *)n->data + i * dtype_info[t].bytes;
+	float f;
+	double d;
+	int64_t v = 0;
+	if (t == DT_F32)
+		return memcpy(&f, at, sizeof(f)), (double)f;
+	if (t == DT_F64)
+		return memcpy(&d, at, sizeof(d)), d;
+	memcpy(&v, at, (size_t)dtype_info[t].bytes);
+	if (dtype_info[t].class == CLASS_INT && dtype_info[t].bytes == 4)
+		v = (int32_t)v;
+	return (double)v;
+}
+
+static double error_of(const Npy *got, const EvalTensor *want)
+{
+	double diff = 0, norm = 0;
+	bool exact = !dtype_is_float(want->type.dtype);
+	for (int64_t i = 0; i < type_numel(&want->type); i++) {
+		double g = element(got, i), x = exact ? (double)want->i[i] : want->f[i];
+		if (g == x || (isnan(g) && isnan(x)))
+			continue;
+		diff += isfinite(g) && isfinite(x) ? (g - x) * (g - x) : INFINITY;
+		norm += x * x;
+	}
+	return exact && diff > 0 ? INFINITY : sqrt(diff / (norm > 0 ? norm : 1));
+}
+
+static void check_output(Work *w, const Symbol *s)
+{
+	const EvalTensor *want = eval_symbol(w->env, s);
+	Npy got;
+	if (!want || !npy_open(&got, arena_printf(w->a, "%s/out/%s.npy", w->dir, s->name), &w->d)) {
+		UNIT_CHECK(false, arena_printf(w->m->arena, "%s: no result", s->name));
+		return;
+	}
+	double error = got.header.dtype == s->type.dtype ? error_of(&got, want) : INFINITY;
+	if (!(error <= BOUND))
+		UNIT_CHECK(false, arena_printf(w->m->arena, "%s: error %.3g", s->name, error));
+	npy_close(&got);
+}
+
+static int run(const char *const *argv)
+{
+	int status = -1;
+	fflush(NULL);
+	pid_t child = fork();
+	if (child == 0) {
+		execvp(argv[0], (char *const *)argv);
+		_exit(127);
+	}
+	if (child < 0 || waitpid(child, &status, 0) < 0)
+		return -1;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+#define COMPILER "cc -fsanitize=address,undefined"
+#else
+#define COMPILER "cc"
+#endif
+
+static bool build_and_run(Work *w)
+{
+	CodegenOptions o = {.cc = COMPILER};
+	const char *program = arena_printf(w->a, "%s/program", w->dir);
+	const char *in = arena_printf(w->a, "%s/in", w->dir), *out = arena_printf(w->a, "%s/out", w->dir);
+	return codegen_write(w->m, &o, w->dir, &w->d) && codegen_compile(w->dir, &o, program, &w->d)
+		&& !run((const char *[]){program, "--infer", in, out, NULL});
+}
+
+static void test_ops(void)
+{
+	char dir[] = "/tmp/shardc-codegen-XXXXXX";
+	Work w = {.a = arena_new(), .d = {.out = stderr}};
+	PassOptions p = {.world = 1, .infer = true};
+	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(dir));
+	w.dir = dir;
+	w.m = ir_parse("codegen_ops.ir", read_text(w.a, "tests/unit/codegen_ops.ir"), &w.d);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(w.m);
+	check_coverage(w.m);
+	add_outputs(w.m);
+	w.env = eval_new(w.m, w.a);
+	bool ok = pass_memory(w.m, &p, &w.d) && make_inputs(&w) && build_and_run(&w);
+	CU_ASSERT_TRUE(ok);
+	if (ok) {
+		eval_section(w.env, SEC_EVAL);
+		for (int i = 0; i < w.m->n_symbols; i++)
+			if (w.m->symbols[i]->kind == SYM_OUTPUT)
+				check_output(&w, w.m->symbols[i]);
+	}
+	run((const char *[]){"rm", "-rf", dir, NULL});
+	ir_module_free(w.m);
+	arena_free(w.a);
+}
+
+void suite_codegen(void)
+{
+	CU_pSuite s = CU_add_suite("codegen", NULL, NULL);
+	CU_add_test(s, "every op as the reference computes it", test_ops);
+}
