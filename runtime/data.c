@@ -221,6 +221,32 @@ void data_load_part(const DataSet *set, const Rt *rt, int64_t first, int64_t n, 
 		load_row(set, rt, b, b < n ? first + b : filler);
 }
 
+/* Kernels know rows only: a bad label is the labels' file's fault, another index the other integer input's. */
+static const DataColumn *guilty(const DataSet *set, const char *bad)
+{
+	bool label = !strncmp(bad, "label", 5);
+	for (int i = 0; i < set->n_columns; i++) {
+		const RtTensor *t = set->columns[i].input;
+		if (!dtype_is_float(t->dtype) && label == !strcmp(t->name, "labels"))
+			return &set->columns[i];
+	}
+	return &set->columns[0];
+}
+
+void data_blame(const DataSet *set, int64_t first, const char *when, const char *bad, const char *program, Diag *d)
+{
+	enum { SHOWN = 16 };
+	Buf rows = {0};
+	const DataColumn *c = set->n_columns ? guilty(set, bad) : NULL;
+	diag_error(d, c ? c->path : program, "bad input in %s: %s", when, bad);
+	for (int64_t b = 0; c && b < MIN(set->batch, SHOWN); b++)
+		buf_printf(&rows, "%s%" PRId64, b ? ", " : "", sample_at(set, first + b));
+	if (c)
+		diag_note(d, c->path, "rows 0, 1, ... of that batch were samples %s%s", rows.at,
+			set->batch > SHOWN ? ", ..." : "");
+	buf_free(&rows);
+}
+
 void data_prefetch(const DataSet *set, int64_t first)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

@@ -37,17 +37,20 @@ bool eval_run(Rt *rt, const DataSet *set, StepResult *out, int64_t *n_samples, D
 {
 	char bad[512];
 	Sums total = {0};
-	int64_t whole = set->n_samples / set->batch, tail = set->n_samples % set->batch;
+	int64_t whole = set->n_samples / set->batch, tail = set->n_samples % set->batch, last = 0;
 	for (int64_t i = 0; i < whole && !report_has_bad_input(); i++) {
-		data_load(set, rt, i * set->batch);
+		last = i * set->batch;
+		data_load(set, rt, last);
 		data_prefetch(set, (i + 1) * set->batch);
 		add(&total, run_batch(rt), 1);
 	}
-	if (tail && !rt->model->loss.mean && !report_has_bad_input())
-		add_tail(rt, set, whole * set->batch, tail, &total);
+	if (tail && !rt->model->loss.mean && !report_has_bad_input()) {
+		last = whole * set->batch;
+		add_tail(rt, set, last, tail, &total);
+	}
 	*n_samples = rt->model->loss.mean ? whole * set->batch : set->n_samples;
 	if (report_take_bad_input(bad, sizeof(bad))) {
-		diag_error(d, set->n_columns ? set->columns[0].path : "eval", "bad input while evaluating: %s", bad);
+		data_blame(set, last, "an evaluation", bad, rt->p->options->program, d);
 		return false;
 	}
 	*out = (StepResult){.loss = total.weight == 0 ? 0 : total.loss / total.weight,

@@ -74,6 +74,8 @@ void data_close(DataSet *set);
 void data_load(const DataSet *set, const Rt *rt, int64_t first);
 /* As data_load, but from row n on every row is `filler`, a position as well. */
 void data_load_part(const DataSet *set, const Rt *rt, int64_t first, int64_t n, int64_t filler);
+/* The error of a kernel that met bad data in the batch from `first` on: names the file, the step, samples. */
+void data_blame(const DataSet *set, int64_t first, const char *when, const char *bad, const char *program, Diag *d);
 void data_prefetch(const DataSet *set, int64_t first); /* starts reading from the disk; returns at once */
 bool data_load_consts(const Rt *rt, const TextList *consts, Diag *d);
 /* The input that "NAME=FILE" names, and FILE; NULL after a message. */

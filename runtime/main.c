@@ -101,12 +101,10 @@ static int check_step(Run *run)
 	char bad[512];
 	int64_t step = rt->p->progress.step + 1;
 	if (report_take_bad_input(bad, sizeof(bad))) {
+		char when[64];
+		snprintf(when, sizeof(when), "step %" PRId64, step);
 		log_clear_line(&run->log);
-		diag_error(run->d, run->train.n_columns ? run->train.columns[0].path : run->o->program,
-			"bad input in step %" PRId64 ": %s", step, bad);
-		for (int i = 1; i < run->train.n_columns; i++)
-			diag_note(run->d, run->train.columns[i].path, "was read in that step, as input \"%s\"",
-				run->train.columns[i].input->name);
+		data_blame(&run->train, rt->p->progress.samples, when, bad, run->o->program, run->d);
 		return EXIT_INPUT;
 	}
 	if (r->finite || run->o->on_nan == ON_NAN_SKIP)

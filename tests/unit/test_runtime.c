@@ -515,10 +515,11 @@ static void test_bad_label(void)
 	npy_write("bad.npy", DT_I64, 1, (int64_t[]){N}, labels);
 	EXPECT(&m, "--data x=x.npy --data labels=bad.npy --steps 3 --save ck", 1,
 		"bad input in step 2: label 3 in row 1 is outside [0,3)");
-	CU_ASSERT_PTR_NOT_NULL(strstr(text, "bad.npy: note:"));
+	CU_ASSERT_PTR_NOT_NULL(strstr(text, "bad.npy: error:"));
+	CU_ASSERT_PTR_NOT_NULL(strstr(text, "bad.npy: note: rows 0, 1, ... of that batch were samples 4, 5, 6, 7"));
 	CU_ASSERT_NOT_EQUAL(access("ck", F_OK), 0);
 	EXPECT(&m, DATA "--steps 1 --eval-data x=x.npy --eval-data labels=bad.npy", 1,
-		"bad input while evaluating: label 3");
+		"bad.npy: error: bad input in an evaluation: label 3");
 }
 
 static void test_not_finite(void)
