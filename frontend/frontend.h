@@ -22,6 +22,8 @@ typedef struct FrontendOptions {
 	NormMode bn;
 	bool bn_biased;             /* running variance as ONNX defines it; else unbiased for PyTorch's exports */
 	DropoutMode dropout;
+	const char *inputs;         /* folder of input_K.pb or .npy: small inputs in it may be used at compile time,
+	                               where a shape depends on them; NULL = none */
 	bool infer;                 /* forward only: nodes mean what ONNX says, no input has a sample axis */
 } FrontendOptions;
 

@@ -25,45 +25,49 @@ static bool is_onnx_domain(const char *domain)
 
 /* ---- what is known at compile time ---- */
 
-static bool op_is_known(const Import *im, const Op *op)
+static Known op_known(const Import *im, const Op *op)
 {
 	unsigned flags = op_info[op->kind].flags;
 	if (op->kind == OP_CONST || op->kind == OP_IOTA)
-		return true;
+		return KNOWN_LITERALLY;
+	if (op->kind == OP_INPUT && im->o->inputs && type_numel(&op->out[0]->type) <= LITERAL_MAX)
+		return KNOWN_GIVEN;
 	if (flags & (EFFECT | RNG | SYM | SRC))
-		return false;
-	for (int i = 0; i < op->n_in; i++)
-		if (op->in[i].value && !im->known[op->in[i].value->id])
-			return false;
-	return true;
+		return KNOWN_NOT;
+	Known known = KNOWN_LITERALLY;
+	for (int i = 0; i < op->n_in && known; i++) {
+		Known in = op_in(op, i) ? im->known[op_in(op, i)->id] : KNOWN_LITERALLY;
+		known = in ? MAX(known, in) : KNOWN_NOT;
+	}
+	return known;
 }
 
-static void mark_known(Import *im, const Op *op)
+static void mark_op(Import *im, const Op *op)
 {
 	while (im->m->n_values > im->cap_known)
 		im->known = arena_grow(im->arena, im->known, 1, &im->cap_known);
-	bool known = op_is_known(im, op);
+	Known known = op_known(im, op);
 	for (int i = 0; i < op->n_out; i++)
-		im->known[op->out[i]->id] = known;
+		im->known[op->out[i]->id] = (uint8_t)known;
 }
 
-/* Marks the ops after `last`, the section's last op when the node began. */
-static void mark_new(Import *im, const Op *last)
+void import_mark(Import *im, const Op *last)
 {
 	for (const Op *op = last ? last->next : im->m->first[SEC_FORWARD]; op; op = op->next)
-		mark_known(im, op);
+		mark_op(im, op);
 }
 
-Value *import_fold(Import *im, Value *v)
+/* Small results that follow from literals become literals. */
+static Value *fold(Import *im, Value *v)
 {
-	if (!v || v == &im->m->poison || v->op->kind == OP_CONST || !im->known[v->id])
+	if (!v || v == &im->m->poison || v->op->kind == OP_CONST || im->known[v->id] != KNOWN_LITERALLY)
 		return v;
 	int64_t limit = dtype_is_float(v->type.dtype) ? LITERAL_FLOATS_MAX : LITERAL_MAX;
-	EvalTensor *t = type_numel(&v->type) > limit ? NULL : eval_constant(im->eval, v, 1 << 20);
+	EvalTensor *t = type_numel(&v->type) > limit ? NULL : eval_constant(im->eval, v, EVAL_MAX);
 	if (!t)
 		return v;
 	Value *now = emit_literal(&im->b, t);
-	mark_known(im, now->op);
+	mark_op(im, now->op);
 	return now;
 }
 
@@ -117,7 +121,7 @@ static bool read_operand(Node *n, int i)
 
 static void define_results(Node *n, bool good, const Op *last, int n_values)
 {
-	mark_new(n->im, last);
+	import_mark(n->im, last);
 	for (int i = 0; i < n->n_out; i++) {
 		const char *name = n->proto->output[i];
 		if (!*name)
@@ -127,7 +131,7 @@ static void define_results(Node *n, bool good, const Op *last, int n_values)
 			node_refuse(n, "its result %d is not supported", i);
 			v = &n->im->m->poison;
 		}
-		v = import_fold(n->im, v);
+		v = fold(n->im, v);
 		if (v->op && v->id >= n_values)
 			name_result(n->im, v, name);
 		frame_define(n, name, v);
@@ -161,21 +165,26 @@ static const char *function_key(Import *im, const char *domain, const char *name
 		overload ? overload : "");
 }
 
-static bool run_importer(Node *n)
+/* The row for the node's op and opset; NULL after a refusal. */
+static const OnnxOp *find_row(Node *n)
 {
 	const char *domain = n->proto->domain;
 	n->opset = opset_of(n->im, n->frame, domain);
-	if (!is_onnx_domain(domain))
-		return node_refuse(n, "domain \"%s\" is not ONNX's and no function of the model has this name", domain);
+	if (!is_onnx_domain(domain)) {
+		node_refuse(n, "domain \"%s\" is not ONNX's and no function of the model has this name", domain);
+		return NULL;
+	}
 	if (n->opset < 1 || n->opset > OPSET_MAX)
-		return false; /* reported once for the model or function */
+		return NULL; /* reported once for the model or function */
 	const OnnxOp *row = map_get(n->im->rows, n->op);
 	if (!row)
-		return node_refuse(n, "there is no such op, or none that can be compiled");
-	for (; row < onnx_ops + COUNT_OF(onnx_ops) && !strcmp(row->op, n->op); row++)
+		node_refuse(n, "there is no such op, or none that can be compiled");
+	for (; row && row < onnx_ops + COUNT_OF(onnx_ops) && !strcmp(row->op, n->op); row++)
 		if (row->since <= n->opset && n->opset <= row->until)
-			return row->import(n);
-	return node_refuse(n, "its meaning in this opset is not supported");
+			return row;
+	if (row)
+		node_refuse(n, "its meaning in this opset is not supported");
+	return NULL;
 }
 
 static bool call_function(Node *n, const Onnx__FunctionProto *fn)
@@ -272,16 +281,13 @@ static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *p
 		read_operand(&n, i);
 	while (n.n_in && !n.in[n.n_in - 1])
 		n.n_in--;
-	mark_new(im, last);
+	import_mark(im, last);
 	last = im->m->last[SEC_FORWARD];
 	int n_values = im->m->n_values;
-	bool good = !any_poison(&n);
-	if (good) {
-		const Onnx__FunctionProto *fn =
-			map_get(im->functions, function_key(im, proto->domain, op, proto->overload));
-		good = fn ? call_function(&n, fn) : run_importer(&n);
-		im->b.name = NULL;
-	}
+	const Onnx__FunctionProto *fn = map_get(im->functions, function_key(im, proto->domain, op, proto->overload));
+	const OnnxOp *row = fn ? NULL : find_row(&n); /* before any operand is looked at: all refusals at once */
+	bool good = !any_poison(&n) && (fn ? call_function(&n, fn) : row && row->import(&n));
+	im->b.name = NULL;
 	define_results(&n, good, last, n_values);
 	return good;
 }
@@ -389,7 +395,7 @@ static Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a,
 	const char *dot = strrchr(base, '.');
 	Module *m = ir_module_new(dot && dot > base ? arena_strndup(a, base, (size_t)(dot - base)) : base);
 	Import im = {.m = m, .onnx = onnx, .o = o, .d = d, .arena = a, .refusals = map_new(a),
-		.weights = map_new(a), .batch = ptrmap_new(a)};
+		.weights = map_new(a), .batch = ptrmap_new(a), .given = ptrmap_new(a)};
 	Frame top = {.values = map_new(a), .prefix = "", .scope = ""};
 	int before = d->errors;
 	m->file = ir_intern(m, onnx->path);
@@ -400,13 +406,13 @@ static Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a,
 	im.dropout = o->dropout == DROPOUT_ON || (o->dropout == DROPOUT_AUTO && says_training(&im));
 	index_tables(&im);
 	check_opsets(&im);
-	if (inputs_import(&im, &top)) {
-		params_classify(&im);
-		import_nodes(&im, &top, onnx->graph.nodes.n, onnx->graph.nodes.at);
-		refusals_report(&im);
-		import_outputs(&im, &top);
-		drop_unused(m);
-	}
+	inputs_import(&im, &top);
+	import_mark(&im, NULL);
+	params_classify(&im);
+	import_nodes(&im, &top, onnx->graph.nodes.n, onnx->graph.nodes.at);
+	refusals_report(&im);
+	import_outputs(&im, &top);
+	drop_unused(m);
 	if (d->errors == before)
 		return m;
 	ir_module_free(m);

@@ -36,12 +36,16 @@ typedef struct Import {
 	Map *weights;          /* initializer name -> Weight */
 	Map *refusals;         /* op type and reason -> Refusal */
 	PtrMap *batch;         /* Value -> where its sample axis is (batch_axis.c) */
-	uint8_t *known;        /* by value id: follows from literals alone */
+	PtrMap *given;         /* Value -> what it is for the given inputs (onnx_given.c) */
+	uint8_t *known;        /* by value id: Known */
 	int cap_known;
 	int n_nodes, n_dropouts;
 	bool dropout;          /* Dropout nodes act */
 	bool pytorch;
 } Import;
+
+/* What is known of a value at compile time: it follows from literals, or from them and given inputs. */
+typedef enum { KNOWN_NOT, KNOWN_LITERALLY, KNOWN_GIVEN } Known;
 
 /* One node, seen by its importer: operands in, results out. */
 typedef struct Node {
@@ -65,14 +69,19 @@ typedef struct OnnxOp {
 #define ONNX_OP(op, since, until, importer) OnnxImporter import_##importer;
 #include "frontend/onnx_ops.def"
 
-enum { OPSET_MAX = 28, LITERAL_MAX = 4096, LITERAL_FLOATS_MAX = 16 };
+enum { OPSET_MAX = 28, LITERAL_MAX = 4096, LITERAL_FLOATS_MAX = 16, EVAL_MAX = 1 << 20 };
 
 /* ---- onnx_import.c ---- */
 
 bool import_nodes(Import *im, const Frame *frame, int n, Onnx__NodeProto *const *nodes);
 bool import_graph(Node *n, Span graph); /* a subgraph of n, in its frame; its outputs become n->out */
-/* Marks new values that follow from literals, and replaces small results by literals. */
-Value *import_fold(Import *im, Value *v);
+/* Fills Import.known for the ops after `last`, the section's last op before they were made. */
+void import_mark(Import *im, const Op *last);
+
+/* ---- onnx_given.c ---- */
+
+/* v computed from literals in place of inputs; NULL when an input is not given. */
+Value *given_value(Import *im, Value *v);
 
 /* ---- onnx_node.c ---- */
 

@@ -141,9 +141,12 @@ bool node_want(Node *n, int n_min, int n_max)
 EvalTensor *node_known(Node *n, int i)
 {
 	Value *v = node_in(n, i);
-	if (!v || v->id >= n->im->cap_known || !n->im->known[v->id])
+	Import *im = n->im;
+	if (v && v->id < im->cap_known && im->known[v->id] == KNOWN_GIVEN)
+		v = given_value(im, v);
+	if (!v || v->id >= im->cap_known || im->known[v->id] != KNOWN_LITERALLY)
 		return NULL;
-	return eval_constant(n->im->eval, v, 1 << 20);
+	return eval_constant(im->eval, v, EVAL_MAX);
 }
 
 bool node_known_ints(Node *n, int i, const char *what, const int64_t **out, int *count)

@@ -28,12 +28,19 @@ bool import_leaky_relu(Node *n)
 	return true;
 }
 
-/* The slope broadcasts to x from the right. */
+/* The slope broadcasts to x from the right; before opset 7 a vector of slopes is per channel. */
 bool import_prelu(Node *n)
 {
 	if (!node_want(n, 2, 2))
 		return false;
-	n->out[0] = positive_or(n->b, n->in[0], emit_mul(n->b, n->in[0], n->in[1]));
+	Value *x = n->in[0], *slope = n->in[1];
+	int64_t dim[IR_MAX_RANK];
+	if (n->opset < 7 && slope->type.rank == 1 && slope->type.dim[0] > 1 && x->type.rank > 1) {
+		for (int i = 1; i < x->type.rank; i++)
+			dim[i - 1] = i == 1 ? slope->type.dim[0] : 1;
+		slope = ir_reshape(n->b, slope, x->type.rank - 1, dim);
+	}
+	n->out[0] = positive_or(n->b, x, emit_mul(n->b, x, slope));
 	return true;
 }
 

@@ -11,6 +11,8 @@ typedef struct Heads {
 	Value *q, *k, *v, *mask;     /* [B,H,T,D], [B,Hk,S,D], [B,Hk,S,Dv]; mask NULL or as the op takes it */
 	bool packed, causal;         /* packed: operands were [B,T,H*D] */
 	int64_t past;                /* keys from before */
+	int64_t left, right;         /* window; -1 = open */
+	Value *length;               /* valid keys per sample, [B,1,1,1]; NULL = all */
 	double scale, softcap;
 } Heads;
 
@@ -30,18 +32,6 @@ static Value *join_heads(Node *n, Value *x)
 {
 	const int64_t *d = x->type.dim;
 	return ir_reshape(n->b, ir_transpose(n->b, x, (int[]){0, 2, 1, 3}), 3, (int64_t[]){d[0], d[2], d[1] * d[3]});
-}
-
-/* bool of attended keys, or NULL: keys at or beyond nonpad[b] are padding. */
-static Value *padding_mask(Node *n, const Heads *h)
-{
-	Value *length = node_in(n, 6);
-	int64_t keys = h->k->type.dim[2];
-	if (!length)
-		return NULL;
-	Value *key = emit_iota(n->b, DT_I64, 4, (int64_t[]){1, 1, 1, keys}, 3, 0, 1);
-	length = ir_reshape(n->b, ir_cast(n->b, length, DT_I64), 4, (int64_t[]){type_numel(&length->type), 1, 1, 1});
-	return ir_emit2(n->b, OP_LT, key, length);
 }
 
 /* A mask shorter than the keys leaves the rest out. */
@@ -65,6 +55,31 @@ static Value *join_masks(Node *n, Value *mask, Value *keep)
 	if (mask->type.dtype == DT_BOOL)
 		return ir_emit2(n->b, OP_AND, mask, keep);
 	return ir_emit3(n->b, OP_WHERE, keep, mask, emit_float(n->b, mask, -INFINITY));
+}
+
+static Value *compare(Builder *b, OpKind kind, Value *x, Value *y, int64_t more)
+{
+	return ir_emit2(b, kind, x, more ? emit_add(b, y, ir_const_int(b, DT_I64, more)) : y);
+}
+
+/* Adds to the mask what the op says by numbers: valid keys, causality where `causal`, the window.  A row's
+ * position counts from the first key: behind the past, or aligned with the last valid key. */
+static void number_masks(Node *n, Heads *h, bool causal)
+{
+	Builder *b = n->b;
+	int64_t rows = h->q->type.dim[2];
+	Value *key = emit_iota(b, DT_I64, 2, (int64_t[]){1, h->k->type.dim[2]}, 1, 0, 1);
+	Value *row = emit_iota(b, DT_I64, 2, (int64_t[]){rows, 1}, 0, (double)(h->length ? -rows : h->past), 1);
+	if (h->length) {
+		h->mask = join_masks(n, h->mask, ir_emit2(b, OP_LT, key, h->length));
+		row = emit_add(b, row, h->length);
+	}
+	if (causal)
+		h->mask = join_masks(n, h->mask, ir_emit2(b, OP_LE, key, row));
+	if (h->left >= 0)
+		h->mask = join_masks(n, h->mask, compare(b, OP_GE, key, row, -h->left));
+	if (h->right >= 0)
+		h->mask = join_masks(n, h->mask, compare(b, OP_LE, key, row, h->right));
 }
 
 static bool join_past(Node *n, Heads *h)
@@ -96,21 +111,16 @@ static bool read_heads(Node *n, Heads *h)
 			|| h->v->type.rank != 4)
 		return h->packed ? false : node_error(n, "q, k and v must all have rank 3 or all rank 4");
 	h->scale = node_float(n, "scale", 1 / sqrt((double)h->q->type.dim[3]));
-	if (node_int(n, "left_window_size", -1) >= 0 || node_int(n, "right_window_size", -1) >= 0)
-		return node_refuse(n, "windowed attention is not supported");
+	h->left = node_int(n, "left_window_size", -1);
+	h->right = node_int(n, "right_window_size", -1);
+	if (node_in(n, 6))
+		h->length = ir_reshape(n->b, ir_cast(n->b, n->in[6], DT_I64), 4,
+			(int64_t[]){type_numel(&n->in[6]->type), 1, 1, 1});
 	if (!join_past(n, h))
 		return false;
 	if (h->mask)
 		h->mask = extend_mask(n, h->mask, h->k->type.dim[2]);
-	h->mask = join_masks(n, h->mask, padding_mask(n, h));
 	return true;
-}
-
-/* bool [T,S]: row t sees keys up to t + past. */
-static Value *causal_mask(Node *n, const Heads *h)
-{
-	Value *row = emit_iota(n->b, DT_I64, 2, (int64_t[]){h->q->type.dim[2], 1}, 0, (double)h->past, 1);
-	return ir_emit2(n->b, OP_LE, emit_iota(n->b, DT_I64, 2, (int64_t[]){1, h->k->type.dim[2]}, 1, 0, 1), row);
 }
 
 static Value *repeat_heads(Node *n, Value *x, int64_t heads)
@@ -124,16 +134,24 @@ static Value *repeat_heads(Node *n, Value *x, int64_t heads)
 	return ir_reshape(n->b, ir_broadcast(n->b, v, &wide), 4, (int64_t[]){d[0], heads, d[2], d[3]});
 }
 
-/* Which of the steps of the score matrix the node's fourth result is: QK', capped, masked, softmax. */
-enum { SCORE_RAW, SCORE_MASKED, SCORE_CAPPED, SCORE_SOFTMAX, SCORE_COUNT };
+/* Which of the steps of the score matrix the node's fourth result is. */
+enum { SCORE_RAW, SCORE_CAPPED, SCORE_MASKED, SCORE_SOFTMAX, SCORE_COUNT };
 
-/* Opset 23 and 24 number and order softcap and mask alike: cap, then mask; mode 1 is after both. */
-static Value *write_out(Node *n, const Heads *h, Value *score[SCORE_COUNT])
+/* A row that sees nothing gives zeros. */
+static Value *softmax_rows(Builder *b, Value *s)
+{
+	Value *top = ir_reduce(b, OP_REDUCE_MAX, s, 1, (int64_t[]){3}, true);
+	Value *empty = ir_emit2(b, OP_EQ, top, emit_float(b, s, -INFINITY));
+	return ir_emit3(b, OP_WHERE, empty, emit_float(b, s, 0), emit_softmax(b, OP_SOFTMAX, s, 3));
+}
+
+static Value *write_out(Node *n, Heads *h, Value *score[SCORE_COUNT])
 {
 	Builder *b = n->b;
 	int64_t heads = h->q->type.dim[1];
-	Value *mask = h->causal ? join_masks(n, h->mask, causal_mask(n, h)) : h->mask;
-	Value *s = emit_matmul(b, emit_scale(b, h->q, h->scale), repeat_heads(n, h->k, heads), NULL, false, true);
+	number_masks(n, h, h->causal);
+	Value *mask = h->mask, *keys = repeat_heads(n, h->k, heads);
+	Value *s = emit_matmul(b, emit_scale(b, h->q, h->scale), keys, NULL, false, true);
 	score[SCORE_RAW] = s;
 	if (h->softcap > 0)
 		s = emit_scale(b, ir_emit1(b, OP_TANH, emit_scale(b, s, 1 / h->softcap)), h->softcap);
@@ -142,26 +160,24 @@ static Value *write_out(Node *n, const Heads *h, Value *score[SCORE_COUNT])
 		s = mask->type.dtype != DT_BOOL ? emit_add(b, s, mask)
 			: ir_emit3(b, OP_WHERE, mask, s, emit_float(b, s, -INFINITY));
 	score[SCORE_MASKED] = s;
-	s = emit_softmax(b, OP_SOFTMAX, s, 3);
+	s = mask ? softmax_rows(b, s) : emit_softmax(b, OP_SOFTMAX, s, 3);
 	score[SCORE_SOFTMAX] = s;
 	return emit_matmul(b, s, repeat_heads(n, h->v, heads), NULL, false, false);
 }
 
-static Value *one_op(Node *n, const Heads *h)
+static Value *one_op(Node *n, Heads *h)
 {
 	Module *m = n->b->m;
-	Value *mask = h->mask;
-	bool aligned = h->past == h->k->type.dim[2] - h->q->type.dim[2], causal = h->causal;
-	if (causal && h->past && !aligned) {
-		mask = join_masks(n, mask, causal_mask(n, h));
-		causal = false;
-	}
+	/* the op counts from the first key, or aligns the last row with the last key */
+	bool aligned = h->past == h->k->type.dim[2] - h->q->type.dim[2];
+	bool causal = h->causal && !h->length && (!h->past || aligned);
+	number_masks(n, h, h->causal && !causal);
 	Attr *a = attr_int(m, attr_float(m, NULL, "scale", h->scale), "causal", causal);
 	a = attr_int(m, attr_int(m, a, "offset", causal && h->past), "layout", 0);
-	a = attr_str(m, a, "empty", n->opset < 24 ? "nan" : "zero");
+	a = attr_str(m, a, "empty", "zero");
 	if (h->softcap > 0)
 		a = attr_float(m, a, "softcap", h->softcap);
-	return ir_emit(n->b, OP_ATTENTION, 4, (Value *[]){h->q, h->k, h->v, mask}, a);
+	return ir_emit(n->b, OP_ATTENTION, 4, (Value *[]){h->q, h->k, h->v, h->mask}, a);
 }
 
 static bool wants_scores(const Node *n)

@@ -149,7 +149,8 @@ static bool transpose_crop(Node *n, Window *w, Crop *c)
 		if (count >= 0 || same) {
 			c->size[i] = count >= 0 ? shape[i] : d[i] * w->strides[i];
 			int64_t total = c->full[i] + more[i] - c->size[i];
-			c->begin[i] = !strcmp(pad, "SAME_UPPER") ? total / 2 : total - total / 2;
+			int64_t half = (total - (total < 0)) / 2; /* rounded down */
+			c->begin[i] = !strcmp(pad, "SAME_UPPER") ? half : total - half;
 		}
 		if (c->size[i] < 1 || c->size[i] > INT32_MAX)
 			return node_error(n, "dimension %d of its result would be %" PRId64, 2 + i, c->size[i]);

@@ -36,11 +36,25 @@ bool import_unary(Node *n)
 	return true;
 }
 
+/* Before opset 7 the second operand's first dim may stand beside a named axis of the first. */
+static Value *align_old(Node *n, Value *x, Value *y)
+{
+	int64_t dim[IR_MAX_RANK];
+	if (n->opset >= 7 || !node_has(n, "axis") || y->type.rank >= x->type.rank)
+		return y;
+	int axis = node_axis(n, node_int(n, "axis", 0), x->type.rank), rank = x->type.rank - MAX(axis, 0);
+	if (axis < 0 || rank < y->type.rank)
+		return &n->im->m->poison;
+	for (int i = 0; i < rank; i++)
+		dim[i] = i < y->type.rank ? y->type.dim[i] : 1;
+	return ir_reshape(n->b, y, rank, dim);
+}
+
 bool import_binary(Node *n)
 {
 	if (!node_want(n, 2, 2))
 		return false;
-	n->out[0] = ir_emit2(n->b, kind_of(n), n->in[0], n->in[1]);
+	n->out[0] = ir_emit2(n->b, kind_of(n), n->in[0], align_old(n, n->in[0], n->in[1]));
 	return true;
 }
 
@@ -173,6 +187,8 @@ static bool dropout_args(Node *n, double *p, bool *training)
 		*p = ratio->f[0];
 	if (train && type_numel(&train->type) == 1)
 		*training = train->i[0] != 0;
+	if (n->opset < 7)
+		*training = !node_int(n, "is_test", 0);
 	return *p >= 0 && *p < 1 ? true : node_error(n, "ratio %g is outside [0, 1)", *p);
 }
 

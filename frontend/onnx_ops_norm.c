@@ -88,7 +88,8 @@ bool import_batch_norm(Node *n)
 		return node_error(n, "wants rank 2 or more, has %s", type_str(n->im->arena, &n->in[0]->type));
 	if (n->opset < 9 && !node_int(n, "spatial", 1))
 		return node_refuse(n, "spatial=0 is not supported");
-	bool says = n->opset >= 14 ? node_int(n, "training_mode", 0) : n->n_out > 1;
+	bool says = n->opset >= 14 ? node_int(n, "training_mode", 0) : n->opset < 7 ? !node_int(n, "is_test", 0)
+		: n->n_out > 1;
 	if (o->bn == NORM_AUTO ? (o->infer ? says : true) : o->bn == NORM_TRAIN)
 		return training_norm(n, eps);
 	n->out[0] = frozen_norm(n, eps);

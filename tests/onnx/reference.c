@@ -124,7 +124,7 @@ static Verdict run_sets(Case *c, Module *m)
 
 static Verdict run_case(Case *c)
 {
-	FrontendOptions o = {.infer = true};
+	FrontendOptions o = {.infer = true, .inputs = arena_printf(c->a, "%s/test_data_set_0", c->dir)};
 	Module *m = onnx_load(arena_printf(c->a, "%s/model.onnx", c->dir), &o, &c->d);
 	Verdict v = REFUSED;
 	if (m && !ir_verify(m, NULL, &c->d)) {
