@@ -145,7 +145,7 @@ static int compile(const Options *o, Arena *a, Diag *d)
 	PipelineView view = {.stop_after = o->stop_after, .dump_dir = o->dump_ir, .print_after = o->print_after,
 		.print_changed = o->print_changed, .out = stdout};
 	bool ir = o->passes || o->stop_after || equals(o->emit, "ir") || equals(o->emit, "dot") || equals(o->emit, "json");
-	if (!ir && !o->output && strcmp(o->command, "plan")) {
+	if (!ir && !o->output && !equals(o->command, "plan") && !equals(o->command, "run")) {
 		diag_error(d, "shardc", "say where the program goes: -o PATH, or --emit=ir (see shardc --help)");
 		return EXIT_USAGE;
 	}
