@@ -6,15 +6,15 @@
  *
  * A group is a set of ops that will stand at one position of the section.  Two groups merge at the later
  * position when nobody between reads the earlier one, at the earlier position when all that the later one
- * reads is there: then no other op moves, and there can be no cycle.  Groups that would stretch lifetimes
- * (further apart than WINDOW) or need too many tensors at once stay apart; -v says so.
+ * reads is there: then no other op moves, and there can be no cycle.  Groups that would stretch the lives
+ * of large tensors (further apart than WINDOW) or touch too many at once stay apart; -v says so.
  * Cost is linear: each operand is tried once, and groups are bounded. */
 #include "passes/passes.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_OPS = 48, MAX_TENSORS = 20, WINDOW = 16, MAX_RECOMPUTED = 8, SMALL = 16 };
+enum { MAX_OPS = 48, MAX_TENSORS = 20, WINDOW = 16, SMALL_BYTES = 1 << 16, MAX_RECOMPUTED = 8, SMALL = 16 };
 
 typedef struct Group {
 	int64_t at;        /* order of the op in front of which it will stand */
@@ -28,7 +28,7 @@ typedef struct Fuse {
 	Arena *a;
 	SectionKind section;
 	Group **of_op;     /* by op->order */
-	Group **reader;    /* by Value.id: the group that read it last */
+	Op **reader;       /* by Value.id: the elementwise op that read it last */
 	Op **at;           /* by op->order */
 	int n_ops;
 } Fuse;
@@ -171,7 +171,7 @@ static const char *refusal(const Fuse *f, const Group *first, const Group *secon
 		return "the loop would have too many ops";
 	if (count_tensors(f, first, second) > MAX_TENSORS)
 		return "the loop would touch too many tensors";
-	bool far = second->at - first->at > WINDOW;
+	bool far = second->at - first->at > WINDOW && type_bytes(&first->op[0]->out[0]->type) > SMALL_BYTES;
 	if (!read_before(f, first, second, second->at) && (!far || count_full_inputs(f, first) <= 1)) {
 		*at = second->at;
 		return NULL;
@@ -213,22 +213,47 @@ static void try_merge(Fuse *f, Group *g, Group *other)
 		merge(f, g, other, at);
 }
 
-static void join(Fuse *f, Op *op)
+/* Consumers first: a value that only one group reads need never be stored.  Were producers asked first, the
+ * first of two consumers that cannot meet would take its op along, and with it a second result. */
+static void join_readers(Fuse *f, Op *op)
+{
+	Group *g = group_of(f, op);
+	const Group *by = NULL;
+	for (const Use *u = op->out[0]->uses; u; u = u->next) {
+		Group *reader = group_of(f, u->op);
+		if (!reader || !same_shape(reader->op[0]->out[0], op->out[0]))
+			return;
+		if (by && by != reader)
+			try_merge(f, group_of(f, op->out[0]->uses->op), reader);
+		by = group_of(f, op->out[0]->uses->op);
+		if (group_of(f, u->op) != by)
+			return;
+	}
+	if (by)
+		try_merge(f, g, group_of(f, op->out[0]->uses->op));
+}
+
+/* Then every merge that saves reading a tensor twice. */
+static void join_neighbours(Fuse *f, Op *op)
+{
+	for (int i = 0; i < op->n_in; i++)
+		try_merge(f, group_of(f, op), group_of(f, op_in(op, i)->op));
+	for (int i = 0; i < op->n_in; i++) {
+		Value *v = op_in(op, i);
+		if (is_literal(v) || !same_shape(v, op->out[0]))
+			continue;
+		try_merge(f, group_of(f, op), f->reader[v->id] ? group_of(f, f->reader[v->id]) : NULL);
+		f->reader[v->id] = op;
+	}
+}
+
+static void add_group(Fuse *f, Op *op)
 {
 	Group *g = NEW(f->a, Group);
 	g->op = NEW_N(f->a, Op *, 1);
 	g->op[g->n++] = op;
 	g->at = op->order;
 	f->of_op[op->order] = g;
-	for (int i = 0; i < op->n_in; i++)
-		try_merge(f, g, group_of(f, op_in(op, i)->op));
-	for (int i = 0; i < op->n_in; i++) {
-		Value *v = op_in(op, i);
-		if (is_literal(v) || !same_shape(v, op->out[0]))
-			continue;
-		try_merge(f, g, f->reader[v->id]);
-		f->reader[v->id] = g;
-	}
 }
 
 /* ---- fused ops ---- */
@@ -332,12 +357,18 @@ static void fuse_section(Fuse *f, SectionKind s)
 	f->n_ops = f->m->last[s] ? (int)f->m->last[s]->order + 1 : 0;
 	f->of_op = NEW_N(f->a, Group *, f->n_ops);
 	f->at = NEW_N(f->a, Op *, f->n_ops);
-	f->reader = NEW_N(f->a, Group *, f->m->n_values);
+	f->reader = NEW_N(f->a, Op *, f->m->n_values);
 	IR_FOR_OPS(f->m, s, op) {
 		f->at[op->order] = op;
 		if (is_elementwise(op))
-			join(f, op);
+			add_group(f, op);
 	}
+	for (int i = f->n_ops - 1; i >= 0; i--)
+		if (f->of_op[i])
+			join_readers(f, f->at[i]);
+	for (int i = 0; i < f->n_ops; i++)
+		if (f->of_op[i])
+			join_neighbours(f, f->at[i]);
 	/* from the last to the first, so that the op at a group's position still stands when it is wanted */
 	for (int i = f->n_ops - 1; i >= 0; i--)
 		if (f->of_op[i] && f->of_op[i]->at == i && is_worth_it(f->of_op[i]))
