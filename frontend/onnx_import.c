@@ -60,7 +60,7 @@ void import_mark(Import *im, const Op *last)
 /* Small results that follow from literals become literals. */
 static Value *fold(Import *im, Value *v)
 {
-	if (!v || v == &im->m->poison || v->op->kind == OP_CONST || im->known[v->id] != KNOWN_LITERALLY)
+	if (!v || v == &im->m->poison || pseudo_is(im, v) || v->op->kind == OP_CONST || im->known[v->id] != KNOWN_LITERALLY)
 		return v;
 	int64_t limit = dtype_is_float(v->type.dtype) ? LITERAL_FLOATS_MAX : LITERAL_MAX;
 	EvalTensor *t = type_numel(&v->type) > limit ? NULL : eval_constant(im->eval, v, EVAL_MAX);
@@ -94,13 +94,17 @@ static void frame_define(Node *n, const char *name, Value *v)
 	map_put(n->frame->values, name, ov);
 }
 
-/* Makes IR text readable: the first ONNX name of a result, without what TorchScript adds to it. */
-static void name_result(Import *im, Value *v, const char *name)
+/* The IR's name for a result: the ONNX name without what TorchScript adds to it.  Taken before the node is
+ * imported, so that the ops on the way do not get it. */
+static const char *reserve_name(Import *im, const char *name)
 {
+	Value v = {0};
 	const char *end = strstr(name, "_output_");
 	name += *name == '/';
-	if (*name)
-		ir_rename(im->m, v, end && end > name ? arena_strndup(im->arena, name, (size_t)(end - name)) : name);
+	if (!*name)
+		return NULL;
+	ir_rename(im->m, &v, end && end > name ? arena_strndup(im->arena, name, (size_t)(end - name)) : name);
+	return v.name;
 }
 
 static bool read_operand(Node *n, int i)
@@ -119,7 +123,7 @@ static bool read_operand(Node *n, int i)
 	return true;
 }
 
-static void define_results(Node *n, bool good, const Op *last, int n_values)
+static void define_results(Node *n, bool good, const Op *last, int n_values, const char *const *names)
 {
 	import_mark(n->im, last);
 	for (int i = 0; i < n->n_out; i++) {
@@ -132,8 +136,8 @@ static void define_results(Node *n, bool good, const Op *last, int n_values)
 			v = &n->im->m->poison;
 		}
 		v = fold(n->im, v);
-		if (v->op && v->id >= n_values)
-			name_result(n->im, v, name);
+		if (v->op && v->id >= n_values && names[i])
+			v->name = names[i];
 		frame_define(n, name, v);
 	}
 }
@@ -169,7 +173,6 @@ static const char *function_key(Import *im, const char *domain, const char *name
 static const OnnxOp *find_row(Node *n)
 {
 	const char *domain = n->proto->domain;
-	n->opset = opset_of(n->im, n->frame, domain);
 	if (!is_onnx_domain(domain)) {
 		node_refuse(n, "domain \"%s\" is not ONNX's and no function of the model has this name", domain);
 		return NULL;
@@ -250,6 +253,14 @@ static bool any_poison(const Node *n)
 	return false;
 }
 
+static bool any_pseudo(const Node *n)
+{
+	for (int i = 0; i < n->n_in; i++)
+		if (pseudo_is(n->im, n->in[i]))
+			return true;
+	return false;
+}
+
 /* Identity of an initializer is another name of it: how TorchScript writes merged tensors. */
 static bool import_alias(Node *n)
 {
@@ -273,6 +284,7 @@ static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *p
 		.n_in = (int)proto->n_input, .n_out = (int)proto->n_output};
 	const Op *last = im->m->last[SEC_FORWARD];
 	im->b.loc = loc_new(im->m, n.name, op, n.scope, "");
+	n.opset = opset_of(im, frame, proto->domain);
 	if (import_alias(&n))
 		return true;
 	n.in = NEW_N(im->arena, Value *, n.n_in + 1);
@@ -284,11 +296,15 @@ static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *p
 	import_mark(im, last);
 	last = im->m->last[SEC_FORWARD];
 	int n_values = im->m->n_values;
+	const char **names = NEW_N(im->arena, const char *, n.n_out + 1);
+	for (int i = 0; i < n.n_out; i++)
+		names[i] = reserve_name(im, proto->output[i]);
 	const Onnx__FunctionProto *fn = map_get(im->functions, function_key(im, proto->domain, op, proto->overload));
-	const OnnxOp *row = fn ? NULL : find_row(&n); /* before any operand is looked at: all refusals at once */
-	bool good = !any_poison(&n) && (fn ? call_function(&n, fn) : row && row->import(&n));
+	const OnnxOp *row = fn || any_pseudo(&n) ? NULL : find_row(&n); /* before any operand is looked at: all refusals at once */
+	bool good = !any_poison(&n) && (fn || row || any_pseudo(&n));
+	good = good && (fn ? call_function(&n, fn) : any_pseudo(&n) ? pseudo_import(&n) : row->import(&n));
 	im->b.name = NULL;
-	define_results(&n, good, last, n_values);
+	define_results(&n, good, last, n_values, names);
 	return good;
 }
 
@@ -367,6 +383,10 @@ static void import_outputs(Import *im, const Frame *frame)
 		Value *v = ov->w ? params_value(im, ov->w, ov->alias, &reader, -1) : ov->v;
 		if (!v || v == &im->m->poison)
 			continue;
+		if (pseudo_is(im, v)) {
+			diag_error(im->d, where, "refused: it is a sequence, outputs are tensors");
+			continue;
+		}
 		Symbol *s = ir_add_symbol(im->m, SYM_OUTPUT, name, v->type);
 		s->onnx = ir_intern(im->m, name);
 		im->b.sym = s;
@@ -389,13 +409,21 @@ static void drop_unused(Module *m)
 	}
 }
 
+static void warn_folded(const Import *im)
+{
+	if (im->n_folded_norms && !im->o->infer)
+		diag_warn(im->d, im->onnx->path, "the exporter folded %d batch norms into convolutions, first \"%s\": export "
+			"with optimize=False to train them", im->n_folded_norms, im->folded_norm);
+}
+
 static Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, Diag *d)
 {
 	const char *slash = strrchr(onnx->path, '/'), *base = slash ? slash + 1 : onnx->path;
 	const char *dot = strrchr(base, '.');
 	Module *m = ir_module_new(dot && dot > base ? arena_strndup(a, base, (size_t)(dot - base)) : base);
 	Import im = {.m = m, .onnx = onnx, .o = o, .d = d, .arena = a, .refusals = map_new(a),
-		.weights = map_new(a), .batch = ptrmap_new(a), .given = ptrmap_new(a)};
+		.weights = map_new(a), .batch = ptrmap_new(a), .given = ptrmap_new(a),
+		.pseudo = ptrmap_new(a)};
 	Frame top = {.values = map_new(a), .prefix = "", .scope = ""};
 	int before = d->errors;
 	m->file = ir_intern(m, onnx->path);
@@ -411,6 +439,7 @@ static Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a,
 	params_classify(&im);
 	import_nodes(&im, &top, onnx->graph.nodes.n, onnx->graph.nodes.at);
 	refusals_report(&im);
+	warn_folded(&im);
 	import_outputs(&im, &top);
 	drop_unused(m);
 	if (d->errors == before)

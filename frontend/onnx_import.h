@@ -36,10 +36,12 @@ typedef struct Import {
 	Map *weights;          /* initializer name -> Weight */
 	Map *refusals;         /* op type and reason -> Refusal */
 	PtrMap *batch;         /* Value -> where its sample axis is (batch_axis.c) */
+	PtrMap *pseudo;        /* Value -> Pseudo (onnx_pseudo.c) */
 	PtrMap *given;         /* Value -> what it is for the given inputs (onnx_given.c) */
 	uint8_t *known;        /* by value id: Known */
 	int cap_known;
-	int n_nodes, n_dropouts;
+	int n_nodes, n_dropouts, n_folded_norms;
+	const char *folded_norm; /* scope of the first batch norm that the exporter folded away */
 	bool dropout;          /* Dropout nodes act */
 	bool pytorch;
 } Import;
@@ -126,6 +128,14 @@ Value *emit_literal(Builder *b, const EvalTensor *t);
 Value *emit_swap_last(Builder *b, Value *x);                /* transposes the last two dims */
 Value *emit_move_axis(Builder *b, Value *x, int from, int to);
 Value *emit_concat(Builder *b, int n, Value *const *x, int axis);
+
+/* x with a share p dropped when dropout acts; training: what the node says of its mode. */
+bool emit_dropout(Node *n, Value *x, double p, bool training);
+
+/* ---- onnx_pseudo.c ---- */
+
+bool pseudo_is(const Import *im, const Value *v);
+bool pseudo_import(Node *n); /* a node with a pseudo-value among its operands */
 
 /* ---- onnx_params.c ---- */
 

@@ -106,11 +106,11 @@ static bool conv_window(Node *n, Window *w)
 	return window_read(n, x, f->dim + 2, w);
 }
 
-static void warn_folded_norm(Node *n)
+static void note_folded_norm(Node *n)
 {
-	if (!n->im->o->infer && node_rewritten_by(n, "FuseBatchNormIntoConv"))
-		diag_warn(n->im->d, loc_where(n->im->m, n->b->loc), "the exporter folded a batch norm (%s) into this "
-			"convolution: export with optimize=False to train it", n->scope);
+	if (!node_rewritten_by(n, "FuseBatchNormIntoConv"))
+		return;
+	n->im->folded_norm = n->im->n_folded_norms++ ? n->im->folded_norm : n->scope;
 }
 
 bool import_conv(Node *n)
@@ -119,7 +119,7 @@ bool import_conv(Node *n)
 	if (!conv_window(n, &w) || !window_fit(n, &n->in[0]->type, &w))
 		return false;
 	Value *bias = node_in(n, 2), *f = n->in[1];
-	warn_folded_norm(n);
+	note_folded_norm(n);
 	if (!bias && node_rewritten_by(n, "RemoveOptionalBiasFromConv") && !node_rewritten_by(n, "FuseBatchNorm")
 			&& *n->scope)
 		bias = params_restore(n, "bias", type_tensor(f->type.dtype, 1, f->type.dim), 0);

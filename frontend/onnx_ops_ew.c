@@ -192,14 +192,9 @@ static bool dropout_args(Node *n, double *p, bool *training)
 	return *p >= 0 && *p < 1 ? true : node_error(n, "ratio %g is outside [0, 1)", *p);
 }
 
-bool import_dropout(Node *n)
+bool emit_dropout(Node *n, Value *x, double p, bool training)
 {
 	Import *im = n->im;
-	double p;
-	bool training;
-	if (!node_want(n, 1, 3) || !dropout_args(n, &p, &training))
-		return false;
-	Value *x = n->in[0];
 	bool acts = p > 0 && (im->o->infer ? training && im->o->dropout != DROPOUT_OFF : im->dropout);
 	int64_t id = im->n_dropouts++;
 	Type mask = x->type;
@@ -222,4 +217,11 @@ bool import_dropout(Node *n)
 	if (n->n_out > 1)
 		n->out[1] = ir_emit(n->b, OP_DROPOUT_MASK, 1, &x, a);
 	return true;
+}
+
+bool import_dropout(Node *n)
+{
+	double p;
+	bool training;
+	return node_want(n, 1, 3) && dropout_args(n, &p, &training) && emit_dropout(n, n->in[0], p, training);
 }

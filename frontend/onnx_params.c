@@ -308,8 +308,7 @@ static void warn_lost(Import *im, const Weight *w)
 	const char *list = w->class == WEIGHT_CONST && w->folded_from ? w->folded_from : "";
 	for (const char *s = strchr(list, '\''), *end; s && (end = strchr(s + 1, '\'')); s = strchr(end + 1, '\'')) {
 		const char *name = arena_strndup(im->arena, s + 1, (size_t)(end - s - 1));
-		if (!im->o->infer && (ends_with(name, ".weight") || ends_with(name, ".bias"))
-				&& !map_has(im->weights, name))
+		if (!im->o->infer && strchr(name, '.') && !named_as_buffer(name) && !map_has(im->weights, name))
 			diag_warn(im->d, im->onnx->path, "parameter \"%s\" is lost: the exporter folded it into the constant "
 				"\"%s\"; export with optimize=False to train it", name, w->t->name);
 	}
