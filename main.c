@@ -37,7 +37,7 @@ static FrontendOptions frontend_options(const Options *o)
 		.consts = o->constants.at, .n_consts = o->constants.n, .bn_biased = o->bn_biased,
 		.bn = equals(o->bn, "frozen") ? NORM_FROZEN : equals(o->bn, "train") ? NORM_TRAIN : NORM_AUTO,
 		.dropout = equals(o->dropout, "on") ? DROPOUT_ON : equals(o->dropout, "off") ? DROPOUT_OFF : DROPOUT_AUTO,
-		.infer = equals(o->command, "run"),
+		.inputs = o->inputs_dir, .infer = equals(o->command, "run"),
 	};
 	for (int i = 0; o->untie && i < COUNT_OF(unties); i++)
 		if (equals(o->untie, unties[i]))
