@@ -183,6 +183,8 @@ void ir_replace_uses(Value *old, Value *now)
 static void list_insert(Module *m, Op *op, SectionKind s, Op *before)
 {
 	op->section = s;
+	for (Op *inner = op->body_first; inner; inner = inner->next)
+		inner->section = s;
 	op->next = before;
 	op->prev = before ? before->prev : m->last[s];
 	if (op->prev)
