@@ -101,19 +101,19 @@ void grad_silu(GradCtx *c, Op *op, Value *const *dout)
 	grad_give(c, x, e_mul(b, dout[0], slope));
 }
 
-/* y = min(max(x, lo), hi);  dx = lo < x < hi ? dy : 0 */
+/* y = min(max(x, lo), hi);  dx = lo < y < hi ? dy : 0, which is lo < x < hi */
 void grad_clip(GradCtx *c, Op *op, Value *const *dout)
 {
 	Builder *b = grad_builder(c);
-	Value *x = op_in(op, 0), *inside = NULL;
+	Value *y = op->out[0], *inside = NULL;
 	double lo = attr_get_float(op->attrs, "lo", -INFINITY), hi = attr_get_float(op->attrs, "hi", INFINITY);
 	if (lo != -INFINITY)
-		inside = e_gt(b, x, ir_const_float(b, x->type.dtype, lo));
+		inside = e_gt(b, y, ir_const_float(b, y->type.dtype, lo));
 	if (hi != INFINITY) {
-		Value *below = e_lt(b, x, ir_const_float(b, x->type.dtype, hi));
+		Value *below = e_lt(b, y, ir_const_float(b, y->type.dtype, hi));
 		inside = inside ? e_and(b, inside, below) : below;
 	}
-	grad_give(c, x, inside ? e_select(b, inside, dout[0]) : dout[0]);
+	grad_give(c, op_in(op, 0), inside ? e_select(b, inside, dout[0]) : dout[0]);
 }
 
 /* ---- two and three operands ---- */

@@ -365,8 +365,10 @@ static bool add_up(Loss *l, Value *each)
 {
 	int64_t axes[IR_MAX_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
 	l->n = type_numel(&each->type);
+	if (dtype_info[each->type.dtype].bytes < 4)
+		each = ir_cast(&l->b, each, DT_F32);
 	l->sum = ir_reduce(&l->b, OP_REDUCE_SUM, each, each->type.rank, axes, false);
-	l->weight = ir_const_float(&l->b, DT_F32, (double)l->n);
+	l->weight = ir_const_float(&l->b, l->sum->type.dtype, (double)l->n);
 	return true;
 }
 

@@ -241,6 +241,10 @@ static Built build(const Case *c, Diag *d)
 		if (k.in[i])
 			wanted[k.in[i]->id] = k.operand[i].wanted;
 	k.grad = autodiff_build(k.m, k.loss, seed, wanted, d);
+	/* copies, which outlive the ops that pass_expand replaces */
+	for (int i = 0; k.grad && i < k.n; i++)
+		if (k.in[i] && k.grad[k.in[i]->id])
+			k.grad[k.in[i]->id] = ir_emit1(&back, OP_COPY, k.grad[k.in[i]->id]);
 	return k;
 }
 
@@ -297,19 +301,37 @@ static void compare(Built *k, const Case *c, EvalEnv *e, int i)
 		sqrt(error), sqrt(norm)));
 }
 
+static void compare_all(Built *k, const Case *c, Diag *d)
+{
+	Arena *a = arena_new();
+	EvalEnv *e = evaluate(k, a, true);
+	UNIT_CHECK(ir_verify(k->m, "autodiff", d), describe(k->m->arena, c, 0));
+	for (int i = 0; i < k->n; i++)
+		if (k->operand[i].wanted)
+			compare(k, c, e, i);
+	arena_free(a);
+}
+
+static bool contains(const Module *m, OpKind kind)
+{
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op->kind == kind)
+				return true;
+	return false;
+}
+
 static void check_case(const Case *c)
 {
 	Diag d = {.out = stderr};
 	Built k = build(c, &d);
 	UNIT_CHECK(k.grad && !d.errors, describe(k.m->arena, c, 0));
-	UNIT_CHECK(ir_verify(k.m, "autodiff", &d), describe(k.m->arena, c, 0));
-	if (k.grad) {
-		Arena *a = arena_new();
-		EvalEnv *e = evaluate(&k, a, true);
-		for (int i = 0; i < k.n; i++)
-			if (k.operand[i].wanted)
-				compare(&k, c, e, i);
-		arena_free(a);
+	if (k.grad)
+		compare_all(&k, c, &d);
+	if (k.grad && contains(k.m, OP_BATCH_NORM)) {
+		pass_expand(k.m, NULL, &d);
+		UNIT_CHECK(!contains(k.m, OP_BATCH_NORM) && !contains(k.m, OP_BATCH_NORM_GRAD), "expand");
+		compare_all(&k, c, &d);
 	}
 	ir_module_free(k.m);
 }
