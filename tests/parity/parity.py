@@ -2,8 +2,10 @@
 
 For each model, exporter and seed:
   gradients   step-1 loss and every gradient against PyTorch in f64; at most 3 times PyTorch-f32's own error.
-  ten steps   AdamW, weights against the f64 run; at most 3 times the spread of PyTorch-f32 (sample order
-              reversed; for images also channels_last).
+  ten steps   AdamW, weights against the f64 run; at most 3 times the spread of PyTorch-f32 (orders of the
+              samples in a batch, other kernels).  Adam divides by the root of the second
+              moment, so the few elements with tiny gradients carry the error and the tensor that they fall in
+              is chance: the worst tensor of ours is held against the worst of PyTorch's.
   one step    networks with BatchNorm: single SGD steps from the reference's weights, running statistics too,
               because ten steps amplify rounding.
 Errors are norm of the difference over norm of the reference, per tensor; the table shows the worst tensor.
@@ -41,35 +43,37 @@ def as_dtype(case, module, dtype, x):
 
 
 def torch_variants(case):
-    yield "plain", False, False
-    yield "reversed", True, False
-    if case.image:
-        yield "channels_last", False, True
+    """(how far the batch is rotated, other kernels): the same sums in other orders.
+
+    Other kernels: channels_last for convolutional networks, attention as matmuls and softmax for the rest."""
+    yield from ((turn, False) for turn in range(min(case.batch, 4)))
+    yield 0, True
 
 
-def arranged(case, module, x, labels, reverse, channels_last):
-    if reverse:
-        x, labels = x.flip(0), labels.flip(0)
-    if channels_last:
+def arranged(case, module, x, labels, turn, other):
+    if turn:
+        x, labels = x.roll(turn, 0).flip(0), labels.roll(turn, 0).flip(0)
+    if other and case.batch_norm:
         module, x = module.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    torch.backends.cuda.enable_flash_sdp(not other)  # of CPU kernels too
     return module, x, labels
 
 
-def gradients(case, module, x, labels, dtype, reverse=False, channels_last=False):
+def gradients(case, module, x, labels, dtype, turn=0, other=False):
     module, x = as_dtype(case, module, dtype, x)
-    module, x, labels = arranged(case, module, x, labels, reverse, channels_last)
+    module, x, labels = arranged(case, module, x, labels, turn, other)
     loss = loss_of(case, module, x, labels)
     loss.backward()
     return loss.item(), {n: p.grad.double() for n, p in module.named_parameters() if p.grad is not None}
 
 
-def train(case, module, data, dtype, make_optimizer, reverse=False, channels_last=False):
+def train(case, module, data, dtype, make_optimizer, turn=0, other=False):
     """Weights (and buffers) after one step per batch of `data`."""
     x, labels = data
     module, x = as_dtype(case, module, dtype, x)
     optimizer = make_optimizer(module.parameters())
     for i in range(0, len(x), case.batch):
-        module, xb, lb = arranged(case, module, x[i:i + case.batch], labels[i:i + case.batch], reverse, channels_last)
+        module, xb, lb = arranged(case, module, x[i:i + case.batch], labels[i:i + case.batch], turn, other)
         optimizer.zero_grad()
         loss_of(case, module, xb, lb).backward()
         optimizer.step()
@@ -137,11 +141,25 @@ def error(a, b):
     return (a - b).norm().item() / norm if norm else (a - b).norm().item()
 
 
+def with_aliases(module, tensors):
+    """Ours under PyTorch's first name where a tied tensor is known by another one."""
+    first = {p.data_ptr(): n for n, p in module.named_parameters()}
+    alias = {n: first[p.data_ptr()] for n, p in module.named_parameters(remove_duplicate=False)}
+    return {alias.get(n, n): t for n, t in tensors.items()}
+
+
 class Comparison:
     """Worst tensor of a family, judged against PyTorch-f32's own errors."""
 
     def __init__(self, case, what):
         self.case, self.what, self.worst, self.torch_worst, self.ratio, self.bad = case, what, 0.0, 0.0, 0.0, []
+
+    def judge_worst(self):
+        """Worst tensor against worst tensor instead of each against its own."""
+        self.bad = [b for b in self.bad if "PyTorch f32" not in b]
+        self.ratio = self.worst / max(self.torch_worst, FLOOR)
+        if not self.ratio <= FACTOR:
+            self.bad.append(f"worst tensor {self.worst:.2e}, PyTorch f32 {self.torch_worst:.2e}")
 
     def add(self, name, ours, ref, peers, zero_bound):
         a, a_zero = split_zero(self.case, name, ours)
@@ -171,12 +189,12 @@ class Comparison:
 def check_gradients(case, module, ours):
     data = models.make_data(case, case.batch, 100)
     loss64, grad64 = gradients(case, module, *data, torch.float64)
-    peers = [gradients(case, module, *data, torch.float32, r, c) for _, r, c in torch_variants(case)]
+    peers = [gradients(case, module, *data, torch.float32, r, c) for r, c in torch_variants(case)]
     losses, _, state = ours.run("sgd:momentum", ["--lr", 0.0, "--momentum", 0.9, "--weight-decay", 0], data, 1)
     got = {n.removesuffix(".momentum_buffer"): t for n, t in state.items()}
     c = Comparison(case, "gradients")
     scale = max(g.abs().max().item() for g in grad64.values())
-    c.add_all(got, grad64, [p[1] for p in peers], 1e-4 * scale)
+    c.add_all(with_aliases(module, got), grad64, [p[1] for p in peers], 1e-4 * scale)
     loss_own = abs(losses[0] - loss64) / abs(loss64)
     loss_torch = max(abs(p[0] - loss64) / abs(loss64) for p in peers)
     if loss_own > FACTOR * max(loss_torch, FLOOR):
@@ -195,11 +213,12 @@ def sgd(parameters):
 def check_steps(case, module, ours):
     data = models.make_data(case, case.batch * STEPS, 200)
     ref = tensors_of(train(case, module, data, torch.float64, adamw))
-    peers = [tensors_of(train(case, module, data, torch.float32, adamw, r, c)) for _, r, c in torch_variants(case)]
+    peers = [tensors_of(train(case, module, data, torch.float32, adamw, r, c)) for r, c in torch_variants(case)]
     flags = ["--lr", LR, "--betas", "0.9,0.999", "--eps", 1e-8, "--weight-decay", 0.01]
     _, got, _ = ours.run("adamw", flags, data, STEPS)
     c = Comparison(case, "ten steps")
-    c.add_all(got, ref, peers, 2 * LR * STEPS)
+    c.add_all(with_aliases(module, got), ref, peers, 2 * LR * STEPS)
+    c.judge_worst()
     return c
 
 
@@ -212,9 +231,9 @@ def check_single_steps(case, module, ours, exporter, at=(0, 4, 9)):
         batch = [t[case.batch * k:case.batch * (k + 1)] for t in data]
         models.export(case, copy.deepcopy(before), ours.model, exporter)
         ref = tensors_of(train(case, before, batch, torch.float64, sgd))
-        peers = [tensors_of(train(case, before, batch, torch.float32, sgd, r, cl)) for _, r, cl in torch_variants(case)]
+        peers = [tensors_of(train(case, before, batch, torch.float32, sgd, r, cl)) for r, cl in torch_variants(case)]
         _, got, _ = ours.run("sgd", ["--lr", LR, "--weight-decay", 0], batch, 1)
-        c.add_all(got, ref, peers, 2 * LR)
+        c.add_all(with_aliases(module, got), ref, peers, 2 * LR)
     return c
 
 
