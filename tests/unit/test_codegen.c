@@ -1,4 +1,4 @@
-/* tests/unit/test_codegen.c: emitted programs compute what the f64 reference computes.
+/* tests/unit/test_codegen.c: emitted programs compute what the f64 reference computes, whatever the names.
  *
  * One program holds every op of codegen_ops.ir; it is written, compiled, linked and run as a user's would
  * be, and each result is compared with ir/eval.  A row of ops.def that is lowered to code and does not
@@ -196,9 +196,9 @@ static int run(const char *const *argv)
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-#define COMPILER "cc -fsanitize=address,undefined"
+#define COMPILER "cc -Wall -Wextra -Werror -fsanitize=address,undefined"
 #else
-#define COMPILER "cc"
+#define COMPILER "cc -Wall -Wextra -Werror"
 #endif
 
 static bool build_and_run(Work *w)
@@ -235,8 +235,43 @@ static void test_ops(void)
 	arena_free(w.a);
 }
 
+/* Names that would end a comment, a string, a line or a rule of make, or stand for another character. */
+static const char *const nasty[] = {
+	"*/ int x = 1; /*", "\"); abort(); (\"", "a\nb\\", "?\?/ ?\?'", "$(shell false)#%", "//\\\n", "\xff\x01", "main",
+};
+
+static void test_names(void)
+{
+	char dir[] = "/tmp/shardc-codegen-XXXXXX";
+	Work w = {.a = arena_new(), .d = {.out = stderr}};
+	PassOptions p = {.world = 1, .infer = true};
+	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(dir));
+	w.dir = dir;
+	w.m = ir_module_new(nasty[0]);
+	w.m->level = LEVEL_PLAN;
+	for (int i = 0; i < COUNT_OF(nasty); i++) {
+		Type t = type_tensor(DT_F32, 1, (const int64_t[]){4});
+		Builder b = {.m = w.m, .section = SEC_EVAL,
+			.loc = loc_new(w.m, nasty[i], "Tanh", nasty[(i + 1) % COUNT_OF(nasty)], "")};
+		Value *x = ir_read(&b, ir_add_symbol(w.m, SYM_INPUT, nasty[i], t));
+		Value *y = ir_emit1(&b, OP_TANH, x);
+		b.sym = ir_add_symbol(w.m, SYM_OUTPUT, arena_printf(w.m->arena, "o%s", nasty[i]), t);
+		ir_emit(&b, OP_OUTPUT, 1, &y, NULL);
+		ir_add_unit(w.m, nasty[i], nasty[i]);
+	}
+	CodegenOptions o = {.cc = COMPILER, .text = nasty[1], .optimizer = nasty[0]};
+	const char *program = arena_printf(w.a, "%s/program", dir);
+	CU_ASSERT_TRUE(pass_memory(w.m, &p, &w.d));
+	CU_ASSERT_TRUE(codegen_write(w.m, &o, dir, &w.d) && codegen_compile(dir, &o, program, &w.d));
+	CU_ASSERT_EQUAL(run((const char *[]){"make", "-s", "-C", dir, "CC=" COMPILER, "train", NULL}), 0);
+	run((const char *[]){"rm", "-rf", dir, NULL});
+	ir_module_free(w.m);
+	arena_free(w.a);
+}
+
 void suite_codegen(void)
 {
 	CU_pSuite s = CU_add_suite("codegen", NULL, NULL);
 	CU_add_test(s, "every op as the reference computes it", test_ops);
+	CU_add_test(s, "names cannot break out", test_names);
 }
