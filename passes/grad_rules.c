@@ -20,11 +20,10 @@ void grad_stop(GradCtx *c, Op *op, Value *const *dout)
 	ice("gradient of %s asked for", op_info[op->kind].text);
 }
 
-/* Ops that stand in backward only. */
+/* Ops that stand in backward only, which no level lets into the forward that is differentiated. */
 void grad_nograd(GradCtx *c, Op *op, Value *const *dout)
 {
-	(void)dout;
-	grad_refuse(c, op, "%s has no gradient", op_info[op->kind].text);
+	grad_stop(c, op, dout);
 }
 
 /* ---- one operand ---- */

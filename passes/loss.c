@@ -323,6 +323,14 @@ static Value *shifted_labels(Loss *l, const Type *labels)
 
 /* ---- the losses ---- */
 
+/* An output that went through what the loss applies itself trains, but to something else than was meant. */
+static void warn_activated(Loss *l, const Op *output, OpKind activation)
+{
+	if (op_in(output, 0)->op->kind == activation)
+		diag_warn(l->d, "--loss", "output \"%s\" is the result of a %s, which the loss applies again: give the "
+			"output before it", output->sym->name, op_info[activation].text);
+}
+
 static Value *classes_last(Loss *l, Value *logits)
 {
 	int rank = logits->type.rank, perm[IR_MAX_RANK], n = 0;
@@ -343,6 +351,7 @@ static Value *classes_last(Loss *l, Value *logits)
 static bool build_cross_entropy(Loss *l, Op *output)
 {
 	Module *m = l->m;
+	warn_activated(l, output, OP_SOFTMAX);
 	l->logits = classes_last(l, op_in(output, 0));
 	if (!l->logits)
 		return false;
@@ -408,6 +417,7 @@ static bool build_bce(Loss *l, Op *output)
 	Value *t, *x = against_target(l, output, &t);
 	if (!x)
 		return false;
+	warn_activated(l, output, OP_SIGMOID);
 	Value *part = ir_emit1(&l->b, OP_SOFTPLUS, x);
 	return add_up(l, ir_emit2(&l->b, OP_SUB, part, ir_emit2(&l->b, OP_MUL, x, t)));
 }
