@@ -154,26 +154,25 @@ void eval_section(EvalEnv *e, SectionKind s)
 
 /* ---- constants ---- */
 
-static bool may_fold(const Op *op, int64_t max_numel, int64_t *why)
+/* Up to which max_numel a value is refused: FINE = not at all, INT64_MAX = it is not constant. */
+enum { FINE = -1 };
+
+static int64_t may_not_fold(const Op *op, int64_t max_numel)
 {
-	*why = INT64_MAX;
 	if (op_info[op->kind].flags & (SYM | UNIT | EFFECT | RNG | COMM))
-		return false;
-	*why = max_numel;
+		return INT64_MAX;
 	for (int i = 0; i < op->n_out; i++)
 		if (op->out[i]->type.kind != TYPE_TENSOR || type_numel(&op->out[i]->type) > max_numel)
-			return false;
-	return true;
+			return max_numel;
+	return FINE;
 }
 
-/* Marks op's results as constant, or as refused. */
-static void settle(EvalEnv *e, const Op *op, bool ok, int64_t why)
+static void settle(EvalEnv *e, const Op *op, int64_t why)
 {
 	for (int i = 0; i < op->n_out; i++) {
 		int id = op->out[i]->id;
-		e->constant[id] = ok;
-		if (!ok)
-			e->refused[id] = MAX(e->refused[id], why);
+		e->constant[id] = why == FINE;
+		e->refused[id] = MAX(e->refused[id], why);
 	}
 }
 
@@ -203,24 +202,17 @@ EvalTensor *eval_constant(EvalEnv *e, Value *v, int64_t max_numel)
 	if (!e->constant[v->id] && e->refused[v->id] < max_numel)
 		vec_push(e->arena, &stack, v->op);
 	while (stack.n) {
-		Op *op = stack.at[stack.n - 1];
-		int64_t why = -1;
-		bool ok = may_fold(op, max_numel, &why);
-		Op *first = NULL;
-		if (ok) {
-			why = -1;
+		Op *op = stack.at[stack.n - 1], *first = NULL;
+		int64_t why = may_not_fold(op, max_numel);
+		if (why == FINE)
 			first = unsettled(e, op, max_numel, &why);
-		}
 		if (first) {
 			vec_push(e->arena, &stack, first);
 			continue;
 		}
-		ok = ok && why < 0;
-		if (ok && !run(e, op)) {
-			ok = false;
+		if (why == FINE && !run(e, op))
 			why = INT64_MAX;
-		}
-		settle(e, op, ok, why);
+		settle(e, op, why);
 		stack.n--;
 	}
 	bool small = type_numel(&v->type) <= max_numel;
@@ -279,7 +271,8 @@ RULE(iota)
 	Axis x = eval_axis(&out[0]->type, (int)attr_get_int(op->attrs, "axis", 0));
 	for (int64_t i = 0, n = type_numel(&out[0]->type); i < n; i++) {
 		double v = start + step * (double)(i / x.inner % x.n);
-		eval_put(out[0], i, dtype_is_float(out[0]->type.dtype) ? (Scalar){.f = v} : (Scalar){.i = (int64_t)v});
+		eval_put(out[0], i, dtype_is_float(out[0]->type.dtype)
+			? (Scalar){.f = v} : (Scalar){.i = (int64_t)v});
 	}
 	return true;
 }

@@ -22,7 +22,7 @@ struct EvalEnv {
 	uint64_t seed, step, sample0;
 	PtrMap *symbols;      /* Symbol -> EvalTensor */
 	EvalTensor **value;   /* by Value.id */
-	int64_t *refused;     /* by Value.id: eval_constant failed at this max_numel; -1 = not yet */
+	int64_t *refused;     /* by Value.id: the largest max_numel that eval_constant failed at; -1 = none */
 	bool *constant;       /* by Value.id: value[] was computed from constants alone */
 	int n;                /* of the three */
 };

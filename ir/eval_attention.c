@@ -157,8 +157,8 @@ RULE(attention)
 		const double *q = in[0]->f + row_at(&n, b, h, t, n.h, n.t, n.d);
 		double *o = out[0]->f + row_at(&n, b, h, t, n.h, n.t, n.dv);
 		for (int64_t s = 0; s < n.s; s++)
-			score[s] = masked(&n, raw_score(&n, q, in[1]->f + row_at(&n, b, kv, s, n.hk, n.s, n.d), &slope), b, h,
-				t, s);
+			score[s] = masked(&n, raw_score(&n, q, in[1]->f + row_at(&n, b, kv, s, n.hk, n.s, n.d),
+				&slope), b, h, t, s);
 		double lse = out[1]->f[w.k] = log_sum_exp(score, n.s, 1);
 		bool empty = lse == -INFINITY;
 		for (int64_t i = 0; i < n.dv && empty; i++)

@@ -203,7 +203,8 @@ RULE(gather_grad)
 				return false;
 			for (int64_t i = 0; i < x.inner; i++) {
 				int64_t to = (o * x.n + id) * x.inner + i;
-				eval_put(dx, to, plus(dx->type.dtype, eval_get(dx, to), eval_get(in[0], (o * n + k) * x.inner + i)));
+				Scalar dy = eval_get(in[0], (o * n + k) * x.inner + i);
+				eval_put(dx, to, plus(dx->type.dtype, eval_get(dx, to), dy));
 			}
 		}
 	return true;

@@ -45,7 +45,8 @@ RULE(matmul)
 	int64_t ta = attr_get_int(op->attrs, "ta", 0), tb = attr_get_int(op->attrs, "tb", 0);
 	int64_t a_cols = a->dim[a->rank - 1], b_cols = b->dim[b->rank - 1];
 	Product p = {.rows = y->dim[y->rank - 2], .cols = y->dim[y->rank - 1], .inner = a->dim[a->rank - 1 - ta],
-		.a_row = ta ? 1 : a_cols, .a_inner = ta ? a_cols : 1, .b_inner = tb ? 1 : b_cols, .b_col = tb ? b_cols : 1};
+		.a_row = ta ? 1 : a_cols, .a_inner = ta ? a_cols : 1,
+		.b_inner = tb ? 1 : b_cols, .b_col = tb ? b_cols : 1};
 	const EvalTensor *bias = op_in(op, 2) ? in[2] : NULL;
 	for (Walk w = walk_over(y->rank - 2, y->dim); w.left; walk_next(&w)) {
 		int64_t ka = batch_offset(&w, a), kb = batch_offset(&w, b), ky = w.k * p.rows * p.cols;
@@ -138,8 +139,8 @@ static void conv_walk(const Op *op, Gives gives, EvalTensor *x, EvalTensor *weig
 			for (int64_t n_k = k.left; k.left; walk_next(&k)) {
 				int64_t s = window_at(&w, t.at, k.at);
 				if (s >= 0)
-					conv_channels(&w, group, gives, k.k, n_k, x->f + n * w.x_batch + s * w.x_spatial, weight->f,
-						y->f + n * w.y_batch + t.k * w.y_spatial);
+					conv_channels(&w, group, gives, k.k, n_k, x->f + n * w.x_batch + s * w.x_spatial,
+						weight->f, y->f + n * w.y_batch + t.k * w.y_spatial);
 			}
 		}
 }
@@ -214,7 +215,8 @@ RULE(max_pool)
 			int64_t s = window_at(&p.w, p.t.at, k.at);
 			if (s < 0)
 				continue;
-			Scalar v[] = {eval_get(in[0], p.x + MAX(best, 0) * p.w.x_spatial), eval_get(in[0], p.x + s * p.w.x_spatial)};
+			Scalar v[] = {eval_get(in[0], p.x + MAX(best, 0) * p.w.x_spatial),
+				eval_get(in[0], p.x + s * p.w.x_spatial)};
 			if (best < 0 || (is_float && isnan(v[1].f) && !isnan(v[0].f)) || less(op, v).i)
 				best = s;
 		}

@@ -162,7 +162,8 @@ static bool check_attrs(const Op *op, Buf *err)
 		if (!a && end[-1] != '?')
 			return shape_wrong(err, "%s lacks its attribute %s", info->text, key);
 		if (a && !kind_fits(a->kind, s[n + 1]))
-			return shape_wrong(err, "attribute %s of %s has the wrong kind (%s)", key, info->text, info->attrs);
+			return shape_wrong(err, "attribute %s of %s has the wrong kind (%s)", key, info->text,
+				info->attrs);
 		known += a != NULL;
 	}
 	for (const Attr *a = op->attrs; a; a = a->next)
@@ -282,8 +283,8 @@ RULE(const)
 		if (given->dim[i] < 0 || __builtin_mul_overflow(numel, given->dim[i], &numel))
 			return shape_wrong(err, "const of %s: too many elements", type_str(m->arena, given));
 	if (a->n != 1 && a->n != numel)
-		return shape_wrong(err, "const of %s has %d values, expected 1 or %lld", type_str(m->arena, given), a->n,
-			(long long)numel);
+		return shape_wrong(err, "const of %s has %d values, expected 1 or %lld",
+			type_str(m->arena, given), a->n, (long long)numel);
 	if (a->n && (a->kind == ATTR_FLOATS) != dtype_is_float(given->dtype))
 		return shape_wrong(err, "const of %s has %s values", type_str(m->arena, given),
 			a->kind == ATTR_FLOATS ? "float" : "integer");
@@ -306,8 +307,8 @@ RULE(fused)
 		if (!given || given[i].kind != TYPE_TENSOR)
 			return shape_wrong(err, "fused needs the types of its results to be stated");
 		if (!type_same_shape(&given[i], &given[0]))
-			return shape_wrong(err, "results of fused differ in shape: %s and %s", type_str(m->arena, &given[0]),
-				type_str(m->arena, &given[i]));
+			return shape_wrong(err, "results of fused differ in shape: %s and %s",
+				type_str(m->arena, &given[0]), type_str(m->arena, &given[i]));
 		for (int k = 0; k < op->n_in; k++)
 			if (!type_broadcast(shape_in(op, k), &given[i], &t) || !type_same_shape(&t, &given[i]))
 				return shape_wrong(err, "operand %s of fused does not broadcast to %s",
@@ -457,7 +458,8 @@ RULE(report_accuracy)
 	rows.rank--;
 	if (!logits->rank)
 		return shape_wrong(err, "logits of report_accuracy have no axis of classes");
-	return shape_want_float(err, op, 0) && shape_want_index(err, op, 1) && shape_want_shape(m, err, op, 1, &rows);
+	return shape_want_float(err, op, 0) && shape_want_index(err, op, 1)
+		&& shape_want_shape(m, err, op, 1, &rows);
 }
 
 RULE(norm)
@@ -473,7 +475,8 @@ RULE(gathered)
 	for (int i = 0; i < op->n_out; i++) {
 		if (i >= op->unit->n_flats)
 			return shape_wrong(err, "unit %s has %d flat(s)", op->unit->name, op->unit->n_flats);
-		out[i] = (Type){.kind = TYPE_ASYNC_FLAT, .dtype = op->unit->flat[i].dtype, .unit = op->unit, .flat = i};
+		out[i] = (Type){.kind = TYPE_ASYNC_FLAT, .dtype = op->unit->flat[i].dtype, .unit = op->unit,
+			.flat = i};
 	}
 	return true;
 }
@@ -497,8 +500,8 @@ static bool want_of_unit(Module *m, const Op *op, TypeKind kind, Buf *err)
 	for (int i = 0; i < op->n_in; i++) {
 		const Type *t = shape_in(op, i);
 		if (!t || t->kind != kind || t->unit != op->unit)
-			return shape_wrong(err, "operand %d of %s @%s is %s", i + 1, op_info[op->kind].text, op->unit->name,
-				t ? type_str(m->arena, t) : "absent");
+			return shape_wrong(err, "operand %d of %s @%s is %s", i + 1, op_info[op->kind].text,
+				op->unit->name, t ? type_str(m->arena, t) : "absent");
 	}
 	return true;
 }

@@ -56,7 +56,8 @@ RULE(broadcast)
 /* ---- slices ---- */
 
 /* x[start + step * i], i < size, stays inside x. */
-static bool check_slice(const Type *x, const int64_t *start, const int64_t *step, const int64_t *size, Buf *err)
+static bool check_slice(const Type *x, const int64_t *start, const int64_t *step, const int64_t *size,
+	Buf *err)
 {
 	for (int i = 0; i < x->rank; i++) {
 		int64_t span, last;
@@ -65,10 +66,12 @@ static bool check_slice(const Type *x, const int64_t *start, const int64_t *step
 				(long long)step[i]);
 		if (size[i] == 0)
 			continue;
-		if (__builtin_mul_overflow(step[i], size[i] - 1, &span) || __builtin_add_overflow(start[i], span, &last)
+		if (__builtin_mul_overflow(step[i], size[i] - 1, &span)
+			|| __builtin_add_overflow(start[i], span, &last)
 			|| start[i] < 0 || start[i] >= x->dim[i] || last < 0 || last >= x->dim[i])
-			return shape_wrong(err, "slice of axis %d starts at %lld, takes %lld with step %lld, but the axis has "
-				"%lld", i, (long long)start[i], (long long)size[i], (long long)step[i], (long long)x->dim[i]);
+			return shape_wrong(err,
+				"slice of axis %d starts at %lld, takes %lld with step %lld, but the axis has %lld", i,
+				(long long)start[i], (long long)size[i], (long long)step[i], (long long)x->dim[i]);
 	}
 	return true;
 }
@@ -76,7 +79,8 @@ static bool check_slice(const Type *x, const int64_t *start, const int64_t *step
 RULE(slice)
 {
 	const Type *x = shape_in(op, 0);
-	const Attr *starts = shape_ints(err, op, "starts", x->rank), *sizes = shape_ints(err, op, "sizes", x->rank);
+	const Attr *starts = shape_ints(err, op, "starts", x->rank);
+	const Attr *sizes = shape_ints(err, op, "sizes", x->rank);
 	const Attr *steps = shape_ints(err, op, "steps", x->rank);
 	if (!starts || !sizes || !steps)
 		return false;
@@ -89,7 +93,8 @@ RULE(slice_grad)
 	const Type *dy = shape_in(op, 0);
 	if (!shape_from_attr(err, op, dy->dtype, out) || !shape_want_rank(err, op, 0, out->rank))
 		return false;
-	const Attr *starts = shape_ints(err, op, "starts", dy->rank), *steps = shape_ints(err, op, "steps", dy->rank);
+	const Attr *starts = shape_ints(err, op, "starts", dy->rank);
+	const Attr *steps = shape_ints(err, op, "steps", dy->rank);
 	return starts && steps && check_slice(out, starts->ints, steps->ints, dy->dim, err);
 }
 
@@ -97,8 +102,10 @@ RULE(pad)
 {
 	const Type *x = shape_in(op, 0);
 	const char *mode = attr_get_str(op->attrs, "mode", "");
-	const Attr *before = shape_ints(err, op, "before", x->rank), *after = shape_ints(err, op, "after", x->rank);
-	bool constant = !strcmp(mode, "constant"), reflect = !strcmp(mode, "reflect"), wrap = !strcmp(mode, "wrap");
+	const Attr *before = shape_ints(err, op, "before", x->rank);
+	const Attr *after = shape_ints(err, op, "after", x->rank);
+	bool constant = !strcmp(mode, "constant"), reflect = !strcmp(mode, "reflect");
+	bool wrap = !strcmp(mode, "wrap");
 	if (!before || !after)
 		return false;
 	if (!constant && !reflect && !wrap && strcmp(mode, "edge"))
@@ -163,8 +170,8 @@ RULE(split)
 static bool gathered(const Type *x, const Type *ids, int axis, Type *out, Buf *err)
 {
 	if (x->rank + ids->rank - 1 > IR_MAX_RANK)
-		return shape_wrong(err, "gather gives %d dimensions, at most %d are supported", x->rank + ids->rank - 1,
-			IR_MAX_RANK);
+		return shape_wrong(err, "gather gives %d dimensions, at most %d are supported",
+			x->rank + ids->rank - 1, IR_MAX_RANK);
 	*out = type_tensor(x->dtype, axis, x->dim);
 	for (int i = 0; i < ids->rank; i++)
 		out->dim[out->rank++] = ids->dim[i];
@@ -237,8 +244,8 @@ static bool nd_shape(Module *m, const Op *op, int64_t batch, Type *out, Buf *err
 		return false;
 	if (!ids->rank || batch < 0 || batch >= ids->rank || batch > x->rank
 		|| ids->dim[ids->rank - 1] > x->rank - batch)
-		return shape_wrong(err, "indices %s with %lld batch dimensions do not fit %s", type_str(m->arena, ids),
-			(long long)batch, type_str(m->arena, x));
+		return shape_wrong(err, "indices %s with %lld batch dimensions do not fit %s",
+			type_str(m->arena, ids), (long long)batch, type_str(m->arena, x));
 	int from = (int)(batch + ids->dim[ids->rank - 1]);
 	if (ids->rank - 1 + x->rank - from > IR_MAX_RANK)
 		return shape_wrong(err, "%s gives %d dimensions, at most %d are supported", op_info[op->kind].text,
@@ -333,8 +340,8 @@ RULE(reduce)
 	for (int i = 0; i < axes->n; i++) {
 		int64_t a = axes->ints[i];
 		if (a < 0 || a >= x->rank || seen >> a & 1)
-			return shape_wrong(err, "axes of %s: %lld is not in 0..%d or stands twice", op_info[op->kind].text,
-				(long long)a, x->rank - 1);
+			return shape_wrong(err, "axes of %s: %lld is not in 0..%d or stands twice",
+				op_info[op->kind].text, (long long)a, x->rank - 1);
 		seen |= 1u << a;
 	}
 	for (int i = x->rank - 1; i >= 0; i--)

@@ -99,8 +99,8 @@ static bool convolved(Module *m, const Op *op, const Type *x, const Type *w, Typ
 	Window win = {0};
 	int64_t group = attr_get_int(op->attrs, "group", 1);
 	if (x->dtype != w->dtype || !dtype_is_float(x->dtype))
-		return shape_wrong(err, "%s of %s with weights of %s", op_info[op->kind].text, dtype_info[x->dtype].text,
-			dtype_info[w->dtype].text);
+		return shape_wrong(err, "%s of %s with weights of %s", op_info[op->kind].text,
+			dtype_info[x->dtype].text, dtype_info[w->dtype].text);
 	if (!window_init(op, x, &win, err))
 		return false;
 	if (w->rank != x->rank)

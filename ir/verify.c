@@ -384,7 +384,8 @@ static void check_symbols(Verify *v)
 		if (ir_find_symbol(m, s->name) != s)
 			verify_fail(v, NULL, "symbol \"%s\" is not found by its name", s->name);
 		if (s->param && (!ir_find_symbol(m, s->param) || ir_find_symbol(m, s->param)->kind != SYM_PARAM))
-			verify_fail(v, NULL, "state \"%s\" belongs to \"%s\", which is not a parameter", s->name, s->param);
+			verify_fail(v, NULL, "state \"%s\" belongs to \"%s\", which is not a parameter", s->name,
+				s->param);
 		if (s->batched && (s->kind != SYM_INPUT || !s->type.rank))
 			verify_fail(v, NULL, "\"%s\" is batched but is not an input with an axis of samples", s->name);
 	}

@@ -28,7 +28,8 @@ static void check_member(Verify *v, const Unit *u, const Symbol *s, int64_t *end
 		verify_fail(v, NULL, "\"%s\" lies in a flat of another dtype or trainability", s->name);
 	else if (s->offset < end[s->flat] || s->offset % LAYOUT_ALIGN
 		|| __builtin_add_overflow(s->offset, type_numel(&s->type), &last) || last > f->numel)
-		verify_fail(v, NULL, "\"%s\" lies at %lld of unit %s: not aligned to %d, over its neighbour (which ends at "
+		verify_fail(v, NULL,
+			"\"%s\" lies at %lld of unit %s: not aligned to %d, over its neighbour (which ends at "
 			"%lld), or beyond the flat's %lld elements", s->name, (long long)s->offset, u->name, LAYOUT_ALIGN,
 			(long long)end[s->flat], (long long)f->numel);
 	else
@@ -113,7 +114,8 @@ static void check_collective(Program *p, const Op *op)
 		return;
 	int64_t seq = attr_get_int(op->attrs, "seq", 0);
 	if (seq != p->seq + 1 || !attr_find(op->attrs, "stream"))
-		verify_fail(p->v, op, "collectives are numbered from 1 in order and have a stream; this one has seq %lld "
+		verify_fail(p->v, op,
+			"collectives are numbered from 1 in order and have a stream; this one has seq %lld "
 			"after %lld", (long long)seq, (long long)p->seq);
 	p->seq = seq;
 }

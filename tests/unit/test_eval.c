@@ -204,7 +204,8 @@ static EvalTensor *dropped(Arena *a, int rows, uint64_t seed, uint64_t step, uin
 	const char *text = arena_printf(a, "%%x : f64[%d,64] = const {value=[1.0]}\n"
 		"%%y : f64[%d,64] = dropout %%x {axis=0, id=7, p=0.25}\n"
 		"%%m : bool[%d,64] = dropout_mask %%x {axis=0, id=7, p=0.25}\n %%c : f64[%d,64] = cast %%m {to=f64}\n"
-		"%%s : f64[] = const {value=[0.75]}\n %%e : f64[%d,64] = mul %%y, %%s\n %%z : f64[%d,64] = sub %%e, %%c",
+		"%%s : f64[] = const {value=[0.75]}\n %%e : f64[%d,64] = mul %%y, %%s\n"
+		"%%z : f64[%d,64] = sub %%e, %%c",
 		rows, rows, rows, rows, rows, rows);
 	Module *m = module_of("", text);
 	EvalEnv *e = eval_new(m, a);

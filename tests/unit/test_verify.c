@@ -124,7 +124,10 @@ static void break_body_end(Module *m)
 }
 static void break_body_dtype(Module *m) { op_of_kind(m, OP_FUSED)->args[0]->type.dtype = DT_F64; }
 
-static void break_release(Module *m) { ir_move_before(m, op_of_kind(m, OP_RESHARD), value_named(m, "y")->op); }
+static void break_release(Module *m)
+{
+	ir_move_before(m, op_of_kind(m, OP_RESHARD), value_named(m, "y")->op);
+}
 static void break_no_release(Module *m) { ir_remove(m, op_of_kind(m, OP_RESHARD)); }
 static void break_no_wait(Module *m)
 {
