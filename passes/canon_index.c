@@ -156,11 +156,11 @@ static int64_t part_from(const Value *x, int axis, int64_t start)
 
 Value *canon_slices_split(Rewriter *r, Op *op)
 {
-	enum { MAX_PARTS = 64 };
+	enum { MAX_PARTS = 64, MAX_USES = 256 };
 	Value *x = op->in[0].value, *mine = NULL;
 	int axis = cut_axis(op), n = 0;
 	int64_t size[MAX_PARTS], begin = 0;
-	if (axis < 0 || x->op->parent)
+	if (axis < 0 || x->op->parent || x->n_uses > MAX_USES)
 		return NULL;
 	while (begin < x->type.dim[axis]) {
 		int64_t part = n < MAX_PARTS ? part_from(x, axis, begin) : 0;
@@ -254,6 +254,22 @@ Value *canon_split_one(Rewriter *r, Op *op)
 	return op->n_out == 1 ? op->in[0].value : NULL;
 }
 
+Value *canon_split_transpose(Rewriter *r, Op *op)
+{
+	Op *t = def_of(op->in[0].value, OP_TRANSPOSE);
+	int perm[IR_MAX_RANK];
+	if (!t)
+		return NULL;
+	perm_of(t, perm);
+	Attr *attrs = attr_int(r->m, op->attrs, "axis", perm[axis_of(op)]);
+	Op *split = ir_emit_op(&r->b, OP_SPLIT, 1, &t->in[0].value, attrs, NULL);
+	for (int i = 1; i < op->n_out; i++) {
+		ir_replace_uses(op->out[i], ir_transpose(&r->b, split->out[i], perm));
+		rewrite_take_name(split->out[i], op->out[i]);
+	}
+	return ir_transpose(&r->b, split->out[0], perm);
+}
+
 Value *canon_split_concat(Rewriter *r, Op *op)
 {
 	Op *cat = def_of(op->in[0].value, OP_CONCAT);
@@ -297,6 +313,19 @@ Value *canon_gather_slice(Rewriter *r, Op *op)
 	g.size[axis] = n;
 	g.step[axis] = step;
 	return ir_reshape(&r->b, emit_slice(r, x, &g), to->rank, to->dim);
+}
+
+Value *canon_gather_same(Rewriter *r, Op *op)
+{
+	Value *in[2] = {op->in[0].value, NULL};
+	const Attr *id = const_splat(op->in[1].value);
+	Type one = op->in[1].value->type;
+	if (!id || type_numel(&one) < 2)
+		return NULL;
+	for (int k = 0; k < one.rank; k++)
+		one.dim[k] = 1;
+	in[1] = rewrite_splat(r, id, one);
+	return ir_broadcast(&r->b, ir_emit(&r->b, OP_GATHER, 2, in, op->attrs), &op->out[0]->type);
 }
 
 Value *canon_gather_broadcast(Rewriter *r, Op *op)

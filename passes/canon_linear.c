@@ -39,6 +39,20 @@ Value *canon_matmul_transpose(Rewriter *r, Op *op)
 	return changed ? ir_emit(&r->b, OP_MATMUL, op->n_in, in, attrs) : NULL;
 }
 
+Value *canon_matmul_leading(Rewriter *r, Op *op)
+{
+	Value *in[3] = {op_in(op, 0), op_in(op, 1), op_in(op, 2)};
+	Op *t = def_of(in[0], OP_TRANSPOSE);
+	int perm[IR_MAX_RANK], n = in[0]->type.rank;
+	if (!t || attr_get_int(op->attrs, "ta", 0) || in[1]->type.rank != 2)
+		return NULL;
+	perm_of(t, perm);
+	if (perm[n - 1] != n - 1)
+		return NULL;
+	in[0] = t->in[0].value;
+	return ir_transpose(&r->b, ir_emit(&r->b, OP_MATMUL, op->n_in, in, op->attrs), perm);
+}
+
 static int dims_above_one(const Type *t)
 {
 	int n = 0;

@@ -71,7 +71,7 @@ Value *canon_reshape_squeezed(Rewriter *r, Op *op)
 }
 
 /* Splits the dims of `to` into groups, one for each dim of `from` in order: dim k of `from` is the
- * product of `to`'s dims begin[k]..begin[k+1]. */
+ * product of `to`'s dims begin[k]..begin[k+1], none when it is 1 and gone. */
 static bool match_split(const Type *from, const Type *to, int *begin)
 {
 	int i = 0;
@@ -80,6 +80,8 @@ static bool match_split(const Type *from, const Type *to, int *begin)
 	for (int k = 0; k < from->rank; k++) {
 		int64_t product = 1;
 		begin[k] = i;
+		if (from->dim[k] == 1 && (i == to->rank || to->dim[i] != 1))
+			continue;
 		while (i < to->rank && (product != from->dim[k] || i == begin[k]))
 			product *= to->dim[i++];
 		if (product != from->dim[k])
@@ -92,11 +94,10 @@ static bool match_split(const Type *from, const Type *to, int *begin)
 Value *canon_reshape_transpose(Rewriter *r, Op *op)
 {
 	Op *t = def_of(op->in[0].value, OP_TRANSPOSE);
-	Op *first = t ? def_of(t->in[0].value, OP_RESHAPE) : NULL;
 	int begin[IR_MAX_RANK + 1], perm[IR_MAX_RANK], now[IR_MAX_RANK], at[IR_MAX_RANK], rank = 0;
 	const Type *to = type_of(op);
 	Type inner = *to;
-	if (!first || !match_split(type_of(t), to, begin))
+	if (!t || !match_split(type_of(t), to, begin))
 		return NULL;
 	perm_of(t, perm);
 	for (int k = 0; k < type_of(t)->rank; k++)
@@ -106,7 +107,7 @@ Value *canon_reshape_transpose(Rewriter *r, Op *op)
 			now[i] = rank;
 			inner.dim[rank++] = to->dim[i];
 		}
-	return ir_transpose(&r->b, ir_reshape(&r->b, first->in[0].value, inner.rank, inner.dim), now);
+	return ir_transpose(&r->b, ir_reshape(&r->b, t->in[0].value, inner.rank, inner.dim), now);
 }
 
 Value *canon_reshape_merged(Rewriter *r, Op *op)
@@ -118,10 +119,13 @@ Value *canon_reshape_merged(Rewriter *r, Op *op)
 	if (!t || !match_split(to, type_of(t), begin))
 		return NULL;
 	perm_of(t, perm);
-	for (int k = 0; k < to->rank; k++)
+	for (int k = 0; k < to->rank; k++) {
+		if (begin[k] == begin[k + 1])
+			return NULL;
 		for (int i = begin[k]; i + 1 < begin[k + 1]; i++)
 			if (perm[i + 1] != perm[i] + 1)
 				return NULL;
+	}
 	for (int k = 0; k < type_of(t)->rank; k++)
 		for (int i = 0; i < to->rank; i++)
 			if (perm[begin[i]] == k) {

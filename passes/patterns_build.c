@@ -104,6 +104,43 @@ Value *build_log_of_softmax(Rewriter *r, Op *root, const Match *mt)
 	return emit_softmax(r, OP_LOG_SOFTMAX, match_value(mt, "x"), axis_of(y->op));
 }
 
+/* ---- losses ---- */
+
+enum { IGNORED_LABEL = -100 };
+
+/* The op whose results are the sum of the losses and their number; NULL when the labels are not one for
+ * each row of logits, or some are left out of the sum. */
+static Op *emit_cross_entropy(Rewriter *r, const Match *mt)
+{
+	Value *x = match_value(mt, "x"), *ids = match_value(mt, "ids");
+	int axis = axis_of(match_value(mt, "l")->op), rank = x->type.rank;
+	if (axis != rank - 1 || ids->type.rank != rank || ids->type.dim[axis] != 1 || ids->type.dtype != DT_I64
+			|| type_numel(&ids->type) * x->type.dim[axis] != type_numel(&x->type)
+			|| type_numel(&match_value(mt, "all")->type) != 1)
+		return NULL;
+	Value *in[2] = {x, ir_reshape(&r->b, ids, rank - 1, ids->type.dim)};
+	Attr *attrs = attr_int(r->m, NULL, "ignore_index", IGNORED_LABEL);
+	return ir_emit_op(&r->b, OP_CROSS_ENTROPY, 2, in, attr_float(r->m, attrs, "smoothing", 0), NULL);
+}
+
+static Value *as_root(Rewriter *r, const Op *root, Value *loss)
+{
+	const Type *t = &root->out[0]->type;
+	return ir_reshape(&r->b, ir_cast(&r->b, loss, t->dtype), t->rank, t->dim);
+}
+
+Value *build_mean_loss(Rewriter *r, Op *root, const Match *mt)
+{
+	Op *ce = emit_cross_entropy(r, mt);
+	return ce ? as_root(r, root, ir_emit2(&r->b, OP_DIV, ce->out[0], ce->out[1])) : NULL;
+}
+
+Value *build_sum_loss(Rewriter *r, Op *root, const Match *mt)
+{
+	Op *ce = emit_cross_entropy(r, mt);
+	return ce ? as_root(r, root, ce->out[0]) : NULL;
+}
+
 /* ---- norms ---- */
 
 static Value *emit_norm(Rewriter *r, OpKind kind, const Match *mt, int axis)
