@@ -2,8 +2,7 @@
  *
  * Weights arrive row-major (or in a packed layout that the caller names); most implementations want their
  * own layout, so run first packs them into work, and a weight gradient is computed there and unpacked.
- * A 1x1 convolution of channels-last data is a matrix product and runs as one.  What the library would do
- * by reference goes to conv_plain.c. */
+ * What is a matrix product goes to conv_product.c, what the library would do by reference to conv_plain.c. */
 #include "kernels/cpu/prim.h"
 #include "kernels/layouts.h"
 
@@ -206,47 +205,6 @@ static KPrim *create_library(const KConvDesc *d, ConvKind kind)
 	return p;
 }
 
-/* ---- 1x1 as a product ---- */
-
-static bool is_product(const KConvDesc *d)
-{
-	for (int i = 0; i < d->rank; i++)
-		if (d->kernel[i] != 1 || d->stride[i] != 1 || d->pad[i] != 0 || d->pad_end[i] != 0)
-			return false;
-	return d->layout == 1 && d->group == 1 && !d->w_layout;
-}
-
-static void product_run(KPrim *p, PrimArgs *t, char *work)
-{
-	p->inner->run(p->inner, t, work);
-}
-
-/* dw (o, c) = dy (rows, o)^T x (rows, c): the operands of run come as x, dy */
-static void product_grad_w_run(KPrim *p, PrimArgs *t, char *work)
-{
-	PrimArgs s = {{t->at[0], t->at[2], t->at[1], NULL}};
-	p->inner->run(p->inner, &s, work);
-}
-
-static KPrim *create_product(const KConvDesc *d, ConvKind kind)
-{
-	int64_t rows = d->n * numel(d->rank, d->in);
-	KMatmulDesc m = {.dtype = d->dtype, .work_bytes = d->work_bytes};
-	if (kind == CONV_FORWARD)
-		m.m = rows, m.n = d->o, m.k = d->c, m.tb = true, m.bias = d->bias;
-	else if (kind == CONV_GRAD_X)
-		m.m = rows, m.n = d->c, m.k = d->o, m.bias = d->bias;
-	else
-		m.m = d->o, m.n = d->c, m.k = rows, m.ta = true;
-	KPrim *p = prim_new("");
-	p->conv = *d;
-	p->inner = k_matmul_create(&m);
-	memcpy(p->impl, p->inner->impl, sizeof p->impl);
-	p->work = p->inner->work;
-	p->run = kind == CONV_GRAD_W ? product_grad_w_run : product_run;
-	return p;
-}
-
 /* ---- the bias of a transposed convolution, which the library's gradient does not take ---- */
 
 static void add_bias(const KConvDesc *d, float *x, const float *bias)
@@ -268,9 +226,10 @@ static KPrim *create(const KConvDesc *d, ConvKind kind)
 		k_fail("conv: unknown weight layout %s", d->w_layout);
 	if (numel(d->rank, d->out) == 0 || d->n == 0)
 		return conv_plain_create(d, kind);
-	if (is_product(d))
-		return create_product(d, kind);
-	if (d->dtype == K_F32)
+	p = conv_product_create(d, kind);
+	if (!p && kind == CONV_GRAD_W)
+		p = conv_grad_w_create(d);
+	if (!p && d->dtype == K_F32)
 		p = create_library(d, kind);
 	return p ? p : conv_plain_create(d, kind);
 }
@@ -320,10 +279,11 @@ void k_pack_f32(float *dst, const float *src, const char *layout, int64_t o, int
 		for (int64_t t = 0; t < ni * k; t++) {
 			int64_t bi = k_first ? t % ni : t / k, kk = k_first ? t / ni : t % k;
 			float *to = dst + (go * ni * k + t) * ob * ib;
-			for (int64_t e = 0; e < ob * ib; e++) {
-				int64_t oo = go % no * ob + (o_inner ? e % ob : e / ib);
-				int64_t ii = bi * ib + (o_inner ? e / ob : e % ib);
-				to[e] = oo < o && ii < i ? src[((go / no * o + oo) * i + ii) * k + kk] : 0;
-			}
+			for (int64_t oo = 0; oo < ob; oo++)
+				for (int64_t ii = 0; ii < ib; ii++) {
+					int64_t oa = go % no * ob + oo, ia = bi * ib + ii;
+					to[o_inner ? ii * ob + oo : oo * ib + ii] = oa < o && ia < i
+						? src[((go / no * o + oa) * i + ia) * k + kk] : 0;
+				}
 		}
 }

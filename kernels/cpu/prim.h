@@ -56,5 +56,9 @@ void prim_take(KPrim *p, dnnl_primitive_desc_t pd);
 KPrim *matmul_plain_create(const KMatmulDesc *d);
 typedef enum ConvKind { CONV_FORWARD, CONV_GRAD_X, CONV_GRAD_W } ConvKind;
 KPrim *conv_plain_create(const KConvDesc *d, ConvKind kind);
+/* conv_product.c: NULL when d is no matrix product, or its scratch does not fit. */
+KPrim *conv_product_create(const KConvDesc *d, ConvKind kind);
+/* conv_grad_w.c: NULL when it does not serve d. */
+KPrim *conv_grad_w_create(const KConvDesc *d);
 
 #endif

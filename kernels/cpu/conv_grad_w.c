@@ -1,0 +1,191 @@
+/* kernels/cpu/conv_grad_w.c: weight gradients of channels-last convolutions of one or two spatial dims.
+ *
+ * dw[o][c][kh][kw] = sum over positions of dy[position][o] x[position * stride + tap][c]: for each tap a
+ * product whose k axis is the positions.  Chunks of positions are packed once, dy as [o tile][position][MR], x as
+ * [c tile][row][column][NV vectors] with its padding in place, so that all taps read the same copy at other
+ * offsets and no tap knows an edge.  A tile of dw stays in registers over a chunk and is summed chunk by
+ * chunk, in order, by one thread: the number of threads changes no bit.
+ * Refuses (NULL): groups, three dims, channels-first, few channels; oneDNN serves those. */
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/prim.h"
+
+enum { CT = NV * VW, OT = MR, CHUNK = 512 }; /* channels and outputs of a tile; positions of a chunk, about */
+
+typedef struct Taps {
+	int64_t n, c, o, h, w, oh, ow, kh, kw, sh, sw, dh, dw, ph, pw;
+	int64_t wp;            /* packed columns of a row of x */
+	int64_t images, rows;  /* output rows of one image, and images, in a chunk */
+	int64_t c_tiles, o_tiles;
+} Taps;
+
+/* Where a chunk begins and how much of it there is. */
+typedef struct Chunk { int64_t image, images, row, rows, x_rows; } Chunk;
+
+static Taps taps_of(const KConvDesc *d)
+{
+	int a = d->rank == 2 ? 0 : -1, b = d->rank - 1; /* one dim: a row of height 1 */
+#define DIM(array, otherwise) (a < 0 ? (otherwise) : (array)[0])
+	Taps t = {.n = d->n, .c = d->c, .o = d->o, .h = DIM(d->in, 1), .w = d->in[b], .oh = DIM(d->out, 1),
+		.ow = d->out[b], .kh = DIM(d->kernel, 1), .kw = d->kernel[b], .sh = DIM(d->stride, 1),
+		.sw = d->stride[b], .dh = DIM(d->dilation, 1), .dw = d->dilation[b], .ph = DIM(d->pad, 0),
+		.pw = d->pad[b]};
+#undef DIM
+	t.wp = (t.ow - 1) * t.sw + (t.kw - 1) * t.dw + 1;
+	t.rows = MIN(t.oh, ceil_div(CHUNK, t.ow));
+	t.images = t.rows < t.oh ? 1 : MIN(t.n, ceil_div(CHUNK, t.oh * t.ow));
+	t.c_tiles = ceil_div(t.c, CT);
+	t.o_tiles = ceil_div(t.o, OT);
+	return t;
+}
+
+static int64_t x_rows(const Taps *t, int64_t rows) { return (rows - 1) * t->sh + (t->kh - 1) * t->dh + 1; }
+static int64_t x_floats(const Taps *t)
+{
+	return round_up(t->c_tiles * t->images * x_rows(t, t->rows) * t->wp * CT, 16);
+}
+static int64_t dy_floats(const Taps *t)
+{
+	return round_up(t->o_tiles * t->images * t->rows * t->ow * OT, 16);
+}
+static int64_t dw_floats(const Taps *t) { return t->c_tiles * t->o_tiles * t->kh * t->kw * OT * CT; }
+
+/* One packed row of x: task = (c tile, image, row). */
+static void pack_x(const Taps *t, const Chunk *k, float *to, const float *x, int64_t task)
+{
+	int64_t row = task % k->x_rows, image = task / k->x_rows % k->images, c0 = task / k->x_rows / k->images * CT;
+	int64_t h = k->row * t->sh - t->ph + row, n = MIN(CT, t->c - c0);
+	const float *from = x + ((k->image + image) * t->h + h) * t->w * t->c + c0;
+	for (int64_t i = 0; i < t->wp; i++, to += CT) {
+		int64_t w = i - t->pw;
+		bool inside = h >= 0 && h < t->h && w >= 0 && w < t->w;
+		if (inside && n == CT) {
+			for (int j = 0; j < NV; j++)
+				vec_store(to + j * VW, vec_load(from + w * t->c + j * VW));
+			continue;
+		}
+		for (int64_t j = 0; j < CT; j++)
+			to[j] = inside && j < n ? from[w * t->c + j] : 0;
+	}
+}
+
+/* The outputs of one position, tile by tile; tiles lie `tile` floats apart. */
+static void pack_dy(const Taps *t, float *to, int64_t tile, const float *from)
+{
+	int64_t o = 0;
+	for (; o + OT <= t->o; o += OT, to += tile)
+		memcpy(to, from + o, OT * sizeof *to);
+	for (int64_t i = 0; o < t->o && i < OT; i++)
+		to[i] = o + i < t->o ? from[o + i] : 0;
+}
+
+/* acc (rows, CT) = or += sum over a chunk's positions.  rows is a constant once inlined. */
+INLINE void sum_rows(int rows, float *acc, const float *dy, const float *x, const Taps *t, const Chunk *k, bool add)
+{
+	Vec s[OT][NV];
+	int64_t xc = t->sw * CT, xr = t->sh * t->wp * CT, xi = k->x_rows * t->wp * CT;
+	#pragma GCC unroll 16
+	for (int i = 0; i < rows; i++)
+		#pragma GCC unroll 4
+		for (int j = 0; j < NV; j++)
+			s[i][j] = add ? vec_load(acc + i * CT + j * VW) : (Vec){0};
+	for (int64_t r = 0; r < k->images * k->rows; r++) {
+		const float *b = x + r / k->rows * xi + r % k->rows * xr;
+		for (int64_t p = 0; p < t->ow; p++, b += xc, dy += OT) {
+			Vec v[NV];
+			#pragma GCC unroll 4
+			for (int j = 0; j < NV; j++)
+				v[j] = vec_load(b + j * VW);
+			#pragma GCC unroll 16
+			for (int i = 0; i < rows; i++) {
+				Vec g = vec_all(dy[i]);
+				#pragma GCC unroll 4
+				for (int j = 0; j < NV; j++)
+					s[i][j] += g * v[j];
+			}
+		}
+	}
+	#pragma GCC unroll 16
+	for (int i = 0; i < rows; i++)
+		#pragma GCC unroll 4
+		for (int j = 0; j < NV; j++)
+			vec_store(acc + i * CT + j * VW, s[i][j]);
+}
+
+/* The last outputs, where they are few, in a smaller tile. */
+static void sum_tile(float *acc, const float *dy, const float *x, const Taps *t, const Chunk *k, int64_t outputs,
+	bool add)
+{
+	if (outputs <= OT / 3)
+		sum_rows(OT / 3, acc, dy, x, t, k, add);
+	else if (outputs <= OT * 2 / 3)
+		sum_rows(OT * 2 / 3, acc, dy, x, t, k, add);
+	else
+		sum_rows(OT, acc, dy, x, t, k, add);
+}
+
+/* Tiles [c tile][o tile][tap][OT][CT] -> dw (o, c, taps) */
+static void unpack(const Taps *t, float *dw, const float *acc, int64_t task)
+{
+	int64_t taps = t->kh * t->kw, o0 = task % t->o_tiles * OT, c0 = task / t->o_tiles * CT;
+	const float *from = acc + task * taps * OT * CT;
+	for (int64_t o = 0; o < OT && o0 + o < t->o; o++)
+		for (int64_t c = 0; c < CT && c0 + c < t->c; c++)
+			for (int64_t k = 0; k < taps; k++)
+				dw[((o0 + o) * t->c + c0 + c) * taps + k] = from[(k * OT + o) * CT + c];
+}
+
+static Chunk chunk_at(const Taps *t, int64_t i)
+{
+	int64_t per_image = ceil_div(t->oh, t->rows);
+	Chunk k = {.image = i / per_image * t->images, .row = i % per_image * t->rows};
+	k.images = MIN(t->images, t->n - k.image);
+	k.rows = MIN(t->rows, t->oh - k.row);
+	k.x_rows = x_rows(t, k.rows);
+	return k;
+}
+
+static void run(KPrim *p, PrimArgs *args, char *work)
+{
+	Taps t = taps_of(&p->conv);
+	const float *x = args->at[1], *dy = args->at[2];
+	float *xp = (float *)(void *)work, *dyp = xp + x_floats(&t), *acc = dyp + dy_floats(&t);
+	int64_t chunks = ceil_div(t.n, t.images) * ceil_div(t.oh, t.rows), tiles = t.c_tiles * t.o_tiles;
+	#pragma omp parallel
+	for (int64_t i = 0; i < chunks; i++) {
+		Chunk k = chunk_at(&t, i);
+		int64_t positions = k.images * k.rows * t.ow, taps = t.kh * t.kw;
+		#pragma omp for schedule(static) nowait
+		for (int64_t j = 0; j < t.c_tiles * k.images * k.x_rows; j++)
+			pack_x(&t, &k, xp + j * t.wp * CT, x, j);
+		#pragma omp for schedule(static)
+		for (int64_t j = 0; j < positions; j++) {
+			int64_t r = j / (k.rows * t.ow) * t.oh * t.ow + j % (k.rows * t.ow);
+			pack_dy(&t, dyp + j * OT, positions * OT, dy + ((k.image * t.oh + k.row) * t.ow + r) * t.o);
+		}
+		#pragma omp for schedule(static)
+		for (int64_t j = 0; j < tiles * taps; j++) {
+			int64_t tap = j % taps, ct = j / taps / t.o_tiles, ot = j / taps % t.o_tiles;
+			int64_t at = (tap / t.kw * t.dh * t.wp + tap % t.kw * t.dw) * CT;
+			sum_tile(acc + j * OT * CT, dyp + ot * positions * OT,
+				xp + ct * k.images * k.x_rows * t.wp * CT + at, &t, &k, t.o - ot * OT, i > 0);
+		}
+	}
+	#pragma omp parallel for schedule(static)
+	for (int64_t j = 0; j < tiles; j++)
+		unpack(&t, args->at[0], acc, j);
+}
+
+KPrim *conv_grad_w_create(const KConvDesc *d)
+{
+	if (d->dtype != K_F32 || d->rank > 2 || !d->layout || d->group != 1 || d->c < VW || d->o < OT / 2)
+		return NULL;
+	Taps t = taps_of(d);
+	int64_t bytes = (x_floats(&t) + dy_floats(&t) + dw_floats(&t)) * 4;
+	if (bytes > d->work_bytes)
+		return NULL;
+	KPrim *p = prim_new("own:taps");
+	p->conv = *d;
+	p->work = bytes;
+	p->run = run;
+	return p;
+}
