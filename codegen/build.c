@@ -83,8 +83,8 @@ static Build build_new(Arena *a, const CodegenOptions *o, Diag *d)
 static bool check_found(const Build *b)
 {
 	if (!b->include)
-		diag_error(b->d, "shardc", "runtime/shardrt.h is not beside this program; install shardc as a whole (make "
-			"install) or run it from its build folder");
+		diag_error(b->d, "shardc", "runtime/shardrt.h is not beside this program; install shardc as a whole "
+			"(make install) or run it from its build folder");
 	if (!b->lib)
 		diag_error(b->d, "--arch", "there is no runtime for \"%s\" (lib/%s/libshardrt.a); available: native, "
 			"x86-64-v3, x86-64-v4", b->arch, b->arch);
@@ -242,7 +242,8 @@ void build_makefile(const CodegenOptions *o, Buf *out)
 	put_flags(out, step_flags, COUNT_OF(step_flags));
 	buf_printf(out, " -O%s -march=$(ARCH) -I$(INCLUDE) -c -o $@ step.c\nfused.o: fused.c\n\t$(CC)", optimize);
 	put_flags(out, fused_flags, COUNT_OF(fused_flags));
-	buf_printf(out, " -march=$(ARCH) -I$(INCLUDE) -c -o $@ fused.c\nclean:\n\trm -f train step.o fused.o\n.PHONY: clean\n");
+	buf_printf(out, " -march=$(ARCH) -I$(INCLUDE) -c -o $@ fused.c\n"
+		"clean:\n\trm -f train step.o fused.o\n.PHONY: clean\n");
 	arena_free(a);
 }
 
@@ -251,7 +252,8 @@ void build_makefile(const CodegenOptions *o, Buf *out)
 /* Macros that compilers predefine for -march, and the runtime's names of the features (runtime/cpu.c). */
 static const struct { const char *macro, *feature; } features[] = {
 	{"__SSE3__", "sse3"}, {"__SSSE3__", "ssse3"}, {"__SSE4_1__", "sse4.1"}, {"__SSE4_2__", "sse4.2"},
-	{"__POPCNT__", "popcnt"}, {"__AVX__", "avx"}, {"__AVX2__", "avx2"}, {"__FMA__", "fma"}, {"__F16C__", "f16c"},
+	{"__POPCNT__", "popcnt"}, {"__AVX__", "avx"}, {"__AVX2__", "avx2"}, {"__FMA__", "fma"},
+	{"__F16C__", "f16c"},
 	{"__BMI__", "bmi"}, {"__BMI2__", "bmi2"}, {"__LZCNT__", "lzcnt"}, {"__MOVBE__", "movbe"},
 	{"__AVX512F__", "avx512f"}, {"__AVX512DQ__", "avx512dq"}, {"__AVX512CD__", "avx512cd"},
 	{"__AVX512BW__", "avx512bw"}, {"__AVX512VL__", "avx512vl"}, {"__AVX512VNNI__", "avx512vnni"},
@@ -264,8 +266,8 @@ static char *predefined(Build *b)
 	Args args = command(b);
 	Buf text = {0};
 	int end[2];
-	push_all(b, &args, (const char *[]){arena_printf(b->a, "-march=%s", b->arch), "-dM", "-E", "-x", "c", "/dev/null",
-		NULL}, 7);
+	push_all(b, &args, (const char *[]){arena_printf(b->a, "-march=%s", b->arch), "-dM", "-E", "-x", "c",
+		"/dev/null", NULL}, 7);
 	if (pipe(end)) {
 		diag_error(b->d, b->cc, "cannot be started: %s", strerror(errno));
 		return NULL;

@@ -186,7 +186,7 @@ static KernelTypes kernel_types(const char *op)
 }
 
 /* "o0 i1" -> "ACT(0), ACT(64)"; n0: result 0 too, but NULL where nobody uses it. */
-static const char *tensor_args(Emit *e, const Op *op, const char *spec)
+const char *emit_tensors(Emit *e, const Op *op, const char *spec)
 {
 	Buf b = {0};
 	for (const char *s = spec; *s; s += strspn(s, " ")) {
@@ -207,12 +207,13 @@ void emit_kernel(Emit *e, const Op *op, const char *tensors, const char *rest, .
 	KernelTypes types = kernel_types(text);
 	DType t = op->n_in ? op_in(op, 0)->type.dtype : op->out[0]->type.dtype;
 	if (!serves(types, t)) {
-		emit_refuse(e, op, "%s of %s: its kernel computes %s only", text, dtype_info[t].text, types_text[types]);
+		emit_refuse(e, op, "%s of %s: its kernel computes %s only", text, dtype_info[t].text,
+			types_text[types]);
 		return;
 	}
 	va_list ap;
 	va_start(ap, rest);
-	const char *more = arena_vprintf(e->a, rest, ap), *args = tensor_args(e, op, tensors);
+	const char *more = arena_vprintf(e->a, rest, ap), *args = emit_tensors(e, op, tensors);
 	va_end(ap);
 	bool bytes = types == TYPES_BYTES;
 	emit_line(e, "k_%s%s%s(%s%s%s);", text, bytes ? "" : "_", bytes ? "" : emit_suffix(t), args,

@@ -45,8 +45,9 @@ const char *emit_prim(Emit *e, const char *create, const char *desc, const char 
 /* ---- statements ---- */
 
 void emit_line(Emit *e, const char *fmt, ...) PRINTF_LIKE(2, 3); /* one statement with its ; */
-/* Calls the op's kernel of kernels.def: k_<op>[_<dtype of operand 0>](tensors, rest).  tensors names
- * results and operands: "o0 n1 i0" (n: NULL where the result is unused); rest is printf-like, "" = no more. */
+/* Pointers of results and operands: "o0 n1 i0" (n: NULL where the result is unused). */
+const char *emit_tensors(Emit *e, const Op *op, const char *spec);
+/* Calls the op's kernel of kernels.def: k_<op>[_<dtype of operand 0>](tensors, rest); rest is printf-like. */
 void emit_kernel(Emit *e, const Op *op, const char *tensors, const char *rest, ...) PRINTF_LIKE(4, 5);
 void emit_refuse(Emit *e, const Op *op, const char *fmt, ...) PRINTF_LIKE(3, 4);
 

@@ -168,7 +168,8 @@ static const char *row_offset(Emit *e, const Space *s, unsigned varies)
 	for (int d = 0; d < s->rank - 1; d++) {
 		if (!(varies >> d & 1))
 			continue;
-		sum = *sum ? arena_printf(e->a, strchr(sum, ' ') ? "(%s) * n%d + i%d" : "%s * n%d + i%d", sum, d, d) : arena_printf(e->a, "i%d", d);
+		const char *more = strchr(sum, ' ') ? "(%s) * n%d + i%d" : "%s * n%d + i%d";
+		sum = *sum ? arena_printf(e->a, more, sum, d, d) : arena_printf(e->a, "i%d", d);
 	}
 	if (*sum && varies >> (s->rank - 1) & 1)
 		sum = arena_printf(e->a, strchr(sum, ' ') ? "(%s) * n%d" : "%s * n%d", sum, s->rank - 1);

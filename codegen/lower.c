@@ -55,8 +55,8 @@ void lower_const(Emit *e, const Op *op)
 		return;
 	}
 	if (value->n == 1) {
-		emit_line(e, "k_fill(%s, &(const %s){%s}, %" PRId64 ", %d);", to, ctype, literal_at(e, value, 0, t->dtype),
-			type_numel(t), dtype_info[t->dtype].bytes);
+		emit_line(e, "k_fill(%s, &(const %s){%s}, %" PRId64 ", %d);", to, ctype,
+			literal_at(e, value, 0, t->dtype), type_numel(t), dtype_info[t->dtype].bytes);
 		return;
 	}
 	Buf b = {0};
@@ -135,7 +135,8 @@ void lower_collect(Emit *e, const Op *op)
 		if (v)
 			copy_unless_there(e, to, v);
 		else
-			emit_line(e, "k_fill(%s, &(const int64_t){0}, %" PRId64 ", %d);", to, type_numel(&s->type), bytes);
+			emit_line(e, "k_fill(%s, &(const int64_t){0}, %" PRId64 ", %d);", to, type_numel(&s->type),
+				bytes);
 	}
 }
 
@@ -176,8 +177,9 @@ void lower_report_accuracy(Emit *e, const Op *op)
 		return;
 	}
 	emit_line(e, "{ double hits[2] = {0, 0}; k_accuracy_f32(hits, %s, %s, %" PRId64 ", %" PRId64 ", %s); "
-		"rt_report_accuracy(rt, hits[0], hits[1]); }", emit_value(e, op_in(op, 0)), emit_value(e, op_in(op, 1)),
-		c ? type_numel(t) / c : 0, c, emit_int(e, attr_get_int(op->attrs, "ignore_index", -100)));
+		"rt_report_accuracy(rt, hits[0], hits[1]); }", emit_value(e, op_in(op, 0)),
+		emit_value(e, op_in(op, 1)), c ? type_numel(t) / c : 0, c,
+		emit_int(e, attr_get_int(op->attrs, "ignore_index", -100)));
 }
 
 void lower_sumsq(Emit *e, const Op *op)

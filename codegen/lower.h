@@ -5,7 +5,8 @@
 #include "codegen/emit.h"
 
 typedef void LowerFn(Emit *e, const Op *op);
-#define OP(id, text, imin, imax, out, flags, first, last, attrs, shape, grad, eval, lower, doc) LowerFn lower_##lower;
+#define OP(id, text, imin, imax, out, flags, first, last, attrs, shape, grad, eval, lower, ...) \
+	LowerFn lower_##lower;
 #include "ir/ops.def"
 
 void lower_op(Emit *e, const Op *op);

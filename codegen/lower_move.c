@@ -27,7 +27,8 @@ static const char *list(Emit *e, const Op *op, const char *name)
 void lower_transpose(Emit *e, const Op *op)
 {
 	const Type *x = &op_in(op, 0)->type;
-	emit_kernel(e, op, "o0 i0", "%d, %s, %s, %d", x->rank, dims(e, x), list(e, op, "perm"), elem_bytes(op->out[0]));
+	emit_kernel(e, op, "o0 i0", "%d, %s, %s, %d", x->rank, dims(e, x), list(e, op, "perm"),
+		elem_bytes(op->out[0]));
 }
 
 void lower_slice(Emit *e, const Op *op)
@@ -47,7 +48,8 @@ void lower_slice_grad(Emit *e, const Op *op)
 void lower_pad(Emit *e, const Op *op)
 {
 	static const struct { const char *text, *constant; } modes[] = {
-		{"constant", "K_PAD_CONSTANT"}, {"reflect", "K_PAD_REFLECT"}, {"edge", "K_PAD_EDGE"}, {"wrap", "K_PAD_WRAP"},
+		{"constant", "K_PAD_CONSTANT"}, {"reflect", "K_PAD_REFLECT"}, {"edge", "K_PAD_EDGE"},
+		{"wrap", "K_PAD_WRAP"},
 	};
 	const char *text = attr_get_str(op->attrs, "mode", "constant"), *mode = NULL;
 	const Type *x = &op_in(op, 0)->type;
@@ -58,12 +60,13 @@ void lower_pad(Emit *e, const Op *op)
 	if (!mode)
 		ice("pad has mode \"%s\"", text);
 	if (x->dtype == DT_F16 || x->dtype == DT_BF16) {
-		emit_refuse(e, op, "pad of %s is refused: its fill value has no literal in C", dtype_info[x->dtype].text);
+		emit_refuse(e, op, "pad of %s is refused: its fill value has no literal in C",
+			dtype_info[x->dtype].text);
 		return;
 	}
-	emit_kernel(e, op, "o0 i0", "%d, %s, %s, %s, %s, &(const %s){%s}, %d", x->rank, dims(e, x), list(e, op, "before"),
-		list(e, op, "after"), mode, dtype_info[x->dtype].ctype, emit_c_literal(e, x->dtype, v, (int64_t)v),
-		elem_bytes(op->out[0]));
+	emit_kernel(e, op, "o0 i0", "%d, %s, %s, %s, %s, &(const %s){%s}, %d", x->rank, dims(e, x),
+		list(e, op, "before"), list(e, op, "after"), mode, dtype_info[x->dtype].ctype,
+		emit_c_literal(e, x->dtype, v, (int64_t)v), elem_bytes(op->out[0]));
 }
 
 /* Bytes of v per outer index: its dims from the axis on. */
@@ -82,8 +85,8 @@ void lower_concat(Emit *e, const Op *op)
 		chunk[i] = chunk_of(op_in(op, i), axis);
 		parts = arena_printf(e->a, "%s%s%s", parts, i ? ", " : "", emit_value(e, op_in(op, i)));
 	}
-	emit_kernel(e, op, "o0", "(const void *const[]){%s}, %d, " I64 ", %s", parts, op->n_in, emit_product(y, 0, axis),
-		emit_c_ints(e, op->n_in, chunk));
+	emit_kernel(e, op, "o0", "(const void *const[]){%s}, %d, " I64 ", %s", parts, op->n_in,
+		emit_product(y, 0, axis), emit_c_ints(e, op->n_in, chunk));
 }
 
 void lower_split(Emit *e, const Op *op)
@@ -122,8 +125,8 @@ void lower_gather_grad(Emit *e, const Op *op)
 void lower_gather_elements(Emit *e, const Op *op)
 {
 	const Value *x = op_in(op, 0), *ids = op_in(op, 1);
-	emit_kernel(e, op, "o0 i0 i1", "%d, %s, %s, %d, %d, %d", x->type.rank, dims(e, &ids->type), dims(e, &x->type),
-		emit_axis(op, "axis", x->type.rank), elem_bytes(x), elem_bytes(ids));
+	emit_kernel(e, op, "o0 i0 i1", "%d, %s, %s, %d, %d, %d", x->type.rank, dims(e, &ids->type),
+		dims(e, &x->type), emit_axis(op, "axis", x->type.rank), elem_bytes(x), elem_bytes(ids));
 }
 
 void lower_gather_nd(Emit *e, const Op *op)
@@ -139,8 +142,8 @@ void lower_gather_nd(Emit *e, const Op *op)
 static const char *scatter_mode(const Op *op)
 {
 	static const struct { const char *text, *constant; } modes[] = {
-		{"none", "K_SCATTER_NONE"}, {"add", "K_SCATTER_ADD"}, {"mul", "K_SCATTER_MUL"}, {"max", "K_SCATTER_MAX"},
-		{"min", "K_SCATTER_MIN"},
+		{"none", "K_SCATTER_NONE"}, {"add", "K_SCATTER_ADD"}, {"mul", "K_SCATTER_MUL"},
+		{"max", "K_SCATTER_MAX"}, {"min", "K_SCATTER_MIN"},
 	};
 	const char *text = attr_get_str(op->attrs, "reduce", "none");
 	for (int i = 0; i < COUNT_OF(modes); i++)
@@ -152,17 +155,17 @@ static const char *scatter_mode(const Op *op)
 void lower_scatter_elements(Emit *e, const Op *op)
 {
 	const Value *x = op_in(op, 0), *ids = op_in(op, 1);
-	emit_kernel(e, op, "o0 i0 i1 i2", "%d, %s, %s, %d, %s, %d", x->type.rank, dims(e, &ids->type), dims(e, &x->type),
-		emit_axis(op, "axis", x->type.rank), scatter_mode(op), elem_bytes(ids));
+	emit_kernel(e, op, "o0 i0 i1 i2", "%d, %s, %s, %d, %s, %d", x->type.rank, dims(e, &ids->type),
+		dims(e, &x->type), emit_axis(op, "axis", x->type.rank), scatter_mode(op), elem_bytes(ids));
 }
 
 void lower_scatter_nd(Emit *e, const Op *op)
 {
 	const Value *x = op_in(op, 0), *ids = op_in(op, 1);
 	int last = ids->type.rank - 1, depth = (int)ids->type.dim[last];
-	emit_kernel(e, op, "o0 i0 i1 i2", I64 ", %d, %s, " I64 ", %s, %d", emit_product(&ids->type, 0, last), depth,
-		emit_c_ints(e, depth, x->type.dim), emit_product(&x->type, depth, x->type.rank), scatter_mode(op),
-		elem_bytes(ids));
+	emit_kernel(e, op, "o0 i0 i1 i2", I64 ", %d, %s, " I64 ", %s, %d", emit_product(&ids->type, 0, last),
+		depth, emit_c_ints(e, depth, x->type.dim), emit_product(&x->type, depth, x->type.rank),
+		scatter_mode(op), elem_bytes(ids));
 }
 
 /* ---- along an axis ---- */
@@ -175,8 +178,8 @@ static const char *flag(const Op *op, const char *name)
 void lower_cumsum(Emit *e, const Op *op)
 {
 	Cut c = emit_cut(&op_in(op, 0)->type, attr_get_int(op->attrs, "axis", 0));
-	emit_kernel(e, op, "o0 i0", I64 ", " I64 ", " I64 ", %s, %s", c.outer, c.n, c.inner, flag(op, "exclusive"),
-		flag(op, "reverse"));
+	emit_kernel(e, op, "o0 i0", I64 ", " I64 ", " I64 ", %s, %s", c.outer, c.n, c.inner,
+		flag(op, "exclusive"), flag(op, "reverse"));
 }
 
 void lower_argmax(Emit *e, const Op *op)

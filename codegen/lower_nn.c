@@ -9,13 +9,12 @@
 
 #define I64 "%" PRId64
 
-static const char *kdtype(Emit *e, DType t)
+static const char *kdtype(DType t)
 {
 	static const char *const id[] = {
 #define DTYPE(id, ...) "K_" #id,
 #include "base/dtypes.def"
 	};
-	(void)e;
 	return id[t];
 }
 
@@ -67,19 +66,18 @@ void lower_matmul(Emit *e, const Op *op)
 		m *= batch.dim[0]; /* one weight for all: rows of one matrix */
 		batch.n = 0;
 	}
-	const char *lists = !batch.n ? "" : arena_printf(e->a, ", .n_batch = %d, .batch = %s, .sa = %s, .sb = %s", batch.n,
-		emit_int_list(e, batch.n, batch.dim), emit_int_list(e, batch.n, batch.sa),
+	const char *lists = !batch.n ? "" : arena_printf(e->a, ", .n_batch = %d, .batch = %s, .sa = %s, .sb = %s",
+		batch.n, emit_int_list(e, batch.n, batch.dim), emit_int_list(e, batch.n, batch.sa),
 		emit_int_list(e, batch.n, batch.sb));
-	const char *desc = arena_printf(e->a, "{.dtype = %s, .m = " I64 ", .n = " I64 ", .k = " I64 ", .ta = %s, .tb = %s, "
-		".bias = %s%s, .work_bytes = " I64 "}", kdtype(e, a->dtype), m, n, k, truth(ta), truth(tb),
+	const char *desc = arena_printf(e->a, "{.dtype = %s, .m = " I64 ", .n = " I64 ", .k = " I64 ", .ta = %s, "
+		".tb = %s, .bias = %s%s, .work_bytes = " I64 "}", kdtype(a->dtype), m, n, k, truth(ta), truth(tb),
 		truth(op_in(op, 2)), lists, e->m->work_bytes);
 	if (batch.n > 6) {
 		emit_refuse(e, op, "matmul with %d batch dims is refused; there may be 6", batch.n);
 		return;
 	}
-	emit_line(e, "k_matmul_run(%s, %s, %s, %s, %s, WORK);", emit_prim(e, "k_matmul_create", "KMatmulDesc", desc),
-		emit_value(e, op->out[0]), emit_value(e, op_in(op, 0)), emit_value(e, op_in(op, 1)),
-		emit_value(e, op_in(op, 2)));
+	emit_line(e, "k_matmul_run(%s, %s, WORK);", emit_prim(e, "k_matmul_create", "KMatmulDesc", desc),
+		emit_tensors(e, op, "o0 i0 i1 i2"));
 }
 
 /* ---- spatial ops ---- */
@@ -110,8 +108,8 @@ static const char *window_list(Emit *e, const Op *op, const char *name, int from
 static const char *window_text(Emit *e, const Op *op, const Type *x, const Type *y, int layout)
 {
 	int n = x->rank - 2;
-	return arena_printf(e->a, ".rank = %d, .n = " I64 ", .c = " I64 ", .in = %s, .out = %s, .stride = %s, .dilation = %s, "
-		".pad = %s, .pad_end = %s, .layout = %d", n, x->dim[0], channels(x, layout),
+	return arena_printf(e->a, ".rank = %d, .n = " I64 ", .c = " I64 ", .in = %s, .out = %s, .stride = %s, "
+		".dilation = %s, .pad = %s, .pad_end = %s, .layout = %d", n, x->dim[0], channels(x, layout),
 		emit_int_list(e, n, spatial(x, layout)), emit_int_list(e, n, spatial(y, layout)),
 		window_list(e, op, "strides", 0, n, 1), window_list(e, op, "dilations", 0, n, 1),
 		window_list(e, op, "pads", 0, n, 0), window_list(e, op, "pads", n, n, 0), layout);
@@ -126,46 +124,44 @@ static bool refuse_rank(Emit *e, const Op *op, const Type *x)
 	return refused;
 }
 
-/* run: "k_conv"; x, w, y as the descriptor wants them; args: results and operands of the call. */
-static void conv_call(Emit *e, const Op *op, const char *run, const Type *x, const Type *w, const Type *y, bool bias,
-	const char *args)
+/* x, w and y: as the descriptor names them, whatever the op computes. */
+typedef struct ConvTypes { const Type *x, *w, *y; } ConvTypes;
+
+static void conv_call(Emit *e, const Op *op, ConvTypes t, const char *tensors)
 {
 	int layout = (int)attr_get_int(op->attrs, "layout", 0);
-	if (refuse_rank(e, op, x))
+	const char *text = op_info[op->kind].text;
+	if (refuse_rank(e, op, t.x))
 		return;
-	if (x->dtype != DT_F32 && x->dtype != DT_F64) {
-		emit_refuse(e, op, "%s of %s: its kernel computes f32 and f64 only", op_info[op->kind].text,
-			dtype_info[x->dtype].text);
+	if (t.x->dtype != DT_F32 && t.x->dtype != DT_F64) {
+		emit_refuse(e, op, "%s of %s: its kernel computes f32 and f64 only", text,
+			dtype_info[t.x->dtype].text);
 		return;
 	}
-	const char *packed = w->layout ? arena_printf(e->a, ", .w_layout = \"%s\"", w->layout) : "";
-	const char *desc = arena_printf(e->a, "{.dtype = %s, %s, .o = " I64 ", .kernel = %s, .group = " I64 ", .bias = %s%s, "
-		".work_bytes = " I64 "}", kdtype(e, x->dtype), window_text(e, op, x, y, layout), w->dim[0],
-		emit_int_list(e, w->rank - 2, w->dim + 2), attr_get_int(op->attrs, "group", 1), truth(bias), packed,
-		e->m->work_bytes);
-	const char *create = arena_printf(e->a, "%s_create", run);
-	emit_line(e, "%s_run(%s, %s, WORK);", run, emit_prim(e, create, "KConvDesc", desc), args);
+	const char *packed = !t.w->layout ? "" : arena_printf(e->a, ", .w_layout = \"%s\"",
+		str_escape(e->a, ESCAPE_C_STRING, t.w->layout));
+	const char *desc = arena_printf(e->a, "{.dtype = %s, %s, .o = " I64 ", .kernel = %s, .group = " I64
+		", .bias = %s%s, .work_bytes = " I64 "}", kdtype(t.x->dtype), window_text(e, op, t.x, t.y, layout),
+		t.w->dim[0], emit_int_list(e, t.w->rank - 2, t.w->dim + 2), attr_get_int(op->attrs, "group", 1),
+		truth(op_in(op, 2)), packed, e->m->work_bytes);
+	const char *create = arena_printf(e->a, "k_%s_create", text);
+	emit_line(e, "k_%s_run(%s, %s, WORK);", text, emit_prim(e, create, "KConvDesc", desc),
+		emit_tensors(e, op, tensors));
 }
 
 void lower_conv(Emit *e, const Op *op)
 {
-	const char *args = arena_printf(e->a, "%s, %s, %s, %s", emit_value(e, op->out[0]), emit_value(e, op_in(op, 0)),
-		emit_value(e, op_in(op, 1)), emit_value(e, op_in(op, 2)));
-	conv_call(e, op, "k_conv", &op_in(op, 0)->type, &op_in(op, 1)->type, &op->out[0]->type, op_in(op, 2), args);
+	conv_call(e, op, (ConvTypes){&op_in(op, 0)->type, &op_in(op, 1)->type, &op->out[0]->type}, "o0 i0 i1 i2");
 }
 
 void lower_conv_grad_x(Emit *e, const Op *op)
 {
-	const char *args = arena_printf(e->a, "%s, %s, %s, %s", emit_value(e, op->out[0]), emit_value(e, op_in(op, 0)),
-		emit_value(e, op_in(op, 1)), emit_value(e, op_in(op, 2)));
-	conv_call(e, op, "k_conv_grad_x", &op->out[0]->type, &op_in(op, 1)->type, &op_in(op, 0)->type, op_in(op, 2), args);
+	conv_call(e, op, (ConvTypes){&op->out[0]->type, &op_in(op, 1)->type, &op_in(op, 0)->type}, "o0 i0 i1 i2");
 }
 
 void lower_conv_grad_w(Emit *e, const Op *op)
 {
-	const char *args = arena_printf(e->a, "%s, %s, %s", emit_value(e, op->out[0]), emit_value(e, op_in(op, 0)),
-		emit_value(e, op_in(op, 1)));
-	conv_call(e, op, "k_conv_grad_w", &op_in(op, 0)->type, &op->out[0]->type, &op_in(op, 1)->type, false, args);
+	conv_call(e, op, (ConvTypes){&op_in(op, 0)->type, &op->out[0]->type, &op_in(op, 1)->type}, "o0 i0 i1");
 }
 
 void lower_pack(Emit *e, const Op *op)
@@ -173,8 +169,9 @@ void lower_pack(Emit *e, const Op *op)
 	const Type *w = &op_in(op, 0)->type;
 	const char *layout = attr_get_str(op->attrs, "layout", "");
 	bool depthwise = *layout == 'G';
-	emit_kernel(e, op, "o0 i0", "\"%s\", " I64 ", " I64 ", " I64 ", " I64, str_escape(e->a, ESCAPE_C_STRING, layout),
-		depthwise ? 1 : w->dim[0], w->dim[1], emit_product(w, 2, w->rank), depthwise ? w->dim[0] : 1);
+	int64_t o = depthwise ? 1 : w->dim[0], group = depthwise ? w->dim[0] : 1;
+	emit_kernel(e, op, "o0 i0", "\"%s\", " I64 ", " I64 ", " I64 ", " I64,
+		str_escape(e->a, ESCAPE_C_STRING, layout), o, w->dim[1], emit_product(w, 2, w->rank), group);
 }
 
 static void pool_call(Emit *e, const Op *op, const Type *x, const Type *y, const char *tensors)
@@ -183,8 +180,8 @@ static void pool_call(Emit *e, const Op *op, const Type *x, const Type *y, const
 	if (refuse_rank(e, op, x))
 		return;
 	const char *text = arena_printf(e->a, "{%s, .kernel = %s, .extra = %s, .count_pad = %s}",
-		window_text(e, op, x, y, layout), window_list(e, op, "kernel", 0, n, 1), window_list(e, op, "extra", 0, n, 0),
-		truth(attr_get_int(op->attrs, "count_pad", 0)));
+		window_text(e, op, x, y, layout), window_list(e, op, "kernel", 0, n, 1),
+		window_list(e, op, "extra", 0, n, 0), truth(attr_get_int(op->attrs, "count_pad", 0)));
 	emit_kernel(e, op, tensors, "&%s", emit_shared(e, "KPool", "pool", text));
 }
 
@@ -297,8 +294,13 @@ static const char *mask_text(Emit *e, const Type *mask)
 	for (int d = 0; d < mask->rank; d++)
 		if (mask->dim[d] != 1)
 			stride[d + 4 - mask->rank] = full[d];
-	return arena_printf(e->a, ".mask = %s, .mask_stride = %s", mask->dtype == DT_BOOL ? "K_MASK_BOOL" : "K_MASK_FLOAT",
-		emit_int_list(e, 4, stride));
+	return arena_printf(e->a, ".mask = %s, .mask_stride = %s",
+		mask->dtype == DT_BOOL ? "K_MASK_BOOL" : "K_MASK_FLOAT", emit_int_list(e, 4, stride));
+}
+
+static const char *float_attr(Emit *e, const Op *op, const char *name, double otherwise)
+{
+	return emit_c_literal(e, DT_F32, attr_get_float(op->attrs, name, otherwise), 0);
 }
 
 /* q at operand `at`, followed by k, v and the mask. */
@@ -307,13 +309,15 @@ static const char *attention_desc(Emit *e, const Op *op, int at)
 	const Type *q = &op_in(op, at)->type, *k = &op_in(op, at + 1)->type, *v = &op_in(op, at + 2)->type;
 	const Value *mask = op_in(op, at + 3);
 	int layout = (int)attr_get_int(op->attrs, "layout", 0), h = layout ? 2 : 1, t = layout ? 1 : 2;
-	const char *text = arena_printf(e->a, "{.b = " I64 ", .h = " I64 ", .hk = " I64 ", .t = " I64 ", .s = " I64 ", .d = " I64
-		", .dv = " I64 ", .scale = %s, .softcap = %s, .causal = %s, .causal_end = %s, .layout = %d, %s, .empty_nan = %s}",
-		q->dim[0], q->dim[h], k->dim[h], q->dim[t], k->dim[t], q->dim[3], v->dim[3],
-		emit_c_literal(e, DT_F32, attr_get_float(op->attrs, "scale", 1), 0),
-		emit_c_literal(e, DT_F32, attr_get_float(op->attrs, "softcap", 0), 0),
+	bool empty_nan = strcmp(attr_get_str(op->attrs, "empty", "zero"), "zero") != 0;
+	const char *sizes = arena_printf(e->a, ".b = " I64 ", .h = " I64 ", .hk = " I64 ", .t = " I64
+		", .s = " I64 ", .d = " I64 ", .dv = " I64, q->dim[0], q->dim[h], k->dim[h], q->dim[t], k->dim[t], q->dim[3],
+		v->dim[3]);
+	const char *text = arena_printf(e->a, "{%s, .scale = %s, .softcap = %s, .causal = %s, .causal_end = %s, "
+		".layout = %d, %s, .empty_nan = %s}", sizes, float_attr(e, op, "scale", 1),
+		float_attr(e, op, "softcap", 0),
 		truth(attr_get_int(op->attrs, "causal", 0)), truth(attr_get_int(op->attrs, "offset", 0)), layout,
-		mask_text(e, mask ? &mask->type : NULL), truth(strcmp(attr_get_str(op->attrs, "empty", "zero"), "zero")));
+		mask_text(e, mask ? &mask->type : NULL), truth(empty_nan));
 	return emit_shared(e, "KAttention", "attention", text);
 }
 
@@ -331,9 +335,9 @@ void lower_rope(Emit *e, const Op *op)
 {
 	const Type *x = &op_in(op, 0)->type, *c = &op_in(op, 1)->type;
 	int layout = (int)attr_get_int(op->attrs, "layout", 0);
-	const char *text = arena_printf(e->a, "{.b = " I64 ", .h = " I64 ", .t = " I64 ", .d = " I64 ", .r = " I64 ", .layout = %d, "
-		".interleaved = %s, .inverse = %s, .cos_batched = %s}", x->dim[0], x->dim[layout ? 2 : 1],
-		x->dim[layout ? 1 : 2], x->dim[3], 2 * c->dim[c->rank - 1], layout,
+	const char *text = arena_printf(e->a, "{.b = " I64 ", .h = " I64 ", .t = " I64 ", .d = " I64 ", .r = " I64
+		", .layout = %d, .interleaved = %s, .inverse = %s, .cos_batched = %s}", x->dim[0],
+		x->dim[layout ? 2 : 1], x->dim[layout ? 1 : 2], x->dim[3], 2 * c->dim[c->rank - 1], layout,
 		truth(attr_get_int(op->attrs, "interleaved", 0)), truth(attr_get_int(op->attrs, "inverse", 0)),
 		truth(c->rank == 3));
 	emit_kernel(e, op, "o0 i0 i1 i2", "&%s", emit_shared(e, "KRope", "rope", text));
@@ -362,8 +366,9 @@ void lower_cross_entropy_grad(Emit *e, const Op *op)
 static const char *dropout_text(Emit *e, const Op *op)
 {
 	Cut c = emit_cut(&op_in(op, 0)->type, attr_get_int(op->attrs, "axis", 0));
-	return arena_printf(e->a, I64 ", " I64 ", " I64 ", %s, UINT64_C(%" PRIu64 "), rt->scalars", c.outer, c.n, c.inner,
-		emit_c_float(e, attr_get_float(op->attrs, "p", 0.5)), (uint64_t)attr_get_int(op->attrs, "id", 0));
+	return arena_printf(e->a, I64 ", " I64 ", " I64 ", %s, UINT64_C(%" PRIu64 "), rt->scalars", c.outer, c.n,
+		c.inner, emit_c_float(e, attr_get_float(op->attrs, "p", 0.5)),
+		(uint64_t)attr_get_int(op->attrs, "id", 0));
 }
 
 void lower_dropout(Emit *e, const Op *op)

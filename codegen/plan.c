@@ -13,8 +13,9 @@ enum { CATEGORIES = 7 };
 static void categories(const LayoutMemory *m, Category out[CATEGORIES])
 {
 	const Category all[CATEGORIES] = {
-		{"parameters", m->params}, {"gradients", m->grads}, {"optimizer states", m->states}, {"buffers", m->buffers},
-		{"inputs", m->inputs}, {"activations", m->activations}, {"workspace", m->workspace},
+		{"parameters", m->params}, {"gradients", m->grads}, {"optimizer states", m->states},
+		{"buffers", m->buffers}, {"inputs", m->inputs}, {"activations", m->activations},
+		{"workspace", m->workspace},
 	};
 	memcpy(out, all, sizeof(all));
 }
@@ -30,29 +31,28 @@ static const char *human(Arena *a, int64_t bytes)
 	return arena_printf(a, u ? "%.1f %s" : "%.0f %s", v, unit[u]);
 }
 
-static int64_t unit_numel(const Unit *u, bool trainable)
-{
-	int64_t n = 0;
-	for (int f = 0; f < u->n_flats; f++)
-		n += trainable && !u->flat[f].trainable ? 0 : u->flat[f].numel;
-	return n;
-}
+/* One line of the units table. */
+typedef struct Row {
+	const Unit *unit;
+	int64_t numel, trainable, bytes; /* bytes: of one rank's shard */
+	int gathers, reduces;            /* of a training step */
+} Row;
 
-static int64_t unit_shard_bytes(const Unit *u, int64_t world)
+static Row row_of(const Module *m, const Unit *u, int64_t world)
 {
-	int64_t n = 0;
-	for (int f = 0; f < u->n_flats; f++)
-		n += layout_shard_numel(u->flat[f].numel, world) * dtype_info[u->flat[f].dtype].bytes;
-	return n;
-}
-
-static int count_collectives(const Module *m, const Unit *u, OpKind kind)
-{
-	int n = 0;
-	for (int s = 0; s < SEC_EVAL; s++)
-		IR_FOR_OPS(m, s, op)
-			n += op->kind == kind && op->unit == u;
-	return n;
+	Row r = {.unit = u};
+	for (int f = 0; f < u->n_flats; f++) {
+		r.numel += u->flat[f].numel;
+		r.trainable += u->flat[f].trainable ? u->flat[f].numel : 0;
+		r.bytes += layout_shard_numel(u->flat[f].numel, world) * dtype_info[u->flat[f].dtype].bytes;
+	}
+	for (int s = 0; s < SEC_EVAL; s++) {
+		IR_FOR_OPS(m, s, op) {
+			r.gathers += op->kind == OP_ALL_GATHER && op->unit == u;
+			r.reduces += (op->kind == OP_REDUCE_SCATTER || op->kind == OP_ALL_REDUCE) && op->unit == u;
+		}
+	}
+	return r;
 }
 
 /* ---- text ---- */
@@ -62,14 +62,13 @@ static void text_units(FILE *f, const Module *m, int64_t world, Arena *a)
 	int width = 4;
 	for (int u = 0; u < m->n_units; u++)
 		width = MAX(width, (int)strlen(m->units[u]->name));
-	fprintf(f, "%-*s  %-12s %6s %14s %14s %12s %7s %7s\n", width, "unit", "strategy", "params", "elements", "trainable",
-		"bytes/rank", "gathers", "reduces");
+	fprintf(f, "%-*s  %-12s %6s %14s %14s %12s %7s %7s\n", width, "unit", "strategy", "params", "elements",
+		"trainable", "bytes/rank", "gathers", "reduces");
 	for (int i = 0; i < m->n_units; i++) {
-		const Unit *u = m->units[i];
+		Row r = row_of(m, m->units[i], world);
 		fprintf(f, "%-*s  %-12s %6d %14" PRId64 " %14" PRId64 " %12s %7d %7d\n", width,
-			str_escape(a, ESCAPE_IR, u->name), u->strategy, u->n_params, unit_numel(u, false), unit_numel(u, true),
-			human(a, unit_shard_bytes(u, world)), count_collectives(m, u, OP_ALL_GATHER),
-			count_collectives(m, u, OP_REDUCE_SCATTER) + count_collectives(m, u, OP_ALL_REDUCE));
+			str_escape(a, ESCAPE_IR, r.unit->name), str_escape(a, ESCAPE_IR, r.unit->strategy),
+			r.unit->n_params, r.numel, r.trainable, human(a, r.bytes), r.gathers, r.reduces);
 	}
 	fputc('\n', f);
 }
@@ -113,12 +112,12 @@ static void json_units(FILE *f, const Module *m, int64_t world, Arena *a)
 {
 	fputs("  \"units\": [", f);
 	for (int i = 0; i < m->n_units; i++) {
-		const Unit *u = m->units[i];
-		fprintf(f, "%s\n    {\"name\": \"%s\", \"strategy\": \"%s\", \"params\": %d, \"elements\": %" PRId64
-			", \"trainable\": %" PRId64 ", \"bytes_per_rank\": %" PRId64 ", \"gathers\": %d, \"reduces\": %d}",
-			i ? "," : "", str_escape(a, ESCAPE_JSON, u->name), u->strategy, u->n_params, unit_numel(u, false),
-			unit_numel(u, true), unit_shard_bytes(u, world), count_collectives(m, u, OP_ALL_GATHER),
-			count_collectives(m, u, OP_REDUCE_SCATTER) + count_collectives(m, u, OP_ALL_REDUCE));
+		Row r = row_of(m, m->units[i], world);
+		fprintf(f, "%s\n    {\"name\": \"%s\", \"strategy\": \"%s\", \"params\": %d, ", i ? "," : "",
+			str_escape(a, ESCAPE_JSON, r.unit->name), str_escape(a, ESCAPE_JSON, r.unit->strategy),
+			r.unit->n_params);
+		fprintf(f, "\"elements\": %" PRId64 ", \"trainable\": %" PRId64 ", \"bytes_per_rank\": %" PRId64
+			", \"gathers\": %d, \"reduces\": %d}", r.numel, r.trainable, r.bytes, r.gathers, r.reduces);
 	}
 	fputs(m->n_units ? "\n  ],\n" : "],\n", f);
 }
@@ -126,13 +125,14 @@ static void json_units(FILE *f, const Module *m, int64_t world, Arena *a)
 static void json_peak(FILE *f, const CodegenPlan *p, Arena *a)
 {
 	const Op *op = p->peak_op;
-	fprintf(f, "  \"peak\": {\"bytes\": %" PRId64 ", \"op\": \"%s\", \"node\": \"%s\", \"role\": \"%s\", \"largest\": [",
-		p->peak_bytes, op ? op_info[op->kind].text : "", op ? str_escape(a, ESCAPE_JSON, op->loc->node) : "",
-		op ? op->loc->role : "");
+	const char *node = op ? str_escape(a, ESCAPE_JSON, op->loc->node) : "";
+	fprintf(f, "  \"peak\": {\"bytes\": %" PRId64 ", \"op\": \"%s\", \"node\": \"%s\", \"role\": \"%s\", "
+		"\"largest\": [", p->peak_bytes, op ? op_info[op->kind].text : "", node, op ? op->loc->role : "");
 	for (int i = 0; i < p->n_largest; i++) {
 		const Value *v = p->largest[i];
-		fprintf(f, "%s\n    {\"value\": \"%s\", \"type\": \"%s\", \"bytes\": %" PRId64 ", \"node\": \"%s\"}", i ? "," : "",
-			v->name, type_str(a, &v->type), p->largest_bytes[i], str_escape(a, ESCAPE_JSON, v->op->loc->node));
+		fprintf(f, "%s\n    {\"value\": \"%s\", \"type\": \"%s\", \"bytes\": %" PRId64 ", \"node\": \"%s\"}",
+			i ? "," : "", v->name, type_str(a, &v->type), p->largest_bytes[i],
+			str_escape(a, ESCAPE_JSON, v->op->loc->node));
 	}
 	fputs(p->n_largest ? "\n  ]}\n" : "]}\n", f);
 }
@@ -142,7 +142,8 @@ void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p)
 	Arena *a = arena_new();
 	Category c[CATEGORIES];
 	categories(&p->memory, c);
-	fprintf(f, "{\n  \"module\": \"%s\",\n  \"world\": %" PRId64 ",\n", str_escape(a, ESCAPE_JSON, m->name), p->world);
+	fprintf(f, "{\n  \"module\": \"%s\",\n  \"world\": %" PRId64 ",\n", str_escape(a, ESCAPE_JSON, m->name),
+		p->world);
 	json_units(f, m, p->world, a);
 	fputs("  \"memory\": {", f);
 	for (int i = 0; i < CATEGORIES; i++)

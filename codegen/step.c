@@ -28,7 +28,8 @@ static const char *op_comment(Emit *e, const Op *op)
 	if (op->unit)
 		buf_printf(&b, " %s", ir_unit_str(e->a, op->unit));
 	for (int i = 0; i < op->n_in; i++)
-		buf_printf(&b, "%s%s%s", i ? ", " : " ", op_in(op, i) ? "%" : "_", op_in(op, i) ? op_in(op, i)->name : "");
+		buf_printf(&b, "%s%s%s", i ? ", " : " ", op_in(op, i) ? "%" : "_",
+			op_in(op, i) ? op_in(op, i)->name : "");
 	const Loc *l = op->loc;
 	if (*l->scope || *l->node)
 		buf_printf(&b, "  %s%s%s", l->scope, *l->scope && *l->node ? ":" : "", l->node);
@@ -96,13 +97,15 @@ static void write_section(Emit *e, SectionKind s)
 		e->pending = NULL;
 	}
 	flush(e, s, unit, &calls);
-	buf_printf(&e->step, "static void %s(Rt *rt)\n{\n%s}\n\n", section_name[s], calls.at ? calls.at : "\t(void)rt;\n");
+	buf_printf(&e->step, "static void %s(Rt *rt)\n{\n%s}\n\n", section_name[s],
+		calls.at ? calls.at : "\t(void)rt;\n");
 	buf_free(&calls);
 }
 
 static void write_setup(Emit *e)
 {
-	buf_printf(&e->step, "/* Makes the primitives that the functions above run. */\nstatic void setup(Rt *rt)\n{\n%s}\n\n",
+	buf_printf(&e->step, "/* Makes the primitives that the functions above run. */\n"
+		"static void setup(Rt *rt)\n{\n%s}\n\n",
 		e->setup.at ? e->setup.at : "\t(void)rt;\n");
 }
 
@@ -145,14 +148,15 @@ static bool write_files(Emit *e, const char *dir)
 {
 	Buf step = {0}, fused = {0}, make = {0};
 	const char *name = str_escape(e->a, ESCAPE_C_COMMENT, e->m->name);
-	buf_printf(&step, "/* One training step of %s, made by shardc.  Not for editing. */\n%s", name, step_head);
+	buf_printf(&step, "/* One training step of %s, made by shardc.  Not for editing. */\n%s", name,
+		step_head);
 	if (e->protos.n)
 		buf_printf(&step, "/* fused.c */\n%s\n", e->protos.at);
 	if (e->statics.n)
 		buf_printf(&step, "%s\n", e->statics.at);
 	buf_put(&step, e->step.at, e->step.n);
-	buf_printf(&fused, "/* Elementwise loops of %s, made by shardc.  Not for editing. */\n%s%s", name, fused_head,
-		e->fused.at ? e->fused.at : "typedef int nothing_is_fused;\n");
+	buf_printf(&fused, "/* Elementwise loops of %s, made by shardc.  Not for editing. */\n%s%s", name,
+		fused_head, e->fused.at ? e->fused.at : "typedef int nothing_is_fused;\n");
 	build_makefile(e->o, &make);
 	bool ok = (!mkdir(dir, 0777) || errno == EEXIST);
 	if (!ok)
@@ -168,8 +172,8 @@ static bool write_files(Emit *e, const char *dir)
 bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Diag *d)
 {
 	Arena *a = arena_new();
-	Emit e = {.m = m, .o = o, .d = d, .a = a, .prims = map_new(a), .shared = map_new(a), .kernels = map_new(a),
-		.functions = map_new(a)};
+	Emit e = {.m = m, .o = o, .d = d, .a = a, .prims = map_new(a), .shared = map_new(a),
+		.kernels = map_new(a), .functions = map_new(a)};
 	int before = d->errors;
 	if (m->level != LEVEL_PLAN)
 		ice("codegen wants a module at PLAN");

@@ -49,8 +49,8 @@ static bool put_file(Emit *e, Buf *out, const char *path)
 		diag_error(e->d, path, "cannot read the initial weights: %s", strerror(errno));
 	if (fd >= 0)
 		close(fd);
-	buf_printf(out, "\t{%s, %" PRId64 ", UINT64_C(0x%" PRIx64 ")},\n", c_string(e, path), ok ? (int64_t)st.st_size : 0,
-		hash);
+	buf_printf(out, "\t{%s, %" PRId64 ", UINT64_C(0x%" PRIx64 ")},\n", c_string(e, path),
+		ok ? (int64_t)st.st_size : 0, hash);
 	return ok;
 }
 
@@ -106,8 +106,9 @@ static void put_source(Emit *e, Buf *out, const Symbol *s)
 	}
 	for (int i = 0; i < src->rank; i++)
 		perm[i] = src->perm[i];
-	buf_printf(out, ",\n\t\t.file = %s, .file_offset = %" PRId64 ", .file_bytes = %" PRId64 ", .file_dtype = %s, .file_rank = %d",
-		c_string(e, absolute(e, src->file)), src->offset, src->bytes, dtype_constant(src->dtype), src->rank);
+	buf_printf(out, ",\n\t\t.file = %s, .file_offset = %" PRId64 ", .file_bytes = %" PRId64
+		", .file_dtype = %s, .file_rank = %d", c_string(e, absolute(e, src->file)), src->offset, src->bytes,
+		dtype_constant(src->dtype), src->rank);
 	if (src->rank)
 		buf_printf(out, ", .file_dim = %s, .perm = %s", emit_int_list(e, src->rank, src->dim),
 			emit_int_list(e, src->rank, perm));
@@ -116,8 +117,8 @@ static void put_source(Emit *e, Buf *out, const Symbol *s)
 static void put_tensor(Emit *e, Buf *out, const Symbol *s)
 {
 	bool sharded = s->kind == SYM_PARAM && s->unit;
-	buf_printf(out, "\t{.kind = %s, .name = %s, .dtype = %s, .rank = %d", tensor_kind[s->kind], c_string(e, s->name),
-		dtype_constant(s->type.dtype), s->type.rank);
+	buf_printf(out, "\t{.kind = %s, .name = %s, .dtype = %s, .rank = %d", tensor_kind[s->kind],
+		c_string(e, s->name), dtype_constant(s->type.dtype), s->type.rank);
 	if (s->type.rank)
 		buf_printf(out, ", .dim = %s", emit_int_list(e, s->type.rank, s->type.dim));
 	buf_printf(out, ", .unit = %d, .flat = %d, .offset = %" PRId64, sharded ? s->unit->index : -1,
@@ -153,7 +154,8 @@ static void put_units(Emit *e, Buf *out)
 	buf_printf(out, "static const RtUnit units[] = {\n");
 	for (int u = 0; u < e->m->n_units; u++) {
 		const Unit *unit = e->m->units[u];
-		buf_printf(out, "\t{%s, %s, %d, {", c_string(e, unit->name), c_string(e, unit->strategy), unit->n_flats);
+		buf_printf(out, "\t{%s, %s, %d, {", c_string(e, unit->name), c_string(e, unit->strategy),
+			unit->n_flats);
 		for (int f = 0; f < unit->n_flats; f++)
 			buf_printf(out, "%s{%s, %s, %" PRId64 "}", f ? ", " : "", dtype_constant(unit->flat[f].dtype),
 				unit->flat[f].trainable ? "true" : "false", unit->flat[f].numel);
@@ -164,19 +166,24 @@ static void put_units(Emit *e, Buf *out)
 
 /* ---- outputs ---- */
 
+static bool lies_at(const Symbol *s, const Place *at)
+{
+	if (at->region == REGION_PARAM)
+		return s->kind == SYM_PARAM && s->unit == at->unit && s->flat == at->flat
+			&& s->offset * dtype_info[s->type.dtype].bytes == at->offset;
+	bool input = s->kind == SYM_INPUT;
+	return s->kind != SYM_PARAM && input == (at->region == REGION_INPUT) && s->offset == at->offset;
+}
+
 /* Index in tensors[] of the tensor that the place lies in; the arena's own values have none. */
 static int tensor_at(const Emit *e, const Place *at)
 {
 	int n = 0;
 	for (int i = 0; i < e->m->n_symbols; i++) {
 		const Symbol *s = e->m->symbols[i];
-		int bytes = dtype_info[s->type.dtype].bytes;
 		if (!is_tensor(s))
 			continue;
-		bool here = at->region == REGION_INPUT ? s->kind == SYM_INPUT && s->offset == at->offset
-			: at->region == REGION_STATE ? s->kind != SYM_INPUT && s->kind != SYM_PARAM && s->offset == at->offset
-			: s->kind == SYM_PARAM && s->unit == at->unit && s->flat == at->flat && s->offset * bytes == at->offset;
-		if (here)
+		if (lies_at(s, at))
 			return n;
 		n++;
 	}
@@ -196,8 +203,8 @@ static int put_outputs(Emit *e, Buf *out)
 		const Place *at = &op_in(op, 0)->place;
 		int input = at->region == REGION_ACT || at->region == REGION_NONE ? -1 : tensor_at(e, at);
 		buf_printf(out, n++ ? "%s" : "static const struct RtOutput outputs[] = {\n", "");
-		buf_printf(out, "\t{%s, %s, %d, %s, %" PRId64 ", %d},\n", c_string(e, op->sym->name), dtype_constant(t->dtype),
-			t->rank, emit_int_list(e, t->rank, t->dim), at->offset, input);
+		buf_printf(out, "\t{%s, %s, %d, %s, %" PRId64 ", %d},\n", c_string(e, op->sym->name),
+			dtype_constant(t->dtype), t->rank, emit_int_list(e, t->rank, t->dim), at->offset, input);
 	}
 	if (n)
 		buf_printf(out, "};\n\n");
@@ -214,7 +221,7 @@ static const Op *find_op(const Module *m, SectionKind s, OpKind kind)
 	return NULL;
 }
 
-/* The seed and the scaling of gradients follow the forward's report, averaging in an evaluation the eval's. */
+/* The seed and the scaling of gradients follow forward's report, averaging in an evaluation eval's. */
 static void put_loss(Emit *e, Buf *out)
 {
 	const Op *report = find_op(e->m, SEC_FORWARD, OP_REPORT_LOSS);
@@ -251,13 +258,15 @@ void tables_write(Emit *e, Buf *out)
 		buf_printf(out, "\t.units = units, .n_units = %d,\n", m->n_units);
 	if (n_files)
 		buf_printf(out, "\t.files = files, .n_files = %d,\n", n_files);
-	buf_printf(out, "\t.act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64 ", .work_bytes = %" PRId64
-		",\n\t.batch = %" PRId64 ",\n", m->act_bytes, m->input_bytes, m->state_bytes, m->work_bytes, m->batch);
+	buf_printf(out, "\t.act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64
+		", .work_bytes = %" PRId64 ",\n\t.batch = %" PRId64 ",\n", m->act_bytes, m->input_bytes,
+		m->state_bytes, m->work_bytes, m->batch);
 	buf_printf(out, "\t.optimizer = %s,\n", c_string(e, optimizer_of(e)));
 	put_loss(e, out);
-	buf_printf(out, "\t.grad_norm = %s, .clip = %s,\n", e->o->grad_norm ? "true" : "false", e->o->clip ? "true" : "false");
-	buf_printf(out, "\t.setup = setup, .forward = forward, .backward = backward, .update = update,%s\n\t.n_prims = %d,\n",
-		m->first[SEC_EVAL] ? " .eval = eval," : "", map_count(e->prims));
+	buf_printf(out, "\t.grad_norm = %s, .clip = %s,\n", e->o->grad_norm ? "true" : "false",
+		e->o->clip ? "true" : "false");
+	buf_printf(out, "\t.setup = setup, .forward = forward, .backward = backward, .update = update,%s\n"
+		"\t.n_prims = %d,\n", m->first[SEC_EVAL] ? " .eval = eval," : "", map_count(e->prims));
 	if (n_outputs)
 		buf_printf(out, "\t.outputs = outputs, .n_outputs = %d,\n", n_outputs);
 	buf_printf(out, "};\n\nint main(int argc, char **argv)\n{\n\treturn rt_main(argc, argv, &model);\n}\n");

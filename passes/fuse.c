@@ -158,7 +158,8 @@ static int count_full_inputs(const Fuse *f, const Group *g)
 	int n = 0;
 	for (int i = 0; i < g->n; i++)
 		for (int k = 0; k < g->op[i]->n_in; k++)
-			n += same_shape(op_in(g->op[i], k), g->op[0]->out[0]) && !is_member(f, op_in(g->op[i], k)->op, g, g);
+			n += same_shape(op_in(g->op[i], k), g->op[0]->out[0])
+				&& !is_member(f, op_in(g->op[i], k)->op, g, g);
 	return n;
 }
 
@@ -207,8 +208,8 @@ static void try_merge(Fuse *f, Group *g, Group *other)
 	bool before = other->at < g->at;
 	const char *why = refusal(f, before ? other : g, before ? g : other, &at);
 	if (why)
-		diag_info(f->d, loc_where(f->m, g->op[0]->loc), "fuse: %%%s stays apart from %%%s: %s", g->op[0]->out[0]->name,
-			other->op[0]->out[0]->name, why);
+		diag_info(f->d, loc_where(f->m, g->op[0]->loc), "fuse: %%%s stays apart from %%%s: %s",
+			g->op[0]->out[0]->name, other->op[0]->out[0]->name, why);
 	else
 		merge(f, g, other, at);
 }
@@ -280,7 +281,8 @@ static void put_member(Fuse *f, Body *b, const Op *op)
 		if (!in[i])
 			ptrmap_put(b->map, v, in[i] = put_literal(f, b, v));
 	}
-	Value *inner = op->kind == OP_BROADCAST ? in[0] : ir_body_emit(f->m, b->fused, op->kind, op->n_in, in, op->attrs);
+	Value *inner = op->kind == OP_BROADCAST ? in[0]
+		: ir_body_emit(f->m, b->fused, op->kind, op->n_in, in, op->attrs);
 	ptrmap_put(b->map, op->out[0], inner);
 }
 
@@ -327,7 +329,8 @@ static void emit_group(Fuse *f, Group *g)
 	for (int i = 0; i < out.n; i++)
 		types[i] = out.at[i]->type;
 	const Op *last = out.at[out.n - 1]->op;
-	Builder b = {.m = f->m, .section = f->section, .before = at, .loc = last->loc, .name = last->out[0]->name};
+	Builder b = {.m = f->m, .section = f->section, .before = at, .loc = last->loc,
+		.name = last->out[0]->name};
 	Body body = {ir_emit_fused(&b, in.n, in.at, out.n, types), ptrmap_new(f->a)};
 	body.fused->order = -1;
 	for (int i = 0; i < in.n; i++)

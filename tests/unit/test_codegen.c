@@ -237,7 +237,8 @@ static void test_ops(void)
 
 /* Names that would end a comment, a string, a line or a rule of make, or stand for another character. */
 static const char *const nasty[] = {
-	"*/ int x = 1; /*", "\"); abort(); (\"", "a\nb\\", "?\?/ ?\?'", "$(shell false)#%", "//\\\n", "\xff\x01", "main",
+	"*/ int x = 1; /*", "\"); abort(); (\"", "a\nb\\", "?\?/ ?\?'", "$(shell false)#%", "//\\\n",
+	"\xff\x01", "main",
 };
 
 static void test_names(void)
