@@ -193,6 +193,14 @@ static Op *unsettled(EvalEnv *e, const Op *op, int64_t max_numel, int64_t *why)
 	return found;
 }
 
+void eval_assume(EvalEnv *e, const Value *v, EvalTensor t)
+{
+	grow(e);
+	e->value[v->id] = NEW(e->arena, EvalTensor);
+	*e->value[v->id] = t;
+	e->constant[v->id] = true;
+}
+
 EvalTensor *eval_constant(EvalEnv *e, Value *v, int64_t max_numel)
 {
 	VEC(Op *) stack = {0};

@@ -356,6 +356,8 @@ void eval_set_round(EvalEnv *e, bool round);
 void eval_bind(EvalEnv *e, const Symbol *sym, EvalTensor t);  /* inputs, parameters, buffers, states */
 EvalTensor *eval_symbol(EvalEnv *e, const Symbol *sym);       /* what is bound or was written */
 /* What dropout's numbers depend on besides the op; all 0 before.  sample0: global number of row 0. */
+/* v counts as the constant t from now on, whatever defines it. */
+void eval_assume(EvalEnv *e, const Value *v, EvalTensor t);
 void eval_set_random(EvalEnv *e, uint64_t seed, uint64_t step, uint64_t sample0);
 /* An op that has no rule, or lacks an operand, leaves its results uncomputed. */
 void eval_section(EvalEnv *e, SectionKind s);

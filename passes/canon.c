@@ -15,6 +15,6 @@ const RuleSet canon_rules = {rules, COUNT_OF(rules)};
 bool pass_canon(Module *m, const PassOptions *o, Diag *d)
 {
 	(void)o;
-	rewrite_module(m, d, 1, &canon_rules, NULL);
+	rewrite_module(m, d, 1, &canon_rules, NULL, NULL);
 	return true;
 }

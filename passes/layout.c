@@ -258,7 +258,7 @@ bool pass_layout(Module *m, const PassOptions *o, Diag *d)
 			any = any || has_layout(op);
 	if (!any)
 		return true;
-	rewrite_module(m, d, COUNT_OF(sets), sets, NULL);
+	rewrite_module(m, d, COUNT_OF(sets), sets, NULL, NULL);
 	/* The image is turned once, however many convolutions read it. */
 	return pass_cse(m, o, d);
 }

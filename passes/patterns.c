@@ -312,7 +312,7 @@ bool pass_patterns(Module *m, const PassOptions *o, Diag *d)
 	}
 	/* Equal values must be one value for a name of a pattern to find them. */
 	bool ok = pass_cse(m, o, d);
-	rewrite_module(m, d, COUNT_OF(sets), sets, compiled);
+	rewrite_module(m, d, COUNT_OF(sets), sets, patterns_see_data, compiled);
 	arena_free(scratch);
 	/* Tables of angles and masks were made once for each use. */
 	return ok && pass_cse(m, o, d);

@@ -27,6 +27,10 @@ void pattern_refuse(Rewriter *r, Op *op, const char *what, const char *fmt, ...)
 /* The values that ops inner[0..n) compute are used by these ops and by root only; else the refusal is said. */
 bool pattern_is_closed(Rewriter *r, Op *root, const char *what, Op *const *inner, int n);
 
+/* patterns_data.c: lets rules evaluate what is constant, though not in the text: data of the model's file,
+ * and buffers that nothing writes. */
+PrepareFn patterns_see_data;
+
 /* Rules for what text cannot say. */
 RuleFn pattern_attention, pattern_attention_groups, pattern_attention_mask, pattern_rope, pattern_rope_part;
 

@@ -73,28 +73,10 @@ static bool has_equal_halves(const EvalTensor *t)
 	return true;
 }
 
-/* The same of a constant that is still in the model's file, row by row. */
-static bool data_has_equal_halves(Rewriter *r, const Symbol *s)
-{
-	const Source *src = &s->src;
-	size_t row = (size_t)(s->type.dim[s->type.rank - 1] * dtype_info[src->dtype].bytes);
-	FILE *f = s->kind == SYM_DATA && src->file && type_numel(&s->type) <= TABLE_MAX ? fopen(src->file, "rb") : NULL;
-	bool equal = f && src->rank == s->type.rank && src->perm[src->rank - 1] == src->rank - 1
-		&& !fseek(f, (long)src->offset, SEEK_SET);
-	char *bytes = arena_alloc(r->scratch, row);
-	for (int64_t left = src->bytes; equal && left > 0; left -= (int64_t)row)
-		equal = fread(bytes, 1, row, f) == row && !memcmp(bytes, bytes + row / 2, row / 2);
-	if (f)
-		fclose(f);
-	return equal;
-}
-
 /* The second half of v along the last axis is known to be the first again. */
 static bool is_doubled(Rewriter *r, Value *v)
 {
 	const Op *op = v->op;
-	if (op->kind == OP_READ)
-		return data_has_equal_halves(r, op->sym);
 	if (op->kind == OP_SLICE || op->kind == OP_GATHER) {
 		Value *x = op->in[0].value;
 		bool last = op->kind == OP_GATHER

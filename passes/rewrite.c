@@ -123,7 +123,7 @@ static bool sweep(Rewriter *r, int n_sets, const RuleSet *sets)
 	return changed;
 }
 
-void rewrite_module(Module *m, Diag *d, int n_sets, const RuleSet *sets, void *context)
+void rewrite_module(Module *m, Diag *d, int n_sets, const RuleSet *sets, PrepareFn *prepare, void *context)
 {
 	Rewriter r = {.m = m, .d = d, .scratch = arena_new(), .context = context};
 	int sweeps = 0;
@@ -134,6 +134,8 @@ void rewrite_module(Module *m, Diag *d, int n_sets, const RuleSet *sets, void *c
 	for (int s = 0; s < SEC_COUNT; s++)
 		IR_FOR_OPS(m, s, op)
 			op->order = IDLE;
+	if (prepare)
+		prepare(&r);
 	while (sweep(&r, n_sets, sets))
 		if (++sweeps > MAX_SWEEPS)
 			ice("rewriting does not end");

@@ -29,8 +29,10 @@ enum { RULE_ANY = OP_COUNT };
 typedef struct Rule { int kind; const char *pattern; RuleFn *fn; } Rule; /* kind: OpKind or RULE_ANY */
 typedef struct RuleSet { const Rule *rule; int n; } RuleSet;
 
-/* Applies the sets, earlier ones first at each op, and removes what becomes unused. */
-void rewrite_module(Module *m, Diag *d, int n_sets, const RuleSet *sets, void *context);
+/* Applies the sets, earlier ones first at each op, and removes what becomes unused.  prepare, if any, is
+ * called before the first rule. */
+typedef void PrepareFn(Rewriter *r);
+void rewrite_module(Module *m, Diag *d, int n_sets, const RuleSet *sets, PrepareFn *prepare, void *context);
 /* For rules that emit elsewhere than before their op. */
 void rewrite_enqueue(Rewriter *r, Op *op);
 /* Emits op's kind with other operands and attributes; replaces op's results but the first. */

@@ -43,6 +43,18 @@ static double noise(const char *name, int64_t i)
 	return (double)(h >> 11) / (double)(1ull << 52) - 1; /* -1 .. 1 */
 }
 
+/* The only contents of files here are bools. */
+static void bind_file(EvalEnv *e, const Symbol *s)
+{
+	EvalTensor t = eval_alloc(e, s->type);
+	FILE *f = fopen(s->src.file, "rb");
+	CU_ASSERT_FATAL(f && s->type.dtype == DT_BOOL);
+	for (int64_t i = 0, n = type_numel(&s->type); i < n; i++)
+		t.i[i] = getc(f);
+	fclose(f);
+	eval_bind(e, s, t);
+}
+
 static void bind_noise(EvalEnv *e, const Symbol *s)
 {
 	EvalTensor t = eval_alloc(e, s->type);
@@ -61,7 +73,9 @@ static EvalEnv *run_forward(Module *m)
 {
 	EvalEnv *e = eval_new(m, m->arena);
 	for (int i = 0; i < m->n_symbols; i++)
-		if (m->symbols[i]->kind != SYM_OUTPUT)
+		if (m->symbols[i]->src.file)
+			bind_file(e, m->symbols[i]);
+		else if (m->symbols[i]->kind != SYM_OUTPUT)
 			bind_noise(e, m->symbols[i]);
 	eval_section(e, SEC_FORWARD);
 	return e;
