@@ -80,14 +80,29 @@ static Build build_new(Arena *a, const CodegenOptions *o, Diag *d)
 	return b;
 }
 
-static bool check_found(const Build *b)
+/* The arches that there are runtimes for: "native, x86-64-v3". */
+static const char *available(Build *b)
+{
+	static const char *const arch[] = {"native", "x86-64-v3", "x86-64-v4"};
+	const char *list = "";
+	for (int i = 0; i < COUNT_OF(arch); i++) {
+		const char *file = arena_printf(b->a, "lib/%s/libshardrt.a", arch[i]);
+		bool here = exists(b, executable_dir(b->a), file)
+			|| exists(b, arena_printf(b->a, "%s/../lib/shardc", executable_dir(b->a)), file);
+		if (here)
+			list = arena_printf(b->a, "%s%s%s", list, *list ? ", " : "", arch[i]);
+	}
+	return *list ? list : "none";
+}
+
+static bool check_found(Build *b)
 {
 	if (!b->include)
 		diag_error(b->d, "shardc", "runtime/shardrt.h is not beside this program; install shardc as a whole "
 			"(make install) or run it from its build folder");
 	if (!b->lib)
-		diag_error(b->d, "--arch", "there is no runtime for \"%s\" (lib/%s/libshardrt.a); available: native, "
-			"x86-64-v3, x86-64-v4", b->arch, b->arch);
+		diag_error(b->d, "--arch", "there is no runtime for \"%s\" (lib/%s/libshardrt.a); available: %s", b->arch,
+			b->arch, available(b));
 	return b->include && b->lib;
 }
 
