@@ -158,8 +158,8 @@ static Value *step_cast(Attention *a, Op *op)
 	return dtype_is_float(x->type.dtype) ? x : NULL;
 }
 
-static StepFn *const step[OP_COUNT] = {[OP_ADD] = step_add, [OP_SUB] = step_sub, [OP_WHERE] = step_where, [OP_MUL] = step_scale,
-	[OP_DIV] = step_scale, [OP_CAST] = step_cast};
+static StepFn *const step[OP_COUNT] = {[OP_ADD] = step_add, [OP_SUB] = step_sub, [OP_WHERE] = step_where,
+	[OP_MUL] = step_scale, [OP_DIV] = step_scale, [OP_CAST] = step_cast};
 
 static bool find_scores(Attention *a, Value *v)
 {
