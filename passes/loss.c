@@ -527,23 +527,18 @@ bool pass_loss(Module *m, const PassOptions *o, Diag *d)
 	Loss l = {.m = m, .o = o, .d = d};
 	Arena *scratch = arena_new();
 	bool ok = true;
-	if (o->loss_norm && strcmp(o->loss_norm, "global") && strcmp(o->loss_norm, "rank")) {
-		diag_error(d, "--loss-norm", "\"%s\": accepted are global and rank", o->loss_norm);
-		ok = false;
-	} else if (o->infer) {
+	if (o->infer) {
 		loss_clone_eval(m, scratch, true);
 		remove_ops(m, SEC_FORWARD, false);
 	} else {
 		ok = attach(&l, scratch);
 	}
-	if (ok) {
-		loss_drop_dropout(m, SEC_EVAL);
-		ok = loss_fix_statistics(m, SEC_EVAL, d);
-		if (!o->dropout)
-			loss_drop_dropout(m, SEC_FORWARD);
-		if (ok && o->bn && !strcmp(o->bn, "frozen"))
-			ok = loss_fix_statistics(m, SEC_FORWARD, d);
-	}
+	loss_drop_dropout(m, SEC_EVAL);
+	loss_fix_statistics(m, SEC_EVAL);
+	if (!o->dropout)
+		loss_drop_dropout(m, SEC_FORWARD);
+	if (o->bn && !strcmp(o->bn, "frozen"))
+		loss_fix_statistics(m, SEC_FORWARD);
 	arena_free(scratch);
 	return ok;
 }

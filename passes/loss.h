@@ -10,6 +10,6 @@ PtrMap *loss_clone_eval(Module *m, Arena *scratch, bool outputs);
 /* Dropout passes everything. */
 void loss_drop_dropout(Module *m, SectionKind s);
 /* Batch norms use their running statistics and leave them alone. */
-bool loss_fix_statistics(Module *m, SectionKind s, Diag *d);
+void loss_fix_statistics(Module *m, SectionKind s);
 
 #endif
