@@ -117,7 +117,7 @@ bool wire_next(Wire *w)
 
 const char *wire_str(Arena *a, Span s)
 {
-	return arena_strndup(a, (const char *)s.at, s.n);
+	return s.n ? arena_strndup(a, (const char *)s.at, s.n) : "";
 }
 
 /* ---- nodes ---- */

@@ -160,7 +160,7 @@ static bool import_input(Import *im, Frame *frame, const Onnx__ValueInfoProto *i
 		str_escape(im->arena, ESCAPE_IR, name));
 	Type t;
 	bool as_const = is_const(im, name, used->consts);
-	if (map_has(frame->values, name))
+	if (map_has(im->weights, name))
 		return true; /* an initializer that is listed as an input too (IR version 3) */
 	if (!input_type(im, where, info, used, &t)) {
 		define(im, frame, where, name, &im->m->poison, NULL);

@@ -105,7 +105,7 @@ double node_float(const Node *n, const char *name, double otherwise)
 const char *node_str(const Node *n, const char *name, const char *otherwise)
 {
 	const Onnx__AttributeProto *a = node_attr(n, name);
-	return a && a->has_s ? arena_strndup(n->im->arena, (const char *)a->s.data, a->s.len) : otherwise;
+	return a && a->has_s ? wire_str(n->im->arena, (Span){a->s.data, a->s.len}) : otherwise;
 }
 
 int node_ints(const Node *n, const char *name, const int64_t **out)

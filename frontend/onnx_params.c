@@ -262,18 +262,18 @@ static void name_folded(Import *im, Weight *w)
 			w->transposed ? ", transposed" : "");
 }
 
-static void find_tie(Import *im, Weight *w)
+typedef VEC(Weight *) WeightVec;
+
+static void find_tie(Import *im, Weight *w, const WeightVec *tables)
 {
 	Weight *other = map_get(im->weights, w->as);
 	if (!w->transposed)
 		return;
 	if (!other || !is_transpose(im, w, other))
 		other = NULL;
-	for (int i = 0; !other && i < map_count(im->weights); i++) {
-		Weight *o = map_get(im->weights, map_key(im->weights, i));
-		if (has_use(o, "Gather", 0) && is_transpose(im, w, o))
-			other = o;
-	}
+	for (int i = 0; !other && i < tables->n; i++)
+		if (is_transpose(im, w, tables->at[i]))
+			other = tables->at[i];
 	w->tie = other;
 	if (other)
 		diag_info(im->d, im->onnx->path, "tie recovered: \"%s\" (tensor \"%s\") is the transpose of \"%s\"", w->as,
@@ -317,10 +317,13 @@ static void warn_lost(Import *im, const Weight *w)
 void params_classify(Import *im)
 {
 	collect_metadata(im, &im->onnx->graph.infos);
+	WeightVec tables = {0}; /* embeddings */
 	collect_uses(im);
 	for (int i = 0; i < map_count(im->weights); i++) {
 		Weight *w = map_get(im->weights, map_key(im->weights, i));
 		w->class = class_of(im, w);
+		if (has_use(w, "Gather", 0) && w->class == WEIGHT_PARAM)
+			vec_push(im->arena, &tables, w);
 		if (w->class == WEIGHT_PARAM)
 			name_folded(im, w);
 		warn_lost(im, w);
@@ -328,7 +331,7 @@ void params_classify(Import *im)
 	for (int i = 0; i < map_count(im->weights); i++) {
 		Weight *w = map_get(im->weights, map_key(im->weights, i));
 		if (w->class == WEIGHT_PARAM)
-			find_tie(im, w);
+			find_tie(im, w, &tables);
 		if (w->class != WEIGHT_CONST && !w->tie)
 			decide_untie(im, w);
 	}

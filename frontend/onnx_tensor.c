@@ -406,7 +406,7 @@ bool onnx_tensor_load(const char *path, Arena *a, HostTensor *out, Diag *d)
 		const FileMap *file;
 		good = onnx_tensor_bytes(&m, &t, &bytes, &file, d);
 		if (good)
-			out->data = memcpy(arena_alloc(a, MAX(bytes.n, 1)), bytes.at, bytes.n);
+			out->data = arena_strndup(a, bytes.n ? (const char *)bytes.at : "", bytes.n);
 	}
 	file_unmap(m.file);
 	return good;

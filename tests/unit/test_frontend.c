@@ -1,0 +1,553 @@
+/* tests/unit/test_frontend.c: what ONNX models become: names, parameters, ties, shapes, modes. */
+#include <math.h>
+#include <string.h>
+
+#include "tests/unit/onnx_model.h"
+#include "tests/unit/unit.h"
+
+static const float ramp[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, zero[] = {0}, one[] = {1};
+
+static void expect(Loaded *l, const char *text)
+{
+	UNIT_CHECK(strstr(l->log, text) != NULL, text);
+	if (!strstr(l->log, text))
+		fprintf(stderr, "\nexpected \"%s\" in:\n%s\n", text, l->log);
+}
+
+/* Loads, verifies, and checks that nothing was reported as an error. */
+static Loaded good(OnnxText *m, const FrontendOptions *o)
+{
+	Loaded l = load_model(m, o);
+	Diag d = {.out = stderr};
+	if (!l.m)
+		fprintf(stderr, "\n%s\n", l.log);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+	CU_ASSERT(ir_verify(l.m, NULL, &d));
+	return l;
+}
+
+static const Symbol *symbol(const Loaded *l, const char *name, SymbolKind kind)
+{
+	const Symbol *s = ir_find_symbol(l->m, name);
+	UNIT_CHECK(s && s->kind == kind, name);
+	return s && s->kind == kind ? s : NULL;
+}
+
+static OnnxText *linear(void)
+{
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,3");
+	model_floats(m, "fc.weight", "2,3", 11, ramp);
+	model_floats(m, "fc.bias", "2", 11, ramp);
+	Buf n = node_text("/fc/Gemm", "Gemm", "x,fc.weight,fc.bias", "y");
+	attr_i(&n, "transB", 1);
+	model_node(m, n);
+	model_output(m, "y");
+	return m;
+}
+
+static void test_linear(void)
+{
+	Loaded l = good(linear(), NULL);
+	const Op *op = find_op(l.m, OP_MATMUL);
+	CU_ASSERT_EQUAL(l.m->level, LEVEL_MODEL);
+	CU_ASSERT_EQUAL(l.m->batch, 4);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(op);
+	CU_ASSERT_EQUAL(op->n_in, 3);
+	CU_ASSERT_EQUAL(attr_get_int(op->attrs, "tb", 0), 1);
+	CU_ASSERT_STRING_EQUAL(op->loc->node, "/fc/Gemm");
+	CU_ASSERT_STRING_EQUAL(op->loc->scope, "fc");
+	CU_ASSERT_STRING_EQUAL(op->out[0]->name, "y");
+	const Symbol *w = symbol(&l, "fc.weight", SYM_PARAM);
+	CU_ASSERT(w && w->trainable && w->src.file && w->src.bytes == 24);
+	HostTensor t;
+	Diag d = {.out = stderr};
+	CU_ASSERT_FATAL(source_load(l.m, w, l.m->arena, &t, &d));
+	CU_ASSERT_EQUAL(host_get_float(&t, 5), 6);
+	loaded_free(&l);
+}
+
+/* ---- dims and flags ---- */
+
+static OnnxText *symbolic(void)
+{
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "batch,3");
+	model_op(m, "r", "Relu", "x", "y");
+	model_output(m, "y");
+	return m;
+}
+
+static void test_dims(void)
+{
+	FrontendOptions bind = {.binds = (const char *[]){"batch=5"}, .n_binds = 1};
+	FrontendOptions shape = {.shapes = (const char *[]){"x=7x3"}, .n_shapes = 1};
+	Loaded l = good(symbolic(), &bind);
+	CU_ASSERT_EQUAL(l.m->batch, 5);
+	loaded_free(&l);
+	l = good(symbolic(), &shape);
+	CU_ASSERT_EQUAL(l.m->batch, 7);
+	loaded_free(&l);
+	l = load_model(symbolic(), NULL);
+	CU_ASSERT_PTR_NULL(l.m);
+	expect(&l, "input \"x\": error: dimension 0, \"batch\", is not bound: give --bind batch=N or --input-shape x=");
+	loaded_free(&l);
+}
+
+static void test_flags_that_name_nothing(void)
+{
+	FrontendOptions o = {.binds = (const char *[]){"batch=5", "seq=2"}, .n_binds = 2,
+		.shapes = (const char *[]){"q=1"}, .n_shapes = 1, .consts = (const char *[]){"z"}, .n_consts = 1};
+	Loaded l = load_model(symbolic(), &o);
+	expect(&l, "--bind seq=2: the model has no such dimension");
+	expect(&l, "--input-shape q=1: the model has no such input");
+	expect(&l, "--const z: the model has no such input");
+	CU_ASSERT_EQUAL(l.errors, 3);
+	loaded_free(&l);
+}
+
+static void test_sample_axis(void)
+{
+	const char *consts[] = {"pos"};
+	FrontendOptions o = {.consts = consts, .n_consts = 1};
+	for (int given = 0; given < 2; given++) {
+		OnnxText *m = model_new();
+		model_input(m, "x", 1, "4,3");
+		model_input(m, "pos", 1, "1,3");
+		model_op(m, "a", "Add", "x,pos", "y");
+		model_output(m, "y");
+		Loaded l = load_model(m, given ? &o : NULL);
+		CU_ASSERT_EQUAL(l.m != NULL, given);
+		if (!given)
+			expect(&l, "its first dimension is 1, that of the first input 4: give --const pos");
+		else
+			CU_ASSERT_FALSE(ir_find_symbol(l.m, "pos")->batched);
+		loaded_free(&l);
+	}
+}
+
+/* ---- what is known at compile time ---- */
+
+static void test_shape_arithmetic(void)
+{
+	static const int64_t first[] = {0}, rest[] = {-1};
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,3,2");
+	model_ints(m, "zero", 1, first);
+	model_ints(m, "minus", 1, rest);
+	model_op(m, "s", "Shape", "x", "shape");
+	model_op(m, "g", "Gather", "shape,zero", "dim");
+	model_op(m, "c", "Concat", "dim,minus", "to");
+	model_op(m, "r", "Reshape", "x,to", "y");
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_CONST), 0);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_GATHER), 0);
+	const Op *op = find_op(l.m, OP_RESHAPE);
+	CU_ASSERT_FATAL(op && op->out[0]->type.rank == 2);
+	CU_ASSERT_EQUAL(op->out[0]->type.dim[1], 6);
+	loaded_free(&l);
+}
+
+static void test_slice_limits(void)
+{
+	static const int64_t axes[] = {0, 1}, starts[] = {1, INT64_MAX}, ends[] = {INT64_MAX, INT64_MIN}, steps[] = {1, -2};
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,5");
+	model_ints(m, "starts", 2, starts);
+	model_ints(m, "ends", 2, ends);
+	model_ints(m, "axes", 2, axes);
+	model_ints(m, "steps", 2, steps);
+	model_op(m, "s", "Slice", "x,starts,ends,axes,steps", "y");
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	const Op *op = find_op(l.m, OP_SLICE);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(op);
+	CU_ASSERT_EQUAL(op->out[0]->type.dim[0], 3);
+	CU_ASSERT_EQUAL(op->out[0]->type.dim[1], 3);
+	CU_ASSERT_EQUAL(attr_find(op->attrs, "starts")->ints[1], 4);
+	loaded_free(&l);
+}
+
+static Buf branch(const char *op)
+{
+	Buf g = {0}, n = node_text("inner", op, "x", "b"), out = {0};
+	pb_msg(&g, 1, &n);
+	pb_str(&out, 1, "b");
+	pb_msg(&g, 12, &out);
+	return g;
+}
+
+static void test_constant_condition(void)
+{
+	static const int64_t yes[] = {1};
+	OnnxText *m = model_new();
+	Buf then_branch = branch("Relu"), else_branch = branch("NonZero");
+	Buf cast = node_text("c", "Cast", "one", "cond"), n = node_text("if", "If", "cond", "y");
+	model_input(m, "x", 1, "4,3");
+	model_ints(m, "one", 1, yes);
+	attr_i(&cast, "to", 9);
+	attr_graph(&n, "then_branch", &then_branch);
+	attr_graph(&n, "else_branch", &else_branch);
+	model_node(m, cast);
+	model_node(m, n);
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	CU_ASSERT_PTR_NOT_NULL(find_op(l.m, OP_RELU));
+	loaded_free(&l);
+}
+
+/* ---- functions ---- */
+
+static Buf function_text(const char *name, const char *in, const char *out)
+{
+	Buf f = {0}, opset = {0};
+	pb_str(&f, 1, name);
+	pb_str(&f, 4, in);
+	pb_str(&f, 5, out);
+	pb_str(&f, 10, "my");
+	pb_int(&opset, 2, 18);
+	pb_msg(&f, 9, &opset);
+	return f;
+}
+
+static Buf call(const char *name, const char *function, const char *in, const char *out)
+{
+	Buf n = node_text(name, function, in, out);
+	pb_str(&n, 7, "my");
+	return n;
+}
+
+static void test_functions(void)
+{
+	OnnxText *m = model_new();
+	Buf inner = function_text("Inner", "a", "b"), outer = function_text("Outer", "a", "b");
+	Buf leaf = node_text("leaf", "LeakyRelu", "a", "b"), middle = call("mid", "Inner", "a", "b");
+	Buf top = call("top", "Outer", "x", "y");
+	attr_ref(&leaf, "alpha", "slope");
+	attr_ref(&middle, "slope", "steep");
+	attr_f(&top, "steep", 0.25f);
+	function_node(&inner, leaf);
+	function_node(&outer, middle);
+	model_function(m, inner);
+	model_function(m, outer);
+	model_input(m, "x", 1, "4,3");
+	model_node(m, top);
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	const Op *op = find_op(l.m, OP_WHERE), *scale = find_op(l.m, OP_MUL);
+	CU_ASSERT_FATAL(op && scale);
+	CU_ASSERT_STRING_EQUAL(op->loc->node, "top/mid/leaf");
+	const Op *slope = op_in(scale, 1)->op;
+	CU_ASSERT_EQUAL(attr_find(slope->attrs, "value")->floats[0], 0.25);
+	loaded_free(&l);
+}
+
+static void test_recursive_function(void)
+{
+	OnnxText *m = model_new();
+	Buf f = function_text("F", "a", "b");
+	function_node(&f, call("again", "F", "a", "b"));
+	model_function(m, f);
+	model_input(m, "x", 1, "4,3");
+	model_node(m, call("top", "F", "x", "y"));
+	model_output(m, "y");
+	Loaded l = load_model(m, NULL);
+	CU_ASSERT_PTR_NULL(l.m);
+	expect(&l, "function \"F\" calls itself");
+	loaded_free(&l);
+}
+
+/* ---- names, merged and tied parameters ---- */
+
+static void scoped(Buf *node, const char *scope)
+{
+	char list[128];
+	snprintf(list, sizeof(list), "['', '%s', 'op']", scope);
+	node_metadata(node, "pkg.torch.onnx.name_scopes", list);
+}
+
+/* Two norms whose scale and shift an exporter merged into one tensor each. */
+static OnnxText *merged(const float *scale)
+{
+	OnnxText *m = model_new();
+	Buf a = node_text("n1", "LayerNormalization", "x,ln1.weight,ln1.bias", "h");
+	Buf b = node_text("n2", "LayerNormalization", "h,ln1.weight,ln1.bias", "y");
+	model_input(m, "x", 1, "4,3");
+	model_floats(m, "ln1.weight", "3", scale == ramp ? 3 : 1, scale);
+	model_floats(m, "ln1.bias", "3", 1, zero);
+	scoped(&a, "ln1");
+	scoped(&b, "ln2");
+	model_node(m, a);
+	model_node(m, b);
+	model_output(m, "y");
+	return m;
+}
+
+static void test_untie(void)
+{
+	static const UntieMode modes[] = {UNTIE_AUTO, UNTIE_ALL, UNTIE_NONE};
+	static const int n_params[2][3] = {{4, 4, 2}, {3, 4, 2}}; /* merged ones; a real tie of weights */
+	for (int real = 0; real < 2; real++) {
+		for (int i = 0; i < 3; i++) {
+			FrontendOptions o = {.untie = modes[i]};
+			Loaded l = good(merged(real ? ramp : one), &o);
+			CU_ASSERT_EQUAL(count_ops(l.m, OP_PARAM), n_params[real][i]);
+			if (i == 0) {
+				symbol(&l, "ln2.bias", SYM_PARAM);
+				expect(&l, "untied: \"ln2.bias\" from tensor \"ln1.bias\", all zeros");
+			}
+			loaded_free(&l);
+		}
+	}
+}
+
+/* Statistics are buffers even where the exporter merged them with a shift. */
+static void test_merged_statistics(void)
+{
+	OnnxText *m = model_new();
+	Buf n = node_text("bn", "BatchNormalization", "x,w,bn.bias,bn.bias,w", "y");
+	model_input(m, "x", 1, "4,3,2,2");
+	model_floats(m, "w", "3", 1, one);
+	model_floats(m, "bn.bias", "3", 1, zero);
+	scoped(&n, "bn");
+	model_node(m, n);
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	symbol(&l, "bn.weight", SYM_PARAM);
+	symbol(&l, "bn.bias", SYM_PARAM);
+	symbol(&l, "bn.running_mean", SYM_BUFFER);
+	symbol(&l, "bn.running_var", SYM_BUFFER);
+	loaded_free(&l);
+}
+
+/* Embedding [5,2] and its transpose, which constant folding stored beside it. */
+static OnnxText *broken_tie(bool equal, bool dynamo)
+{
+	static const float table[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, turned[] = {1, 3, 5, 7, 9, 2, 4, 6, 8, 10};
+	const char *head = dynamo ? "val_7" : "onnx::MatMul_7";
+	char in[64];
+	OnnxText *m = model_new();
+	model_input(m, "ids", 7, "4,3");
+	model_floats(m, "wte.weight", "5,2", 10, table);
+	model_floats(m, head, "2,5", 10, equal ? turned : table);
+	if (dynamo)
+		model_info(m, head, "pkg.onnxscript.optimizer.folded_from", "['wte.weight']");
+	model_op(m, "/wte/Gather", "Gather", "wte.weight,ids", "e");
+	snprintf(in, sizeof(in), "e,%s", head);
+	model_op(m, "/lm_head/MatMul", "MatMul", in, "y");
+	model_output(m, "y");
+	return m;
+}
+
+static void test_broken_tie(void)
+{
+	for (int dynamo = 0; dynamo < 2; dynamo++) {
+		Loaded l = good(broken_tie(true, dynamo), NULL);
+		CU_ASSERT_EQUAL(count_ops(l.m, OP_PARAM), 1);
+		CU_ASSERT_EQUAL(count_ops(l.m, OP_TRANSPOSE), 1);
+		expect(&l, "is the transpose of \"wte.weight\"");
+		loaded_free(&l);
+	}
+	Loaded l = good(broken_tie(false, false), NULL);
+	const Symbol *head = symbol(&l, "lm_head.weight", SYM_PARAM);
+	HostTensor t;
+	Diag d = {.out = stderr};
+	CU_ASSERT_FATAL(head && source_load(l.m, head, l.m->arena, &t, &d));
+	CU_ASSERT_STRING_EQUAL(head->onnx, "onnx::MatMul_7");
+	CU_ASSERT_EQUAL(head->type.dim[0], 5);
+	CU_ASSERT_EQUAL(host_get_float(&t, 1), 6); /* [0,1] of the framework's [5,2] */
+	loaded_free(&l);
+}
+
+static void test_scope_of_path(void)
+{
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,3");
+	model_floats(m, "onnx::MatMul_3", "3,3", 11, ramp);
+	model_op(m, "/layer1/layer1.0/fc/MatMul", "MatMul", "x,onnx::MatMul_3", "y");
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	symbol(&l, "layer1.0.fc.weight", SYM_PARAM);
+	loaded_free(&l);
+}
+
+static void test_metadata_decides(void)
+{
+	const char *kind = "pkg.torch.export.graph_signature.InputSpec.kind";
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,20");
+	model_floats(m, "scale", "20", 11, ramp);
+	model_floats(m, "table", "20", 11, ramp);
+	model_floats(m, "fixed", "20", 11, ramp);
+	model_info(m, "scale", kind, "PARAMETER");
+	model_info(m, "table", kind, "BUFFER");
+	model_info(m, "fixed", kind, "CONSTANT_TENSOR");
+	model_op(m, "a", "Mul", "x,scale", "p");
+	model_op(m, "b", "Add", "p,table", "q");
+	model_op(m, "c", "Add", "q,fixed", "y");
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	symbol(&l, "scale", SYM_PARAM);
+	symbol(&l, "table", SYM_BUFFER);
+	symbol(&l, "fixed", SYM_DATA);
+	loaded_free(&l);
+}
+
+static void test_restored_and_lost(void)
+{
+	OnnxText *m = model_new();
+	Buf n = node_text("g", "Gemm", "x,fc.weight", "h");
+	model_input(m, "x", 1, "4,3");
+	model_floats(m, "fc.weight", "3,20", 11, ramp);
+	model_floats(m, "val_9", "1,20", 11, ramp);
+	model_info(m, "val_9", "pkg.onnxscript.optimizer.folded_from", "['wpe.weight', 'position_ids', 'val_3']");
+	scoped(&n, "fc");
+	node_metadata(&n, "pkg.onnxscript.rewriter.rule_name", "RemoveOptionalBiasFromGemm");
+	model_node(m, n);
+	model_op(m, "a", "Add", "h,val_9", "y");
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	const Symbol *bias = symbol(&l, "fc.bias", SYM_PARAM);
+	CU_ASSERT(bias && !bias->src.file && bias->src.fill == 0 && bias->type.dim[0] == 20);
+	symbol(&l, "val_9", SYM_DATA);
+	expect(&l, "parameter \"wpe.weight\" is lost");
+	CU_ASSERT_PTR_NULL(strstr(l.log, "position_ids\" is lost"));
+	loaded_free(&l);
+}
+
+static void test_causal_mask(void)
+{
+	float mask[64];
+	for (int i = 0; i < 64; i++)
+		mask[i] = i % 8 <= i / 8 ? 0 : -INFINITY;
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,2,8,8");
+	model_floats(m, "val_1", "1,1,8,8", 64, mask);
+	model_op(m, "a", "Add", "x,val_1", "y");
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_READ), 0);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_IOTA), 2);
+	Arena *a = arena_new();
+	EvalEnv *e = eval_new(l.m, a);
+	const Op *add = find_op(l.m, OP_ADD);
+	EvalTensor *t = eval_constant(e, op_in(add, 1), 64);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(t);
+	for (int i = 0; i < 64; i++)
+		CU_ASSERT(t->f[i] == (double)mask[i]);
+	arena_free(a);
+	loaded_free(&l);
+}
+
+/* ---- training modes ---- */
+
+static OnnxText *batch_norm(void)
+{
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,3,2,2");
+	model_floats(m, "bn.weight", "3", 11, ramp);
+	model_floats(m, "bn.bias", "3", 11, ramp);
+	model_floats(m, "bn.running_mean", "3", 11, ramp);
+	model_floats(m, "bn.running_var", "3", 11, ramp);
+	model_op(m, "/bn/BatchNormalization", "BatchNormalization",
+		"x,bn.weight,bn.bias,bn.running_mean,bn.running_var", "y");
+	model_output(m, "y");
+	return m;
+}
+
+/* The running variance after one step, from a batch variance of 0 and an old value of 1. */
+static double variance_factor(const Module *m)
+{
+	IR_FOR_OPS(m, SEC_FORWARD, op)
+		if (op->kind == OP_MUL && op_in(op, 0)->op->kind == OP_BATCH_NORM && op_in(op, 0)->index == 2)
+			return attr_find(op_in(op, 1)->op->attrs, "value")->floats[0];
+	return 0;
+}
+
+static void test_batch_norm(void)
+{
+	Loaded l = good(batch_norm(), NULL);
+	const Op *op = find_op(l.m, OP_BATCH_NORM);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(op);
+	CU_ASSERT_STRING_EQUAL(attr_get_str(op->attrs, "mean", ""), "bn.running_mean");
+	CU_ASSERT_STRING_EQUAL(attr_get_str(op->attrs, "var", ""), "bn.running_var");
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_WRITE), 2);
+	CU_ASSERT_DOUBLE_EQUAL(variance_factor(l.m), 16.0 / 15, 1e-6);
+	loaded_free(&l);
+	l = good(batch_norm(), &(FrontendOptions){.bn_biased = true});
+	CU_ASSERT_DOUBLE_EQUAL(variance_factor(l.m), 0.1, 1e-6);
+	loaded_free(&l);
+	l = good(batch_norm(), &(FrontendOptions){.bn = NORM_FROZEN});
+	CU_ASSERT_PTR_NULL(find_op(l.m, OP_BATCH_NORM));
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_WRITE), 0);
+	loaded_free(&l);
+}
+
+/* x [4,6] -> [24] -> dropout -> [4,6] -> swapped -> dropout -> y */
+static OnnxText *dropouts(bool lost)
+{
+	static const int64_t flat[] = {24}, rows[] = {4, 6};
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,6");
+	model_ints(m, "flat", 1, flat);
+	model_ints(m, "rows", 2, rows);
+	model_op(m, "r1", "Reshape", "x,flat", "a");
+	model_op(m, "d1", "Dropout", "a", "b");
+	model_op(m, "r2", "Reshape", "b,rows", "c");
+	model_op(m, "t", "Transpose", "c", "d");
+	model_op(m, "m", lost ? "CumSum" : "Tanh", lost ? "d,one" : "d", "e");
+	if (lost)
+		model_ints(m, "one", 1, (int64_t[]){1});
+	model_op(m, "d2", "Dropout", "e", "y");
+	model_output(m, "y");
+	return m;
+}
+
+static void test_dropout(void)
+{
+	FrontendOptions on = {.dropout = DROPOUT_ON};
+	Loaded l = good(dropouts(false), &on);
+	const Op *first = find_op(l.m, OP_DROPOUT), *second = NULL;
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_DROPOUT), 2);
+	IR_FOR_OPS(l.m, SEC_FORWARD, op)
+		second = op->kind == OP_DROPOUT ? op : second;
+	CU_ASSERT_EQUAL(attr_get_int(first->attrs, "axis", -1), 0);
+	CU_ASSERT_EQUAL(attr_get_int(second->attrs, "axis", -1), 1);
+	CU_ASSERT_NOT_EQUAL(attr_get_int(first->attrs, "id", -1), attr_get_int(second->attrs, "id", -1));
+	loaded_free(&l);
+	l = good(dropouts(false), NULL); /* no node says training_mode */
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_DROPOUT), 0);
+	loaded_free(&l);
+	l = load_model(dropouts(true), &on);
+	expect(&l, "refused: 1 x Dropout (opset 18), first at node \"d2\": the sample axis is lost before it");
+	loaded_free(&l);
+}
+
+void suite_frontend(void);
+void suite_frontend(void)
+{
+	CU_TestInfo tests[] = {
+		{"a linear layer", test_linear},
+		{"dims bound by flags", test_dims},
+		{"flags that name nothing", test_flags_that_name_nothing},
+		{"the sample axis of inputs", test_sample_axis},
+		{"shape arithmetic", test_shape_arithmetic},
+		{"limits of slices", test_slice_limits},
+		{"a constant condition", test_constant_condition},
+		{"functions inlined", test_functions},
+		{"a function that calls itself", test_recursive_function},
+		{"merged parameters untied", test_untie},
+		{"statistics merged with a shift", test_merged_statistics},
+		{"ties broken by a transpose", test_broken_tie},
+		{"scopes of TorchScript names", test_scope_of_path},
+		{"metadata decides", test_metadata_decides},
+		{"restored and lost parameters", test_restored_and_lost},
+		{"stored causal masks", test_causal_mask},
+		{"batch norm", test_batch_norm},
+		{"dropout", test_dropout},
+		CU_TEST_INFO_NULL,
+	};
+	CU_SuiteInfo suites[] = {{"frontend", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
+	CU_register_suites(suites);
+}
