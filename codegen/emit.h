@@ -22,6 +22,8 @@ typedef struct Emit {
 	Map *shared;     /* definition of a static object -> its name */
 	Map *kernels;    /* text of a fused kernel -> its name */
 	Map *functions;  /* names of functions taken */
+	Map *paths;      /* file as the module names it -> absolute path */
+	PtrMap *units;   /* scope -> its unit, or the scope itself: it has none */
 	const Op *op;    /* at work */
 	const char *pending; /* comment for the next line */
 	int n_lines;     /* in body */

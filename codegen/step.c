@@ -42,19 +42,31 @@ static const char *op_comment(Emit *e, const Op *op)
 
 /* ---- functions ---- */
 
-/* The unit whose name is the op's scope or a part of it at dots: "h.0" for "transformer.h.0.attn". */
-static const Unit *unit_of(const Emit *e, const Op *op)
+/* The unit whose name is the scope or a part of it at dots: "h.0" for "transformer.h.0.attn". */
+static const Unit *find_unit(const Module *m, const char *scope)
 {
-	if (op->unit)
-		return op->unit;
-	const char *scope = op->loc->scope;
-	for (int u = 0; *scope && u < e->m->n_units; u++) {
-		const char *name = e->m->units[u]->name, *at = strstr(scope, name);
+	for (int u = 0; *scope && u < m->n_units; u++) {
+		const char *name = m->units[u]->name, *at = strstr(scope, name);
 		size_t n = strlen(name);
 		if (at && (at == scope || at[-1] == '.') && (!at[n] || at[n] == '.'))
-			return e->m->units[u];
+			return m->units[u];
 	}
 	return NULL;
+}
+
+/* Scopes are interned: one search for each. */
+static const Unit *unit_of(const Emit *e, const Op *op)
+{
+	const char *scope = op->loc->scope;
+	if (op->unit)
+		return op->unit;
+	void *known = ptrmap_get(e->units, scope);
+	if (!known) {
+		const Unit *unit = find_unit(e->m, scope);
+		known = unit ? (void *)unit : (void *)scope;
+		ptrmap_put(e->units, scope, known);
+	}
+	return known == scope ? NULL : known;
 }
 
 static const char *function_name(Emit *e, SectionKind s, const Unit *unit)
@@ -173,7 +185,8 @@ bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Di
 {
 	Arena *a = arena_new();
 	Emit e = {.m = m, .o = o, .d = d, .a = a, .prims = map_new(a), .shared = map_new(a),
-		.kernels = map_new(a), .functions = map_new(a)};
+		.kernels = map_new(a), .functions = map_new(a),
+		.paths = map_new(a), .units = ptrmap_new(a)};
 	int before = d->errors;
 	if (m->level != LEVEL_PLAN)
 		ice("codegen wants a module at PLAN");

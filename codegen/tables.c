@@ -25,10 +25,14 @@ static const char *c_string(Emit *e, const char *s)
 
 static const char *absolute(Emit *e, const char *path)
 {
+	const char *known = map_get(e->paths, path);
+	if (known)
+		return known;
 	char *real = realpath(path, NULL);
-	const char *copy = arena_strdup(e->a, real ? real : path);
+	known = arena_strdup(e->a, real ? real : path);
 	free(real);
-	return copy;
+	map_put(e->paths, path, (void *)known);
+	return known;
 }
 
 static bool put_file(Emit *e, Buf *out, const char *path)
