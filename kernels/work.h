@@ -6,6 +6,7 @@
 #ifndef SHARDC_KERNELS_WORK_H
 #define SHARDC_KERNELS_WORK_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* An operand or result; dim NULL = absent.  bytes: of one element. */
@@ -55,33 +56,69 @@ static inline int64_t kwork_bn(const KWorkArgs *a)
 	return a->layout == 1 ? (int64_t)K_BN_CHUNKS * x->dim[x->rank - 1] * 2 * 8 : 0;
 }
 
-/* Primitives: what the fastest implementations use; under a smaller cap others serve. */
+/* Primitives: what the fastest implementations use; under a smaller cap, or with very many threads, others
+ * serve that need less. */
 static inline int64_t kwork_capped(const KWorkArgs *a, int64_t bytes)
 {
 	return a->cap > 0 && bytes > a->cap ? a->cap : bytes;
 }
 
-/* Both operands as panels of the blocked product (kernels/cpu/gemm.h). */
-enum { K_GEMM_WORK = 8 << 20 };
-static inline int64_t kwork_matmul(const KWorkArgs *a) { return kwork_capped(a, K_GEMM_WORK); }
+/* Copies of both operands, at most. */
+enum { K_GEMM_WORK = 8 << 20, K_GEMM_MIN = 1 << 16 };
+static inline int64_t kwork_matmul(const KWorkArgs *a)
+{
+	const KShape *x = &a->in[0], *y = &a->in[1];
+	int64_t bytes = (kwork_numel(x, 0, x->rank) + kwork_numel(y, 0, y->rank)) * x->bytes + K_GEMM_MIN;
+	return kwork_capped(a, kwork_up(bytes < K_GEMM_WORK ? bytes : K_GEMM_WORK, 64));
+}
 
-/* The weights in a kernel's own layout, padded to blocks of 64 x 16, and the library's scratch. */
-enum { K_CONV_SCRATCH = 16 << 20 };
-static inline int64_t kwork_conv_w(const KShape *w, int64_t group)
+/* Weights (o, i, kernel...) in any packed layout: blocks of up to 64 x 32. */
+static inline int64_t kwork_packed(const KShape *w, int64_t group)
 {
-	int64_t o = kwork_up(w->dim[0] / group, 64), i = kwork_up(w->dim[1], 16);
-	int64_t g = group;
-	if (w->dim[1] == 1 && w->dim[0] == group)
-		o = 1, i = 1, g = kwork_up(group, 64);
-	return g * o * i * kwork_numel(w, 2, w->rank) * w->bytes;
+	int64_t o = kwork_up(w->dim[0] / group, 64), i = kwork_up(w->dim[1], 32);
+	if (w->dim[1] == 1 && w->dim[0] == group) /* depthwise: blocks of channels */
+		return kwork_up(group, 64) * kwork_numel(w, 2, w->rank) * w->bytes;
+	return group * o * i * kwork_numel(w, 2, w->rank) * w->bytes;
 }
-static inline int64_t kwork_conv(const KWorkArgs *a)
+
+/* Positions of y met by a 1x1 kernel, gathered with their input channels; 0 for larger kernels. */
+static inline int64_t kwork_gathered(const KShape *w, const KShape *y, int64_t group)
 {
-	return kwork_capped(a, kwork_conv_w(&a->in[1], a->group ? a->group : 1) + K_CONV_SCRATCH);
+	if (group != 1 || w->dim[0] < 1 || kwork_numel(w, 2, w->rank) != 1)
+		return 0;
+	return kwork_numel(y, 0, y->rank) / w->dim[0] * w->dim[1] * w->bytes + K_GEMM_WORK / 4;
 }
+
+enum { K_CONV_SCRATCH = 1 << 20 };
+static inline int64_t kwork_conv_of(const KWorkArgs *a, const KShape *w, const KShape *y)
+{
+	int64_t group = a->group ? a->group : 1;
+	return kwork_capped(a, kwork_up(kwork_packed(w, group) + kwork_gathered(w, y, group) + K_CONV_SCRATCH, 64));
+}
+static inline int64_t kwork_conv(const KWorkArgs *a) { return kwork_conv_of(a, &a->in[1], &a->out[0]); }
+static inline int64_t kwork_conv_grad_x(const KWorkArgs *a) { return kwork_conv_of(a, &a->in[1], &a->in[0]); }
+
+/* Weight gradients by taps (kernels/cpu/conv_grad_w.c) pack x and dy by chunks of about so many positions. */
+enum { K_TAPS_CHUNK = 512 };
 static inline int64_t kwork_conv_grad_w(const KWorkArgs *a)
 {
-	return kwork_capped(a, kwork_conv_w(&a->out[0], a->group ? a->group : 1) + K_CONV_SCRATCH);
+	const KShape *x = &a->in[0], *dy = &a->in[1], *dw = &a->out[0];
+	int64_t group = a->group ? a->group : 1, bytes = kwork_packed(dw, group) + K_CONV_SCRATCH;
+	int64_t gathered = kwork_gathered(dw, dy, group);
+	if (gathered || group != 1 || x->rank > 4 || a->layout != 1)
+		return kwork_capped(a, kwork_up(bytes + gathered, 64));
+	bool two = x->rank == 4;
+	int64_t h = two ? x->dim[1] : 1, w = x->dim[x->rank - 2];
+	int64_t oh = two ? dy->dim[1] : 1, ow = dy->dim[x->rank - 2];
+	int64_t kh = two ? dw->dim[2] : 1, kw = dw->dim[dw->rank - 1], c = kwork_up(x->dim[x->rank - 1], 32);
+	int64_t o = kwork_up(dy->dim[x->rank - 1], 12), rows = ow > 0 ? (K_TAPS_CHUNK + ow - 1) / ow : 1, images = 1;
+	if (rows >= oh && oh > 0) {
+		images = (rows + oh - 1) / oh;
+		rows = oh;
+	}
+	int64_t x_rows = oh > 0 ? rows * ((h + oh - 1) / oh) + 2 * kh : 1; /* generous, short of large dilation */
+	bytes += images * (x_rows * (w + 2 * kw) * c + rows * ow * o) * x->bytes;
+	return kwork_capped(a, kwork_up(bytes, 64));
 }
 
 #endif

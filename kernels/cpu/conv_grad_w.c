@@ -1,15 +1,16 @@
 /* kernels/cpu/conv_grad_w.c: weight gradients of channels-last convolutions of one or two spatial dims.
  *
  * dw[o][c][kh][kw] = sum over positions of dy[position][o] x[position * stride + tap][c]: for each tap a
- * product whose k axis is the positions.  Chunks of positions are packed once, dy as [o tile][position][MR], x as
- * [c tile][row][column][NV vectors] with its padding in place, so that all taps read the same copy at other
- * offsets and no tap knows an edge.  A tile of dw stays in registers over a chunk and is summed chunk by
+ * product whose k axis is the positions.  Chunks of positions are packed once, dy as [o tile][position][MR],
+ * x as [c tile][row][column][NV vectors] with its padding in place, so that all taps read the same copy at
+ * other offsets and no tap knows an edge.  A tile of dw stays in registers over a chunk and is summed chunk by
  * chunk, in order, by one thread: the number of threads changes no bit.
  * Refuses (NULL): groups, three dims, channels-first, few channels; oneDNN serves those. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/prim.h"
+#include "kernels/work.h"
 
-enum { CT = NV * VW, OT = MR, CHUNK = 512 }; /* channels and outputs of a tile; positions of a chunk, about */
+enum { CT = NV * VW, OT = MR, CHUNK = K_TAPS_CHUNK }; /* channels and outputs of a tile */
 
 typedef struct Taps {
 	int64_t n, c, o, h, w, oh, ow, kh, kw, sh, sw, dh, dw, ph, pw;
@@ -79,7 +80,8 @@ static void pack_dy(const Taps *t, float *to, int64_t tile, const float *from)
 }
 
 /* acc (rows, CT) = or += sum over a chunk's positions.  rows is a constant once inlined. */
-INLINE void sum_rows(int rows, float *acc, const float *dy, const float *x, const Taps *t, const Chunk *k, bool add)
+INLINE void sum_rows(int rows, float *acc, const float *dy, const float *x, const Taps *t, const Chunk *k,
+	bool add)
 {
 	Vec s[OT][NV];
 	int64_t xc = t->sw * CT, xr = t->sh * t->wp * CT, xi = k->x_rows * t->wp * CT;
@@ -112,8 +114,8 @@ INLINE void sum_rows(int rows, float *acc, const float *dy, const float *x, cons
 }
 
 /* The last outputs, where they are few, in a smaller tile. */
-static void sum_tile(float *acc, const float *dy, const float *x, const Taps *t, const Chunk *k, int64_t outputs,
-	bool add)
+static void sum_tile(float *acc, const float *dy, const float *x, const Taps *t, const Chunk *k,
+	int64_t outputs, bool add)
 {
 	if (outputs <= OT / 3)
 		sum_rows(OT / 3, acc, dy, x, t, k, add);

@@ -5,7 +5,7 @@
 #include "kernels/cpu/common.h"
 #include "kernels/cpu/ew.h"
 
-enum { PIECE = 2048, CHUNKS = 256 };
+enum { PIECE = 1024, CHUNKS = 256 };
 
 static float exp_sum(const float *x, int64_t n, float shift)
 {

@@ -3,7 +3,7 @@
 #include "kernels/cpu/common.h"
 #include "kernels/cpu/ew.h"
 
-enum { PIECE = 4096, LANES = 64 };
+enum { PIECE = 1024, LANES = 64 };
 
 #define TEMPLATE "kernels/cpu/softmax.h"
 #include "kernels/cpu/each_float.h"

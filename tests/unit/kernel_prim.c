@@ -14,7 +14,7 @@ typedef struct Product {
 static KMatmulDesc product_desc(const Product *p, KDType t)
 {
 	KMatmulDesc d = {.dtype = t, .m = p->m, .n = p->n, .k = p->k, .ta = p->ta, .tb = p->tb, .bias = p->bias,
-		.n_batch = p->n_batch, .work_bytes = K_GEMM_WORK};
+		.n_batch = p->n_batch, .work_bytes = K_GEMM_MIN};
 	int64_t a = p->m * p->k, b = p->k * p->n;
 	for (int i = p->n_batch - 1; i >= 0; i--) {
 		d.batch[i] = p->batch[i];
@@ -116,19 +116,36 @@ static KConvDesc conv_desc(const Conv *c, int layout, bool bias)
 {
 	KConvDesc d = {.dtype = K_F32, .rank = c->rank, .n = c->n, .c = c->c, .o = c->o, .group = c->group,
 		.layout = layout, .bias = bias};
-	int64_t w[5] = {c->o, c->c / c->group};
 	for (int i = 0; i < c->rank; i++) {
 		d.in[i] = c->in[i];
-		w[2 + i] = d.kernel[i] = c->kernel[i];
+		d.kernel[i] = c->kernel[i];
 		d.stride[i] = c->stride[i];
 		d.dilation[i] = c->dilation[i];
 		d.pad[i] = c->pad[i];
 		d.pad_end[i] = c->end[i];
 		d.out[i] = (c->in[i] + c->pad[i] + c->end[i] - c->dilation[i] * (c->kernel[i] - 1) - 1) / c->stride[i] + 1;
 	}
-	KShape ws = {2 + c->rank, w, 4};
-	d.work_bytes = kwork_conv(&(KWorkArgs){.in = {ws, ws}, .group = c->group});
 	return d;
+}
+
+/* What the plan would give: 0 forward, 1 gradient of x, 2 of w. */
+static int64_t conv_work(const KConvDesc *d, int which)
+{
+	int64_t w[5] = {d->o, d->c / d->group}, x[5] = {d->n}, y[5] = {d->n};
+	int at = d->layout ? 1 : 2;
+	x[d->layout ? d->rank + 1 : 1] = d->c;
+	y[d->layout ? d->rank + 1 : 1] = d->o;
+	for (int i = 0; i < d->rank; i++) {
+		w[2 + i] = d->kernel[i];
+		x[at + i] = d->in[i];
+		y[at + i] = d->out[i];
+	}
+	KShape ws = {2 + d->rank, w, 4}, xs = {2 + d->rank, x, 4}, ys = {2 + d->rank, y, 4};
+	KWorkArgs a = {.group = d->group, .layout = d->layout};
+	a.in[0] = which == 1 ? ys : xs;
+	a.in[1] = which == 2 ? ys : ws;
+	a.out[0] = which == 0 ? ys : which == 1 ? xs : ws;
+	return which == 0 ? kwork_conv(&a) : which == 1 ? kwork_conv_grad_x(&a) : kwork_conv_grad_w(&a);
 }
 
 static int64_t image_at(const KConvDesc *d, int64_t n, int64_t channel, int64_t c, int64_t at, const int64_t *spatial)
@@ -192,7 +209,7 @@ static void check_conv(int c, int layout, bool starve, int which)
 	float *got = case_alloc(n * 4);
 	double *want = case_doubles(n);
 	void *work;
-	d.work_bytes = starve ? 0 : d.work_bytes;
+	d.work_bytes = starve ? 0 : conv_work(&d, which);
 	work = case_alloc(d.work_bytes);
 	if (d.bias) {
 		bias = case_floats(channels, -1, 1);
@@ -239,6 +256,7 @@ void case_pack(void)
 	for (int c = 0; c < 3; c++)
 		for (int use = 0; use < 2; use++) {
 			KConvDesc d = conv_desc(&shapes[c], 1, false);
+			d.work_bytes = conv_work(&d, use);
 			int64_t og = d.o / d.group, ig = d.c / d.group;
 			const KLayout *l = klayout_choose((KConvUse)use, d.group, og, ig, __builtin_cpu_supports("avx512f") ? 64 : 32);
 			int64_t nx = d.n * d.c * case_numel(2, d.in), ny = d.n * d.o * case_numel(2, d.out);
