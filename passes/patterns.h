@@ -31,6 +31,10 @@ bool pattern_is_closed(Rewriter *r, Op *root, const char *what, Op *const *inner
  * and buffers that nothing writes. */
 PrepareFn patterns_see_data;
 
+/* patterns_tables.c: a table whose last axis holds everything twice, as halves or as neighbouring pairs, with
+ * half of it left; NULL when that is not known. */
+Value *pattern_angles_once(Rewriter *r, Value *table, bool pairs);
+
 /* Rules for what text cannot say. */
 RuleFn pattern_attention, pattern_attention_groups, pattern_attention_mask, pattern_rope, pattern_rope_part;
 

@@ -151,6 +151,11 @@ bool pipeline_run(Module *m, const PassOptions *o, const PipelineView *v, const 
 	if (!names)
 		for (int i = 0; i < pass_count; i++)
 			vec_push(show.scratch, &todo, &pass_info[i]);
+	for (int i = 0; i < stop.n; i++)
+		if (!contains(&todo, stop.at[i])) {
+			diag_error(d, "--stop-after", "pass %s is not among those that are run", stop.at[i]->name);
+			ok = false;
+		}
 	if (v->dump_dir && mkdir(v->dump_dir, 0777) && errno != EEXIST) {
 		diag_error(d, v->dump_dir, "cannot make the folder: %s", strerror(errno));
 		ok = false;
