@@ -3,8 +3,8 @@
  * dw[o][c][kh][kw] = sum over positions of dy[position][o] x[position * stride + tap][c]: for each tap a
  * product whose k axis is the positions.  Chunks of positions are packed once, dy as [o tile][position][MR],
  * x as [c tile][row][column][NV vectors] with its padding in place, so that all taps read the same copy at
- * other offsets and no tap knows an edge.  A tile of dw stays in registers over a chunk and is summed chunk by
- * chunk, in order, by one thread: the number of threads changes no bit.
+ * other offsets and no tap knows an edge.  A tile of dw stays in registers over a chunk and is summed chunk
+ * by chunk, in order, by one thread: the number of threads changes no bit.
  * Refuses (NULL): groups, three dims, channels-first, few channels; oneDNN serves those. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/prim.h"
