@@ -242,8 +242,8 @@ static Value *loss_input(Loss *l, const char *name, Type t)
 	if (!m->batch)
 		m->batch = t.dim[0];
 	if (t.dim[0] % m->batch || (t.dim[0] != m->batch && t.rank == IR_MAX_RANK)) {
-		diag_error(l->d, "--loss", "the first dimension of %s is no multiple of the batch %lld",
-			type_str(m->arena, &t), (long long)m->batch);
+		diag_error(l->d, "--loss", "input \"%s\" %s cannot be fed by sample: the first dimension of the "
+			"output is no multiple of the batch %lld", name, type_str(m->arena, &t), (long long)m->batch);
 		return NULL;
 	}
 	if (t.dim[0] != m->batch) {

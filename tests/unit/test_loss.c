@@ -230,6 +230,27 @@ static void test_running_statistics(void)
 	ir_module_free(m);
 }
 
+/* Without training there is only eval: the forward as it is evaluated, outputs and all. */
+static void test_inference(void)
+{
+	Diag d = {.out = stderr};
+	PassOptions o = {.infer = true, .grad_norm = true};
+	Module *m = ir_parse("test", LINEAR, &d);
+	CU_ASSERT_FATAL(m && pass_loss(m, &o, &d) && pass_autodiff(m, &o, &d) && pass_optimizer(m, &o, &d));
+	m->level = LEVEL_TRAIN;
+	CU_ASSERT(ir_verify(m, "optimizer", &d));
+	CU_ASSERT(!m->first[SEC_FORWARD] && !m->first[SEC_BACKWARD] && !m->first[SEC_UPDATE]);
+	CU_ASSERT_PTR_NULL(find(m, SEC_EVAL, OP_DROPOUT));
+	const Op *output = find(m, SEC_EVAL, OP_OUTPUT);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(output);
+	Arena *a = arena_new();
+	EvalTensor *y = eval_value(evaluate(m, a, SEC_EVAL, W), op_in(output, 0));
+	for (int i = 0; i < N; i++)
+		CU_ASSERT_EQUAL(y->f[i], X[i] * W[i % CLASSES]);
+	arena_free(a);
+	ir_module_free(m);
+}
+
 void suite_loss(void)
 {
 	CU_pSuite s = CU_add_suite("losses", NULL, NULL);
@@ -238,4 +259,5 @@ void suite_loss(void)
 	CU_ADD_TEST(s, test_norm_by_rank);
 	CU_ADD_TEST(s, test_no_valid_label);
 	CU_ADD_TEST(s, test_running_statistics);
+	CU_ADD_TEST(s, test_inference);
 }
