@@ -145,7 +145,8 @@ static void put_bytes(Buf *b, int field, Span s)
 {
 	put_varint(b, (uint64_t)field << 3 | 2);
 	put_varint(b, s.n);
-	buf_put(b, (const char *)s.at, s.n);
+	if (s.n)
+		buf_put(b, (const char *)s.at, s.n);
 }
 
 static bool wanted_metadata(Span entry)

@@ -147,14 +147,27 @@ bool import_gelu(Node *n)
 	return true;
 }
 
+/* x * sigmoid(alpha * x) */
+static Value *swish(Builder *b, Value *x, double alpha)
+{
+	if (alpha == 1) /* exact: the default */
+		return ir_emit1(b, OP_SILU, x);
+	return emit_mul(b, x, ir_emit1(b, OP_SIGMOID, emit_scale(b, x, alpha)));
+}
+
 bool import_swish(Node *n)
 {
-	double alpha = node_float(n, "alpha", 1);
 	if (!node_want(n, 1, 1))
 		return false;
-	Value *x = n->in[0];
-	n->out[0] = alpha == 1 ? ir_emit1(n->b, OP_SILU, x) /* exact: the default */
-		: emit_mul(n->b, x, ir_emit1(n->b, OP_SIGMOID, emit_scale(n->b, x, alpha)));
+	n->out[0] = swish(n->b, n->in[0], node_float(n, "alpha", 1));
+	return true;
+}
+
+bool import_swiglu(Node *n)
+{
+	if (!node_want(n, 2, 2))
+		return false;
+	n->out[0] = emit_mul(n->b, swish(n->b, n->in[0], node_float(n, "alpha", 1)), n->in[1]);
 	return true;
 }
 

@@ -324,3 +324,79 @@ bool import_lp_pool(Node *n)
 	n->out[0] = ir_emit2(n->b, OP_POW, window_sum(n->b, powers, &w), emit_float(n->b, x, 1.0 / (double)p));
 	return true;
 }
+
+/* ---- scattering windows ---- */
+
+/* Columns [N, C*K, L] summed into an image: a transposed convolution whose kernel k is one at element k. */
+bool import_col2im(Node *n)
+{
+	const int64_t *image, *block;
+	int n_image, n_block;
+	Window w = {0};
+	if (!node_want(n, 3, 3) || !node_known_ints(n, 1, "image_shape", &image, &n_image)
+			|| !node_known_ints(n, 2, "block_shape", &block, &n_block))
+		return false;
+	const Type *x = &n->in[0]->type;
+	w.n = n_image;
+	if (x->rank != 3 || n_image < 1 || n_image > SPATIAL_MAX || n_block != n_image)
+		return node_error(n, "wants columns of rank 3 and 1 to %d spatial dimensions", SPATIAL_MAX);
+	if (!ints_or(n, "strides", w.n, 1, 1, w.strides) || !ints_or(n, "dilations", w.n, 1, 1, w.dilations)
+			|| !ints_or(n, "pads", 2 * w.n, 0, 0, w.pads))
+		return false;
+	int64_t k = onnx_dims_numel(n_block, block), windows = 1;
+	if (k < 1 || k > LITERAL_MAX || x->dim[1] % k)
+		return node_error(n, "%" PRId64 " channels do not divide into blocks", x->dim[1]);
+	int64_t columns[IR_MAX_RANK] = {x->dim[0], x->dim[1]}, shape[IR_MAX_RANK] = {x->dim[0], x->dim[1] / k};
+	int64_t kernel[IR_MAX_RANK] = {x->dim[1], 1}, eye[3] = {x->dim[1] / k, k, k};
+	for (int i = 0; i < w.n; i++) {
+		int64_t room = image[i] + w.pads[i] + w.pads[w.n + i] - (block[i] - 1) * w.dilations[i] - 1;
+		shape[2 + i] = image[i];
+		kernel[2 + i] = block[i];
+		columns[2 + i] = room < 0 ? 0 : room / w.strides[i] + 1;
+		windows *= columns[2 + i];
+	}
+	if (windows != x->dim[2])
+		return node_error(n, "%" PRId64 " columns, the windows are %" PRId64, x->dim[2], windows);
+	Type t = type_tensor(DT_I64, 3, eye);
+	Value *hit = ir_emit2(n->b, OP_EQ, emit_iota(n->b, DT_I64, 3, eye, 1, 0, 1),
+		emit_iota(n->b, DT_I64, 3, (int64_t[]){1, 1, k}, 2, 0, 1));
+	Value *f = ir_reshape(n->b, ir_cast(n->b, ir_broadcast(n->b, hit, &t), x->dtype), 2 + w.n, kernel);
+	Attr *a = window_attrs(n->b->m, &w, attr_int(n->b->m, NULL, "group", eye[0]));
+	a = attr_ints(n->b->m, a, "shape", 2 + w.n, shape);
+	Value *dy = ir_reshape(n->b, n->in[0], 2 + w.n, columns);
+	n->out[0] = ir_emit(n->b, OP_CONV_GRAD_X, 2, (Value *[]){dy, f}, a);
+	return true;
+}
+
+/* Elements put back where MaxPool took them; its indices count through the tensor that the window implies. */
+bool import_max_unpool(Node *n)
+{
+	Window w;
+	const int64_t *want = NULL;
+	int count = -1;
+	int64_t shape[IR_MAX_RANK], before[IR_MAX_RANK] = {0}, after[IR_MAX_RANK] = {0};
+	if (!node_want(n, 2, 3) || (node_in(n, 2) && !node_known_ints(n, 2, "output_shape", &want, &count))
+			|| !window_read(n, &n->in[0]->type, NULL, &w))
+		return false;
+	const Type *x = &n->in[0]->type;
+	for (int i = 0; i < x->rank; i++) {
+		int s = i - 2;
+		shape[i] = s < 0 ? x->dim[i]
+			: (x->dim[i] - 1) * w.strides[s] - w.pads[s] - w.pads[w.n + s] + w.kernel[s];
+		after[i] = count == x->rank ? want[i] - shape[i] : 0;
+		if (shape[i] < 0 || shape[i] > INT32_MAX || after[i] < 0 || after[i] > INT32_MAX)
+			return node_error(n, "dimension %d of its result does not fit", i);
+	}
+	int64_t numel = onnx_dims_numel(x->rank, shape), given = type_numel(x);
+	if (numel < 0)
+		return node_error(n, "its result overflows");
+	Value *ids = ir_reshape(n->b, n->in[1], 1, &given), *flat = ir_reshape(n->b, n->in[0], 1, &given);
+	Value *zeros = ir_const_full(n->b, type_tensor(x->dtype, 1, &numel), 0);
+	Attr *a = attr_str(n->b->m, attr_int(n->b->m, NULL, "axis", 0), "reduce", "none");
+	Value *y = ir_emit(n->b, OP_SCATTER_ELEMENTS, 3, (Value *[]){zeros, ids, flat}, a);
+	y = y->op ? ir_reshape(n->b, y, x->rank, shape) : y;
+	a = attr_ints(n->b->m, attr_ints(n->b->m, NULL, "before", x->rank, before), "after", x->rank, after);
+	a = attr_float(n->b->m, attr_str(n->b->m, a, "mode", "constant"), "value", 0);
+	n->out[0] = count == x->rank ? ir_emit(n->b, OP_PAD, 1, &y, a) : y;
+	return true;
+}
