@@ -116,12 +116,10 @@ void lower_gather(Emit *e, const Op *op)
 
 void lower_gather_grad(Emit *e, const Op *op)
 {
-	const Value *ids = op_in(op, 1), *base = op_in(op, 2), *y = op->out[0];
-	Cut c = emit_cut(&y->type, attr_get_int(op->attrs, "axis", 0));
-	if (base && strcmp(emit_value(e, base), emit_value(e, y)))
-		emit_line(e, "k_copy(%s, %s, " I64 ");", emit_value(e, y), emit_value(e, base), type_bytes(&y->type));
-	emit_kernel(e, op, "o0 i0 i1", I64 ", " I64 ", " I64 ", " I64 ", %s, %d", c.outer, c.n, c.inner,
-		type_numel(&ids->type), base ? "true" : "false", elem_bytes(ids));
+	const Value *ids = op_in(op, 1);
+	Cut c = emit_cut(&op->out[0]->type, attr_get_int(op->attrs, "axis", 0));
+	emit_kernel(e, op, "o0 i0 i1", I64 ", " I64 ", " I64 ", " I64 ", false, %d", c.outer, c.n, c.inner,
+		type_numel(&ids->type), elem_bytes(ids));
 }
 
 void lower_gather_elements(Emit *e, const Op *op)

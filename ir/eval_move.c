@@ -196,8 +196,6 @@ RULE(gather_grad)
 	EvalTensor *dx = out[0];
 	Axis x = axis_of(op, &dx->type);
 	int64_t n = type_numel(&in[1]->type);
-	for (int64_t i = 0; op->n_in > 2 && i < type_numel(&dx->type); i++)
-		eval_put(dx, i, eval_get(in[2], i));
 	for (int64_t o = 0; o < x.outer; o++)
 		for (int64_t k = 0; k < n; k++) {
 			int64_t id = in[1]->i[k];

@@ -193,8 +193,7 @@ RULE(gather_grad)
 	int axis;
 	return shape_from_attr(err, op, shape_in(op, 0)->dtype, out) && shape_want_index(err, op, 1)
 		&& shape_want_number(err, op, 0) && shape_axis(err, op, out, &axis)
-		&& gathered(out, shape_in(op, 1), axis, &dy, err) && shape_want(m, err, op, 0, &dy)
-		&& shape_want(m, err, op, 2, out);
+		&& gathered(out, shape_in(op, 1), axis, &dy, err) && shape_want(m, err, op, 0, &dy);
 }
 
 /* ids has x's rank and is no longer than x but along axis. */

@@ -20,8 +20,7 @@ int inplace_operand(const Op *op, int result, int from)
 	unsigned flags = op_info[op->kind].flags;
 	if (flags & EW || op->kind == OP_FUSED)
 		return from < op->n_in ? from : -1;
-	int only = flags & INPLACE ? 0 : op->kind == OP_CROSS_ENTROPY_GRAD ? 1
-		: op->kind == OP_GATHER_GRAD ? 2 : -1;
+	int only = flags & INPLACE ? 0 : op->kind == OP_CROSS_ENTROPY_GRAD ? 1 : -1;
 	return result == 0 && from <= only ? only : -1;
 }
 

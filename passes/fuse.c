@@ -378,34 +378,6 @@ static void fuse_section(Fuse *f, SectionKind s)
 			emit_group(f, f->of_op[i]);
 }
 
-/* ---- sums into a tensor ---- */
-
-/* add(x, gather_grad(dy, ids)) -> gather_grad(dy, ids, x): only the rows that occur are touched, which for a
- * tied embedding and output head is all but nothing of the largest gradient. */
-static bool sum_rows_into(Fuse *f, Op *add, int operand)
-{
-	Value *rows = op_in(add, operand), *base = op_in(add, 1 - operand);
-	Op *gather = rows->op;
-	if (gather->kind != OP_GATHER_GRAD || gather->n_in != 2 || rows->n_uses != 1
-			|| gather->section != add->section || !type_equal(&base->type, &add->out[0]->type))
-		return false;
-	Builder b = {.m = f->m, .section = add->section, .before = add, .loc = gather->loc, .name = rows->name};
-	Value *in[] = {op_in(gather, 0), op_in(gather, 1), base};
-	Value *sum = ir_emit(&b, OP_GATHER_GRAD, 3, in, gather->attrs);
-	ir_replace_uses(add->out[0], sum);
-	sum->name = add->out[0]->name; /* it takes its place */
-	ir_remove(f->m, add);
-	ir_remove(f->m, gather);
-	return true;
-}
-
-static void sum_into(Fuse *f)
-{
-	IR_FOR_OPS_SAFE(f->m, SEC_BACKWARD, op)
-		if (op->kind == OP_ADD && !sum_rows_into(f, op, 0))
-			sum_rows_into(f, op, 1);
-}
-
 /* ---- recomputation in backward ---- */
 
 typedef struct Recompute {
@@ -514,7 +486,6 @@ static void recompute_in_backward(Fuse *f)
 bool pass_fuse(Module *m, const PassOptions *o, Diag *d)
 {
 	Fuse f = {.m = m, .d = d, .a = arena_new()};
-	sum_into(&f);
 	ir_number(m);
 	recompute_in_backward(&f);
 	ir_number(m);
