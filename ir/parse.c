@@ -76,10 +76,16 @@ static int small_ints(Parser *p, int64_t *out)
 
 /* ---- types ---- */
 
+static const char *unit_name(Parser *p)
+{
+	bool quoted = p->lex.tok.kind == TOK_STRING;
+	return quoted ? lex_take(&p->lex, TOK_STRING, "a unit") : lex_name(&p->lex, "a unit name");
+}
+
 static Unit *unit_ref(Parser *p)
 {
 	lex_expect(&p->lex, '@');
-	const char *text = p->lex.tok.kind == TOK_STRING ? lex_take(&p->lex, TOK_STRING, "a unit") : lex_name(&p->lex, "a unit name");
+	const char *text = unit_name(p);
 	Unit *u = p->lex.failed ? NULL : ir_find_unit(p->m, text);
 	if (!u)
 		lex_fail(&p->lex, "unknown unit \"%s\"", text);
@@ -238,7 +244,9 @@ static void results(Parser *p, OpText *t)
 /* The first operand stands on the op's line: what follows on the next is that one's result. */
 static void operands(Parser *p, OpText *t, int line)
 {
-	while (!p->lex.failed && (t->in.n || p->lex.tok_line == line) && (lex_is_punct(&p->lex, '%') || lex_is_word(&p->lex, "_"))) {
+	while (!p->lex.failed && (t->in.n || p->lex.tok_line == line)) {
+		if (!lex_is_punct(&p->lex, '%') && !lex_is_word(&p->lex, "_"))
+			return;
 		Value *v = NULL;
 		if (lex_accept(&p->lex, '%')) {
 			const char *text = lex_name(&p->lex, "a value name");
@@ -594,7 +602,7 @@ static void unit_line(Parser *p)
 {
 	lex_next(&p->lex);
 	lex_expect(&p->lex, '@');
-	const char *text = p->lex.tok.kind == TOK_STRING ? lex_take(&p->lex, TOK_STRING, "a unit") : lex_name(&p->lex, "a unit name");
+	const char *text = unit_name(p);
 	if (!p->lex.failed && ir_find_unit(p->m, text))
 		lex_fail(&p->lex, "unit \"%s\" is declared twice", text);
 	if (p->lex.failed)

@@ -23,7 +23,9 @@ import sys
 import warnings
 
 import numpy as np
+import onnx
 import torch
+from onnx import numpy_helper
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
@@ -230,11 +232,20 @@ def check_single_steps(case, module, ours, exporter, at=(0, 4, 9)):
         before = train(case, module, [t[:case.batch * k] for t in data], torch.float64, adamw).float()
         batch = [t[case.batch * k:case.batch * (k + 1)] for t in data]
         models.export(case, copy.deepcopy(before), ours.model, exporter)
+        adopt_statistics(before, ours.model)
         ref = tensors_of(train(case, before, batch, torch.float64, sgd))
         peers = [tensors_of(train(case, before, batch, torch.float32, sgd, r, cl)) for r, cl in torch_variants(case)]
         _, got, _ = ours.run("sgd", ["--lr", LR, "--weight-decay", 0], batch, 1)
         c.add_all(with_aliases(module, got), ref, peers, 2 * LR)
     return c
+
+
+def adopt_statistics(module, path):
+    """Tracing in training mode moves the running statistics that the file then holds: start from those."""
+    stored = {t.name: t for t in onnx.load(path).graph.initializer if "running_" in t.name}
+    for name, buffer in module.named_buffers():
+        if name in stored:
+            buffer.copy_(torch.from_numpy(numpy_helper.to_array(stored[name]).copy()))
 
 
 def run_case(args, name, exporter, seed):
@@ -245,6 +256,7 @@ def run_case(args, name, exporter, seed):
     module = case.build().train()
     model = work / "model.onnx"
     models.export(case, copy.deepcopy(module), model, exporter)
+    adopt_statistics(module, model)
     ours = Ours(args, case, model, work)
     checks = [check_gradients(case, module, ours)]
     if name != "gpt2-124m":  # ten f64 steps of it take minutes and show nothing that the small one does not
