@@ -300,9 +300,10 @@ static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *p
 	for (int i = 0; i < n.n_out; i++)
 		names[i] = reserve_name(im, proto->output[i]);
 	const Onnx__FunctionProto *fn = map_get(im->functions, function_key(im, proto->domain, op, proto->overload));
-	const OnnxOp *row = fn || any_pseudo(&n) ? NULL : find_row(&n); /* before any operand is looked at: all refusals at once */
-	bool good = !any_poison(&n) && (fn || row || any_pseudo(&n));
-	good = good && (fn ? call_function(&n, fn) : any_pseudo(&n) ? pseudo_import(&n) : row->import(&n));
+	bool pseudo = any_pseudo(&n) || pseudo_takes(op);
+	const OnnxOp *row = fn || pseudo ? NULL : find_row(&n); /* operands or not: all refusals at once */
+	bool good = !any_poison(&n) && (fn || row || pseudo);
+	good = good && (fn ? call_function(&n, fn) : pseudo ? pseudo_import(&n) : row->import(&n));
 	im->b.name = NULL;
 	define_results(&n, good, last, n_values, names);
 	return good;

@@ -135,6 +135,7 @@ bool emit_dropout(Node *n, Value *x, double p, bool training);
 /* ---- onnx_pseudo.c ---- */
 
 bool pseudo_is(const Import *im, const Value *v);
+bool pseudo_takes(const char *op); /* an op on sequences */
 bool pseudo_import(Node *n); /* a node with a pseudo-value among its operands */
 
 /* ---- onnx_params.c ---- */

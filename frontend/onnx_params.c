@@ -162,6 +162,16 @@ static bool made_up_weight(const char *name)
 	return !strncmp(name, "onnx::", 6) || !strncmp(name, "const_fold", 10) || (*name >= '0' && *name <= '9');
 }
 
+/* TorchScript folds the unsqueezed scale and shift of a norm into onnx::Mul_7 of [C,1,1]. */
+static bool is_folded_vector(const Weight *w)
+{
+	int wide = 0;
+	for (int i = 0; i < w->type.rank; i++)
+		wide += w->type.dim[i] != 1;
+	return wide == 1 && w->type.rank > 1 && w->uses.n > 0 && *w->uses.at[0].scope
+		&& (!strncmp(w->t->name, "onnx::Mul_", 10) || !strncmp(w->t->name, "onnx::Add_", 10));
+}
+
 static WeightClass class_of(Import *im, const Weight *w)
 {
 	bool made_up = names_is_made_up(w->t->name);
@@ -175,6 +185,8 @@ static WeightClass class_of(Import *im, const Weight *w)
 		return WEIGHT_PARAM;
 	if (w->folded_from)
 		return folded_from_one(im, w) && strong_use(w) ? WEIGHT_PARAM : WEIGHT_CONST;
+	if (is_folded_vector(w))
+		return WEIGHT_PARAM;
 	if (strong_use(w))
 		return !made_up || made_up_weight(w->t->name) ? WEIGHT_PARAM : WEIGHT_CONST;
 	if (named_as_buffer(w->t->name))
@@ -256,6 +268,11 @@ static void name_folded(Import *im, Weight *w)
 	} else if (u && names_is_made_up(w->t->name)) {
 		w->as = name_by_use(im, w, u->op, u->operand, u->scope, u->alias);
 		w->transposed = right && !strncmp(w->t->name, "onnx::MatMul", 12);
+	}
+	if (is_folded_vector(w)) {
+		u = &w->uses.at[0];
+		w->as = name_by_use(im, w, u->op, u->operand, u->scope, u->alias);
+		w->flat = true;
 	}
 	if (strcmp(w->as, w->t->name))
 		diag_info(im->d, im->onnx->path, "tensor \"%s\" is parameter \"%s\"%s", w->t->name, w->as,
@@ -373,6 +390,12 @@ static Symbol *make_symbol(Import *im, Weight *w, SymbolKind kind, const char *n
 	}
 	if (!fill_source(im, w, &src))
 		return NULL;
+	if (w->flat) {
+		t = type_tensor(t.dtype, 1, (int64_t[]){type_numel(&w->type)});
+		src.rank = 1;
+		src.dim[0] = t.dim[0];
+		src.perm[0] = 0;
+	}
 	Symbol *s = ir_add_symbol(im->m, kind, name, t);
 	s->onnx = ir_intern(im->m, w->t->name);
 	s->src = src;
@@ -389,6 +412,8 @@ static Value *symbol_value(Import *im, Weight *w, SymbolKind kind, const char *n
 	Value *v = s ? ir_read(&im->b, s) : &im->m->poison;
 	if (s && w->transposed)
 		v = ir_transpose(&im->b, v, (int[]){1, 0});
+	if (s && w->flat)
+		v = ir_reshape(&im->b, v, w->type.rank, w->type.dim);
 	vec_push(im->arena, &w->made, ((WeightMade){kind, name, v}));
 	return v;
 }

@@ -18,6 +18,7 @@ struct Weight {
 	WeightClass class;
 	const char *as;          /* the framework's name */
 	bool transposed;         /* the file holds the framework's tensor transposed */
+	bool flat;               /* the file holds the framework's vector with dims of 1 around it */
 	Weight *tie;             /* this is the transpose of that one */
 	bool split;              /* one parameter per user */
 	bool reported;

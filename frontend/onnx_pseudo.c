@@ -277,10 +277,23 @@ static const PseudoOp pseudo_ops[] = {
 	{"Div", random_div}, {"Mul", random_mul},
 };
 
-bool pseudo_import(Node *n)
+static const PseudoOp *find_pseudo_op(const char *op)
 {
 	for (int i = 0; i < COUNT_OF(pseudo_ops); i++)
-		if (!strcmp(pseudo_ops[i].op, n->op))
-			return pseudo_ops[i].import(n);
+		if (!strcmp(pseudo_ops[i].op, op))
+			return &pseudo_ops[i];
+	return NULL;
+}
+
+bool pseudo_takes(const char *op)
+{
+	return strstr(op, "Sequence") && find_pseudo_op(op);
+}
+
+bool pseudo_import(Node *n)
+{
+	const PseudoOp *p = find_pseudo_op(n->op);
+	if (p)
+		return p->import(n);
 	return node_refuse(n, "it takes a sequence or random numbers, which is not supported");
 }

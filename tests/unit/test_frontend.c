@@ -372,6 +372,22 @@ static void test_scope_of_path(void)
 	loaded_free(&l);
 }
 
+static void test_folded_vector(void)
+{
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,3,2,2");
+	model_floats(m, "onnx::Mul_8", "3,1,1", 11, ramp);
+	model_floats(m, "onnx::Add_9", "1,2,2", 11, ramp);
+	model_op(m, "/g/Mul", "Mul", "x,onnx::Mul_8", "h");
+	model_op(m, "/g/Add", "Add", "h,onnx::Add_9", "y");
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	const Symbol *w = symbol(&l, "g.weight", SYM_PARAM);
+	CU_ASSERT(w && w->type.rank == 1 && w->type.dim[0] == 3 && w->src.rank == 1);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_PARAM), 1); /* a table is no vector: it may come from a buffer */
+	loaded_free(&l);
+}
+
 static void test_metadata_decides(void)
 {
 	const char *kind = "pkg.torch.export.graph_signature.InputSpec.kind";
@@ -541,6 +557,7 @@ void suite_frontend(void)
 		{"statistics merged with a shift", test_merged_statistics},
 		{"ties broken by a transpose", test_broken_tie},
 		{"scopes of TorchScript names", test_scope_of_path},
+		{"vectors with dims of 1", test_folded_vector},
 		{"metadata decides", test_metadata_decides},
 		{"restored and lost parameters", test_restored_and_lost},
 		{"stored causal masks", test_causal_mask},
