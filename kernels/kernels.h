@@ -120,8 +120,10 @@ typedef struct KPool {
 	int layout;            /* 0 (N, C, in...), 1 (N, in..., C) */
 	bool count_pad;
 } KPool;
+#define K_DECL(T, t) void k_max_pool_##t(T *y, int32_t *idx, const T *x, const KPool *p); /* idx may be NULL */
+K_NUMBERS(K_DECL)
+#undef K_DECL
 #define K_DECL(T, t) \
-	void k_max_pool_##t(T *y, int32_t *idx, const T *x, const KPool *p); /* idx may be NULL */ \
 	void k_max_pool_grad_##t(T *dx, const T *dy, const int32_t *idx, const KPool *p); \
 	void k_avg_pool_##t(T *y, const T *x, const KPool *p); \
 	void k_avg_pool_grad_##t(T *dx, const T *dy, const KPool *p);

@@ -17,6 +17,28 @@
 /* false for integers */
 #define is_nan(x) __builtin_isnan((double)(x))
 
+/* The ends of each type's range, for maxima and minima of nothing. */
+#define LOWEST_f32 (-INFINITY)
+#define HIGHEST_f32 INFINITY
+#define LOWEST_f64 ((double)-INFINITY)
+#define HIGHEST_f64 ((double)INFINITY)
+#define LOWEST_i64 INT64_MIN
+#define HIGHEST_i64 INT64_MAX
+#define LOWEST_i32 INT32_MIN
+#define HIGHEST_i32 INT32_MAX
+#define LOWEST_i16 INT16_MIN
+#define HIGHEST_i16 INT16_MAX
+#define LOWEST_i8 INT8_MIN
+#define HIGHEST_i8 INT8_MAX
+#define LOWEST_u64 0
+#define HIGHEST_u64 UINT64_MAX
+#define LOWEST_u32 0
+#define HIGHEST_u32 UINT32_MAX
+#define LOWEST_u16 0
+#define HIGHEST_u16 UINT16_MAX
+#define LOWEST_u8 0
+#define HIGHEST_u8 UINT8_MAX
+
 /* Below this many elements a parallel region costs more than it saves. */
 enum { PARALLEL_MIN = 16384 };
 

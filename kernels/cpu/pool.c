@@ -50,3 +50,5 @@ static int64_t pool_count(const KPool *p, int64_t q)
 
 #define TEMPLATE "kernels/cpu/pool.h"
 #include "kernels/cpu/each_float.h"
+#define TEMPLATE "kernels/cpu/pool_max.h"
+#include "kernels/cpu/each_number.h"

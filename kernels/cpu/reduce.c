@@ -114,27 +114,6 @@ static void reduce(const ReduceOp *op, void *y, const void *x, int rank, const i
 	op->store(y, partial, r.outputs, count);
 }
 
-#define LOWEST_f32 (-INFINITY)
-#define HIGHEST_f32 INFINITY
-#define LOWEST_f64 ((double)-INFINITY)
-#define HIGHEST_f64 ((double)INFINITY)
-#define LOWEST_i64 INT64_MIN
-#define HIGHEST_i64 INT64_MAX
-#define LOWEST_i32 INT32_MIN
-#define HIGHEST_i32 INT32_MAX
-#define LOWEST_i16 INT16_MIN
-#define HIGHEST_i16 INT16_MAX
-#define LOWEST_i8 INT8_MIN
-#define HIGHEST_i8 INT8_MAX
-#define LOWEST_u64 0
-#define HIGHEST_u64 UINT64_MAX
-#define LOWEST_u32 0
-#define HIGHEST_u32 UINT32_MAX
-#define LOWEST_u16 0
-#define HIGHEST_u16 UINT16_MAX
-#define LOWEST_u8 0
-#define HIGHEST_u8 UINT8_MAX
-
 /* Accumulators, and the mean of an accumulated sum; integers truncate. */
 #define FLOAT_ACC(T, t) typedef double Acc_##t; \
 	static T mean_of_##t(double s, int64_t n) { return (T)(s / (double)n); }

@@ -379,7 +379,15 @@ static void check_pool(int which)
 		}
 }
 
-void case_max_pool(void) { check_pool(0); }
+void case_max_pool(void)
+{
+	KPool p = {.rank = 1, .n = 1, .c = 1, .in = {5}, .out = {3}, .kernel = {3}, .stride = {2}, .dilation = {1}, .pad = {1},
+		.pad_end = {1}};
+	int8_t x[5] = {-5, -3, -9, -128, -7}, y[3];
+	check_pool(0);
+	k_max_pool_i8(y, NULL, x, &p);
+	case_true(y[0] == -3 && y[1] == -3 && y[2] == -7, "max_pool i8");
+}
 void case_max_pool_grad(void) { check_pool(1); }
 void case_avg_pool(void) { check_pool(2); }
 void case_avg_pool_grad(void) { check_pool(3); }
