@@ -111,6 +111,12 @@ $(BUILD)/onnx-tests:
 conformance: all $(VENV)/ready | $(BUILD)/onnx-tests
 	$(PYTHON) tests/onnx/conformance.py $(BUILD)/shardc $(ONNX_TESTS) --json $(BUILD)/conformance.jsonl
 
+## reference: the same through frontend and f64 reference alone, in seconds
+reference: $(BUILD)/reference | $(BUILD)/onnx-tests
+	$(BUILD)/reference -q $(ONNX_TESTS)/node/* $(ONNX_TESTS)/pytorch-converted/*
+$(BUILD)/reference: $(call obj,tests/onnx/reference.c) $(BUILD)/libshardc.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
+
 ## parity: gradients and training steps against PyTorch (PARITY="--slow --seeds 0,1,2" for all)
 parity: all $(VENV)/ready
 	$(PYTHON) tests/parity/parity.py $(BUILD)/shardc $(BUILD)/parity --json $(BUILD)/parity.jsonl $(PARITY)
@@ -130,5 +136,5 @@ clean:
 	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/frontend $(BUILD)/shardc $(BUILD)/libshardc.a $(BUILD)/unit
 
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test lint asan conformance parity bench install clean
+.PHONY: all help quickstart deps test lint asan conformance reference parity bench install clean
 .DELETE_ON_ERROR:

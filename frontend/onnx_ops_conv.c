@@ -47,6 +47,9 @@ static bool window_read(Node *n, const Type *x, const int64_t *kernel, Window *w
 	*w = (Window){.n = x->rank - 2};
 	if (w->n < 1 || w->n > SPATIAL_MAX)
 		return node_error(n, "wants 1 to %d spatial dimensions, has %s", SPATIAL_MAX, type_str(n->im->arena, x));
+	for (int i = 0; i < x->rank; i++)
+		if (x->dim[i] > INT32_MAX)
+			return node_error(n, "dimension %d of %s is too large", i, type_str(n->im->arena, x));
 	if (kernel)
 		memcpy(w->kernel, kernel, sizeof(*kernel) * (size_t)w->n);
 	else if (!ints_or(n, "kernel_shape", w->n, 0, 1, w->kernel))
@@ -100,9 +103,12 @@ static bool conv_window(Node *n, Window *w)
 		return node_error(n, "wants data and weights of one rank from 3 on: %s and %s",
 			type_str(n->im->arena, x), type_str(n->im->arena, f));
 	int count = node_ints(n, "kernel_shape", &kernel);
-	for (int i = 0; i < count; i++)
-		if (count != f->rank - 2 || kernel[i] != f->dim[2 + i])
+	for (int i = 2; i < f->rank; i++)
+		if (f->dim[i] > INT32_MAX || (count >= 0 && (count != f->rank - 2 || kernel[i - 2] != f->dim[i])))
 			return node_error(n, "kernel_shape is not that of the weights, %s", type_str(n->im->arena, f));
+	int64_t group = node_int(n, "group", 1);
+	if (group < 1 || group > INT32_MAX || f->dim[1] > INT32_MAX)
+		return node_error(n, "%" PRId64 " groups do not fit weights %s", group, type_str(n->im->arena, f));
 	return window_read(n, x, f->dim + 2, w);
 }
 
@@ -349,6 +355,8 @@ bool import_col2im(Node *n)
 	int64_t columns[IR_MAX_RANK] = {x->dim[0], x->dim[1]}, shape[IR_MAX_RANK] = {x->dim[0], x->dim[1] / k};
 	int64_t kernel[IR_MAX_RANK] = {x->dim[1], 1}, eye[3] = {x->dim[1] / k, k, k};
 	for (int i = 0; i < w.n; i++) {
+		if (image[i] < 0 || image[i] > INT32_MAX)
+			return node_error(n, "dimension %d of the image is %" PRId64, i, image[i]);
 		int64_t room = image[i] + w.pads[i] + w.pads[w.n + i] - (block[i] - 1) * w.dilations[i] - 1;
 		shape[2 + i] = image[i];
 		kernel[2 + i] = block[i];

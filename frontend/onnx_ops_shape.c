@@ -259,6 +259,8 @@ bool import_split(Node *n)
 	int64_t *equal = NEW_N(n->im->arena, int64_t, n->n_out), sum = 0;
 	if (!node_want(n, 1, 2) || !node_list(n, "split", 1, &sizes, &count))
 		return false;
+	if (n->n_out < 1)
+		return node_error(n, "it has no result");
 	const Type *t = &n->in[0]->type;
 	int axis = node_axis(n, node_int(n, "axis", 0), t->rank);
 	if (axis < 0)
@@ -271,7 +273,7 @@ bool import_split(Node *n)
 		count = n->n_out;
 	}
 	for (int i = 0; i < count && sum <= t->dim[axis]; i++)
-		sum += sizes[i] < 0 ? t->dim[axis] + 1 : sizes[i];
+		sum += sizes[i] < 0 || sizes[i] > t->dim[axis] ? t->dim[axis] + 1 : sizes[i];
 	if (count != n->n_out || sum != t->dim[axis])
 		return node_error(n, "%d pieces of sum %" PRId64 " for %d results and dimension %" PRId64, count, sum,
 			n->n_out, t->dim[axis]);
@@ -348,7 +350,8 @@ bool import_pad(Node *n)
 			return false;
 		before[axis] = pads[k];
 		after[axis] = pads[count + k];
-		if (pads[k] > INT32_MAX || pads[count + k] > INT32_MAX)
+		if (clamp(pads[k], -INT32_MAX, INT32_MAX) != pads[k]
+				|| clamp(pads[count + k], -INT32_MAX, INT32_MAX) != pads[count + k])
 			return node_error(n, "pads overflow along axis %d", axis);
 	}
 	n->out[0] = pad_or_crop(n, n->in[0], before, after, node_str(n, "mode", "constant"), value);

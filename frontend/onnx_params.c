@@ -418,6 +418,23 @@ static Value *symbol_value(Import *im, Weight *w, SymbolKind kind, const char *n
 	return v;
 }
 
+/* Position tables too long to print: a vector whose neighbours differ by one number. */
+static Value *progression(Import *im, const Weight *w)
+{
+	int64_t n = type_numel(&w->type), *v;
+	int axis = -1;
+	for (int i = 0; i < w->type.rank; i++)
+		if (w->type.dim[i] == n)
+			axis = i;
+	if (axis < 0 || w->type.dtype == DT_BOOL || !onnx_tensor_ints(im->onnx, w->t, im->arena, &v, im->d))
+		return NULL;
+	for (int64_t i = 2; i < n; i++)
+		if ((uint64_t)v[i] - (uint64_t)v[i - 1] != (uint64_t)v[1] - (uint64_t)v[0])
+			return NULL;
+	return emit_iota(&im->b, w->type.dtype, w->type.rank, w->type.dim, axis, (double)v[0],
+		(double)v[1] - (double)v[0]);
+}
+
 /* Literals are for what passes must see through: integers, and floats that are few or all the same. */
 static Value *literal_value(Import *im, const Weight *w)
 {
@@ -425,8 +442,8 @@ static Value *literal_value(Import *im, const Weight *w)
 	int64_t n = type_numel(&w->type);
 	double splat;
 	if (!dtype_is_float(t.type.dtype))
-		return n <= LITERAL_MAX && onnx_tensor_ints(im->onnx, w->t, im->arena, &t.i, im->d)
-			? emit_literal(&im->b, &t) : NULL;
+		return n > LITERAL_MAX ? progression(im, w)
+			: onnx_tensor_ints(im->onnx, w->t, im->arena, &t.i, im->d) ? emit_literal(&im->b, &t) : NULL;
 	if (n <= LITERAL_FLOATS_MAX)
 		return onnx_tensor_floats(im->onnx, w->t, im->arena, &t.f, im->d) ? emit_literal(&im->b, &t) : NULL;
 	return weight_is_splat(im, w, &splat) ? ir_const_full(&im->b, w->type, splat) : NULL;

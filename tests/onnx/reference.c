@@ -1,7 +1,7 @@
 /* tests/onnx/reference.c: ONNX backend tests through frontend and f64 reference, no code generation.
  *
- * usage: reference DIR...   each DIR holds model.onnx and test_data_set_*.  One line per test:
- * "pass|fail|refused NAME REASON"; a summary at the end.  Exit 1 when any test failed. */
+ * usage: reference [-q] DIR...   each DIR holds model.onnx and test_data_set_*.  One line per test:
+ * "pass|fail|refused NAME REASON" (-q: failures only); a summary at the end.  Exit 1 when any test failed. */
 #include "frontend/frontend.h"
 
 #include <math.h>
@@ -141,7 +141,8 @@ int main(int argc, char **argv)
 {
 	static const char *const text[] = {"pass", "fail", "refused"};
 	int count[3] = {0};
-	for (int i = 1; i < argc; i++) {
+	bool quiet = argc > 1 && !strcmp(argv[1], "-q");
+	for (int i = 1 + quiet; i < argc; i++) {
 		const char *slash = strrchr(argv[i], '/');
 		Case c = {.dir = argv[i], .name = slash ? slash + 1 : argv[i], .a = arena_new()};
 		c.d.out = open_memstream(&c.log, &c.n_log);
@@ -149,7 +150,8 @@ int main(int argc, char **argv)
 		fclose(c.d.out);
 		if (c.log)
 			c.log[strcspn(c.log, "\n")] = 0;
-		printf("%s %s %s%s%s\n", text[v], c.name, c.why, *c.why && c.n_log ? ": " : "",
+		if (!quiet || v == FAIL)
+			printf("%s %s %s%s%s\n", text[v], c.name, c.why, *c.why && c.n_log ? ": " : "",
 			v != PASS && c.log ? c.log : "");
 		fflush(stdout);
 		count[v]++;
