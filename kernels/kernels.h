@@ -120,7 +120,7 @@ typedef struct KPool {
 	int layout;            /* 0 (N, C, in...), 1 (N, in..., C) */
 	bool count_pad;
 } KPool;
-#define K_DECL(T, t) void k_max_pool_##t(T *y, int32_t *idx, const T *x, const KPool *p); /* idx may be NULL */
+#define K_DECL(T, t) void k_max_pool_##t(T *y, int32_t *idx /* or NULL */, const T *x, const KPool *p);
 K_NUMBERS(K_DECL)
 #undef K_DECL
 #define K_DECL(T, t) \
@@ -137,9 +137,10 @@ K_FLOATS(K_DECL)
  * dx may be dy.  dx, dw, db may each be NULL.
  * softmax family: (outer, n, inner), along n; y may be x, dx may be dy or y. */
 #define K_DECL(T, t) \
-	void k_bn_stats_##t(T *mean, T *var, const T *x, int64_t n, int64_t c, int64_t s, int layout, void *work); \
-	void k_bn_grad_stats_##t(T *sum_dy, T *sum_dy_xhat, const T *dy, const T *x, const T *mean, const T *var, \
-		int64_t n, int64_t c, int64_t s, int layout, double eps, void *work); \
+	void k_bn_stats_##t(T *mean, T *var, const T *x, int64_t n, int64_t c, int64_t s, int layout, \
+		void *work); \
+	void k_bn_grad_stats_##t(T *sum_dy, T *sum_dy_xhat, const T *dy, const T *x, const T *mean, \
+		const T *var, int64_t n, int64_t c, int64_t s, int layout, double eps, void *work); \
 	void k_layer_norm_##t(T *y, T *mean, T *rstd, const T *x, const T *w, const T *b, \
 		int64_t rows, int64_t cols, double eps); \
 	void k_layer_norm_grad_##t(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w, const T *mean, \
@@ -236,10 +237,12 @@ typedef enum KScatter { K_SCATTER_NONE, K_SCATTER_ADD, K_SCATTER_MUL, K_SCATTER_
  * cumsum, argmax, topk: (outer, n, inner) along n; y (outer, k, inner) for topk, (outer, inner) for arg. */
 #define K_DECL(T, t) \
 	void k_scatter_elements_##t(T *y, const T *x, const void *ids, const T *updates, int rank, \
-		const int64_t *dim /* of ids, updates */, const int64_t *xdim, int axis, KScatter mode, int id_size); \
+		const int64_t *dim /* of ids, updates */, const int64_t *xdim, int axis, KScatter mode, \
+		int id_size); \
 	void k_scatter_nd_##t(T *y, const T *x, const void *ids, const T *updates, int64_t n, int depth, \
 		const int64_t *xdim, int64_t inner, KScatter mode, int id_size); \
-	void k_cumsum_##t(T *y, const T *x, int64_t outer, int64_t n, int64_t inner, bool exclusive, bool reverse); \
+	void k_cumsum_##t(T *y, const T *x, int64_t outer, int64_t n, int64_t inner, bool exclusive, \
+		bool reverse); \
 	void k_argmax_##t(int64_t *y, const T *x, int64_t outer, int64_t n, int64_t inner, bool last); \
 	void k_argmin_##t(int64_t *y, const T *x, int64_t outer, int64_t n, int64_t inner, bool last); \
 	void k_topk_##t(T *y, int64_t *idx, const T *x, int64_t outer, int64_t n, int64_t inner, int64_t k, \

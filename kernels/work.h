@@ -93,7 +93,8 @@ enum { K_CONV_SCRATCH = 1 << 20 };
 static inline int64_t kwork_conv_of(const KWorkArgs *a, const KShape *w, const KShape *y)
 {
 	int64_t group = a->group ? a->group : 1;
-	return kwork_capped(a, kwork_up(kwork_packed(w, group) + kwork_gathered(w, y, group) + K_CONV_SCRATCH, 64));
+	int64_t bytes = kwork_packed(w, group) + kwork_gathered(w, y, group) + K_CONV_SCRATCH;
+	return kwork_capped(a, kwork_up(bytes, 64));
 }
 static inline int64_t kwork_conv(const KWorkArgs *a) { return kwork_conv_of(a, &a->in[1], &a->out[0]); }
 static inline int64_t kwork_conv_grad_x(const KWorkArgs *a) { return kwork_conv_of(a, &a->in[1], &a->in[0]); }
@@ -111,7 +112,8 @@ static inline int64_t kwork_conv_grad_w(const KWorkArgs *a)
 	int64_t h = two ? x->dim[1] : 1, w = x->dim[x->rank - 2];
 	int64_t oh = two ? dy->dim[1] : 1, ow = dy->dim[x->rank - 2];
 	int64_t kh = two ? dw->dim[2] : 1, kw = dw->dim[dw->rank - 1], c = kwork_up(x->dim[x->rank - 1], 32);
-	int64_t o = kwork_up(dy->dim[x->rank - 1], 12), rows = ow > 0 ? (K_TAPS_CHUNK + ow - 1) / ow : 1, images = 1;
+	int64_t o = kwork_up(dy->dim[x->rank - 1], 12), images = 1;
+	int64_t rows = ow > 0 ? (K_TAPS_CHUNK + ow - 1) / ow : 1;
 	if (rows >= oh && oh > 0) {
 		images = (rows + oh - 1) / oh;
 		rows = oh;

@@ -53,11 +53,13 @@ static void matmul(int count, int64_t m, int64_t n, int64_t k, bool ta, bool tb,
 {
 	char name[128];
 	KPrim *p;
-	snprintf(name, sizeof name, "matmul %ldx%ldx%ld%s%s%s", (long)m, (long)n, (long)k, ta ? " ta" : "", tb ? " tb" : "",
+	snprintf(name, sizeof name, "matmul %ldx%ldx%ld%s%s%s", (long)m, (long)n, (long)k, ta ? " ta" : "", tb
+		? " tb" : "",
 		bias ? " bias" : "");
 	if (!wanted(name))
 		return;
-	p = k_matmul_create(&(KMatmulDesc){.dtype = K_F32, .m = m, .n = n, .k = k, .ta = ta, .tb = tb, .bias = bias,
+	p = k_matmul_create(&(KMatmulDesc){.dtype = K_F32, .m = m, .n = n, .k = k, .ta = ta, .tb = tb,
+		.bias = bias,
 		.work_bytes = K_GEMM_WORK});
 	float *a = floats(m * k), *b = floats(k * n), *y = floats(m * n), *c = floats(n);
 	snprintf(name + strlen(name), 40, " %s", k_prim_impl(p));
@@ -67,28 +69,34 @@ static void matmul(int count, int64_t m, int64_t n, int64_t k, bool ta, bool tb,
 	free(a), free(b), free(y), free(c);
 }
 
-static void conv(int count, int64_t c, int64_t in, int64_t o, int64_t k, int64_t stride, int64_t group, bool grad_x)
+static void conv(int count, int64_t c, int64_t in, int64_t o, int64_t k, int64_t stride, int64_t group,
+	bool grad_x)
 {
 	static const char *const kinds[] = {"conv", "conv_grad_x", "conv_grad_w"};
 	int64_t n = 8, pad = k / 2, out = (in + 2 * pad - k) / stride + 1;
-	KConvDesc d = {.dtype = K_F32, .rank = 2, .n = n, .c = c, .o = o, .group = group, .in = {in, in}, .out = {out, out},
-		.kernel = {k, k}, .stride = {stride, stride}, .dilation = {1, 1}, .pad = {pad, pad}, .pad_end = {pad, pad},
+	KConvDesc d = {.dtype = K_F32, .rank = 2, .n = n, .c = c, .o = o, .group = group, .in = {in, in},
+		.out = {out, out},
+		.kernel = {k, k}, .stride = {stride, stride}, .dilation = {1, 1}, .pad = {pad, pad},
+			.pad_end = {pad, pad},
 		.layout = 1, .work_bytes = WORK};
 	float *x = NULL, *y = NULL, *w = NULL;
 	for (int kind = 0; kind < 3; kind++) {
 		char name[128];
-		snprintf(name, sizeof name, "%s %ld@%ld->%ld k%ld s%ld g%ld", kinds[kind], (long)c, (long)in, (long)o, (long)k,
+		snprintf(name, sizeof name, "%s %ld@%ld->%ld k%ld s%ld g%ld", kinds[kind], (long)c, (long)in,
+			(long)o, (long)k,
 			(long)stride, (long)group);
 		if (!wanted(name) || (kind == 1 && !grad_x))
 			continue;
 		x = x ? x : floats(n * c * in * in);
 		y = y ? y : floats(n * o * out * out);
 		w = w ? w : floats(o * c / group * k * k);
-		KPrim *p = kind == 0 ? k_conv_create(&d) : kind == 1 ? k_conv_grad_x_create(&d) : k_conv_grad_w_create(&d);
+		KPrim *p = kind == 0 ? k_conv_create(&d) : kind == 1 ? k_conv_grad_x_create(&d)
+			: k_conv_grad_w_create(&d);
 		double flops = 2.0 * (double)(n * out * out) * (double)(o * c / group * k * k);
 		snprintf(name + strlen(name), 40, " %s", k_prim_impl(p));
 		TIME(name, count, 4 * (n * c * in * in + n * o * out * out), flops,
-			kind == 0 ? k_conv_run(p, y, x, w, NULL, work) : kind == 1 ? k_conv_grad_x_run(p, x, y, w, NULL, work)
+			kind == 0 ? k_conv_run(p, y, x, w, NULL, work) : kind == 1 ? k_conv_grad_x_run(p, x, y, w, NULL,
+				work)
 			: k_conv_grad_w_run(p, w, x, y, work));
 		k_prim_free(p);
 	}
@@ -140,24 +148,30 @@ static void gpt2_rest(void)
 	int64_t rows = 1024, c = 768, v = 50257, big = rows * v;
 	float *x = floats(big), *dx = floats(big), *o = floats(rows * c), *w = floats(v * c), *st = floats(8 * v);
 	int64_t *ids = malloc((size_t)rows * 8);
-	KAttention a = {.b = 4, .h = 12, .hk = 12, .t = 256, .s = 256, .d = 64, .dv = 64, .scale = 0.125f, .causal = true};
+	KAttention a = {.b = 4, .h = 12, .hk = 12, .t = 256, .s = 256, .d = 64, .dv = 64, .scale = 0.125f,
+		.causal = true};
 	double half = 0.5 * 4 * 12 * 2 * 256.0 * 256 * 64;
 	for (int64_t i = 0; i < rows; i++)
 		ids[i] = i * 7919 % v;
 	for (a.layout = 0; a.layout < 2 && wanted("attention"); a.layout++) {
 		TIME(a.layout ? "attention (B,T,H,D)" : "attention (B,H,T,D)", a.layout ? 0 : 12, 0, 2 * half,
 			k_attention_f32(o, st, x, x + rows * c, x + 2 * rows * c, NULL, &a, work));
-		TIME(a.layout ? "attention_grad (B,T,H,D)" : "attention_grad (B,H,T,D)", a.layout ? 0 : 12, 0, 5 * half,
-			k_attention_grad_f32(dx, dx + rows * c, dx + 2 * rows * c, w, x, x + rows * c, x + 2 * rows * c, NULL, o,
+		TIME(a.layout ? "attention_grad (B,T,H,D)" : "attention_grad (B,H,T,D)", a.layout ? 0 : 12, 0,
+			5 * half,
+			k_attention_grad_f32(dx, dx + rows * c, dx + 2 * rows * c, w, x, x + rows * c, x + 2 * rows * c,
+				NULL, o,
 			st, &a, work));
 	}
 	if (wanted("layer_norm")) {
-		TIME("layer_norm", 25, 8 * rows * c, 0, k_layer_norm_f32(o, st, st + rows, x, w, w + c, rows, c, 1e-5));
-		TIME("layer_norm_grad", 25, 12 * rows * c, 0, k_layer_norm_grad_f32(o, st + 4 * rows, st + 8 * rows, dx, x, w,
+		TIME("layer_norm", 25, 8 * rows * c, 0, k_layer_norm_f32(o, st, st + rows, x, w, w + c, rows, c,
+			1e-5));
+		TIME("layer_norm_grad", 25, 12 * rows * c, 0, k_layer_norm_grad_f32(o, st + 4 * rows, st + 8 * rows,
+			dx, x, w,
 			st, st + rows, rows, c, work));
 	}
 	if (wanted("cross_entropy")) {
-		TIME("cross_entropy", 1, 4 * big, 0, k_cross_entropy_f32(w, w + 1, st, x, ids, NULL, rows, v, -100, 0));
+		TIME("cross_entropy", 1, 4 * big, 0, k_cross_entropy_f32(w, w + 1, st, x, ids, NULL, rows, v, -100,
+			0));
 		TIME("cross_entropy_grad in place", 1, 8 * big, 0,
 			k_cross_entropy_grad_f32(x, w, x, ids, NULL, st, rows, v, -100, 0));
 	}
@@ -167,8 +181,10 @@ static void gpt2_rest(void)
 	}
 	if (wanted("reduce")) {
 		int64_t dim[2] = {rows, 2304}, dim3[2] = {rows, 3072}, flat = 38597376;
-		TIME("reduce_sum 1024x2304, rows away", 12, 4 * rows * 2304, 0, k_reduce_sum_f32(st, x, 2, dim, 1, work));
-		TIME("reduce_sum 1024x3072, rows away", 12, 4 * rows * 3072, 0, k_reduce_sum_f32(st, x, 2, dim3, 1, work));
+		TIME("reduce_sum 1024x2304, rows away", 12, 4 * rows * 2304, 0, k_reduce_sum_f32(st, x, 2, dim, 1,
+			work));
+		TIME("reduce_sum 1024x3072, rows away", 12, 4 * rows * 3072, 0, k_reduce_sum_f32(st, x, 2, dim3, 1,
+			work));
 		TIME("reduce_sum all", 0, 4 * flat, 0, k_reduce_sum_f32(st, w, 1, &flat, 1, work));
 	}
 	if (wanted("transpose")) {
@@ -201,7 +217,8 @@ static void updates(void)
 
 /* count, channels, size, outputs, kernel, stride */
 static const int resnet50[][6] = {
-	{1, 3, 224, 64, 7, 2}, {1, 64, 56, 64, 1, 1}, {3, 64, 56, 64, 3, 1}, {4, 64, 56, 256, 1, 1}, {2, 256, 56, 64, 1, 1},
+	{1, 3, 224, 64, 7, 2}, {1, 64, 56, 64, 1, 1}, {3, 64, 56, 64, 3, 1}, {4, 64, 56, 256, 1, 1}, {2, 256,
+		56, 64, 1, 1},
 	{1, 256, 56, 128, 1, 1}, {1, 128, 56, 128, 3, 2}, {4, 128, 28, 512, 1, 1}, {1, 256, 56, 512, 1, 2},
 	{3, 512, 28, 128, 1, 1}, {3, 128, 28, 128, 3, 1}, {1, 512, 28, 256, 1, 1}, {1, 256, 28, 256, 3, 2},
 	{6, 256, 14, 1024, 1, 1}, {1, 512, 28, 1024, 1, 2}, {5, 1024, 14, 256, 1, 1}, {5, 256, 14, 256, 3, 1},
@@ -212,7 +229,8 @@ static void pools(void)
 {
 	if (!wanted("pool"))
 		return;
-	KPool p = {.rank = 2, .n = 8, .c = 64, .in = {112, 112}, .out = {56, 56}, .kernel = {3, 3}, .stride = {2, 2},
+	KPool p = {.rank = 2, .n = 8, .c = 64, .in = {112, 112}, .out = {56, 56}, .kernel = {3, 3},
+		.stride = {2, 2},
 		.dilation = {1, 1}, .pad = {1, 1}, .pad_end = {1, 1}, .layout = 1};
 	int64_t nx = 8 * 64 * 112 * 112;
 	float *x = floats(nx), *y = floats(nx / 4);

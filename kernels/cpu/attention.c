@@ -182,7 +182,8 @@ static void grad_block(const Head *h, float *dq, float *dk, float *dv, const flo
 	const float *lse, int64_t tb, int64_t t0, int64_t tn)
 {
 	const KAttention *a = h->a;
-	float qt[PACK], dyt[PACK], s[SB * TB_MAX], ds[SB * TB_MAX], cap[SB * TB_MAX], shift[TB_MAX], delta[TB_MAX];
+	float qt[PACK], dyt[PACK], s[SB * TB_MAX], ds[SB * TB_MAX], cap[SB * TB_MAX];
+	float shift[TB_MAX], delta[TB_MAX];
 	int64_t end = key_end(a, t0 + tn - 1);
 	pack(qt, tb, h->q + t0 * h->qr, h->qr, tn, a->d, a->scale);
 	pack(dyt, tb, dy + t0 * h->or, h->or, tn, a->dv, 1);

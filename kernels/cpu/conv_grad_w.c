@@ -53,7 +53,8 @@ static int64_t dw_floats(const Taps *t) { return t->c_tiles * t->o_tiles * t->kh
 /* One packed row of x: task = (c tile, image, row). */
 static void pack_x(const Taps *t, const Chunk *k, float *to, const float *x, int64_t task)
 {
-	int64_t row = task % k->x_rows, image = task / k->x_rows % k->images, c0 = task / k->x_rows / k->images * CT;
+	int64_t row = task % k->x_rows, image = task / k->x_rows % k->images;
+	int64_t c0 = task / k->x_rows / k->images * CT;
 	int64_t h = k->row * t->sh - t->ph + row, n = MIN(CT, t->c - c0);
 	const float *from = x + ((k->image + image) * t->h + h) * t->w * t->c + c0;
 	for (int64_t i = 0; i < t->wp; i++, to += CT) {

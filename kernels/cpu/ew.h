@@ -278,7 +278,8 @@ EW_FLOAT(double, f64)
 	EW T ew_add_##t(T x, T y) { return (T)((U)x + (U)y); } \
 	EW T ew_sub_##t(T x, T y) { return (T)((U)x - (U)y); } \
 	EW T ew_mul_##t(T x, T y) { return (T)((uint64_t)(U)x * (uint64_t)(U)y); } \
-	EW T ew_div_##t(T x, T y) { return y == 0 ? 0 : is_signed && y == (T)-1 ? (T)((U)0 - (U)x) : (T)(x / y); } \
+	EW T ew_div_##t(T x, T y) { return y == 0 ? 0 : is_signed && y == (T)-1 ? (T)((U)0 - (U)x) \
+		: (T)(x / y); } \
 	EW T ew_mod_##t(T x, T y, int c) \
 	{ \
 		T r = y == 0 || (is_signed && y == (T)-1) ? 0 : (T)(x % y); \
@@ -425,7 +426,8 @@ EW f16 ew_cast_bf16_f16(bf16 x) { return ew_cast_f32_f16(ew_cast_bf16_f32(x)); }
 	EW H ew_gelu_##H(H x, int tanh_form) \
 		{ return ew_cast_f32_##H(ew_gelu_f32(ew_cast_##H##_f32(x), tanh_form)); } \
 	EW H ew_gelu_grad_##H(H x, H dy, int tanh_form) \
-		{ return ew_cast_f32_##H(ew_gelu_grad_f32(ew_cast_##H##_f32(x), ew_cast_##H##_f32(dy), tanh_form)); } \
+		{ return ew_cast_f32_##H(ew_gelu_grad_f32(ew_cast_##H##_f32(x), ew_cast_##H##_f32(dy), \
+			tanh_form)); } \
 	EW H ew_clip_##H(H x, float lo, float hi) \
 		{ return ew_cast_f32_##H(ew_clip_f32(ew_cast_##H##_f32(x), lo, hi)); } \
 	EW H ew_mod_##H(H x, H y, int c) \

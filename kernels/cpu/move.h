@@ -20,7 +20,8 @@ static void CONCAT(rows, SUFFIX)(T *y, const T *x, const Move *m, int64_t from, 
 	int last = m->rank - 1;
 	int64_t at[K_MAX_RANK];
 	unravel(from, last, m->dim, at);
-	int64_t xo = offset_of(last, at, m->xs) + a * m->xs[last], yo = offset_of(last, at, m->ys) + a * m->ys[last];
+	int64_t xo = offset_of(last, at, m->xs) + a * m->xs[last];
+	int64_t yo = offset_of(last, at, m->ys) + a * m->ys[last];
 	int64_t at2[K_MAX_RANK];
 	memcpy(at2, at, sizeof at);
 	for (int64_t i = from; i < to; i++) {

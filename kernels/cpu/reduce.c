@@ -105,7 +105,8 @@ static void reduce(const ReduceOp *op, void *y, const void *x, int rank, const i
 		if (r.chunks == 1)
 			op->store((char *)y + o * op->bytes, acc, n, count);
 		else
-			memcpy((char *)partial + (chunk * r.outputs + o) * op->acc_bytes, acc, (size_t)(n * op->acc_bytes));
+			memcpy((char *)partial + (chunk * r.outputs + o) * op->acc_bytes, acc,
+				(size_t)(n * op->acc_bytes));
 	}
 	if (r.chunks == 1)
 		return;

@@ -36,9 +36,11 @@ void case_copy(void)
 void case_transpose(void)
 {
 	static const struct { int rank; int64_t dim[5], perm[5]; } cases[] = {
-		{2, {37, 53}, {1, 0}}, {2, {128, 256}, {1, 0}}, {3, {5, 17, 33}, {2, 0, 1}}, {3, {5, 17, 33}, {0, 2, 1}},
+		{2, {37, 53}, {1, 0}}, {2, {128, 256}, {1, 0}}, {3, {5, 17, 33}, {2, 0, 1}}, {3, {5, 17, 33}, {0, 2,
+			1}},
 		{4, {3, 20, 7, 16}, {0, 2, 1, 3}}, {4, {2, 9, 8, 31}, {0, 2, 3, 1}}, {4, {2, 8, 31, 9}, {0, 3, 1, 2}},
-		{5, {2, 3, 4, 5, 6}, {4, 2, 0, 3, 1}}, {1, {5}, {0}}, {3, {4, 0, 3}, {2, 1, 0}}, {4, {1, 200, 1, 130}, {3, 0, 1, 2}},
+		{5, {2, 3, 4, 5, 6}, {4, 2, 0, 3, 1}}, {1, {5}, {0}}, {3, {4, 0, 3}, {2, 1, 0}}, {4, {1, 200, 1,
+			130}, {3, 0, 1, 2}},
 	};
 	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
 		for (int k = 0; k < SIZES; k++) {
@@ -62,7 +64,8 @@ void case_transpose(void)
 void case_broadcast(void)
 {
 	static const struct { int rank; int64_t dim[4], stride[4]; } cases[] = {
-		{3, {4, 5, 300}, {0, 0, 1}}, {3, {4, 5, 6}, {1, 0, 0}}, {4, {3, 2, 5, 7}, {0, 7, 0, 1}}, {2, {200, 300}, {1, 0}}};
+		{3, {4, 5, 300}, {0, 0, 1}}, {3, {4, 5, 6}, {1, 0, 0}}, {4, {3, 2, 5, 7}, {0, 7, 0, 1}}, {2, {200,
+			300}, {1, 0}}};
 	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
 		for (int k = 0; k < SIZES; k++) {
 			int64_t n = case_numel(cases[c].rank, cases[c].dim), at[4];
@@ -81,7 +84,8 @@ void case_broadcast(void)
 
 static const struct { int rank; int64_t xdim[3], dim[3], start[3], step[3]; } slices[] = {
 	{3, {6, 9, 20}, {3, 4, 7}, {1, 8, 2}, {2, -2, 2}}, {2, {50, 900}, {20, 800}, {10, 50}, {1, 1}},
-	{1, {7}, {7}, {6}, {-1}}, {3, {4, 5, 6}, {4, 0, 6}, {0, 2, 0}, {1, 1, 1}}, {3, {4, 5, 6}, {1, 1, 1}, {3, 4, 5}, {1, 1, 1}}};
+	{1, {7}, {7}, {6}, {-1}}, {3, {4, 5, 6}, {4, 0, 6}, {0, 2, 0}, {1, 1, 1}}, {3, {4, 5, 6}, {1, 1, 1}, {3,
+		4, 5}, {1, 1, 1}}};
 enum { N_SLICES = sizeof slices / sizeof *slices };
 
 static int64_t slice_source(int c, int64_t i)
@@ -97,11 +101,13 @@ void case_slice(void)
 {
 	for (int c = 0; c < N_SLICES; c++)
 		for (int k = 0; k < SIZES; k++) {
-			int64_t n = case_numel(slices[c].rank, slices[c].dim), xn = case_numel(slices[c].rank, slices[c].xdim);
+			int64_t n = case_numel(slices[c].rank, slices[c].dim), xn = case_numel(slices[c].rank,
+				slices[c].xdim);
 			void *x = random_bytes(xn * 8), *y = case_alloc(n * 8), *want = case_alloc(n * 8);
 			for (int64_t i = 0; i < n; i++)
 				put(want, i, x, slice_source(c, i), sizes[k]);
-			k_slice(y, x, slices[c].rank, slices[c].dim, slices[c].xdim, slices[c].start, slices[c].step, sizes[k]);
+			k_slice(y, x, slices[c].rank, slices[c].dim, slices[c].xdim, slices[c].start, slices[c].step,
+				sizes[k]);
 			case_equal("slice", y, want, n * sizes[k]);
 		}
 }
@@ -110,12 +116,14 @@ void case_slice_grad(void)
 {
 	for (int c = 0; c < N_SLICES; c++)
 		for (int k = 0; k < SIZES; k++) {
-			int64_t n = case_numel(slices[c].rank, slices[c].dim), xn = case_numel(slices[c].rank, slices[c].xdim);
+			int64_t n = case_numel(slices[c].rank, slices[c].dim), xn = case_numel(slices[c].rank,
+				slices[c].xdim);
 			void *dy = random_bytes(n * 8), *dx = case_alloc(xn * 8), *want = case_alloc(xn * 8);
 			memset(want, 0, (size_t)xn * 8);
 			for (int64_t i = 0; i < n; i++)
 				put(want, slice_source(c, i), dy, i, sizes[k]);
-			k_slice_grad(dx, dy, slices[c].rank, slices[c].dim, slices[c].xdim, slices[c].start, slices[c].step,
+			k_slice_grad(dx, dy, slices[c].rank, slices[c].dim, slices[c].xdim, slices[c].start,
+				slices[c].step,
 				sizes[k]);
 			case_equal("slice_grad", dx, want, xn * sizes[k]);
 		}
@@ -133,7 +141,8 @@ void case_pad(void)
 		{0, 1, 2, 3, 4, 4, 4, 4, 4}, {0, 1, 2, 3, 4, 0, 1, 2, 3}};
 	for (int mode = 0; mode < 4; mode++)
 		for (int k = 0; k < SIZES; k++) {
-			void *x = random_bytes(120 * 8), *y = case_alloc(630 * 8), *want = case_alloc(630 * 8), *v = random_bytes(8);
+			void *x = random_bytes(120 * 8), *y = case_alloc(630 * 8), *want = case_alloc(630 * 8),
+				*v = random_bytes(8);
 			for (int64_t i = 0; i < 630; i++) {
 				int a = first[mode][i / 90], b = second[mode][i / 10 % 9], c = expect[mode][i % 10];
 				bool inside = a >= 0 && b >= 0 && c >= 0;
@@ -403,11 +412,14 @@ typedef double Combine(double, double);
 static double add(double a, double b) { return a + b; }
 static double times(double a, double b) { return a * b; }
 
-static void check_reduce(const char *name, ReduceF32 *f, ReduceI32 *fi, Combine *step, double start, bool mean)
+static void check_reduce(const char *name, ReduceF32 *f, ReduceI32 *fi, Combine *step, double start,
+	bool mean)
 {
 	static const struct { int rank; int64_t dim[4]; unsigned axes; } cases[] = {
-		{2, {64, 300}, 2}, {2, {64, 300}, 1}, {2, {64, 300}, 3}, {2, {20000, 6}, 1}, {2, {3, 40000}, 2}, {1, {100001}, 1},
-		{4, {3, 5, 7, 11}, 13}, {4, {3, 5, 7, 11}, 2}, {4, {3, 5, 7, 11}, 5}, {4, {8, 33, 40, 17}, 12}, {3, {1, 9, 1}, 1},
+		{2, {64, 300}, 2}, {2, {64, 300}, 1}, {2, {64, 300}, 3}, {2, {20000, 6}, 1}, {2, {3, 40000}, 2}, {1,
+			{100001}, 1},
+		{4, {3, 5, 7, 11}, 13}, {4, {3, 5, 7, 11}, 2}, {4, {3, 5, 7, 11}, 5}, {4, {8, 33, 40, 17}, 12}, {3,
+			{1, 9, 1}, 1},
 		{3, {4, 5, 6}, 0}, {3, {7, 1, 300}, 4}, {0, {0}, 0}, {3, {50, 700, 30}, 2}};
 	for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
 		int rank = cases[c].rank;
@@ -445,8 +457,10 @@ static void check_reduce(const char *name, ReduceF32 *f, ReduceI32 *fi, Combine 
 }
 
 void case_reduce_sum(void) { check_reduce("reduce_sum", k_reduce_sum_f32, k_reduce_sum_i32, add, 0, false); }
-void case_reduce_mean(void) { check_reduce("reduce_mean", k_reduce_mean_f32, k_reduce_mean_i32, add, 0, true); }
-void case_reduce_prod(void) { check_reduce("reduce_prod", k_reduce_prod_f32, k_reduce_prod_i32, times, 1, false); }
+void case_reduce_mean(void) { check_reduce("reduce_mean", k_reduce_mean_f32, k_reduce_mean_i32, add, 0,
+	true); }
+void case_reduce_prod(void) { check_reduce("reduce_prod", k_reduce_prod_f32, k_reduce_prod_i32, times, 1,
+	false); }
 
 void case_reduce_max(void)
 {

@@ -13,7 +13,8 @@ static void check_bn(bool grad)
 			int64_t n = bn_shapes[c][0], ch = bn_shapes[c][1], s = bn_shapes[c][2], total = n * ch * s;
 			float *x = case_floats(total, -1, 1), *dy = case_floats(total, -1, 1);
 			float *a = case_alloc(ch * 8), *b = a + ch, *mean = case_alloc(ch * 4), *var = case_alloc(ch * 4);
-			double *m = case_doubles(ch), *v = case_doubles(ch), *sd = case_doubles(ch), *sx = case_doubles(ch);
+			double *m = case_doubles(ch), *v = case_doubles(ch), *sd = case_doubles(ch),
+				*sx = case_doubles(ch);
 			int64_t dim[3] = {n, layout ? s : ch, layout ? ch : s};
 			KShape xs = {3, dim, 4};
 			void *work = case_alloc(kwork_bn(&(KWorkArgs){.in = {xs, xs}, .layout = layout}));
@@ -134,7 +135,8 @@ static void check_norm_grad(bool centred)
 			float *out = case_alloc((n + 2 * r.cols) * 4), *dx = out, *dw = out + n, *db = dw + r.cols;
 			memset(db, 0, (size_t)r.cols * 4);
 			CASE_SAME_BITS("norm_grad", out, (n + 2 * r.cols) * 4,
-				(centred ? k_layer_norm_grad_f32(dx, dw, db, r.dy, r.x, r.w, r.mean, r.rstd, r.rows, r.cols, r.work)
+				(centred ? k_layer_norm_grad_f32(dx, dw, db, r.dy, r.x, r.w, r.mean, r.rstd, r.rows, r.cols,
+					r.work)
 				: k_rms_norm_grad_f32(dx, dw, r.dy, r.x, r.w, r.rstd, r.rows, r.cols, r.work)));
 			case_close("norm_grad: dw", dw, r.dw, r.cols, 1e-5);
 			if (centred)
@@ -142,7 +144,8 @@ static void check_norm_grad(bool centred)
 			if (r.cols > 1) /* one column: the true dx of layer norm is zero */
 				case_close("norm_grad: dx", dx, r.dx, n, 1e-5);
 			if (centred)
-				k_layer_norm_grad_f32(r.dy, NULL, NULL, r.dy, r.x, r.w, r.mean, r.rstd, r.rows, r.cols, r.work);
+				k_layer_norm_grad_f32(r.dy, NULL, NULL, r.dy, r.x, r.w, r.mean, r.rstd, r.rows, r.cols,
+					r.work);
 			else
 				k_rms_norm_grad_f32(r.dy, NULL, r.dy, r.x, r.w, r.rstd, r.rows, r.cols, r.work);
 			case_equal("norm_grad: dx over dy", r.dy, dx, n * 4);
@@ -201,9 +204,11 @@ void case_log_softmax_grad(void) { check_softmax(true, true); }
 
 /* ---- attention ---- */
 
-typedef struct Attn { KAttention a; float *q, *k, *v, *dy, *o, *lse; void *mask; double *wo, *wlse, *dq, *dk, *dv; } Attn;
+typedef struct Attn { KAttention a; float *q, *k, *v, *dy, *o, *lse; void *mask; double *wo, *wlse, *dq,
+	*dk, *dv; } Attn;
 
-static int64_t at4(const KAttention *a, int64_t heads, int64_t rows, int64_t width, int64_t b, int64_t h, int64_t r)
+static int64_t at4(const KAttention *a, int64_t heads, int64_t rows, int64_t width, int64_t b, int64_t h,
+	int64_t r)
 {
 	return (a->layout ? (b * rows + r) * heads + h : (b * heads + h) * rows + r) * width;
 }
@@ -237,7 +242,8 @@ static void attn_scores(const Attn *c, int64_t b, int64_t h, int64_t t, double *
 static void attn_row(Attn *c, int64_t b, int64_t h, int64_t t, double *s, double *dcap)
 {
 	const KAttention *a = &c->a;
-	int64_t hk = h / (a->h / a->hk), qo = at4(a, a->h, a->t, a->d, b, h, t), oo = at4(a, a->h, a->t, a->dv, b, h, t);
+	int64_t hk = h / (a->h / a->hk), qo = at4(a, a->h, a->t, a->d, b, h, t), oo = at4(a, a->h, a->t, a->dv,
+		b, h, t);
 	double m = -INFINITY, sum = 0, delta = 0;
 	attn_scores(c, b, h, t, s, dcap);
 	for (int64_t i = 0; i < a->s; i++)
@@ -273,7 +279,8 @@ static Attn attn_make(KAttention a)
 {
 	int64_t nq = a.b * a.h * a.t, nk = a.b * a.hk * a.s;
 	Attn c = {.a = a, .q = case_floats(nq * a.d, -2, 2), .k = case_floats(nk * a.d, -2, 2),
-		.v = case_floats(nk * a.dv, -1, 1), .dy = case_floats(nq * a.dv, -1, 1), .o = case_alloc(nq * a.dv * 4),
+		.v = case_floats(nk * a.dv, -1, 1), .dy = case_floats(nq * a.dv, -1, 1),
+			.o = case_alloc(nq * a.dv * 4),
 		.lse = case_alloc(nq * 4), .wo = case_doubles(nq * a.dv), .wlse = case_doubles(nq),
 		.dq = case_doubles(nq * a.d), .dk = case_doubles(nk * a.d), .dv = case_doubles(nk * a.dv)};
 	int64_t nm = a.b * a.h * a.t * a.s;
@@ -299,10 +306,13 @@ static KAttention attn_case(int i)
 		{.b = 1, .h = 4, .hk = 2, .t = 65, .s = 130, .d = 20, .dv = 24, .causal = 1, .causal_end = 1},
 		{.b = 2, .h = 2, .hk = 1, .t = 90, .s = 30, .d = 8, .dv = 8, .causal = 1, .causal_end = 1},
 		{.b = 2, .h = 2, .hk = 2, .t = 33, .s = 150, .d = 64, .dv = 64},
-		{.b = 2, .h = 2, .hk = 2, .t = 17, .s = 41, .d = 5, .dv = 7, .mask = K_MASK_BOOL, .mask_stride = {1394, 697, 41, 1}},
-		{.b = 2, .h = 2, .hk = 2, .t = 17, .s = 41, .d = 5, .dv = 7, .mask = K_MASK_BOOL, .mask_stride = {41, 0, 0, 1},
+		{.b = 2, .h = 2, .hk = 2, .t = 17, .s = 41, .d = 5, .dv = 7, .mask = K_MASK_BOOL,
+			.mask_stride = {1394, 697, 41, 1}},
+		{.b = 2, .h = 2, .hk = 2, .t = 17, .s = 41, .d = 5, .dv = 7, .mask = K_MASK_BOOL,
+			.mask_stride = {41, 0, 0, 1},
 			.causal = 1, .empty_nan = 1},
-		{.b = 2, .h = 2, .hk = 2, .t = 100, .s = 41, .d = 32, .dv = 32, .mask = K_MASK_FLOAT, .mask_stride = {0, 4100, 41, 1},
+		{.b = 2, .h = 2, .hk = 2, .t = 100, .s = 41, .d = 32, .dv = 32, .mask = K_MASK_FLOAT,
+			.mask_stride = {0, 4100, 41, 1},
 			.softcap = 2},
 		{.b = 1, .h = 2, .hk = 2, .t = 1, .s = 1, .d = 3, .dv = 3},
 		{.b = 1, .h = 1, .hk = 1, .t = 40, .s = 50, .d = 300, .dv = 600, .causal = 1},
@@ -330,7 +340,8 @@ void case_attention_grad(void)
 {
 	for (int i = 0; i < N_ATTN; i++) {
 		Attn c = attn_make(attn_case(i));
-		int64_t nq = c.a.b * c.a.h * c.a.t * c.a.d, ns = c.a.b * c.a.hk * c.a.s, nk = ns * c.a.d, nv = ns * c.a.dv;
+		int64_t nq = c.a.b * c.a.h * c.a.t * c.a.d, ns = c.a.b * c.a.hk * c.a.s, nk = ns * c.a.d,
+			nv = ns * c.a.dv;
 		float *out = case_alloc((nq + nk + nv) * 4), *dq = out, *dk = out + nq, *dv = dk + nk;
 		k_attention_f32(c.o, c.lse, c.q, c.k, c.v, c.mask, &c.a, NULL);
 		CASE_SAME_BITS("attention_grad", out, (nq + nk + nv) * 4,
@@ -349,7 +360,8 @@ void case_rope(void)
 		KRope r = {.b = 2, .h = 3, .t = 70, .d = 20, .r = 14, .layout = flags & 1, .interleaved = flags & 2,
 			.cos_batched = flags & 4};
 		int64_t n = r.b * r.h * r.t * r.d, half = r.r / 2;
-		float *x = case_floats(n, -1, 1), *y = case_alloc(n * 4), *cs = case_alloc(n * 4), *sn = case_alloc(n * 4);
+		float *x = case_floats(n, -1, 1), *y = case_alloc(n * 4), *cs = case_alloc(n * 4),
+			*sn = case_alloc(n * 4);
 		double *want = case_doubles(n), *same = case_doubles(n);
 		for (int64_t i = 0; i < r.b * r.t * half; i++) {
 			float angle = (float)case_random(1000) / 100;
@@ -357,8 +369,10 @@ void case_rope(void)
 			sn[i] = sinf(angle);
 		}
 		for (int64_t i = 0; i < n; i++) {
-			int64_t row = i / r.d, d = i % r.d, b = row / (r.h * r.t), t = r.layout ? row / r.h % r.t : row % r.t;
-			int64_t pair = r.interleaved ? d / 2 : d % half, at = ((r.cos_batched ? b * r.t : 0) + t) * half + pair;
+			int64_t row = i / r.d, d = i % r.d, b = row / (r.h * r.t), t = r.layout ? row / r.h % r.t
+				: row % r.t;
+			int64_t pair = r.interleaved ? d / 2 : d % half, at = ((r.cos_batched ? b * r.t
+				: 0) + t) * half + pair;
 			bool second = r.interleaved ? d % 2 : d >= half;
 			int64_t other = row * r.d + (r.interleaved ? d ^ 1 : second ? d - half : d + half);
 			same[i] = x[i];
@@ -444,7 +458,8 @@ void case_dropout(void)
 	CASE_SAME_BITS("dropout", y, n * 4, k_dropout_f32(y, x, pre, rows, post, 0.3, 7, &s));
 	k_dropout_mask(mask, pre, rows, post, 0.3, 7, &s);
 	for (int64_t i = 0; i < n; i++) {
-		uint64_t row = 17 + (uint64_t)(i / post % rows), inner = (uint64_t)(i / post / rows * post + i % post);
+		uint64_t row = 17 + (uint64_t)(i / post % rows),
+			inner = (uint64_t)(i / post / rows * post + i % post);
 		uint32_t b[4];
 		philox_block(b, philox_key(42, 7), row, inner / 4, 9);
 		bool keep = b[inner % 4] >= philox_threshold(0.3);
@@ -546,7 +561,8 @@ static void check_update(Rule r)
 		wp[i] = p[i];
 	for (int t = 1; t <= 5; t++) {
 		float *g = case_floats(FLAT, -3, 3);
-		StepScalars s = {.lr = 0.01f, .grad_scale = 0.5f, .clip_coef = 0.8f, .clip_value = 1, .step = t, .skip = t == 4};
+		StepScalars s = {.lr = 0.01f, .grad_scale = 0.5f, .clip_coef = 0.8f, .clip_value = 1, .step = t,
+			.skip = t == 4};
 		memcpy(before, p, FLAT * 4);
 		switch (r) {
 		case SGD: k_sgd_f32(p, NULL, g, segments, 3, groups, &s, false); break;

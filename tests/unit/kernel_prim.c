@@ -38,7 +38,8 @@ static void product_want(const KMatmulDesc *d, double *y, const float *a, const 
 			for (int64_t j = 0; j < d->n; j++) {
 				double s = bias ? bias[j] : 0;
 				for (int64_t k = 0; k < d->k; k++)
-					s += (double)pa[d->ta ? k * d->m + i : i * d->k + k] * pb[d->tb ? j * d->k + k : k * d->n + j];
+					s += (double)pa[d->ta ? k * d->m + i : i * d->k + k] * pb[d->tb ? j * d->k + k
+						: k * d->n + j];
 				y[(c * d->m + i) * d->n + j] = s;
 			}
 	}
@@ -46,8 +47,10 @@ static void product_want(const KMatmulDesc *d, double *y, const float *a, const 
 
 static const Product products[] = {
 	{.m = 33, .n = 47, .k = 65}, {.m = 33, .n = 47, .k = 65, .ta = 1}, {.m = 33, .n = 47, .k = 65, .tb = 1},
-	{.m = 33, .n = 47, .k = 65, .ta = 1, .tb = 1}, {.m = 1, .n = 1, .k = 1}, {.m = 1, .n = 300, .k = 17, .bias = 1},
-	{.m = 130, .n = 5, .k = 400, .tb = 1, .bias = 1}, {.m = 7, .n = 9, .k = 0, .bias = 1}, {.m = 0, .n = 9, .k = 3},
+	{.m = 33, .n = 47, .k = 65, .ta = 1, .tb = 1}, {.m = 1, .n = 1, .k = 1}, {.m = 1, .n = 300, .k = 17,
+		.bias = 1},
+	{.m = 130, .n = 5, .k = 400, .tb = 1, .bias = 1}, {.m = 7, .n = 9, .k = 0, .bias = 1}, {.m = 0, .n = 9,
+		.k = 3},
 	{.m = 64, .n = 128, .k = 256, .bias = 1}, {.m = 200, .n = 64, .k = 300, .ta = 1},
 	{.m = 9, .n = 17, .k = 21, .n_batch = 2, .batch = {3, 5}},
 	{.m = 9, .n = 17, .k = 21, .n_batch = 2, .batch = {3, 5}, .bcast_b = 3, .bias = 1},
@@ -69,7 +72,8 @@ void case_matmul(void)
 			double *want = case_doubles(ny);
 			void *work = case_alloc(d.work_bytes);
 			KPrim *p = k_matmul_create(&d);
-			case_true(strncmp(k_prim_impl(p), "ref", 3) != 0 && k_prim_work(p) <= d.work_bytes, k_prim_impl(p));
+			case_true(strncmp(k_prim_impl(p), "ref", 3) != 0 && k_prim_work(p) <= d.work_bytes,
+				k_prim_impl(p));
 			for (int run = 0; run < 2; run++)
 				k_matmul_run(p, y, a, b, bias, work);
 			k_prim_free(p);
@@ -90,7 +94,8 @@ void case_matmul(void)
 
 /* ---- convolution ---- */
 
-typedef struct Conv { int rank; int64_t n, c, o, group, in[3], kernel[3], stride[3], dilation[3], pad[3], end[3]; } Conv;
+typedef struct Conv { int rank; int64_t n, c, o, group, in[3], kernel[3], stride[3], dilation[3], pad[3],
+	end[3]; } Conv;
 static const Conv convs[] = {
 	{2, 2, 3, 16, 1, {13, 11}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
 	{2, 2, 16, 24, 1, {9, 10}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}},
@@ -148,14 +153,16 @@ static int64_t conv_work(const KConvDesc *d, int which)
 	return which == 0 ? kwork_conv(&a) : which == 1 ? kwork_conv_grad_x(&a) : kwork_conv_grad_w(&a);
 }
 
-static int64_t image_at(const KConvDesc *d, int64_t n, int64_t channel, int64_t c, int64_t at, const int64_t *spatial)
+static int64_t image_at(const KConvDesc *d, int64_t n, int64_t channel, int64_t c, int64_t at,
+	const int64_t *spatial)
 {
 	int64_t s = case_numel(d->rank, spatial);
 	return d->layout ? (n * s + at) * c + channel : (n * c + channel) * s + at;
 }
 
 /* Calls visit for every product of an input and a weight element in an output element. */
-static void conv_visit(const KConvDesc *d, void (*visit)(void *, int64_t y, int64_t x, int64_t w), void *context)
+static void conv_visit(const KConvDesc *d, void (*visit)(void *, int64_t y, int64_t x, int64_t w),
+	void *context)
 {
 	int64_t ig = d->c / d->group, og = d->o / d->group, ks = case_numel(d->rank, d->kernel), q[3], k[3];
 	for (int64_t n = 0; n < d->n; n++)
@@ -171,7 +178,8 @@ static void conv_visit(const KConvDesc *d, void (*visit)(void *, int64_t y, int6
 							inside &= q[r] >= 0 && q[r] < d->in[r];
 						}
 						if (inside)
-							visit(context, image_at(d, n, o, d->o, qi, d->out), image_at(d, n, o / og * ig + i,
+							visit(context, image_at(d, n, o, d->o, qi, d->out), image_at(d, n,
+								o / og * ig + i,
 								d->c, case_ravel(d->rank, d->in, q), d->in), (o * ig + i) * ks + ki);
 					}
 }
@@ -204,7 +212,8 @@ static void check_conv(int c, int layout, bool starve, int which)
 	KConvDesc d = conv_desc(&convs[c], layout, which != 2 && c % 2);
 	int64_t nx = d.n * d.c * case_numel(d.rank, d.in), ny = d.n * d.o * case_numel(d.rank, d.out);
 	int64_t nw = d.o * d.c / d.group * case_numel(d.rank, d.kernel);
-	float *x = case_floats(nx, -1, 1), *w = case_floats(nw, -1, 1), *dy = case_floats(ny, -1, 1), *bias = NULL;
+	float *x = case_floats(nx, -1, 1), *w = case_floats(nw, -1, 1), *dy = case_floats(ny, -1, 1),
+		*bias = NULL;
 	int64_t n = which == 0 ? ny : which == 1 ? nx : nw, channels = which ? d.c : d.o;
 	float *got = case_alloc(n * 4);
 	double *want = case_doubles(n);
@@ -217,7 +226,8 @@ static void check_conv(int c, int layout, bool starve, int which)
 			want[i] = bias[layout ? i % channels
 				: i / case_numel(d.rank, which ? d.in : d.out) % channels];
 	}
-	KPrim *p = which == 0 ? k_conv_create(&d) : which == 1 ? k_conv_grad_x_create(&d) : k_conv_grad_w_create(&d);
+	KPrim *p = which == 0 ? k_conv_create(&d) : which == 1 ? k_conv_grad_x_create(&d)
+		: k_conv_grad_w_create(&d);
 	check_prim(p, &d);
 	for (int run = 0; run < 2; run++)
 		if (which == 0)
@@ -258,17 +268,20 @@ void case_pack(void)
 			KConvDesc d = conv_desc(&shapes[c], 1, false);
 			d.work_bytes = conv_work(&d, use);
 			int64_t og = d.o / d.group, ig = d.c / d.group;
-			const KLayout *l = klayout_choose((KConvUse)use, d.group, og, ig, __builtin_cpu_supports("avx512f") ? 64 : 32);
+			const KLayout *l = klayout_choose((KConvUse)use, d.group, og, ig,
+				__builtin_cpu_supports("avx512f") ? 64 : 32);
 			int64_t nx = d.n * d.c * case_numel(2, d.in), ny = d.n * d.o * case_numel(2, d.out);
 			float *a = case_floats(use ? ny : nx, -1, 1), *w = case_floats(d.o * ig * 9, -1, 1);
 			float *plain = case_alloc((nx > ny ? nx : ny) * 4), *packed = case_alloc((nx > ny ? nx : ny) * 4);
-			float *wp = case_alloc(klayout_numel(l, d.group, og, ig, 9) * 4), *work = case_alloc(d.work_bytes);
+			float *wp = case_alloc(klayout_numel(l, d.group, og, ig, 9) * 4),
+				*work = case_alloc(d.work_bytes);
 			double *want = case_doubles(use ? nx : ny);
 			k_pack_f32(wp, w, l->name, og, ig, 9, d.group);
 			for (int with = 0; with < 2; with++) {
 				d.w_layout = with ? l->name : NULL;
 				KPrim *p = use ? k_conv_grad_x_create(&d) : k_conv_create(&d);
-				(use ? k_conv_grad_x_run : k_conv_run)(p, with ? packed : plain, a, with ? wp : w, NULL, work);
+				(use ? k_conv_grad_x_run : k_conv_run)(p, with ? packed : plain, a, with ? wp : w, NULL,
+					work);
 				k_prim_free(p);
 			}
 			conv_visit(&d, use ? visit_x : visit_y, &(Visit){want, a, w});
@@ -280,12 +293,16 @@ void case_pack(void)
 /* ---- pooling ---- */
 
 static const KPool pools[] = {
-	{.rank = 2, .n = 2, .c = 70, .in = {9, 11}, .out = {5, 6}, .kernel = {3, 3}, .stride = {2, 2}, .dilation = {1, 1},
+	{.rank = 2, .n = 2, .c = 70, .in = {9, 11}, .out = {5, 6}, .kernel = {3, 3}, .stride = {2, 2},
+		.dilation = {1, 1},
 		.pad = {1, 1}, .pad_end = {1, 1}},
-	{.rank = 2, .n = 3, .c = 5, .in = {10, 9}, .out = {5, 4}, .kernel = {2, 2}, .stride = {2, 2}, .dilation = {1, 1}},
-	{.rank = 2, .n = 1, .c = 3, .in = {7, 7}, .out = {3, 4}, .kernel = {3, 2}, .stride = {2, 2}, .dilation = {1, 1},
+	{.rank = 2, .n = 3, .c = 5, .in = {10, 9}, .out = {5, 4}, .kernel = {2, 2}, .stride = {2, 2},
+		.dilation = {1, 1}},
+	{.rank = 2, .n = 1, .c = 3, .in = {7, 7}, .out = {3, 4}, .kernel = {3, 2}, .stride = {2, 2},
+		.dilation = {1, 1},
 		.pad_end = {0, 0}, .extra = {0, 1}}, /* ceil mode */
-	{.rank = 1, .n = 2, .c = 4, .in = {12}, .out = {4}, .kernel = {3}, .stride = {2}, .dilation = {2}, .pad = {1}},
+	{.rank = 1, .n = 2, .c = 4, .in = {12}, .out = {4}, .kernel = {3}, .stride = {2}, .dilation = {2},
+		.pad = {1}},
 	{.rank = 3, .n = 1, .c = 3, .in = {4, 5, 6}, .out = {4, 2, 3}, .kernel = {2, 3, 2}, .stride = {1, 2, 2},
 		.dilation = {1, 1, 1}, .pad = {1, 0, 0}, .pad_end = {0, 0, 0}},
 };
@@ -308,7 +325,8 @@ static int64_t window(const KPool *p, int64_t q, int64_t k, bool *counts)
 	return inside ? case_ravel(p->rank, p->in, qa) : -1;
 }
 
-typedef struct Pooled { int64_t nx, ny; float *x, *y, *dy, *dx; int32_t *idx; double *avg, *davg, *max, *dmax; int32_t *want_idx; } Pooled;
+typedef struct Pooled { int64_t nx, ny; float *x, *y, *dy, *dx; int32_t *idx; double *avg, *davg, *max,
+	*dmax; int32_t *want_idx; } Pooled;
 
 static int64_t pool_at(const KPool *p, int64_t n, int64_t c, int64_t at, const int64_t *spatial)
 {
@@ -318,7 +336,8 @@ static int64_t pool_at(const KPool *p, int64_t n, int64_t c, int64_t at, const i
 
 static Pooled pool_want(const KPool *p)
 {
-	Pooled r = {.nx = p->n * p->c * case_numel(p->rank, p->in), .ny = p->n * p->c * case_numel(p->rank, p->out)};
+	Pooled r = {.nx = p->n * p->c * case_numel(p->rank, p->in), .ny = p->n * p->c * case_numel(p->rank,
+		p->out)};
 	int64_t qs = case_numel(p->rank, p->out), ks = case_numel(p->rank, p->kernel);
 	r.x = case_floats(r.nx, -1, 1);
 	r.dy = case_floats(r.ny, -1, 1);
@@ -331,14 +350,16 @@ static Pooled pool_want(const KPool *p)
 	r.davg = case_doubles(r.nx);
 	r.dmax = case_doubles(r.nx);
 	for (int64_t i = 0; i < p->n * p->c * qs; i++) {
-		int64_t n = i / qs / p->c, c = i / qs % p->c, q = i % qs, y = pool_at(p, n, c, q, p->out), best = -1, count = 0;
+		int64_t n = i / qs / p->c, c = i / qs % p->c, q = i % qs, y = pool_at(p, n, c, q, p->out),
+			best = -1, count = 0;
 		bool counts;
 		for (int64_t k = 0; k < ks; k++) {
 			int64_t at = window(p, q, k, &counts);
 			count += counts;
 			if (at >= 0)
 				r.avg[y] += r.x[pool_at(p, n, c, at, p->in)];
-			if (at >= 0 && (best < 0 || r.x[pool_at(p, n, c, at, p->in)] > r.x[pool_at(p, n, c, best, p->in)]))
+			if (at >= 0 && (best < 0 || r.x[pool_at(p, n, c, at, p->in)] > r.x[pool_at(p, n, c, best,
+				p->in)]))
 				best = at;
 		}
 		for (int64_t k = 0; k < ks; k++) {
@@ -381,7 +402,8 @@ static void check_pool(int which)
 
 void case_max_pool(void)
 {
-	KPool p = {.rank = 1, .n = 1, .c = 1, .in = {5}, .out = {3}, .kernel = {3}, .stride = {2}, .dilation = {1}, .pad = {1},
+	KPool p = {.rank = 1, .n = 1, .c = 1, .in = {5}, .out = {3}, .kernel = {3}, .stride = {2},
+		.dilation = {1}, .pad = {1},
 		.pad_end = {1}};
 	int8_t x[5] = {-5, -3, -9, -128, -7}, y[3];
 	check_pool(0);

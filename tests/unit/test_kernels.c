@@ -57,7 +57,8 @@ static void close_enough(const char *name, double diff, double norm, int64_t n, 
 {
 	char text[256];
 	double error = norm > 0 ? sqrt(diff / norm) : sqrt(diff);
-	snprintf(text, sizeof text, "%s: error %.3g over %lld elements, at most %.3g", name, error, (long long)n, tol);
+	snprintf(text, sizeof text, "%s: error %.3g over %lld elements, at most %.3g", name, error,
+		(long long)n, tol);
 	UNIT_CHECK(error <= tol, text);
 }
 
