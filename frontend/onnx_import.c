@@ -60,7 +60,8 @@ void import_mark(Import *im, const Op *last)
 /* Small results that follow from literals become literals. */
 static Value *fold(Import *im, Value *v)
 {
-	if (!v || v == &im->m->poison || pseudo_is(im, v) || v->op->kind == OP_CONST || im->known[v->id] != KNOWN_LITERALLY)
+	if (!v || v == &im->m->poison || pseudo_is(im, v) || v->op->kind == OP_CONST
+			|| im->known[v->id] != KNOWN_LITERALLY)
 		return v;
 	int64_t limit = dtype_is_float(v->type.dtype) ? LITERAL_FLOATS_MAX : LITERAL_MAX;
 	EvalTensor *t = type_numel(&v->type) > limit ? NULL : eval_constant(im->eval, v, EVAL_MAX);

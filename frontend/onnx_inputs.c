@@ -50,8 +50,8 @@ static bool shape_of_option(Import *im, const char *where, const char *text, Typ
 	return true;
 }
 
-static bool bind_dim(Import *im, const char *where, const char *input, const Onnx__DimensionProto *dim, int index,
-	bool *used, int64_t *out)
+static bool bind_dim(Import *im, const char *where, const char *input, const Onnx__DimensionProto *dim,
+	int index, bool *used, int64_t *out)
 {
 	const char *param = dim->dim_param ? dim->dim_param : "", *end;
 	if (dim->has_dim_value && !*param) {
@@ -73,8 +73,8 @@ static bool bind_dim(Import *im, const char *where, const char *input, const Onn
 	return false;
 }
 
-static bool input_shape(Import *im, const char *where, const char *name, const Onnx__TensorTypeProto *p, Used *used,
-	Type *t)
+static bool input_shape(Import *im, const char *where, const char *name, const Onnx__TensorTypeProto *p,
+	Used *used, Type *t)
 {
 	const char *text = option_for(im->o->shapes, im->o->n_shapes, name, used->shapes);
 	bool good = true;

@@ -238,8 +238,8 @@ static Value *whole_indices(Node *n, Value *idx)
 {
 	const Type *x = &n->in[0]->type;
 	int spatial = x->rank - 2;
-	int64_t plane = 1, planes[IR_MAX_RANK] = {x->dim[0], x->dim[1], 1, 1, 1, 1, 1, 1};
-	int64_t samples[IR_MAX_RANK] = {1, x->dim[1], 1, 1, 1, 1, 1, 1};
+	int64_t plane = 1, channel[IR_MAX_RANK] = {1, x->dim[1], 1, 1, 1, 1, 1, 1};
+	int64_t sample[IR_MAX_RANK] = {x->dim[0], 1, 1, 1, 1, 1, 1, 1};
 	for (int i = 0; i < spatial; i++)
 		plane *= x->dim[2 + i];
 	idx = ir_cast(n->b, idx, DT_I64);
@@ -249,11 +249,9 @@ static Value *whole_indices(Node *n, Value *idx)
 		Value *col = ir_emit(n->b, OP_MOD, 2, (Value *[]){idx, cols}, c_mod);
 		idx = emit_add(n->b, emit_mul(n->b, col, rows), emit_div(n->b, idx, cols));
 	}
-	Value *base = ir_broadcast(n->b, emit_iota(n->b, DT_I64, x->rank, samples, 1, 0, (double)plane),
-		&(Type){.kind = TYPE_TENSOR, .dtype = DT_I64, .rank = x->rank, .dim = {planes[0], planes[1], 1, 1, 1, 1, 1, 1}});
-	planes[1] = 1;
-	Value *sample = emit_iota(n->b, DT_I64, x->rank, planes, 0, 0, (double)(plane * x->dim[1]));
-	return emit_add(n->b, idx, emit_add(n->b, base, sample));
+	Value *base = emit_add(n->b, emit_iota(n->b, DT_I64, x->rank, channel, 1, 0, (double)plane),
+		emit_iota(n->b, DT_I64, x->rank, sample, 0, 0, (double)(plane * x->dim[1])));
+	return emit_add(n->b, idx, base);
 }
 
 bool import_max_pool(Node *n)

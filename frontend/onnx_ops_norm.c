@@ -65,7 +65,8 @@ static bool training_norm(Node *n, double eps)
 		return false;
 	bool unbiased = n->im->pytorch && !n->im->o->bn_biased && !n->im->o->infer && count > 1;
 	Value *spread = unbiased ? emit_scale(b, op->out[2], (double)count / (double)(count - 1)) : op->out[2];
-	Value *new_mean = running(n, n->in[3], op->out[1], momentum), *new_var = running(n, n->in[4], spread, momentum);
+	Value *new_mean = running(n, n->in[3], op->out[1], momentum);
+	Value *new_var = running(n, n->in[4], spread, momentum);
 	n->out[0] = op->out[0];
 	if (!n->im->o->infer) {
 		write_running(n, n->in[3], new_mean);

@@ -184,8 +184,8 @@ static void keep_aspect(Resize *r, const Type *t, const int *axes, int count)
 	}
 }
 
-static bool read_sizes(Node *n, const Type *t, const double *scales, int n_scales, const int64_t *sizes, int n_sizes,
-	const double *roi, int n_roi, Resize *r)
+static bool read_sizes(Node *n, const Type *t, const double *scales, int n_scales, const int64_t *sizes,
+	int n_sizes, const double *roi, int n_roi, Resize *r)
 {
 	const int64_t *list = NULL;
 	int given = node_ints(n, "axes", &list), count = given < 0 ? t->rank : given, axes[IR_MAX_RANK];

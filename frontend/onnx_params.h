@@ -30,7 +30,7 @@ bool weight_is_splat(Import *im, const Weight *w, double *value);
 
 /* ---- onnx_mask.c ---- */
 
-/* A constant whose last two dims hold a triangle of two values, as ops that compute it; NULL when it is none. */
+/* A constant whose last two dims hold a triangle of two values, as ops that compute it; else NULL. */
 Value *onnx_mask_value(Import *im, const Weight *w);
 
 #endif

@@ -14,8 +14,8 @@ enum { T_DIMS = 1, T_TYPE = 2, T_SEGMENT = 3, T_FLOATS = 4, T_INT32 = 5, T_STRIN
 	T_RAW = 9, T_DOUBLES = 10, T_UINT64 = 11, T_EXTERNAL = 13, T_LOCATION = 14 };
 enum { ENTRY_KEY = 1, ENTRY_VALUE = 2, LOCATION_EXTERNAL = 1, ONNX_FLOAT = 1, ONNX_DOUBLE = 11 };
 
-static const char *const onnx_dtypes[] = {"UNDEFINED", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64",
-	"STRING", "BOOL", "FLOAT16", "DOUBLE", "UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16",
+static const char *const onnx_dtypes[] = {"UNDEFINED", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32",
+	"INT64", "STRING", "BOOL", "FLOAT16", "DOUBLE", "UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16",
 	"FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "UINT4", "INT4", "FLOAT4E2M1",
 	"FLOAT8E8M0", "UINT2", "INT2"};
 
@@ -180,7 +180,8 @@ static const FileMap *external_file(OnnxModel *m, const OnnxTensor *t, Diag *d)
 	return f;
 }
 
-static bool external_bytes(OnnxModel *m, const OnnxTensor *t, int64_t want, Span *out, const FileMap **file, Diag *d)
+static bool external_bytes(OnnxModel *m, const OnnxTensor *t, int64_t want, Span *out, const FileMap **file,
+	Diag *d)
 {
 	const FileMap *f = external_file(m, t, d);
 	if (!f)

@@ -90,7 +90,8 @@ static void test_dims(void)
 	loaded_free(&l);
 	l = load_model(symbolic(), NULL);
 	CU_ASSERT_PTR_NULL(l.m);
-	expect(&l, "input \"x\": error: dimension 0, \"batch\", is not bound: give --bind batch=N or --input-shape x=");
+	expect(&l, "input \"x\": error: dimension 0, \"batch\", is not bound: give --bind batch=N or "
+		"--input-shape x=");
 	loaded_free(&l);
 }
 
@@ -151,7 +152,8 @@ static void test_shape_arithmetic(void)
 
 static void test_slice_limits(void)
 {
-	static const int64_t axes[] = {0, 1}, starts[] = {1, INT64_MAX}, ends[] = {INT64_MAX, INT64_MIN}, steps[] = {1, -2};
+	static const int64_t axes[] = {0, 1}, starts[] = {1, INT64_MAX}, steps[] = {1, -2};
+	static const int64_t ends[] = {INT64_MAX, INT64_MIN};
 	OnnxText *m = model_new();
 	model_input(m, "x", 1, "4,5");
 	model_ints(m, "starts", 2, starts);

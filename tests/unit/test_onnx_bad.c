@@ -1,4 +1,4 @@
-/* tests/unit/test_onnx_bad.c: files that are no models, or bad ones: a message in the user's words, no crash. */
+/* tests/unit/test_onnx_bad.c: files that are no models, or bad ones: a message in the user's words. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -150,7 +150,8 @@ static void test_versions(void)
 
 static void test_wiring(void)
 {
-	bad(one_op("Relu", "nowhere"), "node \"n\" (Relu): error: operand 0, \"nowhere\", is not made before this node");
+	bad(one_op("Relu", "nowhere"),
+		"node \"n\" (Relu): error: operand 0, \"nowhere\", is not made before this node");
 	bad(one_op("Relu", "y"), "the graph has a cycle");
 	bad(one_op("Relu", "x,x"), "2 operands, at most 1 wanted");
 	bad(one_op("Add", "x"), "operand 1 is missing");
@@ -265,12 +266,14 @@ static void test_external_data(void)
 	CU_ASSERT_EQUAL(ir_find_symbol(l.m, "w")->src.offset, 16);
 	CU_ASSERT_STRING_EQUAL(ir_find_symbol(l.m, "w")->src.file, path);
 	loaded_free(&l);
-	bad(external("/etc/passwd", NULL, NULL), "location \"/etc/passwd\" is empty, absolute or leaves the model's folder");
+	bad(external("/etc/passwd", NULL, NULL),
+		"location \"/etc/passwd\" is empty, absolute or leaves the model's folder");
 	bad(external("../weights.bin", NULL, NULL), "leaves the model's folder");
 	bad(external("a/../../weights.bin", NULL, NULL), "leaves the model's folder");
 	bad(external("", NULL, NULL), "is empty, absolute");
 	bad(external("missing.bin", NULL, NULL), "cannot open");
-	bad(external("weights.bin", "20", "48"), "tensor \"w\": error: external data \"weights.bin\" is too short: offset 20 "
+	bad(external("weights.bin", "20", "48"),
+		"tensor \"w\": error: external data \"weights.bin\" is too short: offset 20 "
 		"+ 48 bytes wanted, the file has 64");
 	bad(external("weights.bin", "9223372036854775807", "48"), "is too short: offset 9223372036854775807");
 	bad(external("weights.bin", "-4", "48"), "negative or not a number");
