@@ -132,7 +132,8 @@ static const char step_head[] =
 	"#define STATE(offset) ((void *)(rt->state + (offset)))\n"
 	"#define PARAM(unit, flat, offset) ((void *)((char *)rt->param[unit][flat] + (offset)))\n"
 	"#define GRAD(unit, flat, offset) ((void *)((char *)rt->grad[unit][flat] + (offset)))\n"
-	"#define WORK ((void *)rt->work)\n\n";
+	"#define WORK ((void *)rt->work)\n\n"
+	"typedef uint16_t f16; /* raw bits */\ntypedef uint16_t bf16;\n\n";
 
 static const char fused_head[] =
 	"#include <math.h>\n"

@@ -222,6 +222,7 @@ static void test_ops(void)
 	check_coverage(w.m);
 	add_outputs(w.m);
 	w.env = eval_new(w.m, w.a);
+	eval_set_round(w.env, true); /* 16-bit values are what their bits say */
 	bool ok = pass_memory(w.m, &p, &w.d) && make_inputs(&w) && build_and_run(&w);
 	CU_ASSERT_TRUE(ok);
 	if (ok) {
