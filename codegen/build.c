@@ -101,8 +101,8 @@ static bool check_found(Build *b)
 		diag_error(b->d, "shardc", "runtime/shardrt.h is not beside this program; install shardc as a whole "
 			"(make install) or run it from its build folder");
 	if (!b->lib)
-		diag_error(b->d, "--arch", "there is no runtime for \"%s\" (lib/%s/libshardrt.a); available: %s", b->arch,
-			b->arch, available(b));
+		diag_error(b->d, "--arch", "there is no runtime for \"%s\" (lib/%s/libshardrt.a); available: %s",
+			b->arch, b->arch, available(b));
 	return b->include && b->lib;
 }
 
@@ -183,7 +183,8 @@ static pid_t start(Build *b, Args *args)
 	return pid;
 }
 
-static bool finish(Build *b, pid_t pid, const char *what)
+/* complaint: what it means that the compiler ran and failed; its own message stands above. */
+static bool finish(Build *b, pid_t pid, const char *what, const char *complaint)
 {
 	int status = 0;
 	if (pid < 0)
@@ -196,7 +197,7 @@ static bool finish(Build *b, pid_t pid, const char *what)
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
 		diag_error(b->d, "--cc", "the C compiler \"%s\" cannot be started", b->cc);
 	else
-		diag_error(b->d, what, "the C compiler \"%s\" failed (its message stands above)", b->cc);
+		diag_error(b->d, what, "the C compiler \"%s\" failed: %s", b->cc, complaint);
 	return false;
 }
 
@@ -216,10 +217,11 @@ bool codegen_compile(const char *dir, const CodegenOptions *o, const char *outpu
 	}
 	bool compiled = started;
 	for (int i = 0; started && i < 2; i++)
-		compiled = finish(&b, pid[i], source[i]) && compiled;
+		compiled = finish(&b, pid[i], source[i], "shardc is at fault, not the model; or the disk is full")
+			&& compiled;
 	if (compiled) {
 		Args args = link_command(&b, object[0], object[1], temp);
-		ok = finish(&b, start(&b, &args), temp);
+		ok = finish(&b, start(&b, &args), temp, "a library is missing, or the disk is full");
 		if (ok && rename(temp, output)) {
 			diag_error(d, output, "cannot write: %s", strerror(errno));
 			ok = false;
@@ -302,7 +304,7 @@ static char *predefined(Build *b)
 		if (n > 0)
 			buf_put(&text, chunk, (size_t)n);
 	close(end[0]);
-	bool ok = finish(b, pid, arena_printf(b->a, "--arch=%s", b->arch));
+	bool ok = finish(b, pid, arena_printf(b->a, "--arch=%s", b->arch), "it does not know these instructions");
 	char *copy = ok ? arena_strndup(b->a, text.at ? text.at : "", text.n) : NULL;
 	buf_free(&text);
 	return copy;

@@ -35,6 +35,10 @@ const char *emit_c_float(Emit *e, double v)
 
 const char *emit_c_literal(Emit *e, DType t, double f, int64_t i)
 {
+	if (t == DT_F16)
+		return arena_printf(e->a, "0x%04x", f16_from_float((float)f)); /* raw bits */
+	if (t == DT_BF16)
+		return arena_printf(e->a, "0x%04x", bf16_from_float((float)f));
 	switch (dtype_info[t].class) {
 	case CLASS_FLOAT: {
 		const char *s = emit_c_float(e, t == DT_F32 ? (float)f : f);

@@ -68,6 +68,6 @@ void tables_write(Emit *e, Buf *out);   /* everything of step.c behind the funct
 /* Names of processor features that code for --arch may use; false after a message. */
 bool build_need_cpu(Emit *e, Buf *out);
 void build_makefile(const CodegenOptions *o, Buf *out);
-bool write_file(const char *dir, const char *name, const Buf *text, Diag *d); /* whole or not at all */
+bool emit_file(const char *dir, const char *name, const Buf *text, Diag *d); /* whole or not at all */
 
 #endif

@@ -50,10 +50,6 @@ void lower_const(Emit *e, const Op *op)
 	const Type *t = &op->out[0]->type;
 	const char *ctype = dtype_info[t->dtype].ctype;
 	const char *to = emit_value(e, op->out[0]);
-	if (t->dtype == DT_F16 || t->dtype == DT_BF16) {
-		emit_refuse(e, op, "constants of %s have no literal in C", dtype_info[t->dtype].text);
-		return;
-	}
 	if (value->n == 1) {
 		emit_line(e, "k_fill(%s, &(const %s){%s}, %" PRId64 ", %d);", to, ctype,
 			literal_at(e, value, 0, t->dtype), type_numel(t), dtype_info[t->dtype].bytes);

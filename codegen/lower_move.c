@@ -59,11 +59,6 @@ void lower_pad(Emit *e, const Op *op)
 			mode = modes[i].constant;
 	if (!mode)
 		ice("pad has mode \"%s\"", text);
-	if (x->dtype == DT_F16 || x->dtype == DT_BF16) {
-		emit_refuse(e, op, "pad of %s is refused: its fill value has no literal in C",
-			dtype_info[x->dtype].text);
-		return;
-	}
 	emit_kernel(e, op, "o0 i0", "%d, %s, %s, %s, %s, &(const %s){%s}, %d", x->rank, dims(e, x),
 		list(e, op, "before"), list(e, op, "after"), mode, dtype_info[x->dtype].ctype,
 		emit_c_literal(e, x->dtype, v, (int64_t)v), elem_bytes(op->out[0]));

@@ -311,8 +311,8 @@ static const char *attention_desc(Emit *e, const Op *op, int at)
 	int layout = (int)attr_get_int(op->attrs, "layout", 0), h = layout ? 2 : 1, t = layout ? 1 : 2;
 	bool empty_nan = strcmp(attr_get_str(op->attrs, "empty", "zero"), "zero") != 0;
 	const char *sizes = arena_printf(e->a, ".b = " I64 ", .h = " I64 ", .hk = " I64 ", .t = " I64
-		", .s = " I64 ", .d = " I64 ", .dv = " I64, q->dim[0], q->dim[h], k->dim[h], q->dim[t], k->dim[t], q->dim[3],
-		v->dim[3]);
+		", .s = " I64 ", .d = " I64 ", .dv = " I64, q->dim[0], q->dim[h], k->dim[h], q->dim[t], k->dim[t],
+		q->dim[3], v->dim[3]);
 	const char *text = arena_printf(e->a, "{%s, .scale = %s, .softcap = %s, .causal = %s, .causal_end = %s, "
 		".layout = %d, %s, .empty_nan = %s}", sizes, float_attr(e, op, "scale", 1),
 		float_attr(e, op, "softcap", 0),

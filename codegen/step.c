@@ -141,7 +141,7 @@ static const char fused_head[] =
 	"enum { GRAIN = 16384, BLOCK = 4096 }; /* elements: worth a second thread; of one piece of work */\n"
 	"#define MIN(a, b) ((a) < (b) ? (a) : (b))\n\n";
 
-bool write_file(const char *dir, const char *name, const Buf *text, Diag *d)
+bool emit_file(const char *dir, const char *name, const Buf *text, Diag *d)
 {
 	Arena *a = arena_new();
 	const char *path = arena_printf(a, "%s/%s", dir, name), *temp = arena_printf(a, "%s.new", path);
@@ -174,8 +174,8 @@ static bool write_files(Emit *e, const char *dir)
 	bool ok = (!mkdir(dir, 0777) || errno == EEXIST);
 	if (!ok)
 		diag_error(e->d, dir, "cannot make the folder: %s", strerror(errno));
-	ok = ok && write_file(dir, "fused.c", &fused, e->d) && write_file(dir, "Makefile", &make, e->d)
-		&& write_file(dir, "step.c", &step, e->d);
+	ok = ok && emit_file(dir, "fused.c", &fused, e->d) && emit_file(dir, "Makefile", &make, e->d)
+		&& emit_file(dir, "step.c", &step, e->d);
 	buf_free(&step);
 	buf_free(&fused);
 	buf_free(&make);

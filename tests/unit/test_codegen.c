@@ -4,7 +4,7 @@
  * be, and each result is compared with ir/eval.  A row of ops.def that is lowered to code and does not
  * occur there fails by name. */
 #include "base/npy.h"
-#include "codegen/codegen.h"
+#include "codegen/emit.h"
 #include "passes/passes.h"
 #include "tests/unit/unit.h"
 
@@ -271,9 +271,55 @@ static void test_names(void)
 	arena_free(w.a);
 }
 
+static bool holds(const char *path, const char *text)
+{
+	char got[16] = "";
+	FILE *f = fopen(path, "r");
+	size_t n = f ? fread(got, 1, sizeof(got) - 1, f) : 0;
+	if (f)
+		fclose(f);
+	return n == strlen(text) && !strcmp(got, text);
+}
+
+/* A build that fails says so, keeps the older binary, and leaves no objects or temporary files. */
+static void test_failed_builds(void)
+{
+	static const CodegenOptions wrong[] = {
+		{.cc = "/nonexistent/cc"}, {.cc = "cc -no-such-flag"}, {.arch = "no-such-arch"}, {.cc = "false"},
+	};
+	char dir[] = "/tmp/shardc-codegen-XXXXXX";
+	Arena *a = arena_new();
+	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(dir));
+	const char *output = arena_printf(a, "%s/program", dir);
+	Buf old = {0}, code = {0};
+	buf_printf(&old, "old");
+	buf_printf(&code, "int main(void) { return 0; }\n");
+	Diag quiet = {.out = fopen("/dev/null", "w")};
+	CU_ASSERT_PTR_NOT_NULL_FATAL(quiet.out);
+	CU_ASSERT_TRUE(emit_file(dir, "program", &old, &quiet) && emit_file(dir, "step.c", &code, &quiet)
+		&& emit_file(dir, "fused.c", &old, &quiet));
+	for (int i = 0; i < COUNT_OF(wrong); i++) {
+		int before = quiet.errors;
+		CU_ASSERT_FALSE(codegen_compile(dir, &wrong[i], output, &quiet));
+		CU_ASSERT(quiet.errors > before);
+	}
+	CU_ASSERT_FALSE(codegen_compile(dir, &(CodegenOptions){0}, output, &quiet)); /* fused.c is no C */
+	CU_ASSERT_TRUE(holds(output, "old"));
+	const char *left[] = {"program.new", "step.o", "fused.o", "step.c.new"};
+	for (int i = 0; i < COUNT_OF(left); i++)
+		CU_ASSERT(access(arena_printf(a, "%s/%s", dir, left[i]), F_OK) != 0);
+	CU_ASSERT_FALSE(emit_file("/nonexistent", "x", &old, &quiet));
+	run((const char *[]){"rm", "-rf", dir, NULL});
+	fclose(quiet.out);
+	buf_free(&old);
+	buf_free(&code);
+	arena_free(a);
+}
+
 void suite_codegen(void)
 {
 	CU_pSuite s = CU_add_suite("codegen", NULL, NULL);
 	CU_add_test(s, "every op as the reference computes it", test_ops);
 	CU_add_test(s, "names cannot break out", test_names);
+	CU_add_test(s, "a failed build keeps the old binary", test_failed_builds);
 }
