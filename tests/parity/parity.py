@@ -18,6 +18,7 @@ import copy
 import json
 import logging
 import pathlib
+import statistics
 import subprocess
 import sys
 import warnings
@@ -151,32 +152,19 @@ def with_aliases(module, tensors):
 
 
 class Comparison:
-    """Worst tensor of a family, judged against PyTorch-f32's own errors."""
+    """Errors of a family of tensors, ours and PyTorch-f32's, over one batch or several."""
 
     def __init__(self, case, what):
-        self.case, self.what, self.worst, self.torch_worst, self.ratio, self.bad = case, what, 0.0, 0.0, 0.0, []
-
-    def judge_worst(self):
-        """Worst tensor against worst tensor instead of each against its own."""
-        self.bad = [b for b in self.bad if "PyTorch f32" not in b]
-        self.ratio = self.worst / max(self.torch_worst, FLOOR)
-        if not self.ratio <= FACTOR:
-            self.bad.append(f"worst tensor {self.worst:.2e}, PyTorch f32 {self.torch_worst:.2e}")
+        self.case, self.what, self.errors, self.bad = case, what, {}, []
 
     def add(self, name, ours, ref, peers, zero_bound):
         a, a_zero = split_zero(self.case, name, ours)
         b, b_zero = split_zero(self.case, name, ref)
         if len(a_zero) and (a_zero - b_zero).abs().max().item() > zero_bound:
             self.bad.append(f"{name}: {(a_zero - b_zero).abs().max().item():.2e} where the gradient is zero")
-        if not len(b):
-            return
-        own = error(a, b)
-        theirs = max(error(split_zero(self.case, name, p)[0], b) for p in peers)
-        ratio = own / max(theirs, FLOOR)
-        self.worst, self.torch_worst = max(self.worst, own), max(self.torch_worst, theirs)
-        self.ratio = max(self.ratio, ratio)
-        if not ratio <= FACTOR:
-            self.bad.append(f"{name}: error {own:.2e}, PyTorch f32 {theirs:.2e}")
+        if len(b):
+            theirs = max(error(split_zero(self.case, name, p)[0], b) for p in peers)
+            self.errors.setdefault(name, []).append((error(a, b), theirs))
 
     def add_all(self, ours, ref, peers, zero_bound):
         for name in ref:
@@ -187,21 +175,36 @@ class Comparison:
             else:
                 self.add(name, ours[name], ref[name], [p[name] for p in peers], zero_bound)
 
+    def judge(self, tensor_by_tensor=True):
+        """Each tensor against its own bound, or the worst tensor against the worst; medians over batches."""
+        median = {n: [statistics.median(column) for column in zip(*pairs)] for n, pairs in self.errors.items()}
+        self.worst, self.torch_worst = (max(column) for column in zip(*median.values()))
+        if not tensor_by_tensor:
+            median = {"worst tensor": (self.worst, self.torch_worst)}
+        self.ratio = max(own / max(theirs, FLOOR) for own, theirs in median.values())
+        for name, (own, theirs) in median.items():
+            if not own <= FACTOR * max(theirs, FLOOR):
+                self.bad.append(f"{name}: error {own:.2e}, PyTorch f32 {theirs:.2e}")
+        return self
+
 
 def check_gradients(case, module, ours):
-    data = models.make_data(case, case.batch, 100)
-    loss64, grad64 = gradients(case, module, *data, torch.float64)
-    peers = [gradients(case, module, *data, torch.float32, r, c) for r, c in torch_variants(case)]
-    losses, _, state = ours.run("sgd:momentum", ["--lr", 0.0, "--momentum", 0.9, "--weight-decay", 0], data, 1)
-    got = {n.removesuffix(".momentum_buffer"): t for n, t in state.items()}
+    """Networks with kinks (relu behind batch norm) take the median of three batches: where rounding moves one of
+    millions of values across a kink, that batch's gradient jumps, in PyTorch as in ours."""
     c = Comparison(case, "gradients")
-    scale = max(g.abs().max().item() for g in grad64.values())
-    c.add_all(with_aliases(module, got), grad64, [p[1] for p in peers], 1e-4 * scale)
-    loss_own = abs(losses[0] - loss64) / abs(loss64)
-    loss_torch = max(abs(p[0] - loss64) / abs(loss64) for p in peers)
-    if loss_own > FACTOR * max(loss_torch, FLOOR):
-        c.bad.append(f"loss: error {loss_own:.2e}, PyTorch f32 {loss_torch:.2e}")
-    return c
+    for batch in range(3 if case.batch_norm else 1):
+        data = models.make_data(case, case.batch, 100 + batch)
+        loss64, grad64 = gradients(case, module, *data, torch.float64)
+        peers = [gradients(case, module, *data, torch.float32, r, o) for r, o in torch_variants(case)]
+        losses, _, state = ours.run("sgd:momentum", ["--lr", 0.0, "--momentum", 0.9, "--weight-decay", 0], data, 1)
+        got = {n.removesuffix(".momentum_buffer"): t for n, t in state.items()}
+        scale = max(g.abs().max().item() for g in grad64.values())
+        c.add_all(with_aliases(module, got), grad64, [p[1] for p in peers], 1e-4 * scale)
+        loss_own = abs(losses[0] - loss64) / abs(loss64)
+        loss_torch = max(abs(p[0] - loss64) / abs(loss64) for p in peers)
+        if loss_own > FACTOR * max(loss_torch, FLOOR):
+            c.bad.append(f"loss: error {loss_own:.2e}, PyTorch f32 {loss_torch:.2e}")
+    return c.judge()
 
 
 def adamw(parameters):
@@ -220,8 +223,7 @@ def check_steps(case, module, ours):
     _, got, _ = ours.run("adamw", flags, data, STEPS)
     c = Comparison(case, "ten steps")
     c.add_all(with_aliases(module, got), ref, peers, 2 * LR * STEPS)
-    c.judge_worst()
-    return c
+    return c.judge(tensor_by_tensor=False)
 
 
 def check_single_steps(case, module, ours, exporter, at=(0, 4, 9)):
@@ -237,7 +239,7 @@ def check_single_steps(case, module, ours, exporter, at=(0, 4, 9)):
         peers = [tensors_of(train(case, before, batch, torch.float32, sgd, r, cl)) for r, cl in torch_variants(case)]
         _, got, _ = ours.run("sgd", ["--lr", LR, "--weight-decay", 0], batch, 1)
         c.add_all(with_aliases(module, got), ref, peers, 2 * LR)
-    return c
+    return c.judge()
 
 
 def adopt_statistics(module, path):
