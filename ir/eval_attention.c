@@ -13,17 +13,28 @@ static Axis axis_of(const Op *op, const Type *x)
 	return eval_axis(x, (int)attr_get_int(op->attrs, "axis", 0));
 }
 
-/* Log-sum-exp of n elements at a stride; -inf when all are. */
-static double log_sum_exp(const double *x, int64_t n, int64_t stride)
+static double max_of(const double *x, int64_t n, int64_t stride)
 {
-	double most = -INFINITY, sum = 0;
+	double most = -INFINITY;
 	for (int64_t k = 0; k < n; k++)
 		most = x[k * stride] > most || isnan(x[k * stride]) ? x[k * stride] : most;
-	if (isinf(most))
-		return most;
-	for (int64_t k = 0; k < n; k++)
+	return most;
+}
+
+/* Log-sum-exp of n elements at a stride, less their maximum; 0 when that is infinite. */
+static double log_sum_above(const double *x, int64_t n, int64_t stride, double most)
+{
+	double sum = 0;
+	for (int64_t k = 0; k < n && !isinf(most); k++)
 		sum += exp(x[k * stride] - most);
-	return most + log(sum);
+	return isinf(most) ? 0 : log(sum);
+}
+
+/* -inf when all elements are. */
+static double log_sum_exp(const double *x, int64_t n, int64_t stride)
+{
+	double most = max_of(x, n, stride);
+	return most + log_sum_above(x, n, stride, most);
 }
 
 static void softmax(const Op *op, const EvalTensor *x, EvalTensor *y, bool as_log)
@@ -32,9 +43,13 @@ static void softmax(const Op *op, const EvalTensor *x, EvalTensor *y, bool as_lo
 	for (int64_t o = 0; o < a.outer; o++)
 		for (int64_t i = 0; i < a.inner; i++) {
 			int64_t at = o * a.n * a.inner + i;
-			double lse = log_sum_exp(x->f + at, a.n, a.inner);
-			for (int64_t k = 0; k < a.n; k++, at += a.inner)
-				y->f[at] = as_log ? x->f[at] - lse : exp(x->f[at] - lse);
+			/* the maximum first: beside large elements the logarithm of the sum would be lost */
+			double most = max_of(x->f + at, a.n, a.inner);
+			double rest = log_sum_above(x->f + at, a.n, a.inner, most);
+			for (int64_t k = 0; k < a.n; k++, at += a.inner) {
+				double log_y = x->f[at] - most - rest;
+				y->f[at] = as_log ? log_y : exp(log_y);
+			}
 		}
 }
 
