@@ -435,18 +435,19 @@ static Value *progression(Import *im, const Weight *w)
 		(double)v[1] - (double)v[0]);
 }
 
-/* Literals are for what passes must see through: integers, and floats that are few or all the same. */
+/* Literals are for what passes must see through: few numbers, one number repeated, positions. */
 static Value *literal_value(Import *im, const Weight *w)
 {
 	EvalTensor t = {.type = w->type};
 	int64_t n = type_numel(&w->type);
+	bool is_float = dtype_is_float(t.type.dtype);
 	double splat;
-	if (!dtype_is_float(t.type.dtype))
-		return n > LITERAL_MAX ? progression(im, w)
-			: onnx_tensor_ints(im->onnx, w->t, im->arena, &t.i, im->d) ? emit_literal(&im->b, &t) : NULL;
-	if (n <= LITERAL_FLOATS_MAX)
-		return onnx_tensor_floats(im->onnx, w->t, im->arena, &t.f, im->d) ? emit_literal(&im->b, &t) : NULL;
-	return weight_is_splat(im, w, &splat) ? ir_const_full(&im->b, w->type, splat) : NULL;
+	if (n > (is_float ? LITERAL_FLOATS_MAX : LITERAL_MAX))
+		return weight_is_splat(im, w, &splat) ? ir_const_full(&im->b, w->type, splat)
+			: is_float ? NULL : progression(im, w);
+	bool read = is_float ? onnx_tensor_floats(im->onnx, w->t, im->arena, &t.f, im->d)
+		: onnx_tensor_ints(im->onnx, w->t, im->arena, &t.i, im->d);
+	return read ? emit_literal(&im->b, &t) : NULL;
 }
 
 static Value *const_value(Import *im, Weight *w)

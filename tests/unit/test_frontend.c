@@ -458,6 +458,31 @@ static void test_causal_mask(void)
 	loaded_free(&l);
 }
 
+/* Long tables of positions, and of one number, are not stored. */
+static void test_long_tables(void)
+{
+	static int64_t positions[5000], same[5000];
+	for (int i = 0; i < 5000; i++) {
+		positions[i] = 3 + 2 * i;
+		same[i] = 7;
+	}
+	OnnxText *m = model_new();
+	model_input(m, "x", 7, "4,5000");
+	model_ints(m, "positions", 5000, positions);
+	model_ints(m, "same", 5000, same);
+	model_op(m, "a", "Add", "x,positions", "h");
+	model_op(m, "b", "Add", "h,same", "y");
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	const Op *iota = find_op(l.m, OP_IOTA), *full = find_op(l.m, OP_CONST);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_READ), 0);
+	CU_ASSERT_FATAL(iota && full);
+	CU_ASSERT_EQUAL(attr_get_float(iota->attrs, "start", 0), 3);
+	CU_ASSERT_EQUAL(attr_get_float(iota->attrs, "step", 1), 2);
+	CU_ASSERT_EQUAL(attr_find(full->attrs, "value")->n, 1);
+	loaded_free(&l);
+}
+
 /* ---- training modes ---- */
 
 static OnnxText *batch_norm(void)
@@ -563,6 +588,7 @@ void suite_frontend(void)
 		{"metadata decides", test_metadata_decides},
 		{"restored and lost parameters", test_restored_and_lost},
 		{"stored causal masks", test_causal_mask},
+		{"long tables", test_long_tables},
 		{"batch norm", test_batch_norm},
 		{"dropout", test_dropout},
 		CU_TEST_INFO_NULL,
