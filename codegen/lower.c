@@ -16,10 +16,11 @@ static LowerFn *const rule[OP_COUNT] = {
 
 void lower_op(Emit *e, const Op *op)
 {
+	bool empty = op->n_out && !op_has_effect(op);
 	for (int i = 0; i < op->n_out; i++)
-		if (op->out[i]->type.kind == TYPE_TENSOR && !type_numel(&op->out[i]->type) && !op_has_effect(op))
-			return; /* no elements, nothing to compute */
-	rule[op->kind](e, op);
+		empty = empty && op->out[i]->type.kind == TYPE_TENSOR && !type_numel(&op->out[i]->type);
+	if (!empty) /* else there is nothing to compute */
+		rule[op->kind](e, op);
 }
 
 /* ---- no code ---- */
