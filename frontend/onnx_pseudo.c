@@ -59,8 +59,8 @@ static const Pseudo *sequence(Node *n)
 	return NULL;
 }
 
-/* Operand i as an index into a sequence of n; otherwise when absent. */
-static bool position(Node *n, int i, int count, int otherwise, int *at)
+/* Operand i as an index into a sequence of count, negative from its end, up to last; otherwise when absent. */
+static bool position(Node *n, int i, int count, int last, int otherwise, int *at)
 {
 	const int64_t *list;
 	int k;
@@ -69,7 +69,7 @@ static bool position(Node *n, int i, int count, int otherwise, int *at)
 		return true;
 	if (!node_known_ints(n, i, "position", &list, &k))
 		return false;
-	if (k != 1 || list[0] < -count || list[0] >= MAX(count, 1))
+	if (k != 1 || list[0] < -count || list[0] > MAX(last, 0))
 		return node_error(n, "position is outside a sequence of %d", count);
 	*at = (int)(list[0] < 0 ? list[0] + count : list[0]);
 	return true;
@@ -85,7 +85,7 @@ static bool sequence_at(Node *n)
 {
 	const Pseudo *s = sequence(n);
 	int at;
-	if (!s || !position(n, 1, s->n, 0, &at) || !s->n)
+	if (!s || !position(n, 1, s->n, s->n - 1, 0, &at) || !s->n)
 		return false;
 	n->out[0] = s->at[at];
 	return true;
@@ -103,7 +103,7 @@ static bool sequence_insert(Node *n)
 {
 	const Pseudo *s = sequence(n);
 	int at;
-	if (!s || !node_in(n, 1) || !position(n, 2, s->n + 1, s->n, &at))
+	if (!s || !node_in(n, 1) || !position(n, 2, s->n, s->n, s->n, &at))
 		return false;
 	Value **list = NEW_N(n->im->arena, Value *, s->n + 1);
 	for (int i = 0; i <= s->n; i++)
@@ -116,7 +116,7 @@ static bool sequence_erase(Node *n)
 {
 	const Pseudo *s = sequence(n);
 	int at;
-	if (!s || !position(n, 1, s->n, s->n - 1, &at) || !s->n)
+	if (!s || !position(n, 1, s->n, s->n - 1, s->n - 1, &at) || !s->n)
 		return false;
 	Value **list = NEW_N(n->im->arena, Value *, s->n);
 	for (int i = 0; i < s->n - 1; i++)

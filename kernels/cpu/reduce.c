@@ -70,9 +70,11 @@ static void reduce_part(const ReduceOp *op, const Reduction *r, void *acc, const
 	int64_t n, int64_t from, int64_t to)
 {
 	int64_t at[K_MAX_RANK];
+	op->init(acc, n);
+	if (from == to) /* of nothing: no index to start from */
+		return;
 	unravel(from, r->red_rank, r->red, at);
 	int64_t o = offset_of(r->red_rank, at, r->red_stride);
-	op->init(acc, n);
 	for (int64_t i = from; i < to; i++) {
 		if (r->last_kept)
 			op->cols(acc, x + (o + c0) * op->bytes, n);
