@@ -14,7 +14,7 @@
 
 #define VERSION "0.1"
 
-enum { EXIT_INPUT = 1, EXIT_USAGE = 2 };
+enum { EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_RUN = 3 };
 
 static bool equals(const char *a, const char *b)
 {
@@ -130,13 +130,21 @@ static void print_plan(Module *m, const Options *o, Arena *a)
 	(equals(o->format, "json") ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 }
 
-static bool emit(Module *m, const Options *o, Diag *d)
+/* A program that the C compiler refuses is not the input's fault. */
+static int emit(Module *m, const Options *o, Diag *d)
 {
 	CodegenOptions c = codegen_options(o);
-	if (equals(o->emit, "c"))
-		return codegen_write(m, &c, o->output, d);
-	const char *dir = arena_printf(m->arena, "%s.c.d", o->output);
-	return codegen_write(m, &c, dir, d) && codegen_compile(dir, &c, o->output, d);
+	bool stop = equals(o->emit, "c");
+	const char *dir = stop ? o->output : arena_printf(m->arena, "%s.c.d", o->output);
+	if (!codegen_write(m, &c, dir, d))
+		return EXIT_INPUT;
+	return stop || codegen_compile(dir, &c, o->output, d) ? EXIT_SUCCESS : EXIT_RUN;
+}
+
+static int run(Module *m, const Options *o, Diag *d)
+{
+	CodegenOptions c = {.cc = o->cc, .arch = o->arch, .optimize = o->optimize, .verbose = o->verbose};
+	return run_model(m, o->output, o->inputs_dir, o->outputs_dir, &c, d);
 }
 
 static int compile(const Options *o, Arena *a, Diag *d)
@@ -150,18 +158,16 @@ static int compile(const Options *o, Arena *a, Diag *d)
 		return EXIT_USAGE;
 	}
 	Module *m = load(o, a, d);
-	bool ok = m && pipeline_run(m, &p, &view, o->passes, d);
-	if (ok && ir)
-		ok = print_ir(m, o);
-	else if (ok && equals(o->command, "run"))
-		return run_model(m, o->output, o->inputs_dir, o->outputs_dir, &(CodegenOptions){.cc = o->cc, .arch = o->arch,
-			.optimize = o->optimize, .verbose = o->verbose}, d);
-	else if (ok)
-		ok = equals(o->command, "plan") || emit(m, o, d);
-	if (ok && !ir)
+	int status = m && pipeline_run(m, &p, &view, o->passes, d) ? EXIT_SUCCESS : EXIT_INPUT;
+	bool runs = equals(o->command, "run"), plans = equals(o->command, "plan");
+	if (!status && ir)
+		status = print_ir(m, o) ? EXIT_SUCCESS : EXIT_RUN;
+	else if (!status && !plans)
+		status = runs ? run(m, o, d) : emit(m, o, d);
+	if (!status && !ir && !runs)
 		print_plan(m, o, a);
 	ir_module_free(m);
-	return ok ? EXIT_SUCCESS : EXIT_INPUT;
+	return status;
 }
 
 /* ---- tables ---- */

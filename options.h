@@ -25,7 +25,7 @@ typedef struct Options {
 	int64_t memory_limit, workspace;
 	/* target */
 	const char *target, *arch, *cc, *optimize;
-	bool verbose, pack_weights;
+	bool verbose;
 	int64_t threads;
 	/* inspection */
 	const char *dump_ir, *print_after;

@@ -92,11 +92,12 @@ int run_model(Module *m, const char *keep, const char *inputs, const char *outpu
 	}
 	const char *program = keep ? keep : arena_printf(a, "%s/program", dir);
 	const char *source = arena_printf(a, "%s/c", dir);
-	if (codegen_write(m, o, source, d) && codegen_compile(source, o, program, d) &&
-		stage_inputs(m, inputs, dir, a, d)) {
+	if (codegen_write(m, o, source, d) && stage_inputs(m, inputs, dir, a, d)) {
+		status = EXIT_RUN; /* from here on it is not the input's fault */
 		const char *path = strchr(program, '/') ? program : arena_printf(a, "./%s", program);
 		char *argv[] = {arena_strdup(a, path), "--infer", dir, arena_strdup(a, outputs), NULL};
-		status = run_program(argv, d);
+		if (codegen_compile(source, o, program, d))
+			status = run_program(argv, d);
 	}
 	char *cleanup[] = {"rm", "-rf", dir, NULL};
 	run_program(cleanup, d);
