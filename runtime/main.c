@@ -342,20 +342,20 @@ static int run_program(Run *run)
 	return prepare_and_train(run);
 }
 
-/* OpenMP's threads spin at barriers by default: 14 times slower steps of a small model when other work wants
- * the cores, and nothing gained on a large one.  libgomp reads its environment when it is loaded, so the
- * program starts itself once more; where that cannot be, it runs as it is. */
-static void wait_passively(char **argv)
+/* OpenMP's threads spin long at barriers by default: 14 times slower steps of a small model when other work
+ * wants the cores.  A short spin before sleeping costs an idle machine nothing.  libgomp reads its environment
+ * when it is loaded, so the program starts itself once more; where that cannot be, it runs as it is. */
+static void spin_briefly(char **argv)
 {
 	if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
 		return;
-	setenv("OMP_WAIT_POLICY", "passive", 1);
+	setenv("GOMP_SPINCOUNT", "2000", 1);
 	execv("/proc/self/exe", argv);
 }
 
 int rt_main(int argc, char **argv, const RtModel *model)
 {
-	wait_passively(argv);
+	spin_briefly(argv);
 	Diag d = {.out = stderr};
 	RtOptions o;
 	struct RtPrivate p = {.diag = &d, .arena = arena_new(), .options = &o};

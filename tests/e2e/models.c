@@ -1,0 +1,219 @@
+/* tests/e2e/models.c: makes the files that the end-to-end tests feed: small ONNX models, good and bad, .npy
+ * files whose header says anything, and damaged copies.
+ *
+ * models list | models onnx NAME | models npy DESCR ORDER SHAPE BYTES | models flip FILE SEED COUNT
+ * The result goes to standard output.  One idea: every bad model is a small change of the same good one. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/unit/onnx_model.h"
+
+enum { FLOAT = 1, STRING = 8 };
+static const float ramp[] = {-0.5f, 0.25f, -0.125f, 0.5f, -0.25f, 0.375f, 0.125f};
+
+/* Breaks out of C comments and strings, of make, of JSON, of DOT, of printf and of the IR's own quotes. */
+#define HOSTILE "*/ \"quo'te\" \n ?\?/ \\ %s $(HOME) `id` #if <b>&amp; \x01 \xc3\xa9"
+
+/* y = relu(x w) + b: the good one, whose parts the others replace. */
+typedef struct Parts {
+	const char *x, *w, *h, *y, *node; /* names */
+	const char *dims;                 /* of x */
+	const char *op, *in;              /* of the node behind the product */
+	int dtype, opset, ir_version;
+} Parts;
+
+static const Parts plain = {
+	.x = "x", .w = "fc.weight", .h = "h", .y = "y", .node = "/fc/MatMul", .dims = "N,4", .op = "Relu", .in = "h",
+	.dtype = FLOAT, .opset = 18, .ir_version = 10,
+};
+
+/* An operand list cannot hold names with commas; these have none. */
+static void add_nodes(OnnxText *m, const Parts *p)
+{
+	char in[512];
+	snprintf(in, sizeof(in), "%s,%s", p->x, p->w);
+	model_op(m, p->node, "MatMul", in, p->h);
+	model_op(m, "/act/Act", p->op, p->in, "a");
+	model_op(m, "/fc/Add", "Add", "a,fc.bias", p->y);
+}
+
+static OnnxText *begin(const Parts *p)
+{
+	OnnxText *m = model_new();
+	m->opset = p->opset;
+	m->ir_version = p->ir_version;
+	model_input(m, p->x, p->dtype, p->dims);
+	model_floats(m, "fc.bias", "3", 7, ramp);
+	return m;
+}
+
+static OnnxText *build(const Parts *p)
+{
+	OnnxText *m = begin(p);
+	model_floats(m, p->w, "4,3", 7, ramp);
+	add_nodes(m, p);
+	model_output(m, p->y);
+	return m;
+}
+
+static OnnxText *build_external(const char *location, const char *offset, const char *length)
+{
+	OnnxText *m = begin(&plain);
+	model_external(m, "fc.weight", "4,3", location, offset, length);
+	add_nodes(m, &plain);
+	model_output(m, "y");
+	return m;
+}
+
+/* ---- the models ---- */
+
+#define WITH(...) Parts p = plain; __VA_ARGS__; return build(&p)
+
+static OnnxText *good(void) { return build(&plain); }
+static OnnxText *hostile_names(void)
+{
+	WITH(p.x = "x" HOSTILE; p.w = "w" HOSTILE; p.h = p.in = "h" HOSTILE; p.y = "y" HOSTILE; p.node = "n" HOSTILE);
+}
+static OnnxText *name_not_utf8(void) { WITH(p.w = "w\xff\xfe"); }
+static OnnxText *cycle(void) { WITH(p.in = "y"); }
+static OnnxText *missing_input(void) { WITH(p.in = "nowhere"); }
+static OnnxText *unknown_op(void) { WITH(p.op = "FancyNewOp"); }
+static OnnxText *wrong_arity(void) { WITH(p.op = "Add"); }
+static OnnxText *new_opset(void) { WITH(p.opset = 99); }
+static OnnxText *new_ir_version(void) { WITH(p.ir_version = 99); }
+static OnnxText *string_input(void) { WITH(p.dtype = STRING); }
+static OnnxText *integer_input(void) { WITH(p.dtype = 7); }
+static OnnxText *unknown_dtype(void) { WITH(p.dtype = 777); }
+static OnnxText *negative_dim(void) { WITH(p.dims = "-2,4"); }
+static OnnxText *zero_dim(void) { WITH(p.dims = "0,4"); }
+static OnnxText *overflowing_dims(void) { WITH(p.dims = "4611686018427387904,4611686018427387904"); }
+static OnnxText *huge_dim(void) { WITH(p.dims = "9223372036854775807,4"); }
+static OnnxText *large_dim(void) { WITH(p.dims = "100000000000,4"); }
+static OnnxText *inner_dims_differ(void) { WITH(p.dims = "N,5"); }
+
+static OnnxText *external(void) { return build_external("weights.bin", "0", "48"); }
+static OnnxText *external_short(void) { return build_external("weights.bin", "20", "48"); }
+static OnnxText *external_past(void) { return build_external("weights.bin", "9223372036854775800", "48"); }
+static OnnxText *external_length(void) { return build_external("weights.bin", "0", "12"); }
+static OnnxText *external_negative(void) { return build_external("weights.bin", "-8", "48"); }
+static OnnxText *external_missing(void) { return build_external("no.bin", NULL, NULL); }
+static OnnxText *external_absolute(void) { return build_external("/etc/passwd", NULL, NULL); }
+static OnnxText *external_leaves(void) { return build_external("sub/../../weights.bin", NULL, NULL); }
+static OnnxText *external_folder(void) { return build_external("sub", NULL, NULL); }
+
+static OnnxText *short_initializer(void)
+{
+	OnnxText *m = begin(&plain);
+	Buf t = {0};
+	pb_int(&t, 1, 4);
+	pb_int(&t, 1, 3);
+	pb_int(&t, 2, FLOAT);
+	pb_str(&t, 8, "fc.weight");
+	pb_bytes(&t, 9, ramp, 8);
+	pb_msg(&m->graph, 5, &t);
+	add_nodes(m, &plain);
+	model_output(m, "y");
+	return m;
+}
+
+static OnnxText *reshape_overflows(void)
+{
+	OnnxText *m = begin(&plain);
+	model_ints(m, "to", 3, (int64_t[]){INT64_MAX, INT64_MAX, 2});
+	model_op(m, "/Reshape", "Reshape", "x,to", "y");
+	model_output(m, "y");
+	return m;
+}
+
+static OnnxText *made_twice(void)
+{
+	OnnxText *m = build(&plain);
+	model_op(m, "/again", "Relu", "x", "h");
+	return m;
+}
+
+static OnnxText *two_outputs(void)
+{
+	OnnxText *m = build(&plain);
+	model_output(m, "h");
+	return m;
+}
+
+typedef struct Model { const char *name; OnnxText *(*make)(void); } Model;
+#define MODEL(name) {#name, name}
+static const Model models[] = {
+	MODEL(good), MODEL(hostile_names), MODEL(name_not_utf8), MODEL(cycle), MODEL(missing_input), MODEL(unknown_op),
+	MODEL(wrong_arity), MODEL(new_opset), MODEL(new_ir_version), MODEL(string_input), MODEL(integer_input),
+	MODEL(unknown_dtype), MODEL(negative_dim), MODEL(zero_dim), MODEL(overflowing_dims), MODEL(huge_dim),
+	MODEL(large_dim), MODEL(inner_dims_differ), MODEL(external), MODEL(external_short), MODEL(external_past),
+	MODEL(external_length), MODEL(external_negative), MODEL(external_missing), MODEL(external_absolute),
+	MODEL(external_leaves), MODEL(external_folder), MODEL(short_initializer), MODEL(reshape_overflows),
+	MODEL(made_twice), MODEL(two_outputs),
+};
+
+/* ---- the commands ---- */
+
+static int put_onnx(const char *name)
+{
+	for (int i = 0; i < COUNT_OF(models); i++) {
+		if (strcmp(models[i].name, name))
+			continue;
+		Buf b = model_bytes(models[i].make());
+		bool ok = fwrite(b.at, 1, b.n, stdout) == b.n;
+		buf_free(&b);
+		return !ok;
+	}
+	fprintf(stderr, "models: there is no model \"%s\"\n", name);
+	return 2;
+}
+
+/* Elements are 0.25 k or k, k = 0, 1, 2, 0, ..: labels of three classes too. */
+static int put_npy(const char *descr, const char *order, const char *shape, long long bytes)
+{
+	char dict[256];
+	int n = snprintf(dict, sizeof(dict), "{'descr': '%s', 'fortran_order': %s, 'shape': %s, }", descr, order, shape);
+	int padded = (int)round_up(10 + n + 1, 64) - 10;
+	printf("%cNUMPY%c%c%c%c%s%*s\n", 0x93, 1, 0, padded & 0xff, padded >> 8, dict, padded - n - 1, "");
+	int size = descr[0] ? atoi(descr + 2) : 1;
+	for (long long i = 0; i * size < bytes; i++) {
+		char raw[16] = {(char)(i % 3)};
+		float f = (float)(i % 3) * 0.25f;
+		if (!strcmp(descr, "<f4"))
+			memcpy(raw, &f, sizeof(f));
+		fwrite(raw, 1, (size_t)MIN(MAX(size, 1), 16), stdout);
+	}
+	return 0;
+}
+
+static int put_flipped(const char *path, uint64_t seed, int count)
+{
+	FILE *f = fopen(path, "rb");
+	Buf b = {0};
+	char chunk[4096];
+	for (size_t n; f && (n = fread(chunk, 1, sizeof(chunk), f)) > 0;)
+		buf_put(&b, chunk, n);
+	if (!f || !b.n)
+		return 2;
+	fclose(f);
+	for (int i = 0; i < count; i++) {
+		uint64_t r = hash_bytes(&i, sizeof(i), seed);
+		b.at[(r >> 8) % b.n] = (char)r;
+	}
+	bool ok = fwrite(b.at, 1, b.n, stdout) == b.n;
+	buf_free(&b);
+	return !ok;
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+	if (!strcmp(what, "onnx") && argc == 3)
+		return put_onnx(argv[2]);
+	if (!strcmp(what, "npy") && argc == 6)
+		return put_npy(argv[2], argv[3], argv[4], atoll(argv[5]));
+	if (!strcmp(what, "flip") && argc == 5)
+		return put_flipped(argv[2], strtoull(argv[3], NULL, 10), atoi(argv[4]));
+	for (int i = 0; i < COUNT_OF(models); i++)
+		puts(models[i].name);
+	return 0;
+}
