@@ -45,15 +45,7 @@ static FrontendOptions frontend_options(const Options *o)
 	return f;
 }
 
-/* Bytes of the vectors that --arch has; layouts of packed weights follow from it. */
-static int vector_bytes(const char *arch)
-{
-	if (!arch || !strcmp(arch, "native"))
-		return __builtin_cpu_supports("avx512f") ? 64 : 32;
-	return !strcmp(arch, "x86-64-v3") ? 32 : 64;
-}
-
-static PassOptions pass_options(const Options *o)
+static PassOptions pass_options(const Options *o, Diag *d)
 {
 	int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
 	return (PassOptions){
@@ -62,7 +54,7 @@ static PassOptions pass_options(const Options *o)
 		.grad_norm = !equals(o->grad_norm, "off"), .clip = equals(o->clip, "2"), .no_decay_1d = o->no_decay_1d,
 		.wrap = o->wrap, .strategy = o->strategy, .world = o->world ? o->world : 1, .remat = o->remat,
 		.memory_limit = o->memory_limit, .workspace = o->workspace ? o->workspace : (int64_t)64 << 20,
-		.vector_bytes = vector_bytes(o->arch), .threads = (int)(o->threads ? o->threads : MAX(cores, 1)),
+		.vector_bytes = codegen_vector_bytes(&(CodegenOptions){.cc = o->cc, .arch = o->arch}, d), .threads = (int)(o->threads ? o->threads : MAX(cores, 1)),
 	};
 }
 
@@ -121,11 +113,10 @@ static bool print_ir(const Module *m, const Options *o)
 	return !fflush(stdout) && !ferror(stdout);
 }
 
-static void print_plan(Module *m, const Options *o, Arena *a)
+static void print_plan(Module *m, const Options *o, const PassOptions *p, Arena *a)
 {
-	PassOptions p = pass_options(o);
 	MemoryPeak peak = memory_peak(m, a);
-	CodegenPlan plan = {.world = p.world, .memory = memory_total(m, &p, a), .peak_bytes = peak.bytes,
+	CodegenPlan plan = {.world = p->world, .memory = memory_total(m, p, a), .peak_bytes = peak.bytes,
 		.peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes, .n_largest = peak.n};
 	(equals(o->format, "json") ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 }
@@ -136,9 +127,14 @@ static int emit(Module *m, const Options *o, Diag *d)
 	CodegenOptions c = codegen_options(o);
 	bool stop = equals(o->emit, "c");
 	const char *dir = stop ? o->output : arena_printf(m->arena, "%s.c.d", o->output);
+	bool is_new = access(dir, F_OK);
 	if (!codegen_write(m, &c, dir, d))
 		return EXIT_INPUT;
-	return stop || codegen_compile(dir, &c, o->output, d) ? EXIT_SUCCESS : EXIT_RUN;
+	if (stop || codegen_compile(dir, &c, o->output, d))
+		return EXIT_SUCCESS;
+	if (is_new)
+		codegen_remove(dir);
+	return EXIT_RUN;
 }
 
 static int run(Module *m, const Options *o, Diag *d)
@@ -149,7 +145,7 @@ static int run(Module *m, const Options *o, Diag *d)
 
 static int compile(const Options *o, Arena *a, Diag *d)
 {
-	PassOptions p = pass_options(o);
+	PassOptions p = pass_options(o, d);
 	PipelineView view = {.stop_after = o->stop_after, .dump_dir = o->dump_ir, .print_after = o->print_after,
 		.print_changed = o->print_changed, .out = stdout};
 	bool ir = o->passes || o->stop_after || equals(o->emit, "ir") || equals(o->emit, "dot") || equals(o->emit, "json");
@@ -165,7 +161,7 @@ static int compile(const Options *o, Arena *a, Diag *d)
 	else if (!status && !plans)
 		status = runs ? run(m, o, d) : emit(m, o, d);
 	if (!status && !ir && !runs)
-		print_plan(m, o, a);
+		print_plan(m, o, &p, a);
 	ir_module_free(m);
 	return status;
 }

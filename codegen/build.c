@@ -24,7 +24,8 @@ typedef struct Build {
 	Diag *d;
 	const char *cc, *arch;
 	const char *include; /* folder of runtime/shardrt.h */
-	const char *lib;     /* folder of ARCH/libshardrt.a */
+	const char *lib;     /* folder of RUNTIME/libshardrt.a */
+	const char *runtime; /* arch: the same, or the best there is below it */
 } Build;
 
 static const char *const step_flags[] = {"-std=gnu11"};
@@ -69,14 +70,20 @@ static const char *search(Build *b, const char *dir, const char *const *suffix, 
 	return NULL;
 }
 
+static bool find_runtime(Build *b, const char *runtime)
+{
+	static const char *const lib[] = {"lib", "../lib/shardc/lib"};
+	b->lib = search(b, executable_dir(b->a), lib, COUNT_OF(lib), arena_printf(b->a, "%s/libshardrt.a", runtime));
+	b->runtime = runtime;
+	return b->lib;
+}
+
 static Build build_new(Arena *a, const CodegenOptions *o, Diag *d)
 {
 	static const char *const include[] = {"..", "../..", "../lib/shardc/include", "include"};
-	static const char *const lib[] = {"lib", "../lib/shardc/lib"};
 	Build b = {.a = a, .o = o, .d = d, .cc = o->cc ? o->cc : "cc", .arch = o->arch ? o->arch : "native"};
-	const char *dir = executable_dir(a);
-	b.include = search(&b, dir, include, COUNT_OF(include), "runtime/shardrt.h");
-	b.lib = search(&b, dir, lib, COUNT_OF(lib), arena_printf(a, "%s/libshardrt.a", b.arch));
+	b.include = search(&b, executable_dir(a), include, COUNT_OF(include), "runtime/shardrt.h");
+	find_runtime(&b, b.arch);
 	return b;
 }
 
@@ -85,25 +92,11 @@ static const char *available(Build *b)
 {
 	static const char *const arch[] = {"native", "x86-64-v3", "x86-64-v4"};
 	const char *list = "";
-	for (int i = 0; i < COUNT_OF(arch); i++) {
-		const char *file = arena_printf(b->a, "lib/%s/libshardrt.a", arch[i]);
-		bool here = exists(b, executable_dir(b->a), file)
-			|| exists(b, arena_printf(b->a, "%s/../lib/shardc", executable_dir(b->a)), file);
-		if (here)
+	for (int i = 0; i < COUNT_OF(arch); i++)
+		if (find_runtime(b, arch[i]))
 			list = arena_printf(b->a, "%s%s%s", list, *list ? ", " : "", arch[i]);
-	}
+	b->lib = NULL;
 	return *list ? list : "none";
-}
-
-static bool check_found(Build *b)
-{
-	if (!b->include)
-		diag_error(b->d, "shardc", "runtime/shardrt.h is not beside this program; install shardc as a whole "
-			"(make install) or run it from its build folder");
-	if (!b->lib)
-		diag_error(b->d, "--arch", "there is no runtime for \"%s\" (lib/%s/libshardrt.a); available: %s",
-			b->arch, b->arch, available(b));
-	return b->include && b->lib;
 }
 
 /* ---- commands ---- */
@@ -142,7 +135,7 @@ static Args compile_command(Build *b, bool fused, const char *source, const char
 static Args link_command(Build *b, const char *step, const char *fused, const char *output)
 {
 	Args args = command(b);
-	const char *lib = arena_printf(b->a, "%s/%s/libshardrt.a", b->lib, b->arch);
+	const char *lib = arena_printf(b->a, "%s/%s/libshardrt.a", b->lib, b->runtime);
 	push_all(b, &args, (const char *[]){"-o", output, step, fused, lib}, 5);
 	push_all(b, &args, link_flags, COUNT_OF(link_flags));
 	return args;
@@ -201,6 +194,91 @@ static bool finish(Build *b, pid_t pid, const char *what, const char *complaint)
 	return false;
 }
 
+/* Runs the compiler's preprocessor over nothing; its output, NULL after a message. */
+static char *predefined(Build *b)
+{
+	Args args = command(b);
+	Buf text = {0};
+	int end[2];
+	push_all(b, &args, (const char *[]){arena_printf(b->a, "-march=%s", b->arch), "-dM", "-E", "-x", "c",
+		"/dev/null", NULL}, 7);
+	if (pipe(end)) {
+		diag_error(b->d, b->cc, "cannot be started: %s", strerror(errno));
+		return NULL;
+	}
+	fflush(NULL);
+	pid_t pid = fork();
+	if (pid == 0) {
+		dup2(end[1], STDOUT_FILENO);
+		close(end[0]);
+		close(end[1]);
+		execvp(args.at[0], (char *const *)args.at);
+		_exit(127);
+	}
+	close(end[1]);
+	char chunk[4096];
+	for (ssize_t n; (n = read(end[0], chunk, sizeof(chunk))) > 0 || (n < 0 && errno == EINTR);)
+		if (n > 0)
+			buf_put(&text, chunk, (size_t)n);
+	close(end[0]);
+	bool ok = finish(b, pid, arena_printf(b->a, "--arch=%s", b->arch), "it does not know these instructions");
+	char *copy = ok ? arena_strndup(b->a, text.at ? text.at : "", text.n) : NULL;
+	buf_free(&text);
+	return copy;
+}
+
+static bool is_defined(Build *b, const char *macros, const char *macro)
+{
+	return strstr(macros, arena_printf(b->a, "#define %s ", macro));
+}
+
+/* ---- the runtime for --arch ---- */
+
+/* What each runtime's kernels were compiled for besides what every x86-64 has; the best first. */
+static const struct { const char *arch; const char *macros[8]; } runtimes[] = {
+	{"x86-64-v4", {"__AVX512F__", "__AVX512BW__", "__AVX512CD__", "__AVX512DQ__", "__AVX512VL__", "__AVX2__"}},
+	{"x86-64-v3", {"__AVX2__", "__BMI__", "__BMI2__", "__F16C__", "__FMA__", "__LZCNT__", "__MOVBE__"}},
+};
+
+/* An arch without a runtime of its own gets the best one that uses nothing it lacks. */
+static bool choose_runtime(Build *b)
+{
+	char *macros = b->lib ? NULL : predefined(b);
+	bool found = b->lib;
+	if (!b->lib && !macros)
+		return false;
+	for (int i = 0; !found && i < COUNT_OF(runtimes); i++) {
+		bool fits = true;
+		for (int k = 0; k < COUNT_OF(runtimes[i].macros) && runtimes[i].macros[k]; k++)
+			fits = fits && is_defined(b, macros, runtimes[i].macros[k]);
+		found = fits && find_runtime(b, runtimes[i].arch);
+	}
+	if (!found)
+		diag_error(b->d, "--arch", "there is no runtime for \"%s\", nor for less than it has; available: %s", b->arch,
+			available(b));
+	return found;
+}
+
+static bool check_found(Build *b)
+{
+	if (!b->include)
+		diag_error(b->d, "shardc", "runtime/shardrt.h is not beside this program; install shardc as a whole "
+			"(make install) or run it from its build folder");
+	return b->include && choose_runtime(b);
+}
+
+int codegen_vector_bytes(const CodegenOptions *o, Diag *d)
+{
+	if (!o->arch || !strcmp(o->arch, "native"))
+		return __builtin_cpu_supports("avx512f") ? 64 : 32;
+	Arena *a = arena_new();
+	Build b = build_new(a, o, d);
+	char *macros = predefined(&b);
+	int bytes = macros && is_defined(&b, macros, "__AVX512F__") ? 64 : 32;
+	arena_free(a);
+	return bytes;
+}
+
 bool codegen_compile(const char *dir, const CodegenOptions *o, const char *output, Diag *d)
 {
 	Arena *a = arena_new();
@@ -243,17 +321,17 @@ static void put_flags(Buf *out, const char *const *flags, int n)
 		buf_printf(out, " %s", flags[i]);
 }
 
-void build_makefile(const CodegenOptions *o, Buf *out)
+bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d)
 {
 	Arena *a = arena_new();
-	Diag quiet = {0};
-	Build b = build_new(a, o, &quiet);
+	Build b = build_new(a, o, d);
+	bool ok = check_found(&b);
 	const char *optimize = o->optimize ? o->optimize : "1";
 	buf_printf(out, "# Builds the training program from step.c and fused.c.\nCC = %s\nARCH = %s\n",
 		str_escape(a, ESCAPE_MAKE, b.cc), str_escape(a, ESCAPE_MAKE, b.arch));
-	buf_printf(out, "INCLUDE = %s\nLIB = %s\n\n", str_escape(a, ESCAPE_MAKE, b.include ? b.include : "."),
-		str_escape(a, ESCAPE_MAKE, b.lib ? b.lib : "."));
-	buf_printf(out, "train: step.o fused.o\n\t$(CC) -o $@ step.o fused.o $(LIB)/$(ARCH)/libshardrt.a");
+	buf_printf(out, "INCLUDE = %s\nLIB = %s/%s\n\n", str_escape(a, ESCAPE_MAKE, b.include ? b.include : "."),
+		str_escape(a, ESCAPE_MAKE, b.lib ? b.lib : "."), str_escape(a, ESCAPE_MAKE, b.runtime));
+	buf_printf(out, "train: step.o fused.o\n\t$(CC) -o $@ step.o fused.o $(LIB)/libshardrt.a");
 	put_flags(out, link_flags, COUNT_OF(link_flags));
 	buf_printf(out, "\nstep.o: step.c\n\t$(CC)");
 	put_flags(out, step_flags, COUNT_OF(step_flags));
@@ -262,53 +340,15 @@ void build_makefile(const CodegenOptions *o, Buf *out)
 	buf_printf(out, " -march=$(ARCH) -I$(INCLUDE) -c -o $@ fused.c\n"
 		"clean:\n\trm -f train step.o fused.o\n.PHONY: clean\n");
 	arena_free(a);
+	return ok;
 }
 
 /* ---- what the processor must have ---- */
 
-/* Macros that compilers predefine for -march, and the runtime's names of the features (runtime/cpu.c). */
-static const struct { const char *macro, *feature; } features[] = {
-	{"__SSE3__", "sse3"}, {"__SSSE3__", "ssse3"}, {"__SSE4_1__", "sse4.1"}, {"__SSE4_2__", "sse4.2"},
-	{"__POPCNT__", "popcnt"}, {"__AVX__", "avx"}, {"__AVX2__", "avx2"}, {"__FMA__", "fma"},
-	{"__F16C__", "f16c"},
-	{"__BMI__", "bmi"}, {"__BMI2__", "bmi2"}, {"__LZCNT__", "lzcnt"}, {"__MOVBE__", "movbe"},
-	{"__AVX512F__", "avx512f"}, {"__AVX512DQ__", "avx512dq"}, {"__AVX512CD__", "avx512cd"},
-	{"__AVX512BW__", "avx512bw"}, {"__AVX512VL__", "avx512vl"}, {"__AVX512VNNI__", "avx512vnni"},
-	{"__AVX512BF16__", "avx512bf16"}, {"__AVX512FP16__", "avx512fp16"}, {"__AVXVNNI__", "avxvnni"},
+static const struct { const char *name, *macro; } features[] = {
+#define CPU(name, macro, leaf, subleaf, reg, bit, state) {name, macro},
+#include "base/cpu.def"
 };
-
-/* Runs the compiler's preprocessor over nothing; its output, NULL after a message. */
-static char *predefined(Build *b)
-{
-	Args args = command(b);
-	Buf text = {0};
-	int end[2];
-	push_all(b, &args, (const char *[]){arena_printf(b->a, "-march=%s", b->arch), "-dM", "-E", "-x", "c",
-		"/dev/null", NULL}, 7);
-	if (pipe(end)) {
-		diag_error(b->d, b->cc, "cannot be started: %s", strerror(errno));
-		return NULL;
-	}
-	fflush(NULL);
-	pid_t pid = fork();
-	if (pid == 0) {
-		dup2(end[1], STDOUT_FILENO);
-		close(end[0]);
-		close(end[1]);
-		execvp(args.at[0], (char *const *)args.at);
-		_exit(127);
-	}
-	close(end[1]);
-	char chunk[4096];
-	for (ssize_t n; (n = read(end[0], chunk, sizeof(chunk))) > 0 || (n < 0 && errno == EINTR);)
-		if (n > 0)
-			buf_put(&text, chunk, (size_t)n);
-	close(end[0]);
-	bool ok = finish(b, pid, arena_printf(b->a, "--arch=%s", b->arch), "it does not know these instructions");
-	char *copy = ok ? arena_strndup(b->a, text.at ? text.at : "", text.n) : NULL;
-	buf_free(&text);
-	return copy;
-}
 
 bool build_need_cpu(Emit *e, Buf *out)
 {
@@ -319,8 +359,8 @@ bool build_need_cpu(Emit *e, Buf *out)
 	buf_printf(out, "/* What -march=%s lets compilers use. */\nstatic const char *const need_cpu[] = {",
 		str_escape(e->a, ESCAPE_C_COMMENT, b.arch));
 	for (int i = 0; i < COUNT_OF(features); i++)
-		if (strstr(macros, arena_printf(e->a, "#define %s ", features[i].macro)))
-			buf_printf(out, "\"%s\", ", features[i].feature);
+		if (is_defined(&b, macros, features[i].macro))
+			buf_printf(out, "\"%s\", ", features[i].name);
 	buf_printf(out, "NULL};\n\n");
 	return true;
 }

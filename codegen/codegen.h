@@ -19,12 +19,18 @@ typedef struct CodegenOptions {
 } CodegenOptions;
 
 /* Writes dir/step.c, dir/fused.c and dir/Makefile (dir is made when absent).  Refuses ops and dtypes
- * that no kernel serves.  Files appear whole or not at all. */
+ * that no kernel serves, and an arch without a runtime.  All files appear, or none. */
 bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Diag *d);
 
 /* Compiles dir/step.c and dir/fused.c side by side and links them with the runtime into `output`, which
  * is replaced only when all went well. */
 bool codegen_compile(const char *dir, const CodegenOptions *o, const char *output, Diag *d);
+
+/* Removes what codegen_write made. */
+void codegen_remove(const char *dir);
+
+/* Bytes of a vector register of o->arch: layouts of packed weights follow from it. */
+int codegen_vector_bytes(const CodegenOptions *o, Diag *d);
 
 /* ---- plan.c ---- */
 

@@ -67,7 +67,6 @@ void fused_call(Emit *e, const Op *op); /* op: fused, elementwise or broadcast *
 void tables_write(Emit *e, Buf *out);   /* everything of step.c behind the functions */
 /* Names of processor features that code for --arch may use; false after a message. */
 bool build_need_cpu(Emit *e, Buf *out);
-void build_makefile(const CodegenOptions *o, Buf *out);
-bool emit_file(const char *dir, const char *name, const Buf *text, Diag *d); /* whole or not at all */
+bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d);
 
 #endif

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { CHUNK_CALLS = 500, CHUNK_MIN = 8 };
 
@@ -141,44 +142,63 @@ static const char fused_head[] =
 	"enum { GRAIN = 16384, BLOCK = 4096 }; /* elements: worth a second thread; of one piece of work */\n"
 	"#define MIN(a, b) ((a) < (b) ? (a) : (b))\n\n";
 
-bool emit_file(const char *dir, const char *name, const Buf *text, Diag *d)
+static const char *const file_names[] = {"fused.c", "Makefile", "step.c"};
+
+static bool write_file(const char *path, const Buf *text)
+{
+	FILE *f = fopen(path, "w");
+	bool ok = f && fwrite(text->at ? text->at : "", 1, text->n, f) == text->n;
+	return (!f || !fclose(f)) && ok;
+}
+
+void codegen_remove(const char *dir)
 {
 	Arena *a = arena_new();
-	const char *path = arena_printf(a, "%s/%s", dir, name), *temp = arena_printf(a, "%s.new", path);
-	FILE *f = fopen(temp, "w");
-	bool ok = f && fwrite(text->at ? text->at : "", 1, text->n, f) == text->n;
-	ok = (!f || !fclose(f)) && ok && !rename(temp, path);
-	if (!ok) {
-		diag_error(d, path, "cannot write: %s", strerror(errno));
-		if (f)
-			remove(temp);
-	}
+	for (int i = 0; i < COUNT_OF(file_names); i++)
+		remove(arena_printf(a, "%s/%s", dir, file_names[i]));
+	rmdir(dir);
 	arena_free(a);
+}
+
+/* All are written beside dir, then moved there, so that a full disk leaves what was there before. */
+static bool put_files(Emit *e, const char *dir, const Buf *texts)
+{
+	const char *temp = arena_printf(e->a, "%s.new", dir), *at = temp;
+	bool ok = !mkdir(temp, 0777) || errno == EEXIST;
+	for (int i = 0; ok && i < COUNT_OF(file_names); i++) {
+		at = arena_printf(e->a, "%s/%s", temp, file_names[i]);
+		ok = write_file(at, &texts[i]);
+	}
+	if (ok) {
+		at = dir;
+		ok = !mkdir(dir, 0777) || errno == EEXIST;
+	}
+	for (int i = 0; ok && i < COUNT_OF(file_names); i++) {
+		at = arena_printf(e->a, "%s/%s", dir, file_names[i]);
+		ok = !rename(arena_printf(e->a, "%s/%s", temp, file_names[i]), at);
+	}
+	if (!ok)
+		diag_error(e->d, at, "cannot write: %s", strerror(errno));
+	codegen_remove(temp);
 	return ok;
 }
 
 static bool write_files(Emit *e, const char *dir)
 {
-	Buf step = {0}, fused = {0}, make = {0};
+	Buf texts[COUNT_OF(file_names)] = {0}, *fused = &texts[0], *make = &texts[1], *step = &texts[2];
 	const char *name = str_escape(e->a, ESCAPE_C_COMMENT, e->m->name);
-	buf_printf(&step, "/* One training step of %s, made by shardc.  Not for editing. */\n%s", name,
+	buf_printf(step, "/* One training step of %s, made by shardc.  Not for editing. */\n%s", name,
 		step_head);
 	if (e->protos.n)
-		buf_printf(&step, "/* fused.c */\n%s\n", e->protos.at);
+		buf_printf(step, "/* fused.c */\n%s\n", e->protos.at);
 	if (e->statics.n)
-		buf_printf(&step, "%s\n", e->statics.at);
-	buf_put(&step, e->step.at, e->step.n);
-	buf_printf(&fused, "/* Elementwise loops of %s, made by shardc.  Not for editing. */\n%s%s", name,
+		buf_printf(step, "%s\n", e->statics.at);
+	buf_put(step, e->step.at, e->step.n);
+	buf_printf(fused, "/* Elementwise loops of %s, made by shardc.  Not for editing. */\n%s%s", name,
 		fused_head, e->fused.at ? e->fused.at : "typedef int nothing_is_fused;\n");
-	build_makefile(e->o, &make);
-	bool ok = (!mkdir(dir, 0777) || errno == EEXIST);
-	if (!ok)
-		diag_error(e->d, dir, "cannot make the folder: %s", strerror(errno));
-	ok = ok && emit_file(dir, "fused.c", &fused, e->d) && emit_file(dir, "Makefile", &make, e->d)
-		&& emit_file(dir, "step.c", &step, e->d);
-	buf_free(&step);
-	buf_free(&fused);
-	buf_free(&make);
+	bool ok = build_makefile(e->o, make, e->d) && put_files(e, dir, texts);
+	for (int i = 0; i < COUNT_OF(texts); i++)
+		buf_free(&texts[i]);
 	return ok;
 }
 

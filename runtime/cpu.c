@@ -4,7 +4,7 @@
  * fewer names with some compilers and takes literals only.  A name that is not in the table counts as
  * missing: a program that asks for something unknown must not run on hope.
  *
- * The one idea: one row per feature; this file is compiled for any x86-64, so that it can say no. */
+ * The one idea: one row of base/cpu.def per feature; this file is compiled for any x86-64, so that it can say no. */
 #include <cpuid.h>
 #include <string.h>
 
@@ -17,22 +17,8 @@ enum { X_NONE = 0, X_AVX = 0x6, X_512 = 0xe6, X_AMX = 0x60000 };
 typedef struct Feature { const char *name; uint32_t leaf, subleaf; int reg, bit; uint32_t state; } Feature;
 
 static const Feature features[] = {
-	{"sse3", 1, 0, ECX, 0, X_NONE},           {"ssse3", 1, 0, ECX, 9, X_NONE},
-	{"cx16", 1, 0, ECX, 13, X_NONE},          {"sse4.1", 1, 0, ECX, 19, X_NONE},
-	{"sse4.2", 1, 0, ECX, 20, X_NONE},        {"movbe", 1, 0, ECX, 22, X_NONE},
-	{"popcnt", 1, 0, ECX, 23, X_NONE},        {"fma", 1, 0, ECX, 12, X_AVX},
-	{"avx", 1, 0, ECX, 28, X_AVX},            {"f16c", 1, 0, ECX, 29, X_AVX},
-	{"bmi", 7, 0, EBX, 3, X_NONE},            {"avx2", 7, 0, EBX, 5, X_AVX},
-	{"bmi2", 7, 0, EBX, 8, X_NONE},           {"avx512f", 7, 0, EBX, 16, X_512},
-	{"avx512dq", 7, 0, EBX, 17, X_512},       {"avx512ifma", 7, 0, EBX, 21, X_512},
-	{"avx512cd", 7, 0, EBX, 28, X_512},       {"avx512bw", 7, 0, EBX, 30, X_512},
-	{"avx512vl", 7, 0, EBX, 31, X_512},       {"avx512vbmi", 7, 0, ECX, 1, X_512},
-	{"avx512vbmi2", 7, 0, ECX, 6, X_512},     {"avx512vnni", 7, 0, ECX, 11, X_512},
-	{"avx512bitalg", 7, 0, ECX, 12, X_512},   {"avx512vpopcntdq", 7, 0, ECX, 14, X_512},
-	{"amx-bf16", 7, 0, EDX, 22, X_AMX},       {"avx512fp16", 7, 0, EDX, 23, X_512},
-	{"amx-tile", 7, 0, EDX, 24, X_AMX},       {"amx-int8", 7, 0, EDX, 25, X_AMX},
-	{"avxvnni", 7, 1, EAX, 4, X_AVX},         {"avx512bf16", 7, 1, EAX, 5, X_512},
-	{"lzcnt", 0x80000001, 0, ECX, 5, X_NONE},
+#define CPU(name, macro, leaf, subleaf, reg, bit, state) {name, leaf, subleaf, reg, bit, state},
+#include "base/cpu.def"
 };
 
 static uint64_t saved_state(void)
