@@ -112,6 +112,7 @@ uint64_t hash_bytes(const void *p, size_t n, uint64_t seed); /* not cryptographi
 typedef enum { ESCAPE_C_COMMENT, ESCAPE_C_STRING, ESCAPE_C_IDENT, ESCAPE_JSON, ESCAPE_DOT, ESCAPE_HTML,
 	ESCAPE_MAKE, ESCAPE_SHELL, ESCAPE_IR } EscapeKind;
 char *str_escape(Arena *a, EscapeKind kind, const char *s);
+bool str_is_utf8(const char *s);
 
 /* ---- diag.c ---- */
 

@@ -263,21 +263,66 @@ static void escape_c_ident(Buf *b, const char *s)
 	}
 }
 
-static void escape_quoted(Buf *b, const char *s)
+/* Bytes of the character at s, 0 when it is not UTF-8: no long forms, surrogates or codes above 10FFFF. */
+static int utf8_length(const char *s)
 {
-	/* JSON, and the IR's strings: what JSON readers accept, bytes >= 0x80 as they are. */
-	for (; *s; s++) {
-		unsigned char c = (unsigned char)*s;
-		if (c == '"' || c == '\\')
-			buf_printf(b, "\\%c", c);
-		else if (c == '\n')
-			buf_put(b, "\\n", 2);
-		else if (c == '\t')
-			buf_put(b, "\\t", 2);
-		else if (c < 0x20 || c == 0x7f)
-			buf_printf(b, "\\u%04x", c);
+	static const struct { unsigned char first, last, low, high; int n; } forms[] = {
+		{0x01, 0x7f, 0, 0, 1}, {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
+		{0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
+		{0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
+	};
+	const unsigned char *c = (const unsigned char *)s;
+	for (int i = 0; i < COUNT_OF(forms); i++) {
+		if (c[0] < forms[i].first || c[0] > forms[i].last)
+			continue;
+		int n = 1;
+		while (n < forms[i].n && c[n] >= (n == 1 ? forms[i].low : 0x80) && c[n] <= (n == 1 ? forms[i].high : 0xbf))
+			n++;
+		return n == forms[i].n ? n : 0;
+	}
+	return 0;
+}
+
+bool str_is_utf8(const char *s)
+{
+	for (int n; *s; s += n)
+		if (!(n = utf8_length(s)))
+			return false;
+	return true;
+}
+
+static void put_quoted(Buf *b, const char *s)
+{
+	unsigned char c = (unsigned char)*s;
+	if (c == '"' || c == '\\')
+		buf_printf(b, "\\%c", c);
+	else if (c == '\n')
+		buf_put(b, "\\n", 2);
+	else if (c == '\t')
+		buf_put(b, "\\t", 2);
+	else if (c < 0x20 || c == 0x7f)
+		buf_printf(b, "\\u%04x", c);
+	else
+		buf_put(b, s, 1);
+}
+
+/* The IR's strings are JSON's, but keep bytes that are no UTF-8. */
+static void escape_ir(Buf *b, const char *s)
+{
+	for (; *s; s++)
+		put_quoted(b, s);
+}
+
+static void escape_json(Buf *b, const char *s)
+{
+	for (int n; *s; s += MAX(n, 1)) {
+		n = utf8_length(s);
+		if (n == 0)
+			buf_put(b, "\\ufffd", 6);
+		else if (n == 1)
+			put_quoted(b, s);
 		else
-			buf_put(b, s, 1);
+			buf_put(b, s, (size_t)n);
 	}
 }
 
@@ -334,9 +379,9 @@ static void escape_shell(Buf *b, const char *s)
 typedef void EscapeFn(Buf *b, const char *s);
 static EscapeFn *const escape_rule[] = {
 	[ESCAPE_C_COMMENT] = escape_c_comment, [ESCAPE_C_STRING] = escape_c_string,
-	[ESCAPE_C_IDENT] = escape_c_ident, [ESCAPE_JSON] = escape_quoted, [ESCAPE_DOT] = escape_dot,
+	[ESCAPE_C_IDENT] = escape_c_ident, [ESCAPE_JSON] = escape_json, [ESCAPE_DOT] = escape_dot,
 	[ESCAPE_HTML] = escape_html, [ESCAPE_MAKE] = escape_make, [ESCAPE_SHELL] = escape_shell,
-	[ESCAPE_IR] = escape_quoted,
+	[ESCAPE_IR] = escape_ir,
 };
 
 char *str_escape(Arena *a, EscapeKind kind, const char *s)

@@ -105,8 +105,8 @@ static bool input_type(Import *im, const char *where, const Onnx__ValueInfoProto
 		return false;
 	}
 	if (!dtype_from_onnx(p->tensor_type->elem_type, &dtype)) {
-		diag_error(im->d, where, "refused: dtype %s is not supported",
-			onnx_dtype_name(p->tensor_type->elem_type));
+		diag_error(im->d, where, "refused: dtype %s is not supported (elem_type %d)",
+			onnx_dtype_name(p->tensor_type->elem_type), p->tensor_type->elem_type);
 		return false;
 	}
 	*t = type_scalar(dtype);
@@ -146,6 +146,9 @@ static void set_batch(Import *im, const char *where, Symbol *s, bool as_const)
 	s->batched = !as_const && !im->o->infer && s->type.rank > 0;
 	if (!s->batched)
 		return;
+	if (!s->type.dim[0])
+		diag_error(im->d, where, "it has no samples: its first dimension is 0; give --const %s if that is no sample "
+			"axis", s->name);
 	if (!im->m->batch)
 		im->m->batch = s->type.dim[0];
 	if (s->type.dim[0] != im->m->batch)

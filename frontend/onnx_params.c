@@ -396,6 +396,9 @@ static Symbol *make_symbol(Import *im, Weight *w, SymbolKind kind, const char *n
 		src.dim[0] = t.dim[0];
 		src.perm[0] = 0;
 	}
+	if (!str_is_utf8(name))
+		diag_error(im->d, im->onnx->path, "the name of tensor \"%s\" is not UTF-8, as the names in checkpoints are",
+			str_escape(im->arena, ESCAPE_JSON, name));
 	Symbol *s = ir_add_symbol(im->m, kind, name, t);
 	s->onnx = ir_intern(im->m, w->t->name);
 	s->src = src;
