@@ -44,7 +44,7 @@ $(BUILD)/libshardc.a: $(call obj,$(COMPILER)) $(BUILD)/obj/onnx.pb-c.o
 $(BUILD)/frontend/onnx.pb-c.c $(BUILD)/frontend/onnx.pb-c.h &: frontend/onnx.proto
 	@mkdir -p $(BUILD)/frontend
 	protoc-c --proto_path=frontend --c_out=$(BUILD)/frontend onnx.proto
-$(call obj,$(wildcard frontend/*.c tests/unit/*.c)): $(BUILD)/frontend/onnx.pb-c.h
+$(call obj,$(wildcard frontend/*.c tests/unit/*.c tests/e2e/*.c)): $(BUILD)/frontend/onnx.pb-c.h
 $(BUILD)/obj/onnx.pb-c.o: $(BUILD)/frontend/onnx.pb-c.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -w -c -o $@ $<
@@ -73,8 +73,11 @@ $(call obj,$(UNITS)): $(BUILD)/tests/unit/suites.def
 $(BUILD)/unit: $(call obj,$(UNITS)) $(BUILD)/libshardc.a $(BUILD)/lib/native/libshardrt.a
 	$(CC) $(CFLAGS) -o $@ $^ -lcunit $(LIBS) $(RTLIBS)
 
+$(BUILD)/models: $(call obj,tests/e2e/models.c tests/unit/onnx_model.c) $(BUILD)/libshardc.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
+
 ## test: unit tests, golden IR, bad input and end-to-end runs (no Python)
-test: all $(BUILD)/unit
+test: all $(BUILD)/unit $(BUILD)/models
 	$(BUILD)/unit
 	SHARDC=$(BUILD)/shardc tests/ir/runtests
 	SHARDC=$(BUILD)/shardc tests/e2e/run
@@ -92,10 +95,11 @@ lint: $(BUILD)/frontend/onnx.pb-c.h
 ## asan: the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 asan:
 	$(MAKE) BUILD=build/asan CFLAGS="-O1 -g" SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=undefined" \
-		ARCHES=native build/asan/shardc build/asan/unit
+		ARCHES=native build/asan/shardc build/asan/unit build/asan/models
 	ASAN_OPTIONS=detect_leaks=0 build/asan/unit
 	ASAN_OPTIONS=detect_leaks=0 SHARDC=build/asan/shardc tests/ir/runtests
-	ASAN_OPTIONS=detect_leaks=0 SHARDC=build/asan/shardc tests/e2e/bad_input
+	ASAN_OPTIONS=detect_leaks=0 SHARDC=build/asan/shardc SHARDC_CC="cc -fsanitize=address,undefined" \
+		tests/e2e/bad_input
 
 $(VENV)/ready:
 	python3 -m venv $(VENV)

@@ -174,13 +174,13 @@ static int put_npy(const char *descr, const char *order, const char *shape, long
 	int n = snprintf(dict, sizeof(dict), "{'descr': '%s', 'fortran_order': %s, 'shape': %s, }", descr, order, shape);
 	int padded = (int)round_up(10 + n + 1, 64) - 10;
 	printf("%cNUMPY%c%c%c%c%s%*s\n", 0x93, 1, 0, padded & 0xff, padded >> 8, dict, padded - n - 1, "");
-	int size = descr[0] ? atoi(descr + 2) : 1;
+	int size = MAX(atoi(descr + 2), 1);
 	for (long long i = 0; i * size < bytes; i++) {
 		char raw[16] = {(char)(i % 3)};
 		float f = (float)(i % 3) * 0.25f;
 		if (!strcmp(descr, "<f4"))
 			memcpy(raw, &f, sizeof(f));
-		fwrite(raw, 1, (size_t)MIN(MAX(size, 1), 16), stdout);
+		fwrite(raw, 1, (size_t)MIN(size, 16), stdout);
 	}
 	return 0;
 }
