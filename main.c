@@ -48,13 +48,15 @@ static FrontendOptions frontend_options(const Options *o)
 static PassOptions pass_options(const Options *o, Diag *d)
 {
 	int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
+	CodegenOptions target = {.cc = o->cc, .arch = o->arch};
 	return (PassOptions){
 		.loss = o->loss, .loss_norm = o->loss_norm, .optimizer = o->optimizer, .freeze = o->freeze, .bn = o->bn,
 		.bn_biased = o->bn_biased, .dropout = !equals(o->dropout, "off"), .infer = equals(o->command, "run"),
 		.grad_norm = !equals(o->grad_norm, "off"), .clip = equals(o->clip, "2"), .no_decay_1d = o->no_decay_1d,
 		.wrap = o->wrap, .strategy = o->strategy, .world = o->world ? o->world : 1, .remat = o->remat,
 		.memory_limit = o->memory_limit, .workspace = o->workspace ? o->workspace : (int64_t)64 << 20,
-		.vector_bytes = codegen_vector_bytes(&(CodegenOptions){.cc = o->cc, .arch = o->arch}, d), .threads = (int)(o->threads ? o->threads : MAX(cores, 1)),
+		.vector_bytes = codegen_vector_bytes(&target, d),
+		.threads = (int)(o->threads ? o->threads : MAX(cores, 1)),
 	};
 }
 
