@@ -104,7 +104,7 @@ static Module *load(const Options *o, Arena *a, Diag *d)
 	return m && ir_verify(m, NULL, d) ? m : NULL;
 }
 
-static bool print_ir(const Module *m, const Options *o)
+static bool print_ir(const Module *m, const Options *o, Diag *d)
 {
 	if (equals(o->emit, "dot"))
 		ir_print_dot(stdout, m);
@@ -112,7 +112,10 @@ static bool print_ir(const Module *m, const Options *o)
 		ir_print_json(stdout, m);
 	else
 		ir_print(stdout, m);
-	return !fflush(stdout) && !ferror(stdout);
+	bool ok = !fflush(stdout) && !ferror(stdout);
+	if (!ok)
+		diag_error(d, "standard output", "cannot write: %s", strerror(errno));
+	return ok;
 }
 
 static void print_plan(Module *m, const Options *o, const PassOptions *p, Arena *a)
@@ -159,7 +162,7 @@ static int compile(const Options *o, Arena *a, Diag *d)
 	int status = m && pipeline_run(m, &p, &view, o->passes, d) ? EXIT_SUCCESS : EXIT_INPUT;
 	bool runs = equals(o->command, "run"), plans = equals(o->command, "plan");
 	if (!status && ir)
-		status = print_ir(m, o) ? EXIT_SUCCESS : EXIT_RUN;
+		status = print_ir(m, o, d) ? EXIT_SUCCESS : EXIT_RUN;
 	else if (!status && !plans)
 		status = runs ? run(m, o, d) : emit(m, o, d);
 	if (!status && !ir && !runs)
