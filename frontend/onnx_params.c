@@ -487,18 +487,18 @@ Value *params_constant(Import *im, const OnnxTensor *t, bool in_file)
 
 Value *params_value(Import *im, Weight *w, const char *alias, const Node *n, int input)
 {
-	if (!w->typed) {
-		if (!w->reported)
-			diag_error(im->d, im->onnx->path, "refused: tensor \"%s\" has dtype %s, which is not supported",
-				str_escape(im->arena, ESCAPE_IR, w->t->name), onnx_dtype_name(w->t->data_type));
-		w->reported = true;
-		return &im->m->poison;
-	}
 	if (w->t->problem) {
 		Span bytes;
 		const FileMap *file;
 		if (!w->reported)
 			onnx_tensor_bytes(im->onnx, w->t, &bytes, &file, im->d);
+		w->reported = true;
+		return &im->m->poison;
+	}
+	if (!w->typed) {
+		if (!w->reported)
+			diag_error(im->d, im->onnx->path, "refused: tensor \"%s\" has dtype %s, which is not supported",
+				str_escape(im->arena, ESCAPE_IR, w->t->name), onnx_dtype_name(w->t->data_type));
 		w->reported = true;
 		return &im->m->poison;
 	}

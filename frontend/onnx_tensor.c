@@ -42,7 +42,7 @@ int64_t onnx_dims_numel(int rank, const int64_t *dim)
 bool onnx_tensor_type(const OnnxTensor *t, Type *out)
 {
 	DType dtype;
-	if (!dtype_from_onnx(t->data_type, &dtype))
+	if (t->problem || !dtype_from_onnx(t->data_type, &dtype))
 		return false;
 	*out = type_tensor(dtype, t->rank, t->dim);
 	return true;

@@ -110,7 +110,7 @@ static void tensor_type(Parser *p, const char *dtype, Type *t)
 	t->rank = small_ints(p, t->dim);
 	int64_t numel = 1;
 	for (int i = 0; i < t->rank; i++)
-		if (t->dim[i] < 0 || __builtin_mul_overflow(numel, MAX(t->dim[i], 1), &numel) || numel > INT64_MAX / 16)
+		if (t->dim[i] < 0 || __builtin_mul_overflow(numel, MAX(t->dim[i], 1), &numel) || numel > INT64_C(1) << 46)
 			lex_fail(&p->lex, "dimension %lld is negative or makes the tensor too large", (long long)t->dim[i]);
 	if (lex_accept(&p->lex, ':'))
 		t->layout = ir_intern(p->m, lex_name(&p->lex, "a layout"));

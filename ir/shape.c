@@ -210,8 +210,8 @@ static bool check_size(Module *m, const Type *t, Buf *err)
 		return true;
 	for (int i = 0; i < t->rank; i++)
 		if (t->dim[i] < 0 || __builtin_mul_overflow(numel, MAX(t->dim[i], 1), &numel)
-			|| numel > INT64_C(1) << 62)
-			return shape_wrong(err, "result %s has more than 2^62 elements or a negative dimension",
+			|| numel > INT64_C(1) << 46)
+			return shape_wrong(err, "result %s has more than 2^46 elements or a negative dimension",
 				type_str(m->arena, t));
 	return true;
 }
