@@ -101,6 +101,10 @@ asan:
 	ASAN_OPTIONS=detect_leaks=0 SHARDC=build/asan/shardc SHARDC_CC="cc -fsanitize=address,undefined" \
 		tests/e2e/bad_input
 
+## fuzz: two minutes of libFuzzer for each reader of files (wants clang)
+fuzz: $(BUILD)/models
+	tests/fuzz/run 120
+
 $(VENV)/ready:
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install -q torch==2.13.0
@@ -140,5 +144,5 @@ clean:
 	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/frontend $(BUILD)/shardc $(BUILD)/libshardc.a $(BUILD)/unit
 
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test lint asan conformance reference parity bench install clean
+.PHONY: all help quickstart deps test lint asan fuzz conformance reference parity bench install clean
 .DELETE_ON_ERROR:
