@@ -1,4 +1,4 @@
-/* tests/fuzz/ir.c: any text as IR: a module or a message; what parses prints to text that parses and prints the same. */
+/* tests/fuzz/ir.c: any text as IR: a module or a message; what parses prints to text that prints itself again. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* tests/fuzz/onnx.c: any bytes as an ONNX file: a module or a message, and what loads passes through the first passes. */
+/* tests/fuzz/onnx.c: any bytes as an ONNX file: a module or a message; what loads goes through canon to layout. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
