@@ -118,7 +118,6 @@ bool device_map(Rt *rt, Diag *d)
 			device_unmap(rt);
 			return false;
 		}
-		mem->mapped[i] = mem->planned[i];
 	}
 	cut_units(rt);
 	rt->state = mem->base[ARENA_BUFFERS];
@@ -134,22 +133,18 @@ void device_unmap(Rt *rt)
 	DeviceMemory *mem = &rt->p->memory;
 	for (int i = 0; i < ARENA_COUNT; i++) {
 		if (mem->base[i])
-			munmap(mem->base[i], (size_t)mem->mapped[i]);
+			munmap(mem->base[i], (size_t)mem->planned[i]);
 		mem->base[i] = NULL;
-		mem->mapped[i] = 0;
 	}
 }
 
 void device_print_plan(const Rt *rt, FILE *out)
 {
 	const DeviceMemory *mem = &rt->p->memory;
-	int64_t mapped = 0;
-	fprintf(out, "%-18s %16s %16s\n", "memory", "planned bytes", "mapped bytes");
-	for (int i = 0; i < ARENA_COUNT; i++) {
-		fprintf(out, "%-18s %16" PRId64 " %16" PRId64 "\n", arena_names[i], mem->planned[i], mem->mapped[i]);
-		mapped += mem->mapped[i];
-	}
-	fprintf(out, "%-18s %16" PRId64 " %16" PRId64 "\n", "total", mem->total, mapped);
+	fprintf(out, "%-18s %16s\n", "memory", "planned bytes");
+	for (int i = 0; i < ARENA_COUNT; i++)
+		fprintf(out, "%-18s %16" PRId64 "\n", arena_names[i], mem->planned[i]);
+	fprintf(out, "%-18s %16" PRId64 "\n", "total", mem->total);
 }
 
 char *device_tensor(const Rt *rt, const RtTensor *t)

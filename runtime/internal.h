@@ -28,7 +28,7 @@ typedef enum ArenaKind {
 } ArenaKind;
 typedef struct DeviceMemory {
 	char *base[ARENA_COUNT];
-	int64_t planned[ARENA_COUNT], mapped[ARENA_COUNT];
+	int64_t planned[ARENA_COUNT];
 	int64_t total;
 } DeviceMemory;
 /* Maps every arena and sets the base pointers of rt. */
