@@ -125,7 +125,7 @@ reference: $(BUILD)/reference | $(BUILD)/onnx-tests
 $(BUILD)/reference: $(call obj,tests/onnx/reference.c) $(BUILD)/libshardc.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 
-## parity: gradients and training steps against PyTorch (PARITY="--slow --seeds 0,1,2" for all)
+## parity: gradients and training steps against PyTorch (PARITY="--quick --seeds 0": a few minutes)
 parity: all $(VENV)/ready
 	$(PYTHON) tests/parity/parity.py $(BUILD)/shardc $(BUILD)/parity --json $(BUILD)/parity.jsonl $(PARITY)
 

@@ -11,7 +11,7 @@ For each model, exporter and seed:
 Errors are norm of the difference over norm of the reference, per tensor; the table shows the worst tensor.
 Tensors or ranges whose true gradient is zero are left out of norms and bounded elementwise.
 
-usage: python parity.py SHARDC WORKDIR [--cases a,b] [--seeds 0,1] [--slow] [--json FILE]
+usage: python parity.py SHARDC WORKDIR [--cases a,b] [--seeds 0,1,2] [--quick] [--json FILE]
 """
 import argparse
 import copy
@@ -289,8 +289,8 @@ def parse_args():
     p.add_argument("work")
     p.add_argument("--cases")
     p.add_argument("--exporters", default="dynamo,torchscript")
-    p.add_argument("--seeds", default="0")
-    p.add_argument("--slow", action="store_true")
+    p.add_argument("--seeds", default="0,1,2")
+    p.add_argument("--quick", action="store_true", help="leave out the two big models")
     p.add_argument("--json")
     return p.parse_args()
 
@@ -300,7 +300,7 @@ def main():
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(2)
-    names = args.cases.split(",") if args.cases else [n for n, c in models.CASES.items() if args.slow or not c.slow]
+    names = args.cases.split(",") if args.cases else [n for n, c in models.CASES.items() if not (args.quick and c.slow)]
     rows, failed = [], 0
     print(f"{'model':14} {'exporter':12} {'seed':4} {'check':10} {'ours':>9} {'torch f32':>9} {'ratio':>6}", flush=True)
     for name in names:
