@@ -51,7 +51,7 @@ static PassOptions pass_options(const Options *o, Diag *d)
 	CodegenOptions target = {.cc = o->cc, .arch = o->arch};
 	return (PassOptions){
 		.loss = o->loss, .loss_norm = o->loss_norm, .optimizer = o->optimizer, .freeze = o->freeze, .bn = o->bn,
-		.bn_biased = o->bn_biased, .dropout = !equals(o->dropout, "off"), .infer = equals(o->command, "run"),
+		.dropout = !equals(o->dropout, "off"), .infer = equals(o->command, "run"),
 		.grad_norm = !equals(o->grad_norm, "off"), .clip = equals(o->clip, "2"), .no_decay_1d = o->no_decay_1d,
 		.wrap = o->wrap, .strategy = o->strategy, .world = o->world ? o->world : 1, .remat = o->remat,
 		.memory_limit = o->memory_limit, .workspace = o->workspace ? o->workspace : (int64_t)64 << 20,

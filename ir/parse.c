@@ -386,37 +386,6 @@ static Op *emit(Parser *p, OpText *t, Attr *list, SectionKind section)
 	return op;
 }
 
-static bool kind_fits(AttrKind kind, char letter)
-{
-	switch (letter) {
-	case 'i': return kind == ATTR_INT;
-	case 'f': return kind == ATTR_FLOAT;
-	case 's': return kind == ATTR_STR;
-	case 'd': return kind == ATTR_DTYPE;
-	case 'I': return kind == ATTR_INTS;
-	case 'F': return kind == ATTR_FLOATS;
-	default: return kind == ATTR_INTS || kind == ATTR_FLOATS;
-	}
-}
-
-/* Whether the attributes that the op's table row demands are there and of their kind, so that shape rules
- * may rely on them. */
-static bool has_attrs(Parser *p, OpKind kind, const Attr *list)
-{
-	const char *s = op_info[kind].attrs;
-	while (*s) {
-		size_t n = strcspn(s, " "), colon = strcspn(s, ":");
-		const char *key = arena_strndup(p->lex.arena, s, MIN(colon, n));
-		const Attr *a = attr_find(list, key);
-		if (!a && s[n - 1] != '?')
-			lex_fail(&p->lex, "%s needs the attribute %s", op_info[kind].text, key);
-		else if (a && !kind_fits(a->kind, s[colon + 1]))
-			lex_fail(&p->lex, "attribute %s of %s has the wrong kind", key, op_info[kind].text);
-		s += n + strspn(s + n, " ");
-	}
-	return !p->lex.failed;
-}
-
 static void define_results(Parser *p, const OpText *t, Op *op)
 {
 	check_counts(p, t, op->n_out);
@@ -459,7 +428,7 @@ static void op_line(Parser *p, SectionKind section)
 		check_counts(p, &t, info->n_out);
 	else
 		check_counts(p, &t, t.out_name.n);
-	if (p->lex.failed || !has_attrs(p, t.kind, list))
+	if (p->lex.failed)
 		return;
 	Op *op = emit(p, &t, list, section);
 	if (!op)

@@ -15,7 +15,6 @@ typedef struct PassOptions {
 	const char *optimizer;     /* "adamw", "sgd:momentum,nesterov" */
 	const char *freeze;        /* regex over parameter names */
 	const char *bn;            /* "train" | "frozen" */
-	bool bn_biased;            /* running variance as ONNX defines it, not as PyTorch */
 	bool dropout;
 	bool infer;                /* no loss, no training: only section eval, from the forward */
 	bool grad_norm;            /* compute the norm of gradients */
@@ -31,7 +30,6 @@ typedef struct PassOptions {
 	int64_t workspace;         /* bytes, cap of a kernel's scratch */
 	/* target */
 	int vector_bytes;          /* of --arch: 64 (AVX-512), 32 (AVX2) */
-	bool bf16_units;
 	int threads;
 } PassOptions;
 
