@@ -53,7 +53,11 @@ static PassOptions pass_options(const Options *o, Diag *d)
 		.loss = o->loss, .loss_norm = o->loss_norm, .optimizer = o->optimizer, .freeze = o->freeze, .bn = o->bn,
 		.dropout = !equals(o->dropout, "off"), .infer = equals(o->command, "run"),
 		.grad_norm = !equals(o->grad_norm, "off"), .clip = equals(o->clip, "2"), .no_decay_1d = o->no_decay_1d,
-		.wrap = o->wrap, .strategy = o->strategy, .world = o->world ? o->world : 1, .remat = o->remat,
+		.wrap = o->wrap.at, .n_wrap = o->wrap.n, .strategy = o->strategy, .ignore = o->ignore.at, .n_ignore = o->ignore.n,
+		.unit_strategy = o->unit_strategy.at, .n_unit_strategy = o->unit_strategy.n, .reshard_root = o->reshard_root,
+		.forward_prefetch = o->forward_prefetch, .backward_prefetch = o->backward_prefetch,
+		.limit_all_gathers = o->limit_all_gathers, .schedule_in = o->schedule_in,
+		.world = o->world ? o->world : 1, .shard_size = o->shard_size, .hosts = o->hosts, .remat = o->remat,
 		.memory_limit = o->memory_limit, .workspace = o->workspace ? o->workspace : (int64_t)64 << 20,
 		.vector_bytes = codegen_vector_bytes(&target, d),
 		.threads = (int)(o->threads ? o->threads : MAX(cores, 1)),
@@ -121,7 +125,10 @@ static bool print_ir(const Module *m, const Options *o, Diag *d)
 static void print_plan(Module *m, const Options *o, const PassOptions *p, Arena *a)
 {
 	MemoryPeak peak = memory_peak(m, a);
-	CodegenPlan plan = {.world = p->world, .memory = memory_total(m, p, a), .peak_bytes = peak.bytes,
+	LayoutRank who = memory_rank(p);
+	LayoutModel layout = memory_layout(m, a);
+	layout.hosts = p->hosts;
+	CodegenPlan plan = {.who = who, .memory = layout_memory_most(&layout, &who), .peak_bytes = peak.bytes,
 		.peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes, .n_largest = peak.n};
 	(equals(o->format, "json") ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 }

@@ -18,8 +18,10 @@ typedef struct Options {
 	bool bn_biased, no_decay_1d;
 	const char *clip, *grad_norm;
 	/* sharding */
-	const char *wrap, *strategy;
-	int64_t world;
+	OptionList wrap, ignore, unit_strategy;
+	const char *strategy, *forward_prefetch, *backward_prefetch, *limit_all_gathers, *comm;
+	bool reshard_root;
+	int64_t world, shard_size, hosts;
 	/* memory */
 	const char *remat;
 	int64_t memory_limit, workspace;
@@ -28,7 +30,7 @@ typedef struct Options {
 	bool verbose;
 	int64_t threads;
 	/* inspection */
-	const char *dump_ir, *print_after;
+	const char *dump_ir, *print_after, *schedule_out, *schedule_in;
 	bool print_changed;
 	/* information */
 	bool help, version, list_ops, list_passes;

@@ -1,28 +1,283 @@
-/* base/layout.c: bytes of every memory category for any number of ranks.
+/* base/layout.c: the bytes and the places of everything that depends on the number of ranks.
  *
- * The one idea: `shardc plan` and the runtime call the same function, so the plan cannot drift from what
- * is mapped.  At one rank a gathered flat is its own shard; from two ranks on every unit has a gathered
- * flat and a flat gradient beside its shards. */
+ * The one idea: a place is found by walking the units in order and adding up sizes, and the size of an
+ * arena is where that walk ends, so `shardc plan`, which wants sizes only, cannot differ from the runtime,
+ * which wants the places.
+ *
+ * What peers read (parameters at rest, flat gradients) lies first and at the same offset on every rank. */
 #include "base/layout.h"
 
-static void add_flat(LayoutMemory *sum, const LayoutFlat *f, int n_states, int64_t ranks)
+#include <string.h>
+
+const StrategyInfo strategy_info[STRATEGY_COUNT] = {
+#define STRATEGY(id, text, group, kept, reduce, owned, doc) {text, GROUP_##group, kept, REDUCE_##reduce, owned, doc},
+#include "base/strategies.def"
+};
+
+/* A counter page, and between hosts one piece in flight per stream and remote rank. */
+enum { COMM_PAGE = 4096, COMM_STAGE = 1 << 20, COMM_STREAMS = 3 };
+
+bool strategy_from_text(const char *text, Strategy *out)
 {
-	int64_t shard = layout_shard_numel(f->numel, ranks);
-	int64_t held = ranks > 1 ? shard + layout_flat_numel(f->numel, ranks) : shard;
-	sum->params += held * dtype_info[f->dtype].bytes;
-	if (!f->trainable)
-		return;
-	sum->grads += held * dtype_info[f->dtype].bytes;
-	sum->states += shard * n_states * dtype_info[DT_F32].bytes;
+	for (int i = 0; i < STRATEGY_COUNT; i++) {
+		if (!strcmp(strategy_info[i].text, text)) {
+			*out = (Strategy)i;
+			return true;
+		}
+	}
+	return false;
 }
 
-LayoutMemory layout_memory(const LayoutModel *m, int64_t ranks)
+/* ---- shards ---- */
+
+LayoutSplit layout_split(Strategy s, const LayoutRank *who)
 {
-	LayoutMemory sum = {.buffers = m->state_bytes, .inputs = m->input_bytes, .activations = m->act_bytes,
-		.workspace = m->work_bytes};
-	for (int u = 0; u < m->n_units; u++)
-		for (int f = 0; f < m->n_flats[u]; f++)
-			add_flat(&sum, &m->flats[u][f], m->n_states, ranks);
-	sum.total = sum.params + sum.grads + sum.states + sum.buffers + sum.inputs + sum.activations + sum.workspace;
+	StrategyGroup group = strategy_info[s].group;
+	int64_t ranks = group == GROUP_WORLD ? who->world : group == GROUP_SHARD ? who->shard_size : 1;
+	return (LayoutSplit){ranks, who->rank % ranks, who->rank / ranks, who->world / ranks};
+}
+
+static bool has_owner(const LayoutUnit *u)
+{
+	return strategy_info[u->strategy].owned;
+}
+
+LayoutRange layout_range(const LayoutUnit *u, int flat, const LayoutRank *who)
+{
+	LayoutSplit split = layout_split(u->strategy, who);
+	int64_t n = layout_shard_numel(u->flat[flat].numel, split.ranks);
+	if (has_owner(u) && u->owner != who->rank)
+		return (LayoutRange){0, 0};
+	return (LayoutRange){split.index * n, n};
+}
+
+bool layout_counts(const LayoutUnit *u, const LayoutRank *who)
+{
+	return has_owner(u) ? u->owner == who->rank : layout_split(u->strategy, who).group == 0;
+}
+
+bool layout_grad_stays(const LayoutUnit *u, const LayoutRank *who)
+{
+	if (strategy_info[u->strategy].reduce == REDUCE_TO_OWNER)
+		return who->world == 1;
+	return layout_split(u->strategy, who).ranks == 1;
+}
+
+/* ---- the walk ---- */
+
+/* Places are filled where they are wanted; NULL = sizes only. */
+typedef struct Walk {
+	const LayoutModel *m;
+	const LayoutRank *who;
+	LayoutPlaces *places;
+	int64_t *slot, *grad_slot; /* sizes, then offsets */
+} Walk;
+
+static int64_t flat_bytes(const LayoutFlat *f, int64_t ranks)
+{
+	return layout_flat_numel(f->numel, ranks) * dtype_info[f->dtype].bytes;
+}
+
+static int64_t unit_bytes(const LayoutUnit *u, int64_t ranks)
+{
+	int64_t sum = 0;
+	for (int f = 0; f < u->n_flats; f++)
+		sum += flat_bytes(&u->flat[f], ranks);
 	return sum;
+}
+
+int64_t layout_in_slot(const LayoutUnit *u, int flat, int64_t ranks)
+{
+	int64_t sum = 0;
+	for (int f = 0; f < flat; f++)
+		sum += flat_bytes(&u->flat[f], ranks);
+	return sum;
+}
+
+static int64_t trained_bytes(const LayoutUnit *u, int64_t ranks)
+{
+	int64_t sum = 0;
+	for (int f = 0; f < u->n_flats; f++)
+		sum += u->flat[f].trainable ? flat_bytes(&u->flat[f], ranks) : 0;
+	return sum;
+}
+
+/* Turns sizes into offsets from `at`; returns the end. */
+static int64_t to_offsets(int64_t *size, int n, int64_t at)
+{
+	for (int i = 0; i < n; i++) {
+		int64_t bytes = size[i];
+		size[i] = at;
+		at += bytes;
+	}
+	return at;
+}
+
+static int64_t place_params(const Walk *w)
+{
+	int64_t at = 0;
+	for (int i = 0; i < w->m->n_units; i++) {
+		const LayoutUnit *u = &w->m->unit[i];
+		int64_t ranks = layout_split(u->strategy, w->who).ranks;
+		for (int f = 0; f < u->n_flats; f++) {
+			if (w->places)
+				w->places->param[i][f] = at;
+			at += layout_shard_numel(u->flat[f].numel, ranks) * dtype_info[u->flat[f].dtype].bytes;
+		}
+	}
+	return at;
+}
+
+static int64_t place_gathered(const Walk *w)
+{
+	const LayoutModel *m = w->m;
+	memset(w->slot, 0, sizeof(*w->slot) * (size_t)m->n_slots);
+	for (int i = 0; i < m->n_gathers; i++) {
+		const LayoutUnit *u = &m->unit[m->gather[i].unit];
+		int64_t ranks = layout_split(u->strategy, w->who).ranks;
+		int64_t bytes = ranks > 1 ? unit_bytes(u, ranks) : 0;
+		w->slot[m->gather[i].slot] = MAX(w->slot[m->gather[i].slot], bytes);
+	}
+	int64_t at = to_offsets(w->slot, m->n_slots, 0);
+	for (int i = 0; i < m->n_units; i++) {
+		const LayoutUnit *u = &m->unit[i];
+		int64_t ranks = layout_split(u->strategy, w->who).ranks;
+		if (!u->own_region || ranks == 1)
+			continue;
+		for (int f = 0; w->places && f < u->n_flats; f++)
+			w->places->own[i][f] = at + layout_in_slot(u, f, ranks);
+		at += unit_bytes(u, ranks);
+	}
+	return at;
+}
+
+static bool in_slot(const LayoutUnit *u, const LayoutRank *who)
+{
+	return u->grad_slot >= 0 && !layout_grad_stays(u, who);
+}
+
+/* Flat gradients: shared slots, then regions of their own. */
+static int64_t place_flat_grads(const Walk *w)
+{
+	const LayoutModel *m = w->m;
+	memset(w->grad_slot, 0, sizeof(*w->grad_slot) * (size_t)m->n_grad_slots);
+	for (int i = 0; i < m->n_units; i++) {
+		const LayoutUnit *u = &m->unit[i];
+		int64_t ranks = layout_split(u->strategy, w->who).ranks;
+		if (in_slot(u, w->who))
+			w->grad_slot[u->grad_slot] = MAX(w->grad_slot[u->grad_slot], trained_bytes(u, ranks));
+	}
+	int64_t at = to_offsets(w->grad_slot, m->n_grad_slots, 0);
+	for (int i = 0; i < m->n_units; i++) {
+		const LayoutUnit *u = &m->unit[i];
+		int64_t ranks = layout_split(u->strategy, w->who).ranks;
+		int64_t begin = in_slot(u, w->who) ? w->grad_slot[u->grad_slot] : at, end = begin;
+		for (int f = 0; f < u->n_flats; f++) {
+			if (!u->flat[f].trainable)
+				continue;
+			if (w->places)
+				w->places->grad[i][f] = end;
+			end += flat_bytes(&u->flat[f], ranks);
+		}
+		at = in_slot(u, w->who) ? at : end;
+	}
+	return at;
+}
+
+static int64_t place_grads(const Walk *w)
+{
+	int64_t at = place_flat_grads(w);
+	for (int i = 0; i < w->m->n_units; i++) {
+		const LayoutUnit *u = &w->m->unit[i];
+		bool stays = layout_grad_stays(u, w->who);
+		for (int f = 0; f < u->n_flats; f++) {
+			int64_t n = layout_range(u, f, w->who).n;
+			if (!u->flat[f].trainable)
+				continue;
+			if (w->places)
+				w->places->grad_shard[i][f] = stays ? w->places->grad[i][f] : n ? at : -1;
+			at += stays ? 0 : n * dtype_info[u->flat[f].dtype].bytes;
+		}
+	}
+	return at;
+}
+
+static int64_t place_states(const Walk *w)
+{
+	int64_t at = 0;
+	for (int k = 0; k < w->m->n_states; k++) {
+		for (int i = 0; i < w->m->n_units; i++) {
+			const LayoutUnit *u = &w->m->unit[i];
+			for (int f = 0; f < u->n_flats; f++) {
+				int64_t n = u->flat[f].trainable ? layout_range(u, f, w->who).n : 0;
+				if (w->places)
+					w->places->state[k][i][f] = n ? at : -1;
+				at += n * dtype_info[DT_F32].bytes;
+			}
+		}
+	}
+	return at;
+}
+
+/* ---- results ---- */
+
+static LayoutMemory measure(const Walk *w)
+{
+	const LayoutModel *m = w->m;
+	bool alone = w->who->world == 1;
+	LayoutMemory sum = {.params = place_params(w), .gathered = place_gathered(w), .grads = place_grads(w),
+		.states = place_states(w), .buffers = m->state_bytes + (alone ? 0 : m->average_bytes),
+		.inputs = m->input_bytes, .activations = m->act_bytes, .workspace = m->work_bytes,
+		.comm = layout_comm_bytes(w->who->world, m->hosts)};
+	sum.total = sum.params + sum.gathered + sum.grads + sum.states + sum.buffers + sum.inputs + sum.activations
+		+ sum.workspace + sum.comm;
+	return sum;
+}
+
+int64_t layout_comm_bytes(int64_t world, int64_t hosts)
+{
+	if (world == 1)
+		return 0;
+	return COMM_PAGE + (hosts > 1 ? COMM_STREAMS * (world - world / hosts) * COMM_STAGE : 0);
+}
+
+LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who)
+{
+	Arena *a = arena_new();
+	Walk w = {m, who, NULL, NEW_N(a, int64_t, m->n_slots + 1), NEW_N(a, int64_t, m->n_grad_slots + 1)};
+	LayoutMemory sum = measure(&w);
+	arena_free(a);
+	return sum;
+}
+
+LayoutMemory layout_memory_most(const LayoutModel *m, const LayoutRank *who)
+{
+	LayoutRank r = {0, who->world, who->shard_size};
+	LayoutMemory most = layout_memory(m, &r);
+	bool differ = false;
+	for (int i = 0; i < m->n_units; i++)
+		differ = differ || has_owner(&m->unit[i]);
+	for (r.rank = 1; differ && r.rank < r.world; r.rank++) {
+		LayoutMemory one = layout_memory(m, &r);
+		most = one.total > most.total ? one : most;
+	}
+	return most;
+}
+
+static LayoutOffsets *no_offsets(Arena *a, int n)
+{
+	LayoutOffsets *o = arena_alloc(a, sizeof(*o) * (size_t)MAX(n, 1));
+	memset(o, -1, sizeof(*o) * (size_t)n);
+	return o;
+}
+
+LayoutPlaces layout_places(const LayoutModel *m, const LayoutRank *who, Arena *a)
+{
+	int n = m->n_units;
+	LayoutPlaces p = {.param = no_offsets(a, n), .own = no_offsets(a, n), .grad = no_offsets(a, n),
+		.grad_shard = no_offsets(a, n), .state = {no_offsets(a, n), no_offsets(a, n)},
+		.slot = NEW_N(a, int64_t, m->n_slots + 1)};
+	Walk w = {m, who, &p, p.slot, NEW_N(a, int64_t, m->n_grad_slots + 1)};
+	measure(&w);
+	return p;
 }

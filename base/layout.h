@@ -1,14 +1,38 @@
-/* base/layout.h: where every parameter, shard and state lies, for any number of ranks.
+/* base/layout.h: where every parameter, shard, gathered flat, gradient and state lies, for any number of
+ * ranks.
  *
- * Used by `shardc plan` and by the runtime, so that the plan is exact.  Offsets count elements and are
- * the same in every dtype: a parameter starts at a multiple of 64 elements; a rank's shard of a flat
- * is round_up(ceil(numel / S), 64), so a rank may be all padding (DESIGN 3; deviates from F20, F22). */
+ * Used by the compiler (`shardc plan`, --memory-limit) and by the runtime, so that the plan is exact.
+ * Offsets count elements inside a flat and are the same in every dtype: a parameter starts at a multiple of
+ * 64 elements; a rank's shard of a flat is round_up(ceil(numel / S), 64), so a rank may be all padding
+ * (DESIGN 3; deviates from F20, F22).  Offsets of LayoutPlaces count bytes from an arena's start. */
 #ifndef SHARDC_LAYOUT_H
 #define SHARDC_LAYOUT_H
 
 #include "base/base.h"
 
-enum { LAYOUT_ALIGN = 64 }; /* elements */
+enum { LAYOUT_ALIGN = 64, LAYOUT_MAX_FLATS = 4 }; /* elements; flats of a unit */
+
+/* ---- strategies ---- */
+
+typedef enum Strategy {
+#define STRATEGY(id, ...) STRATEGY_##id,
+#include "base/strategies.def"
+	STRATEGY_COUNT
+} Strategy;
+typedef enum StrategyGroup { GROUP_WORLD, GROUP_SHARD, GROUP_ONE } StrategyGroup;
+typedef enum StrategyReduce { REDUCE_TO_SHARDS, REDUCE_TO_ALL, REDUCE_TO_OWNER } StrategyReduce;
+typedef struct StrategyInfo {
+	const char *text;
+	StrategyGroup group;
+	bool kept;
+	StrategyReduce reduce;
+	bool owned;
+	const char *doc;
+} StrategyInfo;
+extern const StrategyInfo strategy_info[STRATEGY_COUNT];
+bool strategy_from_text(const char *text, Strategy *out);
+
+/* ---- flats and shards ---- */
 
 typedef struct LayoutFlat { DType dtype; bool trainable; int64_t numel; } LayoutFlat;
 
@@ -24,19 +48,78 @@ static inline int64_t layout_flat_numel(int64_t numel, int64_t ranks)
 	return layout_shard_numel(numel, ranks) * ranks;
 }
 
-/* Bytes per category that the runtime maps; filled by layout_memory, printed by plan and --print-plan. */
-typedef struct LayoutMemory {
-	int64_t params, grads, states, buffers, inputs, activations, workspace, total;
-} LayoutMemory;
+/* Who asks: rank of world, in groups of shard_size consecutive ranks (for hybrid_shard; divides world). */
+typedef struct LayoutRank { int64_t rank, world, shard_size; } LayoutRank;
 
-/* n_states: optimizer state tensors per trainable parameter element (adamw: 2), all f32. */
+/* How a unit of this strategy is split: over S ranks; this one holds shard `index` of group `group`. */
+typedef struct LayoutSplit { int64_t ranks, index, group, groups; } LayoutSplit;
+LayoutSplit layout_split(Strategy s, const LayoutRank *who);
+
+typedef struct LayoutUnit {
+	Strategy strategy;
+	int owner;                      /* rank, -1 = none */
+	int n_flats;
+	LayoutFlat flat[LAYOUT_MAX_FLATS];
+	int grad_slot;                  /* shared slot of its flat gradient, -1 = a region of its own */
+	bool own_region;                /* some gather of it has no ring slot */
+} LayoutUnit;
+
+/* The part of a flat that a rank updates and holds states for: elements [begin, begin + n) of the flat; of
+ * them, those below numel are parameters or gaps between them.  n may be 0 (not the owner). */
+typedef struct LayoutRange { int64_t begin, n; } LayoutRange;
+LayoutRange layout_range(const LayoutUnit *u, int flat, const LayoutRank *who);
+
+/* Whether this rank's part counts in sums over ranks (norms) and is written to checkpoints: of several
+ * ranks that hold the same part, one does. */
+bool layout_counts(const LayoutUnit *u, const LayoutRank *who);
+
+/* Whether the unit's reduced gradient is its flat gradient itself (all_reduced in place, or one shard). */
+bool layout_grad_stays(const LayoutUnit *u, const LayoutRank *who);
+
+/* ---- memory ---- */
+
+typedef struct LayoutGather { int unit, slot; } LayoutGather; /* a gather into the ring, of step or eval */
+
 typedef struct LayoutModel {
-	const LayoutFlat *const *flats; /* [n_units][] */
-	const int *n_flats;
+	const LayoutUnit *unit;
 	int n_units;
-	int n_states;
+	const LayoutGather *gather;
+	int n_gathers, n_slots, n_grad_slots;
+	int n_states;      /* optimizer state tensors per trainable element (adamw: 2), all f32 */
 	int64_t act_bytes, input_bytes, state_bytes, work_bytes;
+	int64_t average_bytes; /* of buffers that are averaged over ranks before an eval or a save */
+	int64_t hosts;     /* 0 or 1: ranks share memory */
 } LayoutModel;
-LayoutMemory layout_memory(const LayoutModel *m, int64_t ranks);
+
+/* Bytes per category that the runtime maps; printed by plan and --print-plan. */
+typedef struct LayoutMemory {
+	int64_t params;      /* at rest: shards, or whole units */
+	int64_t gathered;    /* ring slots and regions of units that stay gathered */
+	int64_t grads;       /* flat gradients and reduced shards */
+	int64_t states, buffers, inputs, activations, workspace;
+	int64_t comm;        /* counters, mailboxes, staging */
+	int64_t total;
+} LayoutMemory;
+LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who);
+/* Of the rank that needs most (owners differ): who->rank is ignored. */
+LayoutMemory layout_memory_most(const LayoutModel *m, const LayoutRank *who);
+
+/* Byte offsets, in the arena of their category; -1 where a rank holds nothing.  Flat gradients, and
+ * parameters at rest, lie at equal offsets on all ranks, since peers read them. */
+typedef int64_t LayoutOffsets[LAYOUT_MAX_FLATS];
+typedef struct LayoutPlaces {
+	LayoutOffsets *param;       /* [unit]: at rest, in params */
+	LayoutOffsets *own;         /* [unit]: its own gathered region, in gathered */
+	int64_t *slot;              /* [slot]: in gathered; a unit's flats follow each other, see layout_in_slot */
+	LayoutOffsets *grad;        /* [unit]: flat gradient, in grads */
+	LayoutOffsets *grad_shard;  /* [unit]: what the update reads; = grad where layout_grad_stays */
+	LayoutOffsets *state[2];    /* [unit]: in states */
+} LayoutPlaces;
+LayoutPlaces layout_places(const LayoutModel *m, const LayoutRank *who, Arena *a);
+/* Bytes from the start of a slot (or own region) to the unit's gathered flat. */
+int64_t layout_in_slot(const LayoutUnit *u, int flat, int64_t ranks);
+
+/* Bytes of memory that ranks talk through: a counter page, mailboxes and, between hosts, staging. */
+int64_t layout_comm_bytes(int64_t world, int64_t hosts);
 
 #endif

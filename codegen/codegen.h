@@ -37,7 +37,7 @@ int codegen_vector_bytes(const CodegenOptions *o, Diag *d);
 /* What `shardc plan` prints: units, memory by category, the op at the peak of the activation arena and the
  * largest values that are live there.  The numbers are the memory pass's and base/layout's. */
 typedef struct CodegenPlan {
-	int64_t world;
+	LayoutRank who;         /* world and shard size; rank 0 */
 	LayoutMemory memory;
 	int64_t peak_bytes;
 	const Op *peak_op;      /* NULL: the arena is empty */

@@ -97,19 +97,41 @@ static const Unit *unit_of_value(const Value *v)
 	return v->type.unit;
 }
 
+static int number_of(const Op *op)
+{
+	return (int)attr_get_int(op->attrs, "seq", 0);
+}
+
+static void lower_collective(Emit *e, const Op *op, const char *call)
+{
+	emit_line(e, "%s(rt, %d);", call, number_of(op));
+}
+
 void lower_all_gather(Emit *e, const Op *op)
 {
-	emit_line(e, "rt_all_gather(rt, %d);", op->unit->index);
+	lower_collective(e, op, "rt_all_gather");
 }
 
 void lower_wait(Emit *e, const Op *op)
 {
-	emit_line(e, "rt_wait(rt, %d);", unit_of_value(op_in(op, 0))->index);
+	lower_collective(e, op_in(op, 0)->op, "rt_wait");
 }
 
 void lower_reshard(Emit *e, const Op *op)
 {
 	emit_line(e, "rt_reshard(rt, %d);", op->unit->index);
+}
+
+/* On the CPU the calling thread is the compute stream: what comes before a call is done. */
+void lower_record(Emit *e, const Op *op)
+{
+	(void)e, (void)op;
+}
+
+/* The runtime's pointers to a unit at rest are always good. */
+void lower_resident(Emit *e, const Op *op)
+{
+	(void)e, (void)op;
 }
 
 void lower_zero_gaps(Emit *e, const Op *op)
@@ -139,22 +161,22 @@ void lower_collect(Emit *e, const Op *op)
 
 void lower_reduce_scatter(Emit *e, const Op *op)
 {
-	emit_line(e, "rt_reduce_scatter(rt, %d);", op->unit->index);
+	lower_collective(e, op, "rt_reduce_scatter");
 }
 
 void lower_all_reduce(Emit *e, const Op *op)
 {
-	emit_line(e, "rt_all_reduce(rt, %d);", op->unit->index);
+	lower_collective(e, op, "rt_all_reduce");
 }
 
 void lower_reduce_root(Emit *e, const Op *op)
 {
-	emit_refuse(e, op, "reduce to one rank is refused by this version of the runtime");
+	lower_collective(e, op, "rt_reduce");
 }
 
 void lower_broadcast_flat(Emit *e, const Op *op)
 {
-	emit_refuse(e, op, "broadcast from one rank is refused by this version of the runtime");
+	lower_collective(e, op, "rt_broadcast");
 }
 
 /* ---- the end of a step ---- */
@@ -190,8 +212,7 @@ void lower_sumsq(Emit *e, const Op *op)
 
 void lower_all_reduce_scalars(Emit *e, const Op *op)
 {
-	(void)op;
-	emit_line(e, "rt_all_reduce_scalars(rt);");
+	lower_collective(e, op, "rt_all_reduce_scalars");
 }
 
 void lower_step_scalars(Emit *e, const Op *op)

@@ -8,14 +8,14 @@
 #include <string.h>
 
 typedef struct Category { const char *name; int64_t bytes; } Category;
-enum { CATEGORIES = 7 };
+enum { CATEGORIES = 9 };
 
 static void categories(const LayoutMemory *m, Category out[CATEGORIES])
 {
 	const Category all[CATEGORIES] = {
-		{"parameters", m->params}, {"gradients", m->grads}, {"optimizer states", m->states},
-		{"buffers", m->buffers}, {"inputs", m->inputs}, {"activations", m->activations},
-		{"workspace", m->workspace},
+		{"parameters", m->params}, {"gathered", m->gathered}, {"gradients", m->grads},
+		{"optimizer states", m->states}, {"buffers", m->buffers}, {"inputs", m->inputs},
+		{"activations", m->activations}, {"workspace", m->workspace}, {"communication", m->comm},
 	};
 	memcpy(out, all, sizeof(all));
 }
@@ -67,7 +67,7 @@ static void text_units(FILE *f, const Module *m, int64_t world, Arena *a)
 	for (int i = 0; i < m->n_units; i++) {
 		Row r = row_of(m, m->units[i], world);
 		fprintf(f, "%-*s  %-12s %6d %14" PRId64 " %14" PRId64 " %12s %7d %7d\n", width,
-			str_escape(a, ESCAPE_IR, r.unit->name), str_escape(a, ESCAPE_IR, r.unit->strategy),
+			str_escape(a, ESCAPE_IR, r.unit->name), str_escape(a, ESCAPE_IR, strategy_info[r.unit->strategy].text),
 			r.unit->n_params, r.numel, r.trainable, human(a, r.bytes), r.gathers, r.reduces);
 	}
 	fputc('\n', f);
@@ -97,8 +97,8 @@ void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p)
 	Category c[CATEGORIES];
 	categories(&p->memory, c);
 	if (m->n_units)
-		text_units(f, m, p->world, a);
-	fprintf(f, "memory per rank, %" PRId64 " rank%s\n", p->world, p->world == 1 ? "" : "s");
+		text_units(f, m, p->who.world, a);
+	fprintf(f, "memory per rank, %" PRId64 " rank%s\n", p->who.world, p->who.world == 1 ? "" : "s");
 	for (int i = 0; i < CATEGORIES; i++)
 		fprintf(f, "  %-18s %16" PRId64 "  %10s\n", c[i].name, c[i].bytes, human(a, c[i].bytes));
 	fprintf(f, "  %-18s %16" PRId64 "  %10s\n", "total", p->memory.total, human(a, p->memory.total));
@@ -114,7 +114,7 @@ static void json_units(FILE *f, const Module *m, int64_t world, Arena *a)
 	for (int i = 0; i < m->n_units; i++) {
 		Row r = row_of(m, m->units[i], world);
 		fprintf(f, "%s\n    {\"name\": \"%s\", \"strategy\": \"%s\", \"params\": %d, ", i ? "," : "",
-			str_escape(a, ESCAPE_JSON, r.unit->name), str_escape(a, ESCAPE_JSON, r.unit->strategy),
+			str_escape(a, ESCAPE_JSON, r.unit->name), str_escape(a, ESCAPE_JSON, strategy_info[r.unit->strategy].text),
 			r.unit->n_params);
 		fprintf(f, "\"elements\": %" PRId64 ", \"trainable\": %" PRId64 ", \"bytes_per_rank\": %" PRId64
 			", \"gathers\": %d, \"reduces\": %d}", r.numel, r.trainable, r.bytes, r.gathers, r.reduces);
@@ -143,8 +143,8 @@ void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p)
 	Category c[CATEGORIES];
 	categories(&p->memory, c);
 	fprintf(f, "{\n  \"module\": \"%s\",\n  \"world\": %" PRId64 ",\n", str_escape(a, ESCAPE_JSON, m->name),
-		p->world);
-	json_units(f, m, p->world, a);
+		p->who.world);
+	json_units(f, m, p->who.world, a);
 	fputs("  \"memory\": {", f);
 	for (int i = 0; i < CATEGORIES; i++)
 		fprintf(f, "\"%s\": %" PRId64 ", ", c[i].name, c[i].bytes);

@@ -6,6 +6,7 @@
 #include "codegen/emit.h"
 
 #include "base/filehash.h"
+#include "passes/passes.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -151,21 +152,86 @@ static int put_tensors(Emit *e, Buf *out)
 	return n;
 }
 
-static void put_units(Emit *e, Buf *out)
+static const char *upper(Emit *e, const char *s)
 {
-	if (!e->m->n_units)
-		return;
-	buf_printf(out, "static const RtUnit units[] = {\n");
-	for (int u = 0; u < e->m->n_units; u++) {
-		const Unit *unit = e->m->units[u];
-		buf_printf(out, "\t{%s, %s, %d, {", c_string(e, unit->name), c_string(e, unit->strategy),
+	char *t = arena_strdup(e->a, s);
+	for (char *c = t; *c; c++)
+		*c = *c >= 'a' && *c <= 'z' ? (char)(*c - 'a' + 'A') : *c;
+	return t;
+}
+
+static void put_unit_names(Emit *e, Buf *out)
+{
+	buf_printf(out, "static const char *const unit_names[] = {");
+	for (int u = 0; u < e->m->n_units; u++)
+		buf_printf(out, "%s%s", u ? ", " : "", c_string(e, e->m->units[u]->name));
+	buf_printf(out, "};\n\n");
+}
+
+static void put_layout_units(Emit *e, Buf *out, const LayoutModel *l)
+{
+	buf_printf(out, "/* strategy, owner, flats {dtype, trainable, elements}, slot of the gradient, own region */\n"
+		"static const LayoutUnit units[] = {\n");
+	for (int u = 0; u < l->n_units; u++) {
+		const LayoutUnit *unit = &l->unit[u];
+		buf_printf(out, "\t{STRATEGY_%s, %d, %d, {", upper(e, strategy_info[unit->strategy].text), unit->owner,
 			unit->n_flats);
 		for (int f = 0; f < unit->n_flats; f++)
 			buf_printf(out, "%s{%s, %s, %" PRId64 "}", f ? ", " : "", dtype_constant(unit->flat[f].dtype),
 				unit->flat[f].trainable ? "true" : "false", unit->flat[f].numel);
-		buf_printf(out, "}}, /* %d */\n", u);
+		buf_printf(out, "}, %d, %s}, /* %d */\n", unit->grad_slot, unit->own_region ? "true" : "false", u);
 	}
 	buf_printf(out, "};\n\n");
+	if (!l->n_gathers)
+		return;
+	buf_printf(out, "/* Gathers into the ring: unit, slot. */\nstatic const LayoutGather gathers[] = {");
+	for (int i = 0; i < l->n_gathers; i++)
+		buf_printf(out, "%s{%d, %d}", i ? i % 16 ? ", " : ",\n\t" : "", l->gather[i].unit, l->gather[i].slot);
+	buf_printf(out, "};\n\n");
+}
+
+static void put_layout(Buf *out, const LayoutModel *l)
+{
+	buf_printf(out, "\t.layout = {.unit = %s, .n_units = %d, .gather = %s, .n_gathers = %d, .n_slots = %d,\n"
+		"\t\t.n_grad_slots = %d, .act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64
+		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 "},\n", l->n_units ? "units" : "NULL",
+		l->n_units, l->n_gathers ? "gathers" : "NULL", l->n_gathers, l->n_slots, l->n_grad_slots, l->act_bytes,
+		l->input_bytes, l->state_bytes, l->work_bytes, l->average_bytes);
+}
+
+/* ---- collectives ---- */
+
+static const char *collective_kind(const Op *op)
+{
+	switch (op->kind) {
+	case OP_ALL_GATHER: return "RT_ALL_GATHER";
+	case OP_REDUCE_SCATTER: return "RT_REDUCE_SCATTER";
+	case OP_ALL_REDUCE: return op_in(op, 0)->type.kind == TYPE_SHARD ? "RT_ALL_REDUCE_SHARDS" : "RT_ALL_REDUCE";
+	case OP_REDUCE: return "RT_REDUCE";
+	case OP_BROADCAST_FLAT: return "RT_BROADCAST";
+	default: return "RT_ALL_REDUCE_SCALARS";
+	}
+}
+
+/* Returns how many there are. */
+static int put_collectives(Emit *e, Buf *out, SectionKind from, SectionKind to, const char *name)
+{
+	int n = 0;
+	for (int s = (int)from; s <= (int)to; s++) {
+		IR_FOR_OPS(e->m, s, op) {
+			if (!(op_info[op->kind].flags & COMM))
+				continue;
+			if (!n++)
+				buf_printf(out, "static const RtCollective %s[] = {\n", name);
+			buf_printf(out, "\t{%s, RT_STREAM_%s, %d, %d}, /* %d %s */\n", collective_kind(op),
+				upper(e, attr_get_str(op->attrs, "stream", "sync")), op->unit ? op->unit->index : -1,
+				(int)attr_get_int(op->attrs, "slot", -1), n,
+				op->unit ? str_escape(e->a, ESCAPE_C_COMMENT, op->unit->name) : "");
+		}
+	}
+	if (n)
+		buf_printf(out, "};\n\n");
+	return n;
 }
 
 /* ---- outputs ---- */
@@ -250,7 +316,13 @@ void tables_write(Emit *e, Buf *out)
 {
 	const Module *m = e->m;
 	int n_files = put_files(e, out), n_tensors = put_tensors(e, out);
-	put_units(e, out);
+	LayoutModel layout = memory_layout(m, e->a);
+	if (layout.n_units) {
+		put_unit_names(e, out);
+		put_layout_units(e, out, &layout);
+	}
+	int n_step = put_collectives(e, out, SEC_FORWARD, SEC_UPDATE, "step_collectives");
+	int n_evaluation = put_collectives(e, out, SEC_EVAL, SEC_EVAL, "eval_collectives");
 	int n_outputs = put_outputs(e, out);
 	buf_printf(out, "static const RtModel model = {\n\t.name = %s,\n\t.options = %s,\n", c_string(e, m->name),
 		c_string(e, e->o->text ? e->o->text : ""));
@@ -259,12 +331,15 @@ void tables_write(Emit *e, Buf *out)
 	if (n_tensors)
 		buf_printf(out, "\t.tensors = tensors, .n_tensors = %d,\n", n_tensors);
 	if (m->n_units)
-		buf_printf(out, "\t.units = units, .n_units = %d,\n", m->n_units);
+		buf_printf(out, "\t.unit_names = unit_names,\n");
+	put_layout(out, &layout);
+	if (n_step)
+		buf_printf(out, "\t.step = step_collectives, .n_step = %d,\n", n_step);
+	if (n_evaluation)
+		buf_printf(out, "\t.evaluation = eval_collectives, .n_evaluation = %d,\n", n_evaluation);
 	if (n_files)
 		buf_printf(out, "\t.files = files, .n_files = %d,\n", n_files);
-	buf_printf(out, "\t.act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64
-		", .work_bytes = %" PRId64 ",\n\t.batch = %" PRId64 ",\n", m->act_bytes, m->input_bytes,
-		m->state_bytes, m->work_bytes, m->batch);
+	buf_printf(out, "\t.world = %" PRId64 ", .batch = %" PRId64 ",\n", m->world, m->batch);
 	buf_printf(out, "\t.optimizer = %s,\n", c_string(e, optimizer_of(e)));
 	put_loss(e, out);
 	buf_printf(out, "\t.grad_norm = %s, .clip = %s,\n", e->o->grad_norm ? "true" : "false",

@@ -96,11 +96,12 @@ Symbol *ir_find_symbol(const Module *m, const char *name)
 	return map_get(m->symbol_by_name, name);
 }
 
-Unit *ir_add_unit(Module *m, const char *name, const char *strategy)
+Unit *ir_add_unit(Module *m, const char *name, Strategy strategy)
 {
 	Unit *u = NEW(m->arena, Unit);
 	u->name = ir_intern(m, name);
-	u->strategy = ir_intern(m, strategy);
+	u->strategy = strategy;
+	u->owner = -1;
 	u->index = m->n_units;
 	if (m->n_units == m->cap_units)
 		m->units = arena_grow(m->arena, m->units, sizeof(*m->units), &m->cap_units);

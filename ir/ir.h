@@ -7,6 +7,7 @@
 #define SHARDC_IR_H
 
 #include "base/base.h"
+#include "base/layout.h"
 
 enum { IR_MAX_RANK = 8 };
 
@@ -30,6 +31,7 @@ typedef enum TypeKind {
 	TYPE_SHARD,       /* shard @unit   : this rank's part of it */
 	TYPE_ASYNC_FLAT,  /* async flat @unit : result of a collective before its wait */
 	TYPE_ASYNC_SHARD, /* async shard @unit */
+	TYPE_EVENT,       /* event : a point of the compute stream */
 } TypeKind;
 
 /* Layouts other than row-major exist for packed convolution weights only; names and sizes in
@@ -141,7 +143,8 @@ typedef struct Flat {
 
 struct Unit {
 	const char *name;    /* "root", "h.0" */
-	const char *strategy; /* "full_shard", ... */
+	Strategy strategy;
+	int owner;           /* of oss and sharded_ddp: the rank that updates the unit, else -1 */
 	Flat flat[UNIT_MAX_FLATS];
 	int n_flats;
 	Symbol **params;     /* in flat order */
@@ -249,6 +252,7 @@ struct Module {
 	int n_values;        /* ids handed out so far */
 	Map *symbol_by_name, *interned, *value_names;
 	int64_t act_bytes, input_bytes, state_bytes, work_bytes; /* PLAN: sizes of the arenas */
+	int64_t world;       /* the only number of ranks that the program runs at (oss, sharded_ddp); 0 = any */
 	int64_t batch;       /* B: samples per micro-batch and rank; 0 when no input has a sample axis */
 	Value poison;        /* type TYPE_NONE: result of an op that could not be typed */
 };
@@ -261,7 +265,7 @@ const char *ir_intern(Module *m, const char *s);
 /* Adds a symbol; a name already taken gets a suffix ".1", ".2" (the returned name tells). */
 Symbol *ir_add_symbol(Module *m, SymbolKind kind, const char *name, Type type);
 Symbol *ir_find_symbol(const Module *m, const char *name);
-Unit *ir_add_unit(Module *m, const char *name, const char *strategy);
+Unit *ir_add_unit(Module *m, const char *name, Strategy strategy); /* owner -1 */
 Unit *ir_find_unit(const Module *m, const char *name);
 
 /* Where new ops go and what they are said to come from. */

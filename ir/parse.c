@@ -132,6 +132,8 @@ static Type type(Parser *p)
 			t.dtype = t.unit->flat[t.flat].dtype;
 	} else if (!strcmp(word, "none") && !async) {
 		t.kind = TYPE_NONE;
+	} else if (!strcmp(word, "event") && !async) {
+		t.kind = TYPE_EVENT;
 	} else {
 		tensor_type(p, word, &t);
 	}
@@ -576,12 +578,20 @@ static void unit_line(Parser *p)
 		lex_fail(&p->lex, "unit \"%s\" is declared twice", text);
 	if (p->lex.failed)
 		return;
-	Unit *u = ir_add_unit(p->m, text, "");
+	Unit *u = ir_add_unit(p->m, text, STRATEGY_FULL_SHARD);
 	lex_expect(&p->lex, '{');
 	lex_expect_word(&p->lex, "strategy");
 	lex_expect(&p->lex, '=');
-	u->strategy = ir_intern(p->m, lex_take(&p->lex, TOK_STRING, "a strategy"));
+	const char *strategy = lex_take(&p->lex, TOK_STRING, "a strategy");
+	if (!p->lex.failed && !strategy_from_text(strategy, &u->strategy))
+		lex_fail(&p->lex, "unknown strategy \"%s\"", strategy);
 	lex_expect(&p->lex, ',');
+	if (lex_is_word(&p->lex, "owner")) {
+		lex_next(&p->lex);
+		lex_expect(&p->lex, '=');
+		u->owner = (int)lex_integer(&p->lex);
+		lex_expect(&p->lex, ',');
+	}
 	lex_expect_word(&p->lex, "flats");
 	lex_expect(&p->lex, '=');
 	unit_flats(p, u);
@@ -627,7 +637,7 @@ static void header(Parser *p)
 	while (!p->lex.failed && !lex_is_punct(&p->lex, '{')) {
 		const char *key = lex_take(&p->lex, TOK_WORD, "a field or '{'");
 		lex_expect(&p->lex, '=');
-		int64_t *field = !strcmp(key, "batch") ? &m->batch : !strcmp(key, "act_bytes") ? &m->act_bytes
+		int64_t *field = !strcmp(key, "batch") ? &m->batch : !strcmp(key, "world") ? &m->world : !strcmp(key, "act_bytes") ? &m->act_bytes
 			: !strcmp(key, "input_bytes") ? &m->input_bytes : !strcmp(key, "state_bytes") ? &m->state_bytes
 			: !strcmp(key, "work_bytes") ? &m->work_bytes : NULL;
 		if (!strcmp(key, "level"))

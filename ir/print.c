@@ -275,7 +275,9 @@ static void print_unit_line(Printer *p, const Unit *u)
 	fputs("  unit ", p->f);
 	print_unit(p, u);
 	fputs(" {strategy=", p->f);
-	print_string(p, u->strategy);
+	print_string(p, strategy_info[u->strategy].text);
+	if (u->owner >= 0)
+		fprintf(p->f, ", owner=%d", u->owner);
 	fputs(", flats=[", p->f);
 	for (int i = 0; i < u->n_flats; i++)
 		fprintf(p->f, "%s%s %s %lld", i ? ", " : "", dtype_info[u->flat[i].dtype].text,
@@ -295,7 +297,7 @@ static void print_unit_line(Printer *p, const Unit *u)
 static void print_header(Printer *p, const Module *m)
 {
 	const struct { const char *name; int64_t v; } field[] = {
-		{"batch", m->batch}, {"act_bytes", m->act_bytes}, {"input_bytes", m->input_bytes},
+		{"world", m->world}, {"batch", m->batch}, {"act_bytes", m->act_bytes}, {"input_bytes", m->input_bytes},
 		{"state_bytes", m->state_bytes}, {"work_bytes", m->work_bytes},
 	};
 	fputs("module ", p->f);

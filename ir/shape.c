@@ -470,8 +470,39 @@ RULE(norm)
 
 /* ---- sharding ---- */
 
+RULE(event)
+{
+	(void)op;
+	out[0] = (Type){.kind = TYPE_EVENT};
+	return true;
+}
+
+/* The last operand of a collective, when it has one more than its data: the point that it starts after. */
+static bool want_event(Module *m, const Op *op, int n_data, Buf *err)
+{
+	for (int i = n_data; i < op->n_in; i++) {
+		const Type *t = shape_in(op, i);
+		if (!t || t->kind != TYPE_EVENT)
+			return shape_wrong(err, "operand %d of %s @%s is %s, expected an event", i + 1,
+				op_info[op->kind].text, op->unit->name, t ? type_str(m->arena, t) : "absent");
+	}
+	return true;
+}
+
+RULE(resident)
+{
+	for (int i = 0; i < op->n_out; i++) {
+		if (i >= op->unit->n_flats)
+			return shape_wrong(err, "unit %s has %d flat(s)", op->unit->name, op->unit->n_flats);
+		out[i] = (Type){.kind = TYPE_FLAT, .dtype = op->unit->flat[i].dtype, .unit = op->unit, .flat = i};
+	}
+	return true;
+}
+
 RULE(gathered)
 {
+	if (!want_event(m, op, 0, err))
+		return false;
 	for (int i = 0; i < op->n_out; i++) {
 		if (i >= op->unit->n_flats)
 			return shape_wrong(err, "unit %s has %d flat(s)", op->unit->name, op->unit->n_flats);
@@ -494,10 +525,10 @@ RULE(wait)
 	return true;
 }
 
-/* Operands that must be the flats or shards of the op's unit. */
-static bool want_of_unit(Module *m, const Op *op, TypeKind kind, Buf *err)
+/* The first n operands must be flats or shards of the op's unit. */
+static bool want_of_unit(Module *m, const Op *op, int n, TypeKind kind, Buf *err)
 {
-	for (int i = 0; i < op->n_in; i++) {
+	for (int i = 0; i < n; i++) {
 		const Type *t = shape_in(op, i);
 		if (!t || t->kind != kind || t->unit != op->unit)
 			return shape_wrong(err, "operand %d of %s @%s is %s", i + 1, op_info[op->kind].text,
@@ -508,20 +539,22 @@ static bool want_of_unit(Module *m, const Op *op, TypeKind kind, Buf *err)
 
 RULE(reshard)
 {
-	return want_of_unit(m, op, TYPE_FLAT, err);
+	return want_of_unit(m, op, op->n_in, TYPE_FLAT, err);
 }
 
+/* What an update reads: this rank's shard, or the whole flat of a unit that is all_reduced. */
 RULE(update_shard)
 {
-	return want_of_unit(m, op, TYPE_SHARD, err);
+	TypeKind kind = strategy_info[op->unit->strategy].reduce == REDUCE_TO_ALL ? TYPE_FLAT : TYPE_SHARD;
+	return want_of_unit(m, op, 1, kind, err);
 }
 
 RULE(sumsq)
 {
 	for (int i = 0; i < op->n_in; i++) {
 		const Type *t = shape_in(op, i);
-		if (!t || t->kind != TYPE_SHARD)
-			return shape_wrong(err, "operand %d of sumsq is %s, expected a shard", i + 1,
+		if (!t || (t->kind != TYPE_SHARD && t->kind != TYPE_FLAT))
+			return shape_wrong(err, "operand %d of sumsq is %s, expected a shard or a flat", i + 1,
 				t ? type_str(m->arena, t) : "absent");
 	}
 	return shape_norm(m, op, given, out, err);
@@ -550,24 +583,26 @@ RULE(collect)
 	return true;
 }
 
-static bool reduced(Module *m, const Op *op, TypeKind kind, Type *out, Buf *err)
+static bool reduced(Module *m, const Op *op, TypeKind from, TypeKind to, Type *out, Buf *err)
 {
 	const char *how = attr_get_str(op->attrs, "op", "");
 	if (strcmp(how, "mean") && strcmp(how, "sum"))
 		return shape_wrong(err, "%s by \"%s\", expected mean or sum", op_info[op->kind].text, how);
-	if (!want_of_unit(m, op, TYPE_FLAT, err))
+	if (!want_of_unit(m, op, 1, from, err) || !want_event(m, op, 1, err))
 		return false;
 	out[0] = *shape_in(op, 0);
-	out[0].kind = kind;
+	out[0].kind = to;
 	return true;
 }
 
 RULE(reduce_scatter)
 {
-	return reduced(m, op, TYPE_ASYNC_SHARD, out, err);
+	return reduced(m, op, TYPE_FLAT, TYPE_ASYNC_SHARD, out, err);
 }
 
 RULE(all_reduce)
 {
-	return reduced(m, op, TYPE_ASYNC_FLAT, out, err);
+	const Type *t = shape_in(op, 0);
+	bool shard = t && t->kind == TYPE_SHARD;
+	return reduced(m, op, shard ? TYPE_SHARD : TYPE_FLAT, shard ? TYPE_ASYNC_SHARD : TYPE_ASYNC_FLAT, out, err);
 }

@@ -58,7 +58,7 @@ bool ir_is_name_char(char c)
 
 static const char *const kind_text[] = {
 	[TYPE_FLAT] = "flat", [TYPE_SHARD] = "shard",
-	[TYPE_ASYNC_FLAT] = "async flat", [TYPE_ASYNC_SHARD] = "async shard",
+	[TYPE_ASYNC_FLAT] = "async flat", [TYPE_ASYNC_SHARD] = "async shard", [TYPE_EVENT] = "event",
 };
 
 const char *ir_unit_str(Arena *a, const Unit *u)
@@ -75,6 +75,8 @@ const char *type_str(Arena *a, const Type *t)
 {
 	if (t->kind == TYPE_NONE)
 		return "none";
+	if (t->kind == TYPE_EVENT)
+		return kind_text[t->kind];
 	if (t->kind != TYPE_TENSOR) {
 		const char *unit = ir_unit_str(a, t->unit);
 		if (t->flat)

@@ -219,21 +219,61 @@ static int states_per_element(const Module *m)
 	return n;
 }
 
-LayoutMemory memory_total(const Module *m, const PassOptions *o, Arena *a)
+/* The ring and the gradient slots are as large as their largest member, so all members are listed. */
+static void list_gathers(const Module *m, LayoutModel *out, LayoutUnit *units, LayoutGather *gathers)
 {
-	const LayoutFlat **flats = NEW_N(a, const LayoutFlat *, m->n_units);
-	int *n_flats = NEW_N(a, int, m->n_units);
-	for (int u = 0; u < m->n_units; u++) {
-		LayoutFlat *flat = NEW_N(a, LayoutFlat, UNIT_MAX_FLATS);
-		n_flats[u] = m->units[u]->n_flats;
-		for (int f = 0; f < n_flats[u]; f++)
-			flat[f] = (LayoutFlat){m->units[u]->flat[f].dtype, m->units[u]->flat[f].trainable,
-				m->units[u]->flat[f].numel};
-		flats[u] = flat;
+	for (int s = 0; s < SEC_COUNT; s++) {
+		IR_FOR_OPS(m, s, op) {
+			int slot = (int)attr_get_int(op->attrs, "slot", -1), unit = op->unit ? op->unit->index : -1;
+			if (op->kind == OP_ZERO_GAPS) {
+				units[unit].grad_slot = slot;
+				out->n_grad_slots = MAX(out->n_grad_slots, slot + 1);
+			} else if (op->kind == OP_ALL_GATHER && slot < 0) {
+				units[unit].own_region = true;
+			} else if (op->kind == OP_ALL_GATHER) {
+				gathers[out->n_gathers++] = (LayoutGather){unit, slot};
+				out->n_slots = MAX(out->n_slots, slot + 1);
+			}
+		}
 	}
-	LayoutModel model = {flats, n_flats, m->n_units, states_per_element(m), m->act_bytes, m->input_bytes,
-		m->state_bytes, m->work_bytes};
-	return layout_memory(&model, MAX(o->world, 1));
+}
+
+static int64_t averaged_bytes(const Module *m)
+{
+	int64_t sum = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		if (s->kind == SYM_BUFFER && dtype_is_float(s->type.dtype))
+			sum += round_up(MAX(type_bytes(&s->type), 1), 64);
+	}
+	return sum;
+}
+
+LayoutModel memory_layout(const Module *m, Arena *a)
+{
+	int n_gathers = 0;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			n_gathers += op->kind == OP_ALL_GATHER;
+	LayoutUnit *units = NEW_N(a, LayoutUnit, m->n_units);
+	LayoutGather *gathers = NEW_N(a, LayoutGather, n_gathers);
+	for (int i = 0; i < m->n_units; i++) {
+		const Unit *u = m->units[i];
+		units[i] = (LayoutUnit){.strategy = u->strategy, .owner = u->owner, .n_flats = u->n_flats, .grad_slot = -1};
+		for (int f = 0; f < u->n_flats; f++)
+			units[i].flat[f] = (LayoutFlat){u->flat[f].dtype, u->flat[f].trainable, u->flat[f].numel};
+	}
+	LayoutModel out = {.unit = units, .n_units = m->n_units, .gather = gathers, .n_states = states_per_element(m),
+		.act_bytes = m->act_bytes, .input_bytes = m->input_bytes, .state_bytes = m->state_bytes,
+		.work_bytes = m->work_bytes, .average_bytes = averaged_bytes(m)};
+	list_gathers(m, &out, units, gathers);
+	return out;
+}
+
+LayoutRank memory_rank(const PassOptions *o)
+{
+	int64_t world = MAX(o->world, 1);
+	return (LayoutRank){0, world, o->shard_size ? o->shard_size : world / MAX(o->hosts, 1)};
 }
 
 static void report_excess(Module *m, const PassOptions *o, int64_t total, Arena *a, Diag *d)
@@ -262,7 +302,10 @@ bool pass_memory(Module *m, const PassOptions *o, Diag *d)
 	const char *violation = memory_check(m, a);
 	if (violation)
 		ice("%s", violation);
-	LayoutMemory total = memory_total(m, o, a);
+	LayoutModel layout = memory_layout(m, a);
+	LayoutRank who = memory_rank(o);
+	layout.hosts = o->hosts;
+	LayoutMemory total = layout_memory_most(&layout, &who);
 	bool fits = !o->memory_limit || total.total <= o->memory_limit;
 	if (!fits)
 		report_excess(m, o, total.total, a, d);

@@ -5,6 +5,7 @@
 #ifndef SHARDC_PASSES_H
 #define SHARDC_PASSES_H
 
+#include "base/layout.h"
 #include "ir/ir.h"
 
 /* What the user chose; one field per compile option (DESIGN 5).  Filled by main.c, NULL = default. */
@@ -21,9 +22,21 @@ typedef struct PassOptions {
 	bool clip;                 /* leave room for clipping by norm */
 	bool no_decay_1d;
 	/* sharding */
-	const char *wrap;          /* "block" | "none" */
-	const char *strategy;      /* "full_shard" */
-	int64_t world;
+	const char *const *wrap;   /* each --wrap: "block", "size:N", ... */
+	int n_wrap;
+	const char *strategy;      /* a name of base/strategies.def */
+	const char *const *ignore; /* each --ignore: regex over parameter names */
+	int n_ignore;
+	const char *const *unit_strategy; /* each --unit-strategy: "REGEX=STRATEGY", over unit names */
+	int n_unit_strategy;
+	bool reshard_root;
+	const char *forward_prefetch;  /* "N" */
+	const char *backward_prefetch; /* "none" | "pre[:N]" | "post" */
+	const char *limit_all_gathers; /* "N", 0 = no ring */
+	const char *schedule_in;   /* path of an edited schedule file */
+	int64_t world;             /* of the printed peak and --memory-limit; fixed into oss and sharded_ddp */
+	int64_t shard_size;        /* of hybrid_shard; 0 = world / hosts */
+	int64_t hosts;             /* 0 = 1 */
 	/* memory */
 	const char *remat;         /* "none" | "block" */
 	int64_t memory_limit;      /* bytes, 0 = none */
@@ -129,8 +142,16 @@ typedef struct MemoryPeak {
 	int n;
 } MemoryPeak;
 MemoryPeak memory_peak(Module *m, Arena *a);
-/* Bytes of all categories at o->world ranks. */
-struct LayoutMemory memory_total(const Module *m, const PassOptions *o, Arena *a);
+/* What base/layout.h wants to know of a module at SHARD (no slots yet) or PLAN. */
+LayoutModel memory_layout(const Module *m, Arena *a);
+/* Who the plan is printed for: o->world ranks, groups of o->shard_size. */
+LayoutRank memory_rank(const PassOptions *o);
+
+/* schedule_file.c: the schedule of a PLAN as text, and an edited one back into the module. */
+void schedule_write(FILE *f, const Module *m, const PassOptions *o);
+/* Moves the collectives of m, at PLAN, to where the file says.  Refuses an edit with the file's line and the
+ * rule that it breaks; the module is not used after that. */
+bool schedule_apply(Module *m, const char *path, Diag *d);
 
 /* expand.c: the result of a batch norm with this mean and variance, as elementwise ops. */
 Value *expand_normalize(Builder *b, const Op *batch_norm, Value *mean, Value *var);

@@ -111,7 +111,7 @@ static bool add_unit(Module *m, const char *name, const Params *params, Diag *d)
 {
 	if (!params->n)
 		return true;
-	Unit *u = ir_add_unit(m, name, "full_shard");
+	Unit *u = ir_add_unit(m, name, STRATEGY_FULL_SHARD);
 	if (!add_flats(m, u, params->at, params->n, d))
 		return false;
 	lay_out(m, u, params->at, params->n);
@@ -180,9 +180,9 @@ static void declare_states(Module *m, const Optimizer *opt)
 
 static bool check_options(const PassOptions *o, Diag *d)
 {
-	if (o->wrap && strcmp(o->wrap, "block") && strcmp(o->wrap, "none")) {
+	if (o->n_wrap && strcmp(o->wrap[0], "block") && strcmp(o->wrap[0], "none")) {
 		diag_error(d, "--wrap", "\"%s\" is refused by this version; accepted: block (repeated blocks, the "
-			"default), none (one unit)", o->wrap);
+			"default), none (one unit)", o->wrap[0]);
 		return false;
 	}
 	if (o->strategy && strcmp(o->strategy, "full_shard")) {
@@ -198,7 +198,7 @@ bool pass_units(Module *m, const PassOptions *o, Diag *d)
 	Placing p = {.m = m, .home = ptrmap_new(m->arena)};
 	if (!check_options(o, d) || !optimizer_parse(o->optimizer, &opt, d) || !find_trained(m, d))
 		return false;
-	if (!o->wrap || !strcmp(o->wrap, "block")) {
+	if (!o->n_wrap || !strcmp(o->wrap[0], "block")) {
 		p.blocks = blocks_find(m, m->arena);
 		find_homes(&p, m->first[SEC_FORWARD] ? SEC_FORWARD : SEC_EVAL);
 	}

@@ -4,9 +4,11 @@
  * nothing is copied and nothing is waited for; the calls stay in the program as its schedule. */
 #include "runtime/internal.h"
 
-void rt_all_gather(Rt *rt, int unit) { (void)rt, (void)unit; }
-void rt_wait(Rt *rt, int unit) { (void)rt, (void)unit; }
+void rt_all_gather(Rt *rt, int seq) { (void)rt, (void)seq; }
+void rt_wait(Rt *rt, int seq) { (void)rt, (void)seq; }
 void rt_reshard(Rt *rt, int unit) { (void)rt, (void)unit; }
-void rt_reduce_scatter(Rt *rt, int unit) { (void)rt, (void)unit; }
-void rt_all_reduce(Rt *rt, int unit) { (void)rt, (void)unit; }
-void rt_all_reduce_scalars(Rt *rt) { (void)rt; }
+void rt_reduce_scatter(Rt *rt, int seq) { (void)rt, (void)seq; }
+void rt_all_reduce(Rt *rt, int seq) { (void)rt, (void)seq; }
+void rt_reduce(Rt *rt, int seq) { (void)rt, (void)seq; }
+void rt_broadcast(Rt *rt, int seq) { (void)rt, (void)seq; }
+void rt_all_reduce_scalars(Rt *rt, int seq) { (void)rt, (void)seq; }

@@ -16,7 +16,8 @@
 enum { HUGE_PAGE = 2 << 20 };
 
 static const char *const arena_names[ARENA_COUNT] = {
-	"parameters", "gradients", "optimizer states", "buffers", "inputs", "activations", "workspace"};
+	"parameters", "gathered", "gradients", "optimizer states", "buffers", "inputs", "activations", "workspace",
+	"communication"};
 
 /* A mapping of exactly `bytes`, on a huge page's boundary when it is at least one. */
 static char *map_bytes(int64_t bytes)
@@ -41,65 +42,40 @@ static char *map_bytes(int64_t bytes)
 
 static void plan(Rt *rt)
 {
-	const RtModel *m = rt->model;
 	DeviceMemory *mem = &rt->p->memory;
-	const LayoutFlat **flats = NEW_N(rt->p->arena, const LayoutFlat *, m->n_units);
-	int *n_flats = NEW_N(rt->p->arena, int, m->n_units);
-	for (int u = 0; u < m->n_units; u++) {
-		flats[u] = m->units[u].flat;
-		n_flats[u] = m->units[u].n_flats;
-	}
-	LayoutModel layout = {.flats = flats, .n_flats = n_flats, .n_units = m->n_units,
-		.n_states = rt->p->optim.n_states, .act_bytes = m->act_bytes, .input_bytes = m->input_bytes,
-		.state_bytes = m->state_bytes, .work_bytes = m->work_bytes};
-	LayoutMemory sum = layout_memory(&layout, 1);
-	mem->planned[ARENA_PARAMS] = sum.params;
-	mem->planned[ARENA_GRADS] = sum.grads;
-	mem->planned[ARENA_STATES] = sum.states;
-	mem->planned[ARENA_BUFFERS] = sum.buffers;
-	mem->planned[ARENA_INPUTS] = sum.inputs;
-	mem->planned[ARENA_ACTIVATIONS] = sum.activations;
-	mem->planned[ARENA_WORKSPACE] = sum.workspace;
+	LayoutModel layout = rt->model->layout;
+	LayoutRank who = {0, 1, 1};
+	layout.n_states = rt->p->optim.n_states;
+	LayoutMemory sum = layout_memory(&layout, &who);
+	mem->places = layout_places(&layout, &who, rt->p->arena);
+	const int64_t planned[ARENA_COUNT] = {sum.params, sum.gathered, sum.grads, sum.states, sum.buffers, sum.inputs,
+		sum.activations, sum.workspace, sum.comm};
+	memcpy(mem->planned, planned, sizeof(planned));
 	mem->total = sum.total;
 }
 
-static char *cut(const DeviceMemory *mem, ArenaKind arena, int64_t *used, int64_t bytes)
+typedef void *Pointers[LAYOUT_MAX_FLATS];
+
+/* Offsets in an arena as pointers; NULL where a rank holds nothing. */
+static Pointers *pointers(const Rt *rt, ArenaKind arena, LayoutOffsets *offset)
 {
-	char *p = mem->base[arena] + *used;
-	*used += bytes;
-	if (*used > mem->planned[arena])
-		ice("%s need %" PRId64 " bytes, planned are %" PRId64, arena_names[arena], *used,
-			mem->planned[arena]);
+	const LayoutModel *l = &rt->model->layout;
+	Pointers *p = arena_alloc(rt->p->arena, sizeof(*p) * (size_t)MAX(l->n_units, 1));
+	for (int u = 0; u < l->n_units; u++)
+		for (int f = 0; f < LAYOUT_MAX_FLATS; f++)
+			p[u][f] = offset[u][f] < 0 ? NULL : rt->p->memory.base[arena] + offset[u][f];
 	return p;
 }
 
-/* At one rank a gathered flat and its gradient are the shards themselves. */
-static void cut_units(Rt *rt)
+static void point_units(Rt *rt)
 {
-	const RtModel *m = rt->model;
-	const DeviceMemory *mem = &rt->p->memory;
-	Arena *a = rt->p->arena;
-	int64_t used[ARENA_COUNT] = {0};
-	rt->param = arena_alloc(a, sizeof(*rt->param) * (size_t)m->n_units);
-	rt->grad = arena_alloc(a, sizeof(*rt->grad) * (size_t)m->n_units);
+	const LayoutPlaces *at = &rt->p->memory.places;
+	rt->param = pointers(rt, ARENA_PARAMS, at->param);
+	rt->shard = pointers(rt, ARENA_PARAMS, at->param);
+	rt->grad = pointers(rt, ARENA_GRADS, at->grad);
+	rt->grad_shard = pointers(rt, ARENA_GRADS, at->grad_shard);
 	for (int k = 0; k < rt->p->optim.n_states; k++)
-		rt->p->optim.state[k] = arena_alloc(a, sizeof(*rt->p->optim.state[k]) * (size_t)m->n_units);
-	for (int u = 0; u < m->n_units; u++)
-		for (int f = 0; f < m->units[u].n_flats; f++) {
-			const LayoutFlat *flat = &m->units[u].flat[f];
-			int64_t numel = layout_shard_numel(flat->numel, 1), bytes = numel * dtype_info[flat->dtype].bytes;
-			rt->param[u][f] = cut(mem, ARENA_PARAMS, &used[ARENA_PARAMS], bytes);
-			if (!flat->trainable)
-				continue;
-			rt->grad[u][f] = cut(mem, ARENA_GRADS, &used[ARENA_GRADS], bytes);
-			for (int k = 0; k < rt->p->optim.n_states; k++)
-				rt->p->optim.state[k][u][f] = cut(mem, ARENA_STATES, &used[ARENA_STATES], numel * 4);
-		}
-	rt->shard = rt->param;
-	rt->grad_shard = rt->grad;
-	for (int i = ARENA_PARAMS; i <= ARENA_STATES; i++)
-		if (used[i] != mem->planned[i])
-			ice("%s use %" PRId64 " of %" PRId64 " planned bytes", arena_names[i], used[i], mem->planned[i]);
+		rt->p->optim.state[k] = pointers(rt, ARENA_STATES, at->state[k]);
 }
 
 bool device_map(Rt *rt, Diag *d)
@@ -119,7 +95,7 @@ bool device_map(Rt *rt, Diag *d)
 			return false;
 		}
 	}
-	cut_units(rt);
+	point_units(rt);
 	rt->state = mem->base[ARENA_BUFFERS];
 	rt->input = mem->base[ARENA_INPUTS];
 	rt->act = mem->base[ARENA_ACTIVATIONS];

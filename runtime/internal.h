@@ -23,13 +23,14 @@ int64_t schedule_permute(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 /* ---- device_cpu.c ---- */
 
 typedef enum ArenaKind {
-	ARENA_PARAMS, ARENA_GRADS, ARENA_STATES, ARENA_BUFFERS, ARENA_INPUTS, ARENA_ACTIVATIONS, ARENA_WORKSPACE,
-	ARENA_COUNT
+	ARENA_PARAMS, ARENA_GATHERED, ARENA_GRADS, ARENA_STATES, ARENA_BUFFERS, ARENA_INPUTS, ARENA_ACTIVATIONS, ARENA_WORKSPACE,
+	ARENA_COMM, ARENA_COUNT
 } ArenaKind;
 typedef struct DeviceMemory {
 	char *base[ARENA_COUNT];
 	int64_t planned[ARENA_COUNT];
 	int64_t total;
+	LayoutPlaces places;
 } DeviceMemory;
 /* Maps every arena and sets the base pointers of rt. */
 bool device_map(Rt *rt, Diag *d);

@@ -112,13 +112,13 @@ bool optim_init(Optimizer *opt, const RtModel *model, Arena *a, const char *prog
 	opt->nesterov = strstr(spec + n, "nesterov");
 	opt->momentum = strcmp(opt->info->name, "sgd") || strstr(spec + n, "momentum") || opt->nesterov;
 	opt->n_states = opt->momentum ? opt->info->n_states : 0;
-	opt->segments = arena_alloc(a, sizeof(*opt->segments) * (size_t)MAX(model->n_units, 1));
-	for (int u = 0; u < model->n_units; u++)
-		for (int f = 0; f < model->units[u].n_flats; f++) {
-			const LayoutFlat *flat = &model->units[u].flat[f];
+	opt->segments = arena_alloc(a, sizeof(*opt->segments) * (size_t)MAX(model->layout.n_units, 1));
+	for (int u = 0; u < model->layout.n_units; u++)
+		for (int f = 0; f < model->layout.unit[u].n_flats; f++) {
+			const LayoutFlat *flat = &model->layout.unit[u].flat[f];
 			if (flat->trainable && flat->dtype != DT_F32) {
 				diag_error(d, program, "unit \"%s\" trains %s parameters: only f32 is supported",
-					model->units[u].name, dtype_info[flat->dtype].text);
+					model->unit_names[u], dtype_info[flat->dtype].text);
 				return false;
 			}
 			if (flat->trainable)
@@ -179,7 +179,7 @@ static const SegmentList *segments(const Rt *rt, int unit, int flat)
 
 void rt_zero_gaps(Rt *rt, int unit)
 {
-	const RtUnit *u = &rt->model->units[unit];
+	const LayoutUnit *u = &rt->model->layout.unit[unit];
 	for (int f = 0; f < u->n_flats; f++)
 		if (u->flat[f].trainable)
 			k_zero_gaps(rt->grad[unit][f], layout_flat_numel(u->flat[f].numel, 1), segments(rt, unit, f)->at,
@@ -189,8 +189,8 @@ void rt_zero_gaps(Rt *rt, int unit)
 void rt_sumsq(Rt *rt, const int *units, int n)
 {
 	for (int i = 0; i < n; i++)
-		for (int f = 0; f < rt->model->units[units[i]].n_flats; f++) {
-			if (!rt->model->units[units[i]].flat[f].trainable)
+		for (int f = 0; f < rt->model->layout.unit[units[i]].n_flats; f++) {
+			if (!rt->model->layout.unit[units[i]].flat[f].trainable)
 				continue;
 			double sum = 0;
 			const SegmentList *seg = segments(rt, units[i], f);
@@ -202,7 +202,7 @@ void rt_sumsq(Rt *rt, const int *units, int n)
 void rt_update_shard(Rt *rt, int unit)
 {
 	Optimizer *opt = &rt->p->optim;
-	const RtUnit *u = &rt->model->units[unit];
+	const LayoutUnit *u = &rt->model->layout.unit[unit];
 	for (int f = 0; f < u->n_flats; f++) {
 		if (!u->flat[f].trainable)
 			continue;

@@ -40,11 +40,20 @@ typedef struct RtTensor {
 /* A file that initial weights come from: checked at start by size and filehash_sampled (base/filehash.h). */
 typedef struct RtFile { const char *path; int64_t bytes; uint64_t hash; } RtFile;
 
-typedef struct RtUnit {
-	const char *name, *strategy;
-	int n_flats;
-	LayoutFlat flat[4];    /* dtype, trainable, numel */
-} RtUnit;
+typedef enum { RT_STREAM_GATHER, RT_STREAM_REDUCE, RT_STREAM_SYNC, RT_STREAMS } RtStream;
+typedef enum {
+	RT_ALL_GATHER, RT_REDUCE_SCATTER, RT_ALL_REDUCE, RT_ALL_REDUCE_SHARDS, RT_REDUCE, RT_BROADCAST,
+	RT_ALL_REDUCE_SCALARS
+} RtCollectiveKind;
+
+/* A collective of the step or of an evaluation.  Its number is its index + 1: all ranks issue all of them in
+ * this order.  Collectives of one stream run one after the other, those of different streams at once. */
+typedef struct RtCollective {
+	RtCollectiveKind kind;
+	RtStream stream;
+	int unit;              /* -1: RT_ALL_REDUCE_SCALARS */
+	int slot;              /* of RT_ALL_GATHER: ring slot, -1 = the unit's own region */
+} RtCollective;
 
 typedef struct RtLoss {
 	bool global;           /* --loss-norm */
@@ -60,9 +69,12 @@ typedef struct RtModel {
 	const char *versions;  /* compiler, oneDNN, ISA: recorded in checkpoints */
 	const char *const *need_cpu; /* names for __builtin_cpu_supports, NULL-terminated */
 	const RtTensor *tensors; int n_tensors;
-	const RtUnit *units; int n_units;
+	const char *const *unit_names;
+	LayoutModel layout;    /* units, slots, bytes of the arenas; n_states is the runtime's to fill */
+	const RtCollective *step; int n_step;         /* of forward, backward and update */
+	const RtCollective *evaluation; int n_evaluation;
+	int64_t world;         /* the only number of ranks that this program runs at; 0 = any */
 	const RtFile *files; int n_files;
-	int64_t act_bytes, input_bytes, state_bytes, work_bytes; /* arenas, from the plan */
 	int64_t batch;         /* B */
 	const char *optimizer; /* "adamw": names the states and the update kernel */
 	RtLoss loss;
@@ -84,10 +96,10 @@ typedef struct RtModel {
 struct Rt {
 	const RtModel *model;
 	char *act, *input, *state, *work;
-	void *(*param)[4];     /* [unit][flat]: gathered parameters; at one shard the shard itself */
-	void *(*grad)[4];         /* flat gradients */
-	void *(*shard)[4];        /* own shards of parameters */
-	void *(*grad_shard)[4];
+	void *(*param)[4];     /* [unit][flat]: readable parameters: gathered by the last rt_wait, or at rest */
+	void *(*grad)[4];      /* flat gradients */
+	void *(*shard)[4];     /* parameters at rest: this rank's shards, or whole units */
+	void *(*grad_shard)[4]; /* what the update reads: elements layout_range of the flat; NULL: not the owner */
 	void **prim;           /* kernel primitives made by setup */
 	StepScalars *scalars;  /* read by kernels; written by rt_* below and by the driver */
 	double loss_sum, loss_weight, correct, counted; /* of this rank since the step began */
@@ -99,14 +111,18 @@ int rt_main(int argc, char **argv, const RtModel *model);
 /* Called from emitted code, in this order in a step. */
 void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean);
 void rt_report_accuracy(Rt *rt, double correct, double counted);
-void rt_all_gather(Rt *rt, int unit);
-void rt_wait(Rt *rt, int unit);
-void rt_reshard(Rt *rt, int unit);
+/* seq: the collective's number.  Issuing returns at once; rt_wait returns when the result is there and no
+ * peer still reads what this rank sent. */
+void rt_all_gather(Rt *rt, int seq);
+void rt_reduce_scatter(Rt *rt, int seq);
+void rt_all_reduce(Rt *rt, int seq);             /* of a flat gradient, or of a shard across groups */
+void rt_reduce(Rt *rt, int seq);
+void rt_broadcast(Rt *rt, int seq);
+void rt_wait(Rt *rt, int seq);
+void rt_reshard(Rt *rt, int unit);               /* the gathered values are gone */
 void rt_zero_gaps(Rt *rt, int unit);
-void rt_reduce_scatter(Rt *rt, int unit);
-void rt_all_reduce(Rt *rt, int unit);
 void rt_sumsq(Rt *rt, const int *units, int n);  /* of the gradient shards, into rt->p */
-void rt_all_reduce_scalars(Rt *rt);
+void rt_all_reduce_scalars(Rt *rt, int seq);     /* loss, weight, sumsq and the control word; blocks */
 void rt_step_scalars(Rt *rt);                    /* grad_scale, clip coefficient, bias corrections */
 void rt_update_shard(Rt *rt, int unit);          /* the model's optimizer over the unit's segments */
 /* A kernel found bad input data (a label out of range): the run stops after this step, nothing is saved. */

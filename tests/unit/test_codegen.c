@@ -259,7 +259,7 @@ static void test_names(void)
 		Value *y = ir_emit1(&b, OP_TANH, x);
 		b.sym = ir_add_symbol(w.m, SYM_OUTPUT, arena_printf(w.m->arena, "o%s", nasty[i]), t);
 		ir_emit(&b, OP_OUTPUT, 1, &y, NULL);
-		ir_add_unit(w.m, nasty[i], nasty[i]);
+		ir_add_unit(w.m, nasty[i], STRATEGY_FULL_SHARD);
 	}
 	CodegenOptions o = {.cc = COMPILER, .text = nasty[1], .optimizer = nasty[0]};
 	const char *program = arena_printf(w.a, "%s/program", dir);

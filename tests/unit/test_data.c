@@ -73,7 +73,7 @@ static RtTensor token_tensors[] = {
 
 static RtModel token_model(void)
 {
-	return (RtModel){.tensors = token_tensors, .n_tensors = 2, .batch = B, .input_bytes = 128};
+	return (RtModel){.tensors = token_tensors, .n_tensors = 2, .batch = B, .layout = {.input_bytes = 128}};
 }
 
 /* True when the set opens; its message is in messages. */

@@ -31,15 +31,18 @@ static void parameters_start_at_multiples(void)
 	CU_ASSERT_EQUAL(layout_next(65), 128);
 }
 
-/* A unit of 100 trainable f32 and 10 frozen f16, one of 1000 trainable f32. */
+/* A unit of 100 trainable f32 and 10 frozen f16, one of 1000 trainable f32; one ring slot for both. */
 static LayoutMemory memory_at(int64_t ranks, int n_states)
 {
-	static const LayoutFlat first[] = {{DT_F32, true, 100}, {DT_F16, false, 10}}, second[] = {{DT_F32, true, 1000}};
-	static const LayoutFlat *const flats[] = {first, second};
-	static const int n_flats[] = {2, 1};
-	LayoutModel m = {.flats = flats, .n_flats = n_flats, .n_units = 2, .n_states = n_states, .act_bytes = 640,
-		.input_bytes = 64, .state_bytes = 128, .work_bytes = 192};
-	return layout_memory(&m, ranks);
+	static const LayoutUnit units[] = {
+		{STRATEGY_FULL_SHARD, -1, 2, {{DT_F32, true, 100}, {DT_F16, false, 10}}, 0, false},
+		{STRATEGY_FULL_SHARD, -1, 1, {{DT_F32, true, 1000}}, 1, false},
+	};
+	static const LayoutGather gathers[] = {{0, 0}, {1, 0}};
+	LayoutModel m = {.unit = units, .n_units = 2, .gather = gathers, .n_gathers = 2, .n_slots = 1,
+		.n_grad_slots = 2, .n_states = n_states, .act_bytes = 640, .input_bytes = 64, .state_bytes = 128,
+		.work_bytes = 192};
+	return layout_memory(&m, &(LayoutRank){0, ranks, ranks});
 }
 
 static void bytes_at_one_rank(void)
@@ -58,8 +61,9 @@ static void bytes_at_one_rank(void)
 static void bytes_at_four_ranks(void)
 {
 	LayoutMemory m = memory_at(4, 1);
-	CU_ASSERT_EQUAL(m.params, (64 + 256 + 256 + 1024) * 4 + (64 + 256) * 2);
-	CU_ASSERT_EQUAL(m.grads, (64 + 256 + 256 + 1024) * 4);
+	CU_ASSERT_EQUAL(m.params, (64 + 256) * 4 + 64 * 2);
+	CU_ASSERT_EQUAL(m.gathered, 1024 * 4); /* the larger unit: 256 * 4 + 256 * 2 fit too */
+	CU_ASSERT_EQUAL(m.grads, (256 + 64 + 1024 + 256) * 4);
 	CU_ASSERT_EQUAL(m.states, (64 + 256) * 4);
 	CU_ASSERT_EQUAL(memory_at(4, 0).states, 0);
 }

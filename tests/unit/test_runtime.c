@@ -615,8 +615,8 @@ static void check_mappings(void)
 	RtModel m = toy_model("adamw");
 	static RtOptions o = {.program = "toy"};
 	Diag d = {.out = stderr};
-	m.act_bytes = (INT64_C(5) << 20) + 12345;
-	m.work_bytes = 100;
+	m.layout.act_bytes = (INT64_C(5) << 20) + 12345;
+	m.layout.work_bytes = 100;
 	struct RtPrivate p = {.arena = arena_new(), .options = &o};
 	Rt rt = {.model = &m, .p = &p};
 	CU_ASSERT_FATAL(optim_init(&p.optim, &m, p.arena, "toy", &d));
@@ -649,9 +649,9 @@ static void test_memory(void)
 		CU_ASSERT_EQUAL(planned, plan[i].bytes);
 	}
 	check_mappings();
-	m.act_bytes = INT64_C(1) << 46;
+	m.layout.act_bytes = INT64_C(1) << 46;
 	EXPECT(&m, "--print-plan", 3, "bytes for activations cannot be mapped");
-	m.act_bytes = TOY_ACT;
+	m.layout.act_bytes = TOY_ACT;
 	m.forward = counting_forward;
 	EXPECT(&m, DATA "--steps 64 --log log.jsonl", 0, "trained to step 64");
 }

@@ -30,9 +30,17 @@ static RtTensor toy_tensors[TOY_TENSORS] = {
 		.offset = 64, .fill = 0.5},
 };
 
-static const RtUnit toy_units[] = {
-	{.name = "root", .strategy = "full_shard", .n_flats = 1, .flat = {{DT_F32, true, 64 + TOY_C}}},
-	{.name = "frozen", .strategy = "full_shard", .n_flats = 1, .flat = {{DT_F32, false, TOY_D}}},
+static const char *const toy_unit_names[] = {"root", "frozen"};
+static const LayoutUnit toy_units[] = {
+	{STRATEGY_FULL_SHARD, -1, 1, {{DT_F32, true, 64 + TOY_C}}, 0, true},
+	{STRATEGY_FULL_SHARD, -1, 1, {{DT_F32, false, TOY_D}}, -1, true},
+};
+static const RtCollective toy_step[] = {
+	{RT_ALL_GATHER, RT_STREAM_GATHER, 0, -1}, {RT_ALL_GATHER, RT_STREAM_GATHER, 1, -1},
+	{RT_REDUCE_SCATTER, RT_STREAM_REDUCE, 0, -1}, {RT_ALL_REDUCE_SCALARS, RT_STREAM_SYNC, -1, -1},
+};
+static const RtCollective toy_evaluation[] = {
+	{RT_ALL_GATHER, RT_STREAM_GATHER, 0, -1}, {RT_ALL_GATHER, RT_STREAM_GATHER, 1, -1},
 };
 
 static inline void toy_forward(Rt *rt)
@@ -76,9 +84,22 @@ static inline void toy_forward(Rt *rt)
 static inline void toy_train_forward(Rt *rt)
 {
 	*(float *)rt->state += 1;
-	rt_all_gather(rt, 0);
-	rt_wait(rt, 0);
+	rt_all_gather(rt, 1);
+	rt_all_gather(rt, 2);
+	rt_wait(rt, 1);
+	rt_wait(rt, 2);
 	toy_forward(rt);
+}
+
+static inline void toy_eval(Rt *rt)
+{
+	rt_all_gather(rt, 1);
+	rt_all_gather(rt, 2);
+	rt_wait(rt, 1);
+	rt_wait(rt, 2);
+	toy_forward(rt);
+	rt_reshard(rt, 0);
+	rt_reshard(rt, 1);
 }
 
 static inline void toy_backward(Rt *rt)
@@ -103,14 +124,16 @@ static inline void toy_backward(Rt *rt)
 		}
 	}
 	rt_reshard(rt, 0);
-	rt_reduce_scatter(rt, 0);
+	rt_reshard(rt, 1);
+	rt_reduce_scatter(rt, 3);
+	rt_wait(rt, 3);
 }
 
 static inline void toy_update(Rt *rt)
 {
 	static const int units[] = {0};
 	rt_sumsq(rt, units, 1);
-	rt_all_reduce_scalars(rt);
+	rt_all_reduce_scalars(rt, 4);
 	rt_step_scalars(rt);
 	rt_update_shard(rt, 0);
 }
@@ -131,10 +154,13 @@ static RtFile toy_files[1] = {{.path = "weights.bin"}};
 static inline RtModel toy_model(const char *optimizer)
 {
 	return (RtModel){.name = "toy", .options = "--optimizer=...", .versions = "test", .tensors = toy_tensors,
-		.n_tensors = TOY_TENSORS, .units = toy_units, .n_units = 2, .files = toy_files, .n_files = 1,
-		.act_bytes = TOY_ACT, .input_bytes = 128, .state_bytes = 128, .batch = TOY_B, .optimizer = optimizer,
+		.n_tensors = TOY_TENSORS, .unit_names = toy_unit_names, .files = toy_files, .n_files = 1,
+		.layout = {.unit = toy_units, .n_units = 2, .n_grad_slots = 1, .act_bytes = TOY_ACT, .input_bytes = 128,
+			.state_bytes = 128, .average_bytes = 64},
+		.step = toy_step, .n_step = COUNT_OF(toy_step), .evaluation = toy_evaluation,
+		.n_evaluation = COUNT_OF(toy_evaluation), .batch = TOY_B, .optimizer = optimizer,
 		.loss = {.global = true, .n = TOY_B, .accuracy = true}, .grad_norm = true, .clip = true, .setup = toy_setup,
-		.forward = toy_train_forward, .backward = toy_backward, .update = toy_update, .eval = toy_forward,
+		.forward = toy_train_forward, .backward = toy_backward, .update = toy_update, .eval = toy_eval,
 		.outputs = toy_outputs, .n_outputs = 2};
 }
 

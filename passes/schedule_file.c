@@ -1,0 +1,2 @@
+/* passes/schedule_file.c */
+#include "passes/passes.h"

@@ -1,0 +1,72 @@
+/* runtime/comm.h: how ranks move bytes between each other.
+ *
+ * Every collective is made of exchanges.  In an exchange each member offers one range of its memory (the
+ * source), and takes from every member's source the bytes that the collective wants; what is done with
+ * them (copy, fold in rank order) is collective.c's.  Nobody writes into another rank's memory, so the same
+ * bytes in the same order give the same bits whatever moves them:
+ *
+ *   same host   peers' sources are mapped: a pointer into their memory (comm_shm.c)
+ *   other host  pieces travel into staging memory (comm_mpi.c, a shared object)
+ *
+ * An exchange is begun (the source is published, sends are posted), taken from piece by piece, and ended
+ * (returns when nobody reads my source any more).  Channels are independent: exchanges of one channel
+ * happen in the same order on all ranks, those of different channels in any.
+ *
+ * A wait that outlasts the watchdog's timeout ends the process (control.c), so no call here reports errors;
+ * calls block, spinning briefly, then sleeping. */
+#ifndef SHARDC_COMM_H
+#define SHARDC_COMM_H
+
+#include "base/base.h"
+#include "base/layout.h"
+
+typedef struct Comm Comm;
+
+enum { COMM_GATHER, COMM_REDUCE, COMM_SYNC, COMM_CHANNELS }; /* as RtStream */
+enum { COMM_MAILBOX = 2048 }; /* bytes of comm_mailbox */
+
+/* ranks[i] is member i.  source lies in memory from comm_memory, at the same offset on all members. */
+typedef struct Exchange {
+	int channel;
+	const int *ranks;
+	int n, me;                /* members; my index among them */
+	const void *source;
+	/* Bytes that member `taker` takes from member `giver`'s source: offset and length, multiples of 4. */
+	void (*range)(const void *context, int taker, int giver, int64_t *begin, int64_t *bytes);
+	const void *context;
+} Exchange;
+
+/* ---- life ---- */
+
+/* Who this process is; made by launch.c from --ranks, the launcher's variables, or MPI. */
+typedef struct World {
+	int rank, size;
+	int local_rank, local_size; /* on this host */
+	int host, n_hosts;
+	int *host_of;               /* [rank] */
+} World;
+
+/* Maps `bytes` of memory that peers read, at 64 bytes' alignment, and opens theirs.  All ranks call it, with
+ * sizes that may differ; rank 0 reports what fails on any.  NULL after a message.  World 1: private memory. */
+Comm *comm_open(const World *w, int64_t bytes, Arena *a, Diag *d);
+void comm_close(Comm *c);
+char *comm_memory(Comm *c);
+/* One's own small source for COMM_SYNC exchanges (scalars, control word): COMM_MAILBOX bytes. */
+void *comm_mailbox(Comm *c);
+
+/* ---- exchanges ---- */
+
+/* Publishes.  x must stay as it is until exchange_end. */
+void exchange_begin(Comm *c, const Exchange *x);
+/* from[i] = where bytes [at, at + n) of my range of member i's source can be read; returns n, at most `most`.
+ * All my ranges of one exchange have the same length, or 0 (from[i] = NULL then). */
+int64_t exchange_take(Comm *c, const Exchange *x, int64_t at, int64_t most, const char **from);
+/* I have read everything; returns when all members have. */
+void exchange_end(Comm *c, const Exchange *x);
+
+/* ---- small blocking ones, over all ranks, on COMM_SYNC ---- */
+
+void comm_sum(Comm *c, double *x, int n);    /* in rank order: equal bits on all ranks; n at most 200 */
+void comm_barrier(Comm *c);
+
+#endif
