@@ -108,7 +108,7 @@ class Cnn(nn.Module):
 
 MODELS = {"gpt": lambda: Gpt(), "tied": lambda: Gpt(drop=0, tied=True), "cnn": Cnn}
 COMPILE = {
-    "gpt": ["--loss=cross_entropy", "--dropout=on"],
+    "gpt": ["--loss=cross_entropy"],
     "tied": ["--loss=cross_entropy:logits=logits", "--freeze=wpe|h\\.1\\.ln"],
     "cnn": ["--loss=cross_entropy", "--optimizer=sgd"],
 }
