@@ -122,14 +122,17 @@ static bool print_ir(const Module *m, const Options *o, Diag *d)
 	return ok;
 }
 
+/* What compiling prints leaves the collectives out. */
 static void print_plan(Module *m, const Options *o, const PassOptions *p, Arena *a)
 {
 	MemoryPeak peak = memory_peak(m, a);
 	LayoutRank who = memory_rank(p);
 	LayoutModel layout = memory_layout(m, a);
 	layout.hosts = p->hosts;
-	CodegenPlan plan = {.who = who, .memory = layout_memory_most(&layout, &who), .peak_bytes = peak.bytes,
-		.peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes, .n_largest = peak.n};
+	who.rank = layout_rank_most(&layout, &who);
+	CodegenPlan plan = {.layout = &layout, .who = who, .comm = o->comm, .brief = !equals(o->command, "plan"),
+		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,
+		.n_largest = peak.n};
 	(equals(o->format, "json") ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 }
 

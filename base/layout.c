@@ -63,6 +63,12 @@ bool layout_grad_stays(const LayoutUnit *u, const LayoutRank *who)
 	return layout_split(u->strategy, who).ranks == 1;
 }
 
+LayoutRange layout_piece(int64_t n, int64_t members, int64_t me)
+{
+	int64_t most = layout_shard_numel(n, members), begin = MIN(me * most, n);
+	return (LayoutRange){begin, MIN(most, n - begin)};
+}
+
 /* ---- the walk ---- */
 
 /* Places are filled where they are wanted; NULL = sizes only. */
@@ -250,18 +256,31 @@ LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who)
 	return sum;
 }
 
-LayoutMemory layout_memory_most(const LayoutModel *m, const LayoutRank *who)
+/* Ranks that own nothing are alike, so the owners and the first of the others are asked. */
+int64_t layout_rank_most(const LayoutModel *m, const LayoutRank *who)
 {
 	LayoutRank r = {0, who->world, who->shard_size};
-	LayoutMemory most = layout_memory(m, &r);
-	bool differ = false;
+	Arena *a = arena_new();
+	bool *owns = NEW_N(a, bool, who->world), asked = false;
+	int64_t most = -1, at = 0;
 	for (int i = 0; i < m->n_units; i++)
-		differ = differ || has_owner(&m->unit[i]);
-	for (r.rank = 1; differ && r.rank < r.world; r.rank++) {
-		LayoutMemory one = layout_memory(m, &r);
-		most = one.total > most.total ? one : most;
+		if (has_owner(&m->unit[i]) && m->unit[i].owner >= 0 && m->unit[i].owner < who->world)
+			owns[m->unit[i].owner] = true;
+	for (; r.rank < r.world; r.rank++) {
+		if (!owns[r.rank] && asked)
+			continue;
+		asked = asked || !owns[r.rank];
+		int64_t total = layout_memory(m, &r).total;
+		at = total > most ? r.rank : at;
+		most = MAX(total, most);
 	}
-	return most;
+	arena_free(a);
+	return at;
+}
+
+LayoutMemory layout_memory_most(const LayoutModel *m, const LayoutRank *who)
+{
+	return layout_memory(m, &(LayoutRank){layout_rank_most(m, who), who->world, who->shard_size});
 }
 
 static LayoutOffsets *no_offsets(Arena *a, int n)

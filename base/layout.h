@@ -11,6 +11,7 @@
 #include "base/base.h"
 
 enum { LAYOUT_ALIGN = 64, LAYOUT_MAX_FLATS = 4 }; /* elements; flats of a unit */
+enum { LAYOUT_SCALARS = 4 }; /* doubles of all_reduce_scalars: loss, weight, sum of squares, control word */
 
 /* ---- strategies ---- */
 
@@ -76,6 +77,9 @@ bool layout_counts(const LayoutUnit *u, const LayoutRank *who);
 /* Whether the unit's reduced gradient is its flat gradient itself (all_reduced in place, or one shard). */
 bool layout_grad_stays(const LayoutUnit *u, const LayoutRank *who);
 
+/* The part of an all_reduced range of n elements that member `me` folds and the others take from it. */
+LayoutRange layout_piece(int64_t n, int64_t members, int64_t me);
+
 /* ---- memory ---- */
 
 typedef struct LayoutGather { int unit, slot; } LayoutGather; /* a gather into the ring, of step or eval */
@@ -101,7 +105,8 @@ typedef struct LayoutMemory {
 	int64_t total;
 } LayoutMemory;
 LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who);
-/* Of the rank that needs most (owners differ): who->rank is ignored. */
+/* The rank that needs most (owners differ), the first of several: who->rank is ignored. */
+int64_t layout_rank_most(const LayoutModel *m, const LayoutRank *who);
 LayoutMemory layout_memory_most(const LayoutModel *m, const LayoutRank *who);
 
 /* Byte offsets, in the arena of their category; -1 where a rank holds nothing.  Flat gradients, and

@@ -34,11 +34,13 @@ int codegen_vector_bytes(const CodegenOptions *o, Diag *d);
 
 /* ---- plan.c ---- */
 
-/* What `shardc plan` prints: units, memory by category, the op at the peak of the activation arena and the
- * largest values that are live there.  The numbers are the memory pass's and base/layout's. */
+/* What `shardc plan` prints: units, collectives, memory by category, the op at the peak of the activation
+ * arena and the largest values that are live there.  The numbers are the memory pass's and base/layout's. */
 typedef struct CodegenPlan {
-	LayoutRank who;         /* world and shard size; rank 0 */
-	LayoutMemory memory;
+	const LayoutModel *layout;
+	LayoutRank who;         /* its rank is the one that needs most */
+	const char *comm;       /* as asked for; NULL = what fits the hosts */
+	bool brief;             /* text: no collectives */
 	int64_t peak_bytes;
 	const Op *peak_op;      /* NULL: the arena is empty */
 	const Value *const *largest;

@@ -5,6 +5,7 @@
 #ifndef SHARDC_EMIT_H
 #define SHARDC_EMIT_H
 
+#include "base/plan.h"
 #include "codegen/codegen.h"
 
 typedef struct Emit {
@@ -60,6 +61,14 @@ Cut emit_cut(const Type *t, int64_t axis);
 int64_t emit_product(const Type *t, int from, int to);
 int emit_axis(const Op *op, const char *name, int rank); /* negative ones resolved */
 const Attr *emit_list(const Op *op, const char *name);   /* ice when absent */
+
+/* ---- plan.c ---- */
+
+/* The collective that an op is. */
+PlanKind plan_kind(const Op *op);
+PlanStream plan_stream(const Op *op);
+/* By unit index: names, sizes, first and last use in a step. */
+PlanUnit *plan_units(const Module *m, Arena *a);
 
 /* ---- fused.c, tables.c, build.c ---- */
 

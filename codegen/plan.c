@@ -1,84 +1,123 @@
-/* codegen/plan.c: what `shardc plan` prints: units, memory by category, the peak.
+/* codegen/plan.c: what `shardc plan` prints: units, collectives, memory by category, the peak.
  *
- * Text for people, JSON with the same numbers for programs.  Computes nothing: sizes are the memory pass's
- * and base/layout's, which the runtime uses too. */
-#include "codegen/codegen.h"
+ * Reads the module into a Plan, which base/plan.c prints; adds the peak of the activation arena, which only
+ * the compiler knows.  Computes no sizes: those are the memory pass's and base/layout's. */
+#include "codegen/emit.h"
+#include "passes/passes.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-typedef struct Category { const char *name; int64_t bytes; } Category;
-enum { CATEGORIES = 9 };
+/* ---- the module as a Plan ---- */
 
-static void categories(const LayoutMemory *m, Category out[CATEGORIES])
+PlanKind plan_kind(const Op *op)
 {
-	const Category all[CATEGORIES] = {
-		{"parameters", m->params}, {"gathered", m->gathered}, {"gradients", m->grads},
-		{"optimizer states", m->states}, {"buffers", m->buffers}, {"inputs", m->inputs},
-		{"activations", m->activations}, {"workspace", m->workspace}, {"communication", m->comm},
-	};
-	memcpy(out, all, sizeof(all));
-}
-
-/* "1.5 MiB" */
-static const char *human(Arena *a, int64_t bytes)
-{
-	static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-	double v = (double)bytes;
-	int u = 0;
-	for (; v >= 1024 && u < COUNT_OF(unit) - 1; u++)
-		v /= 1024;
-	return arena_printf(a, u ? "%.1f %s" : "%.0f %s", v, unit[u]);
-}
-
-/* One line of the units table. */
-typedef struct Row {
-	const Unit *unit;
-	int64_t numel, trainable, bytes; /* bytes: of one rank's shard */
-	int gathers, reduces;            /* of a training step */
-} Row;
-
-static Row row_of(const Module *m, const Unit *u, int64_t world)
-{
-	Row r = {.unit = u};
-	for (int f = 0; f < u->n_flats; f++) {
-		r.numel += u->flat[f].numel;
-		r.trainable += u->flat[f].trainable ? u->flat[f].numel : 0;
-		r.bytes += layout_shard_numel(u->flat[f].numel, world) * dtype_info[u->flat[f].dtype].bytes;
+	switch (op->kind) {
+	case OP_ALL_GATHER: return PLAN_ALL_GATHER;
+	case OP_REDUCE_SCATTER: return PLAN_REDUCE_SCATTER;
+	case OP_ALL_REDUCE: return op_in(op, 0)->type.kind == TYPE_SHARD ? PLAN_ALL_REDUCE_SHARDS : PLAN_ALL_REDUCE;
+	case OP_REDUCE: return PLAN_REDUCE;
+	case OP_BROADCAST_FLAT: return PLAN_BROADCAST;
+	case OP_ALL_REDUCE_SCALARS: return PLAN_ALL_REDUCE_SCALARS;
+	default: ice("%s is a collective that no table knows", op_info[op->kind].text);
 	}
+}
+
+PlanStream plan_stream(const Op *op)
+{
+	const char *stream = attr_get_str(op->attrs, "stream", "sync");
+	return !strcmp(stream, "gather") ? PLAN_GATHER : !strcmp(stream, "reduce") ? PLAN_REDUCE_STREAM : PLAN_SYNC;
+}
+
+/* "backward:/h.0/ln_1/Add"; ops without a node are named by what they do. */
+static const char *point_of(const Op *op, Arena *a)
+{
+	static const char *const section[] = {"forward", "backward", "update", "eval"};
+	return arena_printf(a, "%s:%s", section[op->section], *op->loc->node ? op->loc->node : op_info[op->kind].text);
+}
+
+/* The unit whose parameters an operand shows. */
+static const Unit *unit_read(const Value *v)
+{
+	while (v && op_info[v->op->kind].flags & VIEW && v->op->n_in && v->op->kind != OP_VIEW_OP)
+		v = op_in(v->op, 0);
+	return v && v->op->kind == OP_VIEW_OP ? v->op->sym->unit : NULL;
+}
+
+typedef struct Reads { const Op *first, *last; } Reads;
+
+static void find_uses(const Module *m, Reads *of)
+{
 	for (int s = 0; s < SEC_EVAL; s++) {
 		IR_FOR_OPS(m, s, op) {
-			r.gathers += op->kind == OP_ALL_GATHER && op->unit == u;
-			r.reduces += (op->kind == OP_REDUCE_SCATTER || op->kind == OP_ALL_REDUCE) && op->unit == u;
+			for (int i = 0; !(op_info[op->kind].flags & VIEW) && i < op->n_in; i++) {
+				const Unit *u = unit_read(op_in(op, i));
+				if (!u)
+					continue;
+				of[u->index].first = of[u->index].first ? of[u->index].first : op;
+				of[u->index].last = op;
+			}
 		}
 	}
-	return r;
+}
+
+PlanUnit *plan_units(const Module *m, Arena *a)
+{
+	PlanUnit *units = NEW_N(a, PlanUnit, m->n_units);
+	Reads *reads = NEW_N(a, Reads, m->n_units);
+	find_uses(m, reads);
+	for (int i = 0; i < m->n_units; i++) {
+		const Unit *u = m->units[i];
+		units[i] = (PlanUnit){.name = u->name, .n_params = u->n_params, .first = "", .last = ""};
+		for (int k = 0; k < u->n_params; k++) {
+			int64_t n = type_numel(&u->params[k]->type);
+			units[i].elements += n;
+			units[i].trainable += u->params[k]->trainable ? n : 0;
+		}
+		if (reads[i].first) {
+			units[i].first = point_of(reads[i].first, a);
+			units[i].last = point_of(reads[i].last, a);
+		}
+	}
+	return units;
+}
+
+static PlanCollective *collectives(const Module *m, SectionKind from, SectionKind to, int *n, Arena *a)
+{
+	struct { PlanCollective *at; int n, cap; } list = {0};
+	for (int s = (int)from; s <= (int)to; s++) {
+		IR_FOR_OPS(m, s, op) {
+			PlanCollective c = {.unit = op->unit ? op->unit->index : -1,
+				.slot = (int)attr_get_int(op->attrs, "slot", -1)};
+			if (!(op_info[op->kind].flags & COMM))
+				continue;
+			c.kind = plan_kind(op);
+			c.stream = plan_stream(op);
+			vec_push(a, &list, c);
+		}
+	}
+	*n = list.n;
+	return list.at;
+}
+
+static Plan plan_of(const Module *m, const CodegenPlan *p, Arena *a)
+{
+	const char *fits = p->who.world == 1 ? "self" : p->layout->hosts > 1 ? "mpi" : "shm";
+	Plan plan = {.module = m->name, .layout = p->layout, .who = p->who, .most = true,
+		.comm = p->comm ? p->comm : fits, .unit = plan_units(m, a), .memory = layout_memory(p->layout, &p->who)};
+	plan.step = collectives(m, SEC_FORWARD, SEC_UPDATE, &plan.n_step, a);
+	plan.eval = collectives(m, SEC_EVAL, SEC_EVAL, &plan.n_eval, a);
+	return plan;
 }
 
 /* ---- text ---- */
-
-static void text_units(FILE *f, const Module *m, int64_t world, Arena *a)
-{
-	int width = 4;
-	for (int u = 0; u < m->n_units; u++)
-		width = MAX(width, (int)strlen(m->units[u]->name));
-	fprintf(f, "%-*s  %-12s %6s %14s %14s %12s %7s %7s\n", width, "unit", "strategy", "params", "elements",
-		"trainable", "bytes/rank", "gathers", "reduces");
-	for (int i = 0; i < m->n_units; i++) {
-		Row r = row_of(m, m->units[i], world);
-		fprintf(f, "%-*s  %-12s %6d %14" PRId64 " %14" PRId64 " %12s %7d %7d\n", width,
-			str_escape(a, ESCAPE_IR, r.unit->name), str_escape(a, ESCAPE_IR, strategy_info[r.unit->strategy].text),
-			r.unit->n_params, r.numel, r.trainable, human(a, r.bytes), r.gathers, r.reduces);
-	}
-	fputc('\n', f);
-}
 
 static void text_peak(FILE *f, const CodegenPlan *p, Arena *a)
 {
 	const Op *op = p->peak_op;
 	if (!op)
 		return;
-	fprintf(f, "\nactivations peak at %s, at %s", human(a, p->peak_bytes), op_info[op->kind].text);
+	fprintf(f, "\nactivations peak at %s, at %s", plan_human(a, p->peak_bytes), op_info[op->kind].text);
 	if (*op->loc->node)
 		fprintf(f, " of node \"%s\"", str_escape(a, ESCAPE_IR, op->loc->node));
 	if (*op->loc->role)
@@ -86,7 +125,7 @@ static void text_peak(FILE *f, const CodegenPlan *p, Arena *a)
 	fputs("; largest values live there:\n", f);
 	for (int i = 0; i < p->n_largest; i++) {
 		const Value *v = p->largest[i];
-		fprintf(f, "  %10s  %%%s : %s  %s\n", human(a, p->largest_bytes[i]), v->name, type_str(a, &v->type),
+		fprintf(f, "  %10s  %%%s : %s  %s\n", plan_human(a, p->largest_bytes[i]), v->name, type_str(a, &v->type),
 			str_escape(a, ESCAPE_IR, v->op->loc->node));
 	}
 }
@@ -94,33 +133,16 @@ static void text_peak(FILE *f, const CodegenPlan *p, Arena *a)
 void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p)
 {
 	Arena *a = arena_new();
-	Category c[CATEGORIES];
-	categories(&p->memory, c);
-	if (m->n_units)
-		text_units(f, m, p->who.world, a);
-	fprintf(f, "memory per rank, %" PRId64 " rank%s\n", p->who.world, p->who.world == 1 ? "" : "s");
-	for (int i = 0; i < CATEGORIES; i++)
-		fprintf(f, "  %-18s %16" PRId64 "  %10s\n", c[i].name, c[i].bytes, human(a, c[i].bytes));
-	fprintf(f, "  %-18s %16" PRId64 "  %10s\n", "total", p->memory.total, human(a, p->memory.total));
+	Plan plan = plan_of(m, p, a);
+	plan_text_units(f, &plan);
+	if (!p->brief)
+		plan_text_collectives(f, &plan);
+	plan_text_memory(f, &plan);
 	text_peak(f, p, a);
 	arena_free(a);
 }
 
 /* ---- JSON ---- */
-
-static void json_units(FILE *f, const Module *m, int64_t world, Arena *a)
-{
-	fputs("  \"units\": [", f);
-	for (int i = 0; i < m->n_units; i++) {
-		Row r = row_of(m, m->units[i], world);
-		fprintf(f, "%s\n    {\"name\": \"%s\", \"strategy\": \"%s\", \"params\": %d, ", i ? "," : "",
-			str_escape(a, ESCAPE_JSON, r.unit->name), str_escape(a, ESCAPE_JSON, strategy_info[r.unit->strategy].text),
-			r.unit->n_params);
-		fprintf(f, "\"elements\": %" PRId64 ", \"trainable\": %" PRId64 ", \"bytes_per_rank\": %" PRId64
-			", \"gathers\": %d, \"reduces\": %d}", r.numel, r.trainable, r.bytes, r.gathers, r.reduces);
-	}
-	fputs(m->n_units ? "\n  ],\n" : "],\n", f);
-}
 
 static void json_peak(FILE *f, const CodegenPlan *p, Arena *a)
 {
@@ -140,15 +162,9 @@ static void json_peak(FILE *f, const CodegenPlan *p, Arena *a)
 void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p)
 {
 	Arena *a = arena_new();
-	Category c[CATEGORIES];
-	categories(&p->memory, c);
-	fprintf(f, "{\n  \"module\": \"%s\",\n  \"world\": %" PRId64 ",\n", str_escape(a, ESCAPE_JSON, m->name),
-		p->who.world);
-	json_units(f, m, p->who.world, a);
-	fputs("  \"memory\": {", f);
-	for (int i = 0; i < CATEGORIES; i++)
-		fprintf(f, "\"%s\": %" PRId64 ", ", c[i].name, c[i].bytes);
-	fprintf(f, "\"total\": %" PRId64 "},\n", p->memory.total);
+	Plan plan = plan_of(m, p, a);
+	fputs("{\n", f);
+	plan_json(f, &plan);
 	json_peak(f, p, a);
 	fputs("}\n", f);
 	arena_free(a);

@@ -165,6 +165,11 @@ static void put_unit_names(Emit *e, Buf *out)
 	buf_printf(out, "static const char *const unit_names[] = {");
 	for (int u = 0; u < e->m->n_units; u++)
 		buf_printf(out, "%s%s", u ? ", " : "", c_string(e, e->m->units[u]->name));
+	buf_printf(out, "};\n\n/* Where a step first and last reads each. */\n"
+		"static const char *const unit_uses[][2] = {\n");
+	const PlanUnit *units = plan_units(e->m, e->a);
+	for (int u = 0; u < e->m->n_units; u++)
+		buf_printf(out, "\t{%s, %s},\n", c_string(e, units[u].first), c_string(e, units[u].last));
 	buf_printf(out, "};\n\n");
 }
 
@@ -201,17 +206,15 @@ static void put_layout(Buf *out, const LayoutModel *l)
 
 /* ---- collectives ---- */
 
-static const char *collective_kind(const Op *op)
-{
-	switch (op->kind) {
-	case OP_ALL_GATHER: return "RT_ALL_GATHER";
-	case OP_REDUCE_SCATTER: return "RT_REDUCE_SCATTER";
-	case OP_ALL_REDUCE: return op_in(op, 0)->type.kind == TYPE_SHARD ? "RT_ALL_REDUCE_SHARDS" : "RT_ALL_REDUCE";
-	case OP_REDUCE: return "RT_REDUCE";
-	case OP_BROADCAST_FLAT: return "RT_BROADCAST";
-	default: return "RT_ALL_REDUCE_SCALARS";
-	}
-}
+static const char *const collective_kind[PLAN_KINDS] = {
+	[PLAN_ALL_GATHER] = "RT_ALL_GATHER", [PLAN_REDUCE_SCATTER] = "RT_REDUCE_SCATTER",
+	[PLAN_ALL_REDUCE] = "RT_ALL_REDUCE", [PLAN_ALL_REDUCE_SHARDS] = "RT_ALL_REDUCE_SHARDS",
+	[PLAN_REDUCE] = "RT_REDUCE", [PLAN_BROADCAST] = "RT_BROADCAST",
+	[PLAN_ALL_REDUCE_SCALARS] = "RT_ALL_REDUCE_SCALARS",
+};
+static const char *const collective_stream[] = {
+	[PLAN_GATHER] = "RT_STREAM_GATHER", [PLAN_REDUCE_STREAM] = "RT_STREAM_REDUCE", [PLAN_SYNC] = "RT_STREAM_SYNC",
+};
 
 /* Returns how many there are. */
 static int put_collectives(Emit *e, Buf *out, SectionKind from, SectionKind to, const char *name)
@@ -223,9 +226,9 @@ static int put_collectives(Emit *e, Buf *out, SectionKind from, SectionKind to, 
 				continue;
 			if (!n++)
 				buf_printf(out, "static const RtCollective %s[] = {\n", name);
-			buf_printf(out, "\t{%s, RT_STREAM_%s, %d, %d}, /* %d %s */\n", collective_kind(op),
-				upper(e, attr_get_str(op->attrs, "stream", "sync")), op->unit ? op->unit->index : -1,
-				(int)attr_get_int(op->attrs, "slot", -1), n,
+			buf_printf(out, "\t{%s, %s, %d, %d}, /* %d%s%s */\n", collective_kind[plan_kind(op)],
+				collective_stream[plan_stream(op)], op->unit ? op->unit->index : -1,
+				(int)attr_get_int(op->attrs, "slot", -1), n, op->unit ? " " : "",
 				op->unit ? str_escape(e->a, ESCAPE_C_COMMENT, op->unit->name) : "");
 		}
 	}
@@ -331,7 +334,7 @@ void tables_write(Emit *e, Buf *out)
 	if (n_tensors)
 		buf_printf(out, "\t.tensors = tensors, .n_tensors = %d,\n", n_tensors);
 	if (m->n_units)
-		buf_printf(out, "\t.unit_names = unit_names,\n");
+		buf_printf(out, "\t.unit_names = unit_names, .unit_uses = unit_uses,\n");
 	put_layout(out, &layout);
 	if (n_step)
 		buf_printf(out, "\t.step = step_collectives, .n_step = %d,\n", n_step);

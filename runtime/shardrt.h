@@ -70,6 +70,7 @@ typedef struct RtModel {
 	const char *const *need_cpu; /* names for __builtin_cpu_supports, NULL-terminated */
 	const RtTensor *tensors; int n_tensors;
 	const char *const *unit_names;
+	const char *const (*unit_uses)[2]; /* where a step first and last reads it, for --print-plan; may be NULL */
 	LayoutModel layout;    /* units, slots, bytes of the arenas; n_states is the runtime's to fill */
 	const RtCollective *step; int n_step;         /* of forward, backward and update */
 	const RtCollective *evaluation; int n_evaluation;

@@ -1,0 +1,276 @@
+/* base/plan.c: units, collectives and memory, as text for people and JSON with the same numbers.
+ *
+ * The one idea: everything printed follows from flats, slots and who asks, by base/layout.h; so the compiler's
+ * plan and the running program's are the same text, and neither looks at weights. */
+#include "base/plan.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static const char *const kind_text[PLAN_KINDS] = {"all_gather", "reduce_scatter", "all_reduce", "all_reduce_shards",
+	"reduce", "broadcast_flat", "all_reduce_scalars"};
+static const char *const stream_text[] = {"gather", "reduce", "sync"};
+
+const char *plan_human(Arena *a, int64_t bytes)
+{
+	static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+	double v = (double)bytes;
+	int u = 0;
+	for (; v >= 1024 && u < COUNT_OF(unit) - 1; u++)
+		v /= 1024;
+	return arena_printf(a, u ? "%.1f %s" : "%.0f %s", v, unit[u]);
+}
+
+/* ---- bytes ---- */
+
+/* Elements of the unit's flats that one rank holds; of what is reduced, only trainable ones. */
+static int64_t shard_bytes(const LayoutUnit *u, int64_t ranks, bool reduced)
+{
+	int64_t sum = 0;
+	for (int f = 0; f < u->n_flats; f++)
+		if (u->flat[f].trainable || !reduced)
+			sum += layout_shard_numel(u->flat[f].numel, ranks) * dtype_info[u->flat[f].dtype].bytes;
+	return sum;
+}
+
+int64_t plan_padding(const LayoutUnit *u, int64_t elements, const LayoutRank *who)
+{
+	int64_t sum = 0, ranks = layout_split(u->strategy, who).ranks;
+	for (int f = 0; f < u->n_flats; f++)
+		sum += layout_flat_numel(u->flat[f].numel, ranks);
+	return sum - elements;
+}
+
+/* A piece from each of the others, then everything but that piece. */
+static int64_t all_reduced(const LayoutUnit *u, int64_t ranks, int64_t members, int64_t me)
+{
+	int64_t sum = 0;
+	for (int f = 0; f < u->n_flats; f++) {
+		int64_t n = layout_shard_numel(u->flat[f].numel, ranks), mine = layout_piece(n, members, me).n;
+		if (u->flat[f].trainable)
+			sum += ((members - 1) * mine + n - mine) * dtype_info[u->flat[f].dtype].bytes;
+	}
+	return sum;
+}
+
+int64_t plan_received(const Plan *p, const PlanCollective *c)
+{
+	const LayoutRank *who = &p->who;
+	const LayoutUnit *u = c->unit < 0 ? NULL : &p->layout->unit[c->unit];
+	LayoutSplit split = u ? layout_split(u->strategy, who) : (LayoutSplit){1, 0, 0, who->world};
+	bool owner = u && u->owner == who->rank;
+	switch (c->kind) {
+	case PLAN_ALL_GATHER: return (split.ranks - 1) * shard_bytes(u, split.ranks, false);
+	case PLAN_REDUCE_SCATTER: return (split.ranks - 1) * shard_bytes(u, split.ranks, true);
+	case PLAN_ALL_REDUCE: return all_reduced(u, 1, who->world, who->rank);
+	case PLAN_ALL_REDUCE_SHARDS: return all_reduced(u, split.ranks, split.groups, split.group);
+	case PLAN_REDUCE: return owner ? (who->world - 1) * shard_bytes(u, 1, true) : 0;
+	case PLAN_BROADCAST: return owner || who->world == 1 ? 0 : shard_bytes(u, 1, true);
+	default: return (who->world - 1) * LAYOUT_SCALARS * (int64_t)sizeof(double);
+	}
+}
+
+typedef struct Sums { int n; int64_t bytes; } Sums;
+
+static void sum_by_kind(const Plan *p, const PlanCollective *c, int n, Sums out[PLAN_KINDS])
+{
+	memset(out, 0, sizeof(*out) * PLAN_KINDS);
+	for (int i = 0; i < n; i++) {
+		out[c[i].kind].n++;
+		out[c[i].kind].bytes += plan_received(p, &c[i]);
+	}
+}
+
+typedef struct Counts { int gathers, reduces, broadcasts; } Counts;
+
+/* Of every unit, in a training step; an all_reduce of shards completes a reduce_scatter and is not counted. */
+static Counts *count_by_unit(const Plan *p, Arena *a)
+{
+	Counts *of = NEW_N(a, Counts, p->layout->n_units);
+	for (int i = 0; i < p->n_step; i++) {
+		const PlanCollective *c = &p->step[i];
+		if (c->unit < 0)
+			continue;
+		of[c->unit].gathers += c->kind == PLAN_ALL_GATHER;
+		of[c->unit].reduces += c->kind == PLAN_REDUCE_SCATTER || c->kind == PLAN_ALL_REDUCE
+			|| c->kind == PLAN_REDUCE;
+		of[c->unit].broadcasts += c->kind == PLAN_BROADCAST;
+	}
+	return of;
+}
+
+enum { CATEGORIES = 9 };
+typedef struct Category { const char *name; int64_t bytes; } Category;
+
+static void categories(const LayoutMemory *m, Category out[CATEGORIES])
+{
+	const Category all[CATEGORIES] = {
+		{"parameters", m->params}, {"gathered", m->gathered}, {"gradients", m->grads},
+		{"optimizer states", m->states}, {"buffers", m->buffers}, {"inputs", m->inputs},
+		{"activations", m->activations}, {"workspace", m->workspace}, {"communication", m->comm},
+	};
+	memcpy(out, all, sizeof(all));
+}
+
+/* ---- text ---- */
+
+static int name_width(const Plan *p)
+{
+	int width = 4;
+	for (int u = 0; u < p->layout->n_units; u++)
+		width = MAX(width, (int)strlen(p->unit[u].name));
+	return width;
+}
+
+static bool any_owner(const Plan *p)
+{
+	for (int u = 0; u < p->layout->n_units; u++)
+		if (p->layout->unit[u].owner >= 0)
+			return true;
+	return false;
+}
+
+static void text_unit(FILE *f, const Plan *p, int i, const Counts *c, Arena *a)
+{
+	const LayoutUnit *u = &p->layout->unit[i];
+	const PlanUnit *unit = &p->unit[i];
+	int64_t bytes = shard_bytes(u, layout_split(u->strategy, &p->who).ranks, false);
+	if (any_owner(p))
+		fprintf(f, " %6s", u->owner < 0 ? "-" : arena_printf(a, "%d", u->owner));
+	fprintf(f, " %6d %13" PRId64 " %13" PRId64 " %9" PRId64 " %10s %7d %7d", unit->n_params, unit->elements,
+		unit->trainable, plan_padding(u, unit->elements, &p->who), plan_human(a, bytes), c->gathers, c->reduces);
+	if (any_owner(p))
+		fprintf(f, " %10d", c->broadcasts);
+	if (*unit->first)
+		fprintf(f, "  %s .. %s", str_escape(a, ESCAPE_IR, unit->first), str_escape(a, ESCAPE_IR, unit->last));
+	fputc('\n', f);
+}
+
+void plan_text_units(FILE *f, const Plan *p)
+{
+	Arena *a = arena_new();
+	const Counts *counts = count_by_unit(p, a);
+	int width = name_width(p);
+	if (p->layout->n_units) {
+		fprintf(f, "%-*s  %-13s%s %6s %13s %13s %9s %10s %7s %7s%s  %s\n", width, "unit", "strategy",
+			any_owner(p) ? "  owner" : "", "params", "elements", "trainable", "padding", "bytes/rank", "gathers",
+			"reduces", any_owner(p) ? " broadcasts" : "", "first .. last use");
+	}
+	for (int i = 0; i < p->layout->n_units; i++) {
+		fprintf(f, "%-*s  %-13s", width, str_escape(a, ESCAPE_IR, p->unit[i].name),
+			strategy_info[p->layout->unit[i].strategy].text);
+		text_unit(f, p, i, &counts[i], a);
+	}
+	if (p->layout->n_units)
+		fputc('\n', f);
+	arena_free(a);
+}
+
+static void text_program(FILE *f, const Plan *p, const char *what, const PlanCollective *c, int n, Arena *a)
+{
+	Sums sums[PLAN_KINDS];
+	int width = name_width(p);
+	sum_by_kind(p, c, n, sums);
+	fprintf(f, "collectives of %s, bytes received by rank %" PRId64 "\n%5s  %-18s  %-*s  %-6s  %4s %16s\n", what,
+		p->who.rank, "no", "op", width, "unit", "stream", "slot", "bytes");
+	for (int i = 0; i < n; i++) {
+		const char *slot = c[i].slot < 0 ? "-" : arena_printf(a, "%d", c[i].slot);
+		fprintf(f, "%5d  %-18s  %-*s  %-6s  %4s %16" PRId64 "\n", i + 1, kind_text[c[i].kind], width,
+			c[i].unit < 0 ? "-" : str_escape(a, ESCAPE_IR, p->unit[c[i].unit].name), stream_text[c[i].stream],
+			slot, plan_received(p, &c[i]));
+	}
+	for (int k = 0; k < PLAN_KINDS; k++)
+		if (sums[k].n)
+			fprintf(f, "  sum  %-18s  %-*s  %-6s  %4s %16" PRId64 "\n", kind_text[k], width,
+				arena_printf(a, "x%d", sums[k].n), "", "", sums[k].bytes);
+	fputc('\n', f);
+}
+
+void plan_text_collectives(FILE *f, const Plan *p)
+{
+	Arena *a = arena_new();
+	if (p->n_step)
+		text_program(f, p, "a step", p->step, p->n_step, a);
+	if (p->n_eval)
+		text_program(f, p, "an evaluation", p->eval, p->n_eval, a);
+	arena_free(a);
+}
+
+void plan_text_memory(FILE *f, const Plan *p)
+{
+	Arena *a = arena_new();
+	Category c[CATEGORIES];
+	categories(&p->memory, c);
+	fprintf(f, "memory: planned bytes of rank %" PRId64 " of %" PRId64 "%s\n", p->who.rank, p->who.world,
+		p->most && any_owner(p) && p->who.world > 1 ? ", which needs most" : "");
+	for (int i = 0; i < CATEGORIES; i++)
+		fprintf(f, "  %-18s %16" PRId64 "  %10s\n", c[i].name, c[i].bytes, plan_human(a, c[i].bytes));
+	fprintf(f, "  %-18s %16" PRId64 "  %10s\n", "total", p->memory.total, plan_human(a, p->memory.total));
+	arena_free(a);
+}
+
+/* ---- JSON ---- */
+
+static void json_unit(FILE *f, const Plan *p, int i, const Counts *c, Arena *a)
+{
+	const LayoutUnit *u = &p->layout->unit[i];
+	const PlanUnit *unit = &p->unit[i];
+	fprintf(f, "\n    {\"name\": \"%s\", \"strategy\": \"%s\", \"owner\": %s, \"params\": %d, ",
+		str_escape(a, ESCAPE_JSON, unit->name), strategy_info[u->strategy].text,
+		u->owner < 0 ? "null" : arena_printf(a, "%d", u->owner), unit->n_params);
+	fprintf(f, "\"elements\": %" PRId64 ", \"trainable\": %" PRId64 ", \"padding\": %" PRId64
+		", \"bytes_per_rank\": %" PRId64 ", ", unit->elements, unit->trainable,
+		plan_padding(u, unit->elements, &p->who),
+		shard_bytes(u, layout_split(u->strategy, &p->who).ranks, false));
+	fprintf(f, "\"gathers\": %d, \"reduces\": %d, \"broadcasts\": %d, \"first_use\": \"%s\", \"last_use\": \"%s\"}",
+		c->gathers, c->reduces, c->broadcasts, str_escape(a, ESCAPE_JSON, unit->first),
+		str_escape(a, ESCAPE_JSON, unit->last));
+}
+
+static void json_program(FILE *f, const Plan *p, const char *key, const PlanCollective *c, int n, Arena *a)
+{
+	Sums sums[PLAN_KINDS];
+	sum_by_kind(p, c, n, sums);
+	fprintf(f, "  \"%s\": {\n    \"collectives\": [", key);
+	for (int i = 0; i < n; i++) {
+		const char *slot = c[i].slot < 0 ? "null" : arena_printf(a, "%d", c[i].slot);
+		const char *unit = c[i].unit < 0 ? "null"
+			: arena_printf(a, "\"%s\"", str_escape(a, ESCAPE_JSON, p->unit[c[i].unit].name));
+		fprintf(f, "%s\n      {\"number\": %d, \"op\": \"%s\", \"unit\": %s, \"stream\": \"%s\", \"slot\": %s, "
+			"\"bytes\": %" PRId64 "}", i ? "," : "", i + 1, kind_text[c[i].kind], unit, stream_text[c[i].stream],
+			slot, plan_received(p, &c[i]));
+	}
+	fputs("],\n    \"sums\": {", f);
+	bool first = true;
+	for (int k = 0; k < PLAN_KINDS; k++) {
+		if (sums[k].n)
+			fprintf(f, "%s\"%s\": {\"count\": %d, \"bytes\": %" PRId64 "}", first ? "" : ", ", kind_text[k],
+				sums[k].n, sums[k].bytes);
+		first = first && !sums[k].n;
+	}
+	fputs("}\n  },\n", f);
+}
+
+void plan_json(FILE *f, const Plan *p)
+{
+	Arena *a = arena_new();
+	Category c[CATEGORIES];
+	const Counts *counts = count_by_unit(p, a);
+	categories(&p->memory, c);
+	fprintf(f, "  \"module\": \"%s\",\n  \"world\": %" PRId64 ", \"shard_size\": %" PRId64 ", \"hosts\": %" PRId64
+		", \"comm\": \"%s\", \"rank\": %" PRId64 ",\n", str_escape(a, ESCAPE_JSON, p->module), p->who.world,
+		p->who.shard_size, MAX(p->layout->hosts, 1), p->comm, p->who.rank);
+	fputs("  \"units\": [", f);
+	for (int i = 0; i < p->layout->n_units; i++) {
+		fputs(i ? "," : "", f);
+		json_unit(f, p, i, &counts[i], a);
+	}
+	fputs(p->layout->n_units ? "\n  ],\n" : "],\n", f);
+	json_program(f, p, "step", p->step, p->n_step, a);
+	json_program(f, p, "eval", p->eval, p->n_eval, a);
+	fputs("  \"memory\": {", f);
+	for (int i = 0; i < CATEGORIES; i++)
+		fprintf(f, "\"%s\": %" PRId64 ", ", c[i].name, c[i].bytes);
+	fprintf(f, "\"total\": %" PRId64 "},\n", p->memory.total);
+	arena_free(a);
+}

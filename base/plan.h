@@ -1,0 +1,57 @@
+/* base/plan.h: what `shardc plan` and a program's --print-plan say of units, collectives and memory.
+ *
+ * One printer for both: the compiler fills a Plan from the IR, the runtime from its tables.  Bytes of a
+ * collective are those that one rank receives from others; what it reads in its own memory is not counted.
+ * Keys of the JSON: docs/training.md, "What a plan says". */
+#ifndef SHARDC_PLAN_H
+#define SHARDC_PLAN_H
+
+#include "base/layout.h"
+
+typedef enum PlanKind {
+	PLAN_ALL_GATHER, PLAN_REDUCE_SCATTER, PLAN_ALL_REDUCE, PLAN_ALL_REDUCE_SHARDS, PLAN_REDUCE, PLAN_BROADCAST,
+	PLAN_ALL_REDUCE_SCALARS, PLAN_KINDS
+} PlanKind;
+typedef enum PlanStream { PLAN_GATHER, PLAN_REDUCE_STREAM, PLAN_SYNC } PlanStream;
+
+/* Its number is its index + 1. */
+typedef struct PlanCollective {
+	PlanKind kind;
+	PlanStream stream;
+	int unit, slot;              /* -1 = none */
+} PlanCollective;
+
+typedef struct PlanUnit {
+	const char *name;
+	int n_params;
+	int64_t elements, trainable; /* of its parameters, without gaps */
+	const char *first, *last;    /* "forward:/h.0/ln_1/Add": where compute first and last reads it in a step; "" */
+} PlanUnit;
+
+typedef struct Plan {
+	const char *module;
+	const LayoutModel *layout;
+	LayoutRank who;
+	bool most;                   /* `who` is the rank that needs most */
+	const char *comm;            /* "self", "shm", "mpi" */
+	const PlanUnit *unit;        /* [layout->n_units] */
+	const PlanCollective *step;  /* of forward, backward and update */
+	int n_step;
+	const PlanCollective *eval;
+	int n_eval;
+	LayoutMemory memory;
+} Plan;
+
+/* Elements that a unit needs beside its parameters' own, in all shards of one copy: gaps and ends of shards. */
+int64_t plan_padding(const LayoutUnit *u, int64_t elements, const LayoutRank *who);
+/* Bytes that rank `who` receives in this collective. */
+int64_t plan_received(const Plan *p, const PlanCollective *c);
+
+void plan_text_units(FILE *f, const Plan *p);
+void plan_text_collectives(FILE *f, const Plan *p);
+void plan_text_memory(FILE *f, const Plan *p);
+/* The members of the JSON object, each ended by ",\n". */
+void plan_json(FILE *f, const Plan *p);
+const char *plan_human(Arena *a, int64_t bytes); /* "1.5 MiB" */
+
+#endif
