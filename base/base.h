@@ -123,6 +123,7 @@ typedef struct Diag {
 	int errors, warnings;
 	int max_errors; /* printed; the rest are counted.  0 = 50 */
 	bool verbose;  /* diag_info prints */
+	const char *prefix; /* before `where`: "[rank 3/8] "; NULL: nothing */
 } Diag;
 
 void diag_error(Diag *d, const char *where, const char *fmt, ...) PRINTF_LIKE(3, 4);

@@ -1,17 +1,24 @@
 /* base/diag.c: messages to the user, and internal errors.
  *
  * One shape for all: "WHERE: error: TEXT".  Errors are counted beyond what is printed, so that a phase
- * can report everything it found and then fail once. */
+ * can report everything it found and then fail once.  A message is written as one piece: several processes
+ * may share the terminal. */
 #include "base/base.h"
 
 #include <stdlib.h>
 
 static void print_message(Diag *d, const char *where, const char *kind, const char *fmt, va_list ap)
 {
-	FILE *out = d->out ? d->out : stderr;
-	fprintf(out, "%s: %s: ", where, kind);
-	vfprintf(out, fmt, ap);
-	fputc('\n', out);
+	va_list again;
+	va_copy(again, ap);
+	int n = vsnprintf(NULL, 0, fmt, again);
+	va_end(again);
+	Buf b = {0};
+	buf_printf(&b, "%s%s: %s: %*s", d->prefix ? d->prefix : "", where, kind, n + 1, "");
+	vsnprintf(b.at + b.n - n - 1, (size_t)n + 1, fmt, ap);
+	b.at[b.n - 1] = '\n';
+	fwrite(b.at, 1, b.n, d->out ? d->out : stderr);
+	buf_free(&b);
 }
 
 void diag_error(Diag *d, const char *where, const char *fmt, ...)
