@@ -222,10 +222,11 @@ static int64_t tensor_bytes(const SafeTensor *t)
 	return bytes;
 }
 
+/* The JSON, and the length before it. */
 static void put_header(Buf *b, Arena *a, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
 {
 	const char *comma = "";
-	buf_put(b, "{", 1);
+	buf_put(b, "\0\0\0\0\0\0\0\0{", LENGTH_BYTES + 1);
 	for (int i = 0; i < n_meta; i++)
 		buf_printf(b, "%s\"%s\":\"%s\"", i ? "," : "\"__metadata__\":{",
 			str_escape(a, ESCAPE_JSON, meta[i].key), str_escape(a, ESCAPE_JSON, meta[i].value));
@@ -247,6 +248,8 @@ static void put_header(Buf *b, Arena *a, const SafeTensor *tensors, int n, const
 	buf_put(b, "}", 1);
 	while (b->n % 8)
 		buf_put(b, " ", 1);
+	for (int i = 0; i < LENGTH_BYTES; i++)
+		b->at[i] = (char)((uint64_t)(b->n - LENGTH_BYTES) >> 8 * i & 0xff);
 }
 
 static bool write_all(int fd, const void *data, int64_t bytes)
@@ -264,32 +267,96 @@ static bool write_all(int fd, const void *data, int64_t bytes)
 	return true;
 }
 
-bool safetensors_write(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
+/* Closes; removes a file, if it is one, that was not written whole. */
+static bool end_file(int fd, const char *path, bool ok)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-	if (fd < 0)
-		return false;
 	struct stat st;
-	bool regular = !fstat(fd, &st) && S_ISREG(st.st_mode);
-	Arena *scratch = arena_new();
-	Buf b = {0};
-	put_header(&b, scratch, tensors, n, meta, n_meta);
-	uint8_t length[LENGTH_BYTES];
-	for (int i = 0; i < LENGTH_BYTES; i++)
-		length[i] = (uint8_t)((uint64_t)b.n >> 8 * i);
-	bool ok = write_all(fd, length, sizeof(length)) && write_all(fd, b.at, (int64_t)b.n);
-	for (int i = 0; i < n && ok; i++)
-		ok = write_all(fd, tensors[i].data, tensor_bytes(&tensors[i]));
-	ok = ok && !fsync(fd);
 	int error = errno;
+	bool regular = !fstat(fd, &st) && S_ISREG(st.st_mode);
 	if (close(fd) && ok) {
 		ok = false;
 		error = errno;
 	}
-	buf_free(&b);
-	arena_free(scratch);
 	if (!ok && regular)
 		unlink(path);
 	errno = error;
 	return ok;
+}
+
+/* Opens path anew and writes the header; -1: errno tells. */
+static int begin_file(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	if (fd < 0)
+		return -1;
+	Arena *scratch = arena_new();
+	Buf b = {0};
+	put_header(&b, scratch, tensors, n, meta, n_meta);
+	if (!write_all(fd, b.at, (int64_t)b.n)) {
+		end_file(fd, path, false);
+		fd = -1;
+	}
+	int error = errno;
+	buf_free(&b);
+	arena_free(scratch);
+	errno = error;
+	return fd;
+}
+
+bool safetensors_write(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
+{
+	int fd = begin_file(path, tensors, n, meta, n_meta);
+	if (fd < 0)
+		return false;
+	bool ok = true;
+	for (int i = 0; i < n && ok; i++)
+		ok = write_all(fd, tensors[i].data, tensor_bytes(&tensors[i]));
+	return end_file(fd, path, ok && !fsync(fd));
+}
+
+int64_t safetensors_place(SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
+{
+	Arena *scratch = arena_new();
+	Buf b = {0};
+	put_header(&b, scratch, tensors, n, meta, n_meta);
+	int64_t at = (int64_t)b.n;
+	for (int i = 0; i < n; i++) {
+		tensors[i].offset = at;
+		tensors[i].bytes = tensor_bytes(&tensors[i]);
+		at += tensors[i].bytes;
+	}
+	buf_free(&b);
+	arena_free(scratch);
+	return at;
+}
+
+/* Room is asked for at once where the file system can, so that a full disk is found before the writing. */
+static bool take_room(int fd, int64_t bytes)
+{
+	if (!fallocate(fd, 0, 0, (off_t)bytes))
+		return true;
+	return (errno == EOPNOTSUPP || errno == ENOSYS) && !ftruncate(fd, (off_t)bytes);
+}
+
+bool safetensors_create(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
+{
+	int fd = begin_file(path, tensors, n, meta, n_meta);
+	int64_t end = n ? tensors[n - 1].offset + tensors[n - 1].bytes : 0;
+	return fd >= 0 && end_file(fd, path, (!end || take_room(fd, end)) && !fsync(fd));
+}
+
+bool safetensors_put(int fd, const void *data, int64_t bytes, int64_t offset)
+{
+	const char *p = data;
+	while (bytes > 0) {
+		ssize_t n = pwrite(fd, p, (size_t)MIN(bytes, 1 << 30), (off_t)offset);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return false;
+		p += n;
+		bytes -= n;
+		offset += n;
+	}
+	return true;
 }

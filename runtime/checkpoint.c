@@ -1,7 +1,10 @@
-/* runtime/checkpoint.c: DIR/step-NNNNNNNN/{model,optim}.safetensors and state.json; DIR/latest.
+/* runtime/checkpoint.c: DIR/step-NNNNNNNN/{model,optim,buffers-rank}.safetensors and state.json; DIR/latest.
  *
- * Refuses nothing and trusts no write: any failure (a full disk) removes what was begun and leaves the
- * older checkpoints and `latest` as they were.
+ * Refuses nothing and trusts no write: any failure on any rank (a full disk) removes what was begun and
+ * leaves the older checkpoints and `latest` as they were.
+ *
+ * Rank 0 makes the folder and the files with their headers, every rank writes the elements it holds into
+ * them, rank 0 finishes.  A tensor lies in a file as if there were one rank: any number of ranks reads it.
  *
  * The one idea: files are written and synced under a temporary name, the folder is renamed, and only
  * then does `latest` move; whatever instant the machine stops at, `latest` names a whole checkpoint. */
@@ -16,40 +19,88 @@
 
 #include "runtime/internal.h"
 
-static SafeTensor describe(const RtTensor *t, const char *name, DType dtype, const void *data)
+static const SafeMeta file_meta[] = {{"format", "pt"}};
+
+/* ---- what a checkpoint holds ---- */
+
+static void add(CheckpointFile *f, const RtTensor *t, const char *name, DType dtype, CheckpointPart part)
 {
-	SafeTensor s = {.name = name, .dtype = dtype, .rank = t->rank, .data = data};
+	SafeTensor s = {.name = name, .dtype = dtype, .rank = t->rank};
 	memcpy(s.dim, t->dim, sizeof(s.dim));
-	s.bytes = tensor_numel(t) * dtype_info[dtype].bytes;
-	return s;
+	f->part[f->n] = part;
+	f->at[f->n++] = s;
 }
 
-static void add_states(Checkpoint *c, const Rt *rt, const RtTensor *t)
+static CheckpointPart part(Slice s, bool writes)
 {
-	const Optimizer *opt = &rt->p->optim;
+	return (CheckpointPart){s, s.at, writes && s.n > 0};
+}
+
+static void add_states(Checkpoint *c, const RtTensor *t, bool writes)
+{
+	const Optimizer *opt = &c->rt->p->optim;
 	for (int k = 0; k < opt->n_states; k++) {
 		const char *name = arena_printf(c->arena, "%s.%s", t->name, optim_state_name(opt, k));
-		const float *state = opt->state[k][t->unit][t->flat];
-		c->optim.at[c->optim.n++] = describe(t, name, DT_F32, state + t->offset);
+		add(&c->optim, t, name, DT_F32, part(slice_state(c->rt, t, k), writes));
 	}
 }
 
-void checkpoint_init(Checkpoint *c, const Rt *rt, Arena *a)
+static void add_param(Checkpoint *c, const RtTensor *t)
+{
+	LayoutRank who = device_rank(c->rt);
+	bool writes = layout_counts(&c->rt->model->layout.unit[t->unit], &who);
+	add(&c->model, t, t->name, t->dtype, part(slice_at_rest(c->rt, t), writes));
+	if (t->trainable)
+		add_states(c, t, writes);
+}
+
+/* Buffers of every rank, in rank order: the ranks' own statistics. */
+static void add_own(Checkpoint *c)
+{
+	const RtModel *m = c->rt->model;
+	const World *w = &c->rt->p->world;
+	for (int rank = 0; rank < w->size; rank++)
+		for (int i = 0; i < m->n_tensors; i++) {
+			const RtTensor *t = &m->tensors[i];
+			if (t->kind != RT_BUFFER)
+				continue;
+			CheckpointPart p = {0};
+			if (rank == w->rank)
+				p = part(slice_at_rest(c->rt, t), true);
+			p.source = p.writes ? average_own(c->rt, t) : NULL;
+			add(&c->own, t, arena_printf(c->arena, "rank%d/%s", rank, t->name), t->dtype, p);
+		}
+}
+
+static CheckpointFile new_file(Arena *a, const char *name, int64_t most)
+{
+	return (CheckpointFile){name, NEW_N(a, SafeTensor, most + 1), NEW_N(a, CheckpointPart, most + 1), 0};
+}
+
+void checkpoint_init(Checkpoint *c, Rt *rt, Arena *a)
 {
 	const RtModel *m = rt->model;
-	*c = (Checkpoint){.arena = a};
-	c->model.at = NEW_N(a, SafeTensor, m->n_tensors + 1);
-	c->optim.at = NEW_N(a, SafeTensor, 2 * m->n_tensors + 1);
+	bool first = rt->p->world.rank == 0, averages = rt->p->world.size > 1 && m->layout.average_bytes;
+	*c = (Checkpoint){.rt = rt, .arena = a, .model = new_file(a, "model.safetensors", m->n_tensors),
+		.optim = new_file(a, "optim.safetensors", 2 * (int64_t)m->n_tensors),
+		.own = new_file(a, "buffers-rank.safetensors", averages ? (int64_t)m->n_tensors * rt->p->world.size : 0)};
 	for (int i = 0; i < m->n_tensors; i++) {
 		const RtTensor *t = &m->tensors[i];
-		if (t->kind == RT_PARAM || t->kind == RT_BUFFER)
-			c->model.at[c->model.n++] = describe(t, t->name, t->dtype, device_tensor(rt, t));
-		if (t->kind == RT_PARAM && t->trainable)
-			add_states(c, rt, t);
+		if (t->kind == RT_PARAM)
+			add_param(c, t);
+		if (t->kind == RT_BUFFER)
+			add(&c->model, t, t->name, t->dtype, part(slice_at_rest(rt, t), first));
 		if (t->kind == RT_STATE && t->unit < 0)
-			c->optim.at[c->optim.n++] = describe(t, t->name, t->dtype, device_tensor(rt, t));
+			add(&c->optim, t, t->name, t->dtype, part(slice_at_rest(rt, t), first));
 	}
+	if (averages)
+		add_own(c);
+	CheckpointFile *files[] = {&c->model, &c->optim, &c->own};
+	for (int i = 0; i < COUNT_OF(files); i++)
+		safetensors_place(files[i]->at, files[i]->n, file_meta, COUNT_OF(file_meta));
 }
+
+/* ---- state.json ---- */
 
 /* Paths within one save; a is its scratch. */
 typedef struct Paths { Arena *a; const char *dir, *temp, *final, *name; } Paths;
@@ -57,6 +108,33 @@ typedef struct Paths { Arena *a; const char *dir, *temp, *final, *name; } Paths;
 static void put_json(Buf *b, Arena *a, const char *key, const char *value)
 {
 	buf_printf(b, "  \"%s\": \"%s\",\n", key, str_escape(a, ESCAPE_JSON, value ? value : ""));
+}
+
+/* Strategies that some unit has. */
+static void put_strategies(Buf *b, const LayoutModel *l)
+{
+	const char *comma = "";
+	buf_printf(b, "\"strategies\": [");
+	for (int s = 0; s < STRATEGY_COUNT; s++) {
+		bool used = false;
+		for (int u = 0; u < l->n_units; u++)
+			used = used || l->unit[u].strategy == (Strategy)s;
+		if (used) {
+			buf_printf(b, "%s\"%s\"", comma, strategy_info[s].text);
+			comma = ", ";
+		}
+	}
+	buf_printf(b, "], ");
+}
+
+static void put_layout(Buf *b, const Rt *rt)
+{
+	LayoutRank who = device_rank(rt);
+	buf_printf(b, "  \"layout\": {\"kind\": \"full\", \"ranks\": %" PRId64 ", \"shard_size\": %" PRId64 ", ",
+		who.world, who.shard_size);
+	put_strategies(b, &rt->model->layout);
+	buf_printf(b, "\"accum\": 1, \"batch\": %" PRId64 ", \"threads\": %d},\n", rt->model->batch,
+		device_threads());
 }
 
 static void format_state(Buf *b, Arena *a, const Rt *rt, const Progress *p)
@@ -68,9 +146,7 @@ static void format_state(Buf *b, Arena *a, const Rt *rt, const Progress *p)
 	put_json(b, a, "options", m->options);
 	put_json(b, a, "versions", m->versions);
 	put_json(b, a, "optimizer", m->optimizer);
-	buf_printf(b, "  \"layout\": {\"kind\": \"full\", \"ranks\": 1, \"accum\": 1, ");
-	buf_printf(b, "\"batch\": %" PRId64 ", \"threads\": %d},\n",
-		m->batch, device_threads());
+	put_layout(b, rt);
 	buf_printf(b, "  \"step\": %" PRId64 ",\n  \"updates\": %" PRId64 ",\n  \"samples\": %" PRId64 ",\n",
 		p->step, p->updates, p->samples);
 	buf_printf(b, "  \"seed\": %" PRId64 ",\n  \"steps\": %" PRId64 ",\n  \"flags\": {", o->seed, o->steps);
@@ -83,6 +159,8 @@ static void format_state(Buf *b, Arena *a, const Rt *rt, const Progress *p)
 		}
 	buf_printf(b, "}\n}\n");
 }
+
+/* ---- files and folders ---- */
 
 static bool sync_path(const char *path)
 {
@@ -134,25 +212,6 @@ static bool make_folders(Arena *a, const char *path)
 		*slash = '/';
 	}
 	return !mkdir(part, 0777) || errno == EEXIST;
-}
-
-/* NULL, or the name of the file that could not be written; errno tells why. */
-static const char *write_files(const Checkpoint *c, const Rt *rt, const Progress *p, const Paths *at)
-{
-	static const SafeMeta meta[] = {{"format", "pt"}};
-	const char *model = arena_printf(at->a, "%s/model.safetensors", at->temp);
-	const char *optim = arena_printf(at->a, "%s/optim.safetensors", at->temp);
-	if (!safetensors_write(model, c->model.at, c->model.n, meta, 1))
-		return "model.safetensors";
-	if (!safetensors_write(optim, c->optim.at, c->optim.n, meta, 1))
-		return "optim.safetensors";
-	Buf b = {0};
-	format_state(&b, at->a, rt, p);
-	bool ok = write_text(arena_printf(at->a, "%s/state.json", at->temp), &b);
-	int error = errno;
-	buf_free(&b);
-	errno = error;
-	return ok ? NULL : "state.json";
 }
 
 /* A checkpoint of the same step is exchanged in one instant, then removed. */
@@ -216,40 +275,140 @@ static void tidy(const Paths *at, int64_t keep)
 		drop(at, names.at[i]);
 }
 
-static bool save_failed(const Paths *at, const char *what, Diag *d)
+/* ---- the stages of a save ---- */
+
+typedef struct Save { const Checkpoint *c; const Progress *progress; Paths at; } Save;
+typedef bool SaveStage(const Save *s, Diag *d);
+
+static bool failed(const Save *s, const char *what, Diag *d)
 {
-	int error = errno;
-	remove_folder(at->a, at->temp);
-	diag_error(d, at->final,
+	diag_error(d, s->at.final,
 		"%s could not be written: %s; this checkpoint was dropped, earlier ones are as they were", what,
-		strerror(error));
+		strerror(errno));
 	return false;
 }
 
-static bool save_at(const Paths *at, const Checkpoint *c, const Rt *rt, const Progress *p, Diag *d)
+static int list_files(const Checkpoint *c, const CheckpointFile *out[3])
 {
+	out[0] = &c->model;
+	out[1] = &c->optim;
+	out[2] = &c->own;
+	return c->own.n ? 3 : 2;
+}
+
+/* Rank 0: the folder, and files of full length without elements. */
+static bool create(const Save *s, Diag *d)
+{
+	const Paths *at = &s->at;
+	const CheckpointFile *files[3];
 	if (!make_folders(at->a, at->dir) || !remove_folder(at->a, at->temp) || mkdir(at->temp, 0777))
-		return save_failed(at, "the folder", d);
-	const char *failed = write_files(c, rt, p, at);
-	if (failed)
-		return save_failed(at, failed, d);
+		return failed(s, "the folder", d);
+	for (int i = 0, n = list_files(s->c, files); i < n; i++) {
+		const char *path = arena_printf(at->a, "%s/%s", at->temp, files[i]->name);
+		if (!safetensors_create(path, files[i]->at, files[i]->n, file_meta, COUNT_OF(file_meta)))
+			return failed(s, files[i]->name, d);
+	}
+	return true;
+}
+
+static bool has_part(const CheckpointFile *f)
+{
+	for (int i = 0; i < f->n; i++)
+		if (f->part[i].writes)
+			return true;
+	return false;
+}
+
+static bool write_parts(int fd, const CheckpointFile *f)
+{
+	for (int i = 0; i < f->n; i++) {
+		const CheckpointPart *p = &f->part[i];
+		int64_t size = dtype_info[f->at[i].dtype].bytes;
+		if (p->writes && !safetensors_put(fd, p->source, p->slice.n * size, f->at[i].offset + p->slice.first * size))
+			return false;
+	}
+	return !fsync(fd);
+}
+
+static bool fill_file(const Save *s, const CheckpointFile *f, Diag *d)
+{
+	const char *path = arena_printf(s->at.a, "%s/%s", s->at.temp, f->name);
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT && s->c->rt->p->world.size > 1) {
+		diag_error(d, path, "rank 0 made this file, host %s does not see it: --save needs a folder that all "
+			"hosts share; this checkpoint was dropped, earlier ones are as they were", agree_host());
+		return false;
+	}
+	if (fd < 0)
+		return failed(s, f->name, d);
+	bool ok = write_parts(fd, f);
+	int error = errno;
+	if (close(fd) && ok) {
+		ok = false;
+		error = errno;
+	}
+	errno = error;
+	return ok || failed(s, f->name, d);
+}
+
+/* Every rank: the elements it holds. */
+static bool fill(const Save *s, Diag *d)
+{
+	const CheckpointFile *files[3];
+	for (int i = 0, n = list_files(s->c, files); i < n; i++)
+		if (has_part(files[i]) && !fill_file(s, files[i], d))
+			return false;
+	return true;
+}
+
+static bool write_state(const Save *s)
+{
+	Buf b = {0};
+	format_state(&b, s->at.a, s->c->rt, s->progress);
+	bool ok = write_text(arena_printf(s->at.a, "%s/state.json", s->at.temp), &b);
+	int error = errno;
+	buf_free(&b);
+	errno = error;
+	return ok;
+}
+
+/* Rank 0: what makes it a checkpoint. */
+static bool complete(const Save *s, Diag *d)
+{
+	const Paths *at = &s->at;
+	if (!write_state(s))
+		return failed(s, "state.json", d);
 	if (!sync_path(at->temp) || !move_in_place(at) || !sync_path(at->dir))
-		return save_failed(at, "the folder", d);
+		return failed(s, "the folder", d);
 	if (!point_latest(at)) {
 		diag_error(d, at->dir, "`latest` could not be moved to %s: %s", at->name, strerror(errno));
 		return false;
 	}
-	tidy(at, rt->p->options->keep);
+	tidy(at, s->c->rt->p->options->keep);
 	return true;
+}
+
+/* Whether all ranks came through this stage. */
+static bool stage(const Save *s, SaveStage *run, bool all_ranks, Diag *d)
+{
+	const Rt *rt = s->c->rt;
+	Held held;
+	Diag *later = agree_begin(&held, d);
+	bool ok = (!all_ranks && rt->p->world.rank != 0) || run(s, later);
+	return agree_end(rt, &held, ok, d);
 }
 
 bool checkpoint_save(const Checkpoint *c, const Rt *rt, const Progress *p, Diag *d)
 {
 	Arena *a = arena_new();
 	const char *dir = rt->p->options->save, *name = arena_printf(a, "step-%08" PRId64, p->step);
-	Paths at = {.a = a, .dir = dir, .name = name, .temp = arena_printf(a, "%s/.%s", dir, name),
-		.final = arena_printf(a, "%s/%s", dir, name)};
-	bool ok = save_at(&at, c, rt, p, d);
+	Save s = {c, p, {.a = a, .dir = dir, .name = name, .temp = arena_printf(a, "%s/.%s", dir, name),
+		.final = arena_printf(a, "%s/%s", dir, name)}};
+	average_begin(c->rt);
+	bool ok = stage(&s, create, false, d) && stage(&s, fill, true, d) && stage(&s, complete, false, d);
+	average_end(c->rt);
+	if (!ok && rt->p->world.rank == 0)
+		remove_folder(a, s.at.temp);
 	arena_free(a);
 	return ok;
 }

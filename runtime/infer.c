@@ -81,6 +81,11 @@ static bool write_outputs(const Rt *rt, Diag *d)
 int infer_run(Rt *rt, Diag *d)
 {
 	char bad[512];
+	if (rt->p->world.size > 1) {
+		diag_error(d, rt->p->options->program, "--infer runs on one rank, not %d: leave --ranks out",
+			rt->p->world.size);
+		return 2;
+	}
 	if (!rt->model->eval || !rt->model->n_outputs) {
 		diag_error(d, rt->p->options->program,
 			"this program was compiled for training: `shardc run` makes one for --infer");

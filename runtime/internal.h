@@ -2,8 +2,12 @@
 #ifndef SHARDC_RUNTIME_INTERNAL_H
 #define SHARDC_RUNTIME_INTERNAL_H
 
+#include <signal.h>
+
 #include "base/npy.h"
 #include "base/safetensors.h"
+#include "runtime/comm.h"
+#include "runtime/control.h"
 #include "runtime/options.h"
 #include "runtime/shardrt.h"
 
@@ -36,7 +40,8 @@ typedef struct DeviceMemory {
 bool device_map(Rt *rt, Diag *d);
 void device_unmap(Rt *rt);
 void device_print_plan(const Rt *rt, FILE *out);
-char *device_tensor(const Rt *rt, const RtTensor *t); /* where its elements are */
+char *device_tensor(const Rt *rt, const RtTensor *t); /* where its elements are; parameters: the gathered ones */
+LayoutRank device_rank(const Rt *rt);
 void device_set_threads(int64_t n); /* 0: leave as it is */
 int device_threads(void);
 static inline int64_t tensor_numel(const RtTensor *t)
@@ -87,10 +92,103 @@ const RtTensor *data_find_input(const RtModel *model, const char *name);
 bool tokens_open(DataSet *set, const RtModel *model, const char *text, const char *flag, Diag *d);
 void tokens_load_row(const DataColumn *c, void *out, int64_t sample);
 
+/* ---- slices.c: which elements of a tensor a rank holds ---- */
+
+/* Elements [first, first + n) of a tensor lie at `at`; n = 0: none of them are here. */
+typedef struct Slice { int64_t first, n; char *at; } Slice;
+Slice slice_at_rest(const Rt *rt, const RtTensor *t);       /* parameters at rest; other tensors: all of it */
+Slice slice_state(const Rt *rt, const RtTensor *t, int k);  /* the k-th state of a trainable parameter */
+/* The elements that a rank, not necessarily this one, holds at rest. */
+LayoutRange slice_of_rank(const RtModel *m, const RtTensor *t, const LayoutRank *who);
+
+/* ---- agree.c: what ranks decide together outside a step; all of them call, one rank decides alone ---- */
+
+/* Messages are held back until it is known who failed: the first rank that did prints its own, else rank 0. */
+typedef struct Held { Diag diag; char *text; size_t n; } Held;
+Diag *agree_begin(Held *h, const Diag *d);
+bool agree_end(const Rt *rt, Held *h, bool ok, Diag *d); /* whether all are ok */
+const char *agree_host(void);
+
+/* ---- staging.c: bytes between ranks outside a step, through memory that a step uses otherwise ---- */
+
+/* Memory that peers read, of equal size and place on all ranks: a flat gradient, free between steps. */
+typedef struct Staging { char *at; int64_t bytes; int *ranks; const char **from; } Staging;
+enum { STAGING_MOST = 250 << 20 };
+Staging staging_find(const Rt *rt, Arena *a);
+/* Elements [first, first + n) of t, which rank 0 has in the staging memory, to every rank that holds them. */
+void staging_spread(const Rt *rt, const Staging *s, const RtTensor *t, int64_t first, int64_t n);
+/* All ranks' bytes, as in the staging memory, in rank order: use(context, from, at, n) for bytes [at, at + n). */
+typedef void StagingUse(void *context, const char *const *from, int64_t at, int64_t n);
+void staging_collect(const Rt *rt, const Staging *s, int64_t bytes, StagingUse *use, void *context);
+
 /* ---- weights.c ---- */
 
-/* Which tensors get their first contents: all, or all but what a checkpoint holds. */
+/* Which tensors get their first contents: all, or all but what a checkpoint holds.  All ranks call it. */
 bool weights_load(const Rt *rt, bool from_checkpoint, Diag *d);
+double number_get(const char *p, DType t); /* float dtypes */
+void number_put(char *p, DType t, double x);
+
+/* ---- average.c ---- */
+
+/* Puts the average over ranks in place of every float buffer; the rank's own values wait in the shadow.
+ * All ranks call both, between steps; nothing happens at one rank. */
+void average_begin(Rt *rt);
+void average_end(Rt *rt);
+/* Where this rank's own values of a buffer are between the two. */
+const char *average_own(const Rt *rt, const RtTensor *t);
+
+/* ---- collective.c: what a collective does, as exchanges ---- */
+
+/* One exchange of a collective, and what becomes of the bytes: copies side by side, or their sum. */
+typedef struct Part {
+	Exchange x;
+	bool fold;                  /* sum of all sources; else copies */
+	char *to;
+	int64_t stride;             /* copies: bytes between those of one member and of the next */
+	float scale;                /* of sums */
+	/* Slabs of a range of `total` bytes: whose number counts, and who takes from whom (-1: all). */
+	enum { SLAB_ONE, SLAB_OF_TAKER, SLAB_OF_GIVER } which;
+	int64_t slab, total;
+	int only_taker, only_giver;
+	bool not_own;
+} Part;
+typedef struct Collectives Collectives; /* members of the groups of this rank */
+Collectives *collectives_new(const Rt *rt, Arena *a);
+int collective_parts(const Rt *rt, const RtCollective *row); /* exchanges; 0: nothing to do */
+void collective_begin(const Rt *rt, Collectives *c, const RtCollective *row, int part, Part *out);
+int64_t collective_finish(const Rt *rt, const Part *p, const char **from); /* bytes that came from peers */
+/* Where a gather puts a flat of its unit. */
+char *collective_gathered(const Rt *rt, const RtCollective *row, int flat);
+const char *collective_name(RtCollectiveKind kind);
+
+/* ---- stream.c: when collectives run ---- */
+
+typedef struct Streams Streams;
+typedef enum { PROGRAM_STEP, PROGRAM_EVAL, PROGRAM_OUTSIDE } Program; /* as RankProgress.program */
+/* Collectives run on threads beside the computing, or inside rt_wait. */
+bool streams_start(Rt *rt, bool threads, Diag *d);
+void streams_stop(Rt *rt);
+/* Which program's numbers the next rt_* calls mean; what was issued before has ended. */
+void streams_program(Rt *rt, Program program);
+/* Times since the last call; counts since the start. */
+typedef struct CommTimes { double ms, exposed_ms; } CommTimes;
+CommTimes streams_times(Rt *rt);
+typedef struct CommCounts { int64_t n, bytes; } CommCounts; /* bytes that came from peers */
+CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind);
+
+/* ---- start.c: ranks find each other, and that they agree ---- */
+
+/* Checks flags and program against the number of ranks; before any rank is started. */
+bool start_check_world(const Rt *rt, Diag *d);
+/* Whether all ranks are ok so far.  Messages of ranks other than 0 are held until then; of those that failed
+ * the lowest prints. */
+bool start_agree(const Rt *rt, bool ok);
+void start_hold_messages(Rt *rt, Diag *d);
+void start_print_messages(Rt *rt, Diag *d);
+/* What must be equal on all ranks, compared with rank 0's. */
+bool start_compare(const Rt *rt, Diag *d);
+/* Whether communication gets threads: as asked, else where cores are left. */
+bool start_comm_threads(const Rt *rt);
 
 /* ---- optim.c ---- */
 
@@ -100,15 +198,16 @@ typedef struct Optimizer {
 	const OptimizerInfo *info;
 	bool momentum, nesterov;
 	int n_states;
-	SegmentList (*segments)[4]; /* [unit][flat] */
+	SegmentList (*segments)[4]; /* [unit][flat]: of the whole flat */
+	SegmentList (*mine)[4];     /* of the part that this rank updates, from its start */
 	Group group[2];             /* decayed, not decayed */
 	LrSchedule lr;
 	double clip_norm;           /* 0 = off */
 	void *(*state[2])[4];       /* [state][unit][flat]: shards, f32 */
-	double sumsq;               /* of the gradients of this step */
+	double sumsq;               /* of the gradients of this step, this rank's part */
 } Optimizer;
 /* Reads model->optimizer: "sgd:momentum,nesterov".  NULL optimizer: no states. */
-bool optim_init(Optimizer *opt, const RtModel *model, Arena *a, const char *program, Diag *d);
+bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Arena *a, const char *program, Diag *d);
 /* Hyper-parameters from the flags, defaults for those not given; refuses those that the optimizer lacks. */
 bool optim_configure(Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d);
 const char *optim_state_name(const Optimizer *opt, int state);
@@ -121,11 +220,18 @@ typedef struct StepResult {
 	bool has_accuracy;
 	double accuracy;
 } StepResult;
+/* Sums over ranks of what they say at the end of backward: one message, equal on all ranks. */
+typedef struct StepSums {
+	double loss, weight, correct, counted, sumsq;
+	double bad_input;           /* ranks that met bad data */
+	double stop;                /* the highest number of a signal that asks to stop */
+} StepSums;
 void report_begin(Rt *rt);      /* before forward and before an evaluation */
 double report_loss(const Rt *rt);
 /* Takes the message of the first bad input since the last call; false when there was none. */
 bool report_take_bad_input(char *out, size_t n);
 bool report_has_bad_input(void);
+extern volatile sig_atomic_t report_stop_signal; /* that this process was sent; 0 = none */
 
 /* ---- log.c ---- */
 
@@ -139,6 +245,7 @@ typedef struct Log {
 typedef struct StepRecord {
 	int64_t step;
 	double epoch, lr, ms, samples_per_s, tokens_per_s;
+	CommTimes comm;
 	int64_t peak_bytes;
 	StepResult result;
 } StepRecord;
@@ -155,18 +262,29 @@ typedef struct Progress {
 	int64_t updates;            /* of them with an update */
 	int64_t samples;            /* read so far */
 } Progress;
-typedef struct CheckpointList { SafeTensor *at; int n; } CheckpointList;
+/* One file: its tensors, and of each the elements that this rank holds. */
+typedef struct CheckpointPart {
+	Slice slice;                /* where a resume puts them */
+	const char *source;         /* where a save finds them */
+	bool writes;                /* of several ranks that hold them, this one */
+} CheckpointPart;
+typedef struct CheckpointFile { const char *name; SafeTensor *at; CheckpointPart *part; int n; } CheckpointFile;
 typedef struct Checkpoint {
-	CheckpointList model, optim; /* made once; data points into the arenas */
+	CheckpointFile model, optim; /* made once */
+	CheckpointFile own;          /* every rank's own buffers; n = 0: there is no such file */
+	Rt *rt;
 	Arena *arena;
 } Checkpoint;
-void checkpoint_init(Checkpoint *c, const Rt *rt, Arena *a);
-/* Writes DIR/step-NNNNNNNN and moves DIR/latest; on failure the older ones are as they were. */
+void checkpoint_init(Checkpoint *c, Rt *rt, Arena *a);
+/* Writes DIR/step-NNNNNNNN and moves DIR/latest; on failure of any rank the older ones are as they were, and
+ * all ranks know.  All ranks call it. */
 bool checkpoint_save(const Checkpoint *c, const Rt *rt, const Progress *p, Diag *d);
 /* The folder of the checkpoint that --resume means; NULL without a message: none (auto). */
 bool resume_find(const RtOptions *o, Arena *a, const char **dir, Diag *d);
 /* Progress and the flags that were not given. */
-bool resume_read_state(const char *dir, const RtModel *model, RtOptions *o, Progress *p, Diag *d);
+bool resume_read_state(const char *dir, const Rt *rt, RtOptions *o, Progress *p, Diag *d);
+/* Whether all ranks found the same checkpoint (NULL: none); all ranks call it. */
+bool resume_agree(const Rt *rt, const char *dir, Diag *d);
 bool resume_load(const Checkpoint *c, const char *dir, Arena *a, Diag *d);
 
 /* ---- eval.c, infer.c, main.c ---- */
@@ -179,6 +297,14 @@ struct RtPrivate {
 	Diag *diag;
 	Arena *arena;
 	RtOptions *options;
+	World world;                /* size 0 or 1: alone */
+	bool pinned;                /* this rank has cores of its own */
+	Control *control;           /* NULL at one rank */
+	Comm *comm;                 /* NULL at one rank */
+	Streams *streams;           /* NULL at one rank */
+	char *held;                 /* messages of ranks other than 0 */
+	size_t n_held;
+	StepSums sums;
 	DeviceMemory memory;
 	Optimizer optim;
 	StepScalars scalars;

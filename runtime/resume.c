@@ -1,7 +1,9 @@
 /* runtime/resume.c: a checkpoint back into the arenas, the counters and the flags.
  *
  * Refuses a checkpoint whose tensors are not exactly the program's, by name, shape and element type; says
- * what was different (versions, threads, flags) where the run still continues.
+ * what was different (versions, ranks, threads, flags) where the run still continues.  Every rank copies
+ * the elements it holds, however many ranks wrote them; the ranks' own buffers come back when there are as
+ * many ranks as then, else every rank gets their average.
  *
  * The one idea: flags that shape the numbers are kept in state.json as the text they were given in; a
  * flag that is given again wins, and the change is said. */
@@ -10,6 +12,7 @@
 #include <jansson.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "runtime/internal.h"
 
@@ -68,9 +71,22 @@ static bool read_count(json_t *root, const char *key, int64_t *out)
 	return json_is_integer(v) && *out >= 0 && *out <= INT64_C(1) << 56;
 }
 
-static bool read_root(
-	json_t *root, const char *path, const RtModel *model, RtOptions *o, Progress *p, Diag *d)
+/* What a full checkpoint does not depend on, but the bits of what follows do. */
+static void note_layout(json_t *layout, const Rt *rt, const char *path, Diag *d)
 {
+	const struct { const char *key, *what; int64_t now; } counts[] = {
+		{"threads", "thread(s) a rank", device_threads()}, {"ranks", "rank(s)", MAX(rt->p->world.size, 1)}};
+	for (int i = 0; i < COUNT_OF(counts); i++) {
+		int64_t then = json_integer_value(json_object_get(layout, counts[i].key));
+		if (then && then != counts[i].now)
+			diag_note(d, path, "%" PRId64 " %s then, %" PRId64 " now: the same bits are not promised", then,
+				counts[i].what, counts[i].now);
+	}
+}
+
+static bool read_root(json_t *root, const char *path, const Rt *rt, RtOptions *o, Progress *p, Diag *d)
+{
+	const RtModel *model = rt->model;
 	int64_t format = 0;
 	if (!read_count(root, "format", &format) || format != 1 || !read_count(root, "step", &p->step) ||
 		!read_count(root, "updates", &p->updates) || !read_count(root, "samples", &p->samples)) {
@@ -79,10 +95,13 @@ static bool read_root(
 	}
 	note_change(root, "versions", model->versions, path, d);
 	note_change(root, "options", model->options, path, d);
-	int64_t threads = json_integer_value(json_object_get(json_object_get(root, "layout"), "threads"));
-	if (threads && threads != device_threads())
-		diag_note(d, path, "%" PRId64 " threads then, %d now: the same bits are not promised", threads,
-			device_threads());
+	json_t *layout = json_object_get(root, "layout");
+	const char *kind = json_string_value(json_object_get(layout, "kind"));
+	if (kind && strcmp(kind, "full")) {
+		diag_error(d, path, "a checkpoint of kind \"%s\": this program reads kind \"full\"", kind);
+		return false;
+	}
+	note_layout(layout, rt, path, d);
 	if (!read_flags(json_object_get(root, "flags"), path, o, d))
 		return false;
 	int64_t steps;
@@ -91,7 +110,7 @@ static bool read_root(
 	return true;
 }
 
-bool resume_read_state(const char *dir, const RtModel *model, RtOptions *o, Progress *p, Diag *d)
+bool resume_read_state(const char *dir, const Rt *rt, RtOptions *o, Progress *p, Diag *d)
 {
 	json_error_t error;
 	const char *path = arena_printf(o->arena, "%s/state.json", dir);
@@ -100,12 +119,36 @@ bool resume_read_state(const char *dir, const RtModel *model, RtOptions *o, Prog
 		diag_error(d, path, "%s (line %d)", error.text, error.line);
 		return false;
 	}
-	bool ok = read_root(root, path, model, o, p, d);
+	Diag quiet = {0}; /* what all ranks would say, rank 0 says */
+	bool ok = read_root(root, path, rt, o, p, rt->p->world.rank ? &quiet : d);
+	d->errors += quiet.errors;
 	json_decref(root);
 	return ok;
 }
 
-static bool copy_tensor(const SafeFile *f, const SafeTensor *want, Diag *d)
+/* The counters of rank 0, by a sum to which the others add nothing. */
+bool resume_agree(const Rt *rt, const char *dir, Diag *d)
+{
+	const Progress *p = &rt->p->progress;
+	const double mine[] = {dir != NULL, (double)p->step, (double)p->samples};
+	double first[COUNT_OF(mine)] = {0};
+	if (!rt->p->comm)
+		return true;
+	if (rt->p->world.rank == 0)
+		memcpy(first, mine, sizeof(mine));
+	comm_sum(rt->p->comm, first, COUNT_OF(first));
+	Held held;
+	Diag *later = agree_begin(&held, d);
+	bool same = !memcmp(first, mine, sizeof(mine));
+	if (!same)
+		diag_error(later, dir ? dir : "--resume",
+			"%s at step %" PRId64 " here, %s at step %.0f on rank 0: all hosts must see the same folder",
+			dir ? "a checkpoint" : "no checkpoint: a start", p->step,
+			first[0] != 0 ? "a checkpoint" : "no checkpoint: a start", first[1]);
+	return agree_end(rt, &held, same, d);
+}
+
+static bool copy_tensor(const SafeFile *f, const SafeTensor *want, const Slice *to, Diag *d)
 {
 	char has[160], wants[160];
 	const SafeTensor *t = safetensors_find(f, want->name);
@@ -123,19 +166,22 @@ static bool copy_tensor(const SafeFile *f, const SafeTensor *want, Diag *d)
 			npy_shape_text(wants, sizeof(wants), want->dtype, want->rank, want->dim));
 		return false;
 	}
-	memcpy((void *)(uintptr_t)want->data, t->data, (size_t)t->bytes);
+	int64_t size = dtype_info[t->dtype].bytes;
+	if (to->n)
+		memcpy(to->at, (const char *)t->data + to->first * size, (size_t)(to->n * size));
 	return true;
 }
 
-static bool load_file(const CheckpointList *list, const char *path, Arena *a, Diag *d)
+static bool load_file(const CheckpointFile *want, const char *dir, Arena *a, Diag *d)
 {
+	const char *path = arena_printf(a, "%s/%s", dir, want->name);
 	SafeFile *f = safetensors_open(a, path, d);
 	bool ok = f;
-	for (int i = 0; i < list->n && ok; i++)
-		ok = copy_tensor(f, &list->at[i], d);
-	if (ok && f->n != list->n) {
+	for (int i = 0; i < want->n && ok; i++)
+		ok = copy_tensor(f, &want->at[i], &want->part[i].slice, d);
+	if (ok && f->n != want->n) {
 		diag_error(d, path, "%d tensors, the program has %d: the checkpoint is of another model or optimizer",
-			f->n, list->n);
+			f->n, want->n);
 		ok = false;
 	}
 	if (f)
@@ -143,8 +189,25 @@ static bool load_file(const CheckpointList *list, const char *path, Arena *a, Di
 	return ok;
 }
 
+/* The ranks' own buffers, where as many ranks wrote them; else the averages that model.safetensors had stay. */
+static bool load_own(const CheckpointFile *want, const char *dir, Arena *a, Diag *d)
+{
+	const char *path = arena_printf(a, "%s/%s", dir, want->name);
+	if (!want->n || access(path, F_OK))
+		return true;
+	SafeFile *f = safetensors_open(a, path, d);
+	if (!f)
+		return false;
+	bool same_ranks = f->n == want->n && safetensors_find(f, want->at[want->n - 1].name);
+	safetensors_close(f);
+	return !same_ranks || load_file(want, dir, a, d);
+}
+
 bool resume_load(const Checkpoint *c, const char *dir, Arena *a, Diag *d)
 {
-	return load_file(&c->model, arena_printf(a, "%s/model.safetensors", dir), a, d) &&
-		load_file(&c->optim, arena_printf(a, "%s/optim.safetensors", dir), a, d);
+	Held held;
+	Diag *later = agree_begin(&held, d);
+	bool ok = load_file(&c->model, dir, a, later) && load_file(&c->optim, dir, a, later) &&
+		load_own(&c->own, dir, a, later);
+	return agree_end(c->rt, &held, ok, d);
 }

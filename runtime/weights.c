@@ -1,11 +1,12 @@
 /* runtime/weights.c: first contents of parameters, buffers, constant data and states.
  *
  * They are copied out of the files they always were in (the model, its external data, a safetensors
- * file), mapped for that time.  Refuses a file that is gone, or that is not the one the program was
- * compiled from by size and sampled hash.
+ * file), mapped for that time: each rank copies, and so reads, only the elements it holds.  With
+ * --sync-init rank 0 alone opens files and the others get their elements from it, in pieces.  Refuses a
+ * file that is gone, or that is not the one the program was compiled from by size and sampled hash.
  *
- * The one idea: an element is moved by bytes when the dtypes agree, else through double; an axis
- * permutation is a walk over the destination with the source's strides. */
+ * The one idea: what is copied is a range of a tensor's elements; by bytes when the dtypes agree, else
+ * through double; an axis permutation is a walk over the destination with the source's strides. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -55,7 +56,7 @@ static bool open_file(const RtFile *f, MappedFile *m, Diag *d)
 	return check_file(f, m, d);
 }
 
-static double get_number(const char *p, DType t)
+double number_get(const char *p, DType t)
 {
 	union { float f; double d; uint16_t h; } v;
 	memcpy(&v, p, (size_t)dtype_info[t].bytes);
@@ -68,7 +69,7 @@ static double get_number(const char *p, DType t)
 	}
 }
 
-static void put_number(char *p, DType t, double x)
+void number_put(char *p, DType t, double x)
 {
 	union { float f; double d; uint16_t h; uint8_t u8; int8_t i8; int16_t i16; uint32_t u32; int32_t i32;
 		uint64_t u64; int64_t i64; } v;
@@ -91,12 +92,11 @@ static void put_number(char *p, DType t, double x)
 	memcpy(p, &v, (size_t)dtype_info[t].bytes);
 }
 
-static void fill(const RtTensor *t, char *out)
+static void fill(const RtTensor *t, Slice s)
 {
 	int bytes = dtype_info[t->dtype].bytes;
-	int64_t n = tensor_numel(t);
-	for (int64_t i = 0; i < n; i++)
-		put_number(out + i * bytes, t->dtype, t->fill);
+	for (int64_t i = 0; i < s.n; i++)
+		number_put(s.at + i * bytes, t->dtype, t->fill);
 }
 
 static bool is_plain(const RtTensor *t)
@@ -115,39 +115,43 @@ static void copy_row(char *out, const char *in, int64_t n, int64_t stride, const
 		if (t->dtype == t->file_dtype)
 			memcpy(out, in, (size_t)to);
 		else
-			put_number(out, t->dtype, get_number(in, t->file_dtype));
+			number_put(out, t->dtype, number_get(in, t->file_dtype));
 }
 
-static void copy_permuted(const RtTensor *t, char *out, const char *in)
+/* Elements [first, first + n): a part of a row, whole rows, a part of a row. */
+static void copy_permuted(const RtTensor *t, char *out, const char *in, int64_t first, int64_t n)
 {
 	int64_t file_stride[8], stride[8], index[8] = {0}, step = 1;
 	for (int i = t->file_rank - 1; i >= 0; i--) {
 		file_stride[i] = step;
 		step *= t->file_dim[i];
 	}
-	int last = t->rank - 1;
 	for (int i = 0; i < t->rank; i++)
 		stride[i] = file_stride[t->perm[i]];
-	int64_t row = t->dim[last] * dtype_info[t->dtype].bytes;
-	int64_t rows = t->dim[last] ? tensor_numel(t) / t->dim[last] : 0;
-	for (int64_t r = 0; r < rows; r++, out += row) {
+	for (int64_t i = t->rank - 1, rest = first; i >= 0 && n > 0; rest /= t->dim[i], i--)
+		index[i] = rest % t->dim[i];
+	int last = t->rank - 1, size = dtype_info[t->dtype].bytes;
+	for (int64_t row; n > 0; n -= row, out += row * size) {
 		int64_t at = 0;
-		for (int i = 0; i < last; i++)
+		for (int i = 0; i <= last; i++)
 			at += index[i] * stride[i];
-		copy_row(out, in + at * dtype_info[t->file_dtype].bytes, t->dim[last], stride[last], t);
+		row = MIN(n, t->dim[last] - index[last]);
+		copy_row(out, in + at * dtype_info[t->file_dtype].bytes, row, stride[last], t);
+		index[last] = 0;
 		for (int i = last - 1; i >= 0 && ++index[i] == t->dim[i]; i--)
 			index[i] = 0;
 	}
 }
 
-static void copy_from_file(const RtTensor *t, char *out, const char *in)
+/* Elements [first, first + n) to out; in: the tensor's first byte in the file. */
+static void copy_elements(const RtTensor *t, char *out, const char *in, int64_t first, int64_t n)
 {
 	if (is_plain(t))
-		memcpy(out, in, (size_t)tensor_bytes(t));
+		memcpy(out, in + first * dtype_info[t->dtype].bytes, (size_t)(n * dtype_info[t->dtype].bytes));
 	else if (t->rank == 0 || t->rank != t->file_rank)
-		copy_row(out, in, tensor_numel(t), 1, t);
+		copy_row(out, in + first * dtype_info[t->file_dtype].bytes, n, 1, t);
 	else
-		copy_permuted(t, out, in);
+		copy_permuted(t, out, in, first, n);
 }
 
 static int file_index(const RtModel *m, const char *path)
@@ -166,38 +170,91 @@ static bool wants_contents(const RtTensor *t, bool from_checkpoint)
 	return t->kind == RT_DATA || !from_checkpoint;
 }
 
-static bool load_tensor(const Rt *rt, const RtTensor *t, MappedFile *files, Diag *d)
+static bool wants_file(const RtTensor *t, bool from_checkpoint)
 {
-	if (!t->file) {
-		if (t->fill != 0)
-			fill(t, device_tensor(rt, t));
-		return true;
-	}
-	int f = file_index(rt->model, t->file);
-	const RtFile *file = &rt->model->files[f];
-	if (!files[f].map && !open_file(file, &files[f], d))
+	return wants_contents(t, from_checkpoint) && t->file;
+}
+
+/* Opens the tensor's file if it is not open yet; false when the tensor is not in it. */
+static bool check_tensor(const RtModel *m, const RtTensor *t, MappedFile *files, Diag *d)
+{
+	int f = file_index(m, t->file);
+	if (!files[f].map && !open_file(&m->files[f], &files[f], d))
 		return false;
 	int64_t need = tensor_numel(t) * dtype_info[t->file_dtype].bytes;
-	if (t->file_offset < 0 || need > t->file_bytes || t->file_bytes > files[f].bytes - t->file_offset) {
-		diag_error(d, t->file,
-			"tensor \"%s\": bytes [%" PRId64 ",%" PRId64 "] of %" PRId64 ", its shape takes %" PRId64,
-			t->name, t->file_offset, t->file_offset + t->file_bytes, files[f].bytes, need);
-		return false;
+	if (t->file_offset >= 0 && need <= t->file_bytes && t->file_bytes <= files[f].bytes - t->file_offset)
+		return true;
+	diag_error(d, t->file,
+		"tensor \"%s\": bytes [%" PRId64 ",%" PRId64 "] of %" PRId64 ", its shape takes %" PRId64, t->name,
+		t->file_offset, t->file_offset + t->file_bytes, files[f].bytes, need);
+	return false;
+}
+
+static bool open_files(const Rt *rt, bool from_checkpoint, MappedFile *files, Diag *d)
+{
+	const RtModel *m = rt->model;
+	bool ok = true;
+	for (int i = 0; i < m->n_tensors && ok; i++)
+		if (wants_file(&m->tensors[i], from_checkpoint))
+			ok = check_tensor(m, &m->tensors[i], files, d);
+	return ok;
+}
+
+static const char *in_file(const Rt *rt, const RtTensor *t, const MappedFile *files)
+{
+	return files[file_index(rt->model, t->file)].map + t->file_offset;
+}
+
+/* in: NULL on ranks that get it from rank 0. */
+static void spread(const Rt *rt, const RtTensor *t, const char *in, const Staging *s)
+{
+	int64_t numel = tensor_numel(t), size = dtype_info[t->dtype].bytes;
+	int64_t most = s->bytes / size / LAYOUT_ALIGN * LAYOUT_ALIGN;
+	for (int64_t first = 0, n; first < numel; first += n) {
+		n = MIN(most, numel - first);
+		if (in)
+			copy_elements(t, s->at, in, first, n);
+		staging_spread(rt, s, t, first, n);
 	}
-	copy_from_file(t, device_tensor(rt, t), files[f].map + t->file_offset);
-	return true;
+}
+
+static void load_contents(const Rt *rt, bool from_checkpoint, const MappedFile *files, const Staging *s)
+{
+	for (int i = 0; i < rt->model->n_tensors; i++) {
+		const RtTensor *t = &rt->model->tensors[i];
+		if (!wants_contents(t, from_checkpoint))
+			continue;
+		Slice mine = slice_at_rest(rt, t);
+		bool reader = !s || rt->p->world.rank == 0;
+		const char *in = t->file && reader ? in_file(rt, t, files) : NULL;
+		if (!t->file && t->fill != 0)
+			fill(t, mine);
+		if (in && mine.n)
+			copy_elements(t, mine.at, in, mine.first, mine.n);
+		if (t->file && s)
+			spread(rt, t, in, s);
+	}
 }
 
 bool weights_load(const Rt *rt, bool from_checkpoint, Diag *d)
 {
 	const RtModel *m = rt->model;
-	MappedFile *files = NEW_N(rt->p->arena, MappedFile, m->n_files + 1);
-	bool ok = true;
-	for (int i = 0; i < m->n_tensors && ok; i++)
-		if (wants_contents(&m->tensors[i], from_checkpoint))
-			ok = load_tensor(rt, &m->tensors[i], files, d);
+	Arena *a = arena_new();
+	MappedFile *files = NEW_N(a, MappedFile, m->n_files + 1);
+	Held held;
+	Diag *later = agree_begin(&held, d);
+	bool sync = rt->p->comm && rt->p->options->sync_init;
+	bool ok = (sync && rt->p->world.rank != 0) || open_files(rt, from_checkpoint, files, later);
+	ok = agree_end(rt, &held, ok, d);
+	if (ok) {
+		Staging s = {0};
+		if (sync)
+			s = staging_find(rt, a);
+		load_contents(rt, from_checkpoint, files, sync ? &s : NULL);
+	}
 	for (int i = 0; i < m->n_files; i++)
 		if (files[i].map)
 			munmap((void *)(uintptr_t)files[i].map, (size_t)files[i].bytes);
+	arena_free(a);
 	return ok;
 }

@@ -1,0 +1,111 @@
+/* runtime/average.c: float buffers (BatchNorm's statistics) averaged over ranks.
+ *
+ * Every rank has its own in training; an evaluation and a checkpoint want one.  The averages take their
+ * place, since that is where the program reads them; the rank's own wait in the shadow, memory behind the
+ * buffers that the plan has for it, and come back untouched.
+ *
+ * The one idea: a left fold in rank order by every rank for itself gives the same bits on all of them. */
+#include <string.h>
+
+#include "runtime/internal.h"
+
+typedef struct Average { Rt *rt; int64_t first; } Average; /* first: byte of the shadow where the piece begins */
+
+static bool is_averaged(const RtTensor *t)
+{
+	return t->kind == RT_BUFFER && dtype_is_float(t->dtype);
+}
+
+static int64_t shadow_bytes(const RtTensor *t)
+{
+	return round_up(MAX(tensor_bytes(t), 1), LAYOUT_ALIGN);
+}
+
+static char *shadow(const Rt *rt)
+{
+	return rt->state + rt->model->layout.state_bytes;
+}
+
+static bool is_off(const Rt *rt)
+{
+	return !rt->p->comm || rt->model->layout.average_bytes == 0;
+}
+
+/* One element: in f32, f64 in its own. */
+static void fold(char *out, const char *const *from, int64_t at, int ranks, DType dtype)
+{
+	float sum = (float)number_get(from[0] + at, dtype);
+	double wide = number_get(from[0] + at, dtype);
+	for (int i = 1; i < ranks; i++) {
+		sum += (float)number_get(from[i] + at, dtype);
+		wide += number_get(from[i] + at, dtype);
+	}
+	number_put(out, dtype, dtype == DT_F64 ? wide * (1.0 / ranks) : (double)(sum * (1.0f / (float)ranks)));
+}
+
+/* Bytes [at, at + n) of the piece, which may hold parts of several tensors. */
+static void fold_piece(void *context, const char *const *from, int64_t at, int64_t n)
+{
+	const Average *av = context;
+	const RtModel *m = av->rt->model;
+	int64_t begin = av->first + at, place = 0;
+	if (at % LAYOUT_ALIGN)
+		ice("a piece of buffers begins at byte %lld", (long long)at);
+	for (int i = 0; i < m->n_tensors; i++) {
+		const RtTensor *t = &m->tensors[i];
+		if (!is_averaged(t))
+			continue;
+		int64_t size = dtype_info[t->dtype].bytes, first = MAX(begin, place);
+		int64_t end = MIN(begin + n, place + tensor_bytes(t));
+		for (int64_t k = first; k < end; k += size)
+			fold(device_tensor(av->rt, t) + (k - place), from, k - begin, av->rt->p->world.size, t->dtype);
+		place += shadow_bytes(t);
+	}
+}
+
+/* Copies between the buffers and the shadow. */
+static void copy_all(Rt *rt, bool to_shadow)
+{
+	char *own = shadow(rt);
+	for (int i = 0; i < rt->model->n_tensors; i++) {
+		const RtTensor *t = &rt->model->tensors[i];
+		if (!is_averaged(t))
+			continue;
+		char *here = device_tensor(rt, t);
+		memcpy(to_shadow ? own : here, to_shadow ? here : own, (size_t)tensor_bytes(t));
+		own += shadow_bytes(t);
+	}
+}
+
+const char *average_own(const Rt *rt, const RtTensor *t)
+{
+	if (is_off(rt) || !is_averaged(t))
+		return device_tensor(rt, t);
+	const char *own = shadow(rt);
+	for (const RtTensor *before = rt->model->tensors; before != t; before++)
+		own += is_averaged(before) ? shadow_bytes(before) : 0;
+	return own;
+}
+
+void average_begin(Rt *rt)
+{
+	if (is_off(rt))
+		return;
+	copy_all(rt, true);
+	Arena *a = arena_new();
+	Staging s = staging_find(rt, a);
+	int64_t total = rt->model->layout.average_bytes;
+	Average av = {rt, 0};
+	for (int64_t n; av.first < total; av.first += n) {
+		n = MIN(s.bytes, total - av.first);
+		memcpy(s.at, shadow(rt) + av.first, (size_t)n);
+		staging_collect(rt, &s, n, fold_piece, &av);
+	}
+	arena_free(a);
+}
+
+void average_end(Rt *rt)
+{
+	if (!is_off(rt))
+		copy_all(rt, false);
+}

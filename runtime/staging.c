@@ -1,0 +1,105 @@
+/* runtime/staging.c: bytes from rank to rank outside a step: initial weights, buffers to be averaged.
+ *
+ * Peers can read only the memory that the communicator mapped.  All of it has a purpose in a step; between
+ * steps the flat gradients have none, and the largest is the window that everything passes through.
+ *
+ * The one idea: a piece is put into the window, exchanged, and the next one is not begun before all ranks
+ * have read it. */
+#include <string.h>
+
+#include "runtime/internal.h"
+
+
+Staging staging_find(const Rt *rt, Arena *a)
+{
+	const LayoutModel *m = &rt->model->layout;
+	LayoutRank who = device_rank(rt);
+	Staging s = {comm_mailbox(rt->p->comm), COMM_MAILBOX, NEW_N(a, int, who.world),
+		NEW_N(a, const char *, who.world)};
+	for (int u = 0; u < m->n_units; u++)
+		for (int f = 0; f < m->unit[u].n_flats; f++) {
+			const LayoutFlat *flat = &m->unit[u].flat[f];
+			int64_t ranks = layout_split(m->unit[u].strategy, &who).ranks;
+			int64_t bytes = layout_flat_numel(flat->numel, ranks) * dtype_info[flat->dtype].bytes;
+			if (flat->trainable && bytes > s.bytes) {
+				s.at = rt->grad[u][f];
+				s.bytes = bytes;
+			}
+		}
+	s.bytes = MIN(s.bytes, STAGING_MOST);
+	for (int i = 0; i < who.world; i++)
+		s.ranks[i] = i;
+	return s;
+}
+
+static Exchange exchange(const Rt *rt, const Staging *s)
+{
+	const World *w = &rt->p->world;
+	return (Exchange){.channel = COMM_SYNC, .ranks = s->ranks, .n = w->size, .me = w->rank, .source = s->at};
+}
+
+/* ---- rank 0 to all ---- */
+
+typedef struct Spread { const Rt *rt; const RtTensor *t; int64_t first, n; } Spread;
+
+/* Elements of the piece that a rank holds. */
+static LayoutRange wanted(const Spread *s, int rank)
+{
+	LayoutRank who = device_rank(s->rt);
+	who.rank = rank;
+	LayoutRange held = slice_of_rank(s->rt->model, s->t, &who);
+	int64_t begin = MAX(held.begin, s->first), end = MIN(held.begin + held.n, s->first + s->n);
+	return end > begin ? (LayoutRange){begin, end - begin} : (LayoutRange){s->first, 0};
+}
+
+/* Shards and parameters begin at multiples of 64 elements, so only the end is rounded. */
+static void spread_range(const void *context, int taker, int giver, int64_t *begin, int64_t *bytes)
+{
+	const Spread *s = context;
+	int size = dtype_info[s->t->dtype].bytes;
+	LayoutRange r = wanted(s, taker);
+	*begin = (r.begin - s->first) * size;
+	*bytes = giver == 0 && taker != 0 ? round_up(r.n * size, 4) : 0;
+}
+
+void staging_spread(const Rt *rt, const Staging *s, const RtTensor *t, int64_t first, int64_t n)
+{
+	Spread spread = {rt, t, first, n};
+	Exchange x = exchange(rt, s);
+	x.range = spread_range;
+	x.context = &spread;
+	Slice mine = slice_at_rest(rt, t);
+	int size = dtype_info[t->dtype].bytes;
+	LayoutRange want = wanted(&spread, x.me);
+	char *out = mine.at + (want.begin - mine.first) * size;
+	exchange_begin(rt->p->comm, &x);
+	for (int64_t at = 0, end = want.n * size; x.me != 0 && at < end;) {
+		int64_t got = exchange_take(rt->p->comm, &x, at, round_up(end - at, 4), s->from);
+		memcpy(out + at, s->from[0], (size_t)MIN(got, end - at));
+		at += got;
+	}
+	exchange_end(rt->p->comm, &x);
+}
+
+/* ---- all to all ---- */
+
+static void whole_range(const void *context, int taker, int giver, int64_t *begin, int64_t *bytes)
+{
+	(void)taker, (void)giver;
+	*begin = 0;
+	*bytes = *(const int64_t *)context;
+}
+
+void staging_collect(const Rt *rt, const Staging *s, int64_t bytes, StagingUse *use, void *context)
+{
+	Exchange x = exchange(rt, s);
+	x.range = whole_range;
+	x.context = &bytes;
+	exchange_begin(rt->p->comm, &x);
+	for (int64_t at = 0; at < bytes;) {
+		int64_t got = exchange_take(rt->p->comm, &x, at, bytes - at, s->from);
+		use(context, s->from, at, got);
+		at += got;
+	}
+	exchange_end(rt->p->comm, &x);
+}
