@@ -27,6 +27,12 @@ static bool is_ir_file(const char *path)
 	return n > 3 && !strcmp(path + n - 3, ".ir");
 }
 
+/* Instead of compiling. */
+static bool prints_ir(const Options *o)
+{
+	return o->passes || o->stop_after || equals(o->emit, "ir") || equals(o->emit, "dot") || equals(o->emit, "json");
+}
+
 /* ---- options of the stages ---- */
 
 static FrontendOptions frontend_options(const Options *o)
@@ -38,6 +44,7 @@ static FrontendOptions frontend_options(const Options *o)
 		.bn = equals(o->bn, "frozen") ? NORM_FROZEN : equals(o->bn, "train") ? NORM_TRAIN : NORM_AUTO,
 		.dropout = equals(o->dropout, "on") ? DROPOUT_ON : equals(o->dropout, "off") ? DROPOUT_OFF : DROPOUT_AUTO,
 		.inputs = o->inputs_dir, .infer = equals(o->command, "run"),
+		.shapes_only = prints_ir(o) || equals(o->command, "plan"),
 	};
 	for (int i = 0; o->untie && i < COUNT_OF(unties); i++)
 		if (equals(o->untie, unties[i]))
@@ -163,7 +170,7 @@ static int compile(const Options *o, Arena *a, Diag *d)
 	PassOptions p = pass_options(o, d);
 	PipelineView view = {.stop_after = o->stop_after, .dump_dir = o->dump_ir, .print_after = o->print_after,
 		.print_changed = o->print_changed, .out = stdout};
-	bool ir = o->passes || o->stop_after || equals(o->emit, "ir") || equals(o->emit, "dot") || equals(o->emit, "json");
+	bool ir = prints_ir(o);
 	if (!ir && !o->output && !equals(o->command, "plan") && !equals(o->command, "run")) {
 		diag_error(d, "shardc", "say where the program goes: -o PATH, or --emit=ir (see shardc --help)");
 		return EXIT_USAGE;

@@ -24,6 +24,7 @@ typedef struct FrontendOptions {
 	DropoutMode dropout;
 	const char *inputs;         /* folder of input_K.pb or .npy: small inputs in it may be used at compile time,
 	                               where a shape depends on them; NULL = none */
+	bool shapes_only;           /* nothing is made that needs weights: external data that holds them stays closed */
 	bool infer;                 /* forward only: nodes mean what ONNX says, no input has a sample axis */
 } FrontendOptions;
 

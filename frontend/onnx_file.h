@@ -71,6 +71,8 @@ bool onnx_graph_walk(OnnxModel *m, Span bytes, OnnxGraph *out, Diag *d);
 bool onnx_tensor_parse(Arena *a, const FileMap *f, Span proto, OnnxTensor *out);
 /* Where the tensor's bytes are, in order as a little-endian array.  Opens external data and checks it. */
 bool onnx_tensor_bytes(OnnxModel *m, const OnnxTensor *t, Span *bytes, const FileMap **file, Diag *d);
+/* Where external data says that the tensor's bytes are; the file is not opened, so it may be absent or short. */
+bool onnx_tensor_external(OnnxModel *m, const OnnxTensor *t, const char **path, int64_t *bytes, Diag *d);
 /* Elements decoded; n = their count.  False after an error. */
 bool onnx_tensor_ints(OnnxModel *m, const OnnxTensor *t, Arena *a, int64_t **out, Diag *d);
 bool onnx_tensor_floats(OnnxModel *m, const OnnxTensor *t, Arena *a, double **out, Diag *d);

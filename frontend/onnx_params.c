@@ -366,11 +366,19 @@ static bool fill_source(Import *im, const Weight *w, Source *src)
 			str_escape(im->arena, ESCAPE_IR, t->name));
 		return false;
 	}
-	if (!onnx_tensor_bytes(im->onnx, t, &bytes, &file, im->d))
-		return false;
-	src->file = ir_intern(im->m, file->path);
-	src->offset = (int64_t)(bytes.at - file->bytes.at);
-	src->bytes = (int64_t)bytes.n;
+	if (t->external && im->o->shapes_only) {
+		const char *path;
+		if (!onnx_tensor_external(im->onnx, t, &path, &src->bytes, im->d))
+			return false;
+		src->file = ir_intern(im->m, path);
+		src->offset = t->offset;
+	} else {
+		if (!onnx_tensor_bytes(im->onnx, t, &bytes, &file, im->d))
+			return false;
+		src->file = ir_intern(im->m, file->path);
+		src->offset = (int64_t)(bytes.at - file->bytes.at);
+		src->bytes = (int64_t)bytes.n;
+	}
 	src->dtype = w->type.dtype;
 	src->rank = w->type.rank;
 	for (int i = 0; i < src->rank; i++) {

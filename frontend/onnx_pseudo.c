@@ -164,9 +164,9 @@ bool import_split_to_sequence(Node *n)
 		return false;
 	bool scalar = !sizes || n->in[1]->type.rank == 0, drop = !sizes && !node_int(n, "keepdims", 1);
 	int64_t each = !sizes ? 1 : count ? sizes[0] : 0, total = x->type.dim[axis];
-	if ((scalar && each < 1) || total > LITERAL_MAX)
+	if (scalar && (each < 1 || ceil_div(total, each) > LITERAL_MAX))
 		return node_error(n, "pieces of %" PRId64 " of a dimension of %" PRId64, each, total);
-	Value **list = NEW_N(n->im->arena, Value *, total + count + 1);
+	Value **list = NEW_N(n->im->arena, Value *, scalar ? ceil_div(total, each) : count);
 	for (int64_t at = 0; scalar ? at < total : pieces < count; pieces++) {
 		int64_t size = scalar ? MIN(each, total - at) : sizes[pieces];
 		if (size < 0 || size > total - at)

@@ -162,15 +162,20 @@ static bool leaves_folder(const char *location)
 	return false;
 }
 
+static const char *external_path(OnnxModel *m, const OnnxTensor *t, Diag *d)
+{
+	if (t->location && !leaves_folder(t->location))
+		return arena_printf(m->arena, "%s%s", m->dir, t->location);
+	diag_error(d, tensor_where(m, t), "external data location \"%s\" is empty, absolute or leaves the model's folder",
+		t->location ? str_escape(m->arena, ESCAPE_IR, t->location) : "");
+	return NULL;
+}
+
 static const FileMap *external_file(OnnxModel *m, const OnnxTensor *t, Diag *d)
 {
-	const char *where = tensor_where(m, t);
-	if (!t->location || leaves_folder(t->location)) {
-		diag_error(d, where, "external data location \"%s\" is empty, absolute or leaves the model's folder",
-			t->location ? str_escape(m->arena, ESCAPE_IR, t->location) : "");
+	const char *where = tensor_where(m, t), *path = external_path(m, t, d);
+	if (!path)
 		return NULL;
-	}
-	const char *path = arena_printf(m->arena, "%s%s", m->dir, t->location);
 	for (int i = 0; i < m->external.n; i++)
 		if (!strcmp(m->external.at[i]->path, path))
 			return m->external.at[i];
@@ -197,28 +202,47 @@ static bool external_bytes(OnnxModel *m, const OnnxTensor *t, int64_t want, Span
 	return true;
 }
 
+/* What is wrong with the tensor whatever its bytes are. */
+static bool is_usable(OnnxModel *m, const OnnxTensor *t, Type *type, Diag *d)
+{
+	if (t->problem)
+		diag_error(d, tensor_where(m, t), "%s", t->problem);
+	else if (!onnx_tensor_type(t, type))
+		diag_error(d, tensor_where(m, t), "dtype %s is not supported", onnx_dtype_name(t->data_type));
+	else
+		return true;
+	return false;
+}
+
+static bool has_length(OnnxModel *m, const OnnxTensor *t, const Type *type, int64_t bytes, Diag *d)
+{
+	if (bytes == type_bytes(type))
+		return true;
+	diag_error(d, tensor_where(m, t), "it holds %" PRId64 " bytes, %s needs %" PRId64, bytes,
+		type_str(m->arena, type), type_bytes(type));
+	return false;
+}
+
+bool onnx_tensor_external(OnnxModel *m, const OnnxTensor *t, const char **path, int64_t *bytes, Diag *d)
+{
+	Type type;
+	if (!is_usable(m, t, &type, d))
+		return false;
+	*path = external_path(m, t, d);
+	*bytes = t->length < 0 ? type_bytes(&type) : t->length;
+	return *path && has_length(m, t, &type, *bytes, d);
+}
+
 bool onnx_tensor_bytes(OnnxModel *m, const OnnxTensor *t, Span *bytes, const FileMap **file, Diag *d)
 {
 	Type type;
-	const char *where = tensor_where(m, t);
-	if (t->problem) {
-		diag_error(d, where, "%s", t->problem);
+	if (!is_usable(m, t, &type, d))
 		return false;
-	}
-	if (!onnx_tensor_type(t, &type)) {
-		diag_error(d, where, "dtype %s is not supported", onnx_dtype_name(t->data_type));
-		return false;
-	}
-	int64_t want = type_bytes(&type);
 	*bytes = t->raw;
 	*file = t->file;
-	if (t->external && !external_bytes(m, t, want, bytes, file, d))
+	if (t->external && !external_bytes(m, t, type_bytes(&type), bytes, file, d))
 		return false;
-	if ((int64_t)bytes->n != want) {
-		diag_error(d, where, "it holds %zu bytes, %s needs %" PRId64, bytes->n, type_str(m->arena, &type), want);
-		return false;
-	}
-	return true;
+	return has_length(m, t, &type, (int64_t)bytes->n, d);
 }
 
 /* ---- elements ---- */
