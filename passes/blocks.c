@@ -101,8 +101,8 @@ typedef struct Scopes {
 	bool repeats;         /* some family repeats */
 } Scopes;
 
-/* The dotted scope of an op; TorchScript says it by node names: "/h.0/attn/MatMul". */
-static const char *scope_of(Arena *a, const Loc *loc)
+/* TorchScript says it by node names: "/h.0/attn/MatMul". */
+const char *blocks_scope(Arena *a, const Loc *loc)
 {
 	if (loc->scope && *loc->scope)
 		return loc->scope;
@@ -246,7 +246,7 @@ static Blocks *by_scope(Module *m, SectionKind section, Arena *a)
 	Blocks *b = no_blocks(m, a);
 	VEC(const char *) names = {0};
 	IR_FOR_OPS(m, section, op) {
-		const char *scope = scope_of(a, op->loc);
+		const char *scope = blocks_scope(a, op->loc);
 		uint64_t hash = hash_op(op);
 		s.any = s.any || *scope;
 		if (!is_source(op))
@@ -256,7 +256,7 @@ static Blocks *by_scope(Module *m, SectionKind section, Arena *a)
 		return NULL;
 	find_families(&s);
 	IR_FOR_OPS(m, section, op) {
-		const char *scope = scope_of(a, op->loc);
+		const char *scope = blocks_scope(a, op->loc);
 		Element *e = NULL;
 		if (is_source(op))
 			continue;
@@ -422,6 +422,7 @@ static Blocks *by_repetition(Module *m, SectionKind section, Arena *a)
 	int start = 0, run = 0, period = best_period(&s, a, &start, &run);
 	if (!period || !uses_parameters(&s, start, period))
 		return b;
+	b->repeated = true;
 	b->n = (run + period) / period;
 	start = best_cut(&s, m, start, period, run, a);
 	b->name = NEW_N(a, const char *, b->n);

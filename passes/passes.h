@@ -75,8 +75,10 @@ typedef struct Blocks {
 	int n;
 	const char **name;         /* "h.0" */
 	int *of_value;             /* by Value.id: the block of the forward op that defines it, -1 = none */
+	bool repeated;             /* found by repetition: the names are made up */
 } Blocks;
 Blocks *blocks_find(Module *m, Arena *a);
+const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope of an op, "" = unknown */
 
 /* optimizers.c: the meaning of --optimizer; NULL = adamw. */
 typedef struct Optimizer {
@@ -123,6 +125,10 @@ int inplace_operand(const Op *op, int result, int from); /* next operand that re
 
 /* reorder.c: moves ops within their sections so that fewer bytes are live at the peak. */
 void schedule_reorder(Module *m, bool eval, Arena *a);
+
+/* collectives.c: of a PLAN whose ops stand where they should: slots of flat gradients, events, streams and
+ * numbers, all made anew.  Ring slots (attribute slot of all_gather) stay. */
+void collectives_settle(Module *m, Arena *a);
 
 /* memory_pack.c: offsets, so that no two blocks that are live at once overlap; returns their end. */
 typedef struct MemoryBlock { int64_t bytes, offset; int first, last; } MemoryBlock;

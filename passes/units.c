@@ -1,57 +1,23 @@
 /* passes/units.c: parameters -> units, flats and offsets; optimizer states -> sharded symbols.
  *
  * Requires TRAIN.  Ensures that every parameter has a unit, a flat and an offset, that units stand in
- * post-order with the remainder ("root") last, and that the optimizer's states are declared.
- * Refuses wrap policies other than block and none, strategies other than full_shard, trainable
- * parameters that are not f32, and more than UNIT_MAX_FLATS kinds of parameter in a unit.
+ * post-order with the remainder ("root") last, that every unit has a strategy and, where that is owned, an
+ * owner, and that the optimizer's states are declared.  oss and sharded_ddp fix the number of ranks
+ * (Module.world).
+ * Refuses what wrap.c and policy_file.c refuse, strategies that do not go together, regular expressions that
+ * match nothing, groups that do not divide the ranks, trainable parameters that are not f32, and more than
+ * UNIT_MAX_FLATS kinds of parameter in a unit.
  *
- * The one idea: a parameter belongs to the block that holds all of its forward uses; what is used by
- * several blocks, or outside of them, belongs to their lowest common unit, the root. */
-#include "passes/passes.h"
+ * The one idea: --wrap makes groups of parameters by where they stand in the model; whatever else is chosen
+ * (strategies, owners, what is ignored) acts on whole groups, and only then are they laid out. */
+#include "passes/wrap.h"
 
 #include "base/layout.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { NO_BLOCK = -1, NOT_USED = -2 };
-
-typedef struct Placing {
-	Module *m;
-	Blocks *blocks;   /* NULL: everything is root */
-	PtrMap *home;     /* Symbol -> (block + 3), see home_get */
-} Placing;
-
-/* ---- which block a parameter belongs to ---- */
-
-static int home_get(const Placing *p, const Symbol *s)
-{
-	intptr_t stored = (intptr_t)ptrmap_get(p->home, s);
-	return stored ? (int)stored - 3 : NOT_USED;
-}
-
-static void home_meet(Placing *p, const Symbol *s, int block)
-{
-	int was = home_get(p, s);
-	int now = was == NOT_USED || was == block ? block : NO_BLOCK;
-	ptrmap_put(p->home, s, (void *)(intptr_t)(now + 3));
-}
-
-static int block_of_use(const Placing *p, const Use *u)
-{
-	return u->op->n_out ? p->blocks->of_value[u->op->out[0]->id] : NO_BLOCK;
-}
-
-static void find_homes(Placing *p, SectionKind s)
-{
-	IR_FOR_OPS(p->m, s, op) {
-		if (op->kind != OP_PARAM)
-			continue;
-		for (const Use *u = op->out[0]->uses; u; u = u->next)
-			if (u->op->section == s)
-				home_meet(p, op->sym, block_of_use(p, u));
-	}
-}
+enum { WORLD_MAX = 1 << 16 }; /* ranks that owners are found for */
 
 /* ---- flats and offsets ---- */
 
@@ -105,35 +71,14 @@ static void lay_out(Module *m, Unit *u, Symbol *const *params, int n)
 	}
 }
 
-typedef VEC(Symbol *) Params;
-
-static bool add_unit(Module *m, const char *name, const Params *params, Diag *d)
+static bool add_unit(Module *m, const Group *g, Diag *d)
 {
-	if (!params->n)
-		return true;
-	Unit *u = ir_add_unit(m, name, STRATEGY_FULL_SHARD);
-	if (!add_flats(m, u, params->at, params->n, d))
+	Unit *u = ir_add_unit(m, g->name, (Strategy)g->strategy);
+	u->owner = g->owner;
+	if (!add_flats(m, u, g->params.at, g->params.n, d))
 		return false;
-	lay_out(m, u, params->at, params->n);
+	lay_out(m, u, g->params.at, g->params.n);
 	return true;
-}
-
-/* Units of the blocks in program order; what belongs to no block ends as the root. */
-static bool add_units(Placing *p, Diag *d)
-{
-	Module *m = p->m;
-	int n = p->blocks ? p->blocks->n : 0;
-	Params *of_block = NEW_N(m->arena, Params, n + 1), *root = &of_block[n];
-	for (int i = 0; i < m->n_symbols; i++) {
-		Symbol *s = m->symbols[i];
-		int home = home_get(p, s);
-		if (s->kind == SYM_PARAM)
-			vec_push(m->arena, home >= 0 ? &of_block[home] : root, s);
-	}
-	for (int b = 0; b < n; b++)
-		if (!add_unit(m, p->blocks->name[b], &of_block[b], d))
-			return false;
-	return add_unit(m, "root", root, d);
 }
 
 /* ---- what is trained ---- */
@@ -178,32 +123,256 @@ static void declare_states(Module *m, const Optimizer *opt)
 	}
 }
 
-static bool check_options(const PassOptions *o, Diag *d)
+/* ---- what is ignored ---- */
+
+typedef struct Ignorer {
+	Module *m;
+	PtrMap *ignored;     /* Symbol -> itself */
+	Group group;
+	Arena *a;
+	Diag *d;
+} Ignorer;
+
+static const char *some_parameters(const Module *m, Arena *a)
 {
-	if (o->n_wrap && strcmp(o->wrap[0], "block") && strcmp(o->wrap[0], "none")) {
-		diag_error(d, "--wrap", "\"%s\" is refused by this version; accepted: block (repeated blocks, the "
-			"default), none (one unit)", o->wrap[0]);
+	enum { SHOWN = 4 };
+	char *text = arena_strdup(a, "");
+	int n = 0;
+	for (int i = 0; i < m->n_symbols && n <= SHOWN; i++) {
+		if (m->symbols[i]->kind != SYM_PARAM)
+			continue;
+		text = arena_printf(a, "%s%s%s", text, n ? ", " : "", n < SHOWN ? m->symbols[i]->name : "...");
+		n++;
+	}
+	return n ? text : "none";
+}
+
+static bool ignore(Ignorer *g, const char *pattern, const char *where)
+{
+	regex_t re;
+	int n = 0;
+	if (!wrap_regex(&re, pattern, where, g->d))
+		return false;
+	for (int i = 0; i < g->m->n_symbols; i++) {
+		Symbol *s = g->m->symbols[i];
+		if (s->kind != SYM_PARAM || !wrap_matches(&re, s->name))
+			continue;
+		n++;
+		ptrmap_put(g->ignored, s, s);
+	}
+	regfree(&re);
+	if (!n)
+		diag_error(g->d, where, "\"%s\" matches no parameter; there are: %s", pattern,
+			some_parameters(g->m, g->a));
+	return n > 0;
+}
+
+static bool find_ignored(Ignorer *g, const PassOptions *o, const PolicyFile *f)
+{
+	bool ok = true, all = true;
+	for (int i = 0; i < o->n_ignore; i++)
+		ok = ignore(g, o->ignore[i], "--ignore") && ok;
+	for (int i = 0; i < f->n_ignore; i++)
+		ok = ignore(g, f->ignore[i], arena_printf(g->a, "%s: $.ignore[%d]", f->path, i)) && ok;
+	for (int i = 0; i < g->m->n_symbols; i++) {
+		Symbol *s = g->m->symbols[i];
+		if (s->kind != SYM_PARAM)
+			continue;
+		if (ptrmap_get(g->ignored, s))
+			vec_push(g->a, &g->group.params, s);
+		else
+			all = false;
+	}
+	if (all && g->group.params.n) {
+		diag_error(g->d, "--ignore", "every parameter is ignored, nothing is left to shard; "
+			"--strategy=no_shard does this");
 		return false;
 	}
-	if (o->strategy && strcmp(o->strategy, "full_shard")) {
-		diag_error(d, "--strategy", "\"%s\" is refused by this version; accepted: full_shard", o->strategy);
+	return ok;
+}
+
+/* ---- strategies ---- */
+
+static bool parse_strategy(const char *text, const char *where, int *out, Arena *a, Diag *d)
+{
+	Strategy s;
+	if (strategy_from_text(text, &s)) {
+		*out = (int)s;
+		return true;
+	}
+	char *known = arena_strdup(a, "");
+	for (int k = 0; k < STRATEGY_COUNT; k++)
+		known = arena_printf(a, "%s%s%s", known, k ? "|" : "", strategy_info[k].text);
+	diag_error(d, where, "\"%s\" is no strategy; accepted: %s", text, known);
+	return false;
+}
+
+/* The strategy of all units that have none of their own. */
+static bool whole_strategy(const PassOptions *o, const PolicyFile *f, int *out, Arena *a, Diag *d)
+{
+	*out = f->strategy != STRATEGY_UNSET ? f->strategy : STRATEGY_FULL_SHARD;
+	if (!o->strategy)
+		return true;
+	if (!parse_strategy(o->strategy, "--strategy", out, a, d))
+		return false;
+	if (f->strategy == STRATEGY_UNSET || f->strategy == *out)
+		return true;
+	diag_error(d, "--strategy", "\"%s\" contradicts \"%s\" in %s: $.strategy; give one of them", o->strategy,
+		strategy_info[f->strategy].text, f->path);
+	return false;
+}
+
+static const char *group_names(const Groups *groups, Arena *a)
+{
+	enum { SHOWN = 6 };
+	char *text = arena_strdup(a, "");
+	for (int i = 0; i < groups->n && i <= SHOWN; i++)
+		text = arena_printf(a, "%s%s%s", text, i ? ", " : "", i < SHOWN ? groups->at[i].name : "...");
+	return text;
+}
+
+/* REGEX=STRATEGY; the last = divides. */
+static bool unit_strategy(const char *text, Groups *groups, Arena *a, Diag *d)
+{
+	const char *where = "--unit-strategy", *equals = strrchr(text, '=');
+	regex_t re;
+	int strategy = STRATEGY_UNSET, n = 0;
+	if (!equals || equals == text) {
+		diag_error(d, where, "\"%s\" is not REGEX=STRATEGY, such as '^h\\.0$=no_shard'", text);
 		return false;
 	}
+	const char *pattern = arena_strndup(a, text, (size_t)(equals - text));
+	bool known = parse_strategy(equals + 1, where, &strategy, a, d);
+	if (!wrap_regex(&re, pattern, where, d))
+		return false;
+	for (int i = 0; i < groups->n && known; i++) {
+		if (!wrap_matches(&re, groups->at[i].name))
+			continue;
+		groups->at[i].strategy = strategy;
+		n++;
+	}
+	regfree(&re);
+	if (known && !n)
+		diag_error(d, where, "\"%s\" matches no unit; there are: %s", pattern, group_names(groups, a));
+	return known && n;
+}
+
+/* What is owned is owned throughout: one greedy rule over all parameters. */
+static bool check_mix(const Groups *groups, int whole, Diag *d)
+{
+	bool ok = true;
+	for (int i = 0; i < groups->n; i++) {
+		int s = groups->at[i].strategy;
+		if (s == whole || (!strategy_info[s].owned && !strategy_info[whole].owned))
+			continue;
+		diag_error(d, "--unit-strategy", "unit %s is to be %s and others %s: oss and sharded_ddp are for the "
+			"whole program; give --strategy=%s and nothing else", groups->at[i].name, strategy_info[s].text,
+			strategy_info[whole].text, strategy_info[strategy_info[s].owned ? s : whole].text);
+		ok = false;
+	}
+	return ok;
+}
+
+/* Whether groups of hybrid_shard divide the ranks. */
+static bool check_groups(const PassOptions *o, const Groups *groups, Diag *d)
+{
+	int64_t world = MAX(o->world, 1), hosts = MAX(o->hosts, 1);
+	bool hybrid = false;
+	for (int i = 0; i < groups->n; i++)
+		hybrid = hybrid || groups->at[i].strategy == STRATEGY_HYBRID_SHARD;
+	if (o->shard_size && !hybrid)
+		diag_warn(d, "--shard-size", "no unit is hybrid_shard: %lld is not used", (long long)o->shard_size);
+	if (hybrid && !o->shard_size && world % hosts) {
+		diag_error(d, "--hosts", "%lld hosts do not divide --world=%lld, so that groups of hybrid_shard have no "
+			"size; give --shard-size", (long long)hosts, (long long)world);
+		return false;
+	}
+	if (!hybrid || !o->shard_size || world % o->shard_size == 0)
+		return true;
+	diag_error(d, "--shard-size", "groups of %lld ranks do not divide --world=%lld", (long long)o->shard_size,
+		(long long)world);
+	return false;
+}
+
+static bool set_strategies(const PassOptions *o, const PolicyFile *f, Groups *groups, int *whole, Arena *a,
+	Diag *d)
+{
+	bool ok = whole_strategy(o, f, whole, a, d);
+	for (int i = 0; i < groups->n; i++)
+		if (groups->at[i].strategy == STRATEGY_UNSET)
+			groups->at[i].strategy = *whole;
+	for (int i = 0; i < o->n_unit_strategy; i++)
+		ok = unit_strategy(o->unit_strategy[i], groups, a, d) && ok;
+	ok = ok && check_mix(groups, *whole, d);
+	ok = ok && check_groups(o, groups, d);
+	if (ok && strategy_info[*whole].owned && o->world > WORLD_MAX) {
+		diag_error(d, "--world", "%lld ranks are more than %s is made for (%d)", (long long)o->world,
+			strategy_info[*whole].text, WORLD_MAX);
+		return false;
+	}
+	return ok;
+}
+
+/* ---- all of it ---- */
+
+/* What is ignored is a unit in front of the root. */
+static void add_ignored(Groups *groups, const Ignorer *g, Arena *a)
+{
+	if (!g->group.params.n)
+		return;
+	vec_push(a, groups, g->group);
+	int last = groups->n - 1;
+	if (last > 0 && !strcmp(groups->at[last - 1].name, "root")) {
+		Group root = groups->at[last - 1];
+		groups->at[last - 1] = groups->at[last];
+		groups->at[last] = root;
+	}
+}
+
+/* Names of modules are the user's: two units of a name are told apart, "root" stays the remainder's. */
+static void name_apart(Groups *groups, Arena *a)
+{
+	Map *seen = map_new(a);
+	for (int i = groups->n - 1; i >= 0; i--) {
+		const char *name = groups->at[i].name;
+		for (int k = 1; map_has(seen, groups->at[i].name); k++)
+			groups->at[i].name = arena_printf(a, "%s.%d", name, k);
+		map_put(seen, groups->at[i].name, NULL);
+	}
+}
+
+static bool find_groups(Module *m, const PassOptions *o, Groups *groups, Arena *a, Diag *d)
+{
+	Wrap wrap;
+	int whole = STRATEGY_UNSET;
+	Ignorer g = {.m = m, .ignored = ptrmap_new(a), .a = a, .d = d,
+		.group = {.name = "ignored", .strategy = STRATEGY_NO_SHARD, .owner = -1}};
+	bool ok = wrap_parse(o, &wrap, a, d);
+	ok = find_ignored(&g, o, &wrap.file) && ok;
+	ok = ok && wrap_groups(m, &wrap, g.ignored, groups, a, d);
+	ok = ok && set_strategies(o, &wrap.file, groups, &whole, a, d);
+	if (!ok)
+		return false;
+	if (strategy_info[whole].owned) {
+		m->world = MAX(o->world, 1);
+		owners_split(m, groups, (Strategy)whole, (int)m->world, a);
+	}
+	add_ignored(groups, &g, a);
+	name_apart(groups, a);
 	return true;
 }
 
 bool pass_units(Module *m, const PassOptions *o, Diag *d)
 {
 	Optimizer opt;
-	Placing p = {.m = m, .home = ptrmap_new(m->arena)};
-	if (!check_options(o, d) || !optimizer_parse(o->optimizer, &opt, d) || !find_trained(m, d))
-		return false;
-	if (!o->n_wrap || !strcmp(o->wrap[0], "block")) {
-		p.blocks = blocks_find(m, m->arena);
-		find_homes(&p, m->first[SEC_FORWARD] ? SEC_FORWARD : SEC_EVAL);
-	}
-	if (!add_units(&p, d))
-		return false;
-	declare_states(m, &opt);
-	return true;
+	Groups groups = {0};
+	Arena *a = arena_new();
+	bool ok = optimizer_parse(o->optimizer, &opt, d) && find_trained(m, d);
+	ok = ok && find_groups(m, o, &groups, a, d);
+	for (int i = 0; i < groups.n && ok; i++)
+		ok = add_unit(m, &groups.at[i], d);
+	arena_free(a);
+	if (ok)
+		declare_states(m, &opt);
+	return ok;
 }
