@@ -1,0 +1,160 @@
+/* runtime/plane.h: what the files of the control plane share: messages, the hub, reports.
+ *
+ *   wire.c       messages over a stream socket that never blocks
+ *   connect.c    addresses: listening, finding rank 0
+ *   hub.c        one state machine for all ranks, turned by a poll loop
+ *   stall.c      what is said of ranks that hang
+ *   launch.c     who am I;  supervise.c  the parent of --ranks
+ *   control.c    a rank's side: joining, small blobs, leaving;  watch.c  its watchdog thread
+ *
+ * Time is counted in ticks of the process that waits, not by the clock: a run that is stopped as a whole
+ * (Ctrl-Z, a suspended machine) goes on where it was. */
+#ifndef SHARDC_RUNTIME_PLANE_H
+#define SHARDC_RUNTIME_PLANE_H
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include "runtime/control.h"
+
+enum {
+	TICK_MS = 100, TICKS_PER_SECOND = 10,
+	GRACE_TICKS = 20,        /* from being told to end to being killed */
+	LEAVE_TICKS = 5,         /* for a rank to end by itself after another's error */
+	SILENT_TICKS = 5,        /* without a heartbeat: said in reports */
+	STATUS_LOST = 3,
+	KEY_BYTES = 16, ADDRESS_TEXT = 1024, MESSAGE_LIMIT = 1 << 28,
+};
+
+/* ---- wire.c ---- */
+
+typedef enum MessageKind {
+	/* of a rank */
+	MSG_HELLO, MSG_BEAT, MSG_GATHER, MSG_COMPARE, MSG_TEXT, MSG_NAMES, MSG_LEAVE,
+	/* of the hub; MSG_TEXT, too: asks for the text that MSG_COMPARE had the hash of */
+	MSG_ACCEPT, MSG_REFUSE, MSG_WELCOME, MSG_TABLE, MSG_GATHERED, MSG_COMPARED, MSG_STOP, MSG_END,
+} MessageKind;
+/* bytes at `at` are not aligned, and stay until the next link_receive. */
+typedef struct Message { int kind; const char *at; size_t bytes; } Message;
+typedef struct Link { int fd; Buf in, out; size_t taken, sent; } Link;
+
+void link_open(Link *l, int fd);  /* takes fd: close-on-exec, non-blocking */
+void link_close(Link *l);
+/* Queues and sends what goes; the rest goes with link_flush. */
+void link_send(Link *l, MessageKind kind, const void *p, size_t bytes);
+void link_flush(Link *l);
+bool link_receive(Link *l);       /* takes what is there; false: the other end is gone */
+/* The next whole message; longer ones than `limit` close the link. */
+bool link_next(Link *l, Message *m, size_t limit);
+/* Copies a message of exactly this size. */
+bool message_read(const Message *m, void *out, size_t bytes);
+int64_t clock_ms(void);
+
+/* ---- what travels ---- */
+
+typedef struct RankRecord {
+	int64_t step, done[COMM_CHANNELS];
+	int32_t program, inside[COMM_CHANNELS], ended[COMM_CHANNELS];
+} RankRecord;
+typedef enum RankState { RANK_AWAY, RANK_HERE, RANK_LEFT, RANK_LOST } RankState;
+typedef struct TableRow {
+	RankRecord at;
+	int32_t state, silent; /* ticks since its last heartbeat */
+	int32_t asked;         /* MSG_GATHER, MSG_COMPARE: waits for the others at start; 0 */
+} TableRow;
+typedef struct Peer {
+	uint64_t host, pids;   /* hashes: of the host, of the pid namespace in which pid means something */
+	int32_t pid, rank;
+	char name[64];         /* of the host */
+} Peer;
+typedef struct Hello {
+	uint64_t magic;        /* of this version of the protocol */
+	char key[KEY_BYTES];
+	int32_t size;
+	Peer peer;
+} Hello;
+typedef struct EndMessage { int32_t status, now; } EndMessage; /* now: the ranks cannot go on, so do not wait */
+
+void peer_self(Peer *p, int rank);
+uint64_t protocol_magic(void);
+
+/* ---- connect.c ---- */
+
+/* Address text: "host:port" or "KEY@host:port,host:port". */
+typedef struct Address { const char *text; char key[KEY_BYTES]; } Address;
+bool address_key(const char *text, char key[KEY_BYTES]); /* zeros where there is none */
+/* Rank 0's socket at one address that a launcher gave; -1 after a message. */
+int listen_at(const char *address, const char *where, Diag *d);
+/* Connects to rank 0, trying all addresses until one accepts this rank; false after a message. */
+bool connect_to(Link *l, const char *address, const Hello *hello, int64_t seconds, const char *where, Diag *d);
+/* Says hello over a link that leads to the hub.  1 accepted, 0 no answer, -1 refused: why. */
+int handshake(Link *l, const Hello *hello, int wait_ms, char *why, size_t n);
+
+/* ---- stall.c ---- */
+
+typedef struct Names { CollectiveName *name; const void *context; } Names;
+/* "at #17 all_gather @h.4 of step 12", "computing in step 12, last ended #16 ..." */
+void say_place(Buf *b, const TableRow *row, const Names *names);
+/* A line per rank, each beginning with "\n  rank N: ". */
+void say_ranks(Buf *b, const TableRow *rows, const Peer *peers, int n, const Names *names);
+void clear_terminal_line(void);  /* the driver's progress line may stand there */
+
+/* ---- control.c, watch.c ---- */
+
+typedef struct Hub Hub;
+struct Control {
+	int rank, size;
+	bool parent_hub;         /* of --ranks; else rank 0 has the hub */
+	const char *program;
+	int64_t timeout;         /* ticks; 0: for ever */
+	Diag d;                  /* of the watchdog */
+	RankProgress progress;
+	_Atomic int stop;        /* MSG_STOP */
+	Peer *peers;             /* once welcomed */
+	pthread_t thread, hub_thread;
+	Hub *hub;                /* in this process, turned by hub_thread */
+	pthread_mutex_t lock;    /* of all below */
+	pthread_cond_t changed;
+	Link link;
+	TableRow *rows;          /* as the hub last said */
+	bool threaded, welcomed, ended, leaving;
+	const char *failed;      /* the hub is gone: why; NULL */
+	int64_t silent, end_ticks; /* of the hub; since it said that the run ends */
+	int reply;               /* MSG_GATHERED, MSG_COMPARED: has come, in answer */
+	Buf answer;
+	const char *text;        /* that is being compared */
+	Names names;
+};
+void *watch_hub(void *control); /* the watchdog's thread */
+/* Ends this process from any thread: what stands in stdout is written, if that takes no longer than a second. */
+_Noreturn void end_process(int status);
+
+/* ---- hub.c ---- */
+
+typedef struct HubConfig {
+	int size, self;          /* ranks; the one in whose process the hub is, -1: in the parent's */
+	int64_t timeout;         /* ticks; 0: for ever */
+	int listen_fd;           /* -1: ranks are attached */
+	bool one_host;           /* shared memory: refuses ranks on several hosts */
+	char key[KEY_BYTES];
+	const char *program, *waits_for; /* waits_for: how a rank that is missing should have been started */
+	Diag *d;
+} HubConfig;
+Hub *hub_new(const HubConfig *c);
+void hub_free(Hub *h);
+void hub_attach(Hub *h, int fd);   /* a connected socket; who it is, its hello says */
+void hub_child(Hub *h, int rank, pid_t pid); /* of the parent: a child of that rank was started */
+/* Serves until the next tick at most; true when extra_fd (-1: none) can be read. */
+bool hub_turn(Hub *h, int extra_fd);
+void hub_drain(Hub *h);            /* takes what has arrived, waits for nothing */
+void hub_stop(Hub *h, int signal);
+/* A rank's process is gone.  Reported unless the run is ending: "rank 2 " + why. */
+void hub_lost(Hub *h, int rank, int status, const char *why);
+void hub_gone(Hub *h, int rank, int status); /* of the parent: a process ended as its rank had said, or as it was told */
+bool hub_over(const Hub *h);       /* nobody is there any more, or the grace has passed */
+bool hub_left(const Hub *h, int rank);
+bool hub_ending(const Hub *h);
+bool hub_joined(const Hub *h, int rank);
+int hub_status(const Hub *h);
+
+#endif

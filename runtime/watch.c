@@ -1,0 +1,185 @@
+/* runtime/watch.c: a rank's watchdog: tells the hub where this rank is, each tick, and takes what the hub says.
+ *
+ * It sleeps in poll, so that it takes nothing from the computing, and blocks all signals.  It ends the
+ * process when the hub says so, or when the hub itself is gone or silent: then the lowest rank that was alive
+ * reports for all, from the hub's last table.
+ *
+ * The one idea: the threads that compute may be stuck anywhere; this one never waits for them. */
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/plane.h"
+
+_Noreturn void end_process(int status)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGALRM);
+	signal(SIGALRM, SIG_DFL);
+	alarm(1);
+	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+	if (ftrylockfile(stdout) == 0) {
+		fflush(stdout);
+		funlockfile(stdout);
+	}
+	_exit(status);
+}
+
+/* ---- the hub is gone or silent ---- */
+
+static RankRecord record_now(const RankProgress *p)
+{
+	RankRecord r = {.step = atomic_load_explicit(&p->step, memory_order_relaxed),
+		.program = atomic_load_explicit(&p->program, memory_order_relaxed)};
+	for (int i = 0; i < COMM_CHANNELS; i++) {
+		r.inside[i] = atomic_load_explicit(&p->inside[i], memory_order_relaxed);
+		r.ended[i] = atomic_load_explicit(&p->ended[i], memory_order_relaxed);
+		r.done[i] = atomic_load_explicit(&p->done[i], memory_order_relaxed);
+	}
+	return r;
+}
+
+/* How many lower ranks were alive when the hub last spoke. */
+static int live_before(const Control *c)
+{
+	int n = 0;
+	for (int i = c->parent_hub ? 0 : 1; i < c->rank; i++)
+		n += c->rows[i].state == RANK_HERE && c->rows[i].silent < SILENT_TICKS;
+	return n;
+}
+
+static void report_hub(Control *c, const char *why)
+{
+	Buf b = {0};
+	c->rows[c->rank].at = record_now(&c->progress);
+	if (!c->parent_hub)
+		c->rows[0].silent = (int32_t)c->silent;
+	say_ranks(&b, c->rows, c->peers, c->size, &c->names);
+	clear_terminal_line();
+	diag_error(&c->d, c->program, "%s %s; the run is ended%s",
+		c->parent_hub ? "the parent process of the ranks" : "rank 0", why, b.at);
+	buf_free(&b);
+}
+
+static void kill_hub(const Control *c)
+{
+	Peer self;
+	peer_self(&self, c->rank);
+	if (c->parent_hub && getppid() > 1)
+		kill(getppid(), SIGKILL);
+	else if (!c->parent_hub && self.pids == c->peers[0].pids && c->peers[0].pid > 1)
+		kill(c->peers[0].pid, SIGKILL);
+}
+
+/* Each tick of a silent hub.  The lowest rank reports; should it be silent, too, the others kill all the same. */
+static void check_silence(Control *c)
+{
+	if (!c->timeout || c->silent < c->timeout || c->leaving)
+		return;
+	if (!c->welcomed) {
+		c->failed = "gives no sign of life";
+		return;
+	}
+	int before = live_before(c);
+	if (c->silent < c->timeout + (int64_t)2 * before)
+		return;
+	if (before == 0) {
+		char why[64];
+		snprintf(why, sizeof(why), "gives no sign of life for %.1f s", (double)c->silent / TICKS_PER_SECOND);
+		report_hub(c, why);
+	}
+	kill_hub(c);
+	end_process(STATUS_LOST);
+}
+
+static void hub_closed(Control *c)
+{
+	c->failed = c->failed ? c->failed : "has ended";
+	if (c->leaving || c->ended || !c->welcomed)
+		return;
+	bool killed_for_silence = c->timeout && c->silent >= c->timeout;
+	if (!killed_for_silence && !c->parent_hub && live_before(c) == 0)
+		report_hub(c, "is gone: its process ended without saying so");
+	end_process(STATUS_LOST);
+}
+
+/* ---- what the hub says ---- */
+
+static void take_end(Control *c, const Message *m)
+{
+	EndMessage end = {STATUS_LOST, 1};
+	message_read(m, &end, sizeof(end));
+	c->ended = true;
+	if (end.now && c->welcomed && !c->leaving && !c->hub)
+		end_process(STATUS_LOST); /* where the hub is in this process, it ends it when the others have ended */
+}
+
+static void take(Control *c, const Message *m)
+{
+	int32_t number = 0;
+	switch (m->kind) {
+	case MSG_WELCOME: c->welcomed = message_read(m, c->peers, sizeof(*c->peers) * (size_t)c->size); break;
+	case MSG_TABLE: message_read(m, c->rows, sizeof(*c->rows) * (size_t)c->size); break;
+	case MSG_TEXT: link_send(&c->link, MSG_TEXT, c->text, c->text ? strlen(c->text) : 0); break;
+	case MSG_END: take_end(c, m); break;
+	case MSG_STOP:
+		if (message_read(m, &number, sizeof(number)))
+			c->stop = number;
+		break;
+	case MSG_GATHERED: case MSG_COMPARED:
+		c->answer.n = 0;
+		buf_put(&c->answer, m->at, m->bytes);
+		c->reply = m->kind;
+		break;
+	default: break;
+	}
+	pthread_cond_broadcast(&c->changed);
+}
+
+static void tick(Control *c)
+{
+	RankRecord r = record_now(&c->progress);
+	if (!c->leaving && !c->link.out.n)
+		link_send(&c->link, MSG_BEAT, &r, sizeof(r));
+	c->silent++;
+	check_silence(c);
+	if (c->ended && c->welcomed && !c->leaving && !c->hub && ++c->end_ticks > LEAVE_TICKS)
+		end_process(STATUS_LOST);
+}
+
+/* False: there is nothing to watch any more. */
+static bool turn(Control *c, bool ticks)
+{
+	Message m;
+	bool open = link_receive(&c->link);
+	while (link_next(&c->link, &m, MESSAGE_LIMIT)) {
+		c->silent = 0;
+		take(c, &m);
+	}
+	link_flush(&c->link);
+	if (ticks)
+		tick(c);
+	if (!open || c->link.fd < 0)
+		hub_closed(c);
+	pthread_cond_broadcast(&c->changed);
+	return !c->failed && !(c->leaving && c->timeout && c->silent >= c->timeout);
+}
+
+void *watch_hub(void *control)
+{
+	Control *c = control;
+	int64_t next = clock_ms();
+	for (bool on = true; on;) {
+		struct pollfd p = {.fd = c->link.fd, .events = POLLIN};
+		poll(&p, 1, (int)MAX(0, next - clock_ms()));
+		bool ticks = clock_ms() >= next;
+		if (ticks)
+			next = clock_ms() + TICK_MS;
+		pthread_mutex_lock(&c->lock);
+		on = turn(c, ticks);
+		pthread_mutex_unlock(&c->lock);
+	}
+	return NULL;
+}

@@ -1,0 +1,110 @@
+/* runtime/wire.c: messages over a stream socket: length, kind, bytes.
+ *
+ * The one idea: nothing here blocks.  A peer that is stopped cannot stop us: what its socket does not take
+ * waits in `out`.  Broken peers look like closed ones. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/plane.h"
+
+typedef struct Head { uint32_t bytes, kind; } Head;
+
+int64_t clock_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+void link_open(Link *l, int fd)
+{
+	*l = (Link){.fd = fd};
+	fcntl(fd, F_SETFD, FD_CLOEXEC);
+	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+void link_close(Link *l)
+{
+	if (l->fd >= 0)
+		close(l->fd);
+	buf_free(&l->in);
+	buf_free(&l->out);
+	*l = (Link){.fd = -1};
+}
+
+void link_flush(Link *l)
+{
+	while (l->sent < l->out.n) {
+		ssize_t n = send(l->fd, l->out.at + l->sent, l->out.n - l->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return;
+		if (n <= 0)
+			break; /* reading will say that it is gone */
+		l->sent += (size_t)n;
+	}
+	l->out.n = l->sent = 0;
+}
+
+void link_send(Link *l, MessageKind kind, const void *p, size_t bytes)
+{
+	Head h = {(uint32_t)bytes, kind};
+	if (l->fd < 0)
+		return;
+	buf_put(&l->out, (const char *)&h, sizeof(h));
+	if (bytes)
+		buf_put(&l->out, p, bytes);
+	link_flush(l);
+}
+
+bool link_receive(Link *l)
+{
+	char piece[16384];
+	if (l->taken) {
+		memmove(l->in.at, l->in.at + l->taken, l->in.n - l->taken);
+		l->in.n -= l->taken;
+		l->taken = 0;
+	}
+	for (int i = 0; i < 64; i++) {
+		ssize_t n = recv(l->fd, piece, sizeof(piece), MSG_DONTWAIT);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return errno == EAGAIN || errno == EWOULDBLOCK;
+		if (n == 0)
+			return false;
+		buf_put(&l->in, piece, (size_t)n);
+	}
+	return true;
+}
+
+bool link_next(Link *l, Message *m, size_t limit)
+{
+	Head h;
+	size_t have = l->in.n - l->taken;
+	if (l->fd < 0 || have < sizeof(h))
+		return false;
+	memcpy(&h, l->in.at + l->taken, sizeof(h));
+	if (h.bytes > limit) {
+		link_close(l);
+		return false;
+	}
+	if (have - sizeof(h) < h.bytes)
+		return false;
+	*m = (Message){(int)h.kind, l->in.at + l->taken + sizeof(h), h.bytes};
+	l->taken += sizeof(h) + h.bytes;
+	return true;
+}
+
+bool message_read(const Message *m, void *out, size_t bytes)
+{
+	if (m->bytes != bytes)
+		return false;
+	memcpy(out, m->at, bytes);
+	return true;
+}
