@@ -1,0 +1,20 @@
+/* tests/oracle/cases.h: the schedules whose mutants are judged: a model, and how it is sharded. */
+#ifndef SHARDC_TEST_CASES_H
+#define SHARDC_TEST_CASES_H
+
+#include "passes/passes.h"
+
+typedef struct Case {
+	const char *model;     /* gpt | cnn | tied */
+	const char *strategy, *wrap, *forward, *backward, *limit; /* options of these names, NULL = default */
+	const char *unit_strategy, *ignore;
+	bool reshard_root, remat;
+} Case;
+extern const Case cases[];
+extern const int n_cases;
+
+const char *case_name(const Case *c, Arena *a);
+/* The PLAN of a case; NULL after a message to d. */
+Module *case_build(const Case *c, Diag *d);
+
+#endif

@@ -1,0 +1,708 @@
+/* tests/oracle/oracle.c: a happens-before interpreter of schedules.
+ *
+ * One idea: every range of memory that a collective can touch knows *what* it holds (which unit's parameters
+ * after how many updates, which contributions to whose gradient, how far reduced) and *who* touched it last,
+ * as vector clocks of the streams.  An op that reads the wrong thing, or touches a range that another stream
+ * may still be touching, is the fault.  Ranges are poisoned when their contents end: a gathered unit at its
+ * reshard, a flat gradient at the end of its reduce, the ring slots between their occupants.
+ *
+ * All ranks run the same program, so one rank is run.  A collective lasts on it until no peer reads its
+ * memory any more, so whatever peers do to this rank's memory lies between the collective's start and its end.
+ * Where ranks differ (a unit with an owner), the parameters at rest exist twice: copy 0 on the owner, copy 1
+ * on all others.
+ *
+ * Ops run in program order, in which everything stands behind what it depends on; if no two accesses race,
+ * each other order that the streams allow gives the same contents.
+ *
+ * Not modelled: activations (no collective touches them; passes/memory_check.c runs those) and deadlock (the
+ * order of a stream is the program's, on all ranks). */
+#include "tests/oracle/oracle.h"
+
+#include <string.h>
+
+/* ---- memory ---- */
+
+typedef struct Clock { int64_t at[STREAM_COUNT]; } Clock;
+
+/* Memory whose accesses are ordered as a whole.  Time 0: not yet. */
+typedef struct Range {
+	const char *name;
+	Stream writer;
+	int64_t written, read[STREAM_COUNT];
+} Range;
+
+typedef struct Rest { Range range; int64_t version; } Rest; /* trainable parameters; version: updates so far */
+typedef struct Full { Range range; const Op *gather; int64_t version; } Full; /* gather NULL: poison */
+typedef enum Stage { STAGE_OPEN, STAGE_COLLECTED, STAGE_SENT, STAGE_REDUCED } Stage;
+typedef struct Grad {
+	Range range;
+	const Unit *unit;      /* NULL: poison */
+	Stage stage;
+	bool mean;
+	const Value **wrote;   /* by index in unit->params: what lies there; NULL: poison */
+} Grad;
+typedef enum Reach { REACH_NONE, REACH_GROUP, REACH_ALL } Reach;
+typedef struct Mine { Range range; int64_t step; Reach reach; bool mean; } Mine; /* reduced gradient, own memory */
+
+typedef struct UnitMemory {
+	Rest rest[2];
+	Full own;
+	Grad own_grad;
+	Mine mine;
+	Grad *grad;            /* where its flat gradient lives now */
+	const Op *open;        /* the gather that is readable now: behind its wait, before its reshard */
+	bool trainable;
+	bool summed;           /* this step's norm has its gradient */
+} UnitMemory;
+
+/* ---- values ---- */
+
+typedef enum RefKind { REF_PLAIN, REF_ASYNC, REF_EVENT, REF_FULL, REF_REST, REF_GRAD, REF_MINE } RefKind;
+typedef struct Ref {
+	int run;               /* in which it was defined */
+	RefKind kind;
+	const Op *from;        /* the collective; of REF_GRAD the collect or the all_reduce */
+	Clock at;              /* of an event, or the end of a collective */
+	bool waited;
+} Ref;
+
+typedef struct Oracle {
+	const Module *m;
+	Arena *a;
+	const char *fault;
+	Ref *ref;              /* by Value.id */
+	UnitMemory *unit;      /* by Unit.index */
+	Full *slot;
+	Grad *grad_slot;
+	int64_t n_slots, n_grad_slots;
+	Clock clock[STREAM_COUNT];
+	int run;               /* of a program, step or eval, from 1 */
+	int64_t steps;         /* updates that were done */
+	int64_t seq;
+	int n_scalars, n_step_scalars; /* of this run */
+	const char *what;      /* program and number, for messages */
+} Oracle;
+
+#define SAY(o, ...) ((o)->fault = (o)->fault ? (o)->fault : arena_printf((o)->a, __VA_ARGS__))
+#define FAULT(o, op, ...) SAY(o, "%s: %s %s", (o)->what, op_name(o, op), arena_printf((o)->a, __VA_ARGS__))
+
+static const char *op_name(Oracle *o, const Op *op)
+{
+	int64_t seq = attr_get_int(op->attrs, "seq", 0);
+	const char *unit = op->unit ? ir_unit_str(o->a, op->unit) : "";
+	const char *value = op->n_out ? arena_printf(o->a, " -> %%%s", op->out[0]->name) : "";
+	return arena_printf(o->a, "%s%s%s%s%s", op_info[op->kind].text, op->unit ? " " : "", unit,
+		seq ? arena_printf(o->a, " (seq %lld)", (long long)seq) : "", value);
+}
+
+/* ---- time ---- */
+
+static void join(Clock *c, const Clock *other)
+{
+	for (int s = 0; s < STREAM_COUNT; s++)
+		c->at[s] = MAX(c->at[s], other->at[s]);
+}
+
+/* Something happens on s now. */
+static void tick(Oracle *o, Stream s)
+{
+	o->clock[s].at[s]++;
+}
+
+static void touch(Oracle *o, const Op *op, Stream s, Range *r, bool write)
+{
+	static const char *const names[] = {"compute", "gather", "reduce", "sync"};
+	const Clock *now = &o->clock[s];
+	if (r->written > now->at[r->writer])
+		FAULT(o, op, "may run while %s is still written on stream %s", r->name, names[r->writer]);
+	for (int other = 0; write && other < STREAM_COUNT; other++)
+		if (r->read[other] > now->at[other])
+			FAULT(o, op, "may run while %s is still read on stream %s", r->name, names[other]);
+	if (write) {
+		r->writer = s;
+		r->written = now->at[s];
+	} else {
+		r->read[s] = now->at[s];
+	}
+}
+
+/* ---- what is where ---- */
+
+static UnitMemory *memory_of(Oracle *o, const Unit *u)
+{
+	return &o->unit[u->index];
+}
+
+static const StrategyInfo *strategy(const Unit *u)
+{
+	return &strategy_info[u->strategy];
+}
+
+static Full *full_of(Oracle *o, const Op *gather)
+{
+	int64_t slot = attr_get_int(gather->attrs, "slot", -1);
+	return slot < 0 ? &memory_of(o, gather->unit)->own : &o->slot[slot];
+}
+
+/* The parameter whose gradient lies at p, as an index in the unit's list; -1 = none begins there. */
+static int param_at(const Place *p)
+{
+	for (int i = 0; i < p->unit->n_params; i++) {
+		const Symbol *s = p->unit->params[i];
+		int bytes = dtype_info[p->unit->flat[p->flat].dtype].bytes;
+		if (s->flat == p->flat && s->trainable && s->offset * bytes == p->offset)
+			return i;
+	}
+	return -1;
+}
+
+static bool is_trainable_flat(const Unit *u, int flat)
+{
+	return u->flat[flat].trainable;
+}
+
+static int copies(const Unit *u)
+{
+	return strategy(u)->owned ? 2 : 1;
+}
+
+/* ---- compute reads and writes ---- */
+
+static void read_param(Oracle *o, const Op *op, const Value *flat, const Symbol *sym)
+{
+	const Unit *u = flat->type.unit;
+	UnitMemory *um = memory_of(o, u);
+	const Ref *ref = &o->ref[flat->id];
+	if (!sym || sym->unit != u || sym->flat != flat->type.flat) {
+		FAULT(o, op, "reads what is no parameter of unit %s", u->name);
+		return;
+	}
+	bool trainable = is_trainable_flat(u, sym->flat);
+	for (int c = 0; ref->kind == REF_REST && trainable && c < copies(u); c++) {
+		touch(o, op, STREAM_COMPUTE, &um->rest[c].range, false);
+		if (um->rest[c].version != o->steps)
+			FAULT(o, op, "reads \"%s\" after %lld updates instead of %lld", sym->name,
+				(long long)um->rest[c].version, (long long)o->steps);
+	}
+	if (ref->kind == REF_REST)
+		return;
+	Full *f = full_of(o, ref->from);
+	touch(o, op, STREAM_COMPUTE, &f->range, false);
+	if (f->gather != ref->from || um->open != ref->from)
+		FAULT(o, op, "reads \"%s\" behind its reshard: poison", sym->name);
+	else if (trainable && f->version != o->steps)
+		FAULT(o, op, "reads \"%s\" as gathered after %lld updates instead of %lld", sym->name,
+			(long long)f->version, (long long)o->steps);
+}
+
+static void read_gradient(Oracle *o, const Op *op, const Value *v)
+{
+	Grad *g = memory_of(o, v->place.unit)->grad;
+	int i = param_at(&v->place);
+	if (!g || i < 0 || g->wrote[i] != v || g->stage == STAGE_REDUCED)
+		FAULT(o, op, "reads %%%s from the flat gradient of %s, which does not hold it", v->name, v->place.unit->name);
+	else
+		touch(o, op, STREAM_COMPUTE, &g->range, false);
+}
+
+/* Through views: the value whose memory v shows, and the parameter if it is one. */
+static const Value *root_of(const Value *v, const Symbol **sym)
+{
+	for (; op_info[v->op->kind].flags & VIEW; v = op_in(v->op, 0))
+		if (v->op->kind == OP_VIEW_OP)
+			*sym = v->op->sym;
+	return v;
+}
+
+static void read_operands(Oracle *o, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		const Symbol *sym = op->kind == OP_VIEW_OP ? op->sym : NULL;
+		const Value *v = op_in(op, i) ? root_of(op_in(op, i), &sym) : NULL;
+		if (!v)
+			continue;
+		if (v->type.kind == TYPE_FLAT || v->type.kind == TYPE_SHARD) {
+			if (o->ref[v->id].kind == REF_FULL || o->ref[v->id].kind == REF_REST)
+				read_param(o, op, v, sym);
+			else
+				FAULT(o, op, "reads a gradient as a parameter");
+		} else if (v->place.region == REGION_GRAD) {
+			read_gradient(o, op, v);
+		}
+	}
+}
+
+static void write_results(Oracle *o, const Op *op)
+{
+	for (int r = 0; r < op->n_out; r++) {
+		const Value *v = op->out[r];
+		if (v->place.region != REGION_GRAD)
+			continue;
+		Grad *g = memory_of(o, v->place.unit)->grad;
+		int i = param_at(&v->place);
+		if (!g || g->stage != STAGE_OPEN || i < 0) {
+			FAULT(o, op, "writes into the flat gradient of %s %s", v->place.unit->name,
+				!g ? "before zero_gaps" : i < 0 ? "where no parameter begins" : "after collect");
+			return;
+		}
+		touch(o, op, STREAM_COMPUTE, &g->range, true);
+		g->wrote[i] = v;
+	}
+}
+
+/* ---- gathered units ---- */
+
+static void run_gather(Oracle *o, const Op *op)
+{
+	Full *f = full_of(o, op);
+	Rest *rest = &memory_of(o, op->unit)->rest[0];
+	if (strategy(op->unit)->group == GROUP_ONE)
+		FAULT(o, op, "gathers a unit that rests whole");
+	if (f->gather)
+		FAULT(o, op, "overwrites %s, which still holds %s", f->range.name, op_name(o, f->gather));
+	touch(o, op, STREAM_GATHER, &rest->range, false);
+	touch(o, op, STREAM_GATHER, &f->range, true);
+	f->gather = op;
+	f->version = rest->version;
+}
+
+static void run_resident(Oracle *o, const Op *op)
+{
+	if (strategy(op->unit)->group != GROUP_ONE)
+		FAULT(o, op, "wants a unit whole that rests in shards");
+	for (int i = 0; i < op->n_out; i++)
+		o->ref[op->out[i]->id].kind = REF_REST;
+}
+
+static void run_reshard(Oracle *o, const Op *op)
+{
+	const Ref *ref = &o->ref[op_in(op, 0)->id];
+	UnitMemory *um = memory_of(o, op->unit);
+	bool all = op->n_in == op->unit->n_flats;
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *v = op_in(op, i);
+		all = all && v && v->op == op_in(op, 0)->op && v->index == i;
+	}
+	if (!all || ref->kind != REF_FULL || ref->from->unit != op->unit) {
+		FAULT(o, op, "does not take the flats of one wait");
+	} else if (um->open != ref->from) {
+		FAULT(o, op, "ends what is not gathered");
+	} else {
+		Full *f = full_of(o, ref->from);
+		touch(o, op, STREAM_COMPUTE, &f->range, true);
+		f->gather = um->open = NULL;
+	}
+}
+
+/* ---- gradients ---- */
+
+static void run_zero_gaps(Oracle *o, const Op *op)
+{
+	int64_t slot = attr_get_int(op->attrs, "slot", -1);
+	UnitMemory *um = memory_of(o, op->unit);
+	Grad *g = slot < 0 ? &um->own_grad : &o->grad_slot[slot];
+	if (g->unit || um->grad) {
+		FAULT(o, op, "begins a gradient where that of %s still lives", (g->unit ? g->unit : op->unit)->name);
+		return;
+	}
+	touch(o, op, STREAM_COMPUTE, &g->range, true);
+	g->unit = op->unit;
+	g->stage = STAGE_OPEN;
+	g->mean = false;
+	for (int i = 0; i < op->unit->n_params; i++)
+		g->wrote[i] = NULL;
+	um->grad = g;
+}
+
+static void end_gradient(Oracle *o, const Op *op, UnitMemory *um)
+{
+	if (!um->grad)
+		return;
+	touch(o, op, STREAM_COMPUTE, &um->grad->range, true);
+	um->grad->unit = NULL;
+	um->grad = NULL;
+}
+
+/* Operands are the gradients of the trainable parameters in order; absent = zero. */
+static void run_collect(Oracle *o, const Op *op)
+{
+	UnitMemory *um = memory_of(o, op->unit);
+	Grad *g = um->grad;
+	int at = 0;
+	if (!g || g->stage != STAGE_OPEN) {
+		FAULT(o, op, "collects %s", g ? "what is collected already" : "a gradient that zero_gaps did not begin");
+		return;
+	}
+	for (int i = 0; i < op->unit->n_params; i++) {
+		const Symbol *sym = op->unit->params[i], *none = NULL;
+		if (!sym->trainable)
+			continue;
+		const Value *v = op_in(op, at) ? root_of(op_in(op, at), &none) : NULL;
+		at++;
+		if (g->wrote[i] != v)
+			FAULT(o, op, "does not find the gradient of \"%s\"", sym->name);
+	}
+	if (at != op->n_in)
+		FAULT(o, op, "takes %d gradients of %d parameters", op->n_in, at);
+	touch(o, op, STREAM_COMPUTE, &g->range, true);
+	g->stage = STAGE_COLLECTED;
+	o->ref[op->out[0]->id].kind = REF_GRAD;
+}
+
+static bool is_mean(const Op *op)
+{
+	return !strcmp(attr_get_str(op->attrs, "op", ""), "mean");
+}
+
+static void reduce_shard_again(Oracle *o, const Op *op, const Ref *ref)
+{
+	Mine *mine = &memory_of(o, op->unit)->mine;
+	if (ref->kind != REF_MINE || ref->from->unit != op->unit)
+		FAULT(o, op, "does not take the reduced shard of its unit");
+	else if (mine->step != o->steps || mine->reach != REACH_GROUP || (mine->mean && is_mean(op)))
+		FAULT(o, op, "reduces a shard that is not this step's sum of its group");
+	touch(o, op, STREAM_REDUCE, &mine->range, true);
+	mine->reach = REACH_ALL;
+	mine->mean |= is_mean(op);
+}
+
+static void run_reduce(Oracle *o, const Op *op)
+{
+	static const StrategyReduce way[OP_COUNT] = {[OP_REDUCE_SCATTER] = REDUCE_TO_SHARDS,
+		[OP_ALL_REDUCE] = REDUCE_TO_ALL, [OP_REDUCE] = REDUCE_TO_OWNER};
+	UnitMemory *um = memory_of(o, op->unit);
+	Grad *g = um->grad;
+	const Ref *ref = &o->ref[op_in(op, 0)->id];
+	if (op->kind == OP_ALL_REDUCE && op_in(op, 0)->type.kind == TYPE_SHARD) {
+		reduce_shard_again(o, op, ref);
+		return;
+	}
+	if (strategy(op->unit)->reduce != way[op->kind])
+		FAULT(o, op, "is not how %s reduces", strategy(op->unit)->text);
+	if (op->kind == OP_REDUCE && attr_get_int(op->attrs, "root", -1) != op->unit->owner)
+		FAULT(o, op, "reduces to a rank that does not own the unit");
+	if (ref->kind != REF_GRAD || ref->from->unit != op->unit || !g || g->stage != STAGE_COLLECTED) {
+		FAULT(o, op, "does not find the unit's collected gradient, or reduces it again");
+		return;
+	}
+	bool in_place = op->kind == OP_ALL_REDUCE;
+	touch(o, op, STREAM_REDUCE, &g->range, in_place);
+	g->stage = in_place ? STAGE_REDUCED : STAGE_SENT;
+	g->mean = is_mean(op);
+	if (in_place)
+		return;
+	touch(o, op, STREAM_REDUCE, &um->mine.range, true);
+	um->mine.step = o->steps;
+	um->mine.mean = is_mean(op);
+	um->mine.reach = strategy(op->unit)->group == GROUP_SHARD ? REACH_GROUP : REACH_ALL;
+}
+
+/* v must be this step's mean gradient over all ranks. */
+static void read_reduced(Oracle *o, const Op *op, const Value *v)
+{
+	UnitMemory *um = memory_of(o, v->type.unit);
+	const Ref *ref = &o->ref[v->id];
+	if (ref->kind == REF_MINE) {
+		touch(o, op, STREAM_COMPUTE, &um->mine.range, false);
+		if (um->mine.step != o->steps || um->mine.reach != REACH_ALL || !um->mine.mean)
+			FAULT(o, op, "reads %%%s, which is not this step's mean gradient of all ranks", v->name);
+	} else if (ref->kind == REF_GRAD && um->grad) {
+		touch(o, op, STREAM_COMPUTE, &um->grad->range, false);
+		if (um->grad->stage != STAGE_REDUCED || !um->grad->mean)
+			FAULT(o, op, "reads %%%s, which is not reduced to the mean of all ranks", v->name);
+	} else {
+		FAULT(o, op, "reads %%%s, which is no reduced gradient", v->name);
+	}
+}
+
+/* ---- the update ---- */
+
+static void run_sumsq(Oracle *o, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		const Unit *u = op_in(op, i)->type.unit;
+		read_reduced(o, op, op_in(op, i));
+		if (memory_of(o, u)->summed)
+			FAULT(o, op, "counts the gradient of %s twice", u->name);
+		memory_of(o, u)->summed = true;
+	}
+	for (int u = 0; u < o->m->n_units; u++)
+		if (o->unit[u].trainable && !o->unit[u].summed)
+			FAULT(o, op, "does not count the gradient of %s", o->m->units[u]->name);
+}
+
+static void run_step_scalars(Oracle *o, const Op *op)
+{
+	o->n_step_scalars++;
+	if (!o->n_scalars)
+		FAULT(o, op, "runs before the scalars of all ranks are summed");
+}
+
+static void run_update(Oracle *o, const Op *op)
+{
+	UnitMemory *um = memory_of(o, op->unit);
+	if (!o->n_step_scalars)
+		FAULT(o, op, "runs before step_scalars");
+	if (op_in(op, 0)->type.unit != op->unit)
+		FAULT(o, op, "takes another unit's gradient");
+	read_reduced(o, op, op_in(op, 0));
+	touch(o, op, STREAM_COMPUTE, &um->rest[0].range, true);
+	if (um->rest[0].version++ != o->steps)
+		FAULT(o, op, "updates the unit twice in a step");
+	if (strategy(op->unit)->reduce == REDUCE_TO_ALL)
+		end_gradient(o, op, um);
+}
+
+static void run_broadcast(Oracle *o, const Op *op)
+{
+	Rest *rest = memory_of(o, op->unit)->rest;
+	if (!strategy(op->unit)->owned || attr_get_int(op->attrs, "root", -1) != op->unit->owner)
+		FAULT(o, op, "does not send from the unit's owner");
+	touch(o, op, STREAM_GATHER, &rest[0].range, false);
+	touch(o, op, STREAM_GATHER, &rest[1].range, true);
+	rest[1].version = rest[0].version;
+	if (rest[0].version != o->steps + 1)
+		FAULT(o, op, "sends parameters that this step has not updated");
+}
+
+/* ---- streams ---- */
+
+static void run_wait(Oracle *o, const Op *op)
+{
+	const Op *from = op_in(op, 0)->op;
+	Ref *async = from->n_out ? &o->ref[from->out[0]->id] : NULL;
+	bool all = async && async->kind == REF_ASYNC && op->n_in == from->n_out;
+	for (int i = 0; i < op->n_in; i++)
+		all = all && op_in(op, i) == from->out[i];
+	if (!all || async->waited) {
+		FAULT(o, op, all ? "waits a second time" : "does not take all results of one collective");
+		return;
+	}
+	async->waited = true;
+	join(&o->clock[STREAM_COMPUTE], &async->at);
+	UnitMemory *um = memory_of(o, from->unit);
+	RefKind kind = from->kind == OP_ALL_GATHER ? REF_FULL : from->kind == OP_BROADCAST_FLAT ? REF_REST
+		: op->out[0]->type.kind == TYPE_SHARD ? REF_MINE : REF_GRAD;
+	for (int i = 0; i < op->n_out; i++) {
+		o->ref[op->out[i]->id].kind = kind;
+		o->ref[op->out[i]->id].from = from;
+	}
+	if (kind == REF_FULL && um->open)
+		FAULT(o, op, "makes a second copy of the unit readable");
+	if (kind == REF_FULL)
+		um->open = from;
+	if (from->kind == OP_REDUCE_SCATTER || from->kind == OP_REDUCE)
+		end_gradient(o, op, um);
+}
+
+static Stream stream_of(const Op *op)
+{
+	return op->kind == OP_ALL_GATHER || op->kind == OP_BROADCAST_FLAT ? STREAM_GATHER
+		: op->kind == OP_ALL_REDUCE_SCALARS ? STREAM_SYNC : STREAM_REDUCE;
+}
+
+static void check_number(Oracle *o, const Op *op, Stream s)
+{
+	static const char *const names[] = {"compute", "gather", "reduce", "sync"};
+	if (attr_get_int(op->attrs, "seq", 0) != ++o->seq)
+		FAULT(o, op, "is collective number %lld of its program", (long long)o->seq);
+	if (strcmp(attr_get_str(op->attrs, "stream", ""), names[s]))
+		FAULT(o, op, "belongs on stream %s", names[s]);
+}
+
+/* Blocks compute: begins after all of it and ends before it goes on. */
+static void run_scalars(Oracle *o)
+{
+	join(&o->clock[STREAM_SYNC], &o->clock[STREAM_COMPUTE]);
+	tick(o, STREAM_SYNC);
+	join(&o->clock[STREAM_COMPUTE], &o->clock[STREAM_SYNC]);
+	o->n_scalars++;
+}
+
+static void run_collective(Oracle *o, const Op *op)
+{
+	Stream s = stream_of(op);
+	check_number(o, op, s);
+	if (op->kind == OP_ALL_REDUCE_SCALARS) {
+		run_scalars(o);
+		return;
+	}
+	const Value *last = op->n_in ? op_in(op, op->n_in - 1) : NULL;
+	if (last && last->type.kind == TYPE_EVENT)
+		join(&o->clock[s], &o->ref[last->id].at);
+	tick(o, s);
+	if (op->kind == OP_ALL_GATHER)
+		run_gather(o, op);
+	else if (op->kind == OP_BROADCAST_FLAT)
+		run_broadcast(o, op);
+	else
+		run_reduce(o, op);
+	o->ref[op->out[0]->id].kind = REF_ASYNC;
+	o->ref[op->out[0]->id].at = o->clock[s];
+}
+
+/* ---- programs ---- */
+
+static void run_compute(Oracle *o, const Op *op)
+{
+	tick(o, STREAM_COMPUTE);
+	switch (op->kind) {
+	case OP_RECORD: o->ref[op->out[0]->id].kind = REF_EVENT; o->ref[op->out[0]->id].at = o->clock[STREAM_COMPUTE]; break;
+	case OP_RESIDENT: run_resident(o, op); break;
+	case OP_WAIT: run_wait(o, op); break;
+	case OP_RESHARD: run_reshard(o, op); break;
+	case OP_ZERO_GAPS: run_zero_gaps(o, op); break;
+	case OP_COLLECT: run_collect(o, op); break;
+	case OP_SUMSQ: run_sumsq(o, op); break;
+	case OP_STEP_SCALARS: run_step_scalars(o, op); break;
+	case OP_UPDATE_SHARD: run_update(o, op); break;
+	default:
+		read_operands(o, op);
+		if (!(op_info[op->kind].flags & VIEW))
+			write_results(o, op);
+	}
+}
+
+static bool operands_defined(Oracle *o, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *v = op_in(op, i);
+		if (v && o->ref[v->id].run != o->run) {
+			SAY(o, "structure: %s: %s takes %%%s before it is computed", o->what, op_name(o, op), v->name);
+			return false;
+		}
+	}
+	return true;
+}
+
+static void run_section(Oracle *o, SectionKind s)
+{
+	for (const Op *op = o->m->first[s]; op && !o->fault; op = op->next) {
+		if (!operands_defined(o, op))
+			return;
+		for (int i = 0; i < op->n_out; i++)
+			o->ref[op->out[i]->id] = (Ref){.run = o->run, .from = op};
+		if (op_info[op->kind].flags & COMM)
+			run_collective(o, op);
+		else
+			run_compute(o, op);
+	}
+}
+
+/* What began in the program must have ended in it. */
+static void check_end(Oracle *o, SectionKind first, SectionKind last)
+{
+	for (int s = first; s <= (int)last; s++)
+		IR_FOR_OPS(o->m, s, op)
+			if (op_info[op->kind].flags & COMM && op->kind != OP_ALL_REDUCE_SCALARS && !o->ref[op->out[0]->id].waited)
+				FAULT(o, op, "is never waited for");
+	for (int u = 0; u < o->m->n_units; u++) {
+		if (o->unit[u].open)
+			FAULT(o, o->unit[u].open, "has no reshard");
+		if (o->unit[u].grad)
+			SAY(o, "%s: the gradient of %s is not reduced", o->what, o->m->units[u]->name);
+	}
+}
+
+static void run_step(Oracle *o)
+{
+	o->run++;
+	o->seq = o->n_scalars = o->n_step_scalars = 0;
+	o->what = arena_printf(o->a, "step %lld", (long long)o->steps + 1);
+	for (int u = 0; u < o->m->n_units; u++)
+		o->unit[u].summed = false;
+	for (SectionKind s = SEC_FORWARD; s <= SEC_UPDATE; s++)
+		run_section(o, s);
+	if (o->fault)
+		return;
+	check_end(o, SEC_FORWARD, SEC_UPDATE);
+	o->steps++;
+	bool updates = false;
+	for (int u = 0; u < o->m->n_units; u++) {
+		UnitMemory *um = &o->unit[u];
+		updates = updates || um->trainable;
+		for (int c = 0; um->trainable && c < copies(o->m->units[u]); c++)
+			if (um->rest[c].version != o->steps)
+				SAY(o, "%s: %s was not updated%s", o->what, o->m->units[u]->name, c ? " on all ranks" : "");
+	}
+	if (updates && o->n_scalars != 1)
+		SAY(o, "%s: the scalars are summed %d times", o->what, o->n_scalars);
+}
+
+static void run_eval(Oracle *o)
+{
+	o->run++;
+	o->seq = 0;
+	o->what = arena_printf(o->a, "eval after step %lld", (long long)o->steps);
+	run_section(o, SEC_EVAL);
+	if (!o->fault)
+		check_end(o, SEC_EVAL, SEC_EVAL);
+}
+
+/* ---- the machine ---- */
+
+enum { MAX_SLOTS = 1 << 16 };
+
+static int64_t count_slots(Oracle *o, OpKind kind)
+{
+	int64_t n = 0;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(o->m, s, op) {
+			int64_t slot = attr_get_int(op->attrs, "slot", -1);
+			if (op->kind != kind)
+				continue;
+			if (slot < -1 || slot >= MAX_SLOTS)
+				SAY(o, "%s has no slot %lld", op_name(o, op), (long long)slot);
+			else
+				n = MAX(n, slot + 1);
+		}
+	return n;
+}
+
+static void add_units(Oracle *o, int max_params)
+{
+	for (int i = 0; i < o->m->n_units; i++) {
+		UnitMemory *um = &o->unit[i];
+		const Unit *u = o->m->units[i];
+		for (int c = 0; c < 2; c++)
+			um->rest[c].range.name = arena_printf(o->a, "%s at rest", u->name);
+		um->own.range.name = arena_printf(o->a, "gathered %s", u->name);
+		um->own_grad.range.name = arena_printf(o->a, "the flat gradient of %s", u->name);
+		um->own_grad.wrote = NEW_N(o->a, const Value *, max_params);
+		um->mine.range.name = arena_printf(o->a, "the reduced gradient of %s", u->name);
+		um->mine.step = -1;
+		for (int f = 0; f < u->n_flats; f++)
+			um->trainable |= u->flat[f].trainable;
+	}
+}
+
+static void add_memory(Oracle *o)
+{
+	int max_params = 0;
+	for (int i = 0; i < o->m->n_units; i++)
+		max_params = MAX(max_params, o->m->units[i]->n_params);
+	o->unit = NEW_N(o->a, UnitMemory, o->m->n_units);
+	add_units(o, max_params);
+	o->n_slots = count_slots(o, OP_ALL_GATHER);
+	o->n_grad_slots = count_slots(o, OP_ZERO_GAPS);
+	o->slot = NEW_N(o->a, Full, o->n_slots);
+	o->grad_slot = NEW_N(o->a, Grad, o->n_grad_slots);
+	for (int64_t i = 0; i < o->n_slots; i++)
+		o->slot[i].range.name = arena_printf(o->a, "ring slot %lld", (long long)i);
+	for (int64_t i = 0; i < o->n_grad_slots; i++) {
+		o->grad_slot[i].range.name = arena_printf(o->a, "gradient slot %lld", (long long)i);
+		o->grad_slot[i].wrote = NEW_N(o->a, const Value *, max_params);
+	}
+}
+
+const char *oracle_run(const Module *m, Arena *a)
+{
+	static const char programs[] = "ssees"; /* s: step, e: eval */
+	Oracle o = {.m = m, .a = a, .ref = NEW_N(a, Ref, m->n_values), .what = "module"};
+	if (m->level != LEVEL_PLAN)
+		return "the module is not at level PLAN";
+	add_memory(&o);
+	for (const char *p = programs; *p && !o.fault; p++)
+		(*p == 's' ? run_step : run_eval)(&o);
+	return o.fault;
+}
