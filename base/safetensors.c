@@ -342,7 +342,7 @@ bool safetensors_create(const char *path, const SafeTensor *tensors, int n, cons
 {
 	int fd = begin_file(path, tensors, n, meta, n_meta);
 	int64_t end = n ? tensors[n - 1].offset + tensors[n - 1].bytes : 0;
-	return fd >= 0 && end_file(fd, path, (!end || take_room(fd, end)) && !fsync(fd));
+	return fd >= 0 && end_file(fd, path, !end || take_room(fd, end));
 }
 
 bool safetensors_put(int fd, const void *data, int64_t bytes, int64_t offset)

@@ -39,7 +39,7 @@ typedef struct SafeMeta { const char *key, *value; } SafeMeta;
 bool safetensors_write(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta);
 
 /* The same in steps, for files that several processes fill.  place: sets each tensor's offset and bytes, returns
- * the file's length; create: writes the header of placed tensors into path, anew, and takes room for the rest;
+ * the file's length; create: writes the header of placed tensors into path, anew, takes room for the rest, syncs nothing;
  * put: elements or parts of them, at an offset, into an open file.  False: errno tells. */
 int64_t safetensors_place(SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta);
 bool safetensors_create(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta);

@@ -311,12 +311,13 @@ static bool create(const Save *s, Diag *d)
 	return true;
 }
 
-static bool has_part(const CheckpointFile *f)
+/* Rank 0 syncs the header that it wrote. */
+static bool takes_part(const Save *s, const CheckpointFile *f)
 {
+	bool any = s->c->rt->p->world.rank == 0;
 	for (int i = 0; i < f->n; i++)
-		if (f->part[i].writes)
-			return true;
-	return false;
+		any = any || f->part[i].writes;
+	return any;
 }
 
 static bool write_parts(int fd, const CheckpointFile *f)
@@ -356,7 +357,7 @@ static bool fill(const Save *s, Diag *d)
 {
 	const CheckpointFile *files[3];
 	for (int i = 0, n = list_files(s->c, files); i < n; i++)
-		if (has_part(files[i]) && !fill_file(s, files[i], d))
+		if (takes_part(s, files[i]) && !fill_file(s, files[i], d))
 			return false;
 	return true;
 }

@@ -182,6 +182,12 @@ static void make_tensor(Cluster *c, int i, int64_t *state_bytes)
 static void thread_begin(Comm *c, const Exchange *x)
 {
 	Rank *r = (Rank *)((char *)c - offsetof(Rank, comm));
+	for (int i = 0; i < x->n * x->n; i++) {
+		int64_t begin, bytes;
+		x->range(x->context, i / x->n, i % x->n, &begin, &bytes);
+		if (bytes < 0 || begin % 4 || bytes % 4)
+			ice("an exchange of bytes [%lld, +%lld]", (long long)begin, (long long)bytes);
+	}
 	r->cluster->source[x->me] = x->source;
 	pthread_barrier_wait(&r->cluster->barrier);
 }
