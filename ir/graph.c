@@ -288,7 +288,13 @@ static int result_count(const Op *op)
 	const Attr *sizes = attr_find(op->attrs, "sizes");
 	if (sizes)
 		return sizes->n;
-	return info->flags & UNIT ? op->unit ? op->unit->n_flats : 0 : op->n_in;
+	if (!(info->flags & UNIT))
+		return op->n_in;
+	int n = op->unit ? op->unit->n_flats : 0;
+	if (op->kind == OP_BROADCAST_FLAT) /* of what is trained, which comes first */
+		while (n && !op->unit->flat[n - 1].trainable)
+			n--;
+	return n;
 }
 
 static Op *op_new(Module *m, OpKind kind, int n_in, Value *const *in, Attr *attrs, const Loc *loc)

@@ -59,10 +59,10 @@ static Buffers *list_ops(Module *m, bool eval, Arena *a)
 	return b;
 }
 
-/* Outputs of a forward-only program and collected gradients are wanted after the last op. */
+/* Outputs of a forward-only program are wanted after the last op. */
 static bool is_kept(const Module *m, const Op *user)
 {
-	return user->kind == OP_COLLECT || (user->kind == OP_OUTPUT && !m->first[SEC_FORWARD]);
+	return user->kind == OP_OUTPUT && !m->first[SEC_FORWARD];
 }
 
 static int last_position(const Buffers *b, const Module *m, const Value *v)
@@ -152,7 +152,8 @@ static void add_results(Buffers *b, const Module *m, Op *op)
 
 /* ---- gradients ---- */
 
-/* The first gradient that can live in the flat's place of its parameter does; memory copies the others. */
+/* The first gradient that can live in the flat's place of its parameter does; memory copies the others.  From
+ * the collect on the flat belongs to the collective, so whoever is read later cannot. */
 static void place_gradients(Buffers *b, const Op *collect)
 {
 	const Unit *u = collect->unit;
@@ -164,7 +165,7 @@ static void place_gradients(Buffers *b, const Op *collect)
 		Buffer *at = v && b->of_value[v->id] >= 0 ? &b->at[b->of_value[v->id]] : NULL;
 		if (!at || at->place.region != REGION_ACT || at->value->op->section < SEC_BACKWARD)
 			continue;
-		if (type_bytes(&at->value->type) == type_bytes(&v->type))
+		if (at->last == collect->order && type_bytes(&at->value->type) == type_bytes(&v->type))
 			at->place = (Place){REGION_GRAD, s->unit, s->flat, s->offset * dtype_info[s->type.dtype].bytes};
 	}
 }

@@ -126,10 +126,6 @@ int inplace_operand(const Op *op, int result, int from); /* next operand that re
 /* reorder.c: moves ops within their sections so that fewer bytes are live at the peak. */
 void schedule_reorder(Module *m, bool eval, Arena *a);
 
-/* collectives.c: of a PLAN whose ops stand where they should: slots of flat gradients, events, streams and
- * numbers, all made anew.  Ring slots (attribute slot of all_gather) stay. */
-void collectives_settle(Module *m, Arena *a);
-
 /* memory_pack.c: offsets, so that no two blocks that are live at once overlap; returns their end. */
 typedef struct MemoryBlock { int64_t bytes, offset; int first, last; } MemoryBlock;
 int64_t memory_pack(MemoryBlock *block, int n, int n_positions, Arena *a);

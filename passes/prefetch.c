@@ -1,51 +1,314 @@
-/* passes/prefetch.c */
+/* passes/prefetch.c: when collectives are issued and waited for.
+ *
+ * Requires the final order of computing.  Ensures PLAN: every collective has its number, stream, slot, point
+ * of issue, events and wait.
+ *   gathers   forward: that of the unit N ahead directly behind a unit's wait (F67, F71); backward: the same
+ *             (pre:N), or behind the unit's reshard and before its reduce (post), or nothing ahead (none).
+ *             Never across a section's start, always in the order of first use.
+ *   ring      gathers that are resharded in their section share slots, the k-th slot k mod N; one that is
+ *             still readable when its slot's turn comes again has a region of its own instead.  A gather is
+ *             issued behind the reshard that frees its memory.
+ *   reduces   issued where they stand; waited for behind the issue of the next unit's, the last ones at the end
+ *             of backward.
+ * Refuses a ring that cannot hold a unit and those gathered ahead of it. */
 #include "passes/passes.h"
 
-/* Ring slots: the largest prefetch distance + 1; nothing is prefetched. */
-enum { RING_SLOTS = 1 };
+#include <stdlib.h>
+#include <string.h>
 
-/* ---- numbers, streams, slots ---- */
+enum { MAX_AHEAD = 1000000 };
 
-static const char *stream_of(OpKind kind)
+typedef enum Ahead { AHEAD_PRE, AHEAD_POST } Ahead;
+
+typedef struct Prefetch {
+	Module *m;
+	Arena *a;
+	int64_t forward, backward; /* units gathered ahead */
+	Ahead how;                 /* in backward */
+	bool slip;                 /* waits of reduces come one unit late */
+	int64_t ring;              /* slots, 0 = none */
+} Prefetch;
+
+/* ---- options ---- */
+
+static bool parse_count(const char *text, int64_t least, int64_t *out)
 {
-	switch (kind) {
-	case OP_ALL_GATHER: case OP_BROADCAST_FLAT: return "gather";
-	case OP_ALL_REDUCE_SCALARS: return "sync";
-	default: return "reduce";
+	char *end;
+	if (*text < '0' || *text > '9')
+		return false;
+	long long n = strtoll(text, &end, 10);
+	*out = n;
+	return !*end && n >= least && n <= MAX_AHEAD;
+}
+
+static void parse_backward(Prefetch *p, const char *text, Diag *d)
+{
+	p->slip = strcmp(text, "none");
+	p->backward = 0;
+	if (!strcmp(text, "post"))
+		p->how = AHEAD_POST;
+	else if (!strcmp(text, "pre"))
+		p->backward = 1;
+	else if (p->slip && (strncmp(text, "pre:", 4) || !parse_count(text + 4, 1, &p->backward)))
+		diag_error(d, "--backward-prefetch", "\"%s\" is no way to prefetch; expected none, pre, pre:N (N units "
+			"ahead, 1 to %d) or post", text, MAX_AHEAD);
+}
+
+static void parse_ring(Prefetch *p, const char *text, Diag *d)
+{
+	int64_t most = MAX(p->forward, p->backward);
+	bool forward = p->forward >= p->backward;
+	p->ring = most + 1;
+	if (!text)
+		return;
+	if (!parse_count(text, 0, &p->ring))
+		diag_error(d, "--limit-all-gathers", "\"%s\" is no number of slots; expected 0 (no ring) to %d", text,
+			MAX_AHEAD);
+	else if (p->ring && p->ring <= most)
+		diag_error(d, "--limit-all-gathers", "%lld slot(s) cannot hold a unit and the %lld that %s gathers ahead "
+			"of it; expected at least %lld, or 0 for no ring", (long long)p->ring, (long long)most,
+			forward ? "--forward-prefetch" : "--backward-prefetch", (long long)most + 1);
+}
+
+static bool parse_options(Prefetch *p, const PassOptions *o, Diag *d)
+{
+	int errors = d->errors;
+	p->forward = p->backward = 1;
+	p->slip = true;
+	if (o->forward_prefetch && !parse_count(o->forward_prefetch, 0, &p->forward))
+		diag_error(d, "--forward-prefetch", "\"%s\" is no number of units; expected 0 to %d", o->forward_prefetch,
+			MAX_AHEAD);
+	if (o->backward_prefetch)
+		parse_backward(p, o->backward_prefetch, d);
+	if (d->errors == errors)
+		parse_ring(p, o->limit_all_gathers, d);
+	return d->errors == errors;
+}
+
+/* ---- gathers ---- */
+
+typedef struct Gather {
+	Op *issue, *wait, *reshard; /* reshard NULL: none */
+	int64_t slot;               /* of the ring, -1 = a region of its own */
+	int64_t at;                 /* position behind which it is issued */
+} Gather;
+
+typedef struct Gathers { Gather *at; int n, cap; } Gathers;
+
+static Op *reshard_of(const Op *wait)
+{
+	for (const Use *u = wait->out[0]->uses; u; u = u->next)
+		if (u->op->kind == OP_RESHARD)
+			return u->op;
+	return NULL;
+}
+
+/* In order of first use; ops get their positions in the program. */
+static Gathers list_gathers(Prefetch *p, SectionKind first, SectionKind last)
+{
+	Gathers g = {0};
+	int64_t n = 0;
+	for (SectionKind s = first; s <= last; s++) {
+		IR_FOR_OPS(p->m, s, op) {
+			op->order = n++;
+			Op *issue = op->kind == OP_WAIT && op->n_in ? op_in(op, 0)->op : NULL;
+			if (issue && issue->kind == OP_ALL_GATHER && issue->section == s)
+				vec_push(p->a, &g, ((Gather){.issue = issue, .wait = op, .reshard = reshard_of(op), .slot = -1}));
+		}
 	}
+	return g;
 }
 
-/* Whether the unit gathered here is resharded in the same section. */
-static bool is_ring_gather(const Op *gather)
+/* The k-th gather whose reshard lies in its section takes slot k mod ring, unless the slot's next turn would
+ * come before that reshard. */
+static void assign_slots(Prefetch *p, Gathers *g)
 {
-	for (const Use *u = gather->n_out ? gather->out[0]->uses : NULL; u; u = u->next)
-		for (const Use *r = u->op->kind == OP_WAIT ? u->op->out[0]->uses : NULL; r; r = r->next)
-			if (r->op->kind == OP_RESHARD)
-				return r->op->section == gather->section;
-	return false;
-}
-
-typedef struct Counters { int64_t seq, ring; } Counters;
-
-static void number_collectives(Module *m, SectionKind s, Counters *c)
-{
-	IR_FOR_OPS(m, s, op) {
-		if (!(op_info[op->kind].flags & COMM))
+	VEC(Gather *) ring = {0};
+	for (int i = 0; i < g->n && p->ring; i++)
+		if (g->at[i].reshard && g->at[i].reshard->section == g->at[i].wait->section)
+			vec_push(p->a, &ring, &g->at[i]);
+	int64_t k = 0;
+	for (int64_t i = 0; i < ring.n; i++) {
+		const Gather *next = i + p->ring < ring.n ? ring.at[i + p->ring] : NULL;
+		if (next && next->wait->order < ring.at[i]->reshard->order)
 			continue;
-		op->attrs = attr_int(m, op->attrs, "seq", ++c->seq);
-		op->attrs = attr_str(m, op->attrs, "stream", stream_of(op->kind));
-		if (op->kind == OP_ALL_GATHER && is_ring_gather(op))
-			op->attrs = attr_int(m, op->attrs, "slot", c->ring++ % RING_SLOTS);
+		ring.at[i]->slot = k++ % p->ring;
+		ring.at[i]->issue->attrs = attr_int(p->m, ring.at[i]->issue->attrs, "slot", ring.at[i]->slot);
 	}
 }
 
+/* Where gather i of its section's gathers would like to be issued: behind the op returned; NULL = behind *at,
+ * the section's start, or where it stands. */
+static Op *planned_place(const Prefetch *p, Gather *of_section, int i, int64_t *at)
+{
+	const Gather *g = &of_section[i];
+	bool backward = g->wait->section == SEC_BACKWARD;
+	int64_t ahead = backward ? p->backward : p->forward;
+	Op *behind = NULL;
+	*at = g->issue->order - 1;
+	if (ahead > i)
+		*at = p->m->first[g->wait->section]->order - 1;
+	else if (ahead)
+		behind = of_section[i - ahead].wait;
+	else if (backward && p->how == AHEAD_POST && i && of_section[i - 1].reshard)
+		behind = of_section[i - 1].reshard;
+	if (behind && (behind->section != g->wait->section || behind->order > g->wait->order))
+		behind = NULL;
+	*at = behind ? behind->order : *at;
+	return behind;
+}
+
+static void put_behind(Module *m, Op *op, Op *behind, SectionKind s)
+{
+	Op *before = behind ? behind->next : m->first[s];
+	if (before != op)
+		ir_move_before(m, op, before);
+}
+
+/* freed: the reshard of whoever had g's memory last, NULL = none; previous: the gather before, perhaps of
+ * another section. */
+static void place_gather(Prefetch *p, Gather *of_section, int i, Op *freed)
+{
+	Gather *g = &of_section[i];
+	const Gather *previous = i ? &of_section[i - 1] : NULL;
+	Op *behind = planned_place(p, of_section, i, &g->at);
+	bool stays = !behind && g->at == g->issue->order - 1;
+	if (freed && freed->section == g->wait->section && freed->order > g->at) {
+		behind = freed;
+		g->at = freed->order;
+		stays = false;
+	}
+	if (previous && previous->at >= g->at) {
+		behind = previous->issue;
+		g->at = previous->at;
+		stays = false;
+	}
+	if (!stays)
+		put_behind(p->m, g->issue, behind, g->wait->section);
+}
+
+static void place_gathers(Prefetch *p, SectionKind first, SectionKind last)
+{
+	Gathers g = list_gathers(p, first, last);
+	Op **slot = NEW_N(p->a, Op *, MIN(p->ring, g.n) + 1), **own = NEW_N(p->a, Op *, p->m->n_units);
+	assign_slots(p, &g);
+	for (int i = 0, start = 0; i < g.n; i++) {
+		Gather *now = &g.at[i];
+		if (now->wait->section != g.at[start].wait->section)
+			start = i;
+		Op **region = now->slot >= 0 ? &slot[now->slot] : &own[now->issue->unit->index];
+		place_gather(p, &g.at[start], i - start, *region);
+		*region = now->reshard;
+	}
+}
+
+/* ---- reduces ---- */
+
+/* The reduce of what op, a collect or a wait, makes; NULL = none. */
+static Op *reduce_behind(const Op *op)
+{
+	const Use *u = op->n_out ? op->out[0]->uses : NULL;
+	for (; u; u = u->next)
+		if (op_info[u->op->kind].flags & COMM)
+			return u->op;
+	return NULL;
+}
+
+static Op *wait_behind(const Op *collective)
+{
+	const Use *u = collective->n_out ? collective->out[0]->uses : NULL;
+	return u && u->op->kind == OP_WAIT ? u->op : NULL;
+}
+
+static void put_next(Module *m, Op *op, Op **at)
+{
+	if (!op)
+		return;
+	if ((*at)->next && (*at)->next != op)
+		ir_move_before(m, op, (*at)->next);
+	else if (!(*at)->next && *at != op)
+		ir_move_to_end(m, op, (*at)->section);
+	*at = op;
+}
+
+/* The reduce of a unit; under hybrid_shard another one of its shard follows. */
+typedef struct Reduce { Op *collect, *issue, *wait, *across, *across_wait; } Reduce;
+
+static Reduce reduce_of(Op *collect)
+{
+	Reduce r = {.collect = collect, .issue = reduce_behind(collect)};
+	r.wait = r.issue ? wait_behind(r.issue) : NULL;
+	r.across = r.wait ? reduce_behind(r.wait) : NULL;
+	r.across_wait = r.across ? wait_behind(r.across) : NULL;
+	return r;
+}
+
+typedef struct Reduces { Reduce *at; int n, cap; } Reduces;
+
+static Reduces list_reduces(Prefetch *p)
+{
+	Reduces r = {0};
+	int64_t n = 0;
+	IR_FOR_OPS(p->m, SEC_BACKWARD, op) {
+		op->order = n++;
+		if (op->kind == OP_COLLECT && reduce_behind(op))
+			vec_push(p->a, &r, reduce_of(op));
+	}
+	return r;
+}
+
+/* Under `post` a unit is reduced behind its reshard, so that the next unit's gather goes first (F77). */
+static void reduce_behind_reshards(Prefetch *p)
+{
+	Reduces r = list_reduces(p);
+	Op **reshard = NEW_N(p->a, Op *, p->m->n_units);
+	IR_FOR_OPS(p->m, SEC_BACKWARD, op)
+		if (op->kind == OP_RESHARD && op_in(op, 0)->op->section == SEC_BACKWARD)
+			reshard[op->unit->index] = op;
+	for (int i = 0; i < r.n; i++) {
+		Op *at = reshard[r.at[i].collect->unit->index];
+		if (!at || at->order < r.at[i].collect->order)
+			continue;
+		Op *chain[] = {r.at[i].collect, r.at[i].issue, r.at[i].wait, r.at[i].across, r.at[i].across_wait};
+		for (int k = 0; k < COUNT_OF(chain); k++)
+			put_next(p->m, chain[k], &at);
+	}
+}
+
+/* Waits slip behind the issue of the next unit's reduce. */
+static void slip_waits(Prefetch *p)
+{
+	Reduces r = list_reduces(p);
+	static const Reduce none;
+	const Reduce *older = &none, *last = &none;
+	for (int i = 0; i < r.n; i++) {
+		Op *at = r.at[i].issue;
+		put_next(p->m, older->across_wait, &at);
+		put_next(p->m, last->wait, &at);
+		put_next(p->m, last->across, &at);
+		older = last;
+		last = &r.at[i];
+	}
+	Op *rest[] = {older->across_wait, last->wait, last->across, last->across_wait};
+	for (int i = 0; i < COUNT_OF(rest); i++)
+		if (rest[i])
+			ir_move_to_end(p->m, rest[i], SEC_BACKWARD);
+}
 
 bool pass_prefetch(Module *m, const PassOptions *o, Diag *d)
 {
-	Counters step = {0}, eval = {0};
-	(void)o, (void)d;
-	for (SectionKind s = SEC_FORWARD; s < SEC_EVAL; s++)
-		number_collectives(m, s, &step);
-	number_collectives(m, SEC_EVAL, &eval);
+	Prefetch p = {.m = m};
+	if (!parse_options(&p, o, d))
+		return false;
+	p.a = arena_new();
+	if (p.how == AHEAD_POST)
+		reduce_behind_reshards(&p);
+	place_gathers(&p, SEC_FORWARD, SEC_UPDATE);
+	place_gathers(&p, SEC_EVAL, SEC_EVAL);
+	if (p.slip)
+		slip_waits(&p);
+	arena_free(p.a);
+	schedule_grad_slots(m);
+	schedule_events(m);
 	return true;
 }

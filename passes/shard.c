@@ -1,28 +1,33 @@
-/* passes/shard.c: makes the life of every unit explicit.
+/* passes/shard.c: makes the life of every unit explicit, by its strategy (base/strategies.def).
  *
  * Requires SHARD (units are known).  Ensures that a parameter is read only as a view of its gathered
- * unit, between the unit's wait and its reshard; that the gradients of a unit are collected in flat order
- * and reduced once; that updates act on shards.
+ * unit, between the unit's wait and its reshard, or of a unit that rests whole; that the gradients of a
+ * unit are collected in flat order and reduced once; that updates act on what a rank keeps of them.
  *
  *   forward   gather @h.0, wait, ops of h.0, reshard      backward  gather @h.0, wait, its gradients, reshard
- *             (the root is gathered once and kept)                  collect, reduce_scatter, wait
+ *             (units that rest whole: resident)                     collect, reduce_scatter, wait
+ *             (kept units are not resharded here)           (hybrid: then all_reduce of the shard, wait;
+ *                                                            whole: all_reduce, or reduce to the owner)
  *   update    sumsq of the shards, all_reduce_scalars, step_scalars, update_shard per unit
+ *             (owned units: broadcast_flat behind it, waits at the end)
  *
- * Liveness saves work: a unit that backward does not read is not gathered again, and a reshard that the
- * unit's own gather would follow at once is dropped.  eval has its own gathers.
+ * Liveness saves work: a unit that backward does not read is not gathered again, and a reshard is dropped
+ * that the unit's own gather would follow before any other unit is read.  Attribute `why` of a forward
+ * gather says so.  eval has its own gathers.
  * Knows neither the rank nor the world size: at one shard the runtime makes gather and reduce no-ops. */
 #include "passes/passes.h"
 
 #include <string.h>
 
 typedef struct UnitUse {
-	Op *wait;        /* its results are the unit's flats */
+	Op *flats;       /* whose results are the unit's flats: a wait, or resident */
 	Op *last;        /* op that reads the unit last, so far */
 	int64_t last_at; /* its number */
 } UnitUse;
 
 typedef struct Shard {
 	Module *m;
+	const PassOptions *o;
 	Diag *d;
 	UnitUse *use;    /* by unit index; of the section at work, carried on from forward for held units */
 	PtrMap *local;   /* parameter symbol or alias value -> the value to read in this section */
@@ -50,14 +55,24 @@ static Builder builder_at(Shard *s, Op *before, SectionKind section, const Loc *
 		.loc = loc_with_role(s->m, loc, "shard")};
 }
 
+static bool rests_whole(const Unit *u)
+{
+	return strategy_info[u->strategy].group == GROUP_ONE;
+}
+
 static void gather(Shard *s, Unit *u, Op *before)
 {
 	Builder b = builder_at(s, before, before->section, before->loc);
-	b.unit = u;
-	b.name = arena_printf(s->m->arena, "%s.async", u->name);
-	Op *op = ir_emit_op(&b, OP_ALL_GATHER, 0, NULL, NULL, NULL);
+	Op *op = NULL;
+	if (!rests_whole(u)) {
+		b.unit = u;
+		b.name = arena_printf(s->m->arena, "%s.async", u->name);
+		op = ir_emit_op(&b, OP_ALL_GATHER, 0, NULL, NULL, NULL);
+	}
+	b.unit = op ? NULL : u;
 	b.name = arena_printf(s->m->arena, "%s.full", u->name);
-	s->use[u->index].wait = ir_emit_op(&b, OP_WAIT, op->n_out, op->out, NULL, NULL);
+	s->use[u->index].flats = ir_emit_op(&b, op ? OP_WAIT : OP_RESIDENT, op ? op->n_out : 0,
+		op ? op->out : NULL, NULL, NULL);
 }
 
 /* The value that stands for v, a parameter or an alias of one, before op `at`. */
@@ -71,7 +86,7 @@ static Value *localize(Shard *s, Value *v, Op *at)
 	if (v->op->kind == OP_PARAM) {
 		Symbol *sym = b.sym = v->op->sym;
 		b.name = sym->name;
-		known = ir_emit(&b, OP_VIEW_OP, 1, &s->use[sym->unit->index].wait->out[sym->flat], NULL);
+		known = ir_emit(&b, OP_VIEW_OP, 1, &s->use[sym->unit->index].flats->out[sym->flat], NULL);
 	} else {
 		Value *operand = localize(s, op_in(v->op, 0), at);
 		PtrMap *map = ptrmap_new(s->m->arena);
@@ -91,7 +106,7 @@ static void localize_operands(Shard *s, Op *op)
 			continue;
 		Unit *u = param->sym->unit;
 		UnitUse *use = &s->use[u->index];
-		if (!use->wait)
+		if (!use->flats)
 			gather(s, u, op);
 		use->last = op;
 		use->last_at = s->at;
@@ -102,36 +117,18 @@ static void localize_operands(Shard *s, Op *op)
 static void reshard(Shard *s, Unit *u)
 {
 	UnitUse *use = &s->use[u->index];
-	if (!use->wait)
-		return;
-	Builder b = builder_at(s, use->last->next, use->last->section, use->last->loc);
-	b.unit = u;
-	ir_emit(&b, OP_RESHARD, use->wait->n_out, use->wait->out, NULL);
+	if (use->flats && !rests_whole(u)) {
+		Builder b = builder_at(s, use->last->next, use->last->section, use->last->loc);
+		b.unit = u;
+		ir_emit(&b, OP_RESHARD, use->flats->n_out, use->flats->out, NULL);
+	}
 	*use = (UnitUse){0};
 }
 
-static bool reads_unit(const Op *op, const Unit *u)
+static void reshard_all(Shard *s)
 {
-	for (int i = 0; i < op->n_in; i++) {
-		const Op *param = param_of(op_in(op, i));
-		if (param && param->sym->unit == u)
-			return true;
-	}
-	return false;
-}
-
-/* Whether u stays gathered from forward into backward. */
-static bool is_held(const Shard *s, const Unit *u, const bool *read_later)
-{
-	const Module *m = s->m;
-	if (!read_later[u->index])
-		return false;
-	if (u->index == m->n_units - 1 && !strcmp(u->name, "root"))
-		return true;
-	IR_FOR_OPS(m, SEC_BACKWARD, op)
-		if (op->n_in && !is_alias(op))
-			return s->use[u->index].wait && s->use[u->index].last_at == s->at && reads_unit(op, u);
-	return false;
+	for (int u = 0; u < s->m->n_units; u++)
+		reshard(s, s->m->units[u]);
 }
 
 /* Aliases with no reader left, and all `param` ops: their readers have views now. */
@@ -155,15 +152,75 @@ static void read_views(Shard *s, SectionKind section)
 	}
 }
 
-static void find_reads(Module *m, SectionKind section, bool *reads)
+/* ---- from forward into backward ---- */
+
+typedef struct Later {
+	bool *read;      /* by unit index: whether backward reads it */
+	bool *first;     /* whether its first op that reads any gathered unit reads this one */
+	int64_t last_at; /* when forward reads a gathered unit last */
+} Later;
+
+static Later find_later(Shard *s)
 {
-	IR_FOR_OPS(m, section, op) {
+	const Module *m = s->m;
+	Later later = {.read = NEW_N(m->arena, bool, m->n_units), .first = NEW_N(m->arena, bool, m->n_units)};
+	const Op *first = NULL;
+	IR_FOR_OPS(m, SEC_BACKWARD, op) {
 		for (int i = 0; i < op->n_in; i++) {
 			const Op *param = param_of(op_in(op, i));
-			if (param && !is_alias(op))
-				reads[param->sym->unit->index] = true;
+			if (!param || is_alias(op))
+				continue;
+			later.read[param->sym->unit->index] = true;
+			first = first || rests_whole(param->sym->unit) ? first : op;
+			later.first[param->sym->unit->index] |= op == first;
 		}
 	}
+	for (int u = 0; u < m->n_units; u++)
+		if (!rests_whole(m->units[u]))
+			later.last_at = MAX(later.last_at, s->use[u].last_at);
+	return later;
+}
+
+static bool is_root(const Module *m, const Unit *u)
+{
+	return u->index == m->n_units - 1 && !strcmp(u->name, "root");
+}
+
+/* Why u, which backward reads, stays gathered from forward into backward; NULL = it does not. */
+static const char *why_kept(const Shard *s, const Unit *u, const Later *later)
+{
+	if (strategy_info[u->strategy].kept)
+		return arena_printf(s->m->arena, "kept: %s", strategy_info[u->strategy].text);
+	if (is_root(s->m, u) && !s->o->reshard_root)
+		return "kept: root";
+	if (later->first[u->index] && s->use[u->index].last_at == later->last_at)
+		return "kept: read last in forward and first in backward";
+	return NULL;
+}
+
+/* Frees units after forward; held[u]: u's flats go on into backward. */
+static void end_forward(Shard *s, bool *held)
+{
+	Module *m = s->m;
+	Later later = find_later(s);
+	for (int i = 0; i < m->n_units; i++) {
+		Unit *u = m->units[i];
+		if (!s->use[i].flats)
+			continue;
+		held[i] = rests_whole(u);
+		if (held[i] || !m->first[SEC_BACKWARD])
+			continue;
+		const char *why = later.read[i] ? why_kept(s, u, &later) : "once: backward does not read it";
+		Op *op = op_in(s->use[i].flats, 0)->op;
+		held[i] = why && later.read[i];
+		if (why) {
+			op->attrs = attr_str(m, op->attrs, "why", why);
+			diag_info(s->d, u->name, "gathered once a step (%s)", why);
+		}
+	}
+	for (int i = 0; i < m->n_units; i++)
+		if (!held[i])
+			reshard(s, m->units[i]);
 }
 
 static void forget_locals(Shard *s, const bool *held)
@@ -180,27 +237,17 @@ static void forget_locals(Shard *s, const bool *held)
 
 static void gather_units(Shard *s)
 {
-	Module *m = s->m;
-	bool *later = NEW_N(m->arena, bool, m->n_units), *held = NEW_N(m->arena, bool, m->n_units);
-	find_reads(m, SEC_BACKWARD, later);
+	bool *held = NEW_N(s->m->arena, bool, s->m->n_units);
 	read_views(s, SEC_FORWARD);
-	for (int u = 0; u < m->n_units; u++) {
-		held[u] = s->use[u].wait && is_held(s, m->units[u], later);
-		if (held[u])
-			diag_info(s->d, m->units[u]->name, "stays gathered from forward into backward");
-		else
-			reshard(s, m->units[u]);
-	}
+	end_forward(s, held);
 	forget_locals(s, held);
 	read_views(s, SEC_BACKWARD);
-	for (int u = 0; u < m->n_units; u++)
-		reshard(s, m->units[u]);
+	reshard_all(s);
 	forget_locals(s, NULL);
 	read_views(s, SEC_EVAL);
-	for (int u = 0; u < m->n_units; u++)
-		reshard(s, m->units[u]);
+	reshard_all(s);
 	for (int section = SEC_COUNT - 1; section >= 0; section--)
-		remove_params(m, (SectionKind)section);
+		remove_params(s->m, (SectionKind)section);
 }
 
 /* ---- gradients ---- */
@@ -234,7 +281,35 @@ static Gradients gradients_of(Module *m, const Unit *u, const PtrMap *updates)
 	return g;
 }
 
-/* Returns this rank's shard of the unit's mean gradient. */
+/* One collective on a unit's gradient, and its wait. */
+static Value *reduced(Builder *b, Unit *u, OpKind kind, Value *grad, const char *how,
+	const char *sent_name, const char *name)
+{
+	Module *m = b->m;
+	Attr *attrs = attr_str(m, NULL, "op", how);
+	if (kind == OP_REDUCE)
+		attrs = attr_int(m, attrs, "root", u->owner);
+	b->unit = u;
+	b->name = arena_printf(m->arena, "%s.%s", u->name, sent_name);
+	Value *sent = ir_emit(b, kind, 1, &grad, attrs);
+	b->name = arena_printf(m->arena, "%s.%s", u->name, name);
+	return ir_emit(b, OP_WAIT, 1, &sent, NULL);
+}
+
+/* What this rank keeps of the unit's mean gradient: its shard, all of it, or on the owner all of it. */
+static Value *reduce_flat(Builder *b, Unit *u, Value *flat)
+{
+	const StrategyInfo *strategy = &strategy_info[u->strategy];
+	if (strategy->reduce == REDUCE_TO_ALL)
+		return reduced(b, u, OP_ALL_REDUCE, flat, "mean", "reduced", "mine");
+	if (strategy->reduce == REDUCE_TO_OWNER)
+		return reduced(b, u, OP_REDUCE, flat, "mean", "reduced", "mine");
+	if (strategy->group == GROUP_WORLD)
+		return reduced(b, u, OP_REDUCE_SCATTER, flat, "mean", "reduced", "mine");
+	Value *shard = reduced(b, u, OP_REDUCE_SCATTER, flat, "sum", "summed", "group");
+	return reduced(b, u, OP_ALL_REDUCE, shard, "mean", "reduced", "mine");
+}
+
 static Value *reduce_unit(Shard *s, Unit *u, const PtrMap *updates)
 {
 	Module *m = s->m;
@@ -248,12 +323,7 @@ static Value *reduce_unit(Shard *s, Unit *u, const PtrMap *updates)
 	b = builder_at(s, g.last ? g.last->next : m->first[section], section, loc);
 	b.unit = u;
 	b.name = arena_printf(m->arena, "%s.grad", u->name);
-	Value *flat = ir_emit(&b, OP_COLLECT, g.n, g.of, NULL);
-	b.unit = u;
-	b.name = arena_printf(m->arena, "%s.reduced", u->name);
-	Value *sent = ir_emit(&b, OP_REDUCE_SCATTER, 1, &flat, attr_str(m, NULL, "op", "mean"));
-	b.name = arena_printf(m->arena, "%s.mine", u->name);
-	return ir_emit(&b, OP_WAIT, 1, &sent, NULL);
+	return reduce_flat(&b, u, ir_emit(&b, OP_COLLECT, g.n, g.of, NULL));
 }
 
 /* ---- updates ---- */
@@ -276,11 +346,38 @@ static Attr *update_attrs(Module *m, const Optimizer *opt)
 	return opt->nesterov ? attr_int(m, attrs, "nesterov", 1) : attrs;
 }
 
+static void update_unit(Shard *s, Builder *b, Unit *u, Value *grad, const Optimizer *opt, Op **sent)
+{
+	b->unit = u;
+	ir_emit(b, OP_UPDATE_SHARD, 1, &grad, update_attrs(s->m, opt));
+	if (!strategy_info[u->strategy].owned)
+		return;
+	b->unit = u;
+	b->name = arena_printf(s->m->arena, "%s.sending", u->name);
+	*sent = ir_emit_op(b, OP_BROADCAST_FLAT, 0, NULL, attr_int(s->m, NULL, "root", u->owner), NULL);
+}
+
+/* grad: by unit index, NULL = nothing of the unit is trained. */
+static void emit_updates(Shard *s, Builder *b, Value **grad, const Optimizer *opt)
+{
+	Module *m = s->m;
+	Op **sent = NEW_N(m->arena, Op *, m->n_units);
+	for (int u = 0; u < m->n_units; u++)
+		if (grad[u])
+			update_unit(s, b, m->units[u], grad[u], opt, &sent[u]);
+	for (int u = 0; u < m->n_units; u++) {
+		if (!sent[u])
+			continue;
+		b->name = arena_printf(m->arena, "%s.sent", m->units[u]->name);
+		ir_emit_op(b, OP_WAIT, sent[u]->n_out, sent[u]->out, NULL, NULL);
+	}
+}
+
 static void update_units(Shard *s, const Optimizer *opt)
 {
 	Module *m = s->m;
 	PtrMap *updates = ptrmap_new(m->arena);
-	Value **shards = NEW_N(m->arena, Value *, m->n_units);
+	Value **grad = NEW_N(m->arena, Value *, m->n_units);
 	Op *norm = NULL, *step = NULL;
 	int n = 0;
 	IR_FOR_OPS(m, SEC_UPDATE, op) {
@@ -290,23 +387,18 @@ static void update_units(Shard *s, const Optimizer *opt)
 		step = op->kind == OP_STEP_SCALARS ? op : step;
 	}
 	for (int u = 0; u < m->n_units; u++)
-		if (m->units[u]->flat[0].trainable)
-			shards[u] = reduce_unit(s, m->units[u], updates);
+		if (m->units[u]->n_flats && m->units[u]->flat[0].trainable)
+			grad[u] = reduce_unit(s, m->units[u], updates);
 	IR_FOR_OPS_SAFE(m, SEC_UPDATE, op)
 		if (op->kind == OP_UPDATE)
 			ir_remove(m, op);
 	Builder b = builder_at(s, NULL, SEC_UPDATE, step ? step->loc : loc_new(m, "", "", "", ""));
-	for (int u = 0; u < m->n_units; u++) {
-		if (!shards[u])
-			continue;
-		b.unit = m->units[u];
-		ir_emit(&b, OP_UPDATE_SHARD, 1, &shards[u], update_attrs(m, opt));
-	}
+	emit_updates(s, &b, grad, opt);
 	for (int u = 0; u < m->n_units; u++)
-		if (shards[u])
-			shards[n++] = shards[u];
+		if (grad[u])
+			grad[n++] = grad[u];
 	if (step)
-		reduce_scalars(s, norm, step, shards, n);
+		reduce_scalars(s, norm, step, grad, n);
 	else if (n)
 		ice("update has no step_scalars");
 }
@@ -314,7 +406,7 @@ static void update_units(Shard *s, const Optimizer *opt)
 bool pass_shard(Module *m, const PassOptions *o, Diag *d)
 {
 	Optimizer opt;
-	Shard s = {.m = m, .d = d, .use = NEW_N(m->arena, UnitUse, m->n_units), .local = ptrmap_new(m->arena)};
+	Shard s = {.m = m, .o = o, .d = d, .use = NEW_N(m->arena, UnitUse, m->n_units), .local = ptrmap_new(m->arena)};
 	if (!optimizer_parse(o->optimizer, &opt, d))
 		return false;
 	ir_number(m);
