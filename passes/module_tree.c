@@ -18,7 +18,7 @@ enum { MAX_DEPTH = 64, NO_BLOCK = -1, NOT_READ = -2 }; /* deeper names are cut: 
 
 typedef struct Readers {
 	const char *common;  /* scope of all readers; NULL: there is none */
-	const char *scope, *other; /* of the first reader and, NULL if there is none, of one elsewhere */
+	const char *scope, *other; /* of the first reader and, NULL if there is none, of one in another */
 	int first, block;
 } Readers;
 
@@ -54,15 +54,18 @@ static void note_reader(Finder *f, Readers *r, const Op *op)
 {
 	const char *scope = blocks_scope(f->a, op->loc);
 	int block = f->blocks && op->n_out ? f->blocks->of_value[op->out[0]->id] : NO_BLOCK;
+	bool earlier = (int)op->order < r->first;
 	r->first = MIN(r->first, (int)op->order);
 	r->block = r->block == NOT_READ || r->block == block ? block : NO_BLOCK;
 	if (!r->common) {
 		r->common = r->scope = scope;
 		return;
 	}
-	if (!r->other && strcmp(scope, r->scope))
-		r->other = scope;
 	r->common = common_scope(f->a, r->common, scope);
+	if (!strcmp(scope, r->scope))
+		return;
+	r->other = earlier ? r->scope : r->other ? r->other : scope;
+	r->scope = earlier ? scope : r->scope;
 }
 
 /* Views and transposes of a parameter are read where their results are. */

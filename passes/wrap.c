@@ -148,13 +148,24 @@ typedef struct Chooser {
 	int *matched;        /* by policy: modules that it named */
 } Chooser;
 
+/* A list of modules ("h" of "h.0", "h.1"): nobody calls it, so size never wraps it (F14). */
+static bool is_list(const TreeNode *n)
+{
+	for (int i = 0; i < n->child.n; i++) {
+		const char *dot = strrchr(n->child.at[i]->name, '.'), *last = dot ? dot + 1 : n->child.at[i]->name;
+		if (strspn(last, "0123456789") != strlen(last))
+			return false;
+	}
+	return n->child.n && !n->own.n;
+}
+
 static bool wants(const Chooser *c, int policy, const TreeNode *n, int64_t left)
 {
 	const WrapPolicy *p = &c->w->policies.at[policy];
 	switch (p->kind) {
 	case WRAP_BLOCK: return n->block;
 	case WRAP_EACH: return n->has_own;
-	case WRAP_SIZE: return left >= p->n;
+	case WRAP_SIZE: return left >= p->n && !is_list(n);
 	case WRAP_SCOPE: return wrap_matches(&c->re[policy], n->name);
 	default: return false;
 	}
