@@ -346,6 +346,11 @@ void ir_print_json(FILE *f, const Module *m);
  * with its op.  Returns false when something was reported. */
 bool ir_verify(Module *m, const char *after, Diag *d);
 
+/* verify_plan.c: of a module at PLAN that is right otherwise, what its schedule breaks: the rule's name, the
+ * collective to blame and a sentence.  Returns how many were found, at most max; the first is out[0]. */
+typedef struct PlanViolation { const char *rule; const Op *op; const char *text; } PlanViolation;
+int ir_verify_plan(const Module *m, Arena *a, PlanViolation *out, int max);
+
 /* ---- eval.c: the f64 reference of every op (column eval of ops.def) ----
  *
  * The oracle of the tests and the constant folder.  Floats are computed in f64, integers in int64. */

@@ -2,7 +2,8 @@
  *
  * Parameters lie in their unit's flats, aligned and apart.  A gathered flat is read only between its wait
  * and its reshard, every gather is waited for once and released once, gradients are reduced once, with
- * their gaps zeroed; collectives are numbered in order at PLAN. */
+ * their gaps zeroed.  This is what holds at SHARD, where nothing overlaps; of a PLAN, verify_plan.c proves
+ * the whole schedule. */
 #include "ir/verify.h"
 
 #include "base/layout.h"
@@ -28,10 +29,9 @@ static void check_member(Verify *v, const Unit *u, const Symbol *s, int64_t *end
 		verify_fail(v, NULL, "\"%s\" lies in a flat of another dtype or trainability", s->name);
 	else if (s->offset < end[s->flat] || s->offset % LAYOUT_ALIGN
 		|| __builtin_add_overflow(s->offset, type_numel(&s->type), &last) || last > f->numel)
-		verify_fail(v, NULL,
-			"\"%s\" lies at %lld of unit %s: not aligned to %d, over its neighbour (which ends at "
-			"%lld), or beyond the flat's %lld elements", s->name, (long long)s->offset, u->name, LAYOUT_ALIGN,
-			(long long)end[s->flat], (long long)f->numel);
+		verify_fail(v, NULL, "\"%s\" lies at %lld of unit %s: not aligned to %d, over its neighbour (which "
+			"ends at %lld), or beyond the flat's %lld elements", s->name, (long long)s->offset, u->name,
+			LAYOUT_ALIGN, (long long)end[s->flat], (long long)f->numel);
 	else
 		end[s->flat] = last;
 }
@@ -62,8 +62,7 @@ typedef struct Program {
 	Verify *v;
 	const Value **root;  /* by Value.id: the gathered flat that it shows, NULL = none */
 	Life *life;          /* by Value.id: of async values and flats */
-	bool *gaps, *reduced; /* by unit */
-	int64_t seq;
+	bool *gaps, *reduced, *across; /* by unit */
 } Program;
 
 static void read_gathered(Program *p, const Op *op)
@@ -95,38 +94,39 @@ static void end_gathered(Program *p, const Op *op)
 		p->life[op_in(op, i)->id] = RELEASED;
 }
 
-static bool is_reduce(OpKind kind)
+/* A unit of hybrid_shard is reduced twice: its flat, and then its shard over the groups. */
+static void check_reduce(Program *p, const Op *op)
 {
-	return kind == OP_REDUCE_SCATTER || kind == OP_ALL_REDUCE || kind == OP_REDUCE;
+	int u = op->unit->index;
+	bool across = op->kind == OP_ALL_REDUCE && op_in(op, 0)->type.kind == TYPE_SHARD;
+	bool *reduced = across ? p->across : p->reduced;
+	if (!across && !p->gaps[u])
+		verify_fail(p->v, op, "the gaps of the unit's gradient were not zeroed before");
+	if (across && (!p->reduced[u] || strategy_info[op->unit->strategy].group != GROUP_SHARD))
+		verify_fail(p->v, op, "there are no shards of other groups, or they are not reduced yet");
+	if (reduced[u])
+		verify_fail(p->v, op, "the unit's gradient is reduced twice");
+	reduced[u] = true;
 }
 
-static void check_collective(Program *p, const Op *op)
+/* Units that rest whole are not gathered, others are. */
+static void check_strategy(Program *p, const Op *op)
 {
-	if (is_reduce(op->kind)) {
-		int u = op->unit->index;
-		if (!p->gaps[u])
-			verify_fail(p->v, op, "the gaps of the unit's gradient were not zeroed before");
-		if (p->reduced[u])
-			verify_fail(p->v, op, "the unit's gradient is reduced twice");
-		p->reduced[u] = true;
-	}
-	if (p->v->m->level < LEVEL_PLAN)
-		return;
-	int64_t seq = attr_get_int(op->attrs, "seq", 0);
-	if (seq != p->seq + 1 || !attr_find(op->attrs, "stream"))
-		verify_fail(p->v, op,
-			"collectives are numbered from 1 in order and have a stream; this one has seq %lld "
-			"after %lld", (long long)seq, (long long)p->seq);
-	p->seq = seq;
+	bool whole = strategy_info[op->unit->strategy].group == GROUP_ONE;
+	if (whole != (op->kind == OP_RESIDENT))
+		verify_fail(p->v, op, "unit %s (%s) %s", op->unit->name, strategy_info[op->unit->strategy].text,
+			whole ? "rests whole on every rank: there is nothing to gather" : "is split over ranks: it is "
+			"not resident");
 }
 
 static void step(Program *p, const Op *op)
 {
-	unsigned flags = op_info[op->kind].flags;
 	read_gathered(p, op);
-	if (flags & COMM)
-		check_collective(p, op);
-	if (op->kind == OP_WAIT)
+	if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_ALL_REDUCE || op->kind == OP_REDUCE)
+		check_reduce(p, op);
+	else if (op->kind == OP_ALL_GATHER || op->kind == OP_RESIDENT)
+		check_strategy(p, op);
+	else if (op->kind == OP_WAIT)
 		end_wait(p, op);
 	else if (op->kind == OP_RESHARD)
 		end_gathered(p, op);
@@ -154,6 +154,7 @@ static void check_program(Verify *v, SectionKind first, SectionKind last)
 	p.life = NEW_N(v->arena, Life, MAX(m->n_values, 1));
 	p.gaps = NEW_N(v->arena, bool, MAX(m->n_units, 1));
 	p.reduced = NEW_N(v->arena, bool, MAX(m->n_units, 1));
+	p.across = NEW_N(v->arena, bool, MAX(m->n_units, 1));
 	for (int s = (int)first; s <= (int)last; s++)
 		IR_FOR_OPS(m, s, op)
 			step(&p, op);
@@ -162,10 +163,23 @@ static void check_program(Verify *v, SectionKind first, SectionKind last)
 			check_end(&p, op);
 }
 
+/* Each violation of a PLAN's schedule names its rule. */
+static void check_plan(Verify *v)
+{
+	PlanViolation found[32];
+	int n = ir_verify_plan(v->m, v->arena, found, COUNT_OF(found));
+	for (int i = 0; i < n; i++)
+		verify_fail(v, found[i].op, "%s (rule %s)", found[i].text, found[i].rule);
+}
+
 void verify_sharding(Verify *v)
 {
 	if (v->m->level < LEVEL_SHARD)
 		return;
+	if (v->m->level == LEVEL_PLAN) {
+		check_plan(v);
+		return;
+	}
 	check_program(v, SEC_FORWARD, SEC_UPDATE);
 	check_program(v, SEC_EVAL, SEC_EVAL);
 }

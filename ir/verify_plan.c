@@ -1,0 +1,753 @@
+/* ir/verify_plan.c: whether the schedule of a PLAN is right, whatever made it.
+ *
+ * compute runs its ops in order.  A collective runs on its stream, behind the earlier ones of that stream
+ * and behind the last event that it or one of them was given; compute follows it from its wait, or the
+ * wait of a later one of the same stream.  Nothing else is believed: where it is issued orders nothing.
+ *
+ * Two passes over a program (forward, backward and update, or eval): what holds in each run by itself, and,
+ * over the runs step, step, eval, eval, step, what a gather may overtake: every pair of programs that can
+ * follow each other stands in there.  Only gathers outlast a run: all else is waited for in its own.
+ * That all ranks issue the same collectives in the same order holds because no op knows its rank.
+ *
+ * The one idea: compute is a line and each stream is a line, so an order between two of them is a comparison
+ * of two positions: the last event that a stream has seen, and the last collective that compute has seen. */
+#include "ir/verify.h"
+
+#include <string.h>
+
+/* ---- state ---- */
+
+typedef enum { GRAD_FREE, GRAD_OPEN, GRAD_COLLECTED, GRAD_REDUCING } GradPhase;
+
+/* Memory of a flat gradient: a slot, or a unit's own. */
+typedef struct GradRegion {
+	GradPhase phase;
+	const Unit *unit;     /* whose gradient lies there */
+	const Op *reduce;
+	int readers;          /* of the result of an all_reduce in place that are still to come */
+} GradRegion;
+
+typedef struct UnitLife {
+	const Op *readable;   /* the wait of the gathered copy that may be read */
+	const Op *gather;     /* the last one */
+	const Op *zeroed, *collect, *reduce, *across, *update, *broadcast; /* of this run */
+	int64_t updated_at, collected_at;
+	GradRegion *grad;
+} UnitLife;
+
+typedef struct Collective {
+	Stream stream;
+	int64_t rank;         /* in its stream, from 1 */
+	const Op *wait;
+} Collective;
+
+typedef struct Plan {
+	const Module *m;
+	Arena *arena;
+	PlanViolation *out;
+	int max, n;
+	SectionKind first, last; /* of the program at work */
+	int n_gathers;        /* in all programs */
+	int64_t at, seq;
+	UnitLife *unit;
+	GradRegion *slot;     /* gradient slots, then own regions, by unit */
+	Collective *collective; /* by id of the first result */
+	const Op **shown;     /* by Value.id: the wait or resident whose flat it shows */
+	bool *released;       /* by id of a wait's first result */
+	bool *known;          /* by Value.id: defined above */
+	int64_t *event;       /* by Value.id */
+	int64_t reached[STREAM_COUNT]; /* the last event that the stream has seen */
+	int64_t issued[STREAM_COUNT];  /* the last collective */
+	int64_t ended[STREAM_COUNT];   /* the last one that compute knows is over */
+	const Op *scalars, *step_scalars;
+} Plan;
+
+static void fail(Plan *p, const char *rule, const Op *op, const char *fmt, ...) PRINTF_LIKE(4, 5);
+static void fail(Plan *p, const char *rule, const Op *op, const char *fmt, ...)
+{
+	for (int i = 0; i < p->n; i++)
+		if (p->out[i].op == op && !strcmp(p->out[i].rule, rule))
+			return;
+	if (p->n == p->max)
+		return;
+	va_list ap;
+	va_start(ap, fmt);
+	p->out[p->n++] = (PlanViolation){rule, op, arena_vprintf(p->arena, fmt, ap)};
+	va_end(ap);
+}
+
+static bool is_comm(const Op *op)
+{
+	return op_info[op->kind].flags & COMM;
+}
+
+/* The collective that a wait ends. */
+static const Op *waited(const Op *wait)
+{
+	return wait->n_in && op_in(wait, 0) ? op_in(wait, 0)->op : wait;
+}
+
+/* The collective that is to blame for op, for messages. */
+static const Op *blamed(const Op *op)
+{
+	if (op->kind == OP_WAIT)
+		return waited(op);
+	if (op->kind == OP_RESHARD && op->n_in && op_in(op, 0) && op_in(op, 0)->op->kind == OP_WAIT)
+		return waited(op_in(op, 0)->op);
+	return op;
+}
+
+static Collective *collective_of(Plan *p, const Op *op)
+{
+	return &p->collective[op->out[0]->id];
+}
+
+/* Whether compute, here, follows the end of the collective. */
+static bool is_over(Plan *p, const Op *op)
+{
+	const Collective *c = collective_of(p, op);
+	return c->rank && c->rank <= p->ended[c->stream];
+}
+
+static const StrategyInfo *strategy_of(const Op *op)
+{
+	return &strategy_info[op->unit->strategy];
+}
+
+static bool is_trained(const Unit *u)
+{
+	for (int i = 0; i < u->n_flats; i++)
+		if (u->flat[i].trainable)
+			return true;
+	return false;
+}
+
+/* ---- order of definition ---- */
+
+static void fail_order(Plan *p, const Op *op, const Value *x)
+{
+	const Op *from = blamed(x->op);
+	if (x->type.kind == TYPE_EVENT)
+		fail(p, "order", blamed(op), "%s stands in front of the record of its event %%%s",
+			op_info[op->kind].text, x->name);
+	else if (x->op->kind == OP_WAIT && op->kind == OP_VIEW_OP)
+		fail(p, "read-before-wait", from, "parameter \"%s\" of unit %s is read before the gather is waited "
+			"for", op->sym->name, from->unit->name);
+	else if (x->op->kind == OP_WAIT && from->unit)
+		fail(p, "read-before-wait", from, "%s reads the result of %s of unit %s before it is waited for",
+			op_info[op->kind].text, op_info[from->kind].text, from->unit->name);
+	else if (op->kind == OP_WAIT)
+		fail(p, "order", from, "%%%s is waited for before it is issued", x->name);
+	else
+		fail(p, "order", is_comm(from) ? from : blamed(op), "%s stands in front of what it reads, %%%s",
+			op_info[op->kind].text, x->name);
+}
+
+/* What a collective gives or takes is read by the ops that know it only. */
+static void check_kind(Plan *p, const Op *op, const Value *x)
+{
+	static const OpKind may[] = {OP_WAIT, OP_VIEW_OP, OP_RESHARD, OP_SUMSQ, OP_UPDATE_SHARD};
+	if (x->type.kind == TYPE_TENSOR || x->type.kind == TYPE_NONE || is_comm(op))
+		return;
+	for (int i = 0; i < COUNT_OF(may); i++)
+		if (op->kind == may[i])
+			return;
+	fail(p, "reader", blamed(x->op), "%s reads %%%s, which is not a tensor", op_info[op->kind].text,
+		x->name);
+}
+
+static void check_order(Plan *p)
+{
+	for (int s = (int)p->first; s <= (int)p->last; s++)
+		IR_FOR_OPS(p->m, s, op) {
+			for (int i = 0; i < op->n_in; i++) {
+				const Value *x = op_in(op, i);
+				if (x && !p->known[x->id])
+					fail_order(p, op, x);
+				else if (x)
+					check_kind(p, op, x);
+			}
+			for (int i = 0; i < op->n_out; i++)
+				p->known[op->out[i]->id] = true;
+		}
+}
+
+/* ---- every collective ---- */
+
+static Stream stream_for(OpKind kind)
+{
+	switch (kind) {
+	case OP_ALL_GATHER: case OP_BROADCAST_FLAT: return STREAM_GATHER;
+	case OP_ALL_REDUCE_SCALARS: return STREAM_SYNC;
+	default: return STREAM_REDUCE;
+	}
+}
+
+static void check_number(Plan *p, const Op *op)
+{
+	static const char *const text[] = {"compute", "gather", "reduce", "sync"};
+	int64_t seq = attr_get_int(op->attrs, "seq", 0);
+	const char *stream = attr_get_str(op->attrs, "stream", "none"), *want = text[stream_for(op->kind)];
+	if (seq != p->seq + 1)
+		fail(p, "number", op, "collectives are numbered from 1 in the order of their issue: this one has "
+			"number %lld after %lld", (long long)seq, (long long)p->seq);
+	if (strcmp(stream, want))
+		fail(p, "stream", op, "%s runs on stream %s, this one on %s", op_info[op->kind].text, want, stream);
+	p->seq = seq;
+}
+
+/* Where the stream's line meets compute's. */
+static void issue(Plan *p, const Op *op)
+{
+	Stream stream = stream_for(op->kind);
+	const Value *x = op->n_in ? op_in(op, op->n_in - 1) : NULL;
+	if (x && x->type.kind == TYPE_EVENT)
+		p->reached[stream] = MAX(p->reached[stream], p->event[x->id]);
+	p->issued[stream]++;
+	if (op->n_out && op->kind != OP_ALL_REDUCE_SCALARS)
+		*collective_of(p, op) = (Collective){stream, p->issued[stream], NULL};
+}
+
+static bool takes_all_of(const Op *op, const Op *from)
+{
+	bool all = op->n_in == from->n_out;
+	for (int i = 0; all && i < op->n_in; i++)
+		all = op_in(op, i) == from->out[i];
+	return all;
+}
+
+static void end_wait(Plan *p, const Op *op)
+{
+	const Op *from = waited(op);
+	if (!is_comm(from) || !takes_all_of(op, from)) {
+		fail(p, "wait-whole", from, "a wait takes all results of one collective");
+		return;
+	}
+	Collective *c = collective_of(p, from);
+	if (c->wait)
+		fail(p, "wait-once", from, "%s of unit %s is waited for twice", op_info[from->kind].text,
+			from->unit->name);
+	c->wait = op;
+	p->ended[c->stream] = MAX(p->ended[c->stream], c->rank);
+	if (from->kind != OP_ALL_GATHER)
+		return;
+	UnitLife *u = &p->unit[from->unit->index];
+	if (u->readable)
+		fail(p, "two-copies", from, "a second gathered copy of unit %s is waited for before the first is "
+			"resharded", from->unit->name);
+	u->readable = op;
+	for (int i = 0; i < op->n_out; i++)
+		p->shown[op->out[i]->id] = op;
+}
+
+/* ---- gathered values ---- */
+
+static void begin_gather(Plan *p, const Op *op)
+{
+	int64_t slot = attr_get_int(op->attrs, "slot", -1);
+	if (strategy_of(op)->group == GROUP_ONE)
+		fail(p, "strategy", op, "unit %s rests whole on every rank (%s): there is nothing to gather",
+			op->unit->name, strategy_of(op)->text);
+	if (op->n_out != op->unit->n_flats)
+		fail(p, "gather-whole", op, "unit %s has %d flats, %d are gathered", op->unit->name,
+			op->unit->n_flats, op->n_out);
+	if (attr_find(op->attrs, "slot") && (slot < 0 || slot >= p->n_gathers))
+		fail(p, "slot-number", op, "there is no slot %lld: %d gathers can use slots 0 to %d",
+			(long long)slot, p->n_gathers, p->n_gathers - 1);
+	if (op->n_out)
+		p->unit[op->unit->index].gather = op;
+}
+
+static void end_gathered(Plan *p, const Op *op)
+{
+	const Op *wait = op->n_in && op_in(op, 0) ? op_in(op, 0)->op : NULL;
+	if (!wait || wait->kind != OP_WAIT || waited(wait)->kind != OP_ALL_GATHER || !takes_all_of(op, wait)) {
+		fail(p, "reshard-whole", blamed(op), "a reshard ends all flats of one gather");
+		return;
+	}
+	bool *released = &p->released[wait->out[0]->id];
+	if (*released)
+		fail(p, "reshard-once", waited(wait), "unit %s is resharded twice after one gather",
+			op->unit->name);
+	*released = true;
+	if (p->unit[op->unit->index].readable == wait)
+		p->unit[op->unit->index].readable = NULL;
+}
+
+static void check_shown(Plan *p, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *x = op_in(op, i);
+		const Op *from = x ? p->shown[x->id] : NULL;
+		if (op->kind == OP_VIEW_OP && !from)
+			fail(p, "reader", op, "parameter \"%s\" is read from %%%s, which is not its unit's gathered "
+				"flat", op->sym->name, x ? x->name : "_");
+		if (!from || op->kind == OP_RESHARD)
+			continue;
+		if (op_info[op->kind].flags & VIEW && i == 0)
+			p->shown[op->out[0]->id] = from;
+		if (from->kind == OP_WAIT && p->released[from->out[0]->id])
+			fail(p, "read-after-reshard", waited(from), "%s reads unit %s after its reshard",
+				op_info[op->kind].text, waited(from)->unit->name);
+		if (from->kind == OP_RESIDENT && p->unit[from->unit->index].update)
+			fail(p, "read-after-update", p->unit[from->unit->index].update, "%s reads parameters of unit "
+				"%s, which its update has overwritten", op_info[op->kind].text, from->unit->name);
+	}
+}
+
+static void begin_resident(Plan *p, const Op *op)
+{
+	if (strategy_of(op)->group != GROUP_ONE)
+		fail(p, "strategy", op, "unit %s is split over ranks (%s): its parameters are gathered, not "
+			"resident", op->unit->name, strategy_of(op)->text);
+	for (int i = 0; i < op->n_out; i++)
+		p->shown[op->out[i]->id] = op;
+}
+
+/* ---- gradients ---- */
+
+static GradRegion *grad_region(Plan *p, const Op *op)
+{
+	int64_t slot = attr_get_int(op->attrs, "slot", -1);
+	if (!attr_find(op->attrs, "slot"))
+		return &p->slot[p->m->n_units + op->unit->index];
+	if (slot >= 0 && slot < p->m->n_units)
+		return &p->slot[slot];
+	fail(p, "slot-number", op, "there is no gradient slot %lld: %d units can use slots 0 to %d",
+		(long long)slot, p->m->n_units, p->m->n_units - 1);
+	return &p->slot[p->m->n_units + op->unit->index];
+}
+
+/* The life of a flat gradient is over after its reduce, or, where that leaves the sum in the flat, after the
+ * last op that reads it there. */
+static bool grad_is_free(Plan *p, const GradRegion *g)
+{
+	return g->phase == GRAD_FREE || (g->phase == GRAD_REDUCING && is_over(p, g->reduce) && !g->readers);
+}
+
+static void zero_gaps(Plan *p, const Op *op)
+{
+	UnitLife *u = &p->unit[op->unit->index];
+	GradRegion *g = grad_region(p, op);
+	if (u->zeroed)
+		fail(p, "zero-gaps", op, "the gradient of unit %s is begun twice in a step", op->unit->name);
+	if (!grad_is_free(p, g))
+		fail(p, "gradient-slot", g->reduce ? g->reduce : op, "the gradient of unit %s is begun in memory "
+			"where that of unit %s is not reduced yet", op->unit->name, g->unit->name);
+	*g = (GradRegion){.phase = GRAD_OPEN, .unit = op->unit};
+	u->zeroed = op;
+	u->grad = g;
+}
+
+static bool is_grad(const Value *x)
+{
+	return x && x->type.kind == TYPE_TENSOR && x->place.region == REGION_GRAD && x->place.unit;
+}
+
+/* The region while it still holds the unit's gradient, else NULL. */
+static GradRegion *grad_of(Plan *p, const Unit *u)
+{
+	GradRegion *g = p->unit[u->index].grad;
+	return g && g->unit == u ? g : NULL;
+}
+
+static void check_grad_places(Plan *p, const Op *op)
+{
+	if (op_info[op->kind].flags & VIEW || op->kind == OP_COLLECT)
+		return;
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *x = op_in(op, i);
+		const GradRegion *g = is_grad(x) ? grad_of(p, x->place.unit) : NULL;
+		bool lost = !g || (g->phase == GRAD_REDUCING
+			&& (g->reduce->kind == OP_ALL_REDUCE || is_over(p, g->reduce)));
+		if (is_grad(x) && lost)
+			fail(p, "gradient-in-flight", g && g->reduce ? g->reduce : op, "%s reads %%%s in the flat "
+				"gradient of unit %s, which the reduce may have overwritten", op_info[op->kind].text,
+				x->name, x->place.unit->name);
+	}
+	for (int i = 0; i < op->n_out; i++) {
+		const Value *x = op->out[i];
+		const GradRegion *g = is_grad(x) ? grad_of(p, x->place.unit) : NULL;
+		if (is_grad(x) && (!g || g->phase != GRAD_OPEN))
+			fail(p, "contribution", g && g->reduce ? g->reduce : op, "%%%s is written into the flat "
+				"gradient of unit %s %s", x->name, x->place.unit->name, g ? "after its collect" : "before "
+				"its zero_gaps");
+	}
+}
+
+static void collect(Plan *p, const Op *op)
+{
+	UnitLife *u = &p->unit[op->unit->index];
+	GradRegion *g = grad_of(p, op->unit);
+	if (u->collect)
+		fail(p, "collect-once", op, "the gradients of unit %s are collected twice in a step",
+			op->unit->name);
+	else if (!g || g->phase != GRAD_OPEN)
+		fail(p, "zero-gaps", op, "the gaps of the gradient of unit %s are not zeroed before it is "
+			"collected", op->unit->name);
+	else
+		g->phase = GRAD_COLLECTED;
+	u->collect = op;
+	u->collected_at = p->at;
+}
+
+/* ---- reduces ---- */
+
+static OpKind reduce_kind(const Op *op)
+{
+	static const OpKind kind[] = {[REDUCE_TO_SHARDS] = OP_REDUCE_SCATTER, [REDUCE_TO_ALL] = OP_ALL_REDUCE,
+		[REDUCE_TO_OWNER] = OP_REDUCE};
+	return kind[strategy_of(op)->reduce];
+}
+
+static void check_reduce_op(Plan *p, const Op *op, const char *want)
+{
+	if (strcmp(attr_get_str(op->attrs, "op", ""), want))
+		fail(p, "reduce-op", op, "%s of unit %s (%s) wants op=\"%s\"", op_info[op->kind].text,
+			op->unit->name, strategy_of(op)->text, want);
+}
+
+static void check_root(Plan *p, const Op *op)
+{
+	if (attr_get_int(op->attrs, "root", -1) != op->unit->owner)
+		fail(p, "owner", op, "unit %s is owned by rank %d, this %s has root %lld", op->unit->name,
+			op->unit->owner, op_info[op->kind].text, (long long)attr_get_int(op->attrs, "root", -1));
+}
+
+/* Of hybrid_shard: the shards of all groups, behind the reduce_scatter on the same stream. */
+static void reduce_across(Plan *p, const Op *op)
+{
+	UnitLife *u = &p->unit[op->unit->index];
+	const Op *wait = op_in(op, 0)->op;
+	if (strategy_of(op)->group != GROUP_SHARD)
+		fail(p, "strategy", op, "shards of unit %s (%s) are held once: there is nothing to all_reduce",
+			op->unit->name, strategy_of(op)->text);
+	if (u->across)
+		fail(p, "reduce-once", op, "the gradient of unit %s is all_reduced twice in a step",
+			op->unit->name);
+	if (wait->kind != OP_WAIT || waited(wait) != u->reduce)
+		fail(p, "reduce-order", op, "the shard of unit %s that is all_reduced is not that of its "
+			"reduce_scatter", op->unit->name);
+	check_reduce_op(p, op, "mean");
+	u->across = op;
+}
+
+/* Ops that read what a collective in place leaves in the flat. */
+static int readers_of(const Op *reduce)
+{
+	int n = 0;
+	for (const Use *w = reduce->out[0]->uses; w; w = w->next)
+		n += w->op->kind == OP_WAIT && w->op->n_out ? w->op->out[0]->n_uses : 0;
+	return n;
+}
+
+static void reduce_flat(Plan *p, const Op *op)
+{
+	UnitLife *u = &p->unit[op->unit->index];
+	GradRegion *g = grad_of(p, op->unit);
+	if (op->kind != reduce_kind(op))
+		fail(p, "strategy", op, "gradients of unit %s (%s) are reduced by %s, not by %s", op->unit->name,
+			strategy_of(op)->text, op_info[reduce_kind(op)].text, op_info[op->kind].text);
+	if (!is_trained(op->unit))
+		fail(p, "strategy", op, "unit %s is not trained: it has no gradient", op->unit->name);
+	if (u->reduce)
+		fail(p, "reduce-once", op, "the gradient of unit %s is reduced twice in a step", op->unit->name);
+	if (op_in(op, 0)->op != u->collect || !g || g->phase != GRAD_COLLECTED)
+		fail(p, "reduce-collected", op, "what is reduced is not the collected gradient of unit %s",
+			op->unit->name);
+	else if (p->reached[STREAM_REDUCE] <= u->collected_at)
+		fail(p, "reduce-waits", op, "%s of unit %s may start before the last contribution to its gradient "
+			"is written: no event behind its collect", op_info[op->kind].text, op->unit->name);
+	check_reduce_op(p, op, strategy_of(op)->group == GROUP_SHARD ? "sum" : "mean");
+	if (op->kind == OP_REDUCE)
+		check_root(p, op);
+	u->reduce = op;
+	if (g)
+		*g = (GradRegion){GRAD_REDUCING, op->unit, op, op->kind == OP_ALL_REDUCE ? readers_of(op) : 0};
+}
+
+static void check_reduce(Plan *p, const Op *op)
+{
+	if (op->kind == OP_ALL_REDUCE && op_in(op, 0)->type.kind == TYPE_SHARD)
+		reduce_across(p, op);
+	else
+		reduce_flat(p, op);
+}
+
+/* ---- update ---- */
+
+/* sumsq and update_shard read what the unit's last reduce gave. */
+static void read_reduced(Plan *p, const Op *op, const Value *x)
+{
+	const Unit *unit = x->type.unit;
+	const UnitLife *u = &p->unit[unit->index];
+	const Op *last = strategy_info[unit->strategy].group == GROUP_SHARD ? u->across : u->reduce;
+	if (!last || x->op->kind != OP_WAIT || waited(x->op) != last) {
+		fail(p, "reduced-read", last ? last : op, "%s reads a gradient of unit %s that is not the result "
+			"of its last reduce", op_info[op->kind].text, unit->name);
+		return;
+	}
+	GradRegion *g = grad_of(p, unit);
+	if (g && g->readers)
+		g->readers--;
+	else if (last->kind == OP_ALL_REDUCE && x->type.kind == TYPE_FLAT)
+		fail(p, "gradient-slot", last, "%s reads the gradient of unit %s after another one was begun in "
+			"its memory", op_info[op->kind].text, unit->name);
+}
+
+static void update(Plan *p, const Op *op)
+{
+	UnitLife *u = &p->unit[op->unit->index];
+	if (u->update)
+		fail(p, "update-once", op, "unit %s is updated twice in a step", op->unit->name);
+	if (!p->step_scalars)
+		fail(p, "update-scalars", op, "unit %s is updated before step_scalars knows the step's scalars",
+			op->unit->name);
+	if (u->gather && !is_over(p, u->gather))
+		fail(p, "update-after-gather", u->gather, "the update of unit %s may overwrite parameters that "
+			"this gather still reads: it is not waited for before", op->unit->name);
+	u->update = op;
+	u->updated_at = p->at;
+}
+
+static void broadcast(Plan *p, const Op *op)
+{
+	UnitLife *u = &p->unit[op->unit->index];
+	if (!strategy_of(op)->owned)
+		fail(p, "strategy", op, "unit %s (%s) has no owner that could broadcast it", op->unit->name,
+			strategy_of(op)->text);
+	if (u->broadcast)
+		fail(p, "broadcast-once", op, "unit %s is broadcast twice in a step", op->unit->name);
+	if (!u->update || p->reached[STREAM_GATHER] <= u->updated_at)
+		fail(p, "broadcast-after-update", op, "the broadcast of unit %s may start before its update has "
+			"written the parameters", op->unit->name);
+	check_root(p, op);
+	u->broadcast = op;
+}
+
+/* The blocking one: everything before it is known to it, and nothing behind it begins earlier. */
+static void scalars(Plan *p, const Op *op)
+{
+	if (p->scalars)
+		fail(p, "scalars-once", op, "a second all_reduce_scalars in a step");
+	if (p->step_scalars)
+		fail(p, "scalars-first", op, "all_reduce_scalars stands behind step_scalars, which reads what it "
+			"sums");
+	p->scalars = op;
+}
+
+/* ---- a run by itself ---- */
+
+static void check_eval(Plan *p, const Op *op)
+{
+	static const OpKind not[] = {OP_ZERO_GAPS, OP_COLLECT, OP_REDUCE_SCATTER, OP_ALL_REDUCE, OP_REDUCE,
+		OP_UPDATE_SHARD, OP_BROADCAST_FLAT, OP_STEP_SCALARS, OP_ALL_REDUCE_SCALARS};
+	for (int i = 0; i < COUNT_OF(not); i++)
+		if (op->kind == not[i])
+			fail(p, "eval", op, "%s stands in eval, where nothing is trained", op_info[op->kind].text);
+}
+
+static void run_effect(Plan *p, const Op *op)
+{
+	switch (op->kind) {
+	case OP_RECORD: p->event[op->out[0]->id] = p->at; break;
+	case OP_WAIT: end_wait(p, op); break;
+	case OP_RESHARD: end_gathered(p, op); break;
+	case OP_RESIDENT: begin_resident(p, op); break;
+	case OP_ALL_GATHER: begin_gather(p, op); break;
+	case OP_ZERO_GAPS: zero_gaps(p, op); break;
+	case OP_COLLECT: collect(p, op); break;
+	case OP_REDUCE_SCATTER: case OP_ALL_REDUCE: case OP_REDUCE: check_reduce(p, op); break;
+	case OP_BROADCAST_FLAT: broadcast(p, op); break;
+	case OP_ALL_REDUCE_SCALARS: scalars(p, op); break;
+	case OP_STEP_SCALARS: p->step_scalars = op; break;
+	case OP_REPORT_LOSS:
+		if (p->scalars)
+			fail(p, "scalars-first", p->scalars, "all_reduce_scalars stands in front of report_loss, whose "
+				"loss it sums");
+		break;
+	case OP_SUMSQ:
+		for (int i = 0; i < op->n_in; i++)
+			read_reduced(p, op, op_in(op, i));
+		break;
+	case OP_UPDATE_SHARD:
+		read_reduced(p, op, op_in(op, 0));
+		update(p, op);
+		break;
+	default: break;
+	}
+}
+
+static void run_op(Plan *p, const Op *op)
+{
+	p->at++;
+	if (p->first == SEC_EVAL)
+		check_eval(p, op);
+	if (is_comm(op)) {
+		check_number(p, op);
+		issue(p, op);
+	}
+	check_shown(p, op);
+	check_grad_places(p, op);
+	run_effect(p, op);
+}
+
+/* Everything in flight is waited for, every gathered unit is released. */
+static void check_ends(Plan *p)
+{
+	for (int s = (int)p->first; s <= (int)p->last; s++)
+		IR_FOR_OPS(p->m, s, op) {
+			if (!is_comm(op) || op->kind == OP_ALL_REDUCE_SCALARS || !op->n_out)
+				continue;
+			const Op *wait = collective_of(p, op)->wait;
+			if (!wait)
+				fail(p, "wait-missing", op, "%s of unit %s is never waited for", op_info[op->kind].text,
+					op->unit->name);
+			else if (op->kind == OP_ALL_GATHER && !p->released[wait->out[0]->id])
+				fail(p, "reshard-missing", op, "unit %s is gathered and never resharded", op->unit->name);
+		}
+}
+
+static void check_trained(Plan *p, const Unit *unit)
+{
+	const UnitLife *u = &p->unit[unit->index];
+	const StrategyInfo *s = &strategy_info[unit->strategy];
+	const Op *some = u->update ? u->update : u->reduce ? u->reduce : u->collect;
+	if (!u->reduce || (s->group == GROUP_SHARD && !u->across))
+		fail(p, "reduce-once", some, "the gradient of unit %s (%s) is not reduced over %s ranks",
+			unit->name, s->text, u->reduce ? "all" : "the");
+	if (!u->update)
+		fail(p, "update-once", some, "unit %s is trained but not updated", unit->name);
+	if (s->owned && !u->broadcast)
+		fail(p, "broadcast-once", some, "unit %s is updated by its owner and not broadcast", unit->name);
+}
+
+static void check_step(Plan *p)
+{
+	const Module *m = p->m;
+	bool trains = false;
+	for (int i = 0; i < m->n_units; i++)
+		trains = trains || p->unit[i].zeroed || p->unit[i].collect || p->unit[i].reduce || p->unit[i].update;
+	trains = trains || p->scalars || p->step_scalars;
+	for (int i = 0; trains && i < m->n_units; i++)
+		if (is_trained(m->units[i]))
+			check_trained(p, m->units[i]);
+	if (p->step_scalars && !p->scalars)
+		fail(p, "scalars-once", p->step_scalars, "step_scalars stands without an all_reduce_scalars that "
+			"sums the loss");
+}
+
+static void clear(Plan *p, SectionKind first, SectionKind last)
+{
+	p->first = first;
+	p->last = last;
+	p->at = p->seq = 0;
+	p->scalars = p->step_scalars = NULL;
+	memset(p->unit, 0, sizeof(*p->unit) * (size_t)p->m->n_units);
+	memset(p->slot, 0, sizeof(*p->slot) * (size_t)p->m->n_units * 2);
+	memset(p->reached, 0, sizeof(p->reached));
+	memset(p->issued, 0, sizeof(p->issued));
+	memset(p->ended, 0, sizeof(p->ended));
+}
+
+/* The order of definition first: the rest relies on it. */
+static void check_run(Plan *p, SectionKind first, SectionKind last)
+{
+	int before = p->n;
+	clear(p, first, last);
+	check_order(p);
+	if (p->n > before)
+		return;
+	for (int s = (int)first; s <= (int)last; s++)
+		IR_FOR_OPS(p->m, s, op)
+			run_op(p, op);
+	check_ends(p);
+	if (first != SEC_EVAL)
+		check_step(p);
+}
+
+/* ---- from run to run ---- */
+
+typedef struct Occupant {
+	const Op *gather;
+	int64_t released_at;  /* 0: it is still there */
+} Occupant;
+
+typedef struct Runs {
+	Plan *p;
+	int64_t at, reached;
+	int64_t *updated_at;  /* by unit */
+	int64_t *event;       /* by Value.id */
+	Occupant *region;     /* slots, then own regions, by unit */
+} Runs;
+
+static Occupant *region_of(Runs *r, const Op *gather)
+{
+	int64_t slot = attr_get_int(gather->attrs, "slot", -1);
+	return &r->region[slot >= 0 ? slot : r->p->n_gathers + gather->unit->index];
+}
+
+static void start_gather(Runs *r, const Op *op)
+{
+	const char *name = op->unit->name;
+	Occupant *o = region_of(r, op);
+	if (r->updated_at[op->unit->index] && r->reached <= r->updated_at[op->unit->index])
+		fail(r->p, "gather-after-update", op, "this gather may read the parameters of unit %s before the "
+			"previous step has updated them: no event since", name);
+	if (o->gather && (!o->released_at || r->reached <= o->released_at))
+		fail(r->p, "slot-reuse", op, "the gather of unit %s may write %s before unit %s, which lies there, "
+			"is resharded%s", name, attr_find(op->attrs, "slot") ? arena_printf(r->p->arena, "slot %lld",
+			(long long)attr_get_int(op->attrs, "slot", 0)) : "its region", o->gather->unit->name,
+			o->released_at ? ": no event since" : "");
+	*o = (Occupant){op, 0};
+}
+
+static void run_gathers(Runs *r, SectionKind first, SectionKind last)
+{
+	for (int s = (int)first; s <= (int)last; s++)
+		IR_FOR_OPS(r->p->m, s, op) {
+			r->at++;
+			if (op->kind == OP_RECORD)
+				r->event[op->out[0]->id] = r->at;
+			else if (op->kind == OP_UPDATE_SHARD)
+				r->updated_at[op->unit->index] = r->at;
+			else if (op->kind == OP_RESHARD)
+				region_of(r, blamed(op))->released_at = r->at;
+			else if (!is_comm(op) || stream_for(op->kind) != STREAM_GATHER)
+				continue;
+			else if (op->n_in)
+				r->reached = MAX(r->reached, r->event[op_in(op, 0)->id]);
+			if (op->kind == OP_ALL_GATHER)
+				start_gather(r, op);
+		}
+}
+
+static void check_runs(Plan *p)
+{
+	Runs r = {.p = p, .updated_at = NEW_N(p->arena, int64_t, p->m->n_units + 1)};
+	r.event = NEW_N(p->arena, int64_t, p->m->n_values + 1);
+	r.region = NEW_N(p->arena, Occupant, p->n_gathers + p->m->n_units + 1);
+	for (const char *run = "ssees"; *run; run++)
+		run_gathers(&r, *run == 's' ? SEC_FORWARD : SEC_EVAL, *run == 's' ? SEC_UPDATE : SEC_EVAL);
+}
+
+int ir_verify_plan(const Module *m, Arena *a, PlanViolation *out, int max)
+{
+	Plan p = {.m = m, .arena = a, .out = out, .max = max};
+	int n_values = m->n_values + 1, n_units = m->n_units + 1;
+	p.unit = NEW_N(a, UnitLife, n_units);
+	p.slot = NEW_N(a, GradRegion, n_units * 2);
+	p.collective = NEW_N(a, Collective, n_values);
+	p.shown = NEW_N(a, const Op *, n_values);
+	p.released = NEW_N(a, bool, n_values);
+	p.known = NEW_N(a, bool, n_values);
+	p.event = NEW_N(a, int64_t, n_values);
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			p.n_gathers += op->kind == OP_ALL_GATHER;
+	check_run(&p, SEC_FORWARD, SEC_UPDATE);
+	check_run(&p, SEC_EVAL, SEC_EVAL);
+	if (!p.n)
+		check_runs(&p);
+	return p.n;
+}
