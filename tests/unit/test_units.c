@@ -139,12 +139,13 @@ static Module *random_model(Toy *t, Arena *a, Diag *d)
 		buf_printf(b, "  param \"%s\" : f32[8] {trainable=1}\n", name);
 		buf_printf(&ops, "    %%p%d : f32[8] = param \"%s\"\n", i, name);
 		buf_printf(&ops, "    %%y%d : f32[4,8] = mul %%x%d, %%p%d loc(\"m%d\":\"Mul\"@\"%s\")\n", i, i, i, i, path);
-		buf_printf(&ops, "    %%x%d : f32[4,8] = add %%y%d, %%p%d loc(\"a%d\":\"Add\"@\"%s\")\n", i + 1, i, i, i, other);
+		buf_printf(&ops, "    %%x%d : f32[4,8] = add %%y%d, %%p%d loc(\"a%d\":\"Add\"@\"%s\")\n",
+			i + 1, i, i, i, other);
 		if (trained)
 			buf_printf(&updates, "    update \"%s\" %%db\n", name);
 	}
-	buf_printf(b, "%s    %%loss : f32[] = reduce_sum %%x%d {axes=[0,1], keepdims=0}\n    %%one : f32[] = const {value=[1.0]}\n"
-		"    report_loss %%loss, %%one {mean=1}\n  }\n  backward {\n    %%db : f32[8] = reduce_sum %%x1 {axes=[0], "
+	buf_printf(b, "%s    %%loss : f32[] = reduce_sum %%x%d {axes=[0,1], keepdims=0}\n"
+		"    %%one : f32[] = const {value=[1.0]}\n    report_loss %%loss, %%one {mean=1}\n  }\n  backward {\n    %%db : f32[8] = reduce_sum %%x1 {axes=[0], "
 		"keepdims=0}\n  }\n  update {\n    step_scalars\n%s  }\n}\n", ops.at, t->n, updates.n ? updates.at : "");
 	Module *m = ir_parse("random", b->at, d);
 	buf_free(&ops);
