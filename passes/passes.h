@@ -155,6 +155,12 @@ void schedule_write(FILE *f, const Module *m, const PassOptions *o);
  * rule that it breaks; the module is not used after that. */
 bool schedule_apply(Module *m, const char *path, Diag *d);
 
+/* events.c: numbers and streams of collectives, and events where their order needs one that no other implies.
+ * Old events are forgotten.  Run it when everything but the events stands in its final order. */
+void schedule_events(Module *m);
+/* Slots of flat gradients: the smallest that is free from zero_gaps to the wait of the reduce. */
+void schedule_grad_slots(Module *m);
+
 /* expand.c: the result of a batch norm with this mean and variance, as elementwise ops. */
 Value *expand_normalize(Builder *b, const Op *batch_norm, Value *mean, Value *var);
 
