@@ -1,4 +1,4 @@
-/* runtime/infer.c: forward only: arrays in, arrays out, as `shardc run` wants it.
+/* runtime/infer.c: forward only, on one rank: arrays in, arrays out, as `shardc run` wants it.
  *
  * Every input is read whole from INDIR/NAME.npy, or INDIR/input_K.npy for the K-th; its shape must be the
  * compiled one to the last axis.  Outputs keep their element type; nothing is written before all of the
@@ -81,11 +81,6 @@ static bool write_outputs(const Rt *rt, Diag *d)
 int infer_run(Rt *rt, Diag *d)
 {
 	char bad[512];
-	if (rt->p->world.size > 1) {
-		diag_error(d, rt->p->options->program, "--infer runs on one rank, not %d: leave --ranks out",
-			rt->p->world.size);
-		return 2;
-	}
 	if (!rt->model->eval || !rt->model->n_outputs) {
 		diag_error(d, rt->p->options->program,
 			"this program was compiled for training: `shardc run` makes one for --infer");
