@@ -106,13 +106,16 @@ int listen_at(const char *address, const char *where, Diag *d)
 	if (fd >= 0)
 		return fd;
 	if (error == EADDRINUSE)
-		diag_error(d, where, "port %s (MASTER_PORT) of %s is in use: another run or another program listens there; "
+		diag_error(d, where, "port %s (MASTER_PORT) of %s is in use: another run or another program "
+			"listens there; "
 			"end it, or give all ranks another MASTER_PORT", port, host);
 	else if (error == EADDRNOTAVAIL)
-		diag_error(d, where, "MASTER_ADDR=%s is no address of this machine, and rank 0 runs here: it has to name "
+		diag_error(d, where, "MASTER_ADDR=%s is no address of this machine, and rank 0 runs here: it has "
+			"to name "
 			"rank 0's machine", host);
 	else
-		diag_error(d, where, "rank 0 cannot listen on port %s (MASTER_PORT) of %s: %s", port, host, strerror(error));
+		diag_error(d, where, "rank 0 cannot listen on port %s (MASTER_PORT) of %s: %s", port, host,
+			strerror(error));
 	return -1;
 }
 
@@ -156,7 +159,8 @@ const char *control_listen(Launch *l, Arena *a, Diag *d)
 	if (fd < 0)
 		fd = listen_on((const struct sockaddr *)&any4, sizeof(any4));
 	unsigned char key[KEY_BYTES];
-	if (fd < 0 || getsockname(fd, (struct sockaddr *)&got, &n) || getrandom(key, sizeof(key), 0) != sizeof(key)) {
+	if (fd < 0 || getsockname(fd, (struct sockaddr *)&got, &n) || getrandom(key, sizeof(key),
+		0) != sizeof(key)) {
 		diag_error(d, "rank 0", "cannot listen for the other ranks: %s", strerror(errno));
 		return NULL;
 	}
@@ -222,7 +226,8 @@ static int connect_one(const struct addrinfo *a)
 }
 
 /* As handshake: 1, 0, -1. */
-static int try_address(Link *l, const char *host, const char *port, const Hello *hello, char *why, size_t n)
+static int try_address(
+	Link *l, const char *host, const char *port, const Hello *hello, int64_t end, char *why, size_t n)
 {
 	struct addrinfo *list = NULL;
 	int failed = resolve(host, port, &list), result = 0;
@@ -237,7 +242,7 @@ static int try_address(Link *l, const char *host, const char *port, const Hello 
 			continue;
 		}
 		link_open(l, fd);
-		result = handshake(l, hello, 5000, why, n);
+		result = handshake(l, hello, (int)MIN(5000, MAX(TICK_MS, end - clock_ms())), why, n);
 		if (result != 1)
 			link_close(l);
 	}
@@ -249,10 +254,10 @@ bool connect_to(Link *l, const char *address, const Hello *hello, int64_t second
 {
 	char host[256], port[256], why[300] = "";
 	const char *shown = strchr(address, '@') ? strchr(address, '@') + 1 : address;
-	int64_t end = clock_ms() + seconds * 1000;
+	int64_t end = seconds ? clock_ms() + seconds * 1000 : INT64_MAX;
 	do {
 		for (int i = 0; split_address(address, i, host, port, sizeof(host)); i++) {
-			int result = try_address(l, host, port, hello, why, sizeof(why));
+			int result = try_address(l, host, port, hello, end, why, sizeof(why));
 			if (result == 1)
 				return true;
 			if (result == 0)
@@ -261,8 +266,10 @@ bool connect_to(Link *l, const char *address, const Hello *hello, int64_t second
 			return false;
 		}
 		usleep(TICK_MS * 1000);
-	} while (seconds == 0 || clock_ms() < end);
-	diag_error(d, where, "rank %d did not find rank 0 at %s%s within %d s: %s; is rank 0 running, and is the address right?",
-		hello->peer.rank, shown, strchr(address, '@') ? "" : " (MASTER_ADDR:MASTER_PORT)", (int)seconds, why);
+	} while (clock_ms() < end);
+	diag_error(d, where, "rank %d did not find rank 0 at %s%s within %d s: %s; is rank 0 running, and is "
+		"that its "
+		"address?", hello->peer.rank, shown, strchr(address, '@') ? "" : " (MASTER_ADDR:MASTER_PORT)",
+		(int)seconds, why);
 	return false;
 }

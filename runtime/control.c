@@ -50,7 +50,8 @@ static bool start_hub(Control *c, Launch *l, int64_t seconds, Arena *a, Diag *d)
 	int ends[2], fd = l->listen_fd >= 0 ? l->listen_fd : listen_at(l->address, c->program, d);
 	if (fd < 0)
 		return false;
-	HubConfig config = {.size = c->size, .self = c->rank, .timeout = seconds * TICKS_PER_SECOND, .listen_fd = fd,
+	HubConfig config = {.size = c->size, .self = c->rank, .timeout = seconds * TICKS_PER_SECOND,
+		.listen_fd = fd,
 		.one_host = !l->mpi, .program = c->program, .d = &c->d};
 	if (!l->mpi)
 		config.waits_for = arena_printf(a, "each needs this WORLD_SIZE, its own RANK and rank 0's address %s "

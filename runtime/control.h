@@ -28,16 +28,16 @@ typedef struct Launch {
 	World world;          /* fields of hosts: as the launcher says; as it is after control_join */
 	bool mpi;             /* --comm=mpi or started by mpirun */
 	int hub_fd;           /* rank of --ranks N: its socket to the parent, else -1 */
-	const char *address;  /* of the hub, "host:port" or what control_listen returned; NULL: hub_fd, or not known yet */
+	const char *address;  /* of the hub, "host:port" or control_listen's; NULL: hub_fd, or not known yet */
 	int listen_fd;        /* rank 0 after control_listen, else -1 */
 } Launch;
 /* Reads the options and the launcher's variables; reports contradictions (--ranks under mpirun, RANK without
- * WORLD_SIZE, --comm=shm over several hosts): wrong usage.  A rank's messages get a prefix, "[rank 3/8] ", but
- * rank 0's.  Touches no library, starts no thread. */
+ * WORLD_SIZE, --comm=shm over several hosts): wrong usage.  Messages of ranks other than 0 get a prefix,
+ * "[rank 3/8] ".  Touches no library, starts no thread. */
 bool launch_find(Launch *l, const RtOptions *o, Arena *a, Diag *d);
 /* Of the parent: starts o->ranks copies of this program with these arguments, each pinned to its cores (none
- * where there are fewer cores than ranks), with OMP_NUM_THREADS set where neither it nor --threads says; serves
- * as their hub until all have ended.  Returns the exit status of the run: 0, or that of the rank that failed
+ * where there are fewer cores than ranks), with OMP_NUM_THREADS set where neither it nor --threads says;
+ * serves as their hub until all have ended.  Returns the exit status of the run: 0, or that of the rank that failed
  * first; 3 for a lost one.
  * SIGINT and SIGTERM are the parent's: its ranks are started with both ignored and should leave that so
  * (a terminal signals all of them, too); the first reaches rank 0 as control_stop_signal, a second one half a
@@ -48,7 +48,7 @@ int launch_ranks(const Launch *l, const RtOptions *o, int argc, char **argv, Dia
 
 /* What a rank is at, written by its threads and read by its watchdog.  seq: the collective's number. */
 typedef struct RankProgress {
-	_Atomic int64_t step;                  /* that is being run, from 1; an evaluation: that after which it runs */
+	_Atomic int64_t step;                  /* being run, from 1; an evaluation: that after which it runs */
 	_Atomic int32_t program;               /* 0 step, 1 evaluation, 2 outside (loading, saving) */
 	_Atomic int32_t inside[COMM_CHANNELS]; /* number of the collective that is being waited for, 0 = none */
 	_Atomic int32_t ended[COMM_CHANNELS];  /* number of the one that ended last, 0 = none */
@@ -67,16 +67,16 @@ static inline void progress_end(RankProgress *p, int channel)
 }
 
 typedef struct Control Control;
-/* What is said of collective `seq` of a program: "all_gather @h.3"; NULL: there is none, seq is past the last.
+/* What is said of collective `seq` of a program: "all_gather @h.3"; NULL: seq is past the last.
  * Called from the watchdog's thread. */
 typedef const char *CollectiveName(const void *context, int program, int seq);
 
-/* mpi only: rank 0 listens at all its addresses, with a key; returns them as text (at most 1023 characters) for
- * the others, which put it into Launch.address before control_join.  NULL after a message. */
+/* mpi only: rank 0 listens at all its addresses, with a key; returns them as text (at most 1023 characters)
+ * for the others, which put it into Launch.address before control_join.  NULL after a message. */
 const char *control_listen(Launch *l, Arena *a, Diag *d);
-/* Connects to the hub, waits until all ranks are there, starts the watchdog thread; fills the fields of hosts of
- * l->world from where the ranks really are.  LAUNCH_ALONE: a Control that works and has no thread.  NULL after
- * a message (of this rank or of the hub): the run has failed, exit with 3. */
+/* Connects to the hub, waits until all ranks are there, starts the watchdog thread; fills the fields of hosts
+ * of l->world from where the ranks really are.  LAUNCH_ALONE: a Control that works and has no thread.  NULL
+ * after a message (of this rank or of the hub): the run has failed, exit with 3. */
 Control *control_join(Launch *l, const RtOptions *o, Arena *a, Diag *d);
 RankProgress *control_progress(Control *c);
 void control_set_names(Control *c, CollectiveName *name, const void *context);
@@ -85,7 +85,7 @@ bool control_all_gather(Control *c, const void *mine, int64_t bytes, void *all);
 /* Compares a text with rank 0's; where it differs all ranks get false and the first differing line of both is
  * printed, once, with what it means: other binaries or flags. */
 bool control_compare(Control *c, const char *text, Diag *d);
-/* The signal by which the parent of --ranks asks for a stop; 0: none.  Rank 0 alone learns it: the driver agrees. */
+/* The signal by which the parent of --ranks asks for a stop; 0: none.  Only rank 0 learns it: the driver agrees. */
 int control_stop_signal(Control *c);
 /* Says that this rank ends with this status: the others learn it at once.  After an error of one rank the
  * others end too, with status 3; a rank that ends without it counts as lost.  Where this process has the hub,

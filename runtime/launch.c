@@ -1,5 +1,5 @@
-/* runtime/launch.c: how this process came to be: alone, the parent of --ranks, or a rank that a launcher or the
- * parent started.
+/* runtime/launch.c: how this process came to be: alone, the parent of --ranks, or a rank that a launcher or
+ * the parent started.
  *
  * Refuses whatever leaves it open which rank of how many this is: two launchers at once, half of a launcher's
  * variables, a communicator that cannot reach all ranks.
@@ -30,7 +30,8 @@ static const Launcher launchers[] = {
 typedef struct Found { const Launcher *by; int rank, size, local_rank, local_size; } Found;
 
 /* The variable's number in [low, high]; fallback where it is not set.  False after a message. */
-static bool read_number(const char *name, int low, int high, int fallback, int *out, const char *where, Diag *d)
+static bool read_number(const char *name, int low, int high, int fallback, int *out, const char *where,
+	Diag *d)
 {
 	const char *text = name ? getenv(name) : NULL;
 	char *end;
@@ -68,7 +69,8 @@ static bool read_launcher(const Launcher *l, Found *out, const char *where, Diag
 	if (!read_number(l->size, 1, MOST, 1, &out->size, where, d) ||
 		!read_number(l->rank, 0, out->size - 1, 0, &out->rank, where, d) ||
 		!read_number(l->local_size, 1, out->size, out->size, &out->local_size, where, d) ||
-		!read_number(l->local_rank, 0, out->local_size - 1, out->rank % out->local_size, &out->local_rank, where, d))
+		!read_number(l->local_rank, 0, out->local_size - 1, out->rank % out->local_size, &out->local_rank,
+		where, d))
 		return false;
 	out->by = l;
 	return true;
@@ -90,8 +92,10 @@ static bool find_launcher(Found *out, const char *comm, const char *where, Diag 
 		if (!f.by || (f.size == 1 && out->by))
 			continue;
 		if (out->by && out->size > 1 && (f.size != out->size || f.rank != out->rank)) {
-			diag_error(d, where, "this is rank %d of %d by %s and %s, but rank %d of %d by %s and %s; unset one pair, or "
-				"choose with --comm=mpi or --comm=shm", out->rank, out->size, out->by->rank, out->by->size, f.rank,
+			diag_error(d, where, "this is rank %d of %d by %s and %s, but rank %d of %d by %s and %s; "
+				"unset one pair, or "
+				"choose with --comm=mpi or --comm=shm", out->rank, out->size, out->by->rank,
+				out->by->size, f.rank,
 				f.size, f.by->rank, f.by->size);
 			return false;
 		}
@@ -103,7 +107,8 @@ static bool find_launcher(Found *out, const char *comm, const char *where, Diag 
 
 static void set_world(Launch *l, const Found *f, Arena *a)
 {
-	l->world = (World){.rank = f->rank, .size = f->size, .local_rank = f->local_rank, .local_size = f->local_size,
+	l->world = (World){.rank = f->rank, .size = f->size, .local_rank = f->local_rank,
+		.local_size = f->local_size,
 		.host = f->rank / f->local_size, .n_hosts = (int)ceil_div(f->size, f->local_size),
 		.host_of = NEW_N(a, int, f->size)};
 	for (int i = 0; i < f->size; i++)
@@ -120,7 +125,8 @@ static bool find_parent(Launch *l, const char *where, Arena *a, Diag *d)
 		!read_number("SHARDRT_HUB_FD", 3, 1 << 20, -1, &l->hub_fd, where, d))
 		return false;
 	if (l->hub_fd < 0 || fstat(l->hub_fd, &s) || !S_ISSOCK(s.st_mode)) {
-		diag_error(d, where, "the variable SHARDRT_RANK is set, but no parent process started this one; unset it");
+		diag_error(d, where, "the variable SHARDRT_RANK is set, but no parent process started this one; "
+			"unset it");
 		return false;
 	}
 	fcntl(l->hub_fd, F_SETFD, FD_CLOEXEC);
@@ -140,7 +146,8 @@ static bool find_address(Launch *l, const char *where, Arena *a, Diag *d)
 	const char *host = getenv("MASTER_ADDR"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
 	int port;
 	if (!is_set("MASTER_ADDR") || !is_set("MASTER_PORT")) {
-		diag_error(d, where, "the variable %s is not set: ranks started by RANK and WORLD_SIZE find each other at "
+		diag_error(d, where, "the variable %s is not set: ranks started by RANK and WORLD_SIZE find each "
+			"other at "
 			"MASTER_ADDR, rank 0's machine, and MASTER_PORT, a free port there",
 			is_set("MASTER_ADDR") ? "MASTER_PORT" : "MASTER_ADDR");
 		return false;
@@ -159,17 +166,20 @@ static bool find_rank(Launch *l, const Found *f, const RtOptions *o, Arena *a, D
 	l->role = LAUNCH_RANK;
 	l->mpi = f->by->mpi;
 	if (o->comm && !shm && !mpi) {
-		diag_error(d, o->program, "--comm=%s is for one rank, and this is one of %d by %s and %s", o->comm, f->size,
+		diag_error(d, o->program, "--comm=%s is for one rank, and this is one of %d by %s and %s",
+			o->comm, f->size,
 			f->by->rank, f->by->size);
 		return false;
 	}
 	if (mpi && !l->mpi) {
-		diag_error(d, o->program, "--comm=mpi needs a start by mpirun; this is one of %d ranks by %s and %s", f->size,
+		diag_error(d, o->program, "--comm=mpi needs a start by mpirun; this is one of %d ranks by %s and "
+			"%s", f->size,
 			f->by->rank, f->by->size);
 		return false;
 	}
 	if (!l->mpi && f->local_size < f->size) {
-		diag_error(d, o->program, "the ranks are on several hosts (WORLD_SIZE=%d, LOCAL_WORLD_SIZE=%d), which shared "
+		diag_error(d, o->program, "the ranks are on several hosts (WORLD_SIZE=%d, LOCAL_WORLD_SIZE=%d), "
+			"which shared "
 			"memory does not reach: start them with mpirun, with --comm=mpi", f->size, f->local_size);
 		return false;
 	}
@@ -207,8 +217,10 @@ bool launch_find(Launch *l, const RtOptions *o, Arena *a, Diag *d)
 		return false;
 	} else if (f.size > 1) {
 		if (o->text[OPT_ranks]) {
-			diag_error(d, o->program, "--ranks=%lld starts ranks, but this is rank %d of %d already by %s=%d and %s=%d; "
-				"leave out --ranks, or unset these variables", (long long)o->ranks, f.rank, f.size, f.by->rank, f.rank,
+			diag_error(d, o->program, "--ranks=%lld starts ranks, but this is rank %d of %d already by "
+				"%s=%d and %s=%d; "
+				"leave out --ranks, or unset these variables", (long long)o->ranks, f.rank, f.size,
+				f.by->rank, f.rank,
 				f.by->size, f.size);
 			return false;
 		}
@@ -216,7 +228,8 @@ bool launch_find(Launch *l, const RtOptions *o, Arena *a, Diag *d)
 			return false;
 	} else if (o->text[OPT_ranks] && o->ranks > 1) {
 		if (o->comm && strcmp(o->comm, "shm")) {
-			diag_error(d, o->program, "--comm=%s and --ranks=%lld: ranks that --ranks starts talk by shm%s", o->comm,
+			diag_error(d, o->program, "--comm=%s and --ranks=%lld: ranks that --ranks starts talk by "
+				"shm%s", o->comm,
 				(long long)o->ranks, strcmp(o->comm, "mpi") ? "" : "; for mpi start them with mpirun");
 			return false;
 		}

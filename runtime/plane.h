@@ -73,7 +73,7 @@ typedef struct Hello {
 	int32_t size;
 	Peer peer;
 } Hello;
-typedef struct EndMessage { int32_t status, now; } EndMessage; /* now: the ranks cannot go on, so do not wait */
+typedef struct EndMessage { int32_t status, now; } EndMessage; /* now: ranks cannot go on */
 
 void peer_self(Peer *p, int rank);
 uint64_t protocol_magic(void);
@@ -86,7 +86,8 @@ bool address_key(const char *text, char key[KEY_BYTES]); /* zeros where there is
 /* Rank 0's socket at one address that a launcher gave; -1 after a message. */
 int listen_at(const char *address, const char *where, Diag *d);
 /* Connects to rank 0, trying all addresses until one accepts this rank; false after a message. */
-bool connect_to(Link *l, const char *address, const Hello *hello, int64_t seconds, const char *where, Diag *d);
+bool connect_to(
+	Link *l, const char *address, const Hello *hello, int64_t seconds, const char *where, Diag *d);
 /* Says hello over a link that leads to the hub.  1 accepted, 0 no answer, -1 refused: why. */
 int handshake(Link *l, const Hello *hello, int wait_ms, char *why, size_t n);
 
@@ -126,7 +127,7 @@ struct Control {
 	Names names;
 };
 void *watch_hub(void *control); /* the watchdog's thread */
-/* Ends this process from any thread: what stands in stdout is written, if that takes no longer than a second. */
+/* Ends this process from any thread: what stands in stdout is written, if that takes at most a second. */
 _Noreturn void end_process(int status);
 
 /* ---- hub.c ---- */
@@ -150,7 +151,8 @@ void hub_drain(Hub *h);            /* takes what has arrived, waits for nothing 
 void hub_stop(Hub *h, int signal);
 /* A rank's process is gone.  Reported unless the run is ending: "rank 2 " + why. */
 void hub_lost(Hub *h, int rank, int status, const char *why);
-void hub_gone(Hub *h, int rank, int status); /* of the parent: a process ended as its rank had said, or as it was told */
+/* Of the parent: a process ended as its rank had said, or as it was told. */
+void hub_gone(Hub *h, int rank, int status);
 bool hub_over(const Hub *h);       /* nobody is there any more, or the grace has passed */
 bool hub_left(const Hub *h, int rank);
 bool hub_ending(const Hub *h);

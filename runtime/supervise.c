@@ -1,8 +1,8 @@
-/* runtime/supervise.c: the parent of --ranks: starts this program once per rank, serves as the hub, and ends when
- * all ranks have.
+/* runtime/supervise.c: the parent of --ranks: starts this program once per rank, serves as the hub, and ends
+ * when all ranks have.
  *
- * Every child has a socket to the parent, its share of the cores, and dies with the parent.  Signals reach the
- * parent through a descriptor, so that nothing runs in handlers.
+ * Every child has a socket to the parent, its share of the cores, and dies with the parent.  Signals reach
+ * the parent through a descriptor, so that nothing runs in handlers.
  *
  * The one idea: the parent trains nothing and touches no library, so it forks safely and is never stuck. */
 #include <errno.h>
@@ -146,7 +146,8 @@ static void child_ended(Parent *p, int rank, int how)
 	Hub *h = p->hub;
 	char why[200];
 	int code = WIFEXITED(how) ? WEXITSTATUS(how) : STATUS_LOST, number = WTERMSIG(how);
-	bool quiet = hub_ending(h) || (WIFEXITED(how) && (hub_left(h, rank) || (!hub_joined(h, rank) && code == 0)));
+	bool quiet = hub_ending(h) || (WIFEXITED(how) && (hub_left(h, rank) || (!hub_joined(h, rank) &&
+		code == 0)));
 	if (quiet) {
 		hub_gone(h, rank, code);
 		return;
@@ -222,7 +223,7 @@ static bool catch_signals(Parent *p)
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGCHLD);
-	signal(SIGCHLD, SIG_DFL); /* whoever started this may have ignored it, and then there is nothing to wait for */
+	signal(SIGCHLD, SIG_DFL); /* ignored by whoever started this, it would leave nothing to wait for */
 	sigprocmask(SIG_BLOCK, &set, &p->old_mask);
 	p->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (p->signal_fd < 0)
@@ -235,7 +236,8 @@ int launch_ranks(const Launch *l, const RtOptions *o, int argc, char **argv, Dia
 	Arena *a = arena_new();
 	Parent p = {.size = l->world.size, .self = getpid(), .program = o->program, .d = d,
 		.threads_given = o->text[OPT_threads] || getenv("OMP_NUM_THREADS")};
-	HubConfig config = {.size = p.size, .self = -1, .timeout = control_timeout(o) * TICKS_PER_SECOND, .listen_fd = -1,
+	HubConfig config = {.size = p.size, .self = -1, .timeout = control_timeout(o) * TICKS_PER_SECOND,
+		.listen_fd = -1,
 		.program = o->program, .d = d};
 	(void)argc;
 	p.child = NEW_N(a, pid_t, p.size);

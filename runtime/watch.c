@@ -1,4 +1,4 @@
-/* runtime/watch.c: a rank's watchdog: tells the hub where this rank is, each tick, and takes what the hub says.
+/* runtime/watch.c: a rank's watchdog: tells the hub where this rank is, each tick, and does what the hub says.
  *
  * It sleeps in poll, so that it takes nothing from the computing, and blocks all signals.  It ends the
  * process when the hub says so, or when the hub itself is gone or silent: then the lowest rank that was alive
@@ -73,7 +73,7 @@ static void kill_hub(const Control *c)
 		kill(c->peers[0].pid, SIGKILL);
 }
 
-/* Each tick of a silent hub.  The lowest rank reports; should it be silent, too, the others kill all the same. */
+/* Each tick of a silent hub.  The lowest rank reports; should it be silent, too, the others kill the hub. */
 static void check_silence(Control *c)
 {
 	if (!c->timeout || c->silent < c->timeout || c->leaving)
@@ -113,14 +113,18 @@ static void take_end(Control *c, const Message *m)
 	message_read(m, &end, sizeof(end));
 	c->ended = true;
 	if (end.now && c->welcomed && !c->leaving && !c->hub)
-		end_process(STATUS_LOST); /* where the hub is in this process, it ends it when the others have ended */
+		end_process(STATUS_LOST); /* a hub in this process ends it, when the others have ended */
 }
 
 static void take(Control *c, const Message *m)
 {
 	int32_t number = 0;
 	switch (m->kind) {
-	case MSG_WELCOME: c->welcomed = message_read(m, c->peers, sizeof(*c->peers) * (size_t)c->size); break;
+	case MSG_WELCOME:
+		c->welcomed = message_read(m, c->peers, sizeof(*c->peers) * (size_t)c->size);
+		for (int i = 0; i < c->size; i++)
+			c->rows[i].state = RANK_HERE; /* a table may come late */
+		break;
 	case MSG_TABLE: message_read(m, c->rows, sizeof(*c->rows) * (size_t)c->size); break;
 	case MSG_TEXT: link_send(&c->link, MSG_TEXT, c->text, c->text ? strlen(c->text) : 0); break;
 	case MSG_END: take_end(c, m); break;
