@@ -269,6 +269,11 @@ void k_zero_gaps(void *flat, int64_t numel, const Segment *seg, int64_t n_seg, i
 /* *out = sum of squares over the segments, in f64; by_tensor[seg.tensor] += its part, or NULL. */
 void k_sumsq_f32(double *out, double *by_tensor, const float *g, const Segment *seg, int64_t n_seg);
 
+/* Collectives: out = (in[0] + in[1] + ...) * scale, each element a left fold; out may be one of in.
+ * k_copy_wide: any bytes, by all threads. */
+void k_fold_f32(float *out, const float *const *in, int n_in, int64_t n, float scale);
+void k_copy_wide(void *out, const void *in, int64_t bytes);
+
 /* Optimizers: p, states and g are flat shards (numel), f32; g is read as clamp(g * grad_scale * clip_coef).
  * The rules are PyTorch's: weight decay is added to the gradient (sgd, adam, adagrad) or decoupled
  * (adamw, lion).  Gaps are not touched.  sgd: m may be NULL (no momentum). */

@@ -31,7 +31,8 @@ typedef struct Exchange {
 	const int *ranks;
 	int n, me;                /* members; my index among them */
 	const void *source;
-	/* Bytes that member `taker` takes from member `giver`'s source: offset and length, multiples of 4. */
+	/* Bytes that member `taker` takes from member `giver`'s source: offset and length, multiples of 4; length 0:
+	 * nothing. */
 	void (*range)(const void *context, int taker, int giver, int64_t *begin, int64_t *bytes);
 	const void *context;
 } Exchange;
@@ -47,8 +48,9 @@ typedef struct World {
 } World;
 
 /* Maps `bytes` of memory that peers read, at 64 bytes' alignment, and opens theirs.  All ranks call it, with
- * sizes that may differ; rank 0 reports what fails on any.  NULL after a message.  World 1: private memory. */
-Comm *comm_open(const World *w, int64_t bytes, Arena *a, Diag *d);
+ * sizes that may differ; rank 0 reports what fails on any.  NULL after a message.  For two ranks and more. */
+struct Control; /* control.h: where ranks tell each other how they can be reached */
+Comm *comm_open(struct Control *control, const World *w, int64_t bytes, Arena *a, Diag *d);
 void comm_close(Comm *c);
 char *comm_memory(Comm *c);
 /* One's own small source for COMM_SYNC exchanges (scalars, control word): COMM_MAILBOX bytes. */
@@ -58,14 +60,16 @@ void *comm_mailbox(Comm *c);
 
 /* Publishes.  x must stay as it is until exchange_end. */
 void exchange_begin(Comm *c, const Exchange *x);
-/* from[i] = where bytes [at, at + n) of my range of member i's source can be read; returns n, at most `most`.
- * All my ranges of one exchange have the same length, or 0 (from[i] = NULL then). */
+/* from[i] = where bytes [at, at + n) of my range of member i's source can be read, NULL where that range ends
+ * at or before `at`.  n, at most `most`, is returned; it is cut so that no range ends inside, 0 = all is taken. */
 int64_t exchange_take(Comm *c, const Exchange *x, int64_t at, int64_t most, const char **from);
 /* I have read everything; returns when all members have. */
 void exchange_end(Comm *c, const Exchange *x);
 
 /* ---- small blocking ones, over all ranks, on COMM_SYNC ---- */
 
+/* all[r] = what rank r gave; at most COMM_MAILBOX bytes, a multiple of 4, equal on all ranks. */
+void comm_all(Comm *c, const void *mine, int64_t bytes, void *all);
 void comm_sum(Comm *c, double *x, int n);    /* in rank order: equal bits on all ranks; n at most 200 */
 void comm_barrier(Comm *c);
 

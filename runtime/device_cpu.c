@@ -1,7 +1,8 @@
 /* runtime/device_cpu.c: the memory of a run on the CPU.
  *
  * One mapping for each category of the plan, of exactly the planned bytes, made once; a step allocates
- * nothing.  Large mappings start at 2 MiB, so that transparent huge pages fit.
+ * nothing.  Large mappings start at 2 MiB, so that transparent huge pages fit.  Where there are peers, they read
+ * parameters at rest and flat gradients: both lie in the communicator's memory, one mapping with its counters.
  *
  * The one idea: base/layout.c says how many bytes; the cutting into units below must use them up exactly,
  * or it is an internal error. */
@@ -44,7 +45,8 @@ static void plan(Rt *rt)
 {
 	DeviceMemory *mem = &rt->p->memory;
 	LayoutModel layout = rt->model->layout;
-	LayoutRank who = {0, 1, 1};
+	LayoutRank who = device_rank(rt);
+	layout.hosts = rt->p->world.n_hosts;
 	layout.n_states = rt->p->optim.n_states;
 	LayoutMemory sum = layout_memory(&layout, &who);
 	mem->places = layout_places(&layout, &who, rt->p->arena);
@@ -76,14 +78,35 @@ static void point_units(Rt *rt)
 	rt->grad_shard = pointers(rt, ARENA_GRADS, at->grad_shard);
 	for (int k = 0; k < rt->p->optim.n_states; k++)
 		rt->p->optim.state[k] = pointers(rt, ARENA_STATES, at->state[k]);
+	for (int u = 0; u < rt->model->layout.n_units; u++)
+		rt_reshard(rt, u);
 }
 
-bool device_map(Rt *rt, Diag *d)
+static bool in_comm(const Rt *rt, int arena)
+{
+	return rt->p->world.size > 1 && (arena == ARENA_PARAMS || arena == ARENA_GRADS || arena == ARENA_COMM);
+}
+
+/* What peers read: parameters, then gradients, at the same offsets on all ranks. */
+static bool map_comm(Rt *rt, Diag *d)
 {
 	DeviceMemory *mem = &rt->p->memory;
-	plan(rt);
+	struct RtPrivate *p = rt->p;
+	if (p->world.size < 2)
+		return true;
+	p->comm = comm_open(p->control, &p->world, mem->planned[ARENA_PARAMS] + mem->planned[ARENA_GRADS], p->arena, d);
+	if (!p->comm)
+		return false;
+	mem->base[ARENA_PARAMS] = comm_memory(p->comm);
+	mem->base[ARENA_GRADS] = comm_memory(p->comm) + mem->planned[ARENA_PARAMS];
+	return true;
+}
+
+static bool map_private(Rt *rt, Diag *d)
+{
+	DeviceMemory *mem = &rt->p->memory;
 	for (int i = 0; i < ARENA_COUNT; i++) {
-		if (mem->planned[i] == 0)
+		if (mem->planned[i] == 0 || in_comm(rt, i))
 			continue;
 		mem->base[i] = map_bytes(mem->planned[i]);
 		if (!mem->base[i]) {
@@ -91,9 +114,20 @@ bool device_map(Rt *rt, Diag *d)
 				"%" PRId64 " bytes for %s cannot be mapped: %s (the whole plan "
 				"is %" PRId64 " bytes)",
 				mem->planned[i], arena_names[i], strerror(errno), mem->total);
-			device_unmap(rt);
 			return false;
 		}
+	}
+	return true;
+}
+
+bool device_map(Rt *rt, Diag *d)
+{
+	DeviceMemory *mem = &rt->p->memory;
+	plan(rt);
+	bool ok = map_private(rt, d);
+	if (start_agree(rt, ok ? EXIT_DONE : EXIT_RUN, d) || !map_comm(rt, d)) {
+		device_unmap(rt);
+		return false;
 	}
 	point_units(rt);
 	rt->state = mem->base[ARENA_BUFFERS];
@@ -108,19 +142,12 @@ void device_unmap(Rt *rt)
 {
 	DeviceMemory *mem = &rt->p->memory;
 	for (int i = 0; i < ARENA_COUNT; i++) {
-		if (mem->base[i])
+		if (mem->base[i] && !in_comm(rt, i))
 			munmap(mem->base[i], (size_t)mem->planned[i]);
 		mem->base[i] = NULL;
 	}
-}
-
-void device_print_plan(const Rt *rt, FILE *out)
-{
-	const DeviceMemory *mem = &rt->p->memory;
-	fprintf(out, "%-18s %16s\n", "memory", "planned bytes");
-	for (int i = 0; i < ARENA_COUNT; i++)
-		fprintf(out, "%-18s %16" PRId64 "\n", arena_names[i], mem->planned[i]);
-	fprintf(out, "%-18s %16" PRId64 "\n", "total", mem->total);
+	comm_close(rt->p->comm);
+	rt->p->comm = NULL;
 }
 
 char *device_tensor(const Rt *rt, const RtTensor *t)
@@ -146,4 +173,11 @@ void device_set_threads(int64_t n)
 int device_threads(void)
 {
 	return omp_get_max_threads ? omp_get_max_threads() : 1;
+}
+
+LayoutRank device_rank(const Rt *rt)
+{
+	const World *w = &rt->p->world;
+	int64_t size = MAX(w->size, 1), given = rt->p->options->shard_size;
+	return (LayoutRank){w->rank, size, given ? given : size / MAX(w->n_hosts, 1)};
 }

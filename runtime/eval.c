@@ -1,58 +1,87 @@
-/* runtime/eval.c: one pass over held-out samples.
+/* runtime/eval.c: one pass over held-out samples by all ranks.
  *
- * A loss that is a mean already (output:NAME) is averaged over whole batches, and the samples left out
- * are reported.  Other losses count every sample once.
+ * Batch i of rank r is samples (iW + r)B and on; all ranks run the program equally often, since it gathers.  A
+ * loss that is a mean already (output:NAME) is averaged over whole rounds of W batches, and the samples left
+ * out are reported.  Other losses count every sample once.
  *
  * The one idea, for a last batch of t < B samples: sums are additive over rows, so a batch of those t
  * samples filled up with copies of one of them, less (B - t)/B of a batch of copies alone, is what the t
  * samples add.  No program needs a notion of masked rows for it. */
 #include "runtime/internal.h"
 
-typedef struct Sums { double loss, weight, correct, counted; } Sums;
+typedef struct Sums { double loss, weight, correct, counted, bad; } Sums;
 
 static Sums run_batch(Rt *rt)
 {
 	report_begin(rt);
 	rt->model->eval(rt);
-	return (Sums){rt->loss_sum, rt->loss_weight, rt->correct, rt->counted};
+	return (Sums){rt->loss_sum, rt->loss_weight, rt->correct, rt->counted, 0};
 }
 
 static void add(Sums *to, Sums s, double scale)
 {
+	if (scale == 0)
+		return;
 	to->loss += s.loss * scale;
 	to->weight += s.weight * scale;
 	to->correct += s.correct * scale;
 	to->counted += s.counted * scale;
 }
 
-static void add_tail(Rt *rt, const DataSet *set, int64_t first, int64_t n, Sums *total)
+/* The last round: n samples for this rank, from `first` on, and a rank that has a part of a batch if `parted`. */
+static void add_tail(Rt *rt, const DataSet *set, int64_t first, int64_t n, bool parted, Sums *total)
 {
-	data_load_part(set, rt, first, n, first);
-	add(total, run_batch(rt), 1);
-	data_load_part(set, rt, first, 0, first);
-	add(total, run_batch(rt), -(double)(set->batch - n) / (double)set->batch);
+	int64_t filler = n > 0 ? first : 0;
+	data_load_part(set, rt, first, n, filler);
+	add(total, run_batch(rt), n > 0);
+	if (!parted)
+		return;
+	data_load_part(set, rt, first, 0, filler);
+	add(total, run_batch(rt), n > 0 ? -(double)(set->batch - n) / (double)set->batch : 0);
+}
+
+/* The batch in which bad data was met first. */
+static void note_bad(int64_t *bad_first, int64_t first)
+{
+	if (*bad_first < 0 && report_has_bad_input())
+		*bad_first = first;
+}
+
+/* At several ranks all go on after bad data, since all or none must run the program. */
+static Sums run_all(Rt *rt, const DataSet *set, int64_t *bad_first)
+{
+	Sums total = {0};
+	int64_t world = MAX(rt->p->world.size, 1), round = world * set->batch, mine = rt->p->world.rank * set->batch;
+	int64_t whole = set->n_samples / round, tail = set->n_samples % round;
+	for (int64_t i = 0; i < whole && (world > 1 || !report_has_bad_input()); i++) {
+		data_load(set, rt, i * round + mine);
+		data_prefetch(set, (i + 1) * round + mine);
+		add(&total, run_batch(rt), 1);
+		note_bad(bad_first, i * round + mine);
+	}
+	if (tail && !rt->model->loss.mean && (world > 1 || !report_has_bad_input())) {
+		int64_t n = MIN(MAX(tail - mine, 0), set->batch);
+		add_tail(rt, set, whole * round + mine, n, tail % set->batch, &total);
+		note_bad(bad_first, whole * round + mine);
+	}
+	total.bad = report_has_bad_input();
+	return total;
 }
 
 bool eval_run(Rt *rt, const DataSet *set, StepResult *out, int64_t *n_samples, Diag *d)
 {
 	char bad[512];
-	Sums total = {0};
-	int64_t whole = set->n_samples / set->batch, tail = set->n_samples % set->batch, last = 0;
-	for (int64_t i = 0; i < whole && !report_has_bad_input(); i++) {
-		last = i * set->batch;
-		data_load(set, rt, last);
-		data_prefetch(set, (i + 1) * set->batch);
-		add(&total, run_batch(rt), 1);
-	}
-	if (tail && !rt->model->loss.mean && !report_has_bad_input()) {
-		last = whole * set->batch;
-		add_tail(rt, set, last, tail, &total);
-	}
-	*n_samples = rt->model->loss.mean ? whole * set->batch : set->n_samples;
-	if (report_take_bad_input(bad, sizeof(bad))) {
-		data_blame(set, last, "an evaluation", bad, rt->p->options->program, d);
+	int64_t bad_first = -1, round = MAX(rt->p->world.size, 1) * set->batch;
+	streams_program(rt, PROGRAM_EVAL);
+	Sums total = run_all(rt, set, &bad_first);
+	streams_program(rt, PROGRAM_OUTSIDE);
+	if (rt->p->comm)
+		comm_sum(rt->p->comm, &total.loss, (int)(sizeof(total) / sizeof(double)));
+	*n_samples = rt->model->loss.mean ? set->n_samples / round * round : set->n_samples;
+	if (report_take_bad_input(bad, sizeof(bad)))
+		data_blame(set, bad_first, "an evaluation", bad, rt->p->options->program, d);
+	if (total.bad > 0)
 		return false;
-	}
 	*out = (StepResult){.loss = total.weight == 0 ? 0 : total.loss / total.weight,
 		.has_accuracy = rt->model->loss.accuracy,
 		.accuracy = total.counted == 0 ? 0 : total.correct / total.counted};

@@ -175,18 +175,21 @@ typedef struct CommTimes { double ms, exposed_ms; } CommTimes;
 CommTimes streams_times(Rt *rt);
 typedef struct CommCounts { int64_t n, bytes; } CommCounts; /* bytes that came from peers */
 CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind);
+const char *streams_name(const void *rt, int program, int seq); /* "all_gather @h.3"; NULL: there is none */
 
-/* ---- start.c: ranks find each other, and that they agree ---- */
+/* ---- start.c: ranks agree before they can talk through memory ---- */
+
+enum { EXIT_DONE = 0, EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_RUN = 3 };
 
 /* Checks flags and program against the number of ranks; before any rank is started. */
 bool start_check_world(const Rt *rt, Diag *d);
-/* Whether all ranks are ok so far.  Messages of ranks other than 0 are held until then; of those that failed
- * the lowest prints. */
-bool start_agree(const Rt *rt, bool ok);
+/* Messages are held back, until start_print_messages; of ranks that failed the lowest that has any prints. */
 void start_hold_messages(Rt *rt, Diag *d);
 void start_print_messages(Rt *rt, Diag *d);
-/* What must be equal on all ranks, compared with rank 0's. */
-bool start_compare(const Rt *rt, Diag *d);
+/* The exit code of a stage: 0 where it is 0 on all ranks. */
+int start_agree(Rt *rt, int code, const Diag *d);
+/* Compares with rank 0's what must be equal on all ranks.  An exit code. */
+int start_compare(Rt *rt, const DataSet *train, const DataSet *eval, Diag *d);
 /* Whether communication gets threads: as asked, else where cores are left. */
 bool start_comm_threads(const Rt *rt);
 
@@ -226,8 +229,8 @@ typedef struct StepSums {
 	double bad_input;           /* ranks that met bad data */
 	double stop;                /* the highest number of a signal that asks to stop */
 } StepSums;
+StepSums report_sums(const Rt *rt); /* of this rank */
 void report_begin(Rt *rt);      /* before forward and before an evaluation */
-double report_loss(const Rt *rt);
 /* Takes the message of the first bad input since the last call; false when there was none. */
 bool report_take_bad_input(char *out, size_t n);
 bool report_has_bad_input(void);
@@ -298,12 +301,12 @@ struct RtPrivate {
 	Arena *arena;
 	RtOptions *options;
 	World world;                /* size 0 or 1: alone */
-	bool pinned;                /* this rank has cores of its own */
 	Control *control;           /* NULL at one rank */
 	Comm *comm;                 /* NULL at one rank */
 	Streams *streams;           /* NULL at one rank */
-	char *held;                 /* messages of ranks other than 0 */
+	char *held;                 /* messages of the start */
 	size_t n_held;
+	bool speaks;                /* and whether this rank prints its own */
 	StepSums sums;
 	DeviceMemory memory;
 	Optimizer optim;

@@ -43,8 +43,8 @@ static void write_step(FILE *f, const StepRecord *r)
 	put(f, "step_ms", r->ms);
 	put(f, "samples_per_s", r->samples_per_s);
 	put(f, "tokens_per_s", r->tokens_per_s);
-	put(f, "comm_ms", 0);
-	put(f, "exposed_comm_ms", 0);
+	put(f, "comm_ms", r->comm.ms);
+	put(f, "exposed_comm_ms", r->comm.exposed_ms);
 	fprintf(f, ", \"peak_bytes\": %lld", (long long)r->peak_bytes);
 	put(f, "loss_scale", 1);
 	fputs("}\n", f);

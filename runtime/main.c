@@ -1,4 +1,7 @@
-/* runtime/main.c: the training run: options, memory, data, the step loop, checkpoints at its edges.
+/* runtime/main.c: the training run: options, ranks, memory, data, the step loop, checkpoints at its edges.
+ *
+ * Of several ranks the first prints and logs; what ends a run (a signal, bad data, numbers that are not finite) is
+ * agreed in the step's scalars, so all ranks leave the loop after the same step.
  *
  * The one idea: all state of a run is in the mapped arenas and in three counters (Progress), so a step
  * can be repeated, left out or resumed by setting them. */
@@ -13,8 +16,6 @@
 
 #include "runtime/internal.h"
 
-enum { EXIT_DONE = 0, EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_RUN = 3 };
-
 typedef struct Run {
 	Rt *rt;
 	RtOptions *o;
@@ -24,13 +25,13 @@ typedef struct Run {
 	Checkpoint checkpoint;
 	int64_t first_step, last_saved, last_eval;
 	bool has_eval;
+	bool catches;       /* stop signals are for this process, not for the parent of its rank */
+	const char *resume; /* folder of the checkpoint, or NULL */
 } Run;
-
-static volatile sig_atomic_t stop_signal;
 
 static void on_signal(int number)
 {
-	stop_signal = number;
+	report_stop_signal = number;
 }
 
 /* The system's way to say that a mapped file no longer reaches as far as it did. */
@@ -76,45 +77,72 @@ PRINTF_LIKE(1, 2) static void kernel_failed(const char *fmt, ...)
 	exit(EXIT_RUN);
 }
 
+static int64_t world(const Run *run)
+{
+	return MAX(run->rt->p->world.size, 1);
+}
+
+static bool is_first(const Run *run)
+{
+	return run->rt->p->world.rank == 0;
+}
+
+/* The signal that all ranks stop for, 0 = none. */
+static int stop_signal(const Run *run)
+{
+	return world(run) > 1 ? (int)MAX(run->rt->p->sums.stop, 0) : report_stop_signal;
+}
+
 /* ---- one step ---- */
 
 static void run_step(Run *run)
 {
 	Rt *rt = run->rt;
 	const Progress *p = &rt->p->progress;
+	int64_t batch = run->train.batch, first = p->samples + rt->p->world.rank * batch;
 	rt->p->scalars = (StepScalars){.lr = (float)schedule_lr(&rt->p->optim.lr, p->step),
 		.step = p->updates + 1, .clip_coef = 1, .seed = (uint64_t)run->o->seed,
-		.rng_step = (uint64_t)p->step, .sample0 = p->samples};
+		.rng_step = (uint64_t)p->step, .sample0 = first};
 	report_begin(rt);
-	data_load(&run->train, rt, p->samples);
-	data_prefetch(&run->train, p->samples + run->train.batch);
+	streams_program(rt, PROGRAM_STEP);
+	data_load(&run->train, rt, first);
+	data_prefetch(&run->train, first + world(run) * batch);
 	rt->model->forward(rt);
 	rt->model->backward(rt);
 	rt->model->update(rt);
 }
 
-/* 0, or the exit code that the step's outcome asks for. */
+/* Of the ranks that met bad data each says what. */
+static void blame_data(Run *run, int64_t step)
+{
+	const struct RtPrivate *p = run->rt->p;
+	char bad[512], when[64];
+	if (!report_take_bad_input(bad, sizeof(bad)))
+		return;
+	snprintf(when, sizeof(when), "step %" PRId64, step);
+	log_clear_line(&run->log);
+	data_blame(&run->train, p->progress.samples + p->world.rank * run->train.batch, when, bad, run->o->program, run->d);
+}
+
+/* 0, or the exit code that the step's outcome asks for: equal on all ranks. */
 static int check_step(Run *run)
 {
 	const Rt *rt = run->rt;
 	const StepResult *r = &rt->p->result;
-	char bad[512];
 	int64_t step = rt->p->progress.step + 1;
-	if (report_take_bad_input(bad, sizeof(bad))) {
-		char when[64];
-		snprintf(when, sizeof(when), "step %" PRId64, step);
-		log_clear_line(&run->log);
-		data_blame(&run->train, rt->p->progress.samples, when, bad, run->o->program, run->d);
+	if (rt->p->sums.bad_input > 0) {
+		blame_data(run, step);
 		return EXIT_INPUT;
 	}
 	if (r->finite || run->o->on_nan == ON_NAN_SKIP)
 		return 0;
 	log_clear_line(&run->log);
-	diag_error(run->d, run->o->program,
-		"step %" PRId64 ": %s is not finite (loss %g, gradient norm %g); that update was "
-		"left out%s; --on-nan=skip goes on after such a step",
-		step, isfinite(r->loss) ? "the gradient norm" : "the loss", r->loss, r->grad_norm,
-		run->o->save ? ", nothing was saved since" : "");
+	if (is_first(run))
+		diag_error(run->d, run->o->program,
+			"step %" PRId64 ": %s is not finite (loss %g, gradient norm %g); that update was "
+			"left out%s; --on-nan=skip goes on after such a step",
+			step, isfinite(r->loss) ? "the gradient norm" : "the loss", r->loss, r->grad_norm,
+			run->o->save ? ", nothing was saved since" : "");
 	return EXIT_RUN;
 }
 
@@ -123,13 +151,14 @@ static void advance(Run *run, double ms)
 	struct RtPrivate *p = run->rt->p;
 	p->progress.step++;
 	p->progress.updates += !p->scalars.skip;
-	p->progress.samples += run->train.batch;
-	double samples_per_s = (double)run->train.batch / MAX(ms, 1e-6) * 1e3;
+	p->progress.samples += world(run) * run->train.batch;
+	double samples_per_s = (double)(world(run) * run->train.batch) / MAX(ms, 1e-6) * 1e3;
 	StepRecord r = {.step = p->progress.step, .lr = p->scalars.lr, .ms = ms, .samples_per_s = samples_per_s,
 		.epoch = (double)p->progress.samples / (double)run->train.n_samples,
 		.tokens_per_s = samples_per_s * (double)run->train.tokens_per_sample, .peak_bytes = p->memory.total,
-		.result = p->result};
-	log_step(&run->log, &r);
+		.result = p->result, .comm = streams_times(run->rt)};
+	if (is_first(run))
+		log_step(&run->log, &r);
 }
 
 static bool evaluate(Run *run)
@@ -139,12 +168,15 @@ static bool evaluate(Run *run)
 	if (!run->has_eval || run->last_eval == step)
 		return true;
 	run->last_eval = step;
-	if (!eval_run(run->rt, &run->eval, &r, &n, run->d))
-		return false;
+	average_begin(run->rt);
+	bool ok = eval_run(run->rt, &run->eval, &r, &n, run->d);
+	average_end(run->rt);
+	if (!ok || !is_first(run))
+		return ok;
 	log_eval(&run->log, step, &r, n);
 	if (n < run->eval.n_samples)
 		printf("  (%" PRId64 " samples left out: the loss is a mean over whole batches of %" PRId64 ")\n",
-			run->eval.n_samples - n, run->eval.batch);
+			run->eval.n_samples - n, world(run) * run->eval.batch);
 	return true;
 }
 
@@ -154,6 +186,7 @@ static bool save(Run *run)
 	if (!run->o->save || run->last_saved == step)
 		return true;
 	log_clear_line(&run->log);
+	streams_program(run->rt, PROGRAM_OUTSIDE);
 	if (!checkpoint_save(&run->checkpoint, run->rt, &run->rt->p->progress, run->d))
 		return false;
 	run->last_saved = step;
@@ -164,7 +197,7 @@ static int step_loop(Run *run)
 {
 	const Progress *p = &run->rt->p->progress;
 	const RtOptions *o = run->o;
-	while (p->step < o->steps && !stop_signal) {
+	while (p->step < o->steps && !stop_signal(run)) {
 		double begin = now_ms();
 		run_step(run);
 		int code = check_step(run);
@@ -176,26 +209,37 @@ static int step_loop(Run *run)
 		if (o->save_every && p->step % o->save_every == 0 && !save(run))
 			return EXIT_RUN;
 	}
-	if (!stop_signal && !evaluate(run))
+	if (!stop_signal(run) && !evaluate(run))
 		return EXIT_INPUT;
 	return save(run) ? EXIT_DONE : EXIT_RUN;
 }
 
+static void print_end(const Run *run, double seconds)
+{
+	const RtOptions *o = run->o;
+	int64_t step = run->rt->p->progress.step;
+	if (stop_signal(run))
+		printf("stopped by %s after step %" PRId64 "%s%s\n", strsignal(stop_signal(run)), step,
+			o->save ? "; saved in " : "", o->save ? o->save : "");
+	else if (step == run->first_step)
+		printf("nothing to train: step %" PRId64 " of %" PRId64 " is done\n", step, o->steps);
+	else
+		printf("trained to step %" PRId64 ": loss %.4f, %.1f s\n", step, run->rt->p->result.loss, seconds);
+}
+
+/* Only the first rank has a log; all learn whether it is whole. */
 static int train(Run *run)
 {
-	const Progress *p = &run->rt->p->progress;
+	Rt *rt = run->rt;
 	double begin = now_ms();
 	int code = step_loop(run);
 	log_clear_line(&run->log);
-	if (code == EXIT_DONE && stop_signal)
-		printf("stopped by %s after step %" PRId64 "%s%s\n", strsignal(stop_signal), p->step,
-			run->o->save ? "; saved in " : "", run->o->save ? run->o->save : "");
-	else if (code == EXIT_DONE && p->step == run->first_step)
-		printf("nothing to train: step %" PRId64 " of %" PRId64 " is done\n", p->step, run->o->steps);
-	else if (code == EXIT_DONE)
-		printf("trained to step %" PRId64 ": loss %.4f, %.1f s\n", p->step, run->rt->p->result.loss,
-			(now_ms() - begin) / 1e3);
-	if (!log_close(&run->log, run->d) && code == EXIT_DONE)
+	if (code == EXIT_DONE && is_first(run))
+		print_end(run, (now_ms() - begin) / 1e3);
+	streams_program(rt, PROGRAM_OUTSIDE);
+	Held held;
+	bool ok = log_close(&run->log, agree_begin(&held, run->d));
+	if (!agree_end(rt, &held, ok, run->d) && code == EXIT_DONE)
 		code = EXIT_RUN;
 	return code;
 }
@@ -214,10 +258,10 @@ static bool open_eval_data(Run *run)
 	}
 	if (!data_open(&run->eval, m, run->rt->p->arena, &o->eval_data, o->eval_tokens, "eval-data", run->d))
 		return false;
-	if (m->loss.mean && run->eval.n_samples < run->eval.batch) {
+	if (m->loss.mean && run->eval.n_samples < world(run) * run->eval.batch) {
 		diag_error(run->d, run->eval.columns[0].path,
-			"%" PRId64 " samples are less than one batch of %" PRId64 ", over which the loss is a mean",
-			run->eval.n_samples, run->eval.batch);
+			"%" PRId64 " samples are less than one batch of %" PRId64 "%s, over which the loss is a mean",
+			run->eval.n_samples, world(run) * run->eval.batch, world(run) > 1 ? " on all ranks" : "");
 		return false;
 	}
 	run->has_eval = true;
@@ -233,7 +277,7 @@ static bool open_data(Run *run)
 	run->train.shuffle = o->text[OPT_shuffle];
 	run->train.seed = (uint64_t)o->shuffle;
 	if (!o->text[OPT_steps])
-		o->steps = ceil_div(run->train.n_samples, run->train.batch);
+		o->steps = ceil_div(run->train.n_samples, world(run) * run->train.batch);
 	return open_eval_data(run);
 }
 
@@ -249,7 +293,7 @@ static bool map_memory(Run *run)
 {
 	if (!device_map(run->rt, run->d))
 		return false;
-	if (run->o->print_plan) {
+	if (run->o->print_plan && is_first(run)) {
 		device_print_plan(run->rt, stdout);
 		print_files(&run->train);
 		print_files(&run->eval);
@@ -257,13 +301,20 @@ static bool map_memory(Run *run)
 	return true;
 }
 
-static bool load_contents(Run *run, const char *resume_dir)
+/* All ranks load, each its part; those that cannot stop all. */
+static bool load_contents(Run *run)
 {
 	Rt *rt = run->rt;
+	Held held;
 	checkpoint_init(&run->checkpoint, rt, rt->p->arena);
-	return weights_load(rt, resume_dir, run->d) &&
-		(!resume_dir || resume_load(&run->checkpoint, resume_dir, rt->p->arena, run->d)) &&
-		data_load_consts(rt, &run->o->consts, run->d);
+	if (!resume_agree(rt, run->resume, run->d) || !weights_load(rt, run->resume, run->d) ||
+		(run->resume && !resume_load(&run->checkpoint, run->resume, rt->p->arena, run->d)))
+		return false;
+	Diag *d = agree_begin(&held, run->d);
+	bool ok = data_load_consts(rt, &run->o->consts, d);
+	if (ok && is_first(run))
+		ok = log_open(&run->log, run->o->log, run->resume, run->o->steps, d);
+	return agree_end(rt, &held, ok, run->d);
 }
 
 static bool check_flags(const Run *run)
@@ -288,31 +339,64 @@ static bool check_flags(const Run *run)
 	return ok;
 }
 
-static int prepare_and_train(Run *run)
+/* What a rank finds out by itself.  An exit code. */
+static int prepare(Run *run)
 {
-	const char *dir = NULL;
 	struct RtPrivate *p = run->rt->p;
 	const RtModel *m = run->rt->model;
+	LayoutRank who = device_rank(run->rt);
 	if (!m->optimizer) {
 		diag_error(run->d, run->o->program,
 			"this program was compiled for inference: --infer INDIR OUTDIR runs it");
 		return EXIT_USAGE;
 	}
-	if (!resume_find(run->o, p->arena, &dir, run->d) ||
-		(dir && !resume_read_state(dir, m, run->o, &p->progress, run->d)))
+	if (!resume_find(run->o, p->arena, &run->resume, run->d) ||
+		(run->resume && !resume_read_state(run->resume, run->rt, run->o, &p->progress, run->d)))
 		return EXIT_INPUT;
-	run->first_step = run->last_saved = dir ? p->progress.step : 0;
+	run->first_step = run->last_saved = run->resume ? p->progress.step : 0;
 	run->last_eval = -1;
-	if (!optim_init(&p->optim, m, p->arena, run->o->program, run->d) || !open_data(run))
+	if (!optim_init(&p->optim, m, &who, p->arena, run->o->program, run->d) || !open_data(run))
 		return EXIT_INPUT;
-	if (!optim_configure(&p->optim, m, run->o, run->d))
-		return EXIT_USAGE;
-	if (!map_memory(run))
+	return optim_configure(&p->optim, m, run->o, run->d) ? EXIT_DONE : EXIT_USAGE;
+}
+
+/* Without data: memory alone, for --infer and --print-plan. */
+static int prepare_memory(Run *run)
+{
+	const Rt *rt = run->rt;
+	LayoutRank who = device_rank(rt);
+	return optim_init(&rt->p->optim, rt->model, &who, rt->p->arena, run->o->program, run->d) ? EXIT_DONE : EXIT_INPUT;
+}
+
+/* From options to memory that peers can read.  An exit code, equal on all ranks. */
+static int meet(Run *run, int (*stage)(Run *))
+{
+	Rt *rt = run->rt;
+	start_hold_messages(rt, run->d);
+	int code = cpu_check(rt->model->need_cpu, run->o->program, run->d) ? stage(run) : EXIT_INPUT;
+	code = start_agree(rt, code, run->d);
+	if (!code)
+		code = start_compare(rt, &run->train, &run->eval, run->d);
+	if (!code && !map_memory(run))
+		code = EXIT_RUN;
+	start_print_messages(rt, run->d);
+	return code;
+}
+
+static int train_all(Run *run)
+{
+	Rt *rt = run->rt;
+	int code = meet(run, prepare);
+	if (code)
+		return code;
+	if (!load_contents(run))
+		return EXIT_INPUT;
+	if (!streams_start(rt, start_comm_threads(rt), run->d))
 		return EXIT_RUN;
-	if (!load_contents(run, dir) || !log_open(&run->log, run->o->log, dir, run->o->steps, run->d))
-		return EXIT_INPUT;
-	catch_stops();
-	m->setup(run->rt);
+	streams_program(rt, PROGRAM_OUTSIDE);
+	if (run->catches)
+		catch_stops();
+	rt->model->setup(rt);
 	return train(run);
 }
 
@@ -323,23 +407,53 @@ static bool has_data(const RtOptions *o)
 
 static int run_program(Run *run)
 {
-	const RtModel *m = run->rt->model;
-	if (!cpu_check(m->need_cpu, run->o->program, run->d))
-		return EXIT_INPUT;
-	if (!check_flags(run))
-		return EXIT_USAGE;
+	Rt *rt = run->rt;
 	k_bad_input = rt_bad_input;
 	k_fail = kernel_failed;
 	device_set_threads(run->o->threads);
 	catch_faults();
-	if (run->o->infer.in || (run->o->print_plan && !has_data(run->o))) {
-		if (!optim_init(&run->rt->p->optim, m, run->rt->p->arena, run->o->program, run->d))
-			return EXIT_INPUT;
-		if (!map_memory(run))
+	if (!run->o->infer.in && (!run->o->print_plan || has_data(run->o)))
+		return train_all(run);
+	int code = meet(run, prepare_memory);
+	return code ? code : run->o->infer.in ? infer_run(rt, run->d) : EXIT_DONE;
+}
+
+/* One rank, from its first message to others to its last. */
+static int run_rank(Run *run, Launch *launch)
+{
+	struct RtPrivate *p = run->rt->p;
+	run->catches = launch->hub_fd < 0;
+	if (launch->role == LAUNCH_RANK) {
+		p->control = control_join(launch, run->o, p->arena, run->d);
+		if (!p->control)
 			return EXIT_RUN;
-		return run->o->infer.in ? infer_run(run->rt, run->d) : EXIT_DONE;
+		p->world = launch->world;
+		control_set_names(p->control, streams_name, run->rt);
 	}
-	return prepare_and_train(run);
+	int code = run_program(run);
+	/* Messages are out on all ranks before the first one leaves, which ends the others. */
+	if (p->comm)
+		comm_barrier(p->comm);
+	streams_stop(run->rt);
+	device_unmap(run->rt);
+	if (p->control)
+		control_leave(p->control, code);
+	return code;
+}
+
+static int run_ranks(Run *run, int argc, char **argv)
+{
+	Launch launch;
+	struct RtPrivate *p = run->rt->p;
+	if (!launch_find(&launch, run->o, p->arena, run->d))
+		return EXIT_USAGE;
+	p->world = launch.world;
+	bool flags = check_flags(run);
+	if (!start_check_world(run->rt, run->d) || !flags)
+		return EXIT_USAGE;
+	if (launch.role == LAUNCH_PARENT)
+		return launch_ranks(&launch, run->o, argc, argv, run->d);
+	return run_rank(run, &launch);
 }
 
 /* OpenMP's threads spin long at barriers by default: 14 times slower steps of a small model when other work
@@ -369,10 +483,9 @@ int rt_main(int argc, char **argv, const RtModel *model)
 	else if (o.version)
 		printf("%s: %s\n%s\n", model->name, model->versions, model->options);
 	else
-		code = run_program(&run);
+		code = run_ranks(&run, argc, argv);
 	data_close(&run.train);
 	data_close(&run.eval);
-	device_unmap(&rt);
 	arena_free(p.arena);
 	return code;
 }

@@ -3,7 +3,8 @@
  * Refuses a flag that the optimizer has no use for, and trainable parameters that are not f32.
  *
  * The one idea: an optimizer is a row (states, defaults, one kernel call); a flat shard is cut into
- * segments, one a parameter, and a segment's group says how it is decayed. */
+ * segments, one a parameter, and a segment's group says how it is decayed.  A rank updates the part of a flat that
+ * layout_range gives it: its segments are those of the flat, cut to that part. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,7 +98,20 @@ static SegmentList cut_segments(const RtModel *m, int unit, int flat, Arena *a)
 	return list;
 }
 
-bool optim_init(Optimizer *opt, const RtModel *model, Arena *a, const char *program, Diag *d)
+/* What of the segments lies in a range of the flat, from the range's start. */
+static SegmentList cut_range(const SegmentList *whole, LayoutRange range, Arena *a)
+{
+	SegmentList list = {.at = NEW_N(a, Segment, MAX(whole->n, 1))};
+	for (int64_t i = 0; i < whole->n; i++) {
+		const Segment *s = &whole->at[i];
+		int64_t begin = MAX(s->begin, range.begin), end = MIN(s->begin + s->length, range.begin + range.n);
+		if (begin < end)
+			list.at[list.n++] = (Segment){begin - range.begin, end - begin, s->group, s->tensor};
+	}
+	return list;
+}
+
+bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Arena *a, const char *program, Diag *d)
 {
 	const char *spec = model->optimizer;
 	memset(opt, 0, sizeof(*opt));
@@ -113,6 +127,7 @@ bool optim_init(Optimizer *opt, const RtModel *model, Arena *a, const char *prog
 	opt->momentum = strcmp(opt->info->name, "sgd") || strstr(spec + n, "momentum") || opt->nesterov;
 	opt->n_states = opt->momentum ? opt->info->n_states : 0;
 	opt->segments = arena_alloc(a, sizeof(*opt->segments) * (size_t)MAX(model->layout.n_units, 1));
+	opt->mine = arena_alloc(a, sizeof(*opt->mine) * (size_t)MAX(model->layout.n_units, 1));
 	for (int u = 0; u < model->layout.n_units; u++)
 		for (int f = 0; f < model->layout.unit[u].n_flats; f++) {
 			const LayoutFlat *flat = &model->layout.unit[u].flat[f];
@@ -121,8 +136,10 @@ bool optim_init(Optimizer *opt, const RtModel *model, Arena *a, const char *prog
 					model->unit_names[u], dtype_info[flat->dtype].text);
 				return false;
 			}
-			if (flat->trainable)
-				opt->segments[u][f] = cut_segments(model, u, f, a);
+			if (!flat->trainable)
+				continue;
+			opt->segments[u][f] = cut_segments(model, u, f, a);
+			opt->mine[u][f] = cut_range(&opt->segments[u][f], layout_range(&model->layout.unit[u], f, who), a);
 		}
 	return true;
 }
@@ -172,31 +189,33 @@ bool optim_configure(Optimizer *opt, const RtModel *model, const RtOptions *o, D
 	return true;
 }
 
-static const SegmentList *segments(const Rt *rt, int unit, int flat)
-{
-	return &rt->p->optim.segments[unit][flat];
-}
-
 void rt_zero_gaps(Rt *rt, int unit)
 {
 	const LayoutUnit *u = &rt->model->layout.unit[unit];
-	for (int f = 0; f < u->n_flats; f++)
+	LayoutRank who = device_rank(rt);
+	int64_t ranks = layout_split(u->strategy, &who).ranks;
+	for (int f = 0; f < u->n_flats; f++) {
+		const SegmentList *seg = &rt->p->optim.segments[unit][f];
 		if (u->flat[f].trainable)
-			k_zero_gaps(rt->grad[unit][f], layout_flat_numel(u->flat[f].numel, 1), segments(rt, unit, f)->at,
-				segments(rt, unit, f)->n, dtype_info[u->flat[f].dtype].bytes);
+			k_zero_gaps(rt->grad[unit][f], layout_flat_numel(u->flat[f].numel, ranks), seg->at, seg->n,
+				dtype_info[u->flat[f].dtype].bytes);
+	}
 }
 
 void rt_sumsq(Rt *rt, const int *units, int n)
 {
-	for (int i = 0; i < n; i++)
-		for (int f = 0; f < rt->model->layout.unit[units[i]].n_flats; f++) {
-			if (!rt->model->layout.unit[units[i]].flat[f].trainable)
-				continue;
+	LayoutRank who = device_rank(rt);
+	for (int i = 0; i < n; i++) {
+		const LayoutUnit *u = &rt->model->layout.unit[units[i]];
+		for (int f = 0; f < u->n_flats && layout_counts(u, &who); f++) {
+			const SegmentList *seg = &rt->p->optim.mine[units[i]][f];
 			double sum = 0;
-			const SegmentList *seg = segments(rt, units[i], f);
+			if (!u->flat[f].trainable)
+				continue;
 			k_sumsq_f32(&sum, NULL, rt->grad_shard[units[i]][f], seg->at, seg->n);
 			rt->p->optim.sumsq += sum;
 		}
+	}
 }
 
 void rt_update_shard(Rt *rt, int unit)
@@ -204,9 +223,9 @@ void rt_update_shard(Rt *rt, int unit)
 	Optimizer *opt = &rt->p->optim;
 	const LayoutUnit *u = &rt->model->layout.unit[unit];
 	for (int f = 0; f < u->n_flats; f++) {
-		if (!u->flat[f].trainable)
+		if (!u->flat[f].trainable || opt->mine[unit][f].n == 0)
 			continue;
-		Update update = {.p = rt->shard[unit][f], .g = rt->grad_shard[unit][f], .seg = segments(rt, unit, f),
+		Update update = {.p = rt->shard[unit][f], .g = rt->grad_shard[unit][f], .seg = &opt->mine[unit][f],
 			.m = opt->n_states > 0 ? opt->state[0][unit][f] : NULL,
 			.v = opt->n_states > 1 ? opt->state[1][unit][f] : NULL,
 			.group = opt->group, .s = rt->scalars, .nesterov = opt->nesterov};

@@ -1,11 +1,11 @@
 /* runtime/report.c: what a step says of itself: loss, accuracy, gradient norm, bad data; and the scalars
  * that follow from them for the update.
  *
- * Sums are f64 on the host.  The update is left out (skip = 1) when there is nothing to learn from (no
+ * Sums are f64 on the host, over all ranks.  The update is left out (skip = 1) when there is nothing to learn from (no
  * valid element), when a number is not finite, and when a kernel met data that is out of range.
  *
- * The one idea: backward is seeded 1/n for a static n; what the true count C makes of it is one factor,
- * n/C, which reaches the update kernels as grad_scale. */
+ * The one idea: backward is seeded 1/n for a static n and gradients are averaged over the W ranks; what the
+ * true count C of all ranks makes of it is one factor, n*W/C, which reaches the update kernels as grad_scale. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -28,6 +28,8 @@ void rt_bad_input(const char *fmt, ...)
 	atomic_store(&bad_input_state, 2);
 }
 
+volatile sig_atomic_t report_stop_signal;
+
 bool report_has_bad_input(void)
 {
 	return atomic_load(&bad_input_state) != 0;
@@ -46,6 +48,14 @@ void report_begin(Rt *rt)
 {
 	rt->loss_sum = rt->loss_weight = rt->correct = rt->counted = 0;
 	rt->p->optim.sumsq = 0;
+	rt->p->sums = (StepSums){.stop = -1};
+}
+
+StepSums report_sums(const Rt *rt)
+{
+	int asked = rt->p->control ? control_stop_signal(rt->p->control) : 0;
+	return (StepSums){rt->loss_sum, rt->loss_weight, rt->correct, rt->counted, rt->p->optim.sumsq,
+		report_has_bad_input(), MAX(asked, report_stop_signal)};
 }
 
 void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean)
@@ -60,27 +70,26 @@ void rt_report_accuracy(Rt *rt, double correct, double counted)
 	rt->counted += counted;
 }
 
-double report_loss(const Rt *rt)
-{
-	return rt->loss_weight == 0 ? 0 : rt->loss_sum / rt->loss_weight;
-}
-
 void rt_step_scalars(Rt *rt)
 {
-	Optimizer *opt = &rt->p->optim;
+	const Optimizer *opt = &rt->p->optim;
+	const StepSums *sum = &rt->p->sums;
 	StepScalars *s = rt->scalars;
 	StepResult *r = &rt->p->result;
 	const RtLoss *loss = &rt->model->loss;
-	*r = (StepResult){.loss = report_loss(rt), .grad_norm = NAN, .empty = rt->loss_weight == 0};
-	double scale = r->empty ? 0 : loss->global ? loss->n / rt->loss_weight : 1;
+	if (sum->stop < 0)
+		ice("the program did not sum its scalars up");
+	*r = (StepResult){.loss = sum->weight == 0 ? 0 : sum->loss / sum->weight, .grad_norm = NAN,
+		.empty = sum->weight == 0};
+	double scale = r->empty ? 0 : loss->global ? loss->n * MAX(rt->p->world.size, 1) / sum->weight : 1;
 	s->grad_scale = (float)scale;
 	s->clip_coef = 1;
 	r->finite = isfinite(r->loss);
 	if (rt->model->grad_norm) {
-		r->grad_norm = sqrt(opt->sumsq) * scale;
+		r->grad_norm = sqrt(sum->sumsq) * scale;
 		r->finite = r->finite && isfinite(r->grad_norm);
 		if (opt->clip_norm > 0)
 			s->clip_coef = (float)MIN(opt->clip_norm / (r->grad_norm + 1e-6), 1.0);
 	}
-	s->skip = r->empty || !r->finite || report_has_bad_input();
+	s->skip = r->empty || !r->finite || sum->bad_input > 0;
 }

@@ -460,9 +460,7 @@ static void test_usage(void)
 		{"--betas 0.9,1", "--betas takes"},
 		{"--on-nan=ignore", "stop or skip"},
 		{"--lr-schedule=step", "constant, linear or cosine"},
-		{"--ranks 2", "--ranks=2 is refused (only 1)"},
 		{"--accum=4", "one micro-batch a step"},
-		{"--comm=mpi", "--comm=mpi is refused"},
 		{"--save-kind=sharded", "--save-kind=sharded is refused"},
 		{"--hyper h.json", "--hyper is refused"},
 		{"--trace t.json", "--trace is refused"},
@@ -619,7 +617,7 @@ static void check_mappings(void)
 	m.layout.work_bytes = 100;
 	struct RtPrivate p = {.arena = arena_new(), .options = &o};
 	Rt rt = {.model = &m, .p = &p};
-	CU_ASSERT_FATAL(optim_init(&p.optim, &m, p.arena, "toy", &d));
+	CU_ASSERT_FATAL(optim_init(&p.optim, &m, &(LayoutRank){0, 1, 1}, p.arena, "toy", &d));
 	CU_ASSERT_FATAL(device_map(&rt, &d)); /* once for what the C library keeps for itself */
 	device_unmap(&rt);
 	int64_t before = anonymous_bytes(), planned = 0;

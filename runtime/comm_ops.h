@@ -1,0 +1,31 @@
+/* runtime/comm_ops.h: what a communicator is made of: a way to publish, take and end exchanges.
+ *
+ * comm_shm.c is one; one that is a shared object exports `const CommOps comm_ops` and an open function. */
+#ifndef SHARDC_COMM_OPS_H
+#define SHARDC_COMM_OPS_H
+
+#include "runtime/comm.h"
+
+typedef struct CommOps {
+	void (*begin)(Comm *c, const Exchange *x);
+	int64_t (*take)(Comm *c, const Exchange *x, int64_t at, int64_t most, const char **from);
+	void (*end)(Comm *c, const Exchange *x);
+	void (*close)(Comm *c);
+} CommOps;
+
+/* What all of them begin with. */
+struct Comm {
+	const CommOps *ops;
+	const World *world;
+	char *memory;       /* comm_memory */
+	char *mailbox;      /* COMM_MAILBOX bytes that peers can read */
+	int *all_ranks;     /* 0, 1, ... */
+};
+
+Comm *comm_shm_open(struct Control *control, const World *w, int64_t bytes, Arena *a, Diag *d);
+
+/* The piece at `at` that all ranges of x which reach it have in common: its length; offset[i] of member i's
+ * source, or -1. */
+int64_t comm_piece(const Exchange *x, int64_t at, int64_t most, int64_t *offset);
+
+#endif

@@ -1,0 +1,166 @@
+/* runtime/comm_shm.c: ranks of one host read each other's memory.
+ *
+ * Each rank has one memfd, a counter page followed by the memory that peers read, and maps those of all
+ * others read-only, through /proc/PID/fd/FD.  A rank writes its own memory and its own counters, nothing else,
+ * so a peer can be late, stopped or gone, but can damage nothing.
+ *
+ * The one idea: of each channel a rank counts the exchanges that it has begun (its source may be read) and ended
+ * (it reads no other's any more).  The k-th exchange of a channel is the same one on all ranks, so waiting is
+ * comparing a member's counter with k. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "runtime/comm_ops.h"
+#include "runtime/control.h"
+#include "runtime/wait.h"
+
+enum { COUNTER_PAGE = 4096, LINE = 64 };
+
+typedef union Word { Counter count; char line[LINE]; } Word;
+typedef struct CommPage {
+	Word begun[COMM_CHANNELS], ended[COMM_CHANNELS];
+	char mailbox[COMM_MAILBOX];
+} CommPage;
+_Static_assert(sizeof(CommPage) <= COUNTER_PAGE, "one page");
+
+typedef struct Shm {
+	Comm comm;
+	CommPage **page;    /* [rank] */
+	int64_t *bytes;     /* [rank]: of its mapping */
+	int spins;
+} Shm;
+
+/* What ranks tell each other at start. */
+typedef struct Address { int32_t pid, fd, error; int32_t reserved; int64_t bytes; } Address;
+
+/* ---- exchanges ---- */
+
+static CommPage *my_page(const Shm *s)
+{
+	return s->page[s->comm.world->rank];
+}
+
+static void shm_begin(Comm *c, const Exchange *x)
+{
+	wait_post(&my_page((Shm *)c)->begun[x->channel].count);
+}
+
+static int64_t shm_take(Comm *c, const Exchange *x, int64_t at, int64_t most, const char **from)
+{
+	Shm *s = (Shm *)c;
+	int64_t offset[x->n], n = comm_piece(x, at, most, offset);
+	uint32_t k = atomic_load_explicit(&my_page(s)->ended[x->channel].count, memory_order_relaxed) + 1;
+	ptrdiff_t source = (const char *)x->source - (const char *)my_page(s);
+	for (int i = 0; i < x->n; i++) {
+		CommPage *page = s->page[x->ranks[i]];
+		from[i] = n == 0 || offset[i] < 0 ? NULL : (const char *)page + source + offset[i];
+		if (from[i])
+			wait_reach(&page->begun[x->channel].count, k, s->spins);
+	}
+	return n;
+}
+
+static void shm_end(Comm *c, const Exchange *x)
+{
+	Shm *s = (Shm *)c;
+	Counter *mine = &my_page(s)->ended[x->channel].count;
+	wait_post(mine);
+	uint32_t k = atomic_load_explicit(mine, memory_order_relaxed);
+	for (int i = 0; i < x->n; i++)
+		wait_reach(&s->page[x->ranks[i]]->ended[x->channel].count, k, s->spins);
+}
+
+static void shm_close(Comm *c)
+{
+	Shm *s = (Shm *)c;
+	for (int i = 0; i < c->world->size; i++)
+		if (s->page[i])
+			munmap(s->page[i], (size_t)s->bytes[i]);
+	memset(s->page, 0, sizeof(*s->page) * (size_t)c->world->size);
+}
+
+static const CommOps shm_ops = {shm_begin, shm_take, shm_end, shm_close};
+
+/* ---- life ---- */
+
+/* Shared memory of this rank; its file stays open until all peers have mapped it.  0 or errno. */
+static int make_own(int64_t bytes, int *fd, CommPage **page)
+{
+	*fd = memfd_create("shardc", MFD_CLOEXEC);
+	if (*fd < 0 || ftruncate(*fd, bytes))
+		return errno;
+	void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	if (p == MAP_FAILED)
+		return errno;
+	*page = p;
+	madvise(p, (size_t)bytes, MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_WRITE
+	if (madvise(p, (size_t)bytes, MADV_POPULATE_WRITE) && errno != EINVAL)
+		return errno;
+#endif
+	return 0;
+}
+
+static int map_peer(const Address *peer, CommPage **page)
+{
+	char path[64];
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)peer->pid, (int)peer->fd);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno;
+	void *p = mmap(NULL, (size_t)peer->bytes, PROT_READ, MAP_SHARED, fd, 0);
+	int error = p == MAP_FAILED ? errno : 0;
+	close(fd);
+	if (!error)
+		*page = p;
+	return error;
+}
+
+/* All ranks learn whether one has failed; rank 0 says which. */
+static bool all_well(struct Control *control, const World *w, const Address *mine, Address *all, const char *what,
+	Diag *d)
+{
+	if (!control_all_gather(control, mine, sizeof(*mine), all))
+		return false;
+	for (int r = 0; r < w->size; r++) {
+		if (!all[r].error)
+			continue;
+		if (w->rank == 0)
+			diag_error(d, "--comm=shm", "rank %d: %" PRId64 " bytes of shared memory cannot be %s: %s", r,
+				all[r].bytes, what, strerror(all[r].error));
+		return false;
+	}
+	return true;
+}
+
+Comm *comm_shm_open(struct Control *control, const World *w, int64_t bytes, Arena *a, Diag *d)
+{
+	Shm *s = NEW(a, Shm);
+	*s = (Shm){.comm = {.ops = &shm_ops, .world = w}, .page = NEW_N(a, CommPage *, w->size),
+		.bytes = NEW_N(a, int64_t, w->size), .spins = wait_spins(1)};
+	Address mine = {.pid = (int32_t)getpid(), .bytes = COUNTER_PAGE + bytes}, *all = NEW_N(a, Address, w->size);
+	int fd = -1;
+	mine.error = make_own(mine.bytes, &fd, &s->page[w->rank]);
+	mine.fd = fd;
+	bool ok = all_well(control, w, &mine, all, "made", d);
+	for (int r = 0; ok && r < w->size; r++) {
+		s->bytes[r] = all[r].bytes;
+		if (r != w->rank && !mine.error)
+			mine.error = map_peer(&all[r], &s->page[r]);
+	}
+	ok = ok && all_well(control, w, &mine, all, "opened by it", d);
+	if (fd >= 0)
+		close(fd);
+	if (!ok) {
+		s->bytes[w->rank] = mine.bytes;
+		shm_close(&s->comm);
+		return NULL;
+	}
+	s->comm.memory = (char *)my_page(s) + COUNTER_PAGE;
+	s->comm.mailbox = my_page(s)->mailbox;
+	return &s->comm;
+}
