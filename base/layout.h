@@ -11,7 +11,7 @@
 #include "base/base.h"
 
 enum { LAYOUT_ALIGN = 64, LAYOUT_MAX_FLATS = 4 }; /* elements; flats of a unit */
-enum { LAYOUT_SCALARS = 4 }; /* doubles of all_reduce_scalars: loss, weight, sum of squares, control word */
+enum { LAYOUT_SCALARS = 7 }; /* doubles of all_reduce_scalars: loss, weight, accuracy, norm, what stops a run */
 
 /* ---- strategies ---- */
 

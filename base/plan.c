@@ -41,14 +41,14 @@ int64_t plan_padding(const LayoutUnit *u, int64_t elements, const LayoutRank *wh
 	return sum - elements;
 }
 
-/* A piece from each of the others, then everything but that piece. */
-static int64_t all_reduced(const LayoutUnit *u, int64_t ranks, int64_t members, int64_t me)
+/* A piece from each of the others, to fold; then, where the sum is kept, everything but that piece. */
+static int64_t all_reduced(const LayoutUnit *u, int64_t ranks, int64_t members, int64_t me, bool keeps)
 {
 	int64_t sum = 0;
 	for (int f = 0; f < u->n_flats; f++) {
 		int64_t n = layout_shard_numel(u->flat[f].numel, ranks), mine = layout_piece(n, members, me).n;
 		if (u->flat[f].trainable)
-			sum += ((members - 1) * mine + n - mine) * dtype_info[u->flat[f].dtype].bytes;
+			sum += ((members - 1) * mine + (keeps ? n - mine : 0)) * dtype_info[u->flat[f].dtype].bytes;
 	}
 	return sum;
 }
@@ -62,9 +62,9 @@ int64_t plan_received(const Plan *p, const PlanCollective *c)
 	switch (c->kind) {
 	case PLAN_ALL_GATHER: return (split.ranks - 1) * shard_bytes(u, split.ranks, false);
 	case PLAN_REDUCE_SCATTER: return (split.ranks - 1) * shard_bytes(u, split.ranks, true);
-	case PLAN_ALL_REDUCE: return all_reduced(u, 1, who->world, who->rank);
-	case PLAN_ALL_REDUCE_SHARDS: return all_reduced(u, split.ranks, split.groups, split.group);
-	case PLAN_REDUCE: return owner ? (who->world - 1) * shard_bytes(u, 1, true) : 0;
+	case PLAN_ALL_REDUCE: return all_reduced(u, 1, who->world, who->rank, true);
+	case PLAN_ALL_REDUCE_SHARDS: return all_reduced(u, split.ranks, split.groups, split.group, true);
+	case PLAN_REDUCE: return all_reduced(u, 1, who->world, who->rank, owner);
 	case PLAN_BROADCAST: return owner || who->world == 1 ? 0 : shard_bytes(u, 1, true);
 	default: return (who->world - 1) * LAYOUT_SCALARS * (int64_t)sizeof(double);
 	}

@@ -1,0 +1,73 @@
+/* runtime/print_plan.c: --print-plan: the program's units, collectives and memory at the ranks it runs on.
+ *
+ * Rank 0 prints, and means its own memory: the bytes that were mapped.  base/plan.c is the printer of
+ * `shardc plan` too, so both say the same of the same number of ranks. */
+#include "base/plan.h"
+#include "runtime/internal.h"
+
+static const PlanKind kind_of[] = {
+	[RT_ALL_GATHER] = PLAN_ALL_GATHER, [RT_REDUCE_SCATTER] = PLAN_REDUCE_SCATTER, [RT_ALL_REDUCE] = PLAN_ALL_REDUCE,
+	[RT_ALL_REDUCE_SHARDS] = PLAN_ALL_REDUCE_SHARDS, [RT_REDUCE] = PLAN_REDUCE, [RT_BROADCAST] = PLAN_BROADCAST,
+	[RT_ALL_REDUCE_SCALARS] = PLAN_ALL_REDUCE_SCALARS,
+};
+static const PlanStream stream_of[] = {
+	[RT_STREAM_GATHER] = PLAN_GATHER, [RT_STREAM_REDUCE] = PLAN_REDUCE_STREAM, [RT_STREAM_SYNC] = PLAN_SYNC,
+};
+
+_Static_assert(sizeof(StepSums) == LAYOUT_SCALARS * sizeof(double), "all_reduce_scalars sends what is planned");
+
+static PlanUnit *units_of(const RtModel *m, Arena *a)
+{
+	PlanUnit *units = NEW_N(a, PlanUnit, m->layout.n_units);
+	for (int u = 0; u < m->layout.n_units; u++) {
+		units[u] = (PlanUnit){.name = m->unit_names[u], .first = m->unit_uses ? m->unit_uses[u][0] : "",
+			.last = m->unit_uses ? m->unit_uses[u][1] : ""};
+	}
+	for (int i = 0; i < m->n_tensors; i++) {
+		const RtTensor *t = &m->tensors[i];
+		if (t->kind != RT_PARAM || t->unit < 0)
+			continue;
+		units[t->unit].n_params++;
+		units[t->unit].elements += tensor_numel(t);
+		units[t->unit].trainable += t->trainable ? tensor_numel(t) : 0;
+	}
+	return units;
+}
+
+static PlanCollective *collectives_of(const RtCollective *c, int n, Arena *a)
+{
+	PlanCollective *out = NEW_N(a, PlanCollective, n);
+	for (int i = 0; i < n; i++)
+		out[i] = (PlanCollective){kind_of[c[i].kind], stream_of[c[i].stream], c[i].unit, c[i].slot};
+	return out;
+}
+
+static LayoutMemory mapped(const DeviceMemory *m)
+{
+	const int64_t *p = m->planned;
+	return (LayoutMemory){.params = p[ARENA_PARAMS], .gathered = p[ARENA_GATHERED], .grads = p[ARENA_GRADS],
+		.states = p[ARENA_STATES], .buffers = p[ARENA_BUFFERS], .inputs = p[ARENA_INPUTS],
+		.activations = p[ARENA_ACTIVATIONS], .workspace = p[ARENA_WORKSPACE], .comm = p[ARENA_COMM],
+		.total = m->total};
+}
+
+void device_print_plan(const Rt *rt, FILE *out)
+{
+	const RtModel *m = rt->model;
+	const World *world = &rt->p->world;
+	LayoutModel layout = m->layout;
+	Plan plan = {.module = m->name, .layout = &layout, .who = device_rank(rt), .n_step = m->n_step,
+		.n_eval = m->n_evaluation, .memory = mapped(&rt->p->memory)};
+	if (plan.who.rank)
+		return;
+	Arena *a = arena_new();
+	layout.hosts = world->n_hosts;
+	plan.comm = plan.who.world == 1 ? "self" : world->n_hosts > 1 ? "mpi" : "shm";
+	plan.unit = units_of(m, a);
+	plan.step = collectives_of(m->step, m->n_step, a);
+	plan.eval = collectives_of(m->evaluation, m->n_evaluation, a);
+	plan_text_units(out, &plan);
+	plan_text_collectives(out, &plan);
+	plan_text_memory(out, &plan);
+	arena_free(a);
+}
