@@ -144,9 +144,10 @@ static Module *random_model(Toy *t, Arena *a, Diag *d)
 		if (trained)
 			buf_printf(&updates, "    update \"%s\" %%db\n", name);
 	}
-	buf_printf(b, "%s    %%loss : f32[] = reduce_sum %%x%d {axes=[0,1], keepdims=0}\n"
-		"    %%one : f32[] = const {value=[1.0]}\n    report_loss %%loss, %%one {mean=1}\n  }\n  backward {\n    %%db : f32[8] = reduce_sum %%x1 {axes=[0], "
-		"keepdims=0}\n  }\n  update {\n    step_scalars\n%s  }\n}\n", ops.at, t->n, updates.n ? updates.at : "");
+	buf_printf(b, "%s    %%loss : f32[] = reduce_sum %%x%d {axes=[0,1], keepdims=0}\n", ops.at, t->n);
+	buf_printf(b, "    %%one : f32[] = const {value=[1.0]}\n    report_loss %%loss, %%one {mean=1}\n  }\n");
+	buf_printf(b, "  backward {\n    %%db : f32[8] = reduce_sum %%x1 {axes=[0], keepdims=0}\n  }\n");
+	buf_printf(b, "  update {\n    step_scalars\n%s  }\n}\n", updates.n ? updates.at : "");
 	Module *m = ir_parse("random", b->at, d);
 	buf_free(&ops);
 	buf_free(&updates);
