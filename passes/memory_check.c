@@ -5,12 +5,15 @@
  * nothing with the planner but the places themselves, so a wrong lifetime, a wrong alias and an overlap
  * all show as a value that is not where it is read.
  *
+ * Slots are memory that units share: a gather fills one for its wait and spoils it for everyone else, its
+ * reshard and the wait of a reduce leave it spoiled.  They are laid out for some number of ranks.
+ *
  * The shadow is a segment tree over the plan's distinct addresses: O(n log n). */
 #include "passes/passes.h"
 
 #include <stdlib.h>
 
-enum { POISON = -1, MIXED = -2, SPACE_SHIFT = 44 };
+enum { POISON = -1, MIXED = -2, SPACE_SHIFT = 44, RANKS = 3 };
 
 typedef struct Shadow {
 	Module *m;
@@ -20,6 +23,8 @@ typedef struct Shadow {
 	int *cell;        /* segment tree: what the node's cells hold, MIXED = look below */
 	int *content;     /* by Value.id: what its place must hold */
 	PtrMap *symbol;   /* Symbol -> what its place holds, + 1 */
+	int64_t *space;   /* by Value.id: of views and what shows them, the space of their gathered unit */
+	int64_t *grads;   /* by unit: the space of its flat gradient */
 	int next_content;
 	const char *violation;
 } Shadow;
@@ -28,19 +33,78 @@ typedef struct Span { int64_t begin, end; } Span;
 
 /* ---- addresses ---- */
 
-/* Regions, and the flats within the unit regions, are disjoint spaces of one address line. */
-static Span span_at(const Place *p, int64_t bytes)
+/* Regions are disjoint spaces of one address line; so are each unit's own region and flat gradient, then the
+ * slots of gathered units and those of flat gradients. */
+static Span span_in(int64_t space, int64_t offset, int64_t bytes)
 {
-	int64_t space = p->region;
-	if (p->region == REGION_PARAM || p->region == REGION_GRAD)
-		space = REGION_STATE + 1 + 2 * (p->unit->index * UNIT_MAX_FLATS + p->flat) + (p->region == REGION_GRAD);
-	int64_t begin = (space << SPACE_SHIFT) + p->offset;
+	int64_t begin = (space << SPACE_SHIFT) + offset;
 	return (Span){begin, begin + bytes};
 }
 
-static Span span_of(const Value *v)
+static int64_t unit_space(const Module *m, const Unit *u, const Op *opens, bool grad)
 {
-	return span_at(&v->place, type_bytes(&v->type));
+	int64_t slot = attr_get_int(opens->attrs, "slot", -1);
+	int64_t key = slot < 0 ? u->index : m->n_units + slot;
+	return REGION_STATE + 1 + 2 * key + grad;
+}
+
+/* From a unit's start in a slot to a flat; flat = n_flats: its end. */
+static int64_t in_slot(const Unit *u, int flat)
+{
+	int64_t sum = 0;
+	for (int f = 0; f < flat; f++)
+		sum += layout_flat_numel(u->flat[f].numel, RANKS) * dtype_info[u->flat[f].dtype].bytes;
+	return sum;
+}
+
+static Span span_of(const Shadow *s, const Value *v)
+{
+	const Place *p = &v->place;
+	int64_t bytes = type_bytes(&v->type);
+	if (p->region == REGION_PARAM)
+		return span_in(s->space[v->id], in_slot(p->unit, p->flat) + p->offset, bytes);
+	if (p->region == REGION_GRAD)
+		return span_in(s->grads[p->unit->index], in_slot(p->unit, p->flat) + p->offset, bytes);
+	return span_in(p->region, p->offset, bytes);
+}
+
+static Span unit_span(const Unit *u, int64_t space)
+{
+	return span_in(space, 0, in_slot(u, u->n_flats));
+}
+
+static Span param_span(const Symbol *p, int64_t space)
+{
+	int64_t offset = in_slot(p->unit, p->flat) + p->offset * dtype_info[p->type.dtype].bytes;
+	return span_in(space, offset, type_bytes(&p->type));
+}
+
+/* The op that makes the unit of these flats readable: its gather, or resident. */
+static const Op *opener_of(const Value *flat)
+{
+	const Op *op = flat->op;
+	return op->kind == OP_WAIT ? op_in(op, 0)->op : op;
+}
+
+static bool opens_unit(const Op *op)
+{
+	return op->kind == OP_RESIDENT || (op->kind == OP_WAIT && opener_of(op->out[0])->kind == OP_ALL_GATHER);
+}
+
+static void find_spaces(Shadow *s, const SectionKind *sections, int n)
+{
+	s->space = NEW_N(s->a, int64_t, s->m->n_values);
+	s->grads = NEW_N(s->a, int64_t, s->m->n_units);
+	for (int k = 0; k < n; k++) {
+		IR_FOR_OPS(s->m, sections[k], op) {
+			if (op->kind == OP_ZERO_GAPS)
+				s->grads[op->unit->index] = unit_space(s->m, op->unit, op, true);
+			if (op->kind == OP_VIEW_OP)
+				s->space[op->out[0]->id] = unit_space(s->m, op->sym->unit, opener_of(op_in(op, 0)), false);
+			else if (op_info[op->kind].flags & VIEW)
+				s->space[op->out[0]->id] = s->space[op_in(op, 0)->id];
+		}
+	}
 }
 
 static bool is_placed(const Value *v)
@@ -54,20 +118,36 @@ static int compare_addresses(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+typedef struct Addresses { int64_t *at; int n, cap; } Addresses;
+
+static void add_span(Shadow *s, Addresses *at, Span span)
+{
+	vec_push(s->a, at, span.begin);
+	vec_push(s->a, at, span.end);
+}
+
+static void add_addresses(Shadow *s, Addresses *at, const Op *op)
+{
+	for (int i = 0; i < op->n_out; i++)
+		if (is_placed(op->out[i]))
+			add_span(s, at, span_of(s, op->out[i]));
+	if (op->kind == OP_ZERO_GAPS)
+		add_span(s, at, unit_span(op->unit, s->grads[op->unit->index]));
+	if (!opens_unit(op))
+		return;
+	const Unit *u = op->out[0]->type.unit;
+	int64_t space = unit_space(s->m, u, opener_of(op->out[0]), false);
+	add_span(s, at, unit_span(u, space));
+	for (int i = 0; i < u->n_params; i++)
+		add_span(s, at, param_span(u->params[i], space));
+}
+
 static void list_addresses(Shadow *s, const SectionKind *sections, int n_sections)
 {
-	VEC(int64_t) at = {0};
-	for (int k = 0; k < n_sections; k++) {
-		IR_FOR_OPS(s->m, sections[k], op) {
-			for (int i = 0; i < op->n_out; i++) {
-				if (!is_placed(op->out[i]))
-					continue;
-				Span span = span_of(op->out[i]);
-				vec_push(s->a, &at, span.begin);
-				vec_push(s->a, &at, span.end);
-			}
-		}
-	}
+	Addresses at = {0};
+	for (int k = 0; k < n_sections; k++)
+		IR_FOR_OPS(s->m, sections[k], op)
+			add_addresses(s, &at, op);
 	if (at.n)
 		qsort(at.at, (size_t)at.n, sizeof(*at.at), compare_addresses);
 	s->address = at.at;
@@ -120,6 +200,8 @@ static bool tree_holds(const Shadow *s, int node, int lo, int hi, int from, int 
 
 static void put(Shadow *s, Span span, int content)
 {
+	if (span.begin == span.end)
+		return;
 	tree_set(s, 1, 0, s->n - 1, cell_index(s, span.begin), cell_index(s, span.end) - 1, content);
 }
 
@@ -141,15 +223,23 @@ static bool is_symbol_read(const Op *op)
 	return op->kind == OP_INPUT || op->kind == OP_READ || op->kind == OP_VIEW_OP;
 }
 
-/* What a symbol's place holds; it is there before the first op. */
-static int symbol_content(Shadow *s, const Op *op)
+static int content_of(Shadow *s, const Symbol *sym)
 {
-	intptr_t known = (intptr_t)ptrmap_get(s->symbol, op->sym);
+	intptr_t known = (intptr_t)ptrmap_get(s->symbol, sym);
 	if (known)
 		return (int)known - 1;
-	ptrmap_put(s->symbol, op->sym, (void *)(intptr_t)(s->next_content + 1));
-	put(s, span_of(op->out[0]), s->next_content);
+	ptrmap_put(s->symbol, sym, (void *)(intptr_t)(s->next_content + 1));
 	return s->next_content++;
+}
+
+/* What a symbol's place holds; but for a parameter, it is there before the first op. */
+static int symbol_content(Shadow *s, const Op *op)
+{
+	bool known = op->kind == OP_VIEW_OP || ptrmap_get(s->symbol, op->sym);
+	int content = content_of(s, op->sym);
+	if (!known)
+		put(s, span_of(s, op->out[0]), content);
+	return content;
 }
 
 static void fill_symbols(Shadow *s, const SectionKind *sections, int n)
@@ -172,28 +262,28 @@ static void check_operands(Shadow *s, const Op *op)
 		const Value *v = op_in(op, i);
 		if (v && v->type.kind == TYPE_TENSOR && v->place.region == REGION_NONE && !runtime_holds(v->op))
 			blame(s, op, v, "is read but has no place");
-		if (is_placed(v) && !holds(s, span_of(v), s->content[v->id]))
+		if (is_placed(v) && !holds(s, span_of(s, v), s->content[v->id]))
 			blame(s, op, v, "is read but its bytes hold something else");
 	}
 }
 
-static bool may_overwrite(const Op *op, int result, int operand)
+static bool may_overwrite(const Shadow *s, const Op *op, int result, int operand)
 {
 	const Value *r = op->out[result], *v = op_in(op, operand);
 	for (int k = inplace_operand(op, result, 0); k >= 0; k = inplace_operand(op, result, k + 1))
 		if (k == operand)
-			return span_of(r).begin == span_of(v).begin && r->type.dtype == v->type.dtype
+			return span_of(s, r).begin == span_of(s, v).begin && r->type.dtype == v->type.dtype
 				&& type_same_shape(&r->type, &v->type);
 	return false;
 }
 
 static void check_overwrites(Shadow *s, const Op *op, int result)
 {
-	Span r = span_of(op->out[result]);
+	Span r = span_of(s, op->out[result]);
 	for (int i = 0; i < op->n_in; i++) {
 		const Value *v = op_in(op, i);
-		Span span = is_placed(v) ? span_of(v) : (Span){0, 0};
-		if (span.begin < r.end && r.begin < span.end && !may_overwrite(op, result, i))
+		Span span = is_placed(v) ? span_of(s, v) : (Span){0, 0};
+		if (span.begin < r.end && r.begin < span.end && !may_overwrite(s, op, result, i))
 			blame(s, op, v, "is overwritten by a result while it is read");
 	}
 }
@@ -207,23 +297,22 @@ static void define_results(Shadow *s, const Op *op)
 			continue;
 		if (is_symbol_read(op) || view) {
 			s->content[v->id] = view ? s->content[op_in(op, 0)->id] : symbol_content(s, op);
-			if (!holds(s, span_of(v), s->content[v->id]))
+			if (!holds(s, span_of(s, v), s->content[v->id]))
 				blame(s, op, v, "shows bytes that hold something else");
 			continue;
 		}
 		check_overwrites(s, op, i);
 		s->content[v->id] = s->next_content++;
-		put(s, span_of(v), s->content[v->id]);
+		put(s, span_of(s, v), s->content[v->id]);
 	}
 	for (int i = 0; i < op->n_out; i++)
-		if (is_placed(op->out[i]) && !holds(s, span_of(op->out[i]), s->content[op->out[i]->id]))
+		if (is_placed(op->out[i]) && !holds(s, span_of(s, op->out[i]), s->content[op->out[i]->id]))
 			blame(s, op, op->out[i], "overlaps another result");
 }
 
 static void execute_write(Shadow *s, const Op *op)
 {
-	Place p = {REGION_STATE, NULL, 0, op->sym->offset};
-	Span span = span_at(&p, type_bytes(&op->sym->type));
+	Span span = span_in(REGION_STATE, op->sym->offset, type_bytes(&op->sym->type));
 	if (ptrmap_get(s->symbol, op->sym)) {
 		ptrmap_put(s->symbol, op->sym, (void *)(intptr_t)(s->next_content + 1));
 		put(s, span, s->next_content++);
@@ -245,6 +334,42 @@ static void check_collect(Shadow *s, const Op *op)
 	}
 }
 
+/* A unit becomes readable, whole. */
+static void open_unit(Shadow *s, const Op *op)
+{
+	const Unit *u = op->out[0]->type.unit;
+	int64_t space = unit_space(s->m, u, opener_of(op->out[0]), false);
+	put(s, unit_span(u, space), POISON);
+	for (int i = 0; i < u->n_params; i++)
+		put(s, param_span(u->params[i], space), content_of(s, u->params[i]));
+}
+
+/* Peers read a flat gradient until the wait of its reduce; it is not touched before, nor kept behind. */
+static void end_gradient(Shadow *s, const Op *wait)
+{
+	const Op *sent = op_in(wait, 0)->op;
+	if (!op_in(sent, 0) || op_in(sent, 0)->op->kind != OP_COLLECT)
+		return;
+	check_operands(s, op_in(sent, 0)->op);
+	if (sent->kind != OP_ALL_REDUCE)
+		put(s, unit_span(sent->unit, s->grads[sent->unit->index]), POISON);
+}
+
+static void execute_life(Shadow *s, const Op *op)
+{
+	const Unit *u = op->unit;
+	if (opens_unit(op))
+		open_unit(s, op);
+	else if (op->kind == OP_ALL_GATHER)
+		put(s, unit_span(u, unit_space(s->m, u, op, false)), POISON);
+	else if (op->kind == OP_RESHARD)
+		put(s, unit_span(u, unit_space(s->m, u, opener_of(op_in(op, 0)), false)), POISON);
+	else if (op->kind == OP_ZERO_GAPS)
+		put(s, unit_span(u, s->grads[u->index]), POISON);
+	else if (op->kind == OP_WAIT && op_in(op, 0)->op->n_in)
+		end_gradient(s, op);
+}
+
 static void execute(Shadow *s, const Op *op)
 {
 	if (!(op_info[op->kind].flags & VIEW))
@@ -253,6 +378,7 @@ static void execute(Shadow *s, const Op *op)
 		check_collect(s, op);
 	if (op_info[op->kind].flags & COMM && op->n_in && op_in(op, 0)->op->kind == OP_COLLECT)
 		check_operands(s, op_in(op, 0)->op);
+	execute_life(s, op);
 	define_results(s, op);
 	if (op->kind == OP_WRITE)
 		execute_write(s, op);
@@ -261,6 +387,7 @@ static void execute(Shadow *s, const Op *op)
 static const char *check_program(Module *m, const SectionKind *sections, int n, Arena *a)
 {
 	Shadow s = {.m = m, .a = a, .symbol = ptrmap_new(a)};
+	find_spaces(&s, sections, n);
 	list_addresses(&s, sections, n);
 	if (!s.n)
 		return NULL;
