@@ -107,12 +107,10 @@ int listen_at(const char *address, const char *where, Diag *d)
 		return fd;
 	if (error == EADDRINUSE)
 		diag_error(d, where, "port %s (MASTER_PORT) of %s is in use: another run or another program "
-			"listens there; "
-			"end it, or give all ranks another MASTER_PORT", port, host);
+			"listens there; end it, or give all ranks another MASTER_PORT", port, host);
 	else if (error == EADDRNOTAVAIL)
 		diag_error(d, where, "MASTER_ADDR=%s is no address of this machine, and rank 0 runs here: it has "
-			"to name "
-			"rank 0's machine", host);
+			"to name rank 0's machine", host);
 	else
 		diag_error(d, where, "rank 0 cannot listen on port %s (MASTER_PORT) of %s: %s", port, host,
 			strerror(error));
@@ -159,8 +157,8 @@ const char *control_listen(Launch *l, Arena *a, Diag *d)
 	if (fd < 0)
 		fd = listen_on((const struct sockaddr *)&any4, sizeof(any4));
 	unsigned char key[KEY_BYTES];
-	if (fd < 0 || getsockname(fd, (struct sockaddr *)&got, &n) || getrandom(key, sizeof(key),
-		0) != sizeof(key)) {
+	if (fd < 0 || getsockname(fd, (struct sockaddr *)&got, &n) ||
+		getrandom(key, sizeof(key), 0) != sizeof(key)) {
 		diag_error(d, "rank 0", "cannot listen for the other ranks: %s", strerror(errno));
 		return NULL;
 	}
@@ -268,8 +266,8 @@ bool connect_to(Link *l, const char *address, const Hello *hello, int64_t second
 		usleep(TICK_MS * 1000);
 	} while (clock_ms() < end);
 	diag_error(d, where, "rank %d did not find rank 0 at %s%s within %d s: %s; is rank 0 running, and is "
-		"that its "
-		"address?", hello->peer.rank, shown, strchr(address, '@') ? "" : " (MASTER_ADDR:MASTER_PORT)",
+		"that its address?", hello->peer.rank, shown,
+		strchr(address, '@') ? "" : " (MASTER_ADDR:MASTER_PORT)",
 		(int)seconds, why);
 	return false;
 }

@@ -37,8 +37,8 @@ typedef struct Launch {
 bool launch_find(Launch *l, const RtOptions *o, Arena *a, Diag *d);
 /* Of the parent: starts o->ranks copies of this program with these arguments, each pinned to its cores (none
  * where there are fewer cores than ranks), with OMP_NUM_THREADS set where neither it nor --threads says;
- * serves as their hub until all have ended.  Returns the exit status of the run: 0, or that of the rank that failed
- * first; 3 for a lost one.
+ * serves as their hub until all have ended.  Returns the exit status of the run: 0, or that of the rank that
+ * failed first; 3 for a lost one.
  * SIGINT and SIGTERM are the parent's: its ranks are started with both ignored and should leave that so
  * (a terminal signals all of them, too); the first reaches rank 0 as control_stop_signal, a second one half a
  * second or more later kills the ranks and the parent. */
@@ -85,7 +85,7 @@ bool control_all_gather(Control *c, const void *mine, int64_t bytes, void *all);
 /* Compares a text with rank 0's; where it differs all ranks get false and the first differing line of both is
  * printed, once, with what it means: other binaries or flags. */
 bool control_compare(Control *c, const char *text, Diag *d);
-/* The signal by which the parent of --ranks asks for a stop; 0: none.  Only rank 0 learns it: the driver agrees. */
+/* The signal by which the parent of --ranks asks for a stop; 0: none.  Rank 0 alone learns it. */
 int control_stop_signal(Control *c);
 /* Says that this rank ends with this status: the others learn it at once.  After an error of one rank the
  * others end too, with status 3; a rank that ends without it counts as lost.  Where this process has the hub,

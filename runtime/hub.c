@@ -80,8 +80,9 @@ void hub_free(Hub *h)
 		link_close(&h->strangers[i].link);
 	if (h->c.listen_fd >= 0)
 		close(h->c.listen_fd);
-	free(h->rank), free(h->rows), free(h->peers), free(h->strangers), free(h->polled), free(h->names),
-		free(h);
+	free(h->rank), free(h->rows), free(h->peers);
+	free(h->strangers), free(h->polled), free(h->names);
+	free(h);
 }
 
 /* ---- what is said ---- */
@@ -142,8 +143,7 @@ static void report_stall(Hub *h)
 		diag_error(h->c.d, h->c.program, "rank %d gives no sign of life; the run is ended%s", silent, b.at);
 	else
 		diag_error(h->c.d, h->c.program, "no collective has ended for %.1f s; the run is ended "
-			"(--timeout=SECONDS "
-			"allows more)%s", (double)h->still / TICKS_PER_SECOND, b.at);
+			"(--timeout=SECONDS allows more)%s", (double)h->still / TICKS_PER_SECOND, b.at);
 	buf_free(&b);
 	hub_end(h, STATUS_LOST, true);
 	for (int i = 0; i < h->c.size; i++)
@@ -158,10 +158,9 @@ static void report_missing(Hub *h)
 	for (int i = 0; i < h->c.size; i++)
 		if (h->rows[i].state != RANK_HERE)
 			buf_printf(&b, n++ ? ", %d" : "%d", i);
-	diag_error(h->c.d, h->c.program, "%s %s of %d %s not joined within %.0f s%s%s", n > 1 ? "ranks" :
-		"rank", b.at,
-		h->c.size, n > 1 ? "have" : "has", (double)h->c.timeout / TICKS_PER_SECOND, h->c.waits_for ? ": "
-		"" : "",
+	diag_error(h->c.d, h->c.program, "%s %s of %d %s not joined within %.0f s%s%s",
+		n > 1 ? "ranks" : "rank", b.at, h->c.size, n > 1 ? "have" : "has",
+		(double)h->c.timeout / TICKS_PER_SECOND, h->c.waits_for ? ": " : "",
 		h->c.waits_for ? h->c.waits_for : "");
 	buf_free(&b);
 	hub_end(h, STATUS_LOST, true);
@@ -219,9 +218,8 @@ static void report_difference(Hub *h)
 	if (!has_b)
 		b = none, nb = sizeof(none) - 1;
 	diag_error(h->c.d, h->c.program, "rank %d was started with another binary or other flags than rank 0; "
-		"line %d, "
-		"the first that differs, of what has to be equal:\n  rank 0: %.*s\n  rank %d: %.*s", h->differs,
-		line, na, a,
+		"line %d, the first that differs, of what has to be equal:\n  rank 0: %.*s\n  rank %d: %.*s",
+		h->differs, line, na, a,
 		h->differs, nb, b);
 }
 
@@ -388,8 +386,8 @@ static void welcome(Hub *h)
 		if (h->peers[i].host == h->peers[0].host)
 			continue;
 		diag_error(h->c.d, h->c.program, "rank %d runs on %.63s and rank 0 on %.63s, but --comm=shm needs "
-			"all ranks on one "
-			"host: start the ranks with mpirun, with --comm=mpi", i, h->peers[i].name, h->peers[0].name);
+			"all ranks on one host: start the ranks with mpirun, with --comm=mpi", i, h->peers[i].name,
+			h->peers[0].name);
 		hub_end(h, 2, true);
 		return;
 	}
@@ -403,8 +401,8 @@ static bool let_in(Hub *h, Link *l, const Message *m)
 {
 	Hello hello;
 	char why[200] = "";
-	if (m->kind != MSG_HELLO || !message_read(m, &hello, sizeof(hello)) || memcmp(hello.key, h->c.key,
-		KEY_BYTES)) {
+	if (m->kind != MSG_HELLO || !message_read(m, &hello, sizeof(hello)) ||
+		memcmp(hello.key, h->c.key, KEY_BYTES)) {
 		link_close(l);
 		return true;
 	}
@@ -420,8 +418,7 @@ static bool let_in(Hub *h, Link *l, const Message *m)
 		snprintf(why, sizeof(why), "the run is ending");
 	else if (h->rows[i].state != RANK_AWAY)
 		snprintf(why, sizeof(why), "rank %d is there already; two ranks have the same number, or two runs "
-			"the same "
-			"MASTER_PORT", i);
+			"the same MASTER_PORT", i);
 	if (*why) {
 		refuse(l, why);
 		return true;
@@ -466,7 +463,6 @@ static void read_stranger(Hub *h, int i)
 
 static void tick_rank(Hub *h, int i)
 {
-	static const EndMessage nothing;
 	Link *l = &h->rank[i].link;
 	int every = MAX(1, h->c.size / 16);
 	if (h->rows[i].state == RANK_LEFT && h->rank[i].child && h->c.timeout &&
@@ -483,8 +479,7 @@ static void tick_rank(Hub *h, int i)
 	if (l->out.n) /* it does not read: nothing more for it */
 		return;
 	bool full = h->ticks % every == 0;
-	link_send(l, MSG_TABLE, full ? (const void *)h->rows : &nothing, full ?
-		sizeof(*h->rows) * (size_t)h->c.size : 0);
+	link_send(l, MSG_TABLE, h->rows, full ? sizeof(*h->rows) * (size_t)h->c.size : 0);
 }
 
 static bool stalls(Hub *h)
@@ -595,8 +590,8 @@ bool hub_over(const Hub *h)
 	if (h->ending && h->end_ticks > GRACE_TICKS)
 		return true;
 	for (int i = 0; i < h->c.size; i++) {
-		if (h->rows[i].state == RANK_LEFT || h->rows[i].state == RANK_LOST || (h->ending &&
-			h->rows[i].state == RANK_AWAY))
+		RankState s = (RankState)h->rows[i].state;
+		if (s == RANK_LEFT || s == RANK_LOST || (h->ending && s == RANK_AWAY))
 			continue;
 		if (i != h->c.self || !h->ending || !(h->now || h->end_ticks > LEAVE_TICKS))
 			return false;

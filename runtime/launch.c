@@ -30,8 +30,8 @@ static const Launcher launchers[] = {
 typedef struct Found { const Launcher *by; int rank, size, local_rank, local_size; } Found;
 
 /* The variable's number in [low, high]; fallback where it is not set.  False after a message. */
-static bool read_number(const char *name, int low, int high, int fallback, int *out, const char *where,
-	Diag *d)
+static bool read_number(
+	const char *name, int low, int high, int fallback, int *out, const char *where, Diag *d)
 {
 	const char *text = name ? getenv(name) : NULL;
 	char *end;
@@ -69,8 +69,8 @@ static bool read_launcher(const Launcher *l, Found *out, const char *where, Diag
 	if (!read_number(l->size, 1, MOST, 1, &out->size, where, d) ||
 		!read_number(l->rank, 0, out->size - 1, 0, &out->rank, where, d) ||
 		!read_number(l->local_size, 1, out->size, out->size, &out->local_size, where, d) ||
-		!read_number(l->local_rank, 0, out->local_size - 1, out->rank % out->local_size, &out->local_rank,
-		where, d))
+		!read_number(l->local_rank, 0, out->local_size - 1, out->rank % out->local_size,
+			&out->local_rank, where, d))
 		return false;
 	out->by = l;
 	return true;
@@ -93,8 +93,8 @@ static bool find_launcher(Found *out, const char *comm, const char *where, Diag 
 			continue;
 		if (out->by && out->size > 1 && (f.size != out->size || f.rank != out->rank)) {
 			diag_error(d, where, "this is rank %d of %d by %s and %s, but rank %d of %d by %s and %s; "
-				"unset one pair, or "
-				"choose with --comm=mpi or --comm=shm", out->rank, out->size, out->by->rank,
+				"unset one pair, or choose with --comm=mpi or --comm=shm", out->rank, out->size,
+				out->by->rank,
 				out->by->size, f.rank,
 				f.size, f.by->rank, f.by->size);
 			return false;
@@ -147,8 +147,7 @@ static bool find_address(Launch *l, const char *where, Arena *a, Diag *d)
 	int port;
 	if (!is_set("MASTER_ADDR") || !is_set("MASTER_PORT")) {
 		diag_error(d, where, "the variable %s is not set: ranks started by RANK and WORLD_SIZE find each "
-			"other at "
-			"MASTER_ADDR, rank 0's machine, and MASTER_PORT, a free port there",
+			"other at MASTER_ADDR, rank 0's machine, and MASTER_PORT, a free port there",
 			is_set("MASTER_ADDR") ? "MASTER_PORT" : "MASTER_ADDR");
 		return false;
 	}
@@ -179,8 +178,8 @@ static bool find_rank(Launch *l, const Found *f, const RtOptions *o, Arena *a, D
 	}
 	if (!l->mpi && f->local_size < f->size) {
 		diag_error(d, o->program, "the ranks are on several hosts (WORLD_SIZE=%d, LOCAL_WORLD_SIZE=%d), "
-			"which shared "
-			"memory does not reach: start them with mpirun, with --comm=mpi", f->size, f->local_size);
+			"which shared memory does not reach: start them with mpirun, with --comm=mpi", f->size,
+			f->local_size);
 		return false;
 	}
 	return l->mpi || find_address(l, o->program, a, d);
@@ -218,8 +217,8 @@ bool launch_find(Launch *l, const RtOptions *o, Arena *a, Diag *d)
 	} else if (f.size > 1) {
 		if (o->text[OPT_ranks]) {
 			diag_error(d, o->program, "--ranks=%lld starts ranks, but this is rank %d of %d already by "
-				"%s=%d and %s=%d; "
-				"leave out --ranks, or unset these variables", (long long)o->ranks, f.rank, f.size,
+				"%s=%d and %s=%d; leave out --ranks, or unset these variables", (long long)o->ranks,
+				f.rank, f.size,
 				f.by->rank, f.rank,
 				f.by->size, f.size);
 			return false;

@@ -146,8 +146,8 @@ static void child_ended(Parent *p, int rank, int how)
 	Hub *h = p->hub;
 	char why[200];
 	int code = WIFEXITED(how) ? WEXITSTATUS(how) : STATUS_LOST, number = WTERMSIG(how);
-	bool quiet = hub_ending(h) || (WIFEXITED(how) && (hub_left(h, rank) || (!hub_joined(h, rank) &&
-		code == 0)));
+	bool as_said = hub_left(h, rank) || (!hub_joined(h, rank) && code == 0);
+	bool quiet = hub_ending(h) || (WIFEXITED(how) && as_said);
 	if (quiet) {
 		hub_gone(h, rank, code);
 		return;

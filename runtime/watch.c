@@ -1,4 +1,4 @@
-/* runtime/watch.c: a rank's watchdog: tells the hub where this rank is, each tick, and does what the hub says.
+/* runtime/watch.c: a rank's watchdog: tells the hub where this rank is, each tick, and does what it says.
  *
  * It sleeps in poll, so that it takes nothing from the computing, and blocks all signals.  It ends the
  * process when the hub says so, or when the hub itself is gone or silent: then the lowest rank that was alive
