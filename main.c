@@ -143,6 +143,21 @@ static void print_plan(Module *m, const Options *o, const PassOptions *p, Arena 
 	(equals(o->format, "json") ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 }
 
+static bool write_schedule(Module *m, const Options *o, const PassOptions *p, Diag *d)
+{
+	if (m->level != LEVEL_PLAN) {
+		diag_error(d, "--schedule-out", "there is no schedule before pass prefetch");
+		return false;
+	}
+	FILE *f = fopen(o->schedule_out, "w");
+	if (f)
+		schedule_write(f, m, p);
+	bool failed = !f || ferror(f);
+	if ((f && fclose(f)) || failed)
+		diag_error(d, o->schedule_out, "cannot write: %s", strerror(errno));
+	return !d->errors;
+}
+
 /* A program that the C compiler refuses is not the input's fault. */
 static int emit(Module *m, const Options *o, Diag *d)
 {
@@ -178,6 +193,8 @@ static int compile(const Options *o, Arena *a, Diag *d)
 	Module *m = load(o, a, d);
 	int status = m && pipeline_run(m, &p, &view, o->passes, d) ? EXIT_SUCCESS : EXIT_INPUT;
 	bool runs = equals(o->command, "run"), plans = equals(o->command, "plan");
+	if (!status && o->schedule_out && !write_schedule(m, o, &p, d))
+		status = EXIT_INPUT;
 	if (!status && ir)
 		status = print_ir(m, o, d) ? EXIT_SUCCESS : EXIT_RUN;
 	else if (!status && !plans)

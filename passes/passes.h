@@ -149,8 +149,8 @@ LayoutModel memory_layout(const Module *m, Arena *a);
 /* Who the plan is printed for: o->world ranks, groups of o->shard_size. */
 LayoutRank memory_rank(const PassOptions *o);
 
-/* schedule_file.c: the schedule of a PLAN as text, and an edited one back into the module. */
-void schedule_write(FILE *f, const Module *m, const PassOptions *o);
+/* schedule_file.c, schedule_edit.c: the schedule of a PLAN as text, and an edited one back into the module. */
+void schedule_write(FILE *f, Module *m, const PassOptions *o);
 /* Moves the collectives of m, at PLAN, to where the file says.  Refuses an edit with the file's line and the
  * rule that it breaks; the module is not used after that. */
 bool schedule_apply(Module *m, const char *path, Diag *d);

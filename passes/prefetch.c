@@ -310,5 +310,5 @@ bool pass_prefetch(Module *m, const PassOptions *o, Diag *d)
 	arena_free(p.a);
 	schedule_grad_slots(m);
 	schedule_events(m);
-	return true;
+	return !o->schedule_in || schedule_apply(m, o->schedule_in, d);
 }
