@@ -286,8 +286,6 @@ bool checkpoint_save(const Checkpoint *c, const Rt *rt, const Progress *p, Diag 
 bool resume_find(const RtOptions *o, Arena *a, const char **dir, Diag *d);
 /* Progress and the flags that were not given. */
 bool resume_read_state(const char *dir, const Rt *rt, RtOptions *o, Progress *p, Diag *d);
-/* Whether all ranks found the same checkpoint (NULL: none); all ranks call it. */
-bool resume_agree(const Rt *rt, const char *dir, Diag *d);
 bool resume_load(const Checkpoint *c, const char *dir, Arena *a, Diag *d);
 
 /* ---- eval.c, infer.c, main.c ---- */

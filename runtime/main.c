@@ -307,7 +307,7 @@ static bool load_contents(Run *run)
 	Rt *rt = run->rt;
 	Held held;
 	checkpoint_init(&run->checkpoint, rt, rt->p->arena);
-	if (!resume_agree(rt, run->resume, run->d) || !weights_load(rt, run->resume, run->d) ||
+	if (!weights_load(rt, run->resume, run->d) ||
 		(run->resume && !resume_load(&run->checkpoint, run->resume, rt->p->arena, run->d)))
 		return false;
 	Diag *d = agree_begin(&held, run->d);

@@ -119,33 +119,9 @@ bool resume_read_state(const char *dir, const Rt *rt, RtOptions *o, Progress *p,
 		diag_error(d, path, "%s (line %d)", error.text, error.line);
 		return false;
 	}
-	Diag quiet = {0}; /* what all ranks would say, rank 0 says */
-	bool ok = read_root(root, path, rt, o, p, rt->p->world.rank ? &quiet : d);
-	d->errors += quiet.errors;
+	bool ok = read_root(root, path, rt, o, p, d);
 	json_decref(root);
 	return ok;
-}
-
-/* The counters of rank 0, by a sum to which the others add nothing. */
-bool resume_agree(const Rt *rt, const char *dir, Diag *d)
-{
-	const Progress *p = &rt->p->progress;
-	const double mine[] = {dir != NULL, (double)p->step, (double)p->samples};
-	double first[COUNT_OF(mine)] = {0};
-	if (!rt->p->comm)
-		return true;
-	if (rt->p->world.rank == 0)
-		memcpy(first, mine, sizeof(mine));
-	comm_sum(rt->p->comm, first, COUNT_OF(first));
-	Held held;
-	Diag *later = agree_begin(&held, d);
-	bool same = !memcmp(first, mine, sizeof(mine));
-	if (!same)
-		diag_error(later, dir ? dir : "--resume",
-			"%s at step %" PRId64 " here, %s at step %.0f on rank 0: all hosts must see the same folder",
-			dir ? "a checkpoint" : "no checkpoint: a start", p->step,
-			first[0] != 0 ? "a checkpoint" : "no checkpoint: a start", first[1]);
-	return agree_end(rt, &held, same, d);
 }
 
 static bool copy_tensor(const SafeFile *f, const SafeTensor *want, const Slice *to, Diag *d)
