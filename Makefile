@@ -82,6 +82,12 @@ test: all $(BUILD)/unit $(BUILD)/models
 	SHARDC=$(BUILD)/shardc tests/ir/runtests
 	SHARDC=$(BUILD)/shardc tests/e2e/run
 
+## mutants: the verifier of schedules against its oracle, on changed schedules of every strategy
+mutants: $(BUILD)/oracle
+	$(BUILD)/oracle
+$(BUILD)/oracle: $(call obj,$(wildcard tests/oracle/*.c) tests/unit/onnx_model.c) $(BUILD)/libshardc.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
+
 ## lint: layers, style, and every warning of clang
 lint: $(BUILD)/frontend/onnx.pb-c.h
 	tools/check_layers
@@ -144,5 +150,5 @@ clean:
 	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/frontend $(BUILD)/shardc $(BUILD)/libshardc.a $(BUILD)/unit
 
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test lint asan fuzz conformance reference parity bench install clean
+.PHONY: all help quickstart deps test mutants lint asan fuzz conformance reference parity bench install clean
 .DELETE_ON_ERROR:

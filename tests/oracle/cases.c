@@ -12,12 +12,24 @@
 
 static const float ramp[] = {-0.5f, 0.25f, -0.125f, 0.5f, -0.25f, 0.375f, 0.125f};
 
+static int put(char *at, size_t size, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static int put(char *at, size_t size, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	int n = vsnprintf(at, size, fmt, ap);
+	va_end(ap);
+	if (n < 0 || (size_t)n >= size)
+		ice("\"%s\" is too long", fmt);
+	return n;
+}
+
 /* ---- parts of models; scope "h.0.attn" gives node /h.0/attn/Op and parameters h.0.attn.weight ---- */
 
 static void param(OnnxText *m, const char *scope, const char *name, const char *dims)
 {
 	char full[64];
-	snprintf(full, sizeof(full), "%s.%s", scope, name);
+	put(full, sizeof(full), "%s.%s", scope, name);
 	model_floats(m, full, dims, COUNT_OF(ramp), ramp);
 }
 
@@ -25,18 +37,18 @@ static void param(OnnxText *m, const char *scope, const char *name, const char *
 static Buf node(const char *scope, const char *op, const char *in, const char *params, const char *out)
 {
 	char name[96], operands[256];
-	int n = snprintf(name, sizeof(name), "/%s/%s", scope, op);
+	int n = put(name, sizeof(name), "/%s/%s", scope, op);
 	for (int i = 0; i < n; i++)
 		name[i] = name[i] == '.' && !(name[i + 1] >= '0' && name[i + 1] <= '9') ? '/' : name[i];
-	n = snprintf(operands, sizeof(operands), "%s", in);
+	n = put(operands, sizeof(operands), "%s", in);
 	for (const char *p = params; *p; p += strcspn(p, ",") + (p[strcspn(p, ",")] == ','))
-		n += snprintf(operands + n, sizeof(operands) - (size_t)n, ",%s.%.*s", scope, (int)strcspn(p, ","), p);
+		n += put(operands + n, sizeof(operands) - (size_t)n, ",%s.%.*s", scope, (int)strcspn(p, ","), p);
 	return node_text(name, op, operands, out);
 }
 
 static const char *value(char *at, const char *prefix, const char *name)
 {
-	snprintf(at, 64, "%s_%s", prefix, name);
+	put(at, 64, "%s_%s", prefix, name);
 	return at;
 }
 
@@ -63,8 +75,8 @@ static void embedding(OnnxText *m, const char *scope, const char *dims, const ch
 {
 	char name[64], operands[128];
 	param(m, scope, "weight", dims);
-	snprintf(name, sizeof(name), "/%s/Gather", scope);
-	snprintf(operands, sizeof(operands), "%s.weight,%s", scope, ids);
+	put(name, sizeof(name), "/%s/Gather", scope);
+	put(operands, sizeof(operands), "%s.weight,%s", scope, ids);
 	model_op(m, name, "Gather", operands, y);
 }
 
@@ -72,22 +84,22 @@ static void attention(OnnxText *m, const char *b, const char *x, const char *y)
 {
 	static const int64_t turn[] = {0, 2, 1};
 	char s[64], q[64], k[64], v[64], t[64], scores[64], probs[64], o[64], in[160];
-	snprintf(s, sizeof(s), "%s.attn.q", b);
+	put(s, sizeof(s), "%s.attn.q", b);
 	linear(m, s, x, "16,16", "16", value(q, b, "q"));
-	snprintf(s, sizeof(s), "%s.attn.k", b);
+	put(s, sizeof(s), "%s.attn.k", b);
 	linear(m, s, x, "16,16", "16", value(k, b, "k"));
-	snprintf(s, sizeof(s), "%s.attn.v", b);
+	put(s, sizeof(s), "%s.attn.v", b);
 	linear(m, s, x, "16,16", "16", value(v, b, "v"));
-	snprintf(s, sizeof(s), "%s.attn", b);
+	put(s, sizeof(s), "%s.attn", b);
 	Buf n = node(s, "Transpose", k, "", value(t, b, "t"));
 	attr_is(&n, "perm", 3, turn);
 	model_node(m, n);
-	snprintf(in, sizeof(in), "%s,%s", q, t);
+	put(in, sizeof(in), "%s,%s", q, t);
 	model_node(m, node(s, "MatMul", in, "", value(scores, b, "scores")));
 	model_node(m, node(s, "Softmax", scores, "", value(probs, b, "probs")));
-	snprintf(in, sizeof(in), "%s,%s", probs, v);
+	put(in, sizeof(in), "%s,%s", probs, v);
 	model_node(m, node(s, "MatMul", in, "", value(o, b, "o")));
-	snprintf(s, sizeof(s), "%s.attn.proj", b);
+	put(s, sizeof(s), "%s.attn.proj", b);
 	linear(m, s, o, "16,16", "16", y);
 }
 
@@ -95,24 +107,24 @@ static void attention(OnnxText *m, const char *b, const char *x, const char *y)
 static void block(OnnxText *m, int i, bool attends, const char *x, const char *y)
 {
 	char b[16], s[64], n1[64], at[64], mid[64], n2[64], up[64], act[64], down[64], in[160];
-	snprintf(b, sizeof(b), "h.%d", i);
-	snprintf(mid, sizeof(mid), "%s", x);
+	put(b, sizeof(b), "h.%d", i);
+	put(mid, sizeof(mid), "%s", x);
 	if (attends) {
-		snprintf(s, sizeof(s), "%s.ln_1", b);
+		put(s, sizeof(s), "%s.ln_1", b);
 		norm(m, s, x, "16", value(n1, b, "n1"));
 		attention(m, b, n1, value(at, b, "at"));
-		snprintf(in, sizeof(in), "%s,%s", x, at);
+		put(in, sizeof(in), "%s,%s", x, at);
 		model_node(m, node(b, "Add", in, "", value(mid, b, "mid")));
 	}
-	snprintf(s, sizeof(s), "%s.ln_2", b);
+	put(s, sizeof(s), "%s.ln_2", b);
 	norm(m, s, mid, "16", value(n2, b, "n2"));
-	snprintf(s, sizeof(s), "%s.mlp.up", b);
+	put(s, sizeof(s), "%s.mlp.up", b);
 	linear(m, s, n2, "16,32", "32", value(up, b, "up"));
-	snprintf(s, sizeof(s), "%s.mlp", b);
+	put(s, sizeof(s), "%s.mlp", b);
 	model_node(m, node(s, "Relu", up, "", value(act, b, "act")));
-	snprintf(s, sizeof(s), "%s.mlp.down", b);
+	put(s, sizeof(s), "%s.mlp.down", b);
 	linear(m, s, act, "32,16", "16", value(down, b, "down"));
-	snprintf(in, sizeof(in), "%s,%s", mid, down);
+	put(in, sizeof(in), "%s,%s", mid, down);
 	model_node(m, node(b, "Add", in, "", y));
 }
 
@@ -161,13 +173,13 @@ static void conv(OnnxText *m, const char *scope, const char *x, const char *dims
 {
 	static const int64_t pads[] = {1, 1, 1, 1};
 	char s[64], c[64], channels[8];
-	snprintf(channels, sizeof(channels), "%.*s", (int)strcspn(dims, ","), dims);
-	snprintf(s, sizeof(s), "%s.conv", scope);
+	put(channels, sizeof(channels), "%.*s", (int)strcspn(dims, ","), dims);
+	put(s, sizeof(s), "%s.conv", scope);
 	param(m, s, "weight", dims);
 	Buf n = node(s, "Conv", x, "weight", value(c, s, "y"));
 	attr_is(&n, "pads", 4, pads);
 	model_node(m, n);
-	snprintf(s, sizeof(s), "%s.bn", scope);
+	put(s, sizeof(s), "%s.bn", scope);
 	static const char *const parts[] = {"weight", "bias", "running_mean", "running_var"};
 	for (int i = 0; i < COUNT_OF(parts); i++)
 		param(m, s, parts[i], channels);
@@ -177,22 +189,22 @@ static void conv(OnnxText *m, const char *scope, const char *x, const char *dims
 static OnnxText *cnn(void)
 {
 	OnnxText *m = model_new();
-	char s[32], x[32] = "a0", y[32], z[64], in[80];
+	char s[32], x[32] = "a0", y[32], z[64], in[128];
 	model_input(m, "x", 1, "4,3,6,6");
 	conv(m, "stem", "x", "8,3,3,3", "c0");
 	model_op(m, "/stem/Relu", "Relu", "c0", "a0");
 	for (int i = 0; i < 3; i++) {
-		snprintf(s, sizeof(s), "layer.%d.first", i);
+		put(s, sizeof(s), "layer.%d.first", i);
 		conv(m, s, x, "8,8,3,3", value(z, s, "z"));
 		model_node(m, node(s, "Relu", z, "", value(in, s, "relu")));
-		snprintf(s, sizeof(s), "layer.%d.second", i);
+		put(s, sizeof(s), "layer.%d.second", i);
 		conv(m, s, in, "8,8,3,3", value(z, s, "z"));
-		snprintf(s, sizeof(s), "layer.%d", i);
-		snprintf(in, sizeof(in), "%s,%s", z, x);
+		put(s, sizeof(s), "layer.%d", i);
+		put(in, sizeof(in), "%s,%s", z, x);
 		model_node(m, node(s, "Add", in, "", value(z, s, "sum")));
-		snprintf(y, sizeof(y), "a%d", i + 1);
+		put(y, sizeof(y), "a%d", i + 1);
 		model_node(m, node(s, "Relu", z, "", y));
-		snprintf(x, sizeof(x), "%s", y);
+		put(x, sizeof(x), "%s", y);
 	}
 	model_op(m, "/pool/GlobalAveragePool", "GlobalAveragePool", x, "pooled");
 	model_op(m, "/Flatten", "Flatten", "pooled", "features");
@@ -204,6 +216,7 @@ static OnnxText *cnn(void)
 /* ---- the schedules ---- */
 
 const Case cases[] = {
+#define CASE(m, s, ...) {.model = #m, .strategy = #s, __VA_ARGS__},
 #include "tests/oracle/cases.def"
 };
 const int n_cases = COUNT_OF(cases);

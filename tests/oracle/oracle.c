@@ -301,7 +301,10 @@ static void run_zero_gaps(Oracle *o, const Op *op)
 	int64_t slot = attr_get_int(op->attrs, "slot", -1);
 	UnitMemory *um = memory_of(o, op->unit);
 	Grad *g = slot < 0 ? &um->own_grad : &o->grad_slot[slot];
-	if (g->unit || um->grad) {
+	/* what is sent may be overwritten once the reduce has ended, even if its own wait stands later */
+	if (g->unit && g->stage == STAGE_SENT)
+		memory_of(o, g->unit)->grad = NULL;
+	else if (g->unit || um->grad) {
 		FAULT(o, op, "begins a gradient where that of %s still lives", (g->unit ? g->unit : op->unit)->name);
 		return;
 	}
@@ -460,6 +463,8 @@ static void run_broadcast(Oracle *o, const Op *op)
 		FAULT(o, op, "does not send from the unit's owner");
 	touch(o, op, STREAM_GATHER, &rest[0].range, false);
 	touch(o, op, STREAM_GATHER, &rest[1].range, true);
+	if (rest[1].version == o->steps + 1)
+		FAULT(o, op, "sends what all ranks have");
 	rest[1].version = rest[0].version;
 	if (rest[0].version != o->steps + 1)
 		FAULT(o, op, "sends parameters that this step has not updated");
@@ -491,7 +496,7 @@ static void run_wait(Oracle *o, const Op *op)
 		FAULT(o, op, "makes a second copy of the unit readable");
 	if (kind == REF_FULL)
 		um->open = from;
-	if (from->kind == OP_REDUCE_SCATTER || from->kind == OP_REDUCE)
+	if (um->grad && um->grad->stage == STAGE_SENT)
 		end_gradient(o, op, um);
 }
 
@@ -641,20 +646,18 @@ static void run_eval(Oracle *o)
 
 /* ---- the machine ---- */
 
-enum { MAX_SLOTS = 1 << 16 };
-
+/* As many as there are ops that could use one each. */
 static int64_t count_slots(Oracle *o, OpKind kind)
 {
 	int64_t n = 0;
 	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(o->m, s, op)
+			n += op->kind == kind;
+	for (int s = 0; s < SEC_COUNT; s++)
 		IR_FOR_OPS(o->m, s, op) {
 			int64_t slot = attr_get_int(op->attrs, "slot", -1);
-			if (op->kind != kind)
-				continue;
-			if (slot < -1 || slot >= MAX_SLOTS)
+			if (op->kind == kind && (slot < -1 || slot >= n))
 				SAY(o, "%s has no slot %lld", op_name(o, op), (long long)slot);
-			else
-				n = MAX(n, slot + 1);
 		}
 	return n;
 }

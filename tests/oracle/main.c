@@ -1,0 +1,244 @@
+/* tests/oracle/main.c: judges mutants of schedules twice, by the verifier and by the oracle.
+ *
+ * oracle [-n MUTANTS] [-s SEED] [-v] [-p MUTANT] [CASE...]
+ *   -n  mutants per schedule; -s  seed; CASE  only cases whose name has this text
+ *   -v  prints each mutant with both verdicts; -p  prints the IR of one mutant
+ *
+ * Fails when the verifier accepts what the oracle refutes or rejects what the oracle finds right; when either
+ * rejects a schedule as it came from the compiler, or one with an event more for every collective; and when
+ * any event can be removed from a schedule unnoticed by either. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/oracle/cases.h"
+#include "tests/oracle/mutate.h"
+#include "tests/oracle/oracle.h"
+
+typedef struct Counts {
+	int mutants, refuted, structure, rejected; /* structure: refuted as no program, whatever the schedule */
+	int unsound, strict;                       /* refuted, yet accepted; the reverse */
+	int events, events_missed, originals_bad;
+} Counts;
+
+typedef struct Run {
+	int n_mutants, print;
+	Counts *by_change;
+	uint64_t seed;
+	bool verbose;
+	char *const *only;
+	int n_only;
+} Run;
+
+static char *module_text(const Module *m)
+{
+	char *text = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&text, &n);
+	ir_print(f, m);
+	fclose(f);
+	return text;
+}
+
+static Module *parse(const char *text)
+{
+	Diag d = {.out = stderr};
+	Module *m = ir_parse("schedule", text, &d);
+	if (!m)
+		ice("a schedule that was printed cannot be read");
+	return m;
+}
+
+/* The verdicts: NULL = right. */
+typedef struct Verdicts { const char *oracle; char *verifier; } Verdicts;
+
+static Verdicts judge(Module *m, Arena *a)
+{
+	size_t n = 0;
+	Verdicts v = {.oracle = oracle_run(m, a)};
+	Diag d = {.max_errors = 3, .out = open_memstream(&v.verifier, &n)};
+	bool ok = ir_verify(m, NULL, &d);
+	fclose(d.out);
+	if (ok) {
+		free(v.verifier);
+		v.verifier = NULL;
+	}
+	return v;
+}
+
+static void show(const char *head, const char *said, const Verdicts *v)
+{
+	printf("%s %s\n    oracle:   %s\n    verifier: %s%s", head, said, v->oracle ? v->oracle : "right",
+		v->verifier ? v->verifier : "right", v->verifier ? "" : "\n");
+}
+
+/* ---- what must be right, what must be noticed ---- */
+
+static void judge_original(const char *text, bool all_events, Counts *c)
+{
+	Arena *a = arena_new();
+	Module *m = parse(text);
+	if (all_events)
+		add_all_events(m);
+	Verdicts v = judge(m, a);
+	if (v.oracle || v.verifier) {
+		show("BAD", all_events ? "the schedule with all events" : "the schedule as it is", &v);
+		c->originals_bad++;
+	}
+	free(v.verifier);
+	ir_module_free(m);
+	arena_free(a);
+}
+
+static void judge_events(const char *text, Counts *c)
+{
+	for (int k = 0, n = 1; k < n; k++) {
+		Arena *a = arena_new();
+		Module *m = parse(text);
+		n = count_events(m);
+		const char *said = drop_event(m, k);
+		if (said) {
+			Verdicts v = judge(m, a);
+			c->events++;
+			c->events_missed += !v.oracle || !v.verifier;
+			if (!v.oracle || !v.verifier)
+				show("MISSED without its event:", said, &v);
+			free(v.verifier);
+		}
+		ir_module_free(m);
+		arena_free(a);
+	}
+}
+
+/* ---- mutants ---- */
+
+static void count(const Verdicts *v, Counts *c)
+{
+	c->mutants++;
+	c->refuted += v->oracle != NULL;
+	c->structure += v->oracle && !strncmp(v->oracle, "structure", 9);
+	c->rejected += v->verifier != NULL;
+	c->unsound += v->oracle && !v->verifier;
+	c->strict += !v->oracle && v->verifier;
+}
+
+static void judge_mutant(const char *text, int number, Run *run, Counts *c)
+{
+	Arena *a = arena_new();
+	Mutation x = {.random = run->seed + (uint64_t)number * 7919};
+	for (bool done = false; !done;) {
+		x.m = parse(text);
+		done = mutate(&x);
+		if (!done)
+			ir_module_free(x.m);
+	}
+	Verdicts v = judge(x.m, a);
+	bool agree = !v.oracle == !v.verifier;
+	char head[64];
+	snprintf(head, sizeof(head), "%s %d:", agree ? "mutant" : v.oracle ? "UNSOUND" : "STRICT", number);
+	if (!agree || run->verbose)
+		show(head, x.said, &v);
+	if (run->print == number)
+		ir_print(stdout, x.m);
+	count(&v, c);
+	count(&v, &run->by_change[x.change]);
+	free(v.verifier);
+	ir_module_free(x.m);
+	arena_free(a);
+}
+
+static void add(Counts *to, const Counts *c)
+{
+	to->mutants += c->mutants;
+	to->refuted += c->refuted;
+	to->structure += c->structure;
+	to->rejected += c->rejected;
+	to->unsound += c->unsound;
+	to->strict += c->strict;
+	to->events += c->events;
+	to->events_missed += c->events_missed;
+	to->originals_bad += c->originals_bad;
+}
+
+static bool is_wanted(const char *name, const Run *run)
+{
+	for (int i = 0; i < run->n_only; i++)
+		if (strstr(name, run->only[i]))
+			return true;
+	return !run->n_only;
+}
+
+static void row(const char *name, const Counts *c)
+{
+	printf("%-102s %7d %7d %9d %8d %7d %6d %6d %6d\n", name, c->mutants, c->refuted, c->structure, c->rejected,
+		c->unsound, c->strict, c->events, c->events_missed);
+}
+
+static void judge_case(const Case *one, const char *name, Run *run, Counts *c)
+{
+	Diag d = {.out = stderr};
+	Module *m = case_build(one, &d);
+	if (!m) {
+		c->originals_bad++;
+		return;
+	}
+	char *text = module_text(m);
+	ir_module_free(m);
+	if (run->print < 0)
+		printf("%s", text);
+	fflush(stdout);
+	judge_original(text, false, c);
+	judge_original(text, true, c);
+	if (!c->originals_bad) {
+		judge_events(text, c);
+		for (int i = 0; i < run->n_mutants; i++)
+			judge_mutant(text, i, run, c);
+	}
+	row(name, c);
+	free(text);
+}
+
+static int judge_cases(Run *run)
+{
+	Counts total = {0};
+	int n = 0;
+	Arena *a = arena_new();
+	run->by_change = NEW_N(a, Counts, n_changes);
+	printf("%-102s mutants refuted structure rejected unsound strict events missed\n", "schedule");
+	for (int i = 0; i < n_cases; i++) {
+		Counts c = {0};
+		const char *name = case_name(&cases[i], a);
+		if (!is_wanted(name, run))
+			continue;
+		judge_case(&cases[i], name, run, &c);
+		add(&total, &c);
+		n++;
+	}
+	for (int i = 0; i < n_changes; i++)
+		row(arena_printf(a, "  mutants with something %s", change_name(i)), &run->by_change[i]);
+	row(arena_printf(a, "total of %d schedules", n), &total);
+	arena_free(a);
+	bool failed = total.unsound || total.strict || total.events_missed || total.originals_bad || !total.mutants;
+	printf("%s\n", failed ? "FAILED" : "verifier and oracle agree on all of them");
+	return failed;
+}
+
+int main(int argc, char **argv)
+{
+	Run run = {.n_mutants = 200, .seed = 1, .print = INT32_MAX};
+	int i = 1;
+	for (; i < argc && argv[i][0] == '-'; i++) {
+		if (!strcmp(argv[i], "-v"))
+			run.verbose = true;
+		else if (!strcmp(argv[i], "-n") && i + 1 < argc)
+			run.n_mutants = atoi(argv[++i]);
+		else if (!strcmp(argv[i], "-s") && i + 1 < argc)
+			run.seed = strtoull(argv[++i], NULL, 10);
+		else if (!strcmp(argv[i], "-p") && i + 1 < argc)
+			run.print = atoi(argv[++i]);
+		else
+			return fprintf(stderr, "usage: oracle [-n MUTANTS] [-s SEED] [-v] [-p MUTANT] [CASE...]\n"), 2;
+	}
+	run.only = argv + i;
+	run.n_only = argc - i;
+	return judge_cases(&run);
+}
