@@ -18,26 +18,35 @@ typedef struct Events {
 	int n_used;
 } Events;
 
-static void drop_event(Module *m, Op *op)
+enum { FOUND = -2 }; /* Op.order of records that are listed already */
+
+static void drop_event(Events *e, Op *op)
 {
-	Value *in[2];
-	int n = 0;
-	for (int i = 0; i < op->n_in && i < COUNT_OF(in); i++)
-		if (!op_in(op, i) || op_in(op, i)->type.kind != TYPE_EVENT)
-			in[n++] = op_in(op, i);
-	if (n < op->n_in)
-		ir_set_n_in(m, op, n, in);
+	Value *in[2], *last = op->n_in ? op_in(op, op->n_in - 1) : NULL;
+	if (!last || last->type.kind != TYPE_EVENT)
+		return;
+	for (int i = 0; i < op->n_in - 1; i++)
+		in[i] = op_in(op, i);
+	ir_set_n_in(e->m, op, op->n_in - 1, in);
+	if (last->op->order != FOUND)
+		vec_push(e->scratch, &e->records, last->op);
+	last->op->order = FOUND;
 }
 
+/* In the order of the collectives that they are for, as they will be wanted. */
 static void drop_events(Events *e)
 {
 	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS(e->m, s, op) {
+		IR_FOR_OPS(e->m, s, op)
+			op->order = 0;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(e->m, s, op)
 			if (op_info[op->kind].flags & COMM)
-				drop_event(e->m, op);
-			if (op->kind == OP_RECORD)
+				drop_event(e, op);
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(e->m, s, op)
+			if (op->kind == OP_RECORD && op->order != FOUND)
 				vec_push(e->scratch, &e->records, op);
-		}
 }
 
 static void remove_unused(Events *e)
@@ -104,6 +113,7 @@ typedef struct Program {
 	PtrMap *release;        /* region -> the reshard of its last gather */
 	PtrMap *update;         /* unit -> its update_shard */
 	int64_t reached[STREAM_COUNT]; /* the last event of the stream */
+	PtrMap *after;          /* collective -> the op that it needs an event behind */
 	Op *start;              /* the first gather that must wait for the previous program; NULL = none */
 } Program;
 
@@ -138,8 +148,9 @@ static Stream stream_of(OpKind kind)
 }
 
 /* A point behind the collective itself cannot be waited for: the verifier says what is wrong there. */
-static void place_in_program(Events *e, Program *p)
+static void find_points(Events *e, Program *p)
 {
+	p->after = ptrmap_new(e->scratch);
 	p->release = ptrmap_new(e->scratch);
 	p->update = ptrmap_new(e->scratch);
 	number_ops(e->m, p);
@@ -149,7 +160,7 @@ static void place_in_program(Events *e, Program *p)
 			Stream stream = stream_of(op->kind);
 			if (point && point->order < op->order && point->order > p->reached[stream]) {
 				p->reached[stream] = point->order;
-				add_event(e, op, point, op->section);
+				ptrmap_put(p->after, op, point);
 			}
 			if (op->kind == OP_ALL_GATHER && reshard_of(op))
 				ptrmap_put(p->release, region_of(op), reshard_of(op));
@@ -174,18 +185,28 @@ static bool overtakes(const Program *before, const Op *gather)
 }
 
 /* Later gathers follow the first event of their stream; those in front of it may need one at the start. */
-static void find_start(Events *e, Program *p, const Program *const before[2])
+static void find_start(const Module *m, Program *p, const Program *const before[2])
 {
 	for (int s = (int)p->first; s <= (int)p->last; s++)
-		IR_FOR_OPS(e->m, s, op) {
+		IR_FOR_OPS(m, s, op) {
 			if (stream_of(op->kind) != STREAM_GATHER || !(op_info[op->kind].flags & COMM))
 				continue;
-			if (op->n_in)
+			if (ptrmap_get(p->after, op))
 				return;
 			if (op->kind == OP_ALL_GATHER && (overtakes(before[0], op) || overtakes(before[1], op))) {
 				p->start = op;
 				return;
 			}
+		}
+}
+
+static void add_events(Events *e, const Program *p)
+{
+	for (int s = (int)p->first; s <= (int)p->last; s++)
+		IR_FOR_OPS(e->m, s, op) {
+			Op *after = ptrmap_get(p->after, op);
+			if (after || op == p->start)
+				add_event(e, op, after, p->first);
 		}
 }
 
@@ -209,14 +230,12 @@ void schedule_events(Module *m)
 	Program step = {.first = SEC_FORWARD, .last = SEC_UPDATE}, eval = {.first = SEC_EVAL, .last = SEC_EVAL};
 	const Program *const both[] = {&step, &eval};
 	drop_events(&e);
-	place_in_program(&e, &step);
-	place_in_program(&e, &eval);
-	find_start(&e, &step, both);
-	find_start(&e, &eval, both);
-	if (step.start)
-		add_event(&e, step.start, NULL, SEC_FORWARD);
-	if (eval.start)
-		add_event(&e, eval.start, NULL, SEC_EVAL);
+	find_points(&e, &step);
+	find_points(&e, &eval);
+	find_start(m, &step, both);
+	find_start(m, &eval, both);
+	add_events(&e, &step);
+	add_events(&e, &eval);
 	remove_unused(&e);
 	number_collectives(m, &step);
 	number_collectives(m, &eval);
