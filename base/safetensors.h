@@ -38,9 +38,10 @@ typedef struct SafeMeta { const char *key, *value; } SafeMeta;
  * False: errno tells, and the file is removed. */
 bool safetensors_write(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta);
 
-/* The same in steps, for files that several processes fill.  place: sets each tensor's offset and bytes, returns
- * the file's length; create: writes the header of placed tensors into path, anew, takes room for the rest, syncs nothing;
- * put: elements or parts of them, at an offset, into an open file.  False: errno tells. */
+/* The same in steps, for files that several processes fill.  False: errno tells.
+ *   place   sets each tensor's offset and bytes; returns the file's length
+ *   create  writes the header of placed tensors into path, anew, takes room for the rest, syncs nothing
+ *   put     writes elements, or parts of them, at an offset of an open file */
 int64_t safetensors_place(SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta);
 bool safetensors_create(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta);
 bool safetensors_put(int fd, const void *data, int64_t bytes, int64_t offset);
