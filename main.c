@@ -180,8 +180,23 @@ static int run(Module *m, const Options *o, Diag *d)
 	return run_model(m, o->output, o->inputs_dir, o->outputs_dir, &c, d);
 }
 
+/* The ranks that a plan is asked for. */
+static bool check_ranks(const Options *o, Diag *d)
+{
+	int64_t world = MAX(o->world, 1), hosts = MAX(o->hosts, 1);
+	int before = d->errors;
+	if (world % hosts)
+		diag_error(d, "--hosts", "%lld hosts do not divide --world=%lld into equal numbers of ranks", (long long)hosts,
+			(long long)world);
+	if (hosts > 1 && equals(o->comm, "shm"))
+		diag_error(d, "--comm", "shm is memory of one host; several hosts (--hosts=%lld) talk by mpi", (long long)hosts);
+	return d->errors == before;
+}
+
 static int compile(const Options *o, Arena *a, Diag *d)
 {
+	if (!check_ranks(o, d))
+		return EXIT_INPUT;
 	PassOptions p = pass_options(o, d);
 	PipelineView view = {.stop_after = o->stop_after, .dump_dir = o->dump_ir, .print_after = o->print_after,
 		.print_changed = o->print_changed, .out = stdout};

@@ -43,11 +43,19 @@ static const char *op_comment(Emit *e, const Op *op)
 
 /* ---- functions ---- */
 
-/* The unit whose name is the scope or a part of it at dots: "h.0" for "transformer.h.0.attn". */
-static const Unit *find_unit(const Module *m, const char *scope)
+/* Units of several owners are one here: "h.0" for "h.0:1". */
+static const char *wrap_name(Arena *a, const Unit *u)
 {
+	const char *end = u->owner < 0 ? NULL : strrchr(u->name, ':');
+	return end ? arena_strndup(a, u->name, (size_t)(end - u->name)) : u->name;
+}
+
+/* The unit whose name is the scope or a part of it at dots: "h.0" for "transformer.h.0.attn". */
+static const Unit *find_unit(const Emit *e, const char *scope)
+{
+	const Module *m = e->m;
 	for (int u = 0; *scope && u < m->n_units; u++) {
-		const char *name = m->units[u]->name, *at = strstr(scope, name);
+		const char *name = wrap_name(e->a, m->units[u]), *at = strstr(scope, name);
 		size_t n = strlen(name);
 		if (at && (at == scope || at[-1] == '.') && (!at[n] || at[n] == '.'))
 			return m->units[u];
@@ -55,15 +63,27 @@ static const Unit *find_unit(const Module *m, const char *scope)
 	return NULL;
 }
 
-/* Scopes are interned: one search for each. */
+/* The first unit of those with this one's wrap. */
+static const Unit *first_of_wrap(const Emit *e, const Unit *unit)
+{
+	const char *name = wrap_name(e->a, unit);
+	for (int u = 0; unit->owner >= 0 && u < e->m->n_units; u++)
+		if (!strcmp(wrap_name(e->a, e->m->units[u]), name))
+			return e->m->units[u];
+	return unit;
+}
+
+/* Scopes are interned: one search for each, and for each unit. */
 static const Unit *unit_of(const Emit *e, const Op *op)
 {
 	const char *scope = op->loc->scope;
+	if (op->unit && !ptrmap_get(e->units, op->unit))
+		ptrmap_put(e->units, op->unit, (void *)first_of_wrap(e, op->unit));
 	if (op->unit)
-		return op->unit;
+		return ptrmap_get(e->units, op->unit);
 	void *known = ptrmap_get(e->units, scope);
 	if (!known) {
-		const Unit *unit = find_unit(e->m, scope);
+		const Unit *unit = find_unit(e, scope);
 		known = unit ? (void *)unit : (void *)scope;
 		ptrmap_put(e->units, scope, known);
 	}
@@ -73,7 +93,7 @@ static const Unit *unit_of(const Emit *e, const Op *op)
 static const char *function_name(Emit *e, SectionKind s, const Unit *unit)
 {
 	const char *stem = unit ? arena_printf(e->a, "%s_%s", section_name[s],
-		str_escape(e->a, ESCAPE_C_IDENT, unit->name)) : arena_printf(e->a, "%s_ops", section_name[s]);
+		str_escape(e->a, ESCAPE_C_IDENT, wrap_name(e->a, unit))) : arena_printf(e->a, "%s_ops", section_name[s]);
 	const char *name = stem;
 	for (int n = 2; map_has(e->functions, name); n++)
 		name = arena_printf(e->a, "%s_%d", stem, n);

@@ -150,8 +150,17 @@ static void settle_collects(Module *m, Arena *a)
 		settle_collect(m, collects.at[i]);
 }
 
+static void put_gaps_before(Module *m, Op **zero, const Unit *u, Op *op)
+{
+	if (!u || !zero[u->index])
+		return;
+	if (zero[u->index]->next != op)
+		ir_move_before(m, zero[u->index], op);
+	zero[u->index] = NULL;
+}
+
 /* The gaps of a flat gradient are zeroed in front of the first op that writes into it; where none does, and
- * copies will, in front of its collect. */
+ * copies will, in front of its collect.  An op may write into several: a norm's weight and bias of two owners. */
 static void settle_gaps(Module *m, Arena *a)
 {
 	Buffers *b = buffers_find(m, false, a);
@@ -160,16 +169,12 @@ static void settle_gaps(Module *m, Arena *a)
 		if (op->kind == OP_ZERO_GAPS)
 			zero[op->unit->index] = op;
 	IR_FOR_OPS(m, SEC_BACKWARD, op) {
-		const Unit *u = op->kind == OP_COLLECT ? op->unit : NULL;
-		for (int i = 0; i < op->n_out && !u; i++) {
+		for (int i = 0; i < op->n_out; i++) {
 			int buffer = b->of_value[op->out[i]->id];
-			u = buffer >= 0 ? b->at[buffer].place.unit : NULL;
+			put_gaps_before(m, zero, buffer >= 0 ? b->at[buffer].place.unit : NULL, op);
 		}
-		if (!u || !zero[u->index])
-			continue;
-		if (zero[u->index]->next != op)
-			ir_move_before(m, zero[u->index], op);
-		zero[u->index] = NULL;
+		if (op->kind == OP_COLLECT)
+			put_gaps_before(m, zero, op->unit, op);
 	}
 }
 
