@@ -278,6 +278,30 @@ static void a_stopped_rank_is_named_and_killed(void)
 	CU_ASSERT(p.ms < 3000);
 }
 
+/* Nobody waits for the stopped rank yet. */
+static int stop_while_computing(Control *c, const World *w, Diag *d)
+{
+	(void)d;
+	reach_second(c);
+	progress_end(control_progress(c), COMM_GATHER);
+	usleep(3 * TICK_MS * 1000);
+	if (w->rank == 1)
+		raise(SIGSTOP);
+	pause();
+	return 0;
+}
+
+static void a_stopped_rank_is_missed_before_it_is_waited_for(void)
+{
+	static const int want[] = {3, -SIGKILL, 3};
+	Play p;
+	play(&p, 3, stop_while_computing);
+	check_exits(&p, want);
+	check_said_once(&p, "rank 1 gives no sign of life");
+	check_said(&p, "\n  rank 2: computing in step 7, last ended: #2 all_gather @h.1\n");
+	CU_ASSERT(p.ms < 3000);
+}
+
 static int kill_one(Control *c, const World *w, Diag *d)
 {
 	(void)d;
@@ -777,6 +801,7 @@ void suite_control(void)
 	CU_ADD_TEST(s, a_text_that_ends_before_differs);
 	CU_ADD_TEST(s, blobs_of_other_sizes_are_an_error);
 	CU_ADD_TEST(s, a_stopped_rank_is_named_and_killed);
+	CU_ADD_TEST(s, a_stopped_rank_is_missed_before_it_is_waited_for);
 	CU_ADD_TEST(s, a_killed_rank_is_named_at_once);
 	CU_ADD_TEST(s, a_silent_hub_is_reported_by_the_lowest_rank);
 	CU_ADD_TEST(s, a_lost_hub_is_reported_by_the_lowest_rank);
