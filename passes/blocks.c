@@ -282,16 +282,30 @@ typedef struct Sequence {
 	int n;
 } Sequence;
 
+/* Whether a result depends on inputs or parameters; tables (of rope, of masks) are made once, by whoever
+ * needs them first, and belong to no block. */
+static bool op_varies(const Op *op, const bool *varies)
+{
+	bool any = op->kind == OP_INPUT || op->kind == OP_PARAM;
+	for (int i = 0; i < op->n_in && !any; i++)
+		any = op_in(op, i) && varies[op_in(op, i)->id];
+	return any;
+}
+
 static Sequence sequence_of(Module *m, SectionKind section, Arena *a)
 {
 	Sequence s = {0};
+	bool *varies = NEW_N(a, bool, m->n_values);
 	int n = 0;
 	IR_FOR_OPS(m, section, op)
 		n++;
 	s.op = NEW_N(a, Op *, n);
 	s.hash = NEW_N(a, uint64_t, n);
 	IR_FOR_OPS(m, section, op) {
-		if (is_source(op) || op_has_effect(op))
+		bool any = op_varies(op, varies);
+		for (int i = 0; i < op->n_out; i++)
+			varies[op->out[i]->id] = any;
+		if (is_source(op) || op_has_effect(op) || !any)
 			continue;
 		s.op[s.n] = op;
 		s.hash[s.n++] = hash_op(op);
