@@ -1,0 +1,481 @@
+/* tests/unit/test_comm.c: several ranks on the program of toy.h: W ranks with a batch of B against one loop in
+ * f64 over W B samples, for every strategy; bits of every way to run the same sums; evaluations, ends that ranks
+ * agree on, starts that they do not. */
+#include <arpa/inet.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/filehash.h"
+#include "tests/unit/toy.h"
+#include "tests/unit/unit.h"
+
+enum { N = 22, P = 15, MOST_RANKS = 4, MOST_TEXT = 1 << 16 };
+
+static char folder[] = "/tmp/test_comm_" "XX" "XX" "XX";
+static char old_folder[4096];
+static char text[MOST_TEXT]; /* what the ranks of the last run printed, rank by rank */
+static float data_x[N][TOY_D];
+static int64_t data_labels[N];
+static double first_p[P];
+
+#define DATA "--data x=x.npy --data labels=labels.npy "
+
+/* ---- the program, by strategy ---- */
+
+static LayoutUnit units[2];
+static RtCollective step_rows[6];
+
+/* Numbers 5 and 6 are issued where the strategy has them. */
+static void update(Rt *rt)
+{
+	if (units[0].strategy == STRATEGY_HYBRID_SHARD) {
+		rt_all_reduce(rt, 5);
+		rt_wait(rt, 5);
+	}
+	toy_update(rt);
+	if (strategy_info[units[0].strategy].owned) {
+		rt_broadcast(rt, 6);
+		rt_wait(rt, 6);
+	}
+}
+
+static RtModel model_of(Strategy s, const char *optimizer)
+{
+	static const RtCollectiveKind kinds[] = {RT_REDUCE_SCATTER, RT_ALL_REDUCE, RT_REDUCE};
+	RtModel m = toy_model(optimizer);
+	memcpy(units, toy_units, sizeof(units));
+	memcpy(step_rows, toy_step, sizeof(toy_step));
+	units[0].strategy = units[1].strategy = s;
+	units[0].owner = units[1].owner = strategy_info[s].owned ? 1 : -1;
+	step_rows[2].kind = kinds[strategy_info[s].reduce];
+	step_rows[4] = (RtCollective){RT_ALL_REDUCE_SHARDS, RT_STREAM_REDUCE, 0, -1};
+	step_rows[5] = (RtCollective){RT_BROADCAST, RT_STREAM_GATHER, 0, -1};
+	m.layout.unit = units;
+	m.step = step_rows;
+	m.n_step = COUNT_OF(step_rows);
+	m.update = update;
+	return m;
+}
+
+/* ---- ranks, as a launcher starts them ---- */
+
+static int free_port(void)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t n = sizeof(a);
+	int s = socket(AF_INET, SOCK_STREAM, 0);
+	if (bind(s, (struct sockaddr *)&a, n) || getsockname(s, (struct sockaddr *)&a, &n))
+		return 0;
+	close(s);
+	return ntohs(a.sin_port);
+}
+
+static void set_number(const char *name, int n)
+{
+	char number[16];
+	snprintf(number, sizeof(number), "%d", n);
+	setenv(name, number, 1);
+}
+
+/* In the child; what stands behind '|' in flags is the last rank's alone. */
+static void child(const RtModel *m, const char *flags, int rank, int world, int port)
+{
+	char copy[2048], output[32], *argv[64] = {(char[]){"./toy"}};
+	int argc = 1;
+	snprintf(copy, sizeof(copy), "%s", flags);
+	char *bar = strchr(copy, '|');
+	if (bar)
+		*bar = rank == world - 1 ? ' ' : 0;
+	for (char *s = strtok(copy, " "); s; s = strtok(NULL, " "))
+		argv[argc++] = s;
+	snprintf(output, sizeof(output), "output.%d", rank);
+	if (!freopen(output, "w", stdout) || dup2(fileno(stdout), fileno(stderr)) < 0)
+		_exit(99);
+	setenv("OMP_WAIT_POLICY", "passive", 1); /* or rt_main would start this test program again */
+	setenv("MASTER_ADDR", "127.0.0.1", 1);
+	set_number("MASTER_PORT", port);
+	set_number("RANK", rank);
+	set_number("WORLD_SIZE", world);
+	set_number("LOCAL_RANK", rank);
+	set_number("LOCAL_WORLD_SIZE", world);
+	if (world == 1)
+		unsetenv("RANK"), unsetenv("WORLD_SIZE"), unsetenv("LOCAL_RANK"), unsetenv("LOCAL_WORLD_SIZE");
+	device_set_threads(1); /* OpenMP's threads did not come along through fork */
+	int code = rt_main(argc, argv, m);
+	fflush(stdout);
+	_exit(code);
+}
+
+static void start(pid_t *pids, const RtModel *m, int world, const char *flags)
+{
+	int port = free_port();
+	fflush(NULL);
+	for (int r = 0; r < world; r++) {
+		pids[r] = fork();
+		if (pids[r] == 0)
+			child(m, flags, r, world, port);
+	}
+}
+
+/* The exit code of rank 0; codes, if not NULL, gets all. */
+static int finish(const pid_t *pids, int world, int *codes)
+{
+	size_t n = 0;
+	int first = 0;
+	for (int r = 0; r < world; r++) {
+		int status;
+		char name[32];
+		waitpid(pids[r], &status, 0);
+		int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+		first = r ? first : code;
+		if (codes)
+			codes[r] = code;
+		snprintf(name, sizeof(name), "output.%d", r);
+		FILE *f = fopen(name, "r");
+		n += f ? fread(text + n, 1, sizeof(text) - 1 - n, f) : 0;
+		if (f)
+			fclose(f);
+	}
+	text[n] = 0;
+	return first;
+}
+
+static int run(const RtModel *m, int world, const char *flags)
+{
+	pid_t pids[MOST_RANKS];
+	start(pids, m, world, flags);
+	return finish(pids, world, NULL);
+}
+
+/* The ranks end with this code, and one of them says that. */
+#define EXPECT(m, world, flags, code, say) do { \
+	int code_ = run(m, world, flags); \
+	if (code_ != (code) || !strstr(text, say)) \
+		fprintf(stderr, "\n%d ranks [%s]\n  exit %d, wanted %d and \"%s\"; they said:\n%s", world, flags, code_, \
+			code, say, text); \
+	CU_ASSERT_EQUAL(code_, code); \
+	CU_ASSERT_PTR_NOT_NULL(strstr(text, say)); \
+} while (0)
+
+static int times_said(const char *what)
+{
+	int n = 0;
+	for (const char *at = text; (at = strstr(at, what)); at++)
+		n++;
+	return n;
+}
+
+static bool same(const char *a, const char *b)
+{
+	char command[512];
+	snprintf(command, sizeof(command), "cmp -s %s/latest/model.safetensors %s/latest/model.safetensors", a, b);
+	return system(command) == 0;
+}
+
+static void read_parameters(const char *dir, double *p)
+{
+	static const char *const names[] = {"fc.weight", "fc.bias"};
+	char path[256];
+	Arena *a = arena_new();
+	Diag d = {.out = stderr};
+	snprintf(path, sizeof(path), "%s/latest/model.safetensors", dir);
+	SafeFile *f = safetensors_open(a, path, &d);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+	for (int k = 0, n = 0; k < 2; k++) {
+		const SafeTensor *t = safetensors_find(f, names[k]);
+		CU_ASSERT_PTR_NOT_NULL_FATAL(t);
+		for (int64_t i = 0; i < t->bytes / 4; i++)
+			p[n++] = (double)((const float *)t->data)[i];
+	}
+	safetensors_close(f);
+	arena_free(a);
+}
+
+/* ---- the same in f64, one rank ---- */
+
+typedef struct Reference { double p[P], loss, norm, right; int valid; } Reference;
+
+static void reference_gradient(Reference *r, int64_t first, int n, double *g)
+{
+	r->loss = r->norm = r->right = 0;
+	r->valid = 0;
+	memset(g, 0, P * sizeof(*g));
+	for (int b = 0; b < n; b++) {
+		int64_t i = (first + b) % N, label = data_labels[i];
+		double y[TOY_C], z = 0;
+		int best = 0;
+		for (int c = 0; c < TOY_C; c++) {
+			y[c] = r->p[12 + c];
+			for (int d = 0; d < TOY_D; d++)
+				y[c] += r->p[c * TOY_D + d] * ((double)data_x[i][d] * 2.0 + 0.5);
+			z += exp(y[c]);
+			best = y[c] > y[best] ? c : best;
+		}
+		if (label < 0)
+			continue;
+		r->valid++;
+		r->right += best == label;
+		r->loss += log(z) - y[label];
+		for (int c = 0; c < TOY_C; c++) {
+			double dy = exp(y[c]) / z - (c == label);
+			g[12 + c] += dy;
+			for (int d = 0; d < TOY_D; d++)
+				g[c * TOY_D + d] += dy * ((double)data_x[i][d] * 2.0 + 0.5);
+		}
+	}
+	r->loss /= r->valid;
+	for (int k = 0; k < P; k++) {
+		g[k] /= r->valid;
+		r->norm += g[k] * g[k];
+	}
+	r->norm = sqrt(r->norm);
+}
+
+static void reference_train(Reference *r, int steps, int batch, double lr, double clip)
+{
+	double g[P];
+	memcpy(r->p, first_p, sizeof(r->p));
+	for (int t = 0; t < steps; t++) {
+		reference_gradient(r, (int64_t)t * batch, batch, g);
+		for (int k = 0; k < P; k++)
+			r->p[k] -= lr * g[k] * MIN(1, clip / (r->norm + 1e-6));
+	}
+}
+
+/* ---- sums and strategies ---- */
+
+static const struct { Strategy s; int world, shard_size; } cases[] = {
+	{STRATEGY_FULL_SHARD, 1, 0}, {STRATEGY_FULL_SHARD, 2, 0}, {STRATEGY_FULL_SHARD, 3, 0}, {STRATEGY_FULL_SHARD, 4, 0},
+	{STRATEGY_SHARD_GRAD_OP, 2, 0},
+	{STRATEGY_HYBRID_SHARD, 2, 1}, {STRATEGY_HYBRID_SHARD, 4, 2}, {STRATEGY_HYBRID_SHARD, 4, 4}, {STRATEGY_HYBRID_SHARD, 3, 1},
+	{STRATEGY_NO_SHARD, 2, 0}, {STRATEGY_NO_SHARD, 3, 0},
+	{STRATEGY_OSS, 2, 0}, {STRATEGY_OSS, 3, 0},
+	{STRATEGY_SHARDED_DDP, 2, 0}, {STRATEGY_SHARDED_DDP, 4, 0},
+};
+
+/* Labels that are left out make the ranks' shares of the loss unequal. */
+static void test_strategies(void)
+{
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		RtModel m = model_of(cases[i].s, "sgd");
+		int world = cases[i].world;
+		char flags[512], group[64] = "";
+		Reference r;
+		double p[P];
+		m.world = strategy_info[cases[i].s].owned ? world : 0;
+		if (cases[i].shard_size)
+			snprintf(group, sizeof(group), "--shard-size %d", cases[i].shard_size);
+		for (int threads = 0; threads < 2; threads++) {
+			snprintf(flags, sizeof(flags), DATA "--steps 5 --lr 0.1 --clip-norm 0.9 %s --comm-threads %d --save ck%d", group,
+				threads, threads);
+			EXPECT(&m, world, flags, 0, "trained to step 5");
+		}
+		reference_train(&r, 5, world * TOY_B, 0.1, 0.9);
+		read_parameters("ck0", p);
+		for (int k = 0; k < P; k++)
+			CU_ASSERT_DOUBLE_EQUAL(p[k], r.p[k], 3e-6);
+		CU_ASSERT(same("ck0", "ck1"));
+		CU_ASSERT_EQUAL(system("rm -rf ck0 ck1"), 0);
+	}
+}
+
+/* Without a norm, which each strategy sums up in other parts, all strategies of one fold order give equal bits. */
+static void test_equal_bits(void)
+{
+	static const Strategy all[] = {STRATEGY_FULL_SHARD, STRATEGY_NO_SHARD, STRATEGY_OSS, STRATEGY_SHARDED_DDP};
+	for (int i = 0; i < COUNT_OF(all); i++) {
+		RtModel m = model_of(all[i], "adamw");
+		char flags[256];
+		snprintf(flags, sizeof(flags), DATA "--steps 6 --lr 0.1 --save ck%d", i);
+		EXPECT(&m, 3, flags, 0, "trained to step 6");
+		CU_ASSERT(same("ck0", i ? flags + strlen(flags) - 3 : "ck0"));
+	}
+	RtModel m = model_of(STRATEGY_HYBRID_SHARD, "adamw");
+	EXPECT(&m, 3, DATA "--steps 6 --lr 0.1 --save hybrid --shard-size 3", 0, "trained to step 6");
+	CU_ASSERT(same("ck0", "hybrid"));
+	CU_ASSERT_EQUAL(system("rm -rf ck0 ck1 ck2 ck3 hybrid"), 0);
+}
+
+static void check_fold(int n_in, int64_t n, int64_t shift, float scale, bool in_place)
+{
+	float *in[MOST_RANKS], *wanted = malloc((size_t)n * 4), *out;
+	for (int k = 0; k < n_in; k++) {
+		in[k] = malloc((size_t)(n + shift) * 4);
+		for (int64_t i = 0; i < n; i++)
+			in[k][i + shift] = (float)((rand() % 20001 - 10000) * pow(10, rand() % 7));
+		in[k] += shift;
+	}
+	for (int64_t i = 0; i < n; i++) {
+		float sum = in[0][i];
+		for (int k = 1; k < n_in; k++)
+			sum += in[k][i];
+		wanted[i] = sum * scale;
+	}
+	out = in_place ? in[n_in - 1] : malloc((size_t)n * 4);
+	k_fold_f32(out, (const float *const *)in, n_in, n, scale);
+	CU_ASSERT_EQUAL(memcmp(out, wanted, (size_t)n * 4), 0);
+	k_copy_wide(wanted, in[0], n * 4);
+	CU_ASSERT_EQUAL(memcmp(wanted, in[0], (size_t)n * 4), 0);
+	if (!in_place)
+		free(out);
+	for (int k = 0; k < n_in; k++)
+		free(in[k] - shift);
+	free(wanted);
+}
+
+static void test_fold(void)
+{
+	static const int64_t sizes[] = {1, 64, 2047, 2048, 2049, 100003, (INT64_C(2) << 20) + 5};
+	srand(3);
+	for (int i = 0; i < COUNT_OF(sizes); i++)
+		for (int n_in = 1; n_in <= MOST_RANKS; n_in++) {
+			check_fold(n_in, sizes[i], 0, 1, false);
+			check_fold(n_in, sizes[i], i % 3, 1.0f / 3, true);
+		}
+}
+
+/* ---- evaluations ---- */
+
+static double number_after(const char *key)
+{
+	const char *at = strstr(text, key);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(at);
+	return atof(at + strlen(key));
+}
+
+static void test_evaluation(void)
+{
+	RtModel m = model_of(STRATEGY_FULL_SHARD, "sgd");
+	Reference r;
+	double g[P];
+	memcpy(r.p, first_p, sizeof(r.p));
+	reference_gradient(&r, 0, N, g);
+	for (int world = 1; world <= MOST_RANKS; world++) {
+		EXPECT(&m, world, DATA "--steps 1 --lr 0 --eval-data x=x.npy --eval-data labels=labels.npy --log log.jsonl", 0,
+			"(22 samples)");
+		FILE *f = fopen("log.jsonl", "r");
+		text[fread(text, 1, sizeof(text) - 1, f)] = 0;
+		fclose(f);
+		CU_ASSERT_DOUBLE_EQUAL(number_after("\"eval_loss\": "), r.loss, 1e-6);
+		CU_ASSERT_DOUBLE_EQUAL(number_after("\"eval_accuracy\": "), r.right / r.valid, 1e-8);
+	}
+	m.loss.mean = true;
+	EXPECT(&m, 2, DATA "--steps 1 --eval-data x=x.npy --eval-data labels=labels.npy", 0, "6 samples left out");
+	EXPECT(&m, 2, DATA "--steps 1 --eval-data x=few.npy --eval-data labels=few_labels.npy", 1,
+		"5 samples are less than one batch of 8 on all ranks");
+}
+
+/* ---- how runs end and do not begin ---- */
+
+static void test_bad_label(void)
+{
+	RtModel m = model_of(STRATEGY_FULL_SHARD, "sgd");
+	int64_t labels[N] = {0};
+	int codes[2];
+	pid_t pids[2];
+	labels[13] = 3; /* step 2, second rank */
+	npy_write("bad.npy", DT_I64, 1, (int64_t[]){N}, labels);
+	start(pids, &m, 2, "--data x=x.npy --data labels=bad.npy --steps 5 --save bad");
+	finish(pids, 2, codes);
+	CU_ASSERT_EQUAL(codes[0], 1);
+	CU_ASSERT_EQUAL(codes[1], 1);
+	CU_ASSERT_EQUAL(times_said("bad input in step 2: label 3 in row 1 is outside [0,3)"), 1);
+	CU_ASSERT_EQUAL(times_said("were samples 12, 13, 14, 15"), 1);
+	CU_ASSERT_NOT_EQUAL(access("bad", F_OK), 0);
+	EXPECT(&m, 3, DATA "--steps 1 --eval-data x=x.npy --eval-data labels=bad.npy", 1, "bad input in an evaluation: label 3");
+}
+
+static void test_not_finite(void)
+{
+	RtModel m = model_of(STRATEGY_FULL_SHARD, "sgd");
+	float x[N][TOY_D];
+	memcpy(x, data_x, sizeof(x));
+	x[5][0] = NAN;
+	npy_write("nan.npy", DT_F32, 2, (int64_t[]){N, TOY_D}, x);
+	EXPECT(&m, 2, "--data x=nan.npy --data labels=labels.npy --steps 2", 3, "step 1: the loss is not finite");
+	CU_ASSERT_EQUAL(times_said("is not finite"), 1);
+}
+
+/* One signal to one rank: all stop after the same step, and save. */
+static void test_signal(void)
+{
+	RtModel m = model_of(STRATEGY_FULL_SHARD, "sgd");
+	for (int who = 0; who < 3; who++) {
+		pid_t pids[3];
+		int codes[3];
+		start(pids, &m, 3, DATA "--steps 1000000000 --save stopped --save-every 3 --keep 2");
+		while (access("stopped/latest", F_OK))
+			usleep(1000);
+		kill(pids[who], SIGTERM);
+		finish(pids, 3, codes);
+		for (int r = 0; r < 3; r++)
+			CU_ASSERT_EQUAL(codes[r], 0);
+		CU_ASSERT_EQUAL(times_said("stopped by Terminated after step"), 1);
+		CU_ASSERT_EQUAL(system("rm -rf stopped"), 0);
+	}
+}
+
+static void test_start(void)
+{
+	RtModel m = model_of(STRATEGY_OSS, "sgd");
+	m.world = 4;
+	EXPECT(&m, 2, DATA, 2, "runs on 4 ranks");
+	m = model_of(STRATEGY_FULL_SHARD, "sgd");
+	EXPECT(&m, 4, DATA "--shard-size 3", 2, "--shard-size 3 does not divide 4 ranks");
+	EXPECT(&m, 2, "--data x=none.npy --data labels=labels.npy", 1, "none.npy: error: No such file");
+	CU_ASSERT_EQUAL(times_said("No such file"), 1);
+	EXPECT(&m, 2, DATA "--steps 1 | --lr 0.5", 1, "--lr");
+	EXPECT(&m, 3, DATA "--steps 1 | --shuffle 3", 1, "--shuffle");
+}
+
+/* ---- the suite, in a folder of its own ---- */
+
+static int begin(void)
+{
+	double file[13] = {-1};
+	if (!getcwd(old_folder, sizeof(old_folder)) || !mkdtemp(folder) || chdir(folder))
+		return 1;
+	srand(7);
+	for (int i = 0; i < N; i++) {
+		data_labels[i] = i % 5 == 2 || i == 1 ? TOY_IGNORE : i * 7 % TOY_C;
+		for (int d = 0; d < TOY_D; d++)
+			data_x[i][d] = (float)(rand() % 1000) / 500 - 1;
+	}
+	for (int k = 0; k < P; k++)
+		first_p[k] = k < 12 ? (k / TOY_D - 1) * 0.125 + k % TOY_D * 0.0625 : 0.25;
+	for (int k = 0; k < 12; k++)
+		file[1 + k % TOY_D * TOY_C + k / TOY_D] = first_p[k];
+	npy_write("x.npy", DT_F32, 2, (int64_t[]){N, TOY_D}, data_x);
+	npy_write("labels.npy", DT_I64, 1, (int64_t[]){N}, data_labels);
+	npy_write("few.npy", DT_F32, 2, (int64_t[]){5, TOY_D}, data_x);
+	npy_write("few_labels.npy", DT_I64, 1, (int64_t[]){5}, data_labels);
+	FILE *f = fopen("weights.bin", "wb");
+	fwrite(file, 1, sizeof(file), f);
+	fclose(f);
+	toy_files[0].bytes = sizeof(file);
+	toy_files[0].hash = filehash_sampled(file, sizeof(file));
+	return 0;
+}
+
+static int end(void)
+{
+	char command[64];
+	snprintf(command, sizeof(command), "rm -rf %s", folder);
+	return chdir(old_folder) || system(command);
+}
+
+void suite_comm(void)
+{
+	CU_pSuite s = CU_add_suite("comm", begin, end);
+	CU_ADD_TEST(s, test_fold);
+	CU_ADD_TEST(s, test_strategies);
+	CU_ADD_TEST(s, test_equal_bits);
+	CU_ADD_TEST(s, test_evaluation);
+	CU_ADD_TEST(s, test_bad_label);
+	CU_ADD_TEST(s, test_not_finite);
+	CU_ADD_TEST(s, test_signal);
+	CU_ADD_TEST(s, test_start);
+}
