@@ -27,6 +27,7 @@ typedef struct Prefetch {
 	Ahead how;                 /* in backward */
 	bool slip;                 /* waits of reduces come one unit late */
 	int64_t ring;              /* slots, 0 = none */
+	int64_t start[SEC_COUNT];  /* positions in front of the sections */
 } Prefetch;
 
 /* ---- options ---- */
@@ -54,20 +55,13 @@ static void parse_backward(Prefetch *p, const char *text, Diag *d)
 			"ahead, 1 to %d) or post", text, MAX_AHEAD);
 }
 
-static void parse_ring(Prefetch *p, const char *text, Diag *d)
+static void check_ring(const Prefetch *p, Diag *d)
 {
 	int64_t most = MAX(p->forward, p->backward);
-	bool forward = p->forward >= p->backward;
-	p->ring = most + 1;
-	if (!text)
-		return;
-	if (!parse_count(text, 0, &p->ring))
-		diag_error(d, "--limit-all-gathers", "\"%s\" is no number of slots; expected 0 (no ring) to %d", text,
-			MAX_AHEAD);
-	else if (p->ring && p->ring <= most)
+	if (p->ring && p->ring <= most)
 		diag_error(d, "--limit-all-gathers", "%lld slot(s) cannot hold a unit and the %lld that %s gathers ahead "
 			"of it; expected at least %lld, or 0 for no ring", (long long)p->ring, (long long)most,
-			forward ? "--forward-prefetch" : "--backward-prefetch", (long long)most + 1);
+			p->forward == most ? "--forward-prefetch" : "--backward-prefetch", (long long)most + 1);
 }
 
 static bool parse_options(Prefetch *p, const PassOptions *o, Diag *d)
@@ -80,8 +74,12 @@ static bool parse_options(Prefetch *p, const PassOptions *o, Diag *d)
 			MAX_AHEAD);
 	if (o->backward_prefetch)
 		parse_backward(p, o->backward_prefetch, d);
+	p->ring = MAX(p->forward, p->backward) + 1;
+	if (o->limit_all_gathers && !parse_count(o->limit_all_gathers, 0, &p->ring))
+		diag_error(d, "--limit-all-gathers", "\"%s\" is no number of slots; expected 0 (no ring) to %d",
+			o->limit_all_gathers, MAX_AHEAD);
 	if (d->errors == errors)
-		parse_ring(p, o->limit_all_gathers, d);
+		check_ring(p, d);
 	return d->errors == errors;
 }
 
@@ -109,6 +107,7 @@ static Gathers list_gathers(Prefetch *p, SectionKind first, SectionKind last)
 	Gathers g = {0};
 	int64_t n = 0;
 	for (SectionKind s = first; s <= last; s++) {
+		p->start[s] = n++;
 		IR_FOR_OPS(p->m, s, op) {
 			op->order = n++;
 			Op *issue = op->kind == OP_WAIT && op->n_in ? op_in(op, 0)->op : NULL;
@@ -145,9 +144,9 @@ static Op *planned_place(const Prefetch *p, Gather *of_section, int i, int64_t *
 	bool backward = g->wait->section == SEC_BACKWARD;
 	int64_t ahead = backward ? p->backward : p->forward;
 	Op *behind = NULL;
-	*at = g->issue->order - 1;
+	*at = g->issue->order;
 	if (ahead > i)
-		*at = p->m->first[g->wait->section]->order - 1;
+		*at = p->start[g->wait->section];
 	else if (ahead)
 		behind = of_section[i - ahead].wait;
 	else if (backward && p->how == AHEAD_POST && i && of_section[i - 1].reshard)
@@ -172,7 +171,7 @@ static void place_gather(Prefetch *p, Gather *of_section, int i, Op *freed)
 	Gather *g = &of_section[i];
 	const Gather *previous = i ? &of_section[i - 1] : NULL;
 	Op *behind = planned_place(p, of_section, i, &g->at);
-	bool stays = !behind && g->at == g->issue->order - 1;
+	bool stays = !behind && g->at == g->issue->order;
 	if (freed && freed->section == g->wait->section && freed->order > g->at) {
 		behind = freed;
 		g->at = freed->order;
