@@ -225,8 +225,8 @@ const char *case_name(const Case *c, Arena *a)
 {
 	const char *const part[][2] = {{" --wrap=", c->wrap}, {" --forward-prefetch=", c->forward},
 		{" --backward-prefetch=", c->backward}, {" --limit-all-gathers=", c->limit},
-		{" --unit-strategy=", c->unit_strategy}, {" --ignore=", c->ignore}, {" --reshard-root", c->reshard_root ? "" : NULL},
-		{" --remat=", c->remat ? "block" : NULL}};
+		{" --unit-strategy=", c->unit_strategy}, {" --ignore=", c->ignore},
+		{" --reshard-root", c->reshard_root ? "" : NULL}, {" --remat=", c->remat ? "block" : NULL}};
 	const char *name = arena_printf(a, "%s %s", c->model, c->strategy);
 	for (int i = 0; i < COUNT_OF(part); i++)
 		if (part[i][1])
@@ -244,10 +244,10 @@ static Module *load(const Case *c, Diag *d)
 	return l.m;
 }
 
-Module *case_build(const Case *c, Diag *d)
+PassOptions case_options(const Case *c)
 {
 	bool is_tied = !strcmp(c->model, "tied");
-	PassOptions o = {
+	return (PassOptions){
 		.loss = is_tied ? "cross_entropy:logits=logits" : "cross_entropy",
 		.freeze = is_tied ? "h\\.0\\.mlp\\.up|h\\.1\\.ln_2\\.bias" : NULL,
 		.dropout = true, .grad_norm = true, .clip = true,
@@ -257,8 +257,14 @@ Module *case_build(const Case *c, Diag *d)
 		.reshard_root = c->reshard_root, .remat = c->remat ? "block" : NULL,
 		.world = 3, .workspace = (int64_t)1 << 20, .vector_bytes = 32, .threads = 2,
 	};
-	PipelineView view = {.out = stderr};
+}
+
+Module *case_build(const Case *c, const char *schedule, Diag *d)
+{
+	PassOptions o = case_options(c);
+	PipelineView view = {.out = d->out};
 	Module *m = load(c, d);
+	o.schedule_in = schedule;
 	if (m && !pipeline_run(m, &o, &view, NULL, d)) {
 		ir_module_free(m);
 		return NULL;

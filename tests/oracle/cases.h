@@ -14,7 +14,8 @@ extern const Case cases[];
 extern const int n_cases;
 
 const char *case_name(const Case *c, Arena *a);
-/* The PLAN of a case; NULL after a message to d. */
-Module *case_build(const Case *c, Diag *d);
+PassOptions case_options(const Case *c);
+/* The PLAN of a case; schedule: path of an edited schedule or NULL.  NULL after a message to d. */
+Module *case_build(const Case *c, const char *schedule, Diag *d);
 
 #endif

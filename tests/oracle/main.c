@@ -1,14 +1,16 @@
 /* tests/oracle/main.c: judges mutants of schedules twice, by the verifier and by the oracle.
  *
- * oracle [-n MUTANTS] [-s SEED] [-v] [-p MUTANT] [CASE...]
- *   -n  mutants per schedule; -s  seed; CASE  only cases whose name has this text
+ * oracle [-n MUTANTS] [-e EDITS] [-s SEED] [-v] [-p MUTANT] [CASE...]
+ *   -n  mutants per schedule; -e  edited schedule files of each; -s  seed; CASE  only cases whose name has this
  *   -v  prints each mutant with both verdicts; -p  prints the IR of one mutant
  *
  * Fails when the verifier accepts what the oracle refutes or rejects what the oracle finds right; when either
- * rejects a schedule as it came from the compiler, or one with an event more for every collective; and when
- * any event can be removed from a schedule unnoticed by either. */
+ * rejects a schedule as it came from the compiler, or one with an event more for every collective; when any
+ * event can be removed from a schedule unnoticed by either; and when an edited schedule file is accepted whose
+ * program the oracle refutes. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/oracle/cases.h"
 #include "tests/oracle/mutate.h"
@@ -18,10 +20,11 @@ typedef struct Counts {
 	int mutants, refuted, structure, rejected; /* structure: refuted as no program, whatever the schedule */
 	int unsound, strict;                       /* refuted, yet accepted; the reverse */
 	int events, events_missed, originals_bad;
+	int edits, edits_accepted;
 } Counts;
 
 typedef struct Run {
-	int n_mutants, print;
+	int n_mutants, n_edits, print;
 	Counts *by_change;
 	uint64_t seed;
 	bool verbose;
@@ -109,6 +112,57 @@ static void judge_events(const char *text, Counts *c)
 	}
 }
 
+/* ---- edited files ---- */
+
+static char *schedule_text(const Case *one, Module *m)
+{
+	char *text = NULL;
+	size_t n = 0;
+	PassOptions o = case_options(one);
+	FILE *f = open_memstream(&text, &n);
+	schedule_write(f, m, &o);
+	fclose(f);
+	return text;
+}
+
+static void judge_edit(const Case *one, const char *text, const char *path, int number, const Run *run, Counts *c)
+{
+	Arena *a = arena_new();
+	char *log = NULL;
+	size_t n = 0;
+	Diag d = {.out = open_memstream(&log, &n)};
+	FILE *f = fopen(path, "w");
+	if (!f)
+		ice("cannot write %s", path);
+	edit_schedule(f, text, run->seed + (uint64_t)number * 104729);
+	fclose(f);
+	Module *m = case_build(one, path, &d);
+	fclose(d.out);
+	Verdicts v = {.oracle = m ? oracle_run(m, a) : NULL, .verifier = m ? NULL : log};
+	c->edits++;
+	c->edits_accepted += m != NULL;
+	c->unsound += v.oracle != NULL;
+	if (v.oracle || run->verbose)
+		show(v.oracle ? "UNSOUND edit" : "edit", arena_printf(a, "%d", number), &v);
+	ir_module_free(m);
+	free(log);
+	arena_free(a);
+}
+
+static void judge_edits(const Case *one, Module *m, const Run *run, Counts *c)
+{
+	char path[] = "/tmp/oracle_schedule_" "XX" "XX" "XX";
+	int file = mkstemp(path);
+	char *text = schedule_text(one, m);
+	if (file < 0)
+		ice("cannot make %s", path);
+	close(file);
+	for (int i = 0; i < run->n_edits; i++)
+		judge_edit(one, text, path, i, run, c);
+	unlink(path);
+	free(text);
+}
+
 /* ---- mutants ---- */
 
 static void count(const Verdicts *v, Counts *c)
@@ -157,6 +211,8 @@ static void add(Counts *to, const Counts *c)
 	to->events += c->events;
 	to->events_missed += c->events_missed;
 	to->originals_bad += c->originals_bad;
+	to->edits += c->edits;
+	to->edits_accepted += c->edits_accepted;
 }
 
 static bool is_wanted(const char *name, const Run *run)
@@ -169,19 +225,20 @@ static bool is_wanted(const char *name, const Run *run)
 
 static void row(const char *name, const Counts *c)
 {
-	printf("%-102s %7d %7d %9d %8d %7d %6d %6d %6d\n", name, c->mutants, c->refuted, c->structure, c->rejected,
-		c->unsound, c->strict, c->events, c->events_missed);
+	printf("%-102s %7d %7d %9d %8d %7d %6d %6d %6d %5d %8d\n", name, c->mutants, c->refuted, c->structure,
+		c->rejected, c->unsound, c->strict, c->events, c->events_missed, c->edits, c->edits_accepted);
 }
 
 static void judge_case(const Case *one, const char *name, Run *run, Counts *c)
 {
 	Diag d = {.out = stderr};
-	Module *m = case_build(one, &d);
+	Module *m = case_build(one, NULL, &d);
 	if (!m) {
 		c->originals_bad++;
 		return;
 	}
 	char *text = module_text(m);
+	judge_edits(one, m, run, c);
 	ir_module_free(m);
 	if (run->print < 0)
 		printf("%s", text);
@@ -203,7 +260,7 @@ static int judge_cases(Run *run)
 	int n = 0;
 	Arena *a = arena_new();
 	run->by_change = NEW_N(a, Counts, n_changes);
-	printf("%-102s mutants refuted structure rejected unsound strict events missed\n", "schedule");
+	printf("%-102s mutants refuted structure rejected unsound strict events missed edits accepted\n", "schedule");
 	for (int i = 0; i < n_cases; i++) {
 		Counts c = {0};
 		const char *name = case_name(&cases[i], a);
@@ -214,7 +271,7 @@ static int judge_cases(Run *run)
 		n++;
 	}
 	for (int i = 0; i < n_changes; i++)
-		row(arena_printf(a, "  mutants with something %s", change_name(i)), &run->by_change[i]);
+		row(arena_printf(a, "  mutants with %s", change_name(i)), &run->by_change[i]);
 	row(arena_printf(a, "total of %d schedules", n), &total);
 	arena_free(a);
 	bool failed = total.unsound || total.strict || total.events_missed || total.originals_bad || !total.mutants;
@@ -224,19 +281,21 @@ static int judge_cases(Run *run)
 
 int main(int argc, char **argv)
 {
-	Run run = {.n_mutants = 200, .seed = 1, .print = INT32_MAX};
+	Run run = {.n_mutants = 200, .n_edits = 10, .seed = 1, .print = INT32_MAX};
 	int i = 1;
 	for (; i < argc && argv[i][0] == '-'; i++) {
 		if (!strcmp(argv[i], "-v"))
 			run.verbose = true;
 		else if (!strcmp(argv[i], "-n") && i + 1 < argc)
 			run.n_mutants = atoi(argv[++i]);
+		else if (!strcmp(argv[i], "-e") && i + 1 < argc)
+			run.n_edits = atoi(argv[++i]);
 		else if (!strcmp(argv[i], "-s") && i + 1 < argc)
 			run.seed = strtoull(argv[++i], NULL, 10);
 		else if (!strcmp(argv[i], "-p") && i + 1 < argc)
 			run.print = atoi(argv[++i]);
 		else
-			return fprintf(stderr, "usage: oracle [-n MUTANTS] [-s SEED] [-v] [-p MUTANT] [CASE...]\n"), 2;
+			return fprintf(stderr, "usage: oracle [-n MUTANTS] [-e EDITS] [-s SEED] [-v] [-p MUTANT] [CASE...]\n"), 2;
 	}
 	run.only = argv + i;
 	run.n_only = argc - i;

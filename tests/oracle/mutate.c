@@ -9,10 +9,10 @@
 
 /* ---- chance ---- */
 
-static uint64_t draw(Mutation *x)
+uint64_t mutate_draw(uint64_t *state)
 {
-	x->random += 0x9e3779b97f4a7c15u; /* splitmix64 */
-	uint64_t z = x->random;
+	*state += 0x9e3779b97f4a7c15u; /* splitmix64 */
+	uint64_t z = *state;
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
 	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
 	return z ^ (z >> 31);
@@ -20,7 +20,7 @@ static uint64_t draw(Mutation *x)
 
 static int below(Mutation *x, int64_t n)
 {
-	return (int)(draw(x) % (uint64_t)n);
+	return (int)(mutate_draw(&x->random) % (uint64_t)n);
 }
 
 /* ---- what may be changed ---- */
@@ -66,8 +66,8 @@ static Op *pick(Mutation *x, Wanted *wanted)
 static const char *name_of(Mutation *x, const Op *op)
 {
 	return arena_printf(x->m->arena, "%s%s%s (seq %lld, section %d, op %lld)", op_info[op->kind].text,
-		op->unit ? " @" : "", op->unit ? op->unit->name : "", (long long)attr_get_int(op->attrs, "seq", 0), op->section,
-		(long long)op->order);
+		op->unit ? " @" : "", op->unit ? op->unit->name : "", (long long)attr_get_int(op->attrs, "seq", 0),
+		op->section, (long long)op->order);
 }
 
 #define SAID(x, ...) ((x)->said = arena_printf((x)->m->arena, __VA_ARGS__))
@@ -217,7 +217,7 @@ static bool drop_gather(Mutation *x, Op *gather, bool keep)
 	Op *reshard = wait ? user_of(wait, OP_RESHARD) : NULL, *early = held ? user_of(held, OP_RESHARD) : NULL;
 	if (!reshard || !early)
 		return false;
-	SAID(x, "%s is dropped, the copy before it is read%s", name_of(x, gather), keep ? " and kept until then" : "");
+	SAID(x, "%s is dropped, the copy before it is %s", name_of(x, gather), keep ? "kept and read" : "read");
 	ir_remove(x->m, keep ? early : reshard);
 	give_uses(wait, held);
 	ir_remove(x->m, wait);
@@ -499,9 +499,10 @@ static bool change_attr(Mutation *x)
 
 typedef struct Change { const char *name; bool (*make)(Mutation *x); int weight; } Change;
 static const Change changes[] = {
-	{"dropped", drop, 3}, {"kept gathered", keep_gathered, 1}, {"event dropped", drop_an_event, 1}, {"moved", move, 5},
-	{"swapped", swap, 2}, {"duplicated", duplicate, 2}, {"other slot", change_slot, 2}, {"other event", change_event, 2},
-	{"other attribute", change_attr, 1},
+	{"an op dropped", drop, 3}, {"a unit kept gathered", keep_gathered, 1}, {"no event", drop_an_event, 1},
+	{"an op moved", move, 5}, {"two ops swapped", swap, 2}, {"an op done twice", duplicate, 2},
+	{"another slot", change_slot, 2}, {"another event", change_event, 2}, {"another number, stream, op or root",
+	change_attr, 1},
 };
 const int n_changes = COUNT_OF(changes);
 

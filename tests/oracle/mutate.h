@@ -24,4 +24,9 @@ const char *drop_event(Module *m, int k);
 /* Gives every collective without an event the one of a record directly before it. */
 void add_all_events(Module *m);
 
+/* edit.c: writes text, a schedule file, to f with one to three of its lines changed: points of issue, wait or
+ * release moved a little, or another slot. */
+void edit_schedule(FILE *f, const char *text, uint64_t seed);
+uint64_t mutate_draw(uint64_t *state);
+
 #endif

@@ -500,6 +500,13 @@ static void run_wait(Oracle *o, const Op *op)
 		end_gradient(o, op, um);
 }
 
+static void run_record(Oracle *o, const Op *op)
+{
+	Ref *ref = &o->ref[op->out[0]->id];
+	ref->kind = REF_EVENT;
+	ref->at = o->clock[STREAM_COMPUTE];
+}
+
 static Stream stream_of(const Op *op)
 {
 	return op->kind == OP_ALL_GATHER || op->kind == OP_BROADCAST_FLAT ? STREAM_GATHER
@@ -552,7 +559,7 @@ static void run_compute(Oracle *o, const Op *op)
 {
 	tick(o, STREAM_COMPUTE);
 	switch (op->kind) {
-	case OP_RECORD: o->ref[op->out[0]->id].kind = REF_EVENT; o->ref[op->out[0]->id].at = o->clock[STREAM_COMPUTE]; break;
+	case OP_RECORD: run_record(o, op); break;
 	case OP_RESIDENT: run_resident(o, op); break;
 	case OP_WAIT: run_wait(o, op); break;
 	case OP_RESHARD: run_reshard(o, op); break;
