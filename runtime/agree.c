@@ -67,3 +67,9 @@ bool agree_end(const Rt *rt, Held *h, bool ok, Diag *d)
 	free(h->text);
 	return first < 0;
 }
+
+void agree_alive(const Rt *rt)
+{
+	if (rt->p->control)
+		atomic_fetch_add_explicit(&control_progress(rt->p->control)->done[COMM_SYNC], 1, memory_order_relaxed);
+}

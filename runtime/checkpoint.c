@@ -320,13 +320,23 @@ static bool takes_part(const Save *s, const CheckpointFile *f)
 	return any;
 }
 
-static bool write_parts(int fd, const CheckpointFile *f)
+/* Synced now and then, so that no single wait for the disk is a long one. */
+static bool write_parts(int fd, const CheckpointFile *f, const Rt *rt)
 {
+	enum { SYNC_BYTES = 256 << 20 };
+	int64_t unsynced = 0;
 	for (int i = 0; i < f->n; i++) {
 		const CheckpointPart *p = &f->part[i];
-		int64_t size = dtype_info[f->at[i].dtype].bytes;
-		if (p->writes && !safetensors_put(fd, p->source, p->slice.n * size, f->at[i].offset + p->slice.first * size))
+		int64_t size = dtype_info[f->at[i].dtype].bytes, n = p->slice.n * size;
+		if (!p->writes)
+			continue;
+		if (!safetensors_put(fd, p->source, n, f->at[i].offset + p->slice.first * size))
 			return false;
+		unsynced += n;
+		if (unsynced >= SYNC_BYTES && fsync(fd))
+			return false;
+		unsynced = unsynced >= SYNC_BYTES ? 0 : unsynced;
+		agree_alive(rt);
 	}
 	return !fsync(fd);
 }
@@ -342,7 +352,7 @@ static bool fill_file(const Save *s, const CheckpointFile *f, Diag *d)
 	}
 	if (fd < 0)
 		return failed(s, f->name, d);
-	bool ok = write_parts(fd, f);
+	bool ok = write_parts(fd, f, s->c->rt);
 	int error = errno;
 	if (close(fd) && ok) {
 		ok = false;

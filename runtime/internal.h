@@ -108,6 +108,8 @@ typedef struct Held { Diag diag; char *text; size_t n; } Held;
 Diag *agree_begin(Held *h, const Diag *d);
 bool agree_end(const Rt *rt, Held *h, bool ok, Diag *d); /* whether all are ok */
 const char *agree_host(void);
+/* Tells the watchdog, while other ranks wait for this one's files, that it moves. */
+void agree_alive(const Rt *rt);
 
 /* ---- staging.c: bytes between ranks outside a step, through memory that a step uses otherwise ---- */
 

@@ -148,13 +148,15 @@ static bool copy_tensor(const SafeFile *f, const SafeTensor *want, const Slice *
 	return true;
 }
 
-static bool load_file(const CheckpointFile *want, const char *dir, Arena *a, Diag *d)
+static bool load_file(const CheckpointFile *want, const Rt *rt, const char *dir, Arena *a, Diag *d)
 {
 	const char *path = arena_printf(a, "%s/%s", dir, want->name);
 	SafeFile *f = safetensors_open(a, path, d);
 	bool ok = f;
-	for (int i = 0; i < want->n && ok; i++)
+	for (int i = 0; i < want->n && ok; i++) {
 		ok = copy_tensor(f, &want->at[i], &want->part[i].slice, d);
+		agree_alive(rt);
+	}
 	if (ok && f->n != want->n) {
 		diag_error(d, path, "%d tensors, the program has %d: the checkpoint is of another model or optimizer",
 			f->n, want->n);
@@ -166,7 +168,7 @@ static bool load_file(const CheckpointFile *want, const char *dir, Arena *a, Dia
 }
 
 /* The ranks' own buffers, where as many ranks wrote them; else the averages that model.safetensors had stay. */
-static bool load_own(const CheckpointFile *want, const char *dir, Arena *a, Diag *d)
+static bool load_own(const CheckpointFile *want, const Rt *rt, const char *dir, Arena *a, Diag *d)
 {
 	const char *path = arena_printf(a, "%s/%s", dir, want->name);
 	if (!want->n || access(path, F_OK))
@@ -176,14 +178,14 @@ static bool load_own(const CheckpointFile *want, const char *dir, Arena *a, Diag
 		return false;
 	bool same_ranks = f->n == want->n && safetensors_find(f, want->at[want->n - 1].name);
 	safetensors_close(f);
-	return !same_ranks || load_file(want, dir, a, d);
+	return !same_ranks || load_file(want, rt, dir, a, d);
 }
 
 bool resume_load(const Checkpoint *c, const char *dir, Arena *a, Diag *d)
 {
 	Held held;
 	Diag *later = agree_begin(&held, d);
-	bool ok = load_file(&c->model, dir, a, later) && load_file(&c->optim, dir, a, later) &&
-		load_own(&c->own, dir, a, later);
+	bool ok = load_file(&c->model, c->rt, dir, a, later) && load_file(&c->optim, c->rt, dir, a, later) &&
+		load_own(&c->own, c->rt, dir, a, later);
 	return agree_end(c->rt, &held, ok, d);
 }

@@ -233,6 +233,7 @@ static void load_contents(const Rt *rt, bool from_checkpoint, const MappedFile *
 			copy_elements(t, mine.at, in, mine.first, mine.n);
 		if (t->file && s)
 			spread(rt, t, in, s);
+		agree_alive(rt);
 	}
 }
 

@@ -642,7 +642,8 @@ static void check_earlier(const char *dir)
 {
 	char command[256];
 	snprintf(command, sizeof(command), "test \"$(readlink %s/latest)\" = step-00000007 && "
-		"cmp -s one/latest/model.safetensors %s/latest/model.safetensors && test $(ls -A %s | wc -l) = 2", dir, dir, dir);
+		"cmp -s one/latest/model.safetensors %s/latest/model.safetensors && test $(ls -A %s | wc -l) = 2", dir, dir,
+		dir);
 	CU_ASSERT_EQUAL(system(command), 0);
 }
 
