@@ -6,8 +6,8 @@
  *
  * Fails when the verifier accepts what the oracle refutes or rejects what the oracle finds right; when either
  * rejects a schedule as it came from the compiler, or one with an event more for every collective; when any
- * event can be removed from a schedule unnoticed by either; and when an edited schedule file is accepted whose
- * program the oracle refutes. */
+ * event can be removed from a schedule unnoticed by either; when an edited schedule file is accepted whose
+ * program the oracle refutes; and when the file that nobody edited gives another program. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -76,20 +76,22 @@ static void show(const char *head, const char *said, const Verdicts *v)
 
 /* ---- what must be right, what must be noticed ---- */
 
-static void judge_original(const char *text, bool all_events, Counts *c)
+static bool judge_original(const char *text, bool all_events, Counts *c)
 {
 	Arena *a = arena_new();
 	Module *m = parse(text);
 	if (all_events)
 		add_all_events(m);
 	Verdicts v = judge(m, a);
-	if (v.oracle || v.verifier) {
+	bool right = !v.oracle && !v.verifier;
+	if (!right) {
 		show("BAD", all_events ? "the schedule with all events" : "the schedule as it is", &v);
 		c->originals_bad++;
 	}
 	free(v.verifier);
 	ir_module_free(m);
 	arena_free(a);
+	return right;
 }
 
 static void judge_events(const char *text, Counts *c)
@@ -149,6 +151,24 @@ static void judge_edit(const Case *one, const char *text, const char *path, int 
 	arena_free(a);
 }
 
+/* A file that nobody edited gives the program that it was written from. */
+static void judge_unedited(const Case *one, const Module *m, const char *text, const char *path, Counts *c)
+{
+	Diag d = {.out = stderr};
+	FILE *f = fopen(path, "w");
+	if (!f || fputs(text, f) < 0 || fclose(f))
+		ice("cannot write %s", path);
+	Module *again = case_build(one, path, &d);
+	char *before = module_text(m), *after = again ? module_text(again) : NULL;
+	if (!after || strcmp(before, after)) {
+		printf("BAD the unedited schedule file %s\n", after ? "gives another program" : "is refused");
+		c->originals_bad++;
+	}
+	free(before);
+	free(after);
+	ir_module_free(again);
+}
+
 static void judge_edits(const Case *one, Module *m, const Run *run, Counts *c)
 {
 	char path[] = "/tmp/oracle_schedule_" "XX" "XX" "XX";
@@ -157,6 +177,7 @@ static void judge_edits(const Case *one, Module *m, const Run *run, Counts *c)
 	if (file < 0)
 		ice("cannot make %s", path);
 	close(file);
+	judge_unedited(one, m, text, path, c);
 	for (int i = 0; i < run->n_edits; i++)
 		judge_edit(one, text, path, i, run, c);
 	unlink(path);
@@ -243,9 +264,9 @@ static void judge_case(const Case *one, const char *name, Run *run, Counts *c)
 	if (run->print < 0)
 		printf("%s", text);
 	fflush(stdout);
-	judge_original(text, false, c);
-	judge_original(text, true, c);
-	if (!c->originals_bad) {
+	bool right = judge_original(text, false, c);
+	right = judge_original(text, true, c) && right;
+	if (right) {
 		judge_events(text, c);
 		for (int i = 0; i < run->n_mutants; i++)
 			judge_mutant(text, i, run, c);

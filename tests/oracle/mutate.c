@@ -389,14 +389,20 @@ static bool swap(Mutation *x)
 
 /* ---- copies ---- */
 
-/* Gather, wait and reshard once more, one behind the other. */
-static void gather_again(Mutation *x, Op *gather, Op *before)
+/* Gather, wait and reshard once more, one behind the other, anywhere in the section. */
+static void gather_again(Mutation *x, Op *gather)
 {
+	Op *before = x->m->first[gather->section];
+	for (int n = below(x, x->m->last[gather->section]->order + 1); n; n--)
+		before = before->next;
 	PtrMap *map = ptrmap_new(x->m->arena);
 	Op *wait = user_of(gather, OP_WAIT), *reshard = wait ? user_of(wait, OP_RESHARD) : NULL;
 	Builder b = {.m = x->m, .section = before->section, .before = before, .loc = gather->loc};
 	Op *copy = ir_clone(&b, gather, map);
 	set_event(x->m, copy, below(x, 2) ? record_before(x->m, copy) : NULL);
+	if (below(x, 2))
+		remove_attr(copy, "slot");
+	SAID(x, "%s is done again before op %lld", name_of(x, gather), (long long)before->order);
 	if (!reshard)
 		return;
 	b.loc = wait->loc;
@@ -415,7 +421,7 @@ static bool duplicate(Mutation *x)
 	SAID(x, "%s is done again before op %lld", name_of(x, op), (long long)before->order);
 	Builder b = {.m = x->m, .section = before->section, .before = before, .loc = op->loc};
 	if (op->kind == OP_ALL_GATHER && below(x, 3)) {
-		gather_again(x, op, before);
+		gather_again(x, op);
 		return true;
 	}
 	PtrMap *map = ptrmap_new(x->m->arena);
@@ -499,7 +505,7 @@ static bool change_attr(Mutation *x)
 
 typedef struct Change { const char *name; bool (*make)(Mutation *x); int weight; } Change;
 static const Change changes[] = {
-	{"an op dropped", drop, 3}, {"a unit kept gathered", keep_gathered, 1}, {"no event", drop_an_event, 1},
+	{"an op dropped", drop, 3}, {"a unit kept gathered", keep_gathered, 3}, {"no event", drop_an_event, 1},
 	{"an op moved", move, 5}, {"two ops swapped", swap, 2}, {"an op done twice", duplicate, 2},
 	{"another slot", change_slot, 2}, {"another event", change_event, 2}, {"another number, stream, op or root",
 	change_attr, 1},
