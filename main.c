@@ -60,7 +60,8 @@ static PassOptions pass_options(const Options *o, Diag *d)
 		.loss = o->loss, .loss_norm = o->loss_norm, .optimizer = o->optimizer, .freeze = o->freeze, .bn = o->bn,
 		.dropout = !equals(o->dropout, "off"), .infer = equals(o->command, "run"),
 		.grad_norm = !equals(o->grad_norm, "off"), .clip = equals(o->clip, "2"), .no_decay_1d = o->no_decay_1d,
-		.wrap = o->wrap.at, .n_wrap = o->wrap.n, .strategy = o->strategy, .ignore = o->ignore.at, .n_ignore = o->ignore.n,
+		.wrap = o->wrap.at, .n_wrap = o->wrap.n, .strategy = o->strategy,
+		.ignore = o->ignore.at, .n_ignore = o->ignore.n,
 		.unit_strategy = o->unit_strategy.at, .n_unit_strategy = o->unit_strategy.n, .reshard_root = o->reshard_root,
 		.forward_prefetch = o->forward_prefetch, .backward_prefetch = o->backward_prefetch,
 		.limit_all_gathers = o->limit_all_gathers, .schedule_in = o->schedule_in,
@@ -189,13 +190,14 @@ static bool check_ranks(const Options *o, Diag *d)
 		diag_error(d, "--hosts", "%lld hosts do not divide --world=%lld into equal numbers of ranks", (long long)hosts,
 			(long long)world);
 	if (hosts > 1 && equals(o->comm, "shm"))
-		diag_error(d, "--comm", "shm is memory of one host; several hosts (--hosts=%lld) talk by mpi", (long long)hosts);
+		diag_error(d, "--comm", "shm is memory of one host; several hosts (--hosts=%lld) talk by mpi",
+			(long long)hosts);
 	return d->errors == before;
 }
 
 static int compile(const Options *o, Arena *a, Diag *d)
 {
-	if (!check_ranks(o, d))
+	if (!prints_ir(o) && !check_ranks(o, d))
 		return EXIT_INPUT;
 	PassOptions p = pass_options(o, d);
 	PipelineView view = {.stop_after = o->stop_after, .dump_dir = o->dump_ir, .print_after = o->print_after,

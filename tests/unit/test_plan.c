@@ -26,10 +26,11 @@ static Module *model(Diag *d)
 		"  output \"y\" : f32[4,%d]\n  forward {\n    %%x : f32[4,%d] = input \"x\"\n    %%s : f32[%d] = param "
 		"\"scale\"\n    %%x0 : f32[4,%d] = mul %%x, %%s\n", WIDTH, CLASSES, CLASSES, CLASSES, WIDTH, WIDTH, WIDTH);
 	for (int i = 0; i < BLOCKS; i++) {
-		buf_printf(&b, "    %%w%d : f32[%d,%d] = param \"h.%d.fc.weight\"\n    %%b%d : f32[%d] = param \"h.%d.fc.bias\"\n",
-			i, WIDTH, WIDTH, i, i, WIDTH, i);
-		buf_printf(&b, "    %%m%d : f32[4,%d] = matmul %%x%d, %%w%d, %%b%d {ta=0, tb=0} loc(\"n%d.fc\":\"Gemm\"@\"h.%d.fc\")\n"
-			"    %%x%d : f32[4,%d] = gelu %%m%d {tanh=0} loc(\"n%d.act\":\"Gelu\"@\"h.%d.act\")\n", i, WIDTH, i, i, i, i, i,
+		buf_printf(&b, "    %%w%d : f32[%d,%d] = param \"h.%d.fc.weight\"\n", i, WIDTH, WIDTH, i);
+		buf_printf(&b, "    %%b%d : f32[%d] = param \"h.%d.fc.bias\"\n", i, WIDTH, i);
+		buf_printf(&b, "    %%m%d : f32[4,%d] = matmul %%x%d, %%w%d, %%b%d {ta=0, tb=0} "
+			"loc(\"n%d.fc\":\"Gemm\"@\"h.%d.fc\")\n", i, WIDTH, i, i, i, i, i);
+		buf_printf(&b, "    %%x%d : f32[4,%d] = gelu %%m%d {tanh=0} loc(\"n%d.act\":\"Gelu\"@\"h.%d.act\")\n",
 			i + 1, WIDTH, i, i, i);
 	}
 	buf_printf(&b, "    %%hw : f32[%d,%d] = param \"head.weight\"\n    %%hb : f32[%d] = param \"head.bias\"\n"
