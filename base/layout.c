@@ -190,15 +190,15 @@ static int64_t place_flat_grads(const Walk *w)
 	return at;
 }
 
-static int64_t place_grads(const Walk *w)
+/* Reduced shards from `at` on: of units with an owner, or of the others. */
+static int64_t place_reduced(const Walk *w, bool owned, int64_t at)
 {
-	int64_t at = place_flat_grads(w);
 	for (int i = 0; i < w->m->n_units; i++) {
 		const LayoutUnit *u = &w->m->unit[i];
 		bool stays = layout_grad_stays(u, w->who);
 		for (int f = 0; f < u->n_flats; f++) {
 			int64_t n = layout_range(u, f, w->who).n;
-			if (!u->flat[f].trainable)
+			if (!u->flat[f].trainable || has_owner(u) != owned)
 				continue;
 			if (w->places)
 				w->places->grad_shard[i][f] = stays ? w->places->grad[i][f] : n ? at : -1;
@@ -206,6 +206,12 @@ static int64_t place_grads(const Walk *w)
 		}
 	}
 	return at;
+}
+
+/* What the owner alone has comes last: peers read the other shards, too (hybrid_shard). */
+static int64_t place_grads(const Walk *w)
+{
+	return place_reduced(w, true, place_reduced(w, false, place_flat_grads(w)));
 }
 
 static int64_t place_states(const Walk *w)

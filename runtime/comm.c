@@ -17,6 +17,7 @@ Comm *comm_open(struct Control *control, const World *w, int64_t bytes, Arena *a
 	if (!c)
 		return NULL;
 	c->world = w;
+	c->progress = control_progress(control);
 	c->all_ranks = NEW_N(a, int, w->size);
 	for (int i = 0; i < w->size; i++)
 		c->all_ranks[i] = i;
@@ -39,8 +40,13 @@ void *comm_mailbox(Comm *c)
 	return c->mailbox;
 }
 
+/* The watchdog sees waits of a program's collectives, which have numbers, and those between programs. */
 void exchange_begin(Comm *c, const Exchange *x)
 {
+	if (x->channel == COMM_SYNC && !atomic_load(&c->progress->inside[COMM_SYNC])) {
+		c->outside = true;
+		progress_enter(c->progress, COMM_SYNC, 1);
+	}
 	c->ops->begin(c, x);
 }
 
@@ -52,6 +58,10 @@ int64_t exchange_take(Comm *c, const Exchange *x, int64_t at, int64_t most, cons
 void exchange_end(Comm *c, const Exchange *x)
 {
 	c->ops->end(c, x);
+	if (x->channel == COMM_SYNC && c->outside) {
+		progress_end(c->progress, COMM_SYNC);
+		c->outside = false;
+	}
 }
 
 int64_t comm_piece(const Exchange *x, int64_t at, int64_t most, int64_t *offset)

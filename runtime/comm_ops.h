@@ -4,7 +4,7 @@
 #ifndef SHARDC_COMM_OPS_H
 #define SHARDC_COMM_OPS_H
 
-#include "runtime/comm.h"
+#include "runtime/control.h"
 
 typedef struct CommOps {
 	void (*begin)(Comm *c, const Exchange *x);
@@ -20,6 +20,8 @@ struct Comm {
 	char *memory;       /* comm_memory */
 	char *mailbox;      /* COMM_MAILBOX bytes that peers can read */
 	int *all_ranks;     /* 0, 1, ... */
+	RankProgress *progress;
+	bool outside;       /* an exchange that is no collective of a program is under way */
 };
 
 Comm *comm_shm_open(struct Control *control, const World *w, int64_t bytes, Arena *a, Diag *d);

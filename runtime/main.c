@@ -168,6 +168,7 @@ static bool evaluate(Run *run)
 	if (!run->has_eval || run->last_eval == step)
 		return true;
 	run->last_eval = step;
+	streams_program(run->rt, PROGRAM_OUTSIDE);
 	average_begin(run->rt);
 	bool ok = eval_run(run->rt, &run->eval, &r, &n, run->d);
 	average_end(run->rt);
@@ -391,7 +392,9 @@ static int train_all(Run *run)
 		return code;
 	if (!load_contents(run))
 		return EXIT_INPUT;
-	if (!streams_start(rt, start_comm_threads(rt), run->d))
+	Held held;
+	bool ok = streams_start(rt, start_comm_threads(rt), agree_begin(&held, run->d));
+	if (!agree_end(rt, &held, ok, run->d))
 		return EXIT_RUN;
 	streams_program(rt, PROGRAM_OUTSIDE);
 	if (run->catches)
@@ -481,7 +484,8 @@ int rt_main(int argc, char **argv, const RtModel *model)
 	else if (o.help)
 		options_print_help(&o, stdout);
 	else if (o.version)
-		printf("%s: %s\n%s\n", model->name, model->versions, model->options);
+		printf("%s: %s\n%s\n%s", model->name, model->versions, model->options,
+			model->world ? arena_printf(p.arena, "for %" PRId64 " ranks only\n", model->world) : "");
 	else
 		code = run_ranks(&run, argc, argv);
 	data_close(&run.train);

@@ -300,6 +300,8 @@ const char *streams_name(const void *context, int program, int seq)
 	const RtModel *m = ((const Rt *)context)->model;
 	const RtCollective *rows = program == PROGRAM_STEP ? m->step : m->evaluation;
 	int n = program == PROGRAM_STEP ? m->n_step : program == PROGRAM_EVAL ? m->n_evaluation : 0;
+	if (program == PROGRAM_OUTSIDE && seq == 1)
+		return "agreement of all ranks";
 	if (seq < 1 || seq > n)
 		return NULL;
 	const RtCollective *row = &rows[seq - 1];

@@ -337,6 +337,51 @@ static void test_fold(void)
 		}
 }
 
+/* ---- memory ---- */
+
+/* In a rank: what the plan says of memory that peers read is what is mapped of it for writing. */
+static void check_shared_bytes(Rt *rt)
+{
+	char line[512];
+	int64_t mapped = 0, *planned = rt->p->memory.planned;
+	int64_t wanted = planned[ARENA_COMM] + round_up(planned[ARENA_PARAMS] + planned[ARENA_GRADS], sysconf(_SC_PAGESIZE));
+	FILE *f = fopen("/proc/self/maps", "r");
+	while (f && fgets(line, sizeof(line), f)) {
+		unsigned long first, last;
+		char rights[8];
+		if (strstr(line, "memfd:") && sscanf(line, "%lx-%lx %7s", &first, &last, rights) == 3 && rights[1] == 'w')
+			mapped += (int64_t)(last - first);
+	}
+	if (mapped != wanted) {
+		fprintf(stderr, "%lld bytes are shared, %lld are planned\n", (long long)mapped, (long long)wanted);
+		_exit(77);
+	}
+}
+
+static void test_memory(void)
+{
+	RtModel m = model_of(STRATEGY_FULL_SHARD, "sgd");
+	m.setup = check_shared_bytes;
+	EXPECT(&m, 3, DATA "--steps 1", 0, "trained");
+}
+
+/* Shards that are reduced across groups lie at one place on all ranks, whoever owns the units before them. */
+static void test_places(void)
+{
+	static const LayoutUnit mixed[] = {
+		{STRATEGY_SHARDED_DDP, 1, 1, {{DT_F32, true, 100}}, 0, false},
+		{STRATEGY_HYBRID_SHARD, -1, 1, {{DT_F32, true, 1000}}, 0, true},
+	};
+	const LayoutModel l = {.unit = mixed, .n_units = 2, .n_grad_slots = 1};
+	Arena *a = arena_new();
+	for (int r = 0; r < 4; r++) {
+		LayoutPlaces p = layout_places(&l, &(LayoutRank){r, 4, 2}, a);
+		CU_ASSERT_EQUAL(p.grad_shard[1][0], layout_flat_numel(1000, 2) * 4);
+		CU_ASSERT_EQUAL(p.grad_shard[0][0] >= 0, r == 1);
+	}
+	arena_free(a);
+}
+
 /* ---- evaluations ---- */
 
 static double number_after(const char *key)
@@ -473,6 +518,8 @@ void suite_comm(void)
 	CU_ADD_TEST(s, test_fold);
 	CU_ADD_TEST(s, test_strategies);
 	CU_ADD_TEST(s, test_equal_bits);
+	CU_ADD_TEST(s, test_memory);
+	CU_ADD_TEST(s, test_places);
 	CU_ADD_TEST(s, test_evaluation);
 	CU_ADD_TEST(s, test_bad_label);
 	CU_ADD_TEST(s, test_not_finite);
