@@ -124,23 +124,31 @@ static bool is_trained(const Unit *u)
 
 /* ---- order of definition ---- */
 
+static const Value *root_of(const Value *x)
+{
+	while (op_info[x->op->kind].flags & VIEW && op_in(x->op, 0))
+		x = op_in(x->op, 0);
+	return x;
+}
+
 static void fail_order(Plan *p, const Op *op, const Value *x)
 {
-	const Op *from = blamed(x->op);
+	const Value *root = root_of(x);
+	const Op *from = blamed(root->op);
+	const char *what = op_info[op->kind].text;
 	if (x->type.kind == TYPE_EVENT)
-		fail(p, "order", blamed(op), "%s stands in front of the record of its event %%%s",
-			op_info[op->kind].text, x->name);
-	else if (x->op->kind == OP_WAIT && op->kind == OP_VIEW_OP)
-		fail(p, "read-before-wait", from, "parameter \"%s\" of unit %s is read before the gather is waited "
-			"for", op->sym->name, from->unit->name);
-	else if (x->op->kind == OP_WAIT && from->unit)
-		fail(p, "read-before-wait", from, "%s reads the result of %s of unit %s before it is waited for",
-			op_info[op->kind].text, op_info[from->kind].text, from->unit->name);
+		fail(p, "order", blamed(op), "%s stands in front of the record of its event %%%s", what, x->name);
+	else if (root->op->kind == OP_WAIT && from->unit)
+		fail(p, "read-before-wait", from, "%s reads the result of this %s of unit %s before it is waited "
+			"for", what, op_info[from->kind].text, from->unit->name);
 	else if (op->kind == OP_WAIT)
 		fail(p, "order", from, "%%%s is waited for before it is issued", x->name);
+	else if (from->kind == OP_COLLECT && is_comm(op))
+		fail(p, "reduce-waits", op, "%s of unit %s is issued before its gradient is collected", what,
+			op->unit->name);
 	else
 		fail(p, "order", is_comm(from) ? from : blamed(op), "%s stands in front of what it reads, %%%s",
-			op_info[op->kind].text, x->name);
+			what, x->name);
 }
 
 /* What a collective gives or takes is read by the ops that know it only. */
@@ -287,8 +295,9 @@ static void check_shown(Plan *p, const Op *op)
 		if (op_info[op->kind].flags & VIEW && i == 0)
 			p->shown[op->out[0]->id] = from;
 		if (from->kind == OP_WAIT && p->released[from->out[0]->id])
-			fail(p, "read-after-reshard", waited(from), "%s reads unit %s after its reshard",
-				op_info[op->kind].text, waited(from)->unit->name);
+			fail(p, "read-after-reshard", waited(from), "%s%s%s reads unit %s after its reshard",
+				op_info[op->kind].text, op->sym ? " of " : "", op->sym ? op->sym->name : "",
+				waited(from)->unit->name);
 		if (from->kind == OP_RESIDENT && p->unit[from->unit->index].update)
 			fail(p, "read-after-update", p->unit[from->unit->index].update, "%s reads parameters of unit "
 				"%s, which its update has overwritten", op_info[op->kind].text, from->unit->name);

@@ -165,7 +165,7 @@ static void parse_columns(Edit *e, Schedule *part, char *const *word)
 	if (!parse_int(word[COL_NUMBER], &number) || number != e->number + 1)
 		refuse(e, e->line, "expected number %lld, found \"%s\": lines are numbered from 1 without gaps",
 			(long long)e->number + 1, word[COL_NUMBER]);
-	e->number++;
+	e->number = number;
 	if (!parse_int(word[COL_BYTES], &bytes))
 		refuse(e, e->line, "\"%s\" is no number of bytes", word[COL_BYTES]);
 	ScheduleEntry *to = find_entry(e, part, word[COL_OP], word[COL_UNIT]);

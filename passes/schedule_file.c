@@ -103,8 +103,8 @@ static const char *point_text(Arena *a, const Schedule *s, const SchedulePoint *
 	return arena_printf(a, "%s+%lld", section_text[p->section], (long long)p->n);
 }
 
-static void put_line(FILE *f, Module *m, const Schedule *s, const ScheduleEntry *e, const Plan *plan, int width,
-	Arena *a)
+static void put_line(FILE *f, Module *m, const Schedule *s, const ScheduleEntry *e, const Plan *plan,
+	int width, Arena *a)
 {
 	const Op *op = e->issue;
 	PlanCollective c = {.kind = plan_kind(op), .unit = op->unit ? op->unit->index : -1, .slot = -1};
