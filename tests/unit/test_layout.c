@@ -38,8 +38,8 @@ static LayoutMemory memory_at(int64_t ranks, int n_states)
 		{STRATEGY_FULL_SHARD, -1, 2, {{DT_F32, true, 100}, {DT_F16, false, 10}}, 0, false},
 		{STRATEGY_FULL_SHARD, -1, 1, {{DT_F32, true, 1000}}, 1, false},
 	};
-	static const LayoutGather gathers[] = {{0, 0}, {1, 0}};
-	LayoutModel m = {.unit = units, .n_units = 2, .gather = gathers, .n_gathers = 2, .n_slots = 1,
+	static const LayoutGather gathers[] = {{0, 0}, {1, 0}, {0, 0}};
+	LayoutModel m = {.unit = units, .n_units = 2, .gather = gathers, .n_gathers = 3, .n_slots = 1,
 		.n_grad_slots = 2, .n_states = n_states, .act_bytes = 640, .input_bytes = 64, .state_bytes = 128,
 		.work_bytes = 192};
 	return layout_memory(&m, &(LayoutRank){0, ranks, ranks});
@@ -68,12 +68,30 @@ static void bytes_at_four_ranks(void)
 	CU_ASSERT_EQUAL(memory_at(4, 0).states, 0);
 }
 
+/* All members together fold a range once, and each piece but the last begins at a multiple of 64. */
+static void pieces_cover_the_range(void)
+{
+	for (int64_t n = 0; n <= 640; n += 64) {
+		for (int64_t members = 1; members <= 9; members++) {
+			int64_t at = 0;
+			for (int64_t me = 0; me < members; me++) {
+				LayoutRange r = layout_piece(n, members, me);
+				CU_ASSERT_EQUAL(r.begin, at);
+				CU_ASSERT(r.n >= 0);
+				at += r.n;
+			}
+			CU_ASSERT_EQUAL(at, n);
+		}
+	}
+}
+
 void suite_layout(void)
 {
 	CU_pSuite s = CU_add_suite("layout", NULL, NULL);
 	CU_add_test(s, "shards cover the flat", shards_cover_the_flat);
 	CU_add_test(s, "a rank may be all padding", a_rank_may_be_all_padding);
 	CU_add_test(s, "parameters start at multiples of 64", parameters_start_at_multiples);
+	CU_add_test(s, "pieces cover the range", pieces_cover_the_range);
 	CU_add_test(s, "bytes at one rank", bytes_at_one_rank);
 	CU_add_test(s, "bytes at four ranks", bytes_at_four_ranks);
 }
