@@ -148,9 +148,9 @@ static const Case cases[] = {
 	{full, "slot-reuse", {{" %estart {", " {"}}},
 	{full, "slot-reuse", {{" %free {", " {"}}},
 	{full, "slot-reuse", {{" %free {", " %start {"}}},
+	/* the first event is enough for a slot or a region of its own */
 	{full, NULL, {{" %free {seq=2, slot=0", " {seq=2, slot=1"}}},
-		 /* the first event is enough for a slot of its own */ {full, NULL, {{" %free {seq=2, slot=0", " "
-		"{seq=2"}}},
+	{full, NULL, {{" %free {seq=2, slot=0", " {seq=2"}}},
 	{full, "slot-number", {{"seq=2, slot=0", "seq=2, slot=3"}}},
 	{full, "slot-number", {{"seq=2, slot=0", "seq=2, slot=-1"}}},
 	{full, "slot-reuse", {{"reshard @a %fa\n%free", "%free"}, {"%z : f32[64] = add %y, %vb\n", "%z : "
