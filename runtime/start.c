@@ -134,7 +134,8 @@ int start_compare(Rt *rt, const DataSet *train, const DataSet *eval, Diag *d)
 		return 0;
 	Buf b = {0};
 	buf_printf(&b, "program %s\noptions %s\nversions %s\n", m->name, m->options, m->versions);
-	buf_printf(&b, "ranks %" PRId64 ", groups of %" PRId64 "\nbatch %" PRId64 "\n", who.world, who.shard_size, m->batch);
+	buf_printf(&b, "ranks %" PRId64 ", groups of %" PRId64 "\nbatch %" PRId64 "\n", who.world, who.shard_size,
+		m->batch);
 	buf_printf(&b, "samples: %" PRId64 " for training, %" PRId64 " for evaluations\n", train->n_samples,
 		eval->n_samples);
 	buf_printf(&b, "begins after step %" PRId64 " and %" PRId64 " samples\n", rt->p->progress.step,
