@@ -307,6 +307,59 @@ static void other_violations_are_refuted(void)
 		"    %b : f32[2] @act+0 = exp %s\n  }\n}\n", "hold something else");
 }
 
+/* ---- slots ---- */
+
+static const char slots[] =
+	"module \"m\" level=PLAN act_bytes=192 input_bytes=64 {\n"
+	"  unit @a {strategy=\"full_shard\", flats=[f32 trainable 4], params=[\"a.w\" @0]}\n"
+	"  unit @b {strategy=\"full_shard\", flats=[f32 trainable 4], params=[\"b.w\" @0]}\n"
+	"  input \"x\" : f32[4]\n  param \"a.w\" : f32[4] {trainable=1}\n  param \"b.w\" : f32[4] {trainable=1}\n"
+	"  forward {\n    %x : f32[4] @input+0 = input \"x\"\n"
+	"    %ga : async flat @a = all_gather @a {slot=0}\n    %fa : flat @a = wait %ga\n"
+	"    %gb : async flat @b = all_gather @b {slot=1}\n"
+	"    %wa : f32[4] @param @a+0 = view \"a.w\" %fa\n    %p : f32[4] @act+0 = mul %x, %wa\n    reshard @a %fa\n"
+	"    %fb : flat @b = wait %gb\n    %wb : f32[4] @param @b+0 = view \"b.w\" %fb\n"
+	"    %q : f32[4] @act+64 = mul %p, %wb\n    reshard @b %fb\n  }\n"
+	"  backward {\n    zero_gaps @a {slot=0}\n    %da : f32[4] @grad @a+0 = exp %p\n"
+	"    %ca : flat @a = collect @a %da\n    %ra : async shard @a = reduce_scatter @a %ca {op=\"mean\"}\n"
+	"    zero_gaps @b {slot=1}\n    %db : f32[4] @grad @b+0 = exp %q\n"
+	"    %sa : shard @a = wait %ra\n    %n : f32[4] @act+128 = neg %db\n    %cb : flat @b = collect @b %db\n"
+	"    %rb : async shard @b = reduce_scatter @b %cb {op=\"mean\"}\n    %sb : shard @b = wait %rb\n  }\n}\n";
+
+/* The plan above with other slots for unit b. */
+static Module *with_slots(int64_t gathered, int64_t gradient)
+{
+	Module *m = parsed(slots);
+	Op *gather = value_named(m, "gb")->op, *zero = value_named(m, "db")->op->prev;
+	gather->attrs = attr_int(m, gather->attrs, "slot", gathered);
+	zero->attrs = attr_int(m, zero->attrs, "slot", gradient);
+	return m;
+}
+
+/* says NULL: nothing is wrong. */
+static void expect_check(Module *m, const char *says)
+{
+	Arena *a = arena_new();
+	const char *violation = memory_check(m, a);
+	UNIT_CHECK(says ? violation && strstr(violation, says) : !violation, violation ? violation : "no violation");
+	arena_free(a);
+	ir_module_free(m);
+}
+
+static void slots_are_followed(void)
+{
+	expect_check(with_slots(1, 1), NULL);
+	expect_check(with_slots(0, 1), "%wa");  /* gathered where the other unit is still read */
+	expect_check(with_slots(1, 0), "%da");  /* written where peers still read */
+	Module *m = with_slots(1, 1);           /* read when the collective has had it */
+	ir_move_to_end(m, value_named(m, "n")->op, SEC_BACKWARD);
+	expect_check(m, "%db");
+	m = with_slots(1, 1);                   /* read behind its reshard */
+	ir_move_to_end(m, value_named(m, "p")->op, SEC_FORWARD);
+	ir_move_to_end(m, value_named(m, "q")->op, SEC_FORWARD);
+	expect_check(m, "%wa");
+}
+
 /* ---- what the plan says ---- */
 
 static const char chain[] =
@@ -366,6 +419,7 @@ void suite_memory(void)
 	CU_add_test(s, "random programs are planned", random_programs_are_planned);
 	CU_add_test(s, "overlaps are refuted", overlaps_are_refuted);
 	CU_add_test(s, "other violations are refuted", other_violations_are_refuted);
+	CU_add_test(s, "memory_check follows units through slots", slots_are_followed);
 	CU_add_test(s, "the peak names the largest values", peak_names_the_largest);
 	CU_add_test(s, "the limit is exact", limit_is_exact);
 }
