@@ -8,9 +8,12 @@
  *   ring      gathers that are resharded in their section share slots, the k-th slot k mod N; one that is
  *             still readable when its slot's turn comes again has a region of its own instead.  A gather is
  *             issued behind the reshard that frees its memory.
- *   reduces   issued where they stand; waited for behind the issue of the next unit's, the last ones at the end
- *             of backward.
- * Refuses a ring that cannot hold a unit and those gathered ahead of it. */
+ *   reduces   issued where they stand; waited for behind the issue of the next unit's, the last ones at the
+ *             end of backward.
+ * Refuses a ring that cannot hold a unit and those gathered ahead of it.
+ *
+ * The one idea: only the points of issue of gathers and the waits of reduces move, since computing has its
+ * order; what follows from where they stand (events, numbers, gradient slots) is events.c's. */
 #include "passes/passes.h"
 
 #include <stdlib.h>

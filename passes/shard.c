@@ -406,7 +406,8 @@ static void update_units(Shard *s, const Optimizer *opt)
 bool pass_shard(Module *m, const PassOptions *o, Diag *d)
 {
 	Optimizer opt;
-	Shard s = {.m = m, .o = o, .d = d, .use = NEW_N(m->arena, UnitUse, m->n_units), .local = ptrmap_new(m->arena)};
+	Shard s = {.m = m, .o = o, .d = d, .use = NEW_N(m->arena, UnitUse, m->n_units),
+		.local = ptrmap_new(m->arena)};
 	if (!optimizer_parse(o->optimizer, &opt, d))
 		return false;
 	ir_number(m);
