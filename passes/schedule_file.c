@@ -2,9 +2,9 @@
  * issued, waited for and released.
  *
  * A point is a gap between two ops that compute something: SECTION+N lies in front of the N-th, SECTION+end
- * behind the last.  Ops of the schedule itself (collectives, waits, reshards, records, zero_gaps, resident)
- * and views are not counted, so that an edit does not move the other points.  Events and gradient slots are
- * not written: they follow from the order.  schedule_edit.c reads the file back. */
+ * behind the last.  Ops of the schedule itself (collectives, waits, reshards, records, zero_gaps, resident),
+ * views and copies of pass memory are not counted, so that an edit does not move the other points.  Events and
+ * gradient slots are not written: they follow from the order.  schedule_edit.c reads the file back. */
 #include "passes/schedule_file.h"
 
 #include "base/plan.h"
@@ -13,9 +13,10 @@
 
 static const char *const section_text[SEC_COUNT] = {"forward", "backward", "update", "eval"};
 
+/* Copies that memory inserts are no more than a place: a file that is written behind that pass is read before. */
 bool schedule_counts(const Op *op)
 {
-	if (op_info[op->kind].flags & (COMM | VIEW))
+	if (op_info[op->kind].flags & (COMM | VIEW) || (op->kind == OP_COPY && !strcmp(op->loc->role, "memory")))
 		return false;
 	return op->kind != OP_WAIT && op->kind != OP_RESHARD && op->kind != OP_RECORD && op->kind != OP_ZERO_GAPS
 		&& op->kind != OP_RESIDENT;
