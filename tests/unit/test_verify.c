@@ -29,7 +29,8 @@ static const char plan[] =
 	"unit @u {strategy=\"full_shard\", flats=[f32 trainable 67], params=[\"w\" @0, \"b\" @64]}\n"
 	"output \"o\" : f32[3]\n param \"w\" : f32[3] {trainable=1}\n param \"b\" : f32[3] {trainable=1}\n"
 	"forward {\n"
-	"%a : async flat @u = all_gather @u {seq=1, stream=\"gather\"}\n"
+	"%start : event = record\n"
+	"%a : async flat @u = all_gather @u %start {seq=1, stream=\"gather\"}\n"
 	"%f : flat @u = wait %a\n"
 	"%w : f32[3] = view \"w\" %f\n"
 	"%v : f32[3] = reshape %w {shape=[3]}\n"
@@ -38,9 +39,11 @@ static const char plan[] =
 	"output \"o\" %y\n}\n"
 	"backward {\n zero_gaps @u\n"
 	"%c : flat @u = collect @u %y, _\n"
-	"%r : async shard @u = reduce_scatter @u %c {op=\"mean\", seq=2, stream=\"reduce\"}\n"
+	"%done : event = record\n"
+	"%r : async shard @u = reduce_scatter @u %c, %done {op=\"mean\", seq=2, stream=\"reduce\"}\n"
 	"%q : shard @u = wait %r\n}\n"
-	"update {\n update_shard @u %q {optimizer=\"adamw\"}\n}\n}\n";
+	"update {\n %t : f64[] = all_reduce_scalars {seq=3, stream=\"sync\"}\n step_scalars\n"
+	" update_shard @u %q {optimizer=\"adamw\"}\n}\n}\n";
 
 static Module *parse(const char *text)
 {
@@ -179,12 +182,12 @@ static const Broken broken[] = {
 	{train, break_body_op, "concat may not stand in a fused body"},
 	{train, break_body_end, "does not end with a yield of all results"},
 	{train, break_body_dtype, "$0 does not have the dtype of its operand"},
-	{plan, break_release, "which was resharded before"},
-	{plan, break_no_release, "%f is never resharded"},
+	{plan, break_release, "neg reads unit u after its reshard (rule read-after-reshard)"},
+	{plan, break_no_release, "unit u is gathered and never resharded (rule reshard-missing)"},
 	{plan, break_no_wait, "is never waited for"},
-	{plan, break_wait_twice, "%r is waited for twice"},
-	{plan, break_gaps, "gaps of the unit's gradient were not zeroed"},
-	{plan, break_seq, "this one has seq 1 after 1"},
+	{plan, break_wait_twice, "reduce_scatter of unit u is waited for twice (rule wait-once)"},
+	{plan, break_gaps, "the gaps of the gradient of unit u are not zeroed"},
+	{plan, break_seq, "this one has number 1 after 1 (rule number)"},
 	{plan, break_view, "operand 1 is not defined before it is read"},
 	{plan, break_offset, "not aligned to 64"},
 	{plan, break_overlap, "over its neighbour"},
