@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/common.h"
 
-enum { BLOCK = 2048, LINE = 64, COPY_PIECE = 1 << 18, PAST_CACHES = 8 << 20 };
+enum { BLOCK = 1024, LINE = 64, COPY_PIECE = 1 << 18, PAST_CACHES = 8 << 20 };
 
 /* Whole lines to where nobody reads them soon; both ends at a line's start. */
 static void stream_lines(char *to, const char *from, int64_t bytes)
@@ -45,8 +45,12 @@ static void put(void *to, const void *from, int64_t bytes, bool past_caches)
 
 static void fold_block(float *restrict sum, const float *const *in, int n_in, int64_t at, int64_t n, float scale)
 {
-	memcpy(sum, in[0] + at, (size_t)n * sizeof(*sum));
-	for (int k = 1; k < n_in; k++) {
+	const float *first = in[0] + at;
+	if (n_in == 1)
+		memcpy(sum, first, (size_t)n * sizeof(*sum));
+	for (int64_t i = 0; i < n && n_in > 1; i++)
+		sum[i] = first[i] + in[1][at + i];
+	for (int k = 2; k < n_in; k++) {
 		const float *x = in[k] + at;
 		for (int64_t i = 0; i < n; i++)
 			sum[i] += x[i];
