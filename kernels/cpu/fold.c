@@ -45,18 +45,20 @@ static void put(void *to, const void *from, int64_t bytes, bool past_caches)
 
 static void fold_block(float *restrict sum, const float *const *in, int n_in, int64_t at, int64_t n, float scale)
 {
-	const float *first = in[0] + at;
+	const float *first = in[0] + at, *second = in[n_in > 1] + at;
 	if (n_in == 1)
 		memcpy(sum, first, (size_t)n * sizeof(*sum));
-	for (int64_t i = 0; i < n && n_in > 1; i++)
-		sum[i] = first[i] + in[1][at + i];
+	else
+		for (int64_t i = 0; i < n; i++)
+			sum[i] = first[i] + second[i];
 	for (int k = 2; k < n_in; k++) {
 		const float *x = in[k] + at;
 		for (int64_t i = 0; i < n; i++)
 			sum[i] += x[i];
 	}
-	for (int64_t i = 0; i < n && scale != 1; i++)
-		sum[i] *= scale;
+	if (scale != 1)
+		for (int64_t i = 0; i < n; i++)
+			sum[i] *= scale;
 }
 
 void k_fold_f32(float *out, const float *const *in, int n_in, int64_t n, float scale)
