@@ -16,12 +16,17 @@ UNITS    := $(wildcard tests/unit/*.c)
 ARCHES   := native x86-64-v3 x86-64-v4
 LIBS     := -lprotobuf-c -ljansson -lm
 RTLIBS   := -ldnnl -ljansson -lgomp -lm -lpthread
+MPICC    := $(shell command -v mpicc)
+MPILIBS  := $(if $(MPICC),$(ARCHES:%=$(BUILD)/lib/%/libshardrt_mpi.so))
+ifeq ($(MPICC)$(filter-out all,$(MAKECMDGOALS)),)
+$(info make: no MPI here (Debian: libopenmpi-dev, openmpi-bin): programs will run on one host only)
+endif
 obj      = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-all: $(BUILD)/shardc $(ARCHES:%=$(BUILD)/lib/%/libshardrt.a)
+all: $(BUILD)/shardc $(ARCHES:%=$(BUILD)/lib/%/libshardrt.a) $(MPILIBS)
 
 help:
-	@sed -n 's/^## \([a-z]*\): */  make \1\t/p' Makefile | expand -t 22
+	@sed -n 's/^## \([a-z-]*\): */  make \1\t/p' Makefile | expand -t 22
 
 ## quickstart: install what is missing, build, compile and train examples/digits
 quickstart:
@@ -63,6 +68,9 @@ $(BUILD)/lib/$(1)/libshardrt.a: $(call obj,$(RUNTIME)) $(KERNELS:kernels/cpu/%.c
 	rm -f $$@ && ar rcs $$@ $$^
 endef
 $(foreach a,$(ARCHES),$(eval $(call ARCH_LIB,$(a))))
+$(MPILIBS): runtime/mpi/comm_mpi.c
+	@mkdir -p $(@D)
+	$(MPICC) $(CFLAGS) -fPIC -shared -o $@ $< -lpthread
 
 # ---- tests ----
 
@@ -139,16 +147,21 @@ parity: all $(VENV)/ready
 bench: all $(VENV)/ready
 	$(PYTHON) bench/step.py $(BUILD)/shardc $(BUILD)/bench --json $(BUILD)/bench.jsonl $(BENCH)
 
+## bench-ranks: two ranks against one of two threads, and against PyTorch's fully_shard and DDP
+bench-ranks: all $(VENV)/ready
+	$(PYTHON) bench/ranks.py $(BUILD)/shardc $(BUILD)/bench/ranks --json $(BUILD)/bench.jsonl $(RANKS)
+
 ## install: shardc, runtime and headers below PREFIX
 install: all
 	install -D $(BUILD)/shardc $(DESTDIR)$(PREFIX)/bin/shardc
 	for a in $(ARCHES); do install -Dm644 $(BUILD)/lib/$$a/libshardrt.a \
 		$(DESTDIR)$(PREFIX)/lib/shardc/lib/$$a/libshardrt.a; done
+	for l in $(MPILIBS:$(BUILD)/%=%); do install -D $(BUILD)/$$l $(DESTDIR)$(PREFIX)/lib/shardc/$$l; done
 	for h in $(HEADERS); do install -Dm644 $$h $(DESTDIR)$(PREFIX)/lib/shardc/include/$$h; done
 
 clean:
 	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/frontend $(BUILD)/shardc $(BUILD)/libshardc.a $(BUILD)/unit
 
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test mutants lint asan fuzz conformance reference parity bench install clean
+.PHONY: all help quickstart deps test mutants lint asan fuzz conformance reference parity bench bench-ranks install clean
 .DELETE_ON_ERROR:

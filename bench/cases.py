@@ -1,4 +1,4 @@
-"""What the step benchmark trains: one step of each."""
+"""What the benchmarks of training steps train; `batch` is that of all ranks together."""
 import pathlib
 import sys
 
@@ -10,3 +10,10 @@ CASES = {
     "resnet50": Case(resnet("bottleneck", [3, 4, 6, 3], [256, 512, 1024, 2048], 1000), 8, (3, 224, 224), 1000,
                      batch_norm=True, image=True),
 }
+STEP_CASES = list(CASES)
+
+# of ranks.py: short sequences leave little computing to hide communication behind; the last one is to try the script
+CASES["gpt2-124m-t64"] = Case(gpt2(), 4, (64,), 50257, tokens=True, optimize=True)
+CASES["gpt2-tiny"] = Case(gpt2(n_layer=2, n_embd=96, n_head=3, vocab_size=301, n_positions=40), 4, (40,), 301,
+                          tokens=True)
+RANK_SAMPLES = 64  # of ranks.py's data

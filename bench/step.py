@@ -103,7 +103,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("shardc")
     p.add_argument("work")
-    p.add_argument("--cases", default=",".join(cases.CASES))
+    p.add_argument("--cases", default=",".join(cases.STEP_CASES))
     p.add_argument("--rounds", type=int, default=4)
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--threads", type=int, default=os.cpu_count())
@@ -118,4 +118,5 @@ def main():
         f.writelines(json.dumps(r) + "\n" for r in rows)
 
 
-main()
+if __name__ == "__main__":
+    main()
