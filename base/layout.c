@@ -14,8 +14,10 @@ const StrategyInfo strategy_info[STRATEGY_COUNT] = {
 #include "base/strategies.def"
 };
 
-/* A counter page, and between hosts one piece in flight per stream and remote rank. */
-enum { COMM_PAGE = 4096, COMM_STAGE = 1 << 20, COMM_STREAMS = 3 };
+/* A counter page.  Between hosts each stream has staging memory for two pieces of each rank elsewhere: pieces of
+ * half a STAGE, smaller ones where ranks are so many that a stream would have more than STAGE_MOST, and no
+ * smaller than half a STAGE_LEAST. */
+enum { COMM_PAGE = 4096, COMM_STREAMS = 3, STAGE = 1 << 20, STAGE_LEAST = 1 << 13, STAGE_MOST = 1 << 26 };
 
 bool strategy_from_text(const char *text, Strategy *out)
 {
@@ -250,7 +252,8 @@ int64_t layout_comm_bytes(int64_t world, int64_t hosts)
 {
 	if (world == 1)
 		return 0;
-	return COMM_PAGE + (hosts > 1 ? COMM_STREAMS * (world - world / hosts) * COMM_STAGE : 0);
+	int64_t elsewhere = hosts > 1 ? world - world / hosts : 0;
+	return COMM_PAGE + COMM_STREAMS * MAX(MIN(elsewhere * STAGE, STAGE_MOST), elsewhere * STAGE_LEAST);
 }
 
 LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who)

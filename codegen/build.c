@@ -138,6 +138,9 @@ static Args link_command(Build *b, const char *step, const char *fused, const ch
 	const char *lib = arena_printf(b->a, "%s/%s/libshardrt.a", b->lib, b->runtime);
 	push_all(b, &args, (const char *[]){"-o", output, step, fused, lib}, 5);
 	push_all(b, &args, link_flags, COUNT_OF(link_flags));
+	/* Where the program finds the runtime's shared objects; -Wl would cut a path at its commas. */
+	push_all(b, &args, (const char *[]){"-Xlinker", "-rpath", "-Xlinker", arena_printf(b->a, "%s/%s", b->lib, b->runtime)},
+		4);
 	return args;
 }
 
@@ -333,7 +336,7 @@ bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d)
 		str_escape(a, ESCAPE_MAKE, b.lib ? b.lib : "."), str_escape(a, ESCAPE_MAKE, b.runtime));
 	buf_printf(out, "train: step.o fused.o\n\t$(CC) -o $@ step.o fused.o $(LIB)/libshardrt.a");
 	put_flags(out, link_flags, COUNT_OF(link_flags));
-	buf_printf(out, "\nstep.o: step.c\n\t$(CC)");
+	buf_printf(out, " -Xlinker -rpath -Xlinker $(LIB)\nstep.o: step.c\n\t$(CC)");
 	put_flags(out, step_flags, COUNT_OF(step_flags));
 	buf_printf(out, " -O%s -march=$(ARCH) -I$(INCLUDE) -c -o $@ step.c\nfused.o: fused.c\n\t$(CC)", optimize);
 	put_flags(out, fused_flags, COUNT_OF(fused_flags));

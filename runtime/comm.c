@@ -4,18 +4,21 @@
  * have equal bits without a second exchange. */
 #include <string.h>
 
-#include "runtime/comm_ops.h"
+#include "runtime/mpi.h"
 
 Comm *comm_open(struct Control *control, const World *w, int64_t bytes, Arena *a, Diag *d)
 {
-	if (w->n_hosts > 1) {
-		diag_error(d, "--comm", "%d ranks on %d hosts: this program talks through shared memory only",
-			w->size, w->n_hosts);
+	if (w->n_hosts > 1 && !w->mpi) {
+		diag_error(d, "--comm", "%d ranks on %d hosts, which shared memory does not reach: start them with mpirun, "
+			"with --comm=mpi", w->size, w->n_hosts);
 		return NULL;
 	}
-	Comm *c = comm_shm_open(control, w, bytes, a, d);
-	if (!c)
+	Comm *local = comm_shm_open(control, w, bytes, a, d);
+	Comm *c = local && w->n_hosts > 1 ? mpi_comm(local, w, d) : local;
+	if (!c) {
+		comm_close(local);
 		return NULL;
+	}
 	c->world = w;
 	c->progress = control_progress(control);
 	c->all_ranks = NEW_N(a, int, w->size);

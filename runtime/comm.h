@@ -45,6 +45,8 @@ typedef struct World {
 	int local_rank, local_size; /* on this host */
 	int host, n_hosts;
 	int *host_of;               /* [rank] */
+	const struct MpiBackend *mpi; /* comm_mpi.h; NULL: not started by mpirun */
+	bool mpi_threads;           /* and it may be called from several threads */
 } World;
 
 /* Maps `bytes` of memory that peers read, at 64 bytes' alignment, and opens theirs.  All ranks call it, with

@@ -1,6 +1,6 @@
 /* runtime/comm_ops.h: what a communicator is made of: a way to publish, take and end exchanges.
  *
- * comm_shm.c is one; one that is a shared object exports `const CommOps comm_ops` and an open function. */
+ * comm_shm.c is one; mpi/comm_mpi.c, a shared object (comm_mpi.h), serves other hosts and wraps the first. */
 #ifndef SHARDC_COMM_OPS_H
 #define SHARDC_COMM_OPS_H
 
@@ -22,8 +22,13 @@ struct Comm {
 	int *all_ranks;     /* 0, 1, ... */
 	RankProgress *progress;
 	bool outside;       /* an exchange that is no collective of a program is under way */
+	/* Not NULL: called again and again while a peer is waited for, with the number of calls so far, instead of
+	 * sleeping until the peer wakes this rank. */
+	void (*idle)(void *context, int polls);
+	void *idle_context;
 };
 
+/* Of the ranks of this host; members of an exchange on others get NULL from take. */
 Comm *comm_shm_open(struct Control *control, const World *w, int64_t bytes, Arena *a, Diag *d);
 
 /* The piece at `at` that all ranges of x which reach it have in common: its length; offset[i] of member i's

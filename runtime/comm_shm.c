@@ -39,6 +39,17 @@ typedef struct Address { int32_t pid, fd, error; int32_t reserved; int64_t bytes
 
 /* ---- exchanges ---- */
 
+/* A peer's counter.  Where ranks on other hosts are served by polling, that goes on here. */
+static void reach(const Shm *s, Counter *c, uint32_t target)
+{
+	if (!s->comm.idle) {
+		wait_reach(c, target, s->spins);
+		return;
+	}
+	for (int i = 0; (int32_t)(atomic_load_explicit(c, memory_order_acquire) - target) < 0; i++)
+		s->comm.idle(s->comm.idle_context, i);
+}
+
 static CommPage *my_page(const Shm *s)
 {
 	return s->page[s->comm.world->rank];
@@ -57,9 +68,9 @@ static int64_t shm_take(Comm *c, const Exchange *x, int64_t at, int64_t most, co
 	ptrdiff_t source = (const char *)x->source - (const char *)my_page(s);
 	for (int i = 0; i < x->n; i++) {
 		CommPage *page = s->page[x->ranks[i]];
-		from[i] = n == 0 || offset[i] < 0 ? NULL : (const char *)page + source + offset[i];
+		from[i] = n == 0 || offset[i] < 0 || !page ? NULL : (const char *)page + source + offset[i];
 		if (from[i])
-			wait_reach(&page->begun[x->channel].count, k, s->spins);
+			reach(s, &page->begun[x->channel].count, k);
 	}
 	return n;
 }
@@ -71,7 +82,8 @@ static void shm_end(Comm *c, const Exchange *x)
 	wait_post(mine);
 	uint32_t k = atomic_load_explicit(mine, memory_order_relaxed);
 	for (int i = 0; i < x->n; i++)
-		wait_reach(&s->page[x->ranks[i]]->ended[x->channel].count, k, s->spins);
+		if (s->page[x->ranks[i]])
+			reach(s, &s->page[x->ranks[i]]->ended[x->channel].count, k);
 }
 
 static void shm_close(Comm *c)
@@ -149,7 +161,7 @@ Comm *comm_shm_open(struct Control *control, const World *w, int64_t bytes, Aren
 	bool ok = all_well(control, w, &mine, all, "made", d);
 	for (int r = 0; ok && r < w->size; r++) {
 		s->bytes[r] = all[r].bytes;
-		if (r != w->rank && !mine.error)
+		if (r != w->rank && w->host_of[r] == w->host && !mine.error)
 			mine.error = map_peer(&all[r], &s->page[r]);
 	}
 	ok = ok && all_well(control, w, &mine, all, "opened by it", d);

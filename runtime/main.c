@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "runtime/internal.h"
+#include "runtime/mpi.h"
 
 typedef struct Run {
 	Rt *rt;
@@ -103,6 +104,7 @@ static void run_step(Run *run)
 	rt->p->scalars = (StepScalars){.lr = (float)schedule_lr(&rt->p->optim.lr, p->step),
 		.step = p->updates + 1, .clip_coef = 1, .seed = (uint64_t)run->o->seed,
 		.rng_step = (uint64_t)p->step, .sample0 = first};
+	streams_cost(rt); /* of an evaluation or a save: not this step's */
 	report_begin(rt);
 	streams_program(rt, PROGRAM_STEP);
 	data_load(&run->train, rt, first);
@@ -156,7 +158,7 @@ static void advance(Run *run, double ms)
 	StepRecord r = {.step = p->progress.step, .lr = p->scalars.lr, .ms = ms, .samples_per_s = samples_per_s,
 		.epoch = (double)p->progress.samples / (double)run->train.n_samples,
 		.tokens_per_s = samples_per_s * (double)run->train.tokens_per_sample, .peak_bytes = p->memory.total,
-		.result = p->result, .comm = streams_times(run->rt)};
+		.result = p->result, .comm = streams_cost(run->rt)};
 	if (is_first(run))
 		log_step(&run->log, &r);
 }
@@ -430,6 +432,10 @@ static int run_rank(Run *run, Launch *launch)
 		p->control = control_join(launch, run->o, p->arena, run->d);
 		if (!p->control)
 			return EXIT_RUN;
+		if (launch->mpi && !hosts_find(p->control, &launch->world, p->arena)) {
+			control_leave(p->control, EXIT_RUN);
+			return EXIT_RUN;
+		}
 		p->world = launch->world;
 		control_set_names(p->control, streams_name, run->rt);
 	}
@@ -456,7 +462,11 @@ static int run_ranks(Run *run, int argc, char **argv)
 		return EXIT_USAGE;
 	if (launch.role == LAUNCH_PARENT)
 		return launch_ranks(&launch, run->o, argc, argv, run->d);
-	return run_rank(run, &launch);
+	if (launch.mpi && launch.role == LAUNCH_RANK && !mpi_start(&launch, run->o, p->arena, run->d))
+		return EXIT_RUN;
+	int code = run_rank(run, &launch);
+	mpi_stop(&launch.world, code);
+	return code;
 }
 
 /* OpenMP's threads spin long at barriers by default: 14 times slower steps of a small model when other work

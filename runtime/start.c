@@ -126,12 +126,29 @@ static void put_flags(Buf *b, const RtOptions *o)
 	buf_printf(b, "saves: %s\n", o->save ? "yes" : "no");
 }
 
+/* Groups of hybrid_shard are hosts where nothing else is said. */
+static bool check_hosts(const Rt *rt, Diag *d)
+{
+	const World *w = &rt->p->world;
+	const LayoutModel *l = &rt->model->layout;
+	bool hybrid = false;
+	for (int u = 0; u < l->n_units; u++)
+		hybrid = hybrid || l->unit[u].strategy == STRATEGY_HYBRID_SHARD;
+	if (!hybrid || rt->p->options->shard_size || w->size % w->n_hosts == 0)
+		return true;
+	diag_error(d, rt->p->options->program, "%d ranks on %d hosts: hosts with equal numbers of ranks would be the groups "
+		"of hybrid_shard; say how large groups are with --shard-size", w->size, w->n_hosts);
+	return false;
+}
+
 int start_compare(Rt *rt, const DataSet *train, const DataSet *eval, Diag *d)
 {
 	const RtModel *m = rt->model;
 	LayoutRank who = device_rank(rt);
 	if (alone(rt))
 		return 0;
+	if (!check_hosts(rt, d))
+		return EXIT_USAGE;
 	Buf b = {0};
 	buf_printf(&b, "program %s\noptions %s\nversions %s\n", m->name, m->options, m->versions);
 	buf_printf(&b, "ranks %" PRId64 ", groups of %" PRId64 "\nbatch %" PRId64 "\n", who.world, who.shard_size,
@@ -170,6 +187,8 @@ bool start_comm_threads(const Rt *rt)
 	const World *w = &p->world;
 	if (alone(rt) || p->options->text[OPT_comm_threads])
 		return p->options->comm_threads > 0;
+	if (w->n_hosts > 1 && !w->mpi_threads)
+		return false;
 	Cores mine = {.host = w->host, .threads = device_threads()}, *all = NEW_N(p->arena, Cores, w->size);
 	sched_getaffinity(0, sizeof(mine.set), &mine.set);
 	if (!control_all_gather(p->control, &mine, sizeof(mine), all))
