@@ -496,7 +496,8 @@ static void run_wait(Oracle *o, const Op *op)
 		FAULT(o, op, "makes a second copy of the unit readable");
 	if (kind == REF_FULL)
 		um->open = from;
-	if (um->grad && um->grad->stage == STAGE_SENT)
+	bool is_sent = from->kind == OP_REDUCE_SCATTER || from->kind == OP_REDUCE;
+	if (is_sent && um->grad && um->grad->stage == STAGE_SENT)
 		end_gradient(o, op, um);
 }
 
