@@ -172,11 +172,11 @@ bool streams_start(Rt *rt, bool threads, Diag *d);
 void streams_stop(Rt *rt);
 /* Which program's numbers the next rt_* calls mean; what was issued before has ended. */
 void streams_program(Rt *rt, Program program);
-/* Times since the last call; counts since the start. */
-typedef struct CommTimes { double ms, exposed_ms; } CommTimes;
-CommTimes streams_times(Rt *rt);
-typedef struct CommCounts { int64_t n, bytes; } CommCounts; /* bytes that came from peers */
-CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind);
+/* Since the last call; exposed: the computing waited.  bytes came from peers. */
+typedef struct CommCost { double ms, exposed_ms; int64_t n, bytes; } CommCost;
+CommCost streams_cost(Rt *rt);
+typedef struct CommCounts { int64_t n, bytes; } CommCounts;
+CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind); /* since the start */
 const char *streams_name(const void *rt, int program, int seq); /* "all_gather @h.3"; NULL: there is none */
 
 /* ---- start.c: ranks agree before they can talk through memory ---- */
@@ -250,7 +250,7 @@ typedef struct Log {
 typedef struct StepRecord {
 	int64_t step;
 	double epoch, lr, ms, samples_per_s, tokens_per_s;
-	CommTimes comm;
+	CommCost comm;
 	int64_t peak_bytes;
 	StepResult result;
 } StepRecord;

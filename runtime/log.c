@@ -45,7 +45,8 @@ static void write_step(FILE *f, const StepRecord *r)
 	put(f, "tokens_per_s", r->tokens_per_s);
 	put(f, "comm_ms", r->comm.ms);
 	put(f, "exposed_comm_ms", r->comm.exposed_ms);
-	fprintf(f, ", \"peak_bytes\": %lld", (long long)r->peak_bytes);
+	fprintf(f, ", \"collectives\": %lld, \"comm_bytes\": %lld, \"peak_bytes\": %lld", (long long)r->comm.n,
+		(long long)r->comm.bytes, (long long)r->peak_bytes);
 	put(f, "loss_scale", 1);
 	fputs("}\n", f);
 	fflush(f);

@@ -44,6 +44,7 @@ struct Streams {
 	uint32_t *turn;           /* [seq]: of its stream's collectives, which */
 	int spins;
 	double exposed_ms;
+	CommCounts told;          /* by streams_cost */
 };
 
 static double now_ms(void)
@@ -267,19 +268,27 @@ void streams_program(Rt *rt, Program program)
 	atomic_store(&all->progress->step, rt->p->progress.step + (program == PROGRAM_STEP));
 }
 
-CommTimes streams_times(Rt *rt)
+CommCost streams_cost(Rt *rt)
 {
 	Streams *all = rt->p->streams;
-	CommTimes t = {0};
-	for (int i = 0; all && i < RT_STREAMS; i++) {
-		t.ms += all->stream[i].ms;
+	CommCost cost = {0};
+	CommCounts sum = {0};
+	if (!all)
+		return cost;
+	for (int i = 0; i < RT_STREAMS; i++) {
+		cost.ms += all->stream[i].ms;
 		all->stream[i].ms = 0;
 	}
-	if (all) {
-		t.exposed_ms = all->exposed_ms;
-		all->exposed_ms = 0;
+	for (int kind = 0; kind <= RT_ALL_REDUCE_SCALARS; kind++) {
+		CommCounts one = streams_counts(rt, (RtCollectiveKind)kind);
+		sum = (CommCounts){sum.n + one.n, sum.bytes + one.bytes};
 	}
-	return t;
+	cost.exposed_ms = all->exposed_ms;
+	cost.n = sum.n - all->told.n;
+	cost.bytes = sum.bytes - all->told.bytes;
+	all->exposed_ms = 0;
+	all->told = sum;
+	return cost;
 }
 
 CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind)

@@ -7,7 +7,9 @@
 
 Loss within 1e-5 relative, weights within 1e-4 norm-relative per tensor (cnn: 1e-5 both).  Tensors or ranges
 whose true gradient is zero (the key third of a fused qkv bias, a bias before BatchNorm) are bounded elementwise
-by 2 * lr * steps.  Every fourth run is done twice and must give the same bits.
+by 2 * lr * steps.  Strategies agree with each other within the same bounds: each run is also held against the
+first one of its model and number of ranks.  Every fourth run is done twice and must give the same bits.
+Collectives, bytes and memory of a step, as rank 0 logs them, are those of `shardc plan`.
 
 A combination whose emitted program is the same as an earlier one's, to the byte, is not run again.
 
@@ -243,6 +245,14 @@ class Programs:
             self.built[key] = self.built[digest] = known
         return known
 
+    def planned(self, model, options, world, group):
+        """The rank that the plan is for, and its collectives of a step, bytes received, bytes of memory."""
+        more = [f"--shard-size={group}"] if group else []
+        plan = json.loads(command([self.shardc, "plan", self.root / f"{model}.onnx", *COMPILE[model], *options, *more,
+                                   f"--world={world}", "--format=json"]))
+        rows = plan["step"]["collectives"]
+        return plan["rank"], (len(rows), sum(r["bytes"] for r in rows), plan["memory"]["total"])
+
     def run(self, binary, ranks, data, group=None, comm=()):
         out = self.root / f"run{next(self.number)}"
         args = [binary, *data, "--lr", LR, "--threads", 1, "--save", out, "--log", f"{out}.jsonl", "--seed", 3,
@@ -253,8 +263,9 @@ class Programs:
             args += ["--shard-size", group]
         try:
             command(args)
-            losses = [json.loads(line)["loss"] for line in open(f"{out}.jsonl") if '"loss"' in line]
-            return losses, load_file(out / "latest" / "model.safetensors")
+            steps = [r for r in map(json.loads, open(f"{out}.jsonl")) if "loss" in r]
+            return ([r["loss"] for r in steps], load_file(out / "latest" / "model.safetensors"),
+                    {(r["collectives"], r["comm_bytes"], r["peak_bytes"]) for r in steps})
         finally:
             shutil.rmtree(out, ignore_errors=True)
 
@@ -262,7 +273,7 @@ class Programs:
 def compare(model, ours, reference):
     """The largest errors of loss and weights, and the name of the worst tensor; raises beyond the bounds."""
     loss_bound, bound = (1e-5, 1e-5) if model == "cnn" else (1e-5, 1e-4)
-    losses, weights = ours
+    losses, weights = ours[:2]
     loss_error = max(abs(a - b) / max(abs(b), 1e-30) for a, b in zip(losses, reference[0], strict=True))
     worst, worst_name = 0, ""
     for name, want in reference[1].items():
@@ -295,6 +306,7 @@ class Matrix:
         self.root.mkdir(parents=True)
         self.programs = Programs(args.shardc, self.root)
         self.references, self.lock, self.seen, self.count = {}, threading.Lock(), {}, 0
+        self.first = {}
         self.modules = {}
         for name, build in MODELS.items():
             torch.manual_seed(5)
@@ -350,6 +362,12 @@ class Matrix:
         data = self.data[c["model"], c["world"]][2]
         ours = self.programs.run(binary, c["world"], data, group)
         loss, worst, name = compare(c["model"], ours, reference)
+        rank, planned = self.programs.planned(c["model"], [o for o in options if "world" not in o], c["world"], group)
+        if rank == 0 and c["world"] > 1 and ours[2] != {planned}:
+            raise Failed(f"collectives, bytes received, memory: {ours[2]}, the plan says {planned}")
+        with self.lock:
+            first = self.first.setdefault((c["model"], c["world"]), ours)
+        compare(c["model"], ours, first)
         again = ""
         if twice:
             other = self.programs.run(binary, c["world"], data, group)

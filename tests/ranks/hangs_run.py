@@ -1,7 +1,7 @@
 """A rank that is stopped (SIGSTOP) or killed (SIGKILL) at random instants: the report names the rank, the
 collective and its unit within the timeout, every exit is non-zero, no process and no shared memory is left.
 
-usage: hangs.py TRAIN DATA-ARGUMENT... [--comm shm|mpi] [--count 50] [--ranks 3] [--seed 1]
+usage: hangs_run.py TRAIN DATA-ARGUMENT... [--comm shm|mpi] [--count 50] [--ranks 3] [--seed 1]
 """
 import argparse
 import os
