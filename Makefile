@@ -143,6 +143,18 @@ $(BUILD)/reference: $(call obj,tests/onnx/reference.c) $(BUILD)/libshardc.a
 parity: all $(VENV)/ready
 	$(PYTHON) tests/parity/parity.py $(BUILD)/shardc $(BUILD)/parity --json $(BUILD)/parity.jsonl $(PARITY)
 
+## ranks: W ranks against one and against PyTorch's; ranks that stop or die; plans of large models
+ranks: all $(VENV)/ready
+	$(PYTHON) tests/ranks/matrix.py $(BUILD)/shardc $(BUILD)/matrix
+	$(PYTHON) tests/ranks/torch_peers.py $(BUILD)/shardc $(BUILD)/peers
+	SHARDC=$(BUILD)/shardc tests/ranks/hangs 4
+	SHARDC=$(BUILD)/shardc tests/e2e/units
+	SHARDC=$(BUILD)/shardc tests/e2e/plan_big
+
+## matrix: every strategy, wrap policy and prefetch at 1 to 5 ranks (an hour); log: tests/ranks/matrix.log
+matrix: all $(VENV)/ready
+	$(PYTHON) tests/ranks/matrix.py $(BUILD)/shardc $(BUILD)/matrix --full --log tests/ranks/matrix.log
+
 ## bench: training steps against PyTorch, compile time, memory
 bench: all $(VENV)/ready
 	$(PYTHON) bench/step.py $(BUILD)/shardc $(BUILD)/bench --json $(BUILD)/bench.jsonl $(BENCH)
@@ -163,5 +175,5 @@ clean:
 	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/frontend $(BUILD)/shardc $(BUILD)/libshardc.a $(BUILD)/unit
 
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test mutants lint asan fuzz conformance reference parity bench bench-ranks install clean
+.PHONY: all help quickstart deps test mutants lint asan fuzz conformance reference parity ranks matrix bench bench-ranks install clean
 .DELETE_ON_ERROR:
