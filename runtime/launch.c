@@ -76,6 +76,25 @@ static bool read_launcher(const Launcher *l, Found *out, const char *where, Diag
 	return true;
 }
 
+/* --comm=shm leaves mpirun's variables aside, for ranks that another launcher's variables number. */
+static bool check_shm(const Found *found, const char *comm, const char *where, Diag *d)
+{
+	for (int i = 0; i < COUNT_OF(launchers) && comm && !strcmp(comm, "shm") && found->size < 2; i++) {
+		Found f = {0};
+		if (!launchers[i].mpi || launchers[i].asked)
+			continue;
+		if (!read_launcher(&launchers[i], &f, where, d))
+			return false;
+		if (f.size < 2)
+			continue;
+		diag_error(d, where, "--comm=shm: this is rank %d of %d by %s and %s, and ranks that mpirun starts find each "
+			"other by MPI: leave out --comm (ranks of one host share memory all the same), or start the ranks with "
+			"--ranks %d instead of mpirun", f.rank, f.size, f.by->rank, f.by->size, f.size);
+		return false;
+	}
+	return true;
+}
+
 /* Which of the launchers' variables count. */
 static bool find_launcher(Found *out, const char *comm, const char *where, Diag *d)
 {
@@ -102,7 +121,7 @@ static bool find_launcher(Found *out, const char *comm, const char *where, Diag 
 		if (!out->by || out->size == 1)
 			*out = f;
 	}
-	return true;
+	return check_shm(out, comm, where, d);
 }
 
 static void set_world(Launch *l, const Found *f, Arena *a)

@@ -131,13 +131,16 @@ static bool check_hosts(const Rt *rt, Diag *d)
 {
 	const World *w = &rt->p->world;
 	const LayoutModel *l = &rt->model->layout;
-	bool hybrid = false;
+	bool hybrid = false, equal = true;
 	for (int u = 0; u < l->n_units; u++)
 		hybrid = hybrid || l->unit[u].strategy == STRATEGY_HYBRID_SHARD;
-	if (!hybrid || rt->p->options->shard_size || w->size % w->n_hosts == 0)
+	for (int r = 0, n_hosts = w->n_hosts; w->host_of && r < w->size; r++)
+		equal = equal && w->host_of[r] == r / MAX(w->size / n_hosts, 1);
+	if (!hybrid || rt->p->options->shard_size || equal)
 		return true;
-	diag_error(d, rt->p->options->program, "%d ranks on %d hosts: hosts with equal numbers of ranks would be the groups "
-		"of hybrid_shard; say how large groups are with --shard-size", w->size, w->n_hosts);
+	diag_error(d, rt->p->options->program, "%d ranks on %d hosts, not equally many on each or not side by side: the "
+		"groups of hybrid_shard are hosts where nothing else is said; say how large they are with --shard-size",
+		w->size, w->n_hosts);
 	return false;
 }
 

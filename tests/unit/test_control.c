@@ -604,6 +604,7 @@ static const BadCase bad_cases[] = {
 	{"RANK=0 WORLD_SIZE=2" AT_7, "--comm=mpi", "--comm=mpi needs a start by mpirun"},
 	{"RANK=0 WORLD_SIZE=2" AT_7, "--comm=self", "--comm=self is for one rank"},
 	{MPIRUN("1", "2"), "--ranks=2", "--ranks=2 starts ranks, but this is rank 1 of 2 already"},
+	{MPIRUN("1", "2"), "--comm=shm", "ranks that mpirun starts find each other by MPI"},
 	{"", "--comm=tcp", "--comm=tcp is not one of self, shm, mpi"},
 	{"", "--ranks=0", "--ranks=0 should be from 1 to 4096"},
 	{"", "--ranks=2 --comm=self", "--comm=self and --ranks=2"},
