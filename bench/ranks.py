@@ -60,6 +60,14 @@ class Others:
         self.processors = max(0, (end[1] - self.begin[1]) / max(end[0] - self.begin[0], 1e-3))
 
 
+def machine():
+    """What decides the figures; shared memory in small pages is streamed at half the speed of large ones."""
+    model = [s.split(":")[1].strip() for s in open("/proc/cpuinfo") if s.startswith("model name")]
+    pages = pathlib.Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+    return (f"{os.cpu_count()} x {model[0] if model else '?'}, large pages of shared memory: "
+            f"{pages.read_text().strip() if pages.exists() else '?'}, load {os.getloadavg()[0]:.1f}")
+
+
 def memory_of(pid):
     """(peak resident, proportional) megabytes of a process, (0, 0) when it is gone."""
     try:
@@ -249,7 +257,7 @@ def row(args, case, ours, peer):
     ratios = [p / o for o, p in zip(ours.rounds, peer.rounds)]
     return dict(case=f"{args.case} {case}", metric="step_ms", ours=statistics.median(ours.rounds),
                 peer=statistics.median(peer.rounds), peer_name=peer.name, ratio=statistics.median(ratios),
-                ratio_min=min(ratios), ratio_max=max(ratios), rounds=len(ratios), load=os.getloadavg()[0],
+                ratio_min=min(ratios), ratio_max=max(ratios), rounds=len(ratios), machine=machine(), load=os.getloadavg()[0],
                 other_processors=statistics.median(ours.others))
 
 
@@ -270,6 +278,7 @@ def memory_rows(args, ours, bests):
 
 def measure(args):
     begin = time.monotonic()
+    print(f"  {machine()}", flush=True)
     one, two = Ours(args, 1), Ours(args, WORLD)
     one.compile("full_shard")
     for s in STRATEGIES:
