@@ -182,7 +182,7 @@ int control_stop_signal(Control *c) { return c->stop; }
 static void put_names(Buf *b, CollectiveName *name, const void *context)
 {
 	const char *text;
-	for (int program = 0; program < 2; program++) {
+	for (int program = 0; program < PROGRAMS; program++) {
 		for (int seq = 1; (text = name(context, program, seq)); seq++)
 			buf_put(b, text, strlen(text) + 1);
 		buf_put(b, "", 1);

@@ -39,9 +39,9 @@ bool launch_find(Launch *l, const RtOptions *o, Arena *a, Diag *d);
  * where there are fewer cores than ranks), with OMP_NUM_THREADS set where neither it nor --threads says;
  * serves as their hub until all have ended.  Returns the exit status of the run: 0, or that of the rank that
  * failed first; 3 for a lost one.
- * SIGINT and SIGTERM are the parent's: its ranks are started with both ignored and should leave that so
- * (a terminal signals all of them, too); the first reaches rank 0 as control_stop_signal, a second one half a
- * second or more later kills the ranks and the parent. */
+ * SIGINT and SIGTERM of the parent: the first reaches rank 0 as control_stop_signal, a second one half a second
+ * or more later kills the ranks and the parent.  Its ranks are started with both ignored and must not die of them: a
+ * terminal signals all at once. */
 int launch_ranks(const Launch *l, const RtOptions *o, int argc, char **argv, Diag *d);
 
 /* ---- control.c ---- */

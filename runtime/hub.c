@@ -14,7 +14,7 @@
 
 #include "runtime/plane.h"
 
-enum { STRANGERS = 64, STRANGER_TICKS = 50, STRANGER_BYTES = 4096, PROGRAMS = 2 };
+enum { STRANGERS = 64, STRANGER_TICKS = 50, STRANGER_BYTES = 4096 };
 
 typedef struct HubRank {
 	Link link;
@@ -317,7 +317,7 @@ static void take_names(Hub *h, const Message *m)
 static void take_beat(Hub *h, int i, const Message *m)
 {
 	RankRecord r;
-	if (!message_read(m, &r, sizeof(r)))
+	if (!message_read(m, &r, sizeof(r)) || r.program < 0 || r.program >= PROGRAMS)
 		return;
 	if (memcmp(r.done, h->rows[i].at.done, sizeof(r.done)))
 		h->moved = true;

@@ -6,11 +6,13 @@
  * The one idea: all state of a run is in the mapped arenas and in three counters (Progress), so a step
  * can be repeated, left out or resumed by setting them. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -26,7 +28,7 @@ typedef struct Run {
 	Checkpoint checkpoint;
 	int64_t first_step, last_saved, last_eval;
 	bool has_eval;
-	bool catches;       /* stop signals are for this process, not for the parent of its rank */
+	bool has_parent;    /* of --ranks: a second stop signal is the parent's to act on */
 	const char *resume; /* folder of the checkpoint, or NULL */
 } Run;
 
@@ -52,10 +54,10 @@ static void catch_faults(void)
 	signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, as a full disk is */
 }
 
-/* The second signal of a kind ends the program at once. */
-static void catch_stops(void)
+/* `once`: the second signal of a kind ends the program at once. */
+static void catch_stops(bool once)
 {
-	struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
+	struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)((once ? SA_RESETHAND : 0) | SA_RESTART)};
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
 }
@@ -399,8 +401,8 @@ static int train_all(Run *run)
 	if (!agree_end(rt, &held, ok, run->d))
 		return EXIT_RUN;
 	streams_program(rt, PROGRAM_OUTSIDE);
-	if (run->catches)
-		catch_stops();
+	if (!run->has_parent)
+		catch_stops(true);
 	rt->model->setup(rt);
 	return train(run);
 }
@@ -427,7 +429,9 @@ static int run_program(Run *run)
 static int run_rank(Run *run, Launch *launch)
 {
 	struct RtPrivate *p = run->rt->p;
-	run->catches = launch->hub_fd < 0;
+	run->has_parent = launch->hub_fd >= 0;
+	if (run->has_parent)
+		catch_stops(false);
 	if (launch->role == LAUNCH_RANK) {
 		p->control = control_join(launch, run->o, p->arena, run->d);
 		if (!p->control)
@@ -437,6 +441,7 @@ static int run_rank(Run *run, Launch *launch)
 			return EXIT_RUN;
 		}
 		p->world = launch->world;
+		atomic_store(&control_progress(p->control)->program, PROGRAM_OUTSIDE);
 		control_set_names(p->control, streams_name, run->rt);
 	}
 	int code = run_program(run);
@@ -480,9 +485,23 @@ static void spin_briefly(char **argv)
 	execv("/proc/self/exe", argv);
 }
 
+/* What is opened next must not become the standard output that was closed: a socket, a checkpoint. */
+static void open_standard_files(void)
+{
+	int fd;
+	do
+		fd = open("/dev/null", O_RDWR);
+	while (fd >= 0 && fd <= STDERR_FILENO);
+	if (fd >= 0)
+		close(fd);
+}
+
 int rt_main(int argc, char **argv, const RtModel *model)
 {
+	open_standard_files();
 	spin_briefly(argv);
+	const char *slash = strrchr(argv[0], '/');
+	prctl(PR_SET_NAME, slash ? slash + 1 : argv[0]); /* not "exe", as what /proc/self/exe starts is called */
 	Diag d = {.out = stderr};
 	RtOptions o;
 	struct RtPrivate p = {.diag = &d, .arena = arena_new(), .options = &o};

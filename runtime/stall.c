@@ -16,10 +16,8 @@ static void say_collective(Buf *b, int seq, int program, const Names *names)
 
 static void say_program(Buf *b, const RankRecord *r)
 {
-	if (r->program == 1)
-		buf_printf(b, "the evaluation after step %" PRId64, r->step);
-	else
-		buf_printf(b, "step %" PRId64, r->step);
+	static const char *const what[PROGRAMS] = {"step", "the evaluation after step", "loading or saving, after step"};
+	buf_printf(b, "%s %" PRId64, what[r->program], r->step);
 }
 
 static int list_collectives(Buf *b, const int32_t *seq, int program, const Names *names)

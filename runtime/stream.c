@@ -226,7 +226,8 @@ bool streams_start(Rt *rt, bool threads, Diag *d)
 		Stream *s = &all->stream[i];
 		s->rt = rt;
 		s->id = (RtStream)i;
-		s->cap = (uint32_t)MAX(n, 1);
+		for (s->cap = 1; s->cap < (uint32_t)n;) /* divides 2^32, where the counters wrap */
+			s->cap *= 2;
 		s->ring = NEW_N(p->arena, Task, s->cap);
 		s->from = NEW_N(p->arena, const char *, p->world.size);
 	}

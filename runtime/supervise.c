@@ -164,13 +164,16 @@ static void child_ended(Parent *p, int rank, int how)
 static void reap(Parent *p)
 {
 	int how;
-	hub_drain(p->hub); /* what they said before they ended */
-	for (int i = 0; i < p->size; i++) {
-		if (!p->child[i] || waitpid(p->child[i], &how, WNOHANG) != p->child[i])
-			continue;
-		p->child[i] = 0;
+	for (pid_t pid; (pid = waitpid(-1, &how, WNOHANG)) > 0;) {
+		int rank = 0;
+		while (rank < p->size && p->child[rank] != pid)
+			rank++;
+		if (rank == p->size)
+			continue; /* a child of whoever became this program */
+		p->child[rank] = 0;
 		p->running--;
-		child_ended(p, i, how);
+		hub_drain(p->hub); /* what it said before it ended */
+		child_ended(p, rank, how);
 	}
 }
 

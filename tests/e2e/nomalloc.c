@@ -3,7 +3,8 @@
  * A line of the JSON log (one fflush of a file) ends a step.  The file NOMALLOC gets a line for each:
  * "step OWN LARGEST": the calls of malloc, calloc, realloc, aligned allocation and mmap made by the program's own
  * code since the line before, and the most bytes that a library asked for at once (oneDNN keeps a list of each
- * call's arguments).  The last line is "mapped BYTES": the program's own mappings without a file, in whole pages. */
+ * call's arguments).  The last line is "mapped BYTES": the program's own mappings without a file, and its part of the
+ * memory that ranks share, in whole pages.  Of several ranks the one that logs writes the file. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
@@ -73,7 +74,8 @@ void *mmap(void *at, size_t n, int prot, int flags, int fd, off_t offset)
 	int own = is_own(CALLER);
 	char *p = real(at, n, prot, flags, fd, offset);
 	own_calls += own;
-	if (own && flags & MAP_ANONYMOUS && (void *)p != MAP_FAILED) {
+	/* peers map each other's memory read-only, files are mapped privately */
+	if (own && (flags & MAP_ANONYMOUS || (flags & MAP_SHARED && prot & PROT_WRITE)) && (void *)p != MAP_FAILED) {
 		if (n_maps == MAPS_MAX)
 			abort();
 		maps[n_maps].at = p;
@@ -109,7 +111,7 @@ int fflush(FILE *f)
 	if (!real)
 		*(void **)&real = next("fflush");
 	int result = real(f);
-	if (f && f != stdout && f != stderr && steps < STEPS_MAX) {
+	if (f && f != stdout && f != stderr && fileno(f) >= 0 && steps < STEPS_MAX) {
 		seen_calls[steps] = atomic_load(&own_calls);
 		seen_largest[steps++] = atomic_load(&largest);
 		most = mapped > most ? mapped : most;
@@ -122,7 +124,7 @@ int fflush(FILE *f)
 __attribute__((destructor)) static void write_counts(void)
 {
 	const char *path = getenv("NOMALLOC");
-	FILE *out = path ? fopen(path, "w") : NULL;
+	FILE *out = path && steps > 0 ? fopen(path, "w") : NULL;
 	for (int i = 0; out && i < steps; i++)
 		fprintf(out, "%d %ld %ld\n", i + 1, seen_calls[i], seen_largest[i]);
 	if (out)
