@@ -90,6 +90,10 @@ test: all $(BUILD)/unit $(BUILD)/models
 	SHARDC=$(BUILD)/shardc tests/ir/runtests
 	SHARDC=$(BUILD)/shardc tests/e2e/run
 
+## mpi: ranks that mpirun starts against --ranks, on hosts made of namespaces (wants libopenmpi-dev, openmpi-bin, root)
+mpi: all $(BUILD)/models
+	SHARDC=$(BUILD)/shardc tests/ranks/mpi
+
 ## mutants: the verifier of schedules against its oracle, on changed schedules of every strategy
 mutants: $(BUILD)/oracle
 	$(BUILD)/oracle
@@ -100,11 +104,14 @@ $(BUILD)/oracle: $(call obj,$(wildcard tests/oracle/*.c) tests/unit/onnx_model.c
 lint: $(BUILD)/frontend/onnx.pb-c.h
 	tools/check_layers
 	tools/lint
+	tools/check_compatibility
 	@command -v clang >/dev/null || { echo "lint: clang is not installed, its warnings are not checked"; exit 0; }; \
 	for f in main.c options.c run.c $(COMPILER) $(RUNTIME) $(UNITS); do \
 		clang -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -fsyntax-only $$f || exit 1; done; \
 	for f in $(KERNELS); do \
-		clang -std=c11 -D_GNU_SOURCE -I. $(WARN) -Wno-unknown-pragmas -march=x86-64-v4 -fsyntax-only $$f || exit 1; done
+		clang -std=c11 -D_GNU_SOURCE -I. $(WARN) -Wno-unknown-pragmas -march=x86-64-v4 -fsyntax-only $$f || exit 1; done; \
+	for f in $(if $(MPICC),$(wildcard runtime/mpi/*.c) bench/collectives.c); do \
+		OMPI_CC=clang MPICH_CC=clang $(MPICC) -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -fsyntax-only $$f || exit 1; done
 
 ## asan: the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 asan:
@@ -163,6 +170,15 @@ bench: all $(VENV)/ready
 bench-ranks: all $(VENV)/ready
 	$(PYTHON) bench/ranks.py $(BUILD)/shardc $(BUILD)/bench/ranks --json $(BUILD)/bench.jsonl $(RANKS)
 
+## collectives: reduce_scatter and all_gather of 32 MB beside MPI's (wants libopenmpi-dev, openmpi-bin)
+collectives: $(BUILD)/collectives
+	rm -f $(BUILD)/collectives.jsonl
+	status=0; for n in 2 4; do mpirun --oversubscribe --allow-run-as-root -n $$n $< $(BUILD)/collectives.jsonl || status=1; \
+		done; exit $$status
+$(BUILD)/collectives: bench/collectives.c $(BUILD)/lib/native/libshardrt.a
+	@[ -n "$(MPICC)" ] || { echo "mpicc is not installed (Debian: libopenmpi-dev openmpi-bin)"; exit 1; }
+	$(MPICC) $(CFLAGS) -o $@ $^ $(RTLIBS)
+
 ## install: shardc, runtime and headers below PREFIX
 install: all
 	install -D $(BUILD)/shardc $(DESTDIR)$(PREFIX)/bin/shardc
@@ -175,5 +191,6 @@ clean:
 	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/frontend $(BUILD)/shardc $(BUILD)/libshardc.a $(BUILD)/unit
 
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test mutants lint asan fuzz conformance reference parity ranks matrix bench bench-ranks install clean
+.PHONY: all help quickstart deps test mutants lint asan fuzz conformance reference parity ranks matrix mpi bench \
+	bench-ranks collectives install clean
 .DELETE_ON_ERROR:
