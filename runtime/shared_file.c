@@ -1,0 +1,72 @@
+/* runtime/shared_file.c: memory that several processes map, in large pages where the system gives any.
+ *
+ * The file has no name: what a crashed run leaves behind ends with its last process.  Files of memfd_create
+ * get small pages unless the administrator allows more for the whole machine, and updates, copies and sums
+ * then run at a half to a quarter of the speed.  A tmpfs of our own may ask for large pages, so a detached one
+ * is made for the file; where that is not allowed (it wants CAP_SYS_ADMIN), memfd_create serves. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include "runtime/internal.h"
+
+enum { LARGE_PAGE = 2 << 20 };
+
+/* An unnamed file in a tmpfs that nobody else sees; -1 where it cannot be made. */
+static int large_page_file(int64_t bytes)
+{
+	int file = -1, mount = -1, fs = fsopen("tmpfs", FSOPEN_CLOEXEC);
+	char size[32];
+	snprintf(size, sizeof(size), "%" PRId64, round_up(bytes, LARGE_PAGE));
+	if (fs < 0)
+		return -1;
+	if (!fsconfig(fs, FSCONFIG_SET_STRING, "huge", "advise", 0) &&
+		!fsconfig(fs, FSCONFIG_SET_STRING, "size", size, 0) && !fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0))
+		mount = fsmount(fs, FSMOUNT_CLOEXEC, 0);
+	if (mount >= 0) {
+		file = openat(mount, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+		close(mount);
+	}
+	close(fs);
+	return file;
+}
+
+int shared_file(int64_t bytes)
+{
+	int fd = bytes >= LARGE_PAGE ? large_page_file(bytes) : -1;
+	if (fd < 0)
+		fd = memfd_create("shardc", MFD_CLOEXEC);
+	if (fd >= 0 && ftruncate(fd, bytes)) {
+		int error = errno;
+		close(fd);
+		errno = error;
+		return -1;
+	}
+	return fd;
+}
+
+void *shared_map(int fd, int64_t bytes, bool writable)
+{
+	int64_t page = sysconf(_SC_PAGESIZE), used = round_up(bytes, page), room = used + LARGE_PAGE;
+	char *space = mmap(NULL, (size_t)room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (space == MAP_FAILED)
+		return NULL;
+	char *at = (char *)(((uintptr_t)space + LARGE_PAGE - 1) & ~(uintptr_t)(LARGE_PAGE - 1));
+	int prot = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+	if (mmap(at, (size_t)bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+		int error = errno;
+		munmap(space, (size_t)room);
+		errno = error;
+		return NULL;
+	}
+	if (at > space)
+		munmap(space, (size_t)(at - space));
+	if (space + room > at + used)
+		munmap(at + used, (size_t)(space + room - at - used));
+	madvise(at, (size_t)bytes, MADV_HUGEPAGE);
+	return at;
+}
