@@ -28,7 +28,8 @@ static int large_page_file(int64_t bytes)
 		!fsconfig(fs, FSCONFIG_SET_STRING, "size", size, 0) && !fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0))
 		mount = fsmount(fs, FSMOUNT_CLOEXEC, 0);
 	if (mount >= 0) {
-		file = openat(mount, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+		file = openat(mount, "shardc", O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+		unlinkat(mount, "shardc", 0);
 		close(mount);
 	}
 	close(fs);
@@ -49,24 +50,23 @@ int shared_file(int64_t bytes)
 	return fd;
 }
 
-void *shared_map(int fd, int64_t bytes, bool writable)
+/* Where `bytes` fit at the boundary of a large page: found by asking for more and giving it back. */
+static void *free_space(int64_t bytes)
 {
-	int64_t page = sysconf(_SC_PAGESIZE), used = round_up(bytes, page), room = used + LARGE_PAGE;
-	char *space = mmap(NULL, (size_t)room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	size_t room = (size_t)bytes + LARGE_PAGE;
+	char *space = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (space == MAP_FAILED)
 		return NULL;
-	char *at = (char *)(((uintptr_t)space + LARGE_PAGE - 1) & ~(uintptr_t)(LARGE_PAGE - 1));
+	munmap(space, room);
+	return (void *)(((uintptr_t)space + LARGE_PAGE - 1) & ~(uintptr_t)(LARGE_PAGE - 1));
+}
+
+void *shared_map(int fd, int64_t bytes, bool writable)
+{
 	int prot = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-	if (mmap(at, (size_t)bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
-		int error = errno;
-		munmap(space, (size_t)room);
-		errno = error;
+	void *p = mmap(bytes < LARGE_PAGE ? NULL : free_space(bytes), (size_t)bytes, prot, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
 		return NULL;
-	}
-	if (at > space)
-		munmap(space, (size_t)(at - space));
-	if (space + room > at + used)
-		munmap(at + used, (size_t)(space + room - at - used));
-	madvise(at, (size_t)bytes, MADV_HUGEPAGE);
-	return at;
+	madvise(p, (size_t)bytes, MADV_HUGEPAGE);
+	return p;
 }
