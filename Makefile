@@ -111,7 +111,8 @@ lint: $(BUILD)/frontend/onnx.pb-c.h
 	for f in $(KERNELS); do \
 		clang -std=c11 -D_GNU_SOURCE -I. $(WARN) -Wno-unknown-pragmas -march=x86-64-v4 -fsyntax-only $$f || exit 1; done; \
 	for f in $(if $(MPICC),$(wildcard runtime/mpi/*.c) bench/collectives.c); do \
-		OMPI_CC=clang MPICH_CC=clang $(MPICC) -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -fsyntax-only $$f || exit 1; done
+		OMPI_CC=clang MPICH_CC=clang $(MPICC) -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -c -fsyntax-only $$f || \
+			exit 1; done
 
 ## asan: the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 asan:

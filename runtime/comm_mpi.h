@@ -14,7 +14,7 @@
 
 /* Both sides must have been compiled from the same headers. */
 typedef struct MpiShape { int version; uint32_t comm, exchange, world; } MpiShape;
-#define COMM_MPI_SHAPE ((MpiShape){1, sizeof(Comm), sizeof(Exchange), sizeof(World)})
+#define COMM_MPI_SHAPE {1, sizeof(Comm), sizeof(Exchange), sizeof(World)}
 
 /* What MPI_Init said.  threads: several threads may call, one at a time. */
 typedef struct MpiStart { int rank, size; bool threads; char version[128]; } MpiStart;

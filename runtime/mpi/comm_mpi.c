@@ -137,7 +137,8 @@ static void post_until(Mpi *m, const Exchange *x, int64_t k)
 	Channel *ch = &m->channel[x->channel];
 	for (; ch->posted < k; ch->posted++)
 		for (int i = 0; i < ch->n; i++) {
-			int64_t bytes = ch->end[i] - ch->begin[i], at = ch->posted * ch->piece, slot = i * DEPTH + ch->posted % DEPTH;
+			int64_t bytes = ch->end[i] - ch->begin[i], at = ch->posted * ch->piece;
+			int64_t slot = i * DEPTH + ch->posted % DEPTH;
 			if (at < bytes)
 				MPI_Irecv(ch->staging + slot * ch->piece, (int)MIN(ch->piece, bytes - at), MPI_BYTE,
 					x->ranks[ch->giver[i]], TAG, ch->comm, &ch->receive[slot]);
@@ -276,5 +277,5 @@ static void mpi_stop(void)
 }
 
 extern const MpiBackend shardrt_mpi;
-const MpiBackend shardrt_mpi = {{1, sizeof(Comm), sizeof(Exchange), sizeof(World)}, mpi_start, mpi_broadcast, mpi_open,
+const MpiBackend shardrt_mpi = {COMM_MPI_SHAPE, mpi_start, mpi_broadcast, mpi_open,
 	mpi_stop};
