@@ -84,34 +84,13 @@ static CodegenOptions codegen_options(const Options *o)
 
 /* ---- stages ---- */
 
-static char *read_file(Arena *a, const char *path, Diag *d)
-{
-	FILE *f = fopen(path, "rb");
-	Buf b = {0};
-	char chunk[1 << 16];
-	for (size_t n; f && (n = fread(chunk, 1, sizeof(chunk), f)) > 0;)
-		buf_put(&b, chunk, n);
-	bool failed = !f || ferror(f);
-	if (failed)
-		diag_error(d, path, "cannot read: %s", strerror(errno));
-	if (f)
-		fclose(f);
-	char *text = failed ? NULL : arena_strndup(a, b.at ? b.at : "", b.n);
-	if (text && strlen(text) != b.n) {
-		diag_error(d, path, "is not text: it holds a NUL byte");
-		text = NULL;
-	}
-	buf_free(&b);
-	return text;
-}
-
 static Module *load(const Options *o, Arena *a, Diag *d)
 {
 	if (!is_ir_file(o->input)) {
 		FrontendOptions f = frontend_options(o);
 		return onnx_load(o->input, &f, d);
 	}
-	char *text = read_file(a, o->input, d);
+	char *text = diag_read_file(d, o->input, a);
 	Module *m = text ? ir_parse(o->input, text, d) : NULL;
 	return m && ir_verify(m, NULL, d) ? m : NULL;
 }
@@ -181,6 +160,20 @@ static int run(Module *m, const Options *o, Diag *d)
 	return run_model(m, o->output, o->inputs_dir, o->outputs_dir, &c, d);
 }
 
+/* Options that say what to write or read, given to a command that does not. */
+static void check_used(const Options *o, Diag *d)
+{
+	bool run = equals(o->command, "run"), plan = equals(o->command, "plan"), ir = prints_ir(o);
+	const struct { const char *name, *value; bool used; } option[] = {
+		{"-o", o->output, !plan && !ir}, {"--inputs", o->inputs_dir, run}, {"--outputs", o->outputs_dir, run},
+		{"--emit", o->emit, ir || (!plan && !run)}, {"--format", o->format, !run && !ir},
+	};
+	for (int i = 0; i < COUNT_OF(option); i++)
+		if (option[i].value && !option[i].used)
+			diag_warn(d, option[i].name, "is not used %s: \"%s\"", ir ? "when IR is printed" : plan ? "by shardc plan"
+				: run ? "by shardc run" : "when a program is compiled", option[i].value);
+}
+
 /* The ranks that a plan is asked for. */
 static bool check_ranks(const Options *o, Diag *d)
 {
@@ -197,8 +190,9 @@ static bool check_ranks(const Options *o, Diag *d)
 
 static int compile(const Options *o, Arena *a, Diag *d)
 {
-	if (!prints_ir(o) && !check_ranks(o, d))
+	if (!check_ranks(o, d))
 		return EXIT_INPUT;
+	check_used(o, d);
 	PassOptions p = pass_options(o, d);
 	PipelineView view = {.stop_after = o->stop_after, .dump_dir = o->dump_ir, .print_after = o->print_after,
 		.print_changed = o->print_changed, .out = stdout};
@@ -209,6 +203,8 @@ static int compile(const Options *o, Arena *a, Diag *d)
 	}
 	Module *m = load(o, a, d);
 	int status = m && pipeline_run(m, &p, &view, o->passes, d) ? EXIT_SUCCESS : EXIT_INPUT;
+	if (!status && o->schedule_in && m->level != LEVEL_PLAN)
+		diag_warn(d, "--schedule-in", "there is no schedule before pass prefetch: \"%s\" is not used", o->schedule_in);
 	bool runs = equals(o->command, "run"), plans = equals(o->command, "plan");
 	if (!status && o->schedule_out && !write_schedule(m, o, &p, d))
 		status = EXIT_INPUT;
@@ -226,19 +222,17 @@ static int compile(const Options *o, Arena *a, Diag *d)
 
 static int list_ops(void)
 {
-	static const char *const levels[] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
 	for (int k = 0; k < OP_COUNT; k++) {
 		const OpInfo *i = &op_info[k];
-		printf("%-20s %s..%-5s  {%s}  %s\n", i->text, levels[i->level], levels[i->last], i->attrs, i->doc);
+		printf("%-20s %s..%-5s  {%s}  %s\n", i->text, level_text[i->level], level_text[i->last], i->attrs, i->doc);
 	}
 	return EXIT_SUCCESS;
 }
 
 static int list_passes(void)
 {
-	static const char *const levels[] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
 	for (int i = 0; i < pass_count; i++)
-		printf("%-10s %s -> %s  %s\n", pass_info[i].name, levels[pass_info[i].from], levels[pass_info[i].to],
+		printf("%-10s %s -> %s  %s\n", pass_info[i].name, level_text[pass_info[i].from], level_text[pass_info[i].to],
 			pass_info[i].ensures);
 	return EXIT_SUCCESS;
 }

@@ -4,7 +4,6 @@
  * replace earlier ones; what stands on the command line comes after every --config file. */
 #include "options.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,22 +54,6 @@ static bool is_choice(const char *choices, const char *value)
 	return false;
 }
 
-/* 64M, 2G, 4096; false when it is not a positive number of bytes that fits. */
-static bool parse_integer(const char *text, bool bytes, int64_t *out)
-{
-	char *end;
-	errno = 0;
-	long long v = strtoll(text, &end, 10), unit = 1;
-	if (bytes && *end) {
-		unit = *end == 'K' ? 1 << 10 : *end == 'M' ? 1 << 20 : *end == 'G' ? 1 << 30 : 0;
-		end++;
-	}
-	if (errno || end == text || *end || !unit || v <= 0 || v > INT64_MAX / unit)
-		return false;
-	*out = v * unit;
-	return true;
-}
-
 static void list_add(Reader *r, const char *where, OptionList *list, const char *value)
 {
 	if (list->n == OPTION_LIST_MAX)
@@ -91,7 +74,7 @@ static void row_set(Reader *r, const OptionRow *row, const char *where, const ch
 		*(bool *)field = true;
 		break;
 	case KIND_INT: case KIND_BYTES:
-		if (!parse_integer(value, row->kind == KIND_BYTES, field))
+		if (!str_to_count(value, row->kind == KIND_BYTES, field))
 			diag_error(r->diag, where, "\"%s\" is not a positive number%s", value,
 				row->kind == KIND_BYTES ? " of bytes, such as 4096, 64M or 2G" : "");
 		break;

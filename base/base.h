@@ -113,6 +113,8 @@ typedef enum { ESCAPE_C_COMMENT, ESCAPE_C_STRING, ESCAPE_C_IDENT, ESCAPE_JSON, E
 	ESCAPE_MAKE, ESCAPE_SHELL, ESCAPE_IR } EscapeKind;
 char *str_escape(Arena *a, EscapeKind kind, const char *s);
 bool str_is_utf8(const char *s);
+/* 4096, with bytes 64M or 2G too; false when it is no positive number that fits. */
+bool str_to_count(const char *text, bool bytes, int64_t *out);
 
 /* ---- diag.c ---- */
 
@@ -130,6 +132,8 @@ void diag_error(Diag *d, const char *where, const char *fmt, ...) PRINTF_LIKE(3,
 void diag_warn(Diag *d, const char *where, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void diag_note(Diag *d, const char *where, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void diag_info(Diag *d, const char *where, const char *fmt, ...) PRINTF_LIKE(3, 4); /* only under -v */
+/* A whole file as text, in the arena; NULL and an error when it cannot be read or holds a NUL byte. */
+char *diag_read_file(Diag *d, const char *path, Arena *a);
 
 /* An internal error: prints file:line and the message, then aborts.  Never for bad input. */
 #define ice(...) ice_at(__FILE__, __LINE__, __VA_ARGS__)

@@ -5,7 +5,9 @@
  * may share the terminal. */
 #include "base/base.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void print_message(Diag *d, const char *where, const char *kind, const char *fmt, va_list ap)
 {
@@ -72,4 +74,25 @@ _Noreturn void ice_at(const char *file, int line, const char *fmt, ...)
 	va_end(ap);
 	fputc('\n', stderr);
 	abort();
+}
+
+char *diag_read_file(Diag *d, const char *path, Arena *a)
+{
+	FILE *f = fopen(path, "rb");
+	Buf b = {0};
+	char chunk[1 << 16];
+	for (size_t n; f && (n = fread(chunk, 1, sizeof(chunk), f)) > 0;)
+		buf_put(&b, chunk, n);
+	bool failed = !f || ferror(f);
+	if (failed)
+		diag_error(d, path, "cannot read: %s", strerror(errno));
+	if (f)
+		fclose(f);
+	char *text = failed ? NULL : arena_strndup(a, b.at ? b.at : "", b.n);
+	if (text && strlen(text) != b.n) {
+		diag_error(d, path, "is not text: it holds a NUL byte");
+		text = NULL;
+	}
+	buf_free(&b);
+	return text;
 }

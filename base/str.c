@@ -5,6 +5,7 @@
 #include "base/base.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -391,4 +392,19 @@ char *str_escape(Arena *a, EscapeKind kind, const char *s)
 	char *out = arena_strndup(a, b.at ? b.at : "", b.n);
 	buf_free(&b);
 	return out;
+}
+
+bool str_to_count(const char *text, bool bytes, int64_t *out)
+{
+	char *end;
+	errno = 0;
+	long long v = strtoll(text, &end, 10), unit = 1;
+	if (bytes && end != text && *end) {
+		unit = *end == 'K' ? 1 << 10 : *end == 'M' ? 1 << 20 : *end == 'G' ? 1 << 30 : 0;
+		end++;
+	}
+	if (errno || end == text || *end || !unit || v <= 0 || v > INT64_MAX / unit)
+		return false;
+	*out = v * unit;
+	return true;
 }

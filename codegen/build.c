@@ -140,8 +140,8 @@ static Args link_command(Build *b, const char *step, const char *fused, const ch
 	push_all(b, &args, (const char *[]){"-o", output, step, fused, lib}, 5);
 	push_all(b, &args, link_flags, COUNT_OF(link_flags));
 	/* Where the program finds the runtime's shared objects; -Wl would cut a path at its commas. */
-	push_all(b, &args, (const char *[]){"-Xlinker", "-rpath", "-Xlinker", arena_printf(b->a, "%s/%s", b->lib, b->runtime)},
-		4);
+	const char *folder = arena_printf(b->a, "%s/%s", b->lib, b->runtime);
+	push_all(b, &args, (const char *[]){"-Xlinker", "-rpath", "-Xlinker", folder}, 4);
 	return args;
 }
 

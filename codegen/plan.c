@@ -10,19 +10,6 @@
 
 /* ---- the module as a Plan ---- */
 
-PlanKind plan_kind(const Op *op)
-{
-	switch (op->kind) {
-	case OP_ALL_GATHER: return PLAN_ALL_GATHER;
-	case OP_REDUCE_SCATTER: return PLAN_REDUCE_SCATTER;
-	case OP_ALL_REDUCE: return op_in(op, 0)->type.kind == TYPE_SHARD ? PLAN_ALL_REDUCE_SHARDS : PLAN_ALL_REDUCE;
-	case OP_REDUCE: return PLAN_REDUCE;
-	case OP_BROADCAST_FLAT: return PLAN_BROADCAST;
-	case OP_ALL_REDUCE_SCALARS: return PLAN_ALL_REDUCE_SCALARS;
-	default: ice("%s is a collective that no table knows", op_info[op->kind].text);
-	}
-}
-
 PlanStream plan_stream(const Op *op)
 {
 	const char *stream = attr_get_str(op->attrs, "stream", "sync");
@@ -32,8 +19,7 @@ PlanStream plan_stream(const Op *op)
 /* "backward:/h.0/ln_1/Add"; ops without a node are named by what they do. */
 static const char *point_of(const Op *op, Arena *a)
 {
-	static const char *const section[] = {"forward", "backward", "update", "eval"};
-	return arena_printf(a, "%s:%s", section[op->section], *op->loc->node ? op->loc->node : op_info[op->kind].text);
+	return arena_printf(a, "%s:%s", section_text[op->section], *op->loc->node ? op->loc->node : op_info[op->kind].text);
 }
 
 /* The unit whose parameters an operand shows. */

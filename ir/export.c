@@ -4,9 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const section_text[] = {"forward", "backward", "update", "eval"};
 static const char *const symbol_text[] = {"input", "output", "param", "buffer", "data", "state"};
-static const char *const level_text[] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
 
 /* ---- Graphviz ---- */
 

@@ -16,6 +16,19 @@ const OpInfo op_info[OP_COUNT] = {
 #include "ir/ops.def"
 };
 
+const char *const level_text[LEVEL_COUNT] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
+const char *const section_text[SEC_COUNT] = {"forward", "backward", "update", "eval"};
+const char *const stream_text[STREAM_COUNT] = {"compute", "gather", "reduce", "sync"};
+
+Stream op_stream(OpKind kind)
+{
+	switch (kind) {
+	case OP_ALL_GATHER: case OP_BROADCAST_FLAT: return STREAM_GATHER;
+	case OP_ALL_REDUCE_SCALARS: return STREAM_SYNC;
+	default: return STREAM_REDUCE;
+	}
+}
+
 bool op_from_text(const char *text, OpKind *out)
 {
 	for (int k = 0; k < OP_COUNT; k++) {
@@ -167,6 +180,14 @@ void ir_set_n_in(Module *m, Op *op, int n, Value *const *in)
 		op->in[i] = (Use){.value = in[i], .op = op};
 		use_link(&op->in[i]);
 	}
+}
+
+Op *ir_user(const Value *v, OpKind kind)
+{
+	for (const Use *u = v->uses; u; u = u->next)
+		if (u->op->kind == kind)
+			return u->op;
+	return NULL;
 }
 
 void ir_replace_uses(Value *old, Value *now)

@@ -12,9 +12,12 @@
 enum { IR_MAX_RANK = 8 };
 
 /* What is legal grows with the level; op_info[].level is the first level an op may stand at. */
-typedef enum Level { LEVEL_MODEL, LEVEL_TRAIN, LEVEL_SHARD, LEVEL_PLAN } Level;
+typedef enum Level { LEVEL_MODEL, LEVEL_TRAIN, LEVEL_SHARD, LEVEL_PLAN, LEVEL_COUNT } Level;
 typedef enum SectionKind { SEC_FORWARD, SEC_BACKWARD, SEC_UPDATE, SEC_EVAL, SEC_COUNT } SectionKind;
 typedef enum Stream { STREAM_COMPUTE, STREAM_GATHER, STREAM_REDUCE, STREAM_SYNC, STREAM_COUNT } Stream;
+extern const char *const level_text[LEVEL_COUNT]; /* "MODEL" */
+extern const char *const section_text[SEC_COUNT]; /* "forward" */
+extern const char *const stream_text[STREAM_COUNT]; /* "gather" */
 
 typedef struct Module Module;
 typedef struct Symbol Symbol;
@@ -240,6 +243,7 @@ typedef struct OpInfo {
 } OpInfo;
 extern const OpInfo op_info[OP_COUNT];
 bool op_from_text(const char *text, OpKind *out);
+Stream op_stream(OpKind kind); /* of collectives */
 
 struct Module {
 	Arena *arena;
@@ -306,6 +310,7 @@ Value *ir_read(Builder *b, Symbol *sym);                                /* param
 static inline Value *op_in(const Op *op, int i) { return i < op->n_in ? op->in[i].value : NULL; }
 void ir_set_in(Op *op, int i, Value *v);          /* keeps use lists */
 void ir_set_n_in(Module *m, Op *op, int n, Value *const *in); /* replaces all operands */
+Op *ir_user(const Value *v, OpKind kind);          /* some op of the kind that reads v, NULL = none */
 void ir_replace_uses(Value *old, Value *now);     /* every use of old becomes now */
 void ir_remove(Module *m, Op *op);                /* results must be unused; drops its operand uses */
 void ir_move_before(Module *m, Op *op, Op *before); /* within or across sections; before NULL = cannot */

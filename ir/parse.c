@@ -630,18 +630,17 @@ static void resolve_members(Parser *p)
 
 static void header(Parser *p)
 {
-	static const char *const levels[] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
 	Module *m = p->m;
 	lex_expect_word(&p->lex, "module");
 	m->name = ir_intern(m, lex_take(&p->lex, TOK_STRING, "a module name"));
 	while (!p->lex.failed && !lex_is_punct(&p->lex, '{')) {
 		const char *key = lex_take(&p->lex, TOK_WORD, "a field or '{'");
 		lex_expect(&p->lex, '=');
-		int64_t *field = !strcmp(key, "batch") ? &m->batch : !strcmp(key, "world") ? &m->world : !strcmp(key, "act_bytes") ? &m->act_bytes
-			: !strcmp(key, "input_bytes") ? &m->input_bytes : !strcmp(key, "state_bytes") ? &m->state_bytes
-			: !strcmp(key, "work_bytes") ? &m->work_bytes : NULL;
+		int64_t *field = !strcmp(key, "batch") ? &m->batch : !strcmp(key, "world") ? &m->world
+			: !strcmp(key, "act_bytes") ? &m->act_bytes : !strcmp(key, "input_bytes") ? &m->input_bytes
+			: !strcmp(key, "state_bytes") ? &m->state_bytes : !strcmp(key, "work_bytes") ? &m->work_bytes : NULL;
 		if (!strcmp(key, "level"))
-			m->level = (Level)lex_keyword(&p->lex, levels, COUNT_OF(levels), "level");
+			m->level = (Level)lex_keyword(&p->lex, level_text, LEVEL_COUNT, "level");
 		else if (!strcmp(key, "file"))
 			m->file = ir_intern(m, lex_take(&p->lex, TOK_STRING, "a file"));
 		else if (field)
@@ -654,8 +653,7 @@ static void header(Parser *p)
 
 static void section(Parser *p)
 {
-	static const char *const sections[] = {"forward", "backward", "update", "eval"};
-	SectionKind s = (SectionKind)lex_keyword(&p->lex, sections, COUNT_OF(sections), "section");
+	SectionKind s = (SectionKind)lex_keyword(&p->lex, section_text, SEC_COUNT, "section");
 	lex_expect(&p->lex, '{');
 	while (!p->lex.failed && !lex_is_punct(&p->lex, '}'))
 		op_line(p, s);

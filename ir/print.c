@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const level_text[] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
-static const char *const section_text[] = {"forward", "backward", "update", "eval"};
 static const char *const symbol_text[] = {"input", "output", "param", "buffer", "data", "state"};
 static const char *const region_text[] = {"", "act", "input", "param", "grad", "state"};
 

@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const section_text[] = {"forward", "backward", "update", "eval"};
-static const char *const level_text[] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
 
 /* ---- reporting ---- */
 

@@ -182,20 +182,10 @@ static void check_order(Plan *p)
 
 /* ---- every collective ---- */
 
-static Stream stream_for(OpKind kind)
-{
-	switch (kind) {
-	case OP_ALL_GATHER: case OP_BROADCAST_FLAT: return STREAM_GATHER;
-	case OP_ALL_REDUCE_SCALARS: return STREAM_SYNC;
-	default: return STREAM_REDUCE;
-	}
-}
-
 static void check_number(Plan *p, const Op *op)
 {
-	static const char *const text[] = {"compute", "gather", "reduce", "sync"};
 	int64_t seq = attr_get_int(op->attrs, "seq", 0);
-	const char *stream = attr_get_str(op->attrs, "stream", "none"), *want = text[stream_for(op->kind)];
+	const char *stream = attr_get_str(op->attrs, "stream", "none"), *want = stream_text[op_stream(op->kind)];
 	if (seq != p->seq + 1)
 		fail(p, "number", op, "collectives are numbered from 1 in the order of their issue: this one has "
 			"number %lld after %lld", (long long)seq, (long long)p->seq);
@@ -207,7 +197,7 @@ static void check_number(Plan *p, const Op *op)
 /* Where the stream's line meets compute's. */
 static void issue(Plan *p, const Op *op)
 {
-	Stream stream = stream_for(op->kind);
+	Stream stream = op_stream(op->kind);
 	const Value *x = op->n_in ? op_in(op, op->n_in - 1) : NULL;
 	if (x && x->type.kind == TYPE_EVENT)
 		p->reached[stream] = MAX(p->reached[stream], p->event[x->id]);
@@ -722,7 +712,7 @@ static void run_gathers(Runs *r, SectionKind first, SectionKind last)
 				r->updated_at[op->unit->index] = r->at;
 			else if (op->kind == OP_RESHARD)
 				region_of(r, blamed(op))->released_at = r->at;
-			else if (!is_comm(op) || stream_for(op->kind) != STREAM_GATHER)
+			else if (!is_comm(op) || op_stream(op->kind) != STREAM_GATHER)
 				continue;
 			else if (op->n_in)
 				r->reached = MAX(r->reached, r->event[op_in(op, 0)->id]);

@@ -86,18 +86,10 @@ static void add_event(Events *e, Op *collective, Op *after, SectionKind s)
 
 /* ---- what a collective may not overtake ---- */
 
-static Op *user_of(const Value *v, OpKind kind)
-{
-	for (const Use *u = v->uses; u; u = u->next)
-		if (u->op->kind == kind)
-			return u->op;
-	return NULL;
-}
-
 static Op *reshard_of(const Op *gather)
 {
-	Op *wait = gather->n_out ? user_of(gather->out[0], OP_WAIT) : NULL;
-	return wait && wait->n_out ? user_of(wait->out[0], OP_RESHARD) : NULL;
+	Op *wait = gather->n_out ? ir_user(gather->out[0], OP_WAIT) : NULL;
+	return wait && wait->n_out ? ir_user(wait->out[0], OP_RESHARD) : NULL;
 }
 
 /* The memory that a gather writes: a slot's or its unit's own. */
@@ -138,15 +130,6 @@ static Op *must_follow(Program *p, const Op *op)
 	}
 }
 
-static Stream stream_of(OpKind kind)
-{
-	switch (kind) {
-	case OP_ALL_GATHER: case OP_BROADCAST_FLAT: return STREAM_GATHER;
-	case OP_ALL_REDUCE_SCALARS: return STREAM_SYNC;
-	default: return STREAM_REDUCE;
-	}
-}
-
 /* A point behind the collective itself cannot be waited for: the verifier says what is wrong there. */
 static void find_points(Events *e, Program *p)
 {
@@ -157,7 +140,7 @@ static void find_points(Events *e, Program *p)
 	for (int s = (int)p->first; s <= (int)p->last; s++)
 		IR_FOR_OPS(e->m, s, op) {
 			Op *point = must_follow(p, op);
-			Stream stream = stream_of(op->kind);
+			Stream stream = op_stream(op->kind);
 			if (point && point->order < op->order && point->order > p->reached[stream]) {
 				p->reached[stream] = point->order;
 				ptrmap_put(p->after, op, point);
@@ -189,7 +172,7 @@ static void find_start(const Module *m, Program *p, const Program *const before[
 {
 	for (int s = (int)p->first; s <= (int)p->last; s++)
 		IR_FOR_OPS(m, s, op) {
-			if (stream_of(op->kind) != STREAM_GATHER || !(op_info[op->kind].flags & COMM))
+			if (op_stream(op->kind) != STREAM_GATHER || !(op_info[op->kind].flags & COMM))
 				continue;
 			if (ptrmap_get(p->after, op))
 				return;
@@ -214,13 +197,12 @@ static void add_events(Events *e, const Program *p)
 
 static void number_collectives(Module *m, const Program *p)
 {
-	static const char *const text[] = {"compute", "gather", "reduce", "sync"};
 	int64_t seq = 0;
 	for (int s = (int)p->first; s <= (int)p->last; s++)
 		IR_FOR_OPS(m, s, op)
 			if (op_info[op->kind].flags & COMM) {
 				op->attrs = attr_int(m, op->attrs, "seq", ++seq);
-				op->attrs = attr_str(m, op->attrs, "stream", text[stream_of(op->kind)]);
+				op->attrs = attr_str(m, op->attrs, "stream", stream_text[op_stream(op->kind)]);
 			}
 }
 
@@ -249,7 +231,7 @@ static Op **last_waits(const Module *m, Arena *a)
 	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
 		IR_FOR_OPS(m, s, op)
 			if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_REDUCE)
-				end[op->unit->index] = user_of(op->out[0], OP_WAIT);
+				end[op->unit->index] = ir_user(op->out[0], OP_WAIT);
 	return end;
 }
 

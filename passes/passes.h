@@ -5,7 +5,7 @@
 #ifndef SHARDC_PASSES_H
 #define SHARDC_PASSES_H
 
-#include "base/layout.h"
+#include "base/plan.h"
 #include "ir/ir.h"
 
 /* What the user chose; one field per compile option (DESIGN 5).  Filled by main.c, NULL = default. */
@@ -149,6 +149,8 @@ LayoutModel memory_layout(const Module *m, Arena *a);
 /* Who the plan is printed for: o->world ranks, groups of o->shard_size. */
 LayoutRank memory_rank(const PassOptions *o);
 
+/* schedule_file.c: the collective that an op is. */
+PlanKind plan_kind(const Op *op);
 /* schedule_file.c, schedule_edit.c: the schedule of a PLAN as text, and an edited one back into the module. */
 void schedule_write(FILE *f, Module *m, const PassOptions *o);
 /* Moves the collectives of m, at PLAN, to where the file says.  Refuses an edit with the file's line and the

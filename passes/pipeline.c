@@ -15,7 +15,6 @@ const PassInfo pass_info[] = {
 };
 const int pass_count = COUNT_OF(pass_info);
 
-static const char *const level_text[] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
 
 static const PassInfo *pass_find(const char *name, size_t n)
 {

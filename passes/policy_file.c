@@ -73,17 +73,10 @@ static const char **read_regexes(FileReader *r, const char *at, const json_t *v,
 
 static int read_strategy(FileReader *r, const char *at, const json_t *v)
 {
-	Strategy s = STRATEGY_FULL_SHARD;
 	const char *text = read_text(r, at, v);
-	if (!text)
-		return STRATEGY_UNSET;
-	if (strategy_from_text(text, &s))
-		return (int)s;
-	char *known = arena_strdup(r->a, "");
-	for (int k = 0; k < STRATEGY_COUNT; k++)
-		known = arena_printf(r->a, "%s%s%s", known, k ? "|" : "", strategy_info[k].text);
-	refuse(r, at, arena_printf(r->a, "\"%s\" is no strategy; accepted: %s", text, known));
-	return STRATEGY_UNSET;
+	int strategy = text ? wrap_strategy(text, at, r->a, r->d) : STRATEGY_UNSET;
+	r->ok = r->ok && strategy != STRATEGY_UNSET;
+	return strategy;
 }
 
 static void read_name(FileReader *r, const char *at, const json_t *v, PolicyUnit *u)
@@ -234,20 +227,6 @@ static void place_scope(Placer *p, const PolicyUnit *u)
 	p->ok = false;
 }
 
-static const char *some_parameters(const Placer *p)
-{
-	enum { SHOWN = 4 };
-	char *text = arena_strdup(p->a, "");
-	int n = 0;
-	for (int i = 0; i < p->m->n_symbols && n <= SHOWN; i++) {
-		if (!ptrmap_get(p->t->home, p->m->symbols[i]))
-			continue;
-		text = arena_printf(p->a, "%s%s%s", text, n ? ", " : "", n < SHOWN ? p->m->symbols[i]->name : "...");
-		n++;
-	}
-	return n ? text : "none";
-}
-
 static void place_params(Placer *p, const PolicyUnit *u)
 {
 	Group *g = group_named(p, p->out->n, u->name, u->strategy);
@@ -269,7 +248,8 @@ static void place_params(Placer *p, const PolicyUnit *u)
 		regfree(&re);
 		if (found)
 			continue;
-		diag_error(p->d, at, "\"%s\" matches no parameter; there are: %s", u->params[k], some_parameters(p));
+		diag_error(p->d, at, "\"%s\" matches no parameter; there are: %s", u->params[k],
+			parameter_names(p->m, p->t->home, p->a));
 		p->ok = false;
 	}
 }

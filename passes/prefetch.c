@@ -96,14 +96,6 @@ typedef struct Gather {
 
 typedef struct Gathers { Gather *at; int n, cap; } Gathers;
 
-static Op *reshard_of(const Op *wait)
-{
-	for (const Use *u = wait->out[0]->uses; u; u = u->next)
-		if (u->op->kind == OP_RESHARD)
-			return u->op;
-	return NULL;
-}
-
 /* In order of first use; ops get their positions in the program. */
 static Gathers list_gathers(Prefetch *p, SectionKind first, SectionKind last)
 {
@@ -114,8 +106,10 @@ static Gathers list_gathers(Prefetch *p, SectionKind first, SectionKind last)
 		IR_FOR_OPS(p->m, s, op) {
 			op->order = n++;
 			Op *issue = op->kind == OP_WAIT && op->n_in ? op_in(op, 0)->op : NULL;
-			if (issue && issue->kind == OP_ALL_GATHER && issue->section == s)
-				vec_push(p->a, &g, ((Gather){.issue = issue, .wait = op, .reshard = reshard_of(op), .slot = -1}));
+			if (!issue || issue->kind != OP_ALL_GATHER || issue->section != s)
+				continue;
+			Op *reshard = ir_user(op->out[0], OP_RESHARD);
+			vec_push(p->a, &g, ((Gather){.issue = issue, .wait = op, .reshard = reshard, .slot = -1}));
 		}
 	}
 	return g;
@@ -297,11 +291,27 @@ static void slip_waits(Prefetch *p)
 			ir_move_to_end(p->m, rest[i], SEC_BACKWARD);
 }
 
+/* Options that say when units are gathered, where none is. */
+static void check_used(const Module *m, const PassOptions *o, Diag *d)
+{
+	const char *backward = o->backward_prefetch && strcmp(o->backward_prefetch, "none") ? o->backward_prefetch : NULL;
+	const struct { const char *name, *value; } option[] = {{"--forward-prefetch", o->forward_prefetch},
+		{"--backward-prefetch", backward}, {"--limit-all-gathers", o->limit_all_gathers}};
+	for (int i = 0; i < m->n_units; i++)
+		if (strategy_info[m->units[i]->strategy].group != GROUP_ONE)
+			return;
+	for (int i = 0; i < COUNT_OF(option); i++)
+		if (option[i].value)
+			diag_warn(d, option[i].name, "every unit rests whole on every rank, none is gathered: %s is not used",
+				option[i].value);
+}
+
 bool pass_prefetch(Module *m, const PassOptions *o, Diag *d)
 {
 	Prefetch p = {.m = m};
 	if (!parse_options(&p, o, d))
 		return false;
+	check_used(m, o, d);
 	p.a = arena_new();
 	if (p.how == AHEAD_POST)
 		reduce_behind_reshards(&p);

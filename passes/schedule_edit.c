@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const section_text[SEC_COUNT] = {"forward", "backward", "update", "eval"};
-
 typedef struct Edit {
 	Module *m;
 	Arena *a;
@@ -209,23 +207,11 @@ static void parse_line(Edit *e, char *text, int *part)
 
 static char *read_text(Edit *e)
 {
-	FILE *f = fopen(e->path, "rb");
-	Buf b = {0};
-	char chunk[1 << 14];
-	for (size_t n; f && (n = fread(chunk, 1, sizeof(chunk), f)) > 0;)
-		buf_put(&b, chunk, n);
-	bool failed = !f || ferror(f);
-	if (failed)
-		refuse(e, 0, "cannot read: %s", strerror(errno));
-	if (f)
-		fclose(f);
-	char *text = failed ? NULL : arena_strndup(e->a, b.at ? b.at : "", b.n);
-	if (text && (strlen(text) != b.n || !str_is_utf8(text))) {
-		refuse(e, 0, "is not text");
-		text = NULL;
-	}
-	buf_free(&b);
-	return text;
+	char *text = diag_read_file(e->d, e->path, e->a);
+	if (!text || str_is_utf8(text))
+		return text;
+	refuse(e, 0, "is not text");
+	return NULL;
 }
 
 static bool read_edit(Edit *e)

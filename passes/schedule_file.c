@@ -7,11 +7,7 @@
  * gradient slots are not written: they follow from the order.  schedule_edit.c reads the file back. */
 #include "passes/schedule_file.h"
 
-#include "base/plan.h"
-
 #include <string.h>
-
-static const char *const section_text[SEC_COUNT] = {"forward", "backward", "update", "eval"};
 
 /* Copies that memory inserts are no more than a place: a file that is written behind that pass is read before. */
 bool schedule_counts(const Op *op)
@@ -20,14 +16,6 @@ bool schedule_counts(const Op *op)
 		return false;
 	return op->kind != OP_WAIT && op->kind != OP_RESHARD && op->kind != OP_RECORD && op->kind != OP_ZERO_GAPS
 		&& op->kind != OP_RESIDENT;
-}
-
-static Op *user_of(const Op *op, OpKind kind)
-{
-	for (const Use *u = op && op->n_out ? op->out[0]->uses : NULL; u; u = u->next)
-		if (u->op->kind == kind)
-			return u->op;
-	return NULL;
 }
 
 static SchedulePoint point_of(const Op *op)
@@ -49,8 +37,9 @@ Schedule *schedule_list(Module *m, bool eval, Arena *a)
 		IR_FOR_OPS(m, s, op) {
 			if (!(op_info[op->kind].flags & COMM))
 				continue;
-			ScheduleEntry e = {.issue = op, .wait = user_of(op, OP_WAIT)};
-			e.release = op->kind == OP_ALL_GATHER ? user_of(e.wait, OP_RESHARD) : NULL;
+			ScheduleEntry e = {.issue = op, .wait = op->n_out ? ir_user(op->out[0], OP_WAIT) : NULL};
+			if (op->kind == OP_ALL_GATHER && e.wait && e.wait->n_out)
+				e.release = ir_user(e.wait->out[0], OP_RESHARD);
 			e.point[AT_ISSUE] = point_of(op);
 			e.point[AT_WAIT] = point_of(e.wait);
 			e.point[AT_RELEASE] = point_of(e.release);
@@ -64,22 +53,20 @@ const char *schedule_unit(Arena *a, const Op *op)
 	return op->unit ? ir_unit_str(a, op->unit) : "-";
 }
 
-/* ---- bytes ---- */
+/* ---- writing ---- */
 
-static PlanKind plan_kind(const Op *op)
+PlanKind plan_kind(const Op *op)
 {
 	switch (op->kind) {
 	case OP_ALL_GATHER: return PLAN_ALL_GATHER;
 	case OP_REDUCE_SCATTER: return PLAN_REDUCE_SCATTER;
+	case OP_ALL_REDUCE: return op_in(op, 0)->type.kind == TYPE_SHARD ? PLAN_ALL_REDUCE_SHARDS : PLAN_ALL_REDUCE;
 	case OP_REDUCE: return PLAN_REDUCE;
 	case OP_BROADCAST_FLAT: return PLAN_BROADCAST;
-	case OP_ALL_REDUCE:
-		return op_in(op, 0)->type.kind == TYPE_SHARD ? PLAN_ALL_REDUCE_SHARDS : PLAN_ALL_REDUCE;
-	default: return PLAN_ALL_REDUCE_SCALARS;
+	case OP_ALL_REDUCE_SCALARS: return PLAN_ALL_REDUCE_SCALARS;
+	default: ice("%s is a collective that no table knows", op_info[op->kind].text);
 	}
 }
-
-/* ---- writing ---- */
 
 static void put_header(FILE *f, const Module *m, const LayoutRank *who)
 {

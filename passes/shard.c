@@ -403,6 +403,19 @@ static void update_units(Shard *s, const Optimizer *opt)
 		ice("update has no step_scalars");
 }
 
+static void check_root(const Module *m, const PassOptions *o, Diag *d)
+{
+	const Unit *last = m->n_units ? m->units[m->n_units - 1] : NULL;
+	const Unit *root = last && is_root(m, last) ? last : NULL;
+	if (!o->reshard_root)
+		return;
+	if (!root)
+		diag_warn(d, "--reshard-root", "no unit is the root, it is not used");
+	else if (rests_whole(root) || strategy_info[root->strategy].kept)
+		diag_warn(d, "--reshard-root", "the root is %s, which is not resharded after forward: it is not used",
+			strategy_info[root->strategy].text);
+}
+
 bool pass_shard(Module *m, const PassOptions *o, Diag *d)
 {
 	Optimizer opt;
@@ -410,6 +423,7 @@ bool pass_shard(Module *m, const PassOptions *o, Diag *d)
 		.local = ptrmap_new(m->arena)};
 	if (!optimizer_parse(o->optimizer, &opt, d))
 		return false;
+	check_root(m, o, d);
 	ir_number(m);
 	update_units(&s, &opt);
 	gather_units(&s);

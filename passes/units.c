@@ -133,20 +133,6 @@ typedef struct Ignorer {
 	Diag *d;
 } Ignorer;
 
-static const char *some_parameters(const Module *m, Arena *a)
-{
-	enum { SHOWN = 4 };
-	char *text = arena_strdup(a, "");
-	int n = 0;
-	for (int i = 0; i < m->n_symbols && n <= SHOWN; i++) {
-		if (m->symbols[i]->kind != SYM_PARAM)
-			continue;
-		text = arena_printf(a, "%s%s%s", text, n ? ", " : "", n < SHOWN ? m->symbols[i]->name : "...");
-		n++;
-	}
-	return n ? text : "none";
-}
-
 static bool ignore(Ignorer *g, const char *pattern, const char *where)
 {
 	regex_t re;
@@ -163,7 +149,7 @@ static bool ignore(Ignorer *g, const char *pattern, const char *where)
 	regfree(&re);
 	if (!n)
 		diag_error(g->d, where, "\"%s\" matches no parameter; there are: %s", pattern,
-			some_parameters(g->m, g->a));
+			parameter_names(g->m, NULL, g->a));
 	return n > 0;
 }
 
@@ -193,27 +179,14 @@ static bool find_ignored(Ignorer *g, const PassOptions *o, const PolicyFile *f)
 
 /* ---- strategies ---- */
 
-static bool parse_strategy(const char *text, const char *where, int *out, Arena *a, Diag *d)
-{
-	Strategy s;
-	if (strategy_from_text(text, &s)) {
-		*out = (int)s;
-		return true;
-	}
-	char *known = arena_strdup(a, "");
-	for (int k = 0; k < STRATEGY_COUNT; k++)
-		known = arena_printf(a, "%s%s%s", known, k ? "|" : "", strategy_info[k].text);
-	diag_error(d, where, "\"%s\" is no strategy; accepted: %s", text, known);
-	return false;
-}
-
 /* The strategy of all units that have none of their own. */
 static bool whole_strategy(const PassOptions *o, const PolicyFile *f, int *out, Arena *a, Diag *d)
 {
 	*out = f->strategy != STRATEGY_UNSET ? f->strategy : STRATEGY_FULL_SHARD;
 	if (!o->strategy)
 		return true;
-	if (!parse_strategy(o->strategy, "--strategy", out, a, d))
+	*out = wrap_strategy(o->strategy, "--strategy", a, d);
+	if (*out == STRATEGY_UNSET)
 		return false;
 	if (f->strategy == STRATEGY_UNSET || f->strategy == *out)
 		return true;
@@ -236,13 +209,14 @@ static bool unit_strategy(const char *text, Groups *groups, Arena *a, Diag *d)
 {
 	const char *where = "--unit-strategy", *equals = strrchr(text, '=');
 	regex_t re;
-	int strategy = STRATEGY_UNSET, n = 0;
+	int n = 0;
 	if (!equals || equals == text) {
 		diag_error(d, where, "\"%s\" is not REGEX=STRATEGY, such as '^h\\.0$=no_shard'", text);
 		return false;
 	}
 	const char *pattern = arena_strndup(a, text, (size_t)(equals - text));
-	bool known = parse_strategy(equals + 1, where, &strategy, a, d);
+	int strategy = wrap_strategy(equals + 1, where, a, d);
+	bool known = strategy != STRATEGY_UNSET;
 	if (!wrap_regex(&re, pattern, where, d))
 		return false;
 	for (int i = 0; i < groups->n && known; i++) {
@@ -276,17 +250,12 @@ static bool check_mix(const Groups *groups, int whole, Diag *d)
 /* Whether groups of hybrid_shard divide the ranks. */
 static bool check_groups(const PassOptions *o, const Groups *groups, Diag *d)
 {
-	int64_t world = MAX(o->world, 1), hosts = MAX(o->hosts, 1);
+	int64_t world = MAX(o->world, 1);
 	bool hybrid = false;
 	for (int i = 0; i < groups->n; i++)
 		hybrid = hybrid || groups->at[i].strategy == STRATEGY_HYBRID_SHARD;
 	if (o->shard_size && !hybrid)
 		diag_warn(d, "--shard-size", "no unit is hybrid_shard: %lld is not used", (long long)o->shard_size);
-	if (hybrid && !o->shard_size && world % hosts) {
-		diag_error(d, "--hosts", "%lld hosts do not divide --world=%lld, so that groups of hybrid_shard have no "
-			"size; give --shard-size", (long long)hosts, (long long)world);
-		return false;
-	}
 	if (!hybrid || !o->shard_size || world % o->shard_size == 0)
 		return true;
 	diag_error(d, "--shard-size", "groups of %lld ranks do not divide --world=%lld", (long long)o->shard_size,

@@ -8,7 +8,6 @@
  * other, and scope:REGEX without a module of that name. */
 #include "passes/wrap.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,19 +31,31 @@ bool wrap_regex(regex_t *re, const char *pattern, const char *where, Diag *d)
 	return false;
 }
 
-static bool parse_number(const char *text, bool bytes, int64_t *out)
+int wrap_strategy(const char *text, const char *where, Arena *a, Diag *d)
 {
-	char *end;
-	errno = 0;
-	long long v = strtoll(text, &end, 10), unit = 1;
-	if (bytes && end != text && *end) {
-		unit = *end == 'K' ? 1 << 10 : *end == 'M' ? 1 << 20 : *end == 'G' ? 1 << 30 : 0;
-		end++;
+	Strategy s;
+	if (strategy_from_text(text, &s))
+		return (int)s;
+	char *known = arena_strdup(a, "");
+	for (int k = 0; k < STRATEGY_COUNT; k++)
+		known = arena_printf(a, "%s%s%s", known, k ? "|" : "", strategy_info[k].text);
+	diag_error(d, where, "\"%s\" is no strategy; accepted: %s", text, known);
+	return STRATEGY_UNSET;
+}
+
+const char *parameter_names(const Module *m, const PtrMap *among, Arena *a)
+{
+	enum { SHOWN = 4 };
+	char *text = arena_strdup(a, "");
+	int n = 0;
+	for (int i = 0; i < m->n_symbols && n <= SHOWN; i++) {
+		const Symbol *s = m->symbols[i];
+		if (s->kind != SYM_PARAM || (among && !ptrmap_get(among, s)))
+			continue;
+		text = arena_printf(a, "%s%s%s", text, n ? ", " : "", n < SHOWN ? s->name : "...");
+		n++;
 	}
-	if (errno || end == text || *end || !unit || v <= 0 || v > INT64_MAX / unit)
-		return false;
-	*out = v * unit;
-	return true;
+	return n ? text : "none";
 }
 
 static void refuse_policy(const char *text, Arena *a, Diag *d)
@@ -95,7 +106,7 @@ static bool parse_policy(const char *text, WrapPolicy *out, Arena *a, Diag *d)
 		return false;
 	ArgKind kind = policy_info[k].argument;
 	bool number = kind == ARG_COUNT || kind == ARG_BYTES;
-	if (number && !parse_number(out->argument, kind == ARG_BYTES, &out->n)) {
+	if (number && !str_to_count(out->argument, kind == ARG_BYTES, &out->n)) {
 		diag_error(d, "--wrap", "\"%s\" is not a positive number%s", text,
 			kind == ARG_BYTES ? " of bytes, such as exec-order:64M" : " of elements, such as size:1000000");
 		return false;

@@ -100,6 +100,10 @@ bool wrap_parse(const PassOptions *o, Wrap *out, Arena *a, Diag *d);
 bool wrap_groups(Module *m, const Wrap *w, const PtrMap *left_out, Groups *out, Arena *a, Diag *d);
 /* Compiles an extended regular expression, or reports why not. */
 bool wrap_regex(regex_t *re, const char *pattern, const char *where, Diag *d);
+/* A Strategy, or STRATEGY_UNSET and an error. */
+int wrap_strategy(const char *text, const char *where, Arena *a, Diag *d);
+/* The first few of the parameters that are keys of `among` (NULL: of all), for hints. */
+const char *parameter_names(const Module *m, const PtrMap *among, Arena *a);
 static inline bool wrap_matches(const regex_t *re, const char *text) { return !regexec(re, text, 0, NULL, 0); }
 
 /* ---- owners.c ---- */

@@ -76,6 +76,7 @@ struct Rank {
 	RtOptions o;
 	Diag d;
 	Comm comm;
+	RankProgress seen;
 	RtModel model;
 	RtFile file;
 	RtTensor tensor[N_TENSORS];
@@ -252,7 +253,7 @@ static void make_rank(Cluster *c, int i, int shard_size)
 	r->p.arena = c->a;
 	r->p.options = &r->o;
 	r->p.world = (World){.rank = i, .size = c->world, .local_rank = i, .local_size = c->world, .n_hosts = 1};
-	r->comm = (Comm){.ops = &thread_ops, .world = &r->p.world, .mailbox = r->mailbox,
+	r->comm = (Comm){.ops = &thread_ops, .world = &r->p.world, .mailbox = r->mailbox, .progress = &r->seen,
 		.all_ranks = NEW_N(c->a, int, c->world)};
 	for (int k = 0; k < c->world; k++)
 		r->comm.all_ranks[k] = k;
