@@ -111,6 +111,13 @@ const char *agree_host(void);
 /* Tells the watchdog, while other ranks wait for this one's files, that it moves. */
 void agree_alive(const Rt *rt);
 
+/* ---- shared_file.c: memory that peers map ---- */
+
+/* A file without a name, `bytes` long, in large pages where possible; -1 and errno. */
+int shared_file(int64_t bytes);
+/* Maps all of it at the boundary of a large page; NULL and errno. */
+void *shared_map(int fd, int64_t bytes, bool writable);
+
 /* ---- staging.c: bytes between ranks outside a step, through memory that a step uses otherwise ---- */
 
 /* Memory that peers read, of equal size and place on all ranks: a flat gradient, free between steps. */
