@@ -1,6 +1,6 @@
 /* runtime/comm_shm.c: ranks of one host read each other's memory.
  *
- * Each rank has one memfd, a counter page followed by the memory that peers read, and maps those of all
+ * Each rank has one file (shared_file.c), a counter page followed by the memory that peers read, and maps those of all
  * others read-only, through /proc/PID/fd/FD.  A rank writes its own memory and its own counters, nothing else,
  * so a peer can be late, stopped or gone, but can damage nothing.
  *
@@ -10,12 +10,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "runtime/comm_ops.h"
-#include "runtime/control.h"
+#include "runtime/internal.h"
 #include "runtime/wait.h"
 
 enum { COUNTER_PAGE = 4096, LINE = 64 };
@@ -35,7 +37,7 @@ typedef struct Shm {
 } Shm;
 
 /* What ranks tell each other at start. */
-typedef struct Address { int32_t pid, fd, error; int32_t reserved; int64_t bytes; } Address;
+typedef struct Address { int32_t pid, fd, error; int32_t reserved; int64_t bytes; cpu_set_t cores; } Address;
 
 /* ---- exchanges ---- */
 
@@ -102,14 +104,11 @@ static const CommOps shm_ops = {shm_begin, shm_take, shm_end, shm_close};
 /* Shared memory of this rank; its file stays open until all peers have mapped it.  0 or errno. */
 static int make_own(int64_t bytes, int *fd, CommPage **page)
 {
-	*fd = memfd_create("shardc", MFD_CLOEXEC);
-	if (*fd < 0 || ftruncate(*fd, bytes))
-		return errno;
-	void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-	if (p == MAP_FAILED)
+	*fd = shared_file(bytes);
+	void *p = *fd < 0 ? NULL : shared_map(*fd, bytes, true);
+	if (!p)
 		return errno;
 	*page = p;
-	madvise(p, (size_t)bytes, MADV_HUGEPAGE);
 #ifdef MADV_POPULATE_WRITE
 	if (madvise(p, (size_t)bytes, MADV_POPULATE_WRITE) && errno != EINVAL)
 		return errno;
@@ -124,11 +123,9 @@ static int map_peer(const Address *peer, CommPage **page)
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return errno;
-	void *p = mmap(NULL, (size_t)peer->bytes, PROT_READ, MAP_SHARED, fd, 0);
-	int error = p == MAP_FAILED ? errno : 0;
+	*page = shared_map(fd, peer->bytes, false);
+	int error = *page ? 0 : errno;
 	close(fd);
-	if (!error)
-		*page = p;
 	return error;
 }
 
@@ -149,16 +146,33 @@ static bool all_well(struct Control *control, const World *w, const Address *min
 	return true;
 }
 
+/* Ranks that share cores with each other let others compute while they wait. */
+static int choose_spins(const World *w, const Address *all)
+{
+	cpu_set_t any;
+	int ranks = 0;
+	CPU_ZERO(&any);
+	for (int r = 0; r < w->size; r++) {
+		if (w->host_of[r] != w->host)
+			continue;
+		CPU_OR(&any, &any, &all[r].cores);
+		ranks++;
+	}
+	return wait_spins(CPU_COUNT(&any) >= ranks ? 1 : INT_MAX);
+}
+
 Comm *comm_shm_open(struct Control *control, const World *w, int64_t bytes, Arena *a, Diag *d)
 {
 	Shm *s = NEW(a, Shm);
 	*s = (Shm){.comm = {.ops = &shm_ops, .world = w}, .page = NEW_N(a, CommPage *, w->size),
-		.bytes = NEW_N(a, int64_t, w->size), .spins = wait_spins(1)};
+		.bytes = NEW_N(a, int64_t, w->size)};
 	Address mine = {.pid = (int32_t)getpid(), .bytes = COUNTER_PAGE + bytes}, *all = NEW_N(a, Address, w->size);
 	int fd = -1;
 	mine.error = make_own(mine.bytes, &fd, &s->page[w->rank]);
 	mine.fd = fd;
+	sched_getaffinity(0, sizeof(mine.cores), &mine.cores);
 	bool ok = all_well(control, w, &mine, all, "made", d);
+	s->spins = ok ? choose_spins(w, all) : 0;
 	for (int r = 0; ok && r < w->size; r++) {
 		s->bytes[r] = all[r].bytes;
 		if (r != w->rank && w->host_of[r] == w->host && !mine.error)
