@@ -105,7 +105,8 @@ static void show_after(Show *show, const Module *m, const PassInfo *p)
 	}
 }
 
-static bool run_one(Module *m, const PassInfo *p, const PassOptions *o, Diag *d)
+/* from_text: the passes before p were not run here, so what they ensure may be wrong in the text. */
+static bool run_one(Module *m, const PassInfo *p, bool from_text, const PassOptions *o, Diag *d)
 {
 	if (m->level != p->from) {
 		diag_error(d, m->file ? m->file : m->name, "pass %s wants a module at level %s, this one is at %s",
@@ -119,11 +120,15 @@ static bool run_one(Module *m, const PassInfo *p, const PassOptions *o, Diag *d)
 		return false;
 	}
 	m->level = p->to;
-	return ir_verify(m, p->name, d);
+	if (ir_verify(m, from_text ? NULL : p->name, d))
+		return true;
+	diag_note(d, m->file ? m->file : m->name, "found after pass %s: the text lacks what passes before it ensure",
+		p->name);
+	return false;
 }
 
-static bool run_all(Module *m, const PassOptions *o, const PassVec *todo, const PassInfo *stop, Show *show,
-	Diag *d)
+static bool run_all(Module *m, const PassOptions *o, const PassVec *todo, const PassInfo *stop, bool from_text,
+	Show *show, Diag *d)
 {
 	if (show->view->print_changed)
 		show->before = module_text(m, show->scratch);
@@ -131,7 +136,7 @@ static bool run_all(Module *m, const PassOptions *o, const PassVec *todo, const 
 		return false;
 	for (int i = 0; i < todo->n; i++) {
 		const PassInfo *p = todo->at[i];
-		if (!run_one(m, p, o, d) || !dump(show, m, i + 1, p->name, d))
+		if (!run_one(m, p, from_text, o, d) || !dump(show, m, i + 1, p->name, d))
 			return false;
 		show_after(show, m, p);
 		if (p == stop)
@@ -160,7 +165,7 @@ bool pipeline_run(Module *m, const PassOptions *o, const PipelineView *v, const 
 		ok = false;
 	}
 	ok = ok && ir_verify(m, NULL, d)
-		&& run_all(m, o, &todo, stop.n ? stop.at[0] : NULL, &show, d);
+		&& run_all(m, o, &todo, stop.n ? stop.at[0] : NULL, names, &show, d);
 	arena_free(show.scratch);
 	return ok;
 }

@@ -14,7 +14,8 @@
  * Liveness saves work: a unit that backward does not read is not gathered again, and a reshard is dropped
  * that the unit's own gather would follow before any other unit is read.  Attribute `why` of a forward
  * gather says so.  eval has its own gathers.
- * Knows neither the rank nor the world size: at one shard the runtime makes gather and reduce no-ops. */
+ * Knows neither the rank nor the world size: at one shard the runtime makes gather and reduce no-ops.
+ * Refuses a module that is sharded already. */
 #include "passes/passes.h"
 
 #include <string.h>
@@ -416,12 +417,27 @@ static void check_root(const Module *m, const PassOptions *o, Diag *d)
 			strategy_info[root->strategy].text);
 }
 
+/* A module at SHARD is sharded by this pass, once. */
+static bool check_once(const Module *m, Diag *d)
+{
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op_info[op->kind].flags & COMM || op->kind == OP_RESIDENT) {
+				diag_error(d, m->file ? m->file : m->name, "pass shard finds %s of unit %s: the module is sharded "
+					"already", op_info[op->kind].text, op->unit ? op->unit->name : "none");
+				return false;
+			}
+	return true;
+}
+
 bool pass_shard(Module *m, const PassOptions *o, Diag *d)
 {
 	Optimizer opt;
 	Shard s = {.m = m, .o = o, .d = d, .use = NEW_N(m->arena, UnitUse, m->n_units),
 		.local = ptrmap_new(m->arena)};
 	if (!optimizer_parse(o->optimizer, &opt, d))
+		return false;
+	if (!check_once(m, d))
 		return false;
 	check_root(m, o, d);
 	ir_number(m);
