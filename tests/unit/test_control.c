@@ -239,8 +239,8 @@ static void blobs_of_other_sizes_are_an_error(void)
 static const char *name_of(const void *context, int program, int seq)
 {
 	static const char *const names[] = {"all_gather @h.0", "all_gather @h.1", "reduce_scatter @h.1"};
-	return program == 0 && seq <= 3 ? names[seq - 1] : program == 1 && seq == 1 ? (const char *)context :
-		NULL;
+	return program == 0 && seq <= 3 ? names[seq - 1] : seq > 1 ? NULL : program == 1 ? (const char *)context :
+		program == 2 ? "agreement" : NULL;
 }
 
 /* Step 7: rank 1 has ended #1 and waits in #2; the others are in #2, too. */
@@ -380,20 +380,25 @@ static int compute_for_ever(Control *c, const World *w, Diag *d)
 		p->program = 1;
 		atomic_store(&p->inside[COMM_GATHER], 1);
 	}
+	if (w->rank == 3) {
+		p->program = 2;
+		atomic_store(&p->inside[COMM_GATHER], 1);
+	}
 	pause();
 	return 0;
 }
 
 static void a_collective_that_does_not_end_is_reported(void)
 {
-	static const int want[] = {3, 3, 3};
+	static const int want[] = {3, 3, 3, 3};
 	Play p;
-	play(&p, 3, compute_for_ever);
+	play(&p, 4, compute_for_ever);
 	check_exits(&p, want);
 	check_said_once(&p, "no collective has ended for 1.");
 	check_said(&p, "\n  rank 0: at #2 all_gather @h.1 of step 7\n"
 		"  rank 1: computing in step 7, last ended: #2 all_gather @h.1, #3 reduce_scatter @h.1\n"
-		"  rank 2: at #1 all_gather @eval of the evaluation after step 7\n");
+		"  rank 2: at #1 all_gather @eval of the evaluation after step 7\n"
+		"  rank 3: at #1 agreement of loading or saving, after step 7\n");
 	CU_ASSERT(p.ms < 3000);
 }
 
