@@ -168,7 +168,8 @@ matrix: all $(VENV)/ready
 bench: all $(VENV)/ready
 	$(PYTHON) bench/step.py $(BUILD)/shardc $(BUILD)/bench --json $(BUILD)/bench.jsonl $(BENCH)
 
-## bench-ranks: two ranks against one of two threads, and against PyTorch's fully_shard and DDP
+## bench-ranks: two ranks against one of two threads, and against PyTorch's fully_shard and DDP (a quarter of an hour)
+RANKS ?= --variants fsdp,fsdp-keep,ddp,ddp-view
 bench-ranks: all $(VENV)/ready
 	$(PYTHON) bench/ranks.py $(BUILD)/shardc $(BUILD)/bench/ranks --json $(BUILD)/bench.jsonl $(RANKS)
 

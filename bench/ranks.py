@@ -337,7 +337,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("shardc")
     p.add_argument("work")
-    p.add_argument("--case", default="gpt2-124m-t64")
+    p.add_argument("--case", default="gpt2-124m")
     p.add_argument("--rounds", type=int, default=6)
     p.add_argument("--steps", type=int, default=4)
     p.add_argument("--minutes", type=float, default=8.5, help="begin no round that would end later (2 are made)")
