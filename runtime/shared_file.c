@@ -7,26 +7,33 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/mount.h>
 #include <stdio.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "runtime/internal.h"
 
 enum { LARGE_PAGE = 2 << 20 };
 
+/* By system call: the C library has names for these since glibc 2.36 only. */
+static bool configure(int fs, unsigned how, const char *key, const char *value)
+{
+	return !syscall(SYS_fsconfig, fs, how, key, value, 0);
+}
+
 /* An unnamed file in a tmpfs that nobody else sees; -1 where it cannot be made. */
 static int large_page_file(int64_t bytes)
 {
-	int file = -1, mount = -1, fs = fsopen("tmpfs", FSOPEN_CLOEXEC);
+	int file = -1, mount = -1, fs = (int)syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
 	char size[32];
 	snprintf(size, sizeof(size), "%" PRId64, round_up(bytes, LARGE_PAGE));
 	if (fs < 0)
 		return -1;
-	if (!fsconfig(fs, FSCONFIG_SET_STRING, "huge", "advise", 0) &&
-		!fsconfig(fs, FSCONFIG_SET_STRING, "size", size, 0) && !fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0))
-		mount = fsmount(fs, FSMOUNT_CLOEXEC, 0);
+	if (configure(fs, FSCONFIG_SET_STRING, "huge", "advise") && configure(fs, FSCONFIG_SET_STRING, "size", size) &&
+		configure(fs, FSCONFIG_CMD_CREATE, NULL, NULL))
+		mount = (int)syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC, 0);
 	if (mount >= 0) {
 		file = openat(mount, "shardc", O_CREAT | O_RDWR | O_CLOEXEC, 0600);
 		unlinkat(mount, "shardc", 0);
