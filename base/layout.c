@@ -81,32 +81,39 @@ typedef struct Walk {
 	int64_t *slot, *grad_slot; /* sizes, then offsets */
 } Walk;
 
-static int64_t flat_bytes(const LayoutFlat *f, int64_t ranks)
+static int64_t flat_bytes(const LayoutFlat *f, int64_t ranks, DType dtype)
 {
-	return layout_flat_numel(f->numel, ranks) * dtype_info[f->dtype].bytes;
-}
-
-static int64_t unit_bytes(const LayoutUnit *u, int64_t ranks)
-{
-	int64_t sum = 0;
-	for (int f = 0; f < u->n_flats; f++)
-		sum += flat_bytes(&u->flat[f], ranks);
-	return sum;
+	return layout_flat_numel(f->numel, ranks) * dtype_info[dtype].bytes;
 }
 
 int64_t layout_in_slot(const LayoutUnit *u, int flat, int64_t ranks)
 {
 	int64_t sum = 0;
 	for (int f = 0; f < flat; f++)
-		sum += flat_bytes(&u->flat[f], ranks);
+		if (layout_is_gathered(&u->flat[f], ranks))
+			sum += flat_bytes(&u->flat[f], ranks, u->flat[f].param);
 	return sum;
 }
 
-static int64_t trained_bytes(const LayoutUnit *u, int64_t ranks)
+static int64_t gathered_bytes(const LayoutUnit *u, int64_t ranks)
+{
+	return layout_in_slot(u, u->n_flats, ranks);
+}
+
+static int64_t grad_bytes(const LayoutUnit *u, int64_t ranks)
 {
 	int64_t sum = 0;
 	for (int f = 0; f < u->n_flats; f++)
-		sum += u->flat[f].trainable ? flat_bytes(&u->flat[f], ranks) : 0;
+		sum += u->flat[f].trainable ? flat_bytes(&u->flat[f], ranks, u->flat[f].grad) : 0;
+	return sum;
+}
+
+static int64_t send_bytes(const LayoutUnit *u, int64_t ranks)
+{
+	int64_t sum = 0;
+	for (int f = 0; f < u->n_flats; f++)
+		if (u->flat[f].trainable && u->flat[f].reduce != u->flat[f].grad)
+			sum += flat_bytes(&u->flat[f], ranks, u->flat[f].reduce);
 	return sum;
 }
 
@@ -143,18 +150,18 @@ static int64_t place_gathered(const Walk *w)
 	for (int i = 0; i < m->n_gathers; i++) {
 		const LayoutUnit *u = &m->unit[m->gather[i].unit];
 		int64_t ranks = layout_split(u->strategy, w->who).ranks;
-		int64_t bytes = ranks > 1 ? unit_bytes(u, ranks) : 0;
-		w->slot[m->gather[i].slot] = MAX(w->slot[m->gather[i].slot], bytes);
+		w->slot[m->gather[i].slot] = MAX(w->slot[m->gather[i].slot], gathered_bytes(u, ranks));
 	}
 	int64_t at = to_offsets(w->slot, m->n_slots, 0);
 	for (int i = 0; i < m->n_units; i++) {
 		const LayoutUnit *u = &m->unit[i];
 		int64_t ranks = layout_split(u->strategy, w->who).ranks;
-		if (!u->own_region || ranks == 1)
+		if (!u->own_region)
 			continue;
 		for (int f = 0; w->places && f < u->n_flats; f++)
-			w->places->own[i][f] = at + layout_in_slot(u, f, ranks);
-		at += unit_bytes(u, ranks);
+			if (layout_is_gathered(&u->flat[f], ranks))
+				w->places->own[i][f] = at + layout_in_slot(u, f, ranks);
+		at += gathered_bytes(u, ranks);
 	}
 	return at;
 }
@@ -173,7 +180,7 @@ static int64_t place_flat_grads(const Walk *w)
 		const LayoutUnit *u = &m->unit[i];
 		int64_t ranks = layout_split(u->strategy, w->who).ranks;
 		if (in_slot(u, w->who))
-			w->grad_slot[u->grad_slot] = MAX(w->grad_slot[u->grad_slot], trained_bytes(u, ranks));
+			w->grad_slot[u->grad_slot] = MAX(w->grad_slot[u->grad_slot], grad_bytes(u, ranks));
 	}
 	int64_t at = to_offsets(w->grad_slot, m->n_grad_slots, 0);
 	for (int i = 0; i < m->n_units; i++) {
@@ -185,7 +192,7 @@ static int64_t place_flat_grads(const Walk *w)
 				continue;
 			if (w->places)
 				w->places->grad[i][f] = end;
-			end += flat_bytes(&u->flat[f], ranks);
+			end += flat_bytes(&u->flat[f], ranks, u->flat[f].grad);
 		}
 		at = in_slot(u, w->who) ? at : end;
 	}
@@ -204,7 +211,7 @@ static int64_t place_reduced(const Walk *w, bool owned, int64_t at)
 				continue;
 			if (w->places)
 				w->places->grad_shard[i][f] = stays ? w->places->grad[i][f] : n ? at : -1;
-			at += stays ? 0 : n * dtype_info[u->flat[f].dtype].bytes;
+			at += stays ? 0 : n * dtype_info[u->flat[f].kept].bytes;
 		}
 	}
 	return at;
@@ -214,6 +221,15 @@ static int64_t place_reduced(const Walk *w, bool owned, int64_t at)
 static int64_t place_grads(const Walk *w)
 {
 	return place_reduced(w, true, place_reduced(w, false, place_flat_grads(w)));
+}
+
+/* Collectives of a stream run one after the other, so the largest unit's bytes serve all. */
+static int64_t place_send(const Walk *w)
+{
+	int64_t most = 0;
+	for (int i = 0; i < w->m->n_units; i++)
+		most = MAX(most, send_bytes(&w->m->unit[i], layout_split(w->m->unit[i].strategy, w->who).ranks));
+	return most;
 }
 
 static int64_t place_states(const Walk *w)
@@ -240,10 +256,10 @@ static LayoutMemory measure(const Walk *w)
 	const LayoutModel *m = w->m;
 	bool alone = w->who->world == 1;
 	LayoutMemory sum = {.params = place_params(w), .gathered = place_gathered(w), .grads = place_grads(w),
-		.states = place_states(w), .buffers = m->state_bytes + (alone ? 0 : m->average_bytes),
+		.send = place_send(w), .states = place_states(w), .buffers = m->state_bytes + (alone ? 0 : m->average_bytes),
 		.inputs = m->input_bytes, .activations = m->act_bytes, .workspace = m->work_bytes,
 		.comm = layout_comm_bytes(w->who->world, m->hosts)};
-	sum.total = sum.params + sum.gathered + sum.grads + sum.states + sum.buffers + sum.inputs + sum.activations
+	sum.total = sum.params + sum.gathered + sum.grads + sum.send + sum.states + sum.buffers + sum.inputs + sum.activations
 		+ sum.workspace + sum.comm;
 	return sum;
 }

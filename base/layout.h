@@ -35,7 +35,25 @@ bool strategy_from_text(const char *text, Strategy *out);
 
 /* ---- flats and shards ---- */
 
-typedef struct LayoutFlat { DType dtype; bool trainable; int64_t numel; } LayoutFlat;
+/* The dtypes of one flat over its life.  Offsets and numel count elements, so they are the same in each. */
+typedef struct LayoutFlat {
+	DType dtype;           /* at rest: of the shards, or of the whole unit on every rank */
+	bool trainable;
+	int64_t numel;         /* from the first element to the end of the last parameter, gaps included */
+	DType param;           /* gathered, as forward and backward read it; a gather casts each rank's shard once */
+	/* Of trainable flats: */
+	DType grad;            /* the flat gradient that backward writes */
+	DType reduce;          /* what a reduction sends; other than grad: cast into the send buffer first */
+	DType kept;            /* the reduced gradient that the update reads, where it has a place of its own */
+	bool master;           /* dtype is 16-bit, and who updates it holds an f32 copy beside its states */
+} LayoutFlat;
+/* The initializer of a flat of one dtype in all its roles. */
+#define LAYOUT_FLAT(dtype, trainable, numel) {dtype, trainable, numel, dtype, dtype, dtype, dtype, false}
+/* Whether the gathered flat has memory of its own: not at one shard, where it is the shard itself. */
+static inline bool layout_is_gathered(const LayoutFlat *f, int64_t ranks)
+{
+	return ranks > 1 || f->param != f->dtype;
+}
 
 /* Offset of the next parameter after one that ends at `end`. */
 static inline int64_t layout_next(int64_t end) { return round_up(end, LAYOUT_ALIGN); }
@@ -100,6 +118,7 @@ typedef struct LayoutMemory {
 	int64_t params;      /* at rest: shards, or whole units */
 	int64_t gathered;    /* ring slots and regions of units that stay gathered */
 	int64_t grads;       /* flat gradients and reduced shards */
+	int64_t send;        /* one buffer for gradients that are sent in another dtype than they are written in */
 	int64_t states, buffers, inputs, activations, workspace;
 	int64_t comm;        /* counters, mailboxes, staging */
 	int64_t total;

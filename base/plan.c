@@ -23,13 +23,14 @@ const char *plan_human(Arena *a, int64_t bytes)
 
 /* ---- bytes ---- */
 
-/* Elements of the unit's flats that one rank holds; of what is reduced, only trainable ones. */
+/* Bytes of one rank's part of the unit's flats, as they are sent; of what is reduced, only trainable ones. */
 static int64_t shard_bytes(const LayoutUnit *u, int64_t ranks, bool reduced)
 {
 	int64_t sum = 0;
 	for (int f = 0; f < u->n_flats; f++)
 		if (u->flat[f].trainable || !reduced)
-			sum += layout_shard_numel(u->flat[f].numel, ranks) * dtype_info[u->flat[f].dtype].bytes;
+			sum += layout_shard_numel(u->flat[f].numel, ranks) *
+				dtype_info[reduced ? u->flat[f].reduce : u->flat[f].param].bytes;
 	return sum;
 }
 
@@ -48,7 +49,7 @@ static int64_t all_reduced(const LayoutUnit *u, int64_t ranks, int64_t members, 
 	for (int f = 0; f < u->n_flats; f++) {
 		int64_t n = layout_shard_numel(u->flat[f].numel, ranks), mine = layout_piece(n, members, me).n;
 		if (u->flat[f].trainable)
-			sum += ((members - 1) * mine + (keeps ? n - mine : 0)) * dtype_info[u->flat[f].dtype].bytes;
+			sum += ((members - 1) * mine + (keeps ? n - mine : 0)) * dtype_info[u->flat[f].reduce].bytes;
 	}
 	return sum;
 }

@@ -138,11 +138,7 @@ struct Symbol {
 };
 
 enum { UNIT_MAX_FLATS = 4 };
-typedef struct Flat {
-	DType dtype;
-	bool trainable;
-	int64_t numel;       /* from the first element to the end of the last parameter, gaps included */
-} Flat;
+typedef LayoutFlat Flat;
 
 struct Unit {
 	const char *name;    /* "root", "h.0" */

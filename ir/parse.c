@@ -116,6 +116,15 @@ static void tensor_type(Parser *p, const char *dtype, Type *t)
 		t->layout = ir_intern(p->m, lex_name(&p->lex, "a layout"));
 }
 
+static DType float_dtype(Parser *p)
+{
+	DType t = DT_F32;
+	const char *text = lex_take(&p->lex, TOK_WORD, "a dtype");
+	if (!p->lex.failed && (!dtype_from_text(text, &t) || !dtype_is_float(t)))
+		lex_fail(&p->lex, "\"%s\" is no floating-point dtype", text);
+	return t;
+}
+
 static Type type(Parser *p)
 {
 	Type t = {0};
@@ -130,6 +139,8 @@ static Type type(Parser *p)
 		t.flat = flat_suffix(p);
 		if (t.unit)
 			t.dtype = t.unit->flat[t.flat].dtype;
+		if (lex_accept(&p->lex, ':'))
+			t.dtype = float_dtype(p);
 	} else if (!strcmp(word, "none") && !async) {
 		t.kind = TYPE_NONE;
 	} else if (!strcmp(word, "event") && !async) {
@@ -527,6 +538,22 @@ static void symbol(Parser *p, SymbolKind kind)
 	lex_expect(&p->lex, '}');
 }
 
+/* param=bf16 grad=bf16 ... master */
+static void flat_roles(Parser *p, Flat *f)
+{
+	static const char *const roles[] = {"param", "grad", "reduce", "kept", "master"};
+	DType *const dtype[] = {&f->param, &f->grad, &f->reduce, &f->kept};
+	while (!p->lex.failed && !lex_is_punct(&p->lex, ',') && !lex_is_punct(&p->lex, ']')) {
+		int role = lex_keyword(&p->lex, roles, COUNT_OF(roles), "role of a flat");
+		if (role == COUNT_OF(dtype)) {
+			f->master = true;
+			continue;
+		}
+		lex_expect(&p->lex, '=');
+		*dtype[role] = float_dtype(p);
+	}
+}
+
 static void unit_flats(Parser *p, Unit *u)
 {
 	static const char *const words[] = {"frozen", "trainable"};
@@ -544,6 +571,8 @@ static void unit_flats(Parser *p, Unit *u)
 		f->numel = lex_integer(&p->lex);
 		if (f->numel < 0 || f->numel > INT64_MAX / 64)
 			lex_fail(&p->lex, "a flat cannot have %lld elements", (long long)f->numel);
+		*f = (Flat)LAYOUT_FLAT(f->dtype, f->trainable, f->numel);
+		flat_roles(p, f);
 		if (!lex_accept(&p->lex, ','))
 			break;
 	}

@@ -268,6 +268,19 @@ static void print_symbol(Printer *p, const Symbol *s)
 	fputs(open ? "}\n" : "\n", p->f);
 }
 
+/* Roles in which the flat has another dtype than at rest are named. */
+static void print_flat(Printer *p, const Flat *f)
+{
+	const struct { const char *role; DType dtype; } roles[] = {
+		{"param", f->param}, {"grad", f->grad}, {"reduce", f->reduce}, {"kept", f->kept}};
+	fprintf(p->f, "%s %s %lld", dtype_info[f->dtype].text, f->trainable ? "trainable" : "frozen", (long long)f->numel);
+	for (int i = 0; i < COUNT_OF(roles); i++)
+		if (roles[i].dtype != f->dtype)
+			fprintf(p->f, " %s=%s", roles[i].role, dtype_info[roles[i].dtype].text);
+	if (f->master)
+		fputs(" master", p->f);
+}
+
 static void print_unit_line(Printer *p, const Unit *u)
 {
 	fputs("  unit ", p->f);
@@ -277,9 +290,10 @@ static void print_unit_line(Printer *p, const Unit *u)
 	if (u->owner >= 0)
 		fprintf(p->f, ", owner=%d", u->owner);
 	fputs(", flats=[", p->f);
-	for (int i = 0; i < u->n_flats; i++)
-		fprintf(p->f, "%s%s %s %lld", i ? ", " : "", dtype_info[u->flat[i].dtype].text,
-			u->flat[i].trainable ? "trainable" : "frozen", (long long)u->flat[i].numel);
+	for (int i = 0; i < u->n_flats; i++) {
+		fputs(i ? ", " : "", p->f);
+		print_flat(p, &u->flat[i]);
+	}
 	fputs("], params=[", p->f);
 	for (int i = 0; i < u->n_params; i++) {
 		const Symbol *s = u->params[i];

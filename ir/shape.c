@@ -262,7 +262,10 @@ RULE(view)
 	const Type *t = shape_in(op, 0);
 	if (t->kind != TYPE_FLAT || t->unit != op->sym->unit || t->flat != op->sym->flat)
 		return shape_wrong(err, "\"%s\" does not lie in %s", op->sym->name, type_str(m->arena, t));
-	return shape_sym(m, op, given, out, err);
+	if (!shape_sym(m, op, given, out, err))
+		return false;
+	out[0].dtype = t->dtype;
+	return true;
 }
 
 static bool declared(const Op *op, const Type *given, Type *out, Buf *err)
@@ -494,7 +497,7 @@ RULE(resident)
 	for (int i = 0; i < op->n_out; i++) {
 		if (i >= op->unit->n_flats)
 			return shape_wrong(err, "unit %s has %d flat(s)", op->unit->name, op->unit->n_flats);
-		out[i] = (Type){.kind = TYPE_FLAT, .dtype = op->unit->flat[i].dtype, .unit = op->unit, .flat = i};
+		out[i] = (Type){.kind = TYPE_FLAT, .dtype = op->unit->flat[i].param, .unit = op->unit, .flat = i};
 	}
 	return true;
 }
@@ -506,7 +509,7 @@ RULE(gathered)
 	for (int i = 0; i < op->n_out; i++) {
 		if (i >= op->unit->n_flats)
 			return shape_wrong(err, "unit %s has %d flat(s)", op->unit->name, op->unit->n_flats);
-		out[i] = (Type){.kind = TYPE_ASYNC_FLAT, .dtype = op->unit->flat[i].dtype, .unit = op->unit,
+		out[i] = (Type){.kind = TYPE_ASYNC_FLAT, .dtype = op->unit->flat[i].param, .unit = op->unit,
 			.flat = i};
 	}
 	return true;
@@ -579,7 +582,7 @@ RULE(collect)
 	if (n != op->n_in)
 		return shape_wrong(err, "unit %s has %d trainable parameters, collect has %d operands", u->name, n,
 			op->n_in);
-	out[0] = (Type){.kind = TYPE_FLAT, .dtype = u->flat[0].dtype, .unit = op->unit};
+	out[0] = (Type){.kind = TYPE_FLAT, .dtype = u->flat[0].grad, .unit = op->unit};
 	return true;
 }
 
@@ -592,6 +595,8 @@ static bool reduced(Module *m, const Op *op, TypeKind from, TypeKind to, Type *o
 		return false;
 	out[0] = *shape_in(op, 0);
 	out[0].kind = to;
+	if (to == TYPE_ASYNC_SHARD)
+		out[0].dtype = op->unit->flat[out[0].flat].kept;
 	return true;
 }
 

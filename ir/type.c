@@ -79,9 +79,10 @@ const char *type_str(Arena *a, const Type *t)
 		return kind_text[t->kind];
 	if (t->kind != TYPE_TENSOR) {
 		const char *unit = ir_unit_str(a, t->unit);
-		if (t->flat)
-			return arena_printf(a, "%s %s/%d", kind_text[t->kind], unit, t->flat);
-		return arena_printf(a, "%s %s", kind_text[t->kind], unit);
+		bool rests = !t->unit || t->unit->flat[t->flat].dtype == t->dtype;
+		const char *flat = t->flat ? arena_printf(a, "/%d", t->flat) : "";
+		return arena_printf(a, "%s %s%s%s%s", kind_text[t->kind], unit, flat, rests ? "" : ":",
+			rests ? "" : dtype_info[t->dtype].text);
 	}
 	Buf b = {0};
 	buf_printf(&b, "%s[", dtype_info[t->dtype].text);

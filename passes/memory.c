@@ -261,7 +261,7 @@ LayoutModel memory_layout(const Module *m, Arena *a)
 		const Unit *u = m->units[i];
 		units[i] = (LayoutUnit){.strategy = u->strategy, .owner = u->owner, .n_flats = u->n_flats, .grad_slot = -1};
 		for (int f = 0; f < u->n_flats; f++)
-			units[i].flat[f] = (LayoutFlat){u->flat[f].dtype, u->flat[f].trainable, u->flat[f].numel};
+			units[i].flat[f] = u->flat[f];
 	}
 	LayoutModel out = {.unit = units, .n_units = m->n_units, .gather = gathers, .n_states = states_per_element(m),
 		.act_bytes = m->act_bytes, .input_bytes = m->input_bytes, .state_bytes = m->state_bytes,

@@ -48,12 +48,13 @@ static int64_t unit_space(const Module *m, const Unit *u, const Op *opens, bool 
 	return REGION_STATE + 1 + 2 * key + grad;
 }
 
-/* From a unit's start in a slot to a flat; flat = n_flats: its end. */
-static int64_t in_slot(const Unit *u, int flat)
+/* From a unit's start in a slot to a flat, of parameters or gradients; flat = n_flats: its end. */
+static int64_t in_slot(const Unit *u, int flat, bool grad)
 {
 	int64_t sum = 0;
 	for (int f = 0; f < flat; f++)
-		sum += layout_flat_numel(u->flat[f].numel, RANKS) * dtype_info[u->flat[f].dtype].bytes;
+		sum += layout_flat_numel(u->flat[f].numel, RANKS) *
+			dtype_info[grad ? u->flat[f].grad : u->flat[f].param].bytes;
 	return sum;
 }
 
@@ -62,21 +63,21 @@ static Span span_of(const Shadow *s, const Value *v)
 	const Place *p = &v->place;
 	int64_t bytes = type_bytes(&v->type);
 	if (p->region == REGION_PARAM)
-		return span_in(s->space[v->id], in_slot(p->unit, p->flat) + p->offset, bytes);
+		return span_in(s->space[v->id], in_slot(p->unit, p->flat, false) + p->offset, bytes);
 	if (p->region == REGION_GRAD)
-		return span_in(s->grads[p->unit->index], in_slot(p->unit, p->flat) + p->offset, bytes);
+		return span_in(s->grads[p->unit->index], in_slot(p->unit, p->flat, true) + p->offset, bytes);
 	return span_in(p->region, p->offset, bytes);
 }
 
 static Span unit_span(const Unit *u, int64_t space)
 {
-	return span_in(space, 0, in_slot(u, u->n_flats));
+	return span_in(space, 0, MAX(in_slot(u, u->n_flats, false), in_slot(u, u->n_flats, true)));
 }
 
 static Span param_span(const Symbol *p, int64_t space)
 {
-	int64_t offset = in_slot(p->unit, p->flat) + p->offset * dtype_info[p->type.dtype].bytes;
-	return span_in(space, offset, type_bytes(&p->type));
+	int64_t bytes = dtype_info[p->unit->flat[p->flat].param].bytes;
+	return span_in(space, in_slot(p->unit, p->flat, false) + p->offset * bytes, type_numel(&p->type) * bytes);
 }
 
 /* The op that makes the unit of these flats readable: its gather, or resident. */

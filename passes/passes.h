@@ -21,6 +21,7 @@ typedef struct PassOptions {
 	bool grad_norm;            /* compute the norm of gradients */
 	bool clip;                 /* leave room for clipping by norm */
 	bool no_decay_1d;
+	bool accum;                /* several micro-batches a step: gradients are summed in f32 flats */
 	/* sharding */
 	const char *const *wrap;   /* each --wrap: "block", "size:N", ... */
 	int n_wrap;

@@ -48,7 +48,7 @@ static bool add_flats(const Module *m, Unit *u, Symbol *const *params, int n, Di
 				dtype_info[params[i]->type.dtype].text);
 			return false;
 		}
-		u->flat[u->n_flats++] = (Flat){.dtype = params[i]->type.dtype, .trainable = params[i]->trainable};
+		u->flat[u->n_flats++] = (Flat)LAYOUT_FLAT(params[i]->type.dtype, params[i]->trainable, 0);
 	}
 	qsort(u->flat, (size_t)u->n_flats, sizeof(*u->flat), compare_flats);
 	return true;
@@ -113,7 +113,7 @@ static void declare_states(Module *m, const Optimizer *opt)
 		Unit *u = m->units[i];
 		for (int f = 0; f < u->n_flats; f++) {
 			for (int k = 0; u->flat[f].trainable && k < opt->n_states; k++) {
-				Type t = {.kind = TYPE_SHARD, .dtype = u->flat[f].dtype, .unit = u, .flat = f};
+				Type t = {.kind = TYPE_SHARD, .dtype = DT_F32, .unit = u, .flat = f};
 				const char *name = arena_printf(m->arena, "%s.%s", u->name, opt->states[k]);
 				Symbol *s = ir_add_symbol(m, SYM_STATE, name, t);
 				s->unit = u;

@@ -175,7 +175,7 @@ static void make_tensor(Cluster *c, int i, int64_t *state_bytes)
 	LayoutFlat *f = &u->flat[t->flat];
 	u->n_flats = MAX(u->n_flats, t->flat + 1);
 	t->offset = layout_next(f->numel);
-	*f = (LayoutFlat){s->dtype, s->trainable, t->offset + spec_numel(s)};
+	*f = (LayoutFlat)LAYOUT_FLAT(s->dtype, s->trainable, t->offset + spec_numel(s));
 }
 
 /* ---- ranks ---- */

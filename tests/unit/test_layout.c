@@ -35,8 +35,8 @@ static void parameters_start_at_multiples(void)
 static LayoutMemory memory_at(int64_t ranks, int n_states)
 {
 	static const LayoutUnit units[] = {
-		{STRATEGY_FULL_SHARD, -1, 2, {{DT_F32, true, 100}, {DT_F16, false, 10}}, 0, false},
-		{STRATEGY_FULL_SHARD, -1, 1, {{DT_F32, true, 1000}}, 1, false},
+		{STRATEGY_FULL_SHARD, -1, 2, {LAYOUT_FLAT(DT_F32, true, 100), LAYOUT_FLAT(DT_F16, false, 10)}, 0, false},
+		{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 1, false},
 	};
 	static const LayoutGather gathers[] = {{0, 0}, {1, 0}, {0, 0}};
 	LayoutModel m = {.unit = units, .n_units = 2, .gather = gathers, .n_gathers = 3, .n_slots = 1,

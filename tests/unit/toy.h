@@ -32,8 +32,8 @@ static RtTensor toy_tensors[TOY_TENSORS] = {
 
 static const char *const toy_unit_names[] = {"root", "frozen"};
 static const LayoutUnit toy_units[] = {
-	{STRATEGY_FULL_SHARD, -1, 1, {{DT_F32, true, 64 + TOY_C}}, 0, true},
-	{STRATEGY_FULL_SHARD, -1, 1, {{DT_F32, false, TOY_D}}, -1, true},
+	{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 64 + TOY_C)}, 0, true},
+	{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, false, TOY_D)}, -1, true},
 };
 static const RtCollective toy_step[] = {
 	{RT_ALL_GATHER, RT_STREAM_GATHER, 0, -1}, {RT_ALL_GATHER, RT_STREAM_GATHER, 1, -1},
