@@ -1,8 +1,8 @@
 """The PyTorch side of the step benchmark: a process that times training steps when asked.
 
 Reads lines "VARIANT STEPS" from standard input and answers with the step times in milliseconds as one JSON
-list.  Variants: eager, compile, and for images either with channels_last.  f32, the same threads as ours,
-fused AdamW; nothing but the step is timed.
+list.  Variants: eager, compile, and for images either with channels_last.  f32, or bf16 by autocast with f32
+parameters for the cases of cases.HALF; the same threads as ours, fused AdamW; nothing but the step is timed.
 
 usage: python peers.py CASE THREADS
 """
@@ -20,9 +20,9 @@ import cases  # noqa: E402
 
 
 class Step:
-    def __init__(self, case, compiled, channels_last):
+    def __init__(self, case, compiled, channels_last, half):
         torch.manual_seed(0)
-        self.case = case
+        self.case, self.half = case, half
         self.module = case.build().train()
         self.x, self.labels = models.make_data(case, case.batch, 0)
         if channels_last:
@@ -32,7 +32,9 @@ class Step:
         self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-4, fused=True)
 
     def loss(self, x, labels):
-        logits = self.module(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.half):
+            logits = self.module(x)
+        logits = logits.float()
         return F.cross_entropy(logits.reshape(-1, self.case.classes), labels.reshape(-1))
 
     def __call__(self):
@@ -52,7 +54,7 @@ def main():
         variant, n = line.split()
         if variant not in steps:
             steps = {}  # one model at a time: memory is for the one that runs
-            steps[variant] = Step(case, "compile" in variant, "channels_last" in variant)
+            steps[variant] = Step(case, "compile" in variant, "channels_last" in variant, sys.argv[1] in cases.HALF)
             for _ in range(2):
                 steps[variant]()
         print(json.dumps([steps[variant]() for _ in range(int(n))]), flush=True)

@@ -31,7 +31,7 @@ def clean_environment():
 class Ours:
     """Compiles the exported case once; each round is a run of the binary, whose first step is not counted."""
 
-    def __init__(self, shardc, name, work, threads, remat):
+    def __init__(self, shardc, name, work, threads, options):
         case = cases.CASES[name]
         self.work, self.threads = work, threads
         work.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ class Ours:
         np.save(work / "x.npy", x.numpy())
         np.save(work / "labels.npy", labels.numpy())
         self.call([shardc, work / "model.onnx", "-o", work / "train", "--loss=cross_entropy", "--optimizer=adamw",
-                   f"--remat={remat}"])
+                   *options])
 
     def call(self, parts):
         subprocess.run([str(p) for p in parts], check=True, env=clean_environment(), stdout=subprocess.DEVNULL)
@@ -80,23 +80,32 @@ def run_case(args, name):
     case = cases.CASES[name]
     variants = [f"{mode}{layout}{memory}" for mode in ("eager", "compile")
                 for layout in (["", "-channels_last"] if case.image else [""]) for memory in ("", "-keep_memory")]
-    ours = Ours(args.shardc, name, pathlib.Path(args.work) / name, args.threads, "none")
+    half = cases.HALF.get(name, [])
+    ours = {"ours": Ours(args.shardc, name, pathlib.Path(args.work) / name, args.threads, half)}
+    if half:
+        ours["ours f32"] = Ours(args.shardc, name, pathlib.Path(args.work) / f"{name}-f32", args.threads, [])
     peers = {v: Peer(name, args.threads, v) for v in variants}
-    rounds = {v: [] for v in ["ours", *variants]}
+    rounds = {v: [] for v in [*ours, *variants]}
     for _ in range(args.rounds):
-        rounds["ours"].append(min(ours.times(args.steps)))
+        for who, binary in ours.items():
+            rounds[who].append(min(binary.times(args.steps)))
         for v in variants:
             rounds[v].append(min(peers[v].times(v, args.steps)))
     for p in peers.values():
         p.close()
     median = {v: statistics.median(t) for v, t in rounds.items()}
-    best = min(variants, key=median.get)
-    ratios = [p / o for p, o in zip(rounds[best], rounds["ours"])]
     for v in variants:
         print(f"  {name}: PyTorch {v}: {median[v]:.1f} ms", flush=True)
-    return dict(case=name, metric="step_ms", ours=median["ours"], peer=median[best],
-                peer_name=f"PyTorch {torch.__version__} {best}", ratio=median[best] / median["ours"],
-                ratio_min=min(ratios), ratio_max=max(ratios))
+    best = min(variants, key=median.get)
+    autocast = " bf16 autocast" if half else ""
+    rows = [row(name, rounds, median, best, f"PyTorch {torch.__version__} {best}{autocast}")]
+    return rows + [row(name, rounds, median, "ours f32", "ours in f32")] if half else rows
+
+
+def row(name, rounds, median, peer, peer_name):
+    ratios = [p / o for p, o in zip(rounds[peer], rounds["ours"])]
+    return dict(case=name, metric="step_ms", ours=median["ours"], peer=median[peer], peer_name=peer_name,
+                ratio=median[peer] / median["ours"], ratio_min=min(ratios), ratio_max=max(ratios))
 
 
 def main():
@@ -109,10 +118,10 @@ def main():
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--json", required=True)
     args = p.parse_args()
-    rows = [run_case(args, name) for name in args.cases.split(",")]
-    print(f"{'case':12} | {'ours':>9} | {'peer':>9} | {'ratio':>5} | min..max   (step_ms, {args.threads} threads)")
+    rows = [r for name in args.cases.split(",") for r in run_case(args, name)]
+    print(f"{'case':14} | {'ours':>9} | {'peer':>9} | {'ratio':>5} | min..max   (step_ms, {args.threads} threads)")
     for r in rows:
-        print(f"{r['case']:12} | {r['ours']:9.1f} | {r['peer']:9.1f} | {r['ratio']:5.2f} | "
+        print(f"{r['case']:14} | {r['ours']:9.1f} | {r['peer']:9.1f} | {r['ratio']:5.2f} | "
               f"{r['ratio_min']:.2f}..{r['ratio_max']:.2f}   {r['peer_name']}")
     with open(args.json, "w") as f:
         f.writelines(json.dumps(r) + "\n" for r in rows)
