@@ -59,7 +59,10 @@ $(BUILD)/obj/%.o: %.c
 
 # ---- the runtime: for any x86-64, so that it can say what a processor lacks; kernels per --arch ----
 
-KFLAGS = -O3 -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math
+# Position-independent, with nothing exported but what a library's header declares (--emit=lib).
+PIC = -fPIC -fvisibility=hidden
+$(call obj,$(RUNTIME)): override CFLAGS += $(PIC)
+KFLAGS = $(PIC) -O3 -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math
 define ARCH_LIB
 $(BUILD)/lib/$(1)/%.o: kernels/cpu/%.c
 	@mkdir -p $$(@D)

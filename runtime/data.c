@@ -283,12 +283,18 @@ static bool load_const(const Rt *rt, const char *text, bool *given, Diag *d)
 	return ok;
 }
 
-bool data_load_consts(const Rt *rt, const TextList *consts, Diag *d)
+bool data_load_consts(const Rt *rt, const TextList *consts, bool *given, Diag *d)
 {
-	bool *given = NEW_N(rt->p->arena, bool, rt->model->n_tensors + 1), ok = true;
+	bool ok = true;
 	for (int i = 0; i < consts->n; i++)
 		ok &= load_const(rt, consts->at[i], given, d);
-	for (int i = 0; i < rt->model->n_tensors && ok; i++) {
+	return ok;
+}
+
+bool data_check_consts(const Rt *rt, const bool *given, Diag *d)
+{
+	bool ok = true;
+	for (int i = 0; i < rt->model->n_tensors; i++) {
 		const RtTensor *t = &rt->model->tensors[i];
 		char shape[160];
 		if (t->kind != RT_INPUT || t->batched || given[i])

@@ -83,7 +83,9 @@ void data_load_part(const DataSet *set, const Rt *rt, int64_t first, int64_t n, 
 /* The error of a kernel that met bad data in the batch from `first` on: names the file, the step, samples. */
 void data_blame(const DataSet *set, int64_t first, const char *when, const char *bad, const char *program, Diag *d);
 void data_prefetch(const DataSet *set, int64_t first); /* starts reading from the disk; returns at once */
-bool data_load_consts(const Rt *rt, const TextList *consts, Diag *d);
+/* Of each --const: given[its tensor's index] becomes true. */
+bool data_load_consts(const Rt *rt, const TextList *consts, bool *given, Diag *d);
+bool data_check_consts(const Rt *rt, const bool *given, Diag *d); /* no input without a sample axis is missing */
 /* The input that "NAME=FILE" names, and FILE; NULL after a message. */
 const RtTensor *data_split_name(
 	const RtModel *model, const char *text, const char **file, const char *flag, Diag *d);

@@ -1,0 +1,211 @@
+/* runtime/session.c: a run from its flags to its end, but for what belongs to a process: signals, the log, data
+ * files and the loop are the caller's.
+ *
+ * Of several ranks what ends a run (bad data, numbers that are not finite) is agreed in the step's scalars, so all
+ * callers learn it after the same step.
+ *
+ * The one idea: all state of a run is in the mapped arenas and in three counters (Progress), so a step
+ * can be repeated, left out or resumed by setting them. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "runtime/mpi.h"
+#include "runtime/session.h"
+
+/* ---- before the first step ---- */
+
+void session_new(Session *s, const RtModel *model, Diag *d)
+{
+	*s = (Session){.d = d};
+	s->rt = (Rt){.model = model, .p = &s->p, .scalars = &s->p.scalars};
+	s->p = (struct RtPrivate){.diag = d, .arena = arena_new(), .options = &s->o};
+	s->train.batch = model->batch;
+}
+
+void session_free(Session *s)
+{
+	data_close(&s->train);
+	data_close(&s->eval);
+	arena_free(s->p.arena);
+	s->p.arena = NULL;
+}
+
+static bool check_flags(const Session *s)
+{
+	const RtOptions *o = &s->o;
+	const struct { bool wrong; const char *text; } rules[] = {
+		{o->save_every && !o->save, "--save-every needs --save DIR"},
+		{o->eval_every && !o->eval_data.n && !o->eval_tokens,
+			"--eval-every needs --eval-data NAME=FILE.npy or --eval-tokens FILE"},
+		{o->text[OPT_keep] && !o->save, "--keep needs --save DIR"},
+		{o->text[OPT_keep] && o->keep < 1, "--keep needs at least 1"},
+		{o->resume && !strcmp(o->resume, "auto") && !o->save,
+			"--resume=auto needs --save DIR, where it looks"},
+		{o->text[OPT_threads] && o->threads < 1, "--threads needs at least 1"},
+	};
+	bool ok = true;
+	for (int i = 0; i < COUNT_OF(rules); i++)
+		if (rules[i].wrong) {
+			diag_error(s->d, o->program, "%s", rules[i].text);
+			ok = false;
+		}
+	return ok;
+}
+
+int session_launch(Session *s)
+{
+	if (!launch_find(&s->launch, &s->o, s->p.arena, s->d))
+		return EXIT_USAGE;
+	s->p.world = s->launch.world;
+	bool flags = check_flags(s);
+	return start_check_world(&s->rt, s->d) && flags ? EXIT_DONE : EXIT_USAGE;
+}
+
+bool session_join(Session *s)
+{
+	struct RtPrivate *p = &s->p;
+	if (s->launch.role != LAUNCH_RANK)
+		return true;
+	p->control = control_join(&s->launch, &s->o, p->arena, s->d);
+	if (!p->control)
+		return false;
+	if (s->launch.mpi && !hosts_find(p->control, &s->launch.world, p->arena)) {
+		control_leave(p->control, EXIT_RUN);
+		p->control = NULL;
+		return false;
+	}
+	p->world = s->launch.world;
+	atomic_store(&control_progress(p->control)->program, PROGRAM_OUTSIDE);
+	control_set_names(p->control, streams_name, &s->rt);
+	return true;
+}
+
+int session_meet(Session *s, SessionPrepare *prepare, void *context)
+{
+	Rt *rt = &s->rt;
+	k_bad_input = rt_bad_input;
+	device_set_threads(s->o.threads);
+	start_hold_messages(rt, s->d);
+	int code = cpu_check(rt->model->need_cpu, s->o.program, s->d) ? prepare(context) : EXIT_INPUT;
+	code = start_agree(rt, code, s->d);
+	if (!code)
+		code = start_compare(rt, &s->train, &s->eval, s->d);
+	if (!code && !device_map(rt, s->d))
+		code = EXIT_RUN;
+	start_print_messages(rt, s->d);
+	return code;
+}
+
+int session_prepare(Session *s)
+{
+	struct RtPrivate *p = &s->p;
+	const RtModel *m = s->rt.model;
+	LayoutRank who = device_rank(&s->rt);
+	if (!resume_find(&s->o, p->arena, &s->resume, s->d) ||
+		(s->resume && !resume_read_state(s->resume, &s->rt, &s->o, &p->progress, s->d)))
+		return EXIT_INPUT;
+	s->first_step = s->last_saved = s->resume ? p->progress.step : 0;
+	return optim_init(&p->optim, m, &who, p->arena, s->o.program, s->d) ? EXIT_DONE : EXIT_INPUT;
+}
+
+int session_configure(Session *s)
+{
+	return optim_configure(&s->p.optim, s->rt.model, &s->o, s->d) ? EXIT_DONE : EXIT_USAGE;
+}
+
+/* All ranks load, each its part; those that cannot stop all. */
+bool session_load(Session *s, bool *given)
+{
+	Rt *rt = &s->rt;
+	Held held;
+	checkpoint_init(&s->checkpoint, rt, s->p.arena);
+	if (!weights_load(rt, s->resume, s->d) ||
+		(s->resume && !resume_load(&s->checkpoint, s->resume, s->p.arena, s->d)))
+		return false;
+	Diag *d = agree_begin(&held, s->d);
+	bool all = !given;
+	given = given ? given : NEW_N(s->p.arena, bool, rt->model->n_tensors + 1);
+	bool ok = data_load_consts(rt, &s->o.consts, given, d) && (!all || data_check_consts(rt, given, d));
+	return agree_end(rt, &held, ok, s->d);
+}
+
+bool session_start(Session *s)
+{
+	Rt *rt = &s->rt;
+	Held held;
+	bool ok = streams_start(rt, start_comm_threads(rt), agree_begin(&held, s->d));
+	if (!agree_end(rt, &held, ok, s->d))
+		return false;
+	streams_program(rt, PROGRAM_OUTSIDE);
+	rt->model->setup(rt);
+	return true;
+}
+
+void session_leave(Session *s, int code)
+{
+	struct RtPrivate *p = &s->p;
+	/* Messages are out on all ranks before the first one leaves, which ends the others. */
+	if (p->comm)
+		comm_barrier(p->comm);
+	streams_stop(&s->rt);
+	device_unmap(&s->rt);
+	if (p->control)
+		control_leave(p->control, code);
+	p->control = NULL;
+}
+
+/* ---- steps ---- */
+
+void session_step(Session *s, SessionLoad *load, void *context)
+{
+	Rt *rt = &s->rt;
+	const Progress *p = &s->p.progress;
+	s->p.scalars = (StepScalars){.lr = (float)schedule_lr(&s->p.optim.lr, p->step),
+		.step = p->updates + 1, .clip_coef = 1, .seed = (uint64_t)s->o.seed,
+		.rng_step = (uint64_t)p->step, .sample0 = p->samples + s->p.world.rank * s->train.batch};
+	streams_cost(rt); /* of an evaluation or a save: not this step's */
+	report_begin(rt);
+	streams_program(rt, PROGRAM_STEP);
+	load(context);
+	rt->model->forward(rt);
+	rt->model->backward(rt);
+	rt->model->update(rt);
+}
+
+int session_outcome(const Session *s)
+{
+	if (s->p.sums.bad_input > 0)
+		return EXIT_INPUT;
+	return s->p.result.finite || s->o.on_nan == ON_NAN_SKIP ? EXIT_DONE : EXIT_RUN;
+}
+
+void session_say_not_finite(const Session *s)
+{
+	const StepResult *r = &s->p.result;
+	diag_error(s->d, s->o.program,
+		"step %" PRId64 ": %s is not finite (loss %g, gradient norm %g); that update was left out%s; "
+		"--on-nan=skip goes on after such a step", s->p.progress.step + 1,
+		isfinite(r->loss) ? "the gradient norm" : "the loss", r->loss, r->grad_norm,
+		s->o.save ? ", nothing was saved since" : "");
+}
+
+void session_advance(Session *s)
+{
+	Progress *p = &s->p.progress;
+	p->step++;
+	p->updates += !s->p.scalars.skip;
+	p->samples += session_world(s) * s->train.batch;
+}
+
+bool session_save(Session *s)
+{
+	int64_t step = s->p.progress.step;
+	if (!s->o.save || s->last_saved == step)
+		return true;
+	streams_program(&s->rt, PROGRAM_OUTSIDE);
+	if (!checkpoint_save(&s->checkpoint, &s->rt, &s->p.progress, s->d))
+		return false;
+	s->last_saved = step;
+	return true;
+}

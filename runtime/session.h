@@ -1,0 +1,63 @@
+/* runtime/session.h: one model that trains in this process, step by step: what the binary's main (main.c) and the
+ * library (lib.c) have in common.
+ *
+ *   session_new -> session_launch -> session_join -> session_meet -> session_load -> session_start
+ *     -> (session_step -> session_outcome -> session_advance | session_save)* -> session_leave -> session_free
+ *
+ * Nothing here exits, prints but to its Diag, catches a signal or starts a process. */
+#ifndef SHARDC_RUNTIME_SESSION_H
+#define SHARDC_RUNTIME_SESSION_H
+
+#include "runtime/internal.h"
+
+typedef struct Session {
+	Rt rt;
+	struct RtPrivate p;
+	RtOptions o;
+	Diag *d;
+	Launch launch;
+	DataSet train, eval;        /* the library's stay empty but for train.batch */
+	Checkpoint checkpoint;
+	const char *resume;         /* folder of the checkpoint, or NULL */
+	int64_t first_step, last_saved;
+} Session;
+
+/* Messages go to d, which stays the caller's. */
+void session_new(Session *s, const RtModel *model, Diag *d);
+void session_free(Session *s);
+
+static inline int64_t session_world(const Session *s) { return MAX(s->p.world.size, 1); }
+static inline bool session_is_first(const Session *s) { return s->p.world.rank == 0; }
+
+/* Who this process is, by s->o and the launcher's variables; 0, or EXIT_USAGE after messages. */
+int session_launch(Session *s);
+/* Of LAUNCH_RANK: finds the other ranks.  False after a message: the run has failed (EXIT_RUN). */
+bool session_join(Session *s);
+/* From options to memory that peers can read: all ranks agree on the outcome of `prepare`, what this one finds
+ * out by itself, compare what must be equal, and map.  An exit code, equal on all ranks. */
+typedef int SessionPrepare(void *context);
+int session_meet(Session *s, SessionPrepare *prepare, void *context);
+/* Parts of `prepare` for training: the checkpoint's counters and flags, the optimizer's states; then, when
+ * s->o.steps is known, its hyper-parameters.  An exit code. */
+int session_prepare(Session *s);
+int session_configure(Session *s);
+/* Weights or the checkpoint, and the files of --const: given[tensor] becomes true; given NULL: none may be missing.
+ * All ranks know the outcome. */
+bool session_load(Session *s, bool *given);
+/* Streams and primitives: the first step may come.  False after a message (EXIT_RUN). */
+bool session_start(Session *s);
+/* The last call to other ranks.  code: this rank's exit code; after an error the others end, too. */
+void session_leave(Session *s, int code);
+
+/* One step.  load(context, rows) puts this rank's samples into the inputs. */
+typedef void SessionLoad(void *context);
+void session_step(Session *s, SessionLoad *load, void *context);
+/* 0, or the exit code that the step's outcome asks for: equal on all ranks.  EXIT_INPUT: a rank met bad data
+ * (report_take_bad_input); EXIT_RUN: a number is not finite and --on-nan=stop. */
+int session_outcome(const Session *s);
+void session_say_not_finite(const Session *s); /* of session_outcome */
+void session_advance(Session *s);              /* the step counts */
+/* A checkpoint in s->o.save, if this step has none yet.  All ranks know the outcome. */
+bool session_save(Session *s);
+
+#endif
