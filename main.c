@@ -59,7 +59,7 @@ static PassOptions pass_options(const Options *o, Diag *d)
 	return (PassOptions){
 		.loss = o->loss, .loss_norm = o->loss_norm, .optimizer = o->optimizer, .freeze = o->freeze, .bn = o->bn,
 		.dropout = !equals(o->dropout, "off"), .infer = equals(o->command, "run"),
-		.grad_norm = !equals(o->grad_norm, "off"), .clip = equals(o->clip, "2"), .no_decay_1d = o->no_decay_1d,
+		.grad_norm = !equals(o->grad_norm, "off"), .clip = o->clip, .no_decay_1d = o->no_decay_1d,
 		.wrap = o->wrap.at, .n_wrap = o->wrap.n, .strategy = o->strategy,
 		.ignore = o->ignore.at, .n_ignore = o->ignore.n,
 		.unit_strategy = o->unit_strategy.at, .n_unit_strategy = o->unit_strategy.n, .reshard_root = o->reshard_root,
@@ -76,8 +76,7 @@ static CodegenOptions codegen_options(const Options *o)
 {
 	return (CodegenOptions){
 		.text = o->canonical, .optimizer = o->optimizer, .loss_norm = o->loss_norm,
-		.shift = o->loss && strstr(o->loss, "shift=1"), .grad_norm = !equals(o->grad_norm, "off"),
-		.clip = equals(o->clip, "2"), .no_decay_1d = o->no_decay_1d, .cc = o->cc, .arch = o->arch,
+		.shift = o->loss && strstr(o->loss, "shift=1"), .no_decay_1d = o->no_decay_1d, .cc = o->cc, .arch = o->arch,
 		.optimize = o->optimize, .verbose = o->verbose,
 	};
 }

@@ -11,7 +11,7 @@ typedef struct CodegenOptions {
 	const char *optimizer;  /* "adamw", "sgd:momentum,nesterov"; NULL = adamw */
 	const char *loss_norm;  /* "global" | "rank" */
 	bool shift;             /* the loss shifts labels itself */
-	bool grad_norm, clip, no_decay_1d;
+	bool no_decay_1d;
 	const char *cc;         /* C compiler; NULL = cc */
 	const char *arch;       /* -march; NULL = native */
 	const char *optimize;   /* of step.c: "0".."3"; NULL = 1 */

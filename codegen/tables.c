@@ -311,6 +311,16 @@ static void put_loss(Emit *e, Buf *out)
 		eval && attr_get_int(eval->attrs, "mean", 0) ? "true" : "false", e->o->shift ? "true" : "false");
 }
 
+/* Which norm the program computes, and what of clipping it has room for. */
+static void put_clip(Emit *e, Buf *out)
+{
+	const Op *norm = find_op(e->m, SEC_UPDATE, OP_SUMSQ), *step = find_op(e->m, SEC_UPDATE, OP_STEP_SCALARS);
+	const char *clip = step ? attr_get_str(step->attrs, "clip", "") : "";
+	buf_printf(out, "\t.grad_norm = %s, .norm_p = %s, .clip = %s, .clip_value = %s,\n", norm ? "true" : "false",
+		emit_c_float(e, norm ? attr_get_float(norm->attrs, "p", 2) : 2), *clip && *clip != 'v' ? "true" : "false",
+		strstr(clip, "value") ? "true" : "false");
+}
+
 /* ---- the model ---- */
 
 static const char *optimizer_of(const Emit *e)
@@ -350,8 +360,7 @@ void tables_write(Emit *e, Buf *out)
 	buf_printf(out, "\t.world = %" PRId64 ", .batch = %" PRId64 ",\n", m->world, m->batch);
 	buf_printf(out, "\t.optimizer = %s,\n", c_string(e, optimizer_of(e)));
 	put_loss(e, out);
-	buf_printf(out, "\t.grad_norm = %s, .clip = %s,\n", e->o->grad_norm ? "true" : "false",
-		e->o->clip ? "true" : "false");
+	put_clip(e, out);
 	buf_printf(out, "\t.setup = setup, .forward = forward, .backward = backward, .update = update,%s\n"
 		"\t.n_prims = %d,\n", m->first[SEC_EVAL] ? " .eval = eval," : "", map_count(e->prims));
 	if (n_outputs)

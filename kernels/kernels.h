@@ -266,8 +266,10 @@ K_FLOATS(K_DECL)
 
 /* Zeroes what no segment covers of flat (numel). */
 void k_zero_gaps(void *flat, int64_t numel, const Segment *seg, int64_t n_seg, int size);
-/* *out = sum of squares over the segments, in f64; by_tensor[seg.tensor] += its part, or NULL. */
-void k_sumsq_f32(double *out, double *by_tensor, const float *g, const Segment *seg, int64_t n_seg);
+/* *out = sum of |g|^p over the segments, in f64; p = inf: the largest |g|, NaN if there is one.  Each part also
+ * joins by_tensor[seg.tensor], or by_tensor is NULL. */
+void k_norm_f32(double *out, double *by_tensor, const float *g, const Segment *seg, int64_t n_seg, double p);
+double k_norm_join(double a, double b, double p); /* of two parts */
 
 /* Collectives: out = (in[0] + in[1] + ...) * scale, each element a left fold; out may be one of in.
  * k_copy_wide: any bytes, by all threads. */

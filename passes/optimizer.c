@@ -2,7 +2,7 @@
  *
  * The norm is computed where it is logged or clipped by; step_scalars turns it and the loss's count into
  * what every update is multiplied with, so it stands before them.  The update's arithmetic and its states
- * belong to the kernel that --optimizer names.  Refuses what optimizer_parse refuses. */
+ * belong to the kernel that --optimizer names.  Refuses what optimizer_parse and clip_parse refuse. */
 #include "passes/passes.h"
 
 /* The gradients, in order; their `grad` ops become updates. */
@@ -25,7 +25,9 @@ static Value **take_gradients(Module *m, Arena *scratch, Symbol ***syms, int *n)
 bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
 {
 	Optimizer optimizer;
-	if (!optimizer_parse(o->optimizer, &optimizer, d))
+	Clip clip;
+	bool ok = optimizer_parse(o->optimizer, &optimizer, d);
+	if (!clip_parse(o->clip, &clip, m->arena, d) || !ok)
 		return false;
 	if (!m->first[SEC_BACKWARD])
 		return true; /* a program that only evaluates */
@@ -35,10 +37,11 @@ bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
 	Value **grad = take_gradients(m, scratch, &sym, &n);
 	Builder b = {.m = m, .section = SEC_UPDATE, .loc = loc_new(m, "", "", "", "update")};
 	Value *norm = NULL;
-	if (n && (o->grad_norm || o->clip))
-		norm = ir_emit(&b, OP_NORM, n, grad, NULL);
+	bool other = clip.p > 0 && clip.p != 2;
+	if (n && (o->grad_norm || clip.p > 0))
+		norm = ir_emit(&b, OP_NORM, n, grad, other ? attr_float(m, NULL, "p", clip.p) : NULL);
 	if (n)
-		ir_emit(&b, OP_STEP_SCALARS, 1, &norm, o->clip ? attr_str(m, NULL, "clip", "2") : NULL);
+		ir_emit(&b, OP_STEP_SCALARS, 1, &norm, clip.text ? attr_str(m, NULL, "clip", clip.text) : NULL);
 	for (int i = 0; i < n; i++) {
 		b.sym = sym[i];
 		b.loc = loc_with_role(m, grad[i]->op->loc, "update");

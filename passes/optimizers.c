@@ -1,8 +1,10 @@
-/* passes/optimizers.c: what --optimizer=NAME[:FLAG,...] says.
+/* passes/optimizers.c: what --optimizer=NAME[:FLAG,...] and --clip=P[,value] say.
  *
- * Refuses names that optimizers.def does not list, and flags that the optimizer has not. */
+ * Refuses names that optimizers.def does not list, flags that the optimizer has not, and norms below 1. */
 #include "passes/passes.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const Optimizer known[] = {
@@ -57,4 +59,41 @@ bool optimizer_parse(const char *text, Optimizer *out, Diag *d)
 	}
 	diag_error(d, "--optimizer", "\"%s\" is not an optimizer with these flags; %s", text, accepted);
 	return false;
+}
+
+static bool parse_clip_word(const char *s, size_t n, Clip *out, Arena *a)
+{
+	char *end;
+	if (is_word(s, n, "value")) {
+		bool again = out->value;
+		out->value = true;
+		return !again;
+	}
+	const char *word = arena_strndup(a, s, n);
+	double p = is_word(s, n, "inf") ? (double)INFINITY : strtod(word, &end);
+	bool ok = is_word(s, n, "inf") || (n && *s >= '0' && *s <= '9' && !*end && isfinite(p) && p >= 1);
+	bool again = out->p > 0;
+	out->p = p;
+	return ok && !again;
+}
+
+bool clip_parse(const char *text, Clip *out, Arena *a, Diag *d)
+{
+	*out = (Clip){0};
+	if (!text || !strcmp(text, "off"))
+		return true;
+	bool ok = true;
+	const char *s = text;
+	do {
+		size_t n = strcspn(s, ",");
+		ok = ok && parse_clip_word(s, n, out, a);
+		s += n;
+	} while (*s++ == ',');
+	if (!ok) {
+		diag_error(d, "--clip", "\"%s\" is not what gradients are clipped by; accepted: off, the p of a norm (a number "
+			"from 1 on, or inf), value, or both as 2,value", text);
+		return false;
+	}
+	out->text = out->p > 0 ? arena_printf(a, out->value ? "%.17g,value" : "%.17g", out->p) : "value";
+	return true;
 }

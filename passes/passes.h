@@ -19,7 +19,7 @@ typedef struct PassOptions {
 	bool dropout;
 	bool infer;                /* no loss, no training: only section eval, from the forward */
 	bool grad_norm;            /* compute the norm of gradients */
-	bool clip;                 /* leave room for clipping by norm */
+	const char *clip;          /* "off", "2", "inf", "value", "2,value": what of clipping there is room for */
 	bool no_decay_1d;
 	bool accum;                /* several micro-batches a step: gradients are summed in f32 flats */
 	/* sharding */
@@ -89,6 +89,14 @@ typedef struct Optimizer {
 	const char *states[2];     /* per parameter element, f32: "exp_avg", ... */
 } Optimizer;
 bool optimizer_parse(const char *text, Optimizer *out, Diag *d);
+
+/* optimizers.c: the meaning of --clip; NULL = off. */
+typedef struct Clip {
+	double p;                  /* of the norm, >= 1, may be infinite; 0 = not by norm */
+	bool value;
+	const char *text;          /* canonical; NULL = off */
+} Clip;
+bool clip_parse(const char *text, Clip *out, Arena *a, Diag *d);
 
 /* autodiff.c, grad_rules.c */
 typedef struct GradCtx GradCtx;

@@ -333,7 +333,7 @@ static Value *reduce_unit(Shard *s, Unit *u, const PtrMap *updates)
 static void reduce_scalars(Shard *s, Op *norm, Op *step, Value **shards, int n)
 {
 	Builder b = builder_at(s, step, SEC_UPDATE, step->loc);
-	Value *sum = norm ? ir_emit(&b, OP_SUMSQ, n, shards, NULL) : NULL;
+	Value *sum = norm ? ir_emit(&b, OP_SUMSQ, n, shards, norm->attrs) : NULL;
 	Value *all = ir_emit(&b, OP_ALL_REDUCE_SCALARS, sum ? 1 : 0, &sum, NULL);
 	if (norm) {
 		ir_replace_uses(norm->out[0], all);

@@ -216,14 +216,15 @@ typedef struct Optimizer {
 	SegmentList (*mine)[4];     /* of the part that this rank updates, from its start */
 	Group group[2];             /* decayed, not decayed */
 	LrSchedule lr;
-	double clip_norm;           /* 0 = off */
+	double clip_norm, clip_value; /* 0 = off */
 	void *(*state[2])[4];       /* [state][unit][flat]: shards, f32 */
-	double sumsq;               /* of the gradients of this step, this rank's part */
+	double norm;                /* of the gradients of this step, this rank's part: sum of |g|^p, or largest |g| */
 } Optimizer;
 /* Reads model->optimizer: "sgd:momentum,nesterov".  NULL optimizer: no states. */
 bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Arena *a, const char *program, Diag *d);
 /* Hyper-parameters from the flags, defaults for those not given; refuses those that the optimizer lacks. */
 bool optim_configure(Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d);
+double optim_norm_p(const RtModel *model); /* which norm of gradients is computed */
 const char *optim_state_name(const Optimizer *opt, int state);
 
 /* ---- report.c: what a step leaves behind ---- */
@@ -234,9 +235,10 @@ typedef struct StepResult {
 	bool has_accuracy;
 	double accuracy;
 } StepResult;
-/* Sums over ranks of what they say at the end of backward: one message, equal on all ranks. */
+/* Sums over ranks of what they say at the end of backward (or maxima: norm, stop): one message, equal on all ranks. */
 typedef struct StepSums {
-	double loss, weight, correct, counted, sumsq;
+	double loss, weight, correct, counted;
+	double norm;                /* as Optimizer.norm, over all ranks */
 	double bad_input;           /* ranks that met bad data */
 	double stop;                /* the highest number of a signal that asks to stop */
 } StepSums;

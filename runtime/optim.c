@@ -61,6 +61,11 @@ static const OptimizerInfo optimizers[] = {
 	{"lion",    1, {"exp_avg", NULL},          1e-4, 0.9, 0.99,  0,     0,    update_lion},
 };
 
+double optim_norm_p(const RtModel *model)
+{
+	return model->norm_p > 0 ? model->norm_p : 2;
+}
+
 const char *optim_state_name(const Optimizer *opt, int state)
 {
 	return opt->info->state[state];
@@ -152,13 +157,15 @@ static bool check_flags(const Optimizer *opt, const RtModel *model, const RtOpti
 		{OPT_momentum, sgd && opt->momentum, "only --optimizer=sgd:momentum has it"},
 		{OPT_betas, !sgd && opt->info->beta2 > 0, "adam, adamw and lion have it"},
 		{OPT_eps, opt->info->eps > 0, "adam, adamw and adagrad have it"},
-		{OPT_clip_norm, model->clip, "compile with --clip to have it"},
+		{OPT_clip_norm, model->clip, "compile with --clip=P, the norm's p (1, 2, 2.5, inf), to have it"},
+		{OPT_clip_value, model->clip_value, "compile with --clip=value to have it"},
 	};
 	bool ok = true;
 	for (int i = 0; i < COUNT_OF(rules); i++)
 		if (o->text[rules[i].id] && !rules[i].used) {
-			diag_error(d, o->program, "--%s is refused by this program, compiled with --optimizer=%s%s: %s",
-				option_info[rules[i].id].flag, model->optimizer, model->clip ? " --clip" : "", rules[i].why);
+			diag_error(d, o->program, "--%s is refused by this program, compiled with --optimizer=%s%s%s: %s",
+				option_info[rules[i].id].flag, model->optimizer, model->clip ? " --clip=P" : "",
+				model->clip_value ? " --clip=value" : "", rules[i].why);
 			ok = false;
 		}
 	return ok;
@@ -184,6 +191,7 @@ bool optim_configure(Optimizer *opt, const RtModel *model, const RtOptions *o, D
 	opt->group[0] = opt->group[1] = g;
 	opt->group[1].weight_decay = 0;
 	opt->clip_norm = o->clip_norm;
+	opt->clip_value = o->clip_value;
 	opt->lr = (LrSchedule){.kind = o->lr_schedule, .lr = o->text[OPT_lr] ? o->lr : info->lr,
 		.min_lr = o->min_lr, .warmup = o->warmup, .steps = o->steps};
 	return true;
@@ -205,15 +213,16 @@ void rt_zero_gaps(Rt *rt, int unit)
 void rt_sumsq(Rt *rt, const int *units, int n)
 {
 	LayoutRank who = device_rank(rt);
+	double p = optim_norm_p(rt->model);
 	for (int i = 0; i < n; i++) {
 		const LayoutUnit *u = &rt->model->layout.unit[units[i]];
 		for (int f = 0; f < u->n_flats && layout_counts(u, &who); f++) {
 			const SegmentList *seg = &rt->p->optim.mine[units[i]][f];
-			double sum = 0;
+			double part = 0;
 			if (!u->flat[f].trainable)
 				continue;
-			k_sumsq_f32(&sum, NULL, rt->grad_shard[units[i]][f], seg->at, seg->n);
-			rt->p->optim.sumsq += sum;
+			k_norm_f32(&part, NULL, rt->grad_shard[units[i]][f], seg->at, seg->n, p);
+			rt->p->optim.norm = k_norm_join(rt->p->optim.norm, part, p);
 		}
 	}
 }

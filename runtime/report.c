@@ -47,14 +47,14 @@ bool report_take_bad_input(char *out, size_t n)
 void report_begin(Rt *rt)
 {
 	rt->loss_sum = rt->loss_weight = rt->correct = rt->counted = 0;
-	rt->p->optim.sumsq = 0;
+	rt->p->optim.norm = 0;
 	rt->p->sums = (StepSums){.stop = -1};
 }
 
 StepSums report_sums(const Rt *rt)
 {
 	int asked = rt->p->control ? control_stop_signal(rt->p->control) : 0;
-	return (StepSums){rt->loss_sum, rt->loss_weight, rt->correct, rt->counted, rt->p->optim.sumsq,
+	return (StepSums){rt->loss_sum, rt->loss_weight, rt->correct, rt->counted, rt->p->optim.norm,
 		report_has_bad_input(), MAX(asked, report_stop_signal)};
 }
 
@@ -68,6 +68,11 @@ void rt_report_accuracy(Rt *rt, double correct, double counted)
 {
 	rt->correct += correct;
 	rt->counted += counted;
+}
+
+static double norm_of(double sum, double p)
+{
+	return isinf(p) ? sum : p == 2 ? sqrt(sum) : pow(sum, 1 / p);
 }
 
 void rt_step_scalars(Rt *rt)
@@ -84,9 +89,10 @@ void rt_step_scalars(Rt *rt)
 	double scale = r->empty ? 0 : loss->global ? loss->n * MAX(rt->p->world.size, 1) / sum->weight : 1;
 	s->grad_scale = (float)scale;
 	s->clip_coef = 1;
+	s->clip_value = (float)opt->clip_value;
 	r->finite = isfinite(r->loss);
 	if (rt->model->grad_norm) {
-		r->grad_norm = sqrt(sum->sumsq) * scale;
+		r->grad_norm = norm_of(sum->norm, optim_norm_p(rt->model)) * scale;
 		r->finite = r->finite && isfinite(r->grad_norm);
 		if (opt->clip_norm > 0)
 			s->clip_coef = (float)MIN(opt->clip_norm / (r->grad_norm + 1e-6), 1.0);

@@ -79,7 +79,9 @@ typedef struct RtModel {
 	int64_t batch;         /* B */
 	const char *optimizer; /* "adamw": names the states and the update kernel */
 	RtLoss loss;
-	bool grad_norm, clip;
+	bool grad_norm;        /* the update computes the p-norm of gradients */
+	double norm_p;         /* 0 = 2; may be INFINITY */
+	bool clip, clip_value; /* compiled with --clip=P, --clip=value */
 	void (*setup)(Rt *rt); /* creates kernel primitives: once, before the first step */
 	void (*forward)(Rt *rt);
 	void (*backward)(Rt *rt);
@@ -122,8 +124,8 @@ void rt_broadcast(Rt *rt, int seq);
 void rt_wait(Rt *rt, int seq);
 void rt_reshard(Rt *rt, int unit);               /* the gathered values are gone */
 void rt_zero_gaps(Rt *rt, int unit);
-void rt_sumsq(Rt *rt, const int *units, int n);  /* of the gradient shards, into rt->p */
-void rt_all_reduce_scalars(Rt *rt, int seq);     /* loss, weight, sumsq and the control word; blocks */
+void rt_sumsq(Rt *rt, const int *units, int n);  /* of the gradient shards, into rt->p: of |g|^p */
+void rt_all_reduce_scalars(Rt *rt, int seq);     /* loss, weight, norm and the control word; blocks */
 void rt_step_scalars(Rt *rt);                    /* grad_scale, clip coefficient, bias corrections */
 void rt_update_shard(Rt *rt, int unit);          /* the model's optimizer over the unit's segments */
 /* A kernel found bad input data (a label out of range): the run stops after this step, nothing is saved. */

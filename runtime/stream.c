@@ -159,7 +159,7 @@ void rt_reshard(Rt *rt, int unit)
 		rt->param[unit][f] = NULL;
 }
 
-static StepSums sum_up(const StepSums *of, int n)
+static StepSums sum_up(const StepSums *of, int n, double p)
 {
 	StepSums sum = of[0];
 	for (int r = 1; r < n; r++) {
@@ -167,7 +167,7 @@ static StepSums sum_up(const StepSums *of, int n)
 		sum.weight += of[r].weight;
 		sum.correct += of[r].correct;
 		sum.counted += of[r].counted;
-		sum.sumsq += of[r].sumsq;
+		sum.norm = k_norm_join(sum.norm, of[r].norm, p);
 		sum.bad_input += of[r].bad_input;
 		sum.stop = MAX(sum.stop, of[r].stop);
 	}
@@ -190,7 +190,7 @@ void rt_all_reduce_scalars(Rt *rt, int seq)
 	progress_enter(all->progress, COMM_SYNC, seq);
 	comm_all(rt->p->comm, &mine, sizeof(mine), of);
 	progress_end(all->progress, COMM_SYNC);
-	rt->p->sums = sum_up(of, rt->p->world.size);
+	rt->p->sums = sum_up(of, rt->p->world.size, optim_norm_p(rt->model));
 	arena_rewind(a, mark);
 	s->counts[RT_ALL_REDUCE_SCALARS].n++;
 	s->counts[RT_ALL_REDUCE_SCALARS].bytes += (int64_t)sizeof(mine) * (rt->p->world.size - 1);

@@ -211,7 +211,7 @@ static void updates(void)
 		seg[i] = (Segment){n / 64 * i, n / 64, 0, i};
 	TIME("adamw, 124 M", 1, 28 * n, 0, k_adamw_f32(p, m, v, g, seg, 64, &group, &s));
 	TIME("sgd with momentum, 124 M", 0, 20 * n, 0, k_sgd_f32(p, m, g, seg, 64, &group, &s, false));
-	TIME("sumsq, 124 M", 1, 4 * n, 0, k_sumsq_f32(&out, NULL, g, seg, 64));
+	TIME("sumsq, 124 M", 1, 4 * n, 0, k_norm_f32(&out, NULL, g, seg, 64, 2));
 	free(p), free(m), free(v), free(g);
 }
 

@@ -1,10 +1,10 @@
-/* kernels/cpu/optim.c: updates over flat shards, segment by segment; gap zeroing; the sum of squares.
+/* kernels/cpu/optim.c: updates over flat shards, segment by segment; gap zeroing.
  *
  * Segments name the parameter group; what lies between them is not touched.  Blocks of a segment are shared
- * by threads; elements do not depend on each other, and the sum of squares is chunked by length alone. */
+ * by threads; elements do not depend on each other. */
 #include "kernels/cpu/common.h"
 
-enum { BLOCK = 8192, CHUNKS = 256 };
+enum { BLOCK = 8192 };
 
 typedef struct Update {
 	float lr, decay, scale, clip, beta1, beta2, eps;
@@ -147,29 +147,4 @@ void k_zero_gaps(void *flat, int64_t count, const Segment *seg, int64_t n_seg, i
 			memset((char *)flat + at * size, 0, (size_t)((begin - at) * size));
 		at = k < n_seg ? seg[k].begin + seg[k].length : count;
 	}
-}
-
-void k_sumsq_f32(double *out, double *by_tensor, const float *g, const Segment *seg, int64_t n_seg)
-{
-	double part[CHUNKS], total = 0;
-	for (int64_t k = 0; k < n_seg; k++) {
-		const float *from = g + seg[k].begin;
-		int64_t n = seg[k].length, chunks = MAX(1, MIN(CHUNKS, n / BLOCK));
-		#pragma omp parallel for schedule(static) if (n > 4 * PARALLEL_MIN)
-		for (int64_t c = 0; c < chunks; c++) {
-			double s = 0;
-			int64_t end = n * (c + 1) / chunks;
-			#pragma omp simd reduction(+:s)
-			for (int64_t i = n * c / chunks; i < end; i++)
-				s += (double)from[i] * from[i];
-			part[c] = s;
-		}
-		double s = 0;
-		for (int64_t c = 0; c < chunks; c++)
-			s += part[c];
-		if (by_tensor)
-			by_tensor[seg[k].tensor] += s;
-		total += s;
-	}
-	*out = total;
 }

@@ -250,7 +250,7 @@ PassOptions case_options(const Case *c)
 	return (PassOptions){
 		.loss = is_tied ? "cross_entropy:logits=logits" : "cross_entropy",
 		.freeze = is_tied ? "h\\.0\\.mlp\\.up|h\\.1\\.ln_2\\.bias" : NULL,
-		.dropout = true, .grad_norm = true, .clip = true,
+		.dropout = true, .grad_norm = true, .clip = "2",
 		.strategy = c->strategy, .wrap = &c->wrap, .n_wrap = c->wrap != NULL, .forward_prefetch = c->forward,
 		.backward_prefetch = c->backward, .limit_all_gathers = c->limit, .unit_strategy = &c->unit_strategy,
 		.n_unit_strategy = c->unit_strategy != NULL, .ignore = &c->ignore, .n_ignore = c->ignore != NULL,

@@ -503,18 +503,51 @@ void case_zero_gaps(void)
 	}
 }
 
-void case_sumsq(void)
+static void case_norm_of(double p)
 {
 	float *x = case_floats(FLAT, -1, 1);
 	double got, by[3] = {0}, want = 0, by_want[3] = {0};
 	for (int k = 0; k < 3; k++)
-		for (int64_t i = 0; i < segments[k].length; i++)
-			by_want[k] += (double)x[segments[k].begin + i] * x[segments[k].begin + i];
-	want = by_want[0] + by_want[1] + by_want[2];
-	CASE_SAME_BITS("sumsq", &got, 8, k_sumsq_f32(&got, NULL, x, segments, 3));
-	k_sumsq_f32(&got, by, x, segments, 3);
-	case_close64("sumsq", &got, &want, 1, 1e-12);
-	case_close64("sumsq by tensor", by, by_want, 3, 1e-12);
+		for (int64_t i = 0; i < segments[k].length; i++) {
+			double g = fabs((double)x[segments[k].begin + i]);
+			by_want[k] = isinf(p) ? fmax(by_want[k], g) : by_want[k] + pow(g, p);
+		}
+	for (int k = 0; k < 3; k++)
+		want = isinf(p) ? fmax(want, by_want[k]) : want + by_want[k];
+	CASE_SAME_BITS("norm", &got, 8, k_norm_f32(&got, NULL, x, segments, 3, p));
+	k_norm_f32(&got, by, x, segments, 3, p);
+	case_close64("norm", &got, &want, 1, 1e-12);
+	case_close64("norm by tensor", by, by_want, 3, 1e-12);
+}
+
+/* What is not finite stays so, wherever it stands; what lies in a gap does not count. */
+static void case_norm_not_finite(double p)
+{
+	static const float bad[] = {NAN, INFINITY, -INFINITY};
+	for (int b = 0; b < 3; b++)
+		for (int k = 0; k < 3; k++) {
+			float *x = case_floats(FLAT, -1, 1);
+			double got;
+			x[segments[k].begin + (k == 1 ? segments[k].length - 1 : 0)] = bad[b];
+			k_norm_f32(&got, NULL, x, segments, 3, p);
+			case_true(b ? got == (double)INFINITY : isnan(got), "norm of what is not finite");
+		}
+	float *x = case_floats(FLAT, -1, 1);
+	double got;
+	for (int64_t i = segments[2].begin + segments[2].length; i < FLAT; i++)
+		x[i] = NAN;
+	k_norm_f32(&got, NULL, x, segments, 3, p);
+	case_true(isfinite(got), "norm beside a gap");
+}
+
+void case_norm(void)
+{
+	static const double p[] = {1, 2, 3, 1.5, INFINITY};
+	for (int i = 0; i < 5; i++) {
+		case_norm_of(p[i]);
+		case_norm_not_finite(p[i]);
+	}
+	case_true(isnan(k_norm_join(NAN, 1, INFINITY)) && isnan(k_norm_join(1, NAN, INFINITY)), "NaN in a maximum");
 }
 
 typedef enum { SGD, MOMENTUM, NESTEROV, ADAM, ADAMW, ADAGRAD, LION } Rule;

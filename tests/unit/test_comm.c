@@ -283,6 +283,69 @@ static void test_strategies(void)
 	}
 }
 
+static double norm_of(const double *g, double p)
+{
+	double s = 0;
+	for (int k = 0; k < P; k++)
+		s = isinf(p) ? fmax(s, fabs(g[k])) : s + pow(fabs(g[k]), p);
+	return isinf(p) ? s : pow(s, 1 / p);
+}
+
+/* As reference_train, of any norm, with clipping by value behind it. */
+static void reference_clip(Reference *r, int steps, int batch, double p, double clip, double value)
+{
+	double g[P];
+	memcpy(r->p, first_p, sizeof(r->p));
+	for (int t = 0; t < steps; t++) {
+		reference_gradient(r, (int64_t)t * batch, batch, g);
+		r->norm = norm_of(g, p);
+		for (int k = 0; k < P; k++)
+			r->p[k] -= 0.1 * fmin(fmax(g[k] * MIN(1, clip / (r->norm + 1e-6)), -value), value);
+	}
+}
+
+/* The norm that the last line of a log has. */
+static double logged_norm(const char *path)
+{
+	char line[512];
+	double norm = NAN;
+	FILE *f = fopen(path, "r");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+	while (fgets(line, sizeof(line), f))
+		if (strstr(line, "\"grad_norm\": "))
+			norm = strtod(strstr(line, "\"grad_norm\": ") + 13, NULL);
+	fclose(f);
+	return norm;
+}
+
+/* Every strategy, whatever parts of gradients its ranks hold, has the norm of the whole. */
+static void test_norms(void)
+{
+	static const double norms[] = {1, 2, 2.5, INFINITY};
+	for (int i = 0; i < COUNT_OF(cases); i++)
+		for (int k = 0; k < COUNT_OF(norms); k++) {
+			RtModel m = model_of(cases[i].s, "sgd");
+			int world = cases[i].world;
+			char flags[512], group[64] = "";
+			Reference r;
+			double p[P], clip = norms[k] == 1 ? 2 : 0.4;
+			m.world = strategy_info[cases[i].s].owned ? world : 0;
+			m.norm_p = norms[k];
+			m.clip_value = true;
+			if (cases[i].shard_size)
+				snprintf(group, sizeof(group), "--shard-size %d", cases[i].shard_size);
+			snprintf(flags, sizeof(flags), DATA "--steps 4 --lr 0.1 --clip-norm %g --clip-value 0.15 %s --save ck "
+				"--log norm.jsonl", clip, group);
+			EXPECT(&m, world, flags, 0, "trained to step 4");
+			reference_clip(&r, 4, world * TOY_B, norms[k], clip, 0.15);
+			CU_ASSERT_DOUBLE_EQUAL(logged_norm("norm.jsonl"), r.norm, 3e-6);
+			read_parameters("ck", p);
+			for (int j = 0; j < P; j++)
+				CU_ASSERT_DOUBLE_EQUAL(p[j], r.p[j], 3e-6);
+			CU_ASSERT_EQUAL(system("rm -rf ck norm.jsonl"), 0);
+		}
+}
+
 /* Without a norm, which each strategy sums up in other parts, all strategies of one fold order give equal bits. */
 static void test_equal_bits(void)
 {
@@ -521,6 +584,7 @@ void suite_comm(void)
 	CU_pSuite s = CU_add_suite("comm", begin, end);
 	CU_ADD_TEST(s, test_fold);
 	CU_ADD_TEST(s, test_strategies);
+	CU_ADD_TEST(s, test_norms);
 	CU_ADD_TEST(s, test_equal_bits);
 	CU_ADD_TEST(s, test_memory);
 	CU_ADD_TEST(s, test_places);

@@ -1,0 +1,81 @@
+/* kernels/cpu/grad_norm.c: what the p-norm of gradients is made of: sums of |g|^p in f64, or the largest |g|.
+ *
+ * Parts are cut by length alone and added in order, so the bits do not depend on threads.  A maximum is taken
+ * over the bits of |g|, among which those of NaN are the largest: NaN is never lost to a comparison. */
+#include "kernels/cpu/common.h"
+
+enum { BLOCK = 8192, CHUNKS = 256 };
+
+static double sum_1(const float *g, int64_t n)
+{
+	double s = 0;
+	#pragma omp simd reduction(+:s)
+	for (int64_t i = 0; i < n; i++)
+		s += fabs((double)g[i]);
+	return s;
+}
+
+static double sum_2(const float *g, int64_t n)
+{
+	double s = 0;
+	#pragma omp simd reduction(+:s)
+	for (int64_t i = 0; i < n; i++)
+		s += (double)g[i] * g[i];
+	return s;
+}
+
+static double sum_p(const float *g, int64_t n, double p)
+{
+	double s = 0;
+	for (int64_t i = 0; i < n; i++)
+		s += pow(fabs((double)g[i]), p);
+	return s;
+}
+
+static double largest(const float *g, int64_t n)
+{
+	uint32_t most = 0;
+	float x;
+	#pragma omp simd reduction(max:most)
+	for (int64_t i = 0; i < n; i++) {
+		uint32_t bits;
+		memcpy(&bits, g + i, sizeof(bits));
+		bits &= 0x7fffffffu;
+		most = bits > most ? bits : most;
+	}
+	memcpy(&x, &most, sizeof(x));
+	return x;
+}
+
+static double part_of(const float *g, int64_t n, double p)
+{
+	return isinf(p) ? largest(g, n) : p == 1 ? sum_1(g, n) : p == 2 ? sum_2(g, n) : sum_p(g, n, p);
+}
+
+double k_norm_join(double a, double b, double p)
+{
+	if (!isinf(p))
+		return a + b;
+	return isnan(a) || a > b ? a : b;
+}
+
+void k_norm_f32(double *out, double *by_tensor, const float *g, const Segment *seg, int64_t n_seg, double p)
+{
+	double part[CHUNKS], total = 0;
+	for (int64_t k = 0; k < n_seg; k++) {
+		const float *from = g + seg[k].begin;
+		int64_t n = seg[k].length, chunks = MAX(1, MIN(CHUNKS, n / BLOCK));
+		#pragma omp parallel for schedule(static) if (n > 4 * PARALLEL_MIN)
+		for (int64_t c = 0; c < chunks; c++) {
+			int64_t begin = n * c / chunks;
+			part[c] = part_of(from + begin, n * (c + 1) / chunks - begin, p);
+		}
+		double s = 0;
+		for (int64_t c = 0; c < chunks; c++)
+			s = k_norm_join(s, part[c], p);
+		if (by_tensor)
+			by_tensor[seg[k].tensor] = k_norm_join(by_tensor[seg[k].tensor], s, p);
+		total = k_norm_join(total, s, p);
+	}
+	*out = total;
+}
