@@ -76,7 +76,7 @@ uint16_t f16_from_float(float x)
 {
 	uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
 	if (rest > 0x7f800000)
-		return (uint16_t)(sign | 0x7e00);
+		return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff));
 	if (rest >= 0x477ff000) /* rounds to 65536 or more */
 		return (uint16_t)(sign | 0x7c00);
 	if (rest < 0x38800000) { /* subnormal: let the f32 adder round */

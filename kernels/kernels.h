@@ -267,27 +267,32 @@ K_FLOATS(K_DECL)
 /* Zeroes what no segment covers of flat (numel). */
 void k_zero_gaps(void *flat, int64_t numel, const Segment *seg, int64_t n_seg, int size);
 /* *out = sum of |g|^p over the segments, in f64; p = inf: the largest |g|, NaN if there is one.  Each part also
- * joins by_tensor[seg.tensor], or by_tensor is NULL. */
-void k_norm_f32(double *out, double *by_tensor, const float *g, const Segment *seg, int64_t n_seg, double p);
+ * joins by_tensor[seg.tensor], or by_tensor is NULL.  g: f32, bf16 or f16. */
+void k_norm(double *out, double *by_tensor, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
+	double p);
 double k_norm_join(double a, double b, double p); /* of two parts */
 
-/* Collectives: out = (in[0] + in[1] + ...) * scale, each element a left fold; out may be one of in.
- * k_copy_wide: any bytes, by all threads. */
-void k_fold_f32(float *out, const float *const *in, int n_in, int64_t n, float scale);
+/* Collectives, by all threads; types are f32, bf16 or f16.
+ * k_fold: out = (in[0] + in[1] + ...) * scale, each element a left fold in f32, rounded once to out's type; out
+ * may be one of in where both types are the same.  k_cast_wide: out = in, rounded; they do not overlap.
+ * k_copy_wide: any bytes. */
+void k_fold(void *out, KDType out_type, const void *const *in, KDType in_type, int n_in, int64_t n, float scale);
+void k_cast_wide(void *out, KDType out_type, const void *in, KDType in_type, int64_t n);
 void k_copy_wide(void *out, const void *in, int64_t bytes);
 
-/* Optimizers: p, states and g are flat shards (numel), f32; g is read as clamp(g * grad_scale * clip_coef).
+/* Optimizers: p, states and g are flat shards (numel), p and states f32, g f32, bf16 or f16; g is read as
+ * clamp(g * grad_scale * clip_coef).
  * The rules are PyTorch's: weight decay is added to the gradient (sgd, adam, adagrad) or decoupled
  * (adamw, lion).  Gaps are not touched.  sgd: m may be NULL (no momentum). */
-void k_sgd_f32(float *p, float *m, const float *g, const Segment *seg, int64_t n_seg, const Group *group,
-	const StepScalars *s, bool nesterov);
-void k_adam_f32(float *p, float *m, float *v, const float *g, const Segment *seg, int64_t n_seg,
+void k_sgd_f32(float *p, float *m, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
+	const Group *group, const StepScalars *s, bool nesterov);
+void k_adam_f32(float *p, float *m, float *v, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
 	const Group *group, const StepScalars *s);
-void k_adamw_f32(float *p, float *m, float *v, const float *g, const Segment *seg, int64_t n_seg,
+void k_adamw_f32(float *p, float *m, float *v, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
 	const Group *group, const StepScalars *s);
-void k_adagrad_f32(float *p, float *sum, const float *g, const Segment *seg, int64_t n_seg,
+void k_adagrad_f32(float *p, float *sum, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
 	const Group *group, const StepScalars *s);
-void k_lion_f32(float *p, float *m, const float *g, const Segment *seg, int64_t n_seg, const Group *group,
-	const StepScalars *s);
+void k_lion_f32(float *p, float *m, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
+	const Group *group, const StepScalars *s);
 
 #endif

@@ -217,8 +217,7 @@ int64_t collective_finish(const Rt *rt, const Part *p, const char **from)
 			foreign += copy_piece(p, at, n, from);
 			continue;
 		}
-		k_fold_f32((float *)(void *)(p->to + at), (const float *const *)(const void *)from, p->x.n,
-			n / (int64_t)sizeof(float), p->scale);
+		k_fold(p->to + at, K_F32, (const void *const *)from, K_F32, p->x.n, n / (int64_t)sizeof(float), p->scale);
 		foreign += n * (p->x.n - 1);
 	}
 	exchange_end(rt->p->comm, &p->x);

@@ -21,27 +21,27 @@ typedef struct Update {
 
 static void update_sgd(const Update *u)
 {
-	k_sgd_f32(u->p, u->m, u->g, u->seg->at, u->seg->n, u->group, u->s, u->nesterov);
+	k_sgd_f32(u->p, u->m, u->g, K_F32, u->seg->at, u->seg->n, u->group, u->s, u->nesterov);
 }
 
 static void update_adam(const Update *u)
 {
-	k_adam_f32(u->p, u->m, u->v, u->g, u->seg->at, u->seg->n, u->group, u->s);
+	k_adam_f32(u->p, u->m, u->v, u->g, K_F32, u->seg->at, u->seg->n, u->group, u->s);
 }
 
 static void update_adamw(const Update *u)
 {
-	k_adamw_f32(u->p, u->m, u->v, u->g, u->seg->at, u->seg->n, u->group, u->s);
+	k_adamw_f32(u->p, u->m, u->v, u->g, K_F32, u->seg->at, u->seg->n, u->group, u->s);
 }
 
 static void update_adagrad(const Update *u)
 {
-	k_adagrad_f32(u->p, u->m, u->g, u->seg->at, u->seg->n, u->group, u->s);
+	k_adagrad_f32(u->p, u->m, u->g, K_F32, u->seg->at, u->seg->n, u->group, u->s);
 }
 
 static void update_lion(const Update *u)
 {
-	k_lion_f32(u->p, u->m, u->g, u->seg->at, u->seg->n, u->group, u->s);
+	k_lion_f32(u->p, u->m, u->g, K_F32, u->seg->at, u->seg->n, u->group, u->s);
 }
 
 struct OptimizerInfo {
@@ -221,7 +221,7 @@ void rt_sumsq(Rt *rt, const int *units, int n)
 			double part = 0;
 			if (!u->flat[f].trainable)
 				continue;
-			k_norm_f32(&part, NULL, rt->grad_shard[units[i]][f], seg->at, seg->n, p);
+			k_norm(&part, NULL, rt->grad_shard[units[i]][f], K_F32, seg->at, seg->n, p);
 			rt->p->optim.norm = k_norm_join(rt->p->optim.norm, part, p);
 		}
 	}

@@ -358,7 +358,7 @@ EW f16 ew_cast_f32_f16(float x)
 	uint32_t normal = (a + 0xFFFu + ((a >> 13) & 1u) - 0x38000000u) >> 13;
 	uint32_t tiny = ew_bits(ew_float(a) + 0.5f) - 0x3F000000u; /* below 2^-14 the unit is 2^-24 */
 	uint32_t r = a < 0x38800000u ? tiny : a >= 0x477FF000u ? 0x7C00u : normal;
-	return (f16)(s | (a > 0x7F800000u ? 0x7E00u : r));
+	return (f16)(s | (a > 0x7F800000u ? 0x7E00u | (a >> 13 & 0x3FFu) : r));
 }
 
 /* To an unsigned integer through the signed one of 64 bits, so that negative floats wrap. */

@@ -1,13 +1,14 @@
-/* kernels/cpu/fold.c: what collectives do with the memory of several ranks: sums in rank order, copies.
+/* kernels/cpu/fold.c: what collectives do with the memory of several ranks: sums in rank order, casts, copies.
  *
  * The one idea: a sum is made block by block in a buffer that stays in the nearest cache, so that every
  * source is read once and the result is written once; each element is its own left fold, so neither
- * threads nor blocks nor pieces alter a bit.  Results larger than the caches go past them. */
+ * threads nor blocks nor pieces alter a bit.  16-bit sources are widened into it, and what is stored in 16
+ * bits is rounded once, from it.  Results larger than the caches go past them. */
 #if defined(__AVX__)
 #include <immintrin.h>
 #endif
 
-#include "kernels/cpu/common.h"
+#include "kernels/cpu/half.h"
 
 enum { BLOCK = 1024, LINE = 64, COPY_PIECE = 1 << 18, PAST_CACHES = 8 << 20 };
 
@@ -43,16 +44,38 @@ static void put(void *to, const void *from, int64_t bytes, bool past_caches)
 	memcpy(t + head + lines, f + head + lines, (size_t)(bytes - head - lines));
 }
 
-static void fold_block(float *restrict sum, const float *const *in, int n_in, int64_t at, int64_t n, float scale)
+/* sum may be first */
+static void add_block(float *sum, const float *first, const float *restrict second, int64_t n)
 {
-	const float *first = in[0] + at, *second = in[n_in > 1] + at;
-	if (n_in == 1)
+	#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		sum[i] = first[i] + second[i];
+}
+
+typedef struct Source { const void *const *in; KDType type; int n; } Source;
+
+/* n elements of source k as f32: in place, or widened into the buffer. */
+INLINE const float *source_at(const Source *s, int k, int64_t at, int64_t n, float *buffer)
+{
+	const void *from = at_element(s->in[k], s->type, at);
+	if (s->type == K_F32)
+		return from;
+	widen(buffer, from, s->type, n);
+	return buffer;
+}
+
+static void fold_block(float *restrict sum, const Source *s, int64_t at, int64_t n, float scale)
+{
+	float wide[BLOCK] __attribute__((aligned(LINE)));
+	const float *first = source_at(s, 0, at, n, sum);
+	if (s->n == 1 && first != sum)
 		memcpy(sum, first, (size_t)n * sizeof(*sum));
-	else
-		for (int64_t i = 0; i < n; i++)
-			sum[i] = first[i] + second[i];
-	for (int k = 2; k < n_in; k++) {
-		const float *x = in[k] + at;
+	if (s->n > 1) {
+		const float *second = source_at(s, 1, at, n, wide);
+		add_block(sum, first, second, n);
+	}
+	for (int k = 2; k < s->n; k++) {
+		const float *x = source_at(s, k, at, n, wide);
 		for (int64_t i = 0; i < n; i++)
 			sum[i] += x[i];
 	}
@@ -61,19 +84,33 @@ static void fold_block(float *restrict sum, const float *const *in, int n_in, in
 			sum[i] *= scale;
 }
 
-void k_fold_f32(float *out, const float *const *in, int n_in, int64_t n, float scale)
+void k_fold(void *out, KDType out_type, const void *const *in, KDType in_type, int n_in, int64_t n, float scale)
 {
-	bool past_caches = n * (int64_t)sizeof(*out) >= PAST_CACHES;
+	Source s = {in, in_type, n_in};
+	int64_t bytes = type_bytes(out_type);
+	bool past_caches = n * bytes >= PAST_CACHES;
 	#pragma omp parallel if (n > PARALLEL_MIN)
 	{
 		float sum[BLOCK] __attribute__((aligned(LINE)));
+		uint16_t rounded[BLOCK] __attribute__((aligned(LINE)));
 		#pragma omp for schedule(static)
 		for (int64_t at = 0; at < n; at += BLOCK) {
-			fold_block(sum, in, n_in, at, MIN(BLOCK, n - at), scale);
-			put(out + at, sum, MIN(BLOCK, n - at) * (int64_t)sizeof(*out), past_caches);
+			int64_t part = MIN(BLOCK, n - at);
+			fold_block(sum, &s, at, part, scale);
+			if (out_type != K_F32)
+				narrow(rounded, sum, out_type, part);
+			put((char *)out + at * bytes, out_type == K_F32 ? (void *)sum : rounded, part * bytes, past_caches);
 		}
 		streams_done();
 	}
+}
+
+void k_cast_wide(void *out, KDType out_type, const void *in, KDType in_type, int64_t n)
+{
+	if (out_type == in_type)
+		k_copy_wide(out, in, n * type_bytes(in_type));
+	else
+		k_fold(out, out_type, &in, in_type, 1, n, 1);
 }
 
 void k_copy_wide(void *out, const void *in, int64_t bytes)

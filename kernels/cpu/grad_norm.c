@@ -2,9 +2,9 @@
  *
  * Parts are cut by length alone and added in order, so the bits do not depend on threads.  A maximum is taken
  * over the bits of |g|, among which those of NaN are the largest: NaN is never lost to a comparison. */
-#include "kernels/cpu/common.h"
+#include "kernels/cpu/half.h"
 
-enum { BLOCK = 8192, CHUNKS = 256 };
+enum { BLOCK = 8192, PIECE = 1024, CHUNKS = 256 };
 
 static double sum_1(const float *g, int64_t n)
 {
@@ -47,7 +47,7 @@ static double largest(const float *g, int64_t n)
 	return x;
 }
 
-static double part_of(const float *g, int64_t n, double p)
+static double piece_of(const float *g, int64_t n, double p)
 {
 	return isinf(p) ? largest(g, n) : p == 1 ? sum_1(g, n) : p == 2 ? sum_2(g, n) : sum_p(g, n, p);
 }
@@ -59,16 +59,31 @@ double k_norm_join(double a, double b, double p)
 	return isnan(a) || a > b ? a : b;
 }
 
-void k_norm_f32(double *out, double *by_tensor, const float *g, const Segment *seg, int64_t n_seg, double p)
+/* Of 16-bit gradients by pieces that are widened in the nearest cache. */
+static double part_of(const void *g, KDType type, int64_t n, double p)
+{
+	float wide[PIECE];
+	double s = 0;
+	if (type == K_F32)
+		return piece_of(g, n, p);
+	for (int64_t i = 0; i < n; i += PIECE) {
+		widen(wide, at_element(g, type, i), type, MIN(PIECE, n - i));
+		s = k_norm_join(s, piece_of(wide, MIN(PIECE, n - i), p), p);
+	}
+	return s;
+}
+
+void k_norm(double *out, double *by_tensor, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
+	double p)
 {
 	double part[CHUNKS], total = 0;
 	for (int64_t k = 0; k < n_seg; k++) {
-		const float *from = g + seg[k].begin;
+		const void *from = at_element(g, g_type, seg[k].begin);
 		int64_t n = seg[k].length, chunks = MAX(1, MIN(CHUNKS, n / BLOCK));
 		#pragma omp parallel for schedule(static) if (n > 4 * PARALLEL_MIN)
 		for (int64_t c = 0; c < chunks; c++) {
 			int64_t begin = n * c / chunks;
-			part[c] = part_of(from + begin, n * (c + 1) / chunks - begin, p);
+			part[c] = part_of(at_element(from, g_type, begin), g_type, n * (c + 1) / chunks - begin, p);
 		}
 		double s = 0;
 		for (int64_t c = 0; c < chunks; c++)

@@ -2,9 +2,9 @@
  *
  * Segments name the parameter group; what lies between them is not touched.  Blocks of a segment are shared
  * by threads; elements do not depend on each other. */
-#include "kernels/cpu/common.h"
+#include "kernels/cpu/half.h"
 
-enum { BLOCK = 8192 };
+enum { BLOCK = 8192, PIECE = 1024 };
 
 typedef struct Update {
 	float lr, decay, scale, clip, beta1, beta2, eps;
@@ -91,8 +91,25 @@ static void lion(const Update *u, float *p, float *m, float *unused, const float
 
 typedef void Rule(const Update *u, float *p, float *a, float *b, const float *g, int64_t n);
 
-static void update(Rule *rule, float *p, float *a, float *b, const float *g, const Segment *seg,
-	int64_t n_seg, const Group *group, const StepScalars *s, bool nesterov)
+/* What an optimizer works on: parameters, up to two states, gradients. */
+typedef struct Flat { float *p, *a, *b; const void *g; KDType g_type; } Flat;
+
+/* Elements [at, at + n), of 16-bit gradients by pieces that are widened in the nearest cache. */
+static void update_block(Rule *rule, const Update *u, const Flat *f, int64_t at, int64_t n)
+{
+	float wide[PIECE];
+	int64_t piece = f->g_type == K_F32 ? n : PIECE;
+	for (int64_t i = 0; i < n; i += piece, at += piece) {
+		int64_t part = MIN(piece, n - i);
+		const float *g = f->g_type == K_F32 ? (const float *)f->g + at : wide;
+		if (g == wide)
+			widen(wide, at_element(f->g, f->g_type, at), f->g_type, part);
+		rule(u, f->p + at, f->a ? f->a + at : NULL, f->b ? f->b + at : NULL, g, part);
+	}
+}
+
+static void update(Rule *rule, Flat f, const Segment *seg, int64_t n_seg, const Group *group,
+	const StepScalars *s, bool nesterov)
 {
 	if (s->skip)
 		return;
@@ -101,41 +118,39 @@ static void update(Rule *rule, float *p, float *a, float *b, const float *g, con
 		Update u = update_of(&group[seg[k].group], s);
 		u.nesterov = nesterov;
 		#pragma omp for schedule(static) nowait
-		for (int64_t i = 0; i < seg[k].length; i += BLOCK) {
-			int64_t at = seg[k].begin + i, n = MIN(BLOCK, seg[k].length - i);
-			rule(&u, p + at, a ? a + at : NULL, b ? b + at : NULL, g + at, n);
-		}
+		for (int64_t i = 0; i < seg[k].length; i += BLOCK)
+			update_block(rule, &u, &f, seg[k].begin + i, MIN(BLOCK, seg[k].length - i));
 	}
 }
 
-void k_sgd_f32(float *p, float *m, const float *g, const Segment *seg, int64_t n_seg, const Group *group,
-	const StepScalars *s, bool nesterov)
+void k_sgd_f32(float *p, float *m, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
+	const Group *group, const StepScalars *s, bool nesterov)
 {
-	update(sgd, p, m, NULL, g, seg, n_seg, group, s, nesterov);
+	update(sgd, (Flat){p, m, NULL, g, g_type}, seg, n_seg, group, s, nesterov);
 }
 
-void k_adam_f32(float *p, float *m, float *v, const float *g, const Segment *seg, int64_t n_seg,
+void k_adam_f32(float *p, float *m, float *v, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
 	const Group *group, const StepScalars *s)
 {
-	update(adam, p, m, v, g, seg, n_seg, group, s, false);
+	update(adam, (Flat){p, m, v, g, g_type}, seg, n_seg, group, s, false);
 }
 
-void k_adamw_f32(float *p, float *m, float *v, const float *g, const Segment *seg, int64_t n_seg,
+void k_adamw_f32(float *p, float *m, float *v, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
 	const Group *group, const StepScalars *s)
 {
-	update(adamw, p, m, v, g, seg, n_seg, group, s, false);
+	update(adamw, (Flat){p, m, v, g, g_type}, seg, n_seg, group, s, false);
 }
 
-void k_adagrad_f32(float *p, float *sum, const float *g, const Segment *seg, int64_t n_seg,
+void k_adagrad_f32(float *p, float *sum, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
 	const Group *group, const StepScalars *s)
 {
-	update(adagrad, p, sum, NULL, g, seg, n_seg, group, s, false);
+	update(adagrad, (Flat){p, sum, NULL, g, g_type}, seg, n_seg, group, s, false);
 }
 
-void k_lion_f32(float *p, float *m, const float *g, const Segment *seg, int64_t n_seg, const Group *group,
-	const StepScalars *s)
+void k_lion_f32(float *p, float *m, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
+	const Group *group, const StepScalars *s)
 {
-	update(lion, p, m, NULL, g, seg, n_seg, group, s, false);
+	update(lion, (Flat){p, m, NULL, g, g_type}, seg, n_seg, group, s, false);
 }
 
 void k_zero_gaps(void *flat, int64_t count, const Segment *seg, int64_t n_seg, int size)

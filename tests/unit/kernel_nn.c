@@ -503,19 +503,20 @@ void case_zero_gaps(void)
 	}
 }
 
-static void case_norm_of(double p)
+static void case_norm_of(double p, KDType type)
 {
 	float *x = case_floats(FLAT, -1, 1);
+	void *g = case_halves(x, FLAT, type);
 	double got, by[3] = {0}, want = 0, by_want[3] = {0};
 	for (int k = 0; k < 3; k++)
 		for (int64_t i = 0; i < segments[k].length; i++) {
-			double g = fabs((double)x[segments[k].begin + i]);
-			by_want[k] = isinf(p) ? fmax(by_want[k], g) : by_want[k] + pow(g, p);
+			double v = fabs((double)x[segments[k].begin + i]);
+			by_want[k] = isinf(p) ? fmax(by_want[k], v) : by_want[k] + pow(v, p);
 		}
 	for (int k = 0; k < 3; k++)
 		want = isinf(p) ? fmax(want, by_want[k]) : want + by_want[k];
-	CASE_SAME_BITS("norm", &got, 8, k_norm_f32(&got, NULL, x, segments, 3, p));
-	k_norm_f32(&got, by, x, segments, 3, p);
+	CASE_SAME_BITS("norm", &got, 8, k_norm(&got, NULL, g, type, segments, 3, p));
+	k_norm(&got, by, g, type, segments, 3, p);
 	case_close64("norm", &got, &want, 1, 1e-12);
 	case_close64("norm by tensor", by, by_want, 3, 1e-12);
 }
@@ -529,14 +530,14 @@ static void case_norm_not_finite(double p)
 			float *x = case_floats(FLAT, -1, 1);
 			double got;
 			x[segments[k].begin + (k == 1 ? segments[k].length - 1 : 0)] = bad[b];
-			k_norm_f32(&got, NULL, x, segments, 3, p);
+			k_norm(&got, NULL, x, K_F32, segments, 3, p);
 			case_true(b ? got == (double)INFINITY : isnan(got), "norm of what is not finite");
 		}
 	float *x = case_floats(FLAT, -1, 1);
 	double got;
 	for (int64_t i = segments[2].begin + segments[2].length; i < FLAT; i++)
 		x[i] = NAN;
-	k_norm_f32(&got, NULL, x, segments, 3, p);
+	k_norm(&got, NULL, x, K_F32, segments, 3, p);
 	case_true(isfinite(got), "norm beside a gap");
 }
 
@@ -544,7 +545,9 @@ void case_norm(void)
 {
 	static const double p[] = {1, 2, 3, 1.5, INFINITY};
 	for (int i = 0; i < 5; i++) {
-		case_norm_of(p[i]);
+		case_norm_of(p[i], K_F32);
+		case_norm_of(p[i], K_BF16);
+		case_norm_of(p[i], K_F16);
 		case_norm_not_finite(p[i]);
 	}
 	case_true(isnan(k_norm_join(NAN, 1, INFINITY)) && isnan(k_norm_join(1, NAN, INFINITY)), "NaN in a maximum");
@@ -582,7 +585,7 @@ static void rule_one(Rule r, const Group *h, double lr, int t, double *p, double
 	}
 }
 
-static void check_update(Rule r)
+static void check_update_of(Rule r, KDType type)
 {
 	static const Group groups[2] = {{1, 0.1f, 0.9f, 0.99f, 1e-6f}, {0.5f, 0, 0.8f, 0.95f, 1e-6f}};
 	float *p = case_floats(FLAT, -1, 1), *m = case_alloc(FLAT * 4), *v = case_alloc(FLAT * 4);
@@ -593,29 +596,37 @@ static void check_update(Rule r)
 	for (int64_t i = 0; i < FLAT; i++)
 		wp[i] = p[i];
 	for (int t = 1; t <= 5; t++) {
-		float *g = case_floats(FLAT, -3, 3);
+		float *read = case_floats(FLAT, -3, 3);
+		void *g = case_halves(read, FLAT, type); /* read: what is left after rounding */
 		StepScalars s = {.lr = 0.01f, .grad_scale = 0.5f, .clip_coef = 0.8f, .clip_value = 1, .step = t,
 			.skip = t == 4};
 		memcpy(before, p, FLAT * 4);
 		switch (r) {
-		case SGD: k_sgd_f32(p, NULL, g, segments, 3, groups, &s, false); break;
-		case MOMENTUM: k_sgd_f32(p, m, g, segments, 3, groups, &s, false); break;
-		case NESTEROV: k_sgd_f32(p, m, g, segments, 3, groups, &s, true); break;
-		case ADAM: k_adam_f32(p, m, v, g, segments, 3, groups, &s); break;
-		case ADAMW: k_adamw_f32(p, m, v, g, segments, 3, groups, &s); break;
-		case ADAGRAD: k_adagrad_f32(p, m, g, segments, 3, groups, &s); break;
-		case LION: k_lion_f32(p, m, g, segments, 3, groups, &s); break;
+		case SGD: k_sgd_f32(p, NULL, g, type, segments, 3, groups, &s, false); break;
+		case MOMENTUM: k_sgd_f32(p, m, g, type, segments, 3, groups, &s, false); break;
+		case NESTEROV: k_sgd_f32(p, m, g, type, segments, 3, groups, &s, true); break;
+		case ADAM: k_adam_f32(p, m, v, g, type, segments, 3, groups, &s); break;
+		case ADAMW: k_adamw_f32(p, m, v, g, type, segments, 3, groups, &s); break;
+		case ADAGRAD: k_adagrad_f32(p, m, g, type, segments, 3, groups, &s); break;
+		case LION: k_lion_f32(p, m, g, type, segments, 3, groups, &s); break;
 		}
 		for (int k = 0; k < 3 && !s.skip; k++)
 			for (int64_t i = segments[k].begin; i < segments[k].begin + segments[k].length; i++) {
 				const Group *h = &groups[segments[k].group];
-				rule_one(r, h, 0.01 * h->lr_scale, t, wp + i, wm + i, wv + i, fmax(-1, fmin(1, g[i] * 0.4)));
+				rule_one(r, h, 0.01 * h->lr_scale, t, wp + i, wm + i, wv + i, fmax(-1, fmin(1, read[i] * 0.4)));
 			}
 		case_true(!s.skip || memcmp(p, before, FLAT * 4) == 0, "a skipped step changes nothing");
 	}
 	case_close("update: parameters", p, wp, FLAT, 1e-6);
 	if (r != SGD)
 		case_close("update: first state", m, wm, FLAT, 1e-5);
+}
+
+static void check_update(Rule r)
+{
+	check_update_of(r, K_F32);
+	check_update_of(r, K_BF16);
+	check_update_of(r, K_F16);
 }
 
 void case_sgd(void)

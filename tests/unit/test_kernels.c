@@ -1,5 +1,6 @@
 /* tests/unit/test_kernels.c: every kernel of kernels/kernels.def against plain f64 loops: odd shapes, both
  * layouts, empty operands, equal bits for any number of threads.  A row without a case fails to link. */
+#include "base/base.h"
 #include "tests/unit/kernel_cases.h"
 
 #include <stdarg.h>
@@ -36,6 +37,16 @@ float *case_floats(int64_t n, double lo, double hi)
 	for (int64_t i = 0; i < n; i++)
 		p[i] = (float)(lo + (hi - lo) * uniform());
 	return p;
+}
+
+void *case_halves(float *x, int64_t n, KDType type)
+{
+	uint16_t *p = case_alloc(n * 2);
+	for (int64_t i = 0; i < n && type != K_F32; i++) {
+		p[i] = type == K_BF16 ? bf16_from_float(x[i]) : f16_from_float(x[i]);
+		x[i] = type == K_BF16 ? bf16_to_float(p[i]) : f16_to_float(p[i]);
+	}
+	return type == K_F32 ? (void *)x : p;
 }
 
 double *case_doubles(int64_t n)
