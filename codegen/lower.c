@@ -201,6 +201,12 @@ void lower_report_accuracy(Emit *e, const Op *op)
 		emit_int(e, attr_get_int(op->attrs, "ignore_index", -100)));
 }
 
+/* The driver sets the scale between steps; here it becomes a value like any other. */
+void lower_loss_scale(Emit *e, const Op *op)
+{
+	emit_line(e, "k_copy(%s, &rt->scalars->loss_scale, %d);", emit_value(e, op->out[0]), dtype_info[DT_F32].bytes);
+}
+
 void lower_sumsq(Emit *e, const Op *op)
 {
 	Buf b = {0};

@@ -105,10 +105,10 @@ EvalTensor *eval_value(EvalEnv *e, const Value *v)
 static void fit(EvalEnv *e, EvalTensor *t)
 {
 	DType d = t->type.dtype;
-	if (dtype_is_float(d) ? !e->round || d == DT_F64 : dtype_info[d].bytes == 8)
+	if (dtype_is_float(d) ? !eval_rounds(e, d) : dtype_info[d].bytes == 8)
 		return;
 	for (int64_t i = 0, n = type_numel(&t->type); i < n; i++)
-		eval_put(t, i, eval_fit(d, eval_get(t, i), e->round));
+		eval_put(t, i, eval_fit(d, eval_get(t, i), true));
 }
 
 /* Ops whose result is the bytes of an operand or a symbol. */
@@ -234,12 +234,26 @@ RULE(none)
 	return !op->n_out;
 }
 
+/* A view may show a parameter in the dtype that its flat is gathered in. */
 static bool from_symbol(EvalEnv *e, const Op *op, EvalTensor *out)
 {
 	const EvalTensor *t = eval_symbol(e, op->sym);
-	if (t)
-		out->f = t->f;
-	return t;
+	if (!t)
+		return false;
+	out->f = t->f;
+	if (out->type.dtype == t->type.dtype || !dtype_is_float(out->type.dtype))
+		return true;
+	*out = eval_alloc(e, out->type);
+	memcpy(out->f, t->f, sizeof(*t->f) * (size_t)type_numel(&t->type));
+	fit(e, out);
+	return true;
+}
+
+/* What cancels out in an update. */
+RULE(scale)
+{
+	out[0]->f[0] = 1;
+	return true;
 }
 
 RULE(input)

@@ -339,7 +339,8 @@ RULE(fused)
 		for (int i = 0; i < op->n_in; i++)
 			b.reg[i] = eval_get(in[i], walk_offset(&w, stride[i]));
 		for (int i = 0; i < b.n; i++)
-			b.reg[b.at[i].to] = eval_fit(b.at[i].dtype, body_step(&b.at[i], b.reg), e->round);
+			b.reg[b.at[i].to] = eval_fit(b.at[i].dtype, body_step(&b.at[i], b.reg),
+				eval_rounds(e, b.at[i].dtype));
 		for (int i = 0; i < op->n_out; i++)
 			eval_put(out[i], w.k, b.reg[b.yield[i]]);
 	}

@@ -361,7 +361,8 @@ typedef struct EvalTensor {
 } EvalTensor;
 typedef struct EvalEnv EvalEnv;
 EvalEnv *eval_new(Module *m, Arena *a);
-/* round: results are rounded to their dtype after each op (constant folding) instead of kept in f64. */
+/* round: results are rounded to their dtype after each op (constant folding); else only 16-bit ones are, and
+ * others are kept in f64. */
 void eval_set_round(EvalEnv *e, bool round);
 void eval_bind(EvalEnv *e, const Symbol *sym, EvalTensor t);  /* inputs, parameters, buffers, states */
 EvalTensor *eval_symbol(EvalEnv *e, const Symbol *sym);       /* what is bound or was written */

@@ -128,6 +128,18 @@ bool shape_from_attr(Buf *err, const Op *op, DType dtype, Type *out)
 	return true;
 }
 
+bool shape_to(Buf *err, const Op *op, Type *out)
+{
+	const Attr *to = attr_find(op->attrs, "to");
+	if (!to)
+		return true;
+	if (dtype_info[out->dtype].bytes != 2 || !dtype_is_float(out->dtype) || to->dtype != DT_F32)
+		return shape_wrong(err, "%s of %s to %s: only the f32 result of 16-bit floats can be asked for",
+			op_info[op->kind].text, dtype_info[out->dtype].text, dtype_info[to->dtype].text);
+	out->dtype = to->dtype;
+	return true;
+}
+
 Type shape_tail(const Type *t, int from, DType dtype)
 {
 	return type_tensor(dtype, t->rank - from, t->dim + from);
@@ -255,6 +267,20 @@ RULE(write)
 	if (!shape_sym(m, op, given, NULL, err))
 		return false;
 	return shape_want(m, err, op, 0, &op->sym->type);
+}
+
+/* A gradient may be of another dtype than its parameter: that of the flat gradient. */
+RULE(grad)
+{
+	if (!shape_sym(m, op, given, NULL, err))
+		return false;
+	return shape_want_shape(m, err, op, 0, &op->sym->type) && shape_want_float(err, op, 0);
+}
+
+RULE(scale)
+{
+	out[0] = type_scalar(DT_F32);
+	return true;
 }
 
 RULE(view)
@@ -575,7 +601,9 @@ RULE(collect)
 	for (int i = 0; i < u->n_params; i++) {
 		if (!u->params[i]->trainable)
 			continue;
-		if (n < op->n_in && !shape_want_shape(m, err, op, n, &u->params[i]->type))
+		Type grad = u->params[i]->type;
+		grad.dtype = u->flat[u->params[i]->flat].grad;
+		if (n < op->n_in && !shape_want(m, err, op, n, &grad))
 			return false;
 		n++;
 	}

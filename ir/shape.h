@@ -41,6 +41,8 @@ const Attr *shape_ints(Buf *err, const Op *op, const char *name, int n); /* of n
 bool shape_flag(Buf *err, const Op *op, const char *name); /* attribute is 0 or 1, or absent */
 /* The attribute shape as a type of dtype. */
 bool shape_from_attr(Buf *err, const Op *op, DType dtype, Type *out);
+/* The attribute `to`, which only 16-bit operands have: an f32 result that is never rounded to theirs. */
+bool shape_to(Buf *err, const Op *op, Type *out);
 /* dims of t from `from` on, as a type of dtype. */
 Type shape_tail(const Type *t, int from, DType dtype);
 

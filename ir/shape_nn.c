@@ -34,7 +34,7 @@ RULE(matmul)
 	out->dim[out->rank++] = rows;
 	out->dim[out->rank++] = cols;
 	Type bias = type_tensor(out->dtype, 1, &cols);
-	return shape_want(m, err, op, 2, &bias);
+	return shape_want(m, err, op, 2, &bias) && shape_to(err, op, out);
 }
 
 /* ---- windows: what convolution and pooling share ---- */
@@ -144,7 +144,8 @@ RULE(conv_grad_w)
 {
 	Type dy;
 	return shape_from_attr(err, op, shape_in(op, 0)->dtype, out)
-		&& convolved(m, op, shape_in(op, 0), out, &dy, err) && shape_want(m, err, op, 1, &dy);
+		&& convolved(m, op, shape_in(op, 0), out, &dy, err) && shape_want(m, err, op, 1, &dy)
+		&& shape_to(err, op, out);
 }
 
 RULE(pack)
