@@ -35,7 +35,7 @@ typedef struct StepScalars {
 	float clip_coef;    /* min(1, clip / norm); 1 without clipping */
 	float clip_value;   /* gradients are clamped to +- this; 0 = not */
 	int32_t skip;       /* 1: updates leave everything as it is */
-	int32_t reserved;
+	float loss_scale;   /* what backward's seed is multiplied with, 1 = nothing */
 	int64_t step;       /* 1, 2, ...: updates done with this one; bias corrections use it */
 	uint64_t seed;      /* --seed */
 	uint64_t rng_step;  /* third part of the Philox counter: the micro-batches begun so far */
