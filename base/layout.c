@@ -4,7 +4,8 @@
  * arena is where that walk ends, so `shardc plan`, which wants sizes only, cannot differ from the runtime,
  * which wants the places.
  *
- * What peers read (parameters at rest, flat gradients) lies first and at the same offset on every rank. */
+ * What peers read (parameters at rest, flat gradients, gathered flats, what is sent) lies at the same offset on
+ * every rank. */
 #include "base/layout.h"
 
 #include <string.h>
@@ -65,6 +66,11 @@ bool layout_grad_stays(const LayoutUnit *u, const LayoutRank *who)
 	return layout_split(u->strategy, who).ranks == 1;
 }
 
+DType layout_update_dtype(const LayoutUnit *u, int flat, const LayoutRank *who)
+{
+	return layout_grad_stays(u, who) ? u->flat[flat].grad : u->flat[flat].kept;
+}
+
 LayoutRange layout_piece(int64_t n, int64_t members, int64_t me)
 {
 	int64_t most = layout_shard_numel(n, members), begin = MIN(me * most, n);
@@ -108,13 +114,20 @@ static int64_t grad_bytes(const LayoutUnit *u, int64_t ranks)
 	return sum;
 }
 
-static int64_t send_bytes(const LayoutUnit *u, int64_t ranks)
+/* Elements of a flat that are sent from a copy, in the dtype that travels: of its gradient, or of what its owner
+ * broadcasts.  One rank alone sends nothing. */
+static int64_t copied(const LayoutUnit *u, int flat, bool broadcast, const LayoutRank *who)
 {
-	int64_t sum = 0;
-	for (int f = 0; f < u->n_flats; f++)
-		if (u->flat[f].trainable && u->flat[f].reduce != u->flat[f].grad)
-			sum += flat_bytes(&u->flat[f], ranks, u->flat[f].reduce);
-	return sum;
+	const LayoutFlat *f = &u->flat[flat];
+	LayoutSplit split = layout_split(u->strategy, who);
+	if (who->world == 1 || !f->trainable)
+		return 0;
+	if (broadcast)
+		return has_owner(u) && f->bcast != f->dtype ? layout_flat_numel(f->numel, 1) : 0;
+	if (f->reduce != f->grad)
+		return layout_flat_numel(f->numel, split.ranks);
+	bool across = strategy_info[u->strategy].group == GROUP_SHARD && split.groups > 1;
+	return across && f->reduce != layout_update_dtype(u, flat, who) ? layout_shard_numel(f->numel, split.ranks) : 0;
 }
 
 /* Turns sizes into offsets from `at`; returns the end. */
@@ -223,30 +236,52 @@ static int64_t place_grads(const Walk *w)
 	return place_reduced(w, true, place_reduced(w, false, place_flat_grads(w)));
 }
 
-/* Collectives of a stream run one after the other, so the largest unit's bytes serve all. */
-static int64_t place_send(const Walk *w)
+/* Gradients of one unit at a time, or broadcasts of one: collectives of a stream run one after the other, so the
+ * largest unit's bytes serve all. */
+static int64_t place_copies(const Walk *w, bool broadcast, int64_t begin)
 {
 	int64_t most = 0;
-	for (int i = 0; i < w->m->n_units; i++)
-		most = MAX(most, send_bytes(&w->m->unit[i], layout_split(w->m->unit[i].strategy, w->who).ranks));
-	return most;
+	for (int i = 0; i < w->m->n_units; i++) {
+		const LayoutUnit *u = &w->m->unit[i];
+		int64_t at = begin;
+		for (int f = 0; f < u->n_flats; f++) {
+			int64_t n = copied(u, f, broadcast, w->who);
+			if (w->places && n)
+				(broadcast ? w->places->bcast : w->places->send)[i][f] = at;
+			at += n * dtype_info[broadcast ? u->flat[f].bcast : u->flat[f].reduce].bytes;
+		}
+		most = MAX(most, at - begin);
+	}
+	return begin + most;
+}
+
+static int64_t place_send(const Walk *w)
+{
+	return place_copies(w, true, place_copies(w, false, 0));
+}
+
+/* One f32 number for every element that this rank updates, from `at` on: a state, or the master. */
+static int64_t place_state(const Walk *w, bool masters, LayoutOffsets *offset, int64_t at)
+{
+	for (int i = 0; i < w->m->n_units; i++) {
+		const LayoutUnit *u = &w->m->unit[i];
+		for (int f = 0; f < u->n_flats; f++) {
+			bool has = u->flat[f].trainable && (!masters || u->flat[f].master);
+			int64_t n = has ? layout_range(u, f, w->who).n : 0;
+			if (offset)
+				offset[i][f] = n ? at : -1;
+			at += n * dtype_info[DT_F32].bytes;
+		}
+	}
+	return at;
 }
 
 static int64_t place_states(const Walk *w)
 {
 	int64_t at = 0;
-	for (int k = 0; k < w->m->n_states; k++) {
-		for (int i = 0; i < w->m->n_units; i++) {
-			const LayoutUnit *u = &w->m->unit[i];
-			for (int f = 0; f < u->n_flats; f++) {
-				int64_t n = u->flat[f].trainable ? layout_range(u, f, w->who).n : 0;
-				if (w->places)
-					w->places->state[k][i][f] = n ? at : -1;
-				at += n * dtype_info[DT_F32].bytes;
-			}
-		}
-	}
-	return at;
+	for (int k = 0; k < w->m->n_states; k++)
+		at = place_state(w, false, w->places ? w->places->state[k] : NULL, at);
+	return place_state(w, true, w->places ? w->places->master : NULL, at);
 }
 
 /* ---- results ---- */
@@ -320,6 +355,7 @@ LayoutPlaces layout_places(const LayoutModel *m, const LayoutRank *who, Arena *a
 	int n = m->n_units;
 	LayoutPlaces p = {.param = no_offsets(a, n), .own = no_offsets(a, n), .grad = no_offsets(a, n),
 		.grad_shard = no_offsets(a, n), .state = {no_offsets(a, n), no_offsets(a, n)},
+		.master = no_offsets(a, n), .send = no_offsets(a, n), .bcast = no_offsets(a, n),
 		.slot = NEW_N(a, int64_t, m->n_slots + 1)};
 	Walk w = {m, who, &p, p.slot, NEW_N(a, int64_t, m->n_grad_slots + 1)};
 	measure(&w);

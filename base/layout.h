@@ -35,7 +35,11 @@ bool strategy_from_text(const char *text, Strategy *out);
 
 /* ---- flats and shards ---- */
 
-/* The dtypes of one flat over its life.  Offsets and numel count elements, so they are the same in each. */
+/* The dtypes of one flat over its life.  Offsets and numel count elements, so they are the same in each.
+ *
+ * Updates are made in f32.  Where `dtype` is f32 it is updated itself, but of units with an owner whose broadcasts
+ * move 16 bits all ranks, the owner too, work with values that 16 bits hold: the owner then updates a master copy
+ * beside its states, and every working copy is that rounded to `bcast`. */
 typedef struct LayoutFlat {
 	DType dtype;           /* at rest: of the shards, or of the whole unit on every rank */
 	bool trainable;
@@ -45,14 +49,17 @@ typedef struct LayoutFlat {
 	DType grad;            /* the flat gradient that backward writes */
 	DType reduce;          /* what a reduction sends; other than grad: cast into the send buffer first */
 	DType kept;            /* the reduced gradient that the update reads, where it has a place of its own */
-	bool master;           /* dtype is 16-bit, and who updates it holds an f32 copy beside its states */
+	DType bcast;           /* what the owner sends after an update */
+	bool master;           /* bcast is 16-bit, and who updates the flat holds an f32 copy beside its states */
 } LayoutFlat;
 /* The initializer of a flat of one dtype in all its roles. */
-#define LAYOUT_FLAT(dtype, trainable, numel) {dtype, trainable, numel, dtype, dtype, dtype, dtype, false}
+#define LAYOUT_FLAT(dtype, trainable, numel) {dtype, trainable, numel, dtype, dtype, dtype, dtype, dtype, false}
+/* Whether a gather casts: each rank its own shard, in the gathered flat, from where its peers take it. */
+static inline bool layout_casts(const LayoutFlat *f) { return f->param != f->dtype; }
 /* Whether the gathered flat has memory of its own: not at one shard, where it is the shard itself. */
 static inline bool layout_is_gathered(const LayoutFlat *f, int64_t ranks)
 {
-	return ranks > 1 || f->param != f->dtype;
+	return ranks > 1 || layout_casts(f);
 }
 
 /* Offset of the next parameter after one that ends at `end`. */
@@ -95,6 +102,9 @@ bool layout_counts(const LayoutUnit *u, const LayoutRank *who);
 /* Whether the unit's reduced gradient is its flat gradient itself (all_reduced in place, or one shard). */
 bool layout_grad_stays(const LayoutUnit *u, const LayoutRank *who);
 
+/* The dtype of the gradient that the update of this rank reads. */
+DType layout_update_dtype(const LayoutUnit *u, int flat, const LayoutRank *who);
+
 /* The part of an all_reduced range of n elements that member `me` folds and the others take from it. */
 LayoutRange layout_piece(int64_t n, int64_t members, int64_t me);
 
@@ -118,8 +128,9 @@ typedef struct LayoutMemory {
 	int64_t params;      /* at rest: shards, or whole units */
 	int64_t gathered;    /* ring slots and regions of units that stay gathered */
 	int64_t grads;       /* flat gradients and reduced shards */
-	int64_t send;        /* one buffer for gradients that are sent in another dtype than they are written in */
-	int64_t states, buffers, inputs, activations, workspace;
+	int64_t send;        /* what is sent in another dtype than it lies in: a unit's gradients, a unit's broadcast */
+	int64_t states;      /* of the optimizer, and masters */
+	int64_t buffers, inputs, activations, workspace;
 	int64_t comm;        /* counters, mailboxes, staging */
 	int64_t total;
 } LayoutMemory;
@@ -128,8 +139,9 @@ LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who);
 int64_t layout_rank_most(const LayoutModel *m, const LayoutRank *who);
 LayoutMemory layout_memory_most(const LayoutModel *m, const LayoutRank *who);
 
-/* Byte offsets, in the arena of their category; -1 where a rank holds nothing.  Flat gradients, and
- * parameters at rest, lie at equal offsets on all ranks, since peers read them. */
+/* Byte offsets, in the arena of their category; -1 where a rank holds nothing.  What peers read lies at equal
+ * offsets on all ranks: parameters at rest, flat gradients, what is sent; gathered flats, which a gather that
+ * casts reads. */
 typedef int64_t LayoutOffsets[LAYOUT_MAX_FLATS];
 typedef struct LayoutPlaces {
 	LayoutOffsets *param;       /* [unit]: at rest, in params */
@@ -138,6 +150,9 @@ typedef struct LayoutPlaces {
 	LayoutOffsets *grad;        /* [unit]: flat gradient, in grads */
 	LayoutOffsets *grad_shard;  /* [unit]: what the update reads; = grad where layout_grad_stays */
 	LayoutOffsets *state[2];    /* [unit]: in states */
+	LayoutOffsets *master;      /* [unit]: in states */
+	LayoutOffsets *send;        /* [unit]: gradients as they are sent, in send; -1: sent from where they lie */
+	LayoutOffsets *bcast;       /* [unit]: the same of broadcasts */
 } LayoutPlaces;
 LayoutPlaces layout_places(const LayoutModel *m, const LayoutRank *who, Arena *a);
 /* Bytes from the start of a slot (or own region) to the unit's gathered flat. */

@@ -34,6 +34,22 @@ static int64_t shard_bytes(const LayoutUnit *u, int64_t ranks, bool reduced)
 	return sum;
 }
 
+static int64_t broadcast_bytes(const LayoutUnit *u)
+{
+	int64_t sum = 0;
+	for (int f = 0; f < u->n_flats; f++)
+		sum += u->flat[f].trainable ? layout_flat_numel(u->flat[f].numel, 1) * dtype_info[u->flat[f].bcast].bytes : 0;
+	return sum;
+}
+
+static int64_t rest_bytes(const LayoutUnit *u, int64_t ranks)
+{
+	int64_t sum = 0;
+	for (int f = 0; f < u->n_flats; f++)
+		sum += layout_shard_numel(u->flat[f].numel, ranks) * dtype_info[u->flat[f].dtype].bytes;
+	return sum;
+}
+
 int64_t plan_padding(const LayoutUnit *u, int64_t elements, const LayoutRank *who)
 {
 	int64_t sum = 0, ranks = layout_split(u->strategy, who).ranks;
@@ -66,7 +82,7 @@ int64_t plan_received(const Plan *p, const PlanCollective *c)
 	case PLAN_ALL_REDUCE: return all_reduced(u, 1, who->world, who->rank, true);
 	case PLAN_ALL_REDUCE_SHARDS: return all_reduced(u, split.ranks, split.groups, split.group, true);
 	case PLAN_REDUCE: return all_reduced(u, 1, who->world, who->rank, owner);
-	case PLAN_BROADCAST: return owner || who->world == 1 ? 0 : shard_bytes(u, 1, true);
+	case PLAN_BROADCAST: return owner || who->world == 1 ? 0 : broadcast_bytes(u);
 	default: return (who->world - 1) * LAYOUT_SCALARS * (int64_t)sizeof(double);
 	}
 }
@@ -100,14 +116,15 @@ static Counts *count_by_unit(const Plan *p, Arena *a)
 	return of;
 }
 
-enum { CATEGORIES = 9 };
+enum { CATEGORIES = 10 };
+static const char sent_copies[] = "sent copies"; /* a line of those plans alone that have them */
 typedef struct Category { const char *name; int64_t bytes; } Category;
 
 static void categories(const LayoutMemory *m, Category out[CATEGORIES])
 {
 	const Category all[CATEGORIES] = {
 		{"parameters", m->params}, {"gathered", m->gathered}, {"gradients", m->grads},
-		{"optimizer states", m->states}, {"buffers", m->buffers}, {"inputs", m->inputs},
+		{sent_copies, m->send}, {"optimizer states", m->states}, {"buffers", m->buffers}, {"inputs", m->inputs},
 		{"activations", m->activations}, {"workspace", m->workspace}, {"communication", m->comm},
 	};
 	memcpy(out, all, sizeof(all));
@@ -135,7 +152,7 @@ static void text_unit(FILE *f, const Plan *p, int i, const Counts *c, Arena *a)
 {
 	const LayoutUnit *u = &p->layout->unit[i];
 	const PlanUnit *unit = &p->unit[i];
-	int64_t bytes = shard_bytes(u, layout_split(u->strategy, &p->who).ranks, false);
+	int64_t bytes = rest_bytes(u, layout_split(u->strategy, &p->who).ranks);
 	if (any_owner(p))
 		fprintf(f, " %6s", u->owner < 0 ? "-" : arena_printf(a, "%d", u->owner));
 	fprintf(f, " %6d %13" PRId64 " %13" PRId64 " %9" PRId64 " %10s %7d %7d", unit->n_params, unit->elements,
@@ -205,7 +222,8 @@ void plan_text_memory(FILE *f, const Plan *p)
 	fprintf(f, "memory: planned bytes of rank %" PRId64 " of %" PRId64 "%s\n", p->who.rank, p->who.world,
 		p->most && any_owner(p) && p->who.world > 1 ? ", which needs most" : "");
 	for (int i = 0; i < CATEGORIES; i++)
-		fprintf(f, "  %-18s %16" PRId64 "  %10s\n", c[i].name, c[i].bytes, plan_human(a, c[i].bytes));
+		if (c[i].bytes || strcmp(c[i].name, sent_copies))
+			fprintf(f, "  %-18s %16" PRId64 "  %10s\n", c[i].name, c[i].bytes, plan_human(a, c[i].bytes));
 	fprintf(f, "  %-18s %16" PRId64 "  %10s\n", "total", p->memory.total, plan_human(a, p->memory.total));
 	arena_free(a);
 }
@@ -222,7 +240,7 @@ static void json_unit(FILE *f, const Plan *p, int i, const Counts *c, Arena *a)
 	fprintf(f, "\"elements\": %" PRId64 ", \"trainable\": %" PRId64 ", \"padding\": %" PRId64
 		", \"bytes_per_rank\": %" PRId64 ", ", unit->elements, unit->trainable,
 		plan_padding(u, unit->elements, &p->who),
-		shard_bytes(u, layout_split(u->strategy, &p->who).ranks, false));
+		rest_bytes(u, layout_split(u->strategy, &p->who).ranks));
 	fprintf(f, "\"gathers\": %d, \"reduces\": %d, \"broadcasts\": %d, \"first_use\": \"%s\", \"last_use\": \"%s\"}",
 		c->gathers, c->reduces, c->broadcasts, str_escape(a, ESCAPE_JSON, unit->first),
 		str_escape(a, ESCAPE_JSON, unit->last));

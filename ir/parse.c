@@ -541,8 +541,8 @@ static void symbol(Parser *p, SymbolKind kind)
 /* param=bf16 grad=bf16 ... master */
 static void flat_roles(Parser *p, Flat *f)
 {
-	static const char *const roles[] = {"param", "grad", "reduce", "kept", "master"};
-	DType *const dtype[] = {&f->param, &f->grad, &f->reduce, &f->kept};
+	static const char *const roles[] = {"param", "grad", "reduce", "kept", "bcast", "master"};
+	DType *const dtype[] = {&f->param, &f->grad, &f->reduce, &f->kept, &f->bcast};
 	while (!p->lex.failed && !lex_is_punct(&p->lex, ',') && !lex_is_punct(&p->lex, ']')) {
 		int role = lex_keyword(&p->lex, roles, COUNT_OF(roles), "role of a flat");
 		if (role == COUNT_OF(dtype)) {

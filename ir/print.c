@@ -272,7 +272,7 @@ static void print_symbol(Printer *p, const Symbol *s)
 static void print_flat(Printer *p, const Flat *f)
 {
 	const struct { const char *role; DType dtype; } roles[] = {
-		{"param", f->param}, {"grad", f->grad}, {"reduce", f->reduce}, {"kept", f->kept}};
+		{"param", f->param}, {"grad", f->grad}, {"reduce", f->reduce}, {"kept", f->kept}, {"bcast", f->bcast}};
 	fprintf(p->f, "%s %s %lld", dtype_info[f->dtype].text, f->trainable ? "trainable" : "frozen", (long long)f->numel);
 	for (int i = 0; i < COUNT_OF(roles); i++)
 		if (roles[i].dtype != f->dtype)

@@ -77,11 +77,11 @@ static void copy_all(Rt *rt, bool to_shadow)
 	}
 }
 
-const char *average_own(const Rt *rt, const RtTensor *t)
+char *average_own(const Rt *rt, const RtTensor *t)
 {
 	if (is_off(rt) || !is_averaged(t))
 		return device_tensor(rt, t);
-	const char *own = shadow(rt);
+	char *own = shadow(rt);
 	for (const RtTensor *before = rt->model->tensors; before != t; before++)
 		own += is_averaged(before) ? shadow_bytes(before) : 0;
 	return own;

@@ -33,7 +33,13 @@ static void add(CheckpointFile *f, const RtTensor *t, const char *name, DType dt
 
 static CheckpointPart part(Slice s, bool writes)
 {
-	return (CheckpointPart){s, s.at, writes && s.n > 0};
+	return (CheckpointPart){.slice = s, .source = s, .writes = writes && s.n > 0};
+}
+
+/* The dtype in files: the model's. */
+static DType dtype_in_files(const RtTensor *t)
+{
+	return t->narrowed ? t->saved : t->dtype;
 }
 
 static void add_states(Checkpoint *c, const RtTensor *t, bool writes)
@@ -45,11 +51,16 @@ static void add_states(Checkpoint *c, const RtTensor *t, bool writes)
 	}
 }
 
+/* Where there is a master, that is what is saved, and both it and the working copies come from it. */
 static void add_param(Checkpoint *c, const RtTensor *t)
 {
 	LayoutRank who = device_rank(c->rt);
 	bool writes = layout_counts(&c->rt->model->layout.unit[t->unit], &who);
-	add(&c->model, t, t->name, t->dtype, part(slice_at_rest(c->rt, t), writes));
+	CheckpointPart p = part(slice_at_rest(c->rt, t), writes);
+	p.master = slice_master(c->rt, t);
+	if (p.master.n)
+		p.source = p.master;
+	add(&c->model, t, t->name, t->dtype, p);
 	if (t->trainable)
 		add_states(c, t, writes);
 }
@@ -67,8 +78,9 @@ static void add_own(Checkpoint *c)
 			CheckpointPart p = {0};
 			if (rank == w->rank)
 				p = part(slice_at_rest(c->rt, t), true);
-			p.source = p.writes ? average_own(c->rt, t) : NULL;
-			add(&c->own, t, arena_printf(c->arena, "rank%d/%s", rank, t->name), t->dtype, p);
+			if (p.writes)
+				p.source.at = average_own(c->rt, t);
+			add(&c->own, t, arena_printf(c->arena, "rank%d/%s", rank, t->name), dtype_in_files(t), p);
 		}
 }
 
@@ -89,7 +101,7 @@ void checkpoint_init(Checkpoint *c, Rt *rt, Arena *a)
 		if (t->kind == RT_PARAM)
 			add_param(c, t);
 		if (t->kind == RT_BUFFER)
-			add(&c->model, t, t->name, t->dtype, part(slice_at_rest(rt, t), first));
+			add(&c->model, t, t->name, dtype_in_files(t), part(slice_at_rest(rt, t), first));
 		if (t->kind == RT_STATE && t->unit < 0)
 			add(&c->optim, t, t->name, t->dtype, part(slice_at_rest(rt, t), first));
 	}
@@ -320,6 +332,23 @@ static bool takes_part(const Save *s, const CheckpointFile *f)
 	return any;
 }
 
+/* Elements as they lie in memory, or converted piece by piece.  offset: of the tensor in the file. */
+static bool put_slice(int fd, const Slice *s, DType dtype, int64_t offset)
+{
+	enum { PIECE = 8192 };
+	char out[PIECE * 8];
+	int64_t size = dtype_info[dtype].bytes, in_size = dtype_info[s->dtype].bytes, at = offset + s->first * size;
+	if (s->dtype == dtype)
+		return safetensors_put(fd, s->at, s->n * size, at);
+	for (int64_t i = 0; i < s->n; i += PIECE) {
+		int64_t n = MIN(PIECE, s->n - i);
+		slice_convert(out, dtype, dtype, s->at + i * in_size, s->dtype, n);
+		if (!safetensors_put(fd, out, n * size, at + i * size))
+			return false;
+	}
+	return true;
+}
+
 /* Synced now and then, so that no single wait for the disk is a long one. */
 static bool write_parts(int fd, const CheckpointFile *f, const Rt *rt)
 {
@@ -327,12 +356,12 @@ static bool write_parts(int fd, const CheckpointFile *f, const Rt *rt)
 	int64_t unsynced = 0;
 	for (int i = 0; i < f->n; i++) {
 		const CheckpointPart *p = &f->part[i];
-		int64_t size = dtype_info[f->at[i].dtype].bytes, n = p->slice.n * size;
+		DType dtype = f->at[i].dtype;
 		if (!p->writes)
 			continue;
-		if (!safetensors_put(fd, p->source, n, f->at[i].offset + p->slice.first * size))
+		if (!put_slice(fd, &p->source, dtype, f->at[i].offset))
 			return false;
-		unsynced += n;
+		unsynced += p->source.n * dtype_info[dtype].bytes;
 		if (unsynced >= SYNC_BYTES && fsync(fd))
 			return false;
 		unsynced = unsynced >= SYNC_BYTES ? 0 : unsynced;

@@ -5,6 +5,11 @@
  * then copies the others'.  That is safe in place: a slab is written by the rank that folds it after it alone
  * has read it, and by a copy after its folder has ended the first exchange.
  *
+ * What travels in another dtype than it lies in is cast before it is published: a shard into its own part of the
+ * gathered flat, a gradient or a broadcast into a copy.  A sum is rounded once, when it is written; what an
+ * all-reduce or a reduce to the owner makes was sent, so all of it, the rank's own slab too, is rounded to the
+ * dtype that travels.  At one shard a gather that casts is only that cast.
+ *
  * The one idea: a collective is a few numbers (Part): slabs, whose slab, who takes part, and copy or fold; the
  * loop that moves bytes is one. */
 #include "runtime/internal.h"
@@ -78,18 +83,27 @@ static int nth_trained(const LayoutUnit *u, int k)
 	ice("a unit has no trainable flat %d", k);
 }
 
+static int gathered_flats(const LayoutUnit *u, int64_t ranks)
+{
+	for (int f = 0; f < u->n_flats; f++)
+		if (layout_is_gathered(&u->flat[f], ranks))
+			return u->n_flats;
+	return 0;
+}
+
 int collective_parts(const Rt *rt, const RtCollective *row)
 {
-	if (rt->p->world.size < 2 || row->unit < 0)
+	if (row->unit < 0)
 		return 0;
 	const LayoutUnit *u = unit_of(rt, row);
 	LayoutSplit s = split_of(rt, row);
+	int trained = rt->p->world.size < 2 ? 0 : trained_flats(u);
 	switch (row->kind) {
-	case RT_ALL_GATHER: return s.ranks > 1 ? u->n_flats : 0;
-	case RT_REDUCE_SCATTER: return s.ranks > 1 ? trained_flats(u) : 0;
-	case RT_ALL_REDUCE_SHARDS: return s.groups > 1 ? 2 * trained_flats(u) : 0;
-	case RT_ALL_REDUCE: case RT_REDUCE: return 2 * trained_flats(u);
-	case RT_BROADCAST: return trained_flats(u);
+	case RT_ALL_GATHER: return gathered_flats(u, s.ranks);
+	case RT_REDUCE_SCATTER: return s.ranks > 1 ? trained : 0;
+	case RT_ALL_REDUCE_SHARDS: return s.groups > 1 ? 2 * trained : 0;
+	case RT_ALL_REDUCE: case RT_REDUCE: return 2 * trained;
+	case RT_BROADCAST: return trained;
 	case RT_ALL_REDUCE_SCALARS: return 0;
 	}
 	return 0;
@@ -103,59 +117,130 @@ char *collective_gathered(const Rt *rt, const RtCollective *row, int flat)
 	return mem->base[ARENA_GATHERED] + at;
 }
 
+static int size_of(DType t)
+{
+	return dtype_info[t].bytes;
+}
+
+/* Where a copy in the dtype that travels lies; NULL: it travels from where it is. */
+static char *copy_at(const Rt *rt, int64_t offset)
+{
+	return offset < 0 ? NULL : rt->p->memory.base[ARENA_SEND] + offset;
+}
+
+/* A shard that is cast lies in the gathered flat, where its peers have theirs. */
 static void gather(const Rt *rt, const RtCollective *row, int f, Part *p)
 {
 	const LayoutFlat *flat = &unit_of(rt, row)->flat[f];
-	p->slab = p->total = layout_shard_numel(flat->numel, p->x.n) * dtype_info[flat->dtype].bytes;
-	p->x.source = rt->shard[row->unit][f];
+	if (!layout_is_gathered(flat, p->x.n))
+		return;
+	p->slab = p->total = p->stride = layout_shard_numel(flat->numel, p->x.n);
+	p->sent = p->made = flat->param;
 	p->to = collective_gathered(rt, row, f);
-	p->stride = p->slab;
+	p->x.source = rt->shard[row->unit][f];
+	if (!layout_casts(flat))
+		return;
+	k_cast_wide(p->to + p->x.me * p->slab * size_of(p->made), (KDType)p->made, rt->shard[row->unit][f],
+		(KDType)flat->dtype, p->slab);
+	p->x.source = p->to;
+	p->total = p->slab * p->x.n;
+	p->which = SLAB_OF_GIVER;
+	p->not_own = true;
+}
+
+/* Across groups the sum goes on, and is divided there; 16 bits are divided in two steps, so that the sum of a group
+ * fits. */
+static float scale_of(const Rt *rt, const RtCollective *row, const LayoutFlat *flat)
+{
+	LayoutSplit s = split_of(rt, row);
+	bool halves = size_of(flat->reduce) < size_of(DT_F32);
+	switch (row->kind) {
+	case RT_REDUCE_SCATTER:
+		if (s.groups > 1)
+			return halves ? 1 / (float)s.ranks : 1;
+		break;
+	case RT_ALL_REDUCE_SHARDS:
+		if (halves)
+			return 1 / (float)s.groups;
+		break;
+	default: break;
+	}
+	return 1 / (float)rt->p->world.size;
+}
+
+/* What is sent of the gradient at `at`: itself, or a copy of n elements, made now where `make`. */
+static void send_gradient(const Rt *rt, const RtCollective *row, int f, void *at, DType dtype, int64_t n, bool make,
+	Part *p)
+{
+	char *copy = copy_at(rt, rt->p->memory.places.send[row->unit][f]);
+	p->sent = unit_of(rt, row)->flat[f].reduce;
+	p->x.source = dtype == p->sent ? at : copy;
+	if (dtype != p->sent && make)
+		k_cast_wide(copy, (KDType)p->sent, at, (KDType)dtype, n);
 }
 
 static void reduce_scatter(const Rt *rt, const RtCollective *row, int f, Part *p)
 {
 	const LayoutFlat *flat = &unit_of(rt, row)->flat[f];
-	p->slab = layout_shard_numel(flat->numel, p->x.n) * dtype_info[flat->dtype].bytes;
+	p->slab = layout_shard_numel(flat->numel, p->x.n);
 	p->total = p->slab * p->x.n;
 	p->which = SLAB_OF_TAKER;
 	p->fold = true;
-	/* Across groups the sum goes on, and is divided there. */
-	p->scale = split_of(rt, row).groups > 1 ? 1 : 1 / (float)rt->p->world.size;
-	p->x.source = rt->grad[row->unit][f];
+	p->scale = scale_of(rt, row, flat);
+	send_gradient(rt, row, f, rt->grad[row->unit][f], flat->grad, p->total, true, p);
 	p->to = rt->grad_shard[row->unit][f];
+	p->made = flat->kept;
 }
 
-/* Of n elements at `at`, in place: the fold of my slab, then copies of the others'. */
-static void all_reduce(const Rt *rt, void *at, int64_t n, bool second, Part *p)
+/* Of n elements at `at`: the fold of my slab in what is sent, then copies of the others', and of mine where a copy
+ * was sent. */
+static void all_reduce(const Rt *rt, const RtCollective *row, int f, void *at, DType dtype, int64_t n, bool second,
+	Part *p)
 {
-	p->slab = layout_shard_numel(n, p->x.n) * (int64_t)sizeof(float);
-	p->total = n * (int64_t)sizeof(float);
+	const LayoutFlat *flat = &unit_of(rt, row)->flat[f];
+	send_gradient(rt, row, f, at, dtype, n, !second, p);
+	p->slab = p->stride = layout_shard_numel(n, p->x.n);
+	p->total = n;
 	p->which = second ? SLAB_OF_GIVER : SLAB_OF_TAKER;
-	p->not_own = second;
+	p->not_own = second && dtype == p->sent;
 	p->fold = !second;
-	p->scale = 1 / (float)rt->p->world.size;
-	p->x.source = at;
-	p->to = (char *)at + (second ? 0 : p->slab * p->x.me);
-	p->stride = p->slab;
+	p->scale = scale_of(rt, row, flat);
+	p->made = second ? dtype : p->sent;
+	p->to = second ? at : (char *)(uintptr_t)p->x.source + p->slab * p->x.me * size_of(p->sent);
 }
 
 /* As all_reduce, but only the owner collects, into memory of its own. */
 static void reduce(const Rt *rt, const RtCollective *row, int f, bool second, Part *p)
 {
 	const LayoutUnit *u = unit_of(rt, row);
-	all_reduce(rt, rt->grad[row->unit][f], layout_flat_numel(u->flat[f].numel, 1), second, p);
-	if (u->owner == rt->p->world.rank)
-		p->to = (char *)rt->grad_shard[row->unit][f] + (second ? 0 : p->slab * p->x.me);
-	p->only_taker = second ? u->owner : -1;
+	const LayoutFlat *flat = &u->flat[f];
+	bool owner = u->owner == rt->p->world.rank, direct = owner && flat->kept == flat->reduce;
+	char *to = rt->grad_shard[row->unit][f];
+	all_reduce(rt, row, f, rt->grad[row->unit][f], flat->grad, layout_flat_numel(flat->numel, 1), second, p);
+	p->not_own = second && direct;
+	if (direct && !second)
+		p->to = to + p->slab * p->x.me * size_of(flat->kept);
+	if (!second)
+		return;
+	p->to = to;
+	p->made = flat->kept;
+	p->only_taker = u->owner;
 }
 
 static void broadcast(const Rt *rt, const RtCollective *row, int f, Part *p)
 {
 	const LayoutUnit *u = unit_of(rt, row);
-	p->slab = p->total = layout_flat_numel(u->flat[f].numel, 1) * dtype_info[u->flat[f].dtype].bytes;
+	const LayoutFlat *flat = &u->flat[f];
+	char *at = rt->shard[row->unit][f], *copy = copy_at(rt, rt->p->memory.places.bcast[row->unit][f]);
+	p->slab = p->total = layout_flat_numel(flat->numel, 1);
+	p->sent = flat->bcast;
+	p->made = flat->dtype;
 	p->only_giver = u->owner;
 	p->not_own = true;
-	p->x.source = p->to = rt->shard[row->unit][f];
+	p->x.source = p->sent == p->made ? at : copy;
+	p->to = at;
+	if (p->sent != p->made && u->owner == rt->p->world.rank)
+		k_cast_wide(copy, (KDType)p->sent, at, (KDType)p->made, p->total);
 }
 
 static void range_of(const void *context, int taker, int giver, int64_t *begin, int64_t *bytes)
@@ -164,46 +249,66 @@ static void range_of(const void *context, int taker, int giver, int64_t *begin, 
 	int64_t index = p->which == SLAB_OF_TAKER ? taker : p->which == SLAB_OF_GIVER ? giver : 0;
 	bool none = (p->only_taker >= 0 && taker != p->only_taker) || (p->only_giver >= 0 && giver != p->only_giver) ||
 		(p->not_own && taker == giver);
-	*begin = MIN(index * p->slab, p->total);
-	*bytes = none ? 0 : MIN(p->slab, p->total - *begin);
+	int64_t first = MIN(index * p->slab, p->total);
+	*begin = first * size_of(p->sent);
+	*bytes = none ? 0 : MIN(p->slab, p->total - first) * size_of(p->sent);
+}
+
+static const Members *members_of(const Rt *rt, const Collectives *c, const RtCollective *row)
+{
+	bool group = strategy_info[unit_of(rt, row)->strategy].group == GROUP_SHARD;
+	return row->kind == RT_ALL_REDUCE_SHARDS ? &c->across : group ? &c->group : &c->all;
+}
+
+/* Nothing to exchange: at one shard a gather casts. */
+static bool is_local(const Part *p)
+{
+	return p->x.n == 1;
 }
 
 void collective_begin(const Rt *rt, Collectives *c, const RtCollective *row, int part, Part *p)
 {
 	const LayoutUnit *u = unit_of(rt, row);
-	bool group = strategy_info[u->strategy].group == GROUP_SHARD;
-	const Members *m = row->kind == RT_ALL_REDUCE_SHARDS ? &c->across : group ? &c->group : &c->all;
-	int f = row->kind == RT_ALL_GATHER ? part : nth_trained(u, part % trained_flats(u));
-	bool second = row->kind != RT_ALL_GATHER && part >= trained_flats(u);
+	const Members *m = members_of(rt, c, row);
+	bool gathers = row->kind == RT_ALL_GATHER, alone = gathers && split_of(rt, row).ranks == 1;
+	int f = gathers ? part : nth_trained(u, part % trained_flats(u));
+	bool second = !gathers && part >= trained_flats(u);
 	LayoutRank who = device_rank(rt);
-	*p = (Part){.x = {.channel = (int)row->stream, .ranks = m->ranks, .n = m->n, .me = m->me, .range = range_of,
-		.context = p}, .scale = 1, .only_taker = -1, .only_giver = -1};
+	*p = (Part){.x = {.channel = (int)row->stream, .ranks = m->ranks, .n = alone ? 1 : m->n, .me = alone ? 0 : m->me,
+		.range = range_of, .context = p}, .scale = 1, .only_taker = -1, .only_giver = -1};
 	switch (row->kind) {
 	case RT_ALL_GATHER: gather(rt, row, f, p); break;
 	case RT_REDUCE_SCATTER: reduce_scatter(rt, row, f, p); break;
-	case RT_ALL_REDUCE: all_reduce(rt, rt->grad[row->unit][f], layout_flat_numel(u->flat[f].numel, 1), second, p);
+	case RT_ALL_REDUCE:
+		all_reduce(rt, row, f, rt->grad[row->unit][f], u->flat[f].grad, layout_flat_numel(u->flat[f].numel, 1), second, p);
 		break;
 	case RT_ALL_REDUCE_SHARDS:
-		all_reduce(rt, rt->grad_shard[row->unit][f], layout_range(u, f, &who).n, second, p);
+		all_reduce(rt, row, f, rt->grad_shard[row->unit][f], layout_update_dtype(u, f, &who),
+			layout_range(u, f, &who).n, second, p);
 		break;
 	case RT_REDUCE: reduce(rt, row, f, second, p); break;
 	case RT_BROADCAST: broadcast(rt, row, f, p); break;
 	case RT_ALL_REDUCE_SCALARS: ice("scalars are no exchange of a unit");
 	}
-	exchange_begin(rt->p->comm, &p->x);
+	if (!is_local(p))
+		exchange_begin(rt->p->comm, &p->x);
 }
 
 /* ---- the bytes ---- */
 
 /* Copies begin with the next member's, so that not all ranks read the same memory at once. */
-static int64_t copy_piece(const Part *p, int64_t at, int64_t n, const char *const *from)
+static int64_t copy_piece(const Part *p, int64_t first, int64_t n, const char *const *from)
 {
 	int64_t foreign = 0;
 	for (int k = 1; k <= p->x.n; k++) {
 		int i = (p->x.me + k) % p->x.n;
 		if (!from[i])
 			continue;
-		k_copy_wide(p->to + i * p->stride + at, from[i], n);
+		char *to = p->to + (i * p->stride + first) * size_of(p->made);
+		if (p->sent == p->made)
+			k_copy_wide(to, from[i], n * size_of(p->sent));
+		else
+			k_cast_wide(to, (KDType)p->made, from[i], (KDType)p->sent, n);
 		foreign += i == p->x.me ? 0 : n;
 	}
 	return foreign;
@@ -211,15 +316,19 @@ static int64_t copy_piece(const Part *p, int64_t at, int64_t n, const char *cons
 
 int64_t collective_finish(const Rt *rt, const Part *p, const char **from)
 {
-	int64_t foreign = 0;
+	int64_t foreign = 0, size = size_of(p->sent);
+	if (is_local(p))
+		return 0;
 	for (int64_t at = 0, n; (n = exchange_take(rt->p->comm, &p->x, at, INT64_MAX, from)); at += n) {
+		int64_t first = at / size, count = n / size;
 		if (!p->fold) {
-			foreign += copy_piece(p, at, n, from);
+			foreign += copy_piece(p, first, count, from);
 			continue;
 		}
-		k_fold(p->to + at, K_F32, (const void *const *)from, K_F32, p->x.n, n / (int64_t)sizeof(float), p->scale);
-		foreign += n * (p->x.n - 1);
+		k_fold(p->to + first * size_of(p->made), (KDType)p->made, (const void *const *)from,
+			(KDType)p->sent, p->x.n, count, p->scale);
+		foreign += count * (p->x.n - 1);
 	}
 	exchange_end(rt->p->comm, &p->x);
-	return foreign;
+	return foreign * size;
 }

@@ -1,8 +1,9 @@
 /* runtime/device_cpu.c: the memory of a run on the CPU.
  *
  * One mapping for each category of the plan, of exactly the planned bytes, made once; a step allocates
- * nothing.  Large mappings start at 2 MiB, so that transparent huge pages fit.  Where there are peers, they read
- * parameters at rest and flat gradients: both lie in the communicator's memory, one mapping with its counters.
+ * nothing.  Large mappings start at 2 MiB, so that transparent huge pages fit.  Where there are peers, what they
+ * read (parameters at rest, flat gradients, what is sent in another dtype, gathered flats of which each rank casts
+ * its part) lies in the communicator's memory, one mapping with its counters.
  *
  * The one idea: base/layout.c says how many bytes; the cutting into units below must use them up exactly,
  * or it is an internal error. */
@@ -17,7 +18,7 @@
 enum { HUGE_PAGE = 2 << 20 };
 
 static const char *const arena_names[ARENA_COUNT] = {
-	"parameters", "gathered", "gradients", "optimizer states", "buffers", "inputs", "activations", "workspace",
+	"parameters", "gathered", "gradients", "sent copies", "optimizer states", "buffers", "inputs", "activations", "workspace",
 	"communication"};
 
 /* A mapping of exactly `bytes`, on a huge page's boundary when it is at least one. */
@@ -50,8 +51,8 @@ static void plan(Rt *rt)
 	layout.n_states = rt->p->optim.n_states;
 	LayoutMemory sum = layout_memory(&layout, &who);
 	mem->places = layout_places(&layout, &who, rt->p->arena);
-	const int64_t planned[ARENA_COUNT] = {sum.params, sum.gathered, sum.grads, sum.states, sum.buffers, sum.inputs,
-		sum.activations, sum.workspace, sum.comm};
+	const int64_t planned[ARENA_COUNT] = {sum.params, sum.gathered, sum.grads, sum.send, sum.states, sum.buffers,
+		sum.inputs, sum.activations, sum.workspace, sum.comm};
 	memcpy(mem->planned, planned, sizeof(planned));
 	mem->total = sum.total;
 }
@@ -78,27 +79,53 @@ static void point_units(Rt *rt)
 	rt->grad_shard = pointers(rt, ARENA_GRADS, at->grad_shard);
 	for (int k = 0; k < rt->p->optim.n_states; k++)
 		rt->p->optim.state[k] = pointers(rt, ARENA_STATES, at->state[k]);
+	rt->p->optim.master = pointers(rt, ARENA_STATES, at->master);
 	for (int u = 0; u < rt->model->layout.n_units; u++)
 		rt_reshard(rt, u);
 }
 
-static bool in_comm(const Rt *rt, int arena)
+static bool any_casts(const LayoutModel *l)
 {
-	return rt->p->world.size > 1 && (arena == ARENA_PARAMS || arena == ARENA_GRADS || arena == ARENA_COMM);
+	for (int u = 0; u < l->n_units; u++)
+		for (int f = 0; f < l->unit[u].n_flats; f++)
+			if (layout_casts(&l->unit[u].flat[f]))
+				return true;
+	return false;
 }
 
-/* What peers read: parameters, then gradients, at the same offsets on all ranks. */
+/* What peers read, in this order; gradients are last, since owners have more of them. */
+static const ArenaKind shared[] = {ARENA_PARAMS, ARENA_GATHERED, ARENA_SEND, ARENA_GRADS};
+
+static bool in_comm(const Rt *rt, ArenaKind arena)
+{
+	if (rt->p->world.size < 2)
+		return false;
+	switch (arena) {
+	case ARENA_PARAMS: case ARENA_SEND: case ARENA_GRADS: case ARENA_COMM: return true;
+	case ARENA_GATHERED: return any_casts(&rt->model->layout);
+	default: return false;
+	}
+}
+
 static bool map_comm(Rt *rt, Diag *d)
 {
 	DeviceMemory *mem = &rt->p->memory;
 	struct RtPrivate *p = rt->p;
+	int64_t bytes = 0;
 	if (p->world.size < 2)
 		return true;
-	p->comm = comm_open(p->control, &p->world, mem->planned[ARENA_PARAMS] + mem->planned[ARENA_GRADS], p->arena, d);
+	for (int i = 0; i < COUNT_OF(shared); i++)
+		bytes += in_comm(rt, shared[i]) ? mem->planned[shared[i]] : 0;
+	p->comm = comm_open(p->control, &p->world, bytes, p->arena, d);
 	if (!p->comm)
 		return false;
-	mem->base[ARENA_PARAMS] = comm_memory(p->comm);
-	mem->base[ARENA_GRADS] = comm_memory(p->comm) + mem->planned[ARENA_PARAMS];
+	char *at = comm_memory(p->comm);
+	for (int i = 0; i < COUNT_OF(shared); i++) {
+		if (!in_comm(rt, shared[i]))
+			continue;
+		mem->base[shared[i]] = at;
+		at += mem->planned[shared[i]];
+	}
 	return true;
 }
 
@@ -106,7 +133,7 @@ static bool map_private(Rt *rt, Diag *d)
 {
 	DeviceMemory *mem = &rt->p->memory;
 	for (int i = 0; i < ARENA_COUNT; i++) {
-		if (mem->planned[i] == 0 || in_comm(rt, i))
+		if (mem->planned[i] == 0 || in_comm(rt, (ArenaKind)i))
 			continue;
 		mem->base[i] = map_bytes(mem->planned[i]);
 		if (!mem->base[i]) {
@@ -142,7 +169,7 @@ void device_unmap(Rt *rt)
 {
 	DeviceMemory *mem = &rt->p->memory;
 	for (int i = 0; i < ARENA_COUNT; i++) {
-		if (mem->base[i] && !in_comm(rt, i))
+		if (mem->base[i] && !in_comm(rt, (ArenaKind)i))
 			munmap(mem->base[i], (size_t)mem->planned[i]);
 		mem->base[i] = NULL;
 	}
@@ -154,7 +181,8 @@ char *device_tensor(const Rt *rt, const RtTensor *t)
 {
 	switch (t->kind) {
 	case RT_INPUT: return rt->input + t->offset;
-	case RT_PARAM: return (char *)rt->param[t->unit][t->flat] + t->offset * dtype_info[t->dtype].bytes;
+	case RT_PARAM: return (char *)rt->param[t->unit][t->flat] +
+		t->offset * dtype_info[rt->model->layout.unit[t->unit].flat[t->flat].param].bytes;
 	case RT_BUFFER: case RT_DATA: case RT_STATE: return rt->state + t->offset;
 	}
 	ice("tensor \"%s\" has kind %d", t->name, (int)t->kind);

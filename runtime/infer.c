@@ -88,9 +88,13 @@ int infer_run(Rt *rt, Diag *d)
 	}
 	if (!load_inputs(rt, d) || !weights_load(rt, false, d))
 		return 1;
+	if (!streams_start(rt, false, d))
+		return 1;
 	rt->model->setup(rt);
 	report_begin(rt);
+	streams_program(rt, PROGRAM_EVAL);
 	rt->model->eval(rt);
+	streams_program(rt, PROGRAM_OUTSIDE);
 	if (report_take_bad_input(bad, sizeof(bad))) {
 		diag_error(d, rt->p->options->infer.in, "bad input: %s", bad);
 		return 1;

@@ -27,8 +27,8 @@ int64_t schedule_permute(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 /* ---- device_cpu.c ---- */
 
 typedef enum ArenaKind {
-	ARENA_PARAMS, ARENA_GATHERED, ARENA_GRADS, ARENA_STATES, ARENA_BUFFERS, ARENA_INPUTS, ARENA_ACTIVATIONS,
-	ARENA_WORKSPACE, ARENA_COMM, ARENA_COUNT
+	ARENA_PARAMS, ARENA_GATHERED, ARENA_GRADS, ARENA_SEND, ARENA_STATES, ARENA_BUFFERS, ARENA_INPUTS,
+	ARENA_ACTIVATIONS, ARENA_WORKSPACE, ARENA_COMM, ARENA_COUNT
 } ArenaKind;
 typedef struct DeviceMemory {
 	char *base[ARENA_COUNT];
@@ -96,10 +96,15 @@ void tokens_load_row(const DataColumn *c, void *out, int64_t sample);
 
 /* ---- slices.c: which elements of a tensor a rank holds ---- */
 
-/* Elements [first, first + n) of a tensor lie at `at`; n = 0: none of them are here. */
-typedef struct Slice { int64_t first, n; char *at; } Slice;
+/* Elements [first, first + n) of a tensor lie at `at`; n = 0: none of them are here.  rounded: the dtype whose
+ * values they have, dtype or a narrower one. */
+typedef struct Slice { int64_t first, n; char *at; DType dtype, rounded; } Slice;
 Slice slice_at_rest(const Rt *rt, const RtTensor *t);       /* parameters at rest; other tensors: all of it */
 Slice slice_state(const Rt *rt, const RtTensor *t, int k);  /* the k-th state of a trainable parameter */
+Slice slice_master(const Rt *rt, const RtTensor *t);        /* n = 0 also where the tensor has none */
+/* What of elements [first, first + n), of dtype `from` at `in`, the slice holds is put there. */
+void slice_put(const Slice *s, int64_t first, int64_t n, const char *in, DType from);
+void slice_convert(char *out, DType to, DType rounded, const char *in, DType from, int64_t n);
 /* The elements that a rank, not necessarily this one, holds at rest. */
 LayoutRange slice_of_rank(const RtModel *m, const RtTensor *t, const LayoutRank *who);
 
@@ -146,18 +151,19 @@ void number_put(char *p, DType t, double x);
 void average_begin(Rt *rt);
 void average_end(Rt *rt);
 /* Where this rank's own values of a buffer are between the two. */
-const char *average_own(const Rt *rt, const RtTensor *t);
+char *average_own(const Rt *rt, const RtTensor *t);
 
 /* ---- collective.c: what a collective does, as exchanges ---- */
 
-/* One exchange of a collective, and what becomes of the bytes: copies side by side, or their sum. */
+/* One exchange of a collective, and what becomes of the elements: copies side by side, or their sum. */
 typedef struct Part {
-	Exchange x;
+	Exchange x;                 /* of one member: nothing is exchanged, the work was done when it began */
 	bool fold;                  /* sum of all sources; else copies */
+	DType sent, made;           /* dtypes of the sources, and of what is made of them */
 	char *to;
-	int64_t stride;             /* copies: bytes between those of one member and of the next */
+	int64_t stride;             /* copies: elements between those of one member and of the next */
 	float scale;                /* of sums */
-	/* Slabs of a range of `total` bytes: whose number counts, and who takes from whom (-1: all). */
+	/* Slabs of a range of `total` elements: whose number counts, and who takes from whom (-1: all). */
 	enum { SLAB_ONE, SLAB_OF_TAKER, SLAB_OF_GIVER } which;
 	int64_t slab, total;
 	int only_taker, only_giver;
@@ -218,6 +224,7 @@ typedef struct Optimizer {
 	LrSchedule lr;
 	double clip_norm, clip_value; /* 0 = off */
 	void *(*state[2])[4];       /* [state][unit][flat]: shards, f32 */
+	void *(*master)[4];         /* [unit][flat]: f32, where the flat has a master and this rank updates it */
 	double norm;                /* of the gradients of this step, this rank's part: sum of |g|^p, or largest |g| */
 } Optimizer;
 /* Reads model->optimizer: "sgd:momentum,nesterov".  NULL optimizer: no states. */
@@ -280,8 +287,8 @@ typedef struct Progress {
 } Progress;
 /* One file: its tensors, and of each the elements that this rank holds. */
 typedef struct CheckpointPart {
-	Slice slice;                /* where a resume puts them */
-	const char *source;         /* where a save finds them */
+	Slice slice, master;        /* where a resume puts them */
+	Slice source;               /* where a save finds them */
 	bool writes;                /* of several ranks that hold them, this one */
 } CheckpointPart;
 typedef struct CheckpointFile { const char *name; SafeTensor *at; CheckpointPart *part; int n; } CheckpointFile;

@@ -1,10 +1,11 @@
 /* runtime/optim.c: the optimizers of a program: states, parameter segments, hyper-parameters, updates.
  *
- * Refuses a flag that the optimizer has no use for, and trainable parameters that are not f32.
+ * Refuses a flag that the optimizer has no use for, and trainable parameters that are not f32 and have no f32 master.
  *
  * The one idea: an optimizer is a row (states, defaults, one kernel call); a flat shard is cut into
  * segments, one a parameter, and a segment's group says how it is decayed.  A rank updates the part of a flat that
- * layout_range gives it: its segments are those of the flat, cut to that part. */
+ * layout_range gives it: its segments are those of the flat, cut to that part.  Where the flat has a master, that is
+ * updated, and the working copy rounded from it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +13,8 @@
 
 typedef struct Update {
 	float *p, *m, *v;
-	const float *g;
+	const void *g;
+	KDType dtype; /* of g */
 	const SegmentList *seg;
 	const Group *group;
 	const StepScalars *s;
@@ -21,27 +23,27 @@ typedef struct Update {
 
 static void update_sgd(const Update *u)
 {
-	k_sgd_f32(u->p, u->m, u->g, K_F32, u->seg->at, u->seg->n, u->group, u->s, u->nesterov);
+	k_sgd_f32(u->p, u->m, u->g, u->dtype, u->seg->at, u->seg->n, u->group, u->s, u->nesterov);
 }
 
 static void update_adam(const Update *u)
 {
-	k_adam_f32(u->p, u->m, u->v, u->g, K_F32, u->seg->at, u->seg->n, u->group, u->s);
+	k_adam_f32(u->p, u->m, u->v, u->g, u->dtype, u->seg->at, u->seg->n, u->group, u->s);
 }
 
 static void update_adamw(const Update *u)
 {
-	k_adamw_f32(u->p, u->m, u->v, u->g, K_F32, u->seg->at, u->seg->n, u->group, u->s);
+	k_adamw_f32(u->p, u->m, u->v, u->g, u->dtype, u->seg->at, u->seg->n, u->group, u->s);
 }
 
 static void update_adagrad(const Update *u)
 {
-	k_adagrad_f32(u->p, u->m, u->g, K_F32, u->seg->at, u->seg->n, u->group, u->s);
+	k_adagrad_f32(u->p, u->m, u->g, u->dtype, u->seg->at, u->seg->n, u->group, u->s);
 }
 
 static void update_lion(const Update *u)
 {
-	k_lion_f32(u->p, u->m, u->g, K_F32, u->seg->at, u->seg->n, u->group, u->s);
+	k_lion_f32(u->p, u->m, u->g, u->dtype, u->seg->at, u->seg->n, u->group, u->s);
 }
 
 struct OptimizerInfo {
@@ -136,8 +138,8 @@ bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Are
 	for (int u = 0; u < model->layout.n_units; u++)
 		for (int f = 0; f < model->layout.unit[u].n_flats; f++) {
 			const LayoutFlat *flat = &model->layout.unit[u].flat[f];
-			if (flat->trainable && flat->dtype != DT_F32) {
-				diag_error(d, program, "unit \"%s\" trains %s parameters: only f32 is supported",
+			if (flat->trainable && flat->dtype != DT_F32 && !flat->master) {
+				diag_error(d, program, "unit \"%s\" trains %s parameters without f32 masters: only f32 is supported",
 					model->unit_names[u], dtype_info[flat->dtype].text);
 				return false;
 			}
@@ -206,7 +208,7 @@ void rt_zero_gaps(Rt *rt, int unit)
 		const SegmentList *seg = &rt->p->optim.segments[unit][f];
 		if (u->flat[f].trainable)
 			k_zero_gaps(rt->grad[unit][f], layout_flat_numel(u->flat[f].numel, ranks), seg->at, seg->n,
-				dtype_info[u->flat[f].dtype].bytes);
+				dtype_info[u->flat[f].grad].bytes);
 	}
 }
 
@@ -221,23 +223,42 @@ void rt_sumsq(Rt *rt, const int *units, int n)
 			double part = 0;
 			if (!u->flat[f].trainable)
 				continue;
-			k_norm(&part, NULL, rt->grad_shard[units[i]][f], K_F32, seg->at, seg->n, p);
+			k_norm(&part, NULL, rt->grad_shard[units[i]][f], (KDType)layout_update_dtype(u, f, &who),
+				seg->at, seg->n, p);
 			rt->p->optim.norm = k_norm_join(rt->p->optim.norm, part, p);
 		}
 	}
+}
+
+/* The owner's working copy from its master.  f32 that is to hold 16-bit values gets them through the gradient, which
+ * nobody reads any more. */
+static void round_working_copy(const Rt *rt, int unit, int f)
+{
+	const LayoutFlat *flat = &rt->model->layout.unit[unit].flat[f];
+	const float *master = rt->p->optim.master[unit][f];
+	void *copy = rt->shard[unit][f], *half = flat->dtype == flat->bcast ? copy : rt->grad_shard[unit][f];
+	int64_t n = layout_flat_numel(flat->numel, 1);
+	k_cast_wide(half, (KDType)flat->bcast, master, K_F32, n);
+	if (half != copy)
+		k_cast_wide(copy, (KDType)flat->dtype, half, (KDType)flat->bcast, n);
 }
 
 void rt_update_shard(Rt *rt, int unit)
 {
 	Optimizer *opt = &rt->p->optim;
 	const LayoutUnit *u = &rt->model->layout.unit[unit];
+	LayoutRank who = device_rank(rt);
 	for (int f = 0; f < u->n_flats; f++) {
 		if (!u->flat[f].trainable || opt->mine[unit][f].n == 0)
 			continue;
-		Update update = {.p = rt->shard[unit][f], .g = rt->grad_shard[unit][f], .seg = &opt->mine[unit][f],
+		bool master = u->flat[f].master;
+		Update update = {.p = master ? opt->master[unit][f] : rt->shard[unit][f], .g = rt->grad_shard[unit][f],
+			.dtype = (KDType)layout_update_dtype(u, f, &who), .seg = &opt->mine[unit][f],
 			.m = opt->n_states > 0 ? opt->state[0][unit][f] : NULL,
 			.v = opt->n_states > 1 ? opt->state[1][unit][f] : NULL,
 			.group = opt->group, .s = rt->scalars, .nesterov = opt->nesterov};
 		opt->info->update(&update);
+		if (master)
+			round_working_copy(rt, unit, f);
 	}
 }

@@ -46,7 +46,7 @@ static LayoutMemory mapped(const DeviceMemory *m)
 {
 	const int64_t *p = m->planned;
 	return (LayoutMemory){.params = p[ARENA_PARAMS], .gathered = p[ARENA_GATHERED], .grads = p[ARENA_GRADS],
-		.states = p[ARENA_STATES], .buffers = p[ARENA_BUFFERS], .inputs = p[ARENA_INPUTS],
+		.send = p[ARENA_SEND], .states = p[ARENA_STATES], .buffers = p[ARENA_BUFFERS], .inputs = p[ARENA_INPUTS],
 		.activations = p[ARENA_ACTIVATIONS], .workspace = p[ARENA_WORKSPACE], .comm = p[ARENA_COMM],
 		.total = m->total};
 }

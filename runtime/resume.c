@@ -124,7 +124,7 @@ bool resume_read_state(const char *dir, const Rt *rt, RtOptions *o, Progress *p,
 	return ok;
 }
 
-static bool copy_tensor(const SafeFile *f, const SafeTensor *want, const Slice *to, Diag *d)
+static bool copy_tensor(const SafeFile *f, const SafeTensor *want, const CheckpointPart *to, Diag *d)
 {
 	char has[160], wants[160];
 	const SafeTensor *t = safetensors_find(f, want->name);
@@ -142,9 +142,9 @@ static bool copy_tensor(const SafeFile *f, const SafeTensor *want, const Slice *
 			npy_shape_text(wants, sizeof(wants), want->dtype, want->rank, want->dim));
 		return false;
 	}
-	int64_t size = dtype_info[t->dtype].bytes;
-	if (to->n)
-		memcpy(to->at, (const char *)t->data + to->first * size, (size_t)(to->n * size));
+	int64_t n = t->bytes / dtype_info[t->dtype].bytes;
+	slice_put(&to->slice, 0, n, t->data, t->dtype);
+	slice_put(&to->master, 0, n, t->data, t->dtype);
 	return true;
 }
 
@@ -154,7 +154,7 @@ static bool load_file(const CheckpointFile *want, const Rt *rt, const char *dir,
 	SafeFile *f = safetensors_open(a, path, d);
 	bool ok = f;
 	for (int i = 0; i < want->n && ok; i++) {
-		ok = copy_tensor(f, &want->at[i], &want->part[i].slice, d);
+		ok = copy_tensor(f, &want->at[i], &want->part[i], d);
 		agree_alive(rt);
 	}
 	if (ok && f->n != want->n) {

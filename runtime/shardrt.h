@@ -18,7 +18,7 @@ typedef enum { RT_INPUT, RT_PARAM, RT_BUFFER, RT_DATA, RT_STATE } RtTensorKind;
 typedef struct RtTensor {
 	RtTensorKind kind;
 	const char *name;      /* the framework's */
-	DType dtype;
+	DType dtype;           /* parameters: in files; in memory as their flat says */
 	int rank;
 	int64_t dim[8];
 	/* where its bytes are */
@@ -35,6 +35,8 @@ typedef struct RtTensor {
 	bool trainable;
 	bool batched;          /* inputs: first axis = samples */
 	bool no_decay;         /* parameters: weight decay off */
+	bool narrowed;         /* buffers: files hold `saved`, memory `dtype` (--buffer-dtype) */
+	DType saved;
 } RtTensor;
 
 /* A file that initial weights come from: checked at start by size and filehash_sampled (base/filehash.h). */

@@ -1,7 +1,12 @@
-/* runtime/slices.c: which elements of a tensor lie on a rank.
+/* runtime/slices.c: which elements of a tensor lie on a rank, and in which dtype.
+ *
+ * Files hold the dtypes of the model.  In memory a parameter can lie in fewer bits, or be rounded to them, beside a
+ * master in f32 (base/layout.h); what is put into a slice or taken from it is converted on the way.
  *
  * The one idea: a rank holds one range of every flat, and a tensor is another range of the same flat; what
  * weights, checkpoints and resumes move is where the two overlap. */
+#include <string.h>
+
 #include "runtime/internal.h"
 
 /* The elements of a tensor at [offset, offset + numel) of a flat of which [held) is here. */
@@ -31,18 +36,21 @@ static Slice slice(LayoutRange held, const RtTensor *t, void *held_at, DType dty
 {
 	LayoutRange part = overlap(held, t);
 	if (!part.n)
-		return (Slice){0};
+		return (Slice){.dtype = dtype, .rounded = dtype};
 	int64_t skip = t->offset + part.begin - held.begin;
-	return (Slice){part.begin, part.n, (char *)held_at + skip * dtype_info[dtype].bytes};
+	return (Slice){part.begin, part.n, (char *)held_at + skip * dtype_info[dtype].bytes, dtype, dtype};
 }
 
 Slice slice_at_rest(const Rt *rt, const RtTensor *t)
 {
 	if (t->kind != RT_PARAM)
-		return (Slice){0, tensor_numel(t), device_tensor(rt, t)};
+		return (Slice){0, tensor_numel(t), device_tensor(rt, t), t->dtype, t->dtype};
 	LayoutRank who = device_rank(rt);
-	LayoutRange held = at_rest(&rt->model->layout.unit[t->unit], t->flat, &who);
-	return slice(held, t, rt->shard[t->unit][t->flat], t->dtype);
+	const LayoutUnit *u = &rt->model->layout.unit[t->unit];
+	const LayoutFlat *flat = &u->flat[t->flat];
+	Slice s = slice(at_rest(u, t->flat, &who), t, rt->shard[t->unit][t->flat], flat->dtype);
+	s.rounded = flat->master ? flat->bcast : flat->dtype;
+	return s;
 }
 
 Slice slice_state(const Rt *rt, const RtTensor *t, int k)
@@ -50,4 +58,34 @@ Slice slice_state(const Rt *rt, const RtTensor *t, int k)
 	LayoutRank who = device_rank(rt);
 	LayoutRange held = layout_range(&rt->model->layout.unit[t->unit], t->flat, &who);
 	return slice(held, t, rt->p->optim.state[k][t->unit][t->flat], DT_F32);
+}
+
+Slice slice_master(const Rt *rt, const RtTensor *t)
+{
+	LayoutRank who = device_rank(rt);
+	if (t->kind != RT_PARAM || !t->trainable || !rt->model->layout.unit[t->unit].flat[t->flat].master)
+		return (Slice){.dtype = DT_F32, .rounded = DT_F32};
+	LayoutRange held = layout_range(&rt->model->layout.unit[t->unit], t->flat, &who);
+	return slice(held, t, rt->p->optim.master[t->unit][t->flat], DT_F32);
+}
+
+void slice_convert(char *out, DType to, DType rounded, const char *in, DType from, int64_t n)
+{
+	int64_t out_size = dtype_info[to].bytes, in_size = dtype_info[from].bytes;
+	if (to == from && rounded == to) {
+		memcpy(out, in, (size_t)(n * out_size));
+		return;
+	}
+	for (int64_t i = 0; i < n; i++) {
+		double x = number_get(in + i * in_size, from);
+		number_put(out + i * out_size, to, rounded == to ? x : dtype_round(rounded, x));
+	}
+}
+
+void slice_put(const Slice *s, int64_t first, int64_t n, const char *in, DType from)
+{
+	int64_t begin = MAX(first, s->first), end = MIN(first + n, s->first + s->n);
+	if (begin < end)
+		slice_convert(s->at + (begin - s->first) * dtype_info[s->dtype].bytes, s->dtype, s->rounded,
+			in + (begin - first) * dtype_info[from].bytes, from, end - begin);
 }

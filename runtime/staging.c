@@ -3,6 +3,8 @@
  * Peers can read only the memory that the communicator mapped.  All of it has a purpose in a step; between
  * steps the flat gradients have none, and the largest is the window that everything passes through.
  *
+ * Elements travel in the dtype of the model, whatever they lie in.
+ *
  * The one idea: a piece is put into the window, exchanged, and the next one is not begun before all ranks
  * have read it. */
 #include <string.h>
@@ -20,7 +22,7 @@ Staging staging_find(const Rt *rt, Arena *a)
 		for (int f = 0; f < m->unit[u].n_flats; f++) {
 			const LayoutFlat *flat = &m->unit[u].flat[f];
 			int64_t ranks = layout_split(m->unit[u].strategy, &who).ranks;
-			int64_t bytes = layout_flat_numel(flat->numel, ranks) * dtype_info[flat->dtype].bytes;
+			int64_t bytes = layout_flat_numel(flat->numel, ranks) * dtype_info[flat->grad].bytes;
 			if (flat->trainable && bytes > s.bytes) {
 				s.at = rt->grad[u][f];
 				s.bytes = bytes;
@@ -68,14 +70,15 @@ void staging_spread(const Rt *rt, const Staging *s, const RtTensor *t, int64_t f
 	Exchange x = exchange(rt, s);
 	x.range = spread_range;
 	x.context = &spread;
-	Slice mine = slice_at_rest(rt, t);
+	const Slice mine = slice_at_rest(rt, t), master = slice_master(rt, t);
 	int size = dtype_info[t->dtype].bytes;
 	LayoutRange want = wanted(&spread, x.me);
-	char *out = mine.at + (want.begin - mine.first) * size;
 	exchange_begin(rt->p->comm, &x);
 	for (int64_t at = 0, end = want.n * size; x.me != 0 && at < end;) {
 		int64_t got = exchange_take(rt->p->comm, &x, at, round_up(end - at, 4), s->from);
-		memcpy(out + at, s->from[0], (size_t)MIN(got, end - at));
+		int64_t begin = want.begin + at / size, count = MIN(got, end - at) / size;
+		slice_put(&mine, begin, count, s->from[0], t->dtype);
+		slice_put(&master, begin, count, s->from[0], t->dtype);
 		at += got;
 	}
 	exchange_end(rt->p->comm, &x);

@@ -90,6 +90,14 @@ void start_print_messages(Rt *rt, Diag *d)
 
 /* ---- what must be equal ---- */
 
+static void put_flat(Buf *b, const LayoutFlat *f)
+{
+	const DType roles[] = {f->dtype, f->param, f->grad, f->reduce, f->kept, f->bcast};
+	for (int i = 0; i < COUNT_OF(roles); i++)
+		buf_printf(b, i ? "/%s" : " %s", dtype_info[roles[i]].text);
+	buf_printf(b, "[%" PRId64 "]%s%s", f->numel, f->trainable ? "" : " frozen", f->master ? " master" : "");
+}
+
 static void put_units(Buf *b, const Rt *rt)
 {
 	const LayoutModel *l = &rt->model->layout;
@@ -98,8 +106,7 @@ static void put_units(Buf *b, const Rt *rt)
 		buf_printf(b, "unit \"%s\": %s, owner %d, gradient slot %d, flats", rt->model->unit_names[u],
 			strategy_info[unit->strategy].text, unit->owner, unit->grad_slot);
 		for (int f = 0; f < unit->n_flats; f++)
-			buf_printf(b, " %s[%" PRId64 "]%s", dtype_info[unit->flat[f].dtype].text, unit->flat[f].numel,
-				unit->flat[f].trainable ? "" : " frozen");
+			put_flat(b, &unit->flat[f]);
 		buf_printf(b, "\n");
 	}
 }

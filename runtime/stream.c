@@ -146,8 +146,11 @@ void rt_wait(Rt *rt, int seq)
 	wait_for(rt, seq);
 	if (row->kind != RT_ALL_GATHER || !collective_parts(rt, row))
 		return;
-	for (int f = 0; f < rt->model->layout.unit[row->unit].n_flats; f++)
-		rt->param[row->unit][f] = collective_gathered(rt, row, f);
+	const LayoutUnit *u = &rt->model->layout.unit[row->unit];
+	LayoutRank who = device_rank(rt);
+	for (int f = 0; f < u->n_flats; f++)
+		if (layout_is_gathered(&u->flat[f], layout_split(u->strategy, &who).ranks))
+			rt->param[row->unit][f] = collective_gathered(rt, row, f);
 }
 
 /* A read of what is gone is a fault at once. */
@@ -155,8 +158,9 @@ void rt_reshard(Rt *rt, int unit)
 {
 	LayoutRank who = device_rank(rt);
 	const LayoutUnit *u = &rt->model->layout.unit[unit];
-	for (int f = 0; f < u->n_flats && layout_split(u->strategy, &who).ranks > 1; f++)
-		rt->param[unit][f] = NULL;
+	for (int f = 0; f < u->n_flats; f++)
+		if (layout_is_gathered(&u->flat[f], layout_split(u->strategy, &who).ranks))
+			rt->param[unit][f] = NULL;
 }
 
 static StepSums sum_up(const StepSums *of, int n, double p)
@@ -178,7 +182,7 @@ void rt_all_reduce_scalars(Rt *rt, int seq)
 {
 	Streams *all = rt->p->streams;
 	StepSums mine = report_sums(rt);
-	if (!all) {
+	if (!rt->p->comm) {
 		rt->p->sums = mine;
 		return;
 	}
@@ -215,8 +219,6 @@ bool streams_start(Rt *rt, bool threads, Diag *d)
 	const RtModel *m = rt->model;
 	struct RtPrivate *p = rt->p;
 	int n = MAX(m->n_step, m->n_evaluation);
-	if (!p->comm)
-		return true;
 	Streams *all = p->streams = NEW(p->arena, Streams);
 	all->collectives = collectives_new(rt, p->arena);
 	all->progress = p->control ? control_progress(p->control) : NEW(p->arena, RankProgress);
@@ -229,7 +231,7 @@ bool streams_start(Rt *rt, bool threads, Diag *d)
 		for (s->cap = 1; s->cap < (uint32_t)n;) /* divides 2^32, where the counters wrap */
 			s->cap *= 2;
 		s->ring = NEW_N(p->arena, Task, s->cap);
-		s->from = NEW_N(p->arena, const char *, p->world.size);
+		s->from = NEW_N(p->arena, const char *, MAX(p->world.size, 1));
 	}
 	for (int i = 0; threads && i < QUEUES; i++)
 		if (!start_thread(&all->stream[i])) {
@@ -274,7 +276,7 @@ CommCost streams_cost(Rt *rt)
 	Streams *all = rt->p->streams;
 	CommCost cost = {0};
 	CommCounts sum = {0};
-	if (!all)
+	if (!rt->p->comm)
 		return cost;
 	for (int i = 0; i < RT_STREAMS; i++) {
 		cost.ms += all->stream[i].ms;

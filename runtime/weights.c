@@ -92,66 +92,72 @@ void number_put(char *p, DType t, double x)
 	memcpy(p, &v, (size_t)dtype_info[t].bytes);
 }
 
-static void fill(const RtTensor *t, Slice s)
+static void fill(const RtTensor *t, const Slice *s)
 {
-	int bytes = dtype_info[t->dtype].bytes;
-	for (int64_t i = 0; i < s.n; i++)
-		number_put(s.at + i * bytes, t->dtype, t->fill);
+	int bytes = dtype_info[s->dtype].bytes;
+	double x = s->rounded == s->dtype ? t->fill : dtype_round(s->rounded, t->fill);
+	for (int64_t i = 0; i < s->n; i++)
+		number_put(s->at + i * bytes, s->dtype, x);
 }
 
-static bool is_plain(const RtTensor *t)
+static bool is_plain(const RtTensor *t, const Slice *to)
 {
 	for (int i = 0; i < t->rank; i++)
 		if (t->perm[i] != i)
 			return false;
-	return t->file_dtype == t->dtype;
+	return t->file_dtype == to->dtype && to->rounded == to->dtype;
 }
 
 /* n elements with distance `stride` in the source; the destination is dense. */
-static void copy_row(char *out, const char *in, int64_t n, int64_t stride, const RtTensor *t)
+static void copy_row(char *out, const char *in, int64_t n, int64_t stride, DType from, const Slice *to)
 {
-	int to = dtype_info[t->dtype].bytes, from = dtype_info[t->file_dtype].bytes;
-	for (int64_t i = 0; i < n; i++, out += to, in += stride * from)
-		if (t->dtype == t->file_dtype)
-			memcpy(out, in, (size_t)to);
-		else
-			number_put(out, t->dtype, number_get(in, t->file_dtype));
+	int out_size = dtype_info[to->dtype].bytes, in_size = dtype_info[from].bytes;
+	if (stride == 1) {
+		slice_convert(out, to->dtype, to->rounded, in, from, n);
+		return;
+	}
+	for (int64_t i = 0; i < n; i++, out += out_size, in += stride * in_size)
+		slice_convert(out, to->dtype, to->rounded, in, from, 1);
 }
 
-/* Elements [first, first + n): a part of a row, whole rows, a part of a row. */
-static void copy_permuted(const RtTensor *t, char *out, const char *in, int64_t first, int64_t n)
+/* A part of a row, whole rows, a part of a row. */
+static void copy_permuted(const RtTensor *t, const Slice *to, const char *in)
 {
-	int64_t file_stride[8], stride[8], index[8] = {0}, step = 1;
+	int64_t file_stride[8], stride[8], index[8] = {0}, step = 1, n = to->n;
 	for (int i = t->file_rank - 1; i >= 0; i--) {
 		file_stride[i] = step;
 		step *= t->file_dim[i];
 	}
 	for (int i = 0; i < t->rank; i++)
 		stride[i] = file_stride[t->perm[i]];
-	for (int64_t i = t->rank - 1, rest = first; i >= 0 && n > 0; rest /= t->dim[i], i--)
+	for (int64_t i = t->rank - 1, rest = to->first; i >= 0 && n > 0; rest /= t->dim[i], i--)
 		index[i] = rest % t->dim[i];
-	int last = t->rank - 1, size = dtype_info[t->dtype].bytes;
+	int last = t->rank - 1, size = dtype_info[to->dtype].bytes;
+	char *out = to->at;
 	for (int64_t row; n > 0; n -= row, out += row * size) {
 		int64_t at = 0;
 		for (int i = 0; i <= last; i++)
 			at += index[i] * stride[i];
 		row = MIN(n, t->dim[last] - index[last]);
-		copy_row(out, in + at * dtype_info[t->file_dtype].bytes, row, stride[last], t);
+		copy_row(out, in + at * dtype_info[t->file_dtype].bytes, row, stride[last], t->file_dtype, to);
 		index[last] = 0;
 		for (int i = last - 1; i >= 0 && ++index[i] == t->dim[i]; i--)
 			index[i] = 0;
 	}
 }
 
-/* Elements [first, first + n) to out; in: the tensor's first byte in the file. */
-static void copy_elements(const RtTensor *t, char *out, const char *in, int64_t first, int64_t n)
+/* The elements of a slice; in: the tensor's first byte in the file. */
+static void copy_elements(const RtTensor *t, const Slice *to, const char *in)
 {
-	if (is_plain(t))
-		memcpy(out, in + first * dtype_info[t->dtype].bytes, (size_t)(n * dtype_info[t->dtype].bytes));
+	const char *first = in + to->first * dtype_info[t->file_dtype].bytes;
+	if (to->n == 0)
+		return;
+	if (is_plain(t, to))
+		memcpy(to->at, first, (size_t)(to->n * dtype_info[to->dtype].bytes));
 	else if (t->rank == 0 || t->rank != t->file_rank)
-		copy_row(out, in + first * dtype_info[t->file_dtype].bytes, n, 1, t);
+		copy_row(to->at, first, to->n, 1, t->file_dtype, to);
 	else
-		copy_permuted(t, out, in, first, n);
+		copy_permuted(t, to, in);
 }
 
 static int file_index(const RtModel *m, const char *path)
@@ -213,7 +219,7 @@ static void spread(const Rt *rt, const RtTensor *t, const char *in, const Stagin
 	for (int64_t first = 0, n; first < numel; first += n) {
 		n = MIN(most, numel - first);
 		if (in)
-			copy_elements(t, s->at, in, first, n);
+			copy_elements(t, &(Slice){first, n, s->at, t->dtype, t->dtype}, in);
 		staging_spread(rt, s, t, first, n);
 	}
 }
@@ -224,13 +230,15 @@ static void load_contents(const Rt *rt, bool from_checkpoint, const MappedFile *
 		const RtTensor *t = &rt->model->tensors[i];
 		if (!wants_contents(t, from_checkpoint))
 			continue;
-		Slice mine = slice_at_rest(rt, t);
+		const Slice mine[] = {slice_at_rest(rt, t), slice_master(rt, t)};
 		bool reader = !s || rt->p->world.rank == 0;
 		const char *in = t->file && reader ? in_file(rt, t, files) : NULL;
-		if (!t->file && t->fill != 0)
-			fill(t, mine);
-		if (in && mine.n)
-			copy_elements(t, mine.at, in, mine.first, mine.n);
+		for (int k = 0; k < COUNT_OF(mine); k++) {
+			if (!t->file && t->fill != 0)
+				fill(t, &mine[k]);
+			if (in)
+				copy_elements(t, &mine[k], in);
+		}
 		if (t->file && s)
 			spread(rt, t, in, s);
 		agree_alive(rt);

@@ -661,7 +661,7 @@ static void test_failed_write(void)
 	Cluster *c = cluster_saved("fail");
 	CheckpointFile *f = &c->rank[2].checkpoint.optim;
 	for (int i = 0; i < f->n; i++)
-		f->part[i].source = (const char *)8; /* the system refuses to read there */
+		f->part[i].source.at = (char *)(uintptr_t)8; /* the system refuses to read there */
 	CU_ASSERT(together(c, run_save, false));
 	expect_said(c, "optim.safetensors could not be written");
 	CU_ASSERT_PTR_NOT_NULL(strstr(c->rank[2].said, "this was rank 2 of 4"));

@@ -444,7 +444,9 @@ static void check_shared_bytes(Rt *rt)
 {
 	char line[512];
 	int64_t mapped = 0, *planned = rt->p->memory.planned;
-	int64_t wanted = round_up(planned[ARENA_PARAMS] + planned[ARENA_GRADS], sysconf(_SC_PAGESIZE));
+	bool casts = layout_casts(&rt->model->layout.unit[0].flat[0]);
+	int64_t wanted = planned[ARENA_PARAMS] + planned[ARENA_GRADS] + planned[ARENA_SEND];
+	wanted = round_up(wanted + (casts ? planned[ARENA_GATHERED] : 0), sysconf(_SC_PAGESIZE));
 	wanted += planned[ARENA_COMM];
 	FILE *f = fopen("/proc/self/maps", "r");
 	while (f && fgets(line, sizeof(line), f)) {

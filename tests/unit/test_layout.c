@@ -68,6 +68,79 @@ static void bytes_at_four_ranks(void)
 	CU_ASSERT_EQUAL(memory_at(4, 0).states, 0);
 }
 
+/* Of 1000 trainable elements: roles {at rest, gathered, gradient, sent, kept, broadcast}, and a frozen flat of 100. */
+static LayoutMemory mixed_at(Strategy s, DType rest, DType param, DType grad, DType reduce, DType kept, DType bcast,
+	LayoutRank who)
+{
+	const LayoutUnit unit = {s, strategy_info[s].owned ? 1 : -1, 2, {{rest, true, 1000, param, grad, reduce, kept, bcast,
+		bcast != DT_F32}, {DT_F32, false, 100, param, DT_F32, DT_F32, DT_F32, DT_F32, false}}, -1, true};
+	return layout_memory(&(LayoutModel){.unit = &unit, .n_units = 1, .n_states = 2}, &who);
+}
+
+static void bytes_of_halves(void)
+{
+	const LayoutRank one = {0, 1, 1}, four = {0, 4, 4}, groups = {2, 4, 2};
+	/* f32 at rest, all else bf16: a cast of one's own shard, gradients written as they are sent */
+	LayoutMemory m = mixed_at(STRATEGY_FULL_SHARD, DT_F32, DT_BF16, DT_BF16, DT_BF16, DT_F32, DT_F32, four);
+	CU_ASSERT_EQUAL(m.params, (256 + 64) * 4);
+	CU_ASSERT_EQUAL(m.gathered, (1024 + 256) * 2);
+	CU_ASSERT_EQUAL(m.grads, 1024 * 2 + 256 * 4);
+	CU_ASSERT_EQUAL(m.send, 0);
+	CU_ASSERT_EQUAL(m.states, 2 * 256 * 4);
+	/* one rank casts the whole unit, and sends nothing */
+	m = mixed_at(STRATEGY_FULL_SHARD, DT_F32, DT_BF16, DT_F32, DT_BF16, DT_F32, DT_F32, one);
+	CU_ASSERT_EQUAL(m.gathered, (1024 + 128) * 2);
+	CU_ASSERT_EQUAL(m.grads, 1024 * 4);
+	CU_ASSERT_EQUAL(m.send, 0);
+	/* gradients summed in f32 are sent from a copy; across groups from a copy of the shard */
+	m = mixed_at(STRATEGY_FULL_SHARD, DT_F32, DT_BF16, DT_F32, DT_BF16, DT_F16, DT_F32, four);
+	CU_ASSERT_EQUAL(m.grads, 1024 * 4 + 256 * 2);
+	CU_ASSERT_EQUAL(m.send, 1024 * 2);
+	m = mixed_at(STRATEGY_HYBRID_SHARD, DT_F32, DT_BF16, DT_BF16, DT_BF16, DT_F32, DT_F32, groups);
+	CU_ASSERT_EQUAL(m.grads, 1024 * 2 + 512 * 4);
+	CU_ASSERT_EQUAL(m.send, 512 * 2);
+	m = mixed_at(STRATEGY_NO_SHARD, DT_F32, DT_BF16, DT_F32, DT_BF16, DT_F32, DT_F32, four);
+	CU_ASSERT_EQUAL(m.gathered, (1024 + 128) * 2);
+	CU_ASSERT_EQUAL(m.grads, 1024 * 4);
+	CU_ASSERT_EQUAL(m.send, 1024 * 2);
+	/* owners: 16 bits on all, the master beside the states of one; or f32 with broadcasts of 16 bits */
+	for (int64_t rank = 0; rank < 2; rank++) {
+		m = mixed_at(STRATEGY_OSS, DT_BF16, DT_BF16, DT_BF16, DT_BF16, DT_F32, DT_BF16, (LayoutRank){rank, 4, 4});
+		CU_ASSERT_EQUAL(m.params, 1024 * 2 + 128 * 4);
+		CU_ASSERT_EQUAL(m.gathered, 128 * 2);
+		CU_ASSERT_EQUAL(m.states, rank == 1 ? 3 * 1024 * 4 : 0);
+		CU_ASSERT_EQUAL(m.send, 0);
+		m = mixed_at(STRATEGY_SHARDED_DDP, DT_F32, DT_F32, DT_F32, DT_BF16, DT_F32, DT_BF16,
+			(LayoutRank){rank, 4, 4});
+		CU_ASSERT_EQUAL(m.params, (1024 + 128) * 4);
+		CU_ASSERT_EQUAL(m.gathered, 0);
+		CU_ASSERT_EQUAL(m.grads, 1024 * 4 + (rank == 1 ? 1024 * 4 : 0));
+		CU_ASSERT_EQUAL(m.states, rank == 1 ? 3 * 1024 * 4 : 0);
+		CU_ASSERT_EQUAL(m.send, 1024 * 2 + 1024 * 2);
+	}
+}
+
+/* What peers read begins at the same place on all ranks, owners or not. */
+static void places_of_halves(void)
+{
+	static const LayoutUnit units[] = {
+		{STRATEGY_OSS, 1, 1, {{DT_F32, true, 100, DT_F32, DT_F32, DT_BF16, DT_F32, DT_BF16, true}}, -1, false},
+		{STRATEGY_HYBRID_SHARD, -1, 1, {{DT_F32, true, 1000, DT_BF16, DT_F32, DT_BF16, DT_F32, DT_F32, false}}, 0, true},
+	};
+	const LayoutModel l = {.unit = units, .n_units = 2, .n_grad_slots = 1};
+	Arena *a = arena_new();
+	for (int r = 0; r < 4; r++) {
+		LayoutPlaces p = layout_places(&l, &(LayoutRank){r, 4, 2}, a);
+		CU_ASSERT_EQUAL(p.send[0][0], 0);
+		CU_ASSERT_EQUAL(p.send[1][0], 0);
+		CU_ASSERT_EQUAL(p.bcast[0][0], 1024 * 2);
+		CU_ASSERT_EQUAL(p.bcast[1][0], -1);
+		CU_ASSERT_EQUAL(p.own[1][0], 0);
+		CU_ASSERT_EQUAL(p.master[0][0] >= 0, r == 1);
+	}
+	arena_free(a);
+}
+
 /* All members together fold a range once, and each piece but the last begins at a multiple of 64. */
 static void pieces_cover_the_range(void)
 {
@@ -94,4 +167,6 @@ void suite_layout(void)
 	CU_add_test(s, "pieces cover the range", pieces_cover_the_range);
 	CU_add_test(s, "bytes at one rank", bytes_at_one_rank);
 	CU_add_test(s, "bytes at four ranks", bytes_at_four_ranks);
+	CU_add_test(s, "bytes of 16-bit roles", bytes_of_halves);
+	CU_add_test(s, "places of 16-bit roles", places_of_halves);
 }
