@@ -44,6 +44,7 @@ static FrontendOptions frontend_options(const Options *o)
 		.bn = equals(o->bn, "frozen") ? NORM_FROZEN : equals(o->bn, "train") ? NORM_TRAIN : NORM_AUTO,
 		.dropout = equals(o->dropout, "on") ? DROPOUT_ON : equals(o->dropout, "off") ? DROPOUT_OFF : DROPOUT_AUTO,
 		.inputs = o->inputs_dir, .infer = equals(o->command, "run"),
+		.init_elsewhere = o->init && strcmp(o->init, "onnx"),
 		.shapes_only = prints_ir(o) || equals(o->command, "plan"),
 	};
 	for (int i = 0; o->untie && i < COUNT_OF(unties); i++)
@@ -57,7 +58,8 @@ static PassOptions pass_options(const Options *o, Diag *d)
 	int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
 	CodegenOptions target = {.cc = o->cc, .arch = o->arch};
 	return (PassOptions){
-		.loss = o->loss, .loss_norm = o->loss_norm, .optimizer = o->optimizer, .freeze = o->freeze, .bn = o->bn,
+		.loss = o->loss, .loss_norm = o->loss_norm, .optimizer = o->optimizer, .freeze = o->freeze, .init = o->init,
+		.bn = o->bn,
 		.dropout = !equals(o->dropout, "off"), .infer = equals(o->command, "run"),
 		.grad_norm = !equals(o->grad_norm, "off"), .clip = o->clip, .no_decay_1d = o->no_decay_1d,
 		.wrap = o->wrap.at, .n_wrap = o->wrap.n, .strategy = o->strategy,

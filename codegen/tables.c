@@ -105,7 +105,11 @@ static void put_source(Emit *e, Buf *out, const Symbol *s)
 	const Source *src = &s->src;
 	int64_t perm[IR_MAX_RANK];
 	if (!src->file) {
-		if (src->fill != 0)
+		if (src->init)
+			buf_printf(out, ", .init = %s, .scale = %s, .seed = %" PRId64,
+				strcmp(src->init, "normal") ? "RT_INIT_UNIFORM" : "RT_INIT_NORMAL", emit_c_float(e, src->scale),
+				src->seed);
+		else if (src->fill != 0)
 			buf_printf(out, ", .fill = %s", emit_c_float(e, src->fill));
 		return;
 	}

@@ -25,6 +25,7 @@ typedef struct FrontendOptions {
 	const char *inputs;         /* folder of input_K.pb or .npy: small inputs in it may be used at compile time,
 	                               where a shape depends on them; NULL = none */
 	bool shapes_only;           /* nothing is made that needs weights: external data that holds them stays closed */
+	bool init_elsewhere;        /* the data of parameters and batch norm statistics are not wanted, only shapes */
 	bool infer;                 /* forward only: nodes mean what ONNX says, no input has a sample axis */
 } FrontendOptions;
 

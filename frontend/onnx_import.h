@@ -34,6 +34,7 @@ typedef struct Import {
 	EvalEnv *eval;
 	Map *functions, *rows; /* "domain::name::overload" -> FunctionProto; op type -> OnnxOp */
 	Map *weights;          /* initializer name -> Weight */
+	bool said_init;        /* that weights may come from elsewhere */
 	Map *refusals;         /* op type and reason -> Refusal */
 	PtrMap *batch;         /* Value -> where its sample axis is (batch_axis.c) */
 	PtrMap *pseudo;        /* Value -> Pseudo (onnx_pseudo.c) */

@@ -373,8 +373,12 @@ static bool fill_source(Import *im, const Weight *w, Source *src)
 		src->file = ir_intern(im->m, path);
 		src->offset = t->offset;
 	} else {
-		if (!onnx_tensor_bytes(im->onnx, t, &bytes, &file, im->d))
+		if (!onnx_tensor_bytes(im->onnx, t, &bytes, &file, im->d)) {
+			if (t->external && w->class == WEIGHT_PARAM && !im->said_init)
+				diag_note(im->d, im->onnx->path, "--init=random:SEED wants the shapes of weights only");
+			im->said_init = true;
 			return false;
+		}
 		src->file = ir_intern(im->m, file->path);
 		src->offset = (int64_t)(bytes.at - file->bytes.at);
 		src->bytes = (int64_t)bytes.n;
@@ -388,22 +392,46 @@ static bool fill_source(Import *im, const Weight *w, Source *src)
 	return true;
 }
 
+/* As the symbol itself, in a file or not. */
+static void source_plain(Source *src, const Type *t)
+{
+	src->dtype = t->dtype;
+	src->rank = t->rank;
+	for (int i = 0; i < t->rank; i++) {
+		src->dim[i] = t->dim[i];
+		src->perm[i] = i;
+	}
+}
+
+/* What --init gives its contents: parameters, and the statistics of batch norms, which start anew with them. */
+static bool starts_elsewhere(const Import *im, const Weight *w, SymbolKind kind)
+{
+	return im->o->init_elsewhere && (kind == SYM_PARAM || (kind == SYM_BUFFER && only_statistics(w)));
+}
+
 static Symbol *make_symbol(Import *im, Weight *w, SymbolKind kind, const char *name)
 {
 	Type t = w->type;
 	Source src = {0};
+	bool elsewhere = starts_elsewhere(im, w, kind);
 	if (w->transposed) {
 		t.dim[0] = w->type.dim[1];
 		t.dim[1] = w->type.dim[0];
 	}
-	if (!fill_source(im, w, &src))
+	if (elsewhere)
+		src.fill = has_use(w, "BatchNormalization", 4);
+	else if (!fill_source(im, w, &src))
 		return NULL;
-	if (w->flat) {
+	if (w->flat && elsewhere)
+		t = type_tensor(t.dtype, 1, (int64_t[]){type_numel(&w->type)});
+	else if (w->flat) {
 		t = type_tensor(t.dtype, 1, (int64_t[]){type_numel(&w->type)});
 		src.rank = 1;
 		src.dim[0] = t.dim[0];
 		src.perm[0] = 0;
 	}
+	if (elsewhere)
+		source_plain(&src, &t);
 	if (!str_is_utf8(name))
 		diag_error(im->d, im->onnx->path, "the name of tensor \"%s\" is not UTF-8, as the names in checkpoints are",
 			str_escape(im->arena, ESCAPE_JSON, name));

@@ -36,6 +36,10 @@ bool source_load(const Module *m, const Symbol *s, Arena *a, HostTensor *out, Di
 		str_escape(a, ESCAPE_IR, s->name));
 	uint8_t *data = arena_alloc(a, (size_t)MAX(type_bytes(&s->type), 1));
 	*out = (HostTensor){s->type, data};
+	if (s->src.init) {
+		diag_error(d, where, "its contents are random, made when the program starts");
+		return false;
+	}
 	if (!s->src.file) {
 		fill(&s->type, s->src.fill, data);
 		return true;

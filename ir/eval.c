@@ -67,7 +67,7 @@ EvalTensor *eval_symbol(EvalEnv *e, const Symbol *sym)
 {
 	EvalTensor *t = ptrmap_get(e->symbols, sym);
 	bool fills = sym->kind == SYM_BUFFER || sym->kind == SYM_STATE || sym->kind == SYM_PARAM;
-	if (t || !fills || sym->src.file || sym->type.kind != TYPE_TENSOR)
+	if (t || !fills || sym->src.file || sym->src.init || sym->type.kind != TYPE_TENSOR)
 		return t;
 	return symbol_filled(e, sym);
 }

@@ -112,7 +112,7 @@ typedef enum SymbolKind {
 	SYM_STATE,  /* made by the compiler: moments, counters */
 } SymbolKind;
 
-/* Where initial contents come from.  Either bytes in a file or a fill value. */
+/* Where initial contents come from: bytes in a file, random numbers, or a fill value. */
 typedef struct Source {
 	const char *file;   /* as the user named it or relative to the model; NULL = filled */
 	int64_t offset, bytes;
@@ -121,6 +121,9 @@ typedef struct Source {
 	int64_t dim[IR_MAX_RANK];
 	int perm[IR_MAX_RANK]; /* our dim[i] = file dim[perm[i]]; identity when plain */
 	double fill;
+	const char *init;   /* "uniform" in (-scale, scale), "normal" with deviation scale; NULL = not random */
+	double scale;
+	int64_t seed;       /* elements follow from it, the symbol's name and their index */
 } Source;
 
 struct Symbol {

@@ -477,6 +477,17 @@ static double float_field(Parser *p)
 	return v;
 }
 
+static void init_field(Parser *p, Source *src)
+{
+	static const char *const laws[] = {"uniform", "normal"};
+	const char *text = lex_take(&p->lex, TOK_STRING, "a distribution");
+	for (int i = 0; !p->lex.failed && i < COUNT_OF(laws); i++)
+		if (!strcmp(text, laws[i]))
+			src->init = laws[i];
+	if (!p->lex.failed && !src->init)
+		lex_fail(&p->lex, "init: \"%s\" is neither \"uniform\" nor \"normal\"", text);
+}
+
 static void symbol_field(Parser *p, Symbol *s)
 {
 	const char *key = lex_take(&p->lex, TOK_WORD, "a field");
@@ -499,6 +510,12 @@ static void symbol_field(Parser *p, Symbol *s)
 		s->src.bytes = lex_integer(&p->lex);
 	else if (!strcmp(key, "fill"))
 		s->src.fill = float_field(p);
+	else if (!strcmp(key, "init"))
+		init_field(p, &s->src);
+	else if (!strcmp(key, "scale"))
+		s->src.scale = float_field(p);
+	else if (!strcmp(key, "seed"))
+		s->src.seed = lex_integer(&p->lex);
 	else if (!strcmp(key, "dims"))
 		s->src.rank = small_ints(p, s->src.dim);
 	else if (!strcmp(key, "perm"))

@@ -216,6 +216,14 @@ static void print_source(Printer *p, const Symbol *s, bool *open)
 		fputs("fill=", p->f);
 		print_float(p, src->fill);
 	}
+	if (src->init) {
+		sep(p, open);
+		fputs("init=", p->f);
+		print_string(p, src->init);
+		fputs(", scale=", p->f);
+		print_float(p, src->scale);
+		fprintf(p->f, ", seed=%lld", (long long)src->seed);
+	}
 	if (!src->file)
 		return;
 	sep(p, open);

@@ -280,6 +280,10 @@ void k_fold(void *out, KDType out_type, const void *const *in, KDType in_type, i
 void k_cast_wide(void *out, KDType out_type, const void *in, KDType in_type, int64_t n);
 void k_copy_wide(void *out, const void *in, int64_t bytes);
 
+/* Elements [first, first + n) of a random tensor with this key (base/philox.h): uniform in (-bound, bound), normal. */
+void k_init_uniform_f32(float *out, uint64_t key, int64_t first, int64_t n, float bound);
+void k_init_normal_f32(float *out, uint64_t key, int64_t first, int64_t n, float std);
+
 /* Optimizers: p, states and g are flat shards (numel), p and states f32, g f32, bf16 or f16; g is read as
  * clamp(g * grad_scale * clip_coef).
  * The rules are PyTorch's: weight decay is added to the gradient (sgd, adam, adagrad) or decoupled

@@ -15,6 +15,7 @@ typedef struct PassOptions {
 	const char *loss_norm;     /* "global" | "rank" */
 	const char *optimizer;     /* "adamw", "sgd:momentum,nesterov" */
 	const char *freeze;        /* regex over parameter names */
+	const char *init;          /* "onnx" | "zeros" | "random:SEED" | path of a .safetensors file */
 	const char *bn;            /* "train" | "frozen" */
 	bool dropout;
 	bool infer;                /* no loss, no training: only section eval, from the forward */

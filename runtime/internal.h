@@ -141,6 +141,8 @@ void staging_collect(const Rt *rt, const Staging *s, int64_t bytes, StagingUse *
 
 /* Which tensors get their first contents: all, or all but what a checkpoint holds.  All ranks call it. */
 bool weights_load(const Rt *rt, bool from_checkpoint, Diag *d);
+/* Random elements of a tensor that has RtTensor.init (init.c). */
+void init_random(const RtTensor *t, const Slice *s);
 double number_get(const char *p, DType t); /* float dtypes */
 void number_put(char *p, DType t, double x);
 

@@ -13,6 +13,7 @@
 typedef struct Rt Rt;
 
 typedef enum { RT_INPUT, RT_PARAM, RT_BUFFER, RT_DATA, RT_STATE } RtTensorKind;
+typedef enum { RT_INIT_NONE, RT_INIT_UNIFORM, RT_INIT_NORMAL } RtInit;
 
 /* A tensor that outlives a step, or an input.  Row-major. */
 typedef struct RtTensor {
@@ -24,7 +25,7 @@ typedef struct RtTensor {
 	/* where its bytes are */
 	int unit, flat;        /* parameters and sharded states: index in model->units, else -1 */
 	int64_t offset;        /* elements in the flat; bytes in the input or state arena */
-	/* where its first contents come from; file NULL = fill */
+	/* where its first contents come from; file NULL = fill, or init */
 	const char *file;
 	int64_t file_offset, file_bytes;
 	DType file_dtype;
@@ -32,6 +33,9 @@ typedef struct RtTensor {
 	int64_t file_dim[8];
 	int perm[8];           /* dim[i] = file_dim[perm[i]] */
 	double fill;
+	RtInit init;           /* random: uniform in (-scale, scale), or normal with this deviation */
+	double scale;
+	int64_t seed;
 	bool trainable;
 	bool batched;          /* inputs: first axis = samples */
 	bool no_decay;         /* parameters: weight decay off */

@@ -234,7 +234,9 @@ static void load_contents(const Rt *rt, bool from_checkpoint, const MappedFile *
 		bool reader = !s || rt->p->world.rank == 0;
 		const char *in = t->file && reader ? in_file(rt, t, files) : NULL;
 		for (int k = 0; k < COUNT_OF(mine); k++) {
-			if (!t->file && t->fill != 0)
+			if (t->init)
+				init_random(t, &mine[k]);
+			else if (!t->file && t->fill != 0)
 				fill(t, &mine[k]);
 			if (in)
 				copy_elements(t, &mine[k], in);
