@@ -158,6 +158,7 @@ parity: all $(VENV)/ready
 ranks: all $(VENV)/ready
 	$(PYTHON) tests/ranks/matrix.py $(BUILD)/shardc $(BUILD)/matrix
 	$(PYTHON) tests/ranks/torch_peers.py $(BUILD)/shardc $(BUILD)/peers
+	$(PYTHON) tests/ranks/training.py $(BUILD)/shardc $(BUILD)/training
 	$(PYTHON) tests/ranks/memory.py $(BUILD)/shardc $(BUILD)/memory
 	SHARDC=$(BUILD)/shardc tests/ranks/hangs 4
 	SHARDC=$(BUILD)/shardc tests/e2e/units

@@ -61,7 +61,8 @@ static PassOptions pass_options(const Options *o, Diag *d)
 		.loss = o->loss, .loss_norm = o->loss_norm, .optimizer = o->optimizer, .freeze = o->freeze, .init = o->init,
 		.bn = o->bn,
 		.dropout = !equals(o->dropout, "off"), .infer = equals(o->command, "run"),
-		.grad_norm = !equals(o->grad_norm, "off"), .clip = o->clip, .no_decay_1d = o->no_decay_1d,
+		.grad_norm = !equals(o->grad_norm, "off"), .clip = o->clip,
+		.param_group = o->param_group.at, .n_param_group = o->param_group.n,
 		.wrap = o->wrap.at, .n_wrap = o->wrap.n, .strategy = o->strategy,
 		.ignore = o->ignore.at, .n_ignore = o->ignore.n,
 		.unit_strategy = o->unit_strategy.at, .n_unit_strategy = o->unit_strategy.n, .reshard_root = o->reshard_root,
@@ -78,7 +79,8 @@ static CodegenOptions codegen_options(const Options *o)
 {
 	return (CodegenOptions){
 		.text = o->canonical, .optimizer = o->optimizer, .loss_norm = o->loss_norm,
-		.shift = o->loss && strstr(o->loss, "shift=1"), .no_decay_1d = o->no_decay_1d, .cc = o->cc, .arch = o->arch,
+		.shift = o->loss && strstr(o->loss, "shift=1"), .no_decay_1d = o->no_decay_1d,
+		.param_group = o->param_group.at, .n_param_group = o->param_group.n, .cc = o->cc, .arch = o->arch,
 		.optimize = o->optimize, .verbose = o->verbose,
 	};
 }

@@ -12,6 +12,8 @@ typedef struct CodegenOptions {
 	const char *loss_norm;  /* "global" | "rank" */
 	bool shift;             /* the loss shifts labels itself */
 	bool no_decay_1d;
+	const char *const *param_group; /* each --param-group */
+	int n_param_group;
 	const char *cc;         /* C compiler; NULL = cc */
 	const char *arch;       /* -march; NULL = native */
 	const char *optimize;   /* of step.c: "0".."3"; NULL = 1 */

@@ -138,6 +138,11 @@ static void put_tensor(Emit *e, Buf *out, const Symbol *s)
 		buf_printf(out, ", .batched = true");
 	if (s->trainable && e->o->no_decay_1d && s->type.rank <= 1)
 		buf_printf(out, ", .no_decay = true");
+	if (s->trainable && s->group)
+		buf_printf(out, ", .group = %d", s->group);
+	if (s->group < 0 || s->group > e->o->n_param_group)
+		diag_error(e->d, "--param-group", "\"%s\" is in group %d of the module, %d are given", s->name, s->group,
+			e->o->n_param_group);
 	put_source(e, out, s);
 	buf_printf(out, "},\n");
 }
@@ -325,6 +330,27 @@ static void put_clip(Emit *e, Buf *out)
 		strstr(clip, "value") ? "true" : "false");
 }
 
+/* Returns how many there are. */
+static int put_groups(Emit *e, Buf *out)
+{
+	int n = e->o->n_param_group;
+	const ParamGroup *group = param_groups_parse(e->o->param_group, n, e->o->optimizer, e->a, e->d);
+	if (!group || !n)
+		return 0;
+	buf_printf(out, "/* Parameter groups: regular expression; %s", group_key_info[0].name);
+	for (int k = 1; k < GROUP_KEYS; k++)
+		buf_printf(out, ", %s", group_key_info[k].name);
+	buf_printf(out, "; NAN: as in all. */\nstatic const ParamGroup groups[] = {\n");
+	for (int i = 0; i < n; i++) {
+		buf_printf(out, "\t{%s, {", c_string(e, group[i].regex));
+		for (int k = 0; k < GROUP_KEYS; k++)
+			buf_printf(out, "%s%s", k ? ", " : "", emit_c_float(e, group[i].value[k]));
+		buf_printf(out, "}},\n");
+	}
+	buf_printf(out, "};\n\n");
+	return n;
+}
+
 /* ---- the model ---- */
 
 static const char *optimizer_of(const Emit *e)
@@ -345,7 +371,7 @@ void tables_write(Emit *e, Buf *out)
 	}
 	int n_step = put_collectives(e, out, SEC_FORWARD, SEC_UPDATE, "step_collectives");
 	int n_evaluation = put_collectives(e, out, SEC_EVAL, SEC_EVAL, "eval_collectives");
-	int n_outputs = put_outputs(e, out);
+	int n_outputs = put_outputs(e, out), n_groups = put_groups(e, out);
 	buf_printf(out, "static const RtModel model = {\n\t.name = %s,\n\t.options = %s,\n", c_string(e, m->name),
 		c_string(e, e->o->text ? e->o->text : ""));
 	buf_printf(out, "\t.versions = \"compiler \" __VERSION__ \", arch %s\",\n\t.need_cpu = need_cpu,\n",
@@ -365,6 +391,8 @@ void tables_write(Emit *e, Buf *out)
 	buf_printf(out, "\t.optimizer = %s,\n", c_string(e, optimizer_of(e)));
 	put_loss(e, out);
 	put_clip(e, out);
+	if (n_groups)
+		buf_printf(out, "\t.groups = groups, .n_groups = %d,\n", n_groups);
 	buf_printf(out, "\t.setup = setup, .forward = forward, .backward = backward, .update = update,%s\n"
 		"\t.n_prims = %d,\n", m->first[SEC_EVAL] ? " .eval = eval," : "", map_count(e->prims));
 	if (n_outputs)

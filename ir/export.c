@@ -135,6 +135,8 @@ static void json_symbols(FILE *f, Arena *a, const Module *m)
 		fputs(",\"type\":", f);
 		json_string(f, a, type_str(a, &s->type));
 		fprintf(f, ",\"trainable\":%s", s->trainable ? "true" : "false");
+		if (s->group)
+			fprintf(f, ",\"group\":%d", s->group);
 		if (s->unit) {
 			fputs(",\"unit\":", f);
 			json_string(f, a, s->unit->name);

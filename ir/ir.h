@@ -133,6 +133,7 @@ struct Symbol {
 	Type type;
 	Source src;
 	bool trainable;      /* SYM_PARAM */
+	int group;           /* SYM_PARAM: which --param-group, from 1; 0 = none */
 	bool batched;        /* SYM_INPUT: first axis = samples */
 	Unit *unit;          /* from level SHARD: the unit of a SYM_PARAM, and of a sharded SYM_STATE */
 	int flat;

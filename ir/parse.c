@@ -494,6 +494,8 @@ static void symbol_field(Parser *p, Symbol *s)
 	lex_expect(&p->lex, '=');
 	if (!strcmp(key, "trainable"))
 		s->trainable = lex_integer(&p->lex);
+	else if (!strcmp(key, "group"))
+		s->group = (int)lex_integer(&p->lex);
 	else if (!strcmp(key, "batched"))
 		s->batched = lex_integer(&p->lex);
 	else if (!strcmp(key, "param"))

@@ -254,6 +254,10 @@ static void print_symbol(Printer *p, const Symbol *s)
 		sep(p, &open);
 		fputs("trainable=1", p->f);
 	}
+	if (s->group) {
+		sep(p, &open);
+		fprintf(p->f, "group=%d", s->group);
+	}
 	if (s->batched) {
 		sep(p, &open);
 		fputs("batched=1", p->f);

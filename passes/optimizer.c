@@ -2,7 +2,8 @@
  *
  * The norm is computed where it is logged or clipped by; step_scalars turns it and the loss's count into
  * what every update is multiplied with, so it stands before them.  The update's arithmetic and its states
- * belong to the kernel that --optimizer names.  Refuses what optimizer_parse and clip_parse refuse. */
+ * belong to the kernel that --optimizer names; parameters get their groups here, where it is known which are trained.
+ * Refuses what optimizer_parse, clip_parse and param_groups_assign refuse. */
 #include "passes/passes.h"
 
 /* The gradients, in order; their `grad` ops become updates. */
@@ -35,6 +36,7 @@ bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
 	Symbol **sym;
 	int n;
 	Value **grad = take_gradients(m, scratch, &sym, &n);
+	ok = param_groups_assign(sym, n, o, scratch, d);
 	Builder b = {.m = m, .section = SEC_UPDATE, .loc = loc_new(m, "", "", "", "update")};
 	Value *norm = NULL;
 	bool other = clip.p > 0 && clip.p != 2;
@@ -48,5 +50,5 @@ bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
 		ir_emit1(&b, OP_UPDATE, grad[i]);
 	}
 	arena_free(scratch);
-	return true;
+	return ok;
 }

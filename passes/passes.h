@@ -5,6 +5,7 @@
 #ifndef SHARDC_PASSES_H
 #define SHARDC_PASSES_H
 
+#include "base/groups.h"
 #include "base/plan.h"
 #include "ir/ir.h"
 
@@ -21,7 +22,8 @@ typedef struct PassOptions {
 	bool infer;                /* no loss, no training: only section eval, from the forward */
 	bool grad_norm;            /* compute the norm of gradients */
 	const char *clip;          /* "off", "2", "inf", "value", "2,value": what of clipping there is room for */
-	bool no_decay_1d;
+	const char *const *param_group; /* each --param-group: "REGEX:lr_scale=0.1,..." */
+	int n_param_group;
 	bool accum;                /* several micro-batches a step: gradients are summed in f32 flats */
 	/* sharding */
 	const char *const *wrap;   /* each --wrap: "block", "size:N", ... */
@@ -90,6 +92,11 @@ typedef struct Optimizer {
 	const char *states[2];     /* per parameter element, f32: "exp_avg", ... */
 } Optimizer;
 bool optimizer_parse(const char *text, Optimizer *out, Diag *d);
+
+/* param_groups.c: the groups that --param-group asks for; NULL after messages. */
+ParamGroup *param_groups_parse(const char *const *text, int n, const char *optimizer, Arena *a, Diag *d);
+/* Puts each of the parameters that are trained into its group: Symbol.group. */
+bool param_groups_assign(Symbol *const *trained, int n, const PassOptions *o, Arena *a, Diag *d);
 
 /* optimizers.c: the meaning of --clip; NULL = off. */
 typedef struct Clip {

@@ -277,7 +277,9 @@ static int prepare_memory(void *context)
 {
 	Session *s = &((Run *)context)->s;
 	LayoutRank who = device_rank(&s->rt);
-	return optim_init(&s->p.optim, s->rt.model, &who, s->p.arena, s->o.program, s->d) ? EXIT_DONE : EXIT_INPUT;
+	if (!optim_init(&s->p.optim, s->rt.model, &who, s->p.arena, s->o.program, s->d))
+		return EXIT_INPUT;
+	return s->rt.model->optimizer ? session_configure(s) : EXIT_DONE;
 }
 
 static int meet(Run *run, SessionPrepare *stage)
@@ -286,6 +288,8 @@ static int meet(Run *run, SessionPrepare *stage)
 	int code = session_meet(s, stage, run);
 	if (!code && s->o.print_plan && session_is_first(s)) {
 		device_print_plan(&s->rt, stdout);
+		if (s->rt.model->optimizer)
+			optim_print_groups(&s->p.optim, s->rt.model, stdout);
 		print_files(&s->train);
 		print_files(&s->eval);
 	}

@@ -6,6 +6,7 @@
  * segments, one a parameter, and a segment's group says how it is decayed.  A rank updates the part of a flat that
  * layout_range gives it: its segments are those of the flat, cut to that part.  Where the flat has a master, that is
  * updated, and the working copy rounded from it. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,7 +96,7 @@ static SegmentList cut_segments(const RtModel *m, int unit, int flat, Arena *a)
 	for (int i = 0; i < m->n_tensors; i++) {
 		const RtTensor *t = &m->tensors[i];
 		if (segment_of(t, unit, flat))
-			list.at[n++] = (Segment){t->offset, tensor_numel(t), t->no_decay, tensor};
+			list.at[n++] = (Segment){t->offset, tensor_numel(t), 2 * t->group + t->no_decay, tensor};
 		tensor += t->kind == RT_PARAM && t->unit == unit;
 	}
 	qsort(list.at, (size_t)n, sizeof(*list.at), by_begin);
@@ -133,6 +134,7 @@ bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Are
 	opt->nesterov = strstr(spec + n, "nesterov");
 	opt->momentum = strcmp(opt->info->name, "sgd") || strstr(spec + n, "momentum") || opt->nesterov;
 	opt->n_states = opt->momentum ? opt->info->n_states : 0;
+	opt->group = NEW_N(a, Group, 2 * (model->n_groups + 1));
 	opt->segments = arena_alloc(a, sizeof(*opt->segments) * (size_t)MAX(model->layout.n_units, 1));
 	opt->mine = arena_alloc(a, sizeof(*opt->mine) * (size_t)MAX(model->layout.n_units, 1));
 	for (int u = 0; u < model->layout.n_units; u++)
@@ -173,6 +175,19 @@ static bool check_flags(const Optimizer *opt, const RtModel *model, const RtOpti
 	return ok;
 }
 
+/* Group number i: `base` but for what is given in `own`. */
+static void set_group(Optimizer *opt, int i, Group base, const double *own)
+{
+	float *const field[GROUP_KEYS] = {[GROUP_lr_scale] = &base.lr_scale, [GROUP_weight_decay] = &base.weight_decay,
+		[GROUP_beta1] = &base.beta1, [GROUP_beta2] = &base.beta2, [GROUP_eps] = &base.eps,
+		[GROUP_momentum] = &base.beta1};
+	for (int k = 0; own && k < GROUP_KEYS; k++)
+		if (!isnan(own[k]))
+			*field[k] = (float)own[k];
+	opt->group[2 * i] = opt->group[2 * i + 1] = base;
+	opt->group[2 * i + 1].weight_decay = 0;
+}
+
 bool optim_configure(Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d)
 {
 	const OptimizerInfo *info = opt->info;
@@ -190,13 +205,52 @@ bool optim_configure(Optimizer *opt, const RtModel *model, const RtOptions *o, D
 		g.beta1 = (float)o->momentum;
 	if (o->text[OPT_eps])
 		g.eps = (float)o->eps;
-	opt->group[0] = opt->group[1] = g;
-	opt->group[1].weight_decay = 0;
+	for (int i = 0; i <= model->n_groups; i++)
+		set_group(opt, i, g, i ? model->groups[i - 1].value : NULL);
 	opt->clip_norm = o->clip_norm;
 	opt->clip_value = o->clip_value;
 	opt->lr = (LrSchedule){.kind = o->lr_schedule, .lr = o->text[OPT_lr] ? o->lr : info->lr,
 		.min_lr = o->min_lr, .warmup = o->warmup, .steps = o->steps};
 	return true;
+}
+
+static bool in_group(const RtTensor *t, int group, bool no_decay)
+{
+	return t->kind == RT_PARAM && t->trainable && t->group == group && t->no_decay == no_decay;
+}
+
+static bool has_groups(const RtModel *model)
+{
+	bool any = model->n_groups;
+	for (int t = 0; t < model->n_tensors; t++)
+		any = any || model->tensors[t].no_decay;
+	return any;
+}
+
+void optim_print_groups(const Optimizer *opt, const RtModel *model, FILE *out)
+{
+	if (!has_groups(model))
+		return;
+	for (int i = 0; i < 2 * (model->n_groups + 1); i++) {
+		const Group *g = &opt->group[i];
+		const double own[GROUP_KEYS] = {[GROUP_lr_scale] = g->lr_scale, [GROUP_weight_decay] = g->weight_decay,
+			[GROUP_beta1] = g->beta1, [GROUP_beta2] = g->beta2, [GROUP_eps] = g->eps, [GROUP_momentum] = g->beta1};
+		int64_t n = 0, elements = 0;
+		for (int t = 0; t < model->n_tensors; t++) {
+			bool in = in_group(&model->tensors[t], i / 2, i % 2);
+			n += in;
+			elements += in ? tensor_numel(&model->tensors[t]) : 0;
+		}
+		if (!n)
+			continue;
+		fprintf(out, "group %s%s%s%s: %lld tensors, %lld elements", i > 1 ? "\"" : "",
+			i > 1 ? model->groups[i / 2 - 1].regex : "of the rest", i > 1 ? "\"" : "", i % 2 ? ", not decayed" : "",
+			(long long)n, (long long)elements);
+		for (int k = 0; k < GROUP_KEYS; k++)
+			if (group_key_used((GroupKey)k, model->optimizer))
+				fprintf(out, ", %s %.7g", group_key_info[k].name, own[k]);
+		fputc('\n', out);
+	}
 }
 
 void rt_zero_gaps(Rt *rt, int unit)

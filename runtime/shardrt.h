@@ -7,6 +7,7 @@
 #define SHARDC_SHARDRT_H
 
 #include "base/base.h"
+#include "base/groups.h"
 #include "base/layout.h"
 #include "kernels/kernels.h"
 
@@ -41,6 +42,7 @@ typedef struct RtTensor {
 	bool no_decay;         /* parameters: weight decay off */
 	bool narrowed;         /* buffers: files hold `saved`, memory `dtype` (--buffer-dtype) */
 	DType saved;
+	int group;             /* parameters: which of RtModel.groups, from 1; 0 = none */
 } RtTensor;
 
 /* A file that initial weights come from: checked at start by size and filehash_sampled (base/filehash.h). */
@@ -84,6 +86,7 @@ typedef struct RtModel {
 	const RtFile *files; int n_files;
 	int64_t batch;         /* B */
 	const char *optimizer; /* "adamw": names the states and the update kernel */
+	const ParamGroup *groups; int n_groups; /* --param-group */
 	RtLoss loss;
 	bool grad_norm;        /* the update computes the p-norm of gradients */
 	double norm_p;         /* 0 = 2; may be INFINITY */
