@@ -157,6 +157,7 @@ parity: all $(VENV)/ready
 ## ranks: W ranks against one and against PyTorch's; ranks that stop or die; plans of large models
 ranks: all $(VENV)/ready
 	$(PYTHON) tests/ranks/matrix.py $(BUILD)/shardc $(BUILD)/matrix
+	$(PYTHON) tests/ranks/buffers.py $(BUILD)/shardc $(BUILD)/buffers
 	$(PYTHON) tests/ranks/torch_peers.py $(BUILD)/shardc $(BUILD)/peers
 	$(PYTHON) tests/ranks/training.py $(BUILD)/shardc $(BUILD)/training
 	$(PYTHON) tests/ranks/memory.py $(BUILD)/shardc $(BUILD)/memory

@@ -59,7 +59,7 @@ static PassOptions pass_options(const Options *o, Diag *d)
 	CodegenOptions target = {.cc = o->cc, .arch = o->arch};
 	return (PassOptions){
 		.loss = o->loss, .loss_norm = o->loss_norm, .optimizer = o->optimizer, .freeze = o->freeze, .init = o->init,
-		.bn = o->bn,
+		.bn = o->bn, .bn_sync = o->bn_sync,
 		.dropout = !equals(o->dropout, "off"), .infer = equals(o->command, "run"),
 		.grad_norm = !equals(o->grad_norm, "off"), .clip = o->clip,
 		.param_group = o->param_group.at, .n_param_group = o->param_group.n,

@@ -14,7 +14,7 @@ typedef struct Options {
 	const char *input, *output, *emit, *stop_after, *passes, *format, *inputs_dir, *outputs_dir;
 	/* graph */
 	OptionList bind, input_shape, constants, param_group;
-	const char *loss, *loss_norm, *optimizer, *freeze, *init, *untie, *bn, *dropout;
+	const char *loss, *loss_norm, *optimizer, *freeze, *init, *untie, *bn, *bn_sync, *dropout;
 	bool bn_biased, no_decay_1d;
 	const char *clip, *grad_norm;
 	/* sharding */

@@ -293,9 +293,9 @@ static LayoutMemory measure(const Walk *w)
 	LayoutMemory sum = {.params = place_params(w), .gathered = place_gathered(w), .grads = place_grads(w),
 		.send = place_send(w), .states = place_states(w), .buffers = m->state_bytes + (alone ? 0 : m->average_bytes),
 		.inputs = m->input_bytes, .activations = m->act_bytes, .workspace = m->work_bytes,
-		.comm = layout_comm_bytes(w->who->world, m->hosts)};
-	sum.total = sum.params + sum.gathered + sum.grads + sum.send + sum.states + sum.buffers + sum.inputs + sum.activations
-		+ sum.workspace + sum.comm;
+		.comm = layout_comm_bytes(w->who->world, m->hosts) + layout_sync_bytes(m, w->who->world)};
+	sum.total = sum.params + sum.gathered + sum.grads + sum.send + sum.states + sum.buffers + sum.inputs
+		+ sum.activations + sum.workspace + sum.comm;
 	return sum;
 }
 
@@ -305,6 +305,11 @@ int64_t layout_comm_bytes(int64_t world, int64_t hosts)
 		return 0;
 	int64_t elsewhere = hosts > 1 ? world - world / hosts : 0;
 	return COMM_PAGE + COMM_STREAMS * MAX(MIN(elsewhere * STAGE, STAGE_MOST), elsewhere * STAGE_LEAST);
+}
+
+int64_t layout_sync_bytes(const LayoutModel *m, int64_t world)
+{
+	return world == 1 ? 0 : round_up(m->sync_bytes, LAYOUT_ALIGN);
 }
 
 LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who)

@@ -120,6 +120,7 @@ typedef struct LayoutModel {
 	int n_states;      /* optimizer state tensors per trainable element (adamw: 2), all f32 */
 	int64_t act_bytes, input_bytes, state_bytes, work_bytes;
 	int64_t average_bytes; /* of buffers that are averaged over ranks before an eval or a save */
+	int64_t sync_bytes; /* the largest message of a collective of batch norm statistics or buffers */
 	int64_t hosts;     /* 0 or 1: ranks share memory */
 } LayoutModel;
 
@@ -131,7 +132,7 @@ typedef struct LayoutMemory {
 	int64_t send;        /* what is sent in another dtype than it lies in: a unit's gradients, a unit's broadcast */
 	int64_t states;      /* of the optimizer, and masters */
 	int64_t buffers, inputs, activations, workspace;
-	int64_t comm;        /* counters, mailboxes, staging */
+	int64_t comm;        /* counters, mailboxes, staging, messages of layout_sync_bytes */
 	int64_t total;
 } LayoutMemory;
 LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who);
@@ -160,5 +161,7 @@ int64_t layout_in_slot(const LayoutUnit *u, int flat, int64_t ranks);
 
 /* Bytes of memory that ranks talk through: a counter page, mailboxes and, between hosts, staging. */
 int64_t layout_comm_bytes(int64_t world, int64_t hosts);
+/* Of its messages, in front of the parameters in memory that peers read. */
+int64_t layout_sync_bytes(const LayoutModel *m, int64_t world);
 
 #endif

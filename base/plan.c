@@ -8,7 +8,7 @@
 #include <string.h>
 
 static const char *const kind_text[PLAN_KINDS] = {"all_gather", "reduce_scatter", "all_reduce", "all_reduce_shards",
-	"reduce", "broadcast_flat", "all_reduce_scalars"};
+	"reduce", "broadcast_flat", "broadcast_buffers", "all_reduce_moments", "all_reduce_means", "all_reduce_scalars"};
 static const char *const stream_text[] = {"gather", "reduce", "sync"};
 
 const char *plan_human(Arena *a, int64_t bytes)
@@ -83,6 +83,8 @@ int64_t plan_received(const Plan *p, const PlanCollective *c)
 	case PLAN_ALL_REDUCE_SHARDS: return all_reduced(u, split.ranks, split.groups, split.group, true);
 	case PLAN_REDUCE: return all_reduced(u, 1, who->world, who->rank, owner);
 	case PLAN_BROADCAST: return owner || who->world == 1 ? 0 : broadcast_bytes(u);
+	case PLAN_BROADCAST_BUFFERS: return who->rank ? c->message : 0;
+	case PLAN_ALL_REDUCE_MOMENTS: case PLAN_ALL_REDUCE_MEANS: return (who->world - 1) * c->message;
 	default: return (who->world - 1) * LAYOUT_SCALARS * (int64_t)sizeof(double);
 	}
 }

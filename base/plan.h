@@ -10,7 +10,7 @@
 
 typedef enum PlanKind {
 	PLAN_ALL_GATHER, PLAN_REDUCE_SCATTER, PLAN_ALL_REDUCE, PLAN_ALL_REDUCE_SHARDS, PLAN_REDUCE, PLAN_BROADCAST,
-	PLAN_ALL_REDUCE_SCALARS, PLAN_KINDS
+	PLAN_BROADCAST_BUFFERS, PLAN_ALL_REDUCE_MOMENTS, PLAN_ALL_REDUCE_MEANS, PLAN_ALL_REDUCE_SCALARS, PLAN_KINDS
 } PlanKind;
 typedef enum PlanStream { PLAN_GATHER, PLAN_REDUCE_STREAM, PLAN_SYNC } PlanStream;
 
@@ -19,6 +19,7 @@ typedef struct PlanCollective {
 	PlanKind kind;
 	PlanStream stream;
 	int unit, slot;              /* -1 = none */
+	int64_t message;             /* bytes that a rank offers; 0 = they follow from the unit, or it sends scalars */
 } PlanCollective;
 
 typedef struct PlanUnit {

@@ -221,6 +221,30 @@ void lower_all_reduce_scalars(Emit *e, const Op *op)
 	lower_collective(e, op, "rt_all_reduce_scalars");
 }
 
+/* f32 or f64, as the vectors are. */
+static const char *vectors(Emit *e, const Op *op, const char *tensors)
+{
+	const Type *t = &op_in(op, 0)->type;
+	return arena_printf(e->a, "%s, %" PRId64 ", %s", dtype_constant(t->dtype), t->dim[0],
+		emit_tensors(e, op, tensors));
+}
+
+void lower_all_reduce_moments(Emit *e, const Op *op)
+{
+	emit_line(e, "rt_all_reduce_moments(rt, %d, %s, %s);", number_of(op), vectors(e, op, "o0 o1 o2 i0 i1"),
+		emit_int(e, attr_get_int(op->attrs, "n", 0)));
+}
+
+void lower_all_reduce_means(Emit *e, const Op *op)
+{
+	emit_line(e, "rt_all_reduce_means(rt, %d, %s);", number_of(op), vectors(e, op, "o0 o1 i0 i1"));
+}
+
+void lower_broadcast_buffers(Emit *e, const Op *op)
+{
+	lower_collective(e, op, "rt_broadcast_buffers");
+}
+
 void lower_step_scalars(Emit *e, const Op *op)
 {
 	(void)op;

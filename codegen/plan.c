@@ -79,6 +79,7 @@ static PlanCollective *collectives(const Module *m, SectionKind from, SectionKin
 				continue;
 			c.kind = plan_kind(op);
 			c.stream = plan_stream(op);
+			c.message = plan_message(m, op);
 			vec_push(a, &list, c);
 		}
 	}

@@ -91,7 +91,7 @@ static const char *const tensor_kind[] = {
 	[SYM_STATE] = "RT_STATE",
 };
 
-static const char *dtype_constant(DType t)
+const char *dtype_constant(DType t)
 {
 	static const char *const id[] = {
 #define DTYPE(id, ...) "DT_" #id,
@@ -213,9 +213,9 @@ static void put_layout(Buf *out, const LayoutModel *l)
 {
 	buf_printf(out, "\t.layout = {.unit = %s, .n_units = %d, .gather = %s, .n_gathers = %d, .n_slots = %d,\n"
 		"\t\t.n_grad_slots = %d, .act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64
-		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 "},\n", l->n_units ? "units" : "NULL",
-		l->n_units, l->n_gathers ? "gathers" : "NULL", l->n_gathers, l->n_slots, l->n_grad_slots, l->act_bytes,
-		l->input_bytes, l->state_bytes, l->work_bytes, l->average_bytes);
+		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 ", .sync_bytes = %" PRId64 "},\n",
+		l->n_units ? "units" : "NULL", l->n_units, l->n_gathers ? "gathers" : "NULL", l->n_gathers, l->n_slots,
+		l->n_grad_slots, l->act_bytes, l->input_bytes, l->state_bytes, l->work_bytes, l->average_bytes, l->sync_bytes);
 }
 
 /* ---- collectives ---- */
@@ -224,7 +224,8 @@ static const char *const collective_kind[PLAN_KINDS] = {
 	[PLAN_ALL_GATHER] = "RT_ALL_GATHER", [PLAN_REDUCE_SCATTER] = "RT_REDUCE_SCATTER",
 	[PLAN_ALL_REDUCE] = "RT_ALL_REDUCE", [PLAN_ALL_REDUCE_SHARDS] = "RT_ALL_REDUCE_SHARDS",
 	[PLAN_REDUCE] = "RT_REDUCE", [PLAN_BROADCAST] = "RT_BROADCAST",
-	[PLAN_ALL_REDUCE_SCALARS] = "RT_ALL_REDUCE_SCALARS",
+	[PLAN_BROADCAST_BUFFERS] = "RT_BROADCAST_BUFFERS", [PLAN_ALL_REDUCE_MOMENTS] = "RT_ALL_REDUCE_MOMENTS",
+	[PLAN_ALL_REDUCE_MEANS] = "RT_ALL_REDUCE_MEANS", [PLAN_ALL_REDUCE_SCALARS] = "RT_ALL_REDUCE_SCALARS",
 };
 static const char *const collective_stream[] = {
 	[PLAN_GATHER] = "RT_STREAM_GATHER", [PLAN_REDUCE_STREAM] = "RT_STREAM_REDUCE", [PLAN_SYNC] = "RT_STREAM_SYNC",
@@ -240,9 +241,9 @@ static int put_collectives(Emit *e, Buf *out, SectionKind from, SectionKind to, 
 				continue;
 			if (!n++)
 				buf_printf(out, "static const RtCollective %s[] = {\n", name);
-			buf_printf(out, "\t{%s, %s, %d, %d}, /* %d%s%s */\n", collective_kind[plan_kind(op)],
+			buf_printf(out, "\t{%s, %s, %d, %d, %" PRId64 "}, /* %d%s%s */\n", collective_kind[plan_kind(op)],
 				collective_stream[plan_stream(op)], op->unit ? op->unit->index : -1,
-				(int)attr_get_int(op->attrs, "slot", -1), n, op->unit ? " " : "",
+				(int)attr_get_int(op->attrs, "slot", -1), plan_message(e->m, op), n, op->unit ? " " : "",
 				op->unit ? str_escape(e->a, ESCAPE_C_COMMENT, op->unit->name) : "");
 		}
 	}
@@ -385,6 +386,8 @@ void tables_write(Emit *e, Buf *out)
 		buf_printf(out, "\t.step = step_collectives, .n_step = %d,\n", n_step);
 	if (n_evaluation)
 		buf_printf(out, "\t.evaluation = eval_collectives, .n_evaluation = %d,\n", n_evaluation);
+	if (find_op(m, SEC_FORWARD, OP_BROADCAST_BUFFERS))
+		buf_printf(out, "\t.first_buffers = true,\n");
 	if (n_files)
 		buf_printf(out, "\t.files = files, .n_files = %d,\n", n_files);
 	buf_printf(out, "\t.world = %" PRId64 ", .batch = %" PRId64 ",\n", m->world, m->batch);

@@ -24,9 +24,14 @@ Stream op_stream(OpKind kind)
 {
 	switch (kind) {
 	case OP_ALL_GATHER: case OP_BROADCAST_FLAT: return STREAM_GATHER;
-	case OP_ALL_REDUCE_SCALARS: return STREAM_SYNC;
-	default: return STREAM_REDUCE;
+	default: return op_blocks(kind) ? STREAM_SYNC : STREAM_REDUCE;
 	}
+}
+
+bool op_blocks(OpKind kind)
+{
+	return kind == OP_ALL_REDUCE_SCALARS || kind == OP_ALL_REDUCE_MOMENTS || kind == OP_ALL_REDUCE_MEANS
+		|| kind == OP_BROADCAST_BUFFERS;
 }
 
 bool op_from_text(const char *text, OpKind *out)

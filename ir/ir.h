@@ -244,6 +244,7 @@ typedef struct OpInfo {
 extern const OpInfo op_info[OP_COUNT];
 bool op_from_text(const char *text, OpKind *out);
 Stream op_stream(OpKind kind); /* of collectives */
+bool op_blocks(OpKind kind);     /* a collective that ends before the next op begins: it is not waited for */
 
 struct Module {
 	Arena *arena;

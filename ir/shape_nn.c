@@ -261,6 +261,32 @@ RULE(bn_grad_stats)
 	return true;
 }
 
+/* Per-channel statistics, each like the first. */
+static bool want_vectors(Module *m, const Op *op, int n_out, Type *out, Buf *err)
+{
+	const Type *x = shape_in(op, 0);
+	if (!shape_want_rank(err, op, 0, 1) || !shape_want_float(err, op, 0) || !shape_want(m, err, op, 1, x))
+		return false;
+	if (x->dtype != DT_F32 && x->dtype != DT_F64)
+		return shape_wrong(err, "operand 1 of %s is %s, expected f32 or f64", op_info[op->kind].text,
+			type_str(m->arena, x));
+	for (int i = 0; i < n_out; i++)
+		out[i] = *x;
+	return true;
+}
+
+RULE(moments)
+{
+	if (attr_get_int(op->attrs, "n", 0) < 0)
+		return shape_wrong(err, "n=%lld is no number of elements", (long long)attr_get_int(op->attrs, "n", 0));
+	return want_vectors(m, op, 3, out, err);
+}
+
+RULE(means)
+{
+	return want_vectors(m, op, 2, out, err);
+}
+
 /* Statistics of a norm: x's shape with 1 from axis on. */
 static Type norm_stats(const Type *x, int axis)
 {

@@ -60,6 +60,8 @@ typedef struct Plan {
 	int64_t issued[STREAM_COUNT];  /* the last collective */
 	int64_t ended[STREAM_COUNT];   /* the last one that compute knows is over */
 	const Op *scalars, *step_scalars;
+	const Op *broadcast;  /* of buffers */
+	const Op *buffer;     /* the first op of this run that reads or writes one */
 } Plan;
 
 static void fail(Plan *p, const char *rule, const Op *op, const char *fmt, ...) PRINTF_LIKE(4, 5);
@@ -202,7 +204,7 @@ static void issue(Plan *p, const Op *op)
 	if (x && x->type.kind == TYPE_EVENT)
 		p->reached[stream] = MAX(p->reached[stream], p->event[x->id]);
 	p->issued[stream]++;
-	if (op->n_out && op->kind != OP_ALL_REDUCE_SCALARS)
+	if (op->n_out && !op_blocks(op->kind))
 		*collective_of(p, op) = (Collective){stream, p->issued[stream], NULL};
 }
 
@@ -535,12 +537,29 @@ static void scalars(Plan *p, const Op *op)
 	p->scalars = op;
 }
 
+static bool uses_float_buffer(const Op *op)
+{
+	return (op->kind == OP_READ || op->kind == OP_WRITE) && op->sym->kind == SYM_BUFFER
+		&& dtype_is_float(op->sym->type.dtype);
+}
+
+static void broadcast_buffers(Plan *p, const Op *op)
+{
+	if (p->broadcast)
+		fail(p, "buffers-once", op, "a second broadcast_buffers in a step");
+	if (p->buffer)
+		fail(p, "buffers-first", op, "broadcast_buffers stands behind the %s of buffer \"%s\", which it overwrites",
+			op_info[p->buffer->kind].text, p->buffer->sym->name);
+	p->broadcast = op;
+}
+
 /* ---- a run by itself ---- */
 
 static void check_eval(Plan *p, const Op *op)
 {
 	static const OpKind not[] = {OP_ZERO_GAPS, OP_COLLECT, OP_REDUCE_SCATTER, OP_ALL_REDUCE, OP_REDUCE,
-		OP_UPDATE_SHARD, OP_BROADCAST_FLAT, OP_STEP_SCALARS, OP_ALL_REDUCE_SCALARS};
+		OP_UPDATE_SHARD, OP_BROADCAST_FLAT, OP_STEP_SCALARS, OP_ALL_REDUCE_SCALARS,
+		OP_ALL_REDUCE_MOMENTS, OP_ALL_REDUCE_MEANS, OP_BROADCAST_BUFFERS};
 	for (int i = 0; i < COUNT_OF(not); i++)
 		if (op->kind == not[i])
 			fail(p, "eval", op, "%s stands in eval, where nothing is trained", op_info[op->kind].text);
@@ -559,6 +578,7 @@ static void run_effect(Plan *p, const Op *op)
 	case OP_REDUCE_SCATTER: case OP_ALL_REDUCE: case OP_REDUCE: check_reduce(p, op); break;
 	case OP_BROADCAST_FLAT: broadcast(p, op); break;
 	case OP_ALL_REDUCE_SCALARS: scalars(p, op); break;
+	case OP_BROADCAST_BUFFERS: broadcast_buffers(p, op); break;
 	case OP_STEP_SCALARS: p->step_scalars = op; break;
 	case OP_REPORT_LOSS:
 		if (p->scalars)
@@ -586,6 +606,8 @@ static void run_op(Plan *p, const Op *op)
 		check_number(p, op);
 		issue(p, op);
 	}
+	if (!p->buffer && uses_float_buffer(op))
+		p->buffer = op;
 	check_shown(p, op);
 	check_grad_places(p, op);
 	run_effect(p, op);
@@ -596,7 +618,7 @@ static void check_ends(Plan *p)
 {
 	for (int s = (int)p->first; s <= (int)p->last; s++)
 		IR_FOR_OPS(p->m, s, op) {
-			if (!is_comm(op) || op->kind == OP_ALL_REDUCE_SCALARS || !op->n_out)
+			if (!is_comm(op) || op_blocks(op->kind) || !op->n_out)
 				continue;
 			const Op *wait = collective_of(p, op)->wait;
 			if (!wait)
@@ -641,7 +663,7 @@ static void clear(Plan *p, SectionKind first, SectionKind last)
 	p->first = first;
 	p->last = last;
 	p->at = p->seq = 0;
-	p->scalars = p->step_scalars = NULL;
+	p->scalars = p->step_scalars = p->broadcast = p->buffer = NULL;
 	memset(p->unit, 0, sizeof(*p->unit) * (size_t)p->m->n_units);
 	memset(p->slot, 0, sizeof(*p->slot) * (size_t)p->m->n_units * 2);
 	memset(p->reached, 0, sizeof(p->reached));

@@ -29,7 +29,7 @@ int inplace_operand(const Op *op, int result, int from)
 /* Held by the runtime, not by the arena. */
 static bool is_runtime_value(const Value *v)
 {
-	return v->type.kind != TYPE_TENSOR || op_info[v->op->kind].flags & COMM || v->op->kind == OP_SUMSQ;
+	return v->type.kind != TYPE_TENSOR || v->op->kind == OP_ALL_REDUCE_SCALARS || v->op->kind == OP_SUMSQ;
 }
 
 static bool has_own_place(const Op *op)

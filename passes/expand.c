@@ -2,8 +2,15 @@
  *
  * The statistics are the only reductions; the rest is two multiply-adds with per-channel vectors, which
  * fuse with the relu or the addition behind it.  Whoever read the statistics (the buffers' running
- * averages) reads those of bn_stats. */
+ * averages) reads those of bn_stats.
+ *
+ * With --bn-sync=sync the statistics of a training step are those of all ranks' batches: all_reduce_moments
+ * behind bn_stats; in backward all_reduce_means behind bn_grad_stats, of which dx takes the means (the loss is
+ * summed over ranks, so dx wants sums over all elements divided by all elements), while the gradients of scale
+ * and shift stay the rank's own: they are reduced with all others.  eval never synchronises. */
 #include "passes/passes.h"
+
+#include <string.h>
 
 /* x op v for every channel, in the dtype of v [C]. */
 static Value *with_channels(Builder *b, const Op *op, OpKind kind, Value *x, Value *v)
@@ -49,17 +56,40 @@ static void replace(Module *m, Op *op, Value *const *now)
 	ir_remove(m, op);
 }
 
-static void expand_forward(Module *m, Op *op)
+/* Elements of a channel in this rank's batch. */
+static int64_t channel_elements(const Op *op, const Value *x)
+{
+	int64_t channels = type_numel(&op->out[1]->type);
+	return channels ? type_numel(&x->type) / channels : 0;
+}
+
+/* Backward wants the variance itself, running averages what they multiply by n / (n-1). */
+static void give_variance(Value *old, Value *var, Value *running)
+{
+	while (old->uses) {
+		Op *user = old->uses->op;
+		for (int i = 0; i < user->n_in; i++)
+			if (op_in(user, i) == old)
+				ir_set_in(user, i, user->kind == OP_BATCH_NORM_GRAD ? var : running);
+	}
+}
+
+static void expand_forward(Module *m, Op *op, bool sync)
 {
 	Builder b = {.m = m, .section = op->section, .before = op, .loc = op->loc};
 	Op *stats = ir_emit_op(&b, OP_BN_STATS, 1, (Value *[]){op_in(op, 0)}, layout_of(m, op), NULL);
+	if (sync) {
+		int64_t n = attr_get_int(op->attrs, "unbiased", 0) ? channel_elements(op, op_in(op, 0)) : 0;
+		stats = ir_emit_op(&b, OP_ALL_REDUCE_MOMENTS, 2, stats->out, attr_int(m, NULL, "n", n), NULL);
+		give_variance(op->out[2], stats->out[1], stats->out[2]);
+	}
 	Value *mean = stats->out[0], *var = stats->out[1];
 	replace(m, op, (Value *[]){expand_normalize(&b, op, mean, var), mean, var});
 }
 
 /* S1 = sum dy, S2 = sum dy xhat over the n elements of a channel;  db = S1, dw = S2,
  * dx = dy a + x k + t,  a = w rstd, k = -a rstd S2 / n, t = -a S1 / n - k mean */
-static void expand_gradient(Module *m, Op *op)
+static void expand_gradient(Module *m, Op *op, bool sync)
 {
 	Value *dy = op_in(op, 0), *x = op_in(op, 1), *w = op_in(op, 2), *mean = op_in(op, 3), *var = op_in(op, 4);
 	Builder bd = {.m = m, .section = op->section, .before = op, .loc = op->loc}, *b = &bd;
@@ -72,6 +102,8 @@ static void expand_gradient(Module *m, Op *op)
 	now[1] = ir_cast(b, stats->out[1], w->type.dtype);
 	now[2] = ir_cast(b, stats->out[0], w->type.dtype);
 	if (op->out[0]->n_uses) {
+		if (sync)
+			stats = ir_emit_op(b, OP_ALL_REDUCE_MEANS, 2, stats->out, NULL, NULL);
 		Value *rstd = inverse_deviation(b, op, var);
 		Value *a = ir_emit2(b, OP_MUL, ir_cast(b, w, dtype), rstd);
 		Value *share = ir_emit2(b, OP_MUL, a, ir_const_float(b, a->type.dtype, -1 / n));
@@ -89,14 +121,17 @@ static void expand_gradient(Module *m, Op *op)
 
 bool pass_expand(Module *m, const PassOptions *o, Diag *d)
 {
-	(void)o, (void)d;
+	bool sync = o->bn_sync && !strcmp(o->bn_sync, "sync"), used = false;
 	for (int s = 0; s < SEC_COUNT; s++) {
 		IR_FOR_OPS_SAFE(m, s, op) {
+			used = used || (op->kind == OP_BATCH_NORM && s != SEC_EVAL);
 			if (op->kind == OP_BATCH_NORM)
-				expand_forward(m, op);
+				expand_forward(m, op, sync && s != SEC_EVAL);
 			else if (op->kind == OP_BATCH_NORM_GRAD)
-				expand_gradient(m, op);
+				expand_gradient(m, op, sync);
 		}
 	}
+	if (sync && !used)
+		diag_warn(d, "--bn-sync", "no batch norm takes the statistics of its batch in training: it is not used");
 	return true;
 }

@@ -249,6 +249,24 @@ static int64_t averaged_bytes(const Module *m)
 	return sum;
 }
 
+int64_t plan_message(const Module *m, const Op *op)
+{
+	switch (op->kind) {
+	case OP_BROADCAST_BUFFERS: return averaged_bytes(m);
+	case OP_ALL_REDUCE_MOMENTS: case OP_ALL_REDUCE_MEANS: return 2 * type_bytes(&op_in(op, 0)->type);
+	default: return 0;
+	}
+}
+
+static int64_t largest_message(const Module *m)
+{
+	int64_t most = 0;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			most = MAX(most, plan_message(m, op));
+	return most;
+}
+
 LayoutModel memory_layout(const Module *m, Arena *a)
 {
 	int n_gathers = 0;
@@ -265,7 +283,7 @@ LayoutModel memory_layout(const Module *m, Arena *a)
 	}
 	LayoutModel out = {.unit = units, .n_units = m->n_units, .gather = gathers, .n_states = states_per_element(m),
 		.act_bytes = m->act_bytes, .input_bytes = m->input_bytes, .state_bytes = m->state_bytes,
-		.work_bytes = m->work_bytes, .average_bytes = averaged_bytes(m)};
+		.work_bytes = m->work_bytes, .average_bytes = averaged_bytes(m), .sync_bytes = largest_message(m)};
 	list_gathers(m, &out, units, gathers);
 	return out;
 }

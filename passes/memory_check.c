@@ -254,7 +254,7 @@ static void fill_symbols(Shadow *s, const SectionKind *sections, int n)
 /* Scalars that collectives pass to the runtime. */
 static bool runtime_holds(const Op *op)
 {
-	return op_info[op->kind].flags & COMM || op->kind == OP_SUMSQ;
+	return op->kind == OP_ALL_REDUCE_SCALARS || op->kind == OP_SUMSQ;
 }
 
 static void check_operands(Shadow *s, const Op *op)

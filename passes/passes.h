@@ -18,6 +18,7 @@ typedef struct PassOptions {
 	const char *freeze;        /* regex over parameter names */
 	const char *init;          /* "onnx" | "zeros" | "random:SEED" | path of a .safetensors file */
 	const char *bn;            /* "train" | "frozen" */
+	const char *bn_sync;       /* "off" | "sync" | "broadcast" */
 	bool dropout;
 	bool infer;                /* no loss, no training: only section eval, from the forward */
 	bool grad_norm;            /* compute the norm of gradients */
@@ -168,6 +169,7 @@ LayoutRank memory_rank(const PassOptions *o);
 
 /* schedule_file.c: the collective that an op is. */
 PlanKind plan_kind(const Op *op);
+int64_t plan_message(const Module *m, const Op *op); /* memory.c: PlanCollective.message */
 /* schedule_file.c, schedule_edit.c: the schedule of a PLAN as text, and an edited one back into the module. */
 void schedule_write(FILE *f, Module *m, const PassOptions *o);
 /* Moves the collectives of m, at PLAN, to where the file says.  Refuses an edit with the file's line and the

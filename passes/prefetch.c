@@ -10,6 +10,7 @@
  *             issued behind the reshard that frees its memory.
  *   reduces   issued where they stand; waited for behind the issue of the next unit's, the last ones at the
  *             end of backward.
+ *   buffers   with --bn-sync=broadcast a step begins with rank 0's.
  * Refuses a ring that cannot hold a unit and those gathered ahead of it.
  *
  * The one idea: only the points of issue of gathers and the waits of reduces move, since computing has its
@@ -306,6 +307,32 @@ static void check_used(const Module *m, const PassOptions *o, Diag *d)
 				option[i].value);
 }
 
+/* ---- buffers ---- */
+
+static const Op *first_write(const Module *m)
+{
+	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op->kind == OP_WRITE && op->sym->kind == SYM_BUFFER && dtype_is_float(op->sym->type.dtype))
+				return op;
+	return NULL;
+}
+
+/* In front of all that reads or writes one (S3). */
+static void broadcast_buffers(Module *m, const PassOptions *o, Diag *d)
+{
+	if (!o->bn_sync || strcmp(o->bn_sync, "broadcast"))
+		return;
+	const Op *write = first_write(m);
+	if (!write) {
+		diag_warn(d, "--bn-sync", "training writes no float buffer, so they are equal on all ranks: it is not used");
+		return;
+	}
+	Builder b = {.m = m, .section = SEC_FORWARD, .before = m->first[SEC_FORWARD],
+		.loc = loc_with_role(m, write->loc, "prefetch")};
+	ir_emit_op(&b, OP_BROADCAST_BUFFERS, 0, NULL, NULL, NULL);
+}
+
 bool pass_prefetch(Module *m, const PassOptions *o, Diag *d)
 {
 	Prefetch p = {.m = m};
@@ -320,6 +347,7 @@ bool pass_prefetch(Module *m, const PassOptions *o, Diag *d)
 	if (p.slip)
 		slip_waits(&p);
 	arena_free(p.a);
+	broadcast_buffers(m, o, d);
 	schedule_grad_slots(m);
 	schedule_events(m);
 	return !o->schedule_in || schedule_apply(m, o->schedule_in, d);

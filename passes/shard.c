@@ -422,7 +422,7 @@ static bool check_once(const Module *m, Diag *d)
 {
 	for (int s = 0; s < SEC_COUNT; s++)
 		IR_FOR_OPS(m, s, op)
-			if (op_info[op->kind].flags & COMM || op->kind == OP_RESIDENT) {
+			if (op_info[op->kind].flags & UNIT) {
 				diag_error(d, m->file ? m->file : m->name, "pass shard finds %s of unit %s: the module is sharded "
 					"already", op_info[op->kind].text, op->unit ? op->unit->name : "none");
 				return false;

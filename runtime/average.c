@@ -2,7 +2,8 @@
  *
  * Every rank has its own in training; an evaluation and a checkpoint want one.  The averages take their
  * place, since that is where the program reads them; the rank's own wait in the shadow, memory behind the
- * buffers that the plan has for it, and come back untouched.
+ * buffers that the plan has for it, and come back untouched.  A program that takes rank 0's before each forward
+ * (--bn-sync=broadcast) takes rank 0's here, too.
  *
  * The one idea: a left fold in rank order by every rank for itself gives the same bits on all of them. */
 #include <string.h>
@@ -11,12 +12,12 @@
 
 typedef struct Average { Rt *rt; int64_t first; } Average; /* first: byte of the shadow where the piece begins */
 
-static bool is_averaged(const RtTensor *t)
+bool average_takes(const RtTensor *t)
 {
 	return t->kind == RT_BUFFER && dtype_is_float(t->dtype);
 }
 
-static int64_t shadow_bytes(const RtTensor *t)
+int64_t average_bytes(const RtTensor *t)
 {
 	return round_up(MAX(tensor_bytes(t), 1), LAYOUT_ALIGN);
 }
@@ -31,16 +32,16 @@ static bool is_off(const Rt *rt)
 	return !rt->p->comm || rt->model->layout.average_bytes == 0;
 }
 
-/* One element: in f32, f64 in its own. */
+/* One element: in f32, f64 in its own.  The mean of equal numbers is that number, whatever their count. */
 static void fold(char *out, const char *const *from, int64_t at, int ranks, DType dtype)
 {
-	float sum = (float)number_get(from[0] + at, dtype);
-	double wide = number_get(from[0] + at, dtype);
+	double first = number_get(from[0] + at, dtype), wide = 0;
+	float sum = 0;
 	for (int i = 1; i < ranks; i++) {
-		sum += (float)number_get(from[i] + at, dtype);
-		wide += number_get(from[i] + at, dtype);
+		sum += (float)number_get(from[i] + at, dtype) - (float)first;
+		wide += number_get(from[i] + at, dtype) - first;
 	}
-	number_put(out, dtype, dtype == DT_F64 ? wide * (1.0 / ranks) : (double)(sum * (1.0f / (float)ranks)));
+	number_put(out, dtype, first + (dtype == DT_F64 ? wide / ranks : (double)(sum / (float)ranks)));
 }
 
 /* Bytes [at, at + n) of the piece, which may hold parts of several tensors. */
@@ -49,17 +50,18 @@ static void fold_piece(void *context, const char *const *from, int64_t at, int64
 	const Average *av = context;
 	const RtModel *m = av->rt->model;
 	int64_t begin = av->first + at, place = 0;
+	int ranks = m->first_buffers ? 1 : av->rt->p->world.size;
 	if (at % LAYOUT_ALIGN)
 		ice("a piece of buffers begins at byte %lld", (long long)at);
 	for (int i = 0; i < m->n_tensors; i++) {
 		const RtTensor *t = &m->tensors[i];
-		if (!is_averaged(t))
+		if (!average_takes(t))
 			continue;
 		int64_t size = dtype_info[t->dtype].bytes, first = MAX(begin, place);
 		int64_t end = MIN(begin + n, place + tensor_bytes(t));
 		for (int64_t k = first; k < end; k += size)
-			fold(device_tensor(av->rt, t) + (k - place), from, k - begin, av->rt->p->world.size, t->dtype);
-		place += shadow_bytes(t);
+			fold(device_tensor(av->rt, t) + (k - place), from, k - begin, ranks, t->dtype);
+		place += average_bytes(t);
 	}
 }
 
@@ -69,21 +71,21 @@ static void copy_all(Rt *rt, bool to_shadow)
 	char *own = shadow(rt);
 	for (int i = 0; i < rt->model->n_tensors; i++) {
 		const RtTensor *t = &rt->model->tensors[i];
-		if (!is_averaged(t))
+		if (!average_takes(t))
 			continue;
 		char *here = device_tensor(rt, t);
 		memcpy(to_shadow ? own : here, to_shadow ? here : own, (size_t)tensor_bytes(t));
-		own += shadow_bytes(t);
+		own += average_bytes(t);
 	}
 }
 
 char *average_own(const Rt *rt, const RtTensor *t)
 {
-	if (is_off(rt) || !is_averaged(t))
+	if (is_off(rt) || !average_takes(t))
 		return device_tensor(rt, t);
 	char *own = shadow(rt);
 	for (const RtTensor *before = rt->model->tensors; before != t; before++)
-		own += is_averaged(before) ? shadow_bytes(before) : 0;
+		own += average_takes(before) ? average_bytes(before) : 0;
 	return own;
 }
 

@@ -29,6 +29,9 @@ const char *collective_name(RtCollectiveKind kind)
 	case RT_ALL_REDUCE_SHARDS: return "all_reduce of shards";
 	case RT_REDUCE: return "reduce";
 	case RT_BROADCAST: return "broadcast";
+	case RT_BROADCAST_BUFFERS: return "broadcast_buffers";
+	case RT_ALL_REDUCE_MOMENTS: return "all_reduce_moments";
+	case RT_ALL_REDUCE_MEANS: return "all_reduce_means";
 	case RT_ALL_REDUCE_SCALARS: return "all_reduce_scalars";
 	}
 	ice("collective %d", (int)kind);
@@ -104,9 +107,8 @@ int collective_parts(const Rt *rt, const RtCollective *row)
 	case RT_ALL_REDUCE_SHARDS: return s.groups > 1 ? 2 * trained : 0;
 	case RT_ALL_REDUCE: case RT_REDUCE: return 2 * trained;
 	case RT_BROADCAST: return trained;
-	case RT_ALL_REDUCE_SCALARS: return 0;
+	default: return 0;
 	}
-	return 0;
 }
 
 char *collective_gathered(const Rt *rt, const RtCollective *row, int flat)
@@ -288,7 +290,7 @@ void collective_begin(const Rt *rt, Collectives *c, const RtCollective *row, int
 		break;
 	case RT_REDUCE: reduce(rt, row, f, second, p); break;
 	case RT_BROADCAST: broadcast(rt, row, f, p); break;
-	case RT_ALL_REDUCE_SCALARS: ice("scalars are no exchange of a unit");
+	default: ice("%s is no exchange of a unit", collective_name(row->kind));
 	}
 	if (!is_local(p))
 		exchange_begin(rt->p->comm, &p->x);

@@ -3,7 +3,7 @@
  * One mapping for each category of the plan, of exactly the planned bytes, made once; a step allocates
  * nothing.  Large mappings start at 2 MiB, so that transparent huge pages fit.  Where there are peers, what they
  * read (parameters at rest, flat gradients, what is sent in another dtype, gathered flats of which each rank casts
- * its part) lies in the communicator's memory, one mapping with its counters.
+ * its part, messages of sync.c) lies in the communicator's memory, one mapping with its counters.
  *
  * The one idea: base/layout.c says how many bytes; the cutting into units below must use them up exactly,
  * or it is an internal error. */
@@ -111,7 +111,7 @@ static bool map_comm(Rt *rt, Diag *d)
 {
 	DeviceMemory *mem = &rt->p->memory;
 	struct RtPrivate *p = rt->p;
-	int64_t bytes = 0;
+	int64_t sync = layout_sync_bytes(&rt->model->layout, p->world.size), bytes = sync;
 	if (p->world.size < 2)
 		return true;
 	for (int i = 0; i < COUNT_OF(shared); i++)
@@ -119,7 +119,8 @@ static bool map_comm(Rt *rt, Diag *d)
 	p->comm = comm_open(p->control, &p->world, bytes, p->arena, d);
 	if (!p->comm)
 		return false;
-	char *at = comm_memory(p->comm);
+	mem->sync = comm_memory(p->comm);
+	char *at = mem->sync + sync;
 	for (int i = 0; i < COUNT_OF(shared); i++) {
 		if (!in_comm(rt, shared[i]))
 			continue;

@@ -34,6 +34,7 @@ typedef struct DeviceMemory {
 	char *base[ARENA_COUNT];
 	int64_t planned[ARENA_COUNT];
 	int64_t total;
+	char *sync;                 /* messages of sync.c; NULL: one rank */
 	LayoutPlaces places;
 } DeviceMemory;
 /* Maps every arena and sets the base pointers of rt. */
@@ -148,6 +149,9 @@ void number_put(char *p, DType t, double x);
 
 /* ---- average.c ---- */
 
+/* Which tensors, and the bytes of one where all follow each other. */
+bool average_takes(const RtTensor *t);
+int64_t average_bytes(const RtTensor *t);
 /* Puts the average over ranks in place of every float buffer; the rank's own values wait in the shadow.
  * All ranks call both, between steps; nothing happens at one rank. */
 void average_begin(Rt *rt);
@@ -193,6 +197,9 @@ void streams_program(Rt *rt, Program program);
 typedef struct CommCost { double ms, exposed_ms; int64_t n, bytes; } CommCost;
 CommCost streams_cost(Rt *rt);
 typedef struct CommCounts { int64_t n, bytes; } CommCounts;
+/* Around a collective that blocks; bytes: received from others. */
+void streams_sync_begin(Rt *rt, int seq);
+void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes);
 CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind); /* since the start */
 const char *streams_name(const void *rt, int program, int seq); /* "all_gather @h.3"; NULL: there is none */
 

@@ -51,7 +51,7 @@ typedef struct RtFile { const char *path; int64_t bytes; uint64_t hash; } RtFile
 typedef enum { RT_STREAM_GATHER, RT_STREAM_REDUCE, RT_STREAM_SYNC, RT_STREAMS } RtStream;
 typedef enum {
 	RT_ALL_GATHER, RT_REDUCE_SCATTER, RT_ALL_REDUCE, RT_ALL_REDUCE_SHARDS, RT_REDUCE, RT_BROADCAST,
-	RT_ALL_REDUCE_SCALARS
+	RT_BROADCAST_BUFFERS, RT_ALL_REDUCE_MOMENTS, RT_ALL_REDUCE_MEANS, RT_ALL_REDUCE_SCALARS
 } RtCollectiveKind;
 
 /* A collective of the step or of an evaluation.  Its number is its index + 1: all ranks issue all of them in
@@ -59,8 +59,9 @@ typedef enum {
 typedef struct RtCollective {
 	RtCollectiveKind kind;
 	RtStream stream;
-	int unit;              /* -1: RT_ALL_REDUCE_SCALARS */
+	int unit;              /* -1: of those that block, from RT_BROADCAST_BUFFERS on */
 	int slot;              /* of RT_ALL_GATHER: ring slot, -1 = the unit's own region */
+	int64_t message;       /* bytes that each rank offers, of statistics and buffers */
 } RtCollective;
 
 typedef struct RtLoss {
@@ -91,6 +92,7 @@ typedef struct RtModel {
 	bool grad_norm;        /* the update computes the p-norm of gradients */
 	double norm_p;         /* 0 = 2; may be INFINITY */
 	bool clip, clip_value; /* compiled with --clip=P, --clip=value */
+	bool first_buffers;    /* evaluations and checkpoints take rank 0's float buffers, not the average */
 	void (*setup)(Rt *rt); /* creates kernel primitives: once, before the first step */
 	void (*forward)(Rt *rt);
 	void (*backward)(Rt *rt);
@@ -135,6 +137,12 @@ void rt_reshard(Rt *rt, int unit);               /* the gathered values are gone
 void rt_zero_gaps(Rt *rt, int unit);
 void rt_sumsq(Rt *rt, const int *units, int n);  /* of the gradient shards, into rt->p: of |g|^p */
 void rt_all_reduce_scalars(Rt *rt, int seq);     /* loss, weight, norm and the control word; blocks */
+/* Statistics of a batch norm, c channels of dtype f32 or f64, over ranks of equally many elements; they block.
+ * running: the variance times the ranks' n W / (n W - 1) over one rank's n / (n - 1), n > 0; else the variance. */
+void rt_all_reduce_moments(Rt *rt, int seq, DType dtype, int64_t c, void *mean, void *var, void *running,
+	const void *my_mean, const void *my_var, int64_t n);
+void rt_all_reduce_means(Rt *rt, int seq, DType dtype, int64_t c, void *a, void *b, const void *my_a, const void *my_b);
+void rt_broadcast_buffers(Rt *rt, int seq);      /* float buffers from rank 0; blocks */
 void rt_step_scalars(Rt *rt);                    /* grad_scale, clip coefficient, bias corrections */
 void rt_update_shard(Rt *rt, int unit);          /* the model's optimizer over the unit's segments */
 /* A kernel found bad input data (a label out of range): the run stops after this step, nothing is saved. */

@@ -16,7 +16,7 @@
 #include "runtime/internal.h"
 #include "runtime/wait.h"
 
-enum { QUEUES = RT_STREAM_SYNC }; /* scalars block, so their stream has no queue */
+enum { QUEUES = RT_STREAM_SYNC }; /* what is on sync blocks, so it has no queue */
 
 typedef struct Task { const RtCollective *row; int seq; } Task;
 typedef struct Stream {
@@ -44,6 +44,7 @@ struct Streams {
 	uint32_t *turn;           /* [seq]: of its stream's collectives, which */
 	int spins;
 	double exposed_ms;
+	double sync_began;        /* ms, of the collective that blocks now */
 	CommCounts told;          /* by streams_cost */
 };
 
@@ -163,6 +164,25 @@ void rt_reshard(Rt *rt, int unit)
 			rt->param[unit][f] = NULL;
 }
 
+void streams_sync_begin(Rt *rt, int seq)
+{
+	Streams *all = rt->p->streams;
+	all->sync_began = now_ms();
+	progress_enter(all->progress, COMM_SYNC, seq);
+}
+
+void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes)
+{
+	Streams *all = rt->p->streams;
+	Stream *s = &all->stream[RT_STREAM_SYNC];
+	double ms = now_ms() - all->sync_began;
+	progress_end(all->progress, COMM_SYNC);
+	s->counts[kind].n++;
+	s->counts[kind].bytes += bytes;
+	s->ms += ms;
+	all->exposed_ms += ms;
+}
+
 static StepSums sum_up(const StepSums *of, int n, double p)
 {
 	StepSums sum = of[0];
@@ -180,26 +200,19 @@ static StepSums sum_up(const StepSums *of, int n, double p)
 
 void rt_all_reduce_scalars(Rt *rt, int seq)
 {
-	Streams *all = rt->p->streams;
 	StepSums mine = report_sums(rt);
 	if (!rt->p->comm) {
 		rt->p->sums = mine;
 		return;
 	}
-	Stream *s = &all->stream[RT_STREAM_SYNC];
-	double begin = now_ms();
 	Arena *a = rt->p->arena;
 	ArenaMark mark = arena_mark(a);
 	StepSums *of = NEW_N(a, StepSums, rt->p->world.size);
-	progress_enter(all->progress, COMM_SYNC, seq);
+	streams_sync_begin(rt, seq);
 	comm_all(rt->p->comm, &mine, sizeof(mine), of);
-	progress_end(all->progress, COMM_SYNC);
 	rt->p->sums = sum_up(of, rt->p->world.size, optim_norm_p(rt->model));
+	streams_sync_end(rt, RT_ALL_REDUCE_SCALARS, (int64_t)sizeof(mine) * (rt->p->world.size - 1));
 	arena_rewind(a, mark);
-	s->counts[RT_ALL_REDUCE_SCALARS].n++;
-	s->counts[RT_ALL_REDUCE_SCALARS].bytes += (int64_t)sizeof(mine) * (rt->p->world.size - 1);
-	s->ms += now_ms() - begin;
-	all->exposed_ms += now_ms() - begin;
 }
 
 /* ---- life ---- */

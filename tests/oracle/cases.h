@@ -9,6 +9,7 @@ typedef struct Case {
 	const char *strategy, *wrap, *forward, *backward, *limit; /* options of these names, NULL = default */
 	const char *unit_strategy, *ignore;
 	bool reshard_root, remat;
+	const char *bn_sync;
 } Case;
 extern const Case cases[];
 extern const int n_cases;

@@ -43,7 +43,7 @@ static bool has_slot(const Op *op)
 
 static bool may_record(const Op *op)
 {
-	return is_comm(op) && op->kind != OP_ALL_REDUCE_SCALARS;
+	return is_comm(op) && !op_blocks(op->kind);
 }
 
 typedef bool Wanted(const Op *op);

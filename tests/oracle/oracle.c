@@ -80,6 +80,7 @@ typedef struct Oracle {
 	int64_t steps;         /* updates that were done */
 	int64_t seq;
 	int n_scalars, n_step_scalars; /* of this run */
+	int n_broadcasts, n_buffer_uses; /* of float buffers */
 	const char *what;      /* program and number, for messages */
 } Oracle;
 
@@ -508,10 +509,17 @@ static void run_record(Oracle *o, const Op *op)
 	ref->at = o->clock[STREAM_COMPUTE];
 }
 
+/* Nothing waits for these: they have ended when compute goes on. */
+static bool blocks(const Op *op)
+{
+	return op->kind == OP_ALL_REDUCE_SCALARS || op->kind == OP_ALL_REDUCE_MOMENTS
+		|| op->kind == OP_ALL_REDUCE_MEANS || op->kind == OP_BROADCAST_BUFFERS;
+}
+
 static Stream stream_of(const Op *op)
 {
 	return op->kind == OP_ALL_GATHER || op->kind == OP_BROADCAST_FLAT ? STREAM_GATHER
-		: op->kind == OP_ALL_REDUCE_SCALARS ? STREAM_SYNC : STREAM_REDUCE;
+		: blocks(op) ? STREAM_SYNC : STREAM_REDUCE;
 }
 
 static void check_number(Oracle *o, const Op *op, Stream s)
@@ -524,20 +532,27 @@ static void check_number(Oracle *o, const Op *op, Stream s)
 }
 
 /* Blocks compute: begins after all of it and ends before it goes on. */
-static void run_scalars(Oracle *o)
+static void run_blocking(Oracle *o, const Op *op)
 {
 	join(&o->clock[STREAM_SYNC], &o->clock[STREAM_COMPUTE]);
 	tick(o, STREAM_SYNC);
+	if (op->kind != OP_ALL_REDUCE_SCALARS && op->section == SEC_EVAL)
+		FAULT(o, op, "synchronises an evaluation, to which ranks may bring nothing");
+	if (op->kind == OP_ALL_REDUCE_SCALARS)
+		o->n_scalars++;
+	else if (op->kind == OP_BROADCAST_BUFFERS && (o->n_broadcasts++ || o->n_buffer_uses))
+		FAULT(o, op, "overwrites buffers that this step has read, written or overwritten");
+	else
+		read_operands(o, op);
 	join(&o->clock[STREAM_COMPUTE], &o->clock[STREAM_SYNC]);
-	o->n_scalars++;
 }
 
 static void run_collective(Oracle *o, const Op *op)
 {
 	Stream s = stream_of(op);
 	check_number(o, op, s);
-	if (op->kind == OP_ALL_REDUCE_SCALARS) {
-		run_scalars(o);
+	if (blocks(op)) {
+		run_blocking(o, op);
 		return;
 	}
 	const Value *last = op->n_in ? op_in(op, op->n_in - 1) : NULL;
@@ -570,6 +585,8 @@ static void run_compute(Oracle *o, const Op *op)
 	case OP_STEP_SCALARS: run_step_scalars(o, op); break;
 	case OP_UPDATE_SHARD: run_update(o, op); break;
 	default:
+		if ((op->kind == OP_READ || op->kind == OP_WRITE) && op->sym->kind == SYM_BUFFER)
+			o->n_buffer_uses += dtype_is_float(op->sym->type.dtype);
 		read_operands(o, op);
 		if (!(op_info[op->kind].flags & VIEW))
 			write_results(o, op);
@@ -607,7 +624,7 @@ static void check_end(Oracle *o, SectionKind first, SectionKind last)
 {
 	for (int s = first; s <= (int)last; s++)
 		IR_FOR_OPS(o->m, s, op)
-			if (op_info[op->kind].flags & COMM && op->kind != OP_ALL_REDUCE_SCALARS && !o->ref[op->out[0]->id].waited)
+			if (op_info[op->kind].flags & COMM && !blocks(op) && !o->ref[op->out[0]->id].waited)
 				FAULT(o, op, "is never waited for");
 	for (int u = 0; u < o->m->n_units; u++) {
 		if (o->unit[u].open)
@@ -620,7 +637,7 @@ static void check_end(Oracle *o, SectionKind first, SectionKind last)
 static void run_step(Oracle *o)
 {
 	o->run++;
-	o->seq = o->n_scalars = o->n_step_scalars = 0;
+	o->seq = o->n_scalars = o->n_step_scalars = o->n_broadcasts = o->n_buffer_uses = 0;
 	o->what = arena_printf(o->a, "step %lld", (long long)o->steps + 1);
 	for (int u = 0; u < o->m->n_units; u++)
 		o->unit[u].summed = false;

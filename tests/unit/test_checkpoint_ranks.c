@@ -560,10 +560,10 @@ static float own_mean(int rank, int64_t k) { return (float)k * 0.1f + (float)ran
 
 static float average_mean(int ranks, int64_t k)
 {
-	float sum = own_mean(0, k);
+	float first = own_mean(0, k), sum = 0;
 	for (int r = 1; r < ranks; r++)
-		sum += own_mean(r, k);
-	return sum * (1.0f / (float)ranks);
+		sum += own_mean(r, k) - first;
+	return (float)((double)first + (double)(sum / (float)ranks));
 }
 
 static void put_buffers(Cluster *c)
@@ -586,7 +586,7 @@ static int wrong_buffers(const Rank *r, int rank, int ranks, int count)
 		bad += ((float *)device_tensor(&r->rt, &r->tensor[BN_MEAN]))[k] != want;
 	}
 	for (int k = 0; k < 3; k++) {
-		double want = rank >= 0 ? k + rank : (3 * k + 3) * (1.0 / 3);
+		double want = rank >= 0 ? k + rank : (k + 1);
 		bad += ((double *)device_tensor(&r->rt, &r->tensor[BN_WIDE]))[k] != want;
 	}
 	return bad;

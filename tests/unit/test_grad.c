@@ -321,6 +321,18 @@ static bool contains(const Module *m, OpKind kind)
 	return false;
 }
 
+/* As pass expand splits it, alone and with the collectives of one rank. */
+static void check_expanded(const Case *c, const char *bn_sync)
+{
+	Diag d = {.out = stderr};
+	Built k = build(c, &d);
+	pass_expand(k.m, &(PassOptions){.bn_sync = bn_sync}, &d);
+	UNIT_CHECK(!contains(k.m, OP_BATCH_NORM) && !contains(k.m, OP_BATCH_NORM_GRAD), "expand");
+	UNIT_CHECK(contains(k.m, OP_ALL_REDUCE_MOMENTS) == !strcmp(bn_sync, "sync"), "statistics over ranks");
+	compare_all(&k, c, &d);
+	ir_module_free(k.m);
+}
+
 static void check_case(const Case *c)
 {
 	Diag d = {.out = stderr};
@@ -329,9 +341,8 @@ static void check_case(const Case *c)
 	if (k.grad)
 		compare_all(&k, c, &d);
 	if (k.grad && contains(k.m, OP_BATCH_NORM)) {
-		pass_expand(k.m, NULL, &d);
-		UNIT_CHECK(!contains(k.m, OP_BATCH_NORM) && !contains(k.m, OP_BATCH_NORM_GRAD), "expand");
-		compare_all(&k, c, &d);
+		check_expanded(c, "off");
+		check_expanded(c, "sync");
 	}
 	ir_module_free(k.m);
 }
