@@ -53,6 +53,15 @@ static FrontendOptions frontend_options(const Options *o)
 	return f;
 }
 
+/* Of an option that options.def has checked; f32 where it is not given. */
+static DType dtype_of(const char *text)
+{
+	DType t = DT_F32;
+	if (text)
+		dtype_from_text(text, &t);
+	return t;
+}
+
 static PassOptions pass_options(const Options *o, Diag *d)
 {
 	int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -63,6 +72,9 @@ static PassOptions pass_options(const Options *o, Diag *d)
 		.dropout = !equals(o->dropout, "off"), .infer = equals(o->command, "run"),
 		.grad_norm = !equals(o->grad_norm, "off"), .clip = o->clip,
 		.param_group = o->param_group.at, .n_param_group = o->param_group.n,
+		.param_dtype = dtype_of(o->param_dtype), .reduce_dtype = dtype_of(o->reduce_dtype),
+		.buffer_dtype = dtype_of(o->buffer_dtype), .keep_low_precision_grads = o->keep_low_precision_grads,
+		.bcast_dtype = o->bcast_dtype, .loss_scale = o->loss_scale,
 		.wrap = o->wrap.at, .n_wrap = o->wrap.n, .strategy = o->strategy,
 		.ignore = o->ignore.at, .n_ignore = o->ignore.n,
 		.unit_strategy = o->unit_strategy.at, .n_unit_strategy = o->unit_strategy.n, .reshard_root = o->reshard_root,
@@ -141,6 +153,20 @@ static bool write_schedule(Module *m, const Options *o, const PassOptions *p, Di
 	return !d->errors;
 }
 
+/* What the IR can say already and no kernel or runtime does yet. */
+static bool has_program(const Options *o, Diag *d)
+{
+	const struct { const char *name, *value; } option[] = {{"--param-dtype", o->param_dtype},
+		{"--reduce-dtype", o->reduce_dtype}, {"--buffer-dtype", o->buffer_dtype}, {"--bcast-dtype", o->bcast_dtype},
+		{"--loss-scale", o->loss_scale}};
+	int before = d->errors;
+	for (int i = 0; i < COUNT_OF(option); i++)
+		if (option[i].value && !equals(option[i].value, "f32") && !equals(option[i].value, "none"))
+			diag_error(d, option[i].name, "%s is refused: this version has no 16-bit programs yet; --emit=ir and "
+				"shardc plan show what it would be", option[i].value);
+	return d->errors == before;
+}
+
 /* A program that the C compiler refuses is not the input's fault. */
 static int emit(Module *m, const Options *o, Diag *d)
 {
@@ -209,6 +235,8 @@ static int compile(const Options *o, Arena *a, Diag *d)
 	if (!status && o->schedule_in && m->level != LEVEL_PLAN)
 		diag_warn(d, "--schedule-in", "there is no schedule before pass prefetch: \"%s\" is not used", o->schedule_in);
 	bool runs = equals(o->command, "run"), plans = equals(o->command, "plan");
+	if (!status && !ir && !plans && !has_program(o, d))
+		status = EXIT_INPUT;
 	if (!status && o->schedule_out && !write_schedule(m, o, &p, d))
 		status = EXIT_INPUT;
 	if (!status && ir)

@@ -17,6 +17,9 @@ typedef struct Options {
 	const char *loss, *loss_norm, *optimizer, *freeze, *init, *untie, *bn, *bn_sync, *dropout;
 	bool bn_biased, no_decay_1d;
 	const char *clip, *grad_norm;
+	/* precision */
+	const char *param_dtype, *reduce_dtype, *buffer_dtype, *bcast_dtype, *loss_scale;
+	bool keep_low_precision_grads;
 	/* sharding */
 	OptionList wrap, ignore, unit_strategy;
 	const char *strategy, *forward_prefetch, *backward_prefetch, *limit_all_gathers, *comm;

@@ -148,7 +148,7 @@ void lower_collect(Emit *e, const Op *op)
 		if (!s->trainable)
 			continue;
 		const Value *v = op_in(op, k++);
-		int bytes = dtype_info[s->type.dtype].bytes;
+		int bytes = dtype_info[s->unit->flat[s->flat].grad].bytes;
 		Place at = {REGION_GRAD, (Unit *)u, s->flat, s->offset * bytes};
 		const char *to = emit_place(e, &at);
 		if (v)

@@ -258,7 +258,7 @@ static bool lies_at(const Symbol *s, const Place *at)
 {
 	if (at->region == REGION_PARAM)
 		return s->kind == SYM_PARAM && s->unit == at->unit && s->flat == at->flat
-			&& s->offset * dtype_info[s->type.dtype].bytes == at->offset;
+			&& s->offset * dtype_info[s->unit->flat[s->flat].param].bytes == at->offset;
 	bool input = s->kind == SYM_INPUT;
 	return s->kind != SYM_PARAM && input == (at->region == REGION_INPUT) && s->offset == at->offset;
 }

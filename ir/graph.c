@@ -50,6 +50,22 @@ bool op_has_effect(const Op *op)
 	return op_info[op->kind].flags & EFFECT;
 }
 
+bool op_is_param_cast(const Op *op)
+{
+	if (op->kind != OP_CAST || op_in(op, 0)->op->kind != OP_PARAM || op->parent)
+		return false;
+	DType from = op_in(op, 0)->type.dtype, to = op->out[0]->type.dtype;
+	return dtype_is_float(from) && dtype_is_float(to) && dtype_info[to].bytes == 2 && dtype_info[from].bytes > 2;
+}
+
+bool unit_is_resident(const Unit *u)
+{
+	bool whole = strategy_info[u->strategy].group == GROUP_ONE;
+	for (int f = 0; f < u->n_flats; f++)
+		whole = whole && u->flat[f].param == u->flat[f].dtype;
+	return whole;
+}
+
 /* ---- modules, symbols, units ---- */
 
 Module *ir_module_new(const char *name)

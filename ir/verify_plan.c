@@ -245,7 +245,7 @@ static void end_wait(Plan *p, const Op *op)
 static void begin_gather(Plan *p, const Op *op)
 {
 	int64_t slot = attr_get_int(op->attrs, "slot", -1);
-	if (strategy_of(op)->group == GROUP_ONE)
+	if (unit_is_resident(op->unit))
 		fail(p, "strategy", op, "unit %s rests whole on every rank (%s): there is nothing to gather",
 			op->unit->name, strategy_of(op)->text);
 	if (op->n_out != op->unit->n_flats)
@@ -298,9 +298,10 @@ static void check_shown(Plan *p, const Op *op)
 
 static void begin_resident(Plan *p, const Op *op)
 {
-	if (strategy_of(op)->group != GROUP_ONE)
-		fail(p, "strategy", op, "unit %s is split over ranks (%s): its parameters are gathered, not "
-			"resident", op->unit->name, strategy_of(op)->text);
+	if (!unit_is_resident(op->unit))
+		fail(p, "strategy", op, "unit %s is %s (%s): its parameters are gathered, not resident", op->unit->name,
+			strategy_of(op)->group == GROUP_ONE ? "read in another dtype than it rests in" : "split over ranks",
+			strategy_of(op)->text);
 	for (int i = 0; i < op->n_out; i++)
 		p->shown[op->out[i]->id] = op;
 }

@@ -25,7 +25,8 @@ static void check_member(Verify *v, const Unit *u, const Symbol *s, int64_t *end
 	}
 	const Flat *f = &u->flat[s->flat];
 	int64_t last;
-	if (f->dtype != s->type.dtype || f->trainable != s->trainable)
+	bool same = f->dtype == s->type.dtype || (f->master && s->type.dtype == DT_F32);
+	if (!same || f->trainable != s->trainable)
 		verify_fail(v, NULL, "\"%s\" lies in a flat of another dtype or trainability", s->name);
 	else if (s->offset < end[s->flat] || s->offset % LAYOUT_ALIGN
 		|| __builtin_add_overflow(s->offset, type_numel(&s->type), &last) || last > f->numel)
@@ -112,7 +113,7 @@ static void check_reduce(Program *p, const Op *op)
 /* Units that rest whole are not gathered, others are. */
 static void check_strategy(Program *p, const Op *op)
 {
-	bool whole = strategy_info[op->unit->strategy].group == GROUP_ONE;
+	bool whole = unit_is_resident(op->unit);
 	if (whole != (op->kind == OP_RESIDENT))
 		verify_fail(p->v, op, "unit %s (%s) %s", op->unit->name, strategy_info[op->unit->strategy].text,
 			whole ? "rests whole on every rank: there is nothing to gather" : "is split over ranks: it is "

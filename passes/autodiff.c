@@ -166,8 +166,9 @@ static PtrMap *unite_reads(Module *m, Arena *scratch, bool *wanted)
 	return read;
 }
 
-/* The sum that the forward reports and its seed: 1/n of n elements, or 1 when it is a mean already. */
-static Value *loss_and_seed(Module *m, Value **seed, Diag *d)
+/* The sum that the forward reports and its seed: 1/n of n elements, or 1 when it is a mean already; times what
+ * keeps small gradients above the least 16-bit numbers, where it is asked for. */
+static Value *loss_and_seed(Module *m, bool scaled, Value **seed, Diag *d)
 {
 	Op *report = m->first[SEC_FORWARD];
 	while (report && report->kind != OP_REPORT_LOSS)
@@ -181,6 +182,10 @@ static Value *loss_and_seed(Module *m, Value **seed, Diag *d)
 	bool mean = attr_get_int(report->attrs, "mean", 0);
 	double n = mean ? 1 : (double)attr_get_int(report->attrs, "n", 1);
 	*seed = ir_const_float(&b, op_in(report, 0)->type.dtype, 1 / n);
+	if (scaled) {
+		Value *scale = ir_cast(&b, ir_emit(&b, OP_LOSS_SCALE, 0, NULL, NULL), (*seed)->type.dtype);
+		*seed = ir_emit2(&b, OP_MUL, *seed, scale);
+	}
 	return op_in(report, 0);
 }
 
@@ -233,16 +238,18 @@ bool pass_autodiff(Module *m, const PassOptions *o, Diag *d)
 {
 	if (!m->first[SEC_FORWARD] && m->first[SEC_EVAL])
 		return true; /* a program that only evaluates */
-	if (!freeze(m, o->freeze, d))
+	LossScale scale;
+	bool ok = loss_scale_parse(o->loss_scale, &scale, d);
+	if (!freeze(m, o->freeze, d) || !ok)
 		return false;
-	Value *seed = NULL, *loss = loss_and_seed(m, &seed, d);
+	Value *seed = NULL, *loss = loss_and_seed(m, scale.kind != LOSS_SCALE_NONE, &seed, d);
 	if (!loss)
 		return false;
 	Arena *scratch = arena_new();
 	bool *wanted = NEW_N(scratch, bool, m->n_values);
 	PtrMap *read = unite_reads(m, scratch, wanted);
 	Value **grad = autodiff_build(m, loss, seed, wanted, d);
-	bool ok = grad;
+	ok = grad;
 	if (ok && !keep_gradients(m, scratch, read, grad, d)) {
 		diag_error(d, m->file ? m->file : m->name, "nothing is trained: no parameter is trainable and "
 			"has a path to the loss");

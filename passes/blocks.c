@@ -419,6 +419,8 @@ static bool uses_parameters(const Sequence *s, int start, int period)
 	for (int i = start; i < start + period; i++) {
 		for (int k = 0; k < s->op[i]->n_in; k++) {
 			const Value *v = op_in(s->op[i], k);
+			if (v && op_is_param_cast(v->op))
+				v = op_in(v->op, 0);
 			if (!v || v->op->kind != OP_PARAM)
 				continue;
 			if (first && first != v)

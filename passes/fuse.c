@@ -38,7 +38,7 @@ typedef struct Fuse {
 static bool is_elementwise(const Op *op)
 {
 	return (op_info[op->kind].flags & EW || op->kind == OP_BROADCAST) && op->n_out == 1
-		&& op->out[0]->type.kind == TYPE_TENSOR;
+		&& op->out[0]->type.kind == TYPE_TENSOR && !op_is_param_cast(op);
 }
 
 /* A literal that stands for all elements: cloned into every body that reads it. */
@@ -406,7 +406,7 @@ static bool is_stored(const Value *v)
 /* Whether backward may read x at no cost in memory: it is there, or it is small beside `of`. */
 static bool is_at_hand(const Recompute *r, const Value *x, const Value *of)
 {
-	return is_literal(x) || is_movable_source(x->op) || type_bytes(&x->type) * SMALL <= type_bytes(&of->type)
+	return is_literal(x) || is_movable_source(x->op) || op_is_param_cast(x->op) || type_bytes(&x->type) * SMALL <= type_bytes(&of->type)
 		|| x->op->section != SEC_FORWARD || r->again[x->id] || is_read_in(x, SEC_BACKWARD);
 }
 

@@ -5,6 +5,8 @@
  * them and uses the batch's in evaluation too, as its framework does. */
 #include "passes/loss.h"
 
+#include <string.h>
+
 PtrMap *loss_clone_eval(Module *m, Arena *scratch, bool outputs)
 {
 	PtrMap *map = ptrmap_new(scratch);
@@ -12,7 +14,7 @@ PtrMap *loss_clone_eval(Module *m, Arena *scratch, bool outputs)
 	IR_FOR_OPS(m, SEC_FORWARD, op) {
 		if (op->kind == OP_WRITE || (op->kind == OP_OUTPUT && !outputs))
 			continue;
-		b.loc = loc_with_role(m, op->loc, "eval");
+		b.loc = strcmp(op->loc->role, "precision") ? loc_with_role(m, op->loc, "eval") : op->loc;
 		ir_clone(&b, op, map);
 	}
 	return map;

@@ -27,7 +27,9 @@ static Value *copy_value(Module *m, Value *v, const Op *near, Op *before)
 
 static Place flat_place(const Symbol *s, Region region)
 {
-	return (Place){region, s->unit, s->flat, s->offset * dtype_info[s->type.dtype].bytes};
+	const Flat *f = &s->unit->flat[s->flat];
+	DType dtype = region == REGION_GRAD ? f->grad : f->param;
+	return (Place){region, s->unit, s->flat, s->offset * dtype_info[dtype].bytes};
 }
 
 static bool same_place(const Place *a, const Place *b)

@@ -330,7 +330,7 @@ static void check_collect(Shadow *s, const Op *op)
 			continue;
 		const Value *v = op_in(op, k++);
 		if (v && (v->place.region != REGION_GRAD || v->place.unit != p->unit || v->place.flat != p->flat
-				|| v->place.offset != p->offset * dtype_info[p->type.dtype].bytes))
+				|| v->place.offset != p->offset * dtype_info[u->flat[p->flat].grad].bytes))
 			blame(s, op, v, "is not at its parameter's place in the flat gradient");
 	}
 }

@@ -68,13 +68,14 @@ static void note_reader(Finder *f, Readers *r, const Op *op)
 	r->scope = earlier ? scope : r->scope;
 }
 
-/* Views and transposes of a parameter are read where their results are. */
+/* Views, casts and transposes of a parameter are read where their results are. */
 static void note_readers(Finder *f, Readers *r, const Value *v)
 {
 	for (const Use *u = v->uses; u; u = u->next) {
 		if (u->op->section != f->section || u->op->parent)
 			continue;
-		bool shows = u->op->kind == OP_TRANSPOSE || op_info[u->op->kind].flags & VIEW;
+		bool shows = u->op->kind == OP_TRANSPOSE || op_info[u->op->kind].flags & VIEW
+			|| op_is_param_cast(u->op);
 		if (shows && u->op->n_out)
 			note_readers(f, r, u->op->out[0]);
 		else

@@ -1,5 +1,6 @@
 /* passes/optimizer.c: the update section: one update per gradient, the gradients' norm, the step's scalars.
  *
+ * Gradients are cast to what their flat holds: f32, or 16 bits that are sent as they are (--reduce-dtype).
  * The norm is computed where it is logged or clipped by; step_scalars turns it and the loss's count into
  * what every update is multiplied with, so it stands before them.  The update's arithmetic and its states
  * belong to the kernel that --optimizer names; parameters get their groups here, where it is known which are trained.
@@ -23,6 +24,25 @@ static Value **take_gradients(Module *m, Arena *scratch, Symbol ***syms, int *n)
 	return grad.at;
 }
 
+DType gradient_dtype(const PassOptions *o)
+{
+	return o->accum ? DT_F32 : o->reduce_dtype;
+}
+
+/* Gradients in the dtype of their flat, behind what computes them. */
+static void cast_gradients(Module *m, DType to, Value **grad, int n)
+{
+	for (int i = 0; i < n; i++) {
+		Op *op = grad[i]->op;
+		bool older = op->section < SEC_BACKWARD;
+		Builder b = {.m = m, .section = SEC_BACKWARD, .before = older ? m->first[SEC_BACKWARD] : op->next,
+			.loc = loc_with_role(m, op->loc, "grad"),
+			.name = arena_printf(m->arena, "%s.%s", grad[i]->name, dtype_info[to].text)};
+		if (dtype_is_float(grad[i]->type.dtype))
+			grad[i] = ir_cast(&b, grad[i], to);
+	}
+}
+
 bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
 {
 	Optimizer optimizer;
@@ -37,6 +57,7 @@ bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
 	int n;
 	Value **grad = take_gradients(m, scratch, &sym, &n);
 	ok = param_groups_assign(sym, n, o, scratch, d);
+	cast_gradients(m, gradient_dtype(o), grad, n);
 	Builder b = {.m = m, .section = SEC_UPDATE, .loc = loc_new(m, "", "", "", "update")};
 	Value *norm = NULL;
 	bool other = clip.p > 0 && clip.p != 2;

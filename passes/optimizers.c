@@ -97,3 +97,53 @@ bool clip_parse(const char *text, Clip *out, Arena *a, Diag *d)
 	out->text = out->p > 0 ? arena_printf(a, out->value ? "%.17g,value" : "%.17g", out->p) : "value";
 	return true;
 }
+
+/* ---- --loss-scale ---- */
+
+static bool bad_loss_scale(const char *text, const char *why, Diag *d)
+{
+	diag_error(d, "--loss-scale", "\"%s\": %s; accepted: none, a number (a power of two rounds nothing), "
+		"dynamic[:init=65536,growth_interval=2000]", text, why);
+	return false;
+}
+
+/* A positive number that f32 holds. */
+static bool read_scale(const char *text, size_t n, double *out)
+{
+	char *end;
+	*out = strtod(text, &end);
+	return n && end == text + n && *out > 0 && isfinite((float)*out) && (float)*out > 0;
+}
+
+static bool read_dynamic(const char *text, const char *keys, LossScale *out, Diag *d)
+{
+	while (*keys) {
+		size_t n = strcspn(keys, ","), k = strcspn(keys, "=");
+		char *end;
+		if (k < n && is_word(keys, k, "init")) {
+			if (!read_scale(keys + k + 1, n - k - 1, &out->value))
+				return bad_loss_scale(text, "init is not a positive number", d);
+		} else if (k < n && is_word(keys, k, "growth_interval")) {
+			out->growth_interval = strtoll(keys + k + 1, &end, 10);
+			if (end != keys + n || out->growth_interval < 1)
+				return bad_loss_scale(text, "growth_interval is not a number of steps", d);
+		} else {
+			return bad_loss_scale(text, "unknown key", d);
+		}
+		keys += n + (keys[n] == ',');
+	}
+	return true;
+}
+
+bool loss_scale_parse(const char *text, LossScale *out, Diag *d)
+{
+	*out = (LossScale){LOSS_SCALE_NONE, 1, 0};
+	if (!text || !strcmp(text, "none"))
+		return true;
+	if (!strncmp(text, "dynamic", 7) && (!text[7] || text[7] == ':')) {
+		*out = (LossScale){LOSS_SCALE_DYNAMIC, 65536, 2000};
+		return read_dynamic(text, text[7] ? text + 8 : "", out, d);
+	}
+	out->kind = LOSS_SCALE_FIXED;
+	return read_scale(text, strlen(text), &out->value) || bad_loss_scale(text, "not a positive number", d);
+}

@@ -26,6 +26,11 @@ typedef struct PassOptions {
 	const char *const *param_group; /* each --param-group: "REGEX:lr_scale=0.1,..." */
 	int n_param_group;
 	bool accum;                /* several micro-batches a step: gradients are summed in f32 flats */
+	/* precision: DT_F32 = as the model has it */
+	DType param_dtype, reduce_dtype, buffer_dtype;
+	bool keep_low_precision_grads;
+	const char *bcast_dtype;   /* NULL = each flat's own */
+	const char *loss_scale;    /* "none" | "K" | "dynamic[:KEY=VALUE,..]" */
 	/* sharding */
 	const char *const *wrap;   /* each --wrap: "block", "size:N", ... */
 	int n_wrap;
@@ -99,6 +104,9 @@ ParamGroup *param_groups_parse(const char *const *text, int n, const char *optim
 /* Puts each of the parameters that are trained into its group: Symbol.group. */
 bool param_groups_assign(Symbol *const *trained, int n, const PassOptions *o, Arena *a, Diag *d);
 
+/* optimizer.c: what backward writes into flat gradients: --reduce-dtype, or f32 to sum micro-batches in. */
+DType gradient_dtype(const PassOptions *o);
+
 /* optimizers.c: the meaning of --clip; NULL = off. */
 typedef struct Clip {
 	double p;                  /* of the norm, >= 1, may be infinite; 0 = not by norm */
@@ -106,6 +114,15 @@ typedef struct Clip {
 	const char *text;          /* canonical; NULL = off */
 } Clip;
 bool clip_parse(const char *text, Clip *out, Arena *a, Diag *d);
+
+/* optimizers.c: the meaning of --loss-scale; NULL = none. */
+typedef enum LossScaleKind { LOSS_SCALE_NONE, LOSS_SCALE_FIXED, LOSS_SCALE_DYNAMIC } LossScaleKind;
+typedef struct LossScale {
+	LossScaleKind kind;
+	double value;              /* of FIXED, and what DYNAMIC begins with */
+	int64_t growth_interval;   /* of DYNAMIC: good steps before it doubles */
+} LossScale;
+bool loss_scale_parse(const char *text, LossScale *out, Diag *d);
 
 /* autodiff.c, grad_rules.c */
 typedef struct GradCtx GradCtx;

@@ -299,7 +299,7 @@ static void check_used(const Module *m, const PassOptions *o, Diag *d)
 	const struct { const char *name, *value; } option[] = {{"--forward-prefetch", o->forward_prefetch},
 		{"--backward-prefetch", backward}, {"--limit-all-gathers", o->limit_all_gathers}};
 	for (int i = 0; i < m->n_units; i++)
-		if (strategy_info[m->units[i]->strategy].group != GROUP_ONE)
+		if (!unit_is_resident(m->units[i]))
 			return;
 	for (int i = 0; i < COUNT_OF(option); i++)
 		if (option[i].value)

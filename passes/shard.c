@@ -37,9 +37,18 @@ typedef struct Shard {
 
 /* ---- parameters become views ---- */
 
+/* A cast to the dtype that the flat is gathered in is no code: its view has that dtype. */
+static bool is_gathered_so(const Op *op)
+{
+	if (!op_is_param_cast(op))
+		return false;
+	const Symbol *s = op_in(op, 0)->op->sym;
+	return s->unit->flat[s->flat].param == op->out[0]->type.dtype;
+}
+
 static bool is_alias(const Op *op)
 {
-	return op_info[op->kind].flags & VIEW && op->n_in;
+	return (op_info[op->kind].flags & VIEW && op->n_in) || is_gathered_so(op);
 }
 
 /* The `param` op that v shows, perhaps through views; NULL = it is no parameter. */
@@ -56,19 +65,30 @@ static Builder builder_at(Shard *s, Op *before, SectionKind section, const Loc *
 		.loc = loc_with_role(s->m, loc, "shard")};
 }
 
-static bool rests_whole(const Unit *u)
+/* "f32 -> bf16" when a collective of the unit casts what it sends. */
+static Attr *cast_attr(Module *m, Attr *attrs, DType from, DType to)
 {
-	return strategy_info[u->strategy].group == GROUP_ONE;
+	return from == to ? attrs : attr_str(m, attrs, "cast", arena_printf(m->arena, "%s -> %s",
+		dtype_info[from].text, dtype_info[to].text));
+}
+
+/* By the first of the unit's flats that a gather casts. */
+static Attr *gather_cast(Module *m, const Unit *u)
+{
+	for (int f = 0; f < u->n_flats; f++)
+		if (layout_casts(&u->flat[f]))
+			return cast_attr(m, NULL, u->flat[f].dtype, u->flat[f].param);
+	return NULL;
 }
 
 static void gather(Shard *s, Unit *u, Op *before)
 {
 	Builder b = builder_at(s, before, before->section, before->loc);
 	Op *op = NULL;
-	if (!rests_whole(u)) {
+	if (!unit_is_resident(u)) {
 		b.unit = u;
 		b.name = arena_printf(s->m->arena, "%s.async", u->name);
-		op = ir_emit_op(&b, OP_ALL_GATHER, 0, NULL, NULL, NULL);
+		op = ir_emit_op(&b, OP_ALL_GATHER, 0, NULL, gather_cast(s->m, u), NULL);
 	}
 	b.unit = op ? NULL : u;
 	b.name = arena_printf(s->m->arena, "%s.full", u->name);
@@ -88,6 +108,8 @@ static Value *localize(Shard *s, Value *v, Op *at)
 		Symbol *sym = b.sym = v->op->sym;
 		b.name = sym->name;
 		known = ir_emit(&b, OP_VIEW_OP, 1, &s->use[sym->unit->index].flats->out[sym->flat], NULL);
+	} else if (is_gathered_so(v->op)) {
+		known = localize(s, op_in(v->op, 0), at);
 	} else {
 		Value *operand = localize(s, op_in(v->op, 0), at);
 		PtrMap *map = ptrmap_new(s->m->arena);
@@ -118,7 +140,7 @@ static void localize_operands(Shard *s, Op *op)
 static void reshard(Shard *s, Unit *u)
 {
 	UnitUse *use = &s->use[u->index];
-	if (use->flats && !rests_whole(u)) {
+	if (use->flats && !unit_is_resident(u)) {
 		Builder b = builder_at(s, use->last->next, use->last->section, use->last->loc);
 		b.unit = u;
 		ir_emit(&b, OP_RESHARD, use->flats->n_out, use->flats->out, NULL);
@@ -172,12 +194,12 @@ static Later find_later(Shard *s)
 			if (!param || is_alias(op))
 				continue;
 			later.read[param->sym->unit->index] = true;
-			first = first || rests_whole(param->sym->unit) ? first : op;
+			first = first || unit_is_resident(param->sym->unit) ? first : op;
 			later.first[param->sym->unit->index] |= op == first;
 		}
 	}
 	for (int u = 0; u < m->n_units; u++)
-		if (!rests_whole(m->units[u]))
+		if (!unit_is_resident(m->units[u]))
 			later.last_at = MAX(later.last_at, s->use[u].last_at);
 	return later;
 }
@@ -208,7 +230,7 @@ static void end_forward(Shard *s, bool *held)
 		Unit *u = m->units[i];
 		if (!s->use[i].flats)
 			continue;
-		held[i] = rests_whole(u);
+		held[i] = unit_is_resident(u);
 		if (held[i] || !m->first[SEC_BACKWARD])
 			continue;
 		const char *why = later.read[i] ? why_kept(s, u, &later) : "once: backward does not read it";
@@ -290,6 +312,7 @@ static Value *reduced(Builder *b, Unit *u, OpKind kind, Value *grad, const char 
 	Attr *attrs = attr_str(m, NULL, "op", how);
 	if (kind == OP_REDUCE)
 		attrs = attr_int(m, attrs, "root", u->owner);
+	attrs = cast_attr(m, attrs, grad->type.dtype, u->flat[0].reduce);
 	b->unit = u;
 	b->name = arena_printf(m->arena, "%s.%s", u->name, sent_name);
 	Value *sent = ir_emit(b, kind, 1, &grad, attrs);
@@ -355,7 +378,8 @@ static void update_unit(Shard *s, Builder *b, Unit *u, Value *grad, const Optimi
 		return;
 	b->unit = u;
 	b->name = arena_printf(s->m->arena, "%s.sending", u->name);
-	*sent = ir_emit_op(b, OP_BROADCAST_FLAT, 0, NULL, attr_int(s->m, NULL, "root", u->owner), NULL);
+	Attr *attrs = cast_attr(s->m, attr_int(s->m, NULL, "root", u->owner), u->flat[0].dtype, u->flat[0].bcast);
+	*sent = ir_emit_op(b, OP_BROADCAST_FLAT, 0, NULL, attrs, NULL);
 }
 
 /* grad: by unit index, NULL = nothing of the unit is trained. */
@@ -412,7 +436,7 @@ static void check_root(const Module *m, const PassOptions *o, Diag *d)
 		return;
 	if (!root)
 		diag_warn(d, "--reshard-root", "no unit is the root, it is not used");
-	else if (rests_whole(root) || strategy_info[root->strategy].kept)
+	else if (unit_is_resident(root) || strategy_info[root->strategy].kept)
 		diag_warn(d, "--reshard-root", "the root is %s, which is not resharded after forward: it is not used",
 			strategy_info[root->strategy].text);
 }

@@ -21,9 +21,65 @@ enum { WORLD_MAX = 1 << 16 }; /* ranks that owners are found for */
 
 /* ---- flats and offsets ---- */
 
-static bool flat_matches(const Flat *f, const Symbol *s)
+/* What the options say of dtypes, and what the program reads of each parameter. */
+typedef struct Dtypes {
+	const PassOptions *o;
+	PtrMap *read;        /* Symbol -> DType + 1, of those that are read in another dtype than they have */
+	DType bcast;         /* --bcast-dtype, where it is given */
+} Dtypes;
+
+/* A parameter is gathered in 16 bits where all that read it do so, by casts of one dtype. */
+static void find_read(const Module *m, Dtypes *t)
 {
-	return f->dtype == s->type.dtype && f->trainable == s->trainable;
+	PtrMap *other = ptrmap_new(m->arena);
+	t->read = ptrmap_new(m->arena);
+	for (int s = 0; s < SEC_COUNT; s++) {
+		IR_FOR_OPS(m, s, op) {
+			if (op->kind != OP_PARAM)
+				continue;
+			for (const Use *u = op->out[0]->uses; u; u = u->next) {
+				void *dtype = op_is_param_cast(u->op) ? (void *)((intptr_t)u->op->out[0]->type.dtype + 1) : NULL;
+				void *known = ptrmap_get(t->read, op->sym);
+				if (!dtype || (known && known != dtype))
+					ptrmap_put(other, op->sym, op->sym);
+				ptrmap_put(t->read, op->sym, dtype ? dtype : known);
+			}
+		}
+	}
+	for (int i = 0; i < m->n_symbols; i++)
+		if (ptrmap_get(other, m->symbols[i]))
+			ptrmap_put(t->read, m->symbols[i], NULL);
+}
+
+static bool is_half(DType t)
+{
+	return dtype_is_float(t) && dtype_info[t].bytes == 2;
+}
+
+/* The flat that a parameter lies in.  Where a unit has an owner, all ranks work with what it broadcasts: 16 bits
+ * of it, or f32 that 16 bits hold; the owner updates an f32 master. */
+static Flat flat_of(const Dtypes *t, const Unit *u, const Symbol *s)
+{
+	void *read = ptrmap_get(t->read, s);
+	Flat f = LAYOUT_FLAT(s->type.dtype, s->trainable, 0);
+	f.param = read ? (DType)((intptr_t)read - 1) : f.dtype;
+	if (!s->trainable)
+		return f;
+	f.grad = gradient_dtype(t->o);
+	f.reduce = t->o->reduce_dtype;
+	f.kept = t->o->keep_low_precision_grads ? f.param : DT_F32;
+	if (!strategy_info[u->strategy].owned)
+		return f;
+	f.bcast = t->o->bcast_dtype && t->o->param_dtype == DT_F32 ? t->bcast : f.param;
+	if (is_half(f.param) && f.bcast == f.param)
+		f.dtype = f.param;
+	f.master = is_half(f.bcast);
+	return f;
+}
+
+static bool flats_match(const Flat *a, const Flat *b)
+{
+	return a->dtype == b->dtype && a->param == b->param && a->trainable == b->trainable;
 }
 
 static int compare_flats(const void *a, const void *b)
@@ -31,14 +87,15 @@ static int compare_flats(const void *a, const void *b)
 	const Flat *x = a, *y = b;
 	if (x->trainable != y->trainable)
 		return y->trainable - x->trainable;
-	return (int)x->dtype - (int)y->dtype;
+	return x->dtype != y->dtype ? (int)x->dtype - (int)y->dtype : (int)x->param - (int)y->param;
 }
 
-static bool add_flats(const Module *m, Unit *u, Symbol *const *params, int n, Diag *d)
+static bool add_flats(const Module *m, Unit *u, const Dtypes *t, Symbol *const *params, int n, Diag *d)
 {
 	for (int i = 0; i < n; i++) {
+		Flat want = flat_of(t, u, params[i]);
 		int f = 0;
-		while (f < u->n_flats && !flat_matches(&u->flat[f], params[i]))
+		while (f < u->n_flats && !flats_match(&u->flat[f], &want))
 			f++;
 		if (f < u->n_flats)
 			continue;
@@ -48,19 +105,20 @@ static bool add_flats(const Module *m, Unit *u, Symbol *const *params, int n, Di
 				dtype_info[params[i]->type.dtype].text);
 			return false;
 		}
-		u->flat[u->n_flats++] = (Flat)LAYOUT_FLAT(params[i]->type.dtype, params[i]->trainable, 0);
+		u->flat[u->n_flats++] = want;
 	}
 	qsort(u->flat, (size_t)u->n_flats, sizeof(*u->flat), compare_flats);
 	return true;
 }
 
-static void lay_out(Module *m, Unit *u, Symbol *const *params, int n)
+static void lay_out(Module *m, Unit *u, const Dtypes *t, Symbol *const *params, int n)
 {
 	u->params = NEW_N(m->arena, Symbol *, n);
 	for (int f = 0; f < u->n_flats; f++) {
 		for (int i = 0; i < n; i++) {
 			Symbol *s = params[i];
-			if (!flat_matches(&u->flat[f], s))
+			Flat want = flat_of(t, u, s);
+			if (!flats_match(&u->flat[f], &want))
 				continue;
 			s->unit = u;
 			s->flat = f;
@@ -71,13 +129,13 @@ static void lay_out(Module *m, Unit *u, Symbol *const *params, int n)
 	}
 }
 
-static bool add_unit(Module *m, const Group *g, Diag *d)
+static bool add_unit(Module *m, const Group *g, const Dtypes *t, Diag *d)
 {
 	Unit *u = ir_add_unit(m, g->name, (Strategy)g->strategy);
 	u->owner = g->owner;
-	if (!add_flats(m, u, g->params.at, g->params.n, d))
+	if (!add_flats(m, u, t, g->params.at, g->params.n, d))
 		return false;
-	lay_out(m, u, g->params.at, g->params.n);
+	lay_out(m, u, t, g->params.at, g->params.n);
 	return true;
 }
 
@@ -336,10 +394,13 @@ bool pass_units(Module *m, const PassOptions *o, Diag *d)
 	Optimizer opt;
 	Groups groups = {0};
 	Arena *a = arena_new();
+	Dtypes dtypes = {.o = o};
 	bool ok = optimizer_parse(o->optimizer, &opt, d) && find_trained(m, d);
+	ok = ok && (!o->bcast_dtype || dtype_from_text(o->bcast_dtype, &dtypes.bcast));
+	find_read(m, &dtypes);
 	ok = ok && find_groups(m, o, &groups, a, d);
 	for (int i = 0; i < groups.n && ok; i++)
-		ok = add_unit(m, &groups.at[i], d);
+		ok = add_unit(m, &groups.at[i], &dtypes, d);
 	arena_free(a);
 	if (ok)
 		declare_states(m, &opt);

@@ -150,7 +150,7 @@ static int param_at(const Place *p)
 {
 	for (int i = 0; i < p->unit->n_params; i++) {
 		const Symbol *s = p->unit->params[i];
-		int bytes = dtype_info[p->unit->flat[p->flat].dtype].bytes;
+		int bytes = dtype_info[p->unit->flat[p->flat].grad].bytes;
 		if (s->flat == p->flat && s->trainable && s->offset * bytes == p->offset)
 			return i;
 	}
@@ -253,11 +253,20 @@ static void write_results(Oracle *o, const Op *op)
 
 /* ---- gathered units ---- */
 
+/* Whole on this rank, and in no other dtype than ops read. */
+static bool rests_as_read(const Unit *u)
+{
+	bool same = true;
+	for (int f = 0; f < u->n_flats; f++)
+		same &= u->flat[f].dtype == u->flat[f].param;
+	return same && strategy(u)->group == GROUP_ONE;
+}
+
 static void run_gather(Oracle *o, const Op *op)
 {
 	Full *f = full_of(o, op);
 	Rest *rest = &memory_of(o, op->unit)->rest[0];
-	if (strategy(op->unit)->group == GROUP_ONE)
+	if (rests_as_read(op->unit))
 		FAULT(o, op, "gathers a unit that rests whole");
 	if (f->gather)
 		FAULT(o, op, "overwrites %s, which still holds %s", f->range.name, op_name(o, f->gather));
@@ -269,7 +278,7 @@ static void run_gather(Oracle *o, const Op *op)
 
 static void run_resident(Oracle *o, const Op *op)
 {
-	if (strategy(op->unit)->group != GROUP_ONE)
+	if (!rests_as_read(op->unit))
 		FAULT(o, op, "wants a unit whole that rests in shards");
 	for (int i = 0; i < op->n_out; i++)
 		o->ref[op->out[i]->id].kind = REF_REST;

@@ -1,0 +1,210 @@
+/* passes/legalize.c: 16-bit values reach only ops that have 16-bit kernels.
+ *
+ * Requires TRAIN.  Ensures that an op with 16-bit operands is elementwise, a view, or has a kernel for them
+ * (column `types` of kernels/kernels.def); all others compute in f32 between casts.  Casts that the compiler made
+ * and that undo each other are gone.  The f32 cast of a product is the product's own f32 result (attribute `to`),
+ * so that weight gradients are rounded once, to the dtype of their flat.  Casts of parameters stand in front of
+ * all that reads them, where `shard` makes them the dtype of a view.
+ * Refuses nothing: f32 has a kernel for everything that 16 bits could ask for. */
+#include "passes/passes.h"
+
+#include <string.h>
+
+static const struct { const char *op, *types; } kernels[] = {
+#define KERNEL(op, types, work) {#op, #types},
+#include "kernels/kernels.def"
+};
+
+static bool is_half(const Value *v)
+{
+	return v && v->type.kind == TYPE_TENSOR && dtype_is_float(v->type.dtype) && dtype_info[v->type.dtype].bytes == 2;
+}
+
+/* ---- ops without a 16-bit kernel ---- */
+
+static bool computes_halves(const Op *op)
+{
+	if (op_info[op->kind].flags & (EW | VIEW | SRC) || op_has_effect(op) || op->kind == OP_FUSED
+			|| op->kind == OP_NORM)
+		return true;
+	for (int i = 0; i < COUNT_OF(kernels); i++)
+		if (!strcmp(kernels[i].op, op_info[op->kind].text))
+			return !strcmp(kernels[i].types, "HALVES") || !strcmp(kernels[i].types, "BYTES")
+				|| !strcmp(kernels[i].types, "PRIM");
+	return true;
+}
+
+static bool has_halves(const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++)
+		if (is_half(op_in(op, i)))
+			return true;
+	return false;
+}
+
+static Value *cast_of(Module *m, Op *op, Op *before, Value *v, DType to)
+{
+	Builder b = {.m = m, .section = op->section, .before = before, .loc = loc_with_role(m, op->loc, "legalize"),
+		.name = arena_printf(m->arena, "%s.%s", v->name, dtype_info[to].text)};
+	return ir_cast(&b, v, to);
+}
+
+static void compute_in_f32(Module *m, Op *op)
+{
+	Type *was = NEW_N(m->arena, Type, op->n_out), *now = NEW_N(m->arena, Type, op->n_out);
+	Op *next = op->next;
+	Buf err = {0};
+	for (int i = 0; i < op->n_out; i++)
+		was[i] = op->out[i]->type;
+	for (int i = 0; i < op->n_in; i++)
+		if (is_half(op_in(op, i)))
+			ir_set_in(op, i, cast_of(m, op, op, op_in(op, i), DT_F32));
+	if (!ir_infer(m, op, NULL, now, &err))
+		ice("%s in f32: %s", op_info[op->kind].text, err.at ? err.at : "");
+	buf_free(&err);
+	for (int i = 0; i < op->n_out; i++) {
+		Value *v = op->out[i];
+		v->type = now[i];
+		if (!v->n_uses || v->type.dtype == was[i].dtype)
+			continue;
+		Value *back = cast_of(m, op, next, v, was[i].dtype);
+		ir_replace_uses(v, back);
+		ir_set_in(back->op, 0, v);
+	}
+}
+
+/* ---- casts that fold ---- */
+
+/* A rounding that the user asked for stays; those that the compiler put in may go. */
+static bool is_ours(const Op *cast)
+{
+	return *cast->loc->role && strcmp(cast->loc->role, "eval");
+}
+
+/* The op whose result v shows, through views that nobody else reads; NULL: others read it. */
+static Op *made_by(Value *v)
+{
+	while (op_info[v->op->kind].flags & VIEW && v->op->n_in == 1 && v->n_uses == 1)
+		v = op_in(v->op, 0);
+	return v->op;
+}
+
+static void retype_views(Value *v, const Op *root, DType to)
+{
+	for (; v->op != root; v = op_in(v->op, 0))
+		v->type.dtype = to;
+}
+
+static bool all_uses_cast_to(const Value *v, DType to)
+{
+	for (const Use *u = v->uses; u; u = u->next)
+		if (u->op->kind != OP_CAST || u->op->out[0]->type.dtype != to)
+			return false;
+	return true;
+}
+
+/* cast of a 16-bit product to f32 -> the product, in f32 */
+static bool widen_product(Module *m, Op *cast)
+{
+	Value *x = op_in(cast, 0);
+	Op *root = made_by(x);
+	if (root->kind != OP_MATMUL && root->kind != OP_CONV_GRAD_W)
+		return false;
+	Value *y = root->out[0];
+	bool alone = x == y ? all_uses_cast_to(y, DT_F32) : x->n_uses == 1 && y->n_uses == 1;
+	if (!alone || !is_half(y) || cast->out[0]->type.dtype != DT_F32)
+		return false;
+	root->attrs = attr_dtype(m, root->attrs, "to", DT_F32);
+	y->type.dtype = DT_F32;
+	retype_views(x, root, DT_F32);
+	return true; /* the cast is one to its own dtype now */
+}
+
+/* cast of a cast of the same dtype, where the one between loses nothing or is the compiler's */
+static bool fold_pair(Op *cast)
+{
+	Value *x = op_in(cast, 0);
+	Op *inner = made_by(x);
+	DType to = cast->out[0]->type.dtype, from, mid;
+	if (inner->kind != OP_CAST)
+		return false;
+	from = op_in(inner, 0)->type.dtype;
+	mid = inner->out[0]->type.dtype;
+	if (!dtype_is_float(from) || !dtype_is_float(mid) || !dtype_is_float(to))
+		return false;
+	bool exact = dtype_info[mid].bytes > dtype_info[from].bytes;
+	if (!exact && (from != to || !is_ours(inner) || op_is_param_cast(inner)))
+		return false;
+	if (x->op == inner) {
+		ir_set_in(cast, 0, op_in(inner, 0));
+		return true;
+	}
+	if (from != to || x->n_uses != 1)
+		return false;
+	Op *view = x->op;
+	while (op_in(view, 0)->op != inner)
+		view = op_in(view, 0)->op;
+	retype_views(x, inner, from);
+	ir_set_in(view, 0, op_in(inner, 0));
+	return true;
+}
+
+static void fold_casts(Module *m)
+{
+	for (int s = 0; s < SEC_COUNT; s++) {
+		IR_FOR_OPS_SAFE(m, s, op) {
+			if (op->kind != OP_CAST)
+				continue;
+			while (op_in(op, 0)->type.dtype != op->out[0]->type.dtype && (fold_pair(op) || widen_product(m, op)))
+				;
+			if (op_in(op, 0)->type.dtype != op->out[0]->type.dtype)
+				continue;
+			ir_replace_uses(op->out[0], op_in(op, 0));
+			ir_remove(m, op);
+		}
+	}
+}
+
+/* ---- casts of parameters ---- */
+
+static bool is_cast_param(const Op *op)
+{
+	const Op *by = op->kind == OP_PARAM ? ir_user(op->out[0], OP_CAST) : op;
+	return by && op_is_param_cast(by);
+}
+
+/* To the front, where they hold nobody up: they are no code. */
+static void hoist_param_casts(Module *m, SectionKind s)
+{
+	Op *front = m->first[s];
+	while (front && is_cast_param(front))
+		front = front->next;
+	IR_FOR_OPS_SAFE(m, s, op)
+		if (front && is_cast_param(op) && op->order > front->order)
+			ir_move_before(m, op, front);
+}
+
+static bool any_halves(const Module *m)
+{
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			for (int i = 0; i < op->n_out; i++)
+				if (is_half(op->out[i]))
+					return true;
+	return false;
+}
+
+bool pass_legalize(Module *m, const PassOptions *o, Diag *d)
+{
+	if (!any_halves(m))
+		return true;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS_SAFE(m, s, op)
+			if (has_halves(op) && !computes_halves(op))
+				compute_in_f32(m, op);
+	fold_casts(m);
+	ir_number(m);
+	for (int s = 0; s < SEC_COUNT; s++)
+		hoist_param_casts(m, (SectionKind)s);
+	return pass_dce(m, o, d);
+}

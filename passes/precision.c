@@ -1,0 +1,226 @@
+/* passes/precision.c: moves the forward to --param-dtype, and buffers to --buffer-dtype, by explicit casts.
+ *
+ * Requires MODEL before the loss.  Ensures that whatever depends on parameters or on inputs of floats is computed
+ * in the asked dtype: each of their reads is cast, ops take on the dtype of their operands, outputs are cast
+ * back, so that the loss is computed in f32.  Every use of a parameter has a cast of its own: gradients of
+ * several uses are then summed in f32.  What depends on neither (tables of positions, masks) keeps its dtype up
+ * to where it meets them.  Batch norms and losses of the model stay f32, said once; so do the running statistics.
+ * A literal beyond the range of the dtype becomes the largest number that it has: a mask stays finite.
+ * Which ops have 16-bit kernels is not asked here: legalize.c puts casts around those that have none. */
+#include "passes/passes.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct Precision {
+	Module *m;
+	Diag *d;
+	DType to;
+	bool *moved;       /* by Value.id: of floats that depend on parameters or inputs */
+	Value **cast;      /* by Value.id: the same in dtype `to` */
+	int n_kept;        /* batch norms */
+	const Op *kept;    /* the first of them */
+} Precision;
+
+/* Statistics over many elements, whose errors would not average out (F56), and losses. */
+static bool stays_f32(OpKind kind)
+{
+	return kind == OP_BATCH_NORM || kind == OP_CROSS_ENTROPY;
+}
+
+/* ---- casts ---- */
+
+static Value *cast_before(Precision *p, Op *op, Value *v, DType to)
+{
+	if (v->type.dtype == to)
+		return v;
+	Builder b = {.m = p->m, .section = op->section, .before = op, .loc = loc_with_role(p->m, op->loc, "precision"),
+		.name = arena_printf(p->m->arena, "%s.%s", v->name, dtype_info[to].text)};
+	return ir_cast(&b, v, to);
+}
+
+static double largest(DType t)
+{
+	return t == DT_F16 ? 65504 : t == DT_BF16 ? 0x1.fep127 : INFINITY;
+}
+
+/* A literal in the dtype itself: a cast of what it cannot hold would be infinite. */
+static Value *literal(Precision *p, Op *op, const Value *v)
+{
+	const Attr *value = attr_find(v->op->attrs, "value");
+	double *now = NEW_N(p->m->arena, double, value->n);
+	for (int i = 0; i < value->n; i++) {
+		double x = value->floats[i];
+		now[i] = isfinite(x) ? fmax(fmin(x, largest(p->to)), -largest(p->to)) : x;
+	}
+	Type t = v->type;
+	t.dtype = p->to;
+	Builder b = {.m = p->m, .section = op->section, .before = op, .loc = v->op->loc,
+		.name = arena_printf(p->m->arena, "%s.%s", v->name, dtype_info[p->to].text)};
+	return ir_emit_typed(&b, OP_CONST, 0, NULL, attr_floats(p->m, NULL, "value", value->n, now), t);
+}
+
+/* v in dtype `to`, for op.  Casts of parameters are not shared. */
+static Value *lowered(Precision *p, Op *op, Value *v)
+{
+	if (v->type.dtype == p->to)
+		return v;
+	if (v->op->kind == OP_PARAM)
+		return cast_before(p, op, v, p->to);
+	Value **known = &p->cast[v->id];
+	if (!*known)
+		*known = v->op->kind == OP_CONST ? literal(p, op, v) : cast_before(p, op, v, p->to);
+	return *known;
+}
+
+/* ---- ops ---- */
+
+/* Operands have changed their dtype; so do the results. */
+static void retype(Module *m, Op *op)
+{
+	Type *out = NEW_N(m->arena, Type, op->n_out);
+	Buf err = {0};
+	if (!ir_infer(m, op, NULL, out, &err))
+		ice("%s in another dtype: %s", op_info[op->kind].text, err.at ? err.at : "");
+	buf_free(&err);
+	for (int i = 0; i < op->n_out; i++)
+		op->out[i]->type = out[i];
+}
+
+static bool is_float(const Value *v)
+{
+	return v && dtype_is_float(v->type.dtype);
+}
+
+/* A mask that is added to scores may be of another dtype than they. */
+static bool keeps_operand(const Op *op, int i)
+{
+	return op->kind == OP_ATTENTION && i == 3;
+}
+
+static bool reads_moved(const Precision *p, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++)
+		if (is_float(op_in(op, i)) && p->moved[op_in(op, i)->id] && !keeps_operand(op, i))
+			return true;
+	return false;
+}
+
+static void keep_f32(Precision *p, Op *op)
+{
+	bool any = reads_moved(p, op);
+	for (int i = 0; i < op->n_in; i++)
+		if (is_float(op_in(op, i)) && dtype_info[op_in(op, i)->type.dtype].bytes == 2)
+			ir_set_in(op, i, cast_before(p, op, op_in(op, i), DT_F32));
+	retype(p->m, op);
+	if (op->kind != OP_BATCH_NORM)
+		return;
+	p->moved[op->out[0]->id] = any; /* the statistics go on in f32, into the running ones */
+	p->kept = p->n_kept++ ? p->kept : op;
+}
+
+static void lower_op(Precision *p, Op *op)
+{
+	for (int i = 0; i < op->n_in; i++)
+		if (is_float(op_in(op, i)) && !keeps_operand(op, i))
+			ir_set_in(op, i, lowered(p, op, op_in(op, i)));
+	retype(p->m, op);
+	for (int i = 0; i < op->n_out; i++)
+		p->moved[op->out[i]->id] = is_float(op->out[i]);
+}
+
+static void move_op(Precision *p, Op *op)
+{
+	if (op->kind == OP_INPUT || op->kind == OP_PARAM)
+		p->moved[op->out[0]->id] = is_float(op->out[0]);
+	else if (op->kind == OP_OUTPUT || op->kind == OP_WRITE)
+		ir_set_in(op, 0, cast_before(p, op, op_in(op, 0), op->sym->type.dtype));
+	else if (stays_f32(op->kind))
+		keep_f32(p, op);
+	else if (op->kind != OP_CAST && !op_has_effect(op) && reads_moved(p, op))
+		lower_op(p, op);
+}
+
+static void say_kept(const Precision *p)
+{
+	if (p->n_kept)
+		diag_warn(p->d, loc_where(p->m, p->kept->loc), "%d batch norm%s computed in f32, with casts around: their "
+			"parameters and statistics stay f32", p->n_kept, p->n_kept > 1 ? "s are" : " is");
+}
+
+static void move_params(Module *m, DType to, Diag *d)
+{
+	Precision p = {.m = m, .d = d, .to = to, .moved = NEW_N(m->arena, bool, m->n_values),
+		.cast = NEW_N(m->arena, Value *, m->n_values)};
+	IR_FOR_OPS_SAFE(m, SEC_FORWARD, op)
+		move_op(&p, op);
+	say_kept(&p);
+}
+
+/* ---- buffers ---- */
+
+/* Running statistics, which stay as they are. */
+static PtrMap *statistics(const Module *m, Arena *scratch)
+{
+	static const char *const names[] = {"mean", "var"};
+	PtrMap *found = ptrmap_new(scratch);
+	IR_FOR_OPS(m, SEC_FORWARD, op) {
+		for (int i = 0; i < COUNT_OF(names) && op->kind == OP_BATCH_NORM; i++) {
+			const char *name = attr_get_str(op->attrs, names[i], NULL);
+			Symbol *s = name ? ir_find_symbol(m, name) : NULL;
+			if (s)
+				ptrmap_put(found, s, s);
+		}
+	}
+	return found;
+}
+
+/* Stored in `to`, computed with in the dtype that it had. */
+static void store_as(Precision *p, const Symbol *s, DType was)
+{
+	IR_FOR_OPS_SAFE(p->m, SEC_FORWARD, op) {
+		if (op->kind == OP_WRITE && op->sym == s)
+			ir_set_in(op, 0, cast_before(p, op, op_in(op, 0), p->to));
+		if (op->kind != OP_READ || op->sym != s)
+			continue;
+		Value *v = op->out[0];
+		Builder b = {.m = p->m, .section = SEC_FORWARD, .before = op->next,
+			.loc = loc_with_role(p->m, op->loc, "precision"),
+			.name = arena_printf(p->m->arena, "%s.%s", v->name, dtype_info[was].text)};
+		v->type.dtype = p->to;
+		Value *now = ir_cast(&b, v, was);
+		ir_replace_uses(v, now);
+		ir_set_in(now->op, 0, v);
+	}
+}
+
+static void store_buffers(Module *m, DType to, Diag *d)
+{
+	Arena *scratch = arena_new();
+	PtrMap *kept = statistics(m, scratch);
+	Precision p = {.m = m, .d = d, .to = to};
+	int n = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		Symbol *s = m->symbols[i];
+		DType was = s->type.dtype;
+		bool stored = s->kind == SYM_BUFFER || s->kind == SYM_DATA;
+		if (!stored || !dtype_is_float(was) || dtype_info[was].bytes <= 2 || ptrmap_get(kept, s))
+			continue;
+		s->type.dtype = to;
+		store_as(&p, s, was);
+		n++;
+	}
+	if (!n)
+		diag_warn(d, "--buffer-dtype", "the model has no buffer of floats besides statistics of batch norms, which "
+			"stay f32: %s is not used", dtype_info[to].text);
+	arena_free(scratch);
+}
+
+bool pass_precision(Module *m, const PassOptions *o, Diag *d)
+{
+	if (o->buffer_dtype != DT_F32)
+		store_buffers(m, o->buffer_dtype, d);
+	if (o->param_dtype != DT_F32)
+		move_params(m, o->param_dtype, d);
+	return true;
+}
