@@ -62,6 +62,7 @@ $(BUILD)/obj/%.o: %.c
 # Position-independent, with nothing exported but what a library's header declares (--emit=lib).
 PIC = -fPIC -fvisibility=hidden
 $(call obj,$(RUNTIME)): override CFLAGS += $(PIC)
+$(call obj,$(RUNTIME)) $(foreach a,$(ARCHES),$(KERNELS:kernels/cpu/%.c=$(BUILD)/lib/$(a)/%.o)): Makefile
 KFLAGS = $(PIC) -O3 -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math
 define ARCH_LIB
 $(BUILD)/lib/$(1)/%.o: kernels/cpu/%.c

@@ -94,6 +94,7 @@ static CodegenOptions codegen_options(const Options *o)
 		.shift = o->loss && strstr(o->loss, "shift=1"), .no_decay_1d = o->no_decay_1d,
 		.param_group = o->param_group.at, .n_param_group = o->param_group.n, .cc = o->cc, .arch = o->arch,
 		.optimize = o->optimize, .verbose = o->verbose,
+		.library = equals(o->emit, "lib"),
 	};
 }
 
@@ -172,11 +173,12 @@ static int emit(Module *m, const Options *o, Diag *d)
 {
 	CodegenOptions c = codegen_options(o);
 	bool stop = equals(o->emit, "c");
-	const char *dir = stop ? o->output : arena_printf(m->arena, "%s.c.d", o->output);
+	const char *dir = stop || c.library ? o->output : arena_printf(m->arena, "%s.c.d", o->output);
+	const char *output = c.library ? arena_printf(m->arena, "%s/libmodel.so", dir) : o->output;
 	bool is_new = access(dir, F_OK);
 	if (!codegen_write(m, &c, dir, d))
 		return EXIT_INPUT;
-	if (stop || codegen_compile(dir, &c, o->output, d))
+	if (stop || codegen_compile(dir, &c, output, d))
 		return EXIT_SUCCESS;
 	if (is_new)
 		codegen_remove(dir);

@@ -235,6 +235,7 @@ void options_help(FILE *f)
 {
 	fputs("usage: shardc MODEL.onnx -o train [options]          compile to a training binary\n"
 	      "       shardc MODEL.onnx -o DIR --emit=c [options]   stop at DIR/step.c and its Makefile\n"
+	      "       shardc MODEL.onnx -o DIR --emit=lib [options] libmodel.so, model.h, model.pc\n"
 	      "       shardc MODEL.onnx --emit=ir|dot|json [--stop-after=PASS]\n"
 	      "       shardc FILE.ir --passes=A,B,..                run passes on text\n"
 	      "       shardc plan MODEL.onnx [--world=N]            units, memory by category, peak\n"

@@ -35,6 +35,11 @@ static const char *const fused_flags[] = {
 	"-std=gnu11", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math",
 };
 static const char *const link_flags[] = {"-ldnnl", "-ljansson", "-fopenmp", "-lpthread", "-ldl", "-lm"};
+/* Of a library: what model.h declares is all that others see of it. */
+static const char *const library_flags[] = {"-fPIC", "-fvisibility=hidden"};
+static const char *const library_link_flags[] = {
+	"-shared", "-Xlinker", "-soname=libmodel.so", "-Xlinker", "--undefined=model_create",
+};
 
 /* ---- where things are ---- */
 
@@ -127,6 +132,8 @@ static Args compile_command(Build *b, bool fused, const char *source, const char
 		push_all(b, &args, step_flags, COUNT_OF(step_flags));
 	if (!fused)
 		vec_push(b->a, &args, arena_printf(b->a, "-O%s", b->o->optimize ? b->o->optimize : "1"));
+	if (b->o->library)
+		push_all(b, &args, library_flags, COUNT_OF(library_flags));
 	vec_push(b->a, &args, arena_printf(b->a, "-march=%s", b->arch));
 	vec_push(b->a, &args, arena_printf(b->a, "-I%s", b->include));
 	push_all(b, &args, (const char *[]){"-c", "-o", object, source}, 4);
@@ -137,6 +144,8 @@ static Args link_command(Build *b, const char *step, const char *fused, const ch
 {
 	Args args = command(b);
 	const char *lib = arena_printf(b->a, "%s/%s/libshardrt.a", b->lib, b->runtime);
+	if (b->o->library)
+		push_all(b, &args, library_link_flags, COUNT_OF(library_link_flags));
 	push_all(b, &args, (const char *[]){"-o", output, step, fused, lib}, 5);
 	push_all(b, &args, link_flags, COUNT_OF(link_flags));
 	/* Where the program finds the runtime's shared objects; -Wl would cut a path at its commas. */
@@ -325,26 +334,68 @@ static void put_flags(Buf *out, const char *const *flags, int n)
 		buf_printf(out, " %s", flags[i]);
 }
 
+/* $(CC) FLAGS -march=$(ARCH) -I$(INCLUDE) -c -o NAME.o NAME.c */
+static void put_object(Buf *out, const CodegenOptions *o, const char *name, const char *const *flags, int n)
+{
+	buf_printf(out, "%s.o: %s.c\n\t$(CC)", name, name);
+	put_flags(out, flags, n);
+	if (!strcmp(name, "step"))
+		buf_printf(out, " -O%s", o->optimize ? o->optimize : "1");
+	if (o->library)
+		put_flags(out, library_flags, COUNT_OF(library_flags));
+	buf_printf(out, " -march=$(ARCH) -I$(INCLUDE) -c -o $@ %s.c\n", name);
+}
+
 bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d)
 {
 	Arena *a = arena_new();
 	Build b = build_new(a, o, d);
 	bool ok = check_found(&b);
-	const char *optimize = o->optimize ? o->optimize : "1";
-	buf_printf(out, "# Builds the training program from step.c and fused.c.\nCC = %s\nARCH = %s\n",
-		str_escape(a, ESCAPE_MAKE, b.cc), str_escape(a, ESCAPE_MAKE, b.arch));
+	const char *target = o->library ? "libmodel.so" : "train";
+	buf_printf(out, "# Builds the training %s from step.c and fused.c.\nCC = %s\nARCH = %s\n",
+		o->library ? "library" : "program", str_escape(a, ESCAPE_MAKE, b.cc), str_escape(a, ESCAPE_MAKE, b.arch));
 	buf_printf(out, "INCLUDE = %s\nLIB = %s/%s\n\n", str_escape(a, ESCAPE_MAKE, b.include ? b.include : "."),
 		str_escape(a, ESCAPE_MAKE, b.lib ? b.lib : "."), str_escape(a, ESCAPE_MAKE, b.runtime));
-	buf_printf(out, "train: step.o fused.o\n\t$(CC) -o $@ step.o fused.o $(LIB)/libshardrt.a");
+	buf_printf(out, "%s: step.o fused.o\n\t$(CC)", target);
+	if (o->library)
+		put_flags(out, library_link_flags, COUNT_OF(library_link_flags));
+	buf_printf(out, " -o $@ step.o fused.o $(LIB)/libshardrt.a");
 	put_flags(out, link_flags, COUNT_OF(link_flags));
-	buf_printf(out, " -Xlinker -rpath -Xlinker $(LIB)\nstep.o: step.c\n\t$(CC)");
-	put_flags(out, step_flags, COUNT_OF(step_flags));
-	buf_printf(out, " -O%s -march=$(ARCH) -I$(INCLUDE) -c -o $@ step.c\nfused.o: fused.c\n\t$(CC)", optimize);
-	put_flags(out, fused_flags, COUNT_OF(fused_flags));
-	buf_printf(out, " -march=$(ARCH) -I$(INCLUDE) -c -o $@ fused.c\n"
-		"clean:\n\trm -f train step.o fused.o\n.PHONY: clean\n");
+	buf_printf(out, " -Xlinker -rpath -Xlinker $(LIB)\n");
+	put_object(out, o, "step", step_flags, COUNT_OF(step_flags));
+	put_object(out, o, "fused", fused_flags, COUNT_OF(fused_flags));
+	buf_printf(out, "clean:\n\trm -f %s step.o fused.o\n.PHONY: clean\n", target);
 	arena_free(a);
 	return ok;
+}
+
+/* ---- what stands beside a library ---- */
+
+static void put_inputs(Emit *e, Buf *out)
+{
+	for (int i = 0; i < e->m->n_symbols; i++) {
+		const Symbol *s = e->m->symbols[i];
+		if (s->kind == SYM_INPUT)
+			buf_printf(out, " *   \"%s\" %s%s\n", str_escape(e->a, ESCAPE_C_COMMENT, s->name), type_str(e->a, &s->type),
+				s->batched ? "" : ", without a sample axis");
+	}
+}
+
+bool build_header(Emit *e, Buf *out)
+{
+	Build b = build_new(e->a, e->o, e->d);
+	char *text = check_found(&b) ? diag_read_file(e->d, arena_printf(e->a, "%s/runtime/model.h", b.include), e->a) : NULL;
+	buf_printf(out, "/* Model %s, made by shardc.  Inputs, of one micro-batch:\n",
+		str_escape(e->a, ESCAPE_C_COMMENT, e->m->name));
+	put_inputs(e, out);
+	buf_printf(out, " */\n%s", text ? text : "");
+	return text;
+}
+
+void build_pkg_config(Buf *out)
+{
+	buf_printf(out, "prefix=${pcfiledir}\n\nName: model\nDescription: a model that trains, compiled by shardc\n"
+		"Version: 1\nCflags: -I${prefix}\nLibs: -L${prefix} -lmodel\n");
 }
 
 /* ---- what the processor must have ---- */

@@ -18,14 +18,16 @@ typedef struct CodegenOptions {
 	const char *arch;       /* -march; NULL = native */
 	const char *optimize;   /* of step.c: "0".."3"; NULL = 1 */
 	bool verbose;           /* print the compiler's commands */
+	bool library;           /* libmodel.so instead of a program */
 } CodegenOptions;
 
-/* Writes dir/step.c, dir/fused.c and dir/Makefile (dir is made when absent).  Refuses ops and dtypes
+/* Writes dir/step.c, dir/fused.c and dir/Makefile, for a library model.h and model.pc, too (dir is made when absent).
+ * Refuses ops and dtypes
  * that no kernel serves, and an arch without a runtime.  All files appear, or none. */
 bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Diag *d);
 
-/* Compiles dir/step.c and dir/fused.c side by side and links them with the runtime into `output`, which
- * is replaced only when all went well. */
+/* Compiles dir/step.c and dir/fused.c side by side and links them with the runtime into `output`, a program or a
+ * library, which is replaced only when all went well. */
 bool codegen_compile(const char *dir, const CodegenOptions *o, const char *output, Diag *d);
 
 /* Removes what codegen_write made. */

@@ -162,7 +162,8 @@ static const char fused_head[] =
 	"enum { GRAIN = 16384, BLOCK = 4096 }; /* elements: worth a second thread; of one piece of work */\n"
 	"#define MIN(a, b) ((a) < (b) ? (a) : (b))\n\n";
 
-static const char *const file_names[] = {"fused.c", "Makefile", "step.c"};
+enum { FILES = 3, LIBRARY_FILES = 5 };
+static const char *const file_names[] = {"fused.c", "Makefile", "step.c", "model.h", "model.pc"};
 
 static bool write_file(const char *path, const Buf *text)
 {
@@ -185,7 +186,8 @@ static bool put_files(Emit *e, const char *dir, const Buf *texts)
 {
 	const char *temp = arena_printf(e->a, "%s.new", dir), *at = temp;
 	bool ok = !mkdir(temp, 0777) || errno == EEXIST;
-	for (int i = 0; ok && i < COUNT_OF(file_names); i++) {
+	int n = e->o->library ? LIBRARY_FILES : FILES;
+	for (int i = 0; ok && i < n; i++) {
 		at = arena_printf(e->a, "%s/%s", temp, file_names[i]);
 		ok = write_file(at, &texts[i]);
 	}
@@ -193,7 +195,7 @@ static bool put_files(Emit *e, const char *dir, const Buf *texts)
 		at = dir;
 		ok = !mkdir(dir, 0777) || errno == EEXIST;
 	}
-	for (int i = 0; ok && i < COUNT_OF(file_names); i++) {
+	for (int i = 0; ok && i < n; i++) {
 		at = arena_printf(e->a, "%s/%s", dir, file_names[i]);
 		ok = !rename(arena_printf(e->a, "%s/%s", temp, file_names[i]), at);
 	}
@@ -205,7 +207,7 @@ static bool put_files(Emit *e, const char *dir, const Buf *texts)
 
 static bool write_files(Emit *e, const char *dir)
 {
-	Buf texts[COUNT_OF(file_names)] = {0}, *fused = &texts[0], *make = &texts[1], *step = &texts[2];
+	Buf texts[LIBRARY_FILES] = {0}, *fused = &texts[0], *make = &texts[1], *step = &texts[2];
 	const char *name = str_escape(e->a, ESCAPE_C_COMMENT, e->m->name);
 	buf_printf(step, "/* One training step of %s, made by shardc.  Not for editing. */\n%s", name,
 		step_head);
@@ -216,7 +218,10 @@ static bool write_files(Emit *e, const char *dir)
 	buf_put(step, e->step.at, e->step.n);
 	buf_printf(fused, "/* Elementwise loops of %s, made by shardc.  Not for editing. */\n%s%s", name,
 		fused_head, e->fused.at ? e->fused.at : "typedef int nothing_is_fused;\n");
-	bool ok = build_makefile(e->o, make, e->d) && put_files(e, dir, texts);
+	bool ok = build_makefile(e->o, make, e->d) && (!e->o->library || build_header(e, &texts[3]));
+	if (e->o->library)
+		build_pkg_config(&texts[4]);
+	ok = ok && put_files(e, dir, texts);
 	for (int i = 0; i < COUNT_OF(texts); i++)
 		buf_free(&texts[i]);
 	return ok;

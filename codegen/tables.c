@@ -400,5 +400,6 @@ void tables_write(Emit *e, Buf *out)
 		"\t.n_prims = %d,\n", m->first[SEC_EVAL] ? " .eval = eval," : "", map_count(e->prims));
 	if (n_outputs)
 		buf_printf(out, "\t.outputs = outputs, .n_outputs = %d,\n", n_outputs);
-	buf_printf(out, "};\n\nint main(int argc, char **argv)\n{\n\treturn rt_main(argc, argv, &model);\n}\n");
+	buf_printf(out, "};\n\n%s", e->o->library ? "const RtModel *rt_library_model(void)\n{\n\treturn &model;\n}\n" :
+		"int main(int argc, char **argv)\n{\n\treturn rt_main(argc, argv, &model);\n}\n");
 }

@@ -151,7 +151,7 @@ Control *control_join(Launch *l, const RtOptions *o, Arena *a, Diag *d)
 	c->parent_hub = l->hub_fd >= 0;
 	c->program = o->program;
 	c->timeout = seconds * TICKS_PER_SECOND;
-	c->d = (Diag){.out = d->out, .prefix = d->prefix};
+	c->d = (Diag){.out = l->messages ? l->messages : d->out, .prefix = d->prefix};
 	c->link.fd = -1;
 	if (l->role == LAUNCH_ALONE)
 		return c;

@@ -30,6 +30,7 @@ typedef struct Launch {
 	int hub_fd;           /* rank of --ranks N: its socket to the parent, else -1 */
 	const char *address;  /* of the hub, "host:port" or control_listen's; NULL: hub_fd, or not known yet */
 	int listen_fd;        /* rank 0 after control_listen, else -1 */
+	FILE *messages;       /* of the watchdog and the hub, which outlive the joining; NULL: where its own go */
 } Launch;
 /* Reads the options and the launcher's variables; reports contradictions (--ranks under mpirun, RANK without
  * WORLD_SIZE, --comm=shm over several hosts): wrong usage.  Messages of ranks other than 0 get a prefix,

@@ -332,6 +332,7 @@ struct RtPrivate {
 	Control *control;           /* NULL at one rank */
 	Comm *comm;                 /* NULL at one rank */
 	Streams *streams;           /* NULL at one rank */
+	FILE *messages;             /* where they go, once they are not held back */
 	char *held;                 /* messages of the start */
 	size_t n_held;
 	bool speaks;                /* and whether this rank prints its own */

@@ -149,6 +149,9 @@ void session_leave(Session *s, int code)
 	if (p->comm)
 		comm_barrier(p->comm);
 	streams_stop(&s->rt);
+	for (int i = 0; s->rt.prim && i < s->rt.model->n_prims; i++)
+		k_prim_free(s->rt.prim[i]);
+	s->rt.prim = NULL;
 	device_unmap(&s->rt);
 	if (p->control)
 		control_leave(p->control, code);

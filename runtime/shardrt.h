@@ -121,6 +121,8 @@ struct Rt {
 };
 
 int rt_main(int argc, char **argv, const RtModel *model);
+/* --emit=lib: instead of main, step.c defines this; the library's functions (runtime/model.h) begin with it. */
+const RtModel *rt_library_model(void);
 
 /* Called from emitted code, in this order in a step. */
 void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean);

@@ -40,8 +40,10 @@ bool start_check_world(const Rt *rt, Diag *d)
 
 void start_hold_messages(Rt *rt, Diag *d)
 {
-	if (!alone(rt))
-		d->out = open_memstream(&rt->p->held, &rt->p->n_held);
+	if (alone(rt))
+		return;
+	rt->p->messages = d->out;
+	d->out = open_memstream(&rt->p->held, &rt->p->n_held);
 }
 
 typedef struct Outcome { int32_t code, has_message; } Outcome;
@@ -78,9 +80,9 @@ void start_print_messages(Rt *rt, Diag *d)
 	if (alone(rt) || !p->held)
 		return;
 	fclose(d->out);
-	d->out = stderr;
+	d->out = p->messages;
 	if (p->speaks)
-		fwrite(p->held, 1, p->n_held, stderr);
+		fwrite(p->held, 1, p->n_held, d->out);
 	free(p->held);
 	p->held = NULL;
 	/* Nobody ends before the message is out: the end of one rank ends the others. */
