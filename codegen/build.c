@@ -384,7 +384,8 @@ static void put_inputs(Emit *e, Buf *out)
 bool build_header(Emit *e, Buf *out)
 {
 	Build b = build_new(e->a, e->o, e->d);
-	char *text = check_found(&b) ? diag_read_file(e->d, arena_printf(e->a, "%s/runtime/model.h", b.include), e->a) : NULL;
+	bool found = check_found(&b);
+	char *text = found ? diag_read_file(e->d, arena_printf(e->a, "%s/runtime/model.h", b.include), e->a) : NULL;
 	buf_printf(out, "/* Model %s, made by shardc.  Inputs, of one micro-batch:\n",
 		str_escape(e->a, ESCAPE_C_COMMENT, e->m->name));
 	put_inputs(e, out);

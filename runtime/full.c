@@ -39,19 +39,45 @@ static LayoutRank rank_of(const Rt *rt, int rank)
 	return who;
 }
 
+static const LayoutUnit *unit_of(const Rt *rt, const RtTensor *t)
+{
+	return &rt->model->layout.unit[t->unit];
+}
+
+/* Whether its owner alone has what is trained. */
+static bool has_master(const Rt *rt, const RtTensor *t)
+{
+	return t->kind == RT_PARAM && t->trainable && unit_of(rt, t)->flat[t->flat].master;
+}
+
+/* What is trained, of the elements that this rank holds. */
+static Slice trained(const Rt *rt, const RtTensor *t)
+{
+	return has_master(rt, t) ? slice_master(rt, t) : slice_at_rest(rt, t);
+}
+
+static LayoutRange trained_of_rank(const Rt *rt, const RtTensor *t, int rank)
+{
+	LayoutRank who = rank_of(rt, rank);
+	LayoutRange all = {0, tensor_numel(t)};
+	if (!has_master(rt, t))
+		return slice_of_rank(rt->model, t, &who);
+	return layout_range(unit_of(rt, t), t->flat, &who).n ? all : (LayoutRange){0, 0};
+}
+
 /* Elements of the piece that a rank holds. */
 static LayoutRange held(const Piece *p, int rank)
 {
-	LayoutRank who = rank_of(p->rt, rank);
-	LayoutRange all = slice_of_rank(p->rt->model, p->t, &who);
+	LayoutRange all = trained_of_rank(p->rt, p->t, rank);
 	int64_t begin = MAX(all.begin, p->first), end = MIN(all.begin + all.n, p->first + p->n);
 	return end > begin ? (LayoutRange){begin, end - begin} : (LayoutRange){p->first, 0};
 }
 
+/* Ranks that hold the tensor together. */
 static int64_t group_of(const Piece *p, int rank)
 {
 	LayoutRank who = rank_of(p->rt, rank);
-	return layout_split(p->rt->model->layout.unit[p->t->unit].strategy, &who).group;
+	return has_master(p->rt, p->t) ? 0 : layout_split(unit_of(p->rt, p->t)->strategy, &who).group;
 }
 
 /* Shards begin at multiples of 64 elements, so only the end is rounded. */
@@ -73,8 +99,8 @@ static void gather_piece(const Piece *p, const Staging *s, const Slice *mine, ch
 	Exchange x = {.channel = COMM_SYNC, .ranks = s->ranks, .n = w->size, .me = w->rank, .source = s->at,
 		.range = full_range, .context = p};
 	if (own.n)
-		memcpy(s->at + (own.begin - p->first) * size, mine->at + (own.begin - mine->first) * size,
-			(size_t)(own.n * size));
+		slice_convert(s->at + (own.begin - p->first) * size, p->t->dtype, p->t->dtype,
+			mine->at + (own.begin - mine->first) * dtype_info[mine->dtype].bytes, mine->dtype, own.n);
 	exchange_begin(p->rt->p->comm, &x);
 	for (int64_t at = 0, n; (n = exchange_take(p->rt->p->comm, &x, at, INT64_MAX, s->from)); at += n)
 		for (int i = 0; i < w->size; i++) {
@@ -89,16 +115,17 @@ static void gather_piece(const Piece *p, const Staging *s, const Slice *mine, ch
 static bool is_split(const Rt *rt, const RtTensor *t)
 {
 	LayoutRank who = device_rank(rt);
-	return t->kind == RT_PARAM && layout_split(rt->model->layout.unit[t->unit].strategy, &who).ranks > 1;
+	return t->kind == RT_PARAM && who.world > 1 &&
+		(has_master(rt, t) || layout_split(unit_of(rt, t)->strategy, &who).ranks > 1);
 }
 
 /* Brings a tensor's elements to its copy, `at`, or NULL: this rank takes part only. */
 static void fill_tensor(const Rt *rt, const FullParams *full, const RtTensor *t, char *at, const Staging *s)
 {
 	int64_t size = dtype_info[t->dtype].bytes, numel = tensor_numel(t);
-	Slice mine = slice_at_rest(rt, t);
+	Slice mine = trained(rt, t);
 	if (at && mine.n)
-		memcpy(at + mine.first * size, mine.at, (size_t)(mine.n * size));
+		slice_convert(at + mine.first * size, t->dtype, t->dtype, mine.at, mine.dtype, mine.n);
 	if (!is_split(rt, t))
 		return;
 	int64_t most = s->bytes / size / LAYOUT_ALIGN * LAYOUT_ALIGN;
@@ -123,8 +150,8 @@ static bool map_copies(FullParams *full, Diag *d)
 	void *p = mmap(NULL, (size_t)MAX(full->bytes, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	full->map = p == MAP_FAILED ? NULL : p;
 	if (!full->map)
-		diag_error(d, "full parameters", "%" PRId64 " bytes for copies of all of them cannot be mapped: %s", full->bytes,
-			strerror(errno));
+		diag_error(d, "full parameters", "%" PRId64 " bytes for copies of all of them cannot be mapped: %s",
+			full->bytes, strerror(errno));
 	return full->map;
 }
 
@@ -181,7 +208,7 @@ static uint64_t hash_of_held(const Rt *rt, const FullParams *full, int i)
 static bool holds_the_same(const Rt *rt, const RtTensor *t, int rank)
 {
 	LayoutRank me = device_rank(rt), other = rank_of(rt, rank);
-	Strategy s = rt->model->layout.unit[t->unit].strategy;
+	Strategy s = unit_of(rt, t)->strategy;
 	return layout_split(s, &me).index == layout_split(s, &other).index;
 }
 
@@ -218,10 +245,9 @@ bool full_end(const Rt *rt, FullParams *full, bool put, Diag *d)
 		const RtTensor *t = &rt->model->tensors[i];
 		if (!is_shown(t))
 			continue;
-		Slice mine = slice_at_rest(rt, t);
-		int64_t size = dtype_info[t->dtype].bytes;
-		if (mine.n)
-			memcpy(mine.at, full->at[i] + mine.first * size, (size_t)(mine.n * size));
+		Slice mine = slice_at_rest(rt, t), master = slice_master(rt, t);
+		slice_put(&mine, 0, tensor_numel(t), full->at[i], t->dtype);
+		slice_put(&master, 0, tensor_numel(t), full->at[i], t->dtype);
 	}
 	if (bad)
 		diag_error(d, bad->name, "several ranks hold the same elements of this parameter and have written different "

@@ -141,8 +141,8 @@ static bool check_options(const RtOptions *o, Diag *d)
 			ok = false;
 		}
 	if (o->text[OPT_ranks] && o->ranks > 1) {
-		diag_error(d, o->program, "--ranks=%" PRId64 " is refused in a library, which starts no processes: start the ranks "
-			"with a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT", o->ranks);
+		diag_error(d, o->program, "--ranks=%" PRId64 " is refused in a library, which starts no processes: start "
+			"the ranks with a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT", o->ranks);
 		ok = false;
 	}
 	return ok;
@@ -378,7 +378,7 @@ int model_evaluate(Model *m, const ModelArray *inputs, int n, ModelResult *out)
 static const struct Number { const char *name; OptionId id; } numbers[] = {
 	{"lr", OPT_lr}, {"min-lr", OPT_min_lr}, {"warmup", OPT_warmup}, {"steps", OPT_steps},
 	{"weight-decay", OPT_weight_decay}, {"momentum", OPT_momentum}, {"beta1", OPT_betas}, {"beta2", OPT_betas},
-	{"eps", OPT_eps}, {"clip-norm", OPT_clip_norm},
+	{"eps", OPT_eps}, {"clip-norm", OPT_clip_norm}, {"clip-value", OPT_clip_value},
 };
 typedef struct Setting { const char *name; double value; double *out; } Setting;
 
@@ -407,6 +407,7 @@ static double number_of(const Model *m, const struct Number *n)
 	case OPT_momentum: return opt->group[0].beta1;
 	case OPT_betas: return strcmp(n->name, "beta1") ? opt->group[0].beta2 : opt->group[0].beta1;
 	case OPT_eps: return opt->group[0].eps;
+	case OPT_clip_value: return opt->clip_value;
 	default: return opt->clip_norm;
 	}
 }
@@ -425,7 +426,8 @@ static void put_text(const Model *m, const Setting *s, const struct Number *n, c
 	const Optimizer *opt = &m->s.p.optim;
 	bool first = !strcmp(s->name, "beta1");
 	if (n->id == OPT_betas)
-		snprintf(out, size, "%.9g,%.9g", first ? s->value : opt->group[0].beta1, first ? opt->group[0].beta2 : s->value);
+		snprintf(out, size, "%.9g,%.9g", first ? s->value : opt->group[0].beta1,
+			first ? opt->group[0].beta2 : s->value);
 	else
 		snprintf(out, size, "%.17g", s->value);
 }

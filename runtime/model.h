@@ -120,7 +120,7 @@ MODEL_API int model_evaluate(Model *m, const ModelArray *inputs, int n, ModelRes
 /* ---- hyper-parameters ---- */
 
 /* "lr" (before the schedule), "min-lr", "warmup", "steps" (both of the schedule), "weight-decay", "momentum",
- * "beta1", "beta2", "eps", "clip-norm".  MODEL_USAGE: unknown, or of no use to this program's optimizer. */
+ * "beta1", "beta2", "eps", "clip-norm", "clip-value".  MODEL_USAGE: unknown, or of no use to this program. */
 MODEL_API int model_get_number(Model *m, const char *name, double *out);
 /* From the next step on; checkpoints keep it.  All ranks, with the same value. */
 MODEL_API int model_set_number(Model *m, const char *name, double value);
