@@ -169,7 +169,12 @@ static void format_state(Buf *b, Arena *a, const Rt *rt, const Progress *p)
 			buf_printf(b, "%s\"%s\": \"%s\"", comma, option_info[i].flag, text);
 			comma = ", ";
 		}
-	buf_printf(b, "}\n}\n");
+	buf_printf(b, "}");
+	if (rt->p->hyper) {
+		buf_printf(b, ",\n  \"hyper\": ");
+		hyper_put(b, a, m, rt->p->hyper);
+	}
+	buf_printf(b, "\n}\n");
 }
 
 /* ---- files and folders ---- */

@@ -244,6 +244,29 @@ double optim_norm_p(const RtModel *model); /* which norm of gradients is compute
 void optim_print_groups(const Optimizer *opt, const RtModel *model, FILE *out); /* nothing where all are in one */
 const char *optim_state_name(const Optimizer *opt, int state);
 
+/* Why the program has no use for a flag; NULL: it has. */
+const char *optim_refuses(const Optimizer *opt, const RtModel *model, OptionId flag);
+/* Puts in force what the flags say, and above them hyper (NULL: nothing). */
+void optim_apply(Optimizer *opt, const RtModel *model, const RtOptions *o, const double *hyper);
+
+/* ---- hyper.c ---- */
+
+enum {
+#define HYPER(key, ...) HYPER_##key,
+#include "runtime/hyper.def"
+	HYPER_KEYS
+};
+/* All of these: HYPER_KEYS numbers, then GROUP_KEYS for each group of the model; NaN = not said.  NULL after messages. */
+double *hyper_read(const Rt *rt, const char *path, Diag *d);
+double *hyper_from(const Rt *rt, void *json, const char *file, Diag *d); /* json: a json_t; file: begins messages */
+/* Forgets what flags that are given say, too. */
+void hyper_drop(double *value, const RtOptions *o, const char *where, Diag *d);
+/* Rank 0's to all ranks, into rt->p->hyper; rank 0 has none (NULL): nothing changes.  All ranks call it, between steps. */
+bool hyper_share(Rt *rt, double *mine);
+void hyper_put(Buf *b, Arena *a, const RtModel *m, const double *value); /* as a JSON object */
+extern volatile sig_atomic_t hyper_signal; /* this process was asked to read the file again */
+bool hyper_take_signal(void);
+
 /* ---- report.c: what a step leaves behind ---- */
 
 typedef struct StepResult {
@@ -258,6 +281,7 @@ typedef struct StepSums {
 	double norm;                /* as Optimizer.norm, over all ranks */
 	double bad_input;           /* ranks that met bad data */
 	double stop;                /* the highest number of a signal that asks to stop */
+	double reload;              /* ranks that were asked to read --hyper again */
 } StepSums;
 StepSums report_sums(const Rt *rt); /* of this rank */
 void report_begin(Rt *rt);      /* before forward and before an evaluation */
@@ -285,6 +309,8 @@ typedef struct StepRecord {
 bool log_open(Log *log, const char *path, bool append, int64_t n_steps, Diag *d);
 void log_step(Log *log, const StepRecord *r);
 void log_eval(Log *log, int64_t step, const StepResult *r, int64_t n_samples);
+/* New hyper-parameters, or (json NULL) a file that was refused. */
+void log_hyper(Log *log, int64_t step, const char *json);
 void log_clear_line(Log *log);  /* before anything else is printed */
 bool log_close(Log *log, Diag *d);
 
@@ -339,6 +365,7 @@ struct RtPrivate {
 	StepSums sums;
 	DeviceMemory memory;
 	Optimizer optim;
+	double *hyper;              /* in force, of --hyper or a checkpoint; NULL: none */
 	StepScalars scalars;
 	Progress progress;
 	StepResult result;          /* of the last step: filled by rt_step_scalars and the driver */

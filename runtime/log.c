@@ -109,6 +109,15 @@ void log_eval(Log *log, int64_t step, const StepResult *r, int64_t n_samples)
 	fflush(stdout);
 }
 
+void log_hyper(Log *log, int64_t step, const char *json)
+{
+	if (!log->file)
+		return;
+	fprintf(log->file, "{\"step\": %lld, \"event\": \"hyper%s\"%s%s}\n", (long long)step, json ? "" : "_refused",
+		json ? ", \"hyper\": " : "", json ? json : "");
+	fflush(log->file);
+}
+
 bool log_close(Log *log, Diag *d)
 {
 	log_clear_line(log);

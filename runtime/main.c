@@ -31,6 +31,12 @@ static void on_signal(int number)
 	report_stop_signal = number;
 }
 
+static void on_reload(int number)
+{
+	(void)number;
+	hyper_signal = 1;
+}
+
 /* The system's way to say that a mapped file no longer reaches as far as it did. */
 static void on_lost_file(int number)
 {
@@ -54,6 +60,14 @@ static void catch_stops(bool once)
 	struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)((once ? SA_RESETHAND : 0) | SA_RESTART)};
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
+}
+
+/* Without --hyper SIGHUP means what it always does. */
+static void catch_reload(const RtOptions *o)
+{
+	struct sigaction action = {.sa_handler = on_reload, .sa_flags = SA_RESTART};
+	if (o->hyper)
+		sigaction(SIGHUP, &action, NULL);
 }
 
 static double now_ms(void)
@@ -155,6 +169,32 @@ static bool save(Run *run)
 	return session_save(&run->s);
 }
 
+/* Says on the log, and to whoever watches, which hyper-parameters are in force from the next step on. */
+static void log_hyper_now(Run *run, bool ok)
+{
+	Session *s = &run->s;
+	Buf b = {0};
+	if (ok)
+		hyper_put(&b, s->p.arena, s->rt.model, s->p.hyper);
+	log_hyper(&run->log, s->p.progress.step, ok ? b.at : NULL);
+	log_clear_line(&run->log);
+	diag_note(s->d, s->o.hyper ? s->o.hyper : s->resume, "after step %" PRId64 ": %s%s", s->p.progress.step,
+		ok ? "in force: " : "refused; what was in force stays", ok ? b.at : "");
+	buf_free(&b);
+}
+
+/* All ranks know that one was asked to. */
+static void reload(Run *run)
+{
+	Session *s = &run->s;
+	if (s->p.sums.reload == 0 || !s->o.hyper)
+		return;
+	log_clear_line(&run->log);
+	bool ok = session_reload(s);
+	if (session_is_first(s))
+		log_hyper_now(run, ok);
+}
+
 static int step_loop(Run *run)
 {
 	Session *s = &run->s;
@@ -168,6 +208,7 @@ static int step_loop(Run *run)
 			return code;
 		session_advance(s);
 		log_record(run, now_ms() - begin);
+		reload(run);
 		if (o->eval_every && p->step % o->eval_every == 0 && !evaluate(run))
 			return EXIT_INPUT;
 		if (o->save_every && p->step % o->save_every == 0 && !save(run))
@@ -196,6 +237,8 @@ static int train(Run *run)
 {
 	Session *s = &run->s;
 	double begin = now_ms();
+	if (s->p.hyper && session_is_first(s))
+		log_hyper_now(run, true);
 	int code = step_loop(run);
 	log_clear_line(&run->log);
 	if (code == EXIT_DONE && session_is_first(s))
@@ -338,6 +381,7 @@ static int run_program(Run *run)
 static int run_rank(Run *run)
 {
 	run->has_parent = run->s.launch.hub_fd >= 0;
+	catch_reload(&run->s.o);
 	if (run->has_parent)
 		catch_stops(false);
 	if (!session_join(&run->s))

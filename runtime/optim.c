@@ -153,8 +153,7 @@ bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Are
 	return true;
 }
 
-/* Flags that some optimizers have no use for. */
-static bool check_flags(const Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d)
+const char *optim_refuses(const Optimizer *opt, const RtModel *model, OptionId flag)
 {
 	bool sgd = !strcmp(opt->info->name, "sgd");
 	const struct { OptionId id; bool used; const char *why; } rules[] = {
@@ -164,53 +163,83 @@ static bool check_flags(const Optimizer *opt, const RtModel *model, const RtOpti
 		{OPT_clip_norm, model->clip, "compile with --clip=P, the norm's p (1, 2, 2.5, inf), to have it"},
 		{OPT_clip_value, model->clip_value, "compile with --clip=value to have it"},
 	};
-	bool ok = true;
 	for (int i = 0; i < COUNT_OF(rules); i++)
-		if (o->text[rules[i].id] && !rules[i].used) {
-			diag_error(d, o->program, "--%s is refused by this program, compiled with --optimizer=%s%s%s: %s",
-				option_info[rules[i].id].flag, model->optimizer, model->clip ? " --clip=P" : "",
-				model->clip_value ? " --clip=value" : "", rules[i].why);
-			ok = false;
-		}
+		if (rules[i].id == flag && !rules[i].used)
+			return rules[i].why;
+	return NULL;
+}
+
+static bool check_flags(const Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d)
+{
+	bool ok = true;
+	for (int i = 0; i < OPT_COUNT; i++) {
+		const char *why = o->text[i] ? optim_refuses(opt, model, (OptionId)i) : NULL;
+		if (!why)
+			continue;
+		diag_error(d, o->program, "--%s is refused by this program, compiled with --optimizer=%s%s%s: %s",
+			option_info[i].flag, model->optimizer, model->clip ? " --clip=P" : "",
+			model->clip_value ? " --clip=value" : "", why);
+		ok = false;
+	}
 	return ok;
 }
 
-/* Group number i: `base` but for what is given in `own`. */
-static void set_group(Optimizer *opt, int i, Group base, const double *own)
+/* What is given in `own`, in place of what stands in g. */
+static void change_group(Group *g, const double *own)
 {
-	float *const field[GROUP_KEYS] = {[GROUP_lr_scale] = &base.lr_scale, [GROUP_weight_decay] = &base.weight_decay,
-		[GROUP_beta1] = &base.beta1, [GROUP_beta2] = &base.beta2, [GROUP_eps] = &base.eps,
-		[GROUP_momentum] = &base.beta1};
-	for (int k = 0; own && k < GROUP_KEYS; k++)
+	float *const field[GROUP_KEYS] = {[GROUP_lr_scale] = &g->lr_scale, [GROUP_weight_decay] = &g->weight_decay,
+		[GROUP_beta1] = &g->beta1, [GROUP_beta2] = &g->beta2, [GROUP_eps] = &g->eps, [GROUP_momentum] = &g->beta1};
+	for (int k = 0; k < GROUP_KEYS; k++)
 		if (!isnan(own[k]))
 			*field[k] = (float)own[k];
-	opt->group[2 * i] = opt->group[2 * i + 1] = base;
-	opt->group[2 * i + 1].weight_decay = 0;
+}
+
+static double chosen(bool given, double flag, const double *hyper, int key, double otherwise)
+{
+	return hyper && !isnan(hyper[key]) ? hyper[key] : given ? flag : otherwise;
+}
+
+/* What holds for parameters of no group. */
+static Group base_group(const Optimizer *opt, const RtOptions *o, const double *hyper)
+{
+	const OptimizerInfo *info = opt->info;
+	bool betas = o->text[OPT_betas];
+	Group g = {.lr_scale = 1,
+		.weight_decay = (float)chosen(o->text[OPT_weight_decay], o->weight_decay, hyper, HYPER_weight_decay,
+			info->weight_decay),
+		.beta1 = (float)chosen(betas, o->betas.beta1, hyper, HYPER_betas, info->beta1),
+		.beta2 = (float)chosen(betas, o->betas.beta2, hyper, HYPER_betas_second, info->beta2),
+		.eps = (float)chosen(o->text[OPT_eps], o->eps, hyper, HYPER_eps, info->eps)};
+	g.beta1 = (float)chosen(o->text[OPT_momentum], o->momentum, hyper, HYPER_momentum, g.beta1);
+	return g;
+}
+
+void optim_apply(Optimizer *opt, const RtModel *model, const RtOptions *o, const double *hyper)
+{
+	Group base = base_group(opt, o, hyper);
+	for (int i = 0; i <= model->n_groups; i++) {
+		Group *g = &opt->group[2 * i];
+		*g = base;
+		if (i)
+			change_group(g, model->groups[i - 1].value);
+		if (i && hyper)
+			change_group(g, hyper + HYPER_KEYS + (i - 1) * GROUP_KEYS);
+		g[1] = g[0];
+		g[1].weight_decay = 0;
+	}
+	opt->clip_norm = chosen(true, o->clip_norm, hyper, HYPER_clip_norm, 0);
+	opt->clip_value = chosen(true, o->clip_value, hyper, HYPER_clip_value, 0);
+	opt->lr = (LrSchedule){.kind = (Schedule)chosen(true, o->lr_schedule, hyper, HYPER_lr_schedule, 0),
+		.lr = chosen(o->text[OPT_lr], o->lr, hyper, HYPER_lr, opt->info->lr),
+		.min_lr = chosen(true, o->min_lr, hyper, HYPER_min_lr, 0),
+		.warmup = (int64_t)chosen(true, (double)o->warmup, hyper, HYPER_warmup, 0), .steps = o->steps};
 }
 
 bool optim_configure(Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d)
 {
-	const OptimizerInfo *info = opt->info;
 	if (!check_flags(opt, model, o, d))
 		return false;
-	Group g = {.lr_scale = 1, .weight_decay = (float)info->weight_decay, .beta1 = (float)info->beta1,
-		.beta2 = (float)info->beta2, .eps = (float)info->eps};
-	if (o->text[OPT_weight_decay])
-		g.weight_decay = (float)o->weight_decay;
-	if (o->text[OPT_betas]) {
-		g.beta1 = (float)o->betas.beta1;
-		g.beta2 = (float)o->betas.beta2;
-	}
-	if (o->text[OPT_momentum])
-		g.beta1 = (float)o->momentum;
-	if (o->text[OPT_eps])
-		g.eps = (float)o->eps;
-	for (int i = 0; i <= model->n_groups; i++)
-		set_group(opt, i, g, i ? model->groups[i - 1].value : NULL);
-	opt->clip_norm = o->clip_norm;
-	opt->clip_value = o->clip_value;
-	opt->lr = (LrSchedule){.kind = o->lr_schedule, .lr = o->text[OPT_lr] ? o->lr : info->lr,
-		.min_lr = o->min_lr, .warmup = o->warmup, .steps = o->steps};
+	optim_apply(opt, model, o, NULL);
 	return true;
 }
 

@@ -55,7 +55,7 @@ StepSums report_sums(const Rt *rt)
 {
 	int asked = rt->p->control ? control_stop_signal(rt->p->control) : 0;
 	return (StepSums){rt->loss_sum, rt->loss_weight, rt->correct, rt->counted, rt->p->optim.norm,
-		report_has_bad_input(), MAX(asked, report_stop_signal)};
+		report_has_bad_input(), MAX(asked, report_stop_signal), hyper_take_signal()};
 }
 
 void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean)

@@ -102,6 +102,13 @@ static bool read_root(json_t *root, const char *path, const Rt *rt, RtOptions *o
 		return false;
 	}
 	note_layout(layout, rt, path, d);
+	json_t *hyper = o->hyper ? NULL : json_object_get(root, "hyper");
+	if (hyper) {
+		rt->p->hyper = hyper_from(rt, hyper, arena_printf(o->arena, "%s, hyper", path), d);
+		if (!rt->p->hyper)
+			return false;
+		hyper_drop(rt->p->hyper, o, path, d);
+	}
 	if (!read_flags(json_object_get(root, "flags"), path, o, d))
 		return false;
 	int64_t steps;

@@ -81,6 +81,17 @@ bool session_join(Session *s)
 	return true;
 }
 
+/* Rank 0 has read the file of --hyper. */
+static bool share_hyper(Session *s)
+{
+	struct RtPrivate *p = &s->p;
+	if (!p->optim.info)
+		return true;
+	bool ok = hyper_share(&s->rt, session_is_first(s) ? p->hyper : NULL);
+	optim_apply(&p->optim, s->rt.model, &s->o, p->hyper);
+	return ok;
+}
+
 int session_meet(Session *s, SessionPrepare *prepare, void *context)
 {
 	Rt *rt = &s->rt;
@@ -91,6 +102,8 @@ int session_meet(Session *s, SessionPrepare *prepare, void *context)
 	code = start_agree(rt, code, s->d);
 	if (!code)
 		code = start_compare(rt, &s->train, &s->eval, s->d);
+	if (!code && s->o.hyper && !share_hyper(s))
+		code = EXIT_RUN;
 	if (!code && !device_map(rt, s->d))
 		code = EXIT_RUN;
 	start_print_messages(rt, s->d);
@@ -102,16 +115,25 @@ int session_prepare(Session *s)
 	struct RtPrivate *p = &s->p;
 	const RtModel *m = s->rt.model;
 	LayoutRank who = device_rank(&s->rt);
-	if (!resume_find(&s->o, p->arena, &s->resume, s->d) ||
+	if (!optim_init(&p->optim, m, &who, p->arena, s->o.program, s->d) ||
+		!resume_find(&s->o, p->arena, &s->resume, s->d) ||
 		(s->resume && !resume_read_state(s->resume, &s->rt, &s->o, &p->progress, s->d)))
 		return EXIT_INPUT;
 	s->first_step = s->last_saved = s->resume ? p->progress.step : 0;
-	return optim_init(&p->optim, m, &who, p->arena, s->o.program, s->d) ? EXIT_DONE : EXIT_INPUT;
+	return EXIT_DONE;
 }
 
 int session_configure(Session *s)
 {
-	return optim_configure(&s->p.optim, s->rt.model, &s->o, s->d) ? EXIT_DONE : EXIT_USAGE;
+	struct RtPrivate *p = &s->p;
+	if (!optim_configure(&p->optim, s->rt.model, &s->o, s->d))
+		return EXIT_USAGE;
+	if (s->o.hyper && session_is_first(s))
+		p->hyper = hyper_read(&s->rt, s->o.hyper, s->d);
+	if (s->o.hyper && session_is_first(s) && !p->hyper)
+		return EXIT_INPUT;
+	optim_apply(&p->optim, s->rt.model, &s->o, p->hyper);
+	return EXIT_DONE;
 }
 
 /* All ranks load, each its part; those that cannot stop all. */
@@ -191,6 +213,20 @@ void session_say_not_finite(const Session *s)
 		"--on-nan=skip goes on after such a step", s->p.progress.step + 1,
 		isfinite(r->loss) ? "the gradient norm" : "the loss", r->loss, r->grad_norm,
 		s->o.save ? ", nothing was saved since" : "");
+}
+
+bool session_reload(Session *s)
+{
+	struct RtPrivate *p = &s->p;
+	Diag d = {.out = s->d->out, .prefix = s->d->prefix}; /* an error here ends nothing */
+	double *mine = NULL;
+	streams_program(&s->rt, PROGRAM_OUTSIDE);
+	if (session_is_first(s))
+		mine = hyper_read(&s->rt, s->o.hyper, &d);
+	if (!hyper_share(&s->rt, mine))
+		return false;
+	optim_apply(&p->optim, s->rt.model, &s->o, p->hyper);
+	return true;
 }
 
 void session_advance(Session *s)

@@ -57,6 +57,8 @@ void session_step(Session *s, SessionLoad *load, void *context);
 int session_outcome(const Session *s);
 void session_say_not_finite(const Session *s); /* of session_outcome */
 void session_advance(Session *s);              /* the step counts */
+/* The file of --hyper again; false, after messages: the hyper-parameters stay.  All ranks call it, between steps. */
+bool session_reload(Session *s);
 /* A checkpoint in s->o.save, if this step has none yet.  All ranks know the outcome. */
 bool session_save(Session *s);
 

@@ -27,7 +27,7 @@ typedef struct Parent {
 	pid_t *child, self;
 	Core *cores;
 	int n_cores;
-	bool threads_given;
+	bool threads_given, reloads; /* reloads: SIGHUP is rank 0's, which reads --hyper again */
 	Hub *hub;
 	int signal_fd;
 	sigset_t old_mask;
@@ -102,6 +102,8 @@ _Noreturn static void be_rank(const Parent *p, int rank, int fd, char **argv)
 		_exit(STATUS_LOST); /* the parent died before that took effect */
 	signal(SIGINT, SIG_IGN);
 	signal(SIGTERM, SIG_IGN);
+	if (p->reloads)
+		signal(SIGHUP, SIG_IGN);
 	sigprocmask(SIG_SETMASK, &p->old_mask, NULL);
 	pin(p, rank);
 	set_number("SHARDRT_RANK", rank);
@@ -209,6 +211,11 @@ static void take_signals(Parent *p)
 		int number = (int)info.ssi_signo;
 		if (number == SIGCHLD)
 			continue;
+		if (number == SIGHUP) {
+			if (p->child[0])
+				kill(p->child[0], SIGHUP);
+			continue;
+		}
 		if (p->stop && clock_ms() - p->stop_ms >= SECOND_SIGNAL_MS)
 			die_of(p, number);
 		if (p->stop)
@@ -226,6 +233,8 @@ static bool catch_signals(Parent *p)
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGCHLD);
+	if (p->reloads)
+		sigaddset(&set, SIGHUP);
 	signal(SIGCHLD, SIG_DFL); /* ignored by whoever started this, it would leave nothing to wait for */
 	sigprocmask(SIG_BLOCK, &set, &p->old_mask);
 	p->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -238,7 +247,7 @@ int launch_ranks(const Launch *l, const RtOptions *o, int argc, char **argv, Dia
 {
 	Arena *a = arena_new();
 	Parent p = {.size = l->world.size, .self = getpid(), .program = o->program, .d = d,
-		.threads_given = o->text[OPT_threads] || getenv("OMP_NUM_THREADS")};
+		.reloads = o->hyper, .threads_given = o->text[OPT_threads] || getenv("OMP_NUM_THREADS")};
 	HubConfig config = {.size = p.size, .self = -1, .timeout = control_timeout(o) * TICKS_PER_SECOND,
 		.listen_fd = -1,
 		.program = o->program, .d = d};

@@ -462,7 +462,7 @@ static void test_usage(void)
 		{"--lr-schedule=step", "constant, linear or cosine"},
 		{"--accum=4", "one micro-batch a step"},
 		{"--save-kind=sharded", "--save-kind=sharded is refused"},
-		{"--hyper h.json", "--hyper is refused"},
+		{"--hyper", "--hyper takes a value"},
 		{"--trace t.json", "--trace is refused"},
 		{"--save-every 2", "--save-every needs --save"},
 		{"--resume auto", "--resume=auto needs --save"},
