@@ -161,6 +161,9 @@ static void format_state(Buf *b, Arena *a, const Rt *rt, const Progress *p)
 	put_layout(b, rt);
 	buf_printf(b, "  \"step\": %" PRId64 ",\n  \"updates\": %" PRId64 ",\n  \"samples\": %" PRId64 ",\n",
 		p->step, p->updates, p->samples);
+	if (m->loss_scale.dynamic)
+		buf_printf(b, "  \"loss_scale\": {\"scale\": %.17g, \"good\": %" PRId64 "},\n", p->loss_scale.scale,
+			p->loss_scale.good);
 	buf_printf(b, "  \"seed\": %" PRId64 ",\n  \"steps\": %" PRId64 ",\n  \"flags\": {", o->seed, o->steps);
 	const char *comma = "";
 	for (int i = 0; i < OPT_COUNT; i++)

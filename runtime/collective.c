@@ -282,7 +282,8 @@ void collective_begin(const Rt *rt, Collectives *c, const RtCollective *row, int
 	case RT_ALL_GATHER: gather(rt, row, f, p); break;
 	case RT_REDUCE_SCATTER: reduce_scatter(rt, row, f, p); break;
 	case RT_ALL_REDUCE:
-		all_reduce(rt, row, f, rt->grad[row->unit][f], u->flat[f].grad, layout_flat_numel(u->flat[f].numel, 1), second, p);
+		all_reduce(rt, row, f, rt->grad[row->unit][f], u->flat[f].grad, layout_flat_numel(u->flat[f].numel, 1),
+			second, p);
 		break;
 	case RT_ALL_REDUCE_SHARDS:
 		all_reduce(rt, row, f, rt->grad_shard[row->unit][f], layout_update_dtype(u, f, &who),

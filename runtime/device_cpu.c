@@ -18,8 +18,8 @@
 enum { HUGE_PAGE = 2 << 20 };
 
 static const char *const arena_names[ARENA_COUNT] = {
-	"parameters", "gathered", "gradients", "sent copies", "optimizer states", "buffers", "inputs", "activations", "workspace",
-	"communication"};
+	"parameters", "gathered", "gradients", "sent copies", "optimizer states", "buffers", "inputs", "activations",
+	"workspace", "communication"};
 
 /* A mapping of exactly `bytes`, on a huge page's boundary when it is at least one. */
 static char *map_bytes(int64_t bytes)

@@ -193,8 +193,9 @@ bool streams_start(Rt *rt, bool threads, Diag *d);
 void streams_stop(Rt *rt);
 /* Which program's numbers the next rt_* calls mean; what was issued before has ended. */
 void streams_program(Rt *rt, Program program);
-/* Since the last call; exposed: the computing waited.  bytes came from peers. */
-typedef struct CommCost { double ms, exposed_ms; int64_t n, bytes; } CommCost;
+/* Since the last call; exposed: the computing waited.  Bytes came from peers: all, and those of gathers, of reductions
+ * and of broadcasts. */
+typedef struct CommCost { double ms, exposed_ms; int64_t n, bytes, gathered, reduced, broadcast; } CommCost;
 CommCost streams_cost(Rt *rt);
 typedef struct CommCounts { int64_t n, bytes; } CommCounts;
 /* Around a collective that blocks; bytes: received from others. */
@@ -202,6 +203,13 @@ void streams_sync_begin(Rt *rt, int seq);
 void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes);
 CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind); /* since the start */
 const char *streams_name(const void *rt, int program, int seq); /* "all_gather @h.3"; NULL: there is none */
+
+/* ---- replicas.c: --check-replicas ---- */
+
+uint64_t replicas_hash(uint64_t h, const void *p, int64_t bytes);
+void replicas_gathered(Rt *rt, const RtCollective *row); /* a gather has been waited for */
+/* Whether copies of parameters are equal on all ranks; all call it, between steps, and come to the same verdict. */
+bool replicas_check(const Rt *rt, Diag *d);
 
 /* ---- start.c: ranks agree before they can talk through memory ---- */
 
@@ -272,6 +280,7 @@ bool hyper_take_signal(void);
 typedef struct StepResult {
 	double loss, grad_norm;     /* grad_norm NaN when it is not computed */
 	bool finite, empty;         /* empty: no valid element, so no update */
+	bool overflow;              /* not finite, and a smaller loss scale is the answer */
 	bool has_accuracy;
 	double accuracy;
 } StepResult;
@@ -290,6 +299,17 @@ bool report_take_bad_input(char *out, size_t n);
 bool report_has_bad_input(void);
 extern volatile sig_atomic_t report_stop_signal; /* that this process was sent; 0 = none */
 
+/* ---- loss_scale.c ---- */
+
+typedef struct LossScale {
+	double scale;               /* of the next step; 1 = gradients are as they are */
+	int64_t good;               /* finite steps since it changed */
+} LossScale;
+LossScale loss_scale_first(const RtModel *model);
+/* Whether numbers that are not finite may be the scale's fault. */
+bool loss_scale_can_shrink(const RtModel *model, const LossScale *s);
+void loss_scale_advance(LossScale *s, const RtModel *model, const StepResult *r); /* behind every step */
+
 /* ---- log.c ---- */
 
 typedef struct Log {
@@ -304,6 +324,7 @@ typedef struct StepRecord {
 	double epoch, lr, ms, samples_per_s, tokens_per_s;
 	CommCost comm;
 	int64_t peak_bytes;
+	double loss_scale;
 	StepResult result;
 } StepRecord;
 bool log_open(Log *log, const char *path, bool append, int64_t n_steps, Diag *d);
@@ -320,6 +341,7 @@ typedef struct Progress {
 	int64_t step;               /* steps done */
 	int64_t updates;            /* of them with an update */
 	int64_t samples;            /* read so far */
+	LossScale loss_scale;
 } Progress;
 /* One file: its tensors, and of each the elements that this rank holds. */
 typedef struct CheckpointPart {
@@ -368,6 +390,7 @@ struct RtPrivate {
 	double *hyper;              /* in force, of --hyper or a checkpoint; NULL: none */
 	StepScalars scalars;
 	Progress progress;
+	uint64_t gathered_hash;     /* of --check-replicas */
 	StepResult result;          /* of the last step: filled by rt_step_scalars and the driver */
 };
 

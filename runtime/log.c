@@ -45,9 +45,12 @@ static void write_step(FILE *f, const StepRecord *r)
 	put(f, "tokens_per_s", r->tokens_per_s);
 	put(f, "comm_ms", r->comm.ms);
 	put(f, "exposed_comm_ms", r->comm.exposed_ms);
-	fprintf(f, ", \"collectives\": %lld, \"comm_bytes\": %lld, \"peak_bytes\": %lld", (long long)r->comm.n,
-		(long long)r->comm.bytes, (long long)r->peak_bytes);
-	put(f, "loss_scale", 1);
+	const struct { const char *key; int64_t n; } counts[] = {{"collectives", r->comm.n}, {"comm_bytes", r->comm.bytes},
+		{"gather_bytes", r->comm.gathered}, {"reduce_bytes", r->comm.reduced}, {"broadcast_bytes", r->comm.broadcast},
+		{"peak_bytes", r->peak_bytes}};
+	for (int i = 0; i < COUNT_OF(counts); i++)
+		fprintf(f, ", \"%s\": %lld", counts[i].key, (long long)counts[i].n);
+	put(f, "loss_scale", r->loss_scale);
 	fputs("}\n", f);
 	fflush(f);
 }

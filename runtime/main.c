@@ -137,7 +137,7 @@ static void log_record(Run *run, double ms)
 	StepRecord r = {.step = p->progress.step, .lr = p->scalars.lr, .ms = ms, .samples_per_s = samples_per_s,
 		.epoch = (double)p->progress.samples / (double)s->train.n_samples,
 		.tokens_per_s = samples_per_s * (double)s->train.tokens_per_sample, .peak_bytes = p->memory.total,
-		.result = p->result, .comm = streams_cost(&s->rt)};
+		.loss_scale = (double)p->scalars.loss_scale, .result = p->result, .comm = streams_cost(&s->rt)};
 	if (session_is_first(s))
 		log_step(&run->log, &r);
 }
@@ -244,6 +244,8 @@ static int train(Run *run)
 	if (code == EXIT_DONE && session_is_first(s))
 		print_end(run, (now_ms() - begin) / 1e3);
 	streams_program(&s->rt, PROGRAM_OUTSIDE);
+	if (code == EXIT_DONE && s->o.check_replicas && !replicas_check(&s->rt, s->d))
+		code = EXIT_RUN;
 	Held held;
 	bool ok = log_close(&run->log, agree_begin(&held, s->d));
 	if (!agree_end(&s->rt, &held, ok, s->d) && code == EXIT_DONE)

@@ -5,7 +5,8 @@
  * valid element), when a number is not finite, and when a kernel met data that is out of range.
  *
  * The one idea: backward is seeded 1/n for a static n and gradients are averaged over the W ranks; what the
- * true count C of all ranks makes of it is one factor, n*W/C, which reaches the update kernels as grad_scale. */
+ * true count C of all ranks makes of it is one factor, n*W/C, which reaches the update kernels as grad_scale, over the
+ * loss scale that backward began with. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -87,6 +88,7 @@ void rt_step_scalars(Rt *rt)
 	*r = (StepResult){.loss = sum->weight == 0 ? 0 : sum->loss / sum->weight, .grad_norm = NAN,
 		.empty = sum->weight == 0};
 	double scale = r->empty ? 0 : loss->global ? loss->n * MAX(rt->p->world.size, 1) / sum->weight : 1;
+	scale /= rt->p->progress.loss_scale.scale;
 	s->grad_scale = (float)scale;
 	s->clip_coef = 1;
 	s->clip_value = (float)opt->clip_value;
@@ -97,5 +99,6 @@ void rt_step_scalars(Rt *rt)
 		if (opt->clip_norm > 0)
 			s->clip_coef = (float)MIN(opt->clip_norm / (r->grad_norm + 1e-6), 1.0);
 	}
+	r->overflow = !r->finite && loss_scale_can_shrink(rt->model, &rt->p->progress.loss_scale);
 	s->skip = r->empty || !r->finite || sum->bad_input > 0;
 }

@@ -71,6 +71,18 @@ static bool read_count(json_t *root, const char *key, int64_t *out)
 	return json_is_integer(v) && *out >= 0 && *out <= INT64_C(1) << 56;
 }
 
+/* Of programs with a dynamic one; from checkpoints of others it begins at this program's own. */
+static bool read_loss_scale(json_t *v, LossScale *out)
+{
+	LossScale then = {.scale = json_number_value(json_object_get(v, "scale"))};
+	if (!v)
+		return true;
+	if (!(then.scale >= 1 && then.scale <= 0x1p126) || !read_count(v, "good", &then.good))
+		return false;
+	*out = then;
+	return true;
+}
+
 /* What a full checkpoint does not depend on, but the bits of what follows do. */
 static void note_layout(json_t *layout, const Rt *rt, const char *path, Diag *d)
 {
@@ -91,6 +103,10 @@ static bool read_root(json_t *root, const char *path, const Rt *rt, RtOptions *o
 	if (!read_count(root, "format", &format) || format != 1 || !read_count(root, "step", &p->step) ||
 		!read_count(root, "updates", &p->updates) || !read_count(root, "samples", &p->samples)) {
 		diag_error(d, path, "format 1 with step, updates and samples was expected");
+		return false;
+	}
+	if (model->loss_scale.dynamic && !read_loss_scale(json_object_get(root, "loss_scale"), &p->loss_scale)) {
+		diag_error(d, path, "loss_scale: a scale of at least 1, and a number of good steps, were expected");
 		return false;
 	}
 	note_change(root, "versions", model->versions, path, d);

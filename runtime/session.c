@@ -19,7 +19,8 @@ void session_new(Session *s, const RtModel *model, Diag *d)
 {
 	*s = (Session){.d = d};
 	s->rt = (Rt){.model = model, .p = &s->p, .scalars = &s->p.scalars};
-	s->p = (struct RtPrivate){.diag = d, .arena = arena_new(), .options = &s->o};
+	s->p = (struct RtPrivate){.diag = d, .arena = arena_new(), .options = &s->o,
+		.progress.loss_scale = loss_scale_first(model)};
 	s->train.batch = model->batch;
 }
 
@@ -187,7 +188,7 @@ void session_step(Session *s, SessionLoad *load, void *context)
 	Rt *rt = &s->rt;
 	const Progress *p = &s->p.progress;
 	s->p.scalars = (StepScalars){.lr = (float)schedule_lr(&s->p.optim.lr, p->step),
-		.step = p->updates + 1, .clip_coef = 1, .seed = (uint64_t)s->o.seed,
+		.step = p->updates + 1, .clip_coef = 1, .loss_scale = (float)p->loss_scale.scale, .seed = (uint64_t)s->o.seed,
 		.rng_step = (uint64_t)p->step, .sample0 = p->samples + s->p.world.rank * s->train.batch};
 	streams_cost(rt); /* of an evaluation or a save: not this step's */
 	report_begin(rt);
@@ -202,7 +203,7 @@ int session_outcome(const Session *s)
 {
 	if (s->p.sums.bad_input > 0)
 		return EXIT_INPUT;
-	return s->p.result.finite || s->o.on_nan == ON_NAN_SKIP ? EXIT_DONE : EXIT_RUN;
+	return s->p.result.finite || s->p.result.overflow || s->o.on_nan == ON_NAN_SKIP ? EXIT_DONE : EXIT_RUN;
 }
 
 void session_say_not_finite(const Session *s)
@@ -235,6 +236,7 @@ void session_advance(Session *s)
 	p->step++;
 	p->updates += !s->p.scalars.skip;
 	p->samples += session_world(s) * s->train.batch;
+	loss_scale_advance(&p->loss_scale, s->rt.model, &s->p.result);
 }
 
 bool session_save(Session *s)

@@ -72,6 +72,13 @@ typedef struct RtLoss {
 	bool shift;            /* the loss shifts labels itself (shift=1): token streams give labels = inputs */
 } RtLoss;
 
+/* --loss-scale */
+typedef struct RtLossScale {
+	double init;           /* 0: gradients are not scaled */
+	bool dynamic;          /* halved when numbers overflow, doubled after `interval` steps in which none did */
+	int64_t interval;
+} RtLossScale;
+
 typedef struct RtModel {
 	const char *name;
 	const char *options;   /* canonical text of the compile options */
@@ -89,6 +96,7 @@ typedef struct RtModel {
 	const char *optimizer; /* "adamw": names the states and the update kernel */
 	const ParamGroup *groups; int n_groups; /* --param-group */
 	RtLoss loss;
+	RtLossScale loss_scale;
 	bool grad_norm;        /* the update computes the p-norm of gradients */
 	double norm_p;         /* 0 = 2; may be INFINITY */
 	bool clip, clip_value; /* compiled with --clip=P, --clip=value */

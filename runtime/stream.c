@@ -45,7 +45,7 @@ struct Streams {
 	int spins;
 	double exposed_ms;
 	double sync_began;        /* ms, of the collective that blocks now */
-	CommCounts told;          /* by streams_cost */
+	CommCost told;            /* by streams_cost: counts since the start */
 };
 
 static double now_ms(void)
@@ -152,6 +152,8 @@ void rt_wait(Rt *rt, int seq)
 	for (int f = 0; f < u->n_flats; f++)
 		if (layout_is_gathered(&u->flat[f], layout_split(u->strategy, &who).ranks))
 			rt->param[row->unit][f] = collective_gathered(rt, row, f);
+	if (rt->p->options->check_replicas)
+		replicas_gathered(rt, row);
 }
 
 /* A read of what is gone is a fault at once. */
@@ -285,26 +287,41 @@ void streams_program(Rt *rt, Program program)
 	atomic_store(&all->progress->step, rt->p->progress.step + (program == PROGRAM_STEP));
 }
 
+/* Where bytes of this kind are counted beside the sum of all; NULL: nowhere. */
+static int64_t *bytes_of_kind(CommCost *cost, RtCollectiveKind kind)
+{
+	switch (kind) {
+	case RT_ALL_GATHER: return &cost->gathered;
+	case RT_REDUCE_SCATTER: case RT_ALL_REDUCE: case RT_ALL_REDUCE_SHARDS: case RT_REDUCE: return &cost->reduced;
+	case RT_BROADCAST: return &cost->broadcast;
+	default: return NULL;
+	}
+}
+
 CommCost streams_cost(Rt *rt)
 {
 	Streams *all = rt->p->streams;
-	CommCost cost = {0};
-	CommCounts sum = {0};
+	CommCost now = {0};
 	if (!rt->p->comm)
-		return cost;
+		return now;
+	for (int kind = 0; kind <= RT_ALL_REDUCE_SCALARS; kind++) {
+		CommCounts one = streams_counts(rt, (RtCollectiveKind)kind);
+		int64_t *bytes = bytes_of_kind(&now, (RtCollectiveKind)kind);
+		now.n += one.n;
+		now.bytes += one.bytes;
+		if (bytes)
+			*bytes += one.bytes;
+	}
+	const CommCost *told = &all->told;
+	CommCost cost = {.exposed_ms = all->exposed_ms, .n = now.n - told->n, .bytes = now.bytes - told->bytes,
+		.gathered = now.gathered - told->gathered, .reduced = now.reduced - told->reduced,
+		.broadcast = now.broadcast - told->broadcast};
 	for (int i = 0; i < RT_STREAMS; i++) {
 		cost.ms += all->stream[i].ms;
 		all->stream[i].ms = 0;
 	}
-	for (int kind = 0; kind <= RT_ALL_REDUCE_SCALARS; kind++) {
-		CommCounts one = streams_counts(rt, (RtCollectiveKind)kind);
-		sum = (CommCounts){sum.n + one.n, sum.bytes + one.bytes};
-	}
-	cost.exposed_ms = all->exposed_ms;
-	cost.n = sum.n - all->told.n;
-	cost.bytes = sum.bytes - all->told.bytes;
 	all->exposed_ms = 0;
-	all->told = sum;
+	all->told = now;
 	return cost;
 }
 

@@ -365,7 +365,7 @@ static void expect_said(const Cluster *c, const char *text)
 static void set_step(Cluster *c, int64_t step)
 {
 	for (int i = 0; i < c->world; i++)
-		c->rank[i].p.progress = (Progress){step, step, step * 4};
+		c->rank[i].p.progress = (Progress){.step = step, .updates = step, .samples = step * 4};
 }
 
 /* ---- contents ---- */

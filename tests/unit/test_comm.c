@@ -346,6 +346,176 @@ static void test_norms(void)
 		}
 }
 
+/* ---- 16 bits ---- */
+
+/* What --param-dtype, --reduce-dtype and --bcast-dtype make of the toy: {at rest, gathered, gradient, sent, kept,
+ * broadcast}, master; ordinary strategies, then those with owners. */
+typedef struct Halves { DType rest, param, grad, reduce, kept, bcast; bool master; } Halves;
+static const Halves all_f32 = {DT_F32, DT_F32, DT_F32, DT_F32, DT_F32, DT_F32, false};
+static const Halves shared_halves[] = {{DT_F32, DT_BF16, DT_BF16, DT_BF16, DT_F32, DT_F32, false},
+	{DT_F32, DT_F16, DT_F32, DT_F16, DT_F16, DT_F32, false}};
+static const Halves owned_halves[] = {{DT_BF16, DT_BF16, DT_BF16, DT_BF16, DT_F32, DT_BF16, true},
+	{DT_F32, DT_F32, DT_F32, DT_F16, DT_F32, DT_F16, true}};
+
+static RtModel model_in(Strategy s, const Halves *h, const char *optimizer)
+{
+	RtModel m = model_of(s, optimizer);
+	LayoutFlat *f = &units[0].flat[0];
+	*f = (LayoutFlat){h->rest, true, f->numel, h->param, h->grad, h->reduce, h->kept, h->bcast, h->master};
+	units[1].flat[0].param = h->param;
+	return m;
+}
+
+static double log_sum(const char *key)
+{
+	char line[1024], quoted[64];
+	double sum = 0;
+	FILE *f = fopen("log.jsonl", "r");
+	snprintf(quoted, sizeof(quoted), "\"%s\": ", key);
+	while (f && fgets(line, sizeof(line), f)) {
+		const char *at = strstr(line, quoted);
+		CU_ASSERT_PTR_NOT_NULL_FATAL(at);
+		sum += atof(at + strlen(quoted));
+	}
+	fclose(f);
+	return sum;
+}
+
+/* Gathers, reductions and broadcasts of a run of 3 steps on rank 0. */
+static void run_counting(const RtModel *m, int world, const char *group, double bytes[3])
+{
+	static const char *const keys[] = {"gather_bytes", "reduce_bytes", "broadcast_bytes"};
+	char flags[512];
+	snprintf(flags, sizeof(flags), DATA "--steps 3 --log log.jsonl --check-replicas %s", group);
+	EXPECT(m, world, flags, 0, "copies of parameters are equal");
+	for (int k = 0; k < 3; k++)
+		bytes[k] = log_sum(keys[k]);
+	CU_ASSERT_EQUAL(log_sum("comm_bytes"), bytes[0] + bytes[1] + bytes[2] +
+		(world > 1 ? 3 * (world - 1) * LAYOUT_SCALARS * 8 : 0));
+}
+
+/* Half as many bytes, near enough to f32, the same bits with threads and after a resume, copies equal on all ranks. */
+static void check_halves(int i, const Halves *h)
+{
+	Strategy s = cases[i].s;
+	int world = cases[i].world;
+	char flags[512], group[64] = "";
+	double p[P], full[3], half[3];
+	Reference r;
+	if (cases[i].shard_size)
+		snprintf(group, sizeof(group), "--shard-size %d", cases[i].shard_size);
+	RtModel m = model_in(s, &all_f32, "adamw");
+	run_counting(&m, world, group, full);
+	m = model_in(s, h, "adamw");
+	run_counting(&m, world, group, half);
+	for (int k = 0; k < 3; k++)
+		CU_ASSERT_EQUAL(2 * half[k], full[k]);
+	snprintf(flags, sizeof(flags), DATA "--steps 4 --lr 0.1 --save ck0 --comm-threads 0 --check-replicas %s", group);
+	EXPECT(&m, world, flags, 0, "trained to step 4");
+	snprintf(flags, sizeof(flags), DATA "--steps 2 --lr 0.1 --save ck1 --comm-threads 1 %s", group);
+	EXPECT(&m, world, flags, 0, "trained to step 2");
+	snprintf(flags, sizeof(flags), DATA "--steps 4 --resume ck1 --save ck1 --comm-threads 1 %s", group);
+	EXPECT(&m, world, flags, 0, "trained to step 4");
+	CU_ASSERT(same("ck0", "ck1"));
+	m = model_in(s, h, "sgd");
+	snprintf(flags, sizeof(flags), DATA "--steps 5 --lr 0.1 --clip-norm 0.9 --save ck2 --sync-init %s", group);
+	EXPECT(&m, world, flags, 0, "trained to step 5");
+	reference_train(&r, 5, world * TOY_B, 0.1, 0.9);
+	read_parameters("ck2", p);
+	for (int k = 0; k < P; k++)
+		CU_ASSERT_DOUBLE_EQUAL(p[k], r.p[k], 1e-2);
+	CU_ASSERT_EQUAL(system("rm -rf ck0 ck1 ck2"), 0);
+}
+
+static void test_halves(void)
+{
+	for (int i = 0; i < COUNT_OF(cases); i++)
+		for (int k = 0; k < COUNT_OF(shared_halves); k++)
+			check_halves(i, strategy_info[cases[i].s].owned ? &owned_halves[k] : &shared_halves[k]);
+}
+
+/* One bit of one rank's copy is found. */
+static void damage(Rt *rt)
+{
+	update(rt);
+	if (rt->p->world.rank == 1)
+		((char *)rt->shard[0][0])[5] ^= 1;
+}
+
+static void test_damage(void)
+{
+	RtModel m = model_of(STRATEGY_NO_SHARD, "sgd");
+	m.update = damage;
+	EXPECT(&m, 3, DATA "--steps 1 --check-replicas", 3,
+		"unit \"root\", at rest: the copies of rank 0 and rank 1 differ");
+	EXPECT(&m, 3, DATA "--steps 1", 0, "trained to step 1");
+}
+
+/* ---- loss scale ---- */
+
+static int overflow_step, overflow_rank;
+
+static void backward_with_overflow(Rt *rt)
+{
+	toy_gradients(rt);
+	if ((int)rt->scalars->rng_step == overflow_step && rt->p->world.rank == overflow_rank)
+		((float *)rt->grad[0][0])[3] = INFINITY;
+	toy_reduce(rt);
+}
+
+static void read_log(const char *key, double *out, int n)
+{
+	char line[1024], quoted[64];
+	FILE *f = fopen("log.jsonl", "r");
+	snprintf(quoted, sizeof(quoted), "\"%s\": ", key);
+	for (int i = 0; i < n; i++) {
+		const char *at = f && fgets(line, sizeof(line), f) ? strstr(line, quoted) : NULL;
+		CU_ASSERT_PTR_NOT_NULL_FATAL(at);
+		out[i] = atof(at + strlen(quoted));
+	}
+	fclose(f);
+}
+
+/* An overflow on one rank leaves out one update on all, and nothing else; the scale is torch's, across a resume too. */
+static void test_loss_scale(void)
+{
+	static const double wanted[] = {1024, 1024, 2048, 1024, 1024, 2048};
+	RtModel m = model_of(STRATEGY_FULL_SHARD, "sgd");
+	double got[6], g[P], p[P];
+	Reference r;
+	m.loss_scale = (RtLossScale){1024, true, 2};
+	m.backward = backward_with_overflow;
+	overflow_step = 2;
+	overflow_rank = 1;
+	EXPECT(&m, 2, DATA "--steps 6 --lr 0.1 --save ck --log log.jsonl --check-replicas", 0, "trained to step 6");
+	read_log("loss_scale", got, 6);
+	for (int t = 0; t < 6; t++)
+		CU_ASSERT_EQUAL(got[t], wanted[t]);
+	memcpy(r.p, first_p, sizeof(r.p));
+	for (int t = 0; t < 6; t++) {
+		reference_gradient(&r, (int64_t)t * 2 * TOY_B, 2 * TOY_B, g);
+		for (int k = 0; k < P && t != overflow_step; k++)
+			r.p[k] -= 0.1 * g[k];
+	}
+	read_parameters("ck", p);
+	for (int k = 0; k < P; k++)
+		CU_ASSERT_DOUBLE_EQUAL(p[k], r.p[k], 3e-6);
+	CU_ASSERT_EQUAL(system("grep -q '\"step\": 6' ck/latest/state.json && grep -q '\"updates\": 5' ck/latest/state.json"
+		" && grep -q '\"scale\": 2048, \"good\": 1}' ck/latest/state.json"), 0);
+	EXPECT(&m, 2, DATA "--steps 8 --resume ck --log log.jsonl", 0, "trained to step 8");
+	CU_ASSERT_EQUAL(system("sed -i 1,6d log.jsonl"), 0);
+	read_log("loss_scale", got, 2);
+	CU_ASSERT_EQUAL(got[0], 2048);
+	CU_ASSERT_EQUAL(got[1], 4096);
+	/* what no smaller scale would heal is --on-nan's to decide */
+	m.loss_scale = (RtLossScale){1, true, 100};
+	EXPECT(&m, 2, DATA "--steps 5", 3, "step 3: the gradient norm is not finite");
+	EXPECT(&m, 2, DATA "--steps 5 --on-nan=skip", 0, "trained to step 5");
+	m.loss_scale = (RtLossScale){8, false, 0};
+	EXPECT(&m, 2, DATA "--steps 5", 3, "step 3: the gradient norm is not finite");
+	CU_ASSERT_EQUAL(system("rm -rf ck"), 0);
+}
+
 /* Without a norm, which each strategy sums up in other parts, all strategies of one fold order give equal bits. */
 static void test_equal_bits(void)
 {
@@ -625,6 +795,9 @@ void suite_comm(void)
 	CU_ADD_TEST(s, test_strategies);
 	CU_ADD_TEST(s, test_norms);
 	CU_ADD_TEST(s, test_equal_bits);
+	CU_ADD_TEST(s, test_halves);
+	CU_ADD_TEST(s, test_damage);
+	CU_ADD_TEST(s, test_loss_scale);
 	CU_ADD_TEST(s, test_memory);
 	CU_ADD_TEST(s, test_places);
 	CU_ADD_TEST(s, test_evaluation);

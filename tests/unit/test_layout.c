@@ -72,8 +72,10 @@ static void bytes_at_four_ranks(void)
 static LayoutMemory mixed_at(Strategy s, DType rest, DType param, DType grad, DType reduce, DType kept, DType bcast,
 	LayoutRank who)
 {
-	const LayoutUnit unit = {s, strategy_info[s].owned ? 1 : -1, 2, {{rest, true, 1000, param, grad, reduce, kept, bcast,
-		bcast != DT_F32}, {DT_F32, false, 100, param, DT_F32, DT_F32, DT_F32, DT_F32, false}}, -1, true};
+	bool master = bcast != DT_F32;
+	const LayoutUnit unit = {s, strategy_info[s].owned ? 1 : -1, 2, {
+		{rest, true, 1000, param, grad, reduce, kept, bcast, master},
+		{DT_F32, false, 100, param, DT_F32, DT_F32, DT_F32, DT_F32, false}}, -1, true};
 	return layout_memory(&(LayoutModel){.unit = &unit, .n_units = 1, .n_states = 2}, &who);
 }
 
@@ -125,7 +127,8 @@ static void places_of_halves(void)
 {
 	static const LayoutUnit units[] = {
 		{STRATEGY_OSS, 1, 1, {{DT_F32, true, 100, DT_F32, DT_F32, DT_BF16, DT_F32, DT_BF16, true}}, -1, false},
-		{STRATEGY_HYBRID_SHARD, -1, 1, {{DT_F32, true, 1000, DT_BF16, DT_F32, DT_BF16, DT_F32, DT_F32, false}}, 0, true},
+		{STRATEGY_HYBRID_SHARD, -1, 1, {{DT_F32, true, 1000, DT_BF16, DT_F32, DT_BF16, DT_F32, DT_F32, false}}, 0,
+			true},
 	};
 	const LayoutModel l = {.unit = units, .n_units = 2, .n_grad_slots = 1};
 	Arena *a = arena_new();

@@ -43,10 +43,20 @@ static const RtCollective toy_evaluation[] = {
 	{RT_ALL_GATHER, RT_STREAM_GATHER, 0, -1, 0}, {RT_ALL_GATHER, RT_STREAM_GATHER, 1, -1, 0},
 };
 
+/* What is readable of a unit's flat, whatever its dtype. */
+static inline void toy_read(const Rt *rt, int unit, float *out, int n)
+{
+	DType t = rt->model->layout.unit[unit].flat[0].param;
+	for (int i = 0; i < n; i++)
+		out[i] = (float)number_get((const char *)rt->param[unit][0] + i * dtype_info[t].bytes, t);
+}
+
 static inline void toy_forward(Rt *rt)
 {
-	const float *x = (const float *)(rt->input + 0), *scale = rt->param[1][0], *shift = (float *)(rt->state + 64);
-	const float *w = rt->param[0][0], *b = w + 64;
+	const float *x = (const float *)(rt->input + 0), *shift = (float *)(rt->state + 64);
+	float w[64 + TOY_C], *b = w + 64, scale[TOY_D];
+	toy_read(rt, 0, w, 64 + TOY_C);
+	toy_read(rt, 1, scale, TOY_D);
 	const int64_t *labels = (const int64_t *)(rt->input + 64);
 	float *in = (float *)(rt->act + TOY_IN), *logits = (float *)(rt->act + TOY_LOGITS);
 	float *sum = (float *)(rt->act + TOY_SUM), *weight = (float *)(rt->act + TOY_WEIGHT);
@@ -102,31 +112,43 @@ static inline void toy_eval(Rt *rt)
 	rt_reshard(rt, 1);
 }
 
-static inline void toy_backward(Rt *rt)
+/* Scaled by the loss scale, in the dtype of the flat gradient. */
+static inline void toy_gradients(Rt *rt)
 {
 	const int64_t *labels = (const int64_t *)(rt->input + 64);
 	const float *logits = (const float *)(rt->act + TOY_LOGITS), *in = (const float *)(rt->act + TOY_IN);
-	float *dw = rt->grad[0][0], *db = dw + 64;
-	rt_zero_gaps(rt, 0);
-	for (int k = 0; k < TOY_C * TOY_D; k++)
-		dw[k] = 0;
-	for (int c = 0; c < TOY_C; c++)
-		db[c] = 0;
+	float g[64 + TOY_C] = {0}, *dw = g, *db = g + 64;
+	DType t = rt->model->layout.unit[0].flat[0].grad;
 	for (int i = 0; i < TOY_B; i++) {
 		double z = 0;
 		for (int c = 0; c < TOY_C; c++)
 			z += exp((double)logits[i * TOY_C + c]);
 		for (int c = 0; c < TOY_C && labels[i] >= 0; c++) {
 			float dy = (float)((exp((double)logits[i * TOY_C + c]) / z - (c == labels[i])) / TOY_B);
+			dy *= rt->scalars->loss_scale;
 			db[c] += dy;
 			for (int d = 0; d < TOY_D; d++)
 				dw[c * TOY_D + d] += dy * in[i * TOY_D + d];
 		}
 	}
+	rt_zero_gaps(rt, 0);
+	for (int k = 0; k < 64 + TOY_C; k++)
+		if (k < TOY_C * TOY_D || k >= 64)
+			number_put((char *)rt->grad[0][0] + k * dtype_info[t].bytes, t, (double)g[k]);
+}
+
+static inline void toy_reduce(Rt *rt)
+{
 	rt_reshard(rt, 0);
 	rt_reshard(rt, 1);
 	rt_reduce_scatter(rt, 3);
 	rt_wait(rt, 3);
+}
+
+static inline void toy_backward(Rt *rt)
+{
+	toy_gradients(rt);
+	toy_reduce(rt);
 }
 
 static inline void toy_update(Rt *rt)
