@@ -150,11 +150,43 @@ static bool any_owner(const Plan *p)
 	return false;
 }
 
+/* "f32>bf16>f32>f32" of each flat: at rest, gathered, gradient, sent; "f32" where all are one. */
+static const char *dtypes_of(const LayoutUnit *u, Arena *a)
+{
+	const char *text = "";
+	for (int i = 0; i < u->n_flats; i++) {
+		const LayoutFlat *f = &u->flat[i];
+		bool same = f->param == f->dtype && (!f->trainable || (f->grad == f->dtype && f->reduce == f->dtype));
+		const char *one = dtype_info[f->dtype].text;
+		if (!same)
+			one = arena_printf(a, "%s>%s", one, dtype_info[f->param].text);
+		if (!same && f->trainable)
+			one = arena_printf(a, "%s>%s>%s", one, dtype_info[f->grad].text, dtype_info[f->reduce].text);
+		text = arena_printf(a, "%s%s%s", text, i ? "+" : "", one);
+	}
+	return text;
+}
+
+/* Of the column of dtypes; 0: everything is f32, there is none. */
+static int dtypes_width(const Plan *p, Arena *a)
+{
+	int width = 0;
+	for (int i = 0; i < p->layout->n_units; i++) {
+		const char *text = dtypes_of(&p->layout->unit[i], a);
+		if (strcmp(text, "f32"))
+			width = MAX(width, MAX((int)strlen(text), 6));
+	}
+	return width;
+}
+
 static void text_unit(FILE *f, const Plan *p, int i, const Counts *c, Arena *a)
 {
+	int width = dtypes_width(p, a);
 	const LayoutUnit *u = &p->layout->unit[i];
 	const PlanUnit *unit = &p->unit[i];
 	int64_t bytes = rest_bytes(u, layout_split(u->strategy, &p->who).ranks);
+	if (width)
+		fprintf(f, " %-*s", width, dtypes_of(u, a));
 	if (any_owner(p))
 		fprintf(f, " %6s", u->owner < 0 ? "-" : arena_printf(a, "%d", u->owner));
 	fprintf(f, " %6d %13" PRId64 " %13" PRId64 " %9" PRId64 " %10s %7d %7d", unit->n_params, unit->elements,
@@ -172,8 +204,9 @@ void plan_text_units(FILE *f, const Plan *p)
 	const Counts *counts = count_by_unit(p, a);
 	int width = name_width(p);
 	if (p->layout->n_units) {
-		fprintf(f, "%-*s  %-13s%s %6s %13s %13s %9s %10s %7s %7s%s  %s\n", width, "unit", "strategy",
-			any_owner(p) ? "  owner" : "", "params", "elements", "trainable", "padding", "bytes/rank", "gathers",
+		int dtypes = dtypes_width(p, a);
+		fprintf(f, "%-*s  %-13s%s%s %6s %13s %13s %9s %10s %7s %7s%s  %s\n", width, "unit", "strategy",
+			dtypes ? arena_printf(a, " %-*s", dtypes, "dtypes") : "", any_owner(p) ? "  owner" : "", "params", "elements", "trainable", "padding", "bytes/rank", "gathers",
 			"reduces", any_owner(p) ? " broadcasts" : "", "first .. last use");
 	}
 	for (int i = 0; i < p->layout->n_units; i++) {
@@ -232,6 +265,22 @@ void plan_text_memory(FILE *f, const Plan *p)
 
 /* ---- JSON ---- */
 
+static void json_flats(FILE *f, const LayoutUnit *u)
+{
+	fputs("\"flats\": [", f);
+	for (int i = 0; i < u->n_flats; i++) {
+		const LayoutFlat *x = &u->flat[i];
+		fprintf(f, "%s{\"dtype\": \"%s\", \"gathered\": \"%s\"", i ? ", " : "", dtype_info[x->dtype].text,
+			dtype_info[x->param].text);
+		if (x->trainable)
+			fprintf(f, ", \"gradient\": \"%s\", \"sent\": \"%s\", \"kept\": \"%s\", \"broadcast\": \"%s\", "
+				"\"master\": %s", dtype_info[x->grad].text, dtype_info[x->reduce].text, dtype_info[x->kept].text,
+				dtype_info[x->bcast].text, x->master ? "true" : "false");
+		fputs("}", f);
+	}
+	fputs("], ", f);
+}
+
 static void json_unit(FILE *f, const Plan *p, int i, const Counts *c, Arena *a)
 {
 	const LayoutUnit *u = &p->layout->unit[i];
@@ -243,6 +292,7 @@ static void json_unit(FILE *f, const Plan *p, int i, const Counts *c, Arena *a)
 		", \"bytes_per_rank\": %" PRId64 ", ", unit->elements, unit->trainable,
 		plan_padding(u, unit->elements, &p->who),
 		rest_bytes(u, layout_split(u->strategy, &p->who).ranks));
+	json_flats(f, u);
 	fprintf(f, "\"gathers\": %d, \"reduces\": %d, \"broadcasts\": %d, \"first_use\": \"%s\", \"last_use\": \"%s\"}",
 		c->gathers, c->reduces, c->broadcasts, str_escape(a, ESCAPE_JSON, unit->first),
 		str_escape(a, ESCAPE_JSON, unit->last));

@@ -6,7 +6,8 @@
  * several uses are then summed in f32.  What depends on neither (tables of positions, masks) keeps its dtype up
  * to where it meets them.  Batch norms and losses of the model stay f32, said once; so do the running statistics.
  * A literal beyond the range of the dtype becomes the largest number that it has: a mask stays finite.
- * Which ops have 16-bit kernels is not asked here: legalize.c puts casts around those that have none. */
+ * Which ops have 16-bit kernels is not asked here: legalize.c puts casts around those that have none.
+ * Refuses options of precision that contradict each other. */
 #include "passes/passes.h"
 
 #include <math.h>
@@ -216,8 +217,26 @@ static void store_buffers(Module *m, DType to, Diag *d)
 	arena_free(scratch);
 }
 
+/* ---- options ---- */
+
+/* What contradicts itself, and what has no effect. */
+static bool check_options(const PassOptions *o, Diag *d)
+{
+	if (o->keep_low_precision_grads && o->param_dtype == DT_F32)
+		diag_error(d, "--keep-low-precision-grads", "gradients would be kept in --param-dtype, which is f32: give "
+			"--param-dtype=bf16 or f16, or leave it out");
+	LossScale scale;
+	if (!loss_scale_parse(o->loss_scale, &scale, d))
+		return false;
+	if (scale.kind != LOSS_SCALE_NONE && o->param_dtype == DT_F32 && o->reduce_dtype == DT_F32)
+		diag_warn(d, "--loss-scale", "nothing is computed or sent in 16 bits, f32 gradients need no scale");
+	return !d->errors;
+}
+
 bool pass_precision(Module *m, const PassOptions *o, Diag *d)
 {
+	if (!check_options(o, d))
+		return false;
 	if (o->buffer_dtype != DT_F32)
 		store_buffers(m, o->buffer_dtype, d);
 	if (o->param_dtype != DT_F32)

@@ -5,7 +5,7 @@
  * owner, and that the optimizer's states are declared.  oss and sharded_ddp fix the number of ranks
  * (Module.world).
  * Refuses what wrap.c and policy_file.c refuse, strategies that do not go together, regular expressions that
- * match nothing, groups that do not divide the ranks, trainable parameters that are not f32, and more than
+ * match nothing, groups that do not divide the ranks, broadcasts in a dtype that does not fit, trainable parameters that are not f32, and more than
  * UNIT_MAX_FLATS kinds of parameter in a unit.
  *
  * The one idea: --wrap makes groups of parameters by where they stand in the model; whatever else is chosen
@@ -69,7 +69,7 @@ static Flat flat_of(const Dtypes *t, const Unit *u, const Symbol *s)
 	f.reduce = t->o->reduce_dtype;
 	f.kept = t->o->keep_low_precision_grads ? f.param : DT_F32;
 	if (!strategy_info[u->strategy].owned)
-		return f;
+		return f; /* nothing is broadcast */
 	f.bcast = t->o->bcast_dtype && t->o->param_dtype == DT_F32 ? t->bcast : f.param;
 	if (is_half(f.param) && f.bcast == f.param)
 		f.dtype = f.param;
@@ -368,6 +368,27 @@ static void name_apart(Groups *groups, Arena *a)
 	}
 }
 
+/* A broadcast in fewer bits than parameters are read in, where there is one. */
+static bool check_broadcast(const PassOptions *o, int whole, Diag *d)
+{
+	DType to = DT_F32, param = o->param_dtype;
+	const char *where = "--bcast-dtype";
+	if (!o->bcast_dtype || !dtype_from_text(o->bcast_dtype, &to))
+		return true;
+	if (!strategy_info[whole].owned)
+		diag_error(d, where, "%s: parameters are broadcast by oss and sharded_ddp alone, the strategy is %s; gathers "
+			"move --param-dtype", o->bcast_dtype, strategy_info[whole].text);
+	else if (param != DT_F32 && to == DT_F32)
+		diag_error(d, where, "f32 is wider than --param-dtype=%s, which is all that ranks read of it; give %s or leave "
+			"it out", dtype_info[param].text, dtype_info[param].text);
+	else if (param != DT_F32 && to != param)
+		diag_error(d, where, "%s is another 16-bit dtype than --param-dtype=%s: both roundings would be made; give %s or "
+			"leave it out", o->bcast_dtype, dtype_info[param].text, dtype_info[param].text);
+	else
+		return true;
+	return false;
+}
+
 static bool find_groups(Module *m, const PassOptions *o, Groups *groups, Arena *a, Diag *d)
 {
 	Wrap wrap;
@@ -378,6 +399,7 @@ static bool find_groups(Module *m, const PassOptions *o, Groups *groups, Arena *
 	ok = find_ignored(&g, o, &wrap.file) && ok;
 	ok = ok && wrap_groups(m, &wrap, g.ignored, groups, a, d);
 	ok = ok && set_strategies(o, &wrap.file, groups, &whole, a, d);
+	ok = ok && check_broadcast(o, whole, d);
 	if (!ok)
 		return false;
 	if (strategy_info[whole].owned) {

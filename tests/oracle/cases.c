@@ -227,7 +227,8 @@ const char *case_name(const Case *c, Arena *a)
 		{" --backward-prefetch=", c->backward}, {" --limit-all-gathers=", c->limit},
 		{" --unit-strategy=", c->unit_strategy}, {" --ignore=", c->ignore},
 		{" --reshard-root", c->reshard_root ? "" : NULL}, {" --remat=", c->remat ? "block" : NULL},
-		{" --bn-sync=", c->bn_sync}};
+		{" --bn-sync=", c->bn_sync}, {" --param-dtype=", c->param ? dtype_info[c->param].text : NULL},
+		{" --reduce-dtype=", c->reduce ? dtype_info[c->reduce].text : NULL}, {" --bcast-dtype=", c->bcast}};
 	const char *name = arena_printf(a, "%s %s", c->model, c->strategy);
 	for (int i = 0; i < COUNT_OF(part); i++)
 		if (part[i][1])
@@ -255,7 +256,8 @@ PassOptions case_options(const Case *c)
 		.strategy = c->strategy, .wrap = &c->wrap, .n_wrap = c->wrap != NULL, .forward_prefetch = c->forward,
 		.backward_prefetch = c->backward, .limit_all_gathers = c->limit, .unit_strategy = &c->unit_strategy,
 		.n_unit_strategy = c->unit_strategy != NULL, .ignore = &c->ignore, .n_ignore = c->ignore != NULL,
-		.reshard_root = c->reshard_root, .bn_sync = c->bn_sync, .remat = c->remat ? "block" : NULL,
+		.reshard_root = c->reshard_root, .bn_sync = c->bn_sync,
+		.param_dtype = c->param, .reduce_dtype = c->reduce, .bcast_dtype = c->bcast, .remat = c->remat ? "block" : NULL,
 		.world = 3, .workspace = (int64_t)1 << 20, .vector_bytes = 32, .threads = 2,
 	};
 }

@@ -10,6 +10,8 @@ typedef struct Case {
 	const char *unit_strategy, *ignore;
 	bool reshard_root, remat;
 	const char *bn_sync;
+	DType param, reduce;   /* 0 = f32 */
+	const char *bcast;
 } Case;
 extern const Case cases[];
 extern const int n_cases;
