@@ -170,6 +170,14 @@ ranks: all $(VENV)/ready
 matrix: all $(VENV)/ready
 	$(PYTHON) tests/ranks/matrix.py $(BUILD)/shardc $(BUILD)/matrix --full --log tests/ranks/matrix.log
 
+## features: every training feature under every strategy at 1, 2 and 4 ranks against PyTorch, a pairwise cover
+features: all $(VENV)/ready
+	$(PYTHON) tests/ranks/features.py $(BUILD)/shardc $(BUILD)/features --curves 60
+
+## features-full: all of them, and bf16's loss curve (half an hour); log: tests/ranks/features.log
+features-full: all $(VENV)/ready
+	$(PYTHON) tests/ranks/features.py $(BUILD)/shardc $(BUILD)/features --full --curves 300 --log tests/ranks/features.log
+
 ## bench: training steps against PyTorch, compile time, memory
 bench: all $(VENV)/ready
 	$(PYTHON) bench/step.py $(BUILD)/shardc $(BUILD)/bench --json $(BUILD)/bench.jsonl $(BENCH)
@@ -200,6 +208,6 @@ clean:
 	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/frontend $(BUILD)/shardc $(BUILD)/libshardc.a $(BUILD)/unit
 
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test mutants lint asan fuzz conformance reference parity ranks matrix mpi bench \
-	bench-ranks collectives install clean
+.PHONY: all help quickstart deps test mutants lint asan fuzz conformance reference parity ranks matrix features \
+	features-full mpi bench bench-ranks collectives install clean
 .DELETE_ON_ERROR:
