@@ -47,6 +47,7 @@ typedef struct Segment {
 	int64_t begin, length; /* elements, from the shard's start */
 	int32_t group;         /* index of a Group */
 	int32_t tensor;        /* index of the parameter in its unit */
+	int64_t began;         /* updates done before its states began: its own count starts there */
 } Segment;
 
 /* Hyper-parameters of a parameter group. */

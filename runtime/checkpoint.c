@@ -149,6 +149,20 @@ static void put_layout(Buf *b, const Rt *rt)
 		device_threads());
 }
 
+/* Parameters whose states are younger than the run. */
+static void put_began(Buf *b, Arena *a, const Rt *rt)
+{
+	const RtModel *m = rt->model;
+	const char *comma = ",\n  \"began\": {";
+	for (int i = 0; i < m->n_tensors; i++)
+		if (m->tensors[i].trainable && rt->p->optim.began[i]) {
+			buf_printf(b, "%s\"%s\": %" PRId64, comma, str_escape(a, ESCAPE_JSON, m->tensors[i].name),
+				rt->p->optim.began[i]);
+			comma = ", ";
+		}
+	buf_printf(b, *comma == ',' && comma[1] == ' ' ? "}" : "");
+}
+
 static void format_state(Buf *b, Arena *a, const Rt *rt, const Progress *p)
 {
 	const RtModel *m = rt->model;
@@ -177,6 +191,7 @@ static void format_state(Buf *b, Arena *a, const Rt *rt, const Progress *p)
 		buf_printf(b, ",\n  \"hyper\": ");
 		hyper_put(b, a, m, rt->p->hyper);
 	}
+	put_began(b, a, rt);
 	buf_printf(b, "\n}\n");
 }
 

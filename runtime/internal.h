@@ -238,6 +238,7 @@ typedef struct Optimizer {
 	SegmentList (*segments)[4]; /* [unit][flat]: of the whole flat */
 	SegmentList (*mine)[4];     /* of the part that this rank updates, from its start */
 	Group *group;               /* [2 * g]: of group g of the model, 0 = what is in none; [2 * g + 1]: not decayed */
+	int64_t *began;             /* by tensor of the model: updates done when its states began */
 	LrSchedule lr;
 	double clip_norm, clip_value; /* 0 = off */
 	void *(*state[2])[4];       /* [state][unit][flat]: shards, f32 */
@@ -248,6 +249,8 @@ typedef struct Optimizer {
 bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Arena *a, const char *program, Diag *d);
 /* Hyper-parameters from the flags, defaults for those not given; refuses those that the optimizer lacks. */
 bool optim_configure(Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d);
+/* A parameter's states begin after so many updates, before the first step of this run. */
+void optim_set_began(Optimizer *opt, const RtModel *model, int tensor, int64_t updates);
 double optim_norm_p(const RtModel *model); /* which norm of gradients is computed */
 void optim_print_groups(const Optimizer *opt, const RtModel *model, FILE *out); /* nothing where all are in one */
 const char *optim_state_name(const Optimizer *opt, int state);

@@ -85,7 +85,7 @@ static int by_begin(const void *pa, const void *pb)
 	return (a->begin > b->begin) - (a->begin < b->begin);
 }
 
-static SegmentList cut_segments(const RtModel *m, int unit, int flat, Arena *a)
+static SegmentList cut_segments(const Optimizer *opt, const RtModel *m, int unit, int flat, Arena *a)
 {
 	SegmentList list = {0};
 	for (int i = 0; i < m->n_tensors; i++)
@@ -96,7 +96,8 @@ static SegmentList cut_segments(const RtModel *m, int unit, int flat, Arena *a)
 	for (int i = 0; i < m->n_tensors; i++) {
 		const RtTensor *t = &m->tensors[i];
 		if (segment_of(t, unit, flat))
-			list.at[n++] = (Segment){t->offset, tensor_numel(t), 2 * t->group + t->no_decay, tensor};
+			list.at[n++] = (Segment){t->offset, tensor_numel(t), 2 * t->group + t->no_decay, tensor,
+				opt->began[i]};
 		tensor += t->kind == RT_PARAM && t->unit == unit;
 	}
 	qsort(list.at, (size_t)n, sizeof(*list.at), by_begin);
@@ -114,7 +115,7 @@ static SegmentList cut_range(const SegmentList *whole, LayoutRange range, Arena 
 		const Segment *s = &whole->at[i];
 		int64_t begin = MAX(s->begin, range.begin), end = MIN(s->begin + s->length, range.begin + range.n);
 		if (begin < end)
-			list.at[list.n++] = (Segment){begin - range.begin, end - begin, s->group, s->tensor};
+			list.at[list.n++] = (Segment){begin - range.begin, end - begin, s->group, s->tensor, s->began};
 	}
 	return list;
 }
@@ -134,6 +135,7 @@ bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Are
 	opt->nesterov = strstr(spec + n, "nesterov");
 	opt->momentum = strcmp(opt->info->name, "sgd") || strstr(spec + n, "momentum") || opt->nesterov;
 	opt->n_states = opt->momentum ? opt->info->n_states : 0;
+	opt->began = NEW_N(a, int64_t, model->n_tensors + 1);
 	opt->group = NEW_N(a, Group, 2 * (model->n_groups + 1));
 	opt->segments = arena_alloc(a, sizeof(*opt->segments) * (size_t)MAX(model->layout.n_units, 1));
 	opt->mine = arena_alloc(a, sizeof(*opt->mine) * (size_t)MAX(model->layout.n_units, 1));
@@ -147,10 +149,31 @@ bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Are
 			}
 			if (!flat->trainable)
 				continue;
-			opt->segments[u][f] = cut_segments(model, u, f, a);
+			opt->segments[u][f] = cut_segments(opt, model, u, f, a);
 			opt->mine[u][f] = cut_range(&opt->segments[u][f], layout_range(&model->layout.unit[u], f, who), a);
 		}
 	return true;
+}
+
+/* The index among the parameters of its unit, as in Segment.tensor. */
+static int number_in_unit(const RtModel *m, int tensor)
+{
+	int n = 0;
+	for (int i = 0; i < tensor; i++)
+		n += m->tensors[i].kind == RT_PARAM && m->tensors[i].unit == m->tensors[tensor].unit;
+	return n;
+}
+
+void optim_set_began(Optimizer *opt, const RtModel *model, int tensor, int64_t updates)
+{
+	const RtTensor *t = &model->tensors[tensor];
+	int number = number_in_unit(model, tensor);
+	opt->began[tensor] = updates;
+	SegmentList *lists[] = {&opt->segments[t->unit][t->flat], &opt->mine[t->unit][t->flat]};
+	for (int k = 0; k < COUNT_OF(lists); k++)
+		for (int64_t i = 0; i < lists[k]->n; i++)
+			if (lists[k]->at[i].tensor == number)
+				lists[k]->at[i].began = updates;
 }
 
 const char *optim_refuses(const Optimizer *opt, const RtModel *model, OptionId flag)

@@ -96,6 +96,24 @@ static void note_layout(json_t *layout, const Rt *rt, const char *path, Diag *d)
 	}
 }
 
+static bool read_began(json_t *began, const Rt *rt, int64_t updates, const char *path, Diag *d)
+{
+	const RtModel *m = rt->model;
+	for (int i = 0; i < m->n_tensors; i++) {
+		json_t *v = json_object_get(began, m->tensors[i].name);
+		int64_t n = json_integer_value(v);
+		if (!v || !m->tensors[i].trainable)
+			continue;
+		if (!json_is_integer(v) || n < 0 || n > updates) {
+			diag_error(d, path, "$.began: \"%s\" should be a number of updates, at most %" PRId64,
+				m->tensors[i].name, updates);
+			return false;
+		}
+		optim_set_began(&rt->p->optim, m, i, n);
+	}
+	return true;
+}
+
 static bool read_root(json_t *root, const char *path, const Rt *rt, RtOptions *o, Progress *p, Diag *d)
 {
 	const RtModel *model = rt->model;
@@ -118,6 +136,8 @@ static bool read_root(json_t *root, const char *path, const Rt *rt, RtOptions *o
 		return false;
 	}
 	note_layout(layout, rt, path, d);
+	if (!read_began(json_object_get(root, "began"), rt, p->updates, path, d))
+		return false;
 	json_t *hyper = o->hyper ? NULL : json_object_get(root, "hyper");
 	if (hyper) {
 		rt->p->hyper = hyper_from(rt, hyper, arena_printf(o->arena, "%s, hyper", path), d);
@@ -171,20 +191,109 @@ static bool copy_tensor(const SafeFile *f, const SafeTensor *want, const Checkpo
 	return true;
 }
 
+/* Tensors of the file that the program has no place for. */
+static bool refuse_more(const SafeFile *f, int n, Diag *d)
+{
+	if (f->n != n)
+		diag_error(d, f->path, "%d tensors, the program has %d: the checkpoint is of another model or optimizer",
+			f->n, n);
+	return f->n == n;
+}
+
 static bool load_file(const CheckpointFile *want, const Rt *rt, const char *dir, Arena *a, Diag *d)
 {
-	const char *path = arena_printf(a, "%s/%s", dir, want->name);
-	SafeFile *f = safetensors_open(a, path, d);
+	SafeFile *f = safetensors_open(a, arena_printf(a, "%s/%s", dir, want->name), d);
 	bool ok = f;
 	for (int i = 0; i < want->n && ok; i++) {
 		ok = copy_tensor(f, &want->at[i], &want->part[i], d);
 		agree_alive(rt);
 	}
-	if (ok && f->n != want->n) {
-		diag_error(d, path, "%d tensors, the program has %d: the checkpoint is of another model or optimizer",
-			f->n, want->n);
-		ok = false;
+	ok = ok && refuse_more(f, want->n, d);
+	if (f)
+		safetensors_close(f);
+	return ok;
+}
+
+/* ---- states: what is trained now need not be what was trained then ---- */
+
+/* How many states of a parameter the file has. */
+static int states_in(const SafeFile *f, const Optimizer *opt, const RtTensor *t, Arena *a)
+{
+	int n = 0;
+	for (int k = 0; k < opt->n_states; k++)
+		n += safetensors_find(f, arena_printf(a, "%s.%s", t->name, optim_state_name(opt, k))) != NULL;
+	return n;
+}
+
+/* The parameter, not trained by this program, whose whole states the file has: they are left out. */
+static int count_frozen(const SafeFile *f, const Rt *rt, Arena *a, const char **first)
+{
+	const RtModel *m = rt->model;
+	int n = 0;
+	for (int i = 0; i < m->n_tensors; i++) {
+		const RtTensor *t = &m->tensors[i];
+		if (t->kind != RT_PARAM || t->trainable || states_in(f, &rt->p->optim, t, a) != rt->p->optim.n_states)
+			continue;
+		*first = n++ ? *first : t->name;
 	}
+	return rt->p->optim.n_states ? n : 0;
+}
+
+/* Parameters of which the file has no state begin anew: their states are zero, as all memory is at the start. */
+static int begin_new(const SafeFile *f, const Rt *rt, Arena *a, bool *is_new, const char **first)
+{
+	const RtModel *m = rt->model;
+	int n = 0;
+	for (int i = 0; i < m->n_tensors; i++) {
+		const RtTensor *t = &m->tensors[i];
+		is_new[i] = t->kind == RT_PARAM && t->trainable && rt->p->optim.n_states && !states_in(f, &rt->p->optim, t, a);
+		if (!is_new[i])
+			continue;
+		*first = n++ ? *first : t->name;
+		optim_set_began(&rt->p->optim, m, i, rt->p->progress.updates);
+	}
+	return n;
+}
+
+static bool state_of_new(const SafeTensor *s, const RtModel *m, const bool *is_new)
+{
+	const char *dot = strrchr(s->name, '.');
+	for (int i = 0; dot && i < m->n_tensors; i++)
+		if (is_new[i] && strlen(m->tensors[i].name) == (size_t)(dot - s->name) &&
+			!strncmp(m->tensors[i].name, s->name, (size_t)(dot - s->name)))
+			return true;
+	return false;
+}
+
+static bool copy_states(const SafeFile *f, const CheckpointFile *want, const Rt *rt, Arena *a, Diag *d)
+{
+	int n_states = rt->p->optim.n_states, loaded = 0;
+	bool *is_new = NEW_N(a, bool, rt->model->n_tensors + 1);
+	const char *new_name = "", *old_name = "";
+	int n_new = f->n ? begin_new(f, rt, a, is_new, &new_name) : 0, n_old = count_frozen(f, rt, a, &old_name);
+	for (int i = 0; i < want->n; i++) {
+		if (state_of_new(&want->at[i], rt->model, is_new))
+			continue;
+		if (!copy_tensor(f, &want->at[i], &want->part[i], d))
+			return false;
+		loaded++;
+		agree_alive(rt);
+	}
+	if (!refuse_more(f, loaded + n_old * n_states, d))
+		return false;
+	if (n_new)
+		diag_note(d, f->path, "%d parameter(s) that it has no state of begin with zeros and a count of updates of their "
+			"own: \"%s\"%s", n_new, new_name, n_new > 1 ? ", .." : "");
+	if (n_old)
+		diag_note(d, f->path, "states of %d parameter(s) that are frozen now are left out: \"%s\"%s", n_old, old_name,
+			n_old > 1 ? ", .." : "");
+	return true;
+}
+
+static bool load_states(const CheckpointFile *want, const Rt *rt, const char *dir, Arena *a, Diag *d)
+{
+	SafeFile *f = safetensors_open(a, arena_printf(a, "%s/%s", dir, want->name), d);
+	bool ok = f && copy_states(f, want, rt, a, d);
 	if (f)
 		safetensors_close(f);
 	return ok;
@@ -208,7 +317,7 @@ bool resume_load(const Checkpoint *c, const char *dir, Arena *a, Diag *d)
 {
 	Held held;
 	Diag *later = agree_begin(&held, d);
-	bool ok = load_file(&c->model, c->rt, dir, a, later) && load_file(&c->optim, c->rt, dir, a, later) &&
+	bool ok = load_file(&c->model, c->rt, dir, a, later) && load_states(&c->optim, c->rt, dir, a, later) &&
 		load_own(&c->own, c->rt, dir, a, later);
 	return agree_end(c->rt, &held, ok, d);
 }

@@ -208,7 +208,7 @@ static void updates(void)
 	StepScalars s = {.lr = 1e-3f, .grad_scale = 1, .clip_coef = 1, .step = 1};
 	double out;
 	for (int i = 0; i < 64; i++)
-		seg[i] = (Segment){n / 64 * i, n / 64, 0, i};
+		seg[i] = (Segment){n / 64 * i, n / 64, 0, i, 0};
 	TIME("adamw, 124 M", 1, 28 * n, 0, k_adamw_f32(p, m, v, g, K_F32, seg, 64, &group, &s));
 	TIME("sgd with momentum, 124 M", 0, 20 * n, 0, k_sgd_f32(p, m, g, K_F32, seg, 64, &group, &s, false));
 	TIME("sumsq, 124 M", 1, 4 * n, 0, k_norm(&out, NULL, g, K_F32, seg, 64, 2));

@@ -12,9 +12,9 @@ typedef struct Update {
 	bool nesterov;
 } Update;
 
-static Update update_of(const Group *g, const StepScalars *s)
+static Update update_of(const Group *g, const StepScalars *s, int64_t began)
 {
-	double t = (double)s->step;
+	double t = (double)(s->step - began);
 	Update u = {.lr = s->lr * g->lr_scale, .decay = g->weight_decay, .scale = s->grad_scale * s->clip_coef,
 		.clip = s->clip_value > 0 ? s->clip_value : INFINITY, .beta1 = g->beta1, .beta2 = g->beta2,
 		.eps = g->eps};
@@ -115,7 +115,7 @@ static void update(Rule *rule, Flat f, const Segment *seg, int64_t n_seg, const 
 		return;
 	#pragma omp parallel
 	for (int64_t k = 0; k < n_seg; k++) {
-		Update u = update_of(&group[seg[k].group], s);
+		Update u = update_of(&group[seg[k].group], s, seg[k].began);
 		u.nesterov = nesterov;
 		#pragma omp for schedule(static) nowait
 		for (int64_t i = 0; i < seg[k].length; i += BLOCK)

@@ -212,7 +212,37 @@ def test_schedule(s):
     return n, worst
 
 
-TESTS = {"clip": test_clip, "groups": test_groups, "schedule": test_schedule}
+def test_freeze(s):
+    """PyTorch's parameter that comes back is put into the optimizer anew: its old state was left out."""
+    worst, n = {}, 0
+    adamw = dict(lr=1e-3, betas=(0.9, 0.999), weight_decay=0.1)
+    for strategy, world in (("full_shard", 1), ("full_shard", 2), ("no_shard", 2), ("sharded_ddp", 2), ("hybrid_shard", 4)):
+        owned = [f"--world={world}"] if strategy in matrix.OWNED else []
+        options = ["--optimizer=adamw", *STRATEGIES[strategy], *owned]
+        whole, frozen = s.build(*options), s.build(*options, r"--freeze=^h\.0\.")
+        flags = ["--lr", 1e-3, "--weight-decay", 0.1]
+        runs = [s.run(whole, world, *flags, "--steps", 5)]
+        runs.append(s.run(frozen, world, "--resume", runs[0][2], "--steps", 9))
+        runs.append(s.run(whole, world, "--resume", runs[1][2], "--steps", 13))
+        runs.append(s.run(whole, world, "--resume", runs[2][2], "--steps", 16))
+        m = copy.deepcopy(s.module).double()
+        optimizer = torch.optim.AdamW(m.parameters(), **adamw)
+        block = list(m.h[0].parameters())
+        check(f"freeze {strategy} {world}", runs[0], s.train(m, optimizer, world, 5), m, worst)
+        for p in block:
+            p.requires_grad_(False)
+            p.grad = None
+            del optimizer.state[p]
+        check(f"frozen {strategy} {world}", runs[1], s.train(m, optimizer, world, 4, first=5), m, worst)
+        for p in block:
+            p.requires_grad_(True)
+        check(f"back {strategy} {world}", runs[2], s.train(m, optimizer, world, 4, first=9), m, worst)
+        check(f"resumed {strategy} {world}", runs[3], s.train(m, optimizer, world, 3, first=13), m, worst)
+        n += 4
+    return n, worst
+
+
+TESTS = {"clip": test_clip, "groups": test_groups, "schedule": test_schedule, "freeze": test_freeze}
 
 
 def main():

@@ -488,7 +488,7 @@ void case_dropout_mask(void)
 
 /* ---- flat buffers and updates ---- */
 
-static const Segment segments[3] = {{0, 1000, 0, 0}, {1024, 20000, 1, 1}, {21056, 7, 0, 2}};
+static const Segment segments[3] = {{0, 1000, 0, 0, 0}, {1024, 20000, 1, 1, 0}, {21056, 7, 0, 2, 0}};
 enum { FLAT = 21120 };
 
 void case_zero_gaps(void)
