@@ -62,6 +62,12 @@ static DType dtype_of(const char *text)
 	return t;
 }
 
+static LayoutOffload offload_option(const Options *o)
+{
+	return equals(o->offload, "params") ? LAYOUT_OFFLOAD_PARAMS : equals(o->offload, "optim") ? LAYOUT_OFFLOAD_OPTIM
+		: LAYOUT_OFFLOAD_NONE;
+}
+
 static PassOptions pass_options(const Options *o, Diag *d)
 {
 	int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -81,7 +87,8 @@ static PassOptions pass_options(const Options *o, Diag *d)
 		.forward_prefetch = o->forward_prefetch, .backward_prefetch = o->backward_prefetch,
 		.limit_all_gathers = o->limit_all_gathers, .schedule_in = o->schedule_in,
 		.world = o->world ? o->world : 1, .shard_size = o->shard_size, .hosts = o->hosts, .remat = o->remat,
-		.memory_limit = o->memory_limit, .workspace = o->workspace ? o->workspace : (int64_t)64 << 20,
+		.offload = offload_option(o), .memory_limit = o->memory_limit,
+		.workspace = o->workspace ? o->workspace : (int64_t)64 << 20,
 		.vector_bytes = codegen_vector_bytes(&target, d),
 		.threads = (int)(o->threads ? o->threads : MAX(cores, 1)),
 	};
@@ -93,7 +100,7 @@ static CodegenOptions codegen_options(const Options *o)
 		.text = o->canonical, .optimizer = o->optimizer, .loss_norm = o->loss_norm,
 		.shift = o->loss && strstr(o->loss, "shift=1"), .no_decay_1d = o->no_decay_1d,
 		.param_group = o->param_group.at, .n_param_group = o->param_group.n, .cc = o->cc, .arch = o->arch,
-		.optimize = o->optimize, .verbose = o->verbose,
+		.optimize = o->optimize, .verbose = o->verbose, .offload = offload_option(o),
 		.library = equals(o->emit, "lib"),
 	};
 }
@@ -132,6 +139,7 @@ static void print_plan(Module *m, const Options *o, const PassOptions *p, Arena 
 	LayoutRank who = memory_rank(p);
 	LayoutModel layout = memory_layout(m, a);
 	layout.hosts = p->hosts;
+	layout.offload = p->offload;
 	who.rank = layout_rank_most(&layout, &who);
 	CodegenPlan plan = {.layout = &layout, .who = who, .comm = o->comm, .brief = !equals(o->command, "plan"),
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,

@@ -26,7 +26,7 @@ typedef struct Options {
 	bool reshard_root;
 	int64_t world, shard_size, hosts;
 	/* memory */
-	const char *remat;
+	const char *remat, *offload;
 	int64_t memory_limit, workspace;
 	/* target */
 	const char *target, *arch, *cc, *optimize;

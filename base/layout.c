@@ -184,8 +184,13 @@ static bool in_slot(const LayoutUnit *u, const LayoutRank *who)
 	return u->grad_slot >= 0 && !layout_grad_stays(u, who);
 }
 
-/* Flat gradients: shared slots, then regions of their own. */
-static int64_t place_flat_grads(const Walk *w)
+static bool offloads_grads(const LayoutModel *m)
+{
+	return m->offload == LAYOUT_OFFLOAD_PARAMS;
+}
+
+/* Flat gradients: shared slots, then regions of their own, of those that are the reduced ones perhaps in the file. */
+static int64_t place_flat_grads(const Walk *w, int64_t *in_file)
 {
 	const LayoutModel *m = w->m;
 	memset(w->grad_slot, 0, sizeof(*w->grad_slot) * (size_t)m->n_grad_slots);
@@ -199,7 +204,8 @@ static int64_t place_flat_grads(const Walk *w)
 	for (int i = 0; i < m->n_units; i++) {
 		const LayoutUnit *u = &m->unit[i];
 		int64_t ranks = layout_split(u->strategy, w->who).ranks;
-		int64_t begin = in_slot(u, w->who) ? w->grad_slot[u->grad_slot] : at, end = begin;
+		bool file = offloads_grads(m) && layout_grad_stays(u, w->who);
+		int64_t begin = file ? *in_file : in_slot(u, w->who) ? w->grad_slot[u->grad_slot] : at, end = begin;
 		for (int f = 0; f < u->n_flats; f++) {
 			if (!u->flat[f].trainable)
 				continue;
@@ -207,7 +213,10 @@ static int64_t place_flat_grads(const Walk *w)
 				w->places->grad[i][f] = end;
 			end += flat_bytes(&u->flat[f], ranks, u->flat[f].grad);
 		}
-		at = in_slot(u, w->who) ? at : end;
+		if (file)
+			*in_file = end;
+		else if (!in_slot(u, w->who))
+			at = end;
 	}
 	return at;
 }
@@ -231,9 +240,11 @@ static int64_t place_reduced(const Walk *w, bool owned, int64_t at)
 }
 
 /* What the owner alone has comes last: peers read the other shards, too (hybrid_shard). */
-static int64_t place_grads(const Walk *w)
+static int64_t place_grads(const Walk *w, int64_t *in_file)
 {
-	return place_reduced(w, true, place_reduced(w, false, place_flat_grads(w)));
+	int64_t at = place_flat_grads(w, in_file), *kept = offloads_grads(w->m) ? in_file : &at;
+	*kept = place_reduced(w, true, place_reduced(w, false, *kept));
+	return at;
 }
 
 /* Gradients of one unit at a time, or broadcasts of one: collectives of a stream run one after the other, so the
@@ -290,10 +301,15 @@ static LayoutMemory measure(const Walk *w)
 {
 	const LayoutModel *m = w->m;
 	bool alone = w->who->world == 1;
-	LayoutMemory sum = {.params = place_params(w), .gathered = place_gathered(w), .grads = place_grads(w),
-		.send = place_send(w), .states = place_states(w), .buffers = m->state_bytes + (alone ? 0 : m->average_bytes),
-		.inputs = m->input_bytes, .activations = m->act_bytes, .workspace = m->work_bytes,
-		.comm = layout_comm_bytes(w->who->world, m->hosts) + layout_sync_bytes(m, w->who->world)};
+	int64_t params = place_params(w), states = place_states(w), file_grads = 0;
+	bool file_params = m->offload == LAYOUT_OFFLOAD_PARAMS, file_states = m->offload != LAYOUT_OFFLOAD_NONE;
+	LayoutMemory sum = {.params = file_params ? 0 : params, .gathered = place_gathered(w),
+		.grads = place_grads(w, &file_grads), .send = place_send(w), .states = file_states ? 0 : states,
+		.buffers = m->state_bytes + (alone ? 0 : m->average_bytes), .inputs = m->input_bytes,
+		.activations = m->act_bytes, .workspace = m->work_bytes,
+		.comm = layout_comm_bytes(w->who->world, m->hosts) + layout_sync_bytes(m, w->who->world),
+		.file = {file_params ? params : 0, file_grads, file_states ? states : 0, 0}};
+	sum.file.total = sum.file.params + sum.file.grads + sum.file.states;
 	sum.total = sum.params + sum.gathered + sum.grads + sum.send + sum.states + sum.buffers + sum.inputs
 		+ sum.activations + sum.workspace + sum.comm;
 	return sum;

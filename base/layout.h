@@ -110,6 +110,10 @@ LayoutRange layout_piece(int64_t n, int64_t members, int64_t me);
 
 /* ---- memory ---- */
 
+/* What lies in a file (--offload): optimizer states and masters; also parameters at rest and the gradients that the
+ * update reads. */
+typedef enum LayoutOffload { LAYOUT_OFFLOAD_NONE, LAYOUT_OFFLOAD_OPTIM, LAYOUT_OFFLOAD_PARAMS } LayoutOffload;
+
 typedef struct LayoutGather { int unit, slot; } LayoutGather; /* a gather into the ring, of step or eval */
 
 typedef struct LayoutModel {
@@ -122,6 +126,7 @@ typedef struct LayoutModel {
 	int64_t average_bytes; /* of buffers that are averaged over ranks before an eval or a save */
 	int64_t sync_bytes; /* the largest message of a collective of batch norm statistics or buffers */
 	int64_t hosts;     /* 0 or 1: ranks share memory */
+	LayoutOffload offload;
 } LayoutModel;
 
 /* Bytes per category that the runtime maps; printed by plan and --print-plan. */
@@ -134,6 +139,8 @@ typedef struct LayoutMemory {
 	int64_t buffers, inputs, activations, workspace;
 	int64_t comm;        /* counters, mailboxes, staging, messages of layout_sync_bytes */
 	int64_t total;
+	/* In a file, so none of the above, which are 0 or less by them: */
+	struct LayoutFile { int64_t params, grads, states, total; } file;
 } LayoutMemory;
 LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who);
 /* The rank that needs most (owners differ), the first of several: who->rank is ignored. */
@@ -145,11 +152,11 @@ LayoutMemory layout_memory_most(const LayoutModel *m, const LayoutRank *who);
  * casts reads. */
 typedef int64_t LayoutOffsets[LAYOUT_MAX_FLATS];
 typedef struct LayoutPlaces {
-	LayoutOffsets *param;       /* [unit]: at rest, in params */
+	LayoutOffsets *param;       /* [unit]: at rest, in params; of what is offloaded: in that section of the file */
 	LayoutOffsets *own;         /* [unit]: its own gathered region, in gathered */
 	int64_t *slot;              /* [slot]: in gathered; a unit's flats follow each other, see layout_in_slot */
-	LayoutOffsets *grad;        /* [unit]: flat gradient, in grads */
-	LayoutOffsets *grad_shard;  /* [unit]: what the update reads; = grad where layout_grad_stays */
+	LayoutOffsets *grad;        /* [unit]: flat gradient, in grads, or in the file where it stays */
+	LayoutOffsets *grad_shard;  /* [unit]: what the update reads; = grad where layout_grad_stays; in grads or the file */
 	LayoutOffsets *state[2];    /* [unit]: in states */
 	LayoutOffsets *master;      /* [unit]: in states */
 	LayoutOffsets *send;        /* [unit]: gradients as they are sent, in send; -1: sent from where they lie */

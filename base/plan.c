@@ -132,6 +132,15 @@ static void categories(const LayoutMemory *m, Category out[CATEGORIES])
 	memcpy(out, all, sizeof(all));
 }
 
+/* --offload */
+enum { SECTIONS = 4 };
+static void file_sections(const LayoutMemory *m, Category out[SECTIONS])
+{
+	const Category all[SECTIONS] = {{"parameters", m->file.params}, {"gradients", m->file.grads},
+		{"optimizer states", m->file.states}, {"total", m->file.total}};
+	memcpy(out, all, sizeof(all));
+}
+
 /* ---- text ---- */
 
 static int name_width(const Plan *p)
@@ -260,6 +269,11 @@ void plan_text_memory(FILE *f, const Plan *p)
 		if (c[i].bytes || strcmp(c[i].name, sent_copies))
 			fprintf(f, "  %-18s %16" PRId64 "  %10s\n", c[i].name, c[i].bytes, plan_human(a, c[i].bytes));
 	fprintf(f, "  %-18s %16" PRId64 "  %10s\n", "total", p->memory.total, plan_human(a, p->memory.total));
+	file_sections(&p->memory, c);
+	if (p->memory.file.total)
+		fputs("in a file of this rank, outside that total:\n", f);
+	for (int i = 0; i < SECTIONS && p->memory.file.total; i++)
+		fprintf(f, "  %-18s %16" PRId64 "  %10s\n", c[i].name, c[i].bytes, plan_human(a, c[i].bytes));
 	arena_free(a);
 }
 
@@ -342,6 +356,10 @@ void plan_json(FILE *f, const Plan *p)
 	fputs("  \"memory\": {", f);
 	for (int i = 0; i < CATEGORIES; i++)
 		fprintf(f, "\"%s\": %" PRId64 ", ", c[i].name, c[i].bytes);
-	fprintf(f, "\"total\": %" PRId64 "},\n", p->memory.total);
+	fprintf(f, "\"total\": %" PRId64 "},\n  \"file\": {", p->memory.total);
+	file_sections(&p->memory, c);
+	for (int i = 0; i < SECTIONS; i++)
+		fprintf(f, "%s\"%s\": %" PRId64, i ? ", " : "", c[i].name, c[i].bytes);
+	fputs("},\n", f);
 	arena_free(a);
 }

@@ -14,6 +14,7 @@ typedef struct CodegenOptions {
 	bool no_decay_1d;
 	const char *const *param_group; /* each --param-group */
 	int n_param_group;
+	LayoutOffload offload;
 	const char *cc;         /* C compiler; NULL = cc */
 	const char *arch;       /* -march; NULL = native */
 	const char *optimize;   /* of step.c: "0".."3"; NULL = 1 */

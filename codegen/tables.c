@@ -213,9 +213,11 @@ static void put_layout(Buf *out, const LayoutModel *l)
 {
 	buf_printf(out, "\t.layout = {.unit = %s, .n_units = %d, .gather = %s, .n_gathers = %d, .n_slots = %d,\n"
 		"\t\t.n_grad_slots = %d, .act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64
-		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 ", .sync_bytes = %" PRId64 "},\n",
+		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 ", .sync_bytes = %" PRId64 "%s},\n",
 		l->n_units ? "units" : "NULL", l->n_units, l->n_gathers ? "gathers" : "NULL", l->n_gathers, l->n_slots,
-		l->n_grad_slots, l->act_bytes, l->input_bytes, l->state_bytes, l->work_bytes, l->average_bytes, l->sync_bytes);
+		l->n_grad_slots, l->act_bytes, l->input_bytes, l->state_bytes, l->work_bytes, l->average_bytes, l->sync_bytes,
+		l->offload == LAYOUT_OFFLOAD_PARAMS ? ", .offload = LAYOUT_OFFLOAD_PARAMS"
+		: l->offload == LAYOUT_OFFLOAD_OPTIM ? ", .offload = LAYOUT_OFFLOAD_OPTIM" : "");
 }
 
 /* ---- collectives ---- */
@@ -366,6 +368,7 @@ void tables_write(Emit *e, Buf *out)
 	const Module *m = e->m;
 	int n_files = put_files(e, out), n_tensors = put_tensors(e, out);
 	LayoutModel layout = memory_layout(m, e->a);
+	layout.offload = e->o->offload;
 	if (layout.n_units) {
 		put_unit_names(e, out);
 		put_layout_units(e, out, &layout);

@@ -325,6 +325,7 @@ bool pass_memory(Module *m, const PassOptions *o, Diag *d)
 	LayoutModel layout = memory_layout(m, a);
 	LayoutRank who = memory_rank(o);
 	layout.hosts = o->hosts;
+	layout.offload = o->offload;
 	LayoutMemory total = layout_memory_most(&layout, &who);
 	bool fits = !o->memory_limit || total.total <= o->memory_limit;
 	if (!fits)

@@ -49,6 +49,7 @@ typedef struct PassOptions {
 	int64_t hosts;             /* 0 = 1 */
 	/* memory */
 	const char *remat;         /* "none" | "block" */
+	LayoutOffload offload;
 	int64_t memory_limit;      /* bytes, 0 = none */
 	int64_t workspace;         /* bytes, cap of a kernel's scratch */
 	/* target */

@@ -6,14 +6,14 @@
 
 #include "runtime/mpi.h"
 
-Comm *comm_open(struct Control *control, const World *w, int64_t bytes, Arena *a, Diag *d)
+Comm *comm_open(struct Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d)
 {
 	if (w->n_hosts > 1 && !w->mpi) {
 		diag_error(d, "--comm", "%d ranks on %d hosts, which shared memory does not reach: start them with mpirun, "
 			"with --comm=mpi", w->size, w->n_hosts);
 		return NULL;
 	}
-	Comm *local = comm_shm_open(control, w, bytes, a, d);
+	Comm *local = comm_shm_open(control, w, size, a, d);
 	Comm *c = local && w->n_hosts > 1 ? mpi_comm(local, w, d) : local;
 	if (!c) {
 		comm_close(local);

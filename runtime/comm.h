@@ -49,10 +49,13 @@ typedef struct World {
 	bool mpi_threads;           /* and it may be called from several threads */
 } World;
 
-/* Maps `bytes` of memory that peers read, at 64 bytes' alignment, and opens theirs.  All ranks call it, with
- * sizes that may differ; rank 0 reports what fails on any.  NULL after a message.  For two ranks and more. */
+/* Memory that peers read: `bytes` of it, and behind that, at the next multiple of 4096, the first file_bytes of an
+ * open file (0: none). */
+typedef struct CommMemory { int64_t bytes, file_bytes; int file; } CommMemory;
+/* Maps it, at 64 bytes' alignment, and opens that of peers.  All ranks call it, with sizes that may differ; rank 0
+ * reports what fails on any.  NULL after a message.  For two ranks and more. */
 struct Control; /* control.h: where ranks tell each other how they can be reached */
-Comm *comm_open(struct Control *control, const World *w, int64_t bytes, Arena *a, Diag *d);
+Comm *comm_open(struct Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d);
 void comm_close(Comm *c);
 char *comm_memory(Comm *c);
 /* One's own small source for COMM_SYNC exchanges (scalars, control word): COMM_MAILBOX bytes. */

@@ -32,12 +32,12 @@ _Static_assert(sizeof(CommPage) <= COUNTER_PAGE, "one page");
 typedef struct Shm {
 	Comm comm;
 	CommPage **page;    /* [rank] */
-	int64_t *bytes;     /* [rank]: of its mapping */
+	int64_t *bytes;     /* [rank]: of its mapping, file included */
 	int spins;
 } Shm;
 
 /* What ranks tell each other at start. */
-typedef struct Address { int32_t pid, fd, error; int32_t reserved; int64_t bytes; cpu_set_t cores; } Address;
+typedef struct Address { int32_t pid, fd, error, file; int64_t bytes, file_bytes; cpu_set_t cores; } Address;
 
 /* ---- exchanges ---- */
 
@@ -101,31 +101,48 @@ static const CommOps shm_ops = {shm_begin, shm_take, shm_end, shm_close};
 
 /* ---- life ---- */
 
-/* Shared memory of this rank; its file stays open until all peers have mapped it.  0 or errno. */
-static int make_own(int64_t bytes, int *fd, CommPage **page)
+/* Bytes of address space that a rank's memory takes, with the file behind it. */
+static int64_t span(const Address *a)
 {
-	*fd = shared_file(bytes);
-	void *p = *fd < 0 ? NULL : shared_map(*fd, bytes, true);
+	return a->file_bytes ? round_up(a->bytes, COUNTER_PAGE) + a->file_bytes : a->bytes;
+}
+
+/* Shared memory of this rank; its file stays open until all peers have mapped it.  0 or errno. */
+static int make_own(const Address *mine, int *fd, CommPage **page)
+{
+	*fd = shared_file(mine->bytes);
+	void *p = *fd < 0 ? NULL : shared_map(*fd, mine->bytes, mine->file, mine->file_bytes, true);
 	if (!p)
 		return errno;
 	*page = p;
 #ifdef MADV_POPULATE_WRITE
-	if (madvise(p, (size_t)bytes, MADV_POPULATE_WRITE) && errno != EINVAL)
+	if (madvise(p, (size_t)mine->bytes, MADV_POPULATE_WRITE) && errno != EINVAL)
 		return errno;
 #endif
 	return 0;
 }
 
-static int map_peer(const Address *peer, CommPage **page)
+static int open_peers(const Address *peer, int fd)
 {
 	char path[64];
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)peer->pid, (int)peer->fd);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)peer->pid, fd);
+	return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+static int map_peer(const Address *peer, CommPage **page)
+{
+	int fd = open_peers(peer, peer->fd), file = -1, error = 0;
 	if (fd < 0)
 		return errno;
-	*page = shared_map(fd, peer->bytes, false);
-	int error = *page ? 0 : errno;
+	if (peer->file_bytes && (file = open_peers(peer, peer->file)) < 0)
+		error = errno;
+	if (!error) {
+		*page = shared_map(fd, peer->bytes, file, peer->file_bytes, false);
+		error = *page ? 0 : errno;
+	}
 	close(fd);
+	if (file >= 0)
+		close(file);
 	return error;
 }
 
@@ -161,20 +178,21 @@ static int choose_spins(const World *w, const Address *all)
 	return wait_spins(CPU_COUNT(&any) >= ranks ? 1 : INT_MAX);
 }
 
-Comm *comm_shm_open(struct Control *control, const World *w, int64_t bytes, Arena *a, Diag *d)
+Comm *comm_shm_open(struct Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d)
 {
 	Shm *s = NEW(a, Shm);
 	*s = (Shm){.comm = {.ops = &shm_ops, .world = w}, .page = NEW_N(a, CommPage *, w->size),
 		.bytes = NEW_N(a, int64_t, w->size)};
-	Address mine = {.pid = (int32_t)getpid(), .bytes = COUNTER_PAGE + bytes}, *all = NEW_N(a, Address, w->size);
+	Address mine = {.pid = (int32_t)getpid(), .bytes = COUNTER_PAGE + size->bytes, .file = size->file,
+		.file_bytes = size->file_bytes}, *all = NEW_N(a, Address, w->size);
 	int fd = -1;
-	mine.error = make_own(mine.bytes, &fd, &s->page[w->rank]);
+	mine.error = make_own(&mine, &fd, &s->page[w->rank]);
 	mine.fd = fd;
 	sched_getaffinity(0, sizeof(mine.cores), &mine.cores);
 	bool ok = all_well(control, w, &mine, all, "made", d);
 	s->spins = ok ? choose_spins(w, all) : 0;
 	for (int r = 0; ok && r < w->size; r++) {
-		s->bytes[r] = all[r].bytes;
+		s->bytes[r] = span(&all[r]);
 		if (r != w->rank && w->host_of[r] == w->host && !mine.error)
 			mine.error = map_peer(&all[r], &s->page[r]);
 	}
@@ -182,7 +200,7 @@ Comm *comm_shm_open(struct Control *control, const World *w, int64_t bytes, Aren
 	if (fd >= 0)
 		close(fd);
 	if (!ok) {
-		s->bytes[w->rank] = mine.bytes;
+		s->bytes[w->rank] = span(&mine);
 		shm_close(&s->comm);
 		return NULL;
 	}

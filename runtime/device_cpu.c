@@ -18,8 +18,8 @@
 enum { HUGE_PAGE = 2 << 20 };
 
 static const char *const arena_names[ARENA_COUNT] = {
-	"parameters", "gathered", "gradients", "sent copies", "optimizer states", "buffers", "inputs", "activations",
-	"workspace", "communication"};
+	"parameters", "gathered", "gradients", "gradients in a file", "sent copies", "optimizer states", "buffers",
+	"inputs", "activations", "workspace", "communication"};
 
 /* A mapping of exactly `bytes`, on a huge page's boundary when it is at least one. */
 static char *map_bytes(int64_t bytes)
@@ -51,10 +51,16 @@ static void plan(Rt *rt)
 	layout.n_states = rt->p->optim.n_states;
 	LayoutMemory sum = layout_memory(&layout, &who);
 	mem->places = layout_places(&layout, &who, rt->p->arena);
-	const int64_t planned[ARENA_COUNT] = {sum.params, sum.gathered, sum.grads, sum.send, sum.states, sum.buffers,
-		sum.inputs, sum.activations, sum.workspace, sum.comm};
+	const int64_t planned[ARENA_COUNT] = {sum.params + sum.file.params, sum.gathered, sum.grads, sum.file.grads,
+		sum.send, sum.states + sum.file.states, sum.buffers, sum.inputs, sum.activations, sum.workspace, sum.comm};
+	const bool in_file[ARENA_COUNT] = {[ARENA_PARAMS] = sum.file.params, [ARENA_KEPT] = sum.file.grads,
+		[ARENA_STATES] = sum.file.states};
 	memcpy(mem->planned, planned, sizeof(planned));
 	mem->total = sum.total;
+	for (int i = 0; i < ARENA_COUNT; i++) {
+		mem->file_at[i] = in_file[i] ? mem->file_bytes : -1;
+		mem->file_bytes += in_file[i] ? round_up(planned[i], OFFLOAD_PAGE) : 0;
+	}
 }
 
 typedef void *Pointers[LAYOUT_MAX_FLATS];
@@ -70,6 +76,17 @@ static Pointers *pointers(const Rt *rt, ArenaKind arena, LayoutOffsets *offset)
 	return p;
 }
 
+/* Gradients that the update reads are in the file, flat gradients only where they are the same. */
+static void point_kept(Rt *rt)
+{
+	const LayoutModel *l = &rt->model->layout;
+	LayoutRank who = device_rank(rt);
+	rt->grad_shard = pointers(rt, ARENA_KEPT, rt->p->memory.places.grad_shard);
+	for (int u = 0; u < l->n_units; u++)
+		if (layout_grad_stays(&l->unit[u], &who))
+			memcpy(rt->grad[u], rt->grad_shard[u], sizeof(rt->grad[u]));
+}
+
 static void point_units(Rt *rt)
 {
 	const LayoutPlaces *at = &rt->p->memory.places;
@@ -77,11 +94,18 @@ static void point_units(Rt *rt)
 	rt->shard = pointers(rt, ARENA_PARAMS, at->param);
 	rt->grad = pointers(rt, ARENA_GRADS, at->grad);
 	rt->grad_shard = pointers(rt, ARENA_GRADS, at->grad_shard);
+	if (rt->model->layout.offload == LAYOUT_OFFLOAD_PARAMS)
+		point_kept(rt);
 	for (int k = 0; k < rt->p->optim.n_states; k++)
 		rt->p->optim.state[k] = pointers(rt, ARENA_STATES, at->state[k]);
 	rt->p->optim.master = pointers(rt, ARENA_STATES, at->master);
 	for (int u = 0; u < rt->model->layout.n_units; u++)
 		rt_reshard(rt, u);
+}
+
+static bool in_file(const DeviceMemory *mem, ArenaKind arena)
+{
+	return mem->file_at[arena] >= 0;
 }
 
 static bool any_casts(const LayoutModel *l)
@@ -93,15 +117,16 @@ static bool any_casts(const LayoutModel *l)
 	return false;
 }
 
-/* What peers read, in this order; gradients are last, since owners have more of them. */
-static const ArenaKind shared[] = {ARENA_PARAMS, ARENA_GATHERED, ARENA_SEND, ARENA_GRADS};
+/* What peers read, in this order; gradients are last, since owners have more of them.  What is in the file follows
+ * behind all memory, at the next page: parameters, then gradients again. */
+static const ArenaKind shared[] = {ARENA_PARAMS, ARENA_GATHERED, ARENA_SEND, ARENA_GRADS, ARENA_KEPT};
 
 static bool in_comm(const Rt *rt, ArenaKind arena)
 {
 	if (rt->p->world.size < 2)
 		return false;
 	switch (arena) {
-	case ARENA_PARAMS: case ARENA_SEND: case ARENA_GRADS: case ARENA_COMM: return true;
+	case ARENA_PARAMS: case ARENA_SEND: case ARENA_GRADS: case ARENA_KEPT: case ARENA_COMM: return true;
 	case ARENA_GATHERED: return any_casts(&rt->model->layout);
 	default: return false;
 	}
@@ -111,23 +136,36 @@ static bool map_comm(Rt *rt, Diag *d)
 {
 	DeviceMemory *mem = &rt->p->memory;
 	struct RtPrivate *p = rt->p;
-	int64_t sync = layout_sync_bytes(&rt->model->layout, p->world.size), bytes = sync;
+	int64_t sync = layout_sync_bytes(&rt->model->layout, p->world.size);
+	CommMemory size = {.bytes = sync, .file = mem->file};
 	if (p->world.size < 2)
 		return true;
-	for (int i = 0; i < COUNT_OF(shared); i++)
-		bytes += in_comm(rt, shared[i]) ? mem->planned[shared[i]] : 0;
-	p->comm = comm_open(p->control, &p->world, bytes, p->arena, d);
+	for (int i = 0; i < COUNT_OF(shared); i++) {
+		if (in_file(mem, shared[i]))
+			size.file_bytes = mem->file_at[shared[i]] + mem->planned[shared[i]];
+		else if (in_comm(rt, shared[i]))
+			size.bytes += mem->planned[shared[i]];
+	}
+	p->comm = comm_open(p->control, &p->world, &size, p->arena, d);
 	if (!p->comm)
 		return false;
 	mem->sync = comm_memory(p->comm);
-	char *at = mem->sync + sync;
+	char *at = mem->sync + sync, *file = mem->sync + round_up(size.bytes, OFFLOAD_PAGE);
 	for (int i = 0; i < COUNT_OF(shared); i++) {
 		if (!in_comm(rt, shared[i]))
 			continue;
-		mem->base[shared[i]] = at;
-		at += mem->planned[shared[i]];
+		bool offloaded = in_file(mem, shared[i]);
+		mem->base[shared[i]] = offloaded ? file + mem->file_at[shared[i]] : at;
+		at += offloaded ? 0 : mem->planned[shared[i]];
 	}
 	return true;
+}
+
+static char *map_file(const DeviceMemory *mem, ArenaKind arena)
+{
+	void *p = mmap(NULL, (size_t)mem->planned[arena], PROT_READ | PROT_WRITE, MAP_SHARED, mem->file,
+		mem->file_at[arena]);
+	return p == MAP_FAILED ? NULL : p;
 }
 
 static bool map_private(Rt *rt, Diag *d)
@@ -136,7 +174,7 @@ static bool map_private(Rt *rt, Diag *d)
 	for (int i = 0; i < ARENA_COUNT; i++) {
 		if (mem->planned[i] == 0 || in_comm(rt, (ArenaKind)i))
 			continue;
-		mem->base[i] = map_bytes(mem->planned[i]);
+		mem->base[i] = in_file(mem, (ArenaKind)i) ? map_file(mem, (ArenaKind)i) : map_bytes(mem->planned[i]);
 		if (!mem->base[i]) {
 			diag_error(d, rt->p->options->program,
 				"%" PRId64 " bytes for %s cannot be mapped: %s (the whole plan "
@@ -152,7 +190,7 @@ bool device_map(Rt *rt, Diag *d)
 {
 	DeviceMemory *mem = &rt->p->memory;
 	plan(rt);
-	bool ok = map_private(rt, d);
+	bool ok = offload_make(rt, d) && map_private(rt, d);
 	if (start_agree(rt, ok ? EXIT_DONE : EXIT_RUN, d) || !map_comm(rt, d)) {
 		device_unmap(rt);
 		return false;
@@ -176,6 +214,7 @@ void device_unmap(Rt *rt)
 	}
 	comm_close(rt->p->comm);
 	rt->p->comm = NULL;
+	offload_close(rt);
 }
 
 char *device_tensor(const Rt *rt, const RtTensor *t)

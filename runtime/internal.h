@@ -27,7 +27,7 @@ int64_t schedule_permute(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 /* ---- device_cpu.c ---- */
 
 typedef enum ArenaKind {
-	ARENA_PARAMS, ARENA_GATHERED, ARENA_GRADS, ARENA_SEND, ARENA_STATES, ARENA_BUFFERS, ARENA_INPUTS,
+	ARENA_PARAMS, ARENA_GATHERED, ARENA_GRADS, ARENA_KEPT, ARENA_SEND, ARENA_STATES, ARENA_BUFFERS, ARENA_INPUTS,
 	ARENA_ACTIVATIONS, ARENA_WORKSPACE, ARENA_COMM, ARENA_COUNT
 } ArenaKind;
 typedef struct DeviceMemory {
@@ -35,6 +35,11 @@ typedef struct DeviceMemory {
 	int64_t planned[ARENA_COUNT];
 	int64_t total;
 	char *sync;                 /* messages of sync.c; NULL: one rank */
+	/* --offload: */
+	int file;                     /* open; -1: none */
+	int64_t file_bytes;           /* 0: none */
+	bool file_behind;             /* memory is short: write what is done with */
+	int64_t file_at[ARENA_COUNT]; /* where an arena begins in the file; -1: it is memory */
 	LayoutPlaces places;
 } DeviceMemory;
 /* Maps every arena and sets the base pointers of rt. */
@@ -53,6 +58,17 @@ static inline int64_t tensor_numel(const RtTensor *t)
 	return n;
 }
 static inline int64_t tensor_bytes(const RtTensor *t) { return tensor_numel(t) * dtype_info[t->dtype].bytes; }
+
+/* ---- offload.c ---- */
+
+enum { OFFLOAD_PAGE = 4096 }; /* arenas in the file begin at multiples of it */
+/* Makes the file, memory.file_bytes long.  Nothing happens where that is 0. */
+bool offload_make(Rt *rt, Diag *d);
+void offload_close(Rt *rt);
+/* Advice for the system, about what of a unit is in the file. */
+void offload_before_gather(const Rt *rt, int unit);
+void offload_before_update(Rt *rt, int unit);
+void offload_after_update(const Rt *rt, int unit);
 
 /* ---- data.c, tokens.c ---- */
 
@@ -123,8 +139,9 @@ void agree_alive(const Rt *rt);
 
 /* A file without a name, `bytes` long, in large pages where possible; -1 and errno. */
 int shared_file(int64_t bytes);
-/* Maps all of it at the boundary of a large page; NULL and errno. */
-void *shared_map(int fd, int64_t bytes, bool writable);
+/* Maps all of it at the boundary of a large page, and file_bytes of another file behind it, at the next multiple of
+ * 4096; NULL and errno. */
+void *shared_map(int fd, int64_t bytes, int file, int64_t file_bytes, bool writable);
 
 /* ---- staging.c: bytes between ranks outside a step, through memory that a step uses otherwise ---- */
 

@@ -354,6 +354,7 @@ void rt_update_shard(Rt *rt, int unit)
 	Optimizer *opt = &rt->p->optim;
 	const LayoutUnit *u = &rt->model->layout.unit[unit];
 	LayoutRank who = device_rank(rt);
+	offload_before_update(rt, unit);
 	for (int f = 0; f < u->n_flats; f++) {
 		if (!u->flat[f].trainable || opt->mine[unit][f].n == 0)
 			continue;
@@ -367,4 +368,5 @@ void rt_update_shard(Rt *rt, int unit)
 		if (master)
 			round_working_copy(rt, unit, f);
 	}
+	offload_after_update(rt, unit);
 }

@@ -44,13 +44,23 @@ static PlanCollective *collectives_of(const RtCollective *c, int n, Arena *a)
 	return out;
 }
 
+/* Bytes of an arena, in memory or in the file. */
+static int64_t mapped_in(const DeviceMemory *m, ArenaKind arena, bool file)
+{
+	return (m->file_at[arena] >= 0) == file ? m->planned[arena] : 0;
+}
+
 static LayoutMemory mapped(const DeviceMemory *m)
 {
 	const int64_t *p = m->planned;
-	return (LayoutMemory){.params = p[ARENA_PARAMS], .gathered = p[ARENA_GATHERED], .grads = p[ARENA_GRADS],
-		.send = p[ARENA_SEND], .states = p[ARENA_STATES], .buffers = p[ARENA_BUFFERS], .inputs = p[ARENA_INPUTS],
-		.activations = p[ARENA_ACTIVATIONS], .workspace = p[ARENA_WORKSPACE], .comm = p[ARENA_COMM],
-		.total = m->total};
+	LayoutMemory sum = {.params = mapped_in(m, ARENA_PARAMS, false), .gathered = p[ARENA_GATHERED],
+		.grads = p[ARENA_GRADS], .send = p[ARENA_SEND], .states = mapped_in(m, ARENA_STATES, false),
+		.buffers = p[ARENA_BUFFERS], .inputs = p[ARENA_INPUTS], .activations = p[ARENA_ACTIVATIONS],
+		.workspace = p[ARENA_WORKSPACE], .comm = p[ARENA_COMM], .total = m->total,
+		.file = {.params = mapped_in(m, ARENA_PARAMS, true), .grads = p[ARENA_KEPT],
+			.states = mapped_in(m, ARENA_STATES, true)}};
+	sum.file.total = sum.file.params + sum.file.grads + sum.file.states;
+	return sum;
 }
 
 void device_print_plan(const Rt *rt, FILE *out)

@@ -44,6 +44,8 @@ static bool check_flags(const Session *s)
 		{o->resume && !strcmp(o->resume, "auto") && !o->save,
 			"--resume=auto needs --save DIR, where it looks"},
 		{o->text[OPT_threads] && o->threads < 1, "--threads needs at least 1"},
+		{o->offload_dir && !s->rt.model->layout.offload,
+			"--offload-dir is refused: this program keeps everything in memory (compile with --offload=params)"},
 	};
 	bool ok = true;
 	for (int i = 0; i < COUNT_OF(rules); i++)

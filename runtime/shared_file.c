@@ -15,7 +15,7 @@
 
 #include "runtime/internal.h"
 
-enum { LARGE_PAGE = 2 << 20 };
+enum { SMALL_PAGE = 4096, LARGE_PAGE = 2 << 20 };
 
 /* By system call: the C library has names for these since glibc 2.36 only. */
 static bool configure(int fs, unsigned how, const char *key, const char *value)
@@ -68,10 +68,27 @@ static void *free_space(int64_t bytes)
 	return (void *)(((uintptr_t)space + LARGE_PAGE - 1) & ~(uintptr_t)(LARGE_PAGE - 1));
 }
 
-void *shared_map(int fd, int64_t bytes, bool writable)
+/* Two mappings side by side, in space that one of them holds until both are there. */
+static void *map_both(int fd, int64_t bytes, int file, int64_t file_bytes, int prot)
+{
+	int64_t behind = round_up(bytes, SMALL_PAGE), all = behind + file_bytes;
+	char *p = mmap(free_space(all), (size_t)all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (p == MAP_FAILED)
+		return MAP_FAILED;
+	if (mmap(p, (size_t)bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED &&
+		mmap(p + behind, (size_t)file_bytes, prot, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED)
+		return p;
+	int error = errno;
+	munmap(p, (size_t)all);
+	errno = error;
+	return MAP_FAILED;
+}
+
+void *shared_map(int fd, int64_t bytes, int file, int64_t file_bytes, bool writable)
 {
 	int prot = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-	void *p = mmap(bytes < LARGE_PAGE ? NULL : free_space(bytes), (size_t)bytes, prot, MAP_SHARED, fd, 0);
+	void *p = file_bytes ? map_both(fd, bytes, file, file_bytes, prot)
+		: mmap(bytes < LARGE_PAGE ? NULL : free_space(bytes), (size_t)bytes, prot, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED)
 		return NULL;
 	madvise(p, (size_t)bytes, MADV_HUGEPAGE);

@@ -105,6 +105,8 @@ static void issue(Rt *rt, int seq)
 		return;
 	const RtCollective *row = &all->rows[seq - 1];
 	Stream *s = &all->stream[row->stream];
+	if (row->kind == RT_ALL_GATHER)
+		offload_before_gather(rt, row->unit);
 	uint32_t turn = count(&s->issued);
 	bool idle = turn == count(&s->ended);
 	if (turn - count(&s->ended) == s->cap)

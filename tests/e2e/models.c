@@ -101,6 +101,29 @@ static OnnxText *external_absolute(void) { return build_external("/etc/passwd", 
 static OnnxText *external_leaves(void) { return build_external("sub/../../weights.bin", NULL, NULL); }
 static OnnxText *external_folder(void) { return build_external("sub", NULL, NULL); }
 
+/* 24 layers of 2048 by 2048: 100,663,296 parameters, of which there are shapes only. */
+static OnnxText *wide(void)
+{
+	enum { LAYERS = 24 };
+	OnnxText *m = model_new();
+	m->opset = plain.opset;
+	m->ir_version = plain.ir_version;
+	model_input(m, "x0", FLOAT, "4,2048");
+	for (int i = 0; i < LAYERS; i++) {
+		char w[32], node[32], in[64], out[16], h[16];
+		snprintf(w, sizeof(w), "layers.%d.weight", i);
+		snprintf(node, sizeof(node), "/layers.%d/MatMul", i);
+		snprintf(in, sizeof(in), "x%d,%s", i, w);
+		snprintf(h, sizeof(h), "h%d", i);
+		snprintf(out, sizeof(out), "x%d", i + 1);
+		model_external(m, w, "2048,2048", "gone.bin", NULL, NULL);
+		model_op(m, node, "MatMul", in, h);
+		model_op(m, h, "Tanh", h, out);
+	}
+	model_output(m, "x24");
+	return m;
+}
+
 static OnnxText *short_initializer(void)
 {
 	OnnxText *m = begin(&plain);
@@ -148,7 +171,7 @@ static const Model models[] = {
 	MODEL(large_dim), MODEL(inner_dims_differ), MODEL(external), MODEL(external_short), MODEL(external_past),
 	MODEL(external_length), MODEL(external_negative), MODEL(external_missing), MODEL(external_absolute),
 	MODEL(external_leaves), MODEL(external_folder), MODEL(short_initializer), MODEL(reshape_overflows),
-	MODEL(made_twice), MODEL(two_outputs),
+	MODEL(made_twice), MODEL(two_outputs), MODEL(wide),
 };
 
 /* ---- the commands ---- */

@@ -47,7 +47,7 @@ static void test_words(void)
 			uint32_t b[4];
 			philox_block(b, key, 0, (uint64_t)(first[k] + i) / 4, 0);
 			int64_t pair = i % 4 / 2 * 2;
-			double u = ((b[pair] >> 8) + 1) / 16777216.0, angle = (b[pair + 1] >> 8) / 16777216.0 * 2 * 3.14159265358979;
+			double u = ((b[pair] >> 8) + 1) / 16777216.0, angle = (b[pair + 1] >> 8) / 16777216.0 * 6.28318530717959;
 			double z = 3 * sqrt(-2 * log(u)) * (i % 2 ? sin(angle) : cos(angle));
 			CU_ASSERT_DOUBLE_EQUAL(uniform[i], 2 * (((b[i % 4] >> 8) + 0.5) / 8388608.0 - 1), 1e-6);
 			CU_ASSERT_DOUBLE_EQUAL(normal[i], z, 1e-5);
