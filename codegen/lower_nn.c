@@ -69,9 +69,9 @@ void lower_matmul(Emit *e, const Op *op)
 	const char *lists = !batch.n ? "" : arena_printf(e->a, ", .n_batch = %d, .batch = %s, .sa = %s, .sb = %s",
 		batch.n, emit_int_list(e, batch.n, batch.dim), emit_int_list(e, batch.n, batch.sa),
 		emit_int_list(e, batch.n, batch.sb));
-	const char *desc = arena_printf(e->a, "{.dtype = %s, .m = " I64 ", .n = " I64 ", .k = " I64 ", .ta = %s, "
-		".tb = %s, .bias = %s%s, .work_bytes = " I64 "}", kdtype(a->dtype), m, n, k, truth(ta), truth(tb),
-		truth(op_in(op, 2)), lists, e->m->work_bytes);
+	const char *desc = arena_printf(e->a, "{.dtype = %s, .to = %s, .m = " I64 ", .n = " I64 ", .k = " I64
+		", .ta = %s, .tb = %s, .bias = %s%s, .work_bytes = " I64 "}", kdtype(a->dtype), kdtype(y->dtype), m, n, k,
+		truth(ta), truth(tb), truth(op_in(op, 2)), lists, e->m->work_bytes);
 	if (batch.n > 6) {
 		emit_refuse(e, op, "matmul with %d batch dims is refused; there may be 6", batch.n);
 		return;

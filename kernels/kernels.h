@@ -76,7 +76,8 @@ int64_t k_prim_work(const KPrim *p);           /* bytes of work that run really 
  * a is (batch..., M, K) or (batch..., K, M), b is (batch..., K, N) or (batch..., N, K).
  * sa, sb: elements between the matrices of a batch dim, 0 where that operand is broadcast. */
 typedef struct KMatmulDesc {
-	KDType dtype;          /* f32 f64 i64 i32 u64 u32 */
+	KDType dtype;          /* of operands and bias: f32 f64 bf16 f16 i64 i32 u64 u32 */
+	KDType to;             /* of y where dtype is 16-bit: dtype or f32, rounded once from f32 sums; else dtype */
 	int64_t m, n, k;
 	bool ta, tb, bias;
 	int n_batch;           /* batch dims, 0..6 */
@@ -90,7 +91,8 @@ void k_matmul_run(KPrim *p, void *y, const void *a, const void *b, const void *b
  * w (O, C/group, kernel...) row-major, or packed (kernels/layouts.h) when w_layout is not NULL.
  * Spatial arrays have `rank` entries. */
 typedef struct KConvDesc {
-	KDType dtype;          /* f32 f64 */
+	KDType dtype;          /* f32 f64 bf16 f16 */
+	KDType to;             /* of a 16-bit convolution's weight gradient: dtype or f32 */
 	int rank;              /* 1..3 */
 	int64_t n, c, o, group;
 	int64_t in[3], out[3], kernel[3], stride[3], dilation[3], pad[3], pad_end[3];

@@ -63,12 +63,13 @@ static inline int64_t kwork_capped(const KWorkArgs *a, int64_t bytes)
 	return a->cap > 0 && bytes > a->cap ? a->cap : bytes;
 }
 
-/* Copies of both operands, at most. */
-enum { K_GEMM_WORK = 8 << 20, K_GEMM_MIN = 1 << 16 };
+/* Copies of both operands, at most; 16-bit products on tile units also want room for tiles of each thread. */
+enum { K_GEMM_WORK = 8 << 20, K_GEMM_MIN = 1 << 16, K_GEMM_TILES = 2 << 20 };
 static inline int64_t kwork_matmul(const KWorkArgs *a)
 {
 	const KShape *x = &a->in[0], *y = &a->in[1];
-	int64_t bytes = (kwork_numel(x, 0, x->rank) + kwork_numel(y, 0, y->rank)) * x->bytes + K_GEMM_MIN;
+	int64_t bytes = (kwork_numel(x, 0, x->rank) + kwork_numel(y, 0, y->rank)) * x->bytes;
+	bytes += x->bytes == 2 ? K_GEMM_TILES : K_GEMM_MIN;
 	return kwork_capped(a, kwork_up(bytes < K_GEMM_WORK ? bytes : K_GEMM_WORK, 64));
 }
 

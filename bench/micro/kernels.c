@@ -13,6 +13,7 @@
 
 enum { REPEATS = 15, WORK = 64 << 20 };
 static const char *only;
+static bool own; /* products by our own kernels */
 static double total;
 static char *work;
 
@@ -49,19 +50,28 @@ static float *floats(int64_t n)
 
 static bool wanted(const char *name) { return !only || strstr(name, only); }
 
+static KDType dtype = K_F32; /* of products; weight gradients (ta) of 16-bit ones are f32 */
+
+static float *operand(int64_t n)
+{
+	float *p = floats(n);
+	if (dtype != K_F32)
+		memset(p, 0x3C, (size_t)n * 2); /* 1.06 in f16, 0.011 in bf16 */
+	return p;
+}
+
 static void matmul(int count, int64_t m, int64_t n, int64_t k, bool ta, bool tb, bool bias)
 {
+	static const char *const types[] = {[K_F32] = "f32", [K_BF16] = "bf16", [K_F16] = "f16"};
 	char name[128];
 	KPrim *p;
-	snprintf(name, sizeof name, "matmul %ldx%ldx%ld%s%s%s", (long)m, (long)n, (long)k, ta ? " ta" : "", tb
-		? " tb" : "",
-		bias ? " bias" : "");
+	snprintf(name, sizeof name, "matmul %s %ldx%ldx%ld%s%s%s", types[dtype], (long)m, (long)n, (long)k,
+		ta ? " ta" : "", tb ? " tb" : "", bias ? " bias" : "");
 	if (!wanted(name))
 		return;
-	p = k_matmul_create(&(KMatmulDesc){.dtype = K_F32, .m = m, .n = n, .k = k, .ta = ta, .tb = tb,
-		.bias = bias,
-		.work_bytes = K_GEMM_WORK});
-	float *a = floats(m * k), *b = floats(k * n), *y = floats(m * n), *c = floats(n);
+	p = k_matmul_create(&(KMatmulDesc){.dtype = dtype, .to = ta ? K_F32 : dtype, .m = m, .n = n, .k = k,
+		.ta = ta, .tb = tb, .bias = bias, .work_bytes = own ? -1 : K_GEMM_WORK});
+	float *a = operand(m * k), *b = operand(k * n), *y = floats(m * n), *c = operand(n);
 	snprintf(name + strlen(name), 40, " %s", k_prim_impl(p));
 	TIME(name, count, 4 * (m * k + k * n + m * n), 2.0 * (double)m * (double)n * (double)k,
 		k_matmul_run(p, y, a, b, bias ? c : NULL, work));
@@ -247,8 +257,15 @@ int main(int argc, char **argv)
 	only = argc > 1 ? argv[1] : NULL;
 	work = aligned_alloc(64, WORK);
 	memset(work, 0, WORK);
-	gpt2_products();
-	sum("GPT-2: products");
+	static const struct { KDType type; bool own; const char *name; } products[] = {
+		{K_F32, false, "GPT-2: products"}, {K_BF16, false, "GPT-2: products, bf16"},
+		{K_F16, false, "GPT-2: products, f16"}, {K_BF16, true, "GPT-2: products, bf16, widened by our kernel"}};
+	for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+		dtype = products[i].type;
+		own = products[i].own;
+		gpt2_products();
+		sum(products[i].name);
+	}
 	gpt2_rest();
 	if (wanted("adamw"))
 		updates();

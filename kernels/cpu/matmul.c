@@ -1,8 +1,8 @@
 /* kernels/cpu/matmul.c: matrix products.
  *
- * f32 runs on oneDNN: its blocked gemm (as inner product or matmul) or its batch-reduce kernels, by what
- * measured fastest for each transposition; other dtypes, and what the library serves by reference only, run
- * on our loops.  One idea: a batch of which b is broadcast and a is whole is one taller matrix. */
+ * f32 and bf16 run on oneDNN: its blocked gemm (as inner product or matmul) or its batch-reduce kernels, by
+ * what measured fastest for each transposition; what the library serves by reference only, or not at all (f16
+ * up to its version 2), runs on our kernels, as do other dtypes.  One idea: a batch of which b is broadcast and a is whole is one taller matrix. */
 #include "kernels/cpu/prim.h"
 
 /* Folds batch dims into m where b does not change along them and a's rows follow on. */
@@ -22,7 +22,7 @@ static KMatmulDesc matmul_fold(const KMatmulDesc *d)
 }
 
 static void matrix_md(dnnl_memory_desc_t *md, const KMatmulDesc *d, int64_t rows, int64_t cols,
-	bool transposed, const int64_t *batch_stride)
+	KDType t, bool transposed, const int64_t *batch_stride)
 {
 	dnnl_dims_t dim, stride;
 	int nb = d->n_batch;
@@ -34,16 +34,28 @@ static void matrix_md(dnnl_memory_desc_t *md, const KMatmulDesc *d, int64_t rows
 	dim[nb + 1] = cols;
 	stride[nb] = transposed ? 1 : cols;
 	stride[nb + 1] = transposed ? rows : 1;
-	prim_check(dnnl_memory_desc_init_by_strides(md, nb + 2, dim, dnnl_f32, stride), "describe a matrix");
+	prim_check(dnnl_memory_desc_init_by_strides(md, nb + 2, dim, prim_type(t), stride),
+		"describe a matrix");
 }
 
-static bool accept_matmul(const char *impl, dnnl_primitive_desc_t pd, const void *context)
+static bool accept_any(const char *impl, dnnl_primitive_desc_t pd, const void *context)
+{
+	(void)impl;
+	return prim_scratch_bytes(pd) <= ((const KMatmulDesc *)context)->work_bytes;
+}
+
+/* f32: the batch-reduce kernels win where b is transposed and short in n, or the batch is of small matrices.
+ * 16-bit: on tile units (AMX) they win unless the sum is long or its result f32; on vectors the blocked gemm
+ * does. */
+static bool accept_best(const char *impl, dnnl_primitive_desc_t pd, const void *context)
 {
 	const KMatmulDesc *d = context;
-	bool brgemm = strncmp(impl, "brg", 3) == 0;
-	/* the batch-reduce kernels win where b is transposed and short in n, or the batch is of small matrices */
-	bool want = d->n_batch > 0 || (!d->ta && d->tb && d->n <= d->k);
-	return prim_scratch_bytes(pd) <= d->work_bytes && (!brgemm || want);
+	bool brgemm = strncmp(impl, "brg", 3) == 0, want;
+	if (is_half(d->dtype))
+		want = strstr(impl, "amx") && (d->n_batch > 0 || (d->ta ? is_half(d->to) : d->n >= d->k));
+	else
+		want = d->n_batch > 0 || (!d->ta && d->tb && d->n <= d->k);
+	return accept_any(impl, pd, context) && (!brgemm || want);
 }
 
 /* arg order of every product: y, a, b[, bias], scratch */
@@ -56,7 +68,7 @@ static void matmul_run(KPrim *p, PrimArgs *t, char *work)
 	prim_execute(p);
 }
 
-static KPrim *create_matmul(const KMatmulDesc *d)
+static KPrim *create_matmul(const KMatmulDesc *d, PrimAccept *accept)
 {
 	dnnl_memory_desc_t a, b, y, bias;
 	int64_t whole[6];
@@ -65,21 +77,21 @@ static KPrim *create_matmul(const KMatmulDesc *d)
 		whole[i] = s;
 		s *= d->batch[i];
 	}
-	matrix_md(&a, d, d->m, d->k, d->ta, d->sa);
-	matrix_md(&b, d, d->k, d->n, d->tb, d->sb);
-	matrix_md(&y, d, d->m, d->n, false, whole);
+	matrix_md(&a, d, d->m, d->k, d->dtype, d->ta, d->sa);
+	matrix_md(&b, d, d->k, d->n, d->dtype, d->tb, d->sb);
+	matrix_md(&y, d, d->m, d->n, matmul_to(d), false, whole);
 	if (d->bias) {
 		dnnl_dims_t dim, stride;
 		for (int i = 0; i < d->n_batch + 2; i++)
 			dim[i] = 1, stride[i] = d->n;
 		dim[d->n_batch + 1] = d->n;
 		stride[d->n_batch + 1] = 1;
-		prim_check(dnnl_memory_desc_init_by_strides(&bias, d->n_batch + 2, dim, dnnl_f32, stride),
+		prim_check(dnnl_memory_desc_init_by_strides(&bias, d->n_batch + 2, dim, prim_type(d->dtype), stride),
 			"describe a bias");
 	}
 	dnnl_matmul_desc_t op;
 	prim_check(dnnl_matmul_desc_init(&op, &a, &b, d->bias ? &bias : NULL, &y), "describe a matmul");
-	dnnl_primitive_desc_t pd = prim_choose(&op, NULL, accept_matmul, d);
+	dnnl_primitive_desc_t pd = prim_choose(&op, NULL, accept, d);
 	if (!pd)
 		return NULL;
 	KPrim *p = prim_new("");
@@ -95,17 +107,11 @@ static KPrim *create_matmul(const KMatmulDesc *d)
 	return p;
 }
 
-static void md_2d(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, bool transposed)
+static void md_2d(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, KDType t, bool transposed)
 {
 	dnnl_dims_t dim = {rows, cols};
-	prim_check(dnnl_memory_desc_init_by_tag(md, 2, dim, dnnl_f32, transposed ? dnnl_ba : dnnl_ab),
+	prim_check(dnnl_memory_desc_init_by_tag(md, 2, dim, prim_type(t), transposed ? dnnl_ba : dnnl_ab),
 		"describe a matrix");
-}
-
-static bool accept_inner(const char *impl, dnnl_primitive_desc_t pd, const void *context)
-{
-	(void)impl;
-	return prim_scratch_bytes(pd) <= ((const KMatmulDesc *)context)->work_bytes;
 }
 
 /* y = a op(b) + bias as an inner product: src a (m, k), weights (n, k) */
@@ -114,13 +120,13 @@ static KPrim *create_inner(const KMatmulDesc *d)
 	dnnl_memory_desc_t a, w, y, bias;
 	dnnl_inner_product_desc_t op;
 	dnnl_dims_t n = {d->n};
-	md_2d(&a, d->m, d->k, false);
-	md_2d(&w, d->n, d->k, !d->tb);
-	md_2d(&y, d->m, d->n, false);
-	prim_check(dnnl_memory_desc_init_by_tag(&bias, 1, n, dnnl_f32, dnnl_a), "describe a bias");
+	md_2d(&a, d->m, d->k, d->dtype, false);
+	md_2d(&w, d->n, d->k, d->dtype, !d->tb);
+	md_2d(&y, d->m, d->n, matmul_to(d), false);
+	prim_check(dnnl_memory_desc_init_by_tag(&bias, 1, n, prim_type(d->dtype), dnnl_a), "describe a bias");
 	if (dnnl_inner_product_forward_desc_init(&op, dnnl_forward_training, &a, &w, d->bias ? &bias : NULL, &y))
 		return NULL;
-	dnnl_primitive_desc_t pd = prim_choose(&op, NULL, accept_inner, d);
+	dnnl_primitive_desc_t pd = prim_choose(&op, NULL, accept_any, d);
 	if (!pd)
 		return NULL;
 	KPrim *p = prim_new("");
@@ -142,14 +148,15 @@ KPrim *k_matmul_create(const KMatmulDesc *desc)
 	int64_t count = d.m * d.n;
 	for (int i = 0; i < d.n_batch; i++)
 		count *= d.batch[i];
-	if (d.dtype != K_F32 || count == 0 || d.k == 0)
-		return matmul_plain_create(&d);
+	bool half = is_half(d.dtype), library = (half || d.dtype == K_F32) && count > 0 && d.k > 0;
 	KPrim *p = NULL;
-	if (d.n_batch == 0 && !d.ta && !(d.tb && d.n <= d.k))
+	if (library && !half && d.n_batch == 0 && !d.ta && !(d.tb && d.n <= d.k))
 		p = create_inner(&d);
-	if (!p)
-		p = create_matmul(&d);
-	return p ? p : matmul_plain_create(&d);
+	if (library && !p)
+		p = create_matmul(&d, accept_best);
+	if (library && !p && half)
+		p = create_matmul(&d, accept_any);
+	return p ? p : half ? matmul_wide_create(&d) : matmul_plain_create(&d);
 }
 
 void k_matmul_run(KPrim *p, void *y, const void *a, const void *b, const void *bias, void *work)

@@ -30,6 +30,11 @@ void prim_check(dnnl_status_t status, const char *what)
 		k_fail("oneDNN could not %s (status %d)", what, (int)status);
 }
 
+dnnl_data_type_t prim_type(KDType t)
+{
+	return t == K_BF16 ? dnnl_bf16 : t == K_F16 ? dnnl_f16 : dnnl_f32;
+}
+
 KPrim *prim_new(const char *impl)
 {
 	KPrim *p = calloc(1, sizeof *p);

@@ -1,6 +1,6 @@
 /* kernels/cpu/prim.h: a primitive: one oneDNN primitive, one of our own kernels, or one over another.
  *
- * oneDNN may split a sum over threads, so f32 matmul and convolution are reproducible for a fixed number
+ * oneDNN may split a sum over threads, so its matmul and convolution are reproducible for a fixed number
  * of threads, not across numbers.  A reference implementation of the library is never taken. */
 #ifndef SHARDC_CPU_PRIM_H
 #define SHARDC_CPU_PRIM_H
@@ -37,6 +37,9 @@ dnnl_engine_t prim_engine(void);
 dnnl_stream_t prim_stream(void);
 KPrim *prim_new(const char *impl);
 void prim_check(dnnl_status_t status, const char *what);
+dnnl_data_type_t prim_type(KDType t);
+INLINE bool is_half(KDType t) { return t == K_BF16 || t == K_F16; }
+INLINE KDType matmul_to(const KMatmulDesc *d) { return is_half(d->dtype) ? d->to : d->dtype; }
 /* Adds an argument of the primitive; returns its place in arg. */
 int prim_add_arg(KPrim *p, int id, const dnnl_memory_desc_t *md);
 void prim_set(KPrim *p, int i, const void *at);
@@ -52,8 +55,9 @@ const dnnl_memory_desc_t *prim_md(dnnl_primitive_desc_t pd, dnnl_query_t what);
 /* Makes p run pd: its name, the primitive and the scratch argument (added last). */
 void prim_take(KPrim *p, dnnl_primitive_desc_t pd);
 
-/* matmul_plain.c, conv_plain.c: any dtype and shape, by loops. */
+/* matmul_plain.c, conv_plain.c: any shape, by loops; matmul_wide.c: of 16-bit operands. */
 KPrim *matmul_plain_create(const KMatmulDesc *d);
+KPrim *matmul_wide_create(const KMatmulDesc *d);
 typedef enum ConvKind { CONV_FORWARD, CONV_GRAD_X, CONV_GRAD_W } ConvKind;
 KPrim *conv_plain_create(const KConvDesc *d, ConvKind kind);
 /* conv_product.c: NULL when d is no matrix product, or its scratch does not fit. */

@@ -22,6 +22,8 @@ float *case_floats(int64_t n, double lo, double hi);
 double *case_doubles(int64_t n);
 /* The same numbers as elements of type f32, bf16 or f16, where x is rounded to what they hold. */
 void *case_halves(float *x, int64_t n, KDType type);
+float *case_widened(const void *x, int64_t n, KDType type);
+static inline double case_half_bound(KDType t) { return t == K_BF16 ? 0x1p-8 : t == K_F16 ? 0x1p-11 : 1e-6; }
 int64_t *case_ids(int64_t n, int64_t below);
 int64_t case_random(int64_t below);
 /* Norm of the difference over the norm of want at most tol; says the name, the error and the sizes. */

@@ -60,8 +60,52 @@ static const Product products[] = {
 	{.m = 60, .n = 70, .k = 30, .ta = 1, .tb = 1, .n_batch = 1, .batch = {6}, .bcast_a = 1},
 };
 
+/* By the library and by our own kernel (nothing fits into less than no scratch): f32 sums, rounded once. */
+static void check_halves(const Product *shape, KDType type, KDType to, bool own)
+{
+	KMatmulDesc d = product_desc(shape, type);
+	d.to = to;
+	d.work_bytes = own ? -1 : K_GEMM_WORK;
+	int64_t count = case_numel(d.n_batch, d.batch), ny = count * d.m * d.n;
+	float *a = case_floats(count * d.m * d.k, -1, 1), *b = case_floats(count * d.k * d.n, -1, 1);
+	float *bias = case_floats(d.n, -1, 1);
+	void *ha = case_halves(a, count * d.m * d.k, type), *hb = case_halves(b, count * d.k * d.n, type);
+	void *hbias = case_halves(bias, d.n, type), *y = case_alloc(ny * 4), *work = case_alloc(K_GEMM_WORK);
+	double *want = case_doubles(ny);
+	KPrim *p = k_matmul_create(&d);
+	bool library = strncmp(k_prim_impl(p), "own", 3) != 0;
+	case_true(strncmp(k_prim_impl(p), "ref", 3) != 0 && !(own && library), k_prim_impl(p));
+	product_want(&d, want, a, b, d.bias ? bias : NULL);
+	if (own)
+		CASE_SAME_BITS("16-bit matmul", y, ny * 4, k_matmul_run(p, y, ha, hb, d.bias ? hbias : NULL, work));
+	else
+		k_matmul_run(p, y, ha, hb, d.bias ? hbias : NULL, work);
+	k_prim_free(p);
+	case_close(own ? "16-bit matmul, own" : "16-bit matmul", case_widened(y, ny, to), want, ny,
+		to == K_F32 ? 1e-6 * sqrt((double)d.k + 1) : case_half_bound(to));
+}
+
+static void check_half_products(void)
+{
+	static const Product large = {.m = 201, .n = 300, .k = 601, .bias = 1};
+	for (int t = 0; t < 2; t++)
+		for (int own = 0; own < 2; own++) {
+			KDType type = t ? K_BF16 : K_F16;
+			for (size_t c = 0; c < sizeof products / sizeof *products; c++) {
+				check_halves(&products[c], type, type, own);
+				check_halves(&products[c], type, K_F32, own);
+			}
+			for (int tr = 0; tr < 4; tr++) {
+				Product p = large;
+				p.ta = tr & 1, p.tb = tr & 2;
+				check_halves(&p, type, type, own);
+			}
+		}
+}
+
 void case_matmul(void)
 {
+	check_half_products();
 	for (size_t c = 0; c < sizeof products / sizeof *products; c++)
 		for (int cap = 0; cap < 2; cap++) { /* with scratch and without */
 			KMatmulDesc d = product_desc(&products[c], K_F32);

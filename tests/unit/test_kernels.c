@@ -8,7 +8,7 @@
 int omp_get_max_threads(void);
 void omp_set_num_threads(int n);
 
-static void *live[4096];
+static void *live[16384];
 static int n_live, bad_inputs;
 static uint64_t state = 1;
 
@@ -17,7 +17,7 @@ void case_threads(int n) { omp_set_num_threads(n); }
 void *case_alloc(int64_t bytes)
 {
 	void *p = aligned_alloc(64, (size_t)(bytes + 127) / 64 * 64);
-	CU_ASSERT_FATAL(p != NULL && n_live < 4096);
+	CU_ASSERT_FATAL(p != NULL && n_live < 16384);
 	memset(p, 0xA5, (size_t)(bytes + 127) / 64 * 64);
 	live[n_live++] = p;
 	return p;
@@ -47,6 +47,16 @@ void *case_halves(float *x, int64_t n, KDType type)
 		x[i] = type == K_BF16 ? bf16_to_float(p[i]) : f16_to_float(p[i]);
 	}
 	return type == K_F32 ? (void *)x : p;
+}
+
+float *case_widened(const void *x, int64_t n, KDType type)
+{
+	const uint16_t *from = x;
+	float *to = case_alloc(n * 4);
+	for (int64_t i = 0; i < n; i++)
+		to[i] = type == K_F32 ? ((const float *)x)[i] : type == K_BF16 ? bf16_to_float(from[i])
+			: f16_to_float(from[i]);
+	return to;
 }
 
 double *case_doubles(int64_t n)
