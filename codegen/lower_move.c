@@ -113,7 +113,7 @@ void lower_gather_grad(Emit *e, const Op *op)
 {
 	const Value *ids = op_in(op, 1);
 	Cut c = emit_cut(&op->out[0]->type, attr_get_int(op->attrs, "axis", 0));
-	emit_kernel(e, op, "o0 i0 i1", I64 ", " I64 ", " I64 ", " I64 ", false, %d", c.outer, c.n, c.inner,
+	emit_kernel(e, op, "o0 i0 i1", I64 ", " I64 ", " I64 ", " I64 ", false, %d, WORK", c.outer, c.n, c.inner,
 		type_numel(&ids->type), elem_bytes(ids));
 }
 

@@ -237,23 +237,44 @@ static const char *eps(Emit *e, const Op *op)
 	return emit_c_float(e, attr_get_float(op->attrs, "eps", 1e-5));
 }
 
+/* Kernels have one type for x and what scales it. */
+static bool refuse_mixed(Emit *e, const Op *op, int x, int from, int to)
+{
+	DType t = op_in(op, x)->type.dtype;
+	for (int i = from; i <= to; i++)
+		if (op_in(op, i) && op_in(op, i)->type.dtype != t) {
+			emit_refuse(e, op, "%s of %s with operand %d of %s: its kernel wants one type, put a cast before it",
+				op_info[op->kind].text, dtype_info[t].text, i, dtype_info[op_in(op, i)->type.dtype].text);
+			return true;
+		}
+	return false;
+}
+
 void lower_layer_norm(Emit *e, const Op *op)
 {
+	if (refuse_mixed(e, op, 0, 1, 2))
+		return;
 	emit_kernel(e, op, "o0 n1 n2 i0 i1 i2", "%s, %s", rows_cols(e, op, &op_in(op, 0)->type), eps(e, op));
 }
 
 void lower_layer_norm_grad(Emit *e, const Op *op)
 {
+	if (refuse_mixed(e, op, 1, 2, 2))
+		return;
 	emit_kernel(e, op, "n0 n1 n2 i0 i1 i2 i3 i4", "%s, WORK", rows_cols(e, op, &op_in(op, 1)->type));
 }
 
 void lower_rms_norm(Emit *e, const Op *op)
 {
+	if (refuse_mixed(e, op, 0, 1, 1))
+		return;
 	emit_kernel(e, op, "o0 n1 i0 i1", "%s, %s", rows_cols(e, op, &op_in(op, 0)->type), eps(e, op));
 }
 
 void lower_rms_norm_grad(Emit *e, const Op *op)
 {
+	if (refuse_mixed(e, op, 1, 2, 2))
+		return;
 	emit_kernel(e, op, "n0 n1 i0 i1 i2 i3", "%s, WORK", rows_cols(e, op, &op_in(op, 1)->type));
 }
 
@@ -295,7 +316,7 @@ static const char *mask_text(Emit *e, const Type *mask)
 		if (mask->dim[d] != 1)
 			stride[d + 4 - mask->rank] = full[d];
 	return arena_printf(e->a, ".mask = %s, .mask_stride = %s",
-		mask->dtype == DT_BOOL ? "K_MASK_BOOL" : "K_MASK_FLOAT", emit_int_list(e, 4, stride));
+		mask->dtype == DT_BOOL ? "K_MASK_BOOL" : mask->dtype == DT_F32 ? "K_MASK_FLOAT" : "K_MASK_HALF", emit_int_list(e, 4, stride));
 }
 
 static const char *float_attr(Emit *e, const Op *op, const char *name, double otherwise)
@@ -321,13 +342,29 @@ static const char *attention_desc(Emit *e, const Op *op, int at)
 	return emit_shared(e, "KAttention", "attention", text);
 }
 
+/* at: of q; its mask follows k and v. */
+static bool refuse_mask(Emit *e, const Op *op, int at)
+{
+	const Value *mask = op_in(op, at + 3);
+	DType q = op_in(op, at)->type.dtype, t = mask ? mask->type.dtype : DT_BOOL;
+	bool refused = t != DT_BOOL && t != DT_F32 && t != q;
+	if (refused)
+		emit_refuse(e, op, "%s of %s with a mask of %s: it may be bool, f32 or %s", op_info[op->kind].text,
+			dtype_info[q].text, dtype_info[t].text, dtype_info[q].text);
+	return refused;
+}
+
 void lower_attention(Emit *e, const Op *op)
 {
+	if (refuse_mask(e, op, 0))
+		return;
 	emit_kernel(e, op, "o0 o1 i0 i1 i2 i3", "&%s, WORK", attention_desc(e, op, 0));
 }
 
 void lower_attention_grad(Emit *e, const Op *op)
 {
+	if (refuse_mask(e, op, 1))
+		return;
 	emit_kernel(e, op, "o0 o1 o2 i0 i1 i2 i3 i4 i5 i6", "&%s, WORK", attention_desc(e, op, 1));
 }
 

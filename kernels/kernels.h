@@ -25,6 +25,9 @@ typedef enum KDType {
 #define K_INTS(X) X(int64_t, i64) X(int32_t, i32) X(int16_t, i16) X(int8_t, i8) \
 	X(uint64_t, u64) X(uint32_t, u32) X(uint16_t, u16) X(uint8_t, u8)
 #define K_NUMBERS(X) K_FLOATS(X) K_INTS(X)
+/* The same with bf16 and f16 (raw bits), which are computed in f32: (C type, type of statistics, suffix). */
+#define K_HALVES(X) X(uint16_t, float, bf16) X(uint16_t, float, f16)
+#define K_REALS(X) X(float, float, f32) X(double, double, f64) K_HALVES(X)
 
 /* ---- what a step tells its kernels ---- */
 
@@ -126,11 +129,14 @@ typedef struct KPool {
 #define K_DECL(T, t) void k_max_pool_##t(T *y, int32_t *idx /* or NULL */, const T *x, const KPool *p);
 K_NUMBERS(K_DECL)
 #undef K_DECL
-#define K_DECL(T, t) \
+#define K_DECL(T, W, t) void k_max_pool_##t(T *y, int32_t *idx /* or NULL */, const T *x, const KPool *p);
+K_HALVES(K_DECL)
+#undef K_DECL
+#define K_DECL(T, W, t) \
 	void k_max_pool_grad_##t(T *dx, const T *dy, const int32_t *idx, const KPool *p); \
 	void k_avg_pool_##t(T *y, const T *x, const KPool *p); \
 	void k_avg_pool_grad_##t(T *dx, const T *dy, const KPool *p);
-K_FLOATS(K_DECL)
+K_REALS(K_DECL)
 #undef K_DECL
 
 /* ---- normalisation, softmax ---- */
@@ -143,24 +149,27 @@ K_FLOATS(K_DECL)
 	void k_bn_stats_##t(T *mean, T *var, const T *x, int64_t n, int64_t c, int64_t s, int layout, \
 		void *work); \
 	void k_bn_grad_stats_##t(T *sum_dy, T *sum_dy_xhat, const T *dy, const T *x, const T *mean, \
-		const T *var, int64_t n, int64_t c, int64_t s, int layout, double eps, void *work); \
-	void k_layer_norm_##t(T *y, T *mean, T *rstd, const T *x, const T *w, const T *b, \
+		const T *var, int64_t n, int64_t c, int64_t s, int layout, double eps, void *work);
+K_FLOATS(K_DECL)
+#undef K_DECL
+#define K_DECL(T, W, t) \
+	void k_layer_norm_##t(T *y, W *mean, W *rstd, const T *x, const T *w, const T *b, \
 		int64_t rows, int64_t cols, double eps); \
-	void k_layer_norm_grad_##t(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w, const T *mean, \
-		const T *rstd, int64_t rows, int64_t cols, void *work); \
-	void k_rms_norm_##t(T *y, T *rstd, const T *x, const T *w, int64_t rows, int64_t cols, double eps); \
-	void k_rms_norm_grad_##t(T *dx, T *dw, const T *dy, const T *x, const T *w, const T *rstd, \
+	void k_layer_norm_grad_##t(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w, const W *mean, \
+		const W *rstd, int64_t rows, int64_t cols, void *work); \
+	void k_rms_norm_##t(T *y, W *rstd, const T *x, const T *w, int64_t rows, int64_t cols, double eps); \
+	void k_rms_norm_grad_##t(T *dx, T *dw, const T *dy, const T *x, const T *w, const W *rstd, \
 		int64_t rows, int64_t cols, void *work); \
 	void k_softmax_##t(T *y, const T *x, int64_t outer, int64_t n, int64_t inner); \
 	void k_softmax_grad_##t(T *dx, const T *dy, const T *y, int64_t outer, int64_t n, int64_t inner); \
 	void k_log_softmax_##t(T *y, const T *x, int64_t outer, int64_t n, int64_t inner); \
 	void k_log_softmax_grad_##t(T *dx, const T *dy, const T *y, int64_t outer, int64_t n, int64_t inner);
-K_FLOATS(K_DECL)
+K_REALS(K_DECL)
 #undef K_DECL
 
 /* ---- attention ---- */
 
-enum { K_MASK_NONE, K_MASK_BOOL, K_MASK_FLOAT };
+enum { K_MASK_NONE, K_MASK_BOOL, K_MASK_FLOAT /* f32 */, K_MASK_HALF /* of q's 16-bit type */ };
 /* layout 0: q (B,H,T,D) k (B,Hk,S,D) v (B,Hk,S,Dv) o (B,H,T,Dv);  1: q (B,T,H,D) k (B,S,Hk,D) v (B,S,Hk,Dv)
  * o (B,T,H,Dv).  lse (B,H,T): log-sum-exp of the scaled, capped, masked scores; -inf for an empty row.
  * mask element (b,h,t,s) at mask + b*mask_stride[0] + h*[1] + t*[2] + s*[3] elements. */
@@ -173,10 +182,15 @@ typedef struct KAttention {
 	int64_t mask_stride[4];
 	bool empty_nan;        /* what a row that sees nothing gives: NaN, else zeros */
 } KAttention;
-void k_attention_f32(float *o, float *lse, const float *q, const float *k, const float *v, const void *mask,
-	const KAttention *a, void *work);
-void k_attention_grad_f32(float *dq, float *dk, float *dv, const float *dy, const float *q, const float *k,
-	const float *v, const void *mask, const float *o, const float *lse, const KAttention *a, void *work);
+/* work: of 16-bit gradients only, kwork_attention_grad */
+#define K_DECL(T, W, t) \
+	void k_attention_##t(T *o, W *lse, const T *q, const T *k, const T *v, const void *mask, \
+		const KAttention *a, void *work); \
+	void k_attention_grad_##t(T *dq, T *dk, T *dv, const T *dy, const T *q, const T *k, const T *v, \
+		const void *mask, const T *o, const W *lse, const KAttention *a, void *work);
+K_DECL(float, float, f32)
+K_HALVES(K_DECL)
+#undef K_DECL
 
 /* x (B,H,T,D) layout 0 or (B,T,H,D) layout 1; cos, sin (T, R/2), or (B, T, R/2) when cos_batched; the first
  * R of D dims rotated.  y may be x. */
@@ -185,7 +199,10 @@ typedef struct KRope {
 	int layout;
 	bool interleaved, inverse, cos_batched;
 } KRope;
-void k_rope_f32(float *y, const float *x, const float *cos, const float *sin, const KRope *r);
+#define K_DECL(T, W, t) void k_rope_##t(T *y, const T *x, const T *cos, const T *sin, const KRope *r);
+K_DECL(float, float, f32)
+K_HALVES(K_DECL)
+#undef K_DECL
 
 /* ---- loss, randomness, accuracy ---- */
 
@@ -199,10 +216,10 @@ void k_cross_entropy_grad_f32(float *dlogits, const float *dloss /* () */, const
 void k_accuracy_f32(double out[2], const float *logits, const int64_t *labels, int64_t rows, int64_t c,
 	int64_t ignore_index);
 /* x (pre, rows, post): rows is the sample axis.  y may be x. */
-void k_dropout_f32(float *y, const float *x, int64_t pre, int64_t rows, int64_t post, double p, uint64_t id,
-	const StepScalars *s);
-void k_dropout_f64(double *y, const double *x, int64_t pre, int64_t rows, int64_t post, double p, uint64_t id,
-	const StepScalars *s);
+#define K_DECL(T, W, t) void k_dropout_##t(T *y, const T *x, int64_t pre, int64_t rows, int64_t post, double p, \
+	uint64_t id, const StepScalars *s);
+K_REALS(K_DECL)
+#undef K_DECL
 void k_dropout_mask(uint8_t *y, int64_t pre, int64_t rows, int64_t post, double p, uint64_t id,
 	const StepScalars *s);
 
@@ -250,19 +267,26 @@ typedef enum KScatter { K_SCATTER_NONE, K_SCATTER_ADD, K_SCATTER_MUL, K_SCATTER_
 	void k_argmin_##t(int64_t *y, const T *x, int64_t outer, int64_t n, int64_t inner, bool last); \
 	void k_topk_##t(T *y, int64_t *idx, const T *x, int64_t outer, int64_t n, int64_t inner, int64_t k, \
 		bool largest); \
-	void k_iota_##t(T *y, int rank, const int64_t *dim, int axis, double start, double step); \
-	/* x (dim...), y: x without the dims whose bit is set in axes */ \
+	void k_iota_##t(T *y, int rank, const int64_t *dim, int axis, double start, double step);
+K_NUMBERS(K_DECL)
+#undef K_DECL
+/* x (dim...), y: x without the dims whose bit is set in axes */
+#define K_DECL(T, t) \
 	void k_reduce_sum_##t(T *y, const T *x, int rank, const int64_t *dim, unsigned axes, void *work); \
 	void k_reduce_mean_##t(T *y, const T *x, int rank, const int64_t *dim, unsigned axes, void *work); \
 	void k_reduce_max_##t(T *y, const T *x, int rank, const int64_t *dim, unsigned axes, void *work); \
 	void k_reduce_min_##t(T *y, const T *x, int rank, const int64_t *dim, unsigned axes, void *work); \
 	void k_reduce_prod_##t(T *y, const T *x, int rank, const int64_t *dim, unsigned axes, void *work);
 K_NUMBERS(K_DECL)
+K_DECL(uint16_t, bf16)
+K_DECL(uint16_t, f16)
 #undef K_DECL
 #define K_DECL(T, t) \
 	void k_gather_grad_##t(T *dx, const T *dy, const void *ids, int64_t outer, int64_t n, int64_t inner, \
-		int64_t n_ids, bool add, int id_size);
+		int64_t n_ids, bool add, int id_size, void *work /* of 16-bit ones: kwork_gather_grad */);
 K_FLOATS(K_DECL)
+K_DECL(uint16_t, bf16)
+K_DECL(uint16_t, f16)
 #undef K_DECL
 
 /* ---- flat buffers: gradients, shards, states ---- */

@@ -46,7 +46,29 @@ static inline int64_t kwork_norm_grad(const KWorkArgs *a)
 	const KShape *x = &a->in[0];
 	int axis = (int)(a->axis < 0 ? a->axis + x->rank : a->axis);
 	int64_t rows = kwork_numel(x, 0, axis), cols = kwork_numel(x, axis, x->rank);
-	return kwork_norm_chunks(rows) * cols * 2 * x->bytes;
+	return kwork_norm_chunks(rows) * cols * 2 * (x->bytes == 2 ? 4 : x->bytes);
+}
+
+/* 16-bit attention_grad (dy, q, k, v, ...) sums dk and dv in f32. */
+static inline int64_t kwork_attention_grad(const KWorkArgs *a)
+{
+	const KShape *k = &a->in[2], *v = &a->in[3];
+	return k->bytes == 2 ? (kwork_numel(k, 0, k->rank) + kwork_numel(v, 0, v->rank)) * 4 : 0;
+}
+
+/* 16-bit gather_grad (dy, ids) chains equal ids: a link for each, the first ones, and a table of last ones. */
+static inline int64_t kwork_chain_slots(int64_t n)
+{
+	int64_t slots = 16;
+	while (slots < 2 * n)
+		slots *= 2;
+	return slots;
+}
+
+static inline int64_t kwork_gather_grad(const KWorkArgs *a)
+{
+	int64_t n = kwork_numel(&a->in[1], 0, a->in[1].rank);
+	return a->in[0].bytes == 2 ? (2 * n + kwork_chain_slots(n)) * 4 : 0;
 }
 
 /* Channels-last statistics: per chunk and channel two f64. */

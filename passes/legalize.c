@@ -29,8 +29,8 @@ static bool computes_halves(const Op *op)
 		return true;
 	for (int i = 0; i < COUNT_OF(kernels); i++)
 		if (!strcmp(kernels[i].op, op_info[op->kind].text))
-			return !strcmp(kernels[i].types, "HALVES") || !strcmp(kernels[i].types, "BYTES")
-				|| !strcmp(kernels[i].types, "PRIM");
+			return strcmp(kernels[i].types, "F32") && strcmp(kernels[i].types, "FLOATS")
+				&& strcmp(kernels[i].types, "NUMBERS");
 	return true;
 }
 

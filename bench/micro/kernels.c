@@ -187,7 +187,7 @@ static void gpt2_rest(void)
 	}
 	if (wanted("gather")) {
 		TIME("gather", 2, 8 * rows * c, 0, k_gather(o, w, ids, 1, v, c, rows, 4, 8));
-		TIME("gather_grad", 1, 4 * v * c, 0, k_gather_grad_f32(w, o, ids, 1, v, c, rows, false, 8));
+		TIME("gather_grad", 1, 4 * v * c, 0, k_gather_grad_f32(w, o, ids, 1, v, c, rows, false, 8, NULL));
 	}
 	if (wanted("reduce")) {
 		int64_t dim[2] = {rows, 2304}, dim3[2] = {rows, 3072}, flat = 38597376;

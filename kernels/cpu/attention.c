@@ -5,19 +5,43 @@
  * are read in place as the broadcast side of the products, and only the query block is repacked.  Blocks
  * that a causal mask hides are skipped.  Forward: threads share (batch, head, row block); gradient: (batch,
  * kv head), each summing its group's heads and row blocks in order, so no bit depends on the threads.
+ * 16-bit tensors are widened block by block on the stack; what is summed over blocks stays f32 (dk and dv in
+ * the work area) and is rounded once.
  * Refuses D or Dv above 1024. */
-#include "kernels/cpu/ew.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/half.h"
 
 enum { SB = 64, TB_MAX = 64, PACK = 64 * 256 }; /* PACK = TB * max(D, Dv) */
 
 /* One head: rows of q, k, v, o at their strides. */
 typedef struct Head {
 	const KAttention *a;
+	KDType type;           /* of all tensors but lse and the mask */
 	const char *mask;      /* at (b, h) */
-	const float *q, *k, *v;
+	const void *q, *k, *v;
 	int64_t qr, kr, vr, or; /* from row to row */
 } Head;
+
+/* Rows of a tensor as floats: in place, or widened. */
+typedef struct Rows { const float *at; int64_t row; } Rows;
+
+INLINE Rows rows_of(KDType type, const void *from, int64_t row, int64_t first, int64_t n, int64_t width, float *buffer)
+{
+	if (type == K_F32)
+		return (Rows){(const float *)from + first * row, row};
+	for (int64_t i = 0; i < n; i++)
+		widen(buffer + i * width, at_element(from, type, (first + i) * row), type, width);
+	return (Rows){buffer, width};
+}
+
+INLINE void *to_element(void *p, KDType t, int64_t i) { return (char *)p + i * type_bytes(t); }
+
+/* Keys of a block: of 16-bit ones as many as there is room for. */
+static int64_t block_keys(const Head *h)
+{
+	int64_t d = MAX(h->a->d, h->a->dv);
+	return h->type == K_F32 ? SB : MIN(SB, PACK / MAX(1, d));
+}
 
 static int64_t block_rows(const KAttention *a)
 {
@@ -33,14 +57,20 @@ static int64_t head_at(const KAttention *a, int64_t b, int64_t h, int64_t heads,
 	return a->layout ? b * rows * heads * width + h * width : (b * heads + h) * rows * width;
 }
 
-static Head head_of(const KAttention *a, int64_t b, int64_t h, const float *q, const float *k, const float *v,
+static int64_t mask_bytes(const KAttention *a)
+{
+	return a->mask == K_MASK_BOOL ? 1 : a->mask == K_MASK_FLOAT ? 4 : 2;
+}
+
+static Head head_of(const KAttention *a, KDType type, int64_t b, int64_t h, const void *q, const void *k, const void *v,
 	const void *mask)
 {
 	int64_t hk = h / (a->h / a->hk);
 	int64_t m = b * a->mask_stride[0] + h * a->mask_stride[1];
-	return (Head){.a = a, .mask = mask ? (const char *)mask + m * (a->mask == K_MASK_FLOAT ? 4 : 1) : NULL,
-		.q = q + head_at(a, b, h, a->h, a->t, a->d), .k = k + head_at(a, b, hk, a->hk, a->s, a->d),
-		.v = v + head_at(a, b, hk, a->hk, a->s, a->dv), .qr = a->layout ? a->h * a->d : a->d,
+	return (Head){.a = a, .type = type, .mask = mask ? (const char *)mask + m * mask_bytes(a) : NULL,
+		.q = at_element(q, type, head_at(a, b, h, a->h, a->t, a->d)),
+		.k = at_element(k, type, head_at(a, b, hk, a->hk, a->s, a->d)),
+		.v = at_element(v, type, head_at(a, b, hk, a->hk, a->s, a->dv)), .qr = a->layout ? a->h * a->d : a->d,
 		.kr = a->layout ? a->hk * a->d : a->d, .vr = a->layout ? a->hk * a->dv : a->dv,
 		.or = a->layout ? a->h * a->dv : a->dv};
 }
@@ -65,11 +95,11 @@ static void pack(float *to, int64_t tb, const float *from, int64_t row, int64_t 
 
 /* s (sn, tb) = masked scores of keys s0.. against rows t0..; cap (sn, tb) gets the derivative of the soft
  * cap when there is one. */
-static void scores(float *s, float *cap, const Head *h, const float *qt, int64_t tb, int64_t t0, int64_t tn,
-	int64_t s0, int64_t sn)
+static void scores(float *s, float *cap, const Head *h, Rows k, const float *qt, int64_t tb, int64_t t0,
+	int64_t tn, int64_t s0, int64_t sn)
 {
 	const KAttention *a = h->a;
-	gemm_small(sn, tb, a->d, h->k + s0 * h->kr, h->kr, 1, qt, tb, s, tb, false);
+	gemm_small(sn, tb, a->d, k.at, k.row, 1, qt, tb, s, tb, false);
 	if (a->softcap > 0)
 		for (int64_t i = 0; i < sn * tb; i++) {
 			float u = ew_tanh_f32(s[i] / a->softcap);
@@ -86,6 +116,13 @@ static void scores(float *s, float *cap, const Head *h, const float *qt, int64_t
 		for (int64_t i = 0; i < sn; i++)
 			for (int64_t t = 0; t < tn; t++)
 				s[i * tb + t] += ((const float *)(const void *)h->mask)[(t0 + t) * mt + (s0 + i) * ms];
+	if (a->mask == K_MASK_HALF)
+		for (int64_t i = 0; i < sn; i++)
+			for (int64_t t = 0; t < tn; t++) {
+				float m;
+				widen(&m, h->mask + ((t0 + t) * mt + (s0 + i) * ms) * 2, h->type, 1);
+				s[i * tb + t] += m;
+			}
 	if (a->causal && s0 + sn > key_end(a, t0))
 		for (int64_t i = 0; i < sn; i++)
 			for (int64_t t = 0; t < tn && key_end(a, t0 + t) <= s0 + i; t++)
@@ -119,46 +156,52 @@ static void soften(float *restrict s, float *restrict max, float *restrict sum, 
 		sum[t] = sum[t] * alpha[t] + part[t];
 }
 
-static void forward_block(const Head *h, float *o, float *lse, int64_t tb, int64_t t0, int64_t tn)
+static void forward_block(const Head *h, void *o, float *lse, int64_t tb, int64_t t0, int64_t tn)
 {
 	const KAttention *a = h->a;
 	float qt[PACK], acc[PACK], s[SB * TB_MAX], max[TB_MAX], sum[TB_MAX] = {0}, alpha[TB_MAX];
-	int64_t end = key_end(a, t0 + tn - 1);
-	pack(qt, tb, h->q + t0 * h->qr, h->qr, tn, a->d, a->scale);
+	float wide_k[PACK], wide_v[PACK]; /* wide_k: the query block first */
+	int64_t end = key_end(a, t0 + tn - 1), keys = block_keys(h);
+	Rows q = rows_of(h->type, h->q, h->qr, t0, tn, a->d, wide_k);
+	pack(qt, tb, q.at, q.row, tn, a->d, a->scale);
 	memset(acc, 0, (size_t)(tn * a->dv) * sizeof *acc);
 	for (int64_t t = 0; t < tb; t++)
 		max[t] = -INFINITY;
-	for (int64_t s0 = 0; s0 < end; s0 += SB) {
-		int64_t sn = MIN(SB, end - s0);
-		scores(s, NULL, h, qt, tb, t0, tn, s0, sn);
+	for (int64_t s0 = 0; s0 < end; s0 += keys) {
+		int64_t sn = MIN(keys, end - s0);
+		Rows k = rows_of(h->type, h->k, h->kr, s0, sn, a->d, wide_k);
+		Rows v = rows_of(h->type, h->v, h->vr, s0, sn, a->dv, wide_v);
+		scores(s, NULL, h, k, qt, tb, t0, tn, s0, sn);
 		soften(s, max, sum, alpha, tb, sn);
 		for (int64_t t = 0; s0 > 0 && t < tn; t++)
 			for (int64_t i = 0; alpha[t] != 1 && i < a->dv; i++)
 				acc[t * a->dv + i] *= alpha[t];
-		gemm_small(tn, a->dv, sn, s, 1, tb, h->v + s0 * h->vr, h->vr, acc, a->dv, true);
+		gemm_small(tn, a->dv, sn, s, 1, tb, v.at, v.row, acc, a->dv, true);
 	}
 	for (int64_t t = 0; t < tn; t++) {
-		float *row = o + (t0 + t) * h->or;
+		void *to = to_element(o, h->type, (t0 + t) * h->or);
+		float *row = h->type == K_F32 ? to : acc + t * a->dv;
 		bool empty = max[t] == -INFINITY;
 		float scale = empty ? 0 : 1 / sum[t];
 		for (int64_t i = 0; i < a->dv; i++)
 			row[i] = empty && a->empty_nan ? NAN : acc[t * a->dv + i] * scale;
+		if (h->type != K_F32)
+			narrow(to, row, h->type, a->dv);
 		if (lse)
 			lse[t0 + t] = empty ? -INFINITY : max[t] + ew_log_f32(sum[t]);
 	}
 }
 
-void k_attention_f32(float *o, float *lse, const float *q, const float *k, const float *v, const void *mask,
-	const KAttention *a, void *work)
+static void forward(KDType type, void *o, float *lse, const void *q, const void *k, const void *v, const void *mask,
+	const KAttention *a)
 {
 	int64_t tb = block_rows(a), blocks = ceil_div(a->t, tb);
-	(void)work;
 	#pragma omp parallel for schedule(dynamic)
 	for (int64_t i = a->b * a->h * blocks - 1; i >= 0; i--) {
 		int64_t bh = i / blocks, b = bh / a->h, hh = bh % a->h, t0 = i % blocks * tb;
-		Head h = head_of(a, b, hh, q, k, v, mask);
-		forward_block(&h, o + head_at(a, b, hh, a->h, a->t, a->dv), lse ? lse + bh * a->t : NULL, tb, t0,
-			MIN(tb, a->t - t0));
+		Head h = head_of(a, type, b, hh, q, k, v, mask);
+		forward_block(&h, to_element(o, type, head_at(a, b, hh, a->h, a->t, a->dv)), lse ? lse + bh * a->t : NULL,
+			tb, t0, MIN(tb, a->t - t0));
 	}
 }
 
@@ -177,60 +220,119 @@ static void differentiate(float *restrict s, float *restrict ds, const float *re
 			ds[i] *= cap[i];
 }
 
+/* Where a head's gradients are summed: dq's rows by the block, dk and dv over all blocks. */
+typedef struct Sums { void *dq; float *dk, *dv; int64_t kr, vr; } Sums;
+
 /* Row block t0.. of one head: dq of its rows; its part of dk and dv of the kv head. */
-static void grad_block(const Head *h, float *dq, float *dk, float *dv, const float *dy, const float *o,
-	const float *lse, int64_t tb, int64_t t0, int64_t tn)
+static void grad_block(const Head *h, Sums to, const void *dy, const void *o, const float *lse, int64_t tb, int64_t t0,
+	int64_t tn)
 {
 	const KAttention *a = h->a;
 	float qt[PACK], dyt[PACK], s[SB * TB_MAX], ds[SB * TB_MAX], cap[SB * TB_MAX];
 	float shift[TB_MAX], delta[TB_MAX];
-	int64_t end = key_end(a, t0 + tn - 1);
-	pack(qt, tb, h->q + t0 * h->qr, h->qr, tn, a->d, a->scale);
-	pack(dyt, tb, dy + t0 * h->or, h->or, tn, a->dv, 1);
+	float wide_q[PACK], wide_dy[PACK], wide_k[PACK], wide_v[PACK], wide_dq[PACK]; /* wide_k: o first */
+	int64_t end = key_end(a, t0 + tn - 1), keys = block_keys(h);
+	bool wide = h->type != K_F32;
+	Rows q = rows_of(h->type, h->q, h->qr, t0, tn, a->d, wide_q);
+	Rows g = rows_of(h->type, dy, h->or, t0, tn, a->dv, wide_dy);
+	Rows y = rows_of(h->type, o, h->or, t0, tn, a->dv, wide_k);
+	float *dq = wide ? wide_dq : (float *)to.dq + t0 * h->qr;
+	int64_t dqr = wide ? a->d : h->qr;
+	pack(qt, tb, q.at, q.row, tn, a->d, a->scale);
+	pack(dyt, tb, g.at, g.row, tn, a->dv, 1);
 	for (int64_t t = 0; t < tb; t++) {
 		float sum = 0;
-		const float *g = dy + (t0 + t) * h->or, *y = o + (t0 + t) * h->or;
+		const float *g_t = g.at + t * g.row, *y_t = y.at + t * y.row;
 		bool empty = t >= tn || lse[t0 + t] == -INFINITY;
 		for (int64_t i = 0; !empty && i < a->dv; i++)
-			sum += g[i] * y[i];
+			sum += g_t[i] * y_t[i];
 		delta[t] = sum;
 		shift[t] = empty ? INFINITY : lse[t0 + t];
 	}
 	for (int64_t t = 0; t < tn; t++)
-		memset(dq + (t0 + t) * h->qr, 0, (size_t)a->d * sizeof *dq);
-	for (int64_t s0 = 0; s0 < end; s0 += SB) {
-		int64_t sn = MIN(SB, end - s0);
+		memset(dq + t * dqr, 0, (size_t)a->d * sizeof *dq);
+	for (int64_t s0 = 0; s0 < end; s0 += keys) {
+		int64_t sn = MIN(keys, end - s0);
 		float *capped = a->softcap > 0 ? cap : NULL;
-		scores(s, capped, h, qt, tb, t0, tn, s0, sn);
-		gemm_small(sn, tb, a->dv, h->v + s0 * h->vr, h->vr, 1, dyt, tb, ds, tb, false);
+		Rows k = rows_of(h->type, h->k, h->kr, s0, sn, a->d, wide_k);
+		Rows v = rows_of(h->type, h->v, h->vr, s0, sn, a->dv, wide_v);
+		scores(s, capped, h, k, qt, tb, t0, tn, s0, sn);
+		gemm_small(sn, tb, a->dv, v.at, v.row, 1, dyt, tb, ds, tb, false);
 		differentiate(s, ds, capped, shift, delta, a->scale, tb, sn);
-		gemm_small(sn, a->dv, tn, s, tb, 1, dy + t0 * h->or, h->or, dv + s0 * h->vr, h->vr, true);
-		gemm_small(sn, a->d, tn, ds, tb, 1, h->q + t0 * h->qr, h->qr, dk + s0 * h->kr, h->kr, true);
-		gemm_small(tn, a->d, sn, ds, 1, tb, h->k + s0 * h->kr, h->kr, dq + t0 * h->qr, h->qr, true);
+		gemm_small(sn, a->dv, tn, s, tb, 1, g.at, g.row, to.dv + s0 * to.vr, to.vr, true);
+		gemm_small(sn, a->d, tn, ds, tb, 1, q.at, q.row, to.dk + s0 * to.kr, to.kr, true);
+		gemm_small(tn, a->d, sn, ds, 1, tb, k.at, k.row, dq, dqr, true);
+	}
+	for (int64_t t = 0; wide && t < tn; t++)
+		narrow(to_element(to.dq, h->type, (t0 + t) * h->qr), dq + t * a->d, h->type, a->d);
+}
+
+/* Zeroes, or rounds and stores, what was summed over blocks. */
+static void sums_begin(const KAttention *a, const Sums *to)
+{
+	for (int64_t s = 0; s < a->s; s++) {
+		memset(to->dk + s * to->kr, 0, (size_t)a->d * sizeof *to->dk);
+		memset(to->dv + s * to->vr, 0, (size_t)a->dv * sizeof *to->dv);
 	}
 }
 
-void k_attention_grad_f32(float *dq, float *dk, float *dv, const float *dy, const float *q, const float *k,
-	const float *v, const void *mask, const float *o, const float *lse, const KAttention *a, void *work)
+static void sums_end(const Head *h, const Sums *from, void *dk, void *dv)
 {
-	int64_t tb = block_rows(a), group = a->h / a->hk;
-	(void)work;
-	#pragma omp parallel for schedule(dynamic)
-	for (int64_t i = 0; i < a->b * a->hk; i++) {
-		int64_t b = i / a->hk, hk = i % a->hk;
-		float *dk_at = dk + head_at(a, b, hk, a->hk, a->s, a->d);
-		float *dv_at = dv + head_at(a, b, hk, a->hk, a->s, a->dv);
-		Head first = head_of(a, b, hk * group, q, k, v, mask);
-		for (int64_t s = 0; s < a->s; s++) {
-			memset(dk_at + s * first.kr, 0, (size_t)a->d * sizeof *dk);
-			memset(dv_at + s * first.vr, 0, (size_t)a->dv * sizeof *dv);
-		}
-		for (int64_t hh = hk * group; hh < (hk + 1) * group; hh++) {
-			Head h = head_of(a, b, hh, q, k, v, mask);
-			int64_t qo = head_at(a, b, hh, a->h, a->t, a->d), oo = head_at(a, b, hh, a->h, a->t, a->dv);
-			for (int64_t t0 = 0; t0 < a->t; t0 += tb)
-				grad_block(&h, dq + qo, dk_at, dv_at, dy + oo, o + oo, lse + (b * a->h + hh) * a->t, tb, t0,
-					MIN(tb, a->t - t0));
-		}
+	for (int64_t s = 0; s < h->a->s; s++) {
+		narrow(to_element(dk, h->type, s * h->kr), from->dk + s * from->kr, h->type, h->a->d);
+		narrow(to_element(dv, h->type, s * h->vr), from->dv + s * from->vr, h->type, h->a->dv);
 	}
 }
+
+typedef struct Backward {
+	void *dq, *dk, *dv;
+	const void *dy, *q, *k, *v, *mask, *o;
+	const float *lse;
+	float *work; /* 16-bit: [kv head][S][D + Dv] */
+} Backward;
+
+/* One kv head: its group's heads and their row blocks in order. */
+static void grad_head(KDType type, const KAttention *a, const Backward *x, int64_t b, int64_t hk)
+{
+	int64_t tb = block_rows(a), group = a->h / a->hk, wide = a->d + a->dv;
+	void *dk = to_element(x->dk, type, head_at(a, b, hk, a->hk, a->s, a->d));
+	void *dv = to_element(x->dv, type, head_at(a, b, hk, a->hk, a->s, a->dv));
+	bool direct = type == K_F32;
+	float *own = direct ? dk : x->work + (b * a->hk + hk) * a->s * wide;
+	Head h = head_of(a, type, b, hk * group, x->q, x->k, x->v, x->mask);
+	Sums to = {.dk = own, .dv = direct ? dv : own + a->d, .kr = direct ? h.kr : wide, .vr = direct ? h.vr : wide};
+	sums_begin(a, &to);
+	for (int64_t hh = hk * group; hh < (hk + 1) * group; hh++) {
+		int64_t qo = head_at(a, b, hh, a->h, a->t, a->d), oo = head_at(a, b, hh, a->h, a->t, a->dv);
+		h = head_of(a, type, b, hh, x->q, x->k, x->v, x->mask);
+		to.dq = to_element(x->dq, type, qo);
+		for (int64_t t0 = 0; t0 < a->t; t0 += tb)
+			grad_block(&h, to, at_element(x->dy, type, oo), at_element(x->o, type, oo),
+				x->lse + (b * a->h + hh) * a->t, tb, t0, MIN(tb, a->t - t0));
+	}
+	if (!direct)
+		sums_end(&h, &to, dk, dv);
+}
+
+static void backward(KDType type, const KAttention *a, const Backward *x)
+{
+	#pragma omp parallel for schedule(dynamic)
+	for (int64_t i = 0; i < a->b * a->hk; i++)
+		grad_head(type, a, x, i / a->hk, i % a->hk);
+}
+
+#define ATTENTION(T, type, t) \
+void k_attention_##t(T *o, float *lse, const T *q, const T *k, const T *v, const void *mask, const KAttention *a, \
+	void *work) \
+{ \
+	(void)work; \
+	forward(type, o, lse, q, k, v, mask, a); \
+} \
+void k_attention_grad_##t(T *dq, T *dk, T *dv, const T *dy, const T *q, const T *k, const T *v, const void *mask, \
+	const T *o, const float *lse, const KAttention *a, void *work) \
+{ \
+	backward(type, a, &(Backward){dq, dk, dv, dy, q, k, v, mask, o, lse, work}); \
+}
+ATTENTION(float, K_F32, f32)
+ATTENTION(uint16_t, K_BF16, bf16)
+ATTENTION(uint16_t, K_F16, f16)

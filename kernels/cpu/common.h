@@ -22,6 +22,10 @@
 #define HIGHEST_f32 INFINITY
 #define LOWEST_f64 ((double)-INFINITY)
 #define HIGHEST_f64 ((double)INFINITY)
+#define LOWEST_bf16 (-INFINITY)
+#define HIGHEST_bf16 INFINITY
+#define LOWEST_f16 (-INFINITY)
+#define HIGHEST_f16 INFINITY
 #define LOWEST_i64 INT64_MIN
 #define HIGHEST_i64 INT64_MAX
 #define LOWEST_i32 INT32_MIN

@@ -1,7 +1,7 @@
 /* kernels/cpu/dropout.c: dropout by counters (base/philox.h): an element's number depends on the seed, the
  * node, its global sample row, its index inside the sample and the step, never on ranks or threads. */
 #include "base/philox.h"
-#include "kernels/cpu/common.h"
+#include "kernels/cpu/half.h"
 
 /* keep[i] for the n inner indices from `inner` on of one sample row */
 static void keep_run(uint8_t *keep, int64_t inner, int64_t n, uint64_t key, int64_t row, uint64_t step,
@@ -42,21 +42,21 @@ static void piece_make(Piece *p, int64_t t, int64_t pieces, int64_t rows, int64_
 		s->rng_step, philox_threshold(drop));
 }
 
-#define DROPOUT(T, t) \
+#define DROPOUT(T, W, t) \
 void k_dropout_##t(T *y, const T *x, int64_t pre, int64_t rows, int64_t post, double p, uint64_t id, \
 	const StepScalars *s) \
 { \
 	int64_t pieces = ceil_div(post, PIECE); \
-	T scale = (T)(p < 1 ? 1 / (1 - p) : 0); \
+	W scale = (W)(p < 1 ? 1 / (1 - p) : 0); \
 	_Pragma("omp parallel for schedule(static) if (pre * rows * post > PARALLEL_MIN / 4)") \
 	for (int64_t i = 0; i < pre * rows * pieces; i++) { \
 		Piece c; \
 		piece_make(&c, i, pieces, rows, post, p, id, s); \
 		for (int64_t j = 0; j < c.n; j++) \
-			y[c.at + j] = c.keep[j] ? x[c.at + j] * scale : 0; \
+			y[c.at + j] = store_##t(c.keep[j] ? load_##t(x[c.at + j]) * scale : 0); \
 	} \
 }
-K_FLOATS(DROPOUT)
+K_REALS(DROPOUT)
 
 void k_dropout_mask(uint8_t *y, int64_t pre, int64_t rows, int64_t post, double p, uint64_t id,
 	const StepScalars *s)

@@ -50,6 +50,22 @@ INLINE void narrow_f16(uint16_t *restrict to, const float *restrict from, int64_
 		to[i] = ew_cast_f32_f16(from[i]);
 }
 
+/* What templates over element types compute in, and how they read and round one element: WIDE, LOAD, STORE
+ * follow SUFFIX.  Only 16-bit types differ from their storage. */
+#define WIDE CONCAT(Wide, SUFFIX)
+#define LOAD CONCAT(load, SUFFIX)
+#define STORE CONCAT(store, SUFFIX)
+#define HALF_PLAIN(T, t) typedef T Wide_##t; \
+	INLINE T load_##t(T x) { return x; } \
+	INLINE T store_##t(T x) { return x; }
+K_NUMBERS(HALF_PLAIN)
+#undef HALF_PLAIN
+typedef float Wide_bf16, Wide_f16;
+INLINE float load_bf16(uint16_t x) { return ew_cast_bf16_f32(x); }
+INLINE float load_f16(uint16_t x) { return ew_cast_f16_f32(x); }
+INLINE uint16_t store_bf16(float x) { return ew_cast_f32_bf16(x); }
+INLINE uint16_t store_f16(float x) { return ew_cast_f32_f16(x); }
+
 /* t: f32, bf16 or f16; from and to do not overlap. */
 INLINE void widen(float *to, const void *from, KDType t, int64_t n)
 {

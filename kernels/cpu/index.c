@@ -1,7 +1,8 @@
 /* kernels/cpu/index.c: gathers and scatters.  An index that is out of range is reported as bad input and
  * read as 0.  Scatters run in order of position, on one thread: equal targets are the rule, not the
  * exception, and their order is part of the result.  The embedding gradient is the one that must be fast:
- * every thread walks all ids and adds the rows that are its own, so order holds for any number of threads. */
+ * every thread walks all ids and adds the rows that are its own, so order holds for any number of threads;
+ * for 16-bit rows, which must be rounded once, equal ids are chained first. */
 #ifdef _OPENMP
 int omp_get_num_threads(void);
 int omp_get_thread_num(void);
@@ -10,7 +11,8 @@ static int omp_get_num_threads(void) { return 1; }
 static int omp_get_thread_num(void) { return 0; }
 #endif
 
-#include "kernels/cpu/common.h"
+#include "kernels/cpu/half.h"
+#include "kernels/work.h"
 
 /* Copies one element or a run of them. */
 INLINE void copy_run(char *y, const char *x, int64_t bytes)
@@ -63,9 +65,10 @@ void k_gather_nd(void *y, const void *x, const void *ids, int64_t batch, int64_t
 
 #define GATHER_GRAD(T, t) \
 void k_gather_grad_##t(T *dx, const T *dy, const void *ids, int64_t outer, int64_t n, int64_t inner, \
-	int64_t n_ids, bool add, int id_size) \
+	int64_t n_ids, bool add, int id_size, void *work) \
 { \
 	T zero = 0; \
+	(void)work; \
 	if (!add) \
 		k_fill(dx, &zero, outer * n * inner, sizeof(T)); \
 	_Pragma("omp parallel if (outer * n_ids * inner > PARALLEL_MIN)") \
@@ -83,6 +86,68 @@ void k_gather_grad_##t(T *dx, const T *dy, const void *ids, int64_t outer, int64
 	} \
 }
 K_FLOATS(GATHER_GRAD)
+
+/* Positions of equal ids, chained in order: first[0..n_first) begin chains, next[i] is -1 at the end of one. */
+typedef struct Chains { int32_t *next, *first; int64_t n_first; } Chains;
+
+static Chains chains_of(const void *ids, int64_t n, int64_t n_ids, int id_size, void *work)
+{
+	Chains c = {.next = work, .first = (int32_t *)work + n_ids};
+	int64_t slots = kwork_chain_slots(n_ids);
+	int32_t *last = c.first + n_ids; /* by hash of the id */
+	for (int64_t i = 0; i < slots; i++)
+		last[i] = -1;
+	for (int64_t i = 0; i < n_ids; i++) {
+		int64_t id = load_index(ids, i, id_size, n);
+		int64_t at = (int64_t)((uint64_t)id * 0x9E3779B97F4A7C15u >> 32) & (slots - 1);
+		while (last[at] >= 0 && load_index(ids, last[at], id_size, n) != id)
+			at = (at + 1) & (slots - 1);
+		if (last[at] >= 0)
+			c.next[last[at]] = (int32_t)i;
+		else
+			c.first[c.n_first++] = (int32_t)i;
+		c.next[i] = -1;
+		last[at] = (int32_t)i;
+	}
+	return c;
+}
+
+/* 16-bit rows: a chain is summed in f32 piece by piece and rounded once. */
+static void gather_grad_half(uint16_t *dx, const uint16_t *dy, KDType type, const void *ids, int64_t outer, int64_t n,
+	int64_t inner, int64_t n_ids, bool add, int id_size, void *work)
+{
+	enum { PIECE = 512 };
+	int64_t pieces = ceil_div(inner, PIECE);
+	Chains c = chains_of(ids, n, n_ids, id_size, work);
+	if (!add)
+		k_fill(dx, &(uint16_t){0}, outer * n * inner, 2);
+	#pragma omp parallel for schedule(static) if (outer * n_ids * inner > PARALLEL_MIN)
+	for (int64_t t = 0; t < outer * c.n_first * pieces; t++) {
+		int64_t o = t / pieces / c.n_first, from = t % pieces * PIECE, w = MIN(PIECE, inner - from);
+		int32_t i = c.first[t / pieces % c.n_first];
+		uint16_t *to = dx + (o * n + load_index(ids, i, id_size, n)) * inner + from;
+		float sum[PIECE], wide[PIECE];
+		widen(sum, to, type, w);
+		for (; i >= 0; i = c.next[i]) {
+			widen(wide, dy + (o * n_ids + i) * inner + from, type, w);
+			for (int64_t j = 0; j < w; j++)
+				sum[j] += wide[j];
+		}
+		narrow(to, sum, type, w);
+	}
+}
+
+void k_gather_grad_bf16(uint16_t *dx, const uint16_t *dy, const void *ids, int64_t outer, int64_t n, int64_t inner,
+	int64_t n_ids, bool add, int id_size, void *work)
+{
+	gather_grad_half(dx, dy, K_BF16, ids, outer, n, inner, n_ids, add, id_size, work);
+}
+
+void k_gather_grad_f16(uint16_t *dx, const uint16_t *dy, const void *ids, int64_t outer, int64_t n, int64_t inner,
+	int64_t n_ids, bool add, int id_size, void *work)
+{
+	gather_grad_half(dx, dy, K_F16, ids, outer, n, inner, n_ids, add, id_size, work);
+}
 
 #define TEMPLATE "kernels/cpu/index.h"
 #include "kernels/cpu/each_number.h"

@@ -1,31 +1,32 @@
-/* kernels/cpu/norm.h: layer and RMS norm for T; included by norm.c per float type.  Row sums run in f64. */
+/* kernels/cpu/norm.h: layer and RMS norm for T; included by norm.c per float type.  Row sums run in f64; statistics and
+ * partial sums are of the type that T is computed in. */
 
-static void CONCAT(layer_row, SUFFIX)(T *y, T *mean, T *rstd, const T *x, const T *w, const T *b, int64_t n,
-	double eps)
+static void CONCAT(layer_row, SUFFIX)(T *y, WIDE *mean, WIDE *rstd, const T *x, const T *w, const T *b,
+	int64_t n, double eps)
 {
 	double s = 0, q = 0;
 	#pragma omp simd reduction(+:s)
 	for (int64_t i = 0; i < n; i++)
-		s += x[i];
+		s += LOAD(x[i]);
 	double m = s / (double)n;
 	#pragma omp simd reduction(+:q)
 	for (int64_t i = 0; i < n; i++)
-		q += (x[i] - m) * (x[i] - m);
-	T mt = (T)m, r = (T)(1 / sqrt(q / (double)n + eps));
+		q += (LOAD(x[i]) - m) * (LOAD(x[i]) - m);
+	WIDE mt = (WIDE)m, r = (WIDE)(1 / sqrt(q / (double)n + eps));
 	if (w && b)
 		for (int64_t i = 0; i < n; i++)
-			y[i] = (x[i] - mt) * r * w[i] + b[i];
+			y[i] = STORE((LOAD(x[i]) - mt) * r * LOAD(w[i]) + LOAD(b[i]));
 	else
 		for (int64_t i = 0; i < n; i++)
-			y[i] = (x[i] - mt) * r * (w ? w[i] : 1) + (b ? b[i] : 0);
+			y[i] = STORE((LOAD(x[i]) - mt) * r * (w ? LOAD(w[i]) : 1) + (b ? LOAD(b[i]) : 0));
 	if (mean)
 		*mean = mt;
 	if (rstd)
 		*rstd = r;
 }
 
-void CONCAT(k_layer_norm, SUFFIX)(T *y, T *mean, T *rstd, const T *x, const T *w, const T *b, int64_t rows,
-	int64_t cols, double eps)
+void CONCAT(k_layer_norm, SUFFIX)(T *y, WIDE *mean, WIDE *rstd, const T *x, const T *w, const T *b,
+	int64_t rows, int64_t cols, double eps)
 {
 	#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
 	for (int64_t r = 0; r < rows; r++)
@@ -33,7 +34,8 @@ void CONCAT(k_layer_norm, SUFFIX)(T *y, T *mean, T *rstd, const T *x, const T *w
 			w, b, cols, eps);
 }
 
-void CONCAT(k_rms_norm, SUFFIX)(T *y, T *rstd, const T *x, const T *w, int64_t rows, int64_t cols, double eps)
+void CONCAT(k_rms_norm, SUFFIX)(T *y, WIDE *rstd, const T *x, const T *w, int64_t rows, int64_t cols,
+	double eps)
 {
 	#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
 	for (int64_t r = 0; r < rows; r++) {
@@ -42,10 +44,10 @@ void CONCAT(k_rms_norm, SUFFIX)(T *y, T *rstd, const T *x, const T *w, int64_t r
 		double q = 0;
 		#pragma omp simd reduction(+:q)
 		for (int64_t i = 0; i < cols; i++)
-			q += (double)from[i] * from[i];
-		T s = (T)(1 / sqrt(q / (double)cols + eps));
+			q += (double)LOAD(from[i]) * LOAD(from[i]);
+		WIDE s = (WIDE)(1 / sqrt(q / (double)cols + eps));
 		for (int64_t i = 0; i < cols; i++)
-			to[i] = from[i] * s * (w ? w[i] : 1);
+			to[i] = STORE(LOAD(from[i]) * s * (w ? LOAD(w[i]) : 1));
 		if (rstd)
 			rstd[r] = s;
 	}
@@ -53,50 +55,50 @@ void CONCAT(k_rms_norm, SUFFIX)(T *y, T *rstd, const T *x, const T *w, int64_t r
 
 /* g = dy w, h = (x - mean) rstd:  dx = rstd (g - [mean g] - h mean(g h));  dw += dy h;  db += dy.
  * RMS norm is the same without the means.  dx may be dy. */
-static void CONCAT(grad_row, SUFFIX)(T *dx, T *restrict dw, T *restrict db, const T *dy, const T *x,
-	const T *w, T m, T rs, int64_t n, bool centred)
+static void CONCAT(grad_row, SUFFIX)(T *dx, WIDE *restrict dw, WIDE *restrict db, const T *dy, const T *x,
+	const T *w, WIDE m, WIDE rs, int64_t n, bool centred)
 {
 	double sg = 0, sh = 0;
 	if (dw)
 		for (int64_t i = 0; i < n; i++)
-			dw[i] += dy[i] * ((x[i] - m) * rs);
+			dw[i] += LOAD(dy[i]) * ((LOAD(x[i]) - m) * rs);
 	if (db)
 		for (int64_t i = 0; i < n; i++)
-			db[i] += dy[i];
+			db[i] += LOAD(dy[i]);
 	if (!dx)
 		return;
 	if (w) {
 		#pragma omp simd reduction(+:sg, sh)
 		for (int64_t i = 0; i < n; i++) {
-			double g = dy[i] * w[i];
+			double g = LOAD(dy[i]) * LOAD(w[i]);
 			sg += g;
-			sh += g * ((x[i] - m) * rs);
+			sh += g * ((LOAD(x[i]) - m) * rs);
 		}
 	} else {
 		#pragma omp simd reduction(+:sg, sh)
 		for (int64_t i = 0; i < n; i++) {
-			double g = dy[i];
+			double g = LOAD(dy[i]);
 			sg += g;
-			sh += g * ((x[i] - m) * rs);
+			sh += g * ((LOAD(x[i]) - m) * rs);
 		}
 	}
-	T a = centred ? (T)(sg / (double)n) : 0, c = (T)(sh / (double)n);
+	WIDE a = centred ? (WIDE)(sg / (double)n) : 0, c = (WIDE)(sh / (double)n);
 	for (int64_t i = 0; i < n; i++)
-		dx[i] = rs * (dy[i] * (w ? w[i] : 1) - a - (x[i] - m) * rs * c);
+		dx[i] = STORE(rs * (LOAD(dy[i]) * (w ? LOAD(w[i]) : 1) - a - (LOAD(x[i]) - m) * rs * c));
 }
 
 /* work: [chunk][dw, db][cols] */
-static void CONCAT(norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w, const T *mean,
-	const T *rstd, int64_t rows, int64_t cols, T *work)
+static void CONCAT(norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
+	const WIDE *mean, const WIDE *rstd, int64_t rows, int64_t cols, WIDE *work)
 {
 	int64_t chunks = kwork_norm_chunks(rows);
 	#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
 	for (int64_t c = 0; c < chunks; c++) {
-		T *pw = dw ? work + 2 * c * cols : NULL, *pb = db ? work + (2 * c + 1) * cols : NULL;
+		WIDE *pw = dw ? work + 2 * c * cols : NULL, *pb = db ? work + (2 * c + 1) * cols : NULL;
 		if (pw)
-			memset(pw, 0, (size_t)cols * sizeof(T));
+			memset(pw, 0, (size_t)cols * sizeof(WIDE));
 		if (pb)
-			memset(pb, 0, (size_t)cols * sizeof(T));
+			memset(pb, 0, (size_t)cols * sizeof(WIDE));
 		for (int64_t r = rows * c / chunks; r < rows * (c + 1) / chunks; r++)
 			CONCAT(grad_row, SUFFIX)(dx ? dx + r * cols : NULL, pw, pb, dy + r * cols, x + r * cols, w,
 				mean ? mean[r] : 0, rstd[r], cols, mean != NULL);
@@ -109,19 +111,19 @@ static void CONCAT(norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T 
 			sb += db ? work[(2 * c + 1) * cols + i] : 0;
 		}
 		if (dw)
-			dw[i] = (T)sw;
+			dw[i] = STORE((WIDE)sw);
 		if (db)
-			db[i] = (T)sb;
+			db[i] = STORE((WIDE)sb);
 	}
 }
 
 void CONCAT(k_layer_norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
-	const T *mean, const T *rstd, int64_t rows, int64_t cols, void *work)
+	const WIDE *mean, const WIDE *rstd, int64_t rows, int64_t cols, void *work)
 {
 	CONCAT(norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, rows, cols, work);
 }
 
-void CONCAT(k_rms_norm_grad, SUFFIX)(T *dx, T *dw, const T *dy, const T *x, const T *w, const T *rstd,
+void CONCAT(k_rms_norm_grad, SUFFIX)(T *dx, T *dw, const T *dy, const T *x, const T *w, const WIDE *rstd,
 	int64_t rows, int64_t cols, void *work)
 {
 	CONCAT(norm_grad, SUFFIX)(dx, dw, NULL, dy, x, w, NULL, rstd, rows, cols, work);

@@ -1,8 +1,8 @@
 /* kernels/cpu/pool.c: max and average pooling and their gradients, one to three spatial dims.
  *
  * Channels are the inner loop; channels-first data is the same with n*c samples of one channel.  Gradients
- * are scattered sample by sample, so no two threads write one element. */
-#include "kernels/cpu/common.h"
+ * are scattered sample by sample, so no two threads write one element; 16-bit ones are gathered. */
+#include "kernels/cpu/half.h"
 
 enum { LANES = 64 };
 
@@ -32,6 +32,21 @@ static int64_t pool_input_at(const KPool *p, int64_t q, int64_t k)
 	return at;
 }
 
+/* The flat output position whose kernel position k lies on input position i, -1 when there is none. */
+static int64_t pool_output_at(const KPool *p, int64_t i, int64_t k)
+{
+	int64_t ia[3], ka[3], at = 0;
+	unravel(i, p->rank, p->in, ia);
+	unravel(k, p->rank, p->kernel, ka);
+	for (int d = 0; d < p->rank; d++) {
+		int64_t x = ia[d] + p->pad[d] - ka[d] * p->dilation[d];
+		if (x < 0 || x % p->stride[d] || x / p->stride[d] >= p->out[d])
+			return -1;
+		at = at * p->out[d] + x / p->stride[d];
+	}
+	return at;
+}
+
 /* What an average divides by at output position q: pads count when count_pad, ceil mode's extra never. */
 static int64_t pool_count(const KPool *p, int64_t q)
 {
@@ -48,7 +63,11 @@ static int64_t pool_count(const KPool *p, int64_t q)
 	return count;
 }
 
+#define TEMPLATE "kernels/cpu/pool_half.h"
+#include "kernels/cpu/each_half.h"
 #define TEMPLATE "kernels/cpu/pool.h"
 #include "kernels/cpu/each_float.h"
 #define TEMPLATE "kernels/cpu/pool_max.h"
 #include "kernels/cpu/each_number.h"
+#define TEMPLATE "kernels/cpu/pool_max.h"
+#include "kernels/cpu/each_half.h"

@@ -4,7 +4,7 @@
 static void CONCAT(max_at, SUFFIX)(T *y, int32_t *idx, const T *x, const Plane *p, int64_t q, int64_t c0,
 	int64_t w)
 {
-	T best[LANES];
+	WIDE best[LANES];
 	int32_t at[LANES];
 	bool first = true;
 	for (int64_t k = 0; k < p->kernel; k++) {
@@ -13,14 +13,15 @@ static void CONCAT(max_at, SUFFIX)(T *y, int32_t *idx, const T *x, const Plane *
 			continue;
 		const T *from = x + i * p->c + c0;
 		for (int64_t j = 0; j < w; j++) {
-			bool wins = first || from[j] > best[j] || is_nan(from[j]);
-			best[j] = wins ? from[j] : best[j];
+			WIDE v = LOAD(from[j]);
+			bool wins = first || v > best[j] || is_nan(v);
+			best[j] = wins ? v : best[j];
 			at[j] = wins ? (int32_t)i : at[j];
 		}
 		first = false;
 	}
 	for (int64_t j = 0; j < w; j++) {
-		y[q * p->c + c0 + j] = first ? CONCAT(LOWEST, SUFFIX) : best[j];
+		y[q * p->c + c0 + j] = STORE(first ? CONCAT(LOWEST, SUFFIX) : best[j]);
 		if (idx)
 			idx[q * p->c + c0 + j] = first ? -1 : at[j];
 	}

@@ -6,7 +6,7 @@
  * number of threads changes no bit. */
 #include <float.h>
 
-#include "kernels/cpu/common.h"
+#include "kernels/cpu/half.h"
 
 typedef struct ReduceOp {
 	int64_t bytes, acc_bytes; /* of an element, of an accumulator */
@@ -125,6 +125,8 @@ static void reduce(const ReduceOp *op, void *y, const void *x, int rank, const i
 #define UNSIGNED_ACC(T, t) typedef uint64_t Acc_##t; \
 	static T mean_of_##t(uint64_t s, int64_t n) { return (T)(n ? s / (uint64_t)n : 0); }
 K_FLOATS(FLOAT_ACC)
+FLOAT_ACC(float, bf16)
+FLOAT_ACC(float, f16)
 SIGNED_ACC(int64_t, i64)
 SIGNED_ACC(int32_t, i32)
 SIGNED_ACC(int16_t, i16)
@@ -134,5 +136,7 @@ UNSIGNED_ACC(uint32_t, u32)
 UNSIGNED_ACC(uint16_t, u16)
 UNSIGNED_ACC(uint8_t, u8)
 
+#define TEMPLATE "kernels/cpu/reduce.h"
+#include "kernels/cpu/each_half.h"
 #define TEMPLATE "kernels/cpu/reduce.h"
 #include "kernels/cpu/each_number.h"

@@ -14,7 +14,7 @@ static void CONCAT(op##_cols, SUFFIX)(void *acc, const void *x, int64_t n) \
 	A *restrict a = acc; \
 	const T *restrict from = x; \
 	for (int64_t i = 0; i < n; i++) { \
-		A s = a[i], v = (A)from[i]; \
+		A s = a[i], v = (A)LOAD(from[i]); \
 		a[i] = step; \
 	} \
 } \
@@ -34,7 +34,7 @@ static void CONCAT(op##_store, SUFFIX)(void *y, const void *acc, int64_t n, int6
 	(void)count; \
 	for (int64_t i = 0; i < n; i++) { \
 		A s = a[i]; \
-		to[i] = (T)(finish); \
+		to[i] = STORE((WIDE)(finish)); \
 	} \
 }
 
@@ -45,7 +45,7 @@ static void CONCAT(op##_row, SUFFIX)(void *acc, const void *x, int64_t n) \
 	A s = start; \
 	_Pragma(clause) \
 	for (int64_t i = 0; i < n; i++) { \
-		A v = (A)from[i]; \
+		A v = (A)LOAD(from[i]); \
 		s = step; \
 	} \
 	CONCAT(op##_merge, SUFFIX)(acc, &s, 1); \
@@ -55,7 +55,7 @@ static void CONCAT(op##_row, SUFFIX)(void *acc, const void *x, int64_t n) \
 #define REDUCE_ROW_LANES(op) \
 static void CONCAT(op##_row, SUFFIX)(void *acc, const void *x, int64_t n) \
 { \
-	T lane[64]; \
+	WIDE lane[64]; \
 	CONCAT(op##_init, SUFFIX)(lane, 64); \
 	for (int64_t i = 0; i < n; i += 64) \
 		CONCAT(op##_cols, SUFFIX)(lane, (const T *)x + i, MIN(64, n - i)); \
@@ -69,9 +69,9 @@ REDUCE(mean, ACC, 0, s + v, CONCAT(mean_of, SUFFIX)(s, count))
 REDUCE_ROW(mean, ACC, "omp simd reduction(+:s)", 0, s + v)
 REDUCE(prod, ACC, 1, s * v, s)
 REDUCE_ROW(prod, ACC, "omp simd reduction(*:s)", 1, s * v)
-REDUCE(max, T, CONCAT(LOWEST, SUFFIX), v > s || is_nan(v) ? v : s, s)
+REDUCE(max, WIDE, CONCAT(LOWEST, SUFFIX), v > s || is_nan(v) ? v : s, s)
 REDUCE_ROW_LANES(max)
-REDUCE(min, T, CONCAT(HIGHEST, SUFFIX), v < s || is_nan(v) ? v : s, s)
+REDUCE(min, WIDE, CONCAT(HIGHEST, SUFFIX), v < s || is_nan(v) ? v : s, s)
 REDUCE_ROW_LANES(min)
 
 #define REDUCE_KERNEL(op, A) \
@@ -87,8 +87,8 @@ void CONCAT(k_reduce_##op, SUFFIX)(T *y, const T *x, int rank, const int64_t *di
 REDUCE_KERNEL(sum, ACC)
 REDUCE_KERNEL(mean, ACC)
 REDUCE_KERNEL(prod, ACC)
-REDUCE_KERNEL(max, T)
-REDUCE_KERNEL(min, T)
+REDUCE_KERNEL(max, WIDE)
+REDUCE_KERNEL(min, WIDE)
 
 #undef REDUCE
 #undef REDUCE_ROW

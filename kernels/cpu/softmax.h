@@ -1,17 +1,17 @@
 /* kernels/cpu/softmax.h: softmax, its logarithm and both gradients for T; included by softmax.c per type. */
 
 /* Largest of n, and the sum of e^(x - max). */
-static T CONCAT(exp_sum, SUFFIX)(const T *x, int64_t n, double *sum)
+static WIDE CONCAT(exp_sum, SUFFIX)(const T *x, int64_t n, double *sum)
 {
 	double total = 0;
-	T m = CONCAT(max_of, SUFFIX)(x, n);
-	T shift = m == -(T)INFINITY ? 0 : m;
+	WIDE m = CONCAT(max_of, SUFFIX)(x, n);
+	WIDE shift = m == -(WIDE)INFINITY ? 0 : m;
 	for (int64_t p = 0; p < n; p += PIECE) {
 		int64_t end = MIN(p + PIECE, n);
-		T s = 0;
+		WIDE s = 0;
 		#pragma omp simd reduction(+:s)
 		for (int64_t i = p; i < end; i++)
-			s += CONCAT(ew_exp, SUFFIX)(x[i] - shift);
+			s += CONCAT(wide_exp, SUFFIX)(LOAD(x[i]) - shift);
 		total += (double)s;
 	}
 	*sum = total;
@@ -21,36 +21,36 @@ static T CONCAT(exp_sum, SUFFIX)(const T *x, int64_t n, double *sum)
 static void CONCAT(row, SUFFIX)(T *y, const T *x, int64_t n, bool logarithm)
 {
 	double sum;
-	T m = CONCAT(exp_sum, SUFFIX)(x, n, &sum);
-	T scale = (T)(1 / sum), shift = (T)(m + log(sum));
+	WIDE m = CONCAT(exp_sum, SUFFIX)(x, n, &sum);
+	WIDE scale = (WIDE)(1 / sum), shift = (WIDE)(m + log(sum));
 	if (logarithm)
 		for (int64_t i = 0; i < n; i++)
-			y[i] = x[i] - shift;
+			y[i] = STORE(LOAD(x[i]) - shift);
 	else
 		for (int64_t i = 0; i < n; i++)
-			y[i] = CONCAT(ew_exp, SUFFIX)(x[i] - m) * scale;
+			y[i] = STORE(CONCAT(wide_exp, SUFFIX)(LOAD(x[i]) - m) * scale);
 }
 
 /* w neighbouring columns at once */
 static void CONCAT(cols, SUFFIX)(T *y, const T *x, int64_t n, int64_t stride, int64_t w, bool logarithm)
 {
-	T m[LANES], s[LANES] = {0};
+	WIDE m[LANES], s[LANES] = {0};
 	for (int64_t j = 0; j < w; j++)
-		m[j] = x[j];
+		m[j] = LOAD(x[j]);
 	for (int64_t i = 1; i < n; i++)
 		for (int64_t j = 0; j < w; j++)
-			m[j] = x[i * stride + j] > m[j] ? x[i * stride + j] : m[j];
+			m[j] = LOAD(x[i * stride + j]) > m[j] ? LOAD(x[i * stride + j]) : m[j];
 	for (int64_t j = 0; j < w; j++)
-		m[j] = m[j] == -(T)INFINITY ? 0 : m[j];
+		m[j] = m[j] == -(WIDE)INFINITY ? 0 : m[j];
 	for (int64_t i = 0; i < n; i++)
 		for (int64_t j = 0; j < w; j++)
-			s[j] += CONCAT(ew_exp, SUFFIX)(x[i * stride + j] - m[j]);
+			s[j] += CONCAT(wide_exp, SUFFIX)(LOAD(x[i * stride + j]) - m[j]);
 	for (int64_t j = 0; j < w; j++)
-		s[j] = logarithm ? m[j] + CONCAT(ew_log, SUFFIX)(s[j]) : 1 / s[j];
+		s[j] = logarithm ? m[j] + CONCAT(wide_log, SUFFIX)(s[j]) : 1 / s[j];
 	for (int64_t i = 0; i < n; i++)
 		for (int64_t j = 0; j < w; j++) {
-			T v = x[i * stride + j];
-			y[i * stride + j] = logarithm ? v - s[j] : CONCAT(ew_exp, SUFFIX)(v - m[j]) * s[j];
+			WIDE v = LOAD(x[i * stride + j]);
+			y[i * stride + j] = STORE(logarithm ? v - s[j] : CONCAT(wide_exp, SUFFIX)(v - m[j]) * s[j]);
 		}
 }
 
@@ -74,14 +74,14 @@ static void CONCAT(grad_row, SUFFIX)(T *dx, const T *dy, const T *y, int64_t n, 
 	double s = 0;
 	#pragma omp simd reduction(+:s)
 	for (int64_t i = 0; i < n; i++)
-		s += (double)dy[i * stride] * (logarithm ? 1 : y[i * stride]);
-	T sum = (T)s;
+		s += (double)LOAD(dy[i * stride]) * (logarithm ? 1 : LOAD(y[i * stride]));
+	WIDE sum = (WIDE)s;
 	if (logarithm)
 		for (int64_t i = 0; i < n; i++)
-			dx[i * stride] = dy[i * stride] - CONCAT(ew_exp, SUFFIX)(y[i * stride]) * sum;
+			dx[i * stride] = STORE(LOAD(dy[i * stride]) - CONCAT(wide_exp, SUFFIX)(LOAD(y[i * stride])) * sum);
 	else
 		for (int64_t i = 0; i < n; i++)
-			dx[i * stride] = y[i * stride] * (dy[i * stride] - sum);
+			dx[i * stride] = STORE(LOAD(y[i * stride]) * (LOAD(dy[i * stride]) - sum));
 }
 
 static void CONCAT(softmax_grad, SUFFIX)(T *dx, const T *dy, const T *y, int64_t outer, int64_t n,

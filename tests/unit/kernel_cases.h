@@ -15,6 +15,11 @@
 
 #define KERNEL(op, types, work) void case_##op(void);
 #include "kernels/kernels.def"
+/* kernel_half.c: families of kernels that also serve 16-bit types */
+#define KERNEL_HALF_CASES(X) X(norms) X(softmax) X(attention) X(rope) X(dropout) X(gather_grad) X(pool) X(reduce)
+#define HALF_CASE(name) void case_half_##name(void);
+KERNEL_HALF_CASES(HALF_CASE)
+#undef HALF_CASE
 
 /* Buffers live until the test of the row ends; values are reproducible, uniform in [lo, hi). */
 void *case_alloc(int64_t bytes);

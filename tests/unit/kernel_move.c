@@ -226,10 +226,10 @@ void case_gather_grad(void)
 			dy64[i] = dy[i];
 		}
 		CASE_SAME_BITS("gather_grad", dx, outer * n * inner * 4,
-			k_gather_grad_f32(dx, dy, ids, outer, n, inner, m, false, 8));
+			k_gather_grad_f32(dx, dy, ids, outer, n, inner, m, false, 8, NULL));
 		case_close("gather_grad", dx, want, outer * n * inner, 1e-6);
-		k_gather_grad_f32(dx, dy, ids, outer, n, inner, m, true, 8);
-		k_gather_grad_f64(dx64, dy64, ids, outer, n, inner, m, false, 8);
+		k_gather_grad_f32(dx, dy, ids, outer, n, inner, m, true, 8, NULL);
+		k_gather_grad_f64(dx64, dy64, ids, outer, n, inner, m, false, 8, NULL);
 		case_close64("gather_grad f64", dx64, want, outer * n * inner, 1e-14);
 		for (int64_t i = 0; i < outer * n * inner; i++)
 			want[i] *= 2;

@@ -131,6 +131,9 @@ static void cleanup(void)
 	case_true(case_bad_inputs() == 0, "bad input was reported that no case expected");
 }
 
+#define HALF_CASE(name) static void test_half_##name(void) { state = 1; case_half_##name(); cleanup(); }
+KERNEL_HALF_CASES(HALF_CASE)
+#undef HALF_CASE
 #define KERNEL(op, types, work) static void test_##op(void) { state = 1; case_##op(); cleanup(); }
 #include "kernels/kernels.def"
 
@@ -141,6 +144,8 @@ void suite_kernels(void)
 {
 	CU_pSuite s = CU_add_suite("kernels", NULL, NULL);
 	k_bad_input = count_bad_input;
+#define HALF_CASE(name) CU_add_test(s, "16-bit " #name, test_half_##name);
+	KERNEL_HALF_CASES(HALF_CASE)
 #define KERNEL(op, types, work) CU_add_test(s, #op, test_##op);
 #include "kernels/kernels.def"
 	CU_add_test(s, "elementwise functions", test_elementwise);

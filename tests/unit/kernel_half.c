@@ -1,0 +1,279 @@
+/* tests/unit/kernel_half.c: kernels of bf16 and f16 against the f64 (attention, rope: f32) kernels on the same
+ * rounded numbers: what is computed in f32 and rounded once errs by half a unit of the last place. */
+#include "tests/unit/kernel_cases.h"
+
+static const KDType types[] = {K_BF16, K_F16};
+static KDType type;
+
+/* The same numbers three times, rounded to what the type at work holds. */
+typedef struct Num { float *f; double *d; uint16_t *h; int64_t n; } Num;
+
+static Num numbers(int64_t n, double lo, double hi)
+{
+	Num x = {.f = case_floats(n, lo, hi), .d = case_doubles(n), .n = n};
+	x.h = case_halves(x.f, n, type);
+	for (int64_t i = 0; i < n; i++)
+		x.d[i] = x.f[i];
+	return x;
+}
+
+static double *doubles_of(const float *x, int64_t n)
+{
+	double *d = case_doubles(n);
+	for (int64_t i = 0; i < n; i++)
+		d[i] = x[i];
+	return d;
+}
+
+static void close_half(const char *name, const uint16_t *got, const double *want, int64_t n)
+{
+	case_close(name, case_widened(got, n, type), want, n, case_half_bound(type));
+}
+
+#define HALF(f, ...) (type == K_BF16 ? f##_bf16(__VA_ARGS__) : f##_f16(__VA_ARGS__))
+
+/* ---- norms ---- */
+
+static void check_norms(int64_t rows, int64_t cols, int flags)
+{
+	int64_t n = rows * cols, dim[2] = {rows, cols};
+	Num x = numbers(n, -1, 3), w = numbers(cols, -1, 1), b = numbers(cols, -1, 1), dy = numbers(n, -1, 1);
+	uint16_t *hw = flags & 1 ? w.h : NULL, *hb = flags & 2 ? b.h : NULL;
+	double *fw = flags & 1 ? w.d : NULL, *fb = flags & 2 ? b.d : NULL;
+	uint16_t *y = case_alloc(n * 2), *dx = case_alloc((n + 2 * cols) * 2), *dw = dx + n, *db = dw + cols;
+	float *mean = case_alloc(rows * 4), *rstd = case_alloc(rows * 4);
+	double *wy = case_doubles(n), *wm = case_doubles(rows), *wr = case_doubles(rows), *wdx = case_doubles(n);
+	double *wdw = case_doubles(cols), *wdb = case_doubles(cols);
+	void *work = case_alloc(kwork_norm_grad(&(KWorkArgs){.in = {{2, dim, 2}}, .axis = 1}));
+	void *work64 = case_alloc(kwork_norm_grad(&(KWorkArgs){.in = {{2, dim, 8}}, .axis = 1}));
+	CASE_SAME_BITS("layer_norm", y, n * 2, HALF(k_layer_norm, y, mean, rstd, x.h, hw, hb, rows, cols, 1e-5));
+	k_layer_norm_f64(wy, wm, wr, x.d, fw, fb, rows, cols, 1e-5);
+	close_half("16-bit layer_norm", y, wy, n);
+	case_close("16-bit layer_norm: mean", mean, wm, rows, 1e-6);
+	case_close("16-bit layer_norm: rstd", rstd, wr, rows, 3e-6);
+	CASE_SAME_BITS("layer_norm_grad", dx, (n + 2 * cols) * 2,
+		HALF(k_layer_norm_grad, dx, dw, db, dy.h, x.h, hw, mean, rstd, rows, cols, work));
+	k_layer_norm_grad_f64(wdx, wdw, wdb, dy.d, x.d, fw, doubles_of(mean, rows), doubles_of(rstd, rows), rows, cols,
+		work64);
+	if (cols > 1)
+		close_half("16-bit layer_norm_grad: dx", dx, wdx, n);
+	close_half("16-bit layer_norm_grad: dw", dw, wdw, cols);
+	close_half("16-bit layer_norm_grad: db", db, wdb, cols);
+	HALF(k_rms_norm, y, rstd, x.h, hw, rows, cols, 1e-5);
+	k_rms_norm_f64(wy, wr, x.d, fw, rows, cols, 1e-5);
+	close_half("16-bit rms_norm", y, wy, n);
+	CASE_SAME_BITS("rms_norm_grad", dx, (n + cols) * 2,
+		HALF(k_rms_norm_grad, dx, dw, dy.h, x.h, hw, rstd, rows, cols, work));
+	k_rms_norm_grad_f64(wdx, wdw, dy.d, x.d, fw, doubles_of(rstd, rows), rows, cols, work64);
+	if (cols > 1)
+		close_half("16-bit rms_norm_grad: dx", dx, wdx, n);
+	close_half("16-bit rms_norm_grad: dw", dw, wdw, cols);
+	HALF(k_rms_norm_grad, dy.h, NULL, dy.h, x.h, hw, rstd, rows, cols, work);
+	case_equal("16-bit rms_norm_grad: dx over dy", dy.h, dx, n * 2);
+}
+
+static void half_norms(void)
+{
+	static const int64_t shapes[][2] = {{5, 33}, {300, 768}, {64, 1}, {3, 10000}};
+	for (int s = 0; s < 4; s++)
+		for (int flags = 0; flags < 4; flags++)
+			check_norms(shapes[s][0], shapes[s][1], flags);
+}
+
+/* ---- softmax ---- */
+
+static void half_softmax(void)
+{
+	static const int64_t shapes[][3] = {{7, 33, 1}, {2, 2500, 1}, {3, 17, 70}, {1, 1, 1}, {40, 600, 1}};
+	for (int s = 0; s < 5; s++) {
+		const int64_t *d = shapes[s], n = d[0] * d[1] * d[2];
+		Num x = numbers(n, -4, 4), dy = numbers(n, -1, 1);
+		uint16_t *y = case_alloc(n * 2), *dx = case_alloc(n * 2);
+		double *want = case_doubles(n), *read = case_doubles(n);
+		for (int logarithm = 0; logarithm < 2; logarithm++) {
+			CASE_SAME_BITS("softmax", y, n * 2, (logarithm ? HALF(k_log_softmax, y, x.h, d[0], d[1], d[2])
+				: HALF(k_softmax, y, x.h, d[0], d[1], d[2])));
+			(logarithm ? k_log_softmax_f64 : k_softmax_f64)(want, x.d, d[0], d[1], d[2]);
+			close_half("16-bit softmax", y, want, n);
+			CASE_SAME_BITS("softmax_grad", dx, n * 2,
+				(logarithm ? HALF(k_log_softmax_grad, dx, dy.h, y, d[0], d[1], d[2])
+				: HALF(k_softmax_grad, dx, dy.h, y, d[0], d[1], d[2])));
+			read = doubles_of(case_widened(y, n, type), n);
+			(logarithm ? k_log_softmax_grad_f64 : k_softmax_grad_f64)(want, dy.d, read, d[0], d[1], d[2]);
+			if (d[1] > 1)
+				close_half("16-bit softmax_grad", dx, want, n);
+		}
+		HALF(k_softmax, y, x.h, d[0], d[1], d[2]);
+		HALF(k_softmax, x.h, x.h, d[0], d[1], d[2]);
+		case_equal("16-bit softmax in place", x.h, y, n * 2);
+	}
+}
+
+/* ---- attention, rope ---- */
+
+static void check_attention(KAttention a)
+{
+	int64_t nq = a.b * a.h * a.t, nk = a.b * a.hk * a.s, nm = a.b * a.h * a.t * a.s, out = nq * a.d + nk * (a.d + a.dv);
+	int64_t kd[4] = {a.b, a.hk, a.s, a.d}, vd[4] = {a.b, a.hk, a.s, a.dv};
+	Num q = numbers(nq * a.d, -2, 2), k = numbers(nk * a.d, -2, 2), v = numbers(nk * a.dv, -1, 1);
+	Num dy = numbers(nq * a.dv, -1, 1), mask = numbers(nm, -3, 3);
+	KAttention a32 = a;
+	uint16_t *o = case_alloc(nq * a.dv * 2), *d = case_alloc(out * 2);
+	float *lse = case_alloc(nq * 4), *wlse = case_alloc(nq * 4), *wo = case_alloc(nq * a.dv * 4);
+	float *w = case_alloc(out * 4);
+	void *work = case_alloc(kwork_attention_grad(&(KWorkArgs){.in = {{0}, {0}, {4, kd, 2}, {4, vd, 2}}}));
+	a32.mask = a.mask == K_MASK_HALF ? K_MASK_FLOAT : a.mask;
+	CASE_SAME_BITS("attention", o, nq * a.dv * 2, HALF(k_attention, o, lse, q.h, k.h, v.h,
+		a.mask ? mask.h : NULL, &a, NULL));
+	k_attention_f32(wo, wlse, q.f, k.f, v.f, a.mask ? mask.f : NULL, &a32, NULL);
+	close_half("16-bit attention", o, doubles_of(wo, nq * a.dv), nq * a.dv);
+	case_close("16-bit attention: lse", lse, doubles_of(wlse, nq), nq, 1e-6);
+	CASE_SAME_BITS("attention_grad", d, out * 2, HALF(k_attention_grad, d, d + nq * a.d, d + nq * a.d + nk * a.d, dy.h,
+		q.h, k.h, v.h, a.mask ? mask.h : NULL, o, lse, &a, work));
+	k_attention_grad_f32(w, w + nq * a.d, w + nq * a.d + nk * a.d, dy.f, q.f, k.f, v.f, a.mask ? mask.f : NULL,
+		case_widened(o, nq * a.dv, type), lse, &a32, NULL);
+	double *want = doubles_of(w, out);
+	close_half("16-bit attention_grad: dq", d, want, nq * a.d);
+	close_half("16-bit attention_grad: dk", d + nq * a.d, want + nq * a.d, nk * a.d);
+	close_half("16-bit attention_grad: dv", d + nq * a.d + nk * a.d, want + nq * a.d + nk * a.d, nk * a.dv);
+}
+
+static void half_attention(void)
+{
+	static const KAttention cases[] = {
+		{.b = 2, .h = 3, .hk = 3, .t = 70, .s = 70, .d = 16, .dv = 16, .causal = 1},
+		{.b = 1, .h = 4, .hk = 2, .t = 65, .s = 130, .d = 20, .dv = 24, .causal = 1, .causal_end = 1},
+		{.b = 2, .h = 2, .hk = 1, .t = 90, .s = 150, .d = 64, .dv = 64, .softcap = 2},
+		{.b = 2, .h = 2, .hk = 2, .t = 17, .s = 41, .d = 5, .dv = 7, .mask = K_MASK_HALF,
+			.mask_stride = {1394, 697, 41, 1}},
+		{.b = 1, .h = 1, .hk = 1, .t = 40, .s = 50, .d = 300, .dv = 600, .causal = 1},
+	};
+	for (int i = 0; i < 10; i++) {
+		KAttention a = cases[i / 2];
+		a.layout = i % 2;
+		a.scale = 1 / sqrtf((float)a.d);
+		check_attention(a);
+	}
+}
+
+static void half_rope(void)
+{
+	for (int flags = 0; flags < 8; flags++) {
+		KRope r = {.b = 2, .h = 3, .t = 70, .d = 20, .r = 14, .layout = flags & 1, .interleaved = flags & 2,
+			.cos_batched = flags & 4};
+		int64_t n = r.b * r.h * r.t * r.d;
+		Num x = numbers(n, -1, 1), cs = numbers(n, -1, 1), sn = numbers(n, -1, 1);
+		float *y = case_alloc(n * 4);
+		k_rope_f32(y, x.f, cs.f, sn.f, &r);
+		HALF(k_rope, x.h, x.h, cs.h, sn.h, &r);
+		close_half("16-bit rope, in place", x.h, doubles_of(y, n), n);
+	}
+}
+
+/* ---- dropout, gathers, pooling, reductions ---- */
+
+static void half_dropout(void)
+{
+	StepScalars s = {.seed = 5, .rng_step = 3};
+	Num x = numbers(3 * 41 * 130, -1, 1);
+	uint16_t *y = case_alloc(x.n * 2);
+	double *want = case_doubles(x.n);
+	CASE_SAME_BITS("dropout", y, x.n * 2, HALF(k_dropout, y, x.h, 3, 41, 130, 0.3, 7, &s));
+	k_dropout_f64(want, x.d, 3, 41, 130, 0.3, 7, &s);
+	close_half("16-bit dropout", y, want, x.n);
+}
+
+static void half_gather_grad(void)
+{
+	for (int add = 0; add < 2; add++)
+		for (int64_t outer = 1; outer < 4; outer += 2) {
+			int64_t n = 37, inner = 700, m = 900, dim[1] = {m}, *ids = case_ids(m, n);
+			Num dy = numbers(outer * m * inner, -1, 1), dx = numbers(outer * n * inner, -1, 1);
+			uint16_t *got = case_alloc(dx.n * 2);
+			void *work = case_alloc(kwork_gather_grad(&(KWorkArgs){.in = {{1, dim, 2}, {1, dim, 8}}}));
+			for (int64_t i = 0; i < m; i += 5)
+				ids[i] = i % 2 ? -1 : 3; /* counted from the end; many of one */
+			CASE_SAME_BITS("gather_grad", got, dx.n * 2, (memcpy(got, dx.h, (size_t)dx.n * 2),
+				HALF(k_gather_grad, got, dy.h, ids, outer, n, inner, m, add, 8, work)));
+			k_gather_grad_f64(dx.d, dy.d, ids, outer, n, inner, m, add, 8, NULL);
+			close_half("16-bit gather_grad", got, dx.d, dx.n);
+		}
+}
+
+static void check_pool(KPool p)
+{
+	int64_t in = case_numel(p.rank, p.in), out = case_numel(p.rank, p.out);
+	Num x = numbers(p.n * p.c * in, -1, 1), dy = numbers(p.n * p.c * out, -1, 1);
+	uint16_t *y = case_alloc(dy.n * 2), *dx = case_alloc(x.n * 2);
+	int32_t *idx = case_alloc(dy.n * 4), *want_idx = case_alloc(dy.n * 4);
+	double *wy = case_doubles(dy.n), *wx = case_doubles(x.n);
+	CASE_SAME_BITS("max_pool", y, dy.n * 2, HALF(k_max_pool, y, idx, x.h, &p));
+	k_max_pool_f64(wy, want_idx, x.d, &p);
+	case_close("16-bit max_pool", case_widened(y, dy.n, type), wy, dy.n, 0);
+	case_equal("16-bit max_pool: positions", idx, want_idx, dy.n * 4);
+	CASE_SAME_BITS("max_pool_grad", dx, x.n * 2, HALF(k_max_pool_grad, dx, dy.h, idx, &p));
+	k_max_pool_grad_f64(wx, dy.d, idx, &p);
+	close_half("16-bit max_pool_grad", dx, wx, x.n);
+	CASE_SAME_BITS("avg_pool", y, dy.n * 2, HALF(k_avg_pool, y, x.h, &p));
+	k_avg_pool_f64(wy, x.d, &p);
+	close_half("16-bit avg_pool", y, wy, dy.n);
+	CASE_SAME_BITS("avg_pool_grad", dx, x.n * 2, HALF(k_avg_pool_grad, dx, dy.h, &p));
+	k_avg_pool_grad_f64(wx, dy.d, &p);
+	close_half("16-bit avg_pool_grad", dx, wx, x.n);
+}
+
+static void half_pool(void)
+{
+	for (int flags = 0; flags < 4; flags++) {
+		int layout = flags & 1;
+		bool count_pad = flags & 2;
+		check_pool((KPool){.rank = 2, .n = 2, .c = 70, .in = {13, 11}, .out = {7, 6}, .kernel = {3, 3}, .stride = {2, 2},
+			.dilation = {1, 1}, .pad = {1, 1}, .pad_end = {1, 1}, .layout = layout, .count_pad = count_pad});
+		check_pool((KPool){.rank = 2, .n = 1, .c = 5, .in = {9, 10}, .out = {5, 6}, .kernel = {3, 2}, .stride = {1, 1},
+			.dilation = {2, 3}, .pad = {0, 0}, .pad_end = {0, 0}, .layout = layout, .count_pad = count_pad});
+		check_pool((KPool){.rank = 1, .n = 3, .c = 4, .in = {17}, .out = {6}, .kernel = {3}, .stride = {3},
+			.dilation = {1}, .pad = {0}, .pad_end = {1}, .extra = {0}, .layout = layout, .count_pad = count_pad});
+		check_pool((KPool){.rank = 3, .n = 1, .c = 3, .in = {5, 4, 6}, .out = {4, 3, 5}, .kernel = {2, 2, 2},
+			.stride = {1, 1, 1}, .dilation = {1, 1, 1}, .pad = {0}, .pad_end = {0}, .layout = layout,
+			.count_pad = count_pad});
+	}
+}
+
+typedef void ReduceHalf(uint16_t *, const uint16_t *, int, const int64_t *, unsigned, void *);
+typedef void ReduceF64(double *, const double *, int, const int64_t *, unsigned, void *);
+
+static void half_reduce(void)
+{
+	static const struct { ReduceHalf *bf16, *f16; ReduceF64 *f64; } kernels[] = {
+		{k_reduce_sum_bf16, k_reduce_sum_f16, k_reduce_sum_f64},
+		{k_reduce_mean_bf16, k_reduce_mean_f16, k_reduce_mean_f64},
+		{k_reduce_max_bf16, k_reduce_max_f16, k_reduce_max_f64},
+		{k_reduce_min_bf16, k_reduce_min_f16, k_reduce_min_f64},
+		{k_reduce_prod_bf16, k_reduce_prod_f16, k_reduce_prod_f64},
+	};
+	static const struct { int64_t dim[3]; unsigned axes; } shapes[] = {
+		{{300, 70, 5}, 1}, {{9, 300, 33}, 5}, {{1024, 1, 768}, 1}, {{3, 5, 9000}, 4}, {{20, 30, 11}, 7}, {{4, 5, 6}, 2}};
+	for (int s = 0; s < 6; s++)
+		for (int k = 0; k < 5; k++) {
+			Num x = numbers(case_numel(3, shapes[s].dim), k == 4 ? 0.9 : -0.5, k == 4 ? 1.1 : 1);
+			int64_t n = 1;
+			for (int d = 0; d < 3; d++)
+				n *= shapes[s].axes >> d & 1 ? 1 : shapes[s].dim[d];
+			uint16_t *y = case_alloc(n * 2);
+			double *want = case_doubles(n);
+			CASE_SAME_BITS("reduce", y, n * 2, (type == K_BF16 ? kernels[k].bf16 : kernels[k].f16)(y, x.h, 3,
+				shapes[s].dim, shapes[s].axes, NULL));
+			kernels[k].f64(want, x.d, 3, shapes[s].dim, shapes[s].axes, NULL);
+			if (k < 4 || x.n / n < 2000) /* else products underflow */
+				close_half("16-bit reduction", y, want, n);
+		}
+}
+
+#define EACH_TYPE(name) void case_half_##name(void) \
+{ \
+	for (int i = 0; i < 2; i++) { \
+		type = types[i]; \
+		half_##name(); \
+	} \
+}
+KERNEL_HALF_CASES(EACH_TYPE)
