@@ -99,8 +99,8 @@ static CodegenOptions codegen_options(const Options *o)
 	return (CodegenOptions){
 		.text = o->canonical, .optimizer = o->optimizer, .loss_norm = o->loss_norm,
 		.shift = o->loss && strstr(o->loss, "shift=1"), .no_decay_1d = o->no_decay_1d,
-		.param_group = o->param_group.at, .n_param_group = o->param_group.n, .cc = o->cc, .arch = o->arch,
-		.optimize = o->optimize, .verbose = o->verbose, .offload = offload_option(o),
+		.loss_scale = o->loss_scale, .param_group = o->param_group.at, .n_param_group = o->param_group.n,
+		.cc = o->cc, .arch = o->arch, .optimize = o->optimize, .verbose = o->verbose, .offload = offload_option(o),
 		.library = equals(o->emit, "lib"),
 	};
 }

@@ -12,6 +12,7 @@ typedef struct CodegenOptions {
 	const char *loss_norm;  /* "global" | "rank" */
 	bool shift;             /* the loss shifts labels itself */
 	bool no_decay_1d;
+	const char *loss_scale; /* "none" | "K" | "dynamic[:KEY=VALUE,..]" */
 	const char *const *param_group; /* each --param-group */
 	int n_param_group;
 	LayoutOffload offload;

@@ -136,6 +136,8 @@ static void put_tensor(Emit *e, Buf *out, const Symbol *s)
 		buf_printf(out, ", .trainable = true");
 	if (s->batched)
 		buf_printf(out, ", .batched = true");
+	if (s->narrowed)
+		buf_printf(out, ", .narrowed = true, .saved = %s", dtype_constant(s->saved));
 	if (s->trainable && e->o->no_decay_1d && s->type.rank <= 1)
 		buf_printf(out, ", .no_decay = true");
 	if (s->trainable && s->group)
@@ -333,6 +335,18 @@ static void put_clip(Emit *e, Buf *out)
 		strstr(clip, "value") ? "true" : "false");
 }
 
+/* Of programs whose backward begins with a scale; the text says which it is. */
+static void put_loss_scale(Emit *e, Buf *out)
+{
+	LossScale scale;
+	if (!find_op(e->m, SEC_BACKWARD, OP_LOSS_SCALE) || !loss_scale_parse(e->o->loss_scale, &scale, e->d))
+		return;
+	if (scale.kind == LOSS_SCALE_NONE)
+		ice("the loss is scaled, by an unknown number");
+	buf_printf(out, "\t.loss_scale = {.init = %s, .dynamic = %s, .interval = %" PRId64 "},\n",
+		emit_c_float(e, scale.value), scale.kind == LOSS_SCALE_DYNAMIC ? "true" : "false", scale.growth_interval);
+}
+
 /* Returns how many there are. */
 static int put_groups(Emit *e, Buf *out)
 {
@@ -397,6 +411,7 @@ void tables_write(Emit *e, Buf *out)
 	buf_printf(out, "\t.optimizer = %s,\n", c_string(e, optimizer_of(e)));
 	put_loss(e, out);
 	put_clip(e, out);
+	put_loss_scale(e, out);
 	if (n_groups)
 		buf_printf(out, "\t.groups = groups, .n_groups = %d,\n", n_groups);
 	buf_printf(out, "\t.setup = setup, .forward = forward, .backward = backward, .update = update,%s\n"

@@ -135,6 +135,8 @@ struct Symbol {
 	bool trainable;      /* SYM_PARAM */
 	int group;           /* SYM_PARAM: which --param-group, from 1; 0 = none */
 	bool batched;        /* SYM_INPUT: first axis = samples */
+	bool narrowed;       /* SYM_BUFFER: stored in fewer bits than the model has, */
+	DType saved;         /*   which are these, in checkpoints */
 	Unit *unit;          /* from level SHARD: the unit of a SYM_PARAM, and of a sharded SYM_STATE */
 	int flat;
 	int64_t offset;      /* elements from the flat's start; a multiple of 64 */

@@ -488,6 +488,14 @@ static void init_field(Parser *p, Source *src)
 		lex_fail(&p->lex, "init: \"%s\" is neither \"uniform\" nor \"normal\"", text);
 }
 
+static void saved_field(Parser *p, Symbol *s)
+{
+	s->saved = float_dtype(p);
+	s->narrowed = true;
+	if (s->kind != SYM_BUFFER || !dtype_is_float(s->type.dtype))
+		lex_fail(&p->lex, "only a buffer of floats is saved in another dtype than it has");
+}
+
 static void symbol_field(Parser *p, Symbol *s)
 {
 	const char *key = lex_take(&p->lex, TOK_WORD, "a field");
@@ -498,6 +506,8 @@ static void symbol_field(Parser *p, Symbol *s)
 		s->group = (int)lex_integer(&p->lex);
 	else if (!strcmp(key, "batched"))
 		s->batched = lex_integer(&p->lex);
+	else if (!strcmp(key, "saved"))
+		saved_field(p, s);
 	else if (!strcmp(key, "param"))
 		s->param = ir_intern(p->m, lex_take(&p->lex, TOK_STRING, "a parameter"));
 	else if (!strcmp(key, "onnx"))

@@ -262,6 +262,10 @@ static void print_symbol(Printer *p, const Symbol *s)
 		sep(p, &open);
 		fputs("batched=1", p->f);
 	}
+	if (s->narrowed) {
+		sep(p, &open);
+		fprintf(p->f, "saved=%s", dtype_info[s->saved].text);
+	}
 	if (s->param) {
 		sep(p, &open);
 		fputs("param=", p->f);

@@ -208,6 +208,8 @@ static void store_buffers(Module *m, DType to, Diag *d)
 		if (!stored || !dtype_is_float(was) || dtype_info[was].bytes <= 2 || ptrmap_get(kept, s))
 			continue;
 		s->type.dtype = to;
+		s->narrowed = s->kind == SYM_BUFFER;
+		s->saved = was;
 		store_as(&p, s, was);
 		n++;
 	}

@@ -1,7 +1,8 @@
 /* tests/unit/test_checkpoint_ranks.c: initial weights, checkpoints, resumes and averages of several ranks.
  *
  * Ranks are threads, and what they read from each other is each other's memory; layout, slices and files
- * are those of a run.  One small model has a unit of every strategy; which unit has which is shifted. */
+ * are those of a run.  One small model has a unit of every strategy; which unit has which is shifted.  The same again
+ * with 16-bit roles and masters: what is in files does not change by them. */
 #include <jansson.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -88,7 +89,11 @@ struct Rank {
 	char mailbox[COMM_MAILBOX];
 };
 
-static double value_of(int tensor, int64_t k) { return (double)((tensor * 37 + k * 11) % 120); }
+static bool narrow_buffers; /* of clusters that are made: bn.mean is stored in bf16 */
+static bool in_halves; /* of clusters that are made: units with an owner have masters, others are gathered in bf16 */
+
+/* f16 holds them, bf16 does not. */
+static double value_of(int tensor, int64_t k) { return (double)((tensor * 37 + k * 11) % 120) + 0.0625; }
 static double state_of(int tensor, int state, int64_t k) { return value_of(tensor, k) + 1000.0 * (state + 1); }
 
 static double wanted(int tensor, int64_t k)
@@ -162,6 +167,11 @@ static void make_tensor(Cluster *c, int i, int64_t *state_bytes)
 		t->perm[k] = s->perm[k];
 		t->file_dim[s->perm[k]] = s->dim[k];
 	}
+	if (narrow_buffers && i == BN_MEAN) {
+		t->dtype = DT_BF16;
+		t->narrowed = true;
+		t->saved = DT_F32;
+	}
 	t->file_bytes = s->file == DT_COUNT ? 0 : spec_numel(s) * dtype_info[s->file].bytes;
 	if (s->kind != RT_PARAM) {
 		t->offset = *state_bytes;
@@ -176,6 +186,22 @@ static void make_tensor(Cluster *c, int i, int64_t *state_bytes)
 	u->n_flats = MAX(u->n_flats, t->flat + 1);
 	t->offset = layout_next(f->numel);
 	*f = (LayoutFlat)LAYOUT_FLAT(s->dtype, s->trainable, t->offset + spec_numel(s));
+}
+
+/* Working copies in bf16, or in f32 as bf16 has them. */
+static void halve(LayoutUnit *u, int unit)
+{
+	bool owned = strategy_info[u->strategy].owned, wide = unit % 2;
+	for (int f = 0; f < u->n_flats; f++) {
+		LayoutFlat *flat = &u->flat[f];
+		if (!flat->trainable || flat->dtype != DT_F32)
+			continue;
+		flat->grad = flat->reduce = DT_BF16;
+		flat->param = owned && wide ? DT_F32 : DT_BF16;
+		flat->dtype = owned && !wide ? DT_BF16 : DT_F32;
+		flat->bcast = owned ? DT_BF16 : DT_F32;
+		flat->master = owned;
+	}
 }
 
 /* ---- ranks ---- */
@@ -234,6 +260,7 @@ static void map_rank(Rank *r)
 	r->rt.grad = point(a, grads, at.grad);
 	for (int k = 0; k < r->p.optim.n_states; k++)
 		r->p.optim.state[k] = point(a, states, at.state[k]);
+	r->p.optim.master = point(a, states, at.master);
 	r->rt.state = arena_alloc(a, (size_t)m.buffers);
 }
 
@@ -280,6 +307,8 @@ static Cluster *cluster_new(int world, int shard_size, int shift)
 	}
 	for (int i = 0; i < N_TENSORS; i++)
 		make_tensor(c, i, &state_bytes);
+	for (int u = 0; u < N_UNITS && in_halves; u++)
+		halve(&c->unit[u], u);
 	c->model = (RtModel){.name = "ranks", .n_tensors = N_TENSORS, .n_files = 1, .batch = 4, .optimizer = "adamw",
 		.layout = {.unit = c->unit, .n_units = N_UNITS, .state_bytes = state_bytes, .average_bytes = 2816 + 64}};
 	c->rank = NEW_N(a, Rank, world);
@@ -381,17 +410,30 @@ static void put_states(Cluster *c, double plus)
 			}
 }
 
-/* Elements of the rank that are not what they should be. */
+/* Elements of a slice that are not what they should be, as `rounded` has them. */
+static int wrong_in(const Slice *s, int tensor, DType rounded)
+{
+	int bad = 0, size = dtype_info[s->dtype].bytes;
+	for (int64_t e = 0; e < s->n; e++) {
+		double want = wanted(tensor, s->first + e);
+		want = dtype_is_float(rounded) ? dtype_round(rounded, want) : (double)(int64_t)want;
+		bad += get(s->at + e * size, s->dtype) != want;
+	}
+	return bad;
+}
+
 static int wrong_elements(const Rank *r, bool states)
 {
 	int bad = 0;
 	for (int i = 0; i < N_TENSORS; i++) {
-		Slice s = slice_at_rest(&r->rt, &r->tensor[i]);
-		int size = dtype_info[specs[i].dtype].bytes;
-		for (int64_t e = 0; e < s.n; e++)
-			bad += get(s.at + e * size, specs[i].dtype) != wanted(i, s.first + e);
+		const RtTensor *t = &r->tensor[i];
+		const LayoutFlat *flat = t->kind == RT_PARAM ? &r->model.layout.unit[t->unit].flat[t->flat] : NULL;
+		Slice s = slice_at_rest(&r->rt, t), master = slice_master(&r->rt, t);
+		bad += wrong_in(&s, i, !flat ? t->dtype : flat->master ? flat->bcast : flat->dtype);
+		bad += wrong_in(&master, i, DT_F32);
 		for (int k = 0; states && specs[i].trainable && k < 2; k++) {
 			s = slice_state(&r->rt, &r->tensor[i], k);
+			bad += flat->master && s.n != master.n;
 			for (int64_t e = 0; e < s.n; e++)
 				bad += ((float *)s.at)[e] != (float)state_of(i, k, s.first + e);
 		}
@@ -425,8 +467,8 @@ static void test_cover(void)
 				for (int r = 0; r < c->world; r++) {
 					const Checkpoint *mine = &c->rank[r].checkpoint;
 					const CheckpointPart *p = &(k ? &mine->optim : &mine->model)->part[t];
-					for (int64_t e = 0; p->writes && e < p->slice.n; e++)
-						writers[p->slice.first + e]++;
+					for (int64_t e = 0; p->writes && e < p->source.n; e++)
+						writers[p->source.first + e]++;
 				}
 				for (int64_t e = 0; e < numel; e++)
 					bad += writers[e] != 1;
@@ -507,12 +549,14 @@ static void save_loaded(Cluster *c, const char *dir)
 static void test_save_resume(void)
 {
 	for (int i = 0; i < COUNT_OF(shapes); i++) {
+		in_halves = i % 3 == 1;
 		Cluster *from = cluster_new(shapes[i].world, shapes[i].shard_size, i);
 		const char *dir = i ? "many" : "one";
 		save_loaded(from, dir);
 		CU_ASSERT(as_one_rank(dir, "model.safetensors"));
 		CU_ASSERT(as_one_rank(dir, "optim.safetensors"));
 		for (int k = 0; k < COUNT_OF(shapes); k++) {
+			in_halves = k % 2;
 			Cluster *to = cluster_new(shapes[k].world, shapes[k].shard_size, k + 3);
 			for (int r = 0; r < to->world; r++) {
 				to->rank[r].dir = arena_printf(to->a, "%s/latest", dir);
@@ -524,6 +568,51 @@ static void test_save_resume(void)
 			cluster_free(to);
 		}
 		cluster_free(from);
+	}
+	in_halves = false;
+}
+
+/* The same with masters and 16-bit working copies; files hold what f32 alone would have written. */
+static void test_halves(void)
+{
+	in_halves = narrow_buffers = true;
+	test_cover();
+	test_weights();
+	test_sync_init();
+	in_halves = narrow_buffers = false;
+}
+
+/* --buffer-dtype: files hold the model's dtype, of every rank's own buffers too, and memory what it has room for. */
+static void test_narrow_buffers(void)
+{
+	for (int k = 0; k < 2; k++) {
+		narrow_buffers = k == 0;
+		Cluster *c = cluster_new(3, 0, 0);
+		if (k == 0)
+			save_loaded(c, "narrow");
+		Arena *a = arena_new();
+		Diag d = {.out = stderr};
+		SafeFile *f = safetensors_open(a, "narrow/latest/model.safetensors", &d);
+		SafeFile *own = safetensors_open(a, "narrow/latest/buffers-rank.safetensors", &d);
+		CU_ASSERT_FATAL(f && own);
+		const SafeTensor *t = safetensors_find(f, "bn.mean"), *mine = safetensors_find(own, "rank2/bn.mean");
+		CU_ASSERT_FATAL(t && mine);
+		CU_ASSERT(t->dtype == DT_F32 && mine->dtype == DT_F32);
+		for (int64_t e = 0; e < 700; e++) {
+			CU_ASSERT_EQUAL(((const float *)t->data)[e], dtype_round(DT_BF16, wanted(BN_MEAN, e)));
+			CU_ASSERT_EQUAL(((const float *)mine->data)[e], ((const float *)t->data)[e]);
+		}
+		for (int r = 0; r < 3; r++)
+			c->rank[r].dir = "narrow/latest";
+		CU_ASSERT(together(c, run_resume, true));
+		Slice s = slice_at_rest(&c->rank[2].rt, &c->rank[2].tensor[BN_MEAN]);
+		for (int64_t e = 0; e < 700; e++)
+			CU_ASSERT_EQUAL(get(s.at + e * dtype_info[s.dtype].bytes, s.dtype),
+				dtype_round(DT_BF16, wanted(BN_MEAN, e)));
+		safetensors_close(f);
+		safetensors_close(own);
+		arena_free(a);
+		cluster_free(c);
 	}
 }
 
@@ -723,6 +812,8 @@ void suite_checkpoint_ranks(void)
 	CU_add_test(s, "--sync-init", test_sync_init);
 	CU_add_test(s, "initial weights that changed", test_weights_gone);
 	CU_add_test(s, "save and resume, any ranks and strategies", test_save_resume);
+	CU_add_test(s, "16-bit copies and masters", test_halves);
+	CU_add_test(s, "narrow buffers", test_narrow_buffers);
 	CU_add_test(s, "state.json", test_state_json);
 	CU_add_test(s, "buffers are averaged", test_buffers);
 	CU_add_test(s, "a write of one rank fails", test_failed_write);
