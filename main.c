@@ -68,6 +68,27 @@ static LayoutOffload offload_option(const Options *o)
 		: LAYOUT_OFFLOAD_NONE;
 }
 
+/* --accum=many */
+static bool is_many(const Options *o)
+{
+	return equals(o->accum, "many");
+}
+
+static Sync sync_of(const Options *o)
+{
+	return equals(o->sync, "every") ? SYNC_EVERY : SYNC_LAST;
+}
+
+/* Of the micro-batches of a step, the one that is shown. */
+static Variant shown_variant(const Options *o)
+{
+	int v = VARIANT_LAST;
+	for (int i = 0; o->micro_batch && i < VARIANT_COUNT; i++)
+		if (equals(o->micro_batch, variant_text[i]))
+			v = i;
+	return is_many(o) ? (Variant)v : VARIANT_ONLY;
+}
+
 static PassOptions pass_options(const Options *o, Diag *d)
 {
 	int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -81,6 +102,7 @@ static PassOptions pass_options(const Options *o, Diag *d)
 		.param_dtype = dtype_of(o->param_dtype), .reduce_dtype = dtype_of(o->reduce_dtype),
 		.buffer_dtype = dtype_of(o->buffer_dtype), .keep_low_precision_grads = o->keep_low_precision_grads,
 		.bcast_dtype = o->bcast_dtype, .loss_scale = o->loss_scale,
+		.accum = is_many(o),
 		.wrap = o->wrap.at, .n_wrap = o->wrap.n, .strategy = o->strategy,
 		.ignore = o->ignore.at, .n_ignore = o->ignore.n,
 		.unit_strategy = o->unit_strategy.at, .n_unit_strategy = o->unit_strategy.n, .reshard_root = o->reshard_root,
@@ -133,7 +155,7 @@ static bool print_ir(const Module *m, const Options *o, Diag *d)
 }
 
 /* What compiling prints leaves the collectives out. */
-static void print_plan(Module *m, const Options *o, const PassOptions *p, Arena *a)
+static void print_plan(Module *m, const Variants *v, const Options *o, const PassOptions *p, Arena *a)
 {
 	MemoryPeak peak = memory_peak(m, a);
 	LayoutRank who = memory_rank(p);
@@ -143,7 +165,7 @@ static void print_plan(Module *m, const Options *o, const PassOptions *p, Arena 
 	who.rank = layout_rank_most(&layout, &who);
 	CodegenPlan plan = {.layout = &layout, .who = who, .comm = o->comm, .brief = !equals(o->command, "plan"),
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,
-		.n_largest = peak.n};
+		.n_largest = peak.n, .variants = is_many(o) ? v : NULL};
 	(equals(o->format, "json") ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 }
 
@@ -177,9 +199,11 @@ static bool has_program(const Options *o, Diag *d)
 }
 
 /* A program that the C compiler refuses is not the input's fault. */
-static int emit(Module *m, const Options *o, Diag *d)
+static int emit(Variants *v, const Options *o, Diag *d)
 {
+	Module *m = v->of[VARIANT_ONLY];
 	CodegenOptions c = codegen_options(o);
+	c.variants = is_many(o) ? v : NULL;
 	bool stop = equals(o->emit, "c");
 	const char *dir = stop || c.library ? o->output : arena_printf(m->arena, "%s.c.d", o->output);
 	const char *output = c.library ? arena_printf(m->arena, "%s/libmodel.so", dir) : o->output;
@@ -227,9 +251,38 @@ static bool check_ranks(const Options *o, Diag *d)
 	return d->errors == before;
 }
 
+/* Options of several micro-batches a step where there is one. */
+static bool check_accum(const Options *o, Diag *d)
+{
+	int before = d->errors;
+	if (!is_many(o) && o->sync)
+		diag_error(d, "--sync", "there is one micro-batch a step: --sync=%s wants --accum=many", o->sync);
+	if (!is_many(o) && o->micro_batch)
+		diag_error(d, "--micro-batch", "there is one micro-batch a step: --micro-batch=%s wants --accum=many",
+			o->micro_batch);
+	if (is_many(o) && equals(o->command, "run"))
+		diag_error(d, "--accum", "many is for training, shardc run has no gradients");
+	if (is_many(o) && sync_of(o) == SYNC_EVERY && o->keep_low_precision_grads)
+		diag_error(d, "--keep-low-precision-grads", "micro-batches are summed in what is kept (--sync=every), and sums "
+			"are f32");
+	if (is_many(o) && o->passes)
+		diag_error(d, "--accum", "many runs the whole pipeline; to run passes on one micro-batch's text, say which it is "
+			"in its first line: variant=first sync=last (docs/ir.md)");
+	return d->errors == before;
+}
+
+/* The modules of a step: `only` alone, or all variants. */
+static bool build(Variants *v, const Options *o, const PassOptions *p, const PipelineView *view, Diag *d)
+{
+	if (is_many(o))
+		return pipeline_fork(v->of[VARIANT_ONLY], p, view, sync_of(o), shown_variant(o), v, d);
+	return pipeline_run(v->of[VARIANT_ONLY], p, view, o->passes, d);
+}
+
 static int compile(const Options *o, Arena *a, Diag *d)
 {
-	if (!check_ranks(o, d))
+	bool ranks = check_ranks(o, d);
+	if (!check_accum(o, d) || !ranks)
 		return EXIT_INPUT;
 	check_used(o, d);
 	PassOptions p = pass_options(o, d);
@@ -240,8 +293,9 @@ static int compile(const Options *o, Arena *a, Diag *d)
 		diag_error(d, "shardc", "say where the program goes: -o PATH, or --emit=ir (see shardc --help)");
 		return EXIT_USAGE;
 	}
-	Module *m = load(o, a, d);
-	int status = m && pipeline_run(m, &p, &view, o->passes, d) ? EXIT_SUCCESS : EXIT_INPUT;
+	Variants v = {.of[VARIANT_ONLY] = load(o, a, d)};
+	int status = v.of[VARIANT_ONLY] && build(&v, o, &p, &view, d) ? EXIT_SUCCESS : EXIT_INPUT;
+	Module *m = v.of[shown_variant(o)] ? v.of[shown_variant(o)] : v.of[VARIANT_ONLY];
 	if (!status && o->schedule_in && m->level != LEVEL_PLAN)
 		diag_warn(d, "--schedule-in", "there is no schedule before pass prefetch: \"%s\" is not used", o->schedule_in);
 	bool runs = equals(o->command, "run"), plans = equals(o->command, "plan");
@@ -252,10 +306,10 @@ static int compile(const Options *o, Arena *a, Diag *d)
 	if (!status && ir)
 		status = print_ir(m, o, d) ? EXIT_SUCCESS : EXIT_RUN;
 	else if (!status && !plans)
-		status = runs ? run(m, o, d) : emit(m, o, d);
+		status = runs ? run(m, o, d) : emit(&v, o, d);
 	if (!status && !ir && !runs)
-		print_plan(m, o, &p, a);
-	ir_module_free(m);
+		print_plan(m, &v, o, &p, a);
+	pipeline_free(&v);
 	return status;
 }
 

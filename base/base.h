@@ -125,6 +125,7 @@ typedef struct Diag {
 	int errors, warnings;
 	int max_errors; /* printed; the rest are counted.  0 = 50 */
 	bool verbose;  /* diag_info prints */
+	bool quiet;    /* nothing but errors and their notes: the rest was said before */
 	const char *prefix; /* before `where`: "[rank 3/8] "; NULL: nothing */
 } Diag;
 

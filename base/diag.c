@@ -41,6 +41,8 @@ void diag_error(Diag *d, const char *where, const char *fmt, ...)
 void diag_warn(Diag *d, const char *where, const char *fmt, ...)
 {
 	va_list ap;
+	if (d->quiet)
+		return;
 	d->warnings++;
 	va_start(ap, fmt);
 	print_message(d, where, "warning", fmt, ap);
@@ -50,6 +52,8 @@ void diag_warn(Diag *d, const char *where, const char *fmt, ...)
 void diag_note(Diag *d, const char *where, const char *fmt, ...)
 {
 	va_list ap;
+	if (d->quiet && !d->errors)
+		return;
 	va_start(ap, fmt);
 	print_message(d, where, "note", fmt, ap);
 	va_end(ap);
@@ -57,7 +61,7 @@ void diag_note(Diag *d, const char *where, const char *fmt, ...)
 
 void diag_info(Diag *d, const char *where, const char *fmt, ...)
 {
-	if (!d->verbose)
+	if (!d->verbose || d->quiet)
 		return;
 	va_list ap;
 	va_start(ap, fmt);

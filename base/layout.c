@@ -61,6 +61,8 @@ bool layout_counts(const LayoutUnit *u, const LayoutRank *who)
 
 bool layout_grad_stays(const LayoutUnit *u, const LayoutRank *who)
 {
+	if (u->apart)
+		return false;
 	if (strategy_info[u->strategy].reduce == REDUCE_TO_OWNER)
 		return who->world == 1;
 	return layout_split(u->strategy, who).ranks == 1;

@@ -88,6 +88,7 @@ typedef struct LayoutUnit {
 	LayoutFlat flat[LAYOUT_MAX_FLATS];
 	int grad_slot;                  /* shared slot of its flat gradient, -1 = a region of its own */
 	bool own_region;                /* some gather of it has no ring slot */
+	bool apart;                     /* its reduced gradient is a sum over micro-batches, in a place of its own */
 } LayoutUnit;
 
 /* The part of a flat that a rank updates and holds states for: elements [begin, begin + n) of the flat; of

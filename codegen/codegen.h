@@ -21,6 +21,7 @@ typedef struct CodegenOptions {
 	const char *optimize;   /* of step.c: "0".."3"; NULL = 1 */
 	bool verbose;           /* print the compiler's commands */
 	bool library;           /* libmodel.so instead of a program */
+	const struct Variants *variants; /* of several micro-batches a step: all modules; NULL = the one that is written */
 } CodegenOptions;
 
 /* Writes dir/step.c, dir/fused.c and dir/Makefile, for a library model.h and model.pc, too (dir is made when absent).
@@ -52,6 +53,7 @@ typedef struct CodegenPlan {
 	const Value *const *largest;
 	const int64_t *largest_bytes;
 	int n_largest;
+	const struct Variants *variants; /* of several micro-batches: their memory is printed too; NULL = there is one */
 } CodegenPlan;
 void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p);
 void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p);

@@ -17,6 +17,8 @@ typedef struct Emit {
 	Buf step;        /* functions of step.c */
 	Buf statics;     /* objects that step.c's functions refer to */
 	Buf setup;       /* lines of setup() */
+	Map *bodies;     /* text of a function -> its name: micro-batches that do the same share it */
+	const char *prefix; /* of functions: "first_" */
 	Buf fused;       /* functions of fused.c */
 	Buf protos;      /* their prototypes */
 	Map *prims;      /* creation text -> slot + 1 */

@@ -6,6 +6,7 @@
 #include "passes/passes.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <string.h>
 
 /* ---- the module as a Plan ---- */
@@ -97,6 +98,68 @@ static Plan plan_of(const Module *m, const CodegenPlan *p, Arena *a)
 	return plan;
 }
 
+/* ---- several micro-batches ---- */
+
+/* What each variant needs by itself, then what steps of one, two and more micro-batches map. */
+enum { OF_STEPS = VARIANT_COUNT, MEMORIES = OF_STEPS + 3 };
+typedef struct Memories { LayoutMemory of[MEMORIES]; int64_t rank[MEMORIES]; } Memories;
+static const char *const memory_name[MEMORIES] = {"only", "first", "middle", "last", "1", "2", "3"};
+
+static Memories memories_of(const CodegenPlan *p, Arena *a)
+{
+	Memories out;
+	for (int i = 0; i < MEMORIES; i++) {
+		LayoutModel l = i < OF_STEPS ? memory_layout(p->variants->of[i], a)
+			: i == OF_STEPS ? memory_layout(p->variants->of[VARIANT_ONLY], a)
+			: memory_join(p->variants, i > OF_STEPS + 1, a);
+		LayoutRank who = p->who;
+		l.hosts = p->layout->hosts;
+		l.offload = p->layout->offload;
+		who.rank = out.rank[i] = layout_rank_most(&l, &who);
+		out.of[i] = layout_memory(&l, &who);
+	}
+	return out;
+}
+
+static void text_memories(FILE *f, const CodegenPlan *p, Arena *a)
+{
+	static const struct { const char *name; size_t at; } row[] = {
+		{"parameters", offsetof(LayoutMemory, params)}, {"gathered", offsetof(LayoutMemory, gathered)},
+		{"gradients", offsetof(LayoutMemory, grads)}, {"send", offsetof(LayoutMemory, send)},
+		{"optimizer states", offsetof(LayoutMemory, states)}, {"buffers", offsetof(LayoutMemory, buffers)},
+		{"inputs", offsetof(LayoutMemory, inputs)}, {"activations", offsetof(LayoutMemory, activations)},
+		{"workspace", offsetof(LayoutMemory, workspace)}, {"communication", offsetof(LayoutMemory, comm)},
+		{"total", offsetof(LayoutMemory, total)},
+	};
+	if (!p->variants)
+		return;
+	Memories m = memories_of(p, a);
+	fprintf(f, "\nmicro-batches: bytes of each alone, and of a step of --accum A\n  %-16s", "");
+	for (int i = 0; i < MEMORIES; i++)
+		fprintf(f, " %14s", i < OF_STEPS ? memory_name[i] : arena_printf(a, "%s%s", i == MEMORIES - 1 ? "A>=" : "A=",
+			memory_name[i]));
+	for (int r = 0; r < COUNT_OF(row); r++) {
+		fprintf(f, "\n  %-16s", row[r].name);
+		for (int i = 0; i < MEMORIES; i++)
+			fprintf(f, " %14" PRId64, *(const int64_t *)(const void *)((const char *)&m.of[i] + row[r].at));
+	}
+	fputc('\n', f);
+}
+
+static void json_memories(FILE *f, const CodegenPlan *p, Arena *a)
+{
+	if (!p->variants)
+		return;
+	Memories m = memories_of(p, a);
+	fputs("  \"micro_batches\": {", f);
+	for (int i = 0; i < MEMORIES; i++)
+		fprintf(f, "%s\n    \"%s\": {\"rank\": %" PRId64 ", \"parameters\": %" PRId64 ", \"gathered\": %" PRId64
+			", \"gradients\": %" PRId64 ", \"send\": %" PRId64 ", \"activations\": %" PRId64 ", \"total\": %" PRId64 "}",
+			i ? "," : "", memory_name[i], m.rank[i], m.of[i].params, m.of[i].gathered, m.of[i].grads, m.of[i].send,
+			m.of[i].activations, m.of[i].total);
+	fputs("\n  },\n", f);
+}
+
 /* ---- text ---- */
 
 static void text_peak(FILE *f, const CodegenPlan *p, Arena *a)
@@ -126,6 +189,7 @@ void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p)
 		plan_text_collectives(f, &plan);
 	plan_text_memory(f, &plan);
 	text_peak(f, p, a);
+	text_memories(f, p, a);
 	arena_free(a);
 }
 
@@ -152,6 +216,7 @@ void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p)
 	Plan plan = plan_of(m, p, a);
 	fputs("{\n", f);
 	plan_json(f, &plan);
+	json_memories(f, p, a);
 	json_peak(f, p, a);
 	fputs("}\n", f);
 	arena_free(a);

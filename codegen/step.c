@@ -6,6 +6,7 @@
 #include "codegen/emit.h"
 
 #include "codegen/lower.h"
+#include "passes/passes.h"
 
 #include <errno.h>
 #include <string.h>
@@ -92,8 +93,8 @@ static const Unit *unit_of(const Emit *e, const Op *op)
 
 static const char *function_name(Emit *e, SectionKind s, const Unit *unit)
 {
-	const char *stem = unit ? arena_printf(e->a, "%s_%s", section_name[s],
-		str_escape(e->a, ESCAPE_C_IDENT, wrap_name(e->a, unit))) : arena_printf(e->a, "%s_ops", section_name[s]);
+	const char *stem = unit ? arena_printf(e->a, "%s%s_%s", e->prefix, section_name[s],
+		str_escape(e->a, ESCAPE_C_IDENT, wrap_name(e->a, unit))) : arena_printf(e->a, "%s%s_ops", e->prefix, section_name[s]);
 	const char *name = stem;
 	for (int n = 2; map_has(e->functions, name); n++)
 		name = arena_printf(e->a, "%s_%d", stem, n);
@@ -106,8 +107,12 @@ static void flush(Emit *e, SectionKind s, const Unit *unit, Buf *calls)
 {
 	if (!e->n_lines)
 		return;
-	const char *name = function_name(e, s, unit);
-	buf_printf(&e->step, "static void %s(Rt *rt)\n{\n%s}\n\n", name, e->body.at);
+	const char *name = map_get(e->bodies, e->body.at);
+	if (!name) {
+		name = function_name(e, s, unit);
+		map_put(e->bodies, arena_strndup(e->a, e->body.at, e->body.n), (void *)name);
+		buf_printf(&e->step, "static void %s(Rt *rt)\n{\n%s}\n\n", name, e->body.at);
+	}
 	buf_printf(calls, "\t%s(rt);\n", name);
 	buf_free(&e->body);
 	e->body = (Buf){0};
@@ -130,7 +135,7 @@ static void write_section(Emit *e, SectionKind s)
 		e->pending = NULL;
 	}
 	flush(e, s, unit, &calls);
-	buf_printf(&e->step, "static void %s(Rt *rt)\n{\n%s}\n\n", section_name[s],
+	buf_printf(&e->step, "static void %s%s(Rt *rt)\n{\n%s}\n\n", e->prefix, section_name[s],
 		calls.at ? calls.at : "\t(void)rt;\n");
 	buf_free(&calls);
 }
@@ -227,20 +232,31 @@ static bool write_files(Emit *e, const char *dir)
 	return ok;
 }
 
+/* The functions of a module; scopes and units are each module's own. */
+static void write_module(Emit *e, const Module *m, const char *prefix)
+{
+	if (m->level != LEVEL_PLAN)
+		ice("codegen wants a module at PLAN");
+	e->m = m;
+	e->prefix = prefix;
+	e->units = ptrmap_new(e->a);
+	for (int s = 0; s < SEC_COUNT; s++)
+		map_put(e->functions, arena_printf(e->a, "%s%s", prefix, section_name[s]), NULL);
+	for (int s = 0; s < SEC_COUNT; s++)
+		if (m->first[s] || s != SEC_EVAL)
+			write_section(e, (SectionKind)s);
+}
+
 bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Diag *d)
 {
 	Arena *a = arena_new();
 	Emit e = {.m = m, .o = o, .d = d, .a = a, .prims = map_new(a), .shared = map_new(a),
-		.kernels = map_new(a), .functions = map_new(a),
-		.paths = map_new(a), .units = ptrmap_new(a)};
+		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .paths = map_new(a)};
 	int before = d->errors;
-	if (m->level != LEVEL_PLAN)
-		ice("codegen wants a module at PLAN");
-	for (int s = 0; s < SEC_COUNT; s++) {
-		map_put(e.functions, section_name[s], NULL);
-		if (m->first[s] || s != SEC_EVAL)
-			write_section(&e, (SectionKind)s);
-	}
+	write_module(&e, m, "");
+	for (int k = VARIANT_FIRST; o->variants && k < VARIANT_COUNT; k++)
+		write_module(&e, o->variants->of[k], arena_printf(a, "%s_", variant_text[k]));
+	e.m = m;
 	write_setup(&e);
 	bool ok = build_need_cpu(&e, &e.step);
 	tables_write(&e, &e.step);

@@ -184,11 +184,12 @@ static void put_unit_names(Emit *e, Buf *out)
 	buf_printf(out, "};\n\n");
 }
 
-static void put_layout_units(Emit *e, Buf *out, const LayoutModel *l)
+/* suffix: of the names of the tables. */
+static void put_layout_units(Emit *e, Buf *out, const LayoutModel *l, const char *suffix)
 {
 	buf_printf(out, "/* strategy, owner, flats {dtype, trainable, elements, dtypes gathered, of gradients, sent, kept, "
-		"broadcast; f32 master}, slot of the gradient, own region */\n"
-		"static const LayoutUnit units[] = {\n");
+		"broadcast; f32 master}, slot of the gradient, own region, reduced gradient apart */\n"
+		"static const LayoutUnit units%s[] = {\n", suffix);
 	for (int u = 0; u < l->n_units; u++) {
 		const LayoutUnit *unit = &l->unit[u];
 		buf_printf(out, "\t{STRATEGY_%s, %d, %d, {", upper(e, strategy_info[unit->strategy].text), unit->owner,
@@ -200,24 +201,26 @@ static void put_layout_units(Emit *e, Buf *out, const LayoutModel *l)
 				dtype_constant(flat->param), dtype_constant(flat->grad), dtype_constant(flat->reduce),
 				dtype_constant(flat->kept), dtype_constant(flat->bcast), flat->master ? "true" : "false");
 		}
-		buf_printf(out, "}, %d, %s}, /* %d */\n", unit->grad_slot, unit->own_region ? "true" : "false", u);
+		buf_printf(out, "}, %d, %s, %s}, /* %d */\n", unit->grad_slot, unit->own_region ? "true" : "false",
+			unit->apart ? "true" : "false", u);
 	}
 	buf_printf(out, "};\n\n");
 	if (!l->n_gathers)
 		return;
-	buf_printf(out, "/* Gathers into the ring: unit, slot. */\nstatic const LayoutGather gathers[] = {");
+	buf_printf(out, "/* Gathers into the ring: unit, slot. */\nstatic const LayoutGather gathers%s[] = {", suffix);
 	for (int i = 0; i < l->n_gathers; i++)
 		buf_printf(out, "%s{%d, %d}", i ? i % 16 ? ", " : ",\n\t" : "", l->gather[i].unit, l->gather[i].slot);
 	buf_printf(out, "};\n\n");
 }
 
-static void put_layout(Buf *out, const LayoutModel *l)
+static void put_layout(Buf *out, const LayoutModel *l, const char *suffix)
 {
-	buf_printf(out, "\t.layout = {.unit = %s, .n_units = %d, .gather = %s, .n_gathers = %d, .n_slots = %d,\n"
+	buf_printf(out, "{.unit = %s%s, .n_units = %d, .gather = %s%s, .n_gathers = %d, .n_slots = %d,\n"
 		"\t\t.n_grad_slots = %d, .act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64
 		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 ", .sync_bytes = %" PRId64 "%s},\n",
-		l->n_units ? "units" : "NULL", l->n_units, l->n_gathers ? "gathers" : "NULL", l->n_gathers, l->n_slots,
-		l->n_grad_slots, l->act_bytes, l->input_bytes, l->state_bytes, l->work_bytes, l->average_bytes, l->sync_bytes,
+		l->n_units ? "units" : "NULL", l->n_units ? suffix : "", l->n_units, l->n_gathers ? "gathers" : "NULL",
+		l->n_gathers ? suffix : "", l->n_gathers, l->n_slots, l->n_grad_slots, l->act_bytes, l->input_bytes,
+		l->state_bytes, l->work_bytes, l->average_bytes, l->sync_bytes,
 		l->offload == LAYOUT_OFFLOAD_PARAMS ? ", .offload = LAYOUT_OFFLOAD_PARAMS"
 		: l->offload == LAYOUT_OFFLOAD_OPTIM ? ", .offload = LAYOUT_OFFLOAD_OPTIM" : "");
 }
@@ -245,9 +248,10 @@ static int put_collectives(Emit *e, Buf *out, SectionKind from, SectionKind to, 
 				continue;
 			if (!n++)
 				buf_printf(out, "static const RtCollective %s[] = {\n", name);
-			buf_printf(out, "\t{%s, %s, %d, %d, %" PRId64 "}, /* %d%s%s */\n", collective_kind[plan_kind(op)],
+			buf_printf(out, "\t{%s, %s, %d, %d, %" PRId64 ", %s}, /* %d%s%s */\n", collective_kind[plan_kind(op)],
 				collective_stream[plan_stream(op)], op->unit ? op->unit->index : -1,
-				(int)attr_get_int(op->attrs, "slot", -1), plan_message(e->m, op), n, op->unit ? " " : "",
+				(int)attr_get_int(op->attrs, "slot", -1), plan_message(e->m, op),
+				attr_get_int(op->attrs, "add", 0) ? "true" : "false", n, op->unit ? " " : "",
 				op->unit ? str_escape(e->a, ESCAPE_C_COMMENT, op->unit->name) : "");
 		}
 	}
@@ -368,6 +372,39 @@ static int put_groups(Emit *e, Buf *out)
 	return n;
 }
 
+/* ---- micro-batches ---- */
+
+/* The programs of a step of several micro-batches, and the memory of two and of more. */
+static void put_variants(Emit *e, Buf *out)
+{
+	static const char *const suffix[] = {"_of_two", "_of_more"};
+	const Variants *v = e->o->variants;
+	const Module *only = e->m;
+	LayoutModel layout[COUNT_OF(suffix)];
+	int n[VARIANT_COUNT] = {0};
+	for (int k = VARIANT_FIRST; k < VARIANT_COUNT; k++) {
+		e->m = v->of[k];
+		n[k] = put_collectives(e, out, SEC_FORWARD, SEC_UPDATE, arena_printf(e->a, "%s_collectives", variant_text[k]));
+	}
+	e->m = only;
+	for (int i = 0; i < COUNT_OF(suffix); i++) {
+		layout[i] = memory_join(v, i > 0, e->a);
+		layout[i].offload = e->o->offload;
+		put_layout_units(e, out, &layout[i], suffix[i]);
+	}
+	buf_printf(out, "static const LayoutModel many_layouts[] = {\n");
+	for (int i = 0; i < COUNT_OF(suffix); i++) {
+		buf_printf(out, "\t");
+		put_layout(out, &layout[i], suffix[i]);
+	}
+	buf_printf(out, "};\nstatic const RtProgram many_programs[] = {\n");
+	for (int k = VARIANT_FIRST; k < VARIANT_COUNT; k++) {
+		const char *t = variant_text[k], *rows = n[k] ? arena_printf(e->a, "%s_collectives", t) : "NULL";
+		buf_printf(out, "\t{%s_forward, %s_backward, %s_update, %s, %d},\n", t, t, t, rows, n[k]);
+	}
+	buf_printf(out, "};\n\n");
+}
+
 /* ---- the model ---- */
 
 static const char *optimizer_of(const Emit *e)
@@ -385,11 +422,13 @@ void tables_write(Emit *e, Buf *out)
 	layout.offload = e->o->offload;
 	if (layout.n_units) {
 		put_unit_names(e, out);
-		put_layout_units(e, out, &layout);
+		put_layout_units(e, out, &layout, "");
 	}
 	int n_step = put_collectives(e, out, SEC_FORWARD, SEC_UPDATE, "step_collectives");
 	int n_evaluation = put_collectives(e, out, SEC_EVAL, SEC_EVAL, "eval_collectives");
 	int n_outputs = put_outputs(e, out), n_groups = put_groups(e, out);
+	if (e->o->variants)
+		put_variants(e, out);
 	buf_printf(out, "static const RtModel model = {\n\t.name = %s,\n\t.options = %s,\n", c_string(e, m->name),
 		c_string(e, e->o->text ? e->o->text : ""));
 	buf_printf(out, "\t.versions = \"compiler \" __VERSION__ \", arch %s\",\n\t.need_cpu = need_cpu,\n",
@@ -398,7 +437,10 @@ void tables_write(Emit *e, Buf *out)
 		buf_printf(out, "\t.tensors = tensors, .n_tensors = %d,\n", n_tensors);
 	if (m->n_units)
 		buf_printf(out, "\t.unit_names = unit_names, .unit_uses = unit_uses,\n");
-	put_layout(out, &layout);
+	buf_printf(out, "\t.layout = ");
+	put_layout(out, &layout, "");
+	if (e->o->variants)
+		buf_printf(out, "\t.programs = many_programs, .layouts = many_layouts,\n");
 	if (n_step)
 		buf_printf(out, "\t.step = step_collectives, .n_step = %d,\n", n_step);
 	if (n_evaluation)

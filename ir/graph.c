@@ -17,6 +17,8 @@ const OpInfo op_info[OP_COUNT] = {
 };
 
 const char *const level_text[LEVEL_COUNT] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
+const char *const variant_text[VARIANT_COUNT] = {"only", "first", "middle", "last"};
+const char *const sync_text[SYNC_COUNT] = {"none", "last", "every"};
 const char *const section_text[SEC_COUNT] = {"forward", "backward", "update", "eval"};
 const char *const stream_text[STREAM_COUNT] = {"compute", "gather", "reduce", "sync"};
 

@@ -19,6 +19,14 @@ extern const char *const level_text[LEVEL_COUNT]; /* "MODEL" */
 extern const char *const section_text[SEC_COUNT]; /* "forward" */
 extern const char *const stream_text[STREAM_COUNT]; /* "gather" */
 
+/* With several micro-batches a step (--accum=many) the model is compiled as four modules: a step of one micro-batch
+ * (`only`, which has the evaluation), and the first, middle and last one of several. */
+typedef enum Variant { VARIANT_ONLY, VARIANT_FIRST, VARIANT_MIDDLE, VARIANT_LAST, VARIANT_COUNT } Variant;
+/* When their gradients are reduced: the sum once, in the last one; or every one, and the kept part is summed. */
+typedef enum Sync { SYNC_NONE, SYNC_LAST, SYNC_EVERY, SYNC_COUNT } Sync; /* NONE: there is one micro-batch */
+extern const char *const variant_text[VARIANT_COUNT];
+extern const char *const sync_text[SYNC_COUNT];
+
 typedef struct Module Module;
 typedef struct Symbol Symbol;
 typedef struct Unit Unit;
@@ -253,6 +261,8 @@ struct Module {
 	const char *name;    /* "gpt-tiny" */
 	const char *file;    /* as the user named it, for messages */
 	Level level;
+	Variant variant;
+	Sync sync;
 	Symbol **symbols; int n_symbols, cap_symbols;
 	Unit **units; int n_units, cap_units;
 	Op *first[SEC_COUNT], *last[SEC_COUNT];
@@ -263,6 +273,32 @@ struct Module {
 	int64_t batch;       /* B: samples per micro-batch and rank; 0 when no input has a sample axis */
 	Value poison;        /* type TYPE_NONE: result of an op that could not be typed */
 };
+
+/* Whether the step ends in this module: gradients are complete, parameters are updated. */
+static inline bool ir_ends_step(const Module *m)
+{
+	return m->variant == VARIANT_ONLY || m->variant == VARIANT_LAST;
+}
+/* Whether flat gradients are summed over micro-batches. */
+static inline bool ir_sums_flats(const Module *m)
+{
+	return m->sync == SYNC_LAST && m->variant != VARIANT_ONLY;
+}
+/* Whether reduced gradients are: they are kept apart from the flat gradients, whose memory is used again. */
+static inline bool ir_sums_reduced(const Module *m)
+{
+	return m->sync == SYNC_EVERY && m->variant != VARIANT_ONLY;
+}
+/* Whether an earlier micro-batch of the step left something. */
+static inline bool ir_goes_on(const Module *m)
+{
+	return m->variant == VARIANT_MIDDLE || m->variant == VARIANT_LAST;
+}
+/* Whether the unit stays gathered from the first micro-batch to the last. */
+static inline bool ir_is_carried(const Module *m, const Unit *u)
+{
+	return ir_sums_flats(m) && strategy_info[u->strategy].kept;
+}
 
 /* ---- graph.c ---- */
 

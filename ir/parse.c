@@ -699,6 +699,10 @@ static void header(Parser *p)
 			: !strcmp(key, "state_bytes") ? &m->state_bytes : !strcmp(key, "work_bytes") ? &m->work_bytes : NULL;
 		if (!strcmp(key, "level"))
 			m->level = (Level)lex_keyword(&p->lex, level_text, LEVEL_COUNT, "level");
+		else if (!strcmp(key, "variant"))
+			m->variant = (Variant)lex_keyword(&p->lex, variant_text, VARIANT_COUNT, "variant");
+		else if (!strcmp(key, "sync"))
+			m->sync = (Sync)lex_keyword(&p->lex, sync_text, SYNC_COUNT, "mode");
 		else if (!strcmp(key, "file"))
 			m->file = ir_intern(m, lex_take(&p->lex, TOK_STRING, "a file"));
 		else if (field)
@@ -706,6 +710,8 @@ static void header(Parser *p)
 		else
 			lex_fail(&p->lex, "unknown field \"%s\" of a module", key);
 	}
+	if (m->variant != VARIANT_ONLY && m->sync == SYNC_NONE)
+		lex_fail(&p->lex, "variant=%s wants sync=last or sync=every", variant_text[m->variant]);
 	lex_expect(&p->lex, '{');
 }
 

@@ -331,6 +331,10 @@ static void print_header(Printer *p, const Module *m)
 	fputs("module ", p->f);
 	print_string(p, m->name);
 	fprintf(p->f, " level=%s", level_text[m->level]);
+	if (m->variant != VARIANT_ONLY)
+		fprintf(p->f, " variant=%s", variant_text[m->variant]);
+	if (m->sync != SYNC_NONE)
+		fprintf(p->f, " sync=%s", sync_text[m->sync]);
 	if (m->file) {
 		fputs(" file=", p->f);
 		print_string(p, m->file);

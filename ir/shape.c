@@ -614,6 +614,24 @@ RULE(collect)
 	return true;
 }
 
+/* The sum lies where the parameter does in the flat gradient. */
+RULE(accumulate)
+{
+	const Symbol *s = op->sym;
+	if (s->kind != SYM_PARAM || !s->unit || !s->trainable)
+		return shape_wrong(err, "\"%s\" is no trained parameter of a unit", s->name);
+	if (!shape_want_shape(m, err, op, 0, &s->type) || !shape_want_float(err, op, 0))
+		return false;
+	out[0] = s->type;
+	out[0].dtype = s->unit->flat[s->flat].grad;
+	return true;
+}
+
+RULE(carry_grad)
+{
+	return want_of_unit(m, op, 1, TYPE_FLAT, err);
+}
+
 static bool reduced(Module *m, const Op *op, TypeKind from, TypeKind to, Type *out, Buf *err)
 {
 	const char *how = attr_get_str(op->attrs, "op", "");

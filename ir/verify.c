@@ -312,7 +312,7 @@ static void check_body(Verify *v, const Op *op)
 /* Some effects happen at most once per symbol or unit and program; `seen` has those before. */
 static void check_once(Verify *v, PtrMap *seen, const Op *op)
 {
-	static const OpKind once[] = {OP_OUTPUT, OP_GRAD, OP_UPDATE, OP_UPDATE_SHARD};
+	static const OpKind once[] = {OP_OUTPUT, OP_GRAD, OP_UPDATE, OP_UPDATE_SHARD, OP_ACCUMULATE};
 	for (int i = 0; i < COUNT_OF(once); i++) {
 		if (op->kind != once[i])
 			continue;

@@ -9,6 +9,9 @@
  * follow each other stands in there.  Only gathers outlast a run: all else is waited for in its own.
  * That all ranks issue the same collectives in the same order holds because no op knows its rank.
  *
+ * Of several micro-batches (m->sync) each module is proved alone: what the one before left (carried) is there at its
+ * start and what the next one takes is left at its end, and nothing else is believed of what ran before.
+ *
  * The one idea: compute is a line and each stream is a line, so an order between two of them is a comparison
  * of two positions: the last event that a stream has seen, and the last collective that compute has seen. */
 #include "ir/verify.h"
@@ -17,7 +20,7 @@
 
 /* ---- state ---- */
 
-typedef enum { GRAD_FREE, GRAD_OPEN, GRAD_COLLECTED, GRAD_REDUCING } GradPhase;
+typedef enum { GRAD_FREE, GRAD_OPEN, GRAD_COLLECTED, GRAD_REDUCING, GRAD_LEFT } GradPhase; /* LEFT: to the next micro-batch */
 
 /* Memory of a flat gradient: a slot, or a unit's own. */
 typedef struct GradRegion {
@@ -28,9 +31,9 @@ typedef struct GradRegion {
 } GradRegion;
 
 typedef struct UnitLife {
-	const Op *readable;   /* the wait of the gathered copy that may be read */
+	const Op *readable;   /* the wait (or carried) of the gathered copy that may be read */
 	const Op *gather;     /* the last one */
-	const Op *zeroed, *collect, *reduce, *across, *update, *broadcast; /* of this run */
+	const Op *zeroed, *collect, *left, *carried, *reduce, *across, *update, *broadcast; /* of this run */
 	int64_t updated_at, collected_at;
 	GradRegion *grad;
 } UnitLife;
@@ -94,7 +97,7 @@ static const Op *blamed(const Op *op)
 {
 	if (op->kind == OP_WAIT)
 		return waited(op);
-	if (op->kind == OP_RESHARD && op->n_in && op_in(op, 0) && op_in(op, 0)->op->kind == OP_WAIT)
+	if ((op->kind == OP_RESHARD || op->kind == OP_CARRY) && op->n_in && op_in(op, 0) && op_in(op, 0)->op->kind == OP_WAIT)
 		return waited(op_in(op, 0)->op);
 	return op;
 }
@@ -156,7 +159,7 @@ static void fail_order(Plan *p, const Op *op, const Value *x)
 /* What a collective gives or takes is read by the ops that know it only. */
 static void check_kind(Plan *p, const Op *op, const Value *x)
 {
-	static const OpKind may[] = {OP_WAIT, OP_VIEW_OP, OP_RESHARD, OP_SUMSQ, OP_UPDATE_SHARD};
+	static const OpKind may[] = {OP_WAIT, OP_VIEW_OP, OP_RESHARD, OP_CARRY, OP_CARRY_GRAD, OP_SUMSQ, OP_UPDATE_SHARD};
 	if (x->type.kind == TYPE_TENSOR || x->type.kind == TYPE_NONE || is_comm(op))
 		return;
 	for (int i = 0; i < COUNT_OF(may); i++)
@@ -180,6 +183,16 @@ static void check_order(Plan *p)
 			for (int i = 0; i < op->n_out; i++)
 				p->known[op->out[i]->id] = true;
 		}
+}
+
+/* What the module's place among the micro-batches of a step has no room for. */
+static bool check_variant(Plan *p, const Op *op, bool right, const char *rule)
+{
+	if (!right)
+		fail(p, rule, blamed(op), "%s%s%s does not stand in micro-batch %s, sync=%s", op_info[op->kind].text,
+			op->unit ? " of unit " : "", op->unit ? op->unit->name : "", variant_text[p->m->variant],
+			sync_text[p->m->sync]);
+	return right;
 }
 
 /* ---- every collective ---- */
@@ -248,6 +261,9 @@ static void begin_gather(Plan *p, const Op *op)
 	if (unit_is_resident(op->unit))
 		fail(p, "strategy", op, "unit %s rests whole on every rank (%s): there is nothing to gather",
 			op->unit->name, strategy_of(op)->text);
+	bool again = ir_is_carried(p->m, op->unit) && p->first != SEC_EVAL && (ir_goes_on(p->m)
+		|| p->unit[op->unit->index].gather);
+	check_variant(p, op, !again, "carry");
 	if (op->n_out != op->unit->n_flats)
 		fail(p, "gather-whole", op, "unit %s has %d flats, %d are gathered", op->unit->name,
 			op->unit->n_flats, op->n_out);
@@ -258,16 +274,25 @@ static void begin_gather(Plan *p, const Op *op)
 		p->unit[op->unit->index].gather = op;
 }
 
+/* By reshard, or by carry into the next micro-batch. */
 static void end_gathered(Plan *p, const Op *op)
 {
 	const Op *wait = op->n_in && op_in(op, 0) ? op_in(op, 0)->op : NULL;
-	if (!wait || wait->kind != OP_WAIT || waited(wait)->kind != OP_ALL_GATHER || !takes_all_of(op, wait)) {
-		fail(p, "reshard-whole", blamed(op), "a reshard ends all flats of one gather");
+	bool carried = wait && wait->kind == OP_CARRIED;
+	if (!wait || (!carried && (wait->kind != OP_WAIT || waited(wait)->kind != OP_ALL_GATHER))
+		|| !takes_all_of(op, wait)) {
+		fail(p, "reshard-whole", blamed(op), "a %s ends all flats of one gather", op_info[op->kind].text);
 		return;
 	}
+	bool stays = ir_is_carried(p->m, op->unit) && !ir_ends_step(p->m) && p->first != SEC_EVAL;
+	if (!check_variant(p, op, stays == (op->kind == OP_CARRY), "carry"))
+		return;
+	if (stays && !carried && attr_find(waited(wait)->attrs, "slot"))
+		fail(p, "carry", waited(wait), "unit %s is carried into the next micro-batch in a slot, not in a region of its "
+			"own", op->unit->name);
 	bool *released = &p->released[wait->out[0]->id];
 	if (*released)
-		fail(p, "reshard-once", waited(wait), "unit %s is resharded twice after one gather",
+		fail(p, "reshard-once", carried ? wait : waited(wait), "unit %s is resharded twice after one gather",
 			op->unit->name);
 	*released = true;
 	if (p->unit[op->unit->index].readable == wait)
@@ -282,18 +307,31 @@ static void check_shown(Plan *p, const Op *op)
 		if (op->kind == OP_VIEW_OP && !from)
 			fail(p, "reader", op, "parameter \"%s\" is read from %%%s, which is not its unit's gathered "
 				"flat", op->sym->name, x ? x->name : "_");
-		if (!from || op->kind == OP_RESHARD)
+		if (!from || op->kind == OP_RESHARD || op->kind == OP_CARRY)
 			continue;
 		if (op_info[op->kind].flags & VIEW && i == 0)
 			p->shown[op->out[0]->id] = from;
-		if (from->kind == OP_WAIT && p->released[from->out[0]->id])
-			fail(p, "read-after-reshard", waited(from), "%s%s%s reads unit %s after its reshard",
+		if (from->kind != OP_RESIDENT && p->released[from->out[0]->id])
+			fail(p, "read-after-reshard", blamed(from), "%s%s%s reads unit %s after its reshard",
 				op_info[op->kind].text, op->sym ? " of " : "", op->sym ? op->sym->name : "",
-				waited(from)->unit->name);
+				blamed(from)->unit->name);
 		if (from->kind == OP_RESIDENT && p->unit[from->unit->index].update)
 			fail(p, "read-after-update", p->unit[from->unit->index].update, "%s reads parameters of unit "
 				"%s, which its update has overwritten", op_info[op->kind].text, from->unit->name);
 	}
+}
+
+static void begin_carried(Plan *p, const Op *op)
+{
+	UnitLife *u = &p->unit[op->unit->index];
+	check_variant(p, op, ir_is_carried(p->m, op->unit) && ir_goes_on(p->m) && p->first != SEC_EVAL, "carry");
+	if (op->n_out != op->unit->n_flats)
+		fail(p, "gather-whole", op, "unit %s has %d flats, %d are carried", op->unit->name, op->unit->n_flats, op->n_out);
+	if (u->carried)
+		fail(p, "two-copies", op, "unit %s is taken up twice", op->unit->name);
+	u->readable = u->carried = op;
+	for (int i = 0; i < op->n_out; i++)
+		p->shown[op->out[i]->id] = op;
 }
 
 static void begin_resident(Plan *p, const Op *op)
@@ -331,6 +369,9 @@ static void zero_gaps(Plan *p, const Op *op)
 {
 	UnitLife *u = &p->unit[op->unit->index];
 	GradRegion *g = grad_region(p, op);
+	check_variant(p, op, (ir_sums_flats(p->m) && ir_goes_on(p->m)) == (op->kind == OP_CARRIED_GRAD), "carry-grad");
+	if (ir_sums_flats(p->m) && attr_find(op->attrs, "slot"))
+		fail(p, "carry-grad", op, "the gradient of unit %s is carried over micro-batches and lies in a slot", op->unit->name);
 	if (u->zeroed)
 		fail(p, "zero-gaps", op, "the gradient of unit %s is begun twice in a step", op->unit->name);
 	if (!grad_is_free(p, g))
@@ -362,6 +403,7 @@ static void check_grad_places(Plan *p, const Op *op)
 		const GradRegion *g = is_grad(x) ? grad_of(p, x->place.unit) : NULL;
 		bool lost = !g || (g->phase == GRAD_REDUCING
 			&& (g->reduce->kind == OP_ALL_REDUCE || is_over(p, g->reduce)));
+		lost = lost || (g && g->phase == GRAD_LEFT);
 		if (is_grad(x) && lost)
 			fail(p, "gradient-in-flight", g && g->reduce ? g->reduce : op, "%s reads %%%s in the flat "
 				"gradient of unit %s, which the reduce may have overwritten", op_info[op->kind].text,
@@ -374,6 +416,9 @@ static void check_grad_places(Plan *p, const Op *op)
 			fail(p, "contribution", g && g->reduce ? g->reduce : op, "%%%s is written into the flat "
 				"gradient of unit %s %s", x->name, x->place.unit->name, g ? "after its collect" : "before "
 				"its zero_gaps");
+		else if (is_grad(x) && (op->kind == OP_ACCUMULATE) != (p->unit[x->place.unit->index].zeroed->kind == OP_CARRIED_GRAD))
+			fail(p, "contribution", op, "%%%s %s", x->name, op->kind == OP_ACCUMULATE ? "is added to a flat gradient that "
+				"holds no sum" : "overwrites the sum of the micro-batches before");
 	}
 }
 
@@ -393,6 +438,21 @@ static void collect(Plan *p, const Op *op)
 	u->collected_at = p->at;
 }
 
+/* In place of the reduce. */
+static void carry_grad(Plan *p, const Op *op)
+{
+	UnitLife *u = &p->unit[op->unit->index];
+	GradRegion *g = grad_of(p, op->unit);
+	check_variant(p, op, ir_sums_flats(p->m) && !ir_ends_step(p->m), "carry-grad");
+	if (op_in(op, 0)->op != u->collect || !g || g->phase != GRAD_COLLECTED)
+		fail(p, "reduce-collected", op, "what is carried is not the collected gradient of unit %s", op->unit->name);
+	else
+		g->phase = GRAD_LEFT;
+	if (u->left)
+		fail(p, "reduce-once", op, "the gradient of unit %s is carried twice", op->unit->name);
+	u->left = op;
+}
+
 /* ---- reduces ---- */
 
 static OpKind reduce_kind(const Op *op)
@@ -407,6 +467,17 @@ static void check_reduce_op(Plan *p, const Op *op, const char *want)
 	if (strcmp(attr_get_str(op->attrs, "op", ""), want))
 		fail(p, "reduce-op", op, "%s of unit %s (%s) wants op=\"%s\"", op_info[op->kind].text,
 			op->unit->name, strategy_of(op)->text, want);
+	bool adds = ir_sums_reduced(p->m) && ir_goes_on(p->m) && op_in(op, 0)->type.kind == TYPE_FLAT;
+	if (attr_get_int(op->attrs, "add", 0) != adds)
+		fail(p, "reduce-op", op, "%s of unit %s %s in micro-batch %s, sync=%s", op_info[op->kind].text, op->unit->name,
+			adds ? "has to be added to what is kept" : "has nothing to be added to", variant_text[p->m->variant],
+			sync_text[p->m->sync]);
+}
+
+/* Whether the reduced gradient stays in the flat. */
+static bool stays_in_flat(const Plan *p, const Op *reduce)
+{
+	return reduce->kind == OP_ALL_REDUCE && !ir_sums_reduced(p->m);
 }
 
 static void check_root(Plan *p, const Op *op)
@@ -430,6 +501,7 @@ static void reduce_across(Plan *p, const Op *op)
 	if (wait->kind != OP_WAIT || waited(wait) != u->reduce)
 		fail(p, "reduce-order", op, "the shard of unit %s that is all_reduced is not that of its "
 			"reduce_scatter", op->unit->name);
+	check_variant(p, op, ir_ends_step(p->m), "reduce-once");
 	check_reduce_op(p, op, "mean");
 	u->across = op;
 }
@@ -460,12 +532,13 @@ static void reduce_flat(Plan *p, const Op *op)
 	else if (p->reached[STREAM_REDUCE] <= u->collected_at)
 		fail(p, "reduce-waits", op, "%s of unit %s may start before the last contribution to its gradient "
 			"is written: no event behind its collect", op_info[op->kind].text, op->unit->name);
+	check_variant(p, op, !ir_sums_flats(p->m) || ir_ends_step(p->m), "reduce-once");
 	check_reduce_op(p, op, strategy_of(op)->group == GROUP_SHARD ? "sum" : "mean");
 	if (op->kind == OP_REDUCE)
 		check_root(p, op);
 	u->reduce = op;
 	if (g)
-		*g = (GradRegion){GRAD_REDUCING, op->unit, op, op->kind == OP_ALL_REDUCE ? readers_of(op) : 0};
+		*g = (GradRegion){GRAD_REDUCING, op->unit, op, stays_in_flat(p, op) ? readers_of(op) : 0};
 }
 
 static void check_reduce(Plan *p, const Op *op)
@@ -492,7 +565,7 @@ static void read_reduced(Plan *p, const Op *op, const Value *x)
 	GradRegion *g = grad_of(p, unit);
 	if (g && g->readers)
 		g->readers--;
-	else if (last->kind == OP_ALL_REDUCE && x->type.kind == TYPE_FLAT)
+	else if (stays_in_flat(p, last) && x->type.kind == TYPE_FLAT)
 		fail(p, "gradient-slot", last, "%s reads the gradient of unit %s after another one was begun in "
 			"its memory", op_info[op->kind].text, unit->name);
 }
@@ -500,6 +573,7 @@ static void read_reduced(Plan *p, const Op *op, const Value *x)
 static void update(Plan *p, const Op *op)
 {
 	UnitLife *u = &p->unit[op->unit->index];
+	check_variant(p, op, ir_ends_step(p->m), "update-once");
 	if (u->update)
 		fail(p, "update-once", op, "unit %s is updated twice in a step", op->unit->name);
 	if (!p->step_scalars)
@@ -530,6 +604,7 @@ static void broadcast(Plan *p, const Op *op)
 /* The blocking one: everything before it is known to it, and nothing behind it begins earlier. */
 static void scalars(Plan *p, const Op *op)
 {
+	check_variant(p, op, ir_ends_step(p->m), "scalars-once");
 	if (p->scalars)
 		fail(p, "scalars-once", op, "a second all_reduce_scalars in a step");
 	if (p->step_scalars)
@@ -560,7 +635,8 @@ static void check_eval(Plan *p, const Op *op)
 {
 	static const OpKind not[] = {OP_ZERO_GAPS, OP_COLLECT, OP_REDUCE_SCATTER, OP_ALL_REDUCE, OP_REDUCE,
 		OP_UPDATE_SHARD, OP_BROADCAST_FLAT, OP_STEP_SCALARS, OP_ALL_REDUCE_SCALARS,
-		OP_ALL_REDUCE_MOMENTS, OP_ALL_REDUCE_MEANS, OP_BROADCAST_BUFFERS};
+		OP_ALL_REDUCE_MOMENTS, OP_ALL_REDUCE_MEANS, OP_BROADCAST_BUFFERS, OP_CARRY_GRAD,
+		OP_CARRIED_GRAD, OP_ACCUMULATE};
 	for (int i = 0; i < COUNT_OF(not); i++)
 		if (op->kind == not[i])
 			fail(p, "eval", op, "%s stands in eval, where nothing is trained", op_info[op->kind].text);
@@ -571,10 +647,12 @@ static void run_effect(Plan *p, const Op *op)
 	switch (op->kind) {
 	case OP_RECORD: p->event[op->out[0]->id] = p->at; break;
 	case OP_WAIT: end_wait(p, op); break;
-	case OP_RESHARD: end_gathered(p, op); break;
+	case OP_RESHARD: case OP_CARRY: end_gathered(p, op); break;
+	case OP_CARRIED: begin_carried(p, op); break;
 	case OP_RESIDENT: begin_resident(p, op); break;
 	case OP_ALL_GATHER: begin_gather(p, op); break;
-	case OP_ZERO_GAPS: zero_gaps(p, op); break;
+	case OP_ZERO_GAPS: case OP_CARRIED_GRAD: zero_gaps(p, op); break;
+	case OP_CARRY_GRAD: carry_grad(p, op); break;
 	case OP_COLLECT: collect(p, op); break;
 	case OP_REDUCE_SCATTER: case OP_ALL_REDUCE: case OP_REDUCE: check_reduce(p, op); break;
 	case OP_BROADCAST_FLAT: broadcast(p, op); break;
@@ -619,6 +697,8 @@ static void check_ends(Plan *p)
 {
 	for (int s = (int)p->first; s <= (int)p->last; s++)
 		IR_FOR_OPS(p->m, s, op) {
+			if (op->kind == OP_CARRIED && op->n_out && !p->released[op->out[0]->id])
+				fail(p, "reshard-missing", op, "unit %s is taken up and never resharded or carried on", op->unit->name);
 			if (!is_comm(op) || op_blocks(op->kind) || !op->n_out)
 				continue;
 			const Op *wait = collective_of(p, op)->wait;
@@ -635,9 +715,17 @@ static void check_trained(Plan *p, const Unit *unit)
 	const UnitLife *u = &p->unit[unit->index];
 	const StrategyInfo *s = &strategy_info[unit->strategy];
 	const Op *some = u->update ? u->update : u->reduce ? u->reduce : u->collect;
-	if (!u->reduce || (s->group == GROUP_SHARD && !u->across))
+	bool ends = ir_ends_step(p->m);
+	if (ir_sums_flats(p->m) && !ends) {
+		if (!u->left)
+			fail(p, "carry-grad", some, "the gradient of unit %s is not carried into the next micro-batch", unit->name);
+		return;
+	}
+	if (!u->reduce || (ends && s->group == GROUP_SHARD && !u->across))
 		fail(p, "reduce-once", some, "the gradient of unit %s (%s) is not reduced over %s ranks",
 			unit->name, s->text, u->reduce ? "all" : "the");
+	if (!ends)
+		return;
 	if (!u->update)
 		fail(p, "update-once", some, "unit %s is trained but not updated", unit->name);
 	if (s->owned && !u->broadcast)
@@ -697,7 +785,7 @@ typedef struct Occupant {
 
 typedef struct Runs {
 	Plan *p;
-	int64_t at, reached;
+	int64_t at, reached, began; /* began: the run at work */
 	int64_t *updated_at;  /* by unit */
 	int64_t *event;       /* by Value.id */
 	Occupant *region;     /* slots, then own regions, by unit */
@@ -713,6 +801,9 @@ static void start_gather(Runs *r, const Op *op)
 {
 	const char *name = op->unit->name;
 	Occupant *o = region_of(r, op);
+	if (r->p->m->sync && r->reached < r->began)
+		fail(r->p, "gather-after-update", op, "this gather of unit %s may start before the program in front of this one "
+			"has ended: no event since", name);
 	if (r->updated_at[op->unit->index] && r->reached <= r->updated_at[op->unit->index])
 		fail(r->p, "gather-after-update", op, "this gather may read the parameters of unit %s before the "
 			"previous step has updated them: no event since", name);
@@ -733,7 +824,7 @@ static void run_gathers(Runs *r, SectionKind first, SectionKind last)
 				r->event[op->out[0]->id] = r->at;
 			else if (op->kind == OP_UPDATE_SHARD)
 				r->updated_at[op->unit->index] = r->at;
-			else if (op->kind == OP_RESHARD)
+			else if ((op->kind == OP_RESHARD || op->kind == OP_CARRY) && blamed(op)->kind == OP_ALL_GATHER)
 				region_of(r, blamed(op))->released_at = r->at;
 			else if (!is_comm(op) || op_stream(op->kind) != STREAM_GATHER)
 				continue;
@@ -749,7 +840,7 @@ static void check_runs(Plan *p)
 	Runs r = {.p = p, .updated_at = NEW_N(p->arena, int64_t, p->m->n_units + 1)};
 	r.event = NEW_N(p->arena, int64_t, p->m->n_values + 1);
 	r.region = NEW_N(p->arena, Occupant, p->n_gathers + p->m->n_units + 1);
-	for (const char *run = "ssees"; *run; run++)
+	for (const char *run = "ssees"; *run; run++, r.began = r.at + 1)
 		run_gathers(&r, *run == 's' ? SEC_FORWARD : SEC_EVAL, *run == 's' ? SEC_UPDATE : SEC_EVAL);
 }
 

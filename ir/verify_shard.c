@@ -114,6 +114,10 @@ static void check_reduce(Program *p, const Op *op)
 static void check_strategy(Program *p, const Op *op)
 {
 	bool whole = unit_is_resident(op->unit);
+	for (int i = 0; op->kind == OP_CARRIED && i < op->n_out; i++) {
+		p->life[op->out[i]->id] = READABLE;
+		p->root[op->out[i]->id] = op->out[i];
+	}
 	if (whole != (op->kind == OP_RESIDENT))
 		verify_fail(p->v, op, "unit %s (%s) %s", op->unit->name, strategy_info[op->unit->strategy].text,
 			whole ? "rests whole on every rank: there is nothing to gather" : "is split over ranks: it is "
@@ -125,13 +129,13 @@ static void step(Program *p, const Op *op)
 	read_gathered(p, op);
 	if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_ALL_REDUCE || op->kind == OP_REDUCE)
 		check_reduce(p, op);
-	else if (op->kind == OP_ALL_GATHER || op->kind == OP_RESIDENT)
+	else if (op->kind == OP_ALL_GATHER || op->kind == OP_RESIDENT || op->kind == OP_CARRIED)
 		check_strategy(p, op);
 	else if (op->kind == OP_WAIT)
 		end_wait(p, op);
-	else if (op->kind == OP_RESHARD)
+	else if (op->kind == OP_RESHARD || op->kind == OP_CARRY)
 		end_gathered(p, op);
-	else if (op->kind == OP_ZERO_GAPS)
+	else if (op->kind == OP_ZERO_GAPS || op->kind == OP_CARRIED_GRAD)
 		p->gaps[op->unit->index] = true;
 }
 
@@ -140,7 +144,8 @@ static void check_end(Program *p, const Op *op)
 {
 	for (int i = 0; i < op->n_out; i++) {
 		const Value *x = op->out[i];
-		bool gathered = op->kind == OP_WAIT && p->root[x->id] == x && op_in(op, i)->op->kind == OP_ALL_GATHER;
+		bool gathered = p->root[x->id] == x && (op->kind == OP_CARRIED
+			|| (op->kind == OP_WAIT && op_in(op, i)->op->kind == OP_ALL_GATHER));
 		if (op_info[op->kind].flags & COMM && x->type.kind != TYPE_TENSOR && p->life[x->id] == NOT_WAITED)
 			verify_fail(p->v, op, "%%%s is never waited for", x->name);
 		if (gathered && p->life[x->id] != RELEASED)

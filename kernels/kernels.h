@@ -299,6 +299,11 @@ void k_norm(double *out, double *by_tensor, const void *g, KDType g_type, const 
 	double p);
 double k_norm_join(double a, double b, double p); /* of two parts */
 
+/* sum += x, of gradients over micro-batches. */
+void k_accumulate_f32(float *sum, const float *x, int64_t n);
+void k_accumulate_f16(float *sum, const uint16_t *x, int64_t n);
+void k_accumulate_bf16(float *sum, const uint16_t *x, int64_t n);
+
 /* Collectives, by all threads; types are f32, bf16 or f16.
  * k_fold: out = (in[0] + in[1] + ...) * scale, each element a left fold in f32, rounded once to out's type; out
  * may be one of in where both types are the same.  k_cast_wide: out = in, rounded; they do not overlap.

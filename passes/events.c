@@ -167,7 +167,8 @@ static bool overtakes(const Program *before, const Op *gather)
 	return needed > before->reached[STREAM_GATHER];
 }
 
-/* Later gathers follow the first event of their stream; those in front of it may need one at the start. */
+/* Of several micro-batches what ran before is another module, of which nothing is believed.
+ * Later gathers follow the first event of their stream; those in front of it may need one at the start. */
 static void find_start(const Module *m, Program *p, const Program *const before[2])
 {
 	for (int s = (int)p->first; s <= (int)p->last; s++)
@@ -176,7 +177,8 @@ static void find_start(const Module *m, Program *p, const Program *const before[
 				continue;
 			if (ptrmap_get(p->after, op))
 				return;
-			if (op->kind == OP_ALL_GATHER && (overtakes(before[0], op) || overtakes(before[1], op))) {
+			bool must = op->kind == OP_ALL_GATHER && (m->sync || overtakes(before[0], op) || overtakes(before[1], op));
+			if (must) {
 				p->start = op;
 				return;
 			}
@@ -230,7 +232,8 @@ static Op **last_waits(const Module *m, Arena *a)
 	Op **end = NEW_N(a, Op *, MAX(m->n_units, 1));
 	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
 		IR_FOR_OPS(m, s, op)
-			if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_REDUCE)
+			if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_REDUCE || (op->kind == OP_ALL_REDUCE && ir_sums_reduced(m)
+				&& op_in(op, 0)->type.kind == TYPE_FLAT))
 				end[op->unit->index] = ir_user(op->out[0], OP_WAIT);
 	return end;
 }

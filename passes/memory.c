@@ -46,7 +46,9 @@ static void copy_gradients(Module *m, const Buffers *b, Op *collect)
 		Value *v = op_in(collect, k++);
 		Place want = flat_place(u->params[i], REGION_GRAD);
 		int buffer = v ? b->of_value[v->id] : -1;
-		if (v && (buffer < 0 || !same_place(&b->at[buffer].place, &want)))
+		bool there = v && (buffer < 0 ? v->op->kind == OP_ACCUMULATE && v->op->sym == u->params[i]
+			: same_place(&b->at[buffer].place, &want));
+		if (v && !there)
 			ir_set_in(collect, k - 1, copy_value(m, v, collect, collect));
 	}
 }
@@ -133,6 +135,8 @@ static Place place_of(const Buffers *b, Value *v)
 	Op *root = value_root(v)->op;
 	if (b->of_value[v->id] >= 0)
 		return b->at[b->of_value[v->id]].place;
+	if (root->kind == OP_ACCUMULATE)
+		return flat_place(root->sym, REGION_GRAD);
 	if (root->kind == OP_INPUT || root->kind == OP_READ || root->kind == OP_VIEW_OP)
 		return symbol_place(root);
 	return (Place){0};
@@ -222,11 +226,13 @@ static int states_per_element(const Module *m)
 }
 
 /* The ring and the gradient slots are as large as their largest member, so all members are listed. */
-static void list_gathers(const Module *m, LayoutModel *out, LayoutUnit *units, LayoutGather *gathers)
+static void list_gathers(const Module *m, int from, LayoutModel *out, LayoutUnit *units, LayoutGather *gathers)
 {
-	for (int s = 0; s < SEC_COUNT; s++) {
+	for (int s = from; s < SEC_COUNT; s++) {
 		IR_FOR_OPS(m, s, op) {
 			int slot = (int)attr_get_int(op->attrs, "slot", -1), unit = op->unit ? op->unit->index : -1;
+			if (op->kind == OP_CARRIED)
+				units[unit].own_region = true;
 			if (op->kind == OP_ZERO_GAPS) {
 				units[unit].grad_slot = slot;
 				out->n_grad_slots = MAX(out->n_grad_slots, slot + 1);
@@ -269,7 +275,8 @@ static int64_t largest_message(const Module *m)
 	return most;
 }
 
-LayoutModel memory_layout(const Module *m, Arena *a)
+/* Of sections from `from` on. */
+static LayoutModel layout_of(const Module *m, int from, Arena *a)
 {
 	int n_gathers = 0;
 	for (int s = 0; s < SEC_COUNT; s++)
@@ -280,13 +287,75 @@ LayoutModel memory_layout(const Module *m, Arena *a)
 	for (int i = 0; i < m->n_units; i++) {
 		const Unit *u = m->units[i];
 		units[i] = (LayoutUnit){.strategy = u->strategy, .owner = u->owner, .n_flats = u->n_flats, .grad_slot = -1};
-		for (int f = 0; f < u->n_flats; f++)
+		for (int f = 0; f < u->n_flats; f++) {
 			units[i].flat[f] = u->flat[f];
+			units[i].apart = units[i].apart || (ir_sums_reduced(m) && u->flat[f].trainable);
+		}
 	}
 	LayoutModel out = {.unit = units, .n_units = m->n_units, .gather = gathers, .n_states = states_per_element(m),
 		.act_bytes = m->act_bytes, .input_bytes = m->input_bytes, .state_bytes = m->state_bytes,
 		.work_bytes = m->work_bytes, .average_bytes = averaged_bytes(m), .sync_bytes = largest_message(m)};
-	list_gathers(m, &out, units, gathers);
+	list_gathers(m, from, &out, units, gathers);
+	return out;
+}
+
+LayoutModel memory_layout(const Module *m, Arena *a)
+{
+	return layout_of(m, 0, a);
+}
+
+/* ---- several micro-batches ---- */
+
+/* Bytes of the activation arena that an evaluation needs. */
+static int64_t eval_bytes(const Module *m)
+{
+	int64_t most = 0;
+	IR_FOR_OPS(m, SEC_EVAL, op)
+		for (int i = 0; i < op->n_out; i++)
+			if (op->out[i]->place.region == REGION_ACT)
+				most = MAX(most, op->out[i]->place.offset + round_up(MAX(type_bytes(&op->out[i]->type), 1), 64));
+	return most;
+}
+
+/* What lies in one memory one after the other: the larger of both, and every place that either has. */
+static void join_layout(LayoutModel *to, LayoutUnit *units, LayoutGather *gathers, const LayoutModel *from)
+{
+	if (to->input_bytes != from->input_bytes || to->state_bytes != from->state_bytes || to->n_units != from->n_units)
+		ice("micro-batches of a step have inputs, buffers or units of their own");
+	for (int i = 0; i < from->n_units; i++) {
+		units[i].own_region = units[i].own_region || from->unit[i].own_region;
+		units[i].apart = units[i].apart || from->unit[i].apart;
+	}
+	for (int i = 0; i < from->n_gathers; i++)
+		gathers[to->n_gathers++] = from->gather[i];
+	to->n_slots = MAX(to->n_slots, from->n_slots);
+	to->n_grad_slots = MAX(to->n_grad_slots, from->n_grad_slots);
+	to->act_bytes = MAX(to->act_bytes, from->act_bytes);
+	to->work_bytes = MAX(to->work_bytes, from->work_bytes);
+	to->sync_bytes = MAX(to->sync_bytes, from->sync_bytes);
+}
+
+LayoutModel memory_join(const Variants *v, bool more, Arena *a)
+{
+	LayoutModel out = memory_layout(v->of[VARIANT_FIRST], a), part[3];
+	int n = 0, n_gathers = out.n_gathers;
+	if (more)
+		part[n++] = memory_layout(v->of[VARIANT_MIDDLE], a);
+	part[n++] = memory_layout(v->of[VARIANT_LAST], a);
+	part[n] = layout_of(v->of[VARIANT_ONLY], SEC_EVAL, a);
+	part[n++].act_bytes = eval_bytes(v->of[VARIANT_ONLY]);
+	for (int i = 0; i < n; i++)
+		n_gathers += part[i].n_gathers;
+	LayoutUnit *units = NEW_N(a, LayoutUnit, out.n_units);
+	LayoutGather *gathers = NEW_N(a, LayoutGather, n_gathers);
+	for (int i = 0; i < out.n_units; i++)
+		units[i] = out.unit[i];
+	for (int i = 0; i < out.n_gathers; i++)
+		gathers[i] = out.gather[i];
+	for (int i = 0; i < n; i++)
+		join_layout(&out, units, gathers, &part[i]);
+	out.unit = units;
+	out.gather = gathers;
 	return out;
 }
 

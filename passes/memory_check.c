@@ -89,7 +89,7 @@ static const Op *opener_of(const Value *flat)
 
 static bool opens_unit(const Op *op)
 {
-	return op->kind == OP_RESIDENT || (op->kind == OP_WAIT && opener_of(op->out[0])->kind == OP_ALL_GATHER);
+	return op->kind == OP_RESIDENT || op->kind == OP_CARRIED || (op->kind == OP_WAIT && opener_of(op->out[0])->kind == OP_ALL_GATHER);
 }
 
 static void find_spaces(Shadow *s, const SectionKind *sections, int n)
@@ -98,7 +98,7 @@ static void find_spaces(Shadow *s, const SectionKind *sections, int n)
 	s->grads = NEW_N(s->a, int64_t, s->m->n_units);
 	for (int k = 0; k < n; k++) {
 		IR_FOR_OPS(s->m, sections[k], op) {
-			if (op->kind == OP_ZERO_GAPS)
+			if (op->kind == OP_ZERO_GAPS || op->kind == OP_CARRIED_GRAD)
 				s->grads[op->unit->index] = unit_space(s->m, op->unit, op, true);
 			if (op->kind == OP_VIEW_OP)
 				s->space[op->out[0]->id] = unit_space(s->m, op->sym->unit, opener_of(op_in(op, 0)), false);
@@ -132,7 +132,7 @@ static void add_addresses(Shadow *s, Addresses *at, const Op *op)
 	for (int i = 0; i < op->n_out; i++)
 		if (is_placed(op->out[i]))
 			add_span(s, at, span_of(s, op->out[i]));
-	if (op->kind == OP_ZERO_GAPS)
+	if (op->kind == OP_ZERO_GAPS || op->kind == OP_CARRIED_GRAD)
 		add_span(s, at, unit_span(op->unit, s->grads[op->unit->index]));
 	if (!opens_unit(op))
 		return;
@@ -352,7 +352,7 @@ static void end_gradient(Shadow *s, const Op *wait)
 	if (!op_in(sent, 0) || op_in(sent, 0)->op->kind != OP_COLLECT)
 		return;
 	check_operands(s, op_in(sent, 0)->op);
-	if (sent->kind != OP_ALL_REDUCE)
+	if (sent->kind != OP_ALL_REDUCE || ir_sums_reduced(s->m))
 		put(s, unit_span(sent->unit, s->grads[sent->unit->index]), POISON);
 }
 

@@ -78,6 +78,14 @@ typedef struct PipelineView {
  * that order, from whatever level m is at. */
 bool pipeline_run(Module *m, const PassOptions *o, const PipelineView *v, const char *names, Diag *d);
 
+/* The modules of a step of several micro-batches, by Variant; those that were not made are NULL. */
+typedef struct Variants { Module *of[VARIANT_COUNT]; } Variants;
+/* All of passes.def for each of them; m becomes `only`.  The view shows `shown`; files of the others are named
+ * NN-pass.first.ir and so on. */
+bool pipeline_fork(Module *m, const PassOptions *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
+	Diag *d);
+void pipeline_free(Variants *v);
+
 /* ---- shared by two or more passes ---- */
 
 /* blocks.c: repeated blocks, found by module scope ("h.0", "h.1", ...) or, where scopes say nothing, by
@@ -182,6 +190,8 @@ typedef struct MemoryPeak {
 MemoryPeak memory_peak(Module *m, Arena *a);
 /* What base/layout.h wants to know of a module at SHARD (no slots yet) or PLAN. */
 LayoutModel memory_layout(const Module *m, Arena *a);
+/* Of a step of two micro-batches, or of more; the evaluation is that of `only`. */
+LayoutModel memory_join(const Variants *v, bool more, Arena *a);
 /* Who the plan is printed for: o->world ranks, groups of o->shard_size. */
 LayoutRank memory_rank(const PassOptions *o);
 

@@ -1,5 +1,8 @@
 /* passes/pipeline.c: runs passes.def, or a list of its passes, verifying after each.
  *
+ * With --accum=many the module is compiled four times from level SHARD on, once for each place of a micro-batch in
+ * its step: the text of the module at TRAIN is read back, so the clones share nothing, and each goes on alone.
+ *
  * Refuses passes that do not exist and passes at a level they are not for.  The module is verified
  * before the first pass too, since a text may come from anyone. */
 #include "passes/passes.h"
@@ -55,6 +58,8 @@ typedef struct Show {
 	PassVec print_after;
 	Arena *scratch;
 	char *before; /* the module's text before the pass, when changes are to be shown */
+	const char *suffix; /* of dumped files: ".first" */
+	bool quiet;   /* a variant that nobody asked to see */
 } Show;
 
 static char *module_text(const Module *m, Arena *a)
@@ -75,7 +80,8 @@ static bool dump(const Show *show, const Module *m, int number, const char *name
 {
 	if (!show->view->dump_dir)
 		return true;
-	const char *path = arena_printf(show->scratch, "%s/%02d-%s.ir", show->view->dump_dir, number, name);
+	const char *path = arena_printf(show->scratch, "%s/%02d-%s%s.ir", show->view->dump_dir, number, name,
+		show->suffix ? show->suffix : "");
 	FILE *f = fopen(path, "w");
 	if (f)
 		ir_print(f, m);
@@ -91,6 +97,8 @@ static void show_after(Show *show, const Module *m, const PassInfo *p)
 {
 	FILE *out = show->view->out ? show->view->out : stdout;
 	bool print = contains(&show->print_after, p);
+	if (show->quiet)
+		return;
 	if (show->view->print_changed) {
 		char *now = module_text(m, show->scratch);
 		if (!strcmp(now, show->before))
@@ -127,14 +135,15 @@ static bool run_one(Module *m, const PassInfo *p, bool from_text, const PassOpti
 	return false;
 }
 
-static bool run_all(Module *m, const PassOptions *o, const PassVec *todo, const PassInfo *stop, bool from_text,
-	Show *show, Diag *d)
+/* Passes [first, end) of the list, or until `stop`. */
+static bool run_some(Module *m, const PassOptions *o, const PassVec *todo, int first, int end, const PassInfo *stop,
+	bool from_text, Show *show, Diag *d)
 {
 	if (show->view->print_changed)
 		show->before = module_text(m, show->scratch);
-	if (!dump(show, m, 0, "input", d))
+	if (!first && !dump(show, m, 0, "input", d))
 		return false;
-	for (int i = 0; i < todo->n; i++) {
+	for (int i = first; i < end; i++) {
 		const PassInfo *p = todo->at[i];
 		if (!run_one(m, p, from_text, o, d) || !dump(show, m, i + 1, p->name, d))
 			return false;
@@ -145,27 +154,108 @@ static bool run_all(Module *m, const PassOptions *o, const PassVec *todo, const 
 	return true;
 }
 
-bool pipeline_run(Module *m, const PassOptions *o, const PipelineView *v, const char *names, Diag *d)
+/* What is run, where it ends; false after a message. */
+static bool prepare(Show *show, PassVec *todo, PassVec *stop, const char *names, Diag *d)
 {
-	Show show = {.view = v, .scratch = arena_new()};
-	PassVec todo = {0}, stop = {0};
-	bool ok = parse_names(show.scratch, names, "--passes", &todo, d);
-	ok = parse_names(show.scratch, v->stop_after, "--stop-after", &stop, d) && ok;
-	ok = parse_names(show.scratch, v->print_after, "--print-after", &show.print_after, d) && ok;
+	const PipelineView *v = show->view;
+	bool ok = parse_names(show->scratch, names, "--passes", todo, d);
+	ok = parse_names(show->scratch, v->stop_after, "--stop-after", stop, d) && ok;
+	ok = parse_names(show->scratch, v->print_after, "--print-after", &show->print_after, d) && ok;
 	if (!names)
 		for (int i = 0; i < pass_count; i++)
-			vec_push(show.scratch, &todo, &pass_info[i]);
-	for (int i = 0; i < stop.n; i++)
-		if (!contains(&todo, stop.at[i])) {
-			diag_error(d, "--stop-after", "pass %s is not among those that are run", stop.at[i]->name);
+			vec_push(show->scratch, todo, &pass_info[i]);
+	for (int i = 0; i < stop->n; i++)
+		if (!contains(todo, stop->at[i])) {
+			diag_error(d, "--stop-after", "pass %s is not among those that are run", stop->at[i]->name);
 			ok = false;
 		}
 	if (v->dump_dir && mkdir(v->dump_dir, 0777) && errno != EEXIST) {
 		diag_error(d, v->dump_dir, "cannot make the folder: %s", strerror(errno));
 		ok = false;
 	}
+	return ok;
+}
+
+/* ---- micro-batches ---- */
+
+static Module *clone(const Module *m, Variant variant, Sync sync, Arena *scratch)
+{
+	Diag d = {.out = stderr};
+	Module *out = ir_parse(m->file ? m->file : m->name, module_text(m, scratch), &d);
+	if (!out)
+		ice("the text of a module cannot be read back");
+	out->variant = variant;
+	out->sync = sync;
+	while (out->last[SEC_EVAL]) /* evaluations are those of `only` */
+		ir_remove(out, out->last[SEC_EVAL]);
+	return out;
+}
+
+/* A gradient that is summed where it is kept lies, in flight, at one place in all micro-batches. */
+static bool check_slots(const Variants *v, Diag *d)
+{
+	Arena *a = arena_new();
+	LayoutModel first = memory_layout(v->of[VARIANT_FIRST], a);
+	bool same = true;
+	for (int k = VARIANT_MIDDLE; k <= VARIANT_LAST; k++) {
+		LayoutModel other = memory_layout(v->of[k], a);
+		for (int u = 0; u < first.n_units; u++) {
+			if (first.unit[u].grad_slot == other.unit[u].grad_slot)
+				continue;
+			diag_error(d, "--schedule-in", "the gradient of unit %s lies in slot %d in micro-batch first and in slot %d in "
+				"micro-batch %s: reduces have to be waited for at the same points in all of them",
+				v->of[k]->units[u]->name, first.unit[u].grad_slot, other.unit[u].grad_slot, variant_text[k]);
+			same = false;
+		}
+	}
+	arena_free(a);
+	return same;
+}
+
+bool pipeline_fork(Module *m, const PassOptions *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
+	Diag *d)
+{
+	Show show = {.view = v, .scratch = arena_new()};
+	PassVec todo = {0}, stop = {0};
+	int fork = 0;
+	bool ok = prepare(&show, &todo, &stop, NULL, d);
+	while (fork < todo.n && todo.at[fork]->from < LEVEL_SHARD && todo.at[fork]->to < LEVEL_SHARD)
+		fork++;
+	const PassInfo *last = stop.n ? stop.at[0] : NULL;
+	ok = ok && ir_verify(m, NULL, d) && run_some(m, o, &todo, 0, fork, last, false, &show, d);
+	*out = (Variants){.of[VARIANT_ONLY] = m};
+	bool ended = false;
+	for (int i = 0; i < fork; i++)
+		ended = ended || todo.at[i] == last;
+	for (int k = VARIANT_FIRST; k <= VARIANT_LAST && ok && !ended; k++)
+		out->of[k] = clone(m, (Variant)k, sync, show.scratch);
+	m->sync = sync;
+	for (int k = VARIANT_ONLY; k <= VARIANT_LAST && ok && !ended; k++) {
+		show.suffix = k == VARIANT_ONLY ? NULL : arena_printf(show.scratch, ".%s", variant_text[k]);
+		show.quiet = k != (int)shown;
+		d->quiet = k != VARIANT_ONLY; /* what is noted of one is true of all */
+		ok = run_some(out->of[k], o, &todo, fork, todo.n, last, false, &show, d);
+	}
+	d->quiet = false;
+	if (ok && !ended && out->of[VARIANT_LAST]->level == LEVEL_PLAN)
+		ok = check_slots(out, d);
+	arena_free(show.scratch);
+	return ok;
+}
+
+void pipeline_free(Variants *v)
+{
+	for (int k = 0; k < VARIANT_COUNT; k++)
+		ir_module_free(v->of[k]);
+}
+
+bool pipeline_run(Module *m, const PassOptions *o, const PipelineView *v, const char *names, Diag *d)
+{
+	Show show = {.view = v, .scratch = arena_new()};
+	PassVec todo = {0}, stop = {0};
+	bool ok = prepare(&show, &todo, &stop, names, d);
 	ok = ok && ir_verify(m, NULL, d)
-		&& run_all(m, o, &todo, stop.n ? stop.at[0] : NULL, names, &show, d);
+		&& run_some(m, o, &todo, 0, todo.n, stop.n ? stop.at[0] : NULL, names, &show, d);
 	arena_free(show.scratch);
 	return ok;
 }

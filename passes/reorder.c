@@ -67,7 +67,7 @@ static int64_t freed_bytes(const Reorder *r, const Op *op, int from)
 static bool is_movable(const Op *op)
 {
 	unsigned flags = op_info[op->kind].flags;
-	if (flags & (EFFECT | SYM | UNIT) || !op->n_out)
+	if ((flags & (EFFECT | SYM | UNIT) && op->kind != OP_ACCUMULATE) || !op->n_out)
 		return false;
 	for (int i = 0; i < op->n_in; i++)
 		if (op_in(op, i) && value_root(op_in(op, i))->op->kind == OP_READ)
@@ -99,7 +99,7 @@ static void hoist_op(Reorder *r, Op *op)
 	if (made && made > freed_bytes(r, op, target))
 		return;
 	Op *before = r->edge[target]->next;
-	while (before->kind == OP_RESHARD) /* which frees as well */
+	while (before->kind == OP_RESHARD || before->kind == OP_CARRY) /* which frees as well */
 		before = before->next;
 	ir_move_before(r->m, op, before);
 	r->edge[target] = op;

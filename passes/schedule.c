@@ -68,7 +68,7 @@ static Op *last_reader(const Value *v, Op *last)
 	for (const Use *u = v->uses; u; u = u->next) {
 		if (op_info[u->op->kind].flags & VIEW)
 			last = last_reader(u->op->out[0], last);
-		else if (u->op->kind != OP_RESHARD && (!last || u->op->order > last->order))
+		else if (u->op->kind != OP_RESHARD && u->op->kind != OP_CARRY && (!last || u->op->order > last->order))
 			last = u->op;
 	}
 	return last;
@@ -78,7 +78,7 @@ static void settle_reshards(Module *m, SectionKind s)
 {
 	IR_FOR_OPS_SAFE(m, s, op) {
 		Op *last = NULL;
-		for (int i = 0; op->kind == OP_RESHARD && i < op->n_in; i++)
+		for (int i = 0; (op->kind == OP_RESHARD || op->kind == OP_CARRY) && i < op->n_in; i++)
 			last = last_reader(op_in(op, i), last);
 		if (last && last->section == s && last->next != op)
 			ir_move_before(m, op, last->next);
@@ -102,6 +102,8 @@ static bool is_behind_collect(const Op *op, const Unit *u)
 {
 	if (op && op->kind == OP_WAIT)
 		op = op_in(op, 0)->op;
+	if (op && op->kind == OP_CARRY_GRAD)
+		return op->unit == u;
 	return op && op_info[op->kind].flags & COMM && op->unit == u && op->kind != OP_ALL_GATHER;
 }
 
@@ -133,7 +135,7 @@ static void settle_collect(Module *m, Op *collect)
 	if (!at)
 		return;
 	int64_t from = at->order;
-	while (at->next && at->next->kind == OP_RESHARD)
+	while (at->next && (at->next->kind == OP_RESHARD || at->next->kind == OP_CARRY))
 		at = at->next;
 	for (int i = 0; i < collect->n_in; i++)
 		put_views_behind(m, op_in(collect, i), from, &at);
@@ -166,15 +168,15 @@ static void settle_gaps(Module *m, Arena *a)
 	Buffers *b = buffers_find(m, false, a);
 	Op **zero = NEW_N(a, Op *, m->n_units);
 	IR_FOR_OPS(m, SEC_BACKWARD, op)
-		if (op->kind == OP_ZERO_GAPS)
+		if (op->kind == OP_ZERO_GAPS || op->kind == OP_CARRIED_GRAD)
 			zero[op->unit->index] = op;
 	IR_FOR_OPS(m, SEC_BACKWARD, op) {
 		for (int i = 0; i < op->n_out; i++) {
 			int buffer = b->of_value[op->out[i]->id];
 			put_gaps_before(m, zero, buffer >= 0 ? b->at[buffer].place.unit : NULL, op);
 		}
-		if (op->kind == OP_COLLECT)
-			put_gaps_before(m, zero, op->unit, op);
+		if (op->kind == OP_COLLECT || op->kind == OP_ACCUMULATE)
+			put_gaps_before(m, zero, op->unit ? op->unit : op->sym->unit, op);
 	}
 }
 

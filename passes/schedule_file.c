@@ -15,7 +15,8 @@ bool schedule_counts(const Op *op)
 	if (op_info[op->kind].flags & (COMM | VIEW) || (op->kind == OP_COPY && !strcmp(op->loc->role, "memory")))
 		return false;
 	return op->kind != OP_WAIT && op->kind != OP_RESHARD && op->kind != OP_RECORD && op->kind != OP_ZERO_GAPS
-		&& op->kind != OP_RESIDENT;
+		&& op->kind != OP_RESIDENT && op->kind != OP_CARRIED && op->kind != OP_CARRY && op->kind != OP_CARRIED_GRAD
+		&& op->kind != OP_CARRY_GRAD;
 }
 
 static SchedulePoint point_of(const Op *op)

@@ -14,6 +14,12 @@
  * Liveness saves work: a unit that backward does not read is not gathered again, and a reshard is dropped
  * that the unit's own gather would follow before any other unit is read.  Attribute `why` of a forward
  * gather says so.  eval has its own gathers.
+ * Of several micro-batches (--accum=many, docs/ir.md) only the last ends the step: the others have no update.
+ *   sync=last   the flat gradient goes on: first zero_gaps .. carry_grad, middle carried_grad, accumulate ..
+ *               carry_grad, last carried_grad, accumulate .. its reduce; units of a strategy that keeps them
+ *               gathered are gathered in the first alone: carry, carried .. carry, carried .. reshard (F94)
+ *   sync=every  as one micro-batch, but what a rank keeps is added up (add=1); hybrid_shard's all_reduce over
+ *               groups waits for the last
  * Knows neither the rank nor the world size: at one shard the runtime makes gather and reduce no-ops.
  * Refuses a module that is sharded already. */
 #include "passes/passes.h"
@@ -81,18 +87,25 @@ static Attr *gather_cast(Module *m, const Unit *u)
 	return NULL;
 }
 
+/* Whether the unit is there already, since the step's first micro-batch. */
+static bool carried_into(const Module *m, const Unit *u, SectionKind section)
+{
+	return ir_is_carried(m, u) && ir_goes_on(m) && section != SEC_EVAL;
+}
+
 static void gather(Shard *s, Unit *u, Op *before)
 {
 	Builder b = builder_at(s, before, before->section, before->loc);
 	Op *op = NULL;
-	if (!unit_is_resident(u)) {
+	bool carried = carried_into(s->m, u, before->section);
+	if (!unit_is_resident(u) && !carried) {
 		b.unit = u;
 		b.name = arena_printf(s->m->arena, "%s.async", u->name);
 		op = ir_emit_op(&b, OP_ALL_GATHER, 0, NULL, gather_cast(s->m, u), NULL);
 	}
 	b.unit = op ? NULL : u;
 	b.name = arena_printf(s->m->arena, "%s.full", u->name);
-	s->use[u->index].flats = ir_emit_op(&b, op ? OP_WAIT : OP_RESIDENT, op ? op->n_out : 0,
+	s->use[u->index].flats = ir_emit_op(&b, op ? OP_WAIT : carried ? OP_CARRIED : OP_RESIDENT, op ? op->n_out : 0,
 		op ? op->out : NULL, NULL, NULL);
 }
 
@@ -142,8 +155,9 @@ static void reshard(Shard *s, Unit *u)
 	UnitUse *use = &s->use[u->index];
 	if (use->flats && !unit_is_resident(u)) {
 		Builder b = builder_at(s, use->last->next, use->last->section, use->last->loc);
+		bool stays = ir_is_carried(s->m, u) && !ir_ends_step(s->m) && b.section != SEC_EVAL;
 		b.unit = u;
-		ir_emit(&b, OP_RESHARD, use->flats->n_out, use->flats->out, NULL);
+		ir_emit(&b, stays ? OP_CARRY : OP_RESHARD, use->flats->n_out, use->flats->out, NULL);
 	}
 	*use = (UnitUse){0};
 }
@@ -212,6 +226,8 @@ static bool is_root(const Module *m, const Unit *u)
 /* Why u, which backward reads, stays gathered from forward into backward; NULL = it does not. */
 static const char *why_kept(const Shard *s, const Unit *u, const Later *later)
 {
+	if (ir_is_carried(s->m, u))
+		return arena_printf(s->m->arena, "kept over micro-batches: %s", strategy_info[u->strategy].text);
 	if (strategy_info[u->strategy].kept)
 		return arena_printf(s->m->arena, "kept: %s", strategy_info[u->strategy].text);
 	if (is_root(s->m, u) && !s->o->reshard_root)
@@ -233,10 +249,11 @@ static void end_forward(Shard *s, bool *held)
 		held[i] = unit_is_resident(u);
 		if (held[i] || !m->first[SEC_BACKWARD])
 			continue;
-		const char *why = later.read[i] ? why_kept(s, u, &later) : "once: backward does not read it";
-		Op *op = op_in(s->use[i].flats, 0)->op;
+		const char *why = later.read[i] || ir_is_carried(m, u) ? why_kept(s, u, &later)
+			: "once: backward does not read it";
+		Op *op = s->use[i].flats->kind == OP_WAIT ? op_in(s->use[i].flats, 0)->op : NULL;
 		held[i] = why && later.read[i];
-		if (why) {
+		if (why && op) {
 			op->attrs = attr_str(m, op->attrs, "why", why);
 			diag_info(s->d, u->name, "gathered once a step (%s)", why);
 		}
@@ -304,12 +321,39 @@ static Gradients gradients_of(Module *m, const Unit *u, const PtrMap *updates)
 	return g;
 }
 
-/* One collective on a unit's gradient, and its wait. */
+/* Adds each gradient to its sum, directly behind the op that makes it, and takes the sums in their places. */
+static void accumulate(Shard *s, const Unit *u, Gradients *g)
+{
+	Module *m = s->m;
+	Op *start = m->first[SEC_BACKWARD];
+	int64_t early = -1 - u->n_params;
+	g->first = g->last = NULL;
+	for (int i = 0, k = 0; i < u->n_params; i++) {
+		if (!u->params[i]->trainable)
+			continue;
+		Value *v = g->of[k++];
+		if (!v)
+			continue;
+		bool older = v->op->section < SEC_BACKWARD;
+		Builder b = builder_at(s, older ? start : v->op->next, older ? SEC_BACKWARD : v->op->section, v->op->loc);
+		b.sym = u->params[i];
+		b.name = arena_printf(m->arena, "%s.sum", u->params[i]->name);
+		Op *op = (g->of[k - 1] = ir_emit(&b, OP_ACCUMULATE, 1, &v, NULL))->op;
+		op->order = older ? early++ : v->op->order;
+		/* of equals the last one that was put there stands first */
+		g->first = !g->first || !is_before(g->first, op) ? op : g->first;
+		g->last = !g->last || is_before(g->last, op) ? op : g->last;
+	}
+}
+
+/* One collective on a unit's gradient, and its wait.  A shard that is all_reduced is a sum already. */
 static Value *reduced(Builder *b, Unit *u, OpKind kind, Value *grad, const char *how,
 	const char *sent_name, const char *name)
 {
 	Module *m = b->m;
 	Attr *attrs = attr_str(m, NULL, "op", how);
+	if (ir_sums_reduced(m) && ir_goes_on(m) && grad->type.kind == TYPE_FLAT)
+		attrs = attr_int(m, attrs, "add", 1);
 	if (kind == OP_REDUCE)
 		attrs = attr_int(m, attrs, "root", u->owner);
 	attrs = cast_attr(m, attrs, grad->type.dtype, u->flat[0].reduce);
@@ -331,23 +375,32 @@ static Value *reduce_flat(Builder *b, Unit *u, Value *flat)
 	if (strategy->group == GROUP_WORLD)
 		return reduced(b, u, OP_REDUCE_SCATTER, flat, "mean", "reduced", "mine");
 	Value *shard = reduced(b, u, OP_REDUCE_SCATTER, flat, "sum", "summed", "group");
-	return reduced(b, u, OP_ALL_REDUCE, shard, "mean", "reduced", "mine");
+	return ir_ends_step(b->m) ? reduced(b, u, OP_ALL_REDUCE, shard, "mean", "reduced", "mine") : shard;
 }
 
+/* NULL: the gradient goes on into the next micro-batch. */
 static Value *reduce_unit(Shard *s, Unit *u, const PtrMap *updates)
 {
 	Module *m = s->m;
 	Gradients g = gradients_of(m, u, updates);
+	bool goes_on = ir_sums_flats(m) && ir_goes_on(m);
+	if (goes_on)
+		accumulate(s, u, &g);
 	Op *first = g.first && g.first->section == SEC_BACKWARD ? g.first : NULL;
 	SectionKind section = g.last ? g.last->section : SEC_BACKWARD;
 	const Loc *loc = g.last ? g.last->loc : loc_new(m, "", "", "", "");
 	Builder b = builder_at(s, first ? first : m->first[SEC_BACKWARD], SEC_BACKWARD, loc);
 	b.unit = u;
-	ir_emit(&b, OP_ZERO_GAPS, 0, NULL, NULL);
+	ir_emit(&b, goes_on ? OP_CARRIED_GRAD : OP_ZERO_GAPS, 0, NULL, NULL);
 	b = builder_at(s, g.last ? g.last->next : m->first[section], section, loc);
 	b.unit = u;
 	b.name = arena_printf(m->arena, "%s.grad", u->name);
-	return reduce_flat(&b, u, ir_emit(&b, OP_COLLECT, g.n, g.of, NULL));
+	Value *flat = ir_emit(&b, OP_COLLECT, g.n, g.of, NULL);
+	if (!ir_sums_flats(m) || ir_ends_step(m))
+		return reduce_flat(&b, u, flat);
+	b.unit = u;
+	ir_emit(&b, OP_CARRY_GRAD, 1, &flat, NULL);
+	return NULL;
 }
 
 /* ---- updates ---- */
@@ -398,6 +451,22 @@ static void emit_updates(Shard *s, Builder *b, Value **grad, const Optimizer *op
 	}
 }
 
+/* What only the step's end wants: updates, scalars, and the ops that nothing else reads. */
+static void remove_update(Module *m)
+{
+	static const OpKind ends[] = {OP_UPDATE, OP_NORM, OP_STEP_SCALARS};
+	for (Op *op = m->last[SEC_UPDATE], *prev; op; op = prev) {
+		prev = op->prev;
+		bool goes = !op_has_effect(op), used = false;
+		for (int i = 0; i < COUNT_OF(ends); i++)
+			goes = goes || op->kind == ends[i];
+		for (int i = 0; i < op->n_out; i++)
+			used = used || op->out[i]->n_uses;
+		if (goes && !used)
+			ir_remove(m, op);
+	}
+}
+
 static void update_units(Shard *s, const Optimizer *opt)
 {
 	Module *m = s->m;
@@ -414,6 +483,10 @@ static void update_units(Shard *s, const Optimizer *opt)
 	for (int u = 0; u < m->n_units; u++)
 		if (m->units[u]->n_flats && m->units[u]->flat[0].trainable)
 			grad[u] = reduce_unit(s, m->units[u], updates);
+	if (!ir_ends_step(m)) {
+		remove_update(m);
+		return;
+	}
 	IR_FOR_OPS_SAFE(m, SEC_UPDATE, op)
 		if (op->kind == OP_UPDATE)
 			ir_remove(m, op);

@@ -10,6 +10,9 @@
  * all-reduce or a reduce to the owner makes was sent, so all of it, the rank's own slab too, is rounded to the
  * dtype that travels.  At one shard a gather that casts is only that cast.
  *
+ * Where reduced gradients are summed over micro-batches, all reduces leave theirs in the flat gradient, in place, and
+ * collective_keep takes it from there.
+ *
  * The one idea: a collective is a few numbers (Part): slabs, whose slab, who takes part, and copy or fold; the
  * loop that moves bytes is one. */
 #include "runtime/internal.h"
@@ -190,8 +193,9 @@ static void reduce_scatter(const Rt *rt, const RtCollective *row, int f, Part *p
 	p->fold = true;
 	p->scale = scale_of(rt, row, flat);
 	send_gradient(rt, row, f, rt->grad[row->unit][f], flat->grad, p->total, true, p);
-	p->to = rt->grad_shard[row->unit][f];
-	p->made = flat->kept;
+	bool apart = unit_of(rt, row)->apart;
+	p->made = apart ? flat->grad : flat->kept;
+	p->to = apart ? (char *)rt->grad[row->unit][f] + p->slab * p->x.me * size_of(flat->grad) : rt->grad_shard[row->unit][f];
 }
 
 /* Of n elements at `at`: the fold of my slab in what is sent, then copies of the others', and of mine where a copy
@@ -219,6 +223,9 @@ static void reduce(const Rt *rt, const RtCollective *row, int f, bool second, Pa
 	bool owner = u->owner == rt->p->world.rank, direct = owner && flat->kept == flat->reduce;
 	char *to = rt->grad_shard[row->unit][f];
 	all_reduce(rt, row, f, rt->grad[row->unit][f], flat->grad, layout_flat_numel(flat->numel, 1), second, p);
+	p->only_taker = second ? u->owner : -1;
+	if (u->apart)
+		return;
 	p->not_own = second && direct;
 	if (direct && !second)
 		p->to = to + p->slab * p->x.me * size_of(flat->kept);
@@ -226,7 +233,6 @@ static void reduce(const Rt *rt, const RtCollective *row, int f, bool second, Pa
 		return;
 	p->to = to;
 	p->made = flat->kept;
-	p->only_taker = u->owner;
 }
 
 static void broadcast(const Rt *rt, const RtCollective *row, int f, Part *p)
@@ -295,6 +301,24 @@ void collective_begin(const Rt *rt, Collectives *c, const RtCollective *row, int
 	}
 	if (!is_local(p))
 		exchange_begin(rt->p->comm, &p->x);
+}
+
+void collective_keep(const Rt *rt, const RtCollective *row)
+{
+	bool reduces = row->kind == RT_REDUCE_SCATTER || row->kind == RT_ALL_REDUCE || row->kind == RT_REDUCE;
+	const LayoutUnit *u = reduces ? unit_of(rt, row) : NULL;
+	LayoutRank who = device_rank(rt);
+	for (int f = 0; u && u->apart && f < u->n_flats; f++) {
+		LayoutRange range = layout_range(u, f, &who);
+		if (!u->flat[f].trainable || !range.n)
+			continue;
+		float *to = rt->grad_shard[row->unit][f];
+		const float *from = (const float *)rt->grad[row->unit][f] + range.begin;
+		if (row->add)
+			k_accumulate_f32(to, from, range.n);
+		else
+			k_copy_wide(to, from, range.n * (int64_t)sizeof(*to));
+	}
 }
 
 /* ---- the bytes ---- */

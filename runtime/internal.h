@@ -200,11 +200,15 @@ int64_t collective_finish(const Rt *rt, const Part *p, const char **from); /* by
 /* Where a gather puts a flat of its unit. */
 char *collective_gathered(const Rt *rt, const RtCollective *row, int flat);
 const char *collective_name(RtCollectiveKind kind);
+/* Behind a reduce whose result is a sum over micro-batches: from the flat gradient to where it is kept. */
+void collective_keep(const Rt *rt, const RtCollective *row);
 
 /* ---- stream.c: when collectives run ---- */
 
 typedef struct Streams Streams;
-typedef enum { PROGRAM_STEP, PROGRAM_EVAL, PROGRAM_OUTSIDE } Program; /* as RankProgress.program */
+typedef enum {
+	PROGRAM_STEP, PROGRAM_EVAL, PROGRAM_OUTSIDE, PROGRAM_FIRST, PROGRAM_MIDDLE, PROGRAM_LAST
+} Program; /* as RankProgress.program */
 /* Collectives run on threads beside the computing, or inside rt_wait. */
 bool streams_start(Rt *rt, bool threads, Diag *d);
 void streams_stop(Rt *rt);
@@ -411,6 +415,9 @@ struct RtPrivate {
 	StepScalars scalars;
 	Progress progress;
 	uint64_t gathered_hash;     /* of --check-replicas */
+	int64_t accum;              /* A: micro-batches of a step */
+	int64_t bad_sample0;        /* of the step's first micro-batch with bad data; -1: none */
+	const RtCollective *rows;   /* of the program that runs */
 	StepResult result;          /* of the last step: filled by rt_step_scalars and the driver */
 };
 

@@ -112,7 +112,7 @@ static void blame_data(Run *run)
 		return;
 	snprintf(when, sizeof(when), "step %" PRId64, s->p.progress.step + 1);
 	log_clear_line(&run->log);
-	data_blame(&s->train, s->p.scalars.sample0, when, bad, s->o.program, s->d);
+	data_blame(&s->train, s->p.bad_sample0, when, bad, s->o.program, s->d);
 }
 
 /* 0, or an exit code. */
@@ -133,7 +133,7 @@ static void log_record(Run *run, double ms)
 {
 	Session *s = &run->s;
 	const struct RtPrivate *p = &s->p;
-	double samples_per_s = (double)(session_world(s) * s->train.batch) / MAX(ms, 1e-6) * 1e3;
+	double samples_per_s = (double)session_samples(s) / MAX(ms, 1e-6) * 1e3;
 	StepRecord r = {.step = p->progress.step, .lr = p->scalars.lr, .ms = ms, .samples_per_s = samples_per_s,
 		.epoch = (double)p->progress.samples / (double)s->train.n_samples,
 		.tokens_per_s = samples_per_s * (double)s->train.tokens_per_sample, .peak_bytes = p->memory.total,
@@ -288,7 +288,7 @@ static bool open_data(Run *run)
 	s->train.shuffle = o->text[OPT_shuffle];
 	s->train.seed = (uint64_t)o->shuffle;
 	if (!o->text[OPT_steps])
-		o->steps = ceil_div(s->train.n_samples, session_world(s) * s->train.batch);
+		o->steps = ceil_div(s->train.n_samples, session_samples(s));
 	return open_eval_data(run);
 }
 
@@ -322,6 +322,9 @@ static int prepare_memory(void *context)
 {
 	Session *s = &((Run *)context)->s;
 	LayoutRank who = device_rank(&s->rt);
+	int code = session_accum(s);
+	if (code)
+		return code;
 	if (!optim_init(&s->p.optim, s->rt.model, &who, s->p.arena, s->o.program, s->d))
 		return EXIT_INPUT;
 	return s->rt.model->optimizer ? session_configure(s) : EXIT_DONE;

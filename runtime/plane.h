@@ -23,7 +23,7 @@ enum {
 	LEAVE_TICKS = 5,         /* for a rank to end by itself after another's error */
 	SILENT_TICKS = 5,        /* without a heartbeat: said in reports */
 	STATUS_LOST = 3,
-	PROGRAMS = 3,            /* of RankProgress.program */
+	PROGRAMS = 6,            /* of RankProgress.program */
 	KEY_BYTES = 16, ADDRESS_TEXT = 1024, MESSAGE_LIMIT = 1 << 28,
 };
 

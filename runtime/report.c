@@ -87,7 +87,8 @@ void rt_step_scalars(Rt *rt)
 		ice("the program did not sum its scalars up");
 	*r = (StepResult){.loss = sum->weight == 0 ? 0 : sum->loss / sum->weight, .grad_norm = NAN,
 		.empty = sum->weight == 0};
-	double scale = r->empty ? 0 : loss->global ? loss->n * MAX(rt->p->world.size, 1) / sum->weight : 1;
+	double scale = r->empty ? 0 : loss->global ? loss->n * MAX(rt->p->world.size, 1) / sum->weight
+		: 1.0 / (double)MAX(rt->p->accum, 1);
 	scale /= rt->p->progress.loss_scale.scale;
 	s->grad_scale = (float)scale;
 	s->clip_coef = 1;

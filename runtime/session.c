@@ -18,8 +18,9 @@
 void session_new(Session *s, const RtModel *model, Diag *d)
 {
 	*s = (Session){.d = d};
-	s->rt = (Rt){.model = model, .p = &s->p, .scalars = &s->p.scalars};
-	s->p = (struct RtPrivate){.diag = d, .arena = arena_new(), .options = &s->o,
+	s->model = *model;
+	s->rt = (Rt){.model = &s->model, .p = &s->p, .scalars = &s->p.scalars};
+	s->p = (struct RtPrivate){.diag = d, .arena = arena_new(), .options = &s->o, .accum = 1,
 		.progress.loss_scale = loss_scale_first(model)};
 	s->train.batch = model->batch;
 }
@@ -122,7 +123,29 @@ int session_prepare(Session *s)
 		!resume_find(&s->o, p->arena, &s->resume, s->d) ||
 		(s->resume && !resume_read_state(s->resume, &s->rt, &s->o, &p->progress, s->d)))
 		return EXIT_INPUT;
+	int code = session_accum(s);
+	if (code)
+		return code;
 	s->first_step = s->last_saved = s->resume ? p->progress.step : 0;
+	return EXIT_DONE;
+}
+
+int session_accum(Session *s)
+{
+	const RtModel *m = s->rt.model;
+	int64_t n = s->o.text[OPT_accum] ? s->o.accum : 1;
+	if (n < 1) {
+		diag_error(s->d, s->o.program, "--accum needs at least 1");
+		return EXIT_USAGE;
+	}
+	if (n > 1 && !m->programs) {
+		diag_error(s->d, s->o.program, "--accum %" PRId64 ": this program takes one micro-batch a step; compile it with "
+			"--accum=many", n);
+		return EXIT_USAGE;
+	}
+	s->p.accum = n;
+	if (n > 1)
+		s->model.layout = m->layouts[n > 2];
 	return EXIT_DONE;
 }
 
@@ -185,20 +208,37 @@ void session_leave(Session *s, int code)
 
 /* ---- steps ---- */
 
+static void run_micro_batch(Session *s, int64_t a, SessionLoad *load, void *context)
+{
+	Rt *rt = &s->rt;
+	const RtModel *m = rt->model;
+	bool alone = s->p.accum == 1;
+	int k = a == 0 ? RT_FIRST : a < s->p.accum - 1 ? RT_MIDDLE : RT_LAST;
+	RtProgram one = {m->forward, m->backward, m->update, NULL, 0};
+	const RtProgram *p = alone ? &one : &m->programs[k];
+	streams_program(rt, alone ? PROGRAM_STEP : (Program)(PROGRAM_FIRST + k));
+	load(context);
+	p->forward(rt);
+	p->backward(rt);
+	p->update(rt);
+}
+
 void session_step(Session *s, SessionLoad *load, void *context)
 {
 	Rt *rt = &s->rt;
 	const Progress *p = &s->p.progress;
 	s->p.scalars = (StepScalars){.lr = (float)schedule_lr(&s->p.optim.lr, p->step),
 		.step = p->updates + 1, .clip_coef = 1, .loss_scale = (float)p->loss_scale.scale, .seed = (uint64_t)s->o.seed,
-		.rng_step = (uint64_t)p->step, .sample0 = p->samples + s->p.world.rank * s->train.batch};
+		.rng_step = (uint64_t)p->step};
 	streams_cost(rt); /* of an evaluation or a save: not this step's */
 	report_begin(rt);
-	streams_program(rt, PROGRAM_STEP);
-	load(context);
-	rt->model->forward(rt);
-	rt->model->backward(rt);
-	rt->model->update(rt);
+	s->p.bad_sample0 = -1;
+	for (int64_t a = 0; a < s->p.accum; a++) {
+		s->p.scalars.sample0 = p->samples + (a * session_world(s) + s->p.world.rank) * s->train.batch;
+		run_micro_batch(s, a, load, context);
+		if (s->p.bad_sample0 < 0 && report_has_bad_input())
+			s->p.bad_sample0 = s->p.scalars.sample0;
+	}
 }
 
 int session_outcome(const Session *s)
@@ -237,7 +277,7 @@ void session_advance(Session *s)
 	Progress *p = &s->p.progress;
 	p->step++;
 	p->updates += !s->p.scalars.skip;
-	p->samples += session_world(s) * s->train.batch;
+	p->samples += session_samples(s);
 	loss_scale_advance(&p->loss_scale, s->rt.model, &s->p.result);
 }
 

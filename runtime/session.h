@@ -12,6 +12,7 @@
 
 typedef struct Session {
 	Rt rt;
+	RtModel model;              /* the program's, with the memory that its micro-batches a step need */
 	struct RtPrivate p;
 	RtOptions o;
 	Diag *d;
@@ -41,6 +42,13 @@ int session_meet(Session *s, SessionPrepare *prepare, void *context);
  * s->o.steps is known, its hyper-parameters.  An exit code. */
 int session_prepare(Session *s);
 int session_configure(Session *s);
+/* Takes --accum, or what the checkpoint says of it: micro-batches a step, and their memory.  An exit code. */
+int session_accum(Session *s);
+/* Samples of a step, of all ranks. */
+static inline int64_t session_samples(const Session *s)
+{
+	return session_world(s) * s->train.batch * s->p.accum;
+}
 /* Weights or the checkpoint, and the files of --const: given[tensor] becomes true; given NULL: none may be missing.
  * All ranks know the outcome. */
 bool session_load(Session *s, bool *given);
@@ -49,7 +57,7 @@ bool session_start(Session *s);
 /* The last call to other ranks.  code: this rank's exit code; after an error the others end, too. */
 void session_leave(Session *s, int code);
 
-/* One step.  load(context, rows) puts this rank's samples into the inputs. */
+/* One step.  load(context) puts this rank's samples of a micro-batch, from rt.scalars->sample0 on, into the inputs. */
 typedef void SessionLoad(void *context);
 void session_step(Session *s, SessionLoad *load, void *context);
 /* 0, or the exit code that the step's outcome asks for: equal on all ranks.  EXIT_INPUT: a rank met bad data

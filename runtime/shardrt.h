@@ -62,6 +62,7 @@ typedef struct RtCollective {
 	int unit;              /* -1: of those that block, from RT_BROADCAST_BUFFERS on */
 	int slot;              /* of RT_ALL_GATHER: ring slot, -1 = the unit's own region */
 	int64_t message;       /* bytes that each rank offers, of statistics and buffers */
+	bool add;              /* of reduces: to what is kept of the step's earlier micro-batches */
 } RtCollective;
 
 typedef struct RtLoss {
@@ -79,6 +80,15 @@ typedef struct RtLossScale {
 	int64_t interval;
 } RtLossScale;
 
+/* One micro-batch of a step of several: the first, one in the middle, the last. */
+enum { RT_FIRST, RT_MIDDLE, RT_LAST, RT_PROGRAMS };
+typedef struct RtProgram {
+	void (*forward)(Rt *rt);
+	void (*backward)(Rt *rt);
+	void (*update)(Rt *rt); /* of the first and middle ones: empty, or gradients that are computed late */
+	const RtCollective *collectives; int n;
+} RtProgram;
+
 typedef struct RtModel {
 	const char *name;
 	const char *options;   /* canonical text of the compile options */
@@ -90,6 +100,8 @@ typedef struct RtModel {
 	LayoutModel layout;    /* units, slots, bytes of the arenas; n_states is the runtime's to fill */
 	const RtCollective *step; int n_step;         /* of forward, backward and update */
 	const RtCollective *evaluation; int n_evaluation;
+	const RtProgram *programs;    /* [RT_PROGRAMS]; NULL: a step is one micro-batch */
+	const LayoutModel *layouts;   /* in place of layout: of steps of two micro-batches, and of more */
 	int64_t world;         /* the only number of ranks that this program runs at; 0 = any */
 	const RtFile *files; int n_files;
 	int64_t batch;         /* B */

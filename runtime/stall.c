@@ -16,7 +16,8 @@ static void say_collective(Buf *b, int seq, int program, const Names *names)
 
 static void say_program(Buf *b, const RankRecord *r)
 {
-	static const char *const what[PROGRAMS] = {"step", "the evaluation after step", "loading or saving, after step"};
+	static const char *const what[PROGRAMS] = {"step", "the evaluation after step", "loading or saving, after step",
+		"the first micro-batch of step", "a middle micro-batch of step", "the last micro-batch of step"};
 	buf_printf(b, "%s %" PRId64, what[r->program], r->step);
 }
 

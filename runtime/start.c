@@ -172,7 +172,10 @@ int start_compare(Rt *rt, const DataSet *train, const DataSet *eval, Diag *d)
 		rt->p->progress.samples);
 	put_flags(&b, rt->p->options);
 	put_units(&b, rt);
+	static const char *const micro_batch[] = {"the first micro-batch", "a middle micro-batch", "the last micro-batch"};
 	put_collectives(&b, rt, "a step", m->step, m->n_step);
+	for (int k = 0; m->programs && k < RT_PROGRAMS; k++)
+		put_collectives(&b, rt, micro_batch[k], m->programs[k].collectives, m->programs[k].n);
 	put_collectives(&b, rt, "an evaluation", m->evaluation, m->n_evaluation);
 	bool same = control_compare(rt->p->control, b.at, d);
 	buf_free(&b);

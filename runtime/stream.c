@@ -55,6 +55,17 @@ static double now_ms(void)
 	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
+static const RtCollective *program_rows(const RtModel *m, Program program, int *n)
+{
+	const RtProgram *many = program >= PROGRAM_FIRST && m->programs ? &m->programs[program - PROGRAM_FIRST] : NULL;
+	if (program == PROGRAM_STEP) {
+		*n = m->n_step;
+		return m->step;
+	}
+	*n = many ? many->n : program == PROGRAM_EVAL ? m->n_evaluation : 0;
+	return many ? many->collectives : program == PROGRAM_EVAL ? m->evaluation : NULL;
+}
+
 /* ---- running ---- */
 
 static uint32_t count(Counter *c)
@@ -79,6 +90,7 @@ static void run_first(Stream *s)
 			collective_begin(s->rt, all->collectives, t->row, k, &s->part);
 		s->counts[t->row->kind].bytes += collective_finish(s->rt, &s->part, s->from);
 	}
+	collective_keep(s->rt, t->row);
 	s->published = false;
 	s->counts[t->row->kind].n++;
 	progress_end(all->progress, (int)s->id);
@@ -101,8 +113,10 @@ static void *work(void *argument)
 static void issue(Rt *rt, int seq)
 {
 	Streams *all = rt->p->streams;
-	if (!all)
+	if (!all) {
+		collective_keep(rt, &rt->p->rows[seq - 1]);
 		return;
+	}
 	const RtCollective *row = &all->rows[seq - 1];
 	Stream *s = &all->stream[row->stream];
 	if (row->kind == RT_ALL_GATHER)
@@ -236,7 +250,12 @@ bool streams_start(Rt *rt, bool threads, Diag *d)
 {
 	const RtModel *m = rt->model;
 	struct RtPrivate *p = rt->p;
-	int n = MAX(m->n_step, m->n_evaluation);
+	int n = 0;
+	for (int program = 0; program <= PROGRAM_LAST; program++) {
+		int of_it;
+		program_rows(m, (Program)program, &of_it);
+		n = MAX(n, of_it);
+	}
 	Streams *all = p->streams = NEW(p->arena, Streams);
 	all->collectives = collectives_new(rt, p->arena);
 	all->progress = p->control ? control_progress(p->control) : NEW(p->arena, RankProgress);
@@ -277,16 +296,17 @@ void streams_stop(Rt *rt)
 void streams_program(Rt *rt, Program program)
 {
 	Streams *all = rt->p->streams;
-	const RtModel *m = rt->model;
+	int n;
+	rt->p->rows = program_rows(rt->model, program, &n);
 	if (!all)
 		return;
 	for (int i = 0; i < RT_STREAMS; i++)
 		if (count(&all->stream[i].issued) != count(&all->stream[i].ended))
 			ice("a collective of stream %d was never waited for", i);
-	all->rows = program == PROGRAM_STEP ? m->step : m->evaluation;
-	all->n_rows = program == PROGRAM_STEP ? m->n_step : m->n_evaluation;
+	all->rows = rt->p->rows;
+	all->n_rows = n;
 	atomic_store(&all->progress->program, (int32_t)program);
-	atomic_store(&all->progress->step, rt->p->progress.step + (program == PROGRAM_STEP));
+	atomic_store(&all->progress->step, rt->p->progress.step + (program == PROGRAM_STEP || program >= PROGRAM_FIRST));
 }
 
 /* Where bytes of this kind are counted beside the sum of all; NULL: nowhere. */
@@ -343,8 +363,8 @@ const char *streams_name(const void *context, int program, int seq)
 {
 	static _Thread_local char name[512];
 	const RtModel *m = ((const Rt *)context)->model;
-	const RtCollective *rows = program == PROGRAM_STEP ? m->step : m->evaluation;
-	int n = program == PROGRAM_STEP ? m->n_step : program == PROGRAM_EVAL ? m->n_evaluation : 0;
+	int n;
+	const RtCollective *rows = program_rows(m, (Program)program, &n);
 	if (program == PROGRAM_OUTSIDE && seq == 1)
 		return "agreement of all ranks";
 	if (seq < 1 || seq > n)

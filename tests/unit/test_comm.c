@@ -51,8 +51,8 @@ static RtModel model_of(Strategy s, const char *optimizer)
 	units[0].strategy = units[1].strategy = s;
 	units[0].owner = units[1].owner = strategy_info[s].owned ? 1 : -1;
 	step_rows[2].kind = kinds[strategy_info[s].reduce];
-	step_rows[4] = (RtCollective){RT_ALL_REDUCE_SHARDS, RT_STREAM_REDUCE, 0, -1, 0};
-	step_rows[5] = (RtCollective){RT_BROADCAST, RT_STREAM_GATHER, 0, -1, 0};
+	step_rows[4] = (RtCollective){RT_ALL_REDUCE_SHARDS, RT_STREAM_REDUCE, 0, -1, 0, false};
+	step_rows[5] = (RtCollective){RT_BROADCAST, RT_STREAM_GATHER, 0, -1, 0, false};
 	m.layout.unit = units;
 	m.step = step_rows;
 	m.n_step = COUNT_OF(step_rows);
@@ -643,8 +643,8 @@ static void test_memory(void)
 static void test_places(void)
 {
 	static const LayoutUnit mixed[] = {
-		{STRATEGY_SHARDED_DDP, 1, 1, {LAYOUT_FLAT(DT_F32, true, 100)}, 0, false},
-		{STRATEGY_HYBRID_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 0, true},
+		{STRATEGY_SHARDED_DDP, 1, 1, {LAYOUT_FLAT(DT_F32, true, 100)}, 0, false, false},
+		{STRATEGY_HYBRID_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 0, true, false},
 	};
 	const LayoutModel l = {.unit = mixed, .n_units = 2, .n_grad_slots = 1};
 	Arena *a = arena_new();

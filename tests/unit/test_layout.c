@@ -35,8 +35,8 @@ static void parameters_start_at_multiples(void)
 static LayoutMemory memory_at(int64_t ranks, int n_states)
 {
 	static const LayoutUnit units[] = {
-		{STRATEGY_FULL_SHARD, -1, 2, {LAYOUT_FLAT(DT_F32, true, 100), LAYOUT_FLAT(DT_F16, false, 10)}, 0, false},
-		{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 1, false},
+		{STRATEGY_FULL_SHARD, -1, 2, {LAYOUT_FLAT(DT_F32, true, 100), LAYOUT_FLAT(DT_F16, false, 10)}, 0, false, false},
+		{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 1, false, false},
 	};
 	static const LayoutGather gathers[] = {{0, 0}, {1, 0}, {0, 0}};
 	LayoutModel m = {.unit = units, .n_units = 2, .gather = gathers, .n_gathers = 3, .n_slots = 1,
@@ -75,7 +75,7 @@ static LayoutMemory mixed_at(Strategy s, DType rest, DType param, DType grad, DT
 	bool master = bcast != DT_F32;
 	const LayoutUnit unit = {s, strategy_info[s].owned ? 1 : -1, 2, {
 		{rest, true, 1000, param, grad, reduce, kept, bcast, master},
-		{DT_F32, false, 100, param, DT_F32, DT_F32, DT_F32, DT_F32, false}}, -1, true};
+		{DT_F32, false, 100, param, DT_F32, DT_F32, DT_F32, DT_F32, false}}, -1, true, false};
 	return layout_memory(&(LayoutModel){.unit = &unit, .n_units = 1, .n_states = 2}, &who);
 }
 
@@ -126,9 +126,9 @@ static void bytes_of_halves(void)
 static void places_of_halves(void)
 {
 	static const LayoutUnit units[] = {
-		{STRATEGY_OSS, 1, 1, {{DT_F32, true, 100, DT_F32, DT_F32, DT_BF16, DT_F32, DT_BF16, true}}, -1, false},
+		{STRATEGY_OSS, 1, 1, {{DT_F32, true, 100, DT_F32, DT_F32, DT_BF16, DT_F32, DT_BF16, true}}, -1, false, false},
 		{STRATEGY_HYBRID_SHARD, -1, 1, {{DT_F32, true, 1000, DT_BF16, DT_F32, DT_BF16, DT_F32, DT_F32, false}}, 0,
-			true},
+			true, false},
 	};
 	const LayoutModel l = {.unit = units, .n_units = 2, .n_grad_slots = 1};
 	Arena *a = arena_new();

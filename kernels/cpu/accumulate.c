@@ -1,0 +1,16 @@
+/* kernels/cpu/accumulate.c: sums of gradients over micro-batches, in f32 whatever is added.
+ *
+ * Each element is its own sum, in the order of the calls: threads alter no bit. */
+#include "kernels/cpu/common.h"
+#include "kernels/cpu/ew.h"
+
+#define ACCUMULATE(T, t, load) \
+	void k_accumulate_##t(float *sum, const T *x, int64_t n) \
+	{ \
+		_Pragma("omp parallel for simd schedule(static) if (n > PARALLEL_MIN)") \
+		for (int64_t i = 0; i < n; i++) \
+			sum[i] += load(x[i]); \
+	}
+ACCUMULATE(float, f32, )
+ACCUMULATE(uint16_t, f16, ew_cast_f16_f32)
+ACCUMULATE(uint16_t, bf16, ew_cast_bf16_f32)
