@@ -265,9 +265,11 @@ static bool check_accum(const Options *o, Diag *d)
 	if (is_many(o) && sync_of(o) == SYNC_EVERY && o->keep_low_precision_grads)
 		diag_error(d, "--keep-low-precision-grads", "micro-batches are summed in what is kept (--sync=every), and sums "
 			"are f32");
+	if (is_many(o) && equals(o->emit, "lib"))
+		diag_error(d, "--accum", "many is for programs: a library's step takes the samples of one micro-batch");
 	if (is_many(o) && o->passes)
-		diag_error(d, "--accum", "many runs the whole pipeline; to run passes on one micro-batch's text, say which it is "
-			"in its first line: variant=first sync=last (docs/ir.md)");
+		diag_error(d, "--accum", "many runs the whole pipeline; to run passes on one micro-batch's text, say which it "
+			"is in its first line: variant=first sync=last (docs/ir.md)");
 	return d->errors == before;
 }
 

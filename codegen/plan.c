@@ -154,7 +154,8 @@ static void json_memories(FILE *f, const CodegenPlan *p, Arena *a)
 	fputs("  \"micro_batches\": {", f);
 	for (int i = 0; i < MEMORIES; i++)
 		fprintf(f, "%s\n    \"%s\": {\"rank\": %" PRId64 ", \"parameters\": %" PRId64 ", \"gathered\": %" PRId64
-			", \"gradients\": %" PRId64 ", \"send\": %" PRId64 ", \"activations\": %" PRId64 ", \"total\": %" PRId64 "}",
+			", \"gradients\": %" PRId64 ", \"send\": %" PRId64 ", \"activations\": %" PRId64
+			", \"total\": %" PRId64 "}",
 			i ? "," : "", memory_name[i], m.rank[i], m.of[i].params, m.of[i].gathered, m.of[i].grads, m.of[i].send,
 			m.of[i].activations, m.of[i].total);
 	fputs("\n  },\n", f);

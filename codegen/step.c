@@ -94,7 +94,8 @@ static const Unit *unit_of(const Emit *e, const Op *op)
 static const char *function_name(Emit *e, SectionKind s, const Unit *unit)
 {
 	const char *stem = unit ? arena_printf(e->a, "%s%s_%s", e->prefix, section_name[s],
-		str_escape(e->a, ESCAPE_C_IDENT, wrap_name(e->a, unit))) : arena_printf(e->a, "%s%s_ops", e->prefix, section_name[s]);
+		str_escape(e->a, ESCAPE_C_IDENT, wrap_name(e->a, unit)))
+		: arena_printf(e->a, "%s%s_ops", e->prefix, section_name[s]);
 	const char *name = stem;
 	for (int n = 2; map_has(e->functions, name); n++)
 		name = arena_printf(e->a, "%s_%d", stem, n);

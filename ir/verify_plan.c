@@ -20,7 +20,8 @@
 
 /* ---- state ---- */
 
-typedef enum { GRAD_FREE, GRAD_OPEN, GRAD_COLLECTED, GRAD_REDUCING, GRAD_LEFT } GradPhase; /* LEFT: to the next micro-batch */
+/* LEFT: to the next micro-batch. */
+typedef enum { GRAD_FREE, GRAD_OPEN, GRAD_COLLECTED, GRAD_REDUCING, GRAD_LEFT } GradPhase;
 
 /* Memory of a flat gradient: a slot, or a unit's own. */
 typedef struct GradRegion {
@@ -97,7 +98,8 @@ static const Op *blamed(const Op *op)
 {
 	if (op->kind == OP_WAIT)
 		return waited(op);
-	if ((op->kind == OP_RESHARD || op->kind == OP_CARRY) && op->n_in && op_in(op, 0) && op_in(op, 0)->op->kind == OP_WAIT)
+	bool ends = op->kind == OP_RESHARD || op->kind == OP_CARRY;
+	if (ends && op->n_in && op_in(op, 0) && op_in(op, 0)->op->kind == OP_WAIT)
 		return waited(op_in(op, 0)->op);
 	return op;
 }
@@ -326,7 +328,8 @@ static void begin_carried(Plan *p, const Op *op)
 	UnitLife *u = &p->unit[op->unit->index];
 	check_variant(p, op, ir_is_carried(p->m, op->unit) && ir_goes_on(p->m) && p->first != SEC_EVAL, "carry");
 	if (op->n_out != op->unit->n_flats)
-		fail(p, "gather-whole", op, "unit %s has %d flats, %d are carried", op->unit->name, op->unit->n_flats, op->n_out);
+		fail(p, "gather-whole", op, "unit %s has %d flats, %d are carried", op->unit->name,
+			op->unit->n_flats, op->n_out);
 	if (u->carried)
 		fail(p, "two-copies", op, "unit %s is taken up twice", op->unit->name);
 	u->readable = u->carried = op;
@@ -371,7 +374,8 @@ static void zero_gaps(Plan *p, const Op *op)
 	GradRegion *g = grad_region(p, op);
 	check_variant(p, op, (ir_sums_flats(p->m) && ir_goes_on(p->m)) == (op->kind == OP_CARRIED_GRAD), "carry-grad");
 	if (ir_sums_flats(p->m) && attr_find(op->attrs, "slot"))
-		fail(p, "carry-grad", op, "the gradient of unit %s is carried over micro-batches and lies in a slot", op->unit->name);
+		fail(p, "carry-grad", op, "the gradient of unit %s is carried over micro-batches and lies in a slot",
+			op->unit->name);
 	if (u->zeroed)
 		fail(p, "zero-gaps", op, "the gradient of unit %s is begun twice in a step", op->unit->name);
 	if (!grad_is_free(p, g))
@@ -392,6 +396,15 @@ static GradRegion *grad_of(Plan *p, const Unit *u)
 {
 	GradRegion *g = p->unit[u->index].grad;
 	return g && g->unit == u ? g : NULL;
+}
+
+/* Where a sum was taken up gradients are added, elsewhere they are written. */
+static void check_sum(Plan *p, const Op *op, const Value *x)
+{
+	bool sums = p->unit[x->place.unit->index].zeroed->kind == OP_CARRIED_GRAD, adds = op->kind == OP_ACCUMULATE;
+	if (adds != sums)
+		fail(p, "contribution", op, "%%%s %s", x->name, adds ? "is added to a flat gradient that holds no sum"
+			: "overwrites the sum of the micro-batches before");
 }
 
 static void check_grad_places(Plan *p, const Op *op)
@@ -416,9 +429,8 @@ static void check_grad_places(Plan *p, const Op *op)
 			fail(p, "contribution", g && g->reduce ? g->reduce : op, "%%%s is written into the flat "
 				"gradient of unit %s %s", x->name, x->place.unit->name, g ? "after its collect" : "before "
 				"its zero_gaps");
-		else if (is_grad(x) && (op->kind == OP_ACCUMULATE) != (p->unit[x->place.unit->index].zeroed->kind == OP_CARRIED_GRAD))
-			fail(p, "contribution", op, "%%%s %s", x->name, op->kind == OP_ACCUMULATE ? "is added to a flat gradient that "
-				"holds no sum" : "overwrites the sum of the micro-batches before");
+		else if (is_grad(x))
+			check_sum(p, op, x);
 	}
 }
 
@@ -802,8 +814,8 @@ static void start_gather(Runs *r, const Op *op)
 	const char *name = op->unit->name;
 	Occupant *o = region_of(r, op);
 	if (r->p->m->sync && r->reached < r->began)
-		fail(r->p, "gather-after-update", op, "this gather of unit %s may start before the program in front of this one "
-			"has ended: no event since", name);
+		fail(r->p, "gather-after-update", op, "this gather of unit %s may start before the program in front of this "
+			"one has ended: no event since", name);
 	if (r->updated_at[op->unit->index] && r->reached <= r->updated_at[op->unit->index])
 		fail(r->p, "gather-after-update", op, "this gather may read the parameters of unit %s before the "
 			"previous step has updated them: no event since", name);

@@ -232,8 +232,8 @@ static Op **last_waits(const Module *m, Arena *a)
 	Op **end = NEW_N(a, Op *, MAX(m->n_units, 1));
 	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
 		IR_FOR_OPS(m, s, op)
-			if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_REDUCE || (op->kind == OP_ALL_REDUCE && ir_sums_reduced(m)
-				&& op_in(op, 0)->type.kind == TYPE_FLAT))
+			if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_REDUCE || (op->kind == OP_ALL_REDUCE
+				&& ir_sums_reduced(m) && op_in(op, 0)->type.kind == TYPE_FLAT))
 				end[op->unit->index] = ir_user(op->out[0], OP_WAIT);
 	return end;
 }

@@ -89,7 +89,8 @@ static const Op *opener_of(const Value *flat)
 
 static bool opens_unit(const Op *op)
 {
-	return op->kind == OP_RESIDENT || op->kind == OP_CARRIED || (op->kind == OP_WAIT && opener_of(op->out[0])->kind == OP_ALL_GATHER);
+	return op->kind == OP_RESIDENT || op->kind == OP_CARRIED
+		|| (op->kind == OP_WAIT && opener_of(op->out[0])->kind == OP_ALL_GATHER);
 }
 
 static void find_spaces(Shadow *s, const SectionKind *sections, int n)

@@ -202,14 +202,31 @@ static bool check_slots(const Variants *v, Diag *d)
 		for (int u = 0; u < first.n_units; u++) {
 			if (first.unit[u].grad_slot == other.unit[u].grad_slot)
 				continue;
-			diag_error(d, "--schedule-in", "the gradient of unit %s lies in slot %d in micro-batch first and in slot %d in "
-				"micro-batch %s: reduces have to be waited for at the same points in all of them",
+			diag_error(d, "--schedule-in", "the gradient of unit %s lies in slot %d in micro-batch first and in slot %d "
+				"in micro-batch %s: reduces have to be waited for at the same points in all of them",
 				v->of[k]->units[u]->name, first.unit[u].grad_slot, other.unit[u].grad_slot, variant_text[k]);
 			same = false;
 		}
 	}
 	arena_free(a);
 	return same;
+}
+
+/* Each by itself fits. */
+static bool check_limit(const Variants *v, const PassOptions *o, Diag *d)
+{
+	Arena *a = arena_new();
+	LayoutModel l = memory_join(v, true, a);
+	LayoutRank who = memory_rank(o);
+	l.hosts = o->hosts;
+	int64_t total = layout_memory_most(&l, &who).total;
+	bool fits = !o->memory_limit || total <= o->memory_limit;
+	if (!fits)
+		diag_error(d, "--memory-limit", "steps of several micro-batches need %lld bytes at %lld rank(s), the limit is "
+			"%lld (shardc plan --accum=many shows what of)", (long long)total, (long long)who.world,
+			(long long)o->memory_limit);
+	arena_free(a);
+	return fits;
 }
 
 bool pipeline_fork(Module *m, const PassOptions *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
@@ -234,11 +251,13 @@ bool pipeline_fork(Module *m, const PassOptions *o, const PipelineView *v, Sync 
 		show.suffix = k == VARIANT_ONLY ? NULL : arena_printf(show.scratch, ".%s", variant_text[k]);
 		show.quiet = k != (int)shown;
 		d->quiet = k != VARIANT_ONLY; /* what is noted of one is true of all */
-		ok = run_some(out->of[k], o, &todo, fork, todo.n, last, false, &show, d);
+		PassOptions mine = *o;
+		mine.schedule_in = k == (int)shown ? o->schedule_in : NULL; /* a file is one micro-batch's */
+		ok = run_some(out->of[k], &mine, &todo, fork, todo.n, last, false, &show, d);
 	}
 	d->quiet = false;
 	if (ok && !ended && out->of[VARIANT_LAST]->level == LEVEL_PLAN)
-		ok = check_slots(out, d);
+		ok = check_slots(out, d) && check_limit(out, o, d);
 	arena_free(show.scratch);
 	return ok;
 }

@@ -195,7 +195,8 @@ static void reduce_scatter(const Rt *rt, const RtCollective *row, int f, Part *p
 	send_gradient(rt, row, f, rt->grad[row->unit][f], flat->grad, p->total, true, p);
 	bool apart = unit_of(rt, row)->apart;
 	p->made = apart ? flat->grad : flat->kept;
-	p->to = apart ? (char *)rt->grad[row->unit][f] + p->slab * p->x.me * size_of(flat->grad) : rt->grad_shard[row->unit][f];
+	p->to = apart ? (char *)rt->grad[row->unit][f] + p->slab * p->x.me * size_of(flat->grad)
+		: rt->grad_shard[row->unit][f];
 }
 
 /* Of n elements at `at`: the fold of my slab in what is sent, then copies of the others', and of mine where a copy

@@ -139,8 +139,8 @@ int session_accum(Session *s)
 		return EXIT_USAGE;
 	}
 	if (n > 1 && !m->programs) {
-		diag_error(s->d, s->o.program, "--accum %" PRId64 ": this program takes one micro-batch a step; compile it with "
-			"--accum=many", n);
+		diag_error(s->d, s->o.program, "--accum %" PRId64 ": this program takes one micro-batch a step; compile it "
+			"with --accum=many", n);
 		return EXIT_USAGE;
 	}
 	s->p.accum = n;
