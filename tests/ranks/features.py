@@ -53,7 +53,6 @@ BF16, F16 = ["--param-dtype=bf16"], ["--param-dtype=f16", "--reduce-dtype=f16"]
 GROUPS = ["--param-group=^h\\.0\\.:lr_scale=0.3,weight_decay=0.2", "--param-group=ln:beta1=0.8,beta2=0.95,eps=1e-6",
           "--no-decay-1d"]
 REFUSED = re.compile(r"refused: (this version|not available in this version)")
-REPLICAS = ["--check-replicas"] if "check-replicas" in (HERE / "runtime/options.def").read_text() else []
 DYNAMIC = f"--loss-scale=dynamic:init={SCALE}"
 
 
@@ -332,7 +331,7 @@ class Features:
         out = self.root / f"run{next(self.programs.number)}"
         adam = any("adamw" in o for o in options)
         args = [binary, *data, "--lr", LR / 10 if adam else LR, "--threads", 1, "--save", out, "--log", f"{out}.jsonl",
-                "--timeout", 60, *REPLICAS, *more]
+                "--timeout", 60, "--check-replicas", *more]
         if ranks > 1:
             args += ["--ranks", ranks]
         if "hybrid_shard" in " ".join(options):
