@@ -96,9 +96,12 @@ FEATURES = {
     "groups": Feature(["--optimizer=adamw", *GROUPS], groups=True),
     "bn-sync": Feature(["--bn-sync=sync"], model="cnn", bn="sync"),
     "bn-broadcast": Feature(["--bn-sync=broadcast"], model="cnn", bn="broadcast"),
+    "bn-sync-accum": accumulating("last", "--bn-sync=sync", model="cnn", bn="sync"),
+    "bn-broadcast-accum": accumulating("last", "--bn-sync=broadcast", model="cnn", bn="broadcast"),
     "offload-optim": Feature(["--offload=optim"]),
     "offload-params": Feature(["--offload=params"]),
     "hook-bf16": Feature(["--comm-hook=bf16"], reduce="bf16"),
+    "hook-c": Feature([f"--comm-hook={HERE}/examples/hooks/exact.c:exact"]),
     "init-random": Feature(["--init=random:7"], own=True),
 }
 
@@ -182,9 +185,9 @@ class Reference:
         first = None
         for r in range(1 if f.bn == "sync" else self.world):
             own = {}
+            for k, v in self.work.named_buffers():
+                v.copy_(begin[k])
             for a in range(f.accum):
-                for k, v in self.work.named_buffers():
-                    v.copy_(begin[k])
                 at, n = step * per_step + a * B * self.world + r * B, B * self.world if f.bn == "sync" else B
                 logits = self.work(self.x[at:at + n].to(self.work_dtype()))
                 logits = logits.to(self.exact)
