@@ -10,7 +10,7 @@
  *             issued behind the reshard that frees its memory.
  *   reduces   issued where they stand; waited for behind the issue of the next unit's, the last ones at the
  *             end of backward.
- *   buffers   with --bn-sync=broadcast a step begins with rank 0's.
+ *   buffers   with --bn-sync=broadcast a step begins with rank 0's, under --sync=every each micro-batch.
  * Refuses a ring that cannot hold a unit and those gathered ahead of it.
  *
  * The one idea: only the points of issue of gathers and the waits of reduces move, since computing has its
@@ -318,10 +318,12 @@ static const Op *first_write(const Module *m)
 	return NULL;
 }
 
-/* In front of all that reads or writes one (S3). */
+/* In front of all that reads or writes one; of micro-batches that are reduced together the first only (S3). */
 static void broadcast_buffers(Module *m, const PassOptions *o, Diag *d)
 {
 	if (!o->bn_sync || strcmp(o->bn_sync, "broadcast"))
+		return;
+	if (m->sync == SYNC_LAST && ir_goes_on(m))
 		return;
 	const Op *write = first_write(m);
 	if (!write) {
