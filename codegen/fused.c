@@ -6,7 +6,10 @@
  * changes no result: every element is computed alone.
  *
  * No pointer is restrict, since a result may overwrite an operand of its own type: within an iteration
- * everything is read before anything is written, and omp simd says the rest. */
+ * everything is read before anything is written, and omp simd says the rest.
+ *
+ * 16-bit operands are widened where they are read, the body computes in f32, and what it yields is rounded
+ * where it is stored: once, as if the ops of a body were one op.  An explicit cast rounds where it stands. */
 #include "codegen/emit.h"
 
 #include "codegen/lower.h"
@@ -69,6 +72,28 @@ static const char *ctype(const Value *v)
 	return dtype_info[v->type.dtype].ctype;
 }
 
+static bool is_half(DType t)
+{
+	return t == DT_F16 || t == DT_BF16;
+}
+
+/* What a loop computes values of t in. */
+static DType computed(DType t)
+{
+	return is_half(t) ? DT_F32 : t;
+}
+
+/* Element i of a tensor of dtype t, as its loop computes with it. */
+static const char *read_text(Emit *e, DType t, const char *from)
+{
+	return is_half(t) ? arena_printf(e->a, "ew_cast_%s_f32(%s)", dtype_info[t].text, from) : from;
+}
+
+static const char *write_text(Emit *e, DType t, const char *v)
+{
+	return is_half(t) ? arena_printf(e->a, "ew_cast_f32_%s(%s)", dtype_info[t].text, v) : v;
+}
+
 /* A float attribute as an argument of the op on dtype t; integers are clamped to what t can hold. */
 static const char *float_argument(Emit *e, DType t, double v)
 {
@@ -100,14 +125,19 @@ static void put_attributes(Emit *e, Buf *b, const Op *op, DType t)
 /* The C expression of an elementwise op whose operands are called names[]. */
 static void put_expression(Emit *e, Buf *b, const Op *op, const char *const *names)
 {
-	DType t = op_in(op, op->kind == OP_WHERE ? 2 : 0)->type.dtype;
+	DType t = computed(op_in(op, op->kind == OP_WHERE ? 2 : 0)->type.dtype), to = op->out[0]->type.dtype;
+	if (op->kind == OP_CAST && is_half(to)) {
+		const char *wide = t == DT_F32 ? names[0] : arena_printf(e->a, "ew_cast_%s_f32(%s)", dtype_info[t].text, names[0]);
+		buf_printf(b, "%s", read_text(e, to, write_text(e, to, wide)));
+		return;
+	}
 	if (op->kind == OP_BROADCAST) {
 		buf_printf(b, "%s", names[0]);
 		return;
 	}
 	buf_printf(b, "ew_%s_%s", op_info[op->kind].text, dtype_info[t].text);
 	if (op->kind == OP_CAST)
-		buf_printf(b, "_%s", dtype_info[op->out[0]->type.dtype].text);
+		buf_printf(b, "_%s", dtype_info[to].text);
 	for (int i = 0; i < op->n_in; i++)
 		buf_printf(b, i ? ", %s" : "(%s", names[i]);
 	if (op->kind != OP_CAST)
@@ -118,7 +148,12 @@ static void put_expression(Emit *e, Buf *b, const Op *op, const char *const *nam
 static void put_const(Emit *e, Buf *b, const Op *op)
 {
 	const Attr *a = attr_find(op->attrs, "value");
-	DType t = op->out[0]->type.dtype;
+	DType type = op->out[0]->type.dtype, t = computed(type);
+	if (is_half(type)) {
+		double v = a->kind == ATTR_FLOATS ? a->floats[0] : (double)a->ints[0];
+		buf_printf(b, "%s", emit_c_literal(e, t, dtype_round(type, v), 0));
+		return;
+	}
 	if (a->kind == ATTR_FLOATS)
 		buf_printf(b, "%s", emit_c_literal(e, t, a->floats[0], (int64_t)a->floats[0]));
 	else
@@ -138,11 +173,12 @@ static void put_body(Emit *e, Buf *b, const Op *fused, const char *row, const ch
 			names[i] = ptrmap_get(name, op_in(op, i));
 		if (op->kind == OP_YIELD) {
 			for (int i = 0; i < op->n_in; i++)
-				buf_printf(b, "%sy%d%s[i] = %s;\n", in, i, row, names[i]);
+				buf_printf(b, "%sy%d%s[i] = %s;\n", in, i, row,
+					write_text(e, op_in(op, i)->type.dtype, names[i]));
 			continue;
 		}
 		ptrmap_put(name, op->out[0], arena_printf(e->a, "v%d", n));
-		buf_printf(b, "%sconst %s v%d = ", in, ctype(op->out[0]), n++);
+		buf_printf(b, "%sconst %s v%d = ", in, dtype_info[computed(op->out[0]->type.dtype)].ctype, n++);
 		if (op->kind == OP_CONST)
 			put_const(e, b, op);
 		else
@@ -154,9 +190,10 @@ static void put_body(Emit *e, Buf *b, const Op *fused, const char *row, const ch
 static void put_single(Emit *e, Buf *b, const Op *op, const char *row, const char *in)
 {
 	static const char *const names[] = {"v0", "v1", "v2"};
-	buf_printf(b, "%sy0%s[i] = ", in, row);
-	put_expression(e, b, op, names);
-	buf_printf(b, ";\n");
+	Buf value = {0};
+	put_expression(e, &value, op, names);
+	buf_printf(b, "%sy0%s[i] = %s;\n", in, row, write_text(e, op->out[0]->type.dtype, value.at));
+	buf_free(&value);
 }
 
 /* ---- the kernel ---- */
@@ -193,6 +230,12 @@ static void put_signature(Buf *b, const Op *op, const Space *s)
 	buf_printf(b, ")");
 }
 
+static void put_read(Emit *e, Buf *b, const Value *v, int i, const char *in, const char *from)
+{
+	DType t = v->type.dtype;
+	buf_printf(b, "%sconst %s v%d = %s;\n", in, dtype_info[computed(t)].ctype, i, read_text(e, t, from));
+}
+
 /* Rows, and the elements that the innermost loop does not move along. */
 static void put_rows(Emit *e, Buf *b, const Op *op, const Space *s, const char *in)
 {
@@ -202,7 +245,7 @@ static void put_rows(Emit *e, Buf *b, const Op *op, const Space *s, const char *
 	for (int i = 0; i < op->n_in; i++) {
 		const char *at = row_offset(e, s, s->varies[i]), *type = ctype(op_in(op, i));
 		if (!moves(s, i))
-			buf_printf(b, "%sconst %s v%d = x%d[%s];\n", in, type, i, i, *at ? at : "0");
+			put_read(e, b, op_in(op, i), i, in, arena_printf(e->a, "x%d[%s]", i, *at ? at : "0"));
 		else if (*full)
 			buf_printf(b, "%sconst %s *x%dr = x%d%s%s;\n", in, type, i, i, *at ? " + " : "", at);
 	}
@@ -233,7 +276,7 @@ static void put_loops(Emit *e, Buf *b, const Op *op, const Space *s)
 	buf_printf(b, "#pragma omp simd\n%sfor (int64_t i = b; i < end; i++) {\n", in);
 	for (int i = 0; i < op->n_in; i++)
 		if (moves(s, i))
-			buf_printf(b, "%sconst %s v%d = x%d%s[i];\n", deep, ctype(op_in(op, i)), i, i, row);
+			put_read(e, b, op_in(op, i), i, deep, arena_printf(e->a, "x%d%s[i]", i, row));
 	if (op->kind == OP_FUSED)
 		put_body(e, b, op, row, deep);
 	else

@@ -133,15 +133,16 @@ static void conv_call(Emit *e, const Op *op, ConvTypes t, const char *tensors)
 	const char *text = op_info[op->kind].text;
 	if (refuse_rank(e, op, t.x))
 		return;
-	if (t.x->dtype != DT_F32 && t.x->dtype != DT_F64) {
-		emit_refuse(e, op, "%s of %s: its kernel computes f32 and f64 only", text,
+	if (!dtype_is_float(t.x->dtype)) {
+		emit_refuse(e, op, "%s of %s: its kernel computes floats only", text,
 			dtype_info[t.x->dtype].text);
 		return;
 	}
 	const char *packed = !t.w->layout ? "" : arena_printf(e->a, ", .w_layout = \"%s\"",
 		str_escape(e->a, ESCAPE_C_STRING, t.w->layout));
-	const char *desc = arena_printf(e->a, "{.dtype = %s, %s, .o = " I64 ", .kernel = %s, .group = " I64
-		", .bias = %s%s, .work_bytes = " I64 "}", kdtype(t.x->dtype), window_text(e, op, t.x, t.y, layout),
+	const char *desc = arena_printf(e->a, "{.dtype = %s, .to = %s, %s, .o = " I64 ", .kernel = %s, .group = " I64
+		", .bias = %s%s, .work_bytes = " I64 "}", kdtype(t.x->dtype), kdtype(op->out[0]->type.dtype),
+		window_text(e, op, t.x, t.y, layout),
 		t.w->dim[0], emit_int_list(e, t.w->rank - 2, t.w->dim + 2), attr_get_int(op->attrs, "group", 1),
 		truth(op_in(op, 2)), packed, e->m->work_bytes);
 	const char *create = arena_printf(e->a, "k_%s_create", text);

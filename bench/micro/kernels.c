@@ -209,6 +209,47 @@ static void gpt2_rest(void)
 	free(x), free(dx), free(o), free(w), free(st), free(ids);
 }
 
+/* The 16-bit kernels beside those of gpt2_rest: the same work on half the bytes. */
+static void gpt2_rest_bf16(void)
+{
+	int64_t rows = 1024, c = 768, v = 50257, dim[2] = {rows, 2304}, dim3[2] = {rows, 3072};
+	uint16_t *x = (uint16_t *)operand(rows * 3072), *dx = (uint16_t *)operand(rows * 3072), *w = (uint16_t *)operand(v * c);
+	uint16_t *o = (uint16_t *)operand(rows * c);
+	float *st = floats(64 * rows);
+	int64_t *ids = malloc((size_t)rows * 8);
+	StepScalars s = {.seed = 1};
+	KAttention a = {.b = 4, .h = 12, .hk = 12, .t = 256, .s = 256, .d = 64, .dv = 64, .scale = 0.125f,
+		.causal = true};
+	double half = 0.5 * 4 * 12 * 2 * 256.0 * 256 * 64;
+	for (int64_t i = 0; i < rows; i++)
+		ids[i] = i * 7919 % v;
+	if (wanted("attention")) {
+		TIME("attention bf16 (B,H,T,D)", 12, 0, 2 * half,
+			k_attention_bf16(o, st, x, x + rows * c, x + 2 * rows * c, NULL, &a, work));
+		TIME("attention_grad bf16 (B,H,T,D)", 12, 0, 5 * half, k_attention_grad_bf16(dx, dx + rows * c,
+			dx + 2 * rows * c, w, x, x + rows * c, x + 2 * rows * c, NULL, o, st, &a, work));
+	}
+	if (wanted("layer_norm")) {
+		TIME("layer_norm bf16", 25, 4 * rows * c, 0, k_layer_norm_bf16(o, st, st + rows, x, w, w + c, rows, c,
+			1e-5));
+		TIME("layer_norm_grad bf16", 25, 6 * rows * c, 0, k_layer_norm_grad_bf16(o, w, w + c, dx, x, w, st, st + rows,
+			rows, c, work));
+	}
+	if (wanted("gather_grad"))
+		TIME("gather_grad bf16", 1, 2 * v * c, 0, k_gather_grad_bf16(w, o, ids, 1, v, c, rows, false, 8, work));
+	if (wanted("reduce")) {
+		TIME("reduce_sum bf16 1024x2304, rows away", 12, 2 * rows * 2304, 0, k_reduce_sum_bf16(o, x, 2, dim, 1,
+			work));
+		TIME("reduce_sum bf16 1024x3072, rows away", 12, 2 * rows * 3072, 0, k_reduce_sum_bf16(o, x, 2, dim3, 1,
+			work));
+	}
+	if (wanted("softmax"))
+		TIME("softmax bf16 1024x3072", 0, 4 * rows * 3072, 0, k_softmax_bf16(dx, x, rows, 3072, 1));
+	if (wanted("dropout"))
+		TIME("dropout bf16 1024x3072", 0, 4 * rows * 3072, 0, k_dropout_bf16(dx, x, 1, rows, 3072, 0.1, 3, &s));
+	free(x), free(dx), free(w), free(o), free(st), free(ids);
+}
+
 static void updates(void)
 {
 	int64_t n = 124439808;
@@ -270,6 +311,9 @@ int main(int argc, char **argv)
 	if (wanted("adamw"))
 		updates();
 	sum("GPT-2: the rest");
+	dtype = K_BF16;
+	gpt2_rest_bf16();
+	sum("GPT-2: the rest in bf16, short of the loss");
 	for (size_t i = 0; i < sizeof resnet50 / sizeof *resnet50; i++) {
 		const int *c = resnet50[i];
 		conv(c[0], c[1], c[2], c[3], c[4], c[5], 1, i > 0);

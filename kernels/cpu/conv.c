@@ -3,6 +3,7 @@
  * Weights arrive row-major (or in a packed layout that the caller names); most implementations want their
  * own layout, so run first packs them into work, and a weight gradient is computed there and unpacked.
  * What is a matrix product goes to conv_product.c, what the library would do by reference to conv_plain.c. */
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
 #include "kernels/layouts.h"
 
@@ -25,7 +26,8 @@ static void image_md(dnnl_memory_desc_t *md, const KConvDesc *d, int64_t c, cons
 	}
 	stride[1] = d->layout ? 1 : s;
 	stride[0] = d->layout ? s : s * c;
-	prim_check(dnnl_memory_desc_init_by_strides(md, d->rank + 2, dim, dnnl_f32, stride), "describe an image");
+	prim_check(dnnl_memory_desc_init_by_strides(md, d->rank + 2, dim, prim_type(d->dtype), stride),
+		"describe an image");
 }
 
 static int weight_dims(const KConvDesc *d, dnnl_dims_t dim)
@@ -40,18 +42,24 @@ static int weight_dims(const KConvDesc *d, dnnl_dims_t dim)
 	return n;
 }
 
-static void weight_md(dnnl_memory_desc_t *md, const KConvDesc *d)
+static void weight_md(dnnl_memory_desc_t *md, const KConvDesc *d, KDType t)
 {
 	dnnl_dims_t dim, stride;
 	int n = weight_dims(d, dim);
 	strides_of(n, dim, stride);
-	prim_check(dnnl_memory_desc_init_by_strides(md, n, dim, dnnl_f32, stride), "describe weights");
+	prim_check(dnnl_memory_desc_init_by_strides(md, n, dim, prim_type(t), stride), "describe weights");
+}
+
+/* Weights have the dtype of all operands, their gradient may be f32. */
+static KDType w_type(const ConvChoice *c)
+{
+	return c->kind == CONV_GRAD_W && is_half(c->d->dtype) ? c->d->to : c->d->dtype;
 }
 
 /* The descriptor of a named packed layout: outer strides by its nesting, then the inner blocks. */
 static void packed_md(dnnl_memory_desc_t *md, const KConvDesc *d, const KLayout *l)
 {
-	weight_md(md, d);
+	weight_md(md, d, d->dtype);
 	int g = d->group > 1, n = md->ndims;
 	dnnl_blocking_desc_t *b = &md->format_desc.blocking;
 	int od = l->nest == K_NEST_GK_G ? 0 : g, id = g + 1;
@@ -105,7 +113,7 @@ static dnnl_primitive_desc_t choose(ConvChoice *c, bool any, const dnnl_memory_d
 	dnnl_dims_t dim;
 	const dnnl_alg_kind_t direct = dnnl_convolution_direct;
 	if (any)
-		dnnl_memory_desc_init_by_tag(&w, weight_dims(c->d, dim), dim, dnnl_f32, dnnl_format_tag_any);
+		dnnl_memory_desc_init_by_tag(&w, weight_dims(c->d, dim), dim, prim_type(w_type(c)), dnnl_format_tag_any);
 	if (dnnl_dilated_convolution_forward_desc_init(&fwd, dnnl_forward_training, direct, x, &w, bias, y,
 		c->stride, c->dilation, c->pad, c->pad_end))
 		return NULL;
@@ -176,11 +184,11 @@ static KPrim *create_library(const KConvDesc *d, ConvKind kind)
 	const KLayout *layout = klayout_find(d->w_layout);
 	image_md(&x, d, d->c, d->in);
 	image_md(&y, d, d->o, d->out);
-	prim_check(dnnl_memory_desc_init_by_tag(&bias, 1, o, dnnl_f32, dnnl_a), "describe a bias");
+	prim_check(dnnl_memory_desc_init_by_tag(&bias, 1, o, prim_type(d->dtype), dnnl_a), "describe a bias");
 	if (layout)
 		packed_md(&c.w, d, layout);
 	else
-		weight_md(&c.w, d);
+		weight_md(&c.w, d, w_type(&c));
 	bool with_bias = d->bias && kind == CONV_FORWARD;
 	dnnl_primitive_desc_t pd = choose(&c, true, &x, &y, with_bias ? &bias : NULL);
 	if (!pd)
@@ -207,16 +215,30 @@ static KPrim *create_library(const KConvDesc *d, ConvKind kind)
 
 /* ---- the bias of a transposed convolution, which the library's gradient does not take ---- */
 
-static void add_bias(const KConvDesc *d, float *x, const float *bias)
+#define ADD_BIAS(T, W, t) \
+static void add_bias_##t(const KConvDesc *d, T *x, const T *bias) \
+{ \
+	int64_t spatial = numel(d->rank, d->in), rows = d->n * (d->layout ? spatial : d->c); \
+	_Pragma("omp parallel for schedule(static)") \
+	for (int64_t r = 0; r < rows; r++) { \
+		int64_t n = d->layout ? d->c : spatial; \
+		T *row = x + r * n; \
+		W b = d->layout ? 0 : load_##t(bias[r % d->c]); \
+		for (int64_t i = 0; i < n; i++) \
+			row[i] = store_##t(load_##t(row[i]) + (d->layout ? load_##t(bias[i]) : b)); \
+	} \
+}
+ADD_BIAS(float, float, f32)
+K_HALVES(ADD_BIAS)
+
+static void add_bias(const KConvDesc *d, void *x, const void *bias)
 {
-	int64_t spatial = numel(d->rank, d->in), rows = d->n * (d->layout ? spatial : d->c);
-	#pragma omp parallel for schedule(static)
-	for (int64_t r = 0; r < rows; r++) {
-		int64_t n = d->layout ? d->c : spatial;
-		float *row = x + r * n, b = d->layout ? 0 : bias[r % d->c];
-		for (int64_t i = 0; i < n; i++)
-			row[i] += d->layout ? bias[i] : b;
-	}
+	if (d->dtype == K_F32)
+		add_bias_f32(d, x, bias);
+	else if (d->dtype == K_BF16)
+		add_bias_bf16(d, x, bias);
+	else
+		add_bias_f16(d, x, bias);
 }
 
 static KPrim *create(const KConvDesc *d, ConvKind kind)
@@ -227,9 +249,9 @@ static KPrim *create(const KConvDesc *d, ConvKind kind)
 	if (numel(d->rank, d->out) == 0 || d->n == 0)
 		return conv_plain_create(d, kind);
 	p = conv_product_create(d, kind);
-	if (!p && kind == CONV_GRAD_W)
+	if (!p && kind == CONV_GRAD_W && d->dtype == K_F32)
 		p = conv_grad_w_create(d);
-	if (!p && d->dtype == K_F32)
+	if (!p && (d->dtype == K_F32 || is_half(d->dtype)))
 		p = create_library(d, kind);
 	return p ? p : conv_plain_create(d, kind);
 }

@@ -1,6 +1,7 @@
-/* kernels/cpu/conv_plain.c: convolutions by loops, for f64 and for f32 shapes that oneDNN serves by its
+/* kernels/cpu/conv_plain.c: convolutions by loops, for f64 and f16 and for shapes that oneDNN serves by its
  * reference implementation only (negative padding, exotic dilation).  Any layout, groups, rank 1..3;
  * weights row-major.  Each result element is summed by one thread, in order. */
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
 
 typedef struct ConvShape {
@@ -21,6 +22,21 @@ static ConvShape conv_shape(const KConvDesc *d)
 	s.xs = d->layout ? d->c : 1;
 	s.ys = d->layout ? d->o : 1;
 	return s;
+}
+
+/* The flat output position that meets input position p at kernel position k, -1 when there is none. */
+static int64_t conv_output_at(const KConvDesc *d, int64_t p, int64_t k)
+{
+	int64_t pa[3], ka[3], at = 0;
+	unravel(p, d->rank, d->in, pa);
+	unravel(k, d->rank, d->kernel, ka);
+	for (int i = 0; i < d->rank; i++) {
+		int64_t q = pa[i] + d->pad[i] - ka[i] * d->dilation[i];
+		if (q < 0 || q % d->stride[i] || q / d->stride[i] >= d->out[i])
+			return -1;
+		at = at * d->out[i] + q / d->stride[i];
+	}
+	return at;
 }
 
 /* The flat input position that output position q meets at kernel position k, -1 in the padding. */
@@ -44,17 +60,21 @@ static int64_t conv_input_at(const KConvDesc *d, int64_t q, int64_t k)
 #define T double
 #define SUFFIX f64
 #include "kernels/cpu/conv_plain.h"
+#define TEMPLATE "kernels/cpu/conv_plain.h"
+#include "kernels/cpu/each_half.h"
 
 KPrim *conv_plain_create(const KConvDesc *d, ConvKind kind)
 {
-	static void (*const run[3][2])(KPrim *, PrimArgs *, char *) = {
-		{forward_f32, forward_f64}, {grad_x_f32, grad_x_f64}, {grad_w_f32, grad_w_f64}};
-	if (d->dtype != K_F32 && d->dtype != K_F64)
+	typedef void Run(KPrim *, PrimArgs *, char *);
+	static Run *const run[3][4] = {
+		{forward_f32, forward_f64, forward_f16, forward_bf16}, {grad_x_f32, grad_x_f64, grad_x_f16, grad_x_bf16},
+		{grad_w_f32, grad_w_f64, grad_w_f16, grad_w_bf16}};
+	if (d->dtype > K_BF16)
 		k_fail("conv has no kernel for dtype %d", (int)d->dtype);
 	if (d->w_layout)
 		k_fail("conv: no implementation takes weights as %s here", d->w_layout);
 	KPrim *p = prim_new("own:plain");
 	p->conv = *d;
-	p->run = run[kind][d->dtype == K_F64];
+	p->run = run[kind][d->dtype];
 	return p;
 }

@@ -11,9 +11,14 @@ static bool has_stride(const KConvDesc *d)
 	return false;
 }
 
+static int64_t bytes_of(const KConvDesc *d)
+{
+	return is_half(d->dtype) ? 2 : 4; /* f64 is not gathered */
+}
+
 static int64_t gathered_bytes(const KConvDesc *d)
 {
-	return has_stride(d) ? round_up(d->n * numel(d->rank, d->out) * d->c * 4, 64) : 0;
+	return has_stride(d) ? round_up(d->n * numel(d->rank, d->out) * d->c * bytes_of(d), 64) : 0;
 }
 
 /* Flat input position (over samples too) of output row r. */
@@ -26,22 +31,21 @@ static int64_t source_row(const KConvDesc *d, int64_t r)
 	return p;
 }
 
-static const float *gather_rows(const KConvDesc *d, const float *x, char *work)
+static const char *gather_rows(const KConvDesc *d, const char *x, char *work)
 {
-	float *to = (float *)(void *)work;
-	int64_t rows = d->n * numel(d->rank, d->out);
+	int64_t rows = d->n * numel(d->rank, d->out), row = d->c * bytes_of(d);
 	if (!has_stride(d))
 		return x;
 	#pragma omp parallel for schedule(static)
 	for (int64_t r = 0; r < rows; r++)
-		memcpy(to + r * d->c, x + source_row(d, r) * d->c, (size_t)d->c * sizeof *to);
-	return to;
+		memcpy(work + r * row, x + source_row(d, r) * row, (size_t)row);
+	return work;
 }
 
 /* dx = 0 but for the rows that were met; bias (c) or NULL is in the rows already. */
-static void spread_rows(const KConvDesc *d, float *dx, const float *from, const float *bias)
+static void spread_rows(const KConvDesc *d, char *dx, const char *from, const char *bias)
 {
-	int64_t positions = numel(d->rank, d->in), total = d->n * positions;
+	int64_t positions = numel(d->rank, d->in), total = d->n * positions, row = d->c * bytes_of(d);
 	#pragma omp parallel for schedule(static)
 	for (int64_t p = 0; p < total; p++) {
 		int64_t at[3], r = p / positions;
@@ -52,11 +56,11 @@ static void spread_rows(const KConvDesc *d, float *dx, const float *from, const 
 			r = r * d->out[i] + at[i] / d->stride[i];
 		}
 		if (met)
-			memcpy(dx + p * d->c, from + r * d->c, (size_t)d->c * sizeof *dx);
+			memcpy(dx + p * row, from + r * row, (size_t)row);
 		else if (bias)
-			memcpy(dx + p * d->c, bias, (size_t)d->c * sizeof *dx);
+			memcpy(dx + p * row, bias, (size_t)row);
 		else
-			memset(dx + p * d->c, 0, (size_t)d->c * sizeof *dx);
+			memset(dx + p * row, 0, (size_t)row);
 	}
 }
 
@@ -89,14 +93,14 @@ static bool is_product(const KConvDesc *d)
 	for (int i = 0; i < d->rank; i++)
 		if (d->kernel[i] != 1 || d->pad[i] != 0 || d->pad_end[i] != 0)
 			return false;
-	return d->layout == 1 && d->group == 1 && !d->w_layout && (d->dtype == K_F32 || !has_stride(d));
+	return d->layout == 1 && d->group == 1 && !d->w_layout && (d->dtype != K_F64 || !has_stride(d));
 }
 
 KPrim *conv_product_create(const KConvDesc *d, ConvKind kind)
 {
 	static void (*const runs[])(KPrim *, PrimArgs *, char *) = {forward, grad_x, grad_w};
 	int64_t rows = d->n * numel(d->rank, d->out), gathered = gathered_bytes(d);
-	KMatmulDesc m = {.dtype = d->dtype, .work_bytes = d->work_bytes - gathered};
+	KMatmulDesc m = {.dtype = d->dtype, .to = kind == CONV_GRAD_W ? d->to : d->dtype, .work_bytes = d->work_bytes - gathered};
 	if (!is_product(d) || gathered > d->work_bytes)
 		return NULL;
 	if (kind == CONV_FORWARD)

@@ -25,7 +25,7 @@ static void CONCAT(layer_row, SUFFIX)(T *y, WIDE *mean, WIDE *rstd, const T *x, 
 		*rstd = r;
 }
 
-void CONCAT(k_layer_norm, SUFFIX)(T *y, WIDE *mean, WIDE *rstd, const T *x, const T *w, const T *b,
+LINKAGE void CONCAT(NAME(layer_norm), SUFFIX)(T *y, WIDE *mean, WIDE *rstd, const T *x, const T *w, const T *b,
 	int64_t rows, int64_t cols, double eps)
 {
 	#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
@@ -34,7 +34,7 @@ void CONCAT(k_layer_norm, SUFFIX)(T *y, WIDE *mean, WIDE *rstd, const T *x, cons
 			w, b, cols, eps);
 }
 
-void CONCAT(k_rms_norm, SUFFIX)(T *y, WIDE *rstd, const T *x, const T *w, int64_t rows, int64_t cols,
+LINKAGE void CONCAT(NAME(rms_norm), SUFFIX)(T *y, WIDE *rstd, const T *x, const T *w, int64_t rows, int64_t cols,
 	double eps)
 {
 	#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
@@ -87,6 +87,23 @@ static void CONCAT(grad_row, SUFFIX)(T *dx, WIDE *restrict dw, WIDE *restrict db
 		dx[i] = STORE(rs * (LOAD(dy[i]) * (w ? LOAD(w[i]) : 1) - a - (LOAD(x[i]) - m) * rs * c));
 }
 
+/* The chunks' sums, in order. */
+static void CONCAT(join_chunks, SUFFIX)(T *dw, T *db, const WIDE *work, int64_t chunks, int64_t cols)
+{
+	#pragma omp parallel for schedule(static) if (chunks * cols > PARALLEL_MIN)
+	for (int64_t i = 0; i < cols; i++) {
+		double sw = 0, sb = 0;
+		for (int64_t c = 0; c < chunks; c++) {
+			sw += dw ? work[2 * c * cols + i] : 0;
+			sb += db ? work[(2 * c + 1) * cols + i] : 0;
+		}
+		if (dw)
+			dw[i] = STORE((WIDE)sw);
+		if (db)
+			db[i] = STORE((WIDE)sb);
+	}
+}
+
 /* work: [chunk][dw, db][cols] */
 static void CONCAT(norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
 	const WIDE *mean, const WIDE *rstd, int64_t rows, int64_t cols, WIDE *work)
@@ -103,27 +120,16 @@ static void CONCAT(norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T 
 			CONCAT(grad_row, SUFFIX)(dx ? dx + r * cols : NULL, pw, pb, dy + r * cols, x + r * cols, w,
 				mean ? mean[r] : 0, rstd[r], cols, mean != NULL);
 	}
-	#pragma omp parallel for schedule(static) if (chunks * cols > PARALLEL_MIN)
-	for (int64_t i = 0; i < cols; i++) {
-		double sw = 0, sb = 0;
-		for (int64_t c = 0; c < chunks; c++) {
-			sw += dw ? work[2 * c * cols + i] : 0;
-			sb += db ? work[(2 * c + 1) * cols + i] : 0;
-		}
-		if (dw)
-			dw[i] = STORE((WIDE)sw);
-		if (db)
-			db[i] = STORE((WIDE)sb);
-	}
+	CONCAT(join_chunks, SUFFIX)(dw, db, work, chunks, cols);
 }
 
-void CONCAT(k_layer_norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
+LINKAGE void CONCAT(NAME(layer_norm_grad), SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
 	const WIDE *mean, const WIDE *rstd, int64_t rows, int64_t cols, void *work)
 {
 	CONCAT(norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, rows, cols, work);
 }
 
-void CONCAT(k_rms_norm_grad, SUFFIX)(T *dx, T *dw, const T *dy, const T *x, const T *w, const WIDE *rstd,
+LINKAGE void CONCAT(NAME(rms_norm_grad), SUFFIX)(T *dx, T *dw, const T *dy, const T *x, const T *w, const WIDE *rstd,
 	int64_t rows, int64_t cols, void *work)
 {
 	CONCAT(norm_grad, SUFFIX)(dx, dw, NULL, dy, x, w, NULL, rstd, rows, cols, work);

@@ -1,0 +1,99 @@
+/* kernels/cpu/norm_half.h: norms of 16-bit rows of at most ROW elements by the f32 rows; included by norm.c. */
+#define WIDEN CONCAT(widen, SUFFIX)
+#define NARROW CONCAT(narrow, SUFFIX)
+
+void CONCAT(k_layer_norm, SUFFIX)(T *y, float *mean, float *rstd, const T *x, const T *w, const T *b,
+	int64_t rows, int64_t cols, double eps)
+{
+	if (cols > ROW) {
+		CONCAT(long_layer_norm, SUFFIX)(y, mean, rstd, x, w, b, rows, cols, eps);
+		return;
+	}
+	#pragma omp parallel if (rows * cols > PARALLEL_MIN)
+	{
+		float wx[ROW], wy[ROW], ww[ROW], wb[ROW];
+		WIDEN(ww, w, w ? cols : 0);
+		WIDEN(wb, b, b ? cols : 0);
+		#pragma omp for schedule(static)
+		for (int64_t r = 0; r < rows; r++) {
+			WIDEN(wx, x + r * cols, cols);
+			layer_row_f32(wy, mean ? mean + r : NULL, rstd ? rstd + r : NULL, wx, w ? ww : NULL, b ? wb : NULL,
+				cols, eps);
+			NARROW(y + r * cols, wy, cols);
+		}
+	}
+}
+
+void CONCAT(k_rms_norm, SUFFIX)(T *y, float *rstd, const T *x, const T *w, int64_t rows, int64_t cols, double eps)
+{
+	if (cols > ROW) {
+		CONCAT(long_rms_norm, SUFFIX)(y, rstd, x, w, rows, cols, eps);
+		return;
+	}
+	#pragma omp parallel if (rows * cols > PARALLEL_MIN)
+	{
+		float wx[ROW], wy[ROW], ww[ROW];
+		WIDEN(ww, w, w ? cols : 0);
+		#pragma omp for schedule(static)
+		for (int64_t r = 0; r < rows; r++) {
+			WIDEN(wx, x + r * cols, cols);
+			k_rms_norm_f32(wy, rstd ? rstd + r : NULL, wx, w ? ww : NULL, 1, cols, eps);
+			NARROW(y + r * cols, wy, cols);
+		}
+	}
+}
+
+/* One chunk of rows of both norms; partial sums as norm.h keeps them. */
+static void CONCAT(grad_chunk, SUFFIX)(T *dx, float *pw, float *pb, const T *dy, const T *x, const float *w,
+	const float *mean, const float *rstd, int64_t rows, int64_t cols)
+{
+	float wx[ROW], wdy[ROW], wdx[ROW];
+	for (int64_t r = 0; r < rows; r++) {
+		WIDEN(wx, x + r * cols, cols);
+		WIDEN(wdy, dy + r * cols, cols);
+		grad_row_f32(dx ? wdx : NULL, pw, pb, wdy, wx, w, mean ? mean[r] : 0, rstd[r], cols, mean != NULL);
+		NARROW(dx + r * cols, wdx, dx ? cols : 0);
+	}
+}
+
+static void CONCAT(short_norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
+	const float *mean, const float *rstd, int64_t rows, int64_t cols, float *work)
+{
+	int64_t chunks = kwork_norm_chunks(rows);
+	float ww[ROW];
+	WIDEN(ww, w, w ? cols : 0);
+	#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
+	for (int64_t c = 0; c < chunks; c++) {
+		int64_t from = rows * c / chunks, n = rows * (c + 1) / chunks - from;
+		float *pw = dw ? work + 2 * c * cols : NULL, *pb = db ? work + (2 * c + 1) * cols : NULL;
+		if (pw)
+			memset(pw, 0, (size_t)cols * sizeof(*pw));
+		if (pb)
+			memset(pb, 0, (size_t)cols * sizeof(*pb));
+		CONCAT(grad_chunk, SUFFIX)(dx ? dx + from * cols : NULL, pw, pb, dy + from * cols, x + from * cols,
+			w ? ww : NULL, mean ? mean + from : NULL, rstd + from, n, cols);
+	}
+	CONCAT(join_chunks, SUFFIX)(dw, db, work, chunks, cols);
+}
+
+void CONCAT(k_layer_norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
+	const float *mean, const float *rstd, int64_t rows, int64_t cols, void *work)
+{
+	if (cols > ROW)
+		CONCAT(long_layer_norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, rows, cols, work);
+	else
+		CONCAT(short_norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, rows, cols, work);
+}
+
+void CONCAT(k_rms_norm_grad, SUFFIX)(T *dx, T *dw, const T *dy, const T *x, const T *w, const float *rstd,
+	int64_t rows, int64_t cols, void *work)
+{
+	if (cols > ROW)
+		CONCAT(long_rms_norm_grad, SUFFIX)(dx, dw, dy, x, w, rstd, rows, cols, work);
+	else
+		CONCAT(short_norm_grad, SUFFIX)(dx, dw, NULL, dy, x, w, NULL, rstd, rows, cols, work);
+}
+#undef WIDEN
+#undef NARROW
+#undef T
+#undef SUFFIX
