@@ -163,8 +163,8 @@ static const struct { const char *op; KernelTypes types; } kernels[] = {
 #include "kernels/kernels.def"
 };
 static const char *const types_text[] = {
-	[TYPES_F32] = "f32", [TYPES_F32H] = "f32, bf16 and f16", [TYPES_FLOATS] = "f32 and f64", [TYPES_HALVES] = "f32, f64, bf16 and f16",
-	[TYPES_ALL] = "any",
+	[TYPES_F32] = "f32", [TYPES_F32H] = "f32, bf16 and f16", [TYPES_FLOATS] = "f32 and f64",
+	[TYPES_HALVES] = "f32, f64, bf16 and f16", [TYPES_ALL] = "any",
 	[TYPES_NUMBERS] = "f32, f64, integers and bool", [TYPES_BYTES] = "any", [TYPES_PRIM] = "any",
 };
 

@@ -127,7 +127,9 @@ static void put_expression(Emit *e, Buf *b, const Op *op, const char *const *nam
 {
 	DType t = computed(op_in(op, op->kind == OP_WHERE ? 2 : 0)->type.dtype), to = op->out[0]->type.dtype;
 	if (op->kind == OP_CAST && is_half(to)) {
-		const char *wide = t == DT_F32 ? names[0] : arena_printf(e->a, "ew_cast_%s_f32(%s)", dtype_info[t].text, names[0]);
+		const char *wide = names[0];
+		if (t != DT_F32)
+			wide = arena_printf(e->a, "ew_cast_%s_f32(%s)", dtype_info[t].text, wide);
 		buf_printf(b, "%s", read_text(e, to, write_text(e, to, wide)));
 		return;
 	}

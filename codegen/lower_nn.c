@@ -316,8 +316,8 @@ static const char *mask_text(Emit *e, const Type *mask)
 	for (int d = 0; d < mask->rank; d++)
 		if (mask->dim[d] != 1)
 			stride[d + 4 - mask->rank] = full[d];
-	return arena_printf(e->a, ".mask = %s, .mask_stride = %s",
-		mask->dtype == DT_BOOL ? "K_MASK_BOOL" : mask->dtype == DT_F32 ? "K_MASK_FLOAT" : "K_MASK_HALF", emit_int_list(e, 4, stride));
+	const char *kind = mask->dtype == DT_BOOL ? "K_MASK_BOOL" : mask->dtype == DT_F32 ? "K_MASK_FLOAT" : "K_MASK_HALF";
+	return arena_printf(e->a, ".mask = %s, .mask_stride = %s", kind, emit_int_list(e, 4, stride));
 }
 
 static const char *float_attr(Emit *e, const Op *op, const char *name, double otherwise)

@@ -213,8 +213,8 @@ static void gpt2_rest(void)
 static void gpt2_rest_bf16(void)
 {
 	int64_t rows = 1024, c = 768, v = 50257, dim[2] = {rows, 2304}, dim3[2] = {rows, 3072};
-	uint16_t *x = (uint16_t *)operand(rows * 3072), *dx = (uint16_t *)operand(rows * 3072), *w = (uint16_t *)operand(v * c);
-	uint16_t *o = (uint16_t *)operand(rows * c);
+	uint16_t *x = (uint16_t *)operand(rows * 3072), *dx = (uint16_t *)operand(rows * 3072);
+	uint16_t *w = (uint16_t *)operand(v * c), *o = (uint16_t *)operand(rows * c);
 	float *st = floats(64 * rows);
 	int64_t *ids = malloc((size_t)rows * 8);
 	StepScalars s = {.seed = 1};

@@ -100,7 +100,8 @@ KPrim *conv_product_create(const KConvDesc *d, ConvKind kind)
 {
 	static void (*const runs[])(KPrim *, PrimArgs *, char *) = {forward, grad_x, grad_w};
 	int64_t rows = d->n * numel(d->rank, d->out), gathered = gathered_bytes(d);
-	KMatmulDesc m = {.dtype = d->dtype, .to = kind == CONV_GRAD_W ? d->to : d->dtype, .work_bytes = d->work_bytes - gathered};
+	KMatmulDesc m = {.dtype = d->dtype, .to = kind == CONV_GRAD_W ? d->to : d->dtype,
+		.work_bytes = d->work_bytes - gathered};
 	if (!is_product(d) || gathered > d->work_bytes)
 		return NULL;
 	if (kind == CONV_FORWARD)

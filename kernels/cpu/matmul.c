@@ -2,7 +2,8 @@
  *
  * f32 and bf16 run on oneDNN: its blocked gemm (as inner product or matmul) or its batch-reduce kernels, by
  * what measured fastest for each transposition; what the library serves by reference only, or not at all (f16
- * up to its version 2), runs on our kernels, as do other dtypes.  One idea: a batch of which b is broadcast and a is whole is one taller matrix. */
+ * up to its version 2), runs on our kernels, as do other dtypes.  One idea: a batch of which b is broadcast and
+ * a is whole is one taller matrix. */
 #include "kernels/cpu/prim.h"
 
 /* Folds batch dims into m where b does not change along them and a's rows follow on. */

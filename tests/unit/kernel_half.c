@@ -234,8 +234,9 @@ static void half_pool(void)
 	for (int flags = 0; flags < 4; flags++) {
 		int layout = flags & 1;
 		bool count_pad = flags & 2;
-		check_pool((KPool){.rank = 2, .n = 2, .c = 70, .in = {13, 11}, .out = {7, 6}, .kernel = {3, 3}, .stride = {2, 2},
-			.dilation = {1, 1}, .pad = {1, 1}, .pad_end = {1, 1}, .layout = layout, .count_pad = count_pad});
+		check_pool((KPool){.rank = 2, .n = 2, .c = 70, .in = {13, 11}, .out = {7, 6}, .kernel = {3, 3},
+			.stride = {2, 2}, .dilation = {1, 1}, .pad = {1, 1}, .pad_end = {1, 1}, .layout = layout,
+			.count_pad = count_pad});
 		check_pool((KPool){.rank = 2, .n = 1, .c = 5, .in = {9, 10}, .out = {5, 6}, .kernel = {3, 2}, .stride = {1, 1},
 			.dilation = {2, 3}, .pad = {0, 0}, .pad_end = {0, 0}, .layout = layout, .count_pad = count_pad});
 		check_pool((KPool){.rank = 1, .n = 3, .c = 4, .in = {17}, .out = {6}, .kernel = {3}, .stride = {3},
@@ -259,7 +260,8 @@ static void half_reduce(void)
 		{k_reduce_prod_bf16, k_reduce_prod_f16, k_reduce_prod_f64},
 	};
 	static const struct { int64_t dim[3]; unsigned axes; } shapes[] = {
-		{{300, 70, 5}, 1}, {{9, 300, 33}, 5}, {{1024, 1, 768}, 1}, {{3, 5, 9000}, 4}, {{20, 30, 11}, 7}, {{4, 5, 6}, 2}};
+		{{300, 70, 5}, 1}, {{9, 300, 33}, 5}, {{1024, 1, 768}, 1}, {{3, 5, 9000}, 4}, {{20, 30, 11}, 7},
+		{{4, 5, 6}, 2}};
 	for (int s = 0; s < 6; s++)
 		for (int k = 0; k < 5; k++) {
 			Num x = numbers(case_numel(3, shapes[s].dim), k == 4 ? 0.9 : -0.5, k == 4 ? 1.1 : 1);
