@@ -249,7 +249,7 @@ static KPrim *create(const KConvDesc *d, ConvKind kind)
 	if (numel(d->rank, d->out) == 0 || d->n == 0)
 		return conv_plain_create(d, kind);
 	p = conv_product_create(d, kind);
-	if (!p && kind == CONV_GRAD_W && d->dtype == K_F32)
+	if (!p && kind == CONV_GRAD_W)
 		p = conv_grad_w_create(d);
 	if (!p && (d->dtype == K_F32 || is_half(d->dtype)))
 		p = create_library(d, kind);

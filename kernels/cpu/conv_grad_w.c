@@ -5,8 +5,10 @@
  * x as [c tile][row][column][NV vectors] with its padding in place, so that all taps read the same copy at
  * other offsets and no tap knows an edge.  A tile of dw stays in registers over a chunk and is summed chunk
  * by chunk, in order, by one thread: the number of threads changes no bit.
- * Refuses (NULL): groups, three dims, channels-first, few channels; oneDNN serves those. */
+ * 16-bit operands are widened as they are packed.
+ * Refuses (NULL): groups, three dims, channels-first, and in f32 few channels; oneDNN serves those. */
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
 #include "kernels/work.h"
 
@@ -17,6 +19,7 @@ typedef struct Taps {
 	int64_t wp;            /* packed columns of a row of x */
 	int64_t images, rows;  /* output rows of one image, and images, in a chunk */
 	int64_t c_tiles, o_tiles;
+	KDType type, to;       /* of x and dy; of dw */
 } Taps;
 
 /* Where a chunk begins and how much of it there is. */
@@ -34,6 +37,8 @@ static Taps taps_of(const KConvDesc *d)
 	t.wp = (t.ow - 1) * t.sw + (t.kw - 1) * t.dw + 1;
 	t.rows = MIN(t.oh, ceil_div(CHUNK, t.ow));
 	t.images = t.rows < t.oh ? 1 : MIN(t.n, ceil_div(CHUNK, t.oh * t.ow));
+	t.type = d->dtype;
+	t.to = is_half(d->dtype) ? d->to : K_F32;
 	t.c_tiles = ceil_div(t.c, CT);
 	t.o_tiles = ceil_div(t.o, OT);
 	return t;
@@ -51,15 +56,22 @@ static int64_t dy_floats(const Taps *t)
 static int64_t dw_floats(const Taps *t) { return t->c_tiles * t->o_tiles * t->kh * t->kw * OT * CT; }
 
 /* One packed row of x: task = (c tile, image, row). */
-static void pack_x(const Taps *t, const Chunk *k, float *to, const float *x, int64_t task)
+static void pack_x(const Taps *t, const Chunk *k, float *to, const void *x, int64_t task)
 {
 	int64_t row = task % k->x_rows, image = task / k->x_rows % k->images;
 	int64_t c0 = task / k->x_rows / k->images * CT;
 	int64_t h = k->row * t->sh - t->ph + row, n = MIN(CT, t->c - c0);
-	const float *from = x + ((k->image + image) * t->h + h) * t->w * t->c + c0;
+	int64_t at = ((k->image + image) * t->h + h) * t->w * t->c + c0;
+	const float *from = (const float *)x + (t->type == K_F32 ? at : 0);
 	for (int64_t i = 0; i < t->wp; i++, to += CT) {
 		int64_t w = i - t->pw;
 		bool inside = h >= 0 && h < t->h && w >= 0 && w < t->w;
+		if (t->type != K_F32) {
+			if (inside)
+				widen(to, at_element(x, t->type, at + w * t->c), t->type, n);
+			memset(to + (inside ? n : 0), 0, (size_t)(CT - (inside ? n : 0)) * sizeof *to);
+			continue;
+		}
 		if (inside && n == CT) {
 			for (int j = 0; j < NV; j++)
 				vec_store(to + j * VW, vec_load(from + w * t->c + j * VW));
@@ -71,9 +83,15 @@ static void pack_x(const Taps *t, const Chunk *k, float *to, const float *x, int
 }
 
 /* The outputs of one position, tile by tile; tiles lie `tile` floats apart. */
-static void pack_dy(const Taps *t, float *to, int64_t tile, const float *from)
+static void pack_dy(const Taps *t, float *to, int64_t tile, const void *dy, int64_t at)
 {
+	const float *from = (const float *)dy + (t->type == K_F32 ? at : 0);
 	int64_t o = 0;
+	for (; t->type != K_F32 && o < t->o; o += OT, to += tile) {
+		int64_t n = MIN(OT, t->o - o);
+		widen(to, at_element(dy, t->type, at + o), t->type, n);
+		memset(to + n, 0, (size_t)(OT - n) * sizeof *to);
+	}
 	for (; o + OT <= t->o; o += OT, to += tile)
 		memcpy(to, from + o, OT * sizeof *to);
 	for (int64_t i = 0; o < t->o && i < OT; i++)
@@ -127,14 +145,15 @@ static void sum_tile(float *acc, const float *dy, const float *x, const Taps *t,
 }
 
 /* Tiles [c tile][o tile][tap][OT][CT] -> dw (o, c, taps) */
-static void unpack(const Taps *t, float *dw, const float *acc, int64_t task)
+static void unpack(const Taps *t, void *dw, const float *acc, int64_t task)
 {
 	int64_t taps = t->kh * t->kw, o0 = task % t->o_tiles * OT, c0 = task / t->o_tiles * CT;
 	const float *from = acc + task * taps * OT * CT;
 	for (int64_t o = 0; o < OT && o0 + o < t->o; o++)
 		for (int64_t c = 0; c < CT && c0 + c < t->c; c++)
 			for (int64_t k = 0; k < taps; k++)
-				dw[((o0 + o) * t->c + c0 + c) * taps + k] = from[(k * OT + o) * CT + c];
+				narrow((char *)dw + (((o0 + o) * t->c + c0 + c) * taps + k) * type_bytes(t->to),
+					from + (k * OT + o) * CT + c, t->to, 1);
 }
 
 static Chunk chunk_at(const Taps *t, int64_t i)
@@ -150,7 +169,7 @@ static Chunk chunk_at(const Taps *t, int64_t i)
 static void run(KPrim *p, PrimArgs *args, char *work)
 {
 	Taps t = taps_of(&p->conv);
-	const float *x = args->at[1], *dy = args->at[2];
+	const void *x = args->at[1], *dy = args->at[2];
 	float *xp = (float *)(void *)work, *dyp = xp + x_floats(&t), *acc = dyp + dy_floats(&t);
 	int64_t chunks = ceil_div(t.n, t.images) * ceil_div(t.oh, t.rows), tiles = t.c_tiles * t.o_tiles;
 	#pragma omp parallel
@@ -163,7 +182,8 @@ static void run(KPrim *p, PrimArgs *args, char *work)
 		#pragma omp for schedule(static)
 		for (int64_t j = 0; j < positions; j++) {
 			int64_t r = j / (k.rows * t.ow) * t.oh * t.ow + j % (k.rows * t.ow);
-			pack_dy(&t, dyp + j * OT, positions * OT, dy + ((k.image * t.oh + k.row) * t.ow + r) * t.o);
+			pack_dy(&t, dyp + j * OT, positions * OT, dy,
+				((k.image * t.oh + k.row) * t.ow + r) * t.o);
 		}
 		#pragma omp for schedule(static)
 		for (int64_t j = 0; j < tiles * taps; j++) {
@@ -180,7 +200,8 @@ static void run(KPrim *p, PrimArgs *args, char *work)
 
 KPrim *conv_grad_w_create(const KConvDesc *d)
 {
-	if (d->dtype != K_F32 || d->rank > 2 || !d->layout || d->group != 1 || d->c < VW || d->o < OT / 2)
+	bool few = d->c < VW || d->o < OT / 2; /* most of a tile would be padding */
+	if (d->dtype == K_F64 || d->rank > 2 || !d->layout || d->group != 1 || (few && d->dtype == K_F32))
 		return NULL;
 	Taps t = taps_of(d);
 	int64_t bytes = (x_floats(&t) + dy_floats(&t) + dw_floats(&t)) * 4;
