@@ -128,7 +128,8 @@ static inline int64_t kwork_conv_grad_w(const KWorkArgs *a)
 {
 	const KShape *x = &a->in[0], *dy = &a->in[1], *dw = &a->out[0];
 	int64_t group = a->group ? a->group : 1, wide = x->bytes == 2 ? 4 : x->bytes; /* 16-bit sums are f32 */
-	int64_t bytes = kwork_packed(dw, group) * (dw->bytes == 2 ? 2 : 1) + K_CONV_SCRATCH, gathered = kwork_gathered(dw, dy, group);
+	int64_t bytes = kwork_packed(dw, group) * (dw->bytes == 2 ? 2 : 1) + K_CONV_SCRATCH;
+	int64_t gathered = kwork_gathered(dw, dy, group);
 	if (gathered || group != 1 || x->rank > 4 || a->layout != 1)
 		return kwork_capped(a, kwork_up(bytes + gathered, 64));
 	bool two = x->rank == 4;
