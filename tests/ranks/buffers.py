@@ -4,7 +4,8 @@
              which is what SyncBatchNorm computes where all ranks have equally many samples, and against our one
              rank with W*B: losses, weights and running statistics of three SGD steps; equal on all ranks to the bit
   broadcast  against PyTorch in f64 where each rank begins each forward with rank 0's buffers and uses the
-             statistics of its own batch: each rank's own buffers, and that model.safetensors has rank 0's
+             statistics of its own batch: each rank's own buffers, and that model.safetensors has rank 0's; of three
+             micro-batches before the first under --sync=last, before each under --sync=every
   one rank   off, sync and broadcast give the same bits
   the plan   collectives, bytes received and memory of a step, as rank 0 logs them
 
@@ -39,26 +40,27 @@ def make_data(root, world):
     return x, labels, ["--data", f"x={path}/x.npy", "--data", f"labels={path}/labels.npy"]
 
 
-def torch_steps(module, x, labels, world, sync):
-    """Losses, weights, and the buffers of every rank."""
+def torch_steps(module, x, labels, world, sync, accum=1, every=False):
+    """Losses, weights, and the buffers of every rank.  every: rank 0's buffers before each micro-batch."""
     m = copy.deepcopy(module).double().train()
     x, labels, losses = torch.tensor(x).double(), torch.tensor(labels), []
     per_rank, parts = world * B if sync else B, 1 if sync else world
-    for step in range(STEPS):
-        begin = {k: v.clone() for k, v in m.named_buffers()}
+    own = [{k: v.clone() for k, v in m.named_buffers()} for _ in range(parts)]
+    for step in range(len(x) // (world * B * accum)):
         m.zero_grad()
-        total, own = 0, []
-        for r in range(parts):
-            for k, v in m.named_buffers():
-                v.copy_(begin[k])
-            at = step * world * B + r * per_rank
-            part = slice(at, at + per_rank)
-            loss = F.cross_entropy(m(x[part]), labels[part], reduction="sum") / (world * B)
-            loss.backward()
-            total += loss.item()
-            own.append({k: v.clone() for k, v in m.named_buffers()})
-        for k, v in m.named_buffers():
-            v.copy_(own[0][k])
+        total = 0
+        for a in range(accum):
+            if a == 0 or every:
+                own = [own[0]] * parts
+            for r in range(parts):
+                for k, v in m.named_buffers():
+                    v.copy_(own[r][k])
+                at = (step * accum + a) * world * B + r * per_rank
+                part = slice(at, at + per_rank)
+                loss = F.cross_entropy(m(x[part]), labels[part], reduction="sum") / (world * B * accum)
+                loss.backward()
+                total += loss.item()
+                own[r] = {k: v.clone() for k, v in m.named_buffers()}
         with torch.no_grad():
             for p in m.parameters():
                 p -= LR * p.grad
@@ -101,21 +103,21 @@ class Case:
         o = [f"--bind=batch={B}", f"--strategy={strategy}", f"--bn-sync={sync}", *more]
         return o + [f"--world={world}"] * (strategy in matrix.OWNED)
 
-    def run(self, strategy, world, sync, *more):
+    def run(self, strategy, world, sync, *more, flags=()):
         """As Programs.run, and the buffers of every rank."""
         options = self.options(strategy, world, sync, *more)
         _, binary = self.programs.build("cnn", options)
         out = self.m.root / f"out-{next(self.programs.number)}"
         groups = ["--shard-size", 2] if strategy == "hybrid_shard" and world % 2 == 0 else []
         matrix.command([binary, *self.data[world][2], "--lr", LR, "--threads", 1, "--save", out, "--log",
-                        f"{out}.jsonl", "--timeout", 60, "--ranks", world, *groups])
+                        f"{out}.jsonl", "--timeout", 60, "--ranks", world, *groups, *flags])
         rows = [matrix.json.loads(line) for line in open(f"{out}.jsonl")]
         rows = [r for r in rows if "loss" in r]
         own = out / "latest" / "buffers-rank.safetensors"
         weights = load_file(out / "latest" / "model.safetensors")
         ranks = load_file(own) if world > 1 else {}
         shutil.rmtree(out)
-        if world > 1:
+        if world > 1 and not flags:
             rank, planned = self.programs.planned("cnn", [o for o in options if "world" not in o], world,
                                                   groups[1] if groups else None)
             mapped = {(r["collectives"], r["comm_bytes"], r["peak_bytes"]) for r in rows}
@@ -155,6 +157,17 @@ class Case:
                 raise Failed(f"{what}: the checkpoint has another {k} than rank 0")
         return f"loss {e:.1e} weights and buffers {worst:.1e}"
 
+    def micro(self, mode, world):
+        """Three micro-batches in one step."""
+        x, labels, _ = self.data[world]
+        losses, weights, own = self.run("full_shard", world, "broadcast", "--accum=many", f"--sync={mode}",
+                                        flags=["--accum", STEPS])
+        want_losses, want, buffers = torch_steps(self.module, x, labels, world, False, STEPS, mode == "every")
+        what = f"micro-batches {mode} W={world}"
+        e = losses_far(losses, want_losses, what)
+        worst = max(far(own[r], buffers[r], f"{what} rank {r}") for r in range(world))
+        return f"loss {e:.1e} buffers {worst:.1e} weights {far(weights, want, what):.1e}"
+
     def one_rank(self, strategy, *_):
         first = self.run(strategy, 1, "off")
         for way in ("sync", "broadcast"):
@@ -176,6 +189,7 @@ def main():
     todo = [(case.sync, s, w) for s in strategies for w in worlds]
     todo += [(case.sync, "full_shard", 3, "--remat=block", "--backward-prefetch=post")]
     todo += [(case.broadcast, s, 2 + (i == 0)) for i, s in enumerate(strategies)]
+    todo += [(case.micro, mode, 2) for mode in ("last", "every")]
     todo += [(case.one_rank, s, 1) for s in strategies[:2]]
     failed = 0
     for test, *rest in todo:
