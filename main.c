@@ -121,6 +121,7 @@ static CodegenOptions codegen_options(const Options *o)
 	return (CodegenOptions){
 		.text = o->canonical, .optimizer = o->optimizer, .loss_norm = o->loss_norm,
 		.shift = o->loss && strstr(o->loss, "shift=1"), .no_decay_1d = o->no_decay_1d,
+		.check_nan = o->check_nan,
 		.loss_scale = o->loss_scale, .param_group = o->param_group.at, .n_param_group = o->param_group.n,
 		.cc = o->cc, .arch = o->arch, .optimize = o->optimize, .verbose = o->verbose, .offload = offload_option(o),
 		.library = equals(o->emit, "lib"),

@@ -15,7 +15,7 @@ typedef struct Options {
 	/* graph */
 	OptionList bind, input_shape, constants, param_group;
 	const char *loss, *loss_norm, *optimizer, *freeze, *init, *untie, *bn, *bn_sync, *dropout;
-	bool bn_biased, no_decay_1d;
+	bool bn_biased, no_decay_1d, check_nan;
 	const char *accum, *sync, *micro_batch, *clip, *grad_norm;
 	/* precision */
 	const char *param_dtype, *reduce_dtype, *buffer_dtype, *bcast_dtype, *loss_scale;

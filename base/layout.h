@@ -11,7 +11,7 @@
 #include "base/base.h"
 
 enum { LAYOUT_ALIGN = 64, LAYOUT_MAX_FLATS = 4 }; /* elements; flats of a unit */
-enum { LAYOUT_SCALARS = 8 }; /* doubles of all_reduce_scalars: loss, weight, accuracy, norm, what is asked of a run */
+enum { LAYOUT_SCALARS = 9 }; /* doubles of all_reduce_scalars: loss, weight, accuracy, norm, what is asked of a run */
 
 /* ---- strategies ---- */
 

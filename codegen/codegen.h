@@ -13,6 +13,7 @@ typedef struct CodegenOptions {
 	bool shift;             /* the loss shifts labels itself */
 	bool no_decay_1d;
 	const char *loss_scale; /* "none" | "K" | "dynamic[:KEY=VALUE,..]" */
+	bool check_nan;         /* a check behind each op with a float result */
 	const char *const *param_group; /* each --param-group */
 	int n_param_group;
 	LayoutOffload offload;

@@ -27,6 +27,9 @@ typedef struct Emit {
 	Map *functions;  /* names of functions taken */
 	Map *paths;      /* file as the module names it -> absolute path */
 	PtrMap *units;   /* scope -> its unit, or the scope itself: it has none */
+	PtrMap *checks;  /* value -> number of its check + 1 */
+	Buf check_rows;
+	int n_checks;
 	const Op *op;    /* at work */
 	const char *pending; /* comment for the next line */
 	int n_lines;     /* in body */
@@ -70,6 +73,11 @@ const Attr *emit_list(const Op *op, const char *name);   /* ice when absent */
 PlanStream plan_stream(const Op *op);
 /* By unit index: names, sizes, first and last use in a step. */
 PlanUnit *plan_units(const Module *m, Arena *a);
+
+/* ---- checks.c: --check-nan ---- */
+
+void checks_after(Emit *e, const Op *op, const char *comment); /* comment: what op is */
+int checks_write(Emit *e, Buf *out); /* returns how many there are */
 
 /* ---- fused.c, tables.c, build.c ---- */
 

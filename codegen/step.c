@@ -131,8 +131,9 @@ static void write_section(Emit *e, SectionKind s)
 		if (!e->n_lines || (!unit && e->n_lines < CHUNK_MIN))
 			unit = now;
 		e->op = op;
-		e->pending = op_comment(e, op);
+		const char *comment = e->pending = op_comment(e, op);
 		lower_op(e, op);
+		checks_after(e, op, comment);
 		e->pending = NULL;
 	}
 	flush(e, s, unit, &calls);
@@ -252,7 +253,8 @@ bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Di
 {
 	Arena *a = arena_new();
 	Emit e = {.m = m, .o = o, .d = d, .a = a, .prims = map_new(a), .shared = map_new(a),
-		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .paths = map_new(a)};
+		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .paths = map_new(a),
+		.checks = ptrmap_new(a)};
 	int before = d->errors;
 	write_module(&e, m, "");
 	for (int k = VARIANT_FIRST; o->variants && k < VARIANT_COUNT; k++)

@@ -426,7 +426,7 @@ void tables_write(Emit *e, Buf *out)
 	}
 	int n_step = put_collectives(e, out, SEC_FORWARD, SEC_UPDATE, "step_collectives");
 	int n_evaluation = put_collectives(e, out, SEC_EVAL, SEC_EVAL, "eval_collectives");
-	int n_outputs = put_outputs(e, out), n_groups = put_groups(e, out);
+	int n_outputs = put_outputs(e, out), n_groups = put_groups(e, out), n_checks = checks_write(e, out);
 	if (e->o->variants)
 		put_variants(e, out);
 	buf_printf(out, "static const RtModel model = {\n\t.name = %s,\n\t.options = %s,\n", c_string(e, m->name),
@@ -454,6 +454,8 @@ void tables_write(Emit *e, Buf *out)
 	put_loss(e, out);
 	put_clip(e, out);
 	put_loss_scale(e, out);
+	if (n_checks)
+		buf_printf(out, "\t.checks = checks, .n_checks = %d,\n", n_checks);
 	if (n_groups)
 		buf_printf(out, "\t.groups = groups, .n_groups = %d,\n", n_groups);
 	buf_printf(out, "\t.setup = setup, .forward = forward, .backward = backward, .update = update,%s\n"

@@ -316,6 +316,9 @@ void k_copy_wide(void *out, const void *in, int64_t bytes);
 void k_init_uniform_f32(float *out, uint64_t key, int64_t first, int64_t n, float bound);
 void k_init_normal_f32(float *out, uint64_t key, int64_t first, int64_t n, float std);
 
+/* First index of a NaN and of an infinity in x (n), f32 f64 f16 bf16; -1: there is none. */
+void k_not_finite(int64_t *nan, int64_t *inf, const void *x, int64_t n, KDType t);
+
 /* Optimizers: p, states and g are flat shards (numel), p and states f32, g f32, bf16 or f16; g is read as
  * clamp(g * grad_scale * clip_coef).
  * The rules are PyTorch's: weight decay is added to the gradient (sgd, adam, adagrad) or decoupled

@@ -288,12 +288,14 @@ enum {
 #include "runtime/hyper.def"
 	HYPER_KEYS
 };
-/* All of these: HYPER_KEYS numbers, then GROUP_KEYS for each group of the model; NaN = not said.  NULL after messages. */
+/* All of these: HYPER_KEYS numbers, then GROUP_KEYS for each group of the model; NaN = not said.  NULL after
+ * messages. */
 double *hyper_read(const Rt *rt, const char *path, Diag *d);
 double *hyper_from(const Rt *rt, void *json, const char *file, Diag *d); /* json: a json_t; file: begins messages */
 /* Forgets what flags that are given say, too. */
 void hyper_drop(double *value, const RtOptions *o, const char *where, Diag *d);
-/* Rank 0's to all ranks, into rt->p->hyper; rank 0 has none (NULL): nothing changes.  All ranks call it, between steps. */
+/* Rank 0's to all ranks, into rt->p->hyper; rank 0 has none (NULL): nothing changes.  All ranks call it, between
+ * steps. */
 bool hyper_share(Rt *rt, double *mine);
 void hyper_put(Buf *b, Arena *a, const RtModel *m, const double *value); /* as a JSON object */
 extern volatile sig_atomic_t hyper_signal; /* this process was asked to read the file again */
@@ -314,6 +316,7 @@ typedef struct StepSums {
 	double norm;                /* as Optimizer.norm, over all ranks */
 	double bad_input;           /* ranks that met bad data */
 	double stop;                /* the highest number of a signal that asks to stop */
+	double not_finite;          /* ranks that --check-nan found something on */
 	double reload;              /* ranks that were asked to read --hyper again */
 } StepSums;
 StepSums report_sums(const Rt *rt); /* of this rank */
@@ -333,6 +336,12 @@ LossScale loss_scale_first(const RtModel *model);
 /* Whether numbers that are not finite may be the scale's fault. */
 bool loss_scale_can_shrink(const RtModel *model, const LossScale *s);
 void loss_scale_advance(LossScale *s, const RtModel *model, const StepResult *r); /* behind every step */
+
+/* ---- check.c: --check-nan ---- */
+
+typedef struct Check { bool *inf; bool found; char text[1000]; } Check; /* of this step; inf: by check */
+void check_begin(Rt *rt);
+void check_say(const Rt *rt, Diag *d); /* what this rank found in the step, if it asks for a message */
 
 /* ---- log.c ---- */
 
@@ -412,6 +421,7 @@ struct RtPrivate {
 	DeviceMemory memory;
 	Optimizer optim;
 	double *hyper;              /* in force, of --hyper or a checkpoint; NULL: none */
+	Check check;
 	StepScalars scalars;
 	Progress progress;
 	uint64_t gathered_hash;     /* of --check-replicas */

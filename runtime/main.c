@@ -119,6 +119,9 @@ static void blame_data(Run *run)
 static int check_step(Run *run)
 {
 	int code = session_outcome(&run->s);
+	if (run->s.p.check.found)
+		log_clear_line(&run->log);
+	check_say(&run->s.rt, run->s.d);
 	if (code == EXIT_INPUT)
 		blame_data(run);
 	if (code != EXIT_RUN)

@@ -50,13 +50,15 @@ void report_begin(Rt *rt)
 	rt->loss_sum = rt->loss_weight = rt->correct = rt->counted = 0;
 	rt->p->optim.norm = 0;
 	rt->p->sums = (StepSums){.stop = -1};
+	check_begin(rt);
 }
 
 StepSums report_sums(const Rt *rt)
 {
 	int asked = rt->p->control ? control_stop_signal(rt->p->control) : 0;
 	return (StepSums){rt->loss_sum, rt->loss_weight, rt->correct, rt->counted, rt->p->optim.norm,
-		report_has_bad_input(), MAX(asked, report_stop_signal), hyper_take_signal()};
+		report_has_bad_input(), MAX(asked, report_stop_signal), rt->p->check.found,
+		hyper_take_signal()};
 }
 
 void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean)
@@ -93,7 +95,7 @@ void rt_step_scalars(Rt *rt)
 	s->grad_scale = (float)scale;
 	s->clip_coef = 1;
 	s->clip_value = (float)opt->clip_value;
-	r->finite = isfinite(r->loss);
+	r->finite = isfinite(r->loss) && sum->not_finite == 0;
 	if (rt->model->grad_norm) {
 		r->grad_norm = norm_of(sum->norm, optim_norm_p(rt->model)) * scale;
 		r->finite = r->finite && isfinite(r->grad_norm);

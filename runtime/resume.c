@@ -246,7 +246,8 @@ static int begin_new(const SafeFile *f, const Rt *rt, Arena *a, bool *is_new, co
 	int n = 0;
 	for (int i = 0; i < m->n_tensors; i++) {
 		const RtTensor *t = &m->tensors[i];
-		is_new[i] = t->kind == RT_PARAM && t->trainable && rt->p->optim.n_states && !states_in(f, &rt->p->optim, t, a);
+		is_new[i] = t->kind == RT_PARAM && t->trainable && rt->p->optim.n_states &&
+			!states_in(f, &rt->p->optim, t, a);
 		if (!is_new[i])
 			continue;
 		*first = n++ ? *first : t->name;

@@ -254,7 +254,8 @@ void session_say_not_finite(const Session *s)
 	diag_error(s->d, s->o.program,
 		"step %" PRId64 ": %s is not finite (loss %g, gradient norm %g); that update was left out%s; "
 		"--on-nan=skip goes on after such a step", s->p.progress.step + 1,
-		isfinite(r->loss) ? "the gradient norm" : "the loss", r->loss, r->grad_norm,
+		!isfinite(r->loss) ? "the loss" : s->rt.model->grad_norm && !isfinite(r->grad_norm) ? "the gradient norm" :
+			"a value on the way", r->loss, r->grad_norm,
 		s->o.save ? ", nothing was saved since" : "");
 }
 

@@ -65,6 +65,11 @@ typedef struct RtCollective {
 	bool add;              /* of reduces: to what is kept of the step's earlier micro-batches */
 } RtCollective;
 
+/* A result that --check-nan looks at.  from: numbers of the checks of what its op reads; -1: an infinity is meant. */
+typedef struct RtCheck {
+	const char *what; DType dtype; int rank; int64_t dim[8]; const int *from; int n_from;
+} RtCheck;
+
 typedef struct RtLoss {
 	bool global;           /* --loss-norm */
 	double n;              /* static element count behind the backward seed 1/n */
@@ -106,6 +111,7 @@ typedef struct RtModel {
 	const RtFile *files; int n_files;
 	int64_t batch;         /* B */
 	const char *optimizer; /* "adamw": names the states and the update kernel */
+	const RtCheck *checks; int n_checks;    /* --check-nan */
 	const ParamGroup *groups; int n_groups; /* --param-group */
 	RtLoss loss;
 	RtLossScale loss_scale;
@@ -156,6 +162,9 @@ void rt_reduce(Rt *rt, int seq);
 void rt_broadcast(Rt *rt, int seq);
 void rt_wait(Rt *rt, int seq);
 void rt_reshard(Rt *rt, int unit);               /* the gathered values are gone */
+/* --check-nan: the result behind check `number`; a unit's reduced gradient. */
+void rt_check(Rt *rt, int number, const void *x);
+void rt_check_gradient(Rt *rt, int unit);
 void rt_zero_gaps(Rt *rt, int unit);
 void rt_sumsq(Rt *rt, const int *units, int n);  /* of the gradient shards, into rt->p: of |g|^p */
 void rt_all_reduce_scalars(Rt *rt, int seq);     /* loss, weight, norm and the control word; blocks */

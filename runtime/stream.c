@@ -212,6 +212,7 @@ static StepSums sum_up(const StepSums *of, int n, double p)
 		sum.norm = k_norm_join(sum.norm, of[r].norm, p);
 		sum.bad_input += of[r].bad_input;
 		sum.stop = MAX(sum.stop, of[r].stop);
+		sum.not_finite += of[r].not_finite;
 		sum.reload += of[r].reload;
 	}
 	return sum;

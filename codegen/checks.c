@@ -1,0 +1,102 @@
+/* codegen/checks.c: --check-nan: a call behind each op of a step with a float result, and the table of what they are.
+ *
+ * Literals are not checked: an infinity there is the model's word, and excuses infinities of what reads it. */
+#include "codegen/emit.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+static bool is_infinite(const Op *op)
+{
+	const Attr *a = op->kind == OP_CONST ? attr_find(op->attrs, "value") : NULL;
+	return a && a->kind == ATTR_FLOAT && !isfinite(a->f);
+}
+
+static const Value *origin(const Value *v)
+{
+	while (op_info[v->op->kind].flags & VIEW && v->op->kind != OP_VIEW_OP)
+		v = v->op->in[0].value;
+	return v;
+}
+
+/* Numbers of the checks of what the op reads; -1: an infinity is meant. */
+static const char *list_operands(Emit *e, const Value *v, int *n)
+{
+	const Op *op = v->op;
+	Buf b = {0};
+	bool excused = op->kind == OP_ATTENTION && v->index == 1;
+	for (const Op *inner = op->body_first; inner; inner = inner->next)
+		excused = excused || is_infinite(inner);
+	*n = 0;
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *x = op_in(op, i);
+		intptr_t number = x ? (intptr_t)ptrmap_get(e->checks, (void *)origin(x)) : 0;
+		excused = excused || (x && is_infinite(origin(x)->op));
+		if (number)
+			buf_printf(&b, "%s%d", (*n)++ ? ", " : "", (int)number - 1);
+	}
+	if (excused)
+		buf_printf(&b, "%s-1", (*n)++ ? ", " : "");
+	const char *text = *n ? emit_shared(e, "int []", "read", arena_printf(e->a, "{%s}", b.at)) : "NULL";
+	buf_free(&b);
+	return text;
+}
+
+/* "f32[2,3] = matmul %a, %b  h.0.attn:node_MatMul (grad)", with the nodes that a loop was made of. */
+static const char *what_of(Emit *e, const Op *op, const char *comment)
+{
+	Buf b = {0};
+	const char *text = comment;
+	for (const Op *inner = op->body_first; inner; inner = inner->next)
+		if (*inner->loc->node)
+			buf_printf(&b, "%s\"%s\" (%s)", b.n ? ", " : "; nodes ", inner->loc->node, inner->loc->onnx);
+	if (b.n)
+		text = arena_printf(e->a, "%s%s", comment, b.at);
+	buf_free(&b);
+	return arena_printf(e->a, "\"%s: %s\"", str_escape(e->a, ESCAPE_C_STRING, loc_where((Module *)e->m, op->loc)),
+		str_escape(e->a, ESCAPE_C_STRING, text));
+}
+
+static void check_result(Emit *e, const Value *v, const char *comment)
+{
+	const Type *t = &v->type;
+	int n_from;
+	if (t->kind != TYPE_TENSOR || !dtype_is_float(t->dtype) || !v->n_uses || v->place.region == REGION_NONE ||
+		!type_numel(t))
+		return;
+	const char *from = list_operands(e, v, &n_from);
+	int number = e->n_checks++;
+	ptrmap_put(e->checks, (void *)v, (void *)(intptr_t)(number + 1));
+	buf_printf(&e->check_rows, "\t{%s, DT_%s, %d, %s, %s, %d},\n", what_of(e, v->op, comment),
+		t->dtype == DT_F32 ? "F32" : t->dtype == DT_F64 ? "F64" : t->dtype == DT_F16 ? "F16" : "BF16", t->rank,
+		t->rank ? emit_int_list(e, t->rank, t->dim) : "{0}", from, n_from);
+	emit_line(e, "rt_check(rt, %d, %s);", number, emit_place(e, &v->place));
+}
+
+static bool ends_reduce(const Op *op)
+{
+	OpKind k = op->kind == OP_WAIT ? op_in(op, 0)->op->kind : OP_WAIT;
+	return k == OP_REDUCE_SCATTER || k == OP_ALL_REDUCE || k == OP_REDUCE;
+}
+
+void checks_after(Emit *e, const Op *op, const char *comment)
+{
+	unsigned flags = op_info[op->kind].flags;
+	if (!e->o->check_nan || op->section == SEC_EVAL)
+		return;
+	if (ends_reduce(op))
+		emit_line(e, "rt_check_gradient(rt, %d);", op_in(op, 0)->op->unit->index);
+	if (op->kind == OP_CONST || (flags & VIEW && op->kind != OP_VIEW_OP))
+		return;
+	for (int i = 0; i < op->n_out; i++)
+		check_result(e, op->out[i], comment);
+}
+
+int checks_write(Emit *e, Buf *out)
+{
+	if (e->n_checks)
+		buf_printf(out, "/* What --check-nan checks: op, type, checks of what it reads (-1: an infinity is meant). */\n"
+			"static const RtCheck checks[] = {\n%s};\n\n", e->check_rows.at);
+	buf_free(&e->check_rows);
+	return e->n_checks;
+}
