@@ -5,9 +5,9 @@
  * file has no name: it ends with its last process.  Its room is taken at the start, so a disk cannot fill up later.
  * Refuses folders whose files are memory.
  *
- * The one idea: kernels read and write the map as they do memory; all that is done for speed is advice: what the
- * next unit wants is read ahead, and where memory turns out to be short, what an update has left is written behind it, so
- * that pages are clean when the system looks for some to drop. */
+ * The one idea: kernels read and write the map as they do memory; all that is done for speed is advice.  What the
+ * next unit wants is read ahead; where memory turns out to be short, what an update has left is written behind it,
+ * so that pages are clean when the system looks for some to drop. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

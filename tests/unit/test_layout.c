@@ -161,6 +161,36 @@ static void pieces_cover_the_range(void)
 	}
 }
 
+/* What is offloaded leaves its category and joins the file, byte for byte, for every strategy; peers find it at
+ * equal offsets: flat gradients that stay lie before what owners have. */
+static void offload_moves_bytes(void)
+{
+	for (int s = 0; s < STRATEGY_COUNT; s++) {
+		LayoutUnit units[] = {
+			{(Strategy)s, strategy_info[s].owned ? 0 : -1, 2,
+				{LAYOUT_FLAT(DT_F32, true, 100), LAYOUT_FLAT(DT_F16, false, 10)}, 0, false},
+			{(Strategy)s, strategy_info[s].owned ? 1 : -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 1, false},
+		};
+		for (int64_t world = 1; world <= 4; world *= 2) {
+			LayoutRank who = {world - 1, world, MAX(world / 2, 1)};
+			LayoutModel m = {.unit = units, .n_units = 2, .n_grad_slots = 2, .n_states = 2, .act_bytes = 4096};
+			LayoutMemory none = layout_memory(&m, &who);
+			m.offload = LAYOUT_OFFLOAD_OPTIM;
+			LayoutMemory optim = layout_memory(&m, &who);
+			m.offload = LAYOUT_OFFLOAD_PARAMS;
+			LayoutMemory params = layout_memory(&m, &who);
+			CU_ASSERT_EQUAL(none.file.total, 0);
+			CU_ASSERT_EQUAL(optim.file.total, none.states);
+			CU_ASSERT_EQUAL(optim.total, none.total - none.states);
+			CU_ASSERT_EQUAL(params.file.params, none.params);
+			CU_ASSERT_EQUAL(params.file.grads, none.grads - params.grads);
+			CU_ASSERT_EQUAL(params.total + params.file.total, none.total);
+			bool all_stay = layout_grad_stays(&units[0], &who);
+			CU_ASSERT_EQUAL(params.grads == 0, all_stay);
+		}
+	}
+}
+
 void suite_layout(void)
 {
 	CU_pSuite s = CU_add_suite("layout", NULL, NULL);
@@ -172,4 +202,5 @@ void suite_layout(void)
 	CU_add_test(s, "bytes at four ranks", bytes_at_four_ranks);
 	CU_add_test(s, "bytes of 16-bit roles", bytes_of_halves);
 	CU_add_test(s, "places of 16-bit roles", places_of_halves);
+	CU_add_test(s, "offload moves bytes", offload_moves_bytes);
 }
