@@ -185,18 +185,13 @@ static bool write_schedule(Module *m, const Options *o, const PassOptions *p, Di
 	return !d->errors;
 }
 
-/* What the IR can say already and no kernel or runtime does yet. */
-static bool has_program(const Options *o, Diag *d)
+/* 16-bit products on a processor without units for them. */
+static void note_products(const Options *o, const CodegenOptions *c, Diag *d)
 {
-	const struct { const char *name, *value; } option[] = {{"--param-dtype", o->param_dtype},
-		{"--reduce-dtype", o->reduce_dtype}, {"--buffer-dtype", o->buffer_dtype}, {"--bcast-dtype", o->bcast_dtype},
-		{"--loss-scale", o->loss_scale}};
-	int before = d->errors;
-	for (int i = 0; i < COUNT_OF(option); i++)
-		if (option[i].value && !equals(option[i].value, "f32") && !equals(option[i].value, "none"))
-			diag_error(d, option[i].name, "%s is refused: this version has no 16-bit programs yet; --emit=ir and "
-				"shardc plan show what it would be", option[i].value);
-	return d->errors == before;
+	DType t = dtype_of(o->param_dtype);
+	if (t != DT_F32 && !codegen_multiplies(c, t, d) && !d->errors)
+		diag_note(d, "--param-dtype", "--arch=%s does not multiply %s: products are computed in f32, which moves half "
+			"the bytes and is no faster", o->arch ? o->arch : "native", dtype_info[t].text);
 }
 
 /* A program that the C compiler refuses is not the input's fault. */
@@ -205,6 +200,7 @@ static int emit(Variants *v, const Options *o, Diag *d)
 	Module *m = v->of[VARIANT_ONLY];
 	CodegenOptions c = codegen_options(o);
 	c.variants = is_many(o) ? v : NULL;
+	note_products(o, &c, d);
 	bool stop = equals(o->emit, "c");
 	const char *dir = stop || c.library ? o->output : arena_printf(m->arena, "%s.c.d", o->output);
 	const char *output = c.library ? arena_printf(m->arena, "%s/libmodel.so", dir) : o->output;
@@ -302,8 +298,6 @@ static int compile(const Options *o, Arena *a, Diag *d)
 	if (!status && o->schedule_in && m->level != LEVEL_PLAN)
 		diag_warn(d, "--schedule-in", "there is no schedule before pass prefetch: \"%s\" is not used", o->schedule_in);
 	bool runs = equals(o->command, "run"), plans = equals(o->command, "plan");
-	if (!status && !ir && !plans && !has_program(o, d))
-		status = EXIT_INPUT;
 	if (!status && o->schedule_out && !write_schedule(m, o, &p, d))
 		status = EXIT_INPUT;
 	if (!status && ir)

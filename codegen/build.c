@@ -280,6 +280,19 @@ static bool check_found(Build *b)
 	return b->include && choose_runtime(b);
 }
 
+bool codegen_multiplies(const CodegenOptions *o, DType t, Diag *d)
+{
+	static const char *const units[2][2] = {{"__AMX_BF16__", "__AVX512BF16__"}, {"__AMX_FP16__", "__AVX512FP16__"}};
+	Arena *a = arena_new();
+	Build b = build_new(a, o, d);
+	char *macros = predefined(&b);
+	bool found = false;
+	for (int i = 0; macros && i < 2; i++)
+		found = found || is_defined(&b, macros, units[t == DT_F16][i]);
+	arena_free(a);
+	return found;
+}
+
 int codegen_vector_bytes(const CodegenOptions *o, Diag *d)
 {
 	if (!o->arch || !strcmp(o->arch, "native"))

@@ -37,6 +37,9 @@ bool codegen_compile(const char *dir, const CodegenOptions *o, const char *outpu
 /* Removes what codegen_write made. */
 void codegen_remove(const char *dir);
 
+/* Whether o->arch has instructions that multiply numbers of 16-bit dtype t. */
+bool codegen_multiplies(const CodegenOptions *o, DType t, Diag *d);
+
 /* Bytes of a vector register of o->arch: layouts of packed weights follow from it. */
 int codegen_vector_bytes(const CodegenOptions *o, Diag *d);
 

@@ -406,7 +406,8 @@ static bool is_stored(const Value *v)
 /* Whether backward may read x at no cost in memory: it is there, or it is small beside `of`. */
 static bool is_at_hand(const Recompute *r, const Value *x, const Value *of)
 {
-	return is_literal(x) || is_movable_source(x->op) || op_is_param_cast(x->op) || type_bytes(&x->type) * SMALL <= type_bytes(&of->type)
+	return is_literal(x) || is_movable_source(x->op) || op_is_param_cast(x->op)
+		|| type_bytes(&x->type) * SMALL <= type_bytes(&of->type)
 		|| x->op->section != SEC_FORWARD || r->again[x->id] || is_read_in(x, SEC_BACKWARD);
 }
 

@@ -24,13 +24,16 @@ static bool is_half(const Value *v)
 
 static bool computes_halves(const Op *op)
 {
-	if (op_info[op->kind].flags & (EW | VIEW | SRC) || op_has_effect(op) || op->kind == OP_FUSED
-			|| op->kind == OP_NORM)
+	static const char *const wide[] = {"F32", "FLOATS", "NUMBERS", "PRIMF"};
+	const char *types = "";
+	if (op_info[op->kind].flags & (EW | VIEW | SRC) || op_has_effect(op) || op->kind == OP_NORM)
 		return true;
 	for (int i = 0; i < COUNT_OF(kernels); i++)
 		if (!strcmp(kernels[i].op, op_info[op->kind].text))
-			return strcmp(kernels[i].types, "F32") && strcmp(kernels[i].types, "FLOATS")
-				&& strcmp(kernels[i].types, "NUMBERS");
+			types = kernels[i].types;
+	for (int i = 0; i < COUNT_OF(wide); i++)
+		if (!strcmp(types, wide[i]))
+			return false;
 	return true;
 }
 

@@ -224,7 +224,8 @@ static void store_buffers(Module *m, DType to, Diag *d)
 /* What contradicts itself, and what has no effect. */
 static bool check_options(const PassOptions *o, Diag *d)
 {
-	if (o->keep_low_precision_grads && o->param_dtype == DT_F32)
+	bool ok = !o->keep_low_precision_grads || o->param_dtype != DT_F32;
+	if (!ok)
 		diag_error(d, "--keep-low-precision-grads", "gradients would be kept in --param-dtype, which is f32: give "
 			"--param-dtype=bf16 or f16, or leave it out");
 	LossScale scale;
@@ -232,7 +233,7 @@ static bool check_options(const PassOptions *o, Diag *d)
 		return false;
 	if (scale.kind != LOSS_SCALE_NONE && o->param_dtype == DT_F32 && o->reduce_dtype == DT_F32)
 		diag_warn(d, "--loss-scale", "nothing is computed or sent in 16 bits, f32 gradients need no scale");
-	return !d->errors;
+	return ok;
 }
 
 bool pass_precision(Module *m, const PassOptions *o, Diag *d)

@@ -5,8 +5,8 @@
  * owner, and that the optimizer's states are declared.  oss and sharded_ddp fix the number of ranks
  * (Module.world).
  * Refuses what wrap.c and policy_file.c refuse, strategies that do not go together, regular expressions that
- * match nothing, groups that do not divide the ranks, broadcasts in a dtype that does not fit, trainable parameters that are not f32, and more than
- * UNIT_MAX_FLATS kinds of parameter in a unit.
+ * match nothing, groups that do not divide the ranks, broadcasts in a dtype that does not fit, trainable
+ * parameters that are not f32, and more than UNIT_MAX_FLATS kinds of parameter in a unit.
  *
  * The one idea: --wrap makes groups of parameters by where they stand in the model; whatever else is chosen
  * (strategies, owners, what is ignored) acts on whole groups, and only then are they laid out. */
@@ -382,8 +382,8 @@ static bool check_broadcast(const PassOptions *o, int whole, Diag *d)
 		diag_error(d, where, "f32 is wider than --param-dtype=%s, which is all that ranks read of it; give %s or leave "
 			"it out", dtype_info[param].text, dtype_info[param].text);
 	else if (param != DT_F32 && to != param)
-		diag_error(d, where, "%s is another 16-bit dtype than --param-dtype=%s: both roundings would be made; give %s or "
-			"leave it out", o->bcast_dtype, dtype_info[param].text, dtype_info[param].text);
+		diag_error(d, where, "%s is another 16-bit dtype than --param-dtype=%s: both roundings would be made; give "
+			"%s or leave it out", o->bcast_dtype, dtype_info[param].text, dtype_info[param].text);
 	else
 		return true;
 	return false;

@@ -171,7 +171,8 @@ static void test_loss_scale(void)
 	CU_ASSERT(loss_scale_parse("1024", &s, &quiet) && s.kind == LOSS_SCALE_FIXED && s.value == 1024);
 	CU_ASSERT(loss_scale_parse("dynamic", &s, &quiet) && s.kind == LOSS_SCALE_DYNAMIC && s.value == 65536
 		&& s.growth_interval == 2000);
-	CU_ASSERT(loss_scale_parse("dynamic:growth_interval=3,init=8", &s, &quiet) && s.value == 8 && s.growth_interval == 3);
+	CU_ASSERT(loss_scale_parse("dynamic:growth_interval=3,init=8", &s, &quiet) && s.value == 8
+		&& s.growth_interval == 3);
 	static const char *const wrong[] = {"", "0", "-2", "inf", "nan", "1e99", "1e-99", "2x", "dynamics", "dynamic:init",
 		"dynamic:init=0", "dynamic:growth_interval=0", "dynamic:growth_interval=2.5", "dynamic:backoff=2"};
 	for (int i = 0; i < COUNT_OF(wrong); i++)
