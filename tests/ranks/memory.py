@@ -2,11 +2,13 @@
 
 What a rank maps (its own anonymous memory, and its part of the memory that ranks share) is counted by a preloaded
 library, tests/e2e/nomalloc.c; what is planned are the lines of --print-plan in whole pages; both are those of
-rank 0.  The closed forms behind the plan are tests/unit/test_plan.c's and tests/e2e/plan_big's.
+rank 0.  The same in bf16, where gathers, reductions and broadcasts, by the run's counters, are half of f32's bytes and
+copies of parameters are equal on all ranks.  The closed forms behind the plan are tests/unit/test_plan.c's and tests/e2e/plan_big's.
 
 usage: memory.py SHARDC WORKDIR
 """
 import argparse
+import json
 import os
 import pathlib
 import subprocess
@@ -20,7 +22,9 @@ sys.path.insert(0, str(HERE.parent / "parity"))
 import models  # noqa: E402
 
 STRATEGIES = ["full_shard", "shard_grad_op", "hybrid_shard", "no_shard", "oss", "sharded_ddp"]
-SHARED = ("parameters", "gradients")  # the communicator's page lies before them in one mapping
+SHARED = ["parameters", "gradients", "sent copies"]  # the communicator's page lies before them in one mapping
+PRECISIONS = {"f32": [], "bf16": ["--param-dtype=bf16", "--reduce-dtype=bf16"]}
+HALVED = ["gather_bytes", "reduce_bytes", "broadcast_bytes"]
 
 
 def command(parts, **more):
@@ -34,8 +38,9 @@ def pages(n):
     return -(-n // 4096) * 4096
 
 
-def planned(text, ranks):
+def planned(text, ranks, precision):
     rows = {}
+    shared = SHARED + ["gathered"] * (precision != "f32")  # peers read what a rank has cast
     for line in text[text.index("\nmemory:"):].splitlines()[2:]:
         words = line.split()
         number = next((i for i, w in enumerate(words) if w.isdigit()), None)
@@ -44,8 +49,8 @@ def planned(text, ranks):
         rows[" ".join(words[:number])] = int(words[number])
     if ranks == 1:
         return sum(map(pages, rows.values()))
-    shared = sum(rows.pop(k) for k in SHARED) + rows.pop("communication")
-    return pages(shared) + sum(map(pages, rows.values()))
+    together = sum(rows.pop(k, 0) for k in shared) + rows.pop("communication")
+    return pages(together) + sum(map(pages, rows.values()))
 
 
 def main():
@@ -66,19 +71,26 @@ def main():
     failed = 0
     for strategy in STRATEGIES:
         for ranks in (1, 2, 4):
-            binary = root / "train"
-            command([args.shardc, root / "gpt2.onnx", "-o", binary, "--loss=cross_entropy", "-O0",
-                     f"--strategy={strategy}", f"--world={ranks}"])
-            run = [binary, "--data", f"x={root}/x.npy", "--data", f"labels={root}/labels.npy", "--steps", 1]
-            run += ["--ranks", ranks] if ranks > 1 else []
-            run += ["--shard-size", 2] if strategy == "hybrid_shard" and ranks == 4 else []
-            counts = root / "counts"
-            environment = dict(os.environ, LD_PRELOAD=str(library.resolve()), NOMALLOC=str(counts.resolve()))
-            text = command([*run, "--print-plan", "--log", root / "log.jsonl"], env=environment)
-            want = planned(text, ranks)
-            got = next(int(line.split()[1]) for line in counts.read_text().splitlines() if line.startswith("mapped"))
-            failed += want != got
-            print(f"{strategy} x{ranks}: planned {want} bytes in pages, mapped {got}{'' if want == got else '  FAILED'}", flush=True)
+            full = None
+            for precision, options in PRECISIONS.items():
+                binary = root / "train"
+                command([args.shardc, root / "gpt2.onnx", "-o", binary, "--loss=cross_entropy", "-O0",
+                         f"--strategy={strategy}", f"--world={ranks}", *options])
+                run = [binary, "--data", f"x={root}/x.npy", "--data", f"labels={root}/labels.npy", "--steps", 1]
+                run += ["--ranks", ranks] if ranks > 1 else []
+                run += ["--shard-size", 2] if strategy == "hybrid_shard" and ranks == 4 else []
+                counts = root / "counts"
+                environment = dict(os.environ, LD_PRELOAD=str(library.resolve()), NOMALLOC=str(counts.resolve()))
+                text = command([*run, "--print-plan", "--check-replicas", "--log", root / "log.jsonl"], env=environment)
+                want = planned(text, ranks, precision)
+                got = next(int(line.split()[1]) for line in counts.read_text().splitlines() if line.startswith("mapped"))
+                step = json.loads((root / "log.jsonl").read_text().splitlines()[0])
+                moved = [step[k] for k in HALVED]
+                full = full or moved
+                wrong = want != got or (precision != "f32" and [2 * n for n in moved] != full)
+                failed += wrong
+                print(f"{strategy} x{ranks} {precision}: planned {want} bytes in pages, mapped {got}; "
+                      + ", ".join(f"{k} {n}" for k, n in zip(HALVED, moved)) + ("  FAILED" if wrong else ""), flush=True)
     sys.exit(1 if failed else 0)
 
 
