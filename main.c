@@ -116,9 +116,38 @@ static PassOptions pass_options(const Options *o, Diag *d)
 	};
 }
 
-static CodegenOptions codegen_options(const Options *o)
+/* bf16 and f16 are --reduce-dtype; else the hook is compiled once, so that nothing is written for a bad one. */
+static bool take_hook(Options *o, HookSpec *hook, Arena *a, Diag *d)
+{
+	bool halves = equals(o->comm_hook, "bf16") || equals(o->comm_hook, "f16");
+	*hook = (HookSpec){0};
+	if (!o->comm_hook)
+		return true;
+	if (halves && o->reduce_dtype && !equals(o->reduce_dtype, o->comm_hook)) {
+		diag_error(d, "--comm-hook", "%s sends gradients as %s, and --reduce-dtype=%s as %s: give one of them",
+			o->comm_hook, o->comm_hook, o->reduce_dtype, o->reduce_dtype);
+		return false;
+	}
+	if (halves) {
+		o->reduce_dtype = o->comm_hook;
+		return true;
+	}
+	if ((o->reduce_dtype && !equals(o->reduce_dtype, "f32")) || o->keep_low_precision_grads) {
+		diag_error(d, "--comm-hook", "a hook gets gradients in f32 and decides what is sent: leave out "
+			"--reduce-dtype and --keep-low-precision-grads");
+		return false;
+	}
+	CodegenOptions c = {.cc = o->cc, .arch = o->arch, .verbose = o->verbose};
+	if (!hook_parse(o->comm_hook, &c.hook, a, d) || (!prints_ir(o) && !codegen_check_hook(&c, d)))
+		return false;
+	*hook = c.hook;
+	return true;
+}
+
+static CodegenOptions codegen_options(const Options *o, const HookSpec *hook)
 {
 	return (CodegenOptions){
+		.hook = *hook,
 		.text = o->canonical, .optimizer = o->optimizer, .loss_norm = o->loss_norm,
 		.shift = o->loss && strstr(o->loss, "shift=1"), .no_decay_1d = o->no_decay_1d,
 		.check_nan = o->check_nan,
@@ -195,10 +224,10 @@ static void note_products(const Options *o, const CodegenOptions *c, Diag *d)
 }
 
 /* A program that the C compiler refuses is not the input's fault. */
-static int emit(Variants *v, const Options *o, Diag *d)
+static int emit(Variants *v, const Options *o, const HookSpec *hook, Diag *d)
 {
 	Module *m = v->of[VARIANT_ONLY];
-	CodegenOptions c = codegen_options(o);
+	CodegenOptions c = codegen_options(o, hook);
 	c.variants = is_many(o) ? v : NULL;
 	note_products(o, &c, d);
 	bool stop = equals(o->emit, "c");
@@ -270,6 +299,15 @@ static bool check_accum(const Options *o, Diag *d)
 	return d->errors == before;
 }
 
+/* A hook writes what is kept, it does not add to it. */
+static bool check_hook(const Options *o, const HookSpec *hook, Diag *d)
+{
+	if (!hook->file || !is_many(o) || sync_of(o) != SYNC_EVERY)
+		return true;
+	diag_error(d, "--comm-hook", "\"%s\" reduces a gradient once a step: it wants --sync=last, not every", o->comm_hook);
+	return false;
+}
+
 /* The modules of a step: `only` alone, or all variants. */
 static bool build(Variants *v, const Options *o, const PassOptions *p, const PipelineView *view, Diag *d)
 {
@@ -278,10 +316,11 @@ static bool build(Variants *v, const Options *o, const PassOptions *p, const Pip
 	return pipeline_run(v->of[VARIANT_ONLY], p, view, o->passes, d);
 }
 
-static int compile(const Options *o, Arena *a, Diag *d)
+static int compile(Options *o, Arena *a, Diag *d)
 {
+	HookSpec hook;
 	bool ranks = check_ranks(o, d);
-	if (!check_accum(o, d) || !ranks)
+	if (!check_accum(o, d) || !ranks || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;
 	check_used(o, d);
 	PassOptions p = pass_options(o, d);
@@ -293,6 +332,10 @@ static int compile(const Options *o, Arena *a, Diag *d)
 		return EXIT_USAGE;
 	}
 	Variants v = {.of[VARIANT_ONLY] = load(o, a, d)};
+	if (v.of[VARIANT_ONLY]) {
+		v.of[VARIANT_ONLY]->hook_send = hook.send;
+		v.of[VARIANT_ONLY]->hook_keep = hook.keep;
+	}
 	int status = v.of[VARIANT_ONLY] && build(&v, o, &p, &view, d) ? EXIT_SUCCESS : EXIT_INPUT;
 	Module *m = v.of[shown_variant(o)] ? v.of[shown_variant(o)] : v.of[VARIANT_ONLY];
 	if (!status && o->schedule_in && m->level != LEVEL_PLAN)
@@ -303,7 +346,7 @@ static int compile(const Options *o, Arena *a, Diag *d)
 	if (!status && ir)
 		status = print_ir(m, o, d) ? EXIT_SUCCESS : EXIT_RUN;
 	else if (!status && !plans)
-		status = runs ? run(m, o, d) : emit(&v, o, d);
+		status = runs ? run(m, o, d) : emit(&v, o, &hook, d);
 	if (!status && !ir && !runs)
 		print_plan(m, &v, o, &p, a);
 	pipeline_free(&v);

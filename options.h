@@ -18,6 +18,7 @@ typedef struct Options {
 	bool bn_biased, no_decay_1d, check_nan;
 	const char *accum, *sync, *micro_batch, *clip, *grad_norm;
 	/* precision */
+	const char *comm_hook;
 	const char *param_dtype, *reduce_dtype, *buffer_dtype, *bcast_dtype, *loss_scale;
 	bool keep_low_precision_grads;
 	/* sharding */

@@ -249,6 +249,14 @@ static int64_t place_grads(const Walk *w, int64_t *in_file)
 	return at;
 }
 
+static int64_t largest_flat(const LayoutUnit *u, int64_t ranks)
+{
+	int64_t most = 0;
+	for (int f = 0; f < u->n_flats; f++)
+		most = MAX(most, u->flat[f].trainable ? layout_flat_numel(u->flat[f].numel, ranks) : 0);
+	return most;
+}
+
 /* Gradients of one unit at a time, or broadcasts of one: collectives of a stream run one after the other, so the
  * largest unit's bytes serve all. */
 static int64_t place_copies(const Walk *w, bool broadcast, int64_t begin)
@@ -268,9 +276,31 @@ static int64_t place_copies(const Walk *w, bool broadcast, int64_t begin)
 	return begin + most;
 }
 
+/* Scratch of the largest flat, then what is kept of each. */
+static int64_t place_hook(const Walk *w, int64_t begin)
+{
+	int64_t most = 0;
+	for (int i = 0; i < w->m->n_units; i++)
+		most = MAX(most, largest_flat(&w->m->unit[i], layout_split(w->m->unit[i].strategy, w->who).ranks));
+	if (w->places)
+		w->places->hook_send = begin;
+	int64_t at = begin + most * w->m->hook_send;
+	for (int i = 0; i < w->m->n_units; i++) {
+		const LayoutUnit *u = &w->m->unit[i];
+		for (int f = 0; f < u->n_flats; f++) {
+			if (!u->flat[f].trainable)
+				continue;
+			if (w->places)
+				w->places->hook_keep[i][f] = at;
+			at += layout_flat_numel(u->flat[f].numel, layout_split(u->strategy, w->who).ranks) * w->m->hook_keep;
+		}
+	}
+	return at;
+}
+
 static int64_t place_send(const Walk *w)
 {
-	return place_copies(w, true, place_copies(w, false, 0));
+	return place_hook(w, place_copies(w, true, place_copies(w, false, 0)));
 }
 
 /* One f32 number for every element that this rank updates, from `at` on: a state, or the master. */
@@ -378,7 +408,7 @@ LayoutPlaces layout_places(const LayoutModel *m, const LayoutRank *who, Arena *a
 	int n = m->n_units;
 	LayoutPlaces p = {.param = no_offsets(a, n), .own = no_offsets(a, n), .grad = no_offsets(a, n),
 		.grad_shard = no_offsets(a, n), .state = {no_offsets(a, n), no_offsets(a, n)},
-		.master = no_offsets(a, n), .send = no_offsets(a, n), .bcast = no_offsets(a, n),
+		.master = no_offsets(a, n), .send = no_offsets(a, n), .bcast = no_offsets(a, n), .hook_keep = no_offsets(a, n),
 		.slot = NEW_N(a, int64_t, m->n_slots + 1)};
 	Walk w = {m, who, &p, p.slot, NEW_N(a, int64_t, m->n_grad_slots + 1)};
 	measure(&w);

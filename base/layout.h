@@ -125,6 +125,7 @@ typedef struct LayoutModel {
 	int n_states;      /* optimizer state tensors per trainable element (adamw: 2), all f32 */
 	int64_t act_bytes, input_bytes, state_bytes, work_bytes;
 	int64_t average_bytes; /* of buffers that are averaged over ranks before an eval or a save */
+	int64_t hook_send, hook_keep; /* --comm-hook: bytes per element of a flat gradient, in send */
 	int64_t sync_bytes; /* the largest message of a collective of batch norm statistics or buffers */
 	int64_t hosts;     /* 0 or 1: ranks share memory */
 	LayoutOffload offload;
@@ -135,7 +136,7 @@ typedef struct LayoutMemory {
 	int64_t params;      /* at rest: shards, or whole units */
 	int64_t gathered;    /* ring slots and regions of units that stay gathered */
 	int64_t grads;       /* flat gradients and reduced shards */
-	int64_t send;        /* what is sent in another dtype than it lies in: a unit's gradients, a unit's broadcast */
+	int64_t send;        /* what is sent in another dtype than it lies in (a unit's gradients, a unit's broadcast); hooks */
 	int64_t states;      /* of the optimizer, and masters */
 	int64_t buffers, inputs, activations, workspace;
 	int64_t comm;        /* counters, mailboxes, staging, messages of layout_sync_bytes */
@@ -162,6 +163,8 @@ typedef struct LayoutPlaces {
 	LayoutOffsets *master;      /* [unit]: in states */
 	LayoutOffsets *send;        /* [unit]: gradients as they are sent, in send; -1: sent from where they lie */
 	LayoutOffsets *bcast;       /* [unit]: the same of broadcasts */
+	int64_t hook_send;          /* in send: a hook's scratch, of the largest flat */
+	LayoutOffsets *hook_keep;   /* [unit]: in send: what a hook keeps */
 } LayoutPlaces;
 LayoutPlaces layout_places(const LayoutModel *m, const LayoutRank *who, Arena *a);
 /* Bytes from the start of a slot (or own region) to the unit's gathered flat. */

@@ -35,6 +35,7 @@ static const char *const fused_flags[] = {
 	"-std=gnu11", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math",
 };
 static const char *const link_flags[] = {"-ldnnl", "-ljansson", "-fopenmp", "-lpthread", "-ldl", "-lm"};
+static const char *const hook_flags[] = {"-std=gnu11", "-O3", "-fopenmp", "-Wall", "-Wextra"};
 /* Of a library: what model.h declares is all that others see of it. */
 static const char *const library_flags[] = {"-fPIC", "-fvisibility=hidden"};
 static const char *const library_link_flags[] = {
@@ -140,13 +141,28 @@ static Args compile_command(Build *b, bool fused, const char *source, const char
 	return args;
 }
 
-static Args link_command(Build *b, const char *step, const char *fused, const char *output)
+/* --comm-hook's file. */
+static Args hook_command(Build *b, const char *source, const char *object)
+{
+	Args args = command(b);
+	push_all(b, &args, hook_flags, COUNT_OF(hook_flags));
+	if (b->o->library)
+		push_all(b, &args, library_flags, COUNT_OF(library_flags));
+	vec_push(b->a, &args, arena_printf(b->a, "-march=%s", b->arch));
+	vec_push(b->a, &args, arena_printf(b->a, "-I%s", b->include));
+	push_all(b, &args, (const char *[]){"-c", "-o", object, source}, 4);
+	return args;
+}
+
+static Args link_command(Build *b, const char *const *object, int n, const char *output)
 {
 	Args args = command(b);
 	const char *lib = arena_printf(b->a, "%s/%s/libshardrt.a", b->lib, b->runtime);
 	if (b->o->library)
 		push_all(b, &args, library_link_flags, COUNT_OF(library_link_flags));
-	push_all(b, &args, (const char *[]){"-o", output, step, fused, lib}, 5);
+	push_all(b, &args, (const char *[]){"-o", output}, 2);
+	push_all(b, &args, object, n);
+	vec_push(b->a, &args, lib);
 	push_all(b, &args, link_flags, COUNT_OF(link_flags));
 	/* Where the program finds the runtime's shared objects; -Wl would cut a path at its commas. */
 	const char *folder = arena_printf(b->a, "%s/%s", b->lib, b->runtime);
@@ -309,22 +325,24 @@ bool codegen_compile(const char *dir, const CodegenOptions *o, const char *outpu
 {
 	Arena *a = arena_new();
 	Build b = build_new(a, o, d);
-	const char *name[] = {"step", "fused"}, *source[2], *object[2];
+	const char *name[] = {"step", "fused", "hook"}, *source[3], *object[3];
 	const char *temp = arena_printf(a, "%s.new", output);
-	pid_t pid[2];
+	pid_t pid[3];
+	int n = o->hook.file ? 3 : 2;
 	bool ok = check_found(&b), started = ok;
-	for (int i = 0; started && i < 2; i++) {
-		source[i] = arena_printf(a, "%s/%s.c", dir, name[i]);
+	for (int i = 0; started && i < n; i++) {
+		source[i] = i == 2 ? o->hook.file : arena_printf(a, "%s/%s.c", dir, name[i]);
 		object[i] = arena_printf(a, "%s/%s.o", dir, name[i]);
-		Args args = compile_command(&b, i == 1, source[i], object[i]);
+		Args args = i == 2 ? hook_command(&b, source[i], object[i]) :
+			compile_command(&b, i == 1, source[i], object[i]);
 		pid[i] = start(&b, &args);
 	}
 	bool compiled = started;
-	for (int i = 0; started && i < 2; i++)
+	for (int i = 0; started && i < n; i++)
 		compiled = finish(&b, pid[i], source[i], "shardc is at fault, not the model; or the disk is full")
 			&& compiled;
 	if (compiled) {
-		Args args = link_command(&b, object[0], object[1], temp);
+		Args args = link_command(&b, object, n, temp);
 		ok = finish(&b, start(&b, &args), temp, "a library is missing, or the disk is full");
 		if (ok && rename(temp, output)) {
 			diag_error(d, output, "cannot write: %s", strerror(errno));
@@ -333,10 +351,43 @@ bool codegen_compile(const char *dir, const CodegenOptions *o, const char *outpu
 		if (!ok)
 			remove(temp);
 	}
-	for (int i = 0; started && i < 2; i++)
+	for (int i = 0; started && i < n; i++)
 		remove(object[i]);
 	arena_free(a);
 	return ok && compiled;
+}
+
+/* ---- hooks ---- */
+
+/* A name below /tmp for a moment; "" after a message. */
+static const char *temporary(Build *b, const char *suffix)
+{
+	char *path = arena_printf(b->a, "/tmp/shardc-hook-XXXXXX%s", suffix);
+	int fd = mkstemps(path, (int)strlen(suffix));
+	if (fd < 0)
+		diag_error(b->d, "/tmp", "cannot write: %s", strerror(errno));
+	else
+		close(fd);
+	return fd < 0 ? "" : path;
+}
+
+bool build_try(const CodegenOptions *o, const char *text, const char *file, const char *complaint, Diag *d)
+{
+	Arena *a = arena_new();
+	Build b = build_new(a, o, d);
+	const char *source = text ? temporary(&b, ".c") : file;
+	FILE *f = text && *source ? fopen(source, "w") : NULL;
+	bool ok = *source && check_found(&b) && (!text || f);
+	if (f)
+		ok = fputs(text, f) >= 0 && !fclose(f) && ok;
+	if (ok) {
+		Args args = hook_command(&b, source, "/dev/null");
+		ok = finish(&b, start(&b, &args), file, complaint);
+	}
+	if (text && *source)
+		remove(source);
+	arena_free(a);
+	return ok;
 }
 
 /* ---- the Makefile beside step.c ---- */
@@ -369,15 +420,25 @@ bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d)
 		o->library ? "library" : "program", str_escape(a, ESCAPE_MAKE, b.cc), str_escape(a, ESCAPE_MAKE, b.arch));
 	buf_printf(out, "INCLUDE = %s\nLIB = %s/%s\n\n", str_escape(a, ESCAPE_MAKE, b.include ? b.include : "."),
 		str_escape(a, ESCAPE_MAKE, b.lib ? b.lib : "."), str_escape(a, ESCAPE_MAKE, b.runtime));
-	buf_printf(out, "%s: step.o fused.o\n\t$(CC)", target);
+	const char *objects = o->hook.file ? "step.o fused.o hook.o" : "step.o fused.o";
+	if (o->hook.file)
+		buf_printf(out, "HOOK = %s\n\n", str_escape(a, ESCAPE_MAKE, o->hook.file));
+	buf_printf(out, "%s: %s\n\t$(CC)", target, objects);
 	if (o->library)
 		put_flags(out, library_link_flags, COUNT_OF(library_link_flags));
-	buf_printf(out, " -o $@ step.o fused.o $(LIB)/libshardrt.a");
+	buf_printf(out, " -o $@ %s $(LIB)/libshardrt.a", objects);
 	put_flags(out, link_flags, COUNT_OF(link_flags));
 	buf_printf(out, " -Xlinker -rpath -Xlinker $(LIB)\n");
 	put_object(out, o, "step", step_flags, COUNT_OF(step_flags));
 	put_object(out, o, "fused", fused_flags, COUNT_OF(fused_flags));
-	buf_printf(out, "clean:\n\trm -f %s step.o fused.o\n.PHONY: clean\n", target);
+	if (o->hook.file) {
+		buf_printf(out, "hook.o: $(HOOK)\n\t$(CC)");
+		put_flags(out, hook_flags, COUNT_OF(hook_flags));
+		if (o->library)
+			put_flags(out, library_flags, COUNT_OF(library_flags));
+		buf_printf(out, " -march=$(ARCH) -I$(INCLUDE) -c -o $@ $(HOOK)\n");
+	}
+	buf_printf(out, "clean:\n\trm -f %s %s\n.PHONY: clean\n", target, objects);
 	arena_free(a);
 	return ok;
 }

@@ -5,6 +5,13 @@
 #include "base/layout.h"
 #include "ir/ir.h"
 
+/* --comm-hook=FILE.c:FUNCTION.  file NULL: there is none. */
+typedef struct HookSpec {
+	const char *file, *function; /* absolute path */
+	int64_t send, keep;          /* bytes per element of a flat gradient */
+} HookSpec;
+bool hook_parse(const char *text, HookSpec *out, Arena *a, Diag *d);
+
 /* What the emitted program is told besides the module.  NULL = default. */
 typedef struct CodegenOptions {
 	const char *text;       /* canonical text of the compile options; recorded in checkpoints */
@@ -21,6 +28,7 @@ typedef struct CodegenOptions {
 	const char *arch;       /* -march; NULL = native */
 	const char *optimize;   /* of step.c: "0".."3"; NULL = 1 */
 	bool verbose;           /* print the compiler's commands */
+	HookSpec hook;
 	bool library;           /* libmodel.so instead of a program */
 	const struct Variants *variants; /* of several micro-batches a step: all modules; NULL = the one that is written */
 } CodegenOptions;
@@ -33,6 +41,9 @@ bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Di
 /* Compiles dir/step.c and dir/fused.c side by side and links them with the runtime into `output`, a program or a
  * library, which is replaced only when all went well. */
 bool codegen_compile(const char *dir, const CodegenOptions *o, const char *output, Diag *d);
+
+/* Whether o->hook compiles and is what runtime/hook.h describes; the compiler's messages go to stderr. */
+bool codegen_check_hook(const CodegenOptions *o, Diag *d);
 
 /* Removes what codegen_write made. */
 void codegen_remove(const char *dir);

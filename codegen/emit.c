@@ -156,7 +156,7 @@ void emit_refuse(Emit *e, const Op *op, const char *fmt, ...)
 /* ---- kernels ---- */
 
 typedef enum {
-	TYPES_F32, TYPES_F32H, TYPES_FLOATS, TYPES_HALVES, TYPES_NUMBERS, TYPES_ALL, TYPES_BYTES, TYPES_PRIM, TYPES_PRIMF
+	TYPES_F32, TYPES_F32H, TYPES_FLOATS, TYPES_HALVES, TYPES_NUMBERS, TYPES_ALL, TYPES_BYTES, TYPES_PRIM
 } KernelTypes;
 static const struct { const char *op; KernelTypes types; } kernels[] = {
 #define KERNEL(op, types, work) {#op, TYPES_##types},
@@ -166,7 +166,6 @@ static const char *const types_text[] = {
 	[TYPES_F32] = "f32", [TYPES_F32H] = "f32, bf16 and f16", [TYPES_FLOATS] = "f32 and f64",
 	[TYPES_HALVES] = "f32, f64, bf16 and f16", [TYPES_ALL] = "any",
 	[TYPES_NUMBERS] = "f32, f64, integers and bool", [TYPES_BYTES] = "any", [TYPES_PRIM] = "any",
-	[TYPES_PRIMF] = "f32 and f64",
 };
 
 const char *emit_suffix(DType t)
@@ -179,7 +178,7 @@ static bool serves(KernelTypes types, DType t)
 	switch (types) {
 	case TYPES_F32: return t == DT_F32;
 	case TYPES_F32H: return dtype_is_float(t) && t != DT_F64;
-	case TYPES_FLOATS: case TYPES_PRIMF: return t == DT_F32 || t == DT_F64;
+	case TYPES_FLOATS: return t == DT_F32 || t == DT_F64;
 	case TYPES_NUMBERS: return t != DT_F16 && t != DT_BF16;
 	case TYPES_HALVES: return dtype_is_float(t);
 	case TYPES_ALL: case TYPES_BYTES: case TYPES_PRIM: break;

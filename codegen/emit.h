@@ -86,6 +86,8 @@ void tables_write(Emit *e, Buf *out);   /* everything of step.c behind the funct
 /* Names of processor features that code for --arch may use; false after a message. */
 bool build_need_cpu(Emit *e, Buf *out);
 bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d);
+/* Whether the C compiler takes `text`, NULL: the file itself, as it takes a hook.  complaint: what it means if not. */
+bool build_try(const CodegenOptions *o, const char *text, const char *file, const char *complaint, Diag *d);
 /* Of a library: model.h, the runtime's with the model's inputs above it, and model.pc. */
 bool build_header(Emit *e, Buf *out);
 void build_pkg_config(Buf *out);

@@ -217,10 +217,12 @@ static void put_layout(Buf *out, const LayoutModel *l, const char *suffix)
 {
 	buf_printf(out, "{.unit = %s%s, .n_units = %d, .gather = %s%s, .n_gathers = %d, .n_slots = %d,\n"
 		"\t\t.n_grad_slots = %d, .act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64
-		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 ", .sync_bytes = %" PRId64 "%s},\n",
+		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 ", .sync_bytes = %" PRId64
+		",\n\t\t.hook_send = %" PRId64 ", .hook_keep = %" PRId64 "%s},\n",
 		l->n_units ? "units" : "NULL", l->n_units ? suffix : "", l->n_units, l->n_gathers ? "gathers" : "NULL",
 		l->n_gathers ? suffix : "", l->n_gathers, l->n_slots, l->n_grad_slots, l->act_bytes, l->input_bytes,
 		l->state_bytes, l->work_bytes, l->average_bytes, l->sync_bytes,
+		l->hook_send, l->hook_keep,
 		l->offload == LAYOUT_OFFLOAD_PARAMS ? ", .offload = LAYOUT_OFFLOAD_PARAMS"
 		: l->offload == LAYOUT_OFFLOAD_OPTIM ? ", .offload = LAYOUT_OFFLOAD_OPTIM" : "");
 }
@@ -414,6 +416,18 @@ static const char *optimizer_of(const Emit *e)
 	return e->o->optimizer ? e->o->optimizer : "adamw";
 }
 
+static void put_hook(Emit *e, Buf *out)
+{
+	const HookSpec *h = &e->o->hook;
+	const char *slash = strrchr(h->file, '/');
+	buf_printf(out, "/* --comm-hook: %s */\nHookReduce %s;\nHookInit %s_init __attribute__((weak));\n"
+		"HookExit %s_exit __attribute__((weak));\n", str_escape(e->a, ESCAPE_C_COMMENT, h->file), h->function,
+		h->function, h->function);
+	buf_printf(out, "static const RtHook hook = {%s, \"%s\", %s, %s_init, %s_exit};\n\n",
+		c_string(e, arena_printf(e->a, "%s:%s", slash ? slash + 1 : h->file, h->function)), h->function, h->function,
+		h->function, h->function);
+}
+
 void tables_write(Emit *e, Buf *out)
 {
 	const Module *m = e->m;
@@ -429,6 +443,8 @@ void tables_write(Emit *e, Buf *out)
 	int n_outputs = put_outputs(e, out), n_groups = put_groups(e, out), n_checks = checks_write(e, out);
 	if (e->o->variants)
 		put_variants(e, out);
+	if (e->o->hook.file)
+		put_hook(e, out);
 	buf_printf(out, "static const RtModel model = {\n\t.name = %s,\n\t.options = %s,\n", c_string(e, m->name),
 		c_string(e, e->o->text ? e->o->text : ""));
 	buf_printf(out, "\t.versions = \"compiler \" __VERSION__ \", arch %s\",\n\t.need_cpu = need_cpu,\n",
@@ -441,6 +457,8 @@ void tables_write(Emit *e, Buf *out)
 	put_layout(out, &layout, "");
 	if (e->o->variants)
 		buf_printf(out, "\t.programs = many_programs, .layouts = many_layouts,\n");
+	if (e->o->hook.file)
+		buf_printf(out, "\t.hook = &hook,\n");
 	if (n_step)
 		buf_printf(out, "\t.step = step_collectives, .n_step = %d,\n", n_step);
 	if (n_evaluation)

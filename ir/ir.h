@@ -270,6 +270,7 @@ struct Module {
 	Map *symbol_by_name, *interned, *value_names;
 	int64_t act_bytes, input_bytes, state_bytes, work_bytes; /* PLAN: sizes of the arenas */
 	int64_t world;       /* the only number of ranks that the program runs at (oss, sharded_ddp); 0 = any */
+	int64_t hook_send, hook_keep; /* --comm-hook: its memory, bytes per element of a flat gradient; not printed */
 	int64_t batch;       /* B: samples per micro-batch and rank; 0 when no input has a sample axis */
 	Value poison;        /* type TYPE_NONE: result of an op that could not be typed */
 };

@@ -24,7 +24,7 @@ static bool is_half(const Value *v)
 
 static bool computes_halves(const Op *op)
 {
-	static const char *const wide[] = {"F32", "FLOATS", "NUMBERS", "PRIMF"};
+	static const char *const wide[] = {"F32", "FLOATS", "NUMBERS"};
 	const char *types = "";
 	if (op_info[op->kind].flags & (EW | VIEW | SRC) || op_has_effect(op) || op->kind == OP_NORM)
 		return true;

@@ -294,7 +294,8 @@ static LayoutModel layout_of(const Module *m, int from, Arena *a)
 	}
 	LayoutModel out = {.unit = units, .n_units = m->n_units, .gather = gathers, .n_states = states_per_element(m),
 		.act_bytes = m->act_bytes, .input_bytes = m->input_bytes, .state_bytes = m->state_bytes,
-		.work_bytes = m->work_bytes, .average_bytes = averaged_bytes(m), .sync_bytes = largest_message(m)};
+		.work_bytes = m->work_bytes, .average_bytes = averaged_bytes(m), .sync_bytes = largest_message(m),
+		.hook_send = m->hook_send, .hook_keep = m->hook_keep};
 	list_gathers(m, from, &out, units, gathers);
 	return out;
 }
@@ -333,6 +334,8 @@ static void join_layout(LayoutModel *to, LayoutUnit *units, LayoutGather *gather
 	to->act_bytes = MAX(to->act_bytes, from->act_bytes);
 	to->work_bytes = MAX(to->work_bytes, from->work_bytes);
 	to->sync_bytes = MAX(to->sync_bytes, from->sync_bytes);
+	to->hook_send = MAX(to->hook_send, from->hook_send);
+	to->hook_keep = MAX(to->hook_keep, from->hook_keep);
 }
 
 LayoutModel memory_join(const Variants *v, bool more, Arena *a)

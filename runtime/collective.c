@@ -17,8 +17,6 @@
  * loop that moves bytes is one. */
 #include "runtime/internal.h"
 
-/* Ranks in the order of folds. */
-typedef struct Members { int *ranks, n, me; } Members;
 struct Collectives {
 	Members all, group, across; /* everyone; my group of hybrid_shard; those with my index in other groups */
 };
@@ -263,7 +261,7 @@ static void range_of(const void *context, int taker, int giver, int64_t *begin, 
 	*bytes = none ? 0 : MIN(p->slab, p->total - first) * size_of(p->sent);
 }
 
-static const Members *members_of(const Rt *rt, const Collectives *c, const RtCollective *row)
+const Members *collective_members(const Rt *rt, const Collectives *c, const RtCollective *row)
 {
 	bool group = strategy_info[unit_of(rt, row)->strategy].group == GROUP_SHARD;
 	return row->kind == RT_ALL_REDUCE_SHARDS ? &c->across : group ? &c->group : &c->all;
@@ -278,7 +276,7 @@ static bool is_local(const Part *p)
 void collective_begin(const Rt *rt, Collectives *c, const RtCollective *row, int part, Part *p)
 {
 	const LayoutUnit *u = unit_of(rt, row);
-	const Members *m = members_of(rt, c, row);
+	const Members *m = collective_members(rt, c, row);
 	bool gathers = row->kind == RT_ALL_GATHER, alone = gathers && split_of(rt, row).ranks == 1;
 	int f = gathers ? part : nth_trained(u, part % trained_flats(u));
 	bool second = !gathers && part >= trained_flats(u);

@@ -193,6 +193,8 @@ typedef struct Part {
 	bool not_own;
 } Part;
 typedef struct Collectives Collectives; /* members of the groups of this rank */
+typedef struct Members { int *ranks, n, me; } Members; /* in the order of folds */
+const Members *collective_members(const Rt *rt, const Collectives *c, const RtCollective *row);
 Collectives *collectives_new(const Rt *rt, Arena *a);
 int collective_parts(const Rt *rt, const RtCollective *row); /* exchanges; 0: nothing to do */
 void collective_begin(const Rt *rt, Collectives *c, const RtCollective *row, int part, Part *out);
@@ -202,6 +204,13 @@ char *collective_gathered(const Rt *rt, const RtCollective *row, int flat);
 const char *collective_name(RtCollectiveKind kind);
 /* Behind a reduce whose result is a sum over micro-batches: from the flat gradient to where it is kept. */
 void collective_keep(const Rt *rt, const RtCollective *row);
+
+/* ---- hook.c: --comm-hook ---- */
+
+bool hook_takes(const Rt *rt, const RtCollective *row); /* whether the program's hook does this collective */
+int64_t hook_run(const Rt *rt, Collectives *all, const RtCollective *row, const char **from); /* bytes from peers */
+bool hook_start(Rt *rt, Diag *d);
+void hook_stop(Rt *rt);
 
 /* ---- stream.c: when collectives run ---- */
 
@@ -412,6 +421,8 @@ struct RtPrivate {
 	World world;                /* size 0 or 1: alone */
 	Control *control;           /* NULL at one rank */
 	Comm *comm;                 /* NULL at one rank */
+	void *hook_state;
+	bool hook_started;
 	Streams *streams;           /* NULL at one rank */
 	FILE *messages;             /* where they go, once they are not held back */
 	char *held;                 /* messages of the start */

@@ -182,7 +182,9 @@ bool session_start(Session *s)
 {
 	Rt *rt = &s->rt;
 	Held held;
-	bool ok = streams_start(rt, start_comm_threads(rt), agree_begin(&held, s->d));
+	Diag *d = agree_begin(&held, s->d);
+	bool hook = hook_start(rt, d), threads = start_comm_threads(rt); /* which asks the other ranks */
+	bool ok = hook && streams_start(rt, threads, d);
 	if (!agree_end(rt, &held, ok, s->d))
 		return false;
 	streams_program(rt, PROGRAM_OUTSIDE);
@@ -197,6 +199,7 @@ void session_leave(Session *s, int code)
 	if (p->comm)
 		comm_barrier(p->comm);
 	streams_stop(&s->rt);
+	hook_stop(&s->rt);
 	for (int i = 0; s->rt.prim && i < s->rt.model->n_prims; i++)
 		k_prim_free(s->rt.prim[i]);
 	s->rt.prim = NULL;

@@ -10,6 +10,7 @@
 #include "base/groups.h"
 #include "base/layout.h"
 #include "kernels/kernels.h"
+#include "runtime/hook.h"
 
 typedef struct Rt Rt;
 
@@ -93,6 +94,13 @@ typedef struct RtProgram {
 	void (*update)(Rt *rt); /* of the first and middle ones: empty, or gradients that are computed late */
 	const RtCollective *collectives; int n;
 } RtProgram;
+/* --comm-hook: a user's function reduces gradients. */
+typedef struct RtHook {
+	const char *name, *function; /* "FILE.c:FUNCTION", "FUNCTION" */
+	HookReduce *reduce;
+	HookInit *init;        /* NULL: there is none */
+	HookExit *exit;
+} RtHook;
 
 typedef struct RtModel {
 	const char *name;
@@ -125,6 +133,7 @@ typedef struct RtModel {
 	void (*update)(Rt *rt);
 	void (*eval)(Rt *rt);  /* NULL when the program cannot evaluate */
 	int n_prims;           /* slots in rt->prim */
+	const RtHook *hook;    /* NULL: gradients are reduced by the runtime */
 	/* forward-only programs (shardc run): outputs left in the activation arena after eval */
 	const struct RtOutput {
 		const char *name; DType dtype; int rank; int64_t dim[8]; int64_t offset; int input;

@@ -164,6 +164,7 @@ int start_compare(Rt *rt, const DataSet *train, const DataSet *eval, Diag *d)
 		return EXIT_USAGE;
 	Buf b = {0};
 	buf_printf(&b, "program %s\noptions %s\nversions %s\n", m->name, m->options, m->versions);
+	buf_printf(&b, "hook %s\n", m->hook ? m->hook->name : "(none)");
 	buf_printf(&b, "ranks %" PRId64 ", groups of %" PRId64 "\nbatch %" PRId64 "\n", who.world, who.shard_size,
 		m->batch);
 	buf_printf(&b, "samples: %" PRId64 " for training, %" PRId64 " for evaluations\n", train->n_samples,

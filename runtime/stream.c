@@ -85,6 +85,10 @@ static void run_first(Stream *s)
 	double begin = now_ms();
 	int n = collective_parts(s->rt, t->row);
 	progress_enter(all->progress, (int)s->id, t->seq);
+	if (hook_takes(s->rt, t->row)) {
+		s->counts[t->row->kind].bytes += hook_run(s->rt, all->collectives, t->row, s->from);
+		n = 0;
+	}
 	for (int k = 0; k < n; k++) {
 		if (k > 0 || !s->published)
 			collective_begin(s->rt, all->collectives, t->row, k, &s->part);
@@ -127,7 +131,7 @@ static void issue(Rt *rt, int seq)
 		ice("collective %d: too many are under way", seq);
 	s->ring[turn % s->cap] = (Task){row, seq};
 	all->turn[seq] = turn + 1;
-	if (!s->has_thread && idle && collective_parts(rt, row)) {
+	if (!s->has_thread && idle && collective_parts(rt, row) && !hook_takes(rt, row)) {
 		collective_begin(rt, all->collectives, row, 0, &s->part);
 		s->published = true;
 	}

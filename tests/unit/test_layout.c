@@ -168,8 +168,8 @@ static void offload_moves_bytes(void)
 	for (int s = 0; s < STRATEGY_COUNT; s++) {
 		LayoutUnit units[] = {
 			{(Strategy)s, strategy_info[s].owned ? 0 : -1, 2,
-				{LAYOUT_FLAT(DT_F32, true, 100), LAYOUT_FLAT(DT_F16, false, 10)}, 0, false},
-			{(Strategy)s, strategy_info[s].owned ? 1 : -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 1, false},
+				{LAYOUT_FLAT(DT_F32, true, 100), LAYOUT_FLAT(DT_F16, false, 10)}, 0, false, false},
+			{(Strategy)s, strategy_info[s].owned ? 1 : -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, 1, false, false},
 		};
 		for (int64_t world = 1; world <= 4; world *= 2) {
 			LayoutRank who = {world - 1, world, MAX(world / 2, 1)};
