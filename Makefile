@@ -105,7 +105,7 @@ $(BUILD)/oracle: $(call obj,$(wildcard tests/oracle/*.c) tests/unit/onnx_model.c
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 
 ## lint: layers, style, and every warning of clang
-lint: $(BUILD)/frontend/onnx.pb-c.h
+lint: $(BUILD)/frontend/onnx.pb-c.h $(BUILD)/tests/unit/suites.def
 	tools/check_layers
 	tools/lint
 	tools/check_compatibility

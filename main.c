@@ -304,7 +304,8 @@ static bool check_hook(const Options *o, const HookSpec *hook, Diag *d)
 {
 	if (!hook->file || !is_many(o) || sync_of(o) != SYNC_EVERY)
 		return true;
-	diag_error(d, "--comm-hook", "\"%s\" reduces a gradient once a step: it wants --sync=last, not every", o->comm_hook);
+	diag_error(d, "--comm-hook", "\"%s\" reduces a gradient once a step: it wants --sync=last, not every",
+		o->comm_hook);
 	return false;
 }
 

@@ -136,7 +136,7 @@ typedef struct LayoutMemory {
 	int64_t params;      /* at rest: shards, or whole units */
 	int64_t gathered;    /* ring slots and regions of units that stay gathered */
 	int64_t grads;       /* flat gradients and reduced shards */
-	int64_t send;        /* what is sent in another dtype than it lies in (a unit's gradients, a unit's broadcast); hooks */
+	int64_t send;        /* what is sent in another dtype than it lies in (gradients, broadcasts of a unit); hooks */
 	int64_t states;      /* of the optimizer, and masters */
 	int64_t buffers, inputs, activations, workspace;
 	int64_t comm;        /* counters, mailboxes, staging, messages of layout_sync_bytes */
@@ -158,7 +158,7 @@ typedef struct LayoutPlaces {
 	LayoutOffsets *own;         /* [unit]: its own gathered region, in gathered */
 	int64_t *slot;              /* [slot]: in gathered; a unit's flats follow each other, see layout_in_slot */
 	LayoutOffsets *grad;        /* [unit]: flat gradient, in grads, or in the file where it stays */
-	LayoutOffsets *grad_shard;  /* [unit]: what the update reads; = grad where layout_grad_stays; in grads or the file */
+	LayoutOffsets *grad_shard;  /* [unit]: what the update reads; = grad where layout_grad_stays; in grads or file */
 	LayoutOffsets *state[2];    /* [unit]: in states */
 	LayoutOffsets *master;      /* [unit]: in states */
 	LayoutOffsets *send;        /* [unit]: gradients as they are sent, in send; -1: sent from where they lie */

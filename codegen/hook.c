@@ -68,8 +68,9 @@ bool codegen_check_hook(const CodegenOptions *o, Diag *d)
 	const char *file = o->hook.file, *name = o->hook.function;
 	bool ok = build_try(o, NULL, file, "it is no C that this compiler takes", d);
 	const char *text = arena_printf(a, "#include \"runtime/hook.h\"\n"
-		"HookReduce %s;\nHookInit %s_init;\nHookExit %s_exit;\n#include \"%s\"\nextern HookReduce shardc_check __attribute__((alias(\"%s\")));\n", name, name, name,
-		str_escape(a, ESCAPE_C_STRING, file), name);
+		"HookReduce %s;\nHookInit %s_init;\nHookExit %s_exit;\n#include \"%s\"\n"
+		"extern HookReduce shardc_check __attribute__((alias(\"%s\")));\n",
+		name, name, name, str_escape(a, ESCAPE_C_STRING, file), name);
 	ok = ok && build_try(o, text, file, arena_printf(a, "there is no function \"%s\" of type HookReduce in it "
 		"(runtime/hook.h), or %s_init or %s_exit is of another type than that asks for", name, name, name), d);
 	arena_free(a);

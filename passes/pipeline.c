@@ -202,8 +202,8 @@ static bool check_slots(const Variants *v, Diag *d)
 		for (int u = 0; u < first.n_units; u++) {
 			if (first.unit[u].grad_slot == other.unit[u].grad_slot)
 				continue;
-			diag_error(d, "--schedule-in", "the gradient of unit %s lies in slot %d in micro-batch first and in slot %d "
-				"in micro-batch %s: reduces have to be waited for at the same points in all of them",
+			diag_error(d, "--schedule-in", "the gradient of unit %s lies in slot %d in micro-batch first and in slot "
+				"%d in micro-batch %s: reduces have to be waited for at the same points in all of them",
 				v->of[k]->units[u]->name, first.unit[u].grad_slot, other.unit[u].grad_slot, variant_text[k]);
 			same = false;
 		}

@@ -91,8 +91,8 @@ static void fail(const Rt *rt, const HookCall *c, int code)
 		k_fail("the hook %s returned %d for unit \"%s\" in step %" PRId64, rt->model->hook->name, code, c->unit,
 			c->step);
 	d.out = stderr; /* not what is held back */
-	diag_error(&d, rt->p->options->program, "the hook %s returned %d for unit \"%s\" in step %" PRId64 ", on rank %d of "
-		"%d", rt->model->hook->name, code, c->unit, c->step, c->rank, c->world);
+	diag_error(&d, rt->p->options->program, "the hook %s returned %d for unit \"%s\" in step %" PRId64
+		", on rank %d of %d", rt->model->hook->name, code, c->unit, c->step, c->rank, c->world);
 	end_process(EXIT_RUN);
 }
 

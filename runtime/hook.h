@@ -9,8 +9,8 @@
  * FUNCTION is called on every rank for every reduction of a flat gradient, in the same order on all, in place of the
  * built-in one; it owns communication and division.  It may run on a thread of its own, beside the computing
  * (--comm-threads=1), one call at a time, and may use OpenMP.  It returns 0, or another number to end the run: all
- * ranks end with exit code 3, and the unit, the step and the number are said.  A call that leaves out exchanges which others
- * make is noticed by the watchdog (--timeout).  What the function reads and writes is not checked: it is C.
+ * ranks end with exit code 3, and the unit, the step and the number are said.  A call that leaves out exchanges which
+ * others make is noticed by the watchdog (--timeout).  What the function reads and writes is not checked: it is C.
  *
  * Gradients are f32.  Elements between parameters and behind the last one are zero and should stay so.  A hook that is
  * not deterministic makes runs that are not. */

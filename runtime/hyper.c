@@ -1,8 +1,8 @@
 /* runtime/hyper.c: --hyper FILE.json: hyper-parameters that stand above the flags, read at the start and on SIGHUP.
  *
  * Refuses, all at once and each by its JSON path: keys that hyper.def and the program's parameter groups lack,
- * values of another type or out of range, and what the program has no use for.  Rank 0 reads; the others get the numbers over
- * the control plane, when all have agreed to (StepSums.reload), so they switch at the same step.
+ * values of another type or out of range, and what the program has no use for.  Rank 0 reads; the others get the
+ * numbers over the control plane, when all have agreed to (StepSums.reload), so they switch at the same step.
  *
  * The one idea: what a file says is one array of numbers, NaN where it says nothing; what is in force is a function of
  * the flags and that array. */

@@ -283,8 +283,8 @@ static bool copy_states(const SafeFile *f, const CheckpointFile *want, const Rt 
 	if (!refuse_more(f, loaded + n_old * n_states, d))
 		return false;
 	if (n_new)
-		diag_note(d, f->path, "%d parameter(s) that it has no state of begin with zeros and a count of updates of their "
-			"own: \"%s\"%s", n_new, new_name, n_new > 1 ? ", .." : "");
+		diag_note(d, f->path, "%d parameter(s) that it has no state of begin with zeros and a count of updates of "
+			"their own: \"%s\"%s", n_new, new_name, n_new > 1 ? ", .." : "");
 	if (n_old)
 		diag_note(d, f->path, "states of %d parameter(s) that are frozen now are left out: \"%s\"%s", n_old, old_name,
 			n_old > 1 ? ", .." : "");
