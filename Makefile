@@ -171,8 +171,10 @@ matrix: all $(VENV)/ready
 	$(PYTHON) tests/ranks/matrix.py $(BUILD)/shardc $(BUILD)/matrix --full --log tests/ranks/matrix.log
 
 ## features: every training feature under every strategy at 1, 2 and 4 ranks against PyTorch, a pairwise cover
-features: all $(VENV)/ready
+features: all $(VENV)/ready $(BUILD)/models
 	$(PYTHON) tests/ranks/features.py $(BUILD)/shardc $(BUILD)/features --curves 60
+	$(PYTHON) tests/ranks/accumulate.py $(BUILD)/shardc $(BUILD)/accumulate
+	SHARDC=$(BUILD)/shardc PYTHON=$(abspath $(PYTHON)) tests/e2e/run init library
 
 ## features-full: all of them, and bf16's loss curve (half an hour); log: tests/ranks/features.log
 features-full: all $(VENV)/ready

@@ -33,8 +33,8 @@ typedef struct Bench {
 	int rank, size;
 } Bench;
 
-static const RtCollective gather = {RT_ALL_GATHER, RT_STREAM_GATHER, 0, -1};
-static const RtCollective reduce = {RT_REDUCE_SCATTER, RT_STREAM_REDUCE, 0, -1};
+static const RtCollective gather = {.kind = RT_ALL_GATHER, .stream = RT_STREAM_GATHER, .unit = 0, .slot = -1};
+static const RtCollective reduce = {.kind = RT_REDUCE_SCATTER, .stream = RT_STREAM_REDUCE, .unit = 0, .slot = -1};
 
 static _Noreturn void fail(const char *what)
 {
@@ -70,7 +70,7 @@ static void start(Bench *b)
 		.world = {.rank = b->rank, .size = b->size}};
 	b->diag = (Diag){.out = stderr};
 	b->unit = (LayoutUnit){.strategy = STRATEGY_FULL_SHARD, .owner = -1, .n_flats = 1,
-		.flat = {{DT_F32, true, NUMEL}}, .grad_slot = -1, .own_region = true};
+		.flat = {LAYOUT_FLAT(DT_F32, true, NUMEL)}, .grad_slot = -1, .own_region = true};
 	b->model = (RtModel){.name = "collectives", .layout = {.unit = &b->unit, .n_units = 1}};
 	b->p = (struct RtPrivate){.arena = a, .options = &b->options, .diag = &b->diag};
 	b->rt = (Rt){.model = &b->model, .p = &b->p};
