@@ -320,8 +320,8 @@ static void emit_group(Fuse *f, Group *g)
 	for (int i = 0; i < g->n; i++)
 		if (is_result(f, g->op[i]->out[0], g, g))
 			vec_push(f->a, &out, g->op[i]->out[0]);
-	if (!out.n)
-		return; /* dead code is dce's */
+	if (!out.n || !in.n)
+		return; /* dead code is dce's; a loop without an operand has no element to begin with */
 	for (int i = 0; i < in.n; i++)
 		if (is_here(f, in.at[i]->op) && is_movable_source(in.at[i]->op) && in.at[i]->op->order > g->at)
 			ir_move_before(f->m, in.at[i]->op, at);
