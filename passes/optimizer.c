@@ -1,10 +1,11 @@
 /* passes/optimizer.c: the update section: one update per gradient, the gradients' norm, the step's scalars.
  *
  * Gradients are cast to what their flat holds: f32, or 16 bits that are sent as they are (--reduce-dtype).
- * The norm is computed where it is logged or clipped by; step_scalars turns it and the loss's count into
- * what every update is multiplied with, so it stands before them.  The update's arithmetic and its states
- * belong to the kernel that --optimizer names; parameters get their groups here, where it is known which are trained.
- * Refuses what optimizer_parse, clip_parse and param_groups_assign refuse. */
+ * The norm is computed where it is logged, clipped by, or watched by a dynamic loss scale; step_scalars turns it
+ * and the loss's count into what every update is multiplied with, so it stands before them.  The update's
+ * arithmetic and its states belong to the kernel that --optimizer names; parameters get their groups here, where
+ * it is known which are trained.
+ * Refuses what optimizer_parse, clip_parse, loss_scale_parse and param_groups_assign refuse. */
 #include "passes/passes.h"
 
 /* The gradients, in order; their `grad` ops become updates. */
@@ -47,7 +48,9 @@ bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
 {
 	Optimizer optimizer;
 	Clip clip;
+	LossScale scale;
 	bool ok = optimizer_parse(o->optimizer, &optimizer, d);
+	ok = loss_scale_parse(o->loss_scale, &scale, d) && ok;
 	if (!clip_parse(o->clip, &clip, m->arena, d) || !ok)
 		return false;
 	if (!m->first[SEC_BACKWARD])
@@ -61,7 +64,7 @@ bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
 	Builder b = {.m = m, .section = SEC_UPDATE, .loc = loc_new(m, "", "", "", "update")};
 	Value *norm = NULL;
 	bool other = clip.p > 0 && clip.p != 2;
-	if (n && (o->grad_norm || clip.p > 0))
+	if (n && (o->grad_norm || clip.p > 0 || scale.kind == LOSS_SCALE_DYNAMIC))
 		norm = ir_emit(&b, OP_NORM, n, grad, other ? attr_float(m, NULL, "p", clip.p) : NULL);
 	if (n)
 		ir_emit(&b, OP_STEP_SCALARS, 1, &norm, clip.text ? attr_str(m, NULL, "clip", clip.text) : NULL);
