@@ -359,7 +359,7 @@ Op *ir_clone(Builder *b, const Op *op, PtrMap *map); /* operands mapped through 
                                                         results entered into map; bodies cloned too */
 void ir_number(Module *m);                        /* sets op->order, 0.. per section */
 bool op_has_effect(const Op *op);
-/* A parameter in fewer bits than it rests in: at SHARD no code but the dtype of its view, where all that read the
+/* An f32 parameter in 16 bits: at SHARD no code but the dtype of its view, where all that read the
  * parameter read it so (Flat.param). */
 bool op_is_param_cast(const Op *op);
 /* Every rank holds the unit whole, as it is read: there is nothing to gather. */
