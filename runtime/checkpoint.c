@@ -145,8 +145,8 @@ static void put_layout(Buf *b, const Rt *rt)
 	buf_printf(b, "  \"layout\": {\"kind\": \"full\", \"ranks\": %" PRId64 ", \"shard_size\": %" PRId64 ", ",
 		who.world, who.shard_size);
 	put_strategies(b, &rt->model->layout);
-	buf_printf(b, "\"accum\": 1, \"batch\": %" PRId64 ", \"threads\": %d},\n", rt->model->batch,
-		device_threads());
+	buf_printf(b, "\"accum\": %" PRId64 ", \"batch\": %" PRId64 ", \"threads\": %d},\n", rt->p->accum,
+		rt->model->batch, device_threads());
 }
 
 /* Parameters whose states are younger than the run. */

@@ -198,6 +198,13 @@ void hyper_drop(double *value, const RtOptions *o, const char *where, Diag *d)
 	}
 }
 
+void hyper_forget(double *value, OptionId flag)
+{
+	for (int i = 0; i < HYPER_KEYS; i++)
+		if (rows[i].flag == flag)
+			value[i] = (double)NAN;
+}
+
 /* ---- from rank 0 to all ---- */
 
 bool hyper_share(Rt *rt, double *mine)

@@ -221,6 +221,8 @@ typedef enum {
 /* Collectives run on threads beside the computing, or inside rt_wait. */
 bool streams_start(Rt *rt, bool threads, Diag *d);
 void streams_stop(Rt *rt);
+/* At one rank: what a program that ended in the middle has issued. */
+void streams_abandon(Rt *rt);
 /* Which program's numbers the next rt_* calls mean; what was issued before has ended. */
 void streams_program(Rt *rt, Program program);
 /* Since the last call; exposed: the computing waited.  Bytes came from peers: all, and those of gathers, of reductions
@@ -303,6 +305,8 @@ double *hyper_read(const Rt *rt, const char *path, Diag *d);
 double *hyper_from(const Rt *rt, void *json, const char *file, Diag *d); /* json: a json_t; file: begins messages */
 /* Forgets what flags that are given say, too. */
 void hyper_drop(double *value, const RtOptions *o, const char *where, Diag *d);
+/* Forgets what the flag says, too: it is set anew. */
+void hyper_forget(double *value, OptionId flag);
 /* Rank 0's to all ranks, into rt->p->hyper; rank 0 has none (NULL): nothing changes.  All ranks call it, between
  * steps. */
 bool hyper_share(Rt *rt, double *mine);
@@ -423,7 +427,7 @@ struct RtPrivate {
 	Comm *comm;                 /* NULL at one rank */
 	void *hook_state;
 	bool hook_started;
-	Streams *streams;           /* NULL at one rank */
+	Streams *streams;           /* NULL before the first step */
 	FILE *messages;             /* where they go, once they are not held back */
 	char *held;                 /* messages of the start */
 	size_t n_held;

@@ -31,6 +31,7 @@ struct Model {
 	DataSet rows;           /* the arrays of the call at work */
 	const char *kind;       /* of the call at work, for data_blame */
 	char number[OPT_COUNT][64]; /* of model_set_number: texts of options */
+	RtOptions options;      /* by the caller, then or now: without what a checkpoint says */
 };
 
 /* ---- calls ---- */
@@ -39,9 +40,11 @@ typedef int CallBody(Model *m, const void *arguments);
 enum { NEEDS_NOTHING = 0, NEEDS_READY = 1, NEEDS_WHOLE = 2, NEEDS_CLOSED = 4, NEEDS_OPEN = 8,
 	NEEDS_ALL = NEEDS_READY | NEEDS_WHOLE | NEEDS_CLOSED };
 
-static struct { pthread_mutex_t lock; Model *m; jmp_buf back; } calling = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static struct { pthread_mutex_t lock; Model *m; pthread_t thread; jmp_buf back; } calling =
+	{.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* A primitive cannot be made or run.  Other ranks would wait for this one for ever. */
+/* A primitive cannot be made or run, or a hook has failed.  Other ranks would wait for this one for ever; and from a
+ * thread of a stream (--comm-threads=1) there is no way back. */
 PRINTF_LIKE(1, 2) static void kernel_failed(const char *fmt, ...)
 {
 	char text[512];
@@ -49,7 +52,7 @@ PRINTF_LIKE(1, 2) static void kernel_failed(const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	if (session_world(&calling.m->s) > 1) {
+	if (session_world(&calling.m->s) > 1 || !pthread_equal(calling.thread, pthread_self())) {
 		fprintf(stderr, "%serror: %s\n", calling.m->d.prefix ? calling.m->d.prefix : "", text);
 		end_process(EXIT_RUN);
 	}
@@ -75,6 +78,7 @@ static int guarded(Model *m, CallBody *body, const void *arguments)
 	if (!setjmp(calling.back))
 		return body(m, arguments);
 	m->damaged = true;
+	streams_abandon(&m->s.rt);
 	return MODEL_FAILED;
 }
 
@@ -82,6 +86,7 @@ static int run_call(Model *m, CallBody *body, const void *arguments, int needs)
 {
 	pthread_mutex_lock(&calling.lock);
 	calling.m = m;
+	calling.thread = pthread_self();
 	k_fail = kernel_failed;
 	k_bad_input = rt_bad_input;
 	free(m->text);
@@ -132,6 +137,7 @@ static bool check_options(const RtOptions *o, Diag *d)
 		{OPT_eval_every, "call model_evaluate when you want one"}, {OPT_shuffle, "the caller chooses samples"},
 		{OPT_save_every, "call model_save when you want one"}, {OPT_log, "model_step returns what a log has"},
 		{OPT_print_plan, "model_bytes tells the sum"}, {OPT_infer, "this library trains"},
+		{OPT_check_replicas, "the binary compares when it ends"},
 		{OPT_version, "it is an option of the binary"}, {OPT_help, "it is an option of the binary"},
 	};
 	bool ok = true;
@@ -195,6 +201,7 @@ static int create(Model *m, const void *arguments)
 		return code;
 	if (!session_join(s))
 		return MODEL_FAILED;
+	m->options = s->o;
 	m->given = NEW_N(s->p.arena, bool, s->rt.model->n_tensors + 1);
 	m->rows = (DataSet){.columns = NEW_N(s->p.arena, DataColumn, s->rt.model->n_tensors + 1),
 		.batch = s->rt.model->batch};
@@ -302,6 +309,7 @@ static int step(Model *m, const void *arguments)
 	arrays_put_consts(&s->rt, f->inputs, f->n, m->given);
 	session_step(s, load_rows, m);
 	int code = session_outcome(s);
+	check_say(&s->rt, &m->d);
 	if (code == MODEL_INPUT)
 		blame_rows(m, arena_printf(s->p.arena, "step %" PRId64, s->p.progress.step + 1));
 	else if (code)
@@ -450,7 +458,8 @@ static bool same_setting(Model *m, const Setting *s)
 	return all_well(m, &held, same);
 }
 
-/* The option's reader and the optimizer refuse what they would refuse of the flag. */
+/* The option's reader and the optimizer refuse what they would refuse of the flag.  What a file of --hyper says of it,
+ * or a checkpoint of one, counts no more. */
 static int set_number(Model *m, const void *arguments)
 {
 	const Setting *s = arguments;
@@ -465,8 +474,14 @@ static int set_number(Model *m, const void *arguments)
 	char text[64];
 	memcpy(text, m->number[n->id], sizeof(text));
 	put_text(m, s, n, m->number[n->id], sizeof(m->number[n->id]));
-	if (options_set(o, n->id, m->number[n->id], s->name, &m->d) && !session_configure(session))
+	if (options_set(o, n->id, m->number[n->id], s->name, &m->d) &&
+		optim_configure(&session->p.optim, session->rt.model, o, &m->d)) {
+		if (session->p.hyper)
+			hyper_forget(session->p.hyper, n->id);
+		optim_apply(&session->p.optim, session->rt.model, o, session->p.hyper);
+		options_set(&m->options, n->id, m->number[n->id], s->name, &m->d);
 		return MODEL_OK;
+	}
 	*o = before;
 	memcpy(m->number[n->id], text, sizeof(text));
 	return MODEL_USAGE;
@@ -554,18 +569,23 @@ static bool load_state(Model *m, const char *dir, const char **found)
 	Session *s = &m->s;
 	RtOptions before = s->o;
 	Progress progress = s->p.progress;
+	double *hyper = s->p.hyper;
 	Held held;
 	Diag *d = agree_begin(&held, &m->d);
+	s->o = m->options;
 	s->o.resume = arena_strdup(s->p.arena, dir);
+	if (!s->o.hyper)
+		s->p.hyper = NULL; /* that of an earlier checkpoint */
 	bool ok = resume_find(&s->o, s->p.arena, found, d) &&
-		resume_read_state(*found, &s->rt, &s->o, &s->p.progress, d) &&
+		resume_read_state(*found, &s->rt, &s->o, &s->p.progress, d) && !session_accum(s) &&
 		optim_configure(&s->p.optim, s->rt.model, &s->o, d);
 	ok = all_well(m, &held, ok);
 	if (!ok) {
 		s->o = before;
 		s->p.progress = progress;
-		session_configure(s);
+		s->p.hyper = hyper;
 	}
+	optim_apply(&s->p.optim, s->rt.model, &s->o, s->p.hyper);
 	return ok;
 }
 

@@ -53,7 +53,8 @@ typedef struct Model Model;
 
 /* Makes a model: maps all its memory, reads the initial weights or a checkpoint.  options: flags of the training
  * binary, "--name=value", NULL-terminated; NULL: none.  What the caller does itself is refused: --data, --tokens,
- * --eval-data, --eval-tokens, --eval-every, --shuffle, --save-every, --log, --ranks, --infer, --print-plan.
+ * --eval-data, --eval-tokens, --eval-every, --shuffle, --save-every, --log, --ranks, --infer, --print-plan,
+ * --check-replicas.
  * --save=DIR is where model_save writes if it is told no folder, and where --resume=auto looks.
  * *out is set in any case: after an error it can only tell it and be destroyed.  All ranks. */
 MODEL_API int model_create(const char *const *options, Model **out);

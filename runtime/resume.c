@@ -102,9 +102,9 @@ static bool read_began(json_t *began, const Rt *rt, int64_t updates, const char 
 	for (int i = 0; i < m->n_tensors; i++) {
 		json_t *v = json_object_get(began, m->tensors[i].name);
 		int64_t n = json_integer_value(v);
-		if (!v || !m->tensors[i].trainable)
+		if (!m->tensors[i].trainable)
 			continue;
-		if (!json_is_integer(v) || n < 0 || n > updates) {
+		if (v && (!json_is_integer(v) || n < 0 || n > updates)) {
 			diag_error(d, path, "$.began: \"%s\" should be a number of updates, at most %" PRId64,
 				m->tensors[i].name, updates);
 			return false;
@@ -239,7 +239,16 @@ static int count_frozen(const SafeFile *f, const Rt *rt, Arena *a, const char **
 	return rt->p->optim.n_states ? n : 0;
 }
 
-/* Parameters of which the file has no state begin anew: their states are zero, as all memory is at the start. */
+static void zero_states(const Rt *rt, const RtTensor *t)
+{
+	for (int k = 0; k < rt->p->optim.n_states; k++) {
+		Slice s = slice_state(rt, t, k);
+		if (s.n)
+			memset(s.at, 0, (size_t)s.n * sizeof(float));
+	}
+}
+
+/* Parameters of which the file has no state begin anew: with zeros, also where a model has trained before it loads. */
 static int begin_new(const SafeFile *f, const Rt *rt, Arena *a, bool *is_new, const char **first)
 {
 	const RtModel *m = rt->model;
@@ -251,6 +260,7 @@ static int begin_new(const SafeFile *f, const Rt *rt, Arena *a, bool *is_new, co
 		if (!is_new[i])
 			continue;
 		*first = n++ ? *first : t->name;
+		zero_states(rt, &m->tensors[i]);
 		optim_set_began(&rt->p->optim, m, i, rt->p->progress.updates);
 	}
 	return n;

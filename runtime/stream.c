@@ -298,6 +298,20 @@ void streams_stop(Rt *rt)
 	rt->p->streams = NULL;
 }
 
+/* Threads do what is theirs; nobody wants the rest. */
+void streams_abandon(Rt *rt)
+{
+	Streams *all = rt->p->streams;
+	for (int i = 0; all && i < QUEUES; i++) {
+		Stream *s = &all->stream[i];
+		if (s->has_thread)
+			wait_reach(&s->ended, count(&s->issued), all->spins);
+		while (count(&s->ended) != count(&s->issued))
+			wait_post(&s->ended);
+		s->published = false;
+	}
+}
+
 void streams_program(Rt *rt, Program program)
 {
 	Streams *all = rt->p->streams;

@@ -1,4 +1,5 @@
-/* tests/e2e/library.c: model.h used and misused, on examples/digits: one rank (all DIR), or one of two (ranks DIR).
+/* tests/e2e/library.c: model.h used and misused, on examples/digits: one rank (all DIR; failing DIR),
+ * or one of two (ranks DIR).
  *
  * Prints what failed and how many checks passed; exit 1 where any failed. */
 #include <dirent.h>
@@ -131,6 +132,7 @@ static void wrong_options(void)
 		{"--momentum=0.5", MODEL_USAGE, "--momentum is refused"},
 		{"--resume=/nowhere", MODEL_INPUT, "not a checkpoint"},
 		{"--lr-schedule=cosine", MODEL_USAGE, "needs --steps"}, {"--help", MODEL_USAGE, "option of the binary"},
+		{"--check-replicas", MODEL_USAGE, "the binary compares"},
 	};
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
 		const char *options[] = {cases[i].option, NULL};
@@ -213,6 +215,63 @@ static void two_models(const char *dir)
 	CHECK(step(a, 7) == step(b, 7));
 	model_destroy(a);
 	model_destroy(b);
+}
+
+/* What a checkpoint or a file of --hyper says of a number, and what is set above it. */
+static void numbers_of_files(const char *dir)
+{
+	char at[3][512], flag[600];
+	double lr = 0;
+	for (int i = 0; i < 3; i++)
+		snprintf(at[i], sizeof(at[i]), "%s_%d", dir, i);
+	snprintf(flag, sizeof(flag), "--hyper=%s.json", dir);
+	FILE *f = fopen(flag + 8, "w");
+	CHECK(f && fputs("{\"lr\": 0.5}", f) >= 0 && !fclose(f));
+	Model *m = make("--threads=1", NULL), *hyper = make("--threads=1", flag), *other = make("--threads=1", NULL);
+	for (int i = 0; i < 2; i++) {
+		EXPECT(m, model_set_number(m, "lr", i ? 0.25 : 0.125), MODEL_OK, "");
+		EXPECT(m, model_save(m, at[i]), MODEL_OK, "");
+	}
+	EXPECT(hyper, model_save(hyper, at[2]), MODEL_OK, "");
+	for (int i = 0; i < 6; i++) {
+		EXPECT(other, model_load(other, at[i % 3]), MODEL_OK, "");
+		CHECK(!model_get_number(other, "lr", &lr) && lr == 0.125 * (1 << i % 3));
+	}
+	CHECK(!model_get_number(hyper, "lr", &lr) && lr == 0.5);
+	remove(flag + 8);
+	for (Model *one = hyper; one; one = one == hyper ? other : NULL) {
+		EXPECT(one, model_set_number(one, "lr", 0.0625), MODEL_OK, "");
+		CHECK(!model_get_number(one, "lr", &lr) && lr == 0.0625);
+		EXPECT(one, model_load(one, at[0]), MODEL_OK, "");
+		CHECK(!model_get_number(one, "lr", &lr) && lr == 0.0625);
+	}
+	model_destroy(m);
+	model_destroy(hyper);
+	model_destroy(other);
+}
+
+/* With --check-nan, and a hook that fails once, in step 3. */
+static void failing(const char *dir)
+{
+	Pair p;
+	Model *m = make("--threads=1", NULL);
+	double first = step(m, 0);
+	EXPECT(m, model_save(m, dir), MODEL_OK, "");
+	step(m, 1);
+	fill(0, model_rows(m));
+	EXPECT(m, model_step(m, pair(&p, model_rows(m)), 2, NULL), MODEL_FAILED, "returned 42");
+	EXPECT(m, model_step(m, pair(&p, model_rows(m)), 2, NULL), MODEL_USAGE, "failed in the middle");
+	EXPECT(m, model_load(m, dir), MODEL_OK, "");
+	CHECK(model_steps(m) == 1 && step(m, 1) != first);
+	step(m, 2);
+	fill(0, model_rows(m));
+	pixels[5] = INFINITY;
+	EXPECT(m, model_step(m, pair(&p, model_rows(m)), 2, NULL), MODEL_FAILED, "the first is ");
+	model_destroy(m);
+	m = make("--threads=1", NULL);
+	step(m, 0);
+	step(m, 1);
+	model_destroy(m);
 }
 
 /* An evaluation of parts adds up to that of the whole. */
@@ -358,8 +417,11 @@ int main(int argc, char **argv)
 		model_destroy(m);
 		wrong_options();
 		two_models(argv[2]);
+		numbers_of_files(argv[2]);
 		hundred();
-	} else
+	} else if (!strcmp(argv[1], "failing"))
+		failing(argv[2]);
+	else
 		ranks(argv[2], strstr(argv[2], "no_shard") != NULL);
 	printf("%d of %d checks passed\n", passed, passed + failed);
 	return failed > 0;
