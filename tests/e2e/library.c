@@ -1,4 +1,4 @@
-/* tests/e2e/library.c: model.h used and misused, on examples/digits: one rank (all DIR; failing DIR),
+/* tests/e2e/library.c: model.h used and misused, on examples/digits: one rank (all, failing, moved DIR),
  * or one of two (ranks DIR).
  *
  * Prints what failed and how many checks passed; exit 1 where any failed. */
@@ -274,6 +274,20 @@ static void failing(const char *dir)
 	model_destroy(m);
 }
 
+/* A checkpoint without states of some parameters, which begin anew whatever the model did before it. */
+static void states_of_none(const char *dir)
+{
+	Model *fresh = make("--threads=1", NULL), *used = make("--threads=1", NULL);
+	step(used, 0);
+	step(used, 1);
+	EXPECT(fresh, model_load(fresh, dir), MODEL_OK, "begin with zeros");
+	EXPECT(used, model_load(used, dir), MODEL_OK, "begin with zeros");
+	for (int i = 2; i < 5; i++)
+		CHECK(step(fresh, i) == step(used, i));
+	model_destroy(fresh);
+	model_destroy(used);
+}
+
 /* An evaluation of parts adds up to that of the whole. */
 static void evaluation(Model *m)
 {
@@ -419,7 +433,9 @@ int main(int argc, char **argv)
 		two_models(argv[2]);
 		numbers_of_files(argv[2]);
 		hundred();
-	} else if (!strcmp(argv[1], "failing"))
+	} else if (!strcmp(argv[1], "moved"))
+		states_of_none(argv[2]);
+	else if (!strcmp(argv[1], "failing"))
 		failing(argv[2]);
 	else
 		ranks(argv[2], strstr(argv[2], "no_shard") != NULL);
