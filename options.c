@@ -251,7 +251,7 @@ void options_help(FILE *f)
 		group = row->group;
 		int n = fprintf(f, "  %s%s%s", row->name, *row->values ? strlen(row->name) == 2 ? " " : "=" : "",
 			row->values);
-		fprintf(f, "%*s%s\n", n < 34 ? 34 - n : 1, "", row->help);
+		fprintf(f, "%s%*s%s\n", n < 34 ? "" : "\n", n < 34 ? 34 - n : 34, "", row->help);
 	}
 	fputs("\nrefused by this version:", f);
 	for (int i = 0; i < COUNT_OF(rows); i++)
