@@ -18,7 +18,6 @@ const PassInfo pass_info[] = {
 };
 const int pass_count = COUNT_OF(pass_info);
 
-
 static const PassInfo *pass_find(const char *name, size_t n)
 {
 	for (int i = 0; i < pass_count; i++)
@@ -186,6 +185,8 @@ static Module *clone(const Module *m, Variant variant, Sync sync, Arena *scratch
 		ice("the text of a module cannot be read back");
 	out->variant = variant;
 	out->sync = sync;
+	out->hook_send = m->hook_send; /* of the options, not of the text */
+	out->hook_keep = m->hook_keep;
 	while (out->last[SEC_EVAL]) /* evaluations are those of `only` */
 		ir_remove(out, out->last[SEC_EVAL]);
 	return out;

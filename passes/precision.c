@@ -20,13 +20,20 @@ typedef struct Precision {
 	bool *moved;       /* by Value.id: of floats that depend on parameters or inputs */
 	Value **cast;      /* by Value.id: the same in dtype `to` */
 	int n_kept;        /* batch norms */
-	const Op *kept;    /* the first of them */
+	const Op *kept, *last_kept; /* ops of the first and of the last of them */
 } Precision;
 
-/* Statistics over many elements, whose errors would not average out (F56), and losses. */
-static bool stays_f32(OpKind kind)
+/* With stored statistics a batch norm is elementwise ops; each is known by the node that it comes from. */
+static bool is_batch_norm(const Op *op)
 {
-	return kind == OP_BATCH_NORM || kind == OP_CROSS_ENTROPY;
+	return op->kind == OP_BATCH_NORM || !strcmp(op->loc->onnx, "BatchNormalization");
+}
+
+/* Statistics over many elements, whose errors would not average out (F56), and losses. */
+static bool stays_f32(const Op *op)
+{
+	return op->kind == OP_CROSS_ENTROPY || (is_batch_norm(op) && op->kind != OP_CAST && !op_has_effect(op)
+		&& !(op_info[op->kind].flags & SRC));
 }
 
 /* ---- casts ---- */
@@ -114,10 +121,13 @@ static void keep_f32(Precision *p, Op *op)
 		if (is_float(op_in(op, i)) && dtype_info[op_in(op, i)->type.dtype].bytes == 2)
 			ir_set_in(op, i, cast_before(p, op, op_in(op, i), DT_F32));
 	retype(p->m, op);
-	if (op->kind != OP_BATCH_NORM)
+	if (!is_batch_norm(op))
 		return;
 	p->moved[op->out[0]->id] = any; /* the statistics go on in f32, into the running ones */
-	p->kept = p->n_kept++ ? p->kept : op;
+	bool other = !p->kept || op->kind == OP_BATCH_NORM || strcmp(op->loc->node, p->last_kept->loc->node);
+	p->n_kept += any && other;
+	p->kept = p->kept || !any ? p->kept : op;
+	p->last_kept = any ? op : p->last_kept;
 }
 
 static void lower_op(Precision *p, Op *op)
@@ -136,7 +146,7 @@ static void move_op(Precision *p, Op *op)
 		p->moved[op->out[0]->id] = is_float(op->out[0]);
 	else if (op->kind == OP_OUTPUT || op->kind == OP_WRITE)
 		ir_set_in(op, 0, cast_before(p, op, op_in(op, 0), op->sym->type.dtype));
-	else if (stays_f32(op->kind))
+	else if (stays_f32(op))
 		keep_f32(p, op);
 	else if (op->kind != OP_CAST && !op_has_effect(op) && reads_moved(p, op))
 		lower_op(p, op);
@@ -166,6 +176,8 @@ static PtrMap *statistics(const Module *m, Arena *scratch)
 	static const char *const names[] = {"mean", "var"};
 	PtrMap *found = ptrmap_new(scratch);
 	IR_FOR_OPS(m, SEC_FORWARD, op) {
+		if (op->kind == OP_READ && is_batch_norm(op))
+			ptrmap_put(found, op->sym, op->sym);
 		for (int i = 0; i < COUNT_OF(names) && op->kind == OP_BATCH_NORM; i++) {
 			const char *name = attr_get_str(op->attrs, names[i], NULL);
 			Symbol *s = name ? ir_find_symbol(m, name) : NULL;

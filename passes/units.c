@@ -411,6 +411,18 @@ static bool find_groups(Module *m, const PassOptions *o, Groups *groups, Arena *
 	return true;
 }
 
+/* Where every rank keeps gradients whole, the reduced one stays where backward wrote it. */
+static void check_kept(const Module *m, const PassOptions *o, Diag *d)
+{
+	bool stays = o->keep_low_precision_grads;
+	for (int i = 0; i < m->n_units; i++)
+		stays = stays && strategy_info[m->units[i]->strategy].reduce == REDUCE_TO_ALL;
+	if (stays)
+		diag_warn(d, "--keep-low-precision-grads", "every reduced gradient stays where backward wrote it (%s), in %s: it "
+			"is not used", strategy_info[m->n_units ? m->units[0]->strategy : STRATEGY_NO_SHARD].text,
+			dtype_info[gradient_dtype(o)].text);
+}
+
 bool pass_units(Module *m, const PassOptions *o, Diag *d)
 {
 	Optimizer opt;
@@ -424,7 +436,9 @@ bool pass_units(Module *m, const PassOptions *o, Diag *d)
 	for (int i = 0; i < groups.n && ok; i++)
 		ok = add_unit(m, &groups.at[i], &dtypes, d);
 	arena_free(a);
-	if (ok)
-		declare_states(m, &opt);
-	return ok;
+	if (!ok)
+		return false;
+	check_kept(m, o, d);
+	declare_states(m, &opt);
+	return true;
 }
