@@ -5,7 +5,8 @@
  * back, so that the loss is computed in f32.  Every use of a parameter has a cast of its own: gradients of
  * several uses are then summed in f32.  What depends on neither (tables of positions, masks) keeps its dtype up
  * to where it meets them.  Batch norms and losses of the model stay f32, said once; so do the running statistics.
- * A literal beyond the range of the dtype becomes the largest number that it has: a mask stays finite.
+ * A literal beyond the range of the dtype becomes the largest number that it has, and what is computed from such ones
+ * is clipped before its cast: a mask stays finite, unless it was made of infinities.
  * Which ops have 16-bit kernels is not asked here: legalize.c puts casts around those that have none.
  * Refuses options of precision that contradict each other. */
 #include "passes/passes.h"
@@ -17,6 +18,7 @@ typedef struct Precision {
 	Module *m;
 	Diag *d;
 	DType to;
+	int n_values;      /* of the model; what is added has no place below */
 	bool *moved;       /* by Value.id: of floats that depend on parameters or inputs */
 	Value **cast;      /* by Value.id: the same in dtype `to` */
 	int n_kept;        /* batch norms */
@@ -68,6 +70,33 @@ static Value *literal(Precision *p, Op *op, const Value *v)
 	return ir_emit_typed(&b, OP_CONST, 0, NULL, attr_floats(p->m, NULL, "value", value->n, now), t);
 }
 
+/* The largest magnitude of a literal that v, which no parameter or input of floats goes into, is computed from. */
+static double largest_literal(const Precision *p, const Value *v, PtrMap *seen)
+{
+	double most = 0;
+	const Attr *value = v->op->kind == OP_CONST ? attr_find(v->op->attrs, "value") : NULL;
+	if (v->id >= p->n_values || p->moved[v->id] || ptrmap_get(seen, v->op))
+		return 0;
+	ptrmap_put(seen, v->op, v->op);
+	for (int i = 0; value && value->kind == ATTR_FLOATS && i < value->n; i++)
+		most = fmax(most, fabs(value->floats[i]));
+	for (int i = 0; i < v->op->n_in; i++)
+		if (op_in(v->op, i))
+			most = fmax(most, largest_literal(p, op_in(v->op, i), seen));
+	return most;
+}
+
+/* Not yet moved, and perhaps beyond the range of `to`, as a mask of -3.4e38 is. */
+static Value *within_range(Precision *p, Op *op, Value *v)
+{
+	double most = largest_literal(p, v, ptrmap_new(p->m->arena)), end = largest(p->to);
+	if (most <= end || !isfinite(most))
+		return v;
+	Builder b = {.m = p->m, .section = op->section, .before = op, .loc = loc_with_role(p->m, op->loc, "precision"),
+		.name = arena_printf(p->m->arena, "%s.finite", v->name)};
+	return ir_emit(&b, OP_CLIP, 1, &v, attr_float(p->m, attr_float(p->m, NULL, "lo", -end), "hi", end));
+}
+
 /* v in dtype `to`, for op.  Casts of parameters are not shared. */
 static Value *lowered(Precision *p, Op *op, Value *v)
 {
@@ -77,7 +106,8 @@ static Value *lowered(Precision *p, Op *op, Value *v)
 		return cast_before(p, op, v, p->to);
 	Value **known = &p->cast[v->id];
 	if (!*known)
-		*known = v->op->kind == OP_CONST ? literal(p, op, v) : cast_before(p, op, v, p->to);
+		*known = v->op->kind == OP_CONST ? literal(p, op, v)
+			: cast_before(p, op, within_range(p, op, v), p->to);
 	return *known;
 }
 
@@ -161,7 +191,7 @@ static void say_kept(const Precision *p)
 
 static void move_params(Module *m, DType to, Diag *d)
 {
-	Precision p = {.m = m, .d = d, .to = to, .moved = NEW_N(m->arena, bool, m->n_values),
+	Precision p = {.m = m, .d = d, .to = to, .n_values = m->n_values, .moved = NEW_N(m->arena, bool, m->n_values),
 		.cast = NEW_N(m->arena, Value *, m->n_values)};
 	IR_FOR_OPS_SAFE(m, SEC_FORWARD, op)
 		move_op(&p, op);
