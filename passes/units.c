@@ -418,8 +418,8 @@ static void check_kept(const Module *m, const PassOptions *o, Diag *d)
 	for (int i = 0; i < m->n_units; i++)
 		stays = stays && strategy_info[m->units[i]->strategy].reduce == REDUCE_TO_ALL;
 	if (stays)
-		diag_warn(d, "--keep-low-precision-grads", "every reduced gradient stays where backward wrote it (%s), in %s: it "
-			"is not used", strategy_info[m->n_units ? m->units[0]->strategy : STRATEGY_NO_SHARD].text,
+		diag_warn(d, "--keep-low-precision-grads", "every reduced gradient stays where backward wrote it (%s), in %s: "
+			"it is not used", strategy_info[m->n_units ? m->units[0]->strategy : STRATEGY_NO_SHARD].text,
 			dtype_info[gradient_dtype(o)].text);
 }
 
