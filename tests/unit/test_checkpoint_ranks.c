@@ -599,8 +599,11 @@ static void test_narrow_buffers(void)
 		CU_ASSERT_FATAL(t && mine);
 		CU_ASSERT(t->dtype == DT_F32 && mine->dtype == DT_F32);
 		for (int64_t e = 0; e < 700; e++) {
-			CU_ASSERT_EQUAL(((const float *)t->data)[e], dtype_round(DT_BF16, wanted(BN_MEAN, e)));
-			CU_ASSERT_EQUAL(((const float *)mine->data)[e], ((const float *)t->data)[e]);
+			float v, own_v; /* a file aligns nothing */
+			memcpy(&v, (const char *)t->data + e * 4, sizeof(v));
+			memcpy(&own_v, (const char *)mine->data + e * 4, sizeof(own_v));
+			CU_ASSERT_EQUAL(v, dtype_round(DT_BF16, wanted(BN_MEAN, e)));
+			CU_ASSERT_EQUAL(own_v, v);
 		}
 		for (int r = 0; r < 3; r++)
 			c->rank[r].dir = "narrow/latest";
