@@ -102,19 +102,27 @@ static void sum_by_kind(const Plan *p, const PlanCollective *c, int n, Sums out[
 
 typedef struct Counts { int gathers, reduces, broadcasts; } Counts;
 
+static void count_collectives(Counts *of, const PlanCollective *c, int n, int times)
+{
+	for (int i = 0; i < n; i++) {
+		PlanKind k = c[i].kind;
+		bool reduces = k == PLAN_REDUCE_SCATTER || k == PLAN_ALL_REDUCE || k == PLAN_REDUCE;
+		if (c[i].unit < 0)
+			continue;
+		of[c[i].unit].gathers += k == PLAN_ALL_GATHER ? times : 0;
+		of[c[i].unit].reduces += reduces ? times : 0;
+		of[c[i].unit].broadcasts += k == PLAN_BROADCAST ? times : 0;
+	}
+}
+
 /* Of every unit, in a training step; an all_reduce of shards completes a reduce_scatter and is not counted. */
 static Counts *count_by_unit(const Plan *p, Arena *a)
 {
 	Counts *of = NEW_N(a, Counts, p->layout->n_units);
-	for (int i = 0; i < p->n_step; i++) {
-		const PlanCollective *c = &p->step[i];
-		if (c->unit < 0)
-			continue;
-		of[c->unit].gathers += c->kind == PLAN_ALL_GATHER;
-		of[c->unit].reduces += c->kind == PLAN_REDUCE_SCATTER || c->kind == PLAN_ALL_REDUCE
-			|| c->kind == PLAN_REDUCE;
-		of[c->unit].broadcasts += c->kind == PLAN_BROADCAST;
-	}
+	if (!p->n_micro)
+		count_collectives(of, p->step, p->n_step, 1);
+	for (int i = 0; i < p->n_micro; i++)
+		count_collectives(of, p->micro[i].at, p->micro[i].n, (int)p->micro[i].times);
 	return of;
 }
 
@@ -252,8 +260,12 @@ static void text_program(FILE *f, const Plan *p, const char *what, const PlanCol
 void plan_text_collectives(FILE *f, const Plan *p)
 {
 	Arena *a = arena_new();
-	if (p->n_step)
+	if (p->n_step && !p->n_micro)
 		text_program(f, p, "a step", p->step, p->n_step, a);
+	for (int i = 0; i < p->n_micro; i++)
+		if (p->micro[i].n)
+			text_program(f, p, arena_printf(a, "micro-batch %s, %" PRId64 " in a step", p->micro[i].name,
+				p->micro[i].times), p->micro[i].at, p->micro[i].n, a);
 	if (p->n_eval)
 		text_program(f, p, "an evaluation", p->eval, p->n_eval, a);
 	arena_free(a);

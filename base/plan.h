@@ -29,6 +29,15 @@ typedef struct PlanUnit {
 	const char *first, *last;    /* "forward:/h.0/ln_1/Add": where compute first and last reads it in a step; "" */
 } PlanUnit;
 
+/* One of the programs of a step of several micro-batches. */
+typedef struct PlanMicro {
+	const char *name;            /* "first" */
+	int64_t times;               /* in a step */
+	const PlanCollective *at;
+	int n;
+} PlanMicro;
+enum { PLAN_MICROS = 3 };
+
 typedef struct Plan {
 	const char *module;
 	const LayoutModel *layout;
@@ -38,6 +47,8 @@ typedef struct Plan {
 	const PlanUnit *unit;        /* [layout->n_units] */
 	const PlanCollective *step;  /* of forward, backward and update */
 	int n_step;
+	PlanMicro micro[PLAN_MICROS]; /* in place of step, where n_micro > 0 */
+	int n_micro;
 	const PlanCollective *eval;
 	int n_eval;
 	LayoutMemory memory;

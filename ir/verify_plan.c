@@ -35,6 +35,7 @@ typedef struct UnitLife {
 	const Op *readable;   /* the wait (or carried) of the gathered copy that may be read */
 	const Op *gather;     /* the last one */
 	const Op *zeroed, *collect, *left, *carried, *reduce, *across, *update, *broadcast; /* of this run */
+	int sums;             /* accumulates of this run */
 	int64_t updated_at, collected_at;
 	GradRegion *grad;
 } UnitLife;
@@ -54,6 +55,7 @@ typedef struct Plan {
 	int n_gathers;        /* in all programs */
 	int64_t at, seq;
 	UnitLife *unit;
+	const Value ***wrote; /* by unit, by index of the parameter: what was written at its gradient's place last */
 	GradRegion *slot;     /* gradient slots, then own regions, by unit */
 	Collective *collective; /* by id of the first result */
 	const Op **shown;     /* by Value.id: the wait or resident whose flat it shows */
@@ -382,6 +384,8 @@ static void zero_gaps(Plan *p, const Op *op)
 		fail(p, "gradient-slot", g->reduce ? g->reduce : op, "the gradient of unit %s is begun in memory "
 			"where that of unit %s is not reduced yet", op->unit->name, g->unit->name);
 	*g = (GradRegion){.phase = GRAD_OPEN, .unit = op->unit};
+	for (int i = 0; i < op->unit->n_params; i++)
+		p->wrote[op->unit->index][i] = NULL;
 	u->zeroed = op;
 	u->grad = g;
 }
@@ -405,6 +409,18 @@ static void check_sum(Plan *p, const Op *op, const Value *x)
 	if (adds != sums)
 		fail(p, "contribution", op, "%%%s %s", x->name, adds ? "is added to a flat gradient that holds no sum"
 			: "overwrites the sum of the micro-batches before");
+}
+
+static void note_written(Plan *p, const Value *x)
+{
+	const Unit *u = x->place.unit;
+	for (int i = 0; i < u->n_params; i++) {
+		const Symbol *s = u->params[i];
+		bool here = s->trainable && s->flat == x->place.flat
+			&& s->offset * dtype_info[u->flat[s->flat].grad].bytes == x->place.offset;
+		if (here)
+			p->wrote[u->index][i] = x;
+	}
 }
 
 static void check_grad_places(Plan *p, const Op *op)
@@ -431,7 +447,34 @@ static void check_grad_places(Plan *p, const Op *op)
 				"its zero_gaps");
 		else if (is_grad(x))
 			check_sum(p, op, x);
+		if (is_grad(x))
+			note_written(p, x);
 	}
+}
+
+/* What lies elsewhere is copied into the flat, what is absent is zeroed: over what was written there, and of several
+ * micro-batches over the sum of those before. */
+static void check_collected(Plan *p, const Op *op)
+{
+	const UnitLife *u = &p->unit[op->unit->index];
+	bool sums = u->zeroed && u->zeroed->kind == OP_CARRIED_GRAD;
+	int at = 0, n = 0;
+	for (int i = 0; i < op->unit->n_params; i++) {
+		const Symbol *sym = op->unit->params[i];
+		const Value *x = sym->trainable && at < op->n_in ? op_in(op, at) : NULL, *wrote = p->wrote[op->unit->index][i];
+		at += sym->trainable;
+		x = x ? root_of(x) : NULL;
+		n += x && x->op->kind == OP_ACCUMULATE;
+		if (wrote ? x != wrote : x && is_grad(x))
+			fail(p, "contribution", op, "the gradient of \"%s\" that is collected, %s%s, is not what is written at its place",
+				sym->name, x ? "%" : "none", x ? x->name : "");
+		else if (sums && x && (x->op->kind == OP_ACCUMULATE ? x->op->sym != sym : !wrote))
+			fail(p, "contribution", op, "what is collected for \"%s\", %%%s, is not its sum and would overwrite that of the "
+				"micro-batches before", sym->name, x->name);
+	}
+	if (sums && n != u->sums)
+		fail(p, "contribution", op, "%d sums of unit %s are collected, %d gradients are added to sums", n, op->unit->name,
+			u->sums);
 }
 
 static void collect(Plan *p, const Op *op)
@@ -446,6 +489,7 @@ static void collect(Plan *p, const Op *op)
 			"collected", op->unit->name);
 	else
 		g->phase = GRAD_COLLECTED;
+	check_collected(p, op);
 	u->collect = op;
 	u->collected_at = p->at;
 }
@@ -665,6 +709,7 @@ static void run_effect(Plan *p, const Op *op)
 	case OP_ALL_GATHER: begin_gather(p, op); break;
 	case OP_ZERO_GAPS: case OP_CARRIED_GRAD: zero_gaps(p, op); break;
 	case OP_CARRY_GRAD: carry_grad(p, op); break;
+	case OP_ACCUMULATE: p->unit[op->sym->unit->index].sums++; break;
 	case OP_COLLECT: collect(p, op); break;
 	case OP_REDUCE_SCATTER: case OP_ALL_REDUCE: case OP_REDUCE: check_reduce(p, op); break;
 	case OP_BROADCAST_FLAT: broadcast(p, op); break;
@@ -861,6 +906,9 @@ int ir_verify_plan(const Module *m, Arena *a, PlanViolation *out, int max)
 	Plan p = {.m = m, .arena = a, .out = out, .max = max};
 	int n_values = m->n_values + 1, n_units = m->n_units + 1;
 	p.unit = NEW_N(a, UnitLife, n_units);
+	p.wrote = NEW_N(a, const Value **, n_units);
+	for (int i = 0; i < m->n_units; i++)
+		p.wrote[i] = NEW_N(a, const Value *, m->units[i]->n_params);
 	p.slot = NEW_N(a, GradRegion, n_units * 2);
 	p.collective = NEW_N(a, Collective, n_values);
 	p.shown = NEW_N(a, const Op *, n_values);

@@ -11,7 +11,7 @@
  *   reduces   issued where they stand; waited for behind the issue of the next unit's, the last ones at the
  *             end of backward.
  *   buffers   with --bn-sync=broadcast a step begins with rank 0's, under --sync=every each micro-batch.
- * Refuses a ring that cannot hold a unit and those gathered ahead of it.
+ * Refuses a ring that cannot hold a unit and those gathered ahead of it, and an order that is not schedule's.
  *
  * The one idea: only the points of issue of gathers and the waits of reduces move, since computing has its
  * order; what follows from where they stand (events, numbers, gradient slots) is events.c's. */
@@ -335,10 +335,35 @@ static void broadcast_buffers(Module *m, const PassOptions *o, Diag *d)
 	ir_emit_op(&b, OP_BROADCAST_BUFFERS, 0, NULL, NULL, NULL);
 }
 
+/* What schedule ensures, and no verifier knows before memory is placed: gradients live in memory that was begun. */
+static bool check_begun(Module *m, Diag *d)
+{
+	Arena *a = arena_new();
+	Buffers *b = buffers_find(m, false, a);
+	bool *begun = NEW_N(a, bool, m->n_units), ok = true;
+	IR_FOR_OPS(m, SEC_BACKWARD, op) {
+		if (op->kind == OP_ZERO_GAPS || op->kind == OP_CARRIED_GRAD)
+			begun[op->unit->index] = true;
+		for (int i = 0; i < op->n_out; i++) {
+			int buffer = b->of_value[op->out[i]->id];
+			const Unit *u = buffer >= 0 ? b->at[buffer].place.unit : NULL;
+			if (!u || begun[u->index])
+				continue;
+			diag_error(d, loc_where(m, op->loc), "pass prefetch finds that %%%s is written into the flat gradient of unit %s "
+				"in front of its zero_gaps: pass schedule, which settles the order, has to run between shard and prefetch",
+				op->out[i]->name, u->name);
+			begun[u->index] = true;
+			ok = false;
+		}
+	}
+	arena_free(a);
+	return ok;
+}
+
 bool pass_prefetch(Module *m, const PassOptions *o, Diag *d)
 {
 	Prefetch p = {.m = m};
-	if (!parse_options(&p, o, d))
+	if (!parse_options(&p, o, d) || !check_begun(m, d))
 		return false;
 	check_used(m, o, d);
 	p.a = arena_new();

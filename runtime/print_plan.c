@@ -44,6 +44,19 @@ static PlanCollective *collectives_of(const RtCollective *c, int n, Arena *a)
 	return out;
 }
 
+/* A step of accum micro-batches: those programs that it runs. */
+static void micro_of(Plan *plan, const RtModel *m, int64_t accum, Arena *a)
+{
+	static const char *const name[RT_PROGRAMS] = {[RT_FIRST] = "first", [RT_MIDDLE] = "middle", [RT_LAST] = "last"};
+	_Static_assert((int)RT_PROGRAMS == (int)PLAN_MICROS, "a plan has room for all programs of a step");
+	for (int k = 0; k < RT_PROGRAMS; k++) {
+		const RtProgram *p = &m->programs[k];
+		int64_t times = k == RT_MIDDLE ? accum - 2 : 1;
+		if (times)
+			plan->micro[plan->n_micro++] = (PlanMicro){name[k], times, collectives_of(p->collectives, p->n, a), p->n};
+	}
+}
+
 /* Bytes of an arena, in memory or in the file. */
 static int64_t mapped_in(const DeviceMemory *m, ArenaKind arena, bool file)
 {
@@ -77,6 +90,8 @@ void device_print_plan(const Rt *rt, FILE *out)
 	plan.comm = plan.who.world == 1 ? "self" : world->n_hosts > 1 ? "mpi" : "shm";
 	plan.unit = units_of(m, a);
 	plan.step = collectives_of(m->step, m->n_step, a);
+	if (rt->p->accum > 1)
+		micro_of(&plan, m, rt->p->accum, a);
 	plan.eval = collectives_of(m->evaluation, m->n_evaluation, a);
 	plan_text_units(out, &plan);
 	plan_text_collectives(out, &plan);

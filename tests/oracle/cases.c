@@ -228,7 +228,8 @@ const char *case_name(const Case *c, Arena *a)
 		{" --unit-strategy=", c->unit_strategy}, {" --ignore=", c->ignore},
 		{" --reshard-root", c->reshard_root ? "" : NULL}, {" --remat=", c->remat ? "block" : NULL},
 		{" --bn-sync=", c->bn_sync}, {" --param-dtype=", c->param ? dtype_info[c->param].text : NULL},
-		{" --reduce-dtype=", c->reduce ? dtype_info[c->reduce].text : NULL}, {" --bcast-dtype=", c->bcast}};
+		{" --reduce-dtype=", c->reduce ? dtype_info[c->reduce].text : NULL}, {" --bcast-dtype=", c->bcast},
+		{" --sync=", c->sync ? sync_text[c->sync] : NULL}, {" ", c->sync ? variant_text[c->variant] : NULL}};
 	const char *name = arena_printf(a, "%s %s", c->model, c->strategy);
 	for (int i = 0; i < COUNT_OF(part); i++)
 		if (part[i][1])
@@ -258,19 +259,22 @@ PassOptions case_options(const Case *c)
 		.n_unit_strategy = c->unit_strategy != NULL, .ignore = &c->ignore, .n_ignore = c->ignore != NULL,
 		.reshard_root = c->reshard_root, .bn_sync = c->bn_sync,
 		.param_dtype = c->param, .reduce_dtype = c->reduce, .bcast_dtype = c->bcast, .remat = c->remat ? "block" : NULL,
-		.world = 3, .workspace = (int64_t)1 << 20, .vector_bytes = 32, .threads = 2,
+		.accum = c->sync != SYNC_NONE, .world = 3, .workspace = (int64_t)1 << 20, .vector_bytes = 32, .threads = 2,
 	};
 }
 
-Module *case_build(const Case *c, const char *schedule, Diag *d)
+Module *case_build(const Case *c, const char *schedule, Variants *v, Diag *d)
 {
 	PassOptions o = case_options(c);
 	PipelineView view = {.out = d->out};
 	Module *m = load(c, d);
 	o.schedule_in = schedule;
-	if (m && !pipeline_run(m, &o, &view, NULL, d)) {
-		ir_module_free(m);
-		return NULL;
-	}
-	return m;
+	*v = (Variants){.of[VARIANT_ONLY] = m};
+	bool built = m && (c->sync ? pipeline_fork(m, &o, &view, c->sync, c->variant, v, d)
+		: pipeline_run(m, &o, &view, NULL, d));
+	if (built)
+		return v->of[c->variant];
+	pipeline_free(v);
+	*v = (Variants){0};
+	return NULL;
 }

@@ -12,13 +12,16 @@ typedef struct Case {
 	const char *bn_sync;
 	DType param, reduce;   /* 0 = f32 */
 	const char *bcast;
+	Sync sync;             /* 0 = one micro-batch a step; else variant is the one that is changed */
+	Variant variant;
 } Case;
 extern const Case cases[];
 extern const int n_cases;
 
 const char *case_name(const Case *c, Arena *a);
 PassOptions case_options(const Case *c);
-/* The PLAN of a case; schedule: path of an edited schedule or NULL.  NULL after a message to d. */
-Module *case_build(const Case *c, const char *schedule, Diag *d);
+/* The PLANs of a case, freed by pipeline_free(); schedule: path of an edited schedule of its variant, or NULL.
+ * Returns that variant, NULL after a message to d. */
+Module *case_build(const Case *c, const char *schedule, Variants *v, Diag *d);
 
 #endif

@@ -54,10 +54,10 @@ static Module *parse(const char *text)
 /* The verdicts: NULL = right. */
 typedef struct Verdicts { const char *oracle; char *verifier; } Verdicts;
 
-static Verdicts judge(Module *m, Arena *a)
+static Verdicts judge(Module *m, const Variants *others, Arena *a)
 {
 	size_t n = 0;
-	Verdicts v = {.oracle = oracle_run(m, a)};
+	Verdicts v = {.oracle = oracle_run(m, others->of, a)};
 	Diag d = {.max_errors = 3, .out = open_memstream(&v.verifier, &n)};
 	bool ok = ir_verify(m, NULL, &d);
 	fclose(d.out);
@@ -76,13 +76,13 @@ static void show(const char *head, const char *said, const Verdicts *v)
 
 /* ---- what must be right, what must be noticed ---- */
 
-static bool judge_original(const char *text, bool all_events, Counts *c)
+static bool judge_original(const char *text, const Variants *others, bool all_events, Counts *c)
 {
 	Arena *a = arena_new();
 	Module *m = parse(text);
 	if (all_events)
 		add_all_events(m);
-	Verdicts v = judge(m, a);
+	Verdicts v = judge(m, others, a);
 	bool right = !v.oracle && !v.verifier;
 	if (!right) {
 		show("BAD", all_events ? "the schedule with all events" : "the schedule as it is", &v);
@@ -94,7 +94,7 @@ static bool judge_original(const char *text, bool all_events, Counts *c)
 	return right;
 }
 
-static void judge_events(const char *text, Counts *c)
+static void judge_events(const char *text, const Variants *others, Counts *c)
 {
 	for (int k = 0, n = 1; k < n; k++) {
 		Arena *a = arena_new();
@@ -102,7 +102,7 @@ static void judge_events(const char *text, Counts *c)
 		n = count_events(m);
 		const char *said = drop_event(m, k);
 		if (said) {
-			Verdicts v = judge(m, a);
+			Verdicts v = judge(m, others, a);
 			c->events++;
 			c->events_missed += !v.oracle || !v.verifier;
 			if (!v.oracle || !v.verifier)
@@ -138,15 +138,16 @@ static void judge_edit(const Case *one, const char *text, const char *path, int 
 		ice("cannot write %s", path);
 	edit_schedule(f, text, run->seed + (uint64_t)number * 104729);
 	fclose(f);
-	Module *m = case_build(one, path, &d);
+	Variants all;
+	Module *m = case_build(one, path, &all, &d);
 	fclose(d.out);
-	Verdicts v = {.oracle = m ? oracle_run(m, a) : NULL, .verifier = m ? NULL : log};
+	Verdicts v = {.oracle = m ? oracle_run(m, all.of, a) : NULL, .verifier = m ? NULL : log};
 	c->edits++;
 	c->edits_accepted += m != NULL;
 	c->unsound += v.oracle != NULL;
 	if (v.oracle || run->verbose)
 		show(v.oracle ? "UNSOUND edit" : "edit", arena_printf(a, "%d", number), &v);
-	ir_module_free(m);
+	pipeline_free(&all);
 	free(log);
 	arena_free(a);
 }
@@ -158,7 +159,8 @@ static void judge_unedited(const Case *one, const Module *m, const char *text, c
 	FILE *f = fopen(path, "w");
 	if (!f || fputs(text, f) < 0 || fclose(f))
 		ice("cannot write %s", path);
-	Module *again = case_build(one, path, &d);
+	Variants all;
+	Module *again = case_build(one, path, &all, &d);
 	char *before = module_text(m), *after = again ? module_text(again) : NULL;
 	if (!after || strcmp(before, after)) {
 		printf("BAD the unedited schedule file %s\n", after ? "gives another program" : "is refused");
@@ -166,7 +168,7 @@ static void judge_unedited(const Case *one, const Module *m, const char *text, c
 	}
 	free(before);
 	free(after);
-	ir_module_free(again);
+	pipeline_free(&all);
 }
 
 static void judge_edits(const Case *one, Module *m, const Run *run, Counts *c)
@@ -196,7 +198,7 @@ static void count(const Verdicts *v, Counts *c)
 	c->strict += !v->oracle && v->verifier;
 }
 
-static void judge_mutant(const char *text, int number, Run *run, Counts *c)
+static void judge_mutant(const char *text, const Variants *others, int number, Run *run, Counts *c)
 {
 	Arena *a = arena_new();
 	Mutation x = {.random = run->seed + (uint64_t)number * 7919};
@@ -206,7 +208,7 @@ static void judge_mutant(const char *text, int number, Run *run, Counts *c)
 		if (!done)
 			ir_module_free(x.m);
 	}
-	Verdicts v = judge(x.m, a);
+	Verdicts v = judge(x.m, others, a);
 	bool agree = !v.oracle == !v.verifier;
 	char head[64];
 	snprintf(head, sizeof(head), "%s %d:", agree ? "mutant" : v.oracle ? "UNSOUND" : "STRICT", number);
@@ -253,26 +255,27 @@ static void row(const char *name, const Counts *c)
 static void judge_case(const Case *one, const char *name, Run *run, Counts *c)
 {
 	Diag d = {.out = stderr};
-	Module *m = case_build(one, NULL, &d);
+	Variants all;
+	Module *m = case_build(one, NULL, &all, &d);
 	if (!m) {
 		c->originals_bad++;
 		return;
 	}
 	char *text = module_text(m);
 	judge_edits(one, m, run, c);
-	ir_module_free(m);
 	if (run->print < 0)
 		printf("%s", text);
 	fflush(stdout);
-	bool right = judge_original(text, false, c);
-	right = judge_original(text, true, c) && right;
+	bool right = judge_original(text, &all, false, c);
+	right = judge_original(text, &all, true, c) && right;
 	if (right) {
-		judge_events(text, c);
+		judge_events(text, &all, c);
 		for (int i = 0; i < run->n_mutants; i++)
-			judge_mutant(text, i, run, c);
+			judge_mutant(text, &all, i, run, c);
 	}
 	row(name, c);
 	free(text);
+	pipeline_free(&all);
 }
 
 static int judge_cases(Run *run)

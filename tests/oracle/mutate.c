@@ -30,10 +30,23 @@ static bool is_comm(const Op *op)
 	return op_info[op->kind].flags & COMM;
 }
 
+/* What a micro-batch leaves or takes up, and what it does without others. */
+static const OpKind twins[][2] = {{OP_CARRY, OP_RESHARD}, {OP_CARRIED_GRAD, OP_ZERO_GAPS}};
+
+static bool may_carry(const Op *op)
+{
+	bool twin = op->kind == OP_ACCUMULATE || op->kind == OP_COLLECT || op->kind == OP_REDUCE_SCATTER
+		|| op->kind == OP_ALL_REDUCE || op->kind == OP_REDUCE;
+	for (int i = 0; i < COUNT_OF(twins); i++)
+		twin = twin || op->kind == twins[i][0] || op->kind == twins[i][1];
+	return twin;
+}
+
 static bool is_target(const Op *op)
 {
 	return is_comm(op) || op->kind == OP_WAIT || op->kind == OP_RESHARD || op->kind == OP_RECORD
-		|| op->kind == OP_ZERO_GAPS || op->kind == OP_UPDATE_SHARD;
+		|| op->kind == OP_ZERO_GAPS || op->kind == OP_UPDATE_SHARD || op->kind == OP_ACCUMULATE || op->kind == OP_CARRY
+		|| op->kind == OP_CARRIED || op->kind == OP_CARRY_GRAD || op->kind == OP_CARRIED_GRAD;
 }
 
 static bool has_slot(const Op *op)
@@ -175,6 +188,13 @@ static Op *user_of(const Op *op, OpKind kind)
 	return NULL;
 }
 
+/* The op that ends what a wait made readable. */
+static Op *end_of(const Op *wait)
+{
+	Op *reshard = user_of(wait, OP_RESHARD);
+	return reshard ? reshard : user_of(wait, OP_CARRY);
+}
+
 /* All uses of op's results become those of other. */
 static void give_uses(Op *op, Op *other)
 {
@@ -214,7 +234,7 @@ static Op *earlier_gather(Module *m, const Op *gather)
 static bool drop_gather(Mutation *x, Op *gather, bool keep)
 {
 	Op *wait = user_of(gather, OP_WAIT), *old = earlier_gather(x->m, gather), *held = user_of(old, OP_WAIT);
-	Op *reshard = wait ? user_of(wait, OP_RESHARD) : NULL, *early = held ? user_of(held, OP_RESHARD) : NULL;
+	Op *reshard = end_of(wait), *early = end_of(held);
 	if (!reshard || !early)
 		return false;
 	SAID(x, "%s is dropped, the copy before it is %s", name_of(x, gather), keep ? "kept and read" : "read");
@@ -278,6 +298,8 @@ static bool drop(Mutation *x)
 	Op *wait = op->kind == OP_BROADCAST_FLAT ? user_of(op, OP_WAIT) : NULL;
 	if (wait && !is_used(wait))
 		ir_remove(x->m, wait);
+	if (op->kind == OP_ACCUMULATE)
+		ir_replace_uses(op->out[0], op_in(op, 0));
 	if (op->kind == OP_ALL_REDUCE_SCALARS && op->n_in && op_in(op, 0))
 		ir_replace_uses(op->out[0], op_in(op, 0));
 	if (!is_used(op))
@@ -396,7 +418,7 @@ static void gather_again(Mutation *x, Op *gather)
 	for (int n = below(x, x->m->last[gather->section]->order + 1); n; n--)
 		before = before->next;
 	PtrMap *map = ptrmap_new(x->m->arena);
-	Op *wait = user_of(gather, OP_WAIT), *reshard = wait ? user_of(wait, OP_RESHARD) : NULL;
+	Op *wait = user_of(gather, OP_WAIT), *reshard = end_of(wait);
 	Builder b = {.m = x->m, .section = before->section, .before = before, .loc = gather->loc};
 	Op *copy = ir_clone(&b, gather, map);
 	set_event(x->m, copy, below(x, 2) ? record_before(x->m, copy) : NULL);
@@ -501,6 +523,66 @@ static bool change_attr(Mutation *x)
 	return true;
 }
 
+/* Its parameter becomes another of the unit that looks the same. */
+static bool change_sum(Mutation *x, Op *op)
+{
+	const Unit *u = op->sym->unit;
+	Symbol *other = u->params[below(x, u->n_params)];
+	if (other == op->sym || !other->trainable || !type_equal(&other->type, &op->sym->type))
+		return false;
+	SAID(x, "%s adds to \"%s\" instead of \"%s\"", name_of(x, op), other->name, op->sym->name);
+	op->sym = other;
+	return true;
+}
+
+/* One of its gradients is said to be zero, or to be that of another parameter. */
+static bool change_collect(Mutation *x, Op *op)
+{
+	int i = below(x, op->n_in), k = below(x, op->n_in);
+	Value *a = op_in(op, i), *b = op_in(op, k);
+	bool swaps = a && b && i != k && type_equal(&a->type, &b->type);
+	if (!a || (!swaps && below(x, 2)))
+		return false;
+	SAID(x, "%s %s gradient %d", name_of(x, op), swaps ? "exchanges" : "loses", i);
+	ir_set_in(op, i, swaps ? b : NULL);
+	if (swaps)
+		ir_set_in(op, k, a);
+	return true;
+}
+
+/* What is carried is not, or the reverse; what is added is kept alone, or the reverse; a sum without its addend. */
+static bool change_carry(Mutation *x)
+{
+	Op *op = pick(x, may_carry);
+	if (!op || (!x->m->sync && op->kind != OP_COLLECT))
+		return false;
+	for (int i = 0; i < COUNT_OF(twins) * 2; i++)
+		if (op->kind == twins[i / 2][i % 2]) {
+			SAID(x, "%s becomes %s", name_of(x, op), op_info[twins[i / 2][1 - i % 2]].text);
+			op->kind = twins[i / 2][1 - i % 2];
+			if (op->kind == OP_CARRIED_GRAD)
+				remove_attr(op, "slot");
+			return true;
+		}
+	if (is_comm(op)) {
+		bool adds = attr_find(op->attrs, "add");
+		SAID(x, "%s %s", name_of(x, op), adds ? "is not added" : "is added");
+		remove_attr(op, "add");
+		if (!adds)
+			set_int(x->m, op, "add", 1);
+	} else if (op->kind == OP_COLLECT) {
+		return op->n_in && change_collect(x, op);
+	} else if (op->kind == OP_ACCUMULATE && below(x, 2)) {
+		return change_sum(x, op);
+	} else if (op->kind == OP_ACCUMULATE && op->out[0]->n_uses) {
+		SAID(x, "%s is not collected", name_of(x, op));
+		ir_replace_uses(op->out[0], op_in(op, 0));
+	} else {
+		return false;
+	}
+	return true;
+}
+
 /* ---- all of them, the more useful ones more often ---- */
 
 typedef struct Change { const char *name; bool (*make)(Mutation *x); int weight; } Change;
@@ -508,7 +590,7 @@ static const Change changes[] = {
 	{"an op dropped", drop, 3}, {"a unit kept gathered", keep_gathered, 3}, {"no event", drop_an_event, 1},
 	{"an op moved", move, 5}, {"two ops swapped", swap, 2}, {"an op done twice", duplicate, 2},
 	{"another slot", change_slot, 2}, {"another event", change_event, 2}, {"another number, stream, op or root",
-	change_attr, 1},
+	change_attr, 1}, {"other gradients collected, summed or carried", change_carry, 2},
 };
 const int n_changes = COUNT_OF(changes);
 

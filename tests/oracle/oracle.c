@@ -14,6 +14,10 @@
  * Ops run in program order, in which everything stands behind what it depends on; if no two accesses race,
  * each other order that the streams allow gives the same contents.
  *
+ * Of several micro-batches a step the programs run one behind the other on the same memory, so that what one leaves
+ * is what the next one finds.  None may rely on more than that: between them, compute touches all memory for
+ * gathered units that holds nothing.
+ *
  * Not modelled: activations (no collective touches them; passes/memory_check.c runs those) and deadlock (the
  * order of a stream is the program's, on all ranks). */
 #include "tests/oracle/oracle.h"
@@ -32,17 +36,29 @@ typedef struct Range {
 } Range;
 
 typedef struct Rest { Range range; int64_t version; } Rest; /* trainable parameters; version: updates so far */
-typedef struct Full { Range range; const Op *gather; int64_t version; } Full; /* gather NULL: poison */
-typedef enum Stage { STAGE_OPEN, STAGE_COLLECTED, STAGE_SENT, STAGE_REDUCED } Stage;
+typedef struct Full {
+	Range range;
+	const Op *gather;      /* or carried; NULL: poison */
+	int64_t version;
+	int left;              /* the run that left it to the next micro-batch; 0: none */
+} Full;
+typedef enum Stage { STAGE_OPEN, STAGE_COLLECTED, STAGE_SENT, STAGE_REDUCED, STAGE_LEFT } Stage;
 typedef struct Grad {
 	Range range;
 	const Unit *unit;      /* NULL: poison */
 	Stage stage;
 	bool mean;
+	int64_t n;             /* micro-batches before this one that are summed in it */
+	int left;              /* the run that left it */
 	const Value **wrote;   /* by index in unit->params: what lies there; NULL: poison */
 } Grad;
 typedef enum Reach { REACH_NONE, REACH_GROUP, REACH_ALL } Reach;
-typedef struct Mine { Range range; int64_t step; Reach reach; bool mean; } Mine; /* reduced gradient, own memory */
+typedef struct Mine {          /* reduced gradient, own memory */
+	Range range;
+	int64_t step, n;       /* n: micro-batches of the step in it */
+	Reach reach;
+	bool mean;
+} Mine;
 
 typedef struct UnitMemory {
 	Rest rest[2];
@@ -67,10 +83,12 @@ typedef struct Ref {
 } Ref;
 
 typedef struct Oracle {
-	const Module *m;
+	const Module *m;       /* that runs */
+	const Module *of[VARIANT_COUNT]; /* of m's step; only the first when it is one micro-batch */
 	Arena *a;
 	const char *fault;
-	Ref *ref;              /* by Value.id */
+	Ref *ref;              /* by Value.id, of m */
+	Ref *refs[VARIANT_COUNT];
 	UnitMemory *unit;      /* by Unit.index */
 	Full *slot;
 	Grad *grad_slot;
@@ -78,6 +96,7 @@ typedef struct Oracle {
 	Clock clock[STREAM_COUNT];
 	int run;               /* of a program, step or eval, from 1 */
 	int64_t steps;         /* updates that were done */
+	int64_t micro;         /* number of this micro-batch in its step, from 1 */
 	int64_t seq;
 	int n_scalars, n_step_scalars; /* of this run */
 	int n_broadcasts, n_buffer_uses; /* of float buffers */
@@ -125,6 +144,24 @@ static void touch(Oracle *o, const Op *op, Stream s, Range *r, bool write)
 	} else {
 		r->read[s] = now->at[s];
 	}
+}
+
+/* ---- micro-batches ---- */
+
+static bool is_many(const Oracle *o)
+{
+	return o->m->variant != VARIANT_ONLY;
+}
+
+static bool ends_step(const Oracle *o)
+{
+	return o->m->variant == VARIANT_ONLY || o->m->variant == VARIANT_LAST;
+}
+
+/* Reduced gradients are summed, in memory apart from flat gradients. */
+static bool sums_reduced(const Oracle *o)
+{
+	return is_many(o) && o->m->sync == SYNC_EVERY;
 }
 
 /* ---- what is where ---- */
@@ -233,6 +270,23 @@ static void read_operands(Oracle *o, const Op *op)
 	}
 }
 
+/* Adds to the sum of the micro-batches before, at the parameter's place: wherever the result is said to lie. */
+static void run_accumulate(Oracle *o, const Op *op)
+{
+	const Unit *u = op->sym->unit;
+	Grad *g = memory_of(o, u)->grad;
+	int i = 0;
+	while (i < u->n_params && u->params[i] != op->sym)
+		i++;
+	if (!g || g->stage != STAGE_OPEN || !g->n || i == u->n_params || g->wrote[i]) {
+		FAULT(o, op, "%s", !g || g->stage != STAGE_OPEN ? "adds to no open gradient" : !g->n ? "adds to what holds no sum"
+			: "adds a second time");
+		return;
+	}
+	touch(o, op, STREAM_COMPUTE, &g->range, true);
+	g->wrote[i] = op->out[0];
+}
+
 static void write_results(Oracle *o, const Op *op)
 {
 	for (int r = 0; r < op->n_out; r++) {
@@ -247,6 +301,8 @@ static void write_results(Oracle *o, const Op *op)
 			return;
 		}
 		touch(o, op, STREAM_COMPUTE, &g->range, true);
+		if (g->n)
+			FAULT(o, op, "overwrites the sum of %lld micro-batches", (long long)g->n);
 		g->wrote[i] = v;
 	}
 }
@@ -276,6 +332,20 @@ static void run_gather(Oracle *o, const Op *op)
 	f->version = rest->version;
 }
 
+/* Up again what the micro-batch before left in the unit's own region. */
+static void run_carried(Oracle *o, const Op *op)
+{
+	UnitMemory *um = memory_of(o, op->unit);
+	if (!um->own.gather || um->own.left != o->run - 1 || um->open) {
+		FAULT(o, op, um->open ? "takes up what is readable already" : "finds nothing that the micro-batch before left");
+		return;
+	}
+	um->own.left = 0;
+	um->own.gather = um->open = op;
+	for (int i = 0; i < op->n_out; i++)
+		o->ref[op->out[i]->id].kind = REF_FULL;
+}
+
 static void run_resident(Oracle *o, const Op *op)
 {
 	if (!rests_as_read(op->unit))
@@ -300,7 +370,13 @@ static void run_reshard(Oracle *o, const Op *op)
 	} else {
 		Full *f = full_of(o, ref->from);
 		touch(o, op, STREAM_COMPUTE, &f->range, true);
-		f->gather = um->open = NULL;
+		um->open = NULL;
+		if (op->kind == OP_RESHARD)
+			f->gather = NULL;
+		else if (f != &um->own || ends_step(o))
+			FAULT(o, op, "leaves %s to a next micro-batch that does not look there", f->range.name);
+		else
+			f->left = o->run;
 	}
 }
 
@@ -321,10 +397,46 @@ static void run_zero_gaps(Oracle *o, const Op *op)
 	touch(o, op, STREAM_COMPUTE, &g->range, true);
 	g->unit = op->unit;
 	g->stage = STAGE_OPEN;
+	g->n = g->left = 0;
 	g->mean = false;
 	for (int i = 0; i < op->unit->n_params; i++)
 		g->wrote[i] = NULL;
 	um->grad = g;
+}
+
+static void run_carried_grad(Oracle *o, const Op *op)
+{
+	UnitMemory *um = memory_of(o, op->unit);
+	Grad *g = &um->own_grad;
+	if (!g->unit || g->stage != STAGE_LEFT || g->left != o->run - 1) {
+		FAULT(o, op, "finds no gradient that the micro-batch before left");
+		return;
+	}
+	touch(o, op, STREAM_COMPUTE, &g->range, true);
+	g->unit = op->unit; /* the same of another module */
+	g->stage = STAGE_OPEN;
+	g->left = 0;
+	for (int i = 0; i < op->unit->n_params; i++)
+		g->wrote[i] = NULL;
+	um->grad = g;
+}
+
+static void run_carry_grad(Oracle *o, const Op *op)
+{
+	UnitMemory *um = memory_of(o, op->unit);
+	const Ref *ref = &o->ref[op_in(op, 0)->id];
+	Grad *g = um->grad;
+	if (ref->kind != REF_GRAD || ref->from->unit != op->unit || !g || g->stage != STAGE_COLLECTED) {
+		FAULT(o, op, "does not find the unit's collected gradient");
+		return;
+	}
+	if (g != &um->own_grad || ends_step(o))
+		FAULT(o, op, "leaves %s to a next micro-batch that does not look there", g->range.name);
+	touch(o, op, STREAM_COMPUTE, &g->range, true);
+	g->stage = STAGE_LEFT;
+	g->left = o->run;
+	g->n++;
+	um->grad = NULL;
 }
 
 static void end_gradient(Oracle *o, const Op *op, UnitMemory *um)
@@ -374,9 +486,28 @@ static void reduce_shard_again(Oracle *o, const Op *op, const Ref *ref)
 		FAULT(o, op, "does not take the reduced shard of its unit");
 	else if (mine->step != o->steps || mine->reach != REACH_GROUP || (mine->mean && is_mean(op)))
 		FAULT(o, op, "reduces a shard that is not this step's sum of its group");
+	if (attr_get_int(op->attrs, "add", 0))
+		FAULT(o, op, "adds its result to its operand");
 	touch(o, op, STREAM_REDUCE, &mine->range, true);
 	mine->reach = REACH_ALL;
 	mine->mean |= is_mean(op);
+}
+
+/* The result, of n micro-batches, where the rank keeps it: in place of what was there, or added to it. */
+static void keep_reduced(Oracle *o, const Op *op, int64_t n)
+{
+	Mine *mine = &memory_of(o, op->unit)->mine;
+	Reach reach = strategy(op->unit)->group == GROUP_SHARD ? REACH_GROUP : REACH_ALL;
+	bool adds = attr_get_int(op->attrs, "add", 0);
+	if (adds && (mine->step != o->steps || mine->reach != reach || mine->mean != is_mean(op)))
+		FAULT(o, op, "adds to what is no such sum of this step's gradients");
+	touch(o, op, STREAM_REDUCE, &mine->range, true);
+	mine->n = n + (adds ? mine->n : 0);
+	mine->step = o->steps;
+	mine->mean = is_mean(op);
+	mine->reach = reach;
+	if (mine->n != o->micro)
+		FAULT(o, op, "keeps the sum of %lld micro-batches, of %lld", (long long)mine->n, (long long)o->micro);
 }
 
 static void run_reduce(Oracle *o, const Op *op)
@@ -398,16 +529,15 @@ static void run_reduce(Oracle *o, const Op *op)
 		FAULT(o, op, "does not find the unit's collected gradient, or reduces it again");
 		return;
 	}
-	bool in_place = op->kind == OP_ALL_REDUCE;
+	bool in_place = op->kind == OP_ALL_REDUCE && !sums_reduced(o);
 	touch(o, op, STREAM_REDUCE, &g->range, in_place);
 	g->stage = in_place ? STAGE_REDUCED : STAGE_SENT;
 	g->mean = is_mean(op);
-	if (in_place)
-		return;
-	touch(o, op, STREAM_REDUCE, &um->mine.range, true);
-	um->mine.step = o->steps;
-	um->mine.mean = is_mean(op);
-	um->mine.reach = strategy(op->unit)->group == GROUP_SHARD ? REACH_GROUP : REACH_ALL;
+	if (!in_place)
+		keep_reduced(o, op, g->n + 1);
+	else if (g->n + 1 != o->micro || attr_get_int(op->attrs, "add", 0))
+		FAULT(o, op, "reduces the sum of %lld micro-batches in its place, of %lld", (long long)g->n + 1,
+			(long long)o->micro);
 }
 
 /* v must be this step's mean gradient over all ranks. */
@@ -417,7 +547,7 @@ static void read_reduced(Oracle *o, const Op *op, const Value *v)
 	const Ref *ref = &o->ref[v->id];
 	if (ref->kind == REF_MINE) {
 		touch(o, op, STREAM_COMPUTE, &um->mine.range, false);
-		if (um->mine.step != o->steps || um->mine.reach != REACH_ALL || !um->mine.mean)
+		if (um->mine.step != o->steps || um->mine.reach != REACH_ALL || !um->mine.mean || um->mine.n != o->micro)
 			FAULT(o, op, "reads %%%s, which is not this step's mean gradient of all ranks", v->name);
 	} else if (ref->kind == REF_GRAD && um->grad) {
 		touch(o, op, STREAM_COMPUTE, &um->grad->range, false);
@@ -454,7 +584,7 @@ static void run_step_scalars(Oracle *o, const Op *op)
 static void run_update(Oracle *o, const Op *op)
 {
 	UnitMemory *um = memory_of(o, op->unit);
-	if (!o->n_step_scalars)
+	if (!o->n_step_scalars || !ends_step(o))
 		FAULT(o, op, "runs before step_scalars");
 	if (op_in(op, 0)->type.unit != op->unit)
 		FAULT(o, op, "takes another unit's gradient");
@@ -462,7 +592,7 @@ static void run_update(Oracle *o, const Op *op)
 	touch(o, op, STREAM_COMPUTE, &um->rest[0].range, true);
 	if (um->rest[0].version++ != o->steps)
 		FAULT(o, op, "updates the unit twice in a step");
-	if (strategy(op->unit)->reduce == REDUCE_TO_ALL)
+	if (strategy(op->unit)->reduce == REDUCE_TO_ALL && !sums_reduced(o))
 		end_gradient(o, op, um);
 }
 
@@ -497,7 +627,7 @@ static void run_wait(Oracle *o, const Op *op)
 	join(&o->clock[STREAM_COMPUTE], &async->at);
 	UnitMemory *um = memory_of(o, from->unit);
 	RefKind kind = from->kind == OP_ALL_GATHER ? REF_FULL : from->kind == OP_BROADCAST_FLAT ? REF_REST
-		: op->out[0]->type.kind == TYPE_SHARD ? REF_MINE : REF_GRAD;
+		: op->out[0]->type.kind == TYPE_SHARD || sums_reduced(o) ? REF_MINE : REF_GRAD;
 	for (int i = 0; i < op->n_out; i++) {
 		o->ref[op->out[i]->id].kind = kind;
 		o->ref[op->out[i]->id].from = from;
@@ -506,7 +636,7 @@ static void run_wait(Oracle *o, const Op *op)
 		FAULT(o, op, "makes a second copy of the unit readable");
 	if (kind == REF_FULL)
 		um->open = from;
-	bool is_sent = from->kind == OP_REDUCE_SCATTER || from->kind == OP_REDUCE;
+	bool is_sent = from->kind == OP_REDUCE_SCATTER || from->kind == OP_REDUCE || from->kind == OP_ALL_REDUCE;
 	if (is_sent && um->grad && um->grad->stage == STAGE_SENT)
 		end_gradient(o, op, um);
 }
@@ -587,8 +717,11 @@ static void run_compute(Oracle *o, const Op *op)
 	case OP_RECORD: run_record(o, op); break;
 	case OP_RESIDENT: run_resident(o, op); break;
 	case OP_WAIT: run_wait(o, op); break;
-	case OP_RESHARD: run_reshard(o, op); break;
+	case OP_CARRIED: run_carried(o, op); break;
+	case OP_RESHARD: case OP_CARRY: run_reshard(o, op); break;
 	case OP_ZERO_GAPS: run_zero_gaps(o, op); break;
+	case OP_CARRIED_GRAD: run_carried_grad(o, op); break;
+	case OP_CARRY_GRAD: run_carry_grad(o, op); break;
 	case OP_COLLECT: run_collect(o, op); break;
 	case OP_SUMSQ: run_sumsq(o, op); break;
 	case OP_STEP_SCALARS: run_step_scalars(o, op); break;
@@ -597,7 +730,9 @@ static void run_compute(Oracle *o, const Op *op)
 		if ((op->kind == OP_READ || op->kind == OP_WRITE) && op->sym->kind == SYM_BUFFER)
 			o->n_buffer_uses += dtype_is_float(op->sym->type.dtype);
 		read_operands(o, op);
-		if (!(op_info[op->kind].flags & VIEW))
+		if (op->kind == OP_ACCUMULATE)
+			run_accumulate(o, op);
+		else if (!(op_info[op->kind].flags & VIEW))
 			write_results(o, op);
 	}
 }
@@ -628,6 +763,19 @@ static void run_section(Oracle *o, SectionKind s)
 	}
 }
 
+/* What is left must be taken up by the next program. */
+static void check_left(Oracle *o)
+{
+	for (int u = 0; u < o->m->n_units; u++) {
+		const UnitMemory *um = &o->unit[u];
+		if (um->own.gather && um->own.left != o->run)
+			SAY(o, "%s: gathered %s was left by the micro-batch before, and not taken up", o->what, o->m->units[u]->name);
+		if (um->own_grad.unit && um->own_grad.stage == STAGE_LEFT && um->own_grad.left != o->run)
+			SAY(o, "%s: the gradient of %s was left by the micro-batch before, and not taken up", o->what,
+				o->m->units[u]->name);
+	}
+}
+
 /* What began in the program must have ended in it. */
 static void check_end(Oracle *o, SectionKind first, SectionKind last)
 {
@@ -641,21 +789,31 @@ static void check_end(Oracle *o, SectionKind first, SectionKind last)
 		if (o->unit[u].grad)
 			SAY(o, "%s: the gradient of %s is not reduced", o->what, o->m->units[u]->name);
 	}
+	check_left(o);
 }
 
-static void run_step(Oracle *o)
+/* Of several micro-batches a program knows nothing of the one in front of it but what that left: it may have
+ * touched whatever else there is for gathered units. */
+static void begin_run(Oracle *o, Variant variant)
 {
 	o->run++;
-	o->seq = o->n_scalars = o->n_step_scalars = o->n_broadcasts = o->n_buffer_uses = 0;
-	o->what = arena_printf(o->a, "step %lld", (long long)o->steps + 1);
-	for (int u = 0; u < o->m->n_units; u++)
-		o->unit[u].summed = false;
-	for (SectionKind s = SEC_FORWARD; s <= SEC_UPDATE; s++)
-		run_section(o, s);
-	if (o->fault)
+	o->m = o->of[variant];
+	o->ref = o->refs[variant];
+	if (!o->m->sync)
 		return;
-	check_end(o, SEC_FORWARD, SEC_UPDATE);
-	o->steps++;
+	tick(o, STREAM_COMPUTE);
+	for (int64_t i = 0; i < o->n_slots + o->m->n_units; i++) {
+		Full *f = i < o->n_slots ? &o->slot[i] : &o->unit[i - o->n_slots].own;
+		if (f->gather)
+			continue;
+		f->range = (Range){.name = f->range.name, .writer = STREAM_COMPUTE,
+			.written = o->clock[STREAM_COMPUTE].at[STREAM_COMPUTE]};
+	}
+}
+
+/* Each unit is updated; of a step of several micro-batches in the last. */
+static void check_updated(Oracle *o)
+{
 	bool updates = false;
 	for (int u = 0; u < o->m->n_units; u++) {
 		UnitMemory *um = &o->unit[u];
@@ -668,9 +826,31 @@ static void run_step(Oracle *o)
 		SAY(o, "%s: the scalars are summed %d times", o->what, o->n_scalars);
 }
 
+static void run_step(Oracle *o, Variant variant)
+{
+	begin_run(o, variant);
+	o->micro = variant == VARIANT_ONLY || variant == VARIANT_FIRST ? 1 : o->micro + 1;
+	o->seq = o->n_scalars = o->n_step_scalars = o->n_broadcasts = o->n_buffer_uses = 0;
+	o->what = arena_printf(o->a, "step %lld%s%s", (long long)o->steps + 1, variant ? ", micro-batch " : "",
+		variant ? variant_text[variant] : "");
+	for (int u = 0; u < o->m->n_units; u++)
+		o->unit[u].summed = false;
+	for (SectionKind s = SEC_FORWARD; s <= SEC_UPDATE; s++)
+		run_section(o, s);
+	if (o->fault)
+		return;
+	check_end(o, SEC_FORWARD, SEC_UPDATE);
+	if (ends_step(o)) {
+		o->steps++;
+		check_updated(o);
+	} else if (o->n_scalars) {
+		SAY(o, "%s: the scalars are summed before the step ends", o->what);
+	}
+}
+
 static void run_eval(Oracle *o)
 {
-	o->run++;
+	begin_run(o, VARIANT_ONLY);
 	o->seq = 0;
 	o->what = arena_printf(o->a, "eval after step %lld", (long long)o->steps);
 	run_section(o, SEC_EVAL);
@@ -681,14 +861,14 @@ static void run_eval(Oracle *o)
 /* ---- the machine ---- */
 
 /* As many as there are ops that could use one each. */
-static int64_t count_slots(Oracle *o, OpKind kind)
+static int64_t count_slots(Oracle *o, const Module *m, OpKind kind)
 {
 	int64_t n = 0;
 	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS(o->m, s, op)
+		IR_FOR_OPS(m, s, op)
 			n += op->kind == kind;
 	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS(o->m, s, op) {
+		IR_FOR_OPS(m, s, op) {
 			int64_t slot = attr_get_int(op->attrs, "slot", -1);
 			if (op->kind == kind && (slot < -1 || slot >= n))
 				SAY(o, "%s has no slot %lld", op_name(o, op), (long long)slot);
@@ -720,8 +900,13 @@ static void add_memory(Oracle *o)
 		max_params = MAX(max_params, o->m->units[i]->n_params);
 	o->unit = NEW_N(o->a, UnitMemory, o->m->n_units);
 	add_units(o, max_params);
-	o->n_slots = count_slots(o, OP_ALL_GATHER);
-	o->n_grad_slots = count_slots(o, OP_ZERO_GAPS);
+	for (int k = 0; k < VARIANT_COUNT; k++) {
+		if (!o->of[k])
+			continue;
+		o->refs[k] = NEW_N(o->a, Ref, o->of[k]->n_values);
+		o->n_slots = MAX(o->n_slots, count_slots(o, o->of[k], OP_ALL_GATHER));
+		o->n_grad_slots = MAX(o->n_grad_slots, count_slots(o, o->of[k], OP_ZERO_GAPS));
+	}
 	o->slot = NEW_N(o->a, Full, o->n_slots);
 	o->grad_slot = NEW_N(o->a, Grad, o->n_grad_slots);
 	for (int64_t i = 0; i < o->n_slots; i++)
@@ -732,14 +917,23 @@ static void add_memory(Oracle *o)
 	}
 }
 
-const char *oracle_run(const Module *m, Arena *a)
+const char *oracle_run(const Module *m, Module *const others[VARIANT_COUNT], Arena *a)
 {
-	static const char programs[] = "ssees"; /* s: step, e: eval */
-	Oracle o = {.m = m, .a = a, .ref = NEW_N(a, Ref, m->n_values), .what = "module"};
-	if (m->level != LEVEL_PLAN)
-		return "the module is not at level PLAN";
+	/* o, f, m, l: the training of a variant; e: an evaluation */
+	static const char one[] = "ooeeo", many[] = "flefmlflefmmleefl", letters[] = "ofml";
+	Oracle o = {.m = m, .a = a, .what = "module"};
+	bool is_one = m->variant == VARIANT_ONLY;
+	for (int k = 0; k < VARIANT_COUNT; k++)
+		o.of[k] = k == (int)m->variant ? m : is_one ? NULL : others[k];
+	for (int k = 0; k < VARIANT_COUNT; k++)
+		if (o.of[k] && o.of[k]->level != LEVEL_PLAN)
+			return "the module is not at level PLAN";
 	add_memory(&o);
-	for (const char *p = programs; *p && !o.fault; p++)
-		(*p == 's' ? run_step : run_eval)(&o);
+	for (const char *p = is_one ? one : many; *p && !o.fault; p++) {
+		if (*p == 'e')
+			run_eval(&o);
+		else
+			run_step(&o, (Variant)(strchr(letters, *p) - letters));
+	}
 	return o.fault;
 }

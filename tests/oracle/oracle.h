@@ -7,9 +7,10 @@
 
 #include "ir/ir.h"
 
-/* Runs step, step, eval, eval, step.  Returns the first thing that goes wrong as a sentence in a, NULL when
- * nothing does.  m is at level PLAN, its operands and use lists are consistent; order may be anything: an
- * operand that was not computed is one of the things that go wrong ("structure: ..."). */
-const char *oracle_run(const Module *m, Arena *a);
+/* Runs step, step, eval, eval, step.  m is one of several micro-batches: steps of two, three and four of them, with
+ * m in its place among `others` (by Variant; else NULL).  Returns the first thing that goes wrong as a sentence in
+ * a, NULL when nothing does.  m is at level PLAN, its operands and use lists are consistent; order may be anything:
+ * an operand that was not computed is one of the things that go wrong ("structure: ..."). */
+const char *oracle_run(const Module *m, Module *const others[VARIANT_COUNT], Arena *a);
 
 #endif

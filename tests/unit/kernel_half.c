@@ -278,6 +278,41 @@ static void half_reduce(void)
 		}
 }
 
+/* f32 sums of three micro-batches: what is added is widened without loss, so each sum is that of floats, to the bit. */
+static void add_halves(float *sum, const float *start, const Num x[3])
+{
+	memcpy(sum, start, (size_t)(x->n + 1) * 4);
+	for (int k = 0; k < 3; k++)
+		HALF(k_accumulate, sum, x[k].h, x->n);
+}
+
+static void add_floats(float *sum, const float *start, const Num x[3])
+{
+	memcpy(sum, start, (size_t)(x->n + 1) * 4);
+	for (int k = 0; k < 3; k++)
+		k_accumulate_f32(sum, x[k].f, x->n);
+}
+
+static void half_accumulate(void)
+{
+	static const int64_t sizes[] = {0, 1, 7, 17, 16383, 16384, 16385, 100003};
+	for (int s = 0; s < 8; s++) {
+		int64_t n = sizes[s];
+		Num x[3];
+		float *start = case_floats(n + 1, -1, 1), *sum = case_alloc((n + 1) * 4), *want = case_alloc((n + 1) * 4);
+		memcpy(want, start, (size_t)(n + 1) * 4);
+		for (int k = 0; k < 3; k++) {
+			x[k] = numbers(n, -2, 2);
+			for (int64_t i = 0; i < n; i++)
+				want[i] += x[k].f[i];
+		}
+		CASE_SAME_BITS("accumulate of 16 bits", sum, (n + 1) * 4, add_halves(sum, start, x));
+		case_equal("accumulate of 16 bits", sum, want, (n + 1) * 4);
+		CASE_SAME_BITS("accumulate", sum, (n + 1) * 4, add_floats(sum, start, x));
+		case_equal("accumulate", sum, want, (n + 1) * 4);
+	}
+}
+
 #define EACH_TYPE(name) void case_half_##name(void) \
 { \
 	for (int i = 0; i < 2; i++) { \
