@@ -45,11 +45,31 @@ static bool has_halves(const Op *op)
 	return false;
 }
 
+/* Convolutions of f16 have plain loops alone, thousands of times slower than f32's. */
+static bool is_slow(const Op *op)
+{
+	bool conv = op->kind == OP_CONV || op->kind == OP_CONV_GRAD_X || op->kind == OP_CONV_GRAD_W;
+	return conv && op_in(op, 0)->type.dtype == DT_F16;
+}
+
 static Value *cast_of(Module *m, Op *op, Op *before, Value *v, DType to)
 {
 	Builder b = {.m = m, .section = op->section, .before = before, .loc = loc_with_role(m, op->loc, "legalize"),
 		.name = arena_printf(m->arena, "%s.%s", v->name, dtype_info[to].text)};
 	return ir_cast(&b, v, to);
+}
+
+/* Of a literal another one, so that no loop is made of it alone. */
+static Value *in_f32(Module *m, Op *op, Value *v)
+{
+	const Attr *value = v->op->kind == OP_CONST ? attr_find(v->op->attrs, "value") : NULL;
+	if (!value)
+		return cast_of(m, op, op, v, DT_F32);
+	Builder b = {.m = m, .section = op->section, .before = op, .loc = v->op->loc,
+		.name = arena_printf(m->arena, "%s.f32", v->name)};
+	Type t = v->type;
+	t.dtype = DT_F32;
+	return ir_emit_typed(&b, OP_CONST, 0, NULL, attr_floats(m, NULL, "value", value->n, value->floats), t);
 }
 
 static void compute_in_f32(Module *m, Op *op)
@@ -61,7 +81,7 @@ static void compute_in_f32(Module *m, Op *op)
 		was[i] = op->out[i]->type;
 	for (int i = 0; i < op->n_in; i++)
 		if (is_half(op_in(op, i)))
-			ir_set_in(op, i, cast_of(m, op, op, op_in(op, i), DT_F32));
+			ir_set_in(op, i, in_f32(m, op, op_in(op, i)));
 	if (!ir_infer(m, op, NULL, now, &err))
 		ice("%s in f32: %s", op_info[op->kind].text, err.at ? err.at : "");
 	buf_free(&err);
@@ -203,7 +223,7 @@ bool pass_legalize(Module *m, const PassOptions *o, Diag *d)
 		return true;
 	for (int s = 0; s < SEC_COUNT; s++)
 		IR_FOR_OPS_SAFE(m, s, op)
-			if (has_halves(op) && !computes_halves(op))
+			if (has_halves(op) && (!computes_halves(op) || is_slow(op)))
 				compute_in_f32(m, op);
 	fold_casts(m);
 	ir_number(m);
