@@ -14,64 +14,11 @@
  *
  * The one idea: compute is a line and each stream is a line, so an order between two of them is a comparison
  * of two positions: the last event that a stream has seen, and the last collective that compute has seen. */
-#include "ir/verify.h"
+#include "ir/verify_plan.h"
 
 #include <string.h>
 
-/* ---- state ---- */
-
-/* LEFT: to the next micro-batch. */
-typedef enum { GRAD_FREE, GRAD_OPEN, GRAD_COLLECTED, GRAD_REDUCING, GRAD_LEFT } GradPhase;
-
-/* Memory of a flat gradient: a slot, or a unit's own. */
-typedef struct GradRegion {
-	GradPhase phase;
-	const Unit *unit;     /* whose gradient lies there */
-	const Op *reduce;
-	int readers;          /* of the result of an all_reduce in place that are still to come */
-} GradRegion;
-
-typedef struct UnitLife {
-	const Op *readable;   /* the wait (or carried) of the gathered copy that may be read */
-	const Op *gather;     /* the last one */
-	const Op *zeroed, *collect, *left, *carried, *reduce, *across, *update, *broadcast; /* of this run */
-	int sums;             /* accumulates of this run */
-	int64_t updated_at, collected_at;
-	GradRegion *grad;
-} UnitLife;
-
-typedef struct Collective {
-	Stream stream;
-	int64_t rank;         /* in its stream, from 1 */
-	const Op *wait;
-} Collective;
-
-typedef struct Plan {
-	const Module *m;
-	Arena *arena;
-	PlanViolation *out;
-	int max, n;
-	SectionKind first, last; /* of the program at work */
-	int n_gathers;        /* in all programs */
-	int64_t at, seq;
-	UnitLife *unit;
-	const Value ***wrote; /* by unit, by index of the parameter: what was written at its gradient's place last */
-	GradRegion *slot;     /* gradient slots, then own regions, by unit */
-	Collective *collective; /* by id of the first result */
-	const Op **shown;     /* by Value.id: the wait or resident whose flat it shows */
-	bool *released;       /* by id of a wait's first result */
-	bool *known;          /* by Value.id: defined above */
-	int64_t *event;       /* by Value.id */
-	int64_t reached[STREAM_COUNT]; /* the last event that the stream has seen */
-	int64_t issued[STREAM_COUNT];  /* the last collective */
-	int64_t ended[STREAM_COUNT];   /* the last one that compute knows is over */
-	const Op *scalars, *step_scalars;
-	const Op *broadcast;  /* of buffers */
-	const Op *buffer;     /* the first op of this run that reads or writes one */
-} Plan;
-
-static void fail(Plan *p, const char *rule, const Op *op, const char *fmt, ...) PRINTF_LIKE(4, 5);
-static void fail(Plan *p, const char *rule, const Op *op, const char *fmt, ...)
+void plan_fail(Plan *p, const char *rule, const Op *op, const char *fmt, ...)
 {
 	for (int i = 0; i < p->n; i++)
 		if (p->out[i].op == op && !strcmp(p->out[i].rule, rule))
@@ -95,8 +42,7 @@ static const Op *waited(const Op *wait)
 	return wait->n_in && op_in(wait, 0) ? op_in(wait, 0)->op : wait;
 }
 
-/* The collective that is to blame for op, for messages. */
-static const Op *blamed(const Op *op)
+const Op *plan_blamed(const Op *op)
 {
 	if (op->kind == OP_WAIT)
 		return waited(op);
@@ -143,20 +89,20 @@ static const Value *root_of(const Value *x)
 static void fail_order(Plan *p, const Op *op, const Value *x)
 {
 	const Value *root = root_of(x);
-	const Op *from = blamed(root->op);
+	const Op *from = plan_blamed(root->op);
 	const char *what = op_info[op->kind].text;
 	if (x->type.kind == TYPE_EVENT)
-		fail(p, "order", blamed(op), "%s stands in front of the record of its event %%%s", what, x->name);
+		plan_fail(p, "order", plan_blamed(op), "%s stands in front of the record of its event %%%s", what, x->name);
 	else if (root->op->kind == OP_WAIT && from->unit)
-		fail(p, "read-before-wait", from, "%s reads the result of this %s of unit %s before it is waited "
+		plan_fail(p, "read-before-wait", from, "%s reads the result of this %s of unit %s before it is waited "
 			"for", what, op_info[from->kind].text, from->unit->name);
 	else if (op->kind == OP_WAIT)
-		fail(p, "order", from, "%%%s is waited for before it is issued", x->name);
+		plan_fail(p, "order", from, "%%%s is waited for before it is issued", x->name);
 	else if (from->kind == OP_COLLECT && is_comm(op))
-		fail(p, "reduce-waits", op, "%s of unit %s is issued before its gradient is collected", what,
+		plan_fail(p, "reduce-waits", op, "%s of unit %s is issued before its gradient is collected", what,
 			op->unit->name);
 	else
-		fail(p, "order", is_comm(from) ? from : blamed(op), "%s stands in front of what it reads, %%%s",
+		plan_fail(p, "order", is_comm(from) ? from : plan_blamed(op), "%s stands in front of what it reads, %%%s",
 			what, x->name);
 }
 
@@ -169,7 +115,7 @@ static void check_kind(Plan *p, const Op *op, const Value *x)
 	for (int i = 0; i < COUNT_OF(may); i++)
 		if (op->kind == may[i])
 			return;
-	fail(p, "reader", blamed(x->op), "%s reads %%%s, which is not a tensor", op_info[op->kind].text,
+	plan_fail(p, "reader", plan_blamed(x->op), "%s reads %%%s, which is not a tensor", op_info[op->kind].text,
 		x->name);
 }
 
@@ -193,7 +139,7 @@ static void check_order(Plan *p)
 static bool check_variant(Plan *p, const Op *op, bool right, const char *rule)
 {
 	if (!right)
-		fail(p, rule, blamed(op), "%s%s%s does not stand in micro-batch %s, sync=%s", op_info[op->kind].text,
+		plan_fail(p, rule, plan_blamed(op), "%s%s%s does not stand in micro-batch %s, sync=%s", op_info[op->kind].text,
 			op->unit ? " of unit " : "", op->unit ? op->unit->name : "", variant_text[p->m->variant],
 			sync_text[p->m->sync]);
 	return right;
@@ -206,10 +152,10 @@ static void check_number(Plan *p, const Op *op)
 	int64_t seq = attr_get_int(op->attrs, "seq", 0);
 	const char *stream = attr_get_str(op->attrs, "stream", "none"), *want = stream_text[op_stream(op->kind)];
 	if (seq != p->seq + 1)
-		fail(p, "number", op, "collectives are numbered from 1 in the order of their issue: this one has "
+		plan_fail(p, "number", op, "collectives are numbered from 1 in the order of their issue: this one has "
 			"number %lld after %lld", (long long)seq, (long long)p->seq);
 	if (strcmp(stream, want))
-		fail(p, "stream", op, "%s runs on stream %s, this one on %s", op_info[op->kind].text, want, stream);
+		plan_fail(p, "stream", op, "%s runs on stream %s, this one on %s", op_info[op->kind].text, want, stream);
 	p->seq = seq;
 }
 
@@ -237,12 +183,12 @@ static void end_wait(Plan *p, const Op *op)
 {
 	const Op *from = waited(op);
 	if (!is_comm(from) || !takes_all_of(op, from)) {
-		fail(p, "wait-whole", from, "a wait takes all results of one collective");
+		plan_fail(p, "wait-whole", from, "a wait takes all results of one collective");
 		return;
 	}
 	Collective *c = collective_of(p, from);
 	if (c->wait)
-		fail(p, "wait-once", from, "%s of unit %s is waited for twice", op_info[from->kind].text,
+		plan_fail(p, "wait-once", from, "%s of unit %s is waited for twice", op_info[from->kind].text,
 			from->unit->name);
 	c->wait = op;
 	p->ended[c->stream] = MAX(p->ended[c->stream], c->rank);
@@ -250,7 +196,7 @@ static void end_wait(Plan *p, const Op *op)
 		return;
 	UnitLife *u = &p->unit[from->unit->index];
 	if (u->readable)
-		fail(p, "two-copies", from, "a second gathered copy of unit %s is waited for before the first is "
+		plan_fail(p, "two-copies", from, "a second gathered copy of unit %s is waited for before the first is "
 			"resharded", from->unit->name);
 	u->readable = op;
 	for (int i = 0; i < op->n_out; i++)
@@ -263,16 +209,16 @@ static void begin_gather(Plan *p, const Op *op)
 {
 	int64_t slot = attr_get_int(op->attrs, "slot", -1);
 	if (unit_is_resident(op->unit))
-		fail(p, "strategy", op, "unit %s rests whole on every rank (%s): there is nothing to gather",
+		plan_fail(p, "strategy", op, "unit %s rests whole on every rank (%s): there is nothing to gather",
 			op->unit->name, strategy_of(op)->text);
 	bool again = ir_is_carried(p->m, op->unit) && p->first != SEC_EVAL && (ir_goes_on(p->m)
 		|| p->unit[op->unit->index].gather);
 	check_variant(p, op, !again, "carry");
 	if (op->n_out != op->unit->n_flats)
-		fail(p, "gather-whole", op, "unit %s has %d flats, %d are gathered", op->unit->name,
+		plan_fail(p, "gather-whole", op, "unit %s has %d flats, %d are gathered", op->unit->name,
 			op->unit->n_flats, op->n_out);
 	if (attr_find(op->attrs, "slot") && (slot < 0 || slot >= p->n_gathers))
-		fail(p, "slot-number", op, "there is no slot %lld: %d gathers can use slots 0 to %d",
+		plan_fail(p, "slot-number", op, "there is no slot %lld: %d gathers can use slots 0 to %d",
 			(long long)slot, p->n_gathers, p->n_gathers - 1);
 	if (op->n_out)
 		p->unit[op->unit->index].gather = op;
@@ -285,18 +231,19 @@ static void end_gathered(Plan *p, const Op *op)
 	bool carried = wait && wait->kind == OP_CARRIED;
 	if (!wait || (!carried && (wait->kind != OP_WAIT || waited(wait)->kind != OP_ALL_GATHER))
 		|| !takes_all_of(op, wait)) {
-		fail(p, "reshard-whole", blamed(op), "a %s ends all flats of one gather", op_info[op->kind].text);
+		plan_fail(p, "reshard-whole", plan_blamed(op), "a %s ends all flats of one gather", op_info[op->kind].text);
 		return;
 	}
 	bool stays = ir_is_carried(p->m, op->unit) && !ir_ends_step(p->m) && p->first != SEC_EVAL;
 	if (!check_variant(p, op, stays == (op->kind == OP_CARRY), "carry"))
 		return;
 	if (stays && !carried && attr_find(waited(wait)->attrs, "slot"))
-		fail(p, "carry", waited(wait), "unit %s is carried into the next micro-batch in a slot, not in a region of its "
+		plan_fail(p, "carry", waited(wait), "unit %s is carried into the next micro-batch in a slot, not in a "
+			"region of its "
 			"own", op->unit->name);
 	bool *released = &p->released[wait->out[0]->id];
 	if (*released)
-		fail(p, "reshard-once", carried ? wait : waited(wait), "unit %s is resharded twice after one gather",
+		plan_fail(p, "reshard-once", carried ? wait : waited(wait), "unit %s is resharded twice after one gather",
 			op->unit->name);
 	*released = true;
 	if (p->unit[op->unit->index].readable == wait)
@@ -309,18 +256,18 @@ static void check_shown(Plan *p, const Op *op)
 		const Value *x = op_in(op, i);
 		const Op *from = x ? p->shown[x->id] : NULL;
 		if (op->kind == OP_VIEW_OP && !from)
-			fail(p, "reader", op, "parameter \"%s\" is read from %%%s, which is not its unit's gathered "
+			plan_fail(p, "reader", op, "parameter \"%s\" is read from %%%s, which is not its unit's gathered "
 				"flat", op->sym->name, x ? x->name : "_");
 		if (!from || op->kind == OP_RESHARD || op->kind == OP_CARRY)
 			continue;
 		if (op_info[op->kind].flags & VIEW && i == 0)
 			p->shown[op->out[0]->id] = from;
 		if (from->kind != OP_RESIDENT && p->released[from->out[0]->id])
-			fail(p, "read-after-reshard", blamed(from), "%s%s%s reads unit %s after its reshard",
+			plan_fail(p, "read-after-reshard", plan_blamed(from), "%s%s%s reads unit %s after its reshard",
 				op_info[op->kind].text, op->sym ? " of " : "", op->sym ? op->sym->name : "",
-				blamed(from)->unit->name);
+				plan_blamed(from)->unit->name);
 		if (from->kind == OP_RESIDENT && p->unit[from->unit->index].update)
-			fail(p, "read-after-update", p->unit[from->unit->index].update, "%s reads parameters of unit "
+			plan_fail(p, "read-after-update", p->unit[from->unit->index].update, "%s reads parameters of unit "
 				"%s, which its update has overwritten", op_info[op->kind].text, from->unit->name);
 	}
 }
@@ -330,10 +277,10 @@ static void begin_carried(Plan *p, const Op *op)
 	UnitLife *u = &p->unit[op->unit->index];
 	check_variant(p, op, ir_is_carried(p->m, op->unit) && ir_goes_on(p->m) && p->first != SEC_EVAL, "carry");
 	if (op->n_out != op->unit->n_flats)
-		fail(p, "gather-whole", op, "unit %s has %d flats, %d are carried", op->unit->name,
+		plan_fail(p, "gather-whole", op, "unit %s has %d flats, %d are carried", op->unit->name,
 			op->unit->n_flats, op->n_out);
 	if (u->carried)
-		fail(p, "two-copies", op, "unit %s is taken up twice", op->unit->name);
+		plan_fail(p, "two-copies", op, "unit %s is taken up twice", op->unit->name);
 	u->readable = u->carried = op;
 	for (int i = 0; i < op->n_out; i++)
 		p->shown[op->out[i]->id] = op;
@@ -342,7 +289,7 @@ static void begin_carried(Plan *p, const Op *op)
 static void begin_resident(Plan *p, const Op *op)
 {
 	if (!unit_is_resident(op->unit))
-		fail(p, "strategy", op, "unit %s is %s (%s): its parameters are gathered, not resident", op->unit->name,
+		plan_fail(p, "strategy", op, "unit %s is %s (%s): its parameters are gathered, not resident", op->unit->name,
 			strategy_of(op)->group == GROUP_ONE ? "read in another dtype than it rests in" : "split over ranks",
 			strategy_of(op)->text);
 	for (int i = 0; i < op->n_out; i++)
@@ -358,7 +305,7 @@ static GradRegion *grad_region(Plan *p, const Op *op)
 		return &p->slot[p->m->n_units + op->unit->index];
 	if (slot >= 0 && slot < p->m->n_units)
 		return &p->slot[slot];
-	fail(p, "slot-number", op, "there is no gradient slot %lld: %d units can use slots 0 to %d",
+	plan_fail(p, "slot-number", op, "there is no gradient slot %lld: %d units can use slots 0 to %d",
 		(long long)slot, p->m->n_units, p->m->n_units - 1);
 	return &p->slot[p->m->n_units + op->unit->index];
 }
@@ -376,12 +323,12 @@ static void zero_gaps(Plan *p, const Op *op)
 	GradRegion *g = grad_region(p, op);
 	check_variant(p, op, (ir_sums_flats(p->m) && ir_goes_on(p->m)) == (op->kind == OP_CARRIED_GRAD), "carry-grad");
 	if (ir_sums_flats(p->m) && attr_find(op->attrs, "slot"))
-		fail(p, "carry-grad", op, "the gradient of unit %s is carried over micro-batches and lies in a slot",
+		plan_fail(p, "carry-grad", op, "the gradient of unit %s is carried over micro-batches and lies in a slot",
 			op->unit->name);
 	if (u->zeroed)
-		fail(p, "zero-gaps", op, "the gradient of unit %s is begun twice in a step", op->unit->name);
+		plan_fail(p, "zero-gaps", op, "the gradient of unit %s is begun twice in a step", op->unit->name);
 	if (!grad_is_free(p, g))
-		fail(p, "gradient-slot", g->reduce ? g->reduce : op, "the gradient of unit %s is begun in memory "
+		plan_fail(p, "gradient-slot", g->reduce ? g->reduce : op, "the gradient of unit %s is begun in memory "
 			"where that of unit %s is not reduced yet", op->unit->name, g->unit->name);
 	*g = (GradRegion){.phase = GRAD_OPEN, .unit = op->unit};
 	for (int i = 0; i < op->unit->n_params; i++)
@@ -407,7 +354,7 @@ static void check_sum(Plan *p, const Op *op, const Value *x)
 {
 	bool sums = p->unit[x->place.unit->index].zeroed->kind == OP_CARRIED_GRAD, adds = op->kind == OP_ACCUMULATE;
 	if (adds != sums)
-		fail(p, "contribution", op, "%%%s %s", x->name, adds ? "is added to a flat gradient that holds no sum"
+		plan_fail(p, "contribution", op, "%%%s %s", x->name, adds ? "is added to a flat gradient that holds no sum"
 			: "overwrites the sum of the micro-batches before");
 }
 
@@ -434,7 +381,7 @@ static void check_grad_places(Plan *p, const Op *op)
 			&& (g->reduce->kind == OP_ALL_REDUCE || is_over(p, g->reduce)));
 		lost = lost || (g && g->phase == GRAD_LEFT);
 		if (is_grad(x) && lost)
-			fail(p, "gradient-in-flight", g && g->reduce ? g->reduce : op, "%s reads %%%s in the flat "
+			plan_fail(p, "gradient-in-flight", g && g->reduce ? g->reduce : op, "%s reads %%%s in the flat "
 				"gradient of unit %s, which the reduce may have overwritten", op_info[op->kind].text,
 				x->name, x->place.unit->name);
 	}
@@ -442,7 +389,7 @@ static void check_grad_places(Plan *p, const Op *op)
 		const Value *x = op->out[i];
 		const GradRegion *g = is_grad(x) ? grad_of(p, x->place.unit) : NULL;
 		if (is_grad(x) && (!g || g->phase != GRAD_OPEN))
-			fail(p, "contribution", g && g->reduce ? g->reduce : op, "%%%s is written into the flat "
+			plan_fail(p, "contribution", g && g->reduce ? g->reduce : op, "%%%s is written into the flat "
 				"gradient of unit %s %s", x->name, x->place.unit->name, g ? "after its collect" : "before "
 				"its zero_gaps");
 		else if (is_grad(x))
@@ -466,14 +413,17 @@ static void check_collected(Plan *p, const Op *op)
 		x = x ? root_of(x) : NULL;
 		n += x && x->op->kind == OP_ACCUMULATE;
 		if (wrote ? x != wrote : x && is_grad(x))
-			fail(p, "contribution", op, "the gradient of \"%s\" that is collected, %s%s, is not what is written at its place",
+			plan_fail(p, "contribution", op, "the gradient of \"%s\" that is collected, %s%s, is not what is "
+				"written at its place",
 				sym->name, x ? "%" : "none", x ? x->name : "");
 		else if (sums && x && (x->op->kind == OP_ACCUMULATE ? x->op->sym != sym : !wrote))
-			fail(p, "contribution", op, "what is collected for \"%s\", %%%s, is not its sum and would overwrite that of the "
+			plan_fail(p, "contribution", op, "what is collected for \"%s\", %%%s, is not its sum and would "
+				"overwrite that of the "
 				"micro-batches before", sym->name, x->name);
 	}
 	if (sums && n != u->sums)
-		fail(p, "contribution", op, "%d sums of unit %s are collected, %d gradients are added to sums", n, op->unit->name,
+		plan_fail(p, "contribution", op, "%d sums of unit %s are collected, %d gradients are added to sums", n,
+			op->unit->name,
 			u->sums);
 }
 
@@ -482,10 +432,10 @@ static void collect(Plan *p, const Op *op)
 	UnitLife *u = &p->unit[op->unit->index];
 	GradRegion *g = grad_of(p, op->unit);
 	if (u->collect)
-		fail(p, "collect-once", op, "the gradients of unit %s are collected twice in a step",
+		plan_fail(p, "collect-once", op, "the gradients of unit %s are collected twice in a step",
 			op->unit->name);
 	else if (!g || g->phase != GRAD_OPEN)
-		fail(p, "zero-gaps", op, "the gaps of the gradient of unit %s are not zeroed before it is "
+		plan_fail(p, "zero-gaps", op, "the gaps of the gradient of unit %s are not zeroed before it is "
 			"collected", op->unit->name);
 	else
 		g->phase = GRAD_COLLECTED;
@@ -501,11 +451,12 @@ static void carry_grad(Plan *p, const Op *op)
 	GradRegion *g = grad_of(p, op->unit);
 	check_variant(p, op, ir_sums_flats(p->m) && !ir_ends_step(p->m), "carry-grad");
 	if (op_in(op, 0)->op != u->collect || !g || g->phase != GRAD_COLLECTED)
-		fail(p, "reduce-collected", op, "what is carried is not the collected gradient of unit %s", op->unit->name);
+		plan_fail(p, "reduce-collected", op, "what is carried is not the collected gradient of unit %s",
+			op->unit->name);
 	else
 		g->phase = GRAD_LEFT;
 	if (u->left)
-		fail(p, "reduce-once", op, "the gradient of unit %s is carried twice", op->unit->name);
+		plan_fail(p, "reduce-once", op, "the gradient of unit %s is carried twice", op->unit->name);
 	u->left = op;
 }
 
@@ -521,11 +472,12 @@ static OpKind reduce_kind(const Op *op)
 static void check_reduce_op(Plan *p, const Op *op, const char *want)
 {
 	if (strcmp(attr_get_str(op->attrs, "op", ""), want))
-		fail(p, "reduce-op", op, "%s of unit %s (%s) wants op=\"%s\"", op_info[op->kind].text,
+		plan_fail(p, "reduce-op", op, "%s of unit %s (%s) wants op=\"%s\"", op_info[op->kind].text,
 			op->unit->name, strategy_of(op)->text, want);
 	bool adds = ir_sums_reduced(p->m) && ir_goes_on(p->m) && op_in(op, 0)->type.kind == TYPE_FLAT;
 	if (attr_get_int(op->attrs, "add", 0) != adds)
-		fail(p, "reduce-op", op, "%s of unit %s %s in micro-batch %s, sync=%s", op_info[op->kind].text, op->unit->name,
+		plan_fail(p, "reduce-op", op, "%s of unit %s %s in micro-batch %s, sync=%s", op_info[op->kind].text,
+			op->unit->name,
 			adds ? "has to be added to what is kept" : "has nothing to be added to", variant_text[p->m->variant],
 			sync_text[p->m->sync]);
 }
@@ -539,7 +491,7 @@ static bool stays_in_flat(const Plan *p, const Op *reduce)
 static void check_root(Plan *p, const Op *op)
 {
 	if (attr_get_int(op->attrs, "root", -1) != op->unit->owner)
-		fail(p, "owner", op, "unit %s is owned by rank %d, this %s has root %lld", op->unit->name,
+		plan_fail(p, "owner", op, "unit %s is owned by rank %d, this %s has root %lld", op->unit->name,
 			op->unit->owner, op_info[op->kind].text, (long long)attr_get_int(op->attrs, "root", -1));
 }
 
@@ -549,13 +501,13 @@ static void reduce_across(Plan *p, const Op *op)
 	UnitLife *u = &p->unit[op->unit->index];
 	const Op *wait = op_in(op, 0)->op;
 	if (strategy_of(op)->group != GROUP_SHARD)
-		fail(p, "strategy", op, "shards of unit %s (%s) are held once: there is nothing to all_reduce",
+		plan_fail(p, "strategy", op, "shards of unit %s (%s) are held once: there is nothing to all_reduce",
 			op->unit->name, strategy_of(op)->text);
 	if (u->across)
-		fail(p, "reduce-once", op, "the gradient of unit %s is all_reduced twice in a step",
+		plan_fail(p, "reduce-once", op, "the gradient of unit %s is all_reduced twice in a step",
 			op->unit->name);
 	if (wait->kind != OP_WAIT || waited(wait) != u->reduce)
-		fail(p, "reduce-order", op, "the shard of unit %s that is all_reduced is not that of its "
+		plan_fail(p, "reduce-order", op, "the shard of unit %s that is all_reduced is not that of its "
 			"reduce_scatter", op->unit->name);
 	check_variant(p, op, ir_ends_step(p->m), "reduce-once");
 	check_reduce_op(p, op, "mean");
@@ -576,17 +528,17 @@ static void reduce_flat(Plan *p, const Op *op)
 	UnitLife *u = &p->unit[op->unit->index];
 	GradRegion *g = grad_of(p, op->unit);
 	if (op->kind != reduce_kind(op))
-		fail(p, "strategy", op, "gradients of unit %s (%s) are reduced by %s, not by %s", op->unit->name,
+		plan_fail(p, "strategy", op, "gradients of unit %s (%s) are reduced by %s, not by %s", op->unit->name,
 			strategy_of(op)->text, op_info[reduce_kind(op)].text, op_info[op->kind].text);
 	if (!is_trained(op->unit))
-		fail(p, "strategy", op, "unit %s is not trained: it has no gradient", op->unit->name);
+		plan_fail(p, "strategy", op, "unit %s is not trained: it has no gradient", op->unit->name);
 	if (u->reduce)
-		fail(p, "reduce-once", op, "the gradient of unit %s is reduced twice in a step", op->unit->name);
+		plan_fail(p, "reduce-once", op, "the gradient of unit %s is reduced twice in a step", op->unit->name);
 	if (op_in(op, 0)->op != u->collect || !g || g->phase != GRAD_COLLECTED)
-		fail(p, "reduce-collected", op, "what is reduced is not the collected gradient of unit %s",
+		plan_fail(p, "reduce-collected", op, "what is reduced is not the collected gradient of unit %s",
 			op->unit->name);
 	else if (p->reached[STREAM_REDUCE] <= u->collected_at)
-		fail(p, "reduce-waits", op, "%s of unit %s may start before the last contribution to its gradient "
+		plan_fail(p, "reduce-waits", op, "%s of unit %s may start before the last contribution to its gradient "
 			"is written: no event behind its collect", op_info[op->kind].text, op->unit->name);
 	check_variant(p, op, !ir_sums_flats(p->m) || ir_ends_step(p->m), "reduce-once");
 	check_reduce_op(p, op, strategy_of(op)->group == GROUP_SHARD ? "sum" : "mean");
@@ -614,7 +566,7 @@ static void read_reduced(Plan *p, const Op *op, const Value *x)
 	const UnitLife *u = &p->unit[unit->index];
 	const Op *last = strategy_info[unit->strategy].group == GROUP_SHARD ? u->across : u->reduce;
 	if (!last || x->op->kind != OP_WAIT || waited(x->op) != last) {
-		fail(p, "reduced-read", last ? last : op, "%s reads a gradient of unit %s that is not the result "
+		plan_fail(p, "reduced-read", last ? last : op, "%s reads a gradient of unit %s that is not the result "
 			"of its last reduce", op_info[op->kind].text, unit->name);
 		return;
 	}
@@ -622,7 +574,7 @@ static void read_reduced(Plan *p, const Op *op, const Value *x)
 	if (g && g->readers)
 		g->readers--;
 	else if (stays_in_flat(p, last) && x->type.kind == TYPE_FLAT)
-		fail(p, "gradient-slot", last, "%s reads the gradient of unit %s after another one was begun in "
+		plan_fail(p, "gradient-slot", last, "%s reads the gradient of unit %s after another one was begun in "
 			"its memory", op_info[op->kind].text, unit->name);
 }
 
@@ -631,12 +583,12 @@ static void update(Plan *p, const Op *op)
 	UnitLife *u = &p->unit[op->unit->index];
 	check_variant(p, op, ir_ends_step(p->m), "update-once");
 	if (u->update)
-		fail(p, "update-once", op, "unit %s is updated twice in a step", op->unit->name);
+		plan_fail(p, "update-once", op, "unit %s is updated twice in a step", op->unit->name);
 	if (!p->step_scalars)
-		fail(p, "update-scalars", op, "unit %s is updated before step_scalars knows the step's scalars",
+		plan_fail(p, "update-scalars", op, "unit %s is updated before step_scalars knows the step's scalars",
 			op->unit->name);
 	if (u->gather && !is_over(p, u->gather))
-		fail(p, "update-after-gather", u->gather, "the update of unit %s may overwrite parameters that "
+		plan_fail(p, "update-after-gather", u->gather, "the update of unit %s may overwrite parameters that "
 			"this gather still reads: it is not waited for before", op->unit->name);
 	u->update = op;
 	u->updated_at = p->at;
@@ -646,12 +598,12 @@ static void broadcast(Plan *p, const Op *op)
 {
 	UnitLife *u = &p->unit[op->unit->index];
 	if (!strategy_of(op)->owned)
-		fail(p, "strategy", op, "unit %s (%s) has no owner that could broadcast it", op->unit->name,
+		plan_fail(p, "strategy", op, "unit %s (%s) has no owner that could broadcast it", op->unit->name,
 			strategy_of(op)->text);
 	if (u->broadcast)
-		fail(p, "broadcast-once", op, "unit %s is broadcast twice in a step", op->unit->name);
+		plan_fail(p, "broadcast-once", op, "unit %s is broadcast twice in a step", op->unit->name);
 	if (!u->update || p->reached[STREAM_GATHER] <= u->updated_at)
-		fail(p, "broadcast-after-update", op, "the broadcast of unit %s may start before its update has "
+		plan_fail(p, "broadcast-after-update", op, "the broadcast of unit %s may start before its update has "
 			"written the parameters", op->unit->name);
 	check_root(p, op);
 	u->broadcast = op;
@@ -662,9 +614,9 @@ static void scalars(Plan *p, const Op *op)
 {
 	check_variant(p, op, ir_ends_step(p->m), "scalars-once");
 	if (p->scalars)
-		fail(p, "scalars-once", op, "a second all_reduce_scalars in a step");
+		plan_fail(p, "scalars-once", op, "a second all_reduce_scalars in a step");
 	if (p->step_scalars)
-		fail(p, "scalars-first", op, "all_reduce_scalars stands behind step_scalars, which reads what it "
+		plan_fail(p, "scalars-first", op, "all_reduce_scalars stands behind step_scalars, which reads what it "
 			"sums");
 	p->scalars = op;
 }
@@ -678,9 +630,10 @@ static bool uses_float_buffer(const Op *op)
 static void broadcast_buffers(Plan *p, const Op *op)
 {
 	if (p->broadcast)
-		fail(p, "buffers-once", op, "a second broadcast_buffers in a step");
+		plan_fail(p, "buffers-once", op, "a second broadcast_buffers in a step");
 	if (p->buffer)
-		fail(p, "buffers-first", op, "broadcast_buffers stands behind the %s of buffer \"%s\", which it overwrites",
+		plan_fail(p, "buffers-first", op, "broadcast_buffers stands behind the %s of buffer \"%s\", which it "
+			"overwrites",
 			op_info[p->buffer->kind].text, p->buffer->sym->name);
 	p->broadcast = op;
 }
@@ -695,7 +648,7 @@ static void check_eval(Plan *p, const Op *op)
 		OP_CARRIED_GRAD, OP_ACCUMULATE};
 	for (int i = 0; i < COUNT_OF(not); i++)
 		if (op->kind == not[i])
-			fail(p, "eval", op, "%s stands in eval, where nothing is trained", op_info[op->kind].text);
+			plan_fail(p, "eval", op, "%s stands in eval, where nothing is trained", op_info[op->kind].text);
 }
 
 static void run_effect(Plan *p, const Op *op)
@@ -718,7 +671,7 @@ static void run_effect(Plan *p, const Op *op)
 	case OP_STEP_SCALARS: p->step_scalars = op; break;
 	case OP_REPORT_LOSS:
 		if (p->scalars)
-			fail(p, "scalars-first", p->scalars, "all_reduce_scalars stands in front of report_loss, whose "
+			plan_fail(p, "scalars-first", p->scalars, "all_reduce_scalars stands in front of report_loss, whose "
 				"loss it sums");
 		break;
 	case OP_SUMSQ:
@@ -755,15 +708,16 @@ static void check_ends(Plan *p)
 	for (int s = (int)p->first; s <= (int)p->last; s++)
 		IR_FOR_OPS(p->m, s, op) {
 			if (op->kind == OP_CARRIED && op->n_out && !p->released[op->out[0]->id])
-				fail(p, "reshard-missing", op, "unit %s is taken up and never resharded or carried on", op->unit->name);
+				plan_fail(p, "reshard-missing", op, "unit %s is taken up and never resharded or carried on",
+					op->unit->name);
 			if (!is_comm(op) || op_blocks(op->kind) || !op->n_out)
 				continue;
 			const Op *wait = collective_of(p, op)->wait;
 			if (!wait)
-				fail(p, "wait-missing", op, "%s of unit %s is never waited for", op_info[op->kind].text,
+				plan_fail(p, "wait-missing", op, "%s of unit %s is never waited for", op_info[op->kind].text,
 					op->unit->name);
 			else if (op->kind == OP_ALL_GATHER && !p->released[wait->out[0]->id])
-				fail(p, "reshard-missing", op, "unit %s is gathered and never resharded", op->unit->name);
+				plan_fail(p, "reshard-missing", op, "unit %s is gathered and never resharded", op->unit->name);
 		}
 }
 
@@ -775,18 +729,19 @@ static void check_trained(Plan *p, const Unit *unit)
 	bool ends = ir_ends_step(p->m);
 	if (ir_sums_flats(p->m) && !ends) {
 		if (!u->left)
-			fail(p, "carry-grad", some, "the gradient of unit %s is not carried into the next micro-batch", unit->name);
+			plan_fail(p, "carry-grad", some, "the gradient of unit %s is not carried into the next micro-batch",
+				unit->name);
 		return;
 	}
 	if (!u->reduce || (ends && s->group == GROUP_SHARD && !u->across))
-		fail(p, "reduce-once", some, "the gradient of unit %s (%s) is not reduced over %s ranks",
+		plan_fail(p, "reduce-once", some, "the gradient of unit %s (%s) is not reduced over %s ranks",
 			unit->name, s->text, u->reduce ? "all" : "the");
 	if (!ends)
 		return;
 	if (!u->update)
-		fail(p, "update-once", some, "unit %s is trained but not updated", unit->name);
+		plan_fail(p, "update-once", some, "unit %s is trained but not updated", unit->name);
 	if (s->owned && !u->broadcast)
-		fail(p, "broadcast-once", some, "unit %s is updated by its owner and not broadcast", unit->name);
+		plan_fail(p, "broadcast-once", some, "unit %s is updated by its owner and not broadcast", unit->name);
 }
 
 static void check_step(Plan *p)
@@ -800,7 +755,7 @@ static void check_step(Plan *p)
 		if (is_trained(m->units[i]))
 			check_trained(p, m->units[i]);
 	if (p->step_scalars && !p->scalars)
-		fail(p, "scalars-once", p->step_scalars, "step_scalars stands without an all_reduce_scalars that "
+		plan_fail(p, "scalars-once", p->step_scalars, "step_scalars stands without an all_reduce_scalars that "
 			"sums the loss");
 }
 
@@ -833,74 +788,6 @@ static void check_run(Plan *p, SectionKind first, SectionKind last)
 		check_step(p);
 }
 
-/* ---- from run to run ---- */
-
-typedef struct Occupant {
-	const Op *gather;
-	int64_t released_at;  /* 0: it is still there */
-} Occupant;
-
-typedef struct Runs {
-	Plan *p;
-	int64_t at, reached, began; /* began: the run at work */
-	int64_t *updated_at;  /* by unit */
-	int64_t *event;       /* by Value.id */
-	Occupant *region;     /* slots, then own regions, by unit */
-} Runs;
-
-static Occupant *region_of(Runs *r, const Op *gather)
-{
-	int64_t slot = attr_get_int(gather->attrs, "slot", -1);
-	return &r->region[slot >= 0 ? slot : r->p->n_gathers + gather->unit->index];
-}
-
-static void start_gather(Runs *r, const Op *op)
-{
-	const char *name = op->unit->name;
-	Occupant *o = region_of(r, op);
-	if (r->p->m->sync && r->reached < r->began)
-		fail(r->p, "gather-after-update", op, "this gather of unit %s may start before the program in front of this "
-			"one has ended: no event since", name);
-	if (r->updated_at[op->unit->index] && r->reached <= r->updated_at[op->unit->index])
-		fail(r->p, "gather-after-update", op, "this gather may read the parameters of unit %s before the "
-			"previous step has updated them: no event since", name);
-	if (o->gather && (!o->released_at || r->reached <= o->released_at))
-		fail(r->p, "slot-reuse", op, "the gather of unit %s may write %s before unit %s, which lies there, "
-			"is resharded%s", name, attr_find(op->attrs, "slot") ? arena_printf(r->p->arena, "slot %lld",
-			(long long)attr_get_int(op->attrs, "slot", 0)) : "its region", o->gather->unit->name,
-			o->released_at ? ": no event since" : "");
-	*o = (Occupant){op, 0};
-}
-
-static void run_gathers(Runs *r, SectionKind first, SectionKind last)
-{
-	for (int s = (int)first; s <= (int)last; s++)
-		IR_FOR_OPS(r->p->m, s, op) {
-			r->at++;
-			if (op->kind == OP_RECORD)
-				r->event[op->out[0]->id] = r->at;
-			else if (op->kind == OP_UPDATE_SHARD)
-				r->updated_at[op->unit->index] = r->at;
-			else if ((op->kind == OP_RESHARD || op->kind == OP_CARRY) && blamed(op)->kind == OP_ALL_GATHER)
-				region_of(r, blamed(op))->released_at = r->at;
-			else if (!is_comm(op) || op_stream(op->kind) != STREAM_GATHER)
-				continue;
-			else if (op->n_in)
-				r->reached = MAX(r->reached, r->event[op_in(op, 0)->id]);
-			if (op->kind == OP_ALL_GATHER)
-				start_gather(r, op);
-		}
-}
-
-static void check_runs(Plan *p)
-{
-	Runs r = {.p = p, .updated_at = NEW_N(p->arena, int64_t, p->m->n_units + 1)};
-	r.event = NEW_N(p->arena, int64_t, p->m->n_values + 1);
-	r.region = NEW_N(p->arena, Occupant, p->n_gathers + p->m->n_units + 1);
-	for (const char *run = "ssees"; *run; run++, r.began = r.at + 1)
-		run_gathers(&r, *run == 's' ? SEC_FORWARD : SEC_EVAL, *run == 's' ? SEC_UPDATE : SEC_EVAL);
-}
-
 int ir_verify_plan(const Module *m, Arena *a, PlanViolation *out, int max)
 {
 	Plan p = {.m = m, .arena = a, .out = out, .max = max};
@@ -921,6 +808,6 @@ int ir_verify_plan(const Module *m, Arena *a, PlanViolation *out, int max)
 	check_run(&p, SEC_FORWARD, SEC_UPDATE);
 	check_run(&p, SEC_EVAL, SEC_EVAL);
 	if (!p.n)
-		check_runs(&p);
+		plan_check_runs(&p);
 	return p.n;
 }

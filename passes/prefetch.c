@@ -349,8 +349,9 @@ static bool check_begun(Module *m, Diag *d)
 			const Unit *u = buffer >= 0 ? b->at[buffer].place.unit : NULL;
 			if (!u || begun[u->index])
 				continue;
-			diag_error(d, loc_where(m, op->loc), "pass prefetch finds that %%%s is written into the flat gradient of unit %s "
-				"in front of its zero_gaps: pass schedule, which settles the order, has to run between shard and prefetch",
+			diag_error(d, loc_where(m, op->loc), "pass prefetch finds that %%%s is written into the flat gradient "
+				"of unit %s in front of its zero_gaps: pass schedule, which settles the order, has to run "
+				"between shard and prefetch",
 				op->out[i]->name, u->name);
 			begun[u->index] = true;
 			ok = false;

@@ -343,6 +343,7 @@ static int meet(Run *run, SessionPrepare *stage)
 			optim_print_groups(&s->p.optim, s->rt.model, stdout);
 		print_files(&s->train);
 		print_files(&s->eval);
+		fflush(stdout); /* a terminal's progress line goes to another stream */
 	}
 	return code;
 }
