@@ -29,8 +29,8 @@ static void start_gather(Runs *r, const Op *op)
 	const char *name = op->unit->name;
 	Occupant *o = region_of(r, op);
 	if (r->p->m->sync && r->reached < r->began)
-		plan_fail(r->p, "gather-after-update", op, "this gather of unit %s may start before the program in front of this "
-			"one has ended: no event since", name);
+		plan_fail(r->p, "gather-after-update", op, "this gather of unit %s may start before the program in front of "
+			"this one has ended: no event since", name);
 	if (r->updated_at[op->unit->index] && r->reached <= r->updated_at[op->unit->index])
 		plan_fail(r->p, "gather-after-update", op, "this gather may read the parameters of unit %s before the "
 			"previous step has updated them: no event since", name);
