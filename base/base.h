@@ -46,6 +46,7 @@ bool dtype_from_onnx(int onnx, DType *out);
 bool dtype_from_npy(const char *descr, DType *out);
 bool dtype_from_safetensors(const char *name, DType *out);
 static inline bool dtype_is_float(DType t) { return dtype_info[t].class == CLASS_FLOAT; }
+static inline bool dtype_is_half(DType t) { return dtype_is_float(t) && dtype_info[t].bytes == 2; } /* bf16, f16 */
 /* Rounds a value to what one element of dtype t can hold (f32, f16, bf16; ints wrap). */
 double dtype_round(DType t, double x);
 uint16_t f16_from_float(float x);

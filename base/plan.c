@@ -225,7 +225,7 @@ void plan_text_units(FILE *f, const Plan *p)
 		fprintf(f, "%-*s  %-13s%s%s %6s %13s %13s %9s %10s %7s %7s%s  %s\n", width, "unit", "strategy",
 			dtypes ? arena_printf(a, " %-*s", dtypes, "dtypes") : "", any_owner(p) ? "  owner" : "",
 			"params", "elements", "trainable", "padding", "bytes/rank", "gathers", "reduces",
-			 any_owner(p) ? " broadcasts" : "", "first .. last use");
+			any_owner(p) ? " broadcasts" : "", "first .. last use");
 	}
 	for (int i = 0; i < p->layout->n_units; i++) {
 		fprintf(f, "%-*s  %-13s", width, str_escape(a, ESCAPE_IR, p->unit[i].name),

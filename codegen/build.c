@@ -124,6 +124,16 @@ static Args command(Build *b)
 	return args;
 }
 
+/* What every compilation of a program's file ends with. */
+static void push_target(Build *b, Args *args, const char *source, const char *object)
+{
+	if (b->o->library)
+		push_all(b, args, library_flags, COUNT_OF(library_flags));
+	vec_push(b->a, args, arena_printf(b->a, "-march=%s", b->arch));
+	vec_push(b->a, args, arena_printf(b->a, "-I%s", b->include));
+	push_all(b, args, (const char *[]){"-c", "-o", object, source}, 4);
+}
+
 static Args compile_command(Build *b, bool fused, const char *source, const char *object)
 {
 	Args args = command(b);
@@ -133,11 +143,7 @@ static Args compile_command(Build *b, bool fused, const char *source, const char
 		push_all(b, &args, step_flags, COUNT_OF(step_flags));
 	if (!fused)
 		vec_push(b->a, &args, arena_printf(b->a, "-O%s", b->o->optimize ? b->o->optimize : "1"));
-	if (b->o->library)
-		push_all(b, &args, library_flags, COUNT_OF(library_flags));
-	vec_push(b->a, &args, arena_printf(b->a, "-march=%s", b->arch));
-	vec_push(b->a, &args, arena_printf(b->a, "-I%s", b->include));
-	push_all(b, &args, (const char *[]){"-c", "-o", object, source}, 4);
+	push_target(b, &args, source, object);
 	return args;
 }
 
@@ -146,11 +152,7 @@ static Args hook_command(Build *b, const char *source, const char *object)
 {
 	Args args = command(b);
 	push_all(b, &args, hook_flags, COUNT_OF(hook_flags));
-	if (b->o->library)
-		push_all(b, &args, library_flags, COUNT_OF(library_flags));
-	vec_push(b->a, &args, arena_printf(b->a, "-march=%s", b->arch));
-	vec_push(b->a, &args, arena_printf(b->a, "-I%s", b->include));
-	push_all(b, &args, (const char *[]){"-c", "-o", object, source}, 4);
+	push_target(b, &args, source, object);
 	return args;
 }
 

@@ -72,26 +72,21 @@ static const char *ctype(const Value *v)
 	return dtype_info[v->type.dtype].ctype;
 }
 
-static bool is_half(DType t)
-{
-	return t == DT_F16 || t == DT_BF16;
-}
-
 /* What a loop computes values of t in. */
 static DType computed(DType t)
 {
-	return is_half(t) ? DT_F32 : t;
+	return dtype_is_half(t) ? DT_F32 : t;
 }
 
 /* Element i of a tensor of dtype t, as its loop computes with it. */
 static const char *read_text(Emit *e, DType t, const char *from)
 {
-	return is_half(t) ? arena_printf(e->a, "ew_cast_%s_f32(%s)", dtype_info[t].text, from) : from;
+	return dtype_is_half(t) ? arena_printf(e->a, "ew_cast_%s_f32(%s)", dtype_info[t].text, from) : from;
 }
 
 static const char *write_text(Emit *e, DType t, const char *v)
 {
-	return is_half(t) ? arena_printf(e->a, "ew_cast_f32_%s(%s)", dtype_info[t].text, v) : v;
+	return dtype_is_half(t) ? arena_printf(e->a, "ew_cast_f32_%s(%s)", dtype_info[t].text, v) : v;
 }
 
 /* A float attribute as an argument of the op on dtype t; integers are clamped to what t can hold. */
@@ -126,7 +121,7 @@ static void put_attributes(Emit *e, Buf *b, const Op *op, DType t)
 static void put_expression(Emit *e, Buf *b, const Op *op, const char *const *names)
 {
 	DType t = computed(op_in(op, op->kind == OP_WHERE ? 2 : 0)->type.dtype), to = op->out[0]->type.dtype;
-	if (op->kind == OP_CAST && is_half(to)) {
+	if (op->kind == OP_CAST && dtype_is_half(to)) {
 		const char *wide = names[0];
 		if (t != DT_F32)
 			wide = arena_printf(e->a, "ew_cast_%s_f32(%s)", dtype_info[t].text, wide);
@@ -151,7 +146,7 @@ static void put_const(Emit *e, Buf *b, const Op *op)
 {
 	const Attr *a = attr_find(op->attrs, "value");
 	DType type = op->out[0]->type.dtype, t = computed(type);
-	if (is_half(type)) {
+	if (dtype_is_half(type)) {
 		double v = a->kind == ATTR_FLOATS ? a->floats[0] : (double)a->ints[0];
 		buf_printf(b, "%s", emit_c_literal(e, t, dtype_round(type, v), 0));
 		return;

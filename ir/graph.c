@@ -57,7 +57,7 @@ bool op_is_param_cast(const Op *op)
 	if (op->kind != OP_CAST || op_in(op, 0)->op->kind != OP_PARAM || op->parent)
 		return false;
 	DType from = op_in(op, 0)->type.dtype, to = op->out[0]->type.dtype;
-	return from == DT_F32 && dtype_is_float(to) && dtype_info[to].bytes == 2;
+	return from == DT_F32 && dtype_is_half(to);
 }
 
 bool unit_is_resident(const Unit *u)

@@ -41,7 +41,7 @@ typedef struct StepScalars {
 	float loss_scale;   /* what backward's seed is multiplied with, 1 = nothing */
 	int64_t step;       /* 1, 2, ...: updates done with this one; bias corrections use it */
 	uint64_t seed;      /* --seed */
-	uint64_t rng_step;  /* third part of the Philox counter: the micro-batches begun so far */
+	uint64_t rng_step;  /* third part of the Philox counter: the steps begun so far */
 	int64_t sample0;    /* global number of the micro-batch's first sample row on this rank */
 } StepScalars;
 

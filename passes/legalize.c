@@ -17,7 +17,7 @@ static const struct { const char *op, *types; } kernels[] = {
 
 static bool is_half(const Value *v)
 {
-	return v && v->type.kind == TYPE_TENSOR && dtype_is_float(v->type.dtype) && dtype_info[v->type.dtype].bytes == 2;
+	return v && v->type.kind == TYPE_TENSOR && dtype_is_half(v->type.dtype);
 }
 
 /* ---- ops without a 16-bit kernel ---- */

@@ -148,7 +148,7 @@ static void keep_f32(Precision *p, Op *op)
 {
 	bool any = reads_moved(p, op);
 	for (int i = 0; i < op->n_in; i++)
-		if (is_float(op_in(op, i)) && dtype_info[op_in(op, i)->type.dtype].bytes == 2)
+		if (is_float(op_in(op, i)) && dtype_is_half(op_in(op, i)->type.dtype))
 			ir_set_in(op, i, cast_before(p, op, op_in(op, i), DT_F32));
 	retype(p->m, op);
 	if (!is_batch_norm(op))

@@ -51,11 +51,6 @@ static void find_read(const Module *m, Dtypes *t)
 			ptrmap_put(t->read, m->symbols[i], NULL);
 }
 
-static bool is_half(DType t)
-{
-	return dtype_is_float(t) && dtype_info[t].bytes == 2;
-}
-
 /* The flat that a parameter lies in.  Where a unit has an owner, all ranks work with what it broadcasts: 16 bits
  * of it, or f32 that 16 bits hold; the owner updates an f32 master. */
 static Flat flat_of(const Dtypes *t, const Unit *u, const Symbol *s)
@@ -71,9 +66,9 @@ static Flat flat_of(const Dtypes *t, const Unit *u, const Symbol *s)
 	if (!strategy_info[u->strategy].owned)
 		return f; /* nothing is broadcast */
 	f.bcast = t->o->bcast_dtype && t->o->param_dtype == DT_F32 ? t->bcast : f.param;
-	if (is_half(f.param) && f.bcast == f.param)
+	if (dtype_is_half(f.param) && f.bcast == f.param)
 		f.dtype = f.param;
-	f.master = is_half(f.bcast);
+	f.master = dtype_is_half(f.bcast);
 	return f;
 }
 
