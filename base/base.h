@@ -11,6 +11,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define COUNT_OF(array) ((int)(sizeof(array) / sizeof((array)[0])))
@@ -32,7 +36,7 @@ typedef enum { CLASS_FLOAT, CLASS_INT, CLASS_UINT, CLASS_BOOL } DTypeClass;
 typedef struct {
 	const char *text;        /* IR spelling: "f32" */
 	int bytes;               /* of one element */
-	DTypeClass class;
+	DTypeClass kind;
 	const char *ctype;       /* C type in emitted code */
 	int onnx;                /* TensorProto.DataType */
 	const char *safetensors; /* "F32" */
@@ -45,7 +49,7 @@ bool dtype_from_text(const char *text, DType *out);
 bool dtype_from_onnx(int onnx, DType *out);
 bool dtype_from_npy(const char *descr, DType *out);
 bool dtype_from_safetensors(const char *name, DType *out);
-static inline bool dtype_is_float(DType t) { return dtype_info[t].class == CLASS_FLOAT; }
+static inline bool dtype_is_float(DType t) { return dtype_info[t].kind == CLASS_FLOAT; }
 static inline bool dtype_is_half(DType t) { return dtype_is_float(t) && dtype_info[t].bytes == 2; } /* bf16, f16 */
 /* Rounds a value to what one element of dtype t can hold (f32, f16, bf16; ints wrap). */
 double dtype_round(DType t, double x);
@@ -139,6 +143,10 @@ char *diag_read_file(Diag *d, const char *path, Arena *a);
 
 /* An internal error: prints file:line and the message, then aborts.  Never for bad input. */
 #define ice(...) ice_at(__FILE__, __LINE__, __VA_ARGS__)
-_Noreturn void ice_at(const char *file, int line, const char *fmt, ...) PRINTF_LIKE(3, 4);
+void ice_at(const char *file, int line, const char *fmt, ...) PRINTF_LIKE(3, 4) __attribute__((noreturn));
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

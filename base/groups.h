@@ -5,6 +5,10 @@
 
 #include "base/base.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum GroupKey {
 #define GROUP_KEY(key, ...) GROUP_##key,
 #include "base/groups.def"
@@ -26,5 +30,9 @@ bool group_value_right(GroupKey key, double v);
 const char *group_value_wanted(GroupKey key);
 /* The key of this name; GROUP_KEYS: there is none. */
 GroupKey group_key_find(const char *name, size_t n);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

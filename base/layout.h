@@ -10,6 +10,10 @@
 
 #include "base/base.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { LAYOUT_ALIGN = 64, LAYOUT_MAX_FLATS = 4 }; /* elements; flats of a unit */
 enum { LAYOUT_SCALARS = 9 }; /* doubles of all_reduce_scalars: loss, weight, accuracy, norm, what is asked of a run */
 
@@ -174,5 +178,9 @@ int64_t layout_in_slot(const LayoutUnit *u, int flat, int64_t ranks);
 int64_t layout_comm_bytes(int64_t world, int64_t hosts);
 /* Of its messages, in front of the parameters in memory that peers read. */
 int64_t layout_sync_bytes(const LayoutModel *m, int64_t world);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

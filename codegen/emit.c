@@ -39,7 +39,7 @@ const char *emit_c_literal(Emit *e, DType t, double f, int64_t i)
 		return arena_printf(e->a, "0x%04x", f16_from_float((float)f)); /* raw bits */
 	if (t == DT_BF16)
 		return arena_printf(e->a, "0x%04x", bf16_from_float((float)f));
-	switch (dtype_info[t].class) {
+	switch (dtype_info[t].kind) {
 	case CLASS_FLOAT: {
 		const char *s = emit_c_float(e, t == DT_F32 ? (float)f : f);
 		return t == DT_F32 && isfinite(f) ? arena_printf(e->a, "%sf", s) : s;
@@ -159,7 +159,7 @@ typedef enum {
 	TYPES_F32, TYPES_F32H, TYPES_FLOATS, TYPES_HALVES, TYPES_NUMBERS, TYPES_ALL, TYPES_BYTES, TYPES_PRIM
 } KernelTypes;
 static const struct { const char *op; KernelTypes types; } kernels[] = {
-#define KERNEL(op, types, work) {#op, TYPES_##types},
+#define KERNEL(op, types, work, cuda) {#op, TYPES_##types},
 #include "kernels/kernels.def"
 };
 static const char *const types_text[] = {

@@ -95,7 +95,7 @@ static const char *float_argument(Emit *e, DType t, double v)
 	if (dtype_is_float(t))
 		return emit_c_literal(e, t == DT_F64 ? DT_F64 : DT_F32, v, 0);
 	int bits = 8 * dtype_info[t].bytes;
-	bool is_signed = dtype_info[t].class == CLASS_INT;
+	bool is_signed = dtype_info[t].kind == CLASS_INT;
 	double top = is_signed ? (double)(UINT64_C(1) << (bits - 1)) : 2.0 * (double)(UINT64_C(1) << (bits - 1));
 	int64_t max = bits == 64 ? is_signed ? INT64_MAX : -1 : (int64_t)top - 1;
 	int64_t min = !is_signed ? 0 : bits == 64 ? INT64_MIN : -(int64_t)top;

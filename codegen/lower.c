@@ -62,7 +62,7 @@ void lower_const(Emit *e, const Op *op)
 	buf_printf(&b, "}");
 	const char *name = emit_shared(e, arena_printf(e->a, "%s[]", ctype), "constant", b.at);
 	buf_free(&b);
-	emit_line(e, "k_copy(%s, %s, %" PRId64 ");", to, name, type_bytes(t));
+	emit_line(e, "k_set(%s, %s, %" PRId64 ");", to, name, type_bytes(t));
 }
 
 void lower_iota(Emit *e, const Op *op)
@@ -206,8 +206,7 @@ void lower_report_accuracy(Emit *e, const Op *op)
 		emit_refuse(e, op, "accuracy of %s logits: its kernel computes f32 only", dtype_info[t->dtype].text);
 		return;
 	}
-	emit_line(e, "{ double hits[2] = {0, 0}; k_accuracy_f32(hits, %s, %s, %" PRId64 ", %" PRId64 ", %s); "
-		"rt_report_accuracy(rt, hits[0], hits[1]); }", emit_value(e, op_in(op, 0)),
+	emit_line(e, "rt_report_accuracy(rt, %s, %s, %" PRId64 ", %" PRId64 ", %s);", emit_value(e, op_in(op, 0)),
 		emit_value(e, op_in(op, 1)), c ? type_numel(t) / c : 0, c,
 		emit_int(e, attr_get_int(op->attrs, "ignore_index", -100)));
 }

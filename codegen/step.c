@@ -165,7 +165,7 @@ static const char step_head[] =
 
 static const char fused_head[] =
 	"#include <math.h>\n"
-	"#include \"kernels/cpu/ew.h\"\n\n"
+	"#include \"kernels/ew.h\"\n\n"
 	"enum { GRAIN = 16384, BLOCK = 4096 }; /* elements: worth a second thread; of one piece of work */\n"
 	"#define MIN(a, b) ((a) < (b) ? (a) : (b))\n\n";
 

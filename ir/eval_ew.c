@@ -227,7 +227,7 @@ ScalarFn *eval_scalar_fn(OpKind kind, DType of)
 Scalar eval_fit(DType t, Scalar s, bool round)
 {
 	int spare = 64 - 8 * dtype_info[t].bytes;
-	switch (dtype_info[t].class) {
+	switch (dtype_info[t].kind) {
 	case CLASS_FLOAT:
 		if (round)
 			s.f = dtype_round(t, s.f);

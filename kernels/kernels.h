@@ -5,12 +5,20 @@
  * of threads (own reductions; oneDNN's are listed in kernels/cpu/prim.h).  Results never overlap
  * operands unless "may be" says so.  Shapes stand in the comments as (d0, d1, ...).
  *
+ * The same functions exist twice: kernels/cpu computes on the spot; kernels/cuda launches on the stream of
+ * kernels/cuda/cuda.h.  There tensors, StepScalars, segments, groups and results are in device memory; descriptors,
+ * lists of sizes and lists of pointers are the host's and are read before a call returns.
+ *
  * Depends on nothing but base/dtypes.def, so that CUDA programs can include it too. */
 #ifndef SHARDC_KERNELS_H
 #define SHARDC_KERNELS_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 enum { K_MAX_RANK = 8 };
 
@@ -226,7 +234,8 @@ void k_dropout_mask(uint8_t *y, int64_t pre, int64_t rows, int64_t post, double 
 /* ---- data movement: `size` = bytes of an element, 1 2 4 8 ---- */
 
 void k_copy(void *y, const void *x, int64_t bytes);
-void k_fill(void *y, const void *value, int64_t numel, int size);
+void k_fill(void *y, const void *value /* host's */, int64_t numel, int size);
+void k_set(void *y, const void *values /* host's, constant */, int64_t bytes);
 void k_transpose(void *y, const void *x, int rank, const int64_t *dim /* of x */, const int64_t *perm,
 	int size);
 /* stride: of x in elements, per dim of y, 0 where broadcast. */
@@ -333,5 +342,9 @@ void k_adagrad_f32(float *p, float *sum, const void *g, KDType g_type, const Seg
 	const Group *group, const StepScalars *s);
 void k_lion_f32(float *p, float *m, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
 	const Group *group, const StepScalars *s);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -91,7 +91,7 @@ static const Identity identities[] = {
 
 static bool class_fits(OfClass of, DType t)
 {
-	DTypeClass c = dtype_info[t].class;
+	DTypeClass c = dtype_info[t].kind;
 	return of == OF_ANY || (of == OF_FLOAT && c == CLASS_FLOAT) || (of == OF_BOOL && c == CLASS_BOOL)
 		|| (of == OF_INT && (c == CLASS_INT || c == CLASS_UINT));
 }
@@ -173,11 +173,11 @@ Value *canon_twice(Rewriter *r, Op *op)
 static bool widens(DType from, DType to)
 {
 	const DTypeInfo *f = &dtype_info[from], *t = &dtype_info[to];
-	if (f->class == CLASS_BOOL || from == to)
+	if (f->kind == CLASS_BOOL || from == to)
 		return true;
-	if (t->class == CLASS_INT)
-		return f->class != CLASS_FLOAT && f->bytes < t->bytes;
-	return f->class == t->class && f->bytes < t->bytes;
+	if (t->kind == CLASS_INT)
+		return f->kind != CLASS_FLOAT && f->bytes < t->bytes;
+	return f->kind == t->kind && f->bytes < t->bytes;
 }
 
 Value *canon_cast(Rewriter *r, Op *op)

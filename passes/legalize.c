@@ -11,7 +11,7 @@
 #include <string.h>
 
 static const struct { const char *op, *types; } kernels[] = {
-#define KERNEL(op, types, work) {#op, #types},
+#define KERNEL(op, types, work, cuda) {#op, #types},
 #include "kernels/kernels.def"
 };
 

@@ -13,7 +13,7 @@ static bool decode(DType t, const char *p, double *f, int64_t *i)
 {
 	union { float f; double d; uint16_t h; int64_t l; int32_t w; uint8_t b; } u;
 	memcpy(&u, p, (size_t)dtype_info[t].bytes);
-	switch (dtype_info[t].class) {
+	switch (dtype_info[t].kind) {
 	case CLASS_FLOAT:
 		*f = t == DT_F64 ? u.d : t == DT_F32 ? (double)u.f : t == DT_F16 ? (double)f16_to_float(u.h)
 			: (double)bf16_to_float(u.h);

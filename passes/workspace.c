@@ -10,7 +10,7 @@
 typedef int64_t WorkFn(const KWorkArgs *a);
 
 static const struct { const char *op; WorkFn *work; } kernels[] = {
-#define KERNEL(op, types, work) {#op, kwork_##work},
+#define KERNEL(op, types, work, cuda) {#op, kwork_##work},
 #include "kernels/kernels.def"
 };
 

@@ -161,7 +161,7 @@ static int64_t tokens_in_sample(const RtModel *model)
 {
 	for (int i = 0; i < model->n_tensors; i++) {
 		const RtTensor *t = &model->tensors[i];
-		if (t->kind == RT_INPUT && t->batched && t->rank == 2 && dtype_info[t->dtype].class == CLASS_INT &&
+		if (t->kind == RT_INPUT && t->batched && t->rank == 2 && dtype_info[t->dtype].kind == CLASS_INT &&
 			strcmp(t->name, "labels"))
 			return t->dim[1];
 	}

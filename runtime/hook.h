@@ -19,6 +19,10 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum HookKind {
 	HOOK_REDUCE_SCATTER,    /* full_shard, shard_grad_op, hybrid_shard inside a group: member i wants part i */
 	HOOK_ALL_REDUCE,        /* no_shard; any strategy at one rank: in place, for everybody */
@@ -74,5 +78,9 @@ int hook_reduce_scatter(const HookCall *c, const float *x, int64_t n, float *out
 int hook_all_gather(const HookCall *c, const void *x, int64_t bytes, void *out);
 /* out (members * bytes, anywhere) = of every member's x (members * bytes) the part number `member`. */
 int hook_all_to_all(const HookCall *c, const void *x, int64_t bytes, void *out);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

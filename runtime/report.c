@@ -67,10 +67,13 @@ void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean)
 	rt->loss_weight += mean ? 1 : *weight;
 }
 
-void rt_report_accuracy(Rt *rt, double correct, double counted)
+void rt_report_accuracy(Rt *rt, const float *logits, const int64_t *labels, int64_t rows, int64_t c,
+	int64_t ignore_index)
 {
-	rt->correct += correct;
-	rt->counted += counted;
+	double hits[2] = {0, 0};
+	k_accuracy_f32(hits, logits, labels, rows, c, ignore_index);
+	rt->correct += hits[0];
+	rt->counted += hits[1];
 }
 
 static double norm_of(double sum, double p)

@@ -12,6 +12,10 @@
 #include "kernels/kernels.h"
 #include "runtime/hook.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct Rt Rt;
 
 typedef enum { RT_INPUT, RT_PARAM, RT_BUFFER, RT_DATA, RT_STATE } RtTensorKind;
@@ -64,6 +68,7 @@ typedef struct RtCollective {
 	int slot;              /* of RT_ALL_GATHER: ring slot, -1 = the unit's own region */
 	int64_t message;       /* bytes that each rank offers, of statistics and buffers */
 	bool add;              /* of reduces: to what is kept of the step's earlier micro-batches */
+	int after;             /* number of the rt_record that it starts behind; 0: none of its own */
 } RtCollective;
 
 /* A result that --check-nan looks at.  from: numbers of the checks of what its op reads; -1: an infinity is meant. */
@@ -161,7 +166,9 @@ const RtModel *rt_library_model(void);
 
 /* Called from emitted code, in this order in a step. */
 void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean);
-void rt_report_accuracy(Rt *rt, double correct, double counted);
+/* logits (rows, c), labels (rows): as k_accuracy_f32 counts. */
+void rt_report_accuracy(Rt *rt, const float *logits, const int64_t *labels, int64_t rows, int64_t c,
+	int64_t ignore_index);
 /* seq: the collective's number.  Issuing returns at once; rt_wait returns when the result is there and no
  * peer still reads what this rank sent. */
 void rt_all_gather(Rt *rt, int seq);
@@ -170,6 +177,12 @@ void rt_all_reduce(Rt *rt, int seq);             /* of a flat gradient, or of a 
 void rt_reduce(Rt *rt, int seq);
 void rt_broadcast(Rt *rt, int seq);
 void rt_wait(Rt *rt, int seq);
+/* On CUDA only, where calls return before their work is done.  rt_record: the point that computing has reached is
+ * number `event` of this program; a collective with after = event starts behind it.  rt_enter, rt_leave: around the
+ * work of one function, for profilers. */
+void rt_record(Rt *rt, int event);
+void rt_enter(Rt *rt, const char *name);
+void rt_leave(Rt *rt);
 void rt_reshard(Rt *rt, int unit);               /* the gathered values are gone */
 /* --check-nan: the result behind check `number`; a unit's reduced gradient. */
 void rt_check(Rt *rt, int number, const void *x);
@@ -187,5 +200,9 @@ void rt_step_scalars(Rt *rt);                    /* grad_scale, clip coefficient
 void rt_update_shard(Rt *rt, int unit);          /* the model's optimizer over the unit's segments */
 /* A kernel found bad input data (a label out of range): the run stops after this step, nothing is saved. */
 void rt_bad_input(const char *fmt, ...) PRINTF_LIKE(1, 2);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

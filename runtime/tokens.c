@@ -58,7 +58,7 @@ static bool open_stream(TokenFile *f, const char *path, Diag *d)
 		return false;
 	const NpyHeader *h = &f->npy.header;
 	if (h->rank != 1 ||
-		(dtype_info[h->dtype].class != CLASS_INT && dtype_info[h->dtype].class != CLASS_UINT)) {
+		(dtype_info[h->dtype].kind != CLASS_INT && dtype_info[h->dtype].kind != CLASS_UINT)) {
 		char shape[160];
 		diag_error(d, path, "shape %s: a token stream has one axis and integer elements",
 			npy_shape_text(shape, sizeof(shape), h->dtype, h->rank, h->dim));
@@ -140,7 +140,7 @@ static int64_t token_at(const uint8_t *p, DType dtype, int64_t i)
 	for (int k = 0; k < bytes; k++)
 		v |= (uint64_t)p[i * bytes + k] << 8 * k;
 	int unused = 64 - 8 * bytes;
-	return dtype_info[dtype].class == CLASS_INT ? (int64_t)(v << unused) >> unused : (int64_t)v;
+	return dtype_info[dtype].kind == CLASS_INT ? (int64_t)(v << unused) >> unused : (int64_t)v;
 }
 
 void tokens_load_row(const DataColumn *c, void *out, int64_t sample)

@@ -2,7 +2,7 @@
  *
  * Each element is its own sum, in the order of the calls: threads alter no bit. */
 #include "kernels/cpu/common.h"
-#include "kernels/cpu/ew.h"
+#include "kernels/ew.h"
 
 #define ACCUMULATE(T, t, load) \
 	void k_accumulate_##t(float *sum, const T *x, int64_t n) \

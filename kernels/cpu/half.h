@@ -11,7 +11,7 @@
 #endif
 
 #include "kernels/cpu/common.h"
-#include "kernels/cpu/ew.h"
+#include "kernels/ew.h"
 
 INLINE int64_t type_bytes(KDType t) { return t == K_F64 ? 8 : t == K_F32 ? 4 : 2; }
 INLINE const void *at_element(const void *p, KDType t, int64_t i) { return (const char *)p + i * type_bytes(t); }

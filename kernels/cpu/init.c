@@ -6,7 +6,7 @@
  * transforms are loops over lanes. */
 #include "base/philox.h"
 #include "kernels/cpu/common.h"
-#include "kernels/cpu/ew.h"
+#include "kernels/ew.h"
 
 enum { PIECE = 1024, LANES = PIECE / 4 };
 

@@ -3,7 +3,7 @@
  * A row's logits are read once: pieces that fit the nearest cache give a running maximum and sum.  A row is
  * one thread's; sums over rows are made per chunk (by the number of rows only) and then in order. */
 #include "kernels/cpu/common.h"
-#include "kernels/cpu/ew.h"
+#include "kernels/ew.h"
 
 enum { PIECE = 1024, CHUNKS = 256 };
 

@@ -13,7 +13,7 @@
 #include "kernels/work.h"
 #include "tests/unit/unit.h"
 
-#define KERNEL(op, types, work) void case_##op(void);
+#define KERNEL(op, types, work, cuda) void case_##op(void);
 #include "kernels/kernels.def"
 /* kernel_half.c: families of kernels that also serve 16-bit types */
 #define KERNEL_HALF_CASES(X) X(norms) X(softmax) X(attention) X(rope) X(dropout) X(gather_grad) X(pool) X(reduce) \

@@ -1,5 +1,5 @@
-/* tests/unit/kernel_math.c: kernels/cpu/ew.h against f64 in ulp; special values, integers, casts. */
-#include "kernels/cpu/ew.h"
+/* tests/unit/kernel_math.c: kernels/ew.h against f64 in ulp; special values, integers, casts. */
+#include "kernels/ew.h"
 #include "tests/unit/kernel_cases.h"
 
 static double ulps(float got, double want)

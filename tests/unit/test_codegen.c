@@ -83,7 +83,7 @@ static double pick(const char *name, DType t, double u)
 		return 1.8 * u - 0.9;
 	if (dtype_is_float(t))
 		return 4 * u - 2;
-	return dtype_info[t].class == CLASS_INT ? floor(19 * u) - 9 : floor(10 * u);
+	return dtype_info[t].kind == CLASS_INT ? floor(19 * u) - 9 : floor(10 * u);
 }
 
 static void put_element(char *at, DType t, double v)
@@ -148,7 +148,7 @@ static double element(const Npy *n, int64_t i)
 	if (t == DT_F64)
 		return memcpy(&d, at, sizeof(d)), d;
 	memcpy(&v, at, (size_t)dtype_info[t].bytes);
-	if (dtype_info[t].class == CLASS_INT && dtype_info[t].bytes == 4)
+	if (dtype_info[t].kind == CLASS_INT && dtype_info[t].bytes == 4)
 		v = (int32_t)v;
 	return (double)v;
 }

@@ -134,7 +134,7 @@ static void cleanup(void)
 #define HALF_CASE(name) static void test_half_##name(void) { state = 1; case_half_##name(); cleanup(); }
 KERNEL_HALF_CASES(HALF_CASE)
 #undef HALF_CASE
-#define KERNEL(op, types, work) static void test_##op(void) { state = 1; case_##op(); cleanup(); }
+#define KERNEL(op, types, work, cuda) static void test_##op(void) { state = 1; case_##op(); cleanup(); }
 #include "kernels/kernels.def"
 
 void case_elementwise(void);
@@ -146,7 +146,7 @@ void suite_kernels(void)
 	k_bad_input = count_bad_input;
 #define HALF_CASE(name) CU_add_test(s, "16-bit " #name, test_half_##name);
 	KERNEL_HALF_CASES(HALF_CASE)
-#define KERNEL(op, types, work) CU_add_test(s, #op, test_##op);
+#define KERNEL(op, types, work, cuda) CU_add_test(s, #op, test_##op);
 #include "kernels/kernels.def"
 	CU_add_test(s, "elementwise functions", test_elementwise);
 }

@@ -58,7 +58,7 @@ static void bind_file(EvalEnv *e, const Symbol *s)
 static void bind_noise(EvalEnv *e, const Symbol *s)
 {
 	EvalTensor t = eval_alloc(e, s->type);
-	DTypeClass class = dtype_info[s->type.dtype].class;
+	DTypeClass class = dtype_info[s->type.dtype].kind;
 	for (int64_t i = 0, n = type_numel(&s->type); i < n; i++) {
 		double x = noise(s->name, i);
 		if (class == CLASS_FLOAT)

@@ -1,8 +1,8 @@
-/* kernels/cpu/ew.h: the elementwise ops of ir/ops.def on one element: ew_<op>_<dtype>(operands, attributes).
+/* kernels/ew.h: the elementwise ops of ir/ops.def on one element: ew_<op>_<dtype>(operands, attributes).
  *
- * Included by emitted loops and by kernels; depends on stdint.h and math.h only.  <dtype> is the operands'
- * dtype (for where: of x and y); cast is ew_cast_<from>_<to>(x).  Comparisons, isnan and isinf give uint8_t
- * 0 or 1.  Attributes follow the operands: gelu(x, tanh), gelu_grad(x, dy, tanh), clip(x, lo, hi),
+ * Included by emitted loops and by kernels, on the CPU and on CUDA; depends on stdint.h and math.h only.
+ * <dtype> is the operands' dtype (for where: of x and y); cast is ew_cast_<from>_<to>(x).  Comparisons, isnan and
+ * isinf give uint8_t 0 or 1.  Attributes follow the operands: gelu(x, tanh), gelu_grad(x, dy, tanh), clip(x, lo, hi),
  * isinf(x, pos, neg), mod(x, y, fmod).
  * f16 and bf16 elements are raw bits, computed in f32 and rounded once.  Integers wrap; x / 0 is 0; a shift
  * by the width or more is 0.
@@ -10,18 +10,22 @@
  * The f32 functions are branch-free polynomials that compilers vectorise (-O3 -fno-math-errno
  * -fno-trapping-math); errors measured by tests/unit/test_kernels.c: exp, log, log1p, sigmoid, tanh, erf,
  * softplus, sin, cos at most 3 ulp (sin and cos for |x| <= 1e6).  Others come from math.h. */
-#ifndef SHARDC_CPU_EW_H
-#define SHARDC_CPU_EW_H
+#ifndef SHARDC_EW_H
+#define SHARDC_EW_H
 
 #include <math.h>
 #include <stdint.h>
 
+#ifdef __CUDACC__
+#define EW static __host__ __device__ __forceinline__ __attribute__((unused))
+#else
 #define EW static inline __attribute__((always_inline, unused))
+#endif
 
 typedef uint16_t f16;
 typedef uint16_t bf16;
 
-#ifdef __FMA__
+#if defined(__FMA__) || defined(__CUDA_ARCH__)
 #define EW_FMA(a, b, c) __builtin_fmaf((a), (b), (c))
 #define EW_FMAD(a, b, c) __builtin_fma((a), (b), (c))
 #else

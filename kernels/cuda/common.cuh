@@ -1,0 +1,114 @@
+/* kernels/cuda/common.cuh: what CUDA kernels share: launches, reductions in a fixed order, 16-byte accesses.
+ *
+ * Every launch goes through LAUNCH, and dynamic shared memory through SHARED, so that g++ can build the same text
+ * against an emulation (tests/cudasim).  Types with commas in a kernel's name want parentheses: LAUNCH((f<T, 4>), ...).
+ *
+ * Sums have one order for one shape: by thread, then by a tree in the warp, then over warps; no float atomics. */
+#ifndef SHARDC_CUDA_COMMON_CUH
+#define SHARDC_CUDA_COMMON_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/ew.h"
+
+#ifndef CUDASIM
+#define LAUNCH(kernel, grid, block, shared, stream, ...) \
+	do { \
+		kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__); \
+		launched(cudaGetLastError(), #kernel); \
+	} while (0)
+#define SHARED(type, name) extern __shared__ __align__(16) unsigned char name##_bytes[]; \
+	type *name = reinterpret_cast<type *>(name##_bytes)
+#endif
+
+static inline void launched(cudaError_t e, const char *kernel)
+{
+	if (e != cudaSuccess)
+		k_fail("%s cannot be launched: %s", kernel, cudaGetErrorString(e));
+}
+
+enum { WARP = 32 };
+
+/* ---- elements: T is stored, computed in Wide<T> ---- */
+
+struct Bf16 { uint16_t bits; };
+struct F16 { uint16_t bits; };
+template <class T> struct WideOf { using type = T; };
+template <> struct WideOf<Bf16> { using type = float; };
+template <> struct WideOf<F16> { using type = float; };
+template <class T> using Wide = typename WideOf<T>::type;
+template <class T> __device__ __forceinline__ T widen(T x) { return x; }
+__device__ __forceinline__ float widen(Bf16 x) { return ew_cast_bf16_f32(x.bits); }
+__device__ __forceinline__ float widen(F16 x) { return __half2float(__ushort_as_half(x.bits)); }
+template <class T> struct Narrow {
+	static __device__ __forceinline__ T from(Wide<T> x) { return x; }
+};
+template <> struct Narrow<Bf16> {
+	static __device__ __forceinline__ Bf16 from(float x) { return {__bfloat16_as_ushort(__float2bfloat16_rn(x))}; }
+};
+template <> struct Narrow<F16> {
+	static __device__ __forceinline__ F16 from(float x) { return {__half_as_ushort(__float2half_rn(x))}; }
+};
+template <class T> __device__ __forceinline__ T narrow(Wide<T> x) { return Narrow<T>::from(x); }
+
+/* N elements that move in one access; p is aligned to their size. */
+template <class T, int N> struct alignas(sizeof(T) * N) Vec { T at[N]; };
+template <class T> constexpr int vec_of = 16 / (int)sizeof(T);
+template <int N, class T> __device__ __forceinline__ Vec<T, N> load(const T *p)
+{
+	return *reinterpret_cast<const Vec<T, N> *>(p);
+}
+template <int N, class T> __device__ __forceinline__ void store(T *p, const Vec<T, N> &v)
+{
+	*reinterpret_cast<Vec<T, N> *>(p) = v;
+}
+static inline bool aligned16(const void *p) { return (reinterpret_cast<uintptr_t>(p) & 15) == 0; }
+
+/* ---- reductions ---- */
+
+struct Sum { template <class T> __device__ T operator()(T a, T b) const { return a + b; } };
+struct Max { template <class T> __device__ T operator()(T a, T b) const { return a > b || a != a ? a : b; } };
+
+/* All lanes get the result. */
+template <class T, class Op> __device__ __forceinline__ T warp_reduce(T x, Op op)
+{
+	for (int d = WARP / 2; d > 0; d /= 2)
+		x = op(x, __shfl_xor_sync(0xFFFFFFFFu, x, d));
+	return x;
+}
+
+/* Over a block of a multiple of 32 threads; all threads get the result.  scratch: 33 elements of shared memory. */
+template <class T, class Op> __device__ __forceinline__ T block_reduce(T x, Op op, T *scratch)
+{
+	int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, n = (int)blockDim.x / WARP;
+	x = warp_reduce(x, op);
+	__syncthreads(); /* scratch may be in use from the call before */
+	if (lane == 0)
+		scratch[warp] = x;
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		T all = scratch[0];
+		for (int i = 1; i < n; i++)
+			all = op(all, scratch[i]);
+		scratch[32] = all;
+	}
+	__syncthreads();
+	return scratch[32];
+}
+
+/* ---- grids ---- */
+
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/* Blocks for a grid-stride loop over n items, `per` a block: enough to fill any device, few enough to launch fast. */
+static inline unsigned blocks_for(int64_t n, int64_t per)
+{
+	int64_t b = ceil_div(n, per);
+	return (unsigned)(b < 1 ? 1 : b > 65535 ? 65535 : b);
+}
+#define GRID_STRIDE(i, n) \
+	for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (int64_t)gridDim.x * blockDim.x)
+
+#endif
