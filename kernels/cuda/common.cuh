@@ -99,6 +99,29 @@ template <class T, class Op> __device__ __forceinline__ T block_reduce(T x, Op o
 	return scratch[32];
 }
 
+/* ---- bad input ---- */
+
+/* The first one stays; bad may be NULL. */
+__device__ inline void report_bad(KBad *bad, KBadKind kind, int64_t value, int64_t position, int64_t limit)
+{
+	if (bad == nullptr || atomicCAS(&bad->kind, (int)K_BAD_NONE, (int)kind) != (int)K_BAD_NONE)
+		return;
+	bad->value = value;
+	bad->position = position;
+	bad->limit = limit;
+}
+
+/* Index i of ids, from the end where negative; out of range it is reported and read as 0. */
+__device__ __forceinline__ int64_t load_index(const void *ids, int64_t i, int id_size, int64_t n, KBad *bad)
+{
+	int64_t v = id_size == 8 ? ((const int64_t *)ids)[i] : ((const int32_t *)ids)[i];
+	int64_t at = v < 0 ? v + n : v;
+	if (at >= 0 && at < n)
+		return at;
+	report_bad(bad, K_BAD_INDEX, v, i, n);
+	return 0;
+}
+
 /* ---- grids ---- */
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -22,7 +22,7 @@ extern cudaStream_t k_stream;
 typedef enum KBadKind { K_BAD_NONE, K_BAD_LABEL, K_BAD_INDEX } KBadKind;
 typedef struct KBad {
 	int kind;
-	int64_t value, limit;  /* value is not in [0, limit) (an index: not in [-limit, limit)) */
+	int64_t value, position, limit; /* what stands at that row is not in [0, limit) (an index: in [-limit, limit)) */
 } KBad;
 extern KBad *k_bad_report;
 /* Calls k_bad_input, with the words of the CPU kernels, if *bad holds a report, and clears it. */
