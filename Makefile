@@ -9,7 +9,7 @@ CFLAGS  ?= -O2 -g
 override CFLAGS += -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -MMD -MP $(SANITIZE)
 
 COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c codegen/*.c)
-RUNTIME  := $(wildcard base/*.c runtime/*.c)
+RUNTIME  := $(wildcard base/*.c runtime/*.c runtime/cpu/*.c)
 KERNELS  := $(wildcard kernels/cpu/*.c)
 HEADERS  := $(wildcard base/*.h base/*.def kernels/*.h kernels/*.def kernels/cpu/*.h runtime/*.h)
 UNITS    := $(wildcard tests/unit/*.c)

@@ -54,7 +54,7 @@ void rt_check(Rt *rt, int number, const void *x)
 		return;
 	for (int k = 0; k < row->rank; k++)
 		n *= row->dim[k];
-	k_not_finite(&nan, &inf, x, n, (KDType)row->dtype);
+	step_not_finite(rt, x, n, row->dtype, &nan, &inf);
 	c->inf[number] = inf >= 0;
 	bool given = false;
 	for (int k = 0; k < row->n_from; k++)
@@ -83,7 +83,7 @@ static void check_flat(Rt *rt, int unit, int f, const LayoutRank *who)
 		const Segment *s = &list->at[k];
 		int64_t nan, inf;
 		const char *g = rt->grad_shard[unit][f];
-		k_not_finite(&nan, &inf, g + s->begin * dtype_info[type].bytes, s->length, (KDType)type);
+		step_not_finite(rt, g + s->begin * dtype_info[type].bytes, s->length, type, &nan, &inf);
 		if (nan < 0 && inf < 0)
 			continue;
 		const RtTensor *t = tensor_of(rt->model, unit, s->tensor);

@@ -197,12 +197,12 @@ static int64_t sample_at(const DataSet *set, int64_t position)
 	return set->shuffle ? schedule_permute(set->seed, epoch, i, set->n_samples) : i;
 }
 
-static void load_row(const DataSet *set, const Rt *rt, int64_t row, int64_t position)
+static void load_row(const DataSet *set, char *input, int64_t row, int64_t position)
 {
 	int64_t sample = sample_at(set, position);
 	for (int i = 0; i < set->n_columns; i++) {
 		const DataColumn *c = &set->columns[i];
-		char *out = device_tensor(rt, c->input) + row * (tensor_bytes(c->input) / c->input->dim[0]);
+		char *out = input + c->input->offset + row * (tensor_bytes(c->input) / c->input->dim[0]);
 		if (c->token != DT_COUNT)
 			tokens_load_row(c, out, sample);
 		else
@@ -210,15 +210,15 @@ static void load_row(const DataSet *set, const Rt *rt, int64_t row, int64_t posi
 	}
 }
 
-void data_load(const DataSet *set, const Rt *rt, int64_t first)
+void data_load(const DataSet *set, char *input, int64_t first)
 {
-	data_load_part(set, rt, first, set->batch, first);
+	data_load_part(set, input, first, set->batch, first);
 }
 
-void data_load_part(const DataSet *set, const Rt *rt, int64_t first, int64_t n, int64_t filler)
+void data_load_part(const DataSet *set, char *input, int64_t first, int64_t n, int64_t filler)
 {
 	for (int64_t b = 0; b < set->batch; b++)
-		load_row(set, rt, b, b < n ? first + b : filler);
+		load_row(set, input, b, b < n ? first + b : filler);
 }
 
 /* Kernels know rows only: a bad label is the labels' file's fault, another index the other integer input's. */
@@ -278,7 +278,7 @@ static bool load_const(const Rt *rt, const char *text, bool *given, Diag *d)
 		return false;
 	bool ok = check_shape(t, &npy, d);
 	if (ok)
-		memcpy(device_tensor(rt, t), npy.data, (size_t)npy.header.bytes);
+		device_put(rt, device_tensor(rt, t), npy.data, npy.header.bytes);
 	npy_close(&npy);
 	return ok;
 }

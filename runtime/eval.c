@@ -11,10 +11,14 @@
 
 typedef struct Sums { double loss, weight, correct, counted, bad; } Sums;
 
-static Sums run_batch(Rt *rt)
+/* A batch of n samples from `first` on, filled up with copies of `filler`. */
+static Sums run_batch(Rt *rt, const DataSet *set, int64_t first, int64_t n, int64_t filler)
 {
-	report_begin(rt);
-	rt->model->eval(rt);
+	StepScalars scalars = rt->p->scalars;
+	step_begin(rt, &scalars);
+	data_load_part(set, step_input(rt), first, n, filler);
+	step_run(rt, PROGRAM_EVAL, scalars.sample0);
+	step_sums(rt);
 	return (Sums){rt->loss_sum, rt->loss_weight, rt->correct, rt->counted, 0};
 }
 
@@ -32,12 +36,10 @@ static void add(Sums *to, Sums s, double scale)
 static void add_tail(Rt *rt, const DataSet *set, int64_t first, int64_t n, bool parted, Sums *total)
 {
 	int64_t filler = n > 0 ? first : 0;
-	data_load_part(set, rt, first, n, filler);
-	add(total, run_batch(rt), n > 0);
+	add(total, run_batch(rt, set, first, n, filler), n > 0);
 	if (!parted)
 		return;
-	data_load_part(set, rt, first, 0, filler);
-	add(total, run_batch(rt), n > 0 ? -(double)(set->batch - n) / (double)set->batch : 0);
+	add(total, run_batch(rt, set, first, 0, filler), n > 0 ? -(double)(set->batch - n) / (double)set->batch : 0);
 }
 
 /* The batch in which bad data was met first. */
@@ -54,10 +56,10 @@ static Sums run_all(Rt *rt, const DataSet *set, int64_t *bad_first)
 	int64_t world = MAX(rt->p->world.size, 1), round = world * set->batch, mine = rt->p->world.rank * set->batch;
 	int64_t whole = set->n_samples / round, tail = set->n_samples % round;
 	for (int64_t i = 0; i < whole && (world > 1 || !report_has_bad_input()); i++) {
-		data_load(set, rt, i * round + mine);
-		data_prefetch(set, (i + 1) * round + mine);
-		add(&total, run_batch(rt), 1);
-		note_bad(bad_first, i * round + mine);
+		int64_t first = i * round + mine;
+		data_prefetch(set, first + round);
+		add(&total, run_batch(rt, set, first, set->batch, first), 1);
+		note_bad(bad_first, first);
 	}
 	if (tail && !rt->model->loss.mean && (world > 1 || !report_has_bad_input())) {
 		int64_t n = MIN(MAX(tail - mine, 0), set->batch);

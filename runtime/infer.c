@@ -21,7 +21,8 @@ static const char *file_of(Arena *a, const char *folder, const char *name)
 	return path;
 }
 
-static bool load_input(const Rt *rt, const RtTensor *t, int k, Diag *d)
+/* Samples go where a step takes them from, other inputs to where they stay. */
+static bool load_input(const Rt *rt, const RtTensor *t, int k, char *input, Diag *d)
 {
 	Arena *a = rt->p->arena;
 	const char *folder = rt->p->options->infer.in, *named = file_of(a, folder, t->name);
@@ -38,8 +39,10 @@ static bool load_input(const Rt *rt, const RtTensor *t, int k, Diag *d)
 	bool same = h->dtype == t->dtype && h->rank == t->rank;
 	for (int i = 0; same && i < t->rank; i++)
 		same = h->dim[i] == t->dim[i];
-	if (same)
-		memcpy(device_tensor(rt, t), npy.data, (size_t)h->bytes);
+	if (same && t->batched)
+		memcpy(input + t->offset, npy.data, (size_t)h->bytes);
+	else if (same)
+		device_put(rt, device_tensor(rt, t), npy.data, h->bytes);
 	else
 		diag_error(d, path, "shape %s, input \"%s\" wants %s",
 			npy_shape_text(has, sizeof(has), h->dtype, h->rank, h->dim), t->name,
@@ -48,13 +51,14 @@ static bool load_input(const Rt *rt, const RtTensor *t, int k, Diag *d)
 	return same;
 }
 
-static bool load_inputs(const Rt *rt, Diag *d)
+static bool load_inputs(Rt *rt, Diag *d)
 {
+	char *input = step_input(rt);
 	bool ok = true;
 	int k = 0;
 	for (int i = 0; i < rt->model->n_tensors; i++)
 		if (rt->model->tensors[i].kind == RT_INPUT)
-			ok &= load_input(rt, &rt->model->tensors[i], k++, d);
+			ok &= load_input(rt, &rt->model->tensors[i], k++, input, d);
 	return ok;
 }
 
@@ -70,7 +74,13 @@ static bool write_outputs(const Rt *rt, Diag *d)
 		const char *data =
 			o->input >= 0 ? device_tensor(rt, &rt->model->tensors[o->input]) : rt->act + o->offset;
 		const char *path = file_of(rt->p->arena, folder, o->name);
-		if (!npy_write(path, o->dtype, o->rank, o->dim, data)) {
+		int64_t bytes = dtype_info[o->dtype].bytes;
+		for (int k = 0; k < o->rank; k++)
+			bytes *= o->dim[k];
+		char *host = device_open(rt, data, bytes, DEVICE_READ);
+		bool written = npy_write(path, o->dtype, o->rank, o->dim, host);
+		device_close(rt, data, host, bytes, DEVICE_READ);
+		if (!written) {
 			diag_error(d, path, "%s", strerror(errno));
 			return false;
 		}
@@ -86,14 +96,15 @@ int infer_run(Rt *rt, Diag *d)
 			"this program was compiled for training: `shardc run` makes one for --infer");
 		return 2;
 	}
+	step_begin(rt, &(StepScalars){0});
 	if (!load_inputs(rt, d) || !weights_load(rt, false, d))
 		return 1;
 	if (!streams_start(rt, false, d))
 		return 1;
 	rt->model->setup(rt);
-	report_begin(rt);
 	streams_program(rt, PROGRAM_EVAL);
-	rt->model->eval(rt);
+	step_run(rt, PROGRAM_EVAL, 0);
+	step_sums(rt);
 	streams_program(rt, PROGRAM_OUTSIDE);
 	if (report_take_bad_input(bad, sizeof(bad))) {
 		diag_error(d, rt->p->options->infer.in, "bad input: %s", bad);

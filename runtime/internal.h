@@ -11,11 +11,9 @@
 #include "runtime/options.h"
 #include "runtime/shardrt.h"
 
-/* ---- cpu.c ---- */
+/* ---- cpu/features.c ---- */
 
 bool cpu_supports(const char *name);
-/* Reports all that is missing of the NULL-terminated list. */
-bool cpu_check(const char *const *need, const char *program, Diag *d);
 
 /* ---- schedule.c ---- */
 
@@ -24,7 +22,7 @@ double schedule_lr(const LrSchedule *s, int64_t step); /* of the step-th step, f
 /* Where sample i of an epoch of n lies: a permutation of [0,n) for each seed and epoch. */
 int64_t schedule_permute(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 
-/* ---- device_cpu.c ---- */
+/* ---- device.c, cpu/device.c or cuda/device.c ---- */
 
 typedef enum ArenaKind {
 	ARENA_PARAMS, ARENA_GATHERED, ARENA_GRADS, ARENA_KEPT, ARENA_SEND, ARENA_STATES, ARENA_BUFFERS, ARENA_INPUTS,
@@ -42,14 +40,28 @@ typedef struct DeviceMemory {
 	int64_t file_at[ARENA_COUNT]; /* where an arena begins in the file; -1: it is memory */
 	LayoutPlaces places;
 } DeviceMemory;
+extern const char *const device_arena_names[ARENA_COUNT];
+/* Whether this program runs here: the processor or the GPU, before anything is allocated.  Reports all that is
+ * missing. */
+bool device_check(Rt *rt, Diag *d);
 /* Maps every arena and sets the base pointers of rt. */
 bool device_map(Rt *rt, Diag *d);
 void device_unmap(Rt *rt);
+/* Parts of device_map: bytes and offsets of all arenas; pointers, when memory.base is known. */
+void device_plan(Rt *rt);
+void device_point(Rt *rt);
+/* Memory of arenas as the host sees it until device_close: the memory itself, or a copy, which with DEVICE_READ has
+ * its contents, and with DEVICE_WRITE is copied back.  Between steps. */
+typedef enum DeviceUse { DEVICE_READ = 1, DEVICE_WRITE = 2 } DeviceUse;
+void *device_open(const Rt *rt, const void *at, int64_t bytes, DeviceUse use);
+void device_close(const Rt *rt, const void *at, void *host, int64_t bytes, DeviceUse use);
+/* By pieces, so that copies stay small. */
+enum { DEVICE_PIECE = 64 << 20 };
+void device_put(const Rt *rt, void *at, const void *from, int64_t bytes);
+void device_get(const Rt *rt, void *to, const void *at, int64_t bytes);
 void device_print_plan(const Rt *rt, FILE *out);
 char *device_tensor(const Rt *rt, const RtTensor *t); /* where its elements are; parameters: the gathered ones */
 LayoutRank device_rank(const Rt *rt);
-void device_set_threads(int64_t n); /* 0: leave as it is */
-int device_threads(void);
 static inline int64_t tensor_numel(const RtTensor *t)
 {
 	int64_t n = 1;
@@ -59,7 +71,12 @@ static inline int64_t tensor_numel(const RtTensor *t)
 }
 static inline int64_t tensor_bytes(const RtTensor *t) { return tensor_numel(t) * dtype_info[t->dtype].bytes; }
 
-/* ---- offload.c ---- */
+/* ---- threads.c ---- */
+
+void device_set_threads(int64_t n); /* 0: leave as it is */
+int device_threads(void);
+
+/* ---- cpu/offload.c ---- */
 
 enum { OFFLOAD_PAGE = 4096 }; /* arenas in the file begin at multiples of it */
 /* Makes the file, memory.file_bytes long.  Nothing happens where that is 0. */
@@ -93,10 +110,10 @@ typedef struct DataSet {
 bool data_open(DataSet *set, const RtModel *model, Arena *a, const TextList *data, const char *tokens,
 	const char *flag, Diag *d);
 void data_close(DataSet *set);
-/* Copies samples into the input buffers: row b of the batch = sample sample_of(first + b). */
-void data_load(const DataSet *set, const Rt *rt, int64_t first);
+/* Copies samples into inputs, laid out as their arena: row b of the batch = sample sample_of(first + b). */
+void data_load(const DataSet *set, char *input, int64_t first);
 /* As data_load, but from row n on every row is `filler`, a position as well. */
-void data_load_part(const DataSet *set, const Rt *rt, int64_t first, int64_t n, int64_t filler);
+void data_load_part(const DataSet *set, char *input, int64_t first, int64_t n, int64_t filler);
 /* The error of a kernel that met bad data in the batch from `first` on: names the file, the step, samples. */
 void data_blame(const DataSet *set, int64_t first, const char *when, const char *bad, const char *program, Diag *d);
 void data_prefetch(const DataSet *set, int64_t first); /* starts reading from the disk; returns at once */
@@ -205,14 +222,14 @@ const char *collective_name(RtCollectiveKind kind);
 /* Behind a reduce whose result is a sum over micro-batches: from the flat gradient to where it is kept. */
 void collective_keep(const Rt *rt, const RtCollective *row);
 
-/* ---- hook.c: --comm-hook ---- */
+/* ---- cpu/hook.c: --comm-hook ---- */
 
 bool hook_takes(const Rt *rt, const RtCollective *row); /* whether the program's hook does this collective */
 int64_t hook_run(const Rt *rt, Collectives *all, const RtCollective *row, const char **from); /* bytes from peers */
 bool hook_start(Rt *rt, Diag *d);
 void hook_stop(Rt *rt);
 
-/* ---- stream.c: when collectives run ---- */
+/* ---- cpu/stream.c or cuda/stream.c: when collectives run ---- */
 
 typedef struct Streams Streams;
 typedef enum {
@@ -289,6 +306,18 @@ const char *optim_state_name(const Optimizer *opt, int state);
 
 /* Why the program has no use for a flag; NULL: it has. */
 const char *optim_refuses(const Optimizer *opt, const RtModel *model, OptionId flag);
+/* One flat's part, updated by the optimizer's kernel; pointers and lists as kernels take them. */
+typedef struct Update {
+	float *p, *m, *v;
+	const void *g;
+	KDType dtype; /* of g */
+	const Segment *segment;
+	int64_t n_segments;
+	const Group *group;
+	const StepScalars *s;
+	bool nesterov;
+} Update;
+void optim_update(const Optimizer *opt, const Update *u);
 /* Puts in force what the flags say, and above them hyper (NULL: nothing). */
 void optim_apply(Optimizer *opt, const RtModel *model, const RtOptions *o, const double *hyper);
 
@@ -314,7 +343,7 @@ void hyper_put(Buf *b, Arena *a, const RtModel *m, const double *value); /* as a
 extern volatile sig_atomic_t hyper_signal; /* this process was asked to read the file again */
 bool hyper_take_signal(void);
 
-/* ---- report.c: what a step leaves behind ---- */
+/* ---- cpu/step.c or cuda/step.c: a step as a session sees it ---- */
 
 typedef struct StepResult {
 	double loss, grad_norm;     /* grad_norm NaN when it is not computed */
@@ -332,8 +361,23 @@ typedef struct StepSums {
 	double not_finite;          /* ranks that --check-nan found something on */
 	double reload;              /* ranks that were asked to read --hyper again */
 } StepSums;
+/* A step or a batch of an evaluation begins; s: what the host knows. */
+void step_begin(Rt *rt, const StepScalars *s);
+/* Memory of the host, laid out as the input arena, to fill with the samples of the next micro-batch. */
+char *step_input(Rt *rt);
+/* Takes that input; forward, backward and update of a micro-batch, or an evaluation.  streams_program came before. */
+void step_run(Rt *rt, Program program, int64_t sample0);
+void step_end(Rt *rt);          /* the step is issued */
+int step_depth(const Rt *rt);   /* steps that may be issued before step_result takes the oldest */
+/* Waits for the oldest step: rt->p->result, sums, scalars and bad_sample0 are its. */
+void step_result(Rt *rt);
+void step_sums(Rt *rt);         /* waits: rt->loss_sum .. counted of what ran since step_begin */
+/* The first NaN and the first infinity of n elements, -1: none.  Waits. */
+void step_not_finite(Rt *rt, const void *x, int64_t n, DType dtype, int64_t *nan, int64_t *inf);
 StepSums report_sums(const Rt *rt); /* of this rank */
-void report_begin(Rt *rt);      /* before forward and before an evaluation */
+
+/* ---- report.c ---- */
+
 /* Takes the message of the first bad input since the last call; false when there was none. */
 bool report_take_bad_input(char *out, size_t n);
 bool report_has_bad_input(void);

@@ -96,11 +96,11 @@ static int stop_signal(const Run *run)
 
 /* ---- one step ---- */
 
-static void load_batch(void *context)
+static void load_batch(void *context, char *input, int64_t sample0)
 {
 	Session *s = context;
-	data_load(&s->train, &s->rt, s->p.scalars.sample0);
-	data_prefetch(&s->train, s->p.scalars.sample0 + session_world(s) * s->train.batch);
+	data_load(&s->train, input, sample0);
+	data_prefetch(&s->train, sample0 + session_world(s) * s->train.batch);
 }
 
 /* Of the ranks that met bad data each says what. */

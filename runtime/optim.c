@@ -12,39 +12,29 @@
 
 #include "runtime/internal.h"
 
-typedef struct Update {
-	float *p, *m, *v;
-	const void *g;
-	KDType dtype; /* of g */
-	const SegmentList *seg;
-	const Group *group;
-	const StepScalars *s;
-	bool nesterov;
-} Update;
-
 static void update_sgd(const Update *u)
 {
-	k_sgd_f32(u->p, u->m, u->g, u->dtype, u->seg->at, u->seg->n, u->group, u->s, u->nesterov);
+	k_sgd_f32(u->p, u->m, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s, u->nesterov);
 }
 
 static void update_adam(const Update *u)
 {
-	k_adam_f32(u->p, u->m, u->v, u->g, u->dtype, u->seg->at, u->seg->n, u->group, u->s);
+	k_adam_f32(u->p, u->m, u->v, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s);
 }
 
 static void update_adamw(const Update *u)
 {
-	k_adamw_f32(u->p, u->m, u->v, u->g, u->dtype, u->seg->at, u->seg->n, u->group, u->s);
+	k_adamw_f32(u->p, u->m, u->v, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s);
 }
 
 static void update_adagrad(const Update *u)
 {
-	k_adagrad_f32(u->p, u->m, u->g, u->dtype, u->seg->at, u->seg->n, u->group, u->s);
+	k_adagrad_f32(u->p, u->m, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s);
 }
 
 static void update_lion(const Update *u)
 {
-	k_lion_f32(u->p, u->m, u->g, u->dtype, u->seg->at, u->seg->n, u->group, u->s);
+	k_lion_f32(u->p, u->m, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s);
 }
 
 struct OptimizerInfo {
@@ -305,68 +295,7 @@ void optim_print_groups(const Optimizer *opt, const RtModel *model, FILE *out)
 	}
 }
 
-void rt_zero_gaps(Rt *rt, int unit)
+void optim_update(const Optimizer *opt, const Update *u)
 {
-	const LayoutUnit *u = &rt->model->layout.unit[unit];
-	LayoutRank who = device_rank(rt);
-	int64_t ranks = layout_split(u->strategy, &who).ranks;
-	for (int f = 0; f < u->n_flats; f++) {
-		const SegmentList *seg = &rt->p->optim.segments[unit][f];
-		if (u->flat[f].trainable)
-			k_zero_gaps(rt->grad[unit][f], layout_flat_numel(u->flat[f].numel, ranks), seg->at, seg->n,
-				dtype_info[u->flat[f].grad].bytes);
-	}
-}
-
-void rt_sumsq(Rt *rt, const int *units, int n)
-{
-	LayoutRank who = device_rank(rt);
-	double p = optim_norm_p(rt->model);
-	for (int i = 0; i < n; i++) {
-		const LayoutUnit *u = &rt->model->layout.unit[units[i]];
-		for (int f = 0; f < u->n_flats && layout_counts(u, &who); f++) {
-			const SegmentList *seg = &rt->p->optim.mine[units[i]][f];
-			double part = 0;
-			if (!u->flat[f].trainable)
-				continue;
-			k_norm(&part, NULL, rt->grad_shard[units[i]][f], (KDType)layout_update_dtype(u, f, &who),
-				seg->at, seg->n, p);
-			rt->p->optim.norm = k_norm_join(rt->p->optim.norm, part, p);
-		}
-	}
-}
-
-/* The owner's working copy from its master.  f32 that is to hold 16-bit values gets them through the gradient, which
- * nobody reads any more. */
-static void round_working_copy(const Rt *rt, int unit, int f)
-{
-	const LayoutFlat *flat = &rt->model->layout.unit[unit].flat[f];
-	const float *master = rt->p->optim.master[unit][f];
-	void *copy = rt->shard[unit][f], *half = flat->dtype == flat->bcast ? copy : rt->grad_shard[unit][f];
-	int64_t n = layout_flat_numel(flat->numel, 1);
-	k_cast_wide(half, (KDType)flat->bcast, master, K_F32, n);
-	if (half != copy)
-		k_cast_wide(copy, (KDType)flat->dtype, half, (KDType)flat->bcast, n);
-}
-
-void rt_update_shard(Rt *rt, int unit)
-{
-	Optimizer *opt = &rt->p->optim;
-	const LayoutUnit *u = &rt->model->layout.unit[unit];
-	LayoutRank who = device_rank(rt);
-	offload_before_update(rt, unit);
-	for (int f = 0; f < u->n_flats; f++) {
-		if (!u->flat[f].trainable || opt->mine[unit][f].n == 0)
-			continue;
-		bool master = u->flat[f].master;
-		Update update = {.p = master ? opt->master[unit][f] : rt->shard[unit][f], .g = rt->grad_shard[unit][f],
-			.dtype = (KDType)layout_update_dtype(u, f, &who), .seg = &opt->mine[unit][f],
-			.m = opt->n_states > 0 ? opt->state[0][unit][f] : NULL,
-			.v = opt->n_states > 1 ? opt->state[1][unit][f] : NULL,
-			.group = opt->group, .s = rt->scalars, .nesterov = opt->nesterov};
-		opt->info->update(&update);
-		if (master)
-			round_working_copy(rt, unit, f);
-	}
-	offload_after_update(rt, unit);
+	opt->info->update(u);
 }

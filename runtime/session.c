@@ -19,7 +19,7 @@ void session_new(Session *s, const RtModel *model, Diag *d)
 {
 	*s = (Session){.d = d};
 	s->model = *model;
-	s->rt = (Rt){.model = &s->model, .p = &s->p, .scalars = &s->p.scalars};
+	s->rt = (Rt){.model = &s->model, .p = &s->p};
 	s->p = (struct RtPrivate){.diag = d, .arena = arena_new(), .options = &s->o, .accum = 1,
 		.progress.loss_scale = loss_scale_first(model)};
 	s->train.batch = model->batch;
@@ -102,7 +102,7 @@ int session_meet(Session *s, SessionPrepare *prepare, void *context)
 	k_bad_input = rt_bad_input;
 	device_set_threads(s->o.threads);
 	start_hold_messages(rt, s->d);
-	int code = cpu_check(rt->model->need_cpu, s->o.program, s->d) ? prepare(context) : EXIT_INPUT;
+	int code = device_check(rt, s->d) ? prepare(context) : EXIT_INPUT;
 	code = start_agree(rt, code, s->d);
 	if (!code)
 		code = start_compare(rt, &s->train, &s->eval, s->d);
@@ -214,34 +214,27 @@ void session_leave(Session *s, int code)
 static void run_micro_batch(Session *s, int64_t a, SessionLoad *load, void *context)
 {
 	Rt *rt = &s->rt;
-	const RtModel *m = rt->model;
-	bool alone = s->p.accum == 1;
 	int k = a == 0 ? RT_FIRST : a < s->p.accum - 1 ? RT_MIDDLE : RT_LAST;
-	RtProgram one = {m->forward, m->backward, m->update, NULL, 0};
-	const RtProgram *p = alone ? &one : &m->programs[k];
-	streams_program(rt, alone ? PROGRAM_STEP : (Program)(PROGRAM_FIRST + k));
-	load(context);
-	p->forward(rt);
-	p->backward(rt);
-	p->update(rt);
+	Program program = s->p.accum == 1 ? PROGRAM_STEP : (Program)(PROGRAM_FIRST + k);
+	int64_t sample0 = s->p.progress.samples + (a * session_world(s) + s->p.world.rank) * s->train.batch;
+	streams_program(rt, program);
+	load(context, step_input(rt), sample0);
+	step_run(rt, program, sample0);
 }
 
 void session_step(Session *s, SessionLoad *load, void *context)
 {
 	Rt *rt = &s->rt;
 	const Progress *p = &s->p.progress;
-	s->p.scalars = (StepScalars){.lr = (float)schedule_lr(&s->p.optim.lr, p->step),
+	StepScalars scalars = {.lr = (float)schedule_lr(&s->p.optim.lr, p->step),
 		.step = p->updates + 1, .clip_coef = 1, .loss_scale = (float)p->loss_scale.scale, .seed = (uint64_t)s->o.seed,
 		.rng_step = (uint64_t)p->step};
 	streams_cost(rt); /* of an evaluation or a save: not this step's */
-	report_begin(rt);
-	s->p.bad_sample0 = -1;
-	for (int64_t a = 0; a < s->p.accum; a++) {
-		s->p.scalars.sample0 = p->samples + (a * session_world(s) + s->p.world.rank) * s->train.batch;
+	step_begin(rt, &scalars);
+	for (int64_t a = 0; a < s->p.accum; a++)
 		run_micro_batch(s, a, load, context);
-		if (s->p.bad_sample0 < 0 && report_has_bad_input())
-			s->p.bad_sample0 = s->p.scalars.sample0;
-	}
+	step_end(rt);
+	step_result(rt);
 }
 
 int session_outcome(const Session *s)

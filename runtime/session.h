@@ -57,8 +57,8 @@ bool session_start(Session *s);
 /* The last call to other ranks.  code: this rank's exit code; after an error the others end, too. */
 void session_leave(Session *s, int code);
 
-/* One step.  load(context) puts this rank's samples of a micro-batch, from rt.scalars->sample0 on, into the inputs. */
-typedef void SessionLoad(void *context);
+/* One step.  load puts this rank's samples of a micro-batch, from sample0 on, into the inputs (step_input). */
+typedef void SessionLoad(void *context, char *input, int64_t sample0);
 void session_step(Session *s, SessionLoad *load, void *context);
 /* 0, or the exit code that the step's outcome asks for: equal on all ranks.  EXIT_INPUT: a rank met bad data
  * (report_take_bad_input); EXIT_RUN: a number is not finite and --on-nan=stop. */

@@ -102,12 +102,11 @@ static void check_stream(const char *text, int64_t first, bool shift)
 	RtModel m = token_model();
 	DataSet set;
 	static char input[128];
-	Rt rt = {.model = &m, .input = input};
 	m.loss.shift = shift;
 	CU_ASSERT_FATAL(open_tokens(&set, &m, a, text));
 	CU_ASSERT_EQUAL(set.n_samples, 3); /* (12 - 1) div 3 */
 	CU_ASSERT_EQUAL(set.tokens_per_sample, T);
-	data_load(&set, &rt, 1);           /* samples 1 and 2 */
+	data_load(&set, input, 1);         /* samples 1 and 2 */
 	const int64_t *ids = (const int64_t *)input, *labels = (const int64_t *)(input + 64);
 	for (int i = 0; i < B * T; i++) {
 		CU_ASSERT_EQUAL(ids[i], first + 3 + i);

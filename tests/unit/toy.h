@@ -61,10 +61,9 @@ static inline void toy_forward(Rt *rt)
 	const int64_t *labels = (const int64_t *)(rt->input + 64);
 	float *in = (float *)(rt->act + TOY_IN), *logits = (float *)(rt->act + TOY_LOGITS);
 	float *sum = (float *)(rt->act + TOY_SUM), *weight = (float *)(rt->act + TOY_WEIGHT);
-	double loss = 0, valid = 0, right = 0;
+	double loss = 0, valid = 0;
 	for (int i = 0; i < TOY_B; i++) {
 		double z = 0;
-		int best = 0;
 		for (int d = 0; d < TOY_D; d++)
 			in[i * TOY_D + d] = x[i * TOY_D + d] * scale[d] + shift[d];
 		for (int c = 0; c < TOY_C; c++) {
@@ -73,8 +72,6 @@ static inline void toy_forward(Rt *rt)
 				y += w[c * TOY_D + d] * in[i * TOY_D + d];
 			logits[i * TOY_C + c] = y;
 			z += exp((double)y);
-			if (y > logits[i * TOY_C + best])
-				best = c;
 		}
 		if (labels[i] == TOY_IGNORE)
 			continue;
@@ -83,13 +80,12 @@ static inline void toy_forward(Rt *rt)
 			continue;
 		}
 		loss += log(z) - (double)logits[i * TOY_C + labels[i]];
-		right += best == labels[i];
 		valid++;
 	}
 	*sum = (float)loss;
 	*weight = (float)valid;
 	rt_report_loss(rt, sum, weight, false);
-	rt_report_accuracy(rt, right, valid);
+	rt_report_accuracy(rt, logits, labels, TOY_B, TOY_C, TOY_IGNORE);
 }
 
 static inline void toy_train_forward(Rt *rt)

@@ -1,4 +1,4 @@
-/* runtime/full.c: whole parameters and buffers outside a step, to read and to change, whatever shards them.
+/* runtime/cpu/full.c: whole parameters and buffers outside a step, to read and to change, whatever shards them.
  *
  * Every tensor is a copy in memory of its own, in the type that it is trained in (the f32 master where there is one).
  * Closing with write-back puts back the elements that this rank holds; where several ranks hold the same elements, all
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "runtime/full.h"
+#include "runtime/cpu/full.h"
 #include "runtime/plane.h"
 
 struct FullParams {

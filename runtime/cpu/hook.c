@@ -1,4 +1,4 @@
-/* runtime/hook.c: --comm-hook: a user's function in place of the built-in reduction of gradients (hook.h).
+/* runtime/cpu/hook.c: --comm-hook: a user's function in place of the built-in reduction of gradients (hook.h).
  *
  * A hook that fails ends this process at once, since its exchanges may be incomplete; the control plane ends the
  * others.  Refuses sources that peers cannot read.

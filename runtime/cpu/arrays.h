@@ -1,4 +1,4 @@
-/* runtime/arrays.h: a caller's arrays as a data set. */
+/* runtime/cpu/arrays.h: a caller's arrays as a data set. */
 #ifndef SHARDC_RUNTIME_ARRAYS_H
 #define SHARDC_RUNTIME_ARRAYS_H
 

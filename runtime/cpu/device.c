@@ -1,12 +1,12 @@
-/* runtime/device_cpu.c: the memory of a run on the CPU.
+/* runtime/cpu/device.c: the memory of a run on the CPU.
  *
  * One mapping for each category of the plan, of exactly the planned bytes, made once; a step allocates
  * nothing.  Large mappings start at 2 MiB, so that transparent huge pages fit.  Where there are peers, what they
  * read (parameters at rest, flat gradients, what is sent in another dtype, gathered flats of which each rank casts
  * its part, messages of sync.c) lies in the communicator's memory, one mapping with its counters.
  *
- * The one idea: base/layout.c says how many bytes; the cutting into units below must use them up exactly,
- * or it is an internal error. */
+ * The one idea: a mapping has the planned bytes and is never grown, so memory that is short shows before the
+ * first step. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -16,10 +16,6 @@
 #include "runtime/internal.h"
 
 enum { HUGE_PAGE = 2 << 20 };
-
-static const char *const arena_names[ARENA_COUNT] = {
-	"parameters", "gathered", "gradients", "gradients in a file", "sent copies", "optimizer states", "buffers",
-	"inputs", "activations", "workspace", "communication"};
 
 /* A mapping of exactly `bytes`, on a huge page's boundary when it is at least one. */
 static char *map_bytes(int64_t bytes)
@@ -40,67 +36,6 @@ static char *map_bytes(int64_t bytes)
 		munmap(end, (size_t)(mapped_end - end));
 	madvise(start, (size_t)(end - start), MADV_HUGEPAGE);
 	return start;
-}
-
-static void plan(Rt *rt)
-{
-	DeviceMemory *mem = &rt->p->memory;
-	LayoutModel layout = rt->model->layout;
-	LayoutRank who = device_rank(rt);
-	layout.hosts = rt->p->world.n_hosts;
-	layout.n_states = rt->p->optim.n_states;
-	LayoutMemory sum = layout_memory(&layout, &who);
-	mem->places = layout_places(&layout, &who, rt->p->arena);
-	const int64_t planned[ARENA_COUNT] = {sum.params + sum.file.params, sum.gathered, sum.grads, sum.file.grads,
-		sum.send, sum.states + sum.file.states, sum.buffers, sum.inputs, sum.activations, sum.workspace, sum.comm};
-	const bool in_file[ARENA_COUNT] = {[ARENA_PARAMS] = sum.file.params, [ARENA_KEPT] = sum.file.grads,
-		[ARENA_STATES] = sum.file.states};
-	memcpy(mem->planned, planned, sizeof(planned));
-	mem->total = sum.total;
-	for (int i = 0; i < ARENA_COUNT; i++) {
-		mem->file_at[i] = in_file[i] ? mem->file_bytes : -1;
-		mem->file_bytes += in_file[i] ? round_up(planned[i], OFFLOAD_PAGE) : 0;
-	}
-}
-
-typedef void *Pointers[LAYOUT_MAX_FLATS];
-
-/* Offsets in an arena as pointers; NULL where a rank holds nothing. */
-static Pointers *pointers(const Rt *rt, ArenaKind arena, LayoutOffsets *offset)
-{
-	const LayoutModel *l = &rt->model->layout;
-	Pointers *p = arena_alloc(rt->p->arena, sizeof(*p) * (size_t)MAX(l->n_units, 1));
-	for (int u = 0; u < l->n_units; u++)
-		for (int f = 0; f < LAYOUT_MAX_FLATS; f++)
-			p[u][f] = offset[u][f] < 0 ? NULL : rt->p->memory.base[arena] + offset[u][f];
-	return p;
-}
-
-/* Gradients that the update reads are in the file, flat gradients only where they are the same. */
-static void point_kept(Rt *rt)
-{
-	const LayoutModel *l = &rt->model->layout;
-	LayoutRank who = device_rank(rt);
-	rt->grad_shard = pointers(rt, ARENA_KEPT, rt->p->memory.places.grad_shard);
-	for (int u = 0; u < l->n_units; u++)
-		if (layout_grad_stays(&l->unit[u], &who))
-			memcpy(rt->grad[u], rt->grad_shard[u], sizeof(rt->grad[u]));
-}
-
-static void point_units(Rt *rt)
-{
-	const LayoutPlaces *at = &rt->p->memory.places;
-	rt->param = pointers(rt, ARENA_PARAMS, at->param);
-	rt->shard = pointers(rt, ARENA_PARAMS, at->param);
-	rt->grad = pointers(rt, ARENA_GRADS, at->grad);
-	rt->grad_shard = pointers(rt, ARENA_GRADS, at->grad_shard);
-	if (rt->model->layout.offload == LAYOUT_OFFLOAD_PARAMS)
-		point_kept(rt);
-	for (int k = 0; k < rt->p->optim.n_states; k++)
-		rt->p->optim.state[k] = pointers(rt, ARENA_STATES, at->state[k]);
-	rt->p->optim.master = pointers(rt, ARENA_STATES, at->master);
-	for (int u = 0; u < rt->model->layout.n_units; u++)
-		rt_reshard(rt, u);
 }
 
 static bool in_file(const DeviceMemory *mem, ArenaKind arena)
@@ -179,7 +114,7 @@ static bool map_private(Rt *rt, Diag *d)
 			diag_error(d, rt->p->options->program,
 				"%" PRId64 " bytes for %s cannot be mapped: %s (the whole plan "
 				"is %" PRId64 " bytes)",
-				mem->planned[i], arena_names[i], strerror(errno), mem->total);
+				mem->planned[i], device_arena_names[i], strerror(errno), mem->total);
 			return false;
 		}
 	}
@@ -188,19 +123,14 @@ static bool map_private(Rt *rt, Diag *d)
 
 bool device_map(Rt *rt, Diag *d)
 {
-	DeviceMemory *mem = &rt->p->memory;
-	plan(rt);
+	device_plan(rt);
 	bool ok = offload_make(rt, d) && map_private(rt, d);
 	if (start_agree(rt, ok ? EXIT_DONE : EXIT_RUN, d) || !map_comm(rt, d)) {
 		device_unmap(rt);
 		return false;
 	}
-	point_units(rt);
-	rt->state = mem->base[ARENA_BUFFERS];
-	rt->input = mem->base[ARENA_INPUTS];
-	rt->act = mem->base[ARENA_ACTIVATIONS];
-	rt->work = mem->base[ARENA_WORKSPACE];
-	rt->prim = NEW_N(rt->p->arena, void *, MAX(rt->model->n_prims, 1));
+	device_point(rt);
+	rt->scalars = &rt->p->scalars;
 	return true;
 }
 
@@ -217,35 +147,15 @@ void device_unmap(Rt *rt)
 	offload_close(rt);
 }
 
-char *device_tensor(const Rt *rt, const RtTensor *t)
+/* ---- what the host reads and writes ---- */
+
+void *device_open(const Rt *rt, const void *at, int64_t bytes, DeviceUse use)
 {
-	switch (t->kind) {
-	case RT_INPUT: return rt->input + t->offset;
-	case RT_PARAM: return (char *)rt->param[t->unit][t->flat] +
-		t->offset * dtype_info[rt->model->layout.unit[t->unit].flat[t->flat].param].bytes;
-	case RT_BUFFER: case RT_DATA: case RT_STATE: return rt->state + t->offset;
-	}
-	ice("tensor \"%s\" has kind %d", t->name, (int)t->kind);
+	(void)rt, (void)bytes, (void)use;
+	return (void *)(uintptr_t)at;
 }
 
-/* From the OpenMP runtime that the kernels bring; absent where nothing is parallel. */
-__attribute__((weak)) void omp_set_num_threads(int n);
-__attribute__((weak)) int omp_get_max_threads(void);
-
-void device_set_threads(int64_t n)
+void device_close(const Rt *rt, const void *at, void *host, int64_t bytes, DeviceUse use)
 {
-	if (n > 0 && omp_set_num_threads)
-		omp_set_num_threads((int)MIN(n, 4096));
-}
-
-int device_threads(void)
-{
-	return omp_get_max_threads ? omp_get_max_threads() : 1;
-}
-
-LayoutRank device_rank(const Rt *rt)
-{
-	const World *w = &rt->p->world;
-	int64_t size = MAX(w->size, 1), given = rt->p->options->shard_size;
-	return (LayoutRank){w->rank, size, given ? given : size / MAX(w->n_hosts, 1)};
+	(void)rt, (void)at, (void)host, (void)bytes, (void)use;
 }

@@ -1,4 +1,4 @@
-/* runtime/cpu.c: does this processor have the instructions the program was compiled for?
+/* runtime/cpu/features.c: does this processor have the instructions the program was compiled for?
  *
  * Asks cpuid itself, and xgetbv for what the operating system saves, because the compiler's builtin knows
  * fewer names with some compilers and takes literals only.  A name that is not in the table counts as
@@ -43,8 +43,9 @@ bool cpu_supports(const char *name)
 	return false;
 }
 
-bool cpu_check(const char *const *need, const char *program, Diag *d)
+bool device_check(Rt *rt, Diag *d)
 {
+	const char *const *need = rt->model->need_cpu;
 	char missing[256] = "";
 	size_t used = 0;
 	for (int i = 0; need && need[i]; i++)
@@ -52,7 +53,8 @@ bool cpu_check(const char *const *need, const char *program, Diag *d)
 			used += (size_t)snprintf(missing + used, sizeof(missing) - used, "%s%s",
 				used ? ", " : "", need[i]);
 	if (used)
-		diag_error(d, program, "this program was compiled for instructions that this processor lacks: %s; "
+		diag_error(d, rt->p->options->program,
+			"this program was compiled for instructions that this processor lacks: %s; "
 			"compile it with --arch=x86-64-v3, or with --arch=native on this machine", missing);
 	return !used;
 }

@@ -1,4 +1,4 @@
-/* runtime/sync.c: small collectives that block: statistics of batch norms, and float buffers from rank 0.
+/* runtime/cpu/sync.c: small collectives that block: statistics of batch norms, and float buffers from rank 0.
  *
  * A rank puts its message into memory that peers read and takes everybody's.  Pairs of a channel lie side by
  * side, so a message can be cut between any two channels.  Moments are merged by Chan's formula in rank order in

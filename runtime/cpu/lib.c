@@ -1,4 +1,4 @@
-/* runtime/lib.c: model.h: a session (session.c) behind functions that report errors instead of ending a process.
+/* runtime/cpu/lib.c: model.h: a session (session.c) behind functions that report errors instead of ending a process.
  *
  * Refuses options that belong to a process of its own, calls out of order, and models that an earlier error left
  * unusable.  Messages of a call are kept for model_error.
@@ -14,8 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/arrays.h"
-#include "runtime/full.h"
+#include "runtime/cpu/arrays.h"
+#include "runtime/cpu/full.h"
 #include "runtime/plane.h"
 #include "runtime/session.h"
 
@@ -285,10 +285,11 @@ static bool take_arrays(Model *m, const Feed *f, int64_t rows)
 	return all_well(m, &held, arrays_open(&m->rows, m->s.rt.model, f->inputs, f->n, rows, m->given, d));
 }
 
-static void load_rows(void *context)
+static void load_rows(void *context, char *input, int64_t sample0)
 {
+	(void)sample0;
 	Model *m = context;
-	data_load(&m->rows, &m->s.rt, 0);
+	data_load(&m->rows, input, 0);
 }
 
 static void blame_rows(Model *m, const char *when)

@@ -1,4 +1,4 @@
-/* runtime/stream.c: the rt_* calls of an emitted program that have to do with other ranks: when collectives run.
+/* runtime/cpu/stream.c: the rt_* calls of an emitted program that have to do with other ranks: when collectives run.
  *
  * A collective is issued where it stands and runs after all earlier ones of its stream: on a thread of the
  * stream, beside the computing, or, where no core is left for one, in the rt_wait that wants its result (or that

@@ -1,5 +1,5 @@
-/* runtime/arrays.c: a caller's arrays as a data set, so that steps and evaluations of the library read samples by the
- * same code as those of the binary.
+/* runtime/cpu/arrays.c: a caller's arrays as a data set, so that steps and evaluations of the library read
+ * samples by the same code as those of the binary.
  *
  * Refuses names that are no input's, other types and shapes (nothing is converted), inputs given twice or not at all.
  * Nothing of the arrays is kept behind the call but the values of inputs without a sample axis.
@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "runtime/arrays.h"
+#include "runtime/cpu/arrays.h"
 
 static const char *shape_text(Arena *a, const char *dtype, int rank, const int64_t *dim)
 {

@@ -1,4 +1,4 @@
-/* runtime/full.h: whole parameters and buffers outside a step. */
+/* runtime/cpu/full.h: whole parameters and buffers outside a step. */
 #ifndef SHARDC_RUNTIME_FULL_H
 #define SHARDC_RUNTIME_FULL_H
 

@@ -1,4 +1,4 @@
-/* runtime/offload.c: --offload: what a program keeps in a file instead of memory.
+/* runtime/cpu/offload.c: --offload: what a program keeps in a file instead of memory.
  *
  * Optimizer states and masters, or also parameters at rest and the gradients that the update reads, lie in one file
  * of this rank, mapped and shared with it, so the system writes pages back and drops them when memory is short.  The
