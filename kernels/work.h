@@ -16,6 +16,7 @@ typedef struct KShape { int rank; const int64_t *dim; int bytes; } KShape;
 typedef struct KWorkArgs {
 	KShape in[8], out[8];
 	int64_t axis, group, layout, ta, tb;
+	const int64_t *pads;   /* of a convolution: those before, then those after; NULL = none */
 	int64_t cap;           /* --workspace; 0 = none */
 } KWorkArgs;
 

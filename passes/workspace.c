@@ -24,9 +24,10 @@ static KShape shape_of(const Value *v)
 int64_t op_workspace(const Op *op, const PassOptions *o)
 {
 	const char *text = op_info[op->kind].text;
+	const Attr *pads = attr_find(op->attrs, "pads");
 	KWorkArgs a = {.axis = attr_get_int(op->attrs, "axis", 0), .group = attr_get_int(op->attrs, "group", 1),
 		.layout = attr_get_int(op->attrs, "layout", 0), .ta = attr_get_int(op->attrs, "ta", 0),
-		.tb = attr_get_int(op->attrs, "tb", 0), .cap = o->workspace};
+		.tb = attr_get_int(op->attrs, "tb", 0), .pads = pads ? pads->ints : NULL, .cap = o->workspace};
 	for (int i = 0; i < op->n_in && i < COUNT_OF(a.in); i++)
 		a.in[i] = shape_of(op_in(op, i));
 	for (int i = 0; i < op->n_out && i < COUNT_OF(a.out); i++)

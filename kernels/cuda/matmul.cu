@@ -1,0 +1,287 @@
+/* kernels/cuda/matmul.cu: matrix products on cublasLt.
+ *
+ * The library is column-major: y = op(a) op(b) in rows is y' = op(b)' op(a)' in columns, so operands are swapped and
+ * nothing is copied.  Among the algorithms that it proposes only those serve that split no sum, or join its parts in
+ * f32 in a fixed order.  One batch dim is the library's; where broadcasting leaves more, the host loops. */
+#include <stdio.h>
+
+#include "kernels/cuda/prim.cuh"
+
+/* ---- batch dims ---- */
+
+static void drop_dim(KMatmulDesc *d, int i)
+{
+	for (; i + 1 < d->n_batch; i++) {
+		d->batch[i] = d->batch[i + 1];
+		d->sa[i] = d->sa[i + 1];
+		d->sb[i] = d->sb[i + 1];
+	}
+	d->n_batch--;
+}
+
+/* Dims of 1 go; a dim that walks a's rows under one b joins m; neighbours that both operands walk evenly are merged. */
+static KMatmulDesc merge_batch(const KMatmulDesc *desc)
+{
+	KMatmulDesc d = *desc;
+	for (int i = d.n_batch - 1; i >= 0; i--)
+		if (d.batch[i] == 1)
+			drop_dim(&d, i);
+	while (d.n_batch > 0 && !d.ta && d.sb[d.n_batch - 1] == 0 && d.sa[d.n_batch - 1] == d.m * d.k)
+		d.m *= d.batch[--d.n_batch];
+	for (int i = d.n_batch - 2; i >= 0; i--)
+		if (d.sa[i] == d.sa[i + 1] * d.batch[i + 1] && d.sb[i] == d.sb[i + 1] * d.batch[i + 1]) {
+			d.batch[i + 1] *= d.batch[i];
+			drop_dim(&d, i);
+		}
+	return d;
+}
+
+static KDType type_of_y(const KMatmulDesc *d) { return is_half(d->dtype) ? d->to : d->dtype; }
+
+/* Elements between the matrices of y along each batch dim. */
+static void y_strides(const KMatmulDesc *d, int64_t *stride)
+{
+	int64_t s = d->m * d->n;
+	for (int i = d->n_batch - 1; i >= 0; i--) {
+		stride[i] = s;
+		s *= d->batch[i];
+	}
+}
+
+/* What every matrix of the operand is aligned to: tensors are to 64 bytes. */
+static uint32_t alignment(const KMatmulDesc *d, const int64_t *stride, KDType t)
+{
+	int64_t a = 64;
+	for (int i = 0; i < d->n_batch; i++)
+		while (stride[i] * dtype_bytes(t) % a)
+			a /= 2;
+	return (uint32_t)a;
+}
+
+/* ---- description ---- */
+
+static cudaDataType_t lt_type(KDType t)
+{
+	return t == K_F64 ? CUDA_R_64F : t == K_BF16 ? CUDA_R_16BF : t == K_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+template <class V> static void set_op(LtProduct *l, cublasLtMatmulDescAttributes_t name, V value)
+{
+	prim_check_lt(cublasLtMatmulDescSetAttribute(l->op, name, &value, sizeof value), "describe a product");
+}
+
+template <class V> static void set_preference(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t name,
+	V value)
+{
+	prim_check_lt(cublasLtMatmulPreferenceSetAttribute(p, name, &value, sizeof value), "describe a choice");
+}
+
+/* rows x cols of row-major memory, which the library reads as cols x rows. */
+static cublasLtMatrixLayout_t matrix(KDType t, int64_t rows, int64_t cols, int32_t count, int64_t stride)
+{
+	cublasLtMatrixLayout_t l = NULL;
+	prim_check_lt(cublasLtMatrixLayoutCreate(&l, lt_type(t), (uint64_t)cols, (uint64_t)rows, cols),
+		"describe a matrix");
+	prim_check_lt(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
+		"describe a batch");
+	prim_check_lt(cublasLtMatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+		sizeof stride), "describe a batch");
+	return l;
+}
+
+static void describe(LtProduct *l, const KMatmulDesc *d)
+{
+	int64_t sy[6];
+	y_strides(d, sy);
+	l->strided = 0;
+	for (int i = 1; i < d->n_batch; i++)
+		if (d->batch[i] > d->batch[l->strided])
+			l->strided = i;
+	bool one = d->n_batch == 0;
+	int32_t count = one ? 1 : (int32_t)d->batch[l->strided];
+	int64_t s[3] = {one ? 0 : d->sa[l->strided], one ? 0 : d->sb[l->strided], one ? 0 : sy[l->strided]};
+	l->a = matrix(d->dtype, d->ta ? d->k : d->m, d->ta ? d->m : d->k, count, s[0]);
+	l->b = matrix(d->dtype, d->tb ? d->n : d->k, d->tb ? d->k : d->n, count, s[1]);
+	l->y = matrix(type_of_y(d), d->m, d->n, count, s[2]);
+	cublasComputeType_t compute = d->dtype == K_F64 ? CUBLAS_COMPUTE_64F
+		: d->dtype == K_F32 && prim_tf32() ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+	prim_check_lt(cublasLtMatmulDescCreate(&l->op, compute, d->dtype == K_F64 ? CUDA_R_64F : CUDA_R_32F),
+		"describe a product");
+	set_op<int32_t>(l, CUBLASLT_MATMUL_DESC_TRANSA, d->tb ? CUBLAS_OP_T : CUBLAS_OP_N);
+	set_op<int32_t>(l, CUBLASLT_MATMUL_DESC_TRANSB, d->ta ? CUBLAS_OP_T : CUBLAS_OP_N);
+}
+
+/* ---- choice ---- */
+
+template <class V> static V config(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t name)
+{
+	V value = 0;
+	size_t written;
+	prim_check_lt(cublasLtMatmulAlgoConfigGetAttribute(algo, name, &value, sizeof value, &written),
+		"name an algorithm");
+	return value;
+}
+
+static bool reproducible(const cublasLtMatmulAlgo_t *algo)
+{
+	uint32_t scheme = config<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+	return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+}
+
+/* The best algorithm for the description, false: there is none. */
+static bool choose(LtProduct *l, const KMatmulDesc *d)
+{
+	enum { PROPOSALS = 8 };
+	cublasLtMatmulHeuristicResult_t found[PROPOSALS];
+	cublasLtMatmulPreference_t wish;
+	int64_t sy[6];
+	int n = 0;
+	y_strides(d, sy);
+	prim_check_lt(cublasLtMatmulPreferenceCreate(&wish), "describe a choice");
+	set_preference<uint64_t>(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)d->work_bytes);
+	set_preference<uint32_t>(wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(d, d->sb, d->dtype));
+	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(d, d->sa, d->dtype));
+	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(d, sy, type_of_y(d)));
+	set_preference(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(d, sy, type_of_y(d)));
+	cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(prim_lt(), l->op, l->b, l->a, l->y, l->y, wish, PROPOSALS,
+		found, &n);
+	cublasLtMatmulPreferenceDestroy(wish);
+	for (int i = 0; i < n && status == CUBLAS_STATUS_SUCCESS; i++)
+		if (found[i].state == CUBLAS_STATUS_SUCCESS && (int64_t)found[i].workspaceSize <= d->work_bytes
+			&& reproducible(&found[i].algo)) {
+			l->algo = found[i].algo;
+			l->bytes = (int64_t)found[i].workspaceSize;
+			return true;
+		}
+	return false;
+}
+
+/* In the library's epilogue where its bias has y's type; else, or where no algorithm has one, by prefill. */
+static bool choose_with_bias(LtProduct *l, const KMatmulDesc *d)
+{
+	if (d->bias && d->dtype != K_F64 && type_of_y(d) == d->dtype) {
+		set_op<int32_t>(l, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)64); /* its alignment */
+		l->fused_bias = true;
+		if (choose(l, d))
+			return true;
+		l->fused_bias = false;
+		set_op<int32_t>(l, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT);
+	}
+	return choose(l, d);
+}
+
+/* ---- run ---- */
+
+template <class T, class O> static __global__ void fill_rows(O *y, const T *bias, int64_t numel, int64_t n)
+{
+	GRID_STRIDE(i, numel)
+		y[i] = narrow<O>(widen(bias[i % n]));
+}
+
+template <class T, class O> static void prefill(void *y, const void *bias, int64_t numel, int64_t n)
+{
+	LAUNCH((fill_rows<T, O>), blocks_for(numel, 1024), 256, 0, k_stream, (O *)y, (const T *)bias, numel, n);
+}
+
+static void prefill_any(const KMatmulDesc *d, void *y, const void *bias, int64_t numel)
+{
+	bool wide = d->to == K_F32;
+	if (d->dtype == K_F64)
+		prefill<double, double>(y, bias, numel, d->n);
+	else if (d->dtype == K_F32)
+		prefill<float, float>(y, bias, numel, d->n);
+	else if (d->dtype == K_BF16)
+		wide ? prefill<Bf16, float>(y, bias, numel, d->n) : prefill<Bf16, Bf16>(y, bias, numel, d->n);
+	else
+		wide ? prefill<F16, float>(y, bias, numel, d->n) : prefill<F16, F16>(y, bias, numel, d->n);
+}
+
+static void launch(KPrim *p, char *y, const char *a, const char *b, double beta, void *work)
+{
+	LtProduct *l = &p->lt;
+	bool f64 = p->matmul.dtype == K_F64;
+	double alpha64 = 1;
+	float alpha32 = 1, beta32 = (float)beta;
+	const void *alpha = f64 ? (const void *)&alpha64 : &alpha32, *at_beta = f64 ? (const void *)&beta : &beta32;
+	prim_check_lt(cublasLtMatmul(prim_lt(), l->op, alpha, b, l->b, a, l->a, at_beta, y, l->y, y, l->y, &l->algo, work,
+		(size_t)l->bytes, k_stream), "launch a product");
+}
+
+static void run(KPrim *p, void *y, const void *a, const void *b, const void *bias, char *work)
+{
+	const KMatmulDesc *d = &p->matmul;
+	LtProduct *l = &p->lt;
+	int64_t at[6] = {0}, sy[6], size = dtype_bytes(d->dtype), y_size = dtype_bytes(type_of_y(d)), launches = 1;
+	y_strides(d, sy);
+	for (int i = 0; i < d->n_batch; i++)
+		launches *= i == l->strided ? 1 : d->batch[i];
+	if (bias && !l->fused_bias)
+		prefill_any(d, y, bias, d->n_batch ? sy[0] * d->batch[0] : d->m * d->n);
+	else if (bias)
+		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+	for (int64_t c = 0; c < launches; c++) {
+		int64_t oy = 0, oa = 0, ob = 0;
+		for (int i = 0; i < d->n_batch; i++)
+			oy += at[i] * sy[i], oa += at[i] * d->sa[i], ob += at[i] * d->sb[i];
+		launch(p, (char *)y + oy * y_size, (const char *)a + oa * size, (const char *)b + ob * size,
+			bias && !l->fused_bias ? 1 : 0, work);
+		for (int i = d->n_batch - 1; i >= 0; i--) {
+			if (i != l->strided && ++at[i] < d->batch[i])
+				break;
+			at[i] = 0;
+		}
+	}
+}
+
+/* ---- life ---- */
+
+static bool library_serves(const KMatmulDesc *d)
+{
+	int64_t numel = d->m * d->n, limit = INT32_MAX;
+	for (int i = 0; i < d->n_batch; i++) {
+		numel *= d->batch[i];
+		if (d->batch[i] > limit)
+			return false;
+	}
+	return (is_half(d->dtype) || d->dtype == K_F32 || d->dtype == K_F64) && numel > 0 && d->k > 0 && d->m <= limit
+		&& d->n <= limit && d->k <= limit && d->work_bytes >= 0;
+}
+
+static void free_description(LtProduct *l)
+{
+	cublasLtMatmulDescDestroy(l->op);
+	cublasLtMatrixLayoutDestroy(l->a);
+	cublasLtMatrixLayoutDestroy(l->b);
+	cublasLtMatrixLayoutDestroy(l->y);
+	*l = LtProduct{};
+}
+
+KPrim *k_matmul_create(const KMatmulDesc *desc)
+{
+	KPrim *p = prim_new();
+	p->matmul = merge_batch(desc);
+	if (!library_serves(&p->matmul)) {
+		matmul_tiled(p);
+		return p;
+	}
+	describe(&p->lt, &p->matmul);
+	if (!choose_with_bias(&p->lt, &p->matmul)) {
+		free_description(&p->lt);
+		matmul_tiled(p);
+		return p;
+	}
+	p->run = run;
+	p->work = p->lt.bytes;
+	const cublasLtMatmulAlgo_t *algo = &p->lt.algo;
+	snprintf(p->impl, sizeof p->impl, "cublasLt:algo %d tile %u split %d%s", config<int32_t>(algo,
+		CUBLASLT_ALGO_CONFIG_ID), config<uint32_t>(algo, CUBLASLT_ALGO_CONFIG_TILE_ID), config<int32_t>(algo,
+		CUBLASLT_ALGO_CONFIG_SPLITK_NUM), desc->bias && !p->lt.fused_bias ? ", bias first" : "");
+	return p;
+}
+
+void k_matmul_run(KPrim *p, void *y, const void *a, const void *b, const void *bias, void *work)
+{
+	p->run(p, y, a, b, bias, (char *)work);
+}

@@ -1,0 +1,114 @@
+/* kernels/cuda/state.cu: what a rank's kernels share on CUDA: the stream, reports of bad input, library handles, and
+ * the life of primitives.
+ *
+ * cuDNN's handle, which takes device memory and a moment to make, comes with the first convolution, in setup(). */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/prim.cuh"
+
+cudaStream_t k_stream;
+KBad *k_bad_report;
+
+static cublasLtHandle_t lt;
+static cudnnHandle_t dnn;
+static cudaStream_t dnn_stream;
+static bool tf32;
+
+static void __attribute__((format(printf, 1, 2))) print_and_abort(const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	fputs("error: ", stderr);
+	vfprintf(stderr, fmt, ap);
+	fputc('\n', stderr);
+	va_end(ap);
+	abort();
+}
+
+void (*k_bad_input)(const char *fmt, ...) = print_and_abort;
+void (*k_fail)(const char *fmt, ...) = print_and_abort;
+
+void k_bad_take(KBad *bad)
+{
+	if (bad->kind == K_BAD_LABEL)
+		k_bad_input("label %lld in row %lld is neither in 0..%lld nor the ignored index", (long long)bad->value,
+			(long long)bad->position, (long long)bad->limit - 1);
+	else if (bad->kind == K_BAD_INDEX)
+		k_bad_input("index %lld at position %lld is outside an axis of %lld", (long long)bad->value,
+			(long long)bad->position, (long long)bad->limit);
+	bad->kind = K_BAD_NONE;
+}
+
+void k_cuda_open(bool use_tf32)
+{
+	tf32 = use_tf32;
+	prim_check_lt(cublasLtCreate(&lt), "create its handle");
+}
+
+void k_cuda_close(void)
+{
+	if (dnn)
+		prim_check_dnn(cudnnDestroy(dnn), "destroy its handle");
+	if (lt)
+		prim_check_lt(cublasLtDestroy(lt), "destroy its handle");
+	dnn = NULL;
+	dnn_stream = NULL;
+	lt = NULL;
+}
+
+cublasLtHandle_t prim_lt(void) { return lt; }
+bool prim_tf32(void) { return tf32; }
+
+cudnnHandle_t prim_dnn(void)
+{
+	if (!dnn)
+		prim_check_dnn(cudnnCreate(&dnn), "create its handle");
+	if (dnn_stream != k_stream)
+		prim_check_dnn(cudnnSetStream(dnn, k_stream), "take a stream");
+	dnn_stream = k_stream;
+	return dnn;
+}
+
+void prim_check_lt(cublasStatus_t status, const char *what)
+{
+	if (status != CUBLAS_STATUS_SUCCESS)
+		k_fail("cuBLAS could not %s: %s", what, cublasLtGetStatusString(status));
+}
+
+void prim_check_dnn(cudnnStatus_t status, const char *what)
+{
+	if (status != CUDNN_STATUS_SUCCESS)
+		k_fail("cuDNN could not %s: %s", what, cudnnGetErrorString(status));
+}
+
+KPrim *prim_new(void)
+{
+	KPrim *p = (KPrim *)calloc(1, sizeof(KPrim));
+	if (!p)
+		k_fail("out of memory for a primitive");
+	return p;
+}
+
+void k_prim_free(KPrim *p)
+{
+	if (!p)
+		return;
+	if (p->lt.op) {
+		cublasLtMatmulDescDestroy(p->lt.op);
+		cublasLtMatrixLayoutDestroy(p->lt.a);
+		cublasLtMatrixLayoutDestroy(p->lt.b);
+		cublasLtMatrixLayoutDestroy(p->lt.y);
+	}
+	if (p->dnn.conv) {
+		cudnnDestroyTensorDescriptor(p->dnn.x);
+		cudnnDestroyTensorDescriptor(p->dnn.y);
+		cudnnDestroyFilterDescriptor(p->dnn.w);
+		cudnnDestroyConvolutionDescriptor(p->dnn.conv);
+	}
+	free(p);
+}
+
+const char *k_prim_impl(const KPrim *p) { return p->impl; }
+int64_t k_prim_work(const KPrim *p) { return p->work; }

@@ -1,0 +1,347 @@
+/* tests/cudasim/blas.cpp: cublasLt's products, emulated: plain loops that sum in the type of the computation.
+ *
+ * The one idea: what the library leaves to its caller is checked.  An algorithm remembers for which shapes, alignment
+ * and workspace it was chosen, and a product that does not keep to them ends the process; the workspace is overwritten
+ * in every run.  Proposals begin with what a careless caller would regret: sums by atomics, where they are allowed. */
+#include "tests/cudasim/sim.h"
+
+#include <cublasLt.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <string.h>
+
+#include <algorithm>
+
+struct cublasLtContext { bool open; };
+struct SimMatmul { cublasComputeType_t compute; cudaDataType_t scale; int ta, tb, epilogue; const void *bias; };
+struct SimMatrix { cudaDataType_t type; uint64_t rows, cols; int64_t ld; int32_t count; int64_t stride; };
+struct SimPreference { uint64_t bytes; uint32_t schemes, align[4]; /* A B C D */ };
+
+/* What lies in cublasLtMatmulAlgo_t.data. */
+enum { ALGO_ID, ALGO_TILE, ALGO_SPLIT, ALGO_SCHEME, ALGO_SHAPES, ALGO_ALIGN, ALGO_BYTES };
+
+static int64_t size_of(cudaDataType_t t) { return t == CUDA_R_64F ? 8 : t == CUDA_R_32F ? 4 : 2; }
+
+const char *cublasLtGetStatusString(cublasStatus_t s)
+{
+	return s == CUBLAS_STATUS_SUCCESS ? "CUBLAS_STATUS_SUCCESS" : s == CUBLAS_STATUS_NOT_SUPPORTED
+		? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_INVALID_VALUE";
+}
+
+/* ---- handles and descriptions ---- */
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
+{
+	*handle = new cublasLtContext{true};
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+	delete handle;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *op, cublasComputeType_t compute, cudaDataType_t scale)
+{
+	*op = new SimMatmul{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL};
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t op)
+{
+	delete op;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t take(void *to, size_t wanted, const void *value, size_t size)
+{
+	if (size != wanted)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	memcpy(to, value, size);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op, cublasLtMatmulDescAttributes_t name,
+	const void *value, size_t size)
+{
+	if (name == CUBLASLT_MATMUL_DESC_BIAS_POINTER)
+		return take(&op->bias, sizeof op->bias, value, size);
+	int *to = name == CUBLASLT_MATMUL_DESC_TRANSA ? &op->ta : name == CUBLASLT_MATMUL_DESC_TRANSB ? &op->tb
+		: &op->epilogue;
+	return take(to, sizeof *to, value, size);
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows,
+	uint64_t cols, int64_t ld)
+{
+	*layout = new SimMatrix{type, rows, cols, ld, 1, 0};
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+	delete layout;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l, cublasLtMatrixLayoutAttribute_t name,
+	const void *value, size_t size)
+{
+	return name == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? take(&l->count, sizeof l->count, value, size)
+		: take(&l->stride, sizeof l->stride, value, size);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
+{
+	*preference = new SimPreference{0, CUBLASLT_REDUCTION_SCHEME_MASK, {256, 256, 256, 256}};
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+	delete preference;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+	cublasLtMatmulPreferenceAttributes_t name, const void *value, size_t size)
+{
+	if (name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+		return take(&p->bytes, sizeof p->bytes, value, size);
+	if (name == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+		return take(&p->schemes, sizeof p->schemes, value, size);
+	return take(&p->align[name - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], sizeof *p->align, value, size);
+}
+
+/* ---- choice ---- */
+
+static bool same_layout(const SimMatrix *x, const SimMatrix *y)
+{
+	return x->type == y->type && x->rows == y->rows && x->cols == y->cols && x->ld == y->ld && x->count == y->count
+		&& x->stride == y->stride;
+}
+
+static bool is_half(cudaDataType_t t) { return t == CUDA_R_16F || t == CUDA_R_16BF; }
+
+static cublasStatus_t check_product(const SimMatmul *op, const SimMatrix *a, const SimMatrix *b, const SimMatrix *c,
+	const SimMatrix *d)
+{
+	uint64_t m = op->ta ? a->cols : a->rows, k = op->ta ? a->rows : a->cols, n = op->tb ? b->rows : b->cols;
+	const SimMatrix *all[] = {a, b, d};
+	if (k != (op->tb ? b->cols : b->rows) || m != d->rows || n != d->cols || !same_layout(c, d) || !m || !n || !k)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	for (const SimMatrix *x : all)
+		if (x->ld < (int64_t)x->rows || x->count != d->count || x->count < 1)
+			return CUBLAS_STATUS_INVALID_VALUE;
+	if (d->count > 1 && d->stride < (int64_t)(m * n)) /* results overlap */
+		return CUBLAS_STATUS_INVALID_VALUE;
+	bool f64 = a->type == CUDA_R_64F, tf32 = op->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+	if (a->type != b->type || f64 != (op->compute == CUBLAS_COMPUTE_64F) || f64 != (op->scale == CUDA_R_64F)
+		|| (tf32 && a->type != CUDA_R_32F) || (d->type != a->type && !(is_half(a->type) && d->type == CUDA_R_32F)))
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	if (op->epilogue == CUBLASLT_EPILOGUE_BIAS && (f64 || d->type != a->type))
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+static void mix(uint64_t *hash, uint64_t v) { *hash = (*hash ^ v) * 0x100000001B3u; }
+
+static uint64_t shapes_of(const SimMatmul *op, const SimMatrix *a, const SimMatrix *b, const SimMatrix *d)
+{
+	const SimMatrix *all[] = {a, b, d};
+	uint64_t hash = 14695981039346656037u;
+	for (int v : {(int)op->compute, (int)op->scale, op->ta, op->tb, op->epilogue})
+		mix(&hash, (uint64_t)v);
+	for (const SimMatrix *x : all)
+		for (uint64_t v : {(uint64_t)x->type, x->rows, x->cols, (uint64_t)x->ld, (uint64_t)x->count, (uint64_t)x->stride})
+			mix(&hash, v);
+	return hash;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t op,
+	cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+	cublasLtMatmulPreference_t wish, int wanted, cublasLtMatmulHeuristicResult_t *results, int *found)
+{
+	cublasStatus_t s = handle ? check_product(op, a, b, c, d) : CUBLAS_STATUS_INVALID_VALUE;
+	uint64_t k = op->ta ? a->rows : a->cols, parts = d->rows * d->cols * (uint64_t)d->count * 8, align = 0;
+	*found = 0;
+	if (s != CUBLAS_STATUS_SUCCESS)
+		return s;
+	for (int i = 3; i >= 0; i--)
+		align = align << 16 | wish->align[i];
+	uint32_t atomics = CUBLASLT_REDUCTION_SCHEME_INPLACE, joined = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+	const struct { bool fits; uint64_t id, split, scheme, bytes; } offers[] = {
+		{(wish->schemes & atomics) && k > 1, 23, 4, atomics, 0},
+		{(wish->schemes & joined) && k >= 64 && parts <= wish->bytes, 21, 2, joined, parts},
+		{true, 20, 1, CUBLASLT_REDUCTION_SCHEME_NONE, 0}};
+	for (const auto &o : offers)
+		if (o.fits && *found < wanted)
+			results[(*found)++] = {{{o.id, 15, o.split, o.scheme, shapes_of(op, a, b, d), align, o.bytes}}, o.bytes,
+				CUBLAS_STATUS_SUCCESS, 1, {}};
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
+	cublasLtMatmulAlgoConfigAttributes_t name, void *value, size_t size, size_t *written)
+{
+	uint32_t v = (uint32_t)algo->data[name];
+	*written = sizeof v;
+	return take(value, sizeof v, &v, size);
+}
+
+/* ---- the product ---- */
+
+struct Product {
+	SimMatmul op;
+	SimMatrix a, b, d;
+	const char *A, *B;
+	char *D, *work;
+	size_t bytes;
+	double alpha, beta;
+};
+
+static float round_tf32(float x)
+{
+	unsigned u = __float_as_uint(x);
+	return x - x == 0 ? __uint_as_float((u + 0xFFF + (u >> 13 & 1)) & ~0x1FFFu) : x;
+}
+
+template <class W> static W fetch(const char *p, cudaDataType_t t, int64_t i, bool tf32)
+{
+	if (t == CUDA_R_64F)
+		return (W)((const double *)p)[i];
+	if (t == CUDA_R_32F)
+		return (W)(tf32 ? round_tf32(((const float *)p)[i]) : ((const float *)p)[i]);
+	unsigned short bits = ((const unsigned short *)p)[i];
+	return (W)(t == CUDA_R_16BF ? __bfloat162float(__ushort_as_bfloat16(bits)) : __half2float(__ushort_as_half(bits)));
+}
+
+template <class W> static void put(char *p, cudaDataType_t t, int64_t i, W x)
+{
+	if (t == CUDA_R_64F)
+		((double *)p)[i] = (double)x;
+	else if (t == CUDA_R_32F)
+		((float *)p)[i] = (float)x;
+	else
+		((unsigned short *)p)[i] = t == CUDA_R_16BF ? __bfloat16_as_ushort(__float2bfloat16_rn((float)x))
+			: __half_as_ushort(__float2half_rn((float)x));
+}
+
+/* to[outer][inner]: columns of the matrix, or of its transpose, one after the other */
+template <class W> static void gather(std::vector<W> &to, const char *p, const SimMatrix &x, bool transposed, bool tf32)
+{
+	int64_t rows = (int64_t)x.rows, cols = (int64_t)x.cols;
+	to.resize((size_t)(rows * cols));
+	for (int64_t c = 0; c < cols; c++)
+		for (int64_t r = 0; r < rows; r++)
+			to[(size_t)(transposed ? r * cols + c : c * rows + r)] = fetch<W>(p, x.type, c * x.ld + r, tf32);
+}
+
+/* acc[j][i] += sum over k of a[k][i] b[j][k], four columns at a time */
+template <class W> static void multiply(W *__restrict__ acc, const W *__restrict__ a, const W *__restrict__ b, int64_t m,
+	int64_t n, int64_t k)
+{
+	for (int64_t j = 0; j < n; j += 4) {
+		int64_t some = std::min<int64_t>(4, n - j);
+		W *y = acc + j * m;
+		for (int64_t p = 0; p < k; p++) {
+			const W *__restrict__ from = a + p * m, *f = b + j * k + p;
+			if (some == 4) {
+				W f0 = f[0], f1 = f[k], f2 = f[2 * k], f3 = f[3 * k];
+				for (int64_t i = 0; i < m; i++) {
+					y[i] += f0 * from[i];
+					y[m + i] += f1 * from[i];
+					y[2 * m + i] += f2 * from[i];
+					y[3 * m + i] += f3 * from[i];
+				}
+				continue;
+			}
+			for (int64_t c = 0; c < some; c++)
+				for (int64_t i = 0; i < m; i++)
+					y[c * m + i] += f[c * k] * from[i];
+		}
+	}
+}
+
+template <class W> static void compute(const Product &p)
+{
+	bool tf32 = p.op.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+	int64_t m = (int64_t)p.d.rows, n = (int64_t)p.d.cols, k = (int64_t)(p.op.ta ? p.a.rows : p.a.cols);
+	std::vector<W> a, b, acc;
+	if (p.bytes)
+		memset(p.work, 0xA5, p.bytes);
+	for (int32_t i = 0; i < p.d.count; i++) {
+		if (i == 0 || p.a.stride)
+			gather(a, p.A + i * p.a.stride * size_of(p.a.type), p.a, p.op.ta, tf32);
+		if (i == 0 || p.b.stride)
+			gather(b, p.B + i * p.b.stride * size_of(p.b.type), p.b, p.op.tb, tf32);
+		char *to = p.D + i * p.d.stride * size_of(p.d.type);
+		acc.assign((size_t)(m * n), 0);
+		multiply(acc.data(), a.data(), b.data(), m, n, k);
+		for (int64_t c = 0; c < n; c++)
+			for (int64_t r = 0; r < m; r++) {
+				W x = (W)p.alpha * acc[(size_t)(c * m + r)];
+				if (p.beta != 0)
+					x += (W)p.beta * fetch<W>(to, p.d.type, c * p.d.ld + r, false);
+				if (p.op.epilogue == CUBLASLT_EPILOGUE_BIAS)
+					x += fetch<W>((const char *)p.op.bias, p.d.type, r, false);
+				put(to, p.d.type, c * p.d.ld + r, x);
+			}
+	}
+}
+
+/* ---- its launch ---- */
+
+static void must_be_aligned(const void *p, uint64_t to, const char *what)
+{
+	if ((uintptr_t)p % to)
+		sim_die("cublasLtMatmul: %s is at %p, but the algorithm was chosen for %d-byte alignment", what, p, (int)to);
+}
+
+static void must_reach_matrix(const void *p, const SimMatrix *x, const char *what)
+{
+	int64_t last = (x->count - 1) * x->stride + ((int64_t)x->cols - 1) * x->ld + (int64_t)x->rows;
+	sim_must_reach(p, (size_t)(last * size_of(x->type)), what);
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, const void *alpha, const void *A,
+	cublasLtMatrixLayout_t a, const void *B, cublasLtMatrixLayout_t b, const void *beta, const void *C,
+	cublasLtMatrixLayout_t c, void *D, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo, void *workspace,
+	size_t bytes, cudaStream_t stream)
+{
+	cublasStatus_t s = handle ? check_product(op, a, b, c, d) : CUBLAS_STATUS_INVALID_VALUE;
+	if (s != CUBLAS_STATUS_SUCCESS)
+		return s;
+	if (algo->data[ALGO_SHAPES] != shapes_of(op, a, b, d))
+		sim_die("cublasLtMatmul: the algorithm was chosen for another product");
+	if (algo->data[ALGO_SCHEME] != CUBLASLT_REDUCTION_SCHEME_NONE
+		&& algo->data[ALGO_SCHEME] != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
+		sim_die("cublasLtMatmul: an algorithm that sums by atomics or in 16 bits has other bits in every run");
+	if (bytes < algo->data[ALGO_BYTES])
+		sim_die("cublasLtMatmul: a workspace of %zu bytes, but the algorithm needs %zu", bytes,
+			(size_t)algo->data[ALGO_BYTES]);
+	if (C != D)
+		sim_die("cublasLtMatmul: C differs from D; this is not emulated");
+	const void *at[] = {A, B, C, D};
+	const char *const names[] = {"A", "B", "C", "D"};
+	for (int i = 0; i < 4; i++)
+		must_be_aligned(at[i], algo->data[ALGO_ALIGN] >> 16 * i & 0xFFFF, names[i]);
+	must_reach_matrix(A, a, "cublasLtMatmul: A");
+	must_reach_matrix(B, b, "cublasLtMatmul: B");
+	must_reach_matrix(D, d, "cublasLtMatmul: D");
+	if (algo->data[ALGO_BYTES])
+		sim_must_reach(workspace, (size_t)algo->data[ALGO_BYTES], "cublasLtMatmul: workspace");
+	if (op->epilogue == CUBLASLT_EPILOGUE_BIAS)
+		sim_must_reach(op->bias, (size_t)((int64_t)d->rows * size_of(d->type)), "cublasLtMatmul: bias");
+	bool f64 = op->scale == CUDA_R_64F;
+	Product p = {*op, *a, *b, *d, (const char *)A, (const char *)B, (char *)D, (char *)workspace,
+		(size_t)algo->data[ALGO_BYTES], f64 ? *(const double *)alpha : *(const float *)alpha,
+		f64 ? *(const double *)beta : *(const float *)beta};
+	sim_issue(stream, "cublasLtMatmul", [p] {
+		p.op.compute == CUBLAS_COMPUTE_64F ? compute<double>(p) : compute<float>(p);
+		return true;
+	});
+	return CUBLAS_STATUS_SUCCESS;
+}
