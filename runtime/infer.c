@@ -96,6 +96,7 @@ int infer_run(Rt *rt, Diag *d)
 			"this program was compiled for training: `shardc run` makes one for --infer");
 		return 2;
 	}
+	step_open(rt);
 	step_begin(rt, &(StepScalars){0});
 	if (!load_inputs(rt, d) || !weights_load(rt, false, d))
 		return 1;

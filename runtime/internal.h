@@ -9,6 +9,7 @@
 #include "runtime/comm.h"
 #include "runtime/control.h"
 #include "runtime/options.h"
+#include "runtime/scalars.h"
 #include "runtime/shardrt.h"
 
 /* ---- cpu/features.c ---- */
@@ -345,22 +346,11 @@ bool hyper_take_signal(void);
 
 /* ---- cpu/step.c or cuda/step.c: a step as a session sees it ---- */
 
-typedef struct StepResult {
-	double loss, grad_norm;     /* grad_norm NaN when it is not computed */
-	bool finite, empty;         /* empty: no valid element, so no update */
-	bool overflow;              /* not finite, and a smaller loss scale is the answer */
-	bool has_accuracy;
-	double accuracy;
-} StepResult;
-/* Sums over ranks of what they say at the end of backward (or maxima: norm, stop): one message, equal on all ranks. */
-typedef struct StepSums {
-	double loss, weight, correct, counted;
-	double norm;                /* as Optimizer.norm, over all ranks */
-	double bad_input;           /* ranks that met bad data */
-	double stop;                /* the highest number of a signal that asks to stop */
-	double not_finite;          /* ranks that --check-nan found something on */
-	double reload;              /* ranks that were asked to read --hyper again */
-} StepSums;
+/* Behind streams_start, when inputs without a sample axis and the counters are loaded. */
+void step_open(Rt *rt);
+void step_close(Rt *rt);
+/* NULL, or why a program is never captured as a CUDA graph. */
+const char *step_refuses_graph(void);
 /* A step or a batch of an evaluation begins; s: what the host knows. */
 void step_begin(Rt *rt, const StepScalars *s);
 /* Memory of the host, laid out as the input arena, to fill with the samples of the next micro-batch. */
@@ -369,30 +359,22 @@ char *step_input(Rt *rt);
 void step_run(Rt *rt, Program program, int64_t sample0);
 void step_end(Rt *rt);          /* the step is issued */
 int step_depth(const Rt *rt);   /* steps that may be issued before step_result takes the oldest */
-/* Waits for the oldest step: rt->p->result, sums, scalars and bad_sample0 are its. */
+/* Waits for the oldest step: rt->p->result, sums, scalars and bad_sample0 are its, and the counters of progress are as
+ * they are behind it.  A step that halts the run (scalars_halt) leaves them, and all memory that a checkpoint saves, as
+ * they were; so do steps that were issued behind it. */
 void step_result(Rt *rt);
 void step_sums(Rt *rt);         /* waits: rt->loss_sum .. counted of what ran since step_begin */
 /* The first NaN and the first infinity of n elements, -1: none.  Waits. */
 void step_not_finite(Rt *rt, const void *x, int64_t n, DType dtype, int64_t *nan, int64_t *inf);
-StepSums report_sums(const Rt *rt); /* of this rank */
 
 /* ---- report.c ---- */
 
 /* Takes the message of the first bad input since the last call; false when there was none. */
 bool report_take_bad_input(char *out, size_t n);
 bool report_has_bad_input(void);
+StepRules report_rules(const Rt *rt);
+int report_stop(const Rt *rt);  /* the signal that this rank was asked to stop by; 0 = none */
 extern volatile sig_atomic_t report_stop_signal; /* that this process was sent; 0 = none */
-
-/* ---- loss_scale.c ---- */
-
-typedef struct LossScale {
-	double scale;               /* of the next step; 1 = gradients are as they are */
-	int64_t good;               /* finite steps since it changed */
-} LossScale;
-LossScale loss_scale_first(const RtModel *model);
-/* Whether numbers that are not finite may be the scale's fault. */
-bool loss_scale_can_shrink(const RtModel *model, const LossScale *s);
-void loss_scale_advance(LossScale *s, const RtModel *model, const StepResult *r); /* behind every step */
 
 /* ---- check.c: --check-nan ---- */
 

@@ -22,7 +22,9 @@ typedef struct Run {
 	Session s;
 	Log log;
 	int64_t last_eval;
+	double since;       /* ms: the last result, or where steps began again */
 	bool has_eval;
+	bool reload;        /* a rank was asked to read --hyper again */
 	bool has_parent;    /* of --ranks: a second stop signal is the parent's to act on */
 } Run;
 
@@ -140,7 +142,7 @@ static void log_record(Run *run, double ms)
 	StepRecord r = {.step = p->progress.step, .lr = p->scalars.lr, .ms = ms, .samples_per_s = samples_per_s,
 		.epoch = (double)p->progress.samples / (double)s->train.n_samples,
 		.tokens_per_s = samples_per_s * (double)s->train.tokens_per_sample, .peak_bytes = p->memory.total,
-		.loss_scale = (double)p->scalars.loss_scale, .result = p->result, .comm = streams_cost(&s->rt)};
+		.loss_scale = (double)p->scalars.loss_scale, .result = p->result, .comm = s->comm};
 	if (session_is_first(s))
 		log_step(&run->log, &r);
 }
@@ -190,12 +192,55 @@ static void log_hyper_now(Run *run, bool ok)
 static void reload(Run *run)
 {
 	Session *s = &run->s;
-	if (s->p.sums.reload == 0 || !s->o.hyper)
+	if (!run->reload || !s->o.hyper)
 		return;
+	run->reload = false;
 	log_clear_line(&run->log);
 	bool ok = session_reload(s);
 	if (session_is_first(s))
 		log_hyper_now(run, ok);
+}
+
+/* Whether a step may begin.  Beside others under way only one that nothing has to come before: an evaluation, a save
+ * and new hyper-parameters see the steps before them and no later one. */
+static bool may_begin(const Run *run)
+{
+	const Session *s = &run->s;
+	const RtOptions *o = &s->o;
+	int64_t begun = s->p.progress.step + s->ahead;
+	bool eval = o->eval_every && begun % o->eval_every == 0, save = o->save_every && begun % o->save_every == 0;
+	if (begun >= o->steps || stop_signal(run))
+		return false;
+	return s->ahead == 0 || (s->ahead < step_depth(&s->rt) && !eval && !save && !run->reload);
+}
+
+static void begin_steps(Run *run)
+{
+	Session *s = &run->s;
+	while (may_begin(run)) {
+		if (s->ahead == 0)
+			run->since = now_ms();
+		session_step(s, load_batch, s);
+	}
+}
+
+/* The oldest step under way.  0, or an exit code: then later ones have changed nothing, and are waited for. */
+static int end_step(Run *run)
+{
+	Session *s = &run->s;
+	session_result(s);
+	int code = check_step(run);
+	if (code) {
+		while (s->ahead)
+			session_result(s);
+		return code;
+	}
+	session_advance(s);
+	double now = now_ms();
+	log_record(run, now - run->since);
+	run->since = now;
+	run->reload |= s->p.sums.reload > 0;
+	return EXIT_DONE;
 }
 
 static int step_loop(Run *run)
@@ -203,14 +248,12 @@ static int step_loop(Run *run)
 	Session *s = &run->s;
 	const Progress *p = &s->p.progress;
 	const RtOptions *o = &s->o;
-	while (p->step < o->steps && !stop_signal(run)) {
-		double begin = now_ms();
-		session_step(s, load_batch, s);
-		int code = check_step(run);
+	for (begin_steps(run); s->ahead; begin_steps(run)) {
+		int code = end_step(run);
 		if (code)
 			return code;
-		session_advance(s);
-		log_record(run, now_ms() - begin);
+		if (s->ahead)
+			continue;
 		reload(run);
 		if (o->eval_every && p->step % o->eval_every == 0 && !evaluate(run))
 			return EXIT_INPUT;

@@ -1,4 +1,4 @@
-/* runtime/report.c: bad input that kernels met, and the signal that asks a run to stop.
+/* runtime/report.c: bad input that kernels met, the signal that asks a run to stop, what steps are judged by.
  *
  * The one idea: kernels report from any thread and know no Rt, so the first message of the process is kept. */
 #include <stdatomic.h>
@@ -35,4 +35,20 @@ bool report_take_bad_input(char *out, size_t n)
 	snprintf(out, n, "%s", bad_input_text);
 	atomic_store(&bad_input_state, 0);
 	return true;
+}
+
+int report_stop(const Rt *rt)
+{
+	int asked = rt->p->control ? control_stop_signal(rt->p->control) : 0;
+	return MAX(asked, report_stop_signal);
+}
+
+StepRules report_rules(const Rt *rt)
+{
+	const RtModel *m = rt->model;
+	const struct RtPrivate *p = rt->p;
+	return (StepRules){.loss_n = m->loss.global ? m->loss.n : 0, .world = (double)MAX(p->world.size, 1),
+		.accum = (double)MAX(p->accum, 1), .norm_p = m->grad_norm ? optim_norm_p(m) : 0,
+		.clip_norm = p->optim.clip_norm, .clip_value = p->optim.clip_value,
+		.interval = m->loss_scale.dynamic ? m->loss_scale.interval : 0, .stops = p->options->on_nan != ON_NAN_SKIP};
 }

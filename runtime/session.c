@@ -15,13 +15,20 @@
 
 /* ---- before the first step ---- */
 
+static LossScale first_scale(const RtModel *model)
+{
+	if (model->loss_scale.dynamic && !model->grad_norm)
+		ice("a dynamic loss scale without a norm of gradients");
+	return (LossScale){.scale = model->loss_scale.init > 0 ? model->loss_scale.init : 1};
+}
+
 void session_new(Session *s, const RtModel *model, Diag *d)
 {
 	*s = (Session){.d = d};
 	s->model = *model;
 	s->rt = (Rt){.model = &s->model, .p = &s->p};
 	s->p = (struct RtPrivate){.diag = d, .arena = arena_new(), .options = &s->o, .accum = 1,
-		.progress.loss_scale = loss_scale_first(model)};
+		.progress.loss_scale = first_scale(model)};
 	s->train.batch = model->batch;
 }
 
@@ -36,6 +43,7 @@ void session_free(Session *s)
 static bool check_flags(const Session *s)
 {
 	const RtOptions *o = &s->o;
+	const char *no_graph = step_refuses_graph();
 	const struct { bool wrong; const char *text; } rules[] = {
 		{o->save_every && !o->save, "--save-every needs --save DIR"},
 		{o->eval_every && !o->eval_data.n && !o->eval_tokens,
@@ -47,6 +55,8 @@ static bool check_flags(const Session *s)
 		{o->text[OPT_threads] && o->threads < 1, "--threads needs at least 1"},
 		{o->offload_dir && !s->rt.model->layout.offload,
 			"--offload-dir is refused: this program keeps everything in memory (compile with --offload=params)"},
+		{o->cuda_graph > 1, "--cuda-graph needs 0 or 1"},
+		{o->cuda_graph == 1 && no_graph, arena_printf(s->p.arena, "--cuda-graph=1 is refused: %s", no_graph)},
 	};
 	bool ok = true;
 	for (int i = 0; i < COUNT_OF(rules); i++)
@@ -189,6 +199,7 @@ bool session_start(Session *s)
 		return false;
 	streams_program(rt, PROGRAM_OUTSIDE);
 	rt->model->setup(rt);
+	step_open(rt);
 	return true;
 }
 
@@ -198,6 +209,7 @@ void session_leave(Session *s, int code)
 	/* Messages are out on all ranks before the first one leaves, which ends the others. */
 	if (p->comm)
 		comm_barrier(p->comm);
+	step_close(&s->rt);
 	streams_stop(&s->rt);
 	hook_stop(&s->rt);
 	for (int i = 0; s->rt.prim && i < s->rt.model->n_prims; i++)
@@ -211,12 +223,19 @@ void session_leave(Session *s, int code)
 
 /* ---- steps ---- */
 
+/* Steps that are done or under way. */
+static int64_t steps_begun(const Session *s)
+{
+	return s->p.progress.step + s->ahead;
+}
+
 static void run_micro_batch(Session *s, int64_t a, SessionLoad *load, void *context)
 {
 	Rt *rt = &s->rt;
 	int k = a == 0 ? RT_FIRST : a < s->p.accum - 1 ? RT_MIDDLE : RT_LAST;
 	Program program = s->p.accum == 1 ? PROGRAM_STEP : (Program)(PROGRAM_FIRST + k);
-	int64_t sample0 = s->p.progress.samples + (a * session_world(s) + s->p.world.rank) * s->train.batch;
+	int64_t samples = s->p.progress.samples + s->ahead * session_samples(s);
+	int64_t sample0 = samples + (a * session_world(s) + s->p.world.rank) * s->train.batch;
 	streams_program(rt, program);
 	load(context, step_input(rt), sample0);
 	step_run(rt, program, sample0);
@@ -226,15 +245,24 @@ void session_step(Session *s, SessionLoad *load, void *context)
 {
 	Rt *rt = &s->rt;
 	const Progress *p = &s->p.progress;
-	StepScalars scalars = {.lr = (float)schedule_lr(&s->p.optim.lr, p->step),
+	int64_t begun = steps_begun(s);
+	StepScalars scalars = {.lr = (float)schedule_lr(&s->p.optim.lr, begun),
 		.step = p->updates + 1, .clip_coef = 1, .loss_scale = (float)p->loss_scale.scale, .seed = (uint64_t)s->o.seed,
-		.rng_step = (uint64_t)p->step};
+		.rng_step = (uint64_t)begun};
 	streams_cost(rt); /* of an evaluation or a save: not this step's */
 	step_begin(rt, &scalars);
 	for (int64_t a = 0; a < s->p.accum; a++)
 		run_micro_batch(s, a, load, context);
 	step_end(rt);
-	step_result(rt);
+	s->costs[begun % COUNT_OF(s->costs)] = streams_cost(rt);
+	s->ahead++;
+}
+
+void session_result(Session *s)
+{
+	s->comm = s->costs[s->p.progress.step % COUNT_OF(s->costs)];
+	s->ahead--;
+	step_result(&s->rt);
 }
 
 int session_outcome(const Session *s)
@@ -273,9 +301,7 @@ void session_advance(Session *s)
 {
 	Progress *p = &s->p.progress;
 	p->step++;
-	p->updates += !s->p.scalars.skip;
 	p->samples += session_samples(s);
-	loss_scale_advance(&p->loss_scale, s->rt.model, &s->p.result);
 }
 
 bool session_save(Session *s)

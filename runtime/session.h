@@ -2,7 +2,8 @@
  * library (lib.c) have in common.
  *
  *   session_new -> session_launch -> session_join -> session_meet -> session_load -> session_start
- *     -> (session_step -> session_outcome -> session_advance | session_save)* -> session_leave -> session_free
+ *     -> (session_step -> session_result -> session_outcome -> session_advance | session_save)* -> session_leave
+ *     -> session_free
  *
  * Nothing here exits, prints but to its Diag, catches a signal or starts a process. */
 #ifndef SHARDC_RUNTIME_SESSION_H
@@ -21,6 +22,8 @@ typedef struct Session {
 	Checkpoint checkpoint;
 	const char *resume;         /* folder of the checkpoint, or NULL */
 	int64_t first_step, last_saved;
+	int ahead;                  /* steps under way: issued, their results not taken */
+	CommCost costs[2], comm;    /* of those; of the step whose result was taken last */
 } Session;
 
 /* Messages go to d, which stays the caller's. */
@@ -57,9 +60,11 @@ bool session_start(Session *s);
 /* The last call to other ranks.  code: this rank's exit code; after an error the others end, too. */
 void session_leave(Session *s, int code);
 
-/* One step.  load puts this rank's samples of a micro-batch, from sample0 on, into the inputs (step_input). */
+/* Issues a step; step_depth of them may be under way.  load puts this rank's samples of a micro-batch, from sample0 on,
+ * into the inputs (step_input). */
 typedef void SessionLoad(void *context, char *input, int64_t sample0);
 void session_step(Session *s, SessionLoad *load, void *context);
+void session_result(Session *s); /* waits for the oldest step under way: s->p.result is its */
 /* 0, or the exit code that the step's outcome asks for: equal on all ranks.  EXIT_INPUT: a rank met bad data
  * (report_take_bad_input); EXIT_RUN: a number is not finite and --on-nan=stop. */
 int session_outcome(const Session *s);

@@ -309,6 +309,7 @@ static int step(Model *m, const void *arguments)
 		return MODEL_INPUT;
 	arrays_put_consts(&s->rt, f->inputs, f->n, m->given);
 	session_step(s, load_rows, m);
+	session_result(s);
 	int code = session_outcome(s);
 	check_say(&s->rt, &m->d);
 	if (code == MODEL_INPUT)

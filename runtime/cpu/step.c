@@ -1,17 +1,25 @@
 /* runtime/cpu/step.c: a step on the CPU, which runs where it is called: its programs, and the rt_* calls that compute.
  *
- * Sums of loss, accuracy and gradients are f64 on the host, over all ranks.  The update is left out (skip = 1) when
- * there is nothing to learn from (no valid element), when a number is not finite, and when a kernel met data that is
- * out of range.
- *
- * The one idea: backward is seeded 1/n for a static n and gradients are averaged over the W ranks; what the
- * true count C of all ranks makes of it is one factor, n*W/C, which reaches the update kernels as grad_scale, over the
- * loss scale that backward began with. */
-#include <math.h>
-
+ * The one idea: when step_run returns all has happened, so results are there at once; sums of loss, accuracy and
+ * gradients are f64 numbers of the host. */
 #include "runtime/internal.h"
 
 /* ---- programs ---- */
+
+void step_open(Rt *rt)
+{
+	(void)rt;
+}
+
+void step_close(Rt *rt)
+{
+	(void)rt;
+}
+
+const char *step_refuses_graph(void)
+{
+	return "this program was compiled for the CPU";
+}
 
 void step_begin(Rt *rt, const StepScalars *s)
 {
@@ -58,7 +66,14 @@ int step_depth(const Rt *rt)
 
 void step_result(Rt *rt)
 {
-	(void)rt;
+	struct RtPrivate *p = rt->p;
+	StepRules rules = report_rules(rt);
+	StepCounters now = {p->progress.updates, p->progress.loss_scale};
+	if (scalars_halt(&p->result, &p->sums, &rules))
+		return;
+	scalars_advance(&now, &p->scalars, &p->result, &rules);
+	p->progress.updates = now.updates;
+	p->progress.loss_scale = now.loss_scale;
 }
 
 void step_sums(Rt *rt)
@@ -73,14 +88,6 @@ void step_not_finite(Rt *rt, const void *x, int64_t n, DType dtype, int64_t *nan
 }
 
 /* ---- what a step says of itself ---- */
-
-StepSums report_sums(const Rt *rt)
-{
-	int asked = rt->p->control ? control_stop_signal(rt->p->control) : 0;
-	return (StepSums){rt->loss_sum, rt->loss_weight, rt->correct, rt->counted, rt->p->optim.norm,
-		report_has_bad_input(), MAX(asked, report_stop_signal), rt->p->check.found,
-		hyper_take_signal()};
-}
 
 void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean)
 {
@@ -97,37 +104,13 @@ void rt_report_accuracy(Rt *rt, const float *logits, const int64_t *labels, int6
 	rt->counted += hits[1];
 }
 
-static double norm_of(double sum, double p)
-{
-	return isinf(p) ? sum : p == 2 ? sqrt(sum) : pow(sum, 1 / p);
-}
-
 void rt_step_scalars(Rt *rt)
 {
-	const Optimizer *opt = &rt->p->optim;
-	const StepSums *sum = &rt->p->sums;
-	StepScalars *s = rt->scalars;
-	StepResult *r = &rt->p->result;
-	const RtLoss *loss = &rt->model->loss;
-	if (sum->stop < 0)
+	struct RtPrivate *p = rt->p;
+	StepRules rules = report_rules(rt);
+	if (p->sums.stop < 0)
 		ice("the program did not sum its scalars up");
-	*r = (StepResult){.loss = sum->weight == 0 ? 0 : sum->loss / sum->weight, .grad_norm = NAN,
-		.empty = sum->weight == 0};
-	double scale = r->empty ? 0 : loss->global ? loss->n * MAX(rt->p->world.size, 1) / sum->weight
-		: 1.0 / (double)MAX(rt->p->accum, 1);
-	scale /= rt->p->progress.loss_scale.scale;
-	s->grad_scale = (float)scale;
-	s->clip_coef = 1;
-	s->clip_value = (float)opt->clip_value;
-	r->finite = isfinite(r->loss) && sum->not_finite == 0;
-	if (rt->model->grad_norm) {
-		r->grad_norm = norm_of(sum->norm, optim_norm_p(rt->model)) * scale;
-		r->finite = r->finite && isfinite(r->grad_norm);
-		if (opt->clip_norm > 0)
-			s->clip_coef = (float)MIN(opt->clip_norm / (r->grad_norm + 1e-6), 1.0);
-	}
-	r->overflow = !r->finite && loss_scale_can_shrink(rt->model, &rt->p->progress.loss_scale);
-	s->skip = r->empty || !r->finite || sum->bad_input > 0;
+	scalars_decide(rt->scalars, &p->result, &p->sums, &rules, &p->progress.loss_scale);
 }
 
 /* ---- gradients and updates ---- */

@@ -205,26 +205,15 @@ void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes)
 	all->exposed_ms += ms;
 }
 
-static StepSums sum_up(const StepSums *of, int n, double p)
+static StepSums sums_of(const Rt *rt)
 {
-	StepSums sum = of[0];
-	for (int r = 1; r < n; r++) {
-		sum.loss += of[r].loss;
-		sum.weight += of[r].weight;
-		sum.correct += of[r].correct;
-		sum.counted += of[r].counted;
-		sum.norm = k_norm_join(sum.norm, of[r].norm, p);
-		sum.bad_input += of[r].bad_input;
-		sum.stop = MAX(sum.stop, of[r].stop);
-		sum.not_finite += of[r].not_finite;
-		sum.reload += of[r].reload;
-	}
-	return sum;
+	return (StepSums){rt->loss_sum, rt->loss_weight, rt->correct, rt->counted, rt->p->optim.norm,
+		report_has_bad_input(), report_stop(rt), rt->p->check.found, hyper_take_signal()};
 }
 
 void rt_all_reduce_scalars(Rt *rt, int seq)
 {
-	StepSums mine = report_sums(rt);
+	StepSums mine = sums_of(rt);
 	if (!rt->p->comm) {
 		rt->p->sums = mine;
 		return;
@@ -234,7 +223,9 @@ void rt_all_reduce_scalars(Rt *rt, int seq)
 	StepSums *of = NEW_N(a, StepSums, rt->p->world.size);
 	streams_sync_begin(rt, seq);
 	comm_all(rt->p->comm, &mine, sizeof(mine), of);
-	rt->p->sums = sum_up(of, rt->p->world.size, optim_norm_p(rt->model));
+	rt->p->sums = of[0];
+	for (int r = 1; r < rt->p->world.size; r++)
+		scalars_add(&rt->p->sums, &of[r], optim_norm_p(rt->model));
 	streams_sync_end(rt, RT_ALL_REDUCE_SCALARS, (int64_t)sizeof(mine) * (rt->p->world.size - 1));
 	arena_rewind(a, mark);
 }
