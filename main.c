@@ -27,6 +27,11 @@ static bool is_ir_file(const char *path)
 	return n > 3 && !strcmp(path + n - 3, ".ir");
 }
 
+static bool is_cuda(const Options *o)
+{
+	return equals(o->target, "cuda");
+}
+
 /* Instead of compiling. */
 static bool prints_ir(const Options *o)
 {
@@ -89,10 +94,9 @@ static Variant shown_variant(const Options *o)
 	return is_many(o) ? (Variant)v : VARIANT_ONLY;
 }
 
-static PassOptions pass_options(const Options *o, Diag *d)
+static PassOptions pass_options(const Options *o)
 {
 	int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
-	CodegenOptions target = {.cc = o->cc, .arch = o->arch};
 	return (PassOptions){
 		.loss = o->loss, .loss_norm = o->loss_norm, .optimizer = o->optimizer, .freeze = o->freeze, .init = o->init,
 		.bn = o->bn, .bn_sync = o->bn_sync,
@@ -111,7 +115,7 @@ static PassOptions pass_options(const Options *o, Diag *d)
 		.world = o->world ? o->world : 1, .shard_size = o->shard_size, .hosts = o->hosts, .remat = o->remat,
 		.offload = offload_option(o), .memory_limit = o->memory_limit,
 		.workspace = o->workspace ? o->workspace : (int64_t)64 << 20,
-		.vector_bytes = codegen_vector_bytes(&target, d),
+		.cuda = is_cuda(o),
 		.threads = (int)(o->threads ? o->threads : MAX(cores, 1)),
 	};
 }
@@ -132,6 +136,11 @@ static bool take_hook(Options *o, HookSpec *hook, Arena *a, Diag *d)
 		o->reduce_dtype = o->comm_hook;
 		return true;
 	}
+	if (is_cuda(o)) {
+		diag_error(d, "--comm-hook", "a C function cannot reduce what lies in a GPU: refused with --target=cuda, but "
+			"for bf16 and f16");
+		return false;
+	}
 	if ((o->reduce_dtype && !equals(o->reduce_dtype, "f32")) || o->keep_low_precision_grads) {
 		diag_error(d, "--comm-hook", "a hook gets gradients in f32 and decides what is sent: leave out "
 			"--reduce-dtype and --keep-low-precision-grads");
@@ -144,17 +153,29 @@ static bool take_hook(Options *o, HookSpec *hook, Arena *a, Diag *d)
 	return true;
 }
 
+/* What the program is built for, and by what. */
+static CodegenOptions target_options(const Options *o)
+{
+	return (CodegenOptions){.cuda = is_cuda(o), .tf32 = equals(o->matmul_precision, "tf32"), .cc = o->cc,
+		.nvcc = o->nvcc, .arch = o->arch, .optimize = o->optimize, .verbose = o->verbose};
+}
+
 static CodegenOptions codegen_options(const Options *o, const HookSpec *hook)
 {
-	return (CodegenOptions){
-		.hook = *hook,
-		.text = o->canonical, .optimizer = o->optimizer, .loss_norm = o->loss_norm,
-		.shift = o->loss && strstr(o->loss, "shift=1"), .no_decay_1d = o->no_decay_1d,
-		.check_nan = o->check_nan,
-		.loss_scale = o->loss_scale, .param_group = o->param_group.at, .n_param_group = o->param_group.n,
-		.cc = o->cc, .arch = o->arch, .optimize = o->optimize, .verbose = o->verbose, .offload = offload_option(o),
-		.library = equals(o->emit, "lib"),
-	};
+	CodegenOptions c = target_options(o);
+	c.hook = *hook;
+	c.text = o->canonical;
+	c.optimizer = o->optimizer;
+	c.loss_norm = o->loss_norm;
+	c.shift = o->loss && strstr(o->loss, "shift=1");
+	c.no_decay_1d = o->no_decay_1d;
+	c.check_nan = o->check_nan;
+	c.loss_scale = o->loss_scale;
+	c.param_group = o->param_group.at;
+	c.n_param_group = o->param_group.n;
+	c.offload = offload_option(o);
+	c.library = equals(o->emit, "lib");
+	return c;
 }
 
 /* ---- stages ---- */
@@ -214,11 +235,11 @@ static bool write_schedule(Module *m, const Options *o, const PassOptions *p, Di
 	return !d->errors;
 }
 
-/* 16-bit products on a processor without units for them. */
+/* 16-bit products on a processor without units for them; every GPU that is an --arch has them. */
 static void note_products(const Options *o, const CodegenOptions *c, Diag *d)
 {
 	DType t = dtype_of(o->param_dtype);
-	if (t != DT_F32 && !codegen_multiplies(c, t, d) && !d->errors)
+	if (t != DT_F32 && !c->cuda && !codegen_multiplies(c, t, d) && !d->errors)
 		diag_note(d, "--param-dtype", "--arch=%s does not multiply %s: products are computed in f32, which moves half "
 			"the bytes and is no faster", o->arch ? o->arch : "native", dtype_info[t].text);
 }
@@ -245,7 +266,8 @@ static int emit(Variants *v, const Options *o, const HookSpec *hook, Diag *d)
 
 static int run(Module *m, const Options *o, Diag *d)
 {
-	CodegenOptions c = {.cc = o->cc, .arch = o->arch, .optimize = o->optimize, .verbose = o->verbose};
+	CodegenOptions c = target_options(o);
+	c.text = o->canonical;
 	return run_model(m, o->output, o->inputs_dir, o->outputs_dir, &c, d);
 }
 
@@ -261,6 +283,29 @@ static void check_used(const Options *o, Diag *d)
 		if (option[i].value && !option[i].used)
 			diag_warn(d, option[i].name, "is not used %s: \"%s\"", ir ? "when IR is printed" : plan ? "by shardc plan"
 				: run ? "by shardc run" : "when a program is compiled", option[i].value);
+}
+
+/* Options that belong to the other target. */
+static bool check_target(const Options *o, Diag *d)
+{
+	int before = d->errors;
+	if (!is_cuda(o) && o->nvcc)
+		diag_error(d, "--nvcc", "\"%s\" compiles CUDA: it wants --target=cuda", o->nvcc);
+	if (!is_cuda(o) && equals(o->matmul_precision, "tf32"))
+		diag_error(d, "--matmul-precision", "tf32 is a number format of GPUs: it wants --target=cuda");
+	if (!is_cuda(o) && equals(o->comm, "nccl"))
+		diag_error(d, "--comm", "nccl moves memory of GPUs: it wants --target=cuda");
+	if (is_cuda(o) && equals(o->emit, "lib"))
+		diag_error(d, "--emit", "lib is refused with --target=cuda: a library's arrays are the host's");
+	return d->errors == before;
+}
+
+/* A missing compiler or runtime, before time is spent and anything is written. */
+static bool check_compiler(const Options *o, Diag *d)
+{
+	CodegenOptions c = target_options(o);
+	bool builds = !prints_ir(o) && !equals(o->command, "plan") && !equals(o->emit, "c");
+	return !builds || codegen_check_target(&c, d);
 }
 
 /* The ranks that a plan is asked for. */
@@ -321,10 +366,11 @@ static int compile(Options *o, Arena *a, Diag *d)
 {
 	HookSpec hook;
 	bool ranks = check_ranks(o, d);
-	if (!check_accum(o, d) || !ranks || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
+	bool target = check_target(o, d) && check_compiler(o, d);
+	if (!check_accum(o, d) || !ranks || !target || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;
 	check_used(o, d);
-	PassOptions p = pass_options(o, d);
+	PassOptions p = pass_options(o);
 	PipelineView view = {.stop_after = o->stop_after, .dump_dir = o->dump_ir, .print_after = o->print_after,
 		.print_changed = o->print_changed, .out = stdout};
 	bool ir = prints_ir(o);

@@ -226,6 +226,8 @@ bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *u
 			row_set(&r, args.at[i].row, args.at[i].row->name, args.at[i].value);
 	if (!o->command)
 		o->command = "compile";
+	if (o->target && !strcmp(o->target, "cuda") && !o->arch)
+		row_set(&r, row_find("--arch", strlen("--arch")), "--arch", "sm_90a");
 	canonical_text(&r);
 	*usage = r.usage;
 	return !d->errors;
@@ -234,7 +236,7 @@ bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *u
 void options_help(FILE *f)
 {
 	fputs("usage: shardc MODEL.onnx -o train [options]          compile to a training binary\n"
-	      "       shardc MODEL.onnx -o DIR --emit=c [options]   stop at DIR/step.c and its Makefile\n"
+	      "       shardc MODEL.onnx -o DIR --emit=c [options]   stop at DIR/step.c (step.cu) and its Makefile\n"
 	      "       shardc MODEL.onnx -o DIR --emit=lib [options] libmodel.so, model.h, model.pc\n"
 	      "       shardc MODEL.onnx --emit=ir|dot|json [--stop-after=PASS]\n"
 	      "       shardc FILE.ir --passes=A,B,..                run passes on text\n"

@@ -30,7 +30,7 @@ typedef struct Options {
 	const char *remat, *offload;
 	int64_t memory_limit, workspace;
 	/* target */
-	const char *target, *arch, *cc, *optimize;
+	const char *target, *arch, *cc, *nvcc, *optimize, *matmul_precision;
 	bool verbose;
 	int64_t threads;
 	/* inspection */

@@ -1,4 +1,4 @@
-/* codegen/build.c: the emitted program -> a binary, by the user's C compiler.
+/* codegen/build.c: the emitted program -> a binary, by the user's C compiler, or by nvcc (build_cuda.c).
  *
  * Compilers are started by fork and exec, never through a shell.  step.c, long and simple, and fused.c,
  * short and to be vectorised, are compiled side by side with their own flags.  The output appears by one
@@ -6,7 +6,7 @@
  *
  * The runtime is found from the running executable: BUILD/lib/ARCH and the tree that BUILD lies in, or
  * PREFIX/lib/shardc/{lib/ARCH,include} of an installation. */
-#include "codegen/emit.h"
+#include "codegen/build.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -15,18 +15,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-typedef VEC(const char *) Args;
-
-typedef struct Build {
-	Arena *a;
-	const CodegenOptions *o;
-	Diag *d;
-	const char *cc, *arch;
-	const char *include; /* folder of runtime/shardrt.h */
-	const char *lib;     /* folder of RUNTIME/libshardrt.a */
-	const char *runtime; /* arch: the same, or the best there is below it */
-} Build;
 
 /* Functions keep their names, a unit and section each: what profilers and backtraces show. */
 static const char *const step_flags[] = {"-std=gnu11", "-fno-inline"};
@@ -62,11 +50,10 @@ static const char *executable_dir(Arena *a)
 	return arena_strdup(a, path);
 }
 
-/* The first of dir/suffix[i] that holds `file`. */
-static const char *search(Build *b, const char *dir, const char *const *suffix, int n, const char *file)
+const char *build_search(Build *b, const char *const *suffix, int n, const char *file)
 {
 	for (int i = 0; i < n; i++) {
-		const char *at = arena_printf(b->a, "%s/%s", dir, suffix[i]);
+		const char *at = arena_printf(b->a, "%s/%s", executable_dir(b->a), suffix[i]);
 		char *real = exists(b, at, file) ? realpath(at, NULL) : NULL;
 		if (!real)
 			continue;
@@ -77,10 +64,10 @@ static const char *search(Build *b, const char *dir, const char *const *suffix, 
 	return NULL;
 }
 
-static bool find_runtime(Build *b, const char *runtime)
+bool build_find_runtime(Build *b, const char *runtime)
 {
 	static const char *const lib[] = {"lib", "../lib/shardc/lib"};
-	b->lib = search(b, executable_dir(b->a), lib, COUNT_OF(lib), arena_printf(b->a, "%s/libshardrt.a", runtime));
+	b->lib = build_search(b, lib, COUNT_OF(lib), arena_printf(b->a, "%s/libshardrt.a", runtime));
 	b->runtime = runtime;
 	return b->lib;
 }
@@ -88,9 +75,13 @@ static bool find_runtime(Build *b, const char *runtime)
 static Build build_new(Arena *a, const CodegenOptions *o, Diag *d)
 {
 	static const char *const include[] = {"..", "../..", "../lib/shardc/include", "include"};
-	Build b = {.a = a, .o = o, .d = d, .cc = o->cc ? o->cc : "cc", .arch = o->arch ? o->arch : "native"};
-	b.include = search(&b, executable_dir(a), include, COUNT_OF(include), "runtime/shardrt.h");
-	find_runtime(&b, b.arch);
+	Build b = {.a = a, .o = o, .d = d, .cc = o->cc ? o->cc : "cc", .flag = "--cc", .language = "C",
+		.arch = o->arch ? o->arch : "native"};
+	b.include = build_search(&b, include, COUNT_OF(include), "runtime/shardrt.h");
+	if (o->cuda)
+		build_cuda_open(&b);
+	else
+		build_find_runtime(&b, b.arch);
 	return b;
 }
 
@@ -100,7 +91,7 @@ static const char *available(Build *b)
 	static const char *const arch[] = {"native", "x86-64-v3", "x86-64-v4"};
 	const char *list = "";
 	for (int i = 0; i < COUNT_OF(arch); i++)
-		if (find_runtime(b, arch[i]))
+		if (build_find_runtime(b, arch[i]))
 			list = arena_printf(b->a, "%s%s%s", list, *list ? ", " : "", arch[i]);
 	b->lib = NULL;
 	return *list ? list : "none";
@@ -108,14 +99,14 @@ static const char *available(Build *b)
 
 /* ---- commands ---- */
 
-static void push_all(Build *b, Args *args, const char *const *flags, int n)
+void build_push(Build *b, Args *args, const char *const *flags, int n)
 {
 	for (int i = 0; i < n; i++)
 		vec_push(b->a, args, flags[i]);
 }
 
-/* --cc may hold arguments: "ccache gcc". */
-static Args command(Build *b)
+/* --cc and --nvcc may hold arguments: "ccache gcc". */
+Args build_command(Build *b)
 {
 	Args args = {0};
 	char *words = arena_strdup(b->a, b->cc), *save = NULL;
@@ -128,19 +119,19 @@ static Args command(Build *b)
 static void push_target(Build *b, Args *args, const char *source, const char *object)
 {
 	if (b->o->library)
-		push_all(b, args, library_flags, COUNT_OF(library_flags));
+		build_push(b, args, library_flags, COUNT_OF(library_flags));
 	vec_push(b->a, args, arena_printf(b->a, "-march=%s", b->arch));
 	vec_push(b->a, args, arena_printf(b->a, "-I%s", b->include));
-	push_all(b, args, (const char *[]){"-c", "-o", object, source}, 4);
+	build_push(b, args, (const char *[]){"-c", "-o", object, source}, 4);
 }
 
 static Args compile_command(Build *b, bool fused, const char *source, const char *object)
 {
-	Args args = command(b);
+	Args args = build_command(b);
 	if (fused)
-		push_all(b, &args, fused_flags, COUNT_OF(fused_flags));
+		build_push(b, &args, fused_flags, COUNT_OF(fused_flags));
 	else
-		push_all(b, &args, step_flags, COUNT_OF(step_flags));
+		build_push(b, &args, step_flags, COUNT_OF(step_flags));
 	if (!fused)
 		vec_push(b->a, &args, arena_printf(b->a, "-O%s", b->o->optimize ? b->o->optimize : "1"));
 	push_target(b, &args, source, object);
@@ -150,25 +141,25 @@ static Args compile_command(Build *b, bool fused, const char *source, const char
 /* --comm-hook's file. */
 static Args hook_command(Build *b, const char *source, const char *object)
 {
-	Args args = command(b);
-	push_all(b, &args, hook_flags, COUNT_OF(hook_flags));
+	Args args = build_command(b);
+	build_push(b, &args, hook_flags, COUNT_OF(hook_flags));
 	push_target(b, &args, source, object);
 	return args;
 }
 
 static Args link_command(Build *b, const char *const *object, int n, const char *output)
 {
-	Args args = command(b);
+	Args args = build_command(b);
 	const char *lib = arena_printf(b->a, "%s/%s/libshardrt.a", b->lib, b->runtime);
 	if (b->o->library)
-		push_all(b, &args, library_link_flags, COUNT_OF(library_link_flags));
-	push_all(b, &args, (const char *[]){"-o", output}, 2);
-	push_all(b, &args, object, n);
+		build_push(b, &args, library_link_flags, COUNT_OF(library_link_flags));
+	build_push(b, &args, (const char *[]){"-o", output}, 2);
+	build_push(b, &args, object, n);
 	vec_push(b->a, &args, lib);
-	push_all(b, &args, link_flags, COUNT_OF(link_flags));
+	build_push(b, &args, link_flags, COUNT_OF(link_flags));
 	/* Where the program finds the runtime's shared objects; -Wl would cut a path at its commas. */
 	const char *folder = arena_printf(b->a, "%s/%s", b->lib, b->runtime);
-	push_all(b, &args, (const char *[]){"-Xlinker", "-rpath", "-Xlinker", folder}, 4);
+	build_push(b, &args, (const char *[]){"-Xlinker", "-rpath", "-Xlinker", folder}, 4);
 	return args;
 }
 
@@ -219,20 +210,17 @@ static bool finish(Build *b, pid_t pid, const char *what, const char *complaint)
 	if (WIFEXITED(status) && !WEXITSTATUS(status))
 		return true;
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-		diag_error(b->d, "--cc", "the C compiler \"%s\" cannot be started", b->cc);
+		diag_error(b->d, b->flag, "the %s compiler \"%s\" cannot be started", b->language, b->cc);
 	else
-		diag_error(b->d, what, "the C compiler \"%s\" failed: %s", b->cc, complaint);
+		diag_error(b->d, what, "the %s compiler \"%s\" failed: %s", b->language, b->cc, complaint);
 	return false;
 }
 
-/* Runs the compiler's preprocessor over nothing; its output, NULL after a message. */
-static char *predefined(Build *b)
+char *build_output(Build *b, Args *args, pid_t *child)
 {
-	Args args = command(b);
 	Buf text = {0};
 	int end[2];
-	push_all(b, &args, (const char *[]){arena_printf(b->a, "-march=%s", b->arch), "-dM", "-E", "-x", "c",
-		"/dev/null", NULL}, 7);
+	vec_push(b->a, args, NULL);
 	if (pipe(end)) {
 		diag_error(b->d, b->cc, "cannot be started: %s", strerror(errno));
 		return NULL;
@@ -243,7 +231,7 @@ static char *predefined(Build *b)
 		dup2(end[1], STDOUT_FILENO);
 		close(end[0]);
 		close(end[1]);
-		execvp(args.at[0], (char *const *)args.at);
+		execvp(args->at[0], (char *const *)args->at);
 		_exit(127);
 	}
 	close(end[1]);
@@ -252,10 +240,22 @@ static char *predefined(Build *b)
 		if (n > 0)
 			buf_put(&text, chunk, (size_t)n);
 	close(end[0]);
-	bool ok = finish(b, pid, arena_printf(b->a, "--arch=%s", b->arch), "it does not know these instructions");
-	char *copy = ok ? arena_strndup(b->a, text.at ? text.at : "", text.n) : NULL;
+	char *copy = arena_strndup(b->a, text.at ? text.at : "", text.n);
 	buf_free(&text);
+	*child = pid;
 	return copy;
+}
+
+/* Runs the compiler's preprocessor over nothing; its output, NULL after a message. */
+static char *predefined(Build *b)
+{
+	pid_t pid;
+	Args args = build_command(b);
+	build_push(b, &args, (const char *[]){arena_printf(b->a, "-march=%s", b->arch), "-dM", "-E", "-x", "c",
+		"/dev/null"}, 6);
+	char *text = build_output(b, &args, &pid);
+	bool ok = text && finish(b, pid, arena_printf(b->a, "--arch=%s", b->arch), "it does not know these instructions");
+	return ok ? text : NULL;
 }
 
 static bool is_defined(Build *b, const char *macros, const char *macro)
@@ -274,6 +274,10 @@ static const struct { const char *arch; const char *macros[8]; } runtimes[] = {
 /* An arch without a runtime of its own gets the best one that uses nothing it lacks. */
 static bool choose_runtime(Build *b)
 {
+	if (!strncmp(b->arch, "sm_", 3)) {
+		diag_error(b->d, "--arch", "\"%s\" is for GPUs: it wants --target=cuda", b->arch);
+		return false;
+	}
 	char *macros = b->lib ? NULL : predefined(b);
 	bool found = b->lib;
 	if (!b->lib && !macros)
@@ -282,7 +286,7 @@ static bool choose_runtime(Build *b)
 		bool fits = true;
 		for (int k = 0; k < COUNT_OF(runtimes[i].macros) && runtimes[i].macros[k]; k++)
 			fits = fits && is_defined(b, macros, runtimes[i].macros[k]);
-		found = fits && find_runtime(b, runtimes[i].arch);
+		found = fits && build_find_runtime(b, runtimes[i].arch);
 	}
 	if (!found)
 		diag_error(b->d, "--arch", "there is no runtime for \"%s\", nor for less than it has; available: %s", b->arch,
@@ -295,7 +299,16 @@ static bool check_found(Build *b)
 	if (!b->include)
 		diag_error(b->d, "shardc", "runtime/shardrt.h is not beside this program; install shardc as a whole "
 			"(make install) or run it from its build folder");
-	return b->include && choose_runtime(b);
+	return b->include && (b->o->cuda ? build_cuda_found(b) : choose_runtime(b));
+}
+
+bool codegen_check_target(const CodegenOptions *o, Diag *d)
+{
+	Arena *a = arena_new();
+	Build b = build_new(a, o, d);
+	bool ok = !o->cuda || (check_found(&b) && build_cuda_compiler(&b));
+	arena_free(a);
+	return ok;
 }
 
 bool codegen_multiplies(const CodegenOptions *o, DType t, Diag *d)
@@ -311,18 +324,6 @@ bool codegen_multiplies(const CodegenOptions *o, DType t, Diag *d)
 	return found;
 }
 
-int codegen_vector_bytes(const CodegenOptions *o, Diag *d)
-{
-	if (!o->arch || !strcmp(o->arch, "native"))
-		return __builtin_cpu_supports("avx512f") ? 64 : 32;
-	Arena *a = arena_new();
-	Build b = build_new(a, o, d);
-	char *macros = predefined(&b);
-	int bytes = macros && is_defined(&b, macros, "__AVX512F__") ? 64 : 32;
-	arena_free(a);
-	return bytes;
-}
-
 bool codegen_compile(const char *dir, const CodegenOptions *o, const char *output, Diag *d)
 {
 	Arena *a = arena_new();
@@ -333,10 +334,10 @@ bool codegen_compile(const char *dir, const CodegenOptions *o, const char *outpu
 	int n = o->hook.file ? 3 : 2;
 	bool ok = check_found(&b), started = ok;
 	for (int i = 0; started && i < n; i++) {
-		source[i] = i == 2 ? o->hook.file : arena_printf(a, "%s/%s.c", dir, name[i]);
+		source[i] = i == 2 ? o->hook.file : arena_printf(a, "%s/%s.%s", dir, name[i], o->cuda ? "cu" : "c");
 		object[i] = arena_printf(a, "%s/%s.o", dir, name[i]);
 		Args args = i == 2 ? hook_command(&b, source[i], object[i]) :
-			compile_command(&b, i == 1, source[i], object[i]);
+			(o->cuda ? build_cuda_compile : compile_command)(&b, i == 1, source[i], object[i]);
 		pid[i] = start(&b, &args);
 	}
 	bool compiled = started;
@@ -344,7 +345,7 @@ bool codegen_compile(const char *dir, const CodegenOptions *o, const char *outpu
 		compiled = finish(&b, pid[i], source[i], "shardc is at fault, not the model; or the disk is full")
 			&& compiled;
 	if (compiled) {
-		Args args = link_command(&b, object, n, temp);
+		Args args = (o->cuda ? build_cuda_link : link_command)(&b, object, n, temp);
 		ok = finish(&b, start(&b, &args), temp, "a library is missing, or the disk is full");
 		if (ok && rename(temp, output)) {
 			diag_error(d, output, "cannot write: %s", strerror(errno));
@@ -417,6 +418,11 @@ bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d)
 	Arena *a = arena_new();
 	Build b = build_new(a, o, d);
 	bool ok = check_found(&b);
+	if (o->cuda) {
+		build_cuda_makefile(&b, out);
+		arena_free(a);
+		return ok;
+	}
 	const char *target = o->library ? "libmodel.so" : "train";
 	buf_printf(out, "# Builds the training %s from step.c and fused.c.\nCC = %s\nARCH = %s\n",
 		o->library ? "library" : "program", str_escape(a, ESCAPE_MAKE, b.cc), str_escape(a, ESCAPE_MAKE, b.arch));

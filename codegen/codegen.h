@@ -24,8 +24,11 @@ typedef struct CodegenOptions {
 	const char *const *param_group; /* each --param-group */
 	int n_param_group;
 	LayoutOffload offload;
-	const char *cc;         /* C compiler; NULL = cc */
-	const char *arch;       /* -march; NULL = native */
+	bool cuda;              /* step.cu and fused.cu, for a GPU */
+	bool tf32;              /* CUDA: --matmul-precision=tf32 */
+	const char *nvcc;       /* CUDA compiler; NULL = nvcc */
+	const char *cc;         /* C compiler; NULL = cc; of CUDA: the host's, NULL = nvcc's own choice */
+	const char *arch;       /* -march; NULL = native; of CUDA never NULL */
 	const char *optimize;   /* of step.c: "0".."3"; NULL = 1 */
 	bool verbose;           /* print the compiler's commands */
 	HookSpec hook;
@@ -33,14 +36,17 @@ typedef struct CodegenOptions {
 	const struct Variants *variants; /* of several micro-batches a step: all modules; NULL = the one that is written */
 } CodegenOptions;
 
-/* Writes dir/step.c, dir/fused.c and dir/Makefile, for a library model.h and model.pc, too (dir is made when absent).
- * Refuses ops and dtypes
- * that no kernel serves, and an arch without a runtime.  All files appear, or none. */
+/* Writes dir/step.c, dir/fused.c (CUDA: step.cu, fused.cu) and dir/Makefile, for a library model.h and model.pc, too
+ * (dir is made when absent).  Refuses ops and dtypes that no kernel serves, and an arch without a runtime.  All files
+ * appear, or none. */
 bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Diag *d);
 
-/* Compiles dir/step.c and dir/fused.c side by side and links them with the runtime into `output`, a program or a
+/* Compiles step and fused side by side and links them with the runtime into `output`, a program or a
  * library, which is replaced only when all went well. */
 bool codegen_compile(const char *dir, const CodegenOptions *o, const char *output, Diag *d);
+
+/* Whether there is a compiler for o, and a runtime: asked before anything is written. */
+bool codegen_check_target(const CodegenOptions *o, Diag *d);
 
 /* Whether o->hook compiles and is what runtime/hook.h describes; the compiler's messages go to stderr. */
 bool codegen_check_hook(const CodegenOptions *o, Diag *d);
@@ -50,9 +56,6 @@ void codegen_remove(const char *dir);
 
 /* Whether o->arch has instructions that multiply numbers of 16-bit dtype t. */
 bool codegen_multiplies(const CodegenOptions *o, DType t, Diag *d);
-
-/* Bytes of a vector register of o->arch: layouts of packed weights follow from it. */
-int codegen_vector_bytes(const CodegenOptions *o, Diag *d);
 
 /* ---- plan.c ---- */
 

@@ -65,7 +65,8 @@ const char *emit_int_list(Emit *e, int n, const int64_t *v)
 
 const char *emit_c_ints(Emit *e, int n, const int64_t *v)
 {
-	return arena_printf(e->a, "(const int64_t[])%s", emit_int_list(e, n, v));
+	const char *list = emit_int_list(e, n, v);
+	return arena_printf(e->a, "LIST(int64_t, %.*s)", (int)strlen(list) - 2, list + 1);
 }
 
 /* ---- pointers ---- */
@@ -114,7 +115,7 @@ const char *emit_shared(Emit *e, const char *type, const char *stem, const char 
 
 const char *emit_prim(Emit *e, const char *create, const char *desc, const char *text)
 {
-	const char *key = arena_printf(e->a, "%s(&(%s)%s)", create, desc, text);
+	const char *key = arena_printf(e->a, "%s(LIST(%s, %s))", create, desc, text);
 	intptr_t slot = (intptr_t)map_get(e->prims, key);
 	if (!slot) {
 		slot = map_count(e->prims) + 1;

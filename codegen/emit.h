@@ -28,6 +28,7 @@ typedef struct Emit {
 	Map *paths;      /* file as the module names it -> absolute path */
 	PtrMap *units;   /* scope -> its unit, or the scope itself: it has none */
 	PtrMap *checks;  /* value -> number of its check + 1 */
+	PtrMap *events;  /* record -> its number in its program, from 1 */
 	Buf check_rows;
 	int n_checks;
 	const Op *op;    /* at work */
@@ -40,7 +41,7 @@ typedef struct Emit {
 const char *emit_int(Emit *e, int64_t v);
 const char *dtype_constant(DType t); /* "DT_F32"; tables.c */
 const char *emit_c_float(Emit *e, double v);              /* a double literal */
-const char *emit_c_ints(Emit *e, int n, const int64_t *v); /* (const int64_t[]){1, 2} */
+const char *emit_c_ints(Emit *e, int n, const int64_t *v); /* LIST(int64_t, 1, 2) */
 const char *emit_int_list(Emit *e, int n, const int64_t *v); /* {1, 2} */
 const char *emit_c_literal(Emit *e, DType t, double f, int64_t i); /* of C type dtype_info[t].ctype */
 const char *emit_value(Emit *e, const Value *v);        /* pointer to v's bytes; "NULL" when it has none */
@@ -48,7 +49,7 @@ const char *emit_place(Emit *e, const Place *at);
 const char *emit_suffix(DType t);                       /* of kernels: "f32", bool as "u8" */
 /* Name of the static object `type NAME = text`. */
 const char *emit_shared(Emit *e, const char *type, const char *stem, const char *text);
-/* Slot expression of the primitive that `create(&(desc){text})` makes. */
+/* Slot expression of the primitive that `create(LIST(desc, text))` makes. */
 const char *emit_prim(Emit *e, const char *create, const char *desc, const char *text);
 
 /* ---- statements ---- */
@@ -82,6 +83,7 @@ int checks_write(Emit *e, Buf *out); /* returns how many there are */
 /* ---- fused.c, tables.c, build.c ---- */
 
 void fused_call(Emit *e, const Op *op); /* op: fused, elementwise or broadcast */
+int emit_event(Emit *e, const Op *record);
 void tables_write(Emit *e, Buf *out);   /* everything of step.c behind the functions */
 /* Names of processor features that code for --arch may use; false after a message. */
 bool build_need_cpu(Emit *e, Buf *out);

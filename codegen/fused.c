@@ -1,29 +1,20 @@
-/* codegen/fused.c: elementwise ops, fused or alone, as loops of fused.c.
+/* codegen/fused.c: elementwise ops, fused or alone, as functions of fused.c or fused.cu.
  *
  * A kernel is made from the body and from how each operand varies over the iteration space, whose
  * adjacent dims are merged where all operands agree; sizes are arguments, so equal chains of different
- * layers share one kernel.  Outer dims and blocks of the innermost one are divided among threads, which
- * changes no result: every element is computed alone.
+ * layers share one kernel.  Every element is computed alone, whoever computes it.
  *
- * No pointer is restrict, since a result may overwrite an operand of its own type: within an iteration
- * everything is read before anything is written, and omp simd says the rest.
+ * No pointer is restrict, since a result may overwrite an operand of its own type: of an element everything is read
+ * before anything is written.
  *
  * 16-bit operands are widened where they are read, the body computes in f32, and what it yields is rounded
  * where it is stored: once, as if the ops of a body were one op.  An explicit cast rounds where it stands. */
-#include "codegen/emit.h"
+#include "codegen/fused.h"
 
 #include "codegen/lower.h"
 
 #include <inttypes.h>
 #include <string.h>
-
-/* The iteration space after merging, and along which of its dims each operand varies (bit d). */
-typedef struct Space {
-	int rank;
-	int64_t dim[IR_MAX_RANK];
-	unsigned varies[64];
-} Space;
-enum { MAX_TENSORS = 64 };
 
 /* ---- the iteration space ---- */
 
@@ -41,10 +32,10 @@ static bool same_variation(const Op *op, const Type *space, int d, int e)
 	return true;
 }
 
-static Space space_of(const Op *op)
+static FusedSpace space_of(const Op *op)
 {
 	const Type *t = &op->out[0]->type;
-	Space s = {0};
+	FusedSpace s = {0};
 	int last = -1;
 	for (int d = 0; d < t->rank; d++) {
 		if (t->dim[d] == 1)
@@ -67,7 +58,7 @@ static Space space_of(const Op *op)
 
 /* ---- the body ---- */
 
-static const char *ctype(const Value *v)
+const char *fused_ctype(const Value *v)
 {
 	return dtype_info[v->type.dtype].ctype;
 }
@@ -158,19 +149,19 @@ static void put_const(Emit *e, Buf *b, const Op *op)
 }
 
 /* Computes v<k> for each op of the body and stores what it yields. */
-static void put_body(Emit *e, Buf *b, const Op *fused, const char *row, const char *in)
+static void put_ops(Emit *e, Buf *b, const Op *fused, const char *at, const char *in)
 {
 	PtrMap *name = ptrmap_new(e->a);
 	int n = fused->n_in;
 	for (int i = 0; i < fused->n_in; i++)
 		ptrmap_put(name, fused->args[i], arena_printf(e->a, "v%d", i));
 	for (const Op *op = fused->body_first; op; op = op->next) {
-		const char *names[MAX_TENSORS];
+		const char *names[FUSED_TENSORS];
 		for (int i = 0; i < op->n_in; i++)
 			names[i] = ptrmap_get(name, op_in(op, i));
 		if (op->kind == OP_YIELD) {
 			for (int i = 0; i < op->n_in; i++)
-				buf_printf(b, "%sy%d%s[i] = %s;\n", in, i, row,
+				buf_printf(b, "%sy%d%s = %s;\n", in, i, at,
 					write_text(e, op_in(op, i)->type.dtype, names[i]));
 			continue;
 		}
@@ -184,111 +175,52 @@ static void put_body(Emit *e, Buf *b, const Op *fused, const char *row, const ch
 	}
 }
 
-static void put_single(Emit *e, Buf *b, const Op *op, const char *row, const char *in)
+static void put_single(Emit *e, Buf *b, const Op *op, const char *at, const char *in)
 {
 	static const char *const names[] = {"v0", "v1", "v2"};
 	Buf value = {0};
 	put_expression(e, &value, op, names);
-	buf_printf(b, "%sy0%s[i] = %s;\n", in, row, write_text(e, op->out[0]->type.dtype, value.at));
+	buf_printf(b, "%sy0%s = %s;\n", in, at, write_text(e, op->out[0]->type.dtype, value.at));
 	buf_free(&value);
 }
 
-/* ---- the kernel ---- */
-
-/* Element offset of an operand's row at the outer indices: "(i0 * n1 + i1) * n2", "" = 0. */
-static const char *row_offset(Emit *e, const Space *s, unsigned varies)
+void fused_body(Emit *e, Buf *b, const Op *op, const char *at, const char *in)
 {
-	const char *sum = "";
-	for (int d = 0; d < s->rank - 1; d++) {
-		if (!(varies >> d & 1))
-			continue;
-		const char *more = strchr(sum, ' ') ? "(%s) * n%d + i%d" : "%s * n%d + i%d";
-		sum = *sum ? arena_printf(e->a, more, sum, d, d) : arena_printf(e->a, "i%d", d);
-	}
-	if (*sum && varies >> (s->rank - 1) & 1)
-		sum = arena_printf(e->a, strchr(sum, ' ') ? "(%s) * n%d" : "%s * n%d", sum, s->rank - 1);
-	return sum;
+	if (op->kind == OP_FUSED)
+		put_ops(e, b, op, at, in);
+	else
+		put_single(e, b, op, at, in);
 }
 
-static bool moves(const Space *s, int operand)
-{
-	return s->varies[operand] >> (s->rank - 1) & 1;
-}
-
-static void put_signature(Buf *b, const Op *op, const Space *s)
-{
-	buf_printf(b, "(");
-	for (int i = 0; i < op->n_out; i++)
-		buf_printf(b, "%s *y%d, ", ctype(op->out[i]), i);
-	for (int i = 0; i < op->n_in; i++)
-		buf_printf(b, "const %s *x%d, ", ctype(op_in(op, i)), i);
-	for (int d = 0; d < s->rank; d++)
-		buf_printf(b, "%sint64_t n%d", d ? ", " : "", d);
-	buf_printf(b, ")");
-}
-
-static void put_read(Emit *e, Buf *b, const Value *v, int i, const char *in, const char *from)
+void fused_read(Emit *e, Buf *b, const Value *v, int i, const char *in, const char *from)
 {
 	DType t = v->type.dtype;
 	buf_printf(b, "%sconst %s v%d = %s;\n", in, dtype_info[computed(t)].ctype, i, read_text(e, t, from));
 }
 
-/* Rows, and the elements that the innermost loop does not move along. */
-static void put_rows(Emit *e, Buf *b, const Op *op, const Space *s, const char *in)
+/* ---- the kernel ---- */
+
+bool fused_moves(const FusedSpace *s, int operand)
 {
-	const char *full = row_offset(e, s, (1u << s->rank) - 1);
-	for (int i = 0; i < op->n_out && *full; i++)
-		buf_printf(b, "%s%s *y%dr = y%d + %s;\n", in, ctype(op->out[i]), i, i, full);
-	for (int i = 0; i < op->n_in; i++) {
-		const char *at = row_offset(e, s, s->varies[i]), *type = ctype(op_in(op, i));
-		if (!moves(s, i))
-			put_read(e, b, op_in(op, i), i, in, arena_printf(e->a, "x%d[%s]", i, *at ? at : "0"));
-		else if (*full)
-			buf_printf(b, "%sconst %s *x%dr = x%d%s%s;\n", in, type, i, i, *at ? " + " : "", at);
-	}
+	return s->varies[operand] >> (s->rank - 1) & 1;
 }
 
-static const char *tabs(int n)
+void fused_signature(Buf *b, const Op *op, const FusedSpace *s)
 {
-	static const char text[] = "\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t";
-	return text + sizeof(text) - 1 - (size_t)MIN(n, (int)sizeof(text) - 1);
-}
-
-static void put_loops(Emit *e, Buf *b, const Op *op, const Space *s)
-{
-	int last = s->rank - 1;
-	buf_printf(b, "#pragma omp parallel for schedule(static)");
-	if (last)
-		buf_printf(b, " collapse(%d)", s->rank);
-	buf_printf(b, " if (n0");
-	for (int d = 1; d < s->rank; d++)
-		buf_printf(b, " * n%d", d);
-	buf_printf(b, " > GRAIN)\n");
-	for (int d = 0; d < last; d++)
-		buf_printf(b, "%sfor (int64_t i%d = 0; i%d < n%d; i%d++)\n", tabs(d + 1), d, d, d, d);
-	const char *in = tabs(last + 2), *deep = tabs(last + 3), *row = last ? "r" : "";
-	buf_printf(b, "%sfor (int64_t b = 0; b < n%d; b += BLOCK) {\n", tabs(last + 1), last);
-	put_rows(e, b, op, s, in);
-	buf_printf(b, "%sconst int64_t end = MIN(b + BLOCK, n%d);\n", in, last);
-	buf_printf(b, "#pragma omp simd\n%sfor (int64_t i = b; i < end; i++) {\n", in);
+	buf_printf(b, "(");
+	for (int i = 0; i < op->n_out; i++)
+		buf_printf(b, "%s *y%d, ", fused_ctype(op->out[i]), i);
 	for (int i = 0; i < op->n_in; i++)
-		if (moves(s, i))
-			put_read(e, b, op_in(op, i), i, deep, arena_printf(e->a, "x%d%s[i]", i, row));
-	if (op->kind == OP_FUSED)
-		put_body(e, b, op, row, deep);
-	else
-		put_single(e, b, op, row, deep);
-	buf_printf(b, "%s}\n%s}\n", in, tabs(last + 1));
+		buf_printf(b, "const %s *x%d, ", fused_ctype(op_in(op, i)), i);
+	for (int d = 0; d < s->rank; d++)
+		buf_printf(b, "%sint64_t n%d", d ? ", " : "", d);
+	buf_printf(b, ")");
 }
 
-/* What a kernel computes; its name is not part of it, so that equal kernels are found by text. */
-static const char *kernel_text(Emit *e, const Op *op, const Space *s)
+static const char *kernel_text(Emit *e, const Op *op, const FusedSpace *s, const char *name)
 {
 	Buf b = {0};
-	put_signature(&b, op, s);
-	buf_printf(&b, "\n{\n");
-	put_loops(e, &b, op, s);
-	buf_printf(&b, "}\n\n");
+	(e->o->cuda ? fused_cuda : fused_cpu)(e, &b, op, s, name);
 	const char *text = arena_strndup(e->a, b.at, b.n);
 	buf_free(&b);
 	return text;
@@ -311,17 +243,18 @@ static const char *kernel_name(Emit *e, const Op *op)
 	return name;
 }
 
-static const char *kernel_of(Emit *e, const Op *op, const Space *s)
+/* Equal kernels are found by their text under no name. */
+static const char *kernel_of(Emit *e, const Op *op, const FusedSpace *s)
 {
-	const char *text = kernel_text(e, op, s);
+	const char *text = kernel_text(e, op, s, "");
 	const char *name = map_get(e->kernels, text);
 	if (name)
 		return name;
 	name = kernel_name(e, op);
 	map_put(e->kernels, text, (void *)name);
-	buf_printf(&e->fused, "void %s%s", name, text);
+	buf_printf(&e->fused, "%s", kernel_text(e, op, s, name));
 	Buf b = {0};
-	put_signature(&b, op, s);
+	fused_signature(&b, op, s);
 	buf_printf(&e->protos, "void %s%s;\n", name, b.at);
 	buf_free(&b);
 	return name;
@@ -329,12 +262,12 @@ static const char *kernel_of(Emit *e, const Op *op, const Space *s)
 
 void fused_call(Emit *e, const Op *op)
 {
-	if (op->n_in + op->n_out > MAX_TENSORS)
+	if (op->n_in + op->n_out > FUSED_TENSORS)
 		ice("%d operands and results in one loop", op->n_in + op->n_out);
 	for (int i = 1; i < op->n_out; i++)
 		if (!type_same_shape(&op->out[i]->type, &op->out[0]->type))
 			ice("results of %%%s differ in shape", op->out[0]->name);
-	Space s = space_of(op);
+	FusedSpace s = space_of(op);
 	Buf b = {0};
 	buf_printf(&b, "%s(", kernel_of(e, op, &s));
 	for (int i = 0; i < op->n_out; i++)

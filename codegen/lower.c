@@ -52,7 +52,7 @@ void lower_const(Emit *e, const Op *op)
 	const char *ctype = dtype_info[t->dtype].ctype;
 	const char *to = emit_value(e, op->out[0]);
 	if (value->n == 1) {
-		emit_line(e, "k_fill(%s, &(const %s){%s}, %" PRId64 ", %d);", to, ctype,
+		emit_line(e, "k_fill(%s, LIST(%s, %s), %" PRId64 ", %d);", to, ctype,
 			literal_at(e, value, 0, t->dtype), type_numel(t), dtype_info[t->dtype].bytes);
 		return;
 	}
@@ -125,7 +125,8 @@ void lower_reshard(Emit *e, const Op *op)
 /* On the CPU the calling thread is the compute stream: what comes before a call is done. */
 void lower_record(Emit *e, const Op *op)
 {
-	(void)e, (void)op;
+	if (e->o->cuda)
+		emit_line(e, "rt_record(rt, %d);", emit_event(e, op));
 }
 
 /* The runtime's pointers to a unit at rest are always good. */
@@ -154,7 +155,7 @@ void lower_collect(Emit *e, const Op *op)
 		if (v)
 			copy_unless_there(e, to, v);
 		else
-			emit_line(e, "k_fill(%s, &(const int64_t){0}, %" PRId64 ", %d);", to, type_numel(&s->type),
+			emit_line(e, "k_fill(%s, LIST(int64_t, 0), %" PRId64 ", %d);", to, type_numel(&s->type),
 				bytes);
 	}
 }
@@ -222,7 +223,7 @@ void lower_sumsq(Emit *e, const Op *op)
 	Buf b = {0};
 	for (int i = 0; i < op->n_in; i++)
 		buf_printf(&b, i ? ", %d" : "%d", unit_of_value(op_in(op, i))->index);
-	emit_line(e, "rt_sumsq(rt, (const int[]){%s}, %d);", b.at ? b.at : "0", op->n_in);
+	emit_line(e, "rt_sumsq(rt, LIST(int, %s), %d);", b.at ? b.at : "0", op->n_in);
 	buf_free(&b);
 }
 

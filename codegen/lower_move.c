@@ -59,7 +59,7 @@ void lower_pad(Emit *e, const Op *op)
 			mode = modes[i].constant;
 	if (!mode)
 		ice("pad has mode \"%s\"", text);
-	emit_kernel(e, op, "o0 i0", "%d, %s, %s, %s, %s, &(const %s){%s}, %d", x->rank, dims(e, x),
+	emit_kernel(e, op, "o0 i0", "%d, %s, %s, %s, %s, LIST(%s, %s), %d", x->rank, dims(e, x),
 		list(e, op, "before"), list(e, op, "after"), mode, dtype_info[x->dtype].ctype,
 		emit_c_literal(e, x->dtype, v, (int64_t)v), elem_bytes(op->out[0]));
 }
@@ -80,7 +80,7 @@ void lower_concat(Emit *e, const Op *op)
 		chunk[i] = chunk_of(op_in(op, i), axis);
 		parts = arena_printf(e->a, "%s%s%s", parts, i ? ", " : "", emit_value(e, op_in(op, i)));
 	}
-	emit_kernel(e, op, "o0", "(const void *const[]){%s}, %d, " I64 ", %s", parts, op->n_in,
+	emit_kernel(e, op, "o0", "LIST(const void *, %s), %d, " I64 ", %s", parts, op->n_in,
 		emit_product(y, 0, axis), emit_c_ints(e, op->n_in, chunk));
 }
 
@@ -94,7 +94,7 @@ void lower_split(Emit *e, const Op *op)
 		chunk[i] = chunk_of(op->out[i], axis);
 		parts = arena_printf(e->a, "%s%s%s", parts, i ? ", " : "", emit_value(e, op->out[i]));
 	}
-	const char *call = arena_printf(e->a, "(void *const[]){%s}", parts);
+	const char *call = arena_printf(e->a, "LIST(void *, %s)", parts);
 	emit_line(e, "k_split(%s, %s, %d, " I64 ", %s);", call, emit_value(e, op_in(op, 0)), op->n_out,
 		emit_product(x, 0, axis), emit_c_ints(e, op->n_out, chunk));
 }

@@ -105,14 +105,18 @@ static const char *window_list(Emit *e, const Op *op, const char *name, int from
 	return emit_int_list(e, n, v);
 }
 
-static const char *window_text(Emit *e, const Op *op, const Type *x, const Type *y, int layout)
+static const char *image_text(Emit *e, const Type *x, int layout)
+{
+	return arena_printf(e->a, ".rank = %d, .n = " I64 ", .c = " I64, x->rank - 2, x->dim[0], channels(x, layout));
+}
+
+static const char *window_text(Emit *e, const Op *op, const Type *x, const Type *y, const char *kernel, int layout)
 {
 	int n = x->rank - 2;
-	return arena_printf(e->a, ".rank = %d, .n = " I64 ", .c = " I64 ", .in = %s, .out = %s, .stride = %s, "
-		".dilation = %s, .pad = %s, .pad_end = %s, .layout = %d", n, x->dim[0], channels(x, layout),
-		emit_int_list(e, n, spatial(x, layout)), emit_int_list(e, n, spatial(y, layout)),
+	return arena_printf(e->a, ".in = %s, .out = %s, .kernel = %s, .stride = %s, .dilation = %s, .pad = %s, "
+		".pad_end = %s", emit_int_list(e, n, spatial(x, layout)), emit_int_list(e, n, spatial(y, layout)), kernel,
 		window_list(e, op, "strides", 0, n, 1), window_list(e, op, "dilations", 0, n, 1),
-		window_list(e, op, "pads", 0, n, 0), window_list(e, op, "pads", n, n, 0), layout);
+		window_list(e, op, "pads", 0, n, 0), window_list(e, op, "pads", n, n, 0));
 }
 
 static bool refuse_rank(Emit *e, const Op *op, const Type *x)
@@ -140,11 +144,11 @@ static void conv_call(Emit *e, const Op *op, ConvTypes t, const char *tensors)
 	}
 	const char *packed = !t.w->layout ? "" : arena_printf(e->a, ", .w_layout = \"%s\"",
 		str_escape(e->a, ESCAPE_C_STRING, t.w->layout));
-	const char *desc = arena_printf(e->a, "{.dtype = %s, .to = %s, %s, .o = " I64 ", .kernel = %s, .group = " I64
-		", .bias = %s%s, .work_bytes = " I64 "}", kdtype(t.x->dtype), kdtype(op->out[0]->type.dtype),
-		window_text(e, op, t.x, t.y, layout),
-		t.w->dim[0], emit_int_list(e, t.w->rank - 2, t.w->dim + 2), attr_get_int(op->attrs, "group", 1),
-		truth(op_in(op, 2)), packed, e->m->work_bytes);
+	const char *kernel = emit_int_list(e, t.w->rank - 2, t.w->dim + 2);
+	const char *desc = arena_printf(e->a, "{.dtype = %s, .to = %s, %s, .o = " I64 ", .group = " I64 ", %s, "
+		".layout = %d, .bias = %s%s, .work_bytes = " I64 "}", kdtype(t.x->dtype), kdtype(op->out[0]->type.dtype),
+		image_text(e, t.x, layout), t.w->dim[0], attr_get_int(op->attrs, "group", 1),
+		window_text(e, op, t.x, t.y, kernel, layout), layout, truth(op_in(op, 2)), packed, e->m->work_bytes);
 	const char *create = arena_printf(e->a, "k_%s_create", text);
 	emit_line(e, "k_%s_run(%s, %s, WORK);", text, emit_prim(e, create, "KConvDesc", desc),
 		emit_tensors(e, op, tensors));
@@ -180,9 +184,9 @@ static void pool_call(Emit *e, const Op *op, const Type *x, const Type *y, const
 	int layout = (int)attr_get_int(op->attrs, "layout", 0), n = x->rank - 2;
 	if (refuse_rank(e, op, x))
 		return;
-	const char *text = arena_printf(e->a, "{%s, .kernel = %s, .extra = %s, .count_pad = %s}",
-		window_text(e, op, x, y, layout), window_list(e, op, "kernel", 0, n, 1),
-		window_list(e, op, "extra", 0, n, 0), truth(attr_get_int(op->attrs, "count_pad", 0)));
+	const char *text = arena_printf(e->a, "{%s, %s, .extra = %s, .layout = %d, .count_pad = %s}",
+		image_text(e, x, layout), window_text(e, op, x, y, window_list(e, op, "kernel", 0, n, 1), layout),
+		window_list(e, op, "extra", 0, n, 0), layout, truth(attr_get_int(op->attrs, "count_pad", 0)));
 	emit_kernel(e, op, tensors, "&%s", emit_shared(e, "KPool", "pool", text));
 }
 

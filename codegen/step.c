@@ -5,6 +5,7 @@
  * at most CHUNK_CALLS calls: compilers need superlinear time for long functions. */
 #include "codegen/emit.h"
 
+#include "codegen/fused.h"
 #include "codegen/lower.h"
 #include "passes/passes.h"
 
@@ -103,11 +104,24 @@ static const char *function_name(Emit *e, SectionKind s, const Unit *unit)
 	return name;
 }
 
+/* Puts the function's range of a profile around its lines: "forward h.0". */
+static void frame_body(Emit *e, SectionKind s, const Unit *unit)
+{
+	const char *label = unit ? arena_printf(e->a, "%s %s", section_name[s], wrap_name(e->a, unit)) : section_name[s];
+	Buf b = {0};
+	buf_printf(&b, "\trt_enter(rt, \"%s\");\n%s\trt_leave(rt);\n", str_escape(e->a, ESCAPE_C_STRING, label),
+		e->body.at);
+	buf_free(&e->body);
+	e->body = b;
+}
+
 /* Ends the function at work, if it has any line; returns its name. */
 static void flush(Emit *e, SectionKind s, const Unit *unit, Buf *calls)
 {
 	if (!e->n_lines)
 		return;
+	if (e->o->cuda)
+		frame_body(e, s, unit);
 	const char *name = map_get(e->bodies, e->body.at);
 	if (!name) {
 		name = function_name(e, s, unit);
@@ -151,26 +165,40 @@ static void write_setup(Emit *e)
 
 /* ---- files ---- */
 
-static const char step_head[] =
-	"#include <math.h>\n"
-	"#include \"runtime/shardrt.h\"\n\n"
+/* Between the includes and the functions.  Addresses are of any type that a call asks for, lists last as long as it. */
+static const char step_places[] =
 	"/* Addresses: bytes from the start of an arena, or of a flat: (unit, flat, bytes). */\n"
-	"#define ACT(offset) ((void *)(rt->act + (offset)))\n"
-	"#define IN(offset) ((void *)(rt->input + (offset)))\n"
-	"#define STATE(offset) ((void *)(rt->state + (offset)))\n"
-	"#define PARAM(unit, flat, offset) ((void *)((char *)rt->param[unit][flat] + (offset)))\n"
-	"#define GRAD(unit, flat, offset) ((void *)((char *)rt->grad[unit][flat] + (offset)))\n"
-	"#define WORK ((void *)rt->work)\n\n"
+	"#define ACT(offset) AT(rt->act + (offset))\n"
+	"#define IN(offset) AT(rt->input + (offset))\n"
+	"#define STATE(offset) AT(rt->state + (offset))\n"
+	"#define PARAM(unit, flat, offset) AT((char *)rt->param[unit][flat] + (offset))\n"
+	"#define GRAD(unit, flat, offset) AT((char *)rt->grad[unit][flat] + (offset))\n"
+	"#define WORK AT(rt->work)\n\n"
 	"typedef uint16_t f16; /* raw bits */\ntypedef uint16_t bf16;\n\n";
 
-static const char fused_head[] =
+static const char step_head_cpu[] =
 	"#include <math.h>\n"
-	"#include \"kernels/ew.h\"\n\n"
-	"enum { GRAIN = 16384, BLOCK = 4096 }; /* elements: worth a second thread; of one piece of work */\n"
-	"#define MIN(a, b) ((a) < (b) ? (a) : (b))\n\n";
+	"#include \"runtime/shardrt.h\"\n\n"
+	"#define LIST(type, ...) ((type const[]){__VA_ARGS__})\n"
+	"#define AT(p) ((void *)(p))\n";
 
-enum { FILES = 3, LIBRARY_FILES = 5 };
-static const char *const file_names[] = {"fused.c", "Makefile", "step.c", "model.h", "model.pc"};
+/* C++ converts no void * by itself. */
+static const char step_head_cuda[] =
+	"#include <initializer_list>\n"
+	"#include <math.h>\n"
+	"#include \"runtime/shardrt.h\"\n\n"
+	"struct Address { /* of device memory, as what a call asks for */\n"
+	"\tchar *at;\n"
+	"\ttemplate <class T> __attribute__((always_inline)) operator T *() const { return reinterpret_cast<T *>(at); }\n"
+	"};\n"
+	"#define LIST(type, ...) (std::initializer_list<type>{__VA_ARGS__}.begin())\n"
+	"#define AT(p) (Address{(p)})\n";
+
+/* The names that a target's files have, or NULL: not of this one. */
+enum { FUSED, MAKEFILE, STEP, HEADER, PKG_CONFIG, FILES };
+static const char *const file_names[2][FILES] = {
+	{"fused.c", "Makefile", "step.c", "model.h", "model.pc"}, {"fused.cu", "Makefile", "step.cu"},
+};
 
 static bool write_file(const char *path, const Buf *text)
 {
@@ -182,8 +210,9 @@ static bool write_file(const char *path, const Buf *text)
 void codegen_remove(const char *dir)
 {
 	Arena *a = arena_new();
-	for (int i = 0; i < COUNT_OF(file_names); i++)
-		remove(arena_printf(a, "%s/%s", dir, file_names[i]));
+	for (int i = 0; i < 2 * FILES; i++)
+		if (file_names[i / FILES][i % FILES])
+			remove(arena_printf(a, "%s/%s", dir, file_names[i / FILES][i % FILES]));
 	rmdir(dir);
 	arena_free(a);
 }
@@ -191,11 +220,11 @@ void codegen_remove(const char *dir)
 /* All are written beside dir, then moved there, so that a full disk leaves what was there before. */
 static bool put_files(Emit *e, const char *dir, const Buf *texts)
 {
-	const char *temp = arena_printf(e->a, "%s.new", dir), *at = temp;
+	const char *temp = arena_printf(e->a, "%s.new", dir), *at = temp, *const *name = file_names[e->o->cuda];
 	bool ok = !mkdir(temp, 0777) || errno == EEXIST;
-	int n = e->o->library ? LIBRARY_FILES : FILES;
+	int n = e->o->library ? FILES : STEP + 1;
 	for (int i = 0; ok && i < n; i++) {
-		at = arena_printf(e->a, "%s/%s", temp, file_names[i]);
+		at = arena_printf(e->a, "%s/%s", temp, name[i]);
 		ok = write_file(at, &texts[i]);
 	}
 	if (ok) {
@@ -203,8 +232,8 @@ static bool put_files(Emit *e, const char *dir, const Buf *texts)
 		ok = !mkdir(dir, 0777) || errno == EEXIST;
 	}
 	for (int i = 0; ok && i < n; i++) {
-		at = arena_printf(e->a, "%s/%s", dir, file_names[i]);
-		ok = !rename(arena_printf(e->a, "%s/%s", temp, file_names[i]), at);
+		at = arena_printf(e->a, "%s/%s", dir, name[i]);
+		ok = !rename(arena_printf(e->a, "%s/%s", temp, name[i]), at);
 	}
 	if (!ok)
 		diag_error(e->d, at, "cannot write: %s", strerror(errno));
@@ -214,24 +243,34 @@ static bool put_files(Emit *e, const char *dir, const Buf *texts)
 
 static bool write_files(Emit *e, const char *dir)
 {
-	Buf texts[LIBRARY_FILES] = {0}, *fused = &texts[0], *make = &texts[1], *step = &texts[2];
+	Buf texts[FILES] = {0}, *fused = &texts[FUSED], *make = &texts[MAKEFILE], *step = &texts[STEP];
 	const char *name = str_escape(e->a, ESCAPE_C_COMMENT, e->m->name);
-	buf_printf(step, "/* One training step of %s, made by shardc.  Not for editing. */\n%s", name,
-		step_head);
+	buf_printf(step, "/* One training step of %s, made by shardc.  Not for editing. */\n%s%s", name,
+		e->o->cuda ? step_head_cuda : step_head_cpu, step_places);
 	if (e->protos.n)
-		buf_printf(step, "/* fused.c */\n%s\n", e->protos.at);
+		buf_printf(step, "/* %s */\n%s\n", file_names[e->o->cuda][FUSED], e->protos.at);
 	if (e->statics.n)
 		buf_printf(step, "%s\n", e->statics.at);
 	buf_put(step, e->step.at, e->step.n);
 	buf_printf(fused, "/* Elementwise loops of %s, made by shardc.  Not for editing. */\n%s%s", name,
-		fused_head, e->fused.at ? e->fused.at : "typedef int nothing_is_fused;\n");
-	bool ok = build_makefile(e->o, make, e->d) && (!e->o->library || build_header(e, &texts[3]));
+		e->o->cuda ? fused_cuda_head : fused_cpu_head, e->fused.at ? e->fused.at : "typedef int nothing_is_fused;\n");
+	bool ok = build_makefile(e->o, make, e->d) && (!e->o->library || build_header(e, &texts[HEADER]));
 	if (e->o->library)
-		build_pkg_config(&texts[4]);
+		build_pkg_config(&texts[PKG_CONFIG]);
 	ok = ok && put_files(e, dir, texts);
 	for (int i = 0; i < COUNT_OF(texts); i++)
 		buf_free(&texts[i]);
 	return ok;
+}
+
+/* Of one program: what collectives wait for, and rt_record says that it is there. */
+static void number_events(Emit *e, SectionKind from, SectionKind to)
+{
+	intptr_t n = 0;
+	for (int s = (int)from; s <= (int)to; s++)
+		IR_FOR_OPS(e->m, s, op)
+			if (op->kind == OP_RECORD)
+				ptrmap_put(e->events, op, (void *)++n);
 }
 
 /* The functions of a module; scopes and units are each module's own. */
@@ -244,6 +283,8 @@ static void write_module(Emit *e, const Module *m, const char *prefix)
 	e->units = ptrmap_new(e->a);
 	for (int s = 0; s < SEC_COUNT; s++)
 		map_put(e->functions, arena_printf(e->a, "%s%s", prefix, section_name[s]), NULL);
+	number_events(e, SEC_FORWARD, SEC_UPDATE);
+	number_events(e, SEC_EVAL, SEC_EVAL);
 	for (int s = 0; s < SEC_COUNT; s++)
 		if (m->first[s] || s != SEC_EVAL)
 			write_section(e, (SectionKind)s);
@@ -254,14 +295,14 @@ bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Di
 	Arena *a = arena_new();
 	Emit e = {.m = m, .o = o, .d = d, .a = a, .prims = map_new(a), .shared = map_new(a),
 		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .paths = map_new(a),
-		.checks = ptrmap_new(a)};
+		.checks = ptrmap_new(a), .events = ptrmap_new(a)};
 	int before = d->errors;
 	write_module(&e, m, "");
 	for (int k = VARIANT_FIRST; o->variants && k < VARIANT_COUNT; k++)
 		write_module(&e, o->variants->of[k], arena_printf(a, "%s_", variant_text[k]));
 	e.m = m;
 	write_setup(&e);
-	bool ok = build_need_cpu(&e, &e.step);
+	bool ok = o->cuda || build_need_cpu(&e, &e.step);
 	tables_write(&e, &e.step);
 	ok = ok && d->errors == before && write_files(&e, dir);
 	Buf *bufs[] = {&e.body, &e.step, &e.statics, &e.setup, &e.fused, &e.protos};

@@ -132,20 +132,20 @@ static void put_tensor(Emit *e, Buf *out, const Symbol *s)
 		buf_printf(out, ", .dim = %s", emit_int_list(e, s->type.rank, s->type.dim));
 	buf_printf(out, ", .unit = %d, .flat = %d, .offset = %" PRId64, sharded ? s->unit->index : -1,
 		sharded ? s->flat : -1, s->offset);
+	put_source(e, out, s);
 	if (s->trainable)
 		buf_printf(out, ", .trainable = true");
 	if (s->batched)
 		buf_printf(out, ", .batched = true");
-	if (s->narrowed)
-		buf_printf(out, ", .narrowed = true, .saved = %s", dtype_constant(s->saved));
 	if (s->trainable && e->o->no_decay_1d && s->type.rank <= 1)
 		buf_printf(out, ", .no_decay = true");
+	if (s->narrowed)
+		buf_printf(out, ", .narrowed = true, .saved = %s", dtype_constant(s->saved));
 	if (s->trainable && s->group)
 		buf_printf(out, ", .group = %d", s->group);
 	if (s->group < 0 || s->group > e->o->n_param_group)
 		diag_error(e->d, "--param-group", "\"%s\" is in group %d of the module, %d are given", s->name, s->group,
 			e->o->n_param_group);
-	put_source(e, out, s);
 	buf_printf(out, "},\n");
 }
 
@@ -217,12 +217,11 @@ static void put_layout(Buf *out, const LayoutModel *l, const char *suffix)
 {
 	buf_printf(out, "{.unit = %s%s, .n_units = %d, .gather = %s%s, .n_gathers = %d, .n_slots = %d,\n"
 		"\t\t.n_grad_slots = %d, .act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64
-		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 ", .sync_bytes = %" PRId64
-		",\n\t\t.hook_send = %" PRId64 ", .hook_keep = %" PRId64 "%s},\n",
+		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 ",\n\t\t.hook_send = %" PRId64
+		", .hook_keep = %" PRId64 ", .sync_bytes = %" PRId64 "%s},\n",
 		l->n_units ? "units" : "NULL", l->n_units ? suffix : "", l->n_units, l->n_gathers ? "gathers" : "NULL",
 		l->n_gathers ? suffix : "", l->n_gathers, l->n_slots, l->n_grad_slots, l->act_bytes, l->input_bytes,
-		l->state_bytes, l->work_bytes, l->average_bytes, l->sync_bytes,
-		l->hook_send, l->hook_keep,
+		l->state_bytes, l->work_bytes, l->average_bytes, l->hook_send, l->hook_keep, l->sync_bytes,
 		l->offload == LAYOUT_OFFLOAD_PARAMS ? ", .offload = LAYOUT_OFFLOAD_PARAMS"
 		: l->offload == LAYOUT_OFFLOAD_OPTIM ? ", .offload = LAYOUT_OFFLOAD_OPTIM" : "");
 }
@@ -240,6 +239,18 @@ static const char *const collective_stream[] = {
 	[PLAN_GATHER] = "RT_STREAM_GATHER", [PLAN_REDUCE_STREAM] = "RT_STREAM_REDUCE", [PLAN_SYNC] = "RT_STREAM_SYNC",
 };
 
+int emit_event(Emit *e, const Op *record)
+{
+	return (int)(intptr_t)ptrmap_get(e->events, (void *)record);
+}
+
+/* Number of the event that a collective starts behind; 0: it has none of its own. */
+static int event_before(Emit *e, const Op *op)
+{
+	const Value *last = op->n_in ? op_in(op, op->n_in - 1) : NULL;
+	return e->o->cuda && last && last->type.kind == TYPE_EVENT ? emit_event(e, last->op) : 0;
+}
+
 /* Returns how many there are. */
 static int put_collectives(Emit *e, Buf *out, SectionKind from, SectionKind to, const char *name)
 {
@@ -250,10 +261,10 @@ static int put_collectives(Emit *e, Buf *out, SectionKind from, SectionKind to, 
 				continue;
 			if (!n++)
 				buf_printf(out, "static const RtCollective %s[] = {\n", name);
-			buf_printf(out, "\t{%s, %s, %d, %d, %" PRId64 ", %s}, /* %d%s%s */\n", collective_kind[plan_kind(op)],
+			buf_printf(out, "\t{%s, %s, %d, %d, %" PRId64 ", %s, %d}, /* %d%s%s */\n", collective_kind[plan_kind(op)],
 				collective_stream[plan_stream(op)], op->unit ? op->unit->index : -1,
 				(int)attr_get_int(op->attrs, "slot", -1), plan_message(e->m, op),
-				attr_get_int(op->attrs, "add", 0) ? "true" : "false", n, op->unit ? " " : "",
+				attr_get_int(op->attrs, "add", 0) ? "true" : "false", event_before(e, op), n, op->unit ? " " : "",
 				op->unit ? str_escape(e->a, ESCAPE_C_COMMENT, op->unit->name) : "");
 		}
 	}
@@ -300,7 +311,7 @@ static int put_outputs(Emit *e, Buf *out)
 		const Type *t = &op->sym->type;
 		const Place *at = &op_in(op, 0)->place;
 		int input = at->region == REGION_ACT || at->region == REGION_NONE ? -1 : tensor_at(e, at);
-		buf_printf(out, n++ ? "%s" : "static const struct RtOutput outputs[] = {\n", "");
+		buf_printf(out, n++ ? "%s" : "static const RtOutput outputs[] = {\n", "");
 		buf_printf(out, "\t{%s, %s, %d, %s, %" PRId64 ", %d},\n", c_string(e, op->sym->name),
 			dtype_constant(t->dtype), t->rank, emit_int_list(e, t->rank, t->dim), at->offset, input);
 	}
@@ -428,58 +439,80 @@ static void put_hook(Emit *e, Buf *out)
 		h->function, h->function);
 }
 
-void tables_write(Emit *e, Buf *out)
+/* What the code was built for: features of a processor, or an architecture of GPUs. */
+static void put_needs(Emit *e, Buf *out)
+{
+	const char *arch = str_escape(e->a, ESCAPE_C_STRING, e->o->arch ? e->o->arch : "native");
+	buf_printf(out, "\t.versions = \"compiler \" __VERSION__ \", arch %s\",\n", arch);
+	if (e->o->cuda)
+		buf_printf(out, "\t.need_cuda = \"%s\", .tf32 = %s,\n", arch, e->o->tf32 ? "true" : "false");
+	else
+		buf_printf(out, "\t.need_cpu = need_cpu,\n");
+}
+
+/* Rows of the tables that stand above. */
+typedef struct Counts { int files, tensors, step, evaluation, outputs, groups, checks; } Counts;
+
+/* In the order of RtModel's fields, which C++ asks for. */
+static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts *n)
 {
 	const Module *m = e->m;
-	int n_files = put_files(e, out), n_tensors = put_tensors(e, out);
-	LayoutModel layout = memory_layout(m, e->a);
+	buf_printf(out, "static const RtModel model = {\n\t.name = %s,\n\t.options = %s,\n", c_string(e, m->name),
+		c_string(e, e->o->text ? e->o->text : ""));
+	put_needs(e, out);
+	if (n->tensors)
+		buf_printf(out, "\t.tensors = tensors, .n_tensors = %d,\n", n->tensors);
+	if (m->n_units)
+		buf_printf(out, "\t.unit_names = unit_names, .unit_uses = unit_uses,\n");
+	buf_printf(out, "\t.layout = ");
+	put_layout(out, layout, "");
+	if (n->step)
+		buf_printf(out, "\t.step = step_collectives, .n_step = %d,\n", n->step);
+	if (n->evaluation)
+		buf_printf(out, "\t.evaluation = eval_collectives, .n_evaluation = %d,\n", n->evaluation);
+	if (e->o->variants)
+		buf_printf(out, "\t.programs = many_programs, .layouts = many_layouts,\n");
+	buf_printf(out, "\t.world = %" PRId64 ",\n", m->world);
+	if (n->files)
+		buf_printf(out, "\t.files = files, .n_files = %d,\n", n->files);
+	buf_printf(out, "\t.batch = %" PRId64 ", .optimizer = %s,\n", m->batch, c_string(e, optimizer_of(e)));
+	if (n->checks)
+		buf_printf(out, "\t.checks = checks, .n_checks = %d,\n", n->checks);
+	if (n->groups)
+		buf_printf(out, "\t.groups = groups, .n_groups = %d,\n", n->groups);
+	put_loss(e, out);
+	put_loss_scale(e, out);
+	put_clip(e, out);
+	if (find_op(m, SEC_FORWARD, OP_BROADCAST_BUFFERS))
+		buf_printf(out, "\t.first_buffers = true,\n");
+	buf_printf(out, "\t.setup = setup, .forward = forward, .backward = backward, .update = update,%s\n"
+		"\t.n_prims = %d,\n", m->first[SEC_EVAL] ? " .eval = eval," : "", map_count(e->prims));
+	if (e->o->hook.file)
+		buf_printf(out, "\t.hook = &hook,\n");
+	if (n->outputs)
+		buf_printf(out, "\t.outputs = outputs, .n_outputs = %d,\n", n->outputs);
+	buf_printf(out, "};\n\n");
+}
+
+void tables_write(Emit *e, Buf *out)
+{
+	Counts n = {.files = put_files(e, out), .tensors = put_tensors(e, out)};
+	LayoutModel layout = memory_layout(e->m, e->a);
 	layout.offload = e->o->offload;
 	if (layout.n_units) {
 		put_unit_names(e, out);
 		put_layout_units(e, out, &layout, "");
 	}
-	int n_step = put_collectives(e, out, SEC_FORWARD, SEC_UPDATE, "step_collectives");
-	int n_evaluation = put_collectives(e, out, SEC_EVAL, SEC_EVAL, "eval_collectives");
-	int n_outputs = put_outputs(e, out), n_groups = put_groups(e, out), n_checks = checks_write(e, out);
+	n.step = put_collectives(e, out, SEC_FORWARD, SEC_UPDATE, "step_collectives");
+	n.evaluation = put_collectives(e, out, SEC_EVAL, SEC_EVAL, "eval_collectives");
+	n.outputs = put_outputs(e, out);
+	n.groups = put_groups(e, out);
+	n.checks = checks_write(e, out);
 	if (e->o->variants)
 		put_variants(e, out);
 	if (e->o->hook.file)
 		put_hook(e, out);
-	buf_printf(out, "static const RtModel model = {\n\t.name = %s,\n\t.options = %s,\n", c_string(e, m->name),
-		c_string(e, e->o->text ? e->o->text : ""));
-	buf_printf(out, "\t.versions = \"compiler \" __VERSION__ \", arch %s\",\n\t.need_cpu = need_cpu,\n",
-		str_escape(e->a, ESCAPE_C_STRING, e->o->arch ? e->o->arch : "native"));
-	if (n_tensors)
-		buf_printf(out, "\t.tensors = tensors, .n_tensors = %d,\n", n_tensors);
-	if (m->n_units)
-		buf_printf(out, "\t.unit_names = unit_names, .unit_uses = unit_uses,\n");
-	buf_printf(out, "\t.layout = ");
-	put_layout(out, &layout, "");
-	if (e->o->variants)
-		buf_printf(out, "\t.programs = many_programs, .layouts = many_layouts,\n");
-	if (e->o->hook.file)
-		buf_printf(out, "\t.hook = &hook,\n");
-	if (n_step)
-		buf_printf(out, "\t.step = step_collectives, .n_step = %d,\n", n_step);
-	if (n_evaluation)
-		buf_printf(out, "\t.evaluation = eval_collectives, .n_evaluation = %d,\n", n_evaluation);
-	if (find_op(m, SEC_FORWARD, OP_BROADCAST_BUFFERS))
-		buf_printf(out, "\t.first_buffers = true,\n");
-	if (n_files)
-		buf_printf(out, "\t.files = files, .n_files = %d,\n", n_files);
-	buf_printf(out, "\t.world = %" PRId64 ", .batch = %" PRId64 ",\n", m->world, m->batch);
-	buf_printf(out, "\t.optimizer = %s,\n", c_string(e, optimizer_of(e)));
-	put_loss(e, out);
-	put_clip(e, out);
-	put_loss_scale(e, out);
-	if (n_checks)
-		buf_printf(out, "\t.checks = checks, .n_checks = %d,\n", n_checks);
-	if (n_groups)
-		buf_printf(out, "\t.groups = groups, .n_groups = %d,\n", n_groups);
-	buf_printf(out, "\t.setup = setup, .forward = forward, .backward = backward, .update = update,%s\n"
-		"\t.n_prims = %d,\n", m->first[SEC_EVAL] ? " .eval = eval," : "", map_count(e->prims));
-	if (n_outputs)
-		buf_printf(out, "\t.outputs = outputs, .n_outputs = %d,\n", n_outputs);
-	buf_printf(out, "};\n\n%s", e->o->library ? "const RtModel *rt_library_model(void)\n{\n\treturn &model;\n}\n" :
+	put_model(e, out, &layout, &n);
+	buf_printf(out, "%s", e->o->library ? "const RtModel *rt_library_model(void)\n{\n\treturn &model;\n}\n" :
 		"int main(int argc, char **argv)\n{\n\treturn rt_main(argc, argv, &model);\n}\n");
 }

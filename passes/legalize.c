@@ -45,11 +45,11 @@ static bool has_halves(const Op *op)
 	return false;
 }
 
-/* Convolutions of f16 have plain loops alone, thousands of times slower than f32's. */
-static bool is_slow(const Op *op)
+/* On CPUs convolutions of f16 have plain loops alone, thousands of times slower than f32's. */
+static bool is_slow(const Op *op, const PassOptions *o)
 {
 	bool conv = op->kind == OP_CONV || op->kind == OP_CONV_GRAD_X || op->kind == OP_CONV_GRAD_W;
-	return conv && op_in(op, 0)->type.dtype == DT_F16;
+	return conv && !o->cuda && op_in(op, 0)->type.dtype == DT_F16;
 }
 
 static Value *cast_of(Module *m, Op *op, Op *before, Value *v, DType to)
@@ -223,7 +223,7 @@ bool pass_legalize(Module *m, const PassOptions *o, Diag *d)
 		return true;
 	for (int s = 0; s < SEC_COUNT; s++)
 		IR_FOR_OPS_SAFE(m, s, op)
-			if (has_halves(op) && (!computes_halves(op) || is_slow(op)))
+			if (has_halves(op) && (!computes_halves(op) || is_slow(op, o)))
 				compute_in_f32(m, op);
 	fold_casts(m);
 	ir_number(m);

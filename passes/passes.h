@@ -53,7 +53,7 @@ typedef struct PassOptions {
 	int64_t memory_limit;      /* bytes, 0 = none */
 	int64_t workspace;         /* bytes, cap of a kernel's scratch */
 	/* target */
-	int vector_bytes;          /* of --arch: 64 (AVX-512), 32 (AVX2) */
+	bool cuda;
 	int threads;
 } PassOptions;
 

@@ -3,14 +3,14 @@
  * An op that the table does not list needs none. */
 #include "passes/passes.h"
 
-#include "kernels/work.h"
+#include "kernels/cuda/work.h"
 
 #include <string.h>
 
 typedef int64_t WorkFn(const KWorkArgs *a);
 
-static const struct { const char *op; WorkFn *work; } kernels[] = {
-#define KERNEL(op, types, work, cuda) {#op, kwork_##work},
+static const struct { const char *op; WorkFn *work, *cuda; } kernels[] = {
+#define KERNEL(op, types, work, cuda) {#op, kwork_##work, kwork_cuda_##cuda},
 #include "kernels/kernels.def"
 };
 
@@ -34,6 +34,6 @@ int64_t op_workspace(const Op *op, const PassOptions *o)
 		a.out[i] = shape_of(op->out[i]);
 	for (int i = 0; i < COUNT_OF(kernels); i++)
 		if (!strcmp(kernels[i].op, text))
-			return kernels[i].work(&a);
+			return (o->cuda ? kernels[i].cuda : kernels[i].work)(&a);
 	return 0;
 }

@@ -74,7 +74,7 @@ void device_point(Rt *rt)
 	rt->input = rt->p->memory.base[ARENA_INPUTS];
 	rt->act = rt->p->memory.base[ARENA_ACTIVATIONS];
 	rt->work = rt->p->memory.base[ARENA_WORKSPACE];
-	rt->prim = NEW_N(rt->p->arena, void *, MAX(rt->model->n_prims, 1));
+	rt->prim = NEW_N(rt->p->arena, KPrim *, MAX(rt->model->n_prims, 1));
 }
 
 char *device_tensor(const Rt *rt, const RtTensor *t)

@@ -70,7 +70,7 @@ static bool write_outputs(const Rt *rt, Diag *d)
 		return false;
 	}
 	for (int i = 0; i < rt->model->n_outputs; i++) {
-		const struct RtOutput *o = &rt->model->outputs[i];
+		const RtOutput *o = &rt->model->outputs[i];
 		const char *data =
 			o->input >= 0 ? device_tensor(rt, &rt->model->tensors[o->input]) : rt->act + o->offset;
 		const char *path = file_of(rt->p->arena, folder, o->name);

@@ -106,12 +106,18 @@ typedef struct RtHook {
 	HookInit *init;        /* NULL: there is none */
 	HookExit *exit;
 } RtHook;
+/* offset: bytes in act; or region state/input when input >= 0 (tensor index) */
+typedef struct RtOutput {
+	const char *name; DType dtype; int rank; int64_t dim[8]; int64_t offset; int input;
+} RtOutput;
 
 typedef struct RtModel {
 	const char *name;
 	const char *options;   /* canonical text of the compile options */
 	const char *versions;  /* compiler, oneDNN, ISA: recorded in checkpoints */
 	const char *const *need_cpu; /* names for __builtin_cpu_supports, NULL-terminated */
+	const char *need_cuda; /* of CUDA programs, in its place: the architecture of GPUs that the code is for: "sm_90a" */
+	bool tf32;             /* CUDA: f32 products round their operands to TF32 (--matmul-precision) */
 	const RtTensor *tensors; int n_tensors;
 	const char *const *unit_names;
 	const char *const (*unit_uses)[2]; /* where a step first and last reads it, for --print-plan; may be NULL */
@@ -140,10 +146,7 @@ typedef struct RtModel {
 	int n_prims;           /* slots in rt->prim */
 	const RtHook *hook;    /* NULL: gradients are reduced by the runtime */
 	/* forward-only programs (shardc run): outputs left in the activation arena after eval */
-	const struct RtOutput {
-		const char *name; DType dtype; int rank; int64_t dim[8]; int64_t offset; int input;
-	} *outputs;
-	int n_outputs;         /* offset: bytes in act; or region state/input when input >= 0 (tensor index) */
+	const RtOutput *outputs; int n_outputs;
 } RtModel;
 
 /* What emitted code sees.  All base pointers are 64-byte aligned and constant for the run. */
@@ -154,7 +157,7 @@ struct Rt {
 	void *(*grad)[4];      /* flat gradients */
 	void *(*shard)[4];     /* parameters at rest: this rank's shards, or whole units */
 	void *(*grad_shard)[4]; /* what the update reads: elements layout_range of the flat; NULL: not the owner */
-	void **prim;           /* kernel primitives made by setup */
+	KPrim **prim;          /* kernel primitives made by setup */
 	StepScalars *scalars;  /* read by kernels; written by rt_* below and by the driver */
 	double loss_sum, loss_weight, correct, counted; /* of this rank since the step began */
 	struct RtPrivate *p;

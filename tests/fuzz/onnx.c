@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
 	static const char *const binds[] = {"N=2", "batch=2"};
 	FrontendOptions o = {.binds = binds, .n_binds = COUNT_OF(binds)};
-	PassOptions p = {.world = 1, .threads = 1, .vector_bytes = 32, .workspace = 1 << 20};
+	PassOptions p = {.world = 1, .threads = 1, .workspace = 1 << 20};
 	PipelineView view = {0};
 	char path[64], *log = NULL;
 	size_t n_log = 0;

@@ -259,7 +259,7 @@ PassOptions case_options(const Case *c)
 		.n_unit_strategy = c->unit_strategy != NULL, .ignore = &c->ignore, .n_ignore = c->ignore != NULL,
 		.reshard_root = c->reshard_root, .bn_sync = c->bn_sync,
 		.param_dtype = c->param, .reduce_dtype = c->reduce, .bcast_dtype = c->bcast, .remat = c->remat ? "block" : NULL,
-		.accum = c->sync != SYNC_NONE, .world = 3, .workspace = (int64_t)1 << 20, .vector_bytes = 32, .threads = 2,
+		.accum = c->sync != SYNC_NONE, .world = 3, .workspace = (int64_t)1 << 20, .threads = 2,
 	};
 }
 

@@ -162,7 +162,7 @@ static inline void toy_setup(Rt *rt)
 	(void)rt;
 }
 
-static const struct RtOutput toy_outputs[] = {
+static const RtOutput toy_outputs[] = {
 	{.name = "out/logits", .dtype = DT_F32, .rank = 2, .dim = {TOY_B, TOY_C}, .offset = TOY_LOGITS, .input = -1},
 	{.name = "x", .dtype = DT_F32, .rank = 2, .dim = {TOY_B, TOY_D}, .input = TOY_X},
 };

@@ -1,0 +1,43 @@
+/* codegen/build.h: what building for a CPU and for a GPU share.  Not for other folders. */
+#ifndef SHARDC_BUILD_H
+#define SHARDC_BUILD_H
+
+#include "codegen/emit.h"
+
+#include <sys/types.h>
+
+typedef VEC(const char *) Args;
+
+typedef struct Build {
+	Arena *a;
+	const CodegenOptions *o;
+	Diag *d;
+	const char *cc;       /* the compiler that is started: --cc, or --nvcc */
+	const char *flag, *language; /* "--cc", "C": how messages name it */
+	const char *arch;
+	const char *include;  /* folder of runtime/shardrt.h */
+	const char *lib;      /* folder of RUNTIME/libshardrt.a */
+	const char *runtime;  /* arch: the same, or the best there is below it */
+	const char *blas, *dnn; /* CUDA: folders of its libraries, NULL: the toolkit's */
+} Build;
+
+/* ---- build.c ---- */
+
+/* The first of the folders, relative to the executable's, that holds `file`; NULL: none does. */
+const char *build_search(Build *b, const char *const *suffix, int n, const char *file);
+bool build_find_runtime(Build *b, const char *runtime); /* sets lib and runtime */
+Args build_command(Build *b);                           /* the compiler, to add arguments to */
+void build_push(Build *b, Args *args, const char *const *flags, int n);
+/* What a program prints; its child is still to be waited for.  NULL after a message. */
+char *build_output(Build *b, Args *args, pid_t *child);
+
+/* ---- build_cuda.c ---- */
+
+void build_cuda_open(Build *b);
+bool build_cuda_found(Build *b);    /* whether there is a runtime for the arch; false after a message */
+bool build_cuda_compiler(Build *b); /* whether there is an nvcc; false after a message */
+Args build_cuda_compile(Build *b, bool fused, const char *source, const char *object);
+Args build_cuda_link(Build *b, const char *const *object, int n, const char *output);
+void build_cuda_makefile(Build *b, Buf *out);
+
+#endif

@@ -1,0 +1,199 @@
+/* codegen/build_cuda.c: the commands that make a CUDA program: nvcc, what it links, the Makefile.
+ *
+ * cuBLAS and cuDNN are the toolkit's, or those beside shardc: BUILD/cuda, PREFIX/lib/shardc/cuda, laid out as the
+ * packages nvidia-cublas and nvidia-cudnn-cu13 are.  The program finds them where they were when it was linked, else
+ * where the dynamic linker looks.  jansson is linked statically where there is an archive, since machines with GPUs
+ * seldom have it.
+ *
+ * The one idea: an arch is a name that a runtime was built for, BUILD/lib/NAME/libshardrt.a, and nothing else. */
+#include "codegen/build.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* As those of step.c and fused.c: functions keep their names. */
+static const char *const step_flags[] = {"-std=c++20", "-Xcompiler=-fno-inline"};
+static const char *const fused_flags[] = {"-std=c++20", "-O3"};
+static const char *const cuda_libs[] = {"-l:libcublasLt.so.13", "-l:libcudnn.so.9"};
+static const char *const host_libs[] = {"-lgomp", "-lpthread", "-ldl", "-lm"};
+
+void build_cuda_open(Build *b)
+{
+	static const char *const blas[] = {"cuda/nvidia/cu13/lib", "../lib/shardc/cuda/nvidia/cu13/lib"};
+	static const char *const dnn[] = {"cuda/nvidia/cudnn/lib", "../lib/shardc/cuda/nvidia/cudnn/lib"};
+	b->cc = b->o->nvcc ? b->o->nvcc : "nvcc";
+	b->flag = "--nvcc";
+	b->language = "CUDA";
+	b->blas = build_search(b, blas, COUNT_OF(blas), "libcublasLt.so.13");
+	b->dnn = build_search(b, dnn, COUNT_OF(dnn), "libcudnn.so.9");
+	build_find_runtime(b, b->arch);
+}
+
+/* ---- what there is ---- */
+
+static bool is_cpu(const char *arch)
+{
+	return !strcmp(arch, "native") || !strncmp(arch, "x86-64", 6);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The arches of GPUs that there are runtimes for: "sm_80, sm_90a". */
+static const char *available(Build *b)
+{
+	static const char *const folder[] = {"lib", "../lib/shardc/lib"};
+	VEC(const char *) names = {0};
+	const char *list = "";
+	for (int i = 0; i < COUNT_OF(folder); i++) {
+		const char *at = build_search(b, &folder[i], 1, ".");
+		DIR *d = at ? opendir(at) : NULL;
+		for (struct dirent *f; d && (f = readdir(d));)
+			if (*f->d_name != '.' && !is_cpu(f->d_name) && build_find_runtime(b, arena_strdup(b->a, f->d_name)))
+				vec_push(b->a, &names, b->runtime);
+		if (d)
+			closedir(d);
+	}
+	b->lib = NULL;
+	if (names.n)
+		qsort(names.at, (size_t)names.n, sizeof(*names.at), by_name);
+	for (int i = 0; i < names.n; i++)
+		if (!i || strcmp(names.at[i], names.at[i - 1]))
+			list = arena_printf(b->a, "%s%s%s", list, *list ? ", " : "", names.at[i]);
+	return *list ? list : "none (make cuda builds them)";
+}
+
+bool build_cuda_found(Build *b)
+{
+	bool found = b->lib && !is_cpu(b->arch);
+	if (!found)
+		diag_error(b->d, "--arch", "there is no CUDA runtime for \"%s\"; available: %s", b->arch, available(b));
+	return found;
+}
+
+static bool runs(Build *b, const char *program)
+{
+	char *path = arena_strdup(b->a, getenv("PATH") ? getenv("PATH") : ""), *save = NULL;
+	if (strchr(program, '/'))
+		return !access(program, X_OK);
+	for (char *dir = strtok_r(path, ":", &save); dir; dir = strtok_r(NULL, ":", &save))
+		if (!access(arena_printf(b->a, "%s/%s", dir, program), X_OK))
+			return true;
+	return false;
+}
+
+bool build_cuda_compiler(Build *b)
+{
+	Args args = build_command(b);
+	bool found = args.n && runs(b, args.at[0]);
+	if (!found)
+		diag_error(b->d, "--nvcc", "the CUDA compiler \"%s\" is not here: install the CUDA Toolkit, say where nvcc is "
+			"(--nvcc=PATH), or write the program only (--emit=c)", b->cc);
+	return found;
+}
+
+/* ---- commands ---- */
+
+/* The host's compiler, which nvcc starts: --cc. */
+static void push_host(Build *b, Args *args)
+{
+	if (b->o->cc)
+		build_push(b, args, (const char *[]){"-ccbin", b->o->cc}, 2);
+}
+
+static const char *step_level(const Build *b)
+{
+	return b->o->optimize ? b->o->optimize : "1";
+}
+
+Args build_cuda_compile(Build *b, bool fused, const char *source, const char *object)
+{
+	Args args = build_command(b);
+	push_host(b, &args);
+	if (fused)
+		build_push(b, &args, fused_flags, COUNT_OF(fused_flags));
+	else
+		build_push(b, &args, step_flags, COUNT_OF(step_flags));
+	if (!fused)
+		vec_push(b->a, &args, arena_printf(b->a, "-O%s", step_level(b)));
+	vec_push(b->a, &args, arena_printf(b->a, "-arch=%s", b->arch));
+	vec_push(b->a, &args, arena_printf(b->a, "-I%s", b->include));
+	build_push(b, &args, (const char *[]){"-c", "-o", object, source}, 4);
+	return args;
+}
+
+/* The host's linker knows whether there is an archive. */
+static const char *jansson(Build *b)
+{
+	Args args = {0};
+	pid_t pid = -1;
+	build_push(b, &args, (const char *[]){b->o->cc ? b->o->cc : "cc", "-print-file-name=libjansson.a"}, 2);
+	const char *path = build_output(b, &args, &pid);
+	while (pid > 0 && waitpid(pid, NULL, 0) < 0)
+		;
+	return path && *path == '/' ? "-l:libjansson.a" : "-ljansson";
+}
+
+Args build_cuda_link(Build *b, const char *const *object, int n, const char *output)
+{
+	Args args = build_command(b);
+	const char *folder = arena_printf(b->a, "%s/%s", b->lib, b->runtime);
+	const char *places[] = {folder, b->blas, b->dnn};
+	push_host(b, &args);
+	vec_push(b->a, &args, arena_printf(b->a, "-arch=%s", b->arch));
+	build_push(b, &args, (const char *[]){"-o", output}, 2);
+	build_push(b, &args, object, n);
+	vec_push(b->a, &args, arena_printf(b->a, "%s/libshardrt.a", folder));
+	for (int i = 0; i < COUNT_OF(places); i++)
+		if (places[i])
+			build_push(b, &args, (const char *[]){arena_printf(b->a, "-L%s", places[i]), "-Xlinker", "-rpath",
+				"-Xlinker", places[i]}, 5);
+	build_push(b, &args, cuda_libs, COUNT_OF(cuda_libs));
+	vec_push(b->a, &args, jansson(b));
+	build_push(b, &args, host_libs, COUNT_OF(host_libs));
+	return args;
+}
+
+/* ---- the Makefile beside step.cu ---- */
+
+static void put_flags(Buf *out, const char *const *flags, int n)
+{
+	for (int i = 0; i < n; i++)
+		buf_printf(out, " %s", flags[i]);
+}
+
+static void put_folder(Build *b, Buf *out, const char *name, const char *folder)
+{
+	if (folder)
+		buf_printf(out, "%s = %s\n", name, str_escape(b->a, ESCAPE_MAKE, folder));
+}
+
+void build_cuda_makefile(Build *b, Buf *out)
+{
+	const char *places[] = {"LIB", b->blas ? "CUBLAS" : NULL, b->dnn ? "CUDNN" : NULL};
+	const char *host = b->o->cc ? arena_printf(b->a, " -ccbin %s", str_escape(b->a, ESCAPE_MAKE, b->o->cc)) : "";
+	buf_printf(out, "# Builds the training program from step.cu and fused.cu.\nNVCC = %s%s\nARCH = %s\nINCLUDE = %s\n",
+		str_escape(b->a, ESCAPE_MAKE, b->cc), host, str_escape(b->a, ESCAPE_MAKE, b->arch),
+		str_escape(b->a, ESCAPE_MAKE, b->include ? b->include : "."));
+	put_folder(b, out, "LIB", arena_printf(b->a, "%s/%s", b->lib ? b->lib : ".", b->runtime));
+	put_folder(b, out, "CUBLAS", b->blas);
+	put_folder(b, out, "CUDNN", b->dnn);
+	buf_printf(out, "\ntrain: step.o fused.o\n\t$(NVCC) -arch=$(ARCH) -o $@ step.o fused.o $(LIB)/libshardrt.a");
+	for (int i = 0; i < COUNT_OF(places); i++)
+		if (places[i])
+			buf_printf(out, " -L$(%s) -Xlinker -rpath -Xlinker $(%s)", places[i], places[i]);
+	put_flags(out, cuda_libs, COUNT_OF(cuda_libs));
+	buf_printf(out, " %s", jansson(b));
+	put_flags(out, host_libs, COUNT_OF(host_libs));
+	buf_printf(out, "\nstep.o: step.cu\n\t$(NVCC)");
+	put_flags(out, step_flags, COUNT_OF(step_flags));
+	buf_printf(out, " -O%s -arch=$(ARCH) -I$(INCLUDE) -c -o $@ step.cu\nfused.o: fused.cu\n\t$(NVCC)", step_level(b));
+	put_flags(out, fused_flags, COUNT_OF(fused_flags));
+	buf_printf(out, " -arch=$(ARCH) -I$(INCLUDE) -c -o $@ fused.cu\n"
+		"clean:\n\trm -f train step.o fused.o\n.PHONY: clean\n");
+}
