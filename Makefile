@@ -26,7 +26,7 @@ obj      = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 all: $(BUILD)/shardc $(ARCHES:%=$(BUILD)/lib/%/libshardrt.a) $(MPILIBS)
 
 help:
-	@sed -n 's/^## \([a-z-]*\): */  make \1\t/p' Makefile | expand -t 22
+	@sed -n 's/^## \([a-z-]*\): */  make \1\t/p' Makefile cuda.mk | expand -t 22
 
 ## quickstart: install what is missing, build, compile and train examples/digits
 quickstart:
@@ -75,6 +75,8 @@ $(foreach a,$(ARCHES),$(eval $(call ARCH_LIB,$(a))))
 $(MPILIBS): runtime/mpi/comm_mpi.c
 	@mkdir -p $(@D)
 	$(MPICC) $(CFLAGS) -fPIC -shared -o $@ $< -lpthread
+
+include cuda.mk
 
 # ---- tests ----
 

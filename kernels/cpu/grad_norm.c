@@ -52,13 +52,6 @@ static double piece_of(const float *g, int64_t n, double p)
 	return isinf(p) ? largest(g, n) : p == 1 ? sum_1(g, n) : p == 2 ? sum_2(g, n) : sum_p(g, n, p);
 }
 
-double k_norm_join(double a, double b, double p)
-{
-	if (!isinf(p))
-		return a + b;
-	return isnan(a) || a > b ? a : b;
-}
-
 /* Of 16-bit gradients by pieces that are widened in the nearest cache. */
 static double part_of(const void *g, KDType type, int64_t n, double p)
 {

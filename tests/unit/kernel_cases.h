@@ -24,6 +24,10 @@ KERNEL_HALF_CASES(HALF_CASE)
 
 /* Buffers live until the test of the row ends; values are reproducible, uniform in [lo, hi). */
 void *case_alloc(int64_t bytes);
+/* What case_alloc is made of, and what waits until results can be read; case_close, case_equal and their like do. */
+void *case_memory(int64_t bytes);
+void case_release(void *p);
+void case_sync(void);
 float *case_floats(int64_t n, double lo, double hi);
 double *case_doubles(int64_t n);
 /* The same numbers as elements of type f32, bf16 or f16, where x is rounded to what they hold. */
@@ -47,6 +51,7 @@ int case_bad_inputs(void);
 	for (int threads_ = 1; threads_ <= 3; threads_++) { \
 		case_threads(threads_); \
 		body; \
+		case_sync(); \
 		if (threads_ == 1) \
 			memcpy(first_, (out), (size_t)(bytes)); \
 		else \

@@ -14,9 +14,14 @@ static uint64_t state = 1;
 
 void case_threads(int n) { omp_set_num_threads(n); }
 
+/* Another target's tests (tests/cudasim/kernels.c) have their own of these. */
+__attribute__((weak)) void *case_memory(int64_t bytes) { return aligned_alloc(64, (size_t)bytes); }
+__attribute__((weak)) void case_release(void *p) { free(p); }
+__attribute__((weak)) void case_sync(void) {}
+
 void *case_alloc(int64_t bytes)
 {
-	void *p = aligned_alloc(64, (size_t)(bytes + 127) / 64 * 64);
+	void *p = case_memory((bytes + 127) / 64 * 64);
 	CU_ASSERT_FATAL(p != NULL && n_live < 16384);
 	memset(p, 0xA5, (size_t)(bytes + 127) / 64 * 64);
 	live[n_live++] = p;
@@ -53,6 +58,7 @@ float *case_widened(const void *x, int64_t n, KDType type)
 {
 	const uint16_t *from = x;
 	float *to = case_alloc(n * 4);
+	case_sync();
 	for (int64_t i = 0; i < n; i++)
 		to[i] = type == K_F32 ? ((const float *)x)[i] : type == K_BF16 ? bf16_to_float(from[i])
 			: f16_to_float(from[i]);
@@ -95,6 +101,7 @@ static void add_diff(double got, double want, double *diff, double *norm)
 void case_close(const char *name, const float *got, const double *want, int64_t n, double tol)
 {
 	double diff = 0, norm = 0;
+	case_sync();
 	for (int64_t i = 0; i < n; i++)
 		add_diff(got[i], want[i], &diff, &norm);
 	close_enough(name, diff, norm, n, tol);
@@ -103,6 +110,7 @@ void case_close(const char *name, const float *got, const double *want, int64_t 
 void case_close64(const char *name, const double *got, const double *want, int64_t n, double tol)
 {
 	double diff = 0, norm = 0;
+	case_sync();
 	for (int64_t i = 0; i < n; i++)
 		add_diff(got[i], want[i], &diff, &norm);
 	close_enough(name, diff, norm, n, tol);
@@ -112,11 +120,13 @@ void case_true(bool ok, const char *name) { UNIT_CHECK(ok, name); }
 
 void case_equal(const char *name, const void *got, const void *want, int64_t bytes)
 {
+	case_sync();
 	UNIT_CHECK(memcmp(got, want, (size_t)bytes) == 0, name);
 }
 
 int case_bad_inputs(void)
 {
+	case_sync();
 	int n = bad_inputs;
 	bad_inputs = 0;
 	return n;
@@ -127,7 +137,7 @@ static void count_bad_input(const char *fmt, ...) { (void)fmt; bad_inputs++; }
 static void cleanup(void)
 {
 	while (n_live)
-		free(live[--n_live]);
+		case_release(live[--n_live]);
 	case_true(case_bad_inputs() == 0, "bad input was reported that no case expected");
 }
 

@@ -1,0 +1,127 @@
+# cuda.mk: the CUDA target (make cuda) and its emulation on CPUs (make cudasim); included by Makefile
+#
+# make cuda wants nvcc on PATH and takes cuBLAS, cuDNN and NCCL from the toolkit, or else NVIDIA's Python packages,
+# unpacked below build/cuda.  make cudasim builds the same files with g++ against tests/cudasim.
+
+NVCC        := $(shell command -v nvcc)
+CUDA_ARCHES ?= sm_80 sm_90a
+# Without the C sources that libraries of their own hold.
+CUDA_C      := $(filter-out runtime/cuda/nccl.c,$(wildcard base/*.c runtime/*.c runtime/cuda/*.c))
+# Host kernels of CUDA programs: what the control plane, staged collectives and initial weights need.
+CUDA_HOST   := $(addprefix kernels/cpu/,common.c fold.c norm_join.c init.c)
+CUDA_CU     := $(wildcard kernels/cuda/*.cu runtime/cuda/*.cu)
+CUDA_NCCL   := $(wildcard runtime/cuda/nccl.c runtime/nccl/*.c)
+CUDA_CFLAGS  = $(filter-out -I% -MMD -MP -Wpedantic,$(CFLAGS)) -I. -I$(BUILD) -MMD -MP $(PIC)
+
+# ---- nvcc ----
+
+ifneq ($(filter cuda cuda-registers,$(MAKECMDGOALS)),)
+ifeq ($(NVCC),)
+$(error there is no nvcc on PATH: make cuda wants the CUDA Toolkit (13 or later))
+endif
+endif
+# The toolkit's own folder: nvcc may be a link or a script.
+CUDA_HOME   ?= $(if $(NVCC),$(shell nvcc -dryrun x.cu 2>&1 | sed -n 's/^\#\$$ TOP=//p' | xargs -r realpath))
+CUDA_PIP     = build/cuda/nvidia
+cuda_dir     = $(if $(wildcard $(CUDA_HOME)/include/$(2)),$(CUDA_HOME),$(CUDA_PIP)/$(1))
+CUDA_DIRS    = $(call cuda_dir,cu13,cublasLt.h) $(call cuda_dir,cudnn,cudnn.h) $(call cuda_dir,nccl,nccl.h)
+CUDA_INCLUDE = $(patsubst %,-isystem %/include,$(CUDA_DIRS) $(CUDA_HOME))
+CUDA_LINK    = $(foreach d,$(CUDA_DIRS) $(CUDA_HOME),-L$(d)/lib $(if $(wildcard $(d)/lib64),-L$(d)/lib64)) \
+	-l:libcublasLt.so.13 -l:libcudnn.so.9
+NVCCFLAGS    = -std=c++20 -O3 -I. -I$(BUILD) $(CUDA_INCLUDE) -MMD -MP -Xcompiler \
+	-fPIC,-Wall,-Wextra,-Wno-missing-field-initializers -Werror all-warnings -Xptxas -v
+
+build/cuda/ready:
+	@if [ -z "$(filter $(CUDA_PIP)%,$(CUDA_DIRS))" ]; then mkdir -p $(@D); else \
+		python3 -m pip install -q --no-deps --upgrade --target build/cuda 'nvidia-cublas>=13,<14' nvidia-cudnn-cu13 \
+			nvidia-nccl-cu13; fi
+	touch $@
+
+# ptxas tells of registers and spills; the table of make cuda-registers is made of it.
+define CUDA_ARCH
+$(BUILD)/lib/$(1)/%.o: %.cu | build/cuda/ready
+	@mkdir -p $$(@D)
+	@echo "nvcc -arch=$(1) $$<"
+	@$(NVCC) $$(NVCCFLAGS) -arch=$(1) -c -o $$@ $$< 2>$$(@:.o=.ptxas) || { cat $$(@:.o=.ptxas); exit 1; }
+$(BUILD)/lib/$(1)/libshardrt.a: $(CUDA_C:%.c=$(BUILD)/obj/cuda/%.o) $(CUDA_HOST:%.c=$(BUILD)/obj/cuda/%.o) \
+		$(CUDA_CU:%.cu=$(BUILD)/lib/$(1)/%.o)
+	rm -f $$@ && ar rcs $$@ $$^
+$(BUILD)/lib/$(1)/libshardrt_nccl.so: $(CUDA_NCCL) | build/cuda/ready
+	@mkdir -p $$(@D)
+	$$(CC) $$(CUDA_CFLAGS) $$(CUDA_INCLUDE) -shared -o $$@ $(CUDA_NCCL) -L$(lastword $(CUDA_DIRS))/lib -l:libnccl.so.2
+endef
+$(foreach a,$(CUDA_ARCHES),$(eval $(call CUDA_ARCH,$(a))))
+$(BUILD)/obj/cuda/%.o: %.c | build/cuda/ready
+	@mkdir -p $(@D)
+	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) $(if $(filter kernels/%,$<),$(KFLAGS)) -c -o $@ $<
+
+# Every kernel's tests, linked with the real libraries: for a machine with a GPU, and a check that all is there.
+CUDA_KERNELS := $(CUDA_ARCHES:%=$(BUILD)/lib/%/kernels)
+$(BUILD)/lib/%/kernels: tests/cudasim/kernels.c $(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c \
+		$(BUILD)/lib/%/libshardrt.a $(BUILD)/tests/unit/suites.def
+	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) -Wno-unused-parameter -o $@ $(filter %.c,$^) $(filter %.a,$^) -lcunit -ljansson \
+		$(CUDA_LINK) -lcudart_static -lstdc++ -lgomp -lpthread -ldl -lrt -lm
+
+## cuda: the CUDA runtime for sm_80 and sm_90a (wants nvcc; fetches cuBLAS, cuDNN and NCCL if the toolkit lacks them)
+cuda: $(BUILD)/shardc $(CUDA_ARCHES:%=$(BUILD)/lib/%/libshardrt.a) \
+	$(if $(CUDA_NCCL),$(CUDA_ARCHES:%=$(BUILD)/lib/%/libshardrt_nccl.so))
+
+## cuda-registers: registers, shared memory and spills of every CUDA kernel; table: bench/results/registers.md
+cuda-registers: cuda
+	tools/registers $(CUDA_ARCHES:%=$(BUILD)/lib/%) >bench/results/registers.md
+
+# ---- the emulation ----
+
+SIM          := $(BUILD)/lib/cudasim
+SIM_SOURCES  := $(wildcard tests/cudasim/*.cpp)
+SIM_LIB      := $(filter-out tests/cudasim/test_%,$(SIM_SOURCES))
+SIM_INCLUDE   = -isystem tests/cudasim/include
+SIM_FLAGS     = -std=c++20 -O2 -g -march=x86-64-v3 -ffp-contract=fast -fno-strict-aliasing -DCUDASIM -I. -I$(BUILD) \
+	-Wall -Wextra -Wno-missing-field-initializers -Wno-unknown-pragmas -Werror -MMD -MP $(PIC) $(SANITIZE)
+CXX          ?= g++
+
+$(SIM)/%.o: %.cu
+	@mkdir -p $(@D)
+	$(CXX) $(SIM_FLAGS) $(SIM_INCLUDE) -x c++ -c -o $@ $<
+$(SIM)/%.o: %.cpp
+	@mkdir -p $(@D)
+	$(CXX) $(SIM_FLAGS) -fvisibility=default $(SIM_INCLUDE) -c -o $@ $<
+$(SIM)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CUDA_CFLAGS) $(SIM_INCLUDE) $(if $(filter kernels/%,$<),$(KFLAGS) -march=x86-64-v3) -c -o $@ $<
+$(SIM)/libshardrt.a: $(patsubst %,$(SIM)/%.o,$(basename $(CUDA_C) $(CUDA_HOST) $(CUDA_CU)))
+	rm -f $@ && ar rcs $@ $^
+# What stands for the driver and the libraries: programs and libshardrt_nccl.so share it.
+$(SIM)/libcudasim.so: $(SIM_LIB:%.cpp=$(SIM)/%.o)
+	$(CXX) $(SIM_FLAGS) -shared -o $@ $^ -lpthread
+SIM_LINK = -L$(SIM) -lcudasim -Wl,-rpath,$(abspath $(SIM))
+$(SIM)/libshardrt_nccl.so: $(CUDA_NCCL) $(SIM)/libcudasim.so
+	@mkdir -p $(@D)
+	$(CC) $(CUDA_CFLAGS) $(SIM_INCLUDE) -shared -o $@ $(CUDA_NCCL) $(SIM_LINK)
+
+$(BUILD)/cudasim/nvcc: tests/cudasim/nvcc.in $(SIM)/libcudasim.so
+	@mkdir -p $(@D)
+	sed 's|@INCLUDE@|$(abspath tests/cudasim/include)|; s|@LIB@|$(abspath $(SIM))|g; s|@SANITIZE@|$(SANITIZE)|; \
+		s|@CXX@|$(CXX)|' $< >$@
+	chmod +x $@
+
+$(BUILD)/cudasim/test_sim: $(SIM)/tests/cudasim/test_sim.o $(SIM)/libcudasim.so
+	@mkdir -p $(@D)
+	$(CXX) $(SIM_FLAGS) -o $@ $< $(SIM_LINK) -lpthread
+
+# Kernels that tests call and nobody has written fail those tests, by name.
+SIM_KERNELS := $(patsubst %.c,$(SIM)/%.o,$(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c tests/cudasim/kernels.c)
+$(SIM_KERNELS): $(BUILD)/tests/unit/suites.def
+$(BUILD)/cudasim/absent.c: $(SIM_KERNELS) $(SIM)/libshardrt.a tests/cudasim/absent
+	@mkdir -p $(@D)
+	tests/cudasim/absent $(filter-out %/absent,$^) >$@
+$(BUILD)/cudasim/kernels: $(SIM_KERNELS) $(BUILD)/cudasim/absent.c $(SIM)/libshardrt.a $(SIM)/libcudasim.so
+	$(CC) $(SANITIZE) -c -o $(BUILD)/cudasim/absent.o $(BUILD)/cudasim/absent.c
+	$(CXX) $(SIM_FLAGS) -o $@ $(SIM_KERNELS) $(BUILD)/cudasim/absent.o $(SIM)/libshardrt.a -lcunit -ljansson -lgomp \
+		$(SIM_LINK) -lpthread -lm
+
+## cudasim: CUDA programs on CPUs: runtime, kernels and an emulation of the libraries, built with g++; and its tests
+cudasim: $(SIM)/libshardrt.a $(if $(CUDA_NCCL),$(SIM)/libshardrt_nccl.so) $(BUILD)/cudasim/nvcc \
+	$(BUILD)/cudasim/test_sim $(BUILD)/cudasim/kernels
+
+.PHONY: cuda cuda-registers cudasim

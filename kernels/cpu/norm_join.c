@@ -1,0 +1,9 @@
+/* kernels/cpu/norm_join.c: norms of parts made one; CUDA programs use it on the host, too. */
+#include "kernels/cpu/common.h"
+
+double k_norm_join(double a, double b, double p)
+{
+	if (!isinf(p))
+		return a + b;
+	return isnan(a) || a > b ? a : b;
+}

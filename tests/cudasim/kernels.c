@@ -1,0 +1,102 @@
+/* tests/cudasim/kernels.c: the kernel tests of tests/unit on CUDA kernels: under emulation, or on a GPU.
+ *
+ * usage: kernels [TEST ...]
+ *
+ * The one idea: the tests do not know; their memory is managed memory, and launches are awaited before they look. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <CUnit/Basic.h>
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/cuda.h"
+#include "tests/unit/kernel_cases.h"
+
+/* Rows of kernels.def, and tests, that are the CPU's alone. */
+static const char *const cpu_only[] = {"pack", "elementwise functions"};
+
+static KBad *bad;
+
+static void must(cudaError_t e, const char *what)
+{
+	if (e == cudaSuccess)
+		return;
+	fprintf(stderr, "kernels: %s: %s\n", what, cudaGetErrorString(e));
+	exit(1);
+}
+
+void *case_memory(int64_t bytes)
+{
+	void *p;
+	must(cudaMallocManaged(&p, (size_t)bytes, cudaMemAttachGlobal), "cudaMallocManaged");
+	return p;
+}
+
+void case_release(void *p) { must(cudaFree(p), "cudaFree"); }
+
+void case_sync(void)
+{
+	must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+	if (bad)
+		k_bad_take(bad);
+}
+
+void case_absent(const char *kernel);
+void case_absent(const char *kernel)
+{
+	char text[128];
+	snprintf(text, sizeof text, "%s: there is no CUDA kernel of this name", kernel);
+	CU_assertImplementation(CU_FALSE, 0, text, kernel, "", CU_TRUE);
+}
+
+/* Never called: see cpu_only. */
+void k_pack_f32(float *dst, const float *src, const char *layout, int64_t o, int64_t i, int64_t k, int64_t group)
+{
+	(void)dst, (void)src, (void)layout, (void)o, (void)i, (void)k, (void)group;
+}
+
+/* All tests, or those named. */
+static int choose(int argc, char **argv)
+{
+	CU_pSuite s = CU_get_suite("kernels");
+	for (CU_pTest t = s->pTest; t; t = t->pNext)
+		CU_set_test_active(t, argc < 2);
+	for (int i = 1; i < argc; i++) {
+		CU_pTest t = CU_get_test(s, argv[i]);
+		if (!t) {
+			fprintf(stderr, "kernels: there is no test \"%s\"\n", argv[i]);
+			return 0;
+		}
+		CU_set_test_active(t, CU_TRUE);
+	}
+	for (size_t i = 0; argc < 2 && i < sizeof cpu_only / sizeof *cpu_only; i++)
+		CU_set_test_active(CU_get_test(s, cpu_only[i]), CU_FALSE);
+	CU_set_fail_on_inactive(CU_FALSE);
+	return 1;
+}
+
+int main(int argc, char **argv)
+{
+	/* On a GPU, launches wait; so also tests that look at memory themselves see results. */
+	setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+	setenv("CUDASIM_ORDER", "eager", 0);
+	must(cudaSetDevice(0), "cudaSetDevice");
+	must(cudaStreamCreateWithFlags(&k_stream, cudaStreamNonBlocking), "cudaStreamCreate");
+	must(cudaHostAlloc((void **)&bad, sizeof *bad, cudaHostAllocMapped), "cudaHostAlloc");
+	memset(bad, 0, sizeof *bad);
+	must(cudaHostGetDevicePointer((void **)&k_bad_report, bad, 0), "cudaHostGetDevicePointer");
+	k_cuda_open(false);
+	if (CU_initialize_registry() != CUE_SUCCESS)
+		return 1;
+	suite_kernels();
+	if (!choose(argc, argv))
+		return 2;
+	CU_basic_set_mode(CU_BRM_VERBOSE);
+	CU_basic_run_tests();
+	unsigned failed = CU_get_number_of_failures() + CU_get_number_of_suites_failed();
+	unsigned run = CU_get_number_of_tests_run();
+	CU_cleanup_registry();
+	k_cuda_close();
+	return failed || !run;
+}

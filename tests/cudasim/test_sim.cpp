@@ -1,0 +1,400 @@
+/* tests/cudasim/test_sim.cpp: the emulation itself: kernels, orders, events, graphs, and errors that it must find.
+ *
+ * usage: test_sim */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+static int failures;
+
+static void check(bool ok, const char *what)
+{
+	if (!ok)
+		fprintf(stderr, "test_sim: failed: %s\n", what);
+	failures += !ok;
+}
+
+static void launched(cudaError_t e, const char *kernel) { check(e == cudaSuccess, kernel); }
+
+template <class T> static T *managed(int n)
+{
+	T *p;
+	check(cudaMallocManaged(&p, (size_t)n * sizeof(T)) == cudaSuccess, "cudaMallocManaged");
+	return p;
+}
+
+static cudaStream_t new_stream(void)
+{
+	cudaStream_t s;
+	check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess, "cudaStreamCreateWithFlags");
+	return s;
+}
+
+/* ---- kernels ---- */
+
+__global__ void numbers(int *y)
+{
+	int block = (int)(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+	int thread = (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+	int threads = (int)(blockDim.x * blockDim.y * blockDim.z);
+	y[block * threads + thread] += block * threads + thread;
+}
+
+template <class T> __global__ void warp_sums(T *y)
+{
+	T x = (T)threadIdx.x, sum = x;
+	for (int d = 16; d > 0; d /= 2)
+		sum += __shfl_xor_sync(0xFFFFFFFFu, sum, d);
+	T down = __shfl_down_sync(0xFFFFFFFFu, x, 3), up = __shfl_up_sync(0xFFFFFFFFu, x, 3, 8);
+	T first = __shfl_sync(0xFFFFFFFFu, x, 0, 16);
+	y[4 * threadIdx.x] = sum;
+	y[4 * threadIdx.x + 1] = down;
+	y[4 * threadIdx.x + 2] = up;
+	y[4 * threadIdx.x + 3] = first;
+}
+
+__global__ void votes(unsigned *y)
+{
+	unsigned odd = __ballot_sync(0xFFFFFFFFu, threadIdx.x & 1);
+	y[threadIdx.x] = odd + (unsigned)__any_sync(0xFFFFFFFFu, threadIdx.x == 40) + 2 * (unsigned)__all_sync(0xFFFFFFFFu, 1);
+	if (threadIdx.x % 32 < 8) /* a part of a warp */
+		y[threadIdx.x] ^= __ballot_sync(0xFFu, 1);
+	__syncwarp();
+}
+
+/* Every thread reads what every other one wrote. */
+__global__ void rotate(int *y, int rounds)
+{
+	__shared__ int at[256];
+	SHARED(int, next);
+	at[threadIdx.x] = (int)threadIdx.x;
+	for (int i = 0; i < rounds; i++) {
+		__syncthreads();
+		next[threadIdx.x] = at[(threadIdx.x + 1) % blockDim.x];
+		__syncthreads();
+		at[threadIdx.x] = next[threadIdx.x];
+	}
+	y[blockIdx.x * blockDim.x + threadIdx.x] = at[threadIdx.x];
+}
+
+static void test_kernels(void)
+{
+	cudaStream_t s = new_stream();
+	int *y = managed<int>(2 * 3 * 2 * 64);
+	memset(y, 0, 2 * 3 * 2 * 64 * sizeof *y);
+	LAUNCH(numbers, dim3(2, 3, 2), dim3(4, 8, 2), 0, s, y);
+	cudaStreamSynchronize(s);
+	bool ok = true;
+	for (int i = 0; i < 2 * 3 * 2 * 64; i++)
+		ok = ok && y[i] == i;
+	check(ok, "every thread of every block runs once");
+	double *d = managed<double>(256);
+	unsigned *u = managed<unsigned>(64);
+	LAUNCH((warp_sums<double>), 1, 64, 0, s, d);
+	LAUNCH(votes, 1, 64, 0, s, u);
+	LAUNCH(rotate, 3, 256, 256 * sizeof(int), s, y, 70);
+	cudaStreamSynchronize(s);
+	ok = true;
+	for (int i = 0; i < 64; i++) {
+		int lane = i % 32;
+		ok = ok && d[4 * i] == (i < 32 ? 496 : 1520) && d[4 * i + 1] == (lane < 29 ? i + 3 : i);
+		ok = ok && d[4 * i + 2] == (lane % 8 >= 3 ? i - 3 : i) && d[4 * i + 3] == i / 16 * 16;
+	}
+	check(ok, "shuffles");
+	ok = true;
+	for (int i = 0; i < 64; i++)
+		ok = ok && u[i] == ((0xAAAAAAAAu + (i >= 32) + 2) ^ (i % 32 < 8 ? 0xFF : 0));
+	check(ok, "votes");
+	ok = true;
+	for (int i = 0; i < 3 * 256; i++)
+		ok = ok && y[i] == (i + 70) % 256;
+	check(ok, "barriers and shared memory");
+}
+
+static void test_halves(void)
+{
+	bool ok = true;
+	for (unsigned i = 0; i < 65536; i++) {
+		float f = __half2float(__ushort_as_half((unsigned short)i)), b = __bfloat162float(__ushort_as_bfloat16((unsigned short)i));
+		ok = ok && (f != f || __half_as_ushort(__float2half_rn(f)) == i);
+		ok = ok && (b != b || __bfloat16_as_ushort(__float2bfloat16_rn(b)) == i);
+	}
+	check(ok, "halves keep their bits");
+	check(__half_as_ushort(__float2half_rn(65520)) == 0x7C00 && __half_as_ushort(__float2half_rn(1e-9f)) == 0 &&
+		__bfloat16_as_ushort(__float2bfloat16_rn(1 + 0x1p-8f)) == 0x3F80 &&
+		__bfloat16_as_ushort(__float2bfloat16_rn(1 + 0x3p-8f)) == 0x3F82, "halves are rounded to nearest even");
+}
+
+/* ---- streams ---- */
+
+__global__ void append(int *list, int x) { list[++list[0]] = x; }
+
+/* What three streams that know nothing of each other append, after `issue` gave them work. */
+static std::vector<int> order_of(int *list)
+{
+	cudaStream_t s[3] = {new_stream(), new_stream(), new_stream()};
+	list[0] = 0;
+	for (int i = 0; i < 8; i++)
+		for (int k = 0; k < 3; k++)
+			LAUNCH(append, 1, 1, 0, s[k], list, 100 * k + i);
+	cudaDeviceSynchronize();
+	return std::vector<int>(list + 1, list + 1 + list[0]);
+}
+
+static void test_orders(void)
+{
+	int *list = managed<int>(64), changes = 0;
+	bool ok = true;
+	std::vector<int> first = order_of(list);
+	for (int i = 0; i < 20; i++) {
+		std::vector<int> now = order_of(list);
+		int next[3] = {};
+		changes += now != first;
+		for (int x : now)
+			ok = ok && x % 100 == next[x / 100]++;
+		ok = ok && now.size() == 24;
+	}
+	check(ok, "a stream's kernels run in order, and all of them");
+	check(changes >= 15, "streams run in different orders");
+}
+
+static void test_events(void)
+{
+	int *list = managed<int>(64);
+	for (int round = 0; round < 20; round++) {
+		cudaStream_t a = new_stream(), b = new_stream();
+		cudaEvent_t e;
+		cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
+		list[0] = 0;
+		LAUNCH(append, 1, 1, 0, a, list, 1);
+		cudaEventRecord(e, a);
+		cudaStreamWaitEvent(b, e);
+		LAUNCH(append, 1, 1, 0, b, list, 2);
+		cudaStreamSynchronize(b);
+		check(list[0] == 2 && list[1] == 1 && list[2] == 2, "an event orders streams");
+		LAUNCH(append, 1, 1, 0, a, list, 3);
+		cudaEventRecord(e, a);
+		while (cudaEventQuery(e) == cudaErrorNotReady) {}
+		check(list[0] == 3 && list[3] == 3, "an event is polled until what it stands for is done");
+		cudaEventDestroy(e);
+		cudaStreamDestroy(a);
+		cudaStreamDestroy(b);
+	}
+}
+
+/* ---- graphs ---- */
+
+__global__ void add(float *y, const float *x, int n)
+{
+	for (int i = (int)(blockIdx.x * blockDim.x + threadIdx.x); i < n; i += (int)(gridDim.x * blockDim.x))
+		y[i] = y[i] * 0.5f + x[i];
+}
+
+enum { N = 1000 };
+
+/* y gets x through two streams that fork from a and join it again. */
+static void diamond(cudaStream_t a, cudaStream_t b, cudaEvent_t fork, cudaEvent_t join, float *y, float *const *x,
+	const float *host)
+{
+	cudaMemcpyAsync(x[0], host, N * sizeof(float), cudaMemcpyHostToDevice, a);
+	cudaEventRecord(fork, a);
+	cudaStreamWaitEvent(b, fork);
+	LAUNCH(add, 4, 64, 0, b, x[1], (const float *)x[0], N);
+	LAUNCH(add, 4, 64, 0, a, x[2], (const float *)x[0], N);
+	cudaEventRecord(join, b);
+	cudaStreamWaitEvent(a, join);
+	LAUNCH(add, 4, 64, 0, a, y, (const float *)x[1], N);
+	LAUNCH(add, 4, 64, 0, a, y, (const float *)x[2], N);
+}
+
+static std::vector<float> run_diamonds(bool graph)
+{
+	cudaStream_t a = new_stream(), b = new_stream();
+	cudaEvent_t fork, join;
+	cudaEventCreateWithFlags(&fork, cudaEventDisableTiming);
+	cudaEventCreateWithFlags(&join, cudaEventDisableTiming);
+	float *y = managed<float>(N), *x[3], *host;
+	cudaHostAlloc(&host, N * sizeof(float), cudaHostAllocDefault);
+	memset(y, 0, N * sizeof(float));
+	for (int i = 0; i < 3; i++) {
+		cudaMalloc(&x[i], N * sizeof(float));
+		cudaMemsetAsync(x[i], 0, N * sizeof(float), a);
+	}
+	cudaGraph_t g = NULL;
+	cudaGraphExec_t exec = NULL;
+	if (graph) {
+		cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal);
+		diamond(a, b, fork, join, y, x, host);
+		cudaStreamEndCapture(a, &g);
+		cudaGraphInstantiate(&exec, g, 0);
+		cudaGraphDestroy(g);
+	}
+	for (int round = 0; round < 10; round++) {
+		cudaStreamSynchronize(a);
+		for (int i = 0; i < N; i++)
+			host[i] = (float)((round * 31 + i * 7) % 100);
+		if (graph)
+			cudaGraphLaunch(exec, a);
+		else
+			diamond(a, b, fork, join, y, x, host);
+	}
+	cudaStreamSynchronize(a);
+	std::vector<float> result(y, y + N);
+	for (int i = 0; i < 3; i++)
+		cudaFree(x[i]);
+	cudaFreeHost(host);
+	cudaFree(y);
+	return result;
+}
+
+static void test_graphs(void)
+{
+	std::vector<float> eager = run_diamonds(false);
+	check(eager[1] != 0, "there is something to compare");
+	for (int i = 0; i < 10; i++)
+		check(run_diamonds(true) == eager, "a graph gives what its calls give");
+}
+
+/* ---- errors ---- */
+
+__global__ void half_way(int *y)
+{
+	if (threadIdx.x < 16)
+		return;
+	__syncthreads();
+	y[0] = 1;
+}
+
+__global__ void wrong_lanes(int *y) { y[0] = __shfl_sync(threadIdx.x < 16 ? 0xFFFFFFFFu : 0xFFFF0000u, 1, 0); }
+
+/* f in a process of its own must abort with a message that holds text. */
+static void dies(const char *text, const std::function<void()> &f)
+{
+	int end[2];
+	char got[4096] = {};
+	size_t n = 0;
+	check(!pipe(end), "pipe");
+	fflush(NULL);
+	pid_t pid = fork();
+	if (!pid) {
+		dup2(end[1], 2);
+		f();
+		_exit(0);
+	}
+	close(end[1]);
+	for (ssize_t k; n < sizeof got - 1 && (k = read(end[0], got + n, sizeof got - 1 - n)) > 0;)
+		n += (size_t)k;
+	close(end[0]);
+	int status = 0;
+	waitpid(pid, &status, 0);
+	std::string what = std::string("an error with \"") + text + "\", not: " + got;
+	check(!(WIFEXITED(status) && !WEXITSTATUS(status)) && strstr(got, text), what.c_str());
+}
+
+static void test_kernel_errors(void)
+{
+	dies("kernel half_way, block (0, 0, 0): its threads wait for ever: of 64, 48 are at __syncthreads, 16 have returned",
+		[] {
+			cudaStream_t s = new_stream();
+			LAUNCH(half_way, 1, 64, 0, s, managed<int>(1));
+			cudaStreamSynchronize(s);
+		});
+	dies("waits in __shfl_sync of lanes 0xffffffff", [] {
+		cudaStream_t s = new_stream();
+		LAUNCH(wrong_lanes, 1, 32, 0, s, managed<int>(1));
+		cudaStreamSynchronize(s);
+	});
+}
+
+static void test_stream_errors(void)
+{
+	dies("cudaStreamSynchronize of a stream that is being captured", [] {
+		cudaStream_t s = new_stream();
+		cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal);
+		cudaStreamSynchronize(s);
+	});
+	dies("which the first one never joined", [] {
+		cudaStream_t a = new_stream(), b = new_stream();
+		cudaEvent_t e;
+		cudaGraph_t g;
+		int *list = managed<int>(4);
+		cudaEventCreate(&e);
+		cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal);
+		cudaEventRecord(e, a);
+		cudaStreamWaitEvent(b, e);
+		LAUNCH(append, 1, 1, 0, b, list, 1);
+		cudaStreamEndCapture(a, &g);
+	});
+	dies("an event that was never recorded", [] {
+		cudaEvent_t e;
+		cudaEventCreate(&e);
+		cudaStreamWaitEvent(new_stream(), e);
+	});
+}
+
+static void test_memory_errors(void)
+{
+	dies("its source is not within pinned memory", [] {
+		float host[4] = {}, *p;
+		cudaMalloc(&p, sizeof host);
+		cudaMemcpyAsync(p, host, sizeof host, cudaMemcpyHostToDevice, new_stream());
+	});
+	dies("its destination is not within device memory", [] {
+		float *p, host[4] = {};
+		cudaMalloc(&p, 8);
+		cudaMemcpy(p, host, sizeof host, cudaMemcpyHostToDevice);
+	});
+	dies("cudaMalloc while a stream is being captured", [] {
+		float *p;
+		cudaStreamBeginCapture(new_stream(), cudaStreamCaptureModeGlobal);
+		cudaMalloc(&p, 8);
+	});
+#ifndef __SANITIZE_ADDRESS__
+	dies("the host touches device memory", [] {
+		volatile float *p;
+		cudaMalloc((void **)&p, 8);
+		p[0] = 1;
+	});
+#endif
+}
+
+static void test_settings(void)
+{
+	dies("ok: no CUDA-capable device", [] {
+		setenv("CUDASIM_DEVICES", "0", 1);
+		int n;
+		fprintf(stderr, "ok: %s", cudaGetErrorString(cudaGetDeviceCount(&n)));
+		_exit(1);
+	});
+	dies("ok: out of memory", [] {
+		setenv("CUDASIM_MEMORY", "1000", 1);
+		void *p;
+		cudaMalloc(&p, 600);
+		fprintf(stderr, "ok: %s", cudaGetErrorString(cudaMalloc(&p, 600)));
+		_exit(1);
+	});
+}
+
+int main(void)
+{
+	/* Those that fork come first: a process that has used CUDA cannot. */
+	test_kernel_errors();
+	test_stream_errors();
+	test_memory_errors();
+	test_settings();
+	test_kernels();
+	test_halves();
+	test_orders();
+	test_events();
+	test_graphs();
+	printf("test_sim: %s\n", failures ? "failed" : "ok");
+	return failures != 0;
+}
