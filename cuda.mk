@@ -48,7 +48,7 @@ $(BUILD)/lib/$(1)/libshardrt.a: $(CUDA_C:%.c=$(BUILD)/obj/cuda/%.o) $(CUDA_HOST:
 	rm -f $$@ && ar rcs $$@ $$^
 $(BUILD)/lib/$(1)/libshardrt_nccl.so: $(CUDA_NCCL) | build/cuda/ready
 	@mkdir -p $$(@D)
-	$$(CC) $$(CUDA_CFLAGS) $$(CUDA_INCLUDE) -shared -o $$@ $(CUDA_NCCL) -L$(lastword $(CUDA_DIRS))/lib -l:libnccl.so.2
+	$$(CC) $$(CUDA_CFLAGS) $$(CUDA_INCLUDE) -shared -o $$@ $(CUDA_NCCL) -L$$(lastword $$(CUDA_DIRS))/lib -l:libnccl.so.2
 endef
 $(foreach a,$(CUDA_ARCHES),$(eval $(call CUDA_ARCH,$(a))))
 $(BUILD)/obj/cuda/%.o: %.c | build/cuda/ready
@@ -101,8 +101,8 @@ $(SIM)/libshardrt_nccl.so: $(CUDA_NCCL) $(SIM)/libcudasim.so
 
 $(BUILD)/cudasim/nvcc: tests/cudasim/nvcc.in $(SIM)/libcudasim.so
 	@mkdir -p $(@D)
-	sed 's|@INCLUDE@|$(abspath tests/cudasim/include)|; s|@LIB@|$(abspath $(SIM))|g; s|@SANITIZE@|$(SANITIZE)|; \
-		s|@CXX@|$(CXX)|' $< >$@
+	sed -e 's|@INCLUDE@|$(abspath tests/cudasim/include)|' -e 's|@LIB@|$(abspath $(SIM))|g' \
+		-e 's|@SANITIZE@|$(SANITIZE)|' -e 's|@CXX@|$(CXX)|' $< >$@
 	chmod +x $@
 
 $(BUILD)/cudasim/test_sim: $(SIM)/tests/cudasim/test_sim.o $(SIM)/libcudasim.so
@@ -110,14 +110,15 @@ $(BUILD)/cudasim/test_sim: $(SIM)/tests/cudasim/test_sim.o $(SIM)/libcudasim.so
 	$(CXX) $(SIM_FLAGS) -o $@ $< $(SIM_LINK) -lpthread
 
 # Kernels that tests call and nobody has written fail those tests, by name.
-SIM_KERNELS := $(patsubst %.c,$(SIM)/%.o,$(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c tests/cudasim/kernels.c)
-$(SIM_KERNELS): $(BUILD)/tests/unit/suites.def
-$(BUILD)/cudasim/absent.c: $(SIM_KERNELS) $(SIM)/libshardrt.a tests/cudasim/absent
+SIM_TESTS := $(patsubst %.c,$(SIM)/%.o,$(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c tests/cudasim/kernels.c)
+SIM_TESTED := $(patsubst %,$(SIM)/%.o,$(basename $(wildcard base/*.c kernels/cuda/*.cu) $(CUDA_HOST)))
+$(SIM_TESTS): $(BUILD)/tests/unit/suites.def
+$(BUILD)/cudasim/absent.c: tests/cudasim/absent $(SIM_TESTS) $(SIM_TESTED)
 	@mkdir -p $(@D)
-	tests/cudasim/absent $(filter-out %/absent,$^) >$@
-$(BUILD)/cudasim/kernels: $(SIM_KERNELS) $(BUILD)/cudasim/absent.c $(SIM)/libshardrt.a $(SIM)/libcudasim.so
+	$^ >$@
+$(BUILD)/cudasim/kernels: $(SIM_TESTS) $(SIM_TESTED) $(BUILD)/cudasim/absent.c $(SIM)/libcudasim.so
 	$(CC) $(SANITIZE) -c -o $(BUILD)/cudasim/absent.o $(BUILD)/cudasim/absent.c
-	$(CXX) $(SIM_FLAGS) -o $@ $(SIM_KERNELS) $(BUILD)/cudasim/absent.o $(SIM)/libshardrt.a -lcunit -ljansson -lgomp \
+	$(CXX) $(SIM_FLAGS) -o $@ $(SIM_TESTS) $(SIM_TESTED) $(BUILD)/cudasim/absent.o -lcunit -ljansson -lgomp \
 		$(SIM_LINK) -lpthread -lm
 
 ## cudasim: CUDA programs on CPUs: runtime, kernels and an emulation of the libraries, built with g++; and its tests
