@@ -110,7 +110,8 @@ $(BUILD)/cudasim/test_sim: $(SIM)/tests/cudasim/test_sim.o $(SIM)/libcudasim.so
 	$(CXX) $(SIM_FLAGS) -o $@ $< $(SIM_LINK) -lpthread
 
 # Kernels that tests call and nobody has written fail those tests, by name.
-SIM_TESTS := $(patsubst %.c,$(SIM)/%.o,$(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c tests/cudasim/kernels.c)
+SIM_TESTS := $(patsubst %.c,$(SIM)/%.o,$(wildcard tests/unit/kernel_*.c) \
+	tests/unit/test_kernels.c tests/cudasim/kernels.c)
 SIM_TESTED := $(patsubst %,$(SIM)/%.o,$(basename $(wildcard base/*.c kernels/cuda/*.cu) $(CUDA_HOST)))
 $(SIM_TESTS): $(BUILD)/tests/unit/suites.def
 $(BUILD)/cudasim/absent.c: tests/cudasim/absent $(SIM_TESTS) $(SIM_TESTED)

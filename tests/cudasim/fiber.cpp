@@ -98,7 +98,8 @@ Fiber *fiber_new()
 {
 	Fiber *f = new Fiber();
 	f->bytes = STACK;
-	char *at = (char *)mmap(NULL, STACK + GUARD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	char *at = (char *)mmap(NULL, STACK + GUARD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+		-1, 0);
 	if (at == MAP_FAILED || mprotect(at, GUARD, PROT_NONE))
 		sim_die("no memory for the stack of a kernel's thread");
 	f->stack = at + GUARD;
@@ -166,8 +167,8 @@ void set_thread(int t)
 		text += line;
 		shown++;
 	}
-	sim_die("kernel %s, block (%u, %u, %u): its threads wait for ever: of %d, %d are at __syncthreads, %d have returned, "
-		"%d wait for lanes of their warp%s", block.name, blockIdx.x, blockIdx.y, blockIdx.z, block.threads,
+	sim_die("kernel %s, block (%u, %u, %u): its threads wait for ever: of %d, %d are at __syncthreads, "
+		"%d have returned, %d wait for lanes of their warp%s", block.name, blockIdx.x, blockIdx.y, blockIdx.z, block.threads,
 		block.at_barrier, block.ended, block.threads - block.at_barrier - block.ended, text.c_str());
 }
 
@@ -264,7 +265,8 @@ void run_grid(const Launch &l)
 	block.call = l.call;
 	block.threads = (int)(l.block.x * l.block.y * l.block.z);
 	shared_now = l.shared;
-	uint64_t n = (uint64_t)l.grid.x * l.grid.y * l.grid.z, begin = sim_random((unsigned)n), backwards = sim_random(2);
+	uint64_t n = (uint64_t)l.grid.x * l.grid.y * l.grid.z;
+	uint64_t begin = sim_random((unsigned)n), backwards = sim_random(2);
 	for (uint64_t i = 0; i < n; i++) {
 		uint64_t b = ((backwards ? n - 1 - i : i) + begin) % n;
 		blockIdx.x = (unsigned)(b % l.grid.x);
@@ -296,7 +298,7 @@ void sim_barrier(void)
 	}
 	block.at_barrier = 0;
 	/* Warps go on in turn from one that the seed chooses. */
-	int warps = (block.threads + LANES - 1) / LANES, first = warps > 1 ? (int)sim_random((unsigned)warps) : 0, self = block.thread;
+	int warps = (block.threads + LANES - 1) / LANES, first = (int)sim_random((unsigned)warps), self = block.thread;
 	for (int w = 0; w < warps; w++)
 		for (int l = 0; l < LANES; l++) {
 			int t = (w + first) % warps * LANES + l;

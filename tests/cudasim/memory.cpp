@@ -44,7 +44,8 @@ const Range *find(const void *p, size_t bytes)
 	if (it == ranges.begin())
 		return NULL;
 	--it;
-	return at + bytes <= it->first + it->second.bytes && at < it->first + it->second.bytes + !bytes ? &it->second : NULL;
+	uintptr_t end = it->first + it->second.bytes;
+	return at + bytes <= end && at < end + !bytes ? &it->second : NULL;
 }
 
 void on_fault(int, siginfo_t *info, void *)
@@ -298,7 +299,8 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
 {
 	sim_enter("cudaMemcpy2DAsync");
 	for (size_t i = 0; i < height; i++)
-		check_copy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width, kind, true, "cudaMemcpy2DAsync");
+		check_copy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width, kind, true,
+			"cudaMemcpy2DAsync");
 	sim_issue(stream, "cudaMemcpy2DAsync", [=] {
 		for (size_t i = 0; i < height; i++)
 			memcpy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width);

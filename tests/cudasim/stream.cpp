@@ -94,7 +94,8 @@ Order order()
 	static int known = -1;
 	const char *text = getenv("CUDASIM_ORDER");
 	if (known < 0)
-		known = !text || !strcmp(text, "random") ? RANDOM : !strcmp(text, "eager") ? EAGER : !strcmp(text, "lazy") ? LAZY : -1;
+		known = !text || !strcmp(text, "random") ? RANDOM : !strcmp(text, "eager") ? EAGER :
+			!strcmp(text, "lazy") ? LAZY : -1;
 	if (known < 0)
 		sim_die("CUDASIM_ORDER=%s is none of eager, lazy, random", text);
 	return (Order)known;

@@ -64,7 +64,8 @@ template <class T> __global__ void warp_sums(T *y)
 __global__ void votes(unsigned *y)
 {
 	unsigned odd = __ballot_sync(0xFFFFFFFFu, threadIdx.x & 1);
-	y[threadIdx.x] = odd + (unsigned)__any_sync(0xFFFFFFFFu, threadIdx.x == 40) + 2 * (unsigned)__all_sync(0xFFFFFFFFu, 1);
+	y[threadIdx.x] = odd + (unsigned)__any_sync(0xFFFFFFFFu, threadIdx.x == 40);
+	y[threadIdx.x] += 2 * (unsigned)__all_sync(0xFFFFFFFFu, 1);
 	if (threadIdx.x % 32 < 8) /* a part of a warp */
 		y[threadIdx.x] ^= __ballot_sync(0xFFu, 1);
 	__syncwarp();
@@ -123,7 +124,8 @@ static void test_halves(void)
 {
 	bool ok = true;
 	for (unsigned i = 0; i < 65536; i++) {
-		float f = __half2float(__ushort_as_half((unsigned short)i)), b = __bfloat162float(__ushort_as_bfloat16((unsigned short)i));
+		float f = __half2float(__ushort_as_half((unsigned short)i));
+		float b = __bfloat162float(__ushort_as_bfloat16((unsigned short)i));
 		ok = ok && (f != f || __half_as_ushort(__float2half_rn(f)) == i);
 		ok = ok && (b != b || __bfloat16_as_ushort(__float2bfloat16_rn(b)) == i);
 	}
@@ -301,7 +303,7 @@ static void dies(const char *text, const std::function<void()> &f)
 
 static void test_kernel_errors(void)
 {
-	dies("kernel half_way, block (0, 0, 0): its threads wait for ever: of 64, 48 are at __syncthreads, 16 have returned",
+	dies("block (0, 0, 0): its threads wait for ever: of 64, 48 are at __syncthreads, 16 have returned",
 		[] {
 			cudaStream_t s = new_stream();
 			LAUNCH(half_way, 1, 64, 0, s, managed<int>(1));

@@ -70,8 +70,8 @@ template <class... P> struct SimCall<std::tuple<P...>> {
 
 /* Arguments are converted to the kernel's parameters and copied at once, as a launch does. */
 template <class... P, class... A>
-cudaError_t sim_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-	A... a)
+cudaError_t sim_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+	cudaStream_t stream, A... a)
 {
 	using Args = std::tuple<std::decay_t<P>...>;
 	static_assert(sizeof...(A) == sizeof...(P), "a kernel is launched with as many arguments as it has parameters");

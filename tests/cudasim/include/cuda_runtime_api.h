@@ -35,7 +35,8 @@ extern "C" {
 	CUDA_ERROR(cudaErrorInvalidResourceHandle, 400, "invalid resource handle") \
 	CUDA_ERROR(cudaErrorNotReady, 600, "device not ready") \
 	CUDA_ERROR(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered") \
-	CUDA_ERROR(cudaErrorHostMemoryAlreadyRegistered, 712, "part or all of the requested memory range is already mapped") \
+	CUDA_ERROR(cudaErrorHostMemoryAlreadyRegistered, 712, \
+		"part or all of the requested memory range is already mapped") \
 	CUDA_ERROR(cudaErrorHostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory region") \
 	CUDA_ERROR(cudaErrorNotSupported, 801, "operation not supported") \
 	CUDA_ERROR(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing") \
