@@ -397,7 +397,7 @@ static const char *loss_text(Emit *e, const Op *op, const Type *logits)
 
 void lower_cross_entropy(Emit *e, const Op *op)
 {
-	emit_kernel(e, op, "o0 o1 o2 i0 i1 i2", "%s", loss_text(e, op, &op_in(op, 0)->type));
+	emit_kernel(e, op, "o0 o1 o2 i0 i1 i2", "%s, WORK", loss_text(e, op, &op_in(op, 0)->type));
 }
 
 void lower_cross_entropy_grad(Emit *e, const Op *op)

@@ -216,7 +216,8 @@ K_HALVES(K_DECL)
 
 /* logits (rows, C), labels (rows), weights (C) or NULL, lse (rows).  dlogits may be logits. */
 void k_cross_entropy_f32(float *sum, float *weight, float *lse, const float *logits, const int64_t *labels,
-	const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing);
+	const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing,
+	void *work /* on CUDA */);
 void k_cross_entropy_grad_f32(float *dlogits, const float *dloss /* () */, const float *logits,
 	const int64_t *labels, const float *weights, const float *lse, int64_t rows, int64_t c,
 	int64_t ignore_index, double smoothing);
@@ -303,9 +304,10 @@ K_DECL(uint16_t, f16)
 /* Zeroes what no segment covers of flat (numel). */
 void k_zero_gaps(void *flat, int64_t numel, const Segment *seg, int64_t n_seg, int size);
 /* *out = sum of |g|^p over the segments, in f64; p = inf: the largest |g|, NaN if there is one.  Each part also
- * joins by_tensor[seg.tensor], or by_tensor is NULL.  g: f32, bf16 or f16. */
+ * joins by_tensor[seg.tensor], or by_tensor is NULL.  g: f32, bf16 or f16.  work: on CUDA, of kwork_cuda_norm_parts
+ * bytes. */
 void k_norm(double *out, double *by_tensor, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	double p);
+	double p, void *work);
 double k_norm_join(double a, double b, double p); /* of two parts */
 
 /* sum += x, of gradients over micro-batches. */

@@ -181,7 +181,7 @@ static void gpt2_rest(void)
 	}
 	if (wanted("cross_entropy")) {
 		TIME("cross_entropy", 1, 4 * big, 0, k_cross_entropy_f32(w, w + 1, st, x, ids, NULL, rows, v, -100,
-			0));
+			0, NULL));
 		TIME("cross_entropy_grad in place", 1, 8 * big, 0,
 			k_cross_entropy_grad_f32(x, w, x, ids, NULL, st, rows, v, -100, 0));
 	}
@@ -262,7 +262,7 @@ static void updates(void)
 		seg[i] = (Segment){n / 64 * i, n / 64, 0, i, 0};
 	TIME("adamw, 124 M", 1, 28 * n, 0, k_adamw_f32(p, m, v, g, K_F32, seg, 64, &group, &s));
 	TIME("sgd with momentum, 124 M", 0, 20 * n, 0, k_sgd_f32(p, m, g, K_F32, seg, 64, &group, &s, false));
-	TIME("sumsq, 124 M", 1, 4 * n, 0, k_norm(&out, NULL, g, K_F32, seg, 64, 2));
+	TIME("sumsq, 124 M", 1, 4 * n, 0, k_norm(&out, NULL, g, K_F32, seg, 64, 2, NULL));
 	free(p), free(m), free(v), free(g);
 }
 

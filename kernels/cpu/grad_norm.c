@@ -67,9 +67,10 @@ static double part_of(const void *g, KDType type, int64_t n, double p)
 }
 
 void k_norm(double *out, double *by_tensor, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	double p)
+	double p, void *work)
 {
 	double part[CHUNKS], total = 0;
+	(void)work;
 	for (int64_t k = 0; k < n_seg; k++) {
 		const void *from = at_element(g, g_type, seg[k].begin);
 		int64_t n = seg[k].length, chunks = MAX(1, MIN(CHUNKS, n / BLOCK));

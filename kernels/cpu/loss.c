@@ -59,9 +59,10 @@ static double row_loss(const float *x, int64_t label, const float *weights, floa
 }
 
 void k_cross_entropy_f32(float *sum, float *weight, float *lse, const float *logits, const int64_t *labels,
-	const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing)
+	const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing, void *work)
 {
 	double part[CHUNKS][2];
+	(void)work;
 	int64_t chunks = MIN(CHUNKS, rows);
 	#pragma omp parallel for schedule(static) if (rows * c > PARALLEL_MIN)
 	for (int64_t k = 0; k < chunks; k++) {

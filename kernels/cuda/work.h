@@ -47,4 +47,69 @@ static inline int64_t kwork_cuda_conv_grad_w(const KWorkArgs *a)
 	return kwork_cuda_conv_of(a, &a->in[0], &a->out[0], &a->in[1]);
 }
 
+/* ---- norms, losses, embeddings, flats ---- */
+
+static inline int64_t kwork_clamp(int64_t n, int64_t least, int64_t most)
+{
+	return n < least ? least : n > most ? most : n;
+}
+
+/* Norm gradients: each team of warps keeps the sums of its rows, a lane those of up to K_NORM_LANE columns; wider rows
+ * have their sums taken by columns. */
+enum { K_NORM_LANE = 16, K_NORM_WARPS = 16, K_NORM_ALL_WARPS = 1024 };
+static inline int64_t kwork_norm_warps(int64_t cols) /* of a team: a power of two; K_NORM_WARPS at most */
+{
+	int64_t warps = 1;
+	while (warps < K_NORM_WARPS && warps * 32 * K_NORM_LANE < cols)
+		warps *= 2;
+	return warps;
+}
+static inline int64_t kwork_norm_teams(int64_t rows, int64_t cols)
+{
+	return kwork_clamp((rows + 7) / 8, 1, K_NORM_ALL_WARPS / kwork_norm_warps(cols));
+}
+static inline int64_t kwork_cuda_norm_grad(const KWorkArgs *a)
+{
+	const KShape *x = &a->in[0];
+	int axis = (int)(a->axis < 0 ? a->axis + x->rank : a->axis);
+	int64_t rows = kwork_numel(x, 0, axis), cols = kwork_numel(x, axis, x->rank);
+	return kwork_norm_teams(rows, cols) * cols * 2 * (x->bytes == 2 ? 4 : x->bytes);
+}
+
+/* Batch norm's statistics: two f64 per chunk and channel. */
+static inline int64_t kwork_bn_chunks(int64_t rows, int64_t c, int layout)
+{
+	return layout ? kwork_clamp(rows / 64, 1, kwork_clamp(32768 / (c + 1), 1, 1024))
+		: kwork_clamp(rows / 1024, 1, kwork_clamp(4096 / (c + 1), 1, 1024));
+}
+static inline int64_t kwork_cuda_bn(const KWorkArgs *a)
+{
+	const KShape *x = &a->in[0];
+	int64_t c = x->dim[a->layout ? x->rank - 1 : 1], all = kwork_numel(x, 0, x->rank);
+	return c > 0 ? kwork_bn_chunks(all / c, c, (int)a->layout) * c * 2 * 8 : 0;
+}
+
+/* Cross-entropy: loss and weight of each chunk of rows, in f64. */
+static inline int64_t kwork_loss_chunks(int64_t rows) { return kwork_clamp(rows, 1, 8192); }
+static inline int64_t kwork_cuda_cross_entropy(const KWorkArgs *a)
+{
+	const KShape *x = &a->in[0];
+	return kwork_loss_chunks(kwork_numel(x, 0, x->rank - 1)) * 2 * 8;
+}
+
+/* gather_grad (dy, ids): keys that are sorted, twice; and of each chunk of sorted ids the sums of the first and of the
+ * last row, which may go on in other chunks. */
+enum { K_GATHER_CHUNK = 32 };
+static inline int64_t kwork_cuda_gather_grad(const KWorkArgs *a)
+{
+	const KShape *dy = &a->in[0], *ids = &a->in[1];
+	int64_t n = kwork_numel(ids, 0, ids->rank), chunks = (n + K_GATHER_CHUNK - 1) / K_GATHER_CHUNK;
+	int64_t row = n > 0 ? kwork_numel(dy, 0, dy->rank) / n : 0;
+	return kwork_up(2 * n * 8, 64) + chunks * 2 * row * (dy->bytes == 2 ? 4 : dy->bytes);
+}
+
+/* k_norm: a partial result for each meeting of a chunk of the flat with a segment. */
+enum { K_FLAT_CHUNKS = 1024 };
+static inline int64_t kwork_cuda_norm_parts(int64_t n_seg) { return (K_FLAT_CHUNKS + n_seg) * 8; }
+
 #endif

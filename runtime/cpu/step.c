@@ -140,7 +140,7 @@ void rt_sumsq(Rt *rt, const int *units, int n)
 			if (!u->flat[f].trainable)
 				continue;
 			k_norm(&part, NULL, rt->grad_shard[units[i]][f], (KDType)layout_update_dtype(u, f, &who),
-				seg->at, seg->n, p);
+				seg->at, seg->n, p, NULL);
 			rt->p->optim.norm = k_norm_join(rt->p->optim.norm, part, p);
 		}
 	}

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
-#include "kernels/work.h"
+#include "kernels/cuda/work.h"
 #include "tests/unit/unit.h"
 
 #define KERNEL(op, types, work, cuda) void case_##op(void);
@@ -41,6 +41,9 @@ void case_close(const char *name, const float *got, const double *want, int64_t 
 void case_close64(const char *name, const double *got, const double *want, int64_t n, double tol);
 void case_equal(const char *name, const void *got, const void *want, int64_t bytes);
 void case_true(bool ok, const char *name);
+
+/* Scratch for the kernel of an op, enough for either target. */
+void *case_work(const char *op, KWorkArgs a);
 
 /* bad input reported by kernels since the last call */
 int case_bad_inputs(void);

@@ -51,8 +51,8 @@ static void check_norms(int64_t rows, int64_t cols, int flags)
 	float *mean = case_alloc(rows * 4), *rstd = case_alloc(rows * 4);
 	double *wy = case_doubles(n), *wm = case_doubles(rows), *wr = case_doubles(rows), *wdx = case_doubles(n);
 	double *wdw = case_doubles(cols), *wdb = case_doubles(cols);
-	void *work = case_alloc(kwork_norm_grad(&(KWorkArgs){.in = {{2, dim, 2}}, .axis = 1}));
-	void *work64 = case_alloc(kwork_norm_grad(&(KWorkArgs){.in = {{2, dim, 8}}, .axis = 1}));
+	void *work = case_work("layer_norm_grad", (KWorkArgs){.in = {{2, dim, 2}}, .axis = 1});
+	void *work64 = case_work("layer_norm_grad", (KWorkArgs){.in = {{2, dim, 8}}, .axis = 1});
 	SAME_BITS("layer_norm", y, n * 2, HALF(k_layer_norm, y, mean, rstd, x.h, hw, hb, rows, cols, 1e-5));
 	k_layer_norm_f64(wy, wm, wr, x.d, fw, fb, rows, cols, 1e-5);
 	close_half("16-bit layer_norm", y, wy, n);
@@ -128,7 +128,7 @@ static void check_attention(KAttention a)
 	uint16_t *o = case_alloc(nq * a.dv * 2), *d = case_alloc(out * 2);
 	float *lse = case_alloc(nq * 4), *wlse = case_alloc(nq * 4), *wo = case_alloc(nq * a.dv * 4);
 	float *w = case_alloc(out * 4);
-	void *work = case_alloc(kwork_attention_grad(&(KWorkArgs){.in = {{0}, {0}, {4, kd, 2}, {4, vd, 2}}}));
+	void *work = case_work("attention_grad", (KWorkArgs){.in = {{0}, {0}, {4, kd, 2}, {4, vd, 2}}});
 	a32.mask = a.mask == K_MASK_HALF ? K_MASK_FLOAT : a.mask;
 	SAME_BITS("attention", o, nq * a.dv * 2, HALF(k_attention, o, lse, q.h, k.h, v.h,
 		a.mask ? mask.h : NULL, &a, NULL));
@@ -194,15 +194,15 @@ static void half_gather_grad(void)
 {
 	for (int add = 0; add < 2; add++)
 		for (int64_t outer = 1; outer < 4; outer += 2) {
-			int64_t n = 37, inner = 700, m = 900, dim[1] = {m}, *ids = case_ids(m, n);
+			int64_t n = 37, inner = 700, m = 900, dim[3] = {outer, m, inner}, *ids = case_ids(m, n);
 			Num dy = numbers(outer * m * inner, -1, 1), dx = numbers(outer * n * inner, -1, 1);
 			uint16_t *got = case_alloc(dx.n * 2);
-			void *work = case_alloc(kwork_gather_grad(&(KWorkArgs){.in = {{1, dim, 2}, {1, dim, 8}}}));
+			void *work = case_work("gather_grad", (KWorkArgs){.in = {{3, dim, 8}, {1, dim + 1, 8}}});
 			for (int64_t i = 0; i < m; i += 5)
 				ids[i] = i % 2 ? -1 : 3; /* counted from the end; many of one */
 			SAME_BITS("gather_grad", got, dx.n * 2, (memcpy(got, dx.h, (size_t)dx.n * 2),
 				HALF(k_gather_grad, got, dy.h, ids, outer, n, inner, m, add, 8, work)));
-			k_gather_grad_f64(dx.d, dy.d, ids, outer, n, inner, m, add, 8, NULL);
+			k_gather_grad_f64(dx.d, dy.d, ids, outer, n, inner, m, add, 8, work);
 			close_half("16-bit gather_grad", got, dx.d, dx.n);
 		}
 }

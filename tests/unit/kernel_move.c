@@ -220,16 +220,17 @@ void case_gather_grad(void)
 		float *dy = case_floats(outer * m * inner, -1, 1), *dx = case_alloc(outer * n * inner * 4);
 		double *want = case_doubles(outer * n * inner), *dx64 = case_doubles(outer * n * inner);
 		double *dy64 = case_doubles(outer * m * inner);
-		int64_t *ids = case_ids(m, n);
+		int64_t *ids = case_ids(m, n), dim[3] = {outer, m, inner};
+		void *work = case_work("gather_grad", (KWorkArgs){.in = {{3, dim, 8}, {1, dim + 1, 8}}});
 		for (int64_t i = 0; i < outer * m * inner; i++) {
 			want[(i / inner / m * n + ids[i / inner % m]) * inner + i % inner] += dy[i];
 			dy64[i] = dy[i];
 		}
 		CASE_SAME_BITS("gather_grad", dx, outer * n * inner * 4,
-			k_gather_grad_f32(dx, dy, ids, outer, n, inner, m, false, 8, NULL));
+			k_gather_grad_f32(dx, dy, ids, outer, n, inner, m, false, 8, work));
 		case_close("gather_grad", dx, want, outer * n * inner, 1e-6);
-		k_gather_grad_f32(dx, dy, ids, outer, n, inner, m, true, 8, NULL);
-		k_gather_grad_f64(dx64, dy64, ids, outer, n, inner, m, false, 8, NULL);
+		k_gather_grad_f32(dx, dy, ids, outer, n, inner, m, true, 8, work);
+		k_gather_grad_f64(dx64, dy64, ids, outer, n, inner, m, false, 8, work);
 		case_close64("gather_grad f64", dx64, want, outer * n * inner, 1e-14);
 		for (int64_t i = 0; i < outer * n * inner; i++)
 			want[i] *= 2;

@@ -17,7 +17,7 @@ static void check_bn(bool grad)
 				*sx = case_doubles(ch);
 			int64_t dim[3] = {n, layout ? s : ch, layout ? ch : s};
 			KShape xs = {3, dim, 4};
-			void *work = case_alloc(kwork_bn(&(KWorkArgs){.in = {xs, xs}, .layout = layout}));
+			void *work = case_work("bn_stats", (KWorkArgs){.in = {xs, xs}, .layout = layout});
 #define CHANNEL(i) (layout ? (i) % ch : (i) / s % ch)
 			for (int64_t i = 0; i < total; i++)
 				x[i] += 30; /* far from zero: the variance must not cancel */
@@ -72,7 +72,7 @@ static Norm norm_want(int64_t rows, int64_t cols, bool centred, int flags)
 	r.dx = case_doubles(n);
 	r.dw = case_doubles(cols);
 	r.db = case_doubles(cols);
-	r.work = case_alloc(kwork_norm_grad(&(KWorkArgs){.in = {{2, dim, 4}}, .axis = 1}));
+	r.work = case_work("layer_norm_grad", (KWorkArgs){.in = {{2, dim, 4}}, .axis = 1});
 	for (int64_t i = 0; i < rows; i++) {
 		const float *x = r.x + i * cols, *dy = r.dy + i * cols;
 		double m = 0, q = 0, sg = 0, sh = 0;
@@ -393,7 +393,8 @@ static void check_cross_entropy(int64_t rows, int64_t n, int flags)
 	float *x = case_floats(rows * n, -5, 5), *w = flags & 1 ? case_floats(n, 0.2, 2) : NULL;
 	float sum, weight, *lse = case_alloc(rows * 4), *d = case_alloc(rows * n * 4), dloss = 0.37f;
 	double *grad = case_doubles(rows * n), e = flags & 2 ? 0.1 : 0, s = 0, total = 0, all = 0;
-	int64_t *labels = case_ids(rows, n);
+	int64_t *labels = case_ids(rows, n), dim[2] = {rows, n};
+	void *work = case_work("cross_entropy", (KWorkArgs){.in = {{2, dim, 4}}});
 	for (int64_t i = 0; i < rows; i += 3)
 		labels[i] = -100;
 	for (int64_t j = 0; j < n; j++)
@@ -413,7 +414,7 @@ static void check_cross_entropy(int64_t rows, int64_t n, int flags)
 		}
 	}
 	CASE_SAME_BITS("cross_entropy", &sum, 4,
-		k_cross_entropy_f32(&sum, &weight, lse, x, labels, w, rows, n, -100, e));
+		k_cross_entropy_f32(&sum, &weight, lse, x, labels, w, rows, n, -100, e, work));
 	case_close("cross_entropy", &sum, &s, 1, 1e-6);
 	case_close("cross_entropy: weight", &weight, &total, 1, 1e-6);
 	k_cross_entropy_grad_f32(d, &dloss, x, labels, w, lse, rows, n, -100, e);
@@ -434,10 +435,11 @@ static void check_cross_entropies(void)
 void case_cross_entropy(void)
 {
 	float x[6] = {1, 2, 3, 4, 5, 6}, sum, weight, lse[2];
-	int64_t labels[2] = {3, -1};
+	int64_t labels[2] = {3, -1}, dim[2] = {2, 3};
+	void *work = case_work("cross_entropy", (KWorkArgs){.in = {{2, dim, 4}}});
 	double acc[2] = {0, 0};
 	check_cross_entropies();
-	k_cross_entropy_f32(&sum, &weight, lse, x, labels, NULL, 2, 3, -100, 0);
+	k_cross_entropy_f32(&sum, &weight, lse, x, labels, NULL, 2, 3, -100, 0, work);
 	case_true(case_bad_inputs() == 2 && weight == 0, "labels out of range");
 	labels[0] = 2;
 	labels[1] = -100;
@@ -508,6 +510,7 @@ static void case_norm_of(double p, KDType type)
 	float *x = case_floats(FLAT, -1, 1);
 	void *g = case_halves(x, FLAT, type);
 	double got, by[3] = {0}, want = 0, by_want[3] = {0};
+	void *work = case_alloc(kwork_cuda_norm_parts(3));
 	for (int k = 0; k < 3; k++)
 		for (int64_t i = 0; i < segments[k].length; i++) {
 			double v = fabs((double)x[segments[k].begin + i]);
@@ -515,8 +518,8 @@ static void case_norm_of(double p, KDType type)
 		}
 	for (int k = 0; k < 3; k++)
 		want = isinf(p) ? fmax(want, by_want[k]) : want + by_want[k];
-	CASE_SAME_BITS("norm", &got, 8, k_norm(&got, NULL, g, type, segments, 3, p));
-	k_norm(&got, by, g, type, segments, 3, p);
+	CASE_SAME_BITS("norm", &got, 8, k_norm(&got, NULL, g, type, segments, 3, p, work));
+	k_norm(&got, by, g, type, segments, 3, p, work);
 	case_close64("norm", &got, &want, 1, 1e-12);
 	case_close64("norm by tensor", by, by_want, 3, 1e-12);
 }
@@ -525,19 +528,20 @@ static void case_norm_of(double p, KDType type)
 static void case_norm_not_finite(double p)
 {
 	static const float bad[] = {NAN, INFINITY, -INFINITY};
+	void *work = case_alloc(kwork_cuda_norm_parts(3));
 	for (int b = 0; b < 3; b++)
 		for (int k = 0; k < 3; k++) {
 			float *x = case_floats(FLAT, -1, 1);
 			double got;
 			x[segments[k].begin + (k == 1 ? segments[k].length - 1 : 0)] = bad[b];
-			k_norm(&got, NULL, x, K_F32, segments, 3, p);
+			k_norm(&got, NULL, x, K_F32, segments, 3, p, work);
 			case_true(b ? got == (double)INFINITY : isnan(got), "norm of what is not finite");
 		}
 	float *x = case_floats(FLAT, -1, 1);
 	double got;
 	for (int64_t i = segments[2].begin + segments[2].length; i < FLAT; i++)
 		x[i] = NAN;
-	k_norm(&got, NULL, x, K_F32, segments, 3, p);
+	k_norm(&got, NULL, x, K_F32, segments, 3, p, work);
 	case_true(isfinite(got), "norm beside a gap");
 }
 

@@ -28,6 +28,16 @@ void *case_alloc(int64_t bytes)
 	return p;
 }
 
+void *case_work(const char *op, KWorkArgs a)
+{
+	int64_t bytes = -1;
+#define KERNEL(name, types, work, cuda) if (!strcmp(op, #name)) \
+		bytes = kwork_##work(&a) > kwork_cuda_##cuda(&a) ? kwork_##work(&a) : kwork_cuda_##cuda(&a);
+#include "kernels/kernels.def"
+	CU_ASSERT_FATAL(bytes >= 0);
+	return case_alloc(bytes);
+}
+
 static double uniform(void)
 {
 	state = state * 6364136223846793005u + 1442695040888963407u;
