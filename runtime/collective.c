@@ -143,8 +143,8 @@ static void gather(const Rt *rt, const RtCollective *row, int f, Part *p)
 	p->x.source = rt->shard[row->unit][f];
 	if (!layout_casts(flat))
 		return;
-	k_cast_wide(p->to + p->x.me * p->slab * size_of(p->made), (KDType)p->made, rt->shard[row->unit][f],
-		(KDType)flat->dtype, p->slab);
+	p->cast = (Cast){p->to + p->x.me * p->slab * size_of(p->made), rt->shard[row->unit][f], p->made, flat->dtype,
+		p->slab};
 	p->x.source = p->to;
 	p->total = p->slab * p->x.n;
 	p->which = SLAB_OF_GIVER;
@@ -179,7 +179,7 @@ static void send_gradient(const Rt *rt, const RtCollective *row, int f, void *at
 	p->sent = unit_of(rt, row)->flat[f].reduce;
 	p->x.source = dtype == p->sent ? at : copy;
 	if (dtype != p->sent && make)
-		k_cast_wide(copy, (KDType)p->sent, at, (KDType)dtype, n);
+		p->cast = (Cast){copy, at, p->sent, dtype, n};
 }
 
 static void reduce_scatter(const Rt *rt, const RtCollective *row, int f, Part *p)
@@ -247,7 +247,7 @@ static void broadcast(const Rt *rt, const RtCollective *row, int f, Part *p)
 	p->x.source = p->sent == p->made ? at : copy;
 	p->to = at;
 	if (p->sent != p->made && u->owner == rt->p->world.rank)
-		k_cast_wide(copy, (KDType)p->sent, at, (KDType)p->made, p->total);
+		p->cast = (Cast){copy, at, p->sent, p->made, p->total};
 }
 
 static void range_of(const void *context, int taker, int giver, int64_t *begin, int64_t *bytes)
@@ -273,7 +273,7 @@ static bool is_local(const Part *p)
 	return p->x.n == 1;
 }
 
-void collective_begin(const Rt *rt, Collectives *c, const RtCollective *row, int part, Part *p)
+void collective_describe(const Rt *rt, const Collectives *c, const RtCollective *row, int part, Part *p)
 {
 	const LayoutUnit *u = unit_of(rt, row);
 	const Members *m = collective_members(rt, c, row);
@@ -298,25 +298,55 @@ void collective_begin(const Rt *rt, Collectives *c, const RtCollective *row, int
 	case RT_BROADCAST: broadcast(rt, row, f, p); break;
 	default: ice("%s is no exchange of a unit", collective_name(row->kind));
 	}
+}
+
+void collective_begin(const Rt *rt, const Collectives *c, const RtCollective *row, int part, Part *p)
+{
+	collective_describe(rt, c, row, part, p);
+	if (p->cast.n)
+		k_cast_wide(p->cast.to, (KDType)p->cast.made, p->cast.from, (KDType)p->cast.given, p->cast.n);
 	if (!is_local(p))
 		exchange_begin(rt->p->comm, &p->x);
 }
 
-void collective_keep(const Rt *rt, const RtCollective *row)
+int64_t collective_bytes(const Rt *rt, const Collectives *c, const RtCollective *row)
+{
+	int64_t sum = 0;
+	for (int k = 0, n = collective_parts(rt, row); k < n; k++) {
+		Part p;
+		collective_describe(rt, c, row, k, &p);
+		for (int i = 0; i < p.x.n; i++) {
+			int64_t begin, bytes;
+			range_of(&p, p.x.me, i, &begin, &bytes);
+			sum += i == p.x.me ? 0 : bytes;
+		}
+	}
+	return sum;
+}
+
+int64_t collective_kept(const Rt *rt, const RtCollective *row, int f, float **to, const float **from)
 {
 	bool reduces = row->kind == RT_REDUCE_SCATTER || row->kind == RT_ALL_REDUCE || row->kind == RT_REDUCE;
 	const LayoutUnit *u = reduces ? unit_of(rt, row) : NULL;
 	LayoutRank who = device_rank(rt);
-	for (int f = 0; u && u->apart && f < u->n_flats; f++) {
-		LayoutRange range = layout_range(u, f, &who);
-		if (!u->flat[f].trainable || !range.n)
-			continue;
-		float *to = rt->grad_shard[row->unit][f];
-		const float *from = (const float *)rt->grad[row->unit][f] + range.begin;
-		if (row->add)
-			k_accumulate_f32(to, from, range.n);
-		else
-			k_copy_wide(to, from, range.n * (int64_t)sizeof(*to));
+	if (!u || !u->apart || f >= u->n_flats || !u->flat[f].trainable)
+		return 0;
+	LayoutRange range = layout_range(u, f, &who);
+	*to = rt->grad_shard[row->unit][f];
+	*from = (const float *)rt->grad[row->unit][f] + range.begin;
+	return range.n;
+}
+
+void collective_keep(const Rt *rt, const RtCollective *row)
+{
+	for (int f = 0; f < LAYOUT_MAX_FLATS; f++) {
+		float *to;
+		const float *from;
+		int64_t n = collective_kept(rt, row, f, &to, &from);
+		if (n && row->add)
+			k_accumulate_f32(to, from, n);
+		else if (n)
+			k_copy_wide(to, from, n * (int64_t)sizeof(*to));
 	}
 }
 

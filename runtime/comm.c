@@ -48,7 +48,7 @@ void exchange_begin(Comm *c, const Exchange *x)
 {
 	if (x->channel == COMM_SYNC && !atomic_load(&c->progress->inside[COMM_SYNC])) {
 		c->outside = true;
-		progress_enter(c->progress, COMM_SYNC, 1);
+		progress_enter(c->progress, COMM_SYNC, OUTSIDE_AGREE);
 	}
 	c->ops->begin(c, x);
 }

@@ -52,7 +52,7 @@ static bool start_hub(Control *c, Launch *l, int64_t seconds, Arena *a, Diag *d)
 		return false;
 	HubConfig config = {.size = c->size, .self = c->rank, .timeout = seconds * TICKS_PER_SECOND,
 		.listen_fd = fd,
-		.one_host = !l->mpi, .program = c->program, .d = &c->d};
+		.one_host = !l->mpi && !l->nccl, .program = c->program, .d = &c->d};
 	if (!l->mpi)
 		config.waits_for = arena_printf(a, "each needs this WORLD_SIZE, its own RANK and rank 0's address %s "
 			"(MASTER_ADDR:MASTER_PORT)", l->address);
@@ -202,6 +202,15 @@ void control_set_names(Control *c, CollectiveName *name, const void *context)
 	}
 	pthread_mutex_unlock(&c->lock);
 	buf_free(&b);
+}
+
+void control_set_device(Control *c, const DeviceWatch *w)
+{
+	if (!c->threaded)
+		return;
+	pthread_mutex_lock(&c->lock);
+	c->device = *w;
+	pthread_mutex_unlock(&c->lock);
 }
 
 /* Sends, and waits for the answer; false: there will be none. */

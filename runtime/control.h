@@ -6,7 +6,8 @@
  *   --ranks N            the parent process is the hub: it starts the ranks, watches them, kills what hangs
  *   launcher's variables rank 0 listens on MASTER_ADDR:MASTER_PORT (RANK, WORLD_SIZE, LOCAL_RANK,
  *                        LOCAL_WORLD_SIZE), a thread of rank 0 is the hub
- *   mpirun               as that, at an address that rank 0 tells the others through MPI */
+ *   mpirun               as that, at an address that rank 0 tells the others through MPI
+ *   srun                 as a launcher's, at MASTER_ADDR and MASTER_PORT, or on the job's first host */
 #ifndef SHARDC_CONTROL_H
 #define SHARDC_CONTROL_H
 
@@ -27,11 +28,14 @@ typedef struct Launch {
 	LaunchRole role;
 	World world;          /* fields of hosts: as the launcher says; as it is after control_join */
 	bool mpi;             /* --comm=mpi or started by mpirun */
+	bool nccl;            /* ranks may have GPUs of their own, which reach other hosts */
 	int hub_fd;           /* rank of --ranks N: its socket to the parent, else -1 */
 	const char *address;  /* of the hub, "host:port" or control_listen's; NULL: hub_fd, or not known yet */
 	int listen_fd;        /* rank 0 after control_listen, else -1 */
 	FILE *messages;       /* of the watchdog and the hub, which outlive the joining; NULL: where its own go */
 } Launch;
+/* What --comm may be; of the program's target.  NULL-terminated. */
+extern const char *const launch_comms[];
 /* Reads the options and the launcher's variables; reports contradictions (--ranks under mpirun, RANK without
  * WORLD_SIZE, --comm=shm over several hosts): wrong usage.  Messages of ranks other than 0 get a prefix,
  * "[rank 3/8] ".  Touches no library, starts no thread. */
@@ -55,6 +59,8 @@ typedef struct RankProgress {
 	_Atomic int32_t ended[COMM_CHANNELS];  /* number of the one that ended last, 0 = none */
 	_Atomic int64_t done[COMM_CHANNELS];   /* collectives ended since the start: what a stall does not move */
 } RankProgress;
+/* Numbers of what ranks wait for outside of programs. */
+enum { OUTSIDE_AGREE = 1, OUTSIDE_NCCL };
 static inline void progress_enter(RankProgress *p, int channel, int seq)
 {
 	atomic_store_explicit(&p->inside[channel], seq, memory_order_relaxed);
@@ -81,6 +87,13 @@ const char *control_listen(Launch *l, Arena *a, Diag *d);
 Control *control_join(Launch *l, const RtOptions *o, Arena *a, Diag *d);
 RankProgress *control_progress(Control *c);
 void control_set_names(Control *c, CollectiveName *name, const void *context);
+/* What the watchdog asks of a device, and what it does before it ends the process; NULL: nothing. */
+typedef struct DeviceWatch {
+	const char *(*failed)(void *state); /* why nothing will end any more; NULL: all is well */
+	void (*abort)(void *state);
+	void *state;
+} DeviceWatch;
+void control_set_device(Control *c, const DeviceWatch *w);
 /* Blobs of equal size of all ranks, in rank order; for bootstrap.  False when a rank is gone. */
 bool control_all_gather(Control *c, const void *mine, int64_t bytes, void *all);
 /* Compares a text with rank 0's; where it differs all ranks get false and the first differing line of both is

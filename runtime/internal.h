@@ -196,10 +196,13 @@ char *average_own(const Rt *rt, const RtTensor *t);
 
 /* ---- collective.c: what a collective does, as exchanges ---- */
 
+/* n elements that are made in the dtype that travels, before they are sent. */
+typedef struct Cast { void *to; const void *from; DType made, given; int64_t n; } Cast;
 /* One exchange of a collective, and what becomes of the elements: copies side by side, or their sum. */
 typedef struct Part {
 	Exchange x;                 /* of one member: nothing is exchanged, the work was done when it began */
 	bool fold;                  /* sum of all sources; else copies */
+	Cast cast;                  /* first; n = 0: none */
 	DType sent, made;           /* dtypes of the sources, and of what is made of them */
 	char *to;
 	int64_t stride;             /* copies: elements between those of one member and of the next */
@@ -215,13 +218,18 @@ typedef struct Members { int *ranks, n, me; } Members; /* in the order of folds 
 const Members *collective_members(const Rt *rt, const Collectives *c, const RtCollective *row);
 Collectives *collectives_new(const Rt *rt, Arena *a);
 int collective_parts(const Rt *rt, const RtCollective *row); /* exchanges; 0: nothing to do */
-void collective_begin(const Rt *rt, Collectives *c, const RtCollective *row, int part, Part *out);
+/* Of an all-reduce and a reduce the second half of the parts says where the result goes. */
+void collective_describe(const Rt *rt, const Collectives *c, const RtCollective *row, int part, Part *out);
+/* Casts, and publishes. */
+void collective_begin(const Rt *rt, const Collectives *c, const RtCollective *row, int part, Part *out);
+int64_t collective_bytes(const Rt *rt, const Collectives *c, const RtCollective *row); /* that come from peers */
 int64_t collective_finish(const Rt *rt, const Part *p, const char **from); /* bytes that came from peers */
 /* Where a gather puts a flat of its unit. */
 char *collective_gathered(const Rt *rt, const RtCollective *row, int flat);
 const char *collective_name(RtCollectiveKind kind);
 /* Behind a reduce whose result is a sum over micro-batches: from the flat gradient to where it is kept. */
 void collective_keep(const Rt *rt, const RtCollective *row);
+int64_t collective_kept(const Rt *rt, const RtCollective *row, int flat, float **to, const float **from); /* elements */
 
 /* ---- cpu/hook.c: --comm-hook ---- */
 
@@ -252,7 +260,14 @@ typedef struct CommCounts { int64_t n, bytes; } CommCounts;
 void streams_sync_begin(Rt *rt, int seq);
 void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes);
 CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind); /* since the start */
+
+/* ---- programs.c: a program's collectives, by number ---- */
+
+enum { RT_COLLECTIVE_KINDS = RT_ALL_REDUCE_SCALARS + 1 };
+const RtCollective *program_rows(const RtModel *m, Program program, int *n);
 const char *streams_name(const void *rt, int program, int seq); /* "all_gather @h.3"; NULL: there is none */
+/* What was counted by kind since *told, which becomes what is counted now; ms are 0. */
+CommCost cost_since(const CommCounts counts[RT_COLLECTIVE_KINDS], CommCost *told);
 
 /* ---- replicas.c: --check-replicas ---- */
 

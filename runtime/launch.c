@@ -17,7 +17,8 @@
 typedef struct Launcher {
 	const char *name;
 	const char *rank, *size, *local_rank, *local_size;
-	bool mpi, asked;  /* asked: batch jobs set these variables, too, so they count with --comm=mpi only */
+	/* asked: batch jobs set these variables, too, so they count with --comm=mpi and --comm=nccl only */
+	bool mpi, asked;
 } Launcher;
 static const Launcher launchers[] = {
 	{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -76,10 +77,24 @@ static bool read_launcher(const Launcher *l, Found *out, const char *where, Diag
 	return true;
 }
 
+static bool is(const char *comm, const char *what)
+{
+	return comm && !strcmp(comm, what);
+}
+
+/* Whether this target's programs have NCCL. */
+static bool has_nccl(void)
+{
+	for (int i = 0; launch_comms[i]; i++)
+		if (is(launch_comms[i], "nccl"))
+			return true;
+	return false;
+}
+
 /* --comm=shm leaves mpirun's variables aside, for ranks that another launcher's variables number. */
 static bool check_shm(const Found *found, const char *comm, const char *where, Diag *d)
 {
-	for (int i = 0; i < COUNT_OF(launchers) && comm && !strcmp(comm, "shm") && found->size < 2; i++) {
+	for (int i = 0; i < COUNT_OF(launchers) && is(comm, "shm") && found->size < 2; i++) {
 		Found f = {0};
 		if (!launchers[i].mpi || launchers[i].asked)
 			continue;
@@ -102,9 +117,9 @@ static bool find_launcher(Found *out, const char *comm, const char *where, Diag 
 	for (int i = 0; i < COUNT_OF(launchers); i++) {
 		Found f = {0};
 		const Launcher *l = &launchers[i];
-		if ((l->asked && (!comm || strcmp(comm, "mpi"))) || (l->mpi && comm && !strcmp(comm, "shm")))
+		if ((l->asked && !is(comm, "mpi") && !is(comm, "nccl")) || (l->mpi && is(comm, "shm")))
 			continue;
-		if (!l->mpi && out->by && comm && !strcmp(comm, "mpi"))
+		if (!l->mpi && out->by && is(comm, "mpi"))
 			continue;
 		if (!read_launcher(l, &f, where, d))
 			return false;
@@ -159,6 +174,37 @@ static bool find_parent(Launch *l, const char *where, Arena *a, Diag *d)
 	return true;
 }
 
+/* "gpu[03-07,9]-ib,..." begins with "gpu03-ib". */
+static const char *first_host(const char *list, Arena *a)
+{
+	size_t head = strcspn(list, "[,");
+	if (list[head] != '[')
+		return arena_strndup(a, list, head);
+	const char *number = list + head + 1, *end = strchr(number, ']');
+	const char *tail = end ? end + 1 : "";
+	return arena_printf(a, "%.*s%.*s%.*s", (int)head, list, (int)strcspn(number, "-,]"), number,
+		(int)strcspn(tail, ","), tail);
+}
+
+/* Ranks of srun without MASTER_ADDR: rank 0 is on the step's first host, at a port that the job's number chooses. */
+static bool find_slurm(Launch *l, const char *where, Arena *a, Diag *d)
+{
+	enum { FIRST_PORT = 15000, PORTS = 15000, MANY = 2147483647 };
+	const char *hosts = getenv(is_set("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST");
+	int job, step;
+	if (!hosts || !*hosts) {
+		diag_error(d, where, "neither SLURM_STEP_NODELIST nor MASTER_ADDR is set: ranks that srun starts find each "
+			"other on the first host of the one, or at MASTER_ADDR and MASTER_PORT");
+		return false;
+	}
+	if (!read_number("SLURM_JOB_ID", 0, MANY, 0, &job, where, d) ||
+		!read_number("SLURM_STEP_ID", 0, MANY, 0, &step, where, d))
+		return false;
+	int port = FIRST_PORT + (int)(((int64_t)job * 7 + step) % PORTS);
+	l->address = arena_printf(a, "%s:%d", first_host(hosts, a), port);
+	return true;
+}
+
 /* torchrun's agent itself listens at MASTER_PORT where it says so; the next port is ours then. */
 static bool find_address(Launch *l, const char *where, Arena *a, Diag *d)
 {
@@ -179,11 +225,12 @@ static bool find_address(Launch *l, const char *where, Arena *a, Diag *d)
 
 static bool find_rank(Launch *l, const Found *f, const RtOptions *o, Arena *a, Diag *d)
 {
-	bool shm = o->comm && !strcmp(o->comm, "shm"), mpi = o->comm && !strcmp(o->comm, "mpi");
+	bool mpi = is(o->comm, "mpi"), nccl = is(o->comm, "nccl"), master = is_set("MASTER_ADDR") && is_set("MASTER_PORT");
 	set_world(l, f, a);
 	l->role = LAUNCH_RANK;
-	l->mpi = f->by->mpi;
-	if (o->comm && !shm && !mpi) {
+	l->nccl = has_nccl() && (!o->comm || nccl);
+	l->mpi = f->by->mpi && !(nccl && (master || f->by->asked));
+	if (is(o->comm, "self")) {
 		diag_error(d, o->program, "--comm=%s is for one rank, and this is one of %d by %s and %s",
 			o->comm, f->size,
 			f->by->rank, f->by->size);
@@ -195,25 +242,30 @@ static bool find_rank(Launch *l, const Found *f, const RtOptions *o, Arena *a, D
 			f->by->rank, f->by->size);
 		return false;
 	}
-	if (!l->mpi && f->local_size < f->size) {
+	if (!l->mpi && !l->nccl && f->local_size < f->size) {
 		diag_error(d, o->program, "the ranks are on several hosts (WORLD_SIZE=%d, LOCAL_WORLD_SIZE=%d), "
 			"which shared memory does not reach: start them with mpirun, with --comm=mpi", f->size,
 			f->local_size);
 		return false;
 	}
-	return l->mpi || find_address(l, o->program, a, d);
+	if (l->mpi)
+		return true;
+	return f->by->asked && !master ? find_slurm(l, o->program, a, d) : find_address(l, o->program, a, d);
 }
 
 static bool check_values(const RtOptions *o, Diag *d)
 {
-	static const char *const known[] = {"self", "shm", "mpi"};
 	bool ok = true, is_known = !o->comm;
-	for (int i = 0; o->comm && i < COUNT_OF(known); i++)
-		is_known = is_known || !strcmp(o->comm, known[i]);
+	Buf known = {0};
+	for (int i = 0; launch_comms[i]; i++) {
+		is_known = is_known || is(o->comm, launch_comms[i]);
+		buf_printf(&known, i ? ", %s" : "%s", launch_comms[i]);
+	}
 	if (!is_known) {
-		diag_error(d, o->program, "--comm=%s is not one of self, shm, mpi", o->comm);
+		diag_error(d, o->program, "--comm=%s is not one of %s", o->comm, known.at);
 		ok = false;
 	}
+	buf_free(&known);
 	if (o->text[OPT_ranks] && (o->ranks < 1 || o->ranks > 4096)) {
 		diag_error(d, o->program, "--ranks=%lld should be from 1 to 4096", (long long)o->ranks);
 		ok = false;
@@ -245,16 +297,16 @@ bool launch_find(Launch *l, const RtOptions *o, Arena *a, Diag *d)
 		if (!find_rank(l, &f, o, a, d))
 			return false;
 	} else if (o->text[OPT_ranks] && o->ranks > 1) {
-		if (o->comm && strcmp(o->comm, "shm")) {
+		if (o->comm && !is(o->comm, "shm") && !is(o->comm, "nccl")) {
 			diag_error(d, o->program, "--comm=%s and --ranks=%lld: ranks that --ranks starts talk by "
-				"shm%s", o->comm,
-				(long long)o->ranks, strcmp(o->comm, "mpi") ? "" : "; for mpi start them with mpirun");
+				"shm%s%s", o->comm, (long long)o->ranks, has_nccl() ? " or nccl" : "",
+				is(o->comm, "mpi") ? "; for mpi start them with mpirun" : "");
 			return false;
 		}
 		l->role = LAUNCH_PARENT;
 		l->world.size = l->world.local_size = (int)o->ranks;
 	} else
-		l->mpi = o->comm && !strcmp(o->comm, "mpi") && f.by && f.by->mpi;
+		l->mpi = is(o->comm, "mpi") && f.by && f.by->mpi;
 	if (l->world.rank > 0)
 		d->prefix = arena_printf(a, "[rank %d/%d] ", l->world.rank, l->world.size);
 	return true;

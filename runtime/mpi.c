@@ -1,89 +1,31 @@
-/* runtime/mpi.c: finds and opens the shared object that talks MPI, and starts the run through it.
+/* runtime/mpi.c: opens the shared object that talks MPI (object.c), and starts the run through it.
  *
  * Refuses an object of another version of shardc, one built for another MPI than the mpirun that started this
- * process, and threads where the MPI library cannot have them.  Messages name every place that was searched.
+ * process, and threads where the MPI library cannot have them.
  *
- * The one idea: a program is compiled without MPI and runs without it; where mpirun started it, the object is
- * searched beside the program, where the runtime was that it was linked with (its run path), and in SHARDRT_LIB. */
-#include <dlfcn.h>
+ * The one idea: a program is compiled without MPI and runs without it; only where mpirun started it, the object is
+ * opened. */
 #include <errno.h>
-#include <link.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "runtime/comm_mpi.h"
 #include "runtime/mpi.h"
+#include "runtime/object.h"
 #include "runtime/wait.h"
-
-/* ---- where it is ---- */
-
-static const char *program_dir(Arena *a)
-{
-	char path[4096];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
-	if (n <= 0)
-		return ".";
-	path[n] = '\0';
-	*strrchr(path, '/') = '\0';
-	return arena_strdup(a, path);
-}
-
-/* The folders of the program's run path: those that the loader itself would search before the system's. */
-static int run_path(Arena *a, const char **out, int most)
-{
-	Dl_serinfo size, *list;
-	void *self = dlopen(NULL, RTLD_NOW);
-	int n = 0;
-	if (self && !dlinfo(self, RTLD_DI_SERINFOSIZE, &size)) {
-		list = arena_alloc(a, size.dls_size);
-		memset(list, 0, size.dls_size);
-		list->dls_size = size.dls_size;
-		list->dls_cnt = size.dls_cnt;
-		for (unsigned i = 0; !dlinfo(self, RTLD_DI_SERINFO, list) && i < list->dls_cnt && n < most; i++)
-			if (!access(arena_printf(a, "%s/%s", list->dls_serpath[i].dls_name, COMM_MPI_FILE), F_OK) ||
-				!access(arena_printf(a, "%s/libshardrt.a", list->dls_serpath[i].dls_name), F_OK))
-				out[n++] = arena_strdup(a, list->dls_serpath[i].dls_name);
-	}
-	if (self)
-		dlclose(self);
-	return n;
-}
-
-static void *open_object(const char **path, Arena *a, const char *where, Diag *d)
-{
-	enum { MOST = 16 };
-	const char *dir[MOST + 2] = {program_dir(a)}, *given = getenv("SHARDRT_LIB"), *searched = "";
-	int n = 1 + run_path(a, dir + 1, MOST);
-	if (given && *given)
-		dir[n++] = given;
-	for (int i = 0; i < n; i++) {
-		*path = arena_printf(a, "%s/%s", dir[i], COMM_MPI_FILE);
-		if (access(*path, F_OK)) {
-			searched = arena_printf(a, "%s%s%s", searched, *searched ? ", " : "", dir[i]);
-			continue;
-		}
-		void *object = dlopen(*path, RTLD_NOW | RTLD_GLOBAL);
-		if (!object)
-			diag_error(d, where, "%s cannot be opened: %s", *path, dlerror());
-		return object;
-	}
-	diag_error(d, where, "--comm=mpi (or mpirun) needs %s, which is in none of %s%s; build shardc where an MPI is "
-		"installed (Debian: libopenmpi-dev, openmpi-bin), or name its folder in SHARDRT_LIB; --comm=shm with "
-		"--ranks N needs no MPI", COMM_MPI_FILE, searched, given && *given ? "" : " (SHARDRT_LIB is not set)");
-	return NULL;
-}
 
 /* ---- starting ---- */
 
 static const MpiBackend *load(const char **path, Arena *a, const char *where, Diag *d)
 {
 	const MpiShape mine = COMM_MPI_SHAPE;
-	void *object = open_object(path, a, where, d);
+	const ObjectWanted wanted = {COMM_MPI_FILE, "--comm=mpi (or mpirun)", "build shardc where an MPI is installed "
+		"(Debian: libopenmpi-dev, openmpi-bin)", "--comm=shm with --ranks N needs no MPI"};
+	void *object = object_open(&wanted, path, a, where, d);
 	if (!object)
 		return NULL;
-	const MpiBackend *b = dlsym(object, COMM_MPI_SYMBOL);
+	const MpiBackend *b = object_symbol(object, COMM_MPI_SYMBOL);
 	if (b && !memcmp(&b->shape, &mine, sizeof(mine)))
 		return b;
 	diag_error(d, where, "%s was built by another version of shardc than this program; compile the program again",

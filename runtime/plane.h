@@ -22,6 +22,7 @@ enum {
 	GRACE_TICKS = 20,        /* from being told to end to being killed */
 	LEAVE_TICKS = 5,         /* for a rank to end by itself after another's error */
 	SILENT_TICKS = 5,        /* without a heartbeat: said in reports */
+	FAILED_TICKS = 10,       /* for a peer whose end broke a device's connections to be found out */
 	STATUS_LOST = 3,
 	PROGRAMS = 6,            /* of RankProgress.program */
 	KEY_BYTES = 16, ADDRESS_TEXT = 1024, MESSAGE_LIMIT = 1 << 28,
@@ -126,6 +127,8 @@ struct Control {
 	Buf answer;
 	const char *text;        /* that is being compared */
 	Names names;
+	DeviceWatch device;
+	int64_t failed_ticks;    /* since the device said that it failed */
 };
 void *watch_hub(void *control); /* the watchdog's thread */
 /* Ends this process from any thread: what stands in stdout is written, if that takes at most a second. */

@@ -27,6 +27,35 @@ _Noreturn void end_process(int status)
 	_exit(status);
 }
 
+/* What runs on the device is ended first: peers that wait for it learn it at once. */
+static _Noreturn void end_rank(Control *c, int status)
+{
+	if (c->device.abort) {
+		signal(SIGALRM, SIG_DFL);
+		alarm(1);
+		sigset_t set;
+		sigemptyset(&set);
+		sigaddset(&set, SIGALRM);
+		pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+		c->device.abort(c->device.state);
+	}
+	end_process(status);
+}
+
+/* Each tick.  A device fails after a peer is gone, too: that peer's end is the better message, so it gets time. */
+static void check_device(Control *c)
+{
+	const char *why = c->device.failed && !c->leaving && !c->ended ? c->device.failed(c->device.state) : NULL;
+	if (!why || ++c->failed_ticks < FAILED_TICKS)
+		return;
+	int32_t number = STATUS_LOST;
+	clear_terminal_line();
+	diag_error(&c->d, c->program, "rank %d: communication of the GPU failed: %s", c->rank, why);
+	link_send(&c->link, MSG_LEAVE, &number, sizeof(number));
+	link_flush(&c->link);
+	end_rank(c, STATUS_LOST);
+}
+
 /* ---- the hub is gone or silent ---- */
 
 static RankRecord record_now(const RankProgress *p)
@@ -91,7 +120,7 @@ static void check_silence(Control *c)
 		report_hub(c, why);
 	}
 	kill_hub(c);
-	end_process(STATUS_LOST);
+	end_rank(c, STATUS_LOST);
 }
 
 static void hub_closed(Control *c)
@@ -102,7 +131,7 @@ static void hub_closed(Control *c)
 	bool killed_for_silence = c->timeout && c->silent >= c->timeout;
 	if (!killed_for_silence && !c->parent_hub && live_before(c) == 0)
 		report_hub(c, "is gone: its process ended without saying so");
-	end_process(STATUS_LOST);
+	end_rank(c, STATUS_LOST);
 }
 
 /* ---- what the hub says ---- */
@@ -113,7 +142,7 @@ static void take_end(Control *c, const Message *m)
 	message_read(m, &end, sizeof(end));
 	c->ended = true;
 	if (end.now && c->welcomed && !c->leaving && !c->hub)
-		end_process(STATUS_LOST); /* a hub in this process ends it, when the others have ended */
+		end_rank(c, STATUS_LOST); /* a hub in this process ends it, when the others have ended */
 }
 
 static void take(Control *c, const Message *m)
@@ -150,7 +179,8 @@ static void tick(Control *c)
 	c->silent++;
 	check_silence(c);
 	if (c->ended && c->welcomed && !c->leaving && !c->hub && ++c->end_ticks > LEAVE_TICKS)
-		end_process(STATUS_LOST);
+		end_rank(c, STATUS_LOST);
+	check_device(c);
 }
 
 /* False: there is nothing to watch any more. */

@@ -32,7 +32,7 @@ typedef struct Stream {
 	bool has_thread;
 	atomic_bool quit;
 	double ms;
-	CommCounts counts[RT_ALL_REDUCE_SCALARS + 1];
+	CommCounts counts[RT_COLLECTIVE_KINDS];
 } Stream;
 
 struct Streams {
@@ -53,17 +53,6 @@ static double now_ms(void)
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-static const RtCollective *program_rows(const RtModel *m, Program program, int *n)
-{
-	const RtProgram *many = program >= PROGRAM_FIRST && m->programs ? &m->programs[program - PROGRAM_FIRST] : NULL;
-	if (program == PROGRAM_STEP) {
-		*n = m->n_step;
-		return m->step;
-	}
-	*n = many ? many->n : program == PROGRAM_EVAL ? m->n_evaluation : 0;
-	return many ? many->collectives : program == PROGRAM_EVAL ? m->evaluation : NULL;
 }
 
 /* ---- running ---- */
@@ -319,41 +308,21 @@ void streams_program(Rt *rt, Program program)
 	atomic_store(&all->progress->step, rt->p->progress.step + (program == PROGRAM_STEP || program >= PROGRAM_FIRST));
 }
 
-/* Where bytes of this kind are counted beside the sum of all; NULL: nowhere. */
-static int64_t *bytes_of_kind(CommCost *cost, RtCollectiveKind kind)
-{
-	switch (kind) {
-	case RT_ALL_GATHER: return &cost->gathered;
-	case RT_REDUCE_SCATTER: case RT_ALL_REDUCE: case RT_ALL_REDUCE_SHARDS: case RT_REDUCE: return &cost->reduced;
-	case RT_BROADCAST: return &cost->broadcast;
-	default: return NULL;
-	}
-}
-
 CommCost streams_cost(Rt *rt)
 {
 	Streams *all = rt->p->streams;
-	CommCost now = {0};
+	CommCounts now[RT_COLLECTIVE_KINDS];
 	if (!rt->p->comm)
-		return now;
-	for (int kind = 0; kind <= RT_ALL_REDUCE_SCALARS; kind++) {
-		CommCounts one = streams_counts(rt, (RtCollectiveKind)kind);
-		int64_t *bytes = bytes_of_kind(&now, (RtCollectiveKind)kind);
-		now.n += one.n;
-		now.bytes += one.bytes;
-		if (bytes)
-			*bytes += one.bytes;
-	}
-	const CommCost *told = &all->told;
-	CommCost cost = {.exposed_ms = all->exposed_ms, .n = now.n - told->n, .bytes = now.bytes - told->bytes,
-		.gathered = now.gathered - told->gathered, .reduced = now.reduced - told->reduced,
-		.broadcast = now.broadcast - told->broadcast};
+		return (CommCost){0};
+	for (int kind = 0; kind < RT_COLLECTIVE_KINDS; kind++)
+		now[kind] = streams_counts(rt, (RtCollectiveKind)kind);
+	CommCost cost = cost_since(now, &all->told);
+	cost.exposed_ms = all->exposed_ms;
 	for (int i = 0; i < RT_STREAMS; i++) {
 		cost.ms += all->stream[i].ms;
 		all->stream[i].ms = 0;
 	}
 	all->exposed_ms = 0;
-	all->told = now;
 	return cost;
 }
 
@@ -366,21 +335,4 @@ CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind)
 		sum.bytes += all->stream[i].counts[kind].bytes;
 	}
 	return sum;
-}
-
-/* Kept in a buffer of the caller's thread: the watchdog asks. */
-const char *streams_name(const void *context, int program, int seq)
-{
-	static _Thread_local char name[512];
-	const RtModel *m = ((const Rt *)context)->model;
-	int n;
-	const RtCollective *rows = program_rows(m, (Program)program, &n);
-	if (program == PROGRAM_OUTSIDE && seq == 1)
-		return "agreement of all ranks";
-	if (seq < 1 || seq > n)
-		return NULL;
-	const RtCollective *row = &rows[seq - 1];
-	snprintf(name, sizeof(name), "%s%s%s", collective_name(row->kind), row->unit < 0 ? "" : " @",
-		row->unit < 0 ? "" : m->unit_names[row->unit]);
-	return name;
 }
