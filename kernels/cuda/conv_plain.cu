@@ -1,12 +1,12 @@
 /* kernels/cuda/conv_plain.cu: convolutions by loops, for what cuDNN does not serve: empty tensors, negative padding,
  * f64 with channels last, less scratch than its algorithms need.
  *
- * A thread computes an element of y or dx, a block an element of dw; sums have one order for one shape. */
+ * A thread computes an element of y or dx, a warp an element of dw; sums have one order for one shape. */
 #include <stdio.h>
 
 #include "kernels/cuda/prim.cuh"
 
-enum { THREADS = 256 };
+enum { THREADS = 256, WARPS = THREADS / 32 };
 
 typedef struct ConvShape {
 	KConvDesc d;
@@ -119,17 +119,18 @@ template <class T> static __global__ void __launch_bounds__(THREADS) grad_x(T *d
 template <class T, class O> static __global__ void __launch_bounds__(THREADS) grad_w(O *dw, const T *x, const T *dy,
 	ConvShape s)
 {
-	__shared__ Wide<T> scratch[33];
-	for (int64_t e = blockIdx.x; e < s.d.o * s.ig * s.kernel; e += gridDim.x) {
+	int lane = (int)threadIdx.x % WARP;
+	int64_t first = (int64_t)blockIdx.x * WARPS + (int)threadIdx.x / WARP;
+	for (int64_t e = first; e < s.d.o * s.ig * s.kernel; e += (int64_t)gridDim.x * WARPS) {
 		int64_t k = e % s.kernel, o = e / s.kernel / s.ig, c = o / s.og * s.ig + e / s.kernel % s.ig;
 		Wide<T> acc = 0;
-		for (int64_t j = threadIdx.x; j < s.d.n * s.out; j += THREADS) {
+		for (int64_t j = lane; j < s.d.n * s.out; j += WARP) {
 			int64_t n = j / s.out, q = j % s.out, p = input_at(s.d, q, k);
 			if (p >= 0)
 				acc += widen(x[n * s.xn + c * s.xc + p * s.xs]) * widen(dy[n * s.yn + o * s.yc + q * s.ys]);
 		}
-		acc = block_reduce(acc, Sum(), scratch);
-		if (threadIdx.x == 0)
+		acc = warp_reduce(acc, Sum());
+		if (lane == 0)
 			dw[e] = narrow<O>(acc);
 	}
 }
@@ -155,7 +156,8 @@ template <class T, class O> static void run_grad_w(KPrim *p, void *dw, const voi
 	ConvShape s = conv_shape(&p->conv);
 	int64_t numel = s.d.o * s.ig * s.kernel;
 	if (numel > 0)
-		LAUNCH((grad_w<T, O>), blocks_for(numel, 1), THREADS, 0, k_stream, (O *)dw, (const T *)x, (const T *)dy, s);
+		LAUNCH((grad_w<T, O>), blocks_for(numel, WARPS), THREADS, 0, k_stream, (O *)dw, (const T *)x,
+			(const T *)dy, s);
 }
 
 void conv_plain(KPrim *p)

@@ -1,9 +1,8 @@
 /* kernels/cuda/state.cu: what a rank's kernels share on CUDA: the stream, reports of bad input, library handles, and
  * the life of primitives.
  *
- * cuDNN's handle, which takes device memory and a moment to make, comes with the first convolution, in setup(). */
-#include <stdarg.h>
-#include <stdio.h>
+ * The hooks for failures are kernels/cpu/common.c's, which CUDA programs link, too.  cuDNN's handle, which takes device
+ * memory and a moment to make, comes with the first convolution, in setup(). */
 #include <stdlib.h>
 
 #include "kernels/cuda/prim.cuh"
@@ -15,20 +14,6 @@ static cublasLtHandle_t lt;
 static cudnnHandle_t dnn;
 static cudaStream_t dnn_stream;
 static bool tf32;
-
-static void __attribute__((format(printf, 1, 2))) print_and_abort(const char *fmt, ...)
-{
-	va_list ap;
-	va_start(ap, fmt);
-	fputs("error: ", stderr);
-	vfprintf(stderr, fmt, ap);
-	fputc('\n', stderr);
-	va_end(ap);
-	abort();
-}
-
-void (*k_bad_input)(const char *fmt, ...) = print_and_abort;
-void (*k_fail)(const char *fmt, ...) = print_and_abort;
 
 void k_bad_take(KBad *bad)
 {

@@ -1,4 +1,5 @@
 /* tests/unit/kernel_prim.c: matrix products, convolutions, packing and pooling against plain loops. */
+#include "kernels/cuda/work.h"
 #include "kernels/layouts.h"
 #include "tests/unit/kernel_cases.h"
 
@@ -103,6 +104,28 @@ static void check_half_products(void)
 		}
 }
 
+static void *copy_of(const void *values, int64_t bytes)
+{
+	return memcpy(case_alloc(bytes), values, (size_t)bytes);
+}
+
+/* Integers, and an f64 bias that f32 could not hold. */
+static void check_other_products(void)
+{
+	static const int64_t ia[6] = {1, -2, 3, 4, 5, -6}, ib[6] = {7, 8, 9, 1, 2, 3}, want[4] = {18, 6, 14, -4};
+	static const double da[2] = {1.5, 2}, db[2] = {4, 0.25}, bias = 1 + 0x1p-40, sum = 7.5 + 0x1p-40;
+	int64_t *iy = case_alloc(sizeof want);
+	double *dy = case_alloc(sizeof sum);
+	KPrim *p = k_matmul_create(&(KMatmulDesc){.dtype = K_I64, .m = 2, .n = 2, .k = 3, .tb = true});
+	k_matmul_run(p, iy, copy_of(ia, sizeof ia), copy_of(ib, sizeof ib), NULL, NULL);
+	k_prim_free(p);
+	case_equal("matmul i64", iy, want, sizeof want);
+	p = k_matmul_create(&(KMatmulDesc){.dtype = K_F64, .m = 1, .n = 1, .k = 2, .bias = true});
+	k_matmul_run(p, dy, copy_of(da, sizeof da), copy_of(db, sizeof db), copy_of(&bias, sizeof bias), NULL);
+	k_prim_free(p);
+	case_equal("matmul f64", dy, &sum, sizeof sum);
+}
+
 void case_matmul(void)
 {
 	check_half_products();
@@ -124,16 +147,7 @@ void case_matmul(void)
 			product_want(&d, want, a, b, bias);
 			case_close("matmul", y, want, ny, 1e-6 * sqrt((double)d.k + 1));
 		}
-	int64_t ia[6] = {1, -2, 3, 4, 5, -6}, ib[6] = {7, 8, 9, 1, 2, 3}, iy[4];
-	KPrim *p = k_matmul_create(&(KMatmulDesc){.dtype = K_I64, .m = 2, .n = 2, .k = 3, .tb = true});
-	k_matmul_run(p, iy, ia, ib, NULL, NULL);
-	k_prim_free(p);
-	case_true(iy[0] == 18 && iy[1] == 6 && iy[2] == 14 && iy[3] == -4, "matmul i64");
-	double da[2] = {1.5, 2}, db[2] = {4, 0.25}, bias = 1, dy;
-	p = k_matmul_create(&(KMatmulDesc){.dtype = K_F64, .m = 1, .n = 1, .k = 2, .bias = true});
-	k_matmul_run(p, &dy, da, db, &bias, NULL);
-	k_prim_free(p);
-	case_true(dy == 7.5, "matmul f64");
+	check_other_products();
 }
 
 /* ---- convolution ---- */
@@ -181,10 +195,13 @@ static KConvDesc conv_desc(const Conv *c, int layout, bool bias)
 	return d;
 }
 
-/* What the plan would give: 0 forward, 1 gradient of x, 2 of w. */
-static int64_t conv_work(const KConvDesc *d, int which)
+/* What the plan of a target would give: 0 forward, 1 gradient of x, 2 of w. */
+static int64_t conv_work(const KConvDesc *d, int which, bool cuda)
 {
-	int64_t w[5] = {d->o, d->c / d->group}, x[5] = {d->n}, y[5] = {d->n};
+	typedef int64_t Work(const KWorkArgs *);
+	static Work *const work[2][3] = {{kwork_conv, kwork_conv_grad_x, kwork_conv_grad_w},
+		{kwork_cuda_conv, kwork_cuda_conv_grad_x, kwork_cuda_conv_grad_w}};
+	int64_t w[5] = {d->o, d->c / d->group}, x[5] = {d->n}, y[5] = {d->n}, pads[6];
 	int at = d->layout ? 1 : 2;
 	x[d->layout ? d->rank + 1 : 1] = d->c;
 	y[d->layout ? d->rank + 1 : 1] = d->o;
@@ -192,13 +209,15 @@ static int64_t conv_work(const KConvDesc *d, int which)
 		w[2 + i] = d->kernel[i];
 		x[at + i] = d->in[i];
 		y[at + i] = d->out[i];
+		pads[i] = d->pad[i];
+		pads[d->rank + i] = d->pad_end[i];
 	}
 	KShape ws = {2 + d->rank, w, 4}, xs = {2 + d->rank, x, 4}, ys = {2 + d->rank, y, 4};
-	KWorkArgs a = {.group = d->group, .layout = d->layout};
+	KWorkArgs a = {.group = d->group, .layout = d->layout, .pads = pads};
 	a.in[0] = which == 1 ? ys : xs;
 	a.in[1] = which == 2 ? ys : ws;
 	a.out[0] = which == 0 ? ys : which == 1 ? xs : ws;
-	return which == 0 ? kwork_conv(&a) : which == 1 ? kwork_conv_grad_x(&a) : kwork_conv_grad_w(&a);
+	return work[cuda][which](&a);
 }
 
 static int64_t image_at(const KConvDesc *d, int64_t n, int64_t channel, int64_t c, int64_t at,
@@ -254,8 +273,9 @@ static void check_prim(const KPrim *p, const KConvDesc *d)
 	case_true(strncmp(k_prim_impl(p), "ref", 3) != 0 && k_prim_work(p) <= d->work_bytes, k_prim_impl(p));
 }
 
-/* starve: only the kernels that need no scratch may run. */
-static void check_conv(int c, int layout, bool starve, int which)
+/* Scratch that a convolution gets; without any only kernels that need none may run. */
+enum { PLAN_CPU, PLAN_NOTHING, PLAN_CUDA, PLANS };
+static void check_conv(int c, int layout, int plan, int which)
 {
 	KConvDesc d = conv_desc(&convs[c], layout, which != 2 && c % 2);
 	int64_t nx = d.n * d.c * case_numel(d.rank, d.in), ny = d.n * d.o * case_numel(d.rank, d.out);
@@ -266,7 +286,7 @@ static void check_conv(int c, int layout, bool starve, int which)
 	float *got = case_alloc(n * 4);
 	double *want = case_doubles(n);
 	void *work;
-	d.work_bytes = starve ? 0 : conv_work(&d, which);
+	d.work_bytes = plan == PLAN_NOTHING ? 0 : conv_work(&d, which, plan == PLAN_CUDA);
 	work = case_alloc(d.work_bytes);
 	if (d.bias) {
 		bias = case_floats(channels, -1, 1);
@@ -277,6 +297,7 @@ static void check_conv(int c, int layout, bool starve, int which)
 	KPrim *p = which == 0 ? k_conv_create(&d) : which == 1 ? k_conv_grad_x_create(&d)
 		: k_conv_grad_w_create(&d);
 	check_prim(p, &d);
+	case_true(plan != PLAN_CUDA || strcmp(k_prim_impl(p), "own:plain") != 0, "loops, though there is scratch");
 	for (int run = 0; run < 2; run++)
 		if (which == 0)
 			k_conv_run(p, got, x, w, bias, work);
@@ -294,7 +315,8 @@ static void check_conv(int c, int layout, bool starve, int which)
 	k_prim_free(p);
 }
 
-/* By the library, and by loops: nothing fits into less than no scratch. */
+/* By the library, and by loops: nothing fits into less than no scratch.  cuDNN's gradients of weights are of their
+ * operands' type before they are f32. */
 static void check_half_conv(int c, int layout, bool own, int which, KDType type, KDType to)
 {
 	KConvDesc d = conv_desc(&convs[c], layout, which != 2 && c % 2);
@@ -323,7 +345,8 @@ static void check_half_conv(int c, int layout, bool own, int which, KDType type,
 		&(Visit){want, which == 1 ? dy : x, which == 2 ? dy : w});
 	char name[128];
 	snprintf(name, sizeof name, "16-bit conv %d of case %d, layout %d, %s", which, c, layout, k_prim_impl(p));
-	case_close(name, case_widened(got, n, to), want, n, to == K_F32 ? 3e-6 : case_half_bound(to));
+	case_close(name, case_widened(got, n, to), want, n, to != K_F32 ? case_half_bound(to)
+		: strncmp(k_prim_impl(p), "cudnn", 5) == 0 ? case_half_bound(type) : 3e-6);
 	k_prim_free(p);
 }
 
@@ -331,8 +354,8 @@ static void check_convs(int which)
 {
 	for (int c = 0; c < N_CONVS; c++)
 		for (int layout = 0; layout < 2; layout++)
-			for (int starve = 0; starve < 2; starve++)
-				check_conv(c, layout, starve, which);
+			for (int plan = 0; plan < PLANS; plan++)
+				check_conv(c, layout, plan, which);
 	for (int c = 0; c < N_CONVS; c++)
 		for (int i = 0; i < 3; i++) { /* f16 by loops, bf16 by either */
 			KDType type = i ? K_BF16 : K_F16;
@@ -354,7 +377,7 @@ void case_pack(void)
 	for (int c = 0; c < 3; c++)
 		for (int use = 0; use < 2; use++) {
 			KConvDesc d = conv_desc(&shapes[c], 1, false);
-			d.work_bytes = conv_work(&d, use);
+			d.work_bytes = conv_work(&d, use, false);
 			int64_t og = d.o / d.group, ig = d.c / d.group;
 			const KLayout *l = klayout_choose((KConvUse)use, d.group, og, ig,
 				__builtin_cpu_supports("avx512f") ? 64 : 32);
