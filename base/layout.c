@@ -327,6 +327,44 @@ static int64_t place_states(const Walk *w)
 	return place_state(w, true, w->places ? w->places->master : NULL, at);
 }
 
+/* ---- GPUs ---- */
+
+LayoutTables layout_tables(const LayoutModel *m, int64_t world)
+{
+	return (LayoutTables){.segments = round_up(2 * m->cuda.n_segments * LAYOUT_CUDA_SEGMENT, LAYOUT_ALIGN),
+		.groups = round_up(2 * (m->cuda.n_groups + 1) * LAYOUT_CUDA_GROUP, LAYOUT_ALIGN),
+		.state = LAYOUT_CUDA_STATE + round_up(world * LAYOUT_SCALARS * (int64_t)sizeof(double), LAYOUT_ALIGN),
+		.input = round_up(m->input_bytes, LAYOUT_ALIGN) + LAYOUT_CUDA_INPUT};
+}
+
+int64_t layout_cuda_pinned(const LayoutModel *m, int64_t world)
+{
+	return LAYOUT_CUDA_SLOTS * (layout_tables(m, world).input + LAYOUT_CUDA_OUTCOME) + LAYOUT_CUDA_BAD +
+		(m->cuda.staged ? (world + 1) * LAYOUT_CUDA_MESSAGE : 0);
+}
+
+int64_t layout_cuda_window(const LayoutModel *m, const LayoutRank *who)
+{
+	int64_t most = LAYOUT_CUDA_MESSAGE;
+	for (int i = 0; i < m->n_units; i++)
+		for (int f = 0; f < m->unit[i].n_flats; f++)
+			most = MAX(most, flat_bytes(&m->unit[i].flat[f], layout_split(m->unit[i].strategy, who).ranks,
+				m->unit[i].flat[f].grad));
+	return who->world == 1 ? 0 : MIN(most, (int64_t)LAYOUT_CUDA_WINDOW);
+}
+
+/* What is said of a CPU's memory, of a device. */
+static void move_to_device(LayoutMemory *sum, const LayoutModel *m, const LayoutRank *who)
+{
+	LayoutTables t = layout_tables(m, who->world);
+	int64_t mirrors = m->cuda.staged ? sum->params + sum->gathered + sum->send + sum->grads : 0;
+	sum->tables = t.segments + t.groups + t.state + t.input;
+	sum->host.pinned = layout_cuda_pinned(m, who->world);
+	sum->host.comm = layout_comm_bytes(who->world, m->hosts) + layout_cuda_window(m, who) + mirrors;
+	sum->host.total = sum->host.pinned + sum->host.comm;
+	sum->comm = (who->world + 1) * layout_sync_bytes(m, who->world);
+}
+
 /* ---- results ---- */
 
 static LayoutMemory measure(const Walk *w)
@@ -342,8 +380,10 @@ static LayoutMemory measure(const Walk *w)
 		.comm = layout_comm_bytes(w->who->world, m->hosts) + layout_sync_bytes(m, w->who->world),
 		.file = {file_params ? params : 0, file_grads, file_states ? states : 0, 0}};
 	sum.file.total = sum.file.params + sum.file.grads + sum.file.states;
+	if (m->cuda.on)
+		move_to_device(&sum, m, w->who);
 	sum.total = sum.params + sum.gathered + sum.grads + sum.send + sum.states + sum.buffers + sum.inputs
-		+ sum.activations + sum.workspace + sum.comm;
+		+ sum.activations + sum.workspace + sum.comm + sum.tables;
 	return sum;
 }
 

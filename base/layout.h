@@ -121,6 +121,22 @@ typedef enum LayoutOffload { LAYOUT_OFFLOAD_NONE, LAYOUT_OFFLOAD_OPTIM, LAYOUT_O
 
 typedef struct LayoutGather { int unit, slot; } LayoutGather; /* a gather into the ring, of step or eval */
 
+/* Of programs for GPUs: what lies on the device beside the arenas, and in memory of the host that it reads. */
+typedef struct LayoutCuda {
+	bool on;
+	bool staged;        /* ranks talk through memory of the host, which mirrors what they send */
+	int64_t n_segments; /* trainable parameters */
+	int64_t n_groups;   /* --param-group, without the two that all programs have */
+} LayoutCuda;
+enum {
+	LAYOUT_CUDA_SEGMENT = 32, LAYOUT_CUDA_GROUP = 20,                            /* bytes of Segment, Group */
+	LAYOUT_CUDA_STATE = 1024, LAYOUT_CUDA_INPUT = 256, LAYOUT_CUDA_OUTCOME = 512, /* of cuda/step.h, at most */
+	LAYOUT_CUDA_BAD = 64,                                                        /* KBad, at most */
+	LAYOUT_CUDA_MESSAGE = 2048,                                                  /* COMM_MAILBOX */
+	LAYOUT_CUDA_SLOTS = 2,         /* of inputs, and of results */
+	LAYOUT_CUDA_WINDOW = 16 << 20  /* at most: what tensors are sent through outside of steps */
+};
+
 typedef struct LayoutModel {
 	const LayoutUnit *unit;
 	int n_units;
@@ -133,6 +149,7 @@ typedef struct LayoutModel {
 	int64_t sync_bytes; /* the largest message of a collective of batch norm statistics or buffers */
 	int64_t hosts;     /* 0 or 1: ranks share memory */
 	LayoutOffload offload;
+	LayoutCuda cuda;   /* the runtime's to fill */
 } LayoutModel;
 
 /* Bytes per category that the runtime maps; printed by plan and --print-plan. */
@@ -143,10 +160,13 @@ typedef struct LayoutMemory {
 	int64_t send;        /* what is sent in another dtype than it lies in (gradients, broadcasts of a unit); hooks */
 	int64_t states;      /* of the optimizer, and masters */
 	int64_t buffers, inputs, activations, workspace;
-	int64_t comm;        /* counters, mailboxes, staging, messages of layout_sync_bytes */
+	int64_t comm;        /* counters, mailboxes, staging, messages of layout_sync_bytes; of GPUs those messages alone */
+	int64_t tables;      /* GPUs: lists that the update reads, the step's scalars, its next inputs */
 	int64_t total;
 	/* In a file, so none of the above, which are 0 or less by them: */
 	struct LayoutFile { int64_t params, grads, states, total; } file;
+	/* GPUs: memory of the host, so none of the above: pinned, and what peers map. */
+	struct LayoutHost { int64_t pinned, comm, total; } host;
 } LayoutMemory;
 LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who);
 /* The rank that needs most (owners differ), the first of several: who->rank is ignored. */
@@ -178,6 +198,17 @@ int64_t layout_in_slot(const LayoutUnit *u, int flat, int64_t ranks);
 int64_t layout_comm_bytes(int64_t world, int64_t hosts);
 /* Of its messages, in front of the parameters in memory that peers read. */
 int64_t layout_sync_bytes(const LayoutModel *m, int64_t world);
+
+/* ---- GPUs ---- */
+
+/* Parts of LayoutMemory.tables, in this order: segments of every trainable flat, of the whole and of the part that is
+ * updated here; groups; the step's state and the sums of all ranks; the inputs of the next micro-batch. */
+typedef struct LayoutTables { int64_t segments, groups, state, input; } LayoutTables;
+LayoutTables layout_tables(const LayoutModel *m, int64_t world);
+/* Of the host: what every rank has pinned for itself; the window, in memory that peers map, and behind it the mirrors
+ * of parameters, gathered flats, sent copies and gradients where ranks talk through the host. */
+int64_t layout_cuda_pinned(const LayoutModel *m, int64_t world);
+int64_t layout_cuda_window(const LayoutModel *m, const LayoutRank *who);
 
 #ifdef __cplusplus
 }

@@ -126,8 +126,9 @@ static Counts *count_by_unit(const Plan *p, Arena *a)
 	return of;
 }
 
-enum { CATEGORIES = 10 };
-static const char sent_copies[] = "sent copies"; /* a line of those plans alone that have them */
+enum { CATEGORIES = 11 };
+/* Lines of those plans alone that have them. */
+static const char sent_copies[] = "sent copies", device_tables[] = "device tables";
 typedef struct Category { const char *name; int64_t bytes; } Category;
 
 static void categories(const LayoutMemory *m, Category out[CATEGORIES])
@@ -136,6 +137,7 @@ static void categories(const LayoutMemory *m, Category out[CATEGORIES])
 		{"parameters", m->params}, {"gathered", m->gathered}, {"gradients", m->grads},
 		{sent_copies, m->send}, {"optimizer states", m->states}, {"buffers", m->buffers}, {"inputs", m->inputs},
 		{"activations", m->activations}, {"workspace", m->workspace}, {"communication", m->comm},
+		{device_tables, m->tables},
 	};
 	memcpy(out, all, sizeof(all));
 }
@@ -149,7 +151,22 @@ static void file_sections(const LayoutMemory *m, Category out[SECTIONS])
 	memcpy(out, all, sizeof(all));
 }
 
+/* Of GPUs: memory of the host. */
+enum { HOST_SECTIONS = 3 };
+static void host_sections(const LayoutMemory *m, Category out[HOST_SECTIONS])
+{
+	const Category all[HOST_SECTIONS] = {{"pinned", m->host.pinned}, {"communication", m->host.comm},
+		{"total", m->host.total}};
+	memcpy(out, all, sizeof(all));
+}
+
 /* ---- text ---- */
+
+static void text_categories(FILE *f, const Category *c, int n, Arena *a)
+{
+	for (int i = 0; i < n; i++)
+		fprintf(f, "  %-18s %16" PRId64 "  %10s\n", c[i].name, c[i].bytes, plan_human(a, c[i].bytes));
+}
 
 static int name_width(const Plan *p)
 {
@@ -279,14 +296,19 @@ void plan_text_memory(FILE *f, const Plan *p)
 	fprintf(f, "memory: planned bytes of rank %" PRId64 " of %" PRId64 "%s\n", p->who.rank, p->who.world,
 		p->most && any_owner(p) && p->who.world > 1 ? ", which needs most" : "");
 	for (int i = 0; i < CATEGORIES; i++)
-		if (c[i].bytes || strcmp(c[i].name, sent_copies))
-			fprintf(f, "  %-18s %16" PRId64 "  %10s\n", c[i].name, c[i].bytes, plan_human(a, c[i].bytes));
+		if (c[i].bytes || (c[i].name != sent_copies && c[i].name != device_tables))
+			text_categories(f, &c[i], 1, a);
 	fprintf(f, "  %-18s %16" PRId64 "  %10s\n", "total", p->memory.total, plan_human(a, p->memory.total));
 	file_sections(&p->memory, c);
-	if (p->memory.file.total)
+	if (p->memory.file.total) {
 		fputs("in a file of this rank, outside that total:\n", f);
-	for (int i = 0; i < SECTIONS && p->memory.file.total; i++)
-		fprintf(f, "  %-18s %16" PRId64 "  %10s\n", c[i].name, c[i].bytes, plan_human(a, c[i].bytes));
+		text_categories(f, c, SECTIONS, a);
+	}
+	if (p->memory.host.total) {
+		host_sections(&p->memory, c);
+		fputs("in memory of the host, outside that total:\n", f);
+		text_categories(f, c, HOST_SECTIONS, a);
+	}
 	arena_free(a);
 }
 
@@ -372,6 +394,10 @@ void plan_json(FILE *f, const Plan *p)
 	fprintf(f, "\"total\": %" PRId64 "},\n  \"file\": {", p->memory.total);
 	file_sections(&p->memory, c);
 	for (int i = 0; i < SECTIONS; i++)
+		fprintf(f, "%s\"%s\": %" PRId64, i ? ", " : "", c[i].name, c[i].bytes);
+	fputs("},\n  \"host\": {", f);
+	host_sections(&p->memory, c);
+	for (int i = 0; i < HOST_SECTIONS; i++)
 		fprintf(f, "%s\"%s\": %" PRId64, i ? ", " : "", c[i].name, c[i].bytes);
 	fputs("},\n", f);
 	arena_free(a);

@@ -8,8 +8,8 @@
 #include "runtime/internal.h"
 
 const char *const device_arena_names[ARENA_COUNT] = {
-	"parameters", "gathered", "gradients", "gradients in a file", "sent copies", "optimizer states", "buffers",
-	"inputs", "activations", "workspace", "communication"};
+	"parameters", "gathered", "gradients", "gradients in a file", "sent copies", "optimizer states",
+	"buffers", "inputs", "activations", "workspace", "communication", "device tables"};
 
 void device_plan(Rt *rt)
 {
@@ -18,14 +18,17 @@ void device_plan(Rt *rt)
 	LayoutRank who = device_rank(rt);
 	layout.hosts = rt->p->world.n_hosts;
 	layout.n_states = rt->p->optim.n_states;
+	device_layout(rt, &layout);
 	LayoutMemory sum = layout_memory(&layout, &who);
 	mem->places = layout_places(&layout, &who, rt->p->arena);
 	const int64_t planned[ARENA_COUNT] = {sum.params + sum.file.params, sum.gathered, sum.grads, sum.file.grads,
-		sum.send, sum.states + sum.file.states, sum.buffers, sum.inputs, sum.activations, sum.workspace, sum.comm};
+		sum.send, sum.states + sum.file.states, sum.buffers, sum.inputs, sum.activations, sum.workspace, sum.comm,
+		sum.tables};
 	const bool in_file[ARENA_COUNT] = {[ARENA_PARAMS] = sum.file.params, [ARENA_KEPT] = sum.file.grads,
 		[ARENA_STATES] = sum.file.states};
 	memcpy(mem->planned, planned, sizeof(planned));
 	mem->total = sum.total;
+	mem->host = sum.host;
 	for (int i = 0; i < ARENA_COUNT; i++) {
 		mem->file_at[i] = in_file[i] ? mem->file_bytes : -1;
 		mem->file_bytes += in_file[i] ? round_up(planned[i], OFFLOAD_PAGE) : 0;

@@ -27,13 +27,19 @@ int64_t schedule_permute(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 
 typedef enum ArenaKind {
 	ARENA_PARAMS, ARENA_GATHERED, ARENA_GRADS, ARENA_KEPT, ARENA_SEND, ARENA_STATES, ARENA_BUFFERS, ARENA_INPUTS,
-	ARENA_ACTIVATIONS, ARENA_WORKSPACE, ARENA_COMM, ARENA_COUNT
+	ARENA_ACTIVATIONS, ARENA_WORKSPACE, ARENA_COMM, ARENA_TABLES, ARENA_COUNT
 } ArenaKind;
 typedef struct DeviceMemory {
 	char *base[ARENA_COUNT];
 	int64_t planned[ARENA_COUNT];
 	int64_t total;
-	char *sync;                 /* messages of sync.c; NULL: one rank */
+	/* Messages of batch norms; NULL: one rank.  On GPUs of this rank, then room for those of all. */
+	char *sync;
+	struct LayoutHost host;     /* GPUs */
+	/* GPUs, of several ranks: memory of the host that peers map. */
+	char *window;               /* what tensors are sent through outside of steps; NULL: a flat gradient is */
+	int64_t window_bytes;
+	char *mirror[ARENA_COUNT];  /* of arenas that peers read, where ranks talk through the host; else NULL */
 	/* --offload: */
 	int file;                     /* open; -1: none */
 	int64_t file_bytes;           /* 0: none */
@@ -50,12 +56,15 @@ bool device_map(Rt *rt, Diag *d);
 void device_unmap(Rt *rt);
 /* Parts of device_map: bytes and offsets of all arenas; pointers, when memory.base is known. */
 void device_plan(Rt *rt);
+void device_layout(const Rt *rt, LayoutModel *layout); /* adds what the device alone knows of a plan */
 void device_point(Rt *rt);
 /* Memory of arenas as the host sees it until device_close: the memory itself, or a copy, which with DEVICE_READ has
  * its contents, and with DEVICE_WRITE is copied back.  Between steps. */
 typedef enum DeviceUse { DEVICE_READ = 1, DEVICE_WRITE = 2 } DeviceUse;
 void *device_open(const Rt *rt, const void *at, int64_t bytes, DeviceUse use);
 void device_close(const Rt *rt, const void *at, void *host, int64_t bytes, DeviceUse use);
+/* What kernels read of the optimizer (segments, groups) has changed.  Between steps. */
+void device_tables(const Rt *rt);
 /* By pieces, so that copies stay small. */
 enum { DEVICE_PIECE = 64 << 20 };
 void device_put(const Rt *rt, void *at, const void *from, int64_t bytes);
@@ -459,6 +468,8 @@ bool resume_load(const Checkpoint *c, const char *dir, Arena *a, Diag *d);
 bool eval_run(Rt *rt, const DataSet *set, StepResult *out, int64_t *n_samples, Diag *d);
 int infer_run(Rt *rt, Diag *d);
 
+typedef struct Cuda Cuda;       /* cuda/cuda.h */
+
 struct RtPrivate {
 	Diag *diag;
 	Arena *arena;
@@ -469,6 +480,7 @@ struct RtPrivate {
 	void *hook_state;
 	bool hook_started;
 	Streams *streams;           /* NULL before the first step */
+	Cuda *cuda;                 /* NULL: a CPU, or before device_map */
 	FILE *messages;             /* where they go, once they are not held back */
 	char *held;                 /* messages of the start */
 	size_t n_held;

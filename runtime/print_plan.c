@@ -69,7 +69,8 @@ static LayoutMemory mapped(const DeviceMemory *m)
 	LayoutMemory sum = {.params = mapped_in(m, ARENA_PARAMS, false), .gathered = p[ARENA_GATHERED],
 		.grads = p[ARENA_GRADS], .send = p[ARENA_SEND], .states = mapped_in(m, ARENA_STATES, false),
 		.buffers = p[ARENA_BUFFERS], .inputs = p[ARENA_INPUTS], .activations = p[ARENA_ACTIVATIONS],
-		.workspace = p[ARENA_WORKSPACE], .comm = p[ARENA_COMM], .total = m->total,
+		.workspace = p[ARENA_WORKSPACE], .comm = p[ARENA_COMM], .tables = p[ARENA_TABLES], .total = m->total,
+		.host = m->host,
 		.file = {.params = mapped_in(m, ARENA_PARAMS, true), .grads = p[ARENA_KEPT],
 			.states = mapped_in(m, ARENA_STATES, true)}};
 	sum.file.total = sum.file.params + sum.file.grads + sum.file.states;

@@ -198,6 +198,7 @@ bool session_start(Session *s)
 	if (!agree_end(rt, &held, ok, s->d))
 		return false;
 	streams_program(rt, PROGRAM_OUTSIDE);
+	device_tables(rt);
 	rt->model->setup(rt);
 	step_open(rt);
 	return true;
@@ -294,6 +295,7 @@ bool session_reload(Session *s)
 	if (!hyper_share(&s->rt, mine))
 		return false;
 	optim_apply(&p->optim, s->rt.model, &s->o, p->hyper);
+	device_tables(&s->rt);
 	return true;
 }
 

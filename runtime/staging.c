@@ -1,7 +1,8 @@
 /* runtime/staging.c: bytes from rank to rank outside a step: initial weights, buffers to be averaged.
  *
  * Peers can read only the memory that the communicator mapped.  All of it has a purpose in a step; between
- * steps the flat gradients have none, and the largest is the window that everything passes through.
+ * steps the flat gradients have none, and the largest is the window that everything passes through.  On GPUs the
+ * window is memory of the host.
  *
  * Elements travel in the dtype of the model, whatever they lie in.
  *
@@ -18,7 +19,11 @@ Staging staging_find(const Rt *rt, Arena *a)
 	LayoutRank who = device_rank(rt);
 	Staging s = {comm_mailbox(rt->p->comm), COMM_MAILBOX, NEW_N(a, int, who.world),
 		NEW_N(a, const char *, who.world)};
-	for (int u = 0; u < m->n_units; u++)
+	if (rt->p->memory.window) {
+		s.at = rt->p->memory.window;
+		s.bytes = rt->p->memory.window_bytes;
+	}
+	for (int u = 0; !rt->p->memory.window && u < m->n_units; u++)
 		for (int f = 0; f < m->unit[u].n_flats; f++) {
 			const LayoutFlat *flat = &m->unit[u].flat[f];
 			int64_t ranks = layout_split(m->unit[u].strategy, &who).ranks;

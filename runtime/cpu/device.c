@@ -147,6 +147,16 @@ void device_unmap(Rt *rt)
 	offload_close(rt);
 }
 
+void device_layout(const Rt *rt, LayoutModel *layout)
+{
+	(void)rt, (void)layout;
+}
+
+void device_tables(const Rt *rt)
+{
+	(void)rt;
+}
+
 /* ---- what the host reads and writes ---- */
 
 void *device_open(const Rt *rt, const void *at, int64_t bytes, DeviceUse use)
