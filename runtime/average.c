@@ -10,7 +10,8 @@
 
 #include "runtime/internal.h"
 
-typedef struct Average { Rt *rt; int64_t first; } Average; /* first: byte of the shadow where the piece begins */
+/* first: byte of the shadow where the piece begins; state: the arena of buffers as the host sees it. */
+typedef struct Average { Rt *rt; int64_t first; char *state; } Average;
 
 bool average_takes(const RtTensor *t)
 {
@@ -60,20 +61,25 @@ static void fold_piece(void *context, const char *const *from, int64_t at, int64
 		int64_t size = dtype_info[t->dtype].bytes, first = MAX(begin, place);
 		int64_t end = MIN(begin + n, place + tensor_bytes(t));
 		for (int64_t k = first; k < end; k += size)
-			fold(device_tensor(av->rt, t) + (k - place), from, k - begin, ranks, t->dtype);
+			fold(av->state + t->offset + (k - place), from, k - begin, ranks, t->dtype);
 		place += average_bytes(t);
 	}
 }
 
-/* Copies between the buffers and the shadow. */
-static void copy_all(Rt *rt, bool to_shadow)
+static int64_t state_bytes(const Rt *rt)
 {
-	char *own = shadow(rt);
+	return rt->model->layout.state_bytes + rt->model->layout.average_bytes;
+}
+
+/* Copies between the buffers and the shadow, in the arena as the host sees it. */
+static void copy_all(const Rt *rt, char *state, bool to_shadow)
+{
+	char *own = state + rt->model->layout.state_bytes;
 	for (int i = 0; i < rt->model->n_tensors; i++) {
 		const RtTensor *t = &rt->model->tensors[i];
 		if (!average_takes(t))
 			continue;
-		char *here = device_tensor(rt, t);
+		char *here = state + t->offset;
 		memcpy(to_shadow ? own : here, to_shadow ? here : own, (size_t)tensor_bytes(t));
 		own += average_bytes(t);
 	}
@@ -93,21 +99,26 @@ void average_begin(Rt *rt)
 {
 	if (is_off(rt))
 		return;
-	copy_all(rt, true);
+	char *state = device_open(rt, rt->state, state_bytes(rt), DEVICE_READ | DEVICE_WRITE);
+	copy_all(rt, state, true);
 	Arena *a = arena_new();
 	Staging s = staging_find(rt, a);
 	int64_t total = rt->model->layout.average_bytes;
-	Average av = {rt, 0};
+	Average av = {rt, 0, state};
 	for (int64_t n; av.first < total; av.first += n) {
 		n = MIN(s.bytes, total - av.first);
-		memcpy(s.at, shadow(rt) + av.first, (size_t)n);
+		memcpy(s.at, state + rt->model->layout.state_bytes + av.first, (size_t)n);
 		staging_collect(rt, &s, n, fold_piece, &av);
 	}
+	device_close(rt, rt->state, state, state_bytes(rt), DEVICE_READ | DEVICE_WRITE);
 	arena_free(a);
 }
 
 void average_end(Rt *rt)
 {
-	if (!is_off(rt))
-		copy_all(rt, false);
+	if (is_off(rt))
+		return;
+	char *state = device_open(rt, rt->state, state_bytes(rt), DEVICE_READ | DEVICE_WRITE);
+	copy_all(rt, state, false);
+	device_close(rt, rt->state, state, state_bytes(rt), DEVICE_READ | DEVICE_WRITE);
 }

@@ -355,8 +355,8 @@ static bool takes_part(const Save *s, const CheckpointFile *f)
 	return any;
 }
 
-/* Elements as they lie in memory, or converted piece by piece.  offset: of the tensor in the file. */
-static bool put_slice(int fd, const Slice *s, DType dtype, int64_t offset)
+/* Elements as they lie in memory of the host, or converted piece by piece.  offset: of the tensor in the file. */
+static bool put_piece(int fd, const Slice *s, DType dtype, int64_t offset)
 {
 	enum { PIECE = 8192 };
 	char out[PIECE * 8];
@@ -372,6 +372,18 @@ static bool put_slice(int fd, const Slice *s, DType dtype, int64_t offset)
 	return true;
 }
 
+static bool put_slice(const Rt *rt, int fd, const Slice *s, DType dtype, int64_t offset)
+{
+	bool ok = true;
+	int error = 0;
+	for (Slice piece = slice_begin(s); slice_next(rt, s, &piece, DEVICE_READ);) {
+		ok = ok && put_piece(fd, &piece, dtype, offset);
+		error = ok || error ? error : errno;
+	}
+	errno = error;
+	return ok;
+}
+
 /* Synced now and then, so that no single wait for the disk is a long one. */
 static bool write_parts(int fd, const CheckpointFile *f, const Rt *rt)
 {
@@ -382,7 +394,7 @@ static bool write_parts(int fd, const CheckpointFile *f, const Rt *rt)
 		DType dtype = f->at[i].dtype;
 		if (!p->writes)
 			continue;
-		if (!put_slice(fd, &p->source, dtype, f->at[i].offset))
+		if (!put_slice(rt, fd, &p->source, dtype, f->at[i].offset))
 			return false;
 		unsynced += p->source.n * dtype_info[dtype].bytes;
 		if (unsynced >= SYNC_BYTES && fsync(fd))

@@ -108,12 +108,12 @@ void device_put(const Rt *rt, void *at, const void *from, int64_t bytes)
 	}
 }
 
-void device_get(const Rt *rt, void *to, const void *at, int64_t bytes)
+void device_zero(const Rt *rt, void *at, int64_t bytes)
 {
 	for (int64_t done = 0; done < bytes; done += DEVICE_PIECE) {
 		int64_t n = MIN(bytes - done, (int64_t)DEVICE_PIECE);
-		char *host = device_open(rt, (const char *)at + done, n, DEVICE_READ);
-		memcpy((char *)to + done, host, (size_t)n);
-		device_close(rt, (const char *)at + done, host, n, DEVICE_READ);
+		char *host = device_open(rt, (char *)at + done, n, DEVICE_WRITE);
+		memset(host, 0, (size_t)n);
+		device_close(rt, (char *)at + done, host, n, DEVICE_WRITE);
 	}
 }

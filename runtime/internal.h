@@ -68,7 +68,7 @@ void device_tables(const Rt *rt);
 /* By pieces, so that copies stay small. */
 enum { DEVICE_PIECE = 64 << 20 };
 void device_put(const Rt *rt, void *at, const void *from, int64_t bytes);
-void device_get(const Rt *rt, void *to, const void *at, int64_t bytes);
+void device_zero(const Rt *rt, void *at, int64_t bytes);
 void device_print_plan(const Rt *rt, FILE *out);
 char *device_tensor(const Rt *rt, const RtTensor *t); /* where its elements are; parameters: the gathered ones */
 LayoutRank device_rank(const Rt *rt);
@@ -148,6 +148,13 @@ Slice slice_state(const Rt *rt, const RtTensor *t, int k);  /* the k-th state of
 Slice slice_master(const Rt *rt, const RtTensor *t);        /* n = 0 also where the tensor has none */
 /* What of elements [first, first + n), of dtype `from` at `in`, the slice holds is put there. */
 void slice_put(const Slice *s, int64_t first, int64_t n, const char *in, DType from);
+/* The same of a slice of an arena, which may be a device's. */
+void slice_store(const Rt *rt, const Slice *s, int64_t first, int64_t n, const char *in, DType from);
+/* A slice of an arena piece by piece, each as the host sees it (device_open):
+ *	for (Slice piece = slice_begin(&s); slice_next(rt, &s, &piece, use);)
+ * Without an end before the last. */
+static inline Slice slice_begin(const Slice *s) { return (Slice){s->first, 0, NULL, s->dtype, s->rounded}; }
+bool slice_next(const Rt *rt, const Slice *s, Slice *piece, DeviceUse use);
 void slice_convert(char *out, DType to, DType rounded, const char *in, DType from, int64_t n);
 /* The elements that a rank, not necessarily this one, holds at rest. */
 LayoutRange slice_of_rank(const RtModel *m, const RtTensor *t, const LayoutRank *who);

@@ -22,6 +22,15 @@ uint64_t replicas_hash(uint64_t h, const void *p, int64_t bytes)
 	return h;
 }
 
+/* Of an arena. */
+static uint64_t hash_elements(const Rt *rt, uint64_t h, void *at, int64_t n, DType dtype)
+{
+	Slice all = {0, n, at, dtype, dtype};
+	for (Slice piece = slice_begin(&all); slice_next(rt, &all, &piece, DEVICE_READ);)
+		h = replicas_hash(h, piece.at, piece.n * dtype_info[dtype].bytes);
+	return h;
+}
+
 void replicas_gathered(Rt *rt, const RtCollective *row)
 {
 	const LayoutUnit *u = &rt->model->layout.unit[row->unit];
@@ -29,8 +38,8 @@ void replicas_gathered(Rt *rt, const RtCollective *row)
 	int64_t ranks = layout_split(u->strategy, &who).ranks;
 	for (int f = 0; f < u->n_flats; f++)
 		if (layout_is_gathered(&u->flat[f], ranks))
-			rt->p->gathered_hash = replicas_hash(rt->p->gathered_hash, rt->param[row->unit][f],
-				layout_flat_numel(u->flat[f].numel, ranks) * dtype_info[u->flat[f].param].bytes);
+			rt->p->gathered_hash = hash_elements(rt, rt->p->gathered_hash, rt->param[row->unit][f],
+				layout_flat_numel(u->flat[f].numel, ranks), u->flat[f].param);
 }
 
 static uint64_t hash_at_rest(const Rt *rt, int unit)
@@ -39,8 +48,8 @@ static uint64_t hash_at_rest(const Rt *rt, int unit)
 	LayoutRank who = device_rank(rt);
 	uint64_t h = 0;
 	for (int f = 0; f < u->n_flats; f++)
-		h = replicas_hash(h, rt->shard[unit][f], layout_shard_numel(u->flat[f].numel,
-			layout_split(u->strategy, &who).ranks) * dtype_info[u->flat[f].dtype].bytes);
+		h = hash_elements(rt, h, rt->shard[unit][f], layout_shard_numel(u->flat[f].numel,
+			layout_split(u->strategy, &who).ranks), u->flat[f].dtype);
 	return h;
 }
 

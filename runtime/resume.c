@@ -167,7 +167,7 @@ bool resume_read_state(const char *dir, const Rt *rt, RtOptions *o, Progress *p,
 	return ok;
 }
 
-static bool copy_tensor(const SafeFile *f, const SafeTensor *want, const CheckpointPart *to, Diag *d)
+static bool copy_tensor(const Rt *rt, const SafeFile *f, const SafeTensor *want, const CheckpointPart *to, Diag *d)
 {
 	char has[160], wants[160];
 	const SafeTensor *t = safetensors_find(f, want->name);
@@ -186,8 +186,8 @@ static bool copy_tensor(const SafeFile *f, const SafeTensor *want, const Checkpo
 		return false;
 	}
 	int64_t n = t->bytes / dtype_info[t->dtype].bytes;
-	slice_put(&to->slice, 0, n, t->data, t->dtype);
-	slice_put(&to->master, 0, n, t->data, t->dtype);
+	slice_store(rt, &to->slice, 0, n, t->data, t->dtype);
+	slice_store(rt, &to->master, 0, n, t->data, t->dtype);
 	return true;
 }
 
@@ -205,7 +205,7 @@ static bool load_file(const CheckpointFile *want, const Rt *rt, const char *dir,
 	SafeFile *f = safetensors_open(a, arena_printf(a, "%s/%s", dir, want->name), d);
 	bool ok = f;
 	for (int i = 0; i < want->n && ok; i++) {
-		ok = copy_tensor(f, &want->at[i], &want->part[i], d);
+		ok = copy_tensor(rt, f, &want->at[i], &want->part[i], d);
 		agree_alive(rt);
 	}
 	ok = ok && refuse_more(f, want->n, d);
@@ -243,8 +243,7 @@ static void zero_states(const Rt *rt, const RtTensor *t)
 {
 	for (int k = 0; k < rt->p->optim.n_states; k++) {
 		Slice s = slice_state(rt, t, k);
-		if (s.n)
-			memset(s.at, 0, (size_t)s.n * sizeof(float));
+		device_zero(rt, s.at, s.n * (int64_t)sizeof(float));
 	}
 }
 
@@ -285,7 +284,7 @@ static bool copy_states(const SafeFile *f, const CheckpointFile *want, const Rt 
 	for (int i = 0; i < want->n; i++) {
 		if (state_of_new(&want->at[i], rt->model, is_new))
 			continue;
-		if (!copy_tensor(f, &want->at[i], &want->part[i], d))
+		if (!copy_tensor(rt, f, &want->at[i], &want->part[i], d))
 			return false;
 		loaded++;
 		agree_alive(rt);

@@ -89,3 +89,30 @@ void slice_put(const Slice *s, int64_t first, int64_t n, const char *in, DType f
 		slice_convert(s->at + (begin - s->first) * dtype_info[s->dtype].bytes, s->dtype, s->rounded,
 			in + (begin - first) * dtype_info[from].bytes, from, end - begin);
 }
+
+static char *at_of(const Slice *s, int64_t element)
+{
+	return s->at + (element - s->first) * dtype_info[s->dtype].bytes;
+}
+
+bool slice_next(const Rt *rt, const Slice *s, Slice *piece, DeviceUse use)
+{
+	int64_t size = dtype_info[s->dtype].bytes;
+	if (piece->n)
+		device_close(rt, at_of(s, piece->first), piece->at, piece->n * size, use);
+	piece->first += piece->n;
+	piece->n = MIN(DEVICE_PIECE / size, s->first + s->n - piece->first);
+	if (piece->n > 0)
+		piece->at = device_open(rt, at_of(s, piece->first), piece->n * size, use);
+	return piece->n > 0;
+}
+
+void slice_store(const Rt *rt, const Slice *s, int64_t first, int64_t n, const char *in, DType from)
+{
+	int64_t begin = MAX(first, s->first), end = MIN(first + n, s->first + s->n);
+	if (begin >= end)
+		return;
+	Slice part = {begin, end - begin, at_of(s, begin), s->dtype, s->rounded};
+	for (Slice piece = slice_begin(&part); slice_next(rt, &part, &piece, DEVICE_WRITE);)
+		slice_put(&piece, first, n, in, from);
+}

@@ -82,8 +82,8 @@ void staging_spread(const Rt *rt, const Staging *s, const RtTensor *t, int64_t f
 	for (int64_t at = 0, end = want.n * size; x.me != 0 && at < end;) {
 		int64_t got = exchange_take(rt->p->comm, &x, at, round_up(end - at, 4), s->from);
 		int64_t begin = want.begin + at / size, count = MIN(got, end - at) / size;
-		slice_put(&mine, begin, count, s->from[0], t->dtype);
-		slice_put(&master, begin, count, s->from[0], t->dtype);
+		slice_store(rt, &mine, begin, count, s->from[0], t->dtype);
+		slice_store(rt, &master, begin, count, s->from[0], t->dtype);
 		at += got;
 	}
 	exchange_end(rt->p->comm, &x);

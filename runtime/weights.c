@@ -224,6 +224,17 @@ static void spread(const Rt *rt, const RtTensor *t, const char *in, const Stagin
 	}
 }
 
+/* in: as of copy_elements, or NULL. */
+static void make_elements(const RtTensor *t, const Slice *to, const char *in)
+{
+	if (t->init)
+		init_random(t, to);
+	else if (!t->file)
+		fill(t, to);
+	if (in)
+		copy_elements(t, to, in);
+}
+
 static void load_contents(const Rt *rt, bool from_checkpoint, const MappedFile *files, const Staging *s)
 {
 	for (int i = 0; i < rt->model->n_tensors; i++) {
@@ -233,14 +244,9 @@ static void load_contents(const Rt *rt, bool from_checkpoint, const MappedFile *
 		const Slice mine[] = {slice_at_rest(rt, t), slice_master(rt, t)};
 		bool reader = !s || rt->p->world.rank == 0;
 		const char *in = t->file && reader ? in_file(rt, t, files) : NULL;
-		for (int k = 0; k < COUNT_OF(mine); k++) {
-			if (t->init)
-				init_random(t, &mine[k]);
-			else if (!t->file && t->fill != 0)
-				fill(t, &mine[k]);
-			if (in)
-				copy_elements(t, &mine[k], in);
-		}
+		for (int k = 0; k < COUNT_OF(mine) && (t->init || t->fill != 0 || in); k++)
+			for (Slice piece = slice_begin(&mine[k]); slice_next(rt, &mine[k], &piece, DEVICE_WRITE);)
+				make_elements(t, &piece, in);
 		if (t->file && s)
 			spread(rt, t, in, s);
 		agree_alive(rt);

@@ -246,8 +246,8 @@ bool full_end(const Rt *rt, FullParams *full, bool put, Diag *d)
 		if (!is_shown(t))
 			continue;
 		Slice mine = slice_at_rest(rt, t), master = slice_master(rt, t);
-		slice_put(&mine, 0, tensor_numel(t), full->at[i], t->dtype);
-		slice_put(&master, 0, tensor_numel(t), full->at[i], t->dtype);
+		slice_store(rt, &mine, 0, tensor_numel(t), full->at[i], t->dtype);
+		slice_store(rt, &master, 0, tensor_numel(t), full->at[i], t->dtype);
 	}
 	if (bad)
 		diag_error(d, bad->name, "several ranks hold the same elements of this parameter and have written different "
