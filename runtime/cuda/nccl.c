@@ -30,9 +30,6 @@ typedef struct Nccl {
 	RankProgress *progress;
 } Nccl;
 
-/* Linked in where there is no shared object; else NULL. */
-extern const NcclBackend shardrt_nccl __attribute__((weak));
-
 static Nccl *nccl(const Rt *rt)
 {
 	return streams_backend_state(rt);
@@ -188,9 +185,6 @@ static void nccl_broadcast_small(Rt *rt, void *at, int64_t bytes, cudaStream_t s
 static const NcclBackend *load(const Rt *rt, const char **path, Diag *d)
 {
 	const char *where = rt->p->options->program;
-	*path = "this program";
-	if (&shardrt_nccl)
-		return &shardrt_nccl;
 	void *object = object_open(&(ObjectWanted){COMM_NCCL_FILE, "--comm=nccl (the default where every rank has a GPU)",
 		"build shardc where nvcc and NCCL are installed", "--comm=shm needs no NCCL"}, path, rt->p->arena, where, d);
 	if (!object)
