@@ -36,7 +36,7 @@ static inline int64_t kwork_numel(const KShape *s, int from, int to)
 static inline int64_t kwork_norm_chunks(int64_t rows)
 {
 	int64_t n = (rows + 15) / 16;
-	return n < 1 ? 1 : n > K_NORM_CHUNKS ? K_NORM_CHUNKS : n;
+	return n < 1 ? 1 : n > K_NORM_CHUNKS ? (int64_t)K_NORM_CHUNKS : n;
 }
 
 static inline int64_t kwork_none(const KWorkArgs *a) { (void)a; return 0; }
@@ -93,7 +93,7 @@ static inline int64_t kwork_matmul(const KWorkArgs *a)
 	const KShape *x = &a->in[0], *y = &a->in[1];
 	int64_t bytes = (kwork_numel(x, 0, x->rank) + kwork_numel(y, 0, y->rank)) * x->bytes;
 	bytes += x->bytes == 2 ? K_GEMM_TILES : K_GEMM_MIN;
-	return kwork_capped(a, kwork_up(bytes < K_GEMM_WORK ? bytes : K_GEMM_WORK, 64));
+	return kwork_capped(a, kwork_up(bytes < K_GEMM_WORK ? bytes : (int64_t)K_GEMM_WORK, 64));
 }
 
 /* Weights (o, i, kernel...) in any packed layout: blocks of up to 64 x 32. */

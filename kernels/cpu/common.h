@@ -1,4 +1,4 @@
-/* kernels/cpu/common.h: what the CPU kernels share: index arithmetic and chunking by shape. */
+/* kernels/cpu/common.h: what the CPU kernels share: walks over indices and chunking by shape. */
 #ifndef SHARDC_CPU_COMMON_H
 #define SHARDC_CPU_COMMON_H
 
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "kernels/kernels.h"
+#include "kernels/dims.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
@@ -48,41 +48,6 @@ enum { PARALLEL_MIN = 16384 };
 
 INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 INLINE int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
-
-INLINE int64_t numel(int rank, const int64_t *dim)
-{
-	int64_t n = 1;
-	for (int i = 0; i < rank; i++)
-		n *= dim[i];
-	return n;
-}
-
-/* Row-major strides in elements. */
-INLINE void strides_of(int rank, const int64_t *dim, int64_t *stride)
-{
-	int64_t s = 1;
-	for (int i = rank - 1; i >= 0; i--) {
-		stride[i] = s;
-		s *= dim[i];
-	}
-}
-
-/* The multi-index of a linear row-major index, and its offset under other strides. */
-INLINE void unravel(int64_t i, int rank, const int64_t *dim, int64_t *at)
-{
-	for (int d = rank - 1; d >= 0; d--) {
-		at[d] = i % dim[d];
-		i /= dim[d];
-	}
-}
-
-INLINE int64_t offset_of(int rank, const int64_t *at, const int64_t *stride)
-{
-	int64_t o = 0;
-	for (int d = 0; d < rank; d++)
-		o += at[d] * stride[d];
-	return o;
-}
 
 /* Adds one to a multi-index; keeps the offset under `stride` in step. */
 INLINE int64_t advance(int rank, const int64_t *dim, const int64_t *stride, int64_t *at, int64_t offset)

@@ -7,25 +7,6 @@
 
 enum { TILE_STRIP = 128 }; /* of the dim that x is contiguous along, per task */
 
-typedef struct Move {
-	int rank;
-	int64_t dim[K_MAX_RANK], xs[K_MAX_RANK], ys[K_MAX_RANK];
-	int tile_dim; /* x is contiguous along it, y along the last; -1 = no tiles */
-} Move;
-
-/* Where index i of a padded dim of n reads. */
-INLINE int64_t pad_source(int64_t i, int64_t n, KPadMode mode)
-{
-	if (i >= 0 && i < n)
-		return i;
-	if (mode == K_PAD_EDGE || n == 1)
-		return i < 0 ? 0 : n - 1;
-	if (mode == K_PAD_WRAP)
-		return (i % n + n) % n;
-	int64_t period = 2 * (n - 1), p = (i % period + period) % period;
-	return p < n ? p : period - p;
-}
-
 #define T uint8_t
 #define SUFFIX 1
 #include "kernels/cpu/move.h"
@@ -38,33 +19,6 @@ INLINE int64_t pad_source(int64_t i, int64_t n, KPadMode mode)
 #define T uint64_t
 #define SUFFIX 8
 #include "kernels/cpu/move.h"
-
-/* Drops dims of 1 and merges neighbours that both sides walk as one. */
-static Move move_plan(int rank, const int64_t *dim, const int64_t *xs, const int64_t *ys)
-{
-	Move m = {.tile_dim = -1};
-	for (int i = 0; i < rank; i++) {
-		int l = m.rank - 1;
-		if (dim[i] == 1)
-			continue;
-		if (m.rank && m.xs[l] == xs[i] * dim[i] && m.ys[l] == ys[i] * dim[i]) {
-			m.dim[l] *= dim[i];
-			m.xs[l] = xs[i];
-			m.ys[l] = ys[i];
-			continue;
-		}
-		m.dim[m.rank] = dim[i];
-		m.xs[m.rank] = xs[i];
-		m.ys[m.rank++] = ys[i];
-	}
-	if (!m.rank)
-		m.dim[m.rank] = 1, m.xs[0] = 1, m.ys[m.rank++] = 1;
-	int last = m.rank - 1;
-	for (int i = 0; i < last; i++)
-		if (m.xs[i] == 1 && m.ys[last] == 1 && m.xs[last] > 1 && m.dim[i] >= 4 && m.dim[last] >= 4)
-			m.tile_dim = i;
-	return m;
-}
 
 static void move_strided(void *y, const void *x, int rank, const int64_t *dim, const int64_t *xs,
 	const int64_t *ys, int size)
@@ -116,19 +70,6 @@ void k_broadcast(void *y, const void *x, int rank, const int64_t *dim, const int
 	int64_t ys[K_MAX_RANK];
 	strides_of(rank, dim, ys);
 	move_strided(y, x, rank, dim, stride, ys, size);
-}
-
-/* Strides and the first element of the part of xdim that start and step pick. */
-static int64_t slice_strides(int rank, const int64_t *xdim, const int64_t *start, const int64_t *step,
-	int64_t *s)
-{
-	int64_t whole[K_MAX_RANK], first = 0;
-	strides_of(rank, xdim, whole);
-	for (int i = 0; i < rank; i++) {
-		s[i] = whole[i] * step[i];
-		first += whole[i] * start[i];
-	}
-	return first;
 }
 
 void k_slice(void *y, const void *x, int rank, const int64_t *dim, const int64_t *xdim, const int64_t *start,

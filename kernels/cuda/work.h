@@ -112,4 +112,22 @@ static inline int64_t kwork_cuda_gather_grad(const KWorkArgs *a)
 enum { K_FLAT_CHUNKS = 1024 };
 static inline int64_t kwork_cuda_norm_parts(int64_t n_seg) { return (K_FLAT_CHUNKS + n_seg) * 8; }
 
+/* Parts of a reduction of `count` elements to each of `outputs` results: enough of them to fill a device when there are
+ * few results, each of at least 512 elements. */
+enum { K_REDUCE_PARTS = 16384 };
+static inline int64_t kwork_cuda_chunks(int64_t outputs, int64_t count)
+{
+	int64_t most = count / 512, wanted = outputs > 0 ? K_REDUCE_PARTS / outputs : 1;
+	int64_t n = most < wanted ? most : wanted;
+	return n < 1 ? 1 : n > 256 ? 256 : n;
+}
+
+/* Partial results of at most 8 bytes. */
+static inline int64_t kwork_cuda_reduce(const KWorkArgs *a)
+{
+	int64_t in = kwork_numel(&a->in[0], 0, a->in[0].rank), out = kwork_numel(&a->out[0], 0, a->out[0].rank);
+	int64_t chunks = kwork_cuda_chunks(out, out > 0 ? in / out : 0);
+	return chunks > 1 ? chunks * out * 8 : 0;
+}
+
 #endif

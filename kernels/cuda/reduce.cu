@@ -1,0 +1,269 @@
+/* kernels/cuda/reduce.cu: sum, mean, max, min and product over any axes.
+ *
+ * Dims are merged into alternating runs of kept and reduced ones.  If the last run is reduced, a result is the sum of
+ * contiguous rows: one warp or one block makes it.  If it is kept, a block makes neighbouring columns, its rows of
+ * threads sharing the reduced ones.  The reduced elements of a result are cut into chunks by shape alone
+ * (kernels/cuda/work.h); with several chunks partial results stand in work and are merged in order.
+ *
+ * Sums and products of f32 and f64 run in f64, of 16-bit floats in f32, of integers in 64 bits that wrap. */
+#include <type_traits>
+
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/work.h"
+#include "kernels/dims.h"
+
+enum { THREADS = 256, COLS = 32, ROWS = THREADS / COLS };
+
+/* ---- what is reduced ---- */
+
+template <class T> struct AccOf { using type = uint64_t; };
+template <> struct AccOf<float> { using type = double; };
+template <> struct AccOf<double> { using type = double; };
+template <> struct AccOf<Bf16> { using type = float; };
+template <> struct AccOf<F16> { using type = float; };
+
+template <class T> struct Add {
+	using Acc = typename AccOf<T>::type;
+	bool mean;
+	static constexpr Acc start = 0;
+	static __device__ Acc step(Acc s, Acc v) { return s + v; }
+	__device__ Wide<T> finish(Acc s, int64_t n) const
+	{
+		constexpr bool is_signed = std::is_integral<T>::value && std::is_signed<T>::value;
+		using Quotient = typename std::conditional<is_signed, int64_t, Acc>::type; /* of integers: truncated */
+		if (!mean)
+			return (Wide<T>)s;
+		return n || !std::is_integral<T>::value ? (Wide<T>)((Quotient)s / (Quotient)n) : (Wide<T>)0;
+	}
+};
+
+template <class T> struct Times {
+	using Acc = typename AccOf<T>::type;
+	bool mean;
+	static constexpr Acc start = 1;
+	static __device__ Acc step(Acc s, Acc v) { return s * v; }
+	__device__ Wide<T> finish(Acc s, int64_t) const { return (Wide<T>)s; }
+};
+
+/* The ends of a type's range, for maxima and minima of nothing. */
+template <class T, bool MOST> constexpr T bound()
+{
+	if constexpr (!std::is_integral<T>::value)
+		return MOST ? -(T)INFINITY : (T)INFINITY;
+	else if constexpr (std::is_signed<T>::value)
+		return (T)(((uint64_t)1 << (sizeof(T) * 8 - 1)) - (MOST ? 0 : 1));
+	else
+		return MOST ? (T)0 : (T)~(T)0;
+}
+
+/* Of maxima and minima NaN wins. */
+template <class T, bool MOST> struct Extreme {
+	using Acc = Wide<T>;
+	bool mean;
+	static constexpr Acc start = bound<Acc, MOST>();
+	static __device__ Acc step(Acc s, Acc v) { return (MOST ? v > s : v < s) || v != v ? v : s; }
+	__device__ Wide<T> finish(Acc s, int64_t) const { return s; }
+};
+
+/* ---- shapes ---- */
+
+struct Dims { int rank; int64_t dim[K_MAX_RANK], stride[K_MAX_RANK]; };
+
+/* Kept and reduced dims of the merged shape, without the last one, whose n elements are contiguous. */
+struct Reduction {
+	Dims kept, red;
+	int64_t n, outputs, count, chunks; /* count: reduced elements of a result */
+	bool last_kept;
+};
+
+__device__ static int64_t offset_at(const Dims &d, int64_t i)
+{
+	int64_t o = 0;
+	for (int k = d.rank - 1; k > 0; k--) {
+		o += i % d.dim[k] * d.stride[k];
+		i /= d.dim[k];
+	}
+	return d.rank ? o + i * d.stride[0] : 0;
+}
+
+static void push(Dims *d, int64_t n, int64_t stride)
+{
+	d->dim[d->rank] = n;
+	d->stride[d->rank++] = stride;
+}
+
+static Reduction reduction_of(int rank, const int64_t *dim, unsigned axes)
+{
+	Reduction r = {.n = 1, .outputs = 1, .count = 1};
+	int64_t stride[K_MAX_RANK], d[K_MAX_RANK], s[K_MAX_RANK];
+	bool red[K_MAX_RANK];
+	int m = 0;
+	strides_of(rank, dim, stride);
+	for (int i = 0; i < rank; i++) {
+		bool is_red = axes >> i & 1;
+		*(is_red ? &r.count : &r.outputs) *= dim[i];
+		if (dim[i] == 1)
+			continue;
+		if (m && red[m - 1] == is_red)
+			d[m - 1] *= dim[i], s[m - 1] = stride[i];
+		else
+			d[m] = dim[i], s[m] = stride[i], red[m++] = is_red;
+	}
+	if (m) {
+		r.n = d[m - 1];
+		r.last_kept = !red[m - 1];
+	}
+	for (int i = 0; i < m - 1; i++)
+		push(red[i] ? &r.red : &r.kept, d[i], s[i]);
+	r.chunks = kwork_cuda_chunks(r.outputs, r.count);
+	return r;
+}
+
+/* Reduced elements [from, to) of chunk c. */
+__device__ static int64_t chunk_begin(const Reduction &r, int64_t c)
+{
+	return r.count * c / r.chunks;
+}
+
+template <class T, class Op> __device__ __forceinline__ void put(T *y, typename Op::Acc *part, const Reduction &r,
+	Op op, int64_t chunk, int64_t output, typename Op::Acc acc)
+{
+	if (r.chunks == 1)
+		y[output] = narrow<T>(op.finish(acc, r.count));
+	else
+		part[chunk * r.outputs + output] = acc;
+}
+
+/* ---- kernels ---- */
+
+/* Contiguous rows: `lanes` threads, 32 or the block, make one chunk of one result. */
+template <class T, class Op> __global__ void __launch_bounds__(THREADS) rows(T *y, typename Op::Acc *part, const T *x,
+	Reduction r, Op op, int lanes)
+{
+	using Acc = typename Op::Acc;
+	__shared__ Acc scratch[33];
+	int64_t groups = r.outputs * r.chunks, per = THREADS / lanes;
+	int lane = (int)threadIdx.x % lanes;
+	for (int64_t b = (int64_t)blockIdx.x * per; b < groups; b += (int64_t)gridDim.x * per) {
+		int64_t g = b + (int)threadIdx.x / lanes, chunk = g / r.outputs, output = g - chunk * r.outputs;
+		Acc acc = Op::start;
+		if (g < groups) {
+			const T *from = x + offset_at(r.kept, output);
+			int64_t end = chunk_begin(r, chunk + 1);
+			for (int64_t i = chunk_begin(r, chunk) + lane; i < end; i += lanes) {
+				int64_t row = r.red.rank ? i / r.n : 0;
+				acc = Op::step(acc, (Acc)widen(from[offset_at(r.red, row) + i - row * r.n]));
+			}
+		}
+		auto step = [](Acc a, Acc v) { return Op::step(a, v); };
+		acc = lanes == WARP ? warp_reduce(acc, step) : block_reduce(acc, step, scratch);
+		if (lane == 0 && g < groups)
+			put(y, part, r, op, chunk, output, acc);
+	}
+}
+
+/* Kept columns: a block makes one chunk of COLS * V neighbours, V of them per thread. */
+template <class T, class Op, int V> __global__ void __launch_bounds__(THREADS) cols(T *y, typename Op::Acc *part,
+	const T *x, Reduction r, Op op)
+{
+	using Acc = typename Op::Acc;
+	__shared__ Acc sums[ROWS][COLS * V];
+	int64_t blocks = (r.n + COLS * V - 1) / (COLS * V), tasks = r.outputs / r.n * blocks * r.chunks;
+	for (int64_t t = blockIdx.x; t < tasks; t += gridDim.x) {
+		int64_t rest = t / r.chunks, chunk = t - rest * r.chunks, kept = rest / blocks;
+		int64_t c0 = (rest - kept * blocks) * COLS * V + (int)threadIdx.x * V, end = chunk_begin(r, chunk + 1);
+		const T *from = x + offset_at(r.kept, kept) + c0;
+		Acc acc[V];
+		for (int v = 0; v < V; v++)
+			acc[v] = Op::start;
+		if (c0 < r.n)
+			for (int64_t i = chunk_begin(r, chunk) + threadIdx.y; i < end; i += ROWS) {
+				Vec<T, V> got = load<V>(from + offset_at(r.red, i));
+				for (int v = 0; v < V; v++)
+					acc[v] = Op::step(acc[v], (Acc)widen(got.at[v]));
+			}
+		for (int v = 0; v < V; v++)
+			sums[threadIdx.y][threadIdx.x * V + v] = acc[v];
+		__syncthreads();
+		for (int c = (int)(threadIdx.y * COLS + threadIdx.x); c < COLS * V; c += THREADS) {
+			int64_t column = (rest - kept * blocks) * COLS * V + c;
+			Acc sum = sums[0][c];
+			for (int k = 1; k < ROWS; k++)
+				sum = Op::step(sum, sums[k][c]);
+			if (column < r.n)
+				put(y, part, r, op, chunk, kept * r.n + column, sum);
+		}
+		__syncthreads();
+	}
+}
+
+template <class T, class Op> __global__ void merged(T *y, const typename Op::Acc *part, Reduction r, Op op)
+{
+	GRID_STRIDE(o, r.outputs) {
+		typename Op::Acc acc = part[o];
+		for (int64_t c = 1; c < r.chunks; c++)
+			acc = Op::step(acc, part[c * r.outputs + o]);
+		y[o] = narrow<T>(op.finish(acc, r.count));
+	}
+}
+
+/* Whether columns can be read V at a time. */
+static bool wide_columns(const Reduction *r, const void *x, int v)
+{
+	int64_t common = r->n | (aligned16(x) ? 0 : 1);
+	for (int i = 0; i < r->kept.rank; i++)
+		common |= r->kept.stride[i];
+	for (int i = 0; i < r->red.rank; i++)
+		common |= r->red.stride[i];
+	return common % v == 0;
+}
+
+template <class T, class Op> static void reduce(T *y, const T *x, int rank, const int64_t *dim, unsigned axes, Op op,
+	void *work)
+{
+	Reduction r = reduction_of(rank, dim, axes);
+	auto *part = (typename Op::Acc *)work;
+	if (r.outputs == 0)
+		return;
+	if (!r.last_kept || r.count == 0) {
+		int lanes = r.count / r.chunks <= 1024 ? (int)WARP : (int)THREADS;
+		LAUNCH((rows<T, Op>), blocks_for(r.outputs * r.chunks, THREADS / lanes), THREADS, 0, k_stream, y, part, x, r,
+			op, lanes);
+	} else {
+		constexpr int V = sizeof(T) == 2 ? 4 : sizeof(T) == 4 ? 2 : 1;
+		bool wide = V > 1 && r.n >= COLS * V && wide_columns(&r, x, V);
+		int64_t tasks = r.outputs / r.n * ceil_div(r.n, wide ? COLS * V : COLS) * r.chunks;
+		if (wide)
+			LAUNCH((cols<T, Op, V>), blocks_for(tasks, 1), dim3(COLS, ROWS), 0, k_stream, y, part, x, r, op);
+		else
+			LAUNCH((cols<T, Op, 1>), blocks_for(tasks, 1), dim3(COLS, ROWS), 0, k_stream, y, part, x, r, op);
+	}
+	if (r.chunks > 1)
+		LAUNCH((merged<T, Op>), blocks_for(r.outputs, THREADS), THREADS, 0, k_stream, y, part, r, op);
+}
+
+#define REDUCE(C, T, t) \
+	void k_reduce_sum_##t(C *y, const C *x, int rank, const int64_t *dim, unsigned axes, void *work) \
+	{ \
+		reduce((T *)y, (const T *)x, rank, dim, axes, Add<T>{false}, work); \
+	} \
+	void k_reduce_mean_##t(C *y, const C *x, int rank, const int64_t *dim, unsigned axes, void *work) \
+	{ \
+		reduce((T *)y, (const T *)x, rank, dim, axes, Add<T>{true}, work); \
+	} \
+	void k_reduce_max_##t(C *y, const C *x, int rank, const int64_t *dim, unsigned axes, void *work) \
+	{ \
+		reduce((T *)y, (const T *)x, rank, dim, axes, Extreme<T, true>{false}, work); \
+	} \
+	void k_reduce_min_##t(C *y, const C *x, int rank, const int64_t *dim, unsigned axes, void *work) \
+	{ \
+		reduce((T *)y, (const T *)x, rank, dim, axes, Extreme<T, false>{false}, work); \
+	} \
+	void k_reduce_prod_##t(C *y, const C *x, int rank, const int64_t *dim, unsigned axes, void *work) \
+	{ \
+		reduce((T *)y, (const T *)x, rank, dim, axes, Times<T>{false}, work); \
+	}
+#define REDUCE_SAME(T, t) REDUCE(T, T, t)
+K_NUMBERS(REDUCE_SAME)
+REDUCE(uint16_t, Bf16, bf16)
+REDUCE(uint16_t, F16, f16)
