@@ -289,6 +289,8 @@ static void check_used(const Options *o, Diag *d)
 static bool check_target(const Options *o, Diag *d)
 {
 	int before = d->errors;
+	if (!is_cuda(o) && o->arch && !strncmp(o->arch, "sm_", 3))
+		diag_error(d, "--arch", "\"%s\" is for GPUs: it wants --target=cuda", o->arch);
 	if (!is_cuda(o) && o->nvcc)
 		diag_error(d, "--nvcc", "\"%s\" compiles CUDA: it wants --target=cuda", o->nvcc);
 	if (!is_cuda(o) && equals(o->matmul_precision, "tf32"))

@@ -274,10 +274,6 @@ static const struct { const char *arch; const char *macros[8]; } runtimes[] = {
 /* An arch without a runtime of its own gets the best one that uses nothing it lacks. */
 static bool choose_runtime(Build *b)
 {
-	if (!strncmp(b->arch, "sm_", 3)) {
-		diag_error(b->d, "--arch", "\"%s\" is for GPUs: it wants --target=cuda", b->arch);
-		return false;
-	}
 	char *macros = b->lib ? NULL : predefined(b);
 	bool found = b->lib;
 	if (!b->lib && !macros)

@@ -122,11 +122,14 @@ void lower_reshard(Emit *e, const Op *op)
 	emit_line(e, "rt_reshard(rt, %d);", op->unit->index);
 }
 
-/* On the CPU the calling thread is the compute stream: what comes before a call is done. */
+/* On the CPU the calling thread is the compute stream: what comes before a call is done.  The line does not count, so
+ * that functions end where they do there. */
 void lower_record(Emit *e, const Op *op)
 {
-	if (e->o->cuda)
-		emit_line(e, "rt_record(rt, %d);", emit_event(e, op));
+	if (!e->o->cuda)
+		return;
+	emit_line(e, "rt_record(rt, %d);", emit_event(e, op));
+	e->n_lines--;
 }
 
 /* The runtime's pointers to a unit at rest are always good. */

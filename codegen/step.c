@@ -118,7 +118,7 @@ static void frame_body(Emit *e, SectionKind s, const Unit *unit)
 /* Ends the function at work, if it has any line; returns its name. */
 static void flush(Emit *e, SectionKind s, const Unit *unit, Buf *calls)
 {
-	if (!e->n_lines)
+	if (!e->body.n)
 		return;
 	if (e->o->cuda)
 		frame_body(e, s, unit);

@@ -201,9 +201,18 @@ static int run(const char *const *argv)
 #define COMPILER "cc -Wall -Wextra -Werror"
 #endif
 
+/* SHARDC_ARCH, SHARDC_NVCC: a GPU's, or the emulation's (tests/cudasim/codegen). */
+static CodegenOptions target(void)
+{
+	const char *arch = getenv("SHARDC_ARCH");
+	if (!arch)
+		return (CodegenOptions){.cc = COMPILER};
+	return (CodegenOptions){.cuda = true, .arch = arch, .nvcc = getenv("SHARDC_NVCC")};
+}
+
 static bool build_and_run(Work *w)
 {
-	CodegenOptions o = {.cc = COMPILER};
+	CodegenOptions o = target();
 	const char *program = arena_printf(w->a, "%s/program", w->dir);
 	const char *in = arena_printf(w->a, "%s/in", w->dir), *out = arena_printf(w->a, "%s/out", w->dir);
 	return codegen_write(w->m, &o, w->dir, &w->d) && codegen_compile(w->dir, &o, program, &w->d)
@@ -214,7 +223,7 @@ static void test_ops(void)
 {
 	char dir[] = "/tmp/shardc-codegen-XXXXXX";
 	Work w = {.a = arena_new(), .d = {.out = stderr}};
-	PassOptions p = {.world = 1, .infer = true};
+	PassOptions p = {.world = 1, .infer = true, .cuda = target().cuda};
 	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(dir));
 	w.dir = dir;
 	w.m = ir_parse("codegen_ops.ir", read_text(w.a, "tests/unit/codegen_ops.ir"), &w.d);
@@ -246,7 +255,7 @@ static void test_names(void)
 {
 	char dir[] = "/tmp/shardc-codegen-XXXXXX";
 	Work w = {.a = arena_new(), .d = {.out = stderr}};
-	PassOptions p = {.world = 1, .infer = true};
+	PassOptions p = {.world = 1, .infer = true, .cuda = target().cuda};
 	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(dir));
 	w.dir = dir;
 	w.m = ir_module_new(nasty[0]);
@@ -261,7 +270,9 @@ static void test_names(void)
 		ir_emit(&b, OP_OUTPUT, 1, &y, NULL);
 		ir_add_unit(w.m, nasty[i], STRATEGY_FULL_SHARD);
 	}
-	CodegenOptions o = {.cc = COMPILER, .text = nasty[1], .optimizer = nasty[0]};
+	CodegenOptions o = target();
+	o.text = nasty[1];
+	o.optimizer = nasty[0];
 	const char *program = arena_printf(w.a, "%s/program", dir);
 	CU_ASSERT_TRUE(pass_memory(w.m, &p, &w.d));
 	CU_ASSERT_TRUE(codegen_write(w.m, &o, dir, &w.d) && codegen_compile(dir, &o, program, &w.d));
