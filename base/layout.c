@@ -334,6 +334,7 @@ LayoutTables layout_tables(const LayoutModel *m, int64_t world)
 	return (LayoutTables){.segments = round_up(2 * m->cuda.n_segments * LAYOUT_CUDA_SEGMENT, LAYOUT_ALIGN),
 		.groups = round_up(2 * (m->cuda.n_groups + 1) * LAYOUT_CUDA_GROUP, LAYOUT_ALIGN),
 		.state = LAYOUT_CUDA_STATE + round_up(world * LAYOUT_SCALARS * (int64_t)sizeof(double), LAYOUT_ALIGN),
+		.norm = round_up((LAYOUT_CUDA_CHUNKS + m->cuda.n_segments) * (int64_t)sizeof(double), LAYOUT_ALIGN),
 		.input = round_up(m->input_bytes, LAYOUT_ALIGN) + LAYOUT_CUDA_INPUT};
 }
 
@@ -358,7 +359,7 @@ static void move_to_device(LayoutMemory *sum, const LayoutModel *m, const Layout
 {
 	LayoutTables t = layout_tables(m, who->world);
 	int64_t mirrors = m->cuda.staged ? sum->params + sum->gathered + sum->send + sum->grads : 0;
-	sum->tables = t.segments + t.groups + t.state + t.input;
+	sum->tables = t.segments + t.groups + t.state + t.norm + t.input;
 	sum->host.pinned = layout_cuda_pinned(m, who->world);
 	sum->host.comm = layout_comm_bytes(who->world, m->hosts) + layout_cuda_window(m, who) + mirrors;
 	sum->host.total = sum->host.pinned + sum->host.comm;

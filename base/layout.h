@@ -132,6 +132,7 @@ enum {
 	LAYOUT_CUDA_SEGMENT = 32, LAYOUT_CUDA_GROUP = 20,                            /* bytes of Segment, Group */
 	LAYOUT_CUDA_STATE = 1024, LAYOUT_CUDA_INPUT = 256, LAYOUT_CUDA_OUTCOME = 512, /* of cuda/step.h, at most */
 	LAYOUT_CUDA_BAD = 64,                                                        /* KBad, at most */
+	LAYOUT_CUDA_CHUNKS = 1024,                                                   /* of a flat: K_FLAT_CHUNKS */
 	LAYOUT_CUDA_MESSAGE = 2048,                                                  /* COMM_MAILBOX */
 	LAYOUT_CUDA_SLOTS = 2,         /* of inputs, and of results */
 	LAYOUT_CUDA_WINDOW = 16 << 20  /* at most: what tensors are sent through outside of steps */
@@ -202,8 +203,9 @@ int64_t layout_sync_bytes(const LayoutModel *m, int64_t world);
 /* ---- GPUs ---- */
 
 /* Parts of LayoutMemory.tables, in this order: segments of every trainable flat, of the whole and of the part that is
- * updated here; groups; the step's state and the sums of all ranks; the inputs of the next micro-batch. */
-typedef struct LayoutTables { int64_t segments, groups, state, input; } LayoutTables;
+ * updated here; groups; the step's state and the sums of all ranks; parts of a norm; the inputs of the next
+ * micro-batch. */
+typedef struct LayoutTables { int64_t segments, groups, state, norm, input; } LayoutTables;
 LayoutTables layout_tables(const LayoutModel *m, int64_t world);
 /* Of the host: what every rank has pinned for itself; the window, in memory that peers map, and behind it the mirrors
  * of parameters, gathered flats, sent copies and gradients where ranks talk through the host. */

@@ -21,8 +21,9 @@ struct Cuda {
 	cudaStream_t stream[CUDA_STREAMS];
 	const struct Backend *backend;
 	KBad *bad;                  /* pinned; k_bad_report is its address on the device */
-	/* In ARENA_TABLES: LAYOUT_CUDA_STATE bytes, then StepSums of all ranks; the inputs of the next micro-batch. */
-	char *step_state, *step_staging;
+	/* In ARENA_TABLES: LAYOUT_CUDA_STATE bytes, then StepSums of all ranks; parts of a norm; the inputs of the next
+	 * micro-batch. */
+	char *step_state, *step_norm, *step_staging;
 	char *step_slot[LAYOUT_CUDA_SLOTS]; /* pinned, as step_staging */
 	char *step_outcome;         /* pinned: LAYOUT_CUDA_SLOTS * LAYOUT_CUDA_OUTCOME bytes */
 	CudaStep *step;

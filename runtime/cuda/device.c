@@ -176,7 +176,8 @@ static void place(Rt *rt)
 	c->segments = (Segment *)(void *)at;
 	c->groups = (Group *)(void *)(at + t.segments);
 	c->step_state = at + t.segments + t.groups;
-	c->step_staging = c->step_state + t.state;
+	c->step_norm = c->step_state + t.state;
+	c->step_staging = c->step_norm + t.norm;
 	for (int i = 0; i < LAYOUT_CUDA_SLOTS; i++)
 		c->step_slot[i] = cuda_pinned(rt, t.input);
 	c->step_outcome = cuda_pinned(rt, (int64_t)LAYOUT_CUDA_SLOTS * LAYOUT_CUDA_OUTCOME);

@@ -2,8 +2,11 @@
  *
  * The one idea: as on the CPU (cpu/step.c), but lists of segments and groups are the device's copies, and what the CPU
  * adds up on the host is joined where it lies. */
+#include "kernels/cuda/work.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/cuda/step.h"
+
+_Static_assert((int)LAYOUT_CUDA_CHUNKS == (int)K_FLAT_CHUNKS, "the plan has room for the parts of a norm");
 
 static cudaStream_t compute(const Rt *rt)
 {
@@ -33,6 +36,7 @@ void rt_sumsq(Rt *rt, const int *units, int n)
 {
 	LayoutRank who = device_rank(rt);
 	double p = optim_norm_p(rt->model);
+	void *parts = rt->p->cuda->step_norm;
 	for (int i = 0; i < n; i++) {
 		const LayoutUnit *u = &rt->model->layout.unit[units[i]];
 		for (int f = 0; f < u->n_flats && layout_counts(u, &who); f++) {
@@ -40,7 +44,7 @@ void rt_sumsq(Rt *rt, const int *units, int n)
 			if (!u->flat[f].trainable || seg.n == 0)
 				continue;
 			k_norm(&state_of(rt)->part, NULL, rt->grad_shard[units[i]][f], (KDType)layout_update_dtype(u, f, &who),
-				seg.at, seg.n, p);
+				seg.at, seg.n, p, parts);
 			step_launch_norm(state_of(rt), p, compute(rt));
 		}
 	}

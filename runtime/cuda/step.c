@@ -7,6 +7,7 @@
  * session wants the result.
  *
  * The one idea: nothing here waits but step_input for a slot that is still being read, step_result and step_sums. */
+#include <stddef.h>
 #include <string.h>
 
 #include "runtime/cuda/backend.h"
@@ -14,14 +15,17 @@
 #include "runtime/cuda/graph.h"
 #include "runtime/cuda/step.h"
 
-enum { SLOTS = 2, DEPTH = 2 };
+enum { SLOTS = LAYOUT_CUDA_SLOTS, DEPTH = LAYOUT_CUDA_SLOTS };
+_Static_assert(sizeof(StepState) <= LAYOUT_CUDA_STATE, "the plan has room for the state of a step");
+_Static_assert(sizeof(StepInput) <= LAYOUT_CUDA_INPUT, "the plan has room for what a micro-batch is told");
+_Static_assert(sizeof(StepOutcome) <= LAYOUT_CUDA_OUTCOME, "the plan has room for what a step leaves");
 
 struct CudaStep {
 	StepState *state;           /* device */
 	StepSums *all;              /* device: of all ranks */
 	char *staging;              /* device: the next micro-batch's inputs, and behind them its StepInput */
 	char *slot[SLOTS];          /* pinned: as the staging area */
-	StepOutcome *outcome;       /* pinned: [DEPTH] */
+	StepOutcome *outcome[DEPTH]; /* pinned */
 	int64_t inputs;             /* bytes of the input arena */
 	int64_t sent, issued, taken; /* micro-batches; steps; results */
 	StepScalars scalars;        /* of the step that is being issued */
@@ -39,7 +43,7 @@ static cudaStream_t compute(const Rt *rt)
 	return rt->p->cuda->stream[CUDA_COMPUTE];
 }
 
-static void copy(void *to, const void *from, int64_t bytes, cudaMemcpyKind kind, cudaStream_t stream)
+static void copy(void *to, const void *from, int64_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
 	cuda_must(cudaMemcpyAsync(to, from, (size_t)bytes, kind, stream), "cudaMemcpyAsync");
 }
@@ -57,16 +61,17 @@ void step_open(Rt *rt)
 	Cuda *c = rt->p->cuda;
 	CudaStep *t = c->step = NEW(rt->p->arena, CudaStep);
 	t->inputs = rt->p->memory.planned[ARENA_INPUTS];
-	t->state = (StepState *)c->step_state;
-	t->all = (StepSums *)(c->step_state + LAYOUT_CUDA_STATE);
+	t->state = (StepState *)(void *)c->step_state;
+	t->all = (StepSums *)(void *)(c->step_state + LAYOUT_CUDA_STATE);
 	t->staging = c->step_staging;
-	t->outcome = (StepOutcome *)c->step_outcome;
 	for (int i = 0; i < SLOTS; i++) {
 		t->slot[i] = c->step_slot[i];
 		cuda_must(cudaEventCreateWithFlags(&t->copied[i], cudaEventDisableTiming), "cudaEventCreate");
 	}
-	for (int i = 0; i < DEPTH; i++)
+	for (int i = 0; i < DEPTH; i++) {
+		t->outcome[i] = (StepOutcome *)(void *)(c->step_outcome + i * LAYOUT_CUDA_OUTCOME);
 		cuda_must(cudaEventCreateWithFlags(&t->done[i], cudaEventDisableTiming), "cudaEventCreate");
+	}
 	cuda_must(cudaEventCreateWithFlags(&t->read, cudaEventDisableTiming), "cudaEventCreate");
 	rt->scalars = &t->state->scalars;
 	first_state(rt, t);
@@ -85,6 +90,11 @@ void step_close(Rt *rt)
 		cudaEventDestroy(t->done[i]);
 	cudaEventDestroy(t->read);
 	rt->p->cuda->step = NULL;
+}
+
+const char *step_refuses_graph(void)
+{
+	return NULL;
 }
 
 /* ---- issuing ---- */
@@ -161,7 +171,7 @@ void step_end(Rt *rt)
 	int k = (int)(t->issued % DEPTH);
 	if (t->issued - t->taken == DEPTH)
 		ice("more than %d steps are under way", DEPTH);
-	copy(&t->outcome[k], &t->state->outcome, (int64_t)sizeof(StepOutcome), cudaMemcpyDeviceToHost, compute(rt));
+	copy(t->outcome[k], &t->state->outcome, (int64_t)sizeof(StepOutcome), cudaMemcpyDeviceToHost, compute(rt));
 	cuda_must(cudaEventRecord(t->done[k], compute(rt)), "cudaEventRecord");
 	t->issued++;
 }
@@ -180,7 +190,7 @@ void step_result(Rt *rt)
 	CudaStep *t = step_of(rt);
 	struct RtPrivate *p = rt->p;
 	int k = (int)(t->taken % DEPTH);
-	const StepOutcome *out = &t->outcome[k];
+	const StepOutcome *out = t->outcome[k];
 	cuda_must(cudaEventSynchronize(t->done[k]), "a step");
 	p->scalars = out->scalars;
 	p->sums = out->sums;
@@ -196,7 +206,7 @@ void step_result(Rt *rt)
 void step_sums(Rt *rt)
 {
 	CudaStep *t = step_of(rt);
-	StepSums *mine = &t->outcome[0].sums;
+	StepSums *mine = &t->outcome[0]->sums;
 	copy(mine, &t->state->mine, (int64_t)sizeof(*mine), cudaMemcpyDeviceToHost, compute(rt));
 	cuda_must(cudaStreamSynchronize(compute(rt)), "an evaluation");
 	rt->loss_sum = mine->loss;
@@ -209,7 +219,7 @@ void step_sums(Rt *rt)
 void step_not_finite(Rt *rt, const void *x, int64_t n, DType dtype, int64_t *nan, int64_t *inf)
 {
 	CudaStep *t = step_of(rt);
-	int64_t *found = t->state->found, *seen = (int64_t *)(void *)&t->outcome[0];
+	int64_t *found = t->state->found, *seen = (int64_t *)(void *)t->outcome[0];
 	k_not_finite(&found[0], &found[1], x, n, (KDType)dtype);
 	copy(seen, found, 2 * (int64_t)sizeof(*found), cudaMemcpyDeviceToHost, compute(rt));
 	cuda_must(cudaStreamSynchronize(compute(rt)), "--check-nan");
@@ -227,7 +237,8 @@ void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean)
 void rt_report_accuracy(Rt *rt, const float *logits, const int64_t *labels, int64_t rows, int64_t c,
 	int64_t ignore_index)
 {
-	k_accuracy_f32(&step_of(rt)->state->mine.correct, logits, labels, rows, c, ignore_index);
+	char *mine = (char *)&step_of(rt)->state->mine; /* correct and counted, side by side */
+	k_accuracy_f32((double *)(void *)(mine + offsetof(StepSums, correct)), logits, labels, rows, c, ignore_index);
 }
 
 void rt_all_reduce_scalars(Rt *rt, int seq)
