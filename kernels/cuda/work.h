@@ -15,7 +15,7 @@ enum { K_LT_WORK = 32 << 20, K_LT_MIN = 1 << 20, K_LT_SLICES = 32 };
 static inline int64_t kwork_cuda_matmul(const KWorkArgs *a)
 {
 	int64_t bytes = kwork_numel(&a->out[0], 0, a->out[0].rank) * 4 * K_LT_SLICES + K_LT_MIN;
-	return kwork_capped(a, kwork_up(bytes < K_LT_WORK ? bytes : K_LT_WORK, 256));
+	return kwork_capped(a, kwork_up(bytes < K_LT_WORK ? bytes : (int64_t)K_LT_WORK, 256));
 }
 
 /* Twice what the convolution reads and writes, within bounds: room for other layouts of all of it. */
@@ -31,7 +31,7 @@ static inline int64_t kwork_cuda_conv_of(const KWorkArgs *a, const KShape *x, co
 	}
 	if (rims > images) /* a copy of x whose padding is even */
 		bytes += kwork_up(rims * x->bytes, 256);
-	bytes += library < K_DNN_MIN ? K_DNN_MIN : library > K_DNN_MAX ? K_DNN_MAX : library;
+	bytes += library < K_DNN_MIN ? (int64_t)K_DNN_MIN : library > K_DNN_MAX ? (int64_t)K_DNN_MAX : library;
 	return kwork_capped(a, kwork_up(bytes, 256));
 }
 static inline int64_t kwork_cuda_conv(const KWorkArgs *a)

@@ -1,0 +1,112 @@
+/* kernels/cuda/bn.cu: batch-norm statistics, forward and for the gradient.
+ *
+ * The one idea: sums per channel in f64 of x less a value of the channel itself, so that the variance does not cancel.
+ * A channel's elements are cut into chunks by shape alone; chunks' sums (in work) are added in order. */
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/work.h"
+
+enum { FIRST_BLOCK = 256, LAST_COLS = 32, LAST_ROWS = 8, JOIN_BLOCK = 128 };
+
+/* Forward: dy is NULL, sums of x - x[first of the channel] and of its square.  Gradient: of dy and dy (x - mean). */
+template <class T> struct BnStats {
+	const T *x, *dy, *mean;
+	double *part;            /* [chunk][2][c] */
+	int64_t n, c, s, chunks;
+};
+
+/* What element `at` of a channel adds. */
+template <class T>
+__device__ __forceinline__ void bn_add(double &a, double &b, const BnStats<T> &t, int64_t at, T centre)
+{
+	double d = (double)t.x[at] - (double)centre, g = t.dy ? (double)t.dy[at] : d;
+	a += g;
+	b += g * d;
+}
+
+/* (n, c, s): grid channels x chunks; a block has some of the n * s elements. */
+template <class T> __global__ void __launch_bounds__(FIRST_BLOCK) bn_first(BnStats<T> t)
+{
+	__shared__ double scratch[33];
+	int64_t i = blockIdx.x, k = blockIdx.y, all = t.n * t.s, end = all * (k + 1) / t.chunks;
+	bool small = all <= UINT32_MAX; /* 64-bit division is slow */
+	T centre = t.dy ? t.mean[i] : t.x[i * t.s];
+	double a = 0, b = 0;
+	for (int64_t e = all * k / t.chunks + threadIdx.x; e < end; e += FIRST_BLOCK) {
+		int64_t sample = small ? (int64_t)((uint32_t)e / (uint32_t)t.s) : e / t.s;
+		bn_add(a, b, t, (sample * t.c + i) * t.s + e - sample * t.s, centre);
+	}
+	a = block_reduce(a, Sum(), scratch);
+	b = block_reduce(b, Sum(), scratch);
+	if (threadIdx.x == 0) {
+		t.part[2 * k * t.c + i] = a;
+		t.part[(2 * k + 1) * t.c + i] = b;
+	}
+}
+
+/* (rows, c): grid tiles of LAST_COLS channels x chunks of rows. */
+template <class T> __global__ void __launch_bounds__(LAST_COLS * LAST_ROWS) bn_last(BnStats<T> t)
+{
+	__shared__ double sums[2][LAST_ROWS][LAST_COLS];
+	int64_t i = (int64_t)blockIdx.x * LAST_COLS + threadIdx.x, k = blockIdx.y, rows = t.n * t.s;
+	int64_t end = rows * (k + 1) / t.chunks;
+	double a = 0, b = 0;
+	if (i < t.c) {
+		T centre = t.dy ? t.mean[i] : t.x[i];
+		#pragma unroll 4
+		for (int64_t r = rows * k / t.chunks + threadIdx.y; r < end; r += LAST_ROWS)
+			bn_add(a, b, t, r * t.c + i, centre);
+	}
+	sums[0][threadIdx.y][threadIdx.x] = a;
+	sums[1][threadIdx.y][threadIdx.x] = b;
+	__syncthreads();
+	if (threadIdx.y > 1 || i >= t.c)
+		return;
+	double s = 0;
+	for (int r = 0; r < LAST_ROWS; r++)
+		s += sums[threadIdx.y][r][threadIdx.x];
+	t.part[(2 * k + threadIdx.y) * t.c + i] = s;
+}
+
+/* mean and var, or sum_dy and sum_dy_xhat */
+template <class T>
+__global__ void __launch_bounds__(JOIN_BLOCK) bn_join(T *first, T *second, BnStats<T> t, const T *var, double eps,
+	int layout)
+{
+	double count = (double)(t.n * t.s);
+	GRID_STRIDE(i, t.c) {
+		double a = 0, b = 0;
+		for (int64_t k = 0; k < t.chunks; k++) {
+			a += t.part[2 * k * t.c + i];
+			b += t.part[(2 * k + 1) * t.c + i];
+		}
+		double centre = t.dy ? 0 : (double)t.x[layout ? i : i * t.s], m2 = b - a * a / count;
+		first[i] = (T)(t.dy ? a : centre + a / count);
+		second[i] = (T)(t.dy ? b / sqrt((double)var[i] + eps) : m2 > 0 || m2 != m2 ? m2 / count : 0);
+	}
+}
+
+template <class T> static void bn_sums(T *first, T *second, BnStats<T> t, const T *var, double eps, int layout)
+{
+	if (t.c == 0 || t.n * t.s == 0)
+		return;
+	t.chunks = kwork_bn_chunks(t.n * t.s, t.c, layout);
+	if (layout)
+		LAUNCH(bn_last<T>, dim3((unsigned)ceil_div(t.c, LAST_COLS), (unsigned)t.chunks), dim3(LAST_COLS, LAST_ROWS), 0,
+			k_stream, t);
+	else
+		LAUNCH(bn_first<T>, dim3((unsigned)t.c, (unsigned)t.chunks), FIRST_BLOCK, 0, k_stream, t);
+	LAUNCH(bn_join<T>, blocks_for(t.c, JOIN_BLOCK), JOIN_BLOCK, 0, k_stream, first, second, t, var, eps, layout);
+}
+
+#define BN(T, t) \
+void k_bn_stats_##t(T *mean, T *var, const T *x, int64_t n, int64_t c, int64_t s, int layout, void *work) \
+{ \
+	bn_sums(mean, var, BnStats<T>{x, nullptr, nullptr, (double *)work, n, c, s, 0}, (const T *)nullptr, 0, layout); \
+} \
+void k_bn_grad_stats_##t(T *sum_dy, T *sum_dy_xhat, const T *dy, const T *x, const T *mean, const T *var, int64_t n, \
+	int64_t c, int64_t s, int layout, double eps, void *work) \
+{ \
+	bn_sums(sum_dy, sum_dy_xhat, BnStats<T>{x, dy, mean, (double *)work, n, c, s, 0}, var, eps, layout); \
+}
+BN(float, f32)
+BN(double, f64)

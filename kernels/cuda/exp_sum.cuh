@@ -1,0 +1,43 @@
+/* kernels/cuda/exp_sum.cuh: the sum of e^x over numbers that are met one by one, without overflow.
+ *
+ * The one idea: the sum is kept relative to the largest number so far.  -inf adds nothing; NaN and +inf give NaN. */
+#ifndef SHARDC_CUDA_EXP_SUM_CUH
+#define SHARDC_CUDA_EXP_SUM_CUH
+
+#include "kernels/cuda/team.cuh"
+
+template <class W> struct ExpSum { W max, sum; };
+template <class W> __device__ __forceinline__ ExpSum<W> exp_sum_none() { return {-(W)INFINITY, 0}; }
+/* What to take from numbers whose largest is max. */
+template <class W> __device__ __forceinline__ W exp_shift(W max) { return max == -(W)INFINITY ? (W)0 : max; }
+
+template <class W> __device__ __forceinline__ void exp_sum_raise(ExpSum<W> &a, W max)
+{
+	if (max > a.max) {
+		a.sum = a.sum * exp(exp_shift(a.max) - max);
+		a.max = max;
+	}
+}
+
+template <int N, class W> __device__ __forceinline__ void exp_sum_add(ExpSum<W> &a, const W (&x)[N])
+{
+	W top = x[0];
+	#pragma unroll
+	for (int i = 1; i < N; i++)
+		top = x[i] > top ? x[i] : top;
+	exp_sum_raise(a, top);
+	#pragma unroll
+	for (int i = 0; i < N; i++)
+		a.sum += exp(x[i] - exp_shift(a.max));
+}
+
+/* Over the team; all of it get the result.  scratch, turn: as team_reduce wants them. */
+template <class W>
+__device__ __forceinline__ ExpSum<W> exp_sum_team(ExpSum<W> a, const Team &team, W *scratch, int &turn)
+{
+	W max = team_reduce_one(a.max, Max(), team, scratch, turn);
+	W sum = a.sum * exp(exp_shift(a.max) - exp_shift(max));
+	return {max, team_reduce_one(sum, Sum(), team, scratch, turn)};
+}
+
+#endif

@@ -1,0 +1,236 @@
+/* kernels/cuda/loss.cu: softmax cross-entropy, its gradient, and accuracy.
+ *
+ * The one idea: a team of warps reads a row's logits once, 16 bytes at a time wherever the row begins.  Rows belong to
+ * blocks by chunks that depend on their number alone; chunks' sums are added in order. */
+#include "kernels/cuda/exp_sum.cuh"
+#include "kernels/cuda/work.h"
+
+enum { LOGITS_LANE = 32, ACCURACY_BLOCKS = 256, JOIN_BLOCK = 1024 };
+
+/* Row [0, n) of floats by the lanes of a team: what stands before the first multiple of 16 bytes and after the last one
+ * by itself, the rest four at a time.  one(i, value); four(i, values). */
+template <class One, class Four>
+__device__ __forceinline__ void each_of_row(const float *x, int64_t n, const Team &team, One one, Four four)
+{
+	int64_t head = (int64_t)(-(reinterpret_cast<uintptr_t>(x) >> 2) & 3);
+	head = head < n ? head : n;
+	int64_t vectors = (n - head) / 4, tail = head + 4 * vectors;
+	if (team.lane < head)
+		one(team.lane, x[team.lane]);
+	#pragma unroll 4
+	for (int64_t i = team.lane; i < vectors; i += team.size)
+		four(head + 4 * i, load<4>(x + head + 4 * i));
+	if (team.lane < n - tail)
+		one(tail + team.lane, x[tail + team.lane]);
+}
+
+typedef struct LossRows {
+	const float *logits, *weights; /* weights may be NULL */
+	const int64_t *labels;
+	float *lse;
+	int64_t rows, c, ignore_index;
+	double smoothing;
+	KBad *bad;
+} LossRows;
+
+/* sum over classes of w (lse - x) */
+__device__ inline double loss_of_all(const LossRows &a, const float *x, float lse, const Team &team, double *scratch,
+	int &turn)
+{
+	double all = 0;
+	for (int64_t i = team.lane; i < a.c; i += team.size)
+		all += (a.weights ? (double)a.weights[i] : 1) * ((double)lse - (double)x[i]);
+	return team_reduce_one(all, Sum(), team, scratch, turn);
+}
+
+/* parts: of each chunk of rows the loss and the weight.  Loss of a row:
+ * (1-e) w[y] (lse - x[y]) + e/C sum_c w[c] (lse - x[c]) */
+__global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRows a, double *parts, int64_t chunks, int warps)
+{
+	__shared__ float scratch[2 * WARP];
+	__shared__ double wide_scratch[2 * WARP], of_team[2][TEAM_WARPS];
+	Team team = team_of(warps);
+	int teams = (int)blockDim.x / team.size, turn = 0, wide_turn = 0;
+	int64_t end = a.rows * (blockIdx.x + 1) / chunks;
+	double loss = 0, weight = 0;
+	for (int64_t first = a.rows * blockIdx.x / chunks; first < end; first += teams) {
+		int64_t row = first + team.id, n = row < end ? a.c : 0; /* a team without a row only keeps in step */
+		const float *x = a.logits + row * a.c;
+		ExpSum<float> s = exp_sum_none<float>();
+		each_of_row(x, n, team, [&](int64_t, float v) { exp_sum_add(s, {v}); },
+			[&](int64_t, const Vec<float, 4> &v) { exp_sum_add(s, v.at); });
+		s = exp_sum_team(s, team, scratch, turn);
+		float lse = s.max + log(s.sum);
+		double all = a.smoothing != 0 ? loss_of_all(a, x, lse, team, wide_scratch, wide_turn) : 0;
+		if (row >= end || team.lane != 0)
+			continue;
+		int64_t y = a.labels[row];
+		a.lse[row] = lse;
+		if (y == a.ignore_index)
+			continue;
+		if (y < 0 || y >= a.c) {
+			report_bad(a.bad, K_BAD_LABEL, y, row, a.c);
+			continue;
+		}
+		double w = a.weights ? (double)a.weights[y] : 1;
+		loss += (1 - a.smoothing) * w * ((double)lse - (double)x[y]) + a.smoothing / (double)a.c * all;
+		weight += w;
+	}
+	if (team.lane == 0) {
+		of_team[0][team.id] = loss;
+		of_team[1][team.id] = weight;
+	}
+	__syncthreads();
+	if (threadIdx.x < 2) {
+		double sum = 0;
+		for (int i = 0; i < teams; i++)
+			sum += of_team[threadIdx.x][i];
+		parts[2 * (int64_t)blockIdx.x + threadIdx.x] = sum;
+	}
+}
+
+__global__ void __launch_bounds__(JOIN_BLOCK) cross_entropy_join(float *sum, float *weight, const double *parts,
+	int64_t chunks)
+{
+	__shared__ double scratch[33];
+	double s = 0, w = 0;
+	for (int64_t i = threadIdx.x; i < chunks; i += blockDim.x) {
+		s += parts[2 * i];
+		w += parts[2 * i + 1];
+	}
+	s = block_reduce(s, Sum(), scratch);
+	w = block_reduce(w, Sum(), scratch);
+	if (threadIdx.x == 0) {
+		*sum = (float)s;
+		*weight = (float)w;
+	}
+}
+
+void k_cross_entropy_f32(float *sum, float *weight, float *lse, const float *logits, const int64_t *labels,
+	const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing, void *work)
+{
+	int warps = team_warps(c, LOGITS_LANE);
+	int64_t chunks = rows > 0 && c > 0 ? kwork_loss_chunks(rows) : 0;
+	LossRows a = {logits, weights, labels, lse, rows, c, ignore_index, smoothing, k_bad_report};
+	if (chunks > 0)
+		LAUNCH(cross_entropy_rows, (unsigned)chunks, team_block(warps), 0, k_stream, a, (double *)work, chunks, warps);
+	LAUNCH(cross_entropy_join, 1, JOIN_BLOCK, 0, k_stream, sum, weight, (const double *)work, chunks);
+}
+
+/* d x[j] = g ((1-e) w[y] (p[j] - [j=y]) + e/C (W p[j] - w[j])),  p = softmax(x), W = sum of all w */
+__global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_grad_rows(float *dlogits, const float *dloss, LossRows a,
+	int warps)
+{
+	__shared__ double scratch[2 * WARP];
+	Team team = team_of(warps);
+	int64_t row = (int64_t)blockIdx.x * (blockDim.x / team.size) + team.id, n = row < a.rows ? a.c : 0;
+	int turn = 0;
+	double all = (double)a.c;
+	if (a.weights && a.smoothing != 0) {
+		all = 0;
+		for (int64_t i = team.lane; i < a.c; i += team.size)
+			all += (double)a.weights[i];
+		all = team_reduce_one(all, Sum(), team, scratch, turn);
+	}
+	if (n == 0)
+		return;
+	const float *x = a.logits + row * a.c;
+	float *d = dlogits + row * a.c;
+	int64_t y = a.labels[row];
+	bool counts = y != a.ignore_index && y >= 0 && y < a.c;
+	double w = counts ? (1 - a.smoothing) * (a.weights ? (double)a.weights[y] : 1) : 0, e = a.smoothing / (double)a.c;
+	float g = counts ? *dloss : 0, l = a.lse[row];
+	float p = (float)(g * (w + e * all)), u = (float)(g * e), own = (float)(g * w);
+	auto at = [&](int64_t i, float v) {
+		float left = a.smoothing == 0 ? 0 : u * (a.weights ? a.weights[i] : 1);
+		return counts ? exp(v - l) * p - left - (i == y ? own : 0) : 0;
+	};
+	auto one = [&](int64_t i, float v) { d[i] = at(i, v); };
+	if (((reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(d)) & 15) == 0)
+		each_of_row(x, n, team, one, [&](int64_t i, const Vec<float, 4> &v) {
+			Vec<float, 4> out = {{at(i, v.at[0]), at(i + 1, v.at[1]), at(i + 2, v.at[2]), at(i + 3, v.at[3])}};
+			store<4>(d + i, out);
+		});
+	else
+		for (int64_t i = team.lane; i < n; i += team.size)
+			one(i, x[i]);
+}
+
+void k_cross_entropy_grad_f32(float *dlogits, const float *dloss, const float *logits, const int64_t *labels,
+	const float *weights, const float *lse, int64_t rows, int64_t c, int64_t ignore_index, double smoothing)
+{
+	int warps = team_warps(c, LOGITS_LANE);
+	LossRows a = {logits, weights, labels, const_cast<float *>(lse), rows, c, ignore_index, smoothing, nullptr};
+	if (rows > 0 && c > 0)
+		LAUNCH(cross_entropy_grad_rows, (unsigned)ceil_div(rows, teams_in_block(warps)), team_block(warps), 0, k_stream,
+			dlogits, dloss, a, warps);
+}
+
+/* ---- accuracy ---- */
+
+/* Whole numbers below 2^53: their sum is exact in any order. */
+__device__ inline void add_count(double *to, int64_t n)
+{
+	unsigned long long *bits = reinterpret_cast<unsigned long long *>(to), old = *bits, seen;
+	do {
+		seen = old;
+		old = atomicCAS(bits, seen, (unsigned long long)__double_as_longlong(
+			__longlong_as_double((long long)seen) + (double)n));
+	} while (old != seen);
+}
+
+/* The first of the largest, as a loop from 0 with > finds it: NaN is never larger, and nothing is larger than NaN. */
+__global__ void __launch_bounds__(TEAM_THREADS) accuracy_rows(double *out, const float *logits, const int64_t *labels,
+	int64_t rows, int64_t c, int64_t ignore_index)
+{
+	__shared__ float tops[WARP];
+	__shared__ int64_t places[WARP];
+	int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
+	int64_t right = 0, counted = 0;
+	for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+		const float *x = logits + row * c;
+		float top = -INFINITY;
+		int64_t place = c;
+		for (int64_t i = threadIdx.x; i < c; i += blockDim.x)
+			if (x[i] > top || (place == c && x[i] == top)) {
+				top = x[i];
+				place = i;
+			}
+		for (int d = WARP / 2; d > 0; d /= 2) {
+			float other = __shfl_xor_sync(0xFFFFFFFFu, top, d);
+			int64_t at = __shfl_xor_sync(0xFFFFFFFFu, place, d);
+			if (other > top || (other == top && at < place)) {
+				top = other;
+				place = at;
+			}
+		}
+		__syncthreads(); /* of the row before */
+		if (lane == 0) {
+			tops[warp] = top;
+			places[warp] = place;
+		}
+		__syncthreads();
+		if (threadIdx.x == 0 && labels[row] != ignore_index) {
+			for (int k = 1; k < warps; k++)
+				if (tops[k] > top || (tops[k] == top && places[k] < place)) {
+					top = tops[k];
+					place = places[k];
+				}
+			counted++;
+			right += (place == c || x[0] != x[0] ? 0 : place) == labels[row];
+		}
+	}
+	if (threadIdx.x == 0 && counted > 0) {
+		add_count(out, right);
+		add_count(out + 1, counted);
+	}
+}
+
+void k_accuracy_f32(double out[2], const float *logits, const int64_t *labels, int64_t rows, int64_t c,
+	int64_t ignore_index)
+{
+	unsigned grid = (unsigned)(rows < ACCURACY_BLOCKS ? rows : (int64_t)ACCURACY_BLOCKS);
+	if (rows > 0 && c > 0)
+		LAUNCH(accuracy_rows, grid, c > 1024 ? TEAM_THREADS : TEAM_BLOCK, 0, k_stream, out, logits, labels, rows, c,
+			ignore_index);
+}

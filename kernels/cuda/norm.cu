@@ -1,0 +1,314 @@
+/* kernels/cuda/norm.cu: layer norm, RMS norm and their gradients over rows.
+ *
+ * The one idea: a team of warps keeps its row in registers, so x and dy are read once.  A team of the gradient walks a
+ * fixed set of rows and keeps the sums of its columns, too; teams' sums (in work) are added in order.  Rows too wide
+ * for that are read several times. */
+#include "kernels/cuda/team.cuh"
+#include "kernels/cuda/work.h"
+
+enum { LONG_BLOCK = 512, JOIN = 32 };
+/* Elements of a row that a lane keeps, within 128 registers. */
+template <class T, int V> constexpr int row_lane = V == 1 || sizeof(T) == 8 ? 16 : 32;
+template <class T, int V> constexpr int grad_lane = V == 1 || sizeof(T) == 8 ? K_NORM_LANE / 2 : K_NORM_LANE;
+
+/* What both norms tell their kernels; RMS norm is not centred and has no b. */
+template <class T> struct NormRows {
+	T *y;
+	Wide<T> *mean, *rstd;      /* may be NULL */
+	const T *x, *w, *b;        /* w, b may be NULL */
+	int64_t rows, cols;
+	double eps;
+	bool centred;
+};
+
+template <class T>
+__device__ __forceinline__ void put_statistics(const NormRows<T> &a, int64_t row, Wide<T> m, Wide<T> r)
+{
+	if (a.mean)
+		a.mean[row] = m;
+	if (a.rstd)
+		a.rstd[row] = r;
+}
+
+template <class T, int V>
+__global__ void __launch_bounds__(TEAM_THREADS) norm_rows(NormRows<T> a, int warps)
+{
+	using W = Wide<T>;
+	constexpr int PER = row_lane<T, V> / V;
+	__shared__ W scratch[2 * WARP];
+	Team team = team_of(warps);
+	int64_t row = (int64_t)blockIdx.x * (blockDim.x / team.size) + team.id;
+	int cols = row < a.rows ? (int)a.cols : 0, turn = 0; /* a team without a row only keeps in step */
+	const T *x = a.x + row * a.cols;
+	Vec<T, V> v[PER];
+	W s = 0, q = 0;
+	#pragma unroll
+	for (int k = 0; k < PER; k++) {
+		int c = (k * team.size + team.lane) * V;
+		v[k] = c < cols ? load<V>(x + c) : Vec<T, V>{};
+		#pragma unroll
+		for (int e = 0; e < V; e++)
+			s += widen(v[k].at[e]);
+	}
+	W m = a.centred ? team_reduce_one(s, Sum(), team, scratch, turn) / (W)a.cols : (W)0;
+	#pragma unroll
+	for (int k = 0; k < PER; k++) {
+		int c = (k * team.size + team.lane) * V;
+		#pragma unroll
+		for (int e = 0; e < V; e++)
+			q += c < cols ? (widen(v[k].at[e]) - m) * (widen(v[k].at[e]) - m) : (W)0;
+	}
+	W r = 1 / sqrt(team_reduce_one(q, Sum(), team, scratch, turn) / (W)a.cols + (W)a.eps);
+	#pragma unroll
+	for (int k = 0; k < PER; k++) {
+		int c = (k * team.size + team.lane) * V;
+		if (c >= cols)
+			continue;
+		Vec<T, V> w = a.w ? load<V>(a.w + c) : Vec<T, V>{}, b = a.b ? load<V>(a.b + c) : Vec<T, V>{}, y;
+		#pragma unroll
+		for (int e = 0; e < V; e++)
+			y.at[e] = narrow<T>((widen(v[k].at[e]) - m) * r * (a.w ? widen(w.at[e]) : (W)1) + widen(b.at[e]));
+		store<V>(a.y + row * a.cols + c, y);
+	}
+	if (cols && team.lane == 0)
+		put_statistics(a, row, m, r);
+}
+
+/* A block per row of any width. */
+template <class T> __global__ void __launch_bounds__(LONG_BLOCK) norm_long(NormRows<T> a)
+{
+	using W = Wide<T>;
+	__shared__ double scratch[33];
+	int64_t row = blockIdx.x;
+	const T *x = a.x + row * a.cols;
+	T *y = a.y + row * a.cols;
+	double s = 0, q = 0;
+	for (int64_t c = threadIdx.x; a.centred && c < a.cols; c += blockDim.x)
+		s += (double)widen(x[c]);
+	W m = (W)(block_reduce(s, Sum(), scratch) / (double)a.cols);
+	for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x)
+		q += ((double)widen(x[c]) - (double)m) * ((double)widen(x[c]) - (double)m);
+	W r = (W)(1 / sqrt(block_reduce(q, Sum(), scratch) / (double)a.cols + a.eps));
+	for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x)
+		y[c] = narrow<T>((widen(x[c]) - m) * r * (a.w ? widen(a.w[c]) : (W)1) + (a.b ? widen(a.b[c]) : (W)0));
+	if (threadIdx.x == 0)
+		put_statistics(a, row, m, r);
+}
+
+template <class T, int V> static void norm_forward_by(const NormRows<T> &a)
+{
+	int warps = team_warps(a.cols, row_lane<T, V>);
+	unsigned grid = (unsigned)ceil_div(a.rows, teams_in_block(warps));
+	if (a.cols > (int64_t)TEAM_THREADS * row_lane<T, V>)
+		LAUNCH(norm_long<T>, (unsigned)a.rows, LONG_BLOCK, 0, k_stream, a);
+	else
+		LAUNCH((norm_rows<T, V>), grid, team_block(warps), 0, k_stream, a, warps);
+}
+
+template <class T> static void norm_forward(const NormRows<T> &a)
+{
+	constexpr int V = vec_of<T>;
+	if (a.rows == 0 || a.cols == 0)
+		return;
+	if (a.cols % V == 0 && aligned16(a.x) && aligned16(a.y) && aligned16(a.w) && aligned16(a.b))
+		norm_forward_by<T, V>(a);
+	else
+		norm_forward_by<T, 1>(a);
+}
+
+/* ---- gradients: g = dy w, h = (x - mean) rstd:  dx = rstd (g - [mean g] - h mean(g h));  dw = sum dy h;  db = sum dy.
+ * RMS norm is the same without the means. */
+
+template <class T> struct NormGrad {
+	T *dx;                     /* may be NULL or dy */
+	Wide<T> *part;             /* [team][dw, db][cols], or NULL */
+	const T *dy, *x, *w;
+	const Wide<T> *mean, *rstd; /* mean NULL: not centred */
+	int64_t rows, cols, teams;
+};
+
+template <class T, int V>
+__global__ void __launch_bounds__(TEAM_THREADS) norm_grad_rows(NormGrad<T> a, int warps)
+{
+	using W = Wide<T>;
+	constexpr int PER = grad_lane<T, V> / V;
+	__shared__ W scratch[2 * WARP * 2];
+	Team team = team_of(warps);
+	int64_t id = (int64_t)blockIdx.x * (blockDim.x / team.size) + team.id, most = (a.rows + a.teams - 1) / a.teams;
+	int64_t begin = a.rows * id / a.teams, end = id < a.teams ? a.rows * (id + 1) / a.teams : begin;
+	int turn = 0;
+	W sum_w[PER][V] = {}, sum_b[PER][V] = {};
+	for (int64_t row = begin; row < begin + most; row++) {
+		int cols = row < end ? (int)a.cols : 0;
+		Vec<T, V> x[PER], dy[PER];
+		W m = cols && a.mean ? a.mean[row] : (W)0, r = cols ? a.rstd[row] : (W)0, s[2] = {0, 0};
+		#pragma unroll
+		for (int k = 0; k < PER; k++) {
+			int c = (k * team.size + team.lane) * V;
+			x[k] = c < cols ? load<V>(a.x + row * a.cols + c) : Vec<T, V>{};
+			dy[k] = c < cols ? load<V>(a.dy + row * a.cols + c) : Vec<T, V>{};
+		}
+		#pragma unroll
+		for (int k = 0; k < PER; k++) {
+			int c = (k * team.size + team.lane) * V;
+			Vec<T, V> w = a.w && c < cols ? load<V>(a.w + c) : Vec<T, V>{};
+			#pragma unroll
+			for (int e = 0; e < V; e++) {
+				W d = widen(dy[k].at[e]), h = (widen(x[k].at[e]) - m) * r, g = a.w ? d * widen(w.at[e]) : d;
+				sum_w[k][e] += d * h;
+				sum_b[k][e] += d;
+				s[0] += g;
+				s[1] += g * h;
+			}
+		}
+		if (!a.dx)
+			continue;
+		team_reduce(s, Sum(), team, scratch, turn);
+		W mean_g = a.mean ? s[0] / (W)a.cols : (W)0, mean_gh = s[1] / (W)a.cols;
+		#pragma unroll
+		for (int k = 0; k < PER; k++) {
+			int c = (k * team.size + team.lane) * V;
+			if (c >= cols)
+				continue;
+			Vec<T, V> w = a.w ? load<V>(a.w + c) : Vec<T, V>{}, dx;
+			#pragma unroll
+			for (int e = 0; e < V; e++) {
+				W d = widen(dy[k].at[e]), h = (widen(x[k].at[e]) - m) * r, g = a.w ? d * widen(w.at[e]) : d;
+				dx.at[e] = narrow<T>(r * (g - mean_g - h * mean_gh));
+			}
+			store<V>(a.dx + row * a.cols + c, dx);
+		}
+	}
+	if (!a.part || id >= a.teams)
+		return;
+	#pragma unroll
+	for (int k = 0; k < PER; k++) {
+		int c = (k * team.size + team.lane) * V;
+		#pragma unroll
+		for (int e = 0; e < V; e++)
+			if (c < a.cols) {
+				a.part[2 * id * a.cols + c + e] = sum_w[k][e];
+				a.part[(2 * id + 1) * a.cols + c + e] = sum_b[k][e];
+			}
+	}
+}
+
+/* A block per row of any width: dx alone. */
+template <class T> __global__ void __launch_bounds__(LONG_BLOCK) norm_grad_long(NormGrad<T> a)
+{
+	using W = Wide<T>;
+	__shared__ double scratch[33];
+	int64_t row = blockIdx.x;
+	const T *x = a.x + row * a.cols, *dy = a.dy + row * a.cols;
+	W m = a.mean ? a.mean[row] : (W)0, r = a.rstd[row];
+	double sg = 0, sh = 0;
+	for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x) {
+		double g = (double)(widen(dy[c]) * (a.w ? widen(a.w[c]) : (W)1));
+		sg += g;
+		sh += g * (double)((widen(x[c]) - m) * r);
+	}
+	sg = block_reduce(sg, Sum(), scratch);
+	sh = block_reduce(sh, Sum(), scratch);
+	W mean_g = a.mean ? (W)(sg / (double)a.cols) : (W)0, mean_gh = (W)(sh / (double)a.cols);
+	for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x) {
+		W g = widen(dy[c]) * (a.w ? widen(a.w[c]) : (W)1);
+		a.dx[row * a.cols + c] = narrow<T>(r * (g - mean_g - (widen(x[c]) - m) * r * mean_gh));
+	}
+}
+
+/* The parts of wide rows: a thread has a column and the rows of a team. */
+template <class T> __global__ void __launch_bounds__(LONG_BLOCK) norm_parts_long(NormGrad<T> a)
+{
+	using W = Wide<T>;
+	int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, id = blockIdx.y;
+	W sw = 0, sb = 0;
+	if (c >= a.cols)
+		return;
+	for (int64_t row = a.rows * id / a.teams; row < a.rows * (id + 1) / a.teams; row++) {
+		W d = widen(a.dy[row * a.cols + c]);
+		sw += d * ((widen(a.x[row * a.cols + c]) - (a.mean ? a.mean[row] : (W)0)) * a.rstd[row]);
+		sb += d;
+	}
+	a.part[2 * id * a.cols + c] = sw;
+	a.part[(2 * id + 1) * a.cols + c] = sb;
+}
+
+/* Blocks of JOIN x JOIN: columns by every JOIN-th team; y of the grid: dw, db. */
+template <class T>
+__global__ void __launch_bounds__(JOIN * JOIN) norm_join(T *dw, T *db, const Wide<T> *part, int64_t teams, int64_t cols)
+{
+	__shared__ double sums[JOIN][JOIN + 1];
+	int64_t c = (int64_t)blockIdx.x * JOIN + threadIdx.x;
+	T *to = blockIdx.y ? db : dw;
+	double s = 0;
+	for (int64_t k = threadIdx.y; c < cols && k < teams; k += JOIN)
+		s += (double)part[(2 * k + blockIdx.y) * cols + c];
+	sums[threadIdx.y][threadIdx.x] = s;
+	for (unsigned d = JOIN / 2; d > 0; d /= 2) {
+		__syncthreads();
+		if (threadIdx.y < d)
+			sums[threadIdx.y][threadIdx.x] += sums[threadIdx.y + d][threadIdx.x];
+	}
+	if (threadIdx.y == 0 && c < cols && to)
+		to[c] = narrow<T>((Wide<T>)sums[0][threadIdx.x]);
+}
+
+template <class T, int V> static void norm_backward_by(const NormGrad<T> &a)
+{
+	int warps = team_warps(a.cols, grad_lane<T, V>);
+	unsigned grid = (unsigned)ceil_div(a.teams, teams_in_block(warps));
+	if (a.cols <= (int64_t)TEAM_THREADS * grad_lane<T, V>) {
+		LAUNCH((norm_grad_rows<T, V>), grid, team_block(warps), 0, k_stream, a, warps);
+		return;
+	}
+	if (a.part) /* first: dx may be dy */
+		LAUNCH(norm_parts_long<T>, dim3((unsigned)ceil_div(a.cols, LONG_BLOCK), (unsigned)a.teams), LONG_BLOCK, 0,
+			k_stream, a);
+	if (a.dx)
+		LAUNCH(norm_grad_long<T>, (unsigned)a.rows, LONG_BLOCK, 0, k_stream, a);
+}
+
+template <class T> static void norm_backward(NormGrad<T> a, T *dw, T *db, void *work)
+{
+	constexpr int V = vec_of<T>;
+	bool wide = a.cols % V == 0 && aligned16(a.x) && aligned16(a.dy) && aligned16(a.dx) && aligned16(a.w);
+	if (a.cols == 0)
+		return;
+	a.teams = kwork_norm_teams(a.rows, a.cols);
+	a.part = dw || db ? (Wide<T> *)work : nullptr;
+	if (a.rows > 0 && wide)
+		norm_backward_by<T, V>(a);
+	else if (a.rows > 0)
+		norm_backward_by<T, 1>(a);
+	if (a.part)
+		LAUNCH(norm_join<T>, dim3((unsigned)ceil_div(a.cols, JOIN), 2), dim3(JOIN, JOIN), 0, k_stream, dw, db, a.part,
+			a.rows > 0 ? a.teams : 0, a.cols);
+}
+
+/* D: the type of elements on the device, which for 16-bit ones is not the raw type of the interface. */
+#define NORM(T, W, D, t) \
+void k_layer_norm_##t(T *y, W *mean, W *rstd, const T *x, const T *w, const T *b, int64_t rows, int64_t cols, \
+	double eps) \
+{ \
+	norm_forward(NormRows<D>{(D *)y, mean, rstd, (const D *)x, (const D *)w, (const D *)b, rows, cols, eps, true}); \
+} \
+void k_rms_norm_##t(T *y, W *rstd, const T *x, const T *w, int64_t rows, int64_t cols, double eps) \
+{ \
+	norm_forward(NormRows<D>{(D *)y, nullptr, rstd, (const D *)x, (const D *)w, nullptr, rows, cols, eps, false}); \
+} \
+void k_layer_norm_grad_##t(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w, const W *mean, const W *rstd, \
+	int64_t rows, int64_t cols, void *work) \
+{ \
+	norm_backward(NormGrad<D>{(D *)dx, nullptr, (const D *)dy, (const D *)x, (const D *)w, mean, rstd, rows, cols, 0}, \
+		(D *)dw, (D *)db, work); \
+} \
+void k_rms_norm_grad_##t(T *dx, T *dw, const T *dy, const T *x, const T *w, const W *rstd, int64_t rows, int64_t cols, \
+	void *work) \
+{ \
+	NormGrad<D> a = {(D *)dx, nullptr, (const D *)dy, (const D *)x, (const D *)w, nullptr, rstd, rows, cols, 0}; \
+	norm_backward(a, (D *)dw, (D *)nullptr, work); \
+}
+NORM(float, float, float, f32)
+NORM(double, double, double, f64)
+NORM(uint16_t, float, Bf16, bf16)
+NORM(uint16_t, float, F16, f16)
