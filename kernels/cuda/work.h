@@ -8,6 +8,9 @@
 
 static inline int64_t kwork_cuda_none(const KWorkArgs *a) { (void)a; return 0; }
 
+/* attention_grad (dy, ...) of any type keeps two floats a row of dy. */
+static inline int64_t kwork_cuda_attention_grad(const KWorkArgs *a) { return kwork_numel(&a->in[0], 0, 3) * 8; }
+
 /* ---- products and convolutions: what the libraries may use ---- */
 
 /* Parts of long sums, in f32, for up to so many slices; integers are counted, too, and need none. */

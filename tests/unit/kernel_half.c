@@ -123,22 +123,28 @@ static void check_attention(KAttention a)
 	int64_t nq = a.b * a.h * a.t, nk = a.b * a.hk * a.s, nm = a.b * a.h * a.t * a.s, out = nq * a.d + nk * (a.d + a.dv);
 	int64_t kd[4] = {a.b, a.hk, a.s, a.d}, vd[4] = {a.b, a.hk, a.s, a.dv};
 	Num q = numbers(nq * a.d, -2, 2), k = numbers(nk * a.d, -2, 2), v = numbers(nk * a.dv, -1, 1);
-	Num dy = numbers(nq * a.dv, -1, 1), mask = numbers(nm, -3, 3);
+	Num dy = numbers(nq * a.dv, -1, 1), added = numbers(nm, -3, 3);
+	uint8_t *seen = case_alloc(nm);
+	for (int64_t i = 0; i < nm; i++)
+		seen[i] = case_random(3) != 0;
+	const void *mask = a.mask == K_MASK_HALF ? (void *)added.h : a.mask == K_MASK_FLOAT ? (void *)added.f : seen;
+	const void *mask32 = a.mask == K_MASK_BOOL ? (void *)seen : added.f;
 	KAttention a32 = a;
 	uint16_t *o = case_alloc(nq * a.dv * 2), *d = case_alloc(out * 2);
 	float *lse = case_alloc(nq * 4), *wlse = case_alloc(nq * 4), *wo = case_alloc(nq * a.dv * 4);
 	float *w = case_alloc(out * 4);
-	void *work = case_work("attention_grad", (KWorkArgs){.in = {{0}, {0}, {4, kd, 2}, {4, vd, 2}}});
+	int64_t od[4] = {a.b, a.h, a.t, a.dv};
+	void *work = case_work("attention_grad", (KWorkArgs){.in = {{4, od, 2}, {0}, {4, kd, 2}, {4, vd, 2}}});
 	a32.mask = a.mask == K_MASK_HALF ? K_MASK_FLOAT : a.mask;
 	SAME_BITS("attention", o, nq * a.dv * 2, HALF(k_attention, o, lse, q.h, k.h, v.h,
-		a.mask ? mask.h : NULL, &a, NULL));
-	k_attention_f32(wo, wlse, q.f, k.f, v.f, a.mask ? mask.f : NULL, &a32, NULL);
+		a.mask ? mask : NULL, &a, NULL));
+	k_attention_f32(wo, wlse, q.f, k.f, v.f, a.mask ? mask32 : NULL, &a32, NULL);
 	close_half("16-bit attention", o, doubles_of(wo, nq * a.dv), nq * a.dv);
 	case_close("16-bit attention: lse", lse, doubles_of(wlse, nq), nq, 1e-6);
 	SAME_BITS("attention_grad", d, out * 2, HALF(k_attention_grad, d, d + nq * a.d, d + nq * a.d + nk * a.d, dy.h,
-		q.h, k.h, v.h, a.mask ? mask.h : NULL, o, lse, &a, work));
-	k_attention_grad_f32(w, w + nq * a.d, w + nq * a.d + nk * a.d, dy.f, q.f, k.f, v.f, a.mask ? mask.f : NULL,
-		case_widened(o, nq * a.dv, type), lse, &a32, NULL);
+		q.h, k.h, v.h, a.mask ? mask : NULL, o, lse, &a, work));
+	k_attention_grad_f32(w, w + nq * a.d, w + nq * a.d + nk * a.d, dy.f, q.f, k.f, v.f, a.mask ? mask32 : NULL,
+		case_widened(o, nq * a.dv, type), lse, &a32, work);
 	double *want = doubles_of(w, out);
 	close_half("16-bit attention_grad: dq", d, want, nq * a.d);
 	close_half("16-bit attention_grad: dk", d + nq * a.d, want + nq * a.d, nk * a.d);
@@ -154,8 +160,19 @@ static void half_attention(void)
 		{.b = 2, .h = 2, .hk = 2, .t = 17, .s = 41, .d = 5, .dv = 7, .mask = K_MASK_HALF,
 			.mask_stride = {1394, 697, 41, 1}},
 		{.b = 1, .h = 1, .hk = 1, .t = 40, .s = 50, .d = 300, .dv = 600, .causal = 1},
+		/* sizes that tiles of a GPU's tensor cores take, around the tiles' borders */
+		{.b = 1, .h = 8, .hk = 2, .t = 65, .s = 63, .d = 64, .dv = 64, .causal = 1},
+		{.b = 1, .h = 2, .hk = 1, .t = 130, .s = 64, .d = 40, .dv = 80, .causal = 1, .causal_end = 1,
+			.empty_nan = 1},
+		{.b = 2, .h = 1, .hk = 1, .t = 64, .s = 130, .d = 128, .dv = 64, .causal = 1, .causal_end = 1},
+		{.b = 1, .h = 2, .hk = 2, .t = 63, .s = 65, .d = 80, .dv = 128, .softcap = 3, .mask = K_MASK_HALF,
+			.mask_stride = {0, 63 * 65, 65, 1}},
+		{.b = 1, .h = 2, .hk = 1, .t = 130, .s = 130, .d = 64, .dv = 64, .mask = K_MASK_BOOL,
+			.mask_stride = {130, 0, 1, 0}, .causal = 1},
+		{.b = 1, .h = 2, .hk = 2, .t = 1, .s = 65, .d = 128, .dv = 128, .mask = K_MASK_FLOAT,
+			.mask_stride = {0, 65, 0, 1}, .causal = 1, .causal_end = 1},
 	};
-	for (int i = 0; i < 10; i++) {
+	for (int i = 0; i < 2 * (int)(sizeof cases / sizeof *cases); i++) {
 		KAttention a = cases[i / 2];
 		a.layout = i % 2;
 		a.scale = 1 / sqrtf((float)a.d);

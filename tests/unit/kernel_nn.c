@@ -316,13 +316,17 @@ static KAttention attn_case(int i)
 			.softcap = 2},
 		{.b = 1, .h = 2, .hk = 2, .t = 1, .s = 1, .d = 3, .dv = 3},
 		{.b = 1, .h = 1, .hk = 1, .t = 40, .s = 50, .d = 300, .dv = 600, .causal = 1},
+		{.b = 1, .h = 8, .hk = 2, .t = 65, .s = 63, .d = 64, .dv = 40, .causal = 1},
+		{.b = 1, .h = 2, .hk = 1, .t = 130, .s = 64, .d = 80, .dv = 128, .causal = 1, .causal_end = 1,
+			.empty_nan = 1},
+		{.b = 1, .h = 2, .hk = 1, .t = 64, .s = 1, .d = 8, .dv = 8, .causal = 1, .causal_end = 1},
 	};
 	KAttention a = cases[i / 2];
 	a.layout = i % 2;
 	a.scale = 1 / sqrtf((float)a.d);
 	return a;
 }
-enum { N_ATTN = 18 };
+enum { N_ATTN = 24 };
 
 void case_attention(void)
 {
@@ -343,9 +347,12 @@ void case_attention_grad(void)
 		int64_t nq = c.a.b * c.a.h * c.a.t * c.a.d, ns = c.a.b * c.a.hk * c.a.s, nk = ns * c.a.d,
 			nv = ns * c.a.dv;
 		float *out = case_alloc((nq + nk + nv) * 4), *dq = out, *dk = out + nq, *dv = dk + nk;
+		int64_t od[4] = {c.a.b, c.a.h, c.a.t, c.a.dv}, none[4] = {0};
+		KShape empty = {4, none, 4};
+		void *work = case_work("attention_grad", (KWorkArgs){.in = {{4, od, 4}, empty, empty, empty}});
 		k_attention_f32(c.o, c.lse, c.q, c.k, c.v, c.mask, &c.a, NULL);
 		CASE_SAME_BITS("attention_grad", out, (nq + nk + nv) * 4,
-			k_attention_grad_f32(dq, dk, dv, c.dy, c.q, c.k, c.v, c.mask, c.o, c.lse, &c.a, NULL));
+			k_attention_grad_f32(dq, dk, dv, c.dy, c.q, c.k, c.v, c.mask, c.o, c.lse, &c.a, work));
 		if (c.a.s > 1) { /* one key: the true dq and dk are zero */
 			case_close("attention_grad: dq", dq, c.dq, nq, 1e-5);
 			case_close("attention_grad: dk", dk, c.dk, nk, 1e-5);

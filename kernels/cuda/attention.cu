@@ -1,0 +1,102 @@
+/* kernels/cuda/attention.cu: k_attention_* and k_attention_grad_*: which kernels serve a problem; row sums of the
+ * gradient. */
+#include "kernels/cuda/attention.cuh"
+
+enum { ROWS = 8, THREADS = ROWS * WARP };
+
+/* What the gradient needs of each row, by a warp: delta = sum of dy o, shift = log-sum-exp times unit; a row that sees
+ * nothing has no part in any sum. */
+template <class T> static __global__ void __launch_bounds__(THREADS) row_sums(float *delta, float *shift, const T *dy,
+	const T *o, const float *lse, Attention a, int64_t rows, float unit)
+{
+	int64_t at = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
+	if (at >= rows)
+		return;
+	int64_t bh = at / a.t, from = head_at(a.o, (int)(bh / a.h), (int)(bh % a.h)) + at % a.t * a.o.row;
+	bool empty = lse[at] == -INFINITY;
+	float sum = 0;
+	for (int i = (int)threadIdx.x % WARP; !empty && i < a.dv; i += WARP)
+		sum += widen(dy[from + i]) * widen(o[from + i]);
+	sum = warp_reduce(sum, Sum());
+	if (threadIdx.x % WARP == 0) {
+		delta[at] = sum;
+		shift[at] = empty ? INFINITY : lse[at] * unit;
+	}
+}
+
+static Place place_of(int layout, int64_t heads, int64_t rows, int64_t width)
+{
+	return {heads * rows * width, layout ? width : rows * width, layout ? heads * width : width};
+}
+
+static Attention attention_of(const KAttention *a, const void *mask)
+{
+	if (a->t > 1 << 29 || a->s > 1 << 29 || a->d > 1 << 20 || a->dv > 1 << 20 || a->b * a->h > 1 << 16)
+		k_fail("attention: %lld x %lld heads of %lld rows, %lld keys and sizes %lld, %lld are too many for a kernel",
+			(long long)a->b, (long long)a->h, (long long)a->t, (long long)a->s, (long long)a->d, (long long)a->dv);
+	Attention p = {};
+	p.h = (int)a->h, p.group = (int)(a->h / a->hk);
+	p.t = (int)a->t, p.s = (int)a->s, p.d = (int)a->d, p.dv = (int)a->dv;
+	p.shift = (int)(!a->causal ? a->s : a->causal_end ? 1 + a->s - a->t : 1);
+	p.scale = a->scale, p.softcap = a->softcap, p.empty_nan = a->empty_nan;
+	p.mask_kind = mask ? a->mask : K_MASK_NONE, p.mask = mask;
+	for (int i = 0; i < 4; i++)
+		p.mask_stride[i] = a->mask_stride[i];
+	p.q = place_of(a->layout, a->h, a->t, a->d);
+	p.k = place_of(a->layout, a->hk, a->s, a->d);
+	p.v = place_of(a->layout, a->hk, a->s, a->dv);
+	p.o = place_of(a->layout, a->h, a->t, a->dv);
+	return p;
+}
+
+/* Do the tensor cores' kernels take heads of these sizes? */
+static bool fits(const KAttention *a) { return a->d % 8 == 0 && a->dv % 8 == 0 && a->d <= 128 && a->dv <= 128; }
+
+template <class T> static void run(const Forward<T> &x, const void *mask, const KAttention *a)
+{
+	Attention p = attention_of(a, mask);
+	if (a->b * a->h * a->t == 0)
+		return;
+	if constexpr (sizeof(T) == 2)
+		if (fits(a) && aligned16(x.o) && aligned16(x.q) && aligned16(x.k) && aligned16(x.v))
+			return attention_mma(x, p, (int)a->b);
+	attention_plain(x, p, (int)a->b);
+}
+
+template <class T> static void run_grad(Backward<T> x, const void *mask, const KAttention *a, void *work)
+{
+	Attention p = attention_of(a, mask);
+	int64_t rows = a->b * a->h * a->t;
+	bool cores = sizeof(T) == 2 && fits(a) && aligned16(x.dq) && aligned16(x.dk) && aligned16(x.dv) && aligned16(x.dy)
+		&& aligned16(x.q) && aligned16(x.k) && aligned16(x.v);
+	float *delta = static_cast<float *>(work), *shift = delta + rows;
+	if (rows > 0)
+		LAUNCH(row_sums<T>, (unsigned)ceil_div(rows, ROWS), THREADS, 0, k_stream, delta, shift, x.dy, x.o, x.lse, p,
+			rows, cores ? LOG2_E : 1);
+	x.delta = delta;
+	x.shift = shift;
+	if constexpr (sizeof(T) == 2)
+		if (cores)
+			return attention_mma_grad(x, p, (int)a->b, (int)a->hk);
+	attention_plain_grad(x, p, (int)a->b, (int)a->hk);
+}
+
+/* T of kernels.h and of the kernels have one representation. */
+template <class To, class From> static To *as(From *p) { return reinterpret_cast<To *>(p); }
+
+#define K_DEFINE(T, E, t) \
+void k_attention_##t(T *o, float *lse, const T *q, const T *k, const T *v, const void *mask, const KAttention *a, \
+	void *) \
+{ \
+	run<E>({as<E>(o), lse, as<const E>(q), as<const E>(k), as<const E>(v)}, mask, a); \
+} \
+void k_attention_grad_##t(T *dq, T *dk, T *dv, const T *dy, const T *q, const T *k, const T *v, const void *mask, \
+	const T *o, const float *lse, const KAttention *a, void *work) \
+{ \
+	run_grad<E>({as<E>(dq), as<E>(dk), as<E>(dv), as<const E>(dy), as<const E>(q), as<const E>(k), as<const E>(v), \
+		as<const E>(o), lse, NULL, NULL}, mask, a, work); \
+}
+K_DEFINE(float, float, f32)
+K_DEFINE(uint16_t, Bf16, bf16)
+K_DEFINE(uint16_t, F16, f16)
+#undef K_DEFINE

@@ -1,0 +1,165 @@
+/* kernels/cuda/attention_mma.cu: attention of 16-bit tensors on tensor cores, scores in registers.
+ *
+ * The one idea: a warp owns 16 or 32 query rows from beginning to end.  Its scores come out of the tensor cores in the
+ * very places where the product with the values wants its left operand, so they are rounded and go straight in; maxima
+ * and sums of a row concern four neighbouring lanes.  Keys and values pass through shared memory, two tiles at a time:
+ * one is worked on, one arrives. */
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mma.cuh"
+
+enum { WARPS = 4, THREADS = WARPS * WARP };
+
+/* Query rows (of a warp: 16 ROWS) and keys of a tile, by head size: what fits in registers.  PLAIN: no mask and no soft
+ * cap, whose arithmetic wants registers, too. */
+template <int D, bool PLAIN> struct ForwardShape;
+template <bool PLAIN> struct ForwardShape<64, PLAIN> {
+	static constexpr int ROWS = PLAIN ? 2 : 1, KEYS = 64;
+	static constexpr bool HOLD_Q = true;
+};
+template <bool PLAIN> struct ForwardShape<128, PLAIN> {
+	static constexpr int ROWS = PLAIN ? 2 : 1, KEYS = 32;
+	static constexpr bool HOLD_Q = false;
+};
+
+/* Raw scores -> what exp2 takes (times `unit`), -inf where nothing is seen.  r: row of the lane's first score. */
+template <class T, bool PLAIN, int MT, int NT> __device__ __forceinline__ void hide(float (&s)[MT][NT][4],
+	const Attention &a, int64_t mask_head, int r, int key)
+{
+	#pragma unroll
+	for (int m = 0; m < MT; m++)
+		#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			int row = r + 16 * m + e / 2 * 8, end = row < a.t ? keys_of(a, row) : 0;
+			#pragma unroll
+			for (int n = 0; n < NT; n++) {
+				int at = key + 8 * n + e % 2;
+				float cap, x = s[m][n][e];
+				s[m][n][e] = at >= end ? -INFINITY : PLAIN ? x : score<T>(a, mask_head, row, at, x, cap) * LOG2_E;
+			}
+		}
+}
+
+/* A tile's scores -> factors 2^(unit (score - max)); o, sum and max follow. */
+template <int MT, int NT, int OT> __device__ __forceinline__ void soften(float (&s)[MT][NT][4], float (&o)[MT][OT][4],
+	float (&max)[MT][2], float (&sum)[MT][2], float unit)
+{
+	#pragma unroll
+	for (int m = 0; m < MT; m++)
+		#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			float top = max[m][half];
+			#pragma unroll
+			for (int n = 0; n < NT; n++)
+				top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+			top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, 1));
+			top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, 2));
+			float base = top == -INFINITY ? 0 : top * unit, part = 0;
+			float keep = exp2_fast(max[m][half] * unit - base);
+			max[m][half] = top;
+			#pragma unroll
+			for (int n = 0; n < NT; n++)
+				#pragma unroll
+				for (int e = 2 * half; e < 2 * half + 2; e++) {
+					s[m][n][e] = exp2_fast(s[m][n][e] * unit - base);
+					part += s[m][n][e];
+				}
+			sum[m][half] = sum[m][half] * keep + part;
+			#pragma unroll
+			for (int n = 0; n < OT; n++) {
+				o[m][n][2 * half] *= keep;
+				o[m][n][2 * half + 1] *= keep;
+			}
+		}
+}
+
+/* Divides by the sums; empty rows get what they should.  lse: of row 0, or NULL. */
+template <int MT, int OT> __device__ __forceinline__ void finish(float (&o)[MT][OT][4], const float (&max)[MT][2],
+	const float (&sum)[MT][2], float unit, const Attention &a, float *lse, int r)
+{
+	#pragma unroll
+	for (int m = 0; m < MT; m++)
+		#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			float all = sum[m][half];
+			all += __shfl_xor_sync(0xFFFFFFFFu, all, 1);
+			all += __shfl_xor_sync(0xFFFFFFFFu, all, 2);
+			bool empty = max[m][half] == -INFINITY;
+			float scale = empty ? 0 : 1 / all;
+			#pragma unroll
+			for (int n = 0; n < OT; n++)
+				#pragma unroll
+				for (int e = 2 * half; e < 2 * half + 2; e++)
+					o[m][n][e] = empty && a.empty_nan ? NAN : o[m][n][e] * scale;
+			int row = r + 16 * m + 8 * half;
+			if (lse && threadIdx.x % 4 == 0 && row < a.t)
+				lse[row] = empty ? -INFINITY : (max[m][half] * unit + log2f(all)) * LN_2;
+		}
+}
+
+/* One block: 64 ROWS query rows of one head.  Blocks of a head are neighbours, longest first. */
+template <class T, int D, bool PLAIN> static __global__ void __launch_bounds__(THREADS) forward(Forward<T> x,
+	Attention a, int blocks)
+{
+	using Of = ForwardShape<D, PLAIN>;
+	constexpr int MT = Of::ROWS, KEYS = Of::KEYS, NT = KEYS / 8, KS = D / 16, ROWS = 16 * MT * WARPS;
+	SHARED(T, tiles); /* q, then twice k and v */
+	int h = (int)blockIdx.x / blocks % a.h, b = (int)blockIdx.x / blocks / a.h, lane = (int)threadIdx.x % WARP;
+	int t0 = (blocks - 1 - (int)blockIdx.x % blocks) * ROWS, mine = (int)threadIdx.x / WARP * 16 * MT;
+	const T *k = x.k + head_at(a.k, b, h / a.group), *v = x.v + head_at(a.v, b, h / a.group);
+	int64_t mask_head = b * a.mask_stride[0] + h * a.mask_stride[1];
+	int end = keys_of(a, (t0 + ROWS < a.t ? t0 + ROWS : a.t) - 1), r = t0 + mine + lane / 4;
+	float unit = PLAIN ? a.scale * LOG2_E : 1;
+	float o[MT][D / 8][4] = {}, max[MT][2], sum[MT][2] = {};
+	uint32_t q[MT][KS][4];
+	#pragma unroll
+	for (int m = 0; m < MT; m++)
+		max[m][0] = max[m][1] = -INFINITY;
+	tile_begin<ROWS, D, THREADS>(tiles, x.q + head_at(a.q, b, h), a.q.row, t0, a.t, a.d);
+	for (int s0 = -KEYS, turn = 1; s0 < end; s0 += KEYS, turn ^= 1) {
+		T *now = tiles + ROWS * D + turn * 2 * KEYS * D, *next = tiles + ROWS * D + (turn ^ 1) * 2 * KEYS * D;
+		copies_wait();
+		__syncthreads();
+		if (s0 + KEYS < end) {
+			tile_begin<KEYS, D, THREADS>(next, k, a.k.row, s0 + KEYS, a.s, a.d);
+			tile_begin<KEYS, D, THREADS>(next + KEYS * D, v, a.v.row, s0 + KEYS, a.s, a.dv);
+		}
+		if (s0 < 0) { /* the queries are there */
+			if constexpr (Of::HOLD_Q)
+				#pragma unroll
+				for (int i = 0; i < MT * KS; i++)
+					load_a<D>(q[i / KS][i % KS], tiles, mine + i / KS * 16, i % KS * 16);
+			continue;
+		}
+		float s[MT][NT][4] = {};
+		if constexpr (Of::HOLD_Q)
+			product_bt<T, D>(s, q, now);
+		else
+			product_tiles_bt<T, D>(s, tiles, mine, now);
+		if (!PLAIN || s0 + KEYS > keys_of(a, t0))
+			hide<T, PLAIN>(s, a, mask_head, r, s0 + lane % 4 * 2);
+		soften(s, o, max, sum, unit);
+		product_rounded<T, D>(o, s, now + KEYS * D);
+	}
+	finish(o, max, sum, unit, a, x.lse ? x.lse + ((int64_t)b * a.h + h) * a.t : NULL, r);
+	store_rows<T, D>(x.o + head_at(a.o, b, h), a.o.row, t0, a.t, a.dv, tiles, mine, o);
+}
+
+template <class T, int D, bool PLAIN> static void launch(const Forward<T> &x, const Attention &a, int b)
+{
+	using Of = ForwardShape<D, PLAIN>;
+	constexpr int ROWS = 16 * Of::ROWS * WARPS, bytes = (ROWS + 4 * Of::KEYS) * D * (int)sizeof(T);
+	int blocks = (int)ceil_div(a.t, ROWS);
+	want_shared(forward<T, D, PLAIN>, bytes);
+	LAUNCH((forward<T, D, PLAIN>), (unsigned)(b * a.h * blocks), THREADS, bytes, k_stream, x, a, blocks);
+}
+
+template <class T> void attention_mma(const Forward<T> &x, const Attention &a, int b)
+{
+	bool plain = a.mask_kind == K_MASK_NONE && !(a.softcap > 0) && a.scale > 0, small = a.d <= 64 && a.dv <= 64;
+	auto run = small ? plain ? launch<T, 64, true> : launch<T, 64, false>
+		: plain ? launch<T, 128, true> : launch<T, 128, false>;
+	run(x, a, b);
+}
+
+template void attention_mma(const Forward<Bf16> &x, const Attention &a, int b);
+template void attention_mma(const Forward<F16> &x, const Attention &a, int b);
