@@ -157,7 +157,7 @@ template <class T, int W, int MT, int NT, int KS> __device__ __forceinline__ voi
 template <class T, int W, int MT, int NT> __device__ __forceinline__ void product_tiles_bt(float (&c)[MT][NT][4],
 	const T *a, int row, const T *b)
 {
-	#pragma unroll 4 /* more would cost registers */
+	#pragma unroll 2 /* more would cost registers */
 	for (int k = 0; k < W / 16; k++) {
 		uint32_t fa[MT][4];
 		#pragma unroll
