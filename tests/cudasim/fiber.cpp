@@ -80,6 +80,7 @@ struct Block {
 	bool backwards;  /* threads begin from the last */
 	int thread;      /* the one that runs */
 	Thread all[MOST_THREADS];
+	unsigned in_warp[MOST_THREADS / LANES]; /* lanes that wait for others of their warp */
 	int ready[MOST_THREADS], first_ready, n_ready; /* a ring: waits have ended */
 };
 
@@ -313,24 +314,32 @@ void sim_warp(unsigned mask, void *mine, SimWarpOp op, const char *name)
 	Thread *t = &block.all[self];
 	if (!(mask >> (self - base) & 1))
 		sim_die("kernel %s: thread %d calls %s with a mask without its own lane: 0x%08x", block.name, self, name, mask);
+	if (block.threads - base < LANES && mask >> (block.threads - base))
+		sim_die("kernel %s: %s with lanes 0x%08x in a warp of %d", block.name, name, mask, block.threads - base);
 	t->mask = mask;
 	t->op = op;
 	t->mine = mine;
 	t->name = name;
+	unsigned *waiting = &block.in_warp[self / LANES];
+	if (mask & ~(*waiting | 1u << (self - base))) {
+		*waiting |= 1u << (self - base);
+		wait_as(IN_WARP);
+		return;
+	}
 	void *lane[LANES] = {};
 	for (int l = 0; l < LANES; l++) {
 		if (!(mask >> l & 1))
 			continue;
 		Thread *x = &block.all[base + l];
-		if (base + l >= block.threads)
-			sim_die("kernel %s: %s with lanes 0x%08x in a warp of %d", block.name, name, mask, block.threads - base);
-		if (base + l != self && (x->wait != IN_WARP || x->mask != mask || x->op != op)) {
+		if (base + l != self && (x->mask != mask || x->op != op)) {
+			*waiting |= 1u << (self - base);
 			wait_as(IN_WARP);
 			return;
 		}
 		lane[l] = x->mine;
 	}
 	op(lane, mask);
+	*waiting &= ~mask;
 	for (int l = 0; l < LANES; l++)
 		if ((mask >> l & 1) && base + l != self) {
 			block.all[base + l].wait = RUNS;
