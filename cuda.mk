@@ -7,7 +7,7 @@ NVCC        := $(shell command -v nvcc)
 CUDA_ARCHES ?= sm_80 sm_90a
 CUDA_C      := $(wildcard base/*.c runtime/*.c runtime/cuda/*.c)
 # Host kernels of CUDA programs: what the control plane, staged collectives and initial weights need.
-CUDA_HOST   := $(addprefix kernels/cpu/,fold.c norm_join.c init.c)
+CUDA_HOST   := $(addprefix kernels/cpu/,common.c fold.c norm_join.c init.c)
 CUDA_CU     := $(wildcard kernels/cuda/*.cu runtime/cuda/*.cu)
 CUDA_NCCL   := $(wildcard runtime/nccl/*.c)
 CUDA_CFLAGS  = $(filter-out -I% -MMD -MP -Wpedantic,$(CFLAGS)) -I. -I$(BUILD) -MMD -MP $(PIC)

@@ -33,6 +33,8 @@ void *case_memory(int64_t bytes)
 	return p;
 }
 
+bool case_cuda(void) { return true; }
+
 void case_release(void *p) { must(cudaFree(p), "cudaFree"); }
 
 void case_sync(void)

@@ -195,8 +195,8 @@ static KConvDesc conv_desc(const Conv *c, int layout, bool bias)
 	return d;
 }
 
-/* What the plan of a target would give: 0 forward, 1 gradient of x, 2 of w. */
-static int64_t conv_work(const KConvDesc *d, int which, bool cuda)
+/* What the plan would give: 0 forward, 1 gradient of x, 2 of w. */
+static int64_t conv_work(const KConvDesc *d, int which)
 {
 	typedef int64_t Work(const KWorkArgs *);
 	static Work *const work[2][3] = {{kwork_conv, kwork_conv_grad_x, kwork_conv_grad_w},
@@ -217,7 +217,7 @@ static int64_t conv_work(const KConvDesc *d, int which, bool cuda)
 	a.in[0] = which == 1 ? ys : xs;
 	a.in[1] = which == 2 ? ys : ws;
 	a.out[0] = which == 0 ? ys : which == 1 ? xs : ws;
-	return work[cuda][which](&a);
+	return work[case_cuda()][which](&a);
 }
 
 static int64_t image_at(const KConvDesc *d, int64_t n, int64_t channel, int64_t c, int64_t at,
@@ -273,9 +273,8 @@ static void check_prim(const KPrim *p, const KConvDesc *d)
 	case_true(strncmp(k_prim_impl(p), "ref", 3) != 0 && k_prim_work(p) <= d->work_bytes, k_prim_impl(p));
 }
 
-/* Scratch that a convolution gets; without any only kernels that need none may run. */
-enum { PLAN_CPU, PLAN_NOTHING, PLAN_CUDA, PLANS };
-static void check_conv(int c, int layout, int plan, int which)
+/* starve: only the kernels that need no scratch may run.  On CUDA the plan's is enough for the library, always. */
+static void check_conv(int c, int layout, bool starve, int which)
 {
 	KConvDesc d = conv_desc(&convs[c], layout, which != 2 && c % 2);
 	int64_t nx = d.n * d.c * case_numel(d.rank, d.in), ny = d.n * d.o * case_numel(d.rank, d.out);
@@ -286,7 +285,7 @@ static void check_conv(int c, int layout, int plan, int which)
 	float *got = case_alloc(n * 4);
 	double *want = case_doubles(n);
 	void *work;
-	d.work_bytes = plan == PLAN_NOTHING ? 0 : conv_work(&d, which, plan == PLAN_CUDA);
+	d.work_bytes = starve ? 0 : conv_work(&d, which);
 	work = case_alloc(d.work_bytes);
 	if (d.bias) {
 		bias = case_floats(channels, -1, 1);
@@ -297,7 +296,7 @@ static void check_conv(int c, int layout, int plan, int which)
 	KPrim *p = which == 0 ? k_conv_create(&d) : which == 1 ? k_conv_grad_x_create(&d)
 		: k_conv_grad_w_create(&d);
 	check_prim(p, &d);
-	case_true(plan != PLAN_CUDA || strcmp(k_prim_impl(p), "own:plain") != 0, "loops, though there is scratch");
+	case_true(!case_cuda() || starve || strncmp(k_prim_impl(p), "cudnn", 5) == 0, "loops, though there is scratch");
 	for (int run = 0; run < 2; run++)
 		if (which == 0)
 			k_conv_run(p, got, x, w, bias, work);
@@ -350,12 +349,44 @@ static void check_half_conv(int c, int layout, bool own, int which, KDType type,
 	k_prim_free(p);
 }
 
+/* f64, to more digits than f32 has. */
+static void check_double_conv(int c, int layout, int which)
+{
+	KConvDesc d = conv_desc(&convs[c], layout, false);
+	int64_t nx = d.n * d.c * case_numel(d.rank, d.in), ny = d.n * d.o * case_numel(d.rank, d.out);
+	int64_t nw = d.o * d.c / d.group * case_numel(d.rank, d.kernel), numel[3] = {ny, nx, nw};
+	float *part[3] = {case_floats(ny, -1, 1), case_floats(nx, -1, 1), case_floats(nw, -1, 1)};
+	double *wide[3] = {case_doubles(ny), case_doubles(nx), case_doubles(nw)}, *want = case_doubles(numel[which]);
+	void *work = case_alloc(16 << 20);
+	d.dtype = K_F64;
+	d.to = K_F64;
+	d.work_bytes = 16 << 20;
+	for (int i = 0; i < 3; i++)
+		for (int64_t j = 0; j < numel[i]; j++)
+			wide[i][j] = part[i][j];
+	KPrim *p = which == 0 ? k_conv_create(&d) : which == 1 ? k_conv_grad_x_create(&d) : k_conv_grad_w_create(&d);
+	if (which == 0)
+		k_conv_run(p, wide[0], wide[1], wide[2], NULL, work);
+	else if (which == 1)
+		k_conv_grad_x_run(p, wide[1], wide[0], wide[2], NULL, work);
+	else
+		k_conv_grad_w_run(p, wide[2], wide[1], wide[0], work);
+	conv_visit(&d, which == 0 ? visit_y : which == 1 ? visit_x : visit_w,
+		&(Visit){want, part[which == 1 ? 0 : 1], part[which == 2 ? 0 : 2]});
+	case_close64("conv f64", wide[which], want, numel[which], 1e-14);
+	k_prim_free(p);
+}
+
 static void check_convs(int which)
 {
+	for (int layout = 0; layout < 2; layout++) {
+		check_double_conv(1, layout, which);
+		check_double_conv(10, layout, which);
+	}
 	for (int c = 0; c < N_CONVS; c++)
 		for (int layout = 0; layout < 2; layout++)
-			for (int plan = 0; plan < PLANS; plan++)
-				check_conv(c, layout, plan, which);
+			for (int starve = 0; starve < 2; starve++)
+				check_conv(c, layout, starve, which);
 	for (int c = 0; c < N_CONVS; c++)
 		for (int i = 0; i < 3; i++) { /* f16 by loops, bf16 by either */
 			KDType type = i ? K_BF16 : K_F16;
@@ -377,7 +408,7 @@ void case_pack(void)
 	for (int c = 0; c < 3; c++)
 		for (int use = 0; use < 2; use++) {
 			KConvDesc d = conv_desc(&shapes[c], 1, false);
-			d.work_bytes = conv_work(&d, use, false);
+			d.work_bytes = conv_work(&d, use);
 			int64_t og = d.o / d.group, ig = d.c / d.group;
 			const KLayout *l = klayout_choose((KConvUse)use, d.group, og, ig,
 				__builtin_cpu_supports("avx512f") ? 64 : 32);

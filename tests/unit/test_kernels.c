@@ -18,6 +18,7 @@ void case_threads(int n) { omp_set_num_threads(n); }
 __attribute__((weak)) void *case_memory(int64_t bytes) { return aligned_alloc(64, (size_t)bytes); }
 __attribute__((weak)) void case_release(void *p) { free(p); }
 __attribute__((weak)) void case_sync(void) {}
+__attribute__((weak)) bool case_cuda(void) { return false; }
 
 void *case_alloc(int64_t bytes)
 {
