@@ -24,10 +24,11 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cudasim/sim.h"
+
+/* Behind the standard library, whose attributes they would alter. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-
-#include "tests/cudasim/sim.h"
 
 namespace {
 
