@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(SORT_BLOCK) sort_tiles(uint64_t *keys, const v
 {
 	__shared__ uint64_t tile[2][SORT_TILE];
 	int64_t first = (int64_t)blockIdx.x * SORT_TILE;
-	int count = (int)(n_ids - first < SORT_TILE ? n_ids - first : SORT_TILE), at = 0;
+	int count = (int)(n_ids - first < SORT_TILE ? n_ids - first : (int64_t)SORT_TILE), at = 0;
 	for (int i = (int)threadIdx.x; i < count; i += SORT_BLOCK)
 		tile[0][i] = (uint64_t)load_index(ids, first + i, id_size, n, bad) * (uint64_t)n_ids + (uint64_t)(first + i);
 	__syncthreads();
@@ -82,7 +82,8 @@ template <class T> struct GatherGrad {
 };
 
 template <class T, int V>
-	Wide<T> *part;        /* [outer][chunk][2: of the run from the chunk before, of that into the next][inner] */
+__device__ __forceinline__ void put_row(const GatherGrad<T> &a, int64_t o, int64_t id, int64_t j,
+	const Wide<T> (&sum)[V])
 {
 	T *to = a.dx + (o * a.n + id) * a.inner + j;
 	Vec<T, V> v = a.add ? load<V>(to) : Vec<T, V>{};
@@ -108,7 +109,7 @@ template <class T, int V> __global__ void __launch_bounds__(SUM_BLOCK) sum_chunk
 	__shared__ int64_t id[K_GATHER_CHUNK + 2], position[K_GATHER_CHUNK]; /* id: with one before and one after */
 	int64_t chunk = blockIdx.x, first = chunk * K_GATHER_CHUNK, o = blockIdx.z;
 	int64_t j = ((int64_t)blockIdx.y * SUM_BLOCK + threadIdx.x) * V;
-	int count = (int)(a.n_ids - first < K_GATHER_CHUNK ? a.n_ids - first : K_GATHER_CHUNK);
+	int count = (int)(a.n_ids - first < K_GATHER_CHUNK ? a.n_ids - first : (int64_t)K_GATHER_CHUNK);
 	for (int i = (int)threadIdx.x; i < count + 2; i += SUM_BLOCK) {
 		int64_t at = first + i - 1;
 		bool inside = at >= 0 && at < a.n_ids;
