@@ -1,5 +1,5 @@
 /* runtime/scalars.h: what a step's sums decide: its scalars, its result, whether it counts.  Arithmetic alone, in C and
- * in C++, for the host (cpu/step.c) and for one thread of a GPU (cuda/step.cu).
+ * in C++, for the host (cpu/step.c) and for one thread of a GPU (cuda/step_kernels.cu).
  *
  * The update is left out (skip = 1) when there is nothing to learn from (no valid element), when a number is not
  * finite, and when a kernel met data that is out of range.

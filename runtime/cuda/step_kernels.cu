@@ -1,4 +1,4 @@
-/* runtime/cuda/step.cu: the small kernels of a step: its sums, and what the device decides of the next one.
+/* runtime/cuda/step_kernels.cu: the small kernels of a step: its sums, and what the device decides of the next one.
  *
  * Each is one thread: they add a few numbers in the order in which the CPU adds them.
  *
