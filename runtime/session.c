@@ -193,8 +193,8 @@ bool session_start(Session *s)
 	Rt *rt = &s->rt;
 	Held held;
 	Diag *d = agree_begin(&held, s->d);
-	bool hook = hook_start(rt, d), threads = start_comm_threads(rt); /* which asks the other ranks */
-	bool ok = hook && streams_start(rt, threads, d);
+	bool threads = start_comm_threads(rt); /* which asks the other ranks */
+	bool ok = streams_start(rt, threads, d);
 	if (!agree_end(rt, &held, ok, s->d))
 		return false;
 	streams_program(rt, PROGRAM_OUTSIDE);
@@ -212,7 +212,6 @@ void session_leave(Session *s, int code)
 		comm_barrier(p->comm);
 	step_close(&s->rt);
 	streams_stop(&s->rt);
-	hook_stop(&s->rt);
 	for (int i = 0; s->rt.prim && i < s->rt.model->n_prims; i++)
 		k_prim_free(s->rt.prim[i]);
 	s->rt.prim = NULL;

@@ -236,6 +236,8 @@ bool streams_start(Rt *rt, bool threads, Diag *d)
 	const RtModel *m = rt->model;
 	struct RtPrivate *p = rt->p;
 	int n = 0;
+	if (!hook_start(rt, d))
+		return false;
 	for (int program = 0; program <= PROGRAM_LAST; program++) {
 		int of_it;
 		program_rows(m, (Program)program, &of_it);
@@ -276,6 +278,7 @@ void streams_stop(Rt *rt)
 		pthread_join(s->thread, NULL);
 	}
 	rt->p->streams = NULL;
+	hook_stop(rt);
 }
 
 /* Threads do what is theirs; nobody wants the rest. */

@@ -80,7 +80,7 @@ void step_open(Rt *rt)
 
 void step_close(Rt *rt)
 {
-	CudaStep *t = step_of(rt);
+	CudaStep *t = rt->p->cuda ? step_of(rt) : NULL;
 	if (!t)
 		return;
 	graph_close(rt);
