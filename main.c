@@ -213,6 +213,8 @@ static void print_plan(Module *m, const Variants *v, const Options *o, const Pas
 	LayoutModel layout = memory_layout(m, a);
 	layout.hosts = p->hosts;
 	layout.offload = p->offload;
+	layout.cuda = memory_cuda(m, p);
+	layout.cuda.staged = p->world > 1 && (equals(o->comm, "shm") || equals(o->comm, "mpi"));
 	who.rank = layout_rank_most(&layout, &who);
 	CodegenPlan plan = {.layout = &layout, .who = who, .comm = o->comm, .brief = !equals(o->command, "plan"),
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,

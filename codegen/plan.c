@@ -115,6 +115,7 @@ static Memories memories_of(const CodegenPlan *p, Arena *a)
 		LayoutRank who = p->who;
 		l.hosts = p->layout->hosts;
 		l.offload = p->layout->offload;
+		l.cuda = p->layout->cuda;
 		who.rank = out.rank[i] = layout_rank_most(&l, &who);
 		out.of[i] = layout_memory(&l, &who);
 	}

@@ -362,6 +362,14 @@ LayoutModel memory_join(const Variants *v, bool more, Arena *a)
 	return out;
 }
 
+LayoutCuda memory_cuda(const Module *m, const PassOptions *o)
+{
+	LayoutCuda cuda = {.on = o->cuda, .n_groups = o->n_param_group};
+	for (int i = 0; o->cuda && i < m->n_symbols; i++)
+		cuda.n_segments += m->symbols[i]->kind == SYM_PARAM && m->symbols[i]->trainable;
+	return cuda;
+}
+
 LayoutRank memory_rank(const PassOptions *o)
 {
 	int64_t world = MAX(o->world, 1);
@@ -398,6 +406,7 @@ bool pass_memory(Module *m, const PassOptions *o, Diag *d)
 	LayoutRank who = memory_rank(o);
 	layout.hosts = o->hosts;
 	layout.offload = o->offload;
+	layout.cuda = memory_cuda(m, o);
 	LayoutMemory total = layout_memory_most(&layout, &who);
 	bool fits = !o->memory_limit || total.total <= o->memory_limit;
 	if (!fits)

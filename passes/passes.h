@@ -190,6 +190,8 @@ typedef struct MemoryPeak {
 MemoryPeak memory_peak(Module *m, Arena *a);
 /* What base/layout.h wants to know of a module at SHARD (no slots yet) or PLAN. */
 LayoutModel memory_layout(const Module *m, Arena *a);
+/* Of a program for GPUs what its tables hold; ranks talk by nccl. */
+LayoutCuda memory_cuda(const Module *m, const PassOptions *o);
 /* Of a step of two micro-batches, or of more; the evaluation is that of `only`. */
 LayoutModel memory_join(const Variants *v, bool more, Arena *a);
 /* Who the plan is printed for: o->world ranks, groups of o->shard_size. */
