@@ -10,14 +10,14 @@
 extern "C" {
 #endif
 
-/* ---- progress.cu: the watchdog's counters, written by the device ---- */
+/* ---- progress_kernels.cu: the watchdog's counters, written by the device ---- */
 
 /* Of one channel, as the device sees RankProgress. */
 typedef struct ProgressWords { int32_t *inside, *ended; int64_t *done; } ProgressWords;
 void progress_device_enter(ProgressWords p, int seq, cudaStream_t stream);
 void progress_device_end(ProgressWords p, int seq, cudaStream_t stream);
 
-/* ---- sync.cu: messages of statistics; pairs of a channel lie side by side ---- */
+/* ---- sync_kernels.cu: messages of statistics; pairs of a channel lie side by side ---- */
 
 void sync_pack(void *message, KDType dtype, const void *a, const void *b, int64_t channels, cudaStream_t stream);
 /* all: `ranks` messages.  n: elements of a channel on each rank; 0: variances stay biased. */

@@ -1,4 +1,4 @@
-/* runtime/cuda/sync.cu: statistics of batch norms of all ranks, made one, as runtime/cpu/sync.c does it.
+/* runtime/cuda/sync_kernels.cu: statistics of batch norms of all ranks, made one, as runtime/cpu/sync.c does it.
  *
  * The one idea: every rank merges all messages in rank order in f64, one thread for a channel, so all have equal
  * bits; with one rank what goes in comes out. */

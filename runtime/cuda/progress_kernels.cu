@@ -1,4 +1,4 @@
-/* runtime/cuda/progress.cu: where collectives of the device are, for the watchdog, which reads host memory.
+/* runtime/cuda/progress_kernels.cu: where collectives of the device are, for the watchdog, which reads host memory.
  *
  * The one idea: a kernel of one thread before a collective and one behind it; each channel is written by one stream
  * alone, so plain stores in order will do. */
