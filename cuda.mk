@@ -47,7 +47,7 @@ $(BUILD)/lib/$(1)/libshardrt.a: $(CUDA_C:%.c=$(BUILD)/obj/cuda/%.o) $(CUDA_HOST:
 	rm -f $$@ && ar rcs $$@ $$^
 $(BUILD)/lib/$(1)/libshardrt_nccl.so: $(CUDA_NCCL) | build/cuda/ready
 	@mkdir -p $$(@D)
-	$$(CC) $$(CUDA_CFLAGS) $$(CUDA_INCLUDE) -shared -o $$@ $(CUDA_NCCL) -L$$(lastword $$(CUDA_DIRS))/lib -l:libnccl.so.2
+	$$(CC) $$(CUDA_CFLAGS) -fvisibility=default $$(CUDA_INCLUDE) -shared -o $$@ $(CUDA_NCCL) -L$$(lastword $$(CUDA_DIRS))/lib -l:libnccl.so.2
 endef
 $(foreach a,$(CUDA_ARCHES),$(eval $(call CUDA_ARCH,$(a))))
 $(BUILD)/obj/cuda/%.o: %.c | build/cuda/ready
@@ -96,7 +96,7 @@ $(SIM)/libcudasim.so: $(SIM_LIB:%.cpp=$(SIM)/%.o)
 SIM_LINK = -L$(SIM) -lcudasim -Wl,-rpath,$(abspath $(SIM))
 $(SIM)/libshardrt_nccl.so: $(CUDA_NCCL) $(SIM)/libcudasim.so
 	@mkdir -p $(@D)
-	$(CC) $(CUDA_CFLAGS) $(SIM_INCLUDE) -shared -o $@ $(CUDA_NCCL) $(SIM_LINK)
+	$(CC) $(CUDA_CFLAGS) -fvisibility=default $(SIM_INCLUDE) -shared -o $@ $(CUDA_NCCL) $(SIM_LINK)
 
 $(BUILD)/cudasim/nvcc: tests/cudasim/nvcc.in $(SIM)/libcudasim.so
 	@mkdir -p $(@D)
