@@ -54,8 +54,8 @@ template <> struct Narrow<F16> {
 };
 template <class T> __device__ __forceinline__ T narrow(Wide<T> x) { return Narrow<T>::from(x); }
 
-/* N elements that move in one access; p is aligned to their size. */
-template <class T, int N> struct alignas(sizeof(T) * N) Vec { T at[N]; };
+/* N elements that move in one access, or in several of 16 bytes; p is aligned to those. */
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec { T at[N]; };
 template <class T> constexpr int vec_of = 16 / (int)sizeof(T);
 template <int N, class T> __device__ __forceinline__ Vec<T, N> load(const T *p)
 {
@@ -101,14 +101,16 @@ template <class T, class Op> __device__ __forceinline__ T block_reduce(T x, Op o
 
 /* ---- bad input ---- */
 
-/* The first one stays; bad may be NULL. */
-__device__ inline void report_bad(KBad *bad, KBadKind kind, int64_t value, int64_t position, int64_t limit)
+/* The first one stays; bad may be NULL.  ignored: of labels. */
+__device__ inline void report_bad(KBad *bad, KBadKind kind, int64_t value, int64_t position, int64_t limit,
+	int64_t ignored = 0)
 {
 	if (bad == nullptr || atomicCAS(&bad->kind, (int)K_BAD_NONE, (int)kind) != (int)K_BAD_NONE)
 		return;
 	bad->value = value;
 	bad->position = position;
 	bad->limit = limit;
+	bad->ignored = ignored;
 }
 
 /* Index i of ids, from the end where negative; out of range it is reported and read as 0. */

@@ -23,6 +23,7 @@ typedef enum KBadKind { K_BAD_NONE, K_BAD_LABEL, K_BAD_INDEX } KBadKind;
 typedef struct KBad {
 	int kind;
 	int64_t value, position, limit; /* what stands at that row is not in [0, limit) (an index: in [-limit, limit)) */
+	int64_t ignored;                /* the label that would not count */
 } KBad;
 extern KBad *k_bad_report;
 /* Calls k_bad_input, with the words of the CPU kernels, if *bad holds a report, and clears it. */

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRows a, d
 		if (y == a.ignore_index)
 			continue;
 		if (y < 0 || y >= a.c) {
-			report_bad(a.bad, K_BAD_LABEL, y, row, a.c);
+			report_bad(a.bad, K_BAD_LABEL, y, row, a.c, a.ignore_index);
 			continue;
 		}
 		double w = a.weights ? (double)a.weights[y] : 1;

@@ -18,8 +18,8 @@ static bool tf32;
 void k_bad_take(KBad *bad)
 {
 	if (bad->kind == K_BAD_LABEL)
-		k_bad_input("label %lld in row %lld is neither in 0..%lld nor the ignored index", (long long)bad->value,
-			(long long)bad->position, (long long)bad->limit - 1);
+		k_bad_input("label %lld in row %lld is neither in 0..%lld nor the ignored index %lld", (long long)bad->value,
+			(long long)bad->position, (long long)bad->limit - 1, (long long)bad->ignored);
 	else if (bad->kind == K_BAD_INDEX)
 		k_bad_input("index %lld at position %lld is outside an axis of %lld", (long long)bad->value,
 			(long long)bad->position, (long long)bad->limit);

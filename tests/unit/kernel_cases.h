@@ -28,7 +28,7 @@ void *case_alloc(int64_t bytes);
 void *case_memory(int64_t bytes);
 void case_release(void *p);
 void case_sync(void);
-bool case_cuda(void); /* the kernels are CUDA's */
+bool case_cuda(void); /* the kernels are CUDA's; those tell of the first bad input only */
 float *case_floats(int64_t n, double lo, double hi);
 double *case_doubles(int64_t n);
 /* The same numbers as elements of type f32, bf16 or f16, where x is rounded to what they hold. */

@@ -282,14 +282,15 @@ static void half_reduce(void)
 	for (int s = 0; s < 6; s++)
 		for (int k = 0; k < 5; k++) {
 			Num x = numbers(case_numel(3, shapes[s].dim), k == 4 ? 0.9 : -0.5, k == 4 ? 1.1 : 1);
-			int64_t n = 1;
+			int64_t n = 1, out[3];
 			for (int d = 0; d < 3; d++)
-				n *= shapes[s].axes >> d & 1 ? 1 : shapes[s].dim[d];
+				n *= out[d] = shapes[s].axes >> d & 1 ? 1 : shapes[s].dim[d];
+			void *work = case_work("reduce_sum", (KWorkArgs){.in = {{3, shapes[s].dim, 2}}, .out = {{3, out, 2}}});
 			uint16_t *y = case_alloc(n * 2);
 			double *want = case_doubles(n);
 			SAME_BITS("reduce", y, n * 2, (type == K_BF16 ? kernels[k].bf16 : kernels[k].f16)(y, x.h, 3,
-				shapes[s].dim, shapes[s].axes, NULL));
-			kernels[k].f64(want, x.d, 3, shapes[s].dim, shapes[s].axes, NULL);
+				shapes[s].dim, shapes[s].axes, work));
+			kernels[k].f64(want, x.d, 3, shapes[s].dim, shapes[s].axes, work);
 			if (k < 4 || x.n / n < 2000) /* else products underflow */
 				close_half("16-bit reduction", y, want, n);
 		}

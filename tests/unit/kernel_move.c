@@ -209,7 +209,7 @@ void case_gather(void)
 	int64_t bad[2] = {4, -5};
 	float x[4] = {1, 2, 3, 4}, y[2];
 	k_gather(y, x, bad, 1, 4, 1, 2, 4, 8);
-	case_true(case_bad_inputs() == 2 && y[0] == 1, "gather: indices out of range");
+	case_true(case_bad_inputs() == (case_cuda() ? 1 : 2) && y[0] == 1, "gather: indices out of range");
 }
 
 void case_gather_grad(void)
@@ -429,6 +429,7 @@ static void check_reduce(const char *name, ReduceF32 *f, ReduceI32 *fi, Combine 
 			out[d] = cases[c].axes >> d & 1 ? 1 : cases[c].dim[d];
 			m *= out[d];
 		}
+		void *work = case_work("reduce_sum", (KWorkArgs){.in = {{rank, cases[c].dim, 4}}, .out = {{rank, out, 4}}});
 		double span = step == times ? 0.02 : 1;
 		float *x = case_floats(n, step == times ? 1 - span : -span, step == times ? 1 + span : span + 0.3);
 		float *y = case_alloc(m * 4);
@@ -449,9 +450,9 @@ static void check_reduce(const char *name, ReduceF32 *f, ReduceI32 *fi, Combine 
 			want[i] /= (double)(n / m);
 			want_i[i] = trunc(want_i[i] / (double)(n / m));
 		}
-		CASE_SAME_BITS("reduce", y, m * 4, f(y, x, rank, cases[c].dim, cases[c].axes, NULL));
+		CASE_SAME_BITS("reduce", y, m * 4, f(y, x, rank, cases[c].dim, cases[c].axes, work));
 		case_close(name, y, want, m, 1e-6);
-		fi(yi, xi, rank, cases[c].dim, cases[c].axes, NULL);
+		fi(yi, xi, rank, cases[c].dim, cases[c].axes, work);
 		for (int64_t i = 0; i < m; i++)
 			case_true(yi[i] == (int32_t)want_i[i], name);
 	}
