@@ -47,7 +47,7 @@ cudaStream_t streams_of(const Rt *rt, RtStream stream);
  * At one rank the first copies and the second does nothing. */
 void streams_gather(Rt *rt, void *all, const void *mine, int64_t bytes);
 void streams_broadcast(Rt *rt, void *at, int64_t bytes);
-/* Around the capture of a program: streams beside compute join it, and are joined again. */
+/* Around every run of a program, in a capture or not: streams beside compute join it, and are joined again. */
 void streams_fork(Rt *rt);
 void streams_join(Rt *rt);
 /* A captured program runs again: what it sends is counted. */

@@ -37,7 +37,7 @@ struct Streams {
 	size_t registered_bytes;
 	Ordered program[PROGRAM_COUNT];
 	Ordered *now;              /* NULL: outside of programs */
-	int before;                /* seq of the collective that was issued last in this program; 0: none */
+	int before;                /* seq of the collective that was issued last in this run of it; 0: none */
 	struct { int *seq, begin, end; } open[RT_STREAMS]; /* issued, while the host's part is left */
 	int sync_seq;              /* that blocks now */
 	cudaEvent_t fork, join[RT_STREAMS];
@@ -277,6 +277,7 @@ void streams_broadcast(Rt *rt, void *at, int64_t bytes)
 void streams_fork(Rt *rt)
 {
 	Streams *all = rt->p->streams;
+	all->before = 0;
 	record(all->fork, compute(rt));
 	for (int i = 0; i < RT_STREAMS; i++)
 		wait_event(streams_of(rt, (RtStream)i), all->fork);
@@ -286,6 +287,9 @@ void streams_join(Rt *rt)
 {
 	Streams *all = rt->p->streams;
 	for (int i = 0; i < RT_STREAMS; i++) {
+		if (all->open[i].begin < all->open[i].end)
+			ice("a collective of stream %d was never waited for", i);
+		all->open[i].begin = all->open[i].end = 0;
 		record(all->join[i], streams_of(rt, (RtStream)i));
 		wait_event(compute(rt), all->join[i]);
 	}
@@ -433,12 +437,6 @@ void streams_program(Rt *rt, Program program)
 	if (!all)
 		return;
 	all->now = &all->program[program];
-	all->before = 0;
-	for (int i = 0; i < RT_STREAMS; i++) {
-		if (all->open[i].begin < all->open[i].end)
-			ice("a collective of stream %d was never waited for", i);
-		all->open[i].begin = all->open[i].end = 0;
-	}
 	atomic_store(&all->progress->program, (int32_t)program);
 	atomic_store(&all->progress->step, rt->p->progress.step + (program == PROGRAM_STEP || program >= PROGRAM_FIRST));
 }
