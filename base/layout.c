@@ -344,6 +344,12 @@ int64_t layout_cuda_pinned(const LayoutModel *m, int64_t world)
 		(m->cuda.staged ? (world + 1) * LAYOUT_CUDA_MESSAGE : 0);
 }
 
+/* Nothing but small messages leaves the hosts through their memory. */
+static bool is_carried(const LayoutModel *m)
+{
+	return m->hosts > 1 && !m->cuda.staged;
+}
+
 int64_t layout_cuda_window(const LayoutModel *m, const LayoutRank *who)
 {
 	int64_t most = LAYOUT_CUDA_MESSAGE;
@@ -351,6 +357,8 @@ int64_t layout_cuda_window(const LayoutModel *m, const LayoutRank *who)
 		for (int f = 0; f < m->unit[i].n_flats; f++)
 			most = MAX(most, flat_bytes(&m->unit[i].flat[f], layout_split(m->unit[i].strategy, who).ranks,
 				m->unit[i].flat[f].grad));
+	if (is_carried(m))
+		most = MIN(most, MAX(LAYOUT_CUDA_CARRIED / who->world / LAYOUT_ALIGN * LAYOUT_ALIGN, (int64_t)LAYOUT_CUDA_MESSAGE));
 	return who->world == 1 ? 0 : MIN(most, (int64_t)LAYOUT_CUDA_WINDOW);
 }
 
@@ -361,7 +369,8 @@ static void move_to_device(LayoutMemory *sum, const LayoutModel *m, const Layout
 	int64_t mirrors = m->cuda.staged ? sum->params + sum->gathered + sum->send + sum->grads : 0;
 	sum->tables = t.segments + t.groups + t.state + t.norm + t.input;
 	sum->host.pinned = layout_cuda_pinned(m, who->world);
-	sum->host.comm = layout_comm_bytes(who->world, m->hosts) + layout_cuda_window(m, who) + mirrors;
+	sum->host.comm = layout_comm_bytes(who->world, is_carried(m) ? 1 : m->hosts) + mirrors +
+		layout_cuda_window(m, who) * (is_carried(m) ? who->world + 1 : 1);
 	sum->host.total = sum->host.pinned + sum->host.comm;
 	sum->comm = (who->world + 1) * layout_sync_bytes(m, who->world);
 }

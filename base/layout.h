@@ -135,7 +135,8 @@ enum {
 	LAYOUT_CUDA_CHUNKS = 1024,                                                   /* of a flat: K_FLAT_CHUNKS */
 	LAYOUT_CUDA_MESSAGE = 2048,                                                  /* COMM_MAILBOX */
 	LAYOUT_CUDA_SLOTS = 2,         /* of inputs, and of results */
-	LAYOUT_CUDA_WINDOW = 16 << 20  /* at most: what tensors are sent through outside of steps */
+	LAYOUT_CUDA_WINDOW = 16 << 20, /* at most: what tensors are sent through outside of steps */
+	LAYOUT_CUDA_CARRIED = 64 << 20 /* windows of all ranks, at most, where they are on several hosts */
 };
 
 typedef struct LayoutModel {
@@ -208,7 +209,8 @@ int64_t layout_sync_bytes(const LayoutModel *m, int64_t world);
 typedef struct LayoutTables { int64_t segments, groups, state, norm, input; } LayoutTables;
 LayoutTables layout_tables(const LayoutModel *m, int64_t world);
 /* Of the host: what every rank has pinned for itself; the window, in memory that peers map, and behind it the mirrors
- * of parameters, gathered flats, sent copies and gradients where ranks talk through the host. */
+ * of parameters, gathered flats, sent copies and gradients where ranks talk through the host; or, behind it, the
+ * windows of all ranks, where they are on several hosts. */
 int64_t layout_cuda_pinned(const LayoutModel *m, int64_t world);
 int64_t layout_cuda_window(const LayoutModel *m, const LayoutRank *who);
 

@@ -8,13 +8,14 @@
 
 Comm *comm_open(struct Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d)
 {
-	if (w->n_hosts > 1 && !w->mpi) {
+	bool carried = w->n_hosts > 1 && size->outside;
+	if (w->n_hosts > 1 && !w->mpi && !carried) {
 		diag_error(d, "--comm", "%d ranks on %d hosts, which shared memory does not reach: start them with mpirun, "
 			"with --comm=mpi", w->size, w->n_hosts);
 		return NULL;
 	}
-	Comm *local = comm_shm_open(control, w, size, a, d);
-	Comm *c = local && w->n_hosts > 1 ? mpi_comm(local, w, d) : local;
+	Comm *local = carried ? comm_control_open(control, w, size->bytes, a, d) : comm_shm_open(control, w, size, a, d);
+	Comm *c = local && w->n_hosts > 1 && !carried ? mpi_comm(local, w, d) : local;
 	if (!c) {
 		comm_close(local);
 		return NULL;

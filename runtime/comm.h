@@ -6,7 +6,8 @@
  * bytes in the same order give the same bits whatever moves them:
  *
  *   same host   peers' sources are mapped: a pointer into their memory (comm_shm.c)
- *   other host  pieces travel into staging memory (comm_mpi.c, a shared object)
+ *   other host  pieces travel into staging memory (comm_mpi.c, a shared object), or, outside of steps whose
+ *               collectives are NCCL's, through the control plane (comm_control.c)
  *
  * An exchange is begun (the source is published, sends are posted), taken from piece by piece, and ended
  * (returns when nobody reads my source any more).  Channels are independent: exchanges of one channel
@@ -50,8 +51,8 @@ typedef struct World {
 } World;
 
 /* Memory that peers read: `bytes` of it, and behind that, at the next multiple of 4096, the first file_bytes of an
- * open file (0: none). */
-typedef struct CommMemory { int64_t bytes, file_bytes; int file; } CommMemory;
+ * open file (0: none).  outside: it serves exchanges outside of programs only. */
+typedef struct CommMemory { int64_t bytes, file_bytes; int file; bool outside; } CommMemory;
 /* Maps it, at 64 bytes' alignment, and opens that of peers.  All ranks call it, with sizes that may differ; rank 0
  * reports what fails on any.  NULL after a message.  For two ranks and more. */
 struct Control; /* control.h: where ranks tell each other how they can be reached */

@@ -30,6 +30,8 @@ struct Comm {
 
 /* Of the ranks of this host; members of an exchange on others get NULL from take. */
 Comm *comm_shm_open(struct Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d);
+/* Of all ranks, wherever they are, for exchanges outside of programs. */
+Comm *comm_control_open(Control *control, const World *w, int64_t bytes, Arena *a, Diag *d);
 
 /* The piece at `at` that all ranges of x which reach it have in common: its length; offset[i] of member i's
  * source, or -1. */

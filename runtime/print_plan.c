@@ -88,7 +88,9 @@ void device_print_plan(const Rt *rt, FILE *out)
 		return;
 	Arena *a = arena_new();
 	layout.hosts = world->n_hosts;
-	plan.comm = plan.who.world == 1 ? "self" : world->n_hosts > 1 ? "mpi" : "shm";
+	device_layout(rt, &layout);
+	bool nccl = layout.cuda.on && !layout.cuda.staged;
+	plan.comm = plan.who.world == 1 ? "self" : nccl ? "nccl" : world->n_hosts > 1 ? "mpi" : "shm";
 	plan.unit = units_of(m, a);
 	plan.step = collectives_of(m->step, m->n_step, a);
 	if (rt->p->accum > 1)

@@ -143,8 +143,11 @@ static bool map_comm(Rt *rt, Diag *d)
 	bool staged = c->backend == &backend_staged;
 	if (p->world.size < 2)
 		return true;
-	mem->window_bytes = layout_cuda_window(&rt->model->layout, &who);
-	CommMemory size = {.bytes = mem->window_bytes, .file = -1};
+	LayoutModel layout = rt->model->layout;
+	layout.hosts = p->world.n_hosts;
+	device_layout(rt, &layout);
+	mem->window_bytes = layout_cuda_window(&layout, &who);
+	CommMemory size = {.bytes = mem->window_bytes, .file = -1, .outside = !staged};
 	for (int i = 0; staged && i < COUNT_OF(mirrored); i++)
 		size.bytes += mem->planned[mirrored[i]];
 	p->comm = comm_open(p->control, &p->world, &size, p->arena, d);
