@@ -357,8 +357,9 @@ int64_t layout_cuda_window(const LayoutModel *m, const LayoutRank *who)
 		for (int f = 0; f < m->unit[i].n_flats; f++)
 			most = MAX(most, flat_bytes(&m->unit[i].flat[f], layout_split(m->unit[i].strategy, who).ranks,
 				m->unit[i].flat[f].grad));
+	int64_t share = LAYOUT_CUDA_CARRIED / who->world / LAYOUT_ALIGN * LAYOUT_ALIGN;
 	if (is_carried(m))
-		most = MIN(most, MAX(LAYOUT_CUDA_CARRIED / who->world / LAYOUT_ALIGN * LAYOUT_ALIGN, (int64_t)LAYOUT_CUDA_MESSAGE));
+		most = MIN(most, MAX(share, (int64_t)LAYOUT_CUDA_MESSAGE));
 	return who->world == 1 ? 0 : MIN(most, (int64_t)LAYOUT_CUDA_WINDOW);
 }
 

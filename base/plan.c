@@ -277,6 +277,8 @@ static void text_program(FILE *f, const Plan *p, const char *what, const PlanCol
 void plan_text_collectives(FILE *f, const Plan *p)
 {
 	Arena *a = arena_new();
+	if (p->layout->cuda.on && p->who.world > 1)
+		fprintf(f, "ranks talk over %s\n\n", p->comm);
 	if (p->n_step && !p->n_micro)
 		text_program(f, p, "a step", p->step, p->n_step, a);
 	for (int i = 0; i < p->n_micro; i++)

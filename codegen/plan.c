@@ -90,7 +90,8 @@ static PlanCollective *collectives(const Module *m, SectionKind from, SectionKin
 
 static Plan plan_of(const Module *m, const CodegenPlan *p, Arena *a)
 {
-	const char *fits = p->who.world == 1 ? "self" : p->layout->hosts > 1 ? "mpi" : "shm";
+	bool nccl = p->layout->cuda.on && !p->layout->cuda.staged;
+	const char *fits = p->who.world == 1 ? "self" : nccl ? "nccl" : p->layout->hosts > 1 ? "mpi" : "shm";
 	Plan plan = {.module = m->name, .layout = p->layout, .who = p->who, .most = true,
 		.comm = p->comm ? p->comm : fits, .unit = plan_units(m, a), .memory = layout_memory(p->layout, &p->who)};
 	plan.step = collectives(m, SEC_FORWARD, SEC_UPDATE, &plan.n_step, a);
