@@ -259,28 +259,28 @@ void lower_layer_norm(Emit *e, const Op *op)
 {
 	if (refuse_mixed(e, op, 0, 1, 2))
 		return;
-	emit_kernel(e, op, "o0 n1 n2 i0 i1 i2", "%s, %s", rows_cols(e, op, &op_in(op, 0)->type), eps(e, op));
+	emit_kernel(e, op, "o0 n1 n2 o3 i0 i1 i2 i3", "%s, %s", rows_cols(e, op, &op_in(op, 0)->type), eps(e, op));
 }
 
 void lower_layer_norm_grad(Emit *e, const Op *op)
 {
 	if (refuse_mixed(e, op, 1, 2, 2))
 		return;
-	emit_kernel(e, op, "n0 n1 n2 i0 i1 i2 i3 i4", "%s, WORK", rows_cols(e, op, &op_in(op, 1)->type));
+	emit_kernel(e, op, "n0 n1 n2 i0 i1 i2 i3 i4 i5", "%s, WORK", rows_cols(e, op, &op_in(op, 1)->type));
 }
 
 void lower_rms_norm(Emit *e, const Op *op)
 {
 	if (refuse_mixed(e, op, 0, 1, 1))
 		return;
-	emit_kernel(e, op, "o0 n1 i0 i1", "%s, %s", rows_cols(e, op, &op_in(op, 0)->type), eps(e, op));
+	emit_kernel(e, op, "o0 n1 o2 i0 i1 i2", "%s, %s", rows_cols(e, op, &op_in(op, 0)->type), eps(e, op));
 }
 
 void lower_rms_norm_grad(Emit *e, const Op *op)
 {
 	if (refuse_mixed(e, op, 1, 2, 2))
 		return;
-	emit_kernel(e, op, "n0 n1 i0 i1 i2 i3", "%s, WORK", rows_cols(e, op, &op_in(op, 1)->type));
+	emit_kernel(e, op, "n0 n1 i0 i1 i2 i3 i4", "%s, WORK", rows_cols(e, op, &op_in(op, 1)->type));
 }
 
 static const char *cut_text(Emit *e, const Op *op)

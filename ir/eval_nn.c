@@ -395,11 +395,29 @@ static Rows rows_of(const Op *op, const Type *x)
 	return r;
 }
 
+/* sum[i] = x[i] + r[i], rounded. */
+static void add_residual(const EvalEnv *e, EvalTensor *sum, const EvalTensor *x, const EvalTensor *r)
+{
+	DType d = sum->type.dtype;
+	for (int64_t i = 0, n = type_numel(&sum->type); i < n; i++)
+		sum->f[i] = eval_fit(d, (Scalar){.f = x->f[i] + r->f[i]}, eval_rounds(e, d)).f;
+}
+
+/* What a norm normalises: x, or the last result, which becomes x + r. */
+static const double *norm_input(const EvalEnv *e, const Op *op, EvalTensor *const *in, EvalTensor *const *out)
+{
+	if (!op_residual(op))
+		return in[0]->f;
+	add_residual(e, out[op->n_out - 1], in[0], in[op->n_in - 1]);
+	return out[op->n_out - 1]->f;
+}
+
 RULE(layer_norm)
 {
 	Rows r = rows_of(op, &in[0]->type);
+	const double *rows = norm_input(e, op, in, out);
 	for (int64_t t = 0; t < r.rows; t++) {
-		const double *x = in[0]->f + t * r.n;
+		const double *x = rows + t * r.n;
 		double mean = 0, var = 0;
 		for (int64_t i = 0; i < r.n; i++)
 			mean += x[i] / (double)r.n;
@@ -418,8 +436,9 @@ RULE(layer_norm)
 RULE(rms_norm)
 {
 	Rows r = rows_of(op, &in[0]->type);
+	const double *rows = norm_input(e, op, in, out);
 	for (int64_t t = 0; t < r.rows; t++) {
-		const double *x = in[0]->f + t * r.n;
+		const double *x = rows + t * r.n;
 		double square = 0;
 		for (int64_t i = 0; i < r.n; i++)
 			square += x[i] * x[i] / (double)r.n;
@@ -448,8 +467,8 @@ static void norm_grad_row(int64_t n, double *dx, const double *dy, const double 
 	}
 }
 
-static void norm_grad(const Op *op, EvalTensor *const *in, EvalTensor *const *out, const double *mean,
-	const double *rstd)
+static void norm_grad(const EvalEnv *e, const Op *op, EvalTensor *const *in, EvalTensor *const *out,
+	const double *mean, const double *rstd)
 {
 	Rows r = rows_of(op, &in[1]->type);
 	for (int64_t t = 0; t < r.rows; t++) {
@@ -461,16 +480,20 @@ static void norm_grad(const Op *op, EvalTensor *const *in, EvalTensor *const *ou
 				out[2]->f[i] += dy[i];
 		}
 	}
+	for (int64_t i = 0; op_residual(op) && i < r.rows * r.n; i++) {
+		DType d = out[0]->type.dtype;
+		out[0]->f[i] = eval_fit(d, (Scalar){.f = out[0]->f[i]}, eval_rounds(e, d)).f + in[op->n_in - 1]->f[i];
+	}
 }
 
 RULE(layer_norm_grad)
 {
-	norm_grad(op, in, out, in[3]->f, in[4]->f);
+	norm_grad(e, op, in, out, in[3]->f, in[4]->f);
 	return true;
 }
 
 RULE(rms_norm_grad)
 {
-	norm_grad(op, in, out, NULL, in[3]->f);
+	norm_grad(e, op, in, out, NULL, in[3]->f);
 	return true;
 }

@@ -324,11 +324,20 @@ static Value *value_new(Module *m, Op *op, int index, Type type)
 	return v;
 }
 
+Value *op_residual(const Op *op)
+{
+	bool norm = op->kind == OP_LAYER_NORM || op->kind == OP_RMS_NORM || op->kind == OP_LAYER_NORM_GRAD
+		|| op->kind == OP_RMS_NORM_GRAD;
+	return norm ? op_in(op, op_info[op->kind].n_in_max - 1) : NULL;
+}
+
 static int result_count(const Op *op)
 {
 	const OpInfo *info = &op_info[op->kind];
 	if (!(info->flags & VAROUT))
 		return info->n_out;
+	if (op->kind == OP_LAYER_NORM || op->kind == OP_RMS_NORM)
+		return info->n_out + (op_residual(op) != NULL);
 	const Attr *sizes = attr_find(op->attrs, "sizes");
 	if (sizes)
 		return sizes->n;

@@ -234,7 +234,7 @@ typedef enum OpFlags {
 	SYM = 1 << 5,      /* names a symbol */
 	UNIT = 1 << 6,     /* names a unit */
 	VARIN = 1 << 7,    /* any number of operands from n_in_min on */
-	VAROUT = 1 << 8,   /* any number of results */
+	VAROUT = 1 << 8,   /* the number of results follows from attributes, unit or operands */
 	INPLACE = 1 << 9,  /* result 0 may overwrite operand 0 when that dies here and sizes agree */
 	RNG = 1 << 10,     /* reads the step's random counter; equal ops are equal values */
 	SRC = 1 << 11,     /* no operands: input, param, const */
@@ -348,6 +348,7 @@ Value *ir_unbroadcast(Builder *b, Value *x, const Type *to);
 Value *ir_read(Builder *b, Symbol *sym);                                /* param or read, by sym->kind */
 
 static inline Value *op_in(const Op *op, int i) { return i < op->n_in ? op->in[i].value : NULL; }
+Value *op_residual(const Op *op);                 /* r of a norm, ds of its gradient; NULL = none, or another op */
 void ir_set_in(Op *op, int i, Value *v);          /* keeps use lists */
 void ir_set_n_in(Module *m, Op *op, int n, Value *const *in); /* replaces all operands */
 Op *ir_user(const Value *v, OpKind kind);          /* some op of the kind that reads v, NULL = none */

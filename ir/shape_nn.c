@@ -309,14 +309,18 @@ static bool want_scale(Module *m, const Op *op, const Type *x, int axis, int fir
 RULE(layer_norm)
 {
 	const Type *x = shape_in(op, 0);
-	int axis;
+	int axis, r = op_info[op->kind].n_in_max - 1, n = op_info[op->kind].n_out;
 	if (!shape_want_float(err, op, 0) || !shape_axis(err, op, x, &axis)
-		|| !want_scale(m, op, x, axis, 1, 2, err))
+		|| !want_scale(m, op, x, axis, 1, r - 1, err) || !shape_want(m, err, op, r, x))
 		return false;
+	if (op->n_out != n + (op_residual(op) != NULL))
+		return shape_wrong(err, "%s has %d results, with a residual one more; got %d", op_info[op->kind].text, n,
+			op->n_out);
 	out[0] = *x;
-	out[1] = norm_stats(x, axis);
-	if (op->kind == OP_LAYER_NORM)
-		out[2] = out[1];
+	for (int i = 1; i < n; i++)
+		out[i] = norm_stats(x, axis);
+	if (op->n_out > n)
+		out[n] = *x;
 	return true;
 }
 
@@ -325,7 +329,7 @@ RULE(rms_norm)
 	return shape_layer_norm(m, op, given, out, err);
 }
 
-/* dx, dw[, db] of (dy, x, w or _, statistics...). */
+/* dx, dw[, db] of (dy, x, w or _, statistics...[, ds]). */
 static bool norm_grad(Module *m, const Op *op, int n_stats, Type *out, Buf *err)
 {
 	const Type *x = shape_in(op, 1), *w = shape_in(op, 2);
@@ -340,6 +344,8 @@ static bool norm_grad(Module *m, const Op *op, int n_stats, Type *out, Buf *err)
 		if (!shape_want(m, err, op, 3 + i, &stats))
 			return false;
 	}
+	if (!shape_want(m, err, op, 3 + n_stats, x))
+		return false;
 	out[0] = *x;
 	for (int i = 1; i < op->n_out; i++)
 		out[i] = shape_tail(x, axis, w ? w->dtype : x->dtype);

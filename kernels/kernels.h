@@ -151,7 +151,8 @@ K_REALS(K_DECL)
 
 /* x: layout 0 (n, c, s), layout 1 (n, s, c); statistics (c).
  * x, dy (rows, cols) for layer and rms norm; mean, rstd (rows); w, b (cols), each may be NULL.
- * dx may be dy.  dx, dw, db may each be NULL.
+ * r (rows, cols) or NULL: s = x + r, rounded, is what is normalised; each of y, s may be one of x, r.
+ * dx may be dy.  dx, dw, db may each be NULL.  ds (rows, cols) or NULL: dx, rounded, + ds is written.
  * softmax family: (outer, n, inner), along n; y may be x, dx may be dy or y. */
 #define K_DECL(T, t) \
 	void k_bn_stats_##t(T *mean, T *var, const T *x, int64_t n, int64_t c, int64_t s, int layout, \
@@ -161,12 +162,13 @@ K_REALS(K_DECL)
 K_FLOATS(K_DECL)
 #undef K_DECL
 #define K_DECL(T, W, t) \
-	void k_layer_norm_##t(T *y, W *mean, W *rstd, const T *x, const T *w, const T *b, \
+	void k_layer_norm_##t(T *y, W *mean, W *rstd, T *s, const T *x, const T *w, const T *b, const T *r, \
 		int64_t rows, int64_t cols, double eps); \
 	void k_layer_norm_grad_##t(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w, const W *mean, \
-		const W *rstd, int64_t rows, int64_t cols, void *work); \
-	void k_rms_norm_##t(T *y, W *rstd, const T *x, const T *w, int64_t rows, int64_t cols, double eps); \
-	void k_rms_norm_grad_##t(T *dx, T *dw, const T *dy, const T *x, const T *w, const W *rstd, \
+		const W *rstd, const T *ds, int64_t rows, int64_t cols, void *work); \
+	void k_rms_norm_##t(T *y, W *rstd, T *s, const T *x, const T *w, const T *r, int64_t rows, int64_t cols, \
+		double eps); \
+	void k_rms_norm_grad_##t(T *dx, T *dw, const T *dy, const T *x, const T *w, const W *rstd, const T *ds, \
 		int64_t rows, int64_t cols, void *work); \
 	void k_softmax_##t(T *y, const T *x, int64_t outer, int64_t n, int64_t inner); \
 	void k_softmax_grad_##t(T *dx, const T *dy, const T *y, int64_t outer, int64_t n, int64_t inner); \

@@ -20,6 +20,10 @@ int inplace_operand(const Op *op, int result, int from)
 	unsigned flags = op_info[op->kind].flags;
 	if (flags & EW || op->kind == OP_FUSED)
 		return from < op->n_in ? from : -1;
+	if (flags & VAROUT && op_residual(op)) { /* a norm's y and sum, over x and r */
+		int next = from == 0 ? 0 : from < op->n_in ? op->n_in - 1 : -1;
+		return result == 0 || result == op->n_out - 1 ? next : -1;
+	}
 	int only = flags & INPLACE ? 0 : op->kind == OP_CROSS_ENTROPY_GRAD ? 1 : -1;
 	return result == 0 && from <= only ? only : -1;
 }

@@ -221,38 +221,62 @@ static Value *rstd_grad(Builder *b, const Op *op, Value *r, Value *dr, Value *u)
 	return e_mul(b, ir_cast(b, u, k->type.dtype), k);
 }
 
+/* What a norm normalises: x, or the sum of x and its residual, which is the last result. */
+static Value *norm_input(const Op *op)
+{
+	return op_residual(op) ? op->out[op->n_out - 1] : op_in(op, 0);
+}
+
+static bool norm_input_wanted(GradCtx *c, const Op *op)
+{
+	return grad_wanted(c, op_in(op, 0)) || (op_residual(op) && grad_wanted(c, op_residual(op)));
+}
+
+static void give_norm_input(GradCtx *c, const Op *op, Value *dx)
+{
+	grad_give(c, op_in(op, 0), dx);
+	if (op_residual(op))
+		grad_give(c, op_residual(op), dx);
+}
+
 /* y = w xhat + b, xhat = (x - mean) rstd per row;  db = sum dy, dw = sum dy xhat,
  * dx = rstd (g - mean g - xhat mean(g xhat)), g = w dy;  dmean/n and see rstd_grad */
 void grad_layer_norm(GradCtx *c, Op *op, Value *const *dout)
 {
 	Builder *b = grad_builder(c);
-	Value *x = op_in(op, 0), *mean = op->out[1], *rstd = op->out[2];
+	Value *x = norm_input(op), *mean = op->out[1], *rstd = op->out[2];
+	bool wanted = norm_input_wanted(c, op);
 	if (dout[0]) {
 		Attr *axis = attr_int(b->m, NULL, "axis", op_axis(op));
 		Value *in[] = {dout[0], x, op_in(op, 1), mean, rstd};
 		Op *g = ir_emit_op(b, OP_LAYER_NORM_GRAD, 5, in, axis, NULL);
-		for (int i = 0; i < 3; i++)
+		give_norm_input(c, op, g->out[0]);
+		for (int i = 1; i < 3; i++)
 			grad_give(c, op_in(op, i), g->out[i]);
 	}
-	if (dout[1] && grad_wanted(c, x))
-		grad_give(c, x, ir_broadcast(b, e_scale(b, dout[1], 1 / row_numel(op)), &x->type));
-	if (dout[2] && grad_wanted(c, x))
-		grad_give(c, x, rstd_grad(b, op, rstd, dout[2], e_sub(b, ir_cast(b, x, mean->type.dtype), mean)));
+	if (dout[1] && wanted)
+		give_norm_input(c, op, ir_broadcast(b, e_scale(b, dout[1], 1 / row_numel(op)), &x->type));
+	if (dout[2] && wanted)
+		give_norm_input(c, op, rstd_grad(b, op, rstd, dout[2], e_sub(b, ir_cast(b, x, mean->type.dtype), mean)));
+	if (op_residual(op))
+		give_norm_input(c, op, dout[3]);
 }
 
 /* y = w x r, r = 1/rms per row;  dw = sum dy x r, dx = r (g - x r^2 mean(g x)), g = w dy; see rstd_grad */
 void grad_rms_norm(GradCtx *c, Op *op, Value *const *dout)
 {
 	Builder *b = grad_builder(c);
-	Value *x = op_in(op, 0), *rstd = op->out[1];
+	Value *x = norm_input(op), *rstd = op->out[1];
 	if (dout[0]) {
 		Attr *axis = attr_int(b->m, NULL, "axis", op_axis(op));
 		Op *g = ir_emit_op(b, OP_RMS_NORM_GRAD, 4, (Value *[]){dout[0], x, op_in(op, 1), rstd}, axis, NULL);
-		for (int i = 0; i < 2; i++)
-			grad_give(c, op_in(op, i), g->out[i]);
+		give_norm_input(c, op, g->out[0]);
+		grad_give(c, op_in(op, 1), g->out[1]);
 	}
-	if (dout[1] && grad_wanted(c, x))
-		grad_give(c, x, rstd_grad(b, op, rstd, dout[1], x));
+	if (dout[1] && norm_input_wanted(c, op))
+		give_norm_input(c, op, rstd_grad(b, op, rstd, dout[1], x));
+	if (op_residual(op))
+		give_norm_input(c, op, dout[2]);
 }
 
 /* y = softmax x;  dx = y (dy - sum dy y) */

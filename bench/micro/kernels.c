@@ -173,11 +173,11 @@ static void gpt2_rest(void)
 			st, &a, work));
 	}
 	if (wanted("layer_norm")) {
-		TIME("layer_norm", 25, 8 * rows * c, 0, k_layer_norm_f32(o, st, st + rows, x, w, w + c, rows, c,
-			1e-5));
+		TIME("layer_norm", 25, 8 * rows * c, 0, k_layer_norm_f32(o, st, st + rows, NULL, x, w, w + c, NULL,
+			rows, c, 1e-5));
 		TIME("layer_norm_grad", 25, 12 * rows * c, 0, k_layer_norm_grad_f32(o, st + 4 * rows, st + 8 * rows,
 			dx, x, w,
-			st, st + rows, rows, c, work));
+			st, st + rows, NULL, rows, c, work));
 	}
 	if (wanted("cross_entropy")) {
 		TIME("cross_entropy", 1, 4 * big, 0, k_cross_entropy_f32(w, w + 1, st, x, ids, NULL, rows, v, -100,
@@ -230,10 +230,10 @@ static void gpt2_rest_bf16(void)
 			dx + 2 * rows * c, w, x, x + rows * c, x + 2 * rows * c, NULL, o, st, &a, work));
 	}
 	if (wanted("layer_norm")) {
-		TIME("layer_norm bf16", 25, 4 * rows * c, 0, k_layer_norm_bf16(o, st, st + rows, x, w, w + c, rows, c,
-			1e-5));
+		TIME("layer_norm bf16", 25, 4 * rows * c, 0, k_layer_norm_bf16(o, st, st + rows, NULL, x, w, w + c, NULL,
+			rows, c, 1e-5));
 		TIME("layer_norm_grad bf16", 25, 6 * rows * c, 0, k_layer_norm_grad_bf16(o, w, w + c, dx, x, w, st, st + rows,
-			rows, c, work));
+			NULL, rows, c, work));
 	}
 	if (wanted("gather_grad"))
 		TIME("gather_grad bf16", 1, 2 * v * c, 0, k_gather_grad_bf16(w, o, ids, 1, v, c, rows, false, 8, work));

@@ -1,6 +1,15 @@
 /* kernels/cpu/norm.h: layer and RMS norm for T; included by norm.c per float type.  Row sums run in f64; statistics and
  * partial sums are of the type that T is computed in. */
 
+/* to[i] = a[i] + b[i]; to may be either.  A pass of its own over the row, since a sum next to a product would be
+ * contracted with it and no longer be what an add gives. */
+static void CONCAT(add_row, SUFFIX)(T *to, const T *a, const T *b, int64_t n)
+{
+	#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		to[i] = STORE(LOAD(a[i]) + LOAD(b[i]));
+}
+
 static void CONCAT(layer_row, SUFFIX)(T *y, WIDE *mean, WIDE *rstd, const T *x, const T *w, const T *b,
 	int64_t n, double eps)
 {
@@ -25,31 +34,39 @@ static void CONCAT(layer_row, SUFFIX)(T *y, WIDE *mean, WIDE *rstd, const T *x, 
 		*rstd = r;
 }
 
-LINKAGE void CONCAT(NAME(layer_norm), SUFFIX)(T *y, WIDE *mean, WIDE *rstd, const T *x, const T *w, const T *b,
-	int64_t rows, int64_t cols, double eps)
+static void CONCAT(rms_row, SUFFIX)(T *y, WIDE *rstd, const T *x, const T *w, int64_t n, double eps)
 {
-	#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
-	for (int64_t r = 0; r < rows; r++)
-		CONCAT(layer_row, SUFFIX)(y + r * cols, mean ? mean + r : NULL, rstd ? rstd + r : NULL, x + r * cols,
-			w, b, cols, eps);
+	double q = 0;
+	#pragma omp simd reduction(+:q)
+	for (int64_t i = 0; i < n; i++)
+		q += (double)LOAD(x[i]) * LOAD(x[i]);
+	WIDE r = (WIDE)(1 / sqrt(q / (double)n + eps));
+	for (int64_t i = 0; i < n; i++)
+		y[i] = STORE(LOAD(x[i]) * r * (w ? LOAD(w[i]) : 1));
+	if (rstd)
+		*rstd = r;
 }
 
-LINKAGE void CONCAT(NAME(rms_norm), SUFFIX)(T *y, WIDE *rstd, const T *x, const T *w, int64_t rows, int64_t cols,
-	double eps)
+LINKAGE void CONCAT(NAME(layer_norm), SUFFIX)(T *y, WIDE *mean, WIDE *rstd, T *s, const T *x, const T *w, const T *b,
+	const T *r, int64_t rows, int64_t cols, double eps)
 {
 	#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
-	for (int64_t r = 0; r < rows; r++) {
-		const T *from = x + r * cols;
-		T *to = y + r * cols;
-		double q = 0;
-		#pragma omp simd reduction(+:q)
-		for (int64_t i = 0; i < cols; i++)
-			q += (double)LOAD(from[i]) * LOAD(from[i]);
-		WIDE s = (WIDE)(1 / sqrt(q / (double)cols + eps));
-		for (int64_t i = 0; i < cols; i++)
-			to[i] = STORE(LOAD(from[i]) * s * (w ? LOAD(w[i]) : 1));
-		if (rstd)
-			rstd[r] = s;
+	for (int64_t i = 0; i < rows; i++) {
+		if (r)
+			CONCAT(add_row, SUFFIX)(s + i * cols, x + i * cols, r + i * cols, cols);
+		CONCAT(layer_row, SUFFIX)(y + i * cols, mean ? mean + i : NULL, rstd ? rstd + i : NULL,
+			(r ? s : x) + i * cols, w, b, cols, eps);
+	}
+}
+
+LINKAGE void CONCAT(NAME(rms_norm), SUFFIX)(T *y, WIDE *rstd, T *s, const T *x, const T *w, const T *r, int64_t rows,
+	int64_t cols, double eps)
+{
+	#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
+	for (int64_t i = 0; i < rows; i++) {
+		if (r)
+			CONCAT(add_row, SUFFIX)(s + i * cols, x + i * cols, r + i * cols, cols);
+		CONCAT(rms_row, SUFFIX)(y + i * cols, rstd ? rstd + i : NULL, (r ? s : x) + i * cols, w, cols, eps);
 	}
 }
 
@@ -106,7 +123,7 @@ static void CONCAT(join_chunks, SUFFIX)(T *dw, T *db, const WIDE *work, int64_t 
 
 /* work: [chunk][dw, db][cols] */
 static void CONCAT(norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
-	const WIDE *mean, const WIDE *rstd, int64_t rows, int64_t cols, WIDE *work)
+	const WIDE *mean, const WIDE *rstd, const T *ds, int64_t rows, int64_t cols, WIDE *work)
 {
 	int64_t chunks = kwork_norm_chunks(rows);
 	#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
@@ -116,23 +133,26 @@ static void CONCAT(norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T 
 			memset(pw, 0, (size_t)cols * sizeof(WIDE));
 		if (pb)
 			memset(pb, 0, (size_t)cols * sizeof(WIDE));
-		for (int64_t r = rows * c / chunks; r < rows * (c + 1) / chunks; r++)
+		for (int64_t r = rows * c / chunks; r < rows * (c + 1) / chunks; r++) {
 			CONCAT(grad_row, SUFFIX)(dx ? dx + r * cols : NULL, pw, pb, dy + r * cols, x + r * cols, w,
 				mean ? mean[r] : 0, rstd[r], cols, mean != NULL);
+			if (dx && ds)
+				CONCAT(add_row, SUFFIX)(dx + r * cols, dx + r * cols, ds + r * cols, cols);
+		}
 	}
 	CONCAT(join_chunks, SUFFIX)(dw, db, work, chunks, cols);
 }
 
 LINKAGE void CONCAT(NAME(layer_norm_grad), SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
-	const WIDE *mean, const WIDE *rstd, int64_t rows, int64_t cols, void *work)
+	const WIDE *mean, const WIDE *rstd, const T *ds, int64_t rows, int64_t cols, void *work)
 {
-	CONCAT(norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, rows, cols, work);
+	CONCAT(norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, ds, rows, cols, work);
 }
 
 LINKAGE void CONCAT(NAME(rms_norm_grad), SUFFIX)(T *dx, T *dw, const T *dy, const T *x, const T *w, const WIDE *rstd,
-	int64_t rows, int64_t cols, void *work)
+	const T *ds, int64_t rows, int64_t cols, void *work)
 {
-	CONCAT(norm_grad, SUFFIX)(dx, dw, NULL, dy, x, w, NULL, rstd, rows, cols, work);
+	CONCAT(norm_grad, SUFFIX)(dx, dw, NULL, dy, x, w, NULL, rstd, ds, rows, cols, work);
 }
 #undef T
 #undef SUFFIX

@@ -2,11 +2,20 @@
 #define WIDEN CONCAT(widen, SUFFIX)
 #define NARROW CONCAT(narrow, SUFFIX)
 
-void CONCAT(k_layer_norm, SUFFIX)(T *y, float *mean, float *rstd, const T *x, const T *w, const T *b,
+/* wx = to = wx + b, rounded; wb is room for a row. */
+static void CONCAT(add_wide_row, SUFFIX)(T *to, float *wx, const T *b, float *wb, int64_t n)
+{
+	WIDEN(wb, b, n);
+	add_row_f32(wx, wx, wb, n);
+	NARROW(to, wx, n);
+	WIDEN(wx, to, n);
+}
+
+void CONCAT(k_layer_norm, SUFFIX)(T *y, float *mean, float *rstd, T *s, const T *x, const T *w, const T *b, const T *r,
 	int64_t rows, int64_t cols, double eps)
 {
 	if (cols > ROW) {
-		CONCAT(long_layer_norm, SUFFIX)(y, mean, rstd, x, w, b, rows, cols, eps);
+		CONCAT(long_layer_norm, SUFFIX)(y, mean, rstd, s, x, w, b, r, rows, cols, eps);
 		return;
 	}
 	#pragma omp parallel if (rows * cols > PARALLEL_MIN)
@@ -15,19 +24,22 @@ void CONCAT(k_layer_norm, SUFFIX)(T *y, float *mean, float *rstd, const T *x, co
 		WIDEN(ww, w, w ? cols : 0);
 		WIDEN(wb, b, b ? cols : 0);
 		#pragma omp for schedule(static)
-		for (int64_t r = 0; r < rows; r++) {
-			WIDEN(wx, x + r * cols, cols);
-			layer_row_f32(wy, mean ? mean + r : NULL, rstd ? rstd + r : NULL, wx, w ? ww : NULL, b ? wb : NULL,
+		for (int64_t i = 0; i < rows; i++) {
+			WIDEN(wx, x + i * cols, cols);
+			if (r)
+				CONCAT(add_wide_row, SUFFIX)(s + i * cols, wx, r + i * cols, wy, cols);
+			layer_row_f32(wy, mean ? mean + i : NULL, rstd ? rstd + i : NULL, wx, w ? ww : NULL, b ? wb : NULL,
 				cols, eps);
-			NARROW(y + r * cols, wy, cols);
+			NARROW(y + i * cols, wy, cols);
 		}
 	}
 }
 
-void CONCAT(k_rms_norm, SUFFIX)(T *y, float *rstd, const T *x, const T *w, int64_t rows, int64_t cols, double eps)
+void CONCAT(k_rms_norm, SUFFIX)(T *y, float *rstd, T *s, const T *x, const T *w, const T *r, int64_t rows,
+	int64_t cols, double eps)
 {
 	if (cols > ROW) {
-		CONCAT(long_rms_norm, SUFFIX)(y, rstd, x, w, rows, cols, eps);
+		CONCAT(long_rms_norm, SUFFIX)(y, rstd, s, x, w, r, rows, cols, eps);
 		return;
 	}
 	#pragma omp parallel if (rows * cols > PARALLEL_MIN)
@@ -35,17 +47,19 @@ void CONCAT(k_rms_norm, SUFFIX)(T *y, float *rstd, const T *x, const T *w, int64
 		float wx[ROW], wy[ROW], ww[ROW];
 		WIDEN(ww, w, w ? cols : 0);
 		#pragma omp for schedule(static)
-		for (int64_t r = 0; r < rows; r++) {
-			WIDEN(wx, x + r * cols, cols);
-			k_rms_norm_f32(wy, rstd ? rstd + r : NULL, wx, w ? ww : NULL, 1, cols, eps);
-			NARROW(y + r * cols, wy, cols);
+		for (int64_t i = 0; i < rows; i++) {
+			WIDEN(wx, x + i * cols, cols);
+			if (r)
+				CONCAT(add_wide_row, SUFFIX)(s + i * cols, wx, r + i * cols, wy, cols);
+			rms_row_f32(wy, rstd ? rstd + i : NULL, wx, w ? ww : NULL, cols, eps);
+			NARROW(y + i * cols, wy, cols);
 		}
 	}
 }
 
 /* One chunk of rows of both norms; partial sums as norm.h keeps them. */
 static void CONCAT(grad_chunk, SUFFIX)(T *dx, float *pw, float *pb, const T *dy, const T *x, const float *w,
-	const float *mean, const float *rstd, int64_t rows, int64_t cols)
+	const float *mean, const float *rstd, const T *ds, int64_t rows, int64_t cols)
 {
 	float wx[ROW], wdy[ROW], wdx[ROW];
 	for (int64_t r = 0; r < rows; r++) {
@@ -53,11 +67,14 @@ static void CONCAT(grad_chunk, SUFFIX)(T *dx, float *pw, float *pb, const T *dy,
 		WIDEN(wdy, dy + r * cols, cols);
 		grad_row_f32(dx ? wdx : NULL, pw, pb, wdy, wx, w, mean ? mean[r] : 0, rstd[r], cols, mean != NULL);
 		NARROW(dx + r * cols, wdx, dx ? cols : 0);
+		WIDEN(wdx, dx + r * cols, dx && ds ? cols : 0);
+		if (dx && ds)
+			CONCAT(add_wide_row, SUFFIX)(dx + r * cols, wdx, ds + r * cols, wx, cols);
 	}
 }
 
 static void CONCAT(short_norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
-	const float *mean, const float *rstd, int64_t rows, int64_t cols, float *work)
+	const float *mean, const float *rstd, const T *ds, int64_t rows, int64_t cols, float *work)
 {
 	int64_t chunks = kwork_norm_chunks(rows);
 	float ww[ROW];
@@ -71,27 +88,27 @@ static void CONCAT(short_norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, co
 		if (pb)
 			memset(pb, 0, (size_t)cols * sizeof(*pb));
 		CONCAT(grad_chunk, SUFFIX)(dx ? dx + from * cols : NULL, pw, pb, dy + from * cols, x + from * cols,
-			w ? ww : NULL, mean ? mean + from : NULL, rstd + from, n, cols);
+			w ? ww : NULL, mean ? mean + from : NULL, rstd + from, ds ? ds + from * cols : NULL, n, cols);
 	}
 	CONCAT(join_chunks, SUFFIX)(dw, db, work, chunks, cols);
 }
 
 void CONCAT(k_layer_norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
-	const float *mean, const float *rstd, int64_t rows, int64_t cols, void *work)
+	const float *mean, const float *rstd, const T *ds, int64_t rows, int64_t cols, void *work)
 {
 	if (cols > ROW)
-		CONCAT(long_layer_norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, rows, cols, work);
+		CONCAT(long_layer_norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, ds, rows, cols, work);
 	else
-		CONCAT(short_norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, rows, cols, work);
+		CONCAT(short_norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, ds, rows, cols, work);
 }
 
 void CONCAT(k_rms_norm_grad, SUFFIX)(T *dx, T *dw, const T *dy, const T *x, const T *w, const float *rstd,
-	int64_t rows, int64_t cols, void *work)
+	const T *ds, int64_t rows, int64_t cols, void *work)
 {
 	if (cols > ROW)
-		CONCAT(long_rms_norm_grad, SUFFIX)(dx, dw, dy, x, w, rstd, rows, cols, work);
+		CONCAT(long_rms_norm_grad, SUFFIX)(dx, dw, dy, x, w, rstd, ds, rows, cols, work);
 	else
-		CONCAT(short_norm_grad, SUFFIX)(dx, dw, NULL, dy, x, w, NULL, rstd, rows, cols, work);
+		CONCAT(short_norm_grad, SUFFIX)(dx, dw, NULL, dy, x, w, NULL, rstd, ds, rows, cols, work);
 }
 #undef WIDEN
 #undef NARROW

@@ -11,11 +11,20 @@ enum { LONG_BLOCK = 512, JOIN = 32 };
 template <class T, int V> constexpr int row_lane = V == 1 || sizeof(T) == 8 ? 16 : 32;
 template <class T, int V> constexpr int grad_lane = V == 1 || sizeof(T) == 8 ? K_NORM_LANE / 2 : K_NORM_LANE;
 
+/* What an add gives: never contracted with the product that x is. */
+__device__ __forceinline__ float add_apart(float x, float y) { return __fadd_rn(x, y); }
+__device__ __forceinline__ double add_apart(double x, double y) { return __dadd_rn(x, y); }
+template <class T> __device__ __forceinline__ T add_rounded(T x, T y)
+{
+	return narrow<T>(add_apart(widen(x), widen(y)));
+}
+
 /* What both norms tell their kernels; RMS norm is not centred and has no b. */
 template <class T> struct NormRows {
 	T *y;
 	Wide<T> *mean, *rstd;      /* may be NULL */
-	const T *x, *w, *b;        /* w, b may be NULL */
+	T *s;                      /* x + r, where there is r */
+	const T *x, *w, *b, *r;    /* w, b, r may be NULL; y, s may be x, r */
 	int64_t rows, cols;
 	double eps;
 	bool centred;
@@ -46,6 +55,13 @@ __global__ void __launch_bounds__(TEAM_THREADS) norm_rows(NormRows<T> a, int war
 	for (int k = 0; k < PER; k++) {
 		int c = (k * team.size + team.lane) * V;
 		v[k] = c < cols ? load<V>(x + c) : Vec<T, V>{};
+		if (a.r && c < cols) {
+			Vec<T, V> r = load<V>(a.r + row * a.cols + c);
+			#pragma unroll
+			for (int e = 0; e < V; e++)
+				v[k].at[e] = add_rounded(v[k].at[e], r.at[e]);
+			store<V>(a.s + row * a.cols + c, v[k]);
+		}
 		#pragma unroll
 		for (int e = 0; e < V; e++)
 			s += widen(v[k].at[e]);
@@ -80,9 +96,11 @@ template <class T> __global__ void __launch_bounds__(LONG_BLOCK) norm_long(NormR
 	using W = Wide<T>;
 	__shared__ double scratch[33];
 	int64_t row = blockIdx.x;
-	const T *x = a.x + row * a.cols;
+	const T *x = (a.r ? a.s : a.x) + row * a.cols;
 	T *y = a.y + row * a.cols;
 	double s = 0, q = 0;
+	for (int64_t c = threadIdx.x; a.r && c < a.cols; c += blockDim.x) /* each thread reads only what it wrote */
+		a.s[row * a.cols + c] = add_rounded(a.x[row * a.cols + c], a.r[row * a.cols + c]);
 	for (int64_t c = threadIdx.x; a.centred && c < a.cols; c += blockDim.x)
 		s += (double)widen(x[c]);
 	W m = (W)(block_reduce(s, Sum(), scratch) / (double)a.cols);
@@ -110,7 +128,8 @@ template <class T> static void norm_forward(const NormRows<T> &a)
 	constexpr int V = vec_of<T>;
 	if (a.rows == 0 || a.cols == 0)
 		return;
-	if (a.cols % V == 0 && aligned16(a.x) && aligned16(a.y) && aligned16(a.w) && aligned16(a.b))
+	if (a.cols % V == 0 && aligned16(a.x) && aligned16(a.y) && aligned16(a.w) && aligned16(a.b) && aligned16(a.r)
+		&& aligned16(a.s))
 		norm_forward_by<T, V>(a);
 	else
 		norm_forward_by<T, 1>(a);
@@ -124,6 +143,7 @@ template <class T> struct NormGrad {
 	Wide<T> *part;             /* [team][dw, db][cols], or NULL */
 	const T *dy, *x, *w;
 	const Wide<T> *mean, *rstd; /* mean NULL: not centred */
+	const T *ds;               /* added to dx; may be NULL */
 	int64_t rows, cols, teams;
 };
 
@@ -176,6 +196,12 @@ __global__ void __launch_bounds__(TEAM_THREADS) norm_grad_rows(NormGrad<T> a, in
 				W d = widen(dy[k].at[e]), h = (widen(x[k].at[e]) - m) * r, g = a.w ? d * widen(w.at[e]) : d;
 				dx.at[e] = narrow<T>(r * (g - mean_g - h * mean_gh));
 			}
+			if (a.ds) {
+				Vec<T, V> ds = load<V>(a.ds + row * a.cols + c);
+				#pragma unroll
+				for (int e = 0; e < V; e++)
+					dx.at[e] = add_rounded(dx.at[e], ds.at[e]);
+			}
 			store<V>(a.dx + row * a.cols + c, dx);
 		}
 	}
@@ -212,7 +238,8 @@ template <class T> __global__ void __launch_bounds__(LONG_BLOCK) norm_grad_long(
 	W mean_g = a.mean ? (W)(sg / (double)a.cols) : (W)0, mean_gh = (W)(sh / (double)a.cols);
 	for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x) {
 		W g = widen(dy[c]) * (a.w ? widen(a.w[c]) : (W)1);
-		a.dx[row * a.cols + c] = narrow<T>(r * (g - mean_g - (widen(x[c]) - m) * r * mean_gh));
+		T dx = narrow<T>(r * (g - mean_g - (widen(x[c]) - m) * r * mean_gh));
+		a.dx[row * a.cols + c] = a.ds ? add_rounded(dx, a.ds[row * a.cols + c]) : dx;
 	}
 }
 
@@ -271,7 +298,8 @@ template <class T, int V> static void norm_backward_by(const NormGrad<T> &a)
 template <class T> static void norm_backward(NormGrad<T> a, T *dw, T *db, void *work)
 {
 	constexpr int V = vec_of<T>;
-	bool wide = a.cols % V == 0 && aligned16(a.x) && aligned16(a.dy) && aligned16(a.dx) && aligned16(a.w);
+	bool wide = a.cols % V == 0 && aligned16(a.x) && aligned16(a.dy) && aligned16(a.dx) && aligned16(a.w)
+		&& aligned16(a.ds);
 	if (a.cols == 0)
 		return;
 	a.teams = kwork_norm_teams(a.rows, a.cols);
@@ -287,25 +315,28 @@ template <class T> static void norm_backward(NormGrad<T> a, T *dw, T *db, void *
 
 /* D: the type of elements on the device, which for 16-bit ones is not the raw type of the interface. */
 #define NORM(T, W, D, t) \
-void k_layer_norm_##t(T *y, W *mean, W *rstd, const T *x, const T *w, const T *b, int64_t rows, int64_t cols, \
-	double eps) \
+void k_layer_norm_##t(T *y, W *mean, W *rstd, T *s, const T *x, const T *w, const T *b, const T *r, int64_t rows, \
+	int64_t cols, double eps) \
 { \
-	norm_forward(NormRows<D>{(D *)y, mean, rstd, (const D *)x, (const D *)w, (const D *)b, rows, cols, eps, true}); \
+	norm_forward(NormRows<D>{(D *)y, mean, rstd, (D *)s, (const D *)x, (const D *)w, (const D *)b, (const D *)r, rows, \
+		cols, eps, true}); \
 } \
-void k_rms_norm_##t(T *y, W *rstd, const T *x, const T *w, int64_t rows, int64_t cols, double eps) \
+void k_rms_norm_##t(T *y, W *rstd, T *s, const T *x, const T *w, const T *r, int64_t rows, int64_t cols, double eps) \
 { \
-	norm_forward(NormRows<D>{(D *)y, nullptr, rstd, (const D *)x, (const D *)w, nullptr, rows, cols, eps, false}); \
+	norm_forward(NormRows<D>{(D *)y, nullptr, rstd, (D *)s, (const D *)x, (const D *)w, nullptr, (const D *)r, rows, \
+		cols, eps, false}); \
 } \
 void k_layer_norm_grad_##t(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w, const W *mean, const W *rstd, \
-	int64_t rows, int64_t cols, void *work) \
+	const T *ds, int64_t rows, int64_t cols, void *work) \
 { \
-	norm_backward(NormGrad<D>{(D *)dx, nullptr, (const D *)dy, (const D *)x, (const D *)w, mean, rstd, rows, cols, 0}, \
-		(D *)dw, (D *)db, work); \
+	norm_backward(NormGrad<D>{(D *)dx, nullptr, (const D *)dy, (const D *)x, (const D *)w, mean, rstd, (const D *)ds, \
+		rows, cols, 0}, (D *)dw, (D *)db, work); \
 } \
-void k_rms_norm_grad_##t(T *dx, T *dw, const T *dy, const T *x, const T *w, const W *rstd, int64_t rows, int64_t cols, \
-	void *work) \
+void k_rms_norm_grad_##t(T *dx, T *dw, const T *dy, const T *x, const T *w, const W *rstd, const T *ds, int64_t rows, \
+	int64_t cols, void *work) \
 { \
-	NormGrad<D> a = {(D *)dx, nullptr, (const D *)dy, (const D *)x, (const D *)w, nullptr, rstd, rows, cols, 0}; \
+	NormGrad<D> a = {(D *)dx, nullptr, (const D *)dy, (const D *)x, (const D *)w, nullptr, rstd, (const D *)ds, rows, \
+		cols, 0}; \
 	norm_backward(a, (D *)dw, (D *)nullptr, work); \
 }
 NORM(float, float, float, f32)

@@ -41,6 +41,32 @@ static void close_half(const char *name, const uint16_t *got, const double *want
 
 /* ---- norms ---- */
 
+/* a + b, rounded, of 16-bit numbers. */
+static uint16_t *sum_of(const uint16_t *a, const uint16_t *b, int64_t n)
+{
+	float *fa = case_widened(a, n, type), *fb = case_widened(b, n, type);
+	for (int64_t i = 0; i < n; i++)
+		fa[i] += fb[i];
+	return case_halves(fa, n, type);
+}
+
+/* The bits of an add and a norm behind it, or of an add behind a gradient; dx: that of rms_norm. */
+static void check_residual(const Num *x, const Num *dy, const uint16_t *w, const float *rstd, const uint16_t *dx,
+	int64_t rows, int64_t cols, void *work)
+{
+	int64_t n = rows * cols;
+	uint16_t *sum = sum_of(x->h, dy->h, n), *y = case_alloc(n * 2), *s = case_alloc(n * 2), *want = case_alloc(n * 2);
+	HALF(k_layer_norm, want, NULL, NULL, NULL, sum, w, NULL, NULL, rows, cols, 1e-5);
+	HALF(k_layer_norm, y, NULL, NULL, s, x->h, w, NULL, dy->h, rows, cols, 1e-5);
+	case_equal("16-bit layer_norm with a residual", y, want, n * 2);
+	case_equal("16-bit layer_norm with a residual: the sum", s, sum, n * 2);
+	HALF(k_rms_norm, want, NULL, NULL, sum, w, NULL, rows, cols, 1e-5);
+	HALF(k_rms_norm, y, NULL, s, x->h, w, dy->h, rows, cols, 1e-5);
+	case_equal("16-bit rms_norm with a residual", y, want, n * 2);
+	HALF(k_rms_norm_grad, y, NULL, dy->h, x->h, w, rstd, x->h, rows, cols, work);
+	case_equal("16-bit rms_norm_grad: dx + ds", y, sum_of(dx, x->h, n), n * 2);
+}
+
 static void check_norms(int64_t rows, int64_t cols, int flags)
 {
 	int64_t n = rows * cols, dim[2] = {rows, cols};
@@ -53,29 +79,31 @@ static void check_norms(int64_t rows, int64_t cols, int flags)
 	double *wdw = case_doubles(cols), *wdb = case_doubles(cols);
 	void *work = case_work("layer_norm_grad", (KWorkArgs){.in = {{2, dim, 2}}, .axis = 1});
 	void *work64 = case_work("layer_norm_grad", (KWorkArgs){.in = {{2, dim, 8}}, .axis = 1});
-	SAME_BITS("layer_norm", y, n * 2, HALF(k_layer_norm, y, mean, rstd, x.h, hw, hb, rows, cols, 1e-5));
-	k_layer_norm_f64(wy, wm, wr, x.d, fw, fb, rows, cols, 1e-5);
+	SAME_BITS("layer_norm", y, n * 2, HALF(k_layer_norm, y, mean, rstd, NULL, x.h, hw, hb, NULL, rows, cols,
+		1e-5));
+	k_layer_norm_f64(wy, wm, wr, NULL, x.d, fw, fb, NULL, rows, cols, 1e-5);
 	close_half("16-bit layer_norm", y, wy, n);
 	case_close("16-bit layer_norm: mean", mean, wm, rows, 1e-6);
 	case_close("16-bit layer_norm: rstd", rstd, wr, rows, 3e-6);
 	SAME_BITS("layer_norm_grad", dx, (n + 2 * cols) * 2,
-		HALF(k_layer_norm_grad, dx, dw, db, dy.h, x.h, hw, mean, rstd, rows, cols, work));
-	k_layer_norm_grad_f64(wdx, wdw, wdb, dy.d, x.d, fw, doubles_of(mean, rows), doubles_of(rstd, rows), rows, cols,
-		work64);
+		HALF(k_layer_norm_grad, dx, dw, db, dy.h, x.h, hw, mean, rstd, NULL, rows, cols, work));
+	k_layer_norm_grad_f64(wdx, wdw, wdb, dy.d, x.d, fw, doubles_of(mean, rows), doubles_of(rstd, rows), NULL, rows,
+		cols, work64);
 	if (cols > 1)
 		close_half("16-bit layer_norm_grad: dx", dx, wdx, n);
 	close_half("16-bit layer_norm_grad: dw", dw, wdw, cols);
 	close_half("16-bit layer_norm_grad: db", db, wdb, cols);
-	HALF(k_rms_norm, y, rstd, x.h, hw, rows, cols, 1e-5);
-	k_rms_norm_f64(wy, wr, x.d, fw, rows, cols, 1e-5);
+	HALF(k_rms_norm, y, rstd, NULL, x.h, hw, NULL, rows, cols, 1e-5);
+	k_rms_norm_f64(wy, wr, NULL, x.d, fw, NULL, rows, cols, 1e-5);
 	close_half("16-bit rms_norm", y, wy, n);
 	SAME_BITS("rms_norm_grad", dx, (n + cols) * 2,
-		HALF(k_rms_norm_grad, dx, dw, dy.h, x.h, hw, rstd, rows, cols, work));
-	k_rms_norm_grad_f64(wdx, wdw, dy.d, x.d, fw, doubles_of(rstd, rows), rows, cols, work64);
+		HALF(k_rms_norm_grad, dx, dw, dy.h, x.h, hw, rstd, NULL, rows, cols, work));
+	k_rms_norm_grad_f64(wdx, wdw, dy.d, x.d, fw, doubles_of(rstd, rows), NULL, rows, cols, work64);
 	if (cols > 1)
 		close_half("16-bit rms_norm_grad: dx", dx, wdx, n);
 	close_half("16-bit rms_norm_grad: dw", dw, wdw, cols);
-	HALF(k_rms_norm_grad, dy.h, NULL, dy.h, x.h, hw, rstd, rows, cols, work);
+	check_residual(&x, &dy, hw, rstd, dx, rows, cols, work);
+	HALF(k_rms_norm_grad, dy.h, NULL, dy.h, x.h, hw, rstd, NULL, rows, cols, work);
 	case_equal("16-bit rms_norm_grad: dx over dy", dy.h, dx, n * 2);
 }
 

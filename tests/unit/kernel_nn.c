@@ -99,6 +99,31 @@ static Norm norm_want(int64_t rows, int64_t cols, bool centred, int flags)
 
 static const int64_t norm_shapes[][2] = {{5, 33}, {300, 768}, {1, 1}, {64, 1}, {3, 10000}};
 
+static void norm_of(const Norm *r, float *y, float *s, const float *x, const float *residual)
+{
+	if (r->centred)
+		k_layer_norm_f32(y, r->mean, r->rstd, s, x, r->w, r->b, residual, r->rows, r->cols, 1e-5);
+	else
+		k_rms_norm_f32(y, r->rstd, s, x, r->w, residual, r->rows, r->cols, 1e-5);
+}
+
+/* The bits of an add and a norm behind it, whatever lies over what. */
+static void check_residual(const Norm *r)
+{
+	int64_t n = r->rows * r->cols;
+	float *a = case_floats(n, -1, 1), *sum = case_alloc(n * 4), *y = case_alloc(n * 4), *want = case_alloc(n * 4);
+	float *s = case_alloc(n * 4);
+	for (int64_t i = 0; i < n; i++)
+		sum[i] = r->x[i] + a[i];
+	norm_of(r, want, NULL, sum, NULL);
+	norm_of(r, y, s, r->x, a);
+	case_equal("norm with a residual", y, want, n * 4);
+	case_equal("norm with a residual: the sum", s, sum, n * 4);
+	norm_of(r, r->x, a, r->x, a);
+	case_equal("norm with a residual over x", r->x, want, n * 4);
+	case_equal("norm with a residual: the sum over r", a, sum, n * 4);
+}
+
 void case_layer_norm(void)
 {
 	for (int c = 0; c < 5; c++)
@@ -106,12 +131,13 @@ void case_layer_norm(void)
 			Norm r = norm_want(norm_shapes[c][0], norm_shapes[c][1], true, flags);
 			int64_t n = r.rows * r.cols;
 			float *y = case_alloc(n * 4), *mean = case_alloc(r.rows * 4), *rstd = case_alloc(r.rows * 4);
-			k_layer_norm_f32(y, mean, rstd, r.x, r.w, r.b, r.rows, r.cols, 1e-5);
+			k_layer_norm_f32(y, mean, rstd, NULL, r.x, r.w, r.b, NULL, r.rows, r.cols, 1e-5);
 			case_close("layer_norm", y, r.y, n, 3e-6);
 			for (int64_t i = 0; i < r.rows; i++)
 				case_true(fabsf(rstd[i] - r.rstd[i]) <= 3e-6f * r.rstd[i]
 					&& fabsf(mean[i] - r.mean[i]) <= 1e-6f, "layer_norm: statistics");
-			k_layer_norm_f32(y, NULL, NULL, r.x, r.w, r.b, r.rows, r.cols, 1e-5);
+			k_layer_norm_f32(y, NULL, NULL, NULL, r.x, r.w, r.b, NULL, r.rows, r.cols, 1e-5);
+			check_residual(&r);
 		}
 }
 
@@ -121,9 +147,18 @@ void case_rms_norm(void)
 		for (int flags = 0; flags < 2; flags++) {
 			Norm r = norm_want(norm_shapes[c][0], norm_shapes[c][1], false, flags);
 			float *y = case_alloc(r.rows * r.cols * 4), *rstd = case_alloc(r.rows * 4);
-			k_rms_norm_f32(y, rstd, r.x, r.w, r.rows, r.cols, 1e-5);
+			k_rms_norm_f32(y, rstd, NULL, r.x, r.w, NULL, r.rows, r.cols, 1e-5);
 			case_close("rms_norm", y, r.y, r.rows * r.cols, 1e-6);
+			check_residual(&r);
 		}
+}
+
+static void norm_grad_of(const Norm *r, float *dx, float *dw, float *db, const float *ds)
+{
+	if (r->centred)
+		k_layer_norm_grad_f32(dx, dw, db, r->dy, r->x, r->w, r->mean, r->rstd, ds, r->rows, r->cols, r->work);
+	else
+		k_rms_norm_grad_f32(dx, dw, r->dy, r->x, r->w, r->rstd, ds, r->rows, r->cols, r->work);
 }
 
 static void check_norm_grad(bool centred)
@@ -135,19 +170,18 @@ static void check_norm_grad(bool centred)
 			float *out = case_alloc((n + 2 * r.cols) * 4), *dx = out, *dw = out + n, *db = dw + r.cols;
 			memset(db, 0, (size_t)r.cols * 4);
 			CASE_SAME_BITS("norm_grad", out, (n + 2 * r.cols) * 4,
-				(centred ? k_layer_norm_grad_f32(dx, dw, db, r.dy, r.x, r.w, r.mean, r.rstd, r.rows, r.cols,
-					r.work)
-				: k_rms_norm_grad_f32(dx, dw, r.dy, r.x, r.w, r.rstd, r.rows, r.cols, r.work)));
+				norm_grad_of(&r, dx, dw, db, NULL));
 			case_close("norm_grad: dw", dw, r.dw, r.cols, 1e-5);
 			if (centred)
 				case_close("norm_grad: db", db, r.db, r.cols, 1e-5);
 			if (r.cols > 1) /* one column: the true dx of layer norm is zero */
 				case_close("norm_grad: dx", dx, r.dx, n, 1e-5);
-			if (centred)
-				k_layer_norm_grad_f32(r.dy, NULL, NULL, r.dy, r.x, r.w, r.mean, r.rstd, r.rows, r.cols,
-					r.work);
-			else
-				k_rms_norm_grad_f32(r.dy, NULL, r.dy, r.x, r.w, r.rstd, r.rows, r.cols, r.work);
+			float *ds = case_floats(n, -1, 1), *sum = case_alloc(n * 4);
+			norm_grad_of(&r, sum, NULL, NULL, ds);
+			for (int64_t i = 0; i < n; i++)
+				ds[i] += dx[i];
+			case_equal("norm_grad: dx + ds", sum, ds, n * 4);
+			norm_grad_of(&r, r.dy, NULL, NULL, NULL);
 			case_equal("norm_grad: dx over dy", r.dy, dx, n * 4);
 		}
 }

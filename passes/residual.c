@@ -1,0 +1,108 @@
+/* passes/residual.c: sums around a norm become part of it, so that a row is read and written once.
+ *
+ * Requires SHARD, in front of schedule.  Ensures that a layer or RMS norm of a sum of two tensors of its type is the
+ * norm with that residual, whose sum is one more result for all who read it; and that a gradient of a norm to which
+ * alone another gradient is added adds it itself.  Numbers stay as they are: both are rounded as the adds were.
+ * The one idea: only the norm's place is used, so a sum moves down to it where nobody between reads it, and what a
+ * gradient is added to must be there already.  Sums that a loop computes with more stay in the loop.
+ *
+ * Refuses nothing. */
+#include "passes/passes.h"
+
+static bool is_norm(const Op *op)
+{
+	return op->kind == OP_LAYER_NORM || op->kind == OP_RMS_NORM;
+}
+
+static bool is_norm_grad(const Op *op)
+{
+	return op->kind == OP_LAYER_NORM_GRAD || op->kind == OP_RMS_NORM_GRAD;
+}
+
+/* Two tensors of the result's type, which nothing writes to before they are read. */
+static bool is_plain_add(const Op *op)
+{
+	for (int i = 0; op->kind == OP_ADD && i < 2; i++)
+		if (op_in(op, i)->op->kind == OP_READ || !type_equal(&op_in(op, i)->type, &op->out[0]->type))
+			return false;
+	return op->kind == OP_ADD;
+}
+
+static bool read_before(const Value *v, const Op *end)
+{
+	for (const Use *u = v->uses; u; u = u->next)
+		if (u->op->section == end->section && u->op->order < end->order)
+			return true;
+	return false;
+}
+
+/* op with one operand more, the last that its kind knows; op is removed. */
+static Op *with_residual(Module *m, Op *op, Value *residual)
+{
+	int last = op_info[op->kind].n_in_max - 1;
+	Value **in = NEW_N(m->arena, Value *, last + 1);
+	for (int i = 0; i < op->n_in; i++)
+		in[i] = op_in(op, i);
+	in[last] = residual;
+	Builder b = {.m = m, .section = op->section, .before = op, .loc = op->loc, .name = op->out[0]->name};
+	Op *now = ir_emit_op(&b, op->kind, last + 1, in, op->attrs, NULL);
+	now->order = op->order;
+	for (int i = 0; i < op->n_out; i++) {
+		ir_replace_uses(op->out[i], now->out[i]);
+		now->out[i]->name = op->out[i]->name; /* it takes the place of a value that goes */
+	}
+	ir_remove(m, op);
+	return now;
+}
+
+/* norm(x + r) */
+static bool take_sum(Module *m, Op *norm)
+{
+	Op *add = op_in(norm, 0)->op;
+	if (op_residual(norm) || !is_plain_add(add) || add->section != norm->section || read_before(add->out[0], norm))
+		return false;
+	Value *x = op_in(add, 0), *r = op_in(add, 1);
+	ir_set_in(norm, 0, x);
+	Op *now = with_residual(m, norm, r);
+	Value *sum = now->out[now->n_out - 1];
+	ir_replace_uses(add->out[0], sum);
+	sum->name = add->out[0]->name;
+	ir_remove(m, add);
+	return true;
+}
+
+/* norm_grad(..) + ds */
+static bool take_gradient(Module *m, Op *grad)
+{
+	Value *dx = grad->out[0];
+	Op *add = dx->n_uses == 1 ? dx->uses->op : NULL;
+	if (op_residual(grad) || !add || !is_plain_add(add) || add->section != grad->section)
+		return false;
+	Value *ds = op_in(add, op_in(add, 0) == dx);
+	if (ds->op->section == grad->section && ds->op->order >= grad->order)
+		return false;
+	Value *sum = with_residual(m, grad, ds)->out[0];
+	ir_replace_uses(add->out[0], sum);
+	sum->name = add->out[0]->name;
+	ir_remove(m, add);
+	return true;
+}
+
+bool pass_residual(Module *m, const PassOptions *o, Diag *d)
+{
+	int n_sums = 0, n_gradients = 0;
+	(void)o;
+	ir_number(m);
+	for (int s = 0; s < SEC_COUNT; s++) {
+		IR_FOR_OPS_SAFE(m, s, op)
+			n_sums += is_norm(op) && take_sum(m, op);
+		for (Op *op = m->last[s], *prev; op; op = prev) { /* from the last: the add that goes stands behind */
+			prev = op->prev;
+			n_gradients += is_norm_grad(op) && take_gradient(m, op);
+		}
+	}
+	if (n_sums + n_gradients)
+		diag_info(d, "residual", "%d sums are computed by the norms that read them, %d by gradients of norms", n_sums,
+			n_gradients);
+	return true;
+}
