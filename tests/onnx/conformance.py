@@ -4,7 +4,8 @@ Every test folder holds model.onnx and test_data_set_K/{input,output}_I.pb.  A t
 have the expected dtype and shape and agree to rtol 1e-3, atol 1e-7 (the ONNX runner's own bounds).  It is
 refused when shardc ends with status 1 and a message; anything else is a failure.
 
-usage: python conformance.py SHARDC TESTS_FOLDER [--only SUBSTRING] [--jobs N] [--json FILE]
+usage: python conformance.py SHARDC TESTS_FOLDER [--only SUBSTRING] [--every N] [--flag FLAG].. [--jobs N] [--json FILE]
+  --every: each N-th test of those; --flag: of shardc run, as --flag=--target=cuda
 The last line is "passed N, failed N, refused N".
 """
 import argparse
@@ -46,7 +47,7 @@ def mismatch(name, got, want):
 
 
 def run_set(shardc, folder, data, model, out):
-    done = subprocess.run([shardc, "run", str(folder / "model.onnx"), "--inputs", str(data), "--outputs", out],
+    done = subprocess.run([*shardc, str(folder / "model.onnx"), "--inputs", str(data), "--outputs", out],
                           capture_output=True, text=True, timeout=300)
     message = (done.stderr.strip().splitlines() or [""])[0]
     if done.returncode == 1 and message:
@@ -81,13 +82,16 @@ def main():
     p.add_argument("shardc")
     p.add_argument("tests")
     p.add_argument("--only", default="")
+    p.add_argument("--every", type=int, default=1)
+    p.add_argument("--flag", action="append", default=[])
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--json")
     args = p.parse_args()
     folders = sorted(m.parent for m in pathlib.Path(args.tests).rglob("model.onnx") if args.only in m.parent.name)
+    command = [args.shardc, "run", *args.flag]
     rows = []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for row in pool.map(lambda f: run_test(args.shardc, f), folders):
+        for row in pool.map(lambda f: run_test(command, f), folders[::args.every]):
             rows.append(row)
             if row["status"] == "failed":
                 print(f"FAILED {row['test']}: {row['reason']}", flush=True)
