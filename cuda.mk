@@ -125,4 +125,22 @@ $(BUILD)/cudasim/kernels: $(SIM_TESTS) $(SIM_TESTED) $(BUILD)/cudasim/absent.c $
 cudasim: $(SIM)/libshardrt.a $(if $(CUDA_NCCL),$(SIM)/libshardrt_nccl.so) $(BUILD)/cudasim/nvcc \
 	$(BUILD)/cudasim/test_sim $(BUILD)/cudasim/kernels
 
-.PHONY: cuda cuda-registers cudasim
+# A CUDA program on CPUs, wherever shardc takes flags.
+SIM_TARGET = --target=cuda --arch=cudasim --nvcc=$(abspath $(BUILD)/cudasim/nvcc)
+
+## cudasim-train: what one rank does on CUDA against the CPU program; one program in 100 orders; emitted ops (minutes)
+cudasim-train: all cudasim $(BUILD)/unit $(BUILD)/models $(VENV)/ready
+	BUILD=$(BUILD) tests/cudasim/codegen
+	@mkdir -p $(BUILD)/tests
+	$(BUILD)/models onnx good >$(BUILD)/tests/good.onnx
+	$(BUILD)/models npy '<f4' False '(64, 4)' 1024 >$(BUILD)/tests/x.npy
+	$(BUILD)/models npy '<i8' False '(64,)' 512 >$(BUILD)/tests/y.npy
+	tests/cudasim/orders $(BUILD)/shardc 100 $(BUILD)/tests/good.onnx --loss=cross_entropy --bind N=8 --optimizer=adamw \
+		--wrap=each -- --data x=$(BUILD)/tests/x.npy --data labels=$(BUILD)/tests/y.npy --steps 6 --threads 1
+	$(PYTHON) tests/cudasim/train.py $(BUILD)/shardc $(BUILD)/cudasim/train
+
+## cudasim-conformance: each 20th of the ONNX backend tests as a CUDA program
+cudasim-conformance: all cudasim $(VENV)/ready | $(BUILD)/onnx-tests
+	$(PYTHON) tests/onnx/conformance.py $(BUILD)/shardc $(ONNX_TESTS) --every 20 $(SIM_TARGET:%=--flag=%)
+
+.PHONY: cuda cuda-registers cudasim cudasim-train cudasim-conformance

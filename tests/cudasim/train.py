@@ -1,0 +1,417 @@
+"""Everything that one rank does, as a CUDA program under emulation, against the CPU's program.
+
+  numbers   losses, norms, evaluations, weights and states of eight steps: a GPT and a network with BatchNorm under
+            every option that changes what a step computes; f32 within 1e-5 (weights and states 1e-4, relative to a
+            tensor's norm), losses of 16 bits within 2e-2, their norms and weights within 0.1
+  bits      graphs on and off, a run stopped and resumed, saves and evaluations on the way: the same log and checkpoint
+  ends      bad data, numbers that are not finite, signals: the CPU program's words and exit code, and what it leaves
+
+usage: train.py SHARDC WORKDIR [--only NAME,..]      SHARDC: in a folder where `make cudasim` was built
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "ranks"))
+import matrix  # noqa: E402
+from matrix import T, VOCAB  # noqa: E402
+
+B, STEPS, SAMPLES = 2, 8, 64
+# True gradients of zero, in part or as a whole, and what follows from them.
+ZERO = re.compile(r"qkv\.bias$|conv1\.bias$|bn1\.running_mean$")
+HALF = {"bound": 2e-2, "norms": 1e-1, "weights": 1e-1}  # of 16 bits; losses, norms, weights and their states
+DROPPED = {"step_ms", "samples_per_s", "tokens_per_s", "peak_bytes"}  # of a log line: not the step's numbers
+
+
+class Failed(Exception):
+    pass
+
+
+def ask(condition, *what):
+    if not condition:
+        raise Failed(": ".join(map(str, what)))
+
+
+def call(args, code=0, env=None, timeout=180):
+    """Its output, standard error behind it."""
+    p = subprocess.run([str(a) for a in args], capture_output=True, text=True, timeout=timeout,
+                       env={**os.environ, **(env or {})})
+    ask(p.returncode == code, f"exit code {p.returncode}, wanted {code}", " ".join(map(str, args)),
+        p.stdout[-300:] + p.stderr[-2000:])
+    return p.stdout + p.stderr
+
+
+def lines(path, key="loss"):
+    return [r for r in map(json.loads, open(path)) if key in r]
+
+
+def numbers(path):
+    """What a log says of steps, but for times."""
+    return [{k: v for k, v in r.items() if k not in DROPPED} for r in map(json.loads, open(path))]
+
+
+def soft(check):
+    """A check that fails is said and counted; the others go on."""
+    def checked(s, name, *args, **kind):
+        s.checks += 1
+        try:
+            return check(s, name, *args, **kind)
+        except (Failed, subprocess.TimeoutExpired) as e:
+            s.failed += 1
+            print(f"FAIL {name}: {e}", flush=True)
+            return None
+    return checked
+
+
+class Setup:
+    def __init__(self, shardc, root):
+        self.shardc, self.root, self.n = shardc, root, 0
+        self.checks = self.failed = 0
+        self.cuda = ["--target=cuda", "--arch=cudasim", f"--nvcc={shardc.parent}/cudasim/nvcc"]
+        self.built = {}
+        torch.manual_seed(5)
+        g = np.random.default_rng(17)
+        tokens = torch.zeros(B, T, dtype=torch.int64)
+        self.export("gpt", matrix.Gpt(d=16, layers=2, drop=0), tokens)
+        self.export("drop", matrix.Gpt(d=16, layers=1, drop=0.2), tokens)
+        self.export("cnn", matrix.Cnn(c=4, layers=1), torch.zeros(B, 3, 8, 8))
+        x, labels = g.integers(0, VOCAB, (SAMPLES, T)), g.integers(0, VOCAB, (SAMPLES, T))
+        labels[np.arange(T)[None] >= g.integers(1, T + 1, SAMPLES)[:, None]] = -100
+        self.columns = {"gpt": (x, labels), "drop": (x, labels),
+                        "cnn": (g.standard_normal((SAMPLES, 3, 8, 8)).astype(np.float32), g.integers(0, 7, SAMPLES))}
+        self.data = {m: self.files(m, *c) for m, c in self.columns.items()}
+
+    def export(self, name, module, x):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(module.train(), (x,), str(self.root / f"{name}.onnx"), dynamo=False, opset_version=17,
+                              training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, input_names=["x"],
+                              output_names=["logits"], dynamic_axes={k: {0: "batch"} for k in ["x", "logits"]})
+
+    def files(self, name, x, labels):
+        np.save(self.root / f"{name}.x.npy", x)
+        np.save(self.root / f"{name}.labels.npy", labels)
+        return [f"x={self.root}/{name}.x.npy", f"labels={self.root}/{name}.labels.npy"]
+
+    def build(self, cuda, model, *options):
+        key = (cuda, model, *options)
+        if key not in self.built:
+            out = self.built[key] = self.root / f"p{len(self.built)}{'cuda' if cuda else 'cpu'}"
+            loss = [] if any(o.startswith("--loss=") for o in options) else ["--loss=cross_entropy"]
+            call([self.shardc, self.root / f"{model}.onnx", "-O0", f"--bind=batch={B}", "-o", out, *loss, *options,
+                  *(self.cuda if cuda else [])])
+        return self.built[key]
+
+    def flags(self, model, steps=STEPS, data=None):
+        data = data or self.data[model]
+        return [*(f"--data={c}" for c in data), "--threads=1", f"--steps={steps}"]
+
+    def run(self, binary, model, *flags, code=0, env=None, data=None, steps=STEPS):
+        """The log, the folder of checkpoints, what was said."""
+        self.n += 1
+        out = self.root / f"run{self.n}"
+        said = call([binary, *self.flags(model, steps, data), f"--log={out}.jsonl", f"--save={out}", *flags], code, env)
+        return f"{out}.jsonl", out, said
+
+    @soft
+    def both(self, name, model, options=(), flags=(), bound=1e-5, norms=1e-5, weights=1e-4, **kind):
+        """The two programs' numbers are near each other."""
+        want, got = (self.run(self.build(cuda, model, *options), model, *flags, **kind) for cuda in (False, True))
+        a, b = lines(want[0]), lines(got[0])
+        ask(len(a) == len(b) > 0, name, f"{len(b)} lines, wanted {len(a)}")
+        for i, (x, y) in enumerate(zip(a, b)):
+            ask(set(x) == set(y), name, f"line {i + 1}: other keys: {set(x) ^ set(y)}")
+            for key in set(x) & {"loss", "grad_norm", "eval_loss"}:
+                most = norms if key == "grad_norm" else bound
+                ask(near(x[key], y[key], most), name, f"line {i + 1}: {key} {y[key]}, wanted {x[key]}")
+            for key in set(x) & {"step", "lr", "epoch", "loss_scale", "accuracy"}:
+                ask(x[key] == y[key], name, f"line {i + 1}: {key} {y[key]}, wanted {x[key]}")
+        self.same_weights(name, want[1], got[1], weights)
+        return want, got
+
+    def same_weights(self, name, want, got, bound):
+        for file in ("model", "optim"):
+            a, b = (load_file(p / "latest" / f"{file}.safetensors") for p in (want, got))
+            ask(set(a) == set(b), name, f"other tensors: {set(a) ^ set(b)}")
+            for key in a:
+                if not ZERO.search(key):
+                    x, y = a[key].double(), b[key].double()
+                    error, most = float((x - y).norm()), bound * max(float(x.norm()), 1e-3 if bound < 1e-2 else 2e-2)
+                    ask(error <= most, name, f"{file}: {key} differs by {error:.2e}, at most {most:.2e}")
+
+    @soft
+    def same_bits(self, name, want, got):
+        ask(numbers(want[0]) == numbers(got[0]), name, "other log", *first_other(want[0], got[0]))
+        for file in ("model", "optim"):
+            a, b = ((p / "latest" / f"{file}.safetensors").read_bytes() for p in (want[1], got[1]))
+            ask(a == b, name, f"other bits of {file}.safetensors")
+
+
+def first_other(want, got):
+    return next(((b, "wanted", a) for a, b in zip(numbers(want), numbers(got)) if a != b), ("lengths",))
+
+
+def near(a, b, bound):
+    if a is None or b is None:
+        return a == b
+    return abs(a - b) <= bound * max(abs(a), 1e-30)
+
+
+# ---- numbers ----
+
+def test_models(s):
+    for model in ("gpt", "cnn", "drop"):
+        held = [f"--eval-data={c}" for c in s.data[model]]
+        s.both(model, model, ["--optimizer=adamw", *(["--dropout=on"] if model == "drop" else [])],
+               [*held, "--eval-every=3", "--seed=3", "--shuffle=1"])
+
+
+def test_optimizers(s):
+    kinds = ["sgd", "sgd:momentum", "sgd:momentum,nesterov", "adam", "adamw", "adagrad", "lion"]
+    for kind in kinds:
+        s.both(kind, "gpt", [f"--optimizer={kind}"], ["--weight-decay=0.1"])
+
+
+def test_options(s):
+    adamw = "--optimizer=adamw"
+    cases = {
+        "clip 1": (["--clip=1"], ["--clip-norm=1"]),
+        "clip 2 and value": (["--clip=2,value", "--optimizer=sgd"],
+                             ["--clip-norm=0.2", "--clip-value=1e-3", "--lr=0.5"]),
+        "clip 2.5": (["--clip=2.5", "--optimizer=sgd"], ["--clip-norm=0.1", "--lr=0.5"]),
+        "clip inf": (["--clip=inf", "--optimizer=sgd"], ["--clip-norm=0.02", "--lr=0.5"]),
+        "no norm": ([adamw, "--grad-norm=off"], []),
+        "groups": ([adamw, r"--param-group=^h\.0\.:lr_scale=0.3,weight_decay=0.2",
+                    "--param-group=ln:beta1=0.8,beta2=0.95,eps=1e-6", "--no-decay-1d"], ["--weight-decay=0.1"]),
+        "linear": ([adamw], ["--lr-schedule=linear", "--warmup=3", "--min-lr=1e-5"]),
+        "cosine": ([adamw], ["--lr-schedule=cosine", "--warmup=2"]),
+        "freeze": ([adamw, r"--freeze=wpe|h\.1\.ln"], []),
+        "smoothing": ([adamw, "--loss=cross_entropy:label_smoothing=0.1,ignore_index=7"], []),
+        "rank norm": ([adamw, "--loss-norm=rank"], []),
+        "random init": ([adamw, "--init=random:7"], []),
+        "remat": ([adamw, "--remat=block"], []),
+        "no weights shared": ([adamw, "--wrap=each", "--strategy=no_shard"], []),
+    }
+    for name, (options, flags) in cases.items():
+        s.both(name, "gpt", options, flags)
+    for name, options in {"frozen statistics": ["--bn=frozen"], "biased": ["--bn-biased-var"], "momentum": []}.items():
+        s.both(name, "cnn", ["--optimizer=sgd:momentum", *options])
+
+
+def test_accumulate(s):
+    for model, counts in (("gpt", (1, 2, 3)), ("cnn", (3,))):
+        for sync in ("last", "every"):
+            for accum in counts:
+                s.both(f"{accum} micro-batches of {model}, {sync}", model,
+                       ["--optimizer=adamw", "--accum=many", f"--sync={sync}", "--clip=2"],
+                       [f"--accum={accum}", "--clip-norm=0.5"])
+
+
+def test_halves(s):
+    cases = {"bf16": ["--param-dtype=bf16"],
+             "bf16 kept": ["--param-dtype=bf16", "--reduce-dtype=bf16", "--keep-low-precision-grads"],
+             "f16": ["--param-dtype=f16", "--loss-scale=dynamic:init=1024,growth_interval=3"],
+             "static": ["--param-dtype=f16", "--loss-scale=128"],
+             "bf16 many": ["--param-dtype=bf16", "--accum=many"]}
+    for name, options in cases.items():
+        for model in ("gpt", "cnn"):
+            s.both(f"{name} {model}", model, ["--optimizer=sgd", *options],
+                   ["--lr=0.05", *(["--accum=2"] if name.endswith("many") else [])], **HALF)
+
+
+def test_overflow(s):
+    """A scale that f16 does not hold: both programs leave out the same updates and halve it as often."""
+    options = ["--optimizer=adamw", "--param-dtype=f16", "--loss-scale=dynamic:init=1e6,growth_interval=2"]
+    for norm in ("on", "off"):
+        runs = s.both(f"overflow, norm {norm}", "gpt", [*options, f"--grad-norm={norm}"], **HALF)
+        rows = lines(runs[1][0]) if runs else []
+        ask(not runs or rows[1]["loss_scale"] < rows[0]["loss_scale"], "no step overflowed")
+
+
+# ---- bits ----
+
+def test_graphs(s):
+    """A replayed step is the step; an evaluation in a graph of its own, micro-batches in graphs of their own."""
+    cases = [("gpt", ["--optimizer=adamw"], []), ("cnn", ["--optimizer=adamw"], []),
+             ("drop", ["--optimizer=adamw", "--dropout=on", "--param-dtype=bf16"], ["--seed=5"]),
+             ("gpt", ["--optimizer=adamw", "--accum=many"], ["--accum=4"])]
+    for model, options, flags in cases:
+        binary = s.build(True, model, *options)
+        flags = [*flags, *(f"--eval-data={c}" for c in s.data[model]), "--eval-every=2"]
+        want = s.run(binary, model, *flags, "--cuda-graph=0")
+        s.same_bits(f"graphs of {model}", want, s.run(binary, model, *flags))
+        s.same_bits(f"at once: {model}", want, s.run(binary, model, *flags, env={"CUDASIM_ORDER": "eager"}))
+
+
+def test_resume(s):
+    scaled = ["--optimizer=adamw", "--param-dtype=f16", "--loss-scale=dynamic:init=1e6,growth_interval=2"]
+    for model, options in (("drop", ["--optimizer=adamw", "--dropout=on"]), ("gpt", scaled),
+                           ("cnn", ["--optimizer=sgd:momentum"])):
+        binary = s.build(True, model, *options)
+        want = s.run(binary, model, "--shuffle=3")
+        _, half, _ = s.run(binary, model, "--shuffle=3", steps=3)
+        log, out, _ = s.run(binary, model, f"--resume={half}", "--shuffle=3")
+        whole = numbers(want[0])[3:]
+        ask([r for r in numbers(log) if "loss" in r] == whole, f"resumed {model}", "other log")
+        s.same_bits(f"resumed {model}", (log, want[1]), (log, out))
+
+
+def test_boundaries(s):
+    """Where steps overlap, a save or an evaluation sees the steps before it and no later one."""
+    binary = s.build(True, "gpt", "--optimizer=adamw")
+    held = [f"--eval-data={c}" for c in s.data["gpt"]]
+    log, out, _ = s.run(binary, "gpt", *held, "--eval-every=2", "--save-every=3")
+    plain = s.run(binary, "gpt")
+    ask([r for r in numbers(log) if "loss" in r] == [r for r in numbers(plain[0]) if "loss" in r], "other losses")
+    for steps in (1, 3, 6):
+        at = s.run(binary, "gpt", *held, steps=steps)
+        if steps != 1:
+            saved = out / f"step-{steps:08d}", at[1] / "latest"
+            a, b = ((p / "model.safetensors").read_bytes() for p in saved)
+            ask(a == b, f"saved at step {steps}", "other weights than of a run that ends there")
+
+
+# ---- ends ----
+
+@soft
+def ends_alike(s, name, model, options=(), flags=(), code=1, data=None):
+    """The same exit code and words; what was saved before is the same program's run up to there."""
+    said = []
+    for cuda in (False, True):
+        binary = s.build(cuda, model, "--optimizer=adamw", *options)
+        log, out, text = s.run(binary, model, "--save-every=1", *flags, code=code, data=data)
+        errors = [t.replace(binary.name, "P").replace(str(out), "OUT") for t in text.splitlines() if "error:" in t]
+        said.append((errors, len(lines(log)), sorted(p.name for p in out.glob("step-*"))))
+    ask(said[0][0], name, "the CPU's program says nothing")
+    ask(said[0] == said[1], name, said[1], "wanted", said[0])
+    if said[1][2]:
+        clean = s.run(binary, model, *[f for f in flags if not f.startswith("--eval-data")], steps=len(said[1][2]))
+        a, b = (load_file(p / "latest" / "model.safetensors") for p in (clean[1], out))
+        ask(all(torch.equal(a[k], b[k]) for k in a), name, "the last checkpoint is not of the steps before the end")
+
+
+def test_bad_data(s):
+    for step, what, column, value in ((0, "token", 0, VOCAB), (2, "label", 1, VOCAB + 3), (4, "label", 1, VOCAB),
+                                      (5, "negative token", 0, -VOCAB - 1)):
+        columns = [c.copy() for c in s.columns["gpt"]]
+        columns[column][step * B + 1, 0] = value
+        data = s.files(f"bad{s.n}", *columns)
+        ends_alike(s, f"{what} {value} in step {step + 1}", "gpt", data=data)
+    ends_alike(s, "in a micro-batch", "gpt", ["--accum=many"], ["--accum=3"], data=data)
+    ends_alike(s, "in an evaluation", "gpt", flags=[f"--eval-data={c}" for c in data])
+
+
+def spoilt(s, value, step):
+    x, labels = (c.copy() for c in s.columns["cnn"])
+    x[step * B, 0, 3, 3] = value
+    return s.files("spoilt", x, labels)
+
+
+def test_nan(s):
+    for value, step in ((np.nan, 0), (np.nan, 4), (np.inf, 3)):
+        data = spoilt(s, value, step)
+        for norm in ("on", "off"):
+            ends_alike(s, f"{value} in step {step + 1}", "cnn", ["--bn=frozen", f"--grad-norm={norm}"], code=3,
+                       data=data)
+        s.both(f"{value} left out", "cnn", ["--optimizer=adamw", "--bn=frozen"], ["--on-nan=skip"], data=data)
+        ends_alike(s, f"--check-nan: {value}", "cnn", ["--bn=frozen", "--check-nan"], code=3, data=data)
+    plain, checked = (s.run(s.build(True, "gpt", "--optimizer=adamw", *o), "gpt") for o in ([], ["--check-nan"]))
+    s.same_bits("--check-nan changes no bit", plain, checked)
+
+
+def start(s, binary, model, *flags):
+    s.n += 1
+    out = s.root / f"run{s.n}"
+    args = (binary, *s.flags(model, 1000000), f"--log={out}.jsonl", f"--save={out}", *flags)
+    p = subprocess.Popen([str(a) for a in args], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return p, pathlib.Path(f"{out}.jsonl"), out
+
+
+def await_text(p, path, text, seconds=60):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and p.poll() is None:
+        if path.exists() and text in path.read_text():
+            return
+        time.sleep(0.02)
+    p.kill()
+    raise Failed(f"waited for {text} in {path}: {p.communicate()[0][-2000:]}")
+
+
+def test_signals(s):
+    binary = s.build(True, "gpt", "--optimizer=adamw")
+    p, log, out = start(s, binary, "gpt")
+    await_text(p, log, '"step": 4,')
+    p.send_signal(signal.SIGINT)
+    said = p.communicate(timeout=60)[0]
+    ask(p.returncode == 0 and "stopped by Interrupt" in said, "SIGINT", said)
+    steps = lines(log)[-1]["step"]
+    ask((out / "latest").resolve().name == f"step-{steps:08d}", "SIGINT", "no checkpoint of the last step")
+    want = s.run(binary, "gpt", steps=steps)
+    a, b = ((p / "latest/model.safetensors").read_bytes() for p in (out, want[1]))
+    ask(a == b, "SIGINT", "other weights than of a run of as many steps")
+    hyper = s.root / "h.json"
+    hyper.write_text('{"lr": 0.001}')
+    p, log, out = start(s, binary, "gpt", f"--hyper={hyper}")
+    await_text(p, log, '"step": 4,')
+    hyper.write_text('{"lr": 0.0078125, "weight_decay": 0.5}')
+    p.send_signal(signal.SIGHUP)
+    await_text(p, log, '"lr": 0.0078125, "step_ms')
+    hyper.write_text('{"lr": 0.25, "nothing": 1}')
+    p.send_signal(signal.SIGHUP)
+    await_text(p, log, "hyper_refused")
+    p.send_signal(signal.SIGTERM)
+    said = p.communicate(timeout=60)[0]
+    ask(p.returncode == 0 and "refused; what was in force stays" in said, "SIGHUP", said)
+    rows = list(map(json.loads, open(log)))
+    events = [i for i, r in enumerate(rows) if r.get("event") == "hyper"]
+    ask(len(events) == 2, "SIGHUP", f"{len(events)} events")
+    ask({round(r["lr"], 6) for r in rows[events[0]:events[1]] if "loss" in r} == {0.001}, "SIGHUP", "rates before")
+    ask({r["lr"] for r in rows[events[1]:] if "loss" in r} == {0.0078125}, "SIGHUP", "rates behind")
+    cpu = s.build(False, "gpt", "--optimizer=adamw")
+    begun = (out / "latest/state.json").read_text()
+    resumed = [s.run(b, "gpt", f"--resume={out}", steps=lines(log)[-1]["step"] + 3)[0] for b in (cpu, binary)]
+    a, b = map(lines, resumed)
+    ask('"weight_decay": 0.5' in begun and len(a) == len(b) == 3, "resumed with --hyper", begun[:500])
+    for x, y in zip(a, b):
+        ask(near(x["loss"], y["loss"], 1e-5) and x["lr"] == y["lr"] == 0.0078125, "resumed with --hyper", x, y)
+
+
+@soft
+def run_test(s, name):
+    TESTS[name](s)
+
+
+TESTS = {n[5:]: f for n, f in list(globals().items()) if n.startswith("test_")}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shardc", type=pathlib.Path)
+    parser.add_argument("workdir", type=pathlib.Path)
+    parser.add_argument("--only", default=",".join(TESTS))
+    args = parser.parse_args()
+    shutil.rmtree(args.workdir, ignore_errors=True)
+    args.workdir.mkdir(parents=True)
+    torch.set_num_threads(1)
+    s = Setup(args.shardc.resolve(), args.workdir.resolve())
+    for name in args.only.split(","):
+        begun = time.monotonic()
+        run_test(s, name)
+        print(f"{name}: {time.monotonic() - begun:.0f} s", flush=True)
+    print(f"tests/cudasim/train.py: {s.checks - s.failed} of {s.checks} passed")
+    sys.exit(s.failed != 0)
+
+
+main()
