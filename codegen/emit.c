@@ -211,23 +211,37 @@ const char *emit_tensors(Emit *e, const Op *op, const char *spec)
 	return args;
 }
 
-void emit_kernel(Emit *e, const Op *op, const char *tensors, const char *rest, ...)
+static void kernel_call(Emit *e, const Op *op, DType t, const char *tensors, const char *more)
 {
 	const char *text = op_info[op->kind].text;
 	KernelTypes types = kernel_types(text);
-	DType t = op->n_in ? op_in(op, 0)->type.dtype : op->out[0]->type.dtype;
 	if (!serves(types, t)) {
 		emit_refuse(e, op, "%s of %s: its kernel computes %s only", text, dtype_info[t].text,
 			types_text[types]);
 		return;
 	}
-	va_list ap;
-	va_start(ap, rest);
-	const char *more = arena_vprintf(e->a, rest, ap), *args = emit_tensors(e, op, tensors);
-	va_end(ap);
+	const char *args = emit_tensors(e, op, tensors);
 	bool bytes = types == TYPES_BYTES;
 	emit_line(e, "k_%s%s%s(%s%s%s);", text, bytes ? "" : "_", bytes ? "" : emit_suffix(t), args,
 		*args && *more ? ", " : "", more);
+}
+
+void emit_kernel(Emit *e, const Op *op, const char *tensors, const char *rest, ...)
+{
+	va_list ap;
+	va_start(ap, rest);
+	const char *more = arena_vprintf(e->a, rest, ap);
+	va_end(ap);
+	kernel_call(e, op, op->n_in ? op_in(op, 0)->type.dtype : op->out[0]->type.dtype, tensors, more);
+}
+
+void emit_kernel_of(Emit *e, const Op *op, DType t, const char *tensors, const char *rest, ...)
+{
+	va_list ap;
+	va_start(ap, rest);
+	const char *more = arena_vprintf(e->a, rest, ap);
+	va_end(ap);
+	kernel_call(e, op, t, tensors, more);
 }
 
 /* ---- shapes ---- */

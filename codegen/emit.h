@@ -59,6 +59,8 @@ void emit_line(Emit *e, const char *fmt, ...) PRINTF_LIKE(2, 3); /* one statemen
 const char *emit_tensors(Emit *e, const Op *op, const char *spec);
 /* Calls the op's kernel of kernels.def: k_<op>[_<dtype of operand 0>](tensors, rest); rest is printf-like. */
 void emit_kernel(Emit *e, const Op *op, const char *tensors, const char *rest, ...) PRINTF_LIKE(4, 5);
+/* The same where another operand than the first one names the dtype. */
+void emit_kernel_of(Emit *e, const Op *op, DType t, const char *tensors, const char *rest, ...) PRINTF_LIKE(5, 6);
 void emit_refuse(Emit *e, const Op *op, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* ---- shapes ---- */

@@ -206,12 +206,13 @@ void lower_report_accuracy(Emit *e, const Op *op)
 {
 	const Type *t = &op_in(op, 0)->type;
 	int64_t c = t->rank ? t->dim[t->rank - 1] : 1;
-	if (t->dtype != DT_F32) {
-		emit_refuse(e, op, "accuracy of %s logits: its kernel computes f32 only", dtype_info[t->dtype].text);
+	if (t->dtype != DT_F32 && !dtype_is_half(t->dtype)) {
+		emit_refuse(e, op, "accuracy of %s logits: its kernel computes f32, bf16 and f16 only",
+			dtype_info[t->dtype].text);
 		return;
 	}
-	emit_line(e, "rt_report_accuracy(rt, %s, %s, %" PRId64 ", %" PRId64 ", %s);", emit_value(e, op_in(op, 0)),
-		emit_value(e, op_in(op, 1)), c ? type_numel(t) / c : 0, c,
+	emit_line(e, "rt_report_accuracy(rt, %s, %s, %s, %" PRId64 ", %" PRId64 ", %s);", emit_value(e, op_in(op, 0)),
+		dtype_constant(t->dtype), emit_value(e, op_in(op, 1)), c ? type_numel(t) / c : 0, c,
 		emit_int(e, attr_get_int(op->attrs, "ignore_index", -100)));
 }
 

@@ -402,7 +402,8 @@ void lower_cross_entropy(Emit *e, const Op *op)
 
 void lower_cross_entropy_grad(Emit *e, const Op *op)
 {
-	emit_kernel(e, op, "o0 i0 i1 i2 i3 i4", "%s", loss_text(e, op, &op_in(op, 1)->type));
+	const Type *logits = &op_in(op, 1)->type;
+	emit_kernel_of(e, op, logits->dtype, "o0 i0 i1 i2 i3 i4", "%s", loss_text(e, op, logits));
 }
 
 static const char *dropout_text(Emit *e, const Op *op)

@@ -217,14 +217,17 @@ K_HALVES(K_DECL)
 /* ---- loss, randomness, accuracy ---- */
 
 /* logits (rows, C), labels (rows), weights (C) or NULL, lse (rows).  dlogits may be logits. */
-void k_cross_entropy_f32(float *sum, float *weight, float *lse, const float *logits, const int64_t *labels,
-	const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing,
-	void *work /* on CUDA */);
-void k_cross_entropy_grad_f32(float *dlogits, const float *dloss /* () */, const float *logits,
-	const int64_t *labels, const float *weights, const float *lse, int64_t rows, int64_t c,
-	int64_t ignore_index, double smoothing);
-/* out[0] += rows whose arg max is the label, out[1] += rows whose label is not ignore_index. */
-void k_accuracy_f32(double out[2], const float *logits, const int64_t *labels, int64_t rows, int64_t c,
+#define K_DECL(T, W, t) \
+	void k_cross_entropy_##t(W *sum, W *weight, W *lse, const T *logits, const int64_t *labels, const W *weights, \
+		int64_t rows, int64_t c, int64_t ignore_index, double smoothing, void *work /* on CUDA */); \
+	void k_cross_entropy_grad_##t(T *dlogits, const W *dloss /* () */, const T *logits, const int64_t *labels, \
+		const W *weights, const W *lse, int64_t rows, int64_t c, int64_t ignore_index, double smoothing);
+K_DECL(float, float, f32)
+K_HALVES(K_DECL)
+#undef K_DECL
+/* out[0] += rows whose arg max is the label, out[1] += rows whose label is not ignore_index.  type: of logits, f32,
+ * bf16 or f16. */
+void k_accuracy(double out[2], const void *logits, KDType type, const int64_t *labels, int64_t rows, int64_t c,
 	int64_t ignore_index);
 /* x (pre, rows, post): rows is the sample axis.  y may be x. */
 #define K_DECL(T, W, t) void k_dropout_##t(T *y, const T *x, int64_t pre, int64_t rows, int64_t post, double p, \

@@ -444,7 +444,7 @@ void grad_cross_entropy(GradCtx *c, Op *op, Value *const *dout)
 		lse = ir_reshape(b, lse, t.rank, t.dim);
 		Value *p = e_exp(b, e_sub(b, ir_cast(b, x, lse->type.dtype), lse));
 		Value *dl = ir_reshape(b, dout[2], t.rank, t.dim);
-		grad_give(c, x, e_mul(b, p, dl));
+		grad_give(c, x, ir_cast(b, e_mul(b, p, dl), x->type.dtype));
 	}
 }
 

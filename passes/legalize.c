@@ -72,6 +72,14 @@ static Value *in_f32(Module *m, Op *op, Value *v)
 	return ir_emit_typed(&b, OP_CONST, 0, NULL, attr_floats(m, NULL, "value", value->n, value->floats), t);
 }
 
+/* Class weights are read as f32 beside logits of any type. */
+static void widen_class_weights(Module *m, Op *op)
+{
+	int i = op->kind == OP_CROSS_ENTROPY ? 2 : op->kind == OP_CROSS_ENTROPY_GRAD ? 3 : -1;
+	if (i >= 0 && i < op->n_in && is_half(op_in(op, i)))
+		ir_set_in(op, i, in_f32(m, op, op_in(op, i)));
+}
+
 static void compute_in_f32(Module *m, Op *op)
 {
 	Type *was = NEW_N(m->arena, Type, op->n_out), *now = NEW_N(m->arena, Type, op->n_out);
@@ -222,9 +230,12 @@ bool pass_legalize(Module *m, const PassOptions *o, Diag *d)
 	if (!any_halves(m))
 		return true;
 	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS_SAFE(m, s, op)
+		IR_FOR_OPS_SAFE(m, s, op) {
 			if (has_halves(op) && (!computes_halves(op) || is_slow(op, o)))
 				compute_in_f32(m, op);
+			else
+				widen_class_weights(m, op);
+		}
 	fold_casts(m);
 	ir_number(m);
 	for (int s = 0; s < SEC_COUNT; s++)

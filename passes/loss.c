@@ -331,6 +331,14 @@ static void warn_activated(Loss *l, const Op *output, OpKind activation)
 			"output before it", output->sym->name, op_info[activation].text);
 }
 
+/* Logits of 16 bits, which `precision` casts to f32 for the output alone. */
+static Value *as_stored(Value *logits)
+{
+	const Op *op = logits->op;
+	bool cast = op->kind == OP_CAST && !strcmp(op->loc->role, "precision");
+	return cast && dtype_is_half(op_in(op, 0)->type.dtype) ? op_in(op, 0) : logits;
+}
+
 static Value *classes_last(Loss *l, Value *logits)
 {
 	int rank = logits->type.rank, perm[IR_MAX_RANK], n = 0;
@@ -352,7 +360,7 @@ static bool build_cross_entropy(Loss *l, Op *output)
 {
 	Module *m = l->m;
 	warn_activated(l, output, OP_SOFTMAX);
-	l->logits = classes_last(l, op_in(output, 0));
+	l->logits = classes_last(l, as_stored(op_in(output, 0)));
 	if (!l->logits)
 		return false;
 	Type t = l->logits->type;

@@ -2,9 +2,10 @@
  *
  * Requires MODEL before the loss.  Ensures that whatever depends on parameters or on inputs of floats is computed
  * in the asked dtype: each of their reads is cast, ops take on the dtype of their operands, outputs are cast
- * back, so that the loss is computed in f32.  Every use of a parameter has a cast of its own: gradients of
+ * back, so that the loss is computed in f32.  A cross-entropy reads logits as they are stored, and is f32 inside: they
+ * are the largest values of a language model, and their gradient takes their place.  Every use of a parameter has a cast of its own: gradients of
  * several uses are then summed in f32.  What depends on neither (tables of positions, masks) keeps its dtype up
- * to where it meets them.  Batch norms and losses of the model stay f32, said once; so do the running statistics.
+ * to where it meets them.  Batch norms of the model stay f32, said once; so do the running statistics.
  * A literal beyond the range of the dtype becomes the largest number that it has, and what is computed from such ones
  * is clipped before its cast: a mask stays finite, unless it was made of infinities.
  * Which ops have 16-bit kernels is not asked here: legalize.c puts casts around those that have none.
@@ -31,7 +32,7 @@ static bool is_batch_norm(const Op *op)
 	return op->kind == OP_BATCH_NORM || !strcmp(op->loc->onnx, "BatchNormalization");
 }
 
-/* Statistics over many elements, whose errors would not average out (F56), and losses. */
+/* Statistics over many elements, whose errors would not average out (F56), and losses, but for their logits. */
 static bool stays_f32(const Op *op)
 {
 	return op->kind == OP_CROSS_ENTROPY || (is_batch_norm(op) && op->kind != OP_CAST && !op_has_effect(op)
@@ -148,7 +149,7 @@ static void keep_f32(Precision *p, Op *op)
 {
 	bool any = reads_moved(p, op);
 	for (int i = 0; i < op->n_in; i++)
-		if (is_float(op_in(op, i)) && dtype_is_half(op_in(op, i)->type.dtype))
+		if (is_float(op_in(op, i)) && dtype_is_half(op_in(op, i)->type.dtype) && (i || is_batch_norm(op)))
 			ir_set_in(op, i, cast_before(p, op, op_in(op, i), DT_F32));
 	retype(p->m, op);
 	if (!is_batch_norm(op))

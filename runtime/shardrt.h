@@ -169,8 +169,8 @@ const RtModel *rt_library_model(void);
 
 /* Called from emitted code, in this order in a step. */
 void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean);
-/* logits (rows, c), labels (rows): as k_accuracy_f32 counts. */
-void rt_report_accuracy(Rt *rt, const float *logits, const int64_t *labels, int64_t rows, int64_t c,
+/* logits (rows, c), labels (rows): as k_accuracy counts. */
+void rt_report_accuracy(Rt *rt, const void *logits, KDType type, const int64_t *labels, int64_t rows, int64_t c,
 	int64_t ignore_index);
 /* seq: the collective's number.  Issuing returns at once; rt_wait returns when the result is there and no
  * peer still reads what this rank sent. */

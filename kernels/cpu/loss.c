@@ -1,11 +1,30 @@
 /* kernels/cpu/loss.c: softmax cross-entropy, its gradient, and accuracy.
  *
- * A row's logits are read once: pieces that fit the nearest cache give a running maximum and sum.  A row is
- * one thread's; sums over rows are made per chunk (by the number of rows only) and then in order. */
-#include "kernels/cpu/common.h"
-#include "kernels/ew.h"
+ * A row's logits are read once: pieces that fit the nearest cache give a running maximum and sum.  16-bit pieces are
+ * widened there, so that all is computed in f32 whatever is stored.  A row is one thread's; sums over rows are made
+ * per chunk (by the number of rows only) and then in order. */
+#include "kernels/cpu/half.h"
 
 enum { PIECE = 1024, CHUNKS = 256 };
+
+typedef struct Logits { const void *at; KDType type; int64_t rows, c; } Logits;
+typedef struct LossRule { const int64_t *labels; const float *weights; int64_t ignore_index; double smoothing; } LossRule;
+
+/* n logits from element `at` on: those in memory, or widened into buf. */
+INLINE const float *piece_of(const Logits *x, int64_t at, int64_t n, float *buf)
+{
+	const void *from = at_element(x->at, x->type, at);
+	if (x->type == K_F32)
+		return from;
+	widen(buf, from, x->type, n);
+	return buf;
+}
+
+INLINE double logit(const Logits *x, int64_t at)
+{
+	float buf[1];
+	return (double)*piece_of(x, at, 1, buf);
+}
 
 static float exp_sum(const float *x, int64_t n, float shift)
 {
@@ -16,18 +35,19 @@ static float exp_sum(const float *x, int64_t n, float shift)
 	return s;
 }
 
-static float log_sum_exp(const float *x, int64_t n)
+static float log_sum_exp(const Logits *x, int64_t row)
 {
-	float m = -INFINITY;
+	float m = -INFINITY, buf[PIECE];
 	double sum = 0;
-	for (int64_t p = 0; p < n; p += PIECE) {
-		int64_t len = MIN(PIECE, n - p);
-		float pm = max_of_f32(x + p, len);
+	for (int64_t p = 0; p < x->c; p += PIECE) {
+		int64_t len = MIN(PIECE, x->c - p);
+		const float *v = piece_of(x, row * x->c + p, len, buf);
+		float pm = max_of_f32(v, len);
 		if (pm > m) {
 			sum *= exp((double)m - (double)pm);
 			m = pm;
 		}
-		sum += (double)exp_sum(x + p, len, m == -INFINITY ? 0 : m);
+		sum += (double)exp_sum(v, len, m == -INFINITY ? 0 : m);
 	}
 	return (float)((double)m + log(sum));
 }
@@ -42,38 +62,41 @@ static bool label_ok(int64_t label, int64_t row, int64_t c, int64_t ignore_index
 }
 
 /* Loss of one row:  (1-e) w[y] (lse - x[y]) + e/C sum_c w[c] (lse - x[c]) */
-static double row_loss(const float *x, int64_t label, const float *weights, float lse, int64_t c,
-	double smoothing)
+static double row_loss(const Logits *x, int64_t row, const LossRule *r, float lse)
 {
-	double w = weights ? weights[label] : 1, loss = w * ((double)lse - x[label]);
-	if (smoothing == 0)
+	int64_t label = r->labels[row], first = row * x->c;
+	double w = r->weights ? r->weights[label] : 1, loss = w * ((double)lse - logit(x, first + label));
+	if (r->smoothing == 0)
 		return loss;
+	float buf[PIECE];
 	double all = 0;
-	if (weights)
-		for (int64_t i = 0; i < c; i++)
-			all += weights[i] * ((double)lse - x[i]);
-	else
-		for (int64_t i = 0; i < c; i++)
-			all += (double)lse - x[i];
-	return (1 - smoothing) * loss + smoothing / (double)c * all;
+	for (int64_t p = 0; p < x->c; p += PIECE) {
+		int64_t len = MIN(PIECE, x->c - p);
+		const float *v = piece_of(x, first + p, len, buf), *weights = r->weights ? r->weights + p : NULL;
+		if (weights)
+			for (int64_t i = 0; i < len; i++)
+				all += weights[i] * ((double)lse - v[i]);
+		else
+			for (int64_t i = 0; i < len; i++)
+				all += (double)lse - v[i];
+	}
+	return (1 - r->smoothing) * loss + r->smoothing / (double)x->c * all;
 }
 
-void k_cross_entropy_f32(float *sum, float *weight, float *lse, const float *logits, const int64_t *labels,
-	const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing, void *work)
+static void cross_entropy(float *sum, float *weight, float *lse, Logits x, LossRule rule)
 {
 	double part[CHUNKS][2];
-	(void)work;
-	int64_t chunks = MIN(CHUNKS, rows);
-	#pragma omp parallel for schedule(static) if (rows * c > PARALLEL_MIN)
+	int64_t chunks = MIN(CHUNKS, x.rows);
+	#pragma omp parallel for schedule(static) if (x.rows * x.c > PARALLEL_MIN)
 	for (int64_t k = 0; k < chunks; k++) {
 		double s = 0, w = 0;
-		for (int64_t r = rows * k / chunks; r < rows * (k + 1) / chunks; r++) {
-			const float *x = logits + r * c;
-			lse[r] = log_sum_exp(x, c);
-			if (labels[r] == ignore_index || !label_ok(labels[r], r, c, ignore_index))
+		for (int64_t r = x.rows * k / chunks; r < x.rows * (k + 1) / chunks; r++) {
+			int64_t label = rule.labels[r];
+			lse[r] = log_sum_exp(&x, r);
+			if (label == rule.ignore_index || !label_ok(label, r, x.c, rule.ignore_index))
 				continue;
-			s += row_loss(x, labels[r], weights, lse[r], c, smoothing);
-			w += weights ? weights[labels[r]] : 1;
+			s += row_loss(&x, r, &rule, lse[r]);
+			w += rule.weights ? rule.weights[label] : 1;
 		}
 		part[k][0] = s;
 		part[k][1] = w;
@@ -87,51 +110,95 @@ void k_cross_entropy_f32(float *sum, float *weight, float *lse, const float *log
 	*weight = (float)w;
 }
 
-/* d x[j] = g ((1-e) w[y] (p[j] - [j=y]) + e/C (W p[j] - w[j])),  p = softmax(x), W = sum of all w */
-void k_cross_entropy_grad_f32(float *dlogits, const float *dloss, const float *logits, const int64_t *labels,
-	const float *weights, const float *lse, int64_t rows, int64_t c, int64_t ignore_index, double smoothing)
+/* d x[j] = g ((1-e) w[y] (p[j] - [j=y]) + e/C (W p[j] - w[j])),  p = softmax(x), W = sum of all w; all: that W */
+static void grad_row(void *dlogits, float dloss, const Logits *x, int64_t row, const LossRule *r, float lse, double all)
 {
-	double all = (double)c;
-	if (weights && smoothing != 0) {
-		all = 0;
-		for (int64_t i = 0; i < c; i++)
-			all += weights[i];
-	}
-	#pragma omp parallel for schedule(static) if (rows * c > PARALLEL_MIN)
-	for (int64_t r = 0; r < rows; r++) {
-		float *d = dlogits + r * c;
-		const float *x = logits + r * c;
-		int64_t y = labels[r];
-		if (y == ignore_index || y < 0 || y >= c) {
-			memset(d, 0, (size_t)c * sizeof *d);
-			continue;
-		}
-		double w = (1 - smoothing) * (weights ? weights[y] : 1), e = smoothing / (double)c;
-		float g = *dloss, p = (float)(g * (w + e * all)), u = (float)(g * e), l = lse[r];
-		if (smoothing == 0)
-			for (int64_t i = 0; i < c; i++)
-				d[i] = ew_exp_f32(x[i] - l) * p;
+	int64_t y = r->labels[row];
+	double w = (1 - r->smoothing) * (r->weights ? r->weights[y] : 1), e = r->smoothing / (double)x->c;
+	float g = dloss, p = (float)(g * (w + e * all)), u = (float)(g * e), own = (float)(g * w);
+	float in[PIECE], out[PIECE];
+	for (int64_t first = 0; first < x->c; first += PIECE) {
+		int64_t len = MIN(PIECE, x->c - first), at = row * x->c + first;
+		const float *v = piece_of(x, at, len, in), *weights = r->weights ? r->weights + first : NULL;
+		float *d = x->type == K_F32 ? (float *)dlogits + at : out;
+		if (r->smoothing == 0)
+			for (int64_t i = 0; i < len; i++)
+				d[i] = ew_exp_f32(v[i] - lse) * p;
 		else
-			for (int64_t i = 0; i < c; i++)
-				d[i] = ew_exp_f32(x[i] - l) * p - u * (weights ? weights[i] : 1);
-		d[y] -= (float)(g * w);
+			for (int64_t i = 0; i < len; i++)
+				d[i] = ew_exp_f32(v[i] - lse) * p - u * (weights ? weights[i] : 1);
+		if (y >= first && y < first + len)
+			d[y - first] -= own;
+		if (d == out)
+			narrow((uint16_t *)dlogits + at, out, x->type, len);
 	}
 }
 
-void k_accuracy_f32(double out[2], const float *logits, const int64_t *labels, int64_t rows, int64_t c,
+static void cross_entropy_grad(void *dlogits, float dloss, const float *lse, Logits x, LossRule rule)
+{
+	double all = (double)x.c;
+	if (rule.weights && rule.smoothing != 0) {
+		all = 0;
+		for (int64_t i = 0; i < x.c; i++)
+			all += rule.weights[i];
+	}
+	#pragma omp parallel for schedule(static) if (x.rows * x.c > PARALLEL_MIN)
+	for (int64_t r = 0; r < x.rows; r++) {
+		int64_t y = rule.labels[r], bytes = type_bytes(x.type);
+		if (y == rule.ignore_index || y < 0 || y >= x.c)
+			memset((char *)dlogits + r * x.c * bytes, 0, (size_t)(x.c * bytes));
+		else
+			grad_row(dlogits, dloss, &x, r, &rule, lse[r], all);
+	}
+}
+
+#define LOSS(T, t, TYPE) \
+	void k_cross_entropy_##t(float *sum, float *weight, float *lse, const T *logits, const int64_t *labels, \
+		const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing, void *work) \
+	{ \
+		(void)work; \
+		cross_entropy(sum, weight, lse, (Logits){logits, TYPE, rows, c}, \
+			(LossRule){labels, weights, ignore_index, smoothing}); \
+	} \
+	void k_cross_entropy_grad_##t(T *dlogits, const float *dloss, const T *logits, const int64_t *labels, \
+		const float *weights, const float *lse, int64_t rows, int64_t c, int64_t ignore_index, double smoothing) \
+	{ \
+		cross_entropy_grad(dlogits, *dloss, lse, (Logits){logits, TYPE, rows, c}, \
+			(LossRule){labels, weights, ignore_index, smoothing}); \
+	}
+LOSS(float, f32, K_F32)
+LOSS(uint16_t, bf16, K_BF16)
+LOSS(uint16_t, f16, K_F16)
+
+/* ---- accuracy ---- */
+
+static int64_t arg_max(const Logits *x, int64_t row)
+{
+	float buf[PIECE], most = (float)logit(x, row * x->c);
+	int64_t best = 0;
+	for (int64_t p = 0; p < x->c; p += PIECE) {
+		int64_t len = MIN(PIECE, x->c - p);
+		const float *v = piece_of(x, row * x->c + p, len, buf);
+		for (int64_t i = 0; i < len; i++)
+			if (v[i] > most) {
+				most = v[i];
+				best = p + i;
+			}
+	}
+	return best;
+}
+
+void k_accuracy(double out[2], const void *logits, KDType type, const int64_t *labels, int64_t rows, int64_t c,
 	int64_t ignore_index)
 {
+	Logits x = {logits, type, rows, c};
 	int64_t right = 0, counted = 0;
 	#pragma omp parallel for schedule(static) reduction(+:right, counted) if (rows * c > PARALLEL_MIN)
 	for (int64_t r = 0; r < rows; r++) {
-		const float *x = logits + r * c;
 		if (labels[r] == ignore_index)
 			continue;
-		int64_t best = 0;
-		for (int64_t i = 1; i < c; i++)
-			best = x[i] > x[best] ? i : best;
 		counted++;
-		right += best == labels[r];
+		right += arg_max(&x, r) == labels[r];
 	}
 	out[0] += (double)right;
 	out[1] += (double)counted;

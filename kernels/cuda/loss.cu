@@ -7,45 +7,55 @@
 
 enum { LOGITS_LANE = 32, ACCURACY_BLOCKS = 256, JOIN_BLOCK = 1024 };
 
-/* Row [0, n) of floats by the lanes of a team: what stands before the first multiple of 16 bytes and after the last one
- * by itself, the rest four at a time.  one(i, value); four(i, values). */
-template <class One, class Four>
-__device__ __forceinline__ void each_of_row(const float *x, int64_t n, const Team &team, One one, Four four)
+/* Row [0, n) by the lanes of a team: what stands before the first multiple of 16 bytes and after the last one by
+ * itself, the rest 16 bytes at a time.  one(i, value); many(i, values), both wide. */
+template <class T, class One, class Many>
+__device__ __forceinline__ void each_of_row(const T *x, int64_t n, const Team &team, One one, Many many)
 {
-	int64_t head = (int64_t)(-(reinterpret_cast<uintptr_t>(x) >> 2) & 3);
+	constexpr int N = vec_of<T>;
+	int64_t head = (int64_t)(-(reinterpret_cast<uintptr_t>(x) / sizeof(T)) & (N - 1));
 	head = head < n ? head : n;
-	int64_t vectors = (n - head) / 4, tail = head + 4 * vectors;
+	int64_t vectors = (n - head) / N, tail = head + N * vectors;
 	if (team.lane < head)
-		one(team.lane, x[team.lane]);
+		one(team.lane, widen(x[team.lane]));
 	#pragma unroll 4
-	for (int64_t i = team.lane; i < vectors; i += team.size)
-		four(head + 4 * i, load<4>(x + head + 4 * i));
+	for (int64_t i = team.lane; i < vectors; i += team.size) {
+		Vec<T, N> v = load<N>(x + head + N * i);
+		Vec<float, N> wide;
+		#pragma unroll
+		for (int k = 0; k < N; k++)
+			wide.at[k] = widen(v.at[k]);
+		many(head + N * i, wide);
+	}
 	if (team.lane < n - tail)
-		one(tail + team.lane, x[tail + team.lane]);
+		one(tail + team.lane, widen(x[tail + team.lane]));
 }
 
-typedef struct LossRows {
-	const float *logits, *weights; /* weights may be NULL */
+template <class T> struct LossRows {
+	const T *logits;
+	const float *weights; /* may be NULL */
 	const int64_t *labels;
 	float *lse;
 	int64_t rows, c, ignore_index;
 	double smoothing;
 	KBad *bad;
-} LossRows;
+};
 
 /* sum over classes of w (lse - x) */
-__device__ inline double loss_of_all(const LossRows &a, const float *x, float lse, const Team &team, double *scratch,
-	int &turn)
+template <class T>
+__device__ double loss_of_all(const LossRows<T> &a, const T *x, float lse, const Team &team, double *scratch, int &turn)
 {
 	double all = 0;
 	for (int64_t i = team.lane; i < a.c; i += team.size)
-		all += (a.weights ? (double)a.weights[i] : 1) * ((double)lse - (double)x[i]);
+		all += (a.weights ? (double)a.weights[i] : 1) * ((double)lse - (double)widen(x[i]));
 	return team_reduce_one(all, Sum(), team, scratch, turn);
 }
 
 /* parts: of each chunk of rows the loss and the weight.  Loss of a row:
  * (1-e) w[y] (lse - x[y]) + e/C sum_c w[c] (lse - x[c]) */
-__global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRows a, double *parts, int64_t chunks, int warps)
+template <class T>
+__global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRows<T> a, double *parts, int64_t chunks,
+	int warps)
 {
 	__shared__ float scratch[2 * WARP];
 	__shared__ double wide_scratch[2 * WARP], of_team[2][TEAM_WARPS];
@@ -55,10 +65,10 @@ __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRows a, d
 	double loss = 0, weight = 0;
 	for (int64_t first = a.rows * blockIdx.x / chunks; first < end; first += teams) {
 		int64_t row = first + team.id, n = row < end ? a.c : 0; /* a team without a row only keeps in step */
-		const float *x = a.logits + row * a.c;
+		const T *x = a.logits + row * a.c;
 		ExpSum<float> s = exp_sum_none<float>();
 		each_of_row(x, n, team, [&](int64_t, float v) { exp_sum_add(s, {v}); },
-			[&](int64_t, const Vec<float, 4> &v) { exp_sum_add(s, v.at); });
+			[&](int64_t, const Vec<float, vec_of<T>> &v) { exp_sum_add(s, v.at); });
 		s = exp_sum_team(s, team, scratch, turn);
 		float lse = s.max + log(s.sum);
 		double all = a.smoothing != 0 ? loss_of_all(a, x, lse, team, wide_scratch, wide_turn) : 0;
@@ -73,7 +83,7 @@ __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRows a, d
 			continue;
 		}
 		double w = a.weights ? (double)a.weights[y] : 1;
-		loss += (1 - a.smoothing) * w * ((double)lse - (double)x[y]) + a.smoothing / (double)a.c * all;
+		loss += (1 - a.smoothing) * w * ((double)lse - (double)widen(x[y])) + a.smoothing / (double)a.c * all;
 		weight += w;
 	}
 	if (team.lane == 0) {
@@ -106,19 +116,18 @@ __global__ void __launch_bounds__(JOIN_BLOCK) cross_entropy_join(float *sum, flo
 	}
 }
 
-void k_cross_entropy_f32(float *sum, float *weight, float *lse, const float *logits, const int64_t *labels,
-	const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing, void *work)
+template <class T> static void cross_entropy(float *sum, float *weight, LossRows<T> a, double *work)
 {
-	int warps = team_warps(c, LOGITS_LANE);
-	int64_t chunks = rows > 0 && c > 0 ? kwork_loss_chunks(rows) : 0;
-	LossRows a = {logits, weights, labels, lse, rows, c, ignore_index, smoothing, k_bad_report};
+	int warps = team_warps(a.c, LOGITS_LANE);
+	int64_t chunks = a.rows > 0 && a.c > 0 ? kwork_loss_chunks(a.rows) : 0;
 	if (chunks > 0)
-		LAUNCH(cross_entropy_rows, (unsigned)chunks, team_block(warps), 0, k_stream, a, (double *)work, chunks, warps);
+		LAUNCH((cross_entropy_rows<T>), (unsigned)chunks, team_block(warps), 0, k_stream, a, work, chunks, warps);
 	LAUNCH(cross_entropy_join, 1, JOIN_BLOCK, 0, k_stream, sum, weight, (const double *)work, chunks);
 }
 
 /* d x[j] = g ((1-e) w[y] (p[j] - [j=y]) + e/C (W p[j] - w[j])),  p = softmax(x), W = sum of all w */
-__global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_grad_rows(float *dlogits, const float *dloss, LossRows a,
+template <class T>
+__global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_grad_rows(T *dlogits, const float *dloss, LossRows<T> a,
 	int warps)
 {
 	__shared__ double scratch[2 * WARP];
@@ -134,8 +143,9 @@ __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_grad_rows(float *d
 	}
 	if (n == 0)
 		return;
-	const float *x = a.logits + row * a.c;
-	float *d = dlogits + row * a.c;
+	constexpr int N = vec_of<T>;
+	const T *x = a.logits + row * a.c;
+	T *d = dlogits + row * a.c;
 	int64_t y = a.labels[row];
 	bool counts = y != a.ignore_index && y >= 0 && y < a.c;
 	double w = counts ? (1 - a.smoothing) * (a.weights ? (double)a.weights[y] : 1) : 0, e = a.smoothing / (double)a.c;
@@ -145,26 +155,44 @@ __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_grad_rows(float *d
 		float left = a.smoothing == 0 ? 0 : u * (a.weights ? a.weights[i] : 1);
 		return counts ? exp(v - l) * p - left - (i == y ? own : 0) : 0;
 	};
-	auto one = [&](int64_t i, float v) { d[i] = at(i, v); };
+	auto one = [&](int64_t i, float v) { d[i] = narrow<T>(at(i, v)); };
 	if (((reinterpret_cast<uintptr_t>(x) ^ reinterpret_cast<uintptr_t>(d)) & 15) == 0)
-		each_of_row(x, n, team, one, [&](int64_t i, const Vec<float, 4> &v) {
-			Vec<float, 4> out = {{at(i, v.at[0]), at(i + 1, v.at[1]), at(i + 2, v.at[2]), at(i + 3, v.at[3])}};
-			store<4>(d + i, out);
+		each_of_row(x, n, team, one, [&](int64_t i, const Vec<float, N> &v) {
+			Vec<T, N> out;
+			#pragma unroll
+			for (int k = 0; k < N; k++)
+				out.at[k] = narrow<T>(at(i + k, v.at[k]));
+			store<N>(d + i, out);
 		});
 	else
 		for (int64_t i = team.lane; i < n; i += team.size)
-			one(i, x[i]);
+			one(i, widen(x[i]));
 }
 
-void k_cross_entropy_grad_f32(float *dlogits, const float *dloss, const float *logits, const int64_t *labels,
-	const float *weights, const float *lse, int64_t rows, int64_t c, int64_t ignore_index, double smoothing)
+template <class T> static void cross_entropy_grad(T *dlogits, const float *dloss, LossRows<T> a)
 {
-	int warps = team_warps(c, LOGITS_LANE);
-	LossRows a = {logits, weights, labels, const_cast<float *>(lse), rows, c, ignore_index, smoothing, nullptr};
-	if (rows > 0 && c > 0)
-		LAUNCH(cross_entropy_grad_rows, (unsigned)ceil_div(rows, teams_in_block(warps)), team_block(warps), 0, k_stream,
-			dlogits, dloss, a, warps);
+	int warps = team_warps(a.c, LOGITS_LANE);
+	if (a.rows > 0 && a.c > 0)
+		LAUNCH((cross_entropy_grad_rows<T>), (unsigned)ceil_div(a.rows, teams_in_block(warps)), team_block(warps), 0,
+			k_stream, dlogits, dloss, a, warps);
 }
+
+#define LOSS(S, T, t) \
+	void k_cross_entropy_##t(float *sum, float *weight, float *lse, const S *logits, const int64_t *labels, \
+		const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing, void *work) \
+	{ \
+		cross_entropy<T>(sum, weight, {reinterpret_cast<const T *>(logits), weights, labels, lse, rows, c, \
+			ignore_index, smoothing, k_bad_report}, (double *)work); \
+	} \
+	void k_cross_entropy_grad_##t(S *dlogits, const float *dloss, const S *logits, const int64_t *labels, \
+		const float *weights, const float *lse, int64_t rows, int64_t c, int64_t ignore_index, double smoothing) \
+	{ \
+		cross_entropy_grad<T>(reinterpret_cast<T *>(dlogits), dloss, {reinterpret_cast<const T *>(logits), weights, \
+			labels, const_cast<float *>(lse), rows, c, ignore_index, smoothing, nullptr}); \
+	}
+LOSS(float, float, f32)
+LOSS(uint16_t, Bf16, bf16)
+LOSS(uint16_t, F16, f16)
 
 /* ---- accuracy ---- */
 
@@ -180,7 +208,8 @@ __device__ inline void add_count(double *to, int64_t n)
 }
 
 /* The first of the largest, as a loop from 0 with > finds it: NaN is never larger, and nothing is larger than NaN. */
-__global__ void __launch_bounds__(TEAM_THREADS) accuracy_rows(double *out, const float *logits, const int64_t *labels,
+template <class T>
+__global__ void __launch_bounds__(TEAM_THREADS) accuracy_rows(double *out, const T *logits, const int64_t *labels,
 	int64_t rows, int64_t c, int64_t ignore_index)
 {
 	__shared__ float tops[WARP];
@@ -188,14 +217,16 @@ __global__ void __launch_bounds__(TEAM_THREADS) accuracy_rows(double *out, const
 	int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
 	int64_t right = 0, counted = 0;
 	for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-		const float *x = logits + row * c;
+		const T *x = logits + row * c;
 		float top = -INFINITY;
 		int64_t place = c;
-		for (int64_t i = threadIdx.x; i < c; i += blockDim.x)
-			if (x[i] > top || (place == c && x[i] == top)) {
-				top = x[i];
+		for (int64_t i = threadIdx.x; i < c; i += blockDim.x) {
+			float v = widen(x[i]);
+			if (v > top || (place == c && v == top)) {
+				top = v;
 				place = i;
 			}
+		}
 		for (int d = WARP / 2; d > 0; d /= 2) {
 			float other = __shfl_xor_sync(0xFFFFFFFFu, top, d);
 			int64_t at = __shfl_xor_sync(0xFFFFFFFFu, place, d);
@@ -217,7 +248,7 @@ __global__ void __launch_bounds__(TEAM_THREADS) accuracy_rows(double *out, const
 					place = places[k];
 				}
 			counted++;
-			right += (place == c || x[0] != x[0] ? 0 : place) == labels[row];
+			right += (place == c || widen(x[0]) != widen(x[0]) ? 0 : place) == labels[row];
 		}
 	}
 	if (threadIdx.x == 0 && counted > 0) {
@@ -226,11 +257,22 @@ __global__ void __launch_bounds__(TEAM_THREADS) accuracy_rows(double *out, const
 	}
 }
 
-void k_accuracy_f32(double out[2], const float *logits, const int64_t *labels, int64_t rows, int64_t c,
+template <class T> static void accuracy(double *out, const T *logits, const int64_t *labels, int64_t rows, int64_t c,
 	int64_t ignore_index)
 {
 	unsigned grid = (unsigned)(rows < ACCURACY_BLOCKS ? rows : (int64_t)ACCURACY_BLOCKS);
 	if (rows > 0 && c > 0)
-		LAUNCH(accuracy_rows, grid, c > 1024 ? TEAM_THREADS : TEAM_BLOCK, 0, k_stream, out, logits, labels, rows, c,
-			ignore_index);
+		LAUNCH((accuracy_rows<T>), grid, c > 1024 ? TEAM_THREADS : TEAM_BLOCK, 0, k_stream, out, logits, labels, rows,
+			c, ignore_index);
+}
+
+void k_accuracy(double out[2], const void *logits, KDType type, const int64_t *labels, int64_t rows, int64_t c,
+	int64_t ignore_index)
+{
+	if (type == K_BF16)
+		accuracy(out, (const Bf16 *)logits, labels, rows, c, ignore_index);
+	else if (type == K_F16)
+		accuracy(out, (const F16 *)logits, labels, rows, c, ignore_index);
+	else
+		accuracy(out, (const float *)logits, labels, rows, c, ignore_index);
 }

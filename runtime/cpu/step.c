@@ -95,11 +95,11 @@ void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean)
 	rt->loss_weight += mean ? 1 : *weight;
 }
 
-void rt_report_accuracy(Rt *rt, const float *logits, const int64_t *labels, int64_t rows, int64_t c,
+void rt_report_accuracy(Rt *rt, const void *logits, KDType type, const int64_t *labels, int64_t rows, int64_t c,
 	int64_t ignore_index)
 {
 	double hits[2] = {0, 0};
-	k_accuracy_f32(hits, logits, labels, rows, c, ignore_index);
+	k_accuracy(hits, logits, type, labels, rows, c, ignore_index);
 	rt->correct += hits[0];
 	rt->counted += hits[1];
 }

@@ -234,11 +234,11 @@ void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean)
 	step_launch_loss(step_of(rt)->state, sum, weight, mean, compute(rt));
 }
 
-void rt_report_accuracy(Rt *rt, const float *logits, const int64_t *labels, int64_t rows, int64_t c,
+void rt_report_accuracy(Rt *rt, const void *logits, KDType type, const int64_t *labels, int64_t rows, int64_t c,
 	int64_t ignore_index)
 {
 	char *mine = (char *)&step_of(rt)->state->mine; /* correct and counted, side by side */
-	k_accuracy_f32((double *)(void *)(mine + offsetof(StepSums, correct)), logits, labels, rows, c, ignore_index);
+	k_accuracy((double *)(void *)(mine + offsetof(StepSums, correct)), logits, type, labels, rows, c, ignore_index);
 }
 
 void rt_all_reduce_scalars(Rt *rt, int seq)

@@ -17,7 +17,7 @@
 #include "kernels/kernels.def"
 /* kernel_half.c: families of kernels that also serve 16-bit types */
 #define KERNEL_HALF_CASES(X) X(norms) X(softmax) X(attention) X(rope) X(dropout) X(gather_grad) X(pool) X(reduce) \
-	X(accumulate)
+	X(accumulate) X(cross_entropy)
 #define HALF_CASE(name) void case_half_##name(void);
 KERNEL_HALF_CASES(HALF_CASE)
 #undef HALF_CASE

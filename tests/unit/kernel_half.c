@@ -324,6 +324,44 @@ static void half_reduce(void)
 		}
 }
 
+/* The sums are those of f32 logits of the same values; the gradient, of those too, is rounded once. */
+static void check_cross_entropy(int64_t rows, int64_t c, bool weighted, double e)
+{
+	Num x = numbers(rows * c, -5, 5), out = numbers(rows * c, 0, 1);
+	float *w = weighted ? case_floats(c, 0.2, 2) : NULL, dloss = 0.37f;
+	float *got = case_alloc((rows + 2) * 4), *want = case_alloc((rows + 2) * 4), *grad = case_alloc(rows * c * 4);
+	int64_t *labels = case_ids(rows, c), dim[2] = {rows, c};
+	void *work = case_work("cross_entropy", (KWorkArgs){.in = {{2, dim, 2}}});
+	double hits[2][2] = {{0}};
+	for (int64_t i = 0; i < rows; i += 3)
+		labels[i] = -100;
+	SAME_BITS("cross_entropy", got, (rows + 2) * 4, HALF(k_cross_entropy, got, got + 1, got + 2, x.h, labels, w, rows,
+		c, -100, e, work));
+	k_cross_entropy_f32(want, want + 1, want + 2, x.f, labels, w, rows, c, -100, e, work);
+	case_sync();
+	case_close("16-bit cross_entropy", got, doubles_of(want, rows + 2), rows + 2, 1e-6);
+	HALF(k_cross_entropy_grad, out.h, &dloss, x.h, labels, w, want + 2, rows, c, -100, e);
+	k_cross_entropy_grad_f32(grad, &dloss, x.f, labels, w, want + 2, rows, c, -100, e);
+	case_sync();
+	close_half("16-bit cross_entropy_grad", out.h, doubles_of(grad, rows * c), rows * c);
+	k_accuracy(hits[0], x.h, type, labels, rows, c, -100);
+	k_accuracy(hits[1], x.f, K_F32, labels, rows, c, -100);
+	case_equal("16-bit accuracy", hits[0], hits[1], sizeof(hits[0]));
+	case_true(hits[0][1] > 0, "16-bit accuracy counts");
+	HALF(k_cross_entropy_grad, x.h, &dloss, x.h, labels, w, want + 2, rows, c, -100, e);
+	case_equal("16-bit cross_entropy_grad over logits", x.h, out.h, rows * c * 2);
+}
+
+static void half_cross_entropy(void)
+{
+	for (int weighted = 0; weighted < 2; weighted++)
+		for (int smooth = 0; smooth < 2; smooth++) {
+			check_cross_entropy(31, 1003, weighted, 0.1 * smooth);
+			check_cross_entropy(200, 7, weighted, 0.1 * smooth);
+			check_cross_entropy(2, 5001, weighted, 0.1 * smooth);
+		}
+}
+
 /* f32 sums of three micro-batches: what is added is widened without loss, so each sum is that of floats, to the bit. */
 static void add_halves(float *sum, const float *start, const Num x[3])
 {

@@ -484,7 +484,7 @@ void case_cross_entropy(void)
 	case_true(case_bad_inputs() == (case_cuda() ? 1 : 2) && weight == 0, "labels out of range");
 	labels[0] = 2;
 	labels[1] = -100;
-	k_accuracy_f32(acc, x, labels, 2, 3, -100);
+	k_accuracy(acc, x, K_F32, labels, 2, 3, -100);
 	case_true(acc[0] == 1 && acc[1] == 1, "accuracy");
 }
 

@@ -85,7 +85,7 @@ static inline void toy_forward(Rt *rt)
 	*sum = (float)loss;
 	*weight = (float)valid;
 	rt_report_loss(rt, sum, weight, false);
-	rt_report_accuracy(rt, logits, labels, TOY_B, TOY_C, TOY_IGNORE);
+	rt_report_accuracy(rt, logits, K_F32, labels, TOY_B, TOY_C, TOY_IGNORE);
 }
 
 static inline void toy_train_forward(Rt *rt)
