@@ -3,9 +3,10 @@
  * Requires MODEL before the loss.  Ensures that whatever depends on parameters or on inputs of floats is computed
  * in the asked dtype: each of their reads is cast, ops take on the dtype of their operands, outputs are cast
  * back, so that the loss is computed in f32.  A cross-entropy reads logits as they are stored, and is f32 inside: they
- * are the largest values of a language model, and their gradient takes their place.  Every use of a parameter has a cast of its own: gradients of
- * several uses are then summed in f32.  What depends on neither (tables of positions, masks) keeps its dtype up
- * to where it meets them.  Batch norms of the model stay f32, said once; so do the running statistics.
+ * are the largest values of a language model, and their gradient takes their place.  Every use of a parameter has a
+ * cast of its own: gradients of several uses are then summed in f32.  What depends on neither (tables of positions,
+ * masks) keeps its dtype up to where it meets them.  Batch norms of the model stay f32, said once; so do the running
+ * statistics.
  * A literal beyond the range of the dtype becomes the largest number that it has, and what is computed from such ones
  * is clipped before its cast: a mask stays finite, unless it was made of infinities.
  * Which ops have 16-bit kernels is not asked here: legalize.c puts casts around those that have none.

@@ -8,7 +8,12 @@
 enum { PIECE = 1024, CHUNKS = 256 };
 
 typedef struct Logits { const void *at; KDType type; int64_t rows, c; } Logits;
-typedef struct LossRule { const int64_t *labels; const float *weights; int64_t ignore_index; double smoothing; } LossRule;
+typedef struct LossRule {
+	const int64_t *labels;
+	const float *weights; /* may be NULL */
+	int64_t ignore_index;
+	double smoothing;
+} LossRule;
 
 /* n logits from element `at` on: those in memory, or widened into buf. */
 INLINE const float *piece_of(const Logits *x, int64_t at, int64_t n, float *buf)
