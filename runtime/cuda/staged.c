@@ -44,7 +44,7 @@ static Moved moved(const Rt *rt, const Rt *host, const RtCollective *row, int f)
 	LayoutRange mine = layout_range(unit, f, &who);
 	DType kept = layout_update_dtype(unit, f, &who);
 	Range none = {NULL, NULL, 0}, grad = range(rt->grad[u][f], host->grad[u][f], 0, whole, flat->grad);
-	Range result = range(rt->grad_shard[u][f], host->grad_shard[u][f], 0, mine.n, kept);
+	Range reduced = range(rt->grad_shard[u][f], host->grad_shard[u][f], 0, mine.n, kept), result = reduced;
 	if (unit->apart)
 		result = range(rt->grad[u][f], host->grad[u][f], mine.begin, mine.n, flat->grad);
 	switch (row->kind) {
@@ -55,7 +55,7 @@ static Moved moved(const Rt *rt, const Rt *host, const RtCollective *row, int f)
 			range(collective_gathered(rt, row, f), collective_gathered(host, row, f), 0, whole, flat->param)};
 	case RT_REDUCE_SCATTER: case RT_REDUCE: return (Moved){grad, result};
 	case RT_ALL_REDUCE: return (Moved){grad, grad};
-	case RT_ALL_REDUCE_SHARDS: return (Moved){result, result};
+	case RT_ALL_REDUCE_SHARDS: return (Moved){reduced, reduced};
 	case RT_BROADCAST: {
 		Range all = range(rt->shard[u][f], host->shard[u][f], 0, whole, flat->dtype);
 		bool owner = unit->owner == rt->p->world.rank;
