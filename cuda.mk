@@ -94,7 +94,7 @@ $(SIM)/libshardrt.a: $(patsubst %,$(SIM)/%.o,$(basename $(CUDA_C) $(CUDA_HOST) $
 $(SIM)/libcudasim.so: $(SIM_LIB:%.cpp=$(SIM)/%.o)
 	$(CXX) $(SIM_FLAGS) -shared -o $@ $^ -lpthread
 SIM_LINK = -L$(SIM) -lcudasim -Wl,-rpath,$(abspath $(SIM))
-$(SIM)/libshardrt_nccl.so: $(CUDA_NCCL) $(SIM)/libcudasim.so
+$(SIM)/libshardrt_nccl.so: $(CUDA_NCCL) $(SIM)/libcudasim.so $(wildcard runtime/*.h runtime/cuda/*.h) cuda.mk
 	@mkdir -p $(@D)
 	$(CC) $(CUDA_CFLAGS) -fvisibility=default $(SIM_INCLUDE) -shared -o $@ $(CUDA_NCCL) $(SIM_LINK)
 
@@ -143,4 +143,9 @@ cudasim-train: all cudasim $(BUILD)/unit $(BUILD)/models $(VENV)/ready
 cudasim-conformance: all cudasim $(VENV)/ready | $(BUILD)/onnx-tests
 	$(PYTHON) tests/onnx/conformance.py $(BUILD)/shardc $(ONNX_TESTS) --every 20 $(SIM_TARGET:%=--flag=%)
 
-.PHONY: cuda cuda-registers cudasim cudasim-train cudasim-conformance
+## cudasim-models: emulated CUDA programs against CPU programs: models, strategies, ranks (CUDASIM_MODELS=--full: all)
+cudasim-models: all cudasim $(VENV)/ready
+	$(PYTHON) tests/cudasim/models.py $(BUILD)/shardc $(BUILD)/cudasim/models --json $(BUILD)/cudasim/models.jsonl \
+		$(CUDASIM_MODELS)
+
+.PHONY: cuda cuda-registers cudasim cudasim-train cudasim-conformance cudasim-models

@@ -72,17 +72,17 @@ def vit(**size):
     return build
 
 
-def resnet(layer_type, depths, widths, labels):
+def resnet(layer_type, depths, widths, labels, **more):
     def build():
-        config = hf.ResNetConfig(layer_type=layer_type, depths=depths, hidden_sizes=widths, num_labels=labels)
+        config = hf.ResNetConfig(layer_type=layer_type, depths=depths, hidden_sizes=widths, num_labels=labels, **more)
         return Logits(hf.ResNetForImageClassification(config))
     return build
 
 
-def mobilenet(labels, size):
+def mobilenet(labels, size, **more):
     def build():
         config = hf.MobileNetV2Config(num_labels=labels, image_size=size, classifier_dropout_prob=0,
-                                      tf_padding=False)
+                                      tf_padding=False, **more)
         return Logits(hf.MobileNetV2ForImageClassification(config))
     return build
 
