@@ -14,9 +14,12 @@ CUDA_CFLAGS  = $(filter-out -I% -MMD -MP -Wpedantic,$(CFLAGS)) -I. -I$(BUILD) -M
 
 # ---- nvcc ----
 
-ifneq ($(filter cuda cuda-registers,$(MAKECMDGOALS)),)
 ifeq ($(NVCC),)
-$(error there is no nvcc on PATH: make cuda wants the CUDA Toolkit (13 or later))
+ifneq ($(filter cuda cuda-registers gpu-check gpu-bench,$(MAKECMDGOALS)),)
+$(error there is no nvcc on PATH: make $(MAKECMDGOALS) wants the CUDA Toolkit (13 or later))
+endif
+ifeq ($(filter-out all,$(MAKECMDGOALS)),)
+$(info make: no nvcc here: --target=cuda writes programs for GPUs (--emit=c) and builds none)
 endif
 endif
 # The toolkit's own folder: nvcc may be a link or a script.
@@ -68,6 +71,18 @@ cuda: $(BUILD)/shardc $(CUDA_ARCHES:%=$(BUILD)/lib/%/libshardrt.a) \
 ## cuda-registers: registers, shared memory and spills of every CUDA kernel; table: bench/results/registers.md
 cuda-registers: cuda
 	tools/registers $(CUDA_ARCHES:%=$(BUILD)/lib/%) >bench/results/registers.md
+
+# ---- folders for a machine with a GPU ----
+
+comma := ,
+words  = $(subst $() ,$(comma),$(strip $(1)))
+## gpu-check: BUILD/gpu-check, to be copied to a machine with a GPU and PyTorch: kernels' tests, small models, sanitizers
+gpu-check: all cuda $(CUDA_KERNELS) $(VENV)/ready
+	$(PYTHON) tests/gpu/kit.py check $(BUILD)/shardc $(BUILD)/gpu-check --arch $(call words,$(CUDA_ARCHES))
+
+## gpu-bench: BUILD/gpu-bench, likewise: steps of GPT-2 124M and ResNet-50 against PyTorch's
+gpu-bench: all cuda $(VENV)/ready
+	$(PYTHON) tests/gpu/kit.py bench $(BUILD)/shardc $(BUILD)/gpu-bench --arch $(call words,$(CUDA_ARCHES))
 
 # ---- the emulation ----
 
@@ -148,4 +163,8 @@ cudasim-models: all cudasim $(VENV)/ready
 	$(PYTHON) tests/cudasim/models.py $(BUILD)/shardc $(BUILD)/cudasim/models --json $(BUILD)/cudasim/models.jsonl \
 		$(CUDASIM_MODELS)
 
-.PHONY: cuda cuda-registers cudasim cudasim-train cudasim-conformance cudasim-models
+## test-cuda: all of it without a GPU: the emulation, kernels, models, ranks, cudasim-train, the GPU kit's scripts
+test-cuda: cudasim-train cudasim-models
+	SHARDC=$(BUILD)/shardc BUILD=$(BUILD) PYTHON=$(PYTHON) tests/cudasim/run
+
+.PHONY: cuda cuda-registers gpu-check gpu-bench cudasim cudasim-train cudasim-conformance cudasim-models test-cuda

@@ -1,0 +1,207 @@
+"""Checks on a GPU what was proved without one: kernels, small models against recorded CPU losses, ranks, sanitizers.
+
+A row for each check: ok, FAILED, or "-" where it could not be done here or only reports.  Exit status 1 when one failed.
+
+usage: ./run [--only TEXT] [--json FILE] [--arch NAME] [--libs FOLDER ..] [--no-kernels] [--no-sanitizer]
+"""
+import argparse
+import json
+import math
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from machine import EMULATED, HERE, NCCL, Machine, steps, wants_gpu
+
+
+def distance(got, want):
+    """|got - want| / |want|, of finite numbers of the same count; else infinite."""
+    if len(got) != len(want) or not all(isinstance(g, float | int) for g in got):
+        return math.inf
+    return math.sqrt(sum((g - w) ** 2 for g, w in zip(got, want))) / (math.sqrt(sum(w * w for w in want)) or 1)
+
+
+class Failed(Exception):
+    """A check that failed."""
+
+
+class Skipped(Exception):
+    """A check that cannot be done here, or whose outcome is only told."""
+
+
+class Check:
+    def __init__(self, machine, args, work):
+        self.machine, self.args, self.work, self.rows = machine, args, work, []
+        self.cases = json.loads((HERE / "cases.json").read_text())
+
+    def do(self, name, function, *args):
+        if self.args.only and self.args.only not in name:
+            return
+        begin = time.perf_counter()
+        try:
+            ok, detail = True, function(*args)
+        except Failed as e:
+            ok, detail = False, str(e)
+        except Skipped as e:
+            ok, detail = None, str(e)
+        row = dict(test=name, ok=ok, seconds=round(time.perf_counter() - begin, 2), detail=detail)
+        self.rows.append(row)
+        print(f"{({True: 'ok', False: 'FAILED', None: '-'})[ok]:6} {name}: {detail}", flush=True)
+
+    def program(self, case):
+        return self.machine.bin / case["name"]
+
+    def flags(self, case, log):
+        data = [f"{HERE}/{p}" if p.startswith("data/") else p.replace("=data/", f"={HERE}/data/") for p in case["data"]]
+        return [*data, "--steps", case["steps"], *case["run"], "--log", log, "--threads", 2]
+
+    def train(self, case, *flags, **env):
+        """Log lines of a run."""
+        log = self.work / "log.jsonl"
+        log.unlink(missing_ok=True)
+        status, text = self.machine.run([self.program(case), *self.flags(case, log), *flags], **env)
+        if status != 0:
+            raise Failed(f"exit {status}: {text.strip()[-600:]}")
+        return steps(log)
+
+    def same_as_cpu(self, case, rows, ranks):
+        want = case["losses"][str(ranks)]
+        away = distance([r["loss"] for r in rows], want["loss"])
+        norms = distance([r["grad_norm"] for r in rows], want["grad_norm"])
+        text = f"losses {away:.1e}, gradient norms {norms:.1e} from the CPU's"
+        if away > case["bar"] or norms > 10 * case["bar"]:
+            raise Failed(f"{text}; the bar is {case['bar']:.0e}: {[r['loss'] for r in rows]}, wanted {want['loss']}")
+        return text
+
+    # ---- checks ----
+
+    def kernels(self):
+        status, text = self.machine.run([self.machine.bin / "kernels"], timeout=1800)
+        bad = [line.strip() for line in text.splitlines() if re.match(r"\s+\d+\. ", line)]
+        if status != 0:
+            raise Failed(f"exit {status}: {'; '.join(bad[:20]) or text.strip()[-600:]}")
+        return f"{len(re.findall(r'passed$', text, re.M))} tests passed"
+
+    def losses(self, case):
+        rows = self.train(case)
+        text = self.same_as_cpu(case, rows, 1)
+        if rows[-1]["peak_bytes"] != case["bytes"]:
+            raise Failed(f"{rows[-1]['peak_bytes']} bytes were allocated, the plan is {case['bytes']}")
+        return f"{text}; {case['bytes']} bytes allocated as planned"
+
+    def graph(self, case):
+        def bits(flag):
+            return [(r["loss"], r["grad_norm"]) for r in self.train(case, f"--cuda-graph={flag}")]
+        if bits(0) != bits(1):
+            raise Failed("with and without a graph losses differ")
+        if bits(1) != bits(1):
+            raise Failed("two runs differ")
+        return "graph or none, run after run: the same numbers"
+
+    def two_ranks(self, case):
+        return self.same_as_cpu(case, self.train(case, "--ranks", 2, "--comm", "shm"), 2)
+
+    def nccl(self, case):
+        if not self.machine.found[NCCL] and self.machine.arch != EMULATED:
+            raise Skipped(f"there is no {NCCL} here")
+        if len(self.machine.gpus) < 2 and self.machine.arch != EMULATED:
+            raise Skipped("one GPU, so NCCL's collectives are tried below only")
+        return self.same_as_cpu(case, self.train(case, "--ranks", 2, "--comm", "nccl", CUDASIM_DEVICES="2"), 2)
+
+    def nccl_on_one(self, case):
+        """Two ranks that NCCL takes for two hosts; told, whatever happens."""
+        if not self.machine.found[NCCL]:
+            raise Skipped(f"there is no {NCCL} here")
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        log = self.work / "log.jsonl"
+        log.unlink(missing_ok=True)
+        common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                  "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "CUDA_VISIBLE_DEVICES": "0"}
+        ranks = [subprocess.Popen([str(p) for p in [self.program(case), *self.flags(case, log), "--comm", "nccl",
+                                                    "--timeout", 60]],
+                                  env={**self.machine.env, **common, "RANK": str(r), "LOCAL_RANK": str(r),
+                                       "NCCL_HOSTID": f"host-{r}"},
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in (0, 1)]
+        try:
+            said = [r.communicate(timeout=180)[0] for r in ranks]
+        except subprocess.TimeoutExpired:
+            for r in ranks:
+                r.kill()
+            raise Skipped("two ranks on one GPU with NCCL_HOSTID: no end in 180 s")
+        if any(r.returncode for r in ranks):
+            raise Skipped(f"two ranks on one GPU with NCCL_HOSTID: exit {[r.returncode for r in ranks]}: "
+                          f"{said[0].strip()[-300:]}")
+        try:
+            return self.same_as_cpu(case, steps(log), 2)
+        except Failed as e:
+            raise Skipped(f"two ranks on one GPU with NCCL_HOSTID: {e}")
+
+    def sanitizer(self, tool, parts, timeout):
+        """compute-sanitizer's verdict on one command."""
+        program = self.machine.tool("compute-sanitizer")
+        if not program:
+            raise Skipped("compute-sanitizer is not installed (it is part of the CUDA Toolkit)")
+        status, text = self.machine.run([program, "--tool", tool, "--error-exitcode", 99, "--print-limit", 5, *parts],
+                                        timeout=timeout)
+        told = [line for line in text.splitlines() if line.startswith("=========")]
+        if status is None:
+            raise Skipped(f"no end in {timeout} s")
+        if status != 0:
+            raise Failed(f"exit {status}: " + " ".join(told or [text[-600:]])[:800])
+        return told[-1].strip("= ") if told else "clean"
+
+    def all(self):
+        if not self.args.no_kernels:
+            self.do("kernels", self.kernels)
+        for case in self.cases:
+            self.do(f"losses {case['name']}", self.losses, case)
+        for case in self.cases:
+            self.do(f"graph {case['name']}", self.graph, case)
+        shared = [c for c in self.cases if "2" in c["losses"]]
+        for case in shared:
+            self.do(f"two ranks over shm {case['name']}", self.two_ranks, case)
+        for case in shared:
+            self.do(f"two ranks over NCCL {case['name']}", self.nccl, case)
+        if self.machine.arch == EMULATED:
+            return
+        self.do("NCCL on one GPU", self.nccl_on_one, shared[0])
+        for tool in [] if self.args.no_sanitizer else ["memcheck", "racecheck"]:
+            self.do(f"{tool} kernels", self.sanitizer, tool, [self.machine.bin / "kernels"], 900)
+            for case in self.cases:
+                if case["sanitize"]:
+                    parts = [self.program(case), *self.flags(case, self.work / "log.jsonl")]
+                    self.do(f"{tool} {case['name']}", self.sanitizer, tool, parts, 300)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--only", help="checks whose name contains TEXT")
+    p.add_argument("--json", type=pathlib.Path, default=HERE / "results" / "check.json")
+    p.add_argument("--arch", help="whose programs run (default: the GPU's)")
+    p.add_argument("--libs", action="append", default=[], help="a folder with NVIDIA's libraries")
+    p.add_argument("--no-kernels", action="store_true", help="models only")
+    p.add_argument("--no-sanitizer", action="store_true")
+    args = p.parse_args()
+    machine = Machine(args.arch, args.libs)
+    with tempfile.TemporaryDirectory() as work:
+        check = Check(machine, args, pathlib.Path(work))
+        wants_gpu(machine, check.program(check.cases[0]), [*check.flags(check.cases[0], os.devnull), "--steps", 1])
+        check.all()
+    failed = [r["test"] for r in check.rows if r["ok"] is False]
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps(dict(machine=machine.facts(), rows=check.rows), indent=1) + "\n")
+    passed = sum(r["ok"] is True for r in check.rows)
+    print(f"gpu-check: {passed} passed, {len(failed)} failed, {len(check.rows) - passed - len(failed)} not done; "
+          f"{args.json}")
+    sys.exit(1 if failed or not passed else 0)
+
+
+if __name__ == "__main__":
+    main()

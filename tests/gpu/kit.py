@@ -1,0 +1,195 @@
+"""Makes the folders of the GPU kit: what a machine needs that has a GPU, its driver, NVIDIA's libraries and PyTorch.
+
+`check`: every kernel's tests and small models, each with the losses that a CPU program had, recorded here.
+`bench`: GPT-2 124M and ResNet-50, ours, and PyTorch's side as source.
+
+Weights are random numbers made by each program (--init=random), so no folder holds any; runtimes that few machines
+have lie in lib/.  One folder serves all arches it was made for; arch `cudasim` runs the same checks under emulation.
+
+usage: kit.py check|bench SHARDC OUT --arch sm_80,sm_90a [--nvcc PATH] [--tiny]
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import torch
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE))
+from gpu_models import GPT2, ResNet, make_data  # noqa: E402
+
+TINY = dict(layers=2, width=64, heads=4, vocabulary=301, length=40)
+LOSS = ["--loss=cross_entropy", "--optimizer=adamw", "--init=random:1"]
+BF16 = ["--param-dtype=bf16"]
+CARRIED = ["libgomp.so.1", "libcunit.so.1", "libjansson.so.4"]  # the two last of the kernels' tests
+EXAMPLES = ROOT / "examples"
+TOKENS = ["--tokens", "data/text/tokens.npy"]
+F32, HALF = 1e-5, 2e-2  # norm-relative, of losses; of gradient norms ten times that
+
+
+def pair(name):
+    return ["--data", f"x=data/{name}/x.npy", "--data", f"labels=data/{name}/labels.npy"]
+
+
+def gpt(name, flags, bar, run=(), **more):
+    return dict(name=name, model="gpt", flags=LOSS + flags, data=pair("gpt"), run=[*run], bar=bar, steps=6, **more)
+
+
+# ranks: also run as two ranks; sanitize: also under compute-sanitizer
+CHECKS = [
+    dict(name="digits", model="digits", flags=LOSS + ["--bind", "batch=32"], data=pair("digits"), run=[], bar=F32,
+         steps=8, sanitize=True),
+    dict(name="text", model="text", flags=LOSS + ["--bind", "batch=2"], data=TOKENS, run=[], bar=F32, steps=3),
+    gpt("gpt", ["--clip=2"], F32, ["--clip-norm", "0.5"], ranks=True, sanitize=True),
+    gpt("gpt-bf16", [*BF16, "--reduce-dtype=bf16"], HALF, ranks=True, sanitize=True),
+    gpt("gpt-f16", ["--param-dtype=f16", "--loss-scale=dynamic"], HALF, ["--on-nan", "skip"]),
+    gpt("gpt-accum", ["--accum=many"], F32, ["--accum", "3"], ranks=True),
+    gpt("gpt-lion", ["--optimizer=lion", "--remat=block", "--strategy=shard_grad_op"], F32, ranks=True),
+    # Adam would turn the rounding of gradients that are nothing but rounding into steps
+    dict(name="resnet", model="resnet", flags=[*LOSS, "--optimizer=sgd:momentum"], data=pair("resnet"),
+         run=["--lr", "0.01"], bar=F32, steps=4, ranks=True),
+]
+MODELS = {  # builder, batch, one sample's shape, classes, tokens, samples
+    "gpt": (lambda: GPT2(**TINY), 2, (40,), 301, True, 64),
+    "resnet": (lambda: ResNet((1, 1, 1, 1), 8, 10), 4, (3, 64, 64), 10, False, 32),
+}
+BENCHES = {  # what bench.py reads: our flags, the model's sizes
+    "gpt2-124m": dict(model=dict(layers=12, width=768, heads=12, vocabulary=50257, length=1024), batch=64,
+                      flags=BF16),
+    "resnet50": dict(model=dict(depths=[3, 4, 6, 3], planes=64, classes=1000), batch=128, image=224, flags=BF16),
+}
+TINY_BENCHES = {
+    "gpt2-124m": dict(model=TINY, batch=2, flags=BF16),
+    "resnet50": dict(model=dict(depths=[1, 1, 1, 1], planes=8, classes=10), batch=2, image=32, flags=BF16),
+}
+
+
+def call(*parts, **more):
+    done = subprocess.run([str(p) for p in parts], capture_output=True, text=True, **more)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, parts))}\nexit {done.returncode}\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def export(module, path, shape, tokens):
+    example = torch.zeros(shape, dtype=torch.int64 if tokens else torch.float32)
+    torch.onnx.export(module.train(), (example,), dynamo=True, optimize=False, verbose=False, input_names=["x"],
+                      output_names=["logits"]).save(path)
+
+
+class Kit:
+    def __init__(self, args, work):
+        self.shardc, self.out, self.work, self.args = pathlib.Path(args.shardc).resolve(), args.out, work, args
+        shutil.rmtree(self.out, ignore_errors=True)
+        (self.out / "lib").mkdir(parents=True)
+
+    def compile(self, model, name, flags):
+        """A program for each arch; the plan's bytes of device memory."""
+        for arch in self.args.arch:
+            (self.out / "bin" / arch).mkdir(parents=True, exist_ok=True)
+            nvcc = self.args.nvcc or (self.shardc.parent / "cudasim" / "nvcc" if arch == "cudasim" else "nvcc")
+            call(self.shardc, model, "-o", self.out / "bin" / arch / name, "--target=cuda", f"--arch={arch}",
+                 f"--nvcc={nvcc}", *flags)
+            shutil.rmtree(self.out / "bin" / arch / f"{name}.c.d")
+        plan = json.loads(call(self.shardc, "plan", model, "--target=cuda", "--format=json", *flags))
+        return plan["memory"]["total"]
+
+    def carry(self):
+        """What programs need besides NVIDIA's libraries and what PyTorch needs itself: OpenMP, NCCL's half of ours."""
+        for name in CARRIED:
+            path = call("cc", f"-print-file-name={name}").strip()
+            shutil.copy(os.path.realpath(path), self.out / "lib" / name)
+        for arch in self.args.arch:
+            nccl = self.shardc.parent / "lib" / arch / "libshardrt_nccl.so"
+            if nccl.exists():
+                shutil.copy(nccl, self.out / "bin" / arch)
+
+    def sources(self, script, *files):
+        for f in files:
+            shutil.copy(f, self.out / f.name)
+        run = self.out / "run"
+        run.write_text(f'#!/bin/sh\n# {script} --help says more\nexec "${{PYTHON:-python3}}" "$(dirname "$0")/{script}" "$@"\n')
+        run.chmod(0o755)
+
+
+def check(kit):
+    data = kit.out / "data"
+    models = {"digits": EXAMPLES / "digits/digits.onnx", "text": EXAMPLES / "text/text.onnx"}
+    for name, (build, batch, sample, classes, tokens, n) in MODELS.items():
+        torch.manual_seed(0)
+        models[name] = kit.work / f"{name}.onnx"
+        export(build(), models[name], (batch, *sample), tokens)
+        (data / name).mkdir(parents=True)
+        make_data(data / name, sample, classes, tokens, n, 0)
+    for name, files in (("digits", {"x_train.npy": "x.npy", "labels_train.npy": "labels.npy"}),
+                        ("text", {"tokens_val.npy": "tokens.npy"})):
+        (data / name).mkdir()
+        for old, new in files.items():
+            shutil.copy(EXAMPLES / name / old, data / name / new)
+    cases = []
+    for c in CHECKS:
+        case = {k: c[k] for k in ("name", "data", "run", "bar", "steps")}
+        case["sanitize"] = c.get("sanitize", False)
+        case["bytes"] = kit.compile(models[c["model"]], c["name"], c["flags"])
+        case["losses"] = {w: record(kit, models[c["model"]], c, w) for w in ([1, 2] if c.get("ranks") else [1])}
+        cases.append(case)
+        print(f"kit: {c['name']}: {case['losses'][1]['loss']}", flush=True)
+    (kit.out / "cases.json").write_text(json.dumps(cases, indent=1))
+    for arch in kit.args.arch:
+        kernels = kit.shardc.parent / ("cudasim" if arch == "cudasim" else f"lib/{arch}") / "kernels"
+        shutil.copy(kernels, kit.out / "bin" / arch / "kernels")
+    kit.sources("check.py", HERE / "check.py", HERE / "machine.py")
+
+
+def record(kit, model, c, ranks):
+    """What a CPU program of the same flags says, on one or two ranks."""
+    program, log = kit.work / f"cpu-{c['name']}", kit.work / "log"
+    if not program.exists():
+        call(kit.shardc, model, "-o", program, *c["flags"])
+    call(program, *c["data"], "--steps", c["steps"], *c["run"], "--log", log, "--ranks", ranks, cwd=kit.out)
+    rows = [r for r in map(json.loads, open(log)) if "step_ms" in r]
+    log.unlink()
+    return {k: [r[k] for r in rows] for k in ("loss", "grad_norm")}
+
+
+def bench(kit):
+    benches = TINY_BENCHES if kit.args.tiny else BENCHES
+    for name, b in benches.items():
+        torch.manual_seed(0)
+        tokens = name.startswith("gpt2")
+        path, sample = kit.work / name, (b["model"]["length"],) if tokens else (3, b["image"], b["image"])
+        path.mkdir()
+        export(GPT2(**b["model"]) if tokens else ResNet(**b["model"]), path / "model.onnx", (b["batch"], *sample), tokens)
+        b["bytes"] = kit.compile(path / "model.onnx", name, LOSS + b["flags"])
+        print(f"kit: {name}: plan {b['bytes'] / 2**30:.2f} GiB", flush=True)
+    (kit.out / "cases.json").write_text(json.dumps(benches, indent=1))
+    kit.sources("bench.py", ROOT / "bench/gpu/bench.py", ROOT / "bench/gpu/peer.py", HERE / "machine.py",
+                HERE / "gpu_models.py")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("what", choices=["check", "bench"])
+    p.add_argument("shardc")
+    p.add_argument("out", type=pathlib.Path)
+    p.add_argument("--arch", type=lambda t: t.split(","), default=["sm_90a"])
+    p.add_argument("--nvcc")
+    p.add_argument("--tiny", action="store_true", help="bench: models of a few thousand parameters, to try the scripts")
+    args = p.parse_args()
+    args.out = args.out.resolve()
+    with tempfile.TemporaryDirectory() as work:
+        kit = Kit(args, pathlib.Path(work))
+        {"check": check, "bench": bench}[args.what](kit)
+        kit.carry()
+    size = sum(f.stat().st_size for f in args.out.rglob("*") if f.is_file())
+    print(f"kit: {args.out}: {size / 1e6:.0f} MB; copy it to a machine with a GPU and start ./run there")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What both halves of the GPU kit need of the machine: its GPU, NVIDIA's libraries, programs that are run and timed.
+
+The one idea: a folder of the kit holds what few machines have; cuBLAS, cuDNN and NCCL, 1.8 GB, come from the CUDA
+toolkit or the packages that PyTorch installs beside itself, and a missing one is said before anything runs.
+"""
+import datetime
+import glob
+import json
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+
+HERE = pathlib.Path(__file__).resolve().parent
+LIBRARIES = {"libcublasLt.so.13": "cuBLAS 13: the CUDA Toolkit 13, or pip install nvidia-cublas",
+             "libcudnn.so.9": "cuDNN 9: pip install nvidia-cudnn-cu13"}
+NCCL = "libnccl.so.2"
+# An emulation (make cudasim) brings its own.
+EMULATED = "cudasim"
+
+
+def folders(more):
+    """Where NVIDIA's libraries may be, in the order of search."""
+    places = [pathlib.Path(p) for p in more]
+    for root in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *sys.path}:
+        places += map(pathlib.Path, sorted(glob.glob(f"{root}/nvidia/*/lib")))
+        places.append(pathlib.Path(root) / "torch" / "lib")
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *sorted(glob.glob("/usr/local/cuda*"))[::-1]]
+    places += [pathlib.Path(h) / lib for h in homes if h for lib in ("lib64", "lib", "targets/x86_64-linux/lib")]
+    places += [pathlib.Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(":") if p]
+    places += map(pathlib.Path, ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"))
+    return places
+
+
+def find_libraries(more):
+    """{name: folder} of what was found."""
+    places = folders(more)
+    return {name: next((p for p in places if (p / name).exists()), None) for name in [*LIBRARIES, NCCL]}
+
+
+class Machine:
+    def __init__(self, arch=None, libraries=()):
+        self.found = find_libraries(libraries)
+        self.gpus = nvidia_smi()
+        self.arch = arch or self.choose()
+        self.bin = HERE / "bin" / self.arch
+        if not self.bin.is_dir():
+            sys.exit(f"{HERE.name}: there are no programs for {self.arch} here; there are for "
+                     f"{', '.join(sorted(p.name for p in (HERE / 'bin').iterdir()))}")
+        missing = [f"  {name}: {hint}" for name, hint in LIBRARIES.items() if not self.found[name]]
+        if missing and self.arch != EMULATED:
+            sys.exit("\n".join([f"{HERE.name}: libraries are missing (--libs=FOLDER names where they are):", *missing]))
+        paths = dict.fromkeys([str(HERE / "lib"), *(str(p) for p in self.found.values() if p)])
+        self.env = {**os.environ, "LD_LIBRARY_PATH": ":".join(paths), "SHARDRT_LIB": str(self.bin)}
+
+    def choose(self):
+        """The best that there is for the GPU; without one any, whose program then says what is missing."""
+        there = sorted(p.name for p in (HERE / "bin").iterdir())
+        if not self.gpus:
+            return there[-1]
+        major, minor = self.gpus[0]["compute_cap"].split(".")
+        exact = f"sm_{major}{minor}a"
+        return exact if exact in there else "sm_80"
+
+    def facts(self):
+        return dict(gpus=self.gpus, arch=self.arch, python=platform.python_version(), time=str(
+            datetime.datetime.now(datetime.timezone.utc).replace(microsecond=0)),
+            libraries={k: str(v) if v else None for k, v in self.found.items()})
+
+    def run(self, parts, timeout=600, plain=False, **env):
+        """Exit status (None: it did not end in time) and what was printed.  plain: no program of ours."""
+        try:
+            done = subprocess.run([str(p) for p in parts], env={**(os.environ if plain else self.env), **env},
+                                  timeout=timeout, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  errors="replace")
+            return done.returncode, done.stdout
+        except subprocess.TimeoutExpired as e:
+            text = e.stdout or b""
+            return None, text if isinstance(text, str) else text.decode(errors="replace")
+
+    def tool(self, name):
+        """A tool of the CUDA toolkit, on PATH or beside nvcc."""
+        homes = [os.environ.get("CUDA_HOME", ""), *sorted(glob.glob("/usr/local/cuda*"))[::-1]]
+        return shutil.which(name) or next((p for h in homes if h for p in [shutil.which(f"{h}/bin/{name}")] if p), None)
+
+
+def nvidia_smi():
+    ask = ["name", "compute_cap", "memory.total", "driver_version", "clocks.max.sm", "power.limit"]
+    try:
+        text = subprocess.run(["nvidia-smi", "--query-gpu=" + ",".join(ask), "--format=csv,noheader"], text=True,
+                              capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if text.returncode:
+        return []
+    return [dict(zip(ask, map(str.strip, line.split(",")))) for line in text.stdout.splitlines() if line.strip()]
+
+
+def steps(path):
+    """The lines of a log that are steps."""
+    with open(path) as f:
+        return [r for r in map(json.loads, f) if "step_ms" in r]
+
+
+def wants_gpu(machine, program, parts):
+    """Ends with the program's own words where it cannot run at all."""
+    status, text = machine.run([program, *parts])
+    if status != 0:
+        sys.exit(f"{HERE.name}: no program runs here; {pathlib.Path(program).name} says:\n{text.strip()}")
