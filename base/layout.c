@@ -188,7 +188,7 @@ static bool in_slot(const LayoutUnit *u, const LayoutRank *who)
 
 static bool offloads_grads(const LayoutModel *m)
 {
-	return m->offload == LAYOUT_OFFLOAD_PARAMS;
+	return m->offload == LAYOUT_OFFLOAD_PARAMS && !m->cuda.on;
 }
 
 /* Flat gradients: shared slots, then regions of their own, of those that are the reduced ones perhaps in the file. */
@@ -369,10 +369,13 @@ static void move_to_device(LayoutMemory *sum, const LayoutModel *m, const Layout
 	LayoutTables t = layout_tables(m, who->world);
 	int64_t mirrors = m->cuda.staged ? sum->params + sum->gathered + sum->send + sum->grads : 0;
 	sum->tables = t.segments + t.groups + t.state + t.norm + t.input;
+	sum->host.params = sum->file.params;
+	sum->host.states = sum->file.states;
+	sum->file = (struct LayoutFile){0};
 	sum->host.pinned = layout_cuda_pinned(m, who->world);
 	sum->host.comm = layout_comm_bytes(who->world, is_carried(m) ? 1 : m->hosts) + mirrors +
 		layout_cuda_window(m, who) * (is_carried(m) ? who->world + 1 : 1);
-	sum->host.total = sum->host.pinned + sum->host.comm;
+	sum->host.total = sum->host.params + sum->host.states + sum->host.pinned + sum->host.comm;
 	sum->comm = (who->world + 1) * layout_sync_bytes(m, who->world);
 }
 

@@ -55,11 +55,12 @@ typedef struct LayoutFlat {
 	DType kept;            /* the reduced gradient that the update reads, where it has a place of its own */
 	DType bcast;           /* what the owner sends after an update */
 	bool master;           /* bcast is 16-bit, and who updates the flat holds an f32 copy beside its states */
+	bool away;             /* of GPUs: rests in memory of the host, so every gather copies what a rank has of it */
 } LayoutFlat;
 /* The initializer of a flat of one dtype in all its roles. */
-#define LAYOUT_FLAT(dtype, trainable, numel) {dtype, trainable, numel, dtype, dtype, dtype, dtype, dtype, false}
-/* Whether a gather casts: each rank its own shard, in the gathered flat, from where its peers take it. */
-static inline bool layout_casts(const LayoutFlat *f) { return f->param != f->dtype; }
+#define LAYOUT_FLAT(dtype, trainable, numel) {dtype, trainable, numel, dtype, dtype, dtype, dtype, dtype, false, false}
+/* Whether a gather casts, or copies: each rank its own shard, in the gathered flat, from where its peers take it. */
+static inline bool layout_casts(const LayoutFlat *f) { return f->param != f->dtype || f->away; }
 /* Whether the gathered flat has memory of its own: not at one shard, where it is the shard itself. */
 static inline bool layout_is_gathered(const LayoutFlat *f, int64_t ranks)
 {
@@ -116,7 +117,7 @@ LayoutRange layout_piece(int64_t n, int64_t members, int64_t me);
 /* ---- memory ---- */
 
 /* What lies in a file (--offload): optimizer states and masters; also parameters at rest and the gradients that the
- * update reads. */
+ * update reads.  Of GPUs it lies in pinned memory of the host, and gradients stay on the device. */
 typedef enum LayoutOffload { LAYOUT_OFFLOAD_NONE, LAYOUT_OFFLOAD_OPTIM, LAYOUT_OFFLOAD_PARAMS } LayoutOffload;
 
 typedef struct LayoutGather { int unit, slot; } LayoutGather; /* a gather into the ring, of step or eval */
@@ -167,8 +168,9 @@ typedef struct LayoutMemory {
 	int64_t total;
 	/* In a file, so none of the above, which are 0 or less by them: */
 	struct LayoutFile { int64_t params, grads, states, total; } file;
-	/* GPUs: memory of the host, so none of the above: pinned, and what peers map. */
-	struct LayoutHost { int64_t pinned, comm, total; } host;
+	/* GPUs: memory of the host, so none of the above: what --offload keeps there, and what a run has for itself, all of
+	 * it pinned; what peers map. */
+	struct LayoutHost { int64_t params, states, pinned, comm, total; } host;
 } LayoutMemory;
 LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who);
 /* The rank that needs most (owners differ), the first of several: who->rank is ignored. */

@@ -152,11 +152,11 @@ static void file_sections(const LayoutMemory *m, Category out[SECTIONS])
 }
 
 /* Of GPUs: memory of the host. */
-enum { HOST_SECTIONS = 3 };
+enum { HOST_SECTIONS = 5 };
 static void host_sections(const LayoutMemory *m, Category out[HOST_SECTIONS])
 {
-	const Category all[HOST_SECTIONS] = {{"pinned", m->host.pinned}, {"communication", m->host.comm},
-		{"total", m->host.total}};
+	const Category all[HOST_SECTIONS] = {{"parameters", m->host.params}, {"optimizer states", m->host.states},
+		{"pinned", m->host.pinned}, {"communication", m->host.comm}, {"total", m->host.total}};
 	memcpy(out, all, sizeof(all));
 }
 
@@ -309,7 +309,8 @@ void plan_text_memory(FILE *f, const Plan *p)
 	if (p->memory.host.total) {
 		host_sections(&p->memory, c);
 		fputs("in memory of the host, outside that total:\n", f);
-		text_categories(f, c, HOST_SECTIONS, a);
+		int first = p->memory.host.params ? 0 : p->memory.host.states ? 1 : 2; /* without --offload: what all have */
+		text_categories(f, c + first, HOST_SECTIONS - first, a);
 	}
 	arena_free(a);
 }

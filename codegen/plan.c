@@ -131,7 +131,7 @@ static void text_memories(FILE *f, const CodegenPlan *p, Arena *a)
 		{"optimizer states", offsetof(LayoutMemory, states)}, {"buffers", offsetof(LayoutMemory, buffers)},
 		{"inputs", offsetof(LayoutMemory, inputs)}, {"activations", offsetof(LayoutMemory, activations)},
 		{"workspace", offsetof(LayoutMemory, workspace)}, {"communication", offsetof(LayoutMemory, comm)},
-		{"total", offsetof(LayoutMemory, total)},
+		{"device tables", offsetof(LayoutMemory, tables)}, {"total", offsetof(LayoutMemory, total)},
 	};
 	if (!p->variants)
 		return;
@@ -141,6 +141,8 @@ static void text_memories(FILE *f, const CodegenPlan *p, Arena *a)
 		fprintf(f, " %14s", i < OF_STEPS ? memory_name[i] : arena_printf(a, "%s%s", i == MEMORIES - 1 ? "A>=" : "A=",
 			memory_name[i]));
 	for (int r = 0; r < COUNT_OF(row); r++) {
+		if (row[r].at == offsetof(LayoutMemory, tables) && !p->layout->cuda.on)
+			continue;
 		fprintf(f, "\n  %-16s", row[r].name);
 		for (int i = 0; i < MEMORIES; i++)
 			fprintf(f, " %14" PRId64, *(const int64_t *)(const void *)((const char *)&m.of[i] + row[r].at));

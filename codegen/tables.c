@@ -188,7 +188,7 @@ static void put_unit_names(Emit *e, Buf *out)
 static void put_layout_units(Emit *e, Buf *out, const LayoutModel *l, const char *suffix)
 {
 	buf_printf(out, "/* strategy, owner, flats {dtype, trainable, elements, dtypes gathered, of gradients, sent, kept, "
-		"broadcast; f32 master}, slot of the gradient, own region, reduced gradient apart */\n"
+		"broadcast; f32 master, away}, slot of the gradient, own region, reduced gradient apart */\n"
 		"static const LayoutUnit units%s[] = {\n", suffix);
 	for (int u = 0; u < l->n_units; u++) {
 		const LayoutUnit *unit = &l->unit[u];
@@ -196,10 +196,11 @@ static void put_layout_units(Emit *e, Buf *out, const LayoutModel *l, const char
 			unit->n_flats);
 		for (int f = 0; f < unit->n_flats; f++) {
 			const LayoutFlat *flat = &unit->flat[f];
-			buf_printf(out, "%s{%s, %s, %" PRId64 ", %s, %s, %s, %s, %s, %s}", f ? ", " : "",
+			buf_printf(out, "%s{%s, %s, %" PRId64 ", %s, %s, %s, %s, %s, %s, %s}", f ? ", " : "",
 				dtype_constant(flat->dtype), flat->trainable ? "true" : "false", flat->numel,
 				dtype_constant(flat->param), dtype_constant(flat->grad), dtype_constant(flat->reduce),
-				dtype_constant(flat->kept), dtype_constant(flat->bcast), flat->master ? "true" : "false");
+				dtype_constant(flat->kept), dtype_constant(flat->bcast), flat->master ? "true" : "false",
+				flat->away ? "true" : "false");
 		}
 		buf_printf(out, "}, %d, %s, %s}, /* %d */\n", unit->grad_slot, unit->own_region ? "true" : "false",
 			unit->apart ? "true" : "false", u);

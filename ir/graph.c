@@ -64,7 +64,7 @@ bool unit_is_resident(const Unit *u)
 {
 	bool whole = strategy_info[u->strategy].group == GROUP_ONE;
 	for (int f = 0; f < u->n_flats; f++)
-		whole = whole && u->flat[f].param == u->flat[f].dtype;
+		whole = whole && !layout_casts(&u->flat[f]);
 	return whole;
 }
 

@@ -567,15 +567,15 @@ static void symbol(Parser *p, SymbolKind kind)
 	lex_expect(&p->lex, '}');
 }
 
-/* param=bf16 grad=bf16 ... master */
+/* param=bf16 grad=bf16 ... master away */
 static void flat_roles(Parser *p, Flat *f)
 {
-	static const char *const roles[] = {"param", "grad", "reduce", "kept", "bcast", "master"};
+	static const char *const roles[] = {"param", "grad", "reduce", "kept", "bcast", "master", "away"};
 	DType *const dtype[] = {&f->param, &f->grad, &f->reduce, &f->kept, &f->bcast};
 	while (!p->lex.failed && !lex_is_punct(&p->lex, ',') && !lex_is_punct(&p->lex, ']')) {
 		int role = lex_keyword(&p->lex, roles, COUNT_OF(roles), "role of a flat");
-		if (role == COUNT_OF(dtype)) {
-			f->master = true;
+		if (role >= COUNT_OF(dtype)) {
+			*(role == COUNT_OF(dtype) ? &f->master : &f->away) = true;
 			continue;
 		}
 		lex_expect(&p->lex, '=');

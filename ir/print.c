@@ -295,6 +295,8 @@ static void print_flat(Printer *p, const Flat *f)
 			fprintf(p->f, " %s=%s", roles[i].role, dtype_info[roles[i].dtype].text);
 	if (f->master)
 		fputs(" master", p->f);
+	if (f->away)
+		fputs(" away", p->f);
 }
 
 static void print_unit_line(Printer *p, const Unit *u)

@@ -82,7 +82,7 @@ static Attr *cast_attr(Module *m, Attr *attrs, DType from, DType to)
 static Attr *gather_cast(Module *m, const Unit *u)
 {
 	for (int f = 0; f < u->n_flats; f++)
-		if (layout_casts(&u->flat[f]))
+		if (u->flat[f].param != u->flat[f].dtype)
 			return cast_attr(m, NULL, u->flat[f].dtype, u->flat[f].param);
 	return NULL;
 }

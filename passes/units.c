@@ -58,6 +58,7 @@ static Flat flat_of(const Dtypes *t, const Unit *u, const Symbol *s)
 	void *read = ptrmap_get(t->read, s);
 	Flat f = LAYOUT_FLAT(s->type.dtype, s->trainable, 0);
 	f.param = read ? (DType)((intptr_t)read - 1) : f.dtype;
+	f.away = t->o->cuda && t->o->offload == LAYOUT_OFFLOAD_PARAMS;
 	if (!s->trainable)
 		return f;
 	f.grad = gradient_dtype(t->o);
@@ -384,6 +385,16 @@ static bool check_broadcast(const PassOptions *o, int whole, Diag *d)
 	return false;
 }
 
+/* An owner's broadcast goes from parameters at rest to parameters at rest. */
+static bool check_offload(const PassOptions *o, int whole, Diag *d)
+{
+	bool refused = o->cuda && o->offload == LAYOUT_OFFLOAD_PARAMS && strategy_info[whole].owned;
+	if (refused)
+		diag_error(d, "--offload", "params is refused with --target=cuda and %s, whose owners broadcast from GPU to "
+			"GPU what rests there: give --offload=optim, or another strategy", strategy_info[whole].text);
+	return !refused;
+}
+
 static bool find_groups(Module *m, const PassOptions *o, Groups *groups, Arena *a, Diag *d)
 {
 	Wrap wrap;
@@ -394,7 +405,7 @@ static bool find_groups(Module *m, const PassOptions *o, Groups *groups, Arena *
 	ok = find_ignored(&g, o, &wrap.file) && ok;
 	ok = ok && wrap_groups(m, &wrap, g.ignored, groups, a, d);
 	ok = ok && set_strategies(o, &wrap.file, groups, &whole, a, d);
-	ok = ok && check_broadcast(o, whole, d);
+	ok = ok && check_broadcast(o, whole, d) && check_offload(o, whole, d);
 	if (!ok)
 		return false;
 	if (strategy_info[whole].owned) {

@@ -21,13 +21,15 @@ void device_plan(Rt *rt)
 	device_layout(rt, &layout);
 	LayoutMemory sum = layout_memory(&layout, &who);
 	mem->places = layout_places(&layout, &who, rt->p->arena);
-	const int64_t planned[ARENA_COUNT] = {sum.params + sum.file.params, sum.gathered, sum.grads, sum.file.grads,
-		sum.send, sum.states + sum.file.states, sum.buffers, sum.inputs, sum.activations, sum.workspace, sum.comm,
-		sum.tables};
+	const int64_t planned[ARENA_COUNT] = {sum.params + sum.file.params + sum.host.params, sum.gathered, sum.grads,
+		sum.file.grads, sum.send, sum.states + sum.file.states + sum.host.states, sum.buffers, sum.inputs,
+		sum.activations, sum.workspace, sum.comm, sum.tables};
 	const bool in_file[ARENA_COUNT] = {[ARENA_PARAMS] = sum.file.params, [ARENA_KEPT] = sum.file.grads,
 		[ARENA_STATES] = sum.file.states};
 	memcpy(mem->planned, planned, sizeof(planned));
 	mem->total = sum.total;
+	mem->on_host[ARENA_PARAMS] = sum.host.params;
+	mem->on_host[ARENA_STATES] = sum.host.states;
 	mem->host = sum.host;
 	for (int i = 0; i < ARENA_COUNT; i++) {
 		mem->file_at[i] = in_file[i] ? mem->file_bytes : -1;
@@ -66,7 +68,7 @@ void device_point(Rt *rt)
 	rt->shard = pointers(rt, ARENA_PARAMS, at->param);
 	rt->grad = pointers(rt, ARENA_GRADS, at->grad);
 	rt->grad_shard = pointers(rt, ARENA_GRADS, at->grad_shard);
-	if (rt->model->layout.offload == LAYOUT_OFFLOAD_PARAMS)
+	if (rt->p->memory.planned[ARENA_KEPT])
 		point_kept(rt);
 	for (int k = 0; k < rt->p->optim.n_states; k++)
 		rt->p->optim.state[k] = pointers(rt, ARENA_STATES, at->state[k]);

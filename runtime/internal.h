@@ -33,6 +33,7 @@ typedef struct DeviceMemory {
 	char *base[ARENA_COUNT];
 	int64_t planned[ARENA_COUNT];
 	int64_t total;
+	bool on_host[ARENA_COUNT];  /* GPUs: pinned memory of the host (--offload), so no part of the total */
 	/* Messages of batch norms; NULL: one rank.  On GPUs of this rank, then room for those of all. */
 	char *sync;
 	struct LayoutHost host;     /* GPUs */

@@ -57,10 +57,10 @@ static void micro_of(Plan *plan, const RtModel *m, int64_t accum, Arena *a)
 	}
 }
 
-/* Bytes of an arena, in memory or in the file. */
+/* Bytes of an arena, in memory or in the file; what a GPU's host has is told apart. */
 static int64_t mapped_in(const DeviceMemory *m, ArenaKind arena, bool file)
 {
-	return (m->file_at[arena] >= 0) == file ? m->planned[arena] : 0;
+	return (m->file_at[arena] >= 0) == file && !m->on_host[arena] ? m->planned[arena] : 0;
 }
 
 static LayoutMemory mapped(const DeviceMemory *m)

@@ -53,6 +53,8 @@ static bool check_flags(const Session *s)
 		{o->resume && !strcmp(o->resume, "auto") && !o->save,
 			"--resume=auto needs --save DIR, where it looks"},
 		{o->text[OPT_threads] && o->threads < 1, "--threads needs at least 1"},
+		{o->offload_dir && s->rt.model->layout.offload && s->rt.model->need_cuda,
+			"--offload-dir is refused: programs for GPUs offload to memory of the host, not to a file"},
 		{o->offload_dir && !s->rt.model->layout.offload,
 			"--offload-dir is refused: this program keeps everything in memory (compile with --offload=params)"},
 		{o->cuda_graph > 1, "--cuda-graph needs 0 or 1"},

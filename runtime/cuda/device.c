@@ -5,6 +5,10 @@
  * before it reads does not.  Of several ranks each maps memory of the host that its peers read: a window for what is
  * sent outside of steps, and mirrors of what collectives send, where they go through the host.
  *
+ * What --offload takes off the device is an arena as the others, of pinned memory: gathers copy from it, and updates
+ * read and write it in place, each number once each way, so it wants neither room on the device nor an order of its
+ * own.
+ *
  * Refuses a plan that is larger than the memory that is free, before anything is allocated.
  *
  * The one idea: base/layout.c counts all of it, so what `shardc plan --target=cuda` prints is what is allocated. */
@@ -59,13 +63,13 @@ static bool check_memory(const Rt *rt, int ranks, Diag *d)
 {
 	const DeviceMemory *mem = &rt->p->memory;
 	size_t available, all;
-	int largest = 0;
+	int largest = ARENA_GATHERED;
 	char shared[64] = "";
 	cuda_must(cudaMemGetInfo(&available, &all), "cudaMemGetInfo");
 	if (mem->total <= (int64_t)available / ranks)
 		return true;
 	for (int i = 0; i < ARENA_COUNT; i++)
-		largest = mem->planned[i] > mem->planned[largest] ? i : largest;
+		largest = !mem->on_host[i] && mem->planned[i] > mem->planned[largest] ? i : largest;
 	if (ranks > 1)
 		snprintf(shared, sizeof(shared), " for %d ranks that share it", ranks);
 	diag_error(d, rt->p->options->program, "the plan is %" PRId64 " bytes of device memory, most of them %s (%" PRId64
@@ -85,17 +89,25 @@ static bool begins_as_zeros(ArenaKind arena)
 	}
 }
 
+static cudaError_t take(const DeviceMemory *mem, int arena, void **at)
+{
+	size_t bytes = (size_t)mem->planned[arena];
+	if (!bytes)
+		return cudaSuccess;
+	return mem->on_host[arena] ? cudaHostAlloc(at, bytes, cudaHostAllocMapped) : cudaMalloc(at, bytes);
+}
+
 static bool allocate(Rt *rt, Diag *d)
 {
 	DeviceMemory *mem = &rt->p->memory;
 	cudaStream_t stream = rt->p->cuda->stream[CUDA_COMPUTE];
 	for (int i = 0; i < ARENA_COUNT; i++) {
 		void *at = NULL;
-		cudaError_t e = mem->planned[i] ? cudaMalloc(&at, (size_t)mem->planned[i]) : cudaSuccess;
+		cudaError_t e = take(mem, i, &at);
 		if (e != cudaSuccess) {
-			diag_error(d, rt->p->options->program, "%" PRId64 " bytes for %s cannot be allocated on GPU %d: %s (the "
-				"whole plan is %" PRId64 " bytes)", mem->planned[i], device_arena_names[i], rt->p->cuda->device,
-				cudaGetErrorString(e), mem->total);
+			diag_error(d, rt->p->options->program, "%" PRId64 " bytes for %s cannot be allocated %s GPU %d: %s (the "
+				"whole plan is %" PRId64 " bytes)", mem->planned[i], device_arena_names[i], mem->on_host[i] ?
+				"in pinned memory of the host of" : "on", rt->p->cuda->device, cudaGetErrorString(e), mem->total);
 			return false;
 		}
 		mem->base[i] = at;
@@ -134,6 +146,12 @@ void *cuda_pinned(Rt *rt, int64_t bytes)
 /* Arenas that peers read, in the order of their mirrors; gradients are last, since owners have more of them. */
 static const ArenaKind mirrored[] = {ARENA_PARAMS, ARENA_GATHERED, ARENA_SEND, ARENA_GRADS};
 
+/* What lies on the host is read there. */
+static int64_t mirror_bytes(const DeviceMemory *mem, ArenaKind arena)
+{
+	return mem->on_host[arena] ? 0 : mem->planned[arena];
+}
+
 static bool map_comm(Rt *rt, Diag *d)
 {
 	struct RtPrivate *p = rt->p;
@@ -149,7 +167,7 @@ static bool map_comm(Rt *rt, Diag *d)
 	mem->window_bytes = layout_cuda_window(&layout, &who);
 	CommMemory size = {.bytes = mem->window_bytes, .file = -1, .outside = !staged};
 	for (int i = 0; staged && i < COUNT_OF(mirrored); i++)
-		size.bytes += mem->planned[mirrored[i]];
+		size.bytes += mirror_bytes(mem, mirrored[i]);
 	p->comm = comm_open(p->control, &p->world, &size, p->arena, d);
 	if (!p->comm)
 		return false;
@@ -157,7 +175,7 @@ static bool map_comm(Rt *rt, Diag *d)
 	at += mem->window_bytes;
 	for (int i = 0; staged && i < COUNT_OF(mirrored); i++) {
 		mem->mirror[mirrored[i]] = at;
-		at += mem->planned[mirrored[i]];
+		at += mirror_bytes(mem, mirrored[i]);
 	}
 	if (!staged)
 		return true;
@@ -204,19 +222,12 @@ static void make_streams(Cuda *c)
 	k_stream = c->stream[CUDA_COMPUTE];
 }
 
-static bool refuse_offload(const Rt *rt, Diag *d)
-{
-	if (rt->model->layout.offload)
-		diag_error(d, rt->p->options->program, "--offload is not supported with --target=cuda");
-	return rt->model->layout.offload;
-}
-
 bool device_map(Rt *rt, Diag *d)
 {
 	Cuda *c = rt->p->cuda = NEW(rt->p->arena, Cuda);
 	Sharing sharing;
 	cuda_must(cudaGetDevice(&c->device), "cudaGetDevice");
-	if (refuse_offload(rt, d) || !find_sharing(rt, &sharing))
+	if (!find_sharing(rt, &sharing))
 		return false;
 	c->backend = backend_choose(rt, sharing.before == 0, d);
 	if (!c->backend)
@@ -250,7 +261,10 @@ void device_unmap(Rt *rt)
 		if (c->stream[i])
 			cudaStreamDestroy(c->stream[i]);
 	for (int i = 0; i < ARENA_COUNT; i++) {
-		cudaFree(mem->base[i]);
+		if (mem->on_host[i])
+			cudaFreeHost(mem->base[i]);
+		else
+			cudaFree(mem->base[i]);
 		mem->base[i] = mem->mirror[i] = NULL;
 	}
 	k_bad_report = NULL;
@@ -265,19 +279,30 @@ void device_unmap(Rt *rt)
 
 /* ---- what the host reads and writes ---- */
 
-static bool on_device(const Rt *rt, const char *at)
+/* Of an arena; ARENA_COUNT: of none. */
+static int arena_of(const Rt *rt, const char *at)
 {
 	const DeviceMemory *mem = &rt->p->memory;
-	for (int i = 0; i < ARENA_COUNT; i++)
-		if (mem->base[i] && at >= mem->base[i] && at < mem->base[i] + mem->planned[i])
-			return true;
-	return false;
+	int i = 0;
+	while (i < ARENA_COUNT && !(mem->base[i] && at >= mem->base[i] && at < mem->base[i] + mem->planned[i]))
+		i++;
+	return i;
+}
+
+static bool on_device(const Rt *rt, const char *at)
+{
+	int arena = arena_of(rt, at);
+	return arena < ARENA_COUNT && !rt->p->memory.on_host[arena];
 }
 
 void *device_open(const Rt *rt, const void *at, int64_t bytes, DeviceUse use)
 {
-	if (!on_device(rt, at) || !bytes)
+	if (!bytes || arena_of(rt, at) == ARENA_COUNT)
 		return (void *)(uintptr_t)at;
+	if (!on_device(rt, at)) {
+		cuda_must(cudaDeviceSynchronize(), "what was issued before");
+		return (void *)(uintptr_t)at;
+	}
 	void *host = malloc((size_t)bytes);
 	if (!host)
 		ice("out of memory");

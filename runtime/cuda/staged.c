@@ -51,7 +51,7 @@ static Moved moved(const Rt *rt, const Rt *host, const RtCollective *row, int f)
 	case RT_ALL_GATHER:
 		if (!layout_is_gathered(flat, split.ranks))
 			return (Moved){none, none};
-		return (Moved){range(rt->shard[u][f], host->shard[u][f], 0, shard, flat->dtype),
+		return (Moved){flat->away ? none : range(rt->shard[u][f], host->shard[u][f], 0, shard, flat->dtype),
 			range(collective_gathered(rt, row, f), collective_gathered(host, row, f), 0, whole, flat->param)};
 	case RT_REDUCE_SCATTER: case RT_REDUCE: return (Moved){grad, result};
 	case RT_ALL_REDUCE: return (Moved){grad, grad};
@@ -150,7 +150,8 @@ static bool staged_open(Rt *rt, void **state, Diag *d)
 	s->p = *rt->p;
 	s->host = *rt;
 	s->host.p = &s->p;
-	memcpy(s->p.memory.base, rt->p->memory.mirror, sizeof(s->p.memory.base));
+	for (int i = 0; i < ARENA_COUNT; i++)
+		s->p.memory.base[i] = rt->p->memory.on_host[i] ? rt->p->memory.base[i] : rt->p->memory.mirror[i];
 	device_point(&s->host);
 	s->from = NEW_N(a, const char *, rt->p->world.size);
 	for (int i = 0; i < RT_STREAMS; i++)

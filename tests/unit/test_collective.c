@@ -349,9 +349,9 @@ static void make_unit(Case *c)
 	bool owned = strategy_info[c->strategy].owned;
 	c->unit = (LayoutUnit){.strategy = c->strategy, .owner = owned ? c->world - 1 : -1, .n_flats = FLATS,
 		.grad_slot = -1, .own_region = c->slot < 0, .flat = {
-			{o->dtype, true, numel_of[0], o->param, o->grad, o->reduce, o->kept, o->bcast, o->master},
-			{DT_F32, true, numel_of[1], DT_F32, DT_F32, o->reduce, DT_F32, DT_F32, false},
-			{DT_F32, false, numel_of[2], o->param, DT_F32, DT_F32, DT_F32, DT_F32, false}}};
+			{o->dtype, true, numel_of[0], o->param, o->grad, o->reduce, o->kept, o->bcast, o->master, false},
+			{DT_F32, true, numel_of[1], DT_F32, DT_F32, o->reduce, DT_F32, DT_F32, false, false},
+			{DT_F32, false, numel_of[2], o->param, DT_F32, DT_F32, DT_F32, DT_F32, false, false}}};
 	for (int f = 0; f < FLATS; f++)
 		c->tensor[f] = (RtTensor){.kind = RT_PARAM, .name = "p", .rank = 1, .dim = {numel_of[f]}, .flat = f,
 			.trainable = f < 2};

@@ -361,7 +361,7 @@ static RtModel model_in(Strategy s, const Halves *h, const char *optimizer)
 {
 	RtModel m = model_of(s, optimizer);
 	LayoutFlat *f = &units[0].flat[0];
-	*f = (LayoutFlat){h->rest, true, f->numel, h->param, h->grad, h->reduce, h->kept, h->bcast, h->master};
+	*f = (LayoutFlat){h->rest, true, f->numel, h->param, h->grad, h->reduce, h->kept, h->bcast, h->master, false};
 	units[1].flat[0].param = h->param;
 	return m;
 }

@@ -74,8 +74,8 @@ static LayoutMemory mixed_at(Strategy s, DType rest, DType param, DType grad, DT
 {
 	bool master = bcast != DT_F32;
 	const LayoutUnit unit = {s, strategy_info[s].owned ? 1 : -1, 2, {
-		{rest, true, 1000, param, grad, reduce, kept, bcast, master},
-		{DT_F32, false, 100, param, DT_F32, DT_F32, DT_F32, DT_F32, false}}, -1, true, false};
+		{rest, true, 1000, param, grad, reduce, kept, bcast, master, false},
+		{DT_F32, false, 100, param, DT_F32, DT_F32, DT_F32, DT_F32, false, false}}, -1, true, false};
 	return layout_memory(&(LayoutModel){.unit = &unit, .n_units = 1, .n_states = 2}, &who);
 }
 
@@ -126,9 +126,10 @@ static void bytes_of_halves(void)
 static void places_of_halves(void)
 {
 	static const LayoutUnit units[] = {
-		{STRATEGY_OSS, 1, 1, {{DT_F32, true, 100, DT_F32, DT_F32, DT_BF16, DT_F32, DT_BF16, true}}, -1, false, false},
-		{STRATEGY_HYBRID_SHARD, -1, 1, {{DT_F32, true, 1000, DT_BF16, DT_F32, DT_BF16, DT_F32, DT_F32, false}}, 0,
-			true, false},
+		{STRATEGY_OSS, 1, 1, {{DT_F32, true, 100, DT_F32, DT_F32, DT_BF16, DT_F32, DT_BF16, true, false}}, -1, false,
+			false},
+		{STRATEGY_HYBRID_SHARD, -1, 1, {{DT_F32, true, 1000, DT_BF16, DT_F32, DT_BF16, DT_F32, DT_F32, false, false}},
+			0, true, false},
 	};
 	const LayoutModel l = {.unit = units, .n_units = 2, .n_grad_slots = 1};
 	Arena *a = arena_new();
@@ -191,6 +192,43 @@ static void offload_moves_bytes(void)
 	}
 }
 
+static void offload_of_gpus_moves_bytes(void)
+{
+	for (int s = 0; s < STRATEGY_COUNT; s++) {
+		const LayoutUnit units[] = {
+			{(Strategy)s, strategy_info[s].owned ? 0 : -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, -1, false, false},
+		};
+		for (int64_t world = 1; world <= 4; world *= 2) {
+			LayoutRank who = {world - 1, world, MAX(world / 2, 1)};
+			LayoutModel m = {.unit = units, .n_units = 1, .n_states = 2, .cuda = {.on = true, .n_segments = 3}};
+			LayoutMemory none = layout_memory(&m, &who);
+			m.offload = LAYOUT_OFFLOAD_OPTIM;
+			LayoutMemory optim = layout_memory(&m, &who);
+			m.offload = LAYOUT_OFFLOAD_PARAMS;
+			LayoutMemory params = layout_memory(&m, &who);
+			CU_ASSERT_EQUAL(optim.file.total + params.file.total, 0);
+			CU_ASSERT_EQUAL(optim.host.states, none.states);
+			CU_ASSERT_EQUAL(optim.total, none.total - none.states);
+			CU_ASSERT_EQUAL(optim.host.total, none.host.total + none.states);
+			CU_ASSERT_EQUAL(params.host.params, none.params);
+			CU_ASSERT_EQUAL(params.grads, none.grads);
+			CU_ASSERT_EQUAL(params.total, none.total - none.states - none.params);
+			CU_ASSERT_EQUAL(params.host.total, none.host.total + none.states + none.params);
+		}
+	}
+}
+
+/* Of what rests on the host a gather makes a copy, at one rank, too. */
+static void what_is_away_is_gathered(void)
+{
+	LayoutUnit unit = {STRATEGY_NO_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, true, 1000)}, -1, true, false};
+	LayoutRank who = {0, 1, 1};
+	LayoutModel m = {.unit = &unit, .n_units = 1, .offload = LAYOUT_OFFLOAD_PARAMS, .cuda = {.on = true}};
+	CU_ASSERT_EQUAL(layout_memory(&m, &who).gathered, 0);
+	unit.flat[0].away = true;
+	CU_ASSERT_EQUAL(layout_memory(&m, &who).gathered, layout_shard_numel(1000, 1) * 4);
+}
+
 void suite_layout(void)
 {
 	CU_pSuite s = CU_add_suite("layout", NULL, NULL);
@@ -203,4 +241,6 @@ void suite_layout(void)
 	CU_add_test(s, "bytes of 16-bit roles", bytes_of_halves);
 	CU_add_test(s, "places of 16-bit roles", places_of_halves);
 	CU_add_test(s, "offload moves bytes", offload_moves_bytes);
+	CU_add_test(s, "offload of GPUs moves bytes", offload_of_gpus_moves_bytes);
+	CU_add_test(s, "what is away is gathered", what_is_away_is_gathered);
 }
