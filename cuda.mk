@@ -59,7 +59,7 @@ $(BUILD)/obj/cuda/%.o: %.c | build/cuda/ready
 
 # Every kernel's tests, linked with the real libraries: for a machine with a GPU, and a check that all is there.
 CUDA_KERNELS := $(CUDA_ARCHES:%=$(BUILD)/lib/%/kernels)
-$(BUILD)/lib/%/kernels: tests/cudasim/kernels.c $(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c \
+$(BUILD)/lib/%/kernels: tests/cudasim/kernels.c tests/cudasim/kernels_cuda.c $(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c \
 		$(BUILD)/lib/%/libshardrt.a $(BUILD)/tests/unit/suites.def
 	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) -Wno-unused-parameter -o $@ $(filter %.c,$^) $(filter %.a,$^) -lcunit -ljansson \
 		$(CUDA_LINK) -lcudart_static -lstdc++ -lgomp -lpthread -ldl -lrt -lm
@@ -123,18 +123,13 @@ $(BUILD)/cudasim/test_sim: $(SIM)/tests/cudasim/test_sim.o $(SIM)/libcudasim.so
 	@mkdir -p $(@D)
 	$(CXX) $(SIM_FLAGS) -o $@ $< $(SIM_LINK) -lpthread
 
-# Kernels that tests call and nobody has written fail those tests, by name.
 SIM_TESTS := $(patsubst %.c,$(SIM)/%.o,$(wildcard tests/unit/kernel_*.c) \
-	tests/unit/test_kernels.c tests/cudasim/kernels.c)
+	tests/unit/test_kernels.c tests/cudasim/kernels.c tests/cudasim/kernels_cuda.c)
 SIM_TESTED := $(patsubst %,$(SIM)/%.o,$(basename $(wildcard base/*.c kernels/cuda/*.cu) $(CUDA_HOST)))
 $(SIM_TESTS): $(BUILD)/tests/unit/suites.def
-$(BUILD)/cudasim/absent.c: tests/cudasim/absent $(SIM_TESTS) $(SIM_TESTED)
+$(BUILD)/cudasim/kernels: $(SIM_TESTS) $(SIM_TESTED) $(SIM)/libcudasim.so
 	@mkdir -p $(@D)
-	$^ >$@
-$(BUILD)/cudasim/kernels: $(SIM_TESTS) $(SIM_TESTED) $(BUILD)/cudasim/absent.c $(SIM)/libcudasim.so
-	$(CC) $(SANITIZE) -c -o $(BUILD)/cudasim/absent.o $(BUILD)/cudasim/absent.c
-	$(CXX) $(SIM_FLAGS) -o $@ $(SIM_TESTS) $(SIM_TESTED) $(BUILD)/cudasim/absent.o -lcunit -ljansson -lgomp \
-		$(SIM_LINK) -lpthread -lm
+	$(CXX) $(SIM_FLAGS) -o $@ $(SIM_TESTS) $(SIM_TESTED) -lcunit -ljansson -lgomp $(SIM_LINK) -lpthread -lm
 
 ## cudasim: CUDA programs on CPUs: runtime, kernels and an emulation of the libraries, built with g++; and its tests
 cudasim: $(SIM)/libshardrt.a $(if $(CUDA_NCCL),$(SIM)/libshardrt_nccl.so) $(BUILD)/cudasim/nvcc \

@@ -128,6 +128,7 @@ void k_norm(double *out, double *by_tensor, const void *g, KDType g_type, const 
 	double p, void *work)
 {
 	double *part = (double *)work;
+	want_flat(g, "gradients");
 	if (p == (double)INFINITY)
 		norm_as<NORM_MAX>(out, by_tensor, g, g_type, seg, n_seg, p, part);
 	else if (p == 1)

@@ -11,8 +11,8 @@
 
 enum { FUSED_THREADS = 256 };
 
-/* t / n; of 32 bits for t and n below 2^31.  With shift = ceil(log2 n) the factor would be floor(2^(32 + shift) / n) + 1;
- * 2^32 of it are added as t. */
+/* t / n; of 32 bits for t and n below 2^31.  With shift = ceil(log2 n) the factor would be floor(2^(32 + shift) / n)
+ * + 1; 2^32 of it are added as t. */
 template <class Index> struct Divider {
 	Index n;
 	explicit Divider(int64_t by) : n((Index)by) {}

@@ -114,6 +114,10 @@ template <Rule R> static void update(const Flat<float> &f, KDType g_type)
 {
 	if (f.n_seg == 0)
 		return;
+	want_flat(f.p, "parameters");
+	want_flat(f.a, "states");
+	want_flat(f.b, "states");
+	want_flat(f.g, "gradients");
 	if (g_type == K_F32)
 		update_as<R, float>(f);
 	else if (g_type == K_BF16)

@@ -5,7 +5,8 @@
  * threads sharing the reduced ones.  The reduced elements of a result are cut into chunks by shape alone
  * (kernels/cuda/work.h); with several chunks partial results stand in work and are merged in order.
  *
- * Sums and products of f32 and f64 run in f64, of 16-bit floats in f32, of integers in 64 bits that wrap. */
+ * Sums and products of f32 and f64 run in f64, of 16-bit floats in f32, of integers in 64 bits that wrap.  What is done
+ * with integers the kernels are told when they run: there are many types, and few such reductions. */
 #include <type_traits>
 
 #include "kernels/cuda/common.cuh"
@@ -16,53 +17,57 @@ enum { THREADS = 256, COLS = 32, ROWS = THREADS / COLS };
 
 /* ---- what is reduced ---- */
 
-template <class T> struct AccOf { using type = uint64_t; };
+typedef enum Rule { SUM, MEAN, MOST, LEAST, PRODUCT } Rule;
+
+template <class T> struct AccOf { using type = float; };
 template <> struct AccOf<float> { using type = double; };
 template <> struct AccOf<double> { using type = double; };
-template <> struct AccOf<Bf16> { using type = float; };
-template <> struct AccOf<F16> { using type = float; };
 
 template <class T> struct Add {
 	using Acc = typename AccOf<T>::type;
 	bool mean;
-	static constexpr Acc start = 0;
-	static __device__ Acc step(Acc s, Acc v) { return s + v; }
-	__device__ Wide<T> finish(Acc s, int64_t n) const
-	{
-		constexpr bool is_signed = std::is_integral<T>::value && std::is_signed<T>::value;
-		using Quotient = typename std::conditional<is_signed, int64_t, Acc>::type; /* of integers: truncated */
-		if (!mean)
-			return (Wide<T>)s;
-		return n || !std::is_integral<T>::value ? (Wide<T>)((Quotient)s / (Quotient)n) : (Wide<T>)0;
-	}
+	__device__ Acc start() const { return 0; }
+	__device__ Acc step(Acc s, Acc v) const { return s + v; }
+	__device__ Wide<T> finish(Acc s, int64_t n) const { return (Wide<T>)(mean ? s / (Acc)n : s); }
 };
 
 template <class T> struct Times {
 	using Acc = typename AccOf<T>::type;
-	bool mean;
-	static constexpr Acc start = 1;
-	static __device__ Acc step(Acc s, Acc v) { return s * v; }
+	__device__ Acc start() const { return 1; }
+	__device__ Acc step(Acc s, Acc v) const { return s * v; }
 	__device__ Wide<T> finish(Acc s, int64_t) const { return (Wide<T>)s; }
 };
 
-/* The ends of a type's range, for maxima and minima of nothing. */
-template <class T, bool MOST> constexpr T bound()
-{
-	if constexpr (!std::is_integral<T>::value)
-		return MOST ? -(T)INFINITY : (T)INFINITY;
-	else if constexpr (std::is_signed<T>::value)
-		return (T)(((uint64_t)1 << (sizeof(T) * 8 - 1)) - (MOST ? 0 : 1));
-	else
-		return MOST ? (T)0 : (T)~(T)0;
-}
-
-/* Of maxima and minima NaN wins. */
-template <class T, bool MOST> struct Extreme {
+/* NaN wins. */
+template <class T, bool LARGEST> struct Extreme {
 	using Acc = Wide<T>;
-	bool mean;
-	static constexpr Acc start = bound<Acc, MOST>();
-	static __device__ Acc step(Acc s, Acc v) { return (MOST ? v > s : v < s) || v != v ? v : s; }
+	__device__ Acc start() const { return LARGEST ? -(Acc)INFINITY : (Acc)INFINITY; }
+	__device__ Acc step(Acc s, Acc v) const { return (LARGEST ? v > s : v < s) || v != v ? v : s; }
 	__device__ Wide<T> finish(Acc s, int64_t) const { return s; }
+};
+
+template <class T> struct OfIntegers {
+	using Acc = typename std::conditional<std::is_signed<T>::value, int64_t, uint64_t>::type;
+	Rule rule;
+	/* Of nothing the largest is the least number that there is. */
+	__device__ Acc start() const
+	{
+		constexpr uint64_t top = (uint64_t)1 << (sizeof(T) * 8 - 1), least = std::is_signed<T>::value ? top : 0;
+		return rule == MOST ? (Acc)(T)least : rule == LEAST ? (Acc)(T)~least : rule == PRODUCT ? 1 : 0;
+	}
+	__device__ Acc step(Acc s, Acc v) const
+	{
+		switch (rule) {
+		case MOST: return v > s ? v : s;
+		case LEAST: return v < s ? v : s;
+		case PRODUCT: return (Acc)((uint64_t)s * (uint64_t)v);
+		default: return (Acc)((uint64_t)s + (uint64_t)v);
+		}
+	}
+	__device__ T finish(Acc s, int64_t n) const
+	{
+		return rule != MEAN ? (T)s : n ? (T)(s / (Acc)n) : (T)0;
+	}
 };
 
 /* ---- shapes ---- */
@@ -146,16 +151,16 @@ template <class T, class Op> __global__ void __launch_bounds__(THREADS) rows(T *
 	int lane = (int)threadIdx.x % lanes;
 	for (int64_t b = (int64_t)blockIdx.x * per; b < groups; b += (int64_t)gridDim.x * per) {
 		int64_t g = b + (int)threadIdx.x / lanes, chunk = g / r.outputs, output = g - chunk * r.outputs;
-		Acc acc = Op::start;
+		Acc acc = op.start();
 		if (g < groups) {
 			const T *from = x + offset_at(r.kept, output);
 			int64_t end = chunk_begin(r, chunk + 1);
 			for (int64_t i = chunk_begin(r, chunk) + lane; i < end; i += lanes) {
 				int64_t row = r.red.rank ? i / r.n : 0;
-				acc = Op::step(acc, (Acc)widen(from[offset_at(r.red, row) + i - row * r.n]));
+				acc = op.step(acc, (Acc)widen(from[offset_at(r.red, row) + i - row * r.n]));
 			}
 		}
-		auto step = [](Acc a, Acc v) { return Op::step(a, v); };
+		auto step = [op](Acc a, Acc v) { return op.step(a, v); };
 		acc = lanes == WARP ? warp_reduce(acc, step) : block_reduce(acc, step, scratch);
 		if (lane == 0 && g < groups)
 			put(y, part, r, op, chunk, output, acc);
@@ -175,12 +180,12 @@ template <class T, class Op, int V> __global__ void __launch_bounds__(THREADS) c
 		const T *from = x + offset_at(r.kept, kept) + c0;
 		Acc acc[V];
 		for (int v = 0; v < V; v++)
-			acc[v] = Op::start;
+			acc[v] = op.start();
 		if (c0 < r.n)
 			for (int64_t i = chunk_begin(r, chunk) + threadIdx.y; i < end; i += ROWS) {
 				Vec<T, V> got = load<V>(from + offset_at(r.red, i));
 				for (int v = 0; v < V; v++)
-					acc[v] = Op::step(acc[v], (Acc)widen(got.at[v]));
+					acc[v] = op.step(acc[v], (Acc)widen(got.at[v]));
 			}
 		for (int v = 0; v < V; v++)
 			sums[threadIdx.y][threadIdx.x * V + v] = acc[v];
@@ -189,7 +194,7 @@ template <class T, class Op, int V> __global__ void __launch_bounds__(THREADS) c
 			int64_t column = (rest - kept * blocks) * COLS * V + c;
 			Acc sum = sums[0][c];
 			for (int k = 1; k < ROWS; k++)
-				sum = Op::step(sum, sums[k][c]);
+				sum = op.step(sum, sums[k][c]);
 			if (column < r.n)
 				put(y, part, r, op, chunk, kept * r.n + column, sum);
 		}
@@ -202,7 +207,7 @@ template <class T, class Op> __global__ void merged(T *y, const typename Op::Acc
 	GRID_STRIDE(o, r.outputs) {
 		typename Op::Acc acc = part[o];
 		for (int64_t c = 1; c < r.chunks; c++)
-			acc = Op::step(acc, part[c * r.outputs + o]);
+			acc = op.step(acc, part[c * r.outputs + o]);
 		y[o] = narrow<T>(op.finish(acc, r.count));
 	}
 }
@@ -230,7 +235,7 @@ template <class T, class Op> static void reduce(T *y, const T *x, int rank, cons
 		LAUNCH((rows<T, Op>), blocks_for(r.outputs * r.chunks, THREADS / lanes), THREADS, 0, k_stream, y, part, x, r,
 			op, lanes);
 	} else {
-		constexpr int V = sizeof(T) == 2 ? 4 : sizeof(T) == 4 ? 2 : 1;
+		constexpr int V = std::is_integral<T>::value ? 1 : sizeof(T) == 2 ? 4 : sizeof(T) == 4 ? 2 : 1;
 		bool wide = V > 1 && r.n >= COLS * V && wide_columns(&r, x, V);
 		int64_t tasks = r.outputs / r.n * ceil_div(r.n, wide ? COLS * V : COLS) * r.chunks;
 		if (wide)
@@ -242,27 +247,28 @@ template <class T, class Op> static void reduce(T *y, const T *x, int rank, cons
 		LAUNCH((merged<T, Op>), blocks_for(r.outputs, THREADS), THREADS, 0, k_stream, y, part, r, op);
 }
 
-#define REDUCE(C, T, t) \
-	void k_reduce_sum_##t(C *y, const C *x, int rank, const int64_t *dim, unsigned axes, void *work) \
-	{ \
-		reduce((T *)y, (const T *)x, rank, dim, axes, Add<T>{false}, work); \
-	} \
-	void k_reduce_mean_##t(C *y, const C *x, int rank, const int64_t *dim, unsigned axes, void *work) \
-	{ \
-		reduce((T *)y, (const T *)x, rank, dim, axes, Add<T>{true}, work); \
-	} \
-	void k_reduce_max_##t(C *y, const C *x, int rank, const int64_t *dim, unsigned axes, void *work) \
-	{ \
-		reduce((T *)y, (const T *)x, rank, dim, axes, Extreme<T, true>{false}, work); \
-	} \
-	void k_reduce_min_##t(C *y, const C *x, int rank, const int64_t *dim, unsigned axes, void *work) \
-	{ \
-		reduce((T *)y, (const T *)x, rank, dim, axes, Extreme<T, false>{false}, work); \
-	} \
-	void k_reduce_prod_##t(C *y, const C *x, int rank, const int64_t *dim, unsigned axes, void *work) \
-	{ \
-		reduce((T *)y, (const T *)x, rank, dim, axes, Times<T>{false}, work); \
+template <class T> static void reduce_by(Rule rule, T *y, const T *x, int rank, const int64_t *dim, unsigned axes,
+	void *work)
+{
+	if constexpr (std::is_integral<T>::value) {
+		reduce(y, x, rank, dim, axes, OfIntegers<T>{rule}, work);
+		return;
+	} else switch (rule) {
+	case SUM:
+	case MEAN: reduce(y, x, rank, dim, axes, Add<T>{rule == MEAN}, work); break;
+	case MOST: reduce(y, x, rank, dim, axes, Extreme<T, true>{}, work); break;
+	case LEAST: reduce(y, x, rank, dim, axes, Extreme<T, false>{}, work); break;
+	case PRODUCT: reduce(y, x, rank, dim, axes, Times<T>{}, work); break;
 	}
+}
+
+#define REDUCE_BY(C, T, t, name, rule) \
+	void k_reduce_##name##_##t(C *y, const C *x, int rank, const int64_t *dim, unsigned axes, void *work) \
+	{ \
+		reduce_by(rule, (T *)y, (const T *)x, rank, dim, axes, work); \
+	}
+#define REDUCE(C, T, t) REDUCE_BY(C, T, t, sum, SUM) REDUCE_BY(C, T, t, mean, MEAN) REDUCE_BY(C, T, t, max, MOST) \
+	REDUCE_BY(C, T, t, min, LEAST) REDUCE_BY(C, T, t, prod, PRODUCT)
 #define REDUCE_SAME(T, t) REDUCE(T, T, t)
 K_NUMBERS(REDUCE_SAME)
 REDUCE(uint16_t, Bf16, bf16)

@@ -1,8 +1,8 @@
 /* kernels/cuda/segments.cuh: flats, cut into K_FLAT_CHUNKS chunks of which each block has one.
  *
  * Segments lie in device memory, so the host knows no sizes: chunks are of equal length up to the end of the last
- * segment, whole multiples of 4 elements from the flat's start, which is aligned to 16 bytes.  Of a short flat the first
- * blocks have all. */
+ * segment, whole multiples of 4 elements from the flat's start, which is aligned to 16 bytes.  Of a short flat the
+ * first blocks have all. */
 #ifndef SHARDC_CUDA_SEGMENTS_CUH
 #define SHARDC_CUDA_SEGMENTS_CUH
 
@@ -12,6 +12,13 @@
 typedef struct FlatChunk { int64_t begin, end; } FlatChunk;
 
 enum { FLAT_CHUNK_LEAST = 2048 };
+
+/* Layouts begin flats, and shards of them, at multiples of 64 elements. */
+static inline void want_flat(const void *flat, const char *what)
+{
+	if (!aligned16(flat))
+		k_fail("a flat of %s does not begin at a multiple of 16 bytes", what);
+}
 
 /* Elements of every chunk. */
 __device__ __forceinline__ int64_t flat_chunk_length(const Segment *seg, int64_t n_seg)

@@ -155,7 +155,8 @@ static uint64_t shapes_of(const SimMatmul *op, const SimMatrix *a, const SimMatr
 	for (int v : {(int)op->compute, (int)op->scale, op->ta, op->tb, op->epilogue})
 		mix(&hash, (uint64_t)v);
 	for (const SimMatrix *x : all)
-		for (uint64_t v : {(uint64_t)x->type, x->rows, x->cols, (uint64_t)x->ld, (uint64_t)x->count, (uint64_t)x->stride})
+		for (uint64_t v : {(uint64_t)x->type, x->rows, x->cols, (uint64_t)x->ld, (uint64_t)x->count,
+			(uint64_t)x->stride})
 			mix(&hash, v);
 	return hash;
 }
@@ -240,8 +241,8 @@ template <class W> static void gather(std::vector<W> &to, const char *p, const S
 }
 
 /* acc[j][i] += sum over k of a[k][i] b[j][k], four columns at a time */
-template <class W> static void multiply(W *__restrict__ acc, const W *__restrict__ a, const W *__restrict__ b, int64_t m,
-	int64_t n, int64_t k)
+template <class W> static void multiply(W *__restrict__ acc, const W *__restrict__ a, const W *__restrict__ b,
+	int64_t m, int64_t n, int64_t k)
 {
 	for (int64_t j = 0; j < n; j += 4) {
 		int64_t some = std::min<int64_t>(4, n - j);

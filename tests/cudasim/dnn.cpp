@@ -203,7 +203,8 @@ struct Shape { int64_t n, c, o, groups, in[3], out[3], kernel[3], stride[3], dil
 
 static Shape shape_of(const Job &j)
 {
-	Shape s = {j.x.dim[0], j.x.dim[1], j.y.dim[1], j.c.groups, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {}};
+	Shape s = {j.x.dim[0], j.x.dim[1], j.y.dim[1], j.c.groups, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1},
+		{}};
 	for (int i = 0; i < j.c.n; i++) {
 		int at = 3 - j.c.n + i;
 		s.in[at] = j.x.dim[2 + i];
@@ -269,8 +270,8 @@ template <class Visit> static void walk(const Shape &s, Visit visit)
 				int64_t p0 = q / s.out[1] * s.stride[0] + k[0] * s.dilation[0] - s.pad[0];
 				int64_t p1 = q % s.out[1] * s.stride[1] + k[1] * s.dilation[1] - s.pad[1];
 				if (p0 >= 0 && p0 < s.in[0] && p1 >= 0 && p1 < s.in[1])
-					visit((n * s.o + o) * out + q * s.out[2], (n * s.c + c) * in + (p0 * s.in[1] + p1) * s.in[2] + shift,
-						(o * ig + i % ig) * taps + t, from, to);
+					visit((n * s.o + o) * out + q * s.out[2], (n * s.c + c) * in + (p0 * s.in[1] + p1) * s.in[2]
+						+ shift, (o * ig + i % ig) * taps + t, from, to);
 			}
 		}
 	}
@@ -307,7 +308,8 @@ template <class V> static void compute(const Job &j)
 	for (int p = 0; p < 3; p++) {
 		copy[p].assign((size_t)parts[p].numel, 0);
 		for (int64_t i = 0; i < parts[p].numel && !parts[p].result; i++)
-			copy[p][(size_t)i] = fetch<V>(parts[p].p, j.x.type, place(i, parts[p].channels, parts[p].positions, last), tf32);
+			copy[p][(size_t)i] = fetch<V>(parts[p].p, j.x.type, place(i, parts[p].channels, parts[p].positions, last),
+				tf32);
 	}
 	if (j.bytes)
 		memset(j.work, 0xA5, j.bytes);

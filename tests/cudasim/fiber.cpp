@@ -169,8 +169,8 @@ void set_thread(int t)
 		shown++;
 	}
 	sim_die("kernel %s, block (%u, %u, %u): its threads wait for ever: of %d, %d are at __syncthreads, "
-		"%d have returned, %d wait for lanes of their warp%s", block.name, blockIdx.x, blockIdx.y, blockIdx.z, block.threads,
-		block.at_barrier, block.ended, block.threads - block.at_barrier - block.ended, text.c_str());
+		"%d have returned, %d wait for lanes of their warp%s", block.name, blockIdx.x, blockIdx.y, blockIdx.z,
+		block.threads, block.at_barrier, block.ended, block.threads - block.at_barrier - block.ended, text.c_str());
 }
 
 /* Goes on with somebody else; returns when the thread that runs on this fiber may go on, or (an idle fiber) when

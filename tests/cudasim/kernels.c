@@ -11,7 +11,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/cuda.h"
-#include "tests/unit/kernel_cases.h"
+#include "tests/cudasim/kernels_cuda.h"
 
 /* Rows of kernels.def, and tests, that are the CPU's alone. */
 static const char *const cpu_only[] = {"pack", "elementwise functions"};
@@ -44,18 +44,21 @@ void case_sync(void)
 		k_bad_take(bad);
 }
 
-void case_absent(const char *kernel);
-void case_absent(const char *kernel)
-{
-	char text[128];
-	snprintf(text, sizeof text, "%s: there is no CUDA kernel of this name", kernel);
-	CU_assertImplementation(CU_FALSE, 0, text, kernel, "", CU_TRUE);
-}
-
 /* Never called: see cpu_only. */
 void k_pack_f32(float *dst, const float *src, const char *layout, int64_t o, int64_t i, int64_t k, int64_t group)
 {
 	(void)dst, (void)src, (void)layout, (void)o, (void)i, (void)k, (void)group;
+}
+
+#define CUDA_CASE(name) static void test_cuda_##name(void) { case_cuda_##name(); case_end(); }
+KERNEL_CUDA_CASES(CUDA_CASE)
+#undef CUDA_CASE
+
+static void add_cuda_cases(void)
+{
+#define CUDA_CASE(name) CU_add_test(CU_get_suite("kernels"), "CUDA " #name, test_cuda_##name);
+	KERNEL_CUDA_CASES(CUDA_CASE)
+#undef CUDA_CASE
 }
 
 /* All tests, or those named. */
@@ -92,6 +95,7 @@ int main(int argc, char **argv)
 	if (CU_initialize_registry() != CUE_SUCCESS)
 		return 1;
 	suite_kernels();
+	add_cuda_cases();
 	if (!choose(argc, argv))
 		return 2;
 	CU_basic_set_mode(CU_BRM_VERBOSE);

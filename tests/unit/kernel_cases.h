@@ -28,6 +28,7 @@ void *case_alloc(int64_t bytes);
 void *case_memory(int64_t bytes);
 void case_release(void *p);
 void case_sync(void);
+void case_end(void); /* of a test: frees buffers, and wants no bad input untold */
 bool case_cuda(void); /* the kernels are CUDA's; those tell of the first bad input only */
 float *case_floats(int64_t n, double lo, double hi);
 double *case_doubles(int64_t n);

@@ -285,7 +285,7 @@ void case_scatter_elements(void)
 		float *x = case_floats(48, -2, 2), *u = case_floats(30, -2, 2), *y = case_alloc(48 * 4);
 		double *want = case_doubles(48);
 		int64_t *ids = case_ids(30, 8);
-		int32_t xi[48], ui[30], yi[48];
+		int32_t *xi = case_alloc(48 * 4), *ui = case_alloc(30 * 4), *yi = case_alloc(48 * 4);
 		double want_i[48];
 		for (int i = 0; i < 48; i++)
 			want[i] = x[i], xi[i] = (int32_t)(want_i[i] = i % 7 - 3);

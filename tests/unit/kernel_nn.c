@@ -470,6 +470,7 @@ static void check_cross_entropies(void)
 		check_cross_entropy(50, 1000, flags);
 		check_cross_entropy(300, 7, flags);
 		check_cross_entropy(2, 5001, flags);
+		check_cross_entropy(3, 50257, flags);
 	}
 }
 

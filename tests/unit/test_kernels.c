@@ -145,21 +145,21 @@ int case_bad_inputs(void)
 
 static void count_bad_input(const char *fmt, ...) { (void)fmt; bad_inputs++; }
 
-static void cleanup(void)
+void case_end(void)
 {
 	while (n_live)
 		case_release(live[--n_live]);
 	case_true(case_bad_inputs() == 0, "bad input was reported that no case expected");
 }
 
-#define HALF_CASE(name) static void test_half_##name(void) { state = 1; case_half_##name(); cleanup(); }
+#define HALF_CASE(name) static void test_half_##name(void) { state = 1; case_half_##name(); case_end(); }
 KERNEL_HALF_CASES(HALF_CASE)
 #undef HALF_CASE
-#define KERNEL(op, types, work, cuda) static void test_##op(void) { state = 1; case_##op(); cleanup(); }
+#define KERNEL(op, types, work, cuda) static void test_##op(void) { state = 1; case_##op(); case_end(); }
 #include "kernels/kernels.def"
 
 void case_elementwise(void);
-static void test_elementwise(void) { case_elementwise(); cleanup(); }
+static void test_elementwise(void) { case_elementwise(); case_end(); }
 
 void suite_kernels(void)
 {

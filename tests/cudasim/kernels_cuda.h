@@ -1,0 +1,12 @@
+/* tests/cudasim/kernels_cuda.h: cases of kernels_cuda.c, by name. */
+#ifndef SHARDC_KERNELS_CUDA_CASES_H
+#define SHARDC_KERNELS_CUDA_CASES_H
+
+#include "tests/unit/kernel_cases.h"
+
+#define KERNEL_CUDA_CASES(X) X(casts) X(scale) X(not_finite) X(accuracy) X(odd) X(many_rows) X(nothing)
+#define CUDA_CASE(name) void case_cuda_##name(void);
+KERNEL_CUDA_CASES(CUDA_CASE)
+#undef CUDA_CASE
+
+#endif
