@@ -184,8 +184,8 @@ EW float ew_gelu_f32(float x, int tanh_form)
 EW float ew_gelu_grad_f32(float x, float dy, int tanh_form)
 {
 	if (tanh_form) {
-		float u = -1.59576912f * EW_FMA(0.044715f * x * x, x, x);
-		float e = ew_exp_f32(u > 80.0f ? 80.0f : u), s = 1.0f / (1.0f + e);
+		x = x > 9.0f ? 9.0f : x < -9.0f ? -9.0f : x; /* beyond, it is 1 or 0; what follows would overflow */
+		float e = ew_exp_f32(-1.59576912f * EW_FMA(0.044715f * x * x, x, x)), s = 1.0f / (1.0f + e);
 		float du = 1.59576912f * EW_FMA(0.134145f * x, x, 1.0f);
 		return dy * s * EW_FMA(x * e * s, du, 1.0f);
 	}

@@ -103,6 +103,24 @@ static void check_gelu(void)
 		}
 }
 
+/* Far out gelu is 0 or x, and its derivative 0 or 1: what overflows on the way there must not show. */
+static void check_gelu_far(void)
+{
+	static const float far[] = {9.5f, 100, 6300, 65504, 1e20f};
+	for (int form = 0; form < 2; form++) {
+		for (int i = 0; i < 5; i++) {
+			case_true(ew_gelu_grad_f32(far[i], 3, form) == 3 && ew_gelu_grad_f32(far[i], 0, form) == 0,
+				"gelu_grad, far right");
+			case_true(fabsf(ew_gelu_grad_f32(-far[i], 3, form)) < 1e-18f && ew_gelu_grad_f32(-far[i], 0, form) == 0,
+				"gelu_grad, far left");
+		}
+		case_true(isnan(ew_gelu_grad_f32(NAN, 1, form)) && isnan(ew_gelu_grad_f32(1, NAN, form)), "gelu_grad of NaN");
+		for (uint32_t h = 0; h < 65536; h++)
+			if ((h & 0x7C00) != 0x7C00)
+				case_true((ew_gelu_grad_f16((f16)h, 0x3C00, form) & 0x7C00) != 0x7C00, "gelu_grad of f16");
+	}
+}
+
 static void check_halves(void)
 {
 	for (uint32_t h = 0; h < 65536; h++) {
@@ -130,5 +148,6 @@ void case_elementwise(void)
 	check_functions();
 	check_special();
 	check_gelu();
+	check_gelu_far();
 	check_halves();
 }
