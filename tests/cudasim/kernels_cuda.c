@@ -98,8 +98,8 @@ static void check_accuracy(int64_t rows, int64_t c)
 		counted += labels[r] != -7;
 		right += labels[r] == best;
 	}
-	k_accuracy_f32(out, at, labels, rows, c, -7);
-	k_accuracy_f32(out, at, labels, rows, c, -7);
+	k_accuracy(out, at, K_F32, labels, rows, c, -7);
+	k_accuracy(out, at, K_F32, labels, rows, c, -7);
 	case_sync();
 	case_true(out[0] == (double)(2 * right) && out[1] == (double)(2 * counted), "k_accuracy");
 }
@@ -110,7 +110,7 @@ void case_cuda_accuracy(void)
 	check_accuracy(700, 10);
 	check_accuracy(3, 1);
 	double *out = case_doubles(2);
-	k_accuracy_f32(out, NULL, NULL, 0, 10, -7);
+	k_accuracy(out, NULL, K_F32, NULL, 0, 10, -7);
 	case_sync();
 	case_true(out[0] == 0 && out[1] == 0, "k_accuracy of nothing");
 }
