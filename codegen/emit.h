@@ -39,7 +39,8 @@ typedef struct Emit {
 /* ---- text (each returns arena text) ---- */
 
 const char *emit_int(Emit *e, int64_t v);
-const char *dtype_constant(DType t); /* "DT_F32"; tables.c */
+const char *dtype_constant(DType t);  /* "DT_F32"; tables.c */
+const char *kdtype_constant(DType t); /* "K_F32", for kernels; tables.c */
 const char *emit_c_float(Emit *e, double v);              /* a double literal */
 const char *emit_c_ints(Emit *e, int n, const int64_t *v); /* LIST(int64_t, 1, 2) */
 const char *emit_int_list(Emit *e, int n, const int64_t *v); /* {1, 2} */

@@ -212,7 +212,7 @@ void lower_report_accuracy(Emit *e, const Op *op)
 		return;
 	}
 	emit_line(e, "rt_report_accuracy(rt, %s, %s, %s, %" PRId64 ", %" PRId64 ", %s);", emit_value(e, op_in(op, 0)),
-		dtype_constant(t->dtype), emit_value(e, op_in(op, 1)), c ? type_numel(t) / c : 0, c,
+		kdtype_constant(t->dtype), emit_value(e, op_in(op, 1)), c ? type_numel(t) / c : 0, c,
 		emit_int(e, attr_get_int(op->attrs, "ignore_index", -100)));
 }
 

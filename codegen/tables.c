@@ -100,6 +100,15 @@ const char *dtype_constant(DType t)
 	return id[t];
 }
 
+const char *kdtype_constant(DType t)
+{
+	static const char *const id[] = {
+#define DTYPE(id, ...) "K_" #id,
+#include "base/dtypes.def"
+	};
+	return id[t];
+}
+
 static void put_source(Emit *e, Buf *out, const Symbol *s)
 {
 	const Source *src = &s->src;
