@@ -237,7 +237,7 @@ def test_halves(s):
 
 def test_overflow(s):
     """A scale that f16 does not hold: both programs leave out the same updates and halve it as often."""
-    options = ["--optimizer=adamw", "--param-dtype=f16", "--loss-scale=dynamic:init=1e6,growth_interval=2"]
+    options = ["--optimizer=adamw", "--param-dtype=f16", "--loss-scale=dynamic:init=1e8,growth_interval=2"]
     for norm in ("on", "off"):
         runs = s.both(f"overflow, norm {norm}", "gpt", [*options, f"--grad-norm={norm}"], **HALF)
         rows = lines(runs[1][0]) if runs else []
