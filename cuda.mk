@@ -58,8 +58,8 @@ $(BUILD)/obj/cuda/%.o: %.c | build/cuda/ready
 	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) $(if $(filter kernels/%,$<),$(KFLAGS)) -c -o $@ $<
 
 # Every kernel's tests, linked with the real libraries: for a machine with a GPU, and a check that all is there.
-CUDA_KERNELS := $(CUDA_ARCHES:%=$(BUILD)/lib/%/kernels)
-$(BUILD)/lib/%/kernels: tests/cudasim/kernels.c tests/cudasim/kernels_cuda.c $(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c \
+CUDA_KERNELS := $(CUDA_ARCHES:%=$(BUILD)/lib/%/kernel-tests)
+$(BUILD)/lib/%/kernel-tests: tests/cudasim/kernels.c tests/cudasim/kernels_cuda.c $(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c \
 		$(BUILD)/lib/%/libshardrt.a $(BUILD)/tests/unit/suites.def
 	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) -Wno-unused-parameter -o $@ $(filter %.c,$^) $(filter %.a,$^) -lcunit -ljansson \
 		$(CUDA_LINK) -lcudart_static -lstdc++ -lgomp -lpthread -ldl -lrt -lm

@@ -142,7 +142,7 @@ def check(kit):
         print(f"kit: {c['name']}: {case['losses'][1]['loss']}", flush=True)
     (kit.out / "cases.json").write_text(json.dumps(cases, indent=1))
     for arch in kit.args.arch:
-        kernels = kit.shardc.parent / ("cudasim" if arch == "cudasim" else f"lib/{arch}") / "kernels"
+        kernels = kit.shardc.parent / ("cudasim/kernels" if arch == "cudasim" else f"lib/{arch}/kernel-tests")
         shutil.copy(kernels, kit.out / "bin" / arch / "kernels")
     kit.sources("check.py", HERE / "check.py", HERE / "machine.py")
 
