@@ -61,7 +61,8 @@ void lower_matmul(Emit *e, const Op *op)
 		batch.n, emit_int_list(e, batch.n, batch.dim), emit_int_list(e, batch.n, batch.sa),
 		emit_int_list(e, batch.n, batch.sb));
 	const char *desc = arena_printf(e->a, "{.dtype = %s, .to = %s, .m = " I64 ", .n = " I64 ", .k = " I64
-		", .ta = %s, .tb = %s, .bias = %s%s, .work_bytes = " I64 "}", kdtype_constant(a->dtype), kdtype_constant(y->dtype), m, n, k,
+		", .ta = %s, .tb = %s, .bias = %s%s, .work_bytes = " I64 "}", kdtype_constant(a->dtype),
+		kdtype_constant(y->dtype), m, n, k,
 		truth(ta), truth(tb), truth(op_in(op, 2)), lists, e->m->work_bytes);
 	if (batch.n > 6) {
 		emit_refuse(e, op, "matmul with %d batch dims is refused; there may be 6", batch.n);
@@ -137,7 +138,8 @@ static void conv_call(Emit *e, const Op *op, ConvTypes t, const char *tensors)
 		str_escape(e->a, ESCAPE_C_STRING, t.w->layout));
 	const char *kernel = emit_int_list(e, t.w->rank - 2, t.w->dim + 2);
 	const char *desc = arena_printf(e->a, "{.dtype = %s, .to = %s, %s, .o = " I64 ", .group = " I64 ", %s, "
-		".layout = %d, .bias = %s%s, .work_bytes = " I64 "}", kdtype_constant(t.x->dtype), kdtype_constant(op->out[0]->type.dtype),
+		".layout = %d, .bias = %s%s, .work_bytes = " I64 "}", kdtype_constant(t.x->dtype),
+		kdtype_constant(op->out[0]->type.dtype),
 		image_text(e, t.x, layout), t.w->dim[0], attr_get_int(op->attrs, "group", 1),
 		window_text(e, op, t.x, t.y, kernel, layout), layout, truth(op_in(op, 2)), packed, e->m->work_bytes);
 	const char *create = arena_printf(e->a, "k_%s_create", text);
