@@ -413,7 +413,7 @@ class Features:
             theirs = self.reference(name, world, f.dtype)
             own = self.once(("own", name, world), lambda: Errors(theirs.losses, theirs.weights,
                                                                  self.reference(name, world)))
-            return min(max(3 * own.loss, 1e-3), 1e-2), 1, 3 * own.change
+            return min(max(3 * own.loss, 1e-3), 2e-2), 1, 3 * own.change
         if f.reduce:
             return 1e-4, 3 * 2 ** -9, 3 * 2 ** -9
         if f.bcast:
@@ -482,7 +482,7 @@ class Features:
                 r.losses = [r.losses[i] for i in good]
             e = Errors([rows[i]["loss"] for i in good], weights, ref)
             own = Errors(theirs.losses, theirs.weights, ref)
-            if not (e.loss <= 1e-2 and e.change <= max(3 * own.change, 1e-3)):
+            if not (e.loss <= 2e-2 and e.change <= max(3 * own.change, 1e-3)):
                 raise Failed(f"{e}; PyTorch: {own}")
             return True, f"{title}: {e}"
         except Exception as e:
