@@ -158,7 +158,7 @@ cudasim-models: all cudasim $(VENV)/ready
 	$(PYTHON) tests/cudasim/models.py $(BUILD)/shardc $(BUILD)/cudasim/models --json $(BUILD)/cudasim/models.jsonl \
 		$(CUDASIM_MODELS)
 
-## test-cuda: all of it without a GPU: the emulation, kernels, models, ranks, cudasim-train, the GPU kit's scripts
+## test-cuda: all of it without a GPU: the emulation, kernels, models, ranks, memory, cudasim-train
 test-cuda: cudasim-train cudasim-models
 	SHARDC=$(BUILD)/shardc BUILD=$(BUILD) PYTHON=$(PYTHON) tests/cudasim/run
 

@@ -141,6 +141,9 @@ void diag_info(Diag *d, const char *where, const char *fmt, ...) PRINTF_LIKE(3, 
 /* A whole file as text, in the arena; NULL and an error when it cannot be read or holds a NUL byte. */
 char *diag_read_file(Diag *d, const char *path, Arena *a);
 
+/* The folder of the running program; "." where the system does not say. */
+const char *program_dir(Arena *a);
+
 /* An internal error: prints file:line and the message, then aborts.  Never for bad input. */
 #define ice(...) ice_at(__FILE__, __LINE__, __VA_ARGS__)
 void ice_at(const char *file, int line, const char *fmt, ...) PRINTF_LIKE(3, 4) __attribute__((noreturn));

@@ -37,23 +37,10 @@ static bool exists(Build *b, const char *dir, const char *file)
 	return dir && !access(arena_printf(b->a, "%s/%s", dir, file), R_OK);
 }
 
-static const char *executable_dir(Arena *a)
-{
-	char path[4096];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
-	if (n <= 0)
-		return ".";
-	path[n] = '\0';
-	char *slash = strrchr(path, '/');
-	if (slash)
-		*slash = '\0';
-	return arena_strdup(a, path);
-}
-
 const char *build_search(Build *b, const char *const *suffix, int n, const char *file)
 {
 	for (int i = 0; i < n; i++) {
-		const char *at = arena_printf(b->a, "%s/%s", executable_dir(b->a), suffix[i]);
+		const char *at = arena_printf(b->a, "%s/%s", program_dir(b->a), suffix[i]);
 		char *real = exists(b, at, file) ? realpath(at, NULL) : NULL;
 		if (!real)
 			continue;

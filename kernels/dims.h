@@ -47,6 +47,25 @@ DIMS int64_t offset_of(int rank, const int64_t *at, const int64_t *stride)
 	return o;
 }
 
+/* The dims of a reduction over `axes` (bits), merged into runs that are alternately kept and reduced: their sizes, the
+ * strides of their last dims, and which are reduced.  Returns how many; dims of 1 are in none. */
+DIMS int axis_runs(int rank, const int64_t *dim, unsigned axes, int64_t *size, int64_t *stride, bool *reduced)
+{
+	int64_t s[K_MAX_RANK];
+	int m = 0;
+	strides_of(rank, dim, s);
+	for (int i = 0; i < rank; i++) {
+		bool now = axes >> i & 1;
+		if (dim[i] == 1)
+			continue;
+		if (m && reduced[m - 1] == now)
+			size[m - 1] *= dim[i], stride[m - 1] = s[i];
+		else
+			size[m] = dim[i], stride[m] = s[i], reduced[m++] = now;
+	}
+	return m;
+}
+
 /* ---- strided copies ---- */
 
 typedef struct Move {

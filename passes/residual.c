@@ -3,10 +3,9 @@
  * Requires SHARD, in front of schedule.  Ensures that a layer or RMS norm of a sum of two tensors of its type is the
  * norm with that residual, whose sum is one more result for all who read it; and that a gradient of a norm to which
  * alone another gradient is added adds it itself.  Numbers stay as they are: both are rounded as the adds were.
- * The one idea: only the norm's place is used, so a sum moves down to it where nobody between reads it, and what a
- * gradient is added to must be there already.  Sums that a loop computes with more stay in the loop.
  *
- * Refuses nothing. */
+ * The one idea: only the norm's place is used, so a sum moves down to it where nobody between reads it, and what a
+ * gradient is added to must be there already.  Sums that a loop computes with more stay in the loop. */
 #include "passes/passes.h"
 
 static bool is_norm(const Op *op)

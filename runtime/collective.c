@@ -120,6 +120,26 @@ char *collective_gathered(const Rt *rt, const RtCollective *row, int flat)
 	return mem->base[ARENA_GATHERED] + at;
 }
 
+void collective_arrived(Rt *rt, const RtCollective *row)
+{
+	const LayoutUnit *u = unit_of(rt, row);
+	for (int f = 0; f < u->n_flats; f++)
+		if (layout_is_gathered(&u->flat[f], split_of(rt, row).ranks))
+			rt->param[row->unit][f] = collective_gathered(rt, row, f);
+	if (rt->p->options->check_replicas)
+		replicas_gathered(rt, row);
+}
+
+/* A read of what is gone is a fault at once, or a kernel that is given NULL. */
+void rt_reshard(Rt *rt, int unit)
+{
+	LayoutRank who = device_rank(rt);
+	const LayoutUnit *u = &rt->model->layout.unit[unit];
+	for (int f = 0; f < u->n_flats; f++)
+		if (layout_is_gathered(&u->flat[f], layout_split(u->strategy, &who).ranks))
+			rt->param[unit][f] = NULL;
+}
+
 static int size_of(DType t)
 {
 	return dtype_info[t].bytes;

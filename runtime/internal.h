@@ -243,6 +243,8 @@ int64_t collective_bytes(const Rt *rt, const Collectives *c, const RtCollective 
 int64_t collective_finish(const Rt *rt, const Part *p, const char **from); /* bytes that came from peers */
 /* Where a gather puts a flat of its unit. */
 char *collective_gathered(const Rt *rt, const RtCollective *row, int flat);
+/* A gather has been waited for: rt->param is where it put its unit, until rt_reshard. */
+void collective_arrived(Rt *rt, const RtCollective *row);
 const char *collective_name(RtCollectiveKind kind);
 /* Behind a reduce whose result is a sum over micro-batches: from the flat gradient to where it is kept. */
 void collective_keep(const Rt *rt, const RtCollective *row);
@@ -381,8 +383,6 @@ bool hyper_take_signal(void);
 /* Behind streams_start, when inputs without a sample axis and the counters are loaded. */
 void step_open(Rt *rt);
 void step_close(Rt *rt);
-/* NULL, or why a program is never captured as a CUDA graph. */
-const char *step_refuses_graph(void);
 /* A step or a batch of an evaluation begins; s: what the host knows. */
 void step_begin(Rt *rt, const StepScalars *s);
 /* Memory of the host, laid out as the input arena, to fill with the samples of the next micro-batch. */

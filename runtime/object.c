@@ -12,17 +12,6 @@
 
 #include "runtime/object.h"
 
-static const char *program_dir(Arena *a)
-{
-	char path[4096];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
-	if (n <= 0)
-		return ".";
-	path[n] = '\0';
-	*strrchr(path, '/') = '\0';
-	return arena_strdup(a, path);
-}
-
 /* The folders of the program's run path: those that the loader itself would search before the system's. */
 static int run_path(const char *file, Arena *a, const char **out, int most)
 {

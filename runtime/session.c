@@ -43,7 +43,7 @@ void session_free(Session *s)
 static bool check_flags(const Session *s)
 {
 	const RtOptions *o = &s->o;
-	const char *no_graph = step_refuses_graph();
+	const RtModel *m = s->rt.model;
 	const struct { bool wrong; const char *text; } rules[] = {
 		{o->save_every && !o->save, "--save-every needs --save DIR"},
 		{o->eval_every && !o->eval_data.n && !o->eval_tokens,
@@ -53,12 +53,14 @@ static bool check_flags(const Session *s)
 		{o->resume && !strcmp(o->resume, "auto") && !o->save,
 			"--resume=auto needs --save DIR, where it looks"},
 		{o->text[OPT_threads] && o->threads < 1, "--threads needs at least 1"},
-		{o->offload_dir && s->rt.model->layout.offload && s->rt.model->need_cuda,
+		{o->offload_dir && m->layout.offload && m->need_cuda,
 			"--offload-dir is refused: programs for GPUs offload to memory of the host, not to a file"},
-		{o->offload_dir && !s->rt.model->layout.offload,
+		{o->offload_dir && !m->layout.offload,
 			"--offload-dir is refused: this program keeps everything in memory (compile with --offload=params)"},
 		{o->cuda_graph > 1, "--cuda-graph needs 0 or 1"},
-		{o->cuda_graph == 1 && no_graph, arena_printf(s->p.arena, "--cuda-graph=1 is refused: %s", no_graph)},
+		{o->cuda_graph == 1 && !m->need_cuda, "--cuda-graph=1 is refused: this program was compiled for the CPU"},
+		{o->text[OPT_comm_threads] && m->need_cuda,
+			"--comm-threads is refused: on a GPU collectives have streams of the device"},
 	};
 	bool ok = true;
 	for (int i = 0; i < COUNT_OF(rules); i++)

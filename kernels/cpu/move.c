@@ -53,45 +53,19 @@ void k_fill(void *y, const void *value, int64_t n, int size)
 	move_strided(y, value, 1, &n, &zero, (int64_t[]){1}, size);
 }
 
-void k_transpose(void *y, const void *x, int rank, const int64_t *dim, const int64_t *perm, int size)
+/* Copies rows of `bytes` between two row pitches. */
+static void copy_rows(void *y, int64_t y_pitch, const void *x, int64_t x_pitch, int64_t rows, int64_t bytes)
 {
-	int64_t xs[K_MAX_RANK], ys[K_MAX_RANK], from[K_MAX_RANK], out[K_MAX_RANK];
-	strides_of(rank, dim, from);
-	for (int i = 0; i < rank; i++) {
-		out[i] = dim[perm[i]];
-		xs[i] = from[perm[i]];
+	if (rows == 1) {
+		k_copy(y, x, bytes);
+		return;
 	}
-	strides_of(rank, out, ys);
-	move_strided(y, x, rank, out, xs, ys, size);
+	#pragma omp parallel for schedule(static) if (rows * bytes > PARALLEL_MIN * 4)
+	for (int64_t r = 0; r < rows; r++)
+		memcpy((char *)y + r * y_pitch, (const char *)x + r * x_pitch, (size_t)bytes);
 }
 
-void k_broadcast(void *y, const void *x, int rank, const int64_t *dim, const int64_t *stride, int size)
-{
-	int64_t ys[K_MAX_RANK];
-	strides_of(rank, dim, ys);
-	move_strided(y, x, rank, dim, stride, ys, size);
-}
-
-void k_slice(void *y, const void *x, int rank, const int64_t *dim, const int64_t *xdim, const int64_t *start,
-	const int64_t *step, int size)
-{
-	int64_t xs[K_MAX_RANK], ys[K_MAX_RANK];
-	int64_t first = slice_strides(rank, xdim, start, step, xs);
-	strides_of(rank, dim, ys);
-	if (numel(rank, dim) > 0)
-		move_strided(y, (const char *)x + first * size, rank, dim, xs, ys, size);
-}
-
-void k_slice_grad(void *dx, const void *dy, int rank, const int64_t *dim, const int64_t *xdim,
-	const int64_t *start, const int64_t *step, int size)
-{
-	int64_t xs[K_MAX_RANK], ys[K_MAX_RANK], zero = 0;
-	int64_t first = slice_strides(rank, xdim, start, step, xs);
-	strides_of(rank, dim, ys);
-	k_fill(dx, &zero, numel(rank, xdim), size);
-	if (numel(rank, dim) > 0)
-		move_strided((char *)dx + first * size, dy, rank, dim, ys, xs, size);
-}
+#include "kernels/strided.h"
 
 void k_pad(void *y, const void *x, int rank, const int64_t *xdim, const int64_t *before, const int64_t *after,
 	KPadMode mode, const void *value, int size)
@@ -117,35 +91,4 @@ void k_pad(void *y, const void *x, int rank, const int64_t *xdim, const int64_t 
 	case 4: pad_4(y, x, rank, dim, xdim, before, mode); break;
 	case 8: pad_8(y, x, rank, dim, xdim, before, mode); break;
 	}
-}
-
-/* Copies rows of `bytes` between two row pitches. */
-static void copy_rows(char *y, int64_t y_pitch, const char *x, int64_t x_pitch, int64_t rows, int64_t bytes)
-{
-	if (rows == 1) {
-		k_copy(y, x, bytes);
-		return;
-	}
-	#pragma omp parallel for schedule(static) if (rows * bytes > PARALLEL_MIN * 4)
-	for (int64_t r = 0; r < rows; r++)
-		memcpy(y + r * y_pitch, x + r * x_pitch, (size_t)bytes);
-}
-
-void k_concat(void *y, const void *const *x, int n, int64_t outer, const int64_t *chunk)
-{
-	int64_t pitch = 0, at = 0;
-	for (int i = 0; i < n; i++)
-		pitch += chunk[i];
-	for (int i = 0; i < n; at += chunk[i++])
-		copy_rows((char *)y + at, pitch, x[i], chunk[i], outer, chunk[i]);
-}
-
-void k_split(void *const *y, const void *x, int n, int64_t outer, const int64_t *chunk)
-{
-	int64_t pitch = 0, at = 0;
-	for (int i = 0; i < n; i++)
-		pitch += chunk[i];
-	for (int i = 0; i < n; at += chunk[i++])
-		if (y[i])
-			copy_rows(y[i], chunk[i], (const char *)x + at, pitch, outer, chunk[i]);
 }

@@ -31,19 +31,9 @@ typedef struct Reduction {
 static Reduction reduction_plan(int rank, const int64_t *dim, unsigned axes)
 {
 	Reduction r = {.n = 1, .last_kept = false};
-	int64_t stride[K_MAX_RANK], d[K_MAX_RANK], s[K_MAX_RANK];
+	int64_t d[K_MAX_RANK], s[K_MAX_RANK];
 	bool red[K_MAX_RANK];
-	int m = 0;
-	strides_of(rank, dim, stride);
-	for (int i = 0; i < rank; i++) {
-		bool is_red = axes >> i & 1;
-		if (dim[i] == 1)
-			continue;
-		if (m && red[m - 1] == is_red)
-			d[m - 1] *= dim[i], s[m - 1] = stride[i];
-		else
-			d[m] = dim[i], s[m] = stride[i], red[m++] = is_red;
-	}
+	int m = axis_runs(rank, dim, axes, d, s, red);
 	if (m) {
 		r.n = d[m - 1];
 		r.last_kept = !red[m - 1];

@@ -24,7 +24,7 @@ __device__ __forceinline__ void bn_add(double &a, double &b, const BnStats<T> &t
 }
 
 /* (n, c, s): grid channels x chunks; a block has some of the n * s elements. */
-template <class T> __global__ void __launch_bounds__(FIRST_BLOCK) bn_first(BnStats<T> t)
+template <class T> static __global__ void __launch_bounds__(FIRST_BLOCK) bn_first(BnStats<T> t)
 {
 	__shared__ double scratch[33];
 	int64_t i = blockIdx.x, k = blockIdx.y, all = t.n * t.s, end = all * (k + 1) / t.chunks;
@@ -44,7 +44,7 @@ template <class T> __global__ void __launch_bounds__(FIRST_BLOCK) bn_first(BnSta
 }
 
 /* (rows, c): grid tiles of LAST_COLS channels x chunks of rows. */
-template <class T> __global__ void __launch_bounds__(LAST_COLS * LAST_ROWS) bn_last(BnStats<T> t)
+template <class T> static __global__ void __launch_bounds__(LAST_COLS * LAST_ROWS) bn_last(BnStats<T> t)
 {
 	__shared__ double sums[2][LAST_ROWS][LAST_COLS];
 	int64_t i = (int64_t)blockIdx.x * LAST_COLS + threadIdx.x, k = blockIdx.y, rows = t.n * t.s;
@@ -69,7 +69,8 @@ template <class T> __global__ void __launch_bounds__(LAST_COLS * LAST_ROWS) bn_l
 
 /* mean and var, or sum_dy and sum_dy_xhat */
 template <class T>
-__global__ void __launch_bounds__(JOIN_BLOCK) bn_join(T *first, T *second, BnStats<T> t, const T *var, double eps,
+static __global__ void __launch_bounds__(JOIN_BLOCK)
+bn_join(T *first, T *second, BnStats<T> t, const T *var, double eps,
 	int layout)
 {
 	double count = (double)(t.n * t.s);

@@ -67,6 +67,11 @@ template <int N, class T> __device__ __forceinline__ void store(T *p, const Vec<
 }
 static inline bool aligned16(const void *p) { return (reinterpret_cast<uintptr_t>(p) & 15) == 0; }
 
+/* What moves as it is: the largest size, up to 16 bytes, that divides all numbers of bytes that are or-ed in `all`. */
+struct alignas(16) Bytes16 { uint64_t at[2]; };
+static inline int64_t address_of(const void *p) { return (int64_t)reinterpret_cast<uintptr_t>(p); }
+static inline int widest(int64_t all) { return (int)((all | 16) & -(all | 16)); }
+
 /* ---- reductions ---- */
 
 struct Sum { template <class T> __device__ T operator()(T a, T b) const { return a + b; } };

@@ -5,6 +5,8 @@
 #include <stdio.h>
 
 #include "kernels/cuda/prim.cuh"
+#include "kernels/cuda/window.cuh"
+#include "kernels/dims.h"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
@@ -15,21 +17,13 @@ typedef struct ConvShape {
 	int64_t xn, xc, xs, yn, yc, ys; /* strides of sample, channel, position */
 } ConvShape;
 
-static int64_t product(int rank, const int64_t *dim)
-{
-	int64_t n = 1;
-	for (int i = 0; i < rank; i++)
-		n *= dim[i];
-	return n;
-}
-
 static ConvShape conv_shape(const KConvDesc *d)
 {
 	ConvShape s = {};
 	s.d = *d;
-	s.in = product(d->rank, d->in);
-	s.out = product(d->rank, d->out);
-	s.kernel = product(d->rank, d->kernel);
+	s.in = numel(d->rank, d->in);
+	s.out = numel(d->rank, d->out);
+	s.kernel = numel(d->rank, d->kernel);
 	s.ig = d->c / d->group;
 	s.og = d->o / d->group;
 	s.xn = s.in * d->c;
@@ -39,38 +33,6 @@ static ConvShape conv_shape(const KConvDesc *d)
 	s.xs = d->layout ? d->c : 1;
 	s.ys = d->layout ? d->o : 1;
 	return s;
-}
-
-/* The flat output position that meets input position p at kernel position k, -1 when there is none. */
-static __device__ int64_t output_at(const KConvDesc &d, int64_t p, int64_t k)
-{
-	int64_t at = 0, scale = 1;
-	for (int i = d.rank - 1; i >= 0; i--) {
-		int64_t q = p % d.in[i] + d.pad[i] - k % d.kernel[i] * d.dilation[i];
-		if (q < 0 || q % d.stride[i] || q / d.stride[i] >= d.out[i])
-			return -1;
-		at += q / d.stride[i] * scale;
-		scale *= d.out[i];
-		p /= d.in[i];
-		k /= d.kernel[i];
-	}
-	return at;
-}
-
-/* The flat input position that output position q meets at kernel position k, -1 in the padding. */
-static __device__ int64_t input_at(const KConvDesc &d, int64_t q, int64_t k)
-{
-	int64_t at = 0, scale = 1;
-	for (int i = d.rank - 1; i >= 0; i--) {
-		int64_t p = q % d.out[i] * d.stride[i] + k % d.kernel[i] * d.dilation[i] - d.pad[i];
-		if (p < 0 || p >= d.in[i])
-			return -1;
-		at += p * scale;
-		scale *= d.in[i];
-		q /= d.out[i];
-		k /= d.kernel[i];
-	}
-	return at;
 }
 
 /* Sample, channel and position of element e of an image with this many channels and positions. */
@@ -91,7 +53,7 @@ template <class T> static __global__ void __launch_bounds__(THREADS) forward(T *
 		int64_t first = o / s.og * s.ig;
 		Wide<T> acc = bias ? widen(bias[o]) : Wide<T>(0);
 		for (int64_t k = 0; k < s.kernel; k++) {
-			int64_t p = input_at(s.d, q, k);
+			int64_t p = window_input(s.d, q, k);
 			for (int64_t i = 0; p >= 0 && i < s.ig; i++)
 				acc += widen(x[n * s.xn + (first + i) * s.xc + p * s.xs]) * widen(w[(o * s.ig + i) * s.kernel + k]);
 		}
@@ -108,7 +70,7 @@ template <class T> static __global__ void __launch_bounds__(THREADS) grad_x(T *d
 		int64_t g = c / s.ig, i = c % s.ig;
 		Wide<T> acc = bias ? widen(bias[c]) : Wide<T>(0);
 		for (int64_t k = s.kernel - 1; k >= 0; k--) {
-			int64_t q = output_at(s.d, p, k);
+			int64_t q = window_output(s.d, p, k);
 			for (int64_t o = g * s.og; q >= 0 && o < (g + 1) * s.og; o++)
 				acc += widen(dy[n * s.yn + o * s.yc + q * s.ys]) * widen(w[(o * s.ig + i) * s.kernel + k]);
 		}
@@ -125,7 +87,7 @@ template <class T, class O> static __global__ void __launch_bounds__(THREADS) gr
 		int64_t k = e % s.kernel, o = e / s.kernel / s.ig, c = o / s.og * s.ig + e / s.kernel % s.ig;
 		Wide<T> acc = 0;
 		for (int64_t j = lane; j < s.d.n * s.out; j += WARP) {
-			int64_t n = j / s.out, q = j % s.out, p = input_at(s.d, q, k);
+			int64_t n = j / s.out, q = j % s.out, p = window_input(s.d, q, k);
 			if (p >= 0)
 				acc += widen(x[n * s.xn + c * s.xc + p * s.xs]) * widen(dy[n * s.yn + o * s.yc + q * s.ys]);
 		}

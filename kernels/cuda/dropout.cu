@@ -43,7 +43,8 @@ __device__ __forceinline__ void each_group(const Dropout &d, bool whole, One one
 	}
 }
 
-template <class T> __global__ void __launch_bounds__(DROPOUT_BLOCK) dropout(T *y, const T *x, Dropout d, Wide<T> scale,
+template <class T> static __global__ void __launch_bounds__(DROPOUT_BLOCK)
+dropout(T *y, const T *x, Dropout d, Wide<T> scale,
 	bool whole)
 {
 	each_group(d, whole, [&](int64_t i, bool keep) { y[i] = narrow<T>(keep ? widen(x[i]) * scale : (Wide<T>)0); },
@@ -60,7 +61,7 @@ template <class T> __global__ void __launch_bounds__(DROPOUT_BLOCK) dropout(T *y
 		});
 }
 
-__global__ void __launch_bounds__(DROPOUT_BLOCK) dropout_mask(uint8_t *y, Dropout d, bool whole)
+static __global__ void __launch_bounds__(DROPOUT_BLOCK) dropout_mask(uint8_t *y, Dropout d, bool whole)
 {
 	each_group(d, whole, [&](int64_t i, bool keep) { y[i] = keep; }, [&](int64_t i, const bool *keep) {
 		store<4>(y + i, Vec<uint8_t, 4>{{keep[0], keep[1], keep[2], keep[3]}});

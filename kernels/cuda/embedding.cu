@@ -30,7 +30,8 @@ __device__ __forceinline__ int64_t merged_place(const uint64_t *keys, int64_t i,
 }
 
 /* Makes the keys of SORT_TILE positions and sorts them. */
-__global__ void __launch_bounds__(SORT_BLOCK) sort_tiles(uint64_t *keys, const void *ids, int64_t n, int64_t n_ids,
+static __global__ void __launch_bounds__(SORT_BLOCK)
+sort_tiles(uint64_t *keys, const void *ids, int64_t n, int64_t n_ids,
 	int id_size, KBad *bad)
 {
 	__shared__ uint64_t tile[2][SORT_TILE];
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(SORT_BLOCK) sort_tiles(uint64_t *keys, const v
 		keys[first + i] = tile[at][i];
 }
 
-__global__ void __launch_bounds__(SORT_BLOCK) sort_merge(uint64_t *to, const uint64_t *keys, int64_t width,
+static __global__ void __launch_bounds__(SORT_BLOCK) sort_merge(uint64_t *to, const uint64_t *keys, int64_t width,
 	int64_t count)
 {
 	GRID_STRIDE(i, count)
@@ -104,7 +105,7 @@ __device__ __forceinline__ void put_part(const GatherGrad<T> &a, int64_t o, int6
 }
 
 /* Grid: chunks; tiles of columns; outer.  A run that lies in the chunk is written, another leaves its sum in part. */
-template <class T, int V> __global__ void __launch_bounds__(SUM_BLOCK) sum_chunks(GatherGrad<T> a)
+template <class T, int V> static __global__ void __launch_bounds__(SUM_BLOCK) sum_chunks(GatherGrad<T> a)
 {
 	__shared__ int64_t id[K_GATHER_CHUNK + 2], position[K_GATHER_CHUNK]; /* id: with one before and one after */
 	int64_t chunk = blockIdx.x, first = chunk * K_GATHER_CHUNK, o = blockIdx.z;
@@ -151,7 +152,7 @@ template <class T, int V> __global__ void __launch_bounds__(SUM_BLOCK) sum_chunk
 }
 
 /* Grid as of sum_chunks: a block joins the run that begins in its chunk and goes on in the next one. */
-template <class T, int V> __global__ void __launch_bounds__(SUM_BLOCK) join_chunks(GatherGrad<T> a)
+template <class T, int V> static __global__ void __launch_bounds__(SUM_BLOCK) join_chunks(GatherGrad<T> a)
 {
 	int64_t chunk = blockIdx.x, next = (chunk + 1) * K_GATHER_CHUNK, o = blockIdx.z;
 	int64_t j = ((int64_t)blockIdx.y * SUM_BLOCK + threadIdx.x) * V;

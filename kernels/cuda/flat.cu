@@ -9,7 +9,8 @@ enum { FLAT_BLOCK = 256, GAP_PARTS = 16, JOIN_BLOCK = 1024, PER = 8 };
 /* ---- gaps ---- */
 
 /* Grid: gaps (before each segment, and behind the last one) x GAP_PARTS. */
-template <class T> __global__ void __launch_bounds__(FLAT_BLOCK) zero_gaps(T *flat, int64_t numel, const Segment *seg,
+template <class T> static __global__ void __launch_bounds__(FLAT_BLOCK)
+zero_gaps(T *flat, int64_t numel, const Segment *seg,
 	int64_t n_seg)
 {
 	int64_t k = blockIdx.x, begin = k > 0 ? seg[k - 1].begin + seg[k - 1].length : 0;
@@ -56,7 +57,7 @@ template <NormOf N> struct NormJoin {
 	}
 };
 
-template <NormOf N, class G> __global__ void __launch_bounds__(FLAT_BLOCK) norm_parts(double *part, const G *g,
+template <NormOf N, class G> static __global__ void __launch_bounds__(FLAT_BLOCK) norm_parts(double *part, const G *g,
 	const Segment *seg, int64_t n_seg, double p)
 {
 	__shared__ double scratch[33];
@@ -79,7 +80,7 @@ template <NormOf N, class G> __global__ void __launch_bounds__(FLAT_BLOCK) norm_
 }
 
 /* One block, a warp per segment. */
-template <NormOf N> __global__ void __launch_bounds__(JOIN_BLOCK) norm_join(double *out, double *by_tensor,
+template <NormOf N> static __global__ void __launch_bounds__(JOIN_BLOCK) norm_join(double *out, double *by_tensor,
 	double *part, const Segment *seg, int64_t n_seg)
 {
 	__shared__ double of_warp[WARP];
@@ -150,7 +151,8 @@ template <int N, class One, class Many> __device__ __forceinline__ void each_ele
 		one(n / N * N + i);
 }
 
-template <class T, int N> __global__ void __launch_bounds__(FLAT_BLOCK) accumulate(float *sum, const T *x, int64_t n)
+template <class T, int N> static __global__ void __launch_bounds__(FLAT_BLOCK)
+accumulate(float *sum, const T *x, int64_t n)
 {
 	each_element<N>(n, [&](int64_t i) { sum[i] += widen(x[i]); }, [&](int64_t i) {
 		Vec<T, N> v = load<N>(x + i);
@@ -177,7 +179,7 @@ void k_accumulate_bf16(float *sum, const uint16_t *x, int64_t n) { accumulate_an
 
 /* out = in * scale, rounded once; out may be in where the types are the same.  A scale of 1 changes no bit. */
 template <class T, class F, int N>
-__global__ void __launch_bounds__(FLAT_BLOCK) cast_scaled(T *out, const F *in, int64_t n, float scale)
+static __global__ void __launch_bounds__(FLAT_BLOCK) cast_scaled(T *out, const F *in, int64_t n, float scale)
 {
 	each_element<N>(n, [&](int64_t i) { out[i] = narrow<T>(widen(in[i]) * scale); }, [&](int64_t i) {
 		Vec<F, N> v = load<N>(in + i);
@@ -231,7 +233,8 @@ void k_device_scale(void *x, KDType type, int64_t n, float scale) { cast_any(x, 
 
 /* The least index, kept as an unsigned number, so that -1 (none) is the largest. */
 template <class B>
-__global__ void __launch_bounds__(FLAT_BLOCK) not_finite(int64_t *nan, int64_t *inf, const B *x, int64_t n, B exponent,
+static __global__ void __launch_bounds__(FLAT_BLOCK)
+not_finite(int64_t *nan, int64_t *inf, const B *x, int64_t n, B exponent,
 	B fraction)
 {
 	GRID_STRIDE(i, n) {

@@ -18,18 +18,10 @@ static Shape shape_of(int rank, const int64_t *dim)
 	return s;
 }
 
-/* The largest element, up to 16 bytes, that rows of `bytes` at both addresses consist of. */
-static int widest(int64_t bytes, const void *y, const void *x)
-{
-	int64_t common = bytes | 16 | (int64_t)(uintptr_t)x | (int64_t)(uintptr_t)y;
-	return (int)(common & -common);
-}
-
-struct alignas(16) Bytes16 { uint64_t at[2]; };
-
 /* ---- gathers: rows of `width` elements ---- */
 
-template <class T> __global__ void gathered(T *y, const T *x, const void *ids, int64_t n, int64_t width, int64_t n_ids,
+template <class T>
+static __global__ void gathered(T *y, const T *x, const void *ids, int64_t n, int64_t width, int64_t n_ids,
 	int64_t total, int id_size, KBad *bad)
 {
 	GRID_STRIDE(i, total) {
@@ -53,7 +45,7 @@ void k_gather(void *y, const void *x, const void *ids, int64_t outer, int64_t n,
 	int64_t bytes = inner * size;
 	if (outer * n_ids * bytes == 0)
 		return;
-	switch (widest(bytes, y, x)) {
+	switch (widest(bytes | address_of(x) | address_of(y))) {
 	case 1: gather<uint8_t>(y, x, ids, outer, n, bytes, n_ids, id_size); break;
 	case 2: gather<uint16_t>(y, x, ids, outer, n, bytes, n_ids, id_size); break;
 	case 4: gather<uint32_t>(y, x, ids, outer, n, bytes, n_ids, id_size); break;
@@ -62,7 +54,7 @@ void k_gather(void *y, const void *x, const void *ids, int64_t outer, int64_t n,
 	}
 }
 
-template <class T> __global__ void picked(T *y, const T *x, const void *ids, Shape to, Shape from, int axis,
+template <class T> static __global__ void picked(T *y, const T *x, const void *ids, Shape to, Shape from, int axis,
 	int64_t total, int id_size, KBad *bad)
 {
 	GRID_STRIDE(i, total) {
@@ -108,7 +100,8 @@ __device__ static int64_t row_of(const void *ids, int64_t first, const Shape &x,
 	return at;
 }
 
-template <class T> __global__ void gathered_nd(T *y, const T *x, const void *ids, int64_t n, Shape of, int64_t whole,
+template <class T>
+static __global__ void gathered_nd(T *y, const T *x, const void *ids, int64_t n, Shape of, int64_t whole,
 	int64_t width, int64_t total, int id_size, KBad *bad)
 {
 	GRID_STRIDE(i, total) {
@@ -132,7 +125,7 @@ void k_gather_nd(void *y, const void *x, const void *ids, int64_t batch, int64_t
 	int64_t bytes = inner * size;
 	if (batch * n * bytes == 0)
 		return;
-	switch (widest(bytes, y, x)) {
+	switch (widest(bytes | address_of(x) | address_of(y))) {
 	case 1: gather_nd<uint8_t>(y, x, ids, batch, n, of, bytes, id_size); break;
 	case 2: gather_nd<uint16_t>(y, x, ids, batch, n, of, bytes, id_size); break;
 	case 4: gather_nd<uint32_t>(y, x, ids, batch, n, of, bytes, id_size); break;
@@ -155,7 +148,8 @@ template <class T> __device__ __forceinline__ void put(T *at, T v, KScatter mode
 }
 
 /* Thread: one place of ids' dims without the axis. */
-template <class T> __global__ void scattered(T *y, const void *ids, const T *updates, Shape of, Shape to, int axis,
+template <class T>
+static __global__ void scattered(T *y, const void *ids, const T *updates, Shape of, Shape to, int axis,
 	int64_t places, KScatter mode, int id_size, KBad *bad)
 {
 	GRID_STRIDE(i, places) {
@@ -196,7 +190,7 @@ template <class T> static void scatter_elements(T *y, const T *x, const void *id
 }
 
 /* Thread: one element of the rows. */
-template <class T> __global__ void scattered_nd(T *y, const void *ids, const T *updates, int64_t n, Shape to,
+template <class T> static __global__ void scattered_nd(T *y, const void *ids, const T *updates, int64_t n, Shape to,
 	int64_t inner, KScatter mode, int id_size, KBad *bad)
 {
 	GRID_STRIDE(j, inner)

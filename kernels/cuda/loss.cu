@@ -54,7 +54,7 @@ __device__ double loss_of_all(const LossRows<T> &a, const T *x, float lse, const
 /* parts: of each chunk of rows the loss and the weight.  Loss of a row:
  * (1-e) w[y] (lse - x[y]) + e/C sum_c w[c] (lse - x[c]) */
 template <class T>
-__global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRows<T> a, double *parts, int64_t chunks,
+static __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRows<T> a, double *parts, int64_t chunks,
 	int warps)
 {
 	__shared__ float scratch[2 * WARP];
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRows<T> a
 	}
 }
 
-__global__ void __launch_bounds__(JOIN_BLOCK) cross_entropy_join(float *sum, float *weight, const double *parts,
+static __global__ void __launch_bounds__(JOIN_BLOCK) cross_entropy_join(float *sum, float *weight, const double *parts,
 	int64_t chunks)
 {
 	__shared__ double scratch[33];
@@ -127,7 +127,8 @@ template <class T> static void cross_entropy(float *sum, float *weight, LossRows
 
 /* d x[j] = g ((1-e) w[y] (p[j] - [j=y]) + e/C (W p[j] - w[j])),  p = softmax(x), W = sum of all w */
 template <class T>
-__global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_grad_rows(T *dlogits, const float *dloss, LossRows<T> a,
+static __global__ void __launch_bounds__(TEAM_THREADS)
+cross_entropy_grad_rows(T *dlogits, const float *dloss, LossRows<T> a,
 	int warps)
 {
 	__shared__ double scratch[2 * WARP];
@@ -209,7 +210,8 @@ __device__ inline void add_count(double *to, int64_t n)
 
 /* The first of the largest, as a loop from 0 with > finds it: NaN is never larger, and nothing is larger than NaN. */
 template <class T>
-__global__ void __launch_bounds__(TEAM_THREADS) accuracy_rows(double *out, const T *logits, const int64_t *labels,
+static __global__ void __launch_bounds__(TEAM_THREADS)
+accuracy_rows(double *out, const T *logits, const int64_t *labels,
 	int64_t rows, int64_t c, int64_t ignore_index)
 {
 	__shared__ float tops[WARP];

@@ -10,11 +10,9 @@
 
 enum { THREADS = 256, SIDE = 32, ROWS = 8 };
 
-struct alignas(16) Bytes16 { uint64_t at[2]; };
-
 /* ---- one strided copy ---- */
 
-template <class T> __global__ void strided(T *y, const T *x, Move m, int64_t total)
+template <class T> static __global__ void strided(T *y, const T *x, Move m, int64_t total)
 {
 	GRID_STRIDE(i, total) {
 		int64_t rest = i, xo = 0, yo = 0;
@@ -29,7 +27,7 @@ template <class T> __global__ void strided(T *y, const T *x, Move m, int64_t tot
 }
 
 /* The same with 32-bit indices, whose divisions are several times faster. */
-template <class T> __global__ void strided_small(T *y, const T *x, Move m, unsigned total)
+template <class T> static __global__ void strided_small(T *y, const T *x, Move m, unsigned total)
 {
 	for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < total; i += gridDim.x * blockDim.x) {
 		unsigned rest = i;
@@ -45,7 +43,7 @@ template <class T> __global__ void strided_small(T *y, const T *x, Move m, unsig
 }
 
 /* Dims tile_dim (along which x is contiguous) and the last (y) by squares; the other dims by blocks. */
-template <class T> __global__ void tiled(T *y, const T *x, Move m, int64_t across, int64_t down)
+template <class T> static __global__ void tiled(T *y, const T *x, Move m, int64_t across, int64_t down)
 {
 	__shared__ T square[SIDE][SIDE + 1];
 	int last = m.rank - 1, j = m.tile_dim;
@@ -93,10 +91,10 @@ static int widened(Move *m, const void *y, const void *x, int size)
 	int last = m->rank - 1;
 	if (m->xs[last] != 1 || m->ys[last] != 1)
 		return size;
-	int64_t common = m->dim[last] * size | 16 | (int64_t)(uintptr_t)x | (int64_t)(uintptr_t)y;
+	int64_t all = m->dim[last] * size | address_of(x) | address_of(y);
 	for (int d = 0; d < last; d++)
-		common |= m->xs[d] * size | m->ys[d] * size;
-	int wide = (int)(common & -common);
+		all |= m->xs[d] * size | m->ys[d] * size;
+	int wide = widest(all);
 	for (int d = 0; d < last; d++) {
 		m->xs[d] = m->xs[d] * size / wide;
 		m->ys[d] = m->ys[d] * size / wide;
@@ -128,54 +126,6 @@ void k_copy(void *y, const void *x, int64_t bytes)
 		launched(cudaMemcpyAsync(y, x, (size_t)bytes, cudaMemcpyDeviceToDevice, k_stream), "k_copy");
 }
 
-void k_transpose(void *y, const void *x, int rank, const int64_t *dim, const int64_t *perm, int size)
-{
-	int64_t xs[K_MAX_RANK], ys[K_MAX_RANK], from[K_MAX_RANK], out[K_MAX_RANK];
-	strides_of(rank, dim, from);
-	for (int i = 0; i < rank; i++) {
-		out[i] = dim[perm[i]];
-		xs[i] = from[perm[i]];
-	}
-	strides_of(rank, out, ys);
-	move_strided(y, x, rank, out, xs, ys, size);
-}
-
-void k_broadcast(void *y, const void *x, int rank, const int64_t *dim, const int64_t *stride, int size)
-{
-	int64_t ys[K_MAX_RANK];
-	strides_of(rank, dim, ys);
-	move_strided(y, x, rank, dim, stride, ys, size);
-}
-
-void k_slice(void *y, const void *x, int rank, const int64_t *dim, const int64_t *xdim, const int64_t *start,
-	const int64_t *step, int size)
-{
-	int64_t xs[K_MAX_RANK], ys[K_MAX_RANK];
-	int64_t first = slice_strides(rank, xdim, start, step, xs);
-	strides_of(rank, dim, ys);
-	if (numel(rank, dim) > 0)
-		move_strided(y, (const char *)x + first * size, rank, dim, xs, ys, size);
-}
-
-void k_slice_grad(void *dx, const void *dy, int rank, const int64_t *dim, const int64_t *xdim, const int64_t *start,
-	const int64_t *step, int size)
-{
-	int64_t xs[K_MAX_RANK], ys[K_MAX_RANK], zero = 0;
-	int64_t first = slice_strides(rank, xdim, start, step, xs);
-	strides_of(rank, dim, ys);
-	k_fill(dx, &zero, numel(rank, xdim), size);
-	if (numel(rank, dim) > 0)
-		move_strided((char *)dx + first * size, dy, rank, dim, ys, xs, size);
-}
-
-static int64_t sum_of(int n, const int64_t *chunk)
-{
-	int64_t sum = 0;
-	for (int i = 0; i < n; i++)
-		sum += chunk[i];
-	return sum;
-}
-
 /* Rows of `bytes` between two row pitches. */
 static void copy_rows(void *y, int64_t y_pitch, const void *x, int64_t x_pitch, int64_t rows, int64_t bytes)
 {
@@ -183,25 +133,12 @@ static void copy_rows(void *y, int64_t y_pitch, const void *x, int64_t x_pitch, 
 	move_strided(y, x, 2, dim, xs, ys, 1);
 }
 
-void k_concat(void *y, const void *const *x, int n, int64_t outer, const int64_t *chunk)
-{
-	int64_t pitch = sum_of(n, chunk), at = 0;
-	for (int i = 0; i < n; at += chunk[i++])
-		copy_rows((char *)y + at, pitch, x[i], chunk[i], outer, chunk[i]);
-}
-
-void k_split(void *const *y, const void *x, int n, int64_t outer, const int64_t *chunk)
-{
-	int64_t pitch = sum_of(n, chunk), at = 0;
-	for (int i = 0; i < n; at += chunk[i++])
-		if (y[i])
-			copy_rows(y[i], chunk[i], (const char *)x + at, pitch, outer, chunk[i]);
-}
+#include "kernels/strided.h"
 
 /* ---- values from the host ---- */
 
 /* Every element the same; wide ones are several. */
-template <class T> __global__ void filled(T *y, T value, int64_t n)
+template <class T> static __global__ void filled(T *y, T value, int64_t n)
 {
 	GRID_STRIDE(i, n)
 		y[i] = value;
@@ -237,7 +174,7 @@ void k_fill(void *y, const void *value, int64_t n, int size)
 /* What travels with a launch: parameters of a kernel are at most 4 KB. */
 struct Page { unsigned char at[2048]; };
 
-__global__ void set_page(unsigned char *y, Page page, int n)
+static __global__ void set_page(unsigned char *y, Page page, int n)
 {
 	for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
 		y[i] = page.at[i];
@@ -261,7 +198,7 @@ struct Pad {
 	KPadMode mode;
 };
 
-template <class T> __global__ void padded(T *y, const T *x, Pad p, int64_t total)
+template <class T> static __global__ void padded(T *y, const T *x, Pad p, int64_t total)
 {
 	GRID_STRIDE(i, total) {
 		int64_t rest = i, from = 0, stride = 1;

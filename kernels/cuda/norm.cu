@@ -40,7 +40,7 @@ __device__ __forceinline__ void put_statistics(const NormRows<T> &a, int64_t row
 }
 
 template <class T, int V>
-__global__ void __launch_bounds__(TEAM_THREADS) norm_rows(NormRows<T> a, int warps)
+static __global__ void __launch_bounds__(TEAM_THREADS) norm_rows(NormRows<T> a, int warps)
 {
 	using W = Wide<T>;
 	constexpr int PER = row_lane<T, V> / V;
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(TEAM_THREADS) norm_rows(NormRows<T> a, int war
 }
 
 /* A block per row of any width. */
-template <class T> __global__ void __launch_bounds__(LONG_BLOCK) norm_long(NormRows<T> a)
+template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_long(NormRows<T> a)
 {
 	using W = Wide<T>;
 	__shared__ double scratch[33];
@@ -148,7 +148,7 @@ template <class T> struct NormGrad {
 };
 
 template <class T, int V>
-__global__ void __launch_bounds__(TEAM_THREADS) norm_grad_rows(NormGrad<T> a, int warps)
+static __global__ void __launch_bounds__(TEAM_THREADS) norm_grad_rows(NormGrad<T> a, int warps)
 {
 	using W = Wide<T>;
 	constexpr int PER = grad_lane<T, V> / V;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(TEAM_THREADS) norm_grad_rows(NormGrad<T> a, in
 }
 
 /* A block per row of any width: dx alone. */
-template <class T> __global__ void __launch_bounds__(LONG_BLOCK) norm_grad_long(NormGrad<T> a)
+template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_grad_long(NormGrad<T> a)
 {
 	using W = Wide<T>;
 	__shared__ double scratch[33];
@@ -244,7 +244,7 @@ template <class T> __global__ void __launch_bounds__(LONG_BLOCK) norm_grad_long(
 }
 
 /* The parts of wide rows: a thread has a column and the rows of a team. */
-template <class T> __global__ void __launch_bounds__(LONG_BLOCK) norm_parts_long(NormGrad<T> a)
+template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_parts_long(NormGrad<T> a)
 {
 	using W = Wide<T>;
 	int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, id = blockIdx.y;
@@ -262,7 +262,8 @@ template <class T> __global__ void __launch_bounds__(LONG_BLOCK) norm_parts_long
 
 /* Blocks of JOIN x JOIN: columns by every JOIN-th team; y of the grid: dw, db. */
 template <class T>
-__global__ void __launch_bounds__(JOIN * JOIN) norm_join(T *dw, T *db, const Wide<T> *part, int64_t teams, int64_t cols)
+static __global__ void __launch_bounds__(JOIN * JOIN)
+norm_join(T *dw, T *db, const Wide<T> *part, int64_t teams, int64_t cols)
 {
 	__shared__ double sums[JOIN][JOIN + 1];
 	int64_t c = (int64_t)blockIdx.x * JOIN + threadIdx.x;

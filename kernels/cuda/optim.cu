@@ -87,7 +87,7 @@ __device__ __forceinline__ void update_at(const Flat<G> &f, const Update &u, int
 		store<N>(f.b + i, b);
 }
 
-template <Rule R, class G> __global__ void __launch_bounds__(OPTIM_BLOCK) update_flat(Flat<G> f)
+template <Rule R, class G> static __global__ void __launch_bounds__(OPTIM_BLOCK) update_flat(Flat<G> f)
 {
 	__shared__ Update shared;
 	if (f.s->skip)

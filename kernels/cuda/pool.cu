@@ -4,6 +4,7 @@
  * over it in order; so nothing is added by two threads and 16-bit results are rounded once.  Channels-first data is the
  * same with n * c samples of one channel.  Positions inside a sample are 32-bit. */
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/window.cuh"
 #include "kernels/dims.h"
 
 enum { THREADS = 256 };
@@ -41,38 +42,6 @@ static Plane plane_of(const KPool *p)
 	return q;
 }
 
-/* The input position of kernel position k at output position q, -1 outside. */
-__device__ static int input_at(const Plane &p, int q, int k)
-{
-	int at = 0, stride = 1;
-	for (int i = p.rank - 1; i >= 0; i--) {
-		int x = q % p.out[i] * p.stride[i] + k % p.kernel[i] * p.dilation[i] - p.pad[i];
-		if (x < 0 || x >= p.in[i])
-			return -1;
-		at += x * stride;
-		stride *= p.in[i];
-		q /= p.out[i];
-		k /= p.kernel[i];
-	}
-	return at;
-}
-
-/* The output position whose kernel position k lies on input position i, -1 when there is none. */
-__device__ static int output_at(const Plane &p, int i, int k)
-{
-	int at = 0, stride = 1;
-	for (int d = p.rank - 1; d >= 0; d--) {
-		int x = i % p.in[d] + p.pad[d] - k % p.kernel[d] * p.dilation[d];
-		if (x < 0 || x % p.stride[d] || x / p.stride[d] >= p.out[d])
-			return -1;
-		at += x / p.stride[d] * stride;
-		stride *= p.out[d];
-		i /= p.in[d];
-		k /= p.kernel[d];
-	}
-	return at;
-}
-
 /* What an average divides by at output position q: pads count when count_pad, ceil mode's extra never. */
 __device__ static int window(const Plane &p, int q)
 {
@@ -93,7 +62,7 @@ template <class T> struct Lowest { static constexpr T value = (T)(T(-1) < T(0) ?
 template <> struct Lowest<float> { static constexpr float value = -INFINITY; };
 template <> struct Lowest<double> { static constexpr double value = -INFINITY; };
 
-template <class T> __global__ void max_pooled(T *y, int32_t *idx, const T *x, Plane p, int64_t total)
+template <class T> static __global__ void max_pooled(T *y, int32_t *idx, const T *x, Plane p, int64_t total)
 {
 	GRID_STRIDE(t, total) {
 		int64_t row = t / p.c, n = row / p.n_out;
@@ -101,7 +70,7 @@ template <class T> __global__ void max_pooled(T *y, int32_t *idx, const T *x, Pl
 		const T *from = x + n * p.n_in * p.c + c;
 		Wide<T> best = Lowest<Wide<T>>::value;
 		for (int k = 0; k < p.n_kernel; k++) {
-			int i = input_at(p, q, k);
+			int i = window_input(p, q, k);
 			if (i < 0)
 				continue;
 			Wide<T> v = widen(from[(int64_t)i * p.c]);
@@ -116,7 +85,7 @@ template <class T> __global__ void max_pooled(T *y, int32_t *idx, const T *x, Pl
 	}
 }
 
-template <class T> __global__ void averaged(T *y, const T *x, Plane p, int64_t total)
+template <class T> static __global__ void averaged(T *y, const T *x, Plane p, int64_t total)
 {
 	GRID_STRIDE(t, total) {
 		int64_t row = t / p.c, n = row / p.n_out;
@@ -124,7 +93,7 @@ template <class T> __global__ void averaged(T *y, const T *x, Plane p, int64_t t
 		const T *from = x + n * p.n_in * p.c + c;
 		Wide<T> sum = 0;
 		for (int k = 0; k < p.n_kernel; k++) {
-			int i = input_at(p, q, k);
+			int i = window_input(p, q, k);
 			if (i >= 0)
 				sum += widen(from[(int64_t)i * p.c]);
 		}
@@ -133,14 +102,14 @@ template <class T> __global__ void averaged(T *y, const T *x, Plane p, int64_t t
 }
 
 /* idx: of max pooling, else NULL */
-template <class T> __global__ void pool_grad(T *dx, const T *dy, const int32_t *idx, Plane p, int64_t total)
+template <class T> static __global__ void pool_grad(T *dx, const T *dy, const int32_t *idx, Plane p, int64_t total)
 {
 	GRID_STRIDE(t, total) {
 		int64_t row = t / p.c, n = row / p.n_in;
 		int c = (int)(t - row * p.c), i = (int)(row - n * p.n_in);
 		Wide<T> sum = 0;
 		for (int k = 0; k < p.n_kernel; k++) {
-			int q = output_at(p, i, k);
+			int q = window_output(p, i, k);
 			if (q < 0)
 				continue;
 			int64_t at = (n * p.n_out + q) * p.c + c;

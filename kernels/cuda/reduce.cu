@@ -100,20 +100,11 @@ static void push(Dims *d, int64_t n, int64_t stride)
 static Reduction reduction_of(int rank, const int64_t *dim, unsigned axes)
 {
 	Reduction r = {.n = 1, .outputs = 1, .count = 1};
-	int64_t stride[K_MAX_RANK], d[K_MAX_RANK], s[K_MAX_RANK];
+	int64_t d[K_MAX_RANK], s[K_MAX_RANK];
 	bool red[K_MAX_RANK];
-	int m = 0;
-	strides_of(rank, dim, stride);
-	for (int i = 0; i < rank; i++) {
-		bool is_red = axes >> i & 1;
-		*(is_red ? &r.count : &r.outputs) *= dim[i];
-		if (dim[i] == 1)
-			continue;
-		if (m && red[m - 1] == is_red)
-			d[m - 1] *= dim[i], s[m - 1] = stride[i];
-		else
-			d[m] = dim[i], s[m] = stride[i], red[m++] = is_red;
-	}
+	int m = axis_runs(rank, dim, axes, d, s, red);
+	for (int i = 0; i < rank; i++)
+		*(axes >> i & 1 ? &r.count : &r.outputs) *= dim[i];
 	if (m) {
 		r.n = d[m - 1];
 		r.last_kept = !red[m - 1];
@@ -142,7 +133,8 @@ template <class T, class Op> __device__ __forceinline__ void put(T *y, typename 
 /* ---- kernels ---- */
 
 /* Contiguous rows: `lanes` threads, 32 or the block, make one chunk of one result. */
-template <class T, class Op> __global__ void __launch_bounds__(THREADS) rows(T *y, typename Op::Acc *part, const T *x,
+template <class T, class Op> static __global__ void __launch_bounds__(THREADS)
+rows(T *y, typename Op::Acc *part, const T *x,
 	Reduction r, Op op, int lanes)
 {
 	using Acc = typename Op::Acc;
@@ -168,7 +160,7 @@ template <class T, class Op> __global__ void __launch_bounds__(THREADS) rows(T *
 }
 
 /* Kept columns: a block makes one chunk of COLS * V neighbours, V of them per thread. */
-template <class T, class Op, int V> __global__ void __launch_bounds__(THREADS) cols(T *y, typename Op::Acc *part,
+template <class T, class Op, int V> static __global__ void __launch_bounds__(THREADS) cols(T *y, typename Op::Acc *part,
 	const T *x, Reduction r, Op op)
 {
 	using Acc = typename Op::Acc;
@@ -202,7 +194,7 @@ template <class T, class Op, int V> __global__ void __launch_bounds__(THREADS) c
 	}
 }
 
-template <class T, class Op> __global__ void merged(T *y, const typename Op::Acc *part, Reduction r, Op op)
+template <class T, class Op> static __global__ void merged(T *y, const typename Op::Acc *part, Reduction r, Op op)
 {
 	GRID_STRIDE(o, r.outputs) {
 		typename Op::Acc acc = part[o];

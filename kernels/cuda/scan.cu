@@ -18,7 +18,7 @@ template <class T> __device__ __forceinline__ bool better(T a, T b, bool largest
 	return largest ? a > b : a < b;
 }
 
-template <class T> __global__ void summed(T *y, const T *x, Line s, bool exclusive, bool reverse)
+template <class T> static __global__ void summed(T *y, const T *x, Line s, bool exclusive, bool reverse)
 {
 	GRID_STRIDE(r, s.outer * s.inner) {
 		int64_t base = r / s.inner * s.n * s.inner + r % s.inner;
@@ -32,7 +32,7 @@ template <class T> __global__ void summed(T *y, const T *x, Line s, bool exclusi
 	}
 }
 
-template <class T> __global__ void arg(int64_t *y, const T *x, Line s, bool last, bool largest)
+template <class T> static __global__ void arg(int64_t *y, const T *x, Line s, bool last, bool largest)
 {
 	GRID_STRIDE(r, s.outer * s.inner) {
 		const T *from = x + r / s.inner * s.n * s.inner + r % s.inner;
@@ -47,7 +47,7 @@ template <class T> __global__ void arg(int64_t *y, const T *x, Line s, bool last
 }
 
 /* Each pick is the best of what comes after the pick before it in the order (value, then index). */
-template <class T> __global__ void top(T *y, int64_t *idx, const T *x, Line s, int64_t k, bool largest)
+template <class T> static __global__ void top(T *y, int64_t *idx, const T *x, Line s, int64_t k, bool largest)
 {
 	GRID_STRIDE(r, s.outer * s.inner) {
 		const T *from = x + r / s.inner * s.n * s.inner + r % s.inner;
@@ -68,7 +68,8 @@ template <class T> __global__ void top(T *y, int64_t *idx, const T *x, Line s, i
 	}
 }
 
-template <class T> __global__ void counted(T *y, int64_t n, int64_t inner, int64_t total, double start, double step)
+template <class T>
+static __global__ void counted(T *y, int64_t n, int64_t inner, int64_t total, double start, double step)
 {
 	GRID_STRIDE(i, total)
 		y[i] = (T)(start + step * (double)(i / inner % n));

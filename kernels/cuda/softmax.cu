@@ -19,7 +19,7 @@ template <class T> struct Softmax {
 
 /* ---- rows (inner is 1) in registers ---- */
 
-template <class T, int V> __global__ void __launch_bounds__(TEAM_THREADS) softmax_rows(Softmax<T> a, int warps)
+template <class T, int V> static __global__ void __launch_bounds__(TEAM_THREADS) softmax_rows(Softmax<T> a, int warps)
 {
 	using W = Wide<T>;
 	constexpr int PER = row_lane<T, V> / V;
@@ -67,7 +67,8 @@ template <class W> __device__ __forceinline__ W softmax_dx(W y, W dy, W sum, boo
 	return logarithm ? dy - exp(y) * sum : y * (dy - sum);
 }
 
-template <class T, int V> __global__ void __launch_bounds__(TEAM_THREADS) softmax_grad_rows(Softmax<T> a, int warps)
+template <class T, int V> static __global__ void __launch_bounds__(TEAM_THREADS)
+softmax_grad_rows(Softmax<T> a, int warps)
 {
 	using W = Wide<T>;
 	constexpr int PER = grad_lane<T, V> / V;
@@ -103,7 +104,7 @@ template <class T, int V> __global__ void __launch_bounds__(TEAM_THREADS) softma
 
 /* ---- rows of any length, a block each ---- */
 
-template <class T> __global__ void __launch_bounds__(TEAM_THREADS) softmax_long(Softmax<T> a)
+template <class T> static __global__ void __launch_bounds__(TEAM_THREADS) softmax_long(Softmax<T> a)
 {
 	using W = Wide<T>;
 	__shared__ W scratch[2 * WARP];
@@ -120,7 +121,7 @@ template <class T> __global__ void __launch_bounds__(TEAM_THREADS) softmax_long(
 		y[i] = narrow<T>(a.log ? widen(x[i]) - less : exp(widen(x[i]) - shift) * scale);
 }
 
-template <class T> __global__ void __launch_bounds__(TEAM_THREADS) softmax_grad_long(Softmax<T> a)
+template <class T> static __global__ void __launch_bounds__(TEAM_THREADS) softmax_grad_long(Softmax<T> a)
 {
 	using W = Wide<T>;
 	__shared__ double scratch[33];
@@ -135,7 +136,7 @@ template <class T> __global__ void __launch_bounds__(TEAM_THREADS) softmax_grad_
 
 /* ---- columns: blocks of WARP columns x SLICES ---- */
 
-template <class T> __global__ void __launch_bounds__(WARP * SLICES) softmax_cols(Softmax<T> a)
+template <class T> static __global__ void __launch_bounds__(WARP * SLICES) softmax_cols(Softmax<T> a)
 {
 	using W = Wide<T>;
 	__shared__ W tops[SLICES][WARP], sums[SLICES][WARP];
@@ -160,7 +161,7 @@ template <class T> __global__ void __launch_bounds__(WARP * SLICES) softmax_cols
 	}
 }
 
-template <class T> __global__ void __launch_bounds__(WARP * SLICES) softmax_grad_cols(Softmax<T> a)
+template <class T> static __global__ void __launch_bounds__(WARP * SLICES) softmax_grad_cols(Softmax<T> a)
 {
 	using W = Wide<T>;
 	__shared__ W sums[SLICES][WARP];

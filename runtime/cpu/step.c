@@ -16,11 +16,6 @@ void step_close(Rt *rt)
 	(void)rt;
 }
 
-const char *step_refuses_graph(void)
-{
-	return "this program was compiled for the CPU";
-}
-
 void step_begin(Rt *rt, const StepScalars *s)
 {
 	rt->p->scalars = *s;

@@ -154,25 +154,8 @@ void rt_wait(Rt *rt, int seq)
 		return;
 	const RtCollective *row = &rt->p->streams->rows[seq - 1];
 	wait_for(rt, seq);
-	if (row->kind != RT_ALL_GATHER || !collective_parts(rt, row))
-		return;
-	const LayoutUnit *u = &rt->model->layout.unit[row->unit];
-	LayoutRank who = device_rank(rt);
-	for (int f = 0; f < u->n_flats; f++)
-		if (layout_is_gathered(&u->flat[f], layout_split(u->strategy, &who).ranks))
-			rt->param[row->unit][f] = collective_gathered(rt, row, f);
-	if (rt->p->options->check_replicas)
-		replicas_gathered(rt, row);
-}
-
-/* A read of what is gone is a fault at once. */
-void rt_reshard(Rt *rt, int unit)
-{
-	LayoutRank who = device_rank(rt);
-	const LayoutUnit *u = &rt->model->layout.unit[unit];
-	for (int f = 0; f < u->n_flats; f++)
-		if (layout_is_gathered(&u->flat[f], layout_split(u->strategy, &who).ranks))
-			rt->param[unit][f] = NULL;
+	if (row->kind == RT_ALL_GATHER && collective_parts(rt, row))
+		collective_arrived(rt, row);
 }
 
 void streams_sync_begin(Rt *rt, int seq)

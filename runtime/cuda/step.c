@@ -92,11 +92,6 @@ void step_close(Rt *rt)
 	rt->p->cuda->step = NULL;
 }
 
-const char *step_refuses_graph(void)
-{
-	return NULL;
-}
-
 /* ---- issuing ---- */
 
 void step_begin(Rt *rt, const StepScalars *s)

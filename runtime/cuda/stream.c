@@ -195,15 +195,6 @@ void rt_record(Rt *rt, int event)
 		record(o->recorded[event], compute(rt));
 }
 
-static void point_at_gathered(Rt *rt, const RtCollective *row)
-{
-	const LayoutUnit *u = &rt->model->layout.unit[row->unit];
-	LayoutRank who = device_rank(rt);
-	for (int f = 0; f < u->n_flats; f++)
-		if (layout_is_gathered(&u->flat[f], layout_split(u->strategy, &who).ranks))
-			rt->param[row->unit][f] = collective_gathered(rt, row, f);
-}
-
 void rt_wait(Rt *rt, int seq)
 {
 	Streams *all = rt->p->streams;
@@ -213,17 +204,7 @@ void rt_wait(Rt *rt, int seq)
 	finish(rt, row->stream, seq);
 	wait_event(compute(rt), all->now->ended[seq]);
 	if (row->kind == RT_ALL_GATHER)
-		point_at_gathered(rt, row);
-}
-
-/* A launch that would read what is gone gets a NULL. */
-void rt_reshard(Rt *rt, int unit)
-{
-	LayoutRank who = device_rank(rt);
-	const LayoutUnit *u = &rt->model->layout.unit[unit];
-	for (int f = 0; f < u->n_flats; f++)
-		if (layout_is_gathered(&u->flat[f], layout_split(u->strategy, &who).ranks))
-			rt->param[unit][f] = NULL;
+		collective_arrived(rt, row);
 }
 
 void rt_enter(Rt *rt, const char *name)
