@@ -8,14 +8,14 @@ WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-proto
 CFLAGS  ?= -O2 -g
 override CFLAGS += -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -MMD -MP $(SANITIZE)
 
-COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c codegen/*.c)
+COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c codegen/*.c ckpt/*.c)
 RUNTIME  := $(wildcard base/*.c runtime/*.c runtime/cpu/*.c)
 KERNELS  := $(wildcard kernels/cpu/*.c)
 HEADERS  := $(wildcard base/*.h base/*.def kernels/*.h kernels/*.def kernels/cpu/*.h runtime/*.h)
 UNITS    := $(wildcard tests/unit/*.c)
 ARCHES   := native x86-64-v3 x86-64-v4
-LIBS     := -lprotobuf-c -ljansson -lm
-RTLIBS   := -ldnnl -ljansson -lgomp -lm -lpthread
+LIBS     := -lprotobuf-c -ljansson -ldeflate -lm
+RTLIBS   := -ldnnl -ljansson -ldeflate -lgomp -lm -lpthread
 MPICC    := $(shell command -v mpicc)
 MPILIBS  := $(if $(MPICC),$(ARCHES:%=$(BUILD)/lib/%/libshardrt_mpi.so))
 ifeq ($(MPICC)$(filter-out all,$(MAKECMDGOALS)),)
@@ -34,7 +34,7 @@ quickstart:
 	@examples/digits/quickstart $(BUILD)
 
 ## deps: Debian packages that the build needs (skipped when all are there)
-DEPS := build-essential pkg-config libprotobuf-c-dev protobuf-c-compiler libjansson-dev libdnnl-dev libcunit1-dev
+DEPS := build-essential pkg-config libprotobuf-c-dev protobuf-c-compiler libjansson-dev libdeflate-dev libdnnl-dev libcunit1-dev
 deps:
 	@dpkg -s $(DEPS) >/dev/null 2>&1 || { sudo=$$(command -v sudo || true); \
 		$$sudo apt-get update -q && $$sudo apt-get install -qy --no-install-recommends $(DEPS); }
@@ -87,7 +87,7 @@ $(call obj,$(UNITS)): $(BUILD)/tests/unit/suites.def
 $(BUILD)/unit: $(call obj,$(UNITS)) $(BUILD)/libshardc.a $(BUILD)/lib/native/libshardrt.a
 	$(CC) $(CFLAGS) -o $@ $^ -lcunit $(LIBS) $(RTLIBS)
 
-$(BUILD)/models: $(call obj,tests/e2e/models.c tests/unit/onnx_model.c) $(BUILD)/libshardc.a
+$(BUILD)/models: $(call obj,tests/e2e/models.c tests/e2e/checkpoint_files.c tests/unit/onnx_model.c) $(BUILD)/libshardc.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 
 ## test: unit tests, golden IR, bad input and end-to-end runs (no Python)
@@ -120,10 +120,12 @@ lint: $(BUILD)/frontend/onnx.pb-c.h $(BUILD)/tests/unit/suites.def
 		OMPI_CC=clang MPICH_CC=clang $(MPICC) -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -c -fsyntax-only $$f || \
 			exit 1; done
 
+# What make is given to build with sanitizers, beside what is built without.
+ASAN = BUILD=build/asan CFLAGS="-O1 -g" SIM_O=-O1 ARCHES=native \
+	SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=undefined"
 ## asan: the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 asan:
-	$(MAKE) BUILD=build/asan CFLAGS="-O1 -g" SANITIZE="-fsanitize=address,undefined -fno-sanitize-recover=undefined" \
-		ARCHES=native build/asan/shardc build/asan/unit build/asan/models
+	$(MAKE) $(ASAN) build/asan/shardc build/asan/unit build/asan/models
 	ASAN_OPTIONS=detect_leaks=0 build/asan/unit
 	ASAN_OPTIONS=detect_leaks=0 SHARDC=build/asan/shardc tests/ir/runtests
 	ASAN_OPTIONS=detect_leaks=0 SHARDC=build/asan/shardc SHARDC_CC="cc -fsanitize=address,undefined" \
@@ -136,7 +138,7 @@ fuzz: $(BUILD)/models
 $(VENV)/ready:
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install -q torch==2.13.0
-	$(VENV)/bin/pip install -q onnx onnxscript transformers numpy safetensors
+	$(VENV)/bin/pip install -q onnx onnxscript transformers numpy safetensors onnxruntime
 	touch $@
 
 ONNX_TESTS ?= $(BUILD)/onnx-tests
@@ -157,20 +159,34 @@ $(BUILD)/reference: $(call obj,tests/onnx/reference.c) $(BUILD)/libshardc.a
 parity: all $(VENV)/ready
 	$(PYTHON) tests/parity/parity.py $(BUILD)/shardc $(BUILD)/parity --json $(BUILD)/parity.jsonl $(PARITY)
 
-## ranks: W ranks against one and against PyTorch's; ranks that stop or die; plans of large models
+## export: checkpoints into ONNX models, to PyTorch and back, against PyTorch and onnxruntime (a minute)
+export: all $(VENV)/ready
+	$(PYTHON) tests/e2e/export.py $(BUILD)/shardc $(BUILD)/export
+
+## ranks: W ranks against one and against PyTorch's; ranks that stop or die, also while they save; plans of large models
 ranks: all $(VENV)/ready
 	$(PYTHON) tests/ranks/matrix.py $(BUILD)/shardc $(BUILD)/matrix
+	$(PYTHON) tests/ranks/trips.py $(BUILD)/shardc $(BUILD)/trips
+	$(PYTHON) tests/ranks/exact.py $(BUILD)/shardc $(BUILD)/exact
 	$(PYTHON) tests/ranks/buffers.py $(BUILD)/shardc $(BUILD)/buffers
 	$(PYTHON) tests/ranks/torch_peers.py $(BUILD)/shardc $(BUILD)/peers
 	$(PYTHON) tests/ranks/training.py $(BUILD)/shardc $(BUILD)/training
 	$(PYTHON) tests/ranks/memory.py $(BUILD)/shardc $(BUILD)/memory
 	SHARDC=$(BUILD)/shardc tests/ranks/hangs 4
+	$(PYTHON) tests/ranks/crash.py $(BUILD)/shardc $(BUILD)/crash
+	$(PYTHON) tests/ranks/saves.py $(BUILD)/shardc $(BUILD)/saves
 	SHARDC=$(BUILD)/shardc tests/e2e/units
 	SHARDC=$(BUILD)/shardc tests/e2e/plan_big
 
-## matrix: every strategy, wrap policy and prefetch at 1 to 5 ranks (an hour); log: tests/ranks/matrix.log
+## crash: 500 kills, as `ranks` has 36 (ten minutes); log: tests/ranks/crash.log
+crash: all
+	$(PYTHON) tests/ranks/crash.py $(BUILD)/shardc $(BUILD)/crash --count 500 --seed 7
+
+## matrix: every strategy, wrap policy and prefetch at 1 to 5 ranks (an hour), every round trip of checkpoints; logs:
+##   tests/ranks/matrix.log, tests/ranks/trips.log
 matrix: all $(VENV)/ready
 	$(PYTHON) tests/ranks/matrix.py $(BUILD)/shardc $(BUILD)/matrix --full --log tests/ranks/matrix.log
+	$(PYTHON) tests/ranks/trips.py $(BUILD)/shardc $(BUILD)/trips --full --log tests/ranks/trips.log
 
 ## features: every training feature under every strategy at 1, 2 and 4 ranks against PyTorch, a pairwise cover
 features: all $(VENV)/ready $(BUILD)/models
@@ -190,6 +206,10 @@ bench: all $(VENV)/ready
 RANKS ?= --variants fsdp,fsdp-keep,ddp,ddp-view
 bench-ranks: all $(VENV)/ready
 	$(PYTHON) bench/ranks.py $(BUILD)/shardc $(BUILD)/bench/ranks --json $(BUILD)/bench.jsonl $(RANKS)
+
+## bench-checkpoint: saves and loads of GPT-2 124M against dd, torch.save and safetensors; what steps pay for saves
+bench-checkpoint: all $(VENV)/ready
+	$(PYTHON) bench/checkpoint.py $(BUILD)/shardc $(BUILD)/bench --json $(BUILD)/bench.jsonl $(CHECKPOINT)
 
 ## collectives: reduce_scatter and all_gather of 32 MB beside MPI's (wants libopenmpi-dev, openmpi-bin)
 collectives: $(BUILD)/collectives
@@ -212,6 +232,6 @@ clean:
 	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/frontend $(BUILD)/shardc $(BUILD)/libshardc.a $(BUILD)/unit
 
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test mutants lint asan fuzz conformance reference parity ranks matrix features \
-	features-full mpi bench bench-ranks collectives install clean
+.PHONY: all help quickstart deps test mutants lint asan fuzz conformance reference parity export ranks crash matrix features \
+	features-full mpi bench bench-ranks bench-checkpoint collectives install clean
 .DELETE_ON_ERROR:

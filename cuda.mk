@@ -7,7 +7,7 @@ NVCC        := $(shell command -v nvcc)
 CUDA_ARCHES ?= sm_80 sm_90a
 CUDA_C      := $(wildcard base/*.c runtime/*.c runtime/cuda/*.c)
 # Host kernels of CUDA programs: what the control plane, staged collectives and initial weights need.
-CUDA_HOST   := $(addprefix kernels/cpu/,common.c fold.c norm_join.c init.c)
+CUDA_HOST   := $(addprefix kernels/cpu/,chance.c common.c fold.c norm_join.c init.c)
 CUDA_CU     := $(wildcard kernels/cuda/*.cu runtime/cuda/*.cu)
 CUDA_NCCL   := $(wildcard runtime/nccl/*.c)
 CUDA_CFLAGS  = $(filter-out -I% -MMD -MP -Wpedantic,$(CFLAGS)) -I. -I$(BUILD) -MMD -MP $(PIC)
@@ -61,7 +61,7 @@ $(BUILD)/obj/cuda/%.o: %.c | build/cuda/ready
 CUDA_KERNELS := $(CUDA_ARCHES:%=$(BUILD)/lib/%/kernel-tests)
 $(BUILD)/lib/%/kernel-tests: tests/cudasim/kernels.c tests/cudasim/kernels_cuda.c $(wildcard tests/unit/kernel_*.c) tests/unit/test_kernels.c \
 		$(BUILD)/lib/%/libshardrt.a $(BUILD)/tests/unit/suites.def
-	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) -Wno-unused-parameter -o $@ $(filter %.c,$^) $(filter %.a,$^) -lcunit -ljansson \
+	$(CC) $(CUDA_CFLAGS) $(CUDA_INCLUDE) -Wno-unused-parameter -o $@ $(filter %.c,$^) $(filter %.a,$^) -lcunit -ljansson -ldeflate \
 		$(CUDA_LINK) -lcudart_static -lstdc++ -lgomp -lpthread -ldl -lrt -lm
 
 ## cuda: the CUDA runtime for sm_80 and sm_90a (wants nvcc; fetches cuBLAS, cuDNN and NCCL if the toolkit lacks them)
@@ -75,14 +75,14 @@ cuda-registers: cuda
 # ---- folders for a machine with a GPU ----
 
 comma := ,
-words  = $(subst $() ,$(comma),$(strip $(1)))
+commas = $(subst $() ,$(comma),$(strip $(1)))
 ## gpu-check: BUILD/gpu-check, to be copied to a machine with a GPU and PyTorch: kernels' tests, small models, sanitizers
 gpu-check: all cuda $(CUDA_KERNELS) $(VENV)/ready
-	$(PYTHON) tests/gpu/kit.py check $(BUILD)/shardc $(BUILD)/gpu-check --arch $(call words,$(CUDA_ARCHES))
+	$(PYTHON) tests/gpu/kit.py check $(BUILD)/shardc $(BUILD)/gpu-check --arch $(call commas,$(CUDA_ARCHES))
 
 ## gpu-bench: BUILD/gpu-bench, likewise: steps of GPT-2 124M and ResNet-50 against PyTorch's
 gpu-bench: all cuda $(VENV)/ready
-	$(PYTHON) tests/gpu/kit.py bench $(BUILD)/shardc $(BUILD)/gpu-bench --arch $(call words,$(CUDA_ARCHES))
+	$(PYTHON) tests/gpu/kit.py bench $(BUILD)/shardc $(BUILD)/gpu-bench --arch $(call commas,$(CUDA_ARCHES))
 
 # ---- the emulation ----
 
@@ -90,7 +90,8 @@ SIM          := $(BUILD)/lib/cudasim
 SIM_SOURCES  := $(wildcard tests/cudasim/*.cpp)
 SIM_LIB      := $(filter-out tests/cudasim/test_%,$(SIM_SOURCES))
 SIM_INCLUDE   = -isystem tests/cudasim/include
-SIM_FLAGS     = -std=c++20 -O2 -g -march=x86-64-v3 -ffp-contract=fast -fno-strict-aliasing -DCUDASIM -I. -I$(BUILD) \
+SIM_O        ?= -O2
+SIM_FLAGS     = -std=c++20 $(SIM_O) -g -march=x86-64-v3 -ffp-contract=fast -fno-strict-aliasing -DCUDASIM -I. -I$(BUILD) \
 	-Wall -Wextra -Wno-missing-field-initializers -Wno-unknown-pragmas -Werror -MMD -MP $(PIC) $(SANITIZE)
 CXX          ?= g++
 
@@ -129,7 +130,7 @@ SIM_TESTED := $(patsubst %,$(SIM)/%.o,$(basename $(wildcard base/*.c kernels/cud
 $(SIM_TESTS): $(BUILD)/tests/unit/suites.def
 $(BUILD)/cudasim/kernels: $(SIM_TESTS) $(SIM_TESTED) $(SIM)/libcudasim.so
 	@mkdir -p $(@D)
-	$(CXX) $(SIM_FLAGS) -o $@ $(SIM_TESTS) $(SIM_TESTED) -lcunit -ljansson -lgomp $(SIM_LINK) -lpthread -lm
+	$(CXX) $(SIM_FLAGS) -o $@ $(SIM_TESTS) $(SIM_TESTED) -lcunit -ljansson -ldeflate -lgomp $(SIM_LINK) -lpthread -lm
 
 ## cudasim: CUDA programs on CPUs: runtime, kernels and an emulation of the libraries, built with g++; and its tests
 cudasim: $(SIM)/libshardrt.a $(if $(CUDA_NCCL),$(SIM)/libshardrt_nccl.so) $(BUILD)/cudasim/nvcc \
@@ -162,4 +163,15 @@ cudasim-models: all cudasim $(VENV)/ready
 test-cuda: cudasim-train cudasim-models
 	SHARDC=$(BUILD)/shardc BUILD=$(BUILD) PYTHON=$(PYTHON) tests/cudasim/run
 
-.PHONY: cuda cuda-registers gpu-check gpu-bench cudasim cudasim-train cudasim-conformance cudasim-models test-cuda
+## cudasim-asan: the emulation's tests, the kernels' and small programs under Address- and UndefinedBehaviorSanitizer
+cudasim-asan: $(VENV)/ready
+	ASAN_OPTIONS=detect_leaks=0 $(MAKE) $(ASAN) asan-kernels asan-programs
+# Of a build with sanitizers, beside each other with -j2.
+asan-kernels: $(BUILD)/cudasim/test_sim $(BUILD)/cudasim/kernels
+	$(BUILD)/cudasim/test_sim
+	$(BUILD)/cudasim/kernels
+asan-programs: cudasim $(BUILD)/shardc
+	$(PYTHON) tests/cudasim/asan.py $(BUILD)/shardc $(BUILD)/cudasim/asan
+
+.PHONY: cuda cuda-registers gpu-check gpu-bench cudasim cudasim-train cudasim-conformance cudasim-models cudasim-asan \
+	asan-kernels asan-programs test-cuda

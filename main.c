@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ckpt/ckpt.h"
 #include "codegen/codegen.h"
 #include "frontend/frontend.h"
 #include "options.h"
@@ -105,6 +106,7 @@ static PassOptions pass_options(const Options *o)
 		.param_group = o->param_group.at, .n_param_group = o->param_group.n,
 		.param_dtype = dtype_of(o->param_dtype), .reduce_dtype = dtype_of(o->reduce_dtype),
 		.buffer_dtype = dtype_of(o->buffer_dtype), .keep_low_precision_grads = o->keep_low_precision_grads,
+		.stochastic_rounding = o->stochastic_rounding,
 		.bcast_dtype = o->bcast_dtype, .loss_scale = o->loss_scale,
 		.accum = is_many(o),
 		.wrap = o->wrap.at, .n_wrap = o->wrap.n, .strategy = o->strategy,
@@ -215,6 +217,7 @@ static void print_plan(Module *m, const Variants *v, const Options *o, const Pas
 	layout.offload = p->offload;
 	layout.cuda = memory_cuda(m, p);
 	layout.cuda.staged = p->world > 1 && (equals(o->comm, "shm") || equals(o->comm, "mpi"));
+	layout.snapshot = equals(o->save, "on") && p->offload == LAYOUT_OFFLOAD_NONE;
 	who.rank = layout_rank_most(&layout, &who);
 	CodegenPlan plan = {.layout = &layout, .who = who, .comm = o->comm, .brief = !equals(o->command, "plan"),
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,
@@ -280,6 +283,7 @@ static void check_used(const Options *o, Diag *d)
 	const struct { const char *name, *value; bool used; } option[] = {
 		{"-o", o->output, !plan && !ir}, {"--inputs", o->inputs_dir, run}, {"--outputs", o->outputs_dir, run},
 		{"--emit", o->emit, ir || (!plan && !run)}, {"--format", o->format, !run && !ir},
+		{"--save", o->save, plan},
 	};
 	for (int i = 0; i < COUNT_OF(option); i++)
 		if (option[i].value && !option[i].used)
@@ -427,6 +431,8 @@ static int command(int argc, char **argv, Arena *a, Diag *d)
 {
 	Options o = {0};
 	bool usage = false;
+	if (argc > 1 && equals(argv[1], "ckpt"))
+		return ckpt_main(argc - 1, argv + 1, d);
 	bool ok = options_parse(argc, argv, &o, a, d, &usage);
 	d->verbose = o.verbose;
 	if (!ok)
@@ -441,10 +447,6 @@ static int command(int argc, char **argv, Arena *a, Diag *d)
 		return list_ops();
 	if (o.list_passes)
 		return list_passes();
-	if (equals(o.input, "ckpt")) {
-		diag_error(d, "shardc ckpt", "refused: not available in this version; checkpoints are plain safetensors files");
-		return EXIT_USAGE;
-	}
 	if (!o.input) {
 		diag_error(d, "shardc", "which model? (see shardc --help)");
 		return EXIT_USAGE;

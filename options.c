@@ -45,15 +45,6 @@ static const OptionRow *row_find(const char *name, size_t n)
 	return NULL;
 }
 
-static bool is_choice(const char *choices, const char *value)
-{
-	size_t n = strlen(value);
-	for (const char *c = choices; *c; c += strcspn(c, "|"), c += *c == '|')
-		if (strcspn(c, "|") == n && !strncmp(c, value, n))
-			return true;
-	return false;
-}
-
 static void list_add(Reader *r, const char *where, OptionList *list, const char *value)
 {
 	if (list->n == OPTION_LIST_MAX)
@@ -79,7 +70,7 @@ static void row_set(Reader *r, const OptionRow *row, const char *where, const ch
 				row->kind == KIND_BYTES ? " of bytes, such as 4096, 64M or 2G" : "");
 		break;
 	case KIND_CHOICE:
-		if (!is_choice(row->values, value))
+		if (!str_is_choice(row->values, value))
 			diag_error(r->diag, where, "\"%s\" is refused; accepted: %s", value, row->values);
 		else if (row->field != offsetof(Options, help))
 			*(const char **)field = value;
@@ -242,6 +233,7 @@ void options_help(FILE *f)
 	      "       shardc FILE.ir --passes=A,B,..                run passes on text\n"
 	      "       shardc plan MODEL.onnx [--world=N]            units, memory by category, peak\n"
 	      "       shardc run MODEL.onnx --inputs DIR --outputs DIR   forward only\n"
+	      "       shardc ckpt COMMAND ..                        checkpoints: show, convert (shardc ckpt --help)\n"
 	      "       shardc --list-ops | --list-passes | --help | --version\n", f);
 	const char *group = "";
 	for (int i = 0; i < COUNT_OF(rows); i++) {

@@ -11,7 +11,7 @@ typedef struct OptionList { const char *at[OPTION_LIST_MAX]; int n; } OptionList
 typedef struct Options {
 	/* what to do */
 	const char *command;         /* "compile" | "plan" | "run" */
-	const char *input, *output, *emit, *stop_after, *passes, *format, *inputs_dir, *outputs_dir;
+	const char *input, *output, *emit, *stop_after, *passes, *format, *save, *inputs_dir, *outputs_dir;
 	/* graph */
 	OptionList bind, input_shape, constants, param_group;
 	const char *loss, *loss_norm, *optimizer, *freeze, *init, *untie, *bn, *bn_sync, *dropout;
@@ -20,7 +20,7 @@ typedef struct Options {
 	/* precision */
 	const char *comm_hook;
 	const char *param_dtype, *reduce_dtype, *buffer_dtype, *bcast_dtype, *loss_scale;
-	bool keep_low_precision_grads;
+	bool keep_low_precision_grads, stochastic_rounding;
 	/* sharding */
 	OptionList wrap, ignore, unit_strategy;
 	const char *strategy, *forward_prefetch, *backward_prefetch, *limit_all_gathers, *comm;

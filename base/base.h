@@ -118,6 +118,8 @@ typedef enum { ESCAPE_C_COMMENT, ESCAPE_C_STRING, ESCAPE_C_IDENT, ESCAPE_JSON, E
 	ESCAPE_MAKE, ESCAPE_SHELL, ESCAPE_IR } EscapeKind;
 char *str_escape(Arena *a, EscapeKind kind, const char *s);
 bool str_is_utf8(const char *s);
+/* Whether value is one of "one|two|three". */
+bool str_is_choice(const char *choices, const char *value);
 /* 4096, with bytes 64M or 2G too; false when it is no positive number that fits. */
 bool str_to_count(const char *text, bool bytes, int64_t *out);
 

@@ -59,6 +59,13 @@ bool layout_counts(const LayoutUnit *u, const LayoutRank *who)
 	return has_owner(u) ? u->owner == who->rank : layout_split(u->strategy, who).group == 0;
 }
 
+LayoutRange layout_saved(const LayoutUnit *u, int flat, const LayoutRank *who)
+{
+	LayoutRange r = layout_range(u, flat, who);
+	r.n = layout_counts(u, who) ? MAX(MIN(r.n, u->flat[flat].numel - r.begin), 0) : 0;
+	return r;
+}
+
 bool layout_grad_stays(const LayoutUnit *u, const LayoutRank *who)
 {
 	if (u->apart)
@@ -363,6 +370,21 @@ int64_t layout_cuda_window(const LayoutModel *m, const LayoutRank *who)
 	return who->world == 1 ? 0 : MIN(most, (int64_t)LAYOUT_CUDA_WINDOW);
 }
 
+/* ---- saves ---- */
+
+int64_t layout_snapshot_bytes(const LayoutModel *m, const LayoutRank *who)
+{
+	int64_t sum = (who->rank == 0) * m->saved_bytes + (who->world > 1 && m->average_bytes) * m->saved_bytes;
+	for (int i = 0; i < m->n_units; i++)
+		for (int f = 0; f < m->unit[i].n_flats; f++) {
+			const LayoutFlat *flat = &m->unit[i].flat[f];
+			int64_t f32 = dtype_info[DT_F32].bytes, size = dtype_info[flat->dtype].bytes;
+			int64_t each = flat->trainable ? MAX(size, f32) + m->n_states * f32 : size;
+			sum += layout_saved(&m->unit[i], f, who).n * each;
+		}
+	return sum;
+}
+
 /* What is said of a CPU's memory, of a device. */
 static void move_to_device(LayoutMemory *sum, const LayoutModel *m, const LayoutRank *who)
 {
@@ -375,7 +397,9 @@ static void move_to_device(LayoutMemory *sum, const LayoutModel *m, const Layout
 	sum->host.pinned = layout_cuda_pinned(m, who->world);
 	sum->host.comm = layout_comm_bytes(who->world, is_carried(m) ? 1 : m->hosts) + mirrors +
 		layout_cuda_window(m, who) * (is_carried(m) ? who->world + 1 : 1);
-	sum->host.total = sum->host.params + sum->host.states + sum->host.pinned + sum->host.comm;
+	sum->host.snapshot = sum->snapshot;
+	sum->snapshot = 0;
+	sum->host.total = sum->host.params + sum->host.states + sum->host.pinned + sum->host.comm + sum->host.snapshot;
 	sum->comm = (who->world + 1) * layout_sync_bytes(m, who->world);
 }
 
@@ -392,12 +416,13 @@ static LayoutMemory measure(const Walk *w)
 		.buffers = m->state_bytes + (alone ? 0 : m->average_bytes), .inputs = m->input_bytes,
 		.activations = m->act_bytes, .workspace = m->work_bytes,
 		.comm = layout_comm_bytes(w->who->world, m->hosts) + layout_sync_bytes(m, w->who->world),
+		.snapshot = m->snapshot ? layout_snapshot_bytes(m, w->who) : 0,
 		.file = {file_params ? params : 0, file_grads, file_states ? states : 0, 0}};
 	sum.file.total = sum.file.params + sum.file.grads + sum.file.states;
 	if (m->cuda.on)
 		move_to_device(&sum, m, w->who);
 	sum.total = sum.params + sum.gathered + sum.grads + sum.send + sum.states + sum.buffers + sum.inputs
-		+ sum.activations + sum.workspace + sum.comm + sum.tables;
+		+ sum.activations + sum.workspace + sum.comm + sum.tables + sum.snapshot;
 	return sum;
 }
 

@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 enum { LAYOUT_ALIGN = 64, LAYOUT_MAX_FLATS = 4 }; /* elements; flats of a unit */
-enum { LAYOUT_SCALARS = 9 }; /* doubles of all_reduce_scalars: loss, weight, accuracy, norm, what is asked of a run */
+enum { LAYOUT_SCALARS = 12 }; /* doubles of all_reduce_scalars: loss, weight, accuracy, norm, what is asked of a run */
 
 /* ---- strategies ---- */
 
@@ -104,6 +104,8 @@ LayoutRange layout_range(const LayoutUnit *u, int flat, const LayoutRank *who);
 /* Whether this rank's part counts in sums over ranks (norms) and is written to checkpoints: of several
  * ranks that hold the same part, one does. */
 bool layout_counts(const LayoutUnit *u, const LayoutRank *who);
+/* What of a flat a rank writes to checkpoints: its elements where it counts, without what lies behind the last. */
+LayoutRange layout_saved(const LayoutUnit *u, int flat, const LayoutRank *who);
 
 /* Whether the unit's reduced gradient is its flat gradient itself (all_reduced in place, or one shard). */
 bool layout_grad_stays(const LayoutUnit *u, const LayoutRank *who);
@@ -148,6 +150,8 @@ typedef struct LayoutModel {
 	int n_states;      /* optimizer state tensors per trainable element (adamw: 2), all f32 */
 	int64_t act_bytes, input_bytes, state_bytes, work_bytes;
 	int64_t average_bytes; /* of buffers that are averaged over ranks before an eval or a save */
+	int64_t saved_bytes;   /* of buffers, and of states that no unit has, in checkpoints */
+	bool snapshot;         /* saves go on beside steps, from a copy in memory */
 	int64_t hook_send, hook_keep; /* --comm-hook: bytes per element of a flat gradient, in send */
 	int64_t sync_bytes; /* the largest message of a collective of batch norm statistics or buffers */
 	int64_t hosts;     /* 0 or 1: ranks share memory */
@@ -165,14 +169,17 @@ typedef struct LayoutMemory {
 	int64_t buffers, inputs, activations, workspace;
 	int64_t comm;        /* counters, mailboxes, staging, messages of layout_sync_bytes; of GPUs those messages alone */
 	int64_t tables;      /* GPUs: lists that the update reads, the step's scalars, its next inputs */
+	int64_t snapshot;    /* what a save beside the steps writes */
 	int64_t total;
 	/* In a file, so none of the above, which are 0 or less by them: */
 	struct LayoutFile { int64_t params, grads, states, total; } file;
 	/* GPUs: memory of the host, so none of the above: what --offload keeps there, and what a run has for itself, all of
 	 * it pinned; what peers map. */
-	struct LayoutHost { int64_t params, states, pinned, comm, total; } host;
+	struct LayoutHost { int64_t params, states, pinned, comm, snapshot, total; } host;
 } LayoutMemory;
 LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who);
+/* Of checkpoints, this rank's elements; a bound, since gaps between parameters count. */
+int64_t layout_snapshot_bytes(const LayoutModel *m, const LayoutRank *who);
 /* The rank that needs most (owners differ), the first of several: who->rank is ignored. */
 int64_t layout_rank_most(const LayoutModel *m, const LayoutRank *who);
 LayoutMemory layout_memory_most(const LayoutModel *m, const LayoutRank *who);

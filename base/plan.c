@@ -126,9 +126,9 @@ static Counts *count_by_unit(const Plan *p, Arena *a)
 	return of;
 }
 
-enum { CATEGORIES = 11 };
+enum { CATEGORIES = 12 };
 /* Lines of those plans alone that have them. */
-static const char sent_copies[] = "sent copies", device_tables[] = "device tables";
+static const char sent_copies[] = "sent copies", device_tables[] = "device tables", snapshot[] = "snapshot";
 typedef struct Category { const char *name; int64_t bytes; } Category;
 
 static void categories(const LayoutMemory *m, Category out[CATEGORIES])
@@ -137,7 +137,7 @@ static void categories(const LayoutMemory *m, Category out[CATEGORIES])
 		{"parameters", m->params}, {"gathered", m->gathered}, {"gradients", m->grads},
 		{sent_copies, m->send}, {"optimizer states", m->states}, {"buffers", m->buffers}, {"inputs", m->inputs},
 		{"activations", m->activations}, {"workspace", m->workspace}, {"communication", m->comm},
-		{device_tables, m->tables},
+		{device_tables, m->tables}, {snapshot, m->snapshot},
 	};
 	memcpy(out, all, sizeof(all));
 }
@@ -152,11 +152,12 @@ static void file_sections(const LayoutMemory *m, Category out[SECTIONS])
 }
 
 /* Of GPUs: memory of the host. */
-enum { HOST_SECTIONS = 5 };
+enum { HOST_SECTIONS = 6 };
 static void host_sections(const LayoutMemory *m, Category out[HOST_SECTIONS])
 {
 	const Category all[HOST_SECTIONS] = {{"parameters", m->host.params}, {"optimizer states", m->host.states},
-		{"pinned", m->host.pinned}, {"communication", m->host.comm}, {"total", m->host.total}};
+		{"pinned", m->host.pinned}, {"communication", m->host.comm}, {snapshot, m->host.snapshot},
+		{"total", m->host.total}};
 	memcpy(out, all, sizeof(all));
 }
 
@@ -277,7 +278,7 @@ static void text_program(FILE *f, const Plan *p, const char *what, const PlanCol
 void plan_text_collectives(FILE *f, const Plan *p)
 {
 	Arena *a = arena_new();
-	if (p->layout->cuda.on && p->who.world > 1)
+	if (p->layout->cuda.on && (p->who.world > 1 || !strcmp(p->comm, "nccl")))
 		fprintf(f, "ranks talk over %s\n\n", p->comm);
 	if (p->n_step && !p->n_micro)
 		text_program(f, p, "a step", p->step, p->n_step, a);
@@ -298,7 +299,7 @@ void plan_text_memory(FILE *f, const Plan *p)
 	fprintf(f, "memory: planned bytes of rank %" PRId64 " of %" PRId64 "%s\n", p->who.rank, p->who.world,
 		p->most && any_owner(p) && p->who.world > 1 ? ", which needs most" : "");
 	for (int i = 0; i < CATEGORIES; i++)
-		if (c[i].bytes || (c[i].name != sent_copies && c[i].name != device_tables))
+		if (c[i].bytes || (c[i].name != sent_copies && c[i].name != device_tables && c[i].name != snapshot))
 			text_categories(f, &c[i], 1, a);
 	fprintf(f, "  %-18s %16" PRId64 "  %10s\n", "total", p->memory.total, plan_human(a, p->memory.total));
 	file_sections(&p->memory, c);
@@ -310,7 +311,9 @@ void plan_text_memory(FILE *f, const Plan *p)
 		host_sections(&p->memory, c);
 		fputs("in memory of the host, outside that total:\n", f);
 		int first = p->memory.host.params ? 0 : p->memory.host.states ? 1 : 2; /* without --offload: what all have */
-		text_categories(f, c + first, HOST_SECTIONS - first, a);
+		for (int i = first; i < HOST_SECTIONS; i++)
+			if (c[i].bytes || c[i].name != snapshot)
+				text_categories(f, &c[i], 1, a);
 	}
 	arena_free(a);
 }

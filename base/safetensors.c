@@ -15,9 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/crc32.h"
+#include "base/file.h"
 #include "base/safetensors.h"
 
-enum { LENGTH_BYTES = 8, MAX_HEADER = 100 << 20 };
+enum { LENGTH_BYTES = 8, MAX_HEADER = 100 << 20, ALIGN = 64, CRC_DIGITS = 8 };
+static const char crc_key[] = "crc32:";
 
 typedef struct Reader { Arena *a; SafeFile *f; Diag *d; int64_t data_start; } Reader;
 
@@ -139,6 +142,25 @@ static bool read_meta(const Reader *r, json_t *meta)
 	return true;
 }
 
+/* "crc32:NAME": eight digits.  One of a tensor that is not there, or of another form, means a damaged header. */
+static bool read_crcs(const Reader *r)
+{
+	for (int i = 0; i < map_count(r->f->meta); i++) {
+		const char *key = map_key(r->f->meta, i), *text = map_get(r->f->meta, key);
+		if (strncmp(key, crc_key, sizeof(crc_key) - 1))
+			continue;
+		SafeTensor *t = map_get(r->f->by_name, key + sizeof(crc_key) - 1);
+		if (!t || strlen(text) != CRC_DIGITS || strspn(text, "0123456789abcdef") != CRC_DIGITS) {
+			diag_error(r->d, r->f->path, "__metadata__ \"%s\": eight hexadecimal digits, of a tensor of the file, were "
+				"expected", key);
+			return false;
+		}
+		t->has_crc = true;
+		t->crc = (uint32_t)strtoul(text, NULL, 16);
+	}
+	return true;
+}
+
 static bool read_entries(const Reader *r, json_t *root)
 {
 	SafeFile *f = r->f;
@@ -155,13 +177,13 @@ static bool read_entries(const Reader *r, json_t *root)
 		t->name = arena_strdup(r->a, key);
 		if (!read_tensor(r, t, entry))
 			return false;
-		f->n++;
+		t->listed = f->n++;
 	}
 	if (!check_tiling(r))
 		return false;
 	for (int i = 0; i < f->n; i++)
 		map_put(f->by_name, f->tensors[i].name, &f->tensors[i]);
-	return true;
+	return read_crcs(r);
 }
 
 static bool read_header(Reader *r)
@@ -214,6 +236,41 @@ void safetensors_close(SafeFile *f)
 	f->map = NULL;
 }
 
+void safetensors_release(const SafeFile *f, int64_t begin, int64_t n)
+{
+	int64_t page = sysconf(_SC_PAGESIZE), first = begin / page * page;
+	if (n > 0)
+		madvise((char *)f->map + first, (size_t)(begin + n - first), MADV_DONTNEED);
+}
+
+/* The system begins to read it: by far more at once than it would page by page. */
+static void want(const SafeFile *f, int64_t begin, int64_t n)
+{
+	int64_t page = sysconf(_SC_PAGESIZE), first = begin / page * page;
+	madvise((char *)f->map + first, (size_t)(begin + n - first), MADV_WILLNEED);
+}
+
+bool safetensors_verify(const SafeFile *f, const SafeTensor *t, bool release, Diag *d)
+{
+	enum { PIECE = 64 << 20 };
+	uint32_t crc = 0;
+	if (!t->has_crc)
+		return true;
+	for (int64_t at = 0, n; at < t->bytes; at += n) {
+		n = MIN(PIECE, t->bytes - at);
+		want(f, t->offset + at, MIN(2 * n, t->bytes - at));
+		crc = crc32_more(crc, (const char *)t->data + at, n);
+		if (release)
+			safetensors_release(f, t->offset + at, n);
+	}
+	if (crc != t->crc)
+		diag_error(d, f->path, "tensor \"%s\" is damaged: its checksum is %08" PRIx32 ", %08" PRIx32
+			" was written; take an older checkpoint", t->name, crc, t->crc);
+	return crc == t->crc;
+}
+
+/* ---- writing ---- */
+
 static int64_t tensor_bytes(const SafeTensor *t)
 {
 	int64_t bytes = dtype_info[t->dtype].bytes;
@@ -222,49 +279,66 @@ static int64_t tensor_bytes(const SafeTensor *t)
 	return bytes;
 }
 
-/* The JSON, and the length before it. */
-static void put_header(Buf *b, Arena *a, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
+/* The tensors of one class of alignment follow each other from *at on: those that fill whole lines, then those of this
+ * size of an element. */
+static void place_class(SafeTensor *tensors, int n, int size, int64_t *at)
+{
+	for (int i = 0; i < n; i++) {
+		SafeTensor *t = &tensors[i];
+		int64_t bytes = tensor_bytes(t);
+		bool lines = bytes % ALIGN == 0;
+		if (size ? lines || dtype_info[t->dtype].bytes != size : !lines)
+			continue;
+		t->bytes = bytes;
+		t->offset = *at;
+		*at += bytes;
+	}
+}
+
+/* Offsets from the first element on. */
+static int64_t place_elements(SafeTensor *tensors, int n)
+{
+	static const int sizes[] = {0, 8, 4, 2, 1};
+	int64_t at = 0;
+	for (int i = 0; i < COUNT_OF(sizes); i++)
+		place_class(tensors, n, sizes[i], &at);
+	return at;
+}
+
+static void put_meta(Buf *b, Arena *a, SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
 {
 	const char *comma = "";
-	buf_put(b, "\0\0\0\0\0\0\0\0{", LENGTH_BYTES + 1);
-	for (int i = 0; i < n_meta; i++)
-		buf_printf(b, "%s\"%s\":\"%s\"", i ? "," : "\"__metadata__\":{",
-			str_escape(a, ESCAPE_JSON, meta[i].key), str_escape(a, ESCAPE_JSON, meta[i].value));
-	if (n_meta) {
-		buf_put(b, "}", 1);
-		comma = ",";
+	buf_printf(b, "\"__metadata__\":{");
+	for (int i = 0; i < n_meta; i++, comma = ",")
+		buf_printf(b, "%s\"%s\":\"%s\"", comma, str_escape(a, ESCAPE_JSON, meta[i].key),
+			str_escape(a, ESCAPE_JSON, meta[i].value));
+	for (int i = 0; i < n; i++, comma = ",") {
+		buf_printf(b, "%s\"%s%s\":\"", comma, crc_key, str_escape(a, ESCAPE_JSON, tensors[i].name));
+		tensors[i].crc_at = (int64_t)b->n;
+		buf_printf(b, "%08" PRIx32 "\"", tensors[i].crc);
 	}
-	int64_t offset = 0;
+	buf_printf(b, "}");
+}
+
+/* The JSON, and the length before it; origin: where the elements of placed tensors begin.  Sets crc_at. */
+static void put_header(Buf *b, Arena *a, SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta, int64_t origin)
+{
+	buf_put(b, "\0\0\0\0\0\0\0\0{", LENGTH_BYTES + 1);
+	put_meta(b, a, tensors, n, meta, n_meta);
 	for (int i = 0; i < n; i++) {
 		const SafeTensor *t = &tensors[i];
-		buf_printf(b, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[", comma, str_escape(a, ESCAPE_JSON, t->name),
+		buf_printf(b, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", str_escape(a, ESCAPE_JSON, t->name),
 			dtype_info[t->dtype].safetensors);
 		for (int k = 0; k < t->rank; k++)
 			buf_printf(b, "%s%" PRId64, k ? "," : "", t->dim[k]);
-		buf_printf(b, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", offset, offset + tensor_bytes(t));
-		offset += tensor_bytes(t);
-		comma = ",";
+		buf_printf(b, "],\"data_offsets\":[%" PRId64 ",%" PRId64 "]}", t->offset - origin,
+			t->offset + t->bytes - origin);
 	}
 	buf_put(b, "}", 1);
-	while (b->n % 8)
+	while (b->n % ALIGN)
 		buf_put(b, " ", 1);
 	for (int i = 0; i < LENGTH_BYTES; i++)
 		b->at[i] = (char)((uint64_t)(b->n - LENGTH_BYTES) >> 8 * i & 0xff);
-}
-
-static bool write_all(int fd, const void *data, int64_t bytes)
-{
-	const char *p = data;
-	while (bytes > 0) {
-		ssize_t n = write(fd, p, (size_t)MIN(bytes, 1 << 30));
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return false;
-		p += n;
-		bytes -= n;
-	}
-	return true;
 }
 
 /* Closes; removes a file, if it is one, that was not written whole. */
@@ -273,61 +347,54 @@ static bool end_file(int fd, const char *path, bool ok)
 	struct stat st;
 	int error = errno;
 	bool regular = !fstat(fd, &st) && S_ISREG(st.st_mode);
-	if (close(fd) && ok) {
-		ok = false;
-		error = errno;
-	}
+	errno = error;
+	ok = file_close(fd, ok);
+	error = errno;
 	if (!ok && regular)
 		unlink(path);
 	errno = error;
 	return ok;
 }
 
-/* Opens path anew and writes the header; -1: errno tells. */
-static int begin_file(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
+int64_t safetensors_place(SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
+{
+	Arena *scratch = arena_new();
+	Buf b = {0};
+	int64_t bytes = place_elements(tensors, n);
+	put_header(&b, scratch, tensors, n, meta, n_meta, 0);
+	int64_t origin = (int64_t)b.n;
+	for (int i = 0; i < n; i++)
+		tensors[i].offset += origin;
+	buf_free(&b);
+	arena_free(scratch);
+	return origin + bytes;
+}
+
+/* Opens path anew and writes the header of placed tensors; -1: errno tells.  *end: the file's length. */
+static int begin_file(const char *path, SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta, int64_t *end)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 	if (fd < 0)
 		return -1;
 	Arena *scratch = arena_new();
 	Buf b = {0};
-	put_header(&b, scratch, tensors, n, meta, n_meta);
-	if (!write_all(fd, b.at, (int64_t)b.n)) {
+	int64_t origin = n ? INT64_MAX : 0;
+	*end = 0;
+	for (int i = 0; i < n; i++) {
+		origin = MIN(origin, tensors[i].offset);
+		*end = MAX(*end, tensors[i].offset + tensors[i].bytes);
+	}
+	put_header(&b, scratch, tensors, n, meta, n_meta, origin);
+	if (!file_put(fd, b.at, (int64_t)b.n)) {
 		end_file(fd, path, false);
 		fd = -1;
 	}
 	int error = errno;
+	*end = MAX(*end, (int64_t)b.n);
 	buf_free(&b);
 	arena_free(scratch);
 	errno = error;
 	return fd;
-}
-
-bool safetensors_write(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
-{
-	int fd = begin_file(path, tensors, n, meta, n_meta);
-	if (fd < 0)
-		return false;
-	bool ok = true;
-	for (int i = 0; i < n && ok; i++)
-		ok = write_all(fd, tensors[i].data, tensor_bytes(&tensors[i]));
-	return end_file(fd, path, ok && !fsync(fd));
-}
-
-int64_t safetensors_place(SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
-{
-	Arena *scratch = arena_new();
-	Buf b = {0};
-	put_header(&b, scratch, tensors, n, meta, n_meta);
-	int64_t at = (int64_t)b.n;
-	for (int i = 0; i < n; i++) {
-		tensors[i].offset = at;
-		tensors[i].bytes = tensor_bytes(&tensors[i]);
-		at += tensors[i].bytes;
-	}
-	buf_free(&b);
-	arena_free(scratch);
-	return at;
 }
 
 /* Room is asked for at once where the file system can, so that a full disk is found before the writing. */
@@ -340,9 +407,19 @@ static bool take_room(int fd, int64_t bytes)
 
 bool safetensors_create(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
 {
-	int fd = begin_file(path, tensors, n, meta, n_meta);
-	int64_t end = n ? tensors[n - 1].offset + tensors[n - 1].bytes : 0;
-	return fd >= 0 && end_file(fd, path, !end || take_room(fd, end));
+	Arena *scratch = arena_new();
+	int64_t end;
+	SafeTensor *zero = NEW_N(scratch, SafeTensor, n + 1);
+	for (int i = 0; i < n; i++) {
+		zero[i] = tensors[i];
+		zero[i].crc = 0;
+	}
+	int fd = begin_file(path, zero, n, meta, n_meta, &end);
+	bool ok = fd >= 0 && end_file(fd, path, take_room(fd, end));
+	int error = errno;
+	arena_free(scratch);
+	errno = error;
+	return ok;
 }
 
 bool safetensors_put(int fd, const void *data, int64_t bytes, int64_t offset)
@@ -359,4 +436,32 @@ bool safetensors_put(int fd, const void *data, int64_t bytes, int64_t offset)
 		offset += n;
 	}
 	return true;
+}
+
+bool safetensors_put_crc(int fd, const SafeTensor *t)
+{
+	char digits[CRC_DIGITS + 1];
+	snprintf(digits, sizeof(digits), "%08" PRIx32, t->crc);
+	return safetensors_put(fd, digits, CRC_DIGITS, t->crc_at);
+}
+
+bool safetensors_write(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
+{
+	Arena *scratch = arena_new();
+	int64_t end;
+	SafeTensor *placed = NEW_N(scratch, SafeTensor, n + 1);
+	for (int i = 0; i < n; i++) {
+		placed[i] = tensors[i];
+		placed[i].crc = crc32_more(0, tensors[i].data, tensor_bytes(&tensors[i]));
+	}
+	safetensors_place(placed, n, meta, n_meta);
+	int fd = begin_file(path, placed, n, meta, n_meta, &end);
+	bool ok = fd >= 0;
+	for (int i = 0; i < n && ok; i++)
+		ok = safetensors_put(fd, placed[i].data, placed[i].bytes, placed[i].offset);
+	ok = fd >= 0 && end_file(fd, path, ok && !fsync(fd));
+	int error = errno;
+	arena_free(scratch);
+	errno = error;
+	return ok;
 }

@@ -394,6 +394,15 @@ char *str_escape(Arena *a, EscapeKind kind, const char *s)
 	return out;
 }
 
+bool str_is_choice(const char *choices, const char *value)
+{
+	size_t n = strlen(value);
+	for (const char *c = choices; *c; c += strcspn(c, "|"), c += *c == '|')
+		if (strcspn(c, "|") == n && !strncmp(c, value, n))
+			return true;
+	return false;
+}
+
 bool str_to_count(const char *text, bool bytes, int64_t *out)
 {
 	char *end;

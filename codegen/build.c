@@ -22,7 +22,7 @@ static const char *const step_flags[] = {"-std=gnu11", "-fno-inline"};
 static const char *const fused_flags[] = {
 	"-std=gnu11", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math",
 };
-static const char *const link_flags[] = {"-ldnnl", "-ljansson", "-fopenmp", "-lpthread", "-ldl", "-lm"};
+static const char *const link_flags[] = {"-ldnnl", "-ljansson", "-ldeflate", "-fopenmp", "-lpthread", "-ldl", "-lm"};
 static const char *const hook_flags[] = {"-std=gnu11", "-O3", "-fopenmp", "-Wall", "-Wextra"};
 /* Of a library: what model.h declares is all that others see of it. */
 static const char *const library_flags[] = {"-fPIC", "-fvisibility=hidden"};

@@ -2,8 +2,8 @@
  *
  * cuBLAS and cuDNN are the toolkit's, or those beside shardc: BUILD/cuda, PREFIX/lib/shardc/cuda, laid out as the
  * packages nvidia-cublas and nvidia-cudnn-cu13 are.  The program finds them where they were when it was linked, else
- * where the dynamic linker looks.  jansson is linked statically where there is an archive, since machines with GPUs
- * seldom have it.
+ * where the dynamic linker looks.  jansson and libdeflate are linked statically where there are archives, since
+ * machines with GPUs seldom have them.
  *
  * The one idea: an arch is a name that a runtime was built for, BUILD/lib/NAME/libshardrt.a, and nothing else. */
 #include "codegen/build.h"
@@ -18,6 +18,7 @@
 static const char *const step_flags[] = {"-std=c++20", "-Xcompiler=-fno-inline"};
 static const char *const fused_flags[] = {"-std=c++20", "-O3"};
 static const char *const cuda_libs[] = {"-l:libcublasLt.so.13", "-l:libcudnn.so.9"};
+static const char *const carried_libs[] = {"jansson", "deflate"};
 static const char *const host_libs[] = {"-lgomp", "-lpthread", "-ldl", "-lm"};
 
 void build_cuda_open(Build *b)
@@ -127,16 +128,17 @@ Args build_cuda_compile(Build *b, bool fused, const char *source, const char *ob
 	return args;
 }
 
-/* The host's linker knows whether there is an archive. */
-static const char *jansson(Build *b)
+/* How a library is linked: the host's linker knows whether there is an archive. */
+static const char *archive(Build *b, const char *name)
 {
 	Args args = {0};
 	pid_t pid = -1;
-	build_push(b, &args, (const char *[]){b->o->cc ? b->o->cc : "cc", "-print-file-name=libjansson.a"}, 2);
+	const char *file = arena_printf(b->a, "-print-file-name=lib%s.a", name);
+	build_push(b, &args, (const char *[]){b->o->cc ? b->o->cc : "cc", file}, 2);
 	const char *path = build_output(b, &args, &pid);
 	while (pid > 0 && waitpid(pid, NULL, 0) < 0)
 		;
-	return path && *path == '/' ? "-l:libjansson.a" : "-ljansson";
+	return arena_printf(b->a, path && *path == '/' ? "-l:lib%s.a" : "-l%s", name);
 }
 
 Args build_cuda_link(Build *b, const char *const *object, int n, const char *output)
@@ -154,7 +156,8 @@ Args build_cuda_link(Build *b, const char *const *object, int n, const char *out
 			build_push(b, &args, (const char *[]){arena_printf(b->a, "-L%s", places[i]), "-Xlinker", "-rpath",
 				"-Xlinker", places[i]}, 5);
 	build_push(b, &args, cuda_libs, COUNT_OF(cuda_libs));
-	vec_push(b->a, &args, jansson(b));
+	for (int i = 0; i < COUNT_OF(carried_libs); i++)
+		vec_push(b->a, &args, archive(b, carried_libs[i]));
 	build_push(b, &args, host_libs, COUNT_OF(host_libs));
 	return args;
 }
@@ -188,7 +191,8 @@ void build_cuda_makefile(Build *b, Buf *out)
 		if (places[i])
 			buf_printf(out, " -L$(%s) -Xlinker -rpath -Xlinker $(%s)", places[i], places[i]);
 	put_flags(out, cuda_libs, COUNT_OF(cuda_libs));
-	buf_printf(out, " %s", jansson(b));
+	for (int i = 0; i < COUNT_OF(carried_libs); i++)
+		buf_printf(out, " %s", archive(b, carried_libs[i]));
 	put_flags(out, host_libs, COUNT_OF(host_libs));
 	buf_printf(out, "\nstep.o: step.cu\n\t$(NVCC)");
 	put_flags(out, step_flags, COUNT_OF(step_flags));

@@ -169,6 +169,8 @@ void lower_accumulate(Emit *e, const Op *op)
 	if (to != DT_F32 || (from != DT_F32 && from != DT_F16 && from != DT_BF16))
 		emit_refuse(e, op, "gradients of %s are summed over micro-batches in %s: only f32, f16 and bf16 in f32",
 			dtype_info[from].text, dtype_info[to].text);
+	else if (op->n_in > 1)
+		lower_matmul(e, op);
 	else
 		emit_line(e, "k_accumulate_%s(%s, %" PRId64 ");", dtype_info[from].text, emit_tensors(e, op, "o0 i0"),
 			type_numel(&op->out[0]->type));

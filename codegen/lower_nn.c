@@ -47,6 +47,7 @@ static Batch batch_of(const Type *a, const Type *b, const Type *y)
 	return out;
 }
 
+/* Also of an accumulate of two operands: y is a sum then, and the product is added. */
 void lower_matmul(Emit *e, const Op *op)
 {
 	const Type *a = &op_in(op, 0)->type, *b = &op_in(op, 1)->type, *y = &op->out[0]->type;
@@ -61,9 +62,9 @@ void lower_matmul(Emit *e, const Op *op)
 		batch.n, emit_int_list(e, batch.n, batch.dim), emit_int_list(e, batch.n, batch.sa),
 		emit_int_list(e, batch.n, batch.sb));
 	const char *desc = arena_printf(e->a, "{.dtype = %s, .to = %s, .m = " I64 ", .n = " I64 ", .k = " I64
-		", .ta = %s, .tb = %s, .bias = %s%s, .work_bytes = " I64 "}", kdtype_constant(a->dtype),
-		kdtype_constant(y->dtype), m, n, k,
-		truth(ta), truth(tb), truth(op_in(op, 2)), lists, e->m->work_bytes);
+		", .ta = %s, .tb = %s, .bias = %s%s%s, .work_bytes = " I64 "}", kdtype_constant(a->dtype),
+		kdtype_constant(y->dtype), m, n, k, truth(ta), truth(tb), truth(op_in(op, 2)),
+		op->kind == OP_ACCUMULATE ? ", .add = true" : "", lists, e->m->work_bytes);
 	if (batch.n > 6) {
 		emit_refuse(e, op, "matmul with %d batch dims is refused; there may be 6", batch.n);
 		return;

@@ -117,6 +117,7 @@ static Memories memories_of(const CodegenPlan *p, Arena *a)
 		l.hosts = p->layout->hosts;
 		l.offload = p->layout->offload;
 		l.cuda = p->layout->cuda;
+		l.snapshot = p->layout->snapshot;
 		who.rank = out.rank[i] = layout_rank_most(&l, &who);
 		out.of[i] = layout_memory(&l, &who);
 	}
@@ -131,7 +132,8 @@ static void text_memories(FILE *f, const CodegenPlan *p, Arena *a)
 		{"optimizer states", offsetof(LayoutMemory, states)}, {"buffers", offsetof(LayoutMemory, buffers)},
 		{"inputs", offsetof(LayoutMemory, inputs)}, {"activations", offsetof(LayoutMemory, activations)},
 		{"workspace", offsetof(LayoutMemory, workspace)}, {"communication", offsetof(LayoutMemory, comm)},
-		{"device tables", offsetof(LayoutMemory, tables)}, {"total", offsetof(LayoutMemory, total)},
+		{"device tables", offsetof(LayoutMemory, tables)}, {"snapshot", offsetof(LayoutMemory, snapshot)},
+		{"total", offsetof(LayoutMemory, total)},
 	};
 	if (!p->variants)
 		return;
@@ -141,7 +143,8 @@ static void text_memories(FILE *f, const CodegenPlan *p, Arena *a)
 		fprintf(f, " %14s", i < OF_STEPS ? memory_name[i] : arena_printf(a, "%s%s", i == MEMORIES - 1 ? "A>=" : "A=",
 			memory_name[i]));
 	for (int r = 0; r < COUNT_OF(row); r++) {
-		if (row[r].at == offsetof(LayoutMemory, tables) && !p->layout->cuda.on)
+		if ((row[r].at == offsetof(LayoutMemory, tables) && !p->layout->cuda.on) ||
+			(row[r].at == offsetof(LayoutMemory, snapshot) && !m.of[0].snapshot))
 			continue;
 		fprintf(f, "\n  %-16s", row[r].name);
 		for (int i = 0; i < MEMORIES; i++)

@@ -227,11 +227,12 @@ static void put_layout(Buf *out, const LayoutModel *l, const char *suffix)
 {
 	buf_printf(out, "{.unit = %s%s, .n_units = %d, .gather = %s%s, .n_gathers = %d, .n_slots = %d,\n"
 		"\t\t.n_grad_slots = %d, .act_bytes = %" PRId64 ", .input_bytes = %" PRId64 ", .state_bytes = %" PRId64
-		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 ",\n\t\t.hook_send = %" PRId64
+		",\n\t\t.work_bytes = %" PRId64 ", .average_bytes = %" PRId64 ", .saved_bytes = %" PRId64
+		",\n\t\t.hook_send = %" PRId64
 		", .hook_keep = %" PRId64 ", .sync_bytes = %" PRId64 "%s},\n",
 		l->n_units ? "units" : "NULL", l->n_units ? suffix : "", l->n_units, l->n_gathers ? "gathers" : "NULL",
 		l->n_gathers ? suffix : "", l->n_gathers, l->n_slots, l->n_grad_slots, l->act_bytes, l->input_bytes,
-		l->state_bytes, l->work_bytes, l->average_bytes, l->hook_send, l->hook_keep, l->sync_bytes,
+		l->state_bytes, l->work_bytes, l->average_bytes, l->saved_bytes, l->hook_send, l->hook_keep, l->sync_bytes,
 		l->offload == LAYOUT_OFFLOAD_PARAMS ? ", .offload = LAYOUT_OFFLOAD_PARAMS"
 		: l->offload == LAYOUT_OFFLOAD_OPTIM ? ", .offload = LAYOUT_OFFLOAD_OPTIM" : "");
 }
@@ -271,10 +272,11 @@ static int put_collectives(Emit *e, Buf *out, SectionKind from, SectionKind to, 
 				continue;
 			if (!n++)
 				buf_printf(out, "static const RtCollective %s[] = {\n", name);
-			buf_printf(out, "\t{%s, %s, %d, %d, %" PRId64 ", %s, %d}, /* %d%s%s */\n", collective_kind[plan_kind(op)],
-				collective_stream[plan_stream(op)], op->unit ? op->unit->index : -1,
+			buf_printf(out, "\t{%s, %s, %d, %d, %" PRId64 ", %s, %d, %s}, /* %d%s%s */\n",
+				collective_kind[plan_kind(op)], collective_stream[plan_stream(op)], op->unit ? op->unit->index : -1,
 				(int)attr_get_int(op->attrs, "slot", -1), plan_message(e->m, op),
-				attr_get_int(op->attrs, "add", 0) ? "true" : "false", event_before(e, op), n, op->unit ? " " : "",
+				attr_get_int(op->attrs, "add", 0) ? "true" : "false", event_before(e, op),
+				attr_find(op->attrs, "round") ? "true" : "false", n, op->unit ? " " : "",
 				op->unit ? str_escape(e->a, ESCAPE_C_COMMENT, op->unit->name) : "");
 		}
 	}
@@ -437,6 +439,14 @@ static const char *optimizer_of(const Emit *e)
 	return e->o->optimizer ? e->o->optimizer : "adamw";
 }
 
+static bool owners_round_by_chance(const Module *m)
+{
+	IR_FOR_OPS(m, SEC_UPDATE, op)
+		if (op->kind == OP_UPDATE_SHARD && attr_find(op->attrs, "round"))
+			return true;
+	return false;
+}
+
 static void put_hook(Emit *e, Buf *out)
 {
 	const HookSpec *h = &e->o->hook;
@@ -492,6 +502,8 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 		buf_printf(out, "\t.groups = groups, .n_groups = %d,\n", n->groups);
 	put_loss(e, out);
 	put_loss_scale(e, out);
+	if (owners_round_by_chance(e->m))
+		buf_printf(out, "\t.by_chance = true,\n");
 	put_clip(e, out);
 	if (find_op(m, SEC_FORWARD, OP_BROADCAST_BUFFERS))
 		buf_printf(out, "\t.first_buffers = true,\n");

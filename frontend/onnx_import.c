@@ -418,7 +418,7 @@ static void warn_folded(const Import *im)
 			"with optimize=False to train them", im->n_folded_norms, im->folded_norm);
 }
 
-static Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, Diag *d)
+Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, OnnxPlaceVec *places, Diag *d)
 {
 	const char *slash = strrchr(onnx->path, '/'), *base = slash ? slash + 1 : onnx->path;
 	const char *dot = strrchr(base, '.');
@@ -444,6 +444,8 @@ static Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a,
 	warn_folded(&im);
 	import_outputs(&im, &top);
 	drop_unused(m);
+	if (places)
+		*places = im.places;
 	if (d->errors == before)
 		return m;
 	ir_module_free(m);
@@ -454,7 +456,7 @@ Module *onnx_load(const char *path, const FrontendOptions *o, Diag *d)
 {
 	Arena *a = arena_new();
 	OnnxModel *onnx = onnx_model_open(path, a, d);
-	Module *m = onnx ? import_model(onnx, o, a, d) : NULL;
+	Module *m = onnx ? import_model(onnx, o, a, NULL, d) : NULL;
 	onnx_model_close(onnx);
 	arena_free(a);
 	return m;

@@ -24,6 +24,19 @@ typedef struct Frame {
 	int depth;
 } Frame;
 
+/* Where an operand was read that is a parameter or buffer: what writing it back needs (onnx_write.c). */
+typedef struct OnnxPlace {
+	const OnnxTensor *tensor;       /* NULL: the file lacks it, as an exporter left it out */
+	const Symbol *symbol;
+	bool transposed;                /* the file holds the symbol's transpose */
+	const char *module_name;        /* what the node's module calls it, if it is known to be that */
+	const char *alias;              /* the node reads it under this name; NULL: under the tensor's */
+	const Onnx__NodeProto *node;    /* NULL: it is a graph output */
+	int operand;
+	bool inner;                     /* the node stands in a function or subgraph */
+} OnnxPlace;
+typedef VEC(OnnxPlace) OnnxPlaceVec;
+
 typedef struct Import {
 	Module *m;
 	OnnxModel *onnx;
@@ -41,6 +54,7 @@ typedef struct Import {
 	PtrMap *given;         /* Value -> what it is for the given inputs (onnx_given.c) */
 	uint8_t *known;        /* by value id: Known */
 	int cap_known;
+	OnnxPlaceVec places;
 	int n_nodes, n_dropouts, n_folded_norms;
 	const char *folded_norm; /* scope of the first batch norm that the exporter folded away */
 	bool dropout;          /* Dropout nodes act */
@@ -75,6 +89,10 @@ typedef struct OnnxOp {
 enum { OPSET_MAX = 28, LITERAL_MAX = 4096, LITERAL_FLOATS_MAX = 16, EVAL_MAX = 1 << 20 };
 
 /* ---- onnx_import.c ---- */
+
+/* The module of an open model; lives on when the model is closed.  places: unless NULL, what was read where, in a.
+ * NULL after errors. */
+Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, OnnxPlaceVec *places, Diag *d);
 
 bool import_nodes(Import *im, const Frame *frame, int n, Onnx__NodeProto *const *nodes);
 bool import_graph(Node *n, Span graph); /* a subgraph of n, in its frame; its outputs become n->out */
@@ -149,8 +167,8 @@ void params_classify(Import *im);
 Value *params_value(Import *im, Weight *w, const char *alias, const Node *n, int input);
 /* A tensor that a Constant node holds.  in_file: its bytes lie in the model's file. */
 Value *params_constant(Import *im, const OnnxTensor *t, bool in_file);
-/* A parameter that the exporter dropped because all its elements were `fill`. */
-Value *params_restore(Node *n, const char *suffix, Type type, double fill);
+/* A parameter that the exporter dropped because all its elements were `fill`: operand `input` of the node. */
+Value *params_restore(Node *n, int input, const char *suffix, Type type, double fill);
 bool node_rewritten_by(const Node *n, const char *rule); /* an exporter's rewrite rule made this node */
 
 /* ---- onnx_names.c ---- */

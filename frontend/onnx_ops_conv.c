@@ -128,7 +128,7 @@ bool import_conv(Node *n)
 	note_folded_norm(n);
 	if (!bias && node_rewritten_by(n, "RemoveOptionalBiasFromConv") && !node_rewritten_by(n, "FuseBatchNorm")
 			&& *n->scope)
-		bias = params_restore(n, "bias", type_tensor(f->type.dtype, 1, f->type.dim), 0);
+		bias = params_restore(n, 2, "bias", type_tensor(f->type.dtype, 1, f->type.dim), 0);
 	Attr *a = window_attrs(n->b->m, &w, attr_int(n->b->m, NULL, "group", node_int(n, "group", 1)));
 	n->out[0] = ir_emit(n->b, OP_CONV, 3, (Value *[]){n->in[0], f, bias}, a);
 	return true;

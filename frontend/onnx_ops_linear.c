@@ -47,7 +47,7 @@ bool import_gemm(Node *n)
 			type_str(n->im->arena, &y->type));
 	int64_t columns = y->type.dim[!tb];
 	if (!c && node_rewritten_by(n, "RemoveOptionalBiasFromGemm") && *n->scope)
-		c = params_restore(n, "bias", type_tensor(y->type.dtype, 1, &columns), 0);
+		c = params_restore(n, 2, "bias", type_tensor(y->type.dtype, 1, &columns), 0);
 	if (beta == 0)
 		c = NULL;
 	Value *bias = c && alpha == 1 && beta == 1 ? row_bias(n, c, columns) : NULL;

@@ -521,6 +521,22 @@ Value *params_constant(Import *im, const OnnxTensor *t, bool in_file)
 	return v == &im->m->poison ? NULL : v;
 }
 
+/* v: a symbol as a node reads it, moved or not. */
+static void add_place(Import *im, const Node *n, const Weight *w, const Value *v, const char *alias, int input)
+{
+	while (v->op && !v->op->sym)
+		v = op_in(v->op, 0);
+	if (!v->op)
+		return; /* poison */
+	OnnxPlace p = {.tensor = w ? w->t : NULL, .symbol = v->op->sym, .alias = alias, .node = n->proto, .operand = input,
+		.inner = n->frame->function || n->frame->outer};
+	const Role *r = role_of(n->op, input);
+	if (w && !w->split && r && !strcmp(r->suffix, "weight") && *n->scope)
+		p.module_name = arena_printf(im->arena, "%s.%s", n->scope, r->suffix);
+	p.transposed = w && (w->tie ? !w->tie->transposed : w->transposed);
+	vec_push(im->arena, &im->places, p);
+}
+
 Value *params_value(Import *im, Weight *w, const char *alias, const Node *n, int input)
 {
 	if (w->t->problem) {
@@ -542,15 +558,18 @@ Value *params_value(Import *im, Weight *w, const char *alias, const Node *n, int
 		return const_value(im, w);
 	if (w->tie) {
 		Value *v = symbol_value(im, w->tie, SYM_PARAM, w->tie->as);
+		add_place(im, n, w, v, alias, input);
 		return v->op ? ir_transpose(&im->b, v, (int[]){1, 0}) : v;
 	}
 	bool statistic = is_statistic(n->op, input);
 	const char *name = w->split || (statistic && w->class == WEIGHT_PARAM)
 		? name_by_use(im, w, n->op, input, n->scope, alias) : w->as;
-	return symbol_value(im, w, statistic || w->class == WEIGHT_BUFFER ? SYM_BUFFER : SYM_PARAM, name);
+	Value *v = symbol_value(im, w, statistic || w->class == WEIGHT_BUFFER ? SYM_BUFFER : SYM_PARAM, name);
+	add_place(im, n, w, v, alias, input);
+	return v;
 }
 
-Value *params_restore(Node *n, const char *suffix, Type type, double fill)
+Value *params_restore(Node *n, int input, const char *suffix, Type type, double fill)
 {
 	Import *im = n->im;
 	const char *name = arena_printf(im->arena, "%s.%s", n->scope, suffix);
@@ -560,5 +579,7 @@ Value *params_restore(Node *n, const char *suffix, Type type, double fill)
 	s->src.fill = fill;
 	diag_info(im->d, im->onnx->path, "restored: parameter \"%s\", which the exporter dropped because it is all %g",
 		s->name, fill);
-	return ir_read(&im->b, s);
+	Value *v = ir_read(&im->b, s);
+	add_place(im, n, NULL, v, NULL, input);
+	return v;
 }

@@ -68,6 +68,22 @@ bool unit_is_resident(const Unit *u)
 	return whole;
 }
 
+bool unit_gathers_rounded(const Unit *u)
+{
+	for (int f = 0; f < u->n_flats; f++)
+		if (u->flat[f].dtype == DT_F32 && dtype_is_half(u->flat[f].param))
+			return true;
+	return false;
+}
+
+bool unit_has_master(const Unit *u)
+{
+	for (int f = 0; f < u->n_flats; f++)
+		if (u->flat[f].master)
+			return true;
+	return false;
+}
+
 /* ---- modules, symbols, units ---- */
 
 Module *ir_module_new(const char *name)

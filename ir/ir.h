@@ -365,6 +365,8 @@ bool op_has_effect(const Op *op);
 bool op_is_param_cast(const Op *op);
 /* Every rank holds the unit whole, as it is read: there is nothing to gather. */
 bool unit_is_resident(const Unit *u);
+bool unit_gathers_rounded(const Unit *u); /* some flat from f32 to 16 bits */
+bool unit_has_master(const Unit *u);
 void ir_rename(Module *m, Value *v, const char *name);
 
 #define IR_FOR_OPS(m, s, op) for (Op *op = (m)->first[s]; op; op = op->next)

@@ -614,13 +614,29 @@ RULE(collect)
 	return true;
 }
 
+static bool want_product(Module *m, const Op *op, const Type *type, Buf *err)
+{
+	Type product = {0};
+	if (!attr_find(op->attrs, "ta") || !attr_find(op->attrs, "tb"))
+		return shape_wrong(err, "a product that is added needs ta and tb");
+	if (!shape_matmul(m, op, NULL, &product, err))
+		return false;
+	return type_same_shape(&product, type) || shape_wrong(err, "the product is %s, the parameter \"%s\" %s",
+		type_str(m->arena, &product), op->sym->name, type_str(m->arena, type));
+}
+
 /* The sum lies where the parameter does in the flat gradient. */
 RULE(accumulate)
 {
 	const Symbol *s = op->sym;
+	bool product = op->n_in > 1;
 	if (s->kind != SYM_PARAM || !s->unit || !s->trainable)
 		return shape_wrong(err, "\"%s\" is no trained parameter of a unit", s->name);
-	if (!shape_want_shape(m, err, op, 0, &s->type) || !shape_want_float(err, op, 0))
+	if (!product && op->attrs)
+		return shape_wrong(err, "ta and tb are of a product's two operands, there is one");
+	if (!(product ? want_product(m, op, &s->type, err) : shape_want_shape(m, err, op, 0, &s->type)))
+		return false;
+	if (!shape_want_float(err, op, 0))
 		return false;
 	out[0] = s->type;
 	out[0].dtype = s->unit->flat[s->flat].grad;

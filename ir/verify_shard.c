@@ -169,6 +169,33 @@ static void check_program(Verify *v, SectionKind first, SectionKind last)
 			check_end(&p, op);
 }
 
+/* All gathers of a unit that a step reads give the same bits. */
+static void check_rounding(Verify *v)
+{
+	const char **of = NEW_N(v->arena, const char *, MAX(v->m->n_units, 1));
+	for (int s = SEC_FORWARD; s < SEC_COUNT; s++) {
+		IR_FOR_OPS(v->m, s, op) {
+			const char *round = attr_get_str(op->attrs, "round", "nearest");
+			if ((op->kind != OP_ALL_GATHER && op->kind != OP_UPDATE_SHARD) || !op->unit)
+				continue;
+			bool gathers = op->kind == OP_ALL_GATHER, chance = !strcmp(round, "stochastic");
+			if (!chance && strcmp(round, "nearest"))
+				verify_fail(v, op, "round=\"%s\" is not known: \"stochastic\", or none for nearest", round);
+			else if (chance && s == SEC_EVAL)
+				verify_fail(v, op, "evaluations round to nearest, and this is stochastic");
+			else if (chance && !(gathers ? unit_gathers_rounded(op->unit) : unit_has_master(op->unit)))
+				verify_fail(v, op, "nothing of unit %s is rounded from f32 to 16 bits here", op->unit->name);
+			if (!gathers || s == SEC_EVAL)
+				continue;
+			const char **known = &of[op->unit->index];
+			if (*known && strcmp(*known, round))
+				verify_fail(v, op, "unit %s is gathered once with rounding to %s and now with %s: a step reads one "
+					"value", op->unit->name, *known, round);
+			*known = round;
+		}
+	}
+}
+
 /* Each violation of a PLAN's schedule names its rule. */
 static void check_plan(Verify *v)
 {
@@ -182,6 +209,7 @@ void verify_sharding(Verify *v)
 {
 	if (v->m->level < LEVEL_SHARD)
 		return;
+	check_rounding(v);
 	if (v->m->level == LEVEL_PLAN) {
 		check_plan(v);
 		return;

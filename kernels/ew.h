@@ -365,6 +365,24 @@ EW f16 ew_cast_f32_f16(float x)
 	return (f16)(s | (a > 0x7F800000u ? 0x7E00u | (a >> 13 & 0x3FFu) : r));
 }
 
+/* By chance: to the neighbour above in magnitude where the 32 random bits r say so, with the probability of the
+ * distance from the one below, so that the mean of all r is x (numbers below 2^-14 in f16: to 2^-32 of a unit).
+ * What the type holds stays, and beyond its largest number these are the casts above. */
+EW bf16 ew_round_f32_bf16(float x, uint32_t r)
+{
+	uint32_t u = ew_bits(x);
+	return (u & 0x7FFFFFFFu) > 0x7F7F0000u ? ew_cast_f32_bf16(x) : (bf16)((u + (r >> 16)) >> 16);
+}
+EW f16 ew_round_f32_f16(float x, uint32_t r)
+{
+	uint32_t u = ew_bits(x), a = u & 0x7FFFFFFFu, s = (u >> 16) & 0x8000u;
+	uint32_t normal = (a + (r >> 19) - 0x38000000u) >> 13;
+	float units = ew_float(a < 0x38800000u ? a : 0) * 16777216.0f;
+	uint32_t below = (uint32_t)units;
+	uint32_t tiny = below + ((uint64_t)((units - (float)below) * 4294967296.0f) > r);
+	return a > 0x477FE000u ? ew_cast_f32_f16(x) : (f16)(s | (a < 0x38800000u ? tiny : normal));
+}
+
 /* To an unsigned integer through the signed one of 64 bits, so that negative floats wrap. */
 #define EW_CAST(T, t, V, v) EW V ew_cast_##t##_##v(T x) { return (V)x; }
 #define EW_CAST_FLOAT(T, t, V, v) EW V ew_cast_##t##_##v(T x) { return (V)(int64_t)x; }

@@ -83,7 +83,7 @@ void k_prim_free(KPrim *p);
 const char *k_prim_impl(const KPrim *p);       /* "brgemm:avx512_core", "own:naive", ... for -v */
 int64_t k_prim_work(const KPrim *p);           /* bytes of work that run really touches */
 
-/* y (batch..., M, N) = op(a) op(b) + bias (N), op = transposed when ta / tb:
+/* y (batch..., M, N) = op(a) op(b) + bias (N), or y += op(a) op(b) in f32, op = transposed when ta / tb:
  * a is (batch..., M, K) or (batch..., K, M), b is (batch..., K, N) or (batch..., N, K).
  * sa, sb: elements between the matrices of a batch dim, 0 where that operand is broadcast. */
 typedef struct KMatmulDesc {
@@ -91,6 +91,7 @@ typedef struct KMatmulDesc {
 	KDType to;             /* of y where dtype is 16-bit: dtype or f32, rounded once from f32 sums; else dtype */
 	int64_t m, n, k;
 	bool ta, tb, bias;
+	bool add;              /* y is an f32 sum and the product, not rounded before, is added to it; without bias */
 	int n_batch;           /* batch dims, 0..6 */
 	int64_t batch[6], sa[6], sb[6];
 	int64_t work_bytes;    /* what run may use; implementations that need more are passed over */
@@ -327,6 +328,11 @@ void k_accumulate_bf16(float *sum, const uint16_t *x, int64_t n);
 void k_fold(void *out, KDType out_type, const void *const *in, KDType in_type, int n_in, int64_t n, float scale);
 void k_cast_wide(void *out, KDType out_type, const void *in, KDType in_type, int64_t n);
 void k_copy_wide(void *out, const void *in, int64_t bytes);
+
+/* out (bf16 or f16) = in, rounded up or down by chance (ew_round_*): element i by the number that base/philox.h has of
+ * this key for inner index first + i, row 0 and this step. */
+void k_cast_by_chance(void *out, KDType out_type, const float *in, int64_t n, uint64_t key, int64_t first,
+	uint64_t step);
 
 /* Elements [first, first + n) of a random tensor with this key (base/philox.h): uniform in (-bound, bound), normal. */
 void k_init_uniform_f32(float *out, uint64_t key, int64_t first, int64_t n, float bound);

@@ -257,6 +257,18 @@ static int64_t averaged_bytes(const Module *m)
 	return sum;
 }
 
+/* As checkpoints hold them. */
+static int64_t saved_bytes(const Module *m)
+{
+	int64_t sum = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		if (s->kind == SYM_BUFFER || (s->kind == SYM_STATE && in_state_arena(s)))
+			sum += type_numel(&s->type) * dtype_info[s->narrowed ? s->saved : s->type.dtype].bytes;
+	}
+	return sum;
+}
+
 int64_t plan_message(const Module *m, const Op *op)
 {
 	switch (op->kind) {
@@ -294,7 +306,8 @@ static LayoutModel layout_of(const Module *m, int from, Arena *a)
 	}
 	LayoutModel out = {.unit = units, .n_units = m->n_units, .gather = gathers, .n_states = states_per_element(m),
 		.act_bytes = m->act_bytes, .input_bytes = m->input_bytes, .state_bytes = m->state_bytes,
-		.work_bytes = m->work_bytes, .average_bytes = averaged_bytes(m), .sync_bytes = largest_message(m),
+		.work_bytes = m->work_bytes, .average_bytes = averaged_bytes(m),
+		.saved_bytes = saved_bytes(m), .sync_bytes = largest_message(m),
 		.hook_send = m->hook_send, .hook_keep = m->hook_keep};
 	list_gathers(m, from, &out, units, gathers);
 	return out;

@@ -29,6 +29,7 @@ typedef struct PassOptions {
 	/* precision: DT_F32 = as the model has it */
 	DType param_dtype, reduce_dtype, buffer_dtype;
 	bool keep_low_precision_grads;
+	bool stochastic_rounding;  /* of f32 parameters that a step reads in 16 bits */
 	const char *bcast_dtype;   /* NULL = each flat's own */
 	const char *loss_scale;    /* "none" | "K" | "dynamic[:KEY=VALUE,..]" */
 	/* sharding */

@@ -272,6 +272,16 @@ static bool check_options(const PassOptions *o, Diag *d)
 	if (!ok)
 		diag_error(d, "--keep-low-precision-grads", "gradients would be kept in --param-dtype, which is f32: give "
 			"--param-dtype=bf16 or f16, or leave it out");
+	if (o->stochastic_rounding && o->param_dtype == DT_F32) {
+		diag_error(d, "--stochastic-rounding", "there is nothing to round: parameters are read in --param-dtype, "
+			"which is f32; give --param-dtype=bf16 or f16, or leave it out");
+		ok = false;
+	}
+	if (o->stochastic_rounding && o->infer) {
+		diag_error(d, "--stochastic-rounding", "evaluations round to nearest, and this program has no training "
+			"step: leave it out");
+		ok = false;
+	}
 	LossScale scale;
 	if (!loss_scale_parse(o->loss_scale, &scale, d))
 		return false;

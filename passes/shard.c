@@ -17,7 +17,8 @@
  * Of several micro-batches (--accum=many, docs/ir.md) only the last ends the step: the others have no update.
  *   sync=last   the flat gradient goes on: first zero_gaps .. carry_grad, middle carried_grad, accumulate ..
  *               carry_grad, last carried_grad, accumulate .. its reduce; units of a strategy that keeps them
- *               gathered are gathered in the first alone: carry, carried .. carry, carried .. reshard (F94)
+ *               gathered are gathered in the first alone: carry, carried .. carry, carried .. reshard (F94);
+ *               where the gradient is a product, the accumulate computes it
  *   sync=every  as one micro-batch, but what a rank keeps is added up (add=1); hybrid_shard's all_reduce over
  *               groups waits for the last
  * Knows neither the rank nor the world size: at one shard the runtime makes gather and reduce no-ops.
@@ -78,12 +79,18 @@ static Attr *cast_attr(Module *m, Attr *attrs, DType from, DType to)
 		dtype_info[from].text, dtype_info[to].text));
 }
 
-/* By the first of the unit's flats that a gather casts. */
-static Attr *gather_cast(Module *m, const Unit *u)
+static Attr *round_attr(const Shard *s, Attr *attrs, bool rounds)
+{
+	return s->o->stochastic_rounding && rounds ? attr_str(s->m, attrs, "round", "stochastic") : attrs;
+}
+
+/* By the first of the unit's flats that a gather casts.  Evaluations round to nearest. */
+static Attr *gather_cast(const Shard *s, const Unit *u, SectionKind section)
 {
 	for (int f = 0; f < u->n_flats; f++)
 		if (u->flat[f].param != u->flat[f].dtype)
-			return cast_attr(m, NULL, u->flat[f].dtype, u->flat[f].param);
+			return round_attr(s, cast_attr(s->m, NULL, u->flat[f].dtype, u->flat[f].param),
+				section != SEC_EVAL && unit_gathers_rounded(u));
 	return NULL;
 }
 
@@ -101,7 +108,7 @@ static void gather(Shard *s, Unit *u, Op *before)
 	if (!unit_is_resident(u) && !carried) {
 		b.unit = u;
 		b.name = arena_printf(s->m->arena, "%s.async", u->name);
-		op = ir_emit_op(&b, OP_ALL_GATHER, 0, NULL, gather_cast(s->m, u), NULL);
+		op = ir_emit_op(&b, OP_ALL_GATHER, 0, NULL, gather_cast(s, u, b.section), NULL);
 	}
 	b.unit = op ? NULL : u;
 	b.name = arena_printf(s->m->arena, "%s.full", u->name);
@@ -346,6 +353,38 @@ static void accumulate(Shard *s, const Unit *u, Gradients *g)
 	}
 }
 
+/* A product that nothing else reads is added as it is made: it is not stored between. */
+static bool add_product(Module *m, Op *sum)
+{
+	Value *g = op_in(sum, 0);
+	Op *product = g->op;
+	if (product->kind != OP_MATMUL || g->n_uses != 1 || product->section != sum->section || op_in(product, 2)
+		|| g->type.dtype != DT_F32 || sum->out[0]->type.dtype != DT_F32)
+		return false;
+	Attr *attrs = attr_int(m, NULL, "ta", attr_get_int(product->attrs, "ta", 0));
+	attrs = attr_int(m, attrs, "tb", attr_get_int(product->attrs, "tb", 0));
+	Builder b = {.m = m, .section = sum->section, .before = sum, .loc = product->loc, .sym = sum->sym,
+		.name = sum->out[0]->name};
+	Op *now = ir_emit(&b, OP_ACCUMULATE, 2, (Value *[]){op_in(product, 0), op_in(product, 1)}, attrs)->op;
+	now->order = sum->order;
+	ir_replace_uses(sum->out[0], now->out[0]);
+	now->out[0]->name = sum->out[0]->name;
+	ir_remove(m, sum);
+	ir_remove(m, product);
+	return true;
+}
+
+/* In front of gather_units, which sees where parameters that a product reads are wanted last. */
+static void add_products(Shard *s)
+{
+	int n = 0;
+	for (int section = 0; section < SEC_COUNT; section++)
+		IR_FOR_OPS_SAFE(s->m, section, op)
+			n += op->kind == OP_ACCUMULATE && add_product(s->m, op);
+	if (n)
+		diag_info(s->d, "shard", "%d products are added to the sums of the micro-batches before", n);
+}
+
 /* One collective on a unit's gradient, and its wait.  A shard that is all_reduced is a sum already. */
 static Value *reduced(Builder *b, Unit *u, OpKind kind, Value *grad, const char *how,
 	const char *sent_name, const char *name)
@@ -426,7 +465,8 @@ static Attr *update_attrs(Module *m, const Optimizer *opt)
 static void update_unit(Shard *s, Builder *b, Unit *u, Value *grad, const Optimizer *opt, Op **sent)
 {
 	b->unit = u;
-	ir_emit(b, OP_UPDATE_SHARD, 1, &grad, update_attrs(s->m, opt));
+	Attr *how = update_attrs(s->m, opt);
+	ir_emit(b, OP_UPDATE_SHARD, 1, &grad, round_attr(s, how, unit_has_master(u)));
 	if (!strategy_info[u->strategy].owned)
 		return;
 	b->unit = u;
@@ -539,6 +579,7 @@ bool pass_shard(Module *m, const PassOptions *o, Diag *d)
 	check_root(m, o, d);
 	ir_number(m);
 	update_units(&s, &opt);
+	add_products(&s);
 	gather_units(&s);
 	return true;
 }

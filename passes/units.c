@@ -429,6 +429,17 @@ static void check_kept(const Module *m, const PassOptions *o, Diag *d)
 			dtype_info[gradient_dtype(o)].text);
 }
 
+static bool check_rounding(const Module *m, const PassOptions *o, Diag *d)
+{
+	bool rounds = !o->stochastic_rounding;
+	for (int i = 0; i < m->n_units; i++)
+		rounds = rounds || unit_gathers_rounded(m->units[i]) || unit_has_master(m->units[i]);
+	if (!rounds)
+		diag_error(d, "--stochastic-rounding", "no parameter is rounded from f32 to %s: those that all read in 16 "
+			"bits are 16-bit in the model, or it has none; leave it out", dtype_info[o->param_dtype].text);
+	return rounds;
+}
+
 bool pass_units(Module *m, const PassOptions *o, Diag *d)
 {
 	Optimizer opt;
@@ -446,5 +457,5 @@ bool pass_units(Module *m, const PassOptions *o, Diag *d)
 		return false;
 	check_kept(m, o, d);
 	declare_states(m, &opt);
-	return true;
+	return check_rounding(m, o, d);
 }

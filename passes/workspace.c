@@ -1,6 +1,6 @@
 /* passes/workspace.c: scratch bytes of an op's kernel, by the formulas of kernels/kernels.def.
  *
- * An op that the table does not list needs none. */
+ * An op that the table does not list needs none; a product that is added to a sum needs what it would by itself. */
 #include "passes/passes.h"
 
 #include "kernels/cuda/work.h"
@@ -23,7 +23,8 @@ static KShape shape_of(const Value *v)
 
 int64_t op_workspace(const Op *op, const PassOptions *o)
 {
-	const char *text = op_info[op->kind].text;
+	bool product = op->kind == OP_ACCUMULATE && op->n_in > 1;
+	const char *text = op_info[product ? OP_MATMUL : op->kind].text;
 	const Attr *pads = attr_find(op->attrs, "pads");
 	KWorkArgs a = {.axis = attr_get_int(op->attrs, "axis", 0), .group = attr_get_int(op->attrs, "group", 1),
 		.layout = attr_get_int(op->attrs, "layout", 0), .ta = attr_get_int(op->attrs, "ta", 0),

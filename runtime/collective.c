@@ -8,7 +8,7 @@
  * What travels in another dtype than it lies in is cast before it is published: a shard into its own part of the
  * gathered flat, a gradient or a broadcast into a copy.  A sum is rounded once, when it is written; what an
  * all-reduce or a reduce to the owner makes was sent, so all of it, the rank's own slab too, is rounded to the
- * dtype that travels.  At one shard a gather that casts is only that cast.
+ * dtype that travels.  At one shard a gather that casts is only that cast; gathers may round by chance (chance.c).
  *
  * Where reduced gradients are summed over micro-batches, all reduces leave theirs in the flat gradient, in place, and
  * collective_keep takes it from there.
@@ -163,8 +163,9 @@ static void gather(const Rt *rt, const RtCollective *row, int f, Part *p)
 	p->x.source = rt->shard[row->unit][f];
 	if (!layout_casts(flat))
 		return;
-	p->cast = (Cast){p->to + p->x.me * p->slab * size_of(p->made), rt->shard[row->unit][f], p->made, flat->dtype,
-		p->slab};
+	p->cast = (Cast){.to = p->to + p->x.me * p->slab * size_of(p->made), .from = rt->shard[row->unit][f],
+		.made = p->made, .given = flat->dtype, .n = p->slab, .chance = {.unit = row->unit, .flat = f,
+		.on = row->by_chance && flat->dtype == DT_F32 && dtype_is_half(p->made), .first = p->x.me * p->slab}};
 	p->x.source = p->to;
 	p->total = p->slab * p->x.n;
 	p->which = SLAB_OF_GIVER;
@@ -199,7 +200,7 @@ static void send_gradient(const Rt *rt, const RtCollective *row, int f, void *at
 	p->sent = unit_of(rt, row)->flat[f].reduce;
 	p->x.source = dtype == p->sent ? at : copy;
 	if (dtype != p->sent && make)
-		p->cast = (Cast){copy, at, p->sent, dtype, n};
+		p->cast = (Cast){.to = copy, .from = at, .made = p->sent, .given = dtype, .n = n};
 }
 
 static void reduce_scatter(const Rt *rt, const RtCollective *row, int f, Part *p)
@@ -267,7 +268,7 @@ static void broadcast(const Rt *rt, const RtCollective *row, int f, Part *p)
 	p->x.source = p->sent == p->made ? at : copy;
 	p->to = at;
 	if (p->sent != p->made && u->owner == rt->p->world.rank)
-		p->cast = (Cast){copy, at, p->sent, p->made, p->total};
+		p->cast = (Cast){.to = copy, .from = at, .made = p->sent, .given = p->made, .n = p->total};
 }
 
 static void range_of(const void *context, int taker, int giver, int64_t *begin, int64_t *bytes)
@@ -324,7 +325,7 @@ void collective_begin(const Rt *rt, const Collectives *c, const RtCollective *ro
 {
 	collective_describe(rt, c, row, part, p);
 	if (p->cast.n)
-		k_cast_wide(p->cast.to, (KDType)p->cast.made, p->cast.from, (KDType)p->cast.given, p->cast.n);
+		chance_cast(rt, &p->cast);
 	if (!is_local(p))
 		exchange_begin(rt->p->comm, &p->x);
 }

@@ -18,6 +18,7 @@ void device_plan(Rt *rt)
 	LayoutRank who = device_rank(rt);
 	layout.hosts = rt->p->world.n_hosts;
 	layout.n_states = rt->p->optim.n_states;
+	layout.snapshot = snapshot_wanted(rt);
 	device_layout(rt, &layout);
 	LayoutMemory sum = layout_memory(&layout, &who);
 	mem->places = layout_places(&layout, &who, rt->p->arena);
@@ -31,6 +32,7 @@ void device_plan(Rt *rt)
 	mem->on_host[ARENA_PARAMS] = sum.host.params;
 	mem->on_host[ARENA_STATES] = sum.host.states;
 	mem->host = sum.host;
+	mem->snapshot = sum.snapshot + sum.host.snapshot;
 	for (int i = 0; i < ARENA_COUNT; i++) {
 		mem->file_at[i] = in_file[i] ? mem->file_bytes : -1;
 		mem->file_bytes += in_file[i] ? round_up(planned[i], OFFLOAD_PAGE) : 0;

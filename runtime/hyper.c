@@ -24,13 +24,11 @@ static const char *const wants[] = {[HYPER_NUMBER] = "a number that is not negat
 	[HYPER_FRACTION] = "a number from 0 to below 1", [HYPER_COUNT] = "a whole number, at most 2^40",
 	[HYPER_PAIR] = "two numbers", [HYPER_SCHEDULE] = "\"constant\", \"linear\" or \"cosine\""};
 
-volatile sig_atomic_t hyper_signal;
+_Atomic int hyper_signal;
 
 bool hyper_take_signal(void)
 {
-	bool asked = hyper_signal;
-	hyper_signal = 0;
-	return asked;
+	return atomic_exchange(&hyper_signal, 0);
 }
 
 static int count_of(const RtModel *m)

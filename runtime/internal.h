@@ -40,6 +40,7 @@ typedef struct DeviceMemory {
 	/* GPUs, of several ranks: memory of the host that peers map. */
 	char *window;               /* what tensors are sent through outside of steps; NULL: a flat gradient is */
 	int64_t window_bytes;
+	int64_t snapshot;           /* bytes that a save beside the steps copies; mapped by snapshot.c */
 	char *mirror[ARENA_COUNT];  /* of arenas that peers read, where ranks talk through the host; else NULL */
 	/* --offload: */
 	int file;                     /* open; -1: none */
@@ -143,7 +144,13 @@ void tokens_load_row(const DataColumn *c, void *out, int64_t sample);
 
 /* Elements [first, first + n) of a tensor lie at `at`; n = 0: none of them are here.  rounded: the dtype whose
  * values they have, dtype or a narrower one. */
-typedef struct Slice { int64_t first, n; char *at; DType dtype, rounded; } Slice;
+typedef struct Slice {
+	int64_t first, n;
+	char *at;
+	DType dtype, rounded;
+	bool by_chance;        /* what is put there is rounded stochastically, by the numbers of the next step */
+	uint64_t key, step;
+} Slice;
 Slice slice_at_rest(const Rt *rt, const RtTensor *t);       /* parameters at rest; other tensors: all of it */
 Slice slice_state(const Rt *rt, const RtTensor *t, int k);  /* the k-th state of a trainable parameter */
 Slice slice_master(const Rt *rt, const RtTensor *t);        /* n = 0 also where the tensor has none */
@@ -154,11 +161,19 @@ void slice_store(const Rt *rt, const Slice *s, int64_t first, int64_t n, const c
 /* A slice of an arena piece by piece, each as the host sees it (device_open):
  *	for (Slice piece = slice_begin(&s); slice_next(rt, &s, &piece, use);)
  * Without an end before the last. */
-static inline Slice slice_begin(const Slice *s) { return (Slice){s->first, 0, NULL, s->dtype, s->rounded}; }
+static inline Slice slice_begin(const Slice *s)
+{
+	Slice none = *s;
+	none.n = 0;
+	none.at = NULL;
+	return none;
+}
 bool slice_next(const Rt *rt, const Slice *s, Slice *piece, DeviceUse use);
+/* n elements from `element` on, of dtype `from`, `stride` apart, are put there. */
+void slice_write(const Slice *s, int64_t element, int64_t n, const char *in, int64_t stride, DType from);
 void slice_convert(char *out, DType to, DType rounded, const char *in, DType from, int64_t n);
-/* The elements that a rank, not necessarily this one, holds at rest. */
-LayoutRange slice_of_rank(const RtModel *m, const RtTensor *t, const LayoutRank *who);
+/* The elements that a rank, not necessarily this one, holds at rest, or whose states it holds. */
+LayoutRange slice_of_rank(const RtModel *m, const RtTensor *t, bool of_state, const LayoutRank *who);
 
 /* ---- agree.c: what ranks decide together outside a step; all of them call, one rank decides alone ---- */
 
@@ -184,8 +199,17 @@ void *shared_map(int fd, int64_t bytes, int file, int64_t file_bytes, bool writa
 typedef struct Staging { char *at; int64_t bytes; int *ranks; const char **from; } Staging;
 enum { STAGING_MOST = 250 << 20 };
 Staging staging_find(const Rt *rt, Arena *a);
-/* Elements [first, first + n) of t, which rank 0 has in the staging memory, to every rank that holds them. */
-void staging_spread(const Rt *rt, const Staging *s, const RtTensor *t, int64_t first, int64_t n);
+/* Elements [first, first + n), which rank 0 has in the staging memory, to every rank that holds them. */
+typedef struct Spreading {
+	const RtTensor *t;
+	bool of_state;              /* a state of t, not t */
+	int only;                   /* rank that wants them; -1: all that hold them */
+	DType dtype;                /* in which they travel */
+	Slice slice, master;        /* where this rank's go */
+} Spreading;
+void staging_spread(const Rt *rt, const Staging *s, const Spreading *what, int64_t first, int64_t n);
+/* How many elements of this dtype a piece has. */
+int64_t staging_elements(const Staging *s, DType dtype);
 /* All ranks' bytes, as in the staging memory, in rank order: use(context, from, at, n) for bytes [at, at + n). */
 typedef void StagingUse(void *context, const char *const *from, int64_t at, int64_t n);
 void staging_collect(const Rt *rt, const Staging *s, int64_t bytes, StagingUse *use, void *context);
@@ -213,8 +237,11 @@ char *average_own(const Rt *rt, const RtTensor *t);
 
 /* ---- collective.c: what a collective does, as exchanges ---- */
 
+/* What is rounded stochastically: elements of a flat, from its element `first` on; of a part of a cast: of the
+ * parameter `id`, from its element `first` on.  next: by the numbers of the step after this one. */
+typedef struct Chance { bool on, next; int unit, flat; uint64_t id; int64_t first; } Chance;
 /* n elements that are made in the dtype that travels, before they are sent. */
-typedef struct Cast { void *to; const void *from; DType made, given; int64_t n; } Cast;
+typedef struct Cast { void *to; const void *from; DType made, given; int64_t n; Chance chance; } Cast;
 /* One exchange of a collective, and what becomes of the elements: copies side by side, or their sum. */
 typedef struct Part {
 	Exchange x;                 /* of one member: nothing is exchanged, the work was done when it began */
@@ -249,6 +276,17 @@ const char *collective_name(RtCollectiveKind kind);
 /* Behind a reduce whose result is a sum over micro-batches: from the flat gradient to where it is kept. */
 void collective_keep(const Rt *rt, const RtCollective *row);
 int64_t collective_kept(const Rt *rt, const RtCollective *row, int flat, float **to, const float **from); /* elements */
+
+/* ---- chance.c: --stochastic-rounding ---- */
+
+uint64_t chance_id(const RtTensor *t);
+/* The parts of a cast in which chance is what one parameter's numbers are, or off. */
+typedef void ChanceUse(const Rt *rt, const Cast *part);
+void chance_parts(const Rt *rt, const Cast *c, ChanceUse *use);
+void chance_cast(const Rt *rt, const Cast *c); /* on the host, at its scalars */
+/* The numbers by which parameters that are put into memory between steps are rounded: those of the next step. */
+uint64_t chance_key(const Rt *rt, const RtTensor *t);
+uint64_t chance_step(const Rt *rt);
 
 /* ---- cpu/hook.c: --comm-hook ---- */
 
@@ -375,7 +413,7 @@ void hyper_forget(double *value, OptionId flag);
  * steps. */
 bool hyper_share(Rt *rt, double *mine);
 void hyper_put(Buf *b, Arena *a, const RtModel *m, const double *value); /* as a JSON object */
-extern volatile sig_atomic_t hyper_signal; /* this process was asked to read the file again */
+extern _Atomic int hyper_signal; /* this process was asked to read the file again */
 bool hyper_take_signal(void);
 
 /* ---- cpu/step.c or cuda/step.c: a step as a session sees it ---- */
@@ -405,8 +443,18 @@ void step_not_finite(Rt *rt, const void *x, int64_t n, DType dtype, int64_t *nan
 bool report_take_bad_input(char *out, size_t n);
 bool report_has_bad_input(void);
 StepRules report_rules(const Rt *rt);
-int report_stop(const Rt *rt);  /* the signal that this rank was asked to stop by; 0 = none */
-extern volatile sig_atomic_t report_stop_signal; /* that this process was sent; 0 = none */
+StepAsked report_asked(const Rt *rt); /* of this rank; what is asked for once is taken */
+
+/* ---- signals.c ---- */
+
+extern _Atomic int report_stop_signal; /* that this process was sent; 0 = none */
+extern _Atomic int report_save_signal; /* SIGUSR1: 1 = asked to save */
+/* Before the process has a second thread: all inherit that the signals of a run are blocked. */
+void signals_block(const RtOptions *o);
+/* A thread takes them from here on.  SIGINT and SIGTERM end the process until signals_catch_stops: then they ask for a
+ * stop; second: one of a kind that has been seen ends it, still. */
+void signals_start(void);
+void signals_catch_stops(bool second);
 
 /* ---- check.c: --check-nan ---- */
 
@@ -426,6 +474,7 @@ typedef struct Log {
 typedef struct StepRecord {
 	int64_t step;
 	double epoch, lr, ms, samples_per_s, tokens_per_s;
+	double save_ms;             /* that no step ran for a save, since the line before */
 	CommCost comm;
 	int64_t peak_bytes;
 	double loss_scale;
@@ -439,7 +488,7 @@ void log_hyper(Log *log, int64_t step, const char *json);
 void log_clear_line(Log *log);  /* before anything else is printed */
 bool log_close(Log *log, Diag *d);
 
-/* ---- checkpoint.c, resume.c ---- */
+/* ---- snapshot.c, resume.c ---- */
 
 typedef struct Progress {
 	int64_t step;               /* steps done */
@@ -447,28 +496,19 @@ typedef struct Progress {
 	int64_t samples;            /* read so far */
 	LossScale loss_scale;
 } Progress;
-/* One file: its tensors, and of each the elements that this rank holds. */
-typedef struct CheckpointPart {
-	Slice slice, master;        /* where a resume puts them */
-	Slice source;               /* where a save finds them */
-	bool writes;                /* of several ranks that hold them, this one */
-} CheckpointPart;
-typedef struct CheckpointFile { const char *name; SafeTensor *at; CheckpointPart *part; int n; } CheckpointFile;
-typedef struct Checkpoint {
-	CheckpointFile model, optim; /* made once */
-	CheckpointFile own;          /* every rank's own buffers; n = 0: there is no such file */
-	Rt *rt;
-	Arena *arena;
-} Checkpoint;
-void checkpoint_init(Checkpoint *c, Rt *rt, Arena *a);
-/* Writes DIR/step-NNNNNNNN and moves DIR/latest; on failure of any rank the older ones are as they were, and
- * all ranks know.  All ranks call it. */
-bool checkpoint_save(const Checkpoint *c, const Rt *rt, const Progress *p, Diag *d);
-/* The folder of the checkpoint that --resume means; NULL without a message: none (auto). */
-bool resume_find(const RtOptions *o, Arena *a, const char **dir, Diag *d);
-/* Progress and the flags that were not given. */
-bool resume_read_state(const char *dir, const Rt *rt, RtOptions *o, Progress *p, Diag *d);
-bool resume_load(const Checkpoint *c, const char *dir, Arena *a, Diag *d);
+/* Of the save under way beside the steps, this rank's part: its files are being written; are on the disk; could not be
+ * written. */
+typedef enum SaveState { SAVE_NONE, SAVE_WRITING, SAVE_WRITTEN, SAVE_FAILED } SaveState;
+SaveState save_state(const Rt *rt);
+/* Whether saves of this run go on beside its steps: with --save-every, where each rank has files of its own and nothing
+ * is offloaded.  The plan has memory for it. */
+bool snapshot_wanted(const Rt *rt);
+/* The folder of the checkpoint that --resume means, NULL without a message: none (auto); progress, and the flags that
+ * were not given. */
+bool resume_begin(const Rt *rt, RtOptions *o, const char **dir, Progress *p, Diag *d);
+bool resume_is_strict(const RtOptions *o); /* --strict */
+typedef struct SaveSet SaveSet; /* save.h */
+bool resume_load(const SaveSet *c, const char *dir, Arena *a, Diag *d);
 
 /* ---- eval.c, infer.c, main.c ---- */
 
@@ -494,6 +534,7 @@ struct RtPrivate {
 	size_t n_held;
 	bool speaks;                /* and whether this rank prints its own */
 	StepSums sums;
+	struct Snapshot *snapshot;  /* NULL: saves are waited for */
 	DeviceMemory memory;
 	Optimizer optim;
 	double *hyper;              /* in force, of --hyper or a checkpoint; NULL: none */

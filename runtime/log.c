@@ -43,6 +43,7 @@ static void write_step(FILE *f, const StepRecord *r)
 	put(f, "step_ms", r->ms);
 	put(f, "samples_per_s", r->samples_per_s);
 	put(f, "tokens_per_s", r->tokens_per_s);
+	put(f, "save_ms", r->save_ms);
 	put(f, "comm_ms", r->comm.ms);
 	put(f, "exposed_comm_ms", r->comm.exposed_ms);
 	const struct { const char *key; int64_t n; } counts[] = {{"collectives", r->comm.n}, {"comm_bytes", r->comm.bytes},

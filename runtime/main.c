@@ -23,21 +23,12 @@ typedef struct Run {
 	Log log;
 	int64_t last_eval;
 	double since;       /* ms: the last result, or where steps began again */
+	double save_ms;     /* for saves, since the last line of the log */
 	bool has_eval;
 	bool reload;        /* a rank was asked to read --hyper again */
+	bool save;          /* a rank was asked to save */
 	bool has_parent;    /* of --ranks: a second stop signal is the parent's to act on */
 } Run;
-
-static void on_signal(int number)
-{
-	report_stop_signal = number;
-}
-
-static void on_reload(int number)
-{
-	(void)number;
-	hyper_signal = 1;
-}
 
 /* The system's way to say that a mapped file no longer reaches as far as it did. */
 static void on_lost_file(int number)
@@ -54,22 +45,6 @@ static void catch_faults(void)
 	struct sigaction lost = {.sa_handler = on_lost_file};
 	sigaction(SIGBUS, &lost, NULL);
 	signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, as a full disk is */
-}
-
-/* `once`: the second signal of a kind ends the program at once. */
-static void catch_stops(bool once)
-{
-	struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)((once ? SA_RESETHAND : 0) | SA_RESTART)};
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
-}
-
-/* Without --hyper SIGHUP means what it always does. */
-static void catch_reload(const RtOptions *o)
-{
-	struct sigaction action = {.sa_handler = on_reload, .sa_flags = SA_RESTART};
-	if (o->hyper)
-		sigaction(SIGHUP, &action, NULL);
 }
 
 static double now_ms(void)
@@ -93,7 +68,7 @@ PRINTF_LIKE(1, 2) static void kernel_failed(const char *fmt, ...)
 /* The signal that all ranks stop for, 0 = none. */
 static int stop_signal(const Run *run)
 {
-	return session_world(&run->s) > 1 ? (int)MAX(run->s.p.sums.stop, 0) : report_stop_signal;
+	return session_world(&run->s) > 1 ? (int)MAX(run->s.p.sums.asked.stop, 0) : report_stop_signal;
 }
 
 /* ---- one step ---- */
@@ -142,7 +117,8 @@ static void log_record(Run *run, double ms)
 	StepRecord r = {.step = p->progress.step, .lr = p->scalars.lr, .ms = ms, .samples_per_s = samples_per_s,
 		.epoch = (double)p->progress.samples / (double)s->train.n_samples,
 		.tokens_per_s = samples_per_s * (double)s->train.tokens_per_sample, .peak_bytes = p->memory.total,
-		.loss_scale = (double)p->scalars.loss_scale, .result = p->result, .comm = s->comm};
+		.save_ms = run->save_ms, .loss_scale = (double)p->scalars.loss_scale, .result = p->result, .comm = s->comm};
+	run->save_ms = 0;
 	if (session_is_first(s))
 		log_step(&run->log, &r);
 }
@@ -171,7 +147,12 @@ static bool evaluate(Run *run)
 static bool save(Run *run)
 {
 	log_clear_line(&run->log);
-	return session_save(&run->s);
+	if (run->save && session_is_first(&run->s))
+		diag_note(run->s.d, run->s.o.save, "asked by a signal: saves after step %" PRId64, run->s.p.progress.step);
+	double begin = now_ms();
+	bool ok = session_save(&run->s);
+	run->save_ms += now_ms() - begin;
+	return ok;
 }
 
 /* Says on the log, and to whoever watches, which hyper-parameters are in force from the next step on. */
@@ -211,7 +192,7 @@ static bool may_begin(const Run *run)
 	bool eval = o->eval_every && begun % o->eval_every == 0, save = o->save_every && begun % o->save_every == 0;
 	if (begun >= o->steps || stop_signal(run))
 		return false;
-	return s->ahead == 0 || (s->ahead < step_depth(&s->rt) && !eval && !save && !run->reload);
+	return s->ahead == 0 || (s->ahead < step_depth(&s->rt) && !eval && !save && !run->reload && !run->save);
 }
 
 static void begin_steps(Run *run)
@@ -224,23 +205,34 @@ static void begin_steps(Run *run)
 	}
 }
 
-/* The oldest step under way.  0, or an exit code: then later ones have changed nothing, and are waited for. */
+/* Steps under way behind one that ends the run. */
+static void drain(Session *s)
+{
+	while (s->ahead)
+		session_result(s);
+}
+
+/* The oldest step under way.  0, or an exit code: then later ones are waited for; they changed nothing, but for those
+ * behind a step that was well while a save failed, of which nothing is kept. */
 static int end_step(Run *run)
 {
 	Session *s = &run->s;
 	session_result(s);
 	int code = check_step(run);
 	if (code) {
-		while (s->ahead)
-			session_result(s);
+		drain(s);
 		return code;
 	}
 	session_advance(s);
 	double now = now_ms();
 	log_record(run, now - run->since);
 	run->since = now;
-	run->reload |= s->p.sums.reload > 0;
-	return EXIT_DONE;
+	run->reload |= s->p.sums.asked.reload > 0;
+	run->save |= s->p.sums.asked.save > 0;
+	if (session_save_goes_on(s))
+		return EXIT_DONE;
+	drain(s);
+	return EXIT_RUN;
 }
 
 static int step_loop(Run *run)
@@ -257,8 +249,9 @@ static int step_loop(Run *run)
 		reload(run);
 		if (o->eval_every && p->step % o->eval_every == 0 && !evaluate(run))
 			return EXIT_INPUT;
-		if (o->save_every && p->step % o->save_every == 0 && !save(run))
+		if (((o->save_every && p->step % o->save_every == 0) || run->save) && !save(run))
 			return EXIT_RUN;
+		run->save = false;
 	}
 	if (!stop_signal(run) && !evaluate(run))
 		return EXIT_INPUT;
@@ -287,6 +280,8 @@ static int train(Run *run)
 		log_hyper_now(run, true);
 	int code = step_loop(run);
 	log_clear_line(&run->log);
+	if (!session_save_end(s) && code == EXIT_DONE)
+		code = EXIT_RUN;
 	if (code == EXIT_DONE && session_is_first(s))
 		print_end(run, (now_ms() - begin) / 1e3);
 	streams_program(&s->rt, PROGRAM_OUTSIDE);
@@ -406,10 +401,10 @@ static int train_all(Run *run)
 	int code = meet(run, prepare);
 	if (code)
 		return code;
-	if (!session_load(s, NULL) || !open_log(run))
+	if (!session_load(s, NULL) || session_folder(s) || !open_log(run))
 		return EXIT_INPUT;
 	if (!run->has_parent)
-		catch_stops(true);
+		signals_catch_stops(true);
 	return session_start(s) ? train(run) : EXIT_RUN;
 }
 
@@ -433,9 +428,9 @@ static int run_program(Run *run)
 static int run_rank(Run *run)
 {
 	run->has_parent = run->s.launch.hub_fd >= 0;
-	catch_reload(&run->s.o);
 	if (run->has_parent)
-		catch_stops(false);
+		signals_catch_stops(false);
+	signals_start();
 	if (!session_join(&run->s))
 		return EXIT_RUN;
 	int code = run_program(run);
@@ -447,6 +442,7 @@ static int run_ranks(Run *run, int argc, char **argv)
 {
 	Session *s = &run->s;
 	Launch *launch = &s->launch;
+	signals_block(&s->o);
 	int code = session_launch(s);
 	if (code)
 		return code;

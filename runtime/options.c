@@ -110,6 +110,15 @@ static bool read_ON_NAN(void *field, const char *text, Arena *a)
 	return ok;
 }
 
+static bool read_SAVE_KIND(void *field, const char *text, Arena *a)
+{
+	(void)a;
+	int v;
+	bool ok = read_word(&v, text, checkpoint_kinds, CHECKPOINT_KINDS);
+	*(CheckpointKind *)field = ok ? (CheckpointKind)v : CHECKPOINT_FULL;
+	return ok;
+}
+
 static bool read_FLAG(void *field, const char *text, Arena *a)
 {
 	(void)a;
@@ -135,6 +144,7 @@ static const Kind kind_FRACTION = {read_FRACTION, "a number from 0 to below 1", 
 static const Kind kind_BETAS = {read_BETAS, "two numbers from 0 to below 1, as 0.9,0.999", 1};
 static const Kind kind_SCHEDULE = {read_SCHEDULE, "constant, linear or cosine", 1};
 static const Kind kind_ON_NAN = {read_ON_NAN, "stop or skip", 1};
+static const Kind kind_SAVE_KIND = {read_SAVE_KIND, "full, sharded or local", 1};
 static const Kind kind_FLAG = {read_FLAG, "no value", 0};
 static const Kind kind_PAIR = {read_PAIR, "two folders", 2};
 

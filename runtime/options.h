@@ -2,7 +2,7 @@
 #ifndef SHARDC_RUNTIME_OPTIONS_H
 #define SHARDC_RUNTIME_OPTIONS_H
 
-#include "base/base.h"
+#include "base/checkpoint.h"
 
 typedef VEC(const char *) TextList;
 typedef enum Schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE } Schedule;
@@ -14,6 +14,7 @@ typedef int64_t OptionCOUNT, OptionSEED;      /* >= 0 */
 typedef double OptionPOSITIVE, OptionFRACTION; /* >= 0; in [0,1) */
 typedef Schedule OptionSCHEDULE;
 typedef OnNan OptionON_NAN;
+typedef CheckpointKind OptionSAVE_KIND;
 typedef bool OptionFLAG;
 typedef struct { double beta1, beta2; } OptionBETAS;
 typedef struct { const char *in, *out; } OptionPAIR;

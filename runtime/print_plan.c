@@ -2,6 +2,8 @@
  *
  * Rank 0 prints, and means its own memory: the bytes that were mapped.  base/plan.c is the printer of
  * `shardc plan` too, so both say the same of the same number of ranks. */
+#include <string.h>
+
 #include "base/plan.h"
 #include "runtime/internal.h"
 
@@ -69,7 +71,8 @@ static LayoutMemory mapped(const DeviceMemory *m)
 	LayoutMemory sum = {.params = mapped_in(m, ARENA_PARAMS, false), .gathered = p[ARENA_GATHERED],
 		.grads = p[ARENA_GRADS], .send = p[ARENA_SEND], .states = mapped_in(m, ARENA_STATES, false),
 		.buffers = p[ARENA_BUFFERS], .inputs = p[ARENA_INPUTS], .activations = p[ARENA_ACTIVATIONS],
-		.workspace = p[ARENA_WORKSPACE], .comm = p[ARENA_COMM], .tables = p[ARENA_TABLES], .total = m->total,
+		.workspace = p[ARENA_WORKSPACE], .comm = p[ARENA_COMM], .tables = p[ARENA_TABLES],
+		.snapshot = m->snapshot - m->host.snapshot, .total = m->total,
 		.host = m->host,
 		.file = {.params = mapped_in(m, ARENA_PARAMS, true), .grads = p[ARENA_KEPT],
 			.states = mapped_in(m, ARENA_STATES, true)}};
@@ -89,8 +92,9 @@ void device_print_plan(const Rt *rt, FILE *out)
 	Arena *a = arena_new();
 	layout.hosts = world->n_hosts;
 	device_layout(rt, &layout);
-	bool nccl = layout.cuda.on && !layout.cuda.staged;
-	plan.comm = plan.who.world == 1 ? "self" : nccl ? "nccl" : world->n_hosts > 1 ? "mpi" : "shm";
+	bool alone = plan.who.world == 1, nccl = layout.cuda.on && !layout.cuda.staged;
+	nccl = nccl && (!alone || (rt->p->options->comm && !strcmp(rt->p->options->comm, "nccl")));
+	plan.comm = nccl ? "nccl" : alone ? "self" : world->n_hosts > 1 ? "mpi" : "shm";
 	plan.unit = units_of(m, a);
 	plan.step = collectives_of(m->step, m->n_step, a);
 	if (rt->p->accum > 1)

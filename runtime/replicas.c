@@ -25,7 +25,7 @@ uint64_t replicas_hash(uint64_t h, const void *p, int64_t bytes)
 /* Of an arena. */
 static uint64_t hash_elements(const Rt *rt, uint64_t h, void *at, int64_t n, DType dtype)
 {
-	Slice all = {0, n, at, dtype, dtype};
+	Slice all = {.n = n, .at = at, .dtype = dtype, .rounded = dtype};
 	for (Slice piece = slice_begin(&all); slice_next(rt, &all, &piece, DEVICE_READ);)
 		h = replicas_hash(h, piece.at, piece.n * dtype_info[dtype].bytes);
 	return h;

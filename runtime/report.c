@@ -21,8 +21,6 @@ void rt_bad_input(const char *fmt, ...)
 	atomic_store(&bad_input_state, 2);
 }
 
-volatile sig_atomic_t report_stop_signal;
-
 bool report_has_bad_input(void)
 {
 	return atomic_load(&bad_input_state) != 0;
@@ -37,10 +35,13 @@ bool report_take_bad_input(char *out, size_t n)
 	return true;
 }
 
-int report_stop(const Rt *rt)
+StepAsked report_asked(const Rt *rt)
 {
-	int asked = rt->p->control ? control_stop_signal(rt->p->control) : 0;
-	return MAX(asked, report_stop_signal);
+	int stop = rt->p->control ? control_stop_signal(rt->p->control) : 0;
+	SaveState save = save_state(rt);
+	return (StepAsked){.stop = MAX(stop, atomic_load(&report_stop_signal)), .reload = hyper_take_signal(),
+		.save = atomic_exchange(&report_save_signal, 0), .written = save == SAVE_WRITTEN,
+		.save_failed = save == SAVE_FAILED};
 }
 
 StepRules report_rules(const Rt *rt)

@@ -1,5 +1,7 @@
 /* runtime/resume.c: a checkpoint back into the arenas, the counters and the flags.
  *
+ * With --sync-init rank 0 alone reads, and the others get from it what they hold.
+ *
  * Refuses a checkpoint whose tensors are not exactly the program's, by name, shape and element type; says
  * what was different (versions, ranks, threads, flags) where the run still continues.  Every rank copies
  * the elements it holds, however many ranks wrote them; the ranks' own buffers come back when there are as
@@ -7,38 +9,27 @@
  *
  * The one idea: flags that shape the numbers are kept in state.json as the text they were given in; a
  * flag that is given again wins, and the change is said. */
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/internal.h"
+#include "runtime/save.h"
 
-static bool has_state(const char *dir, Arena *a)
+/* The folder of the checkpoint that --resume means; NULL without a message: none (auto). */
+static bool find(const RtOptions *o, Arena *a, const char **dir, Diag *d)
 {
-	struct stat st;
-	return !stat(arena_printf(a, "%s/state.json", dir), &st);
-}
-
-bool resume_find(const RtOptions *o, Arena *a, const char **dir, Diag *d)
-{
-	*dir = NULL;
-	if (!o->resume)
+	if (!strcmp(o->resume, "auto")) {
+		*dir = folder_newest(o->save, a, d);
 		return true;
-	bool automatic = !strcmp(o->resume, "auto");
-	const char *base = automatic ? o->save : o->resume;
-	const char *latest = arena_printf(a, "%s/latest", base);
-	if (!automatic && has_state(base, a))
-		*dir = base;
-	else if (has_state(latest, a))
-		*dir = latest;
-	if (*dir || automatic)
-		return true;
-	diag_error(d, base,
-		"neither state.json nor latest/state.json is there: not a checkpoint, nor a folder of them");
-	return false;
+	}
+	*dir = checkpoint_is_folder(o->resume, a) ? o->resume : folder_newest(o->resume, a, d);
+	if (!*dir)
+		diag_error(d, o->resume, "no state.json is there, and no complete checkpoint step-NNNNNNNN: not a checkpoint, "
+			"nor a folder of them");
+	return *dir;
 }
 
 static void note_change(json_t *root, const char *key, const char *now, const char *dir, Diag *d)
@@ -130,11 +121,6 @@ static bool read_root(json_t *root, const char *path, const Rt *rt, RtOptions *o
 	note_change(root, "versions", model->versions, path, d);
 	note_change(root, "options", model->options, path, d);
 	json_t *layout = json_object_get(root, "layout");
-	const char *kind = json_string_value(json_object_get(layout, "kind"));
-	if (kind && strcmp(kind, "full")) {
-		diag_error(d, path, "a checkpoint of kind \"%s\": this program reads kind \"full\"", kind);
-		return false;
-	}
 	note_layout(layout, rt, path, d);
 	if (!read_began(json_object_get(root, "began"), rt, p->updates, path, d))
 		return false;
@@ -153,90 +139,348 @@ static bool read_root(json_t *root, const char *path, const Rt *rt, RtOptions *o
 	return true;
 }
 
-bool resume_read_state(const char *dir, const Rt *rt, RtOptions *o, Progress *p, Diag *d)
+/* Rank 0's text on all ranks, in a; NULL: it has none.  Pieces, since every rank's are gathered. */
+static char *share_text(const Rt *rt, const char *mine, Arena *a)
 {
-	json_error_t error;
-	const char *path = arena_printf(o->arena, "%s/state.json", dir);
-	json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
-	if (!root) {
-		diag_error(d, path, "%s (line %d)", error.text, error.line);
-		return false;
+	enum { PIECE = 1 << 16 };
+	const World *w = &rt->p->world;
+	int64_t size = mine ? (int64_t)strlen(mine) : -1, *sizes = NEW_N(a, int64_t, w->size);
+	char *piece = NEW_N(a, char, PIECE), *all = NEW_N(a, char, (int64_t)PIECE * w->size);
+	if (!control_all_gather(rt->p->control, &size, sizeof(size), sizes) || sizes[0] < 0)
+		return NULL;
+	char *text = NEW_N(a, char, sizes[0] + 1);
+	for (int64_t at = 0; at < sizes[0]; at += PIECE) {
+		int64_t n = MIN((int64_t)PIECE, sizes[0] - at);
+		if (w->rank == 0)
+			memcpy(piece, mine + at, (size_t)n);
+		if (!control_all_gather(rt->p->control, piece, n, all))
+			return NULL;
+		memcpy(text + at, all, (size_t)n);
 	}
+	return text;
+}
+
+static bool is_sync(const Rt *rt)
+{
+	return rt->p->options->sync_init && rt->p->world.size > 1 && rt->p->control;
+}
+
+/* With --sync-init what rank 0 finds, for all: the folder in the first line, then state.json. */
+static char *find_state(const Rt *rt, RtOptions *o, const char **dir, Diag *d)
+{
+	bool reads = !is_sync(rt) || rt->p->world.rank == 0;
+	char *text = NULL;
+	*dir = NULL;
+	if (reads && find(o, o->arena, dir, d))
+		text = *dir ? diag_read_file(d, arena_printf(o->arena, "%s/state.json", *dir), o->arena) : "";
+	if (!is_sync(rt))
+		return text;
+	if (text)
+		text = arena_printf(o->arena, "%s\n%s", *dir ? *dir : "", text);
+	text = share_text(rt, text, o->arena);
+	if (!text) {
+		d->errors += !reads; /* rank 0 says it */
+		return NULL;
+	}
+	size_t n = strcspn(text, "\n");
+	*dir = n ? arena_strndup(o->arena, text, n) : NULL;
+	return text + n + 1;
+}
+
+bool resume_begin(const Rt *rt, RtOptions *o, const char **dir, Progress *p, Diag *d)
+{
+	*dir = NULL;
+	if (!o->resume)
+		return true;
+	char *text = find_state(rt, o, dir, d);
+	if (!text || !*dir)
+		return text;
+	const char *path = arena_printf(o->arena, "%s/state.json", *dir);
+	json_t *root = checkpoint_state(text, path, d);
+	if (!root)
+		return false;
 	bool ok = read_root(root, path, rt, o, p, d);
 	json_decref(root);
 	return ok;
 }
 
-static bool copy_tensor(const Rt *rt, const SafeFile *f, const SafeTensor *want, const CheckpointPart *to, Diag *d)
+/* ---- what a checkpoint has of what the program wants ---- */
+
+bool resume_is_strict(const RtOptions *o)
+{
+	return !o->text[OPT_strict] || o->strict;
+}
+
+typedef struct Loading {
+	const SaveSet *set;
+	const Checkpoint *from;     /* NULL: rank 0 alone reads it (--sync-init) */
+	const char *dir;
+	Arena *a;
+	Diag *d;
+	bool *has[CHECKPOINT_SECTIONS]; /* by tensor of the set's sections: the checkpoint has it */
+	bool strict;                /* else what is missing keeps its first contents, what is more is left out */
+	int missing, more;
+	const char *first_missing, *first_more;
+} Loading;
+
+static bool same_shape(const Loading *l, const CheckpointTensor *t, const SafeTensor *want)
 {
 	char has[160], wants[160];
-	const SafeTensor *t = safetensors_find(f, want->name);
-	if (!t) {
-		diag_error(d, f->path, "tensor \"%s\" is missing: the checkpoint is of another model or optimizer",
-			want->name);
-		return false;
-	}
 	bool same = t->dtype == want->dtype && t->rank == want->rank;
 	for (int i = 0; same && i < t->rank; i++)
 		same = t->dim[i] == want->dim[i];
-	if (!same) {
-		diag_error(d, f->path, "tensor \"%s\": %s, the program has %s", t->name,
+	if (!same)
+		diag_error(l->d, l->dir, "tensor \"%s\": %s, the program has %s", t->name,
 			npy_shape_text(has, sizeof(has), t->dtype, t->rank, t->dim),
 			npy_shape_text(wants, sizeof(wants), want->dtype, want->rank, want->dim));
-		return false;
-	}
-	int64_t n = t->bytes / dtype_info[t->dtype].bytes;
-	slice_store(rt, &to->slice, 0, n, t->data, t->dtype);
-	slice_store(rt, &to->master, 0, n, t->data, t->dtype);
-	return true;
+	return same;
 }
 
-/* Tensors of the file that the program has no place for. */
-static bool refuse_more(const SafeFile *f, int n, Diag *d)
+/* Sets has[s]; `optional` says which tensors may be missing. */
+static bool find_tensors(Loading *l, CheckpointSection s, bool (*optional)(const Loading *l, const SavePart *p))
 {
-	if (f->n != n)
-		diag_error(d, f->path, "%d tensors, the program has %d: the checkpoint is of another model or optimizer",
-			f->n, n);
-	return f->n == n;
-}
-
-static bool load_file(const CheckpointFile *want, const Rt *rt, const char *dir, Arena *a, Diag *d)
-{
-	SafeFile *f = safetensors_open(a, arena_printf(a, "%s/%s", dir, want->name), d);
-	bool ok = f;
-	for (int i = 0; i < want->n && ok; i++) {
-		ok = copy_tensor(rt, f, &want->at[i], &want->part[i], d);
-		agree_alive(rt);
+	const SaveFile *want = &l->set->section[s];
+	bool ok = true;
+	for (int i = 0; i < want->n; i++) {
+		const CheckpointTensor *t = checkpoint_find(l->from, s, want->at[i].name);
+		l->has[s][i] = t;
+		if (t) {
+			ok = same_shape(l, t, &want->at[i]) && ok;
+		} else if (optional && optional(l, &want->part[i])) {
+			continue;
+		} else if (!l->strict) {
+			l->first_missing = l->missing++ ? l->first_missing : want->at[i].name;
+		} else {
+			diag_error(l->d, l->dir, "tensor \"%s\" is missing: the checkpoint is of another model or optimizer "
+				"(--strict=0 leaves its first contents)", want->at[i].name);
+			ok = false;
+		}
 	}
-	ok = ok && refuse_more(f, want->n, d);
-	if (f)
-		safetensors_close(f);
 	return ok;
+}
+
+/* Tensors of the checkpoint that the program has no place for, but for those that are allowed. */
+static bool check_more(Loading *l, CheckpointSection s, const Map *allowed)
+{
+	const CheckpointList *list = &l->from->section[s];
+	Map *known = map_new(l->a);
+	int more = 0;
+	for (int i = 0; i < l->set->section[s].n; i++)
+		map_put(known, l->set->section[s].at[i].name, l);
+	for (int i = 0; i < list->n; i++) {
+		if (map_has(known, list->at[i].name) || (allowed && map_has(allowed, list->at[i].name)))
+			continue;
+		l->first_more = l->more++ ? l->first_more : list->at[i].name;
+		more++;
+	}
+	if (!more || !l->strict)
+		return true;
+	diag_error(l->d, l->dir, "%d tensor(s) that the program does not have: \"%s\"%s: the checkpoint is of another "
+		"model or optimizer (--strict=0 leaves them out)", more, l->first_more, more > 1 ? ", .." : "");
+	return false;
 }
 
 /* ---- states: what is trained now need not be what was trained then ---- */
 
-/* How many states of a parameter the file has. */
-static int states_in(const SafeFile *f, const Optimizer *opt, const RtTensor *t, Arena *a)
+/* How many states of a parameter the checkpoint has. */
+static int states_in(const Loading *l, const RtTensor *t)
 {
+	const Optimizer *opt = &l->set->rt->p->optim;
 	int n = 0;
 	for (int k = 0; k < opt->n_states; k++)
-		n += safetensors_find(f, arena_printf(a, "%s.%s", t->name, optim_state_name(opt, k))) != NULL;
+		n += checkpoint_find(l->from, CHECKPOINT_OPTIM,
+			arena_printf(l->a, "%s.%s", t->name, optim_state_name(opt, k))) != NULL;
 	return n;
 }
 
-/* The parameter, not trained by this program, whose whole states the file has: they are left out. */
-static int count_frozen(const SafeFile *f, const Rt *rt, Arena *a, const char **first)
+/* A parameter of which the checkpoint has no state begins anew. */
+static bool state_of_new(const Loading *l, const SavePart *p)
 {
-	const RtModel *m = rt->model;
-	int n = 0;
+	return p->of_state && !states_in(l, p->t);
+}
+
+/* States of parameters that this program does not train, whole ones: they are left out. */
+static Map *find_frozen(const Loading *l, int *n, const char **first)
+{
+	const RtModel *m = l->set->rt->model;
+	const Optimizer *opt = &l->set->rt->p->optim;
+	Map *names = map_new(l->a);
 	for (int i = 0; i < m->n_tensors; i++) {
 		const RtTensor *t = &m->tensors[i];
-		if (t->kind != RT_PARAM || t->trainable || states_in(f, &rt->p->optim, t, a) != rt->p->optim.n_states)
+		if (t->kind != RT_PARAM || t->trainable || !opt->n_states || states_in(l, t) != opt->n_states)
 			continue;
-		*first = n++ ? *first : t->name;
+		*first = (*n)++ ? *first : t->name;
+		for (int k = 0; k < opt->n_states; k++)
+			map_put(names, arena_printf(l->a, "%s.%s", t->name, optim_state_name(opt, k)), names);
 	}
-	return rt->p->optim.n_states ? n : 0;
+	return names;
+}
+
+static bool find_states(Loading *l)
+{
+	const SaveFile *want = &l->set->section[CHECKPOINT_OPTIM];
+	const char *name = "";
+	int n_old = 0;
+	if (want->n && !l->from->section[CHECKPOINT_OPTIM].n && l->strict) {
+		diag_error(l->d, l->dir, "the optimizer's states are missing: there is no optim.safetensors, or nothing in it "
+			"(--strict=0 begins with zeros)");
+		return false;
+	}
+	Map *frozen = find_frozen(l, &n_old, &name);
+	if (!find_tensors(l, CHECKPOINT_OPTIM, state_of_new) || !check_more(l, CHECKPOINT_OPTIM, frozen))
+		return false;
+	if (n_old)
+		diag_note(l->d, l->dir, "states of %d parameter(s) that are frozen now are left out: \"%s\"%s", n_old, name,
+			n_old > 1 ? ", .." : "");
+	return true;
+}
+
+/* The ranks' own buffers, where as many ranks wrote them; else the averages that the model's section had stay. */
+static bool find_own(Loading *l)
+{
+	const SaveFile *want = &l->set->section[CHECKPOINT_OWN];
+	bool same_ranks = want->n && l->from->section[CHECKPOINT_OWN].n == want->n &&
+		checkpoint_find(l->from, CHECKPOINT_OWN, want->at[want->n - 1].name);
+	return !same_ranks || find_tensors(l, CHECKPOINT_OWN, NULL);
+}
+
+/* Shards as they lie in memory are of use to programs alone in which they lie alike. */
+static bool same_layout(const Loading *l)
+{
+	Buf now = {0};
+	json_error_t error;
+	save_put_state(&now, l->set, &l->set->rt->p->progress);
+	json_t *mine = json_loads(now.at, 0, &error), *layout = json_object_get(mine, "layout");
+	static const char *const keys[] = {"ranks", "shard_size", "units"};
+	const char *other = NULL;
+	for (int i = 0; i < COUNT_OF(keys) && !other; i++)
+		if (!json_equal(json_object_get(layout, keys[i]), json_object_get(l->from->layout, keys[i])))
+			other = keys[i];
+	if (other)
+		diag_error(l->d, l->dir, "a checkpoint of kind local, whose layout is another (%s): make one that any "
+			"program reads: shardc ckpt convert --kind=sharded %s -o OUT", other, l->dir);
+	json_decref(mine);
+	buf_free(&now);
+	return !other;
+}
+
+static void note_loose(const Loading *l)
+{
+	if (l->missing)
+		diag_note(l->d, l->dir, "%d tensor(s) are missing and keep their first contents: \"%s\"%s", l->missing,
+			l->first_missing, l->missing > 1 ? ", .." : "");
+	if (l->more)
+		diag_note(l->d, l->dir, "%d tensor(s) that the program does not have are left out: \"%s\"%s", l->more,
+			l->first_more, l->more > 1 ? ", .." : "");
+}
+
+/* What is wrong with a checkpoint, but for damaged elements, is found before anything of it is taken. */
+static bool check(Loading *l)
+{
+	bool ok = l->from->kind != CHECKPOINT_LOCAL || same_layout(l);
+	ok = ok && find_tensors(l, CHECKPOINT_MODEL, NULL) && check_more(l, CHECKPOINT_MODEL, NULL);
+	ok = ok && find_states(l) && find_own(l);
+	if (ok)
+		note_loose(l);
+	return ok;
+}
+
+/* ---- its checksums ---- */
+
+/* Computed by a thread beside the copying of elements, which waits for the disk and for memory.  Of ranks that read
+ * each verifies its share of the tensors: together they are all. */
+typedef struct Verifying {
+	const Checkpoint *from;     /* NULL: this rank reads nothing */
+	int64_t index, of;
+	pthread_t thread;
+	char *said;
+	size_t n_said;
+	bool ok;
+	_Atomic bool ended;
+} Verifying;
+
+static void *verify(void *context)
+{
+	Verifying *v = context;
+	Diag d = {.out = open_memstream(&v->said, &v->n_said)};
+	v->ok = checkpoint_verify(v->from, v->index, v->of, false, &d);
+	if (d.out)
+		fclose(d.out);
+	atomic_store(&v->ended, true);
+	return NULL;
+}
+
+static void verify_begin(Verifying *v)
+{
+	int error = v->from ? pthread_create(&v->thread, NULL, verify, v) : 0;
+	if (error)
+		ice("no thread for checksums: %s", strerror(error));
+}
+
+static bool verify_end(Verifying *v, const Rt *rt, Diag *d)
+{
+	if (!v->from)
+		return true;
+	while (!atomic_load(&v->ended)) {
+		agree_alive(rt);
+		usleep(1000);
+	}
+	pthread_join(v->thread, NULL);
+	if (!v->ok && v->said && d->out)
+		fputs(v->said, d->out);
+	d->errors += !v->ok;
+	free(v->said);
+	return v->ok;
+}
+
+/* ---- its elements ---- */
+
+typedef struct Store { const Rt *rt; const SavePart *to; DType dtype; } Store;
+
+static void store(void *context, const char *from, int64_t first, int64_t n)
+{
+	const Store *s = context;
+	slice_store(s->rt, &s->to->slice, first, n, from, s->dtype);
+	slice_store(s->rt, &s->to->master, first, n, from, s->dtype);
+}
+
+/* The elements that this rank holds; those of the slice and of the master may be different ranges. */
+static void read_part(const Loading *l, const CheckpointTensor *t, const SavePart *to)
+{
+	Store s = {l->set->rt, to, t->dtype};
+	int64_t begin = to->slice.n ? to->slice.first : to->master.first;
+	int64_t end = to->slice.n ? to->slice.first + to->slice.n : begin;
+	if (to->master.n) {
+		begin = MIN(begin, to->master.first);
+		end = MAX(end, to->master.first + to->master.n);
+	}
+	checkpoint_read(t, begin, end - begin, store, &s);
+}
+
+typedef struct Gathered { char *at; int64_t first; int size; } Gathered;
+
+static void gather(void *context, const char *from, int64_t first, int64_t n)
+{
+	const Gathered *g = context;
+	memcpy(g->at + (first - g->first) * g->size, from, (size_t)(n * g->size));
+}
+
+/* Rank 0 reads, and every rank gets the elements it holds. */
+static void spread_part(const Loading *l, const Staging *s, const SafeTensor *want, const CheckpointTensor *t,
+	const SavePart *to)
+{
+	const Rt *rt = l->set->rt;
+	Spreading what = {to->t, to->of_state, to->only, want->dtype, to->slice, to->master};
+	int64_t numel = tensor_numel(to->t), most = staging_elements(s, want->dtype);
+	for (int64_t first = 0, n; first < numel; first += n) {
+		Gathered g = {s->at, first, dtype_info[want->dtype].bytes};
+		n = MIN(most, numel - first);
+		if (t) {
+			checkpoint_read(t, first, n, gather, &g);
+			checkpoint_read(t, first, n, store, &(Store){rt, to, t->dtype});
+		}
+		staging_spread(rt, s, &what, first, n);
+	}
 }
 
 static void zero_states(const Rt *rt, const RtTensor *t)
@@ -247,87 +491,86 @@ static void zero_states(const Rt *rt, const RtTensor *t)
 	}
 }
 
-/* Parameters of which the file has no state begin anew: with zeros, also where a model has trained before it loads. */
-static int begin_new(const SafeFile *f, const Rt *rt, Arena *a, bool *is_new, const char **first)
+/* Parameters of which the checkpoint has no state begin with zeros, also where a model has trained before it loads. */
+static void begin_new(const Loading *l)
 {
-	const RtModel *m = rt->model;
+	const Rt *rt = l->set->rt;
+	const SaveFile *states = &l->set->section[CHECKPOINT_OPTIM];
+	const RtTensor *last = NULL;
+	const char *first = "";
 	int n = 0;
-	for (int i = 0; i < m->n_tensors; i++) {
-		const RtTensor *t = &m->tensors[i];
-		is_new[i] = t->kind == RT_PARAM && t->trainable && rt->p->optim.n_states &&
-			!states_in(f, &rt->p->optim, t, a);
-		if (!is_new[i])
+	for (int i = 0; i < states->n; i++) {
+		const RtTensor *t = states->part[i].t;
+		if (!states->part[i].of_state || l->has[CHECKPOINT_OPTIM][i] || t == last)
 			continue;
-		*first = n++ ? *first : t->name;
-		zero_states(rt, &m->tensors[i]);
-		optim_set_began(&rt->p->optim, m, i, rt->p->progress.updates);
+		last = t;
+		first = n++ ? first : t->name;
+		zero_states(rt, t);
+		optim_set_began(&rt->p->optim, rt->model, (int)(t - rt->model->tensors), rt->p->progress.updates);
 	}
-	return n;
+	if (n)
+		diag_note(l->d, l->dir, "%d parameter(s) that it has no state of begin with zeros and a count of updates of "
+			"their own: \"%s\"%s", n, first, n > 1 ? ", .." : "");
 }
 
-static bool state_of_new(const SafeTensor *s, const RtModel *m, const bool *is_new)
+static void take(const Loading *l, const Staging *staging)
 {
-	const char *dot = strrchr(s->name, '.');
-	for (int i = 0; dot && i < m->n_tensors; i++)
-		if (is_new[i] && strlen(m->tensors[i].name) == (size_t)(dot - s->name) &&
-			!strncmp(m->tensors[i].name, s->name, (size_t)(dot - s->name)))
-			return true;
-	return false;
+	begin_new(l);
+	for (int s = 0; s < CHECKPOINT_SECTIONS; s++)
+		for (int i = 0; i < l->set->section[s].n; i++) {
+			const SafeTensor *want = &l->set->section[s].at[i];
+			const SavePart *to = &l->set->section[s].part[i];
+			const CheckpointTensor *t = l->from ? checkpoint_find(l->from, (CheckpointSection)s, want->name) : NULL;
+			if (!l->has[s][i])
+				continue;
+			if (staging)
+				spread_part(l, staging, want, t, to);
+			else
+				read_part(l, t, to);
+			agree_alive(l->set->rt);
+		}
 }
 
-static bool copy_states(const SafeFile *f, const CheckpointFile *want, const Rt *rt, Arena *a, Diag *d)
+/* What rank 0 found, to all. */
+static void share_found(const Loading *l)
 {
-	int n_states = rt->p->optim.n_states, loaded = 0;
-	bool *is_new = NEW_N(a, bool, rt->model->n_tensors + 1);
-	const char *new_name = "", *old_name = "";
-	int n_new = f->n ? begin_new(f, rt, a, is_new, &new_name) : 0, n_old = count_frozen(f, rt, a, &old_name);
-	for (int i = 0; i < want->n; i++) {
-		if (state_of_new(&want->at[i], rt->model, is_new))
-			continue;
-		if (!copy_tensor(rt, f, &want->at[i], &want->part[i], d))
-			return false;
-		loaded++;
-		agree_alive(rt);
-	}
-	if (!refuse_more(f, loaded + n_old * n_states, d))
-		return false;
-	if (n_new)
-		diag_note(d, f->path, "%d parameter(s) that it has no state of begin with zeros and a count of updates of "
-			"their own: \"%s\"%s", n_new, new_name, n_new > 1 ? ", .." : "");
-	if (n_old)
-		diag_note(d, f->path, "states of %d parameter(s) that are frozen now are left out: \"%s\"%s", n_old, old_name,
-			n_old > 1 ? ", .." : "");
-	return true;
+	const World *w = &l->set->rt->p->world;
+	char mine[COMM_MAILBOX] = {0}, *all = NEW_N(l->a, char, (int64_t)COMM_MAILBOX * w->size);
+	for (int s = 0; s < CHECKPOINT_SECTIONS; s++)
+		for (int first = 0, n; first < l->set->section[s].n; first += n) {
+			n = MIN(COMM_MAILBOX, l->set->section[s].n - first);
+			memcpy(mine, l->has[s] + first, (size_t)n);
+			comm_all(l->set->rt->p->comm, mine, COMM_MAILBOX, all);
+			memcpy(l->has[s] + first, all, (size_t)n);
+		}
 }
 
-static bool load_states(const CheckpointFile *want, const Rt *rt, const char *dir, Arena *a, Diag *d)
-{
-	SafeFile *f = safetensors_open(a, arena_printf(a, "%s/%s", dir, want->name), d);
-	bool ok = f && copy_states(f, want, rt, a, d);
-	if (f)
-		safetensors_close(f);
-	return ok;
-}
-
-/* The ranks' own buffers, where as many ranks wrote them; else the averages that model.safetensors had stay. */
-static bool load_own(const CheckpointFile *want, const Rt *rt, const char *dir, Arena *a, Diag *d)
-{
-	const char *path = arena_printf(a, "%s/%s", dir, want->name);
-	if (!want->n || access(path, F_OK))
-		return true;
-	SafeFile *f = safetensors_open(a, path, d);
-	if (!f)
-		return false;
-	bool same_ranks = f->n == want->n && safetensors_find(f, want->at[want->n - 1].name);
-	safetensors_close(f);
-	return !same_ranks || load_file(want, rt, dir, a, d);
-}
-
-bool resume_load(const Checkpoint *c, const char *dir, Arena *a, Diag *d)
+bool resume_load(const SaveSet *c, const char *dir, Arena *a, Diag *d)
 {
 	Held held;
+	const World *w = &c->rt->p->world;
+	bool sync = is_sync(c->rt), reads = !sync || w->rank == 0;
 	Diag *later = agree_begin(&held, d);
-	bool ok = load_file(&c->model, c->rt, dir, a, later) && load_states(&c->optim, c->rt, dir, a, later) &&
-		load_own(&c->own, c->rt, dir, a, later);
-	return agree_end(c->rt, &held, ok, d);
+	Loading l = {.set = c, .dir = dir, .a = a, .d = later, .strict = resume_is_strict(c->rt->p->options)};
+	for (int s = 0; s < CHECKPOINT_SECTIONS; s++)
+		l.has[s] = NEW_N(a, bool, c->section[s].n + 1);
+	Checkpoint *from = reads ? checkpoint_open(a, dir, later) : NULL;
+	l.from = from;
+	bool ok = agree_end(c->rt, &held, !reads || (from && check(&l)), d);
+	if (ok) {
+		Staging s = {0};
+		Verifying v = {.from = from, .index = sync ? 0 : w->rank, .of = sync ? 1 : MAX(w->size, 1)};
+		if (sync) {
+			s = staging_find(c->rt, a);
+			share_found(&l);
+		}
+		l.d = agree_begin(&held, d);
+		verify_begin(&v);
+		take(&l, sync ? &s : NULL);
+		ok = verify_end(&v, c->rt, l.d);
+		ok = agree_end(c->rt, &held, ok, d);
+	}
+	if (from)
+		checkpoint_close(from);
+	return ok;
 }

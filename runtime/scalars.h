@@ -26,14 +26,22 @@ typedef struct StepResult {
 	double accuracy;
 } StepResult;
 
+/* What a rank is asked for, and what of a save beside the steps it has done: how many ranks, but for `stop`. */
+typedef struct StepAsked {
+	double stop;                /* the highest number of a signal that asks to stop */
+	double reload;              /* asked to read --hyper again */
+	double save;                /* asked to save */
+	double written;             /* whose part of the save under way is on the disk */
+	double save_failed;         /* whose part could not be written */
+} StepAsked;
+
 /* Sums over ranks of what they say at the end of backward (or maxima: norm, stop): one message, equal on all ranks. */
 typedef struct StepSums {
 	double loss, weight, correct, counted;
 	double norm;                /* of the gradients: sum of |g|^p, or largest |g| */
 	double bad_input;           /* ranks that met bad data */
-	double stop;                /* the highest number of a signal that asks to stop */
 	double not_finite;          /* ranks that --check-nan found something on */
-	double reload;              /* ranks that were asked to read --hyper again */
+	StepAsked asked;
 } StepSums;
 
 typedef struct LossScale {
@@ -73,9 +81,12 @@ EW void scalars_add(StepSums *to, const StepSums *of, double norm_p)
 	to->counted += of->counted;
 	to->norm = scalars_join_norm(to->norm, of->norm, norm_p);
 	to->bad_input += of->bad_input;
-	to->stop = to->stop > of->stop ? to->stop : of->stop;
 	to->not_finite += of->not_finite;
-	to->reload += of->reload;
+	to->asked.stop = to->asked.stop > of->asked.stop ? to->asked.stop : of->asked.stop;
+	to->asked.reload += of->asked.reload;
+	to->asked.save += of->asked.save;
+	to->asked.written += of->asked.written;
+	to->asked.save_failed += of->asked.save_failed;
 }
 
 EW double scalars_norm(double sum, double p)

@@ -24,7 +24,7 @@ static LossScale first_scale(const RtModel *model)
 
 void session_new(Session *s, const RtModel *model, Diag *d)
 {
-	*s = (Session){.d = d};
+	*s = (Session){.d = d, .folder.fd = -1};
 	s->model = *model;
 	s->rt = (Rt){.model = &s->model, .p = &s->p};
 	s->p = (struct RtPrivate){.diag = d, .arena = arena_new(), .options = &s->o, .accum = 1,
@@ -57,6 +57,9 @@ static bool check_flags(const Session *s)
 			"--offload-dir is refused: programs for GPUs offload to memory of the host, not to a file"},
 		{o->offload_dir && !m->layout.offload,
 			"--offload-dir is refused: this program keeps everything in memory (compile with --offload=params)"},
+		{o->strict > 1, "--strict needs 0 or 1"},
+		{o->text[OPT_strict] && !o->resume, "--strict needs --resume"},
+		{o->save_kind && !o->save, "--save-kind needs --save DIR"},
 		{o->cuda_graph > 1, "--cuda-graph needs 0 or 1"},
 		{o->cuda_graph == 1 && !m->need_cuda, "--cuda-graph=1 is refused: this program was compiled for the CPU"},
 		{o->text[OPT_comm_threads] && m->need_cuda,
@@ -134,8 +137,7 @@ int session_prepare(Session *s)
 	const RtModel *m = s->rt.model;
 	LayoutRank who = device_rank(&s->rt);
 	if (!optim_init(&p->optim, m, &who, p->arena, s->o.program, s->d) ||
-		!resume_find(&s->o, p->arena, &s->resume, s->d) ||
-		(s->resume && !resume_read_state(s->resume, &s->rt, &s->o, &p->progress, s->d)))
+		!resume_begin(&s->rt, &s->o, &s->resume, &p->progress, s->d))
 		return EXIT_INPUT;
 	int code = session_accum(s);
 	if (code)
@@ -176,13 +178,23 @@ int session_configure(Session *s)
 	return EXIT_DONE;
 }
 
+static bool open_snapshot(Session *s)
+{
+	Held held;
+	Diag *d = agree_begin(&held, s->d);
+	bool ok = snapshot_open(&s->checkpoint, d);
+	return agree_end(&s->rt, &held, ok, s->d);
+}
+
 /* All ranks load, each its part; those that cannot stop all. */
 bool session_load(Session *s, bool *given)
 {
 	Rt *rt = &s->rt;
 	Held held;
-	checkpoint_init(&s->checkpoint, rt, s->p.arena);
-	if (!weights_load(rt, s->resume, s->d) ||
+	save_init(&s->checkpoint, rt, s->p.arena);
+	if (!open_snapshot(s))
+		return false;
+	if (!weights_load(rt, s->resume && resume_is_strict(&s->o), s->d) ||
 		(s->resume && !resume_load(&s->checkpoint, s->resume, s->p.arena, s->d)))
 		return false;
 	Diag *d = agree_begin(&held, s->d);
@@ -211,6 +223,8 @@ bool session_start(Session *s)
 void session_leave(Session *s, int code)
 {
 	struct RtPrivate *p = &s->p;
+	snapshot_close(&s->checkpoint);
+	folder_close(&s->folder);
 	/* Messages are out on all ranks before the first one leaves, which ends the others. */
 	if (p->comm)
 		comm_barrier(p->comm);
@@ -309,14 +323,41 @@ void session_advance(Session *s)
 	p->samples += session_samples(s);
 }
 
+int session_folder(Session *s)
+{
+	Held held;
+	if (!s->o.save)
+		return EXIT_DONE;
+	Diag *d = agree_begin(&held, s->d);
+	bool ok = !session_is_first(s) || folder_open(&s->folder, &s->rt, s->first_step, d);
+	return agree_end(&s->rt, &held, ok, s->d) ? EXIT_DONE : EXIT_INPUT;
+}
+
 bool session_save(Session *s)
 {
 	int64_t step = s->p.progress.step;
 	if (!s->o.save || s->last_saved == step)
 		return true;
 	streams_program(&s->rt, PROGRAM_OUTSIDE);
-	if (!checkpoint_save(&s->checkpoint, &s->rt, &s->p.progress, s->d))
+	if (!snapshot_end(&s->checkpoint, s->d))
+		return false;
+	if (!(s->checkpoint.snapshot ? snapshot_begin(&s->checkpoint, &s->p.progress, s->d)
+		: save_run(&s->checkpoint, &s->p.progress, s->d)))
 		return false;
 	s->last_saved = step;
 	return true;
+}
+
+bool session_save_end(Session *s)
+{
+	streams_program(&s->rt, PROGRAM_OUTSIDE);
+	return snapshot_end(&s->checkpoint, s->d);
+}
+
+bool session_save_goes_on(Session *s)
+{
+	const StepAsked *said = &s->p.sums.asked;
+	if (said->written == (double)session_world(s))
+		snapshot_all_written(&s->checkpoint);
+	return said->save_failed == 0;
 }

@@ -9,7 +9,7 @@
 #ifndef SHARDC_RUNTIME_SESSION_H
 #define SHARDC_RUNTIME_SESSION_H
 
-#include "runtime/internal.h"
+#include "runtime/save.h"
 
 typedef struct Session {
 	Rt rt;
@@ -19,8 +19,9 @@ typedef struct Session {
 	Diag *d;
 	Launch launch;
 	DataSet train, eval;        /* the library's stay empty but for train.batch */
-	Checkpoint checkpoint;
+	SaveSet checkpoint;
 	const char *resume;         /* folder of the checkpoint, or NULL */
+	RunFolder folder;           /* rank 0's, behind session_folder */
 	int64_t first_step, last_saved;
 	int ahead;                  /* steps under way: issued, their results not taken */
 	CommCost costs[2], comm;    /* of those; of the step whose result was taken last */
@@ -72,7 +73,14 @@ void session_say_not_finite(const Session *s); /* of session_outcome */
 void session_advance(Session *s);              /* the step counts */
 /* The file of --hyper again; false, after messages: the hyper-parameters stay.  All ranks call it, between steps. */
 bool session_reload(Session *s);
-/* A checkpoint in s->o.save, if this step has none yet.  All ranks know the outcome. */
+/* Of a process of its own, behind session_load: takes the folder of --save for this run.  An exit code. */
+int session_folder(Session *s);
+/* A checkpoint in s->o.save, if this step has none yet; begins it, where saves go on beside steps, when the one before
+ * has ended.  All ranks know the outcome. */
 bool session_save(Session *s);
+/* Waits for it.  False: it was dropped. */
+bool session_save_end(Session *s);
+/* Behind session_result: what ranks said of a save beside the steps.  False: it failed on one, so the run ends. */
+bool session_save_goes_on(Session *s);
 
 #endif

@@ -69,6 +69,7 @@ typedef struct RtCollective {
 	int64_t message;       /* bytes that each rank offers, of statistics and buffers */
 	bool add;              /* of reduces: to what is kept of the step's earlier micro-batches */
 	int after;             /* number of the rt_record that it starts behind; 0: none of its own */
+	bool by_chance;        /* of RT_ALL_GATHER: what it casts from f32 to 16 bits is rounded stochastically */
 } RtCollective;
 
 /* A result that --check-nan looks at.  from: numbers of the checks of what its op reads; -1: an infinity is meant. */
@@ -134,6 +135,7 @@ typedef struct RtModel {
 	const ParamGroup *groups; int n_groups; /* --param-group */
 	RtLoss loss;
 	RtLossScale loss_scale;
+	bool by_chance;        /* working copies are rounded from masters stochastically (--stochastic-rounding) */
 	bool grad_norm;        /* the update computes the p-norm of gradients */
 	double norm_p;         /* 0 = 2; may be INFINITY */
 	bool clip, clip_value; /* compiled with --clip=P, --clip=value */

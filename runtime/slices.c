@@ -1,7 +1,8 @@
 /* runtime/slices.c: which elements of a tensor lie on a rank, and in which dtype.
  *
  * Files hold the dtypes of the model.  In memory a parameter can lie in fewer bits, or be rounded to them, beside a
- * master in f32 (base/layout.h); what is put into a slice or taken from it is converted on the way.
+ * master in f32 (base/layout.h); what is put into a slice or taken from it is converted on the way, by chance where
+ * the next step reads parameters that are rounded so (chance.c).
  *
  * The one idea: a rank holds one range of every flat, and a tensor is another range of the same flat; what
  * weights, checkpoints and resumes move is where the two overlap. */
@@ -24,10 +25,12 @@ static LayoutRange at_rest(const LayoutUnit *u, int flat, const LayoutRank *who)
 	return (LayoutRange){split.index * n, n};
 }
 
-LayoutRange slice_of_rank(const RtModel *m, const RtTensor *t, const LayoutRank *who)
+LayoutRange slice_of_rank(const RtModel *m, const RtTensor *t, bool of_state, const LayoutRank *who)
 {
 	if (t->kind != RT_PARAM)
 		return (LayoutRange){0, tensor_numel(t)};
+	if (of_state)
+		return overlap(layout_range(&m->layout.unit[t->unit], t->flat, who), t);
 	return overlap(at_rest(&m->layout.unit[t->unit], t->flat, who), t);
 }
 
@@ -38,18 +41,24 @@ static Slice slice(LayoutRange held, const RtTensor *t, void *held_at, DType dty
 	if (!part.n)
 		return (Slice){.dtype = dtype, .rounded = dtype};
 	int64_t skip = t->offset + part.begin - held.begin;
-	return (Slice){part.begin, part.n, (char *)held_at + skip * dtype_info[dtype].bytes, dtype, dtype};
+	return (Slice){.first = part.begin, .n = part.n, .at = (char *)held_at + skip * dtype_info[dtype].bytes,
+		.dtype = dtype, .rounded = dtype};
 }
 
 Slice slice_at_rest(const Rt *rt, const RtTensor *t)
 {
 	if (t->kind != RT_PARAM)
-		return (Slice){0, tensor_numel(t), device_tensor(rt, t), t->dtype, t->dtype};
+		return (Slice){.n = tensor_numel(t), .at = device_tensor(rt, t), .dtype = t->dtype, .rounded = t->dtype};
 	LayoutRank who = device_rank(rt);
 	const LayoutUnit *u = &rt->model->layout.unit[t->unit];
 	const LayoutFlat *flat = &u->flat[t->flat];
 	Slice s = slice(at_rest(u, t->flat, &who), t, rt->shard[t->unit][t->flat], flat->dtype);
 	s.rounded = flat->master ? flat->bcast : flat->dtype;
+	s.by_chance = flat->master && rt->model->by_chance;
+	if (s.by_chance) {
+		s.key = chance_key(rt, t);
+		s.step = chance_step(rt);
+	}
 	return s;
 }
 
@@ -69,11 +78,16 @@ Slice slice_master(const Rt *rt, const RtTensor *t)
 	return slice(held, t, rt->p->optim.master[t->unit][t->flat], DT_F32);
 }
 
+static char *at_of(const Slice *s, int64_t element)
+{
+	return s->at + (element - s->first) * dtype_info[s->dtype].bytes;
+}
+
 void slice_convert(char *out, DType to, DType rounded, const char *in, DType from, int64_t n)
 {
 	int64_t out_size = dtype_info[to].bytes, in_size = dtype_info[from].bytes;
 	if (to == from && rounded == to) {
-		memcpy(out, in, (size_t)(n * out_size));
+		k_copy_wide(out, in, n * out_size);
 		return;
 	}
 	for (int64_t i = 0; i < n; i++) {
@@ -82,17 +96,37 @@ void slice_convert(char *out, DType to, DType rounded, const char *in, DType fro
 	}
 }
 
+enum { PIECE = 1024 };
+
+/* As slice_write, of at most PIECE elements. */
+static void write_by_chance(const Slice *s, int64_t element, int64_t n, const char *in, int64_t stride, DType from)
+{
+	float wide[PIECE];
+	uint16_t rounded[PIECE];
+	for (int64_t i = 0; i < n; i++)
+		wide[i] = (float)number_get(in + i * stride * dtype_info[from].bytes, from);
+	k_cast_by_chance(rounded, (KDType)s->rounded, wide, n, s->key, element, s->step);
+	slice_convert(at_of(s, element), s->dtype, s->dtype, (const char *)rounded, s->rounded, n);
+}
+
+void slice_write(const Slice *s, int64_t element, int64_t n, const char *in, int64_t stride, DType from)
+{
+	int64_t most = s->by_chance ? PIECE : stride == 1 ? n : 1;
+	for (int64_t at = 0, part; at < n; at += part) {
+		const char *source = in + at * stride * dtype_info[from].bytes;
+		part = MIN(most, n - at);
+		if (s->by_chance)
+			write_by_chance(s, element + at, part, source, stride, from);
+		else
+			slice_convert(at_of(s, element + at), s->dtype, s->rounded, source, from, part);
+	}
+}
+
 void slice_put(const Slice *s, int64_t first, int64_t n, const char *in, DType from)
 {
 	int64_t begin = MAX(first, s->first), end = MIN(first + n, s->first + s->n);
 	if (begin < end)
-		slice_convert(s->at + (begin - s->first) * dtype_info[s->dtype].bytes, s->dtype, s->rounded,
-			in + (begin - first) * dtype_info[from].bytes, from, end - begin);
-}
-
-static char *at_of(const Slice *s, int64_t element)
-{
-	return s->at + (element - s->first) * dtype_info[s->dtype].bytes;
+		slice_write(s, begin, end - begin, in + (begin - first) * dtype_info[from].bytes, 1, from);
 }
 
 bool slice_next(const Rt *rt, const Slice *s, Slice *piece, DeviceUse use)
@@ -112,7 +146,10 @@ void slice_store(const Rt *rt, const Slice *s, int64_t first, int64_t n, const c
 	int64_t begin = MAX(first, s->first), end = MIN(first + n, s->first + s->n);
 	if (begin >= end)
 		return;
-	Slice part = {begin, end - begin, at_of(s, begin), s->dtype, s->rounded};
+	Slice part = *s;
+	part.first = begin;
+	part.n = end - begin;
+	part.at = at_of(s, begin);
 	for (Slice piece = slice_begin(&part); slice_next(rt, &part, &piece, DEVICE_WRITE);)
 		slice_put(&piece, first, n, in, from);
 }

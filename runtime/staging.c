@@ -47,14 +47,21 @@ static Exchange exchange(const Rt *rt, const Staging *s)
 
 /* ---- rank 0 to all ---- */
 
-typedef struct Spread { const Rt *rt; const RtTensor *t; int64_t first, n; } Spread;
+typedef struct Spread { const Rt *rt; const Spreading *what; int64_t first, n; } Spread;
+
+int64_t staging_elements(const Staging *s, DType dtype)
+{
+	return s->bytes / dtype_info[dtype].bytes / LAYOUT_ALIGN * LAYOUT_ALIGN;
+}
 
 /* Elements of the piece that a rank holds. */
 static LayoutRange wanted(const Spread *s, int rank)
 {
 	LayoutRank who = device_rank(s->rt);
 	who.rank = rank;
-	LayoutRange held = slice_of_rank(s->rt->model, s->t, &who);
+	LayoutRange held = slice_of_rank(s->rt->model, s->what->t, s->what->of_state, &who);
+	if (s->what->only >= 0 && s->what->only != rank)
+		held.n = 0;
 	int64_t begin = MAX(held.begin, s->first), end = MIN(held.begin + held.n, s->first + s->n);
 	return end > begin ? (LayoutRange){begin, end - begin} : (LayoutRange){s->first, 0};
 }
@@ -63,27 +70,26 @@ static LayoutRange wanted(const Spread *s, int rank)
 static void spread_range(const void *context, int taker, int giver, int64_t *begin, int64_t *bytes)
 {
 	const Spread *s = context;
-	int size = dtype_info[s->t->dtype].bytes;
+	int size = dtype_info[s->what->dtype].bytes;
 	LayoutRange r = wanted(s, taker);
 	*begin = (r.begin - s->first) * size;
 	*bytes = giver == 0 && taker != 0 ? round_up(r.n * size, 4) : 0;
 }
 
-void staging_spread(const Rt *rt, const Staging *s, const RtTensor *t, int64_t first, int64_t n)
+void staging_spread(const Rt *rt, const Staging *s, const Spreading *what, int64_t first, int64_t n)
 {
-	Spread spread = {rt, t, first, n};
+	Spread spread = {rt, what, first, n};
 	Exchange x = exchange(rt, s);
 	x.range = spread_range;
 	x.context = &spread;
-	const Slice mine = slice_at_rest(rt, t), master = slice_master(rt, t);
-	int size = dtype_info[t->dtype].bytes;
+	int size = dtype_info[what->dtype].bytes;
 	LayoutRange want = wanted(&spread, x.me);
 	exchange_begin(rt->p->comm, &x);
 	for (int64_t at = 0, end = want.n * size; x.me != 0 && at < end;) {
 		int64_t got = exchange_take(rt->p->comm, &x, at, round_up(end - at, 4), s->from);
 		int64_t begin = want.begin + at / size, count = MIN(got, end - at) / size;
-		slice_store(rt, &mine, begin, count, s->from[0], t->dtype);
-		slice_store(rt, &master, begin, count, s->from[0], t->dtype);
+		slice_store(rt, &what->slice, begin, count, s->from[0], what->dtype);
+		slice_store(rt, &what->master, begin, count, s->from[0], what->dtype);
 		at += got;
 	}
 	exchange_end(rt->p->comm, &x);

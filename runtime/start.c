@@ -124,7 +124,7 @@ static void put_collectives(Buf *b, const Rt *rt, const char *program, const RtC
 /* Flags that change numbers, or what ranks do together; paths may differ. */
 static void put_flags(Buf *b, const RtOptions *o)
 {
-	static const OptionId too[] = {OPT_eval_every, OPT_save_every, OPT_keep, OPT_sync_init, OPT_on_nan,
+	static const OptionId too[] = {OPT_eval_every, OPT_save_every, OPT_save_kind, OPT_keep, OPT_sync_init, OPT_on_nan,
 		OPT_check_replicas};
 	for (int i = 0; i < OPT_COUNT; i++) {
 		bool counts = option_info[i].saved;

@@ -27,7 +27,7 @@ typedef struct Parent {
 	pid_t *child, self;
 	Core *cores;
 	int n_cores;
-	bool threads_given, reloads; /* reloads: SIGHUP is rank 0's, which reads --hyper again */
+	bool threads_given, reloads, saves; /* SIGHUP is rank 0's, which reads --hyper again; SIGUSR1, which saves */
 	Hub *hub;
 	int signal_fd;
 	sigset_t old_mask;
@@ -104,6 +104,8 @@ _Noreturn static void be_rank(const Parent *p, int rank, int fd, char **argv)
 	signal(SIGTERM, SIG_IGN);
 	if (p->reloads)
 		signal(SIGHUP, SIG_IGN);
+	if (p->saves)
+		signal(SIGUSR1, SIG_IGN);
 	sigprocmask(SIG_SETMASK, &p->old_mask, NULL);
 	pin(p, rank);
 	set_number("SHARDRT_RANK", rank);
@@ -211,9 +213,9 @@ static void take_signals(Parent *p)
 		int number = (int)info.ssi_signo;
 		if (number == SIGCHLD)
 			continue;
-		if (number == SIGHUP) {
+		if (number == SIGHUP || number == SIGUSR1) {
 			if (p->child[0])
-				kill(p->child[0], SIGHUP);
+				kill(p->child[0], number);
 			continue;
 		}
 		if (p->stop && clock_ms() - p->stop_ms >= SECOND_SIGNAL_MS)
@@ -235,6 +237,8 @@ static bool catch_signals(Parent *p)
 	sigaddset(&set, SIGCHLD);
 	if (p->reloads)
 		sigaddset(&set, SIGHUP);
+	if (p->saves)
+		sigaddset(&set, SIGUSR1);
 	signal(SIGCHLD, SIG_DFL); /* ignored by whoever started this, it would leave nothing to wait for */
 	sigprocmask(SIG_BLOCK, &set, &p->old_mask);
 	p->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -247,7 +251,7 @@ int launch_ranks(const Launch *l, const RtOptions *o, int argc, char **argv, Dia
 {
 	Arena *a = arena_new();
 	Parent p = {.size = l->world.size, .self = getpid(), .program = o->program, .d = d,
-		.reloads = o->hyper, .threads_given = o->text[OPT_threads] || getenv("OMP_NUM_THREADS")};
+		.reloads = o->hyper, .saves = o->save, .threads_given = o->text[OPT_threads] || getenv("OMP_NUM_THREADS")};
 	HubConfig config = {.size = p.size, .self = -1, .timeout = control_timeout(o) * TICKS_PER_SECOND,
 		.listen_fd = -1,
 		.program = o->program, .d = d};

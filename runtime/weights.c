@@ -94,10 +94,7 @@ void number_put(char *p, DType t, double x)
 
 static void fill(const RtTensor *t, const Slice *s)
 {
-	int bytes = dtype_info[s->dtype].bytes;
-	double x = s->rounded == s->dtype ? t->fill : dtype_round(s->rounded, t->fill);
-	for (int64_t i = 0; i < s->n; i++)
-		number_put(s->at + i * bytes, s->dtype, x);
+	slice_write(s, s->first, s->n, (const char *)&t->fill, 0, DT_F64);
 }
 
 static bool is_plain(const RtTensor *t, const Slice *to)
@@ -106,18 +103,6 @@ static bool is_plain(const RtTensor *t, const Slice *to)
 		if (t->perm[i] != i)
 			return false;
 	return t->file_dtype == to->dtype && to->rounded == to->dtype;
-}
-
-/* n elements with distance `stride` in the source; the destination is dense. */
-static void copy_row(char *out, const char *in, int64_t n, int64_t stride, DType from, const Slice *to)
-{
-	int out_size = dtype_info[to->dtype].bytes, in_size = dtype_info[from].bytes;
-	if (stride == 1) {
-		slice_convert(out, to->dtype, to->rounded, in, from, n);
-		return;
-	}
-	for (int64_t i = 0; i < n; i++, out += out_size, in += stride * in_size)
-		slice_convert(out, to->dtype, to->rounded, in, from, 1);
 }
 
 /* A part of a row, whole rows, a part of a row. */
@@ -132,14 +117,14 @@ static void copy_permuted(const RtTensor *t, const Slice *to, const char *in)
 		stride[i] = file_stride[t->perm[i]];
 	for (int64_t i = t->rank - 1, rest = to->first; i >= 0 && n > 0; rest /= t->dim[i], i--)
 		index[i] = rest % t->dim[i];
-	int last = t->rank - 1, size = dtype_info[to->dtype].bytes;
-	char *out = to->at;
-	for (int64_t row; n > 0; n -= row, out += row * size) {
+	int last = t->rank - 1;
+	int64_t element = to->first;
+	for (int64_t row; n > 0; n -= row, element += row) {
 		int64_t at = 0;
 		for (int i = 0; i <= last; i++)
 			at += index[i] * stride[i];
 		row = MIN(n, t->dim[last] - index[last]);
-		copy_row(out, in + at * dtype_info[t->file_dtype].bytes, row, stride[last], t->file_dtype, to);
+		slice_write(to, element, row, in + at * dtype_info[t->file_dtype].bytes, stride[last], t->file_dtype);
 		index[last] = 0;
 		for (int i = last - 1; i >= 0 && ++index[i] == t->dim[i]; i--)
 			index[i] = 0;
@@ -155,7 +140,7 @@ static void copy_elements(const RtTensor *t, const Slice *to, const char *in)
 	if (is_plain(t, to))
 		memcpy(to->at, first, (size_t)(to->n * dtype_info[to->dtype].bytes));
 	else if (t->rank == 0 || t->rank != t->file_rank)
-		copy_row(to->at, first, to->n, 1, t->file_dtype, to);
+		slice_write(to, to->first, to->n, first, 1, t->file_dtype);
 	else
 		copy_permuted(t, to, in);
 }
@@ -214,13 +199,14 @@ static const char *in_file(const Rt *rt, const RtTensor *t, const MappedFile *fi
 /* in: NULL on ranks that get it from rank 0. */
 static void spread(const Rt *rt, const RtTensor *t, const char *in, const Staging *s)
 {
-	int64_t numel = tensor_numel(t), size = dtype_info[t->dtype].bytes;
-	int64_t most = s->bytes / size / LAYOUT_ALIGN * LAYOUT_ALIGN;
+	Spreading what = {.t = t, .only = -1, .dtype = t->dtype, .slice = slice_at_rest(rt, t),
+		.master = slice_master(rt, t)};
+	int64_t numel = tensor_numel(t), most = staging_elements(s, t->dtype);
 	for (int64_t first = 0, n; first < numel; first += n) {
 		n = MIN(most, numel - first);
 		if (in)
-			copy_elements(t, &(Slice){first, n, s->at, t->dtype, t->dtype}, in);
-		staging_spread(rt, s, t, first, n);
+			copy_elements(t, &(Slice){.first = first, .n = n, .at = s->at, .dtype = t->dtype, .rounded = t->dtype}, in);
+		staging_spread(rt, s, &what, first, n);
 	}
 }
 

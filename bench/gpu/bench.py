@@ -15,10 +15,10 @@ import statistics
 import sys
 import tempfile
 
-import torch
+from machine import EMULATED, HERE, Machine, steps, wants_gpu, wants_torch
 
-from gpu_models import gpt2_flops_per_token, make_data
-from machine import EMULATED, HERE, Machine, steps, wants_gpu
+torch = wants_torch()
+from gpu_models import gpt2_flops_per_token, make_data  # noqa: E402
 
 VARIANTS = ["eager", "compile", "fsdp"]
 SETTLE = 4  # our first steps: warm-up, capture, and the first replays
@@ -166,18 +166,22 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--steps", type=int, default=20)
     p.add_argument("--json", type=pathlib.Path, default=HERE / "results" / "bench.jsonl")
-    p.add_argument("--libs", action="append", default=[], help="a folder with NVIDIA's libraries")
+    p.add_argument("--libs", action="extend", nargs="+", default=[], metavar="FOLDER", help="where NVIDIA's libraries are")
     p.add_argument("--smoke", action="store_true",
                    help="emulated programs and PyTorch on the CPU, to try this script; its figures mean nothing")
     args = p.parse_args()
+    known, names = json.loads((HERE / "cases.json").read_text()), args.cases.split(",")
+    if unknown := [n for n in names if n not in known]:
+        p.error(f"there is no case {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
+    cases = {n: known[n] for n in names}
     machine = Machine(EMULATED if args.smoke else None, args.libs)
-    cases = {n: c for n, c in json.loads((HERE / "cases.json").read_text()).items() if n in args.cases.split(",")}
     facts = dict(machine.facts(), torch=torch.__version__)
-    out, tables, kernels = Output(args.json), {}, {}
+    tables, kernels = {}, {}
     with tempfile.TemporaryDirectory() as work:
         work = pathlib.Path(work)
         of = {name: Case(machine, args, work, name, c) for name, c in cases.items()}
         wants_gpu(machine, machine.bin / next(iter(of)), next(iter(of.values())).command(1)[1:])
+        out = Output(args.json)
         out.row(machine=facts)
         rates = ceiling(args.smoke)
         out.row(products_tflops=rates)

@@ -118,7 +118,7 @@ static dnnl_primitive_desc_t choose(ConvChoice *c, bool any, const dnnl_memory_d
 		c->stride, c->dilation, c->pad, c->pad_end))
 		return NULL;
 	if (c->kind == CONV_FORWARD)
-		return prim_choose(&fwd, NULL, accept_conv, c);
+		return prim_choose(&fwd, NULL, false, accept_conv, c);
 	dnnl_status_t bad = c->kind == CONV_GRAD_X
 		? dnnl_dilated_convolution_backward_data_desc_init(&op, direct, x, &w, y, c->stride, c->dilation,
 			c->pad, c->pad_end)
@@ -126,7 +126,7 @@ static dnnl_primitive_desc_t choose(ConvChoice *c, bool any, const dnnl_memory_d
 			c->dilation, c->pad, c->pad_end);
 	dnnl_primitive_desc_t hint = NULL, pd = NULL;
 	if (!bad && dnnl_primitive_desc_create(&hint, &fwd, NULL, prim_engine(), NULL) == dnnl_success) {
-		pd = prim_choose(&op, hint, accept_conv, c);
+		pd = prim_choose(&op, hint, false, accept_conv, c);
 		dnnl_primitive_desc_destroy(hint);
 	}
 	return pd;

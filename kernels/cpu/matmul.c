@@ -92,7 +92,7 @@ static KPrim *create_matmul(const KMatmulDesc *d, PrimAccept *accept)
 	}
 	dnnl_matmul_desc_t op;
 	prim_check(dnnl_matmul_desc_init(&op, &a, &b, d->bias ? &bias : NULL, &y), "describe a matmul");
-	dnnl_primitive_desc_t pd = prim_choose(&op, NULL, accept, d);
+	dnnl_primitive_desc_t pd = prim_choose(&op, NULL, d->add, accept, d);
 	if (!pd)
 		return NULL;
 	KPrim *p = prim_new("");
@@ -127,7 +127,7 @@ static KPrim *create_inner(const KMatmulDesc *d)
 	prim_check(dnnl_memory_desc_init_by_tag(&bias, 1, n, prim_type(d->dtype), dnnl_a), "describe a bias");
 	if (dnnl_inner_product_forward_desc_init(&op, dnnl_forward_training, &a, &w, d->bias ? &bias : NULL, &y))
 		return NULL;
-	dnnl_primitive_desc_t pd = prim_choose(&op, NULL, accept_any, d);
+	dnnl_primitive_desc_t pd = prim_choose(&op, NULL, d->add, accept_any, d);
 	if (!pd)
 		return NULL;
 	KPrim *p = prim_new("");

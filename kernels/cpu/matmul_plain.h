@@ -6,7 +6,7 @@ static void CONCAT(rows, SUFFIX)(const KMatmulDesc *d, T *y, const T *a, const T
 	#pragma omp parallel for schedule(static) if (d->m * d->n * d->k > PARALLEL_MIN)
 	for (int64_t i = 0; i < d->m; i++) {
 		T *row = y + i * d->n;
-		for (int64_t j = 0; j < d->n; j++)
+		for (int64_t j = 0; j < d->n && !d->add; j++)
 			row[j] = bias ? bias[j] : 0;
 		for (int64_t k = 0; k < d->k; k++) {
 			T s = a[i * as + k * ak];

@@ -39,9 +39,12 @@ static void put_tile(const KMatmulDesc *d, const Tile *t, void *y, const float *
 	if (bias)
 		widen(add, bias + t->j, d->dtype, t->n);
 	for (int64_t i = 0; i < t->m; i++) {
+		char *to = (char *)y + ((t->i + i) * d->n + t->j) * type_bytes(d->to);
+		if (d->add)
+			memcpy(add, to, (size_t)t->n * sizeof *add);
 		for (int64_t j = 0; j < t->n; j++)
 			row[j] = c[i * NB + j] + add[j];
-		narrow((char *)y + ((t->i + i) * d->n + t->j) * type_bytes(d->to), row, d->to, t->n);
+		narrow(to, row, d->to, t->n);
 	}
 }
 

@@ -90,7 +90,16 @@ const dnnl_memory_desc_t *prim_md(dnnl_primitive_desc_t pd, dnnl_query_t what)
 	return dnnl_primitive_desc_query_md(pd, what, 0);
 }
 
-dnnl_primitive_desc_t prim_choose(const_dnnl_op_desc_t op_desc, dnnl_primitive_desc_t hint,
+static void set_add(dnnl_primitive_attr_t attr)
+{
+	dnnl_post_ops_t after;
+	prim_check(dnnl_post_ops_create(&after), "create attributes");
+	prim_check(dnnl_post_ops_append_sum(after, 1), "set attributes");
+	prim_check(dnnl_primitive_attr_set_post_ops(attr, after), "set attributes");
+	dnnl_post_ops_destroy(after);
+}
+
+dnnl_primitive_desc_t prim_choose(const_dnnl_op_desc_t op_desc, dnnl_primitive_desc_t hint, bool add,
 	PrimAccept *accept, const void *context)
 {
 	dnnl_primitive_attr_t attr;
@@ -98,6 +107,8 @@ dnnl_primitive_desc_t prim_choose(const_dnnl_op_desc_t op_desc, dnnl_primitive_d
 	dnnl_primitive_desc_t found = NULL;
 	prim_check(dnnl_primitive_attr_create(&attr), "create attributes");
 	prim_check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "set attributes");
+	if (add)
+		set_add(attr);
 	if (dnnl_primitive_desc_iterator_create(&it, op_desc, attr, prim_engine(), hint) == dnnl_success) {
 		do {
 			const char *impl = "";

@@ -46,9 +46,9 @@ void prim_set(KPrim *p, int i, const void *at);
 void prim_execute(KPrim *p);
 
 /* The next implementation of op_desc that is no reference and whose scratch fits into work_bytes less what
- * its weights' layout takes; NULL when there is none.  accept may be NULL. */
+ * its weights' layout takes; NULL when there is none.  accept may be NULL.  add: to what the result's memory holds. */
 typedef bool PrimAccept(const char *impl, dnnl_primitive_desc_t pd, const void *context);
-dnnl_primitive_desc_t prim_choose(const_dnnl_op_desc_t op_desc, dnnl_primitive_desc_t hint,
+dnnl_primitive_desc_t prim_choose(const_dnnl_op_desc_t op_desc, dnnl_primitive_desc_t hint, bool add,
 	PrimAccept *accept, const void *context);
 int64_t prim_scratch_bytes(dnnl_primitive_desc_t pd);
 const dnnl_memory_desc_t *prim_md(dnnl_primitive_desc_t pd, dnnl_query_t what);

@@ -105,7 +105,8 @@ template <class T, int D, bool PLAIN> static __global__ void __launch_bounds__(T
 	SHARED(T, tiles); /* q, then twice k and v */
 	int h = (int)blockIdx.x / blocks % a.h, b = (int)blockIdx.x / blocks / a.h, lane = (int)threadIdx.x % WARP;
 	int t0 = (blocks - 1 - (int)blockIdx.x % blocks) * ROWS, mine = (int)threadIdx.x / WARP * 16 * MT;
-	const T *k = x.k + head_at(a.k, b, h / a.group), *v = x.v + head_at(a.v, b, h / a.group);
+	const T *k = own_chunk<D>(x.k + head_at(a.k, b, h / a.group), a.k.row);
+	const T *v = own_chunk<D>(x.v + head_at(a.v, b, h / a.group), a.v.row);
 	int64_t mask_head = b * a.mask_stride[0] + h * a.mask_stride[1];
 	int end = keys_of(a, (t0 + ROWS < a.t ? t0 + ROWS : a.t) - 1), r = t0 + mine + lane / 4;
 	float unit = PLAIN ? a.scale * LOG2_E : 1;
@@ -120,8 +121,10 @@ template <class T, int D, bool PLAIN> static __global__ void __launch_bounds__(T
 		copies_wait();
 		__syncthreads();
 		if (s0 + KEYS < end) {
-			tile_begin<KEYS, D, THREADS>(next, k, a.k.row, s0 + KEYS, a.s, a.d);
-			tile_begin<KEYS, D, THREADS>(next + KEYS * D, v, a.v.row, s0 + KEYS, a.s, a.dv);
+			tile_next<KEYS, D, THREADS>(next, k, a.k.row, a.s - s0 - KEYS, a.d);
+			tile_next<KEYS, D, THREADS>(next + KEYS * D, v, a.v.row, a.s - s0 - KEYS, a.dv);
+			k += KEYS * a.k.row;
+			v += KEYS * a.v.row;
 		}
 		if (s0 < 0) { /* the queries are there */
 			if constexpr (Of::HOLD_Q)

@@ -5,6 +5,9 @@
  * The last deviates from what kernels.h promises: an f32 gradient of 16-bit operands is rounded to 16 bits on the
  * way.
  *
+ * A forward sum and its bias are rounded once where the library adds the bias (channels last, not f64, shapes that it
+ * takes); elsewhere the sum is rounded, and again with the bias.
+ *
  * Only algorithms with one order of sums are taken, the first that fits into work_bytes.  One spatial dim runs as
  * two. */
 #include <stdio.h>
@@ -92,8 +95,29 @@ static void create_descriptors(DnnConv *c)
 {
 	prim_check_dnn(cudnnCreateTensorDescriptor(&c->x), "describe an image");
 	prim_check_dnn(cudnnCreateTensorDescriptor(&c->y), "describe an image");
+	prim_check_dnn(cudnnCreateTensorDescriptor(&c->bias), "describe a bias");
+	prim_check_dnn(cudnnCreateActivationDescriptor(&c->identity), "describe an activation");
 	prim_check_dnn(cudnnCreateFilterDescriptor(&c->w), "describe filters");
 	prim_check_dnn(cudnnCreateConvolutionDescriptor(&c->conv), "describe a convolution");
+}
+
+void prim_free_dnn(DnnConv *c)
+{
+	cudnnDestroyTensorDescriptor(c->x);
+	cudnnDestroyTensorDescriptor(c->y);
+	cudnnDestroyTensorDescriptor(c->bias);
+	cudnnDestroyActivationDescriptor(c->identity);
+	cudnnDestroyFilterDescriptor(c->w);
+	cudnnDestroyConvolutionDescriptor(c->conv);
+	c->conv = NULL;
+}
+
+static bool describe_bias(const KConvDesc *d, DnnConv *c)
+{
+	int dim[5] = {1, (int)d->o, 1, 1, 1}, stride[5] = {(int)d->o, 1, 1, 1, 1};
+	return cudnnSetTensorNdDescriptor(c->bias, dnn_type(d->dtype), 2 + d->rank, dim, stride) == CUDNN_STATUS_SUCCESS
+		&& cudnnSetActivationDescriptor(c->identity, CUDNN_ACTIVATION_IDENTITY, CUDNN_NOT_PROPAGATE_NAN, 0)
+			== CUDNN_STATUS_SUCCESS;
 }
 
 /* false: the library does not take such a convolution. */
@@ -152,6 +176,20 @@ static int64_t lay_out(KPrim *p, int64_t bytes)
 		: c->repack || c->widen ? c->x_at : bytes;
 }
 
+/* The documented cases; of identities the library has this algorithm alone. */
+static bool library_adds_bias(KPrim *p)
+{
+	const KConvDesc *d = &p->conv;
+	return p->kind == CONV_FORWARD && d->bias && d->layout && d->dtype != K_F64
+		&& p->dnn.algo == CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM && describe_bias(d, &p->dnn);
+}
+
+static void name(KPrim *p, const char *algorithm)
+{
+	snprintf(p->impl, sizeof p->impl, "cudnn:%s%s%s", algorithm, p->dnn.repad ? ", padded" : "",
+		p->dnn.fused_bias ? ", bias" : "");
+}
+
 static bool choose(KPrim *p)
 {
 	for (int i = 0; i < 2 && choices[p->kind][i].name; i++) {
@@ -163,7 +201,8 @@ static bool choose(KPrim *p)
 			continue;
 		p->dnn.algo = choices[p->kind][i].algo;
 		p->work = work;
-		snprintf(p->impl, sizeof p->impl, "cudnn:%s%s", choices[p->kind][i].name, p->dnn.repad ? ", padded" : "");
+		p->dnn.fused_bias = library_adds_bias(p);
+		name(p, choices[p->kind][i].name);
 		return true;
 	}
 	return false;
@@ -271,13 +310,35 @@ template <class T> static void bias_to(const KPrim *p, void *x, const void *bias
 		p->conv.layout ? 1 : positions);
 }
 
-/* alpha and beta are of the type that is computed in. */
+/* alpha and beta are of the type that is computed in.  false: the library has nothing for this shape; that is so in
+ * every run. */
+template <class T> static bool forward_with_bias(const KPrim *p, void *y, const void *x, const void *w,
+	const void *bias, char *work)
+{
+	const DnnConv *c = &p->dnn;
+	const Wide<T> one = 1, zero = 0;
+	cudnnStatus_t s = cudnnConvolutionBiasActivationForward(prim_dnn(), &one, c->x, x, c->w, w, c->conv,
+		(cudnnConvolutionFwdAlgo_t)c->algo, work, (size_t)c->bytes, &zero, c->y, y, c->bias, bias, c->identity, c->y,
+		y);
+	int category = CUDNN_STATUS_CATEGORY((int)s);
+	if (category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM)
+		return false;
+	prim_check_dnn(s, "launch a convolution with a bias");
+	return true;
+}
+
 template <class T> static void forward(KPrim *p, void *y, const void *x, const void *w, const void *bias, char *work)
 {
 	DnnConv *c = &p->dnn;
 	const Wide<T> one = 1, zero = 0;
 	x = padded_x<T>(p, x, work);
 	w = packed_w<T>(p, w, work);
+	if (bias && c->fused_bias) {
+		if (forward_with_bias<T>(p, y, x, w, bias, work))
+			return;
+		c->fused_bias = false;
+		name(p, choices[CONV_FORWARD][0].name);
+	}
 	prim_check_dnn(cudnnConvolutionForward(prim_dnn(), &one, c->x, x, c->w, w, c->conv,
 		(cudnnConvolutionFwdAlgo_t)c->algo, work, (size_t)c->bytes, &zero, c->y, y), "launch a convolution");
 	if (bias)
@@ -343,11 +404,7 @@ static bool on_library(KPrim *p)
 		p->run = library_run(p);
 		return true;
 	}
-	cudnnDestroyTensorDescriptor(c->x);
-	cudnnDestroyTensorDescriptor(c->y);
-	cudnnDestroyFilterDescriptor(c->w);
-	cudnnDestroyConvolutionDescriptor(c->conv);
-	c->conv = NULL;
+	prim_free_dnn(c);
 	return false;
 }
 

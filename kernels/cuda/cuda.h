@@ -35,6 +35,10 @@ void k_cuda_close(void);
 
 /* Sums over ranks, on k_stream; as k_fold and k_cast_wide of kernels.h, which are the host's in CUDA programs, too. */
 void k_device_cast(void *out, KDType out_type, const void *in, KDType in_type, int64_t n);
+/* As k_cast_by_chance, with the key of the step's seed and id, and the step's number; next: the number of the step
+ * after it, as it will be. */
+void k_device_cast_by_chance(void *out, KDType out_type, const float *in, int64_t n, uint64_t id, int64_t first,
+	bool next, const StepScalars *s);
 void k_device_scale(void *x, KDType type, int64_t n, float scale); /* x = x * scale, rounded once */
 
 #ifdef __cplusplus

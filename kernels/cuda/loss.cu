@@ -41,12 +41,12 @@ template <class T> struct LossRows {
 	KBad *bad;
 };
 
-/* sum over classes of w (lse - x) */
-template <class T>
-__device__ double loss_of_all(const LossRows<T> &a, const T *x, float lse, const Team &team, double *scratch, int &turn)
+/* sum over the n classes of w (lse - x) */
+template <class T> __device__ double loss_of_all(const LossRows<T> &a, const T *x, int64_t n, float lse,
+	const Team &team, double *scratch, int &turn)
 {
 	double all = 0;
-	for (int64_t i = team.lane; i < a.c; i += team.size)
+	for (int64_t i = team.lane; i < n; i += team.size)
 		all += (a.weights ? (double)a.weights[i] : 1) * ((double)lse - (double)widen(x[i]));
 	return team_reduce_one(all, Sum(), team, scratch, turn);
 }
@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRo
 			[&](int64_t, const Vec<float, vec_of<T>> &v) { exp_sum_add(s, v.at); });
 		s = exp_sum_team(s, team, scratch, turn);
 		float lse = s.max + log(s.sum);
-		double all = a.smoothing != 0 ? loss_of_all(a, x, lse, team, wide_scratch, wide_turn) : 0;
+		double all = a.smoothing != 0 ? loss_of_all(a, x, n, lse, team, wide_scratch, wide_turn) : 0;
 		if (row >= end || team.lane != 0)
 			continue;
 		int64_t y = a.labels[row];

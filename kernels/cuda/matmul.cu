@@ -226,7 +226,7 @@ static void run(KPrim *p, void *y, const void *a, const void *b, const void *bia
 		for (int i = 0; i < d->n_batch; i++)
 			oy += at[i] * sy[i], oa += at[i] * d->sa[i], ob += at[i] * d->sb[i];
 		launch(p, (char *)y + oy * y_size, (const char *)a + oa * size, (const char *)b + ob * size,
-			bias && !l->fused_bias ? 1 : 0, work);
+			d->add || (bias && !l->fused_bias) ? 1 : 0, work);
 		for (int i = d->n_batch - 1; i >= 0; i--) {
 			if (i != l->strided && ++at[i] < d->batch[i])
 				break;

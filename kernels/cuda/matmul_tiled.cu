@@ -59,8 +59,9 @@ template <class T, class O> static __global__ void __launch_bounds__(THREADS) pr
 		for (int r = 0; r < PER; r++)
 			for (int c = 0; c < PER; c++) {
 				int64_t i = i0 + row + r * SIDE, j = j0 + col + c * SIDE;
+				O *to = y + (z * d.m + i) * d.n + j;
 				if (i < d.m && j < d.n)
-					y[(z * d.m + i) * d.n + j] = narrow<O>(acc[r][c]);
+					*to = narrow<O>(d.add ? widen(*to) + acc[r][c] : acc[r][c]);
 			}
 	}
 }

@@ -88,20 +88,32 @@ __device__ __forceinline__ float exp2_fast(float x)
 /* Element where chunk c of row r begins. */
 template <int W> __device__ __forceinline__ int at_chunk(int r, int c) { return r * W + (c ^ (r & 7)) * 8; }
 
-/* Begins to copy rows [first, first + ROWS) of a matrix into a tile; what is beyond `rows` or `width` becomes zeros.
- * from: row 0; stride, width in elements, multiples of 8. */
-template <int ROWS, int W, int THREADS, class T> __device__ __forceinline__ void tile_begin(T *tile, const T *from,
-	int64_t stride, int first, int rows, int width)
+/* The chunk that this thread copies of a tile's first row(s), in the matrix `from`. */
+template <int W, class T> __device__ __forceinline__ const T *own_chunk(const T *from, int64_t stride)
+{
+	return from + (int)threadIdx.x / (W / 8) * stride + (int)threadIdx.x % (W / 8) * 8;
+}
+
+/* Begins to copy the next ROWS rows of a matrix into a tile; what is beyond `rows` of them or `width` becomes zeros.
+ * own: own_chunk of the first of them, which a loop carries in fewer registers than rows' numbers; stride, width in
+ * elements, multiples of 8. */
+template <int ROWS, int W, int THREADS, class T> __device__ __forceinline__ void tile_next(T *tile, const T *own,
+	int64_t stride, int rows, int width)
 {
 	constexpr int CHUNKS = W / 8, STEP = THREADS / CHUNKS; /* rows in one go of all threads */
 	static_assert(ROWS % STEP == 0 && STEP % 8 == 0, "every thread copies as many chunks, at one place of its rows");
-	int r = (int)threadIdx.x / CHUNKS, c = (int)threadIdx.x % CHUNKS;
-	const T *row = from + (first + r) * stride + c * 8;
+	int r = (int)threadIdx.x / CHUNKS, c = (int)threadIdx.x % CHUNKS, end = c * 8 < width ? rows - r : 0;
 	tile += at_chunk<W>(r, c);
-	int end = c * 8 < width ? rows - first - r : 0;
 	#pragma unroll
-	for (int i = 0; i < ROWS; i += STEP, row += STEP * stride)
-		copy16_async(tile + i * W, i < end ? row : from, i >= end);
+	for (int i = 0; i < ROWS; i += STEP, own += STEP * stride)
+		copy16_async(tile + i * W, own, i >= end);
+}
+
+/* The same of rows [first, first + ROWS); from: row 0, rows: of the matrix. */
+template <int ROWS, int W, int THREADS, class T> __device__ __forceinline__ void tile_begin(T *tile, const T *from,
+	int64_t stride, int first, int rows, int width)
+{
+	tile_next<ROWS, W, THREADS>(tile, own_chunk<W>(from, stride) + first * stride, stride, rows - first, width);
 }
 
 /* A from rows r.. and columns k.. of a tile */

@@ -25,11 +25,13 @@ struct LtProduct {
 
 /* A convolution as cuDNN knows it.  Offsets are into work. */
 struct DnnConv {
-	cudnnTensorDescriptor_t x, y;
+	cudnnTensorDescriptor_t x, y, bias;
+	cudnnActivationDescriptor_t identity;
 	cudnnFilterDescriptor_t w;
 	cudnnConvolutionDescriptor_t conv;
 	int algo;              /* cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t */
 	int64_t bytes;         /* of workspace, which begins work */
+	bool fused_bias;       /* until the library refuses the shape; else a kernel adds it */
 	bool repack;           /* channels last: filters (O, kernel, I) are a copy at w_at */
 	bool widen;            /* the 16-bit gradient at w_at becomes f32 */
 	bool repad;            /* x with rims of zeros is a copy at x_at */
@@ -59,6 +61,9 @@ void prim_check_lt(cublasStatus_t status, const char *what);
 void prim_check_dnn(cudnnStatus_t status, const char *what);
 static inline bool is_half(KDType t) { return t == K_BF16 || t == K_F16; }
 static inline int dtype_bytes(KDType t) { return is_half(t) ? 2 : t == K_F64 || t == K_I64 || t == K_U64 ? 8 : 4; }
+
+/* conv.cu: its descriptors. */
+void prim_free_dnn(DnnConv *c);
 
 /* matmul_tiled.cu, conv_plain.cu: any shape and dtype, without work. */
 void matmul_tiled(KPrim *p);

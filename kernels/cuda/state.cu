@@ -87,10 +87,7 @@ void k_prim_free(KPrim *p)
 		cublasLtMatrixLayoutDestroy(p->lt.y);
 	}
 	if (p->dnn.conv) {
-		cudnnDestroyTensorDescriptor(p->dnn.x);
-		cudnnDestroyTensorDescriptor(p->dnn.y);
-		cudnnDestroyFilterDescriptor(p->dnn.w);
-		cudnnDestroyConvolutionDescriptor(p->dnn.conv);
+		prim_free_dnn(&p->dnn);
 	}
 	free(p);
 }

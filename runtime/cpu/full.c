@@ -61,7 +61,7 @@ static LayoutRange trained_of_rank(const Rt *rt, const RtTensor *t, int rank)
 	LayoutRank who = rank_of(rt, rank);
 	LayoutRange all = {0, tensor_numel(t)};
 	if (!has_master(rt, t))
-		return slice_of_rank(rt->model, t, &who);
+		return slice_of_rank(rt->model, t, false, &who);
 	return layout_range(unit_of(rt, t), t->flat, &who).n ? all : (LayoutRange){0, 0};
 }
 

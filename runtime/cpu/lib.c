@@ -578,8 +578,7 @@ static bool load_state(Model *m, const char *dir, const char **found)
 	s->o.resume = arena_strdup(s->p.arena, dir);
 	if (!s->o.hyper)
 		s->p.hyper = NULL; /* that of an earlier checkpoint */
-	bool ok = resume_find(&s->o, s->p.arena, found, d) &&
-		resume_read_state(*found, &s->rt, &s->o, &s->p.progress, d) && !session_accum(s) &&
+	bool ok = resume_begin(&s->rt, &s->o, found, &s->p.progress, d) && !session_accum(s) &&
 		optim_configure(&s->p.optim, s->rt.model, &s->o, d);
 	ok = all_well(m, &held, ok);
 	if (!ok) {

@@ -21,7 +21,7 @@ void step_begin(Rt *rt, const StepScalars *s)
 	rt->p->scalars = *s;
 	rt->loss_sum = rt->loss_weight = rt->correct = rt->counted = 0;
 	rt->p->optim.norm = 0;
-	rt->p->sums = (StepSums){.stop = -1};
+	rt->p->sums = (StepSums){.asked.stop = -1};
 	rt->p->bad_sample0 = -1;
 	check_begin(rt);
 }
@@ -103,7 +103,7 @@ void rt_step_scalars(Rt *rt)
 {
 	struct RtPrivate *p = rt->p;
 	StepRules rules = report_rules(rt);
-	if (p->sums.stop < 0)
+	if (p->sums.asked.stop < 0)
 		ice("the program did not sum its scalars up");
 	scalars_decide(rt->scalars, &p->result, &p->sums, &rules, &p->progress.loss_scale);
 }
@@ -149,7 +149,8 @@ static void round_working_copy(const Rt *rt, int unit, int f)
 	const float *master = rt->p->optim.master[unit][f];
 	void *copy = rt->shard[unit][f], *half = flat->dtype == flat->bcast ? copy : rt->grad_shard[unit][f];
 	int64_t n = layout_flat_numel(flat->numel, 1);
-	k_cast_wide(half, (KDType)flat->bcast, master, K_F32, n);
+	chance_cast(rt, &(Cast){.to = half, .from = master, .made = flat->bcast, .given = DT_F32, .n = n,
+		.chance = {.on = rt->model->by_chance, .next = true, .unit = unit, .flat = f}});
 	if (half != copy)
 		k_cast_wide(copy, (KDType)flat->dtype, half, (KDType)flat->bcast, n);
 }

@@ -180,7 +180,7 @@ void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes)
 static StepSums sums_of(const Rt *rt)
 {
 	return (StepSums){rt->loss_sum, rt->loss_weight, rt->correct, rt->counted, rt->p->optim.norm,
-		report_has_bad_input(), report_stop(rt), rt->p->check.found, hyper_take_signal()};
+		report_has_bad_input(), rt->p->check.found, report_asked(rt)};
 }
 
 void rt_all_reduce_scalars(Rt *rt, int seq)

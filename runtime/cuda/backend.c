@@ -16,13 +16,13 @@ const Backend *backend_choose(const Rt *rt, bool own_gpu, Diag *d)
 	const World *w = &rt->p->world;
 	Gpu mine = {own_gpu}, *all = NEW_N(rt->p->arena, Gpu, MAX(w->size, 1));
 	int shared = -1;
+	bool nccl = o->comm && !strcmp(o->comm, "nccl");
 	if (w->size < 2)
-		return &backend_self;
+		return nccl ? &backend_nccl : &backend_self;
 	if (!control_all_gather(rt->p->control, &mine, sizeof(mine), all))
 		return NULL;
 	for (int r = w->size - 1; r >= 0; r--)
 		shared = all[r].own ? shared : r;
-	bool nccl = o->comm && !strcmp(o->comm, "nccl");
 	if (nccl && shared >= 0) {
 		diag_error(d, o->program, "--comm=nccl wants a GPU for every rank, and rank %d shares one with a rank before "
 			"it: start at most as many ranks on a host as it has GPUs, or let them share by --comm=shm", shared);

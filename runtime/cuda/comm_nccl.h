@@ -35,7 +35,7 @@ typedef struct NcclCall {
 
 /* Both sides must have been compiled from the same headers. */
 typedef struct NcclShape { int version; uint32_t call, backend; } NcclShape;
-#define COMM_NCCL_SHAPE {1, sizeof(NcclCall), sizeof(NcclBackend)}
+#define COMM_NCCL_SHAPE {2, sizeof(NcclCall), sizeof(NcclBackend)}
 
 typedef struct NcclBackend {
 	NcclShape shape;
@@ -45,6 +45,11 @@ typedef struct NcclBackend {
 	NcclState (*open)(void **comm, const char id[NCCL_ID_BYTES], int ranks, int rank);
 	/* Ranks of one color, in their order. */
 	NcclState (*split)(void *comm, int color, int rank, void **out);
+	/* Memory of this process's GPU that communicators can be given as it is: the least that was asked for. */
+	NcclState (*take)(void **at, size_t bytes);
+	void (*give)(void *at);                   /* when no communicator has it any more */
+	NcclState (*enlist)(void *comm, void *at, size_t bytes, void **handle);
+	NcclState (*dismiss)(void *comm, void *handle); /* before finish */
 	NcclState (*state)(void *comm);           /* of what was asked last, and of all that was posted */
 	/* All ranks post the same calls in the same order; calls between begin and end are launched as one. */
 	NcclState (*begin)(void);

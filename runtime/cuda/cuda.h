@@ -15,11 +15,13 @@ typedef struct CudaGraphs CudaGraphs; /* graph.c */
 struct Backend;                       /* backend.h */
 
 /* Made by device_map.  What is in device memory lies in arenas of the plan; rt->p->memory.base has them all, each one
- * cudaMalloc of memory.planned bytes. */
+ * allocation of memory.planned bytes. */
 struct Cuda {
 	int device;
 	cudaStream_t stream[CUDA_STREAMS];
 	const struct Backend *backend;
+	void *backend_state;        /* its own */
+	bool lent[ARENA_COUNT];     /* taken of the back end, not of cudaMalloc */
 	KBad *bad;                  /* pinned; k_bad_report is its address on the device */
 	/* In ARENA_TABLES: LAYOUT_CUDA_STATE bytes, then StepSums of all ranks; parts of a norm; the inputs of the next
 	 * micro-batch. */

@@ -1,9 +1,10 @@
 /* runtime/cuda/device.c: the memory of a run on a GPU.
  *
- * One cudaMalloc for each arena of the plan, of exactly the planned bytes, and one cudaHostAlloc of what is pinned; a
- * step allocates nothing.  Arenas that must begin as zeros do (gaps between parameters, states); what a step writes
- * before it reads does not.  Of several ranks each maps memory of the host that its peers read: a window for what is
- * sent outside of steps, and mirrors of what collectives send, where they go through the host.
+ * One allocation for each arena of the plan, of exactly the planned bytes, and one cudaHostAlloc of what is pinned; a
+ * step allocates nothing.  What collectives read and write is taken of the back end, if it has wishes.  Arenas that
+ * must begin as zeros do (gaps between parameters, states); what a step writes before it reads does not.  Of several
+ * ranks each maps memory of the host that its peers read: a window for what is sent outside of steps, and mirrors of
+ * what collectives send, where they go through the host.
  *
  * What --offload takes off the device is an arena as the others, of pinned memory: gathers copy from it, and updates
  * read and write it in place, each number once each way, so it wants neither room on the device nor an order of its
@@ -89,12 +90,44 @@ static bool begins_as_zeros(ArenaKind arena)
 	}
 }
 
-static cudaError_t take(const DeviceMemory *mem, int arena, void **at)
+/* What collectives read and write, in the order of the mirrors that peers read; gradients are last, since owners have
+ * more of them. */
+static const ArenaKind sent[] = {ARENA_PARAMS, ARENA_GATHERED, ARENA_SEND, ARENA_GRADS};
+
+static bool is_sent(int arena)
 {
+	bool is = false;
+	for (int i = 0; i < COUNT_OF(sent); i++)
+		is = is || (int)sent[i] == arena;
+	return is;
+}
+
+/* NULL, or what went wrong. */
+static const char *take(Rt *rt, int arena, void **at)
+{
+	const DeviceMemory *mem = &rt->p->memory;
+	Cuda *c = rt->p->cuda;
 	size_t bytes = (size_t)mem->planned[arena];
 	if (!bytes)
-		return cudaSuccess;
-	return mem->on_host[arena] ? cudaHostAlloc(at, bytes, cudaHostAllocMapped) : cudaMalloc(at, bytes);
+		return NULL;
+	if (!mem->on_host[arena] && c->backend->take && is_sent(arena)) {
+		const char *why = c->backend->take(rt, at, mem->planned[arena]);
+		c->lent[arena] = !why;
+		return why;
+	}
+	cudaError_t e = mem->on_host[arena] ? cudaHostAlloc(at, bytes, cudaHostAllocMapped) : cudaMalloc(at, bytes);
+	return e == cudaSuccess ? NULL : cudaGetErrorString(e);
+}
+
+static void give(const Rt *rt, int arena)
+{
+	const DeviceMemory *mem = &rt->p->memory;
+	if (rt->p->cuda->lent[arena])
+		rt->p->cuda->backend->give(rt, mem->base[arena]);
+	else if (mem->on_host[arena])
+		cudaFreeHost(mem->base[arena]);
+	else
+		cudaFree(mem->base[arena]);
 }
 
 static bool allocate(Rt *rt, Diag *d)
@@ -103,11 +136,11 @@ static bool allocate(Rt *rt, Diag *d)
 	cudaStream_t stream = rt->p->cuda->stream[CUDA_COMPUTE];
 	for (int i = 0; i < ARENA_COUNT; i++) {
 		void *at = NULL;
-		cudaError_t e = take(mem, i, &at);
-		if (e != cudaSuccess) {
+		const char *why = take(rt, i, &at);
+		if (why) {
 			diag_error(d, rt->p->options->program, "%" PRId64 " bytes for %s cannot be allocated %s GPU %d: %s (the "
 				"whole plan is %" PRId64 " bytes)", mem->planned[i], device_arena_names[i], mem->on_host[i] ?
-				"in pinned memory of the host of" : "on", rt->p->cuda->device, cudaGetErrorString(e), mem->total);
+				"in pinned memory of the host of" : "on", rt->p->cuda->device, why, mem->total);
 			return false;
 		}
 		mem->base[i] = at;
@@ -143,9 +176,6 @@ void *cuda_pinned(Rt *rt, int64_t bytes)
 	return at;
 }
 
-/* Arenas that peers read, in the order of their mirrors; gradients are last, since owners have more of them. */
-static const ArenaKind mirrored[] = {ARENA_PARAMS, ARENA_GATHERED, ARENA_SEND, ARENA_GRADS};
-
 /* What lies on the host is read there. */
 static int64_t mirror_bytes(const DeviceMemory *mem, ArenaKind arena)
 {
@@ -166,16 +196,16 @@ static bool map_comm(Rt *rt, Diag *d)
 	device_layout(rt, &layout);
 	mem->window_bytes = layout_cuda_window(&layout, &who);
 	CommMemory size = {.bytes = mem->window_bytes, .file = -1, .outside = !staged};
-	for (int i = 0; staged && i < COUNT_OF(mirrored); i++)
-		size.bytes += mirror_bytes(mem, mirrored[i]);
+	for (int i = 0; staged && i < COUNT_OF(sent); i++)
+		size.bytes += mirror_bytes(mem, sent[i]);
 	p->comm = comm_open(p->control, &p->world, &size, p->arena, d);
 	if (!p->comm)
 		return false;
 	char *at = mem->window = comm_memory(p->comm);
 	at += mem->window_bytes;
-	for (int i = 0; staged && i < COUNT_OF(mirrored); i++) {
-		mem->mirror[mirrored[i]] = at;
-		at += mirror_bytes(mem, mirrored[i]);
+	for (int i = 0; staged && i < COUNT_OF(sent); i++) {
+		mem->mirror[sent[i]] = at;
+		at += mirror_bytes(mem, sent[i]);
 	}
 	if (!staged)
 		return true;
@@ -233,7 +263,7 @@ bool device_map(Rt *rt, Diag *d)
 	if (!c->backend)
 		return false;
 	device_plan(rt);
-	bool ok = check_memory(rt, sharing.all, d);
+	bool ok = (!c->backend->load || c->backend->load(rt, &c->backend_state, d)) && check_memory(rt, sharing.all, d);
 	if (start_agree(rt, ok ? EXIT_DONE : EXIT_RUN, d))
 		return false;
 	make_streams(c);
@@ -261,10 +291,7 @@ void device_unmap(Rt *rt)
 		if (c->stream[i])
 			cudaStreamDestroy(c->stream[i]);
 	for (int i = 0; i < ARENA_COUNT; i++) {
-		if (mem->on_host[i])
-			cudaFreeHost(mem->base[i]);
-		else
-			cudaFree(mem->base[i]);
+		give(rt, i);
 		mem->base[i] = mem->mirror[i] = NULL;
 	}
 	k_bad_report = NULL;

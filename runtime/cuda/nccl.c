@@ -6,6 +6,15 @@
  * travels: the mean of a power of two of ranks is divided on the way, which rounds nothing else than the end would;
  * any other is a sum, divided behind.
  *
+ * One rank alone posts the same calls to communicators of itself, each flat in place, which changes no bit: so one GPU
+ * exercises all of this.  Its plan is that of one rank, which has no copies to send and no room for small messages but
+ * the step's.
+ *
+ * What collectives read and write is NCCL's own memory, and registered with each communicator that meets it, so that
+ * peers can take it from where it lies.  NCCL wants it registered by all ranks or by none and at the same offset: all
+ * ranks have the same arenas, and what the ranks of a call read of a peer (what a gather receives, what a reduction
+ * sends) stands at the same place of them; only sizes differ where parameters have owners.
+ *
  * Nothing blocks inside the library: what is not done is asked for again, and the watchdog ends a run in which that
  * lasts too long.
  *
@@ -27,7 +36,7 @@ typedef struct Nccl {
 	const NcclBackend *lib;
 	const char *path;
 	void *comm[RT_STREAMS][SIZES]; /* NULL: not wanted */
-	RankProgress *progress;
+	void *listed[RT_STREAMS][SIZES][ARENA_COUNT]; /* what NCCL calls registered memory; NULL: none */
 } Nccl;
 
 static Nccl *nccl(const Rt *rt)
@@ -105,7 +114,7 @@ static void complete(Rt *rt, const RtCollective *row, const Part *p, const NcclC
 	if (row->kind == RT_ALL_GATHER || !taken)
 		return;
 	if (c->recv != p->to || p->sent != p->made)
-		streams_cast(rt, &(Cast){p->to, c->recv, p->made, p->sent, n}, s);
+		streams_cast(rt, &(Cast){.to = p->to, .from = c->recv, .made = p->made, .given = p->sent, .n = n}, s);
 	if (row->kind == RT_BROADCAST || mean || p->scale == 1)
 		return;
 	k_stream = s;
@@ -136,30 +145,58 @@ static int describe(const Rt *rt, const RtCollective *row, Part *part, cudaStrea
 	return halves ? n / 2 : n;
 }
 
+/* One rank's flats of a unit, where they lie. */
+static int describe_alone(const Rt *rt, const RtCollective *row, Part *part)
+{
+	const LayoutUnit *u = &rt->model->layout.unit[row->unit];
+	LayoutRank who = device_rank(rt);
+	int n = 0;
+	for (int f = 0; f < u->n_flats; f++) {
+		const LayoutFlat *flat = &u->flat[f];
+		Part p = {.x.n = 1, .scale = 1, .sent = flat->grad, .to = rt->grad[row->unit][f]};
+		if (!flat->trainable)
+			continue;
+		if (row->kind == RT_ALL_REDUCE_SHARDS) {
+			p.sent = layout_update_dtype(u, f, &who);
+			p.to = rt->grad_shard[row->unit][f];
+		} else if (row->kind == RT_BROADCAST) {
+			p.sent = flat->dtype;
+			p.to = rt->shard[row->unit][f];
+		}
+		p.made = p.sent;
+		p.x.source = p.to;
+		p.slab = p.total = layout_flat_numel(flat->numel, 1);
+		part[n++] = p;
+	}
+	return n;
+}
+
 static void nccl_issue(Rt *rt, const RtCollective *row, int seq, cudaStream_t s)
 {
 	const Nccl *n = nccl(rt);
 	Part part[LAYOUT_MAX_FLATS];
 	NcclCall call[LAYOUT_MAX_FLATS];
-	bool mean[LAYOUT_MAX_FLATS], any = false;
-	int parts = describe(rt, row, part, s);
+	bool mean[LAYOUT_MAX_FLATS], goes[LAYOUT_MAX_FLATS], any = false;
+	bool alone = rt->p->world.size < 2;
+	int parts = alone && row->kind != RT_ALL_GATHER ? describe_alone(rt, row, part) : describe(rt, row, part, s);
 	void *comm = comm_of(rt, row);
 	(void)seq;
 	for (int k = 0; k < parts; k++) {
 		const Part *p = &part[k];
 		mean[k] = p->scale == 1 / (float)p->x.n && is_power_of_two(p->x.n);
 		call[k] = call_of(row, p, mean[k]);
-		any = any || p->x.n > 1;
+		goes[k] = (alone || p->x.n > 1) && call[k].count;
+		any = any || goes[k];
 	}
 	if (!any)
 		return;
 	must(n, comm, n->lib->begin(), "a launch");
 	for (int k = 0; k < parts; k++)
-		if (part[k].x.n > 1 && call[k].count && n->lib->post(comm, &call[k], s) == NCCL_FAILED)
+		if (goes[k] && n->lib->post(comm, &call[k], s) == NCCL_FAILED)
 			broken(n, comm, collective_name(row->kind));
 	must(n, comm, n->lib->end(), collective_name(row->kind));
 	for (int k = 0; k < parts; k++)
-		if (part[k].x.n > 1)
+		if (goes[k])
 			complete(rt, row, &part[k], &call[k], mean[k], s);
 }
 
@@ -180,7 +217,7 @@ static void nccl_broadcast_small(Rt *rt, void *at, int64_t bytes, cudaStream_t s
 	post_small(rt, &(NcclCall){NCCL_BROADCAST, at, at, bytes, DT_U8, false, 0}, s);
 }
 
-/* ---- life ---- */
+/* ---- how ranks meet ---- */
 
 static const NcclBackend *load(const Rt *rt, const char **path, Diag *d)
 {
@@ -230,16 +267,16 @@ static bool same_versions(const Rt *rt, const Nccl *n, const Met *all, Diag *d)
 /* All ranks learn all versions and rank 0's ids; false after a message, on all of them. */
 static bool meet(const Rt *rt, const Nccl *n, Met *of0, Diag *d)
 {
-	Met mine = {.ok = n->lib != NULL}, *all = NEW_N(rt->p->arena, Met, rt->p->world.size);
-	if (n->lib)
-		mine.version = n->lib->version();
-	for (int i = 0; n->lib && rt->p->world.rank == 0 && i < RT_STREAMS; i++)
+	Met mine = {.ok = true, .version = n->lib->version()}, *all = NEW_N(rt->p->arena, Met, rt->p->world.size);
+	for (int i = 0; rt->p->world.rank == 0 && i < RT_STREAMS; i++)
 		if (n->lib->id(mine.id[i]) != NCCL_DONE) {
 			diag_error(d, rt->p->options->program, "NCCL cannot start: %s (NCCL_SOCKET_IFNAME names the network to "
 				"use, NCCL_DEBUG=INFO tells more)", n->lib->why(NULL));
 			mine.ok = false;
 		}
-	if (!control_all_gather(rt->p->control, &mine, sizeof(mine), all))
+	if (!rt->p->control)
+		all[0] = mine;
+	else if (!control_all_gather(rt->p->control, &mine, sizeof(mine), all))
 		return false;
 	*of0 = all[0];
 	for (int r = 0; r < rt->p->world.size; r++)
@@ -286,18 +323,82 @@ static bool open_all(const Rt *rt, Nccl *n, const Met *met, Diag *d)
 	return ok;
 }
 
+/* ---- memory ---- */
+
+static const char *nccl_take(const Rt *rt, void **at, int64_t bytes)
+{
+	const Nccl *n = nccl(rt);
+	return n->lib->take(at, (size_t)bytes) == NCCL_DONE ? NULL : n->lib->why(NULL);
+}
+
+static void nccl_give(const Rt *rt, void *at)
+{
+	nccl(rt)->lib->give(at);
+}
+
+/* Gathers and broadcasts are of one stream, reductions of another. */
+static bool meets(int stream, int arena)
+{
+	bool both = arena == ARENA_SEND, gathers = arena == ARENA_PARAMS || arena == ARENA_GATHERED;
+	return stream == RT_STREAM_GATHER ? both || gathers : stream == RT_STREAM_REDUCE && (both || arena == ARENA_GRADS);
+}
+
+static bool register_all(const Rt *rt, Nccl *n, Diag *d)
+{
+	const DeviceMemory *mem = &rt->p->memory;
+	for (int i = 0; i < RT_STREAMS; i++)
+		for (int k = 0; k < SIZES; k++)
+			for (int a = 0; a < ARENA_COUNT; a++) {
+				void *comm = n->comm[i][k];
+				if (!comm || !rt->p->cuda->lent[a] || !meets(i, a))
+					continue;
+				NcclState s = n->lib->enlist(comm, mem->base[a], (size_t)mem->planned[a], &n->listed[i][k][a]);
+				if (settle(n, comm, s) == NCCL_DONE)
+					continue;
+				diag_error(d, rt->p->options->program, "rank %d: NCCL registers no memory for %s %s: %s",
+					rt->p->world.rank, device_arena_names[a], of_names[k], n->lib->why(comm));
+				return false;
+			}
+	return true;
+}
+
+static void deregister_all(Nccl *n)
+{
+	for (int i = 0; i < RT_STREAMS; i++)
+		for (int k = 0; k < SIZES; k++)
+			for (int a = 0; a < ARENA_COUNT; a++) {
+				if (n->comm[i][k] && n->listed[i][k][a])
+					settle(n, n->comm[i][k], n->lib->dismiss(n->comm[i][k], n->listed[i][k][a]));
+				n->listed[i][k][a] = NULL;
+			}
+}
+
+/* ---- life ---- */
+
+static bool nccl_load(Rt *rt, void **state, Diag *d)
+{
+	Nccl *n = *state = NEW(rt->p->arena, Nccl);
+	n->lib = load(rt, &n->path, d);
+	return n->lib;
+}
+
+static bool open_and_register(const Rt *rt, Nccl *n, const Met *met, Diag *d)
+{
+	return open_all(rt, n, met, d) && register_all(rt, n, d);
+}
+
 static bool nccl_open(Rt *rt, void **state, Diag *d)
 {
-	Nccl *n = NEW(rt->p->arena, Nccl);
+	Nccl *n = *state;
 	Met met;
-	*state = n;
-	n->lib = load(rt, &n->path, d);
 	if (!meet(rt, n, &met, d))
 		return false;
-	n->progress = control_progress(rt->p->control);
-	progress_enter(n->progress, COMM_SYNC, OUTSIDE_NCCL);
-	bool ok = open_all(rt, n, &met, d);
-	progress_end(n->progress, COMM_SYNC);
+	if (!rt->p->control)
+		return open_and_register(rt, n, &met, d);
+	RankProgress *progress = control_progress(rt->p->control);
+	progress_enter(progress, COMM_SYNC, OUTSIDE_NCCL);
+	bool ok = open_and_register(rt, n, &met, d);
+	progress_end(progress, COMM_SYNC);
 	return ok;
 }
 
@@ -314,8 +415,7 @@ static void each(Nccl *n, void (*f)(void *comm))
 static void nccl_close(Rt *rt)
 {
 	Nccl *n = nccl(rt);
-	if (!n || !n->lib)
-		return;
+	deregister_all(n);
 	for (int i = 0; i < RT_STREAMS; i++)
 		for (int k = 0; k < SIZES; k++)
 			if (n->comm[i][k])
@@ -326,7 +426,7 @@ static void nccl_close(Rt *rt)
 static const char *nccl_failed(void *state)
 {
 	const Nccl *n = state;
-	for (int i = 0; n && n->lib && i < RT_STREAMS; i++)
+	for (int i = 0; i < RT_STREAMS; i++)
 		for (int k = 0; k < SIZES; k++)
 			if (n->comm[i][k] && n->lib->state(n->comm[i][k]) == NCCL_FAILED)
 				return n->lib->why(n->comm[i][k]);
@@ -336,10 +436,10 @@ static const char *nccl_failed(void *state)
 static void nccl_abort(void *state)
 {
 	Nccl *n = state;
-	if (n && n->lib)
-		each(n, n->lib->abort);
+	each(n, n->lib->abort);
 }
 
-const Backend backend_nccl = {.name = "nccl", .captures = true, .chained = true, .open = nccl_open,
-	.close = nccl_close, .issue = nccl_issue, .gather_small = nccl_gather_small,
-	.broadcast_small = nccl_broadcast_small, .failed = nccl_failed, .abort = nccl_abort};
+const Backend backend_nccl = {.name = "nccl", .captures = true, .chained = true, .load = nccl_load,
+	.take = nccl_take, .give = nccl_give, .open = nccl_open, .close = nccl_close, .issue = nccl_issue,
+	.gather_small = nccl_gather_small, .broadcast_small = nccl_broadcast_small, .failed = nccl_failed,
+	.abort = nccl_abort};

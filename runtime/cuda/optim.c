@@ -3,6 +3,7 @@
  * The one idea: as on the CPU (cpu/step.c), but lists of segments and groups are the device's copies, and what the CPU
  * adds up on the host is joined where it lies. */
 #include "kernels/cuda/work.h"
+#include "runtime/cuda/backend.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/cuda/step.h"
 
@@ -57,7 +58,8 @@ static void round_working_copy(const Rt *rt, int unit, int f)
 	const float *master = rt->p->optim.master[unit][f];
 	void *to = rt->shard[unit][f], *half = flat->dtype == flat->bcast ? to : rt->grad_shard[unit][f];
 	int64_t n = layout_flat_numel(flat->numel, 1);
-	k_device_cast(half, (KDType)flat->bcast, master, K_F32, n);
+	streams_cast(rt, &(Cast){.to = half, .from = master, .made = flat->bcast, .given = DT_F32, .n = n,
+		.chance = {.on = rt->model->by_chance, .next = true, .unit = unit, .flat = f}}, compute(rt));
 	if (half != to)
 		k_device_cast(to, (KDType)flat->dtype, half, (KDType)flat->bcast, n);
 }

@@ -88,12 +88,23 @@ static void staged_issue(Rt *rt, const RtCollective *row, int seq, cudaStream_t 
 	cuda_must(cudaEventRecord(s->sent[row->stream], stream), "an event cannot be recorded");
 }
 
+/* The device knows which step it is in. */
+static void take_scalars(const Rt *rt, Staged *s, cudaStream_t stream)
+{
+	cuda_must(cudaMemcpyAsync(s->message, rt->scalars, sizeof(s->p.scalars), cudaMemcpyDeviceToHost, stream),
+		"a step's scalars cannot be copied");
+	cuda_must(cudaStreamSynchronize(stream), "a step's scalars do not arrive");
+	memcpy(&s->p.scalars, s->message, sizeof(s->p.scalars));
+}
+
 static void staged_finish(Rt *rt, const RtCollective *row, int seq, cudaStream_t stream)
 {
 	Staged *s = staged(rt);
 	int n = collective_parts(rt, row);
 	(void)seq;
 	cuda_must(cudaEventSynchronize(s->sent[row->stream]), "what a collective sends does not arrive");
+	if (row->by_chance)
+		take_scalars(rt, s, stream);
 	for (int k = 0; k < n; k++) {
 		Part part;
 		collective_begin(&s->host, streams_collectives(rt), row, k, &part);
@@ -153,6 +164,7 @@ static bool staged_open(Rt *rt, void **state, Diag *d)
 	for (int i = 0; i < ARENA_COUNT; i++)
 		s->p.memory.base[i] = rt->p->memory.on_host[i] ? rt->p->memory.base[i] : rt->p->memory.mirror[i];
 	device_point(&s->host);
+	s->host.scalars = &s->p.scalars;
 	s->from = NEW_N(a, const char *, rt->p->world.size);
 	for (int i = 0; i < RT_STREAMS; i++)
 		cuda_must(cudaEventCreateWithFlags(&s->sent[i], cudaEventDisableTiming), "an event cannot be made");

@@ -116,10 +116,8 @@ static StepInput input_of(const Rt *rt, const CudaStep *t, Program program, int6
 	bool ends = program == PROGRAM_STEP || program == PROGRAM_LAST;
 	StepInput in = {.scalars = t->scalars, .rules = report_rules(rt), .first = t->first};
 	in.scalars.sample0 = sample0;
-	if (ends) {
-		in.stop = report_stop(rt);
-		in.reload = hyper_take_signal();
-	}
+	if (ends)
+		in.asked = report_asked(rt);
 	return in;
 }
 
@@ -240,7 +238,7 @@ void rt_all_reduce_scalars(Rt *rt, int seq)
 {
 	CudaStep *t = step_of(rt);
 	step_launch_close(t->state, k_bad_report, rt->p->check.found, compute(rt));
-	if (rt->p->world.size < 2)
+	if (!streams_talk(rt))
 		return;
 	streams_sync_begin(rt, seq);
 	streams_gather(rt, t->all, &t->state->mine, (int64_t)sizeof(StepSums));
@@ -251,5 +249,5 @@ void rt_step_scalars(Rt *rt)
 {
 	CudaStep *t = step_of(rt);
 	int ranks = MAX(rt->p->world.size, 1);
-	step_launch_decide(t->state, ranks > 1 ? t->all : &t->state->mine, ranks, compute(rt));
+	step_launch_decide(t->state, streams_talk(rt) ? t->all : &t->state->mine, ranks, compute(rt));
 }

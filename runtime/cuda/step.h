@@ -17,7 +17,7 @@ extern "C" {
 typedef struct StepInput {
 	StepScalars scalars;        /* what the host knows of them */
 	StepRules rules;
-	double stop, reload;        /* of this rank, as in StepSums */
+	StepAsked asked;            /* of this rank */
 	int32_t first;              /* of its step */
 } StepInput;
 

@@ -43,8 +43,7 @@ static __global__ void close_sums(StepState *s, const KBad *bad, bool found)
 {
 	note_bad(s, bad);
 	s->mine.bad_input = s->bad_sample0 >= 0;
-	s->mine.stop = s->in.stop;
-	s->mine.reload = s->in.reload;
+	s->mine.asked = s->in.asked;
 	s->mine.not_finite = found;
 }
 

@@ -29,7 +29,6 @@ typedef struct Ordered {
 
 struct Streams {
 	const Backend *backend;
-	void *state;
 	Collectives *collectives;
 	RankProgress *progress;
 	ProgressWords words[RT_STREAMS];
@@ -56,7 +55,8 @@ cudaStream_t streams_of(const Rt *rt, RtStream stream)
 	return rt->p->cuda->stream[of[stream]];
 }
 
-void *streams_backend_state(const Rt *rt) { return rt->p->streams->state; }
+bool streams_talk(const Rt *rt) { return rt->p->streams->backend->gather_small; }
+void *streams_backend_state(const Rt *rt) { return rt->p->cuda->backend_state; }
 const Collectives *streams_collectives(const Rt *rt) { return rt->p->streams->collectives; }
 
 static void record(cudaEvent_t e, cudaStream_t s)
@@ -71,6 +71,15 @@ static void wait_event(cudaStream_t s, cudaEvent_t e)
 
 /* ---- what back ends use ---- */
 
+static void cast_part(const Rt *rt, const Cast *c)
+{
+	if (c->chance.on)
+		k_device_cast_by_chance(c->to, (KDType)c->made, c->from, c->n, c->chance.id, c->chance.first, c->chance.next,
+			rt->scalars);
+	else
+		k_device_cast(c->to, (KDType)c->made, c->from, (KDType)c->given, c->n);
+}
+
 void streams_cast(const Rt *rt, const Cast *c, cudaStream_t stream)
 {
 	if (!c->n)
@@ -81,7 +90,7 @@ void streams_cast(const Rt *rt, const Cast *c, cudaStream_t stream)
 		return;
 	}
 	k_stream = stream;
-	k_device_cast(c->to, (KDType)c->made, c->from, (KDType)c->given, c->n);
+	chance_parts(rt, c, cast_part);
 	k_stream = compute(rt);
 }
 
@@ -245,17 +254,12 @@ void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes)
 
 void streams_gather(Rt *rt, void *all, const void *mine, int64_t bytes)
 {
-	cudaStream_t s = streams_of(rt, RT_STREAM_SYNC);
-	if (rt->p->world.size > 1)
-		rt->p->streams->backend->gather_small(rt, all, mine, bytes, s);
-	else
-		cuda_must(cudaMemcpyAsync(all, mine, (size_t)bytes, cudaMemcpyDeviceToDevice, s), "a message cannot be copied");
+	rt->p->streams->backend->gather_small(rt, all, mine, bytes, streams_of(rt, RT_STREAM_SYNC));
 }
 
 void streams_broadcast(Rt *rt, void *at, int64_t bytes)
 {
-	if (rt->p->world.size > 1)
-		rt->p->streams->backend->broadcast_small(rt, at, bytes, streams_of(rt, RT_STREAM_SYNC));
+	rt->p->streams->backend->broadcast_small(rt, at, bytes, streams_of(rt, RT_STREAM_SYNC));
 }
 
 /* ---- captures ---- */
@@ -310,15 +314,15 @@ static void free_events(const cudaEvent_t *e, int n)
 		cudaEventDestroy(e[i]);
 }
 
-/* Nothing is sent, cast or kept. */
+/* Nothing is sent, cast or kept.  One rank that talks sends all to itself. */
 static bool is_idle(const Rt *rt, const RtCollective *row)
 {
 	float *to;
 	const float *from;
-	bool keeps = false;
+	bool busy = streams_talk(rt) && rt->p->world.size < 2;
 	for (int f = 0; f < LAYOUT_MAX_FLATS; f++)
-		keeps = keeps || (row->unit >= 0 && collective_kept(rt, row, f, &to, &from));
-	return !keeps && !collective_parts(rt, row);
+		busy = busy || (row->unit >= 0 && collective_kept(rt, row, f, &to, &from));
+	return !busy && !collective_parts(rt, row);
 }
 
 static void order_program(Rt *rt, Program program)
@@ -378,12 +382,13 @@ bool streams_start(Rt *rt, bool threads, Diag *d)
 	for (int i = 0; i < RT_STREAMS; i++)
 		all->open[i].seq = NEW_N(p->arena, int, most + 1);
 	share_progress(rt);
-	if (!all->backend->open(rt, &all->state, d)) {
+	if (!all->backend->open(rt, &p->cuda->backend_state, d)) {
 		streams_stop(rt);
 		return false;
 	}
+	void *state = p->cuda->backend_state;
 	if (p->control)
-		control_set_device(p->control, &(DeviceWatch){all->backend->failed, all->backend->abort, all->state});
+		control_set_device(p->control, &(DeviceWatch){all->backend->failed, all->backend->abort, state});
 	return true;
 }
 

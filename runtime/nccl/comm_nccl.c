@@ -59,6 +59,16 @@ static NcclState split(void *comm, int color, int rank, void **out)
 	return state_of(ncclCommSplit(comm, color, rank, (ncclComm_t *)out, &c));
 }
 
+static NcclState take(void **at, size_t bytes) { return state_of(ncclMemAlloc(at, bytes)); }
+static void give(void *at) { ncclMemFree(at); }
+
+static NcclState enlist(void *comm, void *at, size_t bytes, void **handle)
+{
+	return state_of(ncclCommRegister(comm, at, bytes, handle));
+}
+
+static NcclState dismiss(void *comm, void *handle) { return state_of(ncclCommDeregister(comm, handle)); }
+
 static NcclState state(void *comm)
 {
 	ncclResult_t r = ncclSuccess;
@@ -107,5 +117,5 @@ static const char *why(void *comm)
 }
 
 extern const NcclBackend shardrt_nccl;
-const NcclBackend shardrt_nccl = {COMM_NCCL_SHAPE, NCCL_VERSION_CODE, version, new_id, open_comm, split, state, begin,
-	post, end, finish, close_comm, abort_comm, why};
+const NcclBackend shardrt_nccl = {COMM_NCCL_SHAPE, NCCL_VERSION_CODE, version, new_id, open_comm, split, take, give,
+	enlist, dismiss, state, begin, post, end, finish, close_comm, abort_comm, why};

@@ -16,6 +16,7 @@
 struct cudnnContext { cudaStream_t stream; };
 struct SimTensor { cudnnDataType_t type; int n, dim[5], stride[5]; };
 struct SimFilter { cudnnDataType_t type; cudnnTensorFormat_t format; int n, dim[5]; };
+struct SimActivation { bool identity; };
 struct SimConvolution { int n, pad[3], stride[3], dilation[3], groups; cudnnDataType_t compute; cudnnMathType_t math; };
 
 enum Kind { FORWARD, GRAD_X, GRAD_W };
@@ -58,6 +59,16 @@ cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t *w) { return c
 cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t w) { return destroy(w); }
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t *c) { return create(c); }
 cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t c) { return destroy(c); }
+
+cudnnStatus_t cudnnCreateActivationDescriptor(cudnnActivationDescriptor_t *a) { return create(a); }
+cudnnStatus_t cudnnDestroyActivationDescriptor(cudnnActivationDescriptor_t a) { return destroy(a); }
+
+cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t a, cudnnActivationMode_t mode,
+	cudnnNanPropagation_t, double)
+{
+	a->identity = mode == CUDNN_ACTIVATION_IDENTITY;
+	return CUDNN_STATUS_SUCCESS;
+}
 
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream)
 {
@@ -196,6 +207,7 @@ struct Job {
 	SimConvolution c;
 	char *X, *Y, *W, *work;
 	size_t bytes;
+	char *B; /* a bias, or NULL */
 };
 
 /* Shapes with 3 spatial dims, the first ones 1. */
@@ -314,6 +326,8 @@ template <class V> static void compute(const Job &j)
 	if (j.bytes)
 		memset(j.work, 0xA5, j.bytes);
 	convolve(j.kind, s, copy[0].data(), copy[1].data(), copy[2].data());
+	for (int64_t i = 0; j.B && i < parts[1].numel; i++)
+		copy[1][(size_t)i] += fetch<V>(j.B, j.x.type, i / out % s.o, false);
 	for (int p = 0; p < 3; p++)
 		for (int64_t i = 0; i < parts[p].numel && parts[p].result; i++)
 			put(parts[p].p, j.x.type, place(i, parts[p].channels, parts[p].positions, last), copy[p][(size_t)i]);
@@ -342,6 +356,8 @@ static cudnnStatus_t launch(const char *call, cudnnHandle_t handle, Job j, int a
 	sim_must_reach(j.X, (size_t)(numel(j.x.n, j.x.dim) * size), (name + ": x").c_str());
 	sim_must_reach(j.Y, (size_t)(numel(j.y.n, j.y.dim) * size), (name + ": y").c_str());
 	sim_must_reach(j.W, (size_t)(numel(j.w.n, j.w.dim) * size), (name + ": w").c_str());
+	if (j.B)
+		sim_must_reach(j.B, (size_t)(j.y.dim[1] * size), (name + ": bias").c_str());
 	if (j.bytes)
 		sim_must_reach(j.work, j.bytes, (name + ": workspace").c_str());
 	sim_issue(handle->stream, name, [j] {
@@ -356,8 +372,28 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void *alpha, c
 	cudnnConvolutionFwdAlgo_t algo, void *workspace, size_t bytes, const void *beta, const cudnnTensorDescriptor_t y,
 	void *Y)
 {
-	Job j = {FORWARD, *x, *y, *w, *c, (char *)(uintptr_t)X, (char *)Y, (char *)(uintptr_t)W, (char *)workspace, 0};
+	Job j = {FORWARD, *x, *y, *w, *c, (char *)(uintptr_t)X, (char *)Y, (char *)(uintptr_t)W, (char *)workspace, 0,
+		NULL};
 	return launch("cudnnConvolutionForward", handle, j, algo, bytes, alpha, beta);
+}
+
+/* Identities alone, without another operand; groups and three spatial dims are refused, so that callers must have
+ * another way. */
+cudnnStatus_t cudnnConvolutionBiasActivationForward(cudnnHandle_t handle, const void *alpha1,
+	const cudnnTensorDescriptor_t x, const void *X, const cudnnFilterDescriptor_t w, const void *W,
+	const cudnnConvolutionDescriptor_t c, cudnnConvolutionFwdAlgo_t algo, void *workspace, size_t bytes,
+	const void *alpha2, const cudnnTensorDescriptor_t z, const void *, const cudnnTensorDescriptor_t bias,
+	const void *B, const cudnnActivationDescriptor_t activation, const cudnnTensorDescriptor_t y, void *Y)
+{
+	Job j = {FORWARD, *x, *y, *w, *c, (char *)(uintptr_t)X, (char *)Y, (char *)(uintptr_t)W, (char *)workspace, 0,
+		(char *)(uintptr_t)B};
+	if (!activation->identity || algo != CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM || z != y || !B
+		|| bias->type != x->type || bias->n != y->n || bias->dim[1] != y->dim[1]
+		|| numel(bias->n, bias->dim) != bias->dim[1])
+		return CUDNN_STATUS_BAD_PARAM;
+	if (c->groups > 1 || c->n > 2 || x->type == CUDNN_DATA_DOUBLE)
+		return CUDNN_STATUS_NOT_SUPPORTED;
+	return launch("cudnnConvolutionBiasActivationForward", handle, j, algo, bytes, alpha1, alpha2);
 }
 
 cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alpha, const cudnnFilterDescriptor_t w,
@@ -365,7 +401,8 @@ cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alp
 	cudnnConvolutionBwdDataAlgo_t algo, void *workspace, size_t bytes, const void *beta,
 	const cudnnTensorDescriptor_t dx, void *dX)
 {
-	Job j = {GRAD_X, *dx, *dy, *w, *c, (char *)dX, (char *)(uintptr_t)dY, (char *)(uintptr_t)W, (char *)workspace, 0};
+	Job j = {GRAD_X, *dx, *dy, *w, *c, (char *)dX, (char *)(uintptr_t)dY, (char *)(uintptr_t)W, (char *)workspace, 0,
+		NULL};
 	return launch("cudnnConvolutionBackwardData", handle, j, algo, bytes, alpha, beta);
 }
 
@@ -374,6 +411,7 @@ cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const void *a
 	cudnnConvolutionBwdFilterAlgo_t algo, void *workspace, size_t bytes, const void *beta,
 	const cudnnFilterDescriptor_t dw, void *dW)
 {
-	Job j = {GRAD_W, *x, *dy, *dw, *c, (char *)(uintptr_t)X, (char *)(uintptr_t)dY, (char *)dW, (char *)workspace, 0};
+	Job j = {GRAD_W, *x, *dy, *dw, *c, (char *)(uintptr_t)X, (char *)(uintptr_t)dY, (char *)dW, (char *)workspace, 0,
+		NULL};
 	return launch("cudnnConvolutionBackwardFilter", handle, j, algo, bytes, alpha, beta);
 }

@@ -14,9 +14,11 @@
 #include <sys/mman.h>
 
 #ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/common_interface_defs.h>
+#include <sanitizer/asan_interface.h>
 constexpr size_t STACK = 256 << 10;
 #else
+#define ASAN_POISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
 constexpr size_t STACK = 64 << 10;
 #endif
 constexpr int LANES = 32, MOST_THREADS = 1024;
@@ -256,6 +258,14 @@ struct Launch {
 	std::vector<char> args;
 };
 
+/* Under AddressSanitizer what lies behind a block's dynamic shared memory cannot be touched. */
+void open_shared(size_t bytes)
+{
+	ASAN_UNPOISON_MEMORY_REGION(dynamic_shared, bytes);
+	ASAN_POISON_MEMORY_REGION(dynamic_shared + bytes, sizeof dynamic_shared - bytes);
+	shared_now = bytes;
+}
+
 void run_grid(const Launch &l)
 {
 	gridDim = l.grid;
@@ -265,7 +275,7 @@ void run_grid(const Launch &l)
 	block.args = l.args.data();
 	block.call = l.call;
 	block.threads = (int)(l.block.x * l.block.y * l.block.z);
-	shared_now = l.shared;
+	open_shared(l.shared);
 	uint64_t n = (uint64_t)l.grid.x * l.grid.y * l.grid.z;
 	uint64_t begin = sim_random((unsigned)n), backwards = sim_random(2);
 	for (uint64_t i = 0; i < n; i++) {

@@ -2,6 +2,7 @@
  * vector access begins at, rows that no vector divides, more rows than a grid's y, and nothing at all.
  *
  * The one idea: what begins at an odd place is what begins at an even one, up to the order of sums. */
+#include "base/philox.h"
 #include "kernels/cuda/cuda.h"
 #include "tests/cudasim/kernels_cuda.h"
 
@@ -28,6 +29,30 @@ void case_cuda_casts(void)
 			for (int s = 0; s < 6; s++)
 				for (int skip = 0; skip < 2; skip++)
 					check_cast(wide_types[to], wide_types[of], sizes[s], skip);
+}
+
+/* The CPU's bits, at the step's number or the one that follows from whether its update is left out. */
+static void check_chance(KDType t, int64_t n, int64_t skip, int64_t first, bool next, bool left_out)
+{
+	StepScalars *s = case_alloc(sizeof(*s));
+	float *in = case_floats(n + 2, t == K_F16 ? -1e-4 : -3, t == K_F16 ? 1e-4 : 3);
+	uint16_t *got = case_alloc((n + 2) * 2), *want = case_alloc((n + 2) * 2);
+	*s = (StepScalars){.seed = 7, .step = 11, .rng_step = 5, .skip = left_out};
+	in[0] = 70000;
+	in[n / 2] = NAN;
+	k_cast_by_chance(want + skip, t, in + skip, n, philox_key(7, 1234567), first, next && !left_out ? 12 : 11);
+	k_device_cast_by_chance(got + skip, t, in + skip, n, 1234567, first, next, s);
+	case_equal("k_device_cast_by_chance", got, want, (n + 2) * 2);
+}
+
+void case_cuda_chance(void)
+{
+	static const int64_t sizes[] = {0, 1, 3, 64, 4099}, first[] = {0, 64, 3, ((int64_t)1 << 34) + 2};
+	for (int of = 0; of < 2; of++)
+		for (int n = 0; n < 5; n++)
+			for (int k = 0; k < 4; k++)
+				for (int skip = 0; skip < 2; skip++)
+					check_chance(wide_types[1 + of], sizes[n], skip, first[k], (n + k) % 2, (n + k) % 4 == 3);
 }
 
 void case_cuda_scale(void)

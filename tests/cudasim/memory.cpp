@@ -2,7 +2,7 @@
  *
  * The one idea: every allocation is known by its range, so that a copy that leaves it is an error.  Device memory is
  * full of NaN at first and cannot be touched by the host: its pages are open only while nodes run (under
- * AddressSanitizer, which guards its ends instead, always). */
+ * AddressSanitizer always; there a kernel cannot leave an allocation by a byte). */
 #include "tests/cudasim/sim.h"
 
 #include <csignal>
@@ -16,8 +16,10 @@
 
 enum { PAGE = 4096, ALIGN = 256 };
 #ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
 enum { PROTECTS = 0 };
 #else
+#define ASAN_POISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
 enum { PROTECTS = 1 };
 #endif
 
@@ -119,9 +121,11 @@ cudaError_t allocate(void **p, size_t bytes, cudaMemoryType type, const char *ca
 		*p = r.map;
 	} else {
 		/* One page at least, so that no neighbour shares it. */
-		*p = aligned_alloc(type == cudaMemoryTypeHost ? (size_t)PAGE : (size_t)ALIGN, (bytes + PAGE - 1) / PAGE * PAGE);
+		size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
+		*p = aligned_alloc(type == cudaMemoryTypeHost ? (size_t)PAGE : (size_t)ALIGN, whole);
 		if (!*p)
 			return sim_error(cudaErrorMemoryAllocation);
+		ASAN_POISON_MEMORY_REGION((char *)*p + bytes, whole - bytes);
 	}
 	memset(*p, 0xFF, bytes);
 	if (!open_depth)

@@ -8,6 +8,9 @@
  * Sums are made in rank order in the type that travels, 16 bits rounded at each addition, as a ring does; averages
  * multiply by 1/n in that type first, as NCCL does.
  *
+ * Memory is registered with a communicator only if ncclMemAlloc gave it, and what peers may then read in place must
+ * lie at one offset of it on all ranks; nothing may be registered when a communicator ends or its memory is freed.
+ *
  * The one idea: the k-th operation of a communicator is the same one on all ranks, so waiting is comparing counters
  * (posted, read) with k. */
 #include <nccl.h>
@@ -18,6 +21,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <list>
+#include <map>
 #include <string>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -39,7 +44,7 @@ enum Kind { GATHER, REDUCE_SCATTER, ALL_REDUCE, REDUCE, BROADCAST };
 const char *const kind_names[] = {"ncclAllGather", "ncclReduceScatter", "ncclAllReduce", "ncclReduce", "ncclBroadcast"};
 
 /* What must be equal on all ranks. */
-struct Same { int kind, type, op, root; size_t count; };
+struct Same { int kind, type, op, root; size_t count; long long at; };
 struct Place { int pid, fd; };
 enum Life { AWAY, HERE, LEFT, ABORTED };
 struct Rank {
@@ -59,7 +64,7 @@ struct Op { Same same; const void *send; void *recv; };
 struct ncclComm {
 	Header *header;
 	char *area;
-	int size, rank, splits;
+	int size, rank, splits, registered;
 	bool order_kept;
 	unsigned long long next; /* operations that began */
 	unsigned polls;          /* left, before it says that it is connected */
@@ -69,6 +74,10 @@ struct ncclComm {
 };
 
 namespace {
+
+struct Listed { ncclComm *comm; const char *at; size_t bytes; };
+std::map<const char *, size_t> lent; /* by ncclMemAlloc */
+std::list<Listed> listed;
 
 struct Posted { ncclComm *comm; cudaStream_t stream; Op op; };
 int depth;
@@ -205,14 +214,15 @@ void make(const ncclComm *c, const Op &op)
 std::string text(const Same &s)
 {
 	char line[200];
-	snprintf(line, sizeof(line), "%s of %zu elements of type %d, operation %d, root %d", kind_names[s.kind], s.count,
-		s.type, s.op, s.root);
+	snprintf(line, sizeof(line), "%s of %zu elements of type %d, operation %d, root %d, at %lld of registered memory",
+		kind_names[s.kind], s.count, s.type, s.op, s.root, s.at);
 	return line;
 }
 
 bool equal(const Same &a, const Same &b)
 {
-	return a.kind == b.kind && a.type == b.type && a.op == b.op && a.root == b.root && a.count == b.count;
+	return a.kind == b.kind && a.type == b.type && a.op == b.op && a.root == b.root && a.count == b.count &&
+		a.at == b.at;
 }
 
 template <class F> bool all_have(const ncclComm *c, unsigned long long k, F counter)
@@ -302,9 +312,27 @@ void end_group()
 	}
 }
 
-ncclResult_t post(ncclComm *c, const Op &op, cudaStream_t stream)
+/* Where in memory that is registered with the communicator; -1: in none. */
+long long offset_of(const ncclComm *c, const void *p, size_t bytes)
 {
-	const Same &s = op.same;
+	const char *at = (const char *)p;
+	for (auto &l : listed)
+		if (l.comm == c && at >= l.at && at + bytes <= l.at + l.bytes)
+			return at - l.at;
+	return -1;
+}
+
+void must_be_empty(const ncclComm *c, const char *call)
+{
+	for (auto &l : listed)
+		if (l.comm == c)
+			sim_die("%s: %zu bytes are still registered with the communicator", call, l.bytes);
+}
+
+ncclResult_t post(ncclComm *c, Op op, cudaStream_t stream)
+{
+	Same &s = op.same;
+	bool sends = s.kind == REDUCE_SCATTER || s.kind == REDUCE;
 	bool takes = s.kind != REDUCE || s.root == c->rank, gives = s.kind != BROADCAST || s.root == c->rank;
 	if (sent(c, s) > AREA)
 		sim_die("%s: %zu bytes are more than the emulation's %zu", kind_names[s.kind], sent(c, s), AREA);
@@ -312,6 +340,7 @@ ncclResult_t post(ncclComm *c, const Op &op, cudaStream_t stream)
 		sim_must_reach(op.send, sent(c, s), (std::string(kind_names[s.kind]) + ": what is sent").c_str());
 	if (takes)
 		sim_must_reach(op.recv, received(c, s), (std::string(kind_names[s.kind]) + ": what is received").c_str());
+	s.at = sends ? offset_of(c, op.send, sent(c, s)) : offset_of(c, op.recv, received(c, s));
 	if (s.root < 0 || s.root >= c->size)
 		return fail(c, ncclInvalidArgument, "there is no such root");
 	ncclResult_t r = look(c);
@@ -373,8 +402,20 @@ ncclResult_t attach(ncclComm_t *out, Place at, int size, int rank, const ncclCon
 	return config->blocking ? ncclSuccess : ncclInProgress;
 }
 
+/* CUDASIM_NCCL_REPORT: a line for each communicator. */
+void report(const ncclComm *c)
+{
+	const char *path = getenv("CUDASIM_NCCL_REPORT");
+	FILE *f = path ? fopen(path, "a") : NULL;
+	if (!f)
+		return;
+	fprintf(f, "rank %d of %d: %llu operations, %d registrations\n", c->rank, c->size, c->next, c->registered);
+	fclose(f);
+}
+
 void detach(ncclComm *c, Life life)
 {
+	report(c);
 	c->header->rank[c->rank].life = life;
 	munmap(c->header, HEADER + AREA * (size_t)c->size);
 	delete c;
@@ -382,7 +423,7 @@ void detach(ncclComm *c, Life life)
 
 Op op_of(Kind kind, const void *send, void *recv, size_t count, ncclDataType_t type, int op, int root)
 {
-	return {{kind, type, op, root, count}, send, recv};
+	return {{kind, type, op, root, count, -1}, send, recv};
 }
 
 } // namespace
@@ -447,14 +488,57 @@ ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm_t *out, nc
 	return r;
 }
 
+ncclResult_t ncclMemAlloc(void **p, size_t bytes)
+{
+	if (cudaMalloc(p, bytes) != cudaSuccess)
+		return ncclUnhandledCudaError;
+	lent[(const char *)*p] = bytes;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclMemFree(void *p)
+{
+	for (auto &l : listed)
+		if (l.at == p)
+			sim_die("ncclMemFree: %zu bytes are still registered", l.bytes);
+	if (p && !lent.erase((const char *)p))
+		sim_die("ncclMemFree of memory that ncclMemAlloc did not give");
+	return cudaFree(p) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t c, void *p, size_t bytes, void **handle)
+{
+	auto found = lent.find((const char *)p);
+	if (found == lent.end() || bytes > found->second)
+		sim_die("ncclCommRegister: %zu bytes that ncclMemAlloc did not give", bytes);
+	if (offset_of(c, p, bytes) >= 0)
+		sim_die("ncclCommRegister: %zu bytes are registered twice", bytes);
+	listed.push_back({c, (const char *)p, bytes});
+	*handle = &listed.back();
+	c->registered++;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle)
+{
+	for (auto l = listed.begin(); l != listed.end(); ++l)
+		if (&*l == handle && l->comm == c) {
+			listed.erase(l);
+			return ncclSuccess;
+		}
+	return fail(c, ncclInvalidArgument, "no such registration");
+}
+
 ncclResult_t ncclCommFinalize(ncclComm_t c)
 {
+	must_be_empty(c, "ncclCommFinalize");
 	c->polls = sim_random(MOST_POLLS);
 	return c->polls ? ncclInProgress : ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
+	must_be_empty(c, "ncclCommDestroy");
 	detach(c, LEFT);
 	return ncclSuccess;
 }

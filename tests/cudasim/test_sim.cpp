@@ -368,6 +368,55 @@ static void test_memory_errors(void)
 #endif
 }
 
+#ifdef __SANITIZE_ADDRESS__
+__global__ void fill(char *y, int begin, int end)
+{
+	for (int i = begin; i < end; i++)
+		y[i] = 1;
+}
+
+__global__ void fill_shared(int n, bool dynamic)
+{
+	__shared__ char fixed[100];
+	SHARED(char, asked);
+	volatile char *y = dynamic ? asked : fixed;
+	for (int i = 0; i < n; i++)
+		y[i] = 1;
+}
+
+template <class... P, class... A> static void launch_and_wait(void (*kernel)(P...), size_t shared, A... a)
+{
+	cudaStream_t s = new_stream();
+	LAUNCH(kernel, 1, 1, shared, s, a...);
+	cudaStreamSynchronize(s);
+}
+
+/* Memory that kernels may not touch, to the byte. */
+static void test_bounds(void)
+{
+	auto of = [](int begin, int end) {
+		char *p;
+		cudaMalloc(&p, 1000);
+		launch_and_wait(fill, 0, p, begin, end);
+		fprintf(stderr, "ok: nothing reported");
+		_exit(1);
+	};
+	dies("ok: nothing reported", [of] { of(0, 1000); });
+	dies("AddressSanitizer: ", [of] { of(0, 1001); });
+	dies("AddressSanitizer: ", [of] { of(-1, 1000); });
+	dies("AddressSanitizer: ", [] { launch_and_wait(fill, 0, managed<char>(77), 0, 78); });
+	dies("AddressSanitizer: heap-use-after-free", [] {
+		char *p = managed<char>(8);
+		cudaFree(p);
+		launch_and_wait(fill, 0, p, 0, 1);
+	});
+	dies("AddressSanitizer: ", [] { launch_and_wait(fill_shared, 64, 65, true); });
+	dies("AddressSanitizer: global-buffer-overflow", [] { launch_and_wait(fill_shared, 64, 101, false); });
+}
+#else
+static void test_bounds(void) {}
+#endif
+
 static void test_settings(void)
 {
 	dies("ok: no CUDA-capable device", [] {
@@ -391,6 +440,7 @@ int main(void)
 	test_kernel_errors();
 	test_stream_errors();
 	test_memory_errors();
+	test_bounds();
 	test_settings();
 	test_kernels();
 	test_halves();

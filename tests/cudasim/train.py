@@ -4,11 +4,14 @@
             every option that changes what a step computes; f32 within 1e-5 (weights and states 1e-4, relative to a
             tensor's norm), losses of 16 bits within 2e-2, their norms and weights within 0.1
   bits      graphs on and off, a run stopped and resumed, saves and evaluations on the way: the same log and checkpoint
+  kinds     checkpoints of every kind at 1 and 2 ranks, beside steps: the CPU program's, which goes on from ours, and we
+            from its
   ends      bad data, numbers that are not finite, signals: the CPU program's words and exit code, and what it leaves
 
 usage: train.py SHARDC WORKDIR [--only NAME,..]      SHARDC: in a folder where `make cudasim` was built
 """
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -26,13 +29,15 @@ from safetensors.torch import load_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "ranks"))
 import matrix  # noqa: E402
+import trips  # noqa: E402
 from matrix import T, VOCAB  # noqa: E402
 
 B, STEPS, SAMPLES = 2, 8, 64
 # True gradients of zero, in part or as a whole, and what follows from them.
 ZERO = re.compile(r"qkv\.bias$|conv1\.bias$|bn1\.running_mean$")
 HALF = {"bound": 2e-2, "norms": 1e-1, "weights": 1e-1}  # of 16 bits; losses, norms, weights and their states
-DROPPED = {"step_ms", "samples_per_s", "tokens_per_s", "peak_bytes"}  # of a log line: not the step's numbers
+# Of a log line: not the step's numbers.
+DROPPED = {"step_ms", "samples_per_s", "tokens_per_s", "save_ms", "comm_ms", "exposed_comm_ms", "peak_bytes"}
 
 
 class Failed(Exception):
@@ -68,7 +73,7 @@ def soft(check):
         s.checks += 1
         try:
             return check(s, name, *args, **kind)
-        except (Failed, subprocess.TimeoutExpired) as e:
+        except (Failed, matrix.Failed, subprocess.TimeoutExpired) as e:
             s.failed += 1
             print(f"FAIL {name}: {e}", flush=True)
             return None
@@ -145,13 +150,16 @@ class Setup:
 
     def same_weights(self, name, want, got, bound):
         for file in ("model", "optim"):
-            a, b = (load_file(p / "latest" / f"{file}.safetensors") for p in (want, got))
-            ask(set(a) == set(b), name, f"other tensors: {set(a) ^ set(b)}")
-            for key in a:
-                if not ZERO.search(key):
-                    x, y = a[key].double(), b[key].double()
-                    error, most = float((x - y).norm()), bound * max(float(x.norm()), 1e-3 if bound < 1e-2 else 2e-2)
-                    ask(error <= most, name, f"{file}: {key} differs by {error:.2e}, at most {most:.2e}")
+            self.near_tensors(f"{name}, {file}", *(load_file(p / "latest" / f"{file}.safetensors") for p in (want, got)),
+                              bound)
+
+    def near_tensors(self, name, a, b, bound=1e-4):
+        ask(set(a) == set(b), name, f"other tensors: {set(a) ^ set(b)}")
+        for key in a:
+            if not ZERO.search(key):
+                x, y = a[key].double(), b[key].double()
+                error, most = float((x - y).norm()), bound * max(float(x.norm()), 1e-3 if bound < 1e-2 else 2e-2)
+                ask(error <= most, name, f"{key} differs by {error:.2e}, at most {most:.2e}")
 
     @soft
     def same_bits(self, name, want, got):
@@ -162,7 +170,11 @@ class Setup:
 
 
 def first_other(want, got):
-    return next(((b, "wanted", a) for a, b in zip(numbers(want), numbers(got)) if a != b), ("lengths",))
+    return first_other_row(numbers(want), numbers(got))
+
+
+def first_other_row(want, got):
+    return next(((b, "wanted", a) for a, b in zip(want, got) if a != b), ("lengths",))
 
 
 def near(a, b, bound):
@@ -270,6 +282,35 @@ def test_resume(s):
         whole = numbers(want[0])[3:]
         ask([r for r in numbers(log) if "loss" in r] == whole, f"resumed {model}", "other log")
         s.same_bits(f"resumed {model}", (log, want[1]), (log, out))
+
+
+def read_model(folder):
+    """Weights and the optimizer's states."""
+    return {k: t for section in ("model", "optim") for k, t in trips.read_section(folder, section).items()}
+
+
+def test_kinds(s):
+    """Saves beside steps, of every kind: what CPU programs write; either goes on from what the other saved."""
+    for ranks, kind in itertools.product((1, 2), trips.KINDS):
+        name, flags, saved = f"{kind} at {ranks}", [f"--save-kind={kind}", "--shuffle=3", "--keep=9"], []
+        flags += [f"--ranks={ranks}", "--comm=shm"] if ranks > 1 else []
+        programs = [s.build(cuda, "gpt", "--optimizer=adamw") for cuda in (False, True)]
+        for binary in programs:
+            log, out, _ = s.run(binary, "gpt", *flags, "--save-every=3")
+            waited = s.run(binary, "gpt", *flags, steps=3)[1]
+            trips.same_files(out / "step-00000003", waited / "latest", but=["state.json"])
+            saved.append((numbers(log)[3:], out))
+        s.near_tensors(name, *(read_model(out / "step-00000003") for _, out in saved))
+        for to, binary in enumerate(programs):
+            for of, (rows, out) in enumerate(saved):
+                log, end, _ = s.run(binary, "gpt", *flags, f"--resume={out}/step-00000003")
+                if of == to:
+                    ask(numbers(log) == rows, name, "resumed", *first_other_row(rows, numbers(log)))
+                    trips.same_files(out / "latest", end / "latest")
+                else:
+                    ask(all(near(a["loss"], b["loss"], 1e-5) for a, b in zip(rows, numbers(log), strict=True)), name,
+                        "another target's losses")
+                    s.near_tensors(f"{name} of another target", *(read_model(f / "latest") for f in (out, end)))
 
 
 def test_boundaries(s):
@@ -400,11 +441,12 @@ def run_test(s, name):
 TESTS = {n[5:]: f for n, f in list(globals().items()) if n.startswith("test_")}
 
 
-def main():
+def main(script, names, run):
+    """Runs those of the tests `names` that --only names (all): run(setup, name)."""
     parser = argparse.ArgumentParser()
     parser.add_argument("shardc", type=pathlib.Path)
     parser.add_argument("workdir", type=pathlib.Path)
-    parser.add_argument("--only", default=",".join(TESTS))
+    parser.add_argument("--only", default=",".join(names))
     args = parser.parse_args()
     shutil.rmtree(args.workdir, ignore_errors=True)
     args.workdir.mkdir(parents=True)
@@ -412,10 +454,11 @@ def main():
     s = Setup(args.shardc.resolve(), args.workdir.resolve())
     for name in args.only.split(","):
         begun = time.monotonic()
-        run_test(s, name)
+        run(s, name)
         print(f"{name}: {time.monotonic() - begun:.0f} s", flush=True)
-    print(f"tests/cudasim/train.py: {s.checks - s.failed} of {s.checks} passed")
+    print(f"tests/cudasim/{script}: {s.checks - s.failed} of {s.checks} passed")
     sys.exit(s.failed != 0)
 
 
-main()
+if __name__ == "__main__":
+    main("train.py", TESTS, run_test)

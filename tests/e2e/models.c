@@ -1,11 +1,14 @@
 /* tests/e2e/models.c: makes the files that the end-to-end tests feed: small ONNX models, good and bad, .npy
  * files whose header says anything, and damaged copies.
  *
- * models list | models onnx NAME | models npy DESCR ORDER SHAPE BYTES | models flip FILE SEED COUNT
- * The result goes to standard output.  One idea: every bad model is a small change of the same good one. */
+ * models list | models onnx NAME | models npy DESCR ORDER SHAPE BYTES | models flip FILE SEED COUNT |
+ * models checkpoint DIR MEGABYTES RANKS STRATEGY..
+ * The result goes to standard output, but for checkpoints.  One idea: every bad model is a small change of the same
+ * good one. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/e2e/checkpoint_files.h"
 #include "tests/unit/onnx_model.h"
 
 enum { FLOAT = 1, STRING = 8 };
@@ -236,6 +239,8 @@ int main(int argc, char **argv)
 		return put_npy(argv[2], argv[3], argv[4], atoll(argv[5]));
 	if (!strcmp(what, "flip") && argc == 5)
 		return put_flipped(argv[2], strtoull(argv[3], NULL, 10), atoi(argv[4]));
+	if (!strcmp(what, "checkpoint") && argc >= 5)
+		return put_checkpoint(argv[2], atoi(argv[3]), atoi(argv[4]), argv + 5, argc - 5);
 	for (int i = 0; i < COUNT_OF(models); i++)
 		puts(models[i].name);
 	return 0;

@@ -104,20 +104,33 @@ class Check:
             raise Failed("two runs differ")
         return "graph or none, run after run: the same numbers"
 
+    def has_nccl(self):
+        if not self.machine.found[NCCL] and self.machine.arch != EMULATED:
+            raise Skipped(f"there is no {NCCL} here")
+
+    def one_rank_over_nccl(self, case):
+        """A communicator of one rank: what it sends to itself changes no bit."""
+        self.has_nccl()
+        def bits(*flags):
+            return [(r["loss"], r["grad_norm"], r["peak_bytes"]) for r in self.train(case, *flags)]
+        alone = bits()
+        for graph in (1, 0):
+            if bits("--comm=nccl", f"--cuda-graph={graph}") != alone:
+                raise Failed(f"with and without NCCL numbers differ, --cuda-graph={graph}")
+        return "NCCL or none, graph or none: the same numbers and bytes"
+
     def two_ranks(self, case):
         return self.same_as_cpu(case, self.train(case, "--ranks", 2, "--comm", "shm"), 2)
 
     def nccl(self, case):
-        if not self.machine.found[NCCL] and self.machine.arch != EMULATED:
-            raise Skipped(f"there is no {NCCL} here")
+        self.has_nccl()
         if len(self.machine.gpus) < 2 and self.machine.arch != EMULATED:
             raise Skipped("one GPU, so NCCL's collectives are tried below only")
         return self.same_as_cpu(case, self.train(case, "--ranks", 2, "--comm", "nccl", CUDASIM_DEVICES="2"), 2)
 
     def nccl_on_one(self, case):
         """Two ranks that NCCL takes for two hosts; told, whatever happens."""
-        if not self.machine.found[NCCL]:
-            raise Skipped(f"there is no {NCCL} here")
+        self.has_nccl()
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
@@ -165,6 +178,8 @@ class Check:
             self.do(f"losses {case['name']}", self.losses, case)
         for case in self.cases:
             self.do(f"graph {case['name']}", self.graph, case)
+        for case in self.cases:
+            self.do(f"one rank over NCCL {case['name']}", self.one_rank_over_nccl, case)
         shared = [c for c in self.cases if "2" in c["losses"]]
         for case in shared:
             self.do(f"two ranks over shm {case['name']}", self.two_ranks, case)
@@ -186,7 +201,7 @@ def main():
     p.add_argument("--only", help="checks whose name contains TEXT")
     p.add_argument("--json", type=pathlib.Path, default=HERE / "results" / "check.json")
     p.add_argument("--arch", help="whose programs run (default: the GPU's)")
-    p.add_argument("--libs", action="append", default=[], help="a folder with NVIDIA's libraries")
+    p.add_argument("--libs", action="extend", nargs="+", default=[], metavar="FOLDER", help="where NVIDIA's libraries are")
     p.add_argument("--no-kernels", action="store_true", help="models only")
     p.add_argument("--no-sanitizer", action="store_true")
     args = p.parse_args()

@@ -51,13 +51,15 @@ CHECKS = [
     gpt("gpt-f16", ["--param-dtype=f16", "--loss-scale=dynamic"], HALF, ["--on-nan", "skip"]),
     gpt("gpt-accum", ["--accum=many"], F32, ["--accum", "3"], ranks=True),
     gpt("gpt-lion", ["--optimizer=lion", "--remat=block", "--strategy=shard_grad_op"], F32, ranks=True),
-    # one step of one rank: what follows amplifies rounding a hundredfold, between CPU runs of one and two threads, too
+    # one step: what follows amplifies rounding a hundredfold, between CPU runs of one and two threads, too
     dict(name="resnet", model="resnet", flags=[*LOSS, "--optimizer=sgd:momentum"], data=pair("resnet"), run=[], bar=F32,
-         steps=1),
+         steps=1, ranks=True),
 ]
-MODELS = {  # builder, batch, one sample's shape, classes, tokens, samples
-    "gpt": (lambda: GPT2(**TINY), 2, (40,), 301, True, 64),
-    "resnet": (lambda: ResNet((1, 1, 1, 1), 8, 10), 4, (3, 64, 64), 10, False, 32),
+MODELS = {  # builder, batch, one sample's shape, classes, tokens, samples, seed of the data
+    "gpt": (lambda: GPT2(**TINY), 2, (40,), 301, True, 64, 0),
+    # rounding moves a relu's input by 5e-6, and one that changes sides moves the gradient by 2e-2: this seed's inputs,
+    # and the largest values under each place of the max pool, are 1.7e-5 and more from where that happens
+    "resnet": (lambda: ResNet((1, 1, 1, 1), 8, 10), 4, (3, 64, 64), 10, False, 32, 122),
 }
 BENCHES = {  # what bench.py reads: our flags, the model's sizes
     "gpt2-124m": dict(model=dict(layers=12, width=768, heads=12, vocabulary=50257, length=1024), batch=64,
@@ -121,12 +123,12 @@ class Kit:
 def check(kit):
     data = kit.out / "data"
     models = {"digits": EXAMPLES / "digits/digits.onnx", "text": EXAMPLES / "text/text.onnx"}
-    for name, (build, batch, sample, classes, tokens, n) in MODELS.items():
+    for name, (build, batch, sample, classes, tokens, n, seed) in MODELS.items():
         torch.manual_seed(0)
         models[name] = kit.work / f"{name}.onnx"
         export(build(), models[name], (batch, *sample), tokens)
         (data / name).mkdir(parents=True)
-        make_data(data / name, sample, classes, tokens, n, 0)
+        make_data(data / name, sample, classes, tokens, n, seed)
     for name, files in (("digits", {"x_train.npy": "x.npy", "labels_train.npy": "labels.npy"}),
                         ("text", {"tokens_val.npy": "tokens.npy"})):
         (data / name).mkdir()

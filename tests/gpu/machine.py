@@ -5,6 +5,7 @@ toolkit or the packages that PyTorch installs beside itself, and a missing one i
 """
 import datetime
 import glob
+import importlib
 import json
 import os
 import pathlib
@@ -97,6 +98,15 @@ def nvidia_smi():
     if text.returncode:
         return []
     return [dict(zip(ask, map(str.strip, line.split(",")))) for line in text.stdout.splitlines() if line.strip()]
+
+
+def wants_torch():
+    """PyTorch, or the end of this program."""
+    try:
+        return importlib.import_module("torch")
+    except ImportError as e:
+        sys.exit(f"{HERE.name}: {sys.executable} has no PyTorch, which is measured beside us ({e}); "
+                 "PYTHON=PATH ./run takes another Python")
 
 
 def steps(path):

@@ -42,6 +42,12 @@ static bool may_carry(const Op *op)
 	return twin;
 }
 
+/* Without the sum there is no gradient that others could read. */
+static bool adds_product(const Op *op)
+{
+	return op->kind == OP_ACCUMULATE && op->n_in > 1;
+}
+
 static bool is_target(const Op *op)
 {
 	return is_comm(op) || op->kind == OP_WAIT || op->kind == OP_RESHARD || op->kind == OP_RECORD
@@ -286,7 +292,7 @@ static bool drop_reduce(Mutation *x, Op *op)
 static bool drop(Mutation *x)
 {
 	Op *op = pick(x, is_target);
-	if (!op || op->kind == OP_RECORD)
+	if (!op || op->kind == OP_RECORD || adds_product(op))
 		return false;
 	if (op->kind == OP_ALL_GATHER)
 		return drop_gather(x, op, false);
@@ -574,6 +580,11 @@ static bool change_carry(Mutation *x)
 		return op->n_in && change_collect(x, op);
 	} else if (op->kind == OP_ACCUMULATE && below(x, 2)) {
 		return change_sum(x, op);
+	} else if (adds_product(op)) {
+		SAID(x, "%s is a matmul and overwrites the sum", name_of(x, op));
+		op->kind = OP_MATMUL;
+		op->attrs = attr_dtype(x->m, op->attrs, "to", DT_F32);
+		op->sym = NULL;
 	} else if (op->kind == OP_ACCUMULATE && op->out[0]->n_uses) {
 		SAID(x, "%s is not collected", name_of(x, op));
 		ir_replace_uses(op->out[0], op_in(op, 0));

@@ -299,6 +299,23 @@ def compare(model, ours, reference):
     return loss_error, worst, worst_name
 
 
+def export_models(root):
+    """ROOT/MODEL.onnx of every model; returns the modules."""
+    modules = {}
+    for name, build in MODELS.items():
+        torch.manual_seed(5)
+        module = modules[name] = build().train()
+        x = torch.zeros(B, T, dtype=torch.int64) if name != "cnn" else torch.zeros(B, 3, 12, 12)
+        outputs = ["logits", "spare"] if name == "tied" else ["logits"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(module, (x,), str(root / f"{name}.onnx"), dynamo=False, opset_version=17,
+                              training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
+                              input_names=["x"], output_names=outputs,
+                              dynamic_axes={k: {0: "batch"} for k in ["x", *outputs]})
+    return modules
+
+
 class Matrix:
     def __init__(self, args):
         self.root = pathlib.Path(args.workdir)
@@ -307,18 +324,7 @@ class Matrix:
         self.programs = Programs(args.shardc, self.root)
         self.references, self.lock, self.seen, self.count = {}, threading.Lock(), {}, 0
         self.first = {}
-        self.modules = {}
-        for name, build in MODELS.items():
-            torch.manual_seed(5)
-            module = self.modules[name] = build().train()
-            x = torch.zeros(B, T, dtype=torch.int64) if name != "cnn" else torch.zeros(B, 3, 12, 12)
-            outputs = ["logits", "spare"] if name == "tied" else ["logits"]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                torch.onnx.export(module, (x,), str(self.root / f"{name}.onnx"), dynamo=False, opset_version=17,
-                                  training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
-                                  input_names=["x"], output_names=outputs,
-                                  dynamic_axes={k: {0: "batch"} for k in ["x", *outputs]})
+        self.modules = export_models(self.root)
         self.data = {(m, w): make_data(m, w, self.root) for m in MODELS for w in WORLDS}
 
     def reference(self, model, world):

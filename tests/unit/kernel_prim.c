@@ -61,11 +61,32 @@ static const Product products[] = {
 	{.m = 60, .n = 70, .k = 30, .ta = 1, .tb = 1, .n_batch = 1, .batch = {6}, .bcast_a = 1},
 };
 
+/* Starts from the sum again in every run; without one y is written alone. */
+typedef struct Running { KPrim *prim; void *y, *a, *b, *bias, *work; const float *sum; int64_t n; } Running;
+static void run_product(const Running *r)
+{
+	case_sync();
+	if (r->sum)
+		memcpy(r->y, r->sum, (size_t)r->n * sizeof *r->sum);
+	k_matmul_run(r->prim, r->y, r->a, r->b, r->bias, r->work);
+}
+
+/* What a product without bias makes of a sum; NULL: d adds to none. */
+static float *sum_before(const KMatmulDesc *d, double *want, int64_t n)
+{
+	float *sum = d->add ? case_floats(n, -50, 50) : NULL;
+	for (int64_t i = 0; i < n && sum; i++)
+		want[i] += sum[i];
+	return sum;
+}
+
 /* By the library and by our own kernel (nothing fits into less than no scratch): f32 sums, rounded once. */
-static void check_halves(const Product *shape, KDType type, KDType to, bool own)
+static void check_halves(const Product *shape, KDType type, KDType to, bool own, bool add)
 {
 	KMatmulDesc d = product_desc(shape, type);
 	d.to = to;
+	d.add = add;
+	d.bias = d.bias && !add;
 	d.work_bytes = own ? -1 : K_GEMM_WORK;
 	int64_t count = case_numel(d.n_batch, d.batch), ny = count * d.m * d.n;
 	float *a = case_floats(count * d.m * d.k, -1, 1), *b = case_floats(count * d.k * d.n, -1, 1);
@@ -77,10 +98,11 @@ static void check_halves(const Product *shape, KDType type, KDType to, bool own)
 	bool library = strncmp(k_prim_impl(p), "own", 3) != 0;
 	case_true(strncmp(k_prim_impl(p), "ref", 3) != 0 && !(own && library), k_prim_impl(p));
 	product_want(&d, want, a, b, d.bias ? bias : NULL);
+	Running r = {p, y, ha, hb, d.bias ? hbias : NULL, work, sum_before(&d, want, ny), ny};
 	if (own && d.n > 200)
-		CASE_SAME_BITS("16-bit matmul", y, ny * 4, k_matmul_run(p, y, ha, hb, d.bias ? hbias : NULL, work));
+		CASE_SAME_BITS("16-bit matmul", y, ny * 4, run_product(&r));
 	else
-		k_matmul_run(p, y, ha, hb, d.bias ? hbias : NULL, work);
+		run_product(&r);
 	k_prim_free(p);
 	case_close(own ? "16-bit matmul, own" : "16-bit matmul", case_widened(y, ny, to), want, ny,
 		to == K_F32 ? 1e-6 * sqrt((double)d.k + 1) : case_half_bound(to));
@@ -93,13 +115,15 @@ static void check_half_products(void)
 		for (int own = 0; own < 2; own++) {
 			KDType type = t ? K_BF16 : K_F16;
 			for (size_t c = 0; c < sizeof products / sizeof *products; c++) {
-				check_halves(&products[c], type, type, own);
-				check_halves(&products[c], type, K_F32, own);
+				check_halves(&products[c], type, type, own, false);
+				check_halves(&products[c], type, K_F32, own, false);
+				check_halves(&products[c], type, K_F32, own, true);
 			}
 			for (int tr = 0; tr < 4; tr++) {
 				Product p = large;
 				p.ta = tr & 1, p.tb = tr & 2;
-				check_halves(&p, type, type, own);
+				check_halves(&p, type, type, own, false);
+				check_halves(&p, type, K_F32, own, true);
 			}
 		}
 }
@@ -126,27 +150,33 @@ static void check_other_products(void)
 	case_equal("matmul f64", dy, &sum, sizeof sum);
 }
 
+static void check_floats(const Product *shape, bool scratch, bool add)
+{
+	KMatmulDesc d = product_desc(shape, K_F32);
+	d.work_bytes = scratch ? d.work_bytes : 0;
+	d.add = add;
+	d.bias = d.bias && !add;
+	int64_t count = case_numel(d.n_batch, d.batch), ny = count * d.m * d.n;
+	float *a = case_floats(count * d.m * d.k, -1, 1), *b = case_floats(count * d.k * d.n, -1, 1);
+	float *bias = d.bias ? case_floats(d.n, -1, 1) : NULL, *y = case_alloc(ny * 4);
+	double *want = case_doubles(ny);
+	void *work = case_alloc(d.work_bytes);
+	KPrim *p = k_matmul_create(&d);
+	case_true(strncmp(k_prim_impl(p), "ref", 3) != 0 && k_prim_work(p) <= d.work_bytes, k_prim_impl(p));
+	product_want(&d, want, a, b, bias);
+	Running r = {p, y, a, b, bias, work, sum_before(&d, want, ny), ny};
+	for (int run = 0; run < 2; run++)
+		run_product(&r);
+	k_prim_free(p);
+	case_close(add ? "matmul that adds" : "matmul", y, want, ny, 1e-6 * sqrt((double)d.k + 1));
+}
+
 void case_matmul(void)
 {
 	check_half_products();
 	for (size_t c = 0; c < sizeof products / sizeof *products; c++)
-		for (int cap = 0; cap < 2; cap++) { /* with scratch and without */
-			KMatmulDesc d = product_desc(&products[c], K_F32);
-			d.work_bytes = cap ? 0 : d.work_bytes;
-			int64_t count = case_numel(d.n_batch, d.batch), ny = count * d.m * d.n;
-			float *a = case_floats(count * d.m * d.k, -1, 1), *b = case_floats(count * d.k * d.n, -1, 1);
-			float *bias = d.bias ? case_floats(d.n, -1, 1) : NULL, *y = case_alloc(ny * 4);
-			double *want = case_doubles(ny);
-			void *work = case_alloc(d.work_bytes);
-			KPrim *p = k_matmul_create(&d);
-			case_true(strncmp(k_prim_impl(p), "ref", 3) != 0 && k_prim_work(p) <= d.work_bytes,
-				k_prim_impl(p));
-			for (int run = 0; run < 2; run++)
-				k_matmul_run(p, y, a, b, bias, work);
-			k_prim_free(p);
-			product_want(&d, want, a, b, bias);
-			case_close("matmul", y, want, ny, 1e-6 * sqrt((double)d.k + 1));
-		}
+		for (int v = 0; v < 4; v++)
+			check_floats(&products[c], v & 1, v & 2);
 	check_other_products();
 }
 
@@ -314,6 +344,17 @@ static void check_conv(int c, int layout, bool starve, int which)
 	k_prim_free(p);
 }
 
+/* Every element is the 16-bit number next to what is wanted, but for what f32 sums err. */
+static void rounded_once(const char *name, const float *got, const double *want, int64_t n, KDType type)
+{
+	double most = type == K_BF16 ? 0x1p-8 : 0x1p-11;
+	int64_t off = 0;
+	case_sync();
+	for (int64_t i = 0; i < n; i++)
+		off += !(fabs(got[i] - want[i]) <= most * fabs(want[i]) + 1e-5);
+	case_true(off == 0, name);
+}
+
 /* By the library, and by loops: nothing fits into less than no scratch.  cuDNN's gradients of weights are of their
  * operands' type before they are f32. */
 static void check_half_conv(int c, int layout, bool own, int which, KDType type, KDType to)
@@ -346,6 +387,11 @@ static void check_half_conv(int c, int layout, bool own, int which, KDType type,
 	snprintf(name, sizeof name, "16-bit conv %d of case %d, layout %d, %s", which, c, layout, k_prim_impl(p));
 	case_close(name, case_widened(got, n, to), want, n, to != K_F32 ? case_half_bound(to)
 		: strncmp(k_prim_impl(p), "cudnn", 5) == 0 ? case_half_bound(type) : 3e-6);
+	bool fused = strstr(k_prim_impl(p), ", bias"), plain = !d.bias || own || which || !layout || d.rank != 2 ||
+		d.group > 1 || d.c % 8 || d.o % 8;
+	case_true(!case_cuda() || plain || fused, "the library does not add the bias");
+	if (case_cuda() && to != K_F32 && (fused || strncmp(k_prim_impl(p), "cudnn", 5) != 0))
+		rounded_once(name, case_widened(got, n, to), want, n, to);
 	k_prim_free(p);
 }
 

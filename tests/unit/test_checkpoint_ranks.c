@@ -12,7 +12,7 @@
 
 #include "base/filehash.h"
 #include "runtime/comm_ops.h"
-#include "runtime/internal.h"
+#include "runtime/save.h"
 #include "tests/unit/unit.h"
 
 enum { MOST_RANKS = 6, N_UNITS = 6, FILE_AT = 24 };
@@ -56,6 +56,8 @@ static char folder[] = "/tmp/test_ranks_" "XX" "XX" "XX";
 static char old_folder[4096];
 static int64_t file_offset[N_TENSORS], file_bytes;
 
+static const char *const unit_names[N_UNITS] = {"a", "b", "c", "d", "e", "f"};
+
 typedef struct Rank Rank;
 typedef struct Cluster {
 	LayoutUnit unit[N_UNITS];
@@ -81,7 +83,7 @@ struct Rank {
 	RtModel model;
 	RtFile file;
 	RtTensor tensor[N_TENSORS];
-	Checkpoint checkpoint;
+	SaveSet checkpoint;
 	char *said;
 	size_t n_said;
 	const char *dir; /* of a resume */
@@ -89,6 +91,7 @@ struct Rank {
 	char mailbox[COMM_MAILBOX];
 };
 
+static CheckpointKind save_kind; /* of clusters that are made */
 static bool narrow_buffers; /* of clusters that are made: bn.mean is stored in bf16 */
 static bool in_halves; /* of clusters that are made: units with an owner have masters, others are gathered in bf16 */
 
@@ -274,7 +277,8 @@ static void make_rank(Cluster *c, int i, int shard_size)
 	r->model.files = &r->file;
 	r->model.tensors = r->tensor;
 	r->d.out = open_memstream(&r->said, &r->n_said);
-	r->o = (RtOptions){.arena = c->a, .program = "train", .shard_size = shard_size, .save = "save"};
+	r->o = (RtOptions){.arena = c->a, .program = "train", .shard_size = shard_size, .save = "save",
+		.save_kind = save_kind};
 	r->rt = (Rt){.model = &r->model, .p = &r->p};
 	r->p.diag = &r->d;
 	r->p.arena = c->a;
@@ -288,7 +292,7 @@ static void make_rank(Cluster *c, int i, int shard_size)
 	LayoutRank who = device_rank(&r->rt);
 	CU_ASSERT(optim_init(&r->p.optim, &r->model, &who, c->a, "train", &r->d));
 	map_rank(r);
-	checkpoint_init(&r->checkpoint, &r->rt, c->a);
+	save_init(&r->checkpoint, &r->rt, c->a);
 }
 
 /* Unit u has strategy u + shift. */
@@ -310,6 +314,7 @@ static Cluster *cluster_new(int world, int shard_size, int shift)
 	for (int u = 0; u < N_UNITS && in_halves; u++)
 		halve(&c->unit[u], u);
 	c->model = (RtModel){.name = "ranks", .n_tensors = N_TENSORS, .n_files = 1, .batch = 4, .optimizer = "adamw",
+		.unit_names = unit_names,
 		.layout = {.unit = c->unit, .n_units = N_UNITS, .state_bytes = state_bytes, .average_bytes = 2816 + 64}};
 	c->rank = NEW_N(a, Rank, world);
 	pthread_barrier_init(&c->barrier, NULL, (unsigned)world);
@@ -357,7 +362,7 @@ static void *run_load(void *rank)
 static void *run_save(void *rank)
 {
 	Rank *r = rank;
-	r->ok = checkpoint_save(&r->checkpoint, &r->rt, &r->p.progress, &r->d);
+	r->ok = save_run(&r->checkpoint, &r->p.progress, &r->d);
 	return NULL;
 }
 
@@ -459,14 +464,15 @@ static void test_cover(void)
 	for (int i = 0; i < COUNT_OF(shapes) * STRATEGY_COUNT; i++) {
 		Cluster *c = cluster_new(shapes[i / STRATEGY_COUNT].world, shapes[i / STRATEGY_COUNT].shard_size,
 			i % STRATEGY_COUNT);
-		const CheckpointFile *f[2] = {&c->rank[0].checkpoint.model, &c->rank[0].checkpoint.optim};
+		const SaveFile *f[2] = {&c->rank[0].checkpoint.section[CHECKPOINT_MODEL],
+			&c->rank[0].checkpoint.section[CHECKPOINT_OPTIM]};
 		for (int k = 0; k < 2; k++)
 			for (int t = 0; t < f[k]->n; t++) {
 				int64_t numel = f[k]->at[t].bytes / dtype_info[f[k]->at[t].dtype].bytes;
 				int64_t writers[2048] = {0}, bad = 0;
 				for (int r = 0; r < c->world; r++) {
-					const Checkpoint *mine = &c->rank[r].checkpoint;
-					const CheckpointPart *p = &(k ? &mine->optim : &mine->model)->part[t];
+					const SaveSet *mine = &c->rank[r].checkpoint;
+					const SavePart *p = &mine->section[k ? CHECKPOINT_OPTIM : CHECKPOINT_MODEL].part[t];
 					for (int64_t e = 0; p->writes && e < p->source.n; e++)
 						writers[p->source.first + e]++;
 				}
@@ -572,6 +578,63 @@ static void test_save_resume(void)
 	in_halves = false;
 }
 
+/* Bytes of the files that a rank writes are within what the plan has for a copy of them. */
+static void check_snapshot(Cluster *c)
+{
+	for (int r = 0; r < c->world; r++) {
+		const SaveSet *mine = &c->rank[r].checkpoint;
+		LayoutModel l = c->rank[r].model.layout;
+		LayoutRank who = device_rank(&c->rank[r].rt);
+		int64_t bytes = 0;
+		l.saved_bytes = 2816 + 24 + 8 + 8; /* of the buffers and "seen" */
+		l.n_states = c->rank[r].p.optim.n_states;
+		for (int s = 0; s < CHECKPOINT_SECTIONS; s++)
+			for (int i = 0; i < mine->file[s].n; i++)
+				bytes += mine->file[s].at[i].bytes;
+		CU_ASSERT(bytes <= layout_snapshot_bytes(&l, &who));
+	}
+}
+
+static void resume_all(int shape, int shift, const char *dir, bool ok)
+{
+	Cluster *to = cluster_new(shapes[shape].world, shapes[shape].shard_size, shift);
+	for (int r = 0; r < to->world; r++) {
+		to->rank[r].dir = arena_printf(to->a, "%s/latest", dir);
+		to->rank[r].from_checkpoint = true;
+	}
+	CU_ASSERT(together(to, run_load, true));
+	CU_ASSERT(together(to, run_resume, ok));
+	if (ok)
+		CU_ASSERT_EQUAL(all_wrong(to, true), 0);
+	if (!ok)
+		expect_said(to, "a checkpoint of kind local, whose layout is another");
+	cluster_free(to);
+}
+
+/* Of slices any number of ranks and any strategy reads its own; of shards those that lie as they did. */
+static void test_kinds(void)
+{
+	for (int i = 0; i < COUNT_OF(shapes); i++)
+		for (int kind = CHECKPOINT_SHARDED; kind <= CHECKPOINT_LOCAL; kind++) {
+			const char *dir = kind == CHECKPOINT_LOCAL ? "local" : "sharded";
+			in_halves = i % 3 == 1;
+			save_kind = (CheckpointKind)kind;
+			Cluster *from = cluster_new(shapes[i].world, shapes[i].shard_size, i);
+			save_loaded(from, dir);
+			check_snapshot(from);
+			cluster_free(from);
+			save_kind = CHECKPOINT_FULL;
+			for (int k = 0; k < COUNT_OF(shapes); k++)
+				if (kind == CHECKPOINT_SHARDED)
+					resume_all(k, k + 3, dir, true);
+			if (kind == CHECKPOINT_LOCAL) {
+				resume_all(i, i, dir, true);
+				resume_all((i + 1) % COUNT_OF(shapes), i, dir, false);
+			}
+		}
+	in_halves = false;
+}
+
 /* The same with masters and 16-bit working copies; files hold what f32 alone would have written. */
 static void test_halves(void)
 {
@@ -633,14 +696,17 @@ static void test_state_json(void)
 	CU_ASSERT_EQUAL(json_array_size(json_object_get(layout, "strategies")), STRATEGY_COUNT);
 	json_decref(root);
 	Progress p = {0};
+	const char *found;
 	Rank *r = &c->rank[2];
-	CU_ASSERT(resume_read_state("many/latest", &r->rt, &r->o, &p, &r->d));
+	r->o.resume = "many/latest";
+	CU_ASSERT(resume_begin(&r->rt, &r->o, &found, &p, &r->d));
 	CU_ASSERT(p.step == 7 && p.updates == 7 && p.samples == 28);
 	CU_ASSERT_EQUAL(r->n_said, 0);
 	cluster_free(c);
 	c = cluster_new(2, 0, 0);
 	r = &c->rank[0];
-	CU_ASSERT(resume_read_state("many/latest", &r->rt, &r->o, &p, &r->d));
+	r->o.resume = "many/latest";
+	CU_ASSERT(resume_begin(&r->rt, &r->o, &found, &p, &r->d));
 	fflush(r->d.out);
 	CU_ASSERT_PTR_NOT_NULL(strstr(r->said, "6 rank(s) then, 2 now"));
 	cluster_free(c);
@@ -751,9 +817,9 @@ static Cluster *cluster_saved(const char *dir)
 static void test_failed_write(void)
 {
 	Cluster *c = cluster_saved("fail");
-	CheckpointFile *f = &c->rank[2].checkpoint.optim;
+	SaveFile *f = &c->rank[2].checkpoint.section[CHECKPOINT_OPTIM];
 	for (int i = 0; i < f->n; i++)
-		f->part[i].source.at = (char *)(uintptr_t)8; /* the system refuses to read there */
+		f->at[i].offset = INT64_MIN; /* the system refuses to write there */
 	CU_ASSERT(together(c, run_save, false));
 	expect_said(c, "optim.safetensors could not be written");
 	CU_ASSERT_PTR_NOT_NULL(strstr(c->rank[2].said, "this was rank 2 of 4"));
@@ -815,6 +881,7 @@ void suite_checkpoint_ranks(void)
 	CU_add_test(s, "--sync-init", test_sync_init);
 	CU_add_test(s, "initial weights that changed", test_weights_gone);
 	CU_add_test(s, "save and resume, any ranks and strategies", test_save_resume);
+	CU_add_test(s, "save and resume, slices and shards", test_kinds);
 	CU_add_test(s, "16-bit copies and masters", test_halves);
 	CU_add_test(s, "narrow buffers", test_narrow_buffers);
 	CU_add_test(s, "state.json", test_state_json);

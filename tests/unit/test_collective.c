@@ -362,11 +362,11 @@ static void make_model(Case *c)
 	static const RtCollectiveKind reduce[] = {RT_REDUCE_SCATTER, RT_ALL_REDUCE, RT_REDUCE};
 	static const LayoutGather gathers[] = {{0, 1}};
 	const StrategyInfo *info = &strategy_info[c->strategy];
-	c->row[0] = (RtCollective){RT_ALL_GATHER, RT_STREAM_GATHER, 0, c->slot, 0, false, 0};
-	c->row[1] = (RtCollective){reduce[info->reduce], RT_STREAM_REDUCE, 0, -1, 0, false, 0};
+	c->row[0] = (RtCollective){RT_ALL_GATHER, RT_STREAM_GATHER, 0, c->slot, 0, false, 0, false};
+	c->row[1] = (RtCollective){reduce[info->reduce], RT_STREAM_REDUCE, 0, -1, 0, false, 0, false};
 	c->row[2] = (RtCollective){RT_ALL_REDUCE_SHARDS, RT_STREAM_REDUCE, info->group == GROUP_SHARD ? 0 : -1, -1, 0,
-		false, 0};
-	c->row[3] = (RtCollective){RT_BROADCAST, RT_STREAM_GATHER, info->owned ? 0 : -1, -1, 0, false, 0};
+		false, 0, false};
+	c->row[3] = (RtCollective){RT_BROADCAST, RT_STREAM_GATHER, info->owned ? 0 : -1, -1, 0, false, 0, false};
 	c->model = (RtModel){.name = "m", .tensors = c->tensor, .n_tensors = FLATS, .optimizer = "sgd",
 		.layout = {.unit = &c->unit, .n_units = 1, .gather = gathers, .n_gathers = c->slot >= 0, .n_slots = 2}};
 }

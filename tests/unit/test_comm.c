@@ -51,8 +51,8 @@ static RtModel model_of(Strategy s, const char *optimizer)
 	units[0].strategy = units[1].strategy = s;
 	units[0].owner = units[1].owner = strategy_info[s].owned ? 1 : -1;
 	step_rows[2].kind = kinds[strategy_info[s].reduce];
-	step_rows[4] = (RtCollective){RT_ALL_REDUCE_SHARDS, RT_STREAM_REDUCE, 0, -1, 0, false, 0};
-	step_rows[5] = (RtCollective){RT_BROADCAST, RT_STREAM_GATHER, 0, -1, 0, false, 0};
+	step_rows[4] = (RtCollective){RT_ALL_REDUCE_SHARDS, RT_STREAM_REDUCE, 0, -1, 0, false, 0, false};
+	step_rows[5] = (RtCollective){RT_BROADCAST, RT_STREAM_GATHER, 0, -1, 0, false, 0, false};
 	m.layout.unit = units;
 	m.step = step_rows;
 	m.n_step = COUNT_OF(step_rows);

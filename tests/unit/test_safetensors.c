@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/crc32.h"
 #include "base/safetensors.h"
 #include "tests/unit/unit.h"
 
@@ -37,6 +38,62 @@ static void test_round_trip(void)
 	}
 	CU_ASSERT_PTR_NULL(safetensors_find(f, "absent"));
 	safetensors_close(f);
+	arena_free(a);
+}
+
+/* The check value that every list of checksums has for CRC-32; and runs that are joined where they were cut. */
+static void test_crc32(void)
+{
+	static const char text[] = "123456789";
+	CU_ASSERT_EQUAL(crc32_more(0, text, 9), 0xcbf43926);
+	for (int cut = 0; cut <= 9; cut++) {
+		uint32_t first = crc32_more(0, text, cut), second = crc32_more(0, text + cut, 9 - cut);
+		CU_ASSERT_EQUAL(crc32_join(first, second, 9 - cut), 0xcbf43926);
+		CU_ASSERT_EQUAL(crc32_more(first, text + cut, 9 - cut), 0xcbf43926);
+	}
+}
+
+/* A byte that changed on the disk is found, and lines are aligned: 64 bytes first, odd sizes last. */
+static void test_damage(void)
+{
+	char bytes[200];
+	for (int i = 0; i < COUNT_OF(bytes); i++)
+		bytes[i] = (char)(i * 7);
+	SafeTensor tensors[] = {
+		{.name = "odd", .dtype = DT_U8, .rank = 1, .dim = {13}, .data = bytes},
+		{.name = "half", .dtype = DT_BF16, .rank = 1, .dim = {3}, .data = bytes},
+		{.name = "line", .dtype = DT_F32, .rank = 2, .dim = {4, 8}, .data = bytes},
+		{.name = "double", .dtype = DT_F64, .rank = 1, .dim = {3}, .data = bytes},
+	};
+	Arena *a = arena_new();
+	char *text = NULL;
+	size_t n = 0;
+	Diag d = {.out = open_memstream(&text, &n)};
+	CU_ASSERT_FATAL(safetensors_write(path, tensors, 4, NULL, 0));
+	SafeFile *f = safetensors_open(a, path, &d);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+	int64_t at[4];
+	for (int i = 0; i < 4; i++) {
+		const SafeTensor *t = safetensors_find(f, tensors[i].name);
+		CU_ASSERT(t->has_crc && safetensors_verify(f, t, true, &d));
+		CU_ASSERT_EQUAL(t->offset % dtype_info[t->dtype].bytes, 0);
+		at[i] = t->offset;
+	}
+	CU_ASSERT(at[2] % 64 == 0 && at[2] < at[3] && at[3] < at[1] && at[1] < at[0]);
+	safetensors_close(f);
+	FILE *file = fopen(path, "r+b");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(file);
+	fseek(file, (long)at[1] + 5, SEEK_SET);
+	fputc(1, file);
+	fclose(file);
+	f = safetensors_open(a, path, &d);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+	for (int i = 0; i < 4; i++)
+		CU_ASSERT_EQUAL(safetensors_verify(f, safetensors_find(f, tensors[i].name), false, &d), i != 1);
+	safetensors_close(f);
+	fclose(d.out);
+	CU_ASSERT_PTR_NOT_NULL(strstr(text, "tensor \"half\" is damaged"));
+	free(text);
 	arena_free(a);
 }
 
@@ -181,6 +238,8 @@ void suite_safetensors(void)
 {
 	CU_pSuite s = CU_add_suite("safetensors", begin, end);
 	CU_ADD_TEST(s, test_round_trip);
+	CU_ADD_TEST(s, test_crc32);
+	CU_ADD_TEST(s, test_damage);
 	CU_ADD_TEST(s, test_no_tensors);
 	CU_ADD_TEST(s, test_refused);
 	CU_ADD_TEST(s, test_header_length);

@@ -36,12 +36,14 @@ static const LayoutUnit toy_units[] = {
 	{STRATEGY_FULL_SHARD, -1, 1, {LAYOUT_FLAT(DT_F32, false, TOY_D)}, -1, true, false},
 };
 static const RtCollective toy_step[] = {
-	{RT_ALL_GATHER, RT_STREAM_GATHER, 0, -1, 0, false, 0}, {RT_ALL_GATHER, RT_STREAM_GATHER, 1, -1, 0, false, 0},
-	{RT_REDUCE_SCATTER, RT_STREAM_REDUCE, 0, -1, 0, false, 0},
-	{RT_ALL_REDUCE_SCALARS, RT_STREAM_SYNC, -1, -1, 0, false, 0},
+	{RT_ALL_GATHER, RT_STREAM_GATHER, 0, -1, 0, false, 0, false},
+	{RT_ALL_GATHER, RT_STREAM_GATHER, 1, -1, 0, false, 0, false},
+	{RT_REDUCE_SCATTER, RT_STREAM_REDUCE, 0, -1, 0, false, 0, false},
+	{RT_ALL_REDUCE_SCALARS, RT_STREAM_SYNC, -1, -1, 0, false, 0, false},
 };
 static const RtCollective toy_evaluation[] = {
-	{RT_ALL_GATHER, RT_STREAM_GATHER, 0, -1, 0, false, 0}, {RT_ALL_GATHER, RT_STREAM_GATHER, 1, -1, 0, false, 0},
+	{RT_ALL_GATHER, RT_STREAM_GATHER, 0, -1, 0, false, 0, false},
+	{RT_ALL_GATHER, RT_STREAM_GATHER, 1, -1, 0, false, 0, false},
 };
 
 /* What is readable of a unit's flat, whatever its dtype. */

@@ -13,6 +13,9 @@ typedef enum {
 	CUDNN_STATUS_BAD_PARAM = 2000,
 	CUDNN_STATUS_NOT_SUPPORTED = 3000
 } cudnnStatus_t;
+#define CUDNN_STATUS_CATEGORY(status) ((status) / 1000 * 1000)
+typedef enum { CUDNN_ACTIVATION_IDENTITY = 5 } cudnnActivationMode_t;
+typedef enum { CUDNN_NOT_PROPAGATE_NAN = 0, CUDNN_PROPAGATE_NAN = 1 } cudnnNanPropagation_t;
 typedef enum {
 	CUDNN_DATA_FLOAT = 0,
 	CUDNN_DATA_DOUBLE = 1,
@@ -39,6 +42,7 @@ typedef struct cudnnContext *cudnnHandle_t;
 typedef struct SimTensor *cudnnTensorDescriptor_t;
 typedef struct SimFilter *cudnnFilterDescriptor_t;
 typedef struct SimConvolution *cudnnConvolutionDescriptor_t;
+typedef struct SimActivation *cudnnActivationDescriptor_t;
 
 const char *cudnnGetErrorString(cudnnStatus_t status);
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle);
@@ -52,6 +56,10 @@ cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t *w);
 cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t w);
 cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t w, cudnnDataType_t type, cudnnTensorFormat_t format,
 	int n, const int dim[]);
+cudnnStatus_t cudnnCreateActivationDescriptor(cudnnActivationDescriptor_t *a);
+cudnnStatus_t cudnnDestroyActivationDescriptor(cudnnActivationDescriptor_t a);
+cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t a, cudnnActivationMode_t mode,
+	cudnnNanPropagation_t nan, double coefficient);
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t *c);
 cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t c);
 cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t c, int n, const int pad[],
@@ -72,6 +80,11 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void *alpha, c
 	const void *X, const cudnnFilterDescriptor_t w, const void *W, const cudnnConvolutionDescriptor_t c,
 	cudnnConvolutionFwdAlgo_t algo, void *workspace, size_t bytes, const void *beta, const cudnnTensorDescriptor_t y,
 	void *Y);
+cudnnStatus_t cudnnConvolutionBiasActivationForward(cudnnHandle_t handle, const void *alpha1,
+	const cudnnTensorDescriptor_t x, const void *X, const cudnnFilterDescriptor_t w, const void *W,
+	const cudnnConvolutionDescriptor_t c, cudnnConvolutionFwdAlgo_t algo, void *workspace, size_t bytes,
+	const void *alpha2, const cudnnTensorDescriptor_t z, const void *Z, const cudnnTensorDescriptor_t bias,
+	const void *B, const cudnnActivationDescriptor_t activation, const cudnnTensorDescriptor_t y, void *Y);
 cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void *alpha, const cudnnFilterDescriptor_t w,
 	const void *W, const cudnnTensorDescriptor_t dy, const void *dY, const cudnnConvolutionDescriptor_t c,
 	cudnnConvolutionBwdDataAlgo_t algo, void *workspace, size_t bytes, const void *beta,

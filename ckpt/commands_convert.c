@@ -1,0 +1,110 @@
+/* ckpt/commands_convert.c: shardc ckpt reshard, convert, split and merge: names for one conversion. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "ckpt/convert.h"
+
+/* What all four of them do; returns the exit status. */
+static int convert(const Checkpoint *c, ConvertTo to, const char *out, Arena *a, Diag *d)
+{
+	Convert v;
+	int status = CKPT_INPUT;
+	if (convert_plan(&v, c, to, a, d) && checkpoint_verify(c, 0, 1, true, d))
+		status = convert_write(&v, out) ? CKPT_OK : CKPT_RUN;
+	if (status == CKPT_OK && to.kind == CHECKPOINT_FULL)
+		printf("%s: kind full, from %s\n", out, c->dir);
+	else if (status == CKPT_OK)
+		printf("%s: kind %s, %" PRId64 " rank(s), from %s\n", out, checkpoint_kinds[to.kind], v.to.world, c->dir);
+	convert_free(&v);
+	return status;
+}
+
+/* A checkpoint's folder, and a place for the result; all that is wrong is said. */
+static Checkpoint *open_both(Arena *a, const char *in, const char *out, int64_t world, Diag *d)
+{
+	Checkpoint *c = ckpt_open(a, in, d);
+	bool ok = output_is_free(out, d) && c;
+	if (world > CUT_MAX_RANKS) {
+		diag_error(d, "--world", "%" PRId64 " ranks are more than %d", world, CUT_MAX_RANKS);
+		ok = false;
+	}
+	if (c && !c->state) {
+		diag_error(d, in, "is one file: a checkpoint's folder was expected");
+		ok = false;
+	}
+	if (c && !ok)
+		checkpoint_close(c);
+	return ok ? c : NULL;
+}
+
+/* What a name stands for, beside the options that all of them take. */
+typedef struct Form { bool world, world_wanted, kind_wanted, same_kind; CheckpointKind kind; } Form;
+typedef struct Wanted { const char *out, *kind; ConvertTo to; } Wanted;
+
+static int finish(const CkptArgs *args, const Wanted *w, bool same_kind, Arena *a, Diag *d)
+{
+	ConvertTo to = w->to;
+	int status = CKPT_INPUT;
+	Checkpoint *c = open_both(a, args->at[0], w->out, to.world, d);
+	if (!c)
+		return CKPT_INPUT;
+	if (same_kind)
+		to.kind = c->kind;
+	if (same_kind && c->kind == CHECKPOINT_FULL)
+		diag_error(d, args->at[0], "is of kind full, which has no ranks and loads at any number of them; kind sharded "
+			"is made by shardc ckpt split");
+	else
+		status = convert(c, to, w->out, a, d);
+	checkpoint_close(c);
+	return status;
+}
+
+static int run(int argc, char **argv, const Form *form, Diag *d)
+{
+	Arena *a = arena_new();
+	Wanted w = {.to.kind = form->kind};
+	CkptArgs args;
+	CkptOption options[4] = {{"-o", CKPT_TEXT, &w.out, "PATH", "the folder to make", true}};
+	int n = 1;
+	if (form->kind_wanted)
+		options[n++] = (CkptOption){"--kind", CKPT_CHOICE, &w.kind, "full|sharded|local", "of what is made", true};
+	if (form->world) {
+		options[n++] = (CkptOption){"--world", CKPT_COUNT, &w.to.world, "N", form->world_wanted ?
+			"ranks that it is cut for" : "ranks that it is cut for (default: as it was)", form->world_wanted};
+		options[n++] = (CkptOption){"--shard-size", CKPT_COUNT, &w.to.shard_size, "S",
+			"ranks of a group of hybrid_shard (default: as it was)", false};
+	}
+	if (ckpt_parse(argc, argv, options, n, 1, 1, a, &args, d)) {
+		for (int k = 0; k < CHECKPOINT_KINDS && w.kind; k++)
+			if (!strcmp(w.kind, checkpoint_kinds[k]))
+				w.to.kind = (CheckpointKind)k;
+		if (form->kind_wanted && w.to.kind == CHECKPOINT_FULL && (w.to.world || w.to.shard_size)) {
+			diag_error(d, "--world", "kind full has no ranks: leave out --world and --shard-size");
+			args.status = CKPT_USAGE;
+		} else {
+			args.status = finish(&args, &w, form->same_kind, a, d);
+		}
+	}
+	arena_free(a);
+	return args.status;
+}
+
+int ckpt_reshard(int argc, char **argv, Diag *d)
+{
+	return run(argc, argv, &(Form){.world = true, .world_wanted = true, .same_kind = true}, d);
+}
+
+int ckpt_convert(int argc, char **argv, Diag *d)
+{
+	return run(argc, argv, &(Form){.world = true, .kind_wanted = true}, d);
+}
+
+int ckpt_split(int argc, char **argv, Diag *d)
+{
+	return run(argc, argv, &(Form){.world = true, .world_wanted = true, .kind = CHECKPOINT_SHARDED}, d);
+}
+
+int ckpt_merge(int argc, char **argv, Diag *d)
+{
+	return run(argc, argv, &(Form){.kind = CHECKPOINT_FULL}, d);
+}

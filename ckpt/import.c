@@ -1,0 +1,377 @@
+/* ckpt/import.c: shardc ckpt import: weights and optimizer states of PyTorch, as safetensors, into a checkpoint of kind
+ * full that a program of the model resumes from.
+ *
+ * Refuses, all at once: tensors that the model has and the files lack, or the other way round; other shapes and dtypes;
+ * states of no optimizer that programs have.  Buffers of integers are left out, and second names of tied weights.
+ *
+ * The one idea: a state's name is split at its last dot, whether a parameter's name or its number stands before it. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt/model.h"
+
+typedef struct Import {
+	const char *weights, *states, *onnx, *out, *options, *optimizer;
+	int64_t step, samples;      /* as given; step 0: not given */
+	Arena *a;
+	OnnxWriter *writer;
+	Checkpoint *from, *optim;   /* optim: NULL without states */
+	const char *const *names;   /* of parameters by number, where states have numbers */
+	int n_names;
+	int64_t updates;
+	Diag *d;
+} Import;
+
+/* States of PyTorch's optimizers that ours have, too; NULL ends a list. */
+typedef struct Kind { const char *name, *state[3]; } Kind;
+static const Kind kinds[] = {
+	{"adamw", {"exp_avg", "exp_avg_sq", NULL}}, {"adam", {"exp_avg", "exp_avg_sq", NULL}},
+	{"sgd:momentum", {"momentum_buffer", NULL}}, {"adagrad", {"sum", NULL}}, {"lion", {"exp_avg", NULL}},
+	{"sgd", {NULL}},
+};
+
+static const char *quoted(const Import *im, const char *name)
+{
+	return str_escape(im->a, ESCAPE_IR, name);
+}
+
+/* ---- weights ---- */
+
+/* The tensor of a symbol, under any of the names that the framework has for it. */
+static const CheckpointTensor *find(const Import *im, const Checkpoint *in, const Symbol *s, const char *state)
+{
+	const char *const *alias;
+	int n = onnx_writer_aliases(im->writer, s, im->a, &alias);
+	const CheckpointTensor *t = checkpoint_find(in, CHECKPOINT_MODEL, arena_printf(im->a, "%s%s", s->name, state));
+	for (int i = 0; i < n && !t; i++)
+		t = checkpoint_find(in, CHECKPOINT_MODEL, arena_printf(im->a, "%s%s", alias[i], state));
+	return t;
+}
+
+static bool is_alias(const Import *im, const Symbol *s, const char *name)
+{
+	const char *const *alias;
+	int n = onnx_writer_aliases(im->writer, s, im->a, &alias);
+	for (int i = 0; i < n; i++)
+		if (!strcmp(alias[i], name))
+			return true;
+	return false;
+}
+
+static const Symbol *symbol_of(const Import *im, const char *name)
+{
+	const Module *m = onnx_writer_module(im->writer);
+	const Symbol *s = ir_find_symbol(m, name);
+	if (s && ckpt_is_weight(s))
+		return s;
+	for (int i = 0; i < m->n_symbols; i++)
+		if (ckpt_is_weight(m->symbols[i]) && is_alias(im, m->symbols[i], name))
+			return m->symbols[i];
+	return NULL;
+}
+
+static void take_weights(Import *im, OutputFile *f)
+{
+	const Module *m = onnx_writer_module(im->writer);
+	const CheckpointList *list = &im->from->section[CHECKPOINT_MODEL];
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		const CheckpointTensor *t = ckpt_is_weight(s) ? find(im, im->from, s, "") : NULL;
+		if (t && ckpt_fits(im->weights, t, s, true, im->a, im->d))
+			output_copy(im->a, f, s->name, t);
+		else if (!t && ckpt_is_weight(s))
+			diag_error(im->d, im->weights, "there is no tensor \"%s\", which the model has as %s", quoted(im, s->name),
+				type_str(im->a, &s->type));
+	}
+	for (int i = 0; i < list->n; i++) {
+		const CheckpointTensor *t = &list->at[i];
+		if (!dtype_is_float(t->dtype))
+			diag_info(im->d, im->weights, "tensor \"%s\" is left out: %s are no weights", quoted(im, t->name),
+				dtype_info[t->dtype].text);
+		else if (!symbol_of(im, t->name))
+			diag_error(im->d, im->weights, "the model has no tensor \"%s\"", quoted(im, t->name));
+	}
+}
+
+/* ---- states ---- */
+
+/* "params" of the metadata: names, one a line. */
+static void read_names(Import *im)
+{
+	VEC(const char *) names = {0};
+	const char *text = map_get(im->optim->files[0]->meta, "params");
+	for (const char *s = text; s && *s;) {
+		size_t n = strcspn(s, "\n");
+		const char *name = arena_strndup(im->a, s, n);
+		vec_push(im->a, &names, name);
+		s += n + (s[n] == '\n');
+	}
+	im->names = names.at;
+	im->n_names = names.n;
+}
+
+/* "state.0.exp_avg", "0.exp_avg", "fc.weight.exp_avg": the parameter's name, and its state's; NULL after a message. */
+static const char *split(const Import *im, const char *name, const char **state)
+{
+	const char *dot = strrchr(name, '.'), *end;
+	const char *param = dot ? arena_strndup(im->a, name, (size_t)(dot - name)) : "";
+	*state = dot ? dot + 1 : "";
+	if (!strncmp(param, "state.", 6) && !symbol_of(im, param))
+		param += 6;
+	end = param + strspn(param, "0123456789");
+	if (end == param || *end)
+		return param;
+	int64_t i = strtoll(param, NULL, 10);
+	if (i < im->n_names)
+		return im->names[i];
+	diag_error(im->d, im->states, im->n_names ? "tensor \"%s\": of %d parameters" : "tensor \"%s\": which parameter is "
+		"that?  Write their names, in the optimizer's order, one a line into the file's metadata \"params\"",
+		quoted(im, name), im->n_names);
+	return NULL;
+}
+
+typedef struct States {
+	const CheckpointTensor *of[2]; /* as Kind.state */
+	double step;                   /* -1: not there */
+} States;
+
+static const Kind *find_kind(const Import *im, const char *state)
+{
+	for (int i = 0; i < COUNT_OF(kinds); i++)
+		for (int k = 0; kinds[i].state[k]; k++)
+			if (!strcmp(kinds[i].state[k], state) && (!im->optimizer || !strcmp(kinds[i].name, im->optimizer)))
+				return &kinds[i];
+	return NULL;
+}
+
+static void take_step(const Import *im, const CheckpointTensor *t, States *to)
+{
+	if (t->numel == 1)
+		ckpt_numbers(t, 0, 1, &to->step);
+	if (t->numel != 1 || !(to->step >= 0 && to->step <= 1e15 && to->step == floor(to->step)))
+		diag_error(im->d, im->states, "tensor \"%s\" is not one number of updates", quoted(im, t->name));
+}
+
+static bool fits_state(const Import *im, const CheckpointTensor *t, const Symbol *s)
+{
+	Symbol state = *s;
+	state.type.dtype = DT_F32;
+	return ckpt_fits(im->states, t, &state, true, im->a, im->d);
+}
+
+/* Of each symbol its states; *kind is the optimizer they are of. */
+static PtrMap *sort_states(const Import *im, const Kind **kind)
+{
+	PtrMap *of = ptrmap_new(im->a);
+	const CheckpointList *list = &im->optim->section[CHECKPOINT_MODEL];
+	for (int i = 0; i < list->n; i++) {
+		const CheckpointTensor *t = &list->at[i];
+		const char *state, *param = split(im, t->name, &state);
+		const Symbol *s = param ? symbol_of(im, param) : NULL;
+		const Kind *k = find_kind(im, state);
+		if (!s && param)
+			diag_error(im->d, im->states, "tensor \"%s\": the model has no parameter \"%s\"", quoted(im, t->name),
+				quoted(im, param));
+		if (!s)
+			continue;
+		States *to = ptrmap_get(of, s);
+		if (!to) {
+			to = NEW(im->a, States);
+			to->step = -1;
+			ptrmap_put(of, s, to);
+		}
+		if (!strcmp(state, "step"))
+			take_step(im, t, to);
+		else if (!k || (*kind && k != *kind))
+			diag_error(im->d, im->states, "tensor \"%s\": \"%s\" is no state of %s", quoted(im, t->name),
+				quoted(im, state), *kind ? (*kind)->name : im->optimizer ? im->optimizer :
+				"adam, adamw, sgd or adagrad");
+		else if (fits_state(im, t, s)) {
+			*kind = k;
+			to->of[strcmp(k->state[0], state) != 0] = t;
+		}
+	}
+	return of;
+}
+
+/* Zeros where the file has no states of a parameter, or there is no file. */
+static void put_states(const Import *im, OutputFile *f, const Kind *kind, const Symbol *s, const States *states)
+{
+	for (int k = 0; kind->state[k]; k++) {
+		const char *name = arena_printf(im->a, "%s.%s", s->name, kind->state[k]);
+		if (states && states->of[k])
+			output_copy(im->a, f, name, states->of[k]);
+		else if (states)
+			diag_error(im->d, im->states, "there is no tensor \"%s\"", quoted(im, name));
+		else if (!im->optim)
+			output_tensor(im->a, f, name, DT_F32, s->type.rank, s->type.dim);
+	}
+}
+
+static bool is_param(const Symbol *s)
+{
+	return s->kind == SYM_PARAM && dtype_is_float(s->type.dtype);
+}
+
+/* How many updates there were, and of whom fewer. */
+static void count_updates(Import *im, const PtrMap *of, json_t *began)
+{
+	const Module *m = onnx_writer_module(im->writer);
+	bool counted = false;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const States *states = ptrmap_get(of, m->symbols[i]);
+		counted = counted || (states && states->step >= 0);
+		im->updates = MAX(im->updates, states ? (int64_t)states->step : 0);
+	}
+	if (!counted)
+		im->updates = im->step;
+	for (int i = 0; i < m->n_symbols && counted; i++) {
+		const States *states = ptrmap_get(of, m->symbols[i]);
+		if (states && states->step < 0)
+			diag_error(im->d, im->states, "there is no tensor \"%s.step\"", quoted(im, m->symbols[i]->name));
+		else if (states && (int64_t)states->step < im->updates)
+			json_object_set_new(began, m->symbols[i]->name, json_integer(im->updates - (int64_t)states->step));
+	}
+}
+
+static void take_states(Import *im, OutputFile *f, json_t *began)
+{
+	const Module *m = onnx_writer_module(im->writer);
+	const Kind *kind = NULL;
+	PtrMap *of = im->optim ? sort_states(im, &kind) : ptrmap_new(im->a);
+	const char *without = NULL;
+	int n_without = 0;
+	for (int i = 0; i < COUNT_OF(kinds) && !im->optim; i++)
+		if (im->optimizer && !strcmp(kinds[i].name, im->optimizer))
+			kind = &kinds[i];
+	for (int i = 0; i < m->n_symbols && kind; i++) {
+		const Symbol *s = m->symbols[i];
+		const States *states = ptrmap_get(of, s);
+		if (is_param(s))
+			put_states(im, f, kind, s, states);
+		if (is_param(s) && im->optim && !states)
+			without = n_without++ ? without : s->name;
+	}
+	if (im->optim)
+		count_updates(im, of, began);
+	if (n_without)
+		diag_note(im->d, im->states, "%d parameter(s) have no states: \"%s\"%s; they begin with zeros", n_without,
+			quoted(im, without), n_without > 1 ? ", .." : "");
+	if (im->optim && !kind && !im->d->errors)
+		diag_error(im->d, im->states, "there are no states of an optimizer");
+}
+
+/* ---- the checkpoint ---- */
+
+static json_t *state_of(const Import *im, json_t *began)
+{
+	json_t *root = json_pack("{s:i, s:s, s:{s:s}, s:I, s:I, s:I, s:{}}", "format", 1, "model",
+		onnx_writer_module(im->writer)->name, "layout", "kind", "full", "step", (json_int_t)im->step, "updates",
+		(json_int_t)im->updates, "samples", (json_int_t)im->samples, "flags");
+	if (im->options)
+		json_object_set_new(root, "options", json_string(im->options));
+	if (im->optimizer)
+		json_object_set_new(root, "optimizer", json_string(im->optimizer));
+	if (json_object_size(began))
+		json_object_set(root, "began", began);
+	return root;
+}
+
+static bool write_folder(const Import *im, OutputFile *const *files, json_t *state)
+{
+	const char *name = checkpoint_name(im->a, im->step), *path = arena_printf(im->a, "%s/%s", im->out, name);
+	char *json = json_dumps(state, JSON_INDENT(2));
+	Buf plain = {0}, text = {0};
+	buf_printf(&plain, "%s\n", json);
+	checkpoint_seal(&text, plain.at, "");
+	buf_free(&plain);
+	free(json);
+	bool made = !mkdir(im->out, 0777);
+	bool ok = made || errno == EEXIST;
+	if (!ok)
+		diag_error(im->d, im->out, "the folder could not be made: %s", strerror(errno));
+	ok = ok && output_write_folder(files, 2, &(OutputText){"state.json", &text}, 1, path, im->d);
+	if (ok && symlink(name, arena_printf(im->a, "%s/latest", im->out))) {
+		diag_error(im->d, im->out, "`latest` could not be made: %s", strerror(errno));
+		ok = false;
+	}
+	if (!ok && made)
+		rmdir(im->out);
+	buf_free(&text);
+	return ok;
+}
+
+static int convert(Import *im)
+{
+	OutputFile *files[] = {output_file(im->a, "model.safetensors"), output_file(im->a, "optim.safetensors")};
+	json_t *began = json_object();
+	take_weights(im, files[0]);
+	take_states(im, files[1], began);
+	im->step = im->step ? im->step : im->updates;
+	if (im->updates > im->step)
+		diag_error(im->d, "--step", "%" PRId64 " steps, and the states are of %" PRId64 " updates", im->step,
+			im->updates);
+	int status = im->d->errors ? CKPT_INPUT : CKPT_OK;
+	if (!status) {
+		json_t *state = state_of(im, began);
+		status = write_folder(im, files, state) ? CKPT_OK : CKPT_RUN;
+		json_decref(state);
+	}
+	json_decref(began);
+	return status;
+}
+
+static int run(Import *im)
+{
+	int status = CKPT_INPUT;
+	im->from = output_is_free(im->out, im->d) ? checkpoint_open_file(im->a, im->weights, im->d) : NULL;
+	im->optim = im->from && im->states ? checkpoint_open_file(im->a, im->states, im->d) : NULL;
+	im->writer = im->from && !im->d->errors ? ckpt_model(im->onnx, im->options, im->a, im->d) : NULL;
+	if (im->from && !im->writer && !im->options)
+		diag_note(im->d, im->onnx, "options of shardc for this model go into --options=\"--bind=..\"");
+	if (im->optim)
+		read_names(im);
+	if (im->writer && checkpoint_verify(im->from, 0, 1, true, im->d) &&
+		(!im->optim || checkpoint_verify(im->optim, 0, 1, true, im->d)))
+		status = convert(im);
+	if (im->writer)
+		onnx_writer_close(im->writer);
+	if (im->optim)
+		checkpoint_close(im->optim);
+	if (im->from)
+		checkpoint_close(im->from);
+	return status;
+}
+
+int ckpt_import(int argc, char **argv, Diag *d)
+{
+	Arena *a = arena_new();
+	Import im = {.a = a, .d = d};
+	CkptArgs args;
+	const CkptOption options[] = {
+		{"--onnx", CKPT_TEXT, &im.onnx, "MODEL.onnx", "the model that the program is compiled from", true},
+		{"-o", CKPT_TEXT, &im.out, "DIR", "the folder, for the program's --resume", true},
+		{"--options", CKPT_TEXT, &im.options, "TEXT", "options of shardc that its parameters or shapes follow from: "
+			"\"--bind=batch=8 --untie=all\"", false},
+		{"--optim", CKPT_TEXT, &im.states, "FILE", "states: PARAMETER.STATE or NUMBER.STATE, and .step", false},
+		{"--optimizer", CKPT_CHOICE, &im.optimizer, "adamw|adam|sgd:momentum|sgd|adagrad|lion", "whose states they "
+			"are; without --optim, whose zeros", false},
+		{"--step", CKPT_COUNT, &im.step, "N", "steps done (default: the states' .step, or 0)", false},
+		{"--samples", CKPT_COUNT, &im.samples, "N", "samples that they read (default 0: data is read from its "
+			"beginning)", false},
+	};
+	int status;
+	if (ckpt_parse(argc, argv, options, COUNT_OF(options), 1, 1, a, &args, d)) {
+		im.weights = args.at[0];
+		status = run(&im);
+	} else {
+		status = args.status;
+	}
+	arena_free(a);
+	return status;
+}

@@ -1,0 +1,24 @@
+/* ckpt/input.c: what a command was given: a checkpoint, a folder of them, or one safetensors file. */
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "ckpt/ckpt.h"
+
+Checkpoint *ckpt_open(Arena *a, const char *path, Diag *d)
+{
+	struct stat st;
+	if (stat(path, &st)) {
+		diag_error(d, path, "%s", strerror(errno));
+		return NULL;
+	}
+	if (!S_ISDIR(st.st_mode))
+		return checkpoint_open_file(a, path, d);
+	if (checkpoint_is_folder(path, a))
+		return checkpoint_open(a, path, d);
+	const char *latest = arena_printf(a, "%s/latest", path);
+	if (checkpoint_is_folder(latest, a))
+		return checkpoint_open(a, latest, d);
+	diag_error(d, path, "neither state.json nor latest/state.json is there: not a checkpoint, nor a folder of them");
+	return NULL;
+}

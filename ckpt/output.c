@@ -1,0 +1,235 @@
+/* ckpt/output.c: planned files written, piece by piece, with checksums; a folder or file appears by one rename.
+ *
+ * The one idea: a piece is summed up and written from where it lies in the mapped input and let go of at once, so what
+ * is resident is a piece, whatever is converted. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/crc32.h"
+#include "base/file.h"
+#include "ckpt/output.h"
+
+enum { PIECE = 8 << 20, ZEROS = 4096 }; /* bytes */
+static const SafeMeta file_meta[] = {{"format", "pt"}};
+static const char zeros[ZEROS];
+
+/* ---- the plan ---- */
+
+OutputFile *output_file(Arena *a, const char *name)
+{
+	OutputFile *f = NEW(a, OutputFile);
+	*f = (OutputFile){.name = name, .meta = file_meta, .n_meta = COUNT_OF(file_meta)};
+	return f;
+}
+
+void output_tensor(Arena *a, OutputFile *f, const char *name, DType dtype, int rank, const int64_t *dim)
+{
+	SafeTensor t = {.name = name, .dtype = dtype, .rank = rank};
+	memcpy(t.dim, dim, (size_t)rank * sizeof(*dim));
+	vec_push(a, &f->tensor, t);
+	vec_push(a, &f->runs, (OutputRuns){0});
+}
+
+void output_run(Arena *a, OutputFile *f, OutputRun run)
+{
+	if (run.n > 0)
+		vec_push(a, &f->runs.at[f->runs.n - 1], run);
+}
+
+void output_copy(Arena *a, OutputFile *f, const char *name, const CheckpointTensor *t)
+{
+	output_tensor(a, f, name, t->dtype, t->rank, t->dim);
+	output_run(a, f, (OutputRun){.from = t, .n = t->numel});
+}
+
+/* ---- elements ---- */
+
+/* Where the next bytes of a tensor go. */
+typedef struct Writer { int fd; int64_t at; uint32_t crc; } Writer;
+
+static bool put(Writer *w, const void *data, int64_t bytes)
+{
+	if (!safetensors_put(w->fd, data, bytes, w->at))
+		return false;
+	w->crc = crc32_more(w->crc, data, bytes);
+	w->at += bytes;
+	return true;
+}
+
+static bool put_zeros(Writer *w, int64_t bytes)
+{
+	for (int64_t n; bytes > 0; bytes -= n) {
+		n = MIN(bytes, ZEROS);
+		if (!put(w, zeros, n))
+			return false;
+	}
+	return true;
+}
+
+static bool put_mapped(Writer *w, const CheckpointPiece *p, int64_t at, int64_t bytes)
+{
+	for (int64_t n; bytes > 0; bytes -= n, at += n) {
+		n = MIN(bytes, PIECE);
+		if (!put(w, (const char *)p->in->data + at, n))
+			return false;
+		safetensors_release(p->file, p->in->offset + at, n);
+	}
+	return true;
+}
+
+static bool put_run(Writer *w, const OutputRun *r, int64_t size)
+{
+	if (!r->from)
+		return put(w, (const char *)r->data + r->first * size, r->n * size);
+	for (int i = 0; i < r->from->n_pieces; i++) {
+		const CheckpointPiece *p = &r->from->piece[i];
+		int64_t begin = MAX(r->first, p->first), end = MIN(r->first + r->n, p->first + p->n);
+		if (begin < end && !put_mapped(w, p, (p->at + begin - p->first) * size, (end - begin) * size))
+			return false;
+	}
+	return true;
+}
+
+static bool put_tensor(int fd, SafeTensor *t, const OutputRuns *runs)
+{
+	Writer w = {fd, t->offset, 0};
+	int64_t size = dtype_info[t->dtype].bytes;
+	for (int i = 0; i < runs->n; i++)
+		if (!put_zeros(&w, t->offset + runs->at[i].at * size - w.at) || !put_run(&w, &runs->at[i], size))
+			return false;
+	if (!put_zeros(&w, t->offset + t->bytes - w.at))
+		return false;
+	t->crc = w.crc;
+	return safetensors_put_crc(fd, t);
+}
+
+/* False: errno tells; what was begun stays. */
+static bool write_file(OutputFile *f, const char *path)
+{
+	safetensors_place(f->tensor.at, f->tensor.n, f->meta, f->n_meta);
+	if (!safetensors_create(path, f->tensor.at, f->tensor.n, f->meta, f->n_meta))
+		return false;
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	bool ok = fd >= 0;
+	for (int i = 0; i < f->tensor.n && ok; i++)
+		ok = put_tensor(fd, &f->tensor.at[i], &f->runs.at[i]);
+	return file_close(fd, ok && !fsync(fd));
+}
+
+/* ---- paths ---- */
+
+static bool is_empty_folder(const char *path)
+{
+	DIR *dir = opendir(path);
+	bool empty = dir;
+	for (struct dirent *e; empty && (e = readdir(dir));)
+		empty = !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..");
+	if (dir)
+		closedir(dir);
+	return empty;
+}
+
+bool output_is_free(const char *path, Diag *d)
+{
+	struct stat st;
+	if (lstat(path, &st)) {
+		if (errno != ENOENT)
+			diag_error(d, path, "%s", strerror(errno));
+		return errno == ENOENT;
+	}
+	if (S_ISDIR(st.st_mode) ? is_empty_folder(path) : S_ISREG(st.st_mode) && !st.st_size)
+		return true;
+	diag_error(d, path, "is there already: the output must be new or empty");
+	return false;
+}
+
+/* "a/b/" -> "a/b", in *folder "a". */
+static const char *split_path(Arena *a, const char *path, const char **folder)
+{
+	size_t n = strlen(path);
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	char *whole = arena_strndup(a, path, n), *slash = strrchr(whole, '/');
+	*folder = !slash ? "." : slash == whole ? "/" : arena_strndup(a, whole, (size_t)(slash - whole));
+	return whole;
+}
+
+static const char *temporary(Arena *a, const char *path, const char *folder)
+{
+	const char *slash = strrchr(path, '/');
+	return arena_printf(a, "%s/.%s.%d", folder, slash ? slash + 1 : path, (int)getpid());
+}
+
+static bool failed(const char *path, const char *what, Diag *d)
+{
+	diag_error(d, path, "%s could not be written: %s; nothing was left", what, strerror(errno));
+	return false;
+}
+
+bool output_write_file(OutputFile *f, const char *path, Diag *d)
+{
+	Arena *a = arena_new();
+	const char *folder, *whole = split_path(a, path, &folder), *temp = temporary(a, whole, folder);
+	bool ok = (write_file(f, temp) && !rename(temp, whole) && file_sync(folder)) || failed(path, "the file", d);
+	if (!ok)
+		unlink(temp);
+	arena_free(a);
+	return ok;
+}
+
+bool output_write_text(const Buf *text, const char *path, Diag *d)
+{
+	Arena *a = arena_new();
+	const char *folder, *whole = split_path(a, path, &folder), *temp = temporary(a, whole, folder);
+	bool ok = (file_write(temp, text->at, (int64_t)text->n) && !rename(temp, whole) && file_sync(folder)) ||
+		failed(path, "the file", d);
+	if (!ok)
+		unlink(temp);
+	arena_free(a);
+	return ok;
+}
+
+/* ---- folders ---- */
+
+typedef struct Folder { OutputFile *const *files; int n; const OutputText *texts; int n_texts; Arena *a; } Folder;
+
+static bool fill_folder(const Folder *f, const char *temp, const char *path, Diag *d)
+{
+	for (int i = 0; i < f->n; i++)
+		if (!write_file(f->files[i], arena_printf(f->a, "%s/%s", temp, f->files[i]->name)))
+			return failed(path, f->files[i]->name, d);
+	for (int i = 0; i < f->n_texts; i++)
+		if (!file_write(arena_printf(f->a, "%s/%s", temp, f->texts[i].name), f->texts[i].text->at,
+			(int64_t)f->texts[i].text->n))
+			return failed(path, f->texts[i].name, d);
+	return true;
+}
+
+static void remove_folder(const Folder *f, const char *temp)
+{
+	for (int i = 0; i < f->n; i++)
+		unlink(arena_printf(f->a, "%s/%s", temp, f->files[i]->name));
+	for (int i = 0; i < f->n_texts; i++)
+		unlink(arena_printf(f->a, "%s/%s", temp, f->texts[i].name));
+	rmdir(temp);
+}
+
+bool output_write_folder(OutputFile *const *files, int n, const OutputText *texts, int n_texts, const char *path,
+	Diag *d)
+{
+	Folder f = {files, n, texts, n_texts, arena_new()};
+	const char *folder, *whole = split_path(f.a, path, &folder), *temp = temporary(f.a, whole, folder);
+	bool ok = !mkdir(temp, 0777) || failed(path, "the folder", d);
+	if (ok) {
+		ok = fill_folder(&f, temp, path, d) &&
+			((file_sync(temp) && !rename(temp, whole) && file_sync(folder)) || failed(path, "the folder", d));
+		if (!ok)
+			remove_folder(&f, temp);
+	}
+	arena_free(f.a);
+	return ok;
+}

@@ -1,0 +1,396 @@
+/* runtime/save.c: DIR/step-NNNNNNNN/ with its files and state.json; DIR/latest (docs/checkpoints.md).
+ *
+ * Refuses nothing and trusts no write: any failure on any rank (a full disk) removes what was begun and
+ * leaves the older checkpoints and `latest` as they were.
+ *
+ * Rank 0 makes the folder.  Of kind full it makes the files with their headers, too, every rank writes the elements it
+ * holds into them, and checksums of parts are joined; of the other kinds each rank has files of its own.  Rank 0
+ * finishes.
+ *
+ * The one idea: files are written and synced under a temporary name, the folder is renamed, and only
+ * then does `latest` move; whatever instant the machine stops at, `latest` names a whole checkpoint. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/crc32.h"
+#include "base/file.h"
+#include "runtime/save.h"
+
+static const SafeMeta file_meta[] = {{"format", "pt"}};
+
+/* ---- files and folders ---- */
+
+/* Removes a checkpoint's folder: the files that a checkpoint has, then the folder. */
+static bool remove_folder(Arena *a, const char *path)
+{
+	DIR *dir = opendir(path);
+	if (!dir)
+		return errno == ENOENT;
+	for (struct dirent *e; (e = readdir(dir));)
+		if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+			unlink(arena_printf(a, "%s/%s", path, e->d_name));
+	closedir(dir);
+	return !rmdir(path);
+}
+
+bool save_make_dir(Arena *a, const char *path)
+{
+	char *part = arena_strdup(a, path);
+	for (char *slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = 0;
+		if (mkdir(part, 0777) && errno != EEXIST)
+			return false;
+		*slash = '/';
+	}
+	return !mkdir(part, 0777) || errno == EEXIST;
+}
+
+/* A checkpoint of the same step is exchanged in one instant, then removed. */
+static bool move_in_place(const SavePaths *at)
+{
+	if (!rename(at->temp, at->final))
+		return true;
+	if (errno != EEXIST && errno != ENOTEMPTY)
+		return false;
+	return !renameat2(AT_FDCWD, at->temp, AT_FDCWD, at->final, RENAME_EXCHANGE) &&
+		remove_folder(at->a, at->temp);
+}
+
+static bool point_latest(const SavePaths *at)
+{
+	const char *link = arena_printf(at->a, "%s/latest", at->dir);
+	const char *temp = arena_printf(at->a, "%s/.latest", at->dir);
+	unlink(temp);
+	return !symlink(at->name, temp) && !rename(temp, link) && file_sync(at->dir);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+	const char *const *pa = a, *const *pb = b;
+	size_t na = strlen(*pa), nb = strlen(*pb);
+	return na != nb ? (na < nb ? -1 : 1) : strcmp(*pa, *pb);
+}
+
+/* A checkpoint that goes is renamed first, so that what is left of it never looks like one. */
+static void drop(const SavePaths *at, const char *name)
+{
+	const char *hidden = arena_printf(at->a, "%s/.%s", at->dir, name);
+	if (!rename(arena_printf(at->a, "%s/%s", at->dir, name), hidden))
+		remove_folder(at->a, hidden);
+}
+
+/* Removes what killed runs left half-written, and all but the newest `keep` checkpoints up to this step
+ * (later ones are of another run); keep 0: all are kept. */
+static void tidy(const SavePaths *at, int64_t keep)
+{
+	VEC(const char *) names = {0};
+	DIR *dir = opendir(at->dir);
+	for (struct dirent *e; dir && (e = readdir(dir));) {
+		const char *name = arena_strdup(at->a, e->d_name), *self = at->name;
+		int64_t step;
+		if (name[0] == '.' && checkpoint_is_name(name + 1, &step))
+			remove_folder(at->a, arena_printf(at->a, "%s/%s", at->dir, name));
+		else if (checkpoint_is_name(name, &step) && compare_names(&name, &self) <= 0)
+			vec_push(at->a, &names, name);
+	}
+	if (dir)
+		closedir(dir);
+	if (names.n)
+		qsort(names.at, (size_t)names.n, sizeof(*names.at), compare_names);
+	for (int i = 0; keep && i + keep < names.n; i++)
+		drop(at, names.at[i]);
+}
+
+/* ---- one file ---- */
+
+/* Elements as they lie in memory of the host, or converted piece by piece.  offset: of the tensor in the file; *crc: of
+ * what was written of it before. */
+static bool put_piece(int fd, const Slice *s, DType dtype, int64_t offset, uint32_t *crc)
+{
+	enum { PIECE = 8192 };
+	char out[PIECE * 8];
+	int64_t size = dtype_info[dtype].bytes, in_size = dtype_info[s->dtype].bytes, at = offset + s->first * size;
+	if (s->dtype == dtype) {
+		*crc = crc32_more(*crc, s->at, s->n * size);
+		return safetensors_put(fd, s->at, s->n * size, at);
+	}
+	for (int64_t i = 0; i < s->n; i += PIECE) {
+		int64_t n = MIN(PIECE, s->n - i);
+		slice_convert(out, dtype, dtype, s->at + i * in_size, s->dtype, n);
+		*crc = crc32_more(*crc, out, n * size);
+		if (!safetensors_put(fd, out, n * size, at + i * size))
+			return false;
+	}
+	return true;
+}
+
+static bool put_slice(const Rt *rt, int fd, const Slice *s, DType dtype, int64_t offset, uint32_t *crc)
+{
+	bool ok = true;
+	int error = 0;
+	for (Slice piece = slice_begin(s); slice_next(rt, s, &piece, DEVICE_READ);) {
+		ok = ok && put_piece(fd, &piece, dtype, offset, crc);
+		error = ok || error ? error : errno;
+	}
+	errno = error;
+	return ok;
+}
+
+/* The checksum of a tensor of which this rank wrote `s` and others the rest: what remains when theirs are taken out. */
+static uint32_t share_of(const SafeTensor *t, const Slice *s, uint32_t crc)
+{
+	int64_t behind = t->bytes / dtype_info[t->dtype].bytes - s->first - s->n;
+	return crc32_join(crc, 0, behind * dtype_info[t->dtype].bytes);
+}
+
+/* Synced now and then, so that no single wait for the disk is a long one.  Sets the tensors' checksums: this rank's
+ * share of them. */
+static bool write_parts(int fd, SaveFile *f, const Rt *rt, bool beside)
+{
+	enum { SYNC_BYTES = 256 << 20 };
+	int64_t unsynced = 0;
+	for (int i = 0; i < f->n; i++) {
+		const SavePart *p = &f->part[i];
+		DType dtype = f->at[i].dtype;
+		if (!p->writes)
+			continue;
+		uint32_t crc = 0;
+		if (!put_slice(rt, fd, &p->source, dtype, f->at[i].offset, &crc))
+			return false;
+		f->at[i].crc = share_of(&f->at[i], &p->source, crc);
+		unsynced += p->source.n * dtype_info[dtype].bytes;
+		if (unsynced >= SYNC_BYTES && fdatasync(fd))
+			return false;
+		unsynced = unsynced >= SYNC_BYTES ? 0 : unsynced;
+		if (!beside)
+			agree_alive(rt);
+	}
+	return true;
+}
+
+static bool write_crcs(int fd, const SaveFile *f)
+{
+	for (int i = 0; i < f->n; i++)
+		if (!safetensors_put_crc(fd, &f->at[i]))
+			return false;
+	return true;
+}
+
+static bool failed(const SavePaths *at, const char *what, Diag *d)
+{
+	diag_error(d, at->final,
+		"%s could not be written: %s; this checkpoint was dropped, earlier ones are as they were", what,
+		strerror(errno));
+	return false;
+}
+
+/* Opens a file that is there; -1 after a message. */
+static int open_file(const SavePaths *at, const SaveFile *f, const Rt *rt, Diag *d)
+{
+	const char *path = arena_printf(at->a, "%s/%s", at->temp, f->name);
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT && rt->p->world.rank > 0)
+		diag_error(d, path, "rank 0 made this file, host %s does not see it: --save needs a folder that all "
+			"hosts share; this checkpoint was dropped, earlier ones are as they were", agree_host());
+	else if (fd < 0)
+		failed(at, f->name, d);
+	return fd;
+}
+
+static bool create_file(const SavePaths *at, const SaveFile *f, Diag *d)
+{
+	const char *path = arena_printf(at->a, "%s/%s", at->temp, f->name);
+	return safetensors_create(path, f->at, f->n, file_meta, COUNT_OF(file_meta)) || failed(at, f->name, d);
+}
+
+bool save_has_file(const SaveSet *c, int section)
+{
+	return checkpoint_has_file(c->kind, (CheckpointSection)section, c->file[section].n);
+}
+
+bool save_write_file(const SaveSet *c, const SavePaths *at, SaveFile *f, bool beside, Diag *d)
+{
+	struct stat st;
+	if (c->own_files && c->rt->p->world.rank > 0 && stat(at->temp, &st) && errno == ENOENT) {
+		diag_error(d, at->temp, "rank 0 made this folder, host %s does not see it: --save needs a folder that all "
+			"hosts share; this checkpoint was dropped, earlier ones are as they were", agree_host());
+		return false;
+	}
+	if (c->own_files && !create_file(at, f, d))
+		return false;
+	int fd = open_file(at, f, c->rt, d);
+	if (fd < 0)
+		return false;
+	bool ok = write_parts(fd, f, c->rt, beside) && (!c->own_files || write_crcs(fd, f)) && !fsync(fd);
+	return file_close(fd, ok) || failed(at, f->name, d);
+}
+
+/* ---- the stages of a save ---- */
+
+SavePaths save_paths(Arena *a, const RtOptions *o, int64_t step)
+{
+	const char *name = checkpoint_name(a, step);
+	return (SavePaths){.a = a, .dir = o->save, .name = name, .temp = arena_printf(a, "%s/.%s", o->save, name),
+		.final = arena_printf(a, "%s/%s", o->save, name)};
+}
+
+bool save_make_folder(const SavePaths *at, Diag *d)
+{
+	if (save_make_dir(at->a, at->dir) && remove_folder(at->a, at->temp) && !mkdir(at->temp, 0777))
+		return true;
+	return failed(at, "the folder", d);
+}
+
+void save_drop(const SavePaths *at)
+{
+	remove_folder(at->a, at->temp);
+}
+
+bool save_complete(const SavePaths *at, const char *state, const char *index, int64_t keep, Diag *d)
+{
+	if (*index && !file_write(arena_printf(at->a, "%s/index.json", at->temp), index, (int64_t)strlen(index)))
+		return failed(at, "index.json", d);
+	Buf sealed = {0};
+	checkpoint_seal(&sealed, state, index);
+	bool ok = file_write(arena_printf(at->a, "%s/state.json", at->temp), sealed.at, (int64_t)sealed.n);
+	int error = errno;
+	buf_free(&sealed);
+	errno = error;
+	if (!ok)
+		return failed(at, "state.json", d);
+	if (!file_sync(at->temp) || !move_in_place(at) || !file_sync(at->dir))
+		return failed(at, "the folder", d);
+	if (!point_latest(at)) {
+		diag_error(d, at->dir, "`latest` could not be moved to %s: %s", at->name, strerror(errno));
+		return false;
+	}
+	tidy(at, keep);
+	return true;
+}
+
+typedef struct Save { const SaveSet *c; const Progress *progress; SavePaths at; } Save;
+typedef bool SaveStage(Save *s, Diag *d);
+
+/* Rank 0: the folder, and files of full length without elements where all ranks write into them. */
+static bool create(Save *s, Diag *d)
+{
+	if (!save_make_folder(&s->at, d))
+		return false;
+	for (int i = 0; i < CHECKPOINT_SECTIONS && !s->c->own_files; i++)
+		if (save_has_file(s->c, i) && !create_file(&s->at, &s->c->file[i], d))
+			return false;
+	return true;
+}
+
+/* Rank 0 syncs the header that it wrote. */
+static bool takes_part(const SaveSet *c, int section)
+{
+	const SaveFile *f = &c->file[section];
+	bool any = c->rt->p->world.rank == 0;
+	for (int i = 0; i < f->n; i++)
+		any = any || f->part[i].writes;
+	return any && save_has_file(c, section);
+}
+
+/* Every rank: the elements it holds.  Of what it does not write it has no share, even if an earlier save left one. */
+static bool fill(Save *s, Diag *d)
+{
+	for (int i = 0; i < CHECKPOINT_SECTIONS; i++) {
+		SaveFile file = s->c->file[i];
+		for (int k = 0; k < file.n; k++)
+			file.at[k].crc = 0;
+		if (takes_part(s->c, i) && !save_write_file(s->c, &s->at, &file, false, d))
+			return false;
+	}
+	return true;
+}
+
+/* Shares of checksums, which add up bit by bit: those of all ranks, in the order of a file's tensors. */
+typedef struct Shares { SafeTensor *at; int64_t first; int ranks; } Shares;
+
+static void add_shares(void *context, const char *const *from, int64_t at, int64_t n)
+{
+	const Shares *s = context;
+	for (int64_t i = 0; i < n / 4; i++) {
+		uint32_t sum = 0, share;
+		for (int r = 0; r < s->ranks; r++) {
+			memcpy(&share, from[r] + i * 4, sizeof(share));
+			sum ^= share;
+		}
+		s->at[s->first + at / 4 + i].crc = sum;
+	}
+}
+
+static void join_crcs(const SaveSet *c, SaveFile *f)
+{
+	Arena *a = arena_new();
+	Staging window = staging_find(c->rt, a);
+	Shares s = {f->at, 0, c->rt->p->world.size};
+	int64_t most = window.bytes / LAYOUT_ALIGN * LAYOUT_ALIGN / (int64_t)sizeof(uint32_t);
+	for (int64_t n; s.first < f->n; s.first += n) {
+		n = MIN(most, f->n - s.first);
+		for (int64_t i = 0; i < n; i++)
+			memcpy(window.at + i * (int64_t)sizeof(uint32_t), &f->at[s.first + i].crc, sizeof(uint32_t));
+		staging_collect(c->rt, &window, n * (int64_t)sizeof(uint32_t), add_shares, &s);
+	}
+	arena_free(a);
+}
+
+/* Rank 0, of files that all ranks wrote into. */
+static bool finish_file(const SavePaths *at, const SaveFile *f, const Rt *rt, Diag *d)
+{
+	int fd = open_file(at, f, rt, d);
+	if (fd < 0)
+		return false;
+	return file_close(fd, write_crcs(fd, f) && !fsync(fd)) || failed(at, f->name, d);
+}
+
+/* Rank 0: what makes it a checkpoint. */
+static bool complete(Save *s, Diag *d)
+{
+	const SaveSet *c = s->c;
+	Buf state = {0}, index = {0};
+	for (int i = 0; i < CHECKPOINT_SECTIONS && !c->own_files; i++)
+		if (save_has_file(c, i) && !finish_file(&s->at, &c->file[i], c->rt, d))
+			return false;
+	save_put_state(&state, c, s->progress);
+	if (c->kind != CHECKPOINT_FULL)
+		save_put_index(&index, c);
+	bool ok = save_complete(&s->at, state.at, index.at ? index.at : "", c->rt->p->options->keep, d);
+	buf_free(&state);
+	buf_free(&index);
+	return ok;
+}
+
+/* Whether all ranks came through this stage. */
+static bool stage(Save *s, SaveStage *run, bool all_ranks, Diag *d)
+{
+	const Rt *rt = s->c->rt;
+	Held held;
+	Diag *later = agree_begin(&held, d);
+	bool ok = (!all_ranks && rt->p->world.rank != 0) || run(s, later);
+	return agree_end(rt, &held, ok, d);
+}
+
+bool save_run(const SaveSet *c, const Progress *p, Diag *d)
+{
+	Arena *a = arena_new();
+	Save s = {c, p, save_paths(a, c->rt->p->options, p->step)};
+	average_begin(c->rt);
+	bool ok = stage(&s, create, false, d) && stage(&s, fill, true, d);
+	for (int i = 0; i < CHECKPOINT_SECTIONS && ok && !c->own_files; i++)
+		if (c->file[i].n)
+			join_crcs(c, &(SaveFile){.at = c->file[i].at, .n = c->file[i].n});
+	ok = ok && stage(&s, complete, false, d);
+	average_end(c->rt);
+	if (!ok && c->rt->p->world.rank == 0)
+		save_drop(&s.at);
+	arena_free(a);
+	return ok;
+}

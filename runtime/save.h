@@ -1,0 +1,86 @@
+/* runtime/save.h: checkpoints: what this rank holds of one, how it is written, beside steps or between them.
+ *
+ *   holdings.c    which elements of which tensors this rank holds, and the files that it writes
+ *   save_text.c   state.json, index.json
+ *   save.c        the folder, and a save that all ranks wait for
+ *   snapshot.c    a save beside the steps: a copy in memory, and a thread that writes it
+ *   folder.c      what lies in the folder of --save, and whose it is */
+#ifndef SHARDC_RUNTIME_SAVE_H
+#define SHARDC_RUNTIME_SAVE_H
+
+#include "runtime/internal.h"
+
+/* ---- holdings.c ---- */
+
+/* A tensor of a section, or of a file, and what of it this rank holds: Slice.first counts from the tensor's start. */
+typedef struct SavePart {
+	const RtTensor *t;           /* of sections: which tensor, or whose state */
+	bool of_state;
+	int only;                    /* rank whose own it is; -1: any that holds it */
+	Slice slice, master;         /* of sections: where a resume puts them */
+	Slice source;                /* where a save finds them */
+	bool writes;                 /* of several ranks that hold them, this one */
+} SavePart;
+typedef struct SaveFile { const char *name; SafeTensor *at; SavePart *part; int n; } SaveFile;
+typedef struct Snapshot Snapshot;
+struct SaveSet {
+	SaveFile section[CHECKPOINT_SECTIONS]; /* whole tensors, the same on all ranks; n = 0: there is no such section */
+	SaveFile file[CHECKPOINT_SECTIONS];    /* what this rank writes, by kind; of kind full the sections */
+	CheckpointKind kind;
+	bool own_files;              /* no other rank writes into these files */
+	Snapshot *snapshot;          /* NULL: saves are waited for */
+	Rt *rt;
+	Arena *arena;
+};
+/* With the memory of rt mapped; lives in a.  kind: --save-kind. */
+void save_init(SaveSet *c, Rt *rt, Arena *a);
+
+/* ---- save_text.c ---- */
+
+void save_put_state(Buf *b, const SaveSet *c, const Progress *p);
+/* Of kinds sharded and local: what all ranks write. */
+void save_put_index(Buf *b, const SaveSet *c);
+
+/* ---- save.c ---- */
+
+/* Writes DIR/step-NNNNNNNN and moves DIR/latest; on failure of any rank the older ones are as they were, and all ranks
+ * know.  All ranks call it, between steps. */
+bool save_run(const SaveSet *c, const Progress *p, Diag *d);
+/* Paths within one save; a is its scratch. */
+typedef struct SavePaths { Arena *a; const char *dir, *temp, *final, *name; } SavePaths;
+SavePaths save_paths(Arena *a, const RtOptions *o, int64_t step);
+/* Parts of a save.  False after a message. */
+bool save_make_folder(const SavePaths *at, Diag *d);
+/* checkpoint_has_file of this rank. */
+bool save_has_file(const SaveSet *c, int section);
+bool save_write_file(const SaveSet *c, const SavePaths *at, SaveFile *f, bool beside, Diag *d);
+/* Rank 0, when all files are there: what makes it a checkpoint.  index: "" where there is none. */
+bool save_complete(const SavePaths *at, const char *state, const char *index, int64_t keep, Diag *d);
+void save_drop(const SavePaths *at); /* rank 0: removes what was begun */
+bool save_make_dir(Arena *a, const char *path); /* and those above it; errno tells */
+
+/* ---- snapshot.c ---- */
+
+/* What save_init adds: memory, and copies of c->file that find their elements there. */
+bool snapshot_open(SaveSet *c, Diag *d);
+void snapshot_close(SaveSet *c);
+/* Begins a save of what is in memory now: copies it and lets a thread write the copy.  Nothing may be under way.  All
+ * ranks call it, between steps; false: the folder could not be made, which was said. */
+bool snapshot_begin(SaveSet *c, const Progress *p, Diag *d);
+/* Told on all ranks at the same step, when all have written: rank 0 completes the checkpoint beside the steps. */
+void snapshot_all_written(SaveSet *c);
+/* Waits for what is under way.  False after a message; then it was dropped.  All ranks call it and know. */
+bool snapshot_end(SaveSet *c, Diag *d);
+
+/* ---- folder.c ---- */
+
+/* The newest complete checkpoint of a folder, by its headers and index; NULL: there is none.  Says which newer ones it
+ * passes over.  Lives in a. */
+const char *folder_newest(const char *dir, Arena *a, Diag *d);
+/* Of rank 0, from before the first step on: the folder of --save, made and locked for this process.  False after a
+ * message: it is another run's. */
+typedef struct RunFolder { int fd; const char *made; } RunFolder; /* fd -1: not open */
+bool folder_open(RunFolder *f, const Rt *rt, int64_t first_step, Diag *d);
+void folder_close(RunFolder *f);
+
+#endif
