@@ -30,7 +30,8 @@ help:
 
 ## quickstart: install what is missing, build, compile and train examples/digits
 quickstart:
-	@$(MAKE) --no-print-directory deps all
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@examples/digits/quickstart $(BUILD)
 
 ## deps: Debian packages that the build needs (skipped when all are there)

@@ -142,9 +142,11 @@ static bool read_meta(const Reader *r, json_t *meta)
 	return true;
 }
 
-/* "crc32:NAME": eight digits.  One of a tensor that is not there, or of another form, means a damaged header. */
+/* "crc32:NAME": eight digits.  One of a tensor that is not there, or of another form, means a damaged header; so does
+ * a tensor without one among others that have theirs. */
 static bool read_crcs(const Reader *r)
 {
+	int n = 0;
 	for (int i = 0; i < map_count(r->f->meta); i++) {
 		const char *key = map_key(r->f->meta, i), *text = map_get(r->f->meta, key);
 		if (strncmp(key, crc_key, sizeof(crc_key) - 1))
@@ -155,9 +157,16 @@ static bool read_crcs(const Reader *r)
 				"expected", key);
 			return false;
 		}
+		n += !t->has_crc;
 		t->has_crc = true;
 		t->crc = (uint32_t)strtoul(text, NULL, 16);
 	}
+	for (int i = 0; n && i < r->f->n; i++)
+		if (!r->f->tensors[i].has_crc) {
+			diag_error(r->d, r->f->path, "__metadata__: tensor \"%s\" has no checksum, and others have: the header is "
+				"damaged", r->f->tensors[i].name);
+			return false;
+		}
 	return true;
 }
 

@@ -339,8 +339,12 @@ static bool find_states(Loading *l)
 static bool find_own(Loading *l)
 {
 	const SaveFile *want = &l->set->section[CHECKPOINT_OWN];
-	bool same_ranks = want->n && l->from->section[CHECKPOINT_OWN].n == want->n &&
+	const CheckpointList *has = &l->from->section[CHECKPOINT_OWN];
+	bool same_ranks = want->n && has->n == want->n &&
 		checkpoint_find(l->from, CHECKPOINT_OWN, want->at[want->n - 1].name);
+	int64_t ranks = json_integer_value(json_object_get(l->from->layout, "ranks"));
+	if (want->n && !has->n && ranks == l->set->rt->p->world.size)
+		diag_note(l->d, l->dir, "the ranks' own buffers (buffers-rank) are missing: every rank begins with their average");
 	return !same_ranks || find_tensors(l, CHECKPOINT_OWN, NULL);
 }
 

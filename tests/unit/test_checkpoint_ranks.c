@@ -791,6 +791,7 @@ static void test_buffers(void)
 	CU_ASSERT_EQUAL(unlink("save/latest/buffers-rank.safetensors"), 0);
 	resume_buffers(3, "save/latest", &to);
 	CU_ASSERT_EQUAL(wrong_buffers(&to->rank[1], -1, 3, 50), 0);
+	CU_ASSERT_PTR_NOT_NULL(strstr(to->rank[0].said, "the ranks' own buffers (buffers-rank) are missing"));
 	cluster_free(to);
 }
 

@@ -91,8 +91,20 @@ static void test_damage(void)
 	for (int i = 0; i < 4; i++)
 		CU_ASSERT_EQUAL(safetensors_verify(f, safetensors_find(f, tensors[i].name), false, &d), i != 1);
 	safetensors_close(f);
+	file = fopen(path, "r+b");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(file);
+	char header[256];
+	size_t has = fread(header, 1, sizeof(header) - 1, file);
+	header[has] = 0;
+	char *key = memmem(header, has, "crc32:line", 10);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(key);
+	fseek(file, key - header, SEEK_SET);
+	fputc('b', file);
+	fclose(file);
+	CU_ASSERT_PTR_NULL(safetensors_open(a, path, &d));
 	fclose(d.out);
 	CU_ASSERT_PTR_NOT_NULL(strstr(text, "tensor \"half\" is damaged"));
+	CU_ASSERT_PTR_NOT_NULL(strstr(text, "tensor \"line\" has no checksum, and others have"));
 	free(text);
 	arena_free(a);
 }
