@@ -23,7 +23,7 @@ static int convert(const Checkpoint *c, ConvertTo to, const char *out, Arena *a,
 static Checkpoint *open_both(Arena *a, const char *in, const char *out, int64_t world, Diag *d)
 {
 	Checkpoint *c = ckpt_open(a, in, d);
-	bool ok = output_is_free(out, d) && c;
+	bool ok = output_is_free(out, true, d) && c;
 	if (world > CUT_MAX_RANKS) {
 		diag_error(d, "--world", "%" PRId64 " ranks are more than %d", world, CUT_MAX_RANKS);
 		ok = false;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/unfinished.h"
 #include "ckpt/model.h"
 
 typedef struct Export {
@@ -197,17 +198,20 @@ static int to_safetensors(const Export *e)
 	int *first = NEW_N(e->a, int, list.n + 2), n = MAX(cut(e, &list, first), 1);
 	const char **path = NEW_N(e->a, const char *, n);
 	size_t stem = strlen(e->out) - strlen(".safetensors");
-	bool ok = !e->shard_bytes || output_is_free(arena_printf(e->a, "%s.index.json", e->out), e->d);
+	bool ok = !e->shard_bytes || output_is_free(arena_printf(e->a, "%s.index.json", e->out), false, e->d);
 	for (int f = 0; f < n; f++) {
 		path[f] = e->shard_bytes ? arena_printf(e->a, "%.*s-%05d-of-%05d.safetensors", (int)stem, e->out, f + 1, n)
 			: e->out;
-		ok = output_is_free(path[f], e->d) && ok;
+		ok = output_is_free(path[f], false, e->d) && ok;
 	}
 	if (!ok)
 		return CKPT_INPUT;
+	int mark = unfinished_begin();
 	for (int f = 0; f < n && ok; f++)
 		ok = write_one(e, list.at + first[f], first[f + 1] - first[f], path[f]);
-	return ok && (!e->shard_bytes || write_index(e, &list, first, path, n)) ? CKPT_OK : CKPT_RUN;
+	ok = ok && (!e->shard_bytes || write_index(e, &list, first, path, n));
+	unfinished_end(mark, ok);
+	return ok ? CKPT_OK : CKPT_RUN;
 }
 
 /* ---- the command ---- */
@@ -230,7 +234,8 @@ static bool check_options(const Export *e)
 static int run(Export *e)
 {
 	bool model = !ends_with(e->out, ".safetensors");
-	if (!output_is_free(e->out, e->d) || (model && !output_is_free(arena_printf(e->a, "%s.data", e->out), e->d)))
+	bool is_free = output_is_free(e->out, false, e->d);
+	if (!is_free || (model && !output_is_free(arena_printf(e->a, "%s.data", e->out), false, e->d)))
 		return CKPT_INPUT;
 	if (!checkpoint_verify(e->c, 0, 1, true, e->d))
 		return CKPT_INPUT;

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/unfinished.h"
 #include "ckpt/model.h"
 
 typedef struct Import {
@@ -268,11 +269,11 @@ static void take_states(Import *im, OutputFile *f, json_t *began)
 
 /* ---- the checkpoint ---- */
 
-static json_t *state_of(const Import *im, json_t *began)
+static json_t *state_of(const Import *im, OutputFile *const *files, json_t *began)
 {
-	json_t *root = json_pack("{s:i, s:s, s:{s:s}, s:I, s:I, s:I, s:{}}", "format", 1, "model",
-		onnx_writer_module(im->writer)->name, "layout", "kind", "full", "step", (json_int_t)im->step, "updates",
-		(json_int_t)im->updates, "samples", (json_int_t)im->samples, "flags");
+	json_t *root = json_pack("{s:i, s:s, s:{s:s, s:[s,s]}, s:I, s:I, s:I, s:{}}", "format", 1, "model",
+		onnx_writer_module(im->writer)->name, "layout", "kind", "full", "files", files[0]->name, files[1]->name,
+		"step", (json_int_t)im->step, "updates", (json_int_t)im->updates, "samples", (json_int_t)im->samples, "flags");
 	if (im->options)
 		json_object_set_new(root, "options", json_string(im->options));
 	if (im->optimizer)
@@ -291,17 +292,21 @@ static bool write_folder(const Import *im, OutputFile *const *files, json_t *sta
 	checkpoint_seal(&text, plain.at, "");
 	buf_free(&plain);
 	free(json);
-	bool made = !mkdir(im->out, 0777);
-	bool ok = made || errno == EEXIST;
+	int mark = unfinished_begin();
+	const char *latest = arena_printf(im->a, "%s/latest", im->out);
+	bool made = !mkdir(im->out, 0777), ok = made || errno == EEXIST;
+	if (made)
+		unfinished_add(im->out);
 	if (!ok)
 		diag_error(im->d, im->out, "the folder could not be made: %s", strerror(errno));
 	ok = ok && output_write_folder(files, 2, &(OutputText){"state.json", &text}, 1, path, im->d);
-	if (ok && symlink(name, arena_printf(im->a, "%s/latest", im->out))) {
+	if (ok)
+		unfinished_add(latest);
+	if (ok && symlink(name, latest)) {
 		diag_error(im->d, im->out, "`latest` could not be made: %s", strerror(errno));
 		ok = false;
 	}
-	if (!ok && made)
-		rmdir(im->out);
+	unfinished_end(mark, ok);
 	buf_free(&text);
 	return ok;
 }
@@ -318,7 +323,7 @@ static int convert(Import *im)
 			im->updates);
 	int status = im->d->errors ? CKPT_INPUT : CKPT_OK;
 	if (!status) {
-		json_t *state = state_of(im, began);
+		json_t *state = state_of(im, files, began);
 		status = write_folder(im, files, state) ? CKPT_OK : CKPT_RUN;
 		json_decref(state);
 	}
@@ -329,7 +334,7 @@ static int convert(Import *im)
 static int run(Import *im)
 {
 	int status = CKPT_INPUT;
-	im->from = output_is_free(im->out, im->d) ? checkpoint_open_file(im->a, im->weights, im->d) : NULL;
+	im->from = output_is_free(im->out, true, im->d) ? checkpoint_open_file(im->a, im->weights, im->d) : NULL;
 	im->optim = im->from && im->states ? checkpoint_open_file(im->a, im->states, im->d) : NULL;
 	im->writer = im->from && !im->d->errors ? ckpt_model(im->onnx, im->options, im->a, im->d) : NULL;
 	if (im->from && !im->writer && !im->options)

@@ -11,6 +11,7 @@
 
 #include "base/crc32.h"
 #include "base/file.h"
+#include "base/unfinished.h"
 #include "ckpt/output.h"
 
 enum { PIECE = 8 << 20, ZEROS = 4096 }; /* bytes */
@@ -133,7 +134,7 @@ static bool is_empty_folder(const char *path)
 	return empty;
 }
 
-bool output_is_free(const char *path, Diag *d)
+bool output_is_free(const char *path, bool folder, Diag *d)
 {
 	struct stat st;
 	if (lstat(path, &st)) {
@@ -141,27 +142,15 @@ bool output_is_free(const char *path, Diag *d)
 			diag_error(d, path, "%s", strerror(errno));
 		return errno == ENOENT;
 	}
-	if (S_ISDIR(st.st_mode) ? is_empty_folder(path) : S_ISREG(st.st_mode) && !st.st_size)
+	if (S_ISDIR(st.st_mode) ? !is_empty_folder(path) : !S_ISREG(st.st_mode) || st.st_size) {
+		diag_error(d, path, "is there already: the output must be new or empty");
+		return false;
+	}
+	if (!S_ISDIR(st.st_mode) == !folder)
 		return true;
-	diag_error(d, path, "is there already: the output must be new or empty");
+	diag_error(d, path, folder ? "is a file: the output is a folder, a new or an empty one" :
+		"is a folder: the output is a file, a new or an empty one");
 	return false;
-}
-
-/* "a/b/" -> "a/b", in *folder "a". */
-static const char *split_path(Arena *a, const char *path, const char **folder)
-{
-	size_t n = strlen(path);
-	while (n > 1 && path[n - 1] == '/')
-		n--;
-	char *whole = arena_strndup(a, path, n), *slash = strrchr(whole, '/');
-	*folder = !slash ? "." : slash == whole ? "/" : arena_strndup(a, whole, (size_t)(slash - whole));
-	return whole;
-}
-
-static const char *temporary(Arena *a, const char *path, const char *folder)
-{
-	const char *slash = strrchr(path, '/');
-	return arena_printf(a, "%s/.%s.%d", folder, slash ? slash + 1 : path, (int)getpid());
 }
 
 static bool failed(const char *path, const char *what, Diag *d)
@@ -172,24 +161,20 @@ static bool failed(const char *path, const char *what, Diag *d)
 
 bool output_write_file(OutputFile *f, const char *path, Diag *d)
 {
-	Arena *a = arena_new();
-	const char *folder, *whole = split_path(a, path, &folder), *temp = temporary(a, whole, folder);
-	bool ok = (write_file(f, temp) && !rename(temp, whole) && file_sync(folder)) || failed(path, "the file", d);
-	if (!ok)
-		unlink(temp);
-	arena_free(a);
+	int mark = unfinished_begin();
+	const char *temp = unfinished_file(path);
+	bool ok = (write_file(f, temp) && unfinished_move(temp, path)) || failed(path, "the file", d);
+	unfinished_end(mark, ok);
 	return ok;
 }
 
 bool output_write_text(const Buf *text, const char *path, Diag *d)
 {
-	Arena *a = arena_new();
-	const char *folder, *whole = split_path(a, path, &folder), *temp = temporary(a, whole, folder);
-	bool ok = (file_write(temp, text->at, (int64_t)text->n) && !rename(temp, whole) && file_sync(folder)) ||
+	int mark = unfinished_begin();
+	const char *temp = unfinished_file(path);
+	bool ok = (file_write(temp, text->at, (int64_t)text->n) && unfinished_move(temp, path)) ||
 		failed(path, "the file", d);
-	if (!ok)
-		unlink(temp);
-	arena_free(a);
+	unfinished_end(mark, ok);
 	return ok;
 }
 
@@ -197,39 +182,33 @@ bool output_write_text(const Buf *text, const char *path, Diag *d)
 
 typedef struct Folder { OutputFile *const *files; int n; const OutputText *texts; int n_texts; Arena *a; } Folder;
 
+static const char *path_in(const Folder *f, const char *temp, const char *name)
+{
+	const char *path = arena_printf(f->a, "%s/%s", temp, name);
+	unfinished_add(path);
+	return path;
+}
+
 static bool fill_folder(const Folder *f, const char *temp, const char *path, Diag *d)
 {
 	for (int i = 0; i < f->n; i++)
-		if (!write_file(f->files[i], arena_printf(f->a, "%s/%s", temp, f->files[i]->name)))
+		if (!write_file(f->files[i], path_in(f, temp, f->files[i]->name)))
 			return failed(path, f->files[i]->name, d);
 	for (int i = 0; i < f->n_texts; i++)
-		if (!file_write(arena_printf(f->a, "%s/%s", temp, f->texts[i].name), f->texts[i].text->at,
-			(int64_t)f->texts[i].text->n))
+		if (!file_write(path_in(f, temp, f->texts[i].name), f->texts[i].text->at, (int64_t)f->texts[i].text->n))
 			return failed(path, f->texts[i].name, d);
 	return true;
-}
-
-static void remove_folder(const Folder *f, const char *temp)
-{
-	for (int i = 0; i < f->n; i++)
-		unlink(arena_printf(f->a, "%s/%s", temp, f->files[i]->name));
-	for (int i = 0; i < f->n_texts; i++)
-		unlink(arena_printf(f->a, "%s/%s", temp, f->texts[i].name));
-	rmdir(temp);
 }
 
 bool output_write_folder(OutputFile *const *files, int n, const OutputText *texts, int n_texts, const char *path,
 	Diag *d)
 {
 	Folder f = {files, n, texts, n_texts, arena_new()};
-	const char *folder, *whole = split_path(f.a, path, &folder), *temp = temporary(f.a, whole, folder);
-	bool ok = !mkdir(temp, 0777) || failed(path, "the folder", d);
-	if (ok) {
-		ok = fill_folder(&f, temp, path, d) &&
-			((file_sync(temp) && !rename(temp, whole) && file_sync(folder)) || failed(path, "the folder", d));
-		if (!ok)
-			remove_folder(&f, temp);
-	}
+	int mark = unfinished_begin();
+	const char *temp = unfinished_folder(path);
+	bool ok = temp ? fill_folder(&f, temp, path, d) : failed(path, "the folder", d);
+	ok = ok && ((file_sync(temp) && unfinished_move(temp, path)) || failed(path, "the folder", d));
+	unfinished_end(mark, ok);
 	arena_free(f.a);
 	return ok;
 }

@@ -27,10 +27,10 @@ void output_run(Arena *a, OutputFile *f, OutputRun run);
 /* The whole tensor, under a name. */
 void output_copy(Arena *a, OutputFile *f, const char *name, const CheckpointTensor *t);
 
-/* Whether the path is free: absent, an empty file or an empty folder.  False after a message. */
-bool output_is_free(const char *path, Diag *d);
+/* Whether a file, or a folder, can be made there: the path is absent, or an empty one.  False after a message. */
+bool output_is_free(const char *path, bool folder, Diag *d);
 /* A file, or a folder with files and texts, the last one last; synced, then renamed to `path`.  False after a message:
- * nothing is left. */
+ * nothing is left, nor by a signal (base/unfinished.h). */
 bool output_write_text(const Buf *text, const char *path, Diag *d);
 bool output_write_file(OutputFile *f, const char *path, Diag *d);
 bool output_write_folder(OutputFile *const *files, int n, const OutputText *texts, int n_texts, const char *path,

@@ -335,7 +335,7 @@ int ckpt_rekey(int argc, char **argv, Diag *d)
 	};
 	if (ckpt_parse(argc, argv, options, COUNT_OF(options), 1, 1, a, &args, d)) {
 		Checkpoint *c = ckpt_open(a, args.at[0], d);
-		bool is_free = output_is_free(r.out, d);
+		bool is_free = output_is_free(r.out, !c || c->state, d);
 		r.c = c;
 		args.status = !c || !is_free ? CKPT_INPUT : c->state ? rekey_folder(&r) : rekey_file(&r);
 		if (c)

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/unfinished.h"
 #include "frontend/onnx_data.h"
 #include "frontend/onnx_import.h"
 
@@ -485,6 +486,7 @@ static bool put_graph_field(OnnxWriter *w, Rope *out, const Wire *field, Span as
 	return true;
 }
 
+/* The one graph that the model has, as its tables list it. */
 static bool put_graph(OnnxWriter *w, Rope *out, Span bytes)
 {
 	int n_nodes = 0, n_tensors = 0;
@@ -504,7 +506,7 @@ static bool put_model(OnnxWriter *w, Rope *out)
 		Span as_written = {at, (size_t)(wire.rest.at - at)};
 		Rope body = {0};
 		bool graph = wire.field == MODEL_GRAPH && wire.type == 2;
-		if (!graph && wire.field != MODEL_FUNCTION) {
+		if (!graph && (wire.field != MODEL_FUNCTION || wire.type != 2)) {
 			rope_bytes(w->a, out, as_written);
 			continue;
 		}
@@ -550,7 +552,6 @@ static bool build(OnnxWriter *w, Rope *model, const char *path, const char *data
 	return w->d->errors == before;
 }
 
-/* A file under a temporary name. */
 static bool write_file(OnnxWriter *w, const char *path, const Rope *model, const RopeValues *values)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -561,16 +562,14 @@ static bool write_file(OnnxWriter *w, const char *path, const Rope *model, const
 static bool write_files(OnnxWriter *w, const Rope *model, const char *path, const char *data_path,
 	const RopeValues *values)
 {
-	const char *temp = arena_printf(w->a, "%s.tmp", path), *data_temp = arena_printf(w->a, "%s.tmp", data_path);
+	int mark = unfinished_begin();
+	const char *temp = unfinished_file(path), *data_temp = unfinished_file(data_path);
 	bool data = w->data.parts.n > 0;
 	bool ok = (!data || write_file(w, data_temp, NULL, values)) && write_file(w, temp, model, values) &&
-		(!data || !rename(data_temp, data_path)) && !rename(temp, path);
-	int error = errno;
-	if (!ok) {
-		unlink(temp);
-		unlink(data_temp);
-		diag_error(w->d, path, "could not be written: %s", strerror(error));
-	}
+		(!data || unfinished_move(data_temp, data_path)) && unfinished_move(temp, path);
+	if (!ok)
+		diag_error(w->d, path, "could not be written: %s; nothing was left", strerror(errno));
+	unfinished_end(mark, ok);
 	return ok;
 }
 

@@ -1,9 +1,13 @@
 /* tests/unit/test_ckpt.c: cuts of shardc ckpt: every element is written once, by a rank that holds it; layouts that
- * cannot be are refused. */
+ * cannot be are refused; models that are written appear with their data or not at all. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "ckpt/cut.h"
+#include "frontend/onnx_write.h"
+#include "tests/unit/onnx_model.h"
 #include "tests/unit/unit.h"
 
 enum { MAX_WORLD = 5, FLAT = 1300 };
@@ -141,6 +145,47 @@ static void test_bad_layouts(void)
 	arena_free(a);
 }
 
+/* ---- models that are written ---- */
+
+static void read_ones(void *context, const Symbol *s, DType dtype, int64_t first, int64_t n, void *out)
+{
+	(void)context;
+	(void)s;
+	(void)first;
+	for (int64_t i = 0; i < n && dtype == DT_F32; i++)
+		((float *)out)[i] = 1;
+}
+
+/* The model cannot take its name, so its data, which has taken its own, goes again. */
+static void test_model_and_data(void)
+{
+	static const float x[] = {1, 2, 3};
+	OnnxText *text = model_new();
+	model_input(text, "x", 1, "4,32");
+	model_floats(text, "w", "32,32", COUNT_OF(x), x);
+	model_op(text, "n", "MatMul", "x,w", "y");
+	model_output(text, "y");
+	Loaded l = load_model(text, NULL);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+	Arena *a = arena_new();
+	FrontendOptions none = {0};
+	Diag d = {.out = fopen("/dev/null", "w")};
+	const char *dir = model_folder(), *model = arena_printf(a, "%s/model.onnx", dir);
+	const char *out = arena_printf(a, "%s/out.onnx", dir), *data = arena_printf(a, "%s.data", out);
+	OnnxWriter *w = onnx_writer_open(model, &none, &d);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(w);
+	bool input;
+	CU_ASSERT(!mkdir(out, 0777));
+	CU_ASSERT(!onnx_writer_save(w, out, ONNX_STORE_EXTERNAL, read_ones, NULL, &input, &d) && !input);
+	CU_ASSERT(access(data, F_OK) && !rmdir(out)); /* it is as it was, and empty */
+	CU_ASSERT(onnx_writer_save(w, out, ONNX_STORE_EXTERNAL, read_ones, NULL, &input, &d));
+	CU_ASSERT(!unlink(out) && !unlink(data));
+	onnx_writer_close(w);
+	fclose(d.out);
+	loaded_free(&l);
+	arena_free(a);
+}
+
 void suite_ckpt(void)
 {
 	CU_pSuite s = CU_add_suite("ckpt", NULL, NULL);
@@ -148,4 +193,5 @@ void suite_ckpt(void)
 	CU_add_test(s, "flats are cut where shards are", test_flats);
 	CU_add_test(s, "owners and units that nobody knows", test_unknown);
 	CU_add_test(s, "layouts that cannot be are refused", test_bad_layouts);
+	CU_add_test(s, "a model is written with its data or not at all", test_model_and_data);
 }

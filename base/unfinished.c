@@ -1,0 +1,151 @@
+/* base/unfinished.c: files and folders that are being made, removed where that fails or a signal ends the process.
+ *
+ * The one idea: a path is listed before it is made, so whoever comes to remove, the failing writer or a signal's handler,
+ * walks the same list, and removing twice does no harm. */
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/unfinished.h"
+
+static const int ending[] = {SIGINT, SIGTERM, SIGHUP};
+static struct sigaction before[COUNT_OF(ending)];
+static VEC(const char *) paths; /* changes while these signals are blocked */
+static Arena *arena;
+static int depth;
+
+static sigset_t block(void)
+{
+	sigset_t set, old;
+	sigemptyset(&set);
+	for (int i = 0; i < COUNT_OF(ending); i++)
+		sigaddset(&set, ending[i]);
+	sigprocmask(SIG_BLOCK, &set, &old);
+	return old;
+}
+
+static void unblock(sigset_t old)
+{
+	int error = errno;
+	sigprocmask(SIG_SETMASK, &old, NULL);
+	errno = error;
+}
+
+static void remove_from(int mark)
+{
+	for (int i = paths.n - 1; i >= mark; i--)
+		if (unlink(paths.at[i]))
+			rmdir(paths.at[i]);
+}
+
+static void on_signal(int number)
+{
+	remove_from(0);
+	signal(number, SIG_DFL);
+	raise(number);
+}
+
+static void catch_signals(void)
+{
+	struct sigaction now = {.sa_handler = on_signal};
+	sigemptyset(&now.sa_mask);
+	for (int i = 0; i < COUNT_OF(ending); i++) {
+		sigaction(ending[i], NULL, &before[i]);
+		if (before[i].sa_handler == SIG_DFL)
+			sigaction(ending[i], &now, NULL);
+	}
+}
+
+int unfinished_begin(void)
+{
+	sigset_t old = block();
+	if (!depth++) {
+		arena = arena_new();
+		catch_signals();
+	}
+	unblock(old);
+	return paths.n;
+}
+
+/* "a/b/" -> "a/b" */
+static const char *strip(const char *path)
+{
+	size_t n = strlen(path);
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	return arena_strndup(arena, path, n);
+}
+
+/* Of a path without a slash at its end. */
+static const char *folder_of(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	return !slash ? "." : slash == path ? "/" : arena_strndup(arena, path, (size_t)(slash - path));
+}
+
+static const char *temporary(const char *path)
+{
+	const char *whole = strip(path), *slash = strrchr(whole, '/');
+	return arena_printf(arena, "%s/.%s.%d", folder_of(whole), slash ? slash + 1 : whole, (int)getpid());
+}
+
+void unfinished_add(const char *path)
+{
+	sigset_t old = block();
+	vec_push(arena, &paths, arena_strdup(arena, path));
+	unblock(old);
+}
+
+const char *unfinished_file(const char *path)
+{
+	const char *temp = temporary(path);
+	unfinished_add(temp);
+	return temp;
+}
+
+/* One that was there is another's. */
+const char *unfinished_folder(const char *path)
+{
+	const char *temp = temporary(path);
+	sigset_t old = block();
+	bool made = !mkdir(temp, 0777);
+	if (made)
+		vec_push(arena, &paths, temp);
+	unblock(old);
+	return made ? temp : NULL;
+}
+
+bool unfinished_move(const char *temp, const char *path)
+{
+	const char *to = strip(path);
+	size_t n = strlen(temp);
+	sigset_t old = block();
+	bool ok = !rename(temp, to);
+	for (int i = 0; i < paths.n && ok; i++)
+		if (!strncmp(paths.at[i], temp, n) && (!paths.at[i][n] || paths.at[i][n] == '/'))
+			paths.at[i] = arena_printf(arena, "%s%s", to, paths.at[i] + n);
+	unblock(old);
+	return ok && file_sync(folder_of(to));
+}
+
+void unfinished_end(int mark, bool ok)
+{
+	int error = errno;
+	sigset_t old = block();
+	if (!ok) {
+		remove_from(mark);
+		paths.n = mark;
+	}
+	if (!--depth) {
+		for (int i = 0; i < COUNT_OF(ending); i++)
+			sigaction(ending[i], &before[i], NULL);
+		arena_free(arena);
+		paths.at = NULL;
+		paths.n = paths.cap = 0;
+	}
+	unblock(old);
+	errno = error;
+}
