@@ -279,7 +279,7 @@ bool onnx_graph_walk(OnnxModel *m, Span bytes, OnnxGraph *out, Diag *d)
 	return !w.bad;
 }
 
-static bool walk_model_field(OnnxModel *m, const Wire *w, Span *graph)
+static bool walk_model_field(OnnxModel *m, const Wire *w, Span *graph, int *n_graphs)
 {
 	if (w->field == MODEL_IR_VERSION && w->type == 0)
 		m->ir_version = (int64_t)w->value;
@@ -287,8 +287,10 @@ static bool walk_model_field(OnnxModel *m, const Wire *w, Span *graph)
 		return true;
 	if (w->field == MODEL_PRODUCER)
 		m->producer = wire_str(m->arena, w->bytes);
-	if (w->field == MODEL_GRAPH)
+	if (w->field == MODEL_GRAPH) {
 		*graph = w->bytes;
+		++*n_graphs;
+	}
 	if (w->field == MODEL_OPSET) {
 		Onnx__OperatorSetIdProto *o =
 			onnx__operator_set_id_proto__unpack(&m->allocator, w->bytes.n, w->bytes.at);
@@ -308,17 +310,22 @@ static bool walk_model_field(OnnxModel *m, const Wire *w, Span *graph)
 static bool walk_model(OnnxModel *m, Diag *d)
 {
 	Span graph = {0};
+	int n_graphs = 0;
 	Wire w = wire_of(m->file->bytes);
 	bool good = true;
 	while (good && wire_next(&w))
-		good = walk_model_field(m, &w, &graph);
+		good = walk_model_field(m, &w, &graph, &n_graphs);
 	if (!good || w.bad) {
 		diag_error(d, m->path, "not an ONNX model, or cut short: bad bytes near offset %zu of %zu",
 			m->file->bytes.n - w.rest.n, m->file->bytes.n);
 		return false;
 	}
-	if (!graph.at) {
+	if (!n_graphs) {
 		diag_error(d, m->path, "not an ONNX model: it holds no graph");
+		return false;
+	}
+	if (n_graphs > 1) {
+		diag_error(d, m->path, "not an ONNX model: it holds %d graphs, as joined files do; one was expected", n_graphs);
 		return false;
 	}
 	if (m->ir_version < IR_VERSION_MIN || m->ir_version > IR_VERSION_MAX) {

@@ -135,6 +135,22 @@ static void test_not_a_model(void)
 	free(log);
 }
 
+/* Files that were joined. */
+static void test_two_graphs(void)
+{
+	Buf one = model_bytes(one_op("Relu", "x")), two = {0};
+	Loaded l = load_bytes(one.at, one.n, NULL);
+	CU_ASSERT_PTR_NOT_NULL(l.m);
+	loaded_free(&l);
+	buf_put(&two, one.at, one.n);
+	buf_put(&two, one.at, one.n);
+	l = load_bytes(two.at, two.n, NULL);
+	CU_ASSERT(!l.m && strstr(l.log, "it holds 2 graphs, as joined files do"));
+	loaded_free(&l);
+	buf_free(&one);
+	buf_free(&two);
+}
+
 static void test_versions(void)
 {
 	OnnxText *m = one_op("Relu", "x");
@@ -338,6 +354,7 @@ void suite_onnx_bad(void)
 		{"flipped bytes", test_flipped_bytes},
 		{"random bytes", test_random_bytes},
 		{"not a model", test_not_a_model},
+		{"joined models", test_two_graphs},
 		{"unknown versions", test_versions},
 		{"missing operands, cycles, doubles", test_wiring},
 		{"all refusals at once", test_all_refusals_at_once},
