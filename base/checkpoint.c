@@ -24,6 +24,7 @@ typedef struct Reader {
 	Map *files;
 	const char *index;        /* path */
 	char index_crc[CRC_TEXT]; /* "": state.json does not tell */
+	bool part;                /* files may be missing */
 	Diag *d;
 } Reader;
 
@@ -143,19 +144,56 @@ static void list_tensors(Reader *r, CheckpointList *list, const SafeFile *f)
 		list->at[f->tensors[i].listed] = whole(r, f, &f->tensors[i]);
 }
 
-/* Not every program has ranks' own buffers, and models without an optimizer have no states. */
-static bool list_file(Reader *r, CheckpointSection s)
+/* $.layout.files; without it, as in checkpoints of older programs, those that every program writes. */
+typedef struct Files { bool recorded, has[CHECKPOINT_SECTIONS]; } Files;
+
+static bool read_files(const Reader *r, Files *out)
+{
+	json_t *list = json_object_get(r->c->layout, "files"), *v;
+	size_t i, known = 0;
+	*out = (Files){.recorded = list};
+	for (int s = 0; s < CHECKPOINT_SECTIONS; s++) {
+		const char *name = checkpoint_file(r->a, (CheckpointSection)s, CHECKPOINT_FULL, 0, 1);
+		out->has[s] = !list && checkpoint_has_file(CHECKPOINT_FULL, (CheckpointSection)s, 0);
+		json_array_foreach(list, i, v)
+			out->has[s] = out->has[s] || (json_is_string(v) && !strcmp(json_string_value(v), name));
+		known += list && out->has[s];
+	}
+	if (!list || (json_is_array(list) && known == json_array_size(list) && out->has[CHECKPOINT_MODEL]))
+		return true;
+	diag_error(r->d, arena_printf(r->a, "%s/state.json", r->c->dir), "$.layout.files: a list of model.safetensors and, "
+		"if they are there, optim.safetensors and buffers-rank.safetensors was expected");
+	return false;
+}
+
+static bool list_file(Reader *r, CheckpointSection s, const Files *files)
 {
 	struct stat st;
 	CheckpointList *list = &r->c->section[s];
 	const char *name = checkpoint_file(r->a, s, CHECKPOINT_FULL, 0, 1);
-	if (s != CHECKPOINT_MODEL && stat(arena_printf(r->a, "%s/%s", r->c->dir, name), &st) && errno == ENOENT)
+	bool missing = stat(arena_printf(r->a, "%s/%s", r->c->dir, name), &st) && errno == ENOENT;
+	if (!files->has[s] && (files->recorded || missing))
 		return true;
+	if (missing && r->part && s != CHECKPOINT_MODEL)
+		return true;
+	if (missing) {
+		diag_error(r->d, r->c->dir, "there is no %s: the checkpoint is not whole; take an older one", name);
+		return false;
+	}
 	const SafeFile *f = open_file(r, name);
 	if (!f)
 		return false;
 	list_tensors(r, list, f);
 	return true;
+}
+
+static bool list_files(Reader *r)
+{
+	Files files;
+	bool known = read_files(r, &files), ok = known;
+	for (int s = 0; s < CHECKPOINT_SECTIONS && known; s++)
+		ok = list_file(r, (CheckpointSection)s, &files) && ok;
+	return ok;
 }
 
 /* ---- index.json ---- */
@@ -275,6 +313,10 @@ static bool read_index(Reader *r)
 		ok = false;
 	}
 	json_t *tensors = json_object_get(root, "tensors");
+	if (ok && !json_is_object(json_object_get(tensors, checkpoint_sections[CHECKPOINT_MODEL]))) {
+		diag_error(r->d, r->index, "$.tensors.model is missing: an object of tensors was expected");
+		ok = false;
+	}
 	for (int s = 0; s < CHECKPOINT_SECTIONS; s++)
 		ok = read_section(r, (CheckpointSection)s, json_object_get(tensors, checkpoint_sections[s])) && ok;
 	json_decref(root);
@@ -336,12 +378,7 @@ static bool read_state(Reader *r)
 
 static bool read_tensors(Reader *r)
 {
-	bool ok = true;
-	if (r->c->kind != CHECKPOINT_FULL)
-		return read_index(r);
-	for (int s = 0; s < CHECKPOINT_SECTIONS; s++)
-		ok = list_file(r, (CheckpointSection)s) && ok;
-	return ok;
+	return r->c->kind == CHECKPOINT_FULL ? list_files(r) : read_index(r);
 }
 
 static void name_tensors(Reader *r)
@@ -354,17 +391,27 @@ static void name_tensors(Reader *r)
 	}
 }
 
-Checkpoint *checkpoint_open(Arena *a, const char *dir, Diag *d)
+static Checkpoint *open_folder(Arena *a, const char *dir, bool part, Diag *d)
 {
 	Checkpoint *c = NEW(a, Checkpoint);
 	c->dir = arena_strdup(a, dir);
-	Reader r = {.a = a, .c = c, .files = map_new(a), .d = d};
+	Reader r = {.a = a, .c = c, .files = map_new(a), .part = part, .d = d};
 	if (read_state(&r) && read_tensors(&r)) {
 		name_tensors(&r);
 		return c;
 	}
 	checkpoint_close(c);
 	return NULL;
+}
+
+Checkpoint *checkpoint_open(Arena *a, const char *dir, Diag *d)
+{
+	return open_folder(a, dir, false, d);
+}
+
+Checkpoint *checkpoint_open_part(Arena *a, const char *dir, Diag *d)
+{
+	return open_folder(a, dir, true, d);
 }
 
 Checkpoint *checkpoint_open_file(Arena *a, const char *path, Diag *d)

@@ -56,9 +56,11 @@ typedef struct Checkpoint {
 
 /* Whether a folder has state.json: what is written last. */
 bool checkpoint_is_folder(const char *dir, Arena *a);
-/* Reads and checks state.json, index.json and every file's header: what it gives names bytes that are there.  NULL
- * after messages to d, all that were found.  Lives in a until checkpoint_close. */
+/* Reads and checks state.json, index.json and every file's header: what it gives names bytes that are there, and no
+ * file is missing.  NULL after messages to d, all that were found.  Lives in a until checkpoint_close. */
 Checkpoint *checkpoint_open(Arena *a, const char *dir, Diag *d);
+/* The same; of kind full all files but the model's may be missing: such a section is empty. */
+Checkpoint *checkpoint_open_part(Arena *a, const char *dir, Diag *d);
 /* One safetensors file: its tensors are section model of a folder of kind full that has no state. */
 Checkpoint *checkpoint_open_file(Arena *a, const char *path, Diag *d);
 void checkpoint_close(Checkpoint *c);

@@ -210,13 +210,26 @@ static bool check_layout(Convert *v)
 
 /* ---- state.json ---- */
 
+/* What a checkpoint of kind full consists of. */
+static json_t *files_of(const Convert *v)
+{
+	json_t *files = json_array();
+	for (int s = 0; s < CHECKPOINT_SECTIONS; s++)
+		if (checkpoint_has_file(CHECKPOINT_FULL, (CheckpointSection)s, v->file[s][0]->tensor.n))
+			json_array_append_new(files, json_string(v->file[s][0]->name));
+	return files;
+}
+
 static json_t *new_state(const Convert *v)
 {
 	json_t *state = json_deep_copy(v->c->state), *layout = json_object_get(state, "layout"), *unit;
 	size_t i;
 	json_object_set_new(layout, "kind", json_string(checkpoint_kinds[v->to.kind]));
-	if (v->to.kind == CHECKPOINT_FULL)
+	json_object_del(layout, "files");
+	if (v->to.kind == CHECKPOINT_FULL) {
+		json_object_set_new(layout, "files", files_of(v));
 		return state;
+	}
 	json_object_set_new(layout, "ranks", json_integer(v->to.world));
 	json_object_set_new(layout, "shard_size", json_integer(v->to.shard_size));
 	json_array_foreach(json_object_get(layout, "units"), i, unit)

@@ -322,8 +322,7 @@ static bool find_states(Loading *l)
 	const char *name = "";
 	int n_old = 0;
 	if (want->n && !l->from->section[CHECKPOINT_OPTIM].n && l->strict) {
-		diag_error(l->d, l->dir, "the optimizer's states are missing: there is no optim.safetensors, or nothing in it "
-			"(--strict=0 begins with zeros)");
+		diag_error(l->d, l->dir, "the optimizer's states are missing (--strict=0 begins with zeros)");
 		return false;
 	}
 	Map *frozen = find_frozen(l, &n_old, &name);
@@ -344,7 +343,8 @@ static bool find_own(Loading *l)
 		checkpoint_find(l->from, CHECKPOINT_OWN, want->at[want->n - 1].name);
 	int64_t ranks = json_integer_value(json_object_get(l->from->layout, "ranks"));
 	if (want->n && !has->n && ranks == l->set->rt->p->world.size)
-		diag_note(l->d, l->dir, "the ranks' own buffers (buffers-rank) are missing: every rank begins with their average");
+		diag_note(l->d, l->dir, "the ranks' own buffers (buffers-rank) are missing: every rank begins with "
+			"their average");
 	return !same_ranks || find_tensors(l, CHECKPOINT_OWN, NULL);
 }
 
@@ -558,7 +558,7 @@ bool resume_load(const SaveSet *c, const char *dir, Arena *a, Diag *d)
 	Loading l = {.set = c, .dir = dir, .a = a, .d = later, .strict = resume_is_strict(c->rt->p->options)};
 	for (int s = 0; s < CHECKPOINT_SECTIONS; s++)
 		l.has[s] = NEW_N(a, bool, c->section[s].n + 1);
-	Checkpoint *from = reads ? checkpoint_open(a, dir, later) : NULL;
+	Checkpoint *from = !reads ? NULL : l.strict ? checkpoint_open(a, dir, later) : checkpoint_open_part(a, dir, later);
 	l.from = from;
 	bool ok = agree_end(c->rt, &held, !reads || (from && check(&l)), d);
 	if (ok) {

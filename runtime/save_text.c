@@ -57,12 +57,27 @@ static void put_unit(Buf *b, Arena *a, const RtModel *m, int unit)
 	buf_printf(b, "]}");
 }
 
+/* Of kind full; of the others index.json names the files. */
+static void put_files(Buf *b, const SaveSet *c)
+{
+	const char *comma = "";
+	buf_printf(b, "\"files\": [");
+	for (int s = 0; s < CHECKPOINT_SECTIONS; s++)
+		if (save_has_file(c, s)) {
+			buf_printf(b, "%s\"%s\"", comma, c->file[s].name);
+			comma = ", ";
+		}
+	buf_printf(b, "], ");
+}
+
 static void put_layout(Buf *b, Arena *a, const SaveSet *c)
 {
 	const Rt *rt = c->rt;
 	LayoutRank who = device_rank(rt);
 	buf_printf(b, "  \"layout\": {\"kind\": \"%s\", \"ranks\": %" PRId64 ", \"shard_size\": %" PRId64 ", ",
 		checkpoint_kinds[c->kind], who.world, who.shard_size);
+	if (c->kind == CHECKPOINT_FULL)
+		put_files(b, c);
 	put_strategies(b, &rt->model->layout);
 	buf_printf(b, "\"accum\": %" PRId64 ", \"batch\": %" PRId64 ", \"threads\": %d, \"units\": [", rt->p->accum,
 		rt->model->batch, device_threads());

@@ -33,10 +33,12 @@ def read_files(folder):
 
 def read_tensors(folder):
     """{section: {name: array}}"""
-    kind = json.loads((folder / "state.json").read_text())["layout"]["kind"]
-    files = read_files(folder)
+    layout = json.loads((folder / "state.json").read_text())["layout"]
+    kind, files = layout["kind"], read_files(folder)
     if kind == "full":
+        assert sorted(layout.get("files", files)) == sorted(files), folder
         return {name.removesuffix(".safetensors"): tensors for name, tensors in files.items()}
+    assert "files" not in layout, folder
     index = json.loads((folder / "index.json").read_text())
     assert index["format"] == 1 and index["kind"] == kind
     dtypes = {"F32": numpy.float32, "I64": numpy.int64}

@@ -9,7 +9,8 @@
 #include "tests/unit/unit.h"
 
 static char folder[] = "/tmp/test_checkpoint_" "XX" "XX" "XX";
-static const char *const written[] = {"a.safetensors", "b.safetensors", "index.json", "state.json"};
+static const char *const written[] = {"a.safetensors", "b.safetensors", "index.json", "state.json",
+	"model.safetensors", "optim.safetensors", "buffers-rank.safetensors"};
 
 static void put_text(const char *name, const char *text)
 {
@@ -111,6 +112,9 @@ static void test_refused(void)
 	}
 	static const struct { const char *index, *says; } texts[] = {
 		{"[]", "a JSON object was expected"}, {"{\"format\": 2}", "format 1 was expected"}, {"{", "(line 1)"},
+		{"{\"format\": 1}", "$.tensors.model is missing"},
+		{"{\"format\": 1, \"tensors\": {\"optim\": {}}}", "$.tensors.model is missing"},
+		{"{\"format\": 1, \"tensors\": {\"model\": []}}", "$.tensors.model is missing"},
 		{TENSOR("\"F33\"", "2"), "dtype and shape"},
 		{TENSOR("\"F32\"", "-2"), "dtype and shape"},
 		{TENSOR("\"F32\"", "2"), "a list of pieces"},
@@ -122,7 +126,60 @@ static void test_refused(void)
 	put_text("state.json", "{\"format\": 1, \"layout\": {\"kind\": \"whole\"}}");
 	refuse("full, sharded or local");
 	put_text("state.json", "{\"format\": 1, \"layout\": {\"kind\": \"full\"}}");
-	refuse("model.safetensors: error: No such file");
+	refuse("there is no model.safetensors");
+}
+
+#define FULL(files) "{\"format\": 1, \"layout\": {\"kind\": \"full\"" files "}}"
+#define FILES(list) FULL(", \"files\": " list)
+#define MODEL "\"model.safetensors\""
+#define OPTIM "\"optim.safetensors\""
+#define OWN "\"buffers-rank.safetensors\""
+
+/* Which sections have tensors, a bit each; -1: refused. */
+static int sections(bool part)
+{
+	Arena *a = arena_new();
+	Diag d = {.out = fopen("/dev/null", "w")};
+	Checkpoint *c = (part ? checkpoint_open_part : checkpoint_open)(a, folder, &d);
+	int found = c ? 0 : -1;
+	for (int s = 0; c && s < CHECKPOINT_SECTIONS; s++)
+		found |= (c->section[s].n > 0) << s;
+	CU_ASSERT_EQUAL(!c, d.errors > 0);
+	if (c)
+		checkpoint_close(c);
+	fclose(d.out);
+	arena_free(a);
+	return found;
+}
+
+/* What is recorded must be there; without a record, what every program writes. */
+static void test_files(void)
+{
+	enum { NONE, WITH_MODEL, WITH_OPTIM, WITH_OWN };
+	static const struct { int there; const char *state; int whole, part; } cases[] = {
+		{WITH_MODEL, FULL(""), -1, 1}, {WITH_OPTIM, FULL(""), 3, 3}, {WITH_OWN, FULL(""), 7, 7},
+		{WITH_MODEL, FILES("[" MODEL "," OPTIM "]"), -1, 1}, {WITH_OPTIM, FILES("[" OPTIM "," MODEL "]"), 3, 3},
+		{WITH_OPTIM, FILES("[" MODEL "," OPTIM "," OWN "]"), -1, 3},
+		{WITH_OWN, FILES("[" MODEL "," OPTIM "," OWN "]"), 7, 7},
+		{WITH_MODEL, FILES("[" MODEL "]"), 1, 1}, {WITH_OPTIM, FILES("[" MODEL "]"), 1, 1},
+		{NONE, FILES("[" MODEL "]"), -1, -1}, {WITH_OWN, FILES("[" OPTIM "]"), -1, -1}, {WITH_OWN, FILES("[]"), -1, -1},
+		{WITH_OWN, FILES(MODEL), -1, -1}, {WITH_OWN, FILES("[" MODEL "," MODEL "]"), -1, -1},
+		{WITH_OWN, FILES("[" MODEL ", 7]"), -1, -1}, {WITH_OWN, FILES("[" MODEL ", \"more.safetensors\"]"), -1, -1},
+	};
+	float x[4] = {0};
+	SafeTensor t = {.name = "w", .dtype = DT_F32, .rank = 1, .dim = {4}, .data = x};
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		for (int s = 0; s < CHECKPOINT_SECTIONS; s++) {
+			char path[256];
+			snprintf(path, sizeof(path), "%s/%s.safetensors", folder, checkpoint_sections[s]);
+			unlink(path);
+			CU_ASSERT(s >= cases[i].there || safetensors_write(path, &t, 1, NULL, 0));
+		}
+		put_text("state.json", cases[i].state);
+		UNIT_CHECK(sections(false) == cases[i].whole && sections(true) == cases[i].part, cases[i].state);
+	}
+	put_text("state.json", FILES("[" MODEL "," MODEL "]"));
+	refuse("$.layout.files: a list of model.safetensors and");
 }
 
 static int begin(void)
@@ -145,4 +202,5 @@ void suite_checkpoint(void)
 	CU_pSuite s = CU_add_suite("checkpoint", begin, end);
 	CU_ADD_TEST(s, test_pieces);
 	CU_ADD_TEST(s, test_refused);
+	CU_ADD_TEST(s, test_files);
 }

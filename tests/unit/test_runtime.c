@@ -370,7 +370,7 @@ static void test_broken_checkpoints(void)
 	CU_ASSERT_EQUAL(system("sed -i '/\"crc32\"/d' bad/state.json"), 0);
 	EXPECT(&m, DATA "--resume bad --steps 3", 1, "was expected");
 	CU_ASSERT_EQUAL(system("cp ck/latest/* bad/ && rm bad/optim.safetensors"), 0);
-	EXPECT(&m, DATA "--resume bad --steps 3", 1, "there is no optim.safetensors");
+	EXPECT(&m, DATA "--resume bad --steps 3", 1, "there is no optim.safetensors: the checkpoint is not whole");
 	remove_all("ck bad");
 }
 
