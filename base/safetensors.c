@@ -41,7 +41,9 @@ static bool map_file(SafeFile *f, Diag *d)
 		if (f->map == MAP_FAILED)
 			f->map = NULL;
 	}
-	if (!regular)
+	if (S_ISDIR(st.st_mode))
+		diag_error(d, f->path, "this is a folder: a safetensors file was expected");
+	else if (!regular)
 		diag_error(d, f->path, "this is not a safetensors file: it is shorter than %d bytes", LENGTH_BYTES);
 	else if (!f->map)
 		diag_error(d, f->path, "cannot be mapped: %s", strerror(errno));

@@ -15,16 +15,18 @@ typedef struct Diff {
 	double tolerance;
 	char *bytes_a, *bytes_b; /* CKPT_PIECE elements each */
 	int64_t tensors, differ;
+	Arena *arena;
 } Diff;
 
-typedef struct Difference { int64_t elements; double squares, of; } Difference; /* |a - b|^2, |b|^2 */
+/* |a - b|^2, |b|^2, which may be beyond what an f64 holds. */
+typedef struct Difference { int64_t elements; long double squares, of; } Difference;
 
 static void add(Difference *out, const Diff *d, DType t, int64_t n)
 {
 	int64_t size = dtype_info[t].bytes;
 	for (int64_t i = 0; i < n; i++) {
 		const char *pa = d->bytes_a + i * size, *pb = d->bytes_b + i * size;
-		double x = ckpt_number(pa, t), y = ckpt_number(pb, t);
+		long double x = ckpt_number(pa, t), y = ckpt_number(pb, t);
 		out->of += y * y;
 		if (!memcmp(pa, pb, (size_t)size))
 			continue;
@@ -47,6 +49,12 @@ static Difference compare(const Diff *d, const CheckpointTensor *a, const Checkp
 	return out;
 }
 
+/* Characters that would move the cursor become text. */
+static const char *on_terminal(const Diff *d, const CheckpointTensor *t)
+{
+	return str_escape(d->arena, ESCAPE_IR, t->name);
+}
+
 static void print_type(const CheckpointTensor *t, const char *in)
 {
 	printf("%s [", dtype_info[t->dtype].text);
@@ -65,7 +73,7 @@ static void diff_tensor(Diff *d, const CheckpointTensor *a, const CheckpointTens
 {
 	if (!same_type(a, b)) {
 		d->differ++;
-		printf("%s: ", a->name);
+		printf("%s: ", on_terminal(d, a));
 		print_type(a, d->name_a);
 		printf(", ");
 		print_type(b, d->name_b);
@@ -75,17 +83,17 @@ static void diff_tensor(Diff *d, const CheckpointTensor *a, const CheckpointTens
 	Difference x = compare(d, a, b);
 	if (!x.elements)
 		return;
-	double relative = x.squares == 0 ? 0 : sqrt(x.squares) / sqrt(x.of);
+	double relative = x.squares == 0 ? 0 : (double)(sqrtl(x.squares) / sqrtl(x.of));
 	bool within = d->tolerance >= 0 && relative <= d->tolerance;
 	d->differ += !within;
-	printf("%s: %" PRId64 " of %" PRId64 " elements differ, relative %.3g%s\n", a->name, x.elements, a->numel, relative,
-		within ? ", within the tolerance" : "");
+	printf("%s: %" PRId64 " of %" PRId64 " elements differ, relative %.3g%s\n", on_terminal(d, a), x.elements, a->numel,
+		relative, within ? ", within the tolerance" : "");
 }
 
 static void only_in(Diff *d, const CheckpointTensor *t, const char *name)
 {
 	d->differ++;
-	printf("%s: ", t->name);
+	printf("%s: ", on_terminal(d, t));
 	print_type(t, name);
 	printf(" only\n");
 }
@@ -118,14 +126,15 @@ static void print_value(json_t *v)
 	free(text);
 }
 
-static void diff_json(const Diff *d, Arena *a, const char *path, json_t *x, json_t *y)
+static void diff_json(const Diff *d, const char *path, json_t *x, json_t *y)
 {
+	Arena *a = d->arena;
 	const char *key;
 	json_t *v;
 	if (json_equal(x, y))
 		return;
 	if (!json_is_object(x) || !json_is_object(y)) {
-		printf("state.json: %s: ", path);
+		printf("state.json: %s: ", str_escape(a, ESCAPE_IR, path));
 		print_value(x);
 		printf(" in %s, ", d->name_a);
 		print_value(y);
@@ -133,27 +142,30 @@ static void diff_json(const Diff *d, Arena *a, const char *path, json_t *x, json
 		return;
 	}
 	json_object_foreach(x, key, v)
-		diff_json(d, a, arena_printf(a, "%s.%s", path, key), v, json_object_get(y, key));
+		diff_json(d, arena_printf(a, "%s.%s", path, key), v, json_object_get(y, key));
 	json_object_foreach(y, key, v)
 		if (!json_object_get(x, key))
-			diff_json(d, a, arena_printf(a, "%s.%s", path, key), NULL, v);
+			diff_json(d, arena_printf(a, "%s.%s", path, key), NULL, v);
 }
 
 /* ---- the command ---- */
 
-static int diff(Diff *d, Arena *a, Diag *diag)
+static int diff(Diff *d, Diag *diag)
 {
 	enum { WIDEST = 8 };
 	if (!d->a->state != !d->b->state) {
 		diag_error(diag, "shardc ckpt diff", "one is a file, the other a folder: two of the same were expected");
 		return CKPT_INPUT;
 	}
-	d->bytes_a = arena_alloc(a, CKPT_PIECE * WIDEST);
-	d->bytes_b = arena_alloc(a, CKPT_PIECE * WIDEST);
+	bool whole = checkpoint_verify(d->a, 0, 1, true, diag);
+	if (!checkpoint_verify(d->b, 0, 1, true, diag) || !whole)
+		return CKPT_INPUT;
+	d->bytes_a = arena_alloc(d->arena, CKPT_PIECE * WIDEST);
+	d->bytes_b = arena_alloc(d->arena, CKPT_PIECE * WIDEST);
 	for (int s = 0; s < CHECKPOINT_SECTIONS; s++)
 		diff_section(d, (CheckpointSection)s);
 	if (d->a->state)
-		diff_json(d, a, "$", d->a->state, d->b->state);
+		diff_json(d, "$", d->a->state, d->b->state);
 	printf("%" PRId64 " of %" PRId64 " tensors differ\n", d->differ, d->tensors);
 	return d->differ ? CKPT_INPUT : CKPT_OK;
 }
@@ -161,7 +173,7 @@ static int diff(Diff *d, Arena *a, Diag *diag)
 int ckpt_diff(int argc, char **argv, Diag *d)
 {
 	Arena *a = arena_new();
-	Diff x = {.tolerance = -1};
+	Diff x = {.tolerance = -1, .arena = a};
 	CkptArgs args;
 	const CkptOption options[] = {{"--tolerance", CKPT_NUMBER, &x.tolerance, "X",
 		"tensors are alike where norm(a - b) / norm(b) is at most this (default: where all bytes are)", false}};
@@ -171,7 +183,7 @@ int ckpt_diff(int argc, char **argv, Diag *d)
 		Checkpoint *first = ckpt_open(a, x.name_a, d), *second = ckpt_open(a, x.name_b, d);
 		x.a = first;
 		x.b = second;
-		args.status = first && second ? diff(&x, a, d) : CKPT_INPUT;
+		args.status = first && second ? diff(&x, d) : CKPT_INPUT;
 		if (first)
 			checkpoint_close(first);
 		if (second)

@@ -8,8 +8,8 @@
 
 #include "ckpt/ckpt.h"
 
-/* Of the finite elements; nan and inf are counted. */
-typedef struct Stats { double min, max, sum, squares; int64_t finite, nan, inf; } Stats;
+/* Of the finite elements; nan and inf are counted.  Sums are wider: squares of an f64 may be beyond it. */
+typedef struct Stats { double min, max; long double sum, squares; int64_t finite, nan, inf; } Stats;
 
 static void add(Stats *s, const double *x, int64_t n)
 {
@@ -22,9 +22,14 @@ static void add(Stats *s, const double *x, int64_t n)
 		s->min = s->finite ? fmin(s->min, x[i]) : x[i];
 		s->max = s->finite ? fmax(s->max, x[i]) : x[i];
 		s->sum += x[i];
-		s->squares += x[i] * x[i];
+		s->squares += (long double)x[i] * x[i];
 		s->finite++;
 	}
+}
+
+static json_t *number(long double x)
+{
+	return isfinite((double)x) ? json_real((double)x) : json_null();
 }
 
 static json_t *stats_of(const CheckpointTensor *t, double *scratch)
@@ -37,26 +42,29 @@ static json_t *stats_of(const CheckpointTensor *t, double *scratch)
 		add(&s, scratch, n);
 	}
 	return json_pack("{s:o, s:o, s:o, s:o, s:I, s:I}", "min", s.finite ? json_real(s.min) : json_null(),
-		"max", s.finite ? json_real(s.max) : json_null(), "mean", s.finite ? json_real(s.sum / (double)s.finite) :
-		json_null(), "norm", json_real(sqrt(s.squares)), "nan", (json_int_t)s.nan, "inf", (json_int_t)s.inf);
+		"max", s.finite ? json_real(s.max) : json_null(), "mean", s.finite ? number(s.sum / s.finite) : json_null(),
+		"norm", number(sqrtl(s.squares)), "nan", (json_int_t)s.nan, "inf", (json_int_t)s.inf);
 }
 
 /* Each file once, without the folder. */
-static json_t *files_of(const CheckpointTensor *t)
+static json_t *files_of(const CheckpointTensor *t, Arena *a)
 {
 	json_t *files = json_array();
+	ArenaMark mark = arena_mark(a);
+	PtrMap *seen = ptrmap_new(a);
 	for (int i = 0; i < t->n_pieces; i++) {
-		const char *path = t->piece[i].file->path, *slash = strrchr(path, '/');
-		bool again = false;
-		for (int k = 0; k < i && !again; k++)
-			again = t->piece[k].file == t->piece[i].file;
-		if (!again)
-			json_array_append_new(files, json_string(slash ? slash + 1 : path));
+		const SafeFile *f = t->piece[i].file;
+		const char *slash = strrchr(f->path, '/');
+		if (!ptrmap_get(seen, f))
+			json_array_append_new(files, json_string(slash ? slash + 1 : f->path));
+		ptrmap_put(seen, f, seen);
 	}
+	arena_rewind(a, mark);
 	return files;
 }
 
-static json_t *describe_tensor(const Checkpoint *c, CheckpointSection s, const CheckpointTensor *t, double *scratch)
+static json_t *describe_tensor(const Checkpoint *c, CheckpointSection s, const CheckpointTensor *t, double *scratch,
+	Arena *a)
 {
 	json_t *out = json_object(), *shape = json_array();
 	for (int i = 0; i < t->rank; i++)
@@ -66,7 +74,7 @@ static json_t *describe_tensor(const Checkpoint *c, CheckpointSection s, const C
 	json_object_set_new(out, "name", json_string(t->name));
 	json_object_set_new(out, "dtype", json_string(dtype_info[t->dtype].text));
 	json_object_set_new(out, "shape", shape);
-	json_object_set_new(out, "files", files_of(t));
+	json_object_set_new(out, "files", files_of(t, a));
 	if (scratch)
 		json_object_set_new(out, "stats", stats_of(t, scratch));
 	return out;
@@ -103,7 +111,7 @@ static json_t *describe(const Checkpoint *c, const char *path, bool stats, Arena
 		for (int i = 0; i < c->section[s].n; i++) {
 			const CheckpointTensor *t = &c->section[s].at[i];
 			bytes += t->numel * dtype_info[t->dtype].bytes;
-			json_array_append_new(tensors, describe_tensor(c, (CheckpointSection)s, t, scratch));
+			json_array_append_new(tensors, describe_tensor(c, (CheckpointSection)s, t, scratch, a));
 		}
 	json_object_set_new(out, "bytes", json_integer(bytes));
 	json_object_set_new(out, "tensors", tensors);
@@ -123,20 +131,27 @@ static void put_cell(Table *t, const char *text)
 	buf_put(&t->cell, text, strlen(text) + 1);
 }
 
+/* Characters that would move the cursor become text. */
+static const char *on_terminal(json_t *v, Arena *a)
+{
+	return str_escape(a, ESCAPE_IR, json_string_value(v));
+}
+
 static void put_json(Table *t, json_t *v)
 {
 	char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(6));
-	put_cell(t, json_is_string(v) ? json_string_value(v) : text ? text : "");
+	put_cell(t, json_is_string(v) ? on_terminal(v, t->a) : text ? text : "");
 	free(text);
 }
 
-/* "a, b" */
+/* "a, b"; of more the first and the last one */
 static const char *join(Arena *a, json_t *list)
 {
-	const char *out = "";
-	for (size_t i = 0; i < json_array_size(list); i++)
-		out = arena_printf(a, "%s%s%s", out, i ? ", " : "", json_string_value(json_array_get(list, i)));
-	return out;
+	size_t n = json_array_size(list);
+	const char *first = n ? on_terminal(json_array_get(list, 0), a) : "";
+	const char *last = n ? on_terminal(json_array_get(list, n - 1), a) : "";
+	return n < 2 ? first : n == 2 ? arena_printf(a, "%s, %s", first, last) :
+		arena_printf(a, "%s .. %s (%zu files)", first, last, n);
 }
 
 static void print_table(const Table *t)
@@ -160,7 +175,7 @@ static void print_text(json_t *root, bool stats, Arena *a)
 	json_object_foreach(root, key, v) {
 		char *text = v == tensors ? NULL : json_dumps(v, JSON_ENCODE_ANY);
 		if (text)
-			printf("%s: %s\n", key, json_is_string(v) ? json_string_value(v) : text);
+			printf("%s: %s\n", key, json_is_string(v) ? on_terminal(v, a) : text);
 		free(text);
 	}
 	static const char *const heads[] = {"name", "dtype", "shape"};
@@ -197,17 +212,18 @@ int ckpt_show(int argc, char **argv, Diag *d)
 	Checkpoint *c = NULL;
 	if (ckpt_parse(argc, argv, options, COUNT_OF(options), 1, 1, a, &args, d)) {
 		c = ckpt_open(a, args.at[0], d);
-		args.status = c ? CKPT_OK : CKPT_INPUT;
+		args.status = c && (!stats || checkpoint_verify(c, 0, 1, true, d)) ? CKPT_OK : CKPT_INPUT;
 	}
-	if (c) {
+	if (c && args.status == CKPT_OK) {
 		json_t *root = describe(c, args.at[0], stats, a);
 		if (strcmp(format, "json"))
 			print_text(root, stats, a);
 		else
 			json_dumpf(root, stdout, JSON_INDENT(2)), printf("\n");
 		json_decref(root);
-		checkpoint_close(c);
 	}
+	if (c)
+		checkpoint_close(c);
 	arena_free(a);
 	return args.status;
 }
