@@ -80,6 +80,9 @@ static bool read_unit(Reader *r, CutUnit *u, json_t *v)
 	u->layout.owner = json_is_integer(owner) ? (int)json_integer_value(owner) : -1;
 	if (!name || !strategy || !strategy_from_text(strategy, &u->layout.strategy) || !json_is_array(flats))
 		return wrong(r, u->name, "name, a known strategy, owner and flats were expected");
+	for (const CutUnit *before = r->c->unit; before < u; before++)
+		if (!strcmp(before->name, u->name))
+			return wrong(r, u->name, "there are two of this name");
 	if (u->layout.owner >= r->c->ranks)
 		return wrong(r, u->name, "its owner is no rank");
 	json_array_foreach(flats, i, flat)

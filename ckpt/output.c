@@ -23,7 +23,7 @@ static const char zeros[ZEROS];
 OutputFile *output_file(Arena *a, const char *name)
 {
 	OutputFile *f = NEW(a, OutputFile);
-	*f = (OutputFile){.name = name, .meta = file_meta, .n_meta = COUNT_OF(file_meta)};
+	*f = (OutputFile){.name = name, .meta = file_meta, .n_meta = COUNT_OF(file_meta), .names = map_new(a)};
 	return f;
 }
 
@@ -31,6 +31,8 @@ void output_tensor(Arena *a, OutputFile *f, const char *name, DType dtype, int r
 {
 	SafeTensor t = {.name = name, .dtype = dtype, .rank = rank};
 	memcpy(t.dim, dim, (size_t)rank * sizeof(*dim));
+	f->twice = map_has(f->names, name) ? name : f->twice;
+	map_put(f->names, name, f);
 	vec_push(a, &f->tensor, t);
 	vec_push(a, &f->runs, (OutputRuns){0});
 }
@@ -153,6 +155,13 @@ bool output_is_free(const char *path, bool folder, Diag *d)
 	return false;
 }
 
+static bool is_readable(const OutputFile *f, const char *path, Diag *d)
+{
+	if (f->twice)
+		diag_error(d, path, "it would hold two tensors \"%s\": nothing was written", f->twice);
+	return !f->twice;
+}
+
 static bool failed(const char *path, const char *what, Diag *d)
 {
 	diag_error(d, path, "%s could not be written: %s; nothing was left", what, strerror(errno));
@@ -161,6 +170,8 @@ static bool failed(const char *path, const char *what, Diag *d)
 
 bool output_write_file(OutputFile *f, const char *path, Diag *d)
 {
+	if (!is_readable(f, path, d))
+		return false;
 	int mark = unfinished_begin();
 	const char *temp = unfinished_file(path);
 	bool ok = (write_file(f, temp) && unfinished_move(temp, path)) || failed(path, "the file", d);
@@ -203,6 +214,9 @@ static bool fill_folder(const Folder *f, const char *temp, const char *path, Dia
 bool output_write_folder(OutputFile *const *files, int n, const OutputText *texts, int n_texts, const char *path,
 	Diag *d)
 {
+	for (int i = 0; i < n; i++)
+		if (!is_readable(files[i], path, d))
+			return false;
 	Folder f = {files, n, texts, n_texts, arena_new()};
 	int mark = unfinished_begin();
 	const char *temp = unfinished_folder(path);

@@ -18,6 +18,8 @@ typedef struct OutputFile {
 	VEC(OutputRuns) runs;   /* of each tensor */
 	const SafeMeta *meta;   /* "format": "pt", unless it is changed */
 	int n_meta;
+	Map *names;             /* of tensors */
+	const char *twice;      /* one that is there twice: the file is not written */
 } OutputFile;
 typedef struct OutputText { const char *name; const Buf *text; } OutputText;
 
