@@ -427,12 +427,23 @@ static int list_passes(void)
 	return EXIT_SUCCESS;
 }
 
+/* ---- commands ---- */
+
+/* For shardc ckpt: a model is read as it was when its program was compiled. */
+static bool read_options(const char *text, const char *where, bool recorded, CkptModelOptions *out, Arena *a, Diag *d)
+{
+	Options *o = NEW(a, Options);
+	bool ok = options_read(text, where, recorded, o, a, d);
+	*out = (CkptModelOptions){frontend_options(o), o->canonical};
+	return ok;
+}
+
 static int command(int argc, char **argv, Arena *a, Diag *d)
 {
 	Options o = {0};
 	bool usage = false;
 	if (argc > 1 && equals(argv[1], "ckpt"))
-		return ckpt_main(argc - 1, argv + 1, d);
+		return ckpt_main(&(CkptCall){argc - 1, argv + 1, read_options, d});
 	bool ok = options_parse(argc, argv, &o, a, d, &usage);
 	d->verbose = o.verbose;
 	if (!ok)

@@ -23,6 +23,8 @@ static const OptionRow rows[] = {
 #include "options.def"
 };
 
+static const char blanks[] = " \t\r\n";
+
 typedef struct Reader {
 	Options *o;
 	Arena *arena;
@@ -186,12 +188,18 @@ static void take_positional(Reader *r, const char *text)
 		usage_error(r, text, "one model is compiled at a time");
 }
 
+/* Whether an option's value can change the program. */
+static bool is_program(const OptionRow *row)
+{
+	return strcmp(row->group, "what") && strcmp(row->group, "inspection");
+}
+
 static void canonical_text(Reader *r)
 {
 	Buf b = {0};
 	for (int i = 0; i < COUNT_OF(rows); i++) {
 		const OptionRow *row = &rows[i];
-		if (r->value[i] && strcmp(row->group, "what") && strcmp(row->group, "inspection"))
+		if (r->value[i] && is_program(row))
 			buf_printf(&b, "%s%s%s%s", b.n ? " " : "", row->name, *r->value[i] ? "=" : "", r->value[i]);
 	}
 	r->o->canonical = arena_strndup(r->arena, b.at ? b.at : "", b.n);
@@ -222,6 +230,54 @@ bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *u
 	canonical_text(&r);
 	*usage = r.usage;
 	return !d->errors;
+}
+
+/* ---- a text of options ---- */
+
+/* Bytes of an option and its value: they end where a word begins with a dash. */
+static size_t option_length(const char *s)
+{
+	size_t n = strcspn(s, blanks);
+	for (size_t gap; (gap = strspn(s + n, blanks)) && s[n + gap] && s[n + gap] != '-';)
+		n += gap + strcspn(s + n + gap, blanks);
+	return n;
+}
+
+/* "--bind=batch=2;seq=8", "--untie all" */
+static void text_option(Reader *r, const char *where, bool recorded, char *text)
+{
+	size_t n = strncmp(text, "--", 2) ? MIN(strlen(text), 2) : strcspn(text, "= \t\r\n");
+	const OptionRow *row = row_find(text, n);
+	char *value = text + n + (text[n] == '=' ? 1 : strspn(text + n, blanks));
+	if (recorded && (!row || strcmp(row->group, "graph")))
+		return;
+	const char *at = arena_printf(r->arena, "%s: %s", where, row ? row->name : text);
+	if (!row)
+		diag_error(r->diag, at, "unknown option (see shardc --help)");
+	else if (!is_program(row))
+		diag_error(r->diag, at, "changes no program: leave it out");
+	else if (row->kind == KIND_FLAG && (*value || text[n]))
+		diag_error(r->diag, at, "takes no value");
+	else if (row->kind != KIND_FLAG && !*value)
+		diag_error(r->diag, at, "wants a value");
+	else if (row->kind != KIND_LIST)
+		row_set(r, row, at, value);
+	else
+		for (const char *one; (one = strsep(&value, ";"));)
+			row_set(r, row, at, one);
+}
+
+bool options_read(const char *text, const char *where, bool recorded, Options *o, Arena *a, Diag *d)
+{
+	Reader r = {.o = o, .arena = a, .diag = d};
+	int before = d->errors;
+	size_t n;
+	for (const char *s = text + strspn(text, blanks); *s; s += n + strspn(s + n, blanks)) {
+		n = option_length(s);
+		text_option(&r, where, recorded, arena_strndup(a, s, n));
+	}
+	canonical_text(&r);
+	return d->errors == before;
 }
 
 void options_help(FILE *f)

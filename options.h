@@ -44,6 +44,10 @@ typedef struct Options {
 /* Reads argv (and the files named by --config).  Reports every problem to d: errors in *usage are wrong
  * use of the command line (exit 2), others are bad values (exit 1).  Strings live in the arena. */
 bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *usage);
+/* Options in one text, as `canonical` is, or with blanks for "=": `where` begins messages.  Refused are options that do
+ * not change a program; of a recorded text, which another version may have written, only those of the group "graph" are
+ * read.  False after messages. */
+bool options_read(const char *text, const char *where, bool recorded, Options *o, Arena *a, Diag *d);
 void options_help(FILE *f);
 
 #endif

@@ -46,9 +46,10 @@ static bool set(const Reader *r, const CkptOption *o, const char *value)
 			diag_error(r->d, where, "wants a value");
 		return *value;
 	case CKPT_COUNT:
-		if (!str_to_count(value, false, o->to))
-			diag_error(r->d, where, "\"%s\" is not a positive number", value);
-		return *(int64_t *)o->to > 0;
+		if (str_to_count(value, false, o->to))
+			return true;
+		diag_error(r->d, where, "\"%s\" is not a positive number", value);
+		return false;
 	case CKPT_NUMBER:
 		number = strtod(value, &end);
 		if (end == value || *end || !isfinite(number) || number < 0)
@@ -69,8 +70,10 @@ static const CkptOption *find(const Reader *r, const char *text, size_t n)
 }
 
 /* Advances *i past a value that stands alone; *given: bit of the option. */
-static bool take(const Reader *r, int argc, char **argv, int *i, uint64_t *given)
+static bool take(const Reader *r, const CkptCall *call, int *i, uint64_t *given)
 {
+	int argc = call->argc;
+	char **argv = call->argv;
 	const char *text = argv[*i], *value = "";
 	size_t n = strcspn(text, "=");
 	const CkptOption *o = find(r, text, n);
@@ -106,10 +109,11 @@ static bool check_given(const Reader *r, const CkptArgs *args, int least, int mo
 	return ok;
 }
 
-bool ckpt_parse(int argc, char **argv, const CkptOption *options, int n, int least, int most, Arena *a, CkptArgs *args,
-	Diag *d)
+bool ckpt_parse(const CkptCall *call, const CkptOption *options, int n, int least, int most, Arena *a, CkptArgs *args)
 {
-	Reader r = {argv[0], options, n, a, d};
+	int argc = call->argc;
+	char **argv = call->argv;
+	Reader r = {argv[0], options, n, a, call->d};
 	uint64_t given = 0;
 	bool ok = true;
 	*args = (CkptArgs){.at = NEW_N(a, const char *, argc)};
@@ -121,7 +125,7 @@ bool ckpt_parse(int argc, char **argv, const CkptOption *options, int n, int lea
 		if (argv[i][0] != '-' || !argv[i][1])
 			args->at[args->n++] = argv[i];
 		else
-			ok = take(&r, argc, argv, &i, &given) && ok;
+			ok = take(&r, call, &i, &given) && ok;
 	}
 	ok = check_given(&r, args, least, most, given) && ok;
 	args->status = ok ? CKPT_OK : CKPT_USAGE;

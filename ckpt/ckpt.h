@@ -6,17 +6,30 @@
 #define SHARDC_CKPT_H
 
 #include "base/checkpoint.h"
+#include "frontend/frontend.h"
 
 enum { CKPT_OK, CKPT_INPUT, CKPT_USAGE, CKPT_RUN }; /* exit status: 1 wrong input, or what differs; 3 the disk */
 
-/* argv[0] is "ckpt". */
-int ckpt_main(int argc, char **argv, Diag *d);
+/* What a model is read with, and all options in shardc's canonical text. */
+typedef struct CkptModelOptions { FrontendOptions frontend; const char *text; } CkptModelOptions;
+/* The compiler's reader of a text of options; messages begin with `where`.  A recorded text is a program's, which is
+ * not refused for options that say nothing about the model.  False after messages. */
+typedef bool CkptReadOptions(const char *text, const char *where, bool recorded, CkptModelOptions *out, Arena *a,
+	Diag *d);
+typedef struct CkptCall {
+	int argc;
+	char **argv;            /* argv[0]: "ckpt"; of a command its name */
+	CkptReadOptions *read_options;
+	Diag *d;
+} CkptCall;
 
-#define COMMAND(name, ...) int ckpt_##name(int argc, char **argv, Diag *d);
+int ckpt_main(const CkptCall *call);
+
+#define COMMAND(name, ...) int ckpt_##name(const CkptCall *call);
 #include "ckpt/commands.def"
 typedef struct CkptCommand {
 	const char *name, *arguments, *help;
-	int (*run)(int argc, char **argv, Diag *d);
+	int (*run)(const CkptCall *call);
 } CkptCommand;
 const CkptCommand *ckpt_command(const char *name); /* NULL: there is none */
 
@@ -40,14 +53,15 @@ typedef struct CkptArgs {
 } CkptArgs;
 /* --name=value, --name value; least to most arguments beside them (most 0: any number).  False: args->status is what
  * the command returns. */
-bool ckpt_parse(int argc, char **argv, const CkptOption *options, int n, int least, int most, Arena *a, CkptArgs *args,
-	Diag *d);
+bool ckpt_parse(const CkptCall *call, const CkptOption *options, int n, int least, int most, Arena *a, CkptArgs *args);
 
 /* ---- input.c ---- */
 
 /* A checkpoint's folder, a folder of checkpoints (its `latest`), or a safetensors file (checkpoint_open_file).  NULL
  * after messages. */
 Checkpoint *ckpt_open(Arena *a, const char *path, Diag *d);
+/* Metadata of a section's files, or of the one file; NULL: there is none. */
+const Map *ckpt_meta(const Checkpoint *c, CheckpointSection s);
 
 /* ---- values.c ---- */
 

@@ -59,8 +59,9 @@ static int finish(const CkptArgs *args, const Wanted *w, bool same_kind, Arena *
 	return status;
 }
 
-static int run(int argc, char **argv, const Form *form, Diag *d)
+static int run(const CkptCall *call, const Form *form)
 {
+	Diag *d = call->d;
 	Arena *a = arena_new();
 	Wanted w = {.to.kind = form->kind};
 	CkptArgs args;
@@ -74,7 +75,7 @@ static int run(int argc, char **argv, const Form *form, Diag *d)
 		options[n++] = (CkptOption){"--shard-size", CKPT_COUNT, &w.to.shard_size, "S",
 			"ranks of a group of hybrid_shard (default: as it was)", false};
 	}
-	if (ckpt_parse(argc, argv, options, n, 1, 1, a, &args, d)) {
+	if (ckpt_parse(call, options, n, 1, 1, a, &args)) {
 		for (int k = 0; k < CHECKPOINT_KINDS && w.kind; k++)
 			if (!strcmp(w.kind, checkpoint_kinds[k]))
 				w.to.kind = (CheckpointKind)k;
@@ -89,22 +90,22 @@ static int run(int argc, char **argv, const Form *form, Diag *d)
 	return args.status;
 }
 
-int ckpt_reshard(int argc, char **argv, Diag *d)
+int ckpt_reshard(const CkptCall *call)
 {
-	return run(argc, argv, &(Form){.world = true, .world_wanted = true, .same_kind = true}, d);
+	return run(call, &(Form){.world = true, .world_wanted = true, .same_kind = true});
 }
 
-int ckpt_convert(int argc, char **argv, Diag *d)
+int ckpt_convert(const CkptCall *call)
 {
-	return run(argc, argv, &(Form){.world = true, .kind_wanted = true}, d);
+	return run(call, &(Form){.world = true, .kind_wanted = true});
 }
 
-int ckpt_split(int argc, char **argv, Diag *d)
+int ckpt_split(const CkptCall *call)
 {
-	return run(argc, argv, &(Form){.world = true, .world_wanted = true, .kind = CHECKPOINT_SHARDED}, d);
+	return run(call, &(Form){.world = true, .world_wanted = true, .kind = CHECKPOINT_SHARDED});
 }
 
-int ckpt_merge(int argc, char **argv, Diag *d)
+int ckpt_merge(const CkptCall *call)
 {
-	return run(argc, argv, &(Form){.kind = CHECKPOINT_FULL}, d);
+	return run(call, &(Form){.kind = CHECKPOINT_FULL});
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "ckpt/convert.h"
+#include "ckpt/states.h"
 
 /* ---- tensors and their places ---- */
 
@@ -173,7 +174,12 @@ static bool take_shard_size(Convert *v)
 {
 	ConvertTo *to = &v->to;
 	bool groups = cut_has_groups(v->cut);
-	if (!groups && !to->shard_size)
+	if (!groups && to->shard_size) {
+		diag_error(v->d, "--shard-size", "no unit of %s is hybrid_shard, whose groups it is of: leave it out",
+			v->c->dir);
+		return false;
+	}
+	if (!groups)
 		to->shard_size = to->world;
 	if (!to->shard_size)
 		to->shard_size = v->cut->shard_size;
@@ -239,13 +245,28 @@ static json_t *new_state(const Convert *v)
 
 /* ---- all of it ---- */
 
+/* Names that numbered states stand for go along. */
+static void keep_params(Convert *v, CheckpointSection s, OutputFile *f)
+{
+	const Map *meta = ckpt_meta(v->c, s);
+	const char *params = meta ? map_get(meta, STATE_PARAMS) : NULL;
+	if (!params)
+		return;
+	SafeMeta *more = NEW_N(v->a, SafeMeta, f->n_meta + 1);
+	memcpy(more, f->meta, (size_t)f->n_meta * sizeof(*more));
+	more[f->n_meta++] = (SafeMeta){STATE_PARAMS, params};
+	f->meta = more;
+}
+
 static void make_files(Convert *v)
 {
 	for (int s = 0; s < CHECKPOINT_SECTIONS; s++) {
 		int64_t n = v->to.kind == CHECKPOINT_FULL ? 1 : v->to.world;
 		v->file[s] = NEW_N(v->a, OutputFile *, n);
-		for (int64_t r = 0; r < n; r++)
+		for (int64_t r = 0; r < n; r++) {
 			v->file[s][r] = output_file(v->a, checkpoint_file(v->a, (CheckpointSection)s, v->to.kind, r, v->to.world));
+			keep_params(v, (CheckpointSection)s, v->file[s][r]);
+		}
 	}
 }
 

@@ -170,14 +170,15 @@ static int diff(Diff *d, Diag *diag)
 	return d->differ ? CKPT_INPUT : CKPT_OK;
 }
 
-int ckpt_diff(int argc, char **argv, Diag *d)
+int ckpt_diff(const CkptCall *call)
 {
+	Diag *d = call->d;
 	Arena *a = arena_new();
 	Diff x = {.tolerance = -1, .arena = a};
 	CkptArgs args;
 	const CkptOption options[] = {{"--tolerance", CKPT_NUMBER, &x.tolerance, "X",
 		"tensors are alike where norm(a - b) / norm(b) is at most this (default: where all bytes are)", false}};
-	if (ckpt_parse(argc, argv, options, COUNT_OF(options), 2, 2, a, &args, d)) {
+	if (ckpt_parse(call, options, COUNT_OF(options), 2, 2, a, &args)) {
 		x.name_a = args.at[0];
 		x.name_b = args.at[1];
 		Checkpoint *first = ckpt_open(a, x.name_a, d), *second = ckpt_open(a, x.name_b, d);

@@ -8,9 +8,11 @@
 
 #include "base/unfinished.h"
 #include "ckpt/model.h"
+#include "ckpt/states.h"
 
 typedef struct Export {
-	const char *onnx, *out;
+	const char *onnx, *options, *out;
+	const CkptCall *call;
 	bool external, embed, optim;
 	int64_t shard_bytes;
 	Arena *a;
@@ -64,10 +66,16 @@ static bool check_model(const Export *e, const Module *m)
 	return e->d->errors == before;
 }
 
+static OnnxWriter *open_model(const Export *e)
+{
+	CkptModelOptions options;
+	return ckpt_model_options(e->call, e->options, e->c, &options, e->a) ? ckpt_model(e->onnx, &options, e->d) : NULL;
+}
+
 static int to_model(Export *e)
 {
 	OnnxStore store = e->external ? ONNX_STORE_EXTERNAL : e->embed ? ONNX_STORE_EMBEDDED : ONNX_STORE_AS_IS;
-	OnnxWriter *w = ckpt_model(e->onnx, text_of(e, "options"), e->a, e->d);
+	OnnxWriter *w = open_model(e);
 	bool input = true, ok = false;
 	if (!w)
 		return CKPT_INPUT;
@@ -83,23 +91,24 @@ static int to_model(Export *e)
 typedef struct Whole { const char *name; const CheckpointTensor *from; float number; } Whole;
 typedef VEC(Whole) Wholes;
 
-/* PyTorch counts a parameter's updates beside its states. */
+/* PyTorch counts a parameter's updates beside its states; rekey did so beside numbered ones. */
 static void add_count(const Export *e, Wholes *list, const CheckpointTensor *t)
 {
-	const char *dot = strrchr(t->name, '.');
-	if (!dot || (strcmp(dot, ".exp_avg_sq") && strcmp(dot, ".sum")))
+	StateName k = state_name(t->name, e->a);
+	if (k.form != STATE_NAMED || !state_is_counted(k.state))
 		return;
-	const char *param = arena_strndup(e->a, t->name, (size_t)(dot - t->name));
-	json_int_t began = json_integer_value(json_object_get(json_object_get(e->c->state, "began"), param));
-	json_int_t updates = json_integer_value(json_object_get(e->c->state, "updates"));
-	vec_push(e->a, list, ((Whole){.name = arena_printf(e->a, "%s.step", param), .number = (float)(updates - began)}));
+	const char *name = arena_printf(e->a, "%s.step", k.param);
+	int64_t updates = state_updates(e->c->state, k.param);
+	if (updates >= 0 && !checkpoint_find(e->c, CHECKPOINT_OPTIM, name))
+		vec_push(e->a, list, ((Whole){.name = name, .number = (float)updates}));
 }
 
 /* The same tensor under the other names that the framework has for it. */
 static void add_aliases(const Export *e, Wholes *list, const OnnxWriter *w)
 {
 	const Module *m = onnx_writer_module(w);
-	for (int i = 0, n = list->n; i < n; i++) {
+	int n = list->n;
+	for (int i = 0; i < n; i++) {
 		const char *name = list->at[i].name, *dot = e->optim ? strrchr(name, '.') : NULL, *const *names;
 		size_t k = dot ? (size_t)(dot - name) : strlen(name);
 		const Symbol *s = ir_find_symbol(m, arena_strndup(e->a, name, k));
@@ -108,9 +117,11 @@ static void add_aliases(const Export *e, Wholes *list, const OnnxWriter *w)
 			Whole more = list->at[i];
 			more.name = arena_printf(e->a, "%s%s", names[j], name + k);
 			vec_push(e->a, list, more);
-			diag_info(e->d, e->out, "\"%s\" is written as \"%s\" too", name, more.name);
 		}
 	}
+	if (list->n > n)
+		diag_note(e->d, e->out, "%d tensors are written under further names: \"%s\"%s", list->n - n, list->at[n].name,
+			list->n > n + 1 ? ", .." : "");
 }
 
 static bool collect(const Export *e, Wholes *list)
@@ -123,7 +134,7 @@ static bool collect(const Export *e, Wholes *list)
 	}
 	if (!e->onnx)
 		return true;
-	OnnxWriter *w = ckpt_model(e->onnx, text_of(e, "options"), e->a, e->d);
+	OnnxWriter *w = open_model(e);
 	bool ok = w && check_model(e, onnx_writer_module(w));
 	if (ok)
 		add_aliases(e, list, w);
@@ -228,6 +239,11 @@ static bool check_options(const Export *e)
 		diag_error(e->d, "shardc ckpt export", "--external and --embed are of a model, not of -o FILE.safetensors");
 	if (e->external && e->embed)
 		diag_error(e->d, "shardc ckpt export", "give --external or --embed, not both");
+	if (e->options && !e->onnx)
+		diag_error(e->d, "shardc ckpt export", "--options are of --onnx MODEL.onnx");
+	if (e->shard_bytes && !str_is_utf8(e->out))
+		diag_error(e->d, "shardc ckpt export", "-o %s: the index is JSON and cannot say names that are not UTF-8",
+			str_escape(e->a, ESCAPE_IR, e->out));
 	return e->d->errors == before;
 }
 
@@ -245,15 +261,17 @@ static int run(Export *e)
 	return CKPT_INPUT;
 }
 
-int ckpt_export(int argc, char **argv, Diag *d)
+int ckpt_export(const CkptCall *call)
 {
+	Diag *d = call->d;
 	Arena *a = arena_new();
-	Export e = {.a = a, .d = d};
+	Export e = {.a = a, .call = call, .d = d};
 	CkptArgs args;
 	const CkptOption options[] = {
 		{"-o", CKPT_TEXT, &e.out, "FILE", "a model, with --onnx; or FILE.safetensors: whole tensors by name", true},
 		{"--onnx", CKPT_TEXT, &e.onnx, "MODEL.onnx", "the model that the program was compiled from; with -o "
 			"FILE.safetensors tied weights get all their names", false},
+		CKPT_MODEL_OPTIONS(e.options),
 		{"--external", CKPT_FLAG, &e.external, "", "weights of the model in FILE.data", false},
 		{"--embed", CKPT_FLAG, &e.embed, "", "weights in the model (default: as the model has them)", false},
 		{"--optim", CKPT_FLAG, &e.optim, "", "the optimizer's states instead of weights", false},
@@ -261,7 +279,7 @@ int ckpt_export(int argc, char **argv, Diag *d)
 			"FILE-0000K-of-0000N.safetensors, FILE.safetensors.index.json", false},
 	};
 	int status = CKPT_USAGE;
-	if (!ckpt_parse(argc, argv, options, COUNT_OF(options), 1, 1, a, &args, d))
+	if (!ckpt_parse(call, options, COUNT_OF(options), 1, 1, a, &args))
 		status = args.status;
 	else if (check_options(&e)) {
 		e.c = ckpt_open(a, args.at[0], d);

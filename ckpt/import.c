@@ -15,9 +15,11 @@
 
 #include "base/unfinished.h"
 #include "ckpt/model.h"
+#include "ckpt/states.h"
 
 typedef struct Import {
 	const char *weights, *states, *onnx, *out, *options, *optimizer;
+	const CkptCall *call;
 	int64_t step, samples;      /* as given; step 0: not given */
 	Arena *a;
 	OnnxWriter *writer;
@@ -43,14 +45,42 @@ static const char *quoted(const Import *im, const char *name)
 
 /* ---- weights ---- */
 
+static bool same_elements(const CheckpointTensor *a, const CheckpointTensor *b)
+{
+	enum { BYTES = 1 << 14 };
+	char x[BYTES], y[BYTES];
+	bool same = a->dtype == b->dtype && a->rank == b->rank &&
+		!memcmp(a->dim, b->dim, (size_t)a->rank * sizeof(*a->dim));
+	int64_t size = dtype_info[a->dtype].bytes;
+	for (int64_t i = 0, n; same && i < a->numel; i += n) {
+		n = MIN(BYTES / size, a->numel - i);
+		ckpt_bytes(a, i, n, x);
+		ckpt_bytes(b, i, n, y);
+		same = !memcmp(x, y, (size_t)(n * size));
+		ckpt_release(a, i, n);
+		ckpt_release(b, i, n);
+	}
+	return same;
+}
+
+/* Of two tensors of one parameter, which then are equal, the first. */
+static const CheckpointTensor *either(const Import *im, const char *where, const CheckpointTensor *a,
+	const CheckpointTensor *b)
+{
+	if (a && b && a != b && !same_elements(a, b))
+		diag_error(im->d, where, "tensors \"%s\" and \"%s\" are one parameter of the model, and are not equal: leave "
+			"one of them out", quoted(im, a->name), quoted(im, b->name));
+	return a ? a : b;
+}
+
 /* The tensor of a symbol, under any of the names that the framework has for it. */
-static const CheckpointTensor *find(const Import *im, const Checkpoint *in, const Symbol *s, const char *state)
+static const CheckpointTensor *find(const Import *im, const Symbol *s)
 {
 	const char *const *alias;
 	int n = onnx_writer_aliases(im->writer, s, im->a, &alias);
-	const CheckpointTensor *t = checkpoint_find(in, CHECKPOINT_MODEL, arena_printf(im->a, "%s%s", s->name, state));
-	for (int i = 0; i < n && !t; i++)
-		t = checkpoint_find(in, CHECKPOINT_MODEL, arena_printf(im->a, "%s%s", alias[i], state));
+	const CheckpointTensor *t = checkpoint_find(im->from, CHECKPOINT_MODEL, s->name);
+	for (int i = 0; i < n; i++)
+		t = either(im, im->weights, t, checkpoint_find(im->from, CHECKPOINT_MODEL, alias[i]));
 	return t;
 }
 
@@ -80,9 +110,11 @@ static void take_weights(Import *im, OutputFile *f)
 {
 	const Module *m = onnx_writer_module(im->writer);
 	const CheckpointList *list = &im->from->section[CHECKPOINT_MODEL];
+	const char *left_out = NULL;
+	int n = 0;
 	for (int i = 0; i < m->n_symbols; i++) {
 		const Symbol *s = m->symbols[i];
-		const CheckpointTensor *t = ckpt_is_weight(s) ? find(im, im->from, s, "") : NULL;
+		const CheckpointTensor *t = ckpt_is_weight(s) ? find(im, s) : NULL;
 		if (t && ckpt_fits(im->weights, t, s, true, im->a, im->d))
 			output_copy(im->a, f, s->name, t);
 		else if (!t && ckpt_is_weight(s))
@@ -92,20 +124,22 @@ static void take_weights(Import *im, OutputFile *f)
 	for (int i = 0; i < list->n; i++) {
 		const CheckpointTensor *t = &list->at[i];
 		if (!dtype_is_float(t->dtype))
-			diag_info(im->d, im->weights, "tensor \"%s\" is left out: %s are no weights", quoted(im, t->name),
-				dtype_info[t->dtype].text);
+			left_out = n++ ? left_out : t->name;
 		else if (!symbol_of(im, t->name))
 			diag_error(im->d, im->weights, "the model has no tensor \"%s\"", quoted(im, t->name));
 	}
+	if (n)
+		diag_note(im->d, im->weights, "%d tensor(s) of integers are left out: \"%s\"%s", n, quoted(im, left_out),
+			n > 1 ? ", .." : "");
 }
 
 /* ---- states ---- */
 
-/* "params" of the metadata: names, one a line. */
+/* Of the metadata: names, one a line. */
 static void read_names(Import *im)
 {
 	VEC(const char *) names = {0};
-	const char *text = map_get(im->optim->files[0]->meta, "params");
+	const char *text = map_get(im->optim->files[0]->meta, STATE_PARAMS);
 	for (const char *s = text; s && *s;) {
 		size_t n = strcspn(s, "\n");
 		const char *name = arena_strndup(im->a, s, n);
@@ -152,8 +186,12 @@ static const Kind *find_kind(const Import *im, const char *state)
 
 static void take_step(const Import *im, const CheckpointTensor *t, States *to)
 {
+	double before = to->step;
 	if (t->numel == 1)
 		ckpt_numbers(t, 0, 1, &to->step);
+	if (before >= 0 && to->step != before)
+		diag_error(im->d, im->states, "tensor \"%s\" says %.17g updates, under another name it is %.17g",
+			quoted(im, t->name), to->step, before);
 	if (t->numel != 1 || !(to->step >= 0 && to->step <= 1e15 && to->step == floor(to->step)))
 		diag_error(im->d, im->states, "tensor \"%s\" is not one number of updates", quoted(im, t->name));
 }
@@ -194,7 +232,8 @@ static PtrMap *sort_states(const Import *im, const Kind **kind)
 				"adam, adamw, sgd or adagrad");
 		else if (fits_state(im, t, s)) {
 			*kind = k;
-			to->of[strcmp(k->state[0], state) != 0] = t;
+			const CheckpointTensor **of_state = &to->of[strcmp(k->state[0], state) != 0];
+			*of_state = either(im, im->states, *of_state, t);
 		}
 	}
 	return of;
@@ -274,7 +313,7 @@ static json_t *state_of(const Import *im, OutputFile *const *files, json_t *bega
 	json_t *root = json_pack("{s:i, s:s, s:{s:s, s:[s,s]}, s:I, s:I, s:I, s:{}}", "format", 1, "model",
 		onnx_writer_module(im->writer)->name, "layout", "kind", "full", "files", files[0]->name, files[1]->name,
 		"step", (json_int_t)im->step, "updates", (json_int_t)im->updates, "samples", (json_int_t)im->samples, "flags");
-	if (im->options)
+	if (im->options && *im->options)
 		json_object_set_new(root, "options", json_string(im->options));
 	if (im->optimizer)
 		json_object_set_new(root, "optimizer", json_string(im->optimizer));
@@ -303,7 +342,7 @@ static bool write_folder(const Import *im, OutputFile *const *files, json_t *sta
 	if (ok)
 		unfinished_add(latest);
 	if (ok && symlink(name, latest)) {
-		diag_error(im->d, im->out, "`latest` could not be made: %s", strerror(errno));
+		diag_error(im->d, im->out, "`latest` could not be made: %s; nothing was left", strerror(errno));
 		ok = false;
 	}
 	unfinished_end(mark, ok);
@@ -333,12 +372,19 @@ static int convert(Import *im)
 
 static int run(Import *im)
 {
+	CkptModelOptions options;
 	int status = CKPT_INPUT;
 	im->from = output_is_free(im->out, true, im->d) ? checkpoint_open_file(im->a, im->weights, im->d) : NULL;
 	im->optim = im->from && im->states ? checkpoint_open_file(im->a, im->states, im->d) : NULL;
-	im->writer = im->from && !im->d->errors ? ckpt_model(im->onnx, im->options, im->a, im->d) : NULL;
-	if (im->from && !im->writer && !im->options)
-		diag_note(im->d, im->onnx, "options of shardc for this model go into --options=\"--bind=..\"");
+	bool known = ckpt_model_options(im->call, im->options, NULL, &options, im->a);
+	im->options = options.text; /* as a program records them */
+	im->writer = im->from && known && !im->d->errors ? ckpt_model(im->onnx, &options, im->d) : NULL;
+	if (im->writer && !str_is_utf8(onnx_writer_module(im->writer)->name))
+		diag_error(im->d, quoted(im, im->onnx), "the model has its file's name, and state.json cannot say names that "
+			"are not UTF-8: rename it");
+	if (!str_is_utf8(im->options))
+		diag_error(im->d, "shardc ckpt import: --options", "\"%s\" is not UTF-8, which state.json is",
+			quoted(im, im->options));
 	if (im->optim)
 		read_names(im);
 	if (im->writer && checkpoint_verify(im->from, 0, 1, true, im->d) &&
@@ -353,16 +399,16 @@ static int run(Import *im)
 	return status;
 }
 
-int ckpt_import(int argc, char **argv, Diag *d)
+int ckpt_import(const CkptCall *call)
 {
+	Diag *d = call->d;
 	Arena *a = arena_new();
-	Import im = {.a = a, .d = d};
+	Import im = {.a = a, .call = call, .d = d};
 	CkptArgs args;
 	const CkptOption options[] = {
 		{"--onnx", CKPT_TEXT, &im.onnx, "MODEL.onnx", "the model that the program is compiled from", true},
 		{"-o", CKPT_TEXT, &im.out, "DIR", "the folder, for the program's --resume", true},
-		{"--options", CKPT_TEXT, &im.options, "TEXT", "options of shardc that its parameters or shapes follow from: "
-			"\"--bind=batch=8 --untie=all\"", false},
+		CKPT_MODEL_OPTIONS(im.options),
 		{"--optim", CKPT_TEXT, &im.states, "FILE", "states: PARAMETER.STATE or NUMBER.STATE, and .step", false},
 		{"--optimizer", CKPT_CHOICE, &im.optimizer, "adamw|adam|sgd:momentum|sgd|adagrad|lion", "whose states they "
 			"are; without --optim, whose zeros", false},
@@ -371,7 +417,7 @@ int ckpt_import(int argc, char **argv, Diag *d)
 			"beginning)", false},
 	};
 	int status;
-	if (ckpt_parse(argc, argv, options, COUNT_OF(options), 1, 1, a, &args, d)) {
+	if (ckpt_parse(call, options, COUNT_OF(options), 1, 1, a, &args)) {
 		im.weights = args.at[0];
 		status = run(&im);
 	} else {

@@ -5,6 +5,18 @@
 
 #include "ckpt/ckpt.h"
 
+const Map *ckpt_meta(const Checkpoint *c, CheckpointSection s)
+{
+	const char *name = checkpoint_sections[s];
+	size_t n = strlen(name);
+	for (int i = 0; i < c->n_files; i++) {
+		const char *slash = strrchr(c->files[i]->path, '/'), *file = slash ? slash + 1 : c->files[i]->path;
+		if (!c->state || (!strncmp(file, name, n) && (file[n] == '.' || file[n] == '-')))
+			return c->files[i]->meta;
+	}
+	return NULL;
+}
+
 Checkpoint *ckpt_open(Arena *a, const char *path, Diag *d)
 {
 	struct stat st;

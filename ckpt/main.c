@@ -29,16 +29,16 @@ const CkptCommand *ckpt_command(const char *name)
 	return NULL;
 }
 
-int ckpt_main(int argc, char **argv, Diag *d)
+int ckpt_main(const CkptCall *call)
 {
-	const char *name = argc > 1 ? argv[1] : NULL;
+	const char *name = call->argc > 1 ? call->argv[1] : NULL;
 	if (!name || !strcmp(name, "--help")) {
 		help(name ? stdout : stderr);
 		return name ? CKPT_OK : CKPT_USAGE;
 	}
 	const CkptCommand *c = ckpt_command(name);
 	if (c)
-		return c->run(argc - 1, argv + 1, d);
-	diag_error(d, "shardc ckpt", "there is no command \"%s\" (see shardc ckpt --help)", name);
+		return c->run(&(CkptCall){call->argc - 1, call->argv + 1, call->read_options, call->d});
+	diag_error(call->d, "shardc ckpt", "there is no command \"%s\" (see shardc ckpt --help)", name);
 	return CKPT_USAGE;
 }

@@ -1,44 +1,29 @@
 /* ckpt/model.c: the model that a checkpoint is of, read as it was when it was compiled, and its tensors beside the
  * checkpoint's. */
 #include <string.h>
+#include <unistd.h>
 
 #include "ckpt/model.h"
 
 /* ---- the model ---- */
 
-/* Values of an option in a text of options, "--bind=batch=2;seq=8 --untie=all": they end where the next one begins. */
-static int values_of(const char *options, const char *name, Arena *a, const char ***out)
+bool ckpt_model_options(const CkptCall *call, const char *given, const Checkpoint *c, CkptModelOptions *out, Arena *a)
 {
-	VEC(const char *) list = {0};
-	size_t n = strlen(name);
-	for (const char *s = options; s && (s = strstr(s, name)); s += n) {
-		const char *end = strstr(s, " -");
-		if ((s > options && s[-1] != ' ') || s[n] != '=')
-			continue;
-		for (const char *v = s + n + 1, *stop = end ? end : s + strlen(s); v < stop; v++) {
-			size_t k = MIN(strcspn(v, ";"), (size_t)(stop - v));
-			const char *value = arena_strndup(a, v, k);
-			vec_push(a, &list, value);
-			v += k;
-		}
-	}
-	*out = list.at;
-	return list.n;
+	const char *recorded = c ? json_string_value(json_object_get(c->state, "options")) : NULL;
+	*out = (CkptModelOptions){.text = ""};
+	if (given)
+		return call->read_options(given, arena_printf(a, "shardc ckpt %s: --options", call->argv[0]), false, out, a,
+			call->d);
+	return !recorded || call->read_options(recorded, arena_printf(a, "%s/state.json: $.options", c->dir), true, out, a,
+		call->d);
 }
 
-OnnxWriter *ckpt_model(const char *path, const char *options, Arena *a, Diag *d)
+OnnxWriter *ckpt_model(const char *path, const CkptModelOptions *o, Diag *d)
 {
-	FrontendOptions o = {0};
-	const char **binds, **shapes, **consts, **untie;
-	o.n_binds = values_of(options, "--bind", a, &binds);
-	o.n_shapes = values_of(options, "--input-shape", a, &shapes);
-	o.n_consts = values_of(options, "--const", a, &consts);
-	o.binds = binds;
-	o.shapes = shapes;
-	o.consts = consts;
-	if (values_of(options, "--untie", a, &untie))
-		o.untie = !strcmp(untie[0], "all") ? UNTIE_ALL : !strcmp(untie[0], "none") ? UNTIE_NONE : UNTIE_AUTO;
-	return onnx_writer_open(path, &o, d);
+	OnnxWriter *w = onnx_writer_open(path, &o->frontend, d);
+	if (!w && !*o->text && !access(path, R_OK))
+		diag_note(d, path, "options of shardc for this model go into --options=\"--bind=..\"");
+	return w;
 }
 
 bool ckpt_fits(const char *where, const CheckpointTensor *t, const Symbol *s, bool same_dtype, Arena *a, Diag *d)

@@ -11,22 +11,20 @@
 
 #include "ckpt/convert.h"
 #include "ckpt/model.h"
+#include "ckpt/states.h"
 
-enum { FORM_NAME = 1, FORM_INDEX = 2 };
-static const char index_key[] = "state.", params_key[] = "params", crc_key[] = "crc32:";
+static const char crc_key[] = "crc32:";
 
 typedef struct Order { const char **name; int n; Map *index; } Order; /* index: name -> place + 1 */
-typedef struct Key { int form; int64_t index; const char *param, *state; } Key; /* index: of FORM_INDEX */
 
 typedef struct Rekey {
-	const char *to, *order_file, *onnx, *out;
+	const char *to, *order_file, *onnx, *options, *out;
+	const CkptCall *call;
 	Arena *a;
 	const Checkpoint *c;
 	CheckpointSection section;
 	Order order;
 	OutputFile *file;
-	int64_t updates; /* -1: not known */
-	Map *steps;      /* of --to=index: parameters whose "step" is made */
 	int dropped;
 	const char *first_dropped;
 	Diag *d;
@@ -34,34 +32,23 @@ typedef struct Rekey {
 
 /* ---- keys ---- */
 
-static Key split(const char *name, Arena *a)
-{
-	const char *dot = strrchr(name, '.'), *digits = name + sizeof(index_key) - 1;
-	if (!dot || dot == name || !dot[1])
-		return (Key){0};
-	size_t n = strncmp(name, index_key, sizeof(index_key) - 1) ? 0 : strspn(digits, "0123456789");
-	if (n && n <= 9 && digits + n == dot)
-		return (Key){FORM_INDEX, strtoll(digits, NULL, 10), NULL, dot + 1};
-	return (Key){FORM_NAME, 0, arena_strndup(a, name, (size_t)(dot - name)), dot + 1};
-}
-
-/* The form that all keys have; 0 after a message. */
-static int form_of(const Rekey *r)
+/* The form that all keys have; STATE_NONE after a message. */
+static StateForm form_of(const Rekey *r)
 {
 	const CheckpointList *list = &r->c->section[r->section];
 	const char *first = NULL;
-	int form = 0;
+	StateForm form = STATE_NONE;
 	for (int i = 0; i < list->n; i++) {
 		const char *name = list->at[i].name;
-		Key k = split(name, r->a);
+		StateName k = state_name(name, r->a);
 		if (!k.form) {
 			diag_error(r->d, r->c->dir, "tensor \"%s\" is no optimizer's state: PARAM.STATE or state.K.STATE was "
 				"expected", name);
-			return 0;
+			return STATE_NONE;
 		}
 		if (form && k.form != form) {
 			diag_error(r->d, r->c->dir, "keys of both forms: \"%s\" and \"%s\"", first, name);
-			return 0;
+			return STATE_NONE;
 		}
 		form = k.form;
 		first = name;
@@ -109,62 +96,75 @@ static bool read_file(Rekey *r)
 /* What --to=index left in the metadata of its file; NULL: nothing. */
 static const char *kept_names(const Rekey *r)
 {
-	const CheckpointList *list = &r->c->section[r->section];
-	return list->n && list->at->n_pieces ? map_get(list->at->piece->file->meta, params_key) : NULL;
+	const Map *meta = ckpt_meta(r->c, r->section);
+	return meta ? map_get(meta, STATE_PARAMS) : NULL;
 }
 
-/* Parameters as the model lists them; a checkpoint says which sizes it was compiled for. */
+/* Whether the file says where the framework has a parameter. */
+static bool has_place(const Rekey *r, const OnnxWriter *w, const Symbol *s)
+{
+	const char *const *alias;
+	bool named = map_has(r->order.index, s->name);
+	if (named && !onnx_writer_aliases(w, s, r->a, &alias))
+		return true;
+	if (named)
+		diag_error(r->d, r->onnx, "parameter \"%s\" is \"%s\" too, and the model does not say which of them is the "
+			"first: give the optimizer's parameters with --order", s->name, *alias);
+	else
+		diag_error(r->d, r->onnx, "parameter \"%s\" is under another name in the model, whose order is then not "
+			"the framework's: give the optimizer's parameters with --order", s->name);
+	return false;
+}
+
+/* Parameters as the model's tensors lie: exporters write them as the framework's modules define them, and nodes in the
+ * order of their use. */
 static bool read_model(Rekey *r)
 {
-	const char *options = json_string_value(json_object_get(r->c->state, "options"));
-	OnnxWriter *w = ckpt_model(r->onnx, options, r->a, r->d);
-	const Module *m = w ? onnx_writer_module(w) : NULL;
-	bool ok = w;
-	if (ok)
-		r->order.name = NEW_N(r->a, const char *, m->n_symbols + 1);
+	CkptModelOptions options;
+	OnnxWriter *w = ckpt_model_options(r->call, r->options, r->c, &options, r->a) ?
+		ckpt_model(r->onnx, &options, r->d) : NULL;
+	if (!w)
+		return false;
+	const Module *m = onnx_writer_module(w);
+	const char *const *names;
+	int n = onnx_writer_tensors(w, r->a, &names);
+	bool ok = true;
+	r->order.name = NEW_N(r->a, const char *, n + 1);
+	for (int i = 0; ok && i < n; i++) {
+		const Symbol *s = ir_find_symbol(m, names[i]);
+		ok = !s || s->kind != SYM_PARAM || add_name(r, names[i], r->onnx);
+	}
 	for (int i = 0; ok && i < m->n_symbols; i++)
-		if (m->symbols[i]->kind == SYM_PARAM)
-			ok = add_name(r, arena_strdup(r->a, m->symbols[i]->name), r->onnx);
-	if (w)
-		onnx_writer_close(w);
+		ok = m->symbols[i]->kind != SYM_PARAM || has_place(r, w, m->symbols[i]);
+	onnx_writer_close(w);
 	return ok;
 }
 
 /* ---- steps, which state.json has ---- */
 
-static int64_t steps_of(const Rekey *r, const char *param)
-{
-	return r->updates - json_integer_value(json_object_get(json_object_get(r->c->state, "began"), param));
-}
-
 /* PyTorch's Adam counts its updates in a tensor of each parameter. */
-static bool makes_steps(const Rekey *r)
-{
-	const char *optimizer = json_string_value(json_object_get(r->c->state, "optimizer"));
-	return r->updates >= 0 && optimizer && (!strncmp(optimizer, "adam", 4) || !strncmp(optimizer, "adagrad", 7));
-}
-
 static void add_step(Rekey *r, const char *param, int64_t index)
 {
+	int64_t updates = state_updates(r->c->state, param);
 	float *step = NEW(r->a, float);
-	if (!makes_steps(r) || map_has(r->steps, param))
+	if (updates < 0)
 		return;
-	map_put(r->steps, param, NULL);
-	*step = (float)steps_of(r, param);
-	output_tensor(r->a, r->file, arena_printf(r->a, "%s%" PRId64 ".step", index_key, index), DT_F32, 0, &index);
+	*step = (float)updates;
+	output_tensor(r->a, r->file, arena_printf(r->a, "state.%" PRId64 ".step", index), DT_F32, 0, &index);
 	output_run(r->a, r->file, (OutputRun){.data = step, .n = 1});
 }
 
 /* Of a folder the count is state.json's, so a "step" that says the same is left out. */
 static bool check_step(const Rekey *r, const CheckpointTensor *t, const char *param)
 {
+	int64_t updates = state_updates(r->c->state, param);
 	double step = -1;
 	if (t->numel == 1)
 		ckpt_numbers(t, 0, 1, &step);
-	if (step == (double)steps_of(r, param))
+	if (step == (double)updates)
 		return true;
 	diag_error(r->d, r->c->dir, "\"%s\" says %.17g updates of \"%s\", state.json %" PRId64, t->name, step, param,
-		steps_of(r, param));
+		updates);
 	return false;
 }
 
@@ -180,7 +180,7 @@ static bool check_shape(const Rekey *r, const CheckpointTensor *t, const char *p
 	return same;
 }
 
-static bool to_name(Rekey *r, const CheckpointTensor *t, const Key *k)
+static bool to_name(Rekey *r, const CheckpointTensor *t, const StateName *k)
 {
 	if (k->index >= r->order.n) {
 		diag_error(r->d, r->c->dir, "\"%s\": there are %d parameters, numbered from 0", t->name, r->order.n);
@@ -199,20 +199,24 @@ static bool all_to_index(Rekey *r)
 	const CheckpointList *list = &r->c->section[r->section];
 	VEC(const CheckpointTensor *) *of = arena_alloc(r->a, sizeof(*of) * (size_t)(r->order.n + 1));
 	for (int i = 0; i < list->n; i++) {
-		Key k = split(list->at[i].name, r->a);
+		StateName k = state_name(list->at[i].name, r->a);
 		int64_t index = (intptr_t)map_get(r->order.index, k.param);
 		if (index)
 			vec_push(r->a, &of[index - 1], &list->at[i]);
 		else if (!r->dropped++)
 			r->first_dropped = list->at[i].name;
 	}
-	for (int64_t p = 0; p < r->order.n; p++)
+	for (int64_t p = 0; p < r->order.n; p++) {
+		bool counted = false, has_step = false;
 		for (int i = 0; i < of[p].n; i++) {
-			Key k = split(of[p].at[i]->name, r->a);
-			output_copy(r->a, r->file, arena_printf(r->a, "%s%" PRId64 ".%s", index_key, p, k.state), of[p].at[i]);
-			if (i + 1 == of[p].n)
-				add_step(r, k.param, p);
+			const char *state = state_name(of[p].at[i]->name, r->a).state;
+			output_copy(r->a, r->file, arena_printf(r->a, "state.%" PRId64 ".%s", p, state), of[p].at[i]);
+			counted = counted || state_is_counted(state);
+			has_step = has_step || !strcmp(state, "step");
 		}
+		if (counted && !has_step)
+			add_step(r, r->order.name[p], p);
+	}
 	if (r->dropped)
 		diag_note(r->d, r->c->dir, "%d states of parameters that the list lacks are left out: \"%s\"%s", r->dropped,
 			r->first_dropped, r->dropped > 1 ? ", .." : "");
@@ -226,7 +230,7 @@ static bool all_to_name(Rekey *r)
 	const CheckpointList *list = &r->c->section[r->section];
 	bool ok = true;
 	for (int i = 0; i < list->n; i++) {
-		Key k = split(list->at[i].name, r->a);
+		StateName k = state_name(list->at[i].name, r->a);
 		ok = to_name(r, &list->at[i], &k) && ok;
 	}
 	return ok;
@@ -234,47 +238,48 @@ static bool all_to_name(Rekey *r)
 
 static bool plan(Rekey *r)
 {
-	int wanted = strcmp(r->to, "index") ? FORM_NAME : FORM_INDEX, form = form_of(r);
+	StateForm wanted = strcmp(r->to, "index") ? STATE_NAMED : STATE_NUMBERED, form = form_of(r);
 	const CheckpointList *list = &r->c->section[r->section];
-	if (!form)
+	if (!form || (r->order_file && !read_file(r)) || (r->onnx && !read_model(r)))
 		return false;
 	if (form == wanted) {
 		diag_note(r->d, r->c->dir, "keys are of this form already: they are copied as they are");
+		r->order.n = 0;
 		for (int i = 0; i < list->n; i++)
 			output_copy(r->a, r->file, list->at[i].name, &list->at[i]);
 		return true;
 	}
-	const char *kept = form == FORM_INDEX && !r->order_file && !r->onnx ? kept_names(r) : NULL;
+	const char *kept = form == STATE_NUMBERED && !r->order_file && !r->onnx ? kept_names(r) : NULL;
 	if (kept)
 		return read_names(r, arena_strdup(r->a, kept), r->c->dir) && all_to_name(r);
-	if (!r->order_file == !r->onnx) {
-		diag_error(r->d, "shardc ckpt rekey", "the order of parameters is wanted: --order FILE or --onnx "
-			"MODEL, one of them");
+	if (!r->order_file && !r->onnx) {
+		diag_error(r->d, "shardc ckpt rekey", "the order of parameters is wanted: --order FILE or --onnx MODEL");
 		return false;
 	}
-	if (r->order_file ? !read_file(r) : !read_model(r))
-		return false;
-	return wanted == FORM_INDEX ? all_to_index(r) : all_to_name(r);
+	return wanted == STATE_NUMBERED ? all_to_index(r) : all_to_name(r);
 }
 
 /* ---- files and folders ---- */
 
 /* A file's metadata stay, but for checksums; numbered states say which names the numbers stand for. */
-static void keep_metadata(Rekey *r, const Map *meta)
+static void keep_metadata(Rekey *r)
 {
-	SafeMeta *kept = NEW_N(r->a, SafeMeta, map_count(meta) + 2);
+	const Map *meta = ckpt_meta(r->c, r->section);
+	int n_meta = meta ? map_count(meta) : 0, n = 0;
+	SafeMeta *kept = NEW_N(r->a, SafeMeta, n_meta + 2);
 	bool to_index = !strcmp(r->to, "index");
 	Buf names = {0};
-	int n = 0;
 	for (int i = 0; i < r->order.n && to_index; i++)
 		buf_printf(&names, "%s%s", i ? "\n" : "", r->order.name[i]);
-	for (int i = 0; i < map_count(meta); i++) {
+	for (int i = 0; i < n_meta; i++) {
 		const char *key = map_key(meta, i);
-		if (strncmp(key, crc_key, sizeof(crc_key) - 1) && (!r->order.n || strcmp(key, params_key)))
+		if (strncmp(key, crc_key, sizeof(crc_key) - 1) && (!r->order.n || strcmp(key, STATE_PARAMS)))
 			kept[n++] = (SafeMeta){key, map_get(meta, key)};
 	}
+	if (!meta)
+		kept[n++] = *r->file->meta;
 	if (names.n)
-		kept[n++] = (SafeMeta){params_key, arena_strdup(r->a, names.at)};
+		kept[n++] = (SafeMeta){STATE_PARAMS, arena_strdup(r->a, names.at)};
 	buf_free(&names);
 	r->file->meta = kept;
 	r->file->n_meta = n;
@@ -298,7 +303,7 @@ static int rekey_file(Rekey *r)
 	r->file = output_file(r->a, "");
 	if (!plan(r) || !checkpoint_verify(r->c, 0, 1, true, r->d))
 		return CKPT_INPUT;
-	keep_metadata(r, r->c->files[0]->meta);
+	keep_metadata(r);
 	return done(r, output_write_file(r->file, r->out, r->d));
 }
 
@@ -308,13 +313,11 @@ static int rekey_folder(Rekey *r)
 	Convert v;
 	int status = CKPT_INPUT;
 	r->section = CHECKPOINT_OPTIM;
-	json_t *updates = json_object_get(r->c->state, "updates");
-	r->updates = json_is_integer(updates) ? json_integer_value(updates) : -1;
 	if (convert_plan(&v, r->c, (ConvertTo){.kind = CHECKPOINT_FULL}, r->a, r->d)) {
 		r->file = output_file(r->a, v.file[CHECKPOINT_OPTIM][0]->name);
 		v.file[CHECKPOINT_OPTIM][0] = r->file;
 		if (plan(r) && checkpoint_verify(r->c, 0, 1, true, r->d)) {
-			keep_metadata(r, r->c->section[r->section].at->piece->file->meta);
+			keep_metadata(r);
 			status = done(r, convert_write(&v, r->out));
 		}
 	}
@@ -322,18 +325,34 @@ static int rekey_folder(Rekey *r)
 	return status;
 }
 
-int ckpt_rekey(int argc, char **argv, Diag *d)
+static bool check_options(const Rekey *r)
 {
+	int before = r->d->errors;
+	if (r->onnx && r->order_file)
+		diag_error(r->d, "shardc ckpt rekey", "give --order or --onnx, not both: each is the order of parameters");
+	if (r->options && !r->onnx)
+		diag_error(r->d, "shardc ckpt rekey", "--options are of --onnx MODEL");
+	return r->d->errors == before;
+}
+
+int ckpt_rekey(const CkptCall *call)
+{
+	Diag *d = call->d;
 	Arena *a = arena_new();
-	Rekey r = {.a = a, .updates = -1, .steps = map_new(a), .order.index = map_new(a), .d = d};
+	Rekey r = {.a = a, .call = call, .order.index = map_new(a), .d = d};
 	CkptArgs args;
 	const CkptOption options[] = {
 		{"--to", CKPT_CHOICE, &r.to, "name|index", "PARAM.STATE, or state.K.STATE as PyTorch's optimizers count", true},
 		{"--order", CKPT_TEXT, &r.order_file, "FILE", "the optimizer's parameters in its order, a name a line", false},
-		{"--onnx", CKPT_TEXT, &r.onnx, "MODEL", "the same: all parameters, in the order of the model's", false},
+		{"--onnx", CKPT_TEXT, &r.onnx, "MODEL", "the same: all parameters, as the tensors of the model's file lie",
+			false},
+		CKPT_MODEL_OPTIONS(r.options),
 		{"-o", CKPT_TEXT, &r.out, "PATH", "of a file a file, of a checkpoint one of kind full", true},
 	};
-	if (ckpt_parse(argc, argv, options, COUNT_OF(options), 1, 1, a, &args, d)) {
+	bool parsed = ckpt_parse(call, options, COUNT_OF(options), 1, 1, a, &args);
+	if (parsed && !check_options(&r)) {
+		args.status = CKPT_USAGE;
+	} else if (parsed) {
 		Checkpoint *c = ckpt_open(a, args.at[0], d);
 		bool is_free = output_is_free(r.out, !c || c->state, d);
 		r.c = c;

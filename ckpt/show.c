@@ -197,8 +197,9 @@ static void print_text(json_t *root, bool stats, Arena *a)
 	buf_free(&t.cell);
 }
 
-int ckpt_show(int argc, char **argv, Diag *d)
+int ckpt_show(const CkptCall *call)
 {
+	Diag *d = call->d;
 	const char *format = "text";
 	bool stats = false;
 	const CkptOption options[] = {
@@ -210,7 +211,7 @@ int ckpt_show(int argc, char **argv, Diag *d)
 	Arena *a = arena_new();
 	CkptArgs args;
 	Checkpoint *c = NULL;
-	if (ckpt_parse(argc, argv, options, COUNT_OF(options), 1, 1, a, &args, d)) {
+	if (ckpt_parse(call, options, COUNT_OF(options), 1, 1, a, &args)) {
 		c = ckpt_open(a, args.at[0], d);
 		args.status = c && (!stats || checkpoint_verify(c, 0, 1, true, d)) ? CKPT_OK : CKPT_INPUT;
 	}

@@ -58,12 +58,13 @@ static bool verify_all(const char *path, Found *found, Arena *a, Diag *d)
 	return names.n;
 }
 
-int ckpt_verify(int argc, char **argv, Diag *d)
+int ckpt_verify(const CkptCall *call)
 {
+	Diag *d = call->d;
 	Arena *a = arena_new();
 	CkptArgs args;
 	Found found = {0};
-	if (ckpt_parse(argc, argv, NULL, 0, 1, 0, a, &args, d)) {
+	if (ckpt_parse(call, NULL, 0, 1, 0, a, &args)) {
 		for (int i = 0; i < args.n; i++)
 			if (checkpoint_is_folder(args.at[i], a) || !verify_all(args.at[i], &found, a, d))
 				verify(args.at[i], &found, a, d);

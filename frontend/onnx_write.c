@@ -76,6 +76,16 @@ const Module *onnx_writer_module(const OnnxWriter *w)
 	return w->m;
 }
 
+int onnx_writer_tensors(const OnnxWriter *w, Arena *a, const char *const **names)
+{
+	const OnnxGraph *g = &w->onnx->graph;
+	const char **list = NEW_N(a, const char *, g->tensors.n + 1);
+	for (int i = 0; i < g->tensors.n; i++)
+		list[i] = arena_strdup(a, g->tensors.at[i].name);
+	*names = list;
+	return g->tensors.n;
+}
+
 static const char *where(const OnnxWriter *w, const char *what, const char *name)
 {
 	return arena_printf(w->a, "%s: %s \"%s\"", w->onnx->path, what, str_escape(w->a, ESCAPE_IR, name));

@@ -16,6 +16,8 @@ typedef enum { ONNX_STORE_AS_IS, ONNX_STORE_EMBEDDED, ONNX_STORE_EXTERNAL } Onnx
 /* Reads a model.  Weights are not needed, only where they would lie.  NULL after messages. */
 OnnxWriter *onnx_writer_open(const char *path, const FrontendOptions *o, Diag *d);
 const Module *onnx_writer_module(const OnnxWriter *w);
+/* Names of the model's tensors in its order. */
+int onnx_writer_tensors(const OnnxWriter *w, Arena *a, const char *const **names);
 /* Other names that the model's own modules have for a symbol, as one parameter is used by several of them. */
 int onnx_writer_aliases(const OnnxWriter *w, const Symbol *s, Arena *a, const char *const **names);
 /* Writes path, and path.data where tensors lie beside it.  False after messages: `input` says that the model cannot be

@@ -308,6 +308,37 @@ def check_optimizer(work, exporter, kind):
         near(work.train("--resume", states, "--steps", STEPS + MORE, *flags), theirs, LOSS_BOUND, f"PyTorch, {states}")
 
 
+def check_tied(work):
+    """One parameter under two names in a file: both are read, and refused when they differ; states too."""
+    module = Gpt().train()
+    to_onnx(copy.deepcopy(module), MODELS["gpt"][1]()[0], work.dir / "model.onnx", "dynamo", True)
+    both = {k: t.clone() for k, t in module.state_dict().items()}
+    one, other = "lm_head.weight", "transformer.wte.weight"
+    states = {f"{n}.{k}": torch.zeros_like(both[n]) for n in dict(module.named_parameters()) | {one: 0}
+              for k in ("exp_avg", "exp_avg_sq")}
+    states |= {f"{n}.step": torch.tensor(3.0) for n in {key.rsplit(".", 1)[0] for key in states}}
+
+    def load(name, changed=None, code=0, say=""):
+        files = {"weights": dict(both), "states": dict(states)}
+        for tensors in files.values():
+            if changed in tensors:
+                tensors[changed] = tensors[changed] + 1
+        for file, tensors in files.items():
+            save_file(tensors, work.dir / f"{file}.safetensors")
+        work.ckpt("import", "weights.safetensors", "--optim", "states.safetensors", "--onnx", "model.onnx", "-o", name,
+                  code=code, say=say)
+
+    load("equal")
+    for changed in one, other, f"{one}.exp_avg_sq":
+        load("differs", changed, 1, "are one parameter of the model, and are not equal")
+    load("differs", f"{other}.step", 1, "updates, under another name it is")
+    want(not (work.dir / "differs").exists(), "a refused import left a folder")
+    work.ckpt("export", "equal", "--onnx", "model.onnx", "-o", "again.safetensors",
+              say="1 tensors are written under further names")
+    again = load_file(work.dir / "again.safetensors")
+    want(again.keys() == both.keys() and all(torch.equal(again[k], t) for k, t in both.items()), "other weights")
+
+
 def execute(work, text, module, optimizer):
     """In the folder of the work."""
     text = re.sub(r'"(\w+\.safetensors)"', lambda m: f'"{work.dir}/{m.group(1)}"', text)
@@ -511,7 +542,9 @@ def check_import_errors(work):
     save_file({**states, **count}, work.dir / "states.safetensors")
     work.ckpt("import", "good.safetensors", "--optim", "states.safetensors", "--onnx", "model.onnx", "--step", 2, "-o",
               "imported", code=1, say="the states are of 3 updates")
-    work.ckpt("import", "good.safetensors", "--onnx", "model.onnx", "--optimizer", "adamw", "-o", "imported")
+    save_file({**saved, "steps": torch.zeros(1, dtype=torch.int64)}, work.dir / "more.safetensors")
+    work.ckpt("import", "more.safetensors", "--onnx", "model.onnx", "--optimizer", "adamw", "-o", "imported",
+              say='1 tensor(s) of integers are left out: "steps"')
     want(len(work.train("--resume", "imported", "--steps", 2)) == 2, "weights alone do not train on")
     work.ckpt("import", "good.safetensors", "--onnx", "model.onnx", "-o", "imported", code=1, say="must be new or empty")
 
@@ -532,6 +565,10 @@ def check_symbolic(work):
     bound = f"--options=--bind=batch={BATCH}"
     work.ckpt("import", "weights.safetensors", "--onnx", "model.onnx", bound, "-o", "imported")
     work.ckpt("export", "imported", "--onnx", "model.onnx", "-o", "again.onnx")
+    said = work.ckpt("export", "weights.safetensors", "--onnx", "model.onnx", "-o", "file.onnx", code=1)
+    want("is not bound" in said and 'go into --options="--bind=' in said, said)
+    work.ckpt("export", "weights.safetensors", "--onnx", "model.onnx", bound, "-o", "file.onnx")
+    want((work.dir / "file.onnx").read_bytes() == (work.dir / "again.onnx").read_bytes(), "of a file are other weights")
     same = [(work.dir / f"{name}.onnx").read_bytes() for name in ("trained", "again")]
     want(same[0] == same[1] != (work.dir / "model.onnx").read_bytes(), "an import exports other weights")
 
@@ -550,6 +587,7 @@ CASES = {
        for dtype in ("f32", "f16", "bf16") for storage in ("raw", "typed")},
     "external data in many files": check_external,
     "several files of weights": check_shards,
+    "one parameter under two names": check_tied,
     "adamw, dynamo": lambda w: check_optimizer(w, "dynamo", "adamw"),
     "adamw, TorchScript": lambda w: check_optimizer(w, "torchscript", "adamw"),
     "sgd with momentum": lambda w: check_optimizer(w, "dynamo", "sgd:momentum"),

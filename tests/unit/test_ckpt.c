@@ -1,11 +1,14 @@
 /* tests/unit/test_ckpt.c: cuts of shardc ckpt: every element is written once, by a rank that holds it; layouts that
- * cannot be are refused; models that are written appear with their data or not at all. */
+ * cannot be are refused.  Names of states.  Files that could not be read back are not written; models that are written
+ * appear with their data or not at all. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt/cut.h"
+#include "ckpt/output.h"
+#include "ckpt/states.h"
 #include "frontend/onnx_write.h"
 #include "tests/unit/onnx_model.h"
 #include "tests/unit/unit.h"
@@ -112,6 +115,43 @@ static void test_unknown(void)
 	arena_free(a);
 }
 
+static void test_state_names(void)
+{
+	static const struct { const char *name; StateForm form; int64_t index; const char *param, *state; } names[] = {
+		{"fc.weight.exp_avg", STATE_NAMED, 0, "fc.weight", "exp_avg"},
+		{"state.12.step", STATE_NUMBERED, 12, NULL, "step"}, {"state.0.sum", STATE_NUMBERED, 0, NULL, "sum"},
+		{"state.00.sum", STATE_NAMED, 0, "state.00", "sum"}, {"state.1.2.sum", STATE_NAMED, 0, "state.1.2", "sum"},
+		{"state.x.sum", STATE_NAMED, 0, "state.x", "sum"}, {"sum", STATE_NONE, 0, NULL, NULL},
+		{"state.1234567890.sum", STATE_NAMED, 0, "state.1234567890", "sum"}, {".sum", STATE_NONE, 0, NULL, NULL},
+		{"w.", STATE_NONE, 0, NULL, NULL},
+	};
+	Arena *a = arena_new();
+	for (int i = 0; i < COUNT_OF(names); i++) {
+		StateName k = state_name(names[i].name, a);
+		UNIT_CHECK(k.form == names[i].form && k.index == names[i].index && !k.param == !names[i].param &&
+			!k.state == !names[i].state && (!k.param || !strcmp(k.param, names[i].param)) &&
+			(!k.state || !strcmp(k.state, names[i].state)), names[i].name);
+	}
+	arena_free(a);
+}
+
+/* Whoever plans it: a file of which one tensor could not be read back is not begun. */
+static void test_planned_twice(void)
+{
+	Arena *a = arena_new();
+	Diag d = {.out = fopen("/dev/null", "w")};
+	OutputFile *f = output_file(a, "never");
+	output_tensor(a, f, "w", DT_F32, 1, &(int64_t){3});
+	output_tensor(a, f, "v", DT_F32, 1, &(int64_t){3});
+	CU_ASSERT(!f->twice);
+	output_tensor(a, f, "w", DT_F32, 1, &(int64_t){4});
+	CU_ASSERT(!output_write_file(f, "build/never.safetensors", &d) && d.errors == 1);
+	CU_ASSERT(!output_write_folder(&f, 1, NULL, 0, "build/never", &d) && d.errors == 2);
+	CU_ASSERT(access("build/never.safetensors", F_OK) && access("build/never", F_OK));
+	fclose(d.out);
+	arena_free(a);
+}
+
 static void refuse(const char *unit)
 {
 	Arena *a = arena_new();
@@ -141,6 +181,8 @@ static void test_bad_layouts(void)
 	refuse("{\"name\": \"u\", \"strategy\": \"oss\", \"owner\": 2, \"flats\": []}");
 	refuse("{\"strategy\": \"oss\", \"flats\": []}");
 	refuse("{\"name\": \"u\", \"strategy\": \"oss\"}");
+	refuse("{\"name\": \"u\", \"strategy\": \"oss\", \"flats\": []}, {\"name\": \"u\", \"strategy\": \"oss\", "
+		"\"flats\": []}");
 	refuse("[]");
 	arena_free(a);
 }
@@ -193,5 +235,7 @@ void suite_ckpt(void)
 	CU_add_test(s, "flats are cut where shards are", test_flats);
 	CU_add_test(s, "owners and units that nobody knows", test_unknown);
 	CU_add_test(s, "layouts that cannot be are refused", test_bad_layouts);
+	CU_add_test(s, "names of states", test_state_names);
+	CU_add_test(s, "a file with two tensors of one name is not written", test_planned_twice);
 	CU_add_test(s, "a model is written with its data or not at all", test_model_and_data);
 }
