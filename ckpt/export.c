@@ -271,7 +271,7 @@ int ckpt_export(const CkptCall *call)
 		{"-o", CKPT_TEXT, &e.out, "FILE", "a model, with --onnx; or FILE.safetensors: whole tensors by name", true},
 		{"--onnx", CKPT_TEXT, &e.onnx, "MODEL.onnx", "the model that the program was compiled from; with -o "
 			"FILE.safetensors tied weights get all their names", false},
-		CKPT_MODEL_OPTIONS(e.options),
+		CKPT_MODEL_OPTIONS(e.options, " (default: state.json's)"),
 		{"--external", CKPT_FLAG, &e.external, "", "weights of the model in FILE.data", false},
 		{"--embed", CKPT_FLAG, &e.embed, "", "weights in the model (default: as the model has them)", false},
 		{"--optim", CKPT_FLAG, &e.optim, "", "the optimizer's states instead of weights", false},

@@ -408,7 +408,7 @@ int ckpt_import(const CkptCall *call)
 	const CkptOption options[] = {
 		{"--onnx", CKPT_TEXT, &im.onnx, "MODEL.onnx", "the model that the program is compiled from", true},
 		{"-o", CKPT_TEXT, &im.out, "DIR", "the folder, for the program's --resume", true},
-		CKPT_MODEL_OPTIONS(im.options),
+		CKPT_MODEL_OPTIONS(im.options, ""),
 		{"--optim", CKPT_TEXT, &im.states, "FILE", "states: PARAMETER.STATE or NUMBER.STATE, and .step", false},
 		{"--optimizer", CKPT_CHOICE, &im.optimizer, "adamw|adam|sgd:momentum|sgd|adagrad|lion", "whose states they "
 			"are; without --optim, whose zeros", false},

@@ -346,7 +346,7 @@ int ckpt_rekey(const CkptCall *call)
 		{"--order", CKPT_TEXT, &r.order_file, "FILE", "the optimizer's parameters in its order, a name a line", false},
 		{"--onnx", CKPT_TEXT, &r.onnx, "MODEL", "the same: all parameters, as the tensors of the model's file lie",
 			false},
-		CKPT_MODEL_OPTIONS(r.options),
+		CKPT_MODEL_OPTIONS(r.options, " (default: state.json's)"),
 		{"-o", CKPT_TEXT, &r.out, "PATH", "of a file a file, of a checkpoint one of kind full", true},
 	};
 	bool parsed = ckpt_parse(call, options, COUNT_OF(options), 1, 1, a, &args);
