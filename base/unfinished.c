@@ -1,7 +1,7 @@
 /* base/unfinished.c: files and folders that are being made, removed where that fails or a signal ends the process.
  *
- * The one idea: a path is listed before it is made, so whoever comes to remove, the failing writer or a signal's handler,
- * walks the same list, and removing twice does no harm. */
+ * The one idea: a path is listed before it is made, so whoever comes to remove, the failing writer or a signal's
+ * handler, walks the same list, and removing twice does no harm. */
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -12,10 +12,13 @@
 #include "base/unfinished.h"
 
 static const int ending[] = {SIGINT, SIGTERM, SIGHUP};
-static struct sigaction before[COUNT_OF(ending)];
-static VEC(const char *) paths; /* changes while these signals are blocked */
-static Arena *arena;
-static int depth;
+/* Of the process, since a signal's handler is handed nothing else; changes while these signals are blocked. */
+static struct {
+	VEC(const char *) paths;
+	Arena *arena;
+	int depth;
+	struct sigaction before[COUNT_OF(ending)];
+} made;
 
 static sigset_t block(void)
 {
@@ -36,9 +39,9 @@ static void unblock(sigset_t old)
 
 static void remove_from(int mark)
 {
-	for (int i = paths.n - 1; i >= mark; i--)
-		if (unlink(paths.at[i]))
-			rmdir(paths.at[i]);
+	for (int i = made.paths.n - 1; i >= mark; i--)
+		if (unlink(made.paths.at[i]))
+			rmdir(made.paths.at[i]);
 }
 
 static void on_signal(int number)
@@ -53,8 +56,8 @@ static void catch_signals(void)
 	struct sigaction now = {.sa_handler = on_signal};
 	sigemptyset(&now.sa_mask);
 	for (int i = 0; i < COUNT_OF(ending); i++) {
-		sigaction(ending[i], NULL, &before[i]);
-		if (before[i].sa_handler == SIG_DFL)
+		sigaction(ending[i], NULL, &made.before[i]);
+		if (made.before[i].sa_handler == SIG_DFL)
 			sigaction(ending[i], &now, NULL);
 	}
 }
@@ -62,12 +65,12 @@ static void catch_signals(void)
 int unfinished_begin(void)
 {
 	sigset_t old = block();
-	if (!depth++) {
-		arena = arena_new();
+	if (!made.depth++) {
+		made.arena = arena_new();
 		catch_signals();
 	}
 	unblock(old);
-	return paths.n;
+	return made.paths.n;
 }
 
 /* "a/b/" -> "a/b" */
@@ -76,26 +79,26 @@ static const char *strip(const char *path)
 	size_t n = strlen(path);
 	while (n > 1 && path[n - 1] == '/')
 		n--;
-	return arena_strndup(arena, path, n);
+	return arena_strndup(made.arena, path, n);
 }
 
 /* Of a path without a slash at its end. */
 static const char *folder_of(const char *path)
 {
 	const char *slash = strrchr(path, '/');
-	return !slash ? "." : slash == path ? "/" : arena_strndup(arena, path, (size_t)(slash - path));
+	return !slash ? "." : slash == path ? "/" : arena_strndup(made.arena, path, (size_t)(slash - path));
 }
 
 static const char *temporary(const char *path)
 {
 	const char *whole = strip(path), *slash = strrchr(whole, '/');
-	return arena_printf(arena, "%s/.%s.%d", folder_of(whole), slash ? slash + 1 : whole, (int)getpid());
+	return arena_printf(made.arena, "%s/.%s.%d", folder_of(whole), slash ? slash + 1 : whole, (int)getpid());
 }
 
 void unfinished_add(const char *path)
 {
 	sigset_t old = block();
-	vec_push(arena, &paths, arena_strdup(arena, path));
+	vec_push(made.arena, &made.paths, arena_strdup(made.arena, path));
 	unblock(old);
 }
 
@@ -111,11 +114,11 @@ const char *unfinished_folder(const char *path)
 {
 	const char *temp = temporary(path);
 	sigset_t old = block();
-	bool made = !mkdir(temp, 0777);
-	if (made)
-		vec_push(arena, &paths, temp);
+	bool ok = !mkdir(temp, 0777);
+	if (ok)
+		vec_push(made.arena, &made.paths, temp);
 	unblock(old);
-	return made ? temp : NULL;
+	return ok ? temp : NULL;
 }
 
 bool unfinished_move(const char *temp, const char *path)
@@ -124,9 +127,9 @@ bool unfinished_move(const char *temp, const char *path)
 	size_t n = strlen(temp);
 	sigset_t old = block();
 	bool ok = !rename(temp, to);
-	for (int i = 0; i < paths.n && ok; i++)
-		if (!strncmp(paths.at[i], temp, n) && (!paths.at[i][n] || paths.at[i][n] == '/'))
-			paths.at[i] = arena_printf(arena, "%s%s", to, paths.at[i] + n);
+	for (int i = 0; i < made.paths.n && ok; i++)
+		if (!strncmp(made.paths.at[i], temp, n) && (!made.paths.at[i][n] || made.paths.at[i][n] == '/'))
+			made.paths.at[i] = arena_printf(made.arena, "%s%s", to, made.paths.at[i] + n);
 	unblock(old);
 	return ok && file_sync(folder_of(to));
 }
@@ -137,14 +140,14 @@ void unfinished_end(int mark, bool ok)
 	sigset_t old = block();
 	if (!ok) {
 		remove_from(mark);
-		paths.n = mark;
+		made.paths.n = mark;
 	}
-	if (!--depth) {
+	if (!--made.depth) {
 		for (int i = 0; i < COUNT_OF(ending); i++)
-			sigaction(ending[i], &before[i], NULL);
-		arena_free(arena);
-		paths.at = NULL;
-		paths.n = paths.cap = 0;
+			sigaction(ending[i], &made.before[i], NULL);
+		arena_free(made.arena);
+		made.paths.at = NULL;
+		made.paths.n = made.paths.cap = 0;
 	}
 	unblock(old);
 	errno = error;

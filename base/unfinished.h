@@ -5,8 +5,8 @@
  *	bool ok = file_write(temp, data, n) && unfinished_move(temp, path);
  *	unfinished_end(mark, ok);
  *
- * From the first begin to the last end SIGINT, SIGTERM and SIGHUP, those that are not ignored, remove all that is listed
- * before they end the process.  Of one thread.  errno tells of failures, and outlives unfinished_end. */
+ * From the first begin to the last end SIGINT, SIGTERM and SIGHUP, those that are not ignored, remove all that is
+ * listed before they end the process.  Of one thread.  errno tells of failures, and outlives unfinished_end. */
 #ifndef SHARDC_UNFINISHED_H
 #define SHARDC_UNFINISHED_H
 
