@@ -115,7 +115,8 @@ static PassOptions pass_options(const Options *o)
 		.forward_prefetch = o->forward_prefetch, .backward_prefetch = o->backward_prefetch,
 		.limit_all_gathers = o->limit_all_gathers, .schedule_in = o->schedule_in,
 		.world = o->world ? o->world : 1, .shard_size = o->shard_size, .hosts = o->hosts, .remat = o->remat,
-		.offload = offload_option(o), .memory_limit = o->memory_limit,
+		.offload = offload_option(o), .snapshot = equals(o->command, "plan") && equals(o->save, "on"),
+		.memory_limit = o->memory_limit,
 		.workspace = o->workspace ? o->workspace : (int64_t)64 << 20,
 		.cuda = is_cuda(o),
 		.threads = (int)(o->threads ? o->threads : MAX(cores, 1)),
@@ -213,11 +214,8 @@ static void print_plan(Module *m, const Variants *v, const Options *o, const Pas
 	MemoryPeak peak = memory_peak(m, a);
 	LayoutRank who = memory_rank(p);
 	LayoutModel layout = memory_layout(m, a);
-	layout.hosts = p->hosts;
-	layout.offload = p->offload;
-	layout.cuda = memory_cuda(m, p);
+	memory_complete(&layout, m, p);
 	layout.cuda.staged = p->world > 1 && (equals(o->comm, "shm") || equals(o->comm, "mpi"));
-	layout.snapshot = equals(o->save, "on") && p->offload == LAYOUT_OFFLOAD_NONE;
 	who.rank = layout_rank_most(&layout, &who);
 	CodegenPlan plan = {.layout = &layout, .who = who, .comm = o->comm, .brief = !equals(o->command, "plan"),
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,

@@ -156,7 +156,7 @@ typedef struct LayoutModel {
 	int64_t sync_bytes; /* the largest message of a collective of batch norm statistics or buffers */
 	int64_t hosts;     /* 0 or 1: ranks share memory */
 	LayoutOffload offload;
-	LayoutCuda cuda;   /* memory_cuda's or the runtime's to fill */
+	LayoutCuda cuda;   /* memory_complete's or the runtime's to fill */
 } LayoutModel;
 
 /* Bytes per category that the runtime maps; printed by plan and --print-plan. */

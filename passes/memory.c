@@ -375,12 +375,14 @@ LayoutModel memory_join(const Variants *v, bool more, Arena *a)
 	return out;
 }
 
-LayoutCuda memory_cuda(const Module *m, const PassOptions *o)
+void memory_complete(LayoutModel *l, const Module *m, const PassOptions *o)
 {
-	LayoutCuda cuda = {.on = o->cuda, .n_groups = o->n_param_group};
+	l->hosts = o->hosts;
+	l->offload = o->offload;
+	l->snapshot = o->snapshot && o->offload == LAYOUT_OFFLOAD_NONE;
+	l->cuda = (LayoutCuda){.on = o->cuda, .n_groups = o->n_param_group};
 	for (int i = 0; o->cuda && i < m->n_symbols; i++)
-		cuda.n_segments += m->symbols[i]->kind == SYM_PARAM && m->symbols[i]->trainable;
-	return cuda;
+		l->cuda.n_segments += m->symbols[i]->kind == SYM_PARAM && m->symbols[i]->trainable;
 }
 
 LayoutRank memory_rank(const PassOptions *o)
@@ -417,9 +419,7 @@ bool pass_memory(Module *m, const PassOptions *o, Diag *d)
 		ice("%s", violation);
 	LayoutModel layout = memory_layout(m, a);
 	LayoutRank who = memory_rank(o);
-	layout.hosts = o->hosts;
-	layout.offload = o->offload;
-	layout.cuda = memory_cuda(m, o);
+	memory_complete(&layout, m, o);
 	LayoutMemory total = layout_memory_most(&layout, &who);
 	bool fits = !o->memory_limit || total.total <= o->memory_limit;
 	if (!fits)

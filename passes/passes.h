@@ -51,6 +51,7 @@ typedef struct PassOptions {
 	/* memory */
 	const char *remat;         /* "none" | "block" */
 	LayoutOffload offload;
+	bool snapshot;             /* the plan has memory for saves beside steps */
 	int64_t memory_limit;      /* bytes, 0 = none */
 	int64_t workspace;         /* bytes, cap of a kernel's scratch */
 	/* target */
@@ -191,8 +192,9 @@ typedef struct MemoryPeak {
 MemoryPeak memory_peak(Module *m, Arena *a);
 /* What base/layout.h wants to know of a module at SHARD (no slots yet) or PLAN. */
 LayoutModel memory_layout(const Module *m, Arena *a);
-/* Of a program for GPUs what its tables hold; ranks talk by nccl. */
-LayoutCuda memory_cuda(const Module *m, const PassOptions *o);
+/* Adds what the options say of a plan: hosts, offload, the snapshot; of GPUs what tables hold, and that ranks talk by
+ * nccl. */
+void memory_complete(LayoutModel *l, const Module *m, const PassOptions *o);
 /* Of a step of two micro-batches, or of more; the evaluation is that of `only`. */
 LayoutModel memory_join(const Variants *v, bool more, Arena *a);
 /* Who the plan is printed for: o->world ranks, groups of o->shard_size. */

@@ -219,7 +219,7 @@ static bool check_limit(const Variants *v, const PassOptions *o, Diag *d)
 	Arena *a = arena_new();
 	LayoutModel l = memory_join(v, true, a);
 	LayoutRank who = memory_rank(o);
-	l.hosts = o->hosts;
+	memory_complete(&l, v->of[VARIANT_ONLY], o);
 	int64_t total = layout_memory_most(&l, &who).total;
 	bool fits = !o->memory_limit || total <= o->memory_limit;
 	if (!fits)
