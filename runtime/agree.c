@@ -10,7 +10,6 @@
 
 #include "runtime/internal.h"
 
-
 enum { AT_ONCE = 200 }; /* numbers that one comm_sum takes */
 
 const char *agree_host(void)
@@ -72,4 +71,24 @@ void agree_alive(const Rt *rt)
 {
 	if (rt->p->control)
 		atomic_fetch_add_explicit(&control_progress(rt->p->control)->done[COMM_SYNC], 1, memory_order_relaxed);
+}
+
+void agree_files_begin(const Rt *rt)
+{
+	if (rt->p->control)
+		progress_enter(control_progress(rt->p->control), COMM_SYNC, OUTSIDE_FILES);
+}
+
+void agree_files_end(const Rt *rt)
+{
+	if (rt->p->control)
+		progress_end(control_progress(rt->p->control), COMM_SYNC);
+}
+
+void agree_wait(const Rt *rt, int64_t moved, int64_t *seen)
+{
+	if (moved != *seen)
+		agree_alive(rt);
+	*seen = moved;
+	usleep(1000);
 }

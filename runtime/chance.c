@@ -18,9 +18,9 @@ uint64_t chance_id(const RtTensor *t)
 	return hash_bytes(t->name, strlen(t->name), NAMES);
 }
 
-uint64_t chance_key(const Rt *rt, const RtTensor *t)
+uint64_t chance_key(const Rt *rt, uint64_t id)
 {
-	return philox_key((uint64_t)rt->p->options->seed, chance_id(t));
+	return philox_key((uint64_t)rt->p->options->seed, id);
 }
 
 uint64_t chance_step(const Rt *rt)

@@ -60,7 +60,7 @@ typedef struct RankProgress {
 	_Atomic int64_t done[COMM_CHANNELS];   /* collectives ended since the start: what a stall does not move */
 } RankProgress;
 /* Numbers of what ranks wait for outside of programs. */
-enum { OUTSIDE_AGREE = 1, OUTSIDE_NCCL };
+enum { OUTSIDE_AGREE = 1, OUTSIDE_NCCL, OUTSIDE_FILES };
 static inline void progress_enter(RankProgress *p, int channel, int seq)
 {
 	atomic_store_explicit(&p->inside[channel], seq, memory_order_relaxed);

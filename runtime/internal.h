@@ -148,8 +148,8 @@ typedef struct Slice {
 	int64_t first, n;
 	char *at;
 	DType dtype, rounded;
-	bool by_chance;        /* what is put there is rounded stochastically, by the numbers of the next step */
-	uint64_t key, step;
+	const Rt *chance_of;   /* what is put there is rounded by the numbers of its next step; NULL: to the nearest */
+	uint64_t chance_id;
 } Slice;
 Slice slice_at_rest(const Rt *rt, const RtTensor *t);       /* parameters at rest; other tensors: all of it */
 Slice slice_state(const Rt *rt, const RtTensor *t, int k);  /* the k-th state of a trainable parameter */
@@ -182,8 +182,16 @@ typedef struct Held { Diag diag; char *text; size_t n; } Held;
 Diag *agree_begin(Held *h, const Diag *d);
 bool agree_end(const Rt *rt, Held *h, bool ok, Diag *d); /* whether all are ok */
 const char *agree_host(void);
-/* Tells the watchdog, while other ranks wait for this one's files, that it moves. */
+/* Tells the watchdog, while other ranks wait for this one's files, that it moves: after each piece of work of bounded
+ * size. */
 void agree_alive(const Rt *rt);
+/* Around work on files, or waiting for a thread that does it: where this rank does not move meanwhile for --timeout,
+ * that is a hang, whether or not another rank waits for it.  No agreement in between. */
+void agree_files_begin(const Rt *rt);
+void agree_files_end(const Rt *rt);
+/* One turn of a loop that waits for a thread of this rank, a millisecond: agree_alive, if `moved`, which says how far
+ * the thread is, is no longer *seen. */
+void agree_wait(const Rt *rt, int64_t moved, int64_t *seen);
 
 /* ---- shared_file.c: memory that peers map ---- */
 
@@ -284,8 +292,9 @@ uint64_t chance_id(const RtTensor *t);
 typedef void ChanceUse(const Rt *rt, const Cast *part);
 void chance_parts(const Rt *rt, const Cast *c, ChanceUse *use);
 void chance_cast(const Rt *rt, const Cast *c); /* on the host, at its scalars */
-/* The numbers by which parameters that are put into memory between steps are rounded: those of the next step. */
-uint64_t chance_key(const Rt *rt, const RtTensor *t);
+/* The numbers by which parameters that are put into memory between steps are rounded: those of the next step, of the
+ * seed and the counters as they are now (model_load changes both). */
+uint64_t chance_key(const Rt *rt, uint64_t id);
 uint64_t chance_step(const Rt *rt);
 
 /* ---- cpu/hook.c: --comm-hook ---- */
@@ -451,9 +460,9 @@ extern _Atomic int report_stop_signal; /* that this process was sent; 0 = none *
 extern _Atomic int report_save_signal; /* SIGUSR1: 1 = asked to save */
 /* Before the process has a second thread: all inherit that the signals of a run are blocked. */
 void signals_block(const RtOptions *o);
-/* A thread takes them from here on.  SIGINT and SIGTERM end the process until signals_catch_stops: then they ask for a
- * stop; second: one of a kind that has been seen ends it, still. */
-void signals_start(void);
+/* A thread takes them from here on; false after a message: there is none.  SIGINT and SIGTERM end the process until
+ * signals_catch_stops: then they ask for a stop; second: one of a kind that has been seen ends it, still. */
+bool signals_start(const RtOptions *o, Diag *d);
 void signals_catch_stops(bool second);
 
 /* ---- check.c: --check-nan ---- */

@@ -258,13 +258,16 @@ static int step_loop(Run *run)
 	return save(run) ? EXIT_DONE : EXIT_RUN;
 }
 
+/* All saves have ended, and well. */
 static void print_end(const Run *run, double seconds)
 {
 	const RtOptions *o = &run->s.o;
 	int64_t step = run->s.p.progress.step;
+	bool saved = run->s.saved && run->s.last_saved == step;
 	if (stop_signal(run))
 		printf("stopped by %s after step %" PRId64 "%s%s\n", strsignal(stop_signal(run)), step,
-			o->save ? "; saved in " : "", o->save ? o->save : "");
+			saved ? "; saved in " : o->save ? "; no step was done, so nothing was to be saved" : "",
+			saved ? o->save : "");
 	else if (step == run->s.first_step)
 		printf("nothing to train: step %" PRId64 " of %" PRId64 " is done\n", step, o->steps);
 	else
@@ -430,12 +433,23 @@ static int run_rank(Run *run)
 	run->has_parent = run->s.launch.hub_fd >= 0;
 	if (run->has_parent)
 		signals_catch_stops(false);
-	signals_start();
-	if (!session_join(&run->s))
+	if (!signals_start(&run->s.o, run->s.d) || !session_join(&run->s))
 		return EXIT_RUN;
 	int code = run_program(run);
 	session_leave(&run->s, code);
 	return code;
+}
+
+/* Flags that the binary has no use for alone; a library's model_load and model_save have. */
+static bool check_flags(const Session *s)
+{
+	const RtOptions *o = &s->o;
+	bool strict = o->text[OPT_strict] && !o->resume, kind = o->text[OPT_save_kind] && !o->save;
+	if (strict)
+		diag_error(s->d, o->program, "--strict needs --resume");
+	if (kind)
+		diag_error(s->d, o->program, "--save-kind needs --save DIR");
+	return !strict && !kind;
 }
 
 static int run_ranks(Run *run, int argc, char **argv)
@@ -444,6 +458,8 @@ static int run_ranks(Run *run, int argc, char **argv)
 	Launch *launch = &s->launch;
 	signals_block(&s->o);
 	int code = session_launch(s);
+	if (!check_flags(s))
+		code = EXIT_USAGE;
 	if (code)
 		return code;
 	if (launch->role == LAUNCH_PARENT)

@@ -21,8 +21,10 @@ const char *streams_name(const void *context, int program, int seq)
 	const RtModel *m = ((const Rt *)context)->model;
 	int n;
 	const RtCollective *rows = program_rows(m, (Program)program, &n);
-	if (program == PROGRAM_OUTSIDE && seq <= OUTSIDE_NCCL)
-		return seq == OUTSIDE_NCCL ? "start of NCCL" : "agreement of all ranks";
+	static const char *const outside[] = {[OUTSIDE_AGREE] = "agreement of all ranks", [OUTSIDE_NCCL] = "start of NCCL",
+		[OUTSIDE_FILES] = "files of a checkpoint"};
+	if (program == PROGRAM_OUTSIDE && seq >= OUTSIDE_AGREE && seq < COUNT_OF(outside))
+		return outside[seq];
 	if (seq < 1 || seq > n)
 		return NULL;
 	const RtCollective *row = &rows[seq - 1];

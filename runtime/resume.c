@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <time.h>
 
 #include "runtime/save.h"
 
@@ -41,15 +41,40 @@ static void note_change(json_t *root, const char *key, const char *now, const ch
 			now ? now : "");
 }
 
-static bool read_flags(json_t *flags, const char *dir, RtOptions *o, Diag *d)
+/* Of flags whose value state.json has as a number, given or not: it; else NULL.  now: what it is in this run. */
+static json_t *number_then(json_t *root, OptionId id, const RtOptions *o, int64_t *now)
 {
+	*now = id == OPT_seed ? o->seed : id == OPT_steps ? o->steps : o->accum;
+	json_t *of = id == OPT_accum ? json_object_get(root, "layout") : root;
+	return id == OPT_seed || id == OPT_steps || id == OPT_accum ? json_object_get(of, option_info[id].flag) : NULL;
+}
+
+/* then: its text, or NULL: it was not given. */
+static void note_flag(json_t *root, OptionId id, const char *then, const RtOptions *o, const char *path, Diag *d)
+{
+	int64_t now;
+	const char *flag = option_info[id].flag, *is = o->text[id];
+	json_t *number = number_then(root, id, o, &now);
+	if (json_is_integer(number) && json_integer_value(number) != now)
+		diag_note(d, path, "--%s was %" JSON_INTEGER_FORMAT " and is %s now", flag, json_integer_value(number), is);
+	else if (!json_is_integer(number) && !then)
+		diag_note(d, path, "--%s was not given then and is %s now", flag, is);
+	else if (!json_is_integer(number) && strcmp(then, is))
+		diag_note(d, path, "--%s was %s and is %s now", flag, then, is);
+}
+
+/* What is no run's own (shardc ckpt import) has no flags to differ from. */
+static bool read_flags(json_t *root, const char *path, RtOptions *o, Diag *d)
+{
+	json_t *flags = json_object_get(root, "flags");
+	bool of_run = json_object_get(root, "seed");
 	for (int i = 0; i < OPT_COUNT; i++) {
 		const char *then = json_string_value(json_object_get(flags, option_info[i].flag));
-		if (!option_info[i].saved || !then)
+		if (!option_info[i].saved)
 			continue;
-		if (o->text[i] && strcmp(o->text[i], then))
-			diag_note(d, dir, "--%s was %s and is %s now", option_info[i].flag, then, o->text[i]);
-		if (!o->text[i] && !options_set(o, (OptionId)i, arena_strdup(o->arena, then), dir, d))
+		if (o->text[i] && (of_run || then))
+			note_flag(root, (OptionId)i, then, o, path, d);
+		if (!o->text[i] && then && !options_set(o, (OptionId)i, arena_strdup(o->arena, then), path, d))
 			return false;
 	}
 	return true;
@@ -131,7 +156,7 @@ static bool read_root(json_t *root, const char *path, const Rt *rt, RtOptions *o
 			return false;
 		hyper_drop(rt->p->hyper, o, path, d);
 	}
-	if (!read_flags(json_object_get(root, "flags"), path, o, d))
+	if (!read_flags(root, path, o, d))
 		return false;
 	int64_t steps;
 	if (!o->text[OPT_steps] && read_count(root, "steps", &steps))
@@ -397,6 +422,7 @@ typedef struct Verifying {
 	const Checkpoint *from;     /* NULL: this rank reads nothing */
 	int64_t index, of;
 	pthread_t thread;
+	bool has_thread;
 	char *said;
 	size_t n_said;
 	bool ok;
@@ -414,21 +440,35 @@ static void *verify(void *context)
 	return NULL;
 }
 
-static void verify_begin(Verifying *v)
+/* False after a message: there is no thread for it. */
+static bool verify_begin(Verifying *v, const char *dir, Diag *d)
 {
 	int error = v->from ? pthread_create(&v->thread, NULL, verify, v) : 0;
+	v->has_thread = v->from && !error;
 	if (error)
-		ice("no thread for checksums: %s", strerror(error));
+		diag_error(d, dir, "the thread that verifies its checksums could not be started: %s", strerror(error));
+	return !error;
+}
+
+/* How far the thread is, as processor time: checksums take some of it as bytes arrive, none while a disk hangs. */
+static int64_t verified(const Verifying *v)
+{
+	clockid_t clock;
+	struct timespec t = {0};
+	if (!pthread_getcpuclockid(v->thread, &clock))
+		clock_gettime(clock, &t);
+	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
 static bool verify_end(Verifying *v, const Rt *rt, Diag *d)
 {
-	if (!v->from)
+	if (!v->has_thread)
 		return true;
-	while (!atomic_load(&v->ended)) {
-		agree_alive(rt);
-		usleep(1000);
-	}
+	int64_t seen = 0;
+	agree_files_begin(rt);
+	while (!atomic_load(&v->ended))
+		agree_wait(rt, verified(v), &seen);
+	agree_files_end(rt);
 	pthread_join(v->thread, NULL);
 	if (!v->ok && v->said && d->out)
 		fputs(v->said, d->out);
@@ -569,9 +609,9 @@ bool resume_load(const SaveSet *c, const char *dir, Arena *a, Diag *d)
 			share_found(&l);
 		}
 		l.d = agree_begin(&held, d);
-		verify_begin(&v);
+		ok = verify_begin(&v, dir, l.d);
 		take(&l, sync ? &s : NULL);
-		ok = verify_end(&v, c->rt, l.d);
+		ok = verify_end(&v, c->rt, l.d) && ok;
 		ok = agree_end(c->rt, &held, ok, d);
 	}
 	if (from)

@@ -24,6 +24,16 @@
 
 static const SafeMeta file_meta[] = {{"format", "pt"}};
 
+/* A write of bounded size, or a sync, has ended: a disk that is slow is told from one that hangs by it. */
+static bool moved(const SavePaths *at, bool ok)
+{
+	if (at->moved)
+		atomic_fetch_add(at->moved, 1);
+	else
+		agree_alive(at->rt);
+	return ok;
+}
+
 /* ---- files and folders ---- */
 
 /* Removes a checkpoint's folder: the files that a checkpoint has, then the folder. */
@@ -67,7 +77,7 @@ static bool point_latest(const SavePaths *at)
 	const char *link = arena_printf(at->a, "%s/latest", at->dir);
 	const char *temp = arena_printf(at->a, "%s/.latest", at->dir);
 	unlink(temp);
-	return !symlink(at->name, temp) && !rename(temp, link) && file_sync(at->dir);
+	return !symlink(at->name, temp) && !rename(temp, link) && moved(at, file_sync(at->dir));
 }
 
 static int compare_names(const void *a, const void *b)
@@ -82,7 +92,7 @@ static void drop(const SavePaths *at, const char *name)
 {
 	const char *hidden = arena_printf(at->a, "%s/.%s", at->dir, name);
 	if (!rename(arena_printf(at->a, "%s/%s", at->dir, name), hidden))
-		remove_folder(at->a, hidden);
+		moved(at, remove_folder(at->a, hidden));
 }
 
 /* Removes what killed runs left half-written, and all but the newest `keep` checkpoints up to this step
@@ -95,7 +105,7 @@ static void tidy(const SavePaths *at, int64_t keep)
 		const char *name = arena_strdup(at->a, e->d_name), *self = at->name;
 		int64_t step;
 		if (name[0] == '.' && checkpoint_is_name(name + 1, &step))
-			remove_folder(at->a, arena_printf(at->a, "%s/%s", at->dir, name));
+			moved(at, remove_folder(at->a, arena_printf(at->a, "%s/%s", at->dir, name)));
 		else if (checkpoint_is_name(name, &step) && compare_names(&name, &self) <= 0)
 			vec_push(at->a, &names, name);
 	}
@@ -130,18 +140,6 @@ static bool put_piece(int fd, const Slice *s, DType dtype, int64_t offset, uint3
 	return true;
 }
 
-static bool put_slice(const Rt *rt, int fd, const Slice *s, DType dtype, int64_t offset, uint32_t *crc)
-{
-	bool ok = true;
-	int error = 0;
-	for (Slice piece = slice_begin(s); slice_next(rt, s, &piece, DEVICE_READ);) {
-		ok = ok && put_piece(fd, &piece, dtype, offset, crc);
-		error = ok || error ? error : errno;
-	}
-	errno = error;
-	return ok;
-}
-
 /* The checksum of a tensor of which this rank wrote `s` and others the rest: what remains when theirs are taken out. */
 static uint32_t share_of(const SafeTensor *t, const Slice *s, uint32_t crc)
 {
@@ -157,26 +155,45 @@ static bool pass_on(int fd)
 		errno == ESPIPE || errno == EINVAL;
 }
 
-/* Sets the tensors' checksums: this rank's share of them. */
-static bool write_parts(int fd, SaveFile *f, const Rt *rt, bool beside)
+/* A file being written.  unsynced: bytes since pass_on. */
+typedef struct Writing { int fd; const SavePaths *at; int64_t unsynced; } Writing;
+
+static bool has_written(Writing *w, int64_t bytes)
 {
 	enum { PASS_BYTES = 64 << 20 };
-	int64_t unsynced = 0;
+	w->unsynced += bytes;
+	moved(w->at, true);
+	if (w->unsynced < PASS_BYTES)
+		return true;
+	w->unsynced = 0;
+	return moved(w->at, pass_on(w->fd));
+}
+
+static bool put_slice(Writing *w, const Slice *s, DType dtype, int64_t offset, uint32_t *crc)
+{
+	bool ok = true;
+	int error = 0;
+	for (Slice piece = slice_begin(s); slice_next(w->at->rt, s, &piece, DEVICE_READ);) {
+		ok = ok && put_piece(w->fd, &piece, dtype, offset, crc) &&
+			has_written(w, piece.n * dtype_info[dtype].bytes);
+		error = ok || error ? error : errno;
+	}
+	errno = error;
+	return ok;
+}
+
+/* Sets the tensors' checksums: this rank's share of them. */
+static bool write_parts(int fd, const SavePaths *at, SaveFile *f)
+{
+	Writing w = {.fd = fd, .at = at};
 	for (int i = 0; i < f->n; i++) {
 		const SavePart *p = &f->part[i];
-		DType dtype = f->at[i].dtype;
 		if (!p->writes)
 			continue;
 		uint32_t crc = 0;
-		if (!put_slice(rt, fd, &p->source, dtype, f->at[i].offset, &crc))
+		if (!put_slice(&w, &p->source, f->at[i].dtype, f->at[i].offset, &crc))
 			return false;
 		f->at[i].crc = share_of(&f->at[i], &p->source, crc);
-		unsynced += p->source.n * dtype_info[dtype].bytes;
-		if (unsynced >= PASS_BYTES && !pass_on(fd))
-			return false;
-		unsynced = unsynced >= PASS_BYTES ? 0 : unsynced;
-		if (!beside)
-			agree_alive(rt);
 	}
 	return true;
 }
@@ -213,7 +230,7 @@ static int open_file(const SavePaths *at, const SaveFile *f, const Rt *rt, Diag 
 static bool create_file(const SavePaths *at, const SaveFile *f, Diag *d)
 {
 	const char *path = arena_printf(at->a, "%s/%s", at->temp, f->name);
-	return safetensors_create(path, f->at, f->n, file_meta, COUNT_OF(file_meta)) || failed(at, f->name, d);
+	return moved(at, safetensors_create(path, f->at, f->n, file_meta, COUNT_OF(file_meta))) || failed(at, f->name, d);
 }
 
 bool save_has_file(const SaveSet *c, int section)
@@ -221,7 +238,7 @@ bool save_has_file(const SaveSet *c, int section)
 	return checkpoint_has_file(c->kind, (CheckpointSection)section, c->file[section].n);
 }
 
-bool save_write_file(const SaveSet *c, const SavePaths *at, SaveFile *f, bool beside, Diag *d)
+bool save_write_file(const SaveSet *c, const SavePaths *at, SaveFile *f, Diag *d)
 {
 	struct stat st;
 	if (c->own_files && c->rt->p->world.rank > 0 && stat(at->temp, &st) && errno == ENOENT) {
@@ -234,17 +251,17 @@ bool save_write_file(const SaveSet *c, const SavePaths *at, SaveFile *f, bool be
 	int fd = open_file(at, f, c->rt, d);
 	if (fd < 0)
 		return false;
-	bool ok = write_parts(fd, f, c->rt, beside) && (!c->own_files || write_crcs(fd, f)) && !fsync(fd);
-	return file_close(fd, ok) || failed(at, f->name, d);
+	bool ok = write_parts(fd, at, f) && (!c->own_files || write_crcs(fd, f)) && !fsync(fd);
+	return moved(at, file_close(fd, ok)) || failed(at, f->name, d);
 }
 
 /* ---- the stages of a save ---- */
 
-SavePaths save_paths(Arena *a, const RtOptions *o, int64_t step)
+SavePaths save_paths(Arena *a, const Rt *rt, int64_t step)
 {
-	const char *name = checkpoint_name(a, step);
-	return (SavePaths){.a = a, .dir = o->save, .name = name, .temp = arena_printf(a, "%s/.%s", o->save, name),
-		.final = arena_printf(a, "%s/%s", o->save, name)};
+	const char *name = checkpoint_name(a, step), *dir = rt->p->options->save;
+	return (SavePaths){.a = a, .dir = dir, .name = name, .temp = arena_printf(a, "%s/.%s", dir, name),
+		.final = arena_printf(a, "%s/%s", dir, name), .rt = rt};
 }
 
 bool save_make_folder(const SavePaths *at, Diag *d)
@@ -261,17 +278,17 @@ void save_drop(const SavePaths *at)
 
 bool save_complete(const SavePaths *at, const char *state, const char *index, int64_t keep, Diag *d)
 {
-	if (*index && !file_write(arena_printf(at->a, "%s/index.json", at->temp), index, (int64_t)strlen(index)))
+	if (*index && !moved(at, file_write(arena_printf(at->a, "%s/index.json", at->temp), index, (int64_t)strlen(index))))
 		return failed(at, "index.json", d);
 	Buf sealed = {0};
 	checkpoint_seal(&sealed, state, index);
-	bool ok = file_write(arena_printf(at->a, "%s/state.json", at->temp), sealed.at, (int64_t)sealed.n);
+	bool ok = moved(at, file_write(arena_printf(at->a, "%s/state.json", at->temp), sealed.at, (int64_t)sealed.n));
 	int error = errno;
 	buf_free(&sealed);
 	errno = error;
 	if (!ok)
 		return failed(at, "state.json", d);
-	if (!file_sync(at->temp) || !move_in_place(at) || !file_sync(at->dir))
+	if (!moved(at, file_sync(at->temp)) || !moved(at, move_in_place(at)) || !moved(at, file_sync(at->dir)))
 		return failed(at, "the folder", d);
 	if (!point_latest(at)) {
 		diag_error(d, at->dir, "`latest` could not be moved to %s: %s", at->name, strerror(errno));
@@ -312,7 +329,7 @@ static bool fill(Save *s, Diag *d)
 		SaveFile file = s->c->file[i];
 		for (int k = 0; k < file.n; k++)
 			file.at[k].crc = 0;
-		if (takes_part(s->c, i) && !save_write_file(s->c, &s->at, &file, false, d))
+		if (takes_part(s->c, i) && !save_write_file(s->c, &s->at, &file, d))
 			return false;
 	}
 	return true;
@@ -355,7 +372,7 @@ static bool finish_file(const SavePaths *at, const SaveFile *f, const Rt *rt, Di
 	int fd = open_file(at, f, rt, d);
 	if (fd < 0)
 		return false;
-	return file_close(fd, write_crcs(fd, f) && !fsync(fd)) || failed(at, f->name, d);
+	return moved(at, file_close(fd, write_crcs(fd, f) && !fsync(fd))) || failed(at, f->name, d);
 }
 
 /* Rank 0: what makes it a checkpoint. */
@@ -381,14 +398,16 @@ static bool stage(Save *s, SaveStage *run, bool all_ranks, Diag *d)
 	const Rt *rt = s->c->rt;
 	Held held;
 	Diag *later = agree_begin(&held, d);
+	agree_files_begin(rt);
 	bool ok = (!all_ranks && rt->p->world.rank != 0) || run(s, later);
+	agree_files_end(rt);
 	return agree_end(rt, &held, ok, d);
 }
 
 bool save_run(const SaveSet *c, const Progress *p, Diag *d)
 {
 	Arena *a = arena_new();
-	Save s = {c, p, save_paths(a, c->rt->p->options, p->step)};
+	Save s = {c, p, save_paths(a, c->rt, p->step)};
 	average_begin(c->rt);
 	bool ok = stage(&s, create, false, d) && stage(&s, fill, true, d);
 	for (int i = 0; i < CHECKPOINT_SECTIONS && ok && !c->own_files; i++)

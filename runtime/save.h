@@ -46,14 +46,20 @@ void save_put_index(Buf *b, const SaveSet *c);
 /* Writes DIR/step-NNNNNNNN and moves DIR/latest; on failure of any rank the older ones are as they were, and all ranks
  * know.  All ranks call it, between steps. */
 bool save_run(const SaveSet *c, const Progress *p, Diag *d);
-/* Paths within one save; a is its scratch. */
-typedef struct SavePaths { Arena *a; const char *dir, *temp, *final, *name; } SavePaths;
-SavePaths save_paths(Arena *a, const RtOptions *o, int64_t step);
+/* Paths within one save; a is its scratch.  moved: goes up with each piece of bounded size that was written and each
+ * sync, for who waits for the thread that saves; NULL: this thread tells the watchdog itself (agree_alive). */
+typedef struct SavePaths {
+	Arena *a;
+	const char *dir, *temp, *final, *name;
+	const Rt *rt;
+	_Atomic int64_t *moved;
+} SavePaths;
+SavePaths save_paths(Arena *a, const Rt *rt, int64_t step);
 /* Parts of a save.  False after a message. */
 bool save_make_folder(const SavePaths *at, Diag *d);
 /* checkpoint_has_file of this rank. */
 bool save_has_file(const SaveSet *c, int section);
-bool save_write_file(const SaveSet *c, const SavePaths *at, SaveFile *f, bool beside, Diag *d);
+bool save_write_file(const SaveSet *c, const SavePaths *at, SaveFile *f, Diag *d);
 /* Rank 0, when all files are there: what makes it a checkpoint.  index: "" where there is none. */
 bool save_complete(const SavePaths *at, const char *state, const char *index, int64_t keep, Diag *d);
 void save_drop(const SavePaths *at); /* rank 0: removes what was begun */

@@ -58,8 +58,6 @@ static bool check_flags(const Session *s)
 		{o->offload_dir && !m->layout.offload,
 			"--offload-dir is refused: this program keeps everything in memory (compile with --offload=params)"},
 		{o->strict > 1, "--strict needs 0 or 1"},
-		{o->text[OPT_strict] && !o->resume, "--strict needs --resume"},
-		{o->save_kind && !o->save, "--save-kind needs --save DIR"},
 		{o->cuda_graph > 1, "--cuda-graph needs 0 or 1"},
 		{o->cuda_graph == 1 && !m->need_cuda, "--cuda-graph=1 is refused: this program was compiled for the CPU"},
 		{o->text[OPT_comm_threads] && m->need_cuda,
@@ -345,6 +343,7 @@ bool session_save(Session *s)
 		: save_run(&s->checkpoint, &s->p.progress, s->d)))
 		return false;
 	s->last_saved = step;
+	s->saved = true;
 	return true;
 }
 

@@ -22,7 +22,8 @@ typedef struct Session {
 	SaveSet checkpoint;
 	const char *resume;         /* folder of the checkpoint, or NULL */
 	RunFolder folder;           /* rank 0's, behind session_folder */
-	int64_t first_step, last_saved;
+	int64_t first_step, last_saved; /* last_saved: the step that needs no save any more */
+	bool saved;                 /* it was this run that saved it, or has begun to */
 	int ahead;                  /* steps under way: issued, their results not taken */
 	CommCost costs[2], comm;    /* of those; of the step whose result was taken last */
 } Session;

@@ -59,13 +59,15 @@ static void *take_signals(void *context)
 	return NULL;
 }
 
-void signals_start(void)
+bool signals_start(const RtOptions *o, Diag *d)
 {
 	pthread_t thread;
 	int error = pthread_create(&thread, NULL, take_signals, NULL);
 	if (error)
-		ice("no thread for signals: %s", strerror(error));
-	pthread_detach(thread);
+		diag_error(d, o->program, "the thread that takes signals could not be started: %s", strerror(error));
+	else
+		pthread_detach(thread);
+	return !error;
 }
 
 void signals_catch_stops(bool second)

@@ -54,10 +54,9 @@ Slice slice_at_rest(const Rt *rt, const RtTensor *t)
 	const LayoutFlat *flat = &u->flat[t->flat];
 	Slice s = slice(at_rest(u, t->flat, &who), t, rt->shard[t->unit][t->flat], flat->dtype);
 	s.rounded = flat->master ? flat->bcast : flat->dtype;
-	s.by_chance = flat->master && rt->model->by_chance;
-	if (s.by_chance) {
-		s.key = chance_key(rt, t);
-		s.step = chance_step(rt);
+	if (flat->master && rt->model->by_chance) {
+		s.chance_of = rt;
+		s.chance_id = chance_id(t);
 	}
 	return s;
 }
@@ -105,17 +104,18 @@ static void write_by_chance(const Slice *s, int64_t element, int64_t n, const ch
 	uint16_t rounded[PIECE];
 	for (int64_t i = 0; i < n; i++)
 		wide[i] = (float)number_get(in + i * stride * dtype_info[from].bytes, from);
-	k_cast_by_chance(rounded, (KDType)s->rounded, wide, n, s->key, element, s->step);
+	k_cast_by_chance(rounded, (KDType)s->rounded, wide, n, chance_key(s->chance_of, s->chance_id), element,
+		chance_step(s->chance_of));
 	slice_convert(at_of(s, element), s->dtype, s->dtype, (const char *)rounded, s->rounded, n);
 }
 
 void slice_write(const Slice *s, int64_t element, int64_t n, const char *in, int64_t stride, DType from)
 {
-	int64_t most = s->by_chance ? PIECE : stride == 1 ? n : 1;
+	int64_t most = s->chance_of ? PIECE : stride == 1 ? n : 1;
 	for (int64_t at = 0, part; at < n; at += part) {
 		const char *source = in + at * stride * dtype_info[from].bytes;
 		part = MIN(most, n - at);
-		if (s->by_chance)
+		if (s->chance_of)
 			write_by_chance(s, element + at, part, source, stride, from);
 		else
 			slice_convert(at_of(s, element + at), s->dtype, s->rounded, source, from, part);

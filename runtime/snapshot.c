@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "runtime/save.h"
 
@@ -24,12 +23,13 @@ struct Snapshot {
 	char *at;
 	int64_t bytes;
 	pthread_t thread;
-	bool under_way;
+	bool under_way, has_thread;
 	pthread_mutex_t lock;
 	pthread_cond_t told;
 	bool all_written, dropped;   /* under lock */
 	_Atomic int state;           /* SaveState, of this rank */
 	_Atomic bool ended;          /* the thread is past its last line of work */
+	_Atomic int64_t moved;       /* how far it is (SavePaths) */
 	Arena *a;                    /* of the save under way: its paths and texts */
 	SavePaths paths;
 	Buf json, index;             /* rank 0's */
@@ -161,7 +161,7 @@ static bool wait_for_all(Snapshot *s)
 static bool write_files(Snapshot *s, Diag *d)
 {
 	for (int i = 0; i < CHECKPOINT_SECTIONS; i++)
-		if (save_has_file(&s->set, i) && !save_write_file(&s->set, &s->paths, &s->set.file[i], true, d))
+		if (save_has_file(&s->set, i) && !save_write_file(&s->set, &s->paths, &s->set.file[i], d))
 			return false;
 	return true;
 }
@@ -219,12 +219,31 @@ static void forget(Snapshot *s)
 	atomic_store(&s->state, SAVE_NONE);
 }
 
+/* Without a thread the save has failed on this rank, which the others learn at the end of a step. */
+static void begin_thread(Snapshot *s)
+{
+	atomic_store(&s->state, SAVE_WRITING);
+	atomic_store(&s->ended, false);
+	s->under_way = true;
+	int error = pthread_create(&s->thread, NULL, write_snapshot, s);
+	s->has_thread = !error;
+	if (!error)
+		return;
+	Diag d = {.out = open_memstream(&s->said, &s->n_said)};
+	diag_error(&d, s->paths.final, "the thread that writes it could not be started: %s; this checkpoint was dropped, "
+		"earlier ones are as they were", strerror(error));
+	if (d.out)
+		fclose(d.out);
+	atomic_store(&s->ended, true);
+	atomic_store(&s->state, SAVE_FAILED);
+}
+
 bool snapshot_begin(SaveSet *c, const Progress *p, Diag *d)
 {
 	Snapshot *s = c->snapshot;
 	bool first = c->rt->p->world.rank == 0;
 	s->a = arena_new();
-	s->paths = save_paths(s->a, c->rt->p->options, p->step);
+	s->paths = save_paths(s->a, c->rt, p->step);
 	s->all_written = s->dropped = false;
 	if (!make_folder(s, d)) {
 		forget(s);
@@ -237,11 +256,8 @@ bool snapshot_begin(SaveSet *c, const Progress *p, Diag *d)
 		save_put_state(&s->json, c, p);
 	if (first && c->kind != CHECKPOINT_FULL)
 		save_put_index(&s->index, c);
-	atomic_store(&s->state, SAVE_WRITING);
-	atomic_store(&s->ended, false);
-	s->under_way = true;
-	if (pthread_create(&s->thread, NULL, write_snapshot, s))
-		ice("no thread for a save: %s", strerror(errno));
+	s->paths.moved = &s->moved;
+	begin_thread(s);
 	return true;
 }
 
@@ -254,13 +270,21 @@ static bool say(const Snapshot *s, Diag *d)
 	return false;
 }
 
+/* Until the thread has written (or could not), or, `all`, has ended.  A disk that hangs is not told as moving. */
+static void wait_for_thread(Snapshot *s, bool all)
+{
+	int64_t seen = atomic_load(&s->moved);
+	agree_files_begin(s->set.rt);
+	while (all ? !atomic_load(&s->ended) : atomic_load(&s->state) == SAVE_WRITING)
+		agree_wait(s->set.rt, atomic_load(&s->moved), &seen);
+	agree_files_end(s->set.rt);
+}
+
 static void join(Snapshot *s)
 {
-	while (!atomic_load(&s->ended)) {
-		agree_alive(s->set.rt);
-		usleep(1000);
-	}
-	pthread_join(s->thread, NULL);
+	wait_for_thread(s, true);
+	if (s->has_thread)
+		pthread_join(s->thread, NULL);
 }
 
 /* All ranks have come here, so whether all have written is known without a step. */
@@ -269,10 +293,7 @@ bool snapshot_end(SaveSet *c, Diag *d)
 	Snapshot *s = c->snapshot;
 	if (!s || !s->under_way)
 		return true;
-	while (atomic_load(&s->state) == SAVE_WRITING) {
-		agree_alive(c->rt);
-		usleep(1000);
-	}
+	wait_for_thread(s, false);
 	Held held;
 	Diag *later = agree_begin(&held, d);
 	bool mine = atomic_load(&s->state) == SAVE_WRITTEN;

@@ -1,5 +1,5 @@
-/* tests/e2e/library.c: model.h used and misused, on examples/digits: one rank (all, failing, moved DIR),
- * or one of two (ranks DIR).
+/* tests/e2e/library.c: model.h used and misused, on examples/digits: one rank (all, failing, moved, loose DIR),
+ * or one of two (ranks, rounding DIR).
  *
  * Prints what failed and how many checks passed; exit 1 where any failed. */
 #include <dirent.h>
@@ -288,6 +288,25 @@ static void states_of_none(const char *dir)
 	model_destroy(used);
 }
 
+/* Flags of checkpoints that model_load and model_save name; dir has no states of an optimizer. */
+static void loose(const char *dir)
+{
+	char to[512], index[600];
+	Model *m = make("--threads=1", NULL);
+	EXPECT(m, model_load(m, dir), MODEL_INPUT, "--strict=0 begins with zeros");
+	model_destroy(m);
+	m = make("--threads=1", "--strict=0");
+	EXPECT(m, model_load(m, dir), MODEL_OK, "begin with zeros");
+	step(m, 0);
+	model_destroy(m);
+	m = make("--threads=1", "--save-kind=sharded");
+	snprintf(to, sizeof(to), "%s_sharded", dir);
+	EXPECT(m, model_save(m, to), MODEL_OK, "");
+	snprintf(index, sizeof(index), "%s/latest/index.json", to);
+	CHECK(!access(index, R_OK));
+	model_destroy(m);
+}
+
 /* An evaluation of parts adds up to that of the whole. */
 static void evaluation(Model *m)
 {
@@ -418,6 +437,33 @@ static void ranks(const char *dir, int whole)
 	model_destroy(m);
 }
 
+/* With stochastic rounding: what is loaded is rounded by the seed and the step of the checkpoint, whatever the model
+ * did before. */
+static void rounding(const char *dir)
+{
+	Model *m = make("--timeout=30", "--seed=3"), *fresh;
+	double losses[5];
+	char flag[600];
+	for (int i = 0; i < 5; i++) {
+		if (i == 2)
+			EXPECT(m, model_save(m, dir), MODEL_OK, "");
+		losses[i] = step(m, i);
+	}
+	EXPECT(m, model_load(m, dir), MODEL_OK, "");
+	for (int i = 2; i < 5; i++)
+		CHECK(step(m, i) == losses[i]);
+	model_destroy(m);
+	snprintf(flag, sizeof(flag), "--resume=%s", dir);
+	for (int resumed = 0; resumed < 2; resumed++) {
+		fresh = make("--timeout=30", resumed ? flag : NULL);
+		if (!resumed)
+			EXPECT(fresh, model_load(fresh, dir), MODEL_OK, "");
+		for (int i = 2; i < 5; i++)
+			CHECK(step(fresh, i) == losses[i]);
+		model_destroy(fresh);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 3)
@@ -435,8 +481,12 @@ int main(int argc, char **argv)
 		hundred();
 	} else if (!strcmp(argv[1], "moved"))
 		states_of_none(argv[2]);
+	else if (!strcmp(argv[1], "loose"))
+		loose(argv[2]);
 	else if (!strcmp(argv[1], "failing"))
 		failing(argv[2]);
+	else if (!strcmp(argv[1], "rounding"))
+		rounding(argv[2]);
 	else
 		ranks(argv[2], strstr(argv[2], "no_shard") != NULL);
 	printf("%d of %d checks passed\n", passed, passed + failed);

@@ -4,6 +4,8 @@
              allowed), no right to write, no folder any more: exit 3, said once, the earlier checkpoint stays
   damage     each file cut short or with a flipped bit: exit 1, the file is named, nothing is overwritten; --resume auto
              passes over what is not complete
+  hangs      a disk that never answers, of one rank or of all: --timeout ends the run; one that is slow is waited for
+  no-thread  no thread can be started for a save, for checksums, for signals: said, as other failures
   signals    SIGUSR1 saves and goes on, SIGTERM saves and ends, SIGKILL in the last save loses no more than it
 
 usage: saves.py SHARDC WORK [--seed 1] [PART..]      examples/digits gives the model
@@ -48,17 +50,19 @@ class Test:
 class Run:
     """A run that says what it does; its lines are read while it goes on."""
 
-    def __init__(self, test, *more, ranks=1, steps=LONG, env=None):
+    # env: of a rank that a launcher starts; fault: of tests/ranks/faults.c
+    def __init__(self, test, *more, ranks=1, steps=LONG, env=None, fault=None):
         self.marker = f"saves-{os.getpid()}-{time.monotonic_ns()}-"
         self.out = test.work / f"out-{self.marker}"
         command = [test.work / "train", "--data", f"x={crash.EXAMPLE}/x_train.npy", "--data",
                    f"labels={crash.EXAMPLE}/labels_train.npy", "--shuffle", "5", "--threads", "1", "--steps",
                    str(steps)]
         command += [] if env else ["--ranks", str(ranks)]
+        fault = dict(fault, LD_PRELOAD=str(faults(test))) if fault else {}
         reader, writer = os.pipe()   # no file: a limit of sizes is for what it saves
         self.copy = subprocess.Popen(["cat"], stdin=reader, stdout=open(self.out, "w"))
         self.process = subprocess.Popen([*command, *map(str, more)], stdout=writer, stderr=writer,
-                                        env=dict(os.environ, SHARDC_CRASH_TEST=self.marker, **(env or {})))
+                                        env=dict(os.environ, SHARDC_CRASH_TEST=self.marker, **(env or {}), **fault))
         os.close(reader)
         os.close(writer)
 
@@ -92,6 +96,15 @@ class Run:
 def finish(test, *more, **how):
     run = Run(test, *more, **how)
     return run.end(), run.said()
+
+
+def faults(test):
+    library = test.work / "faults.so"
+    if not library.exists():
+        source = pathlib.Path(__file__).resolve().parent / "faults.c"
+        subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"],
+                       check=True)
+    return library
 
 
 def visible(save):
@@ -133,14 +146,14 @@ def check_failed(test, what, run, save, kind, ranks, text):
         test.check(f"{what}: left {visible(save)}", not any(name[0] == "." for name in visible(save)), said)
 
 
-def fails(test, what, kind, ranks, beside, break_it, text, save=None):
+def fails(test, what, kind, ranks, beside, break_it, text, save=None, fault=None):
     """A run with a checkpoint, whose next save fails."""
     save = save or test.folder("failing")
     every = ["--save-every", "1"] if beside else []
     flags = ["--save", save, "--save-kind", kind, "--keep", 2]
     code, said = finish(test, *flags, ranks=ranks, steps=2)
     test.check(f"{what}: the first run", code == 0, said)
-    run = Run(test, *flags, *every, "--resume", "auto", ranks=ranks)
+    run = Run(test, *flags, *every, "--resume", "auto", ranks=ranks, fault=fault)
     test.check(f"{what}: it trains", run.trains(), run.said())
     break_it(run, save)
     if not beside:
@@ -250,6 +263,56 @@ def gone(test):
                        code == 3 and said.count("error:") == 1, said)
             newest = whole(moved, kind, 2)
             test.check(f"{kind}, beside {beside}: what was moved away: {newest}", isinstance(newest, int), said)
+
+
+# ---- hangs ----
+
+def hangs(test):
+    """Of saves beside the steps and of waited ones; a rank that hangs alone, and all that do."""
+    for kind in KINDS:
+        for fault in ({"FAULT_RANK": "1"}, {"FAULT_RANK": "0"}, {}):
+            save = test.folder("hangs")
+            run = Run(test, "--save", save, "--save-kind", kind, "--save-every", 2, "--timeout", 2, ranks=2,
+                      fault=dict(fault, FAULT="hang"))
+            check_hang(test, f"{kind}: a disk of {fault or 'all ranks'} hangs", run)
+            test.check(f"{kind}: nothing of it looks like a checkpoint", crash.checkpoints(save) == [], run.said())
+    save = test.folder("hangs")
+    finish(test, "--save", save, ranks=2, steps=2)
+    for fault in ({"FAULT_RANK": "1"}, {}):
+        run = Run(test, "--resume", save, "--timeout", 2, ranks=2, fault=dict(fault, FAULT="read"))
+        check_hang(test, f"a disk of {fault or 'all ranks'} hangs while checksums are verified", run)
+    slow(test)
+
+
+def check_hang(test, what, run):
+    begin = time.time()
+    code, said = run.end(), run.said()
+    ok = code == 3 and said.count("the run is ended") == 1 and "files of a checkpoint" in said
+    test.check(f"{what}: exit {code} after {time.time() - begin:.0f} s", ok, said)
+
+
+def slow(test):
+    """Each sync is within --timeout, all of a save are not."""
+    for kind in ("full", "sharded"):
+        save = test.folder("slow")
+        code, said = finish(test, "--save", save, "--save-kind", kind, "--save-every", 1, "--timeout", 2, ranks=2,
+                            steps=1, fault={"FAULT": "slow"})
+        test.check(f"{kind}: a slow disk is waited for: exit {code}", code == 0 and whole(save, kind, 2) == 1, said)
+
+
+def no_thread(test):
+    for kind, ranks, rank in (("full", 1, None), ("sharded", 3, "1"), ("local", 2, "0")):
+        now = test.work / "fault-now"
+        now.unlink(missing_ok=True)
+        fault = {"FAULT": "thread", "FAULT_ONCE": str(now), **({"FAULT_RANK": rank} if rank else {})}
+        fails(test, f"{kind} of {ranks}, no thread", kind, ranks, True, lambda run, save: now.touch(),
+              "the thread that writes it could not be started: Resource temporarily unavailable", fault=fault)
+    save = test.folder("no-thread")
+    finish(test, "--save", save, steps=2)
+    for after, wanted, text in ((0, 3, "takes signals could not be started"),
+                                (1, 1, "verifies its checksums could not be started")):
+        code, said = finish(test, "--resume", save, steps=3, fault={"FAULT": "thread", "FAULT_AFTER": str(after)})
+        test.check(f"no thread after {after}: exit {code}", code == wanted and said.count(text) == 1, said)
 
 
 # ---- damage ----
@@ -393,7 +456,7 @@ def last_save(test):
 
 
 PARTS = {"no-room": no_room, "no-room-for-one": no_room_for_one, "file-systems": file_systems, "gone": gone,
-         "damage": damage, "signals": user_signal, "last-save": last_save}
+         "hangs": hangs, "no-thread": no_thread, "damage": damage, "signals": user_signal, "last-save": last_save}
 
 
 def main():

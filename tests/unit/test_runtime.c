@@ -392,6 +392,28 @@ static void test_full_disk(void)
 	remove_all("ck before");
 }
 
+/* A flag is compared with what was in force, whether it was given or not. */
+static void test_changed_flags(void)
+{
+	RtModel m = toy_model("adamw");
+	static const struct { const char *flags, *says; } cases[] = {
+		{"--seed 3", "--seed was 0 and is 3 now"}, {"--seed 0", NULL}, {"--seed 00", NULL},
+		{"--warmup 2", "--warmup was not given then and is 2 now"}, {"--lr 0.1", NULL},
+		{"--shuffle 4", "--shuffle was not given then and is 4 now"}, {"--accum 1", NULL}, {"", NULL},
+	};
+	EXPECT(&m, DATA "--steps 2 --lr 0.1 --save ck --threads 1", 0, "trained to step 2");
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		char flags[256];
+		snprintf(flags, sizeof(flags), DATA "--resume ck --threads 1 %s", cases[i].flags);
+		EXPECT(&m, flags, 0, cases[i].says ? cases[i].says : "nothing to train");
+		CU_ASSERT_EQUAL(!strstr(text, "note:"), !cases[i].says);
+	}
+	EXPECT(&m, DATA "--resume ck --threads 1 --steps 3", 0, "--steps was 2 and is 3 now");
+	EXPECT(&m, DATA "--threads 1 --save epoch", 0, "trained to step 3");
+	EXPECT(&m, DATA "--resume epoch --threads 1 --steps 4", 0, "--steps was 3 and is 4 now");
+	remove_all("ck epoch");
+}
+
 /* Killed at any instant: what `latest` names is whole, and the next save clears what was left over. */
 static void test_kill(void)
 {
@@ -432,6 +454,29 @@ static void test_signal(void)
 	}
 }
 
+static void setup_and_stop(Rt *rt)
+{
+	toy_setup(rt);
+	kill(getpid(), SIGTERM);
+	while (!report_stop_signal)
+		usleep(100);
+}
+
+/* Stopped before its first step a run has saved nothing, and does not say that it has. */
+static void test_signal_before_steps(void)
+{
+	RtModel m = toy_model("adamw");
+	EXPECT(&m, DATA "--steps 2 --save ck", 0, "trained to step 2");
+	m.setup = setup_and_stop;
+	for (int i = 0; i < 2; i++) {
+		EXPECT(&m, i ? DATA "--steps 5 --save new --resume ck" : DATA "--steps 5 --save new", 0,
+			i ? "after step 2; no step was done, so nothing was to be saved" : "after step 0; no step was done");
+		CU_ASSERT_NOT_EQUAL(access("new/latest", F_OK), 0);
+	}
+	EXPECT(&m, DATA "--steps 5", 0, "after step 0\n");
+	remove_all("ck new");
+}
+
 static void test_lost_file(void)
 {
 	RtModel m = toy_model("adamw");
@@ -464,6 +509,8 @@ static void test_usage(void)
 		{"--lr-schedule=step", "constant, linear or cosine"},
 		{"--accum=4", "one micro-batch a step"},
 		{"--save-kind=sharded", "--save-kind needs --save DIR"},
+		{"--save-kind=full", "--save-kind needs --save DIR"},
+		{"--strict=0", "--strict needs --resume"},
 		{"--save-kind=whole --save d", "full, sharded or local"},
 		{"--hyper", "--hyper takes a value"},
 		{"--trace t.json", "--trace is refused"},
@@ -713,8 +760,10 @@ void suite_runtime(void)
 	CU_ADD_TEST(s, test_resume_is_bitwise);
 	CU_ADD_TEST(s, test_broken_checkpoints);
 	CU_ADD_TEST(s, test_full_disk);
+	CU_ADD_TEST(s, test_changed_flags);
 	CU_ADD_TEST(s, test_kill);
 	CU_ADD_TEST(s, test_signal);
+	CU_ADD_TEST(s, test_signal_before_steps);
 	CU_ADD_TEST(s, test_lost_file);
 	CU_ADD_TEST(s, test_usage);
 	CU_ADD_TEST(s, test_data_errors);
