@@ -132,7 +132,7 @@ asan:
 	ASAN_OPTIONS=detect_leaks=0 SHARDC=build/asan/shardc SHARDC_CC="cc -fsanitize=address,undefined" \
 		tests/e2e/bad_input
 
-## fuzz: two minutes of libFuzzer for each reader of files (wants clang)
+## fuzz: two minutes of libFuzzer for each reader of files (wants clang and libclang-rt-dev)
 fuzz: $(BUILD)/models
 	tests/fuzz/run 120
 

@@ -238,15 +238,14 @@ static int by_first(const void *pa, const void *pb)
 static bool check_cover(const Reader *r, const CheckpointTensor *t)
 {
 	int64_t end = 0;
-	for (int i = 0; i < t->n_pieces; i++) {
-		if (t->piece[i].first != end)
-			break;
+	int i = 0;
+	for (; i < t->n_pieces && t->piece[i].first == end; i++)
 		end += t->piece[i].n;
-	}
-	if (end != t->numel)
+	bool exact = i == t->n_pieces && end == t->numel;
+	if (!exact)
 		diag_error(r->d, r->index, "tensor \"%s\": of %" PRId64 " elements those from %" PRId64
-			" on are in no piece, or in two", t->name, t->numel, end);
-	return end == t->numel;
+			" on are in no piece, or in two", t->name, t->numel, MIN(end, i < t->n_pieces ? t->piece[i].first : end));
+	return exact;
 }
 
 static bool read_shape(const Reader *r, CheckpointTensor *t, json_t *entry)

@@ -96,8 +96,11 @@ static void refuse(const char *what)
 
 static void test_refused(void)
 {
-	static const struct { CheckpointSlice slice[2]; const char *says; } cases[] = {
-		{{{"a.safetensors", "w", 0, 0, 4}, {"b.safetensors", "h/0", 2, 3, 2}}, "in no piece, or in two"},
+	static const struct { CheckpointSlice slice[3]; const char *says; } cases[] = {
+		{{{"a.safetensors", "w", 0, 0, 4}, {"b.safetensors", "h/0", 2, 3, 2}},
+			"those from 3 on are in no piece, or in two"},
+		{{{"a.safetensors", "w", 0, 0, 4}, {"b.safetensors", "h/0", 2, 4, 2}, {"b.safetensors", "h/0", 2, 5, 1}},
+			"those from 5 on are in no piece, or in two"},
 		{{{"a.safetensors", "w", 0, 0, 4}, {"b.safetensors", "h/0", 3, 4, 1}}, "those from 5 on are in no piece"},
 		{{{"a.safetensors", "w", 0, 0, 4}, {"b.safetensors", "h/0", 3, 4, 2}}, "has no elements [3,5)"},
 		{{{"a.safetensors", "w", 0, 0, 4}, {"b.safetensors", "h", 2, 4, 2}}, "in a tensor \"h\""},
@@ -107,7 +110,7 @@ static void test_refused(void)
 	};
 	put_files();
 	for (int i = 0; i < COUNT_OF(cases); i++) {
-		put_index(cases[i].slice, 2);
+		put_index(cases[i].slice, cases[i].slice[2].file ? 3 : 2);
 		refuse(cases[i].says);
 	}
 	static const struct { const char *index, *says; } texts[] = {
