@@ -22,17 +22,18 @@ bool file_sync(const char *path)
 	return file_close(fd, fd >= 0 && !fsync(fd));
 }
 
-bool file_put(int fd, const void *data, int64_t bytes)
+bool file_put(int fd, const void *data, int64_t bytes, int64_t offset)
 {
 	const char *p = data;
 	while (bytes > 0) {
-		ssize_t n = write(fd, p, (size_t)MIN(bytes, 1 << 30));
+		ssize_t n = pwrite(fd, p, (size_t)MIN(bytes, 1 << 30), (off_t)offset);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
 			return false;
 		p += n;
 		bytes -= n;
+		offset += n;
 	}
 	return true;
 }
@@ -40,5 +41,5 @@ bool file_put(int fd, const void *data, int64_t bytes)
 bool file_write(const char *path, const void *data, int64_t bytes)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-	return file_close(fd, fd >= 0 && file_put(fd, data, bytes) && !fsync(fd));
+	return file_close(fd, fd >= 0 && file_put(fd, data, bytes, 0) && !fsync(fd));
 }

@@ -8,8 +8,8 @@
 bool file_close(int fd, bool ok);
 /* What is known of a file, or of the entries of a folder, is on the disk. */
 bool file_sync(const char *path);
-/* Writes all of it, behind what was written before. */
-bool file_put(int fd, const void *data, int64_t bytes);
+/* Writes all of it at an offset. */
+bool file_put(int fd, const void *data, int64_t bytes, int64_t offset);
 /* Writes path anew and syncs it; what was begun stays. */
 bool file_write(const char *path, const void *data, int64_t bytes);
 

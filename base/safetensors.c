@@ -396,7 +396,7 @@ static int begin_file(const char *path, SafeTensor *tensors, int n, const SafeMe
 		*end = MAX(*end, tensors[i].offset + tensors[i].bytes);
 	}
 	put_header(&b, scratch, tensors, n, meta, n_meta, origin);
-	if (!file_put(fd, b.at, (int64_t)b.n)) {
+	if (!file_put(fd, b.at, (int64_t)b.n, 0)) {
 		end_file(fd, path, false);
 		fd = -1;
 	}
@@ -433,27 +433,11 @@ bool safetensors_create(const char *path, const SafeTensor *tensors, int n, cons
 	return ok;
 }
 
-bool safetensors_put(int fd, const void *data, int64_t bytes, int64_t offset)
-{
-	const char *p = data;
-	while (bytes > 0) {
-		ssize_t n = pwrite(fd, p, (size_t)MIN(bytes, 1 << 30), (off_t)offset);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return false;
-		p += n;
-		bytes -= n;
-		offset += n;
-	}
-	return true;
-}
-
 bool safetensors_put_crc(int fd, const SafeTensor *t)
 {
 	char digits[CRC_DIGITS + 1];
 	snprintf(digits, sizeof(digits), "%08" PRIx32, t->crc);
-	return safetensors_put(fd, digits, CRC_DIGITS, t->crc_at);
+	return file_put(fd, digits, CRC_DIGITS, t->crc_at);
 }
 
 bool safetensors_write(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta)
@@ -469,7 +453,7 @@ bool safetensors_write(const char *path, const SafeTensor *tensors, int n, const
 	int fd = begin_file(path, placed, n, meta, n_meta, &end);
 	bool ok = fd >= 0;
 	for (int i = 0; i < n && ok; i++)
-		ok = safetensors_put(fd, placed[i].data, placed[i].bytes, placed[i].offset);
+		ok = file_put(fd, placed[i].data, placed[i].bytes, placed[i].offset);
 	ok = fd >= 0 && end_file(fd, path, ok && !fsync(fd));
 	int error = errno;
 	arena_free(scratch);

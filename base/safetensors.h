@@ -54,12 +54,10 @@ bool safetensors_write(const char *path, const SafeTensor *tensors, int n, const
  *            64 bytes; tensors whose size is one come first, so each of them does, too; the rest follows by falling
  *            size of an element, each aligned to its own
  *   create   writes the header of placed tensors into path, anew, takes room for the rest, syncs nothing; checksums are
- *            zeros
- *   put      writes elements, or parts of them, at an offset of an open file
+ *            zeros; elements, or parts of them, come with file_put (base/file.h)
  *   put_crc  writes t->crc into the header */
 int64_t safetensors_place(SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta);
 bool safetensors_create(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta);
-bool safetensors_put(int fd, const void *data, int64_t bytes, int64_t offset);
 bool safetensors_put_crc(int fd, const SafeTensor *t);
 
 #endif

@@ -56,7 +56,7 @@ typedef struct Writer { int fd; int64_t at; uint32_t crc; } Writer;
 
 static bool put(Writer *w, const void *data, int64_t bytes)
 {
-	if (!safetensors_put(w->fd, data, bytes, w->at))
+	if (!file_put(w->fd, data, bytes, w->at))
 		return false;
 	w->crc = crc32_more(w->crc, data, bytes);
 	w->at += bytes;

@@ -128,13 +128,13 @@ static bool put_piece(int fd, const Slice *s, DType dtype, int64_t offset, uint3
 	int64_t size = dtype_info[dtype].bytes, in_size = dtype_info[s->dtype].bytes, at = offset + s->first * size;
 	if (s->dtype == dtype) {
 		*crc = crc32_more(*crc, s->at, s->n * size);
-		return safetensors_put(fd, s->at, s->n * size, at);
+		return file_put(fd, s->at, s->n * size, at);
 	}
 	for (int64_t i = 0; i < s->n; i += PIECE) {
 		int64_t n = MIN(PIECE, s->n - i);
 		slice_convert(out, dtype, dtype, s->at + i * in_size, s->dtype, n);
 		*crc = crc32_more(*crc, out, n * size);
-		if (!safetensors_put(fd, out, n * size, at + i * size))
+		if (!file_put(fd, out, n * size, at + i * size))
 			return false;
 	}
 	return true;
