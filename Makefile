@@ -107,6 +107,12 @@ mutants: $(BUILD)/oracle
 $(BUILD)/oracle: $(call obj,$(wildcard tests/oracle/*.c) tests/unit/onnx_model.c) $(BUILD)/libshardc.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 
+## random: 10,000 random graphs through every pass of MODEL and TRAIN, each pass checked (RANDOM="--count 500": seconds)
+random: $(BUILD)/random
+	$(BUILD)/random --count 10000 $(RANDOM)
+$(BUILD)/random: $(call obj,$(wildcard tests/random/*.c) tests/unit/onnx_model.c) $(BUILD)/libshardc.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
+
 ## lint: layers, style, and every warning of clang
 lint: $(BUILD)/frontend/onnx.pb-c.h $(BUILD)/tests/unit/suites.def
 	tools/check_layers
@@ -132,9 +138,16 @@ asan:
 	ASAN_OPTIONS=detect_leaks=0 SHARDC=build/asan/shardc SHARDC_CC="cc -fsanitize=address,undefined" \
 		tests/e2e/bad_input
 
-## fuzz: two minutes of libFuzzer for each reader of files (wants clang and libclang-rt-dev)
+# What fuzz targets want beside the compiler: models and cases that tests make, options, the runtime; of kernels only
+# what it calls by name.
+FUZZED := options.c tests/unit/onnx_model.c tests/oracle/cases.c $(filter-out base/%,$(RUNTIME)) kernels/cpu/optim.c
+$(BUILD)/obj/kernels/cpu/optim.o: override CFLAGS += -Wno-unknown-pragmas
+$(BUILD)/libfuzz.a: $(call obj,$(FUZZED))
+	rm -f $@ && ar rcs $@ $^
+## fuzz: libFuzzer for each reader of files, FUZZ_SECONDS each, two minutes unless said (wants clang and libclang-rt-dev)
+FUZZ_SECONDS ?= 120
 fuzz: $(BUILD)/models
-	tests/fuzz/run 120
+	tests/fuzz/run $(FUZZ_SECONDS)
 
 $(VENV)/ready:
 	python3 -m venv $(VENV)
@@ -164,15 +177,40 @@ parity: all $(VENV)/ready
 export: all $(VENV)/ready
 	$(PYTHON) tests/e2e/export.py $(BUILD)/shardc $(BUILD)/export
 
+## python: the package of shardc.export and shardc.check, into the virtual environment (VENV=..)
+python: $(VENV)/ready
+	$(VENV)/bin/pip install -q --no-deps ./python
+
+## trust: models whose graph does not say what is trained, exported by shardc.export, against PyTorch; faults that
+##   shardc.check finds; what shardc.export refuses (a minute)
+trust: all $(VENV)/ready
+	$(PYTHON) tests/trust/trust.py $(BUILD)/shardc $(BUILD)/trust --quick
+	$(PYTHON) tests/trust/faults.py $(BUILD)/shardc $(BUILD)/trust/faults --quick
+	$(PYTHON) tests/trust/refusals.py $(BUILD)/trust/refusals --quick
+
+## trust-full: all of them by both exporters, and exported without the helper (a quarter of an hour)
+trust-full: all $(VENV)/ready
+	$(PYTHON) tests/trust/trust.py $(BUILD)/shardc $(BUILD)/trust --plain --check
+	$(PYTHON) tests/trust/faults.py $(BUILD)/shardc $(BUILD)/trust/faults
+	$(PYTHON) tests/trust/refusals.py $(BUILD)/trust/refusals
+
+## doors: strangers, floods, false hubs and changed messages against the control plane of 2 to 4 ranks (ten minutes)
+doors: all $(BUILD)/door
+	python3 tests/ranks/doors.py $(BUILD)/door $(BUILD)/shardc $(BUILD)/doors --seconds 600
+$(BUILD)/door: $(call obj,tests/ranks/door.c) $(BUILD)/lib/native/libshardrt.a
+	$(CC) $(CFLAGS) -o $@ $^ $(RTLIBS)
+
 ## ranks: W ranks against one and against PyTorch's; ranks that stop or die, also while they save; plans of large models
-ranks: all $(VENV)/ready
+ranks: all $(VENV)/ready $(BUILD)/door
 	$(PYTHON) tests/ranks/matrix.py $(BUILD)/shardc $(BUILD)/matrix
 	$(PYTHON) tests/ranks/trips.py $(BUILD)/shardc $(BUILD)/trips
 	$(PYTHON) tests/ranks/exact.py $(BUILD)/shardc $(BUILD)/exact
 	$(PYTHON) tests/ranks/buffers.py $(BUILD)/shardc $(BUILD)/buffers
 	$(PYTHON) tests/ranks/torch_peers.py $(BUILD)/shardc $(BUILD)/peers
 	$(PYTHON) tests/ranks/training.py $(BUILD)/shardc $(BUILD)/training
+	$(PYTHON) tests/ranks/losses.py $(BUILD)/shardc $(BUILD)/losses
 	$(PYTHON) tests/ranks/memory.py $(BUILD)/shardc $(BUILD)/memory
+	$(PYTHON) tests/ranks/doors.py $(BUILD)/door $(BUILD)/shardc $(BUILD)/doors --seconds 20
 	SHARDC=$(BUILD)/shardc tests/ranks/hangs 4
 	$(PYTHON) tests/ranks/crash.py $(BUILD)/shardc $(BUILD)/crash
 	$(PYTHON) tests/ranks/saves.py $(BUILD)/shardc $(BUILD)/saves
@@ -233,6 +271,6 @@ clean:
 	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/frontend $(BUILD)/shardc $(BUILD)/libshardc.a $(BUILD)/unit
 
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test mutants lint asan fuzz conformance reference parity export ranks crash matrix features \
-	features-full mpi bench bench-ranks bench-checkpoint collectives install clean
+.PHONY: all help quickstart deps test mutants random lint asan fuzz conformance reference parity export python trust trust-full \
+	doors ranks crash matrix features features-full mpi bench bench-ranks bench-checkpoint collectives install clean
 .DELETE_ON_ERROR:

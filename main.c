@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "ckpt/ckpt.h"
 #include "codegen/codegen.h"
 #include "frontend/frontend.h"
@@ -48,8 +49,11 @@ static FrontendOptions frontend_options(const Options *o)
 		.binds = o->bind.at, .n_binds = o->bind.n, .shapes = o->input_shape.at, .n_shapes = o->input_shape.n,
 		.consts = o->constants.at, .n_consts = o->constants.n, .bn_biased = o->bn_biased,
 		.bn = equals(o->bn, "frozen") ? NORM_FROZEN : equals(o->bn, "train") ? NORM_TRAIN : NORM_AUTO,
+		.bn_frozen = o->bn_frozen.at, .n_bn_frozen = o->bn_frozen.n,
 		.dropout = equals(o->dropout, "on") ? DROPOUT_ON : equals(o->dropout, "off") ? DROPOUT_OFF : DROPOUT_AUTO,
 		.inputs = o->inputs_dir, .infer = equals(o->command, "run"),
+		.trainable = o->trainable, .strict_params = o->strict_params, .freeze = o->freeze.at,
+		.n_freeze = o->freeze.n,
 		.init_elsewhere = o->init && strcmp(o->init, "onnx"),
 		.shapes_only = prints_ir(o) || equals(o->command, "plan"),
 	};
@@ -99,8 +103,11 @@ static PassOptions pass_options(const Options *o)
 {
 	int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
 	return (PassOptions){
-		.loss = o->loss, .loss_norm = o->loss_norm, .optimizer = o->optimizer, .freeze = o->freeze, .init = o->init,
+		.loss = o->loss, .loss_norm = o->loss_norm, .loss_reduce = o->loss_reduce,
+		.optimizer = o->optimizer, .init = o->init,
+		.freeze = o->freeze.at, .n_freeze = o->freeze.n,
 		.bn = o->bn, .bn_sync = o->bn_sync,
+		.bn_frozen = o->bn_frozen.at, .n_bn_frozen = is_ir_file(o->input) ? o->bn_frozen.n : 0,
 		.dropout = !equals(o->dropout, "off"), .infer = equals(o->command, "run"),
 		.grad_norm = !equals(o->grad_norm, "off"), .clip = o->clip,
 		.param_group = o->param_group.at, .n_param_group = o->param_group.n,
@@ -187,6 +194,7 @@ static Module *load(const Options *o, Arena *a, Diag *d)
 {
 	if (!is_ir_file(o->input)) {
 		FrontendOptions f = frontend_options(o);
+		f.say_roles = !f.infer;
 		return onnx_load(o->input, &f, d);
 	}
 	char *text = diag_read_file(d, o->input, a);
@@ -202,10 +210,7 @@ static bool print_ir(const Module *m, const Options *o, Diag *d)
 		ir_print_json(stdout, m);
 	else
 		ir_print(stdout, m);
-	bool ok = !fflush(stdout) && !ferror(stdout);
-	if (!ok)
-		diag_error(d, "standard output", "cannot write: %s", strerror(errno));
-	return ok;
+	return file_flush_stdout(d);
 }
 
 /* What compiling prints leaves the collectives out. */
@@ -232,9 +237,8 @@ static bool write_schedule(Module *m, const Options *o, const PassOptions *p, Di
 	FILE *f = fopen(o->schedule_out, "w");
 	if (f)
 		schedule_write(f, m, p);
-	bool failed = !f || ferror(f);
-	if ((f && fclose(f)) || failed)
-		diag_error(d, o->schedule_out, "cannot write: %s", strerror(errno));
+	if (!file_flush_close(f))
+		diag_unwritten(d, o->schedule_out);
 	return !d->errors;
 }
 
@@ -257,6 +261,11 @@ static int emit(Variants *v, const Options *o, const HookSpec *hook, Diag *d)
 	bool stop = equals(o->emit, "c");
 	const char *dir = stop || c.library ? o->output : arena_printf(m->arena, "%s.c.d", o->output);
 	const char *output = c.library ? arena_printf(m->arena, "%s/libmodel.so", dir) : o->output;
+	struct stat st;
+	if (!stop && !c.library && !stat(o->output, &st) && !S_ISREG(st.st_mode)) {
+		diag_error(d, o->output, "is there and is no regular file: a program does not take its place");
+		return EXIT_INPUT;
+	}
 	bool is_new = access(dir, F_OK);
 	if (!codegen_write(m, &c, dir, d))
 		return EXIT_INPUT;
@@ -274,19 +283,59 @@ static int run(Module *m, const Options *o, Diag *d)
 	return run_model(m, o->output, o->inputs_dir, o->outputs_dir, &c, d);
 }
 
-/* Options that say what to write or read, given to a command that does not. */
-static void check_used(const Options *o, Diag *d)
+/* Who reads options and is no pass; why: what is said where it does not run. */
+typedef struct Stage { const char *name; bool runs; const char *why; } Stage;
+
+/* Of the passes, those that shardc run has no use for. */
+static const char training_passes[] = "loss|autodiff|optimizer|expand|remat|units|shard|schedule|prefetch";
+
+/* The reason, NULL where the pass runs. */
+static const char *pass_skipped(const Options *o, const char *name, Arena *a)
 {
+	if (equals(o->command, "run") && str_is_choice(training_passes, name))
+		return "by shardc run";
+	if (o->passes && !pass_is_among(o->passes, name))
+		return arena_printf(a, "where pass %s is not run (--passes)", name);
+	if (!o->passes && o->stop_after && pass_index(o->stop_after) >= 0 && pass_index(name) > pass_index(o->stop_after))
+		return arena_printf(a, "by passes up to %s", o->stop_after);
+	return NULL;
+}
+
+typedef struct StageContext { const Options *o; Arena *a; } StageContext;
+
+static bool stage_runs(const void *context, const char *name, const char **why)
+{
+	const StageContext *c = context;
+	const Options *o = c->o;
 	bool run = equals(o->command, "run"), plan = equals(o->command, "plan"), ir = prints_ir(o);
-	const struct { const char *name, *value; bool used; } option[] = {
-		{"-o", o->output, !plan && !ir}, {"--inputs", o->inputs_dir, run}, {"--outputs", o->outputs_dir, run},
-		{"--emit", o->emit, ir || (!plan && !run)}, {"--format", o->format, !run && !ir},
-		{"--save", o->save, plan},
+	const char *instead = ir ? "when IR is printed" : plan ? "by shardc plan" : run ? "by shardc run"
+		: "when a program is compiled";
+	if (equals(o->command, "params")) {
+		*why = "by shardc params";
+		return str_is_choice("command|frontend|params|autodiff", name); /* autodiff: what it freezes is shown */
+	}
+	const char *no_peak = pass_skipped(o, "memory", c->a);
+	const Stage stages[] = {
+		{"command", true, NULL},
+		{"frontend", !is_ir_file(o->input), "where IR is read, which has it"},
+		{"plan command", plan, instead},
+		{"run", run, instead},
+		{"params", false, instead},
+		{"emit", ir || (!plan && !run), instead},
+		{"plan", !run && !ir, instead},
+		{"peak", !run && !no_peak, no_peak ? no_peak : instead},
+		{"program", !run && !plan && !ir, instead},
+		{"compiler", !plan && !ir, instead},
 	};
-	for (int i = 0; i < COUNT_OF(option); i++)
-		if (option[i].value && !option[i].used)
-			diag_warn(d, option[i].name, "is not used %s: \"%s\"", ir ? "when IR is printed" : plan ? "by shardc plan"
-				: run ? "by shardc run" : "when a program is compiled", option[i].value);
+	for (int i = 0; i < COUNT_OF(stages); i++) {
+		*why = stages[i].why;
+		if (equals(name, stages[i].name))
+			return stages[i].runs;
+	}
+	if (pass_index(name) < 0)
+		ice("an option is read by \"%s\", which is neither a stage nor a pass", name);
+	*why = pass_skipped(o, name, c->a);
+	return !*why;
 }
 
 /* Options that belong to the other target. */
@@ -368,15 +417,23 @@ static bool build(Variants *v, const Options *o, const PassOptions *p, const Pip
 	return pipeline_run(v->of[VARIANT_ONLY], p, view, o->passes, d);
 }
 
+/* Why there is no module: the input, or what --check-passes found in a pass. */
+static int compile_status(bool ok, const CheckReport *report)
+{
+	return ok ? EXIT_SUCCESS : report->differs ? EXIT_RUN : EXIT_INPUT;
+}
+
 static int compile(Options *o, Arena *a, Diag *d)
 {
+	CheckReport report = {0};
 	HookSpec hook;
 	bool ranks = check_ranks(o, d);
 	bool target = check_target(o, d) && check_compiler(o, d);
 	if (!check_accum(o, d) || !ranks || !target || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;
-	check_used(o, d);
+	options_warn_unread(o, stage_runs, &(StageContext){o, a}, a, d);
 	PassOptions p = pass_options(o);
+	p.check = o->check_passes ? &report : NULL;
 	PipelineView view = {.stop_after = o->stop_after, .dump_dir = o->dump_ir, .print_after = o->print_after,
 		.print_changed = o->print_changed, .out = stdout};
 	bool ir = prints_ir(o);
@@ -389,7 +446,9 @@ static int compile(Options *o, Arena *a, Diag *d)
 		v.of[VARIANT_ONLY]->hook_send = hook.send;
 		v.of[VARIANT_ONLY]->hook_keep = hook.keep;
 	}
-	int status = v.of[VARIANT_ONLY] && build(&v, o, &p, &view, d) ? EXIT_SUCCESS : EXIT_INPUT;
+	int status = compile_status(v.of[VARIANT_ONLY] && build(&v, o, &p, &view, d), &report);
+	if (!status && p.check)
+		diag_note(d, "--check-passes", "%d passes compared, none changes what the program computes", report.checked);
 	Module *m = v.of[shown_variant(o)] ? v.of[shown_variant(o)] : v.of[VARIANT_ONLY];
 	if (!status && o->schedule_in && m->level != LEVEL_PLAN)
 		diag_warn(d, "--schedule-in", "there is no schedule before pass prefetch: \"%s\" is not used", o->schedule_in);
@@ -433,7 +492,29 @@ static bool read_options(const char *text, const char *where, bool recorded, Ckp
 	Options *o = NEW(a, Options);
 	bool ok = options_read(text, where, recorded, o, a, d);
 	*out = (CkptModelOptions){frontend_options(o), o->canonical};
+	out->frontend.strict_params = false;
+	if (o->trainable && access(o->trainable, R_OK))
+		out->frontend.trainable = NULL; /* what is trained is no matter of names */
 	return ok;
+}
+
+static int params(const Options *o, Arena *a, Diag *d)
+{
+	FrontendOptions f = frontend_options(o);
+	ParamsPrint to = {stdout, equals(o->format, "json")};
+	f.shapes_only = false;
+	if (is_ir_file(o->input)) {
+		diag_error(d, o->input, "shardc params reads an ONNX model");
+		return EXIT_INPUT;
+	}
+	options_warn_unread(o, stage_runs, &(StageContext){o, a}, a, d);
+	if (!onnx_params(o->input, &f, &to, d))
+		return EXIT_INPUT;
+	if (fflush(stdout) || ferror(stdout)) {
+		diag_error(d, "standard output", "cannot write: %s", strerror(errno));
+		return EXIT_RUN;
+	}
+	return EXIT_SUCCESS;
 }
 
 static int command(int argc, char **argv, Arena *a, Diag *d)
@@ -464,7 +545,7 @@ static int command(int argc, char **argv, Arena *a, Diag *d)
 		diag_error(d, "shardc run", "wants --inputs DIR and --outputs DIR");
 		return EXIT_USAGE;
 	}
-	return compile(&o, a, d);
+	return equals(o.command, "params") ? params(&o, a, d) : compile(&o, a, d);
 }
 
 int main(int argc, char **argv)
@@ -472,6 +553,10 @@ int main(int argc, char **argv)
 	Arena *a = arena_new();
 	Diag d = {.out = stderr};
 	int status = command(argc, argv, a, &d);
+	if (!ferror(stdout) || !d.full)
+		file_flush_stdout(&d);
+	if (d.full && status != EXIT_USAGE)
+		status = EXIT_RUN;
 	arena_free(a);
 	return status;
 }

@@ -1,26 +1,43 @@
 /* options.c: reads the command line of shardc by the table of options.def.
  *
- * Every row names the field it fills, so that a flag cannot be accepted and forgotten.  Later values
- * replace earlier ones; what stands on the command line comes after every --config file. */
+ * Every row names the field it fills and who reads it, so that a flag cannot be accepted and forgotten.  An option
+ * that is no list is given once; what stands on the command line replaces what --config files say, and says so.
+ * Refuses options that are unknown (and says which was meant), given twice, without a value or with one that does not
+ * parse. */
 #include "options.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum { KIND_FLAG, KIND_STRING, KIND_INT, KIND_BYTES, KIND_CHOICE, KIND_LIST, KIND_LATER } OptionKind;
+#include "base/json.h"
+#include "base/near.h"
+
+typedef enum {
+	KIND_FLAG, KIND_STRING, KIND_NAMES, KIND_INT, KIND_BYTES, KIND_CHOICE, KIND_LIST, KIND_LATER
+} OptionKind;
 
 typedef struct OptionRow {
 	const char *name;
 	OptionKind kind;
 	size_t field;
-	const char *values, *group, *help;
+	const char *values, *group, *reader, *help;
 } OptionRow;
 
 static const OptionRow rows[] = {
-#define OPTION(name, kind, field, values, group, help) \
-	{name, KIND_##kind, offsetof(Options, field), values, group, help},
+#define OPTION(name, kind, field, values, group, reader, help) \
+	{name, KIND_##kind, offsetof(Options, field), values, group, reader, help},
 #include "options.def"
+};
+
+static const char *const row_names[] = {
+#define OPTION(name, ...) name,
+#include "options.def"
+};
+
+/* Of the training binary, which people give to the compiler. */
+static const char *const binary_flags[] = {
+#define OPT(field, kind, flag, ...) "--" flag,
+#include "runtime/options.def"
 };
 
 static const char blanks[] = " \t\r\n";
@@ -30,7 +47,9 @@ typedef struct Reader {
 	Arena *arena;
 	Diag *diag;
 	bool usage;
-	const char *value[COUNT_OF(rows)]; /* last value of each row, for the canonical text */
+	const char *file;                  /* the --config file that is being read, NULL: the command line */
+	const char *value[COUNT_OF(rows)]; /* of each row, those of a list joined; NULL: not given */
+	const char *from[COUNT_OF(rows)];  /* the file that gave it, NULL: the command line */
 } Reader;
 
 static void usage_error(Reader *r, const char *where, const char *text)
@@ -47,6 +66,16 @@ static const OptionRow *row_find(const char *name, size_t n)
 	return NULL;
 }
 
+/* What an unknown option may have been meant to be: "", or the end of a message. */
+static const char *row_hint(Reader *r, const char *name, size_t n)
+{
+	const char *word = arena_strndup(r->arena, name, n);
+	for (int i = 0; i < COUNT_OF(binary_flags); i++)
+		if (!strcmp(binary_flags[i], word))
+			return arena_printf(r->arena, "; it is a flag of the training binary: ./train %s", word);
+	return near_hint(r->arena, "shardc", word, row_names, COUNT_OF(row_names));
+}
+
 static void list_add(Reader *r, const char *where, OptionList *list, const char *value)
 {
 	if (list->n == OPTION_LIST_MAX)
@@ -55,29 +84,64 @@ static void list_add(Reader *r, const char *where, OptionList *list, const char 
 		list->at[list->n++] = value;
 }
 
+/* Whether a row that has a value may get this one: a further one of a list, or one that replaces a file's. */
+static bool row_takes(Reader *r, const OptionRow *row, const char *where, const char *value)
+{
+	int i = (int)(row - rows);
+	if (!r->value[i] || row->kind == KIND_FLAG || (row->kind == KIND_LIST && (r->file || !r->from[i])))
+		return true;
+	if (!r->file && r->from[i]) {
+		diag_note(r->diag, where, "\"%s\" replaces what %s says: \"%s\"", value, r->from[i], r->value[i]);
+		r->value[i] = NULL;
+		if (row->kind == KIND_LIST)
+			((OptionList *)((char *)r->o + row->field))->n = 0;
+		return true;
+	}
+	diag_error(r->diag, where, "is given twice, %s\"%s\" and \"%s\": it is no list, give it once",
+		r->from[i] ? arena_printf(r->arena, "in %s and here: ", r->from[i]) : "", r->value[i], value);
+	r->usage = r->usage || !r->file;
+	return false;
+}
+
+/* A number that fits in what the field holds, a choice that there is. */
+static void set_checked(Reader *r, const OptionRow *row, const char *where, const char *value)
+{
+	void *field = (char *)r->o + row->field;
+	bool bytes = row->kind == KIND_BYTES;
+	if (row->kind == KIND_CHOICE) {
+		if (str_is_choice(row->values, value))
+			*(const char **)field = value;
+		else
+			diag_error(r->diag, where, "\"%s\" is refused; accepted: %s%s", value, row->values,
+				near_choice(r->arena, row->name, value, row->values));
+	} else if (!str_to_count(value, bytes, field)) {
+		diag_error(r->diag, where, "\"%s\" is not a positive number%s", value,
+			bytes ? " of bytes, such as 4096, 64M, 1.5G or 200MiB" : ", such as 8 or 1K");
+	}
+}
+
 /* Fills the row's field; where says whose value it is: "--wrap" or "train.json: $.wrap". */
 static void row_set(Reader *r, const OptionRow *row, const char *where, const char *value)
 {
 	void *field = (char *)r->o + row->field;
-	int index = (int)(row - rows);
-	bool replaces = row->kind != KIND_LIST || !r->value[index];
-	r->value[index] = replaces ? value : arena_printf(r->arena, "%s;%s", r->value[index], value);
+	int i = (int)(row - rows);
+	if (row->kind != KIND_FLAG && row->kind != KIND_NAMES && !*value) {
+		usage_error(r, where, "wants a value, and got an empty one");
+		r->usage = r->usage && !r->file;
+		return;
+	}
+	if (!row_takes(r, row, where, value))
+		return;
+	r->value[i] = r->value[i] && row->kind == KIND_LIST ? arena_printf(r->arena, "%s;%s", r->value[i], value) : value;
+	r->from[i] = r->file;
 	switch (row->kind) {
 	case KIND_FLAG:
 		*(bool *)field = true;
 		break;
-	case KIND_INT: case KIND_BYTES:
-		if (!str_to_count(value, row->kind == KIND_BYTES, field))
-			diag_error(r->diag, where, "\"%s\" is not a positive number%s", value,
-				row->kind == KIND_BYTES ? " of bytes, such as 4096, 64M or 2G" : "");
+	case KIND_INT: case KIND_BYTES: case KIND_CHOICE:
+		set_checked(r, row, where, value);
 		break;
-	case KIND_CHOICE:
-		if (!str_is_choice(row->values, value))
-			diag_error(r->diag, where, "\"%s\" is refused; accepted: %s", value, row->values);
-		else if (row->field != offsetof(Options, help))
-			*(const char **)field = value;
-		break;
-	case KIND_STRING:
+	case KIND_STRING: case KIND_NAMES:
 		*(const char **)field = value;
 		break;
 	case KIND_LIST:
@@ -101,11 +165,12 @@ static const char *json_text(Reader *r, const json_t *v)
 
 static void config_member(Reader *r, const char *file, const char *key, const json_t *v)
 {
-	const char *where = arena_printf(r->arena, "%s: $.%s", file, key);
+	const char *where = arena_printf(r->arena, "%s: $.%s", file, str_escape(r->arena, ESCAPE_JSON, key));
 	const char *name = arena_printf(r->arena, strlen(key) == 1 ? "-%s" : "--%s", key);
 	const OptionRow *row = row_find(name, strlen(name));
 	if (!row || !strcmp(name, "--config")) {
-		diag_error(r->diag, where, "there is no option %s", name);
+		diag_error(r->diag, where, "there is no option %s%s", name,
+			row ? " in a file" : row_hint(r, name, strlen(name)));
 		return;
 	}
 	if (row->kind == KIND_FLAG) {
@@ -125,26 +190,25 @@ static void config_member(Reader *r, const char *file, const char *key, const js
 	} else if (json_text(r, v)) {
 		row_set(r, row, where, json_text(r, v));
 	} else {
-		diag_error(r->diag, where, "expected a string or an integer");
+		bool list = row->kind == KIND_LIST, choice = row->kind == KIND_CHOICE;
+		diag_error(r->diag, where, "expected a string or an integer%s%s", list ? ", or an array of them"
+			: choice ? ": one of " : "", choice ? row->values : "");
 	}
 }
 
 static void config_read(Reader *r, const char *file)
 {
-	json_error_t e;
-	json_t *root = json_load_file(file, JSON_REJECT_DUPLICATES, &e);
+	r->file = file;
+	json_t *root = json_read(file, r->arena, r->diag);
 	const char *key;
 	json_t *v;
-	if (!root && e.line < 0)
-		diag_error(r->diag, file, "%s", e.text);
-	else if (!root)
-		diag_error(r->diag, arena_printf(r->arena, "%s:%d:%d", file, e.line, e.column), "%s", e.text);
-	else if (!json_is_object(root))
+	if (root && !json_is_object(root))
 		diag_error(r->diag, file, "expected a JSON object of options");
 	else
 		json_object_foreach(root, key, v)
 			config_member(r, file, key, v);
 	json_decref(root);
+	r->file = NULL;
 }
 
 /* ---- the command line ---- */
@@ -159,7 +223,7 @@ static bool arg_split(Reader *r, int argc, char **argv, int *i, Arg *out)
 	size_t n = is_long ? strcspn(text, "=") : 2;
 	out->row = row_find(text, n);
 	if (!out->row) {
-		usage_error(r, text, "unknown option");
+		usage_error(r, text, arena_printf(r->arena, "unknown option%s", row_hint(r, text, n)));
 		return false;
 	}
 	if (out->row->kind == KIND_FLAG) {
@@ -180,12 +244,32 @@ static bool arg_split(Reader *r, int argc, char **argv, int *i, Arg *out)
 static void take_positional(Reader *r, const char *text)
 {
 	Options *o = r->o;
-	if (!o->input && !o->command && (!strcmp(text, "plan") || !strcmp(text, "run")))
+	if (!o->input && !o->command && str_is_choice("plan|run|params", text))
 		o->command = text;
 	else if (!o->input)
 		o->input = text;
-	else
+	else if (!r->usage) /* else it may be the value of what nobody knows */
 		usage_error(r, text, "one model is compiled at a time");
+}
+
+/* --bn=train|frozen|frozen:REGEX, the last one any number of times. */
+static void take_bn(Reader *r)
+{
+	Options *o = r->o;
+	o->bn = NULL;
+	o->bn_frozen.n = 0;
+	for (int i = 0; i < o->bn_list.n; i++) {
+		const char *v = o->bn_list.at[i];
+		if (!strncmp(v, "frozen:", 7))
+			o->bn_frozen.at[o->bn_frozen.n++] = v + 7;
+		else if (!str_is_choice("train|frozen", v))
+			diag_error(r->diag, "--bn", "\"%s\" is refused; accepted: train|frozen|frozen:REGEX", v);
+		else if (o->bn && strcmp(o->bn, v) != 0)
+			diag_error(r->diag, "--bn", "train and frozen exclude each other: give one of them, or frozen:REGEX beside "
+				"it");
+		else
+			o->bn = v;
+	}
 }
 
 /* Whether an option's value can change the program. */
@@ -206,6 +290,12 @@ static void canonical_text(Reader *r)
 	buf_free(&b);
 }
 
+static void keep_given(Reader *r)
+{
+	r->o->given = NEW_N(r->arena, const char *, COUNT_OF(rows));
+	memcpy(r->o->given, r->value, sizeof(r->value));
+}
+
 bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *usage)
 {
 	Reader r = {.o = o, .arena = a, .diag = d};
@@ -217,19 +307,50 @@ bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *u
 		else if (arg_split(&r, argc, argv, &i, &arg))
 			vec_push(a, &args, arg);
 	}
+	const OptionRow *config = row_find("--config", strlen("--config"));
 	for (int i = 0; i < args.n; i++)
-		if (!strcmp(args.at[i].row->name, "--config"))
-			config_read(&r, args.at[i].value);
+		if (args.at[i].row == config)
+			row_set(&r, config, config->name, args.at[i].value);
+	for (int i = 0; i < o->config.n; i++)
+		config_read(&r, o->config.at[i]);
 	for (int i = 0; i < args.n; i++)
-		if (strcmp(args.at[i].row->name, "--config"))
+		if (args.at[i].row != config)
 			row_set(&r, args.at[i].row, args.at[i].row->name, args.at[i].value);
 	if (!o->command)
 		o->command = "compile";
+	keep_given(&r);
 	if (o->target && !strcmp(o->target, "cuda") && !o->arch)
 		row_set(&r, row_find("--arch", strlen("--arch")), "--arch", "sm_90a");
+	take_bn(&r);
 	canonical_text(&r);
 	*usage = r.usage;
 	return !d->errors;
+}
+
+/* ---- options that nobody reads ---- */
+
+/* Whether one of "a|b" runs; else *why is of the first. */
+static bool is_read(const char *readers, ReaderRuns *runs, const void *context, const char **why, Arena *a)
+{
+	const char *first = NULL;
+	for (const char *s = readers; *s; s += *s == '|') {
+		size_t n = strcspn(s, "|");
+		if (runs(context, arena_strndup(a, s, n), why))
+			return true;
+		first = first ? first : *why;
+		s += n;
+	}
+	*why = first;
+	return false;
+}
+
+void options_warn_unread(const Options *o, ReaderRuns *runs, const void *context, Arena *a, Diag *d)
+{
+	for (int i = 0; i < COUNT_OF(rows); i++) {
+		const char *why = NULL, *value = o->given[i];
+		if (value && !is_read(rows[i].reader, runs, context, &why, a))
+			diag_warn(d, rows[i].name, *value ? "is not used %s: \"%s\"" : "is not used %s", why, value);
+	}
 }
 
 /* ---- a text of options ---- */
@@ -253,7 +374,7 @@ static void text_option(Reader *r, const char *where, bool recorded, char *text)
 		return;
 	const char *at = arena_printf(r->arena, "%s: %s", where, row ? row->name : text);
 	if (!row)
-		diag_error(r->diag, at, "unknown option (see shardc --help)");
+		diag_error(r->diag, at, "unknown option%s (see shardc --help)", row_hint(r, text, n));
 	else if (!is_program(row))
 		diag_error(r->diag, at, "changes no program: leave it out");
 	else if (row->kind == KIND_FLAG && (*value || text[n]))
@@ -276,6 +397,7 @@ bool options_read(const char *text, const char *where, bool recorded, Options *o
 		n = option_length(s);
 		text_option(&r, where, recorded, arena_strndup(a, s, n));
 	}
+	take_bn(&r);
 	canonical_text(&r);
 	return d->errors == before;
 }
@@ -289,6 +411,7 @@ void options_help(FILE *f)
 	      "       shardc FILE.ir --passes=A,B,..                run passes on text\n"
 	      "       shardc plan MODEL.onnx [--world=N]            units, memory by category, peak\n"
 	      "       shardc run MODEL.onnx --inputs DIR --outputs DIR   forward only\n"
+	      "       shardc params MODEL.onnx [options]            what each initializer is, and by what evidence\n"
 	      "       shardc ckpt COMMAND ..                        checkpoints: show, convert (shardc ckpt --help)\n"
 	      "       shardc --list-ops | --list-passes | --help | --version\n", f);
 	const char *group = "";
@@ -299,10 +422,14 @@ void options_help(FILE *f)
 		if (strcmp(group, row->group))
 			fprintf(f, "\n%s:\n", row->group);
 		group = row->group;
-		int n = fprintf(f, "  %s%s%s", row->name, *row->values ? strlen(row->name) == 2 ? " " : "=" : "",
-			row->values);
+		int n = fprintf(f, "  %s%s%s%s", row->name, *row->values ? strlen(row->name) == 2 ? " " : "=" : "",
+			row->values, row->kind == KIND_LIST ? " .." : "");
 		fprintf(f, "%s%*s%s\n", n < 34 ? "" : "\n", n < 34 ? 34 - n : 34, "", row->help);
 	}
+	fputs("\nOptions with .. may be repeated, others are given once.  What --config files say is replaced by what\n"
+	      "the command line says, a list as a whole.  N and BYTES may be 60K, 1e8, 1.5G: K, M, G, T are powers of\n"
+	      "1000, of bytes powers of 1024 (64M, 200MiB; 200MB is 200,000,000).  REGEX is a POSIX extended regular\n"
+	      "expression, as egrep's, that matches anywhere in a name: write [0-9] for \\d.\n", f);
 	fputs("\nrefused by this version:", f);
 	for (int i = 0; i < COUNT_OF(rows); i++)
 		if (rows[i].kind == KIND_LATER)

@@ -99,6 +99,7 @@ void buf_free(Buf *b);
 typedef struct Map Map;
 Map *map_new(Arena *a);
 void map_put(Map *m, const char *key, void *value); /* replaces */
+bool map_add(Map *m, const char *key);              /* with NULL; false, and nothing done, when it is there */
 void *map_get(const Map *m, const char *key);       /* NULL when absent */
 bool map_has(const Map *m, const char *key);
 int map_count(const Map *m);
@@ -113,14 +114,22 @@ const char *map_intern(Map *m, const char *s);
 
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed); /* not cryptographic; stable across runs */
 
-/* The one escaper: every user's name that reaches C, make, JSON, DOT or HTML passes through it. */
+/* The one escaper: every user's name that reaches C, make, JSON, DOT, HTML or a terminal passes through it. */
 typedef enum { ESCAPE_C_COMMENT, ESCAPE_C_STRING, ESCAPE_C_IDENT, ESCAPE_JSON, ESCAPE_DOT, ESCAPE_HTML,
-	ESCAPE_MAKE, ESCAPE_SHELL, ESCAPE_IR } EscapeKind;
+	ESCAPE_MAKE, ESCAPE_SHELL, ESCAPE_IR, ESCAPE_TERMINAL } EscapeKind;
 char *str_escape(Arena *a, EscapeKind kind, const char *s);
+/* Of the character at s, which is not the end: 0 if it may be shown as it is, else its bytes: it moves a cursor, turns
+ * the direction of text, or is not seen; -1: the byte is no UTF-8.  code: which character or byte it is. */
+int str_hidden(const char *s, uint32_t *code);
 bool str_is_utf8(const char *s);
 /* Whether value is one of "one|two|three". */
 bool str_is_choice(const char *choices, const char *value);
-/* 4096, with bytes 64M or 2G too; false when it is no positive number that fits. */
+
+/* ---- size.c ---- */
+
+/* 4096, 60K, 1e8, 1.5G, of bytes 200MiB too: a whole number that is not negative and fits, else false. */
+bool str_to_size(const char *text, bool bytes, int64_t *out);
+/* The same above 0; false leaves *out. */
 bool str_to_count(const char *text, bool bytes, int64_t *out);
 
 /* ---- diag.c ---- */
@@ -131,6 +140,7 @@ typedef struct Diag {
 	FILE *out;     /* usually stderr */
 	int errors, warnings;
 	int max_errors; /* printed; the rest are counted.  0 = 50 */
+	bool full;     /* an output could not be written since its device is full, or broken (diag_unwritten) */
 	bool verbose;  /* diag_info prints */
 	bool quiet;    /* nothing but errors and their notes: the rest was said before */
 	const char *prefix; /* before `where`: "[rank 3/8] "; NULL: nothing */
@@ -140,6 +150,8 @@ void diag_error(Diag *d, const char *where, const char *fmt, ...) PRINTF_LIKE(3,
 void diag_warn(Diag *d, const char *where, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void diag_note(Diag *d, const char *where, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void diag_info(Diag *d, const char *where, const char *fmt, ...) PRINTF_LIKE(3, 4); /* only under -v */
+/* An output could not be written, errno tells why: an error, and d->full where not its path is at fault. */
+void diag_unwritten(Diag *d, const char *path);
 /* A whole file as text, in the arena; NULL and an error when it cannot be read or holds a NUL byte. */
 char *diag_read_file(Diag *d, const char *path, Arena *a);
 

@@ -24,7 +24,11 @@ typedef struct Reader {
 	Map *files;
 	const char *index;        /* path */
 	char index_crc[CRC_TEXT]; /* "": state.json does not tell */
-	bool part;                /* files may be missing */
+	const char *const *dirs;  /* where its files are looked for */
+	int n_dirs;
+	bool loose;               /* files of kind full may be missing */
+	bool here;                /* and those of other hosts' folders */
+	bool joined;              /* the folders are all hosts' */
 	Diag *d;
 } Reader;
 
@@ -104,13 +108,25 @@ static bool is_undamaged(const char *text, const char *was, const char *path, Di
 	return false;
 }
 
+/* In the first folder that has it; where none has, in the first. */
+static const char *path_of(const Reader *r, const char *name)
+{
+	struct stat st;
+	for (int i = 0; i < r->n_dirs; i++) {
+		const char *path = arena_printf(r->a, "%s/%s", r->dirs[i], name);
+		if (!stat(path, &st))
+			return path;
+	}
+	return arena_printf(r->a, "%s/%s", r->dirs[0], name);
+}
+
 /* A file of the folder, opened once; NULL: it was refused, which was said. */
 static SafeFile *open_file(Reader *r, const char *name)
 {
 	Checkpoint *c = r->c;
 	if (map_has(r->files, name))
 		return map_get(r->files, name);
-	SafeFile *f = safetensors_open(r->a, arena_printf(r->a, "%s/%s", c->dir, name), r->d);
+	SafeFile *f = safetensors_open(r->a, path_of(r, name), r->d);
 	map_put(r->files, name, f);
 	if (f) {
 		int n = c->n_files++;
@@ -132,7 +148,7 @@ static CheckpointTensor whole(Reader *r, const SafeFile *f, const SafeTensor *t)
 	CheckpointTensor out = {.name = t->name, .dtype = t->dtype, .rank = t->rank,
 		.numel = t->bytes / dtype_info[t->dtype].bytes, .piece = NEW(r->a, CheckpointPiece), .n_pieces = 1};
 	memcpy(out.dim, t->dim, sizeof(out.dim));
-	*out.piece = (CheckpointPiece){f, t, 0, 0, out.numel};
+	*out.piece = (CheckpointPiece){.file = f, .in = t, .n = out.numel};
 	return out;
 }
 
@@ -174,7 +190,7 @@ static bool list_file(Reader *r, CheckpointSection s, const Files *files)
 	bool missing = stat(arena_printf(r->a, "%s/%s", r->c->dir, name), &st) && errno == ENOENT;
 	if (!files->has[s] && (files->recorded || missing))
 		return true;
-	if (missing && r->part && s != CHECKPOINT_MODEL)
+	if (missing && r->loose && s != CHECKPOINT_MODEL)
 		return true;
 	if (missing) {
 		diag_error(r->d, r->c->dir, "there is no %s: the checkpoint is not whole; take an older one", name);
@@ -204,6 +220,20 @@ static bool get_count(json_t *v, int64_t *out)
 	return json_is_integer(v) && *out >= 0;
 }
 
+/* Whether a file is of a rank that does not save into this folder: "model-00003-of-00004.safetensors" is rank 2's. */
+static bool is_elsewhere(const Reader *r, const char *file)
+{
+	json_t *ranks = r->here ? json_object_get(r->c->part, "ranks") : NULL, *v;
+	const char *of = strstr(file, "-of-");
+	size_t i;
+	if (!ranks || !of || of - file < 5)
+		return false;
+	json_array_foreach(ranks, i, v)
+		if (json_integer_value(v) == strtoll(of - 5, NULL, 10) - 1)
+			return false;
+	return true;
+}
+
 /* [FILE, TENSOR, at, first, n] */
 static bool read_piece(Reader *r, const CheckpointTensor *t, CheckpointPiece *p, json_t *v)
 {
@@ -215,6 +245,9 @@ static bool read_piece(Reader *r, const CheckpointTensor *t, CheckpointPiece *p,
 			t->name);
 		return false;
 	}
+	p->name = arena_strdup(r->a, file);
+	if (is_elsewhere(r, file))
+		return true;
 	p->file = open_file(r, file);
 	if (!p->file)
 		return false;
@@ -364,6 +397,9 @@ static bool read_state(Reader *r)
 	if (!c->state)
 		return false;
 	c->layout = json_object_get(c->state, "layout");
+	if (r->joined)
+		json_object_del(c->state, "part");
+	c->part = json_object_get(c->state, "part");
 	const char *kind = json_string_value(json_object_get(c->layout, "kind"));
 	for (int k = 0; kind && k < CHECKPOINT_KINDS; k++)
 		if (!strcmp(kind, checkpoint_kinds[k])) {
@@ -390,13 +426,30 @@ static void name_tensors(Reader *r)
 	}
 }
 
-static Checkpoint *open_folder(Arena *a, const char *dir, bool part, Diag *d)
+/* "run", the number of its folders, and the ranks that save into this one. */
+static bool read_part(Reader *r)
 {
-	Checkpoint *c = NEW(a, Checkpoint);
-	c->dir = arena_strdup(a, dir);
-	Reader r = {.a = a, .c = c, .files = map_new(a), .part = part, .d = d};
-	if (read_state(&r) && read_tensors(&r)) {
-		name_tensors(&r);
+	Checkpoint *c = r->c;
+	json_t *ranks = json_object_get(c->part, "ranks");
+	json_int_t folders = json_integer_value(json_object_get(c->part, "folders"));
+	bool known = json_is_string(json_object_get(c->part, "run")) && json_is_array(ranks) &&
+		c->kind != CHECKPOINT_FULL && folders > 1;
+	if (c->part && !known)
+		diag_error(r->d, c->dir, "$.part of state.json: run, folders and ranks were expected");
+	else if (c->part && !r->here)
+		diag_error(r->d, c->dir, "has the files of %d of %" JSON_INTEGER_FORMAT " ranks: the others are in the folders "
+			"of other hosts; shardc ckpt merge DIR.. -o OUT, with all %" JSON_INTEGER_FORMAT " of them, puts them "
+			"together", (int)json_array_size(ranks), json_integer_value(json_object_get(c->layout, "ranks")), folders);
+	return !c->part || (known && r->here);
+}
+
+static Checkpoint *open_with(Reader *r)
+{
+	Checkpoint *c = r->c;
+	c->dir = arena_strdup(r->a, r->dirs[0]);
+	r->files = map_new(r->a);
+	if (read_state(r) && read_part(r) && read_tensors(r)) {
+		name_tensors(r);
 		return c;
 	}
 	checkpoint_close(c);
@@ -405,12 +458,87 @@ static Checkpoint *open_folder(Arena *a, const char *dir, bool part, Diag *d)
 
 Checkpoint *checkpoint_open(Arena *a, const char *dir, Diag *d)
 {
-	return open_folder(a, dir, false, d);
+	return open_with(&(Reader){.a = a, .c = NEW(a, Checkpoint), .dirs = &dir, .n_dirs = 1, .d = d});
 }
 
-Checkpoint *checkpoint_open_part(Arena *a, const char *dir, Diag *d)
+Checkpoint *checkpoint_open_here(Arena *a, const char *dir, bool loose, Diag *d)
 {
-	return open_folder(a, dir, true, d);
+	return open_with(&(Reader){.a = a, .c = NEW(a, Checkpoint), .dirs = &dir, .n_dirs = 1, .here = true, .loose = loose,
+		.d = d});
+}
+
+/* ---- the folders of several hosts ---- */
+
+/* Adds the ranks of a folder to those that others have: each is in one. */
+static bool add_ranks(bool *has, int64_t ranks, const Checkpoint *c, Diag *d)
+{
+	json_t *v;
+	size_t i;
+	json_array_foreach(json_object_get(c->part, "ranks"), i, v) {
+		int64_t r = json_is_integer(v) ? json_integer_value(v) : -1;
+		if (r < 0 || r >= ranks || has[r]) {
+			diag_error(d, c->dir, "rank %" PRId64 " of it is in another folder, too, or is none of %" PRId64, r,
+				ranks);
+			return false;
+		}
+		has[r] = true;
+	}
+	return true;
+}
+
+static bool same_save(const Checkpoint *first, const Checkpoint *c, Diag *d)
+{
+	static const char *const keys[] = {"step", "model", "samples", "updates", "options"};
+	const char *other = json_equal(json_object_get(first->part, "run"), json_object_get(c->part, "run")) ? NULL : "run";
+	for (int i = 0; i < COUNT_OF(keys) && !other; i++)
+		if (!json_equal(json_object_get(first->state, keys[i]), json_object_get(c->state, keys[i])))
+			other = keys[i];
+	if (!other && !json_equal(first->layout, c->layout))
+		other = "layout";
+	if (!other)
+		return true;
+	diag_error(d, c->dir, "is of another save than %s: their %s differs", first->dir, other);
+	return false;
+}
+
+/* That the folders are all of one save.  Says what is missing. */
+static bool check_parts(Arena *a, const char *const *dirs, int n, Diag *d)
+{
+	Checkpoint **c = NEW_N(a, Checkpoint *, n);
+	bool ok = true, *has = NULL;
+	int64_t ranks = 0;
+	for (int i = 0; i < n; i++) {
+		c[i] = checkpoint_open_here(a, dirs[i], false, d);
+		if (c[i] && !c[i]->part) {
+			diag_error(d, dirs[i], "is a whole checkpoint, none of several hosts' folders: give it alone");
+			ok = false;
+		}
+		ok = ok && c[i];
+	}
+	if (ok) {
+		ranks = json_integer_value(json_object_get(c[0]->layout, "ranks"));
+		ok = ranks > 0 && ranks <= INT32_MAX;
+		has = NEW_N(a, bool, ok ? ranks : 1);
+	}
+	for (int i = 0; i < n && ok; i++)
+		ok = (!i || same_save(c[0], c[i], d)) && add_ranks(has, ranks, c[i], d);
+	for (int64_t r = 0; r < ranks && ok; r++)
+		if (!has[r]) {
+			diag_error(d, dirs[0], "the files of rank %" PRId64 " are in none of the %d folder(s): it was saved into %"
+				JSON_INTEGER_FORMAT, r, n, json_integer_value(json_object_get(c[0]->part, "folders")));
+			ok = false;
+		}
+	for (int i = 0; i < n; i++)
+		if (c[i])
+			checkpoint_close(c[i]);
+	return ok;
+}
+
+Checkpoint *checkpoint_open_parts(Arena *a, const char *const *dirs, int n, Diag *d)
+{
+	if (!check_parts(a, dirs, n, d))
+		return NULL;
+	return open_with(&(Reader){.a = a, .c = NEW(a, Checkpoint), .dirs = dirs, .n_dirs = n, .joined = true, .d = d});
 }
 
 Checkpoint *checkpoint_open_file(Arena *a, const char *path, Diag *d)
@@ -418,7 +546,8 @@ Checkpoint *checkpoint_open_file(Arena *a, const char *path, Diag *d)
 	const char *slash = strrchr(path, '/');
 	Checkpoint *c = NEW(a, Checkpoint);
 	c->dir = slash ? arena_strndup(a, path, (size_t)(slash - path)) : ".";
-	Reader r = {.a = a, .c = c, .files = map_new(a), .d = d};
+	const char *dir = c->dir;
+	Reader r = {.a = a, .c = c, .files = map_new(a), .dirs = &dir, .n_dirs = 1, .d = d};
 	const SafeFile *f = open_file(&r, slash ? slash + 1 : path);
 	if (!f)
 		return NULL;
@@ -434,7 +563,7 @@ void checkpoint_close(Checkpoint *c)
 		safetensors_close(c->files[i]);
 	c->n_files = 0;
 	json_decref(c->state);
-	c->state = c->layout = NULL;
+	c->state = c->layout = c->part = NULL;
 }
 
 const CheckpointTensor *checkpoint_find(const Checkpoint *c, CheckpointSection s, const char *name)
@@ -448,7 +577,7 @@ void checkpoint_read(const CheckpointTensor *t, int64_t first, int64_t n, Checkp
 	for (int i = 0; i < t->n_pieces; i++) {
 		const CheckpointPiece *p = &t->piece[i];
 		int64_t begin = MAX(first, p->first), end = MIN(first + n, p->first + p->n);
-		if (begin < end)
+		if (begin < end && p->in)
 			use(context, (const char *)p->in->data + (p->at + begin - p->first) * size, begin, end - begin);
 	}
 }

@@ -29,7 +29,8 @@ bool checkpoint_is_name(const char *s, int64_t *step);
 
 /* Elements [first, first + n) of a tensor are elements [at, at + n) of a tensor of a file. */
 typedef struct CheckpointPiece {
-	const SafeFile *file;
+	const char *name;       /* of the file, without a folder */
+	const SafeFile *file;   /* NULL, and `in` too: it lies in another host's folder (checkpoint_open_here) */
 	const SafeTensor *in;
 	int64_t at, first, n;
 } CheckpointPiece;
@@ -49,6 +50,7 @@ typedef struct Checkpoint {
 	CheckpointKind kind;
 	json_t *state;          /* state.json, without its checksums; NULL of one file */
 	json_t *layout;         /* its "layout" */
+	json_t *part;           /* its "part": it lies in several hosts' folders; NULL: in one, or put together */
 	CheckpointList section[CHECKPOINT_SECTIONS];
 	SafeFile **files;       /* all that were opened */
 	int n_files;
@@ -59,8 +61,11 @@ bool checkpoint_is_folder(const char *dir, Arena *a);
 /* Reads and checks state.json, index.json and every file's header: what it gives names bytes that are there, and no
  * file is missing.  NULL after messages to d, all that were found.  Lives in a until checkpoint_close. */
 Checkpoint *checkpoint_open(Arena *a, const char *dir, Diag *d);
-/* The same; of kind full all files but the model's may be missing: such a section is empty. */
-Checkpoint *checkpoint_open_part(Arena *a, const char *dir, Diag *d);
+/* The same, or of one that lies in several hosts' folders the files that this folder has to have: other pieces have no
+ * file.  loose: of kind full all files but the model's may be missing: such a section is empty. */
+Checkpoint *checkpoint_open_here(Arena *a, const char *dir, bool loose, Diag *d);
+/* One that lies in several hosts' folders, put together: they are of one save, and no file is missing. */
+Checkpoint *checkpoint_open_parts(Arena *a, const char *const *dirs, int n, Diag *d);
 /* One safetensors file: its tensors are section model of a folder of kind full that has no state. */
 Checkpoint *checkpoint_open_file(Arena *a, const char *path, Diag *d);
 void checkpoint_close(Checkpoint *c);
@@ -69,7 +74,7 @@ void checkpoint_close(Checkpoint *c);
 json_t *checkpoint_state(const char *text, const char *path, Diag *d);
 const CheckpointTensor *checkpoint_find(const Checkpoint *c, CheckpointSection s, const char *name);
 /* Elements [first, first + n), as they lie in files, piece by piece: use(context, from, first, n), from: n elements
- * of the tensor's dtype, aligned to nothing. */
+ * of the tensor's dtype, aligned to nothing.  Pieces without a file are passed over. */
 typedef void CheckpointUse(void *context, const char *from, int64_t first, int64_t n);
 void checkpoint_read(const CheckpointTensor *t, int64_t first, int64_t n, CheckpointUse *use, void *context);
 /* Checksums of the files' tensors of which `index` modulo `of` is this one's: of a team that shares the work each

@@ -1,13 +1,30 @@
 /* base/diag.c: messages to the user, and internal errors.
  *
  * One shape for all: "WHERE: error: TEXT".  Errors are counted beyond what is printed, so that a phase
- * can report everything it found and then fail once.  A message is written as one piece: several processes
- * may share the terminal. */
+ * can report everything it found and then fail once.  A message is written as one piece, since several processes may
+ * share the terminal.  It is one line, or goes on in lines that begin with two blanks, and shows what names hide: no
+ * name of a file or tensor moves the cursor, looks like another, or like a message of its own. */
 #include "base/base.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+/* Writes the text with each of its lines escaped; a line break stays one only before two blanks. */
+static void put_shown(Buf *out, char *text)
+{
+	for (char *next = text; next; text = next) {
+		Arena *a = arena_new();
+		next = strstr(text, "\n  ");
+		if (next)
+			*next++ = '\0';
+		buf_printf(out, "%s\n", str_escape(a, ESCAPE_TERMINAL, text));
+		arena_free(a);
+	}
+}
 
 static void print_message(Diag *d, const char *where, const char *kind, const char *fmt, va_list ap)
 {
@@ -18,8 +35,11 @@ static void print_message(Diag *d, const char *where, const char *kind, const ch
 	Buf b = {0};
 	buf_printf(&b, "%s%s: %s: %*s", d->prefix ? d->prefix : "", where, kind, n + 1, "");
 	vsnprintf(b.at + b.n - n - 1, (size_t)n + 1, fmt, ap);
-	b.at[b.n - 1] = '\n';
-	fwrite(b.at, 1, b.n, d->out ? d->out : stderr);
+	b.at[b.n - 1] = '\0';
+	Buf lines = {0};
+	put_shown(&lines, b.at);
+	fwrite(lines.at, 1, lines.n, d->out ? d->out : stderr);
+	buf_free(&lines);
 	buf_free(&b);
 }
 
@@ -36,6 +56,13 @@ void diag_error(Diag *d, const char *where, const char *fmt, ...)
 	va_start(ap, fmt);
 	print_message(d, where, "error", fmt, ap);
 	va_end(ap);
+}
+
+void diag_unwritten(Diag *d, const char *path)
+{
+	int error = errno;
+	d->full |= error == ENOSPC || error == EDQUOT || error == EIO || error == EFBIG;
+	diag_error(d, path, "cannot write: %s", strerror(error));
 }
 
 void diag_warn(Diag *d, const char *where, const char *fmt, ...)
@@ -82,16 +109,19 @@ _Noreturn void ice_at(const char *file, int line, const char *fmt, ...)
 
 char *diag_read_file(Diag *d, const char *path, Arena *a)
 {
-	FILE *f = fopen(path, "rb");
+	struct stat st;
+	const char *why = NULL;
 	Buf b = {0};
 	char chunk[1 << 16];
-	for (size_t n; f && (n = fread(chunk, 1, sizeof(chunk), f)) > 0;)
-		buf_put(&b, chunk, n);
-	bool failed = !f || ferror(f);
+	int fd = file_open(path, &st, &why);
+	ssize_t n = fd < 0 ? -1 : 1;
+	while (fd >= 0 && ((n = read(fd, chunk, sizeof(chunk))) > 0 || (n < 0 && errno == EINTR)))
+		buf_put(&b, chunk, (size_t)MAX(n, 0));
+	bool failed = n < 0;
 	if (failed)
-		diag_error(d, path, "cannot read: %s", strerror(errno));
-	if (f)
-		fclose(f);
+		diag_error(d, path, "cannot read: %s", why ? why : strerror(errno));
+	if (fd >= 0)
+		close(fd);
 	char *text = failed ? NULL : arena_strndup(a, b.at ? b.at : "", b.n);
 	if (text && strlen(text) != b.n) {
 		diag_error(d, path, "is not text: it holds a NUL byte");

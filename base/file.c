@@ -1,11 +1,89 @@
-/* base/file.c: files that are synced to the disk.
+/* base/file.c: files as they are opened, mapped and synced.
+ *
+ * Refuses to read what is no regular file: it is opened without waiting, then looked at.
  *
  * The one idea: the first error is the one that is told, whatever is done to end with it. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/file.h"
+
+/* ---- reading ---- */
+
+static const char *kind_of(mode_t mode)
+{
+	if (S_ISDIR(mode))
+		return "this is a folder, a file was expected";
+	if (S_ISFIFO(mode))
+		return "this is a pipe, a regular file was expected: write what comes out of it to a file";
+	return "this is a device, a regular file was expected";
+}
+
+int file_open(const char *path, struct stat *st, const char **why)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 && errno == ENXIO) {
+		*why = "this is a socket or a device, a regular file was expected";
+		return -1;
+	}
+	if (fd < 0 || fstat(fd, st)) {
+		*why = strerror(errno);
+		file_close(fd, false);
+		return -1;
+	}
+	if (S_ISREG(st->st_mode))
+		return fd;
+	*why = kind_of(st->st_mode);
+	close(fd);
+	errno = EINVAL;
+	return -1;
+}
+
+bool file_view(FileView *v, const char *path, const char **why)
+{
+	struct stat st;
+	int fd = file_open(path, &st, why);
+	*v = (FileView){0};
+	if (fd < 0)
+		return false;
+	void *p = st.st_size > 0 ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
+	bool ok = p != MAP_FAILED;
+	if (ok)
+		*v = (FileView){p, st.st_size};
+	else
+		*why = strerror(errno);
+	close(fd);
+	return ok;
+}
+
+void file_view_close(FileView *v)
+{
+	if (v->at)
+		munmap((void *)(uintptr_t)v->at, (size_t)v->bytes);
+	*v = (FileView){0};
+}
+
+bool file_is_beneath(const char *folder, const char *name)
+{
+	size_t bytes = strlen(folder) + strlen(name) + 3;
+	char *joined = malloc(bytes);
+	if (!joined)
+		ice("out of memory: a path of %zu bytes", bytes);
+	snprintf(joined, bytes, "%s/%s", *folder ? folder : ".", name);
+	char *real = realpath(joined, NULL), *top = realpath(*folder ? folder : ".", NULL);
+	size_t n = top ? strlen(top) : 0;
+	bool ok = !real || (top && !strncmp(real, top, n) && (real[n] == '/' || n == 1));
+	free(real);
+	free(top);
+	free(joined);
+	return ok;
+}
+
+/* ---- writing ---- */
 
 bool file_close(int fd, bool ok)
 {
@@ -14,6 +92,27 @@ bool file_close(int fd, bool ok)
 		return false;
 	errno = error;
 	return ok && fd >= 0;
+}
+
+bool file_flush_close(FILE *f)
+{
+	bool ok = f && !fflush(f) && !ferror(f);
+	int error = errno;
+	if (f && fclose(f) && ok)
+		return false;
+	errno = error;
+	return ok;
+}
+
+bool file_flush_stdout(Diag *d)
+{
+	errno = 0;
+	if (!fflush(stdout) && !ferror(stdout))
+		return true;
+	errno = errno ? errno : EIO; /* an earlier write failed */
+	diag_unwritten(d, "standard output");
+	d->full = true;
+	return false;
 }
 
 bool file_sync(const char *path)

@@ -6,13 +6,13 @@
  *
  * The one idea: the header is scanned by a cursor that never passes its end, so any bytes may be given. */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/npy.h"
 
 typedef struct Cursor { const char *at, *end; char *why; } Cursor;
@@ -205,28 +205,15 @@ bool npy_parse(const void *file, int64_t bytes, NpyHeader *out, char why[NPY_WHY
 bool npy_open(Npy *out, const char *path, Diag *d)
 {
 	char why[NPY_WHY];
-	struct stat st;
+	const char *refused = "the file is empty";
+	FileView file;
 	*out = (Npy){.path = path};
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st)) {
-		diag_error(d, path, "%s", strerror(errno));
-		if (fd >= 0)
-			close(fd);
+	if (!file_view(&file, path, &refused) || !file.at) {
+		diag_error(d, path, "%s", refused);
 		return false;
 	}
-	if (!S_ISREG(st.st_mode) || st.st_size == 0) {
-		diag_error(d, path, S_ISREG(st.st_mode) ? "the file is empty" : "this is not a regular file");
-		close(fd);
-		return false;
-	}
-	out->map_bytes = st.st_size;
-	out->map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
-	close(fd);
-	if (out->map == MAP_FAILED) {
-		out->map = NULL;
-		diag_error(d, path, "cannot be mapped: %s", strerror(errno));
-		return false;
-	}
+	out->map_bytes = file.bytes;
+	out->map = (void *)(uintptr_t)file.at;
 	if (!npy_parse(out->map, out->map_bytes, &out->header, why)) {
 		diag_error(d, path, "%s", why);
 		npy_close(out);
@@ -272,11 +259,8 @@ bool npy_write(const char *path, DType dtype, int rank, const int64_t *dim, cons
 	bool ok = fwrite(start, 1, sizeof(start), f) == sizeof(start) && fwrite(b.at, 1, b.n, f) == b.n &&
 		fwrite(data, 1, (size_t)bytes, f) == (size_t)bytes;
 	buf_free(&b);
+	ok = file_flush_close(f) && ok;
 	int error = errno;
-	if (fclose(f) && ok) {
-		error = errno;
-		ok = false;
-	}
 	if (!ok && regular)
 		unlink(path);
 	errno = error;

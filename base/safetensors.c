@@ -26,29 +26,20 @@ typedef struct Reader { Arena *a; SafeFile *f; Diag *d; int64_t data_start; } Re
 
 static bool map_file(SafeFile *f, Diag *d)
 {
-	struct stat st;
-	int fd = open(f->path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st)) {
-		diag_error(d, f->path, "%s", strerror(errno));
-		if (fd >= 0)
-			close(fd);
+	FileView file;
+	const char *why;
+	if (!file_view(&file, f->path, &why)) {
+		diag_error(d, f->path, "%s", why);
 		return false;
 	}
-	bool regular = S_ISREG(st.st_mode) && st.st_size >= LENGTH_BYTES;
-	if (regular) {
-		f->map_bytes = st.st_size;
-		f->map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
-		if (f->map == MAP_FAILED)
-			f->map = NULL;
-	}
-	if (S_ISDIR(st.st_mode))
-		diag_error(d, f->path, "this is a folder: a safetensors file was expected");
-	else if (!regular)
+	if (file.bytes < LENGTH_BYTES) {
 		diag_error(d, f->path, "this is not a safetensors file: it is shorter than %d bytes", LENGTH_BYTES);
-	else if (!f->map)
-		diag_error(d, f->path, "cannot be mapped: %s", strerror(errno));
-	close(fd);
-	return f->map;
+		file_view_close(&file);
+		return false;
+	}
+	f->map_bytes = file.bytes;
+	f->map = (void *)(uintptr_t)file.at;
+	return true;
 }
 
 static bool read_shape(const Reader *r, SafeTensor *t, json_t *shape)

@@ -5,7 +5,6 @@
 #include "base/base.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +23,8 @@ static void buf_reserve(Buf *b, size_t more)
 void buf_put(Buf *b, const char *s, size_t n)
 {
 	buf_reserve(b, n);
-	memcpy(b->at + b->n, s, n);
+	if (n)
+		memcpy(b->at + b->n, s, n);
 	b->n += n;
 	b->at[b->n] = '\0';
 }
@@ -117,20 +117,33 @@ static MapEntry *map_find(const Map *m, const char *key)
 	return i < 0 ? NULL : &m->entries.at[i];
 }
 
-void map_put(Map *m, const char *key, void *value)
+/* The key's entry, made when there is none.  Not to be kept: entries move when others are made. */
+static MapEntry *map_entry(Map *m, const char *key, bool *made)
 {
-	MapEntry *e = map_find(m, key);
-	if (e) {
-		e->value = value;
-		return;
-	}
+	uint64_t hash = hash_bytes(key, strlen(key), 0);
 	if ((m->entries.n + 1) * 2 > m->n_slots)
 		map_grow(m);
-	uint64_t hash = hash_bytes(key, strlen(key), 0);
-	MapEntry entry = {arena_strdup(m->arena, key), value, hash};
 	int32_t *slot = map_slot(m, key, hash);
-	*slot = m->entries.n;
-	vec_push(m->arena, &m->entries, entry);
+	*made = *slot < 0;
+	if (*made) {
+		MapEntry entry = {arena_strdup(m->arena, key), NULL, hash};
+		*slot = m->entries.n;
+		vec_push(m->arena, &m->entries, entry);
+	}
+	return &m->entries.at[*slot];
+}
+
+void map_put(Map *m, const char *key, void *value)
+{
+	bool made;
+	map_entry(m, key, &made)->value = value;
+}
+
+bool map_add(Map *m, const char *key)
+{
+	bool made;
+	map_entry(m, key, &made);
+	return made;
 }
 
 void *map_get(const Map *m, const char *key)
@@ -156,12 +169,8 @@ const char *map_key(const Map *m, int i)
 
 const char *map_intern(Map *m, const char *s)
 {
-	const MapEntry *e = map_find(m, s);
-	if (!e) {
-		map_put(m, s, NULL);
-		e = map_find(m, s);
-	}
-	return e->key;
+	bool made;
+	return map_entry(m, s, &made)->key;
 }
 
 /* ---- PtrMap ---- */
@@ -224,14 +233,91 @@ void *ptrmap_get(const PtrMap *m, const void *key)
 	return m->key[slot] ? m->value[slot] : NULL;
 }
 
+/* ---- UTF-8 ---- */
+
+/* Bytes of the character at s, 0 when it is not UTF-8: no long forms, surrogates or codes above 10FFFF. */
+static int utf8_length(const char *s)
+{
+	static const struct { unsigned char first, last, low, high; int n; } forms[] = {
+		{0x01, 0x7f, 0, 0, 1}, {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
+		{0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
+		{0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
+	};
+	const unsigned char *c = (const unsigned char *)s;
+	for (int i = 0; i < COUNT_OF(forms); i++) {
+		if (c[0] < forms[i].first || c[0] > forms[i].last)
+			continue;
+		int n = 1;
+		while (n < forms[i].n && c[n] >= (n == 1 ? forms[i].low : 0x80) && c[n] <= (n == 1 ? forms[i].high : 0xbf))
+			n++;
+		return n == forms[i].n ? n : 0;
+	}
+	return 0;
+}
+
+bool str_is_utf8(const char *s)
+{
+	for (int n; *s; s += n)
+		if (!(n = utf8_length(s)))
+			return false;
+	return true;
+}
+
+/* Of a character of n bytes. */
+static uint32_t utf8_code(const char *s, int n)
+{
+	uint32_t code = (unsigned char)*s & (n == 1 ? 0x7f : 0x7f >> n);
+	for (int i = 1; i < n; i++)
+		code = code << 6 | ((unsigned char)s[i] & 0x3f);
+	return code;
+}
+
+/* What moves a cursor, turns the direction of a text, or is not seen: a name must not look like another. */
+static bool is_hidden(uint32_t code)
+{
+	static const struct { uint32_t first, last; } hidden[] = {
+		{0x00, 0x1f}, {0x7f, 0x9f}, {0xad, 0xad}, {0x34f, 0x34f}, {0x61c, 0x61c}, {0x115f, 0x1160}, {0x17b4, 0x17b5},
+		{0x180b, 0x180f}, {0x200b, 0x200f}, {0x2028, 0x202e}, {0x2060, 0x206f}, {0x3164, 0x3164}, {0xfe00, 0xfe0f},
+		{0xfeff, 0xfeff}, {0xffa0, 0xffa0}, {0xfff0, 0xfffb}, {0xe0000, 0xe0fff},
+	};
+	for (int i = 0; i < COUNT_OF(hidden); i++)
+		if (code >= hidden[i].first && code <= hidden[i].last)
+			return true;
+	return false;
+}
+
+int str_hidden(const char *s, uint32_t *code)
+{
+	int n = utf8_length(s);
+	*code = n ? utf8_code(s, n) : (unsigned char)*s;
+	return !n ? -1 : is_hidden(*code) ? n : 0;
+}
+
 /* ---- the escaper ---- */
+
+/* Puts a character of several bytes that may be shown; how many they are, 0: it is none. */
+static int put_wide(Buf *b, const char *s)
+{
+	uint32_t code;
+	int n = utf8_length(s);
+	if (n < 2 || str_hidden(s, &code))
+		return 0;
+	buf_put(b, s, (size_t)n);
+	return n;
+}
 
 static void escape_c_comment(Buf *b, const char *s)
 {
-	/* No end of comment, no trigraph, no line end and no backslash before one. */
-	for (; *s; s++) {
+	/* No end of comment, no trigraph, no line end and no backslash before one; nothing that is not seen. */
+	uint32_t code;
+	for (int n; *s; s++) {
 		unsigned char c = (unsigned char)*s;
-		if (c < 0x20 || c == 0x7f || c == '\\' || c == '?')
+		if ((n = put_wide(b, s)) != 0)
+			s += n - 1;
+		else if ((n = str_hidden(s, &code)) != 0)
+			for (s--, n = abs(n); n > 0; n--)
+				buf_printf(b, "%%%02x", (unsigned char)*++s);
+		else if (c == '\\' || c == '?')
 			buf_printf(b, "%%%02x", c);
 		else if ((c == '/' && b->n && b->at[b->n - 1] == '*') || (c == '*' && b->n && b->at[b->n - 1] == '/'))
 			buf_printf(b, " %c", c);
@@ -264,72 +350,75 @@ static void escape_c_ident(Buf *b, const char *s)
 	}
 }
 
-/* Bytes of the character at s, 0 when it is not UTF-8: no long forms, surrogates or codes above 10FFFF. */
-static int utf8_length(const char *s)
+/* A character as JSON writes it; bytes of it, 1 of what is no UTF-8, for which `other` stands. */
+static int put_quoted(Buf *b, const char *s, const char *other)
 {
-	static const struct { unsigned char first, last, low, high; int n; } forms[] = {
-		{0x01, 0x7f, 0, 0, 1}, {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3}, {0xe1, 0xec, 0x80, 0xbf, 3},
-		{0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
-		{0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
-	};
-	const unsigned char *c = (const unsigned char *)s;
-	for (int i = 0; i < COUNT_OF(forms); i++) {
-		if (c[0] < forms[i].first || c[0] > forms[i].last)
-			continue;
-		int n = 1;
-		while (n < forms[i].n && c[n] >= (n == 1 ? forms[i].low : 0x80) && c[n] <= (n == 1 ? forms[i].high : 0xbf))
-			n++;
-		return n == forms[i].n ? n : 0;
-	}
-	return 0;
-}
-
-bool str_is_utf8(const char *s)
-{
-	for (int n; *s; s += n)
-		if (!(n = utf8_length(s)))
-			return false;
-	return true;
-}
-
-static void put_quoted(Buf *b, const char *s)
-{
-	unsigned char c = (unsigned char)*s;
-	if (c == '"' || c == '\\')
-		buf_printf(b, "\\%c", c);
-	else if (c == '\n')
-		buf_put(b, "\\n", 2);
-	else if (c == '\t')
-		buf_put(b, "\\t", 2);
-	else if (c < 0x20 || c == 0x7f)
-		buf_printf(b, "\\u%04x", c);
+	uint32_t code;
+	int hidden = str_hidden(s, &code), n = hidden < 0 ? 1 : utf8_length(s);
+	if (hidden < 0)
+		buf_put(b, other, other == s ? 1 : strlen(other));
+	else if (code == '"' || code == '\\')
+		buf_printf(b, "\\%c", (char)code);
+	else if (code == '\n' || code == '\t')
+		buf_put(b, code == '\n' ? "\\n" : "\\t", 2);
+	else if (hidden && code > 0xffff)
+		buf_printf(b, "\\u%04x\\u%04x", 0xd800 + ((code - 0x10000) >> 10), 0xdc00 + (code & 0x3ff));
+	else if (hidden)
+		buf_printf(b, "\\u%04x", code);
 	else
-		buf_put(b, s, 1);
+		buf_put(b, s, (size_t)n);
+	return n;
 }
 
 /* The IR's strings are JSON's, but keep bytes that are no UTF-8. */
 static void escape_ir(Buf *b, const char *s)
 {
-	for (; *s; s++)
-		put_quoted(b, s);
+	while (*s)
+		s += put_quoted(b, s, s);
 }
 
 static void escape_json(Buf *b, const char *s)
 {
-	for (int n; *s; s += MAX(n, 1)) {
-		n = utf8_length(s);
-		if (n == 0)
-			buf_put(b, "\\ufffd", 6);
-		else if (n == 1)
-			put_quoted(b, s);
+	while (*s)
+		s += put_quoted(b, s, "\\ufffd");
+}
+
+/* What is seen stays, quotes and backslashes too: the text may have been through another escaper. */
+static void escape_terminal(Buf *b, const char *s)
+{
+	uint32_t code;
+	for (int n; *s; s += n ? abs(n) : 1) {
+		if ((n = put_wide(b, s)) != 0)
+			continue;
+		n = str_hidden(s, &code);
+		if (!n)
+			buf_put(b, s, 1);
+		else if (code == '\n' || code == '\t')
+			buf_put(b, code == '\n' ? "\\n" : "\\t", 2);
+		else if (n < 0 || code < 0x80)
+			buf_printf(b, "\\x%02x", code);
 		else
-			buf_put(b, s, (size_t)n);
+			buf_printf(b, code > 0xffff ? "\\U%08x" : "\\u%04x", code);
 	}
+}
+
+/* Puts a hidden character as text behind `mark`, but for line ends; how many bytes it has, 0: it is not hidden. */
+static int put_hidden(Buf *b, const char *s, const char *mark)
+{
+	uint32_t code;
+	int n = *s == '\n' ? 0 : abs(str_hidden(s, &code));
+	if (n)
+		buf_printf(b, "%su%04x", mark, code);
+	return n;
 }
 
 static void escape_html(Buf *b, const char *s)
 {
-	for (; *s; s++) {
+	for (int n; *s; s++) {
+		if ((n = put_wide(b, s)) != 0 || (n = put_hidden(b, s, "\\")) != 0) {
+			s += n - 1;
+			continue;
+		}
 		const char *entity = *s == '<' ? "&lt;" : *s == '>' ? "&gt;" : *s == '&' ? "&amp;"
 			: *s == '"' ? "&quot;" : *s == '\'' ? "&#39;" : NULL;
 		if (entity)
@@ -341,7 +430,11 @@ static void escape_html(Buf *b, const char *s)
 
 static void escape_dot(Buf *b, const char *s)
 {
-	for (; *s; s++) {
+	for (int n; *s; s++) {
+		if ((n = put_wide(b, s)) != 0 || (n = put_hidden(b, s, "\\\\")) != 0) {
+			s += n - 1;
+			continue;
+		}
 		if (strchr("\"\\{}<>|", *s))
 			buf_put(b, "\\", 1);
 		if (*s == '\n')
@@ -382,7 +475,7 @@ static EscapeFn *const escape_rule[] = {
 	[ESCAPE_C_COMMENT] = escape_c_comment, [ESCAPE_C_STRING] = escape_c_string,
 	[ESCAPE_C_IDENT] = escape_c_ident, [ESCAPE_JSON] = escape_json, [ESCAPE_DOT] = escape_dot,
 	[ESCAPE_HTML] = escape_html, [ESCAPE_MAKE] = escape_make, [ESCAPE_SHELL] = escape_shell,
-	[ESCAPE_IR] = escape_ir,
+	[ESCAPE_IR] = escape_ir, [ESCAPE_TERMINAL] = escape_terminal,
 };
 
 char *str_escape(Arena *a, EscapeKind kind, const char *s)
@@ -401,19 +494,4 @@ bool str_is_choice(const char *choices, const char *value)
 		if (strcspn(c, "|") == n && !strncmp(c, value, n))
 			return true;
 	return false;
-}
-
-bool str_to_count(const char *text, bool bytes, int64_t *out)
-{
-	char *end;
-	errno = 0;
-	long long v = strtoll(text, &end, 10), unit = 1;
-	if (bytes && end != text && *end) {
-		unit = *end == 'K' ? 1 << 10 : *end == 'M' ? 1 << 20 : *end == 'G' ? 1 << 30 : 0;
-		end++;
-	}
-	if (errno || end == text || *end || !unit || v <= 0 || v > INT64_MAX / unit)
-		return false;
-	*out = v * unit;
-	return true;
 }

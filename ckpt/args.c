@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/near.h"
 #include "ckpt/ckpt.h"
 
 typedef struct Reader { const char *command; const CkptOption *option; int n; Arena *a; Diag *d; } Reader;
@@ -35,7 +36,8 @@ static bool set(const Reader *r, const CkptOption *o, const char *value)
 		return true;
 	case CKPT_CHOICE:
 		if (!str_is_choice(o->values, value)) {
-			diag_error(r->d, where, "\"%s\" is refused; accepted: %s", value, o->values);
+			diag_error(r->d, where, "\"%s\" is refused; accepted: %s%s", value, o->values,
+				near_choice(r->a, o->name, value, o->values));
 			return false;
 		}
 		*(const char **)o->to = value;
@@ -69,6 +71,14 @@ static const CkptOption *find(const Reader *r, const char *text, size_t n)
 	return NULL;
 }
 
+static const char *hint(const Reader *r, const char *text)
+{
+	const char **known = NEW_N(r->a, const char *, r->n);
+	for (int i = 0; i < r->n; i++)
+		known[i] = r->option[i].name;
+	return near_hint(r->a, "ckpt", text, known, r->n);
+}
+
 /* Advances *i past a value that stands alone; *given: bit of the option. */
 static bool take(const Reader *r, const CkptCall *call, int *i, uint64_t *given)
 {
@@ -79,7 +89,8 @@ static bool take(const Reader *r, const CkptCall *call, int *i, uint64_t *given)
 	const CkptOption *o = find(r, text, n);
 	const char *where = arena_printf(r->a, "shardc ckpt %s: %s", r->command, text);
 	if (!o)
-		diag_error(r->d, where, "unknown option (see shardc ckpt %s --help)", r->command);
+		diag_error(r->d, where, "unknown option%s (see shardc ckpt %s --help)", hint(r, arena_strndup(r->a, text, n)),
+			r->command);
 	else if (o->kind == CKPT_FLAG && text[n])
 		diag_error(r->d, where, "takes no value");
 	else if (o->kind != CKPT_FLAG && !text[n] && *i + 1 == argc)
@@ -88,7 +99,13 @@ static bool take(const Reader *r, const CkptCall *call, int *i, uint64_t *given)
 		return false;
 	if (o->kind != CKPT_FLAG)
 		value = text[n] ? text + n + 1 : argv[++*i];
-	*given |= UINT64_C(1) << (o - r->option);
+	uint64_t bit = UINT64_C(1) << (o - r->option);
+	if (*given & bit && o->kind != CKPT_FLAG) {
+		diag_error(r->d, arena_printf(r->a, "shardc ckpt %s: %s", r->command, o->name), "is given twice, the second "
+			"time as \"%s\"", value);
+		return false;
+	}
+	*given |= bit;
 	return set(r, o, value);
 }
 

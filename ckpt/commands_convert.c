@@ -9,20 +9,37 @@ static int convert(const Checkpoint *c, ConvertTo to, const char *out, Arena *a,
 {
 	Convert v;
 	int status = CKPT_INPUT;
+	const char *shown = str_escape(a, ESCAPE_TERMINAL, out);
 	if (convert_plan(&v, c, to, a, d) && checkpoint_verify(c, 0, 1, true, d))
 		status = convert_write(&v, out) ? CKPT_OK : CKPT_RUN;
 	if (status == CKPT_OK && to.kind == CHECKPOINT_FULL)
-		printf("%s: kind full, from %s\n", out, c->dir);
+		printf("%s: kind full, from %s\n", shown, str_escape(a, ESCAPE_TERMINAL, c->dir));
 	else if (status == CKPT_OK)
-		printf("%s: kind %s, %" PRId64 " rank(s), from %s\n", out, checkpoint_kinds[to.kind], v.to.world, c->dir);
+		printf("%s: kind %s, %" PRId64 " rank(s), from %s\n", shown, checkpoint_kinds[to.kind], v.to.world,
+			str_escape(a, ESCAPE_TERMINAL, c->dir));
 	convert_free(&v);
 	return status;
 }
 
-/* A checkpoint's folder, and a place for the result; all that is wrong is said. */
-static Checkpoint *open_both(Arena *a, const char *in, const char *out, int64_t world, Diag *d)
+/* One folder, or those of all hosts that a save went to: checkpoints, or folders of them, of which the latest. */
+static Checkpoint *open_all(Arena *a, const CkptArgs *args, Diag *d)
 {
-	Checkpoint *c = ckpt_open(a, in, d);
+	const char **dirs = NEW_N(a, const char *, args->n);
+	if (args->n == 1)
+		return ckpt_open(a, args->at[0], d);
+	for (int i = 0; i < args->n; i++) {
+		dirs[i] = ckpt_folder(a, args->at[i], d);
+		if (!dirs[i])
+			return NULL;
+	}
+	return checkpoint_open_parts(a, dirs, args->n, d);
+}
+
+/* A checkpoint, and a place for the result; all that is wrong is said. */
+static Checkpoint *open_both(Arena *a, const CkptArgs *args, const char *out, int64_t world, Diag *d)
+{
+	const char *in = args->at[0];
+	Checkpoint *c = open_all(a, args, d);
 	bool ok = output_is_free(out, true, d) && c;
 	if (world > CUT_MAX_RANKS) {
 		diag_error(d, "--world", "%" PRId64 " ranks are more than %d", world, CUT_MAX_RANKS);
@@ -38,14 +55,14 @@ static Checkpoint *open_both(Arena *a, const char *in, const char *out, int64_t 
 }
 
 /* What a name stands for, beside the options that all of them take. */
-typedef struct Form { bool world, world_wanted, kind_wanted, same_kind; CheckpointKind kind; } Form;
+typedef struct Form { bool world, world_wanted, kind_wanted, same_kind, several; CheckpointKind kind; } Form;
 typedef struct Wanted { const char *out, *kind; ConvertTo to; } Wanted;
 
 static int finish(const CkptArgs *args, const Wanted *w, bool same_kind, Arena *a, Diag *d)
 {
 	ConvertTo to = w->to;
 	int status = CKPT_INPUT;
-	Checkpoint *c = open_both(a, args->at[0], w->out, to.world, d);
+	Checkpoint *c = open_both(a, args, w->out, to.world, d);
 	if (!c)
 		return CKPT_INPUT;
 	if (same_kind)
@@ -75,7 +92,7 @@ static int run(const CkptCall *call, const Form *form)
 		options[n++] = (CkptOption){"--shard-size", CKPT_COUNT, &w.to.shard_size, "S",
 			"ranks of a group of hybrid_shard (default: as it was)", false};
 	}
-	if (ckpt_parse(call, options, n, 1, 1, a, &args)) {
+	if (ckpt_parse(call, options, n, 1, form->several ? 0 : 1, a, &args)) {
 		for (int k = 0; k < CHECKPOINT_KINDS && w.kind; k++)
 			if (!strcmp(w.kind, checkpoint_kinds[k]))
 				w.to.kind = (CheckpointKind)k;
@@ -97,7 +114,7 @@ int ckpt_reshard(const CkptCall *call)
 
 int ckpt_convert(const CkptCall *call)
 {
-	return run(call, &(Form){.world = true, .kind_wanted = true});
+	return run(call, &(Form){.world = true, .kind_wanted = true, .several = true});
 }
 
 int ckpt_split(const CkptCall *call)
@@ -107,5 +124,5 @@ int ckpt_split(const CkptCall *call)
 
 int ckpt_merge(const CkptCall *call)
 {
-	return run(call, &(Form){.kind = CHECKPOINT_FULL});
+	return run(call, &(Form){.kind = CHECKPOINT_FULL, .several = true});
 }

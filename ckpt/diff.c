@@ -55,12 +55,12 @@ static const char *on_terminal(const Diff *d, const CheckpointTensor *t)
 	return str_escape(d->arena, ESCAPE_IR, t->name);
 }
 
-static void print_type(const CheckpointTensor *t, const char *in)
+static void print_type(const Diff *d, const CheckpointTensor *t, const char *in)
 {
 	printf("%s [", dtype_info[t->dtype].text);
 	for (int i = 0; i < t->rank; i++)
 		printf("%s%" PRId64, i ? "," : "", t->dim[i]);
-	printf("] in %s", in);
+	printf("] in %s", str_escape(d->arena, ESCAPE_TERMINAL, in));
 }
 
 static bool same_type(const CheckpointTensor *a, const CheckpointTensor *b)
@@ -74,9 +74,9 @@ static void diff_tensor(Diff *d, const CheckpointTensor *a, const CheckpointTens
 	if (!same_type(a, b)) {
 		d->differ++;
 		printf("%s: ", on_terminal(d, a));
-		print_type(a, d->name_a);
+		print_type(d, a, d->name_a);
 		printf(", ");
-		print_type(b, d->name_b);
+		print_type(d, b, d->name_b);
 		printf("\n");
 		return;
 	}
@@ -94,7 +94,7 @@ static void only_in(Diff *d, const CheckpointTensor *t, const char *name)
 {
 	d->differ++;
 	printf("%s: ", on_terminal(d, t));
-	print_type(t, name);
+	print_type(d, t, name);
 	printf(" only\n");
 }
 
@@ -121,7 +121,7 @@ static void diff_section(Diff *d, CheckpointSection s)
 static void print_value(json_t *v)
 {
 	enum { MOST = 60 };
-	char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+	char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
 	printf("%.*s%s", MOST, text ? text : "nothing", text && strlen(text) > MOST ? ".." : "");
 	free(text);
 }
@@ -136,9 +136,9 @@ static void diff_json(const Diff *d, const char *path, json_t *x, json_t *y)
 	if (!json_is_object(x) || !json_is_object(y)) {
 		printf("state.json: %s: ", str_escape(a, ESCAPE_IR, path));
 		print_value(x);
-		printf(" in %s, ", d->name_a);
+		printf(" in %s, ", str_escape(a, ESCAPE_TERMINAL, d->name_a));
 		print_value(y);
-		printf(" in %s\n", d->name_b);
+		printf(" in %s\n", str_escape(a, ESCAPE_TERMINAL, d->name_b));
 		return;
 	}
 	json_object_foreach(x, key, v)

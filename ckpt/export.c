@@ -124,6 +124,18 @@ static void add_aliases(const Export *e, Wholes *list, const OnnxWriter *w)
 			list->n > n + 1 ? ", .." : "");
 }
 
+/* Its names are known, its values are not: nothing that was trained. */
+static void say_absent(const Export *e, const OnnxWriter *w)
+{
+	const char *const *names, *list = "";
+	int n = onnx_writer_absent(w, &names);
+	for (int i = 0; i < MIN(n, 4); i++)
+		list = arena_printf(e->a, "%s%s\"%s\"", list, i ? ", " : "", str_escape(e->a, ESCAPE_TERMINAL, names[i]));
+	if (n && !e->optim)
+		diag_note(e->d, e->out, "%d tensors of the module are not written, since the model does not use them under "
+			"these names: %s%s; load_state_dict(strict=True) misses them", n, list, n > 4 ? ", .." : "");
+}
+
 static bool collect(const Export *e, Wholes *list)
 {
 	const CheckpointList *from = &e->c->section[e->optim ? CHECKPOINT_OPTIM : CHECKPOINT_MODEL];
@@ -136,8 +148,10 @@ static bool collect(const Export *e, Wholes *list)
 		return true;
 	OnnxWriter *w = open_model(e);
 	bool ok = w && check_model(e, onnx_writer_module(w));
-	if (ok)
+	if (ok) {
 		add_aliases(e, list, w);
+		say_absent(e, w);
+	}
 	if (w)
 		onnx_writer_close(w);
 	return ok;

@@ -17,6 +17,15 @@ const Map *ckpt_meta(const Checkpoint *c, CheckpointSection s)
 	return NULL;
 }
 
+const char *ckpt_folder(Arena *a, const char *path, Diag *d)
+{
+	const char *latest = arena_printf(a, "%s/latest", path);
+	if (checkpoint_is_folder(path, a) || checkpoint_is_folder(latest, a))
+		return checkpoint_is_folder(path, a) ? path : latest;
+	diag_error(d, path, "neither state.json nor latest/state.json is there: not a checkpoint, nor a folder of them");
+	return NULL;
+}
+
 Checkpoint *ckpt_open(Arena *a, const char *path, Diag *d)
 {
 	struct stat st;
@@ -26,11 +35,6 @@ Checkpoint *ckpt_open(Arena *a, const char *path, Diag *d)
 	}
 	if (!S_ISDIR(st.st_mode))
 		return checkpoint_open_file(a, path, d);
-	if (checkpoint_is_folder(path, a))
-		return checkpoint_open(a, path, d);
-	const char *latest = arena_printf(a, "%s/latest", path);
-	if (checkpoint_is_folder(latest, a))
-		return checkpoint_open(a, latest, d);
-	diag_error(d, path, "neither state.json nor latest/state.json is there: not a checkpoint, nor a folder of them");
-	return NULL;
+	const char *dir = ckpt_folder(a, path, d);
+	return dir ? checkpoint_open(a, dir, d) : NULL;
 }

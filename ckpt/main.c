@@ -1,6 +1,7 @@
 /* ckpt/main.c: shardc ckpt COMMAND: which command, and the list of them. */
 #include <string.h>
 
+#include "base/near.h"
 #include "ckpt/ckpt.h"
 
 static const CkptCommand commands[] = {
@@ -39,6 +40,12 @@ int ckpt_main(const CkptCall *call)
 	const CkptCommand *c = ckpt_command(name);
 	if (c)
 		return c->run(&(CkptCall){call->argc - 1, call->argv + 1, call->read_options, call->d});
-	diag_error(call->d, "shardc ckpt", "there is no command \"%s\" (see shardc ckpt --help)", name);
+	Arena *a = arena_new();
+	const char *known[COUNT_OF(commands)];
+	for (int i = 0; i < COUNT_OF(commands); i++)
+		known[i] = commands[i].name;
+	diag_error(call->d, "shardc ckpt", "there is no command \"%s\"%s (see shardc ckpt --help)", name,
+		near_hint(a, "ckpt", name, known, COUNT_OF(known)));
+	arena_free(a);
 	return CKPT_USAGE;
 }

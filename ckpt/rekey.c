@@ -294,7 +294,8 @@ static int done(const Rekey *r, bool ok)
 		map_put(params, arena_strndup(r->a, name, (size_t)(strrchr(name, '.') - name)), NULL);
 	}
 	if (ok)
-		printf("%s: %d states of %d parameters\n", r->out, r->file->tensor.n, map_count(params));
+		printf("%s: %d states of %d parameters\n", str_escape(r->a, ESCAPE_TERMINAL, r->out),
+			r->file->tensor.n, map_count(params));
 	return ok ? CKPT_OK : CKPT_RUN;
 }
 

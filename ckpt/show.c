@@ -220,7 +220,7 @@ int ckpt_show(const CkptCall *call)
 		if (strcmp(format, "json"))
 			print_text(root, stats, a);
 		else
-			json_dumpf(root, stdout, JSON_INDENT(2)), printf("\n");
+			json_dumpf(root, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII), printf("\n");
 		json_decref(root);
 	}
 	if (c)

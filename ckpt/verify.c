@@ -13,7 +13,7 @@ typedef struct Found { int checkpoints, damaged; } Found;
 
 static void verify(const char *path, Found *found, Arena *a, Diag *d)
 {
-	Checkpoint *c = ckpt_open(a, path, d);
+	Checkpoint *c = checkpoint_is_folder(path, a) ? checkpoint_open_here(a, path, false, d) : ckpt_open(a, path, d);
 	int64_t tensors = 0, bare = 0, bytes = 0;
 	bool ok = c && checkpoint_verify(c, 0, 1, true, d);
 	for (int f = 0; c && f < c->n_files; f++)
@@ -26,8 +26,11 @@ static void verify(const char *path, Found *found, Arena *a, Diag *d)
 	found->checkpoints++;
 	found->damaged += !ok;
 	if (ok)
-		printf("%s: %" PRId64 " tensors, %" PRId64 " bytes in %d file(s), are as they were written\n", path, tensors,
-			bytes, c->n_files);
+		printf("%s: %" PRId64 " tensors, %" PRId64 " bytes in %d file(s), are as they were written\n",
+			str_escape(a, ESCAPE_TERMINAL, path), tensors, bytes, c->n_files);
+	if (ok && c->part)
+		diag_note(d, path, "has the files of %d rank(s): the others are in the folders of other hosts, and were not "
+			"looked at", (int)json_array_size(json_object_get(c->part, "ranks")));
 	if (ok && bare)
 		diag_note(d, path, "%" PRId64 " tensor(s) have no checksum: of those the sizes alone were checked", bare);
 	if (c)

@@ -171,7 +171,7 @@ static const char *command_text(Build *b, const Args *args)
 static pid_t start(Build *b, Args *args)
 {
 	if (b->o->verbose)
-		fprintf(b->d->out, "%s\n", command_text(b, args));
+		fprintf(b->d->out, "%s\n", str_escape(b->a, ESCAPE_TERMINAL, command_text(b, args)));
 	fflush(NULL);
 	vec_push(b->a, args, NULL);
 	pid_t pid = fork();
@@ -307,15 +307,22 @@ bool codegen_multiplies(const CodegenOptions *o, DType t, Diag *d)
 	return found;
 }
 
+/* A path as a compiler is given it: -train and @train would be options. */
+static const char *as_operand(Arena *a, const char *path)
+{
+	return *path == '/' || !strncmp(path, "./", 2) ? path : arena_printf(a, "./%s", path);
+}
+
 bool codegen_compile(const char *dir, const CodegenOptions *o, const char *output, Diag *d)
 {
 	Arena *a = arena_new();
 	Build b = build_new(a, o, d);
 	const char *name[] = {"step", "fused", "hook"}, *source[3], *object[3];
-	const char *temp = arena_printf(a, "%s.new", output);
+	const char *temp = as_operand(a, arena_printf(a, "%s.new", output));
 	pid_t pid[3];
 	int n = o->hook.file ? 3 : 2;
 	bool ok = check_found(&b), started = ok;
+	dir = as_operand(a, dir);
 	for (int i = 0; started && i < n; i++) {
 		source[i] = i == 2 ? o->hook.file : arena_printf(a, "%s/%s.%s", dir, name[i], o->cuda ? "cu" : "c");
 		object[i] = arena_printf(a, "%s/%s.o", dir, name[i]);

@@ -5,6 +5,7 @@
  * at most CHUNK_CALLS calls: compilers need superlinear time for long functions. */
 #include "codegen/emit.h"
 
+#include "base/file.h"
 #include "codegen/fused.h"
 #include "codegen/lower.h"
 #include "passes/passes.h"
@@ -203,8 +204,9 @@ static const char *const file_names[2][FILES] = {
 static bool write_file(const char *path, const Buf *text)
 {
 	FILE *f = fopen(path, "w");
-	bool ok = f && fwrite(text->at ? text->at : "", 1, text->n, f) == text->n;
-	return (!f || !fclose(f)) && ok;
+	if (f)
+		fwrite(text->at ? text->at : "", 1, text->n, f);
+	return file_flush_close(f);
 }
 
 void codegen_remove(const char *dir)
@@ -236,7 +238,7 @@ static bool put_files(Emit *e, const char *dir, const Buf *texts)
 		ok = !rename(arena_printf(e->a, "%s/%s", temp, name[i]), at);
 	}
 	if (!ok)
-		diag_error(e->d, at, "cannot write: %s", strerror(errno));
+		diag_unwritten(e->d, at);
 	codegen_remove(temp);
 	return ok;
 }

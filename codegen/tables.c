@@ -5,17 +5,13 @@
  * anywhere and refuses others. */
 #include "codegen/emit.h"
 
+#include "base/file.h"
 #include "base/filehash.h"
 #include "passes/passes.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const char *c_string(Emit *e, const char *s)
 {
@@ -38,24 +34,14 @@ static const char *absolute(Emit *e, const char *path)
 
 static bool put_file(Emit *e, Buf *out, const char *path)
 {
-	struct stat st;
-	uint64_t hash = 0;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	bool ok = fd >= 0 && !fstat(fd, &st);
-	if (ok && st.st_size > 0) {
-		void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
-		ok = p != MAP_FAILED;
-		if (ok) {
-			hash = filehash_sampled(p, st.st_size);
-			munmap(p, (size_t)st.st_size);
-		}
-	}
+	FileView file;
+	const char *why;
+	bool ok = file_view(&file, path, &why);
 	if (!ok)
-		diag_error(e->d, path, "cannot read the initial weights: %s", strerror(errno));
-	if (fd >= 0)
-		close(fd);
-	buf_printf(out, "\t{%s, %" PRId64 ", UINT64_C(0x%" PRIx64 ")},\n", c_string(e, path),
-		ok ? (int64_t)st.st_size : 0, hash);
+		diag_error(e->d, path, "cannot read the initial weights: %s", why);
+	buf_printf(out, "\t{%s, %" PRId64 ", UINT64_C(0x%" PRIx64 ")},\n", c_string(e, path), file.bytes,
+		file.at ? filehash_sampled(file.at, file.bytes) : 0);
+	file_view_close(&file);
 	return ok;
 }
 
@@ -348,10 +334,14 @@ static void put_loss(Emit *e, Buf *out)
 	const Op *report = find_op(e->m, SEC_FORWARD, OP_REPORT_LOSS);
 	const Op *eval = find_op(e->m, SEC_EVAL, OP_REPORT_LOSS);
 	bool mean = !report || attr_get_int(report->attrs, "mean", 0);
-	buf_printf(out, "\t.loss = {.global = %s, .n = %s, .accuracy = %s, .mean = %s, .shift = %s},\n",
+	const char *node = eval ? attr_get_str(eval->attrs, "whole", NULL) : NULL;
+	bool number = eval && attr_get_int(eval->attrs, "mean", 0);
+	buf_printf(out, "\t.loss = {.global = %s, .n = %s, .adds = %s, .accuracy = %s, .whole = %s, .shift = %s},\n",
 		mean ? "false" : "true", emit_c_float(e, mean ? 1 : (double)attr_get_int(report->attrs, "n", 1)),
+		report && attr_get_int(report->attrs, "adds", 0) ? "true" : "false",
 		find_op(e->m, SEC_EVAL, OP_REPORT_ACC) ? "true" : "false",
-		eval && attr_get_int(eval->attrs, "mean", 0) ? "true" : "false", e->o->shift ? "true" : "false");
+		number ? "\"the loss is one number a batch\"" : node ? c_string(e, arena_printf(e->a,
+		"samples of a batch meet in node \"%s\"", node)) : "NULL", e->o->shift ? "true" : "false");
 }
 
 /* Which norm the program computes, and what of clipping it has room for. */
@@ -439,6 +429,16 @@ static const char *optimizer_of(const Emit *e)
 	return e->o->optimizer ? e->o->optimizer : "adamw";
 }
 
+/* Whether --seed changes what a step computes. */
+static bool draws_numbers(const Emit *e)
+{
+	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
+		IR_FOR_OPS(e->m, s, op)
+			if (op_info[op->kind].flags & RNG)
+				return true;
+	return e->o->text && strstr(e->o->text, "--stochastic-rounding");
+}
+
 static bool owners_round_by_chance(const Module *m)
 {
 	IR_FOR_OPS(m, SEC_UPDATE, op)
@@ -502,6 +502,8 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 		buf_printf(out, "\t.groups = groups, .n_groups = %d,\n", n->groups);
 	put_loss(e, out);
 	put_loss_scale(e, out);
+	if (draws_numbers(e))
+		buf_printf(out, "\t.random = true,\n");
 	if (owners_round_by_chance(e->m))
 		buf_printf(out, "\t.by_chance = true,\n");
 	put_clip(e, out);
@@ -516,8 +518,21 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 	buf_printf(out, "};\n\n");
 }
 
+/* --no-decay-1d where no such tensor is trained. */
+static void check_decay(const Emit *e)
+{
+	bool some = !e->o->no_decay_1d;
+	for (int i = 0; i < e->m->n_symbols; i++) {
+		const Symbol *s = e->m->symbols[i];
+		some = some || (s->kind == SYM_PARAM && s->trainable && s->type.rank <= 1);
+	}
+	if (!some)
+		diag_warn(e->d, "--no-decay-1d", "every parameter that is trained has two dimensions or more: it is not used");
+}
+
 void tables_write(Emit *e, Buf *out)
 {
+	check_decay(e);
 	Counts n = {.files = put_files(e, out), .tensors = put_tensors(e, out)};
 	LayoutModel layout = memory_layout(e->m, e->a);
 	layout.offload = e->o->offload;

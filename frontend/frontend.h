@@ -5,9 +5,11 @@
 #include "ir/ir.h"
 
 typedef enum { UNTIE_AUTO, UNTIE_ALL, UNTIE_NONE } UntieMode;
-/* NORM_AUTO: as the node says when inferring, else training (exporters do not state it reliably). */
+/* NORM_AUTO: as the node says when inferring; else as the metadata and the exporter say of each, and training where
+ * they say nothing, or of all that they do not train (docs/export.md). */
 typedef enum { NORM_AUTO, NORM_TRAIN, NORM_FROZEN } NormMode;
-/* DROPOUT_AUTO: on when any node of the model says training_mode, then for all of them. */
+/* DROPOUT_AUTO: as the node says; one that says nothing acts when others do say it and no metadata are there.
+ * DROPOUT_ON: all with a ratio above 0. */
 typedef enum { DROPOUT_AUTO, DROPOUT_ON, DROPOUT_OFF } DropoutMode;
 
 /* What the user chose; zero is the default of every field. */
@@ -20,12 +22,19 @@ typedef struct FrontendOptions {
 	int n_consts;
 	UntieMode untie;
 	NormMode bn;
+	const char *const *bn_frozen; /* expressions over modules of batch norms: those keep their statistics */
+	int n_bn_frozen;
 	bool bn_biased;             /* running variance as ONNX defines it; else unbiased for PyTorch's exports */
 	DropoutMode dropout;
 	const char *inputs;         /* folder of input_K.pb or .npy: small inputs in it may be used at compile time,
 	                               where a shape depends on them; NULL = none */
 	bool shapes_only;           /* nothing is made that needs weights: external data that holds them stays closed */
 	bool init_elsewhere;        /* the data of parameters and batch norm statistics are not wanted, only shapes */
+	const char *trainable;      /* file with the names of all trained parameters; NULL = as the model says */
+	bool strict_params;         /* a guess at what is trained is an error */
+	bool say_roles;             /* report what initializers were taken for */
+	const char *const *freeze;  /* for that report only: pass autodiff freezes */
+	int n_freeze;
 	bool infer;                 /* forward only: nodes mean what ONNX says, no input has a sample axis */
 } FrontendOptions;
 
@@ -33,6 +42,12 @@ typedef struct FrontendOptions {
  * symbols, and one `output` op per graph output.  Weights stay in their files (Symbol.src).  Reports all
  * problems that it finds and returns NULL when there are any.  The module outlives nothing else. */
 Module *onnx_load(const char *path, const FrontendOptions *o, Diag *d);
+
+/* Where `shardc params` prints what each initializer is taken for. */
+typedef struct ParamsPrint { FILE *out; bool json; } ParamsPrint;
+
+/* Reads the model and prints that; false after errors. */
+bool onnx_params(const char *path, const FrontendOptions *o, const ParamsPrint *to, Diag *d);
 
 /* A tensor in memory, elements as in its dtype. */
 typedef struct HostTensor {

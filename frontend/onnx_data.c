@@ -5,12 +5,13 @@
 #include "frontend/onnx_data.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/file.h"
 
 enum { DATA_ALIGN = 4096, DATA_PIECE = 1 << 20 };
 
@@ -93,7 +94,9 @@ static bool copy(int fd, const char *path, int64_t from, int64_t n, int64_t to)
 {
 	if (n <= 0)
 		return true;
-	int in = open(path, O_RDONLY | O_CLOEXEC);
+	struct stat st;
+	const char *why;
+	int in = file_open(path, &st, &why);
 	uint8_t *piece = in >= 0 ? malloc(DATA_PIECE) : NULL;
 	bool ok = piece;
 	while (ok && n > 0) {

@@ -5,52 +5,37 @@
  * Refuses files that are no ONNX model, messages cut short and IR versions it does not know. */
 #include "frontend/onnx_file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-enum { MODEL_IR_VERSION = 1, MODEL_PRODUCER = 2, MODEL_GRAPH = 7, MODEL_OPSET = 8, MODEL_FUNCTION = 25 };
+#include "base/file.h"
+
+enum { MODEL_IR_VERSION = 1, MODEL_PRODUCER = 2, MODEL_GRAPH = 7, MODEL_OPSET = 8,
+	MODEL_METADATA = 14, MODEL_FUNCTION = 25 };
 enum { GRAPH_NODE = 1, GRAPH_INIT = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12, GRAPH_INFO = 13,
-	GRAPH_SPARSE_INIT = 15 };
-enum { NODE_ATTRIBUTE = 5, NODE_DOC = 6, NODE_METADATA = 9, ATTR_T = 5, ENTRY_KEY = 1 };
+	GRAPH_SPARSE_INIT = 15, GRAPH_METADATA = 16 };
+enum { NODE_ATTRIBUTE = 5, NODE_DOC = 6, NODE_METADATA = 9, ATTR_T = 5, ENTRY_KEY = 1, ENTRY_VALUE = 2 };
 enum { IR_VERSION_MIN = 3, IR_VERSION_MAX = 14, NODE_COPY_MAX = 512, TENSOR_COPY_MAX = 1024 };
 
 /* ---- files ---- */
 
 FileMap *file_map(Arena *a, const char *path, const char *where, Diag *d)
 {
-	struct stat st;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st)) {
-		diag_error(d, where, "cannot open \"%s\": %s", path, strerror(errno));
-		if (fd >= 0)
-			close(fd);
+	FileView view;
+	const char *why;
+	if (!file_view(&view, path, &why)) {
+		diag_error(d, where, "cannot open \"%s\": %s", path, why);
 		return NULL;
 	}
 	FileMap *f = NEW(a, FileMap);
 	f->path = arena_strdup(a, path);
-	if (!S_ISREG(st.st_mode)) {
-		diag_error(d, where, "\"%s\" is not a regular file", path);
-		f = NULL;
-	} else if (st.st_size > 0) {
-		void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-		f->bytes = (Span){p, (size_t)st.st_size};
-		if (p == MAP_FAILED) {
-			diag_error(d, where, "cannot map \"%s\": %s", path, strerror(errno));
-			f = NULL;
-		}
-	}
-	close(fd);
+	f->bytes = (Span){view.at, (size_t)view.bytes};
 	return f;
 }
 
 void file_unmap(FileMap *f)
 {
-	if (f && f->bytes.n)
-		munmap((void *)(uintptr_t)f->bytes.at, f->bytes.n);
+	if (f)
+		file_view_close(&(FileView){f->bytes.at, (int64_t)f->bytes.n});
 }
 
 /* ---- the wire format ---- */
@@ -149,13 +134,28 @@ static void put_bytes(Buf *b, int field, Span s)
 		buf_put(b, (const char *)s.at, s.n);
 }
 
+/* Whether a StringStringEntryProto has this key; *value is where its value lies. */
+static bool entry_is(Span entry, const char *key, Span *value)
+{
+	bool found = false;
+	*value = (Span){0};
+	for (Wire w = wire_of(entry); wire_next(&w);) {
+		if (w.field == ENTRY_KEY)
+			found = w.bytes.n == strlen(key) && !memcmp(w.bytes.at, key, w.bytes.n);
+		if (w.field == ENTRY_VALUE && w.type == 2)
+			*value = w.bytes;
+	}
+	return found;
+}
+
 static bool wanted_metadata(Span entry)
 {
-	static const char *const keys[] = {"pkg.torch.onnx.name_scopes", "pkg.onnxscript.rewriter.rule_name"};
-	for (Wire w = wire_of(entry); wire_next(&w);)
-		for (int i = 0; w.field == ENTRY_KEY && i < COUNT_OF(keys); i++)
-			if (w.bytes.n == strlen(keys[i]) && !memcmp(w.bytes.at, keys[i], w.bytes.n))
-				return true;
+	static const char *const keys[] = {"pkg.torch.onnx.name_scopes", "pkg.torch.onnx.fx_node",
+		"pkg.torch.onnx.class_hierarchy", "pkg.onnxscript.rewriter.rule_name"};
+	Span value;
+	for (int i = 0; i < COUNT_OF(keys); i++)
+		if (entry_is(entry, keys[i], &value))
+			return true;
 	return false;
 }
 
@@ -234,6 +234,7 @@ static bool walk_graph_field(OnnxModel *m, const Wire *w, OnnxGraph *out, Diag *
 {
 	Onnx__NodeProto *node;
 	OnnxTensor tensor;
+	Span value;
 	switch (w->field) {
 	case GRAPH_NODE:
 		if ((node = walk_node(m, w->bytes)))
@@ -249,6 +250,10 @@ static bool walk_graph_field(OnnxModel *m, const Wire *w, OnnxGraph *out, Diag *
 	case GRAPH_INFO: return walk_info(m, w->bytes, &out->infos);
 	case GRAPH_SPARSE_INIT:
 		diag_error(d, m->path, "sparse initializers are not supported");
+		return true;
+	case GRAPH_METADATA:
+		if (w->type == 2 && entry_is(w->bytes, "pkg.torch.export.ExportedProgram.graph_signature", &value))
+			out->signature = value;
 		return true;
 	default: return true;
 	}
@@ -290,6 +295,11 @@ static bool walk_model_field(OnnxModel *m, const Wire *w, Span *graph, int *n_gr
 	if (w->field == MODEL_GRAPH) {
 		*graph = w->bytes;
 		++*n_graphs;
+	}
+	Span value;
+	if (w->field == MODEL_METADATA && entry_is(w->bytes, "shardc", &value)) {
+		m->metadata = value;
+		m->n_metadata++;
 	}
 	if (w->field == MODEL_OPSET) {
 		Onnx__OperatorSetIdProto *o =

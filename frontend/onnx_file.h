@@ -40,6 +40,7 @@ typedef struct OnnxGraph {
 	OnnxNodeVec nodes;
 	OnnxTensorVec tensors;   /* initializers */
 	OnnxInfoVec inputs, outputs, infos;
+	Span signature;          /* text of torch.export: every parameter and buffer of the module, used or not */
 } OnnxGraph;
 
 typedef struct OnnxOpset { const char *domain; int64_t version; } OnnxOpset;
@@ -49,8 +50,11 @@ typedef struct OnnxModel {
 	const char *path, *dir;  /* dir: of path, for external data; "" = the current one */
 	FileMap *file;
 	VEC(FileMap *) external; /* opened so far */
+	Map *beneath;            /* locations known to lie in dir; NULL: none is */
 	int64_t ir_version;
 	const char *producer;
+	Span metadata;           /* what shardc.export wrote, JSON (onnx_metadata.h); empty: it did not */
+	int n_metadata;
 	VEC(OnnxOpset) opsets;
 	VEC(Onnx__FunctionProto *) functions;
 	OnnxGraph graph;

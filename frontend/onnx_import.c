@@ -4,7 +4,7 @@
  * What follows from literals alone is evaluated on the spot, so that shape arithmetic never reaches a pass.
  * Refuses unknown opsets, ops without a row, names used before they are made, and what importers decline;
  * an operand that failed poisons what depends on it silently, so that every problem is reported once. */
-#include "frontend/onnx_import.h"
+#include "frontend/onnx_params.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,6 +17,9 @@ static const OnnxOp onnx_ops[] = {
 };
 
 enum { MAX_DEPTH = 64 };
+/* Calls that double sixty times fit into a few thousand bytes; what a file may be inlined into is generous, but in
+ * proportion to it. */
+enum { INLINED_MIN = 200000, INLINED_PER_NODE = 50 };
 
 static bool is_onnx_domain(const char *domain)
 {
@@ -191,15 +194,41 @@ static const OnnxOp *find_row(Node *n)
 	return NULL;
 }
 
+static bool is_running(const Frame *f, const Onnx__FunctionProto *fn)
+{
+	for (; f; f = f->function ? f->caller : f->outer)
+		if (f->function == fn)
+			return true;
+	return false;
+}
+
+static bool may_call(Node *n, const Onnx__FunctionProto *fn)
+{
+	Import *im = n->im;
+	if (is_running(n->frame, fn))
+		return node_error(n, "function \"%s\" calls itself: a program has an end, so it cannot be compiled", n->op);
+	if (n->frame->depth + 1 > MAX_DEPTH)
+		return node_error(n, "calls of functions nest deeper than %d", MAX_DEPTH);
+	if ((size_t)n->n_in > fn->n_input)
+		return node_error(n, "%d operands, function \"%s\" takes %zu", n->n_in, n->op, fn->n_input);
+	bool was_said = im->n_inlined > im->max_inlined;
+	im->n_inlined += (int64_t)fn->n_node;
+	if (was_said)
+		return false;
+	if (im->n_inlined > im->max_inlined)
+		return node_error(n, "refused: inlining the model's functions makes more than %" PRId64 " nodes, too many "
+			"for a file of this size; where that is meant, inline them in the file "
+			"(onnx.inliner.inline_local_functions), whose own nodes have no limit", im->max_inlined);
+	return true;
+}
+
 static bool call_function(Node *n, const Onnx__FunctionProto *fn)
 {
 	Import *im = n->im;
 	Frame f = {.caller = n->frame, .call = n->proto, .function = fn, .values = map_new(im->arena),
 		.prefix = n->name, .scope = n->scope, .depth = n->frame->depth + 1};
-	if (f.depth > MAX_DEPTH)
-		return node_error(n, "function \"%s\" calls itself, or calls nest deeper than %d", n->op, MAX_DEPTH);
-	if ((size_t)n->n_in > fn->n_input)
-		return node_error(n, "%d operands, function \"%s\" takes %zu", n->n_in, n->op, fn->n_input);
+	if (!may_call(n, fn))
+		return false;
 	for (size_t i = 0; i < fn->n_input; i++) {
 		OnnxValue *v = NEW(im->arena, OnnxValue);
 		v->v = node_in(n, (int)i);
@@ -265,7 +294,7 @@ static bool any_pseudo(const Node *n)
 /* Identity of an initializer is another name of it: how TorchScript writes merged tensors. */
 static bool import_alias(Node *n)
 {
-	if (strcmp(n->op, "Identity") || n->n_in != 1 || n->n_out != 1 || !*n->proto->input[0])
+	if (node_stops(n->proto) || strcmp(n->op, "Identity") || n->n_in != 1 || n->n_out != 1 || !*n->proto->input[0])
 		return false;
 	OnnxValue *of = frame_find(n->frame, n->proto->input[0]);
 	if (!of || !of->w || map_has(n->frame->values, n->proto->output[0]))
@@ -277,6 +306,17 @@ static bool import_alias(Node *n)
 	return true;
 }
 
+/* What has no gradient anyway passes as it is. */
+static bool import_stop(Node *n)
+{
+	if (n->n_in != 1 || n->n_out != 1 || (*n->op == 'S' && n->opset > 1) || !n->in[0])
+		return node_error(n, "takes one operand and has one result in version 1 of its domain: %d, %d and version %d",
+			n->n_in, n->n_out, (int)n->opset);
+	bool floats = !pseudo_is(n->im, n->in[0]) && dtype_is_float(n->in[0]->type.dtype);
+	n->out[0] = floats ? ir_emit1(n->b, OP_STOP_GRADIENT, n->in[0]) : n->in[0];
+	return true;
+}
+
 static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *proto, int index)
 {
 	const char *op = proto->op_type ? proto->op_type : "";
@@ -284,6 +324,8 @@ static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *p
 		.name = names_node(im, frame, proto, index), .scope = names_scope(im, frame, proto),
 		.n_in = (int)proto->n_input, .n_out = (int)proto->n_output};
 	const Op *last = im->m->last[SEC_FORWARD];
+	im->n_dropout_nodes += !strcmp(op, "Dropout");
+	im->n_batch_norms += !strcmp(op, "BatchNormalization");
 	im->b.loc = loc_new(im->m, n.name, op, n.scope, "");
 	n.opset = opset_of(im, frame, proto->domain);
 	if (import_alias(&n))
@@ -300,21 +342,32 @@ static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *p
 	const char **names = NEW_N(im->arena, const char *, n.n_out + 1);
 	for (int i = 0; i < n.n_out; i++)
 		names[i] = reserve_name(im, proto->output[i]);
-	const Onnx__FunctionProto *fn = map_get(im->functions, function_key(im, proto->domain, op, proto->overload));
+	bool stop = node_stops(proto); /* also where the model has a function of this name, for other runtimes */
+	const Onnx__FunctionProto *fn = stop ? NULL : map_get(im->functions, function_key(im, proto->domain, op,
+		proto->overload));
 	bool pseudo = any_pseudo(&n) || pseudo_takes(op);
-	const OnnxOp *row = fn || pseudo ? NULL : find_row(&n); /* operands or not: all refusals at once */
-	bool good = !any_poison(&n) && (fn || row || pseudo);
-	good = good && (fn ? call_function(&n, fn) : pseudo ? pseudo_import(&n) : row->import(&n));
+	const OnnxOp *row = fn || pseudo || stop ? NULL : find_row(&n); /* operands or not: all refusals at once */
+	bool good = !any_poison(&n) && (fn || row || pseudo || stop);
+	good = good && (stop ? import_stop(&n) : fn ? call_function(&n, fn) : pseudo ? pseudo_import(&n) : row->import(&n));
 	im->b.name = NULL;
 	define_results(&n, good, last, n_values, names);
 	return good;
 }
 
+static bool is_inlined(const Frame *f)
+{
+	while (f && !f->function)
+		f = f->outer;
+	return f;
+}
+
 bool import_nodes(Import *im, const Frame *frame, int n, Onnx__NodeProto *const *nodes)
 {
-	for (int i = 0; i < n; i++)
-		import_node(im, frame, nodes[i], im->n_nodes++);
-	return true;
+	/* In a function the first error ends the call: each further call would say it again. */
+	bool good = true, inlined = is_inlined(frame);
+	for (int i = 0; i < n && (good || !inlined); i++)
+		good = import_node(im, frame, nodes[i], im->n_nodes++);
+	return good || !inlined;
 }
 
 /* ---- the whole model ---- */
@@ -331,6 +384,14 @@ static void index_tables(Import *im)
 			map_put(im->functions, function_key(im, f->domain, f->name, f->overload),
 				(void *)(uintptr_t)f);
 	}
+}
+
+static int64_t inlined_limit(const OnnxModel *onnx)
+{
+	int64_t n = onnx->graph.nodes.n;
+	for (int i = 0; i < onnx->functions.n; i++)
+		n += (int64_t)onnx->functions.at[i]->n_node;
+	return INLINED_MIN + INLINED_PER_NODE * n;
 }
 
 static void check_opset(Import *im, const char *where, const char *domain, int64_t version)
@@ -355,17 +416,6 @@ static void check_opsets(Import *im)
 	}
 	if (!any && onnx->graph.nodes.n && !onnx->functions.n)
 		diag_error(im->d, onnx->path, "the model imports no opset of ONNX's own domain");
-}
-
-static bool says_training(const Import *im)
-{
-	const OnnxGraph *g = &im->onnx->graph;
-	for (int i = 0; i < g->nodes.n; i++) {
-		const Onnx__NodeProto *n = g->nodes.at[i];
-		if (n->op_type && !strcmp(n->op_type, "Dropout") && n->n_input > 2 && *n->input[2])
-			return true;
-	}
-	return false;
 }
 
 static void import_outputs(Import *im, const Frame *frame)
@@ -418,14 +468,38 @@ static void warn_folded(const Import *im)
 			"with optimize=False to train them", im->n_folded_norms, im->folded_norm);
 }
 
-Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, OnnxPlaceVec *places, Diag *d)
+/* What is left to say of initializers when all nodes were read. */
+static void end_roles(Import *im, const ParamsPrint *print)
+{
+	if (im->trainable)
+		trainable_check(im);
+	modes_report(im);
+	if (print)
+		report_print(im, print);
+	if (im->o->say_roles || im->o->strict_params)
+		report_roles(im);
+}
+
+/* Options of nodes that the model has not. */
+static void warn_idle(const Import *im)
+{
+	const FrontendOptions *o = im->o;
+	if (o->dropout != DROPOUT_AUTO && !im->n_dropout_nodes)
+		diag_warn(im->d, "--dropout", "the model has no Dropout node: it is not used");
+	if (o->bn != NORM_AUTO && !im->n_batch_norms)
+		diag_warn(im->d, "--bn", "the model has no batch norm: it is not used");
+	if (o->bn_biased && !im->n_batch_norms)
+		diag_warn(im->d, "--bn-biased-var", "the model has no batch norm: it is not used");
+}
+
+Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, const ImportExtra *extra, Diag *d)
 {
 	const char *slash = strrchr(onnx->path, '/'), *base = slash ? slash + 1 : onnx->path;
 	const char *dot = strrchr(base, '.');
 	Module *m = ir_module_new(dot && dot > base ? arena_strndup(a, base, (size_t)(dot - base)) : base);
 	Import im = {.m = m, .onnx = onnx, .o = o, .d = d, .arena = a, .refusals = map_new(a),
-		.weights = map_new(a), .batch = ptrmap_new(a), .given = ptrmap_new(a),
-		.pseudo = ptrmap_new(a)};
+		.weights = map_new(a), .samples = samples_new(m, a, false), .given = ptrmap_new(a),
+		.pseudo = ptrmap_new(a), .written = ptrmap_new(a)};
 	Frame top = {.values = map_new(a), .prefix = "", .scope = ""};
 	int before = d->errors;
 	m->file = ir_intern(m, onnx->path);
@@ -433,23 +507,48 @@ Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, OnnxPl
 	im.eval = eval_new(m, a);
 	eval_set_round(im.eval, true);
 	im.pytorch = !strncmp(onnx->producer, "pytorch", 7);
-	im.dropout = o->dropout == DROPOUT_ON || (o->dropout == DROPOUT_AUTO && says_training(&im));
 	index_tables(&im);
+	im.max_inlined = inlined_limit(onnx);
 	check_opsets(&im);
 	inputs_import(&im, &top);
 	import_mark(&im, NULL);
+	im.meta = metadata_read(onnx, a, d);
+	im.signature = names_of_signature(&onnx->graph, a);
+	if ((onnx->n_metadata && !im.meta) || !modes_survey(&im)) {
+		ir_module_free(m);
+		return NULL;
+	}
+	if (o->trainable)
+		trainable_read(&im, o->trainable);
 	params_classify(&im);
 	import_nodes(&im, &top, onnx->graph.nodes.n, onnx->graph.nodes.at);
 	refusals_report(&im);
 	warn_folded(&im);
+	warn_idle(&im);
+	norms_end(&im);
 	import_outputs(&im, &top);
 	drop_unused(m);
-	if (places)
-		*places = im.places;
+	end_roles(&im, extra ? extra->print : NULL);
+	if (extra && extra->absent)
+		params_absent(&im, extra->absent);
+	if (extra && extra->places)
+		*extra->places = im.places;
 	if (d->errors == before)
 		return m;
 	ir_module_free(m);
 	return NULL;
+}
+
+bool onnx_params(const char *path, const FrontendOptions *o, const ParamsPrint *to, Diag *d)
+{
+	Arena *a = arena_new();
+	OnnxModel *onnx = onnx_model_open(path, a, d);
+	Module *m = onnx ? import_model(onnx, o, a, &(ImportExtra){.print = to}, d) : NULL;
+	if (m)
+		ir_module_free(m);
+	onnx_model_close(onnx);
+	arena_free(a);
+	return m != NULL;
 }
 
 Module *onnx_load(const char *path, const FrontendOptions *o, Diag *d)

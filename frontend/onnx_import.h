@@ -2,9 +2,11 @@
 #ifndef SHARDC_ONNX_IMPORT_H
 #define SHARDC_ONNX_IMPORT_H
 
-#include "frontend/onnx_file.h"
+#include "frontend/onnx_metadata.h"
+#include "ir/samples.h"
 
 typedef struct Weight Weight;
+typedef struct Modes Modes;
 
 /* What a name stands for in a graph.  Initializers become IR values at their first use. */
 typedef struct OnnxValue {
@@ -47,17 +49,24 @@ typedef struct Import {
 	EvalEnv *eval;
 	Map *functions, *rows; /* "domain::name::overload" -> FunctionProto; op type -> OnnxOp */
 	Map *weights;          /* initializer name -> Weight */
+	const ExportMetadata *meta; /* NULL: the model has none */
+	Map *trainable;        /* names of --trainable, with their lines; NULL: not given */
+	Map *signature;        /* names of parameters and buffers, as PyTorch's exporter lists them; NULL: it does not */
 	bool said_init;        /* that weights may come from elsewhere */
 	Map *refusals;         /* op type and reason -> Refusal */
-	PtrMap *batch;         /* Value -> where its sample axis is (batch_axis.c) */
+	SampleScan *samples;   /* where the sample axis of a value is */
 	PtrMap *pseudo;        /* Value -> Pseudo (onnx_pseudo.c) */
 	PtrMap *given;         /* Value -> what it is for the given inputs (onnx_given.c) */
+	PtrMap *written;       /* Symbol of a buffer -> Value that was written last (onnx_ops_norm.c) */
 	uint8_t *known;        /* by value id: Known */
 	int cap_known;
 	OnnxPlaceVec places;
 	int n_nodes, n_dropouts, n_folded_norms;
+	int64_t n_inlined;     /* nodes of functions imported so far, once for each call */
+	int64_t max_inlined;
 	const char *folded_norm; /* scope of the first batch norm that the exporter folded away */
-	bool dropout;          /* Dropout nodes act */
+	Modes *modes;          /* of batch norms and dropouts (onnx_modes.c) */
+	int n_dropout_nodes, n_batch_norms;
 	bool pytorch;
 } Import;
 
@@ -90,14 +99,26 @@ enum { OPSET_MAX = 28, LITERAL_MAX = 4096, LITERAL_FLOATS_MAX = 16, EVAL_MAX = 1
 
 /* ---- onnx_import.c ---- */
 
-/* The module of an open model; lives on when the model is closed.  places: unless NULL, what was read where, in a.
- * NULL after errors. */
-Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, OnnxPlaceVec *places, Diag *d);
+typedef VEC(const char *) NameVec;
+/* What a caller wants beside the module; each may be NULL. */
+typedef struct ImportExtra {
+	OnnxPlaceVec *places;     /* what was read where, in the caller's arena */
+	const ParamsPrint *print; /* what initializers are taken for goes there */
+	NameVec *absent;          /* what the framework's state_dict has and the graph does not use, likewise */
+} ImportExtra;
+
+/* The module of an open model; lives on when the model is closed.  NULL after errors. */
+Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, const ImportExtra *extra, Diag *d);
 
 bool import_nodes(Import *im, const Frame *frame, int n, Onnx__NodeProto *const *nodes);
 bool import_graph(Node *n, Span graph); /* a subgraph of n, in its frame; its outputs become n->out */
 /* Fills Import.known for the ops after `last`, the section's last op before they were made. */
 void import_mark(Import *im, const Op *last);
+
+/* ---- onnx_ops_norm.c ---- */
+
+/* Behind all nodes: of several writes of a buffer the last one stays. */
+void norms_end(Import *im);
 
 /* ---- onnx_given.c ---- */
 
@@ -148,8 +169,16 @@ Value *emit_swap_last(Builder *b, Value *x);                /* transposes the la
 Value *emit_move_axis(Builder *b, Value *x, int from, int to);
 Value *emit_concat(Builder *b, int n, Value *const *x, int axis);
 
-/* x with a share p dropped when dropout acts; training: what the node says of its mode. */
-bool emit_dropout(Node *n, Value *x, double p, bool training);
+typedef enum { DROPOUT_SAYS_NOTHING, DROPOUT_SAYS_EVAL, DROPOUT_SAYS_TRAIN } DropoutSays;
+/* x with a share p dropped when dropout acts; says: what the node says of its mode. */
+bool emit_dropout(Node *n, Value *x, double p, DropoutSays says);
+
+/* ---- onnx_modes.c ---- */
+
+bool modes_survey(Import *im);                /* before the import; false after an error */
+bool modes_norm_trains(Node *n, bool says);   /* whether a batch norm uses the batch's statistics; says: of ONNX */
+bool modes_dropout_acts(Node *n, double p, DropoutSays says);
+void modes_report(Import *im);                /* behind the import */
 
 /* ---- onnx_pseudo.c ---- */
 
@@ -167,6 +196,8 @@ void params_classify(Import *im);
 Value *params_value(Import *im, Weight *w, const char *alias, const Node *n, int input);
 /* A tensor that a Constant node holds.  in_file: its bytes lie in the model's file. */
 Value *params_constant(Import *im, const OnnxTensor *t, bool in_file);
+/* Adds the names of parameters and saved buffers that the exporter knew and the module does not have. */
+void params_absent(Import *im, NameVec *names);
 /* A parameter that the exporter dropped because all its elements were `fill`: operand `input` of the node. */
 Value *params_restore(Node *n, int input, const char *suffix, Type type, double fill);
 bool node_rewritten_by(const Node *n, const char *rule); /* an exporter's rewrite rule made this node */
@@ -175,15 +206,20 @@ bool node_rewritten_by(const Node *n, const char *rule); /* an exporter's rewrit
 
 const char *names_scope(Import *im, const Frame *frame, const Onnx__NodeProto *node);
 const char *names_node(Import *im, const Frame *frame, const Onnx__NodeProto *node, int index);
+const char *names_metadata(const Onnx__NodeProto *node, const char *key); /* NULL: the node has none of this key */
+/* Whether n bytes of a scope's part are the module's part, or what TorchScript calls its further calls: "fc_1". */
+bool names_same_part(const char *scope, size_t n, const char *module, size_t k);
+bool names_same_module(const char *scope, const char *module); /* all parts */
+/* Whether gradients end at this node: shardc.export put it there, or dynamo wrote what aten.detach was. */
+bool node_stops(const Onnx__NodeProto *node);
+/* Names in the signature that dynamo left with the graph -> what its nodes call them; NULL: there is none. */
+Map *names_of_signature(const OnnxGraph *g, Arena *a);
+/* Of a value of that map: whether it is a parameter or a buffer that state_dict has. */
+bool signature_is_saved(const char *argument);
 bool names_is_made_up(const char *name); /* by an exporter, not the framework's */
 
 /* ---- onnx_inputs.c ---- */
 
 bool inputs_import(Import *im, Frame *frame);
-
-/* ---- batch_axis.c ---- */
-
-/* The axis of v along which samples are counted, -1 when v has none or it was lost. */
-int batch_axis(Import *im, Value *v);
 
 #endif

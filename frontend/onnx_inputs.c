@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The text after "NAME=" of the last option that names it; *used counts matches. */
+/* The text after "NAME=" of the option that names it, NULL = none. */
 static const char *option_for(const char *const *list, int n, const char *name, bool *used)
 {
 	size_t len = strlen(name);
@@ -24,6 +24,22 @@ static const char *option_for(const char *const *list, int n, const char *name, 
 }
 
 typedef struct Used { bool *binds, *shapes, *consts; } Used;
+
+/* An option that has one value for a name got two that differ. */
+static bool named_once(Import *im, const char *flag, const char *const *list, int n)
+{
+	bool ok = true;
+	for (int i = 0; i < n; i++)
+		for (int k = 0; k < i; k++) {
+			size_t name = strcspn(list[i], "=");
+			if (strncmp(list[i], list[k], name + 1) || !strcmp(list[i], list[k]))
+				continue;
+			diag_error(im->d, flag, "\"%.*s\" is given twice, as \"%s\" and \"%s\"", (int)name, list[i], list[k],
+				list[i]);
+			ok = false;
+		}
+	return ok;
+}
 
 static bool parse_dim(const char *s, const char **end, int64_t *out)
 {
@@ -53,7 +69,7 @@ static bool shape_of_option(Import *im, const char *where, const char *text, Typ
 static bool bind_dim(Import *im, const char *where, const char *input, const Onnx__DimensionProto *dim,
 	int index, bool *used, int64_t *out)
 {
-	const char *param = dim->dim_param ? dim->dim_param : "", *end;
+	const char *param = dim->dim_param ? dim->dim_param : "";
 	if (dim->has_dim_value && !*param) {
 		*out = dim->dim_value;
 		if (*out < 0)
@@ -61,7 +77,7 @@ static bool bind_dim(Import *im, const char *where, const char *input, const Onn
 		return *out >= 0;
 	}
 	const char *text = *param ? option_for(im->o->binds, im->o->n_binds, param, used) : NULL;
-	if (text && parse_dim(text, &end, out) && !*end)
+	if (text && str_to_size(text, false, out))
 		return true;
 	if (text)
 		diag_error(im->d, where, "--bind %s wants a number, not \"%s\"", param, text);
@@ -206,7 +222,8 @@ bool inputs_import(Import *im, Frame *frame)
 	const FrontendOptions *o = im->o;
 	Used used = {NEW_N(im->arena, bool, o->n_binds + 1), NEW_N(im->arena, bool, o->n_shapes + 1),
 		NEW_N(im->arena, bool, o->n_consts + 1)};
-	bool good = true;
+	bool good = named_once(im, "--bind", o->binds, o->n_binds);
+	good = named_once(im, "--input-shape", o->shapes, o->n_shapes) && good;
 	for (int i = 0; i < g->tensors.n; i++) {
 		const OnnxTensor *t = &g->tensors.at[i];
 		const char *where = arena_printf(im->arena, "%s: tensor \"%s\"", im->onnx->path,

@@ -7,7 +7,7 @@
 #include <ctype.h>
 #include <string.h>
 
-static const char *metadata(const Onnx__NodeProto *node, const char *key)
+const char *names_metadata(const Onnx__NodeProto *node, const char *key)
 {
 	for (size_t i = 0; i < node->n_metadata_props; i++)
 		if (node->metadata_props[i]->key && !strcmp(node->metadata_props[i]->key, key))
@@ -17,8 +17,42 @@ static const char *metadata(const Onnx__NodeProto *node, const char *key)
 
 bool node_rewritten_by(const Node *n, const char *rule)
 {
-	const char *rules = metadata(n->proto, "pkg.onnxscript.rewriter.rule_name");
+	const char *rules = names_metadata(n->proto, "pkg.onnxscript.rewriter.rule_name");
 	return rules && strstr(rules, rule);
+}
+
+bool node_stops(const Onnx__NodeProto *node)
+{
+	const char *fx = names_metadata(node, "pkg.torch.onnx.fx_node");
+	if (!node->op_type)
+		return false;
+	if (node->domain && !strcmp(node->domain, "shardc"))
+		return !strcmp(node->op_type, "StopGradient");
+	return !strcmp(node->op_type, "Identity") && fx && strstr(fx, "[target=torch.ops.aten.detach.default]");
+}
+
+/* A signature's line stands behind the argument's name. */
+bool signature_is_saved(const char *argument)
+{
+	const char *line = argument + strlen(argument) + 1;
+	return strstr(line, "PARAMETER") || (strstr(line, "BUFFER") && !strstr(line, "persistent=False"));
+}
+
+/* Lines such as "p_fc_weight: PARAMETER target='fc.weight'": 'fc.weight' -> "p_fc_weight". */
+Map *names_of_signature(const OnnxGraph *g, Arena *a)
+{
+	static const char target[] = " target='";
+	char *text = arena_strdup(a, wire_str(a, g->signature)), *line;
+	Map *names = *text ? map_new(a) : NULL;
+	while ((line = strsep(&text, "\n"))) {
+		char *at = strstr(line, target), *colon = strchr(line, ':');
+		if (!at || !colon || strstr(colon, ": BUFFER_MUTATION"))
+			continue;
+		*colon = 0;
+		at += strlen(target);
+		map_put(names, arena_strndup(a, at, strcspn(at, "'")), line);
+	}
+	return names;
 }
 
 /* "['', 'h', 'h.0', 'linear']": the last entry is the operation, the one before it the module. */
@@ -62,7 +96,7 @@ static const char *scope_of_path(Import *im, const char *path)
 
 const char *names_scope(Import *im, const Frame *frame, const Onnx__NodeProto *node)
 {
-	const char *list = metadata(node, "pkg.torch.onnx.name_scopes");
+	const char *list = names_metadata(node, "pkg.torch.onnx.name_scopes");
 	if (list)
 		return scope_of_list(im, list);
 	if (node->name && node->name[0] == '/')
@@ -81,6 +115,30 @@ static bool all_digits(const char *s)
 	for (; isdigit((unsigned char)*s); s++)
 		;
 	return !*s;
+}
+
+bool names_same_part(const char *scope, size_t n, const char *module, size_t k)
+{
+	size_t digits = 0;
+	if (n < k || memcmp(scope, module, k) != 0)
+		return false;
+	if (n == k)
+		return true;
+	for (size_t i = k + 1; i < n; i++)
+		digits += isdigit((unsigned char)scope[i]) != 0;
+	return scope[k] == '_' && digits && digits == n - k - 1;
+}
+
+bool names_same_module(const char *scope, const char *module)
+{
+	while (*scope && *module) {
+		size_t n = strcspn(scope, "."), k = strcspn(module, ".");
+		if (!names_same_part(scope, n, module, k))
+			return false;
+		scope += n + (scope[n] == '.');
+		module += k + (module[k] == '.');
+	}
+	return !*scope && !*module;
 }
 
 bool names_is_made_up(const char *name)

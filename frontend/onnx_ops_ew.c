@@ -176,26 +176,26 @@ bool import_clip(Node *n)
 
 /* ---- Dropout ---- */
 
-static bool dropout_args(Node *n, double *p, bool *training)
+static bool dropout_args(Node *n, double *p, DropoutSays *says)
 {
 	EvalTensor *ratio = node_known(n, 1), *train = node_known(n, 2);
 	*p = n->opset < 12 ? node_float(n, "ratio", 0.5) : 0.5;
-	*training = false;
+	*says = DROPOUT_SAYS_NOTHING;
 	if ((node_in(n, 1) && !ratio) || (node_in(n, 2) && !train))
 		return node_refuse(n, "its ratio or training_mode depends on data");
 	if (ratio && type_numel(&ratio->type) == 1 && dtype_is_float(ratio->type.dtype))
 		*p = ratio->f[0];
 	if (train && type_numel(&train->type) == 1)
-		*training = train->i[0] != 0;
+		*says = train->i[0] ? DROPOUT_SAYS_TRAIN : DROPOUT_SAYS_EVAL;
 	if (n->opset < 7)
-		*training = !node_int(n, "is_test", 0);
+		*says = node_int(n, "is_test", 0) ? DROPOUT_SAYS_EVAL : DROPOUT_SAYS_TRAIN;
 	return *p >= 0 && *p < 1 ? true : node_error(n, "ratio %g is outside [0, 1)", *p);
 }
 
-bool emit_dropout(Node *n, Value *x, double p, bool training)
+bool emit_dropout(Node *n, Value *x, double p, DropoutSays says)
 {
 	Import *im = n->im;
-	bool acts = p > 0 && (im->o->infer ? training && im->o->dropout != DROPOUT_OFF : im->dropout);
+	bool acts = modes_dropout_acts(n, p, says);
 	int64_t id = im->n_dropouts++;
 	Type mask = x->type;
 	mask.dtype = DT_BOOL;
@@ -207,12 +207,12 @@ bool emit_dropout(Node *n, Value *x, double p, bool training)
 	}
 	if (im->o->infer)
 		return node_refuse(n, "it is in training mode, so its result is random: give --dropout=off");
-	int axis = batch_axis(im, x);
-	if (axis < 0)
+	Samples rows = samples_of(im->samples, x);
+	if (rows.kind != SAMPLES_AXIS || !rows.ordered || rows.mixes)
 		return node_refuse(n, "the sample axis is lost before it, so masks would depend on the batch size: give "
 			"--dropout=off");
 	Attr *a = attr_int(im->m, attr_float(im->m, NULL, "p", p), "id", id);
-	a = attr_int(im->m, a, "axis", axis);
+	a = attr_int(im->m, a, "axis", rows.axis);
 	n->out[0] = ir_emit(n->b, OP_DROPOUT, 1, &x, a);
 	if (n->n_out > 1)
 		n->out[1] = ir_emit(n->b, OP_DROPOUT_MASK, 1, &x, a);
@@ -222,6 +222,6 @@ bool emit_dropout(Node *n, Value *x, double p, bool training)
 bool import_dropout(Node *n)
 {
 	double p;
-	bool training;
-	return node_want(n, 1, 3) && dropout_args(n, &p, &training) && emit_dropout(n, n->in[0], p, training);
+	DropoutSays says;
+	return node_want(n, 1, 3) && dropout_args(n, &p, &says) && emit_dropout(n, n->in[0], p, says);
 }

@@ -2,6 +2,7 @@
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static Attr *axis_attr(Node *n, int axis)
@@ -15,12 +16,37 @@ static bool operand_axis(Node *n, int64_t otherwise, int *axis)
 	return *axis >= 0;
 }
 
+/* padding_idx of the embedding that dynamo lowered, whose row has no gradient; -1: none.  The metadata of shardc.export
+ * come with a graph that stops it by itself. */
+static int64_t padding_of(const Node *n)
+{
+	const char *fx = n->im->meta ? NULL : names_metadata(n->proto, "pkg.torch.onnx.fx_node");
+	const char *args = fx && strstr(fx, "aten.embedding.default](") ? strstr(fx, "](args = (") : NULL;
+	long long row = -1;
+	return args && sscanf(args, "](args = (%*[^,()], %*[^,()], %lld", &row) == 1 ? row : -1;
+}
+
+static Value *stop_row(Node *n, Value *y, int64_t row)
+{
+	int64_t dim[IR_MAX_RANK];
+	const Type *t = &n->in[1]->type;
+	Value *index = emit_ints(n->b, 0, NULL, t->dtype, &row);
+	Value *hit = ir_emit2(n->b, OP_EQ, n->in[1], index);
+	memcpy(dim, t->dim, sizeof(*dim) * (size_t)t->rank);
+	dim[t->rank] = 1;
+	return ir_emit3(n->b, OP_WHERE, ir_reshape(n->b, hit, t->rank + 1, dim), ir_emit1(n->b, OP_STOP_GRADIENT, y), y);
+}
+
 bool import_gather(Node *n)
 {
 	int axis;
 	if (!node_want(n, 2, 2) || !operand_axis(n, 0, &axis))
 		return false;
 	n->out[0] = ir_emit(n->b, OP_GATHER, 2, n->in, axis_attr(n, axis));
+	int64_t row = padding_of(n);
+	bool table = n->out[0] && n->in[0]->type.rank == 2 && !axis && n->in[1]->type.rank < IR_MAX_RANK;
+	if (row >= 0 && table && dtype_is_float(n->in[0]->type.dtype) && !n->im->o->infer)
+		n->out[0] = stop_row(n, n->out[0], row);
 	return true;
 }
 

@@ -42,12 +42,30 @@ static Value *running(Node *n, Value *old, Value *now, double momentum)
 	return emit_add(n->b, emit_scale(n->b, old, momentum), emit_scale(n->b, now, 1 - momentum));
 }
 
-static void write_running(Node *n, Value *old, Value *now)
+/* A module that is called again goes on from what its first call made of the statistics. */
+static Value *latest(const Node *n, Value *v)
 {
-	if (!buffer_of(old))
+	Value *now = buffer_of(v) ? ptrmap_get(n->im->written, v->op->sym) : NULL;
+	return now ? now : v;
+}
+
+static void write_running(Node *n, const Value *old, Value *now)
+{
+	const Symbol *s = buffer_of(old);
+	if (!s)
 		return;
 	n->b->sym = old->op->sym;
 	ir_emit(n->b, OP_WRITE, 1, &now, NULL);
+	ptrmap_put(n->im->written, s, now);
+}
+
+void norms_end(Import *im)
+{
+	for (Op *op = im->m->last[SEC_FORWARD], *before; op; op = before) {
+		before = op->prev;
+		if (op->kind == OP_WRITE && ptrmap_get(im->written, op->sym) != op_in(op, 0))
+			ir_remove(im->m, op);
+	}
 }
 
 static bool training_norm(Node *n, double eps)
@@ -67,8 +85,8 @@ static bool training_norm(Node *n, double eps)
 	if (!op)
 		return false;
 	Value *spread = unbiased ? emit_scale(b, op->out[2], (double)count / (double)(count - 1)) : op->out[2];
-	Value *new_mean = running(n, n->in[3], op->out[1], momentum);
-	Value *new_var = running(n, n->in[4], spread, momentum);
+	Value *new_mean = running(n, latest(n, n->in[3]), op->out[1], momentum);
+	Value *new_var = running(n, latest(n, n->in[4]), spread, momentum);
 	n->out[0] = op->out[0];
 	if (!n->im->o->infer) {
 		write_running(n, n->in[3], new_mean);
@@ -83,7 +101,6 @@ static bool training_norm(Node *n, double eps)
 
 bool import_batch_norm(Node *n)
 {
-	const FrontendOptions *o = n->im->o;
 	double eps = node_float(n, "epsilon", 1e-5);
 	if (!node_want(n, 5, 5))
 		return false;
@@ -93,7 +110,7 @@ bool import_batch_norm(Node *n)
 		return node_refuse(n, "spatial=0 is not supported");
 	bool says = n->opset >= 14 ? node_int(n, "training_mode", 0) : n->opset < 7 ? !node_int(n, "is_test", 0)
 		: n->n_out > 1;
-	if (o->bn == NORM_AUTO ? (o->infer ? says : true) : o->bn == NORM_TRAIN)
+	if (modes_norm_trains(n, says))
 		return training_norm(n, eps);
 	n->out[0] = frozen_norm(n, eps);
 	for (int i = 1; i < n->n_out && i < 3; i++)

@@ -1,39 +1,10 @@
-/* frontend/onnx_params.c: what an initializer is: parameter, buffer, datum or literal; merged ones untied.
+/* frontend/onnx_params.c: the IR value of an initializer: a parameter, a buffer, data or a literal.
  *
- * The exporter's metadata decides where it exists, else the role in the ops that use it and the name.
- * Exporters merge tensors that are equal when they export: all zero biases become one.  Such a tensor becomes
- * one parameter per module again; tensors tied by the model's code (embedding and output head) stay one, also
- * where constant folding stored the head's transpose beside the embedding. */
+ * What it is was decided before (onnx_roles.c, onnx_ties.c); it becomes a symbol, or several where it is untied, when
+ * the first node reads it.  Few numbers, one number repeated and positions are literals, through which passes see. */
 #include "frontend/onnx_params.h"
 
 #include <string.h>
-
-typedef struct Role {
-	const char *op;
-	int operand;
-	const char *suffix;
-	bool strong;
-} Role;
-
-static const Role roles[] = {
-#define ROLE(op, operand, suffix, strong) {#op, operand, suffix, strong},
-#include "frontend/roles.def"
-};
-
-static const Role *role_of(const char *op, int operand)
-{
-	for (int i = 0; i < COUNT_OF(roles); i++)
-		if (roles[i].operand == operand && !strcmp(roles[i].op, op))
-			return &roles[i];
-	return NULL;
-}
-
-static bool is_statistic(const char *op, int operand)
-{
-	return operand >= 3 && !strcmp(op, "BatchNormalization");
-}
-
-/* ---- collecting ---- */
 
 Weight *params_add(Import *im, const OnnxTensor *t)
 {
@@ -45,313 +16,14 @@ Weight *params_add(Import *im, const OnnxTensor *t)
 	return w;
 }
 
-static const char *metadata(const Onnx__ValueInfoProto *v, const char *key)
-{
-	for (size_t i = 0; i < v->n_metadata_props; i++)
-		if (v->metadata_props[i]->key && !strcmp(v->metadata_props[i]->key, key))
-			return v->metadata_props[i]->value;
-	return NULL;
-}
-
-static void collect_metadata(Import *im, const OnnxInfoVec *infos)
-{
-	for (int i = 0; i < infos->n; i++) {
-		const Onnx__ValueInfoProto *v = infos->at[i];
-		Weight *w = v->name ? map_get(im->weights, v->name) : NULL;
-		if (!w)
-			continue;
-		const char *persistent = metadata(v, "pkg.torch.export.graph_signature.InputSpec.persistent");
-		w->kind = metadata(v, "pkg.torch.export.graph_signature.InputSpec.kind");
-		w->folded_from = metadata(v, "pkg.onnxscript.optimizer.folded_from");
-		w->transient = persistent && !strcmp(persistent, "False");
-	}
-}
-
-typedef struct Alias { Weight *w; const char *name; } Alias;
-
-static Alias *find_weight(Import *im, const Map *aliases, const char *name)
-{
-	Alias *a = map_get(aliases, name);
-	Weight *w = a ? NULL : map_get(im->weights, name);
-	if (w) {
-		a = NEW(im->arena, Alias);
-		a->w = w;
-	}
-	return a;
-}
-
-static void collect_uses(Import *im)
-{
-	const OnnxGraph *g = &im->onnx->graph;
-	Frame top = {.prefix = "", .scope = ""};
-	Map *aliases = map_new(im->arena);
-	for (int i = 0; i < g->nodes.n; i++) {
-		const Onnx__NodeProto *n = g->nodes.at[i];
-		const char *op = n->op_type ? n->op_type : "";
-		for (int k = 0; k < (int)n->n_input; k++) {
-			Alias *a = find_weight(im, aliases, n->input[k]);
-			if (a && !strcmp(op, "Identity") && n->n_output) {
-				Alias *now = NEW(im->arena, Alias);
-				*now = (Alias){a->w, n->output[0]};
-				map_put(aliases, n->output[0], now);
-			} else if (a) {
-				vec_push(im->arena, &a->w->uses, ((WeightUse){.op = op, .operand = k,
-					.scope = names_scope(im, &top, n), .alias = a->name}));
-			}
-		}
-	}
-}
-
-/* ---- classes ---- */
-
-static bool has_use(const Weight *w, const char *op, int operand)
-{
-	for (int i = 0; i < w->uses.n; i++)
-		if (w->uses.at[i].operand == operand && !strcmp(w->uses.at[i].op, op))
-			return true;
-	return false;
-}
-
-static const WeightUse *strong_use(const Weight *w)
-{
-	for (int i = 0; i < w->uses.n; i++) {
-		const Role *r = role_of(w->uses.at[i].op, w->uses.at[i].operand);
-		if (r && r->strong)
-			return &w->uses.at[i];
-	}
-	return NULL;
-}
-
-static bool only_statistics(const Weight *w)
-{
-	bool all = w->uses.n > 0;
-	for (int i = 0; i < w->uses.n; i++)
-		all = all && is_statistic(w->uses.at[i].op, w->uses.at[i].operand);
-	return all;
-}
-
-static bool ends_with(const char *s, const char *end)
-{
-	size_t n = strlen(s), k = strlen(end);
-	return n >= k && !strcmp(s + n - k, end);
-}
-
-static bool named_as_buffer(const char *name)
-{
-	static const char *const ends[] = {"running_mean", "running_var", "inv_freq", "_ids", "mask", "masked_bias",
-		".pe", "cos_cached", "sin_cached", "relative_position_index"};
-	for (int i = 0; i < COUNT_OF(ends); i++)
-		if (ends_with(name, ends[i]))
-			return true;
-	return false;
-}
-
-/* The only name in "['fc.weight']", NULL when there are more. */
-static const char *folded_from_one(Import *im, const Weight *w)
-{
-	const char *s = w->folded_from ? strchr(w->folded_from, '\'') : NULL;
-	const char *end = s ? strchr(s + 1, '\'') : NULL;
-	if (!end || strchr(end + 1, '\''))
-		return NULL;
-	return arena_strndup(im->arena, s + 1, (size_t)(end - s - 1));
-}
-
-/* A name that no framework gave, though weights carry it. */
-static bool made_up_weight(const char *name)
-{
-	return !strncmp(name, "onnx::", 6) || !strncmp(name, "const_fold", 10) || (*name >= '0' && *name <= '9');
-}
-
-/* TorchScript folds the unsqueezed scale and shift of a norm into onnx::Mul_7 of [C,1,1]. */
-static bool is_folded_vector(const Weight *w)
-{
-	int wide = 0;
-	for (int i = 0; i < w->type.rank; i++)
-		wide += w->type.dim[i] != 1;
-	return wide == 1 && w->type.rank > 1 && w->uses.n > 0 && *w->uses.at[0].scope
-		&& (!strncmp(w->t->name, "onnx::Mul_", 10) || !strncmp(w->t->name, "onnx::Add_", 10));
-}
-
-static WeightClass class_of(Import *im, const Weight *w)
-{
-	bool made_up = names_is_made_up(w->t->name);
-	if (!w->typed || !dtype_is_float(w->type.dtype))
-		return WEIGHT_CONST;
-	if (only_statistics(w))
-		return WEIGHT_BUFFER;
-	if (w->kind && strcmp(w->kind, "PARAMETER"))
-		return strcmp(w->kind, "BUFFER") || w->transient ? WEIGHT_CONST : WEIGHT_BUFFER;
-	if (w->kind)
-		return WEIGHT_PARAM;
-	if (w->folded_from)
-		return folded_from_one(im, w) && strong_use(w) ? WEIGHT_PARAM : WEIGHT_CONST;
-	if (is_folded_vector(w))
-		return WEIGHT_PARAM;
-	if (strong_use(w))
-		return !made_up || made_up_weight(w->t->name) ? WEIGHT_PARAM : WEIGHT_CONST;
-	if (named_as_buffer(w->t->name))
-		return WEIGHT_BUFFER;
-	return made_up || (type_numel(&w->type) == 1 && !strchr(w->t->name, '.')) ? WEIGHT_CONST : WEIGHT_PARAM;
-}
-
-/* ---- values, sampled ---- */
-
-typedef struct Bytes { Span at; const FileMap *file; int size; } Bytes;
-
-static bool weight_bytes(Import *im, const Weight *w, Bytes *out)
-{
-	Diag quiet = *im->d;
-	quiet.max_errors = -1; /* reported when the value is read */
-	out->size = dtype_info[w->type.dtype].bytes;
-	return (!w->t->typed || w->t->has_raw) && onnx_tensor_bytes(im->onnx, w->t, &out->at, &out->file, &quiet);
-}
-
-bool weight_is_splat(Import *im, const Weight *w, double *value)
-{
-	Bytes b;
-	int64_t n = type_numel(&w->type);
-	if (!n || !weight_bytes(im, w, &b))
-		return false;
-	for (int64_t i = 1; i < n; i++)
-		if (memcmp(b.at.at, b.at.at + i * b.size, (size_t)b.size))
-			return false;
-	HostTensor t = {w->type, b.at.at};
-	*value = host_get_float(&t, 0);
-	return true;
-}
-
-enum { SAMPLES = 4096 };
-
-/* Whether w holds other's transpose.  Compared at 4096 positions spread over rows and columns, so that a
- * model's largest tensors are not read; equal tensors that are all one number do not count. */
-static bool is_transpose(Import *im, const Weight *w, const Weight *other)
-{
-	Bytes a, b;
-	if (w == other || other->tie || !other->typed || w->type.rank != 2 || other->type.rank != 2
-		|| w->type.dtype != other->type.dtype || w->type.dim[0] != other->type.dim[1]
-		|| w->type.dim[1] != other->type.dim[0] || !weight_bytes(im, w, &a) || !weight_bytes(im, other, &b))
-		return false;
-	int64_t rows = w->type.dim[0], cols = w->type.dim[1], n = MIN(rows * cols, (int64_t)SAMPLES);
-	bool varied = false;
-	for (int64_t k = 0; k < n; k++) {
-		int64_t i = n == SAMPLES ? (k * 2654435761) % rows : k / cols;
-		int64_t j = n == SAMPLES ? (k * 40503 + k / cols) % cols : k % cols;
-		const uint8_t *p = a.at.at + (i * cols + j) * a.size;
-		if (memcmp(p, b.at.at + (j * rows + i) * b.size, (size_t)a.size))
-			return false;
-		varied = varied || memcmp(p, a.at.at, (size_t)a.size);
-	}
-	return varied;
-}
-
-/* ---- names, ties and merged tensors ---- */
-
-static const char *name_by_use(Import *im, const Weight *w, const char *op, int operand, const char *scope,
-	const char *alias)
-{
-	const Role *r = role_of(op, operand);
-	if (alias && !names_is_made_up(alias))
-		return alias;
-	if (r && *scope)
-		return arena_printf(im->arena, "%s.%s", scope, r->suffix);
-	return w->as;
-}
-
-static void name_folded(Import *im, Weight *w)
-{
-	const WeightUse *u = strong_use(w);
-	const char *from = folded_from_one(im, w);
-	bool right = w->type.rank == 2 && has_use(w, "MatMul", 1);
-	if (from) {
-		w->as = from;
-		w->transposed = w->type.rank == 2;
-	} else if (u && names_is_made_up(w->t->name)) {
-		w->as = name_by_use(im, w, u->op, u->operand, u->scope, u->alias);
-		w->transposed = right && !strncmp(w->t->name, "onnx::MatMul", 12);
-	}
-	if (is_folded_vector(w)) {
-		u = &w->uses.at[0];
-		w->as = name_by_use(im, w, u->op, u->operand, u->scope, u->alias);
-		w->flat = true;
-	}
-	if (strcmp(w->as, w->t->name))
-		diag_info(im->d, im->onnx->path, "tensor \"%s\" is parameter \"%s\"%s", w->t->name, w->as,
-			w->transposed ? ", transposed" : "");
-}
-
-typedef VEC(Weight *) WeightVec;
-
-static void find_tie(Import *im, Weight *w, const WeightVec *tables)
-{
-	Weight *other = map_get(im->weights, w->as);
-	if (!w->transposed)
-		return;
-	if (!other || !is_transpose(im, w, other))
-		other = NULL;
-	for (int i = 0; !other && i < tables->n; i++)
-		if (is_transpose(im, w, tables->at[i]))
-			other = tables->at[i];
-	w->tie = other;
-	if (other)
-		diag_info(im->d, im->onnx->path, "tie recovered: \"%s\" (tensor \"%s\") is the transpose of \"%s\"", w->as,
-			w->t->name, other->as);
-}
-
-static void decide_untie(Import *im, Weight *w)
-{
-	Map *names = map_new(im->arena);
-	double v = 0;
-	for (int i = 0; i < w->uses.n; i++) {
-		const WeightUse *u = &w->uses.at[i];
-		map_put(names, name_by_use(im, w, u->op, u->operand, u->scope, u->alias), w);
-	}
-	if (map_count(names) < 2)
-		return;
-	bool initial = w->type.rank == 1 && weight_is_splat(im, w, &v) && (v == 0 || v == 1);
-	w->split = im->o->untie == UNTIE_ALL || (im->o->untie == UNTIE_AUTO && initial);
-	if (!w->split) {
-		diag_info(im->d, im->onnx->path, "\"%s\" stays one %s for its %d uses", w->as,
-			w->class == WEIGHT_PARAM ? "parameter" : "buffer", w->uses.n);
-		return;
-	}
-	for (int i = 0; i < map_count(names); i++)
-		diag_info(im->d, im->onnx->path, "untied: \"%s\" from tensor \"%s\"%s", map_key(names, i), w->t->name,
-			initial ? (v == 0 ? ", all zeros" : ", all ones") : "");
-}
-
-/* Says which parameters constant folding took away. */
-static void warn_lost(Import *im, const Weight *w)
-{
-	const char *list = w->class == WEIGHT_CONST && w->folded_from ? w->folded_from : "";
-	for (const char *s = strchr(list, '\''), *end; s && (end = strchr(s + 1, '\'')); s = strchr(end + 1, '\'')) {
-		const char *name = arena_strndup(im->arena, s + 1, (size_t)(end - s - 1));
-		if (!im->o->infer && strchr(name, '.') && !named_as_buffer(name) && !map_has(im->weights, name))
-			diag_warn(im->d, im->onnx->path, "parameter \"%s\" is lost: the exporter folded it into the constant "
-				"\"%s\"; export with optimize=False to train it", name, w->t->name);
-	}
-}
-
 void params_classify(Import *im)
 {
-	collect_metadata(im, &im->onnx->graph.infos);
-	WeightVec tables = {0}; /* embeddings */
-	collect_uses(im);
-	for (int i = 0; i < map_count(im->weights); i++) {
-		Weight *w = map_get(im->weights, map_key(im->weights, i));
-		w->class = class_of(im, w);
-		if (has_use(w, "Gather", 0) && w->class == WEIGHT_PARAM)
-			vec_push(im->arena, &tables, w);
-		if (w->class == WEIGHT_PARAM)
-			name_folded(im, w);
-		warn_lost(im, w);
-	}
-	for (int i = 0; i < map_count(im->weights); i++) {
-		Weight *w = map_get(im->weights, map_key(im->weights, i));
-		if (w->class == WEIGHT_PARAM)
-			find_tie(im, w, &tables);
-		if (w->class != WEIGHT_CONST && !w->tie)
-			decide_untie(im, w);
-	}
+	uses_collect(im);
+	for (int i = 0; i < map_count(im->weights); i++)
+		weight_decide(im, map_get(im->weights, map_key(im->weights, i)));
+	ties_find(im);
+	if (im->trainable)
+		trainable_apply(im);
 }
 
 /* ---- symbols ---- */
@@ -406,7 +78,7 @@ static void source_plain(Source *src, const Type *t)
 /* What --init gives its contents: parameters, and the statistics of batch norms, which start anew with them. */
 static bool starts_elsewhere(const Import *im, const Weight *w, SymbolKind kind)
 {
-	return im->o->init_elsewhere && (kind == SYM_PARAM || (kind == SYM_BUFFER && only_statistics(w)));
+	return im->o->init_elsewhere && (kind == SYM_PARAM || (kind == SYM_BUFFER && weight_only_statistics(w)));
 }
 
 static Symbol *make_symbol(Import *im, Weight *w, SymbolKind kind, const char *name)
@@ -419,7 +91,7 @@ static Symbol *make_symbol(Import *im, Weight *w, SymbolKind kind, const char *n
 		t.dim[1] = w->type.dim[0];
 	}
 	if (elsewhere)
-		src.fill = has_use(w, "BatchNormalization", 4);
+		src.fill = weight_has_use(w, "BatchNormalization", 4);
 	else if (!fill_source(im, w, &src))
 		return NULL;
 	if (w->flat && elsewhere)
@@ -438,7 +110,11 @@ static Symbol *make_symbol(Import *im, Weight *w, SymbolKind kind, const char *n
 	Symbol *s = ir_add_symbol(im->m, kind, name, t);
 	s->onnx = ir_intern(im->m, w->t->name);
 	s->src = src;
-	s->trainable = kind == SYM_PARAM;
+	s->trainable = kind == SYM_PARAM && (im->trainable ? trainable_has(im, w, name) : !w->frozen);
+	s->n_aliases = w->alias.n;
+	s->alias = NEW_N(im->m->arena, const char *, w->alias.n);
+	for (int i = 0; i < w->alias.n; i++)
+		s->alias[i] = ir_intern(im->m, w->alias.at[i]);
 	return s;
 }
 
@@ -521,6 +197,37 @@ Value *params_constant(Import *im, const OnnxTensor *t, bool in_file)
 	return v == &im->m->poison ? NULL : v;
 }
 
+/* Whether scope is another call of the module that a parameter is of: TorchScript writes "h_1" for the second call of
+ * "h". */
+static bool is_call_again(const char *scope, const char *param)
+{
+	bool again = false;
+	while (*scope && *param) {
+		size_t n = strcspn(scope, "."), k = strcspn(param, ".");
+		size_t digits = n > k + 1 ? strspn(scope + k + 1, "0123456789") : 0;
+		bool numbered = n > k + 1 && scope[k] == '_' && digits == n - k - 1;
+		if (!param[k] || strncmp(scope, param, k) || (n != k && !numbered))
+			return false;
+		again = again || numbered;
+		scope += n + (scope[n] == '.');
+		param += k + 1;
+	}
+	return again && !*scope && !strchr(param, '.');
+}
+
+/* What the module around a node calls a weight or a bias, NULL where that is no name of the framework's. */
+static const char *module_name(Import *im, const Node *n, const Weight *w, const Symbol *s, int input)
+{
+	const Role *r = role_of(n->op, input);
+	bool named = r && (!strcmp(r->suffix, "weight") || !strcmp(r->suffix, "bias")) && *n->scope;
+	if (!w || w->split || !named || im->meta || strstr(s->name, ".parametrizations."))
+		return NULL;
+	const char *name = arena_printf(im->arena, "%s.%s", n->scope, r->suffix);
+	if (im->signature)
+		return map_has(im->signature, name) ? name : NULL;
+	return is_call_again(n->scope, s->name) ? NULL : name;
+}
+
 /* v: a symbol as a node reads it, moved or not. */
 static void add_place(Import *im, const Node *n, const Weight *w, const Value *v, const char *alias, int input)
 {
@@ -530,9 +237,7 @@ static void add_place(Import *im, const Node *n, const Weight *w, const Value *v
 		return; /* poison */
 	OnnxPlace p = {.tensor = w ? w->t : NULL, .symbol = v->op->sym, .alias = alias, .node = n->proto, .operand = input,
 		.inner = n->frame->function || n->frame->outer};
-	const Role *r = role_of(n->op, input);
-	if (w && !w->split && r && !strcmp(r->suffix, "weight") && *n->scope)
-		p.module_name = arena_printf(im->arena, "%s.%s", n->scope, r->suffix);
+	p.module_name = module_name(im, n, w, p.symbol, input);
 	p.transposed = w && (w->tie ? !w->tie->transposed : w->transposed);
 	vec_push(im->arena, &im->places, p);
 }
@@ -563,10 +268,40 @@ Value *params_value(Import *im, Weight *w, const char *alias, const Node *n, int
 	}
 	bool statistic = is_statistic(n->op, input);
 	const char *name = w->split || (statistic && w->class == WEIGHT_PARAM)
-		? name_by_use(im, w, n->op, input, n->scope, alias) : w->as;
+		? weight_name(im, w, n->op, input, n->scope, alias) : w->as;
 	Value *v = symbol_value(im, w, statistic || w->class == WEIGHT_BUFFER ? SYM_BUFFER : SYM_PARAM, name);
 	add_place(im, n, w, v, alias, input);
 	return v;
+}
+
+/* PyTorch counts batches by itself where a file lacks the count. */
+static void add_absent(Import *im, Map *has, NameVec *names, const char *name)
+{
+	static const char count[] = "num_batches_tracked";
+	size_t n = strlen(name), k = sizeof(count) - 1;
+	if (!map_has(has, name) && (n < k || strcmp(name + n - k, count) != 0))
+		vec_push(im->arena, names, name);
+}
+
+void params_absent(Import *im, NameVec *names)
+{
+	Map *has = map_new(im->arena);
+	for (int i = 0; i < im->m->n_symbols; i++) {
+		const Symbol *s = im->m->symbols[i];
+		map_put(has, s->name, has);
+		for (int k = 0; k < s->n_aliases; k++)
+			map_put(has, s->alias[k], has);
+	}
+	for (int i = 0; im->meta && i < im->meta->tensors.n; i++) {
+		const MetaTensor *t = im->meta->tensors.at[i];
+		if (t->kind == META_PARAMETER || (t->kind == META_BUFFER && t->persistent))
+			add_absent(im, has, names, t->name);
+		for (int k = 0; k < t->alias.n && !map_has(has, t->name); k++)
+			add_absent(im, has, names, t->alias.at[k]);
+	}
+	for (int i = 0; !im->meta && im->signature && i < map_count(im->signature); i++)
+		if (signature_is_saved(map_get(im->signature, map_key(im->signature, i))))
+			add_absent(im, has, names, map_key(im->signature, i));
 }
 
 Value *params_restore(Node *n, int input, const char *suffix, Type type, double fill)
@@ -575,7 +310,7 @@ Value *params_restore(Node *n, int input, const char *suffix, Type type, double 
 	const char *name = arena_printf(im->arena, "%s.%s", n->scope, suffix);
 	Symbol *s = ir_add_symbol(im->m, SYM_PARAM, name, type);
 	s->onnx = "";
-	s->trainable = true;
+	s->trainable = !im->trainable || trainable_has(im, NULL, name);
 	s->src.fill = fill;
 	diag_info(im->d, im->onnx->path, "restored: parameter \"%s\", which the exporter dropped because it is all %g",
 		s->name, fill);

@@ -263,7 +263,7 @@ static bool random_mul(Node *n)
 	Value *x = p && n->n_in == 2 ? n->in[other] : NULL;
 	if (!x || pseudo_of(n->im, x) || !type_same_shape(&x->type, &p->type))
 		return as_dropout_only(n);
-	return emit_dropout(n, x, dtype_round(DT_F32, 1 - p->keep), true);
+	return emit_dropout(n, x, dtype_round(DT_F32, 1 - p->keep), DROPOUT_SAYS_TRAIN);
 }
 
 /* ---- by op ---- */

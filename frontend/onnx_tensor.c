@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+
 enum { T_DIMS = 1, T_TYPE = 2, T_SEGMENT = 3, T_FLOATS = 4, T_INT32 = 5, T_STRINGS = 6, T_INT64 = 7, T_NAME = 8,
 	T_RAW = 9, T_DOUBLES = 10, T_UINT64 = 11, T_EXTERNAL = 13, T_LOCATION = 14 };
 enum { ENTRY_KEY = 1, ENTRY_VALUE = 2, LOCATION_EXTERNAL = 1, ONNX_FLOAT = 1, ONNX_DOUBLE = 11 };
@@ -164,10 +166,21 @@ static bool leaves_folder(const char *location)
 
 static const char *external_path(OnnxModel *m, const OnnxTensor *t, Diag *d)
 {
-	if (t->location && !leaves_folder(t->location))
-		return arena_printf(m->arena, "%s%s", m->dir, t->location);
-	diag_error(d, tensor_where(m, t), "external data location \"%s\" is empty, absolute or leaves the model's folder",
-		t->location ? str_escape(m->arena, ESCAPE_IR, t->location) : "");
+	if (!t->location || leaves_folder(t->location)) {
+		diag_error(d, tensor_where(m, t), "external data location \"%s\" is empty, absolute or leaves the model's "
+			"folder", t->location ? str_escape(m->arena, ESCAPE_IR, t->location) : "");
+		return NULL;
+	}
+	const char *path = arena_printf(m->arena, "%s%s", m->dir, t->location);
+	m->beneath = m->beneath ? m->beneath : map_new(m->arena);
+	if (map_has(m->beneath, t->location) || file_is_beneath(m->dir, t->location)) {
+		map_put(m->beneath, t->location, NULL);
+		return path;
+	}
+	char *real = realpath(path, NULL);
+	diag_error(d, tensor_where(m, t), "external data \"%s\" is a link that leads out of the model's folder, to \"%s\": "
+		"a model reads files of its own folder only; copy what it names there", path, real ? real : "?");
+	free(real);
 	return NULL;
 }
 

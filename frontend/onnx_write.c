@@ -36,6 +36,7 @@ struct OnnxWriter {
 	OnnxModel *onnx;
 	Module *m;
 	OnnxPlaceVec places;
+	NameVec absent;
 	Diag *d;
 	/* the plan */
 	OnnxStore store;
@@ -56,7 +57,8 @@ OnnxWriter *onnx_writer_open(const char *path, const FrontendOptions *o, Diag *d
 	FrontendOptions names = *o;
 	names.shapes_only = names.init_elsewhere = true;
 	*w = (OnnxWriter){.a = a, .onnx = onnx_model_open(path, a, d)};
-	w->m = w->onnx ? import_model(w->onnx, &names, a, &w->places, d) : NULL;
+	ImportExtra extra = {.places = &w->places, .absent = &w->absent};
+	w->m = w->onnx ? import_model(w->onnx, &names, a, &extra, d) : NULL;
 	if (w->m)
 		return w;
 	onnx_writer_close(w);
@@ -108,6 +110,8 @@ static bool is_module_name(const OnnxWriter *w, const Symbol *s, const char *nam
 int onnx_writer_aliases(const OnnxWriter *w, const Symbol *s, Arena *a, const char *const **names)
 {
 	Map *found = map_new(a);
+	for (int i = 0; w->onnx->n_metadata && i < s->n_aliases; i++)
+		map_put(found, s->alias[i], found);
 	for (int i = 0; i < w->places.n; i++) {
 		const char *name = w->places.at[i].module_name;
 		if (w->places.at[i].symbol == s && name && is_module_name(w, s, name))
@@ -118,6 +122,12 @@ int onnx_writer_aliases(const OnnxWriter *w, const Symbol *s, Arena *a, const ch
 		list[i] = map_key(found, i);
 	*names = list;
 	return map_count(found);
+}
+
+int onnx_writer_absent(const OnnxWriter *w, const char *const **names)
+{
+	*names = w->absent.at;
+	return w->absent.n;
 }
 
 /* ---- the plan: which symbol goes where ---- */

@@ -20,6 +20,8 @@ const Module *onnx_writer_module(const OnnxWriter *w);
 int onnx_writer_tensors(const OnnxWriter *w, Arena *a, const char *const **names);
 /* Other names that the model's own modules have for a symbol, as one parameter is used by several of them. */
 int onnx_writer_aliases(const OnnxWriter *w, const Symbol *s, Arena *a, const char *const **names);
+/* What the framework's state_dict has and the model does not use, as far as its exporter wrote that down. */
+int onnx_writer_absent(const OnnxWriter *w, const char *const **names);
 /* Writes path, and path.data where tensors lie beside it.  False after messages: `input` says that the model cannot be
  * written so (nothing was), else the disk failed and what was begun is removed. */
 bool onnx_writer_save(OnnxWriter *w, const char *path, OnnxStore store, OnnxRead *read, void *context, bool *input,

@@ -28,6 +28,16 @@ void eval_set_round(EvalEnv *e, bool round)
 	e->round = round;
 }
 
+void eval_set_exact(EvalEnv *e, bool exact)
+{
+	e->exact = exact;
+}
+
+void eval_set_even_dropout(EvalEnv *e, bool even)
+{
+	e->even_dropout = even;
+}
+
 void eval_set_random(EvalEnv *e, uint64_t seed, uint64_t step, uint64_t sample0)
 {
 	e->seed = seed;
@@ -145,11 +155,25 @@ static bool run(EvalEnv *e, const Op *op)
 	return true;
 }
 
+void eval_pin(EvalEnv *e, const Value *v, EvalTensor t)
+{
+	EvalTensor *copy = NEW(e->arena, EvalTensor);
+	*copy = t;
+	e->pinned = e->pinned ? e->pinned : ptrmap_new(e->arena);
+	ptrmap_put(e->pinned, v, copy);
+}
+
 void eval_section(EvalEnv *e, SectionKind s)
 {
 	grow(e);
-	IR_FOR_OPS(e->m, s, op)
+	IR_FOR_OPS(e->m, s, op) {
 		run(e, op);
+		for (int i = 0; e->pinned && i < op->n_out; i++) {
+			EvalTensor *t = ptrmap_get(e->pinned, op->out[i]);
+			if (t)
+				e->value[op->out[i]->id] = t;
+		}
+	}
 }
 
 /* ---- constants ---- */

@@ -18,7 +18,8 @@
 struct EvalEnv {
 	Module *m;
 	Arena *arena;
-	bool round;
+	bool round, exact, even_dropout;
+	PtrMap *pinned;       /* Value -> EvalTensor; NULL = none */
 	uint64_t seed, step, sample0;
 	PtrMap *symbols;      /* Symbol -> EvalTensor */
 	EvalTensor **value;   /* by Value.id */
@@ -33,9 +34,11 @@ typedef union Scalar { double f; int64_t i; } Scalar;
 /* eval_ew.c: one element of an elementwise op; s[k] is an element of operand k. */
 typedef Scalar ScalarFn(const Op *op, const Scalar *s);
 ScalarFn *eval_scalar_fn(OpKind kind, DType of); /* of: dtype of the last operand; NULL = none */
-/* Whether floats of dtype t are rounded to it: 16-bit ones always, since that is what they mean. */
+/* Whether floats of dtype t are rounded to it: 16-bit ones always, since that is what they mean, unless nothing is. */
 static inline bool eval_rounds(const EvalEnv *e, DType t)
 {
+	if (e->exact)
+		return false;
 	return dtype_info[t].bytes == 2 || (e->round && t != DT_F64);
 }
 /* To what an element of dtype t can hold: integers wrap; floats round when `round`. */

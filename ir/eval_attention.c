@@ -305,10 +305,22 @@ static bool is_kept(const EvalEnv *e, const Op *op, Axis rows, int64_t at)
 	return b[inner % 4] >= philox_threshold(attr_get_float(op->attrs, "p", 0));
 }
 
+/* In (1 - p, 1): the same for all elements, another for other ids. */
+static double even_factor(const Op *op)
+{
+	uint32_t b[4];
+	philox_block(b, philox_key(1, (uint64_t)attr_get_int(op->attrs, "id", 0)), 0, 0, 0);
+	return 1 - attr_get_float(op->attrs, "p", 0) * (b[0] + 1.0) / 0x1.00001p32;
+}
+
 RULE(dropout)
 {
 	Axis rows = axis_of(op, &in[0]->type);
-	double keep = 1 - attr_get_float(op->attrs, "p", 0);
+	double keep = 1 - attr_get_float(op->attrs, "p", 0), even = e->even_dropout ? even_factor(op) : 0;
+	for (int64_t i = 0, n = type_numel(&in[0]->type); even > 0 && i < n; i++)
+		out[0]->f[i] = in[0]->f[i] * even;
+	if (even > 0)
+		return true;
 	for (int64_t i = 0, n = type_numel(&in[0]->type); i < n; i++)
 		out[0]->f[i] = is_kept(e, op, rows, i) ? in[0]->f[i] / keep : 0;
 	return true;
@@ -318,6 +330,6 @@ RULE(dropout_mask)
 {
 	Axis rows = axis_of(op, &in[0]->type);
 	for (int64_t i = 0, n = type_numel(&in[0]->type); i < n; i++)
-		out[0]->i[i] = is_kept(e, op, rows, i);
+		out[0]->i[i] = e->even_dropout || is_kept(e, op, rows, i);
 	return true;
 }

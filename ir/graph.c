@@ -113,17 +113,14 @@ const char *ir_intern(Module *m, const char *s)
 /* Makes a name unique among the keys of `taken`, whose values count the suffixes handed out. */
 static const char *unique_name(Module *m, Map *taken, const char *name)
 {
-	if (!map_has(taken, name)) {
-		map_put(taken, name, NULL);
+	if (map_add(taken, name))
 		return ir_intern(m, name);
-	}
 	intptr_t n = (intptr_t)map_get(taken, name);
 	const char *candidate;
 	do {
 		candidate = arena_printf(m->arena, "%s.%d", name, (int)++n);
-	} while (map_has(taken, candidate));
+	} while (!map_add(taken, candidate));
 	map_put(taken, name, (void *)n);
-	map_put(taken, candidate, NULL);
 	return ir_intern(m, candidate);
 }
 

@@ -140,6 +140,8 @@ struct Symbol {
 	const char *onnx;    /* name in the ONNX file, for writing back */
 	Type type;
 	Source src;
+	const char **alias;  /* SYM_PARAM: its further names, where modules share it; interned */
+	int n_aliases;
 	bool trainable;      /* SYM_PARAM */
 	int group;           /* SYM_PARAM: which --param-group, from 1; 0 = none */
 	bool batched;        /* SYM_INPUT: first axis = samples */
@@ -271,6 +273,7 @@ struct Module {
 	int64_t act_bytes, input_bytes, state_bytes, work_bytes; /* PLAN: sizes of the arenas */
 	int64_t world;       /* the only number of ranks that the program runs at (oss, sharded_ddp); 0 = any */
 	int64_t hook_send, hook_keep; /* --comm-hook: its memory, bytes per element of a flat gradient; not printed */
+	struct RewriteTrace *trace; /* of --check-passes: what rewrite.c applies; NULL = nobody asks; not printed */
 	int64_t batch;       /* B: samples per micro-batch and rank; 0 when no input has a sample axis */
 	Value poison;        /* type TYPE_NONE: result of an op that could not be typed */
 };
@@ -416,12 +419,18 @@ EvalEnv *eval_new(Module *m, Arena *a);
 /* round: results are rounded to their dtype after each op (constant folding); else only 16-bit ones are, and
  * others are kept in f64. */
 void eval_set_round(EvalEnv *e, bool round);
+/* Nothing is rounded, not even to 16 bits: what a module means, whatever dtypes it is computed in. */
+void eval_set_exact(EvalEnv *e, bool exact);
+/* Dropout multiplies all elements by one number of its p and id: what it means wherever its elements lie. */
+void eval_set_even_dropout(EvalEnv *e, bool even);
 void eval_bind(EvalEnv *e, const Symbol *sym, EvalTensor t);  /* inputs, parameters, buffers, states */
 EvalTensor *eval_symbol(EvalEnv *e, const Symbol *sym);       /* what is bound or was written */
 /* What dropout's numbers depend on besides the op; all 0 before.  sample0: global number of row 0. */
 /* v counts as the constant t from now on, whatever defines it. */
 void eval_assume(EvalEnv *e, const Value *v, EvalTensor t);
 void eval_set_random(EvalEnv *e, uint64_t seed, uint64_t step, uint64_t sample0);
+/* v is t wherever eval_section comes to it, whatever its op computes. */
+void eval_pin(EvalEnv *e, const Value *v, EvalTensor t);
 /* An op that has no rule, or lacks an operand, leaves its results uncomputed. */
 void eval_section(EvalEnv *e, SectionKind s);
 EvalTensor *eval_value(EvalEnv *e, const Value *v);           /* NULL before it was computed */

@@ -41,15 +41,39 @@ static void skip_space(Lexer *l)
 	}
 }
 
-static int hex4(const char *s)
+static long hex4(const char *s)
 {
-	int v = 0;
+	long v = 0;
 	for (int i = 0; i < 4; i++) {
 		if (!isxdigit((unsigned char)s[i]))
 			return -1;
 		v = v * 16 + (isdigit((unsigned char)s[i]) ? s[i] - '0' : tolower((unsigned char)s[i]) - 'a' + 10);
 	}
 	return v;
+}
+
+/* Appends a character as UTF-8. */
+static void put_code(Buf *b, long code)
+{
+	int n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+	for (int i = n - 1; i >= 0; i--) {
+		long bits = code >> 6 * i;
+		long byte = n == 1 ? bits : i == n - 1 ? (0xf00 >> n & 0xff) | bits : 0x80 | (bits & 0x3f);
+		buf_put(b, &(char){(char)byte}, 1);
+	}
+}
+
+/* uXXXX, or two of them that are one character; bytes behind the u, 0: it is neither. */
+static int read_code(const char *s, long *code)
+{
+	*code = hex4(s);
+	bool high = *code >= 0xd800 && *code < 0xdc00;
+	long low = high && s[4] == '\\' && s[5] == 'u' ? hex4(s + 6) : -1;
+	if (high && low >= 0xdc00 && low < 0xe000) {
+		*code = 0x10000 + ((*code - 0xd800) << 10) + (low - 0xdc00);
+		return 10;
+	}
+	return *code > 0 && (*code < 0xd800 || *code > 0xdfff) ? 4 : 0;
 }
 
 static void read_string(Lexer *l)
@@ -61,12 +85,15 @@ static void read_string(Lexer *l)
 			buf_put(&b, l->at++, 1);
 			continue;
 		}
+		long code;
 		char c = *++l->at;
-		int code = c == 'u' ? hex4(l->at + 1) : -1;
-		if (code > 0 && code < 0x80) {
-			c = (char)code;
-			l->at += 4;
-		} else if (c == 'n' || c == 't') {
+		int n = c == 'u' ? read_code(l->at + 1, &code) : 0;
+		if (n) {
+			put_code(&b, code);
+			l->at += n + 1;
+			continue;
+		}
+		if (c == 'n' || c == 't') {
 			c = c == 'n' ? '\n' : '\t';
 		} else if (c != '"' && c != '\\') {
 			break;
@@ -77,7 +104,7 @@ static void read_string(Lexer *l)
 	if (*l->at == '"')
 		l->tok = (Tok){.kind = TOK_STRING, .text = arena_strndup(l->arena, b.at ? b.at : "", b.n)};
 	else
-		lex_fail(l, "a string does not end on its line, or has an escape other than \\\" \\\\ \\n \\t \\u00XX");
+		lex_fail(l, "a string does not end on its line, or has an escape other than \\\" \\\\ \\n \\t \\uXXXX");
 	if (!l->failed)
 		l->at++;
 	buf_free(&b);

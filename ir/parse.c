@@ -3,6 +3,7 @@
  * A recursive descent over tokens.  Every function reads what it is named after.  The first syntax error
  * ends the file with "FILE:LINE: error"; errors of meaning (shapes, unknown names) are reported op by op.
  * Nothing here trusts the text: counts are bounded by its length, numbers are range-checked. */
+#include "base/near.h"
 #include "ir/lex.h"
 
 #include <math.h>
@@ -303,6 +304,14 @@ static void check_counts(Parser *p, const OpText *t, int n_out)
 			lex_fail(&p->lex, "operand %d of %s must be present", i + 1, info->text);
 }
 
+static const char *op_hint(Parser *p, const char *text)
+{
+	const char *known[OP_COUNT];
+	for (int k = 0; k < OP_COUNT; k++)
+		known[k] = op_info[k].text;
+	return near_hint(p->lex.arena, "op", text, known, OP_COUNT);
+}
+
 /* ---- fused bodies ---- */
 
 static Value *body_value(Parser *p, Value **v, int n)
@@ -341,7 +350,7 @@ static void body_op(Parser *p, Op *fused, Value **value, int *n)
 	}
 	const char *text = lex_take(&p->lex, TOK_WORD, "an op");
 	if (!p->lex.failed && !op_from_text(text, &kind))
-		lex_fail(&p->lex, "unknown op \"%s\"", text);
+		lex_fail(&p->lex, "unknown op \"%s\"%s", text, op_hint(p, text));
 	while (!p->lex.failed && lex_is_punct(&p->lex, '$')) {
 		vec_push(p->lex.arena, &list, body_value(p, value, *n));
 		if (!lex_accept(&p->lex, ','))
@@ -427,7 +436,7 @@ static void op_line(Parser *p, SectionKind section)
 	int op_line = p->lex.tok_line;
 	const char *text = lex_take(&p->lex, TOK_WORD, "an op");
 	if (!p->lex.failed && !op_from_text(text, &t.kind))
-		lex_fail(&p->lex, "unknown op \"%s\"", text);
+		lex_fail(&p->lex, "unknown op \"%s\"%s", text, op_hint(p, text));
 	if (p->lex.failed)
 		return;
 	op_subject(p, &t);
@@ -496,12 +505,27 @@ static void saved_field(Parser *p, Symbol *s)
 		lex_fail(&p->lex, "only a buffer of floats is saved in another dtype than it has");
 }
 
+static void alias_field(Parser *p, Symbol *s)
+{
+	const char *name = ir_intern(p->m, lex_take(&p->lex, TOK_STRING, "a name"));
+	bool full = (s->n_aliases & (s->n_aliases - 1)) == 0; /* room for the next power of two */
+	const char **all = full ? NEW_N(p->m->arena, const char *, 2 * s->n_aliases + 1) : s->alias;
+	for (int i = 0; full && i < s->n_aliases; i++)
+		all[i] = s->alias[i];
+	all[s->n_aliases++] = name;
+	s->alias = all;
+	if (s->kind != SYM_PARAM)
+		lex_fail(&p->lex, "only a parameter has further names");
+}
+
 static void symbol_field(Parser *p, Symbol *s)
 {
 	const char *key = lex_take(&p->lex, TOK_WORD, "a field");
 	lex_expect(&p->lex, '=');
 	if (!strcmp(key, "trainable"))
 		s->trainable = lex_integer(&p->lex);
+	else if (!strcmp(key, "alias"))
+		alias_field(p, s);
 	else if (!strcmp(key, "group"))
 		s->group = (int)lex_integer(&p->lex);
 	else if (!strcmp(key, "batched"))

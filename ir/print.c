@@ -254,6 +254,11 @@ static void print_symbol(Printer *p, const Symbol *s)
 		sep(p, &open);
 		fputs("trainable=1", p->f);
 	}
+	for (int i = 0; i < s->n_aliases; i++) {
+		sep(p, &open);
+		fputs("alias=", p->f);
+		print_string(p, s->alias[i]);
+	}
 	if (s->group) {
 		sep(p, &open);
 		fprintf(p->f, "group=%d", s->group);

@@ -157,21 +157,29 @@ static bool define_results(Verify *v, const Op *op, int scope)
 	return true;
 }
 
-/* Names are unique: hash them all, look at equal neighbours. */
-typedef struct Name { uint64_t hash; const char *name; const Op *op; } Name;
+/* Names are unique: each goes into a table of at least twice as many places, by its hash. */
+typedef struct Name { uint64_t hash; const char *name; } Name;
 
-static int compare_names(const void *a, const void *b)
+static bool is_taken(Name *table, size_t mask, const char *name)
 {
-	const Name *x = a, *y = b;
-	if (x->hash != y->hash)
-		return x->hash < y->hash ? -1 : 1;
-	return strcmp(x->name, y->name);
+	Name want = {hash_bytes(name, strlen(name), 0), name};
+	size_t i = want.hash & mask;
+	for (; table[i].name; i = (i + 1) & mask)
+		if (table[i].hash == want.hash && !strcmp(table[i].name, name))
+			return true;
+	table[i] = want;
+	return false;
 }
 
 static void check_names(Verify *v)
 {
-	Name *list = NEW_N(v->arena, Name, MAX(v->m->n_values, 1));
-	int n = 0;
+	size_t size = 16, n = 0;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(v->m, s, op)
+			n += (size_t)op->n_out;
+	while (size < 2 * n)
+		size *= 2;
+	Name *table = NEW_N(v->arena, Name, size);
 	for (int s = 0; s < SEC_COUNT; s++)
 		IR_FOR_OPS(v->m, s, op)
 			for (int i = 0; i < op->n_out; i++) {
@@ -180,12 +188,9 @@ static void check_names(Verify *v)
 					verify_fail(v, NULL, "a result of %s has no name", op_info[op->kind].text);
 					return;
 				}
-				list[n++] = (Name){hash_bytes(name, strlen(name), 0), name, op};
+				if (is_taken(table, size - 1, name))
+					verify_fail(v, op, "the name %%%s is taken twice", name);
 			}
-	qsort(list, (size_t)n, sizeof(*list), compare_names);
-	for (int i = 1; i < n; i++)
-		if (!compare_names(&list[i - 1], &list[i]))
-			verify_fail(v, list[i].op, "the name %%%s is taken twice", list[i].name);
 }
 
 /* ---- one op ---- */

@@ -16,6 +16,7 @@
  * of two positions: the last event that a stream has seen, and the last collective that compute has seen. */
 #include "ir/verify_plan.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 void plan_fail(Plan *p, const char *rule, const Op *op, const char *fmt, ...)
@@ -358,16 +359,44 @@ static void check_sum(Plan *p, const Op *op, const Value *x)
 			: "overwrites the sum of the micro-batches before");
 }
 
+static int compare_places(const void *a, const void *b)
+{
+	const GradPlace *x = a, *y = b;
+	if (x->flat != y->flat)
+		return x->flat < y->flat ? -1 : 1;
+	return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* What is frozen has no gradient, and what has no elements is not written: both are in a flat that no gradient has. */
+static const GradPlace *places_of(Plan *p, const Unit *u)
+{
+	GradPlace *at = p->place[u->index];
+	if (at)
+		return at;
+	at = p->place[u->index] = NEW_N(p->arena, GradPlace, u->n_params + 1);
+	for (int i = 0; i < u->n_params; i++) {
+		const Symbol *s = u->params[i];
+		bool written = s->trainable && type_numel(&s->type);
+		at[i] = (GradPlace){written ? s->flat : -1, s->offset * dtype_info[u->flat[s->flat].grad].bytes, i};
+	}
+	qsort(at, (size_t)u->n_params, sizeof(*at), compare_places);
+	return at;
+}
+
 static void note_written(Plan *p, const Value *x)
 {
 	const Unit *u = x->place.unit;
-	for (int i = 0; i < u->n_params; i++) {
-		const Symbol *s = u->params[i];
-		bool here = s->trainable && s->flat == x->place.flat
-			&& s->offset * dtype_info[u->flat[s->flat].grad].bytes == x->place.offset;
-		if (here)
-			p->wrote[u->index][i] = x;
+	const GradPlace *at = places_of(p, u), want = {x->place.flat, x->place.offset, 0};
+	int low = 0, high = u->n_params;
+	while (low < high) {
+		int mid = low + (high - low) / 2;
+		if (compare_places(&at[mid], &want) < 0)
+			low = mid + 1;
+		else
+			high = mid;
 	}
+	for (; type_numel(&x->type) && low < u->n_params && !compare_places(&at[low], &want); low++)
+		p->wrote[u->index][at[low].param] = x;
 }
 
 static void check_grad_places(Plan *p, const Op *op)
@@ -410,6 +439,8 @@ static void check_collected(Plan *p, const Op *op)
 		const Symbol *sym = op->unit->params[i];
 		const Value *x = sym->trainable && at < op->n_in ? op_in(op, at) : NULL, *wrote = p->wrote[op->unit->index][i];
 		at += sym->trainable;
+		if (!type_numel(&sym->type) && !sums)
+			continue;
 		x = x ? root_of(x) : NULL;
 		n += x && x->op->kind == OP_ACCUMULATE;
 		if (wrote ? x != wrote : x && is_grad(x))
@@ -793,6 +824,7 @@ int ir_verify_plan(const Module *m, Arena *a, PlanViolation *out, int max)
 	Plan p = {.m = m, .arena = a, .out = out, .max = max};
 	int n_values = m->n_values + 1, n_units = m->n_units + 1;
 	p.unit = NEW_N(a, UnitLife, n_units);
+	p.place = NEW_N(a, GradPlace *, n_units);
 	p.wrote = NEW_N(a, const Value **, n_units);
 	for (int i = 0; i < m->n_units; i++)
 		p.wrote[i] = NEW_N(a, const Value *, m->units[i]->n_params);

@@ -30,6 +30,8 @@ typedef struct Collective {
 	const Op *wait;
 } Collective;
 
+typedef struct GradPlace { int flat; int64_t offset; int param; } GradPlace; /* offset: in bytes */
+
 typedef struct Plan {
 	const Module *m;
 	Arena *arena;
@@ -39,6 +41,7 @@ typedef struct Plan {
 	int n_gathers;        /* in all programs */
 	int64_t at, seq;
 	UnitLife *unit;
+	GradPlace **place;    /* by unit, sorted: where gradients of its parameters lie; NULL: not asked for yet */
 	const Value ***wrote; /* by unit, by index of the parameter: what was written at its gradient's place last */
 	GradRegion *slot;     /* gradient slots, then own regions, by unit */
 	Collective *collective; /* by id of the first result */

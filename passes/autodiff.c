@@ -3,11 +3,12 @@
  * Each value collects the terms that its users give it; when the walk reaches the op that defines it, they
  * are summed in the order in which they came and handed to that op's rule (grad column of ops.def).  No op
  * is named in the walk.  Only values behind which something trainable lies take part.  A parameter is read
- * by one op, so that a tied one gets one summed gradient; each gradient ends in a `grad` op.  Refuses a
- * --freeze that is not a regular expression, or that leaves nothing to train. */
+ * by one op, so that a tied one gets one summed gradient; each gradient ends in a `grad` op.  Where gradients
+ * stop (stop_gradient), none is given; these ops are gone afterwards.  Refuses a
+ * --freeze that is not a regular expression, that matches nothing or leaves nothing to train. */
 #include "passes/grad_rules.h"
+#include "passes/wrap.h"
 
-#include <regex.h>
 #include <string.h>
 
 typedef VEC(Value *) Terms;
@@ -123,28 +124,22 @@ static bool freeze(Module *m, const char *pattern, Diag *d)
 {
 	regex_t re;
 	int n = 0;
-	int code = pattern ? regcomp(&re, pattern, REG_EXTENDED | REG_NOSUB) : REG_NOMATCH;
-	if (!pattern)
-		return true;
-	if (code) {
-		char text[200];
-		regerror(code, &re, text, sizeof(text));
-		diag_error(d, "--freeze", "\"%s\" is not an extended regular expression: %s", pattern, text);
+	if (!pattern_compile(&re, pattern, "--freeze", d))
 		return false;
-	}
 	for (int i = 0; i < m->n_symbols; i++) {
 		Symbol *s = m->symbols[i];
-		if (s->kind == SYM_PARAM && !regexec(&re, s->name, 0, NULL, 0)) {
+		if (s->kind == SYM_PARAM && param_matches(&re, s)) {
 			s->trainable = false;
 			n++;
 		}
 	}
 	regfree(&re);
-	if (!n)
-		diag_warn(d, "--freeze", "\"%s\" matches no parameter", pattern);
-	else
+	if (n)
 		diag_info(d, "--freeze", "\"%s\": %d parameters are not trained", pattern, n);
-	return true;
+	else
+		diag_error(d, "--freeze", "\"%s\" matches no parameter; there are: %s", pattern,
+			parameter_names(m, NULL, m->arena));
+	return n > 0;
 }
 
 /* The one read of each parameter, the first; wanted when it is trained. */
@@ -221,6 +216,17 @@ static int keep_gradients(Module *m, Arena *scratch, const PtrMap *read, Value *
 	return n;
 }
 
+/* Where gradients stop matters to this pass alone. */
+static void drop_stops(Module *m)
+{
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS_SAFE(m, s, op)
+			if (op->kind == OP_STOP_GRADIENT) {
+				ir_replace_uses(op->out[0], op_in(op, 0));
+				ir_remove(m, op);
+			}
+}
+
 /* Removes what the rules emitted and nobody used: slices that became a concat, sides not wanted. */
 static void sweep(Module *m)
 {
@@ -236,11 +242,15 @@ static void sweep(Module *m)
 
 bool pass_autodiff(Module *m, const PassOptions *o, Diag *d)
 {
-	if (!m->first[SEC_FORWARD] && m->first[SEC_EVAL])
-		return true; /* a program that only evaluates */
+	if (!m->first[SEC_FORWARD] && m->first[SEC_EVAL]) { /* a program that only evaluates */
+		drop_stops(m);
+		return true;
+	}
 	LossScale scale;
 	bool ok = loss_scale_parse(o->loss_scale, &scale, d);
-	if (!freeze(m, o->freeze, d) || !ok)
+	for (int i = 0; i < o->n_freeze; i++)
+		ok = freeze(m, o->freeze[i], d) && ok;
+	if (!ok)
 		return false;
 	Value *seed = NULL, *loss = loss_and_seed(m, scale.kind != LOSS_SCALE_NONE, &seed, d);
 	if (!loss)
@@ -255,8 +265,10 @@ bool pass_autodiff(Module *m, const PassOptions *o, Diag *d)
 			"has a path to the loss");
 		ok = false;
 	}
-	if (ok)
+	if (ok) {
+		drop_stops(m);
 		sweep(m);
+	}
 	arena_free(scratch);
 	return ok;
 }

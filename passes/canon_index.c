@@ -342,6 +342,19 @@ Value *canon_gather_broadcast(Rewriter *r, Op *op)
 	return ir_broadcast(&r->b, ir_emit(&r->b, OP_GATHER, 2, in, op->attrs), &op->out[0]->type);
 }
 
+/* The position in x of a tuple of ids, the first axes of x; -1 when one is outside of its axis. */
+static int64_t tuple_position(const Type *x, const int64_t *ids, int depth)
+{
+	int64_t at = 0;
+	for (int k = 0; k < depth; k++) {
+		int64_t id = ids[k] < 0 ? ids[k] + x->dim[k] : ids[k];
+		if (id < 0 || id >= x->dim[k])
+			return -1;
+		at = at * x->dim[k] + id;
+	}
+	return at;
+}
+
 Value *canon_gather_nd_all(Rewriter *r, Op *op)
 {
 	Value *x = op->in[0].value, *ids = op->in[1].value;
@@ -354,12 +367,8 @@ Value *canon_gather_nd_all(Rewriter *r, Op *op)
 	EvalTensor *known = rows == all ? match_constant(r, ids, IDS_MAX) : NULL;
 	if (!known)
 		return NULL;
-	for (int64_t i = 0; i < rows; i++) {
-		int64_t at = 0;
-		for (int k = 0; k < depth; k++)
-			at = at * x->type.dim[k] + known->i[i * depth + k];
-		if (at != i)
+	for (int64_t i = 0; i < rows; i++)
+		if (tuple_position(&x->type, known->i + i * depth, depth) != i)
 			return NULL;
-	}
 	return ir_reshape(&r->b, x, op->out[0]->type.rank, op->out[0]->type.dim);
 }

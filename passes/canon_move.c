@@ -204,7 +204,8 @@ Value *canon_transpose_broadcast(Rewriter *r, Op *op)
 Value *canon_broadcast_same(Rewriter *r, Op *op)
 {
 	Value *x = op->in[0].value;
-	if (type_numel(&x->type) != type_numel(type_of(op)))
+	bool empty = !type_numel(&x->type); /* as many elements then, whatever is repeated */
+	if (empty ? !type_same_shape(&x->type, type_of(op)) : type_numel(&x->type) != type_numel(type_of(op)))
 		return NULL;
 	return ir_reshape(&r->b, x, type_of(op)->rank, type_of(op)->dim);
 }

@@ -400,7 +400,38 @@ static void scatter_extremum(GradCtx *c, Op *op, Value *dy, Access a)
 		grad_give(c, u, e_mul(b, take(b, a, op, share, ids), u_hit));
 }
 
-/* y = x with u at ids (none), or added there (add);  dx = dy (none: 0 at ids), du = dy at ids */
+/* Whether ids are literals that name no element of x twice. */
+static bool are_distinct(Builder *b, Access a, const Op *op, Value *x, Value *ids, Value *u)
+{
+	enum { MOST = 1 << 20 };
+	if (ids->op->kind != OP_CONST || type_numel(&x->type) > MOST)
+		return false;
+	Arena *scratch = arena_new();
+	Value *hits = put(b, a, op, zeros_like(b, x), ids, ir_const_full(b, u->type, 1), "add");
+	const EvalTensor *t = eval_constant(eval_new(b->m, scratch), hits, MOST);
+	bool once = t;
+	for (int64_t i = 0, n = t ? type_numel(&t->type) : 0; i < n; i++)
+		once = once && t->f[i] <= 1;
+	arena_free(scratch);
+	return once;
+}
+
+/* dy for the updates that stayed: of several to one element that is the last one, found by their numbers. */
+static Value *to_those_that_stayed(Builder *b, Access a, const Op *op, Value *dy, Value *ids, Value *u)
+{
+	int64_t n = type_numel(&u->type);
+	Value *there = take(b, a, op, dy, ids);
+	if (are_distinct(b, a, op, dy, ids, u))
+		return there;
+	Value *number = ir_emit_typed(b, OP_IOTA, 0, NULL, attr_int(b->m, NULL, "axis", 0), type_tensor(DT_F32, 1, &n));
+	number = ir_reshape(b, number, u->type.rank, u->type.dim);
+	Type t = dy->type;
+	t.dtype = DT_F32;
+	Value *last = put(b, a, op, ir_const_full(b, t, -1), ids, number, "none");
+	return e_select(b, e_eq(b, take(b, a, op, last, ids), number), there);
+}
+
+/* y = x with u at ids (none), or added there (add);  dx = dy (none: 0 at ids), du = dy at ids, none: where u stayed */
 static void scatter(GradCtx *c, Op *op, Value *dy, Access a)
 {
 	Builder *b = grad_builder(c);
@@ -414,12 +445,13 @@ static void scatter(GradCtx *c, Op *op, Value *dy, Access a)
 		scatter_extremum(c, op, dy, a);
 		return;
 	}
-	if (!strcmp(reduce, "add"))
+	bool added = !strcmp(reduce, "add");
+	if (added)
 		grad_give(c, x, dy);
 	else if (grad_wanted(c, x))
 		grad_give(c, x, put(b, a, op, dy, ids, zeros_like(b, u), "none"));
 	if (grad_wanted(c, u))
-		grad_give(c, u, take(b, a, op, dy, ids));
+		grad_give(c, u, added ? take(b, a, op, dy, ids) : to_those_that_stayed(b, a, op, dy, ids, u));
 }
 
 /* y = x with updates along an axis: see scatter */

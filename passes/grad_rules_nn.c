@@ -33,7 +33,7 @@ static Value *as_rows(Builder *b, Value *x)
 /* A matrix used by a whole batch has one matmul over all rows as its gradient, not a sum of many. */
 static Value *matmul_dw(Builder *b, Value *a, Value *w, Value *dy, bool ta, bool tb)
 {
-	if (ta || batch_numel(&w->type) > 1 || batch_numel(&a->type) == 1)
+	if (ta || batch_numel(&w->type) != 1 || batch_numel(&a->type) == 1)
 		return tb ? matmul(b, dy, a, true, ta) : matmul(b, a, dy, !ta, false);
 	Value *rows = as_rows(b, a), *dy_rows = as_rows(b, dy);
 	Value *dw = tb ? matmul(b, dy_rows, rows, true, false) : matmul(b, rows, dy_rows, true, false);

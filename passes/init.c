@@ -31,11 +31,7 @@ static bool ends_with(const char *s, const char *end)
 
 static bool read_seed(const char *text, int64_t *seed)
 {
-	char *end;
-	if (!*text || strspn(text, "0123456789") != strlen(text) || strlen(text) > 18)
-		return false;
-	*seed = strtoll(text, &end, 10);
-	return true;
+	return str_to_size(text, false, seed) && *seed < INT64_C(1000000000000000000);
 }
 
 static bool read_choice(const char *text, Choice *out, Diag *d)

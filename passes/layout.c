@@ -4,6 +4,7 @@
  * to [N,C,spatial], is moved through the ops that follow until it meets the next one's and cancels, or
  * ends at an op that cares.  Weights keep their layout.  A module without such ops is left alone. */
 #include "passes/canon.h"
+#include "passes/measure.h"
 #include "passes/passes.h"
 
 #include <string.h>
@@ -76,13 +77,6 @@ static Attr *permute_axis(Rewriter *r, const Op *op, int rank)
 
 /* ---- ops that have a layout ---- */
 
-static bool has_layout(const Op *op)
-{
-	static const bool yes[OP_COUNT] = {[OP_CONV] = true, [OP_CONV_GRAD_X] = true, [OP_MAX_POOL] = true,
-		[OP_AVG_POOL] = true, [OP_BATCH_NORM] = true};
-	return yes[op->kind];
-}
-
 static Value *convert(Rewriter *r, Op *op)
 {
 	if (attr_get_int(op->attrs, "layout", 0))
@@ -97,7 +91,7 @@ static Value *convert(Rewriter *r, Op *op)
 	Op *now = ir_emit_op(b, op->kind, op->n_in, in, attrs, NULL);
 	for (int i = 1; i < op->n_out; i++) {
 		Value *v = now->out[i];
-		ir_replace_uses(op->out[i], type_equal(&v->type, &op->out[i]->type) ? v : to_first(b, v));
+		ir_replace_uses(op->out[i], to_first(b, v)); /* itself where it is one number per channel */
 		rewrite_take_name(v, op->out[i]);
 	}
 	return to_first(b, now->out[0]);
@@ -105,7 +99,50 @@ static Value *convert(Rewriter *r, Op *op)
 
 /* ---- ops that a transpose passes through ---- */
 
-/* An operand of an elementwise op whose result gets channels last; small ones are free to turn. */
+/* v comes from an op that computes channels-last, or will, by ops that keep what a dim means. */
+static bool is_anchored(Rewriter *r, const Value *v)
+{
+	intptr_t known = (intptr_t)ptrmap_get(r->memo, v);
+	if (!known) {
+		bool yes = measure_is_anchor(v->op);
+		for (int i = 0; !yes && measure_passes_anchor(v->op) && i < v->op->n_in; i++)
+			yes = is_anchored(r, v->op->in[i].value);
+		known = yes ? 2 : 1;
+		ptrmap_put(r->memo, v, (void *)known);
+	}
+	return known == 2;
+}
+
+/* In program order, so that the search above is never deep. */
+static void find_anchored(Rewriter *r)
+{
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(r->m, s, op)
+			for (int i = 0; i < op->n_out; i++)
+				is_anchored(r, op->out[i]);
+}
+
+/* v's dims, with dims of 1 in front up to a rank. */
+static Type raised(const Value *v, int rank)
+{
+	Type t = v->type;
+	int extra = rank - v->type.rank;
+	t.rank = rank;
+	for (int k = 0; k < rank; k++)
+		t.dim[k] = k < extra ? 1 : v->type.dim[k - extra];
+	return t;
+}
+
+/* Moving dim 1 behind the others moves nothing in memory. */
+static bool turns_for_free(const Type *t)
+{
+	int64_t behind = 1;
+	for (int k = 2; k < t->rank; k++)
+		behind *= t->dim[k];
+	return t->rank < 3 || t->dim[1] == 1 || behind == 1;
+}
+
+/* An operand of an op whose result gets channels last, rank of the result. */
 static Value *operand_to_last(Builder *b, Value *v, int rank)
 {
 	Value *x = match_first(v);
@@ -113,13 +150,44 @@ static Value *operand_to_last(Builder *b, Value *v, int rank)
 		return x;
 	if (type_numel(&v->type) == 1 && v->type.rank <= 1)
 		return v;
-	int64_t dim[IR_MAX_RANK];
-	int extra = rank - v->type.rank;
+	Type t = raised(v, rank), last = t;
+	if (t.dim[1] == type_numel(&v->type)) /* one number per channel: broadcasts along the last dim */
+		return ir_reshape(b, v, 1, &t.dim[1]);
+	if (!turns_for_free(&t))
+		return to_last(b, ir_reshape(b, v, rank, t.dim));
 	for (int k = 0; k < rank; k++)
-		dim[k] = k < extra ? 1 : v->type.dim[k - extra];
-	if (dim[1] == type_numel(&v->type)) /* one number per channel: broadcasts along the last dim */
-		return ir_reshape(b, v, 1, &dim[1]);
-	return to_last(b, ir_reshape(b, v, rank, dim));
+		last.dim[dim_in_last(k, rank)] = t.dim[k];
+	return ir_reshape(b, v, rank, last.dim);
+}
+
+/* What moving a transpose from the operands of an op to its result costs and saves: operands that lose one, operands
+ * that get one, and how many of each are anchored. */
+typedef struct Trade { int lost, made, lost_anchored, made_anchored; bool anchored; } Trade;
+
+static Trade trade_of(Rewriter *r, const Op *op)
+{
+	Trade t = {0};
+	int rank = type_of(op)->rank;
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *v = op->in[i].value;
+		Type all = raised(v, rank);
+		bool anchored = is_anchored(r, v), lost = v->type.rank == rank && match_first(v);
+		bool made = !lost && all.dim[1] != type_numel(&v->type) && !turns_for_free(&all);
+		t.anchored = t.anchored || anchored;
+		t.lost += lost;
+		t.made += made;
+		t.lost_anchored += lost && anchored;
+		t.made_anchored += made && anchored;
+	}
+	return t;
+}
+
+/* Whether the trade lowers the measure: LAYOUT, where anchored values lose more transposes than they get; WORK, where
+ * there are none of them and transposes get fewer.  [0,2,1] undoes itself, so a move that only exchanges two
+ * operands' roles would be done again and again. */
+static bool is_worth(const Trade *t)
+{
+	return t->anchored ? t->lost_anchored > t->made_anchored : t->lost > t->made;
 }
 
 static Value *through_elementwise(Rewriter *r, Op *op)
@@ -137,6 +205,9 @@ static Value *through_elementwise(Rewriter *r, Op *op)
 	}
 	if (!turned || 2 * turned < whole)
 		return NULL;
+	Trade t = trade_of(r, op);
+	if (!is_worth(&t))
+		return NULL;
 	for (int i = 0; i < op->n_in; i++)
 		in[i] = operand_to_last(&r->b, op->in[i].value, rank);
 	r->b.name = op->out[0]->name;
@@ -149,6 +220,12 @@ static Value *through_dropout(Rewriter *r, Op *op)
 	if (!x || attr_get_int(op->attrs, "axis", 0) != 0)
 		return NULL;
 	return to_first(&r->b, ir_emit(&r->b, op->kind, 1, &x, op->attrs));
+}
+
+static Value *through_stop(Rewriter *r, Op *op)
+{
+	Value *x = match_first(op->in[0].value);
+	return x ? to_first(&r->b, ir_emit1(&r->b, OP_STOP_GRADIENT, x)) : NULL;
 }
 
 static Value *through_axis_op(Rewriter *r, Op *op)
@@ -169,12 +246,11 @@ static Value *through_pad(Rewriter *r, Op *op)
 
 static Value *through_concat(Rewriter *r, Op *op)
 {
-	int rank = type_of(op)->rank, turned = 0;
-	Value **in = NEW_N(r->scratch, Value *, op->n_in);
-	for (int i = 0; i < op->n_in; i++)
-		turned += match_first(op->in[i].value) != NULL;
-	if (!turned || 2 * turned < op->n_in)
+	int rank = type_of(op)->rank;
+	Trade t = rank < 3 ? (Trade){0} : trade_of(r, op);
+	if (!t.lost || 2 * t.lost < op->n_in || !is_worth(&t))
 		return NULL;
+	Value **in = NEW_N(r->scratch, Value *, op->n_in);
 	for (int i = 0; i < op->n_in; i++) {
 		Value *x = match_first(op->in[i].value);
 		in[i] = x ? x : to_last(&r->b, op->in[i].value);
@@ -228,6 +304,8 @@ static Value *through_reduce(Rewriter *r, Op *op)
 	return ir_transpose(&r->b, y, perm);
 }
 
+/* Each lowers LAYOUT of passes/measure.h, or leaves it and lowers WORK: ops turn channels-last once and for all, and
+ * transposes move down, away from the ops that did. */
 static const Rule rules[] = {
 	{OP_CONV, "layout 0 -> transpose, layout 1, transpose", convert},
 	{OP_CONV_GRAD_X, "layout 0 -> transpose, layout 1, transpose", convert},
@@ -236,6 +314,7 @@ static const Rule rules[] = {
 	{OP_BATCH_NORM, "layout 0 -> transpose, layout 1, transpose", convert},
 	{RULE_ANY, "elementwise(transpose(x), y) -> transpose(elementwise(x, transpose(y)))", through_elementwise},
 	{OP_DROPOUT, "dropout(transpose(x)) -> transpose(dropout(x))", through_dropout},
+	{OP_STOP_GRADIENT, "stop_gradient(transpose(x)) -> transpose(stop_gradient(x))", through_stop},
 	{OP_SOFTMAX, "softmax(transpose(x)) -> transpose(softmax(x))", through_axis_op},
 	{OP_LOG_SOFTMAX, "log_softmax(transpose(x)) -> transpose(log_softmax(x))", through_axis_op},
 	{OP_PAD, "pad(transpose(x)) -> transpose(pad(x))", through_pad},
@@ -255,10 +334,10 @@ bool pass_layout(Module *m, const PassOptions *o, Diag *d)
 	bool any = false;
 	for (int s = 0; s < SEC_COUNT; s++)
 		IR_FOR_OPS(m, s, op)
-			any = any || has_layout(op);
+			any = any || measure_is_anchor(op);
 	if (!any)
 		return true;
-	rewrite_module(m, d, COUNT_OF(sets), sets, NULL, NULL);
+	rewrite_module(m, d, COUNT_OF(sets), sets, find_anchored, NULL);
 	/* The image is turned once, however many convolutions read it. */
 	return pass_cse(m, o, d);
 }

@@ -200,8 +200,12 @@ static void fold_casts(Module *m)
 
 static bool is_cast_param(const Op *op)
 {
-	const Op *by = op->kind == OP_PARAM ? ir_user(op->out[0], OP_CAST) : op;
-	return by && op_is_param_cast(by);
+	if (op->kind != OP_PARAM)
+		return op_is_param_cast(op);
+	for (const Use *u = op->out[0]->uses; u; u = u->next)
+		if (op_is_param_cast(u->op))
+			return true;
+	return false;
 }
 
 /* To the front, where they hold nobody up: they are no code. */

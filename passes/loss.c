@@ -1,10 +1,12 @@
 /* passes/loss.c: attaches the loss that --loss chooses, and derives the eval section.
  *
  * A loss is a sum and a weight, reported together: the step's loss is their quotient over all ranks and
- * micro-batches, so that a mean stays a mean when labels are ignored.  The inputs it needs (labels, target)
- * are added to the module.  shift=1 never cuts the logits: the labels move instead, the last one ignored.
+ * micro-batches, so that a mean stays a mean when labels are ignored; or their sum (loss_reduce.c).  The inputs it
+ * needs (labels, target) are added to the module.  shift=1 never cuts the logits: the labels move instead, the
+ * last one ignored.
  * With --infer there is no loss: the forward moves to eval, outputs and all.
  * Refuses outputs that do not exist or do not fit the loss, and every option that it does not know. */
+#include "base/near.h"
 #include "passes/loss.h"
 
 #include <errno.h>
@@ -14,6 +16,7 @@
 typedef struct Spec {
 	const char *output;   /* logits=NAME, output=NAME or output:NAME; NULL = the only one that fits */
 	int64_t axis, ignore_index, shift;
+	bool axis_given;
 	double smoothing;
 } Spec;
 
@@ -27,7 +30,8 @@ typedef struct Loss {
 	Value *sum, *weight;
 	Value *logits, *labels; /* of a cross-entropy: for the accuracy */
 	int64_t n;              /* static element count */
-	bool mean;              /* sum is a mean already */
+	bool mean;              /* sum is a number a micro-batch, and these are averaged */
+	bool adds;              /* losses of ranks and micro-batches are added, not averaged */
 } Loss;
 
 typedef bool BuildFn(Loss *l, Op *output);
@@ -109,6 +113,7 @@ static bool set_key(Loss *l, const LossKind *kind, const char *key, const char *
 	if (!strcmp(key, "shift"))
 		return (read_int(value, &s->shift) && (s->shift == 0 || s->shift == 1))
 			|| bad_option(l, text, kind, "not 0 or 1");
+	s->axis_given = s->axis_given || !strcmp(key, "axis");
 	return read_int(value, !strcmp(key, "axis") ? &s->axis : &s->ignore_index)
 		|| bad_option(l, text, kind, "not an integer");
 }
@@ -147,7 +152,12 @@ static const LossKind *read_spec(Loss *l)
 		l->spec.output = rest;
 		return *rest || bad_option(l, text, &kinds[i], "a name is missing") ? &kinds[i] : NULL;
 	}
-	bad_option(l, text, NULL, "not a loss");
+	const char *names[COUNT_OF(kinds)];
+	for (int i = 0; i < COUNT_OF(kinds); i++)
+		names[i] = kinds[i].name;
+	Arena *a = l->m->arena;
+	bad_option(l, text, NULL, arena_printf(a, "not a loss%s", near_hint(a, "--loss", arena_strndup(a, text, n), names,
+		COUNT_OF(names))));
 	return NULL;
 }
 
@@ -339,6 +349,19 @@ static Value *as_stored(Value *logits)
 	return cast && dtype_is_half(op_in(op, 0)->type.dtype) ? op_in(op, 0) : logits;
 }
 
+/* PyTorch's axis of classes or the last one: [B,C,H,W] and [B,T,V] look alike. */
+static bool check_axis(const Loss *l, const Op *output, const Value *logits)
+{
+	const Type *t = &logits->type;
+	if (l->spec.axis_given || l->spec.shift || t->rank < 3 || loss_classes_are_last(l->m, logits))
+		return true;
+	diag_error(l->d, "--loss", "cross_entropy: which axis of output \"%s\" %s counts the classes?  axis 1 (%lld "
+		"classes; PyTorch's cross_entropy takes it): --loss=cross_entropy:axis=1; the last one (%lld classes): "
+		"--loss=cross_entropy:axis=-1", output->sym->name, type_str(l->m->arena, t), (long long)t->dim[1],
+		(long long)t->dim[t->rank - 1]);
+	return false;
+}
+
 static Value *classes_last(Loss *l, Value *logits)
 {
 	int rank = logits->type.rank, perm[IR_MAX_RANK], n = 0;
@@ -361,7 +384,7 @@ static bool build_cross_entropy(Loss *l, Op *output)
 	Module *m = l->m;
 	warn_activated(l, output, OP_SOFTMAX);
 	l->logits = classes_last(l, as_stored(op_in(output, 0)));
-	if (!l->logits)
+	if (!l->logits || !check_axis(l, output, op_in(output, 0)))
 		return false;
 	Type t = l->logits->type;
 	t.rank--;
@@ -437,16 +460,12 @@ static Op *made_by(Value *v, OpKind kind)
 	return v->op->kind == kind ? v->op : NULL;
 }
 
-/* A scalar of the graph; one that is a cross-entropy's sum by its weight is known as that mean. */
-static bool build_output(Loss *l, Op *output)
+/* A mean that the graph computes as a sum by a count of what is valid: each is reported for itself. */
+static bool take_ratio(Loss *l, Value *y)
 {
-	Value *y = op_in(output, 0);
-	if (type_numel(&y->type) != 1) {
-		diag_error(l->d, "--loss", "output \"%s\" is %s, not a scalar", output->sym->name,
-			type_str(l->m->arena, &y->type));
-		return false;
-	}
 	Op *div = made_by(y, OP_DIV), *ce = div ? made_by(op_in(div, 0), OP_CROSS_ENTROPY) : NULL;
+	if (!div || (l->o->loss_reduce && !strcmp(l->o->loss_reduce, "sum")))
+		return false;
 	if (ce && ce == made_by(op_in(div, 1), OP_CROSS_ENTROPY) && op_in(div, 0)->type.rank == 0) {
 		l->sum = ce->out[0];
 		l->weight = ce->out[1];
@@ -456,10 +475,31 @@ static bool build_output(Loss *l, Op *output)
 		l->n = type_numel(&l->labels->type);
 		return true;
 	}
+	if (type_numel(&op_in(div, 0)->type) != 1 || type_numel(&op_in(div, 1)->type) != 1
+			|| !loss_is_ratio(l->m, op_in(div, 0), op_in(div, 1)))
+		return false;
+	l->sum = ir_reshape(&l->b, op_in(div, 0), 0, NULL);
+	l->weight = ir_reshape(&l->b, op_in(div, 1), 0, NULL);
+	l->n = MAX(l->m->batch, 1);
+	return true;
+}
+
+/* A scalar of the graph. */
+static bool build_output(Loss *l, Op *output)
+{
+	Value *y = op_in(output, 0);
+	if (type_numel(&y->type) != 1) {
+		diag_error(l->d, "--loss", "output \"%s\" is %s, not a scalar", output->sym->name,
+			type_str(l->m->arena, &y->type));
+		return false;
+	}
+	if (take_ratio(l, y))
+		return true;
 	l->sum = ir_reshape(&l->b, y, 0, NULL);
 	l->weight = ir_const_float(&l->b, DT_F32, 1);
 	l->n = 1;
-	l->mean = true;
+	l->adds = loss_adds(l->m, l->o, y, output->sym->name, l->d);
+	l->mean = !l->adds;
 	return true;
 }
 
@@ -473,7 +513,9 @@ static void report(Loss *l, SectionKind s, Value *sum, Value *weight, bool mean)
 		b.loc = loc_with_role(l->m, b.loc, "eval");
 	sum = ir_cast(&b, sum, DT_F32);
 	weight = ir_cast(&b, weight, DT_F32);
-	Attr *attrs = attr_int(l->m, attr_int(l->m, NULL, "mean", mean), "n", mean ? 1 : l->n);
+	Attr *attrs = attr_int(l->m, attr_int(l->m, NULL, "mean", mean), "n", mean || l->adds ? 1 : l->n);
+	if (l->adds)
+		attrs = attr_int(l->m, attrs, "adds", 1);
 	ir_emit(&b, OP_REPORT_LOSS, 2, (Value *[]){sum, weight}, attrs);
 }
 
@@ -493,7 +535,7 @@ static void report_eval(Loss *l, const PtrMap *copy)
 static void report_forward(Loss *l)
 {
 	bool rank = l->o->loss_norm && !strcmp(l->o->loss_norm, "rank");
-	if (rank && !l->mean) {
+	if (rank && !l->mean && !l->adds) {
 		Value *least = ir_const_float(&l->b, l->weight->type.dtype, 1.17549435e-38); /* no label is valid */
 		Value *count = ir_emit2(&l->b, OP_MAX, l->weight, least);
 		Value *one = ir_const_float(&l->b, DT_F32, 1);
@@ -512,6 +554,17 @@ static void remove_ops(Module *m, SectionKind s, bool outputs_only)
 	}
 }
 
+/* A mean of ranks' own losses is no sum. */
+static bool check_reduce(const Loss *l)
+{
+	bool rank = l->o->loss_norm && !strcmp(l->o->loss_norm, "rank");
+	bool sum = l->o->loss_reduce && !strcmp(l->o->loss_reduce, "sum");
+	if (rank && sum)
+		diag_error(l->d, "--loss-reduce", "sum adds the losses of ranks and micro-batches, --loss-norm=rank averages "
+			"them: give one of them");
+	return !rank || !sum;
+}
+
 static bool attach(Loss *l, Arena *scratch)
 {
 	Module *m = l->m;
@@ -521,13 +574,28 @@ static bool attach(Loss *l, Arena *scratch)
 		return false;
 	const Loc *loc = op_in(output, 0)->op->loc;
 	l->b = (Builder){.m = m, .section = SEC_FORWARD, .loc = loc_new(m, loc->node, loc->onnx, "", "loss")};
-	if (!kind->build(l, output))
+	if (!check_reduce(l) || !kind->build(l, output))
 		return false;
+	l->adds = l->adds || (l->o->loss_reduce && !strcmp(l->o->loss_reduce, "sum"));
+	loss_say_mixing(m, l->sum, l->d);
 	PtrMap *copy = loss_clone_eval(m, scratch, false);
 	report_eval(l, copy);
 	report_forward(l);
 	remove_ops(m, SEC_FORWARD, true);
 	return true;
+}
+
+/* Of a model that the frontend read, it has done this: here the IR is a text. */
+static bool freeze_norms(Module *m, const char *pattern, Diag *d)
+{
+	regex_t re;
+	if (!pattern_compile(&re, pattern, "--bn", d))
+		return false;
+	int n = loss_fix_statistics(m, SEC_FORWARD, &re);
+	regfree(&re);
+	if (!n)
+		diag_error(d, "--bn", "\"frozen:%s\" matches no batch norm that trains on the batch's statistics", pattern);
+	return n > 0;
 }
 
 bool pass_loss(Module *m, const PassOptions *o, Diag *d)
@@ -542,11 +610,15 @@ bool pass_loss(Module *m, const PassOptions *o, Diag *d)
 		ok = attach(&l, scratch);
 	}
 	loss_drop_dropout(m, SEC_EVAL);
-	loss_fix_statistics(m, SEC_EVAL);
+	loss_fix_statistics(m, SEC_EVAL, NULL);
+	if (ok && !o->infer)
+		loss_mark_whole(m, d);
 	if (!o->dropout)
 		loss_drop_dropout(m, SEC_FORWARD);
+	for (int i = 0; i < o->n_bn_frozen; i++)
+		ok = freeze_norms(m, o->bn_frozen[i], d) && ok;
 	if (o->bn && !strcmp(o->bn, "frozen"))
-		loss_fix_statistics(m, SEC_FORWARD);
+		loss_fix_statistics(m, SEC_FORWARD, NULL);
 	arena_free(scratch);
 	return ok;
 }

@@ -1,7 +1,8 @@
-/* passes/loss.h: what loss.c and loss_eval.c know of each other. */
+/* passes/loss.h: what loss.c and loss_*.c know of each other. */
 #ifndef SHARDC_LOSS_H
 #define SHARDC_LOSS_H
 
+#include "base/pattern.h"
 #include "passes/passes.h"
 
 /* Copies the forward to the eval section, without writes, and without outputs unless they are wanted.
@@ -9,7 +10,25 @@
 PtrMap *loss_clone_eval(Module *m, Arena *scratch, bool outputs);
 /* Dropout passes everything. */
 void loss_drop_dropout(Module *m, SectionKind s);
-/* Batch norms use their running statistics and leave them alone. */
-void loss_fix_statistics(Module *m, SectionKind s);
+/* Batch norms use their running statistics and leave them alone: those whose module matches, or node where there is
+ * no module; `only` NULL: all.  Returns how many. */
+int loss_fix_statistics(Module *m, SectionKind s, const regex_t *only);
+
+/* ---- loss_axis.c ---- */
+
+/* Whether the last axis of logits is what a linear layer made, which is where it puts classes. */
+bool loss_classes_are_last(const Module *m, const Value *logits);
+
+/* ---- loss_reduce.c ---- */
+
+/* Whether losses y of ranks and micro-batches are added, else averaged; says what was assumed, and what of
+ * --loss-reduce goes against the graph.  output: its name. */
+bool loss_adds(const Module *m, const PassOptions *o, const Value *y, const char *output, Diag *d);
+/* Whether num / den is a mean over what den counts: both are sums over samples, den of numbers that are not trained. */
+bool loss_is_ratio(const Module *m, const Value *num, const Value *den);
+/* Says it when the loss compares samples of a batch with each other. */
+void loss_say_mixing(const Module *m, const Value *loss, Diag *d);
+/* Attribute `whole` of eval's report: the node because of which a last batch must not be filled up. */
+void loss_mark_whole(Module *m, Diag *d);
 
 #endif

@@ -64,12 +64,18 @@ static void drop_writes(Module *m, SectionKind s, const PtrMap *fixed)
 			ir_remove(m, op);
 }
 
-void loss_fix_statistics(Module *m, SectionKind s)
+static bool is_among(const regex_t *only, const Op *op)
 {
+	return !only || pattern_matches(only, *op->loc->scope ? op->loc->scope : op->loc->node);
+}
+
+int loss_fix_statistics(Module *m, SectionKind s, const regex_t *only)
+{
+	int n = 0;
 	Arena *scratch = arena_new();
 	PtrMap *fixed = ptrmap_new(scratch);
 	IR_FOR_OPS_SAFE(m, s, op) {
-		if (op->kind != OP_BATCH_NORM)
+		if (op->kind != OP_BATCH_NORM || !is_among(only, op))
 			continue;
 		Symbol *mean = running(m, op, "mean"), *var = running(m, op, "var");
 		if (!mean || !var)
@@ -77,7 +83,9 @@ void loss_fix_statistics(Module *m, SectionKind s)
 		ptrmap_put(fixed, mean, mean);
 		ptrmap_put(fixed, var, var);
 		use_running(m, op, mean, var);
+		n++;
 	}
 	drop_writes(m, s, fixed);
 	arena_free(scratch);
+	return n;
 }

@@ -7,6 +7,7 @@
  *
  * The one idea: a parameter that several modules read (tied) is held by their lowest common module, so that
  * any choice of units above gives it to the lowest common unit. */
+#include "base/near.h"
 #include "passes/wrap.h"
 
 #include <stdlib.h>
@@ -279,4 +280,12 @@ const char *module_names(const ModuleTree *t, Arena *a)
 	for (int i = 1; i < t->nodes.n && n <= SHOWN; i++, n++)
 		text = arena_printf(a, "%s%s%s", text, n ? ", " : "", n < SHOWN ? t->nodes.at[i]->name : "...");
 	return n ? text : "none";
+}
+
+const char *module_near(const ModuleTree *t, const char *pattern, Arena *a)
+{
+	const char **names = NEW_N(a, const char *, t->nodes.n);
+	for (int i = 1; i < t->nodes.n; i++)
+		names[i - 1] = t->nodes.at[i]->name;
+	return near_pattern(a, pattern, names, t->nodes.n - 1);
 }

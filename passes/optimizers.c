@@ -1,6 +1,7 @@
 /* passes/optimizers.c: what --optimizer=NAME[:FLAG,...] and --clip=P[,value] say.
  *
  * Refuses names that optimizers.def does not list, flags that the optimizer has not, and norms below 1. */
+#include "base/near.h"
 #include "passes/passes.h"
 
 #include <math.h>
@@ -34,6 +35,20 @@ static bool parse_flags(const char *flags, Optimizer *opt)
 	return true;
 }
 
+static void refuse_optimizer(const char *text, size_t n, Diag *d)
+{
+	Arena *a = arena_new();
+	const char *names[COUNT_OF(known)];
+	bool is_known = false;
+	for (int i = 0; i < COUNT_OF(known); i++) {
+		names[i] = known[i].name;
+		is_known = is_known || is_word(text, n, known[i].name);
+	}
+	diag_error(d, "--optimizer", "\"%s\" is not an optimizer with these flags; %s%s", text, accepted,
+		is_known ? "" : near_hint(a, "--optimizer", arena_strndup(a, text, n), names, COUNT_OF(known)));
+	arena_free(a);
+}
+
 bool optimizer_parse(const char *text, Optimizer *out, Diag *d)
 {
 	size_t n;
@@ -57,7 +72,7 @@ bool optimizer_parse(const char *text, Optimizer *out, Diag *d)
 			out->n_states = 0;
 		return true;
 	}
-	diag_error(d, "--optimizer", "\"%s\" is not an optimizer with these flags; %s", text, accepted);
+	refuse_optimizer(text, n, d);
 	return false;
 }
 
@@ -77,11 +92,27 @@ static bool parse_clip_word(const char *s, size_t n, Clip *out, Arena *a)
 	return ok && !again;
 }
 
+/* "1.0", "0.5": nobody writes the p of a norm so, but a limit; true after a message. */
+static bool is_limit(const char *text, Diag *d)
+{
+	char *end;
+	double v = strtod(text, &end);
+	bool whole = isfinite(v) && !(fabs(v - floor(v)) > 0);
+	bool limit = end != text && (!*end || *end == ',') && v > 0 && (v < 1 || (whole && memchr(text, '.',
+		(size_t)(end - text))));
+	if (limit)
+		diag_error(d, "--clip", "\"%s\" reads like the limit of a norm, and here stands the norm: compile with "
+			"--clip=2%s and train with ./train --clip-norm %g", text, end, v);
+	return limit;
+}
+
 bool clip_parse(const char *text, Clip *out, Arena *a, Diag *d)
 {
 	*out = (Clip){0};
 	if (!text || !strcmp(text, "off"))
 		return true;
+	if (is_limit(text, d))
+		return false;
 	bool ok = true;
 	const char *s = text;
 	do {
@@ -94,6 +125,9 @@ bool clip_parse(const char *text, Clip *out, Arena *a, Diag *d)
 			"from 1 on, or inf), value, or both as 2,value", text);
 		return false;
 	}
+	if (out->p > 0 && out->p < (double)INFINITY && fabs(out->p - 2) > 0)
+		diag_note(d, "--clip", "%g is the p of the norm, as in the %g-norm, not its limit: the usual one is --clip=2, "
+			"and the limit is given to the program, as ./train --clip-norm %g", out->p, out->p, out->p);
 	out->text = out->p > 0 ? arena_printf(a, out->value ? "%.17g,value" : "%.17g", out->p) : "value";
 	return true;
 }
@@ -119,13 +153,13 @@ static bool read_dynamic(const char *text, const char *keys, LossScale *out, Dia
 {
 	while (*keys) {
 		size_t n = strcspn(keys, ","), k = strcspn(keys, "=");
-		char *end;
 		if (k < n && is_word(keys, k, "init")) {
 			if (!read_scale(keys + k + 1, n - k - 1, &out->value))
 				return bad_loss_scale(text, "init is not a positive number", d);
 		} else if (k < n && is_word(keys, k, "growth_interval")) {
-			out->growth_interval = strtoll(keys + k + 1, &end, 10);
-			if (end != keys + n || out->growth_interval < 1)
+			char interval[64];
+			snprintf(interval, sizeof(interval), "%.*s", (int)MIN(n - k - 1, sizeof(interval) - 1), keys + k + 1);
+			if (!str_to_count(interval, false, &out->growth_interval))
 				return bad_loss_scale(text, "growth_interval is not a number of steps", d);
 		} else {
 			return bad_loss_scale(text, "unknown key", d);

@@ -3,10 +3,10 @@
  * Of several groups that match a parameter the first has it.  Refuses what is not of this form, keys that
  * base/groups.def lacks or that the optimizer does not read, values out of range, and groups without a parameter:
  * all of them at once. */
+#include "base/pattern.h"
 #include "passes/passes.h"
 
 #include <math.h>
-#include <regex.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,15 +80,11 @@ ParamGroup *param_groups_parse(const char *const *text, int n, const char *optim
 static bool take_members(const ParamGroup *g, int number, Symbol *const *trained, int n, Diag *d)
 {
 	regex_t re;
-	int matched = 0, taken = 0, code = regcomp(&re, g->regex, REG_EXTENDED | REG_NOSUB);
-	if (code) {
-		char why[200];
-		regerror(code, &re, why, sizeof(why));
-		diag_error(d, option, "\"%s\" is not an extended regular expression: %s", g->regex, why);
+	int matched = 0, taken = 0;
+	if (!pattern_compile(&re, g->regex, option, d))
 		return false;
-	}
 	for (int i = 0; i < n; i++) {
-		if (regexec(&re, trained[i]->name, 0, NULL, 0))
+		if (!param_matches(&re, trained[i]))
 			continue;
 		matched++;
 		taken += !trained[i]->group;

@@ -7,18 +7,32 @@
 
 #include "base/groups.h"
 #include "base/plan.h"
+#include "base/pattern.h"
 #include "ir/ir.h"
 
 /* What the user chose; one field per compile option (DESIGN 5).  Filled by main.c, NULL = default. */
+/* Whether an expression matches a parameter: by any of its names, where modules share it. */
+static inline bool param_matches(const regex_t *re, const Symbol *s)
+{
+	bool any = pattern_matches(re, s->name);
+	for (int i = 0; i < s->n_aliases; i++)
+		any = any || pattern_matches(re, s->alias[i]);
+	return any;
+}
+
 typedef struct PassOptions {
 	/* graph */
 	const char *loss;          /* "cross_entropy:axis=-1,..." */
 	const char *loss_norm;     /* "global" | "rank" */
+	const char *loss_reduce;   /* "sum" | "mean"; NULL = as the graph shows */
 	const char *optimizer;     /* "adamw", "sgd:momentum,nesterov" */
-	const char *freeze;        /* regex over parameter names */
+	const char *const *freeze; /* each --freeze: regex over parameter names */
+	int n_freeze;
 	const char *init;          /* "onnx" | "zeros" | "random:SEED" | path of a .safetensors file */
 	const char *bn;            /* "train" | "frozen" */
 	const char *bn_sync;       /* "off" | "sync" | "broadcast" */
+	const char *const *bn_frozen; /* expressions: batch norms of these modules keep their statistics */
+	int n_bn_frozen;
 	bool dropout;
 	bool infer;                /* no loss, no training: only section eval, from the forward */
 	bool grad_norm;            /* compute the norm of gradients */
@@ -57,6 +71,8 @@ typedef struct PassOptions {
 	/* target */
 	bool cuda;
 	int threads;
+	/* inspection */
+	struct CheckReport *check; /* --check-passes: every pass is checked, the first difference told here; NULL = no */
 } PassOptions;
 
 typedef bool PassFn(Module *m, const PassOptions *o, Diag *d);
@@ -66,6 +82,8 @@ typedef bool PassFn(Module *m, const PassOptions *o, Diag *d);
 typedef struct PassInfo { const char *name; PassFn *run; Level from, to; const char *ensures; } PassInfo;
 extern const PassInfo pass_info[];
 extern const int pass_count;
+int pass_index(const char *name);                          /* in pass_info; -1: there is none */
+bool pass_is_among(const char *names, const char *name);   /* names: comma-separated */
 
 /* What pipeline_run shows on the way. */
 typedef struct PipelineView {
@@ -79,6 +97,16 @@ typedef struct PipelineView {
 /* Runs all of passes.def, verifying after each pass.  names != NULL: just those (comma-separated), in
  * that order, from whatever level m is at. */
 bool pipeline_run(Module *m, const PassOptions *o, const PipelineView *v, const char *names, Diag *d);
+
+/* What --check-passes found: the first pass behind which the module computes something else. */
+typedef struct CheckReport {
+	bool differs;
+	int checked;               /* passes that were compared */
+	const char *pass;
+	const char *rule;          /* the rewrite rule whose application did it; NULL = the pass has none */
+	const char *what;          /* "output \"y\"", "gradient of \"w\"" */
+	const char *op;            /* name of the value where it begins; NULL = unknown */
+} CheckReport;                 /* strings live as long as the module */
 
 /* The modules of a step of several micro-batches, by Variant; those that were not made are NULL. */
 typedef struct Variants { Module *of[VARIANT_COUNT]; } Variants;
@@ -217,6 +245,9 @@ void schedule_grad_slots(Module *m);
 
 /* expand.c: the result of a batch norm with this mean and variance, as elementwise ops. */
 Value *expand_normalize(Builder *b, const Op *batch_norm, Value *mean, Value *var);
+
+/* patterns_data.c: what a constant or a buffer holds, from the model's file; false: unknown, or too big to ask. */
+bool data_contents(const Symbol *s, Arena *a, EvalTensor *t);
 
 /* workspace.c: scratch bytes of an op's kernel by the formulas of kernels/kernels.def. */
 int64_t op_workspace(const Op *op, const PassOptions *o);

@@ -281,6 +281,7 @@ static Value *match_rows(Rewriter *r, Op *op)
 			continue;
 		if (!pattern_is_closed(r, op, row[i].name, mt.inner, mt.n_inner))
 			continue;
+		r->detail = row[i].text;
 		Value *now = row[i].build(r, op, &mt);
 		if (now)
 			return now;
@@ -288,6 +289,7 @@ static Value *match_rows(Rewriter *r, Op *op)
 	return NULL;
 }
 
+/* These lower WORK too, but for the heads of a group, which lower SHAPE: a broadcast goes. */
 static const Rule rules[] = {
 	{RULE_ANY, "the rows of patterns.def", match_rows},
 	{OP_MATMUL, "matmul(softmax(matmul(q, k) * scale + mask), v) -> attention", pattern_attention},

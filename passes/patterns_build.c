@@ -114,7 +114,8 @@ static Op *emit_cross_entropy(Rewriter *r, const Match *mt)
 {
 	Value *x = match_value(mt, "x"), *ids = match_value(mt, "ids");
 	int axis = axis_of(match_value(mt, "l")->op), rank = x->type.rank;
-	if (axis != rank - 1 || ids->type.rank != rank || ids->type.dim[axis] != 1 || ids->type.dtype != DT_I64
+	bool of_classes = axis == rank - 1 && axis_of(match_value(mt, "p")->op) == axis;
+	if (!of_classes || ids->type.rank != rank || ids->type.dim[axis] != 1 || ids->type.dtype != DT_I64
 			|| type_numel(&ids->type) * x->type.dim[axis] != type_numel(&x->type)
 			|| type_numel(&match_value(mt, "all")->type) != 1)
 		return NULL;

@@ -3,8 +3,12 @@
  * Only what passes may be told by their values: data, and buffers that no op writes.  Parameters are never
  * read.  What is bigger than DATA_MAX or cannot be read stays unknown, which costs a recognition at most. */
 #include "passes/patterns.h"
+#include "passes/passes.h"
 
 #include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
 
 enum { DATA_MAX = 1 << 22 };
 
@@ -37,15 +41,20 @@ static bool is_plain(const Symbol *s)
 	return true;
 }
 
-static bool read_data(Rewriter *r, const Symbol *s, EvalTensor *t)
+bool data_contents(const Symbol *s, Arena *a, EvalTensor *t)
 {
+	if (!is_plain(s) || type_numel(&s->type) > DATA_MAX)
+		return false;
 	size_t bytes = (size_t)s->src.bytes, each = (size_t)dtype_info[s->type.dtype].bytes;
-	FILE *f = fopen(s->src.file, "rb");
-	char *at = arena_alloc(r->scratch, bytes);
-	bool ok = f && !fseek(f, (long)s->src.offset, SEEK_SET) && fread(at, 1, bytes, f) == bytes;
-	if (f)
-		fclose(f);
-	*t = eval_alloc(r->env, s->type);
+	struct stat st;
+	const char *why;
+	int fd = file_open(s->src.file, &st, &why);
+	char *at = arena_alloc(a, bytes);
+	bool ok = fd >= 0 && pread(fd, at, bytes, (off_t)s->src.offset) == (ssize_t)bytes;
+	if (fd >= 0)
+		close(fd);
+	*t = (EvalTensor){.type = s->type};
+	t->i = NEW_N(a, int64_t, type_numel(&s->type));
 	for (int64_t k = 0, n = type_numel(&s->type); ok && k < n; k++) {
 		double x = 0;
 		int64_t i = 0;
@@ -69,8 +78,7 @@ void patterns_see_data(Rewriter *r)
 		IR_FOR_OPS(r->m, s, op) {
 			EvalTensor t;
 			if (op->kind == OP_READ && (op->sym->kind == SYM_DATA || op->sym->kind == SYM_BUFFER)
-					&& !ptrmap_get(written, op->sym) && is_plain(op->sym)
-					&& type_numel(&op->sym->type) <= DATA_MAX && read_data(r, op->sym, &t))
+					&& !ptrmap_get(written, op->sym) && data_contents(op->sym, r->scratch, &t))
 				eval_assume(r->env, op->out[0], t);
 		}
 }

@@ -5,12 +5,15 @@
  *
  * Refuses passes that do not exist and passes at a level they are not for.  The module is verified
  * before the first pass too, since a text may come from anyone. */
-#include "passes/passes.h"
+#include "base/near.h"
+#include "passes/check.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+#include "base/file.h"
 
 const PassInfo pass_info[] = {
 #define PASS(name, from, to, ensures) {#name, pass_##name, LEVEL_##from, LEVEL_##to, ensures},
@@ -26,8 +29,35 @@ static const PassInfo *pass_find(const char *name, size_t n)
 	return NULL;
 }
 
-/* Calls fn for each comma-separated name; all must be passes. */
+int pass_index(const char *name)
+{
+	const PassInfo *p = pass_find(name, strlen(name));
+	return p ? (int)(p - pass_info) : -1;
+}
+
+bool pass_is_among(const char *names, const char *name)
+{
+	for (const char *s = names; *s; s += *s == ',') {
+		size_t n = strcspn(s, ",");
+		if (strlen(name) == n && !memcmp(s, name, n))
+			return true;
+		s += n;
+	}
+	return false;
+}
+
 typedef VEC(const PassInfo *) PassVec;
+
+static void refuse_pass(Arena *a, const char *option, const char *name, Diag *d)
+{
+	const char *known[COUNT_OF(pass_info)];
+	for (int i = 0; i < pass_count; i++)
+		known[i] = pass_info[i].name;
+	diag_error(d, option, "there is no pass \"%s\"%s (see shardc --list-passes)", name,
+		near_hint(a, option, name, known, pass_count));
+}
+
+/* Appends each comma-separated name; all must be passes. */
 static bool parse_names(Arena *a, const char *names, const char *option, PassVec *out, Diag *d)
 {
 	bool ok = true;
@@ -37,7 +67,7 @@ static bool parse_names(Arena *a, const char *names, const char *option, PassVec
 		if (p)
 			vec_push(a, out, p);
 		else
-			diag_error(d, option, "there is no pass \"%.*s\" (see shardc --list-passes)", (int)n, s);
+			refuse_pass(a, option, arena_strndup(a, s, n), d);
 		ok = ok && p;
 		s += n;
 	}
@@ -59,9 +89,10 @@ typedef struct Show {
 	char *before; /* the module's text before the pass, when changes are to be shown */
 	const char *suffix; /* of dumped files: ".first" */
 	bool quiet;   /* a variant that nobody asked to see */
+	Check *check; /* NULL: passes are believed */
 } Show;
 
-static char *module_text(const Module *m, Arena *a)
+char *module_text(const Module *m, Arena *a)
 {
 	char *text = NULL;
 	size_t n = 0;
@@ -84,12 +115,10 @@ static bool dump(const Show *show, const Module *m, int number, const char *name
 	FILE *f = fopen(path, "w");
 	if (f)
 		ir_print(f, m);
-	bool failed = !f || ferror(f);
-	if ((f && fclose(f)) || failed) {
-		diag_error(d, path, "cannot write: %s", strerror(errno));
-		return false;
-	}
-	return true;
+	bool ok = file_flush_close(f);
+	if (!ok)
+		diag_unwritten(d, path);
+	return ok;
 }
 
 static void show_after(Show *show, const Module *m, const PassInfo *p)
@@ -113,7 +142,7 @@ static void show_after(Show *show, const Module *m, const PassInfo *p)
 }
 
 /* from_text: the passes before p were not run here, so what they ensure may be wrong in the text. */
-static bool run_one(Module *m, const PassInfo *p, bool from_text, const PassOptions *o, Diag *d)
+static bool run_one(Module *m, const PassInfo *p, bool from_text, const PassOptions *o, Check *check, Diag *d)
 {
 	if (m->level != p->from) {
 		diag_error(d, m->file ? m->file : m->name, "pass %s wants a module at level %s, this one is at %s",
@@ -121,7 +150,7 @@ static bool run_one(Module *m, const PassInfo *p, bool from_text, const PassOpti
 		return false;
 	}
 	int before = d->errors;
-	if (!p->run(m, o, d)) {
+	if (!(check ? check_run(check, m, p, o, d) : p->run(m, o, d))) {
 		if (d->errors == before)
 			ice("pass %s failed without an error message", p->name);
 		return false;
@@ -144,13 +173,28 @@ static bool run_some(Module *m, const PassOptions *o, const PassVec *todo, int f
 		return false;
 	for (int i = first; i < end; i++) {
 		const PassInfo *p = todo->at[i];
-		if (!run_one(m, p, from_text, o, d) || !dump(show, m, i + 1, p->name, d))
+		bool ok = run_one(m, p, from_text, o, show->check, d);
+		if ((ok || (o->check && o->check->differs)) && !dump(show, m, i + 1, p->name, d))
+			return false;
+		if (!ok)
 			return false;
 		show_after(show, m, p);
 		if (p == stop)
 			break;
 	}
 	return true;
+}
+
+/* Whether the list has p, and not behind where it ends. */
+static bool is_reached(const PassVec *todo, const PassVec *stop, const PassInfo *p)
+{
+	for (int i = 0; i < todo->n; i++) {
+		if (todo->at[i] == p)
+			return true;
+		if (stop->n && todo->at[i] == stop->at[0])
+			return false;
+	}
+	return false;
 }
 
 /* What is run, where it ends; false after a message. */
@@ -163,6 +207,9 @@ static bool prepare(Show *show, PassVec *todo, PassVec *stop, const char *names,
 	if (!names)
 		for (int i = 0; i < pass_count; i++)
 			vec_push(show->scratch, todo, &pass_info[i]);
+	for (int i = 0; i < show->print_after.n && ok; i++)
+		if (!is_reached(todo, stop, show->print_after.at[i]))
+			diag_warn(d, "--print-after", "pass %s is not among those that are run", show->print_after.at[i]->name);
 	for (int i = 0; i < stop->n; i++)
 		if (!contains(todo, stop->at[i])) {
 			diag_error(d, "--stop-after", "pass %s is not among those that are run", stop->at[i]->name);
@@ -233,7 +280,7 @@ static bool check_limit(const Variants *v, const PassOptions *o, Diag *d)
 bool pipeline_fork(Module *m, const PassOptions *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
 	Diag *d)
 {
-	Show show = {.view = v, .scratch = arena_new()};
+	Show show = {.view = v, .scratch = arena_new(), .check = o->check ? check_new(o->check) : NULL};
 	PassVec todo = {0}, stop = {0};
 	int fork = 0;
 	bool ok = prepare(&show, &todo, &stop, NULL, d);
@@ -259,6 +306,7 @@ bool pipeline_fork(Module *m, const PassOptions *o, const PipelineView *v, Sync 
 	d->quiet = false;
 	if (ok && !ended && out->of[VARIANT_LAST]->level == LEVEL_PLAN)
 		ok = check_slots(out, d) && check_limit(out, o, d);
+	check_free(show.check);
 	arena_free(show.scratch);
 	return ok;
 }
@@ -271,11 +319,12 @@ void pipeline_free(Variants *v)
 
 bool pipeline_run(Module *m, const PassOptions *o, const PipelineView *v, const char *names, Diag *d)
 {
-	Show show = {.view = v, .scratch = arena_new()};
+	Show show = {.view = v, .scratch = arena_new(), .check = o->check ? check_new(o->check) : NULL};
 	PassVec todo = {0}, stop = {0};
 	bool ok = prepare(&show, &todo, &stop, names, d);
 	ok = ok && ir_verify(m, NULL, d)
 		&& run_some(m, o, &todo, 0, todo.n, stop.n ? stop.at[0] : NULL, names, &show, d);
+	check_free(show.check);
 	arena_free(show.scratch);
 	return ok;
 }

@@ -16,9 +16,10 @@
  * its path ("policy.json: $.units[2].scope"), all reported at once. */
 #include "passes/wrap.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/json.h"
 
 typedef struct FileReader {
 	PolicyFile *file;
@@ -46,13 +47,7 @@ static const char *read_text(FileReader *r, const char *at, const json_t *v)
 static const char *read_regex(FileReader *r, const char *at, const json_t *v)
 {
 	const char *text = read_text(r, at, v);
-	regex_t re;
-	if (!text)
-		return NULL;
-	if (wrap_regex(&re, text, at, r->d))
-		regfree(&re);
-	else
-		r->ok = false;
+	r->ok = text && pattern_check(text, at, r->d) && r->ok;
 	return text;
 }
 
@@ -142,20 +137,16 @@ static void read_member(FileReader *r, const char *key, json_t *v)
 
 bool policy_read(const char *path, PolicyFile *out, Arena *a, Diag *d)
 {
-	json_error_t e;
 	FileReader r = {.file = out, .a = a, .d = d, .ok = true};
-	json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &e), *v;
+	json_t *root = json_read(path, a, d), *v;
 	const char *key;
 	*out = (PolicyFile){.path = path, .strategy = STRATEGY_UNSET};
-	if (!root && e.line < 0)
-		refuse(&r, path, e.text);
-	else if (!root)
-		refuse(&r, arena_printf(a, "%s:%d:%d", path, e.line, e.column), e.text);
-	else if (!json_is_object(root))
+	if (root && !json_is_object(root))
 		refuse(&r, path, "expected a JSON object with units, ignore or strategy");
 	else
 		json_object_foreach(root, key, v)
 			read_member(&r, key, v);
+	r.ok = r.ok && root;
 	json_decref(root);
 	return r.ok;
 }
@@ -190,7 +181,7 @@ static const TreeNode *matching_module(const regex_t *re, const TreeNode *n)
 {
 	const TreeNode *found = NULL;
 	for (; n->parent; n = n->parent)
-		if (wrap_matches(re, n->name))
+		if (pattern_matches(re, n->name))
 			found = n;
 	return found;
 }
@@ -209,7 +200,7 @@ static void place_scope(Placer *p, const PolicyUnit *u)
 	const char *at = arena_printf(p->a, "%s.scope", u->at);
 	regex_t re;
 	int from = p->out->n, found = 0;
-	if (!wrap_regex(&re, u->scope, at, p->d)) {
+	if (!pattern_compile(&re, u->scope, at, p->d)) {
 		p->ok = false;
 		return;
 	}
@@ -222,8 +213,8 @@ static void place_scope(Placer *p, const PolicyUnit *u)
 	regfree(&re);
 	if (found)
 		return;
-	diag_error(p->d, at, "\"%s\" matches no module that holds parameters; there are: %s", u->scope,
-		module_names(p->t, p->a));
+	diag_error(p->d, at, "\"%s\" matches no module that holds parameters; there are: %s%s", u->scope,
+		module_names(p->t, p->a), module_near(p->t, u->scope, p->a));
 	p->ok = false;
 }
 
@@ -234,13 +225,13 @@ static void place_params(Placer *p, const PolicyUnit *u)
 		const char *at = arena_printf(p->a, "%s.params[%d]", u->at, k);
 		regex_t re;
 		int found = 0;
-		if (!wrap_regex(&re, u->params[k], at, p->d)) {
+		if (!pattern_compile(&re, u->params[k], at, p->d)) {
 			p->ok = false;
 			continue;
 		}
 		for (int i = 0; i < p->m->n_symbols; i++) {
 			Symbol *s = p->m->symbols[i];
-			if (!ptrmap_get(p->t->home, s) || !wrap_matches(&re, s->name))
+			if (!ptrmap_get(p->t->home, s) || !param_matches(&re, s))
 				continue;
 			found++;
 			take(p, u, at, g, s);
@@ -248,8 +239,8 @@ static void place_params(Placer *p, const PolicyUnit *u)
 		regfree(&re);
 		if (found)
 			continue;
-		diag_error(p->d, at, "\"%s\" matches no parameter; there are: %s", u->params[k],
-			parameter_names(p->m, p->t->home, p->a));
+		diag_error(p->d, at, "\"%s\" matches no parameter; there are: %s%s", u->params[k],
+			parameter_names(p->m, p->t->home, p->a), parameter_near(p->m, u->params[k], p->a));
 		p->ok = false;
 	}
 }

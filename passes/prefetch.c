@@ -15,6 +15,7 @@
  *
  * The one idea: only the points of issue of gathers and the waits of reduces move, since computing has its
  * order; what follows from where they stand (events, numbers, gradient slots) is events.c's. */
+#include "base/near.h"
 #include "passes/passes.h"
 
 #include <stdlib.h>
@@ -38,12 +39,7 @@ typedef struct Prefetch {
 
 static bool parse_count(const char *text, int64_t least, int64_t *out)
 {
-	char *end;
-	if (*text < '0' || *text > '9')
-		return false;
-	long long n = strtoll(text, &end, 10);
-	*out = n;
-	return !*end && n >= least && n <= MAX_AHEAD;
+	return str_to_size(text, false, out) && *out >= least && *out <= MAX_AHEAD;
 }
 
 static void parse_backward(Prefetch *p, const char *text, Diag *d)
@@ -56,7 +52,8 @@ static void parse_backward(Prefetch *p, const char *text, Diag *d)
 		p->backward = 1;
 	else if (p->slip && (strncmp(text, "pre:", 4) || !parse_count(text + 4, 1, &p->backward)))
 		diag_error(d, "--backward-prefetch", "\"%s\" is no way to prefetch; expected none, pre, pre:N (N units "
-			"ahead, 1 to %d) or post", text, MAX_AHEAD);
+			"ahead, 1 to %d) or post%s", text, MAX_AHEAD,
+			near_choice(p->m->arena, "--backward-prefetch", text, "none|pre|post"));
 }
 
 static void check_ring(const Prefetch *p, Diag *d)
@@ -74,14 +71,14 @@ static bool parse_options(Prefetch *p, const PassOptions *o, Diag *d)
 	p->forward = p->backward = 1;
 	p->slip = true;
 	if (o->forward_prefetch && !parse_count(o->forward_prefetch, 0, &p->forward))
-		diag_error(d, "--forward-prefetch", "\"%s\" is no number of units; expected 0 to %d", o->forward_prefetch,
-			MAX_AHEAD);
+		diag_error(d, "--forward-prefetch", "\"%s\" is no number of units; expected 0 to %d%s", o->forward_prefetch,
+			MAX_AHEAD, near_choice(p->m->arena, "--forward-prefetch", o->forward_prefetch, ""));
 	if (o->backward_prefetch)
 		parse_backward(p, o->backward_prefetch, d);
 	p->ring = MAX(p->forward, p->backward) + 1;
 	if (o->limit_all_gathers && !parse_count(o->limit_all_gathers, 0, &p->ring))
-		diag_error(d, "--limit-all-gathers", "\"%s\" is no number of slots; expected 0 (no ring) to %d",
-			o->limit_all_gathers, MAX_AHEAD);
+		diag_error(d, "--limit-all-gathers", "\"%s\" is no number of slots; expected 0 (no ring) to %d%s",
+			o->limit_all_gathers, MAX_AHEAD, near_choice(p->m->arena, "--limit-all-gathers", o->limit_all_gathers, ""));
 	if (d->errors == errors)
 		check_ring(p, d);
 	return d->errors == errors;
@@ -197,6 +194,27 @@ static void place_gathers(Prefetch *p, SectionKind first, SectionKind last)
 		place_gather(p, &g.at[start], i - start, *region);
 		*region = now->reshard;
 	}
+}
+
+/* Numbers that exceed what there is to gather ahead, and a ring that nothing goes into. */
+static void check_ahead(Prefetch *p, const PassOptions *o, Diag *d)
+{
+	Gathers g = list_gathers(p, SEC_FORWARD, SEC_EVAL);
+	int64_t n[SEC_COUNT] = {0}, in_ring = 0;
+	for (int i = 0; i < g.n; i++) {
+		n[g.at[i].wait->section]++;
+		in_ring += g.at[i].reshard && g.at[i].reshard->section == g.at[i].wait->section;
+	}
+	int64_t forward = MAX(n[SEC_FORWARD], n[SEC_EVAL]), backward = n[SEC_BACKWARD];
+	if (o->forward_prefetch && g.n && p->forward > MAX(forward, 1))
+		diag_warn(d, "--forward-prefetch", "forward gathers %lld time%s: %lld acts as %lld", (long long)forward,
+			forward == 1 ? "" : "s", (long long)p->forward, (long long)MAX(forward, 1));
+	if (o->backward_prefetch && g.n && p->backward > MAX(backward, 1))
+		diag_warn(d, "--backward-prefetch", "backward gathers %lld time%s: pre:%lld acts as pre:%lld",
+			(long long)backward, backward == 1 ? "" : "s", (long long)p->backward, (long long)MAX(backward, 1));
+	if (o->limit_all_gathers && g.n && !in_ring)
+		diag_warn(d, "--limit-all-gathers", "no unit is freed in the section that gathers it, so none is in the ring: "
+			"%s is not used", o->limit_all_gathers);
 }
 
 /* ---- reduces ---- */
@@ -368,6 +386,7 @@ bool pass_prefetch(Module *m, const PassOptions *o, Diag *d)
 		return false;
 	check_used(m, o, d);
 	p.a = arena_new();
+	check_ahead(&p, o, d);
 	if (p.how == AHEAD_POST)
 		reduce_behind_reshards(&p);
 	place_gathers(&p, SEC_FORWARD, SEC_UPDATE);

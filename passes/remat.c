@@ -126,8 +126,11 @@ bool pass_remat(Module *m, const PassOptions *o, Diag *d)
 	find_wanted(&r);
 	int n = recompute(&r, clones);
 	use_clones(&r, clones, SEC_BACKWARD);
-	diag_info(d, "--remat", n ? "%d blocks, %d ops are recomputed in backward"
-		: "%d blocks found, %d ops are recomputed", r.blocks->n, n);
+	if (n)
+		diag_info(d, "--remat", "%d blocks, %d ops are recomputed in backward", r.blocks->n, n);
+	else
+		diag_warn(d, "--remat", "%d repeated blocks were found, and nothing in them is to be recomputed: it is not "
+			"used", r.blocks->n);
 	arena_free(a);
 	return true;
 }

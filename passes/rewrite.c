@@ -1,15 +1,17 @@
 /* passes/rewrite.c: the worklist behind canon, patterns and layout, and the questions their rules ask.
  *
  * Every op is looked at in program order; a change puts the new ops and their users back on the list.
- * Sweeps are repeated until one changes nothing.  Ops that end up unused are removed on the way, so
- * that a rule may trust use counts.  op->order holds whether an op is on the list or gone. */
+ * Sweeps are repeated until one changes nothing; progress.c counts what they do.  Ops that end up unused
+ * are removed on the way, so that a rule may trust use counts.  op->order holds whether an op is on the
+ * list or gone. */
 #include "passes/rewrite.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "passes/progress.h"
+
 enum { IDLE, QUEUED, GONE }; /* in op->order */
-enum { MAX_SWEEPS = 200 };
 
 void rewrite_enqueue(Rewriter *r, Op *op)
 {
@@ -72,10 +74,19 @@ static void replace(Rewriter *r, Op *op, Value *now, int first_new_id)
 	enqueue_users(r, now);
 }
 
+static void note_applied(Rewriter *r, const Rule *rule, const Op *op, const char *name)
+{
+	RewriteTrace *t = r->m->trace;
+	if (t)
+		*t = (RewriteTrace){t->limit, t->n + 1, rule->pattern, r->detail, op->loc, name};
+}
+
 static bool apply(Rewriter *r, const Rule *rule, Op *op)
 {
 	Op *prev = op->prev;
 	int first_new_id = r->m->n_values;
+	const char *name = op->out[0]->name;
+	r->detail = NULL;
 	r->b = (Builder){.m = r->m, .section = op->section, .before = op, .loc = op->loc,
 		.name = op->out[0]->name};
 	Value *now = rule->fn(r, op);
@@ -83,16 +94,18 @@ static bool apply(Rewriter *r, const Rule *rule, Op *op)
 		rewrite_enqueue(r, made);
 	if (!now)
 		return false;
+	note_applied(r, rule, op, name);
 	replace(r, op, now, first_new_id);
 	if (!is_unused(op))
 		ice("rule %s: results of %s are left", rule->pattern, op_info[op->kind].text);
 	remove_op(r, op);
+	progress_rule(r->progress, rule->pattern, op->kind, op->loc);
 	return true;
 }
 
 static bool apply_any(Rewriter *r, Op *op, int n_sets, const RuleSet *sets)
 {
-	if (op_has_effect(op) || !op->n_out)
+	if (op_has_effect(op) || !op->n_out || (r->m->trace && r->m->trace->n >= r->m->trace->limit))
 		return false;
 	for (int s = 0; s < n_sets; s++)
 		for (int i = 0; i < sets[s].n; i++) {
@@ -126,7 +139,7 @@ static bool sweep(Rewriter *r, int n_sets, const RuleSet *sets)
 void rewrite_module(Module *m, Diag *d, int n_sets, const RuleSet *sets, PrepareFn *prepare, void *context)
 {
 	Rewriter r = {.m = m, .d = d, .scratch = arena_new(), .context = context};
-	int sweeps = 0;
+	r.progress = progress_new(m, r.scratch);
 	r.told = ptrmap_new(r.scratch);
 	r.memo = ptrmap_new(r.scratch);
 	r.env = eval_new(m, r.scratch);
@@ -137,8 +150,7 @@ void rewrite_module(Module *m, Diag *d, int n_sets, const RuleSet *sets, Prepare
 	if (prepare)
 		prepare(&r);
 	while (sweep(&r, n_sets, sets))
-		if (++sweeps > MAX_SWEEPS)
-			ice("rewriting does not end");
+		;
 	arena_free(r.scratch);
 }
 

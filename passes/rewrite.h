@@ -4,8 +4,9 @@
  * of ops it emitted through r->b (before the op, with its location) or of values that exist; NULL when
  * it does not apply.  The value must equal the old one for every input, up to rounding.  Results from
  * the second on must have been replaced by the rule itself, or be unused.  Rules never edit ops in
- * place, so constants once evaluated stay true.  A set of rules must have a measure that each of them
- * lowers; rewriting goes on until no rule applies, so a second run changes nothing. */
+ * place, so constants once evaluated stay true.  Rewriting goes on until no rule applies, so a second run
+ * changes nothing.  That it ends is shown by the measure of measure.h, which every application of a rule
+ * lowers; progress.h checks that in the tests, and ends a runaway in every build. */
 #ifndef SHARDC_REWRITE_H
 #define SHARDC_REWRITE_H
 
@@ -20,9 +21,21 @@ typedef struct Rewriter {
 	void *context;  /* of the pass's own rules */
 	PtrMap *told;   /* ops whose refusal was said */
 	PtrMap *memo;   /* of the pass's own rules, by value */
+	struct Progress *progress;
+	const char *detail; /* set by a rule that stands for several: which of them it was; NULL = itself */
 	VEC(Op *) queue;
 	int head;
 } Rewriter;
+
+/* What rewriting a module that has one applied.  No rule is applied once n has reached the limit; so the first that
+ * does harm can be found. */
+typedef struct RewriteTrace {
+	int64_t limit, n;
+	const char *rule;   /* the last one: its pattern, */
+	const char *detail; /*   which of several it was, NULL = it is one, */
+	const Loc *loc;     /*   and where the op came from */
+	const char *value;  /*   and what it made was called */
+} RewriteTrace;
 
 typedef Value *RuleFn(Rewriter *r, Op *op);
 enum { RULE_ANY = OP_COUNT };

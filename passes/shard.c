@@ -263,6 +263,9 @@ static void end_forward(Shard *s, bool *held)
 		if (why && op) {
 			op->attrs = attr_str(m, op->attrs, "why", why);
 			diag_info(s->d, u->name, "gathered once a step (%s)", why);
+			if (s->o->reshard_root && is_root(m, u) && !strategy_info[u->strategy].kept && !ir_is_carried(m, u))
+				diag_warn(s->d, "--reshard-root", "the root is gathered once a step all the same (%s): it is not used",
+					why);
 		}
 	}
 	for (int i = 0; i < m->n_units; i++)
@@ -428,10 +431,11 @@ static Value *reduce_unit(Shard *s, Unit *u, const PtrMap *updates)
 	Op *first = g.first && g.first->section == SEC_BACKWARD ? g.first : NULL;
 	SectionKind section = g.last ? g.last->section : SEC_BACKWARD;
 	const Loc *loc = g.last ? g.last->loc : loc_new(m, "", "", "", "");
-	Builder b = builder_at(s, first ? first : m->first[SEC_BACKWARD], SEC_BACKWARD, loc);
+	Op *start = first ? first : m->first[SEC_BACKWARD];
+	Builder b = builder_at(s, start, SEC_BACKWARD, loc);
 	b.unit = u;
 	ir_emit(&b, goes_on ? OP_CARRIED_GRAD : OP_ZERO_GAPS, 0, NULL, NULL);
-	b = builder_at(s, g.last ? g.last->next : m->first[section], section, loc);
+	b = builder_at(s, g.last ? g.last->next : start, section, loc); /* without a last one, behind zero_gaps */
 	b.unit = u;
 	b.name = arena_printf(m->arena, "%s.grad", u->name);
 	Value *flat = ir_emit(&b, OP_COLLECT, g.n, g.of, NULL);
@@ -567,6 +571,22 @@ static bool check_once(const Module *m, Diag *d)
 	return true;
 }
 
+/* A text may come from passes that were given other options. */
+static bool check_gradients(const Module *m, Diag *d)
+{
+	int before = d->errors;
+	IR_FOR_OPS(m, SEC_UPDATE, op) {
+		if (op->kind != OP_UPDATE || !op->sym->unit || !op->sym->trainable)
+			continue;
+		DType is = op_in(op, 0)->type.dtype, wanted = op->sym->unit->flat[op->sym->flat].grad;
+		if (is != wanted)
+			diag_error(d, m->file ? m->file : m->name, "the gradient of \"%s\" is %s, and with these options it is "
+				"collected as %s: give the --reduce-dtype and --accum that the text was made with", op->sym->name,
+				dtype_info[is].text, dtype_info[wanted].text);
+	}
+	return d->errors == before;
+}
+
 bool pass_shard(Module *m, const PassOptions *o, Diag *d)
 {
 	Optimizer opt;
@@ -574,7 +594,7 @@ bool pass_shard(Module *m, const PassOptions *o, Diag *d)
 		.local = ptrmap_new(m->arena)};
 	if (!optimizer_parse(o->optimizer, &opt, d))
 		return false;
-	if (!check_once(m, d))
+	if (!check_once(m, d) || !check_gradients(m, d))
 		return false;
 	check_root(m, o, d);
 	ir_number(m);

@@ -191,19 +191,19 @@ static bool ignore(Ignorer *g, const char *pattern, const char *where)
 {
 	regex_t re;
 	int n = 0;
-	if (!wrap_regex(&re, pattern, where, g->d))
+	if (!pattern_compile(&re, pattern, where, g->d))
 		return false;
 	for (int i = 0; i < g->m->n_symbols; i++) {
 		Symbol *s = g->m->symbols[i];
-		if (s->kind != SYM_PARAM || !wrap_matches(&re, s->name))
+		if (s->kind != SYM_PARAM || !param_matches(&re, s))
 			continue;
 		n++;
 		ptrmap_put(g->ignored, s, s);
 	}
 	regfree(&re);
 	if (!n)
-		diag_error(g->d, where, "\"%s\" matches no parameter; there are: %s", pattern,
-			parameter_names(g->m, NULL, g->a));
+		diag_error(g->d, where, "\"%s\" matches no parameter; there are: %s%s", pattern,
+			parameter_names(g->m, NULL, g->a), parameter_near(g->m, pattern, g->a));
 	return n > 0;
 }
 
@@ -271,10 +271,10 @@ static bool unit_strategy(const char *text, Groups *groups, Arena *a, Diag *d)
 	const char *pattern = arena_strndup(a, text, (size_t)(equals - text));
 	int strategy = wrap_strategy(equals + 1, where, a, d);
 	bool known = strategy != STRATEGY_UNSET;
-	if (!wrap_regex(&re, pattern, where, d))
+	if (!pattern_compile(&re, pattern, where, d))
 		return false;
 	for (int i = 0; i < groups->n && known; i++) {
-		if (!wrap_matches(&re, groups->at[i].name))
+		if (!pattern_matches(&re, groups->at[i].name))
 			continue;
 		groups->at[i].strategy = strategy;
 		n++;
@@ -429,6 +429,16 @@ static void check_kept(const Module *m, const PassOptions *o, Diag *d)
 			dtype_info[gradient_dtype(o)].text);
 }
 
+/* Of --offload=optim: states, or f32 masters, are what would lie in the file. */
+static void check_optim_file(const Module *m, const PassOptions *o, const Optimizer *opt, Diag *d)
+{
+	bool some = opt->n_states > 0;
+	for (int i = 0; i < m->n_units; i++)
+		some = some || unit_has_master(m->units[i]);
+	if (o->offload == LAYOUT_OFFLOAD_OPTIM && !some)
+		diag_warn(d, "--offload", "%s keeps no states, so nothing lies in the file: optim is not used", opt->name);
+}
+
 static bool check_rounding(const Module *m, const PassOptions *o, Diag *d)
 {
 	bool rounds = !o->stochastic_rounding;
@@ -456,6 +466,7 @@ bool pass_units(Module *m, const PassOptions *o, Diag *d)
 	if (!ok)
 		return false;
 	check_kept(m, o, d);
+	check_optim_file(m, o, &opt, d);
 	declare_states(m, &opt);
 	return check_rounding(m, o, d);
 }

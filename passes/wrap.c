@@ -6,6 +6,7 @@
  * that the remainder ("root") stands last.
  * Refuses unknown policies, numbers and regular expressions that are none, policies that exclude each
  * other, and scope:REGEX without a module of that name. */
+#include "base/near.h"
 #include "passes/wrap.h"
 
 #include <stdlib.h>
@@ -20,17 +21,6 @@ static const struct { const char *text; ArgKind argument; bool alone; const char
 
 /* ---- reading --wrap ---- */
 
-bool wrap_regex(regex_t *re, const char *pattern, const char *where, Diag *d)
-{
-	char text[200];
-	int code = regcomp(re, pattern, REG_EXTENDED | REG_NOSUB);
-	if (!code)
-		return true;
-	regerror(code, re, text, sizeof(text));
-	diag_error(d, where, "\"%s\" is not an extended regular expression: %s", pattern, text);
-	return false;
-}
-
 int wrap_strategy(const char *text, const char *where, Arena *a, Diag *d)
 {
 	Strategy s;
@@ -39,7 +29,8 @@ int wrap_strategy(const char *text, const char *where, Arena *a, Diag *d)
 	char *known = arena_strdup(a, "");
 	for (int k = 0; k < STRATEGY_COUNT; k++)
 		known = arena_printf(a, "%s%s%s", known, k ? "|" : "", strategy_info[k].text);
-	diag_error(d, where, "\"%s\" is no strategy; accepted: %s", text, known);
+	diag_error(d, where, "\"%s\" is no strategy; accepted: %s%s", text, known,
+		near_choice(a, "--strategy", text, known));
 	return STRATEGY_UNSET;
 }
 
@@ -58,22 +49,35 @@ const char *parameter_names(const Module *m, const PtrMap *among, Arena *a)
 	return n ? text : "none";
 }
 
+const char *parameter_near(const Module *m, const char *pattern, Arena *a)
+{
+	const char **names = NEW_N(a, const char *, m->n_symbols);
+	int n = 0;
+	for (int i = 0; i < m->n_symbols; i++)
+		if (m->symbols[i]->kind == SYM_PARAM)
+			names[n++] = m->symbols[i]->name;
+	return near_pattern(a, pattern, names, n);
+}
+
 static void refuse_policy(const char *text, Arena *a, Diag *d)
 {
 	char *known = arena_strdup(a, "");
-	for (int k = 0; k < WRAP_COUNT; k++)
+	const char *names[WRAP_COUNT];
+	for (int k = 0; k < WRAP_COUNT; k++) {
 		known = arena_printf(a, "%s%s%s (%s)", known, k ? ", " : "", policy_info[k].text, policy_info[k].doc);
+		names[k] = policy_info[k].text;
+	}
 	if (!strncmp(text, "auto", 4) && (!text[4] || text[4] == ':'))
 		diag_error(d, "--wrap", "\"auto\" is not in this version; try block, or size:N with about 1/20 of the "
 			"model's elements");
 	else
-		diag_error(d, "--wrap", "there is no policy \"%s\"; accepted: %s", text, known);
+		diag_error(d, "--wrap", "there is no policy \"%s\"; accepted: %s%s", text, known,
+			near_hint(a, "--wrap", arena_strndup(a, text, strcspn(text, ":")), names, WRAP_COUNT));
 }
 
 static bool check_argument(const WrapPolicy *p, Diag *d)
 {
 	ArgKind kind = policy_info[p->kind].argument;
-	regex_t re;
 	if (kind == ARG_NONE && p->argument) {
 		diag_error(d, "--wrap", "\"%s\": %s takes no argument", p->text, policy_info[p->kind].text);
 		return false;
@@ -82,13 +86,7 @@ static bool check_argument(const WrapPolicy *p, Diag *d)
 		diag_error(d, "--wrap", "\"%s\" wants an argument: %s", p->text, policy_info[p->kind].doc);
 		return false;
 	}
-	if (kind == ARG_REGEX) {
-		bool ok = wrap_regex(&re, p->argument, "--wrap", d);
-		if (ok)
-			regfree(&re);
-		return ok;
-	}
-	return true;
+	return kind != ARG_REGEX || pattern_check(p->argument, "--wrap", d);
 }
 
 static bool parse_policy(const char *text, WrapPolicy *out, Arena *a, Diag *d)
@@ -108,7 +106,8 @@ static bool parse_policy(const char *text, WrapPolicy *out, Arena *a, Diag *d)
 	bool number = kind == ARG_COUNT || kind == ARG_BYTES;
 	if (number && !str_to_count(out->argument, kind == ARG_BYTES, &out->n)) {
 		diag_error(d, "--wrap", "\"%s\" is not a positive number%s", text,
-			kind == ARG_BYTES ? " of bytes, such as exec-order:64M" : " of elements, such as size:1000000");
+			kind == ARG_BYTES ? " of bytes, such as exec-order:64M"
+				: " of elements, such as size:1000000, size:60K or size:1e8");
 		return false;
 	}
 	return true;
@@ -157,6 +156,7 @@ typedef struct Chooser {
 	const Wrap *w;
 	regex_t *re;         /* by policy; of WRAP_SCOPE */
 	int *matched;        /* by policy: modules that it named */
+	int *left;           /* by policy: those of them with parameters that no unit in them holds */
 } Chooser;
 
 /* A list of modules ("h" of "h.0", "h.1"): nobody calls it, so size never wraps it (F14). */
@@ -177,7 +177,7 @@ static bool wants(const Chooser *c, int policy, const TreeNode *n, int64_t left)
 	case WRAP_BLOCK: return n->block;
 	case WRAP_EACH: return n->has_own;
 	case WRAP_SIZE: return left >= p->n && !is_list(n);
-	case WRAP_SCOPE: return wrap_matches(&c->re[policy], n->name);
+	case WRAP_SCOPE: return pattern_matches(&c->re[policy], n->name);
 	default: return false;
 	}
 }
@@ -198,9 +198,67 @@ static int64_t choose_units(Chooser *c, TreeNode *n)
 			continue;
 		chosen = true;
 		c->matched[p]++;
+		c->left[p] += left > 0;
 	}
 	n->unit = chosen && left > 0;
 	return n->unit ? 0 : left;
+}
+
+/* A parameter that a module of this name uses, and another one too: it belongs to their lowest common module. */
+static const Home *hoisted_from(const regex_t *re, const ModuleTree *t, const char **name)
+{
+	for (int i = 0; i < t->nodes.n; i++)
+		for (int k = 0; k < t->nodes.at[i]->own.n; k++) {
+			const Home *h = ptrmap_get(t->home, t->nodes.at[i]->own.at[k]);
+			*name = t->nodes.at[i]->own.at[k]->name;
+			if (h && h->module && (pattern_matches(re, h->module) || pattern_matches(re, h->other)))
+				return h;
+		}
+	return NULL;
+}
+
+static void refuse_scope(const WrapPolicy *policy, const regex_t *re, const ModuleTree *t, Arena *a, Diag *d)
+{
+	const char *name;
+	const Home *h = hoisted_from(re, t, &name);
+	if (h)
+		diag_error(d, "--wrap", "\"%s\" matches no module with parameters of its own: \"%s\" is used by modules \"%s\" "
+			"and \"%s\", so it belongs to the unit around both", policy->argument, name, h->module, h->other);
+	else
+		diag_error(d, "--wrap", "\"%s\" matches no module that holds parameters; there are: %s%s", policy->argument,
+			module_names(t, a), module_near(t, policy->argument, a));
+}
+
+/* A module that the expression matches, whose parameter is tied and so belongs to a unit around all that share it. */
+static const Symbol *tied_match(const regex_t *re, const TreeNode *n, const char **module, Arena *a)
+{
+	for (int i = 0; i < n->own.n; i++) {
+		const Symbol *s = n->own.at[i];
+		for (int k = -1; k < s->n_aliases; k++) {
+			const char *name = k < 0 ? s->name : s->alias[k], *dot = strrchr(name, '.');
+			*module = dot ? arena_strndup(a, name, (size_t)(dot - name)) : "";
+			if (s->n_aliases && dot && pattern_matches(re, *module))
+				return s;
+		}
+	}
+	return NULL;
+}
+
+static bool note_tied(const regex_t *re, const WrapPolicy *p, const ModuleTree *t, Arena *a, Diag *d)
+{
+	const char *module;
+	for (int i = 0; i < t->nodes.n; i++) {
+		const TreeNode *unit = t->nodes.at[i];
+		const Symbol *s = tied_match(re, unit, &module, a);
+		while (s && !unit->unit)
+			unit = unit->parent;
+		if (!s)
+			continue;
+		diag_note(d, "--wrap", "\"%s\" matches module \"%s\", whose parameter \"%s\" is tied: it belongs to the lowest "
+			"common unit, %s", p->argument, module, s->name, unit->parent ? unit->name : "root");
+		return true;
+	}
+	return false;
 }
 
 static bool check_matches(const Chooser *c, const ModuleTree *t, Arena *a, Diag *d)
@@ -208,11 +266,14 @@ static bool check_matches(const Chooser *c, const ModuleTree *t, Arena *a, Diag 
 	bool ok = true;
 	for (int p = 0; p < c->w->policies.n; p++) {
 		const WrapPolicy *policy = &c->w->policies.at[p];
-		if (c->matched[p] || policy->implied)
+		if (c->matched[p] && !c->left[p])
+			diag_warn(d, "--wrap", "\"%s\": other units hold all parameters of the modules that it matches: it is not "
+				"used", policy->text);
+		if (c->matched[p] || policy->implied
+				|| (policy->kind == WRAP_SCOPE && note_tied(&c->re[p], policy, t, a, d)))
 			continue;
 		if (policy->kind == WRAP_SCOPE) {
-			diag_error(d, "--wrap", "\"%s\" matches no module that holds parameters; there are: %s",
-				policy->argument, module_names(t, a));
+			refuse_scope(policy, &c->re[p], t, a, d);
 			ok = false;
 		} else {
 			diag_warn(d, "--wrap", "\"%s\" found no module", policy->text);
@@ -224,15 +285,16 @@ static bool check_matches(const Chooser *c, const ModuleTree *t, Arena *a, Diag 
 static bool choose(const Wrap *w, ModuleTree *t, Arena *a, Diag *d)
 {
 	int n = w->policies.n;
-	Chooser c = {.w = w, .re = NEW_N(a, regex_t, n), .matched = NEW_N(a, int, n)};
+	Chooser c = {.w = w, .re = NEW_N(a, regex_t, n), .matched = NEW_N(a, int, n), .left = NEW_N(a, int, n)};
 	for (int p = 0; p < n; p++)
-		if (w->policies.at[p].kind == WRAP_SCOPE && !wrap_regex(&c.re[p], w->policies.at[p].argument, "--wrap", d))
+		if (w->policies.at[p].kind == WRAP_SCOPE && !pattern_compile(&c.re[p], w->policies.at[p].argument, "--wrap", d))
 			return false;
 	choose_units(&c, t->root);
+	bool ok = check_matches(&c, t, a, d);
 	for (int p = 0; p < n; p++)
 		if (w->policies.at[p].kind == WRAP_SCOPE)
 			regfree(&c.re[p]);
-	return check_matches(&c, t, a, d);
+	return ok;
 }
 
 /* ---- groups ---- */
@@ -296,7 +358,8 @@ static void exec_order(Module *m, const ModuleTree *t, int64_t bytes, Groups *ou
 		if (h)
 			vec_push(a, &used, ((Used){m->symbols[i], h->first, i}));
 	}
-	qsort(used.at, (size_t)used.n, sizeof(*used.at), compare_used);
+	if (used.n)
+		qsort(used.at, (size_t)used.n, sizeof(*used.at), compare_used);
 	int64_t fill = 0;
 	bool never = false;
 	for (int i = 0; i < used.n; i++) {

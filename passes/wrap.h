@@ -5,9 +5,8 @@
 #ifndef SHARDC_WRAP_H
 #define SHARDC_WRAP_H
 
+#include "base/pattern.h"
 #include "passes/passes.h"
-
-#include <regex.h>
 
 typedef VEC(Symbol *) Params;
 
@@ -52,6 +51,8 @@ typedef struct ModuleTree {
 ModuleTree *module_tree(Module *m, const PtrMap *left_out, const Blocks *blocks, Arena *a);
 /* The first few names, for hints: "a", "b", ... */
 const char *module_names(const ModuleTree *t, Arena *a);
+/* "; did you mean lm_head?", for an expression that matches none; or "". */
+const char *module_near(const ModuleTree *t, const char *pattern, Arena *a);
 
 /* ---- policy_file.c ---- */
 
@@ -98,13 +99,11 @@ bool wrap_parse(const PassOptions *o, Wrap *out, Arena *a, Diag *d);
 /* The groups of all parameters that are not left out: in order of first use, inner before outer, the
  * remainder ("root") last; none is empty. */
 bool wrap_groups(Module *m, const Wrap *w, const PtrMap *left_out, Groups *out, Arena *a, Diag *d);
-/* Compiles an extended regular expression, or reports why not. */
-bool wrap_regex(regex_t *re, const char *pattern, const char *where, Diag *d);
 /* A Strategy, or STRATEGY_UNSET and an error. */
 int wrap_strategy(const char *text, const char *where, Arena *a, Diag *d);
 /* The first few of the parameters that are keys of `among` (NULL: of all), for hints. */
 const char *parameter_names(const Module *m, const PtrMap *among, Arena *a);
-static inline bool wrap_matches(const regex_t *re, const char *text) { return !regexec(re, text, 0, NULL, 0); }
+const char *parameter_near(const Module *m, const char *pattern, Arena *a); /* as module_near */
 
 /* ---- owners.c ---- */
 

@@ -2,18 +2,21 @@
  *
  * Each rank has one file (shared_file.c), a counter page followed by the memory that peers read, and maps those of all
  * others read-only, through /proc/PID/fd/FD.  A rank writes its own memory and its own counters, nothing else,
- * so a peer can be late, stopped or gone, but can damage nothing.
+ * so a peer can be late, stopped or gone, but can damage nothing.  A file is a peer's if it holds the random number
+ * that the peer told, and what it has behind that if device and inode are those it told: what a number of a process
+ * and of a descriptor lead to may be something else by now, or in another container.
  *
  * The one idea: of each channel a rank counts the exchanges that it has begun (its source may be read) and ended
  * (it reads no other's any more).  The k-th exchange of a channel is the same one on all ranks, so waiting is
  * comparing a member's counter with k. */
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/comm_ops.h"
@@ -21,11 +24,13 @@
 #include "runtime/wait.h"
 
 enum { COUNTER_PAGE = 4096, LINE = 64 };
+#define MOST_BYTES ((int64_t)1 << 46) /* of an address space */
 
 typedef union Word { Counter count; char line[LINE]; } Word;
 typedef struct CommPage {
 	Word begun[COMM_CHANNELS], ended[COMM_CHANNELS];
 	char mailbox[COMM_MAILBOX];
+	uint64_t number[2]; /* random */
 } CommPage;
 _Static_assert(sizeof(CommPage) <= COUNTER_PAGE, "one page");
 
@@ -37,7 +42,12 @@ typedef struct Shm {
 } Shm;
 
 /* What ranks tell each other at start. */
-typedef struct Address { int32_t pid, fd, error, file; int64_t bytes, file_bytes; cpu_set_t cores; } Address;
+typedef struct Address {
+	int32_t pid, fd, error, file;
+	int64_t bytes, file_bytes;
+	uint64_t number[2], device, inode; /* of the memory; of the file behind it */
+	cpu_set_t cores;
+} Address;
 
 /* ---- exchanges ---- */
 
@@ -108,8 +118,15 @@ static int64_t span(const Address *a)
 }
 
 /* Shared memory of this rank; its file stays open until all peers have mapped it.  0 or errno. */
-static int make_own(const Address *mine, int *fd, CommPage **page)
+static int make_own(Address *mine, int *fd, CommPage **page)
 {
+	struct stat s = {0};
+	if (mine->file_bytes && fstat(mine->file, &s))
+		return errno;
+	mine->device = s.st_dev;
+	mine->inode = s.st_ino;
+	if (getrandom(mine->number, sizeof(mine->number), 0) != sizeof(mine->number))
+		return errno;
 	*fd = shared_file(mine->bytes);
 	void *p = *fd < 0 ? NULL : shared_map(*fd, mine->bytes, mine->file, mine->file_bytes, true);
 	if (!p)
@@ -119,28 +136,42 @@ static int make_own(const Address *mine, int *fd, CommPage **page)
 	if (madvise(p, (size_t)mine->bytes, MADV_POPULATE_WRITE) && errno != EINVAL)
 		return errno;
 #endif
+	memcpy((*page)->number, mine->number, sizeof(mine->number));
 	return 0;
 }
 
-static int open_peers(const Address *peer, int fd)
+/* ESTALE: it is not that of the peer. */
+static int check_file(const Address *peer, int file)
 {
-	char path[64];
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)peer->pid, fd);
-	return open(path, O_RDONLY | O_CLOEXEC);
+	struct stat s;
+	if (fstat(file, &s))
+		return errno;
+	return s.st_dev == peer->device && s.st_ino == peer->inode && s.st_size >= peer->file_bytes ? 0 : ESTALE;
+}
+
+static int check_memory(const Address *peer, int fd)
+{
+	struct stat s;
+	uint64_t number[2];
+	if (fstat(fd, &s) || pread(fd, number, sizeof(number), offsetof(CommPage, number)) < 0)
+		return errno;
+	return s.st_size >= peer->bytes && !memcmp(number, peer->number, sizeof(number)) ? 0 : ESTALE;
 }
 
 static int map_peer(const Address *peer, CommPage **page)
 {
-	int fd = open_peers(peer, peer->fd), file = -1, error = 0;
-	if (fd < 0)
-		return errno;
-	if (peer->file_bytes && (file = open_peers(peer, peer->file)) < 0)
-		error = errno;
+	bool sizes = peer->bytes >= COUNTER_PAGE && peer->bytes <= MOST_BYTES && peer->file_bytes >= 0 &&
+		peer->file_bytes <= MOST_BYTES;
+	int fd = sizes ? shared_open(peer->pid, peer->fd) : -1, file = -1;
+	int error = !sizes ? EINVAL : fd < 0 ? errno : check_memory(peer, fd);
+	if (!error && peer->file_bytes)
+		error = (file = shared_open(peer->pid, peer->file)) < 0 ? errno : check_file(peer, file);
 	if (!error) {
 		*page = shared_map(fd, peer->bytes, file, peer->file_bytes, false);
 		error = *page ? 0 : errno;
 	}
-	close(fd);
+	if (fd >= 0)
+		close(fd);
 	if (file >= 0)
 		close(file);
 	return error;

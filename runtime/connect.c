@@ -1,8 +1,10 @@
 /* runtime/connect.c: how ranks that nobody started together find rank 0.
  *
- * Rank 0 listens at the address that the launcher's variables give, or, under MPI, at all addresses of its
- * host, which it tells the others with a random key.  The others try every address until one accepts them:
- * a program that happens to listen there, or another run, does not answer, or refuses.
+ * Ranks of rank 0's host come to a local socket, named by user and port, where the kernel says which process each is;
+ * if all ranks are known to be on one host, nothing else listens.  For the others rank 0 listens at the address that
+ * the launcher's variables give, or, under MPI, at all addresses of its host, which it tells the others with a random
+ * key.  They try every address until one accepts them: a program that happens to listen there, or another run,
+ * does not answer, or refuses.
  *
  * The one idea: an address that does not answer yet and a wrong one look alike, so both are tried until the
  * timeout and the last reason is said then. */
@@ -16,9 +18,13 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "runtime/plane.h"
+
+/* BELIEVED_MS: how long all that answer refuse, without a proof, until that is believed. */
+enum { BACKLOG = 4096, RETRY_MS = 25, FIRST_WAIT_MS = 250, MOST_WAIT_MS = 5000, BELIEVED_MS = 3000 };
 
 /* ---- address text ---- */
 
@@ -68,6 +74,98 @@ static int resolve(const char *host, const char *port, struct addrinfo **out)
 	return getaddrinfo(host, port, &hints, out);
 }
 
+/* ---- local sockets ---- */
+
+/* In the abstract namespace: no file, gone with its last process; of the user, so that users do not meet each other. */
+static bool local_address(const char *address, struct sockaddr_un *out, socklen_t *n)
+{
+	char host[256], port[256];
+	*out = (struct sockaddr_un){.sun_family = AF_UNIX};
+	if (!split_address(address, 0, host, port, sizeof(host)))
+		return false;
+	int length = snprintf(out->sun_path + 1, sizeof(out->sun_path) - 1, "shardc-%u-%.40s", (unsigned)geteuid(), port);
+	*n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+	return true;
+}
+
+static int connect_local(const char *address, int flags)
+{
+	struct sockaddr_un a;
+	socklen_t n;
+	int fd = local_address(address, &a, &n) ? socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0) : -1;
+	if (fd >= 0 && connect(fd, (const struct sockaddr *)&a, n)) {
+		int error = errno;
+		close(fd);
+		errno = error;
+		return -1;
+	}
+	return fd;
+}
+
+/* Who listens where rank 0 wants to. */
+static void say_taken(const char *address, const char *where, Diag *d)
+{
+	struct ucred c = {0};
+	socklen_t n = sizeof(c);
+	int fd = connect_local(address, SOCK_NONBLOCK);
+	bool known = fd >= 0 && !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &c, &n);
+	if (fd >= 0)
+		close(fd);
+	diag_error(d, where, "%s (MASTER_ADDR:MASTER_PORT) is in use on this host: process %d of user %u listens there for "
+		"another run; end it, or give all ranks another MASTER_PORT", address, known ? (int)c.pid : 0,
+		known ? (unsigned)c.uid : 0);
+}
+
+int listen_local(const char *address, const char *where, Diag *d)
+{
+	struct sockaddr_un a;
+	socklen_t n;
+	int fd = local_address(address, &a, &n) ? socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
+	if (fd >= 0 && bind(fd, (const struct sockaddr *)&a, n) == 0 && listen(fd, BACKLOG) == 0)
+		return fd;
+	int error = errno;
+	if (fd >= 0)
+		close(fd);
+	if (d && error == EADDRINUSE)
+		say_taken(address, where, d);
+	else if (d)
+		diag_error(d, where, "rank 0 cannot listen for ranks of this host: %s", strerror(error));
+	return -1;
+}
+
+static bool can_bind(const struct addrinfo *list)
+{
+	bool ok = false;
+	for (const struct addrinfo *i = list; i && !ok; i = i->ai_next) {
+		int fd = socket(i->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		ok = fd >= 0 && !bind(fd, i->ai_addr, i->ai_addrlen);
+		if (fd >= 0)
+			close(fd);
+	}
+	return ok;
+}
+
+bool address_is_here(const char *address, const char *where, Diag *d)
+{
+	char host[256], port[256];
+	struct addrinfo *list = NULL;
+	if (!split_address(address, 0, host, port, sizeof(host))) {
+		diag_error(d, where, "\"%s\" is no address: HOST:PORT is expected", address);
+		return false;
+	}
+	int failed = resolve(host, "0", &list);
+	if (failed) {
+		diag_error(d, where, "MASTER_ADDR=%s cannot be resolved: %s", host, gai_strerror(failed));
+		return false;
+	}
+	bool here = can_bind(list);
+	freeaddrinfo(list);
+	if (!here)
+		diag_error(d, where, "MASTER_ADDR=%s is no address of this machine, and all ranks of this run share one: "
+			"start ranks on several with mpirun", host);
+	return here;
+}
+
 /* ---- rank 0 ---- */
 
 static int listen_on(const struct sockaddr *a, socklen_t n)
@@ -78,7 +176,7 @@ static int listen_on(const struct sockaddr *a, socklen_t n)
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
 	if (a->sa_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
-	if (bind(fd, a, n) == 0 && listen(fd, 1024) == 0)
+	if (bind(fd, a, n) == 0 && listen(fd, BACKLOG) == 0)
 		return fd;
 	int saved = errno;
 	close(fd);
@@ -173,36 +271,80 @@ const char *control_listen(Launch *l, Arena *a, Diag *d)
 		diag_error(d, "rank 0", "this machine has no network address at which the other ranks could find it");
 	l->address = ok ? arena_strdup(a, b.at) : NULL;
 	l->listen_fd = fd;
+	l->local_fd = ok ? listen_local(l->address, "rank 0", NULL) : -1; /* without it all ranks come by the network */
 	buf_free(&b);
 	return l->address;
 }
 
 /* ---- the others ---- */
 
-int handshake(Link *l, const Hello *hello, int wait_ms, char *why, size_t n)
+/* False: nothing more will come, or not in time. */
+static bool more_before(Link *l, int64_t end)
 {
-	Message m;
-	link_send(l, MSG_HELLO, hello, sizeof(*hello));
-	for (int64_t end = clock_ms() + wait_ms; clock_ms() < end;) {
-		struct pollfd p = {.fd = l->fd, .events = POLLIN};
-		poll(&p, 1, 100);
-		bool open = link_receive(l);
-		if (link_next(l, &m, MESSAGE_LIMIT)) {
-			if (m.kind == MSG_ACCEPT)
-				return 1;
-			if (m.kind != MSG_REFUSE)
-				break;
-			snprintf(why, n, "%.*s", (int)m.bytes, m.at);
-			return -1;
-		}
-		if (!open || l->fd < 0)
-			break;
-	}
-	snprintf(why, n, "what listens there is no rank 0 of this run");
-	return 0;
+	struct pollfd p = {.fd = l->fd, .events = POLLIN};
+	int64_t left = end - clock_ms();
+	if (l->fd < 0 || left <= 0)
+		return false;
+	poll(&p, 1, (int)MIN(left, 1000));
+	return link_receive(l);
 }
 
-static int connect_one(const struct addrinfo *a)
+static bool next_before(Link *l, Message *m, int64_t end)
+{
+	while (!link_next(l, m))
+		if (!more_before(l, end))
+			return link_next(l, m);
+	return true;
+}
+
+static int kind_before(Link *l, int64_t end)
+{
+	while (link_kind(l) < 0 && more_before(l, end))
+		;
+	return link_kind(l);
+}
+
+static int reason(const Message *m, int result, char *why, size_t n)
+{
+	Buf b = {0};
+	say_text(&b, m->at, MIN(m->bytes, n));
+	snprintf(why, n, "%s", b.n ? b.at : "no reason is given");
+	buf_free(&b);
+	return result;
+}
+
+int handshake(Link *l, const Joiner *j, int wait_ms, char *why, size_t n)
+{
+	Message m;
+	Challenge c;
+	Hello hello = j->hello;
+	LinkKey of_rank, of_hub;
+	int64_t end = clock_ms() + wait_ms;
+	snprintf(why, n, "what listens there is no rank 0 of this run");
+	if (!next_before(l, &m, end) || m.kind != MSG_CHALLENGE)
+		return 0;
+	if (!message_read(&m, &c, sizeof(c)) || c.magic != protocol_magic()) {
+		snprintf(why, n, "rank 0 was compiled by another version of shardc");
+		return -2;
+	}
+	secret_nonce(hello.nonce);
+	secret_prove(&j->secret, &c, &hello, hello.proof);
+	link_send(l, MSG_HELLO, &hello, sizeof(hello));
+	if (kind_before(l, end) == MSG_DOUBT)
+		return next_before(l, &m, end) ? reason(&m, -2, why, n) : 0;
+	secret_keys(&j->secret, &c, &hello, &of_rank, &of_hub);
+	link_trust(l, &of_rank, &of_hub);
+	if (!next_before(l, &m, end)) {
+		snprintf(why, n, "what listens there does not know the secret of this run");
+		return 0;
+	}
+	if (m.kind == MSG_REFUSE)
+		return reason(&m, -1, why, n);
+	l->limit = MESSAGE_LIMIT;
+	return m.kind == MSG_ACCEPT;
+}
+
+static int connect_one(const struct addrinfo *a, int wait_ms)
 {
 	int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), yes = 1, error = 0;
 	socklen_t n = sizeof(error);
@@ -211,7 +353,7 @@ static int connect_one(const struct addrinfo *a)
 	struct pollfd p = {.fd = fd, .events = POLLOUT};
 	if (connect(fd, a->ai_addr, a->ai_addrlen) && errno != EINPROGRESS)
 		error = errno;
-	else if (poll(&p, 1, 1000) != 1)
+	else if (poll(&p, 1, wait_ms) != 1)
 		error = ETIMEDOUT;
 	else
 		getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n);
@@ -223,51 +365,109 @@ static int connect_one(const struct addrinfo *a)
 	return -1;
 }
 
+/* One attempt to join: where, how long each step of it may take, and how it went. */
+typedef struct Attempt {
+	Link *link;
+	const char *address;
+	const Joiner *joiner;
+	int wait_ms;
+	char why[300];
+	bool refused;            /* without a proof */
+} Attempt;
+
+/* A refusal says more than what other addresses do. */
+static void keep_why(Attempt *t, const char *why)
+{
+	if (!t->refused)
+		snprintf(t->why, sizeof(t->why), "%s", why);
+}
+
+static int shake(Attempt *t, int fd)
+{
+	char why[sizeof(t->why)];
+	link_open(t->link, fd);
+	int result = handshake(t->link, t->joiner, t->wait_ms, why, sizeof(why));
+	if (result == 1)
+		return 1;
+	link_close(t->link);
+	if (result == -1)
+		t->refused = false;
+	keep_why(t, why);
+	t->refused = t->refused || result == -2;
+	return result == -2 ? 0 : result;
+}
+
 /* As handshake: 1, 0, -1. */
-static int try_address(
-	Link *l, const char *host, const char *port, const Hello *hello, int64_t end, char *why, size_t n)
+static int try_local(Attempt *t)
+{
+	int fd = connect_local(t->address, SOCK_NONBLOCK);
+	if (fd >= 0 && vouch_user(fd))
+		return shake(t, fd);
+	keep_why(t, fd < 0 ? "no rank 0 of this user listens on this host" : "a process of another user listens there");
+	if (fd >= 0)
+		close(fd);
+	return 0;
+}
+
+static int try_address(Attempt *t, const char *host, const char *port)
 {
 	struct addrinfo *list = NULL;
 	int failed = resolve(host, port, &list), result = 0;
-	if (failed) {
-		snprintf(why, n, "%s", gai_strerror(failed));
-		return 0;
-	}
-	for (const struct addrinfo *i = list; i && result == 0; i = i->ai_next) {
-		int fd = connect_one(i);
+	if (failed)
+		keep_why(t, gai_strerror(failed));
+	for (const struct addrinfo *i = list; i && !failed && result == 0; i = i->ai_next) {
+		int fd = connect_one(i, t->wait_ms);
 		if (fd < 0) {
-			snprintf(why, n, "%s", strerror(errno));
+			keep_why(t, strerror(errno));
 			continue;
 		}
-		link_open(l, fd);
-		result = handshake(l, hello, (int)MIN(5000, MAX(TICK_MS, end - clock_ms())), why, n);
-		if (result != 1)
-			link_close(l);
+		result = try_local(t); /* where rank 0 is on this host, its local socket is there before the other */
+		if (result)
+			close(fd);
+		else
+			result = shake(t, fd);
 	}
-	freeaddrinfo(list);
+	if (!failed)
+		freeaddrinfo(list);
 	return result;
 }
 
-bool connect_to(Link *l, const char *address, const Hello *hello, int64_t seconds, const char *where, Diag *d)
+static int try_all(Attempt *t)
 {
-	char host[256], port[256], why[300] = "";
+	char host[256], port[256];
+	int result = 0;
+	if (t->joiner->one_host)
+		return try_local(t);
+	for (int i = 0; !result && split_address(t->address, i, host, port, sizeof(host)); i++)
+		result = try_address(t, host, port);
+	return result;
+}
+
+static void say_not_found(const Attempt *t, const char *shown, int64_t seconds, const char *where, Diag *d)
+{
+	diag_error(d, where, "rank %d did not find rank 0 at %s%s within %d s: %s; is rank 0 running, and is "
+		"that its address?", t->joiner->hello.peer.rank, shown,
+		strchr(t->address, '@') ? "" : " (MASTER_ADDR:MASTER_PORT)", (int)seconds, t->why);
+}
+
+bool connect_to(Link *l, const char *address, const Joiner *j, int64_t seconds, const char *where, Diag *d)
+{
 	const char *shown = strchr(address, '@') ? strchr(address, '@') + 1 : address;
-	int64_t end = seconds ? clock_ms() + seconds * 1000 : INT64_MAX;
-	do {
-		for (int i = 0; split_address(address, i, host, port, sizeof(host)); i++) {
-			int result = try_address(l, host, port, hello, end, why, sizeof(why));
-			if (result == 1)
-				return true;
-			if (result == 0)
-				continue;
-			diag_error(d, where, "rank %d was refused by the run at %s: %s", hello->peer.rank, shown, why);
+	int64_t now = clock_ms(), end = seconds ? now + seconds * 1000 : INT64_MAX, refused_at = 0;
+	Attempt t = {.link = l, .address = address, .joiner = j, .wait_ms = FIRST_WAIT_MS};
+	for (; now < end; now = clock_ms()) {
+		t.refused = false;
+		int result = try_all(&t);
+		if (result == 1)
+			return true;
+		refused_at = !t.refused ? 0 : refused_at ? refused_at : now;
+		if (result == -1 || (t.refused && clock_ms() - refused_at >= BELIEVED_MS)) {
+			diag_error(d, where, "rank %d was refused by the run at %s: %s", j->hello.peer.rank, shown, t.why);
 			return false;
 		}
-		usleep(TICK_MS * 1000);
-	} while (clock_ms() < end);
-	diag_error(d, where, "rank %d did not find rank 0 at %s%s within %d s: %s; is rank 0 running, and is "
-		"that its address?", hello->peer.rank, shown,
-		strchr(address, '@') ? "" : " (MASTER_ADDR:MASTER_PORT)",
-		(int)seconds, why);
+		usleep(RETRY_MS * 1000);
+		t.wait_ms = MIN(2 * t.wait_ms, MOST_WAIT_MS);
+	}
+	say_not_found(&t, shown, seconds, where, d);
 	return false;
 }

@@ -44,53 +44,92 @@ static void *run_hub(void *control)
 
 /* ---- joining ---- */
 
+/* Where ranks come to: in l, with those that are there already.  False after a message. */
+static bool listen_for_ranks(const Control *c, Launch *l, Diag *d)
+{
+	if (l->one_host && !address_is_here(l->address, c->program, d))
+		return false;
+	if (l->local_fd >= 0)
+		listen(l->local_fd, SOMAXCONN); /* again: the kernel vouches for the process that did it last */
+	else
+		l->local_fd = listen_local(l->address, c->program, l->one_host ? d : NULL);
+	if (l->listen_fd < 0 && !l->one_host)
+		l->listen_fd = listen_at(l->address, c->program, d);
+	if (!l->one_host && !l->secret.given)
+		diag_warn(d, c->program, "the ranks are on several hosts and share no secret: whoever reaches %s can join the "
+			"run or end it; give all ranks the same SHARDC_SECRET or SHARDC_SECRET_FILE (docs/trust.md)", l->address);
+	return l->one_host ? l->local_fd >= 0 : l->listen_fd >= 0;
+}
+
+static void close_listening(Launch *l)
+{
+	if (l->listen_fd >= 0)
+		close(l->listen_fd);
+	if (l->local_fd >= 0)
+		close(l->local_fd);
+	l->listen_fd = l->local_fd = -1;
+}
+
 /* Rank 0 of a launcher: the hub, and a socket to it. */
 static bool start_hub(Control *c, Launch *l, int64_t seconds, Arena *a, Diag *d)
 {
-	int ends[2], fd = l->listen_fd >= 0 ? l->listen_fd : listen_at(l->address, c->program, d);
-	if (fd < 0)
+	int ends[2];
+	if (!listen_for_ranks(c, l, d)) {
+		close_listening(l);
 		return false;
+	}
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)) {
+		diag_error(d, c->program, "rank 0 cannot start: no socket");
+		close_listening(l);
+		return false;
+	}
 	HubConfig config = {.size = c->size, .self = c->rank, .timeout = seconds * TICKS_PER_SECOND,
-		.listen_fd = fd,
+		.tcp_fd = l->listen_fd, .local_fd = l->local_fd, .secret = l->secret,
 		.one_host = !l->mpi && !l->nccl, .program = c->program, .d = &c->d};
 	if (!l->mpi)
 		config.waits_for = arena_printf(a, "each needs this WORLD_SIZE, its own RANK and rank 0's address %s "
 			"(MASTER_ADDR:MASTER_PORT)", l->address);
-	address_key(l->address, config.key);
-	l->listen_fd = -1;
-	if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) {
-		diag_error(d, c->program, "rank 0 cannot start: no socket");
-		close(fd);
-		return false;
-	}
+	l->listen_fd = l->local_fd = -1;
 	c->hub = hub_new(&config);
-	hub_attach(c->hub, ends[0]);
+	hub_attach(c->hub, ends[0], c->rank);
 	link_open(&c->link, ends[1]);
 	if (start_thread(&c->hub_thread, run_hub, c))
 		return true;
 	diag_error(d, c->program, "rank 0 cannot start a thread");
 	link_close(&c->link);
 	hub_free(c->hub);
+	c->hub = NULL;
 	return false;
 }
 
+/* Those that the hub has by a socket of its own process or of its parent prove themselves by having it. */
 static bool reach_hub(Control *c, Launch *l, int64_t seconds, Arena *a, Diag *d)
 {
-	char why[300];
-	Hello hello = {.magic = protocol_magic(), .size = c->size};
-	peer_self(&hello.peer, c->rank);
-	if (l->hub_fd < 0 && !address_key(l->address, hello.key)) {
+	char why[300], key[KEY_BYTES];
+	Joiner j = {.hello = {.magic = protocol_magic(), .size = c->size}, .one_host = l->one_host};
+	bool attached = l->hub_fd >= 0 || c->rank == 0;
+	peer_self(&j.hello.peer, c->rank);
+	if (l->hub_fd < 0 && !address_key(l->address, key)) {
 		diag_error(d, c->program, "\"%s\" is no address of a hub", l->address);
 		return false;
 	}
-	if (l->hub_fd < 0 && c->rank > 0)
-		return connect_to(&c->link, l->address, &hello, seconds, c->program, d);
-	if (l->hub_fd >= 0)
+	if (l->hub_fd < 0 && strchr(l->address, '@'))
+		secret_add(&l->secret, key);
+	if (!attached) {
+		j.secret = l->secret;
+		if (l->one_host && !address_is_here(l->address, c->program, d))
+			return false;
+		bool ok = connect_to(&c->link, l->address, &j, seconds, c->program, d);
+		c->hub_process = ok ? vouch_process(c->link.fd) : -1;
+		return ok;
+	}
+	if (l->hub_fd >= 0) {
 		link_open(&c->link, l->hub_fd);
-	else if (!start_hub(c, l, seconds, a, d))
+		c->hub_process = vouch_parent();
+	} else if (!start_hub(c, l, seconds, a, d))
 		return false;
 	int wait_ms = seconds && seconds < 1000000 ? (int)seconds * 1000 : 1000000000;
-	if (handshake(&c->link, &hello, wait_ms, why, sizeof(why)) == 1)
+	if (handshake(&c->link, &j, wait_ms, why, sizeof(why)) == 1)
 		return true;
 	diag_error(d, c->program, "the process that serves the ranks does not answer: %s", why);
 	return false;
@@ -119,12 +158,15 @@ static void stop_threads(Control *c)
 	if (c->threaded)
 		pthread_join(c->thread, NULL);
 	link_close(&c->link);
+	if (c->hub_process >= 0)
+		close(c->hub_process);
 	if (c->hub) {
 		pthread_join(c->hub_thread, NULL);
 		hub_free(c->hub);
 	}
 	buf_free(&c->answer);
 	c->hub = NULL;
+	c->hub_process = -1;
 	c->threaded = false;
 }
 
@@ -152,11 +194,12 @@ Control *control_join(Launch *l, const RtOptions *o, Arena *a, Diag *d)
 	c->program = o->program;
 	c->timeout = seconds * TICKS_PER_SECOND;
 	c->d = (Diag){.out = l->messages ? l->messages : d->out, .prefix = d->prefix};
-	c->link.fd = -1;
+	c->link.fd = c->hub_process = -1;
 	if (l->role == LAUNCH_ALONE)
 		return c;
 	c->peers = NEW_N(a, Peer, c->size);
 	c->rows = NEW_N(a, TableRow, c->size);
+	c->table = NEW_N(a, TableRow, c->size);
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->changed, NULL);
 	if (!reach_hub(c, l, seconds, a, d)) {
@@ -213,14 +256,16 @@ void control_set_device(Control *c, const DeviceWatch *w)
 	pthread_mutex_unlock(&c->lock);
 }
 
-/* Sends, and waits for the answer; false: there will be none. */
-static bool ask(Control *c, MessageKind kind, const void *p, size_t bytes, MessageKind reply)
+/* Sends, and waits for the answer, of `want` bytes or none at all; false: there will be none. */
+static bool ask(Control *c, MessageKind kind, const void *p, size_t bytes, MessageKind reply, size_t want)
 {
 	c->reply = 0;
+	c->asked = (int)reply;
+	c->want = want;
 	link_send(&c->link, kind, p, bytes);
 	while (c->reply != (int)reply && !c->ended && !c->failed)
 		pthread_cond_wait(&c->changed, &c->lock);
-	return c->reply == (int)reply;
+	return c->reply == (int)reply && c->answer.n == want;
 }
 
 bool control_all_gather(Control *c, const void *mine, int64_t bytes, void *all)
@@ -231,7 +276,7 @@ bool control_all_gather(Control *c, const void *mine, int64_t bytes, void *all)
 		return true;
 	}
 	pthread_mutex_lock(&c->lock);
-	bool ok = ask(c, MSG_GATHER, mine, (size_t)bytes, MSG_GATHERED) && c->answer.n == want;
+	bool ok = ask(c, MSG_GATHER, mine, (size_t)bytes, MSG_GATHERED, want);
 	if (ok)
 		memcpy(all, c->answer.at, want);
 	pthread_mutex_unlock(&c->lock);
@@ -243,10 +288,11 @@ bool control_compare(Control *c, const char *text, Diag *d)
 	if (!c->threaded)
 		return true;
 	size_t n = strlen(text);
+	_Static_assert(COMPARE_BYTES == 3 * sizeof(uint64_t), "as the hub expects");
 	uint64_t key[3] = {n, hash_bytes(text, n, 1), hash_bytes(text, n, 2)};
 	pthread_mutex_lock(&c->lock);
 	c->text = text;
-	bool ok = ask(c, MSG_COMPARE, key, sizeof(key), MSG_COMPARED) && c->answer.n == 1 && c->answer.at[0];
+	bool ok = ask(c, MSG_COMPARE, key, sizeof(key), MSG_COMPARED, 1) && c->answer.at[0];
 	c->text = NULL;
 	pthread_mutex_unlock(&c->lock);
 	d->errors += !ok; /* the hub has said it */

@@ -4,8 +4,8 @@
  * to all), comparison of schedules, heartbeats with counters, the end.  Data never travels here.
  *
  *   --ranks N            the parent process is the hub: it starts the ranks, watches them, kills what hangs
- *   launcher's variables rank 0 listens on MASTER_ADDR:MASTER_PORT (RANK, WORLD_SIZE, LOCAL_RANK,
- *                        LOCAL_WORLD_SIZE), a thread of rank 0 is the hub
+ *   launcher's variables a thread of rank 0 is the hub (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE); ranks of one
+ *                        host meet at a local socket named by MASTER_PORT, those of several at MASTER_ADDR:MASTER_PORT
  *   mpirun               as that, at an address that rank 0 tells the others through MPI
  *   srun                 as a launcher's, at MASTER_ADDR and MASTER_PORT, or on the job's first host */
 #ifndef SHARDC_CONTROL_H
@@ -17,6 +17,11 @@
 #include "runtime/options.h"
 
 /* ---- launch.c, supervise.c ---- */
+
+/* What the ranks of a run share, and nobody else knows; without one given: of no use against anybody. */
+typedef struct Secret { bool given; uint8_t key[32]; } Secret;
+/* Of SHARDC_SECRET, or the file of SHARDC_SECRET_FILE; none of them set: not given.  False after a message. */
+bool secret_find(Secret *s, const char *where, Diag *d);
 
 /* How this process came to be. */
 typedef enum LaunchRole {
@@ -31,7 +36,9 @@ typedef struct Launch {
 	bool nccl;            /* ranks may have GPUs of their own, which reach other hosts */
 	int hub_fd;           /* rank of --ranks N: its socket to the parent, else -1 */
 	const char *address;  /* of the hub, "host:port" or control_listen's; NULL: hub_fd, or not known yet */
-	int listen_fd;        /* rank 0 after control_listen, else -1 */
+	int listen_fd, local_fd; /* rank 0 after control_listen, else -1 */
+	bool one_host;        /* known before ranks meet: nothing listens on a network */
+	Secret secret;
 	FILE *messages;       /* of the watchdog and the hub, which outlive the joining; NULL: where its own go */
 } Launch;
 /* What --comm may be; of the program's target.  NULL-terminated. */
@@ -78,7 +85,7 @@ typedef struct Control Control;
  * Called from the watchdog's thread. */
 typedef const char *CollectiveName(const void *context, int program, int seq);
 
-/* mpi only: rank 0 listens at all its addresses, with a key; returns them as text (at most 1023 characters)
+/* mpi only: rank 0 listens at all its addresses, with a random key; returns them as text (at most 1023 characters)
  * for the others, which put it into Launch.address before control_join.  NULL after a message. */
 const char *control_listen(Launch *l, Arena *a, Diag *d);
 /* Connects to the hub, waits until all ranks are there, starts the watchdog thread; fills the fields of hosts

@@ -1,8 +1,8 @@
 /* runtime/eval.c: one pass over held-out samples by all ranks.
  *
- * Batch i of rank r is samples (iW + r)B and on; all ranks run the program equally often, since it gathers.  A
- * loss that is a mean already (output:NAME) is averaged over whole rounds of W batches, and the samples left
- * out are reported.  Other losses count every sample once.
+ * Batch i of rank r is samples (iW + r)B and on; all ranks run the program equally often, since it gathers.  Where the
+ * loss is one number a batch (output:NAME), or samples of a batch depend on each other, whole batches count, and the
+ * caller says how many samples are left out.  Else every sample counts once.
  *
  * The one idea, for a last batch of t < B samples: sums are additive over rows, so a batch of those t
  * samples filled up with copies of one of them, less (B - t)/B of a batch of copies alone, is what the t
@@ -32,12 +32,14 @@ static void add(Sums *to, Sums s, double scale)
 	to->counted += s.counted * scale;
 }
 
-/* The last round: n samples for this rank, from `first` on, and a rank that has a part of a batch if `parted`. */
+/* The last round: n samples for this rank, from `first` on, and a rank that has a part of a batch if `parted`; that
+ * part is left out where batches must be whole. */
 static void add_tail(Rt *rt, const DataSet *set, int64_t first, int64_t n, bool parted, Sums *total)
 {
 	int64_t filler = n > 0 ? first : 0;
-	add(total, run_batch(rt, set, first, n, filler), n > 0);
-	if (!parted)
+	bool whole = rt->model->loss.whole;
+	add(total, run_batch(rt, set, first, n, filler), whole ? n == set->batch : n > 0);
+	if (!parted || whole)
 		return;
 	add(total, run_batch(rt, set, first, 0, filler), n > 0 ? -(double)(set->batch - n) / (double)set->batch : 0);
 }
@@ -61,7 +63,7 @@ static Sums run_all(Rt *rt, const DataSet *set, int64_t *bad_first)
 		add(&total, run_batch(rt, set, first, set->batch, first), 1);
 		note_bad(bad_first, first);
 	}
-	if (tail && !rt->model->loss.mean && (world > 1 || !report_has_bad_input())) {
+	if (tail >= (rt->model->loss.whole ? set->batch : 1) && (world > 1 || !report_has_bad_input())) {
 		int64_t n = MIN(MAX(tail - mine, 0), set->batch);
 		add_tail(rt, set, whole * round + mine, n, tail % set->batch, &total);
 		note_bad(bad_first, whole * round + mine);
@@ -73,18 +75,18 @@ static Sums run_all(Rt *rt, const DataSet *set, int64_t *bad_first)
 bool eval_run(Rt *rt, const DataSet *set, StepResult *out, int64_t *n_samples, Diag *d)
 {
 	char bad[512];
-	int64_t bad_first = -1, round = MAX(rt->p->world.size, 1) * set->batch;
+	int64_t bad_first = -1;
 	streams_program(rt, PROGRAM_EVAL);
 	Sums total = run_all(rt, set, &bad_first);
 	streams_program(rt, PROGRAM_OUTSIDE);
 	if (rt->p->comm)
 		comm_sum(rt->p->comm, &total.loss, (int)(sizeof(total) / sizeof(double)));
-	*n_samples = rt->model->loss.mean ? set->n_samples / round * round : set->n_samples;
+	*n_samples = set->n_samples - (rt->model->loss.whole ? set->n_samples % set->batch : 0);
 	if (report_take_bad_input(bad, sizeof(bad)))
 		data_blame(set, bad_first, "an evaluation", bad, rt->p->options->program, d);
 	if (total.bad > 0)
 		return false;
-	*out = (StepResult){.loss = total.weight == 0 ? 0 : total.loss / total.weight,
+	*out = (StepResult){.loss = total.weight == 0 ? 0 : total.loss / (rt->model->loss.adds ? 1 : total.weight),
 		.has_accuracy = rt->model->loss.accuracy,
 		.accuracy = total.counted == 0 ? 0 : total.correct / total.counted};
 	return true;

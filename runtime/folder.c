@@ -48,15 +48,16 @@ static FoundList list_folder(const char *dir, Arena *a)
 }
 
 /* Whether headers and index say that all is there; else why not, in a. */
-static bool is_complete(const char *path, const char **model, const char **why, Arena *a)
+static bool is_complete(const char *path, const char **model, bool *part, const char **why, Arena *a)
 {
 	char *text = NULL;
 	size_t n = 0;
 	Diag d = {.out = open_memstream(&text, &n), .max_errors = 1};
-	Checkpoint *c = checkpoint_open(a, path, &d);
+	Checkpoint *c = checkpoint_open_here(a, path, false, &d);
 	if (c) {
 		const char *name = json_string_value(json_object_get(c->state, "model"));
 		*model = arena_strdup(a, name ? name : "");
+		*part = c->part;
 		checkpoint_close(c);
 	}
 	fclose(d.out);
@@ -70,9 +71,10 @@ const char *folder_newest(const char *dir, Arena *a, Diag *d)
 	FoundList list = list_folder(dir, a);
 	for (int i = 0; i < list.n; i++) {
 		const char *path = arena_printf(a, "%s/%s", dir, list.at[i].name), *model, *why;
+		bool part;
 		if (list.at[i].hidden)
 			diag_note(d, path, "passed over: it was not finished");
-		else if (is_complete(path, &model, &why, a))
+		else if (is_complete(path, &model, &part, &why, a))
 			return path;
 		else
 			diag_note(d, path, "passed over: %s", why);
@@ -100,18 +102,22 @@ static int lock(const char *dir, Diag *d)
 	return -1;
 }
 
-static bool check_contents(const char *dir, const RtModel *m, int64_t first_step, Arena *a, Diag *d)
+static bool check_contents(const char *dir, const Rt *rt, int64_t first_step, Arena *a, Diag *d)
 {
+	const RtModel *m = rt->model;
 	FoundList list = list_folder(dir, a);
 	for (int i = 0; i < list.n; i++) {
 		const char *path = arena_printf(a, "%s/%s", dir, list.at[i].name), *model, *why;
-		if (list.at[i].hidden || !is_complete(path, &model, &why, a))
+		bool part;
+		if (list.at[i].hidden || !is_complete(path, &model, &part, &why, a))
 			continue;
 		if (strcmp(model, m->name)) {
 			diag_error(d, path, "is a checkpoint of model \"%s\", this program trains \"%s\": save to another folder",
 				model, m->name);
 			return false;
 		}
+		if (list.at[i].step > first_step && part && rt->p->parts_are_newer)
+			continue;
 		if (list.at[i].step > first_step) {
 			diag_error(d, path, "is a checkpoint of another run: this one begins behind step %" PRId64 "; go on from "
 				"it with --resume auto, or save to another folder", first_step);
@@ -120,6 +126,17 @@ static bool check_contents(const char *dir, const RtModel *m, int64_t first_step
 		return true;
 	}
 	return true;
+}
+
+/* What --keep will not count nor remove, said once. */
+static void note_foreign(const char *dir, const RtModel *m, Arena *a, Diag *d)
+{
+	FoundList list = list_folder(dir, a);
+	for (int i = 0; i < list.n; i++) {
+		const char *path = arena_printf(a, "%s/%s", dir, list.at[i].name);
+		if (!list.at[i].hidden && !tidy_may_go(path, m, false))
+			diag_note(d, path, "--keep lets it be: it is a link, has folders in it, or no state.json of this model");
+	}
 }
 
 bool folder_open(RunFolder *f, const Rt *rt, int64_t first_step, Diag *d)
@@ -134,7 +151,9 @@ bool folder_open(RunFolder *f, const Rt *rt, int64_t first_step, Diag *d)
 		f->made = !there ? dir : NULL;
 		f->fd = lock(dir, d);
 	}
-	bool ok = f->fd >= 0 && check_contents(dir, rt->model, first_step, a, d);
+	bool ok = f->fd >= 0 && check_contents(dir, rt, first_step, a, d);
+	if (ok && rt->p->options->keep)
+		note_foreign(dir, rt->model, a, d);
 	if (!ok)
 		folder_close(f);
 	arena_free(a);

@@ -6,11 +6,11 @@
  *
  * The one idea: a host is the ranks that reach the same lowest rank, if all of them reach all of them; where one
  * does not, each of them is a host of its own, which costs speed and is right. */
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "runtime/internal.h"
 #include "runtime/mpi.h"
 
 typedef struct Door { int32_t pid, fd; uint64_t number; } Door;
@@ -28,14 +28,21 @@ static int open_door(Door *d)
 
 static bool look_through(const Door *d)
 {
-	char path[64];
 	uint64_t number = 0;
-	snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)d->pid, (int)d->fd);
-	int fd = d->fd < 0 ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+	int fd = shared_open(d->pid, d->fd);
 	bool ok = fd >= 0 && pread(fd, &number, sizeof(number), 0) == sizeof(number) && number == d->number;
 	if (fd >= 0)
 		close(fd);
 	return ok;
+}
+
+/* What ranks say, before it is an index. */
+static bool is_valid(const Reach *reach, int n)
+{
+	for (int r = 0; r < n; r++)
+		if (reach[r].lowest < 0 || reach[r].lowest > r || reach[reach[r].lowest].lowest > reach[r].lowest)
+			return false;
+	return true;
 }
 
 /* reach[r].lowest of all ranks is known: does this one reach all of its own? */
@@ -79,9 +86,9 @@ bool hosts_find(Control *control, World *w, Arena *a)
 	for (int r = 0; ok && r < w->rank && at.lowest == w->rank; r++)
 		if (w->host_of[r] == w->host && look_through(&door[r]))
 			at.lowest = r;
-	ok = ok && control_all_gather(control, &at, sizeof(at), reach);
+	ok = ok && control_all_gather(control, &at, sizeof(at), reach) && is_valid(reach, w->size);
 	at.all = ok && reaches_all(w, door, reach);
-	ok = ok && control_all_gather(control, &at, sizeof(at), reach);
+	ok = ok && control_all_gather(control, &at, sizeof(at), reach) && is_valid(reach, w->size);
 	if (fd >= 0)
 		close(fd);
 	if (ok)

@@ -2,36 +2,37 @@
  * compares their schedules, counts the ticks of the silent, and ends a run that cannot go on.
  *
  * It is turned by the parent of --ranks, or by a thread of rank 0.  It never waits for one rank: what a rank
- * sends moves its state, a tick moves time.  Strangers (another key, another version) are not let in.
+ * sends moves its state, a tick moves time.  Who connects is a stranger (strangers.c) until it has proved to be a rank.
+ * A rank that sends what none would send, or when none would, is lost.  Only children are killed by number, and
+ * processes that the kernel vouches for.
  *
  * The one idea: a run ends in one way, hub_end: everyone is told, has a grace, and is killed after it. */
-#include <poll.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "runtime/plane.h"
 
-enum { STRANGERS = 64, STRANGER_TICKS = 50, STRANGER_BYTES = 4096 };
+enum { STRANGERS = 512, RESERVED_FILES = 128 };
 
 typedef struct HubRank {
 	Link link;
 	Buf blob;                /* of MSG_GATHER, MSG_COMPARE, then MSG_TEXT */
-	bool has_text;
+	bool has_text, asked_text;
+	int process;             /* a pidfd that the kernel vouches for; -1 */
 	pid_t child;             /* of the parent, while it runs */
 	int child_ticks;         /* since its rank left */
 } HubRank;
-typedef struct Stranger { Link link; int ticks; } Stranger;
 
 struct Hub {
 	HubConfig c;
 	HubRank *rank;
 	TableRow *rows;
-	Peer *peers, self;
-	Stranger *strangers;     /* connected, not known yet */
-	int n_strangers, max_strangers;
+	Peer *peers;
+	Strangers *strangers;    /* connected, not known yet */
 	struct pollfd *polled;
 	int64_t next_tick, ticks, still;
 	bool welcomed, moved;    /* moved: a collective ended since the last tick */
@@ -52,6 +53,16 @@ static void *zeroed(size_t n, size_t size)
 	return p;
 }
 
+/* How many strangers may be there beside as many as there are ranks: what else the process opens has room. */
+static int spare_files(int size)
+{
+	struct rlimit most = {0};
+	if (getrlimit(RLIMIT_NOFILE, &most) || most.rlim_cur > INT_MAX)
+		return STRANGERS;
+	int64_t left = (int64_t)most.rlim_cur - 2 * (int64_t)size - RESERVED_FILES;
+	return (int)MAX(MIN(left, STRANGERS), 1);
+}
+
 Hub *hub_new(const HubConfig *c)
 {
 	Hub *h = zeroed(1, sizeof(*h));
@@ -60,13 +71,11 @@ Hub *hub_new(const HubConfig *c)
 	h->rank = zeroed(n, sizeof(*h->rank));
 	h->rows = zeroed(n, sizeof(*h->rows));
 	h->peers = zeroed(n, sizeof(*h->peers));
-	h->max_strangers = c->size + STRANGERS;
-	h->strangers = zeroed((size_t)h->max_strangers, sizeof(*h->strangers));
-	h->polled = zeroed(n + (size_t)h->max_strangers + 2, sizeof(*h->polled));
+	h->strangers = strangers_new(c->tcp_fd, c->local_fd, c->size + spare_files(c->size), c->size, &c->secret);
+	h->polled = zeroed(n + (size_t)strangers_most(h->strangers) + 1, sizeof(*h->polled));
 	h->next_tick = clock_ms() + TICK_MS;
-	peer_self(&h->self, c->self);
 	for (int i = 0; i < c->size; i++)
-		h->rank[i].link.fd = -1;
+		h->rank[i].link.fd = h->rank[i].process = -1;
 	return h;
 }
 
@@ -75,13 +84,12 @@ void hub_free(Hub *h)
 	for (int i = 0; i < h->c.size; i++) {
 		link_close(&h->rank[i].link);
 		buf_free(&h->rank[i].blob);
+		if (h->rank[i].process >= 0)
+			close(h->rank[i].process);
 	}
-	for (int i = 0; i < h->n_strangers; i++)
-		link_close(&h->strangers[i].link);
-	if (h->c.listen_fd >= 0)
-		close(h->c.listen_fd);
+	strangers_free(h->strangers);
 	free(h->rank), free(h->rows), free(h->peers);
-	free(h->strangers), free(h->polled), free(h->names);
+	free(h->polled), free(h->names);
 	free(h);
 }
 
@@ -90,8 +98,8 @@ void hub_free(Hub *h)
 static const char *hub_name(const void *context, int program, int seq)
 {
 	const Hub *h = context;
-	const char *at = h->names, *end = at + h->n_names;
-	for (int p = 0, i = 1; at && at < end; at += strlen(at) + 1) {
+	const char *at = h->names, *end = at ? at + h->n_names : NULL;
+	for (int p = 0, i = 1; at < end; at += strlen(at) + 1) {
 		if (!*at) {
 			p++;
 			i = 1;
@@ -119,13 +127,12 @@ static void hub_end(Hub *h, int status, bool now)
 
 static void kill_rank(const Hub *h, int i)
 {
-	const Peer *p = &h->peers[i];
 	if (i == h->c.self)
 		return;
 	if (h->rank[i].child)
-		kill(h->rank[i].child, SIGKILL);
-	else if (h->c.self >= 0 && h->rows[i].state == RANK_HERE && p->pids == h->self.pids && p->pid > 1)
-		kill(p->pid, SIGKILL); /* its socket is open, so the process is still that one */
+		kill(h->rank[i].child, SIGKILL); /* not waited for yet: the number is still its own */
+	else if (h->rows[i].state == RANK_HERE)
+		vouch_kill(h->rank[i].process);
 }
 
 /* Says where all ranks are, and ends the run. */
@@ -217,10 +224,14 @@ static void report_difference(Hub *h)
 		a = none, na = sizeof(none) - 1;
 	if (!has_b)
 		b = none, nb = sizeof(none) - 1;
+	Buf said = {0};
+	buf_printf(&said, "\n  rank 0: ");
+	say_text(&said, a, (size_t)na);
+	buf_printf(&said, "\n  rank %d: ", h->differs);
+	say_text(&said, b, (size_t)nb);
 	diag_error(h->c.d, h->c.program, "rank %d was started with another binary or other flags than rank 0; "
-		"line %d, the first that differs, of what has to be equal:\n  rank 0: %.*s\n  rank %d: %.*s",
-		h->differs, line, na, a,
-		h->differs, nb, b);
+		"line %d, the first that differs, of what has to be equal:%s", h->differs, line, said.at);
+	buf_free(&said);
 }
 
 static void answer(Hub *h, MessageKind kind, const void *p, size_t n)
@@ -233,6 +244,12 @@ static void answer(Hub *h, MessageKind kind, const void *p, size_t n)
 		link_send(&h->rank[i].link, kind, p, n);
 	}
 	h->moved = true;
+}
+
+static void ask_text(Hub *h, int i)
+{
+	h->rank[i].asked_text = true;
+	link_send(&h->rank[i].link, MSG_TEXT, NULL, 0);
 }
 
 static void compare(Hub *h)
@@ -248,8 +265,8 @@ static void compare(Hub *h)
 			if (memcmp(h->rank[i].blob.at, h->rank[0].blob.at, h->rank[0].blob.n))
 				h->differs = i;
 		if (h->differs) {
-			link_send(&h->rank[0].link, MSG_TEXT, NULL, 0);
-			link_send(&h->rank[h->differs].link, MSG_TEXT, NULL, 0);
+			ask_text(h, 0);
+			ask_text(h, h->differs);
 			return;
 		}
 	}
@@ -291,61 +308,95 @@ static void answer_when_complete(Hub *h)
 	}
 }
 
-static void take_blob(Hub *h, int i, const Message *m)
+static void put_blob(Hub *h, int i, const Message *m)
 {
 	HubRank *r = &h->rank[i];
 	r->blob.n = 0;
 	buf_put(&r->blob, m->at, m->bytes);
-	if (m->kind == MSG_TEXT)
-		r->has_text = true;
-	else
-		h->rows[i].asked = m->kind;
 	h->moved = true;
+}
+
+/* The hash of a text, or what all are to have; all ranks together at most what one message may hold. */
+static bool take_blob(Hub *h, int i, const Message *m)
+{
+	size_t each = m->kind == MSG_COMPARE ? COMPARE_BYTES : m->bytes;
+	if (!h->welcomed || h->rows[i].asked || m->bytes != each || each > (size_t)BLOB_LIMIT / (size_t)h->c.size)
+		return false;
+	put_blob(h, i, m);
+	h->rows[i].asked = m->kind;
 	answer_when_complete(h);
+	return true;
+}
+
+/* Asked for; the comparison may have ended since, with a rank that is gone. */
+static bool take_text(Hub *h, int i, const Message *m)
+{
+	HubRank *r = &h->rank[i];
+	if (!r->asked_text)
+		return false;
+	r->asked_text = false;
+	if (h->rows[i].asked != MSG_COMPARE)
+		return true;
+	put_blob(h, i, m);
+	r->has_text = true;
+	answer_when_complete(h);
+	return true;
 }
 
 /* ---- messages ---- */
 
-static void take_names(Hub *h, const Message *m)
+static bool take_names(Hub *h, int i, const Message *m)
 {
+	if (i > 0 || !valid_names(m))
+		return false;
 	free(h->names);
 	h->names = zeroed(m->bytes + 1, 1);
 	h->n_names = m->bytes;
 	memcpy(h->names, m->at, m->bytes);
+	return true;
 }
 
-static void take_beat(Hub *h, int i, const Message *m)
+static bool take_beat(Hub *h, int i, const Message *m)
 {
 	RankRecord r;
-	if (!message_read(m, &r, sizeof(r)) || r.program < 0 || r.program >= PROGRAMS)
-		return;
+	if (!message_read(m, &r, sizeof(r)) || !valid_record(&r))
+		return false;
 	if (memcmp(r.done, h->rows[i].at.done, sizeof(r.done)))
 		h->moved = true;
 	h->rows[i].at = r;
+	return true;
 }
 
-static void take_leave(Hub *h, int i, const Message *m)
+static bool take_leave(Hub *h, int i, const Message *m)
 {
-	int32_t status = STATUS_LOST;
-	message_read(m, &status, sizeof(status));
+	int32_t status;
+	if (!message_read(m, &status, sizeof(status)) || status < 0 || status > UCHAR_MAX)
+		return false;
 	h->rows[i].state = RANK_LEFT;
 	h->rows[i].asked = 0;
 	link_close(&h->rank[i].link);
 	if (status)
 		hub_end(h, status, false);
 	answer_when_complete(h);
+	return true;
 }
 
 static void take_message(Hub *h, int i, const Message *m)
 {
+	bool ok = false;
 	h->rows[i].silent = 0;
 	switch (m->kind) {
-	case MSG_BEAT: take_beat(h, i, m); break;
-	case MSG_GATHER: case MSG_COMPARE: case MSG_TEXT: take_blob(h, i, m); break;
-	case MSG_NAMES: take_names(h, m); break;
-	case MSG_LEAVE: take_leave(h, i, m); break;
-	default: hub_lost(h, i, STATUS_LOST, "sent what rank 0's version does not understand");
+	case MSG_BEAT: ok = take_beat(h, i, m); break;
+	case MSG_GATHER: case MSG_COMPARE: ok = take_blob(h, i, m); break;
+	case MSG_TEXT: ok = take_text(h, i, m); break;
+	case MSG_NAMES: ok = take_names(h, i, m); break;
+	case MSG_LEAVE: ok = take_leave(h, i, m); break;
+	default: break;
 	}
+	if (ok)
+		return;
+	kill_rank(h, i);
+	hub_lost(h, i, STATUS_LOST, "sent what no rank of this version of shardc sends");
 }
 
 static void read_rank(Hub *h, int i)
@@ -353,7 +404,7 @@ static void read_rank(Hub *h, int i)
 	Message m;
 	HubRank *r = &h->rank[i];
 	bool open = link_receive(&r->link);
-	while (h->rows[i].state == RANK_HERE && link_next(&r->link, &m, MESSAGE_LIMIT))
+	while (h->rows[i].state == RANK_HERE && link_next(&r->link, &m))
 		take_message(h, i, &m);
 	if (h->rows[i].state != RANK_HERE || (open && r->link.fd >= 0))
 		return;
@@ -396,68 +447,46 @@ static void welcome(Hub *h)
 		link_send(&h->rank[i].link, MSG_WELCOME, h->peers, sizeof(*h->peers) * (size_t)h->c.size);
 }
 
-/* True: the link has a rank, or is closed. */
-static bool let_in(Hub *h, Link *l, const Message *m)
+/* Why one that knows the secret is not let in; empty: it is. */
+static void find_refusal(const Hub *h, const Proved *p, char *why, size_t n)
 {
-	Hello hello;
-	char why[200] = "";
-	if (m->kind != MSG_HELLO || !message_read(m, &hello, sizeof(hello)) ||
-		memcmp(hello.key, h->c.key, KEY_BYTES)) {
-		link_close(l);
-		return true;
-	}
-	int i = hello.peer.rank;
-	if (hello.magic != protocol_magic())
-		snprintf(why, sizeof(why), "it was compiled by another version of shardc");
-	else if (hello.size != h->c.size)
-		snprintf(why, sizeof(why), "it was started as one of %d ranks, rank 0 as one of %d", hello.size,
-			h->c.size);
+	const Hello *hello = &p->hello;
+	int i = hello->peer.rank;
+	if (hello->size != h->c.size)
+		snprintf(why, n, "it was started as one of %d ranks, rank 0 as one of %d", hello->size, h->c.size);
 	else if (i < 0 || i >= h->c.size)
-		snprintf(why, sizeof(why), "there are %d ranks only", h->c.size);
+		snprintf(why, n, "there are %d ranks only", h->c.size);
+	else if (!valid_peer(&hello->peer, i))
+		snprintf(why, n, "it has no number, or its host no name of printable characters");
 	else if (h->ending)
-		snprintf(why, sizeof(why), "the run is ending");
-	else if (h->rows[i].state != RANK_AWAY)
-		snprintf(why, sizeof(why), "rank %d is there already; two ranks have the same number, or two runs "
-			"the same MASTER_PORT", i);
+		snprintf(why, n, "the run is ending");
+	else if (h->rows[i].state != RANK_AWAY || (i == h->c.self && !p->attached))
+		snprintf(why, n, "rank %d is there already; two ranks have the same number, or two runs the same MASTER_PORT",
+			i);
+}
+
+static void let_in(Hub *h, Proved *p)
+{
+	char why[200] = "";
+	int i = p->hello.peer.rank;
+	find_refusal(h, p, why, sizeof(why));
 	if (*why) {
-		refuse(l, why);
-		return true;
+		refuse(&p->link, why);
+		if (p->pidfd >= 0)
+			close(p->pidfd);
+		return;
 	}
-	h->rank[i].link = *l;
-	h->peers[i] = hello.peer;
-	h->peers[i].name[sizeof(h->peers[i].name) - 1] = 0;
+	h->rank[i].link = p->link;
+	h->rank[i].process = p->pidfd;
+	h->peers[i] = p->hello.peer;
 	h->rows[i] = (TableRow){.state = RANK_HERE};
 	link_send(&h->rank[i].link, MSG_ACCEPT, NULL, 0);
 	if (i == 0 && h->stop)
 		hub_stop(h, h->stop);
 	welcome(h);
-	return true;
 }
 
-void hub_attach(Hub *h, int fd)
-{
-	if (h->n_strangers == h->max_strangers) {
-		close(fd);
-		return;
-	}
-	Stranger *s = &h->strangers[h->n_strangers++];
-	s->ticks = 0;
-	link_open(&s->link, fd);
-}
-
-static void read_stranger(Hub *h, int i)
-{
-	Message m;
-	Link *l = &h->strangers[i].link;
-	bool open = link_receive(l);
-	bool known = link_next(l, &m, STRANGER_BYTES) ? let_in(h, l, &m) : l->fd < 0;
-	if (!known && !open) {
-		link_close(l);
-		known = true;
-	}
-	if (known)
-		h->strangers[i] = h->strangers[--h->n_strangers];
-}
+void hub_attach(Hub *h, int fd, int rank) { strangers_attach(h->strangers, fd, rank); }
 
 /* ---- time ---- */
 
@@ -504,11 +533,7 @@ static void tick(Hub *h)
 	h->ticks++;
 	for (int i = 0; i < h->c.size; i++)
 		tick_rank(h, i);
-	for (int i = h->n_strangers - 1; i >= 0; i--)
-		if (++h->strangers[i].ticks > STRANGER_TICKS) {
-			link_close(&h->strangers[i].link);
-			h->strangers[i] = h->strangers[--h->n_strangers];
-		}
+	strangers_tick(h->strangers, h->welcomed);
 	if (h->ending) {
 		if (++h->end_ticks >= GRACE_TICKS)
 			for (int i = 0; i < h->c.size; i++)
@@ -527,28 +552,24 @@ static int add_poll(Hub *h, int n, const Link *l)
 
 static bool serve(Hub *h, int extra_fd, int wait_ms)
 {
-	int n = 0, strangers = h->n_strangers;
+	int n = 0;
+	Proved p;
 	for (int i = 0; i < h->c.size; i++)
 		n = add_poll(h, n, &h->rank[i].link);
-	for (int i = 0; i < strangers; i++)
-		n = add_poll(h, n, &h->strangers[i].link);
-	h->polled[n++] = (struct pollfd){.fd = h->c.listen_fd, .events = POLLIN};
+	n += strangers_poll(h->strangers, h->polled + n);
 	h->polled[n++] = (struct pollfd){.fd = extra_fd, .events = POLLIN};
 	if (poll(h->polled, (nfds_t)n, wait_ms) <= 0)
 		return false;
-	bool extra = h->polled[n - 1].revents, caller = h->polled[n - 2].revents;
-	for (int i = strangers - 1; i >= 0; i--) /* backwards: the last takes the place of one that goes */
-		if (h->polled[h->c.size + i].revents)
-			read_stranger(h, i);
+	bool extra = h->polled[n - 1].revents;
 	for (int i = 0; i < h->c.size; i++) {
 		if (!h->polled[i].revents || h->polled[i].fd != h->rank[i].link.fd)
 			continue;
 		link_flush(&h->rank[i].link);
 		read_rank(h, i);
 	}
-	int fd = caller ? accept(h->c.listen_fd, NULL, NULL) : -1;
-	if (fd >= 0)
-		hub_attach(h, fd);
+	strangers_take(h->strangers, h->polled + h->c.size);
+	while (strangers_next(h->strangers, &p))
+		let_in(h, &p);
 	return extra;
 }
 

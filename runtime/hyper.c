@@ -7,11 +7,11 @@
  * The one idea: what a file says is one array of numbers, NaN where it says nothing; what is in force is a function of
  * the flags and that array. */
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "runtime/internal.h"
 
 typedef enum HyperKind { HYPER_NUMBER, HYPER_FRACTION, HYPER_COUNT, HYPER_PAIR, HYPER_SCHEDULE } HyperKind;
@@ -173,12 +173,7 @@ double *hyper_from(const Rt *rt, void *json, const char *file, Diag *d)
 
 double *hyper_read(const Rt *rt, const char *path, Diag *d)
 {
-	json_error_t e;
-	json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &e);
-	if (!root && e.line < 0)
-		diag_error(d, path, "%s", e.text);
-	else if (!root)
-		diag_error(d, arena_printf(rt->p->arena, "%s:%d:%d", path, e.line, e.column), "%s", e.text);
+	json_t *root = json_read(path, rt->p->arena, d);
 	double *value = root ? hyper_from(rt, root, path, d) : NULL;
 	json_decref(root);
 	return value;

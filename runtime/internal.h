@@ -197,6 +197,8 @@ void agree_wait(const Rt *rt, int64_t moved, int64_t *seen);
 
 /* A file without a name, `bytes` long, in large pages where possible; -1 and errno. */
 int shared_file(int64_t bytes);
+/* That file of another process of this user, for reading, whatever it is now: the caller makes sure; -1 and errno. */
+int shared_open(int pid, int fd);
 /* Maps all of it at the boundary of a large page, and file_bytes of another file behind it, at the next multiple of
  * 4096; NULL and errno. */
 void *shared_map(int fd, int64_t bytes, int file, int64_t file_bytes, bool writable);
@@ -207,11 +209,12 @@ void *shared_map(int fd, int64_t bytes, int file, int64_t file_bytes, bool writa
 typedef struct Staging { char *at; int64_t bytes; int *ranks; const char **from; } Staging;
 enum { STAGING_MOST = 250 << 20 };
 Staging staging_find(const Rt *rt, Arena *a);
-/* Elements [first, first + n), which rank 0 has in the staging memory, to every rank that holds them. */
+/* Elements [first, first + n), which one rank has in the staging memory, to every rank that holds them. */
 typedef struct Spreading {
 	const RtTensor *t;
 	bool of_state;              /* a state of t, not t */
 	int only;                   /* rank that wants them; -1: all that hold them */
+	int giver;                  /* rank that has them in the staging memory */
 	DType dtype;                /* in which they travel */
 	Slice slice, master;        /* where this rank's go */
 } Spreading;
@@ -380,6 +383,8 @@ typedef struct Optimizer {
 bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Arena *a, const char *program, Diag *d);
 /* Hyper-parameters from the flags, defaults for those not given; refuses those that the optimizer lacks. */
 bool optim_configure(Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d);
+/* What --help says of a flag beside its row: the default in this program, or that it is refused; NULL: nothing. */
+const char *optim_help(const RtModel *model, OptionId flag, Arena *a);
 /* A parameter's states begin after so many updates, before the first step of this run. */
 void optim_set_began(Optimizer *opt, const RtModel *model, int tensor, int64_t updates);
 double optim_norm_p(const RtModel *model); /* which norm of gradients is computed */
@@ -476,6 +481,7 @@ void check_say(const Rt *rt, Diag *d); /* what this rank found in the step, if i
 typedef struct Log {
 	FILE *file;
 	const char *path;
+	int error;                  /* errno of the first write that failed, 0: none did */
 	bool terminal, dirty;       /* dirty: a progress line stands on the terminal */
 	int64_t n_steps, every, seen; /* seen: steps of this run */
 	double total_ms, shown_ms;  /* of those steps; when the terminal's line was last written */
@@ -503,6 +509,7 @@ typedef struct Progress {
 	int64_t step;               /* steps done */
 	int64_t updates;            /* of them with an update */
 	int64_t samples;            /* read so far */
+	int64_t steps_then;         /* --steps of the checkpoint that is resumed; 0: there is none */
 	LossScale loss_scale;
 } Progress;
 /* Of the save under way beside the steps, this rank's part: its files are being written; are on the disk; could not be
@@ -527,7 +534,13 @@ int infer_run(Rt *rt, Diag *d);
 
 typedef struct Cuda Cuda;       /* cuda/cuda.h */
 
+/* Whose folder of --save each rank sees (places.c): lead[r] is the lowest rank that sees rank r's; lead NULL: rank
+ * 0's.  gathers: of kind full, where some do not see rank 0's: rank 0 writes all.  run: a number of this run. */
+typedef struct SavePlaces { int *lead; int n; bool gathers; uint64_t run; } SavePlaces;
+
 struct RtPrivate {
+	SavePlaces places;
+	bool parts_are_newer;       /* than what the run goes on from, in some hosts' folders, which not all of them have */
 	Diag *diag;
 	Arena *arena;
 	RtOptions *options;

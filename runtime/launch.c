@@ -12,23 +12,29 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include "base/near.h"
 #include "runtime/plane.h"
 
 typedef struct Launcher {
 	const char *name;
-	const char *rank, *size, *local_rank, *local_size;
+	const char *rank, *size, *local_rank, *local_size, *hosts;
 	/* asked: batch jobs set these variables, too, so they count with --comm=mpi and --comm=nccl only */
 	bool mpi, asked;
 } Launcher;
 static const Launcher launchers[] = {
 	{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-		"OMPI_COMM_WORLD_LOCAL_SIZE", true, false},
-	{"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true, false},
-	{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, true, true},
-	{"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false, false},
+		"OMPI_COMM_WORLD_LOCAL_SIZE", NULL, true, false},
+	{"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, true, false},
+	{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_NUM_NODES", true,
+		true},
+	{"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, false, false},
 };
 
-typedef struct Found { const Launcher *by; int rank, size, local_rank, local_size; } Found;
+typedef struct Found {
+	const Launcher *by;
+	int rank, size, local_rank, local_size;
+	bool one_host;           /* the launcher says that all ranks are on one */
+} Found;
 
 /* The variable's number in [low, high]; fallback where it is not set.  False after a message. */
 static bool read_number(
@@ -73,6 +79,10 @@ static bool read_launcher(const Launcher *l, Found *out, const char *where, Diag
 		!read_number(l->local_rank, 0, out->local_size - 1, out->rank % out->local_size,
 			&out->local_rank, where, d))
 		return false;
+	int hosts;
+	if (!read_number(l->hosts, 1, MOST, 0, &hosts, where, d))
+		return false;
+	out->one_host = hosts == 1 || (is_set(l->local_size) && out->local_size == out->size);
 	out->by = l;
 	return true;
 }
@@ -248,6 +258,9 @@ static bool find_rank(Launch *l, const Found *f, const RtOptions *o, Arena *a, D
 			f->local_size);
 		return false;
 	}
+	if (!secret_find(&l->secret, o->program, d))
+		return false;
+	l->one_host = !l->mpi && (!l->nccl || f->one_host);
 	if (l->mpi)
 		return true;
 	return f->by->asked && !master ? find_slurm(l, o->program, a, d) : find_address(l, o->program, a, d);
@@ -262,7 +275,8 @@ static bool check_values(const RtOptions *o, Diag *d)
 		buf_printf(&known, i ? ", %s" : "%s", launch_comms[i]);
 	}
 	if (!is_known) {
-		diag_error(d, o->program, "--comm=%s is not one of %s", o->comm, known.at);
+		diag_error(d, o->program, "--comm=%s is not one of %s%s", o->comm, known.at,
+			near_choice(o->arena, "comm", o->comm, option_info[OPT_comm].argument));
 		ok = false;
 	}
 	buf_free(&known);
@@ -275,7 +289,7 @@ static bool check_values(const RtOptions *o, Diag *d)
 
 bool launch_find(Launch *l, const RtOptions *o, Arena *a, Diag *d)
 {
-	*l = (Launch){.hub_fd = -1, .listen_fd = -1};
+	*l = (Launch){.hub_fd = -1, .listen_fd = -1, .local_fd = -1};
 	Found f = {.size = 1, .local_size = 1};
 	if (!check_values(o, d))
 		return false;

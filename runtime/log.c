@@ -33,6 +33,14 @@ static void put(FILE *f, const char *key, double v)
 		fprintf(f, ", \"%s\": null", key);
 }
 
+/* The first error is the one that is told. */
+static void write_out(Log *log)
+{
+	errno = 0;
+	if ((fflush(log->file) || ferror(log->file)) && !log->error)
+		log->error = errno ? errno : EIO;
+}
+
 static void write_step(FILE *f, const StepRecord *r)
 {
 	fprintf(f, "{\"step\": %lld", (long long)r->step);
@@ -53,7 +61,6 @@ static void write_step(FILE *f, const StepRecord *r)
 		fprintf(f, ", \"%s\": %lld", counts[i].key, (long long)counts[i].n);
 	put(f, "loss_scale", r->loss_scale);
 	fputs("}\n", f);
-	fflush(f);
 }
 
 static void format_time(char *out, size_t n, double seconds)
@@ -74,8 +81,10 @@ void log_clear_line(Log *log)
 
 void log_step(Log *log, const StepRecord *r)
 {
-	if (log->file)
+	if (log->file) {
 		write_step(log->file, r);
+		write_out(log);
+	}
 	log->total_ms += r->ms;
 	bool first = ++log->seen == 1, last = r->step == log->n_steps;
 	bool due = log->terminal ? log->total_ms - log->shown_ms >= terminal_ms : r->step % log->every == 0;
@@ -103,7 +112,7 @@ void log_eval(Log *log, int64_t step, const StepResult *r, int64_t n_samples)
 		if (r->has_accuracy)
 			put(log->file, "eval_accuracy", r->accuracy);
 		fputs("}\n", log->file);
-		fflush(log->file);
+		write_out(log);
 	}
 	log_clear_line(log);
 	printf("eval after step %lld: loss %.4f", (long long)step, r->loss);
@@ -119,7 +128,7 @@ void log_hyper(Log *log, int64_t step, const char *json)
 		return;
 	fprintf(log->file, "{\"step\": %lld, \"event\": \"hyper%s\"%s%s}\n", (long long)step, json ? "" : "_refused",
 		json ? ", \"hyper\": " : "", json ? json : "");
-	fflush(log->file);
+	write_out(log);
 }
 
 bool log_close(Log *log, Diag *d)
@@ -127,10 +136,10 @@ bool log_close(Log *log, Diag *d)
 	log_clear_line(log);
 	if (!log->file)
 		return true;
-	bool failed = ferror(log->file);
-	failed |= fclose(log->file) != 0;
+	if (fclose(log->file) && !log->error)
+		log->error = errno;
 	log->file = NULL;
-	if (failed)
-		diag_error(d, log->path, "the log could not be written whole: %s", strerror(errno));
-	return !failed;
+	if (log->error)
+		diag_error(d, log->path, "the log could not be written whole: %s", strerror(log->error));
+	return !log->error;
 }

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "runtime/mpi.h"
 #include "runtime/session.h"
 
@@ -139,8 +140,8 @@ static bool evaluate(Run *run)
 		return ok;
 	log_eval(&run->log, step, &r, n);
 	if (n < s->eval.n_samples)
-		printf("  (%" PRId64 " samples left out: the loss is a mean over whole batches of %" PRId64 ")\n",
-			s->eval.n_samples - n, session_world(s) * s->eval.batch);
+		printf("  (%" PRId64 " samples left out, only whole batches of %" PRId64 " are evaluated: %s)\n",
+			s->eval.n_samples - n, s->eval.batch, s->rt.model->loss.whole);
 	return true;
 }
 
@@ -312,10 +313,9 @@ static bool open_eval_data(Run *run)
 	}
 	if (!data_open(&s->eval, m, s->p.arena, &o->eval_data, o->eval_tokens, "eval-data", s->d))
 		return false;
-	if (m->loss.mean && s->eval.n_samples < session_world(s) * s->eval.batch) {
-		diag_error(s->d, s->eval.columns[0].path,
-			"%" PRId64 " samples are less than one batch of %" PRId64 "%s, over which the loss is a mean",
-			s->eval.n_samples, session_world(s) * s->eval.batch, session_world(s) > 1 ? " on all ranks" : "");
+	if (m->loss.whole && s->eval.n_samples < s->eval.batch) {
+		diag_error(s->d, s->eval.columns[0].path, "%" PRId64 " samples are less than one batch of %" PRId64
+			", and only whole batches can be evaluated: %s", s->eval.n_samples, s->eval.batch, m->loss.whole);
 		return false;
 	}
 	run->has_eval = true;
@@ -333,14 +333,17 @@ static bool open_data(Run *run)
 	s->train.seed = (uint64_t)o->shuffle;
 	if (!o->text[OPT_steps])
 		o->steps = ceil_div(s->train.n_samples, session_samples(s));
+	if (s->train.n_columns && s->train.n_samples < session_samples(s) && session_is_first(s))
+		diag_note(s->d, s->train.columns[0].path, "%" PRId64 " samples are fewer than the %" PRId64 " of a step: "
+			"a step takes some of them more than once", s->train.n_samples, session_samples(s));
 	return open_eval_data(run);
 }
 
-static void print_files(const DataSet *set)
+static void print_files(const DataSet *set, Arena *a)
 {
 	for (int i = 0; i < set->n_columns; i++)
 		if (set->columns[i].npy.map)
-			printf("file %s: %" PRId64 " bytes mapped\n", set->columns[i].path,
+			printf("file %s: %" PRId64 " bytes mapped\n", str_escape(a, ESCAPE_TERMINAL, set->columns[i].path),
 				set->columns[i].npy.map_bytes);
 }
 
@@ -382,8 +385,8 @@ static int meet(Run *run, SessionPrepare *stage)
 		device_print_plan(&s->rt, stdout);
 		if (s->rt.model->optimizer)
 			optim_print_groups(&s->p.optim, s->rt.model, stdout);
-		print_files(&s->train);
-		print_files(&s->eval);
+		print_files(&s->train, s->p.arena);
+		print_files(&s->eval, s->p.arena);
 		fflush(stdout); /* a terminal's progress line goes to another stream */
 	}
 	return code;
@@ -404,6 +407,7 @@ static int train_all(Run *run)
 	int code = meet(run, prepare);
 	if (code)
 		return code;
+	idle_warn(s, true);
 	if (!session_load(s, NULL) || session_folder(s) || !open_log(run))
 		return EXIT_INPUT;
 	if (!run->has_parent)
@@ -424,6 +428,8 @@ static int run_program(Run *run)
 	if (!o->infer.in && (!o->print_plan || has_data(o)))
 		return train_all(run);
 	int code = meet(run, prepare_memory);
+	if (!code)
+		idle_warn(&run->s, false);
 	return code ? code : o->infer.in ? infer_run(&run->s.rt, run->s.d) : EXIT_DONE;
 }
 
@@ -493,6 +499,15 @@ static void open_standard_files(void)
 		close(fd);
 }
 
+/* With what the flags are by default in this program, and those that it refuses. */
+static void print_help(Session *s)
+{
+	const char *note[OPT_COUNT] = {NULL};
+	for (int i = 0; i < OPT_COUNT; i++)
+		note[i] = optim_help(s->rt.model, (OptionId)i, s->p.arena);
+	options_print_help(&s->o, note, stdout);
+}
+
 int rt_main(int argc, char **argv, const RtModel *model)
 {
 	open_standard_files();
@@ -508,12 +523,14 @@ int rt_main(int argc, char **argv, const RtModel *model)
 	if (!options_parse(&run.s.o, run.s.p.arena, argc, argv, &d))
 		code = EXIT_USAGE;
 	else if (o->help)
-		options_print_help(o, stdout);
+		print_help(&run.s);
 	else if (o->version)
 		printf("%s: %s\n%s\n%s", model->name, model->versions, model->options, model->world ?
 			arena_printf(run.s.p.arena, "for %" PRId64 " ranks only\n", model->world) : "");
 	else
 		code = run_ranks(&run, argc, argv);
+	if (!file_flush_stdout(&d) && code == EXIT_DONE)
+		code = EXIT_RUN;
 	session_free(&run.s);
 	return code;
 }

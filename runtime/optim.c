@@ -110,12 +110,8 @@ static SegmentList cut_range(const SegmentList *whole, LayoutRange range, Arena 
 	return list;
 }
 
-bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Arena *a, const char *program, Diag *d)
+static void set_info(Optimizer *opt, const char *spec)
 {
-	const char *spec = model->optimizer;
-	memset(opt, 0, sizeof(*opt));
-	if (!spec)
-		return true;
 	size_t n = strcspn(spec, ":");
 	for (int i = 0; i < COUNT_OF(optimizers); i++)
 		if (strlen(optimizers[i].name) == n && !strncmp(optimizers[i].name, spec, n))
@@ -125,6 +121,14 @@ bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Are
 	opt->nesterov = strstr(spec + n, "nesterov");
 	opt->momentum = strcmp(opt->info->name, "sgd") || strstr(spec + n, "momentum") || opt->nesterov;
 	opt->n_states = opt->momentum ? opt->info->n_states : 0;
+}
+
+bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Arena *a, const char *program, Diag *d)
+{
+	memset(opt, 0, sizeof(*opt));
+	if (!model->optimizer)
+		return true;
+	set_info(opt, model->optimizer);
 	opt->began = NEW_N(a, int64_t, model->n_tensors + 1);
 	opt->group = NEW_N(a, Group, 2 * (model->n_groups + 1));
 	opt->segments = arena_alloc(a, sizeof(*opt->segments) * (size_t)MAX(model->layout.n_units, 1));
@@ -180,6 +184,27 @@ const char *optim_refuses(const Optimizer *opt, const RtModel *model, OptionId f
 		if (rules[i].id == flag && !rules[i].used)
 			return rules[i].why;
 	return NULL;
+}
+
+const char *optim_help(const RtModel *model, OptionId flag, Arena *a)
+{
+	Optimizer opt = {.info = NULL};
+	if (!model->optimizer)
+		return NULL;
+	set_info(&opt, model->optimizer);
+	const OptimizerInfo *i = opt.info;
+	const char *why = optim_refuses(&opt, model, flag);
+	if (why)
+		return arena_printf(a, "refused by this program: %s", why);
+	switch (flag) {
+	case OPT_lr: return arena_printf(a, "%s: %g", i->name, i->lr);
+	case OPT_momentum: return arena_printf(a, "%s: %g", i->name, i->beta1);
+	case OPT_betas: return arena_printf(a, "%s: %g,%g", i->name, i->beta1, i->beta2);
+	case OPT_eps: return arena_printf(a, "%s: %g", i->name, i->eps);
+	case OPT_weight_decay: return arena_printf(a, "%s: %g", i->name, i->weight_decay);
+	case OPT_clip_norm: return arena_printf(a, "of the %g-norm", optim_norm_p(model));
+	default: return NULL;
+	}
 }
 
 static bool check_flags(const Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d)

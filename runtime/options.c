@@ -1,15 +1,27 @@
 /* runtime/options.c: flags -> RtOptions, from the table options.def.
  *
- * Refuses unknown flags, values that do not parse, and the flags of programs for several ranks or CUDA,
- * each by its reason.  Accepts --name=value and --name value.
+ * Refuses unknown flags, and says which was meant; values that do not parse; flags given twice, but for lists, and for
+ * those without a value; and what no program has yet.  Accepts --name=value and --name value.
  *
  * The one idea: a row's kind names the type of its field and the function that reads it. */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/near.h"
 #include "runtime/options.h"
+
+static const char *const flag_names[OPT_COUNT] = {
+#define OPT(field, kind, flag, ...) [OPT_##field] = "--" flag,
+#include "runtime/options.def"
+};
+
+/* The order of --help: a group's title, or a flag. */
+static const struct { const char *title; OptionId id; } help_rows[] = {
+#define GROUP(title) {title, OPT_COUNT},
+#define OPT(field, ...) {NULL, OPT_##field},
+#include "runtime/options.def"
+};
 
 const OptionInfo option_info[OPT_COUNT] = {
 #define OPT(field, kind, flag, argument, saved, help) [OPT_##field] = {flag, argument, help, saved},
@@ -24,7 +36,12 @@ static const Restricted restricted[] = {
 
 /* Readers: false = the text is not of this kind.  The pointer is to the field. */
 typedef bool ReadFn(void *field, const char *text, Arena *a);
-typedef struct Kind { ReadFn *read; const char *wants; int n_values; } Kind;
+typedef struct Kind {
+	ReadFn *read;
+	const char *wants;
+	int n_values;
+	bool repeats;        /* a list, or what is the same when it is said twice */
+} Kind;
 
 static bool read_TEXT(void *field, const char *text, Arena *a)
 {
@@ -43,21 +60,13 @@ static bool read_LIST(void *field, const char *text, Arena *a)
 static bool read_COUNT(void *field, const char *text, Arena *a)
 {
 	(void)a;
-	char *end;
-	errno = 0;
-	long long v = strtoll(text, &end, 10);
-	*(int64_t *)field = v;
-	return *text && !*end && !errno && v >= 0 && v <= INT64_C(1) << 40;
+	return str_to_size(text, false, field) && *(int64_t *)field <= INT64_C(1) << 40;
 }
 
 static bool read_SEED(void *field, const char *text, Arena *a)
 {
 	(void)a;
-	char *end;
-	errno = 0;
-	long long v = strtoll(text, &end, 10);
-	*(int64_t *)field = v;
-	return *text && !*end && !errno && v >= 0;
+	return str_to_size(text, false, field);
 }
 
 static bool read_POSITIVE(void *field, const char *text, Arena *a)
@@ -135,18 +144,18 @@ static bool read_PAIR(void *field, const char *text, Arena *a)
 	return *text;
 }
 
-static const Kind kind_TEXT = {read_TEXT, "a value", 1};
-static const Kind kind_LIST = {read_LIST, "a value", 1};
-static const Kind kind_COUNT = {read_COUNT, "a whole number, at most 2^40", 1};
-static const Kind kind_SEED = {read_SEED, "a whole number below 2^63", 1};
-static const Kind kind_POSITIVE = {read_POSITIVE, "a number that is not negative", 1};
-static const Kind kind_FRACTION = {read_FRACTION, "a number from 0 to below 1", 1};
-static const Kind kind_BETAS = {read_BETAS, "two numbers from 0 to below 1, as 0.9,0.999", 1};
-static const Kind kind_SCHEDULE = {read_SCHEDULE, "constant, linear or cosine", 1};
-static const Kind kind_ON_NAN = {read_ON_NAN, "stop or skip", 1};
-static const Kind kind_SAVE_KIND = {read_SAVE_KIND, "full, sharded or local", 1};
-static const Kind kind_FLAG = {read_FLAG, "no value", 0};
-static const Kind kind_PAIR = {read_PAIR, "two folders", 2};
+static const Kind kind_TEXT = {read_TEXT, "a value", 1, false};
+static const Kind kind_LIST = {read_LIST, "a value", 1, true};
+static const Kind kind_COUNT = {read_COUNT, "a whole number, at most 2^40, such as 1000, 10K or 1e6", 1, false};
+static const Kind kind_SEED = {read_SEED, "a whole number below 2^63", 1, false};
+static const Kind kind_POSITIVE = {read_POSITIVE, "a number that is not negative", 1, false};
+static const Kind kind_FRACTION = {read_FRACTION, "a number from 0 to below 1", 1, false};
+static const Kind kind_BETAS = {read_BETAS, "two numbers from 0 to below 1, as 0.9,0.999", 1, false};
+static const Kind kind_SCHEDULE = {read_SCHEDULE, "constant, linear or cosine", 1, false};
+static const Kind kind_ON_NAN = {read_ON_NAN, "stop or skip", 1, false};
+static const Kind kind_SAVE_KIND = {read_SAVE_KIND, "full, sharded or local", 1, false};
+static const Kind kind_FLAG = {read_FLAG, "no value", 0, true};
+static const Kind kind_PAIR = {read_PAIR, "two folders", 2, false};
 
 static const struct { const Kind *kind; size_t field; } readers[OPT_COUNT] = {
 #define OPT(field, kind, ...) [OPT_##field] = {&kind_##kind, offsetof(RtOptions, field)},
@@ -159,7 +168,9 @@ bool options_set(RtOptions *o, OptionId id, const char *text, const char *where,
 	o->text[id] = text;
 	if (kind->read((char *)o + readers[id].field, text, o->arena))
 		return true;
-	diag_error(d, where, "--%s takes %s, not \"%s\"", option_info[id].flag, kind->wants, text);
+	diag_error(d, where, "--%s takes %s, not \"%s\"%s", option_info[id].flag, kind->wants, text,
+		strchr(option_info[id].argument, '|') ? near_choice(o->arena, option_info[id].flag, text,
+			option_info[id].argument) : "");
 	return false;
 }
 
@@ -175,12 +186,35 @@ static bool check_restricted(const RtOptions *o, const Restricted *r, const char
 	return false;
 }
 
+/* OPT_COUNT after a message. */
+static int find_flag(const RtOptions *o, const char *name, Diag *d)
+{
+	int id = 0;
+	while (id < OPT_COUNT && strcmp(option_info[id].flag, name))
+		id++;
+	if (id == OPT_COUNT)
+		diag_error(d, o->program, "unknown flag --%s%s (see --help)", name,
+			near_hint(o->arena, "train", arena_printf(o->arena, "--%s", name), flag_names, OPT_COUNT));
+	return id;
+}
+
+static bool check_once(RtOptions *o, OptionId id, const char *value, Diag *d)
+{
+	bool again = o->given[id] && !readers[id].kind->repeats;
+	if (again)
+		diag_error(d, o->program, "--%s is given twice, \"%s\" and \"%s\": it is no list, give it once",
+			option_info[id].flag, o->text[id], value);
+	o->given[id] = true;
+	return !again;
+}
+
 /* One argument at argv[*i] and the values it takes; *i ends at the last one read. */
 static bool parse_one(RtOptions *o, int argc, char **argv, int *i, Diag *d)
 {
-	const char *arg = argv[*i];
+	const char *arg = strcmp(argv[*i], "-h") ? argv[*i] : "--help";
 	if (strncmp(arg, "--", 2) || !arg[2]) {
-		diag_error(d, o->program, "\"%s\" is not a flag (see --help)", arg);
+		diag_error(d, o->program, "\"%s\" is not a flag%s (see --help)", arg,
+			near_hint(o->arena, "train", arg, flag_names, OPT_COUNT));
 		return false;
 	}
 	const char *equals = strchr(arg, '=');
@@ -193,25 +227,25 @@ static bool parse_one(RtOptions *o, int argc, char **argv, int *i, Diag *d)
 				value = argv[++*i];
 			return check_restricted(o, &restricted[r], value, d);
 		}
-	int id = 0;
-	while (id < OPT_COUNT && strcmp(option_info[id].flag, name))
-		id++;
+	int id = find_flag(o, name, d);
+	const char *next = value ? value : *i + 1 < argc ? argv[*i + 1] : "";
 	if (id == OPT_COUNT) {
-		diag_error(d, o->program, "unknown flag --%s (see --help)", name);
+		*i += !value && *next && strncmp(next, "--", 2); /* taken for its value */
 		return false;
 	}
+	bool once = check_once(o, (OptionId)id, next, d);
 	int n = readers[id].kind->n_values;
 	if (n == 0)
-		return options_set(o, (OptionId)id, value ? value : "", o->program, d);
+		return options_set(o, (OptionId)id, value ? value : "", o->program, d) && once;
 	for (int k = 0; k < n; k++, value = NULL) {
 		if (!value && ++*i == argc) {
 			diag_error(d, o->program, "--%s takes %s", name, readers[id].kind->wants);
 			return false;
 		}
-		if (!options_set(o, (OptionId)id, value ? value : argv[*i], o->program, d))
+		if (once && !options_set(o, (OptionId)id, value ? value : argv[*i], o->program, d))
 			return false;
 	}
-	return true;
+	return once;
 }
 
 bool options_parse(RtOptions *o, Arena *a, int argc, char **argv, Diag *d)
@@ -226,16 +260,24 @@ bool options_parse(RtOptions *o, Arena *a, int argc, char **argv, Diag *d)
 	return ok;
 }
 
-void options_print_help(const RtOptions *o, FILE *out)
+void options_print_help(const RtOptions *o, const char *const *note, FILE *out)
 {
-	fprintf(out, "usage: %s --data NAME=FILE.npy ... | --tokens FILE  [flags]\n\n", o->program);
-	for (int i = 0; i < OPT_COUNT; i++) {
-		const OptionInfo *info = &option_info[i];
+	fprintf(out, "usage: %s --data NAME=FILE.npy ... | --tokens FILE  [flags]\n", o->program);
+	for (int i = 0; i < COUNT_OF(help_rows); i++) {
+		if (help_rows[i].title) {
+			fprintf(out, "\n%s:\n", help_rows[i].title);
+			continue;
+		}
+		OptionId id = help_rows[i].id;
+		const OptionInfo *info = &option_info[id];
+		const char *list = readers[id].kind->read == read_LIST ? " .." : "";
 		char left[64];
-		snprintf(left, sizeof(left), "--%s%s%s", info->flag, *info->argument ? " " : "", info->argument);
+		snprintf(left, sizeof(left), "--%s%s%s%s", info->flag, *info->argument ? " " : "", info->argument, list);
 		fprintf(out, "  %-28s  %s%s", left, strlen(left) > 28 ? "\n                                " : "",
 			info->help);
-		fputc('\n', out);
+		fprintf(out, note[id] ? " [%s]\n" : "\n", note[id]);
 	}
-	fprintf(out, "\nexit: 0 done, 1 wrong input, 2 wrong usage, 3 the run failed\n");
+	fprintf(out, "\nFlags with .. may be repeated, others are given once.  [..]: the default, or the reason why it is "
+		"refused, of this\nprogram.  N may be 10K, 1e6, 1.5M: K, M, G, T are powers of 1000.\n"
+		"exit: 0 done, 1 wrong input, 2 wrong usage, 3 the run failed\n");
 }

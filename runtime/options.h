@@ -28,7 +28,8 @@ typedef enum OptionId {
 typedef struct RtOptions {
 #define OPT(field, kind, ...) Option##kind field;
 #include "runtime/options.def"
-	const char *text[OPT_COUNT]; /* as given (a list: its last); NULL = not given */
+	const char *text[OPT_COUNT]; /* as given, or as a checkpoint has it (a list: its last); NULL = neither */
+	bool given[OPT_COUNT];       /* on the command line */
 	Arena *arena;
 	const char *program;         /* "train": what messages begin with */
 } RtOptions;
@@ -37,7 +38,8 @@ typedef struct RtOptions {
 bool options_parse(RtOptions *o, Arena *a, int argc, char **argv, Diag *d);
 /* Sets one option as if given; where begins the message. */
 bool options_set(RtOptions *o, OptionId id, const char *text, const char *where, Diag *d);
-void options_print_help(const RtOptions *o, FILE *out);
+/* By groups; note[OPT_COUNT]: what stands behind a flag's help in brackets, NULL = nothing. */
+void options_print_help(const RtOptions *o, const char *const *note, FILE *out);
 
 typedef struct OptionInfo { const char *flag, *argument, *help; bool saved; } OptionInfo;
 extern const OptionInfo option_info[OPT_COUNT];

@@ -1,7 +1,11 @@
 /* runtime/plane.h: what the files of the control plane share: messages, the hub, reports.
  *
  *   wire.c       messages over a stream socket that never blocks
+ *   valid.c      what a message may say
+ *   secret.c     what ranks of one run share, and the proofs made of it
+ *   vouch.c      what the kernel says of a process: its user, a descriptor to signal it by
  *   connect.c    addresses: listening, finding rank 0
+ *   strangers.c  who connected and has not proved to be a rank
  *   hub.c        one state machine for all ranks, turned by a poll loop
  *   stall.c      what is said of ranks that hang
  *   launch.c     who am I;  supervise.c  the parent of --ranks
@@ -12,9 +16,11 @@
 #ifndef SHARDC_RUNTIME_PLANE_H
 #define SHARDC_RUNTIME_PLANE_H
 
+#include <poll.h>
 #include <pthread.h>
 #include <sys/types.h>
 
+#include "base/mac.h"
 #include "runtime/control.h"
 
 enum {
@@ -25,7 +31,11 @@ enum {
 	FAILED_TICKS = 10,       /* for a peer whose end broke a device's connections to be found out */
 	STATUS_LOST = 3,
 	PROGRAMS = 6,            /* of RankProgress.program */
-	KEY_BYTES = 16, ADDRESS_TEXT = 1024, MESSAGE_LIMIT = 1 << 28,
+	KEY_BYTES = 16, NONCE_BYTES = 16, ADDRESS_TEXT = 1024,
+	MESSAGE_LIMIT = 1 << 28, /* of a rank, of the hub; STRANGER_LIMIT: before that is proved */
+	STRANGER_LIMIT = 512,
+	COMPARE_BYTES = 24,      /* of MSG_COMPARE: length and two hashes of a text */
+	BLOB_LIMIT = MESSAGE_LIMIT, NAMES_LIMIT = 1 << 24, SEQ_LIMIT = 1 << 30,
 };
 
 /* ---- wire.c ---- */
@@ -34,20 +44,33 @@ typedef enum MessageKind {
 	/* of a rank */
 	MSG_HELLO, MSG_BEAT, MSG_GATHER, MSG_COMPARE, MSG_TEXT, MSG_NAMES, MSG_LEAVE,
 	/* of the hub; MSG_TEXT, too: asks for the text that MSG_COMPARE had the hash of */
-	MSG_ACCEPT, MSG_REFUSE, MSG_WELCOME, MSG_TABLE, MSG_GATHERED, MSG_COMPARED, MSG_STOP, MSG_END,
+	MSG_ACCEPT, MSG_REFUSE, MSG_WELCOME, MSG_TABLE, MSG_GATHERED, MSG_COMPARED, MSG_STOP,
+	MSG_CHALLENGE, /* the first one, to whoever connects */
+	MSG_DOUBT,     /* why it is no rank of this run; without a proof, as the other end could not check one */
+	MSG_END,
 } MessageKind;
 /* bytes at `at` are not aligned, and stay until the next link_receive. */
 typedef struct Message { int kind; const char *at; size_t bytes; } Message;
-typedef struct Link { int fd; Buf in, out; size_t taken, sent; } Link;
+/* Of one direction; n: messages so far. */
+typedef struct LinkKey { bool on; uint8_t key[SIP_KEY]; uint64_t n; } LinkKey;
+typedef struct Link {
+	int fd;
+	Buf in, out;
+	size_t taken, sent;
+	size_t limit;            /* of a message that comes; STRANGER_LIMIT at first */
+	LinkKey mine, theirs;
+} Link;
 
 void link_open(Link *l, int fd);  /* takes fd: close-on-exec, non-blocking */
 void link_close(Link *l);
+/* From here on messages carry proofs. */
+void link_trust(Link *l, const LinkKey *mine, const LinkKey *theirs);
 /* Queues and sends what goes; the rest goes with link_flush. */
 void link_send(Link *l, MessageKind kind, const void *p, size_t bytes);
 void link_flush(Link *l);
-bool link_receive(Link *l);       /* takes what is there; false: the other end is gone */
-/* The next whole message; longer ones than `limit` close the link. */
-bool link_next(Link *l, Message *m, size_t limit);
+bool link_receive(Link *l);       /* takes what is there, at most a message of the limit; false: the end is gone */
+int link_kind(const Link *l);     /* of the message that comes next, not proved yet; -1: not here */
+bool link_next(Link *l, Message *m); /* the next whole message; one that is wrong closes the link */
 /* Copies a message of exactly this size. */
 bool message_read(const Message *m, void *out, size_t bytes);
 int64_t clock_ms(void);
@@ -69,29 +92,64 @@ typedef struct Peer {
 	int32_t pid, rank;
 	char name[64];         /* of the host */
 } Peer;
+typedef struct Challenge { uint64_t magic; uint8_t nonce[NONCE_BYTES]; } Challenge;
 typedef struct Hello {
 	uint64_t magic;        /* of this version of the protocol */
-	char key[KEY_BYTES];
-	int32_t size;
+	uint8_t nonce[NONCE_BYTES];
+	int32_t size, unused;
 	Peer peer;
+	uint8_t proof[SHA256_BYTES]; /* of the challenge and all above */
 } Hello;
 typedef struct EndMessage { int32_t status, now; } EndMessage; /* now: ranks cannot go on */
 
 void peer_self(Peer *p, int rank);
 uint64_t protocol_magic(void);
 
+/* ---- valid.c ---- */
+
+bool valid_record(const RankRecord *r);
+bool valid_rows(const TableRow *rows, int n);
+bool valid_peer(const Peer *p, int rank);
+bool valid_names(const Message *m); /* PROGRAMS lists of NUL-terminated names, each ended by an empty one */
+/* Text of another process as a line of a terminal may hold it: control characters become "?". */
+void say_text(Buf *b, const char *text, size_t n);
+
+/* ---- secret.c ---- */
+
+/* Adds the key that an address text carries. */
+void secret_add(Secret *s, const char key[KEY_BYTES]);
+void secret_nonce(uint8_t nonce[NONCE_BYTES]);
+/* What a rank answers to a challenge. */
+void secret_prove(const Secret *s, const Challenge *c, const Hello *h, uint8_t proof[SHA256_BYTES]);
+/* The keys of a link, of the challenge and a proved hello. */
+void secret_keys(const Secret *s, const Challenge *c, const Hello *h, LinkKey *of_rank, LinkKey *of_hub);
+
+/* ---- vouch.c ---- */
+
+/* Of the process that connected, listened, or (socketpair) made a local socket. */
+bool vouch_user(int fd);           /* it belongs to this process's user */
+int vouch_process(int fd);         /* a pidfd of it, when it is of this user; -1: the kernel vouches for nobody */
+int vouch_parent(void);            /* of the parent of this process */
+void vouch_kill(int pidfd);        /* -1: nothing */
+
 /* ---- connect.c ---- */
 
+/* What a rank brings to the hub; nonce and proof of the hello are made for each connection. */
+typedef struct Joiner { Hello hello; Secret secret; bool one_host; } Joiner;
+
 /* Address text: "host:port" or "KEY@host:port,host:port". */
-typedef struct Address { const char *text; char key[KEY_BYTES]; } Address;
 bool address_key(const char *text, char key[KEY_BYTES]); /* zeros where there is none */
 /* Rank 0's socket at one address that a launcher gave; -1 after a message. */
 int listen_at(const char *address, const char *where, Diag *d);
+/* Rank 0's socket for ranks of this user on this host, who find it by the address's port.  -1, d NULL: quietly. */
+int listen_local(const char *address, const char *where, Diag *d);
+/* Whether the address is one of this machine, for ranks that all run on it; false after a message. */
+bool address_is_here(const char *address, const char *where, Diag *d);
 /* Connects to rank 0, trying all addresses until one accepts this rank; false after a message. */
-bool connect_to(
-	Link *l, const char *address, const Hello *hello, int64_t seconds, const char *where, Diag *d);
-/* Says hello over a link that leads to the hub.  1 accepted, 0 no answer, -1 refused: why. */
-int handshake(Link *l, const Hello *hello, int wait_ms, char *why, size_t n);
+bool connect_to(Link *l, const char *address, const Joiner *j, int64_t seconds, const char *where, Diag *d);
+/* Says hello over a link that leads to the hub.  1 accepted, 0 no answer, -1 refused: why; -2: refused by one who could
+ * not prove to be of this run. */
+int handshake(Link *l, const Joiner *j, int wait_ms, char *why, size_t n);
 
 /* ---- stall.c ---- */
 
@@ -119,11 +177,13 @@ struct Control {
 	pthread_mutex_t lock;    /* of all below */
 	pthread_cond_t changed;
 	Link link;
-	TableRow *rows;          /* as the hub last said */
+	TableRow *rows, *table;  /* as the hub last said; as it says now, not believed yet */
 	bool threaded, welcomed, ended, leaving;
 	const char *failed;      /* the hub is gone: why; NULL */
+	int hub_process;         /* a pidfd that the kernel vouches for; -1: the hub is never signalled */
 	int64_t silent, end_ticks; /* of the hub; since it said that the run ends */
-	int reply;               /* MSG_GATHERED, MSG_COMPARED: has come, in answer */
+	int asked, reply;        /* MSG_GATHERED, MSG_COMPARED: waited for; has come, in answer */
+	size_t want;             /* bytes of the answer */
 	Buf answer;
 	const char *text;        /* that is being compared */
 	Names names;
@@ -134,20 +194,37 @@ void *watch_hub(void *control); /* the watchdog's thread */
 /* Ends this process from any thread: what stands in stdout is written, if that takes at most a second. */
 _Noreturn void end_process(int status);
 
+/* ---- strangers.c ---- */
+
+typedef struct Strangers Strangers;
+/* Takes the sockets.  most: strangers at a time, beside those that are attached. */
+Strangers *strangers_new(int tcp_fd, int local_fd, int most, int attached, const Secret *s);
+void strangers_free(Strangers *s);
+/* A socket whose other end a rank inherits; never dropped for another's sake, nor for being late. */
+void strangers_attach(Strangers *s, int fd, int rank);
+int strangers_most(const Strangers *s);             /* of the descriptors that strangers_poll fills */
+int strangers_poll(Strangers *s, struct pollfd *p); /* how many it has filled */
+/* A stranger that has proved to be a rank: the link has its keys, pidfd is the caller's (-1: none). */
+typedef struct Proved { Link link; Hello hello; int pidfd; bool attached; } Proved;
+void strangers_take(Strangers *s, const struct pollfd *p); /* what poll saw: new strangers, bytes */
+bool strangers_next(Strangers *s, Proved *out);            /* the next one that has proved to be a rank */
+/* few: all ranks are there, so who comes now is only told so. */
+void strangers_tick(Strangers *s, bool few);
+
 /* ---- hub.c ---- */
 
 typedef struct HubConfig {
 	int size, self;          /* ranks; the one in whose process the hub is, -1: in the parent's */
 	int64_t timeout;         /* ticks; 0: for ever */
-	int listen_fd;           /* -1: ranks are attached */
+	int tcp_fd, local_fd;    /* where ranks connect; -1: none */
 	bool one_host;           /* shared memory: refuses ranks on several hosts */
-	char key[KEY_BYTES];
+	Secret secret;           /* of those who connect */
 	const char *program, *waits_for; /* waits_for: how a rank that is missing should have been started */
 	Diag *d;
 } HubConfig;
 Hub *hub_new(const HubConfig *c);
 void hub_free(Hub *h);
-void hub_attach(Hub *h, int fd);   /* a connected socket; who it is, its hello says */
+void hub_attach(Hub *h, int fd, int rank); /* a connected socket whose other end that rank has */
 void hub_child(Hub *h, int rank, pid_t pid); /* of the parent: a child of that rank was started */
 /* Serves until the next tick at most; true when extra_fd (-1: none) can be read. */
 bool hub_turn(Hub *h, int extra_fd);

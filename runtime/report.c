@@ -48,8 +48,9 @@ StepRules report_rules(const Rt *rt)
 {
 	const RtModel *m = rt->model;
 	const struct RtPrivate *p = rt->p;
-	return (StepRules){.loss_n = m->loss.global ? m->loss.n : 0, .world = (double)MAX(p->world.size, 1),
-		.accum = (double)MAX(p->accum, 1), .norm_p = m->grad_norm ? optim_norm_p(m) : 0,
-		.clip_norm = p->optim.clip_norm, .clip_value = p->optim.clip_value,
+	return (StepRules){.loss_n = m->loss.global ? m->loss.n : 0, .adds = m->loss.adds,
+		.world = (double)MAX(p->world.size, 1), .accum = (double)MAX(p->accum, 1),
+		.norm_p = m->grad_norm ? optim_norm_p(m) : 0, .clip_norm = p->optim.clip_norm,
+		.clip_value = p->optim.clip_value,
 		.interval = m->loss_scale.dynamic ? m->loss_scale.interval : 0, .stops = p->options->on_nan != ON_NAN_SKIP};
 }

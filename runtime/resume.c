@@ -18,20 +18,6 @@
 
 #include "runtime/save.h"
 
-/* The folder of the checkpoint that --resume means; NULL without a message: none (auto). */
-static bool find(const RtOptions *o, Arena *a, const char **dir, Diag *d)
-{
-	if (!strcmp(o->resume, "auto")) {
-		*dir = folder_newest(o->save, a, d);
-		return true;
-	}
-	*dir = checkpoint_is_folder(o->resume, a) ? o->resume : folder_newest(o->resume, a, d);
-	if (!*dir)
-		diag_error(d, o->resume, "no state.json is there, and no complete checkpoint step-NNNNNNNN: not a checkpoint, "
-			"nor a folder of them");
-	return *dir;
-}
-
 static void note_change(json_t *root, const char *key, const char *now, const char *dir, Diag *d)
 {
 	const char *then = json_string_value(json_object_get(root, key));
@@ -159,57 +145,11 @@ static bool read_root(json_t *root, const char *path, const Rt *rt, RtOptions *o
 	if (!read_flags(root, path, o, d))
 		return false;
 	int64_t steps;
-	if (!o->text[OPT_steps] && read_count(root, "steps", &steps))
-		return options_set(o, OPT_steps, arena_printf(o->arena, "%" PRId64, steps), path, d);
+	if (read_count(root, "steps", &steps))
+		p->steps_then = steps;
+	if (!o->text[OPT_steps] && p->steps_then)
+		return options_set(o, OPT_steps, arena_printf(o->arena, "%" PRId64, p->steps_then), path, d);
 	return true;
-}
-
-/* Rank 0's text on all ranks, in a; NULL: it has none.  Pieces, since every rank's are gathered. */
-static char *share_text(const Rt *rt, const char *mine, Arena *a)
-{
-	enum { PIECE = 1 << 16 };
-	const World *w = &rt->p->world;
-	int64_t size = mine ? (int64_t)strlen(mine) : -1, *sizes = NEW_N(a, int64_t, w->size);
-	char *piece = NEW_N(a, char, PIECE), *all = NEW_N(a, char, (int64_t)PIECE * w->size);
-	if (!control_all_gather(rt->p->control, &size, sizeof(size), sizes) || sizes[0] < 0)
-		return NULL;
-	char *text = NEW_N(a, char, sizes[0] + 1);
-	for (int64_t at = 0; at < sizes[0]; at += PIECE) {
-		int64_t n = MIN((int64_t)PIECE, sizes[0] - at);
-		if (w->rank == 0)
-			memcpy(piece, mine + at, (size_t)n);
-		if (!control_all_gather(rt->p->control, piece, n, all))
-			return NULL;
-		memcpy(text + at, all, (size_t)n);
-	}
-	return text;
-}
-
-static bool is_sync(const Rt *rt)
-{
-	return rt->p->options->sync_init && rt->p->world.size > 1 && rt->p->control;
-}
-
-/* With --sync-init what rank 0 finds, for all: the folder in the first line, then state.json. */
-static char *find_state(const Rt *rt, RtOptions *o, const char **dir, Diag *d)
-{
-	bool reads = !is_sync(rt) || rt->p->world.rank == 0;
-	char *text = NULL;
-	*dir = NULL;
-	if (reads && find(o, o->arena, dir, d))
-		text = *dir ? diag_read_file(d, arena_printf(o->arena, "%s/state.json", *dir), o->arena) : "";
-	if (!is_sync(rt))
-		return text;
-	if (text)
-		text = arena_printf(o->arena, "%s\n%s", *dir ? *dir : "", text);
-	text = share_text(rt, text, o->arena);
-	if (!text) {
-		d->errors += !reads; /* rank 0 says it */
-		return NULL;
-	}
-	size_t n = strcspn(text, "\n");
-	*dir = n ? arena_strndup(o->arena, text, n) : NULL;
-	return text + n + 1;
 }
 
 bool resume_begin(const Rt *rt, RtOptions *o, const char **dir, Progress *p, Diag *d)
@@ -217,7 +157,7 @@ bool resume_begin(const Rt *rt, RtOptions *o, const char **dir, Progress *p, Dia
 	*dir = NULL;
 	if (!o->resume)
 		return true;
-	char *text = find_state(rt, o, dir, d);
+	char *text = resume_find(rt, o, dir, d);
 	if (!text || !*dir)
 		return text;
 	const char *path = arena_printf(o->arena, "%s/state.json", *dir);
@@ -239,6 +179,7 @@ bool resume_is_strict(const RtOptions *o)
 typedef struct Loading {
 	const SaveSet *set;
 	const Checkpoint *from;     /* NULL: rank 0 alone reads it (--sync-init) */
+	Map *giver;                 /* of several folders: which rank reads a file, and 1; NULL: of one folder */
 	const char *dir;
 	Arena *a;
 	Diag *d;
@@ -406,6 +347,8 @@ static void note_loose(const Loading *l)
 /* What is wrong with a checkpoint, but for damaged elements, is found before anything of it is taken. */
 static bool check(Loading *l)
 {
+	if (l->from->part && l->set->rt->p->world.size < 2)
+		return checkpoint_open(l->a, l->dir, l->d); /* not: it says where the rest is */
 	bool ok = l->from->kind != CHECKPOINT_LOCAL || same_layout(l);
 	ok = ok && find_tensors(l, CHECKPOINT_MODEL, NULL) && check_more(l, CHECKPOINT_MODEL, NULL);
 	ok = ok && find_states(l) && find_own(l);
@@ -509,21 +452,35 @@ static void gather(void *context, const char *from, int64_t first, int64_t n)
 	memcpy(g->at + (first - g->first) * g->size, from, (size_t)(n * g->size));
 }
 
-/* Rank 0 reads, and every rank gets the elements it holds. */
-static void spread_part(const Loading *l, const Staging *s, const SafeTensor *want, const CheckpointTensor *t,
-	const SavePart *to)
+/* Elements [begin, end): one rank reads, and every rank gets those that it holds. */
+static void spread_range(const Loading *l, const Staging *s, const CheckpointTensor *t, const SavePart *to,
+	const Spreading *of, int64_t begin, int64_t end)
 {
 	const Rt *rt = l->set->rt;
-	Spreading what = {to->t, to->of_state, to->only, want->dtype, to->slice, to->master};
-	int64_t numel = tensor_numel(to->t), most = staging_elements(s, want->dtype);
-	for (int64_t first = 0, n; first < numel; first += n) {
-		Gathered g = {s->at, first, dtype_info[want->dtype].bytes};
-		n = MIN(most, numel - first);
-		if (t) {
+	Spreading what = *of;
+	int64_t most = staging_elements(s, what.dtype);
+	for (int64_t first = begin, n; first < end; first += n) {
+		Gathered g = {s->at, first, dtype_info[what.dtype].bytes};
+		n = MIN(most, end - first);
+		if (rt->p->world.rank == what.giver) {
 			checkpoint_read(t, first, n, gather, &g);
 			checkpoint_read(t, first, n, store, &(Store){rt, to, t->dtype});
 		}
 		staging_spread(rt, s, &what, first, n);
+	}
+}
+
+/* Of one folder rank 0 reads; of several, of each piece the rank that has its file. */
+static void spread_part(const Loading *l, const Staging *s, const SafeTensor *want, const CheckpointTensor *t,
+	const SavePart *to)
+{
+	Spreading what = {to->t, to->of_state, to->only, 0, want->dtype, to->slice, to->master};
+	if (!l->giver)
+		spread_range(l, s, t, to, &what, 0, tensor_numel(to->t));
+	for (int i = 0; l->giver && i < t->n_pieces; i++) {
+		const CheckpointPiece *p = &t->piece[i];
+		what.giver = (int)(intptr_t)map_get(l->giver, p->name) - 1;
+		spread_range(l, s, t, to, &what, p->first, p->first + p->n);
 	}
 }
 
@@ -589,28 +546,80 @@ static void share_found(const Loading *l)
 		}
 }
 
+/* The names of files that pieces lie in, once each, in the order of the index, which all ranks have. */
+static Map *piece_files(const Checkpoint *c, Map **here, Arena *a)
+{
+	Map *all = map_new(a);
+	*here = map_new(a);
+	for (int s = 0; s < CHECKPOINT_SECTIONS; s++)
+		for (int i = 0; i < c->section[s].n; i++)
+			for (int k = 0; k < c->section[s].at[i].n_pieces; k++) {
+				const CheckpointPiece *p = &c->section[s].at[i].piece[k];
+				if (!map_has(all, p->name))
+					map_put(all, p->name, NULL);
+				if (p->file)
+					map_put(*here, p->name, NULL);
+			}
+	return all;
+}
+
+/* Of each file the rank that reads it: the one that wrote it, where it sees it, else the lowest that does. */
+static bool find_givers(Loading *l, Diag *d)
+{
+	Map *here, *files = piece_files(l->from, &here, l->a);
+	const World *w = &l->set->rt->p->world;
+	char mine[COMM_MAILBOX], *all = NEW_N(l->a, char, (int64_t)COMM_MAILBOX * w->size);
+	l->giver = map_new(l->a);
+	for (int first = 0, n; first < map_count(files); first += n) {
+		n = MIN(COMM_MAILBOX, map_count(files) - first);
+		for (int i = 0; i < COMM_MAILBOX; i++)
+			mine[i] = i < n && map_has(here, map_key(files, first + i));
+		comm_all(l->set->rt->p->comm, mine, COMM_MAILBOX, all);
+		for (int i = 0; i < n; i++) {
+			const char *name = map_key(files, first + i), *of = strstr(name, "-of-");
+			long writer = of && of - name >= 5 ? strtol(of - 5, NULL, 10) - 1 : 0;
+			int rank = writer >= 0 && writer < w->size && all[writer * COMM_MAILBOX + i] ? (int)writer : 0;
+			while (rank < w->size && !all[(int64_t)rank * COMM_MAILBOX + i])
+				rank++;
+			map_put(l->giver, name, (void *)(intptr_t)(rank + 1));
+			if (rank < w->size)
+				continue;
+			diag_error(d, l->dir, "no rank sees its file %s: run on the hosts that saved it, or put their folders "
+				"together with shardc ckpt merge", name);
+			return false;
+		}
+	}
+	return true;
+}
+
 bool resume_load(const SaveSet *c, const char *dir, Arena *a, Diag *d)
 {
 	Held held;
 	const World *w = &c->rt->p->world;
-	bool sync = is_sync(c->rt), reads = !sync || w->rank == 0;
+	bool sync = resume_is_sync(c->rt), reads = !sync || w->rank == 0;
 	Diag *later = agree_begin(&held, d);
 	Loading l = {.set = c, .dir = dir, .a = a, .d = later, .strict = resume_is_strict(c->rt->p->options)};
 	for (int s = 0; s < CHECKPOINT_SECTIONS; s++)
 		l.has[s] = NEW_N(a, bool, c->section[s].n + 1);
-	Checkpoint *from = !reads ? NULL : l.strict ? checkpoint_open(a, dir, later) : checkpoint_open_part(a, dir, later);
+	Checkpoint *from = reads ? checkpoint_open_here(a, dir, !l.strict, later) : NULL;
 	l.from = from;
-	bool ok = agree_end(c->rt, &held, !reads || (from && check(&l)), d);
+	bool ok = agree_end(c->rt, &held, !reads || (from && check(&l)), d), parts = ok && from && from->part;
+	if (parts) {
+		l.d = agree_begin(&held, d);
+		ok = find_givers(&l, l.d);
+		ok = agree_end(c->rt, &held, ok, d);
+	}
 	if (ok) {
 		Staging s = {0};
-		Verifying v = {.from = from, .index = sync ? 0 : w->rank, .of = sync ? 1 : MAX(w->size, 1)};
-		if (sync) {
+		Verifying v = {.from = from, .index = sync || parts ? 0 : w->rank,
+			.of = sync || parts ? 1 : MAX(w->size, 1)};
+		if (sync || parts)
 			s = staging_find(c->rt, a);
+		if (sync)
 			share_found(&l);
-		}
 		l.d = agree_begin(&held, d);
 		ok = verify_begin(&v, dir, l.d);
-		take(&l, sync ? &s : NULL);
+		take(&l, sync || parts ? &s : NULL);
 		ok = verify_end(&v, c->rt, l.d) && ok;
 		ok = agree_end(c->rt, &held, ok, d);
 	}

@@ -9,11 +9,9 @@
  *
  * The one idea: files are written and synced under a temporary name, the folder is renamed, and only
  * then does `latest` move; whatever instant the machine stops at, `latest` names a whole checkpoint. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,7 +23,7 @@
 static const SafeMeta file_meta[] = {{"format", "pt"}};
 
 /* A write of bounded size, or a sync, has ended: a disk that is slow is told from one that hangs by it. */
-static bool moved(const SavePaths *at, bool ok)
+bool save_moved(const SavePaths *at, bool ok)
 {
 	if (at->moved)
 		atomic_fetch_add(at->moved, 1);
@@ -35,19 +33,6 @@ static bool moved(const SavePaths *at, bool ok)
 }
 
 /* ---- files and folders ---- */
-
-/* Removes a checkpoint's folder: the files that a checkpoint has, then the folder. */
-static bool remove_folder(Arena *a, const char *path)
-{
-	DIR *dir = opendir(path);
-	if (!dir)
-		return errno == ENOENT;
-	for (struct dirent *e; (e = readdir(dir));)
-		if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
-			unlink(arena_printf(a, "%s/%s", path, e->d_name));
-	closedir(dir);
-	return !rmdir(path);
-}
 
 bool save_make_dir(Arena *a, const char *path)
 {
@@ -68,8 +53,11 @@ static bool move_in_place(const SavePaths *at)
 		return true;
 	if (errno != EEXIST && errno != ENOTEMPTY)
 		return false;
-	return !renameat2(AT_FDCWD, at->temp, AT_FDCWD, at->final, RENAME_EXCHANGE) &&
-		remove_folder(at->a, at->temp);
+	if (!tidy_may_go(at->final, at->rt->model, true)) {
+		errno = EEXIST; /* what stands there is no checkpoint of this model */
+		return false;
+	}
+	return !renameat2(AT_FDCWD, at->temp, AT_FDCWD, at->final, RENAME_EXCHANGE) && tidy_begun(at);
 }
 
 static bool point_latest(const SavePaths *at)
@@ -77,44 +65,7 @@ static bool point_latest(const SavePaths *at)
 	const char *link = arena_printf(at->a, "%s/latest", at->dir);
 	const char *temp = arena_printf(at->a, "%s/.latest", at->dir);
 	unlink(temp);
-	return !symlink(at->name, temp) && !rename(temp, link) && moved(at, file_sync(at->dir));
-}
-
-static int compare_names(const void *a, const void *b)
-{
-	const char *const *pa = a, *const *pb = b;
-	size_t na = strlen(*pa), nb = strlen(*pb);
-	return na != nb ? (na < nb ? -1 : 1) : strcmp(*pa, *pb);
-}
-
-/* A checkpoint that goes is renamed first, so that what is left of it never looks like one. */
-static void drop(const SavePaths *at, const char *name)
-{
-	const char *hidden = arena_printf(at->a, "%s/.%s", at->dir, name);
-	if (!rename(arena_printf(at->a, "%s/%s", at->dir, name), hidden))
-		moved(at, remove_folder(at->a, hidden));
-}
-
-/* Removes what killed runs left half-written, and all but the newest `keep` checkpoints up to this step
- * (later ones are of another run); keep 0: all are kept. */
-static void tidy(const SavePaths *at, int64_t keep)
-{
-	VEC(const char *) names = {0};
-	DIR *dir = opendir(at->dir);
-	for (struct dirent *e; dir && (e = readdir(dir));) {
-		const char *name = arena_strdup(at->a, e->d_name), *self = at->name;
-		int64_t step;
-		if (name[0] == '.' && checkpoint_is_name(name + 1, &step))
-			moved(at, remove_folder(at->a, arena_printf(at->a, "%s/%s", at->dir, name)));
-		else if (checkpoint_is_name(name, &step) && compare_names(&name, &self) <= 0)
-			vec_push(at->a, &names, name);
-	}
-	if (dir)
-		closedir(dir);
-	if (names.n)
-		qsort(names.at, (size_t)names.n, sizeof(*names.at), compare_names);
-	for (int i = 0; keep && i + keep < names.n; i++)
-		drop(at, names.at[i]);
+	return !symlink(at->name, temp) && !rename(temp, link) && save_moved(at, file_sync(at->dir));
 }
 
 /* ---- one file ---- */
@@ -162,11 +113,11 @@ static bool has_written(Writing *w, int64_t bytes)
 {
 	enum { PASS_BYTES = 64 << 20 };
 	w->unsynced += bytes;
-	moved(w->at, true);
+	save_moved(w->at, true);
 	if (w->unsynced < PASS_BYTES)
 		return true;
 	w->unsynced = 0;
-	return moved(w->at, pass_on(w->fd));
+	return save_moved(w->at, pass_on(w->fd));
 }
 
 static bool put_slice(Writing *w, const Slice *s, DType dtype, int64_t offset, uint32_t *crc)
@@ -230,7 +181,8 @@ static int open_file(const SavePaths *at, const SaveFile *f, const Rt *rt, Diag 
 static bool create_file(const SavePaths *at, const SaveFile *f, Diag *d)
 {
 	const char *path = arena_printf(at->a, "%s/%s", at->temp, f->name);
-	return moved(at, safetensors_create(path, f->at, f->n, file_meta, COUNT_OF(file_meta))) || failed(at, f->name, d);
+	return save_moved(at, safetensors_create(path, f->at, f->n, file_meta, COUNT_OF(file_meta))) ||
+		failed(at, f->name, d);
 }
 
 bool save_has_file(const SaveSet *c, int section)
@@ -252,7 +204,7 @@ bool save_write_file(const SaveSet *c, const SavePaths *at, SaveFile *f, Diag *d
 	if (fd < 0)
 		return false;
 	bool ok = write_parts(fd, at, f) && (!c->own_files || write_crcs(fd, f)) && !fsync(fd);
-	return moved(at, file_close(fd, ok)) || failed(at, f->name, d);
+	return save_moved(at, file_close(fd, ok)) || failed(at, f->name, d);
 }
 
 /* ---- the stages of a save ---- */
@@ -266,35 +218,41 @@ SavePaths save_paths(Arena *a, const Rt *rt, int64_t step)
 
 bool save_make_folder(const SavePaths *at, Diag *d)
 {
-	if (save_make_dir(at->a, at->dir) && remove_folder(at->a, at->temp) && !mkdir(at->temp, 0777))
+	if (save_make_dir(at->a, at->dir) && tidy_begun(at) && !mkdir(at->temp, 0777))
 		return true;
 	return failed(at, "the folder", d);
 }
 
 void save_drop(const SavePaths *at)
 {
-	remove_folder(at->a, at->temp);
+	tidy_begun(at);
+}
+
+static bool write_text(const SavePaths *at, const char *name, const char *text, Diag *d)
+{
+	const char *path = arena_printf(at->a, "%s/%s", at->temp, name);
+	return save_moved(at, file_write(path, text, (int64_t)strlen(text))) || failed(at, name, d);
 }
 
 bool save_complete(const SavePaths *at, const char *state, const char *index, int64_t keep, Diag *d)
 {
-	if (*index && !moved(at, file_write(arena_printf(at->a, "%s/index.json", at->temp), index, (int64_t)strlen(index))))
-		return failed(at, "index.json", d);
+	if (*index && !write_text(at, "index.json", index, d))
+		return false;
 	Buf sealed = {0};
 	checkpoint_seal(&sealed, state, index);
-	bool ok = moved(at, file_write(arena_printf(at->a, "%s/state.json", at->temp), sealed.at, (int64_t)sealed.n));
-	int error = errno;
+	bool ok = write_text(at, "state.json", sealed.at, d);
 	buf_free(&sealed);
-	errno = error;
 	if (!ok)
-		return failed(at, "state.json", d);
-	if (!moved(at, file_sync(at->temp)) || !moved(at, move_in_place(at)) || !moved(at, file_sync(at->dir)))
+		return false;
+	if (!save_moved(at, file_sync(at->temp)) || !save_moved(at, move_in_place(at)) ||
+		!save_moved(at, file_sync(at->dir)))
 		return failed(at, "the folder", d);
 	if (!point_latest(at)) {
 		diag_error(d, at->dir, "`latest` could not be moved to %s: %s", at->name, strerror(errno));
 		return false;
 	}
-	tidy(at, keep);
+	if (at->rt->p->places.n < 2)
+		tidy_keep(at, keep);
 	return true;
 }
 
@@ -372,7 +330,7 @@ static bool finish_file(const SavePaths *at, const SaveFile *f, const Rt *rt, Di
 	int fd = open_file(at, f, rt, d);
 	if (fd < 0)
 		return false;
-	return moved(at, file_close(fd, write_crcs(fd, f) && !fsync(fd))) || failed(at, f->name, d);
+	return save_moved(at, file_close(fd, write_crcs(fd, f) && !fsync(fd))) || failed(at, f->name, d);
 }
 
 /* Rank 0: what makes it a checkpoint. */
@@ -399,9 +357,15 @@ static bool stage(Save *s, SaveStage *run, bool all_ranks, Diag *d)
 	Held held;
 	Diag *later = agree_begin(&held, d);
 	agree_files_begin(rt);
-	bool ok = (!all_ranks && rt->p->world.rank != 0) || run(s, later);
+	bool ok = (!all_ranks && !places_leads(rt)) || run(s, later);
 	agree_files_end(rt);
 	return agree_end(rt, &held, ok, d);
+}
+
+void save_ended(const SavePaths *at)
+{
+	if (at->rt->p->places.n > 1 && places_leads(at->rt))
+		tidy_keep(at, at->rt->p->options->keep);
 }
 
 bool save_run(const SaveSet *c, const Progress *p, Diag *d)
@@ -409,14 +373,17 @@ bool save_run(const SaveSet *c, const Progress *p, Diag *d)
 	Arena *a = arena_new();
 	Save s = {c, p, save_paths(a, c->rt, p->step)};
 	average_begin(c->rt);
-	bool ok = stage(&s, create, false, d) && stage(&s, fill, true, d);
-	for (int i = 0; i < CHECKPOINT_SECTIONS && ok && !c->own_files; i++)
+	bool gathers = c->rt->p->places.gathers;
+	bool ok = stage(&s, create, false, d) && (gathers ? gather_files(c, &s.at, d) : stage(&s, fill, true, d));
+	for (int i = 0; i < CHECKPOINT_SECTIONS && ok && !c->own_files && !gathers; i++)
 		if (c->file[i].n)
 			join_crcs(c, &(SaveFile){.at = c->file[i].at, .n = c->file[i].n});
 	ok = ok && stage(&s, complete, false, d);
 	average_end(c->rt);
-	if (!ok && c->rt->p->world.rank == 0)
+	if (!ok && places_leads(c->rt))
 		save_drop(&s.at);
+	if (ok)
+		save_ended(&s.at);
 	arena_free(a);
 	return ok;
 }

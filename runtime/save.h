@@ -3,7 +3,9 @@
  *   holdings.c    which elements of which tensors this rank holds, and the files that it writes
  *   save_text.c   state.json, index.json
  *   save.c        the folder, and a save that all ranks wait for
+ *   places.c      whether all ranks see the folder; gather.c: what to do where they do not
  *   snapshot.c    a save beside the steps: a copy in memory, and a thread that writes it
+ *   tidy.c        what goes from the folder of --save
  *   folder.c      what lies in the folder of --save, and whose it is */
 #ifndef SHARDC_RUNTIME_SAVE_H
 #define SHARDC_RUNTIME_SAVE_H
@@ -60,10 +62,35 @@ bool save_make_folder(const SavePaths *at, Diag *d);
 /* checkpoint_has_file of this rank. */
 bool save_has_file(const SaveSet *c, int section);
 bool save_write_file(const SaveSet *c, const SavePaths *at, SaveFile *f, Diag *d);
-/* Rank 0, when all files are there: what makes it a checkpoint.  index: "" where there is none. */
+/* Who leads, when all files are there: what makes it a checkpoint.  index: "" where there is none. */
 bool save_complete(const SavePaths *at, const char *state, const char *index, int64_t keep, Diag *d);
+/* All ranks know that it is complete on all: of several folders older checkpoints go only now. */
+void save_ended(const SavePaths *at);
+/* A write of bounded size, or a sync, has ended: a disk that is slow is told from one that hangs by it.  Returns ok. */
+bool save_moved(const SavePaths *at, bool ok);
 void save_drop(const SavePaths *at); /* rank 0: removes what was begun */
 bool save_make_dir(Arena *a, const char *path); /* and those above it; errno tells */
+
+/* ---- places.c ---- */
+
+/* When rank 0 has its folder.  All ranks call it; false after a message.  Lives in a. */
+bool places_find(SavePlaces *p, const Rt *rt, Arena *a, Diag *d);
+/* Whether this rank makes and completes the checkpoint's folder that it sees. */
+bool places_leads(const Rt *rt);
+
+/* ---- gather.c ---- */
+
+/* Where not all ranks see rank 0's folder: it gets what they hold, piece by piece, writes it into its files and sets
+ * their checksums.  All ranks call it; false after a message. */
+bool gather_files(const SaveSet *c, const SavePaths *at, Diag *d);
+
+/* ---- resume_find.c ---- */
+
+/* state.json of the checkpoint that --resume means, and its folder, which all ranks go on from; NULL after a message;
+ * *dir NULL: there is none (auto).  All ranks call it. */
+char *resume_find(const Rt *rt, RtOptions *o, const char **dir, Diag *d);
+/* Whether rank 0 reads for all: --sync-init, or the others do not see what it found. */
+bool resume_is_sync(const Rt *rt);
 
 /* ---- snapshot.c ---- */
 
@@ -77,6 +104,16 @@ bool snapshot_begin(SaveSet *c, const Progress *p, Diag *d);
 void snapshot_all_written(SaveSet *c);
 /* Waits for what is under way.  False after a message; then it was dropped.  All ranks call it and know. */
 bool snapshot_end(SaveSet *c, Diag *d);
+
+/* ---- tidy.c ---- */
+
+/* Whether a folder, which no link leads to, is a checkpoint of this model; begun: or has files of one alone. */
+bool tidy_may_go(const char *path, const RtModel *m, bool begun);
+/* Removes at->temp: what a save began, or what it took the place of.  False: errno tells why it is still there. */
+bool tidy_begun(const SavePaths *at);
+/* Removes what killed runs left half-written, and all but the newest `keep` checkpoints of this model up to this step
+ * (later ones are of another run); keep 0: all are kept. */
+void tidy_keep(const SavePaths *at, int64_t keep);
 
 /* ---- folder.c ---- */
 

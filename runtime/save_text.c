@@ -102,6 +102,22 @@ static void put_began(Buf *b, Arena *a, const Rt *rt)
 	buf_printf(b, *comma == ',' && comma[1] == ' ' ? "}" : "");
 }
 
+/* Of one that lies in several folders: which ranks' files are in this one. */
+static void put_part(Buf *b, const Rt *rt)
+{
+	const SavePlaces *p = &rt->p->places;
+	const char *comma = "";
+	if (p->n < 2)
+		return;
+	buf_printf(b, ",\n  \"part\": {\"run\": \"%016" PRIx64 "\", \"folders\": %d, \"ranks\": [", p->run, p->n);
+	for (int r = 0; r < rt->p->world.size; r++)
+		if (p->lead[r] == p->lead[rt->p->world.rank]) {
+			buf_printf(b, "%s%d", comma, r);
+			comma = ", ";
+		}
+	buf_printf(b, "]}");
+}
+
 void save_put_state(Buf *b, const SaveSet *c, const Progress *p)
 {
 	Arena *a = arena_new();
@@ -133,6 +149,7 @@ void save_put_state(Buf *b, const SaveSet *c, const Progress *p)
 		hyper_put(b, a, m, rt->p->hyper);
 	}
 	put_began(b, a, rt);
+	put_part(b, rt);
 	buf_printf(b, "\n}\n");
 	arena_free(a);
 }

@@ -52,6 +52,7 @@ typedef struct LossScale {
 /* What steps are judged by, of the model, the flags and the hyper-parameters in force. */
 typedef struct StepRules {
 	double loss_n;              /* RtLoss.n; 0: gradients are a mean over ranks and micro-batches alone */
+	bool adds;                  /* RtLoss.adds: they are a sum over them */
 	double world, accum;
 	double norm_p;              /* of the norm of gradients; 0: it is not computed */
 	double clip_norm, clip_value; /* 0 = off */
@@ -95,11 +96,11 @@ EW double scalars_norm(double sum, double p)
 }
 
 /* Backward is seeded 1/n for a static n and gradients are averaged over the W ranks; what the true count C of all ranks
- * makes of it is one factor, n*W/C, over the loss scale that backward began with. */
+ * makes of it is one factor, n*W/C (C = 1 where losses are added), over the loss scale that backward began with. */
 EW double scalars_grad_scale(const StepSums *sum, const StepRules *rules, double loss_scale)
 {
-	double scale = sum->weight == 0 ? 0 : rules->loss_n > 0 ? rules->loss_n * rules->world / sum->weight
-		: 1.0 / rules->accum;
+	double count = rules->adds ? 1 : sum->weight;
+	double scale = sum->weight == 0 ? 0 : rules->loss_n > 0 ? rules->loss_n * rules->world / count : 1.0 / rules->accum;
 	return scale / loss_scale;
 }
 
@@ -113,7 +114,7 @@ EW void scalars_decide(StepScalars *s, StepResult *r, const StepSums *sum, const
 {
 	double scale = scalars_grad_scale(sum, rules, ls->scale);
 	r->empty = sum->weight == 0;
-	r->loss = r->empty ? 0 : sum->loss / sum->weight;
+	r->loss = r->empty ? 0 : sum->loss / (rules->adds ? 1 : sum->weight);
 	r->grad_norm = NAN;
 	r->has_accuracy = false;
 	r->accuracy = 0;

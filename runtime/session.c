@@ -163,6 +163,38 @@ int session_accum(Session *s)
 	return EXIT_DONE;
 }
 
+/* What learning rates were meant to be is not what these say. */
+static bool check_schedule(const Session *s)
+{
+	const LrSchedule *lr = &s->p.optim.lr;
+	bool late = lr->steps > 0 && lr->warmup > lr->steps;
+	bool rises = lr->kind != SCHEDULE_CONSTANT && lr->min_lr > lr->lr;
+	if (late)
+		diag_error(s->d, s->o.program, "--warmup %" PRId64 " is longer than the run, --steps %" PRId64 ": the learning "
+			"rate would never reach --lr", lr->warmup, lr->steps);
+	if (rises)
+		diag_error(s->d, s->o.program, "--min-lr %g is above --lr %g, from which --lr-schedule goes down to it",
+			lr->min_lr, lr->lr);
+	return !late && !rises;
+}
+
+/* A schedule that ends later than that of the checkpoint is another one, from its first step on. */
+static void say_other_schedule(const Session *s)
+{
+	const LrSchedule *lr = &s->p.optim.lr;
+	LrSchedule was = *lr;
+	int64_t step = s->p.progress.step;
+	was.steps = s->p.progress.steps_then;
+	if (!s->resume || !was.steps || was.steps == lr->steps || !session_is_first(s))
+		return;
+	double now = schedule_lr(lr, step), then = schedule_lr(&was, step);
+	if (now > then * 1.001)
+		diag_warn(s->d, s->o.program, "--steps was %" PRId64 " and is %" PRId64 ": %s is another schedule now, and the "
+			"learning rate of step %" PRId64 " rises from %g to %g; --lr-schedule=constant --lr=%g goes on without it",
+			was.steps, lr->steps, lr->kind == SCHEDULE_COSINE ? "cosine" : "linear", step + 1, then, now,
+			then > 0 ? then : lr->lr);
+}
+
 int session_configure(Session *s)
 {
 	struct RtPrivate *p = &s->p;
@@ -173,6 +205,9 @@ int session_configure(Session *s)
 	if (s->o.hyper && session_is_first(s) && !p->hyper)
 		return EXIT_INPUT;
 	optim_apply(&p->optim, s->rt.model, &s->o, p->hyper);
+	if (!check_schedule(s))
+		return EXIT_USAGE;
+	say_other_schedule(s);
 	return EXIT_DONE;
 }
 
@@ -328,6 +363,10 @@ int session_folder(Session *s)
 		return EXIT_DONE;
 	Diag *d = agree_begin(&held, s->d);
 	bool ok = !session_is_first(s) || folder_open(&s->folder, &s->rt, s->first_step, d);
+	if (!agree_end(&s->rt, &held, ok, s->d) || !places_find(&s->p.places, &s->rt, s->p.arena, s->d))
+		return EXIT_INPUT;
+	d = agree_begin(&held, s->d);
+	ok = session_is_first(s) || !places_leads(&s->rt) || folder_open(&s->folder, &s->rt, s->first_step, d);
 	return agree_end(&s->rt, &held, ok, s->d) ? EXIT_DONE : EXIT_INPUT;
 }
 

@@ -84,4 +84,8 @@ bool session_save_end(Session *s);
 /* Behind session_result: what ranks said of a save beside the steps.  False: it failed on one, so the run ends. */
 bool session_save_goes_on(Session *s);
 
+/* idle.c: says which of the given flags change nothing in this run, and what was compiled in and is not used; the first
+ * rank alone.  trains: steps are to be made; session_configure has run. */
+void idle_warn(const Session *s, bool trains);
+
 #endif

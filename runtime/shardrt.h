@@ -80,8 +80,9 @@ typedef struct RtCheck {
 typedef struct RtLoss {
 	bool global;           /* --loss-norm */
 	double n;              /* static element count behind the backward seed 1/n */
+	bool adds;             /* the loss is the sum over ranks and micro-batches, not their mean */
 	bool accuracy;         /* eval reports accuracy */
-	bool mean;             /* the loss is a mean already: eval runs whole batches only */
+	const char *whole;     /* why eval runs whole batches only; NULL: every sample counts for itself */
 	bool shift;            /* the loss shifts labels itself (shift=1): token streams give labels = inputs */
 } RtLoss;
 
@@ -135,6 +136,7 @@ typedef struct RtModel {
 	const ParamGroup *groups; int n_groups; /* --param-group */
 	RtLoss loss;
 	RtLossScale loss_scale;
+	bool random;           /* a step draws numbers by --seed: dropout, stochastic rounding */
 	bool by_chance;        /* working copies are rounded from masters stochastically (--stochastic-rounding) */
 	bool grad_norm;        /* the update computes the p-norm of gradients */
 	double norm_p;         /* 0 = 2; may be INFINITY */

@@ -10,6 +10,7 @@
 #include <linux/mount.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -55,6 +56,19 @@ int shared_file(int64_t bytes)
 		return -1;
 	}
 	return fd;
+}
+
+int shared_open(int pid, int fd)
+{
+	char path[64];
+	struct stat s;
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, fd);
+	int own = pid > 0 && fd >= 0 ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
+	if (own < 0 || (!fstat(own, &s) && S_ISREG(s.st_mode)))
+		return own;
+	close(own);
+	errno = ESTALE;
+	return -1;
 }
 
 /* Where `bytes` fit at the boundary of a large page: found by asking for more and giving it back. */

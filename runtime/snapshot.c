@@ -170,7 +170,7 @@ static void *write_snapshot(void *context)
 {
 	Snapshot *s = context;
 	Diag d = {.out = open_memstream(&s->said, &s->n_said)};
-	bool first = s->set.rt->p->world.rank == 0, ok = write_files(s, &d);
+	bool first = places_leads(s->set.rt), ok = write_files(s, &d);
 	atomic_store(&s->state, ok ? SAVE_WRITTEN : SAVE_FAILED);
 	if (ok && first && wait_for_all(s) && !save_complete(&s->paths, s->json.at, s->index.at ? s->index.at : "",
 		s->set.rt->p->options->keep, &d))
@@ -202,7 +202,7 @@ static bool make_folder(Snapshot *s, Diag *d)
 {
 	Held held;
 	Diag *later = agree_begin(&held, d);
-	bool ok = s->set.rt->p->world.rank != 0 || save_make_folder(&s->paths, later);
+	bool ok = !places_leads(s->set.rt) || save_make_folder(&s->paths, later);
 	return agree_end(s->set.rt, &held, ok, d);
 }
 
@@ -241,7 +241,7 @@ static void begin_thread(Snapshot *s)
 bool snapshot_begin(SaveSet *c, const Progress *p, Diag *d)
 {
 	Snapshot *s = c->snapshot;
-	bool first = c->rt->p->world.rank == 0;
+	bool first = places_leads(c->rt);
 	s->a = arena_new();
 	s->paths = save_paths(s->a, c->rt, p->step);
 	s->all_written = s->dropped = false;
@@ -310,8 +310,10 @@ bool snapshot_end(SaveSet *c, Diag *d)
 		ok = atomic_load(&s->state) == SAVE_WRITTEN || say(s, later);
 		ok = agree_end(c->rt, &held, ok, d);
 	}
-	if (!ok && c->rt->p->world.rank == 0)
+	if (!ok && places_leads(c->rt))
 		save_drop(&s->paths);
+	if (ok)
+		save_ended(&s->paths);
 	forget(s);
 	return ok;
 }

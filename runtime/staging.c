@@ -73,7 +73,7 @@ static void spread_range(const void *context, int taker, int giver, int64_t *beg
 	int size = dtype_info[s->what->dtype].bytes;
 	LayoutRange r = wanted(s, taker);
 	*begin = (r.begin - s->first) * size;
-	*bytes = giver == 0 && taker != 0 ? round_up(r.n * size, 4) : 0;
+	*bytes = giver == s->what->giver && taker != giver ? round_up(r.n * size, 4) : 0;
 }
 
 void staging_spread(const Rt *rt, const Staging *s, const Spreading *what, int64_t first, int64_t n)
@@ -85,11 +85,11 @@ void staging_spread(const Rt *rt, const Staging *s, const Spreading *what, int64
 	int size = dtype_info[what->dtype].bytes;
 	LayoutRange want = wanted(&spread, x.me);
 	exchange_begin(rt->p->comm, &x);
-	for (int64_t at = 0, end = want.n * size; x.me != 0 && at < end;) {
+	for (int64_t at = 0, end = want.n * size; x.me != what->giver && at < end;) {
 		int64_t got = exchange_take(rt->p->comm, &x, at, round_up(end - at, 4), s->from);
 		int64_t begin = want.begin + at / size, count = MIN(got, end - at) / size;
-		slice_store(rt, &what->slice, begin, count, s->from[0], what->dtype);
-		slice_store(rt, &what->master, begin, count, s->from[0], what->dtype);
+		slice_store(rt, &what->slice, begin, count, s->from[what->giver], what->dtype);
+		slice_store(rt, &what->master, begin, count, s->from[what->giver], what->dtype);
 		at += got;
 	}
 	exchange_end(rt->p->comm, &x);

@@ -123,6 +123,8 @@ void peer_self(Peer *p, int rank)
 	*p = (Peer){.pid = (int32_t)getpid(), .rank = rank};
 	char link[128];
 	gethostname(p->name, sizeof(p->name) - 1);
+	for (char *c = p->name; *c; c++)
+		*c = *c > ' ' && *c <= '~' ? *c : '?';
 	p->host = hash_file("/proc/sys/kernel/random/boot_id", hash_bytes(p->name, strlen(p->name), 1));
 	ssize_t n = readlink("/proc/self/ns/pid", link, sizeof(link));
 	p->pids = hash_bytes(link, n > 0 ? (size_t)n : 0, p->host);
@@ -130,7 +132,7 @@ void peer_self(Peer *p, int rank)
 
 uint64_t protocol_magic(void)
 {
-	static const char text[] = "shardc control plane 1";
-	size_t sizes[] = {sizeof(Hello), sizeof(TableRow), sizeof(Peer)};
+	static const char text[] = "shardc control plane 2";
+	size_t sizes[] = {sizeof(Hello), sizeof(TableRow), sizeof(Peer), MSG_END};
 	return hash_bytes(sizes, sizeof(sizes), hash_bytes(text, sizeof(text), 0));
 }

@@ -62,6 +62,8 @@ int start_agree(Rt *rt, int code, const Diag *d)
 		return code ? code : EXIT_RUN;
 	}
 	int agreed = 0, speaker = -1;
+	for (int r = 0; r < p->world.size; r++)
+		all[r].code = all[r].code < 0 || all[r].code > EXIT_RUN ? EXIT_RUN : all[r].code;
 	for (int r = 0; r < p->world.size; r++) {
 		agreed = agreed ? agreed : all[r].code;
 		if (speaker < 0 && all[r].code && all[r].has_message) {

@@ -75,6 +75,17 @@ static void find_cores(Parent *p, Arena *a)
 	qsort(p->cores, (size_t)p->n_cores, sizeof(*p->cores), by_place);
 }
 
+/* More threads than processors: right, and slow. */
+static void note_crowd(const Parent *p, const RtOptions *o)
+{
+	const char *env = getenv("OMP_NUM_THREADS");
+	int64_t given = o->threads ? o->threads : env ? MAX(atoi(env), 1) : 0;
+	int64_t each = given ? given : MAX(p->n_cores / p->size, 1);
+	if (p->n_cores && p->size * each > p->n_cores)
+		diag_note(p->d, p->program, "%d ranks of %lld thread%s take turns on %d processor%s: they compute the same as "
+			"on more, later", p->size, (long long)each, each > 1 ? "s" : "", p->n_cores, p->n_cores > 1 ? "s" : "");
+}
+
 static void pin(const Parent *p, int rank)
 {
 	cpu_set_t set;
@@ -138,7 +149,7 @@ static bool start_rank(Parent *p, int rank, char **argv)
 	p->child[rank] = pid;
 	p->started++;
 	p->running++;
-	hub_attach(p->hub, ends[0]);
+	hub_attach(p->hub, ends[0], rank);
 	hub_child(p->hub, rank, pid);
 	return true;
 }
@@ -253,11 +264,11 @@ int launch_ranks(const Launch *l, const RtOptions *o, int argc, char **argv, Dia
 	Parent p = {.size = l->world.size, .self = getpid(), .program = o->program, .d = d,
 		.reloads = o->hyper, .saves = o->save, .threads_given = o->text[OPT_threads] || getenv("OMP_NUM_THREADS")};
 	HubConfig config = {.size = p.size, .self = -1, .timeout = control_timeout(o) * TICKS_PER_SECOND,
-		.listen_fd = -1,
-		.program = o->program, .d = d};
+		.tcp_fd = -1, .local_fd = -1, .program = o->program, .d = d};
 	(void)argc;
 	p.child = NEW_N(a, pid_t, p.size);
 	find_cores(&p, a);
+	note_crowd(&p, o);
 	if (!catch_signals(&p)) {
 		arena_free(a);
 		return STATUS_LOST;

@@ -5,11 +5,10 @@
  * element type neither name nor header tells, streams shorter than one sample, inputs that are not [B,T].
  *
  * The one idea: a stream is a column whose rows overlap by one token: stride T, labels start one later. */
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/mman.h>
 
+#include "base/file.h"
 #include "runtime/internal.h"
 
 typedef struct TokenFile { Npy npy; const uint8_t *at; int64_t n; DType dtype; } TokenFile;
@@ -23,25 +22,20 @@ static bool ends_with(const char *s, const char *suffix)
 static bool open_raw(TokenFile *f, const char *path, Diag *d)
 {
 	int bytes = dtype_info[f->dtype].bytes;
-	FILE *file = fopen(path, "rb");
-	if (!file || fseek(file, 0, SEEK_END)) {
-		diag_error(d, path, "%s", strerror(errno));
-		if (file)
-			fclose(file);
+	FileView file;
+	const char *why;
+	if (!file_view(&file, path, &why)) {
+		diag_error(d, path, "%s", why);
 		return false;
 	}
-	long size = ftell(file);
-	void *map = size > 0 ? mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, fileno(file), 0) : MAP_FAILED;
-	fclose(file);
-	if (map == MAP_FAILED || size % bytes) {
-		if (map != MAP_FAILED)
-			munmap(map, (size_t)size);
-		diag_error(d, path, "%ld bytes are not a stream of %d-byte tokens", size, bytes);
+	if (!file.at || file.bytes % bytes) {
+		diag_error(d, path, "%" PRId64 " bytes are not a stream of %d-byte tokens", file.bytes, bytes);
+		file_view_close(&file);
 		return false;
 	}
-	f->npy = (Npy){.path = path, .map = map, .map_bytes = size, .data = map};
-	f->at = map;
-	f->n = size / bytes;
+	f->npy = (Npy){.path = path, .map = (void *)(uintptr_t)file.at, .map_bytes = file.bytes, .data = file.at};
+	f->at = file.at;
+	f->n = file.bytes / bytes;
 	return true;
 }
 

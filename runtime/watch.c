@@ -92,16 +92,6 @@ static void report_hub(Control *c, const char *why)
 	buf_free(&b);
 }
 
-static void kill_hub(const Control *c)
-{
-	Peer self;
-	peer_self(&self, c->rank);
-	if (c->parent_hub && getppid() > 1)
-		kill(getppid(), SIGKILL);
-	else if (!c->parent_hub && self.pids == c->peers[0].pids && c->peers[0].pid > 1)
-		kill(c->peers[0].pid, SIGKILL);
-}
-
 /* Each tick of a silent hub.  The lowest rank reports; should it be silent, too, the others kill the hub. */
 static void check_silence(Control *c)
 {
@@ -119,7 +109,7 @@ static void check_silence(Control *c)
 		snprintf(why, sizeof(why), "gives no sign of life for %.1f s", (double)c->silent / TICKS_PER_SECOND);
 		report_hub(c, why);
 	}
-	kill_hub(c);
+	vouch_kill(c->hub_process);
 	end_rank(c, STATUS_LOST);
 }
 
@@ -136,39 +126,93 @@ static void hub_closed(Control *c)
 
 /* ---- what the hub says ---- */
 
-static void take_end(Control *c, const Message *m)
+static bool take_end(Control *c, const Message *m)
 {
-	EndMessage end = {STATUS_LOST, 1};
-	message_read(m, &end, sizeof(end));
+	EndMessage end;
+	if (!message_read(m, &end, sizeof(end)))
+		return false;
 	c->ended = true;
 	if (end.now && c->welcomed && !c->leaving && !c->hub)
 		end_rank(c, STATUS_LOST); /* a hub in this process ends it, when the others have ended */
+	return true;
 }
 
-static void take(Control *c, const Message *m)
+static bool take_welcome(Control *c, const Message *m)
 {
-	int32_t number = 0;
-	switch (m->kind) {
-	case MSG_WELCOME:
-		c->welcomed = message_read(m, c->peers, sizeof(*c->peers) * (size_t)c->size);
-		for (int i = 0; i < c->size; i++)
-			c->rows[i].state = RANK_HERE; /* a table may come late */
-		break;
-	case MSG_TABLE: message_read(m, c->rows, sizeof(*c->rows) * (size_t)c->size); break;
-	case MSG_TEXT: link_send(&c->link, MSG_TEXT, c->text, c->text ? strlen(c->text) : 0); break;
-	case MSG_END: take_end(c, m); break;
-	case MSG_STOP:
-		if (message_read(m, &number, sizeof(number)))
-			c->stop = number;
-		break;
-	case MSG_GATHERED: case MSG_COMPARED:
-		c->answer.n = 0;
-		buf_put(&c->answer, m->at, m->bytes);
-		c->reply = m->kind;
-		break;
-	default: break;
+	if (c->welcomed || !message_read(m, c->peers, sizeof(*c->peers) * (size_t)c->size))
+		return false;
+	for (int i = 0; i < c->size; i++) {
+		if (!valid_peer(&c->peers[i], i))
+			return false;
+		c->rows[i].state = RANK_HERE; /* a table may come late */
 	}
-	pthread_cond_broadcast(&c->changed);
+	return c->welcomed = true;
+}
+
+/* An empty one is a sign of life. */
+static bool take_table(Control *c, const Message *m)
+{
+	size_t bytes = sizeof(*c->rows) * (size_t)c->size;
+	if (m->bytes != bytes)
+		return m->bytes == 0;
+	memcpy(c->table, m->at, bytes);
+	if (!valid_rows(c->table, c->size))
+		return false;
+	memcpy(c->rows, c->table, bytes);
+	return true;
+}
+
+static bool take_answer(Control *c, const Message *m)
+{
+	if (c->asked != m->kind || (m->bytes && m->bytes != c->want))
+		return false;
+	c->answer.n = 0;
+	buf_put(&c->answer, m->at, m->bytes);
+	c->reply = m->kind;
+	c->asked = 0;
+	return true;
+}
+
+/* Text for a comparison that is under way. */
+static bool take_question(Control *c, const Message *m)
+{
+	if (!c->text || c->asked != MSG_COMPARED || m->bytes)
+		return false;
+	link_send(&c->link, MSG_TEXT, c->text, strlen(c->text));
+	return true;
+}
+
+static bool take_stop(Control *c, const Message *m)
+{
+	int32_t number;
+	if (!message_read(m, &number, sizeof(number)) || number < 1 || number >= NSIG || c->rank > 0)
+		return false;
+	c->stop = number;
+	return true;
+}
+
+/* False: no hub sends this, or not now. */
+static bool take(Control *c, const Message *m)
+{
+	switch (m->kind) {
+	case MSG_WELCOME: return take_welcome(c, m);
+	case MSG_TABLE: return take_table(c, m);
+	case MSG_TEXT: return take_question(c, m);
+	case MSG_END: return take_end(c, m);
+	case MSG_STOP: return take_stop(c, m);
+	case MSG_GATHERED: case MSG_COMPARED: return take_answer(c, m);
+	default: return false;
+	}
+}
+
+/* The hub is none, or broken: nothing it says counts any more. */
+static void hub_violates(Control *c)
+{
+	c->failed = "sent what no hub of this version of shardc sends";
+	if (c->leaving || c->ended || !c->welcomed)
+		return;
+	report_hub(c, c->failed);
+	end_rank(c, STATUS_LOST);
 }
 
 static void tick(Control *c)
@@ -188,9 +232,10 @@ static bool turn(Control *c, bool ticks)
 {
 	Message m;
 	bool open = link_receive(&c->link);
-	while (link_next(&c->link, &m, MESSAGE_LIMIT)) {
+	while (!c->failed && link_next(&c->link, &m)) {
 		c->silent = 0;
-		take(c, &m);
+		if (!take(c, &m))
+			hub_violates(c);
 	}
 	link_flush(&c->link);
 	if (ticks)

@@ -7,14 +7,11 @@
  *
  * The one idea: what is copied is a range of a tensor's elements; by bytes when the dtypes agree, else
  * through double; an axis permutation is a walk over the destination with the source's strides. */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "base/file.h"
 #include "base/filehash.h"
 #include "runtime/internal.h"
 
@@ -37,22 +34,13 @@ static bool check_file(const RtFile *f, const MappedFile *m, Diag *d)
 
 static bool open_file(const RtFile *f, MappedFile *m, Diag *d)
 {
-	struct stat st;
-	int fd = open(f->path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || fstat(fd, &st)) {
-		diag_error(d, f->path, "%s: the program's initial weights are in this file", strerror(errno));
-		if (fd >= 0)
-			close(fd);
+	FileView file;
+	const char *why;
+	if (!file_view(&file, f->path, &why)) {
+		diag_error(d, f->path, "%s: the program's initial weights are in this file", why);
 		return false;
 	}
-	m->bytes = st.st_size;
-	void *p = st.st_size > 0 ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
-	close(fd);
-	if (p == MAP_FAILED) {
-		diag_error(d, f->path, "cannot be mapped: %s", strerror(errno));
-		return false;
-	}
-	m->map = p;
+	*m = (MappedFile){file.at, file.bytes};
 	return check_file(f, m, d);
 }
 

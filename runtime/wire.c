@@ -1,4 +1,8 @@
-/* runtime/wire.c: messages over a stream socket: length, kind, bytes.
+/* runtime/wire.c: messages over a stream socket: length, kind, bytes, and, once both ends have keys, a proof that the
+ * other end sent it, as the message of that number.
+ *
+ * A message that is too long for what is expected, or whose proof is wrong, closes the link, and no more is taken from
+ * the system than such a message needs.
  *
  * The one idea: nothing here blocks.  A peer that is stopped cannot stop us: what its socket does not take
  * waits in `out`.  Broken peers look like closed ones. */
@@ -22,7 +26,7 @@ int64_t clock_ms(void)
 
 void link_open(Link *l, int fd)
 {
-	*l = (Link){.fd = fd};
+	*l = (Link){.fd = fd, .limit = STRANGER_LIMIT};
 	fcntl(fd, F_SETFD, FD_CLOEXEC);
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
@@ -34,6 +38,18 @@ void link_close(Link *l)
 	buf_free(&l->in);
 	buf_free(&l->out);
 	*l = (Link){.fd = -1};
+}
+
+void link_trust(Link *l, const LinkKey *mine, const LinkKey *theirs)
+{
+	l->mine = *mine;
+	l->theirs = *theirs;
+}
+
+/* The proof of the next message in one direction: of its number, head and bytes. */
+static void prove(LinkKey *k, const char *message, size_t n, uint8_t out[SIP_BYTES])
+{
+	siphash(k->key, k->n++, message, n, out);
 }
 
 void link_flush(Link *l)
@@ -54,24 +70,31 @@ void link_flush(Link *l)
 void link_send(Link *l, MessageKind kind, const void *p, size_t bytes)
 {
 	Head h = {(uint32_t)bytes, kind};
+	size_t begin = l->out.n;
+	uint8_t proof[SIP_BYTES];
 	if (l->fd < 0)
 		return;
 	buf_put(&l->out, (const char *)&h, sizeof(h));
 	if (bytes)
 		buf_put(&l->out, p, bytes);
+	if (l->mine.on) {
+		prove(&l->mine, l->out.at + begin, sizeof(h) + bytes, proof);
+		buf_put(&l->out, (const char *)proof, sizeof(proof));
+	}
 	link_flush(l);
 }
 
 bool link_receive(Link *l)
 {
 	char piece[16384];
+	size_t most = l->limit + sizeof(Head) + SIP_BYTES;
 	if (l->taken) {
 		memmove(l->in.at, l->in.at + l->taken, l->in.n - l->taken);
 		l->in.n -= l->taken;
 		l->taken = 0;
 	}
-	for (int i = 0; i < 64; i++) {
-		ssize_t n = recv(l->fd, piece, sizeof(piece), MSG_DONTWAIT);
+	for (int i = 0; i < 64 && l->in.n < most; i++) {
+		ssize_t n = recv(l->fd, piece, MIN(sizeof(piece), most - l->in.n), MSG_DONTWAIT);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
@@ -83,21 +106,39 @@ bool link_receive(Link *l)
 	return true;
 }
 
-bool link_next(Link *l, Message *m, size_t limit)
+int link_kind(const Link *l)
 {
 	Head h;
-	size_t have = l->in.n - l->taken;
+	if (l->fd < 0 || l->in.n - l->taken < sizeof(h))
+		return -1;
+	memcpy(&h, l->in.at + l->taken, sizeof(h));
+	return (int)MIN(h.kind, (uint32_t)MSG_END + 1);
+}
+
+bool link_next(Link *l, Message *m)
+{
+	Head h;
+	uint8_t proof[SIP_BYTES];
+	size_t have = l->in.n - l->taken, behind = l->theirs.on ? sizeof(proof) : 0;
 	if (l->fd < 0 || have < sizeof(h))
 		return false;
-	memcpy(&h, l->in.at + l->taken, sizeof(h));
-	if (h.bytes > limit) {
+	const char *at = l->in.at + l->taken;
+	memcpy(&h, at, sizeof(h));
+	if (h.bytes > l->limit || h.kind > MSG_END) {
 		link_close(l);
 		return false;
 	}
-	if (have - sizeof(h) < h.bytes)
+	if (have - sizeof(h) < h.bytes + behind)
 		return false;
-	*m = (Message){(int)h.kind, l->in.at + l->taken + sizeof(h), h.bytes};
-	l->taken += sizeof(h) + h.bytes;
+	if (behind) {
+		prove(&l->theirs, at, sizeof(h) + h.bytes, proof);
+		if (!mac_equal(proof, at + sizeof(h) + h.bytes, sizeof(proof))) {
+			link_close(l);
+			return false;
+		}
+	}
+	*m = (Message){(int)h.kind, at + sizeof(h), h.bytes};
+	l->taken += sizeof(h) + h.bytes + behind;
 	return true;
 }
 

@@ -354,16 +354,16 @@ static int evaluate(Model *m, const void *arguments)
 	const Feed *f = arguments;
 	Session *s = &m->s;
 	StepResult r;
-	int64_t n, round = session_world(s) * s->rt.model->batch;
+	int64_t n, batch = s->rt.model->batch;
 	if (!s->rt.model->eval) {
 		diag_error(&m->d, s->o.program, "this model was compiled without an evaluation");
 		return MODEL_USAGE;
 	}
 	if (!take_arrays(m, f, -1) || !same_rows(m))
 		return MODEL_INPUT;
-	if (s->rt.model->loss.mean && m->rows.n_samples % round) {
-		diag_error(&m->d, s->o.program, "%" PRId64 " samples: the loss is a mean over whole batches, so multiples of %"
-			PRId64 " can be evaluated", m->rows.n_samples, round);
+	if (s->rt.model->loss.whole && m->rows.n_samples % batch) {
+		diag_error(&m->d, s->o.program, "%" PRId64 " samples: multiples of %" PRId64 " can be evaluated, since %s",
+			m->rows.n_samples, batch, s->rt.model->loss.whole);
 		return MODEL_INPUT;
 	}
 	arrays_put_consts(&s->rt, f->inputs, f->n, m->given);

@@ -111,8 +111,66 @@ class Gpt(transformers.GPT2LMHeadModel):
         return super().forward(x, return_dict=True).logits
 
 
+class Cells(nn.Module):
+    """A module that is called several times, and one that is named as TorchScript names the second call."""
+
+    def __init__(self):
+        super().__init__()
+        self.c, self.c_2, self.head = nn.LSTMCell(6, 8), nn.Linear(8, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        h = c = torch.zeros(x.shape[0], 8)
+        for _ in range(3):
+            h, c = self.c(x, (h, c))
+            h = torch.tanh(self.c_2(h))
+        return self.head(h)
+
+
+class Parametrized(nn.Module):
+    """Weight norm: the weight is computed from two parameters; one parameter under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.utils.parametrizations.weight_norm(nn.Linear(6, 8))
+        self.b, self.d = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.d.weight, self.d.bias, self.head = self.b.weight, self.b.bias, nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.head(self.d(F.relu(self.b(F.relu(self.a(x))))))
+
+
+class Unused(nn.Module):
+    """A layer and a buffer that forward does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.never, self.a = nn.Linear(3, 3), nn.Linear(6, 5)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        return self.a(x)
+
+
+class Bert(nn.Module):
+    """The output head's weight and bias are tied."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = transformers.BertForMaskedLM(transformers.BertConfig(
+            num_hidden_layers=1, hidden_size=48, num_attention_heads=3, intermediate_size=96, vocab_size=101,
+            max_position_embeddings=16, hidden_dropout_prob=0, attention_probs_dropout_prob=0, pad_token_id=None))
+        self.register_buffer("positions", torch.arange(16)[None], persistent=False)
+
+    def forward(self, x):
+        return self.model(x, position_ids=self.positions, return_dict=True).logits
+
+
 def images():
     return torch.randn(BATCH, 1, 8, 8), torch.randint(0, 10, (BATCH,))
+
+
+def rows():
+    return torch.randn(BATCH, 6), torch.randint(0, 5, (BATCH,))
 
 
 def tokens(classes, length):
@@ -234,6 +292,23 @@ def check_model(work, name, exporter, external, options, flags=()):
     trained.load_state_dict(load_file(work.dir / "weights.safetensors"), strict=True)
     check_reimport(work)
     check_outputs(work, name, exporter, trained, batches[0][0])
+
+
+def check_strict(work, build, make, exporter, absent=()):
+    """load_state_dict(strict=True) takes what was trained, but for what the exporter has left out, which is said."""
+    torch.manual_seed(0)
+    module = build().train()
+    to_onnx(copy.deepcopy(module), make()[0], work.dir / "model.onnx", exporter, False)
+    work.data(make, 1)
+    work.compile()
+    work.train("--steps", 1, "--lr", 0, "--save", "save")
+    said = work.ckpt("export", "save", "--onnx", "model.onnx", "-o", "weights.safetensors")
+    weights, loaded = load_file(work.dir / "weights.safetensors"), build()
+    want(all(f'"{name}"' in said for name in absent), f"nothing is said of {absent}:\n{said}")
+    loaded.load_state_dict(weights | {n: module.state_dict()[n] for n in absent}, strict=True)
+    want(not set(absent) & set(weights), f"{absent} are written")
+    other = [n for n, p in module.named_parameters() if not torch.equal(p, dict(loaded.named_parameters())[n])]
+    want(not other, f"other values: {other}")
 
 
 def check_outputs(work, name, exporter, trained, x):
@@ -593,6 +668,13 @@ CASES = {
     "sgd with momentum": lambda w: check_optimizer(w, "dynamo", "sgd:momentum"),
     "a symbolic dimension": check_symbolic,
     "errors": check_errors,
+    "strict, cells, TorchScript": lambda w: check_strict(w, Cells, rows, "torchscript"),
+    "strict, cells, dynamo": lambda w: check_strict(w, Cells, rows, "dynamo"),
+    "strict, weight norm and ties, TorchScript": lambda w: check_strict(w, Parametrized, rows, "torchscript"),
+    "strict, weight norm and ties, dynamo": lambda w: check_strict(w, Parametrized, rows, "dynamo"),
+    "strict, unused, dynamo": lambda w: check_strict(w, Unused, rows, "dynamo", ("never.weight", "never.bias", "count")),
+    "strict, BERT, TorchScript": lambda w: check_strict(w, Bert, tokens(101, 16), "torchscript"),
+    "strict, BERT, dynamo": lambda w: check_strict(w, Bert, tokens(101, 16), "dynamo", ("model.cls.predictions.bias",)),
 }
 
 

@@ -2,7 +2,7 @@
  * files whose header says anything, and damaged copies.
  *
  * models list | models onnx NAME | models npy DESCR ORDER SHAPE BYTES | models flip FILE SEED COUNT |
- * models checkpoint DIR MEGABYTES RANKS STRATEGY..
+ * models chain elementwise|layers NODES | models checkpoint DIR MEGABYTES RANKS STRATEGY..
  * The result goes to standard output, but for checkpoints.  One idea: every bad model is a small change of the same
  * good one. */
 #include <stdlib.h>
@@ -15,7 +15,8 @@ enum { FLOAT = 1, STRING = 8 };
 static const float ramp[] = {-0.5f, 0.25f, -0.125f, 0.5f, -0.25f, 0.375f, 0.125f};
 
 /* Breaks out of C comments and strings, of make, of JSON, of DOT, of printf and of the IR's own quotes. */
-#define HOSTILE "*/ \"quo'te\" \n ?\?/ \\ %s $(HOME) `id` #if <b>&amp; \x01 \xc3\xa9"
+#define HOSTILE "*/ \"quo'te\" \n ?\?/ \\ %s $(HOME) `id` #if <b>&amp; \x01 \xc3\xa9 " \
+	"\xe2\x80\xae\xe2\x80\x8b\xe2\x80\xa8\xc2\x9b" /* right to left, zero width, line separator, control */
 
 /* y = relu(x w) + b: the good one, whose parts the others replace. */
 typedef struct Parts {
@@ -177,6 +178,69 @@ static const Model models[] = {
 	MODEL(made_twice), MODEL(two_outputs), MODEL(wide),
 };
 
+/* ---- chains ---- */
+
+/* n nodes of which each reads the one before; its result, y, is one number. */
+static void end_chain(OnnxText *m, const char *last)
+{
+	Buf mean = node_text("/mean", "ReduceMean", last, "y");
+	attr_i(&mean, "keepdims", 0);
+	model_node(m, mean);
+	model_output(m, "y");
+}
+
+static OnnxText *elementwise_chain(int n)
+{
+	static const char *const op[] = {"Tanh", "Neg", "Sigmoid", "Abs", "Relu"};
+	static const float ones[] = {1};
+	OnnxText *m = model_new();
+	char in[32] = "v", out[32], name[32];
+	model_input(m, "x", 1, "8,16");
+	model_floats(m, "scale.weight", "16", 1, ones);
+	model_op(m, "/scale/Mul", "Mul", "x,scale.weight", "v");
+	for (int i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "/act/%d", i);
+		snprintf(out, sizeof(out), "v%d", i);
+		model_op(m, name, op[i % COUNT_OF(op)], in, out);
+		memcpy(in, out, sizeof(in));
+	}
+	end_chain(m, in);
+	return m;
+}
+
+/* Linear layers with an activation and a residual sum, four nodes each. */
+static OnnxText *layer_chain(int n)
+{
+	OnnxText *m = model_new();
+	char x[32] = "x", weight[64], bias[64], name[64], in[128], out[32];
+	model_input(m, "x", 1, "8,16");
+	for (int i = 0; i < n / 4; i++) {
+		snprintf(weight, sizeof(weight), "l.%d.weight", i);
+		snprintf(bias, sizeof(bias), "l.%d.bias", i);
+		model_floats(m, weight, "16,16", 7, ramp);
+		model_floats(m, bias, "16", 7, ramp);
+		static const char *const op[] = {"MatMul", "Add", "Tanh", "Add"};
+		for (int k = 0; k < COUNT_OF(op); k++) {
+			snprintf(name, sizeof(name), "/l.%d/%s_%d", i, op[k], k);
+			const char *first = k == 0 ? x : out, *second = k == 0 ? weight : k == 1 ? bias : k == 3 ? x : "";
+			snprintf(in, sizeof(in), "%s%s%s", first, *second ? "," : "", second);
+			snprintf(out, sizeof(out), "v%d_%d", i, k);
+			model_op(m, name, op[k], in, out);
+		}
+		memcpy(x, out, sizeof(x));
+	}
+	end_chain(m, x);
+	return m;
+}
+
+static int put_chain(const char *kind, int n)
+{
+	Buf b = model_bytes(strcmp(kind, "layers") ? elementwise_chain(n) : layer_chain(n));
+	bool ok = fwrite(b.at, 1, b.n, stdout) == b.n;
+	buf_free(&b);
+	return !ok;
+}
+
 /* ---- the commands ---- */
 
 static int put_onnx(const char *name)
@@ -235,6 +299,8 @@ int main(int argc, char **argv)
 	const char *what = argc > 1 ? argv[1] : "";
 	if (!strcmp(what, "onnx") && argc == 3)
 		return put_onnx(argv[2]);
+	if (!strcmp(what, "chain") && argc == 4)
+		return put_chain(argv[2], atoi(argv[3]));
 	if (!strcmp(what, "npy") && argc == 6)
 		return put_npy(argv[2], argv[3], argv[4], atoll(argv[5]));
 	if (!strcmp(what, "flip") && argc == 5)

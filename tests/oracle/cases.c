@@ -249,10 +249,11 @@ static Module *load(const Case *c, Diag *d)
 
 PassOptions case_options(const Case *c)
 {
+	static const char *const freeze[] = {"h\\.0\\.mlp\\.up|h\\.1\\.ln_2\\.bias"};
 	bool is_tied = !strcmp(c->model, "tied");
 	return (PassOptions){
 		.loss = is_tied ? "cross_entropy:logits=logits" : "cross_entropy",
-		.freeze = is_tied ? "h\\.0\\.mlp\\.up|h\\.1\\.ln_2\\.bias" : NULL,
+		.freeze = freeze, .n_freeze = is_tied,
 		.dropout = true, .grad_norm = true, .clip = "2",
 		.strategy = c->strategy, .wrap = &c->wrap, .n_wrap = c->wrap != NULL, .forward_prefetch = c->forward,
 		.backward_prefetch = c->backward, .limit_all_gathers = c->limit, .unit_strategy = &c->unit_strategy,
@@ -263,10 +264,10 @@ PassOptions case_options(const Case *c)
 	};
 }
 
-Module *case_build(const Case *c, const char *schedule, Variants *v, Diag *d)
+static Module *build(const Case *c, const char *stop_after, const char *schedule, Variants *v, Diag *d)
 {
 	PassOptions o = case_options(c);
-	PipelineView view = {.out = d->out};
+	PipelineView view = {.out = d->out, .stop_after = stop_after};
 	Module *m = load(c, d);
 	o.schedule_in = schedule;
 	*v = (Variants){.of[VARIANT_ONLY] = m};
@@ -277,4 +278,24 @@ Module *case_build(const Case *c, const char *schedule, Variants *v, Diag *d)
 	pipeline_free(v);
 	*v = (Variants){0};
 	return NULL;
+}
+
+Module *case_build(const Case *c, const char *schedule, Variants *v, Diag *d)
+{
+	return build(c, NULL, schedule, v, d);
+}
+
+char *case_text(const Case *c, const char *pass, Diag *d)
+{
+	Variants v;
+	char *text = NULL;
+	size_t n = 0;
+	const Module *m = build(c, pass, NULL, &v, d);
+	FILE *f = m ? open_memstream(&text, &n) : NULL;
+	if (f) {
+		ir_print(f, m);
+		fclose(f);
+	}
+	pipeline_free(&v);
+	return text;
 }

@@ -1,9 +1,11 @@
 /* tests/unit/main.c: runs all suites, or those named, and exits 1 when an assertion failed.
  *
+ * Every rewriting is watched: SHARDC_CHECK_REWRITES (passes/progress.h).
  * usage: unit [SUITE ...] */
 #include "tests/unit/unit.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct Suite { const char *name; void (*add)(void); } Suite;
@@ -28,6 +30,7 @@ static int add_named(const char *name)
 
 int main(int argc, char **argv)
 {
+	setenv("SHARDC_CHECK_REWRITES", "1", 1);
 	if (CU_initialize_registry() != CUE_SUCCESS)
 		return 1;
 	for (int i = 0; argc < 2 && i < N_SUITES; i++)

@@ -237,6 +237,14 @@ void function_node(Buf *function, Buf node)
 	pb_msg(function, 7, &node);
 }
 
+void model_metadata(OnnxText *m, const char *key, const char *value)
+{
+	Buf entry = {0};
+	pb_str(&entry, 1, key);
+	pb_str(&entry, 2, value);
+	pb_msg(&m->metadata, 14, &entry);
+}
+
 void model_function(OnnxText *m, Buf function)
 {
 	pb_msg(&m->functions, 25, &function);
@@ -252,6 +260,8 @@ Buf model_bytes(OnnxText *m)
 	pb_msg(&b, 7, &m->graph);
 	buf_put(&b, m->functions.at ? m->functions.at : "", m->functions.n);
 	buf_free(&m->functions);
+	buf_put(&b, m->metadata.at ? m->metadata.at : "", m->metadata.n);
+	buf_free(&m->metadata);
 	free(m);
 	return b;
 }

@@ -6,7 +6,7 @@
 
 /* A model under construction; fields are serialised messages. */
 typedef struct OnnxText {
-	Buf graph, functions;
+	Buf graph, functions, metadata;
 	int ir_version, opset;
 	const char *producer;
 } OnnxText;
@@ -36,6 +36,7 @@ void model_ints(OnnxText *m, const char *name, int n, const int64_t *v); /* one 
 void model_external(OnnxText *m, const char *name, const char *dims, const char *location, const char *offset,
 	const char *length);
 void model_info(OnnxText *m, const char *name, const char *key, const char *value); /* metadata of a value */
+void model_metadata(OnnxText *m, const char *key, const char *value); /* of the model itself */
 void function_node(Buf *function, Buf node);              /* frees node */
 void model_function(OnnxText *m, Buf function);           /* frees function */
 Buf model_bytes(OnnxText *m);                             /* frees m */

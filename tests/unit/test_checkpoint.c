@@ -143,7 +143,7 @@ static int sections(bool part)
 {
 	Arena *a = arena_new();
 	Diag d = {.out = fopen("/dev/null", "w")};
-	Checkpoint *c = (part ? checkpoint_open_part : checkpoint_open)(a, folder, &d);
+	Checkpoint *c = part ? checkpoint_open_here(a, folder, true, &d) : checkpoint_open(a, folder, &d);
 	int found = c ? 0 : -1;
 	for (int s = 0; c && s < CHECKPOINT_SECTIONS; s++)
 		found |= (c->section[s].n > 0) << s;

@@ -681,10 +681,10 @@ static void test_evaluation(void)
 		CU_ASSERT_DOUBLE_EQUAL(number_after("\"eval_loss\": "), r.loss, 1e-6);
 		CU_ASSERT_DOUBLE_EQUAL(number_after("\"eval_accuracy\": "), r.right / r.valid, 1e-8);
 	}
-	m.loss.mean = true;
-	EXPECT(&m, 2, DATA "--steps 1 --eval-data x=x.npy --eval-data labels=labels.npy", 0, "6 samples left out");
+	m.loss.whole = "the loss is one number a batch";
+	EXPECT(&m, 2, DATA "--steps 1 --eval-data x=x.npy --eval-data labels=labels.npy", 0, "2 samples left out");
 	EXPECT(&m, 2, DATA "--steps 1 --eval-data x=few.npy --eval-data labels=few_labels.npy", 1,
-		"5 samples are less than one batch of 8 on all ranks");
+		"3 samples are less than one batch of 4");
 }
 
 /* ---- how runs end and do not begin ---- */
@@ -770,8 +770,8 @@ static int begin(void)
 		file[1 + k % TOY_D * TOY_C + k / TOY_D] = first_p[k];
 	npy_write("x.npy", DT_F32, 2, (int64_t[]){N, TOY_D}, data_x);
 	npy_write("labels.npy", DT_I64, 1, (int64_t[]){N}, data_labels);
-	npy_write("few.npy", DT_F32, 2, (int64_t[]){5, TOY_D}, data_x);
-	npy_write("few_labels.npy", DT_I64, 1, (int64_t[]){5}, data_labels);
+	npy_write("few.npy", DT_F32, 2, (int64_t[]){3, TOY_D}, data_x);
+	npy_write("few_labels.npy", DT_I64, 1, (int64_t[]){3}, data_labels);
 	FILE *f = fopen("weights.bin", "wb");
 	fwrite(file, 1, sizeof(file), f);
 	fclose(f);

@@ -249,14 +249,62 @@ static void test_recursive_function(void)
 {
 	OnnxText *m = model_new();
 	Buf f = function_text("F", "a", "b");
-	function_node(&f, call("again", "F", "a", "b"));
+	function_node(&f, call("again", "F", "a", "h"));
+	function_node(&f, call("and_again", "F", "h", "b"));
 	model_function(m, f);
 	model_input(m, "x", 1, "4,3");
 	model_node(m, call("top", "F", "x", "y"));
 	model_output(m, "y");
 	Loaded l = load_model(m, NULL);
 	CU_ASSERT_PTR_NULL(l.m);
-	expect(&l, "function \"F\" calls itself");
+	expect(&l, "node \"top/again\" (F): error: function \"F\" calls itself");
+	CU_ASSERT_EQUAL(l.errors, 1);
+	loaded_free(&l);
+}
+
+/* Functions F0..Fn, each of which calls the next one twice; the last is one node. */
+static OnnxText *doubling(int n, const char *leaf)
+{
+	Arena *a = arena_new();
+	OnnxText *m = model_new();
+	for (int i = 0; i <= n; i++) {
+		Buf f = function_text(arena_printf(a, "F%d", i), "a", "b");
+		const char *next = arena_printf(a, "F%d", i + 1);
+		if (i < n) {
+			function_node(&f, call("l", next, "a", "h"));
+			function_node(&f, call("r", next, "h", "b"));
+		} else {
+			function_node(&f, node_text("leaf", leaf, "a", "b"));
+		}
+		model_function(m, f);
+	}
+	model_input(m, "x", 1, "4,3");
+	model_node(m, call("top", "F0", "x", "y"));
+	model_output(m, "y");
+	arena_free(a);
+	return m;
+}
+
+static void test_doubling_functions(void)
+{
+	Loaded l = good(doubling(8, "Relu"), NULL);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_RELU), 256);
+	loaded_free(&l);
+	l = load_model(doubling(40, "Relu"), NULL);
+	CU_ASSERT_PTR_NULL(l.m);
+	expect(&l, "inlining the model's functions makes more than 204100 nodes");
+	expect(&l, "onnx.inliner.inline_local_functions");
+	CU_ASSERT_EQUAL(l.errors, 1);
+	loaded_free(&l);
+}
+
+/* A call ends at its first error: 2^40 calls would say the same. */
+static void test_error_in_doubling_functions(void)
+{
+	Loaded l = load_model(doubling(40, "FancyNewOp"), NULL);
+	CU_ASSERT_PTR_NULL(l.m);
+	expect(&l, "refused: 1 x FancyNewOp");
+	CU_ASSERT_EQUAL(l.errors, 1);
 	loaded_free(&l);
 }
 
@@ -527,6 +575,32 @@ static void test_batch_norm(void)
 	loaded_free(&l);
 }
 
+/* A norm that is called twice moves its statistics twice: 0.9 (0.9 old + 0.1 first) + 0.1 second, in one write. */
+static void test_batch_norm_twice(void)
+{
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,3,2,2");
+	model_floats(m, "bn.weight", "3", 3, ramp);
+	model_floats(m, "bn.bias", "3", 3, ramp);
+	model_floats(m, "bn.running_mean", "3", 3, ramp);
+	model_floats(m, "bn.running_var", "3", 3, ramp);
+	for (int i = 0; i < 2; i++) {
+		Buf n = node_text(i ? "bn_1" : "bn", "BatchNormalization", i
+			? "h,bn.weight,bn.bias,bn.running_mean,bn.running_var"
+			: "x,bn.weight,bn.bias,bn.running_mean,bn.running_var", i ? "y" : "h");
+		attr_i(&n, "training_mode", 1);
+		model_node(m, n);
+	}
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 2);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_WRITE), 2);
+	const Op *w = find_op(l.m, OP_WRITE);
+	const Op *old = w ? op_in(op_in(op_in(w, 0)->op, 0)->op, 0)->op : NULL; /* what 0.9 multiplies */
+	CU_ASSERT(old && old->kind == OP_ADD);
+	loaded_free(&l);
+}
+
 /* x [4,6] -> [24] -> dropout -> [4,6] -> swapped -> dropout -> y */
 static OnnxText *dropouts(bool lost)
 {
@@ -580,6 +654,8 @@ void suite_frontend(void)
 		{"a constant condition", test_constant_condition},
 		{"functions inlined", test_functions},
 		{"a function that calls itself", test_recursive_function},
+		{"functions that double", test_doubling_functions},
+		{"an error in functions that double", test_error_in_doubling_functions},
 		{"merged parameters untied", test_untie},
 		{"statistics merged with a shift", test_merged_statistics},
 		{"ties broken by a transpose", test_broken_tie},
@@ -587,6 +663,7 @@ void suite_frontend(void)
 		{"vectors with dims of 1", test_folded_vector},
 		{"metadata decides", test_metadata_decides},
 		{"restored and lost parameters", test_restored_and_lost},
+		{"a batch norm called twice", test_batch_norm_twice},
 		{"stored causal masks", test_causal_mask},
 		{"long tables", test_long_tables},
 		{"batch norm", test_batch_norm},

@@ -72,7 +72,8 @@ static json_t *plan_as_json(Module *m, const PassOptions *o)
 
 static bool plan_case(Case *c)
 {
-	PassOptions o = {.loss = "mse", .freeze = "head\\.bias", .strategy = strategy_info[c->strategy].text,
+	PassOptions o = {.loss = "mse", .freeze = (const char *const[]){"head\\.bias"}, .n_freeze = 1,
+		.strategy = strategy_info[c->strategy].text,
 		.world = c->world, .shard_size = c->size, .grad_norm = true, .threads = 1};
 	PipelineView none = {.out = stdout};
 	c->d = (Diag){.out = stderr};

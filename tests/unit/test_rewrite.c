@@ -1,14 +1,20 @@
-/* tests/unit/test_rewrite.c: canon, patterns and layout keep what a module computes.
+/* tests/unit/test_rewrite.c: canon, patterns and layout keep what a module computes, and rewriting ends.
  *
  * Every golden test of these passes is run here too: its module and the rewritten one are evaluated in f64
- * on the same random numbers and must agree, and a second run of the passes must change nothing. */
+ * on the same random numbers and must agree, and a second run of the passes must change nothing.  Rules made to
+ * undo one another show that a runaway is ended and named. */
+#include "passes/measure.h"
 #include "passes/passes.h"
+#include "passes/rewrite.h"
 #include "tests/unit/unit.h"
 
 #include <glob.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static char *read_text(Arena *a, const char *path)
 {
@@ -177,10 +183,120 @@ static void layout_keeps_values(void)
 	check_folder("tests/ir/layout/*.ir");
 }
 
+/* An id outside of its axis is the program's to refuse, whatever element the tuple would be as one number. */
+static void ids_outside_stay(void)
+{
+	static const char text[] = "module \"m\" level=MODEL {\n input \"x\" : f32[2,2]\n"
+		" output \"y\" : f32[4]\n forward {\n"
+		"%x : f32[2,2] = input \"x\"\n %ids : i64[4,2] = const {value=[0,0,0,1,0,2,1,1]}\n"
+		"%y : f32[4] = gather_nd %x, %ids {batch_dims=0}\n output \"y\" %y\n }\n}\n";
+	Diag d = {.out = stderr};
+	Module *m = rewritten("m.ir", text, "canon", &d);
+	CU_ASSERT_FATAL(m != NULL);
+	CU_ASSERT_PTR_NOT_NULL(strstr(module_text(m->arena, m), "gather_nd"));
+	ir_module_free(m);
+}
+
+/* ---- rules that undo one another ---- */
+
+static Value *turn(Rewriter *r, Op *op)
+{
+	static const int perm[] = {1, 0};
+	return def_of(op->in[0].value, OP_TRANSPOSE) ? NULL
+		: ir_transpose(&r->b, ir_emit1(&r->b, op->kind, ir_transpose(&r->b, op->in[0].value, perm)), perm);
+}
+
+static Value *turn_back(Rewriter *r, Op *op)
+{
+	Op *inner = def_of(op->in[0].value, OP_EXP), *first = inner ? def_of(inner->in[0].value, OP_TRANSPOSE) : NULL;
+	return first ? ir_emit1(&r->b, OP_EXP, first->in[0].value) : NULL;
+}
+
+static Value *halve(Rewriter *r, Op *op)
+{
+	Value *half = ir_emit1(&r->b, OP_NEG, op->in[0].value);
+	return ir_emit1(&r->b, OP_NEG, ir_emit1(&r->b, OP_NEG, half));
+}
+
+static const Rule undoing[] = {{OP_EXP, "exp is turned", turn}, {OP_TRANSPOSE, "exp is turned back", turn_back}};
+static const Rule growing[] = {{OP_NEG, "one minus becomes three", halve}};
+
+static Module *one_op(const char *op)
+{
+	Diag d = {.out = stderr};
+	Arena *a = arena_new();
+	Module *m = ir_parse("m.ir", arena_printf(a, "module \"m\" level=MODEL {\n input \"x\" : f32[2,2]\n"
+		" output \"y\" : f32[2,2]\n forward {\n %%x : f32[2,2] = input \"x\"\n"
+		" %%e : f32[2,2] = %s %%x loc(\"/here\":\"Exp\")\n output \"y\" %%e\n }\n}\n", op), &d);
+	arena_free(a);
+	return m;
+}
+
+/* What rewriting says before it aborts, in a process of its own whose memory is bounded; "" when it ends well. */
+static void said_by(const char *op, RuleSet set, bool checked, char *said, size_t room)
+{
+	int end[2], status;
+	size_t n = 0;
+	CU_ASSERT_FATAL(pipe(end) == 0);
+	fflush(NULL);
+	pid_t pid = fork();
+	CU_ASSERT_FATAL(pid >= 0);
+	if (!pid) {
+		dup2(end[1], STDERR_FILENO);
+		setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+#ifndef __SANITIZE_ADDRESS__
+		setrlimit(RLIMIT_DATA, &(struct rlimit){256 << 20, 256 << 20});
+#endif
+		setenv("SHARDC_CHECK_REWRITES", checked ? "1" : "0", 1);
+		rewrite_module(one_op(op), &(Diag){.out = stderr}, 1, &set, NULL, NULL);
+		_exit(0);
+	}
+	close(end[1]);
+	for (ssize_t got; n + 1 < room && (got = read(end[0], said + n, room - 1 - n)) > 0;)
+		n += (size_t)got;
+	said[n] = 0;
+	close(end[0]);
+	CU_ASSERT_EQUAL(waitpid(pid, &status, 0), pid);
+	CU_ASSERT(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+static void expect_said(const char *said, const char *part)
+{
+	UNIT_CHECK(strstr(said, part) != NULL, part);
+	if (!strstr(said, part))
+		fprintf(stderr, "said: %s", said);
+}
+
+static void runaway_names_both_rules(void)
+{
+	char said[4096];
+	said_by("exp", (RuleSet){undoing, COUNT_OF(undoing)}, false, said, sizeof(said));
+	expect_said(said, "rewriting does not end");
+	expect_said(said, "\"exp is turned\"");
+	expect_said(said, "\"exp is turned back\"");
+	expect_said(said, "node \"/here\" (Exp)");
+	said_by("neg", (RuleSet){growing, COUNT_OF(growing)}, false, said, sizeof(said));
+	expect_said(said, "rewriting does not end");
+	expect_said(said, "the rule \"one minus becomes three\" repeats");
+}
+
+static void measure_names_the_rule(void)
+{
+	char said[4096];
+	said_by("exp", (RuleSet){undoing, COUNT_OF(undoing)}, true, said, sizeof(said));
+	expect_said(said, "the measure does not fall: rule \"exp is turned\" at exp of m: node \"/here\" (Exp)");
+	expect_said(said, "WORK was");
+	said_by("neg", (RuleSet){growing, COUNT_OF(growing)}, true, said, sizeof(said));
+	expect_said(said, "the measure does not fall: rule \"one minus becomes three\"");
+}
+
 void suite_rewrite(void)
 {
 	CU_pSuite s = CU_add_suite("rewrite", NULL, NULL);
 	CU_add_test(s, "canon keeps what a module computes", canon_keeps_values);
 	CU_add_test(s, "patterns keep what a module computes", patterns_keep_values);
 	CU_add_test(s, "layout keeps what a module computes", layout_keeps_values);
+	CU_add_test(s, "ids outside of their axis stay", ids_outside_stay);
+	CU_add_test(s, "a runaway is ended, and named", runaway_names_both_rules);
+	CU_add_test(s, "a rule that does not lower the measure is named", measure_names_the_rule);
 }

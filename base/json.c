@@ -1,0 +1,14 @@
+/* base/json.c: JSON files that a user writes.
+ *
+ * Refuses what is no regular file, no text, or has a key twice. */
+#include "base/json.h"
+
+json_t *json_read(const char *path, Arena *a, Diag *d)
+{
+	json_error_t e;
+	const char *text = diag_read_file(d, path, a);
+	json_t *root = text ? json_loads(text, JSON_REJECT_DUPLICATES, &e) : NULL;
+	if (text && !root)
+		diag_error(d, arena_printf(a, "%s:%d:%d", path, e.line, e.column), "%s", e.text);
+	return root;
+}

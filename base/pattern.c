@@ -1,0 +1,92 @@
+/* base/pattern.c: regular expressions that users write: compiled, or refused with what to write instead.
+ *
+ * Accepts POSIX extended expressions and, beyond them, \w \W \s \S \b \B \< \>, which the C library knows and which
+ * mean what they mean in Perl. */
+#include "base/pattern.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/* What Perl's expressions have and POSIX's lack; instead: what means the same. */
+typedef struct Foreign { const char *text, *instead; } Foreign;
+static const Foreign escapes[] = {
+	{"\\d", "[0-9]"}, {"\\D", "[^0-9]"}, {"\\A", "^"}, {"\\Z", "$"}, {"\\z", "$"}, {"\\h", "[ ]"}, {"\\Q", NULL},
+};
+static const Foreign in_brackets[] = {
+	{"\\d", "0-9"}, {"\\w", "[:alnum:]_"}, {"\\s", "[:space:]"},
+};
+static const Foreign groups[] = {
+	{"(?:", "("}, {"(?=", NULL}, {"(?!", NULL}, {"(?<", NULL}, {"(?P", "("}, {"(?i", NULL},
+};
+static const char known_escapes[] = "wWsSbB123456789"; /* of letters and digits */
+
+static const Foreign *find(const Foreign *table, int n, const char *s)
+{
+	for (int i = 0; i < n; i++)
+		if (!strncmp(s, table[i].text, strlen(table[i].text)))
+			return &table[i];
+	return NULL;
+}
+
+static bool refuse(const char *pattern, const char *s, size_t n, const char *instead, const char *where, Diag *d)
+{
+	diag_error(d, where, "\"%s\": %.*s is Perl's, expressions here are POSIX extended ones, as egrep's%s%s", pattern,
+		(int)n, s, instead ? ": write " : ", which have nothing like it", instead ? instead : "");
+	return false;
+}
+
+/* Behind "[": up to the "]" that ends it; NULL after a message.  A backslash stands for itself there. */
+static const char *skip_brackets(const char *pattern, const char *s, const char *where, Diag *d)
+{
+	s += *s == '^';
+	for (const char *first = s; *s && (*s != ']' || s == first); s++) {
+		const char *end = *s == '[' && s[1] && strchr(":.=", s[1]) ? strchr(s + 2, ']') : NULL;
+		const Foreign *f = *s == '\\' ? find(in_brackets, COUNT_OF(in_brackets), s) : NULL;
+		if (f || (*s == '\\' && isalnum((unsigned char)s[1]))) {
+			refuse(pattern, s, 2, f ? f->instead : NULL, where, d);
+			return NULL;
+		}
+		s = end ? end : s;
+	}
+	return s;
+}
+
+static bool is_posix(const char *pattern, const char *where, Diag *d)
+{
+	for (const char *s = pattern; *s; s++) {
+		const Foreign *group = find(groups, COUNT_OF(groups), s), *escape = find(escapes, COUNT_OF(escapes), s);
+		if (group || (*s == '(' && s[1] == '?'))
+			return refuse(pattern, s, MIN(strlen(s), (size_t)3), group ? group->instead : NULL, where, d);
+		if (escape || (*s == '\\' && isalnum((unsigned char)s[1]) && !strchr(known_escapes, s[1])))
+			return refuse(pattern, s, 2, escape ? escape->instead : NULL, where, d);
+		if (*s == '[' && !(s = skip_brackets(pattern, s + 1, where, d)))
+			return false;
+		if ((*s == '\\' && s[1]) && s++)
+			continue;
+		if (!*s)
+			break; /* "[" without an end: regcomp says it */
+	}
+	return true;
+}
+
+bool pattern_compile(regex_t *re, const char *pattern, const char *where, Diag *d)
+{
+	char text[200];
+	if (!is_posix(pattern, where, d))
+		return false;
+	int code = regcomp(re, pattern, REG_EXTENDED | REG_NOSUB);
+	if (!code)
+		return true;
+	regerror(code, re, text, sizeof(text));
+	diag_error(d, where, "\"%s\" is not an extended regular expression: %s", pattern, text);
+	return false;
+}
+
+bool pattern_check(const char *pattern, const char *where, Diag *d)
+{
+	regex_t re;
+	bool ok = pattern_compile(&re, pattern, where, d);
+	if (ok)
+		regfree(&re);
+	return ok;
+}

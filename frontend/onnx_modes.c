@@ -1,0 +1,297 @@
+/* frontend/onnx_modes.c: which modules train and which are in eval mode: batch norms and dropouts.
+ *
+ * What the options say counts first, then shardc.export's metadata, then what the exporter left: a node's
+ * training_mode, and the ATen op in dynamo's metadata.  A model whose batch norms all say eval mode was most often
+ * exported so by oversight; it is trained, and that is said.  Where others say training, those in eval mode are meant
+ * to be. */
+#include "frontend/onnx_params.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/pattern.h"
+
+typedef enum { SAYS_NOTHING, SAYS_EVAL, SAYS_TRAIN } Says;
+
+struct Modes {
+	int norms_train, norms_eval;  /* batch norms that say so */
+	int dropouts;                 /* that say how they are trained */
+	int absent;                   /* modules of dropout that became nothing */
+	const char *first_absent;
+	regex_t *re;                  /* of --bn=frozen:REGEX */
+	int *matched;                 /* by regex: batch norms */
+	VEC(const char *) norms;      /* modules of batch norms, or their nodes */
+	VEC(const char *) fixed;      /* those that are left in eval mode, as the exporter says */
+	int acting, ignored, in_eval; /* dropouts: those that say nothing of training, and say that they do not train */
+	const char *first_ignored;
+	double ratio;                 /* of the first */
+	Map *fx;                      /* names of the exporter's graph that a node stands for -> itself */
+	Map *sdpa;                    /* attentions with dropout, by that name -> whether a Dropout is left */
+	int lost_stops;
+	const char *lost_stop;
+};
+
+/* ---- batch norms ---- */
+
+/* dynamo leaves out training_mode, but names the op that was decomposed. */
+static Says norm_says(const Onnx__NodeProto *p)
+{
+	const char *fx = names_metadata(p, "pkg.torch.onnx.fx_node");
+	if (fx && strstr(fx, "aten._native_batch_norm_legit_no_training."))
+		return SAYS_EVAL;
+	if (fx && strstr(fx, "aten._native_batch_norm_legit"))
+		return SAYS_TRAIN;
+	for (size_t i = 0; i < p->n_attribute; i++)
+		if (!strcmp(p->attribute[i]->name, "training_mode"))
+			return p->attribute[i]->i ? SAYS_TRAIN : SAYS_EVAL;
+	return SAYS_NOTHING;
+}
+
+static const char *norm_name(const Node *n)
+{
+	return *n->scope ? n->scope : n->name;
+}
+
+/* Whether an option freezes it by name. */
+static bool norm_matches(Modes *s, const FrontendOptions *o, const char *name)
+{
+	bool any = false;
+	for (int i = 0; i < o->n_bn_frozen; i++) {
+		bool hit = pattern_matches(&s->re[i], name);
+		s->matched[i] += hit;
+		any = any || hit;
+	}
+	return any;
+}
+
+/* The module's mode as the metadata have it: also of "bn_1", the second call of "bn". */
+static const MetaModule *norm_module(const Import *im, const char *scope)
+{
+	const MetaModule *m = im->meta ? map_get(im->meta->modules, scope) : NULL;
+	for (int i = 0; im->meta && !m && i < map_count(im->meta->modules); i++)
+		if (names_same_module(scope, map_key(im->meta->modules, i)))
+			m = map_get(im->meta->modules, map_key(im->meta->modules, i));
+	return m;
+}
+
+bool modes_norm_trains(Node *n, bool says)
+{
+	Import *im = n->im;
+	const FrontendOptions *o = im->o;
+	Modes *s = im->modes;
+	const char *name = norm_name(n);
+	const MetaModule *module = norm_module(im, n->scope);
+	Says left = norm_says(n->proto);
+	vec_push(im->arena, &s->norms, name);
+	if (norm_matches(s, o, name) || o->bn == NORM_FROZEN)
+		return false;
+	if (o->bn == NORM_TRAIN || o->infer)
+		return o->bn == NORM_TRAIN || says;
+	if (im->meta)
+		return module ? module->training : left == SAYS_NOTHING ? im->meta->training : left == SAYS_TRAIN;
+	bool fixed = left == SAYS_EVAL && (s->norms_train || s->dropouts);
+	if (fixed)
+		vec_push(im->arena, &s->fixed, name);
+	return !fixed;
+}
+
+/* ---- dropouts ---- */
+
+bool modes_dropout_acts(Node *n, double p, DropoutSays says)
+{
+	Import *im = n->im;
+	Modes *s = im->modes;
+	if (p <= 0 || im->o->dropout == DROPOUT_OFF)
+		return false;
+	if (im->o->infer)
+		return says == DROPOUT_SAYS_TRAIN;
+	bool acts = im->o->dropout == DROPOUT_ON || says == DROPOUT_SAYS_TRAIN
+		|| (says == DROPOUT_SAYS_NOTHING && s->dropouts && !im->meta);
+	s->acting += acts;
+	s->ignored += !acts && says == DROPOUT_SAYS_NOTHING;
+	s->in_eval += !acts && says == DROPOUT_SAYS_EVAL;
+	if (!acts && !s->first_ignored) {
+		s->first_ignored = n->name;
+		s->ratio = p;
+	}
+	return acts;
+}
+
+/* ---- the survey ---- */
+
+/* "%name : [num_users=1] = call_function[...": the name. */
+static const char *fx_name(Import *im, const char *fx)
+{
+	return *fx == '%' ? arena_strndup(im->arena, fx, strcspn(fx, " ")) : "";
+}
+
+/* The fifth argument of an attention, its dropout. */
+static bool fx_attention_drops(const char *fx)
+{
+	static const char call[] = "aten.scaled_dot_product_attention.default](args = (";
+	const char *at = strstr(fx, call);
+	at = at ? at + strlen(call) : NULL;
+	for (int i = 0; at && i < 4; i++) {
+		size_t n = strcspn(at, ",)");
+		at = at[n] == ',' ? at + n + 1 : NULL;
+	}
+	return at && strtod(at, NULL) > 0;
+}
+
+static void survey_node(Import *im, const Onnx__NodeProto *p)
+{
+	Modes *s = im->modes;
+	const char *op = p->op_type ? p->op_type : "", *fx = names_metadata(p, "pkg.torch.onnx.fx_node");
+	const char *classes = names_metadata(p, "pkg.torch.onnx.class_hierarchy");
+	bool dropout = !strcmp(op, "Dropout");
+	if (!strcmp(op, "BatchNormalization")) {
+		Says says = norm_says(p);
+		s->norms_train += says == SAYS_TRAIN;
+		s->norms_eval += says == SAYS_EVAL;
+	}
+	s->dropouts += dropout && p->n_input > 2 && *p->input[2];
+	if (!strcmp(op, "Identity") && classes && strstr(classes, "torch.nn.modules.dropout.")
+			&& strstr(classes, "aten.clone.") && !s->absent++)
+		s->first_absent = p->name ? p->name : "";
+	if (!fx)
+		return;
+	const char *name = fx_name(im, fx);
+	map_put(s->fx, name, s);
+	if (dropout || (fx_attention_drops(fx) && !map_get(s->sdpa, name)))
+		map_put(s->sdpa, name, dropout ? s : NULL);
+}
+
+/* A node of the exporter's graph that reads what detach() made, where no node is left for it. */
+static void survey_stops(Import *im, const Onnx__NodeProto *p)
+{
+	Modes *s = im->modes;
+	const char *fx = names_metadata(p, "pkg.torch.onnx.fx_node"), *at = fx ? strstr(fx, "(args = ") : NULL;
+	while (at && (at = strstr(at, "%detach"))) {
+		size_t n = strspn(at + 1, "abcdefghijklmnopqrstuvwxyz_0123456789") + 1;
+		const char *name = arena_strndup(im->arena, at, n);
+		if (strspn(name + 7, "_0123456789") == n - 7 && !map_has(s->fx, name) && !s->lost_stops++)
+			s->lost_stop = p->name ? p->name : "";
+		at += n;
+	}
+}
+
+static bool read_regexes(Import *im)
+{
+	const FrontendOptions *o = im->o;
+	Modes *s = im->modes;
+	s->re = NEW_N(im->arena, regex_t, o->n_bn_frozen);
+	s->matched = NEW_N(im->arena, int, o->n_bn_frozen);
+	for (int i = 0; i < o->n_bn_frozen; i++) {
+		if (pattern_compile(&s->re[i], o->bn_frozen[i], "--bn", im->d))
+			continue;
+		while (i--)
+			regfree(&s->re[i]);
+		return false;
+	}
+	return true;
+}
+
+bool modes_survey(Import *im)
+{
+	const OnnxGraph *g = &im->onnx->graph;
+	Modes *s = im->modes = NEW(im->arena, Modes);
+	s->fx = map_new(im->arena);
+	s->sdpa = map_new(im->arena);
+	if (!read_regexes(im))
+		return false;
+	for (int i = 0; i < g->nodes.n; i++)
+		survey_node(im, g->nodes.at[i]);
+	for (int i = 0; i < g->nodes.n; i++)
+		survey_stops(im, g->nodes.at[i]);
+	return true;
+}
+
+/* ---- what is said of it ---- */
+
+static const char *names_text(Import *im, int n, const char *const *names)
+{
+	const char *text = "";
+	for (int i = 0; i < n && i < 4; i++)
+		text = arena_printf(im->arena, "%s%s\"%s\"", text, i ? ", " : "", str_escape(im->arena, ESCAPE_IR, names[i]));
+	return n > 4 ? arena_printf(im->arena, "%s, ..", text) : text;
+}
+
+static void check_regexes(Import *im)
+{
+	Modes *s = im->modes;
+	for (int i = 0; i < im->o->n_bn_frozen; i++) {
+		if (!s->matched[i])
+			diag_error(im->d, "--bn", "\"frozen:%s\" matches no batch norm; there are: %s", im->o->bn_frozen[i],
+				s->norms.n ? names_text(im, s->norms.n, s->norms.at) : "none");
+		regfree(&s->re[i]);
+	}
+}
+
+/* Batch norms and dropouts of a model that was exported in eval mode. */
+static void say_eval(Import *im)
+{
+	const Modes *s = im->modes;
+	const char *path = im->onnx->path;
+	bool eval = im->meta ? !im->meta->training : (s->norms_eval && !s->norms_train && !s->dropouts) || s->absent;
+	if (s->fixed.n)
+		diag_note(im->d, path, "batch norms in eval mode beside modules that train, as the exporter says, use their "
+			"running statistics: %d, %s (--bn=train: all train)", s->fixed.n, names_text(im, s->fixed.n, s->fixed.at));
+	if (!eval)
+		return;
+	const char *absent = s->absent ? arena_printf(im->arena, "; %d dropout%s gone, first \"%s\"", s->absent,
+		s->absent == 1 ? " is" : "s are", str_escape(im->arena, ESCAPE_IR, s->first_absent))
+		: "; dropouts, if it has any, are gone";
+	const char *norms = !s->norms.n ? "" : im->o->bn == NORM_FROZEN || (im->meta && im->o->bn == NORM_AUTO)
+		? ", its batch norms use their running statistics"
+		: ", its batch norms train on the batch's statistics all the same (--bn=frozen: on their own)";
+	diag_warn(im->d, path, "the model was exported in eval mode%s%s: export model.train() to train it so", norms,
+		absent);
+}
+
+static void say_dropouts(Import *im)
+{
+	const Modes *s = im->modes;
+	/* Some modules in eval mode beside others that train are meant to be. */
+	int lost = 0, n = s->ignored + (s->acting || im->meta ? 0 : s->in_eval);
+	for (int i = 0; i < map_count(s->sdpa); i++)
+		lost += !map_get(s->sdpa, map_key(s->sdpa, i));
+	if (n)
+		diag_warn(im->d, im->onnx->path, "%d dropout%s ignored, first node \"%s\" with ratio %g, as the model %s: "
+			"--dropout=on trains with all of them, --dropout=off without any", n, n == 1 ? " is" : "s are",
+			str_escape(im->arena, ESCAPE_IR, s->first_ignored), s->ratio,
+			s->ignored ? "does not say that it trains" : "says that it does not train");
+	if (lost && im->o->dropout != DROPOUT_OFF)
+		diag_warn(im->d, im->onnx->path, "the exporter's optimizer took the dropout of %d attention%s away: export "
+			"with optimize=False to train with it, or give --dropout=off", lost, lost == 1 ? "" : "s");
+}
+
+/* Buffers that forward changes, as dynamo lists them: the program changes statistics of batch norms alone. */
+static void say_changed(Import *im)
+{
+	static const char key[] = ": BUFFER_MUTATION target='";
+	const char *text = arena_strdup(im->arena, wire_str(im->arena, im->onnx->graph.signature));
+	for (const char *s = strstr(text, key); s && !im->meta; s = strstr(s, key)) {
+		s += strlen(key);
+		const char *name = arena_strndup(im->arena, s, strcspn(s, "'"));
+		const char *last = strrchr(name, '.') ? strrchr(name, '.') + 1 : name;
+		if (strcmp(last, "running_mean") != 0 && strcmp(last, "running_var") != 0
+				&& strcmp(last, "num_batches_tracked") != 0)
+			diag_warn(im->d, im->onnx->path, "forward changes buffer \"%s\", and the program does not: it stays as it "
+				"is in the file (docs/export.md)", str_escape(im->arena, ESCAPE_IR, name));
+	}
+}
+
+void modes_report(Import *im)
+{
+	const Modes *s = im->modes;
+	check_regexes(im);
+	if (im->o->infer || !im->o->say_roles)
+		return;
+	say_eval(im);
+	say_dropouts(im);
+	say_changed(im);
+	if (s->lost_stops && !im->meta)
+		diag_warn(im->d, im->onnx->path, "the exporter's optimizer took %d detach() away, first before node \"%s\", so "
+			"gradients flow where the model stops them: export with optimize=False", s->lost_stops,
+			str_escape(im->arena, ESCAPE_IR, s->lost_stop));
+}

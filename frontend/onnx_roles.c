@@ -1,0 +1,226 @@
+/* frontend/onnx_roles.c: what an initializer is: trained, frozen, a buffer or a constant, and on what evidence.
+ *
+ * In the order of trust (evidence.def): what shardc.export wrote, what PyTorch's exporter wrote, then what shows in the
+ * graph: the operands where a tensor stands, its name, its numbers.  What is left is guessed, and said to be.  */
+#include "frontend/onnx_params.h"
+
+#include <math.h>
+#include <string.h>
+
+const EvidenceInfo evidence_info[EVIDENCE_COUNT] = {
+#define EVIDENCE(id, text, guess, doc) {text, guess, doc},
+#include "frontend/evidence.def"
+};
+
+typedef struct Ending { const char *text; WeightClass class; bool sure; } Ending;
+
+static const Ending endings[] = {
+#define ENDING(text, is, sure) {text, WEIGHT_##is, sure},
+#include "frontend/roles.def"
+};
+
+typedef struct Setting { const char *op; int operand; bool learned; } Setting;
+
+static const Setting settings[] = {
+#define NO_WEIGHT(op, operand, learned) {#op, operand, learned},
+#include "frontend/roles.def"
+};
+
+/* ---- names ---- */
+
+static bool ends_with(const char *s, const char *end)
+{
+	size_t n = strlen(s), k = strlen(end);
+	return (n >= k && !strcmp(s + n - k, end)) || (*end == '.' && !strcmp(s, end + 1));
+}
+
+static const Ending *ending_of(const char *name)
+{
+	for (int i = 0; i < COUNT_OF(endings); i++)
+		if (ends_with(name, endings[i].text))
+			return &endings[i];
+	return NULL;
+}
+
+bool name_is_buffer(const char *name)
+{
+	const Ending *e = ending_of(name);
+	return e && e->class == WEIGHT_BUFFER;
+}
+
+/* A name that no framework gave, though weights carry it. */
+static bool made_up_weight(const char *name)
+{
+	return !strncmp(name, "onnx::", 6) || !strncmp(name, "const_fold", 10) || (*name >= '0' && *name <= '9');
+}
+
+const char *weight_folded_from(Import *im, const Weight *w)
+{
+	const char *s = w->folded_from ? strchr(w->folded_from, '\'') : NULL;
+	const char *end = s ? strchr(s + 1, '\'') : NULL;
+	if (!end || strchr(end + 1, '\''))
+		return NULL;
+	return arena_strndup(im->arena, s + 1, (size_t)(end - s - 1));
+}
+
+bool weight_is_folded_vector(const Weight *w)
+{
+	int wide = 0;
+	for (int i = 0; i < w->type.rank; i++)
+		wide += w->type.dim[i] != 1;
+	return wide == 1 && w->type.rank > 1 && w->uses.n > 0 && *w->uses.at[0].scope
+		&& (!strncmp(w->t->name, "onnx::Mul_", 10) || !strncmp(w->t->name, "onnx::Add_", 10));
+}
+
+/* ---- deciding ---- */
+
+static void decide(Weight *w, WeightClass class, Evidence evidence, const char *why)
+{
+	w->class = class;
+	w->evidence = evidence;
+	w->why = why;
+}
+
+static void by_metadata(Import *im, Weight *w)
+{
+	const MetaTensor *t = w->meta;
+	if (!t)
+		decide(w, WEIGHT_CONST, EVIDENCE_METADATA, "no tensor of the module");
+	else if (t->kind == META_PARAMETER)
+		decide(w, WEIGHT_PARAM, EVIDENCE_METADATA, t->trained ? "a parameter"
+			: "a parameter with requires_grad=False");
+	else if (t->kind == META_BUFFER && (t->persistent || weight_only_statistics(w)))
+		decide(w, WEIGHT_BUFFER, EVIDENCE_METADATA, "a buffer");
+	else
+		decide(w, WEIGHT_CONST, EVIDENCE_METADATA, t->kind == META_BUFFER ? "a buffer that is not saved"
+			: "a constant");
+	w->frozen = t && t->kind == META_PARAMETER && !t->trained;
+	if (t && t->kind != META_BUFFER && weight_only_statistics(w))
+		diag_error(im->d, im->onnx->path, "tensor \"%s\" is the running statistics of a batch norm, and the metadata "
+			"say that it is %s: export the model again", str_escape(im->arena, ESCAPE_IR, t->name), w->why);
+}
+
+/* PyTorch's exporter tells parameters from buffers, and says nothing of requires_grad. */
+static void by_exporter(Import *im, Weight *w)
+{
+	if (w->folded_from && !w->kind) {
+		bool one = weight_folded_from(im, w) && weight_strong_use(w);
+		decide(w, one ? WEIGHT_PARAM : WEIGHT_CONST, EVIDENCE_EXPORTER,
+			arena_printf(im->arena, "folded from %s", w->folded_from));
+	} else if (!strcmp(w->kind, "PARAMETER")) {
+		decide(w, WEIGHT_PARAM, EVIDENCE_EXPORTER, "a parameter");
+	} else if (!strcmp(w->kind, "BUFFER") && !w->transient) {
+		decide(w, WEIGHT_BUFFER, EVIDENCE_EXPORTER, "a buffer");
+	} else {
+		decide(w, WEIGHT_CONST, EVIDENCE_EXPORTER, w->transient ? "a buffer that is not saved" : "a constant");
+	}
+}
+
+/* What PyTorch's exporter stores under a name of the framework's is a tensor of a module: it may be learned. */
+static bool only_settings(const Import *im, const Weight *w)
+{
+	bool all = w->uses.n > 0, module = im->pytorch && !names_is_made_up(w->t->name);
+	for (int i = 0; all && i < w->uses.n; i++) {
+		bool found = false;
+		for (int k = 0; k < COUNT_OF(settings); k++)
+			found = found || (w->uses.at[i].operand == settings[k].operand && !(settings[k].learned && module)
+				&& !strcmp(w->uses.at[i].op, settings[k].op));
+		all = found;
+	}
+	return all;
+}
+
+static const char *uses_text(Import *im, const Weight *w)
+{
+	const char *first = w->uses.n ? w->uses.at[0].op : NULL;
+	if (!first)
+		return "no node of the main graph uses it";
+	for (int i = 1; i < w->uses.n; i++)
+		if (strcmp(w->uses.at[i].op, first) != 0)
+			return arena_printf(im->arena, "used by %s and %s", first, w->uses.at[i].op);
+	return arena_printf(im->arena, "used by %s", first);
+}
+
+/* Names that the framework gave: an exporter writes those of parameters and buffers only. */
+static void by_name(Import *im, Weight *w)
+{
+	const Ending *e = ending_of(w->t->name);
+	const WeightUse *strong = weight_strong_use(w);
+	if (e)
+		decide(w, e->class, e->sure ? EVIDENCE_NAME : EVIDENCE_GUESS,
+			arena_printf(im->arena, "its name ends in \"%s\"", e->text + (*e->text == '.')));
+	else if (strong && !im->pytorch)
+		decide(w, WEIGHT_PARAM, EVIDENCE_USE, arena_printf(im->arena, "a weight of %s", strong->op));
+	else if (type_numel(&w->type) == 1 && !strchr(w->t->name, '.') && !im->pytorch)
+		decide(w, WEIGHT_CONST, EVIDENCE_NAME, "one number, of no module");
+	else
+		decide(w, WEIGHT_PARAM, EVIDENCE_GUESS, uses_text(im, w));
+}
+
+/* TorchScript folds what it computed of a parameter alone, a lookup of learned positions say, into "onnx::Add_7": a
+ * table whose numbers are neither whole nor few may have been one. */
+static bool may_be_folded(Import *im, const Weight *w)
+{
+	enum { DIFFERENT = 16 };
+	HostTensor h;
+	int wide = 0, changes = 0;
+	for (int i = 0; i < w->type.rank; i++)
+		wide += w->type.dim[i] > 1;
+	if (!im->pytorch || wide < 2 || strncmp(w->t->name, "onnx::", 6) != 0 || !weight_values(im, w, &h))
+		return false;
+	int64_t n = type_numel(&w->type);
+	for (int64_t i = 1; i < n && changes < DIFFERENT; i++) {
+		double v = host_get_float(&h, i);
+		changes += v != floor(v) && v != host_get_float(&h, i - 1);
+	}
+	return changes == DIFFERENT;
+}
+
+static void by_use(Import *im, Weight *w)
+{
+	const WeightUse *strong = weight_strong_use(w);
+	if (!strong && may_be_folded(im, w))
+		decide(w, WEIGHT_CONST, EVIDENCE_GUESS, "the exporter folded it, maybe from a parameter, which is then lost: "
+			"do_constant_folding=False keeps that");
+	else if (!strong || !made_up_weight(w->t->name))
+		decide(w, WEIGHT_CONST, EVIDENCE_NAME, "the exporter made the name up");
+	else
+		decide(w, WEIGHT_PARAM, EVIDENCE_USE, arena_printf(im->arena, "a weight of %s", strong->op));
+}
+
+/* Exactly a sinusoidal table: its numbers never were trained.  Only where it may be one of positions. */
+static void suspect_positions(Import *im, Weight *w)
+{
+	const WeightUse *strong = weight_strong_use(w);
+	if (w->class != WEIGHT_PARAM || w->evidence == EVIDENCE_METADATA || (strong && strcmp(strong->op, "Gather") != 0)
+			|| !weight_is_sinusoidal(im, w))
+		return;
+	decide(w, WEIGHT_PARAM, EVIDENCE_VALUE, "a table of sines and cosines");
+	w->frozen = true;
+}
+
+void weight_decide(Import *im, Weight *w)
+{
+	bool floats = w->typed && dtype_is_float(w->type.dtype);
+	w->meta = im->meta ? map_get(im->meta->by_initializer, w->t->name) : NULL;
+	if (im->meta)
+		by_metadata(im, w);
+	else if (!floats)
+		decide(w, WEIGHT_CONST, EVIDENCE_DTYPE, onnx_dtype_name(w->t->data_type));
+	else if (weight_only_statistics(w))
+		decide(w, WEIGHT_BUFFER, EVIDENCE_USE, "running statistics of BatchNormalization");
+	else if (w->kind || w->folded_from)
+		by_exporter(im, w);
+	else if (weight_is_folded_vector(w))
+		decide(w, WEIGHT_PARAM, EVIDENCE_USE, "scale or shift of a norm");
+	else if (only_settings(im, w))
+		decide(w, WEIGHT_CONST, EVIDENCE_USE, uses_text(im, w));
+	else if (names_is_made_up(w->t->name))
+		by_use(im, w);
+	else
+		by_name(im, w);
+	if (!floats)
+		w->class = WEIGHT_CONST;
+	w->frozen = w->frozen && w->class == WEIGHT_PARAM;
+	suspect_positions(im, w);
+}

@@ -1,0 +1,539 @@
+/* ir/samples.c: how a value depends on the samples of a micro-batch.
+ *
+ * Followed backwards from a value to the inputs, op by op, each answer kept.  A value has a part for each sample
+ * along one axis until a reduction makes a total of them; totals stay sums or means through linear ops.  What
+ * puts samples side by side in one number, or depends on a sample's place in the batch, mixes them.  An op without a
+ * rule loses the samples: nothing is claimed of what it gives. */
+#include "ir/samples.h"
+
+#include <math.h>
+#include <string.h>
+
+struct SampleScan {
+	const Module *m;
+	Arena *a;
+	PtrMap *known;     /* Value -> Samples */
+	bool statistics;
+};
+
+/* One op that is looked at: what is known of its operands, what they have in common. */
+typedef struct Look {
+	const SampleScan *s;
+	const Op *op;
+	const Samples *in;
+	Samples out;       /* begins as NONE with the first mixing op of the operands */
+} Look;
+
+static Samples lost(const Look *l)
+{
+	Samples x = l->out;
+	x.kind = SAMPLES_LOST;
+	for (int i = 0; i < l->op->n_in && !x.lost; i++)
+		x.lost = l->in[i].lost;
+	x.lost = x.lost ? x.lost : l->op;
+	return x;
+}
+
+static Samples mixed(const Look *l, Samples x)
+{
+	x.mixes = x.mixes ? x.mixes : l->op;
+	return x;
+}
+
+static Samples along(const Look *l, const Samples *from, int axis)
+{
+	Samples x = *from;
+	x.axis = axis;
+	x.mixes = l->out.mixes;
+	x.trained = l->out.trained;
+	return x;
+}
+
+static bool is_total(const Samples *x)
+{
+	return x->kind == SAMPLES_SUM || x->kind == SAMPLES_MEAN;
+}
+
+/* ---- elementwise ---- */
+
+/* The number that v is, where all of it is one number. */
+static bool number_of(const Value *v, double *out)
+{
+	while (v->op->kind == OP_CAST || v->op->kind == OP_BROADCAST || v->op->kind == OP_RESHAPE
+			|| v->op->kind == OP_STOP_GRADIENT)
+		v = op_in(v->op, 0);
+	const Attr *a = v->op->kind == OP_CONST ? attr_find(v->op->attrs, "value") : NULL;
+	if (!a || a->n != 1)
+		return false;
+	*out = dtype_is_float(v->type.dtype) ? a->floats[0] : (double)a->ints[0];
+	return true;
+}
+
+static bool divides_by_batch(double factor, int64_t batch)
+{
+	double k = 1 / (factor * (double)batch);
+	return batch > 1 && k > 0.999 && fabs(k - round(k)) < 1e-4 * k;
+}
+
+bool samples_is_scaled_by_batch(const SampleScan *s, const Samples *x)
+{
+	double f = fabs(x->scale);
+	return x->kind == SAMPLES_SUM ? divides_by_batch(f, s->m->batch)
+		: x->kind == SAMPLES_MEAN && f > 0 && divides_by_batch(1 / f, s->m->batch);
+}
+
+/* a + b of the same kind: the factor that is more telling. */
+static double telling(const SampleScan *s, const Samples *a, const Samples *b)
+{
+	return a->scale == b->scale || samples_is_scaled_by_batch(s, a) ? a->scale
+		: samples_is_scaled_by_batch(s, b) ? b->scale : 1;
+}
+
+/* Totals, and what depends on no sample. */
+static Samples of_totals(const Look *l)
+{
+	const Samples *a = &l->in[0], *b = l->op->n_in > 1 ? &l->in[1] : a;
+	const Samples *total = is_total(a) ? a : b, *other = total == a ? b : a;
+	Samples x = *total;
+	double factor = 1;
+	x.mixes = l->out.mixes;
+	x.trained = l->out.trained;
+	switch (l->op->kind) {
+	case OP_NEG: case OP_CAST: case OP_BROADCAST:
+		return x;
+	case OP_ADD: case OP_SUB:
+		if (a->kind != b->kind && !(total->kind == SAMPLES_MEAN && other->kind == SAMPLES_NONE))
+			return lost(l);
+		x.scale = is_total(other) ? telling(l->s, a, b) : x.scale;
+		return x;
+	case OP_MUL: case OP_DIV:
+		if (other->kind != SAMPLES_NONE || (l->op->kind == OP_DIV && total == b))
+			return mixed(l, lost(l));
+		if (number_of(op_in(l->op, total == a), &factor))
+			x.scale *= l->op->kind == OP_MUL ? factor : 1 / factor;
+		return x;
+	default:
+		return mixed(l, lost(l));
+	}
+}
+
+/* Parts for each sample: the common axis of operands aligned at the right. */
+static Samples of_parts(const Look *l)
+{
+	int rank = l->op->out[0]->type.rank;
+	const Samples *first = NULL;
+	Samples x = {0};
+	bool apart = false;
+	for (int i = 0; i < l->op->n_in; i++) {
+		const Samples *in = &l->in[i];
+		if (in->kind == SAMPLES_LOST)
+			return lost(l);
+		apart = apart || is_total(in);
+		if (in->kind != SAMPLES_AXIS)
+			continue;
+		int axis = in->axis + rank - op_in(l->op, i)->type.rank;
+		apart = apart || (first && (axis != x.axis || !in->ordered || !first->ordered));
+		x = first ? x : along(l, in, axis);
+		first = first ? first : in;
+	}
+	return !first ? lost(l) : apart ? mixed(l, x) : x;
+}
+
+static Samples of_elementwise(const Look *l)
+{
+	bool totals = false, parts = false;
+	double factor;
+	for (int i = 0; i < l->op->n_in; i++) {
+		totals = totals || is_total(&l->in[i]);
+		parts = parts || l->in[i].kind == SAMPLES_AXIS || l->in[i].kind == SAMPLES_LOST;
+	}
+	if (totals && !parts)
+		return of_totals(l);
+	Samples x = of_parts(l);
+	OpKind k = l->op->kind;
+	if (k == OP_ADD || k == OP_SUB)
+		x.scale = l->in[0].kind == l->in[1].kind ? telling(l->s, &l->in[0], &l->in[1]) : 1;
+	else if (k == OP_MUL && number_of(op_in(l->op, 0), &factor))
+		x.scale = l->in[1].scale * factor;
+	else if ((k == OP_MUL || k == OP_DIV) && number_of(op_in(l->op, 1), &factor))
+		x.scale = k == OP_MUL ? l->in[0].scale * factor : l->in[0].scale / factor;
+	else if (k != OP_NEG && k != OP_CAST && k != OP_BROADCAST)
+		x.scale = 1;
+	return x;
+}
+
+/* ---- moves ---- */
+
+/* The new axis that begins where the old one began and holds whole samples. */
+static Samples of_reshape(const Look *l)
+{
+	const Type *from = &op_in(l->op, 0)->type, *to = &l->op->out[0]->type;
+	int axis = l->in[0].axis;
+	int64_t outer = 1, n = 1, batch = l->s->m->batch;
+	for (int i = 0; i < axis; i++)
+		outer *= from->dim[i];
+	for (int i = 0; i < to->rank; i++) {
+		bool holds = l->in[0].ordered ? to->dim[i] % batch == 0 && to->dim[i] >= batch : to->dim[i] == from->dim[axis];
+		if (n == outer && holds)
+			return along(l, &l->in[0], i);
+		n *= to->dim[i];
+	}
+	return lost(l);
+}
+
+static Samples of_transpose(const Look *l)
+{
+	const Attr *perm = attr_find(l->op->attrs, "perm");
+	for (int i = 0; i < perm->n; i++)
+		if (perm->ints[i] == l->in[0].axis)
+			return along(l, &l->in[0], i);
+	return lost(l);
+}
+
+/* Batches stand one behind the other, as several views of the same samples do. */
+static Samples of_concat(const Look *l)
+{
+	Samples x = is_total(&l->in[0]) ? l->in[0] : of_parts(l);
+	for (int i = 0; i < l->op->n_in && is_total(&x); i++) {
+		if (l->in[i].kind != x.kind)
+			return lost(l);
+		x = along(l, &x, 0);
+		x.scale = telling(l->s, &x, &l->in[i]);
+	}
+	if (x.kind != SAMPLES_AXIS || x.axis != attr_get_int(l->op->attrs, "axis", 0))
+		return x;
+	x.mixes = l->out.mixes;
+	for (int i = 0; i < l->op->n_in; i++)
+		if (l->in[i].kind != SAMPLES_AXIS || l->in[i].axis != x.axis)
+			return mixed(l, lost(l));
+	x.ordered = false;
+	return x;
+}
+
+/* A whole batch of several that stand one behind the other; else a choice of samples by their place. */
+static Samples of_cut(const Look *l, bool whole)
+{
+	Samples x = along(l, &l->in[0], l->in[0].axis);
+	bool one = whole && !x.ordered;
+	x.ordered = one;
+	return one ? x : mixed(l, x);
+}
+
+static Samples of_slice(const Look *l)
+{
+	int axis = l->in[0].axis;
+	int64_t batch = l->s->m->batch, size = l->op->out[0]->type.dim[axis];
+	if (op_in(l->op, 0)->type.dim[axis] == size && attr_find(l->op->attrs, "steps")->ints[axis] == 1)
+		return along(l, &l->in[0], axis);
+	return of_cut(l, size == batch && attr_find(l->op->attrs, "steps")->ints[axis] == 1
+		&& attr_find(l->op->attrs, "starts")->ints[axis] % batch == 0);
+}
+
+static Samples of_split(const Look *l)
+{
+	const Attr *sizes = attr_find(l->op->attrs, "sizes");
+	bool whole = true;
+	if (l->in[0].axis != attr_get_int(l->op->attrs, "axis", 0))
+		return along(l, &l->in[0], l->in[0].axis);
+	for (int i = 0; i < sizes->n; i++)
+		whole = whole && sizes->ints[i] == l->s->m->batch;
+	return of_cut(l, whole);
+}
+
+/* ---- choosing by index ---- */
+
+static Samples of_gather(const Look *l)
+{
+	const Samples *x = &l->in[0], *ids = &l->in[1];
+	int axis = (int)attr_get_int(l->op->attrs, "axis", 0), extra = op_in(l->op, 1)->type.rank - 1;
+	if (x->kind == SAMPLES_NONE && ids->kind == SAMPLES_AXIS)
+		return along(l, ids, ids->axis + axis);
+	if (x->kind != SAMPLES_AXIS || ids->kind == SAMPLES_LOST || is_total(ids))
+		return lost(l);
+	if (x->axis == axis || ids->kind != SAMPLES_NONE)
+		return mixed(l, lost(l));
+	return along(l, x, x->axis < axis ? x->axis : x->axis + extra);
+}
+
+/* Element by element along one axis: gather_elements, scatter_elements. */
+static Samples of_elements(const Look *l)
+{
+	Samples x = of_parts(l);
+	return x.kind == SAMPLES_AXIS && x.axis == attr_get_int(l->op->attrs, "axis", 0) ? mixed(l, x) : x;
+}
+
+/* 0, 1, 2 .. along the first axis: the row that an index is of. */
+static bool is_row_number(const Value *v)
+{
+	while (v->op->kind == OP_RESHAPE || v->op->kind == OP_CAST || v->op->kind == OP_BROADCAST)
+		v = op_in(v->op, 0);
+	const Attr *a = v->op->kind == OP_CONST ? attr_find(v->op->attrs, "value") : NULL;
+	if (v->op->kind == OP_IOTA)
+		return attr_get_int(v->op->attrs, "axis", 0) == 0 && attr_get_float(v->op->attrs, "start", 0) == 0
+			&& attr_get_float(v->op->attrs, "step", 1) == 1;
+	for (int i = 0; a && i < a->n; i++)
+		if (dtype_is_float(v->type.dtype) || a->ints[i] != i)
+			return false;
+	return a && a->n > 1;
+}
+
+/* Of x[arange(B), ids], and where the first dims of both are batches. */
+static Samples of_gather_nd(const Look *l)
+{
+	const Samples *x = &l->in[0], *ids = &l->in[1];
+	const Op *tuple = op_in(l->op, 1)->op;
+	bool rows = tuple->kind == OP_CONCAT && is_row_number(op_in(tuple, 0));
+	if (attr_get_int(l->op->attrs, "batch_dims", 0) > 0 || rows) {
+		bool first = (x->kind != SAMPLES_AXIS || x->axis == 0) && (ids->kind != SAMPLES_AXIS || ids->axis == 0);
+		return !first || (x->kind != SAMPLES_AXIS && ids->kind != SAMPLES_AXIS) ? lost(l)
+			: along(l, x->kind == SAMPLES_AXIS ? x : ids, 0);
+	}
+	int last = op_in(l->op, 1)->type.rank - 1;
+	bool rows_of_ids = x->kind == SAMPLES_NONE && ids->kind == SAMPLES_AXIS && ids->axis < last;
+	return rows_of_ids ? along(l, ids, ids->axis) : lost(l);
+}
+
+/* ---- reductions and products ---- */
+
+static Samples of_reduce(const Look *l)
+{
+	const Attr *axes = attr_find(l->op->attrs, "axes");
+	OpKind k = l->op->kind;
+	bool linear = k == OP_REDUCE_SUM || k == OP_REDUCE_MEAN;
+	int before = 0;
+	Samples x = along(l, &l->in[0], l->in[0].axis);
+	if (is_total(&x))
+		return linear ? x : mixed(l, lost(l));
+	for (int i = 0; i < axes->n; i++) {
+		if (axes->ints[i] == x.axis) {
+			x.kind = k == OP_REDUCE_SUM ? SAMPLES_SUM : SAMPLES_MEAN;
+			return linear ? x : mixed(l, lost(l));
+		}
+		before += axes->ints[i] < x.axis;
+	}
+	x.axis -= attr_get_int(l->op->attrs, "keepdims", 0) ? 0 : before;
+	return x;
+}
+
+/* Rows of the left operand, columns of the right one and batches of either keep samples apart; a row of one sample
+ * by a column of another is a comparison; a contraction over both is a sum over samples. */
+static Samples of_matmul(const Look *l)
+{
+	const Samples *in[2] = {&l->in[0], &l->in[1]};
+	int rank = l->op->out[0]->type.rank, at[2] = {-1, -1};
+	bool inner[2] = {0};
+	for (int i = 0; i < 2; i++) {
+		bool turned = attr_get_int(l->op->attrs, i ? "tb" : "ta", 0);
+		if (is_total(in[i]) && in[!i]->kind == SAMPLES_NONE)
+			return along(l, in[i], 0);
+		if (in[i]->kind == SAMPLES_LOST || (l->op->n_in > 2 && l->in[2].kind != SAMPLES_NONE))
+			return lost(l);
+		if (is_total(in[i]))
+			return mixed(l, lost(l));
+		if (in[i]->kind != SAMPLES_AXIS)
+			continue;
+		at[i] = in[i]->axis + rank - op_in(l->op, i)->type.rank;
+		int free = (i == 0) == turned ? rank - 1 : rank - 2; /* where the operand's free dim stands in it */
+		inner[i] = at[i] >= rank - 2 && at[i] != free;
+		at[i] = at[i] >= rank - 2 && !inner[i] ? rank - 2 + i : at[i];
+	}
+	if (inner[0] || inner[1]) {
+		Samples sum = along(l, in[inner[0] ? 0 : 1], 0);
+		sum.kind = SAMPLES_SUM;
+		return inner[0] && inner[1] && in[0]->ordered && in[1]->ordered ? sum : mixed(l, lost(l));
+	}
+	int first = at[0] >= 0 ? 0 : 1;
+	Samples x = along(l, in[first], at[first]);
+	return at[0] >= 0 && at[1] >= 0 && at[0] != at[1] ? mixed(l, x) : x;
+}
+
+/* ---- layers ---- */
+
+static Samples of_batch_norm(const Look *l, const Value *v)
+{
+	Samples x = along(l, &l->in[0], l->in[0].axis);
+	int channel = attr_get_int(l->op->attrs, "layout", 0) ? op_in(l->op, 0)->type.rank - 1 : 1;
+	if (x.axis != channel && l->s->statistics)
+		x = mixed(l, x);
+	if (v->index == 0)
+		return x;
+	x.kind = SAMPLES_LOST; /* a channel's mean and variance */
+	x.lost = l->op;
+	return mixed(l, x);
+}
+
+static Samples of_cross_entropy(const Look *l, const Value *v)
+{
+	const Type *logits = &op_in(l->op, 0)->type;
+	const Samples *x = &l->in[0], *y = &l->in[1];
+	bool both = x->kind == SAMPLES_AXIS && y->kind == SAMPLES_AXIS;
+	bool apart = both && (x->axis != y->axis || !x->ordered || !y->ordered);
+	Samples sum = along(l, x->kind == SAMPLES_AXIS ? x : y, x->kind == SAMPLES_AXIS ? x->axis : y->axis);
+	if (x->kind == SAMPLES_LOST || y->kind == SAMPLES_LOST || is_total(x) || is_total(y)
+			|| (l->op->n_in > 2 && op_in(l->op, 2) && l->in[2].kind != SAMPLES_NONE))
+		return lost(l);
+	if (x->kind == SAMPLES_AXIS && x->axis == logits->rank - 1)
+		return mixed(l, lost(l));
+	sum.kind = v->index == 2 ? SAMPLES_AXIS : SAMPLES_SUM;
+	sum.scale = 1;
+	sum.trained = v->index == 1 ? false : sum.trained; /* the weight counts labels */
+	return apart ? mixed(l, sum) : sum;
+}
+
+/* Queries, keys and values of a sample, and its mask. */
+static Samples of_attention(const Look *l)
+{
+	const Samples *first = NULL;
+	bool apart = false;
+	for (int i = 0; i < l->op->n_in; i++) {
+		const Value *v = op_in(l->op, i);
+		if (l->in[i].kind == SAMPLES_LOST || is_total(&l->in[i]))
+			return lost(l);
+		if (l->in[i].kind != SAMPLES_AXIS)
+			continue;
+		apart = apart || l->in[i].axis + 4 - v->type.rank != 0 || (first && !l->in[i].ordered);
+		first = first ? first : &l->in[i];
+	}
+	Samples x = along(l, first, 0);
+	return apart ? mixed(l, x) : x;
+}
+
+/* Ops that work along some axes, or on the whole of a sample. */
+static bool works_along(const Op *op, int axis)
+{
+	const Attr *before = attr_find(op->attrs, "before");
+	switch (op->kind) {
+	case OP_LAYER_NORM: case OP_RMS_NORM: return axis >= attr_get_int(op->attrs, "axis", 0);
+	case OP_PAD: return before->ints[axis] || attr_find(op->attrs, "after")->ints[axis];
+	case OP_CONV: case OP_CONV_GRAD_X: case OP_MAX_POOL: case OP_AVG_POOL: case OP_ROPE: return axis != 0;
+	default: return axis == attr_get_int(op->attrs, "axis", -1);
+	}
+}
+
+static Samples of_layer(const Look *l)
+{
+	Samples x = along(l, &l->in[0], l->in[0].axis);
+	if (x.kind != SAMPLES_AXIS)
+		return lost(l);
+	for (int i = 1; i < l->op->n_in; i++) {
+		bool same = l->in[i].kind == SAMPLES_AXIS && l->in[i].axis == x.axis;
+		if (op_in(l->op, i) && l->in[i].kind != SAMPLES_NONE && !same)
+			return mixed(l, lost(l));
+	}
+	bool image = l->op->kind == OP_CONV || l->op->kind == OP_CONV_GRAD_X || l->op->kind == OP_ROPE;
+	x.scale = 1;
+	if (works_along(l->op, x.axis))
+		return image ? mixed(l, lost(l)) : mixed(l, x);
+	return x;
+}
+
+/* An axis that is gone: argmax, argmin. */
+static Samples of_choice(const Look *l)
+{
+	Samples x = of_layer(l);
+	bool keeps = attr_get_int(l->op->attrs, "keepdims", 0);
+	if (x.kind == SAMPLES_AXIS && x.axis == attr_get_int(l->op->attrs, "axis", 0))
+		return mixed(l, lost(l));
+	x.axis -= !keeps && x.axis > attr_get_int(l->op->attrs, "axis", 0);
+	return x;
+}
+
+/* ---- all ops ---- */
+
+static Samples of_moved(const Look *l)
+{
+	Samples x = along(l, &l->in[0], l->in[0].axis);
+	if (l->in[0].kind != SAMPLES_AXIS)
+		return is_total(&x) && l->op->n_in == 1 ? x : lost(l);
+	switch (l->op->kind) {
+	case OP_RESHAPE: return of_reshape(l);
+	case OP_TRANSPOSE: return of_transpose(l);
+	case OP_SLICE: return of_slice(l);
+	case OP_SPLIT: return of_split(l);
+	default: return lost(l);
+	}
+}
+
+static Samples of_op(const Look *l, const Value *v)
+{
+	OpKind k = l->op->kind;
+	if (k == OP_STOP_GRADIENT)
+		return l->in[0];
+	if (op_info[k].flags & EW || k == OP_BROADCAST)
+		return of_elementwise(l);
+	switch (k) {
+	case OP_RESHAPE: case OP_TRANSPOSE: case OP_SLICE: case OP_SPLIT: return of_moved(l);
+	case OP_CONCAT: return of_concat(l);
+	case OP_GATHER: return of_gather(l);
+	case OP_GATHER_ELEMENTS: case OP_SCATTER_ELEMENTS: return of_elements(l);
+	case OP_GATHER_ND: return of_gather_nd(l);
+	case OP_REDUCE_SUM: case OP_REDUCE_MEAN: case OP_REDUCE_MAX: case OP_REDUCE_MIN: case OP_REDUCE_PROD:
+		return l->in[0].kind == SAMPLES_LOST ? lost(l) : of_reduce(l);
+	case OP_MATMUL: return of_matmul(l);
+	case OP_BATCH_NORM: return l->in[0].kind == SAMPLES_AXIS ? of_batch_norm(l, v) : lost(l);
+	case OP_CROSS_ENTROPY: return of_cross_entropy(l, v);
+	case OP_ATTENTION: return of_attention(l);
+	case OP_ARGMAX: case OP_ARGMIN: return of_choice(l);
+	case OP_PAD: case OP_CUMSUM: case OP_SOFTMAX: case OP_LOG_SOFTMAX: case OP_LAYER_NORM: case OP_RMS_NORM:
+	case OP_CONV: case OP_CONV_GRAD_X: case OP_MAX_POOL: case OP_AVG_POOL: case OP_ROPE: case OP_TOPK:
+		return of_layer(l);
+	case OP_DROPOUT: case OP_DROPOUT_MASK: return along(l, &l->in[0], l->in[0].axis);
+	default: return lost(l);
+	}
+}
+
+static Samples look(const SampleScan *s, const Value *v, const Samples *in)
+{
+	Look l = {.s = s, .op = v->op, .in = in};
+	bool any = false;
+	if (v->op->kind == OP_INPUT && v->op->sym->batched)
+		return (Samples){.kind = SAMPLES_AXIS, .ordered = true, .scale = 1};
+	l.out.trained = v->op->kind == OP_PARAM;
+	for (int i = 0; i < v->op->n_in; i++) {
+		any = any || in[i].kind != SAMPLES_NONE;
+		l.out.trained = l.out.trained || in[i].trained;
+		l.out.mixes = l.out.mixes ? l.out.mixes : in[i].mixes;
+	}
+	l.out.scale = 1;
+	Samples x = any ? of_op(&l, v) : l.out;
+	x.trained = x.trained && v->op->kind != OP_STOP_GRADIENT;
+	return x;
+}
+
+SampleScan *samples_new(const Module *m, Arena *a, bool statistics)
+{
+	SampleScan *s = NEW(a, SampleScan);
+	*s = (SampleScan){m, a, ptrmap_new(a), statistics};
+	return s;
+}
+
+/* Operands first, without recursion: a chain may be as long as the model. */
+Samples samples_of(SampleScan *s, const Value *v)
+{
+	VEC(const Value *) stack = {0};
+	if (!s->m->batch)
+		return (Samples){.kind = SAMPLES_NONE, .scale = 1};
+	vec_push(s->a, &stack, v);
+	while (stack.n) {
+		const Value *top = stack.at[stack.n - 1];
+		const Op *op = top->op;
+		Samples *in = NEW_N(s->a, Samples, op->n_in + 1);
+		int waiting = 0;
+		for (int i = 0; i < op->n_in; i++) {
+			const Value *x = op_in(op, i);
+			const Samples *known = x ? ptrmap_get(s->known, x) : NULL;
+			in[i] = known ? *known : (Samples){.scale = 1};
+			if (x && !known) {
+				vec_push(s->a, &stack, x);
+				waiting++;
+			}
+		}
+		if (waiting)
+			continue;
+		Samples *out = NEW(s->a, Samples);
+		*out = look(s, top, in);
+		ptrmap_put(s->known, top, out);
+		stack.n--;
+	}
+	return *(const Samples *)ptrmap_get(s->known, v);
+}

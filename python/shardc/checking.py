@@ -1,0 +1,218 @@
+"""shardc.check: one step of the program beside one of PyTorch's."""
+import copy
+import dataclasses
+import pathlib
+import re
+import tempfile
+
+import onnx
+import torch
+
+from . import graphs, losses, state, values
+from .errors import CheckError
+from .programs import Program, find_compiler
+from .tracing import Functions, watched
+
+FACTOR = 3.0  # of PyTorch's own error in f32, within which ours is no fault
+
+
+@dataclasses.dataclass
+class Row:
+    """A parameter: its gradient here and there."""
+    name: str
+    ours: float       # norms
+    theirs: float
+    error: float      # of the difference, relative to PyTorch's in f64
+    bound: float
+
+    @property
+    def ok(self):
+        return self.error <= self.bound
+
+
+@dataclasses.dataclass
+class Report:
+    """What check found.  ok: the program trains what the module trains."""
+    loss: float
+    torch_loss: float
+    loss_error: float
+    rows: list                 # the worst first
+    faults: list               # sentences; empty when ok
+    said: str                  # what the compiler printed
+
+    @property
+    def ok(self):
+        return not self.faults
+
+    def __bool__(self):
+        return self.ok
+
+    def __str__(self):
+        width = max([len(r.name) for r in self.rows] + [9])
+        lines = [f"loss: program {self.loss:.9g}, PyTorch {self.torch_loss:.9g}, off by {self.loss_error:.1e}",
+                 f"{'parameter':{width}}  {'gradient':>10}  {'PyTorch':>10}  {'error':>8}"]
+        lines += [f"{r.name:{width}}  {r.ours:10.4g}  {r.theirs:10.4g}  {r.error:8.1e}{'' if r.ok else '  <- differs'}"
+                  for r in self.rows]
+        lines += [f"fault: {f}" for f in self.faults]
+        return "\n".join(lines + ["the program trains what the module trains" if self.ok else
+                                  f"the program does not train what the module trains: {len(self.faults)} faults"])
+
+
+def check(module, args, path, loss, labels=None, *, kwargs=None, input_names=None, outputs=None, shardc=None, flags=(),
+          tolerance=1e-3, limit=600, show=True):
+    """Compiles the ONNX file `path`, runs one step on `args`, and compares with PyTorch's loss and gradients.
+
+    loss       as shardc's --loss: "cross_entropy", "mse", "l1", "bce_with_logits" with labels=, or "output:NAME"
+    shardc     the compiler; default: SHARDC, the search path, the tree of this package; flags: further ones for it
+    tolerance  largest error of a gradient, relative to its norm; rounding that PyTorch has in f32, too, is no fault
+    limit      seconds for the compiler and for the program
+
+    Dropout is off on both sides for the numbers; its rates are compared.  Prints the table, the worst gradient first,
+    unless show is false, and returns a Report.  The module is left as it was."""
+    arguments = values.arguments_of(module, args, kwargs, input_names)
+    held = state.tensors_of(module)
+    theirs = Reference(module, held, arguments, loss, labels, outputs)
+    with tempfile.TemporaryDirectory(prefix="shardc-check-") as folder:
+        program = Program(find_compiler(shardc), path, pathlib.Path(folder), limit)
+        tensors = inputs_of(program, arguments, loss, labels)
+        flags = [str(f) for f in flags]
+        program.compile(tensors, loss, "--optimizer=sgd:momentum", "--dropout=off", *flags)
+        found, model, optimizer = program.train(tensors, 1, "--lr", 0, "--momentum", 0.9, "--weight-decay", 0)
+        rates = sorted(float(p) for p in re.findall(r"= dropout .*\bp=([0-9.e-]+)", program.ir(tensors, loss, "canon")))
+    first = {alias: h.name for h in held for alias in [h.name, *h.aliases]}
+    ours = {first.get(n, n): t for n, t in ((k.removesuffix(".momentum_buffer"), t) for k, t in optimizer.items())}
+    report = compared(theirs, found[0], ours, tolerance)
+    report.said = program.said
+    report.faults += statistics(theirs, {first.get(n, n): t for n, t in model.items()}, tolerance)
+    report.faults += ties(held, path, optimizer, model)
+    report.faults += dropouts(rates, theirs.dropped)
+    if show:
+        print(report)
+    return report
+
+
+def inputs_of(program, arguments, loss, labels):
+    """{input of the program: tensor}; by name, or by order where a file has other names."""
+    names = [i.name for i in program.inputs]
+    given = dict(zip(arguments.names, arguments.tensors))
+    if not set(names) <= set(given):
+        if len(names) != len(given):
+            raise CheckError(f"the model's inputs are {', '.join(names)}, the call has {', '.join(given)}")
+        given = dict(zip(names, arguments.tensors))
+    tensors = {n: given[n] for n in names}
+    extra = losses.label_input(loss)
+    if extra and labels is not None:
+        tensors[extra] = labels
+    return tensors
+
+
+# ---- PyTorch's side ----
+
+class Reference:
+    """Loss and gradients in f64, and in f32 for what rounding does to PyTorch itself."""
+
+    def __init__(self, module, held, arguments, loss, labels, outputs):
+        first = [h.name for h in held if h.kind == "parameter"]
+        self.frozen = [h.name for h in held if h.kind == "parameter" and not h.tensor.requires_grad]
+        self.loss, self.gradients, self.buffers, self.dropped = self.measure(
+            doubled(module), first, arguments, loss, labels, outputs, torch.float64)
+        self.peer_loss, self.peers, _, _ = self.measure(module, first, arguments, loss, labels, outputs, None)
+
+    def measure(self, module, names, arguments, loss, labels, outputs, dtype):
+        parameters = dict(module.named_parameters())
+        tensors = [t.to(dtype) if dtype and t.is_floating_point() else t.clone() for t in arguments.tensors]
+        with state.unchanged(module), torch.enable_grad():
+            with watched(Functions(), quiet=True) as mode:
+                results = values.results_of(arguments.call(module, tensors), outputs)
+            total = losses.value(loss, dict(zip(results.names, results.tensors)), labels)
+            wanted = {n: parameters[n] for n in names if parameters[n].requires_grad}
+            if not total.requires_grad:
+                raise CheckError("the loss does not depend on any parameter that requires a gradient")
+            got = torch.autograd.grad(total, list(wanted.values()), allow_unused=True)
+            buffers = {n: b.detach().clone().double() for n, b in module.named_buffers() if b.is_floating_point()}
+        return total.item(), {n: g.double() for n, g in zip(wanted, got) if g is not None}, buffers, mode.dropped
+
+
+def doubled(module):
+    """A copy in f64; the module itself where it cannot be copied."""
+    try:
+        return copy.deepcopy(module).double()
+    except (RuntimeError, TypeError, NotImplementedError):
+        return module
+
+
+# ---- comparison ----
+
+def compared(theirs, loss, ours, tolerance):
+    largest = max((g.norm().item() for g in theirs.gradients.values()), default=0.0)
+    rows, faults = [], []
+    for name, reference in theirs.gradients.items():
+        got = ours.get(name)
+        if got is None:
+            faults.append(f"{name} is trained by PyTorch, and not by the program")
+        elif got.shape != reference.shape:
+            faults.append(f"{name} has shape {list(got.shape)} in the program, {list(reference.shape)} in the module")
+        else:
+            rows.append(row(name, got.double(), reference, theirs.peers.get(name), largest, tolerance))
+    for name in ours:
+        if name in theirs.frozen:
+            faults.append(f"{name} is trained by the program, and frozen in the module (requires_grad=False)")
+        elif name not in theirs.gradients and name in dict(theirs.buffers):
+            faults.append(f"{name} is trained by the program, and a buffer of the module")
+        elif name not in theirs.gradients:
+            faults.append(f"{name} is trained by the program, and PyTorch computes no gradient for it")
+    rows.sort(key=lambda r: -r.error / r.bound)
+    faults += [f"the gradient of {r.name} is off by {r.error:.1e} of its norm, at most {r.bound:.0e}"
+               for r in rows if not r.ok]
+    off = abs(loss - theirs.loss) / max(abs(theirs.loss), 1e-30)
+    own = abs(theirs.peer_loss - theirs.loss) / max(abs(theirs.loss), 1e-30)
+    if not off <= max(tolerance / 10, FACTOR * own):
+        faults.append(f"the loss is {loss:.9g}, PyTorch's {theirs.loss:.9g}")
+    return Report(loss, theirs.loss, off, rows, faults, "")
+
+
+def row(name, got, reference, peer, largest, tolerance):
+    """A gradient that is zero but for rounding is measured against the largest of the module."""
+    norm = reference.norm().item()
+    scale = norm if norm > 1e-7 * largest else largest or 1.0
+    own = (peer - reference).norm().item() / scale if peer is not None else 0.0
+    return Row(name, got.norm().item(), norm, (got - reference).norm().item() / scale, max(tolerance, FACTOR * own))
+
+
+def statistics(theirs, model, tolerance):
+    """Buffers after the step."""
+    faults = []
+    for name, reference in theirs.buffers.items():
+        got = model.get(name)
+        if got is None or got.shape != reference.shape:
+            continue
+        off = (got.double() - reference).norm().item() / max(reference.norm().item(), 1e-6)
+        if off > tolerance:
+            faults.append(f"buffer {name} is off by {off:.1e} of its norm after the step: is its module in train mode "
+                          "on one side and in eval mode on the other?")
+    return faults
+
+
+def ties(held, path, optimizer, model):
+    """A tied parameter that the program keeps in several tensors, which then go their own ways."""
+    faults, names = [], {k.removesuffix(".momentum_buffer") for k in optimizer} | set(model)
+    for h in held:
+        several = [n for n in [h.name, *h.aliases] if n in names]
+        if h.kind == "parameter" and len(several) > 1:
+            faults.append(f"{' and '.join(several)} are one tensor in the module, and {len(several)} in the program")
+    known = graphs.metadata(onnx.load(path, load_external_data=False))
+    for entry in (known or {}).get("tensors", []):
+        now = next((h for h in held if h.name == entry["name"]), None)
+        if now is not None and now.kind != entry["kind"]:
+            faults.append(f"{now.name} is a {now.kind} of the module, and a {entry['kind']} in the file's metadata")
+    return faults
+
+
+def dropouts(ours, theirs):
+    theirs = sorted(theirs)
+    if len(ours) == len(theirs) and all(abs(a - b) < 1e-6 for a, b in zip(ours, theirs)):
+        return []
+
+    def told(rates):
+        return ", ".join(f"{p:g}" for p in rates) or "none"
+    return [f"dropout: the program's rates are {told(ours)}, the module's {told(theirs)}"]

@@ -1,0 +1,134 @@
+"""PyTorch's two exporters, called so that nothing of the module is folded, merged or lost."""
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+import warnings
+
+import onnx
+import torch
+
+from .errors import ExportError
+
+EXPORTERS = ("dynamo", "torchscript")
+DEFAULT_OPSET = {"dynamo": None, "torchscript": 17}
+FLOATS = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"]
+
+
+@contextlib.contextmanager
+def silent():
+    """Exporters talk of what the module's user cannot change; one of them prints its graph below Python's streams."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(1), os.dup(2)]
+    disabled = logging.root.manager.disable
+    with tempfile.TemporaryFile() as nowhere, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            for stream in 1, 2:
+                os.dup2(nowhere.fileno(), stream)
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for stream, before in zip((1, 2), kept):
+                os.dup2(before, stream)
+                os.close(before)
+            logging.disable(disabled)
+
+
+def run_exporter(exporter, root, arguments, output_names, path, dynamic, opset):
+    """Writes the file as the exporter makes it, weights perhaps in files beside it."""
+    how = with_dynamo if exporter == "dynamo" else with_torchscript
+    try:
+        with silent():
+            how(root, arguments, output_names, path, dynamic, opset)
+    except ExportError:
+        raise
+    except Exception as e:
+        cause = found_cause(e)
+        if cause is not None:
+            raise cause from e
+        if decides(e):
+            raise ExportError("forward decides by the value of a tensor, as `if x.sum() > 0` does, which no graph can "
+                              "hold: write it with torch.where") from e
+        other = EXPORTERS[exporter == "dynamo"]
+        raise ExportError(f"PyTorch's {exporter} exporter failed: {told(e)}\n"
+                          f'Try exporter="{other}", or change what it names.') from e
+
+
+def found_cause(e):
+    """An ExportError that an exporter has wrapped in an error of its own."""
+    seen = set()
+    while e is not None and id(e) not in seen:
+        if isinstance(e, ExportError):
+            return e
+        seen.add(id(e))
+        e = e.__cause__ or e.__context__
+    return None
+
+
+def decides(e):
+    while e is not None:
+        if "DataDependent" in type(e).__name__:
+            return True
+        e = e.__cause__
+    return False
+
+
+def told(e):
+    """The beginning of the innermost cause: exporters print pages of advice and graphs around it."""
+    seen = set()
+    while e.__cause__ is not None and id(e) not in seen:
+        seen.add(id(e))
+        e = e.__cause__
+    text = " ".join(str(e).split())
+    return f"{type(e).__name__}: {text[:400]}{' ..' if len(text) > 400 else ''}"
+
+
+def with_dynamo(root, arguments, output_names, path, dynamic, opset):
+    try:
+        import onnxscript
+    except ImportError:
+        raise ExportError('exporter="dynamo" needs the package onnxscript: pip install onnxscript, or use '
+                          'exporter="torchscript"') from None
+    schema = onnx.defs.OpSchema(
+        "StopGradient", "shardc", 1, inputs=[onnx.defs.OpSchema.FormalParameter("x", "T")],
+        outputs=[onnx.defs.OpSchema.FormalParameter("y", "T")],
+        type_constraints=[("T", FLOATS, "")])
+    operator = onnxscript.values.Op(onnxscript.values.Opset("shardc", 1), "StopGradient", schema)
+
+    def marker(x):
+        return operator(x)
+
+    shapes = None
+    if dynamic:
+        sizes = {}
+        shapes = (tuple({axis: sizes.setdefault(size, torch.export.Dim(size)) for axis, size in
+                         dynamic.get(name, {}).items()} or None for name in arguments.names),)
+    program = torch.export.export(root, tuple(arguments.tensors), strict=False, dynamic_shapes=shapes)
+    table = {torch.ops.shardc.stop_gradient.default: marker}
+    more = {} if opset is None else {"opset_version": opset}
+    result = torch.onnx.export(program, dynamo=True, optimize=False, verbose=False, input_names=arguments.names,
+                               output_names=output_names, custom_translation_table=table, **more)
+    result.save(str(path), external_data=True)
+
+
+def with_torchscript(root, arguments, output_names, path, dynamic, opset):
+    opset = opset or DEFAULT_OPSET["torchscript"]
+    torch.onnx.register_custom_op_symbolic("shardc::stop_gradient", marker_node, opset)
+    try:
+        torch.onnx.export(root, tuple(arguments.tensors), str(path), dynamo=False, opset_version=opset,
+                          training=torch.onnx.TrainingMode.PRESERVE, do_constant_folding=False,
+                          input_names=arguments.names, output_names=output_names, dynamic_axes=dynamic or None,
+                          custom_opsets={"shardc": 1})
+    finally:
+        torch.onnx.unregister_custom_op_symbolic("shardc::stop_gradient", opset)
+
+
+def marker_node(g, x):
+    result = g.op("shardc::StopGradient", x)
+    result.setType(x.type())
+    return result

@@ -1,0 +1,218 @@
+"""shardc.check finds what goes wrong: a file is exported as it should be, one fault is put into it, and check names it.
+
+usage: python faults.py SHARDC WORKDIR [--quick] [CASE..]
+"""
+import json
+import pathlib
+import sys
+import traceback
+import warnings
+
+import onnx
+import torch
+from onnx import helper, numpy_helper
+from torch import nn
+from torch.nn import functional as F
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+
+import shardc  # noqa: E402
+from shardc import graphs  # noqa: E402
+
+
+class All(nn.Module):
+    """A little of everything that a graph does not say."""
+
+    def __init__(self):
+        super().__init__()
+        self.temp = nn.Parameter(torch.tensor([0.5]))
+        self.table = nn.Parameter(torch.randn(8), requires_grad=False)
+        self.register_buffer("mean", torch.full((8,), 0.3))
+        self.a, self.b, self.teacher = nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, 8)
+        self.b.weight = self.a.weight
+        self.norm, self.still = nn.BatchNorm1d(8), nn.BatchNorm1d(8)
+        self.same, self.other = nn.Linear(8, 8), nn.Linear(8, 8)
+        nn.init.zeros_(self.same.bias)
+        nn.init.zeros_(self.other.bias)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.still.eval()
+        return self
+
+    def forward(self, x, wanted):
+        y = self.norm(self.a(x - self.mean)) + self.still(x) + self.table
+        y = self.b(F.gelu(y)) / self.temp
+        with torch.no_grad():
+            aim = self.teacher(x)
+        q = F.scaled_dot_product_attention(y[:, None], y[:, None], y[:, None], dropout_p=0.25 * self.training)[:, 0]
+        q = self.other(F.gelu(self.same(q)))
+        return {"loss": F.mse_loss(y + q - 0.5 * y.detach(), aim) + F.mse_loss(q, wanted)}
+
+
+def edited_metadata(change):
+    def fault(model):
+        known = graphs.metadata(model)
+        change({t["name"]: t for t in known["tensors"]}, known)
+        graphs.set_metadata(model, known)
+    return fault
+
+
+def tensors(name, **values):
+    return edited_metadata(lambda entries, known: entries[name].update(values))
+
+
+def unstopped(model):
+    """As without the helper: the marker is gone, and what dynamo says of it, too."""
+    for n in model.graph.node:
+        if n.domain == "shardc":
+            n.domain, n.op_type = "", "Identity"
+            del n.metadata_props[:]
+
+
+def unstopped_one(index):
+    def fault(model):
+        node = [n for n in model.graph.node if n.domain == "shardc"][index]
+        node.domain, node.op_type = "", "Identity"
+        del node.metadata_props[:]
+    return fault
+
+
+def stopped_too_much(model):
+    node = next(n for n in model.graph.node if "a.weight" in n.input)
+    model.graph.node.insert(list(model.graph.node).index(node),
+                            helper.make_node("StopGradient", ["a.bias"], ["stopped_bias"], domain="shardc"))
+    node.input[list(node.input).index("a.bias")] = "stopped_bias"
+
+
+def untied(model):
+    """One of the two uses gets a copy under its own name."""
+    original = next(t for t in model.graph.initializer if t.name == "a.weight")
+    copy = onnx.TensorProto()
+    copy.CopyFrom(original)
+    copy.name = "b.weight"
+    model.graph.initializer.append(copy)
+    use = [n for n in model.graph.node if "a.weight" in n.input][-1]
+    use.input[list(use.input).index("a.weight")] = "b.weight"
+    known = graphs.metadata(model)
+    entry = next(t for t in known["tensors"] if t["name"] == "a.weight")
+    entry["aliases"] = []
+    known["tensors"].append({**entry, "name": "b.weight", "initializer": "b.weight"})
+    graphs.set_metadata(model, known)
+
+
+def merged(model):
+    """Two biases that are equal now become one, as an exporter makes them."""
+    for n in model.graph.node:
+        for i, name in enumerate(n.input):
+            if name == "other.bias":
+                n.input[i] = "same.bias"
+    known = graphs.metadata(model)
+    known["tensors"] = [t for t in known["tensors"] if t["name"] != "other.bias"]
+    entry = next(t for t in known["tensors"] if t["name"] == "same.bias")
+    entry["aliases"] = ["other.bias"]
+    graphs.set_metadata(model, known)
+    graphs.drop_unused(model)
+
+
+def undropped(model):
+    """As PyTorch's exporters write the dropout of an attention: without training_mode."""
+    for n in model.graph.node:
+        if n.op_type == "Dropout":
+            del n.input[2:]
+
+
+def norm_mode(name, training):
+    def fault(model):
+        for n in model.graph.node:
+            if n.op_type != "BatchNormalization" or f"{name}.weight" not in n.input:
+                continue
+            graphs.replace(n.attribute, [a for a in n.attribute if a.name != "training_mode"])
+            n.attribute.append(helper.make_attribute("training_mode", training))
+            if not training:
+                del n.output[1:]
+        known = graphs.metadata(model)
+        known["modules"][name] = {"class": "BatchNorm1d", "training": bool(training)}
+        graphs.set_metadata(model, known)
+    return fault
+
+
+def other_weight(model):
+    t = next(t for t in model.graph.initializer if t.name == "same.weight")
+    t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t) * 1.01, t.name))
+
+
+def without_metadata(model):
+    kept = [p for p in model.metadata_props if p.key != "shardc"]
+    graphs.replace(model.metadata_props, kept)
+    unstopped(model)
+
+
+# name: (fault, what check says)
+FAULTS = {
+    "no fault": (lambda model: None, ""),
+    "gradients that stop nowhere": (unstopped, "teacher.weight is trained by the program"),
+    "a gradient that goes on": (unstopped_one(-1), "gradient of"),
+    "a gradient that stops": (stopped_too_much, "a.bias is trained by PyTorch, and not by the program"),
+    "a frozen table that is trained": (tensors("table", requires_grad=True),
+                                       "table is trained by the program, and frozen"),
+    "a parameter that is frozen": (tensors("same.weight", requires_grad=False),
+                                   "same.weight is trained by PyTorch, and not by the program"),
+    "a buffer that is trained": (tensors("mean", kind="parameter", requires_grad=True),
+                                 "mean is trained by the program, and a buffer"),
+    "a parameter for a constant": (tensors("temp", kind="constant", requires_grad=False),
+                                   "temp is trained by PyTorch, and not by the program"),
+    "a tie that is lost": (untied, "a.weight and b.weight are one tensor in the module"),
+    "biases that are merged": (merged, "same.bias"),
+    "dropout that does not drop": (undropped, "dropout: the program's rates are none, the module's 0.25"),
+    "a norm that stands still": (norm_mode("norm", 0), "the loss is"),
+    "a norm that goes on": (norm_mode("still", 1), "the loss is"),
+    "another weight": (other_weight, "the gradient of same.weight"),
+    "an export without the helper": (without_metadata, "teacher.weight is trained by the program"),
+}
+QUICK = ("no fault", "gradients that stop nowhere", "a frozen table that is trained", "a tie that is lost",
+         "dropout that does not drop")
+
+
+class Failed(Exception):
+    pass
+
+
+def attempt(compiler, work, name, exporter):
+    fault, say = FAULTS[name]
+    torch.manual_seed(0)
+    module = All().train()
+    torch.nn.init.uniform_(module.still.running_mean, -0.5, 0.5)
+    args = {"x": torch.randn(6, 8), "wanted": torch.randn(6, 8)}
+    path = work / "fault.onnx"
+    shardc.export(module, args, path, exporter)
+    model = onnx.load(path)
+    fault(model)
+    onnx.save(model, path)
+    report = shardc.check(module, args, path, "output:loss", shardc=compiler, show=False)
+    if bool(report) != (not say) or say not in str(report):
+        raise Failed(f"wanted {say!r}\n{report}\n{report.said}\n{json.dumps(graphs.metadata(model))}")
+
+
+def main():
+    compiler, work = sys.argv[1], pathlib.Path(sys.argv[2])
+    names = [a for a in sys.argv[3:] if a != "--quick"] or (QUICK if "--quick" in sys.argv else list(FAULTS))
+    work.mkdir(parents=True, exist_ok=True)
+    warnings.simplefilter("ignore")
+    exporters = ("torchscript",) if "--quick" in sys.argv else ("torchscript", "dynamo")
+    failed = 0
+    for exporter in exporters:
+        for name in names:
+            try:
+                attempt(compiler, work, name, exporter)
+            except Exception as e:
+                failed += 1
+                told = e if isinstance(e, Failed) else traceback.format_exc()
+                print(f"FAIL {name} by {exporter}: {told}", flush=True)
+    total = len(exporters) * len(names)
+    print(f"faults: {total - failed} of {total} as they should be")
+    sys.exit(failed > 0 or not total)
+
+
+if __name__ == "__main__":
+    main()

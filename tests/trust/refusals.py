@@ -1,0 +1,420 @@
+"""shardc.export of modules of every kind: what it writes as it should, and what it refuses with the way out.
+
+Every call leaves the module, PyTorch's functions and the folder as they were.
+
+usage: python refusals.py WORKDIR [--quick] [CASE..]     (--quick: TorchScript's exporter alone)
+"""
+import collections
+import copy
+import dataclasses
+import pathlib
+import sys
+import traceback
+import warnings
+
+import onnx
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+
+import shardc  # noqa: E402
+from shardc import graphs  # noqa: E402
+
+X = torch.linspace(-1, 1, 24).reshape(4, 6)
+
+
+def linear(forward, **attributes):
+    """A module of one Linear(6, 6) whose forward is the function given."""
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(6, 6)
+            for name, value in attributes.items():
+                if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+                    self.register_buffer(name, value)
+                else:
+                    setattr(self, name, value)
+
+        def forward(self, *args, **kwargs):
+            return forward(self, *args, **kwargs)
+    torch.manual_seed(0)
+    return Module().train()
+
+
+class Round(torch.autograd.Function):
+    """Straight through, by a backward of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Square(torch.autograd.Function):
+    """A backward that is its forward's derivative."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * ctx.saved_tensors[0] * gradient
+
+
+def counted(self, x):
+    self.seen += x.mean(0)
+    return self.a(x)
+
+
+def penalised(self, x):
+    x = x.detach().requires_grad_()
+    y = self.a(x).sum()
+    return y + torch.autograd.grad(y, x, create_graph=True)[0].pow(2).sum()
+
+
+def hooked(self, x):
+    y = self.a(x)
+    y.register_hook(lambda gradient: -gradient)
+    return y
+
+
+def in_place_detach(self, x):
+    y = self.a(x)
+    y.detach_()
+    return y + self.a(x)
+
+
+def numbers(self, x):
+    return x * float(self.a.weight.sum())
+
+
+def branch(self, x):
+    return self.a(x) if float(x[0, 0]) < 0 else -self.a(x)
+
+
+def set_data(self, x):
+    y = self.a(x)
+    y.data = y.data * 2
+    return y
+
+
+def shared_memory():
+    m = linear(lambda self, x: self.b(self.a(x)), b=nn.Linear(6, 6))
+    m.b.weight.data = m.a.weight.data
+    return m
+
+
+def with_hook():
+    m = linear(lambda self, x: self.a(x))
+    m.a.register_full_backward_hook(lambda *_: None)
+    return m
+
+
+def lazy():
+    return linear(lambda self, x: self.b(self.a(x)), b=nn.LazyLinear(3))
+
+
+def max_norm():
+    return linear(lambda self, x: self.a(self.b(x)), b=nn.Embedding(9, 6, max_norm=0.1))
+
+
+def complex_parameter():
+    return linear(lambda self, x: self.a(x) + self.c.abs(), c=nn.Parameter(torch.ones(6, dtype=torch.complex64)))
+
+
+def rrelu():
+    return linear(lambda self, x: F.rrelu(self.a(x), training=True))
+
+
+TOKENS = torch.tensor([[0, 1, 2], [3, 4, 5]])
+# name: (build, arguments, what the error says)
+REFUSED = {
+    "own backward": (lambda: linear(lambda self, x: Round.apply(self.a(x))), X, "autograd.Function Round"),
+    "gradient penalty": (lambda: linear(penalised), X, "torch.autograd.grad"),
+    "hook of a value": (lambda: linear(hooked), X, "hook"),
+    "hook of a module": (with_hook, X, "module a has a backward hook"),
+    "detach_": (lambda: linear(in_place_detach), X, "detach_()"),
+    "assigned .data": (lambda: linear(set_data), X, ".data"),
+    "a counting buffer": (lambda: linear(counted, seen=torch.zeros(6)), X, "forward changes buffer seen"),
+    "parameters as numbers": (lambda: linear(numbers), X, "a number out of a value"),
+    "a branch by value": (lambda: linear(branch), X, "by"),
+    "shared memory": (shared_memory, X, "a.weight and b.weight share memory"),
+    "lazy": (lazy, X, "b.weight has no shape yet"),
+    "max_norm": (max_norm, TOKENS, "max_norm"),
+    "complex": (complex_parameter, X, "parameter c is complex"),
+    "rrelu": (rrelu, X, "rrelu"),
+    "wrong shape": (lambda: linear(lambda self, x: self.a(x)), X[:, :5], "does not run with these arguments"),
+    "no tensor in": (lambda: linear(lambda self, n: self.a(torch.ones(n, 6))), (3,), "no tensor"),
+    "no tensor out": (lambda: linear(lambda self, x: 3), X, "int"),
+    "no module": (lambda: F.relu, X, "no torch.nn.Module"),
+    "a string": (lambda: linear(lambda self, x: x), "x", "args is a str"),
+}
+
+
+@dataclasses.dataclass
+class Answer:
+    logits: torch.Tensor
+    more: tuple
+    text: str = "text"
+
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+def masked(self, batch, scale=1.0):
+    return {"logits": self.a(batch["x"]) * batch["mask"] * scale}
+
+
+def in_place(self, x):
+    y = self.a(x)
+    y.mul_(2).add_(1)
+    y[:, 0] = 0
+    return F.relu(y, inplace=True)
+
+
+def no_gradient_in_place(self, x):
+    y = torch.zeros(4, 6)
+    with torch.no_grad():
+        y.add_(self.a(x))
+    return self.b(x) + y
+
+
+def inference(self, x):
+    with torch.inference_mode():
+        y = self.b(x)
+    return self.a(x) * y.clone()
+
+
+def checkpointed(self, x):
+    return torch.utils.checkpoint.checkpoint(self.a, x, use_reentrant=True)
+
+
+def dropping(self, x):
+    return F.scaled_dot_product_attention(*[self.a(x)[None, None]] * 3, dropout_p=0.25)
+
+
+def decorated(self, x):
+    @torch.no_grad()
+    def teacher(x):
+        return self.b(x).max(1)
+    return self.a(x) + teacher(x).values[:, None] + self.b(x).data
+
+
+def mixed():
+    m = linear(lambda self, x: self.d(self.n(self.a(x))) + self.e(self.m(x)), n=nn.BatchNorm1d(6), m=nn.BatchNorm1d(6),
+               d=nn.Dropout(0.5), e=nn.Dropout(0.25))
+    m.m.eval()
+    m.e.eval()
+    return m
+
+
+def weight_norm_old():
+    m = linear(lambda self, x: self.a(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nn.utils.weight_norm(m.a)
+    return m
+
+
+def weight_norm():
+    m = linear(lambda self, x: self.a(x))
+    nn.utils.parametrizations.weight_norm(m.a)
+    return m
+
+
+def shared():
+    m = linear(lambda self, x: self.b(self.a(x)) + self.a(self.c(x)), c=nn.Linear(6, 6))
+    m.b = m.a
+    m.c.weight = m.a.weight
+    return m
+
+
+def buffers():
+    m = linear(lambda self, x: self.a(x) * self.kept + self.gone + self.plain, kept=torch.ones(6))
+    m.register_buffer("gone", torch.ones(6), persistent=False)
+    m.plain = torch.full((6,), 2.0)
+    return m
+
+
+def integers():
+    return linear(lambda self, x: self.a(x) * self.n, n=nn.Parameter(torch.arange(6), requires_grad=False))
+
+
+def frozen():
+    m = linear(lambda self, x: self.b(self.a(x)), b=nn.Linear(6, 6), unused=nn.Linear(2, 2))
+    m.a.requires_grad_(False)
+    return m
+
+
+def entry(model, name):
+    return next(t for t in graphs.metadata(model)["tensors"] if t["name"] == name)
+
+
+def modes(model):
+    norms = [graphs_attribute(n, "training_mode") for n in model.graph.node if n.op_type == "BatchNormalization"]
+    return sorted(norms) == [0, 1] and count(model, "Dropout") == 1
+
+
+def graphs_attribute(node, name):
+    return next((a.i for a in node.attribute if a.name == name), 0)
+
+
+def count(model, op):
+    return sum(n.op_type == op for n in model.graph.node)
+
+
+def names(model):
+    return {t.name for t in model.graph.initializer}
+
+
+# name: (build, arguments, options, what must be true of the model)
+WRITTEN = {
+    "keywords": (lambda: linear(masked), {"batch": {"x": X, "mask": X > 0}, "scale": 2.0}, {},
+                 lambda m: [i.name for i in m.graph.input] == ["batch.x", "batch.mask"]),
+    "dataclass": (lambda: linear(lambda self, x: Answer(self.a(x), (x + 1, None))), X, {},
+                  lambda m: [o.name for o in m.graph.output] == ["logits", "more.0"]),
+    "named tuple": (lambda: linear(lambda self, x: Pair(self.a(x), self.a(x) * 2)), X, {"outputs": ["second"]},
+                    lambda m: [o.name for o in m.graph.output] == ["second"]),
+    "in place": (lambda: linear(in_place), X, {}, lambda m: True),
+    "in place without gradients": (lambda: linear(no_gradient_in_place, b=nn.Linear(6, 6)), X, {},
+                                   lambda m: count(m, "StopGradient") == 1),
+    "inference mode": (lambda: linear(inference, b=nn.Linear(6, 6)), X, {}, lambda m: count(m, "StopGradient") >= 1),
+    "a decorated teacher": (lambda: linear(decorated, b=nn.Linear(6, 6)), X, {},
+                            lambda m: count(m, "StopGradient") >= 2),
+    "mixed modes": (mixed, X, {}, modes),
+    "weight_norm of old": (weight_norm_old, X, {}, lambda m: {"a.weight_g", "a.weight_v", "a.bias"} <= names(m)),
+    "weight_norm": (weight_norm, X, {}, lambda m: "a.parametrizations.weight.original1" in names(m)),
+    "shared modules": (shared, X, {}, lambda m: names(m) == {"a.weight", "a.bias", "c.bias"}
+                       and entry(m, "a.weight")["aliases"] == ["c.weight", "b.weight"]),
+    "buffers": (buffers, X, {}, lambda m: not entry(m, "gone")["persistent"] and entry(m, "plain")["kind"] == "constant"
+                and entry(m, "kept")["persistent"]),
+    "integers": (integers, X, {}, lambda m: entry(m, "n")["dtype"] == "int64"),
+    "frozen and unused": (frozen, X, {}, lambda m: not entry(m, "a.weight")["requires_grad"]
+                          and entry(m, "unused.weight")["initializer"] is None and "unused.weight" not in names(m)),
+    "its own derivative": (lambda: linear(lambda self, x: Square.apply(self.a(x))), X, {}, lambda m: True),
+    "checkpointing": (lambda: linear(checkpointed), X, {}, lambda m: names(m) == {"a.weight", "a.bias"}),
+    "dropout of channels": (lambda: linear(lambda self, x: F.dropout1d(self.a(x)[:, :, None], 0.5)[..., 0]), X, {},
+                            lambda m: count(m, "Dropout") == 1),
+    "alpha dropout": (lambda: linear(lambda self, x: F.alpha_dropout(self.a(x), 0.3, True)), X, {},
+                      lambda m: count(m, "Dropout") == 1),
+    "attention that drops": (
+        lambda: linear(dropping), X, {},
+        lambda m: count(m, "Dropout") == 1 and all(len(n.input) == 3 for n in m.graph.node if n.op_type == "Dropout")),
+    "a padding row": (lambda: linear(lambda self, x: self.a(self.b(x)), b=nn.Embedding(9, 6, padding_idx=0)), TOKENS,
+                      {}, lambda m: count(m, "StopGradient") == 1),
+    "a free batch": (lambda: linear(lambda self, x: self.a(x)), X, {"dynamic_batch": True},
+                     lambda m: m.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"),
+    "weights beside": (lambda: linear(lambda self, x: self.a(x), c=nn.Parameter(torch.ones(500, 6))), X,
+                       {"external_data": True}, lambda m: True),
+    "evaluation": (lambda: linear(lambda self, x: F.dropout(self.a(x), 0.5, self.training)).eval(), X, {},
+                   lambda m: not graphs.metadata(m)["training"] and count(m, "Dropout") == 0),
+}
+
+
+# ---- as it was ----
+
+def snapshot(module):
+    if not isinstance(module, nn.Module):
+        return None
+    held = {n: t.detach().clone() for n, t in [*module.named_parameters(), *module.named_buffers()]
+            if not isinstance(t, nn.parameter.UninitializedParameter)}
+    flags = [(n, p.requires_grad) for n, p in module.named_parameters()]
+    return held, flags, [(n, m.training) for n, m in module.named_modules()], {n: sorted(vars(m)) for n, m in
+                                                                               module.named_modules()}
+
+
+def same(a, b):
+    if a is None:
+        return True
+    return a[1:] == b[1:] and a[0].keys() == b[0].keys() and all(torch.equal(t, b[0][n]) for n, t in a[0].items())
+
+
+FUNCTIONS = {"sdpa": F.scaled_dot_product_attention, "apply": vars(torch.autograd.Function)["apply"],
+             "has": F.has_torch_function, "detach": torch.Tensor.detach}
+
+
+def restored():
+    now = {"sdpa": F.scaled_dot_product_attention, "apply": vars(torch.autograd.Function)["apply"],
+           "has": F.has_torch_function, "detach": torch.Tensor.detach}
+    return all(now[k] is v for k, v in FUNCTIONS.items()) and not torch.overrides._get_current_function_mode_stack()
+
+
+class Failed(Exception):
+    pass
+
+
+def want(true, what):
+    if not true:
+        raise Failed(what)
+
+
+def call(build, args, options, folder, exporter):
+    """(the model or the error, once everything is found as it was)"""
+    for file in folder.iterdir():
+        file.unlink()
+    module = build()
+    before, random = snapshot(module), torch.get_rng_state()
+    try:
+        shardc.export(module, copy.deepcopy(args), folder / "model.onnx", exporter, **options)
+        result = onnx.load(folder / "model.onnx")
+    except shardc.ExportError as e:
+        result = e
+    left = sorted(f.name for f in folder.iterdir())
+    want(isinstance(result, onnx.ModelProto) or not left, f"left behind: {left}")
+    want(same(before, snapshot(module)), "the module was changed")
+    want(restored(), "a function of PyTorch was not put back")
+    want(torch.is_grad_enabled() and torch.equal(random, torch.get_rng_state()), "PyTorch's state was changed")
+    return result
+
+
+def refuse(name, folder, exporter):
+    build, args, say = REFUSED[name]
+    result = call(build, args, {}, folder, exporter)
+    want(isinstance(result, shardc.ExportError), "was exported")
+    want(say in str(result), f"says {result}")
+    want(len(str(result)) < 700, f"says pages: {result}")
+
+
+def write(name, folder, exporter):
+    build, args, options, true = WRITTEN[name]
+    result = call(build, args, options, folder, exporter)
+    if isinstance(result, shardc.ExportError):
+        raise Failed(f"refused: {result}")
+    onnx.checker.check_model(result, full_check=True)
+    want(true(result), f"graph:\n{onnx.printer.to_text(result)[:4000]}")
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    warnings.simplefilter("ignore")
+    failed = done = 0
+    exporters = ("torchscript",) if "--quick" in sys.argv else ("torchscript", "dynamo")
+    wanted = [a for a in sys.argv[2:] if a != "--quick"]
+    for table, function in ((REFUSED, refuse), (WRITTEN, write)):
+        for name in table:
+            if wanted and name not in wanted:
+                continue
+            for exporter in exporters:
+                done += 1
+                try:
+                    function(name, folder, exporter)
+                except Failed as e:
+                    failed += 1
+                    print(f"FAIL {name} by {exporter}: {e}", flush=True)
+                except Exception:
+                    failed += 1
+                    print(f"FAIL {name} by {exporter}: {traceback.format_exc()}", flush=True)
+    print(f"refusals: {done - failed} of {done} passed")
+    sys.exit(failed > 0 or not done)
+
+
+if __name__ == "__main__":
+    main()

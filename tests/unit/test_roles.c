@@ -1,0 +1,440 @@
+/* tests/unit/test_roles.c: what initializers are taken for: metadata, names, values, lists; modes of modules. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/unit/onnx_model.h"
+#include "tests/unit/unit.h"
+
+static const float ramp[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, zero[] = {0}, one[] = {1};
+
+static void expect(Loaded *l, const char *text)
+{
+	UNIT_CHECK(strstr(l->log, text) != NULL, text);
+	if (!strstr(l->log, text))
+		fprintf(stderr, "\nexpected \"%s\" in:\n%s\n", text, l->log);
+}
+
+static const Symbol *symbol(const Loaded *l, const char *name)
+{
+	const Symbol *s = l->m ? ir_find_symbol(l->m, name) : NULL;
+	UNIT_CHECK(s != NULL, name);
+	return s;
+}
+
+/* y = x w^T + b behind Add of "shift", which nothing says what it is. */
+static OnnxText *model(const char *metadata, const char *producer)
+{
+	OnnxText *m = model_new();
+	m->producer = producer;
+	model_input(m, "x", 1, "4,3");
+	model_floats(m, "fc.weight", "2,3", 11, ramp);
+	model_floats(m, "fc.bias", "2", 11, ramp);
+	model_floats(m, "shift", "2", 2, ramp);
+	Buf n = node_text("/fc/Gemm", "Gemm", "x,fc.weight,fc.bias", "h");
+	attr_i(&n, "transB", 1);
+	model_node(m, n);
+	model_op(m, "/Add", "Add", "h,shift", "y");
+	model_output(m, "y");
+	if (metadata)
+		model_metadata(m, "shardc", metadata);
+	return m;
+}
+
+#define TENSOR(name, kind, shape, more) \
+	"{\"name\":\"" name "\",\"kind\":\"" kind "\",\"shape\":" shape ",\"dtype\":\"float32\"" more "}"
+#define ALL(weight, bias, shift) \
+	"{\"format\":1,\"training\":true,\"modules\":{},\"tensors\":[" weight "," bias "," shift "]}"
+#define WEIGHT TENSOR("fc.weight", "parameter", "[2,3]", ",\"aliases\":[\"head.weight\"]")
+#define BIAS TENSOR("fc.bias", "parameter", "[2]", ",\"requires_grad\":false")
+#define SHIFT TENSOR("shift", "buffer", "[2]", "")
+
+static void test_metadata(void)
+{
+	Loaded l = load_model(model(ALL(WEIGHT, BIAS, SHIFT), "pytorch"), NULL);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+	const Symbol *w = symbol(&l, "fc.weight"), *b = symbol(&l, "fc.bias"), *s = symbol(&l, "shift");
+	CU_ASSERT(w->kind == SYM_PARAM && w->trainable && w->n_aliases == 1);
+	CU_ASSERT_STRING_EQUAL(w->alias[0], "head.weight");
+	CU_ASSERT(b->kind == SYM_PARAM && !b->trainable);
+	CU_ASSERT(s->kind == SYM_BUFFER);
+	loaded_free(&l);
+}
+
+/* Metadata come with the model: each fault is an error that says where. */
+static void test_bad_metadata(void)
+{
+	static const struct { const char *text, *says; } cases[] = {
+		{"", "metadata \"shardc\": error: line 1"}, {"[]", "is not a JSON object"}, {"{\"format\":1", "line 1 column"},
+		{"{}", "its format is not 1"}, {"{\"format\":2,\"tensors\":[]}", "its format is not 1"},
+		{"{\"format\":1}", "member \"tensors\" is not a list"},
+		{"{\"format\":1,\"format\":1,\"tensors\":[]}", "duplicate"},
+		{"{\"format\":1,\"tensors\":[],\"modules\":[]}", "member \"modules\" is not an object"},
+		{"{\"format\":1,\"tensors\":[],\"modules\":{\"a\":1}}", "module \"a\""},
+		{"{\"format\":1,\"tensors\":[],\"modules\":{\"a\":{\"training\":3}}}",
+			"member \"training\" is not true or false"},
+		{"{\"format\":1,\"training\":1,\"tensors\":[]}", "member \"training\" is not true or false"},
+		{"{\"format\":1,\"tensors\":[7]}", "$.tensors[0]: error: member \"name\""},
+		{"{\"format\":1,\"tensors\":[{\"name\":\"\"}]}", "member \"name\""},
+		{ALL(WEIGHT, BIAS, TENSOR("shift", "bufer", "[2]", "")), "tensor \"shift\": error: member \"kind\""},
+		{ALL(WEIGHT, BIAS, TENSOR("shift", "buffer", "[3]", "")), "its shape is [3], initializer \"shift\" has [2]"},
+		{ALL(WEIGHT, BIAS, TENSOR("shift", "buffer", "[-2]", "")), "member \"shape\""},
+		{ALL(WEIGHT, BIAS, TENSOR("shift", "buffer", "[1,1,1,1,1,1,1,1,2]", "")), "member \"shape\""},
+		{ALL(WEIGHT, BIAS, TENSOR("shift", "buffer", "\"2\"", "")), "member \"shape\""},
+		{ALL(WEIGHT, BIAS, TENSOR("gone", "buffer", "[2]", "")), "the graph has no initializer \"gone\""},
+		{ALL(WEIGHT, BIAS, TENSOR("fc.bias", "buffer", "[2]", "")), "the name \"fc.bias\" is given twice"},
+		{ALL(WEIGHT, BIAS, TENSOR("head.weight", "buffer", "[2]", "")), "the name \"head.weight\" is given twice"},
+		{ALL(WEIGHT, BIAS, TENSOR("b", "buffer", "[2]", ",\"initializer\":\"fc.bias\"")),
+			"is tensor \"fc.bias\" already"},
+		{ALL(WEIGHT, BIAS, TENSOR("shift", "buffer", "[2]", ",\"persistent\":0")), "member \"persistent\""},
+		{ALL(WEIGHT, BIAS, TENSOR("shift", "buffer", "[2]", ",\"aliases\":\"a\"")), "member \"aliases\""},
+		{ALL(WEIGHT, BIAS, TENSOR("shift", "buffer", "[2]", ",\"aliases\":[1]")), "member \"aliases\""},
+		{ALL(WEIGHT, BIAS, "{\"name\":\"shift\",\"kind\":\"buffer\",\"shape\":[2],\"dtype\":\"int64\"}"),
+			"its dtype is int64, initializer \"shift\" has float32"},
+	};
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		Loaded l = load_model(model(cases[i].text, "pytorch"), NULL);
+		CU_ASSERT_PTR_NULL(l.m);
+		expect(&l, cases[i].says);
+		loaded_free(&l);
+	}
+	OnnxText *twice = model(ALL(WEIGHT, BIAS, SHIFT), "pytorch");
+	model_metadata(twice, "shardc", "{}");
+	Loaded l = load_model(twice, NULL);
+	expect(&l, "the model has it 2 times");
+	loaded_free(&l);
+}
+
+/* Nothing says what "shift" is: it is trained and named, an error when guesses are, settled by a list. */
+static void test_guess(void)
+{
+	FrontendOptions say = {.say_roles = true}, strict = {.strict_params = true};
+	Loaded l = load_model(model(NULL, "pytorch"), &say);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+	CU_ASSERT(symbol(&l, "shift")->trainable);
+	expect(&l, "3 parameters are trained (2 by name, 1 by guess)");
+	expect(&l, "it holds no dropout, as after an export in eval mode");
+	expect(&l, "warning: \"shift\" f32[2] is guessed to be a trained parameter: used by Add");
+	loaded_free(&l);
+	l = load_model(model(NULL, "pytorch"), &strict);
+	CU_ASSERT_PTR_NULL(l.m);
+	expect(&l, "error: \"shift\" f32[2] is guessed");
+	loaded_free(&l);
+	l = load_model(model(ALL(WEIGHT, BIAS, SHIFT), "pytorch"), &strict);
+	CU_ASSERT_PTR_NOT_NULL(l.m);
+	loaded_free(&l);
+}
+
+static Loaded with_list(const char *text, const char *metadata)
+{
+	char path[512];
+	snprintf(path, sizeof(path), "%s/list.txt", model_folder());
+	FILE *f = fopen(path, "w");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+	fputs(text, f);
+	fclose(f);
+	return load_model(model(metadata, "pytorch"), &(FrontendOptions){.trainable = path, .strict_params = true});
+}
+
+static void test_list(void)
+{
+	Loaded l = with_list("# ours\r\n  fc.bias\t\r\n\nhead.weight", ALL(WEIGHT, BIAS, SHIFT));
+	CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+	CU_ASSERT(symbol(&l, "fc.bias")->trainable && symbol(&l, "fc.weight")->trainable);
+	CU_ASSERT(symbol(&l, "shift")->kind == SYM_BUFFER);
+	loaded_free(&l);
+	l = with_list("shift", NULL);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+	CU_ASSERT(symbol(&l, "shift")->trainable && !symbol(&l, "fc.weight")->trainable);
+	loaded_free(&l);
+	l = with_list("shift\nnone.such\nfc.weight\nfc.wieght\n", NULL);
+	CU_ASSERT_PTR_NULL(l.m);
+	expect(&l, "list.txt:2: error: no tensor of the model is called \"none.such\"");
+	expect(&l, "list.txt:4: error: no tensor of the model is called \"fc.wieght\"");
+	loaded_free(&l);
+}
+
+/* One number of its own: PyTorch's exporter writes only parameters and buffers under such names. */
+static void test_one_number(void)
+{
+	for (int torch = 0; torch < 2; torch++) {
+		OnnxText *m = model_new();
+		m->producer = torch ? "pytorch" : "other";
+		model_input(m, "x", 1, "4,3");
+		model_floats(m, "temp", "1", 1, ramp);
+		model_op(m, "/Div", "Div", "x,temp", "y");
+		model_output(m, "y");
+		Loaded l = load_model(m, NULL);
+		CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+		const Symbol *s = ir_find_symbol(l.m, "temp");
+		CU_ASSERT_EQUAL(torch, s && s->kind == SYM_PARAM && s->trainable);
+		loaded_free(&l);
+	}
+}
+
+/* Rows of a table of [12,8]: interleaved, in halves (and turned by a scale and a shift), trained. */
+static float table_at(int layout, int p, int c)
+{
+	int k = layout == 0 ? c / 2 : c % 4;
+	bool cosine = layout == 0 ? c % 2 : c >= 4;
+	double angle = p / pow(10000, k / 4.0), v = cosine ? cos(angle) : sin(angle);
+	return (float)(layout == 2 ? 0.3 * v - 0.1 : layout == 3 ? v + 0.02 * sin(7.7 * p * (c + 1)) : v);
+}
+
+static void test_sinusoid(void)
+{
+	for (int layout = 0; layout < 4; layout++) {
+		float v[96];
+		for (int i = 0; i < 96; i++)
+			v[i] = table_at(layout, i / 8, i % 8);
+		OnnxText *m = model_new();
+		model_input(m, "ids", 7, "4,3");
+		model_floats(m, "pos.weight", "12,8", 96, v);
+		model_op(m, "/pos/Gather", "Gather", "pos.weight,ids", "y");
+		model_output(m, "y");
+		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+		CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+		CU_ASSERT_EQUAL(symbol(&l, "pos.weight")->trainable, layout == 3);
+		if (layout < 3)
+			expect(&l, "\"pos.weight\" f32[12,8] is guessed to be a frozen parameter: a table of sines and cosines");
+		loaded_free(&l);
+	}
+}
+
+/* TorchScript calls the second call of a module "fc_1": zeros are no merge then, unless fc_1 has tensors. */
+static void test_called_twice(void)
+{
+	for (int real = 0; real < 2; real++) {
+		OnnxText *m = model_new();
+		model_input(m, "x", 1, "4,3");
+		model_floats(m, "fc.weight", "3,3", 9, ramp);
+		model_floats(m, "fc.bias", "3", 1, zero);
+		if (real)
+			model_floats(m, "fc_1.weight", "3,3", 9, ramp);
+		model_op(m, "/fc/Gemm", "Gemm", "x,fc.weight,fc.bias", "h");
+		model_op(m, "/fc_1/Gemm", "Gemm", real ? "h,fc_1.weight,fc.bias" : "h,fc.weight,fc.bias", "y");
+		model_output(m, "y");
+		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+		CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+		CU_ASSERT_EQUAL(real, ir_find_symbol(l.m, "fc_1.bias") != NULL);
+		if (real)
+			expect(&l, "guessed to be 2 tensors that the exporter merged: \"fc.bias\", \"fc_1.bias\"");
+		loaded_free(&l);
+	}
+}
+
+/* ---- where gradients stop ---- */
+
+static OnnxText *stopped(const char *op, const char *domain, const char *in)
+{
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,3");
+	Buf n = node_text("stop", op, in, "y");
+	if (domain)
+		pb_str(&n, 7, domain);
+	else
+		node_metadata(&n, "pkg.torch.onnx.fx_node",
+			"%detach : [num_users=1] = call_function[target=torch.ops.aten.detach.default](args = (%x,), kwargs = {})");
+	model_node(m, n);
+	model_output(m, "y");
+	return m;
+}
+
+static void test_stops(void)
+{
+	static const char *const cases[][2] = {{"StopGradient", "shardc"}, {"Identity", NULL}};
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		Loaded l = load_model(stopped(cases[i][0], cases[i][1], "x"), NULL);
+		CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+		CU_ASSERT_EQUAL(count_ops(l.m, OP_STOP_GRADIENT), 1);
+		loaded_free(&l);
+	}
+	Loaded l = load_model(stopped("StopGradient", "shardc", "x,x"), NULL);
+	expect(&l, "takes one operand and has one result");
+	loaded_free(&l);
+	l = load_model(stopped("StartGradient", "shardc", "x"), NULL);
+	expect(&l, "domain \"shardc\" is not ONNX's");
+	loaded_free(&l);
+}
+
+/* ---- modes ---- */
+
+static void norm(OnnxText *m, const char *name, const char *in, const char *out, int mode)
+{
+	char list[128], node[32];
+	snprintf(list, sizeof(list), "%s,%s.weight,%s.bias,%s.running_mean,%s.running_var", in, name, name, name, name);
+	snprintf(node, sizeof(node), "/%s/BatchNormalization", name);
+	static const char *const parts[] = {"weight", "bias", "running_mean", "running_var"};
+	for (int i = 0; i < COUNT_OF(parts); i++) {
+		char part[64];
+		snprintf(part, sizeof(part), "%s.%s", name, parts[i]);
+		model_floats(m, part, "3", i == 1 || i == 2 ? 3 : 1, i == 1 || i == 2 ? ramp : one);
+	}
+	Buf n = node_text(node, "BatchNormalization", list, out);
+	attr_i(&n, "training_mode", mode);
+	model_node(m, n);
+}
+
+static OnnxText *norms(int first, int second)
+{
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,3,2,2");
+	norm(m, "bn1", "x", "h", first);
+	norm(m, "bn2", "h", "y", second);
+	model_output(m, "y");
+	return m;
+}
+
+static void test_modes(void)
+{
+	static const char *const by_name[] = {"^bn2$"}, *const nothing[] = {"bn3"};
+	FrontendOptions say = {.say_roles = true};
+	Loaded l = load_model(norms(0, 1), &say);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 1);
+	expect(&l, "use their running statistics: 1, \"bn1\"");
+	loaded_free(&l);
+	l = load_model(norms(0, 0), &say);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 2);
+	expect(&l, "the model was exported in eval mode, its batch norms train on the batch's statistics all the same");
+	loaded_free(&l);
+	l = load_model(norms(1, 1), &(FrontendOptions){.bn_frozen = by_name, .n_bn_frozen = 1});
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 1);
+	loaded_free(&l);
+	l = load_model(norms(1, 1), &(FrontendOptions){.bn_frozen = nothing, .n_bn_frozen = 1});
+	expect(&l, "\"frozen:bn3\" matches no batch norm; there are: \"bn1\", \"bn2\"");
+	loaded_free(&l);
+	OnnxText *m = norms(1, 1);
+	model_metadata(m, "shardc", "{\"format\":1,\"training\":true,\"tensors\":[],\"modules\":{\"bn1\":"
+		"{\"class\":\"BatchNorm2d\",\"training\":false}}}");
+	l = load_model(m, NULL);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 1);
+	loaded_free(&l);
+}
+
+static void test_ignored_dropout(void)
+{
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,3");
+	model_op(m, "/Dropout", "Dropout", "x", "y");
+	model_output(m, "y");
+	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+	UNIT_CHECK(!strstr(l.log, "it holds no dropout"), "a model with a dropout");
+	expect(&l, "1 dropout is ignored, first node \"/Dropout\" with ratio 0.5");
+	loaded_free(&l);
+}
+
+/* dynamo names an embedding's padding_idx, whose row is not trained. */
+static void test_padding_row(void)
+{
+	static const char *const args[] = {"%p_w, %ids, 2", "%p_w, %ids", "%p_w, %ids, -1"};
+	for (int i = 0; i < COUNT_OF(args); i++) {
+		char fx[160];
+		OnnxText *m = model_new();
+		Buf n = node_text("g", "Gather", "w,ids", "y");
+		snprintf(fx, sizeof(fx),
+			"%%e : call_function[target=torch.ops.aten.embedding.default](args = (%s), kwargs = {})",
+			args[i]);
+		node_metadata(&n, "pkg.torch.onnx.fx_node", fx);
+		model_input(m, "ids", 7, "4,5");
+		model_floats(m, "w", "3,2", 6, ramp);
+		model_node(m, n);
+		model_output(m, "y");
+		Loaded l = load_model(m, NULL);
+		CU_ASSERT_EQUAL(count_ops(l.m, OP_STOP_GRADIENT), i ? 0 : 1);
+		loaded_free(&l);
+	}
+}
+
+static int params_of(const Loaded *l)
+{
+	int n = 0;
+	for (int i = 0; l->m && i < l->m->n_symbols; i++)
+		n += l->m->symbols[i]->kind == SYM_PARAM;
+	return n;
+}
+
+/* In eval mode TorchScript merges equal parameters and leaves an Identity for each; what is tied has one name. */
+static void test_merged_by_value(void)
+{
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,2");
+	model_floats(m, "a.weight", "2,2", 4, ramp);
+	model_floats(m, "a.bias", "2", 1, zero);
+	model_node(m, node_text("Identity_0", "Identity", "a.weight", "b.weight"));
+	model_node(m, node_text("Identity_1", "Identity", "a.bias", "b.bias"));
+	model_node(m, node_text("/a/Gemm", "Gemm", "x,a.weight,a.bias", "h"));
+	model_node(m, node_text("/b/Gemm", "Gemm", "h,b.weight,b.bias", "i"));
+	model_node(m, node_text("/c/Gemm", "Gemm", "i,b.weight,a.bias", "y"));
+	model_output(m, "y");
+	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+	CU_ASSERT_EQUAL(params_of(&l), 4);
+	CU_ASSERT(symbol(&l, "a.weight")->kind == SYM_PARAM);
+	CU_ASSERT(symbol(&l, "b.weight")->kind == SYM_PARAM);
+	CU_ASSERT(symbol(&l, "b.bias")->kind == SYM_PARAM);
+	loaded_free(&l);
+}
+
+/* Folded transposes have no names: zeros are guessed to be several, others to be one. */
+static void test_merged_when_folded(void)
+{
+	for (int zeros = 0; zeros < 2; zeros++) {
+		OnnxText *m = model_new();
+		model_input(m, "x", 1, "4,2");
+		model_floats(m, "onnx::MatMul_7", "2,2", zeros ? 1 : 4, zeros ? zero : ramp);
+		model_node(m, node_text("/a/MatMul", "MatMul", "x,onnx::MatMul_7", "h"));
+		model_node(m, node_text("/b/MatMul", "MatMul", "h,onnx::MatMul_7", "y"));
+		model_output(m, "y");
+		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+		CU_ASSERT_EQUAL(params_of(&l), zeros ? 2 : 1);
+		expect(&l, zeros ? "is all zeros and used by several modules, so it is guessed to be 2 tensors"
+			: "stands in 2 modules, so it is guessed to be one tied parameter: \"a.weight\", \"b.weight\"");
+		loaded_free(&l);
+	}
+}
+
+/* An exponent or a bound under a module's name may be learned; what looks computed may hold a parameter. */
+static void test_settings_and_tables(void)
+{
+	static const float mixed[] = {.1f, .2f, .3f, .4f, .5f, .6f, .7f, .8f, .9f, 1.1f, 1.2f, 1.3f, 1.4f, 1.5f, 1.6f, 1.7f,
+		1.8f, 1.9f};
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,2,9");
+	model_floats(m, "pool.p", "", 1, mixed);
+	model_floats(m, "onnx::Pow_3", "", 1, mixed);
+	model_floats(m, "onnx::Add_4", "2,9", 18, mixed);
+	model_node(m, node_text("/pool/Pow", "Pow", "x,pool.p", "h"));
+	model_node(m, node_text("/Pow", "Pow", "h,onnx::Pow_3", "i"));
+	model_node(m, node_text("/Add", "Add", "i,onnx::Add_4", "y"));
+	model_output(m, "y");
+	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+	CU_ASSERT_EQUAL(params_of(&l), 1);
+	CU_ASSERT(symbol(&l, "pool.p")->kind == SYM_PARAM);
+	expect(&l, "\"pool.p\" f32[] is guessed to be a trained parameter");
+	expect(&l, "\"onnx::Add_4\" f32[2,9] is guessed to be a constant: the exporter folded it");
+	loaded_free(&l);
+}
+
+void suite_roles(void);
+void suite_roles(void)
+{
+	CU_TestInfo tests[] = {
+		{"metadata are believed", test_metadata},
+		{"bad metadata", test_bad_metadata},
+		{"a guess is named", test_guess},
+		{"a list settles it", test_list},
+		{"a parameter of one number", test_one_number},
+		{"tables of sines and cosines", test_sinusoid},
+		{"a module called twice", test_called_twice},
+		{"parameters merged by value, by their names", test_merged_by_value},
+		{"folded parameters merged by value", test_merged_when_folded},
+		{"learned settings, folded tables", test_settings_and_tables},
+		{"the padding row of an embedding", test_padding_row},
+		{"where gradients stop", test_stops},
+		{"modes of batch norms", test_modes},
+		{"a dropout that is ignored", test_ignored_dropout},
+		CU_TEST_INFO_NULL,
+	};
+	CU_SuiteInfo suites[] = {{"roles", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
+	CU_register_suites(suites);
+}

@@ -1,0 +1,127 @@
+/* Suite samples: how a value depends on the samples of a batch, one row a graph. */
+#include <string.h>
+
+#include "ir/samples.h"
+#include "tests/unit/unit.h"
+
+/* x, z: samples; ids: a number for each; w, k: parameters.  The last value is asked about. */
+#define HEAD "module \"m\" level=MODEL batch=4 {\n" \
+	"  input \"x\" : f32[4,6] {batched=1}\n  input \"z\" : f32[4,6] {batched=1}\n" \
+	"  input \"im\" : f32[4,3,2,2] {batched=1}\n  input \"ids\" : i64[4,1] {batched=1}\n" \
+	"  param \"w\" : f32[6,6] {trainable=1}\n  param \"k\" : f32[3] {trainable=1}\n" \
+	"  forward {\n    %x : f32[4,6] = input \"x\"\n    %z : f32[4,6] = input \"z\"\n" \
+	"    %im : f32[4,3,2,2] = input \"im\"\n" \
+	"    %ids : i64[4,1] = input \"ids\"\n    %w : f32[6,6] = param \"w\"\n    %k : f32[3] = param \"k\"\n"
+#define COMPARE "%c : f32[4,4] = matmul %x, %z {ta=0, tb=1}\n"
+#define SUM "%s : f32[] = reduce_sum %x {axes=[0,1], keepdims=0}\n"
+#define MEAN "%m : f32[] = reduce_mean %z {axes=[0,1], keepdims=0}\n"
+#define SUM2 "%s1 : f32[1] = reshape %s {shape=[1]}\n%s2 : f32[1] = neg %s1\n"
+#define TWO "%two : f32[8,6] = concat %x, %z {axis=0}\n"
+
+typedef struct Row {
+	const char *body;
+	SamplesKind kind;
+	int axis;            /* of AXIS */
+	const char *mixes;   /* text of the op that mixes; "" = none */
+	bool by_batch;       /* samples_is_scaled_by_batch */
+} Row;
+
+static const Row rows[] = {
+	{"%y : f32[6,6] = matmul %w, %w {ta=0, tb=0}\n", SAMPLES_NONE, 0, "", false},
+	{"%y : f32[4,6] = matmul %x, %w {ta=0, tb=1}\n", SAMPLES_AXIS, 0, "", false},
+	{"%y : f32[6,4] = matmul %w, %x {ta=0, tb=1}\n", SAMPLES_AXIS, 1, "", false},
+	{"%t : f32[6,4] = transpose %x {perm=[1,0]}\n%y : f32[4,6] = matmul %t, %w {ta=1, tb=0}\n",
+		SAMPLES_AXIS, 0, "", false},
+	{"%y : f32[4,2,3] = reshape %x {shape=[4,2,3]}\n", SAMPLES_AXIS, 0, "", false},
+	{"%y : f32[8,3] = reshape %x {shape=[8,3]}\n", SAMPLES_AXIS, 0, "", false},
+	{"%y : f32[3,8] = reshape %x {shape=[3,8]}\n", SAMPLES_LOST, 0, "", false},
+	/* totals */
+	{SUM, SAMPLES_SUM, 0, "", false},
+	{MEAN, SAMPLES_MEAN, 0, "", false},
+	{SUM "%h : f32[] = const {value=[0.5]}\n%y : f32[] = mul %h, %s\n", SAMPLES_SUM, 0, "", false},
+	{SUM "%h : f32[] = const {value=[4.0]}\n%y : f32[] = div %s, %h\n", SAMPLES_SUM, 0, "", true},
+	{SUM "%h : f32[] = const {value=[0.125]}\n%y : f32[] = mul %s, %h\n", SAMPLES_SUM, 0, "", true},
+	{"%h : f32[] = const {value=[24.0]}\n"
+		"%d : f32[4,6] = div %x, %h\n%y : f32[] = reduce_sum %d {axes=[0,1], keepdims=0}\n",
+		SAMPLES_SUM, 0, "", true},
+	{MEAN "%h : f32[] = const {value=[8.0]}\n%y : f32[] = mul %m, %h\n", SAMPLES_MEAN, 0, "", true},
+	{SUM MEAN "%y : f32[] = add %s, %m\n", SAMPLES_LOST, 0, "", false},
+	{SUM MEAN "%y : f32[] = mul %s, %m\n", SAMPLES_LOST, 0, "mul", false},
+	{SUM "%y : f32[] = sqrt %s\n", SAMPLES_LOST, 0, "sqrt", false},
+	{SUM SUM2 "%y : f32[2] = concat %s1, %s2 {axis=0}\n", SAMPLES_SUM, 0, "", false},
+	{"%r : f32[4] = reduce_max %x {axes=[1], keepdims=0}\n%y : f32[] = reduce_sum %r {axes=[0], keepdims=0}\n",
+		SAMPLES_SUM, 0, "", false},
+	{"%y : f32[6] = reduce_max %x {axes=[0], keepdims=0}\n", SAMPLES_LOST, 0, "reduce_max", false},
+	{"%p : f32[] = reduce_sum %w {axes=[0,1], keepdims=0}\n" MEAN "%y : f32[] = add %p, %m\n",
+		SAMPLES_MEAN, 0, "", false},
+	{"%p : f32[] = reduce_sum %w {axes=[0,1], keepdims=0}\n" SUM "%y : f32[] = add %p, %s\n",
+		SAMPLES_LOST, 0, "", false},
+	/* samples that meet */
+	{COMPARE, SAMPLES_AXIS, 0, "matmul", false},
+	{COMPARE "%y : f32[] = reduce_mean %c {axes=[0,1], keepdims=0}\n", SAMPLES_MEAN, 0, "matmul", false},
+	{"%y : f32[6,6] = matmul %x, %z {ta=1, tb=0}\n", SAMPLES_SUM, 0, "", false},
+	{"%m : f32[1,6] = reduce_mean %x {axes=[0], keepdims=1}\n%y : f32[4,6] = sub %x, %m\n",
+		SAMPLES_AXIS, 0, "sub", false},
+	{"%y : f32[4,6] = softmax %x {axis=1}\n", SAMPLES_AXIS, 0, "", false},
+	{"%y : f32[4,6] = softmax %x {axis=0}\n", SAMPLES_AXIS, 0, "softmax", false},
+	{"%y : f32[3,6] = slice %x {starts=[1,0], sizes=[3,6], steps=[1,1]}\n", SAMPLES_AXIS, 0, "slice", false},
+	{TWO, SAMPLES_AXIS, 0, "", false},
+	{TWO "%y : f32[8,8] = matmul %two, %two {ta=0, tb=1}\n", SAMPLES_AXIS, 0, "matmul", false},
+	{TWO "%a : f32[4,6], %y : f32[4,6] = split %two {axis=0, sizes=[4,4]}\n", SAMPLES_AXIS, 0, "", false},
+	{TWO "%a : f32[5,6], %y : f32[3,6] = split %two {axis=0, sizes=[5,3]}\n", SAMPLES_AXIS, 0, "split", false},
+	/* one number of a row: x[arange(4), ids] */
+	{"%i : i64[4,1] = iota {axis=0}\n%c : i64[4,2] = concat %i, %ids {axis=1}\n"
+		"%y : f32[4] = gather_nd %x, %c {batch_dims=0}\n", SAMPLES_AXIS, 0, "", false},
+	{"%i : i64[1] = const {value=[1]}\n%y : f32[1,6] = gather %x, %i {axis=0}\n", SAMPLES_LOST, 0, "gather", false},
+	{"%f : i64[4] = reshape %ids {shape=[4]}\n%y : f32[4,6] = gather %w, %f {axis=0}\n", SAMPLES_AXIS, 0, "", false},
+	/* batch norm: statistics of the batch; of rows that are channels, not */
+	{"%y : f32[4,3,2,2], %bm : f32[3], %bv : f32[3] = batch_norm %im, %k, %k {eps=1e-05, layout=0}\n"
+		"%r : f32[4,3,2,2] = relu %y\n", SAMPLES_AXIS, 0, "batch_norm", false},
+};
+
+static Samples ask(const Row *r, bool statistics, const char **mixes, bool *by_batch)
+{
+	Diag d = {.out = stderr};
+	Arena *a = arena_new();
+	Module *m = ir_parse("samples", arena_printf(a, "%s%s  }\n}\n", HEAD, r->body), &d);
+	CU_ASSERT_FATAL(m && ir_verify(m, NULL, &d));
+	SampleScan *scan = samples_new(m, a, statistics);
+	const Op *last = m->last[SEC_FORWARD];
+	Samples x = samples_of(scan, last->out[last->n_out - 1]);
+	*by_batch = samples_is_scaled_by_batch(scan, &x);
+	*mixes = x.mixes ? op_info[x.mixes->kind].text : "";
+	if (x.kind != r->kind || (x.kind == SAMPLES_AXIS && x.axis != r->axis) || *by_batch != r->by_batch)
+		fprintf(stderr, "%skind %d, axis %d, scale %g\n", r->body, x.kind, x.axis, x.scale);
+	ir_module_free(m);
+	arena_free(a);
+	return x;
+}
+
+static void kinds(void)
+{
+	for (int i = 0; i < COUNT_OF(rows); i++) {
+		bool by_batch;
+		const char *mixes;
+		Samples x = ask(&rows[i], true, &mixes, &by_batch);
+		CU_ASSERT_EQUAL(x.kind, rows[i].kind);
+		CU_ASSERT(x.kind != SAMPLES_AXIS || x.axis == rows[i].axis);
+		CU_ASSERT_EQUAL(by_batch, rows[i].by_batch);
+		CU_ASSERT_STRING_EQUAL(mixes, rows[i].mixes);
+	}
+}
+
+/* Training takes a batch norm as something that keeps samples apart. */
+static void training(void)
+{
+	bool by_batch;
+	const char *mixes;
+	ask(&rows[COUNT_OF(rows) - 1], false, &mixes, &by_batch);
+	CU_ASSERT_STRING_EQUAL(mixes, "");
+}
+
+void suite_samples(void)
+{
+	CU_pSuite s = CU_add_suite("samples", NULL, NULL);
+	CU_add_test(s, "sums, means, comparisons", kinds);
+	CU_add_test(s, "batch norms in training", training);
+}
