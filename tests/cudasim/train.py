@@ -129,7 +129,10 @@ class Setup:
         """The log, the folder of checkpoints, what was said."""
         self.n += 1
         out = self.root / f"run{self.n}"
-        said = call([binary, *self.flags(model, steps, data), f"--log={out}.jsonl", f"--save={out}", *flags], code, env)
+        given = {f.partition("=")[0] for f in flags}
+        ours = [*self.flags(model, steps, data), f"--log={out}.jsonl", f"--save={out}"]
+        ours = [f for f in ours if f.startswith("--data=") or f.partition("=")[0] not in given]
+        said = call([binary, *ours, *flags], code, env)
         return f"{out}.jsonl", out, said
 
     @soft
