@@ -56,9 +56,9 @@ class Check:
     def program(self, case):
         return self.machine.bin / case["name"]
 
-    def flags(self, case, log):
+    def flags(self, case, log, steps=None):
         data = [f"{HERE}/{p}" if p.startswith("data/") else p.replace("=data/", f"={HERE}/data/") for p in case["data"]]
-        return [*data, "--steps", case["steps"], *case["run"], "--log", log, "--threads", 2]
+        return [*data, "--steps", steps or case["steps"], *case["run"], "--log", log, "--threads", 2]
 
     def train(self, case, *flags, **env):
         """Log lines of a run."""
@@ -208,7 +208,7 @@ def main():
     machine = Machine(args.arch, args.libs)
     with tempfile.TemporaryDirectory() as work:
         check = Check(machine, args, pathlib.Path(work))
-        wants_gpu(machine, check.program(check.cases[0]), [*check.flags(check.cases[0], os.devnull), "--steps", 1])
+        wants_gpu(machine, check.program(check.cases[0]), check.flags(check.cases[0], os.devnull, 1))
         check.all()
     failed = [r["test"] for r in check.rows if r["ok"] is False]
     args.json.parent.mkdir(parents=True, exist_ok=True)
