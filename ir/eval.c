@@ -68,7 +68,7 @@ static EvalTensor *symbol_filled(EvalEnv *e, const Symbol *sym)
 	EvalTensor t = eval_alloc(e, sym->type);
 	for (int64_t i = 0, n = type_numel(&t.type); i < n; i++)
 		eval_put(&t, i, dtype_is_float(t.type.dtype) ? (Scalar){.f = sym->src.fill}
-			: (Scalar){.i = (int64_t)sym->src.fill});
+			: (Scalar){.i = int_of_double(sym->src.fill)});
 	eval_bind(e, sym, t);
 	return ptrmap_get(e->symbols, sym);
 }
@@ -318,7 +318,7 @@ RULE(iota)
 	for (int64_t i = 0, n = type_numel(&out[0]->type); i < n; i++) {
 		double v = start + step * (double)(i / x.inner % x.n);
 		eval_put(out[0], i, dtype_is_float(out[0]->type.dtype)
-			? (Scalar){.f = v} : (Scalar){.i = (int64_t)v});
+			? (Scalar){.f = v} : (Scalar){.i = int_of_double(v)});
 	}
 	return true;
 }

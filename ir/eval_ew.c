@@ -114,8 +114,8 @@ static int64_t int_shr(const Op *op, int64_t x, int64_t y)
 static int64_t int_clip(const Op *op, int64_t x)
 {
 	double lo = attr_get_float(op->attrs, "lo", 0), hi = attr_get_float(op->attrs, "hi", 0);
-	int64_t low = (double)x < lo ? (int64_t)lo : x;
-	return (double)low > hi ? (int64_t)hi : low;
+	int64_t low = (double)x < lo ? int_of_double(lo) : x;
+	return (double)low > hi ? int_of_double(hi) : low;
 }
 
 static int64_t int_not(const Op *op, int64_t x)
@@ -146,12 +146,11 @@ static double to_float(DType from, Scalar s)
 	return from == DT_U64 ? (double)(uint64_t)s.i : (double)s.i;
 }
 
-/* Truncates; what int64 (u64) cannot hold becomes its most negative number, as on x86. */
 static int64_t to_int(DType to, double x)
 {
 	if (to == DT_U64 && x >= 0x1p63 && x < 0x1p64)
 		return (int64_t)(uint64_t)x;
-	return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN;
+	return int_of_double(x);
 }
 
 static Scalar ew_cast(const Op *op, const Scalar *s)

@@ -112,7 +112,7 @@ RULE(pad)
 	const Type *x = &in[0]->type;
 	char mode = attr_get_str(op->attrs, "mode", "c")[0];
 	double fill = attr_get_float(op->attrs, "value", 0);
-	Scalar value = dtype_is_float(x->dtype) ? (Scalar){.f = fill} : (Scalar){.i = (int64_t)fill};
+	Scalar value = dtype_is_float(x->dtype) ? (Scalar){.f = fill} : (Scalar){.i = int_of_double(fill)};
 	int64_t stride[IR_MAX_RANK];
 	type_strides(x, stride);
 	for (Walk w = walk_over(out[0]->type.rank, out[0]->type.dim); w.left; walk_next(&w)) {

@@ -476,7 +476,7 @@ Value *ir_emit3(Builder *b, OpKind kind, Value *x, Value *y, Value *z)
 Value *ir_const_full(Builder *b, Type type, double v)
 {
 	Attr *value = dtype_is_float(type.dtype) ? attr_floats(b->m, NULL, "value", 1, &v)
-		: attr_ints(b->m, NULL, "value", 1, &(int64_t){(int64_t)v});
+		: attr_ints(b->m, NULL, "value", 1, &(int64_t){int_of_double(v)});
 	return ir_emit_typed(b, OP_CONST, 0, NULL, value, type);
 }
 
@@ -573,23 +573,19 @@ Op *ir_emit_fused(Builder *b, int n_in, Value *const *in, int n_out, const Type 
 	return op;
 }
 
-Value *ir_body_emit(Module *m, Op *fused, OpKind kind, int n_in, Value *const *in, Attr *attrs)
+bool ir_body_try(Module *m, Op *fused, OpKind kind, int n_in, Value *const *in, Attr *attrs, DType dtype, Value **out,
+	Buf *err)
 {
 	Op *op = op_new(m, kind, n_in, in, attrs, fused->loc);
-	Buf err = {0};
 	op->parent = fused;
 	op->section = fused->section;
 	op->n_out = op_info[kind].n_out;
 	op->out = NEW_N(m->arena, Value *, op->n_out);
-	Type out = type_scalar(DT_F32), given = out;
-	const Attr *value = attr_find(attrs, "value");
-	if (value && value->kind == ATTR_INTS)
-		given = type_scalar(DT_I64);
-	if (op->n_out && !ir_infer(m, op, &given, &out, &err))
-		ice("fused body: %s: %s", op_info[kind].text, err.at);
-	buf_free(&err);
+	Type type = type_scalar(dtype), given = type;
+	if (!ir_infer(m, op, &given, &type, err))
+		return false;
 	for (int i = 0; i < op->n_out; i++)
-		op->out[i] = value_new(m, op, i, out);
+		op->out[i] = value_new(m, op, i, type);
 	link_operands(op);
 	op->prev = fused->body_last;
 	if (fused->body_last)
@@ -597,7 +593,20 @@ Value *ir_body_emit(Module *m, Op *fused, OpKind kind, int n_in, Value *const *i
 	else
 		fused->body_first = op;
 	fused->body_last = op;
-	return op->n_out ? op->out[0] : NULL;
+	*out = op->n_out ? op->out[0] : NULL;
+	return true;
+}
+
+Value *ir_body_emit(Module *m, Op *fused, OpKind kind, int n_in, Value *const *in, Attr *attrs)
+{
+	const Attr *value = attr_find(attrs, "value");
+	DType dtype = value && value->kind == ATTR_INTS ? DT_I64 : DT_F32;
+	Value *out = NULL;
+	Buf err = {0};
+	if (!ir_body_try(m, fused, kind, n_in, in, attrs, dtype, &out, &err))
+		ice("fused body: %s: %s", op_info[kind].text, err.at);
+	buf_free(&err);
+	return out;
 }
 
 static Value *mapped(const PtrMap *map, Value *v)

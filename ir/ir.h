@@ -378,6 +378,10 @@ void ir_rename(Module *m, Value *v, const char *name);
 
 /* Body of a fused op: ops are emitted with b->before ignored into op's body by ir_body_emit. */
 Value *ir_body_emit(Module *m, Op *fused, OpKind kind, int n_in, Value *const *in, Attr *attrs);
+/* The same for what nobody has checked: false, and a sentence in err, where operands or attributes do not fit.
+ * dtype: of a constant.  *out is NULL for a yield. */
+bool ir_body_try(Module *m, Op *fused, OpKind kind, int n_in, Value *const *in, Attr *attrs, DType dtype, Value **out,
+	Buf *err);
 Op *ir_emit_fused(Builder *b, int n_in, Value *const *in, int n_out, const Type *out); /* empty body */
 
 /* ---- shape.c: the shape column of ops.def ---- */

@@ -1,6 +1,6 @@
 /* ir/lex.c: IR text as words, strings, numbers and punctuation.
  *
- * The first error is reported with its line; from then on everything reads as the end of the file. */
+ * The first error is reported with its line and column; from then on everything reads as the end of the file. */
 #include "ir/lex.h"
 
 #include <ctype.h>
@@ -8,22 +8,45 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *lex_where(const Lexer *l)
+Lexer lex_open(const char *file, const char *text, Arena *a, Diag *d)
 {
-	return arena_printf(l->arena, "%s:%d", l->file, l->op_line ? l->op_line : l->tok_line);
+	return (Lexer){.diag = d, .arena = a, .file = file, .at = text, .line_start = text, .line = 1};
 }
 
-void lex_fail(Lexer *l, const char *fmt, ...) PRINTF_LIKE(2, 3);
-void lex_fail(Lexer *l, const char *fmt, ...)
+static const char *where(const Lexer *l, const TextPlace *token)
+{
+	const TextPlace *at = l->op_at.line ? &l->op_at : token;
+	return arena_printf(l->arena, "%s:%d:%d", l->file, at->line, at->column);
+}
+
+const char *lex_where(const Lexer *l)
+{
+	return where(l, &l->tok_at);
+}
+
+static void fail_at(Lexer *l, const TextPlace *token, const char *what)
 {
 	if (l->failed)
 		return;
-	va_list ap;
-	va_start(ap, fmt);
-	diag_error(l->diag, lex_where(l), "%s", arena_vprintf(l->arena, fmt, ap));
-	va_end(ap);
+	diag_error(l->diag, where(l, token), "%s", what);
 	l->failed = true;
 	l->tok = (Tok){.kind = TOK_END, .text = ""};
+}
+
+void lex_fail(Lexer *l, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	fail_at(l, &l->tok_at, arena_vprintf(l->arena, fmt, ap));
+	va_end(ap);
+}
+
+void lex_refuse(Lexer *l, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	fail_at(l, &l->taken_at, arena_vprintf(l->arena, fmt, ap));
+	va_end(ap);
 }
 
 /* ---- tokens ---- */
@@ -34,10 +57,12 @@ static void skip_space(Lexer *l)
 		if (*l->at == '#')
 			while (*l->at && *l->at != '\n')
 				l->at++;
-		if (*l->at == '\n')
+		if (*l->at == '\n') {
 			l->line++;
-		else if (!isspace((unsigned char)*l->at))
+			l->line_start = l->at + 1;
+		} else if (!isspace((unsigned char)*l->at)) {
 			return;
+		}
 	}
 }
 
@@ -120,7 +145,8 @@ void lex_next(Lexer *l)
 	if (l->failed)
 		return;
 	skip_space(l);
-	l->tok_line = l->line;
+	l->taken_at = l->tok_at;
+	l->tok_at = (TextPlace){l->line, (int)MIN(l->at - l->line_start, INT32_MAX - 1) + 1};
 	const char *start = l->at;
 	char c = *start;
 	if (!c) {
@@ -190,7 +216,7 @@ int64_t lex_integer(Lexer *l)
 	errno = 0;
 	long long v = strtoll(text, &end, 10);
 	if (!l->failed && (*end || errno))
-		lex_fail(l, "\"%s\" is not a 64-bit integer", text);
+		lex_refuse(l, "\"%s\" is not a 64-bit integer", text);
 	return v;
 }
 
@@ -208,6 +234,6 @@ int lex_keyword(Lexer *l, const char *const *words, int n, const char *what)
 	for (int i = 0; i < n; i++)
 		if (!strcmp(words[i], text))
 			return i;
-	lex_fail(l, "unknown %s \"%s\"", what, text);
+	lex_refuse(l, "unknown %s \"%s\"", what, text);
 	return 0;
 }

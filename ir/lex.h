@@ -12,20 +12,27 @@ typedef struct Tok {
 	char punct;
 } Tok;
 
+/* A place in the text: both count from 1, columns in bytes. */
+typedef struct TextPlace { int line, column; } TextPlace;
+
 /* After the first failure every token is TOK_END, so that callers need not check each step. */
 typedef struct Lexer {
 	Diag *diag;
 	Arena *arena;
 	const char *file, *at;
-	int line, tok_line; /* of the next character, of tok */
-	int op_line;        /* not 0: errors belong to the op that started here */
+	const char *line_start; /* of the line of `at` */
+	int line;               /* of the next character */
+	TextPlace tok_at, taken_at; /* of tok, of the one before it */
+	TextPlace op_at;        /* line not 0: errors belong to the op that started here */
 	Tok tok;
 	bool failed;
 } Lexer;
 
+Lexer lex_open(const char *file, const char *text, Arena *a, Diag *d);
 void lex_next(Lexer *l);
-const char *lex_where(const Lexer *l);           /* "dump.ir:17" */
-void lex_fail(Lexer *l, const char *fmt, ...) PRINTF_LIKE(2, 3); /* the first failure is reported */
+const char *lex_where(const Lexer *l);           /* "dump.ir:17:5" */
+void lex_fail(Lexer *l, const char *fmt, ...) PRINTF_LIKE(2, 3); /* the first failure is reported, at the token */
+void lex_refuse(Lexer *l, const char *fmt, ...) PRINTF_LIKE(2, 3); /* likewise, at the token that was taken last */
 bool lex_is_punct(const Lexer *l, char c);
 bool lex_is_word(const Lexer *l, const char *word);
 bool lex_accept(Lexer *l, char c);               /* consumes c when it is next */

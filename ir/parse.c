@@ -1,7 +1,7 @@
 /* ir/parse.c: text -> module; the exact inverse of print.c.  Grammar: docs/ir.md.
  *
  * A recursive descent over tokens.  Every function reads what it is named after.  The first syntax error
- * ends the file with "FILE:LINE: error"; errors of meaning (shapes, unknown names) are reported op by op.
+ * ends the file with "FILE:LINE:COLUMN: error"; errors of meaning (shapes, unknown names) are reported op by op.
  * Nothing here trusts the text: counts are bounded by its length, numbers are range-checked. */
 #include "base/near.h"
 #include "ir/lex.h"
@@ -52,10 +52,12 @@ static bool number_list(Parser *p, Ints *ints, Floats *floats)
 			lex_fail(&p->lex, "expected a number, found \"%s\"", p->lex.tok.text);
 			break;
 		}
-		is_float = is_float || is_float_text(p->lex.tok.text);
+		bool whole = !is_float_text(p->lex.tok.text);
+		is_float = is_float || !whole;
 		vec_push(p->lex.arena, floats, number(p, p->lex.tok.text));
-		vec_push(p->lex.arena, ints, strtoll(p->lex.tok.text, NULL, 10));
-		lex_next(&p->lex);
+		vec_push(p->lex.arena, ints, whole ? lex_integer(&p->lex) : 0);
+		if (!whole)
+			lex_next(&p->lex);
 		if (!lex_accept(&p->lex, ','))
 			break;
 	}
@@ -69,7 +71,7 @@ static int small_ints(Parser *p, int64_t *out)
 	Floats floats = {0};
 	number_list(p, &ints, &floats);
 	if (ints.n > IR_MAX_RANK)
-		lex_fail(&p->lex, "%d dimensions, at most %d are allowed", ints.n, IR_MAX_RANK);
+		lex_refuse(&p->lex, "%d dimensions, at most %d are allowed", ints.n, IR_MAX_RANK);
 	for (int i = 0; !p->lex.failed && i < ints.n; i++)
 		out[i] = ints.at[i];
 	return p->lex.failed ? 0 : ints.n;
@@ -89,7 +91,7 @@ static Unit *unit_ref(Parser *p)
 	const char *text = unit_name(p);
 	Unit *u = p->lex.failed ? NULL : ir_find_unit(p->m, text);
 	if (!u)
-		lex_fail(&p->lex, "unknown unit \"%s\"", text);
+		lex_refuse(&p->lex, "unknown unit \"%s\"", text);
 	return u;
 }
 
@@ -99,7 +101,7 @@ static int flat_suffix(Parser *p)
 		return 0;
 	int64_t flat = lex_integer(&p->lex);
 	if (flat < 0 || flat >= UNIT_MAX_FLATS)
-		lex_fail(&p->lex, "flat %lld: a unit has at most %d", (long long)flat, UNIT_MAX_FLATS);
+		lex_refuse(&p->lex, "flat %lld: a unit has at most %d", (long long)flat, UNIT_MAX_FLATS);
 	return (int)flat;
 }
 
@@ -107,12 +109,12 @@ static void tensor_type(Parser *p, const char *dtype, Type *t)
 {
 	t->kind = TYPE_TENSOR;
 	if (!dtype_from_text(dtype, &t->dtype))
-		lex_fail(&p->lex, "unknown type \"%s\"", dtype);
+		lex_refuse(&p->lex, "unknown type \"%s\"", dtype);
 	t->rank = small_ints(p, t->dim);
 	int64_t numel = 1;
 	for (int i = 0; i < t->rank; i++)
 		if (t->dim[i] < 0 || __builtin_mul_overflow(numel, MAX(t->dim[i], 1), &numel) || numel > INT64_C(1) << 46)
-			lex_fail(&p->lex, "dimension %lld is negative or makes the tensor too large", (long long)t->dim[i]);
+			lex_refuse(&p->lex, "dimension %lld is negative or makes the tensor too large", (long long)t->dim[i]);
 	if (lex_accept(&p->lex, ':'))
 		t->layout = ir_intern(p->m, lex_name(&p->lex, "a layout"));
 }
@@ -122,7 +124,7 @@ static DType float_dtype(Parser *p)
 	DType t = DT_F32;
 	const char *text = lex_take(&p->lex, TOK_WORD, "a dtype");
 	if (!p->lex.failed && (!dtype_from_text(text, &t) || !dtype_is_float(t)))
-		lex_fail(&p->lex, "\"%s\" is no floating-point dtype", text);
+		lex_refuse(&p->lex, "\"%s\" is no floating-point dtype", text);
 	return t;
 }
 
@@ -173,6 +175,8 @@ static Place place(Parser *p)
 static Attr *attr(Parser *p, Attr *list)
 {
 	Module *m = p->m;
+	if (p->lex.tok.kind == TOK_WORD && attr_find(list, p->lex.tok.text))
+		lex_fail(&p->lex, "attribute %s is given twice", p->lex.tok.text);
 	const char *key = lex_take(&p->lex, TOK_WORD, "an attribute");
 	lex_expect(&p->lex, '=');
 	if (lex_is_punct(&p->lex, '[')) {
@@ -194,7 +198,7 @@ static Attr *attr(Parser *p, Attr *list)
 	DType dtype = DT_F32;
 	const char *word = lex_take(&p->lex, TOK_WORD, "a value");
 	if (!dtype_from_text(word, &dtype))
-		lex_fail(&p->lex, "\"%s\": expected a number, string, list or dtype", word);
+		lex_refuse(&p->lex, "\"%s\": expected a number, string, list or dtype", word);
 	return attr_dtype(m, list, key, dtype);
 }
 
@@ -258,7 +262,7 @@ static void results(Parser *p, OpText *t)
 /* The first operand stands on the op's line: what follows on the next is that one's result. */
 static void operands(Parser *p, OpText *t, int line)
 {
-	while (!p->lex.failed && (t->in.n || p->lex.tok_line == line)) {
+	while (!p->lex.failed && (t->in.n || p->lex.tok_at.line == line)) {
 		if (!lex_is_punct(&p->lex, '%') && !lex_is_word(&p->lex, "_"))
 			return;
 		Value *v = NULL;
@@ -266,7 +270,7 @@ static void operands(Parser *p, OpText *t, int line)
 			const char *text = lex_name(&p->lex, "a value name");
 			v = map_get(p->values, text);
 			if (!v)
-				lex_fail(&p->lex, "%%%s is used before it is defined", text);
+				lex_refuse(&p->lex, "%%%s is used before it is defined", text);
 		} else {
 			lex_next(&p->lex);
 		}
@@ -286,7 +290,7 @@ static void op_subject(Parser *p, OpText *t)
 		const char *text = lex_take(&p->lex, TOK_STRING, "a symbol's name");
 		t->sym = p->lex.failed ? NULL : ir_find_symbol(p->m, text);
 		if (!t->sym)
-			lex_fail(&p->lex, "unknown symbol \"%s\"", text);
+			lex_refuse(&p->lex, "unknown symbol \"%s\"", text);
 	}
 }
 
@@ -319,7 +323,7 @@ static Value *body_value(Parser *p, Value **v, int n)
 	lex_expect(&p->lex, '$');
 	int64_t k = lex_integer(&p->lex);
 	if (p->lex.failed || k < 0 || k >= n) {
-		lex_fail(&p->lex, "$%lld is not defined in this body", (long long)k);
+		lex_refuse(&p->lex, "$%lld is not defined in this body", (long long)k);
 		return NULL;
 	}
 	return v[k];
@@ -331,61 +335,74 @@ static DType body_dtype(Parser *p)
 	lex_expect(&p->lex, ':');
 	const char *text = lex_take(&p->lex, TOK_WORD, "a dtype");
 	if (!p->lex.failed && !dtype_from_text(text, &dtype))
-		lex_fail(&p->lex, "unknown dtype \"%s\"", text);
+		lex_refuse(&p->lex, "unknown dtype \"%s\"", text);
 	return dtype;
 }
 
-static void body_op(Parser *p, Op *fused, Value **value, int *n)
+typedef VEC(Value *) Values;
+
+/* The op where it stands: what is wrong with it is told there. */
+static void emit_in_body(Parser *p, Op *fused, OpKind kind, const Values *in, Attr *list, DType dtype, Values *value)
 {
-	VEC(Value *) list = {0};
+	Buf err = {0};
+	Type declared = type_scalar(dtype);
+	Value *v = NULL;
+	if (!ir_body_try(p->m, fused, kind, in->n, in->at, list, dtype, &v, &err))
+		lex_fail(&p->lex, "%s", err.at);
+	else if (v && !type_equal(&v->type, &declared))
+		lex_fail(&p->lex, "$%d is declared %s but %s gives %s", value->n, dtype_info[dtype].text, op_info[kind].text,
+			type_str(p->lex.arena, &v->type));
+	else if (v)
+		vec_push(p->lex.arena, value, v);
+	buf_free(&err);
+}
+
+static void body_op(Parser *p, Op *fused, Values *value)
+{
+	Values list = {0};
 	OpKind kind = OP_YIELD;
+	TextPlace at = p->lex.tok_at;
 	bool has_result = lex_is_punct(&p->lex, '$');
 	DType dtype = DT_F32;
 	if (has_result) {
 		lex_expect(&p->lex, '$');
-		if (lex_integer(&p->lex) != *n)
-			lex_fail(&p->lex, "body values are numbered in order: $%d is next", *n);
+		if (lex_integer(&p->lex) != value->n)
+			lex_refuse(&p->lex, "body values are numbered in order: $%d is next", value->n);
 		dtype = body_dtype(p);
 		lex_expect(&p->lex, '=');
 	}
 	const char *text = lex_take(&p->lex, TOK_WORD, "an op");
 	if (!p->lex.failed && !op_from_text(text, &kind))
-		lex_fail(&p->lex, "unknown op \"%s\"%s", text, op_hint(p, text));
+		lex_refuse(&p->lex, "unknown op \"%s\"%s", text, op_hint(p, text));
 	while (!p->lex.failed && lex_is_punct(&p->lex, '$')) {
-		vec_push(p->lex.arena, &list, body_value(p, value, *n));
+		vec_push(p->lex.arena, &list, body_value(p, value->at, value->n));
 		if (!lex_accept(&p->lex, ','))
 			break;
 	}
 	Attr *a = attrs(p);
 	const OpInfo *info = &op_info[kind];
+	p->lex.op_at = at;
 	bool elementwise = info->flags & EW || kind == OP_CONST || kind == OP_BROADCAST;
 	if (!p->lex.failed && (has_result ? !elementwise || list.n != info->n_in_min : kind != OP_YIELD))
 		lex_fail(&p->lex, "%s with %d operand(s) cannot stand in a fused body", info->text, list.n);
-	if (p->lex.failed)
-		return;
-	Value *v = ir_body_emit(p->m, fused, kind, list.n, list.at, a);
-	if (v) {
-		v->type.dtype = dtype;
-		value[(*n)++] = v;
-	}
+	if (!p->lex.failed)
+		emit_in_body(p, fused, kind, &list, a, dtype, value);
+	p->lex.op_at = (TextPlace){0};
 }
 
-/* An op takes at least five characters, which bounds the number of body values. */
 static void fused_body(Parser *p, Op *fused)
 {
-	int n = fused->n_in;
-	const char *end = strchr(p->lex.at, '}');
-	Value **value = NEW_N(p->lex.arena, Value *, n + (end ? (end - p->lex.at) / 5 : 0) + 1);
-	for (int i = 0; i < n; i++)
-		value[i] = fused->args[i];
+	Values value = {0};
+	for (int i = 0; i < fused->n_in; i++)
+		vec_push(p->lex.arena, &value, fused->args[i]);
 	lex_expect_word(&p->lex, "do");
 	lex_expect(&p->lex, '{');
 	while (!p->lex.failed && !lex_is_punct(&p->lex, '}'))
-		body_op(p, fused, value, &n);
+		body_op(p, fused, &value);
 	lex_expect(&p->lex, '}');
 	const Op *last = fused->body_last;
 	if (!p->lex.failed && (!last || last->kind != OP_YIELD || last->n_in != fused->n_out))
-		lex_fail(&p->lex, "a fused body ends with a yield of as many values as the op has results");
+		lex_refuse(&p->lex, "a fused body ends with a yield of as many values as the op has results");
 }
 
 static Op *emit(Parser *p, OpText *t, Attr *list, SectionKind section)
@@ -396,6 +413,8 @@ static Op *emit(Parser *p, OpText *t, Attr *list, SectionKind section)
 		for (int i = 0; i < t->in.n; i++)
 			if (!t->in.at[i])
 				lex_fail(&p->lex, "operand %d of fused must be present", i + 1);
+		if (list)
+			lex_fail(&p->lex, "fused has an attribute, %s; it knows none", list->name);
 		return p->lex.failed ? NULL : ir_emit_fused(&b, t->in.n, t->in.at, t->out_name.n, t->out_type.at);
 	}
 	/* where a shape error is reported: the line, not the node that the op says it came from */
@@ -431,19 +450,19 @@ static void define_results(Parser *p, const OpText *t, Op *op)
 static void op_line(Parser *p, SectionKind section)
 {
 	OpText t = {0};
-	int line = p->lex.tok_line;
+	TextPlace at = p->lex.tok_at;
 	results(p, &t);
-	int op_line = p->lex.tok_line;
+	int op_line = p->lex.tok_at.line;
 	const char *text = lex_take(&p->lex, TOK_WORD, "an op");
 	if (!p->lex.failed && !op_from_text(text, &t.kind))
-		lex_fail(&p->lex, "unknown op \"%s\"%s", text, op_hint(p, text));
+		lex_refuse(&p->lex, "unknown op \"%s\"%s", text, op_hint(p, text));
 	if (p->lex.failed)
 		return;
 	op_subject(p, &t);
 	operands(p, &t, op_line);
 	Attr *list = attrs(p);
 	const OpInfo *info = &op_info[t.kind];
-	p->lex.op_line = line;
+	p->lex.op_at = at;
 	if (t.kind == OP_YIELD)
 		lex_fail(&p->lex, "yield stands in fused bodies only");
 	if (!(info->flags & VAROUT))
@@ -455,13 +474,13 @@ static void op_line(Parser *p, SectionKind section)
 	Op *op = emit(p, &t, list, section);
 	if (!op)
 		return;
-	p->lex.op_line = 0;
+	p->lex.op_at = (TextPlace){0};
 	if (op->kind == OP_FUSED)
 		fused_body(p, op);
 	op->loc = location(p);
-	p->lex.op_line = line;
+	p->lex.op_at = at;
 	define_results(p, &t, op);
-	p->lex.op_line = 0;
+	p->lex.op_at = (TextPlace){0};
 }
 
 /* ---- symbols and units ---- */
@@ -472,7 +491,7 @@ static void perm_field(Parser *p, Source *src)
 	int n = small_ints(p, perm);
 	for (int i = 0; i < n; i++) {
 		if (perm[i] < 0 || perm[i] >= n)
-			lex_fail(&p->lex, "perm: %lld is not an axis", (long long)perm[i]);
+			lex_refuse(&p->lex, "perm: %lld is not an axis", (long long)perm[i]);
 		src->perm[i] = (int)perm[i];
 	}
 }
@@ -494,7 +513,7 @@ static void init_field(Parser *p, Source *src)
 		if (!strcmp(text, laws[i]))
 			src->init = laws[i];
 	if (!p->lex.failed && !src->init)
-		lex_fail(&p->lex, "init: \"%s\" is neither \"uniform\" nor \"normal\"", text);
+		lex_refuse(&p->lex, "init: \"%s\" is neither \"uniform\" nor \"normal\"", text);
 }
 
 static void saved_field(Parser *p, Symbol *s)
@@ -502,7 +521,7 @@ static void saved_field(Parser *p, Symbol *s)
 	s->saved = float_dtype(p);
 	s->narrowed = true;
 	if (s->kind != SYM_BUFFER || !dtype_is_float(s->type.dtype))
-		lex_fail(&p->lex, "only a buffer of floats is saved in another dtype than it has");
+		lex_refuse(&p->lex, "only a buffer of floats is saved in another dtype than it has");
 }
 
 static void alias_field(Parser *p, Symbol *s)
@@ -515,7 +534,7 @@ static void alias_field(Parser *p, Symbol *s)
 	all[s->n_aliases++] = name;
 	s->alias = all;
 	if (s->kind != SYM_PARAM)
-		lex_fail(&p->lex, "only a parameter has further names");
+		lex_refuse(&p->lex, "only a parameter has further names");
 }
 
 static void symbol_field(Parser *p, Symbol *s)
@@ -571,7 +590,7 @@ static void symbol(Parser *p, SymbolKind kind)
 	if (p->lex.failed)
 		return;
 	if (ir_find_symbol(p->m, text)) {
-		lex_fail(&p->lex, "symbol \"%s\" is declared twice", text);
+		lex_refuse(&p->lex, "symbol \"%s\" is declared twice", text);
 		return;
 	}
 	Symbol *s = ir_add_symbol(p->m, kind, text, t);
@@ -619,11 +638,11 @@ static void unit_flats(Parser *p, Unit *u)
 		Flat *f = &u->flat[u->n_flats++];
 		const char *dtype = lex_take(&p->lex, TOK_WORD, "a dtype");
 		if (!p->lex.failed && !dtype_from_text(dtype, &f->dtype))
-			lex_fail(&p->lex, "unknown dtype \"%s\"", dtype);
+			lex_refuse(&p->lex, "unknown dtype \"%s\"", dtype);
 		f->trainable = lex_keyword(&p->lex, words, 2, "kind of flat");
 		f->numel = lex_integer(&p->lex);
 		if (f->numel < 0 || f->numel > INT64_MAX / 64)
-			lex_fail(&p->lex, "a flat cannot have %lld elements", (long long)f->numel);
+			lex_refuse(&p->lex, "a flat cannot have %lld elements", (long long)f->numel);
 		*f = (Flat)LAYOUT_FLAT(f->dtype, f->trainable, f->numel);
 		flat_roles(p, f);
 		if (!lex_accept(&p->lex, ','))
@@ -657,7 +676,7 @@ static void unit_line(Parser *p)
 	lex_expect(&p->lex, '@');
 	const char *text = unit_name(p);
 	if (!p->lex.failed && ir_find_unit(p->m, text))
-		lex_fail(&p->lex, "unit \"%s\" is declared twice", text);
+		lex_refuse(&p->lex, "unit \"%s\" is declared twice", text);
 	if (p->lex.failed)
 		return;
 	Unit *u = ir_add_unit(p->m, text, STRATEGY_FULL_SHARD);
@@ -666,7 +685,7 @@ static void unit_line(Parser *p)
 	lex_expect(&p->lex, '=');
 	const char *strategy = lex_take(&p->lex, TOK_STRING, "a strategy");
 	if (!p->lex.failed && !strategy_from_text(strategy, &u->strategy))
-		lex_fail(&p->lex, "unknown strategy \"%s\"", strategy);
+		lex_refuse(&p->lex, "unknown strategy \"%s\"", strategy);
 	lex_expect(&p->lex, ',');
 	if (lex_is_word(&p->lex, "owner")) {
 		lex_next(&p->lex);
@@ -732,7 +751,7 @@ static void header(Parser *p)
 		else if (field)
 			*field = lex_integer(&p->lex);
 		else
-			lex_fail(&p->lex, "unknown field \"%s\" of a module", key);
+			lex_refuse(&p->lex, "unknown field \"%s\" of a module", key);
 	}
 	if (m->variant != VARIANT_ONLY && m->sync == SYNC_NONE)
 		lex_fail(&p->lex, "variant=%s wants sync=last or sync=every", variant_text[m->variant]);
@@ -777,8 +796,7 @@ static void module_body(Parser *p)
 
 Module *ir_parse(const char *file, const char *text, Diag *d)
 {
-	Parser p = {.m = ir_module_new(""), .lex = {.diag = d, .file = file, .at = text, .line = 1}};
-	p.lex.arena = arena_new();
+	Parser p = {.m = ir_module_new(""), .lex = lex_open(file, text, arena_new(), d)};
 	p.values = map_new(p.lex.arena);
 	lex_next(&p.lex);
 	header(&p);

@@ -55,7 +55,8 @@ RULE(broadcast)
 
 /* ---- slices ---- */
 
-/* x[start + step * i], i < size, stays inside x. */
+/* x[start + step * i], i < size, stays inside x.  Where nothing or one element is taken start and step are near x too,
+ * so that no pass has to expect a sum or product of them that overflows. */
 static bool check_slice(const Type *x, const int64_t *start, const int64_t *step, const int64_t *size,
 	Buf *err)
 {
@@ -64,11 +65,14 @@ static bool check_slice(const Type *x, const int64_t *start, const int64_t *step
 		if (size[i] < 0 || step[i] == 0)
 			return shape_wrong(err, "slice of axis %d has size %lld and step %lld", i, (long long)size[i],
 				(long long)step[i]);
+		if (start[i] < 0 || start[i] > x->dim[i] || step[i] < -x->dim[i] - 1 || step[i] > x->dim[i] + 1)
+			return shape_wrong(err, "slice of axis %d starts at %lld with step %lld, but the axis has %lld", i,
+				(long long)start[i], (long long)step[i], (long long)x->dim[i]);
 		if (size[i] == 0)
 			continue;
 		if (__builtin_mul_overflow(step[i], size[i] - 1, &span)
 			|| __builtin_add_overflow(start[i], span, &last)
-			|| start[i] < 0 || start[i] >= x->dim[i] || last < 0 || last >= x->dim[i])
+			|| start[i] >= x->dim[i] || last < 0 || last >= x->dim[i])
 			return shape_wrong(err,
 				"slice of axis %d starts at %lld, takes %lld with step %lld, but the axis has %lld", i,
 				(long long)start[i], (long long)size[i], (long long)step[i], (long long)x->dim[i]);

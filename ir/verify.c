@@ -34,6 +34,8 @@ void verify_fail(Verify *v, const Op *op, const char *fmt, ...)
 	va_start(ap, fmt);
 	const char *what = arena_vprintf(v->arena, fmt, ap);
 	va_end(ap);
+	if (op && op->parent)
+		op = op->parent; /* values of a body have no names: the whole is printed */
 	if (op)
 		what = arena_printf(v->arena, "%s, in %s: %s", what, section_text[op->section], op_text(v, op));
 	if (v->after)
@@ -308,6 +310,9 @@ static void check_body(Verify *v, const Op *op)
 		check_op(v, inner, scope);
 		if (!define_results(v, inner, scope))
 			return;
+		for (int i = 0; i < inner->n_out; i++)
+			if (inner->out[i]->type.rank)
+				verify_fail(v, op, "%s gives more than one element in a fused body", op_info[inner->kind].text);
 	}
 	check_yield(v, op);
 }
