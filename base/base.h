@@ -20,8 +20,10 @@ extern "C" {
 #define COUNT_OF(array) ((int)(sizeof(array) / sizeof((array)[0])))
 #define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
 
-static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); } /* b > 0; never overflows */
 static inline int64_t round_up(int64_t a, int64_t to) { return ceil_div(a, to) * to; }
+/* Truncates; what int64 cannot hold becomes its most negative number, as on x86. */
+static inline int64_t int_of_double(double x) { return x >= -0x1p63 && x < 0x1p63 ? (int64_t)x : INT64_MIN; }
 
 /* ---- dtypes.def ---- */
 

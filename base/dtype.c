@@ -106,12 +106,12 @@ double dtype_round(DType t, double x)
 	case DT_F16: return f16_to_float(f16_from_float((float)x));
 	case DT_BF16: return bf16_to_float(bf16_from_float((float)x));
 	case DT_BOOL: return x != 0;
-	case DT_I32: return (int32_t)(int64_t)x;
-	case DT_I16: return (int16_t)(int64_t)x;
-	case DT_I8: return (int8_t)(int64_t)x;
-	case DT_U32: return (uint32_t)(int64_t)x;
-	case DT_U16: return (uint16_t)(int64_t)x;
-	case DT_U8: return (uint8_t)(int64_t)x;
+	case DT_I32: return (int32_t)int_of_double(x);
+	case DT_I16: return (int16_t)int_of_double(x);
+	case DT_I8: return (int8_t)int_of_double(x);
+	case DT_U32: return (uint32_t)int_of_double(x);
+	case DT_U16: return (uint16_t)int_of_double(x);
+	case DT_U8: return (uint8_t)int_of_double(x);
 	case DT_I64: case DT_U64: case DT_COUNT: break;
 	}
 	return trunc(x);

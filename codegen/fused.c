@@ -143,7 +143,7 @@ static void put_const(Emit *e, Buf *b, const Op *op)
 		return;
 	}
 	if (a->kind == ATTR_FLOATS)
-		buf_printf(b, "%s", emit_c_literal(e, t, a->floats[0], (int64_t)a->floats[0]));
+		buf_printf(b, "%s", emit_c_literal(e, t, a->floats[0], int_of_double(a->floats[0])));
 	else
 		buf_printf(b, "%s", emit_c_literal(e, t, (double)a->ints[0], a->ints[0]));
 }

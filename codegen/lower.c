@@ -41,7 +41,7 @@ void lower_output(Emit *e, const Op *op)
 static const char *literal_at(Emit *e, const Attr *value, int i, DType t)
 {
 	if (value->kind == ATTR_FLOATS)
-		return emit_c_literal(e, t, value->floats[i], (int64_t)value->floats[i]);
+		return emit_c_literal(e, t, value->floats[i], int_of_double(value->floats[i]));
 	return emit_c_literal(e, t, (double)value->ints[i], value->ints[i]);
 }
 

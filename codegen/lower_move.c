@@ -61,7 +61,7 @@ void lower_pad(Emit *e, const Op *op)
 		ice("pad has mode \"%s\"", text);
 	emit_kernel(e, op, "o0 i0", "%d, %s, %s, %s, %s, LIST(%s, %s), %d", x->rank, dims(e, x),
 		list(e, op, "before"), list(e, op, "after"), mode, dtype_info[x->dtype].ctype,
-		emit_c_literal(e, x->dtype, v, (int64_t)v), elem_bytes(op->out[0]));
+		emit_c_literal(e, x->dtype, v, int_of_double(v)), elem_bytes(op->out[0]));
 }
 
 /* Bytes of v per outer index: its dims from the axis on. */

@@ -139,6 +139,8 @@ const char *node_str(const Node *n, const char *name, const char *otherwise);
 int node_ints(const Node *n, const char *name, const int64_t **out); /* their count, -1 when absent */
 /* axis in 0..rank-1 (rank included for slots between dims); -1 after an error */
 int node_axis(Node *n, int64_t axis, int rank);
+/* An attribute that is a TensorProto.DataType; false after a refusal. */
+bool node_dtype(Node *n, const char *name, DType *out);
 
 static inline Value *node_in(const Node *n, int i) { return i < n->n_in ? n->in[i] : NULL; }
 bool node_want(Node *n, int n_min, int n_max);             /* operand count */

@@ -126,6 +126,15 @@ int node_axis(Node *n, int64_t axis, int rank)
 	return (int)(axis < 0 ? axis + rank : axis);
 }
 
+bool node_dtype(Node *n, const char *name, DType *out)
+{
+	int64_t given = node_int(n, name, 0);
+	int onnx = given >= 0 && given <= INT32_MAX ? (int)given : -1;
+	if (dtype_from_onnx(onnx, out))
+		return true;
+	return node_refuse(n, "dtype %s is not supported (%s is %" PRId64 ")", onnx_dtype_name(onnx), name, given);
+}
+
 /* ---- operands ---- */
 
 bool node_want(Node *n, int n_min, int n_max)

@@ -155,11 +155,12 @@ bool import_eye_like(Node *n)
 		return false;
 	const Type *t = &n->in[0]->type;
 	DType to = t->dtype;
-	if (node_has(n, "dtype") && !dtype_from_onnx((int)node_int(n, "dtype", 0), &to))
-		return node_refuse(n, "dtype %s is not supported", onnx_dtype_name((int)node_int(n, "dtype", 0)));
+	if (node_has(n, "dtype") && !node_dtype(n, "dtype", &to))
+		return false;
 	if (t->rank != 2)
 		return node_error(n, "wants rank 2, has %s", type_str(n->im->arena, t));
-	n->out[0] = ir_cast(n->b, diagonal(n->b, OP_EQ, t->dim[0], t->dim[1], node_int(n, "k", 0)), to);
+	int64_t k = MIN(MAX(node_int(n, "k", 0), -t->dim[0]), t->dim[1]);
+	n->out[0] = ir_cast(n->b, diagonal(n->b, OP_EQ, t->dim[0], t->dim[1], k), to);
 	return true;
 }
 

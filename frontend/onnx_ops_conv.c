@@ -148,6 +148,9 @@ static bool transpose_crop(Node *n, Window *w, Crop *c)
 		return false;
 	if (count >= 0 && count != w->n)
 		return node_error(n, "output_shape has %d numbers, %d wanted", count, w->n);
+	for (int i = 0; i < count; i++)
+		if (shape[i] < 1 || shape[i] > INT32_MAX)
+			return node_error(n, "output_shape has %" PRId64 ", 1 to %d are possible", shape[i], INT32_MAX);
 	for (int i = 0; i < w->n; i++) {
 		c->full[i] = w->strides[i] * (d[i] - 1) + (w->kernel[i] - 1) * w->dilations[i] + 1;
 		c->begin[i] = same || count >= 0 ? 0 : w->pads[i];
@@ -359,7 +362,8 @@ bool import_col2im(Node *n)
 		shape[2 + i] = image[i];
 		kernel[2 + i] = block[i];
 		columns[2 + i] = room < 0 ? 0 : room / w.strides[i] + 1;
-		windows *= columns[2 + i];
+		if (__builtin_mul_overflow(windows, columns[2 + i], &windows))
+			return node_error(n, "the windows over its image are too many");
 	}
 	if (windows != x->dim[2])
 		return node_error(n, "%" PRId64 " columns, the windows are %" PRId64, x->dim[2], windows);
@@ -385,13 +389,19 @@ bool import_max_unpool(Node *n)
 			|| !window_read(n, &n->in[0]->type, NULL, &w))
 		return false;
 	const Type *x = &n->in[0]->type;
+	if (count >= 0 && count != x->rank)
+		return node_error(n, "output_shape has %d numbers, %d wanted", count, x->rank);
+	for (int i = 0; i < count; i++)
+		if (want[i] < 0 || want[i] > INT32_MAX)
+			return node_error(n, "output_shape has %" PRId64 ", 0 to %d are possible", want[i], INT32_MAX);
 	for (int i = 0; i < x->rank; i++) {
 		int s = i - 2;
 		shape[i] = s < 0 ? x->dim[i]
 			: (x->dim[i] - 1) * w.strides[s] - w.pads[s] - w.pads[w.n + s] + w.kernel[s];
 		after[i] = count == x->rank ? want[i] - shape[i] : 0;
-		if (shape[i] < 0 || shape[i] > INT32_MAX || after[i] < 0 || after[i] > INT32_MAX)
-			return node_error(n, "dimension %d of its result does not fit", i);
+		if (shape[i] < 0 || shape[i] > INT32_MAX || after[i] < 0)
+			return node_error(n, "dimension %d of its result would be %" PRId64 "%s", i, shape[i],
+				after[i] < 0 ? ", above that of output_shape" : "");
 	}
 	int64_t numel = onnx_dims_numel(x->rank, shape), given = type_numel(x);
 	if (numel < 0)

@@ -99,13 +99,16 @@ static void reorder(Builder *b, Term *t, const char *labels)
 }
 
 /* A label that stands twice in one term: its diagonal. */
-static void take_diagonals(Builder *b, Term *t)
+static bool take_diagonals(Node *n, Term *t)
 {
+	Builder *b = n->b;
 	for (int i = 0; i < t->n; i++) {
 		int j = find(t, t->label[i]);
 		if (j == i)
 			continue;
 		int64_t d = t->v->type.dim[i], dim[IR_MAX_RANK];
+		if (t->v->type.dim[j] != d)
+			return node_error(n, "label %c stands for dimensions of different size", t->label[i]);
 		t->v = emit_move_axis(b, emit_move_axis(b, t->v, i, t->n - 1), j, t->n - 2);
 		memcpy(dim, t->v->type.dim, sizeof(dim));
 		dim[t->n - 2] = d * d;
@@ -119,6 +122,7 @@ static void take_diagonals(Builder *b, Term *t)
 		t->label[t->n] = 0;
 		i = -1;
 	}
+	return true;
 }
 
 /* Sums over labels that `other` and `out` lack. */
@@ -213,7 +217,8 @@ bool import_einsum(Node *n)
 	if (!parse_equation(n, in, &out))
 		return node_error(n, "equation \"%s\" does not fit its operands", node_str(n, "equation", ""));
 	for (int k = 0; k < n->n_in; k++)
-		take_diagonals(n->b, &in[k]);
+		if (!take_diagonals(n, &in[k]))
+			return false;
 	acc = in[0];
 	sum_private(n->b, &acc, in + 1, n->n_in - 1, &out);
 	for (int k = 1; k < n->n_in; k++) {

@@ -119,11 +119,8 @@ bool import_where(Node *n)
 bool import_cast(Node *n)
 {
 	DType to;
-	int64_t onnx = node_int(n, "to", 0);
-	if (!node_want(n, 1, 1))
+	if (!node_want(n, 1, 1) || !node_dtype(n, "to", &to))
 		return false;
-	if (!dtype_from_onnx((int)onnx, &to))
-		return node_refuse(n, "dtype %s is not supported", onnx_dtype_name((int)onnx));
 	n->out[0] = ir_cast(n->b, n->in[0], to);
 	return true;
 }

@@ -120,7 +120,7 @@ bool import_one_hot(Node *n)
 		return false;
 	if (!depth || type_numel(&depth->type) != 1)
 		return node_refuse(n, "its depth depends on data: it must be known at compile time");
-	int64_t classes = dtype_is_float(depth->type.dtype) ? (int64_t)depth->f[0] : depth->i[0], two = 2;
+	int64_t classes = dtype_is_float(depth->type.dtype) ? int_of_double(depth->f[0]) : depth->i[0], two = 2;
 	Value *ids = ir_cast(n->b, n->in[0], DT_I64), *values = n->in[2];
 	int rank = ids->type.rank + 1, axis = rank > IR_MAX_RANK ? -1 : node_axis(n, node_int(n, "axis", -1), rank);
 	if (axis < 0 || classes < 0 || values->type.rank != 1 || values->type.dim[0] != two)

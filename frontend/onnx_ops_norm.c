@@ -198,7 +198,7 @@ bool import_group_norm(Node *n)
 	if (!node_want(n, 3, 3))
 		return false;
 	Value *x = n->in[0], *w = n->in[1], *b = n->in[2];
-	if (x->type.rank < 2 || groups < 1 || x->type.dim[1] % groups)
+	if (x->type.rank < 2 || groups < 1 || groups > x->type.dim[1] || x->type.dim[1] % groups)
 		return node_error(n, "%" PRId64 " groups do not divide the channels of %s", groups,
 			type_str(n->im->arena, &x->type));
 	Value *y = normalise_groups(n, x, groups);

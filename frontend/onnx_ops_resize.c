@@ -171,6 +171,12 @@ static bool known_floats(Node *n, int i, const char *what, const double **out, i
 	return true;
 }
 
+/* A product with a scale as a number of elements, AXIS_MAX + 1 where it is above AXIS_MAX, 0 where it is none. */
+static int64_t elements(double x)
+{
+	return !(x > 0) ? 0 : (int64_t)MIN(x, (double)AXIS_MAX + 1);
+}
+
 /* One policy for all named axes: the smallest or largest scale. */
 static void keep_aspect(Resize *r, const Type *t, const int *axes, int count)
 {
@@ -180,8 +186,19 @@ static void keep_aspect(Resize *r, const Type *t, const int *axes, int count)
 		scale = larger ? MAX(scale, r->scale[axes[k]]) : MIN(scale, r->scale[axes[k]]);
 	for (int k = 0; k < count; k++) {
 		r->scale[axes[k]] = scale;
-		r->size[axes[k]] = (int64_t)(scale * (double)t->dim[axes[k]] + 0.5);
+		r->size[axes[k]] = elements(scale * (double)t->dim[axes[k]] + 0.5);
 	}
+}
+
+static bool check_sizes(Node *n, const Type *t, const int *axes, int count, const Resize *r)
+{
+	for (int k = 0; k < count; k++) {
+		int axis = axes[k];
+		if (!(r->scale[axis] > 0) || r->size[axis] < 1 || r->size[axis] > AXIS_MAX)
+			return node_error(n, "axis %d of %s would get %" PRId64 " elements by scale %g, 1 to %d are possible", axis,
+				type_str(n->im->arena, t), r->size[axis], r->scale[axis], AXIS_MAX);
+	}
+	return true;
 }
 
 static bool read_sizes(Node *n, const Type *t, const double *scales, int n_scales, const int64_t *sizes,
@@ -198,17 +215,16 @@ static bool read_sizes(Node *n, const Type *t, const double *scales, int n_scale
 			return false;
 		double dim = (double)t->dim[axis];
 		r->scale[axis] = n_sizes >= 0 ? (double)sizes[k] / dim : scales[k];
-		r->size[axis] = n_sizes >= 0 ? sizes[k] : (int64_t)MIN(floor(dim * scales[k]), (double)AXIS_MAX + 1);
+		r->size[axis] = n_sizes >= 0 ? sizes[k] : elements(floor(dim * scales[k]));
 		r->begin[axis] = n_roi > 0 ? roi[k] : 0;
 		r->end[axis] = n_roi > 0 ? roi[count + k] : 1;
 		r->touched[axis] = true;
-		if (!(r->scale[axis] > 0) || r->size[axis] < 1 || r->size[axis] > AXIS_MAX)
-			return node_error(n, "axis %d would get %" PRId64 " elements by scale %g", axis, r->size[axis],
-				r->scale[axis]);
 	}
+	if (!check_sizes(n, t, axes, count, r))
+		return false;
 	if (n_sizes >= 0 && strcmp(r->policy, "stretch"))
 		keep_aspect(r, t, axes, count);
-	return true;
+	return check_sizes(n, t, axes, count, r);
 }
 
 static bool read_modes(Node *n, Resize *r)

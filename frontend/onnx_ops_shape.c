@@ -138,7 +138,7 @@ bool import_expand(Node *n)
 	return true;
 }
 
-/* Repeats one axis: a dimension of repeats before it, merged again. */
+/* Repeats one axis: a dimension of repeats before it, merged again; at the highest rank as many pieces. */
 static Value *repeat_axis(Node *n, Value *x, int axis, int64_t times)
 {
 	Type t = x->type, wide = t;
@@ -170,9 +170,13 @@ bool import_tile(Node *n)
 	if (count != x->type.rank)
 		return node_error(n, "%d repeats for rank %d", count, x->type.rank);
 	for (int i = 0; i < count && x->op; i++) {
-		int64_t dims[2] = {repeats[i], type_numel(&x->type)};
-		if (onnx_dims_numel(2, dims) < 0)
-			return node_error(n, "repeat %" PRId64 " is negative or overflows", repeats[i]);
+		int64_t dim[IR_MAX_RANK + 1] = {repeats[i]};
+		memcpy(dim + 1, x->type.dim, sizeof(*dim) * (size_t)count);
+		if (onnx_dims_numel(count + 1, dim) < 0)
+			return node_error(n, "repeat %" PRId64 " of axis %d is negative or overflows", repeats[i], i);
+		if (x->type.rank == IR_MAX_RANK && x->type.dim[i] != 1 && repeats[i] > LITERAL_MAX)
+			return node_refuse(n, "more than %d repeats of an axis of a tensor of rank %d are not supported",
+				LITERAL_MAX, IR_MAX_RANK);
 		if (repeats[i] != 1)
 			x = repeat_axis(n, x, i, repeats[i]);
 	}
@@ -409,6 +413,9 @@ bool import_depth_to_space(Node *n)
 		return false;
 	if (d[1] % (k * k))
 		return node_error(n, "%" PRId64 " channels do not divide by %" PRId64 " squared", d[1], k);
+	if (!d[1] && (d[2] > INT32_MAX || d[3] > INT32_MAX))
+		return node_error(n, "blocks of %" PRId64 " make the dimensions of %s overflow", k,
+			type_str(n->im->arena, &n->in[0]->type));
 	int64_t c = d[1] / (k * k), out[4] = {d[0], c, d[2] * k, d[3] * k};
 	int64_t dcr_dims[6] = {d[0], k, k, c, d[2], d[3]}, crd_dims[6] = {d[0], c, k, k, d[2], d[3]};
 	n->out[0] = crd ? shuffle(n, n->in[0], crd_dims, (int[]){0, 1, 4, 2, 5, 3}, out)
@@ -424,7 +431,11 @@ bool import_space_to_depth(Node *n)
 		return false;
 	if (d[2] % k || d[3] % k)
 		return node_error(n, "%" PRId64 "x%" PRId64 " does not divide by %" PRId64, d[2], d[3], k);
-	int64_t wide[6] = {d[0], d[1], d[2] / k, k, d[3] / k, k}, out[4] = {d[0], d[1] * k * k, d[2] / k, d[3] / k};
+	int64_t channels[3] = {d[1], k, k}, numel = onnx_dims_numel(3, channels);
+	if (numel < 0)
+		return node_error(n, "blocks of %" PRId64 " make the channels of %s overflow", k,
+			type_str(n->im->arena, &n->in[0]->type));
+	int64_t wide[6] = {d[0], d[1], d[2] / k, k, d[3] / k, k}, out[4] = {d[0], numel, d[2] / k, d[3] / k};
 	n->out[0] = shuffle(n, n->in[0], wide, (int[]){0, 3, 5, 1, 2, 4}, out);
 	return true;
 }

@@ -20,7 +20,7 @@ static void permute(const Symbol *s, const uint8_t *from, uint8_t *to, size_t si
 
 static void fill(const Type *t, double v, uint8_t *to)
 {
-	int64_t n = type_numel(t), i64 = (int64_t)v;
+	int64_t n = type_numel(t), i64 = int_of_double(v);
 	float f32 = (float)v;
 	uint16_t half = t->dtype == DT_BF16 ? bf16_from_float(f32) : f16_from_float(f32);
 	const void *from = !dtype_is_float(t->dtype) ? (const void *)&i64 : t->dtype == DT_F64 ? (const void *)&v

@@ -301,12 +301,16 @@ Value *canon_gather_slice(Rewriter *r, Op *op)
 	EvalTensor *known = match_literal(ids) ? match_constant(r, ids, IDS_MAX) : NULL;
 	if (!known || n < 1)
 		return NULL;
-	int64_t first = known->i[0] < 0 ? known->i[0] + dim : known->i[0];
-	int64_t step = n > 1 ? known->i[1] - known->i[0] : 1;
+	int64_t first = -1, last = -1, step = 1;
 	for (int64_t i = 0; i < n; i++) {
 		int64_t id = known->i[i] < 0 ? known->i[i] + dim : known->i[i];
-		if (id != first + i * step || id < 0 || id >= dim || !step)
+		if (id < 0 || id >= dim)
 			return NULL;
+		first = i ? first : id;
+		step = i == 1 ? id - last : step;
+		if (i && (id - last != step || !step))
+			return NULL;
+		last = id;
 	}
 	Range g = everything(&x->type);
 	g.start[axis] = first;

@@ -96,6 +96,13 @@ void attr_f(Buf *node, const char *name, float v)
 	put_attr(node, name, 1, &b);
 }
 
+void attr_s(Buf *node, const char *name, const char *v)
+{
+	Buf b = {0};
+	pb_str(&b, 4, v);
+	put_attr(node, name, 3, &b);
+}
+
 void attr_is(Buf *node, const char *name, int n, const int64_t *v)
 {
 	Buf b = {0};

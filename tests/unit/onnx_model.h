@@ -22,6 +22,7 @@ OnnxText *model_new(void);
 Buf node_text(const char *name, const char *op, const char *in, const char *out); /* a NodeProto to add to */
 void attr_i(Buf *node, const char *name, int64_t v);
 void attr_f(Buf *node, const char *name, float v);
+void attr_s(Buf *node, const char *name, const char *v);
 void attr_is(Buf *node, const char *name, int n, const int64_t *v);
 void attr_ref(Buf *node, const char *name, const char *of);
 void attr_graph(Buf *node, const char *name, Buf *graph); /* frees graph */

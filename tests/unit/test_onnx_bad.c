@@ -346,6 +346,108 @@ static void test_attributes(void)
 	bad(m, "strides has 0, which is below 1");
 }
 
+/* An op on x of these dims with an attribute of these numbers; where `operand` is given they are that operand. */
+typedef struct Extreme {
+	const char *op, *dims, *name;
+	bool operand;
+	int n;
+	int64_t v[4];
+	const char *text;
+} Extreme;
+
+static const Extreme extremes[] = {
+	{"Tile", "5,0", "to", true, 2, {INT64_MAX, 1}, "node \"n\" (Tile): error: repeat 9223372036854775807 of axis 0"},
+	{"DepthToSpace", "1,0,1099511627776,1", "blocksize", false, 0, {INT32_MAX},
+		"node \"n\" (DepthToSpace): error: blocks of 2147483647 make the dimensions of"},
+	{"SpaceToDepth", "1,4,0,0", "blocksize", false, 0, {INT32_MAX},
+		"node \"n\" (SpaceToDepth): error: blocks of 2147483647 make the channels of"},
+	{"SplitToSequence", "4,3", "to", true, 1, {INT64_MIN}, "node \"n\" (SplitToSequence): error: piece 0"},
+	{"OneHot", "4", "to", true, 1, {INT64_MAX}, "node \"n\" (OneHot): error:"},
+	{"Cast", "4,3", "to", false, 0, {(INT64_C(1) << 32) + 7}, "dtype unknown is not supported (to is 4294967303)"},
+	{"Pad", "4,3", "to", true, 4, {INT64_MIN, 0, 0, 0}, "node \"n\" (Pad): error: pads overflow along axis 0"},
+	{"Slice", "4,3", "steps", false, 0, {INT64_MIN}, "node \"n\" (Slice): error:"},
+	{"Flatten", "4,3", "axis", false, 0, {INT64_MIN}, "axis -9223372036854775808 is outside -2..2"},
+	{"TopK", "4,3", "to", true, 1, {INT64_MAX}, "k is 9223372036854775807, the axis has 3"},
+	{"Expand", "4,3", "to", true, 2, {INT64_MIN, 3}, "node \"n\" (Expand): error: its shape has"},
+	{"ReduceSum", "4,3", "to", true, 1, {INT64_MIN}, "axis -9223372036854775808 is outside -2..1"},
+	{"LRN", "1,2,3", "size", false, 0, {INT64_MAX}, "wants rank 2 or more and a size of 1 to 4096"},
+	{"MaxPool", "1,1,8,8", "kernel_shape", false, 2, {INT64_MAX, 2}, "kernel_shape has 9223372036854775807"},
+	{"AveragePool", "1,1,8,8", "kernel_shape", false, 2, {INT32_MAX, 2}, "a window of 2147483647 does not fit"},
+};
+
+/* Numbers at the ends of int64, where sums and products of them have no int64. */
+static void test_extremes(void)
+{
+	for (int i = 0; i < COUNT_OF(extremes); i++) {
+		const Extreme *e = &extremes[i];
+		OnnxText *m = with_input(e->dims);
+		Buf n = node_text("n", e->op, e->operand ? "x,to" : "x", "y");
+		if (e->operand)
+			model_ints(m, "to", e->n, e->v);
+		else if (e->n)
+			attr_is(&n, e->name, e->n, e->v);
+		else
+			attr_i(&n, e->name, e->v[0]);
+		model_node(m, n);
+		bad(m, e->text);
+	}
+}
+
+/* Windows whose result is stated: its numbers are checked before any sum of them. */
+static void test_extreme_windows(void)
+{
+	static const int64_t shapes[][2] = {{INT64_MIN, 8}, {8, INT64_MAX}, {INT64_MIN + 1, INT64_MIN}};
+	for (int i = 0; i < COUNT_OF(shapes); i++) {
+		OnnxText *m = with_input("1,3,8,8");
+		Buf n = node_text("n", "ConvTranspose", "x,w", "y");
+		model_floats(m, "w", "3,2,3,3", 7, ramp);
+		attr_is(&n, "output_shape", 2, shapes[i]);
+		model_node(m, n);
+		bad(m, "node \"n\" (ConvTranspose): error: output_shape has ");
+	}
+	OnnxText *m = with_input("1,1,2,2");
+	Buf n = node_text("n", "MaxUnpool", "x,ids,to", "y");
+	attr_is(&n, "kernel_shape", 2, (int64_t[]){2, 2});
+	model_input(m, "ids", 7, "1,1,2,2");
+	model_ints(m, "to", 4, (int64_t[]){1, 1, INT64_MIN, 4});
+	model_node(m, n);
+	bad(m, "node \"n\" (MaxUnpool): error: output_shape has -9223372036854775808, 0 to 2147483647 are possible");
+	m = with_input("1,1,9");
+	n = node_text("n", "Col2Im", "x,image,block", "y");
+	model_ints(m, "image", 3, (int64_t[]){INT32_MAX, INT32_MAX, INT32_MAX});
+	model_ints(m, "block", 3, (int64_t[]){1, 1, 1});
+	model_node(m, n);
+	bad(m, "node \"n\" (Col2Im): error: the windows over its image are too many");
+	m = with_input("1048576,0,3");
+	n = node_text("n", "GroupNormalization", "x,w,w", "y");
+	model_floats(m, "w", "3", 7, ramp);
+	attr_i(&n, "num_groups", INT64_MAX);
+	model_node(m, n);
+	bad(m, "9223372036854775807 groups do not divide the channels of f32[1048576,0,3]");
+	m = with_input("1,1099511627776");
+	n = node_text("n", "Einsum", "x", "y");
+	attr_s(&n, "equation", "ii->i");
+	model_node(m, n);
+	bad(m, "node \"n\" (Einsum): error: label i stands for dimensions of different size");
+}
+
+/* A size that follows from another axis is checked as one that is given. */
+static void test_extreme_sizes(void)
+{
+	OnnxText *m = with_input("1,4294967296");
+	Buf n = node_text("n", "Resize", "x,,,sizes", "y");
+	model_ints(m, "sizes", 2, (int64_t[]){65536, 1});
+	attr_s(&n, "keep_aspect_ratio_policy", "not_smaller");
+	model_node(m, n);
+	bad(m, "node \"n\" (Resize): error: axis 1 of f32[1,4294967296] would get 65537 elements by scale 65536");
+	m = with_input("0,4");
+	n = node_text("n", "Resize", "x,,,sizes", "y");
+	model_ints(m, "sizes", 2, (int64_t[]){8, 8});
+	attr_s(&n, "keep_aspect_ratio_policy", "not_smaller");
+	model_node(m, n);
+	bad(m, "node \"n\" (Resize): error: axis 0 of f32[0,4] would get 0 elements by scale inf");
+}
+
 void suite_onnx_bad(void);
 void suite_onnx_bad(void)
 {
@@ -364,6 +466,9 @@ void suite_onnx_bad(void)
 		{"external data", test_external_data},
 		{"hostile names", test_hostile_names},
 		{"bad attributes", test_attributes},
+		{"numbers at the ends of int64", test_extremes},
+		{"windows and groups of such numbers", test_extreme_windows},
+		{"sizes that follow from others", test_extreme_sizes},
 		CU_TEST_INFO_NULL,
 	};
 	CU_SuiteInfo suites[] = {{"onnx_bad", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
