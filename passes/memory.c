@@ -391,6 +391,48 @@ LayoutRank memory_rank(const PassOptions *o)
 	return (LayoutRank){0, world, o->shard_size ? o->shard_size : world / MAX(o->hosts, 1)};
 }
 
+/* ---- sizes that no rank has ---- */
+
+static bool too_large(Module *m, const Op *op, const char *what, int64_t bytes, Diag *d)
+{
+	diag_error(d, op ? loc_where(m, op->loc) : m->file ? m->file : m->name, "%s takes %lld bytes; a rank has room for "
+		"%lld at most", what, (long long)bytes, (long long)MEMORY_SPACE_MAX);
+	return false;
+}
+
+static const char *value_text(Module *m, const Value *v)
+{
+	return arena_printf(m->arena, "%%%s, %s,", v->name, type_str(m->arena, &v->type));
+}
+
+/* Each is as large as an arena may be, so that the sums of all have an int64. */
+static bool check_values(Module *m, Diag *d)
+{
+	int64_t sum = 0;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			for (int i = 0; i < op->n_out; i++) {
+				const Value *v = op->out[i];
+				int64_t bytes = v->type.kind == TYPE_TENSOR ? type_bytes(&v->type) : 0;
+				if (bytes > MEMORY_SPACE_MAX || __builtin_add_overflow(sum, round_up(MAX(bytes, 1), 64), &sum))
+					return too_large(m, op, value_text(m, v), bytes, d);
+			}
+	return true;
+}
+
+static bool check_symbols(Module *m, Diag *d)
+{
+	int64_t sum = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		sum += s->type.kind == TYPE_TENSOR ? MIN(type_bytes(&s->type), MEMORY_SPACE_MAX + 1) : 0;
+		if (sum > MEMORY_SPACE_MAX)
+			return too_large(m, NULL, arena_printf(m->arena, "\"%s\", %s, with all before it,",
+				str_escape(m->arena, ESCAPE_IR, s->name), type_str(m->arena, &s->type)), sum, d);
+	}
+	return true;
+}
+
 static void report_excess(Module *m, const PassOptions *o, int64_t total, Arena *a, Diag *d)
 {
 	MemoryPeak peak = memory_peak(m, a);
@@ -408,11 +450,17 @@ static void report_excess(Module *m, const PassOptions *o, int64_t total, Arena 
 
 bool pass_memory(Module *m, const PassOptions *o, Diag *d)
 {
+	if (!check_values(m, d) || !check_symbols(m, d))
+		return false;
 	Arena *a = arena_new();
 	insert_copies(m, a);
 	place_symbols(m);
 	int64_t train = place_program(m, false, a), eval = place_program(m, true, a);
 	m->act_bytes = MAX(train, eval);
+	if (m->act_bytes > MEMORY_SPACE_MAX) {
+		arena_free(a);
+		return too_large(m, NULL, "what is live at once", m->act_bytes, d);
+	}
 	m->work_bytes = largest_workspace(m, o);
 	const char *violation = memory_check(m, a);
 	if (violation)

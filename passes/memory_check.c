@@ -13,7 +13,7 @@
 
 #include <stdlib.h>
 
-enum { POISON = -1, MIXED = -2, SPACE_SHIFT = 44, RANKS = 3 };
+enum { POISON = -1, MIXED = -2, RANKS = 3 };
 
 typedef struct Shadow {
 	Module *m;
@@ -37,7 +37,7 @@ typedef struct Span { int64_t begin, end; } Span;
  * slots of gathered units and those of flat gradients. */
 static Span span_in(int64_t space, int64_t offset, int64_t bytes)
 {
-	int64_t begin = (space << SPACE_SHIFT) + offset;
+	int64_t begin = 2 * space * MEMORY_SPACE_MAX + offset; /* twice: flats are padded */
 	return (Span){begin, begin + bytes};
 }
 

@@ -204,6 +204,9 @@ void schedule_reorder(Module *m, bool eval, Arena *a);
 typedef struct MemoryBlock { int64_t bytes, offset; int first, last; } MemoryBlock;
 int64_t memory_pack(MemoryBlock *block, int n, int n_positions, Arena *a);
 
+/* No arena of a rank and no tensor is larger; pass memory refuses what is. */
+#define MEMORY_SPACE_MAX (INT64_C(1) << 44)
+
 /* memory_check.c: executes a PLAN on shadow memory, where every byte knows the value that it holds.
  * Returns the first violation as a sentence, NULL when every op reads what it should. */
 const char *memory_check(Module *m, Arena *a);
