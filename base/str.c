@@ -444,30 +444,36 @@ static void escape_dot(Buf *b, const char *s)
 	}
 }
 
-static void escape_make(Buf *b, const char *s)
-{
-	for (; *s; s++) {
-		if (*s == '$')
-			buf_put(b, "$", 1);
-		else if (strchr(" #:%\\", *s))
-			buf_put(b, "\\", 1);
-		if (*s == '\n')
-			buf_put(b, "_", 1);
-		else
-			buf_put(b, s, 1);
-	}
-}
-
+/* One word of sh, as it is where nothing in it means something there. */
 static void escape_shell(Buf *b, const char *s)
 {
-	buf_put(b, "'", 1);
+	bool plain = *s;
+	for (const char *c = s; *c; c++)
+		plain = plain && (isalnum((unsigned char)*c) || strchr("_-+=./,:", *c));
+	buf_printf(b, plain ? "" : "'");
 	for (; *s; s++) {
 		if (*s == '\'')
 			buf_put(b, "'\\''", 4);
 		else
 			buf_put(b, s, 1);
 	}
-	buf_put(b, "'", 1);
+	buf_printf(b, plain ? "" : "'");
+}
+
+/* The same as a variable's value, for recipes.  A newline has no spelling there: whoever writes a Makefile refuses it. */
+static void escape_make(Buf *b, const char *s)
+{
+	Buf word = {0};
+	int slashes = 0;
+	escape_shell(&word, s);
+	for (size_t i = 0; i < word.n; i++) {
+		char c = word.at[i];
+		for (; c == '#' && slashes >= 0; slashes--)
+			buf_put(b, "\\", 1);
+		slashes = c == '\\' ? slashes + 1 : 0;
+		buf_put(b, c == '$' ? "$$" : &c, c == '$' ? 2 : 1);
+	}
+	buf_free(&word);
 }
 
 typedef void EscapeFn(Buf *b, const char *s);

@@ -8,7 +8,6 @@
  * PREFIX/lib/shardc/{lib/ARCH,include} of an installation. */
 #include "codegen/build.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,13 +154,8 @@ static Args link_command(Build *b, const char *const *object, int n, const char 
 static const char *command_text(Build *b, const Args *args)
 {
 	Buf text = {0};
-	for (int i = 0; i < args->n; i++) {
-		const char *s = args->at[i];
-		bool plain = true;
-		for (const char *c = s; *c; c++)
-			plain = plain && (isalnum((unsigned char)*c) || strchr("_-+=./,:", *c));
-		buf_printf(&text, "%s%s", i ? " " : "", plain ? s : str_escape(b->a, ESCAPE_SHELL, s));
-	}
+	for (int i = 0; i < args->n; i++)
+		buf_printf(&text, "%s%s", i ? " " : "", str_escape(b->a, ESCAPE_SHELL, args->at[i]));
 	const char *s = arena_strndup(b->a, text.at ? text.at : "", text.n);
 	buf_free(&text);
 	return s;
@@ -403,11 +397,29 @@ static void put_object(Buf *out, const CodegenOptions *o, const char *name, cons
 	buf_printf(out, " -march=$(ARCH) -I$(INCLUDE) -c -o $@ %s.c\n", name);
 }
 
+const char *build_make_command(Build *b)
+{
+	Args word = build_command(b);
+	const char *text = "";
+	for (int i = 0; i < word.n; i++)
+		text = arena_printf(b->a, "%s%s%s", text, i ? " " : "", str_escape(b->a, ESCAPE_MAKE, word.at[i]));
+	return text;
+}
+
+/* A line break has no spelling in a Makefile. */
+static bool check_lines(Build *b)
+{
+	bool whole = !b->include || !strchr(b->include, '\n');
+	if (!whole)
+		diag_error(b->d, b->include, "a Makefile cannot name this path of shardc: it has a line break in it; move it");
+	return whole;
+}
+
 bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d)
 {
 	Arena *a = arena_new();
 	Build b = build_new(a, o, d);
-	bool ok = check_found(&b);
+	bool ok = check_found(&b) && check_lines(&b);
 	if (o->cuda) {
 		build_cuda_makefile(&b, out);
 		arena_free(a);
@@ -415,9 +427,9 @@ bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d)
 	}
 	const char *target = o->library ? "libmodel.so" : "train";
 	buf_printf(out, "# Builds the training %s from step.c and fused.c.\nCC = %s\nARCH = %s\n",
-		o->library ? "library" : "program", str_escape(a, ESCAPE_MAKE, b.cc), str_escape(a, ESCAPE_MAKE, b.arch));
-	buf_printf(out, "INCLUDE = %s\nLIB = %s/%s\n\n", str_escape(a, ESCAPE_MAKE, b.include ? b.include : "."),
-		str_escape(a, ESCAPE_MAKE, b.lib ? b.lib : "."), str_escape(a, ESCAPE_MAKE, b.runtime));
+		o->library ? "library" : "program", build_make_command(&b), str_escape(a, ESCAPE_MAKE, b.arch));
+	buf_printf(out, "INCLUDE = %s\nLIB = %s\n\n", str_escape(a, ESCAPE_MAKE, b.include ? b.include : "."),
+		str_escape(a, ESCAPE_MAKE, arena_printf(a, "%s/%s", b.lib ? b.lib : ".", b.runtime)));
 	const char *objects = o->hook.file ? "step.o fused.o hook.o" : "step.o fused.o";
 	if (o->hook.file)
 		buf_printf(out, "HOOK = %s\n\n", str_escape(a, ESCAPE_MAKE, o->hook.file));
@@ -430,7 +442,8 @@ bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d)
 	put_object(out, o, "step", step_flags, COUNT_OF(step_flags));
 	put_object(out, o, "fused", fused_flags, COUNT_OF(fused_flags));
 	if (o->hook.file) {
-		buf_printf(out, "hook.o: $(HOOK)\n\t$(CC)");
+		buf_printf(out, "# Made anew each time: what a recipe quotes is no name of a prerequisite.\n.PHONY: hook.o\n"
+			"hook.o:\n\t$(CC)");
 		put_flags(out, hook_flags, COUNT_OF(hook_flags));
 		if (o->library)
 			put_flags(out, library_flags, COUNT_OF(library_flags));

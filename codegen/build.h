@@ -28,6 +28,7 @@ const char *build_search(Build *b, const char *const *suffix, int n, const char 
 bool build_find_runtime(Build *b, const char *runtime); /* sets lib and runtime */
 Args build_command(Build *b);                           /* the compiler, to add arguments to */
 void build_push(Build *b, Args *args, const char *const *flags, int n);
+const char *build_make_command(Build *b);               /* the compiler as a Makefile's variable */
 /* What a program prints; its child is still to be waited for.  NULL after a message. */
 char *build_output(Build *b, Args *args, pid_t *child);
 

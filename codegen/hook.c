@@ -59,7 +59,10 @@ bool hook_parse(const char *text, HookSpec *out, Arena *a, Diag *d)
 	out->file = arena_strdup(a, real);
 	out->function = colon + 1;
 	free(real);
-	return true;
+	if (strpbrk(out->file, "\"\n"))
+		diag_error(d, out->file, "no #include can name it: its path has a %s in it; move or rename it",
+			strchr(out->file, '"') ? "double quote" : "line break");
+	return !strpbrk(out->file, "\"\n");
 }
 
 bool codegen_check_hook(const CodegenOptions *o, Diag *d)
@@ -70,7 +73,7 @@ bool codegen_check_hook(const CodegenOptions *o, Diag *d)
 	const char *text = arena_printf(a, "#include \"runtime/hook.h\"\n"
 		"HookReduce %s;\nHookInit %s_init;\nHookExit %s_exit;\n#include \"%s\"\n"
 		"extern HookReduce shardc_check __attribute__((alias(\"%s\")));\n",
-		name, name, name, str_escape(a, ESCAPE_C_STRING, file), name);
+		name, name, name, file, name);
 	ok = ok && build_try(o, text, file, arena_printf(a, "there is no function \"%s\" of type HookReduce in it "
 		"(runtime/hook.h), or %s_init or %s_exit is of another type than that asks for", name, name, name), d);
 	arena_free(a);

@@ -137,8 +137,8 @@ static bool freeze(Module *m, const char *pattern, Diag *d)
 	if (n)
 		diag_info(d, "--freeze", "\"%s\": %d parameters are not trained", pattern, n);
 	else
-		diag_error(d, "--freeze", "\"%s\" matches no parameter; there are: %s", pattern,
-			parameter_names(m, NULL, m->arena));
+		diag_error(d, "--freeze", "\"%s\" matches no parameter; there are: %s%s", pattern,
+			parameter_names(m, NULL, m->arena), parameter_near(m, pattern, m->arena));
 	return n > 0;
 }
 

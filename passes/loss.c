@@ -554,6 +554,15 @@ static void remove_ops(Module *m, SectionKind s, bool outputs_only)
 	}
 }
 
+/* Where every rank and micro-batch divides by the same count, the mean of their means is the mean over all. */
+static void check_norm(const Loss *l)
+{
+	bool rank = l->o->loss_norm && !strcmp(l->o->loss_norm, "rank");
+	if (rank && !l->mean && !l->adds && l->weight->op->kind == OP_CONST)
+		diag_warn(l->d, "--loss-norm", "each micro-batch of each rank counts %lld elements, none is left out, so the mean "
+			"of their means is the mean over all: rank is not used", (long long)l->n);
+}
+
 /* A mean of ranks' own losses is no sum. */
 static bool check_reduce(const Loss *l)
 {
@@ -577,6 +586,7 @@ static bool attach(Loss *l, Arena *scratch)
 	if (!check_reduce(l) || !kind->build(l, output))
 		return false;
 	l->adds = l->adds || (l->o->loss_reduce && !strcmp(l->o->loss_reduce, "sum"));
+	check_norm(l);
 	loss_say_mixing(m, l->sum, l->d);
 	PtrMap *copy = loss_clone_eval(m, scratch, false);
 	report_eval(l, copy);

@@ -3,6 +3,7 @@
  * Of several groups that match a parameter the first has it.  Refuses what is not of this form, keys that
  * base/groups.def lacks or that the optimizer does not read, values out of range, and groups without a parameter:
  * all of them at once. */
+#include "base/near.h"
 #include "base/pattern.h"
 #include "passes/passes.h"
 
@@ -77,7 +78,19 @@ ParamGroup *param_groups_parse(const char *const *text, int n, const char *optim
 	return ok ? group : NULL;
 }
 
-static bool take_members(const ParamGroup *g, int number, Symbol *const *trained, int n, Diag *d)
+/* "w, b, ...; did you mean w?" */
+static const char *trained_names(Symbol *const *trained, int n, const char *pattern, Arena *a)
+{
+	enum { SHOWN = 4 };
+	const char **names = NEW_N(a, const char *, n), *text = "";
+	for (int i = 0; i < n; i++)
+		names[i] = trained[i]->name;
+	for (int i = 0; i < n && i <= SHOWN; i++)
+		text = arena_printf(a, "%s%s%s", text, i ? ", " : "", i < SHOWN ? names[i] : "...");
+	return arena_printf(a, "%s%s", text, near_pattern(a, pattern, names, n));
+}
+
+static bool take_members(const ParamGroup *g, int number, Symbol *const *trained, int n, Arena *a, Diag *d)
 {
 	regex_t re;
 	int matched = 0, taken = 0;
@@ -93,9 +106,11 @@ static bool take_members(const ParamGroup *g, int number, Symbol *const *trained
 	regfree(&re);
 	if (taken)
 		diag_info(d, option, "group %d, \"%s\": %d of %d trained parameters", number, g->regex, taken, n);
+	else if (matched)
+		diag_error(d, option, "\"%s\": what it matches is in groups before it", g->regex);
 	else
-		diag_error(d, option, matched ? "\"%s\": what it matches is in groups before it" :
-			"\"%s\" matches no parameter that is trained", g->regex);
+		diag_error(d, option, "\"%s\" matches no parameter that is trained; there are: %s", g->regex,
+			trained_names(trained, n, g->regex, a));
 	return taken;
 }
 
@@ -106,6 +121,6 @@ bool param_groups_assign(Symbol *const *trained, int n, const PassOptions *o, Ar
 	for (int i = 0; i < n; i++)
 		trained[i]->group = 0;
 	for (int g = 0; group && g < o->n_param_group; g++)
-		ok = take_members(&group[g], g + 1, trained, n, d) && ok;
+		ok = take_members(&group[g], g + 1, trained, n, a, d) && ok;
 	return ok;
 }

@@ -210,12 +210,10 @@ static void place_scope(Placer *p, const PolicyUnit *u)
 		if (n && ++found)
 			take(p, u, at, group_named(p, from, u->name ? u->name : n->name, u->strategy), p->m->symbols[i]);
 	}
+	if (!found)
+		wrap_refuse_scope(at, u->scope, &re, p->t, p->a, p->d);
+	p->ok = p->ok && found;
 	regfree(&re);
-	if (found)
-		return;
-	diag_error(p->d, at, "\"%s\" matches no module that holds parameters; there are: %s%s", u->scope,
-		module_names(p->t, p->a), module_near(p->t, u->scope, p->a));
-	p->ok = false;
 }
 
 static void place_params(Placer *p, const PolicyUnit *u)

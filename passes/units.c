@@ -13,6 +13,7 @@
 #include "passes/wrap.h"
 
 #include "base/layout.h"
+#include "base/near.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -258,8 +259,20 @@ static const char *group_names(const Groups *groups, Arena *a)
 	return text;
 }
 
+/* As module_near. */
+static const char *group_near(const Groups *groups, const char *pattern, Arena *a)
+{
+	const char **names = NEW_N(a, const char *, groups->n);
+	for (int i = 0; i < groups->n; i++)
+		names[i] = groups->at[i].name;
+	return near_pattern(a, pattern, names, groups->n);
+}
+
+/* Which --unit-strategy a group has its strategy of, and what it would have without that one. */
+typedef struct Chosen { int by; int before; } Chosen;
+
 /* REGEX=STRATEGY; the last = divides. */
-static bool unit_strategy(const char *text, Groups *groups, Arena *a, Diag *d)
+static bool unit_strategy(const char *text, int number, Groups *groups, Chosen *chosen, Arena *a, Diag *d)
 {
 	const char *where = "--unit-strategy", *equals = strrchr(text, '=');
 	regex_t re;
@@ -276,13 +289,32 @@ static bool unit_strategy(const char *text, Groups *groups, Arena *a, Diag *d)
 	for (int i = 0; i < groups->n && known; i++) {
 		if (!pattern_matches(&re, groups->at[i].name))
 			continue;
+		chosen[i] = (Chosen){number, groups->at[i].strategy};
 		groups->at[i].strategy = strategy;
 		n++;
 	}
 	regfree(&re);
 	if (known && !n)
-		diag_error(d, where, "\"%s\" matches no unit; there are: %s", pattern, group_names(groups, a));
+		diag_error(d, where, "\"%s\" matches no unit; there are: %s%s", pattern, group_names(groups, a),
+			group_near(groups, pattern, a));
 	return known && n;
+}
+
+static bool unit_strategies(const PassOptions *o, Groups *groups, Arena *a, Diag *d)
+{
+	Chosen *chosen = NEW_N(a, Chosen, groups->n);
+	bool ok = true;
+	for (int i = 0; i < o->n_unit_strategy; i++)
+		ok = unit_strategy(o->unit_strategy[i], i + 1, groups, chosen, a, d) && ok;
+	for (int i = 0; i < o->n_unit_strategy && ok; i++) {
+		bool changes = false;
+		for (int g = 0; g < groups->n; g++)
+			changes = changes || (chosen[g].by == i + 1 && chosen[g].before != groups->at[g].strategy);
+		if (!changes)
+			diag_warn(d, "--unit-strategy", "\"%s\": the units that it matches have the same strategies without it: it is "
+				"not used", o->unit_strategy[i]);
+	}
+	return ok;
 }
 
 /* What is owned is owned throughout: one greedy rule over all parameters. */
@@ -324,8 +356,7 @@ static bool set_strategies(const PassOptions *o, const PolicyFile *f, Groups *gr
 	for (int i = 0; i < groups->n; i++)
 		if (groups->at[i].strategy == STRATEGY_UNSET)
 			groups->at[i].strategy = *whole;
-	for (int i = 0; i < o->n_unit_strategy; i++)
-		ok = unit_strategy(o->unit_strategy[i], groups, a, d) && ok;
+	ok = unit_strategies(o, groups, a, d) && ok;
 	ok = ok && check_mix(groups, *whole, d);
 	ok = ok && check_groups(o, groups, d);
 	if (ok && strategy_info[*whole].owned && o->world > WORLD_MAX) {

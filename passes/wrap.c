@@ -204,6 +204,21 @@ static int64_t choose_units(Chooser *c, TreeNode *n)
 	return n->unit ? 0 : left;
 }
 
+/* Whether the expression matches one of the modules that use a parameter together. */
+static bool matches_user(const regex_t *re, const Home *h)
+{
+	return h && h->module && ((*h->module && pattern_matches(re, h->module))
+		|| (*h->other && pattern_matches(re, h->other)));
+}
+
+/* Which they are: the model itself has no name. */
+static const char *users_text(const Home *h, Arena *a)
+{
+	if (*h->module && *h->other)
+		return arena_printf(a, "modules \"%s\" and \"%s\"", h->module, h->other);
+	return arena_printf(a, "module \"%s\" and the model itself", *h->module ? h->module : h->other);
+}
+
 /* A parameter that a module of this name uses, and another one too: it belongs to their lowest common module. */
 static const Home *hoisted_from(const regex_t *re, const ModuleTree *t, const char **name)
 {
@@ -211,22 +226,22 @@ static const Home *hoisted_from(const regex_t *re, const ModuleTree *t, const ch
 		for (int k = 0; k < t->nodes.at[i]->own.n; k++) {
 			const Home *h = ptrmap_get(t->home, t->nodes.at[i]->own.at[k]);
 			*name = t->nodes.at[i]->own.at[k]->name;
-			if (h && h->module && (pattern_matches(re, h->module) || pattern_matches(re, h->other)))
+			if (matches_user(re, h))
 				return h;
 		}
 	return NULL;
 }
 
-static void refuse_scope(const WrapPolicy *policy, const regex_t *re, const ModuleTree *t, Arena *a, Diag *d)
+void wrap_refuse_scope(const char *where, const char *pattern, const regex_t *re, const ModuleTree *t, Arena *a, Diag *d)
 {
 	const char *name;
 	const Home *h = hoisted_from(re, t, &name);
 	if (h)
-		diag_error(d, "--wrap", "\"%s\" matches no module with parameters of its own: \"%s\" is used by modules \"%s\" "
-			"and \"%s\", so it belongs to the unit around both", policy->argument, name, h->module, h->other);
+		diag_error(d, where, "\"%s\" matches no module with parameters of its own: \"%s\" is used by %s, so it "
+			"belongs to the unit around both", pattern, name, users_text(h, a));
 	else
-		diag_error(d, "--wrap", "\"%s\" matches no module that holds parameters; there are: %s%s", policy->argument,
-			module_names(t, a), module_near(t, policy->argument, a));
+		diag_error(d, where, "\"%s\" matches no module that holds parameters; there are: %s%s", pattern,
+			module_names(t, a), module_near(t, pattern, a));
 }
 
 /* A module that the expression matches, whose parameter is tied and so belongs to a unit around all that share it. */
@@ -244,21 +259,43 @@ static const Symbol *tied_match(const regex_t *re, const TreeNode *n, const char
 	return NULL;
 }
 
+/* The unit around a module, where the expression does not mean that unit as well; or NULL. */
+static const TreeNode *other_unit(const regex_t *re, const TreeNode *n)
+{
+	while (!n->unit && n->parent)
+		n = n->parent;
+	return n->parent && pattern_matches(re, n->name) ? NULL : n;
+}
+
 static bool note_tied(const regex_t *re, const WrapPolicy *p, const ModuleTree *t, Arena *a, Diag *d)
 {
 	const char *module;
 	for (int i = 0; i < t->nodes.n; i++) {
-		const TreeNode *unit = t->nodes.at[i];
-		const Symbol *s = tied_match(re, unit, &module, a);
-		while (s && !unit->unit)
-			unit = unit->parent;
-		if (!s)
+		const Symbol *s = tied_match(re, t->nodes.at[i], &module, a);
+		const TreeNode *unit = s ? other_unit(re, t->nodes.at[i]) : NULL;
+		if (!unit)
 			continue;
 		diag_note(d, "--wrap", "\"%s\" matches module \"%s\", whose parameter \"%s\" is tied: it belongs to the lowest "
 			"common unit, %s", p->argument, module, s->name, unit->parent ? unit->name : "root");
 		return true;
 	}
 	return false;
+}
+
+/* Of an expression that matches other modules as well. */
+static void note_hoisted(const regex_t *re, const WrapPolicy *p, const ModuleTree *t, Arena *a, Diag *d)
+{
+	for (int i = 0; i < t->nodes.n; i++)
+		for (int k = 0; k < t->nodes.at[i]->own.n; k++) {
+			const Symbol *s = t->nodes.at[i]->own.at[k];
+			const Home *h = ptrmap_get(t->home, s);
+			const TreeNode *unit = matches_user(re, h) ? other_unit(re, t->nodes.at[i]) : NULL;
+			if (!unit)
+				continue;
+			diag_note(d, "--wrap", "\"%s\": \"%s\" is used by %s, so it belongs to the unit around both, %s",
+				p->argument, s->name, users_text(h, a), unit->parent ? unit->name : "root");
+			return;
+		}
 }
 
 static bool check_matches(const Chooser *c, const ModuleTree *t, Arena *a, Diag *d)
@@ -269,11 +306,13 @@ static bool check_matches(const Chooser *c, const ModuleTree *t, Arena *a, Diag 
 		if (c->matched[p] && !c->left[p])
 			diag_warn(d, "--wrap", "\"%s\": other units hold all parameters of the modules that it matches: it is not "
 				"used", policy->text);
+		if (c->matched[p] && policy->kind == WRAP_SCOPE && !note_tied(&c->re[p], policy, t, a, d))
+			note_hoisted(&c->re[p], policy, t, a, d);
 		if (c->matched[p] || policy->implied
 				|| (policy->kind == WRAP_SCOPE && note_tied(&c->re[p], policy, t, a, d)))
 			continue;
 		if (policy->kind == WRAP_SCOPE) {
-			refuse_scope(policy, &c->re[p], t, a, d);
+			wrap_refuse_scope("--wrap", policy->argument, &c->re[p], t, a, d);
 			ok = false;
 		} else {
 			diag_warn(d, "--wrap", "\"%s\" found no module", policy->text);
@@ -324,8 +363,7 @@ static void fill_groups(Module *m, const ModuleTree *t, Groups *out, Arena *a, D
 		Group *g = &out->at[n->group];
 		vec_push(a, &g->params, s);
 		if (h->module)
-			diag_info(d, s->name, "is used by modules \"%s\" and \"%s\"; it belongs to their lowest common "
-				"unit, %s", h->module, h->other, g->name);
+			diag_info(d, s->name, "is used by %s; it belongs to their lowest common unit, %s", users_text(h, a), g->name);
 	}
 }
 

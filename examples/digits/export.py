@@ -1,7 +1,8 @@
 """Writes digits.onnx: a small CNN with BatchNorm on 8x8 images, fresh weights.
 
-usage: python export.py     (needs torch, onnx, onnxscript)
+usage: python export.py     (needs shardc, of python/, and its torch, onnx, onnxscript)
 """
+import shardc
 import torch
 from torch import nn
 
@@ -28,13 +29,8 @@ class Digits(nn.Module):
 def main():
     torch.manual_seed(0)
     model = Digits().train()
-    batch = torch.export.Dim("batch")
-    # optimize=True would fold BatchNorm into the convolutions
-    program = torch.onnx.export(model, (torch.randn(2, 1, 8, 8),), dynamo=True, optimize=False, verbose=False,
-                                input_names=["x"], output_names=["logits"], dynamic_shapes=({0: batch},))
-    for node in program.model.graph:
-        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # names files of the exporting machine
-    program.save("digits.onnx")
+    shardc.export(model, torch.randn(2, 1, 8, 8), "digits.onnx", input_names=["x"], output_names=["logits"],
+                  dynamic_batch=True)
 
 
 main()

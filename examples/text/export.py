@@ -1,7 +1,8 @@
 """Writes text.onnx: a byte-level GPT (pre-norm, GELU, learned positions, tied head), fresh weights.
 
-usage: python export.py     (needs torch, onnx, onnxscript)
+usage: python export.py     (needs shardc, of python/, and its torch, onnx, onnxscript)
 """
+import shardc
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -50,11 +51,7 @@ def main():
     torch.manual_seed(0)
     model = GPT().train()
     tokens = torch.zeros(2, 128, dtype=torch.int64)
-    program = torch.onnx.export(model, (tokens,), dynamo=True, verbose=False, input_names=["tokens"],
-                                output_names=["logits"], dynamic_shapes=({0: torch.export.Dim("batch")},))
-    for node in program.model.graph:
-        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # names files of the exporting machine
-    program.save("text.onnx")
+    shardc.export(model, tokens, "text.onnx", input_names=["tokens"], output_names=["logits"], dynamic_batch=True)
 
 
 main()
