@@ -251,6 +251,32 @@ static void note_products(const Options *o, const CodegenOptions *c, Diag *d)
 			"the bytes and is no faster", o->arch ? o->arch : "native", dtype_info[t].text);
 }
 
+/* A program takes the place of an older one, and of nothing that somebody may miss. */
+static bool check_output(const char *path, Diag *d)
+{
+	struct stat st;
+	if (stat(path, &st))
+		return true;
+	if (!S_ISREG(st.st_mode))
+		diag_error(d, path, "is there and is no regular file: a program does not take its place");
+	else if (st.st_size && !(st.st_mode & (S_IXUSR | S_IXGRP | S_IXOTH)))
+		diag_error(d, path, "is there and is no program (it is not executable): it is not replaced; give another path, or "
+			"remove it");
+	else
+		return true;
+	return false;
+}
+
+/* Whether what is to be written is a file that this command reads. */
+static bool check_apart(const Options *o, const char *option, const char *path, Diag *d)
+{
+	struct stat in, out;
+	bool same = path && !stat(o->input, &in) && !stat(path, &out) && in.st_dev == out.st_dev && in.st_ino == out.st_ino;
+	if (same)
+		diag_error(d, option, "\"%s\" is the model itself: it is not replaced; give another path", path);
+	return !same;
+}
+
 /* A program that the C compiler refuses is not the input's fault. */
 static int emit(Variants *v, const Options *o, const HookSpec *hook, Diag *d)
 {
@@ -261,11 +287,8 @@ static int emit(Variants *v, const Options *o, const HookSpec *hook, Diag *d)
 	bool stop = equals(o->emit, "c");
 	const char *dir = stop || c.library ? o->output : arena_printf(m->arena, "%s.c.d", o->output);
 	const char *output = c.library ? arena_printf(m->arena, "%s/libmodel.so", dir) : o->output;
-	struct stat st;
-	if (!stop && !c.library && !stat(o->output, &st) && !S_ISREG(st.st_mode)) {
-		diag_error(d, o->output, "is there and is no regular file: a program does not take its place");
+	if (!stop && !c.library && !check_output(o->output, d))
 		return EXIT_INPUT;
-	}
 	bool is_new = access(dir, F_OK);
 	if (!codegen_write(m, &c, dir, d))
 		return EXIT_INPUT;
@@ -428,6 +451,8 @@ static int compile(Options *o, Arena *a, Diag *d)
 	CheckReport report = {0};
 	HookSpec hook;
 	bool ranks = check_ranks(o, d);
+	if (!check_apart(o, "-o", o->output, d) || !check_apart(o, "--schedule-out", o->schedule_out, d))
+		return EXIT_INPUT;
 	bool target = check_target(o, d) && check_compiler(o, d);
 	if (!check_accum(o, d) || !ranks || !target || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;

@@ -241,15 +241,30 @@ static bool arg_split(Reader *r, int argc, char **argv, int *i, Arg *out)
 	return text[n] || out->value;
 }
 
+/* A word too many: a command in the wrong place, one that is none, or a second model. */
+static void refuse_second(Reader *r, const char *text)
+{
+	const char *first = r->o->input;
+	if (str_is_choice("plan|run|params|ckpt", text) || str_is_choice("ckpt", first))
+		usage_error(r, str_is_choice("ckpt", first) ? first : text, "a command is the first word, before all options");
+	else if (!r->o->command && !strpbrk(first, "./"))
+		usage_error(r, first, "is no command; there are plan, run, params and ckpt, and a program is compiled without one: "
+			"shardc MODEL.onnx -o train");
+	else
+		usage_error(r, text, "one model is compiled at a time");
+}
+
 static void take_positional(Reader *r, const char *text)
 {
 	Options *o = r->o;
 	if (!o->input && !o->command && str_is_choice("plan|run|params", text))
 		o->command = text;
+	else if (!o->input && !o->command && !strcmp(text, "help"))
+		o->help = true;
 	else if (!o->input)
 		o->input = text;
 	else if (!r->usage) /* else it may be the value of what nobody knows */
-		usage_error(r, text, "one model is compiled at a time");
+		refuse_second(r, text);
 }
 
 /* --bn=train|frozen|frozen:REGEX, the last one any number of times. */

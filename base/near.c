@@ -126,5 +126,7 @@ const char *near_pattern(Arena *a, const char *pattern, const char *const *names
 			*end++ = *s;
 	*end = '\0';
 	const char *near = *plain ? near_word(plain, names, n) : NULL;
-	return near ? arena_printf(a, "; did you mean %s?", near) : "";
+	if (near)
+		return arena_printf(a, "; did you mean %s?", near);
+	return strchr(pattern, ',') ? "; a comma is a letter as others are: a|b matches what a or b matches" : "";
 }

@@ -135,7 +135,7 @@ bool ckpt_parse(const CkptCall *call, const CkptOption *options, int n, int leas
 	bool ok = true;
 	*args = (CkptArgs){.at = NEW_N(a, const char *, argc)};
 	for (int i = 1; i < argc; i++) {
-		if (!strcmp(argv[i], "--help")) {
+		if (str_is_choice("--help|-h", argv[i])) {
 			help(&r);
 			return false;
 		}

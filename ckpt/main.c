@@ -33,7 +33,7 @@ const CkptCommand *ckpt_command(const char *name)
 int ckpt_main(const CkptCall *call)
 {
 	const char *name = call->argc > 1 ? call->argv[1] : NULL;
-	if (!name || !strcmp(name, "--help")) {
+	if (!name || str_is_choice("--help|-h|help", name)) {
 		help(name ? stdout : stderr);
 		return name ? CKPT_OK : CKPT_USAGE;
 	}

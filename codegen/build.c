@@ -426,7 +426,7 @@ bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d)
 		return ok;
 	}
 	const char *target = o->library ? "libmodel.so" : "train";
-	buf_printf(out, "# Builds the training %s from step.c and fused.c.\nCC = %s\nARCH = %s\n",
+	buf_printf(out, "# Builds the training %s from step.c and fused.c; made by shardc.\nCC = %s\nARCH = %s\n",
 		o->library ? "library" : "program", build_make_command(&b), str_escape(a, ESCAPE_MAKE, b.arch));
 	buf_printf(out, "INCLUDE = %s\nLIB = %s\n\n", str_escape(a, ESCAPE_MAKE, b.include ? b.include : "."),
 		str_escape(a, ESCAPE_MAKE, arena_printf(a, "%s/%s", b.lib ? b.lib : ".", b.runtime)));

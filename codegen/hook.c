@@ -7,8 +7,10 @@
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/near.h"
 #include "codegen/emit.h"
 
 static bool is_name(const char *s)
@@ -46,13 +48,14 @@ bool hook_parse(const char *text, HookSpec *out, Arena *a, Diag *d)
 	ok = ok && colon > copy && is_name(colon + 1);
 	if (!ok) {
 		diag_error(d, "--comm-hook", "\"%s\" is none of bf16, f16, FILE.c:FUNCTION, FILE.c:FUNCTION:send=N,keep=N "
-			"(bytes per element of a gradient, at most 999)", text);
+			"(bytes per element of a gradient, at most 999)%s", text, near_choice(a, "--comm-hook", text, "bf16|f16"));
 		return false;
 	}
 	*colon = '\0';
 	char *real = realpath(copy, NULL);
-	if (!real || access(real, R_OK)) {
-		diag_error(d, "--comm-hook", "\"%s\" cannot be read", copy);
+	struct stat st;
+	if (!real || access(real, R_OK) || stat(real, &st) || !S_ISREG(st.st_mode)) {
+		diag_error(d, "--comm-hook", "\"%s\" cannot be read, or is no regular file", copy);
 		free(real);
 		return false;
 	}

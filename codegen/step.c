@@ -219,12 +219,39 @@ void codegen_remove(const char *dir)
 	arena_free(a);
 }
 
+/* Whether a file that is there may be replaced: it says near its head that it was made by shardc. */
+static bool is_ours(const char *path)
+{
+	char head[4096];
+	FILE *f = fopen(path, "r");
+	size_t n = f ? fread(head, 1, sizeof(head) - 1, f) : 0;
+	head[n] = '\0';
+	if (f)
+		fclose(f);
+	return !n || strstr(head, "by shardc") || !strncmp(head, "# Builds the training ", 22);
+}
+
+static bool check_theirs(Emit *e, const char *dir, int n)
+{
+	bool ok = true;
+	for (int i = 0; i < n; i++) {
+		const char *at = arena_printf(e->a, "%s/%s", dir, file_names[e->o->cuda][i]);
+		if (is_ours(at))
+			continue;
+		diag_error(e->d, at, "is there and was not made by shardc: it is not replaced; give another folder, or remove it");
+		ok = false;
+	}
+	return ok;
+}
+
 /* All are written beside dir, then moved there, so that a full disk leaves what was there before. */
 static bool put_files(Emit *e, const char *dir, const Buf *texts)
 {
 	const char *temp = arena_printf(e->a, "%s.new", dir), *at = temp, *const *name = file_names[e->o->cuda];
-	bool ok = !mkdir(temp, 0777) || errno == EEXIST;
 	int n = e->o->library ? FILES : STEP + 1;
+	if (!check_theirs(e, dir, n))
+		return false;
+	bool ok = !mkdir(temp, 0777) || errno == EEXIST;
 	for (int i = 0; ok && i < n; i++) {
 		at = arena_printf(e->a, "%s/%s", temp, name[i]);
 		ok = write_file(at, &texts[i]);

@@ -25,11 +25,15 @@ static const char *option_for(const char *const *list, int n, const char *name, 
 
 typedef struct Used { bool *binds, *shapes, *consts; } Used;
 
-/* An option that has one value for a name got two that differ. */
-static bool named_once(Import *im, const char *flag, const char *const *list, int n)
+/* Each is NAME=VALUE, and what has one value for a name does not get two that differ. */
+static bool named_once(Import *im, const char *flag, const char *form, const char *const *list, int n)
 {
 	bool ok = true;
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n; i++) {
+		if (*list[i] == '=' || !strchr(list[i], '=')) {
+			diag_error(im->d, flag, "\"%s\" is not %s", list[i], form);
+			ok = false;
+		}
 		for (int k = 0; k < i; k++) {
 			size_t name = strcspn(list[i], "=");
 			if (strncmp(list[i], list[k], name + 1) || !strcmp(list[i], list[k]))
@@ -38,6 +42,7 @@ static bool named_once(Import *im, const char *flag, const char *const *list, in
 				list[i]);
 			ok = false;
 		}
+	}
 	return ok;
 }
 
@@ -222,8 +227,8 @@ bool inputs_import(Import *im, Frame *frame)
 	const FrontendOptions *o = im->o;
 	Used used = {NEW_N(im->arena, bool, o->n_binds + 1), NEW_N(im->arena, bool, o->n_shapes + 1),
 		NEW_N(im->arena, bool, o->n_consts + 1)};
-	bool good = named_once(im, "--bind", o->binds, o->n_binds);
-	good = named_once(im, "--input-shape", o->shapes, o->n_shapes) && good;
+	bool good = named_once(im, "--bind", "DIM=N, such as batch=8", o->binds, o->n_binds);
+	good = named_once(im, "--input-shape", "NAME=DIMS, such as x=8x128", o->shapes, o->n_shapes) && good;
 	for (int i = 0; i < g->tensors.n; i++) {
 		const OnnxTensor *t = &g->tensors.at[i];
 		const char *where = arena_printf(im->arena, "%s: tensor \"%s\"", im->onnx->path,

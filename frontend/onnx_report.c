@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/near.h"
 #include "base/pattern.h"
 
 typedef enum { TENSOR_TRAINED, TENSOR_FROZEN, TENSOR_BUFFER, TENSOR_CONSTANT, TENSOR_KINDS } TensorKind;
@@ -51,14 +52,19 @@ static const char *tie_of(Import *im, const Weight *w)
 	return text;
 }
 
+static bool is_frozen_by(const Report *r, int f, const Weight *w, const char *name)
+{
+	bool any = pattern_matches(&r->freeze[f], name);
+	for (int i = 0; i < w->alias.n; i++)
+		any = any || pattern_matches(&r->freeze[f], w->alias.at[i]);
+	return any;
+}
+
 static bool frozen_by_option(const Report *r, const Weight *w, const char *name)
 {
 	bool any = false;
-	for (int f = 0; f < r->n_freeze; f++) {
-		any = any || pattern_matches(&r->freeze[f], name);
-		for (int i = 0; i < w->alias.n; i++)
-			any = any || pattern_matches(&r->freeze[f], w->alias.at[i]);
-	}
+	for (int f = 0; f < r->n_freeze; f++)
+		any = any || is_frozen_by(r, f, w, name);
 	return any;
 }
 
@@ -262,11 +268,31 @@ static void print_json(const Report *r, FILE *out)
 	fputs("\n]}\n", out);
 }
 
+/* What a compilation says in its pass autodiff, of the parameters that there are then. */
+static void check_freeze(const Report *r, int f)
+{
+	Arena *a = r->im->arena;
+	const char **names = NEW_N(a, const char *, r->rows.n);
+	int n = 0, matched = 0;
+	for (int i = 0; i < r->rows.n; i++) {
+		const Row *row = &r->rows.at[i];
+		if (row->kind != TENSOR_TRAINED && row->kind != TENSOR_FROZEN)
+			continue;
+		names[n++] = row->name;
+		matched += is_frozen_by(r, f, row->w->tie ? row->w->tie : row->w, row->name);
+	}
+	if (!matched)
+		diag_error(r->im->d, "--freeze", "\"%s\" matches no parameter%s", r->im->o->freeze[f],
+			near_pattern(a, r->im->o->freeze[f], names, n));
+}
+
 void report_print(Import *im, const ParamsPrint *to)
 {
 	Report r;
 	if (!report_new(&r, im))
 		return;
+	for (int f = 0; f < r.n_freeze; f++)
+		check_freeze(&r, f);
 	(to->json ? print_json : print_text)(&r, to->out);
 	report_free(&r);
 }

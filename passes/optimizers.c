@@ -44,8 +44,12 @@ static void refuse_optimizer(const char *text, size_t n, Diag *d)
 		names[i] = known[i].name;
 		is_known = is_known || is_word(text, n, known[i].name);
 	}
-	diag_error(d, "--optimizer", "\"%s\" is not an optimizer with these flags; %s%s", text, accepted,
-		is_known ? "" : near_hint(a, "--optimizer", arena_strndup(a, text, n), names, COUNT_OF(known)));
+	const char *value = strchr(text, '=');
+	const char *hint = is_known ? "" : near_hint(a, "--optimizer", arena_strndup(a, text, n), names, COUNT_OF(known));
+	if (value && is_known)
+		hint = "; its numbers are given when training, as in ./train --lr 1e-3 --momentum 0.9 --betas 0.9,0.99 "
+			"--weight-decay 0.1";
+	diag_error(d, "--optimizer", "\"%s\" is not an optimizer with these flags; %s%s", text, accepted, hint);
 	arena_free(a);
 }
 

@@ -85,6 +85,7 @@ static inline int64_t tensor_bytes(const RtTensor *t) { return tensor_numel(t) *
 
 /* ---- threads.c ---- */
 
+enum { THREADS_MAX = 4096 };
 void device_set_threads(int64_t n); /* 0: leave as it is */
 int device_threads(void);
 

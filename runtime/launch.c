@@ -275,7 +275,8 @@ static bool check_values(const RtOptions *o, Diag *d)
 		buf_printf(&known, i ? ", %s" : "%s", launch_comms[i]);
 	}
 	if (!is_known) {
-		diag_error(d, o->program, "--comm=%s is not one of %s%s", o->comm, known.at,
+		diag_error(d, o->program, "--comm=%s is not one of %s%s", o->comm, known.at, is(o->comm, "nccl") ?
+			": nccl wants a program compiled with --target=cuda" :
 			near_choice(o->arena, "comm", o->comm, option_info[OPT_comm].argument));
 		ok = false;
 	}

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/internal.h"
@@ -13,12 +14,28 @@
 enum { PLAIN_LINES = 10 };
 static const double terminal_ms = 50; /* between two writes of the terminal's line */
 
+/* A new log takes the place of an older one, whose lines begin with a brace, and of nothing else. */
+static bool is_log(const char *path)
+{
+	struct stat st;
+	FILE *f = !stat(path, &st) && S_ISREG(st.st_mode) ? fopen(path, "r") : NULL;
+	int first = f ? getc(f) : EOF;
+	if (f)
+		fclose(f);
+	return first == EOF || first == '{';
+}
+
 bool log_open(Log *log, const char *path, bool append, int64_t n_steps, Diag *d)
 {
 	*log = (Log){.path = path, .n_steps = n_steps, .every = MAX(n_steps / PLAIN_LINES, 1),
 		.terminal = isatty(fileno(stderr))};
 	if (!path)
 		return true;
+	if (!is_log(path)) {
+		diag_error(d, path, "is there and is no log (it does not begin with {): it is not replaced; give --log another "
+			"path, or remove it");
+		return false;
+	}
 	log->file = fopen(path, append ? "a" : "w");
 	if (!log->file)
 		diag_error(d, path, "%s", strerror(errno));

@@ -162,15 +162,21 @@ static const struct { const Kind *kind; size_t field; } readers[OPT_COUNT] = {
 #include "runtime/options.def"
 };
 
+static const char *wants_of(OptionId id)
+{
+	bool choice = readers[id].kind->read == read_COUNT && strchr(option_info[id].argument, '|');
+	return choice ? option_info[id].argument : readers[id].kind->wants;
+}
+
 bool options_set(RtOptions *o, OptionId id, const char *text, const char *where, Diag *d)
 {
 	const Kind *kind = readers[id].kind;
 	o->text[id] = text;
 	if (kind->read((char *)o + readers[id].field, text, o->arena))
 		return true;
-	diag_error(d, where, "--%s takes %s, not \"%s\"%s", option_info[id].flag, kind->wants, text,
-		strchr(option_info[id].argument, '|') ? near_choice(o->arena, option_info[id].flag, text,
-			option_info[id].argument) : "");
+	const char *choices = strchr(option_info[id].argument, '|') ? option_info[id].argument : NULL;
+	diag_error(d, where, "--%s takes %s, not \"%s\"%s", option_info[id].flag, wants_of(id), text,
+		choices ? near_choice(o->arena, option_info[id].flag, text, choices) : "");
 	return false;
 }
 
@@ -239,7 +245,7 @@ static bool parse_one(RtOptions *o, int argc, char **argv, int *i, Diag *d)
 		return options_set(o, (OptionId)id, value ? value : "", o->program, d) && once;
 	for (int k = 0; k < n; k++, value = NULL) {
 		if (!value && ++*i == argc) {
-			diag_error(d, o->program, "--%s takes %s", name, readers[id].kind->wants);
+			diag_error(d, o->program, "--%s takes %s", name, wants_of((OptionId)id));
 			return false;
 		}
 		if (once && !options_set(o, (OptionId)id, value ? value : argv[*i], o->program, d))
@@ -262,7 +268,8 @@ bool options_parse(RtOptions *o, Arena *a, int argc, char **argv, Diag *d)
 
 void options_print_help(const RtOptions *o, const char *const *note, FILE *out)
 {
-	fprintf(out, "usage: %s --data NAME=FILE.npy ... | --tokens FILE  [flags]\n", o->program);
+	fprintf(out, "usage: %s --data NAME=FILE.npy ... | --tokens FILE  [flags]\n",
+		str_escape(o->arena, ESCAPE_TERMINAL, o->program));
 	for (int i = 0; i < COUNT_OF(help_rows); i++) {
 		if (help_rows[i].title) {
 			fprintf(out, "\n%s:\n", help_rows[i].title);

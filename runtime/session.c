@@ -46,6 +46,9 @@ static bool check_flags(const Session *s)
 	const RtModel *m = s->rt.model;
 	const struct { bool wrong; const char *text; } rules[] = {
 		{o->save_every && !o->save, "--save-every needs --save DIR"},
+		{o->text[OPT_save_every] && !o->save_every, "--save-every needs at least 1; leave it out to save at the end alone"},
+		{o->text[OPT_eval_every] && !o->eval_every,
+			"--eval-every needs at least 1; leave it out to evaluate after the last step alone"},
 		{o->eval_every && !o->eval_data.n && !o->eval_tokens,
 			"--eval-every needs --eval-data NAME=FILE.npy or --eval-tokens FILE"},
 		{o->text[OPT_keep] && !o->save, "--keep needs --save DIR"},
@@ -53,6 +56,7 @@ static bool check_flags(const Session *s)
 		{o->resume && !strcmp(o->resume, "auto") && !o->save,
 			"--resume=auto needs --save DIR, where it looks"},
 		{o->text[OPT_threads] && o->threads < 1, "--threads needs at least 1"},
+		{o->threads > THREADS_MAX, "--threads should be at most 4096"},
 		{o->offload_dir && m->layout.offload && m->need_cuda,
 			"--offload-dir is refused: programs for GPUs offload to memory of the host, not to a file"},
 		{o->offload_dir && !m->layout.offload,

@@ -10,7 +10,7 @@ __attribute__((weak)) int omp_get_max_threads(void);
 void device_set_threads(int64_t n)
 {
 	if (n > 0 && omp_set_num_threads)
-		omp_set_num_threads((int)MIN(n, 4096));
+		omp_set_num_threads((int)n);
 }
 
 int device_threads(void)

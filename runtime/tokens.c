@@ -93,7 +93,11 @@ static const RtTensor *choose_input(
 	}
 	if (n == 1)
 		return only;
-	diag_error(d, where, "%d inputs are integers [B,T]: a token stream needs one: --%s NAME=FILE", n, flag);
+	if (n)
+		diag_error(d, where, "%d inputs are integers [B,T]: say which takes the token stream: --%s NAME=FILE", n, flag);
+	else
+		diag_error(d, where, "no input is integers [B,T], as a token stream wants it: give --%s NAME=FILE.npy",
+			!strcmp(flag, "tokens") ? "data" : "eval-data");
 	return NULL;
 }
 
