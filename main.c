@@ -260,8 +260,8 @@ static bool check_output(const char *path, Diag *d)
 	if (!S_ISREG(st.st_mode))
 		diag_error(d, path, "is there and is no regular file: a program does not take its place");
 	else if (st.st_size && !(st.st_mode & (S_IXUSR | S_IXGRP | S_IXOTH)))
-		diag_error(d, path, "is there and is no program (it is not executable): it is not replaced; give another path, or "
-			"remove it");
+		diag_error(d, path, "is there and is no program (it is not executable): it is not replaced; give another path, "
+			"or remove it");
 	else
 		return true;
 	return false;

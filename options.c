@@ -248,8 +248,8 @@ static void refuse_second(Reader *r, const char *text)
 	if (str_is_choice("plan|run|params|ckpt", text) || str_is_choice("ckpt", first))
 		usage_error(r, str_is_choice("ckpt", first) ? first : text, "a command is the first word, before all options");
 	else if (!r->o->command && !strpbrk(first, "./"))
-		usage_error(r, first, "is no command; there are plan, run, params and ckpt, and a program is compiled without one: "
-			"shardc MODEL.onnx -o train");
+		usage_error(r, first, "is no command; there are plan, run, params and ckpt, and a program is compiled without "
+			"one: shardc MODEL.onnx -o train");
 	else
 		usage_error(r, text, "one model is compiled at a time");
 }

@@ -118,7 +118,7 @@ uint64_t hash_bytes(const void *p, size_t n, uint64_t seed); /* not cryptographi
 
 /* The one escaper: every user's name that reaches C, make, JSON, DOT, HTML or a terminal passes through it. */
 typedef enum { ESCAPE_C_COMMENT, ESCAPE_C_STRING, ESCAPE_C_IDENT, ESCAPE_JSON, ESCAPE_DOT, ESCAPE_HTML,
-	ESCAPE_MAKE, ESCAPE_SHELL, ESCAPE_IR, ESCAPE_TERMINAL } EscapeKind; /* make, sh: one word, quoted where it must be */
+	ESCAPE_MAKE, ESCAPE_SHELL, ESCAPE_IR, ESCAPE_TERMINAL } EscapeKind; /* make, sh: one word, quoted */
 char *str_escape(Arena *a, EscapeKind kind, const char *s);
 /* Of the character at s, which is not the end: 0 if it may be shown as it is, else its bytes: it moves a cursor, turns
  * the direction of text, or is not seen; -1: the byte is no UTF-8.  code: which character or byte it is. */

@@ -78,8 +78,8 @@ bool pattern_compile(regex_t *re, const char *pattern, const char *where, Diag *
 	if (!code)
 		return true;
 	regerror(code, re, text, sizeof(text));
-	diag_error(d, where, "\"%s\" is not an extended regular expression: %s%s", pattern, text, *pattern == '*' || *pattern == '?'
-		? "; a shell's * is .* here, its ? is ." : "");
+	diag_error(d, where, "\"%s\" is not an extended regular expression: %s%s", pattern, text,
+		*pattern == '*' || *pattern == '?' ? "; a shell's * is .* here, its ? is ." : "");
 	return false;
 }
 

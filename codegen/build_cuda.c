@@ -180,7 +180,8 @@ void build_cuda_makefile(Build *b, Buf *out)
 {
 	const char *places[] = {"LIB", b->blas ? "CUBLAS" : NULL, b->dnn ? "CUDNN" : NULL};
 	const char *host = b->o->cc ? arena_printf(b->a, " -ccbin %s", str_escape(b->a, ESCAPE_MAKE, b->o->cc)) : "";
-	buf_printf(out, "# Builds the training program from step.cu and fused.cu; made by shardc.\nNVCC = %s%s\nARCH = %s\nINCLUDE = %s\n",
+	buf_printf(out, "# Builds the training program from step.cu and fused.cu; made by shardc.\n"
+		"NVCC = %s%s\nARCH = %s\nINCLUDE = %s\n",
 		build_make_command(b), host, str_escape(b->a, ESCAPE_MAKE, b->arch),
 		str_escape(b->a, ESCAPE_MAKE, b->include ? b->include : "."));
 	put_folder(b, out, "LIB", arena_printf(b->a, "%s/%s", b->lib ? b->lib : ".", b->runtime));

@@ -238,7 +238,8 @@ static bool check_theirs(Emit *e, const char *dir, int n)
 		const char *at = arena_printf(e->a, "%s/%s", dir, file_names[e->o->cuda][i]);
 		if (is_ours(at))
 			continue;
-		diag_error(e->d, at, "is there and was not made by shardc: it is not replaced; give another folder, or remove it");
+		diag_error(e->d, at, "is there and was not made by shardc: it is not replaced; give another folder, or "
+			"remove it");
 		ok = false;
 	}
 	return ok;

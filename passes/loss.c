@@ -559,8 +559,8 @@ static void check_norm(const Loss *l)
 {
 	bool rank = l->o->loss_norm && !strcmp(l->o->loss_norm, "rank");
 	if (rank && !l->mean && !l->adds && l->weight->op->kind == OP_CONST)
-		diag_warn(l->d, "--loss-norm", "each micro-batch of each rank counts %lld elements, none is left out, so the mean "
-			"of their means is the mean over all: rank is not used", (long long)l->n);
+		diag_warn(l->d, "--loss-norm", "each micro-batch of each rank counts %lld elements, none is left out, so the "
+			"mean of their means is the mean over all: rank is not used", (long long)l->n);
 }
 
 /* A mean of ranks' own losses is no sum. */

@@ -63,8 +63,8 @@ bool loss_adds(const Module *m, const PassOptions *o, const Value *y, const char
 		sum = !strcmp(o->loss_reduce, "sum");
 		check_asked(output, &x, sum, plain, d);
 	} else if (own && plain && x.kind == SAMPLES_MEAN) {
-		diag_warn(d, "--loss-norm", "output \"%s\" is a mean over samples, and is averaged over ranks and micro-batches "
-			"all the same: rank is not used", output);
+		diag_warn(d, "--loss-norm", "output \"%s\" is a mean over samples, and is averaged over ranks and "
+			"micro-batches all the same: rank is not used", output);
 	} else if (own) {
 		diag_info(d, file_of(m), "output \"%s\": losses of ranks and micro-batches are averaged (--loss-norm=rank)",
 			output);

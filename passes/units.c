@@ -311,8 +311,8 @@ static bool unit_strategies(const PassOptions *o, Groups *groups, Arena *a, Diag
 		for (int g = 0; g < groups->n; g++)
 			changes = changes || (chosen[g].by == i + 1 && chosen[g].before != groups->at[g].strategy);
 		if (!changes)
-			diag_warn(d, "--unit-strategy", "\"%s\": the units that it matches have the same strategies without it: it is "
-				"not used", o->unit_strategy[i]);
+			diag_warn(d, "--unit-strategy", "\"%s\": the units that it matches have the same strategies without it: "
+				"it is not used", o->unit_strategy[i]);
 	}
 	return ok;
 }

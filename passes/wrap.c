@@ -232,7 +232,8 @@ static const Home *hoisted_from(const regex_t *re, const ModuleTree *t, const ch
 	return NULL;
 }
 
-void wrap_refuse_scope(const char *where, const char *pattern, const regex_t *re, const ModuleTree *t, Arena *a, Diag *d)
+void wrap_refuse_scope(const char *where, const char *pattern, const regex_t *re, const ModuleTree *t, Arena *a,
+	Diag *d)
 {
 	const char *name;
 	const Home *h = hoisted_from(re, t, &name);
@@ -363,7 +364,8 @@ static void fill_groups(Module *m, const ModuleTree *t, Groups *out, Arena *a, D
 		Group *g = &out->at[n->group];
 		vec_push(a, &g->params, s);
 		if (h->module)
-			diag_info(d, s->name, "is used by %s; it belongs to their lowest common unit, %s", users_text(h, a), g->name);
+			diag_info(d, s->name, "is used by %s; it belongs to their lowest common unit, %s", users_text(h, a),
+				g->name);
 	}
 }
 

@@ -102,7 +102,8 @@ bool wrap_groups(Module *m, const Wrap *w, const PtrMap *left_out, Groups *out, 
 /* A Strategy, or STRATEGY_UNSET and an error. */
 int wrap_strategy(const char *text, const char *where, Arena *a, Diag *d);
 /* No module is called so, or another one uses its parameters as well and they are not its own: says which. */
-void wrap_refuse_scope(const char *where, const char *pattern, const regex_t *re, const ModuleTree *t, Arena *a, Diag *d);
+void wrap_refuse_scope(const char *where, const char *pattern, const regex_t *re, const ModuleTree *t, Arena *a,
+	Diag *d);
 /* The first few of the parameters that are keys of `among` (NULL: of all), for hints. */
 const char *parameter_names(const Module *m, const PtrMap *among, Arena *a);
 const char *parameter_near(const Module *m, const char *pattern, Arena *a); /* as module_near */

@@ -46,7 +46,8 @@ static bool check_flags(const Session *s)
 	const RtModel *m = s->rt.model;
 	const struct { bool wrong; const char *text; } rules[] = {
 		{o->save_every && !o->save, "--save-every needs --save DIR"},
-		{o->text[OPT_save_every] && !o->save_every, "--save-every needs at least 1; leave it out to save at the end alone"},
+		{o->text[OPT_save_every] && !o->save_every,
+			"--save-every needs at least 1; leave it out to save at the end alone"},
 		{o->text[OPT_eval_every] && !o->eval_every,
 			"--eval-every needs at least 1; leave it out to evaluate after the last step alone"},
 		{o->eval_every && !o->eval_data.n && !o->eval_tokens,

@@ -570,7 +570,7 @@ static void test_data_errors(void)
 		"weights.bin: error: this is not a .npy file");
 	EXPECT(&m, "--data x=none.npz", 1, "none.npz: error: No such file");
 	EXPECT(&m, "--const x=x.npy " DATA, 1, "has a sample axis");
-	EXPECT(&m, "--tokens x.bin", 1, "0 inputs are integers [B,T]");
+	EXPECT(&m, "--tokens x.bin", 1, "no input is integers [B,T], as a token stream wants it");
 }
 
 static void test_bad_label(void)
