@@ -460,7 +460,7 @@ static void escape_shell(Buf *b, const char *s)
 	buf_printf(b, plain ? "" : "'");
 }
 
-/* The same as a variable's value, for recipes.  A line break has no spelling there: who writes a Makefile refuses it. */
+/* The same as a variable's value, for recipes.  A line break has no spelling there, and is refused. */
 static void escape_make(Buf *b, const char *s)
 {
 	Buf word = {0};

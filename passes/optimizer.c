@@ -48,11 +48,11 @@ static void cast_gradients(Module *m, DType to, Value **grad, int n)
 static void check_norm(const PassOptions *o, const Clip *clip, const LossScale *scale, Diag *d)
 {
 	if (!o->grad_norm && clip->p > 0)
-		diag_warn(d, "--grad-norm", "--clip=%s limits the norm, which is computed for it and logged: off is "
-			"not used", o->clip);
+		diag_warn(d, "--grad-norm", "--clip=%s limits the norm, which is computed for it and logged: off is not "
+			"used", o->clip);
 	else if (!o->grad_norm && scale->kind == LOSS_SCALE_DYNAMIC)
-		diag_warn(d, "--grad-norm", "--loss-scale=dynamic watches the norm, which is computed for it and logged: off is "
-			"not used");
+		diag_warn(d, "--grad-norm", "--loss-scale=dynamic watches the norm, which is computed for it and logged: "
+			"off is not used");
 }
 
 bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
