@@ -3,6 +3,8 @@
  * int64), through the whole pipeline: a plan, or a message.
  *
  * Bytes that are used up read as zeros, so that every input is a model. */
+#include <math.h>
+
 #include "tests/fuzz/pass_options.h"
 #include "tests/unit/onnx_model.h"
 
@@ -27,6 +29,16 @@ static const char *const int_attrs[] = {"axis", "keepdims", "group", "to", "tran
 	"num_heads", "rotary_embedding_dim", "num_groups", "start", "end", "allowzero", "upper", "storage_order"};
 static const char *const list_attrs[] = {"axes", "perm", "shape", "pads", "strides", "dilations", "kernel_shape",
 	"starts", "ends", "split", "output_padding", "output_shape", "repeats", "value_ints"};
+static const char *const float_attrs[] = {"alpha", "beta", "epsilon", "value", "low", "high", "ratio", "scale", "bias",
+	"lambd", "gamma", "cubic_coeff_a", "extrapolation_value", "momentum", "softcap", "min", "max"};
+static const float floats[] = {0, 1, -1, 0.5f, 2, 1e-5f, 3e38f, -3e38f, 1e19f, -1e19f, (float)INFINITY, (float)NAN};
+static const struct { const char *name, *value; } text_attrs[] = {{"mode", "reflect"}, {"mode", "edge"},
+	{"mode", "wrap"}, {"mode", "linear"}, {"mode", "cubic"}, {"mode", "CRD"}, {"auto_pad", "SAME_UPPER"},
+	{"auto_pad", "SAME_LOWER"}, {"auto_pad", "VALID"}, {"keep_aspect_ratio_policy", "not_larger"},
+	{"keep_aspect_ratio_policy", "not_smaller"}, {"coordinate_transformation_mode", "align_corners"},
+	{"coordinate_transformation_mode", "tf_crop_and_resize"}, {"reduction", "sum"}, {"reduction", "add"},
+	{"reduction", "max"}, {"equation", "ii->i"}, {"equation", "ij,jk->ik"}, {"equation", "...i,...i->..."},
+	{"direction", "LEFT"}, {"approximate", "tanh"}};
 static const int types[] = {1, 1, 1, 7, 6, 9, 10, 11, 16}; /* of TensorProto: mostly f32 */
 
 enum { MAX_VALUES = 24, MAX_NODES = 5 };
@@ -60,7 +72,13 @@ static void add_attrs(Bytes *b, Buf *node)
 {
 	int64_t list[8];
 	for (uint32_t k = take(b, 5); k; k--) {
-		if (take(b, 2)) {
+		uint32_t kind = take(b, 8);
+		if (kind == 7) {
+			attr_f(node, float_attrs[take(b, COUNT_OF(float_attrs))], floats[take(b, COUNT_OF(floats))]);
+		} else if (kind == 6) {
+			uint32_t i = take(b, COUNT_OF(text_attrs));
+			attr_s(node, text_attrs[i].name, text_attrs[i].value);
+		} else if (kind % 2) {
 			const char *name = list_attrs[take(b, COUNT_OF(list_attrs))];
 			int n = take_list(b, list);
 			attr_is(node, name, n, list);
@@ -82,7 +100,8 @@ static const char *operand(OnnxText *m, Bytes *b, Names *v)
 		return "";
 	if (kind == 1) {
 		const char *name = add_name(v, 'w');
-		model_floats(m, name, dims[take(b, COUNT_OF(dims))], COUNT_OF(ramp), ramp);
+		const char *shape = dims[take(b, COUNT_OF(dims))];
+		model_floats(m, name, shape, COUNT_OF(ramp), take(b, 8) == 7 ? floats + take(b, COUNT_OF(floats) - 2) : ramp);
 		return name;
 	}
 	if (kind <= 3) {
