@@ -384,6 +384,18 @@ static void check_sections(Verify *v)
 	check_losses(v);
 }
 
+static void check_header(Verify *v)
+{
+	const Module *m = v->m;
+	const struct { const char *name; int64_t value; } numbers[] = {{"batch", m->batch}, {"world", m->world},
+		{"act_bytes", m->act_bytes}, {"input_bytes", m->input_bytes}, {"state_bytes", m->state_bytes},
+		{"work_bytes", m->work_bytes}};
+	for (int i = 0; i < COUNT_OF(numbers); i++)
+		if (numbers[i].value < 0)
+			verify_fail(v, NULL, "%s of the module is %lld, expected at least 0", numbers[i].name,
+				(long long)numbers[i].value);
+}
+
 static void check_symbols(Verify *v)
 {
 	const Module *m = v->m;
@@ -404,6 +416,7 @@ bool ir_verify(Module *m, const char *after, Diag *d)
 	Verify v = {.m = m, .after = after, .diag = d, .arena = arena_new(), .n_scopes = SCOPE_EVAL};
 	v.scope = NEW_N(v.arena, int, MAX(m->n_values, 1));
 	v.refs = NEW_N(v.arena, int, MAX(m->n_values, 1));
+	check_header(&v);
 	check_symbols(&v);
 	verify_units(&v);
 	if (check_lists(&v)) {

@@ -157,7 +157,7 @@ static void check_number(Plan *p, const Op *op)
 			"number %lld after %lld", (long long)seq, (long long)p->seq);
 	if (strcmp(stream, want))
 		plan_fail(p, "stream", op, "%s runs on stream %s, this one on %s", op_info[op->kind].text, want, stream);
-	p->seq = seq;
+	p->seq = MIN(seq, INT64_MAX - 1);
 }
 
 /* Where the stream's line meets compute's. */
