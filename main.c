@@ -303,6 +303,8 @@ static int run(Module *m, const Options *o, Diag *d)
 {
 	CodegenOptions c = target_options(o);
 	c.text = o->canonical;
+	if (o->output && !check_output(o->output, d))
+		return EXIT_INPUT;
 	return run_model(m, o->output, o->inputs_dir, o->outputs_dir, &c, d);
 }
 

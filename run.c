@@ -43,15 +43,26 @@ static bool link_file(const char *from, const char *to, Diag *d)
 	return ok;
 }
 
+/* The K-th input's array, as the program looks for it (runtime/infer.c); NULL: there is none. */
+static const char *array_of(const Symbol *s, int k, const char *inputs, Arena *a)
+{
+	char *name = arena_strdup(a, s->name);
+	for (char *c = name; (c = strchr(c, '/'));)
+		*c = '_';
+	const char *npy[] = {arena_printf(a, "%s/%s.npy", inputs, name), arena_printf(a, "%s/input_%d.npy", inputs, k)};
+	for (int i = 0; i < COUNT_OF(npy); i++)
+		if (!access(npy[i], F_OK))
+			return npy[i];
+	return NULL;
+}
+
 /* The K-th input's file as dir/input_K.npy. */
 static bool stage_input(const Symbol *s, int k, const char *inputs, const char *dir, Arena *a, Diag *d)
 {
 	const char *to = arena_printf(a, "%s/input_%d.npy", dir, k);
-	const char *pb = arena_printf(a, "%s/input_%d.pb", inputs, k);
-	const char *npy[] = {arena_printf(a, "%s/%s.npy", inputs, s->name), arena_printf(a, "%s/input_%d.npy", inputs, k)};
-	for (int i = 0; i < COUNT_OF(npy); i++)
-		if (!access(npy[i], R_OK))
-			return link_file(npy[i], to, d);
+	const char *pb = arena_printf(a, "%s/input_%d.pb", inputs, k), *npy = array_of(s, k, inputs, a);
+	if (npy)
+		return link_file(npy, to, d);
 	if (access(pb, R_OK)) {
 		diag_error(d, inputs, "holds neither %s.npy nor input_%d.npy nor input_%d.pb", s->name, k, k);
 		return false;
@@ -70,14 +81,35 @@ static bool stage_input(const Symbol *s, int k, const char *inputs, const char *
 	return true;
 }
 
-static bool stage_inputs(const Module *m, const char *inputs, const char *dir, Arena *a, Diag *d)
+/* Where the program reads its inputs: in the folder that was given, so that its messages name what is there, or in
+ * dir where some are converted.  NULL after a message. */
+static const char *stage_inputs(const Module *m, const char *inputs, const char *dir, Arena *a, Diag *d)
 {
-	bool ok = true;
+	bool ok = true, converts = false;
 	int k = 0;
 	for (int i = 0; i < m->n_symbols; i++)
 		if (m->symbols[i]->kind == SYM_INPUT)
+			converts = !array_of(m->symbols[i], k++, inputs, a) || converts;
+	k = 0;
+	for (int i = 0; converts && i < m->n_symbols; i++)
+		if (m->symbols[i]->kind == SYM_INPUT)
 			ok = stage_input(m->symbols[i], k++, inputs, dir, a, d) && ok;
-	return ok;
+	return !ok ? NULL : converts ? dir : inputs;
+}
+
+/* Before anything is compiled. */
+static bool check_folders(const char *inputs, const char *outputs, Diag *d)
+{
+	struct stat in, out;
+	int before = d->errors;
+	bool made = !stat(outputs, &out);
+	if (stat(inputs, &in))
+		diag_error(d, inputs, "%s: --inputs is a folder of arrays", strerror(errno));
+	else if (!S_ISDIR(in.st_mode))
+		diag_error(d, inputs, "is no folder: --inputs is a folder of arrays, NAME.npy of each input");
+	if (made && !S_ISDIR(out.st_mode))
+		diag_error(d, outputs, "is no folder: --outputs is a folder, in which NAME.npy of each output is written");
+	return d->errors == before;
 }
 
 int run_model(Module *m, const char *keep, const char *inputs, const char *outputs, const CodegenOptions *o, Diag *d)
@@ -85,6 +117,10 @@ int run_model(Module *m, const char *keep, const char *inputs, const char *outpu
 	char dir[] = "/tmp/shardc-run-XXXXXX";
 	Arena *a = arena_new();
 	int status = EXIT_INPUT;
+	if (!check_folders(inputs, outputs, d)) {
+		arena_free(a);
+		return EXIT_INPUT;
+	}
 	if (!mkdtemp(dir)) {
 		diag_error(d, "/tmp", "cannot make a folder: %s", strerror(errno));
 		arena_free(a);
@@ -92,10 +128,11 @@ int run_model(Module *m, const char *keep, const char *inputs, const char *outpu
 	}
 	const char *program = keep ? keep : arena_printf(a, "%s/program", dir);
 	const char *source = arena_printf(a, "%s/c", dir);
-	if (codegen_write(m, o, source, d) && stage_inputs(m, inputs, dir, a, d)) {
+	const char *from = stage_inputs(m, inputs, dir, a, d);
+	if (from && codegen_write(m, o, source, d)) {
 		status = EXIT_RUN; /* from here on it is not the input's fault */
 		const char *path = strchr(program, '/') ? program : arena_printf(a, "./%s", program);
-		char *argv[] = {arena_strdup(a, path), "--infer", dir, arena_strdup(a, outputs), NULL};
+		char *argv[] = {arena_strdup(a, path), "--infer", arena_strdup(a, from), arena_strdup(a, outputs), NULL};
 		if (codegen_compile(source, o, program, d))
 			status = run_program(argv, d);
 	}
