@@ -3,6 +3,7 @@
 #include "base/base.h"
 #include "tests/unit/kernel_cases.h"
 
+#include <malloc.h>
 #include <stdarg.h>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -159,6 +160,7 @@ void case_end(void)
 {
 	while (n_live)
 		case_release(live[--n_live]);
+	malloc_trim(0); /* the suites that fork would copy the page tables of what lies free */
 	case_true(case_bad_inputs() == 0, "bad input was reported that no case expected");
 }
 
