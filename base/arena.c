@@ -1,12 +1,14 @@
 /* base/arena.c: bump allocation in chunks; nothing is freed alone.
  *
- * Chunks grow with the arena, so that a large module costs few system calls.  A mark names a chunk and
- * the bytes used in it; rewinding frees every later chunk and zeroes the rest of that one, because
+ * Chunks grow with the arena, so that a large module costs few system calls.  Large ones begin at a large page and
+ * fill whole ones: a walk over a module of a gigabyte waits for the translation of addresses else.  A mark names a
+ * chunk and the bytes used in it; rewinding frees every later chunk and zeroes the rest of that one, because
  * arena_alloc promises zeroed memory. */
 #include "base/base.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 typedef struct Chunk {
 	struct Chunk *older;
@@ -16,16 +18,42 @@ typedef struct Chunk {
 
 struct Arena { Chunk *newest; };
 
-enum { CHUNK_MIN = 1 << 16, CHUNK_MAX = 1 << 24 };
+enum { CHUNK_MIN = 1 << 16, CHUNK_MAX = 1 << 24, LARGE_PAGE = 1 << 21 };
 
-static Chunk *chunk_new(size_t size, Chunk *older)
+/* Whole large pages where the system has them, zeroed; NULL: there is no memory. */
+static void *pages_new(size_t bytes)
 {
-	Chunk *c = calloc(1, sizeof(Chunk) + size);
+	size_t all = bytes + LARGE_PAGE;
+	char *at = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (at == MAP_FAILED)
+		return NULL;
+	size_t before = -(uintptr_t)at & (LARGE_PAGE - 1);
+	if (before)
+		munmap(at, before);
+	munmap(at + before + bytes, all - before - bytes);
+	madvise(at + before, bytes, MADV_HUGEPAGE); /* advice: small pages serve too */
+	return at + before;
+}
+
+static Chunk *chunk_new(size_t bytes, Chunk *older)
+{
+	if (bytes >= LARGE_PAGE)
+		bytes = (bytes + LARGE_PAGE - 1) & ~(size_t)(LARGE_PAGE - 1);
+	Chunk *c = bytes >= LARGE_PAGE ? pages_new(bytes) : calloc(1, bytes);
 	if (!c)
-		ice("out of memory: %zu bytes wanted", size);
-	c->size = size;
+		ice("out of memory: %zu bytes wanted", bytes);
+	c->size = bytes - sizeof(Chunk);
 	c->older = older;
 	return c;
+}
+
+static void chunk_free(Chunk *c)
+{
+	size_t bytes = sizeof(Chunk) + c->size;
+	if (bytes >= LARGE_PAGE)
+		munmap(c, bytes);
+	else
+		free(c);
 }
 
 Arena *arena_new(void)
@@ -41,7 +69,7 @@ static void chunks_free(Chunk *c, const Chunk *until)
 {
 	while (c != until) {
 		Chunk *older = c->older;
-		free(c);
+		chunk_free(c);
 		c = older;
 	}
 }
@@ -58,11 +86,11 @@ void *arena_alloc(Arena *a, size_t bytes)
 {
 	size_t want = (bytes + 15) & ~(size_t)15;
 	Chunk *c = a->newest;
-	if (want < bytes)
+	if (bytes > SIZE_MAX / 2)
 		ice("allocation of %zu bytes overflows", bytes);
 	if (c->size - c->used < want) {
-		size_t size = MIN(c->size * 2, (size_t)CHUNK_MAX);
-		c = a->newest = chunk_new(MAX(size, want), c);
+		size_t twice = MIN((sizeof(Chunk) + c->size) * 2, (size_t)CHUNK_MAX);
+		c = a->newest = chunk_new(MAX(twice, sizeof(Chunk) + want), c);
 	}
 	void *p = c->bytes + c->used;
 	c->used += want;

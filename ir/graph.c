@@ -136,6 +136,7 @@ Symbol *ir_add_symbol(Module *m, SymbolKind kind, const char *name, Type type)
 	map_put(m->symbol_by_name, s->name, s);
 	if (m->n_symbols == m->cap_symbols)
 		m->symbols = arena_grow(m->arena, m->symbols, sizeof(*m->symbols), &m->cap_symbols);
+	s->index = m->n_symbols;
 	m->symbols[m->n_symbols++] = s;
 	return s;
 }

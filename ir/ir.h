@@ -137,6 +137,7 @@ typedef struct Source {
 struct Symbol {
 	SymbolKind kind;
 	const char *name;    /* the framework's name where known; unique in the module */
+	int index;           /* in m->symbols */
 	const char *onnx;    /* name in the ONNX file, for writing back */
 	Type type;
 	Source src;

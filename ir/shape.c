@@ -160,21 +160,26 @@ static bool kind_fits(AttrKind kind, char letter)
 	}
 }
 
+static const Attr *find_key(const Attr *list, const char *key, size_t n)
+{
+	while (list && (strncmp(list->name, key, n) || list->name[n]))
+		list = list->next;
+	return list;
+}
+
 /* Every attribute of the row is there and of its kind (? = may be absent), and no other. */
 static bool check_attrs(const Op *op, Buf *err)
 {
 	const OpInfo *info = &op_info[op->kind];
 	int known = 0, present = 0;
 	for (const char *s = info->attrs, *end; *s; s = end + strspn(end, " ")) {
-		char key[32];
 		size_t n = strcspn(s, ":");
-		end = s + strcspn(s, " ");
-		snprintf(key, sizeof(key), "%.*s", (int)n, s);
-		const Attr *a = attr_find(op->attrs, key);
+		end = s + n + strcspn(s + n, " ");
+		const Attr *a = find_key(op->attrs, s, n);
 		if (!a && end[-1] != '?')
-			return shape_wrong(err, "%s lacks its attribute %s", info->text, key);
+			return shape_wrong(err, "%s lacks its attribute %.*s", info->text, (int)n, s);
 		if (a && !kind_fits(a->kind, s[n + 1]))
-			return shape_wrong(err, "attribute %s of %s has the wrong kind (%s)", key, info->text,
+			return shape_wrong(err, "attribute %.*s of %s has the wrong kind (%s)", (int)n, s, info->text,
 				info->attrs);
 		known += a != NULL;
 	}

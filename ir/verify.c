@@ -46,32 +46,30 @@ void verify_fail(Verify *v, const Op *op, const char *fmt, ...)
 
 /* ---- lists and uses ---- */
 
-/* Links of a list of ops; false: it cannot be walked. */
-static bool check_list(Verify *v, const Op *first, const Op *last, SectionKind s, const Op *parent)
+/* The op is linked where it stands; false: the list cannot be walked. */
+static bool check_link(Verify *v, const Op *op, const Op *before, SectionKind s, const Op *parent)
 {
-	const Op *before = NULL;
-	for (const Op *op = first; op; before = op, op = op->next) {
-		if (op->prev != before || op->section != s || op->parent != parent) {
-			verify_fail(v, NULL, "an op of kind %d in %s is linked wrongly", (int)op->kind, section_text[s]);
-			return false;
-		}
-	}
-	if (before == last)
+	if (op->prev == before && op->section == s && op->parent == parent)
+		return true;
+	verify_fail(v, NULL, "an op of kind %d in %s is linked wrongly", (int)op->kind, section_text[s]);
+	return false;
+}
+
+static bool check_last(Verify *v, const Op *end, const Op *last, SectionKind s)
+{
+	if (end == last)
 		return true;
 	verify_fail(v, NULL, "the list of %s does not end at its last op", section_text[s]);
 	return false;
 }
 
-static bool check_lists(Verify *v)
+static bool check_body_links(Verify *v, const Op *op)
 {
-	bool ok = true;
-	for (int s = 0; s < SEC_COUNT; s++) {
-		if (!check_list(v, v->m->first[s], v->m->last[s], (SectionKind)s, NULL))
+	const Op *before = NULL;
+	for (const Op *inner = op->body_first; inner; before = inner, inner = inner->next)
+		if (!check_link(v, inner, before, op->section, op))
 			return false;
-		IR_FOR_OPS(v->m, s, op)
-			ok = ok && check_list(v, op->body_first, op->body_last, (SectionKind)s, op);
-	}
-	return ok;
+	return check_last(v, before, op->body_last, op->section);
 }
 
 /* An operand slot is where its value's use list says it is. */
@@ -89,44 +87,55 @@ static bool check_slot(Verify *v, const Op *op, int i)
 		verify_fail(v, op, "operand %d is not in its value's list of uses", i + 1);
 		return false;
 	}
-	v->refs[x->id]++;
+	v->of[x->id].refs++;
 	return true;
+}
+
+static bool check_slots(Verify *v, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++)
+		if (!check_slot(v, op, i))
+			return false;
+	return true;
+}
+
+/* At most one more than are counted: a list may be a ring. */
+static int list_length(const Value *x)
+{
+	int n = 0;
+	for (const Use *u = x->uses; u && n <= x->n_uses; u = u->next)
+		n++;
+	return n;
 }
 
 static void check_use_count(Verify *v, const Op *op, const Value *x)
 {
-	int n = 0;
-	for (const Use *u = x->uses; u && n <= v->refs[x->id]; u = u->next)
-		n++;
-	if (n != v->refs[x->id] || n != x->n_uses)
+	int refs = v->of[x->id].refs, n = list_length(x);
+	if (n != refs || n != x->n_uses)
 		verify_fail(v, op, "%%%s has %d operands that name it, %d in its list of uses, %d counted",
-			x->name ? x->name : "$", v->refs[x->id], n, x->n_uses);
+			x->name ? x->name : "$", refs, n, x->n_uses);
 }
 
-/* Calls fn for each op, those in bodies too. */
-static void for_all_ops(Verify *v, void fn(Verify *, const Op *))
-{
-	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS(v->m, s, op) {
-			fn(v, op);
-			for (const Op *inner = op->body_first; inner; inner = inner->next)
-				fn(v, inner);
-		}
-}
-
-static void count_refs(Verify *v, const Op *op)
-{
-	for (int i = 0; i < op->n_in; i++)
-		if (!check_slot(v, op, i))
-			return;
-}
-
-static void check_uses(Verify *v, const Op *op)
+static void check_use_counts(Verify *v, const Op *op)
 {
 	for (int i = 0; i < op->n_out; i++)
 		check_use_count(v, op, op->out[i]);
 	for (int i = 0; op->kind == OP_FUSED && i < op->n_in; i++)
 		check_use_count(v, op, op->args[i]);
+}
+
+/* What was counted on the way through the module agrees; only where it does not are the ops asked again. */
+static void check_uses(Verify *v)
+{
+	bool agree = true;
+	for (int i = 0; i < v->m->n_values; i++)
+		agree = agree && v->of[i].refs == v->of[i].uses;
+	for (int s = 0; s < SEC_COUNT && !agree; s++)
+		IR_FOR_OPS(v->m, s, op) {
+			check_use_counts(v, op);
+			for (const Op *inner = op->body_first; inner; inner = inner->next)
+				check_use_counts(v, inner);
+		}
 }
 
 /* ---- values ---- */
@@ -138,11 +147,13 @@ static bool define(Verify *v, const Op *op, const Value *x, int index, int scope
 			op_info[op->kind].text);
 		return false;
 	}
-	if (v->scope[x->id]) {
+	OfValue *of = &v->of[x->id];
+	if (of->scope) {
 		verify_fail(v, op, "value number %d is defined twice", x->id);
 		return false;
 	}
-	v->scope[x->id] = scope;
+	of->scope = scope;
+	of->uses = list_length(x) == x->n_uses ? x->n_uses : -1;
 	return true;
 }
 
@@ -159,40 +170,51 @@ static bool define_results(Verify *v, const Op *op, int scope)
 	return true;
 }
 
-/* Names are unique: each goes into a table of at least twice as many places, by its hash. */
-typedef struct Name { uint64_t hash; const char *name; } Name;
+/* ---- names ---- */
 
-static bool is_taken(Name *table, size_t mask, const char *name)
+static bool collect_names(Verify *v, const Op *op)
 {
-	Name want = {hash_bytes(name, strlen(name), 0), name};
-	size_t i = want.hash & mask;
-	for (; table[i].name; i = (i + 1) & mask)
-		if (table[i].hash == want.hash && !strcmp(table[i].name, name))
-			return true;
-	table[i] = want;
+	for (int i = 0; i < op->n_out; i++) {
+		const char *name = op->out[i]->name;
+		if (!name || !*name) {
+			verify_fail(v, NULL, "a result of %s has no name", op_info[op->kind].text);
+			return false;
+		}
+		vec_push(v->arena, &v->hashes, hash_bytes(name, strlen(name), 0));
+	}
+	return true;
+}
+
+/* Whether two names of those collected may be the same: two hashes have 32 bits and a place in the table in common. */
+static bool may_be_twice(Verify *v)
+{
+	size_t size = 16, n = (size_t)v->hashes.n;
+	while (size < 2 * n)
+		size *= 2;
+	uint32_t *table = NEW_N(v->arena, uint32_t, size);
+	for (size_t k = 0; k < n; k++) {
+		uint64_t hash = v->hashes.at[k];
+		uint32_t mark = (uint32_t)(hash >> 32) | 1; /* 0 is a free place */
+		size_t i = hash & (size - 1);
+		for (; table[i]; i = (i + 1) & (size - 1))
+			if (table[i] == mark)
+				return true;
+		table[i] = mark;
+	}
 	return false;
 }
 
+/* Names are unique. */
 static void check_names(Verify *v)
 {
-	size_t size = 16, n = 0;
+	if (!may_be_twice(v))
+		return;
+	Map *taken = map_new(v->arena);
 	for (int s = 0; s < SEC_COUNT; s++)
 		IR_FOR_OPS(v->m, s, op)
-			n += (size_t)op->n_out;
-	while (size < 2 * n)
-		size *= 2;
-	Name *table = NEW_N(v->arena, Name, size);
-	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS(v->m, s, op)
-			for (int i = 0; i < op->n_out; i++) {
-				const char *name = op->out[i]->name;
-				if (!name || !*name) {
-					verify_fail(v, NULL, "a result of %s has no name", op_info[op->kind].text);
-					return;
-				}
-				if (is_taken(table, size - 1, name))
-					verify_fail(v, op, "the name %%%s is taken twice", name);
-			}
+			for (int i = 0; i < op->n_out; i++)
+				if (!map_add(taken, op->out[i]->name))
+					verify_fail(v, op, "the name %%%s is taken twice", op->out[i]->name);
 }
 
 /* ---- one op ---- */
@@ -201,7 +223,7 @@ static bool operands_visible(Verify *v, const Op *op, int scope)
 {
 	for (int i = 0; i < op->n_in; i++) {
 		const Value *x = op_in(op, i);
-		if (x && v->scope[x->id] != scope) {
+		if (x && v->of[x->id].scope != scope) {
 			verify_fail(v, op, "operand %d is not defined before it is read, or in another program", i + 1);
 			return false;
 		}
@@ -213,8 +235,10 @@ static bool check_subject(Verify *v, const Op *op)
 {
 	const Module *m = v->m;
 	unsigned flags = op_info[op->kind].flags;
-	if (op->sym ? !(flags & SYM) || ir_find_symbol(m, op->sym->name) != op->sym : flags & SYM) {
-		verify_fail(v, op, op->sym ? "it names a symbol that is not the module's" : "it names no symbol");
+	const Symbol *s = op->sym;
+	bool named = s && s->index >= 0 && s->index < m->n_symbols && m->symbols[s->index] == s;
+	if (s ? !(flags & SYM) || !named : flags & SYM) {
+		verify_fail(v, op, s ? "it names a symbol that is not the module's" : "it names no symbol");
 		return false;
 	}
 	const Unit *u = op->unit;
@@ -347,41 +371,52 @@ static void check_statistics(Verify *v, const Op *op)
 	}
 }
 
-static void check_losses(Verify *v)
-{
-	for (int s = 0; s < SEC_COUNT; s++) {
-		int n = 0;
-		IR_FOR_OPS(v->m, s, op)
-			if (op->kind == OP_REPORT_LOSS && n++)
-				verify_fail(v, op, "a second report_loss in a section");
-	}
-}
-
 /* ---- the whole ---- */
 
 enum { SCOPE_TRAIN = 1, SCOPE_EVAL };
 
-static void check_sections(Verify *v)
+/* All that one op shows; false: what follows cannot be looked at. */
+static bool check_all_of(Verify *v, const Op *op, int scope, PtrMap *seen)
+{
+	int before = v->errors;
+	if (!check_body_links(v, op) || !check_slots(v, op))
+		return false;
+	for (const Op *inner = op->body_first; inner; inner = inner->next)
+		if (!check_slots(v, inner))
+			return false;
+	if (op->kind == OP_YIELD)
+		verify_fail(v, op, "yield stands in fused bodies only");
+	check_op(v, op, scope);
+	if (v->errors == before && op->kind == OP_FUSED)
+		check_body(v, op);
+	if (!define_results(v, op, scope) || !collect_names(v, op))
+		return false;
+	if (v->errors == before) {
+		check_once(v, seen, op);
+		check_statistics(v, op);
+	}
+	return true;
+}
+
+/* One walk over all ops, which lie far apart in memory: an op is checked for everything while it is at hand. */
+static bool check_sections(Verify *v)
 {
 	PtrMap *seen[] = {ptrmap_new(v->arena), ptrmap_new(v->arena)};
 	for (int s = 0; s < SEC_COUNT; s++) {
-		int scope = s == SEC_EVAL ? SCOPE_EVAL : SCOPE_TRAIN;
+		int scope = s == SEC_EVAL ? SCOPE_EVAL : SCOPE_TRAIN, losses = 0;
+		const Op *before = NULL;
 		IR_FOR_OPS(v->m, s, op) {
-			int before = v->errors;
-			if (op->kind == OP_YIELD)
-				verify_fail(v, op, "yield stands in fused bodies only");
-			check_op(v, op, scope);
-			if (v->errors == before && op->kind == OP_FUSED)
-				check_body(v, op);
-			if (!define_results(v, op, scope))
-				return;
-			if (v->errors == before) {
-				check_once(v, seen[scope == SCOPE_EVAL], op);
-				check_statistics(v, op);
-			}
+			if (!check_link(v, op, before, (SectionKind)s, NULL)
+				|| !check_all_of(v, op, scope, seen[scope == SCOPE_EVAL]))
+				return false;
+			if (op->kind == OP_REPORT_LOSS && losses++)
+				verify_fail(v, op, "a second report_loss in a section");
+			before = op;
 		}
+		if (!check_last(v, before, v->m->last[s], (SectionKind)s))
+			return false;
 	}
-	check_losses(v);
+	return true;
 }
 
 static void check_header(Verify *v)
@@ -401,7 +436,7 @@ static void check_symbols(Verify *v)
 	const Module *m = v->m;
 	for (int i = 0; i < m->n_symbols; i++) {
 		const Symbol *s = m->symbols[i];
-		if (ir_find_symbol(m, s->name) != s)
+		if (ir_find_symbol(m, s->name) != s || s->index != i)
 			verify_fail(v, NULL, "symbol \"%s\" is not found by its name", s->name);
 		if (s->param && (!ir_find_symbol(m, s->param) || ir_find_symbol(m, s->param)->kind != SYM_PARAM))
 			verify_fail(v, NULL, "state \"%s\" belongs to \"%s\", which is not a parameter", s->name,
@@ -414,20 +449,15 @@ static void check_symbols(Verify *v)
 bool ir_verify(Module *m, const char *after, Diag *d)
 {
 	Verify v = {.m = m, .after = after, .diag = d, .arena = arena_new(), .n_scopes = SCOPE_EVAL};
-	v.scope = NEW_N(v.arena, int, MAX(m->n_values, 1));
-	v.refs = NEW_N(v.arena, int, MAX(m->n_values, 1));
+	v.of = NEW_N(v.arena, OfValue, MAX(m->n_values, 1));
 	check_header(&v);
 	check_symbols(&v);
 	verify_units(&v);
-	if (check_lists(&v)) {
-		for_all_ops(&v, count_refs);
-		check_sections(&v);
-		if (!v.errors)
-			for_all_ops(&v, check_uses);
-		if (!v.errors) {
-			check_names(&v);
-			verify_sharding(&v);
-		}
+	if (check_sections(&v) && !v.errors)
+		check_uses(&v);
+	if (!v.errors) {
+		check_names(&v);
+		verify_sharding(&v);
 	}
 	arena_free(v.arena);
 	return !v.errors;

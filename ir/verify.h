@@ -4,14 +4,21 @@
 
 #include "ir/ir.h"
 
+/* What is known of a value, by its id. */
+typedef struct OfValue {
+	int scope; /* where it is defined, 0 = nowhere yet */
+	int refs;  /* operand slots that name it */
+	int uses;  /* in its list of uses; -1: not as many as it says */
+} OfValue;
+
 typedef struct Verify {
 	Module *m;
 	const char *after;  /* pass to blame; NULL: the text's author */
 	Diag *diag;
 	Arena *arena;       /* of this run */
 	int errors;
-	int *scope;         /* by Value.id: where it is defined, 0 = nowhere yet */
-	int *refs;          /* by Value.id: operand slots that name it */
+	OfValue *of;        /* by Value.id */
+	VEC(uint64_t) hashes; /* of the names of all results */
 	int n_scopes;
 } Verify;
 

@@ -108,8 +108,10 @@ static void drop_unused(Module *m)
 			for (const Attr *a = op->attrs; a; a = a->next)
 				used = used || (a->kind == ATTR_STR && !strcmp(a->s, m->symbols[i]->name));
 		}
-		if (used)
+		if (used) {
+			m->symbols[i]->index = n;
 			m->symbols[n++] = m->symbols[i];
+		}
 	}
 	m->n_symbols = n;
 }
