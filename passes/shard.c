@@ -587,6 +587,23 @@ static bool check_gradients(const Module *m, Diag *d)
 	return d->errors == before;
 }
 
+/* Where the scalars of a step are summed is a place that pass optimizer makes. */
+static bool check_step(const Module *m, Diag *d)
+{
+	const Op *update = NULL;
+	if (!ir_ends_step(m))
+		return true;
+	IR_FOR_OPS(m, SEC_UPDATE, op) {
+		if (op->kind == OP_STEP_SCALARS)
+			return true;
+		update = op->kind == OP_UPDATE && op->sym->trainable ? op : update;
+	}
+	if (update)
+		diag_error(d, m->file ? m->file : m->name, "parameters are updated, \"%s\" the last, and no step_scalars "
+			"stands before them: pass optimizer makes it", update->sym->name);
+	return !update;
+}
+
 bool pass_shard(Module *m, const PassOptions *o, Diag *d)
 {
 	Optimizer opt;
@@ -594,7 +611,7 @@ bool pass_shard(Module *m, const PassOptions *o, Diag *d)
 		.local = ptrmap_new(m->arena)};
 	if (!optimizer_parse(o->optimizer, &opt, d))
 		return false;
-	if (!check_once(m, d) || !check_gradients(m, d))
+	if (!check_once(m, d) || !check_gradients(m, d) || !check_step(m, d))
 		return false;
 	check_root(m, o, d);
 	ir_number(m);
