@@ -393,6 +393,31 @@ static void test_extremes(void)
 	}
 }
 
+/* Some of them mean something: all there is, the last row, a diagonal that is outside. */
+static void test_extremes_with_meaning(void)
+{
+	OnnxText *m = with_input("4,3");
+	Buf eye = node_text("eye", "EyeLike", "x", "e"), each = node_text("each", "Constant", "", "each");
+	attr_i(&eye, "k", INT64_MAX);
+	attr_i(&each, "value_int", INT64_MAX);
+	model_node(m, eye);
+	model_node(m, each);
+	model_ints(m, "most", 1, (int64_t[]){INT64_MAX});
+	model_ints(m, "least", 1, (int64_t[]){INT64_MIN});
+	model_ints(m, "zero", 1, (int64_t[]){0});
+	model_op(m, "split", "SplitToSequence", "x,each", "s");
+	model_op(m, "at", "SequenceAt", "s,zero", "whole");
+	model_op(m, "cut", "Slice", "whole,most,least,zero,least", "last");
+	model_op(m, "add", "Add", "last,e", "y");
+	Loaded l = load_model(m, NULL);
+	const Op *cut = l.m ? find_op(l.m, OP_SLICE) : NULL;
+	CU_ASSERT_PTR_NOT_NULL_FATAL(cut);
+	CU_ASSERT_EQUAL(attr_find(cut->attrs, "starts")->ints[0], 3);
+	CU_ASSERT_EQUAL(cut->out[0]->type.dim[0], 1);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_SLICE), 1);
+	loaded_free(&l);
+}
+
 /* Windows whose result is stated: its numbers are checked before any sum of them. */
 static void test_extreme_windows(void)
 {
@@ -467,6 +492,7 @@ void suite_onnx_bad(void)
 		{"hostile names", test_hostile_names},
 		{"bad attributes", test_attributes},
 		{"numbers at the ends of int64", test_extremes},
+		{"those of them that mean something", test_extremes_with_meaning},
 		{"windows and groups of such numbers", test_extreme_windows},
 		{"sizes that follow from others", test_extreme_sizes},
 		CU_TEST_INFO_NULL,
