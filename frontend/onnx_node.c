@@ -167,6 +167,8 @@ bool node_known_ints(Node *n, int i, const char *what, const int64_t **out, int 
 		return node_error(n, "operand %d (%s) is %s, integers are wanted", i, what,
 			type_str(n->im->arena, &v->type));
 	EvalTensor *t = node_known(n, i);
+	if (!t && eval_exhausted(n->im->eval))
+		return node_refuse(n, "its %s takes too long to compute: constants of a model may take some seconds", what);
 	if (!t)
 		return node_refuse(n, "its %s depends on data: it must be known at compile time", what);
 	*out = t->i;

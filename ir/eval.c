@@ -181,6 +181,42 @@ void eval_section(EvalEnv *e, SectionKind s)
 /* Up to which max_numel a value is refused: FINE = not at all, INT64_MAX = it is not constant. */
 enum { FINE = -1 };
 
+static double numel_of(const Op *op, int operand)
+{
+	const Value *v = op_in(op, operand);
+	return v ? (double)type_numel(&v->type) : 0;
+}
+
+/* Steps to compute an element of the first result, above those of reading its operands. */
+static double steps_per_element(const Op *op)
+{
+	const Type *x = op->n_in ? &op_in(op, 0)->type : NULL;
+	const Attr *kernel = attr_find(op->attrs, "kernel");
+	double n = 1;
+	switch (op->kind) {
+	case OP_MATMUL: return (double)x->dim[x->rank - 1 - attr_get_int(op->attrs, "ta", 0)];
+	case OP_TOPK: return (double)x->dim[attr_get_int(op->attrs, "axis", 0)];
+	case OP_CONV: case OP_CONV_GRAD_X: case OP_CONV_GRAD_W: return numel_of(op, 1);
+	case OP_ATTENTION: return numel_of(op, 1) + numel_of(op, 2);
+	default: break;
+	}
+	for (int i = 0; kernel && i < kernel->n; i++)
+		n *= (double)kernel->ints[i];
+	return n;
+}
+
+/* A step is below a nanosecond; an element that is made takes eight bytes, and counts for more. */
+static double steps_of(const Op *op)
+{
+	enum { MADE = 32 };
+	double made = 0, read = 0;
+	for (int i = 0; i < op->n_out; i++)
+		made += (double)type_numel(&op->out[i]->type);
+	for (int i = 0; i < op->n_in; i++)
+		read += numel_of(op, i);
+	return MADE * made + read + (op->n_out ? (double)type_numel(&op->out[0]->type) * steps_per_element(op) : 0);
+}
+
 static int64_t may_not_fold(const Op *op, int64_t max_numel)
 {
 	if (op_info[op->kind].flags & (SYM | UNIT | EFFECT | RNG | COMM))
@@ -217,6 +253,11 @@ static Op *unsettled(EvalEnv *e, const Op *op, int64_t max_numel, int64_t *why)
 	return found;
 }
 
+bool eval_exhausted(const EvalEnv *e)
+{
+	return e->folded > EVAL_STEPS;
+}
+
 void eval_assume(EvalEnv *e, const Value *v, EvalTensor t)
 {
 	grow(e);
@@ -242,7 +283,9 @@ EvalTensor *eval_constant(EvalEnv *e, Value *v, int64_t max_numel)
 			vec_push(e->arena, &stack, first);
 			continue;
 		}
-		if (why == FINE && !run(e, op))
+		if (why == FINE)
+			e->folded += steps_of(op);
+		if (why == FINE && (eval_exhausted(e) || !run(e, op)))
 			why = INT64_MAX;
 		settle(e, op, why);
 		stack.n--;

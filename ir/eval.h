@@ -26,7 +26,12 @@ struct EvalEnv {
 	int64_t *refused;     /* by Value.id: the largest max_numel that eval_constant failed at; -1 = none */
 	bool *constant;       /* by Value.id: value[] was computed from constants alone */
 	int n;                /* of the three */
+	double folded;        /* what eval_constant has done so far, of EVAL_STEPS */
 };
+
+/* A constant is not computed where those of an environment would take more steps than this in all, which are seconds
+ * and at most four gigabytes: a few hundred bytes of a model can ask for years. */
+#define EVAL_STEPS 0x1p34
 
 /* One element, of whichever class its dtype is. */
 typedef union Scalar { double f; int64_t i; } Scalar;

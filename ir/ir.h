@@ -442,6 +442,8 @@ EvalTensor *eval_value(EvalEnv *e, const Value *v);           /* NULL before it 
 /* Evaluates v from constants alone (recursively, memoised); NULL when it depends on anything else or
  * some op on the way cannot be evaluated, or more than max_numel elements would be held by one value. */
 EvalTensor *eval_constant(EvalEnv *e, Value *v, int64_t max_numel);
+/* Whether eval_constant has given up: all that it was asked for took too many steps. */
+bool eval_exhausted(const EvalEnv *e);
 typedef bool EvalFn(EvalEnv *e, const Op *op, EvalTensor *const *in, EvalTensor *const *out);
 EvalTensor eval_alloc(EvalEnv *e, Type t);
 

@@ -456,6 +456,33 @@ static void test_extreme_windows(void)
 	bad(m, "node \"n\" (Einsum): error: label i stands for dimensions of different size");
 }
 
+/* A shape that a few hundred bytes of constants compute for days: sorting and convolving a million numbers. */
+static void test_endless_constants(void)
+{
+	OnnxText *m = with_input("4,3");
+	model_ints(m, "size", 1, (int64_t[]){1000000});
+	model_op(m, "c", "ConstantOfShape", "size", "ones");
+	model_op(m, "top", "TopK", "ones,size", "sorted");
+	model_op(m, "max", "ReduceMax", "sorted", "r");
+	Buf n = node_text("cast", "Cast", "r", "shape");
+	attr_i(&n, "to", 7);
+	model_node(m, n);
+	model_op(m, "n", "Reshape", "x,shape", "y");
+	bad(m, "1 x Reshape (opset 18), first at node \"n\": its shape takes too long to compute");
+	m = with_input("4,3");
+	model_ints(m, "size", 4, (int64_t[]){1, 1, 1000, 1000});
+	model_op(m, "c", "ConstantOfShape", "size", "image");
+	n = node_text("conv", "Conv", "image,image", "made");
+	attr_is(&n, "pads", 4, (int64_t[]){500, 500, 499, 499});
+	model_node(m, n);
+	model_op(m, "max", "ReduceMax", "made", "r");
+	n = node_text("cast", "Cast", "r", "shape");
+	attr_i(&n, "to", 7);
+	model_node(m, n);
+	model_op(m, "n", "Reshape", "x,shape", "y");
+	bad(m, "its shape takes too long to compute");
+}
+
 /* A size that follows from another axis is checked as one that is given. */
 static void test_extreme_sizes(void)
 {
@@ -494,6 +521,7 @@ void suite_onnx_bad(void)
 		{"numbers at the ends of int64", test_extremes},
 		{"those of them that mean something", test_extremes_with_meaning},
 		{"windows and groups of such numbers", test_extreme_windows},
+		{"constants without an end", test_endless_constants},
 		{"sizes that follow from others", test_extreme_sizes},
 		CU_TEST_INFO_NULL,
 	};
