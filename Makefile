@@ -187,12 +187,14 @@ trust: all $(VENV)/ready
 	$(PYTHON) tests/trust/trust.py $(BUILD)/shardc $(BUILD)/trust --quick
 	$(PYTHON) tests/trust/faults.py $(BUILD)/shardc $(BUILD)/trust/faults --quick
 	$(PYTHON) tests/trust/refusals.py $(BUILD)/trust/refusals --quick
+	$(PYTHON) tests/trust/masks.py $(BUILD)/shardc $(BUILD)/trust/masks --exporters torchscript
 
 ## trust-full: all of them by both exporters, and exported without the helper (a quarter of an hour)
 trust-full: all $(VENV)/ready
 	$(PYTHON) tests/trust/trust.py $(BUILD)/shardc $(BUILD)/trust --plain --check
 	$(PYTHON) tests/trust/faults.py $(BUILD)/shardc $(BUILD)/trust/faults
 	$(PYTHON) tests/trust/refusals.py $(BUILD)/trust/refusals
+	$(PYTHON) tests/trust/masks.py $(BUILD)/shardc $(BUILD)/trust/masks --plain
 
 ## doors: strangers, floods, false hubs and changed messages against the control plane of 2 to 4 ranks (ten minutes)
 doors: all $(BUILD)/door

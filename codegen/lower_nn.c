@@ -402,7 +402,9 @@ void lower_cross_entropy_grad(Emit *e, const Op *op)
 
 static const char *dropout_text(Emit *e, const Op *op)
 {
-	Cut c = emit_cut(&op_in(op, 0)->type, attr_get_int(op->attrs, "axis", 0));
+	const Type *t = &op_in(op, 0)->type;
+	int64_t axis = attr_get_int(op->attrs, "axis", 0);
+	Cut c = axis < 0 ? (Cut){.outer = 1, .inner = type_numel(t)} : emit_cut(t, axis);
 	return arena_printf(e->a, I64 ", " I64 ", " I64 ", %s, UINT64_C(%" PRIu64 "), rt->scalars", c.outer, c.n,
 		c.inner, emit_c_float(e, attr_get_float(op->attrs, "p", 0.5)),
 		(uint64_t)attr_get_int(op->attrs, "id", 0));

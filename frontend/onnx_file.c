@@ -351,6 +351,7 @@ OnnxModel *onnx_model_open(const char *path, Arena *a, Diag *d)
 	OnnxModel *m = NEW(a, OnnxModel);
 	const char *slash = strrchr(path, '/');
 	m->arena = a;
+	m->renamed = map_new(a);
 	m->path = arena_strdup(a, path);
 	m->dir = slash ? arena_strndup(a, path, (size_t)(slash + 1 - path)) : "";
 	m->producer = "";

@@ -58,6 +58,7 @@ typedef struct OnnxModel {
 	VEC(OnnxOpset) opsets;
 	VEC(Onnx__FunctionProto *) functions;
 	OnnxGraph graph;
+	Map *renamed;            /* results that nodes have under another name now (onnx_shadow.c) -> that name */
 	ProtobufCAllocator allocator;
 } OnnxModel;
 

@@ -423,7 +423,8 @@ static void import_outputs(Import *im, const Frame *frame)
 	OnnxGraph *g = &im->onnx->graph;
 	for (int i = 0; i < g->outputs.n; i++) {
 		const char *name = g->outputs.at[i]->name ? g->outputs.at[i]->name : "";
-		OnnxValue *ov = frame_find(frame, name);
+		const char *renamed = map_get(im->onnx->renamed, name);
+		OnnxValue *ov = frame_find(frame, renamed ? renamed : name);
 		const char *where = arena_printf(im->arena, "%s: output \"%s\"", im->onnx->path,
 			str_escape(im->arena, ESCAPE_IR, name));
 		if (!ov) {
@@ -514,7 +515,7 @@ Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, const 
 	import_mark(&im, NULL);
 	im.meta = metadata_read(onnx, a, d);
 	im.signature = names_of_signature(&onnx->graph, a);
-	if ((onnx->n_metadata && !im.meta) || !modes_survey(&im)) {
+	if ((onnx->n_metadata && !im.meta) || !shadows_rename(&im) || !modes_survey(&im)) {
 		ir_module_free(m);
 		return NULL;
 	}

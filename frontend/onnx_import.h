@@ -120,6 +120,11 @@ void import_mark(Import *im, const Op *last);
 /* Behind all nodes: of several writes of a buffer the last one stays. */
 void norms_end(Import *im);
 
+/* ---- onnx_shadow.c ---- */
+
+/* Results that are called as an initializer get a name of their own; false after an error. */
+bool shadows_rename(Import *im);
+
 /* ---- onnx_given.c ---- */
 
 /* v computed from literals in place of inputs; NULL when an input is not given. */

@@ -15,6 +15,8 @@ typedef enum { SAYS_NOTHING, SAYS_EVAL, SAYS_TRAIN } Says;
 
 struct Modes {
 	int norms_train, norms_eval;  /* batch norms that say so */
+	int forgetful;                /* those whose statistics are the last batch's alone */
+	const char *first_forgetful;
 	int dropouts;                 /* that say how they are trained */
 	int absent;                   /* modules of dropout that became nothing */
 	const char *first_absent;
@@ -138,6 +140,15 @@ static bool fx_attention_drops(const char *fx)
 	return at && strtod(at, NULL) > 0;
 }
 
+/* What TorchScript writes for momentum=None: a factor of the first step. */
+static void survey_momentum(Import *im, const Onnx__NodeProto *p, Says says)
+{
+	Modes *s = im->modes;
+	for (size_t i = 0; i < p->n_attribute && says == SAYS_TRAIN && im->pytorch && !im->meta; i++)
+		if (!strcmp(p->attribute[i]->name, "momentum") && p->attribute[i]->f == 0 && !s->forgetful++)
+			s->first_forgetful = p->name ? p->name : "";
+}
+
 static void survey_node(Import *im, const Onnx__NodeProto *p)
 {
 	Modes *s = im->modes;
@@ -148,6 +159,7 @@ static void survey_node(Import *im, const Onnx__NodeProto *p)
 		Says says = norm_says(p);
 		s->norms_train += says == SAYS_TRAIN;
 		s->norms_eval += says == SAYS_EVAL;
+		survey_momentum(im, p, says);
 	}
 	s->dropouts += dropout && p->n_input > 2 && *p->input[2];
 	if (!strcmp(op, "Identity") && classes && strstr(classes, "torch.nn.modules.dropout.")
@@ -281,6 +293,16 @@ static void say_changed(Import *im)
 	}
 }
 
+static void say_forgetful(Import *im)
+{
+	const Modes *s = im->modes;
+	if (s->forgetful)
+		diag_warn(im->d, im->onnx->path, "the running statistics of %d batch norm%s, first node \"%s\", are those of "
+			"the last batch (momentum 0): PyTorch writes this for momentum=None, an average over all steps, which a "
+			"program does not make: give the module a momentum", s->forgetful, s->forgetful == 1 ? "" : "s",
+			str_escape(im->arena, ESCAPE_IR, s->first_forgetful));
+}
+
 void modes_report(Import *im)
 {
 	const Modes *s = im->modes;
@@ -289,6 +311,7 @@ void modes_report(Import *im)
 		return;
 	say_eval(im);
 	say_dropouts(im);
+	say_forgetful(im);
 	say_changed(im);
 	if (s->lost_stops && !im->meta)
 		diag_warn(im->d, im->onnx->path, "the exporter's optimizer took %d detach() away, first before node \"%s\", so "

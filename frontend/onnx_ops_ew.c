@@ -189,12 +189,38 @@ static bool dropout_args(Node *n, double *p, DropoutSays *says)
 	return *p >= 0 && *p < 1 ? true : node_error(n, "ratio %g is outside [0, 1)", *p);
 }
 
+/* Why no mask can be had that belongs to a sample, whatever the batch. */
+static bool refuse_dropout(Node *n, const Samples *x)
+{
+	static const char otherwise[] = "so masks would depend on the batch size: give --dropout=off";
+	const Op *op = x->mixes ? x->mixes : x->kind == SAMPLES_LOST ? x->lost : NULL;
+	const char *at = !op ? "" : arena_printf(n->im->arena, "%s \"%s\"", *op->loc->onnx ? op->loc->onnx
+		: op_info[op->kind].text, str_escape(n->im->arena, ESCAPE_IR, op->loc->node));
+	if (x->mixes)
+		return node_refuse(n, "samples have met before it, in %s, %s.  Is the first axis of the inputs, %" PRId64
+			" long, that of the samples (batch_first=True)?", at, otherwise, n->im->m->batch);
+	if (op)
+		return node_refuse(n, "the sample axis is lost before it, in %s, %s", at, otherwise);
+	return node_refuse(n, "%s, %s", x->kind == SAMPLES_NONE ? "no input of the model has a sample axis"
+		: "the sample axis is lost before it", otherwise);
+}
+
+/* x as [k, samples, rest], which numbers the elements of a sample without regard to the batch. */
+static Value *by_samples(Builder *b, Value *x, const Samples *rows)
+{
+	int64_t dim[3] = {rows->batches, b->m->batch, 1};
+	for (int i = 0; i < rows->axis; i++)
+		dim[0] *= x->type.dim[i];
+	dim[2] = type_numel(&x->type) / (dim[0] * dim[1]);
+	return ir_reshape(b, x, 3, dim);
+}
+
 bool emit_dropout(Node *n, Value *x, double p, DropoutSays says)
 {
 	Import *im = n->im;
 	bool acts = modes_dropout_acts(n, p, says);
 	int64_t id = im->n_dropouts++;
-	Type mask = x->type;
+	Type type = x->type, mask = x->type;
 	mask.dtype = DT_BOOL;
 	if (!acts) {
 		n->out[0] = x;
@@ -205,14 +231,16 @@ bool emit_dropout(Node *n, Value *x, double p, DropoutSays says)
 	if (im->o->infer)
 		return node_refuse(n, "it is in training mode, so its result is random: give --dropout=off");
 	Samples rows = samples_of(im->samples, x);
-	if (rows.kind != SAMPLES_AXIS || !rows.ordered || rows.mixes)
-		return node_refuse(n, "the sample axis is lost before it, so masks would depend on the batch size: give "
-			"--dropout=off");
+	bool none = rows.kind == SAMPLES_NONE && im->m->batch; /* of a table of positions: one mask for all */
+	if (!none && (rows.kind != SAMPLES_AXIS || !rows.batches || rows.mixes))
+		return refuse_dropout(n, &rows);
+	bool alone = none || type.dim[rows.axis] == im->m->batch;
+	x = alone ? x : by_samples(n->b, x, &rows);
 	Attr *a = attr_int(im->m, attr_float(im->m, NULL, "p", p), "id", id);
-	a = attr_int(im->m, a, "axis", rows.axis);
-	n->out[0] = ir_emit(n->b, OP_DROPOUT, 1, &x, a);
+	a = attr_int(im->m, a, "axis", none ? -1 : alone ? rows.axis : 1);
+	n->out[0] = ir_reshape(n->b, ir_emit(n->b, OP_DROPOUT, 1, &x, a), type.rank, type.dim);
 	if (n->n_out > 1)
-		n->out[1] = ir_emit(n->b, OP_DROPOUT_MASK, 1, &x, a);
+		n->out[1] = ir_reshape(n->b, ir_emit(n->b, OP_DROPOUT_MASK, 1, &x, a), type.rank, type.dim);
 	return true;
 }
 

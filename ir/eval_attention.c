@@ -295,11 +295,12 @@ RULE(cross_entropy_grad)
 
 /* ---- dropout ---- */
 
+/* rows.n = 0: no samples, one mask for all. */
 static bool is_kept(const EvalEnv *e, const Op *op, Axis rows, int64_t at)
 {
 	uint32_t b[4];
-	uint64_t row = e->sample0 + (uint64_t)(at / rows.inner % rows.n);
-	uint64_t inner = (uint64_t)(at / rows.inner / rows.n * rows.inner + at % rows.inner);
+	uint64_t row = rows.n ? e->sample0 + (uint64_t)(at / rows.inner % rows.n) : 0;
+	uint64_t inner = (uint64_t)(rows.n ? at / rows.inner / rows.n * rows.inner + at % rows.inner : at);
 	uint64_t key = philox_key(e->seed, (uint64_t)attr_get_int(op->attrs, "id", 0));
 	philox_block(b, key, row, inner / 4, e->step);
 	return b[inner % 4] >= philox_threshold(attr_get_float(op->attrs, "p", 0));
@@ -313,9 +314,14 @@ static double even_factor(const Op *op)
 	return 1 - attr_get_float(op->attrs, "p", 0) * (b[0] + 1.0) / 0x1.00001p32;
 }
 
+static Axis sample_rows(const Op *op, const Type *t)
+{
+	return attr_get_int(op->attrs, "axis", 0) < 0 ? (Axis){0} : axis_of(op, t);
+}
+
 RULE(dropout)
 {
-	Axis rows = axis_of(op, &in[0]->type);
+	Axis rows = sample_rows(op, &in[0]->type);
 	double keep = 1 - attr_get_float(op->attrs, "p", 0), even = e->even_dropout ? even_factor(op) : 0;
 	for (int64_t i = 0, n = type_numel(&in[0]->type); even > 0 && i < n; i++)
 		out[0]->f[i] = in[0]->f[i] * even;
@@ -328,7 +334,7 @@ RULE(dropout)
 
 RULE(dropout_mask)
 {
-	Axis rows = axis_of(op, &in[0]->type);
+	Axis rows = sample_rows(op, &in[0]->type);
 	for (int64_t i = 0, n = type_numel(&in[0]->type); i < n; i++)
 		out[0]->i[i] = e->even_dropout || is_kept(e, op, rows, i);
 	return true;

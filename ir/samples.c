@@ -54,6 +54,12 @@ static bool is_total(const Samples *x)
 	return x->kind == SAMPLES_SUM || x->kind == SAMPLES_MEAN;
 }
 
+/* Samples stand at the same places in both, where their axes are one. */
+static bool same_order(const Samples *a, const Samples *b)
+{
+	return a->batches && a->batches == b->batches;
+}
+
 /* ---- elementwise ---- */
 
 /* The number that v is, where all of it is one number. */
@@ -132,7 +138,7 @@ static Samples of_parts(const Look *l)
 		if (in->kind != SAMPLES_AXIS)
 			continue;
 		int axis = in->axis + rank - op_in(l->op, i)->type.rank;
-		apart = apart || (first && (axis != x.axis || !in->ordered || !first->ordered));
+		apart = apart || (first && (axis != x.axis || !same_order(in, first)));
 		x = first ? x : along(l, in, axis);
 		first = first ? first : in;
 	}
@@ -164,21 +170,27 @@ static Samples of_elementwise(const Look *l)
 
 /* ---- moves ---- */
 
-/* The new axis that begins where the old one began and holds whole samples. */
+/* The axis of the result that has the samples: before them stand whole batches alone, behind them whole samples.
+ * [T,B,E] to [T*B,E], and back. */
 static Samples of_reshape(const Look *l)
 {
+	const Samples *in = &l->in[0];
 	const Type *from = &op_in(l->op, 0)->type, *to = &l->op->out[0]->type;
-	int axis = l->in[0].axis;
-	int64_t outer = 1, n = 1, batch = l->s->m->batch;
-	for (int i = 0; i < axis; i++)
-		outer *= from->dim[i];
-	for (int i = 0; i < to->rank; i++) {
-		bool holds = l->in[0].ordered ? to->dim[i] % batch == 0 && to->dim[i] >= batch : to->dim[i] == from->dim[axis];
-		if (n == outer && holds)
-			return along(l, &l->in[0], i);
-		n *= to->dim[i];
+	int64_t before = MAX(in->batches, 1), n = 1, batch = l->s->m->batch; /* before: rows of whole batches */
+	Samples x = lost(l);
+	for (int i = 0; i < in->axis; i++)
+		before *= from->dim[i];
+	for (int i = 0; i < to->rank && before && n <= before; n *= to->dim[i++]) {
+		bool holds = in->batches ? n && before % n == 0 && to->dim[i] % (before / n * batch) == 0
+			: n == before && to->dim[i] == from->dim[in->axis];
+		if (!holds)
+			continue;
+		x = along(l, in, i);
+		x.batches = in->batches ? before / n : 0;
+		if (n == before)
+			break;
 	}
-	return lost(l);
+	return x;
 }
 
 static Samples of_transpose(const Look *l)
@@ -188,6 +200,12 @@ static Samples of_transpose(const Look *l)
 		if (perm->ints[i] == l->in[0].axis)
 			return along(l, &l->in[0], i);
 	return lost(l);
+}
+
+/* Elements along the sample axis that are one batch; 0: samples are in no order. */
+static int64_t batch_along(const Samples *x, const Value *v)
+{
+	return x->batches ? v->type.dim[x->axis] / x->batches : 0;
 }
 
 /* Batches stand one behind the other, as several views of the same samples do. */
@@ -203,41 +221,48 @@ static Samples of_concat(const Look *l)
 	if (x.kind != SAMPLES_AXIS || x.axis != attr_get_int(l->op->attrs, "axis", 0))
 		return x;
 	x.mixes = l->out.mixes;
-	for (int i = 0; i < l->op->n_in; i++)
+	int64_t one = batch_along(&l->in[0], op_in(l->op, 0));
+	x.batches = 0;
+	for (int i = 0; i < l->op->n_in; i++) {
 		if (l->in[i].kind != SAMPLES_AXIS || l->in[i].axis != x.axis)
 			return mixed(l, lost(l));
-	x.ordered = false;
+		one = batch_along(&l->in[i], op_in(l->op, i)) == one ? one : 0;
+		x.batches += l->in[i].batches;
+	}
+	x.batches = one ? x.batches : 0;
 	return x;
 }
 
-/* A whole batch of several that stand one behind the other; else a choice of samples by their place. */
-static Samples of_cut(const Look *l, bool whole)
+/* From `start` on `size` along the sample axis: whole batches of several; else a choice of samples by their place. */
+static Samples of_cut(const Look *l, int64_t start, int64_t size)
 {
 	Samples x = along(l, &l->in[0], l->in[0].axis);
-	bool one = whole && !x.ordered;
-	x.ordered = one;
-	return one ? x : mixed(l, x);
+	int64_t one = batch_along(&x, op_in(l->op, 0));
+	bool whole = one && start % one == 0 && size % one == 0;
+	x.batches = whole ? size / one : 0;
+	return whole ? x : mixed(l, x);
 }
 
 static Samples of_slice(const Look *l)
 {
 	int axis = l->in[0].axis;
-	int64_t batch = l->s->m->batch, size = l->op->out[0]->type.dim[axis];
-	if (op_in(l->op, 0)->type.dim[axis] == size && attr_find(l->op->attrs, "steps")->ints[axis] == 1)
+	int64_t size = l->op->out[0]->type.dim[axis];
+	bool dense = attr_find(l->op->attrs, "steps")->ints[axis] == 1;
+	if (op_in(l->op, 0)->type.dim[axis] == size && dense)
 		return along(l, &l->in[0], axis);
-	return of_cut(l, size == batch && attr_find(l->op->attrs, "steps")->ints[axis] == 1
-		&& attr_find(l->op->attrs, "starts")->ints[axis] % batch == 0);
+	Samples x = of_cut(l, attr_find(l->op->attrs, "starts")->ints[axis], size);
+	return dense ? x : mixed(l, x);
 }
 
-static Samples of_split(const Look *l)
+static Samples of_split(const Look *l, const Value *v)
 {
 	const Attr *sizes = attr_find(l->op->attrs, "sizes");
-	bool whole = true;
+	int64_t start = 0;
 	if (l->in[0].axis != attr_get_int(l->op->attrs, "axis", 0))
 		return along(l, &l->in[0], l->in[0].axis);
-	for (int i = 0; i < sizes->n; i++)
-		whole = whole && sizes->ints[i] == l->s->m->batch;
-	return of_cut(l, whole);
+	for (int i = 0; i < v->index; i++)
+		start += sizes->ints[i];
+	return of_cut(l, start, sizes->ints[v->index]);
 }
 
 /* ---- choosing by index ---- */
@@ -340,11 +365,11 @@ static Samples of_matmul(const Look *l)
 	if (inner[0] || inner[1]) {
 		Samples sum = along(l, in[inner[0] ? 0 : 1], 0);
 		sum.kind = SAMPLES_SUM;
-		return inner[0] && inner[1] && in[0]->ordered && in[1]->ordered ? sum : mixed(l, lost(l));
+		return inner[0] && inner[1] && same_order(in[0], in[1]) ? sum : mixed(l, lost(l));
 	}
 	int first = at[0] >= 0 ? 0 : 1;
 	Samples x = along(l, in[first], at[first]);
-	return at[0] >= 0 && at[1] >= 0 && at[0] != at[1] ? mixed(l, x) : x;
+	return at[0] >= 0 && at[1] >= 0 && (at[0] != at[1] || !same_order(in[0], in[1])) ? mixed(l, x) : x;
 }
 
 /* ---- layers ---- */
@@ -367,7 +392,7 @@ static Samples of_cross_entropy(const Look *l, const Value *v)
 	const Type *logits = &op_in(l->op, 0)->type;
 	const Samples *x = &l->in[0], *y = &l->in[1];
 	bool both = x->kind == SAMPLES_AXIS && y->kind == SAMPLES_AXIS;
-	bool apart = both && (x->axis != y->axis || !x->ordered || !y->ordered);
+	bool apart = both && (x->axis != y->axis || !same_order(x, y));
 	Samples sum = along(l, x->kind == SAMPLES_AXIS ? x : y, x->kind == SAMPLES_AXIS ? x->axis : y->axis);
 	if (x->kind == SAMPLES_LOST || y->kind == SAMPLES_LOST || is_total(x) || is_total(y)
 			|| (l->op->n_in > 2 && op_in(l->op, 2) && l->in[2].kind != SAMPLES_NONE))
@@ -391,7 +416,7 @@ static Samples of_attention(const Look *l)
 			return lost(l);
 		if (l->in[i].kind != SAMPLES_AXIS)
 			continue;
-		apart = apart || l->in[i].axis + 4 - v->type.rank != 0 || (first && !l->in[i].ordered);
+		apart = apart || l->in[i].axis + 4 - v->type.rank != 0 || (first && !same_order(first, &l->in[i]));
 		first = first ? first : &l->in[i];
 	}
 	Samples x = along(l, first, 0);
@@ -416,7 +441,7 @@ static Samples of_layer(const Look *l)
 	if (x.kind != SAMPLES_AXIS)
 		return lost(l);
 	for (int i = 1; i < l->op->n_in; i++) {
-		bool same = l->in[i].kind == SAMPLES_AXIS && l->in[i].axis == x.axis;
+		bool same = l->in[i].kind == SAMPLES_AXIS && l->in[i].axis == x.axis && same_order(&l->in[i], &l->in[0]);
 		if (op_in(l->op, i) && l->in[i].kind != SAMPLES_NONE && !same)
 			return mixed(l, lost(l));
 	}
@@ -440,7 +465,7 @@ static Samples of_choice(const Look *l)
 
 /* ---- all ops ---- */
 
-static Samples of_moved(const Look *l)
+static Samples of_moved(const Look *l, const Value *v)
 {
 	Samples x = along(l, &l->in[0], l->in[0].axis);
 	if (l->in[0].kind != SAMPLES_AXIS)
@@ -449,7 +474,7 @@ static Samples of_moved(const Look *l)
 	case OP_RESHAPE: return of_reshape(l);
 	case OP_TRANSPOSE: return of_transpose(l);
 	case OP_SLICE: return of_slice(l);
-	case OP_SPLIT: return of_split(l);
+	case OP_SPLIT: return of_split(l, v);
 	default: return lost(l);
 	}
 }
@@ -462,7 +487,7 @@ static Samples of_op(const Look *l, const Value *v)
 	if (op_info[k].flags & EW || k == OP_BROADCAST)
 		return of_elementwise(l);
 	switch (k) {
-	case OP_RESHAPE: case OP_TRANSPOSE: case OP_SLICE: case OP_SPLIT: return of_moved(l);
+	case OP_RESHAPE: case OP_TRANSPOSE: case OP_SLICE: case OP_SPLIT: return of_moved(l, v);
 	case OP_CONCAT: return of_concat(l);
 	case OP_GATHER: return of_gather(l);
 	case OP_GATHER_ELEMENTS: case OP_SCATTER_ELEMENTS: return of_elements(l);
@@ -487,7 +512,7 @@ static Samples look(const SampleScan *s, const Value *v, const Samples *in)
 	Look l = {.s = s, .op = v->op, .in = in};
 	bool any = false;
 	if (v->op->kind == OP_INPUT && v->op->sym->batched)
-		return (Samples){.kind = SAMPLES_AXIS, .ordered = true, .scale = 1};
+		return (Samples){.kind = SAMPLES_AXIS, .batches = 1, .scale = 1};
 	l.out.trained = v->op->kind == OP_PARAM;
 	for (int i = 0; i < v->op->n_in; i++) {
 		any = any || in[i].kind != SAMPLES_NONE;

@@ -16,8 +16,10 @@ typedef enum SamplesKind {
 
 typedef struct Samples {
 	SamplesKind kind;
-	int axis;          /* of AXIS; samples may share it with inner dims ([B,T] merged to [B*T]): dim is k * batch */
-	bool ordered;      /* of AXIS: the rows of a sample lie together, samples in the order of the batch */
+	int axis;          /* of AXIS; samples may share it with dims that were merged: dim is k * batch */
+	int64_t batches;   /* of AXIS: so many whole batches stand one behind the other, in each of them the samples in
+	                    * order and the rows of a sample together: 1 for [B,T] merged to [B*T], T for [T,B] merged to
+	                    * [T*B]; 0: in another order */
 	bool trained;      /* a gradient flows back from it to a parameter */
 	double scale;      /* constant factors on the way to a SUM or a MEAN */
 	const Op *mixes;   /* the first op in which a sample's part depends on other samples; NULL = none is known */

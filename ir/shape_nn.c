@@ -515,7 +515,7 @@ static bool check_dropout(const Op *op, Buf *err)
 	int axis;
 	if (!(p >= 0 && p <= 1))
 		return shape_wrong(err, "p of %s is %g, expected 0 to 1", op_info[op->kind].text, p);
-	return shape_axis(err, op, x, &axis);
+	return attr_get_int(op->attrs, "axis", 0) == -1 || shape_axis(err, op, x, &axis);
 }
 
 RULE(dropout)

@@ -230,7 +230,7 @@ K_HALVES(K_DECL)
  * bf16 or f16. */
 void k_accuracy(double out[2], const void *logits, KDType type, const int64_t *labels, int64_t rows, int64_t c,
 	int64_t ignore_index);
-/* x (pre, rows, post): rows is the sample axis.  y may be x. */
+/* x (pre, rows, post): rows is the sample axis; (1, 0, n): x has none, its mask is the step's.  y may be x. */
 #define K_DECL(T, W, t) void k_dropout_##t(T *y, const T *x, int64_t pre, int64_t rows, int64_t post, double p, \
 	uint64_t id, const StepScalars *s);
 K_REALS(K_DECL)

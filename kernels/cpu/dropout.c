@@ -1,5 +1,6 @@
 /* kernels/cpu/dropout.c: dropout by counters (base/philox.h): an element's number depends on the seed, the
- * node, its global sample row, its index inside the sample and the step, never on ranks or threads. */
+ * node, its global sample row, its index inside the sample and the step, never on ranks or threads.
+ * rows = 0, pre = 1: no samples, one mask for all ranks and micro-batches of the step. */
 #include "base/philox.h"
 #include "kernels/cpu/half.h"
 
@@ -35,11 +36,11 @@ typedef struct Piece { int64_t at, n; uint8_t keep[PIECE]; } Piece;
 static void piece_make(Piece *p, int64_t t, int64_t pieces, int64_t rows, int64_t post, double drop,
 	uint64_t id, const StepScalars *s)
 {
-	int64_t r = t / pieces, from = t % pieces * PIECE;
+	int64_t r = t / pieces, from = t % pieces * PIECE, before = rows ? r / rows * post : 0;
 	p->n = MIN(PIECE, post - from);
 	p->at = r * post + from;
-	keep_run(p->keep, r / rows * post + from, p->n, philox_key(s->seed, id), s->sample0 + r % rows,
-		s->rng_step, philox_threshold(drop));
+	keep_run(p->keep, before + from, p->n, philox_key(s->seed, id), rows ? s->sample0 + r % rows : 0, s->rng_step,
+		philox_threshold(drop));
 }
 
 #define DROPOUT(T, W, t) \
@@ -48,8 +49,8 @@ void k_dropout_##t(T *y, const T *x, int64_t pre, int64_t rows, int64_t post, do
 { \
 	int64_t pieces = ceil_div(post, PIECE); \
 	W scale = (W)(p < 1 ? 1 / (1 - p) : 0); \
-	_Pragma("omp parallel for schedule(static) if (pre * rows * post > PARALLEL_MIN / 4)") \
-	for (int64_t i = 0; i < pre * rows * pieces; i++) { \
+	_Pragma("omp parallel for schedule(static) if (pre * MAX(rows, 1) * post > PARALLEL_MIN / 4)") \
+	for (int64_t i = 0; i < pre * MAX(rows, 1) * pieces; i++) { \
 		Piece c; \
 		piece_make(&c, i, pieces, rows, post, p, id, s); \
 		for (int64_t j = 0; j < c.n; j++) \
@@ -62,8 +63,8 @@ void k_dropout_mask(uint8_t *y, int64_t pre, int64_t rows, int64_t post, double 
 	const StepScalars *s)
 {
 	int64_t pieces = ceil_div(post, PIECE);
-	#pragma omp parallel for schedule(static) if (pre * rows * post > PARALLEL_MIN / 4)
-	for (int64_t i = 0; i < pre * rows * pieces; i++) {
+	#pragma omp parallel for schedule(static) if (pre * MAX(rows, 1) * post > PARALLEL_MIN / 4)
+	for (int64_t i = 0; i < pre * MAX(rows, 1) * pieces; i++) {
 		Piece c;
 		piece_make(&c, i, pieces, rows, post, p, id, s);
 		memcpy(y + c.at, c.keep, (size_t)c.n);

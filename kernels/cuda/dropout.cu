@@ -7,9 +7,11 @@
 
 enum { DROPOUT_BLOCK = 256 };
 
-/* x is (pre, rows, post); groups: of four inner indices that a row of post elements meets at most. */
+/* x is (pre, rows, post), shared: without samples, as one row; groups: of four inner indices that a row of post
+ * elements meets at most. */
 typedef struct Dropout {
 	int64_t pre, rows, post, groups;
+	bool shared;
 	uint64_t id, threshold;
 	const StepScalars *s;
 } Dropout;
@@ -20,7 +22,7 @@ template <class One, class Four>
 __device__ __forceinline__ void each_group(const Dropout &d, bool whole, One one, Four four)
 {
 	uint64_t key = philox_key(d.s->seed, d.id), step = d.s->rng_step;
-	int64_t sample0 = d.s->sample0, all = d.pre * d.rows * d.groups;
+	int64_t sample0 = d.shared ? 0 : d.s->sample0, all = d.pre * d.rows * d.groups;
 	bool small = all <= UINT32_MAX; /* 64-bit division is slow */
 	GRID_STRIDE(t, all) {
 		int64_t r = small ? (int64_t)((uint32_t)t / (uint32_t)d.groups) : t / d.groups, g = t - r * d.groups;
@@ -72,7 +74,7 @@ static __global__ void __launch_bounds__(DROPOUT_BLOCK) dropout_mask(uint8_t *y,
 static Dropout dropout_of(int64_t pre, int64_t rows, int64_t post, double p, uint64_t id, const StepScalars *s)
 {
 	int64_t groups = post % 4 == 0 ? post / 4 : post / 4 + 2;
-	return {pre, rows, post, groups, id, philox_threshold(p), s};
+	return {pre, rows > 0 ? rows : 1, post, groups, rows == 0, id, philox_threshold(p), s};
 }
 
 template <class T> static void dropout_any(T *y, const T *x, const Dropout &d, Wide<T> scale)
@@ -99,6 +101,7 @@ void k_dropout_mask(uint8_t *y, int64_t pre, int64_t rows, int64_t post, double 
 {
 	Dropout d = dropout_of(pre, rows, post, p, id, s);
 	bool whole = post % 4 == 0 && aligned16(y);
-	if (pre * rows * post > 0)
-		LAUNCH(dropout_mask, blocks_for(pre * rows * d.groups, DROPOUT_BLOCK), DROPOUT_BLOCK, 0, k_stream, y, d, whole);
+	if (d.pre * d.rows * d.post > 0)
+		LAUNCH(dropout_mask, blocks_for(d.pre * d.rows * d.groups, DROPOUT_BLOCK), DROPOUT_BLOCK, 0, k_stream, y, d,
+			whole);
 }

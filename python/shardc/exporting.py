@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import warnings
 
+import numpy as np
 import onnx
 import torch
 
@@ -13,6 +14,7 @@ from .errors import ExportError
 from .exporters import EXPORTERS, run_exporter
 from .tracing import Functions, Root, watched
 
+MOVES = 3  # runs by which it is found what rounding does
 EXTERNAL_FROM = 1 << 30  # bytes of weights above which they lie in a file of their own
 
 
@@ -35,7 +37,6 @@ class Reference:
     left_out: list
     depends: dict         # output name -> ids of parameters to which its gradient goes
     dropped: list         # rates of dropout, in order
-    changed: list         # buffers that forward changes
 
 
 def export(module, args, path, exporter="dynamo", *, kwargs=None, input_names=None, output_names=None, outputs=None,
@@ -114,6 +115,7 @@ class Job:
     def __init__(self, module, arguments, held, exporter, folder, outputs, output_names):
         self.module, self.arguments, self.held, self.exporter, self.folder = module, arguments, held, exporter, folder
         self.outputs, self.functions, self.notes = outputs, Functions(), []
+        self.spreads = {}  # of calls: how far rounding moves each output
         self.modules, self.training = state.modules_of(module), module.training
         self.reference = self.measured()
         self.names = list(output_names or self.reference.names)
@@ -124,28 +126,45 @@ class Job:
 
     def measured(self):
         """The module run by PyTorch, twice, from the same state."""
-        calls, depends = [], {}
+        calls = []
         for tensors in self.arguments.tensors, shifted(self.arguments.tensors):
-            before = state.copied_buffers(self.module)
             with state.unchanged(self.module):
-                try:
-                    with torch.enable_grad(), watched(self.functions, quiet=True) as mode:
-                        value = self.arguments.call(self.module, [t.clone() for t in tensors])
-                    results = values.results_of(value, self.outputs)
-                except ExportError:
-                    raise
-                except Exception as e:
-                    raise ExportError(f"the module does not run with these arguments: {type(e).__name__}: {e}") from e
-                changed = state.changed_buffers(self.module, before)
+                before = state.copied_buffers(self.module)
+                results, mode = self.called(tensors)
+                state.refuse_changes(self.module, before)
             if not calls:
                 depends = {n: gradient_goes_to(t) for n, t in zip(results.names, results.tensors)}
-                kept = Reference(calls, results.names, results.left_out, depends, mode.dropped, changed)
+                kept = Reference(calls, results.names, results.left_out, depends, mode.dropped)
             calls.append((tensors, [t.detach() for t in results.tensors]))
-        if kept.changed:
-            raise ExportError(f"forward changes buffer {', '.join(kept.changed)}, and a program changes the statistics "
-                              "of batch norms alone: put that module into eval mode where this stops it, or update the "
-                              "buffer outside of forward")
         return kept
+
+    def called(self, tensors):
+        """(results of the module with dropout off, the mode that watched it)"""
+        try:
+            with torch.enable_grad(), watched(self.functions, quiet=True) as mode:
+                value = self.arguments.call(self.module, [t.clone() for t in tensors])
+            return values.results_of(value, self.outputs), mode
+        except ExportError:
+            raise
+        except Exception as e:
+            raise ExportError(f"the module does not run with these arguments: {type(e).__name__}: {e}") from e
+
+    def moved(self, call, output):
+        """By how much of its norm an output of a call moves when the last bits of inputs and parameters do: what
+        rounding may do to it."""
+        if call not in self.spreads:
+            self.spreads[call] = [0.0] * len(self.names)
+            for seed in range(MOVES):
+                self.move(call, seed)
+        return self.spreads[call][output]
+
+    def move(self, call, seed):
+        (tensors, wanted), spread = self.reference.calls[call], self.spreads[call]
+        with state.unchanged(self.module), state.last_bits_moved(self.module, seed) as generator:
+            results, _ = self.called([state.moved(t, generator) for t in tensors])
+        for i, (got, want) in enumerate(zip(results.tensors, wanted)):
+            off = comparing.error(comparing.array(got), comparing.array(want))
+            spread[i] = max(spread[i], off if np.isfinite(off) else 0.0)
 
     def note_what_shows(self):
         if self.reference.left_out:
@@ -216,7 +235,10 @@ class Job:
         quiet = comparing.quiet(model)
         file = self.folder / "quiet.onnx"
         save(quiet, file, total_bytes(quiet) > EXTERNAL_FROM)
-        return comparing.compare(quiet, file, self.arguments.names, self.reference.calls, self.names, tolerance)
+        worst, rounded = comparing.compare(quiet, file, self.arguments.names, self.reference.calls, self.names,
+                                           tolerance, self.moved)
+        self.notes += rounded
+        return worst
 
     def write(self, model, path, external):
         """The finished file, and nothing before it is finished."""

@@ -164,12 +164,29 @@ def unchanged(module):
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
-def changed_buffers(module, before):
-    """Names of buffers that a forward changed, but for a norm's statistics, which the program keeps itself."""
-    norms = {join(prefix, name) for prefix, m in module.named_modules() if isinstance(m, NORMS) for name in STATISTICS}
-    now = dict(module.named_buffers())
-    return [name for name, value in before.items()
-            if name not in norms and (name not in now or not equal(now[name], value))]
+def refuse_changes(module, before):
+    """Raises for buffers that a forward changed, but for the statistics of batch norms, which a program keeps itself."""
+    now, kept, problems = dict(module.named_buffers()), set(), []
+    changed = [name for name, value in before.items() if name not in now or not equal(now[name], value)]
+    for prefix, m in module.named_modules():
+        own = {join(prefix, name) for name in STATISTICS}
+        if not isinstance(m, NORMS) or not own & set(changed):
+            continue
+        kept |= own
+        what = f"module {prefix or '(root)'} ({type(m).__name__})"
+        if not isinstance(m, nn.modules.batchnorm._BatchNorm):
+            problems.append(f"{what} keeps running statistics, which a program does of batch norms alone: build it with "
+                            "track_running_stats=False, or put it into eval mode")
+        elif m.momentum is None:
+            problems.append(f"{what} has momentum=None, a running average over all steps, and ONNX has a fixed factor "
+                            "alone: set its momentum to a number, as 0.1")
+    others = [name for name in changed if name not in kept]
+    if others:
+        problems.append(f"forward changes buffer {', '.join(others)}, and a program changes the statistics of batch "
+                        "norms alone: put that module into eval mode where this stops it, or update the buffer outside "
+                        "of forward")
+    if problems:
+        raise ExportError("; ".join(problems))
 
 
 def equal(a, b):
@@ -178,3 +195,27 @@ def equal(a, b):
 
 def copied_buffers(module):
     return {name: b.detach().clone() for name, b in module.named_buffers()}
+
+
+@contextlib.contextmanager
+def last_bits_moved(module, seed):
+    """Every number of a parameter is one unit in the last place larger or smaller inside."""
+    generator = torch.Generator().manual_seed(seed)
+    saved = [(p, p.detach().clone()) for p in module.parameters() if p.is_floating_point()]
+    try:
+        with torch.no_grad():
+            for p, value in saved:
+                p.copy_(moved(value, generator))
+        yield generator
+    finally:
+        with torch.no_grad():
+            for p, value in saved:
+                p.copy_(value)
+
+
+def moved(t, generator):
+    """t, its numbers a last bit larger or smaller."""
+    if not t.is_floating_point():
+        return t.clone()
+    sign = torch.randint(0, 2, t.shape, generator=generator).to(t.device, t.dtype) * 2 - 1
+    return t * (1 + sign * torch.finfo(t.dtype).eps)

@@ -593,7 +593,7 @@ static Op *make_dropout(Gen *g, OpKind kind)
 {
 	Value *x = pick(g, WANT_FLOAT, 1);
 	Attr *list = attr_int(g->m, attr_int(g->m, NULL, "id", rng_in(g->r, 1, 3)), "axis", rng_one_of(g->r, 3)
-		? rng_in(g->r, 0, x->type.rank - 1) : 0);
+		? rng_in(g->r, -1, x->type.rank - 1) : 0);
 	return emit(g, kind, 1, &x, attr_float(g->m, list, "p", rng_one_of(g->r, 4) ? 0 : 0.3));
 }
 

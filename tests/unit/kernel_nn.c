@@ -528,6 +528,13 @@ void case_dropout_mask(void)
 	case_true(memcmp(a, b, 64) != 0, "another node has another mask");
 	k_dropout_mask(a, 1, 2, 32, 0, 3, &s);
 	case_true(memchr(a, 0, 64) == NULL, "p = 0 keeps all");
+	k_dropout_mask(a, 1, 0, 64, 0.5, 3, &s);
+	s.sample0 = 5;
+	k_dropout_mask(b, 1, 0, 64, 0.5, 3, &s);
+	case_true(memcmp(a, b, 64) == 0 && memchr(a, 0, 64) && memchr(a, 1, 64), "without samples all ranks have one mask");
+	s.rng_step = 1;
+	k_dropout_mask(b, 1, 0, 64, 0.5, 3, &s);
+	case_true(memcmp(a, b, 64) != 0, "another step has another mask");
 }
 
 /* ---- flat buffers and updates ---- */

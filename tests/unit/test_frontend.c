@@ -629,7 +629,8 @@ static void test_dropout(void)
 	CU_ASSERT_EQUAL(count_ops(l.m, OP_DROPOUT), 2);
 	IR_FOR_OPS(l.m, SEC_FORWARD, op)
 		second = op->kind == OP_DROPOUT ? op : second;
-	CU_ASSERT_EQUAL(attr_get_int(first->attrs, "axis", -1), 0);
+	CU_ASSERT_EQUAL(attr_get_int(first->attrs, "axis", -1), 1); /* of [1,4,6]: 24 are not samples */
+	CU_ASSERT(first->out[0]->type.rank == 3 && first->out[0]->type.dim[1] == 4);
 	CU_ASSERT_EQUAL(attr_get_int(second->attrs, "axis", -1), 1);
 	CU_ASSERT_NOT_EQUAL(attr_get_int(first->attrs, "id", -1), attr_get_int(second->attrs, "id", -1));
 	loaded_free(&l);
@@ -637,7 +638,60 @@ static void test_dropout(void)
 	CU_ASSERT_EQUAL(count_ops(l.m, OP_DROPOUT), 0);
 	loaded_free(&l);
 	l = load_model(dropouts(true), &on);
-	expect(&l, "refused: 1 x Dropout (opset 18), first at node \"d2\": the sample axis is lost before it");
+	expect(&l, "refused: 1 x Dropout (opset 18), first at node \"d2\": samples have met before it, in CumSum \"m\"");
+	loaded_free(&l);
+}
+
+/* A node with the exporter's trace of its arguments. */
+static void traced(OnnxText *m, const char *name, const char *op, const char *in, const char *out, const char *trace)
+{
+	Buf n = node_text(name, op, in, out);
+	if (trace)
+		node_metadata(&n, "pkg.torch.onnx.fx_node", trace);
+	model_node(m, n);
+}
+
+/* y = (x - mean) * mean(x - mean) + mean, where the buffer and the mean have one name. */
+static OnnxText *shadowed(const char *made, const char *last)
+{
+	static const float values[] = {1, 2, 3};
+	OnnxText *m = model_new();
+	Buf entry = {0};
+	pb_str(&entry, 1, "pkg.torch.export.ExportedProgram.graph_signature");
+	pb_str(&entry, 2, "b_mean: BUFFER target='mean' persistent=True\nx: USER_INPUT\n");
+	pb_msg(&m->graph, 16, &entry);
+	model_input(m, "x", 1, "4,3");
+	model_floats(m, "mean", "3", 3, values);
+	traced(m, "n1", "Sub", "x,mean", "h",
+		"%sub : [num_users=2] = call_function[target=f](args = (%x, %b_mean), kwargs = {})");
+	traced(m, "n2", "ReduceMean", "h", "mean", made);
+	traced(m, "n3", "Mul", "h,mean", "z",
+		"%mul : [num_users=1] = call_function[target=f](args = (%sub, %mean), kwargs = {})");
+	traced(m, "n4", "Add", "z,mean", "y", last);
+	model_output(m, "y");
+	return m;
+}
+
+static void test_shadowed(void)
+{
+	static const char made[] = "%mean : [num_users=1] = call_function[target=f](args = (%sub,), kwargs = {})";
+	static const char last[] = "%y : [num_users=1] = call_function[target=f](args = (%mul, %b_mean), kwargs = {})";
+	static const char both[] = "%y : [num_users=1] = call_function[target=f](args = (%mean, %b_mean), kwargs = {})";
+	static const char none[] = "%y : [num_users=1] = call_function[target=f](args = (%mean_1, %b_mean2), kwargs = {})";
+	Loaded l = good(shadowed(made, last), NULL);
+	const Value *sub = op_in(find_op(l.m, OP_SUB), 1), *add = op_in(find_op(l.m, OP_ADD), 1);
+	const Value *mul = op_in(find_op(l.m, OP_MUL), 1);
+	CU_ASSERT(sub->op->kind == OP_READ && !strcmp(sub->op->sym->name, "mean"));
+	CU_ASSERT(add->op->kind == OP_READ && add->op->sym == sub->op->sym);
+	CU_ASSERT_EQUAL(mul->op->kind, OP_REDUCE_MEAN);
+	loaded_free(&l);
+	for (int i = 0; i < 2; i++) {
+		l = load_model(shadowed(made, i ? both : none), NULL);
+		expect(&l, "node \"n4\": error: \"mean\" is both an initializer and the result of node \"n2\"");
+		loaded_free(&l);
+	}
+	l = load_model(shadowed(NULL, last), NULL);
+	expect(&l, "node \"n2\" (ReduceMean): error: result \"mean\" is made twice");
 	loaded_free(&l);
 }
 
@@ -668,6 +722,7 @@ void suite_frontend(void)
 		{"long tables", test_long_tables},
 		{"batch norm", test_batch_norm},
 		{"dropout", test_dropout},
+		{"a result that is called as a buffer", test_shadowed},
 		CU_TEST_INFO_NULL,
 	};
 	CU_SuiteInfo suites[] = {{"frontend", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};

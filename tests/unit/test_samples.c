@@ -16,12 +16,13 @@
 #define SUM "%s : f32[] = reduce_sum %x {axes=[0,1], keepdims=0}\n"
 #define MEAN "%m : f32[] = reduce_mean %z {axes=[0,1], keepdims=0}\n"
 #define SUM2 "%s1 : f32[1] = reshape %s {shape=[1]}\n%s2 : f32[1] = neg %s1\n"
+#define TURNED "%r : f32[4,3,2] = reshape %x {shape=[4,3,2]}\n%t : f32[3,4,2] = transpose %r {perm=[1,0,2]}\n"
 #define TWO "%two : f32[8,6] = concat %x, %z {axis=0}\n"
 
 typedef struct Row {
 	const char *body;
 	SamplesKind kind;
-	int axis;            /* of AXIS */
+	int axis;            /* of AXIS; with batches other than 1: axis + 10 * batches */
 	const char *mixes;   /* text of the op that mixes; "" = none */
 	bool by_batch;       /* samples_is_scaled_by_batch */
 } Row;
@@ -35,6 +36,23 @@ static const Row rows[] = {
 	{"%y : f32[4,2,3] = reshape %x {shape=[4,2,3]}\n", SAMPLES_AXIS, 0, "", false},
 	{"%y : f32[8,3] = reshape %x {shape=[8,3]}\n", SAMPLES_AXIS, 0, "", false},
 	{"%y : f32[3,8] = reshape %x {shape=[3,8]}\n", SAMPLES_LOST, 0, "", false},
+	/* an axis that several dims share: whole batches behind one another, and elements of a sample */
+	{TURNED "%y : f32[12,2] = reshape %t {shape=[12,2]}\n", SAMPLES_AXIS, 30, "", false},
+	{TURNED "%y : f32[24] = reshape %t {shape=[24]}\n", SAMPLES_AXIS, 30, "", false},
+	{TURNED "%m : f32[12,2] = reshape %t {shape=[12,2]}\n%y : f32[3,4,1,2] = reshape %m {shape=[3,4,1,2]}\n",
+		SAMPLES_AXIS, 1, "", false},
+	{TURNED "%m : f32[12,2] = reshape %t {shape=[12,2]}\n%y : f32[3,8] = reshape %m {shape=[3,8]}\n",
+		SAMPLES_AXIS, 1, "", false},
+	{TURNED "%m : f32[12,2] = reshape %t {shape=[12,2]}\n%y : f32[6,4] = reshape %m {shape=[6,4]}\n",
+		SAMPLES_LOST, 0, "", false},
+	{TURNED "%m : f32[12,2] = reshape %t {shape=[12,2]}\n"
+		"%y : f32[4,2] = slice %m {starts=[8,0], sizes=[4,2], steps=[1,1]}\n", SAMPLES_AXIS, 0, "", false},
+	{TURNED "%m : f32[12,2] = reshape %t {shape=[12,2]}\n"
+		"%y : f32[4,2] = slice %m {starts=[2,0], sizes=[4,2], steps=[1,1]}\n", SAMPLES_AXIS, 0, "slice", false},
+	{TURNED "%m : f32[12,2] = reshape %t {shape=[12,2]}\n%n : f32[12,2] = reshape %x {shape=[12,2]}\n"
+		"%y : f32[12,2] = add %m, %n\n", SAMPLES_AXIS, 30, "add", false},
+	{TURNED "%m : f32[12,2] = reshape %t {shape=[12,2]}\n%n : f32[2,12] = reshape %m {shape=[2,12]}\n",
+		SAMPLES_LOST, 0, "", false},
 	/* totals */
 	{SUM, SAMPLES_SUM, 0, "", false},
 	{MEAN, SAMPLES_MEAN, 0, "", false},
@@ -65,8 +83,12 @@ static const Row rows[] = {
 	{"%y : f32[4,6] = softmax %x {axis=1}\n", SAMPLES_AXIS, 0, "", false},
 	{"%y : f32[4,6] = softmax %x {axis=0}\n", SAMPLES_AXIS, 0, "softmax", false},
 	{"%y : f32[3,6] = slice %x {starts=[1,0], sizes=[3,6], steps=[1,1]}\n", SAMPLES_AXIS, 0, "slice", false},
-	{TWO, SAMPLES_AXIS, 0, "", false},
-	{TWO "%y : f32[8,8] = matmul %two, %two {ta=0, tb=1}\n", SAMPLES_AXIS, 0, "matmul", false},
+	{TWO, SAMPLES_AXIS, 20, "", false},
+	{TWO "%y : f32[2,4,6] = reshape %two {shape=[2,4,6]}\n", SAMPLES_AXIS, 1, "", false},
+	{"%h : f32[8,3] = reshape %x {shape=[8,3]}\n%g : f32[4,3] = slice %z {starts=[0,0], sizes=[4,3], steps=[1,1]}\n"
+		"%y : f32[12,3] = concat %h, %g {axis=0}\n%l : f32[3,4,3] = reshape %y {shape=[3,4,3]}\n",
+		SAMPLES_LOST, 0, "", false},
+	{TWO "%y : f32[8,8] = matmul %two, %two {ta=0, tb=1}\n", SAMPLES_AXIS, 20, "matmul", false},
 	{TWO "%a : f32[4,6], %y : f32[4,6] = split %two {axis=0, sizes=[4,4]}\n", SAMPLES_AXIS, 0, "", false},
 	{TWO "%a : f32[5,6], %y : f32[3,6] = split %two {axis=0, sizes=[5,3]}\n", SAMPLES_AXIS, 0, "split", false},
 	/* one number of a row: x[arange(4), ids] */
@@ -90,6 +112,7 @@ static Samples ask(const Row *r, bool statistics, const char **mixes, bool *by_b
 	Samples x = samples_of(scan, last->out[last->n_out - 1]);
 	*by_batch = samples_is_scaled_by_batch(scan, &x);
 	*mixes = x.mixes ? op_info[x.mixes->kind].text : "";
+	x.axis += x.batches == 1 ? 0 : 10 * (int)x.batches;
 	if (x.kind != r->kind || (x.kind == SAMPLES_AXIS && x.axis != r->axis) || *by_batch != r->by_batch)
 		fprintf(stderr, "%skind %d, axis %d, scale %g\n", r->body, x.kind, x.axis, x.scale);
 	ir_module_free(m);
