@@ -189,12 +189,12 @@ trust: all $(VENV)/ready
 	$(PYTHON) tests/trust/refusals.py $(BUILD)/trust/refusals --quick
 	$(PYTHON) tests/trust/masks.py $(BUILD)/shardc $(BUILD)/trust/masks --exporters torchscript
 
-## trust-full: all of them by both exporters, and exported without the helper (a quarter of an hour)
+## trust-full: all of them by both exporters, and exported without the helper (a quarter of an hour); log: tests/trust/trust.log
 trust-full: all $(VENV)/ready
-	$(PYTHON) tests/trust/trust.py $(BUILD)/shardc $(BUILD)/trust --plain --check
-	$(PYTHON) tests/trust/faults.py $(BUILD)/shardc $(BUILD)/trust/faults
-	$(PYTHON) tests/trust/refusals.py $(BUILD)/trust/refusals
-	$(PYTHON) tests/trust/masks.py $(BUILD)/shardc $(BUILD)/trust/masks --plain
+	$(PYTHON) tests/trust/trust.py $(BUILD)/shardc $(BUILD)/trust --plain --check --log tests/trust/trust.log
+	$(PYTHON) tests/trust/faults.py $(BUILD)/shardc $(BUILD)/trust/faults >>tests/trust/trust.log
+	$(PYTHON) tests/trust/refusals.py $(BUILD)/trust/refusals >>tests/trust/trust.log
+	$(PYTHON) tests/trust/masks.py $(BUILD)/shardc $(BUILD)/trust/masks --plain >>tests/trust/trust.log
 
 ## doors: strangers, floods, false hubs and changed messages against the control plane of 2 to 4 ranks (ten minutes)
 doors: all $(BUILD)/door

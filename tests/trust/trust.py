@@ -5,6 +5,7 @@ as PyTorch in f32 is (over several orders of the samples), with a floor of FLOOR
 bits.  --plain exports without the helper, too: then the losses are equal, or what the compiler guessed is said.
 
 usage: python trust.py SHARDC WORKDIR [--quick] [--plain] [--check] [--cases a,b] [--exporters dynamo,torchscript]
+       [--log FILE]     (one line a run, as they are printed but for the seconds)
 """
 import argparse
 import copy
@@ -186,14 +187,22 @@ def selected(args):
                 yield name, exporter
 
 
-def attempt(what, function, *parameters):
+def attempt(log, what, function, *parameters):
     begin = time.time()
     try:
         told, good = function(*parameters), True
     except Exception as e:
         told, good = str(e) if isinstance(e, Failed) else traceback.format_exc(), False
-    print(f"{'ok  ' if good else 'FAIL'} {what}: {told}  ({time.time() - begin:.1f} s)", flush=True)
+    line = f"{'ok  ' if good else 'FAIL'} {what}: {told}"
+    print(f"{line}  ({time.time() - begin:.1f} s)", flush=True)
+    note(log, line)
     return good
+
+
+def note(log, line):
+    if log:
+        with open(log, "a") as f:
+            print(line, file=f)
 
 
 def main():
@@ -205,18 +214,23 @@ def main():
     p.add_argument("--check", action="store_true", help="shardc.check of each, too")
     p.add_argument("--cases")
     p.add_argument("--exporters", default="dynamo,torchscript")
+    p.add_argument("--log", type=pathlib.Path, help="file for the results, written anew")
     p.add_argument("--limit", type=int, default=120, help="seconds for a compile and for a run")
     args = p.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")
     results = []
+    if args.log:
+        args.log.write_text("")
     for name, exporter in selected(args):
         refused = name in models.CASES and exporter in models.CASES[name].beyond
         if not refused:
-            results.append(attempt(f"{name} by {exporter}", by_helper, args, name, exporter))
+            results.append(attempt(args.log, f"{name} by {exporter}", by_helper, args, name, exporter))
         if args.plain:
-            results.append(attempt(f"{name} by {exporter}, without the helper", plainly, args, name, exporter))
-    print(f"trust: {sum(results)} of {len(results)} passed")
+            results.append(attempt(args.log, f"{name} by {exporter}, without the helper", plainly, args, name, exporter))
+    told = f"trust: {sum(results)} of {len(results)} passed"
+    print(told)
+    note(args.log, told)
     sys.exit(not all(results) or not results)
 
 
