@@ -102,6 +102,9 @@ typedef struct Map Map;
 Map *map_new(Arena *a);
 void map_put(Map *m, const char *key, void *value); /* replaces */
 bool map_add(Map *m, const char *key);              /* with NULL; false, and nothing done, when it is there */
+/* Adds the name, or where it is there the first of name.1, name.2, ... that is not: the map's copy of it.  The value
+ * of a name counts the numbers given to it. */
+const char *map_add_numbered(Map *m, const char *name);
 void *map_get(const Map *m, const char *key);       /* NULL when absent */
 bool map_has(const Map *m, const char *key);
 int map_count(const Map *m);

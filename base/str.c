@@ -146,6 +146,26 @@ bool map_add(Map *m, const char *key)
 	return made;
 }
 
+const char *map_add_numbered(Map *m, const char *name)
+{
+	bool made;
+	const MapEntry *first = map_entry(m, name, &made);
+	if (made)
+		return first->key;
+	int at = (int)(first - m->entries.at);
+	intptr_t n = (intptr_t)first->value;
+	Buf text = {0};
+	const MapEntry *e;
+	do {
+		text.n = 0;
+		buf_printf(&text, "%s.%d", name, (int)++n);
+		e = map_entry(m, text.at, &made);
+	} while (!made);
+	buf_free(&text);
+	m->entries.at[at].value = (void *)n;
+	return e->key;
+}
+
 void *map_get(const Map *m, const char *key)
 {
 	const MapEntry *e = map_find(m, key);

@@ -110,20 +110,6 @@ const char *ir_intern(Module *m, const char *s)
 	return map_intern(m->interned, s);
 }
 
-/* Makes a name unique among the keys of `taken`, whose values count the suffixes handed out. */
-static const char *unique_name(Module *m, Map *taken, const char *name)
-{
-	if (map_add(taken, name))
-		return ir_intern(m, name);
-	intptr_t n = (intptr_t)map_get(taken, name);
-	const char *candidate;
-	do {
-		candidate = arena_printf(m->arena, "%s.%d", name, (int)++n);
-	} while (!map_add(taken, candidate));
-	map_put(taken, name, (void *)n);
-	return ir_intern(m, candidate);
-}
-
 Symbol *ir_add_symbol(Module *m, SymbolKind kind, const char *name, Type type)
 {
 	Symbol *s = NEW(m->arena, Symbol);
@@ -314,6 +300,11 @@ void ir_number(Module *m)
 
 static const char *clean_name(Module *m, const char *name)
 {
+	const char *end = name;
+	while (ir_is_name_char(*end))
+		end++;
+	if (*name && !*end)
+		return name;
 	char *s = arena_strdup(m->arena, *name ? name : "v");
 	for (char *c = s; *c; c++)
 		if (!ir_is_name_char(*c))
@@ -323,7 +314,7 @@ static const char *clean_name(Module *m, const char *name)
 
 void ir_rename(Module *m, Value *v, const char *name)
 {
-	v->name = unique_name(m, m->value_names, clean_name(m, name));
+	v->name = map_add_numbered(m->value_names, clean_name(m, name));
 }
 
 /* ---- making ops ---- */
@@ -418,7 +409,7 @@ Op *ir_emit_op(Builder *b, OpKind kind, int n_in, Value *const *in, Attr *attrs,
 		op->unit = b->unit;
 		op->section = b->section;
 		op->n_out = result_count(op);
-		Type *out = NEW_N(m->arena, Type, MAX(op->n_out, 1));
+		Type few[4] = {0}, *out = op->n_out > COUNT_OF(few) ? NEW_N(m->arena, Type, op->n_out) : few;
 		Buf err = {0};
 		if (ir_infer(m, op, given, out, &err)) {
 			op->out = NEW_N(m->arena, Value *, op->n_out);

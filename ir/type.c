@@ -1,7 +1,6 @@
 /* ir/type.c: types, attributes and locations: what ops are made of besides operands. */
 #include "ir/ir.h"
 
-#include <ctype.h>
 #include <string.h>
 
 /* ---- types ---- */
@@ -52,8 +51,7 @@ void type_strides(const Type *t, int64_t *stride)
 
 bool ir_is_name_char(char c)
 {
-	unsigned char u = (unsigned char)c;
-	return u < 0x80 && (isalnum(u) || u == '_' || u == '.');
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
 }
 
 static const char *const kind_text[] = {

@@ -180,7 +180,7 @@ static bool collect_names(Verify *v, const Op *op)
 			verify_fail(v, NULL, "a result of %s has no name", op_info[op->kind].text);
 			return false;
 		}
-		vec_push(v->arena, &v->hashes, hash_bytes(name, strlen(name), 0));
+		v->hash[v->n_names++] = hash_bytes(name, strlen(name), 0);
 	}
 	return true;
 }
@@ -188,12 +188,12 @@ static bool collect_names(Verify *v, const Op *op)
 /* Whether two names of those collected may be the same: two hashes have 32 bits and a place in the table in common. */
 static bool may_be_twice(Verify *v)
 {
-	size_t size = 16, n = (size_t)v->hashes.n;
+	size_t size = 16, n = (size_t)v->n_names;
 	while (size < 2 * n)
 		size *= 2;
 	uint32_t *table = NEW_N(v->arena, uint32_t, size);
 	for (size_t k = 0; k < n; k++) {
-		uint64_t hash = v->hashes.at[k];
+		uint64_t hash = v->hash[k];
 		uint32_t mark = (uint32_t)(hash >> 32) | 1; /* 0 is a free place */
 		size_t i = hash & (size - 1);
 		for (; table[i]; i = (i + 1) & (size - 1))
@@ -450,6 +450,7 @@ bool ir_verify(Module *m, const char *after, Diag *d)
 {
 	Verify v = {.m = m, .after = after, .diag = d, .arena = arena_new(), .n_scopes = SCOPE_EVAL};
 	v.of = NEW_N(v.arena, OfValue, MAX(m->n_values, 1));
+	v.hash = NEW_N(v.arena, uint64_t, MAX(m->n_values, 1));
 	check_header(&v);
 	check_symbols(&v);
 	verify_units(&v);

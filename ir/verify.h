@@ -18,7 +18,8 @@ typedef struct Verify {
 	Arena *arena;       /* of this run */
 	int errors;
 	OfValue *of;        /* by Value.id */
-	VEC(uint64_t) hashes; /* of the names of all results */
+	uint64_t *hash;     /* of the names of all results */
+	int n_names;
 	int n_scopes;
 } Verify;
 
