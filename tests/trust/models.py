@@ -73,7 +73,7 @@ def deberta():
 
 def patchtst():
     return hf.PatchTSTForPrediction(hf.PatchTSTConfig(
-        num_input_channels=2, context_length=16, prediction_length=4, patch_length=4, patch_stride=4, d_model=16,
+        num_input_channels=2, context_length=32, prediction_length=4, patch_length=4, patch_stride=4, d_model=16,
         num_attention_heads=2, num_hidden_layers=2, ffn_dim=32, attention_dropout=0.0, positional_dropout=0.0,
         path_dropout=0.0, ff_dropout=0.0, head_dropout=0.0, loss="mse", positional_encoding_type="sincos"))
 
@@ -239,7 +239,7 @@ def images(samples):
 
 
 def series(samples):
-    return {"past_values": torch.randn(samples, 16, 2), "future_values": torch.randn(samples, 4, 2)}
+    return {"past_values": torch.randn(samples, 32, 2), "future_values": torch.randn(samples, 4, 2)}
 
 
 two_texts = language(("input_ids", "decoder_input_ids"))
