@@ -244,14 +244,18 @@ static void say_eval(Import *im)
 {
 	const Modes *s = im->modes;
 	const char *path = im->onnx->path;
-	bool eval = im->meta ? !im->meta->training : (s->norms_eval && !s->norms_train && !s->dropouts) || s->absent;
+	bool mixed = s->norms_train || s->dropouts;
+	bool eval = im->meta ? !im->meta->training : !mixed && (s->norms_eval || s->absent);
 	if (s->fixed.n)
 		diag_note(im->d, path, "batch norms in eval mode beside modules that train, as the exporter says, use their "
 			"running statistics: %d, %s (--bn=train: all train)", s->fixed.n, names_text(im, s->fixed.n, s->fixed.at));
+	if (!im->meta && mixed && s->absent)
+		diag_note(im->d, path, "dropouts in eval mode, or with the ratio 0, beside modules that train: %d, first "
+			"\"%s\"; they drop nothing", s->absent, str_escape(im->arena, ESCAPE_IR, s->first_absent));
 	if (!eval)
 		return;
-	const char *absent = s->absent ? arena_printf(im->arena, "; %d dropout%s gone, first \"%s\"", s->absent,
-		s->absent == 1 ? " is" : "s are", str_escape(im->arena, ESCAPE_IR, s->first_absent))
+	const char *absent = s->absent ? arena_printf(im->arena, "; %d dropout%s gone, first \"%s\", unless their ratio "
+		"was 0", s->absent, s->absent == 1 ? " is" : "s are", str_escape(im->arena, ESCAPE_IR, s->first_absent))
 		: "; dropouts, if it has any, are gone";
 	const char *norms = !s->norms.n ? "" : im->o->bn == NORM_FROZEN || (im->meta && im->o->bn == NORM_AUTO)
 		? ", its batch norms use their running statistics"

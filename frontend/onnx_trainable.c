@@ -95,14 +95,46 @@ static bool is_unused(const Import *im, const char *name)
 	return known;
 }
 
+/* Up to four parameters that the list leaves out. */
+static const char *left_out(const Import *im)
+{
+	const char *text = "";
+	int n = 0;
+	for (int i = 0; i < map_count(im->weights); i++) {
+		const Weight *w = map_get(im->weights, map_key(im->weights, i));
+		if (w->evidence != EVIDENCE_LIST || w->class != WEIGHT_PARAM || !w->frozen)
+			continue;
+		if (n < 4)
+			text = arena_printf(im->arena, "%s%s\"%s\"", text, n ? ", " : "",
+				str_escape(im->arena, ESCAPE_IR, w->as));
+		n++;
+	}
+	return n > 4 ? arena_printf(im->arena, "%s, ..", text) : text;
+}
+
+/* Of a tied parameter dynamo's graph has one name, and named_parameters() another.  It does not say which is tied to
+ * which. */
+static void warn_of_ties(Import *im, const char *where, const char *unused)
+{
+	const char *names = left_out(im);
+	if (*names)
+		diag_warn(im->d, where, "the graph has no \"%s\", and the list leaves out %s, now frozen: where these are "
+			"tied, the graph has one of the names alone; list that one too, or export with shardc.export, which writes "
+			"all of them", unused, names);
+}
+
 void trainable_check(Import *im)
 {
+	bool warned = false;
 	for (int i = 0; i < map_count(im->trainable); i++) {
 		const char *name = map_key(im->trainable, i), *shown = str_escape(im->arena, ESCAPE_IR, name);
 		const Listed *l = map_get(im->trainable, name);
-		if (!l->found && is_unused(im, name))
+		if (!l->found && is_unused(im, name)) {
 			diag_note(im->d, l->where, "the graph does not use \"%s\", so it is not trained", shown);
-		else if (!l->found)
+			if (!im->meta && !warned)
+				warn_of_ties(im, l->where, shown);
+			warned = true;
+		} else if (!l->found)
 			diag_error(im->d, l->where, "no tensor of the model is called \"%s\" (shardc params lists them)", shown);
 	}
 }

@@ -3,6 +3,7 @@
  *
  * The one idea: JSON has no NaN, so a number that is not finite is null; every key stands in every line. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,6 +26,7 @@ static bool is_log(const char *path)
 	return first == EOF || first == '{';
 }
 
+/* A pipe is written to where somebody reads it, as that of a shell's >(..), and never waited for. */
 bool log_open(Log *log, const char *path, bool append, int64_t n_steps, Diag *d)
 {
 	*log = (Log){.path = path, .n_steps = n_steps, .every = MAX(n_steps / PLAIN_LINES, 1),
@@ -36,8 +38,13 @@ bool log_open(Log *log, const char *path, bool append, int64_t n_steps, Diag *d)
 			"path, or remove it");
 		return false;
 	}
-	log->file = fopen(path, append ? "a" : "w");
-	if (!log->file)
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | (append ? O_APPEND : O_TRUNC), 0666);
+	if (fd >= 0)
+		fcntl(fd, F_SETFL, append ? O_APPEND : 0);
+	log->file = fd >= 0 ? fdopen(fd, append ? "a" : "w") : NULL;
+	if (!log->file && errno == ENXIO)
+		diag_error(d, path, "this is a pipe that nobody reads, or a socket: start its reader first, or name a file");
+	else if (!log->file)
 		diag_error(d, path, "%s", strerror(errno));
 	return log->file;
 }

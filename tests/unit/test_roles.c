@@ -126,7 +126,7 @@ static void test_guess(void)
 	loaded_free(&l);
 }
 
-static Loaded with_list(const char *text, const char *metadata)
+static Loaded load_listed(OnnxText *m, const char *text)
 {
 	char path[512];
 	snprintf(path, sizeof(path), "%s/list.txt", model_folder());
@@ -134,7 +134,12 @@ static Loaded with_list(const char *text, const char *metadata)
 	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
 	fputs(text, f);
 	fclose(f);
-	return load_model(model(metadata, "pytorch"), &(FrontendOptions){.trainable = path, .strict_params = true});
+	return load_model(m, &(FrontendOptions){.trainable = path, .strict_params = true});
+}
+
+static Loaded with_list(const char *text, const char *metadata)
+{
+	return load_listed(model(metadata, "pytorch"), text);
 }
 
 static void test_list(void)
@@ -153,6 +158,27 @@ static void test_list(void)
 	expect(&l, "list.txt:2: error: no tensor of the model is called \"none.such\"");
 	expect(&l, "list.txt:4: error: no tensor of the model is called \"fc.wieght\"");
 	loaded_free(&l);
+}
+
+/* dynamo's graph has one name of a tied parameter, and PyTorch's list the other. */
+static void test_list_of_ties(void)
+{
+	static const char *const lists[] = {"hb\nfc.weight\nshift\n", "hb\nfc.weight\nfc.bias\nshift\n"};
+	for (int i = 0; i < COUNT_OF(lists); i++) {
+		OnnxText *m = model(NULL, "pytorch");
+		Buf entry = {0};
+		pb_str(&entry, 1, "pkg.torch.export.ExportedProgram.graph_signature");
+		pb_str(&entry, 2, "p_fc_weight: PARAMETER target='fc.weight'\np_hb: PARAMETER target='hb'\n"
+			"p_fc_bias: PARAMETER target='fc.bias'\np_shift: PARAMETER target='shift'\nx: USER_INPUT\n");
+		pb_msg(&m->graph, 16, &entry);
+		Loaded l = load_listed(m, lists[i]);
+		CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+		expect(&l, "list.txt:1: note: the graph does not use \"hb\"");
+		CU_ASSERT_EQUAL(symbol(&l, "fc.bias")->trainable, i);
+		bool warned = strstr(l.log, "the graph has no \"hb\", and the list leaves out \"fc.bias\", now frozen");
+		UNIT_CHECK(warned == !i, "what the list leaves out is named");
+		loaded_free(&l);
+	}
 }
 
 /* One number of its own: PyTorch's exporter writes only parameters and buffers under such names. */
@@ -312,6 +338,37 @@ static void test_modes(void)
 	loaded_free(&l);
 }
 
+/* A dropout with the ratio 0, or in eval mode, is such an Identity; the mode of the model is that of what trains. */
+static void test_absent_dropouts(void)
+{
+	for (int mode = 0; mode < 2; mode++) {
+		OnnxText *m = norms(mode, mode);
+		Buf n = node_text("node_clone", "Identity", "y", "z");
+		node_metadata(&n, "pkg.torch.onnx.class_hierarchy",
+			"['M', 'torch.nn.modules.dropout.Dropout', 'aten.clone.default']");
+		model_node(m, n);
+		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+		UNIT_CHECK((strstr(l.log, "exported in eval mode") == NULL) == mode, "the mode of what trains");
+		expect(&l, mode ? "or with the ratio 0, beside modules that train: 1, first \"node_clone\""
+			: "1 dropout is gone, first \"node_clone\", unless their ratio was 0");
+		loaded_free(&l);
+	}
+}
+
+/* The buffer of BCEWithLogitsLoss is no weight. */
+static void test_pos_weight(void)
+{
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,3");
+	model_floats(m, "loss.pos_weight", "3", 3, ramp);
+	model_op(m, "/loss/Mul", "Mul", "x,loss.pos_weight", "y");
+	model_output(m, "y");
+	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+	CU_ASSERT_EQUAL(symbol(&l, "loss.pos_weight")->kind, SYM_BUFFER);
+	expect(&l, "\"loss.pos_weight\" f32[3] is guessed to be a buffer: its name ends in \"pos_weight\"");
+	loaded_free(&l);
+}
+
 static void test_ignored_dropout(void)
 {
 	OnnxText *m = model_new();
@@ -423,6 +480,9 @@ void suite_roles(void)
 		{"bad metadata", test_bad_metadata},
 		{"a guess is named", test_guess},
 		{"a list settles it", test_list},
+		{"a list with another name of a tie", test_list_of_ties},
+		{"dropouts that drop nothing", test_absent_dropouts},
+		{"a buffer of a loss", test_pos_weight},
 		{"a parameter of one number", test_one_number},
 		{"tables of sines and cosines", test_sinusoid},
 		{"a module called twice", test_called_twice},
