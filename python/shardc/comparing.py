@@ -54,7 +54,7 @@ def batch_norm(n):
     made = []
 
     def add(op, *operands, **attributes):
-        made.append(helper.make_node(op, operands, [f"{y}_{len(made)}"], **attributes))
+        made.append(helper.make_node(op, operands, [f"{y}/statistics/{len(made)}"], **attributes))
         return made[-1].output[0]
 
     def ints(*items):

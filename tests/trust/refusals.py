@@ -340,6 +340,9 @@ WRITTEN = {
     "a norm far from zero": (lambda: norm((4, 6), lambda self, x: self.n(x) + self.a(x * 0)), numbered(4, 6) + 3000, {},
                              lambda m: True),
     "an instance norm that is evaluated": (instance_evaluated, numbered(2, 4, 6), {}, lambda m: True),
+    "batch norms in a row, before what ONNX's evaluator has not": (
+        lambda: nn.Sequential(nn.BatchNorm1d(6), nn.BatchNorm1d(6), nn.BatchNorm1d(6),
+                              nn.ConvTranspose1d(6, 6, 3, groups=3)), numbered(2, 6, 4), {}, lambda m: True),
     "weight_norm of old": (weight_norm_old, X, {}, lambda m: {"a.weight_g", "a.weight_v", "a.bias"} <= names(m)),
     "weight_norm": (weight_norm, X, {}, lambda m: "a.parametrizations.weight.original1" in names(m)),
     "shared modules": (shared, X, {}, lambda m: names(m) == {"a.weight", "a.bias", "c.bias"}
