@@ -31,6 +31,8 @@ struct Modes {
 	Map *sdpa;                    /* attentions with dropout, by that name -> whether a Dropout is left */
 	int lost_stops;
 	const char *lost_stop;
+	double smoothing; /* that a node of the exporter lacks */
+	const char *smoothed;
 };
 
 /* ---- batch norms ---- */
@@ -127,17 +129,21 @@ static const char *fx_name(Import *im, const char *fx)
 	return *fx == '%' ? arena_strndup(im->arena, fx, strcspn(fx, " ")) : "";
 }
 
-/* The fifth argument of an attention, its dropout. */
-static bool fx_attention_drops(const char *fx)
+/* The k-th argument of a call, 0 where it has fewer or another is called. */
+static double fx_argument(const char *fx, const char *call, int k)
 {
-	static const char call[] = "aten.scaled_dot_product_attention.default](args = (";
 	const char *at = strstr(fx, call);
 	at = at ? at + strlen(call) : NULL;
-	for (int i = 0; at && i < 4; i++) {
+	for (int i = 0; at && i < k; i++) {
 		size_t n = strcspn(at, ",)");
 		at = at[n] == ',' ? at + n + 1 : NULL;
 	}
-	return at && strtod(at, NULL) > 0;
+	return at ? strtod(at, NULL) : 0;
+}
+
+static bool fx_attention_drops(const char *fx)
+{
+	return fx_argument(fx, "aten.scaled_dot_product_attention.default](args = (", 4) > 0;
 }
 
 /* What TorchScript writes for momentum=None: a factor of the first step. */
@@ -168,6 +174,11 @@ static void survey_node(Import *im, const Onnx__NodeProto *p)
 	if (!fx)
 		return;
 	const char *name = fx_name(im, fx);
+	double smoothing = fx_argument(fx, "aten.cross_entropy_loss.default](args = (", 5);
+	if (smoothing > 0 && !strcmp(op, "SoftmaxCrossEntropyLoss")) {
+		s->smoothing = smoothing;
+		s->smoothed = p->name ? p->name : "";
+	}
 	map_put(s->fx, name, s);
 	if (dropout || (fx_attention_drops(fx) && !map_get(s->sdpa, name)))
 		map_put(s->sdpa, name, dropout ? s : NULL);
@@ -321,4 +332,8 @@ void modes_report(Import *im)
 		diag_warn(im->d, im->onnx->path, "the exporter's optimizer took %d detach() away, first before node \"%s\", so "
 			"gradients flow where the model stops them: export with optimize=False", s->lost_stops,
 			str_escape(im->arena, ESCAPE_IR, s->lost_stop));
+	if (s->smoothing > 0)
+		diag_warn(im->d, im->onnx->path, "the exporter left label_smoothing=%g out of node \"%s\", so the loss is "
+			"another than the model's: output the logits, with --loss=cross_entropy:label_smoothing=%g", s->smoothing,
+			str_escape(im->arena, ESCAPE_IR, s->smoothed), s->smoothing);
 }

@@ -403,6 +403,29 @@ static void test_padding_row(void)
 	}
 }
 
+/* dynamo writes a cross entropy without its label_smoothing, which its trace has. */
+static void test_lost_smoothing(void)
+{
+	static const char *const more[] = {", None, 1, -100, 0.1", ", None, 1, -100", ""};
+	for (int i = 0; i < COUNT_OF(more); i++) {
+		char fx[160];
+		OnnxText *m = model_new();
+		Buf n = node_text("ce", "SoftmaxCrossEntropyLoss", "x,t", "y");
+		snprintf(fx, sizeof(fx),
+			"%%c : call_function[target=torch.ops.aten.cross_entropy_loss.default](args = (%%x, %%t%s), kwargs = {})",
+			more[i]);
+		node_metadata(&n, "pkg.torch.onnx.fx_node", fx);
+		model_input(m, "x", 1, "4,3");
+		model_input(m, "t", 7, "4");
+		model_node(m, n);
+		model_output(m, "y");
+		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+		bool said = strstr(l.log, "left label_smoothing=0.1 out of node \"ce\"");
+		UNIT_CHECK(said == !i, "a loss that is another is named");
+		loaded_free(&l);
+	}
+}
+
 static int params_of(const Loaded *l)
 {
 	int n = 0;
@@ -483,6 +506,7 @@ void suite_roles(void)
 		{"a list with another name of a tie", test_list_of_ties},
 		{"dropouts that drop nothing", test_absent_dropouts},
 		{"a buffer of a loss", test_pos_weight},
+		{"a loss without its smoothing", test_lost_smoothing},
 		{"a parameter of one number", test_one_number},
 		{"tables of sines and cosines", test_sinusoid},
 		{"a module called twice", test_called_twice},
