@@ -191,6 +191,9 @@ void report_roles(Import *im)
 			say_guess(im, arena_printf(im->arena, "tensor \"%s\" %s", str_escape(im->arena, ESCAPE_IR, w->t->name),
 				w->split_why), &guesses);
 	}
+	if (im->pytorch && !im->meta && !im->trainable && im->o->strict_params)
+		diag_error(im->d, im->onnx->path, "the file does not say which parameters have requires_grad=False: export it "
+			"with shardc.export, or list what is trained in --trainable=FILE (docs/export.md)");
 	if (im->pytorch && !im->meta)
 		diag_note(im->d, im->onnx->path, "exported without shardc.export: the file has no trace of no_grad and "
 			"requires_grad=False, nor TorchScript's of detach() and of what a buffer is: gradients flow where the "

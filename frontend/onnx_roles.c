@@ -141,12 +141,26 @@ static const char *uses_text(Import *im, const Weight *w)
 	return arena_printf(im->arena, "used by %s", first);
 }
 
+/* "a.weight" beside an "a.running_mean" that no BatchNormalization reads: in the norms that detectors freeze
+ * (FrozenBatchNorm2d) all four tensors are buffers. */
+static bool of_frozen_norm(const Import *im, const Weight *w)
+{
+	const char *dot = strrchr(w->t->name, '.');
+	if (!dot || (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0))
+		return false;
+	const Weight *mean = map_get(im->weights,
+		arena_printf(im->arena, "%.*s.running_mean", (int)(dot - w->t->name), w->t->name));
+	return mean && !weight_only_statistics(mean);
+}
+
 /* Names that the framework gave: an exporter writes those of parameters and buffers only. */
 static void by_name(Import *im, Weight *w)
 {
 	const Ending *e = ending_of(w->t->name);
 	const WeightUse *strong = weight_strong_use(w);
-	if (e)
+	if (of_frozen_norm(im, w))
+		decide(w, WEIGHT_BUFFER, EVIDENCE_GUESS, "no batch norm reads its module's running_mean, as in a FrozenBatchNorm2d");
+	else if (e)
 		decide(w, e->class, e->sure ? EVIDENCE_NAME : EVIDENCE_GUESS,
 			arena_printf(im->arena, "its name ends in \"%s\"", e->text + (*e->text == '.')));
 	else if (strong && !im->pytorch)

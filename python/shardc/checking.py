@@ -39,6 +39,7 @@ class Report:
     rows: list                 # the worst first
     faults: list               # sentences; empty when ok
     said: str                  # what the compiler printed
+    note: str = ""             # what the comparison could not do
 
     @property
     def ok(self):
@@ -53,6 +54,7 @@ class Report:
                  f"{'parameter':{width}}  {'gradient':>10}  {'PyTorch':>10}  {'error':>8}"]
         lines += [f"{r.name:{width}}  {r.ours:10.4g}  {r.theirs:10.4g}  {r.error:8.1e}{'' if r.ok else '  <- differs'}"
                   for r in self.rows]
+        lines += [f"note: {self.note}"] if self.note else []
         lines += [f"fault: {f}" for f in self.faults]
         return "\n".join(lines + ["the program trains what the module trains" if self.ok else
                                   f"the program does not train what the module trains: {len(self.faults)} faults"])
@@ -82,7 +84,7 @@ def check(module, args, path, loss, labels=None, *, kwargs=None, input_names=Non
     first = {alias: h.name for h in held for alias in [h.name, *h.aliases]}
     ours = {first.get(n, n): t for n, t in ((k.removesuffix(".momentum_buffer"), t) for k, t in optimizer.items())}
     report = compared(theirs, found[0], ours, tolerance)
-    report.said = program.said
+    report.said, report.note = program.said, theirs.note
     report.faults += statistics(theirs, {first.get(n, n): t for n, t in model.items()}, tolerance)
     report.faults += ties(held, path, optimizer, model)
     report.faults += dropouts(rates, theirs.dropped)
@@ -114,9 +116,14 @@ class Reference:
     def __init__(self, module, held, arguments, loss, labels, outputs):
         first = [h.name for h in held if h.kind == "parameter"]
         self.frozen = [h.name for h in held if h.kind == "parameter" and not h.tensor.requires_grad]
-        self.loss, self.gradients, self.buffers, self.dropped = self.measure(
-            doubled(module), first, arguments, loss, labels, outputs, torch.float64)
-        self.peer_loss, self.peers, _, _ = self.measure(module, first, arguments, loss, labels, outputs, None)
+        single = self.measure(module, first, arguments, loss, labels, outputs, None)
+        self.peer_loss, self.peers, _, _ = single
+        self.note = ""
+        try:
+            exact = self.measure(doubled(module), first, arguments, loss, labels, outputs, torch.float64)
+        except RuntimeError as e:  # forward makes f32 tensors of its own
+            exact, self.note = single, f"PyTorch computed in f32, as the module fails in f64: {str(e).splitlines()[0]}"
+        self.loss, self.gradients, self.buffers, self.dropped = exact
 
     def measure(self, module, names, arguments, loss, labels, outputs, dtype):
         parameters = dict(module.named_parameters())

@@ -170,6 +170,7 @@ FAULTS = {
     "another weight": (other_weight, "the gradient of same.weight"),
     "an export without the helper": (without_metadata, "teacher.weight is trained by the program"),
 }
+SINGLE = "a module of f32 alone"
 QUICK = ("no fault", "gradients that stop nowhere", "a frozen table that is trained", "a tie that is lost",
          "dropout that does not drop")
 
@@ -194,6 +195,27 @@ def attempt(compiler, work, name, exporter):
         raise Failed(f"wanted {say!r}\n{report}\n{report.said}\n{json.dumps(graphs.metadata(model))}")
 
 
+class Single(nn.Module):
+    """Its forward makes a tensor of f32, whatever its input is."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return {"loss": (self.a(x) @ torch.full((4, 4), 0.5)).pow(2).mean()}
+
+
+def single(compiler, work, exporter):
+    """A module that fails in f64 is compared in f32, and the report says so."""
+    module, path = Single(), work / "single.onnx"
+    args = {"x": torch.randn(3, 4)}
+    shardc.export(module, args, path, exporter)
+    report = shardc.check(module, args, path, "output:loss", shardc=compiler, show=False)
+    if not report or "as the module fails in f64" not in str(report):
+        raise Failed(str(report))
+
+
 def main():
     compiler, work = sys.argv[1], pathlib.Path(sys.argv[2])
     names = [a for a in sys.argv[3:] if a != "--quick"] or (QUICK if "--quick" in sys.argv else list(FAULTS))
@@ -202,14 +224,17 @@ def main():
     exporters = ("torchscript",) if "--quick" in sys.argv else ("torchscript", "dynamo")
     failed = 0
     for exporter in exporters:
-        for name in names:
+        for name in [*names, SINGLE]:
             try:
-                attempt(compiler, work, name, exporter)
+                if name == SINGLE:
+                    single(compiler, work, exporter)
+                else:
+                    attempt(compiler, work, name, exporter)
             except Exception as e:
                 failed += 1
                 told = e if isinstance(e, Failed) else traceback.format_exc()
                 print(f"FAIL {name} by {exporter}: {told}", flush=True)
-    total = len(exporters) * len(names)
+    total = len(exporters) * (len(names) + 1)
     print(f"faults: {total - failed} of {total} as they should be")
     sys.exit(failed > 0 or not total)
 

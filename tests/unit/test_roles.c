@@ -120,6 +120,7 @@ static void test_guess(void)
 	l = load_model(model(NULL, "pytorch"), &strict);
 	CU_ASSERT_PTR_NULL(l.m);
 	expect(&l, "error: \"shift\" f32[2] is guessed");
+	expect(&l, "error: the file does not say which parameters have requires_grad=False");
 	loaded_free(&l);
 	l = load_model(model(ALL(WEIGHT, BIAS, SHIFT), "pytorch"), &strict);
 	CU_ASSERT_PTR_NOT_NULL(l.m);
@@ -369,6 +370,33 @@ static void test_pos_weight(void)
 	loaded_free(&l);
 }
 
+/* The norm of detectors, by TorchScript: its four buffers, two of which are called as weights are. */
+static void test_frozen_norm(void)
+{
+	for (int frozen = 0; frozen < 2; frozen++) {
+		OnnxText *m = model_new();
+		model_input(m, "x", 1, "4,3");
+		model_floats(m, "bn.weight", "3", 3, ramp);
+		model_floats(m, "bn.running_mean", "3", 3, ramp);
+		model_floats(m, "bn.running_var", "3", 3, ramp);
+		if (frozen) {
+			model_op(m, "/bn/Sub", "Sub", "x,bn.running_mean", "a");
+			model_op(m, "/bn/Div", "Div", "a,bn.running_var", "b");
+			model_op(m, "/bn/Mul", "Mul", "b,bn.weight", "y");
+		} else {
+			model_floats(m, "bn.bias", "3", 3, ramp);
+			model_op(m, "/bn/BatchNormalization", "BatchNormalization",
+				"x,bn.weight,bn.bias,bn.running_mean,bn.running_var", "y");
+		}
+		model_output(m, "y");
+		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+		CU_ASSERT_EQUAL(symbol(&l, "bn.weight")->kind, frozen ? SYM_BUFFER : SYM_PARAM);
+		if (frozen)
+			expect(&l, "\"bn.weight\" f32[3] is guessed to be a buffer: no batch norm reads its module's running_mean");
+		loaded_free(&l);
+	}
+}
+
 static void test_ignored_dropout(void)
 {
 	OnnxText *m = model_new();
@@ -506,6 +534,7 @@ void suite_roles(void)
 		{"a list with another name of a tie", test_list_of_ties},
 		{"dropouts that drop nothing", test_absent_dropouts},
 		{"a buffer of a loss", test_pos_weight},
+		{"the weight of a frozen norm", test_frozen_norm},
 		{"a loss without its smoothing", test_lost_smoothing},
 		{"a parameter of one number", test_one_number},
 		{"tables of sines and cosines", test_sinusoid},
