@@ -159,7 +159,8 @@ static void by_name(Import *im, Weight *w)
 	const Ending *e = ending_of(w->t->name);
 	const WeightUse *strong = weight_strong_use(w);
 	if (of_frozen_norm(im, w))
-		decide(w, WEIGHT_BUFFER, EVIDENCE_GUESS, "no batch norm reads its module's running_mean, as in a FrozenBatchNorm2d");
+		decide(w, WEIGHT_BUFFER, EVIDENCE_GUESS,
+			"no batch norm reads its module's running_mean, as in a FrozenBatchNorm2d");
 	else if (e)
 		decide(w, e->class, e->sure ? EVIDENCE_NAME : EVIDENCE_GUESS,
 			arena_printf(im->arena, "its name ends in \"%s\"", e->text + (*e->text == '.')));
