@@ -537,11 +537,7 @@ static int params(const Options *o, Arena *a, Diag *d)
 	options_warn_unread(o, stage_runs, &(StageContext){o, a}, a, d);
 	if (!onnx_params(o->input, &f, &to, d))
 		return EXIT_INPUT;
-	if (fflush(stdout) || ferror(stdout)) {
-		diag_error(d, "standard output", "cannot write: %s", strerror(errno));
-		return EXIT_RUN;
-	}
-	return EXIT_SUCCESS;
+	return file_flush_stdout(d) ? EXIT_SUCCESS : EXIT_RUN;
 }
 
 static int command(int argc, char **argv, Arena *a, Diag *d)

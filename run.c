@@ -43,28 +43,16 @@ static bool link_file(const char *from, const char *to, Diag *d)
 	return ok;
 }
 
-/* The K-th input's array, as the program looks for it (runtime/infer.c); NULL: there is none. */
-static const char *array_of(const Symbol *s, int k, const char *inputs, Arena *a)
-{
-	char *name = arena_strdup(a, s->name);
-	for (char *c = name; (c = strchr(c, '/'));)
-		*c = '_';
-	const char *npy[] = {arena_printf(a, "%s/%s.npy", inputs, name), arena_printf(a, "%s/input_%d.npy", inputs, k)};
-	for (int i = 0; i < COUNT_OF(npy); i++)
-		if (!access(npy[i], F_OK))
-			return npy[i];
-	return NULL;
-}
-
 /* The K-th input's file as dir/input_K.npy. */
 static bool stage_input(const Symbol *s, int k, const char *inputs, const char *dir, Arena *a, Diag *d)
 {
 	const char *to = arena_printf(a, "%s/input_%d.npy", dir, k);
-	const char *pb = arena_printf(a, "%s/input_%d.pb", inputs, k), *npy = array_of(s, k, inputs, a);
+	const char *pb = arena_printf(a, "%s/input_%d.pb", inputs, k), *npy = npy_input(a, inputs, s->name, k);
 	if (npy)
 		return link_file(npy, to, d);
 	if (access(pb, R_OK)) {
-		diag_error(d, inputs, "holds neither %s.npy nor input_%d.npy nor input_%d.pb", s->name, k, k);
+		diag_error(d, inputs, "holds neither %s nor input_%d.npy nor input_%d.pb",
+			npy_path(a, inputs, s->name) + strlen(inputs) + 1, k, k);
 		return false;
 	}
 	HostTensor t;
@@ -89,7 +77,7 @@ static const char *stage_inputs(const Module *m, const char *inputs, const char 
 	int k = 0;
 	for (int i = 0; i < m->n_symbols; i++)
 		if (m->symbols[i]->kind == SYM_INPUT)
-			converts = !array_of(m->symbols[i], k++, inputs, a) || converts;
+			converts = !npy_input(a, inputs, m->symbols[i]->name, k++) || converts;
 	k = 0;
 	for (int i = 0; converts && i < m->n_symbols; i++)
 		if (m->symbols[i]->kind == SYM_INPUT)

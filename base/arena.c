@@ -1,8 +1,8 @@
 /* base/arena.c: bump allocation in chunks; nothing is freed alone.
  *
  * Chunks grow with the arena, so that a large module costs few system calls.  Large ones begin at a large page and
- * fill whole ones: a walk over a module of a gigabyte waits for the translation of addresses else.  A mark names a
- * chunk and the bytes used in it; rewinding frees every later chunk and zeroes the rest of that one, because
+ * fill whole ones: with small pages a walk over a module of a gigabyte spends its time on address translation.  A mark
+ * names a chunk and the bytes used in it; rewinding frees every later chunk and zeroes the rest of that one, because
  * arena_alloc promises zeroed memory. */
 #include "base/base.h"
 

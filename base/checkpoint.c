@@ -486,12 +486,18 @@ static bool add_ranks(bool *has, int64_t ranks, const Checkpoint *c, Diag *d)
 	return true;
 }
 
+/* Also where neither has it (NULL). */
+static bool same_value(const json_t *x, const json_t *y)
+{
+	return x == y || json_equal(x, y);
+}
+
 static bool same_save(const Checkpoint *first, const Checkpoint *c, Diag *d)
 {
 	static const char *const keys[] = {"step", "model", "samples", "updates", "options"};
-	const char *other = json_equal(json_object_get(first->part, "run"), json_object_get(c->part, "run")) ? NULL : "run";
+	const char *other = same_value(json_object_get(first->part, "run"), json_object_get(c->part, "run")) ? NULL : "run";
 	for (int i = 0; i < COUNT_OF(keys) && !other; i++)
-		if (!json_equal(json_object_get(first->state, keys[i]), json_object_get(c->state, keys[i])))
+		if (!same_value(json_object_get(first->state, keys[i]), json_object_get(c->state, keys[i])))
 			other = keys[i];
 	if (!other && !json_equal(first->layout, c->layout))
 		other = "layout";
@@ -517,7 +523,10 @@ static bool check_parts(Arena *a, const char *const *dirs, int n, Diag *d)
 	}
 	if (ok) {
 		ranks = json_integer_value(json_object_get(c[0]->layout, "ranks"));
-		ok = ranks > 0 && ranks <= INT32_MAX;
+		ok = ranks > 0 && ranks <= CHECKPOINT_MAX_RANKS;
+		if (!ok)
+			diag_error(d, c[0]->dir, "state.json: layout.ranks is %" PRId64 ", a number of ranks up to %d was expected",
+				ranks, CHECKPOINT_MAX_RANKS);
 		has = NEW_N(a, bool, ok ? ranks : 1);
 	}
 	for (int i = 0; i < n && ok; i++)

@@ -9,6 +9,7 @@
 
 #include "base/safetensors.h"
 
+enum { CHECKPOINT_MAX_RANKS = 99999 }; /* names of files have five digits for a rank */
 typedef enum CheckpointKind { CHECKPOINT_FULL, CHECKPOINT_SHARDED, CHECKPOINT_LOCAL, CHECKPOINT_KINDS } CheckpointKind;
 extern const char *const checkpoint_kinds[CHECKPOINT_KINDS];
 /* What a tensor belongs to: parameters and averaged buffers; the optimizer's states, "PARAMETER.exp_avg"; every rank's

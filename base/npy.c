@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -206,28 +205,23 @@ bool npy_open(Npy *out, const char *path, Diag *d)
 {
 	char why[NPY_WHY];
 	const char *refused = "the file is empty";
-	FileView file;
 	*out = (Npy){.path = path};
-	if (!file_view(&file, path, &refused) || !file.at) {
+	if (!file_view(&out->view, path, &refused) || !out->view.at) {
 		diag_error(d, path, "%s", refused);
 		return false;
 	}
-	out->map_bytes = file.bytes;
-	out->map = (void *)(uintptr_t)file.at;
-	if (!npy_parse(out->map, out->map_bytes, &out->header, why)) {
+	if (!npy_parse(out->view.at, out->view.bytes, &out->header, why)) {
 		diag_error(d, path, "%s", why);
 		npy_close(out);
 		return false;
 	}
-	out->data = (const uint8_t *)out->map + out->header.data_offset;
+	out->data = (const uint8_t *)out->view.at + out->header.data_offset;
 	return true;
 }
 
 void npy_close(Npy *npy)
 {
-	if (npy->map)
-		munmap(npy->map, (size_t)npy->map_bytes);
-	npy->map = NULL;
+	file_view_close(&npy->view);
 	npy->data = NULL;
 }
 
@@ -275,4 +269,21 @@ const char *npy_shape_text(char *out, size_t n, DType dtype, int rank, const int
 	if (used < n)
 		snprintf(out + used, n - used, "%s] %s", rank ? "" : "[", dtype_info[dtype].text);
 	return out;
+}
+
+const char *npy_path(Arena *a, const char *folder, const char *name)
+{
+	char *path = arena_printf(a, "%s/%s.npy", folder, name);
+	for (char *c = path + strlen(folder) + 1; (c = strchr(c, '/'));)
+		*c = '_';
+	return path;
+}
+
+const char *npy_input(Arena *a, const char *folder, const char *name, int k)
+{
+	const char *path[] = {npy_path(a, folder, name), arena_printf(a, "%s/input_%d.npy", folder, k)};
+	for (int i = 0; i < COUNT_OF(path); i++)
+		if (!access(path[i], F_OK))
+			return path[i];
+	return NULL;
 }

@@ -2,7 +2,7 @@
 #ifndef SHARDC_NPY_H
 #define SHARDC_NPY_H
 
-#include "base/base.h"
+#include "base/file.h"
 
 enum { NPY_MAX_RANK = 8, NPY_WHY = 240 };
 
@@ -18,8 +18,7 @@ typedef struct Npy {
 	NpyHeader header;
 	const char *path;
 	const uint8_t *data;
-	void *map;
-	int64_t map_bytes;
+	FileView view;
 } Npy;
 
 /* Reads the header at the start of `bytes` bytes; false: why says what is wrong, without the file's name. */
@@ -29,6 +28,10 @@ bool npy_open(Npy *out, const char *path, Diag *d);
 void npy_close(Npy *npy);
 /* False: errno tells.  The file is removed when it could not be written whole. */
 bool npy_write(const char *path, DType dtype, int rank, const int64_t *dim, const void *data);
+/* FOLDER/NAME.npy of a tensor of a model, in the arena: a '/' of its name would leave the folder, so it is '_'. */
+const char *npy_path(Arena *a, const char *folder, const char *name);
+/* Where the K-th input is looked for: npy_path, else FOLDER/input_K.npy; NULL: there is neither. */
+const char *npy_input(Arena *a, const char *folder, const char *name, int k);
 
 /* "[1797,8,8] f64" into out, for messages. */
 const char *npy_shape_text(char *out, size_t n, DType dtype, int rank, const int64_t *dim);

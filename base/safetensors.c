@@ -26,19 +26,16 @@ typedef struct Reader { Arena *a; SafeFile *f; Diag *d; int64_t data_start; } Re
 
 static bool map_file(SafeFile *f, Diag *d)
 {
-	FileView file;
 	const char *why;
-	if (!file_view(&file, f->path, &why)) {
+	if (!file_view(&f->view, f->path, &why)) {
 		diag_error(d, f->path, "%s", why);
 		return false;
 	}
-	if (file.bytes < LENGTH_BYTES) {
+	if (f->view.bytes < LENGTH_BYTES) {
 		diag_error(d, f->path, "this is not a safetensors file: it is shorter than %d bytes", LENGTH_BYTES);
-		file_view_close(&file);
+		file_view_close(&f->view);
 		return false;
 	}
-	f->map_bytes = file.bytes;
-	f->map = (void *)(uintptr_t)file.at;
 	return true;
 }
 
@@ -77,7 +74,7 @@ static bool read_tensor(const Reader *r, SafeTensor *t, json_t *entry)
 	}
 	if (!read_shape(r, t, json_object_get(entry, "shape")))
 		return false;
-	int64_t size = r->f->map_bytes - r->data_start;
+	int64_t size = r->f->view.bytes - r->data_start;
 	int64_t begin = json_integer_value(json_array_get(range, 0));
 	int64_t end = json_integer_value(json_array_get(range, 1));
 	if (begin < 0 || end < begin || end > size || end - begin != t->bytes) {
@@ -88,7 +85,7 @@ static bool read_tensor(const Reader *r, SafeTensor *t, json_t *entry)
 		return false;
 	}
 	t->offset = r->data_start + begin;
-	t->data = (const char *)r->f->map + t->offset;
+	t->data = (const char *)r->f->view.at + t->offset;
 	return true;
 }
 
@@ -115,10 +112,10 @@ static bool check_tiling(const Reader *r)
 		}
 		end += f->tensors[i].bytes;
 	}
-	if (end != f->map_bytes)
+	if (end != f->view.bytes)
 		diag_error(r->d, f->path, "the tensors end at byte %" PRId64 ", the file at %" PRId64, end,
-			f->map_bytes);
-	return end == f->map_bytes;
+			f->view.bytes);
+	return end == f->view.bytes;
 }
 
 static bool read_meta(const Reader *r, json_t *meta)
@@ -190,13 +187,13 @@ static bool read_entries(const Reader *r, json_t *root)
 
 static bool read_header(Reader *r)
 {
-	const uint8_t *p = r->f->map;
+	const uint8_t *p = r->f->view.at;
 	uint64_t length = 0;
 	for (int i = 0; i < LENGTH_BYTES; i++)
 		length |= (uint64_t)p[i] << 8 * i;
-	if (length > MAX_HEADER || (int64_t)length > r->f->map_bytes - LENGTH_BYTES) {
+	if (length > MAX_HEADER || (int64_t)length > r->f->view.bytes - LENGTH_BYTES) {
 		diag_error(r->d, r->f->path, "this is not a safetensors file: a header of %" PRIu64
-			" bytes in a file of %" PRId64, length, r->f->map_bytes);
+			" bytes in a file of %" PRId64, length, r->f->view.bytes);
 		return false;
 	}
 	r->data_start = LENGTH_BYTES + (int64_t)length;
@@ -233,23 +230,21 @@ const SafeTensor *safetensors_find(const SafeFile *f, const char *name)
 
 void safetensors_close(SafeFile *f)
 {
-	if (f->map)
-		munmap(f->map, (size_t)f->map_bytes);
-	f->map = NULL;
+	file_view_close(&f->view);
 }
 
 void safetensors_release(const SafeFile *f, int64_t begin, int64_t n)
 {
 	int64_t page = sysconf(_SC_PAGESIZE), first = begin / page * page;
 	if (n > 0)
-		madvise((char *)f->map + first, (size_t)(begin + n - first), MADV_DONTNEED);
+		madvise((char *)(uintptr_t)f->view.at + first, (size_t)(begin + n - first), MADV_DONTNEED);
 }
 
 /* The system begins to read it: by far more at once than it would page by page. */
 static void want(const SafeFile *f, int64_t begin, int64_t n)
 {
 	int64_t page = sysconf(_SC_PAGESIZE), first = begin / page * page;
-	madvise((char *)f->map + first, (size_t)(begin + n - first), MADV_WILLNEED);
+	madvise((char *)(uintptr_t)f->view.at + first, (size_t)(begin + n - first), MADV_WILLNEED);
 }
 
 bool safetensors_verify(const SafeFile *f, const SafeTensor *t, bool release, Diag *d)

@@ -2,7 +2,7 @@
 #ifndef SHARDC_SAFETENSORS_H
 #define SHARDC_SAFETENSORS_H
 
-#include "base/base.h"
+#include "base/file.h"
 
 enum { SAFETENSORS_MAX_RANK = 8 };
 
@@ -26,8 +26,7 @@ typedef struct SafeFile {
 	int n;
 	Map *by_name;          /* SafeTensor * */
 	Map *meta;             /* __metadata__: const char * */
-	void *map;
-	int64_t map_bytes;
+	FileView view;
 } SafeFile;
 
 /* NULL after a message to d that begins with path.  The result lives in a until safetensors_close. */

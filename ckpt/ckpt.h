@@ -57,10 +57,9 @@ bool ckpt_parse(const CkptCall *call, const CkptOption *options, int n, int leas
 
 /* ---- input.c ---- */
 
-/* A checkpoint's folder, a folder of checkpoints (its `latest`), or a safetensors file (checkpoint_open_file).  NULL
- * after messages. */
 /* A checkpoint's folder, or the latest of a folder of them; NULL after a message. */
 const char *ckpt_folder(Arena *a, const char *path, Diag *d);
+/* What such a folder or a safetensors file holds (checkpoint_open_file).  NULL after messages. */
 Checkpoint *ckpt_open(Arena *a, const char *path, Diag *d);
 /* Metadata of a section's files, or of the one file; NULL: there is none. */
 const Map *ckpt_meta(const Checkpoint *c, CheckpointSection s);

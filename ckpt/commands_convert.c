@@ -41,8 +41,8 @@ static Checkpoint *open_both(Arena *a, const CkptArgs *args, const char *out, in
 	const char *in = args->at[0];
 	Checkpoint *c = open_all(a, args, d);
 	bool ok = output_is_free(out, true, d) && c;
-	if (world > CUT_MAX_RANKS) {
-		diag_error(d, "--world", "%" PRId64 " ranks are more than %d", world, CUT_MAX_RANKS);
+	if (world > CHECKPOINT_MAX_RANKS) {
+		diag_error(d, "--world", "%" PRId64 " ranks are more than %d", world, CHECKPOINT_MAX_RANKS);
 		ok = false;
 	}
 	if (c && !c->state) {

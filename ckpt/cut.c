@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/checkpoint.h"
 #include "ckpt/cut.h"
 
 static const int64_t MAX_NUMEL = INT64_C(1) << 56;
@@ -107,8 +108,8 @@ Cut *cut_read(json_t *layout, Arena *a, const char *where, Diag *d)
 		diag_error(d, where, "$.layout.units is no list");
 		return NULL;
 	}
-	if (count_of(layout, "ranks") > CUT_MAX_RANKS || count_of(layout, "shard_size") > CUT_MAX_RANKS) {
-		diag_error(d, where, "$.layout: ranks and shard_size are at most %d", CUT_MAX_RANKS);
+	if (count_of(layout, "ranks") > CHECKPOINT_MAX_RANKS || count_of(layout, "shard_size") > CHECKPOINT_MAX_RANKS) {
+		diag_error(d, where, "$.layout: ranks and shard_size are at most %d", CHECKPOINT_MAX_RANKS);
 		return NULL;
 	}
 	*c = (Cut){.by_param = map_new(a), .ranks = count_of(layout, "ranks"),

@@ -6,8 +6,6 @@
 
 #include "base/layout.h"
 
-enum { CUT_MAX_RANKS = 99999 }; /* five digits of names of files */
-
 typedef struct CutParam { const char *name; int64_t at; int listed; } CutParam; /* at: of its flat; listed: its place */
 typedef struct CutFlat { CutParam *param; int n; } CutFlat; /* by rising `at` */
 typedef struct CutUnit {

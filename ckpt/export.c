@@ -130,7 +130,7 @@ static void say_absent(const Export *e, const OnnxWriter *w)
 	const char *const *names, *list = "";
 	int n = onnx_writer_absent(w, &names);
 	for (int i = 0; i < MIN(n, 4); i++)
-		list = arena_printf(e->a, "%s%s\"%s\"", list, i ? ", " : "", str_escape(e->a, ESCAPE_TERMINAL, names[i]));
+		list = arena_printf(e->a, "%s%s\"%s\"", list, i ? ", " : "", names[i]);
 	if (n && !e->optim)
 		diag_note(e->d, e->out, "%d tensors of the module are not written, since the model does not use them under "
 			"these names: %s%s; load_state_dict(strict=True) misses them", n, list, n > 4 ? ", .." : "");

@@ -409,9 +409,13 @@ const char *build_make_command(Build *b)
 /* A line break has no spelling in a Makefile. */
 static bool check_lines(Build *b)
 {
-	bool whole = !b->include || !strchr(b->include, '\n');
-	if (!whole)
-		diag_error(b->d, b->include, "a Makefile cannot name this path of shardc: it has a line break in it; move it");
+	const char *const words[] = {b->include, b->lib, b->cc, b->arch, b->o->cc, b->blas, b->dnn};
+	bool whole = true;
+	for (int i = 0; i < COUNT_OF(words) && whole; i++) {
+		whole = !words[i] || !strchr(words[i], '\n');
+		if (!whole)
+			diag_error(b->d, words[i], "a Makefile cannot name this: it has a line break in it; move or rename it");
+	}
 	return whole;
 }
 

@@ -219,16 +219,20 @@ void codegen_remove(const char *dir)
 	arena_free(a);
 }
 
-/* Whether a file that is there may be replaced: it says near its head that it was made by shardc. */
+/* Whether a path is free, or holds a file that may be replaced: an empty one, or one that says near its head that it
+ * was made by shardc.  What cannot be read is somebody else's. */
 static bool is_ours(const char *path)
 {
 	char head[4096];
-	FILE *f = fopen(path, "r");
-	size_t n = f ? fread(head, 1, sizeof(head) - 1, f) : 0;
-	head[n] = '\0';
-	if (f)
-		fclose(f);
-	return !n || strstr(head, "by shardc") || !strncmp(head, "# Builds the training ", 22);
+	struct stat st;
+	const char *why;
+	int fd = file_open(path, &st, &why);
+	if (fd < 0)
+		return errno == ENOENT;
+	ssize_t n = pread(fd, head, sizeof(head) - 1, 0);
+	close(fd);
+	head[MAX(n, 0)] = '\0';
+	return !n || (n > 0 && (strstr(head, "by shardc") || !strncmp(head, "# Builds the training ", 22)));
 }
 
 static bool check_theirs(Emit *e, const char *dir, int n)

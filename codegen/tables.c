@@ -434,9 +434,9 @@ static bool draws_numbers(const Emit *e)
 {
 	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
 		IR_FOR_OPS(e->m, s, op)
-			if (op_info[op->kind].flags & RNG)
+			if ((op_info[op->kind].flags & RNG) || attr_find(op->attrs, "round"))
 				return true;
-	return e->o->text && strstr(e->o->text, "--stochastic-rounding");
+	return false;
 }
 
 static bool owners_round_by_chance(const Module *m)

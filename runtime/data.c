@@ -119,8 +119,8 @@ static bool open_column(DataSet *set, const RtModel *model, const char *text, co
 	c->first = c->npy.data;
 	c->n_samples = c->npy.header.dim[0];
 	c->row_bytes = c->stride = tensor_bytes(t) / t->dim[0];
-	if (c->npy.map_bytes <= small_file)
-		madvise(c->npy.map, (size_t)c->npy.map_bytes, MADV_WILLNEED);
+	if (c->npy.view.bytes <= small_file)
+		madvise((void *)(uintptr_t)c->npy.view.at, (size_t)c->npy.view.bytes, MADV_WILLNEED);
 	return true;
 }
 
@@ -252,7 +252,7 @@ void data_prefetch(const DataSet *set, int64_t first)
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
 	for (int i = 0; i < set->n_columns; i++) {
 		const DataColumn *c = &set->columns[i];
-		for (int64_t b = 0; c->npy.map_bytes > small_file && b < set->batch; b++) {
+		for (int64_t b = 0; c->npy.view.bytes > small_file && b < set->batch; b++) {
 			uintptr_t begin = (uintptr_t)(c->first + sample_at(set, first + b) * c->stride);
 			uintptr_t aligned = begin & ~(page - 1);
 			madvise((void *)aligned, begin - aligned + (size_t)c->row_bytes, MADV_WILLNEED);

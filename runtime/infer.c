@@ -2,9 +2,7 @@
  *
  * Every input is read whole from INDIR/NAME.npy, or INDIR/input_K.npy for the K-th; its shape must be the
  * compiled one to the last axis.  Outputs keep their element type; nothing is written before all of the
- * run succeeded.
- *
- * The one idea: a '/' in a tensor's name would leave the folder, so it stands for '_' in file names. */
+ * run succeeded. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,25 +10,15 @@
 
 #include "runtime/internal.h"
 
-static const char *file_of(Arena *a, const char *folder, const char *name)
-{
-	char *path = arena_printf(a, "%s/%s.npy", folder, name);
-	for (char *c = path + strlen(folder) + 1; *c; c++)
-		if (*c == '/')
-			*c = '_';
-	return path;
-}
-
 /* Samples go where a step takes them from, other inputs to where they stay. */
 static bool load_input(const Rt *rt, const RtTensor *t, int k, char *input, Diag *d)
 {
 	Arena *a = rt->p->arena;
-	const char *folder = rt->p->options->infer.in, *named = file_of(a, folder, t->name);
-	const char *path = access(named, F_OK) ? arena_printf(a, "%s/input_%d.npy", folder, k) : named;
+	const char *folder = rt->p->options->infer.in, *path = npy_input(a, folder, t->name, k);
 	char has[160], wants[160];
 	Npy npy;
-	if (access(path, F_OK)) {
-		diag_error(d, named, "input \"%s\" is neither here nor in input_%d.npy", t->name, k);
+	if (!path) {
+		diag_error(d, npy_path(a, folder, t->name), "input \"%s\" is neither here nor in input_%d.npy", t->name, k);
 		return false;
 	}
 	if (!npy_open(&npy, path, d))
@@ -73,7 +61,7 @@ static bool write_outputs(const Rt *rt, Diag *d)
 		const RtOutput *o = &rt->model->outputs[i];
 		const char *data =
 			o->input >= 0 ? device_tensor(rt, &rt->model->tensors[o->input]) : rt->act + o->offset;
-		const char *path = file_of(rt->p->arena, folder, o->name);
+		const char *path = npy_path(rt->p->arena, folder, o->name);
 		int64_t bytes = dtype_info[o->dtype].bytes;
 		for (int k = 0; k < o->rank; k++)
 			bytes *= o->dim[k];

@@ -342,9 +342,9 @@ static bool open_data(Run *run)
 static void print_files(const DataSet *set, Arena *a)
 {
 	for (int i = 0; i < set->n_columns; i++)
-		if (set->columns[i].npy.map)
+		if (set->columns[i].npy.view.at)
 			printf("file %s: %" PRId64 " bytes mapped\n", str_escape(a, ESCAPE_TERMINAL, set->columns[i].path),
-				set->columns[i].npy.map_bytes);
+				set->columns[i].npy.view.bytes);
 }
 
 /* What a rank finds out by itself.  An exit code. */

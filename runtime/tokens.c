@@ -33,7 +33,7 @@ static bool open_raw(TokenFile *f, const char *path, Diag *d)
 		file_view_close(&file);
 		return false;
 	}
-	f->npy = (Npy){.path = path, .map = (void *)(uintptr_t)file.at, .map_bytes = file.bytes, .data = file.at};
+	f->npy = (Npy){.path = path, .view = file, .data = file.at};
 	f->at = file.at;
 	f->n = file.bytes / bytes;
 	return true;

@@ -142,7 +142,7 @@ static bool open_file(char *text, size_t n)
 	SafeFile *f = safetensors_open(a, path, &d);
 	for (int i = 0; f && i < f->n; i++) {
 		const SafeTensor *t = &f->tensors[i];
-		CU_ASSERT(t->offset >= 0 && t->bytes >= 0 && t->offset + t->bytes <= f->map_bytes);
+		CU_ASSERT(t->offset >= 0 && t->bytes >= 0 && t->offset + t->bytes <= f->view.bytes);
 		const volatile char *p = t->data;
 		for (int64_t k = 0; k < t->bytes; k++)
 			(void)p[k];
