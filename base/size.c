@@ -3,7 +3,8 @@
  *   DIGITS[.DIGITS][e[+]DIGITS][K|M|G|T]             of counts: powers of 1000
  *   DIGITS[.DIGITS][e[+]DIGITS][K|M|G|T[iB|B]|B]     of bytes: K and KiB are 1024, KB is 1000
  *
- * E is e, and k is K.  No sign, no blanks.  What is not whole (1.5, 0.0001K) or exceeds 2^63 - 1 is refused, without rounding. */
+ * E is e, and k is K.  No sign, no blanks.  What is not whole (1.5, 0.0001K) or exceeds 2^63 - 1 is refused, without
+ * rounding. */
 #include "base/base.h"
 
 #include <string.h>
