@@ -453,11 +453,8 @@ static void import_outputs(Import *im, const Frame *frame)
 static void drop_unused(Module *m)
 {
 	for (Op *op = m->last[SEC_FORWARD], *prev; op; op = prev) {
-		bool used = op_has_effect(op);
 		prev = op->prev;
-		for (int i = 0; i < op->n_out; i++)
-			used = used || op->out[i]->n_uses;
-		if (!used && op->kind != OP_INPUT)
+		if (!op_has_effect(op) && !op_is_read(op) && op->kind != OP_INPUT)
 			ir_remove(m, op);
 	}
 }

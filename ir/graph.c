@@ -52,6 +52,14 @@ bool op_has_effect(const Op *op)
 	return op_info[op->kind].flags & EFFECT;
 }
 
+bool op_is_read(const Op *op)
+{
+	for (int i = 0; i < op->n_out; i++)
+		if (op->out[i]->n_uses)
+			return true;
+	return false;
+}
+
 bool op_is_param_cast(const Op *op)
 {
 	if (op->kind != OP_CAST || op_in(op, 0)->op->kind != OP_PARAM || op->parent)
@@ -271,6 +279,15 @@ void ir_remove(Module *m, Op *op)
 	for (int i = 0; i < op->n_in; i++)
 		use_unlink(&op->in[i]);
 	list_unlink(m, op);
+}
+
+void ir_sweep(Module *m, SectionKind s)
+{
+	for (Op *op = m->last[s], *prev; op; op = prev) {
+		prev = op->prev;
+		if (!op_has_effect(op) && !op_is_read(op))
+			ir_remove(m, op);
+	}
 }
 
 void ir_move_before(Module *m, Op *op, Op *before)

@@ -364,6 +364,8 @@ Op *ir_clone(Builder *b, const Op *op, PtrMap *map); /* operands mapped through 
                                                         results entered into map; bodies cloned too */
 void ir_number(Module *m);                        /* sets op->order, 0.. per section */
 bool op_has_effect(const Op *op);
+bool op_is_read(const Op *op);                    /* some result has a use */
+void ir_sweep(Module *m, SectionKind s);          /* removes, last first, what has no effect and is not read */
 /* An f32 parameter in 16 bits: at SHARD no code but the dtype of its view, where all that read the
  * parameter read it so (Flat.param). */
 bool op_is_param_cast(const Op *op);
@@ -395,6 +397,7 @@ bool ir_infer(Module *m, const Op *op, const Type *given, Type *out, Buf *err);
 /* ---- print.c, parse.c ---- */
 
 void ir_print(FILE *f, const Module *m);
+char *ir_text(const Module *m, Arena *a);        /* what ir_print prints */
 void ir_print_op(FILE *f, const Module *m, const Op *op);
 Module *ir_parse(const char *file, const char *text, Diag *d); /* NULL after reporting errors */
 void ir_print_dot(FILE *f, const Module *m);

@@ -374,3 +374,17 @@ void ir_print(FILE *f, const Module *m)
 	fputs("}\n", f);
 	arena_free(p.scratch);
 }
+
+char *ir_text(const Module *m, Arena *a)
+{
+	char *text = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&text, &n);
+	if (!f)
+		ice("out of memory");
+	ir_print(f, m);
+	fclose(f);
+	char *copy = arena_strndup(a, text, n);
+	free(text);
+	return copy;
+}

@@ -227,19 +227,6 @@ static void drop_stops(Module *m)
 			}
 }
 
-/* Removes what the rules emitted and nobody used: slices that became a concat, sides not wanted. */
-static void sweep(Module *m)
-{
-	for (Op *op = m->last[SEC_BACKWARD], *prev; op; op = prev) {
-		bool used = op_has_effect(op);
-		prev = op->prev;
-		for (int i = 0; i < op->n_out; i++)
-			used = used || op->out[i]->n_uses;
-		if (!used)
-			ir_remove(m, op);
-	}
-}
-
 bool pass_autodiff(Module *m, const PassOptions *o, Diag *d)
 {
 	if (!m->first[SEC_FORWARD] && m->first[SEC_EVAL]) { /* a program that only evaluates */
@@ -267,7 +254,7 @@ bool pass_autodiff(Module *m, const PassOptions *o, Diag *d)
 	}
 	if (ok) {
 		drop_stops(m);
-		sweep(m);
+		ir_sweep(m, SEC_BACKWARD); /* slices that became a concat, sides not wanted */
 	}
 	arena_free(scratch);
 	return ok;

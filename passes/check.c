@@ -379,7 +379,7 @@ bool check_run(Check *c, Module *m, const PassInfo *p, const PassOptions *o, Dia
 	Run r = {.c = c, .pass = p, .o = o};
 	if (p->to > LEVEL_TRAIN || !affordable(c, m, p, d))
 		return p->run(m, o, d);
-	r.before = module_text(m, c->arena);
+	r.before = ir_text(m, c->arena);
 	take_legal(&r);
 	CheckResult *before = r.mode ? NULL : c->last;
 	if (!r.mode)

@@ -15,9 +15,6 @@ void check_free(Check *c);
  * reported to d and to the CheckReport. */
 bool check_run(Check *c, Module *m, const PassInfo *p, const PassOptions *o, Diag *d);
 
-/* pipeline.c: the module's text, and a module of its own read from it. */
-char *module_text(const Module *m, Arena *a);
-
 /* ---- check_eval.c: what a module computes ---- */
 
 enum CheckMode {

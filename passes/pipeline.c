@@ -92,20 +92,6 @@ typedef struct Show {
 	Check *check; /* NULL: passes are believed */
 } Show;
 
-char *module_text(const Module *m, Arena *a)
-{
-	char *text = NULL;
-	size_t n = 0;
-	FILE *f = open_memstream(&text, &n);
-	if (!f)
-		ice("out of memory");
-	ir_print(f, m);
-	fclose(f);
-	char *copy = arena_strndup(a, text, n);
-	free(text);
-	return copy;
-}
-
 static bool dump(const Show *show, const Module *m, int number, const char *name, Diag *d)
 {
 	if (!show->view->dump_dir)
@@ -128,7 +114,7 @@ static void show_after(Show *show, const Module *m, const PassInfo *p)
 	if (show->quiet)
 		return;
 	if (show->view->print_changed) {
-		char *now = module_text(m, show->scratch);
+		char *now = ir_text(m, show->scratch);
 		if (!strcmp(now, show->before))
 			fprintf(out, "# %s changed nothing\n", p->name);
 		else
@@ -168,7 +154,7 @@ static bool run_some(Module *m, const PassOptions *o, const PassVec *todo, int f
 	bool from_text, Show *show, Diag *d)
 {
 	if (show->view->print_changed)
-		show->before = module_text(m, show->scratch);
+		show->before = ir_text(m, show->scratch);
 	if (!first && !dump(show, m, 0, "input", d))
 		return false;
 	for (int i = first; i < end; i++) {
@@ -227,7 +213,7 @@ static bool prepare(Show *show, PassVec *todo, PassVec *stop, const char *names,
 static Module *clone(const Module *m, Variant variant, Sync sync, Arena *scratch)
 {
 	Diag d = {.out = stderr};
-	Module *out = ir_parse(m->file ? m->file : m->name, module_text(m, scratch), &d);
+	Module *out = ir_parse(m->file ? m->file : m->name, ir_text(m, scratch), &d);
 	if (!out)
 		ice("the text of a module cannot be read back");
 	out->variant = variant;

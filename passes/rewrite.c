@@ -30,10 +30,7 @@ static void enqueue_users(Rewriter *r, const Value *v)
 
 static bool is_unused(const Op *op)
 {
-	for (int i = 0; i < op->n_out; i++)
-		if (op->out[i]->n_uses)
-			return false;
-	return !op_has_effect(op);
+	return !op_has_effect(op) && !op_is_read(op);
 }
 
 static void remove_op(Rewriter *r, Op *op)

@@ -501,12 +501,10 @@ static void remove_update(Module *m)
 	static const OpKind ends[] = {OP_UPDATE, OP_NORM, OP_STEP_SCALARS};
 	for (Op *op = m->last[SEC_UPDATE], *prev; op; op = prev) {
 		prev = op->prev;
-		bool goes = !op_has_effect(op), used = false;
+		bool goes = !op_has_effect(op);
 		for (int i = 0; i < COUNT_OF(ends); i++)
 			goes = goes || op->kind == ends[i];
-		for (int i = 0; i < op->n_out; i++)
-			used = used || op->out[i]->n_uses;
-		if (goes && !used)
+		if (goes && !op_is_read(op))
 			ir_remove(m, op);
 	}
 }

@@ -1,10 +1,7 @@
 /* tests/fuzz/checkpoint.c: any state.json and index.json beside good files: tensors whose elements lie inside of these
  * files, or a message.  An input is the one text, a NUL byte, and the other. */
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "base/checkpoint.h"
+#include "tests/fuzz/fuzz.h"
 
 static char folder[] = "/dev/shm/fuzz-checkpoint-" "XX" "XX" "XX"; /* a disk would wait for each truncated file */
 static const char *const files[] = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
@@ -75,29 +72,25 @@ static void check(const Checkpoint *c)
 		}
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
 	const uint8_t *end = n ? memchr(bytes, 0, n) : NULL;
 	size_t first = end ? (size_t)(end - bytes) : n;
-	char *log = NULL;
-	size_t n_log = 0;
+	FuzzLog *log = fuzz_log();
 	put("state.json", bytes, first);
 	put("index.json", end ? end + 1 : bytes, end ? n - first - 1 : 0);
 	Arena *a = arena_new();
-	Diag d = {.out = open_memstream(&log, &n_log)};
-	Checkpoint *c = checkpoint_open(a, folder, &d);
-	if (!c != (d.errors > 0))
+	Checkpoint *c = checkpoint_open(a, folder, &log->d);
+	if (!c != (log->d.errors > 0))
 		abort();
 	if (c) {
 		check(c);
-		checkpoint_verify(c, 0, 1, false, &d);
-		if (d.errors)
+		checkpoint_verify(c, 0, 1, false, &log->d);
+		if (log->d.errors)
 			abort();
 		checkpoint_close(c);
 	}
-	fclose(d.out);
-	free(log);
+	fuzz_log_free(log);
 	arena_free(a);
 	return 0;
 }

@@ -1,9 +1,6 @@
 /* tests/fuzz/safetensors.c: any bytes as a safetensors file: tensors that lie inside it, or a message. */
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "base/safetensors.h"
+#include "tests/fuzz/fuzz.h"
 
 static void check(const SafeFile *f, size_t n)
 {
@@ -21,27 +18,20 @@ static void check(const SafeFile *f, size_t n)
 	}
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-	char path[64], *log = NULL;
-	size_t n_log = 0;
 	Arena *a = arena_new();
-	int fd = memfd_create("tensors", 0);
-	if (fd < 0 || write(fd, bytes, n) != (ssize_t)n)
-		abort();
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	Diag d = {.out = open_memstream(&log, &n_log)};
-	SafeFile *f = safetensors_open(a, path, &d);
-	if (!f != (d.errors > 0))
+	FuzzFile file = fuzz_file(bytes, n);
+	FuzzLog *log = fuzz_log();
+	SafeFile *f = safetensors_open(a, file.path, &log->d);
+	if (!f != (log->d.errors > 0))
 		abort();
 	if (f) {
 		check(f, n);
 		safetensors_close(f);
 	}
-	fclose(d.out);
-	free(log);
-	close(fd);
+	fuzz_log_free(log);
+	close(file.fd);
 	arena_free(a);
 	return 0;
 }

@@ -32,8 +32,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 /* What pass prefetch, which applies the file, gets in case i. */
 static const char *text_of(int i, Diag *d)
 {
-	static char *text[256];
-	if (!text[i] && !(text[i] = case_text(&cases[i], "schedule", d)))
+	static const char *text[256];
+	static Arena *texts;
+	texts = texts ? texts : arena_new();
+	if (!text[i] && !(text[i] = case_text(&cases[i], "schedule", texts, d)))
 		abort();
 	return text[i];
 }

@@ -285,17 +285,11 @@ Module *case_build(const Case *c, const char *schedule, Variants *v, Diag *d)
 	return build(c, NULL, schedule, v, d);
 }
 
-char *case_text(const Case *c, const char *pass, Diag *d)
+const char *case_text(const Case *c, const char *pass, Arena *a, Diag *d)
 {
 	Variants v;
-	char *text = NULL;
-	size_t n = 0;
 	const Module *m = build(c, pass, NULL, &v, d);
-	FILE *f = m ? open_memstream(&text, &n) : NULL;
-	if (f) {
-		ir_print(f, m);
-		fclose(f);
-	}
+	const char *text = m ? ir_text(m, a) : NULL;
 	pipeline_free(&v);
 	return text;
 }

@@ -23,7 +23,7 @@ PassOptions case_options(const Case *c);
 /* The PLANs of a case, freed by pipeline_free(); schedule: path of an edited schedule of its variant, or NULL.
  * Returns that variant, NULL after a message to d. */
 Module *case_build(const Case *c, const char *schedule, Variants *v, Diag *d);
-/* The case's variant after a pass, as text that the caller frees; NULL after a message to d. */
-char *case_text(const Case *c, const char *pass, Diag *d);
+/* The case's variant after a pass, as text; NULL after a message to d. */
+const char *case_text(const Case *c, const char *pass, Arena *a, Diag *d);
 
 #endif

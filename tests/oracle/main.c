@@ -32,16 +32,6 @@ typedef struct Run {
 	int n_only;
 } Run;
 
-static char *module_text(const Module *m)
-{
-	char *text = NULL;
-	size_t n = 0;
-	FILE *f = open_memstream(&text, &n);
-	ir_print(f, m);
-	fclose(f);
-	return text;
-}
-
 static Module *parse(const char *text)
 {
 	Diag d = {.out = stderr};
@@ -161,13 +151,11 @@ static void judge_unedited(const Case *one, const Module *m, const char *text, c
 		ice("cannot write %s", path);
 	Variants all;
 	Module *again = case_build(one, path, &all, &d);
-	char *before = module_text(m), *after = again ? module_text(again) : NULL;
+	const char *before = ir_text(m, m->arena), *after = again ? ir_text(again, m->arena) : NULL;
 	if (!after || strcmp(before, after)) {
 		printf("BAD the unedited schedule file %s\n", after ? "gives another program" : "is refused");
 		c->originals_bad++;
 	}
-	free(before);
-	free(after);
 	pipeline_free(&all);
 }
 
@@ -261,7 +249,7 @@ static void judge_case(const Case *one, const char *name, Run *run, Counts *c)
 		c->originals_bad++;
 		return;
 	}
-	char *text = module_text(m);
+	const char *text = ir_text(m, m->arena);
 	judge_edits(one, m, run, c);
 	if (run->print < 0)
 		printf("%s", text);
@@ -274,7 +262,6 @@ static void judge_case(const Case *one, const char *name, Run *run, Counts *c)
 			judge_mutant(text, &all, i, run, c);
 	}
 	row(name, c);
-	free(text);
 	pipeline_free(&all);
 }
 

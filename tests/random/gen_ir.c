@@ -1,166 +1,11 @@
 /* tests/random/gen_ir.c: modules of random ops of ir/ops.def.
  *
- * Ops are drawn by kind; operands are values that exist, or new symbols and literals of a shape that fits more often
- * than not; attributes are drawn by their name.  What the shape rule refuses is left out. */
+ * Ops are drawn by kind, attributes by their name, operands by gen_values.c.  What the shape rule refuses is left
+ * out. */
 #include "tests/random/gen_ir.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "passes/check.h"
-
-uint64_t rng_next(Rng *r)
-{
-	uint64_t z = r->state += 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
-}
-
-int64_t rng_in(Rng *r, int64_t lo, int64_t hi)
-{
-	return lo + (int64_t)(rng_next(r) % (uint64_t)(hi - lo + 1));
-}
-
-double rng_unit(Rng *r)
-{
-	return (double)(rng_next(r) >> 11) / 0x1p52 - 1;
-}
-
-/* ---- types ---- */
-
-static int64_t some_dim(Gen *g)
-{
-	static const int64_t dims[] = {1, 1, 2, 2, 2, 3, 3, 4, 4, 5, 6};
-	return rng_one_of(g->r, 60) ? 0 : dims[rng_in(g->r, 0, COUNT_OF(dims) - 1)];
-}
-
-static Type some_type(Gen *g, DType t, int least_rank)
-{
-	Type type = type_tensor(t, 0, NULL);
-	type.rank = (int)rng_in(g->r, least_rank, MAX(least_rank, rng_one_of(g->r, 6) ? 5 : 3));
-	do {
-		for (int i = 0; i < type.rank; i++)
-			type.dim[i] = some_dim(g);
-	} while (type_numel(&type) > RANDOM_MAX_NUMEL);
-	return type;
-}
-
-/* A shape that broadcasts with t: dims of 1, leading dims gone. */
-Type gen_companion(Gen *g, const Type *t, DType dtype)
-{
-	Type c = *t;
-	c.dtype = dtype;
-	if (rng_one_of(g->r, 2))
-		return c;
-	int drop = (int)rng_in(g->r, 0, rng_one_of(g->r, 2) ? t->rank : 0);
-	c.rank = t->rank - drop;
-	for (int i = 0; i < c.rank; i++)
-		c.dim[i] = rng_one_of(g->r, 3) ? 1 : t->dim[i + drop];
-	return c;
-}
-
-/* ---- sources ---- */
-
-static Value *literal(Gen *g, Type t)
-{
-	bool is_float = dtype_is_float(t.dtype), splat = rng_one_of(g->r, 2) || !type_numel(&t)
-		|| type_numel(&t) > RANDOM_MAX_NUMEL;
-	static const double likely[] = {0, 1, 2, -1, 0.5, 3, 1e-5, 0.25};
-	int n = splat ? 1 : (int)type_numel(&t);
-	double f[RANDOM_MAX_NUMEL + 1];
-	int64_t i[RANDOM_MAX_NUMEL + 1];
-	for (int k = 0; k < n; k++) {
-		f[k] = rng_one_of(g->r, 2) ? likely[rng_in(g->r, 0, 7)] : (double)(float)rng_unit(g->r);
-		i[k] = t.dtype == DT_BOOL ? rng_in(g->r, 0, 1) : rng_in(g->r, t.dtype == DT_U8 ? 0 : -2, 3);
-	}
-	Attr *value = is_float ? attr_floats(g->m, NULL, "value", n, f) : attr_ints(g->m, NULL, "value", n, i);
-	return ir_emit_typed(&g->b, OP_CONST, 0, NULL, value, t);
-}
-
-static Value *new_symbol(Gen *g, SymbolKind kind, Type t)
-{
-	static const char *const names[] = {"in", "out", "w", "buf", "data", "state"};
-	Symbol *s = ir_add_symbol(g->m, kind, arena_printf(g->m->arena, "%s%d", names[kind], g->n_symbols++), t);
-	s->trainable = kind == SYM_PARAM;
-	return ir_read(&g->b, s);
-}
-
-Value *gen_source(Gen *g, Type t)
-{
-	static const SymbolKind kinds[] = {SYM_PARAM, SYM_PARAM, SYM_INPUT, SYM_DATA, SYM_BUFFER};
-	if (rng_one_of(g->r, 4))
-		return literal(g, t);
-	if (rng_one_of(g->r, 12) && t.rank && t.dtype != DT_BOOL) {
-		Attr *attrs = attr_int(g->m, NULL, "axis", rng_in(g->r, 0, t.rank - 1));
-		if (rng_one_of(g->r, 2))
-			attrs = attr_float(g->m, attr_float(g->m, attrs, "start", (double)rng_in(g->r, -2, 2)), "step",
-				(double)rng_in(g->r, -1, 2));
-		return ir_emit_typed(&g->b, OP_IOTA, 0, NULL, attrs, t);
-	}
-	SymbolKind kind = kinds[rng_in(g->r, 0, dtype_is_float(t.dtype) ? 4 : 3)];
-	return new_symbol(g, kind == SYM_PARAM && !dtype_is_float(t.dtype) ? SYM_INPUT : kind, t);
-}
-
-typedef enum Want { WANT_FLOAT, WANT_INT, WANT_BOOL, WANT_ANY } Want;
-
-static bool is_wanted(const Value *v, Want want)
-{
-	DType t = v->type.dtype;
-	return want == WANT_ANY || (want == WANT_BOOL ? t == DT_BOOL : want == WANT_FLOAT ? dtype_is_float(t)
-		: !dtype_is_float(t) && t != DT_BOOL);
-}
-
-static Value *pick(Gen *g, Want want, int least_rank)
-{
-	for (int i = 0; i < 12 && g->pool.n; i++) {
-		Value *v = g->pool.at[rng_in(g->r, rng_one_of(g->r, 2) ? 0 : MAX(g->pool.n - 4, 0), g->pool.n - 1)];
-		if (is_wanted(v, want) && v->type.rank >= least_rank)
-			return v;
-	}
-	DType t = want == WANT_BOOL ? DT_BOOL : want == WANT_INT ? DT_I64 : DT_F32;
-	return gen_source(g, some_type(g, t, least_rank));
-}
-
-Value *gen_floats(Gen *g, int least_rank)
-{
-	for (int i = 0; i < 8; i++) {
-		Value *v = pick(g, WANT_FLOAT, least_rank);
-		if (v->type.dtype == DT_F32)
-			return v;
-	}
-	return gen_source(g, some_type(g, DT_F32, least_rank));
-}
-
-static Value *pick_like(Gen *g, const Value *x)
-{
-	Type to;
-	for (int i = 0; i < 6 && g->pool.n; i++) {
-		Value *v = g->pool.at[rng_in(g->r, 0, g->pool.n - 1)];
-		if (v->type.dtype == x->type.dtype && type_broadcast(&v->type, &x->type, &to)
-				&& type_numel(&to) <= RANDOM_MAX_NUMEL)
-			return v;
-	}
-	return gen_source(g, gen_companion(g, &x->type, x->type.dtype));
-}
-
-/* Ids below n, negative ones too where `negative`. */
-static Value *ids(Gen *g, Type t, int64_t n, bool negative)
-{
-	int64_t v[RANDOM_MAX_NUMEL + 1];
-	int64_t count = type_numel(&t), begin = rng_in(g->r, negative ? -n : 0, MAX(n - 1, 0)), step = rng_in(g->r, -1, 2);
-	t.dtype = DT_I64;
-	if (rng_one_of(g->r, 3) || !count || !n)
-		return new_symbol(g, SYM_INPUT, t);
-	bool even = rng_one_of(g->r, 2);
-	for (int64_t i = 0; i < count; i++) {
-		v[i] = even ? begin + step * i : rng_in(g->r, negative ? -n : 0, n - 1);
-		if (v[i] < (negative ? -n : 0) || v[i] >= n)
-			v[i] = rng_in(g->r, 0, n - 1);
-	}
-	return ir_emit_typed(&g->b, OP_CONST, 0, NULL, attr_ints(g->m, NULL, "value", (int)count, v), t);
-}
 
 /* ---- attributes by name ---- */
 
@@ -344,7 +189,7 @@ static Value *tensor(Gen *g, int rank, const int64_t *dim)
 
 static Op *make_matmul(Gen *g)
 {
-	Value *in[3] = {pick(g, WANT_FLOAT, 2)};
+	Value *in[3] = {gen_pick(g, WANT_FLOAT, 2)};
 	const Type *a = &in[0]->type;
 	bool ta = rng_one_of(g->r, 3), tb = rng_one_of(g->r, 3);
 	int64_t k = a->dim[a->rank - (ta ? 2 : 1)], n = rng_in(g->r, 1, 4), dim[IR_MAX_RANK];
@@ -354,9 +199,9 @@ static Op *make_matmul(Gen *g)
 	int rank = batch.rank + 2;
 	dim[rank - 2] = tb ? n : k;
 	dim[rank - 1] = tb ? k : n;
-	in[1] = a->dtype == DT_F32 ? tensor(g, rank, dim) : pick(g, WANT_FLOAT, 2);
+	in[1] = a->dtype == DT_F32 ? tensor(g, rank, dim) : gen_pick(g, WANT_FLOAT, 2);
 	if (rng_one_of(g->r, 4))
-		in[1] = rng_one_of(g->r, 2) ? in[0] : pick(g, WANT_FLOAT, 2);
+		in[1] = rng_one_of(g->r, 2) ? in[0] : gen_pick(g, WANT_FLOAT, 2);
 	in[2] = rng_one_of(g->r, 4) ? tensor(g, 1, &n) : NULL;
 	Attr *list = attr_int(g->m, attr_int(g->m, NULL, "ta", ta), "tb", tb);
 	return emit(g, OP_MATMUL, in[2] ? 3 : 2, in, list);
@@ -364,7 +209,7 @@ static Op *make_matmul(Gen *g)
 
 static Op *make_conv(Gen *g)
 {
-	Value *x = pick(g, WANT_FLOAT, 3), *in[3] = {x};
+	Value *x = gen_pick(g, WANT_FLOAT, 3), *in[3] = {x};
 	if (x->type.rank > 5)
 		return NULL;
 	bool last = rng_one_of(g->r, 3);
@@ -380,7 +225,7 @@ static Op *make_conv(Gen *g)
 
 static Op *make_conv_grad_x(Gen *g)
 {
-	Value *y = pick(g, WANT_FLOAT, 3), *in[3] = {y};
+	Value *y = gen_pick(g, WANT_FLOAT, 3), *in[3] = {y};
 	int rank = y->type.rank;
 	if (rank > 5)
 		return NULL;
@@ -401,7 +246,7 @@ static Op *make_conv_grad_x(Gen *g)
 
 static Op *make_pool(Gen *g, OpKind kind)
 {
-	Value *x = pick(g, WANT_FLOAT, 3);
+	Value *x = gen_pick(g, WANT_FLOAT, 3);
 	if (x->type.rank > 5)
 		return NULL;
 	bool last = rng_one_of(g->r, 3);
@@ -414,15 +259,15 @@ static Op *make_pool(Gen *g, OpKind kind)
 
 static Op *make_batch_norm(Gen *g)
 {
-	Value *in[3] = {pick(g, WANT_FLOAT, 2)};
+	Value *in[3] = {gen_pick(g, WANT_FLOAT, 2)};
 	const Type *x = &in[0]->type;
 	bool last = x->rank > 2 && rng_one_of(g->r, 3);
 	int64_t c = x->dim[last ? x->rank - 1 : 1];
 	Type t = type_tensor(DT_F32, 1, &c);
 	Attr *list = attr_int(g->m, NULL, "layout", last);
 	if (rng_one_of(g->r, 2)) {
-		list = attr_str(g->m, list, "mean", new_symbol(g, SYM_BUFFER, t)->op->sym->name);
-		list = attr_str(g->m, list, "var", new_symbol(g, SYM_BUFFER, t)->op->sym->name);
+		list = attr_str(g->m, list, "mean", gen_symbol(g, SYM_BUFFER, t)->op->sym->name);
+		list = attr_str(g->m, list, "var", gen_symbol(g, SYM_BUFFER, t)->op->sym->name);
 		if (rng_one_of(g->r, 2))
 			list = attr_int(g->m, list, "unbiased", 1);
 	}
@@ -433,7 +278,7 @@ static Op *make_batch_norm(Gen *g)
 
 static Op *make_norm(Gen *g, OpKind kind)
 {
-	Value *in[4] = {pick(g, WANT_FLOAT, 1)};
+	Value *in[4] = {gen_pick(g, WANT_FLOAT, 1)};
 	const Type *x = &in[0]->type;
 	int axis = (int)rng_in(g->r, 0, x->rank - 1), n = 1;
 	for (int i = 1; i < (kind == OP_LAYER_NORM ? 3 : 2); i++) {
@@ -475,11 +320,11 @@ static Op *make_rope(Gen *g)
 
 static Op *make_cross_entropy(Gen *g)
 {
-	Value *in[3] = {pick(g, WANT_FLOAT, 1)};
+	Value *in[3] = {gen_pick(g, WANT_FLOAT, 1)};
 	Type labels = in[0]->type;
 	int64_t c = labels.dim[--labels.rank];
 	bool weighted = rng_one_of(g->r, 3);
-	in[1] = ids(g, labels, c, false);
+	in[1] = gen_ids(g, labels, c, false);
 	in[2] = weighted ? tensor(g, 1, &c) : NULL;
 	Attr *list = attr_int(g->m, NULL, "ignore_index", rng_one_of(g->r, 2) ? -100 : 0);
 	list = attr_float(g->m, list, "smoothing", rng_one_of(g->r, 2) ? 0 : 0.1);
@@ -488,25 +333,25 @@ static Op *make_cross_entropy(Gen *g)
 
 static Op *make_gather(Gen *g)
 {
-	Value *x = pick(g, WANT_ANY, 1), *in[2] = {x};
+	Value *x = gen_pick(g, WANT_ANY, 1), *in[2] = {x};
 	int axis = (int)rng_in(g->r, 0, x->type.rank - 1);
-	Type t = some_type(g, DT_I64, 0);
+	Type t = gen_type(g, DT_I64, 0);
 	t.rank = MIN(t.rank, 2);
-	in[1] = ids(g, t, x->type.dim[axis], true);
+	in[1] = gen_ids(g, t, x->type.dim[axis], true);
 	return emit(g, OP_GATHER, 2, in, attr_int(g->m, NULL, "axis", axis));
 }
 
 static Op *make_elements(Gen *g, OpKind kind)
 {
 	static const char *const reduces[] = {"none", "add", "mul", "max", "min"};
-	Value *x = pick(g, WANT_FLOAT, 1), *in[3] = {x};
+	Value *x = gen_pick(g, WANT_FLOAT, 1), *in[3] = {x};
 	int axis = (int)rng_in(g->r, 0, x->type.rank - 1);
 	Type t = x->type;
 	for (int i = 0; i < t.rank; i++)
 		t.dim[i] = i == axis ? rng_in(g->r, 1, 4) : rng_in(g->r, MIN(1, t.dim[i]), t.dim[i]);
 	if (type_numel(&t) > RANDOM_MAX_NUMEL)
 		return NULL;
-	in[1] = ids(g, t, x->type.dim[axis], true);
+	in[1] = gen_ids(g, t, x->type.dim[axis], true);
 	Attr *list = attr_int(g->m, NULL, "axis", axis);
 	if (kind == OP_GATHER_ELEMENTS)
 		return emit(g, kind, 2, in, list);
@@ -539,14 +384,14 @@ static Value *tuples(Gen *g, const Type *x, int batch, int *depth)
 			v[i] -= dim;
 	}
 	if (count && rng_one_of(g->r, 4))
-		return new_symbol(g, SYM_INPUT, t);
+		return gen_symbol(g, SYM_INPUT, t);
 	return ir_emit_typed(&g->b, OP_CONST, 0, NULL, attr_ints(g->m, NULL, "value", (int)count, v), t);
 }
 
 static Op *make_nd(Gen *g, OpKind kind)
 {
 	static const char *const reduces[] = {"none", "add", "mul", "max", "min"};
-	Value *x = pick(g, WANT_FLOAT, 1), *in[3] = {x};
+	Value *x = gen_pick(g, WANT_FLOAT, 1), *in[3] = {x};
 	int batch = kind == OP_GATHER_ND && x->type.rank > 1 && rng_one_of(g->r, 3) ? 1 : 0, depth;
 	if (!(in[1] = tuples(g, &x->type, batch, &depth)))
 		return NULL;
@@ -564,7 +409,7 @@ static Op *make_nd(Gen *g, OpKind kind)
 
 static Op *make_topk(Gen *g)
 {
-	Value *x = pick(g, WANT_FLOAT, 1);
+	Value *x = gen_pick(g, WANT_FLOAT, 1);
 	int axis = (int)rng_in(g->r, 0, x->type.rank - 1);
 	Attr *list = attr_int(g->m, attr_int(g->m, NULL, "axis", axis), "k", rng_in(g->r, MIN(1, x->type.dim[axis]),
 		x->type.dim[axis]));
@@ -573,7 +418,7 @@ static Op *make_topk(Gen *g)
 
 static Op *make_concat(Gen *g)
 {
-	Value *in[4] = {pick(g, WANT_ANY, 1)};
+	Value *in[4] = {gen_pick(g, WANT_ANY, 1)};
 	int axis = (int)rng_in(g->r, 0, in[0]->type.rank - 1), n = (int)rng_in(g->r, 1, 4);
 	for (int i = 1; i < n; i++) {
 		Type t = in[0]->type;
@@ -591,7 +436,7 @@ static Op *make_concat(Gen *g)
 
 static Op *make_dropout(Gen *g, OpKind kind)
 {
-	Value *x = pick(g, WANT_FLOAT, 1);
+	Value *x = gen_pick(g, WANT_FLOAT, 1);
 	Attr *list = attr_int(g->m, attr_int(g->m, NULL, "id", rng_in(g->r, 1, 3)), "axis", rng_one_of(g->r, 3)
 		? rng_in(g->r, -1, x->type.rank - 1) : 0);
 	return emit(g, kind, 1, &x, attr_float(g->m, list, "p", rng_one_of(g->r, 4) ? 0 : 0.3));
@@ -599,7 +444,7 @@ static Op *make_dropout(Gen *g, OpKind kind)
 
 static Op *make_moving(Gen *g, OpKind kind)
 {
-	Value *x = pick(g, WANT_ANY, kind == OP_SPLIT ? 1 : 0);
+	Value *x = gen_pick(g, WANT_ANY, kind == OP_SPLIT ? 1 : 0);
 	const Type *t = &x->type;
 	Type to;
 	switch (kind) {
@@ -610,7 +455,7 @@ static Op *make_moving(Gen *g, OpKind kind)
 	case OP_SPLIT: return emit(g, kind, 1, &x, some_split(g, t, (int)rng_in(g->r, 0, t->rank - 1)));
 	default: break;
 	}
-	Type other = some_type(g, DT_F32, t->rank);
+	Type other = gen_type(g, DT_F32, t->rank);
 	for (int i = 0; i < t->rank; i++)
 		if (t->dim[i] != 1 || rng_one_of(g->r, 2))
 			other.dim[other.rank - t->rank + i] = t->dim[i];
@@ -643,20 +488,20 @@ static Op *make_plain(Gen *g, OpKind kind)
 	Want want = kind == OP_SHL || kind == OP_SHR ? WANT_INT : logic[kind] ? (rng_one_of(g->r, 3) ? WANT_INT : WANT_BOOL)
 		: rng_one_of(g->r, 6) ? WANT_ANY : WANT_FLOAT;
 	if (kind == OP_WHERE) {
-		in[1] = pick(g, want, 0);
+		in[1] = gen_pick(g, want, 0);
 		in[0] = gen_source(g, gen_companion(g, &in[1]->type, DT_BOOL));
 		for (int i = 0; i < 4 && rng_one_of(g->r, 2); i++) {
-			Value *v = pick(g, WANT_BOOL, 0);
+			Value *v = gen_pick(g, WANT_BOOL, 0);
 			Type t;
 			if (type_broadcast(&v->type, &in[1]->type, &t))
 				in[0] = v;
 		}
-		in[2] = rng_one_of(g->r, 8) ? in[1] : pick_like(g, in[1]);
+		in[2] = rng_one_of(g->r, 8) ? in[1] : gen_like(g, in[1]);
 		return emit(g, kind, 3, in, NULL);
 	}
-	in[0] = in_domain(g, kind, pick(g, want, 0));
+	in[0] = in_domain(g, kind, gen_pick(g, want, 0));
 	if (n > 1)
-		in[1] = rng_one_of(g->r, 10) ? in[0] : pick_like(g, in[0]);
+		in[1] = rng_one_of(g->r, 10) ? in[0] : gen_like(g, in[0]);
 	if (n > 1 && (kind == OP_DIV || kind == OP_MOD) && dtype_is_float(in[0]->type.dtype) && !rng_one_of(g->r, 5))
 		in[1] = ir_emit1(&g->b, OP_EXP, in[1]);
 	if (n > 1 && rng_one_of(g->r, 2)) {
@@ -719,7 +564,7 @@ Module *random_ir(Rng *r, Diag *d)
 	g.b = (Builder){.m = g.m, .section = SEC_FORWARD, .diag = d, .loc = loc_new(g.m, "n", "", "", "")};
 	int n = (int)rng_in(r, 1, 12);
 	for (int i = 0; i < 2; i++)
-		vec_push(g.m->arena, &g.pool, gen_source(&g, some_type(&g, DT_F32, 1)));
+		vec_push(g.m->arena, &g.pool, gen_source(&g, gen_type(&g, DT_F32, 1)));
 	for (int i = 0; i < n; i++) {
 		Op *op = rng_one_of(r, 6) ? gen_pattern(&g) : make(&g, some_kind(&g));
 		for (int k = 0; op && k < op->n_out; k++)

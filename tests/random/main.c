@@ -29,7 +29,7 @@ typedef struct Worker {
 	int64_t at;              /* number of the graph at hand */
 	Counts counts;
 	int n_failed;
-	int64_t failed[MAX_FAILED];
+	int64_t failed[MAX_FAILED]; /* the first of them */
 } Worker;
 
 static bool is_onnx(const Call *c, int64_t i)
@@ -78,6 +78,13 @@ static bool run_graph(const Call *c, int64_t i, Counts *counts, FILE *log)
 	return v.outcome != OUTCOME_DIFFERS;
 }
 
+static void note_failed(Worker *w)
+{
+	if (w->n_failed < MAX_FAILED)
+		w->failed[w->n_failed] = w->at;
+	w->n_failed++;
+}
+
 static void work(const Call *c, Worker *w, int64_t from)
 {
 	FILE *log = fopen("/dev/null", "w");
@@ -85,8 +92,8 @@ static void work(const Call *c, Worker *w, int64_t from)
 	for (int64_t i = from; i < c->count; i += c->jobs) {
 		w->at = i;
 		random_limit();
-		if (!run_graph(c, i, &w->counts, log) && w->n_failed < MAX_FAILED)
-			w->failed[w->n_failed++] = i;
+		if (!run_graph(c, i, &w->counts, log))
+			note_failed(w);
 	}
 	w->at = c->count;
 	_exit(0);
@@ -110,12 +117,11 @@ static void run_all(const Call *c, Worker *w)
 		pid_t ended = wait(&status);
 		while (k < c->jobs && pid[k] != ended)
 			k++;
-		if (!WIFSIGNALED(status)) {
+		if (random_ended(status)) {
 			left--;
 			continue;
 		}
-		if (w[k].n_failed < MAX_FAILED)
-			w[k].failed[w[k].n_failed++] = w[k].at;
+		note_failed(&w[k]);
 		pid[k] = start(c, &w[k], w[k].at + c->jobs);
 	}
 	free(pid);
@@ -145,7 +151,7 @@ static char *text_of(const Call *c, int64_t i, bool nodes, Arena *a)
 	long n = fseek(f, 0, SEEK_END) ? 0 : ftell(f);
 	char *text = arena_alloc(a, (size_t)n + 1);
 	rewind(f);
-	bool ok = (!WIFSIGNALED(status) || nodes) && fread(text, 1, (size_t)n, f) == (size_t)n && n;
+	bool ok = (random_ended(status) || nodes) && fread(text, 1, (size_t)n, f) == (size_t)n && n;
 	fclose(f);
 	return ok ? text : NULL;
 }
@@ -154,6 +160,26 @@ static void print_indented(const char *text)
 {
 	for (const char *s = text; *s; s += strcspn(s, "\n"), s += *s == '\n')
 		printf("    %.*s\n", (int)strcspn(s, "\n"), s);
+}
+
+static void print_option(const char *name, const char *value)
+{
+	if (value)
+		printf(" --%s=%s", name, value);
+}
+
+static void print_options(const PassOptions *o)
+{
+	printf("  options: --loss=%s --param-dtype=%s --reduce-dtype=%s", o->loss, dtype_info[o->param_dtype].text,
+		dtype_info[o->reduce_dtype].text);
+	print_option("remat", o->remat);
+	print_option("bn", o->bn);
+	print_option("bn-sync", o->bn_sync);
+	print_option("dropout", o->dropout ? NULL : "off");
+	print_option("loss-norm", o->loss_norm);
+	print_option("loss-scale", o->loss_scale);
+	print_option("clip", o->clip);
+	putchar('\n');
 }
 
 static void show_failed(const Call *c, int64_t i)
@@ -170,14 +196,12 @@ static void show_failed(const Call *c, int64_t i)
 		Verdict v = random_try_text(graph, &o, NULL);
 		char *least = random_shrink(graph, &o, &v, a);
 		printf("  %s  pass %s  rule \"%s\"  %s  at %s\n", text[v.outcome], v.pass, v.rule, v.what, v.op);
-		printf("  options: --loss=output:loss --param-dtype=%s%s%s%s%s%s\n", dtype_info[o.param_dtype].text,
-			o.remat ? " --remat=block" : "", o.bn ? " --bn=frozen" : "", o.bn_sync ? " --bn-sync=sync" : "",
-			o.dropout ? "" : " --dropout=off", o.loss_norm ? " --loss-norm=rank" : "");
+		print_options(&o);
 		print_indented(least);
 		fflush(stdout);
 		random_try_text(least, &o, stdout);
 	} else {
-		printf("  the frontend ends with a signal\n");
+		printf("  generating it ends the process\n");
 	}
 	fflush(stdout);
 	arena_free(a);
@@ -233,9 +257,12 @@ static int report(const Call *c, const Worker *w, double seconds)
 		failed, (long long)sum.compared, seconds);
 	int shown = 0;
 	for (int64_t k = 0; k < c->jobs; k++)
-		for (int i = 0; i < w[k].n_failed && shown < SHRUNK; i++, shown++)
+		for (int i = 0; i < MIN(w[k].n_failed, MAX_FAILED) && shown < SHRUNK; i++, shown++)
 			show_failed(c, w[k].failed[i]);
-	return failed > 0;
+	int64_t lost = c->count - sum.passed - sum.refused - failed;
+	if (lost)
+		printf("FAIL %lld graphs were not counted\n", (long long)lost);
+	return failed || lost;
 }
 
 static bool read_call(int argc, char **argv, Call *c)
@@ -259,7 +286,8 @@ static bool read_call(int argc, char **argv, Call *c)
 			return false;
 		i++;
 	}
-	return c->count > 0 && c->jobs > 0;
+	bool known = !strcmp(c->kind, "ir") || !strcmp(c->kind, "onnx") || !strcmp(c->kind, "both");
+	return known && c->count > 0 && c->jobs > 0;
 }
 
 int main(int argc, char **argv)

@@ -17,7 +17,7 @@ enum { RANDOM_MAX_NUMEL = 300 };
 typedef struct Counts {
 	int64_t ops[OP_COUNT];     /* of IR ops in modules that went through */
 	int64_t nodes[256];        /* of ONNX nodes, by row of onnx_nodes.def */
-	int64_t passed, refused, too_big;
+	int64_t passed, refused;
 	int64_t compared;          /* passes */
 } Counts;
 
@@ -44,9 +44,11 @@ Verdict random_run(Module *m, const PassOptions *o, FILE *log);
 
 /* Ends this process, from now on, after five seconds of processor time. */
 void random_limit(void);
+/* Whether the process with this status came to its end: no signal, no exit with an error. */
+bool random_ended(int status);
 /* shrink.c: the smallest text found whose outcome and pass are the same as those of `text`; each try is a process. */
 char *random_shrink(const char *text, const PassOptions *o, Verdict *v, Arena *a);
-Verdict random_try_text(const char *text, const PassOptions *o, FILE *log); /* in a process of its own, 10 s at most */
-char *random_text(const Module *m, Arena *a);
+/* In a process of its own, under random_limit. */
+Verdict random_try_text(const char *text, const PassOptions *o, FILE *log);
 
 #endif

@@ -18,16 +18,9 @@ void random_limit(void)
 	setitimer(ITIMER_PROF, &t, NULL);
 }
 
-char *random_text(const Module *m, Arena *a)
+bool random_ended(int status)
 {
-	char *text = NULL;
-	size_t n = 0;
-	FILE *f = open_memstream(&text, &n);
-	ir_print(f, m);
-	fclose(f);
-	char *copy = arena_strndup(a, text, n);
-	free(text);
-	return copy;
+	return WIFEXITED(status) && !WEXITSTATUS(status);
 }
 
 static void copy_text(char *to, size_t n, const char *from)
@@ -74,8 +67,8 @@ Verdict random_try_text(const char *text, const PassOptions *o, FILE *log)
 	int status = 0;
 	waitpid(pid, &status, 0);
 	Verdict v = *shared;
-	if (WIFSIGNALED(status))
-		v = (Verdict){.outcome = WTERMSIG(status) == SIGPROF ? OUTCOME_HANGS : OUTCOME_CRASHED};
+	if (!random_ended(status))
+		v = (Verdict){.outcome = WIFSIGNALED(status) && WTERMSIG(status) == SIGPROF ? OUTCOME_HANGS : OUTCOME_CRASHED};
 	munmap(shared, sizeof(*shared));
 	return v;
 }
@@ -92,15 +85,8 @@ static Op *op_at(Module *m, int n)
 
 static void drop_unused(Module *m)
 {
-	for (Op *op = m->last[SEC_FORWARD], *prev; op; op = prev) {
-		bool used = op_has_effect(op);
-		prev = op->prev;
-		for (int i = 0; i < op->n_out; i++)
-			used = used || op->out[i]->n_uses;
-		if (!used)
-			ir_remove(m, op);
-	}
 	int n = 0;
+	ir_sweep(m, SEC_FORWARD);
 	for (int i = 0; i < m->n_symbols; i++) {
 		bool used = false;
 		IR_FOR_OPS(m, SEC_FORWARD, op) {
@@ -164,7 +150,7 @@ static char *try_cut(const char *text, const PassOptions *o, const Verdict *v, i
 	*exists = op && cut(m, op, way);
 	if (*exists) {
 		drop_unused(m);
-		now = random_text(m, a);
+		now = ir_text(m, a);
 		Verdict got = strlen(now) < strlen(text) ? random_try_text(now, o, NULL) : (Verdict){0};
 		if (!is_same(&got, v))
 			now = NULL;
@@ -173,12 +159,13 @@ static char *try_cut(const char *text, const PassOptions *o, const Verdict *v, i
 	return now;
 }
 
+/* 0 where the text does not parse: there is nothing to cut. */
 static int count_ops_of(const char *text)
 {
 	Diag d = {.out = stderr};
 	Module *m = ir_parse("random.ir", text, &d);
 	int n = 0;
-	IR_FOR_OPS(m, SEC_FORWARD, op)
+	for (const Op *op = m ? m->first[SEC_FORWARD] : NULL; op; op = op->next)
 		n++;
 	ir_module_free(m);
 	return n;

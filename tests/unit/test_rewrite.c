@@ -29,18 +29,6 @@ static char *read_text(Arena *a, const char *path)
 	return text;
 }
 
-static char *module_text(Arena *a, const Module *m)
-{
-	char *text = NULL;
-	size_t n = 0;
-	FILE *f = open_memstream(&text, &n);
-	ir_print(f, m);
-	fclose(f);
-	char *copy = arena_strndup(a, text, n);
-	free(text);
-	return copy;
-}
-
 /* ---- evaluation ---- */
 
 static double noise(const char *name, int64_t i)
@@ -147,12 +135,12 @@ static void check_file(const char *path)
 	Module *was = ir_parse(path, text, &d), *now = rewritten(path, text, passes, &d);
 	CU_ASSERT_FATAL(was && now);
 	check_values(path, was, now);
-	char *once = module_text(a, now);
+	char *once = ir_text(now, a);
 	Module *twice = rewritten(path, once, passes, &d);
-	bool same = twice && !strcmp(module_text(a, twice), once);
+	bool same = twice && !strcmp(ir_text(twice, a), once);
 	UNIT_CHECK(same, path);
 	if (!same && twice)
-		fprintf(stderr, "%s: a second run changes it to\n%s", path, module_text(a, twice));
+		fprintf(stderr, "%s: a second run changes it to\n%s", path, ir_text(twice, a));
 	ir_module_free(was);
 	ir_module_free(now);
 	ir_module_free(twice);
@@ -193,7 +181,7 @@ static void ids_outside_stay(void)
 	Diag d = {.out = stderr};
 	Module *m = rewritten("m.ir", text, "canon", &d);
 	CU_ASSERT_FATAL(m != NULL);
-	CU_ASSERT_PTR_NOT_NULL(strstr(module_text(m->arena, m), "gather_nd"));
+	CU_ASSERT_PTR_NOT_NULL(strstr(ir_text(m, m->arena), "gather_nd"));
 	ir_module_free(m);
 }
 
