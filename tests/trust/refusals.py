@@ -153,7 +153,7 @@ REFUSED = {
     "assigned .data": (lambda: linear(set_data), X, ".data"),
     "a counting buffer": (lambda: linear(counted, seen=torch.zeros(6)), X, "forward changes buffer seen"),
     "parameters as numbers": (lambda: linear(numbers), X, "a number out of a value"),
-    "a branch by value": (lambda: linear(branch), X, "by"),
+    "a branch by value": (lambda: linear(branch), X, "took a branch by its value"),
     "shared memory": (shared_memory, X, "a.weight and b.weight share memory"),
     "lazy": (lazy, X, "b.weight has no shape yet"),
     "max_norm": (max_norm, TOKENS, "max_norm"),
