@@ -87,8 +87,8 @@ static int to_model(Export *e)
 
 /* ---- whole tensors ---- */
 
-/* A tensor that is written: a copy of one, or one number. */
-typedef struct Whole { const char *name; const CheckpointTensor *from; float number; } Whole;
+/* A tensor that is written: a copy of one of the checkpoint, or of the model's file, or one number. */
+typedef struct Whole { const char *name; const CheckpointTensor *from; const HostTensor *stored; float number; } Whole;
 typedef VEC(Whole) Wholes;
 
 /* PyTorch counts a parameter's updates beside its states; rekey did so beside numbered ones. */
@@ -124,42 +124,51 @@ static void add_aliases(const Export *e, Wholes *list, const OnnxWriter *w)
 			list->n > n + 1 ? ", .." : "");
 }
 
-/* Its names are known, its values are not: nothing that was trained. */
-static void say_absent(const Export *e, const OnnxWriter *w)
+/* What the framework's module has and the model does not use was not trained: its values are those of the model's file,
+ * where that has them. */
+static void add_unused(const Export *e, Wholes *list, const OnnxWriter *w)
 {
-	const char *const *names, *list = "";
-	int n = onnx_writer_absent(w, &names);
-	for (int i = 0; i < MIN(n, 4); i++)
-		list = arena_printf(e->a, "%s%s\"%s\"", list, i ? ", " : "", names[i]);
-	if (n && !e->optim)
+	const char *const *names, *lacks = "";
+	int n = onnx_writer_absent(w, &names), n_lacks = 0;
+	for (int i = 0; i < n; i++) {
+		HostTensor *t = NEW(e->a, HostTensor);
+		if (onnx_writer_stored(w, names[i], t))
+			vec_push(e->a, list, ((Whole){.name = names[i], .stored = t}));
+		else if (n_lacks++ < 4)
+			lacks = arena_printf(e->a, "%s%s\"%s\"", lacks, *lacks ? ", " : "", names[i]);
+	}
+	if (n > n_lacks)
+		diag_note(e->d, e->out, "%d tensors that the model does not use are written as its file has them", n - n_lacks);
+	if (n_lacks)
 		diag_note(e->d, e->out, "%d tensors of the module are not written, since the model does not use them under "
-			"these names: %s%s; load_state_dict(strict=True) misses them", n, list, n > 4 ? ", .." : "");
+			"these names: %s%s; load_state_dict(strict=True) misses them", n_lacks, lacks, n_lacks > 4 ? ", .." : "");
 }
 
-static bool collect(const Export *e, Wholes *list)
+/* *model: what was opened of it, to be closed when the list is written; NULL: nothing. */
+static bool collect(const Export *e, Wholes *list, OnnxWriter **model)
 {
 	const CheckpointList *from = &e->c->section[e->optim ? CHECKPOINT_OPTIM : CHECKPOINT_MODEL];
 	for (int i = 0; i < from->n; i++) {
-		vec_push(e->a, list, ((Whole){from->at[i].name, &from->at[i], 0}));
+		vec_push(e->a, list, ((Whole){.name = from->at[i].name, .from = &from->at[i]}));
 		if (e->optim)
 			add_count(e, list, &from->at[i]);
 	}
 	if (!e->onnx)
 		return true;
-	OnnxWriter *w = open_model(e);
+	OnnxWriter *w = *model = open_model(e);
 	bool ok = w && check_model(e, onnx_writer_module(w));
 	if (ok) {
 		add_aliases(e, list, w);
-		say_absent(e, w);
+		if (!e->optim)
+			add_unused(e, list, w);
 	}
-	if (w)
-		onnx_writer_close(w);
 	return ok;
 }
 
 static int64_t bytes_of(const Whole *w)
 {
-	return w->from ? w->from->numel * dtype_info[w->from->dtype].bytes : (int64_t)sizeof(w->number);
+	return w->from ? w->from->numel * dtype_info[w->from->dtype].bytes : w->stored ? type_bytes(&w->stored->type)
+		: (int64_t)sizeof(w->number);
 }
 
 /* Where files begin: each holds tensors up to --shard-bytes, at least one. */
@@ -209,17 +218,16 @@ static bool write_one(const Export *e, const Whole *at, int n, const char *path)
 			output_copy(e->a, f, at[i].name, at[i].from);
 			continue;
 		}
-		output_tensor(e->a, f, at[i].name, DT_F32, 0, &(int64_t){1});
-		output_run(e->a, f, (OutputRun){.data = &at[i].number, .n = 1});
+		const HostTensor *t = at[i].stored;
+		output_tensor(e->a, f, at[i].name, t ? t->type.dtype : DT_F32, t ? t->type.rank : 0,
+			t ? t->type.dim : &(int64_t){1});
+		output_run(e->a, f, (OutputRun){.data = t ? t->data : &at[i].number, .n = t ? type_numel(&t->type) : 1});
 	}
 	return output_write_file(f, path, e->d);
 }
 
-static int to_safetensors(const Export *e)
+static int write_list(const Export *e, Wholes list)
 {
-	Wholes list = {0};
-	if (!collect(e, &list))
-		return CKPT_INPUT;
 	int *first = NEW_N(e->a, int, list.n + 2), n = MAX(cut(e, &list, first), 1);
 	const char **path = NEW_N(e->a, const char *, n);
 	size_t stem = strlen(e->out) - strlen(".safetensors");
@@ -237,6 +245,16 @@ static int to_safetensors(const Export *e)
 	ok = ok && (!e->shard_bytes || write_index(e, &list, first, path, n));
 	unfinished_end(mark, ok);
 	return ok ? CKPT_OK : CKPT_RUN;
+}
+
+static int to_safetensors(const Export *e)
+{
+	Wholes list = {0};
+	OnnxWriter *model = NULL;
+	int status = collect(e, &list, &model) ? write_list(e, list) : CKPT_INPUT;
+	if (model)
+		onnx_writer_close(model);
+	return status;
 }
 
 /* ---- the command ---- */

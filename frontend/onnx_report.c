@@ -139,7 +139,7 @@ static const char *count_text(const Report *r, TensorKind kind)
 	for (int e = 0; e < EVIDENCE_COUNT; e++) {
 		int n = 0;
 		for (int i = 0; i < r->rows.n; i++)
-			n += r->rows.at[i].kind == kind && (int)r->rows.at[i].evidence == e;
+			n += r->rows.at[i].used && r->rows.at[i].kind == kind && (int)r->rows.at[i].evidence == e;
 		all += n;
 		if (n)
 			list = arena_printf(a, "%s%s%d by %s", list, *list ? ", " : "", n, evidence_info[e].text);

@@ -130,6 +130,25 @@ int onnx_writer_absent(const OnnxWriter *w, const char *const **names)
 	return w->absent.n;
 }
 
+bool onnx_writer_stored(const OnnxWriter *w, const char *name, HostTensor *out)
+{
+	const OnnxGraph *g = &w->onnx->graph;
+	Diag quiet = {.max_errors = -1};
+	Span at;
+	const FileMap *file;
+	for (int i = 0; i < g->tensors.n; i++) {
+		const OnnxTensor *t = &g->tensors.at[i];
+		if (strcmp(t->name, name) != 0)
+			continue;
+		bool plain = onnx_tensor_type(t, &out->type) && (t->has_raw || !t->typed);
+		if (!plain || !onnx_tensor_bytes(w->onnx, t, &at, &file, &quiet))
+			return false;
+		out->data = at.at;
+		return true;
+	}
+	return false;
+}
+
 /* ---- the plan: which symbol goes where ---- */
 
 static bool is_pinned(const OnnxPlace *p)

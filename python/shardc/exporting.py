@@ -190,6 +190,7 @@ class Job:
         graphs.declare_marker(model)
         graphs.drop_unused(model)
         graphs.take_values(model, self.held, self.folder)
+        graphs.add_unused(model, self.held)
         used = {t.name for t in model.graph.initializer}
         graphs.set_metadata(model, state.described(self.held, self.training, self.exporter, self.modules, used))
         self.same_dependence(model)

@@ -210,6 +210,18 @@ def take_values(model, held, folder):
         raise ExportError(f"the exporter changed {'; '.join(problems)}")
 
 
+def add_unused(model, held):
+    """Parameters and saved buffers that the graph does not use: a trained model is to be loaded with all its names.
+    PyTorch does without the count of batches."""
+    stored = {t.name for t in model.graph.initializer}
+    for h in held:
+        if h.name in stored or h.name.endswith("num_batches_tracked"):
+            continue
+        if h.kind == "parameter" or (h.kind == "buffer" and h.persistent):
+            model.graph.initializer.extend(numpy_helper.from_array(as_array(h.tensor), name)
+                                           for name in (h.name, *h.aliases) if name not in stored)
+
+
 def as_array(tensor):
     tensor = tensor.detach().cpu().contiguous()
     if tensor.dtype == torch.bfloat16:

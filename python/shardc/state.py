@@ -73,7 +73,7 @@ def modules_of(module):
 
 
 def described(held, training, exporter, modules, used):
-    """The metadata of the model; used: names of the initializers that the graph has."""
+    """The metadata of the model; used: names of the initializers that the file has."""
     tensors = []
     for h in held:
         entry = {"name": h.name, "kind": h.kind, "shape": list(h.tensor.shape),

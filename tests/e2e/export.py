@@ -31,6 +31,8 @@ from torch import nn
 from torch.nn import functional as F
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "../../python"))
+import shardc  # noqa: E402
 STEPS, MORE, BATCH = 5, 5, 4
 LOSS_BOUND, OUTPUT_BOUND = 1e-5, 3e-6
 HYPER = dict(lr=1e-3, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1)
@@ -145,7 +147,7 @@ class Unused(nn.Module):
     def __init__(self):
         super().__init__()
         self.never, self.a = nn.Linear(3, 3), nn.Linear(6, 5)
-        self.register_buffer("count", torch.zeros(1))
+        self.register_buffer("count", torch.ones(1))
 
     def forward(self, x):
         return self.a(x)
@@ -183,6 +185,9 @@ MODELS = {"cnn": (Cnn, images), "layers": (Layers, tokens(50, 12)), "gpt": (Gpt,
 def to_onnx(module, x, path, exporter, external):
     names = dict(input_names=["x"], output_names=["logits"])
     folds = isinstance(module, Layers)  # in the others it would take parameters away
+    if exporter.startswith("shardc."):
+        shardc.export(module, (x,), path, exporter=exporter.removeprefix("shardc."))
+        return
     if exporter == "torchscript":
         norms = any(isinstance(m, nn.BatchNorm2d) for m in module.modules())
         mode = torch.onnx.TrainingMode.TRAINING if norms else torch.onnx.TrainingMode.EVAL
@@ -673,6 +678,9 @@ CASES = {
     "strict, weight norm and ties, TorchScript": lambda w: check_strict(w, Parametrized, rows, "torchscript"),
     "strict, weight norm and ties, dynamo": lambda w: check_strict(w, Parametrized, rows, "dynamo"),
     "strict, unused, dynamo": lambda w: check_strict(w, Unused, rows, "dynamo", ("never.weight", "never.bias", "count")),
+    "strict, unused, shardc.export, dynamo": lambda w: check_strict(w, Unused, rows, "shardc.dynamo"),
+    "strict, unused, shardc.export, TorchScript": lambda w: check_strict(w, Unused, rows, "shardc.torchscript"),
+    "strict, BERT, shardc.export": lambda w: check_strict(w, Bert, tokens(101, 16), "shardc.dynamo"),
     "strict, BERT, TorchScript": lambda w: check_strict(w, Bert, tokens(101, 16), "torchscript"),
     "strict, BERT, dynamo": lambda w: check_strict(w, Bert, tokens(101, 16), "dynamo", ("model.cls.predictions.bias",)),
 }

@@ -351,7 +351,7 @@ WRITTEN = {
                 and entry(m, "kept")["persistent"]),
     "integers": (integers, X, {}, lambda m: entry(m, "n")["dtype"] == "int64"),
     "frozen and unused": (frozen, X, {}, lambda m: not entry(m, "a.weight")["requires_grad"]
-                          and entry(m, "unused.weight")["initializer"] is None and "unused.weight" not in names(m)),
+                          and entry(m, "unused.weight")["initializer"] == "unused.weight" and "unused.weight" in names(m)),
     "its own derivative": (lambda: linear(lambda self, x: Square.apply(self.a(x))), X, {}, lambda m: True),
     "checkpointing": (lambda: linear(checkpointed), X, {}, lambda m: names(m) == {"a.weight", "a.bias"}),
     "dropout of channels": (lambda: linear(lambda self, x: F.dropout1d(self.a(x)[:, :, None], 0.5)[..., 0]), X, {},
