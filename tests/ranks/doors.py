@@ -1,22 +1,19 @@
 """Strangers, floods, false hubs, insiders and changed messages against the control plane of 2 to 4 real ranks.
 
-usage: doors.py DOOR SHARDC FOLDER [--seconds 600] [--seed N]
+usage: doors.py DOOR SHARDC FOLDER [--seconds 600] [--seed N] [--scene NAME]..
 
 Every scene starts ranks (tests/ranks/door.c, or a training program), does something to them, and checks that who was
 to be left alone ended well, that joining took less than a second, that no rank died of a signal, and that no process
-was killed but by its own run.  Scenes come in random order until the time is over, each at least once.  All traffic is on the
-loopback and on local sockets.
+was killed but by its own run.  Scenes come in random order until the time is over, each at least once.  All traffic
+is on the loopback and on local sockets.
 """
 import argparse
-import hashlib
-import hmac
 import os
 import pathlib
 import random
 import re
 import resource
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -24,141 +21,14 @@ import sys
 import threading
 import time
 
-HELLO, BEAT, GATHER, COMPARE, TEXT, NAMES, LEAVE, ACCEPT, REFUSE, WELCOME, TABLE, GATHERED, COMPARED, STOP, CHALLENGE, \
-    DOUBT, END = range(17)
-SECRET = "what the ranks of doors.py share"
-PEER, ROW, RECORD = struct.Struct("<QQii64s"), 80, 64
+from doors_protocol import (ACCEPT, BEAT, COMPARE, COMPARED, DOUBT, END, GATHER, GATHERED, HELLO, LEAVE, NAMES, RECORD,
+                            REFUSE, ROW, SECRET, STOP, TABLE, TEXT, WELCOME, connect, join_as, peer)
+from doors_report import check, count, counts, failures
+from doors_strangers import Crowd, FalseHub, Relay, changed
+
 LIMIT_MS = 1000      # for joining
 ENDED_S = 25         # until a run that was hurt has ended, on a loaded machine
-NOBODY = 65534
-
-counts = {"scenes": 0, "runs": 0, "joins": 0, "connections": 0, "messages": 0}
-slowest, failures = [0], []
-lock = threading.Lock()
-
-
-def count(what, n=1):
-    with lock:
-        counts[what] += n
-
-
-def check(ok, what, text=""):
-    if not ok:
-        failures.append(what)
-        print(f"doors: FAIL {what}\n{text[-3000:]}", flush=True)
-    return ok
-
-
-# ---- the protocol, written again ----
-
-def rotate(x, n):
-    return (x << n | x >> (64 - n)) & (1 << 64) - 1
-
-
-def siphash(key, data):
-    mask = (1 << 64) - 1
-    k0, k1 = struct.unpack("<QQ", key)
-    v = [k0 ^ 0x736f6d6570736575, k1 ^ 0x646f72616e646f6d ^ 0xee, k0 ^ 0x6c7967656e657261, k1 ^ 0x7465646279746573]
-
-    def rounds(n):
-        for _ in range(n):
-            v[0] = v[0] + v[1] & mask
-            v[2] = v[2] + v[3] & mask
-            v[1] = rotate(v[1], 13) ^ v[0]
-            v[3] = rotate(v[3], 16) ^ v[2]
-            v[0] = rotate(v[0], 32)
-            v[2] = v[2] + v[1] & mask
-            v[0] = v[0] + v[3] & mask
-            v[1] = rotate(v[1], 17) ^ v[2]
-            v[3] = rotate(v[3], 21) ^ v[0]
-            v[2] = rotate(v[2], 32)
-    tail = len(data) % 8
-    last = data[len(data) - tail:].ljust(7, b"\0") + bytes([len(data) & 255])
-    for (m,) in struct.iter_unpack("<Q", data[:len(data) - tail] + last):
-        v[3] ^= m
-        rounds(2)
-        v[0] ^= m
-    v[2] ^= 0xee
-    rounds(4)
-    first = v[0] ^ v[1] ^ v[2] ^ v[3]
-    v[1] ^= 0xdd
-    rounds(4)
-    return struct.pack("<QQ", first, v[0] ^ v[1] ^ v[2] ^ v[3])
-
-
-def key_of(secret):
-    purpose = b"shardc control plane 2\0"
-    return hmac.digest((secret or "").encode(), purpose, "sha256")
-
-
-def proof(secret, label, challenge, hello):
-    return hmac.digest(key_of(secret), label + challenge + hello, "sha256")
-
-
-class Link:
-    """One end of a connection; mine, theirs: keys, once there are any."""
-
-    def __init__(self, sock):
-        self.sock, self.mine, self.theirs, self.sent = sock, None, None, 0
-        sock.settimeout(10)
-
-    def send(self, kind, payload=b"", bytes_said=None):
-        head = struct.pack("<II", len(payload) if bytes_said is None else bytes_said, kind)
-        tag = siphash(self.mine, struct.pack("<Q", self.sent) + head + payload) if self.mine else b""
-        self.sent += 1
-        self.sock.sendall(head + payload + tag)
-        count("messages")
-
-    def exactly(self, n):
-        data = b""
-        while len(data) < n:
-            piece = self.sock.recv(n - len(data))
-            if not piece:
-                raise ConnectionError("closed")
-            data += piece
-        return data
-
-    def receive(self):
-        n, kind = struct.unpack("<II", self.exactly(8))
-        payload = self.exactly(n)
-        if self.theirs and kind != DOUBT:
-            self.exactly(16)
-        return kind, payload
-
-    def keys(self, secret, challenge, hello, is_rank):
-        both = proof(secret, b"has keys", challenge, hello)
-        self.mine, self.theirs = (both[:16], both[16:]) if is_rank else (both[16:], both[:16])
-
-
-def connect(at):
-    count("connections")
-    if isinstance(at, str):
-        s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        s.settimeout(2)
-        s.connect(at)
-        return s
-    return socket.create_connection(("127.0.0.1", at), 2)
-
-
-def peer(rank, pid=None, name=b"elsewhere"):
-    return PEER.pack(1, 2, os.getpid() if pid is None else pid, rank, name)
-
-
-def hello_of(challenge, secret, rank, size, who=None):
-    hello = challenge[:8] + os.urandom(16) + struct.pack("<ii", size, 0) + (who or peer(rank))
-    return hello + proof(secret, b"is rank ", challenge, hello)
-
-
-def join_as(at, secret, rank, size, who=None):
-    """A rank that is no shardc; it knows the secret, or tries another."""
-    link = Link(connect(at))
-    kind, challenge = link.receive()
-    assert kind == CHALLENGE
-    hello = hello_of(challenge, secret, rank, size, who)
-    link.send(HELLO, hello)
-    link.keys(secret, challenge, hello, True)
-    link.sent = 0
-    return link
+slowest = [0]
 
 
 # ---- ranks ----
@@ -215,186 +85,6 @@ class Ranks:
         check(all(c in (0, 3) for c in codes.values()), f"{what}: exit codes {codes}", text)
         check(words is None or re.search(words, text), f"{what}: {words} is not said", text)
         check("internal error" not in text, what, text)
-
-
-# ---- strangers ----
-
-def garbage(rng):
-    return rng.choice([
-        rng.randbytes(rng.randrange(1, 600)),
-        struct.pack("<II", 0xffffffff, rng.randrange(20)) + rng.randbytes(40),
-        struct.pack("<II", rng.choice([0, 1, 152, 511, 512, 513, 1 << 20, 1 << 31]), HELLO) + rng.randbytes(300),
-        struct.pack("<II", 4, LEAVE) + b"\0\0\0\0",
-        struct.pack("<II", 0, rng.randrange(17)) * 20,
-        b"GET / HTTP/1.1\r\n\r\n",
-    ])
-
-
-def changed(rng, data):
-    """Bytes with some changed, lost, doubled or in another order."""
-    data = bytearray(data)
-    for _ in range(rng.randrange(1, 4)):
-        at, way = rng.randrange(max(len(data), 1)), rng.randrange(5)
-        if way == 0 and data:
-            data[at % len(data)] ^= 1 << rng.randrange(8)
-        elif way == 1:
-            del data[at:]
-        elif way == 2:
-            data += data[at:at + 100]
-        elif way == 3 and len(data) > 8:
-            data[at:at + 4] = struct.pack("<i", rng.choice([-1, 0, 1, 2**31 - 1, -2**31]))
-        else:
-            data = data[at:] + data[:at]
-    return bytes(data)
-
-
-class Crowd:
-    """Strangers of all kinds at one address, until told to stop."""
-
-    def __init__(self, at, seed, recorded=b"", kinds=("flood", "idle", "slow", "noise", "wrong", "replay")):
-        self.at, self.seed, self.recorded, self.over = at, seed, recorded, threading.Event()
-        self.threads = [threading.Thread(target=getattr(self, k), args=(random.Random(f"{seed} {k}"),), daemon=True)
-                        for k in kinds if k != "flood"]
-        self.flooders = [self.start_flood()] if "flood" in kinds else []
-        for t in self.threads:
-            t.start()
-
-    def start_flood(self):
-        """A process that connects as fast as it can and keeps two hundred of its connections; nobody's where possible."""
-        pid = os.fork()
-        if pid:
-            return pid
-        if os.geteuid() == 0 and self.seed % 2:
-            os.setuid(NOBODY)
-        kept, until = [], time.monotonic() + 60
-        while time.monotonic() < until and os.getppid() != 1:
-            try:
-                s = socket.socket(socket.AF_UNIX if isinstance(self.at, str) else socket.AF_INET)
-                s.setblocking(False)
-                s.connect_ex(self.at if isinstance(self.at, str) else ("127.0.0.1", self.at))
-                kept.append(s)
-                if len(kept) > 200:
-                    kept.pop(0).close()
-            except OSError:
-                time.sleep(0.001)
-        os._exit(0)
-
-    def again(self, act, rng, pause):
-        while not self.over.is_set():
-            try:
-                act(rng)
-            except (OSError, AssertionError, struct.error):
-                pass
-            self.over.wait(pause)
-
-    def idle(self, rng):
-        kept = []
-
-        def act(_):
-            kept.append(connect(self.at))
-            if len(kept) > 100:
-                kept.pop(0).close()
-        self.again(act, rng, 0.005)
-
-    def slow(self, rng):
-        def act(r):
-            links = [connect(self.at) for _ in range(20)]
-            for _ in range(10):
-                for s in links:
-                    s.send(r.randbytes(1))
-                self.over.wait(0.2)
-        self.again(act, rng, 0.01)
-
-    def noise(self, rng):
-        def act(r):
-            with connect(self.at) as s:
-                s.sendall(garbage(r))
-                count("messages")
-                s.settimeout(0.05)
-                s.recv(100)
-        self.again(act, rng, 0.005)
-
-    def wrong(self, rng):
-        """Hellos that are right but for the secret, and the hub's own challenge sent back."""
-        def act(r):
-            if r.random() < 0.2:
-                with connect(self.at) as s:
-                    s.sendall(s.recv(100))
-                return
-            link = join_as(self.at, r.choice([SECRET + "!", SECRET[1:], None]) if not isinstance(self.at, str) else
-                           "a secret where there is none", r.randrange(4), r.randrange(5), peer(1, 1))
-            try:
-                kind, _ = link.receive()
-                check(kind == DOUBT, f"a wrong secret is answered by message {kind}")
-            finally:
-                link.sock.close()
-        self.again(act, rng, 0.01)
-
-    def replay(self, rng):
-        def act(r):
-            with connect(self.at) as s:
-                if not self.recorded:
-                    return
-                s.recv(100)
-                s.sendall(self.recorded if r.random() < 0.3 else changed(r, self.recorded))
-                s.settimeout(0.05)
-                answer = s.recv(100)
-                count("messages")
-                kind = struct.unpack("<II", answer[:8])[1] if len(answer) >= 8 else -1
-                check(kind in (-1, DOUBT), f"a recorded handshake is answered by message {kind}")
-        self.again(act, rng, 0.01)
-
-    def stop(self):
-        self.over.set()
-        for pid in self.flooders:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        for t in self.threads:
-            t.join()
-
-
-class Relay:
-    """Between one rank and the hub; records what the rank says; change: of (direction, bytes so far, piece)."""
-
-    def __init__(self, to, change=None):
-        self.to, self.change, self.recorded = to, change or (lambda d, n, p: p), b""
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.serve, daemon=True).start()
-
-    def serve(self):
-        while True:
-            try:
-                rank, _ = self.listener.accept()
-            except OSError:
-                return
-            try:
-                hub = socket.create_connection(("127.0.0.1", self.to), 2)
-            except OSError:
-                rank.close()
-                continue
-            hub.settimeout(None)
-            for d, a, b in ((0, rank, hub), (1, hub, rank)):
-                threading.Thread(target=self.pump, args=(d, a, b), daemon=True).start()
-
-    def pump(self, direction, a, b):
-        n = 0
-        try:
-            while piece := a.recv(4096):
-                if direction == 0 and len(self.recorded) < 4096:
-                    self.recorded += piece
-                b.sendall(self.change(direction, n, piece))
-                n += len(piece)
-        except OSError:
-            pass
-        for s in (a, b):
-            try:
-                s.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-
-    def close(self):
-        self.listener.close()
 
 
 # ---- scenes ----
@@ -485,8 +175,23 @@ def scene_changed_wire(rng):
     relay.close()
 
 
+def soon(act):
+    """What act returns, once it does not fail; None after five seconds."""
+    for _ in range(100):
+        try:
+            return act()
+        except OSError:
+            time.sleep(0.05)
+    return None
+
+
+def joined(*rank):
+    return soon(lambda: join_as(*rank))
+
+
 def extremes(rng, data):
-    return changed(rng, data) if rng.random() < 0.7 else rng.randbytes(rng.choice([0, 1, 4, 8, 24, 63, 64, 65, 80, 300]))
+    other = rng.choice([0, 1, 4, 8, 24, 63, 64, 65, 80, 300])
+    return changed(rng, data) if rng.random() < 0.7 else rng.randbytes(other)
 
 
 def scene_insider(rng):
@@ -495,68 +200,28 @@ def scene_insider(rng):
     ranks = Ranks(size, at, away=(1,))
     right = {BEAT: bytes(RECORD), GATHER: bytes(512), COMPARE: bytes(24), TEXT: b"text", NAMES: b"a\0" + bytes(6),
              LEAVE: bytes(4), HELLO: bytes(152)}
-    link = None
+    link, answer = joined(at, SECRET, 1, size), None
     try:
-        for _ in range(100):
-            try:
-                link = join_as(at, SECRET, 1, size)
-                break
-            except OSError:
-                time.sleep(0.05)
-        for _ in range(rng.randrange(1, 20)):
+        answer = link.receive()[0] if link else None
+        for _ in range(rng.randrange(1, 20) if answer == ACCEPT else 0):
             kind = rng.choice([*right, rng.randrange(40), 1 << 31])
             data = extremes(rng, right.get(kind, b""))
             sent.append((kind, data[:16]))
             link.send(kind, data, rng.choice([None] * 9 + [1 << 30]))
             time.sleep(rng.choice([0, 0, 0.02]))
-        link.sock.close()
-    except (OSError, AttributeError):
+    except OSError:
         pass
-    ranks.ends_somehow(f"an insider sent {sent}", "error" if link else None)
-
-
-class FalseHub:
-    """Plays rank 0 for the ranks that come, then does what `act` does with the link to each."""
-
-    def __init__(self, size, secret, act, rank0=None):
-        self.size, self.secret, self.act, self.rank0 = size, secret, act, rank0
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.serve, daemon=True).start()
-
-    def serve(self):
-        while True:
-            try:
-                s, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self.play, args=(Link(s),), daemon=True).start()
-
-    def play(self, link):
-        try:
-            challenge = magic + os.urandom(16)
-            link.send(CHALLENGE, challenge)
-            kind, hello = link.receive()
-            assert kind == HELLO
-            link.keys(self.secret, challenge, hello, False)
-            link.sent = 0
-            self.act(self, link)
-        except (OSError, AssertionError, struct.error):
-            pass
+    if link:
         link.sock.close()
-
-    def peers(self):
-        return b"".join(self.rank0 if r == 0 and self.rank0 else peer(r) for r in range(self.size))
-
-    def close(self):
-        self.listener.close()
+    check(answer == ACCEPT, f"an insider did not join: answered by message {answer}")
+    ranks.ends_somehow(f"an insider sent {sent}", "error")
 
 
 def scene_false_hub(rng):
     """It knows the secret, and says what no hub says."""
     size, sent = rng.randrange(2, 5), []
-    right = {WELCOME: None, TABLE: bytes(ROW * size), GATHERED: bytes(512 * size), COMPARED: b"\1", TEXT: b"", STOP: b"\2\0\0\0",
-             END: struct.pack("<ii", 3, 1), ACCEPT: b"", REFUSE: b"why \x1b[31m not", DOUBT: b"no"}
+    right = {WELCOME: None, TABLE: bytes(ROW * size), GATHERED: bytes(512 * size), COMPARED: b"\1", TEXT: b"",
+             STOP: b"\2\0\0\0", END: struct.pack("<ii", 3, 1), ACCEPT: b"", REFUSE: b"why \x1b[31m not", DOUBT: b"no"}
 
     def act(hub, link):
         right[WELCOME] = hub.peers()
@@ -571,7 +236,7 @@ def scene_false_hub(rng):
             sent.append((kind, len(data)))
             link.send(kind, data, rng.choice([None] * 19 + [1 << 30]))
             time.sleep(rng.choice([0, 0, 0.02]))
-    hub = FalseHub(size, SECRET, act)
+    hub = FalseHub(magic, size, SECRET, act)
     ranks = Ranks(size, hub.port, away=range(0, size, 2) if size > 2 else (0,))
     codes, text = ranks.end()
     hub.close()
@@ -580,9 +245,11 @@ def scene_false_hub(rng):
 
 
 def scene_hub_without_secret(rng):
-    """What listens at the address does not know the secret: not a word of it is believed, and the real rank 0 is found."""
+    """What listens at the address does not know the secret: not a word of it is believed, and the real rank 0 is
+    found."""
     at = port()
-    hub = FalseHub(2, "another secret, as long as it", lambda h, link: (link.send(ACCEPT), link.send(WELCOME, h.peers())))
+    hub = FalseHub(magic, 2, "another secret, as long as it",
+                   lambda h, link: (link.send(ACCEPT), link.send(WELCOME, h.peers())))
     relayed = Relay(at)
     relayed.to = hub.port
     ranks = Ranks(2, at, ports={1: relayed.port}, rounds=20)
@@ -604,21 +271,17 @@ def scene_victims(rng):
         other = victim()
         if as_hub:
             done = threading.Event()
-            hub = FalseHub(2, None, lambda h, link: (link.send(ACCEPT), link.send(WELCOME, h.peers()), done.wait(15)),
+            hub = FalseHub(magic, 2, None,
+                           lambda h, link: (link.send(ACCEPT), link.send(WELCOME, h.peers()), done.wait(15)),
                            rank0=peer(0, other.pid, socket.gethostname().encode()))
             ranks = Ranks(2, hub.port, secret=None, away=(0,))
             ranks.ends_somehow("a hub that hangs", "rank 0 gives no sign of life")
             done.set()
             hub.close()
         else:
-            at, link = port(), None
+            at = port()
             ranks = Ranks(2, at, secret=None, away=(1,))
-            for _ in range(100):
-                try:
-                    link = join_as(at, None, 1, 2, peer(1, other.pid, socket.gethostname().encode()))
-                    break
-                except OSError:
-                    time.sleep(0.05)
+            link = joined(at, None, 1, 2, peer(1, other.pid, socket.gethostname().encode()))
             ranks.ends_somehow("a rank that hangs", "rank 1 gives no sign of life")
             if link:
                 link.sock.close()
@@ -631,8 +294,8 @@ def training_program():
     program = folder / "train"
     text = root / "examples" / "text"
     if not program.exists():
-        subprocess.run([shardc, text / "text.onnx", "-o", program, "--loss=cross_entropy", "--bind", "batch=2", "-O0"], check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run([shardc, text / "text.onnx", "-o", program, "--loss=cross_entropy", "--bind", "batch=2", "-O0"],
+                       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return [str(program), "--tokens", str(text / "tokens_train.npy"), "--threads", "1"]
 
 
@@ -656,7 +319,8 @@ def hub_port(program):
             if os.readlink(f"/proc/{pid}/exe") != program:
                 continue
             sockets = {os.readlink(f"/proc/{pid}/fd/{f}") for f in os.listdir(f"/proc/{pid}/fd")}
-            lines = [x.split() for t in ("tcp", "tcp6") for x in pathlib.Path(f"/proc/{pid}/net/{t}").read_text().splitlines()]
+            tables = [pathlib.Path(f"/proc/{pid}/net/{t}").read_text() for t in ("tcp", "tcp6")]
+            lines = [x.split() for table in tables for x in table.splitlines()]
         except OSError:
             continue
         for line in lines:
@@ -694,35 +358,40 @@ def scene_mpi(rng):
     check(at, "the hub's port of mpirun was not found", text)
 
 
+def magic_of(at):
+    """How the challenges of the hub at this port begin."""
+    with connect(at) as s:
+        return s.recv(100)[8:16]
+
+
 def main():
     global door, shardc, folder, root, recorded, magic
+    scenes = {k[6:]: v for k, v in globals().items() if k.startswith("scene_")}
     p = argparse.ArgumentParser()
     p.add_argument("door", type=pathlib.Path)
     p.add_argument("shardc", type=pathlib.Path)
     p.add_argument("folder", type=pathlib.Path)
     p.add_argument("--seconds", type=float, default=600)
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--scene", action="append", help="only scenes of these names")
+    p.add_argument("--scene", action="append", choices=sorted(scenes), metavar="NAME", help="only these: " +
+                   ", ".join(sorted(scenes)))
     args = p.parse_args()
     door, shardc, root = args.door.resolve(), args.shardc.resolve(), pathlib.Path(__file__).resolve().parents[2]
     folder = args.folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     begin, rng = time.monotonic(), random.Random(args.seed)
-    recorded, magic = record(), b""
+    recorded = record()
     at = port()
     ranks = Ranks(2, at, away=(1,))
-    while not magic:
-        try:
-            with connect(at) as s:
-                magic = s.recv(100)[8:16]
-        except OSError:
-            time.sleep(0.02)
+    magic = soon(lambda: magic_of(at))
+    if not magic:
+        sys.exit(f"doors: rank 0 sends no challenge: {ranks.end(1)}")
     Ranks(2, at, away=(0,)).ends_well("the first run")
     ranks.ends_well("the first run", 1 << 30)
-    scenes = {k[6:]: v for k, v in globals().items() if k.startswith("scene_") and (not args.scene or k[6:] in args.scene)}
     if args.seconds < 60 and not args.scene:
-        del scenes["mpi"] # mpirun takes long to start and to stop
+        del scenes["mpi"]  # mpirun takes long to start and to stop
+    scenes = {name: scenes[name] for name in args.scene or scenes}
     left = list(scenes)
     while left or time.monotonic() - begin < args.seconds:
         name = left.pop() if left else rng.choice([s for s in scenes if s not in ("mpi", "victims")] or list(scenes))

@@ -8,13 +8,10 @@
 
 usage: losses.py SHARDC WORKDIR [--only reduce,evaluate]
 """
-import argparse
 import copy
 import itertools
 import json
 import logging
-import pathlib
-import shutil
 import subprocess
 import warnings
 
@@ -24,7 +21,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
-from matrix import Failed
+from matrix import Failed, arguments
 
 B, D, STEPS, LR = 4, 6, 3, 0.01
 
@@ -247,17 +244,10 @@ TESTS = {"reduce": test_reduce, "evaluate": test_evaluate}
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("shardc")
-    parser.add_argument("workdir", type=pathlib.Path)
-    parser.add_argument("--only", default=",".join(TESTS))
-    args = parser.parse_args()
-    shutil.rmtree(args.workdir, ignore_errors=True)
-    args.workdir.mkdir(parents=True)
+    args = arguments(TESTS)
     logging.disable(logging.WARNING)
-    torch.set_num_threads(1)
-    for name in args.only.split(","):
-        n, worst = TESTS[name](pathlib.Path(args.shardc).resolve(), args.workdir.resolve())
+    for name in args.only:
+        n, worst = TESTS[name](args.shardc, args.workdir)
         print(f"{name}: {n} runs, worst relative error {worst:.1e}")
 
 

@@ -137,6 +137,22 @@ def groups(strategy, world):
     return [s for s in range(1, world + 1) if world % s == 0] if strategy == "hybrid_shard" else [None]
 
 
+def arguments(tests):
+    """SHARDC, a WORKDIR that is emptied, and --only: some of the tests."""
+    p = argparse.ArgumentParser()
+    p.add_argument("shardc", type=lambda s: pathlib.Path(s).resolve())
+    p.add_argument("workdir", type=lambda s: pathlib.Path(s).resolve())
+    p.add_argument("--only", type=lambda s: s.split(","), default=list(tests))
+    args = p.parse_args()
+    unknown = [name for name in args.only if name not in tests]
+    if unknown:
+        p.error(f"--only: no {', '.join(unknown)}; there are {', '.join(tests)}")
+    shutil.rmtree(args.workdir, ignore_errors=True)
+    args.workdir.mkdir(parents=True)
+    torch.set_num_threads(1)
+    return args
+
+
 def pairwise(factors, seed=1):
     """A small list of combinations in which every pair of values of two factors occurs (greedy)."""
     rng = np.random.default_rng(seed)

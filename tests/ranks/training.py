@@ -10,12 +10,9 @@ whose true gradient is zero, is left out).
 
 usage: training.py SHARDC WORKDIR [--only clip,groups,..]
 """
-import argparse
 import copy
 import json
 import math
-import pathlib
-import shutil
 import warnings
 
 import numpy as np
@@ -246,16 +243,9 @@ TESTS = {"clip": test_clip, "groups": test_groups, "schedule": test_schedule, "f
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("shardc")
-    parser.add_argument("workdir", type=pathlib.Path)
-    parser.add_argument("--only", default=",".join(TESTS))
-    args = parser.parse_args()
-    shutil.rmtree(args.workdir, ignore_errors=True)
-    args.workdir.mkdir(parents=True)
-    s = Setup(pathlib.Path(args.shardc).resolve(), args.workdir.resolve())
-    torch.set_num_threads(1)
-    for name in args.only.split(","):
+    args = matrix.arguments(TESTS)
+    s = Setup(args.shardc, args.workdir)
+    for name in args.only:
         n, worst = TESTS[name](s)
         print(f"{name}: {n} runs; worst relative errors: " + ", ".join(f"{k} {v:.1e}" for k, v in worst.items()))
 

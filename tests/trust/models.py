@@ -19,7 +19,8 @@ class Case:
     outputs: tuple = ()          # of those that the module returns; default: all
     beyond: tuple = ()           # exporters of PyTorch that cannot write it
     stops: bool = False          # gradients stop in forward, of which a plain export may leave no trace
-    quick: str = ""              # the exporter that the quick part takes; "both"
+    unwritten: tuple = ()        # exporters that fail without the helper
+    quick: str = ""              # the exporter that the quick part takes
 
 
 def tokens(samples, length=LENGTH):
@@ -244,15 +245,16 @@ def series(samples):
 
 two_texts = language(("input_ids", "decoder_input_ids"))
 CASES = {
-    "whisper": Case(whisper, speech, outputs=("logits",)),
+    "whisper": Case(whisper, speech, outputs=("logits",), unwritten=("torchscript",)),
     "marian": Case(marian, two_texts, outputs=("logits",)),
     "bart": Case(bart, two_texts, outputs=("logits",)),
     "albert": Case(albert, language(), outputs=("logits",)),
     "deberta": Case(deberta, language(), outputs=("logits",)),
-    "patchtst": Case(patchtst, series, "output:loss", outputs=("loss",), beyond=("torchscript",)),
+    "patchtst": Case(patchtst, series, "output:loss", outputs=("loss",), beyond=("torchscript",),
+                     unwritten=("torchscript",)),
     "mamba": Case(mamba, language(), outputs=("logits",)),
-    "gpt": Case(gpt, language(), outputs=("logits",), quick="torchscript"),
-    "dqn": Case(Dqn, plays, "output:loss", stops=True, quick="dynamo"),
+    "gpt": Case(gpt, language(), outputs=("logits",), unwritten=("torchscript",), quick="torchscript"),
+    "dqn": Case(Dqn, plays, "output:loss", stops=True, unwritten=("torchscript",), quick="dynamo"),
     "gan": Case(Gan, noise_and_real, "output:loss", stops=True, quick="torchscript"),
     "vq": Case(Vq, lambda n: {"x": torch.randn(n, 8)}, "output:loss", stops=True, quick="torchscript"),
     "simclr": Case(SimClr, lambda n: {"a": torch.randn(n, 8), "b": torch.randn(n, 8)}, "output:loss",

@@ -1,37 +1,11 @@
-/* tests/unit/test_frontend.c: what ONNX models become: names, parameters, ties, shapes, modes. */
+/* tests/unit/test_frontend.c: what ONNX models become: shapes, constants, functions, modes. */
 #include <math.h>
 #include <string.h>
 
-#include "tests/unit/onnx_model.h"
+#include "tests/unit/loaded.h"
 #include "tests/unit/unit.h"
 
-static const float ramp[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, zero[] = {0}, one[] = {1};
-
-static void expect(Loaded *l, const char *text)
-{
-	UNIT_CHECK(strstr(l->log, text) != NULL, text);
-	if (!strstr(l->log, text))
-		fprintf(stderr, "\nexpected \"%s\" in:\n%s\n", text, l->log);
-}
-
-/* Loads, verifies, and checks that nothing was reported as an error. */
-static Loaded good(OnnxText *m, const FrontendOptions *o)
-{
-	Loaded l = load_model(m, o);
-	Diag d = {.out = stderr};
-	if (!l.m)
-		fprintf(stderr, "\n%s\n", l.log);
-	CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
-	CU_ASSERT(ir_verify(l.m, NULL, &d));
-	return l;
-}
-
-static const Symbol *symbol(const Loaded *l, const char *name, SymbolKind kind)
-{
-	const Symbol *s = ir_find_symbol(l->m, name);
-	UNIT_CHECK(s && s->kind == kind, name);
-	return s && s->kind == kind ? s : NULL;
-}
+static const float ramp[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
 
 static OnnxText *linear(void)
 {
@@ -58,7 +32,7 @@ static void test_linear(void)
 	CU_ASSERT_STRING_EQUAL(op->loc->node, "/fc/Gemm");
 	CU_ASSERT_STRING_EQUAL(op->loc->scope, "fc");
 	CU_ASSERT_STRING_EQUAL(op->out[0]->name, "y");
-	const Symbol *w = symbol(&l, "fc.weight", SYM_PARAM);
+	const Symbol *w = symbol_of(&l, "fc.weight", SYM_PARAM);
 	CU_ASSERT(w && w->trainable && w->src.file && w->src.bytes == 24);
 	HostTensor t;
 	Diag d = {.out = stderr};
@@ -199,6 +173,55 @@ static void test_constant_condition(void)
 	loaded_free(&l);
 }
 
+static void test_causal_mask(void)
+{
+	float mask[64];
+	for (int i = 0; i < 64; i++)
+		mask[i] = i % 8 <= i / 8 ? 0 : -INFINITY;
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,2,8,8");
+	model_floats(m, "val_1", "1,1,8,8", 64, mask);
+	model_op(m, "a", "Add", "x,val_1", "y");
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_READ), 0);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_IOTA), 2);
+	Arena *a = arena_new();
+	EvalEnv *e = eval_new(l.m, a);
+	const Op *add = find_op(l.m, OP_ADD);
+	EvalTensor *t = eval_constant(e, op_in(add, 1), 64);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(t);
+	for (int i = 0; i < 64; i++)
+		CU_ASSERT(t->f[i] == (double)mask[i]);
+	arena_free(a);
+	loaded_free(&l);
+}
+
+/* Long tables of positions, and of one number, are not stored. */
+static void test_long_tables(void)
+{
+	static int64_t positions[5000], same[5000];
+	for (int i = 0; i < 5000; i++) {
+		positions[i] = 3 + 2 * i;
+		same[i] = 7;
+	}
+	OnnxText *m = model_new();
+	model_input(m, "x", 7, "4,5000");
+	model_ints(m, "positions", 5000, positions);
+	model_ints(m, "same", 5000, same);
+	model_op(m, "a", "Add", "x,positions", "h");
+	model_op(m, "b", "Add", "h,same", "y");
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	const Op *iota = find_op(l.m, OP_IOTA), *full = find_op(l.m, OP_CONST);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_READ), 0);
+	CU_ASSERT_FATAL(iota && full);
+	CU_ASSERT_EQUAL(attr_get_float(iota->attrs, "start", 0), 3);
+	CU_ASSERT_EQUAL(attr_get_float(iota->attrs, "step", 1), 2);
+	CU_ASSERT_EQUAL(attr_find(full->attrs, "value")->n, 1);
+	loaded_free(&l);
+}
+
 /* ---- functions ---- */
 
 static Buf function_text(const char *name, const char *in, const char *out)
@@ -308,239 +331,23 @@ static void test_error_in_doubling_functions(void)
 	loaded_free(&l);
 }
 
-/* ---- names, merged and tied parameters ---- */
-
-static void scoped(Buf *node, const char *scope)
-{
-	char list[128];
-	snprintf(list, sizeof(list), "['', '%s', 'op']", scope);
-	node_metadata(node, "pkg.torch.onnx.name_scopes", list);
-}
-
-/* Two norms whose scale and shift an exporter merged into one tensor each. */
-static OnnxText *merged(const float *scale)
-{
-	OnnxText *m = model_new();
-	Buf a = node_text("n1", "LayerNormalization", "x,ln1.weight,ln1.bias", "h");
-	Buf b = node_text("n2", "LayerNormalization", "h,ln1.weight,ln1.bias", "y");
-	model_input(m, "x", 1, "4,3");
-	model_floats(m, "ln1.weight", "3", scale == ramp ? 3 : 1, scale);
-	model_floats(m, "ln1.bias", "3", 1, zero);
-	scoped(&a, "ln1");
-	scoped(&b, "ln2");
-	model_node(m, a);
-	model_node(m, b);
-	model_output(m, "y");
-	return m;
-}
-
-static void test_untie(void)
-{
-	static const UntieMode modes[] = {UNTIE_AUTO, UNTIE_ALL, UNTIE_NONE};
-	static const int n_params[2][3] = {{4, 4, 2}, {3, 4, 2}}; /* merged ones; a real tie of weights */
-	for (int real = 0; real < 2; real++) {
-		for (int i = 0; i < 3; i++) {
-			FrontendOptions o = {.untie = modes[i]};
-			Loaded l = good(merged(real ? ramp : one), &o);
-			CU_ASSERT_EQUAL(count_ops(l.m, OP_PARAM), n_params[real][i]);
-			if (i == 0) {
-				symbol(&l, "ln2.bias", SYM_PARAM);
-				expect(&l, "untied: \"ln2.bias\" from tensor \"ln1.bias\", all zeros");
-			}
-			loaded_free(&l);
-		}
-	}
-}
-
-/* Statistics are buffers even where the exporter merged them with a shift. */
-static void test_merged_statistics(void)
-{
-	OnnxText *m = model_new();
-	Buf n = node_text("bn", "BatchNormalization", "x,w,bn.bias,bn.bias,w", "y");
-	model_input(m, "x", 1, "4,3,2,2");
-	model_floats(m, "w", "3", 1, one);
-	model_floats(m, "bn.bias", "3", 1, zero);
-	scoped(&n, "bn");
-	model_node(m, n);
-	model_output(m, "y");
-	Loaded l = good(m, NULL);
-	symbol(&l, "bn.weight", SYM_PARAM);
-	symbol(&l, "bn.bias", SYM_PARAM);
-	symbol(&l, "bn.running_mean", SYM_BUFFER);
-	symbol(&l, "bn.running_var", SYM_BUFFER);
-	loaded_free(&l);
-}
-
-/* Embedding [5,2] and its transpose, which constant folding stored beside it. */
-static OnnxText *broken_tie(bool equal, bool dynamo)
-{
-	static const float table[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, turned[] = {1, 3, 5, 7, 9, 2, 4, 6, 8, 10};
-	const char *head = dynamo ? "val_7" : "onnx::MatMul_7";
-	char in[64];
-	OnnxText *m = model_new();
-	model_input(m, "ids", 7, "4,3");
-	model_floats(m, "wte.weight", "5,2", 10, table);
-	model_floats(m, head, "2,5", 10, equal ? turned : table);
-	if (dynamo)
-		model_info(m, head, "pkg.onnxscript.optimizer.folded_from", "['wte.weight']");
-	model_op(m, "/wte/Gather", "Gather", "wte.weight,ids", "e");
-	snprintf(in, sizeof(in), "e,%s", head);
-	model_op(m, "/lm_head/MatMul", "MatMul", in, "y");
-	model_output(m, "y");
-	return m;
-}
-
-static void test_broken_tie(void)
-{
-	for (int dynamo = 0; dynamo < 2; dynamo++) {
-		Loaded l = good(broken_tie(true, dynamo), NULL);
-		CU_ASSERT_EQUAL(count_ops(l.m, OP_PARAM), 1);
-		CU_ASSERT_EQUAL(count_ops(l.m, OP_TRANSPOSE), 1);
-		expect(&l, "is the transpose of \"wte.weight\"");
-		loaded_free(&l);
-	}
-	Loaded l = good(broken_tie(false, false), NULL);
-	const Symbol *head = symbol(&l, "lm_head.weight", SYM_PARAM);
-	HostTensor t;
-	Diag d = {.out = stderr};
-	CU_ASSERT_FATAL(head && source_load(l.m, head, l.m->arena, &t, &d));
-	CU_ASSERT_STRING_EQUAL(head->onnx, "onnx::MatMul_7");
-	CU_ASSERT_EQUAL(head->type.dim[0], 5);
-	CU_ASSERT_EQUAL(host_get_float(&t, 1), 6); /* [0,1] of the framework's [5,2] */
-	loaded_free(&l);
-}
-
-static void test_scope_of_path(void)
-{
-	OnnxText *m = model_new();
-	model_input(m, "x", 1, "4,3");
-	model_floats(m, "onnx::MatMul_3", "3,3", 11, ramp);
-	model_op(m, "/layer1/layer1.0/fc/MatMul", "MatMul", "x,onnx::MatMul_3", "y");
-	model_output(m, "y");
-	Loaded l = good(m, NULL);
-	symbol(&l, "layer1.0.fc.weight", SYM_PARAM);
-	loaded_free(&l);
-}
-
-static void test_folded_vector(void)
-{
-	OnnxText *m = model_new();
-	model_input(m, "x", 1, "4,3,2,2");
-	model_floats(m, "onnx::Mul_8", "3,1,1", 11, ramp);
-	model_floats(m, "onnx::Add_9", "1,2,2", 11, ramp);
-	model_op(m, "/g/Mul", "Mul", "x,onnx::Mul_8", "h");
-	model_op(m, "/g/Add", "Add", "h,onnx::Add_9", "y");
-	model_output(m, "y");
-	Loaded l = good(m, NULL);
-	const Symbol *w = symbol(&l, "g.weight", SYM_PARAM);
-	CU_ASSERT(w && w->type.rank == 1 && w->type.dim[0] == 3 && w->src.rank == 1);
-	CU_ASSERT_EQUAL(count_ops(l.m, OP_PARAM), 1); /* a table is no vector: it may come from a buffer */
-	loaded_free(&l);
-}
-
-static void test_metadata_decides(void)
-{
-	const char *kind = "pkg.torch.export.graph_signature.InputSpec.kind";
-	OnnxText *m = model_new();
-	model_input(m, "x", 1, "4,20");
-	model_floats(m, "scale", "20", 11, ramp);
-	model_floats(m, "table", "20", 11, ramp);
-	model_floats(m, "fixed", "20", 11, ramp);
-	model_info(m, "scale", kind, "PARAMETER");
-	model_info(m, "table", kind, "BUFFER");
-	model_info(m, "fixed", kind, "CONSTANT_TENSOR");
-	model_op(m, "a", "Mul", "x,scale", "p");
-	model_op(m, "b", "Add", "p,table", "q");
-	model_op(m, "c", "Add", "q,fixed", "y");
-	model_output(m, "y");
-	Loaded l = good(m, NULL);
-	symbol(&l, "scale", SYM_PARAM);
-	symbol(&l, "table", SYM_BUFFER);
-	symbol(&l, "fixed", SYM_DATA);
-	loaded_free(&l);
-}
-
-static void test_restored_and_lost(void)
-{
-	OnnxText *m = model_new();
-	Buf n = node_text("g", "Gemm", "x,fc.weight", "h");
-	model_input(m, "x", 1, "4,3");
-	model_floats(m, "fc.weight", "3,20", 11, ramp);
-	model_floats(m, "val_9", "1,20", 11, ramp);
-	model_info(m, "val_9", "pkg.onnxscript.optimizer.folded_from", "['wpe.weight', 'position_ids', 'val_3']");
-	scoped(&n, "fc");
-	node_metadata(&n, "pkg.onnxscript.rewriter.rule_name", "RemoveOptionalBiasFromGemm");
-	model_node(m, n);
-	model_op(m, "a", "Add", "h,val_9", "y");
-	model_output(m, "y");
-	Loaded l = good(m, NULL);
-	const Symbol *bias = symbol(&l, "fc.bias", SYM_PARAM);
-	CU_ASSERT(bias && !bias->src.file && bias->src.fill == 0 && bias->type.dim[0] == 20);
-	symbol(&l, "val_9", SYM_DATA);
-	expect(&l, "parameter \"wpe.weight\" is lost");
-	CU_ASSERT_PTR_NULL(strstr(l.log, "position_ids\" is lost"));
-	loaded_free(&l);
-}
-
-static void test_causal_mask(void)
-{
-	float mask[64];
-	for (int i = 0; i < 64; i++)
-		mask[i] = i % 8 <= i / 8 ? 0 : -INFINITY;
-	OnnxText *m = model_new();
-	model_input(m, "x", 1, "4,2,8,8");
-	model_floats(m, "val_1", "1,1,8,8", 64, mask);
-	model_op(m, "a", "Add", "x,val_1", "y");
-	model_output(m, "y");
-	Loaded l = good(m, NULL);
-	CU_ASSERT_EQUAL(count_ops(l.m, OP_READ), 0);
-	CU_ASSERT_EQUAL(count_ops(l.m, OP_IOTA), 2);
-	Arena *a = arena_new();
-	EvalEnv *e = eval_new(l.m, a);
-	const Op *add = find_op(l.m, OP_ADD);
-	EvalTensor *t = eval_constant(e, op_in(add, 1), 64);
-	CU_ASSERT_PTR_NOT_NULL_FATAL(t);
-	for (int i = 0; i < 64; i++)
-		CU_ASSERT(t->f[i] == (double)mask[i]);
-	arena_free(a);
-	loaded_free(&l);
-}
-
-/* Long tables of positions, and of one number, are not stored. */
-static void test_long_tables(void)
-{
-	static int64_t positions[5000], same[5000];
-	for (int i = 0; i < 5000; i++) {
-		positions[i] = 3 + 2 * i;
-		same[i] = 7;
-	}
-	OnnxText *m = model_new();
-	model_input(m, "x", 7, "4,5000");
-	model_ints(m, "positions", 5000, positions);
-	model_ints(m, "same", 5000, same);
-	model_op(m, "a", "Add", "x,positions", "h");
-	model_op(m, "b", "Add", "h,same", "y");
-	model_output(m, "y");
-	Loaded l = good(m, NULL);
-	const Op *iota = find_op(l.m, OP_IOTA), *full = find_op(l.m, OP_CONST);
-	CU_ASSERT_EQUAL(count_ops(l.m, OP_READ), 0);
-	CU_ASSERT_FATAL(iota && full);
-	CU_ASSERT_EQUAL(attr_get_float(iota->attrs, "start", 0), 3);
-	CU_ASSERT_EQUAL(attr_get_float(iota->attrs, "step", 1), 2);
-	CU_ASSERT_EQUAL(attr_find(full->attrs, "value")->n, 1);
-	loaded_free(&l);
-}
-
 /* ---- training modes ---- */
+
+/* An input "x" and what a norm "bn" holds. */
+static OnnxText *norm_model(void)
+{
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,3,2,2");
+	model_floats(m, "bn.weight", "3", 3, ramp);
+	model_floats(m, "bn.bias", "3", 3, ramp);
+	model_floats(m, "bn.running_mean", "3", 3, ramp);
+	model_floats(m, "bn.running_var", "3", 3, ramp);
+	return m;
+}
 
 static OnnxText *batch_norm(void)
 {
-	OnnxText *m = model_new();
-	model_input(m, "x", 1, "4,3,2,2");
-	model_floats(m, "bn.weight", "3", 11, ramp);
-	model_floats(m, "bn.bias", "3", 11, ramp);
-	model_floats(m, "bn.running_mean", "3", 11, ramp);
-	model_floats(m, "bn.running_var", "3", 11, ramp);
+	OnnxText *m = norm_model();
 	model_op(m, "/bn/BatchNormalization", "BatchNormalization",
 		"x,bn.weight,bn.bias,bn.running_mean,bn.running_var", "y");
 	model_output(m, "y");
@@ -578,12 +385,7 @@ static void test_batch_norm(void)
 /* A norm that is called twice moves its statistics twice: 0.9 (0.9 old + 0.1 first) + 0.1 second, in one write. */
 static void test_batch_norm_twice(void)
 {
-	OnnxText *m = model_new();
-	model_input(m, "x", 1, "4,3,2,2");
-	model_floats(m, "bn.weight", "3", 3, ramp);
-	model_floats(m, "bn.bias", "3", 3, ramp);
-	model_floats(m, "bn.running_mean", "3", 3, ramp);
-	model_floats(m, "bn.running_var", "3", 3, ramp);
+	OnnxText *m = norm_model();
 	for (int i = 0; i < 2; i++) {
 		Buf n = node_text(i ? "bn_1" : "bn", "BatchNormalization", i
 			? "h,bn.weight,bn.bias,bn.running_mean,bn.running_var"
@@ -642,59 +444,6 @@ static void test_dropout(void)
 	loaded_free(&l);
 }
 
-/* A node with the exporter's trace of its arguments. */
-static void traced(OnnxText *m, const char *name, const char *op, const char *in, const char *out, const char *trace)
-{
-	Buf n = node_text(name, op, in, out);
-	if (trace)
-		node_metadata(&n, "pkg.torch.onnx.fx_node", trace);
-	model_node(m, n);
-}
-
-/* y = (x - mean) * mean(x - mean) + mean, where the buffer and the mean have one name. */
-static OnnxText *shadowed(const char *made, const char *last)
-{
-	static const float values[] = {1, 2, 3};
-	OnnxText *m = model_new();
-	Buf entry = {0};
-	pb_str(&entry, 1, "pkg.torch.export.ExportedProgram.graph_signature");
-	pb_str(&entry, 2, "b_mean: BUFFER target='mean' persistent=True\nx: USER_INPUT\n");
-	pb_msg(&m->graph, 16, &entry);
-	model_input(m, "x", 1, "4,3");
-	model_floats(m, "mean", "3", 3, values);
-	traced(m, "n1", "Sub", "x,mean", "h",
-		"%sub : [num_users=2] = call_function[target=f](args = (%x, %b_mean), kwargs = {})");
-	traced(m, "n2", "ReduceMean", "h", "mean", made);
-	traced(m, "n3", "Mul", "h,mean", "z",
-		"%mul : [num_users=1] = call_function[target=f](args = (%sub, %mean), kwargs = {})");
-	traced(m, "n4", "Add", "z,mean", "y", last);
-	model_output(m, "y");
-	return m;
-}
-
-static void test_shadowed(void)
-{
-	static const char made[] = "%mean : [num_users=1] = call_function[target=f](args = (%sub,), kwargs = {})";
-	static const char last[] = "%y : [num_users=1] = call_function[target=f](args = (%mul, %b_mean), kwargs = {})";
-	static const char both[] = "%y : [num_users=1] = call_function[target=f](args = (%mean, %b_mean), kwargs = {})";
-	static const char none[] = "%y : [num_users=1] = call_function[target=f](args = (%mean_1, %b_mean2), kwargs = {})";
-	Loaded l = good(shadowed(made, last), NULL);
-	const Value *sub = op_in(find_op(l.m, OP_SUB), 1), *add = op_in(find_op(l.m, OP_ADD), 1);
-	const Value *mul = op_in(find_op(l.m, OP_MUL), 1);
-	CU_ASSERT(sub->op->kind == OP_READ && !strcmp(sub->op->sym->name, "mean"));
-	CU_ASSERT(add->op->kind == OP_READ && add->op->sym == sub->op->sym);
-	CU_ASSERT_EQUAL(mul->op->kind, OP_REDUCE_MEAN);
-	loaded_free(&l);
-	for (int i = 0; i < 2; i++) {
-		l = load_model(shadowed(made, i ? both : none), NULL);
-		expect(&l, "node \"n4\": error: \"mean\" is both an initializer and the result of node \"n2\"");
-		loaded_free(&l);
-	}
-	l = load_model(shadowed(NULL, last), NULL);
-	expect(&l, "node \"n2\" (ReduceMean): error: result \"mean\" is made twice");
-	loaded_free(&l);
-}
-
 void suite_frontend(void);
 void suite_frontend(void)
 {
@@ -710,19 +459,11 @@ void suite_frontend(void)
 		{"a function that calls itself", test_recursive_function},
 		{"functions that double", test_doubling_functions},
 		{"an error in functions that double", test_error_in_doubling_functions},
-		{"merged parameters untied", test_untie},
-		{"statistics merged with a shift", test_merged_statistics},
-		{"ties broken by a transpose", test_broken_tie},
-		{"scopes of TorchScript names", test_scope_of_path},
-		{"vectors with dims of 1", test_folded_vector},
-		{"metadata decides", test_metadata_decides},
-		{"restored and lost parameters", test_restored_and_lost},
 		{"a batch norm called twice", test_batch_norm_twice},
 		{"stored causal masks", test_causal_mask},
 		{"long tables", test_long_tables},
 		{"batch norm", test_batch_norm},
 		{"dropout", test_dropout},
-		{"a result that is called as a buffer", test_shadowed},
 		CU_TEST_INFO_NULL,
 	};
 	CU_SuiteInfo suites[] = {{"frontend", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};

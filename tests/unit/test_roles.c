@@ -4,24 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/unit/onnx_model.h"
+#include "tests/unit/loaded.h"
 #include "tests/unit/unit.h"
 
 static const float ramp[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, zero[] = {0}, one[] = {1};
-
-static void expect(Loaded *l, const char *text)
-{
-	UNIT_CHECK(strstr(l->log, text) != NULL, text);
-	if (!strstr(l->log, text))
-		fprintf(stderr, "\nexpected \"%s\" in:\n%s\n", text, l->log);
-}
-
-static const Symbol *symbol(const Loaded *l, const char *name)
-{
-	const Symbol *s = l->m ? ir_find_symbol(l->m, name) : NULL;
-	UNIT_CHECK(s != NULL, name);
-	return s;
-}
 
 /* y = x w^T + b behind Add of "shift", which nothing says what it is. */
 static OnnxText *model(const char *metadata, const char *producer)

@@ -1,0 +1,40 @@
+/* tests/unit/loaded.c: what tests want of a model that was loaded. */
+#include "tests/unit/loaded.h"
+
+#include <string.h>
+
+#include "tests/unit/unit.h"
+
+Loaded good(OnnxText *m, const FrontendOptions *o)
+{
+	Loaded l = load_model(m, o);
+	Diag d = {.out = stderr};
+	if (!l.m)
+		fprintf(stderr, "\n%s\n", l.log);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+	CU_ASSERT(ir_verify(l.m, NULL, &d));
+	return l;
+}
+
+void expect(const Loaded *l, const char *text)
+{
+	bool said = strstr(l->log, text) != NULL;
+	UNIT_CHECK(said, text);
+	if (!said)
+		fprintf(stderr, "\nexpected \"%s\" in:\n%s\n", text, l->log);
+}
+
+const Symbol *symbol(const Loaded *l, const char *name)
+{
+	const Symbol *s = l->m ? ir_find_symbol(l->m, name) : NULL;
+	UNIT_CHECK(s != NULL, name);
+	return s;
+}
+
+const Symbol *symbol_of(const Loaded *l, const char *name, SymbolKind kind)
+{
+	const Symbol *s = symbol(l, name);
+	bool is = s && s->kind == kind;
+	UNIT_CHECK(is, name);
+	return is ? s : NULL;
+}

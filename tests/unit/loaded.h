@@ -1,0 +1,15 @@
+/* tests/unit/loaded.h: what tests want of a model that was loaded; what is missing fails the test that asks. */
+#ifndef SHARDC_TEST_LOADED_H
+#define SHARDC_TEST_LOADED_H
+
+#include "tests/unit/onnx_model.h"
+
+/* Loads and verifies; frees m. */
+Loaded good(OnnxText *m, const FrontendOptions *o);
+/* This was reported. */
+void expect(const Loaded *l, const char *text);
+/* The tensor of this name; NULL where there is none. */
+const Symbol *symbol(const Loaded *l, const char *name);
+const Symbol *symbol_of(const Loaded *l, const char *name, SymbolKind kind);
+
+#endif
