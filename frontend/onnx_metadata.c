@@ -177,11 +177,12 @@ static void read_module(Reader *r, const char *name, const json_t *object)
 {
 	const char *top = r->where;
 	MetaModule *m = NEW(r->a, MetaModule);
-	const char *class_name = json_string_value(json_object_get(object, "class"));
+	const json_t *class = json_object_get(object, "class");
 	r->where = arena_printf(r->a, "%s: module \"%s\"", top, shown(r, name));
 	if (!json_is_object(object))
 		diag_error(r->d, r->where, "is not an object with \"class\" and \"training\"");
-	m->class_name = class_name ? arena_strdup(r->a, class_name) : "";
+	if (class && !json_is_string(class))
+		wrong(r, "class", "a string");
 	m->training = take_bool(r, object, "training", r->out->training);
 	map_put(r->out->modules, name, m);
 	r->where = top;

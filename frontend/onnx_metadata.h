@@ -19,7 +19,7 @@ typedef struct MetaTensor {
 } MetaTensor;
 
 /* A module whose behaviour depends on its mode, or whose mode is not the root's. */
-typedef struct MetaModule { const char *class_name; bool training; } MetaModule;
+typedef struct MetaModule { bool training; } MetaModule;
 
 typedef struct ExportMetadata {
 	bool training;            /* the root module's mode */

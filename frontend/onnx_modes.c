@@ -1,9 +1,10 @@
 /* frontend/onnx_modes.c: which modules train and which are in eval mode: batch norms and dropouts.
  *
- * What the options say counts first, then shardc.export's metadata, then what the exporter left: a node's
- * training_mode, and the ATen op in dynamo's metadata.  A model whose batch norms all say eval mode was most often
- * exported so by oversight; it is trained, and that is said.  Where others say training, those in eval mode are meant
- * to be. */
+ * What the options say counts first, then what the node says: its training_mode, and the ATen op in dynamo's
+ * metadata.  shardc.export writes the mode of the call there, which a module's forward may have chosen; its metadata,
+ * the module's mode, count where a node says nothing.  Without metadata, a model whose batch norms all say eval mode
+ * was most often exported so by oversight; it is trained, and that is said.  Where others say training, those in eval
+ * mode are meant to be. */
 #include "frontend/onnx_params.h"
 
 #include <stdlib.h>
@@ -15,9 +16,11 @@ typedef enum { SAYS_NOTHING, SAYS_EVAL, SAYS_TRAIN } Says;
 
 struct Modes {
 	int norms_train, norms_eval;  /* batch norms that say so */
+	int moving, still;            /* those that use the batch's statistics, or keep their own ones */
 	int forgetful;                /* those whose statistics are the last batch's alone */
 	const char *first_forgetful;
-	int dropouts;                 /* that say how they are trained */
+	int dropouts;                 /* that say that they train */
+	Map *constants;               /* results of Constant and of Identity of what the file holds -> OnnxTensor */
 	int absent;                   /* modules of dropout that became nothing */
 	const char *first_absent;
 	regex_t *re;                  /* of --bn=frozen:REGEX */
@@ -78,25 +81,36 @@ static const MetaModule *norm_module(const Import *im, const char *scope)
 	return m;
 }
 
-bool modes_norm_trains(Node *n, bool says)
+static bool norm_trains(Node *n, const char *name, bool says)
 {
 	Import *im = n->im;
 	const FrontendOptions *o = im->o;
 	Modes *s = im->modes;
-	const char *name = norm_name(n);
 	const MetaModule *module = norm_module(im, n->scope);
 	Says left = norm_says(n->proto);
-	vec_push(im->arena, &s->norms, name);
 	if (norm_matches(s, o, name) || o->bn == NORM_FROZEN)
 		return false;
 	if (o->bn == NORM_TRAIN || o->infer)
 		return o->bn == NORM_TRAIN || says;
+	if (im->meta && left == SAYS_NOTHING)
+		return module ? module->training : im->meta->training;
 	if (im->meta)
-		return module ? module->training : left == SAYS_NOTHING ? im->meta->training : left == SAYS_TRAIN;
+		return left == SAYS_TRAIN;
 	bool fixed = left == SAYS_EVAL && (s->norms_train || s->dropouts);
 	if (fixed)
 		vec_push(im->arena, &s->fixed, name);
 	return !fixed;
+}
+
+bool modes_norm_trains(Node *n, bool says)
+{
+	Modes *s = n->im->modes;
+	const char *name = norm_name(n);
+	vec_push(n->im->arena, &s->norms, name);
+	bool trains = norm_trains(n, name, says);
+	s->moving += trains;
+	s->still += !trains;
+	return trains;
 }
 
 /* ---- dropouts ---- */
@@ -155,6 +169,39 @@ static void survey_momentum(Import *im, const Onnx__NodeProto *p, Says says)
 			s->first_forgetful = p->name ? p->name : "";
 }
 
+/* A tensor that the file holds; NULL: what a node computes. */
+static OnnxTensor *tensor_of(const Import *im, const char *name)
+{
+	const Weight *w = map_get(im->weights, name);
+	return w ? (OnnxTensor *)(uintptr_t)w->t : map_get(im->modes->constants, name);
+}
+
+static void survey_constant(Import *im, const Onnx__NodeProto *p)
+{
+	OnnxTensor *t = !strcmp(p->op_type, "Identity") && p->n_input == 1 ? tensor_of(im, p->input[0]) : NULL;
+	for (size_t i = 0; i < p->n_attribute && !strcmp(p->op_type, "Constant"); i++) {
+		const Onnx__AttributeProto *a = p->attribute[i];
+		OnnxTensor *held = NEW(im->arena, OnnxTensor);
+		if (!strcmp(a->name, "value") && a->has_t
+				&& onnx_tensor_parse(im->arena, im->onnx->file, (Span){a->t.data, a->t.len}, held))
+			t = held;
+	}
+	if (t && p->n_output)
+		map_put(im->modes->constants, p->output[0], t);
+}
+
+/* Whether an operand is a tensor of the file that holds one boolean, true. */
+static bool is_true(const Import *im, const char *name)
+{
+	enum { BOOL = 9 };
+	const OnnxTensor *t = tensor_of(im, name);
+	Diag quiet = *im->d;
+	int64_t *v;
+	quiet.max_errors = -1; /* reported when the node is imported */
+	return t && !t->problem && t->data_type == BOOL && onnx_dims_numel(t->rank, t->dim) == 1
+		&& onnx_tensor_ints(im->onnx, t, im->arena, &v, &quiet) && *v;
+}
+
 static void survey_node(Import *im, const Onnx__NodeProto *p)
 {
 	Modes *s = im->modes;
@@ -167,7 +214,9 @@ static void survey_node(Import *im, const Onnx__NodeProto *p)
 		s->norms_eval += says == SAYS_EVAL;
 		survey_momentum(im, p, says);
 	}
-	s->dropouts += dropout && p->n_input > 2 && *p->input[2];
+	if (!strcmp(op, "Constant") || !strcmp(op, "Identity"))
+		survey_constant(im, p);
+	s->dropouts += dropout && p->n_input > 2 && is_true(im, p->input[2]);
 	if (!strcmp(op, "Identity") && classes && strstr(classes, "torch.nn.modules.dropout.")
 			&& strstr(classes, "aten.clone.") && !s->absent++)
 		s->first_absent = p->name ? p->name : "";
@@ -220,6 +269,7 @@ bool modes_survey(Import *im)
 	Modes *s = im->modes = NEW(im->arena, Modes);
 	s->fx = map_new(im->arena);
 	s->sdpa = map_new(im->arena);
+	s->constants = map_new(im->arena);
 	if (!read_regexes(im))
 		return false;
 	for (int i = 0; i < g->nodes.n; i++)
@@ -268,9 +318,11 @@ static void say_eval(Import *im)
 	const char *absent = s->absent ? arena_printf(im->arena, "; %d dropout%s gone, first \"%s\", unless their ratio "
 		"was 0", s->absent, s->absent == 1 ? " is" : "s are", str_escape(im->arena, ESCAPE_IR, s->first_absent))
 		: "; dropouts, if it has any, are gone";
-	const char *norms = !s->norms.n ? "" : im->o->bn == NORM_FROZEN || (im->meta && im->o->bn == NORM_AUTO)
-		? ", its batch norms use their running statistics"
-		: ", its batch norms train on the batch's statistics all the same (--bn=frozen: on their own)";
+	const char *norms = !s->norms.n ? "" : !s->moving ? ", its batch norms use their running statistics"
+		: im->meta && im->o->bn == NORM_AUTO && !s->still ? ", its batch norms use the batch's statistics"
+		: !s->still ? ", its batch norms train on the batch's statistics all the same (--bn=frozen: on their own)"
+		: arena_printf(im->arena, ", %d of its batch norms train on the batch's statistics, %d use their running ones "
+			"(--bn=frozen: all do)", s->moving, s->still);
 	diag_warn(im->d, path, "the model was exported in eval mode%s%s: export model.train() to train it so", norms,
 		absent);
 }
@@ -292,6 +344,31 @@ static void say_dropouts(Import *im)
 			"with optimize=False to train with it, or give --dropout=off", lost, lost == 1 ? "" : "s");
 }
 
+/* Whether a batch norm reads the statistic of this name: the program keeps it. */
+static bool is_kept(Import *im, const char *name)
+{
+	for (int i = 0; i < map_count(im->weights); i++) {
+		const Weight *w = map_get(im->weights, map_key(im->weights, i));
+		for (int k = 0; k < w->uses.n; k++) {
+			const WeightUse *u = &w->uses.at[k];
+			if (is_statistic(u->op, u->operand)
+					&& !strcmp(weight_name(im, w, u->op, u->operand, u->scope, u->alias), name))
+				return true;
+		}
+	}
+	return false;
+}
+
+/* Whether it is a statistic that the program keeps, or the count beside one, which starts anew with each program. */
+static bool is_kept_buffer(Import *im, const char *name)
+{
+	static const char count[] = "num_batches_tracked";
+	const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
+	if (strcmp(last, count) != 0)
+		return is_kept(im, name);
+	return is_kept(im, arena_printf(im->arena, "%.*srunning_mean", (int)(last - name), name));
+}
+
 /* Buffers that forward changes, as dynamo lists them: the program changes statistics of batch norms alone. */
 static void say_changed(Import *im)
 {
@@ -300,9 +377,7 @@ static void say_changed(Import *im)
 	for (const char *s = strstr(text, key); s && !im->meta; s = strstr(s, key)) {
 		s += strlen(key);
 		const char *name = arena_strndup(im->arena, s, strcspn(s, "'"));
-		const char *last = strrchr(name, '.') ? strrchr(name, '.') + 1 : name;
-		if (strcmp(last, "running_mean") != 0 && strcmp(last, "running_var") != 0
-				&& strcmp(last, "num_batches_tracked") != 0)
+		if (!is_kept_buffer(im, name))
 			diag_warn(im->d, im->onnx->path, "forward changes buffer \"%s\", and the program does not: it stays as it "
 				"is in the file (docs/export.md)", str_escape(im->arena, ESCAPE_IR, name));
 	}

@@ -199,20 +199,11 @@ Value *params_constant(Import *im, const OnnxTensor *t, bool in_file)
 
 /* Whether scope is another call of the module that a parameter is of: TorchScript writes "h_1" for the second call of
  * "h". */
-static bool is_call_again(const char *scope, const char *param)
+static bool is_call_again(Import *im, const char *scope, const char *param)
 {
-	bool again = false;
-	while (*scope && *param) {
-		size_t n = strcspn(scope, "."), k = strcspn(param, ".");
-		size_t digits = n > k + 1 ? strspn(scope + k + 1, "0123456789") : 0;
-		bool numbered = n > k + 1 && scope[k] == '_' && digits == n - k - 1;
-		if (!param[k] || strncmp(scope, param, k) || (n != k && !numbered))
-			return false;
-		again = again || numbered;
-		scope += n + (scope[n] == '.');
-		param += k + 1;
-	}
-	return again && !*scope && !strchr(param, '.');
+	const char *dot = strrchr(param, '.');
+	const char *module = arena_strndup(im->arena, param, dot ? (size_t)(dot - param) : 0);
+	return strcmp(scope, module) != 0 && names_same_module(scope, module);
 }
 
 /* What the module around a node calls a weight or a bias, NULL where that is no name of the framework's. */
@@ -225,7 +216,7 @@ static const char *module_name(Import *im, const Node *n, const Weight *w, const
 	const char *name = arena_printf(im->arena, "%s.%s", n->scope, r->suffix);
 	if (im->signature)
 		return map_has(im->signature, name) ? name : NULL;
-	return is_call_again(n->scope, s->name) ? NULL : name;
+	return is_call_again(im, n->scope, s->name) ? NULL : name;
 }
 
 /* v: a symbol as a node reads it, moved or not. */

@@ -167,9 +167,9 @@ static void say_guess(Import *im, const char *text, int *n)
 		diag_error(im->d, im->onnx->path, "%s", text);
 	else if (*n < SHOWN)
 		diag_warn(im->d, im->onnx->path, "%s", text);
-	++*n;
-	if (*n == SHOWN && !im->o->strict_params)
+	else if (*n == SHOWN)
 		diag_warn(im->d, im->onnx->path, "there are more guesses: shardc params lists them all");
+	++*n;
 }
 
 void report_roles(Import *im)

@@ -28,6 +28,14 @@ static OnnxText *model(const char *metadata, const char *producer)
 	return m;
 }
 
+static void model_signature(OnnxText *m, const char *lines)
+{
+	Buf entry = {0};
+	pb_str(&entry, 1, "pkg.torch.export.ExportedProgram.graph_signature");
+	pb_str(&entry, 2, lines);
+	pb_msg(&m->graph, 16, &entry);
+}
+
 #define TENSOR(name, kind, shape, more) \
 	"{\"name\":\"" name "\",\"kind\":\"" kind "\",\"shape\":" shape ",\"dtype\":\"float32\"" more "}"
 #define ALL(weight, bias, shift) \
@@ -60,6 +68,8 @@ static void test_bad_metadata(void)
 		{"{\"format\":1,\"tensors\":[],\"modules\":{\"a\":1}}", "module \"a\""},
 		{"{\"format\":1,\"tensors\":[],\"modules\":{\"a\":{\"training\":3}}}",
 			"member \"training\" is not true or false"},
+		{"{\"format\":1,\"tensors\":[],\"modules\":{\"a\":{\"class\":3}}}",
+			"module \"a\": error: member \"class\" is not a string"},
 		{"{\"format\":1,\"training\":1,\"tensors\":[]}", "member \"training\" is not true or false"},
 		{"{\"format\":1,\"tensors\":[7]}", "$.tensors[0]: error: member \"name\""},
 		{"{\"format\":1,\"tensors\":[{\"name\":\"\"}]}", "member \"name\""},
@@ -153,11 +163,8 @@ static void test_list_of_ties(void)
 	static const char *const lists[] = {"hb\nfc.weight\nshift\n", "hb\nfc.weight\nfc.bias\nshift\n"};
 	for (int i = 0; i < COUNT_OF(lists); i++) {
 		OnnxText *m = model(NULL, "pytorch");
-		Buf entry = {0};
-		pb_str(&entry, 1, "pkg.torch.export.ExportedProgram.graph_signature");
-		pb_str(&entry, 2, "p_fc_weight: PARAMETER target='fc.weight'\np_hb: PARAMETER target='hb'\n"
+		model_signature(m, "p_fc_weight: PARAMETER target='fc.weight'\np_hb: PARAMETER target='hb'\n"
 			"p_fc_bias: PARAMETER target='fc.bias'\np_shift: PARAMETER target='shift'\nx: USER_INPUT\n");
-		pb_msg(&m->graph, 16, &entry);
 		Loaded l = load_listed(m, lists[i]);
 		CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
 		expect(&l, "list.txt:1: note: the graph does not use \"hb\"");
@@ -273,6 +280,7 @@ static void test_stops(void)
 
 /* ---- modes ---- */
 
+/* mode -1: its node says nothing. */
 static void norm(OnnxText *m, const char *name, const char *in, const char *out, int mode)
 {
 	char list[128], node[32];
@@ -285,7 +293,8 @@ static void norm(OnnxText *m, const char *name, const char *in, const char *out,
 		model_floats(m, part, "3", i == 1 || i == 2 ? 3 : 1, i == 1 || i == 2 ? ramp : one);
 	}
 	Buf n = node_text(node, "BatchNormalization", list, out);
-	attr_i(&n, "training_mode", mode);
+	if (mode >= 0)
+		attr_i(&n, "training_mode", mode);
 	model_node(m, n);
 }
 
@@ -317,12 +326,126 @@ static void test_modes(void)
 	l = load_model(norms(1, 1), &(FrontendOptions){.bn_frozen = nothing, .n_bn_frozen = 1});
 	expect(&l, "\"frozen:bn3\" matches no batch norm; there are: \"bn1\", \"bn2\"");
 	loaded_free(&l);
+}
+
+/* A module's forward may choose a mode, which shardc.export writes into the node; else the module's mode counts. */
+static void test_modes_of_metadata(void)
+{
+	static const struct { int node, trained; bool module; } cases[] = {{0, 0, true}, {0, 0, false}, {1, 1, true},
+		{1, 1, false}, {-1, 1, true}, {-1, 0, false}};
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		char text[200];
+		OnnxText *m = model_new();
+		model_input(m, "x", 1, "4,3,2,2");
+		norm(m, "bn1", "x", "y", cases[i].node);
+		model_output(m, "y");
+		snprintf(text, sizeof(text), "{\"format\":1,\"training\":true,\"tensors\":[],\"modules\":{\"bn1\":"
+			"{\"class\":\"BatchNorm2d\",\"training\":%s}}}", cases[i].module ? "true" : "false");
+		model_metadata(m, "shardc", text);
+		Loaded l = load_model(m, NULL);
+		UNIT_CHECK(count_ops(l.m, OP_BATCH_NORM) == cases[i].trained, "what the node says counts first");
+		loaded_free(&l);
+	}
+}
+
+/* What an export in eval mode is said to do to its batch norms is what is done to each of them. */
+static void test_eval_norms(void)
+{
+	static const struct { int first, second; const char *says; } cases[] = {
+		{0, 0, "eval mode, its batch norms use their running statistics"},
+		{1, 1, "eval mode, its batch norms use the batch's statistics"},
+		{0, 1, "eval mode, 1 of its batch norms train on the batch's statistics, 1 use their running ones"}};
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		OnnxText *m = norms(cases[i].first, cases[i].second);
+		model_metadata(m, "shardc", "{\"format\":1,\"training\":false,\"tensors\":[],\"modules\":{}}");
+		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+		expect(&l, cases[i].says);
+		loaded_free(&l);
+	}
+}
+
+typedef enum { HELD_INITIALIZER, HELD_IDENTITY, HELD_CONSTANT, HELD_COUNT } Held;
+
+/* The boolean "mode", in one of the ways in which a file holds it. */
+static void model_mode(OnnxText *m, Held held, bool v)
+{
+	Buf t = {0}, attr = {0}, node = node_text("", "Constant", "", "mode");
+	pb_int(&t, 2, 9);
+	pb_str(&t, 8, held == HELD_IDENTITY ? "held" : "mode");
+	pb_bytes(&t, 9, &v, 1);
+	if (held == HELD_CONSTANT) {
+		pb_str(&attr, 1, "value");
+		pb_msg(&attr, 5, &t);
+		pb_int(&attr, 20, 4);
+		pb_msg(&node, 5, &attr);
+		model_node(m, node);
+		return;
+	}
+	buf_free(&node);
+	pb_msg(&m->graph, 5, &t);
+	if (held == HELD_IDENTITY)
+		model_op(m, "", "Identity", "held", "mode");
+}
+
+/* A dropout whose node says that it does not train is no module that trains. */
+static void test_dropout_in_eval(void)
+{
+	for (int trains = 0; trains < 2; trains++) {
+		for (int held = 0; held < HELD_COUNT; held++) {
+			OnnxText *m = norms(0, 0);
+			model_floats(m, "ratio", "", 1, (const float[]){.5f});
+			model_mode(m, (Held)held, trains);
+			model_op(m, "/Dropout", "Dropout", "y,ratio,mode", "z");
+			Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+			UNIT_CHECK(count_ops(l.m, OP_BATCH_NORM) == (trains ? 0 : 2), "what eval norms stand beside");
+			UNIT_CHECK((strstr(l.log, "was exported in eval mode") != NULL) == !trains, "the model's mode");
+			loaded_free(&l);
+		}
+	}
+}
+
+/* dynamo lists what forward changes: the program keeps statistics that a batch norm reads, whatever their name. */
+static void test_changed_buffers(void)
+{
 	OnnxText *m = norms(1, 1);
-	model_metadata(m, "shardc", "{\"format\":1,\"training\":true,\"tensors\":[],\"modules\":{\"bn1\":"
-		"{\"class\":\"BatchNorm2d\",\"training\":false}}}");
-	l = load_model(m, NULL);
-	CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 1);
+	model_floats(m, "mine.running_mean", "3,1,1", 3, ramp);
+	model_op(m, "/mine/Sub", "Sub", "y,mine.running_mean", "z");
+	model_signature(m, "add: BUFFER_MUTATION target='bn1.running_mean'\nadd_1: BUFFER_MUTATION target="
+		"'bn2.num_batches_tracked'\nadd_2: BUFFER_MUTATION target='mine.running_mean'\n"
+		"add_3: BUFFER_MUTATION target='mine.num_batches_tracked'\nadd_4: BUFFER_MUTATION target='seen'\n");
+	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+	static const struct { const char *name; bool warned; } cases[] = {{"bn1.running_mean", false},
+		{"bn2.num_batches_tracked", false}, {"mine.running_mean", true}, {"mine.num_batches_tracked", true},
+		{"seen", true}};
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		char text[80];
+		snprintf(text, sizeof(text), "forward changes buffer \"%s\"", cases[i].name);
+		UNIT_CHECK((strstr(l.log, text) != NULL) == cases[i].warned, cases[i].name);
+	}
 	loaded_free(&l);
+}
+
+/* Of many guesses forty are listed, and that there are more is said where there are. */
+static void test_many_guesses(void)
+{
+	for (int n = 40; n < 42; n++) {
+		OnnxText *m = model_new();
+		char of[16] = "x", name[16], in[40];
+		m->producer = "pytorch";
+		model_input(m, "x", 1, "4,3");
+		for (int i = 0; i < n; i++) {
+			snprintf(name, sizeof(name), "p%d", i);
+			snprintf(in, sizeof(in), "%s,%s", of, name);
+			model_floats(m, name, "3", 3, ramp);
+			snprintf(of, sizeof(of), "h%d", i);
+			model_op(m, "/Add", "Add", in, of);
+		}
+		model_output(m, of);
+		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+		UNIT_CHECK((strstr(l.log, "there are more guesses") != NULL) == (n > 40), "more than are listed");
+		UNIT_CHECK(!strstr(l.log, "\"p40\""), "what is listed");
+		loaded_free(&l);
+	}
 }
 
 /* A dropout with the ratio 0, or in eval mode, is such an Identity; the mode of the model is that of what trains. */
@@ -531,6 +654,11 @@ void suite_roles(void)
 		{"the padding row of an embedding", test_padding_row},
 		{"where gradients stop", test_stops},
 		{"modes of batch norms", test_modes},
+		{"modes of batch norms with metadata", test_modes_of_metadata},
+		{"batch norms of an export in eval mode", test_eval_norms},
+		{"a dropout in eval mode", test_dropout_in_eval},
+		{"buffers that forward changes", test_changed_buffers},
+		{"many guesses", test_many_guesses},
 		{"a dropout that is ignored", test_ignored_dropout},
 		CU_TEST_INFO_NULL,
 	};
