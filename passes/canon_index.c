@@ -21,12 +21,18 @@ static Range range_of(const Op *slice)
 	return g;
 }
 
-static Value *emit_slice(Rewriter *r, Value *x, const Range *g)
+/* Where nothing or one element is taken the step says nothing, and it would not be near what a piece of the axis has;
+ * nor would the start of nothing. */
+static Value *emit_slice(Rewriter *r, Value *x, Range g)
 {
 	int rank = x->type.rank;
-	Attr *attrs = attr_ints(r->m, NULL, "starts", rank, g->start);
-	attrs = attr_ints(r->m, attrs, "sizes", rank, g->size);
-	return ir_emit(&r->b, OP_SLICE, 1, &x, attr_ints(r->m, attrs, "steps", rank, g->step));
+	for (int k = 0; k < rank; k++) {
+		g.start[k] = g.size[k] ? g.start[k] : 0;
+		g.step[k] = g.size[k] > 1 ? g.step[k] : 1;
+	}
+	Attr *attrs = attr_ints(r->m, NULL, "starts", rank, g.start);
+	attrs = attr_ints(r->m, attrs, "sizes", rank, g.size);
+	return ir_emit(&r->b, OP_SLICE, 1, &x, attr_ints(r->m, attrs, "steps", rank, g.step));
 }
 
 static bool takes_all(const Range *g, const Type *t, int k)
@@ -68,7 +74,7 @@ Value *canon_slice_twice(Rewriter *r, Op *op)
 		g.start[k] = f.start[k] + f.step[k] * g.start[k];
 		g.step[k] *= f.step[k];
 	}
-	return emit_slice(r, inner->in[0].value, &g);
+	return emit_slice(r, inner->in[0].value, g);
 }
 
 Value *canon_slice_transpose(Rewriter *r, Op *op)
@@ -84,7 +90,7 @@ Value *canon_slice_transpose(Rewriter *r, Op *op)
 		f.size[perm[k]] = g.size[k];
 		f.step[perm[k]] = g.step[k];
 	}
-	return ir_transpose(&r->b, emit_slice(r, t->in[0].value, &f), perm);
+	return ir_transpose(&r->b, emit_slice(r, t->in[0].value, f), perm);
 }
 
 Value *canon_slice_broadcast(Rewriter *r, Op *op)
@@ -101,7 +107,7 @@ Value *canon_slice_broadcast(Rewriter *r, Op *op)
 			f.size[k] = g.size[k + extra];
 			f.step[k] = g.step[k + extra];
 		}
-	return ir_broadcast(&r->b, emit_slice(r, x, &f), &op->out[0]->type);
+	return ir_broadcast(&r->b, emit_slice(r, x, f), &op->out[0]->type);
 }
 
 Value *canon_slice_concat(Rewriter *r, Op *op)
@@ -118,7 +124,7 @@ Value *canon_slice_concat(Rewriter *r, Op *op)
 		int64_t end = begin + piece->type.dim[axis];
 		if (low >= begin && high < end) {
 			g.start[axis] -= begin;
-			return emit_slice(r, piece, &g);
+			return emit_slice(r, piece, g);
 		}
 		begin = end;
 	}
@@ -316,7 +322,7 @@ Value *canon_gather_slice(Rewriter *r, Op *op)
 	g.start[axis] = first;
 	g.size[axis] = n;
 	g.step[axis] = step;
-	return ir_reshape(&r->b, emit_slice(r, x, &g), to->rank, to->dim);
+	return ir_reshape(&r->b, emit_slice(r, x, g), to->rank, to->dim);
 }
 
 Value *canon_gather_same(Rewriter *r, Op *op)

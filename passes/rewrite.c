@@ -2,8 +2,8 @@
  *
  * Every op is looked at in program order; a change puts the new ops and their users back on the list.
  * Sweeps are repeated until one changes nothing; progress.c counts what they do.  Ops that end up unused
- * are removed on the way, so that a rule may trust use counts.  op->order holds whether an op is on the
- * list or gone. */
+ * are removed before the next rule is tried, so that a rule may trust use counts and never works on what nothing
+ * reads, which would not lower the measure.  op->order holds whether an op is on the list or gone. */
 #include "passes/rewrite.h"
 
 #include <math.h>
@@ -33,13 +33,33 @@ static bool is_unused(const Op *op)
 	return !op_has_effect(op) && !op_is_read(op);
 }
 
+/* And whatever was there for it alone; its other operands have a user less. */
 static void remove_op(Rewriter *r, Op *op)
 {
-	for (int i = 0; i < op->n_in; i++)
-		if (op->in[i].value)
-			rewrite_enqueue(r, op->in[i].value->op);
-	ir_remove(r->m, op);
-	op->order = GONE;
+	VEC(Op *) gone = {0};
+	vec_push(r->scratch, &gone, op);
+	while (gone.n) {
+		Op *now = gone.at[--gone.n];
+		if (now->order == GONE)
+			continue;
+		if (!is_unused(now)) {
+			rewrite_enqueue(r, now);
+			continue;
+		}
+		for (int i = 0; i < now->n_in; i++)
+			if (now->in[i].value)
+				vec_push(r->scratch, &gone, now->in[i].value->op);
+		ir_remove(r->m, now);
+		now->order = GONE;
+	}
+}
+
+/* Of those on the list from `first` on. */
+static void remove_unused(Rewriter *r, int first)
+{
+	for (int i = r->queue.n - 1; i >= first; i--)
+		if (r->queue.at[i]->order != GONE && is_unused(r->queue.at[i]))
+			remove_op(r, r->queue.at[i]);
 }
 
 void rewrite_take_name(Value *now, Value *old)
@@ -81,7 +101,7 @@ static void note_applied(Rewriter *r, const Rule *rule, const Op *op, const char
 static bool apply(Rewriter *r, const Rule *rule, Op *op)
 {
 	Op *prev = op->prev;
-	int first_new_id = r->m->n_values;
+	int first_new_id = r->m->n_values, first_queued = r->queue.n;
 	const char *name = op->out[0]->name;
 	r->detail = NULL;
 	r->b = (Builder){.m = r->m, .section = op->section, .before = op, .loc = op->loc,
@@ -96,6 +116,7 @@ static bool apply(Rewriter *r, const Rule *rule, Op *op)
 	if (!is_unused(op))
 		ice("rule %s: results of %s are left", rule->pattern, op_info[op->kind].text);
 	remove_op(r, op);
+	remove_unused(r, first_queued);
 	progress_rule(r->progress, rule->pattern, op->kind, op->loc);
 	return true;
 }
@@ -120,6 +141,7 @@ static bool sweep(Rewriter *r, int n_sets, const RuleSet *sets)
 	for (int s = 0; s < SEC_COUNT; s++)
 		IR_FOR_OPS(r->m, s, op)
 			rewrite_enqueue(r, op);
+	remove_unused(r, 0);
 	while (r->head < r->queue.n) {
 		Op *op = r->queue.at[r->head++];
 		if (op->order == GONE)

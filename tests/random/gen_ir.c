@@ -82,6 +82,10 @@ static Attr *some_slice(Gen *g, const Type *t)
 		int64_t most = whole ? t->dim[i] : step[i] > 0 ? (t->dim[i] - start[i] + step[i] - 1) / step[i]
 			: start[i] / -step[i] + 1;
 		size[i] = whole ? most : rng_in(g->r, rng_one_of(g->r, 20) ? 0 : MIN(1, most), most);
+		if (size[i] < 2 && rng_one_of(g->r, 2)) { /* any step near the axis will do, and any start of nothing */
+			step[i] = rng_in(g->r, 1, t->dim[i] + 1) * (rng_one_of(g->r, 2) ? 1 : -1);
+			start[i] = size[i] ? start[i] : rng_in(g->r, 0, t->dim[i]);
+		}
 	}
 	return ints(g, ints(g, ints(g, NULL, "starts", t->rank, start), "sizes", t->rank, size), "steps", t->rank, step);
 }

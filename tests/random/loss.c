@@ -69,7 +69,8 @@ void random_loss(Module *m, Rng *r)
 	IR_FOR_OPS(m, SEC_FORWARD, op)
 		for (int i = 0; i < op->n_out; i++) {
 			Value *v = op->out[i];
-			if (v->type.kind != TYPE_TENSOR || (is_read(v) && !rng_one_of(r, 8)))
+			bool in_use = is_read(v);
+			if (v->type.kind != TYPE_TENSOR || (in_use ? !rng_one_of(r, 8) : rng_one_of(r, 10)))
 				continue;
 			bool counts = dtype_is_float(v->type.dtype) && (finite[v->id] || rng_one_of(r, 8));
 			if (counts)

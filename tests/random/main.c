@@ -4,7 +4,8 @@
  * Graph number i of seed s is the same on every machine.  A graph that is refused with an error is fine; a pass that
  * changes what it computes, an internal error, a crash or five seconds of processor time without an end fail it: it is
  * made smaller and printed.  Graphs run in processes of their own, which go on with the next one where a graph ends
- * them.  The first lines count what went through.  --show: graph number --count alone.  Exit 1 when any failed. */
+ * them.  Rewriting is watched (passes/progress.h).  The first lines count what went through.  --show: graph number
+ * --count alone.  Exit 1 when any failed. */
 #include "tests/random/random.h"
 
 #include <signal.h>
@@ -302,6 +303,7 @@ int main(int argc, char **argv)
 		show_failed(&c, c.count);
 		return 0;
 	}
+	setenv("SHARDC_CHECK_REWRITES", "1", 1);
 	Worker *w = mmap(NULL, sizeof(*w) * (size_t)c.jobs, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	clock_gettime(CLOCK_MONOTONIC, &begin);
 	run_all(&c, w);

@@ -27,7 +27,7 @@ Module *random_onnx(Rng *r, Counts *c, FILE *nodes, Diag *d); /* nodes: one line
 extern const char *const onnx_node_text[];
 extern const int onnx_node_count;
 
-/* Adds the output "loss": a sum of all that nobody reads, each element weighed by another number. */
+/* Adds the output "loss": a sum of most that nobody reads, each element weighed by another number. */
 void random_loss(Module *m, Rng *r);
 /* The options that graph `seed` is compiled with. */
 PassOptions random_options(uint64_t seed);
