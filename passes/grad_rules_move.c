@@ -423,10 +423,11 @@ static Value *to_those_that_stayed(Builder *b, Access a, const Op *op, Value *dy
 	Value *there = take(b, a, op, dy, ids);
 	if (are_distinct(b, a, op, dy, ids, u))
 		return there;
-	Value *number = ir_emit_typed(b, OP_IOTA, 0, NULL, attr_int(b->m, NULL, "axis", 0), type_tensor(DT_F32, 1, &n));
+	DType counted = n <= INT32_MAX ? DT_I32 : DT_I64; /* floats would count to 2^24 */
+	Value *number = ir_emit_typed(b, OP_IOTA, 0, NULL, attr_int(b->m, NULL, "axis", 0), type_tensor(counted, 1, &n));
 	number = ir_reshape(b, number, u->type.rank, u->type.dim);
 	Type t = dy->type;
-	t.dtype = DT_F32;
+	t.dtype = counted;
 	Value *last = put(b, a, op, ir_const_full(b, t, -1), ids, number, "none");
 	return e_select(b, e_eq(b, take(b, a, op, last, ids), number), there);
 }
