@@ -433,9 +433,9 @@ void eval_set_exact(EvalEnv *e, bool exact);
 void eval_set_even_dropout(EvalEnv *e, bool even);
 void eval_bind(EvalEnv *e, const Symbol *sym, EvalTensor t);  /* inputs, parameters, buffers, states */
 EvalTensor *eval_symbol(EvalEnv *e, const Symbol *sym);       /* what is bound or was written */
-/* What dropout's numbers depend on besides the op; all 0 before.  sample0: global number of row 0. */
 /* v counts as the constant t from now on, whatever defines it. */
 void eval_assume(EvalEnv *e, const Value *v, EvalTensor t);
+/* What dropout's numbers depend on besides the op; all 0 before.  sample0: global number of row 0. */
 void eval_set_random(EvalEnv *e, uint64_t seed, uint64_t step, uint64_t sample0);
 /* v is t wherever eval_section comes to it, whatever its op computes. */
 void eval_pin(EvalEnv *e, const Value *v, EvalTensor t);

@@ -49,6 +49,14 @@ void lex_refuse(Lexer *l, const char *fmt, ...)
 	va_end(ap);
 }
 
+void lex_refuse_at(Lexer *l, const TextPlace *at, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	fail_at(l, at, arena_vprintf(l->arena, fmt, ap));
+	va_end(ap);
+}
+
 /* ---- tokens ---- */
 
 static void skip_space(Lexer *l)
@@ -209,13 +217,19 @@ const char *lex_take(Lexer *l, TokKind kind, const char *what)
 	return text;
 }
 
+bool lex_is_integer(const char *text, int64_t *out)
+{
+	char *end;
+	errno = 0;
+	*out = strtoll(text, &end, 10);
+	return !*end && !errno;
+}
+
 int64_t lex_integer(Lexer *l)
 {
 	const char *text = lex_take(l, TOK_NUMBER, "an integer");
-	char *end;
-	errno = 0;
-	long long v = strtoll(text, &end, 10);
-	if (!l->failed && (*end || errno))
+	int64_t v = 0;
+	if (!lex_is_integer(text, &v) && !l->failed)
 		lex_refuse(l, "\"%s\" is not a 64-bit integer", text);
 	return v;
 }

@@ -42,26 +42,35 @@ static bool at_number(const Parser *p)
 typedef VEC(int64_t) Ints;
 typedef VEC(double) Floats;
 
-/* [1,2] or [1.0,2.0]; returns true when floats. */
+/* [1,2] or [1.0,2.0]; returns true when floats.  Among those a whole number may be beyond 64 bits. */
 static bool number_list(Parser *p, Ints *ints, Floats *floats)
 {
 	bool is_float = false;
+	const char *beyond = NULL;
+	TextPlace at = {0};
 	lex_expect(&p->lex, '[');
 	while (!p->lex.failed && !lex_is_punct(&p->lex, ']')) {
 		if (!at_number(p)) {
 			lex_fail(&p->lex, "expected a number, found \"%s\"", p->lex.tok.text);
 			break;
 		}
-		bool whole = !is_float_text(p->lex.tok.text);
+		const char *text = p->lex.tok.text;
+		bool whole = !is_float_text(text);
+		int64_t i = 0;
 		is_float = is_float || !whole;
-		vec_push(p->lex.arena, floats, number(p, p->lex.tok.text));
-		vec_push(p->lex.arena, ints, whole ? lex_integer(&p->lex) : 0);
-		if (!whole)
-			lex_next(&p->lex);
+		if (whole && !lex_is_integer(text, &i) && !beyond) {
+			beyond = text;
+			at = p->lex.tok_at;
+		}
+		vec_push(p->lex.arena, floats, number(p, text));
+		vec_push(p->lex.arena, ints, i);
+		lex_next(&p->lex);
 		if (!lex_accept(&p->lex, ','))
 			break;
 	}
 	lex_expect(&p->lex, ']');
+	if (beyond && !is_float)
+		lex_refuse_at(&p->lex, &at, "\"%s\" is not a 64-bit integer", beyond);
 	return is_float;
 }
 
@@ -69,7 +78,8 @@ static int small_ints(Parser *p, int64_t *out)
 {
 	Ints ints = {0};
 	Floats floats = {0};
-	number_list(p, &ints, &floats);
+	if (number_list(p, &ints, &floats))
+		lex_refuse(&p->lex, "expected whole numbers, found a list of floats");
 	if (ints.n > IR_MAX_RANK)
 		lex_refuse(&p->lex, "%d dimensions, at most %d are allowed", ints.n, IR_MAX_RANK);
 	for (int i = 0; !p->lex.failed && i < ints.n; i++)

@@ -10,7 +10,6 @@
 #include "base/pattern.h"
 #include "ir/ir.h"
 
-/* What the user chose; one field per compile option (DESIGN 5).  Filled by main.c, NULL = default. */
 /* Whether an expression matches a parameter: by any of its names, where modules share it. */
 static inline bool param_matches(const regex_t *re, const Symbol *s)
 {
@@ -20,6 +19,7 @@ static inline bool param_matches(const regex_t *re, const Symbol *s)
 	return any;
 }
 
+/* What the user chose; one field per compile option (DESIGN 5).  Filled by main.c, NULL = default. */
 typedef struct PassOptions {
 	/* graph */
 	const char *loss;          /* "cross_entropy:axis=-1,..." */
