@@ -3,6 +3,7 @@
  * Broadcasting is implicit in elementwise ops, so explicit broadcasts of their operands go, or move
  * behind the op where it then computes less. */
 #include "passes/canon.h"
+#include "passes/measure.h"
 
 enum { EW_MAX_IN = 3 };
 
@@ -45,15 +46,9 @@ Value *canon_shrink_ew(Rewriter *r, Op *op)
 	return ir_broadcast(&r->b, ir_emit(&r->b, op->kind, op->n_in, in, op->attrs), &op->out[0]->type);
 }
 
-static bool is_const(const Value *v)
-{
-	return def_of(v, OP_CONST) != NULL;
-}
-
 Value *canon_literal_second(Rewriter *r, Op *op)
 {
-	if (!(op_info[op->kind].flags & COM) || op->n_in != 2 || !is_const(op->in[0].value)
-			|| is_const(op->in[1].value))
+	if (!(op_info[op->kind].flags & COM) || !measure_literal_is_first(op))
 		return NULL;
 	return ir_emit2(&r->b, op->kind, op->in[1].value, op->in[0].value);
 }
@@ -62,7 +57,7 @@ Value *canon_mirror(Rewriter *r, Op *op)
 {
 	static const OpKind mirror[OP_COUNT] = {
 		[OP_LT] = OP_GT, [OP_GT] = OP_LT, [OP_LE] = OP_GE, [OP_GE] = OP_LE};
-	if (!is_const(op->in[0].value) || is_const(op->in[1].value))
+	if (!measure_literal_is_first(op))
 		return NULL;
 	return ir_emit2(&r->b, mirror[op->kind], op->in[1].value, op->in[0].value);
 }

@@ -91,17 +91,18 @@ static bool is_taken_by_matmul(const Op *transpose)
 	return perm->n >= 2 && perm->ints[perm->n - 2] == perm->n - 1;
 }
 
-static bool is_const(const Op *op, int i)
+bool measure_is_literal(const Value *v)
 {
-	return op->in[i].value->op && op->in[i].value->op->kind == OP_CONST;
+	while (v->op && (v->op->kind == OP_RESHAPE || v->op->kind == OP_BROADCAST))
+		v = v->op->in[0].value;
+	return v->op && (v->op->kind == OP_CONST || v->op->kind == OP_IOTA);
 }
 
-/* canon puts literals second, in comparisons too. */
-static bool literal_is_first(const Op *op)
+bool measure_literal_is_first(const Op *op)
 {
 	bool swaps = op_info[op->kind].flags & COM || op->kind == OP_LT || op->kind == OP_LE || op->kind == OP_GT
 		|| op->kind == OP_GE;
-	return swaps && op->n_in == 2 && is_const(op, 0) && !is_const(op, 1);
+	return swaps && op->n_in == 2 && measure_is_literal(op->in[0].value) && !measure_is_literal(op->in[1].value);
 }
 
 /* ---- the four numbers of an op ---- */
@@ -179,7 +180,7 @@ static uint32_t constant(const Op *op, int which, bool anchored)
 			return attr_get_int(op->attrs, "layout", 0) ? 0 : CHANNELS_FIRST;
 		return op->kind == OP_TRANSPOSE && anchored;
 	case WORK:
-		return (uint32_t)(cost_of(op).work + literal_is_first(op)
+		return (uint32_t)(cost_of(op).work + measure_literal_is_first(op)
 			+ (op->kind == OP_MATMUL && type_of(op)->rank == 2));
 	case SHAPE: return shape_constant(op);
 	default: return place_constant(op);

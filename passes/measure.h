@@ -33,4 +33,9 @@ const char *measure_text(const Measure *now, const Measure *before, Arena *a);
 bool measure_is_anchor(const Op *op);
 bool measure_passes_anchor(const Op *op);
 
+/* A constant or an iota, behind reshapes and broadcasts: folding those makes no literal of what was none.  Of an op
+ * that may swap its operands, comparisons too, canon wants the one that is no literal first. */
+bool measure_is_literal(const Value *v);
+bool measure_literal_is_first(const Op *op);
+
 #endif

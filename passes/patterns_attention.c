@@ -332,10 +332,13 @@ static Value *ungrouped(Builder *b, Value *v)
 	if (!wide || v->type.rank != 4)
 		return v;
 	const Type *x = &wide->in[0].value->type, *y = &wide->out[0]->type;
-	if (!merge) /* one head for all */
-		return x->rank == 4 && x->dim[0] == y->dim[0] && x->dim[1] == 1 ? wide->in[0].value : v;
+	if (!merge) { /* one head for all */
+		bool heads_alone = x->rank == 4 && x->dim[0] == y->dim[0] && x->dim[2] == y->dim[2] && x->dim[3] == y->dim[3];
+		return heads_alone && x->dim[1] == 1 ? wide->in[0].value : v;
+	}
 	if (y->rank != 5 || x->rank != 5 || x->dim[2] != 1 || x->dim[0] != y->dim[0] || x->dim[1] != y->dim[1]
-			|| v->type.dim[1] != y->dim[1] * y->dim[2] || v->type.dim[0] != y->dim[0])
+			|| x->dim[3] != y->dim[3] || x->dim[4] != y->dim[4] || v->type.dim[1] != y->dim[1] * y->dim[2]
+			|| v->type.dim[0] != y->dim[0])
 		return v;
 	int64_t dim[4] = {x->dim[0], x->dim[1], x->dim[3], x->dim[4]};
 	return ir_reshape(b, wide->in[0].value, 4, dim);

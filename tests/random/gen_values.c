@@ -31,7 +31,8 @@ static int64_t some_dim(Gen *g)
 Type gen_type(Gen *g, DType t, int least_rank)
 {
 	Type type = type_tensor(t, 0, NULL);
-	type.rank = (int)rng_in(g->r, least_rank, MAX(least_rank, rng_one_of(g->r, 6) ? 5 : 3));
+	int most = rng_one_of(g->r, 6) ? 5 : 3;
+	type.rank = (int)rng_in(g->r, least_rank, MAX(least_rank, most));
 	do {
 		for (int i = 0; i < type.rank; i++)
 			type.dim[i] = some_dim(g);
