@@ -4,7 +4,8 @@
  * if all ranks are known to be on one host, nothing else listens.  For the others rank 0 listens at the address that
  * the launcher's variables give, or, under MPI, at all addresses of its host, which it tells the others with a random
  * key.  They try every address until one accepts them: a program that happens to listen there, or another run,
- * does not answer, or refuses.
+ * does not answer, or refuses.  Another run on this host may have the local socket of that name: it counts only where
+ * its challenge is of the run that answers at the address.
  *
  * The one idea: an address that does not answer yet and a wrong one look alike, so both are tried until the
  * timeout and the last reason is said then. */
@@ -102,18 +103,20 @@ static int connect_local(const char *address, int flags)
 	return fd;
 }
 
-/* Who listens where rank 0 wants to. */
+/* Who listens where rank 0 wants to, if the kernel says. */
 static void say_taken(const char *address, const char *where, Diag *d)
 {
 	struct ucred c = {0};
 	socklen_t n = sizeof(c);
+	char who[160] = "its name is taken (ss -xlp shows by whom); end who has it";
 	int fd = connect_local(address, SOCK_NONBLOCK);
-	bool known = fd >= 0 && !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &c, &n);
+	if (fd >= 0 && !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &c, &n) && c.pid > 0)
+		snprintf(who, sizeof(who), "process %d of user %u listens there for another run; end it", (int)c.pid,
+			(unsigned)c.uid);
 	if (fd >= 0)
 		close(fd);
-	diag_error(d, where, "%s (MASTER_ADDR:MASTER_PORT) is in use on this host: process %d of user %u listens there for "
-		"another run; end it, or give all ranks another MASTER_PORT", address, known ? (int)c.pid : 0,
-		known ? (unsigned)c.uid : 0);
+	diag_error(d, where, "%s (MASTER_ADDR:MASTER_PORT) is in use on this host: %s, or give all ranks another "
+		"MASTER_PORT", address, who);
 }
 
 int listen_local(const char *address, const char *where, Diag *d)
@@ -313,26 +316,31 @@ static int reason(const Message *m, int result, char *why, size_t n)
 	return result;
 }
 
-int handshake(Link *l, const Joiner *j, int wait_ms, char *why, size_t n)
+/* The first half of a handshake: 1, or as all of it. */
+static int hear_challenge(Link *l, Challenge *c, int64_t end, char *why, size_t n)
 {
 	Message m;
-	Challenge c;
-	Hello hello = j->hello;
-	LinkKey of_rank, of_hub;
-	int64_t end = clock_ms() + wait_ms;
 	snprintf(why, n, "what listens there is no rank 0 of this run");
 	if (!next_before(l, &m, end) || m.kind != MSG_CHALLENGE)
 		return 0;
-	if (!message_read(&m, &c, sizeof(c)) || c.magic != protocol_magic()) {
-		snprintf(why, n, "rank 0 was compiled by another version of shardc");
-		return -2;
-	}
+	if (message_read(&m, c, sizeof(*c)) && c->magic == protocol_magic())
+		return 1;
+	snprintf(why, n, "rank 0 was compiled by another version of shardc");
+	return -2;
+}
+
+/* The second half. */
+static int answer_challenge(Link *l, const Challenge *c, const Joiner *j, int64_t end, char *why, size_t n)
+{
+	Message m;
+	Hello hello = j->hello;
+	LinkKey of_rank, of_hub;
 	secret_nonce(hello.nonce);
-	secret_prove(&j->secret, &c, &hello, hello.proof);
+	secret_prove(&j->secret, c, &hello, hello.proof);
 	link_send(l, MSG_HELLO, &hello, sizeof(hello));
 	if (kind_before(l, end) == MSG_DOUBT)
 		return next_before(l, &m, end) ? reason(&m, -2, why, n) : 0;
-	secret_keys(&j->secret, &c, &hello, &of_rank, &of_hub);
+	secret_keys(&j->secret, c, &hello, &of_rank, &of_hub);
 	link_trust(l, &of_rank, &of_hub);
 	if (!next_before(l, &m, end)) {
 		snprintf(why, n, "what listens there does not know the secret of this run");
@@ -342,6 +350,14 @@ int handshake(Link *l, const Joiner *j, int wait_ms, char *why, size_t n)
 		return reason(&m, -1, why, n);
 	l->limit = MESSAGE_LIMIT;
 	return m.kind == MSG_ACCEPT;
+}
+
+int handshake(Link *l, const Joiner *j, int wait_ms, char *why, size_t n)
+{
+	Challenge c;
+	int64_t end = clock_ms() + wait_ms;
+	int result = hear_challenge(l, &c, end, why, n);
+	return result == 1 ? answer_challenge(l, &c, j, end, why, n) : result;
 }
 
 static int connect_one(const struct addrinfo *a, int wait_ms)
@@ -382,14 +398,12 @@ static void keep_why(Attempt *t, const char *why)
 		snprintf(t->why, sizeof(t->why), "%s", why);
 }
 
-static int shake(Attempt *t, int fd)
+/* Of a link that the attempt opened: it stays open where the rank was let in. */
+static int judge(Attempt *t, Link *l, int result, const char *why)
 {
-	char why[sizeof(t->why)];
-	link_open(t->link, fd);
-	int result = handshake(t->link, t->joiner, t->wait_ms, why, sizeof(why));
 	if (result == 1)
 		return 1;
-	link_close(t->link);
+	link_close(l);
 	if (result == -1)
 		t->refused = false;
 	keep_why(t, why);
@@ -397,16 +411,46 @@ static int shake(Attempt *t, int fd)
 	return result == -2 ? 0 : result;
 }
 
-/* As handshake: 1, 0, -1. */
-static int try_local(Attempt *t)
+/* As handshake: 1, 0, -1.  run: that the hub has to be of; NULL: any. */
+static int try_local(Attempt *t, const uint8_t run[NONCE_BYTES])
 {
+	char why[sizeof(t->why)];
+	Challenge c;
 	int fd = connect_local(t->address, SOCK_NONBLOCK);
-	if (fd >= 0 && vouch_user(fd))
-		return shake(t, fd);
-	keep_why(t, fd < 0 ? "no rank 0 of this user listens on this host" : "a process of another user listens there");
-	if (fd >= 0)
-		close(fd);
-	return 0;
+	if (fd < 0 || !vouch_user(fd)) {
+		keep_why(t, fd < 0 ? "no rank 0 of this user listens on this host" : "a process of another user listens there");
+		if (fd >= 0)
+			close(fd);
+		return 0;
+	}
+	link_open(t->link, fd);
+	int result = hear_challenge(t->link, &c, clock_ms() + t->wait_ms, why, sizeof(why));
+	bool other = result == 1 && run && memcmp(c.run, run, sizeof(c.run));
+	if (other)
+		snprintf(why, sizeof(why), "another run's rank 0 listens on this host");
+	else if (result == 1)
+		result = answer_challenge(t->link, &c, t->joiner, clock_ms() + t->wait_ms, why, sizeof(why));
+	return judge(t, t->link, other ? 0 : result, why);
+}
+
+/* Who answers at an address: by the local socket, if that is on this host, where the kernel vouches for both. */
+static int try_network(Attempt *t, int fd)
+{
+	char why[sizeof(t->why)];
+	Challenge c;
+	Link l;
+	link_open(&l, fd);
+	int result = hear_challenge(&l, &c, clock_ms() + t->wait_ms, why, sizeof(why));
+	if (result != 1)
+		return judge(t, &l, result, why);
+	result = try_local(t, c.run); /* where rank 0 is on this host, its local socket is there before the other */
+	if (result) {
+		link_close(&l);
+		return result;
+	}
+	result = answer_challenge(&l, &c, t->joiner, clock_ms() + t->wait_ms, why, sizeof(why));
+	*t->link = l;
+	return judge(t, t->link, result, why);
 }
 
 static int try_address(Attempt *t, const char *host, const char *port)
@@ -417,15 +461,10 @@ static int try_address(Attempt *t, const char *host, const char *port)
 		keep_why(t, gai_strerror(failed));
 	for (const struct addrinfo *i = list; i && !failed && result == 0; i = i->ai_next) {
 		int fd = connect_one(i, t->wait_ms);
-		if (fd < 0) {
+		if (fd < 0)
 			keep_why(t, strerror(errno));
-			continue;
-		}
-		result = try_local(t); /* where rank 0 is on this host, its local socket is there before the other */
-		if (result)
-			close(fd);
 		else
-			result = shake(t, fd);
+			result = try_network(t, fd);
 	}
 	if (!failed)
 		freeaddrinfo(list);
@@ -437,7 +476,7 @@ static int try_all(Attempt *t)
 	char host[256], port[256];
 	int result = 0;
 	if (t->joiner->one_host)
-		return try_local(t);
+		return try_local(t, NULL);
 	for (int i = 0; !result && split_address(t->address, i, host, port, sizeof(host)); i++)
 		result = try_address(t, host, port);
 	return result;

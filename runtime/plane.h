@@ -92,7 +92,8 @@ typedef struct Peer {
 	int32_t pid, rank;
 	char name[64];         /* of the host */
 } Peer;
-typedef struct Challenge { uint64_t magic; uint8_t nonce[NONCE_BYTES]; } Challenge;
+/* run: a number of the hub, the same for all who come to it, by whichever way. */
+typedef struct Challenge { uint64_t magic; uint8_t run[NONCE_BYTES], nonce[NONCE_BYTES]; } Challenge;
 typedef struct Hello {
 	uint64_t magic;        /* of this version of the protocol */
 	uint8_t nonce[NONCE_BYTES];

@@ -132,7 +132,7 @@ void peer_self(Peer *p, int rank)
 
 uint64_t protocol_magic(void)
 {
-	static const char text[] = "shardc control plane 2";
-	size_t sizes[] = {sizeof(Hello), sizeof(TableRow), sizeof(Peer), MSG_END};
+	static const char text[] = "shardc control plane 3";
+	size_t sizes[] = {sizeof(Challenge), sizeof(Hello), sizeof(TableRow), sizeof(Peer), MSG_END};
 	return hash_bytes(sizes, sizeof(sizes), hash_bytes(text, sizeof(text), 0));
 }

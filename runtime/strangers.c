@@ -38,6 +38,7 @@ struct Strangers {
 	int fd[2];               /* listening: on the network, locally */
 	int reserve;             /* a descriptor to give up when there are no others; -1: given up */
 	int budget;              /* of this tick; 0: nobody is let in until the next */
+	uint8_t run[NONCE_BYTES];
 	Secret secret, none;     /* none: of those that are attached, whom the kernel vouches for */
 };
 
@@ -59,6 +60,7 @@ Strangers *strangers_new(int tcp_fd, int local_fd, int most, int attached, const
 	Strangers *s = room_for(1, sizeof(*s));
 	*s = (Strangers){.most = most, .attached = attached, .fd = {tcp_fd, local_fd}, .reserve = any_descriptor(),
 		.budget = INT_MAX, .secret = *secret};
+	secret_nonce(s->run);
 	s->room = most + attached;
 	s->at = room_for(s->room, sizeof(*s->at));
 	return s;
@@ -89,6 +91,7 @@ static Stranger *add(Strangers *s, int fd, int rank)
 {
 	Stranger *one = &s->at[s->n++];
 	*one = (Stranger){.born = s->born++, .rank = rank, .challenge.magic = protocol_magic()};
+	memcpy(one->challenge.run, s->run, sizeof(s->run));
 	secret_nonce(one->challenge.nonce);
 	link_open(&one->link, fd);
 	link_send(&one->link, MSG_CHALLENGE, &one->challenge, sizeof(one->challenge));

@@ -176,19 +176,30 @@ static void child_ended(Parent *p, int rank, int how)
 	hub_lost(h, rank, code >= 1 && code <= STATUS_LOST ? code : STATUS_LOST, why);
 }
 
+/* The rank that a child is; p->size: a child of whoever became this program. */
+static int rank_of(const Parent *p, pid_t pid)
+{
+	int rank = 0;
+	while (rank < p->size && p->child[rank] != pid)
+		rank++;
+	return rank;
+}
+
+/* What a rank said before it ended is taken while its number is still its own: the hub may kill it for that. */
 static void reap(Parent *p)
 {
-	int how;
-	for (pid_t pid; (pid = waitpid(-1, &how, WNOHANG)) > 0;) {
-		int rank = 0;
-		while (rank < p->size && p->child[rank] != pid)
-			rank++;
-		if (rank == p->size)
-			continue; /* a child of whoever became this program */
-		p->child[rank] = 0;
-		p->running--;
-		hub_drain(p->hub); /* what it said before it ended */
-		child_ended(p, rank, how);
+	siginfo_t ended = {0};
+	while (!waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) && ended.si_pid) {
+		int how, rank = rank_of(p, ended.si_pid);
+		if (rank < p->size)
+			hub_drain(p->hub);
+		waitpid(ended.si_pid, &how, 0);
+		if (rank < p->size) {
+			p->child[rank] = 0;
+			p->running--;
+			child_ended(p, rank, how);
+		}
+		ended.si_pid = 0;
 	}
 }
 

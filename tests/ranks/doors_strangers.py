@@ -212,7 +212,7 @@ class FalseHub(Server):
     def handle(self, s):
         link = Link(s)
         try:
-            challenge = self.magic + os.urandom(16)
+            challenge = self.magic + os.urandom(32)
             link.send(CHALLENGE, challenge)
             kind, hello = link.receive()
             assert kind == HELLO
