@@ -1,7 +1,8 @@
 /* runtime/folder.c: the folder that a run saves to: which checkpoints lie in it, and whether it is this run's.
  *
  * Refuses a folder that another run saves to, or that has checkpoints of another model, or of later steps than this run
- * begins at: those are of another run, and this one would bury them.
+ * begins at: those are of another run, and this one would bury them.  Refuses, too, what would fail at the first save
+ * alone: a folder in which no file can be made, and what stands where this run's checkpoints and `latest` go.
  *
  * The one idea: a run owns its folder from its first to its last step, by a lock on the folder that the system drops
  * with the process, so nothing that another run wrote is overwritten, and a killed run leaves no lock behind. */
@@ -128,6 +129,29 @@ static bool check_contents(const char *dir, const Rt *rt, int64_t first_step, Ar
 	return true;
 }
 
+/* Whether saves of this run can put their links and folders where they go. */
+static bool check_way(const char *dir, const Rt *rt, int64_t first_step, Arena *a, Diag *d)
+{
+	struct stat st;
+	FoundList list = list_folder(dir, a);
+	const char *latest = arena_printf(a, "%s/latest", dir), *temp = arena_printf(a, "%s/.latest", dir);
+	const char *in_way = !lstat(latest, &st) && !S_ISLNK(st.st_mode) ? latest : !lstat(temp, &st) &&
+		S_ISDIR(st.st_mode) ? temp : NULL;
+	if (in_way)
+		diag_error(d, in_way, "is no link: a run keeps a link of this name to its newest checkpoint; move it away, or "
+			"save to another folder");
+	for (int i = 0; i < list.n && !in_way; i++) {
+		const char *path = arena_printf(a, "%s/%s", dir, list.at[i].name);
+		if (list.at[i].step <= first_step || list.at[i].step > rt->p->options->steps ||
+			tidy_may_go(path, rt->model, true))
+			continue;
+		diag_error(d, path, "stands where this run would save step %" PRId64 ", and is no checkpoint of model \"%s\" "
+			"whose place a save may take: move it away, or save to another folder", list.at[i].step, rt->model->name);
+		in_way = path;
+	}
+	return !in_way;
+}
+
 /* What --keep will not count nor remove, said once. */
 static void note_foreign(const char *dir, const RtModel *m, Arena *a, Diag *d)
 {
@@ -151,7 +175,12 @@ bool folder_open(RunFolder *f, const Rt *rt, int64_t first_step, Diag *d)
 		f->made = !there ? dir : NULL;
 		f->fd = lock(dir, d);
 	}
-	bool ok = f->fd >= 0 && check_contents(dir, rt, first_step, a, d);
+	bool ok = f->fd >= 0 && check_contents(dir, rt, first_step, a, d) && check_way(dir, rt, first_step, a, d);
+	if (ok && !places_try(rt, a)) {
+		diag_error(d, dir, "a file cannot be made in this folder: %s: --save needs one that can be written to, with "
+			"room", strerror(errno));
+		ok = false;
+	}
 	if (ok && rt->p->options->keep)
 		note_foreign(dir, rt->model, a, d);
 	if (!ok)

@@ -13,14 +13,14 @@
 #include "base/file.h"
 #include "runtime/save.h"
 
-/* Elements [first, first + n) of a tensor; fd: rank 0's file. */
+/* Elements [first, first + n) of a tensor; to: rank 0's file. */
 typedef struct Gather {
 	const SaveSet *c;
-	const SavePaths *at;
 	SafeTensor *tensor;
 	const SavePart *part;
 	int64_t first, n, size;
-	int fd, error;           /* error: errno of the first write that failed */
+	SaveWriting to;
+	int error;               /* errno of the first write that failed */
 } Gather;
 
 /* What of the tensor a rank writes (save_text.c's index says the same of kind sharded). */
@@ -72,9 +72,8 @@ static void put(Gather *g, const char *from, int64_t at, int64_t n)
 	if (g->error || n <= 0)
 		return;
 	g->tensor->crc ^= crc32_join(crc32_more(0, from, n), 0, g->tensor->bytes - at - n);
-	if (!file_put(g->fd, from, n, g->tensor->offset + at))
+	if (!file_put(g->to.fd, from, n, g->tensor->offset + at) || !save_has_written(&g->to, n))
 		g->error = errno ? errno : EIO;
-	save_moved(g->at, true);
 }
 
 static void gather_piece(Gather *g, const Staging *s)
@@ -99,10 +98,10 @@ static void gather_piece(Gather *g, const Staging *s)
 
 static void gather_file(const SaveSet *c, const SavePaths *at, SaveFile *f, const Staging *s, int *error)
 {
-	Gather g = {.c = c, .at = at, .fd = -1};
+	Gather g = {.c = c, .to = {.fd = -1, .at = at}};
 	if (c->rt->p->world.rank == 0) {
-		g.fd = open(arena_printf(at->a, "%s/%s", at->temp, f->name), O_WRONLY | O_CLOEXEC);
-		g.error = g.fd < 0 ? errno : 0;
+		g.to.fd = open(arena_printf(at->a, "%s/%s", at->temp, f->name), O_WRONLY | O_CLOEXEC);
+		g.error = g.to.fd < 0 ? errno : 0;
 	}
 	for (int i = 0; i < f->n; i++) {
 		g.tensor = &f->at[i];
@@ -115,10 +114,10 @@ static void gather_file(const SaveSet *c, const SavePaths *at, SaveFile *f, cons
 			gather_piece(&g, s);
 		}
 	}
-	bool ok = g.fd < 0 || (!fsync(g.fd) && !g.error);
+	bool ok = g.to.fd < 0 || (!fsync(g.to.fd) && !g.error);
 	if (!ok && !g.error)
 		g.error = errno;
-	file_close(g.fd, true);
+	file_close(g.to.fd, true);
 	*error = *error ? *error : g.error;
 }
 

@@ -480,9 +480,11 @@ void check_say(const Rt *rt, Diag *d); /* what this rank found in the step, if i
 /* ---- log.c ---- */
 
 typedef struct Log {
-	FILE *file;
+	int fd;                     /* -1: there is no file */
 	const char *path;
 	int error;                  /* errno of the first write that failed, 0: none did */
+	bool cut;                   /* the file's last line has no end */
+	Buf line;
 	bool terminal, dirty;       /* dirty: a progress line stands on the terminal */
 	int64_t n_steps, every, seen; /* seen: steps of this run */
 	double total_ms, shown_ms;  /* of those steps; when the terminal's line was last written */

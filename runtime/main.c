@@ -392,12 +392,31 @@ static int meet(Run *run, SessionPrepare *stage)
 	return code;
 }
 
+static bool is_same_file(const char *a, const char *b)
+{
+	struct stat sa, sb;
+	return a && b && !stat(a, &sa) && !stat(b, &sb) && sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
+}
+
+static bool log_is_no_input(const Session *s, Diag *d)
+{
+	const DataSet *sets[] = {&s->train, &s->eval};
+	bool same = is_same_file(s->o.log, s->o.hyper);
+	for (int k = 0; k < COUNT_OF(sets); k++)
+		for (int i = 0; i < sets[k]->n_columns; i++)
+			same = same || is_same_file(s->o.log, sets[k]->columns[i].path);
+	if (same)
+		diag_error(d, s->o.log, "is read by this run: it is not replaced; give --log another path");
+	return !same;
+}
+
 static bool open_log(Run *run)
 {
 	Session *s = &run->s;
 	Held held;
 	Diag *d = agree_begin(&held, s->d);
-	bool ok = !session_is_first(s) || log_open(&run->log, s->o.log, s->resume, s->o.steps, d);
+	bool ok = !session_is_first(s) || (log_is_no_input(s, d) &&
+		log_open(&run->log, s->o.log, s->resume, s->o.steps, d));
 	return agree_end(&s->rt, &held, ok, s->d);
 }
 

@@ -16,8 +16,8 @@
 #include "base/file.h"
 #include "runtime/save.h"
 
-/* The file of a rank: a number that nobody else has. */
-typedef struct Token { uint64_t number; int32_t ok; int32_t of; } Token;
+/* The file of a rank: a number that nobody else has.  error: errno of its making; -1: none was to be made. */
+typedef struct Token { uint64_t number; int32_t error; int32_t of; } Token;
 
 static const char *token_path(const Rt *rt, const Token *t, Arena *a)
 {
@@ -26,16 +26,29 @@ static const char *token_path(const Rt *rt, const Token *t, Arena *a)
 
 static void make_token(const Rt *rt, Token *t, Arena *a)
 {
+	static const char some[64]; /* on a full disk names alone can be made */
 	int fd = -1;
 	if (getrandom(&t->number, sizeof(t->number), 0) == sizeof(t->number))
 		fd = open(token_path(rt, t, a), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
-	t->ok = fd >= 0;
-	file_close(fd, true);
+	bool made = fd >= 0;
+	t->error = file_close(fd, made && file_put(fd, some, sizeof(some), 0)) ? 0 : errno;
+	if (made && t->error)
+		unlink(token_path(rt, t, a));
+}
+
+bool places_try(const Rt *rt, Arena *a)
+{
+	Token t = {0};
+	make_token(rt, &t, a);
+	if (!t.error)
+		unlink(token_path(rt, &t, a));
+	errno = t.error;
+	return !t.error;
 }
 
 static bool sees(const Rt *rt, const Token *t, Arena *a)
 {
-	return t->ok && !access(token_path(rt, t, a), F_OK);
+	return !t->error && !access(token_path(rt, t, a), F_OK);
 }
 
 /* Of the ranks with a token, the lowest whose file this rank sees; -1: of none. */
@@ -50,16 +63,17 @@ static int lowest_seen(const Rt *rt, const Token *all, Arena *a)
 /* Tokens of those that make one; each rank's `of` becomes the lowest that it sees, if it had none. */
 static void look(const Rt *rt, bool makes, Token *mine, Token *all, Arena *a)
 {
-	Token tried = {0};
+	Token tried = {.error = -1};
 	if (makes)
 		make_token(rt, &tried, a);
 	comm_all(rt->p->comm, &tried, sizeof(tried), all);
 	if (mine->of < 0)
 		mine->of = lowest_seen(rt, all, a);
 	comm_barrier(rt->p->comm);
-	if (tried.ok)
+	if (!tried.error)
 		unlink(token_path(rt, &tried, a));
 	mine->number = makes ? tried.number : mine->number;
+	mine->error = makes ? tried.error : mine->error;
 	comm_all(rt->p->comm, mine, sizeof(*mine), all);
 }
 
@@ -95,12 +109,15 @@ static bool make_folders(const Rt *rt, bool makes, Arena *a, Diag *d)
 	return agree_end(rt, &held, ok, d);
 }
 
-static bool check_seen(const Rt *rt, bool ok, Diag *d)
+/* That a rank does not see what could not be made says nothing of whose folder it has. */
+static bool check_made(const Rt *rt, const Token *mine, Diag *d)
 {
 	Held held;
+	bool ok = mine->error <= 0;
 	Diag *later = agree_begin(&held, d);
 	if (!ok)
-		diag_error(later, rt->p->options->save, "a file cannot be made in this folder on host %s", agree_host());
+		diag_error(later, rt->p->options->save, "a file cannot be made in this folder on host %s: %s", agree_host(),
+			strerror(mine->error));
 	return agree_end(rt, &held, ok, d);
 }
 
@@ -128,9 +145,11 @@ bool places_find(SavePlaces *p, const Rt *rt, Arena *a, Diag *d)
 	*p = (SavePlaces){.n = 1};
 	if (w->size < 2)
 		return true;
-	Token mine = {.of = -1}, *all = NEW_N(a, Token, w->size);
+	Token mine = {.of = -1, .error = -1}, *all = NEW_N(a, Token, w->size);
 	look(rt, w->rank == 0, &mine, all, a);
 	p->run = all[0].number;
+	if (!check_made(rt, &mine, d))
+		return false;
 	if (!any_without(all, w->size))
 		return true;
 	p->lead = NEW_N(a, int, w->size);
@@ -142,7 +161,7 @@ bool places_find(SavePlaces *p, const Rt *rt, Arena *a, Diag *d)
 		look(rt, makes, &mine, all, a);
 	}
 	p->n = count_places(p, all, w->size);
-	if (!p->gathers && !check_seen(rt, mine.of >= 0, d))
+	if (!p->gathers && !check_made(rt, &mine, d))
 		return false;
 	note_places(rt, p, d);
 	return true;

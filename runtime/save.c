@@ -65,7 +65,14 @@ static bool point_latest(const SavePaths *at)
 	const char *link = arena_printf(at->a, "%s/latest", at->dir);
 	const char *temp = arena_printf(at->a, "%s/.latest", at->dir);
 	unlink(temp);
-	return !symlink(at->name, temp) && !rename(temp, link) && save_moved(at, file_sync(at->dir));
+	if (symlink(at->name, temp))
+		return false;
+	if (!rename(temp, link))
+		return save_moved(at, file_sync(at->dir));
+	int error = errno;
+	unlink(temp);
+	errno = error;
+	return false;
 }
 
 /* ---- one file ---- */
@@ -106,10 +113,7 @@ static bool pass_on(int fd)
 		errno == ESPIPE || errno == EINVAL;
 }
 
-/* A file being written.  unsynced: bytes since pass_on. */
-typedef struct Writing { int fd; const SavePaths *at; int64_t unsynced; } Writing;
-
-static bool has_written(Writing *w, int64_t bytes)
+bool save_has_written(SaveWriting *w, int64_t bytes)
 {
 	enum { PASS_BYTES = 64 << 20 };
 	w->unsynced += bytes;
@@ -120,13 +124,13 @@ static bool has_written(Writing *w, int64_t bytes)
 	return save_moved(w->at, pass_on(w->fd));
 }
 
-static bool put_slice(Writing *w, const Slice *s, DType dtype, int64_t offset, uint32_t *crc)
+static bool put_slice(SaveWriting *w, const Slice *s, DType dtype, int64_t offset, uint32_t *crc)
 {
 	bool ok = true;
 	int error = 0;
 	for (Slice piece = slice_begin(s); slice_next(w->at->rt, s, &piece, DEVICE_READ);) {
 		ok = ok && put_piece(w->fd, &piece, dtype, offset, crc) &&
-			has_written(w, piece.n * dtype_info[dtype].bytes);
+			save_has_written(w, piece.n * dtype_info[dtype].bytes);
 		error = ok || error ? error : errno;
 	}
 	errno = error;
@@ -136,7 +140,7 @@ static bool put_slice(Writing *w, const Slice *s, DType dtype, int64_t offset, u
 /* Sets the tensors' checksums: this rank's share of them. */
 static bool write_parts(int fd, const SavePaths *at, SaveFile *f)
 {
-	Writing w = {.fd = fd, .at = at};
+	SaveWriting w = {.fd = fd, .at = at};
 	for (int i = 0; i < f->n; i++) {
 		const SavePart *p = &f->part[i];
 		if (!p->writes)

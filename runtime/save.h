@@ -57,6 +57,10 @@ typedef struct SavePaths {
 	_Atomic int64_t *moved;
 } SavePaths;
 SavePaths save_paths(Arena *a, const Rt *rt, int64_t step);
+/* A file being written.  unsynced: bytes that the disk was not yet told to begin on. */
+typedef struct SaveWriting { int fd; const SavePaths *at; int64_t unsynced; } SaveWriting;
+/* So many bytes more: tells the watchdog, and the disk now and then.  False: the disk failed, errno tells. */
+bool save_has_written(SaveWriting *w, int64_t bytes);
 /* Parts of a save.  False after a message. */
 bool save_make_folder(const SavePaths *at, Diag *d);
 /* checkpoint_has_file of this rank. */
@@ -75,6 +79,8 @@ bool save_make_dir(Arena *a, const char *path); /* and those above it; errno tel
 
 /* When rank 0 has its folder.  All ranks call it; false after a message.  Lives in a. */
 bool places_find(SavePlaces *p, const Rt *rt, Arena *a, Diag *d);
+/* Makes and removes a file of some bytes in the folder that this rank sees; false: errno tells. */
+bool places_try(const Rt *rt, Arena *a);
 /* Whether this rank makes and completes the checkpoint's folder that it sees. */
 bool places_leads(const Rt *rt);
 
@@ -107,7 +113,8 @@ bool snapshot_end(SaveSet *c, Diag *d);
 
 /* ---- tidy.c ---- */
 
-/* Whether a folder, which no link leads to, is a checkpoint of this model; begun: or has files of one alone. */
+/* Whether a folder, which no link leads to, is a checkpoint of this model; begun: or has files of one alone, and no
+ * state.json that names another model. */
 bool tidy_may_go(const char *path, const RtModel *m, bool begun);
 /* Removes at->temp: what a save began, or what it took the place of.  False: errno tells why it is still there. */
 bool tidy_begun(const SavePaths *at);

@@ -1,8 +1,8 @@
 /* runtime/tidy.c: what goes from the folder of --save: checkpoints beyond --keep, and what saves began and left.
  *
  * Refuses to remove what is not a checkpoint of this model: a folder without a state.json that says so, one with
- * folders in it, one that a link leads to.  Of what was begun and has no state.json yet, only files go that a
- * checkpoint has.
+ * folders in it, one that a link leads to.  Of what was begun and has no state.json yet, or one that was cut, only
+ * files go that a checkpoint has.
  *
  * The one idea: a folder is opened without following a link, looked at, and emptied through what was opened: whatever
  * takes its name meanwhile is not touched.  state.json goes last, so that what a killed run left is still known. */
@@ -46,19 +46,25 @@ static struct dirent *next(DIR *d)
 	return e;
 }
 
-/* Whether its state.json is of a checkpoint of this model. */
-static bool has_own_state(int folder, const RtModel *m)
+/* Whose checkpoint a folder's state.json says that it is.  NOBODYS: there is none, or it says of no model, as one that
+ * was cut. */
+typedef enum StateOf { NOBODYS, OWN, ANOTHERS } StateOf;
+
+static StateOf whose_state(int folder, const RtModel *m)
 {
 	struct stat st;
 	int fd = openat(folder, state_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-	json_t *root = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) ? json_loadfd(fd, 0, NULL) : NULL;
+	if (fd < 0)
+		return errno == ENOENT ? NOBODYS : ANOTHERS;
+	bool regular = !fstat(fd, &st) && S_ISREG(st.st_mode);
+	json_t *root = regular ? json_loadfd(fd, 0, NULL) : NULL;
 	const char *model = json_string_value(json_object_get(root, "model"));
-	bool own = json_integer_value(json_object_get(root, "format")) == 1 && model && !strcmp(model, m->name) &&
-		json_is_object(json_object_get(root, "layout"));
+	bool same = model && !strcmp(model, m->name), whole =
+		json_integer_value(json_object_get(root, "format")) == 1 && json_is_object(json_object_get(root, "layout"));
+	StateOf of = !regular || (model && !same) ? ANOTHERS : same && whole ? OWN : NOBODYS;
 	json_decref(root);
-	if (fd >= 0)
-		close(fd);
-	return own;
+	close(fd);
+	return of;
 }
 
 /* "model.safetensors", "optim-00001-of-00004.safetensors", .. */
@@ -88,7 +94,8 @@ static bool may_go(int folder, const RtModel *m, bool begun)
 	}
 	if (d)
 		closedir(d);
-	return flat && ((begun && known) || has_own_state(folder, m));
+	StateOf of = whose_state(folder, m);
+	return flat && (of == OWN || (begun && known && of == NOBODYS));
 }
 
 static bool empty(int folder)

@@ -71,6 +71,15 @@ static OnnxText *build_external(const char *location, const char *offset, const 
 
 /* ---- the models ---- */
 
+/* The result, y, is one number: the mean of `last`. */
+static void end_chain(OnnxText *m, const char *last)
+{
+	Buf mean = node_text("/mean", "ReduceMean", last, "y");
+	attr_i(&mean, "keepdims", 0);
+	model_node(m, mean);
+	model_output(m, "y");
+}
+
 #define WITH(...) Parts p = plain; __VA_ARGS__; return build(&p)
 
 static OnnxText *good(void) { return build(&plain); }
@@ -128,6 +137,19 @@ static OnnxText *wide(void)
 	return m;
 }
 
+/* A table of 1,200,000 rows, 76,800,000 bytes, of which a sample reads one. */
+static OnnxText *table(void)
+{
+	OnnxText *m = model_new();
+	m->opset = plain.opset;
+	m->ir_version = plain.ir_version;
+	model_input(m, "x", 7, "8");
+	model_external(m, "table.weight", "1200000,16", "table.bin", NULL, NULL);
+	model_op(m, "/table/Gather", "Gather", "table.weight,x", "rows");
+	end_chain(m, "rows");
+	return m;
+}
+
 static OnnxText *short_initializer(void)
 {
 	OnnxText *m = begin(&plain);
@@ -175,20 +197,12 @@ static const Model models[] = {
 	MODEL(large_dim), MODEL(inner_dims_differ), MODEL(external), MODEL(external_short), MODEL(external_past),
 	MODEL(external_length), MODEL(external_negative), MODEL(external_missing), MODEL(external_absolute),
 	MODEL(external_leaves), MODEL(external_folder), MODEL(short_initializer), MODEL(reshape_overflows),
-	MODEL(made_twice), MODEL(two_outputs), MODEL(wide),
+	MODEL(made_twice), MODEL(two_outputs), MODEL(wide), MODEL(table),
 };
 
 /* ---- chains ---- */
 
-/* n nodes of which each reads the one before; its result, y, is one number. */
-static void end_chain(OnnxText *m, const char *last)
-{
-	Buf mean = node_text("/mean", "ReduceMean", last, "y");
-	attr_i(&mean, "keepdims", 0);
-	model_node(m, mean);
-	model_output(m, "y");
-}
-
+/* n nodes of which each reads the one before. */
 static OnnxText *elementwise_chain(int n)
 {
 	static const char *const op[] = {"Tanh", "Neg", "Sigmoid", "Abs", "Relu"};

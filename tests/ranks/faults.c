@@ -4,10 +4,12 @@
  *   FAULT=slow    fsync takes 0.7 s
  *   FAULT=read    advice about what a thread beside the first will read never returns
  *   FAULT=thread  no thread can be started, but for the first FAULT_AFTER ones
+ *   FAULT=told    none: the file FAULT_TO gets a byte whenever the disk is told to begin (sync_file_range)
  *
  * on rank FAULT_RANK (of --ranks; unset: on all), once the file FAULT_ONCE is there (unset: always). */
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -49,6 +51,9 @@ int sync_file_range(int fd, off64_t offset, off64_t bytes, unsigned flags)
 {
 	int (*next)(int, off64_t, off64_t, unsigned) =
 		(int (*)(int, off64_t, off64_t, unsigned))dlsym(RTLD_NEXT, "sync_file_range");
+	int to = strikes("told") ? open(getenv("FAULT_TO"), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
+	if (to >= 0 && (write(to, ".", 1) != 1 || close(to)))
+		abort();
 	if (strikes("hang"))
 		hang();
 	return next(fd, offset, bytes, flags);

@@ -392,6 +392,43 @@ static void test_full_disk(void)
 	remove_all("ck before");
 }
 
+/* In a process of its own: a disk that is full and then enlarged. */
+static int cut_a_log(void)
+{
+	struct rlimit all, few;
+	Diag d = {.out = stderr};
+	Log log;
+	StepRecord r = {.step = 1};
+	if (!freopen("/dev/null", "w", stderr) || getrlimit(RLIMIT_FSIZE, &all) ||
+		!log_open(&log, "cut.jsonl", false, 3, &d))
+		return 1;
+	few = (struct rlimit){500, all.rlim_max};
+	signal(SIGXFSZ, SIG_IGN);
+	log_step(&log, &r);
+	r.step = 2;
+	setrlimit(RLIMIT_FSIZE, &few);
+	log_step(&log, &r);
+	log_step(&log, &r); /* nothing of it fits */
+	setrlimit(RLIMIT_FSIZE, &all);
+	r.step = 3;
+	log_step(&log, &r);
+	return log_close(&log, &d) ? 2 : 0;
+}
+
+static void test_cut_log(void)
+{
+	fflush(NULL);
+	pid_t pid = fork();
+	int status;
+	if (pid == 0)
+		_exit(cut_a_log());
+	waitpid(pid, &status, 0);
+	CU_ASSERT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	CU_ASSERT_EQUAL(system("test \"`grep -c '^{\"step\": [123],.*' cut.jsonl`\" = 3 && test `wc -l <cut.jsonl` = 3 && "
+		"test `grep -c '}$' cut.jsonl` = 2"), 0);
+	remove_all("cut.jsonl");
+}
+
 /* A flag is compared with what was in force, whether it was given or not. */
 static void test_changed_flags(void)
 {
@@ -776,6 +813,7 @@ void suite_runtime(void)
 	CU_ADD_TEST(s, test_resume_is_bitwise);
 	CU_ADD_TEST(s, test_broken_checkpoints);
 	CU_ADD_TEST(s, test_full_disk);
+	CU_ADD_TEST(s, test_cut_log);
 	CU_ADD_TEST(s, test_changed_flags);
 	CU_ADD_TEST(s, test_kill);
 	CU_ADD_TEST(s, test_signal);
