@@ -32,16 +32,13 @@ static void add(Sums *to, Sums s, double scale)
 	to->counted += s.counted * scale;
 }
 
-/* The last round: n samples for this rank, from `first` on, and a rank that has a part of a batch if `parted`; that
- * part is left out where batches must be whole. */
+/* The last round: n samples for this rank, from `first` on, and a rank that has a part of a batch if `parted`. */
 static void add_tail(Rt *rt, const DataSet *set, int64_t first, int64_t n, bool parted, Sums *total)
 {
-	int64_t filler = n > 0 ? first : 0;
-	bool whole = rt->model->loss.whole;
-	add(total, run_batch(rt, set, first, n, filler), whole ? n == set->batch : n > 0);
-	if (!parted || whole)
+	add(total, run_batch(rt, set, first, n, first), n > 0);
+	if (!parted || rt->model->loss.whole)
 		return;
-	add(total, run_batch(rt, set, first, 0, filler), n > 0 ? -(double)(set->batch - n) / (double)set->batch : 0);
+	add(total, run_batch(rt, set, first, 0, first), n > 0 ? -(double)(set->batch - n) / (double)set->batch : 0);
 }
 
 /* The batch in which bad data was met first. */
@@ -64,9 +61,11 @@ static Sums run_all(Rt *rt, const DataSet *set, int64_t *bad_first)
 		note_bad(bad_first, first);
 	}
 	if (tail >= (rt->model->loss.whole ? set->batch : 1) && (world > 1 || !report_has_bad_input())) {
-		int64_t n = MIN(MAX(tail - mine, 0), set->batch);
-		add_tail(rt, set, whole * round + mine, n, tail % set->batch, &total);
-		note_bad(bad_first, whole * round + mine);
+		int64_t n = MIN(MAX(tail - mine, 0), set->batch), first = whole * round + mine;
+		if (n == 0 || (rt->model->loss.whole && n < set->batch))
+			first = n = 0; /* what is left out is not looked at: copies of a sample that counts run in its place */
+		add_tail(rt, set, first, n, tail % set->batch, &total);
+		note_bad(bad_first, first);
 	}
 	total.bad = report_has_bad_input();
 	return total;

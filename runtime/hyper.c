@@ -191,6 +191,14 @@ void hyper_drop(double *value, const RtOptions *o, const char *where, Diag *d)
 	}
 }
 
+const char *hyper_key(const double *value, OptionId flag)
+{
+	for (int i = 0; value && i < HYPER_KEYS; i++)
+		if (rows[i].flag == flag && !isnan(value[i]))
+			return rows[i].key;
+	return NULL;
+}
+
 void hyper_forget(double *value, OptionId flag)
 {
 	for (int i = 0; i < HYPER_KEYS; i++)

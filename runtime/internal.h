@@ -406,6 +406,8 @@ typedef struct Update {
 	bool nesterov;
 } Update;
 void optim_update(const Optimizer *opt, const Update *u);
+/* Learning rates by the flags, and above them hyper (NULL: nothing). */
+LrSchedule optim_schedule(const Optimizer *opt, const RtOptions *o, const double *hyper);
 /* Puts in force what the flags say, and above them hyper (NULL: nothing). */
 void optim_apply(Optimizer *opt, const RtModel *model, const RtOptions *o, const double *hyper);
 
@@ -422,6 +424,8 @@ double *hyper_read(const Rt *rt, const char *path, Diag *d);
 double *hyper_from(const Rt *rt, void *json, const char *file, Diag *d); /* json: a json_t; file: begins messages */
 /* Forgets what flags that are given say, too. */
 void hyper_drop(double *value, const RtOptions *o, const char *where, Diag *d);
+/* The key by which it says what the flag says; NULL: it says nothing of it. */
+const char *hyper_key(const double *value, OptionId flag);
 /* Forgets what the flag says, too: it is set anew. */
 void hyper_forget(double *value, OptionId flag);
 /* Rank 0's to all ranks, into rt->p->hyper; rank 0 has none (NULL): nothing changes.  All ranks call it, between

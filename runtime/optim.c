@@ -252,6 +252,14 @@ static Group base_group(const Optimizer *opt, const RtOptions *o, const double *
 	return g;
 }
 
+LrSchedule optim_schedule(const Optimizer *opt, const RtOptions *o, const double *hyper)
+{
+	return (LrSchedule){.kind = (Schedule)chosen(true, o->lr_schedule, hyper, HYPER_lr_schedule, 0),
+		.lr = chosen(o->text[OPT_lr], o->lr, hyper, HYPER_lr, opt->info->lr),
+		.min_lr = chosen(true, o->min_lr, hyper, HYPER_min_lr, 0),
+		.warmup = (int64_t)chosen(true, (double)o->warmup, hyper, HYPER_warmup, 0), .steps = o->steps};
+}
+
 void optim_apply(Optimizer *opt, const RtModel *model, const RtOptions *o, const double *hyper)
 {
 	Group base = base_group(opt, o, hyper);
@@ -267,10 +275,7 @@ void optim_apply(Optimizer *opt, const RtModel *model, const RtOptions *o, const
 	}
 	opt->clip_norm = chosen(true, o->clip_norm, hyper, HYPER_clip_norm, 0);
 	opt->clip_value = chosen(true, o->clip_value, hyper, HYPER_clip_value, 0);
-	opt->lr = (LrSchedule){.kind = (Schedule)chosen(true, o->lr_schedule, hyper, HYPER_lr_schedule, 0),
-		.lr = chosen(o->text[OPT_lr], o->lr, hyper, HYPER_lr, opt->info->lr),
-		.min_lr = chosen(true, o->min_lr, hyper, HYPER_min_lr, 0),
-		.warmup = (int64_t)chosen(true, (double)o->warmup, hyper, HYPER_warmup, 0), .steps = o->steps};
+	opt->lr = optim_schedule(opt, o, hyper);
 }
 
 bool optim_configure(Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d)

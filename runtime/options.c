@@ -162,17 +162,34 @@ static const struct { const Kind *kind; size_t field; } readers[OPT_COUNT] = {
 #include "runtime/options.def"
 };
 
+/* Of a count that is one of some numbers: "0|1"; NULL: any will do. */
+static const char *counts_of(OptionId id)
+{
+	const char *argument = option_info[id].argument;
+	return readers[id].kind->read == read_COUNT && strchr(argument, '|') ? argument : NULL;
+}
+
+static bool is_one_of(const char *text, const char *choices)
+{
+	size_t n = strlen(text);
+	for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+		if (strcspn(at, "|") == n && !strncmp(at, text, n))
+			return true;
+	return false;
+}
+
 static const char *wants_of(OptionId id)
 {
-	bool choice = readers[id].kind->read == read_COUNT && strchr(option_info[id].argument, '|');
-	return choice ? option_info[id].argument : readers[id].kind->wants;
+	const char *counts = counts_of(id);
+	return counts ? counts : readers[id].kind->wants;
 }
 
 bool options_set(RtOptions *o, OptionId id, const char *text, const char *where, Diag *d)
 {
 	const Kind *kind = readers[id].kind;
+	const char *counts = counts_of(id);
 	o->text[id] = text;
-	if (kind->read((char *)o + readers[id].field, text, o->arena))
+	if (kind->read((char *)o + readers[id].field, text, o->arena) && (!counts || is_one_of(text, counts)))
 		return true;
 	const char *choices = strchr(option_info[id].argument, '|') ? option_info[id].argument : NULL;
 	diag_error(d, where, "--%s takes %s, not \"%s\"%s", option_info[id].flag, wants_of(id), text,
@@ -239,8 +256,8 @@ static bool parse_one(RtOptions *o, int argc, char **argv, int *i, Diag *d)
 		*i += !value && *next && strncmp(next, "--", 2); /* taken for its value */
 		return false;
 	}
-	bool once = check_once(o, (OptionId)id, next, d);
 	int n = readers[id].kind->n_values;
+	bool once = (n > 0 && !value && *i + 1 == argc) || check_once(o, (OptionId)id, next, d);
 	if (n == 0)
 		return options_set(o, (OptionId)id, value ? value : "", o->program, d) && once;
 	for (int k = 0; k < n; k++, value = NULL) {

@@ -62,8 +62,6 @@ static bool check_flags(const Session *s)
 			"--offload-dir is refused: programs for GPUs offload to memory of the host, not to a file"},
 		{o->offload_dir && !m->layout.offload,
 			"--offload-dir is refused: this program keeps everything in memory (compile with --offload=params)"},
-		{o->strict > 1, "--strict needs 0 or 1"},
-		{o->cuda_graph > 1, "--cuda-graph needs 0 or 1"},
 		{o->cuda_graph == 1 && !m->need_cuda, "--cuda-graph=1 is refused: this program was compiled for the CPU"},
 		{o->text[OPT_comm_threads] && m->need_cuda,
 			"--comm-threads is refused: on a GPU collectives have streams of the device"},
@@ -168,18 +166,28 @@ int session_accum(Session *s)
 	return EXIT_DONE;
 }
 
-/* What learning rates were meant to be is not what these say. */
-static bool check_schedule(const Session *s)
+/* Where a hyper-parameter is given: a key of the file of --hyper, or of the checkpoint; else a flag. */
+static const char *given_as(const Session *s, const double *hyper, OptionId flag)
 {
-	const LrSchedule *lr = &s->p.optim.lr;
-	bool late = lr->steps > 0 && lr->warmup > lr->steps;
-	bool rises = lr->kind != SCHEDULE_CONSTANT && lr->min_lr > lr->lr;
+	const char *key = hyper_key(hyper, flag);
+	if (!key)
+		return arena_printf(s->p.arena, "--%s", option_info[flag].flag);
+	return arena_printf(s->p.arena, "\"%s\" of %s", key, s->o.hyper ? s->o.hyper : s->resume);
+}
+
+/* Whether learning rates can be what was meant, with these hyper-parameters above the flags. */
+static bool check_schedule(const Session *s, const double *hyper, Diag *d)
+{
+	LrSchedule lr = optim_schedule(&s->p.optim, &s->o, hyper);
+	bool late = lr.steps > 0 && lr.warmup > lr.steps;
+	bool rises = lr.kind != SCHEDULE_CONSTANT && lr.min_lr > lr.lr;
+	const char *top = given_as(s, hyper, OPT_lr);
 	if (late)
-		diag_error(s->d, s->o.program, "--warmup %" PRId64 " is longer than the run, --steps %" PRId64 ": the learning "
-			"rate would never reach --lr", lr->warmup, lr->steps);
+		diag_error(d, s->o.program, "%s %" PRId64 " is longer than the run, --steps %" PRId64 ": the learning "
+			"rate would never reach %s", given_as(s, hyper, OPT_warmup), lr.warmup, lr.steps, top);
 	if (rises)
-		diag_error(s->d, s->o.program, "--min-lr %g is above --lr %g, from which --lr-schedule goes down to it",
-			lr->min_lr, lr->lr);
+		diag_error(d, s->o.program, "%s %g is above %s %g, from which %s goes down to it",
+			given_as(s, hyper, OPT_min_lr), lr.min_lr, top, lr.lr, given_as(s, hyper, OPT_lr_schedule));
 	return !late && !rises;
 }
 
@@ -210,7 +218,7 @@ int session_configure(Session *s)
 	if (s->o.hyper && session_is_first(s) && !p->hyper)
 		return EXIT_INPUT;
 	optim_apply(&p->optim, s->rt.model, &s->o, p->hyper);
-	if (!check_schedule(s))
+	if (session_is_first(s) && !check_schedule(s, p->hyper, s->d)) /* others have not read the file of --hyper */
 		return EXIT_USAGE;
 	say_other_schedule(s);
 	return EXIT_DONE;
@@ -347,6 +355,8 @@ bool session_reload(Session *s)
 	streams_program(&s->rt, PROGRAM_OUTSIDE);
 	if (session_is_first(s))
 		mine = hyper_read(&s->rt, s->o.hyper, &d);
+	if (mine && !check_schedule(s, mine, &d))
+		mine = NULL;
 	if (!hyper_share(&s->rt, mine))
 		return false;
 	optim_apply(&p->optim, s->rt.model, &s->o, p->hyper);

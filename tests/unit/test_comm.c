@@ -683,6 +683,11 @@ static void test_evaluation(void)
 	}
 	m.loss.whole = "the loss is one number a batch";
 	EXPECT(&m, 2, DATA "--steps 1 --eval-data x=x.npy --eval-data labels=labels.npy", 0, "2 samples left out");
+	int64_t labels[N] = {0};
+	labels[N - 1] = 100; /* of a sample that is left out */
+	npy_write("bad.npy", DT_I64, 1, (int64_t[]){N}, labels);
+	for (int world = 1; world <= MOST_RANKS; world++)
+		EXPECT(&m, world, DATA "--steps 1 --eval-data x=x.npy --eval-data labels=bad.npy", 0, "2 samples left out");
 	EXPECT(&m, 2, DATA "--steps 1 --eval-data x=few.npy --eval-data labels=few_labels.npy", 1,
 		"3 samples are less than one batch of 4");
 }

@@ -565,6 +565,8 @@ static void test_usage(void)
 		{"--keep 0 --save d", "--keep needs at least 1"},
 		{"--print-plan=yes", "no value"},
 		{"--infer a", "two folders"},
+		{"--lr 0.1 --lr", "--lr takes a number that is not negative"},
+		{"--comm-threads=2", "--comm-threads takes 0|1, not \"2\""},
 	};
 	for (int i = 0; i < COUNT_OF(cases); i++)
 		EXPECT(&m, cases[i].flags, 2, cases[i].say);
