@@ -341,7 +341,7 @@ static void put_loss(Emit *e, Buf *out)
 		report && attr_get_int(report->attrs, "adds", 0) ? "true" : "false",
 		find_op(e->m, SEC_EVAL, OP_REPORT_ACC) ? "true" : "false",
 		number ? "\"the loss is one number a batch\"" : node ? c_string(e, arena_printf(e->a,
-		"samples of a batch meet in node \"%s\"", node)) : "NULL", e->o->shift ? "true" : "false");
+		"samples of a batch meet or are told apart in node \"%s\"", node)) : "NULL", e->o->shift ? "true" : "false");
 }
 
 /* Which norm the program computes, and what of clipping it has room for. */

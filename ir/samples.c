@@ -2,9 +2,9 @@
  *
  * Followed backwards from a value to the inputs, op by op, each answer kept.  A value has a part for each sample
  * along one axis until a reduction makes a total of them; totals stay sums or means through linear ops.  What
- * puts samples side by side in one number, or depends on a sample's place in the batch, mixes them.  An op without a
+ * puts samples side by side in one number, or chooses them by their place in the batch, mixes them.  An op without a
  * rule loses the samples: nothing is claimed of what it gives. */
-#include "ir/samples.h"
+#include "ir/samples_same.h"
 
 #include <math.h>
 #include <string.h>
@@ -40,11 +40,34 @@ static Samples mixed(const Look *l, Samples x)
 	return x;
 }
 
+/* Operand i, which depends on no sample, has its own numbers for each place along the axis of samples. */
+static bool is_placed(const Look *l, int i, int axis)
+{
+	const Value *v = op_in(l->op, i);
+	return v && l->in[i].kind == SAMPLES_NONE && !samples_is_same(&l->in[i], v, axis);
+}
+
+static Samples placed(const Look *l, Samples x)
+{
+	x.placed = x.placed || l->s->m->batch == 1 ? x.placed : l->op; /* one sample has one place */
+	return x;
+}
+
+/* x, whose samples are along an axis; `rank`: of what operands are aligned with at the right. */
+static Samples with_places(const Look *l, Samples x, int rank)
+{
+	bool any = false;
+	for (int i = 0; x.kind == SAMPLES_AXIS && i < l->op->n_in; i++)
+		any = any || (op_in(l->op, i) && is_placed(l, i, x.axis - (rank - op_in(l->op, i)->type.rank)));
+	return any ? placed(l, x) : x;
+}
+
 static Samples along(const Look *l, const Samples *from, int axis)
 {
 	Samples x = *from;
 	x.axis = axis;
 	x.mixes = l->out.mixes;
+	x.placed = l->out.placed;
 	x.trained = l->out.trained;
 	return x;
 }
@@ -78,7 +101,7 @@ static bool number_of(const Value *v, double *out)
 static bool divides_by_batch(double factor, int64_t batch)
 {
 	double k = 1 / (factor * (double)batch);
-	return batch > 1 && k > 0.999 && fabs(k - round(k)) < 1e-4 * k;
+	return factor != 1 && k > 0.999 && fabs(k - round(k)) < 1e-4 * k;
 }
 
 bool samples_is_scaled_by_batch(const SampleScan *s, const Samples *x)
@@ -86,6 +109,11 @@ bool samples_is_scaled_by_batch(const SampleScan *s, const Samples *x)
 	double f = fabs(x->scale);
 	return x->kind == SAMPLES_SUM ? divides_by_batch(f, s->m->batch)
 		: x->kind == SAMPLES_MEAN && f > 0 && divides_by_batch(1 / f, s->m->batch);
+}
+
+bool samples_is_plain(const SampleScan *s, const Samples *x)
+{
+	return (x->kind == SAMPLES_SUM || x->kind == SAMPLES_MEAN) && !x->unsure && !samples_is_scaled_by_batch(s, x);
 }
 
 /* a + b of the same kind: the factor that is more telling. */
@@ -103,6 +131,7 @@ static Samples of_totals(const Look *l)
 	Samples x = *total;
 	double factor = 1;
 	x.mixes = l->out.mixes;
+	x.placed = l->out.placed;
 	x.trained = l->out.trained;
 	switch (l->op->kind) {
 	case OP_NEG: case OP_CAST: case OP_BROADCAST:
@@ -142,7 +171,8 @@ static Samples of_parts(const Look *l)
 		x = first ? x : along(l, in, axis);
 		first = first ? first : in;
 	}
-	return !first ? lost(l) : apart ? mixed(l, x) : x;
+	x = first ? with_places(l, x, rank) : lost(l);
+	return apart && first ? mixed(l, x) : x;
 }
 
 static Samples of_elementwise(const Look *l)
@@ -247,7 +277,7 @@ static Samples of_slice(const Look *l)
 {
 	int axis = l->in[0].axis;
 	int64_t size = l->op->out[0]->type.dim[axis];
-	bool dense = attr_find(l->op->attrs, "steps")->ints[axis] == 1;
+	bool dense = attr_find(l->op->attrs, "steps")->ints[axis] == 1 || size < 2;
 	if (op_in(l->op, 0)->type.dim[axis] == size && dense)
 		return along(l, &l->in[0], axis);
 	Samples x = of_cut(l, attr_find(l->op->attrs, "starts")->ints[axis], size);
@@ -280,39 +310,84 @@ static Samples of_gather(const Look *l)
 	return along(l, x, x->axis < axis ? x->axis : x->axis + extra);
 }
 
-/* Element by element along one axis: gather_elements, scatter_elements. */
+/* Element by element along one axis: gather_elements, scatter_elements.  Of samples along another axis an operand that
+ * is shorter there is for the first ones alone. */
 static Samples of_elements(const Look *l)
 {
 	Samples x = of_parts(l);
-	return x.kind == SAMPLES_AXIS && x.axis == attr_get_int(l->op->attrs, "axis", 0) ? mixed(l, x) : x;
+	if (x.kind != SAMPLES_AXIS)
+		return x;
+	int64_t dim = l->op->out[0]->type.dim[x.axis];
+	bool apart = x.axis == attr_get_int(l->op->attrs, "axis", 0), whole = true;
+	for (int i = l->in[0].kind == SAMPLES_NONE; i < l->op->n_in; i++)
+		whole = whole && op_in(l->op, i)->type.dim[x.axis] == dim;
+	x.batches = whole ? x.batches : 0;
+	return apart || !whole ? mixed(l, x) : x;
 }
 
-/* 0, 1, 2 .. along the first axis: the row that an index is of. */
-static bool is_row_number(const Value *v)
+/* What the axis before which there are but dims of 1 is in the operand of an op that views it. */
+static int axis_in_operand(const Op *op, int axis)
 {
-	while (v->op->kind == OP_RESHAPE || v->op->kind == OP_CAST || v->op->kind == OP_BROADCAST)
+	const Type *from = &op_in(op, 0)->type;
+	if (op->kind == OP_BROADCAST)
+		return axis - (op->out[0]->type.rank - from->rank);
+	if (op->kind == OP_RESHAPE)
+		for (axis = 0; axis < from->rank && from->dim[axis] == 1; axis++)
+			;
+	return axis;
+}
+
+/* 0, 1, 2 .. along the first axis, n of them, and along no other: the row that an index is of. */
+static bool is_row_number(const Value *v, int64_t n)
+{
+	int axis = 0;
+	if (!v->type.rank || v->type.dim[0] != n)
+		return false;
+	while (v->op->kind == OP_RESHAPE || v->op->kind == OP_CAST || v->op->kind == OP_BROADCAST) {
+		axis = axis_in_operand(v->op, axis);
 		v = op_in(v->op, 0);
+		if (axis < 0 || axis >= v->type.rank || v->type.dim[axis] != n)
+			return false;
+	}
 	const Attr *a = v->op->kind == OP_CONST ? attr_find(v->op->attrs, "value") : NULL;
 	if (v->op->kind == OP_IOTA)
-		return attr_get_int(v->op->attrs, "axis", 0) == 0 && attr_get_float(v->op->attrs, "start", 0) == 0
+		return attr_get_int(v->op->attrs, "axis", 0) == axis && attr_get_float(v->op->attrs, "start", 0) == 0
 			&& attr_get_float(v->op->attrs, "step", 1) == 1;
 	for (int i = 0; a && i < a->n; i++)
 		if (dtype_is_float(v->type.dtype) || a->ints[i] != i)
 			return false;
-	return a && a->n > 1;
+	return a && a->n == n && type_numel(&v->type) == n;
 }
 
-/* Of x[arange(B), ids], and where the first dims of both are batches. */
+/* x[arange(B), ids] and where the first dims of both are batches: one operand may be the same for all samples. */
+static Samples of_rows(const Look *l, bool numbered)
+{
+	const Samples *x = &l->in[0], *ids = &l->in[1], *parts = x->kind == SAMPLES_AXIS ? x : ids;
+	const Op *tuple = op_in(l->op, 1)->op;
+	bool x_fits = x->kind == SAMPLES_NONE || (x->kind == SAMPLES_AXIS && x->axis == 0);
+	bool ids_fit = ids->kind == SAMPLES_NONE || (ids->kind == SAMPLES_AXIS && ids->axis == 0);
+	if (!x_fits || !ids_fit || parts->kind != SAMPLES_AXIS)
+		return lost(l);
+	Samples y = along(l, parts, 0);
+	bool places = is_placed(l, 0, 0) || (!numbered && is_placed(l, 1, 0));
+	y.placed = numbered ? x->placed : y.placed; /* row numbers are of places, and choose none */
+	for (int i = 1; numbered && i < tuple->n_in; i++) {
+		const Samples *known = ptrmap_get(l->s->known, op_in(tuple, i));
+		places = places || (known->kind == SAMPLES_NONE && !samples_is_same(known, op_in(tuple, i), 0));
+		y.placed = y.placed ? y.placed : known->placed;
+	}
+	y = places ? placed(l, y) : y;
+	return x->kind == ids->kind && !same_order(x, ids) ? mixed(l, y) : y;
+}
+
 static Samples of_gather_nd(const Look *l)
 {
 	const Samples *x = &l->in[0], *ids = &l->in[1];
 	const Op *tuple = op_in(l->op, 1)->op;
-	bool rows = tuple->kind == OP_CONCAT && is_row_number(op_in(tuple, 0));
-	if (attr_get_int(l->op->attrs, "batch_dims", 0) > 0 || rows) {
-		bool first = (x->kind != SAMPLES_AXIS || x->axis == 0) && (ids->kind != SAMPLES_AXIS || ids->axis == 0);
-		return !first || (x->kind != SAMPLES_AXIS && ids->kind != SAMPLES_AXIS) ? lost(l)
-			: along(l, x->kind == SAMPLES_AXIS ? x : ids, 0);
-	}
+	bool numbered = tuple->kind == OP_CONCAT && op_in(l->op, 0)->type.rank
+		&& is_row_number(op_in(tuple, 0), op_in(l->op, 0)->type.dim[0]);
+	if (attr_get_int(l->op->attrs, "batch_dims", 0) > 0 || numbered)
+		return of_rows(l, numbered && !attr_get_int(l->op->attrs, "batch_dims", 0));
 	int last = op_in(l->op, 1)->type.rank - 1;
 	bool rows_of_ids = x->kind == SAMPLES_NONE && ids->kind == SAMPLES_AXIS && ids->axis < last;
 	return rows_of_ids ? along(l, ids, ids->axis) : lost(l);
@@ -346,13 +421,13 @@ static Samples of_matmul(const Look *l)
 {
 	const Samples *in[2] = {&l->in[0], &l->in[1]};
 	int rank = l->op->out[0]->type.rank, at[2] = {-1, -1};
-	bool inner[2] = {0};
+	bool inner[2] = {0}, bias = op_in(l->op, 2);
 	for (int i = 0; i < 2; i++) {
 		bool turned = attr_get_int(l->op->attrs, i ? "tb" : "ta", 0);
-		if (is_total(in[i]) && in[!i]->kind == SAMPLES_NONE)
-			return along(l, in[i], 0);
-		if (in[i]->kind == SAMPLES_LOST || (l->op->n_in > 2 && l->in[2].kind != SAMPLES_NONE))
+		if (in[i]->kind == SAMPLES_LOST || (bias && l->in[2].kind != SAMPLES_NONE))
 			return lost(l);
+		if (is_total(in[i]) && in[!i]->kind == SAMPLES_NONE) /* a bias is added once, as to a mean */
+			return bias && in[i]->kind == SAMPLES_SUM ? lost(l) : along(l, in[i], 0);
 		if (is_total(in[i]))
 			return mixed(l, lost(l));
 		if (in[i]->kind != SAMPLES_AXIS)
@@ -365,10 +440,13 @@ static Samples of_matmul(const Look *l)
 	if (inner[0] || inner[1]) {
 		Samples sum = along(l, in[inner[0] ? 0 : 1], 0);
 		sum.kind = SAMPLES_SUM;
-		return inner[0] && inner[1] && same_order(in[0], in[1]) ? sum : mixed(l, lost(l));
+		bool joined = inner[0] && inner[1] && same_order(in[0], in[1]);
+		return !joined ? mixed(l, lost(l)) : bias ? lost(l) : sum;
 	}
 	int first = at[0] >= 0 ? 0 : 1;
 	Samples x = along(l, in[first], at[first]);
+	x = at[first] < rank - 2 ? with_places(l, x, rank) : bias && is_placed(l, 2, x.axis - rank
+		+ op_in(l->op, 2)->type.rank) ? placed(l, x) : x;
 	return at[0] >= 0 && at[1] >= 0 && (at[0] != at[1] || !same_order(in[0], in[1])) ? mixed(l, x) : x;
 }
 
@@ -380,6 +458,8 @@ static Samples of_batch_norm(const Look *l, const Value *v)
 	int channel = attr_get_int(l->op->attrs, "layout", 0) ? op_in(l->op, 0)->type.rank - 1 : 1;
 	if (x.axis != channel && l->s->statistics)
 		x = mixed(l, x);
+	if (x.axis == channel && (is_placed(l, 1, 0) || is_placed(l, 2, 0)))
+		x = placed(l, x);
 	if (v->index == 0)
 		return x;
 	x.kind = SAMPLES_LOST; /* a channel's mean and variance */
@@ -402,6 +482,8 @@ static Samples of_cross_entropy(const Look *l, const Value *v)
 	sum.kind = v->index == 2 ? SAMPLES_AXIS : SAMPLES_SUM;
 	sum.scale = 1;
 	sum.trained = v->index == 1 ? false : sum.trained; /* the weight counts labels */
+	if ((x->kind == SAMPLES_AXIS && is_placed(l, 1, x->axis)) || (y->kind == SAMPLES_AXIS && is_placed(l, 0, y->axis)))
+		sum = placed(l, sum);
 	return apart ? mixed(l, sum) : sum;
 }
 
@@ -419,7 +501,7 @@ static Samples of_attention(const Look *l)
 		apart = apart || l->in[i].axis + 4 - v->type.rank != 0 || (first && !same_order(first, &l->in[i]));
 		first = first ? first : &l->in[i];
 	}
-	Samples x = along(l, first, 0);
+	Samples x = with_places(l, along(l, first, 0), 4);
 	return apart ? mixed(l, x) : x;
 }
 
@@ -445,6 +527,8 @@ static Samples of_layer(const Look *l)
 		if (op_in(l->op, i) && l->in[i].kind != SAMPLES_NONE && !same)
 			return mixed(l, lost(l));
 	}
+	for (int i = 1; l->op->kind == OP_ROPE && x.axis == 0 && i < l->op->n_in; i++)
+		x = op_in(l->op, i)->type.rank == 3 && is_placed(l, i, 0) ? placed(l, x) : x;
 	bool image = l->op->kind == OP_CONV || l->op->kind == OP_CONV_GRAD_X || l->op->kind == OP_ROPE;
 	x.scale = 1;
 	if (works_along(l->op, x.axis))
@@ -507,6 +591,20 @@ static Samples of_op(const Look *l, const Value *v)
 	}
 }
 
+/* Of batches of one sample: whether v, of which x is known, hides what was done to the samples. */
+static bool is_unsure(const Look *l, const Value *v, const Samples *x)
+{
+	const Op *op = l->op;
+	double factor = 0;
+	if (l->s->m->batch != 1)
+		return false;
+	if (op->kind == OP_RESHAPE && l->in[0].kind == SAMPLES_AXIS && x->kind == SAMPLES_AXIS)
+		return op_in(op, 0)->type.dim[l->in[0].axis] != v->type.dim[x->axis];
+	if ((op->kind == OP_MUL || op->kind == OP_DIV) && number_of(op_in(op, 1), &factor) && factor == 1)
+		return true;
+	return op->kind == OP_MUL && number_of(op_in(op, 0), &factor) && factor == 1;
+}
+
 static Samples look(const SampleScan *s, const Value *v, const Samples *in)
 {
 	Look l = {.s = s, .op = v->op, .in = in};
@@ -517,10 +615,14 @@ static Samples look(const SampleScan *s, const Value *v, const Samples *in)
 	for (int i = 0; i < v->op->n_in; i++) {
 		any = any || in[i].kind != SAMPLES_NONE;
 		l.out.trained = l.out.trained || in[i].trained;
+		l.out.unsure = l.out.unsure || in[i].unsure;
 		l.out.mixes = l.out.mixes ? l.out.mixes : in[i].mixes;
+		l.out.placed = l.out.placed ? l.out.placed : in[i].placed;
 	}
 	l.out.scale = 1;
 	Samples x = any ? of_op(&l, v) : l.out;
+	x.same = any ? 0 : samples_same_axes(v, in);
+	x.unsure = any && (l.out.unsure || is_unsure(&l, v, &x));
 	x.trained = x.trained && v->op->kind != OP_STOP_GRADIENT;
 	return x;
 }

@@ -22,7 +22,11 @@ typedef struct Samples {
 	                    * [T*B]; 0: in another order */
 	bool trained;      /* a gradient flows back from it to a parameter */
 	double scale;      /* constant factors on the way to a SUM or a MEAN */
+	unsigned same;     /* of NONE: a bit for each axis along which it is known to be the same everywhere */
+	bool unsure;       /* of batches of one sample: a dim of 1 went that may have been the samples', or there is a
+	                    * factor of 1 that may be their number */
 	const Op *mixes;   /* the first op in which a sample's part depends on other samples; NULL = none is known */
+	const Op *placed;  /* likewise, on its place in the batch */
 	const Op *lost;    /* of LOST: the op that is not followed */
 } Samples;
 
@@ -36,5 +40,7 @@ Samples samples_of(SampleScan *s, const Value *v);
 /* Whether the factor makes a sum over samples look like a mean, or a mean like a sum: it divides (multiplies) by a
  * multiple of the batch size. */
 bool samples_is_scaled_by_batch(const SampleScan *s, const Samples *x);
+/* Whether x is a sum over samples, or a mean, and neither a factor nor a batch of one sample leaves a doubt. */
+bool samples_is_plain(const SampleScan *s, const Samples *x);
 
 #endif

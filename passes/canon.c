@@ -4,7 +4,7 @@
  * The rules are rows of canon.def, the functions stand in canon_*.c.  A rule keeps the value (up to
  * rounding), the type and the location; parameters are never folded. */
 #include "passes/canon.h"
-#include "passes/passes.h"
+#include "passes/loss.h"
 
 static const Rule rules[] = {
 #define RULE(kind, pattern, fn) {kind, pattern, fn},
@@ -15,6 +15,7 @@ const RuleSet canon_rules = {rules, COUNT_OF(rules)};
 bool pass_canon(Module *m, const PassOptions *o, Diag *d)
 {
 	(void)o;
+	loss_note_reductions(m);
 	rewrite_module(m, d, 1, &canon_rules, NULL, NULL);
 	return true;
 }

@@ -461,8 +461,9 @@ static Op *made_by(Value *v, OpKind kind)
 }
 
 /* A mean that the graph computes as a sum by a count of what is valid: each is reported for itself. */
-static bool take_ratio(Loss *l, Value *y)
+static bool take_ratio(Loss *l, const Op *output)
 {
+	Value *y = op_in(output, 0);
 	Op *div = made_by(y, OP_DIV), *ce = div ? made_by(op_in(div, 0), OP_CROSS_ENTROPY) : NULL;
 	if (!div || (l->o->loss_reduce && !strcmp(l->o->loss_reduce, "sum")))
 		return false;
@@ -476,7 +477,7 @@ static bool take_ratio(Loss *l, Value *y)
 		return true;
 	}
 	if (type_numel(&op_in(div, 0)->type) != 1 || type_numel(&op_in(div, 1)->type) != 1
-			|| !loss_is_ratio(l->m, op_in(div, 0), op_in(div, 1)))
+			|| !loss_is_ratio(l->m, output, op_in(div, 0), op_in(div, 1)))
 		return false;
 	l->sum = ir_reshape(&l->b, op_in(div, 0), 0, NULL);
 	l->weight = ir_reshape(&l->b, op_in(div, 1), 0, NULL);
@@ -493,12 +494,12 @@ static bool build_output(Loss *l, Op *output)
 			type_str(l->m->arena, &y->type));
 		return false;
 	}
-	if (take_ratio(l, y))
+	if (take_ratio(l, output))
 		return true;
 	l->sum = ir_reshape(&l->b, y, 0, NULL);
 	l->weight = ir_const_float(&l->b, DT_F32, 1);
 	l->n = 1;
-	l->adds = loss_adds(l->m, l->o, y, output->sym->name, l->d);
+	l->adds = loss_adds(l->m, l->o, output, l->d);
 	l->mean = !l->adds;
 	return true;
 }

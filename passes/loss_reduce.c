@@ -30,6 +30,10 @@ static bool assume_mean(const Module *m, const SampleScan *scan, const char *out
 	if (x->kind == SAMPLES_NONE)
 		diag_warn(d, file_of(m), "output \"%s\" depends on no sample: losses and gradients of ranks and micro-batches "
 			"are averaged; %s", output, say_otherwise);
+	else if (m->batch == 1)
+		diag_warn(d, file_of(m), "output \"%s\": of batches of one sample the graph does not show whether it is a sum "
+			"or a mean over samples: losses and gradients of ranks and micro-batches are averaged; %s, or export the "
+			"model with a batch of 2 or more", output, say_otherwise);
 	else if (samples_is_scaled_by_batch(scan, x))
 		diag_warn(d, file_of(m), "output \"%s\" is a %s over samples times %g, which looks like the batch size %lld: a "
 			"mean over samples is assumed, so losses and gradients of ranks and micro-batches are averaged; %s", output,
@@ -52,12 +56,40 @@ static void check_asked(const char *output, const Samples *x, bool sum, bool pla
 			"are averaged, so 2 x 4 samples give half the loss and gradients of 8", output);
 }
 
-bool loss_adds(const Module *m, const PassOptions *o, const Value *y, const char *output, Diag *d)
+/* What an output of a module with batches of one sample was, before rules saw it. */
+static const char *noted(const Op *output)
+{
+	return attr_get_str(output->attrs, "over", "");
+}
+
+void loss_note_reductions(Module *m)
 {
 	Arena *scratch = arena_new();
 	SampleScan *scan = samples_new(m, scratch, false);
-	Samples x = samples_of(scan, y);
-	bool plain = (x.kind == SAMPLES_SUM || x.kind == SAMPLES_MEAN) && !samples_is_scaled_by_batch(scan, &x);
+	IR_FOR_OPS(m, SEC_FORWARD, op) {
+		const Value *y = op->kind == OP_OUTPUT ? op_in(op, 0) : NULL;
+		if (m->batch != 1 || !y || type_numel(&y->type) != 1 || *noted(op))
+			continue;
+		Samples x = samples_of(scan, y);
+		bool ratio = y->op->kind == OP_DIV && loss_is_ratio(m, NULL, op_in(y->op, 0), op_in(y->op, 1));
+		const char *over = ratio ? "ratio" : !samples_is_plain(scan, &x) ? "" : x.kind == SAMPLES_SUM ? "sum" : "mean";
+		if (*over)
+			op->attrs = attr_str(m, op->attrs, "over", over);
+	}
+	arena_free(scratch);
+}
+
+bool loss_adds(const Module *m, const PassOptions *o, const Op *op, Diag *d)
+{
+	Arena *scratch = arena_new();
+	SampleScan *scan = samples_new(m, scratch, false);
+	Samples x = samples_of(scan, op_in(op, 0));
+	bool plain = samples_is_plain(scan, &x);
+	const char *output = op->sym->name, *over = noted(op);
+	if (m->batch == 1 && x.kind != SAMPLES_NONE) {
+		plain = !strcmp(over, "sum") || !strcmp(over, "mean");
+		x.kind = !plain ? SAMPLES_LOST : *over == 's' ? SAMPLES_SUM : SAMPLES_MEAN;
+	}
 	bool own = o->loss_norm && !strcmp(o->loss_norm, "rank"), sum = plain && x.kind == SAMPLES_SUM && !own;
 	if (o->loss_reduce) {
 		sum = !strcmp(o->loss_reduce, "sum");
@@ -81,14 +113,17 @@ bool loss_adds(const Module *m, const PassOptions *o, const Value *y, const char
 	return sum;
 }
 
-bool loss_is_ratio(const Module *m, const Value *num, const Value *den)
+bool loss_is_ratio(const Module *m, const Op *output, const Value *num, const Value *den)
 {
+	if (m->batch == 1 && output)
+		return !strcmp(noted(output), "ratio");
 	Arena *scratch = arena_new();
 	SampleScan *scan = samples_new(m, scratch, false);
 	Samples n = samples_of(scan, num), w = samples_of(scan, den);
-	bool same = n.scale == w.scale || !samples_is_scaled_by_batch(scan, &n);
+	bool scaled = samples_is_scaled_by_batch(scan, &n) || samples_is_scaled_by_batch(scan, &w);
+	bool sums = n.kind == SAMPLES_SUM && w.kind == SAMPLES_SUM && !n.unsure && !w.unsure;
 	arena_free(scratch);
-	return n.kind == SAMPLES_SUM && w.kind == SAMPLES_SUM && same && !n.mixes && !w.mixes && !w.trained;
+	return sums && (n.scale == w.scale || !scaled) && !n.mixes && !w.mixes && !w.trained;
 }
 
 /* ---- samples that meet ---- */
@@ -97,6 +132,10 @@ void loss_say_mixing(const Module *m, const Value *loss, Diag *d)
 {
 	Arena *scratch = arena_new();
 	Samples x = samples_of(samples_new(m, scratch, false), loss);
+	if (x.placed)
+		diag_note(d, file_of(m), "the loss depends on the places of samples in their batch: in %s each has other "
+			"numbers.  Those of every rank and micro-batch are 0 to %lld, so W ranks do not equal one rank with W "
+			"times the batch", node_of(m, x.placed), (long long)m->batch - 1);
 	if (x.mixes)
 		diag_note(d, file_of(m), "the loss depends on which samples share a batch: they meet in %s.  Each rank and "
 			"micro-batch sees its own %lld samples, so W ranks do not equal one rank with W times the batch "
@@ -104,15 +143,15 @@ void loss_say_mixing(const Module *m, const Value *loss, Diag *d)
 	arena_free(scratch);
 }
 
-/* The op because of which copies in a batch would change what other samples give, or the sums are not sums over
- * samples; NULL: every sample counts for itself. */
+/* The op because of which copies in a batch would change what other samples give, or count for another place, or the
+ * sums are not sums over samples; NULL: every sample counts for itself. */
 static const Op *apart(SampleScan *scan, const Op *report, bool *known)
 {
 	const Op *found = NULL;
 	for (int i = 0; i < report->n_in; i++) {
 		Samples x = samples_of(scan, op_in(report, i));
-		const Op *op = x.mixes ? x.mixes : x.lost;
-		*known = *known && (!op || x.mixes);
+		const Op *op = x.mixes ? x.mixes : x.placed ? x.placed : x.lost;
+		*known = *known && (!op || op != x.lost);
 		found = found ? found : op;
 	}
 	return found;
@@ -120,6 +159,8 @@ static const Op *apart(SampleScan *scan, const Op *report, bool *known)
 
 void loss_mark_whole(Module *m, Diag *d)
 {
+	if (m->batch == 1) /* always full */
+		return;
 	Arena *scratch = arena_new();
 	SampleScan *scan = samples_new(m, scratch, true);
 	const Op *why = NULL;
@@ -135,8 +176,8 @@ void loss_mark_whole(Module *m, Diag *d)
 	if (report && why)
 		report->attrs = attr_str(m, report->attrs, "whole", *why->loc->node ? why->loc->node : op_info[why->kind].text);
 	if (report && why && !scalar && known)
-		diag_note(d, file_of(m), "in evaluations, too, samples of a batch meet in %s: a last batch that is not full is "
-			"left out", node_of(m, why));
+		diag_note(d, file_of(m), "in evaluations, too, samples of a batch meet or are told apart in %s: a last batch "
+			"that is not full is left out", node_of(m, why));
 	else if (report && why && !scalar)
 		diag_note(d, file_of(m), "samples of a batch may meet in %s: evaluations leave out a last batch that is not "
 			"full", node_of(m, why));
