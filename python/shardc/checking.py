@@ -1,5 +1,5 @@
 """shardc.check: one step of the program beside one of PyTorch's."""
-import copy
+import contextlib
 import dataclasses
 import pathlib
 import re
@@ -11,7 +11,7 @@ import torch
 from . import graphs, losses, state, values
 from .errors import CheckError
 from .programs import Program, find_compiler
-from .tracing import Functions, watched
+from .watching import Undropped, backward, watched
 
 FACTOR = 3.0  # of PyTorch's own error in f32, within which ours is no fault
 
@@ -60,11 +60,13 @@ class Report:
                                   f"the program does not train what the module trains: {len(self.faults)} faults"])
 
 
-def check(module, args, path, loss, labels=None, *, kwargs=None, input_names=None, outputs=None, shardc=None, flags=(),
-          tolerance=1e-3, limit=600, show=True):
+def check(module, args, path, loss, labels=None, *, kwargs=None, input_names=None, outputs=None, const=None,
+          shardc=None, flags=(), tolerance=1e-3, limit=600, show=True):
     """Compiles the ONNX file `path`, runs one step on `args`, and compares with PyTorch's loss and gradients.
 
     loss       as shardc's --loss: "cross_entropy", "mse", "l1", "bce_with_logits" with labels=, or "output:NAME"
+    const      names of inputs that are the same for all samples; default: those whose first axis is not as long as the
+               labels' (without labels: as the file's axis of a free length, else as that of the first input)
     shardc     the compiler; default: SHARDC, the search path, the tree of this package; flags: further ones for it
     tolerance  largest error of a gradient, relative to its norm; rounding that PyTorch has in f32, too, is no fault
     limit      seconds for the compiler and for the program
@@ -73,14 +75,16 @@ def check(module, args, path, loss, labels=None, *, kwargs=None, input_names=Non
     unless show is false, and returns a Report.  The module is left as it was."""
     arguments = values.arguments_of(module, args, kwargs, input_names)
     held = state.tensors_of(module)
-    theirs = Reference(module, held, arguments, loss, labels, outputs)
+    flags = [str(f) for f in flags]
+    refuse_own(flags)
     with tempfile.TemporaryDirectory(prefix="shardc-check-") as folder:
-        program = Program(find_compiler(shardc), path, pathlib.Path(folder), limit)
+        program = Program(find_compiler(shardc), path, pathlib.Path(folder), limit, const)
         tensors = inputs_of(program, arguments, loss, labels)
-        flags = [str(f) for f in flags]
-        program.compile(tensors, loss, "--optimizer=sgd:momentum", "--dropout=off", *flags)
+        rates = dropout_rates(program.ir(tensors, "canon", *flags))
+        quiet = [f for f in flags if not f.startswith("--dropout")] + ["--dropout=off"] * bool(rates)
+        program.compile(tensors, loss, "--optimizer=sgd:momentum", *quiet)
+        theirs = Reference(module, held, arguments, loss, labels, outputs, program)
         found, model, optimizer = program.train(tensors, 1, "--lr", 0, "--momentum", 0.9, "--weight-decay", 0)
-        rates = sorted(float(p) for p in re.findall(r"= dropout .*\bp=([0-9.e-]+)", program.ir(tensors, loss, "canon")))
     first = {alias: h.name for h in held for alias in [h.name, *h.aliases]}
     ours = {first.get(n, n): t for n, t in ((k.removesuffix(".momentum_buffer"), t) for k, t in optimizer.items())}
     report = compared(theirs, found[0], ours, tolerance)
@@ -91,6 +95,21 @@ def check(module, args, path, loss, labels=None, *, kwargs=None, input_names=Non
     if show:
         print(report)
     return report
+
+
+OWN = ("--optimizer", "--loss", "--emit", "--stop-after", "-o")
+
+
+def refuse_own(flags):
+    """Raises for flags that check gives itself."""
+    own = [f for f in flags if f.split("=")[0] in OWN]
+    if own:
+        raise CheckError(f"flags: {', '.join(own)} is what check sets itself: loss= says the loss, and one step of SGD "
+                         "gives the gradients, whatever optimizer the program will have")
+
+
+def dropout_rates(ir):
+    return sorted(float(p) for p in re.findall(r"= dropout .*\bp=([0-9.e-]+)", ir))
 
 
 def inputs_of(program, arguments, loss, labels):
@@ -111,41 +130,51 @@ def inputs_of(program, arguments, loss, labels):
 # ---- PyTorch's side ----
 
 class Reference:
-    """Loss and gradients in f64, and in f32 for what rounding does to PyTorch itself."""
+    """Loss and gradients by PyTorch's own autograd, in f64, and in f32 for what rounding does to PyTorch itself.
 
-    def __init__(self, module, held, arguments, loss, labels, outputs):
-        first = [h.name for h in held if h.kind == "parameter"]
+    outputs: names of the results that are wanted; program: the file, which says how they are called."""
+
+    def __init__(self, module, held, arguments, loss, labels, outputs, program):
         self.frozen = [h.name for h in held if h.kind == "parameter" and not h.tensor.requires_grad]
-        single = self.measure(module, first, arguments, loss, labels, outputs, None)
+        call = (module, arguments, loss, labels, outputs, program)
+        single = measured(*call, None)
         self.peer_loss, self.peers, _, _ = single
         self.note = ""
         try:
-            exact = self.measure(doubled(module), first, arguments, loss, labels, outputs, torch.float64)
-        except RuntimeError as e:  # forward makes f32 tensors of its own
+            with doubled(module):
+                exact = measured(*call, torch.float64)
+        except (RuntimeError, TypeError, NotImplementedError) as e:  # forward makes f32 tensors of its own
             exact, self.note = single, f"PyTorch computed in f32, as the module fails in f64: {str(e).splitlines()[0]}"
         self.loss, self.gradients, self.buffers, self.dropped = exact
 
-    def measure(self, module, names, arguments, loss, labels, outputs, dtype):
-        parameters = dict(module.named_parameters())
-        tensors = [t.to(dtype) if dtype and t.is_floating_point() else t.clone() for t in arguments.tensors]
-        with state.unchanged(module), torch.enable_grad():
-            with watched(Functions(), quiet=True) as mode:
-                results = values.results_of(arguments.call(module, tensors), outputs)
-            total = losses.value(loss, dict(zip(results.names, results.tensors)), labels)
-            wanted = {n: parameters[n] for n in names if parameters[n].requires_grad}
-            if not total.requires_grad:
-                raise CheckError("the loss does not depend on any parameter that requires a gradient")
-            got = torch.autograd.grad(total, list(wanted.values()), allow_unused=True)
-            buffers = {n: b.detach().clone().double() for n, b in module.named_buffers() if b.is_floating_point()}
-        return total.item(), {n: g.double() for n, g in zip(wanted, got) if g is not None}, buffers, mode.dropped
+
+def measured(module, arguments, loss, labels, outputs, program, dtype):
+    """(loss, gradients by first names, buffers afterwards, rates of dropout)"""
+    tensors = [t.to(dtype) if dtype and t.is_floating_point() else t.clone() for t in arguments.tensors]
+    with state.unchanged(module), torch.enable_grad(), watched(Undropped()) as mode:
+        for p in module.parameters():
+            p.grad = None
+        results = values.results_of(arguments.call(module, tensors), outputs)
+        total = losses.value(loss, program.results(results.names, results.tensors), labels)
+        if not total.requires_grad:
+            raise CheckError("the loss does not depend on any parameter that requires a gradient")
+        dropped = list(mode.dropped)  # a checkpoint drops again in its backward
+        backward(total)
+        got = {n: p.grad.double() for n, p in module.named_parameters() if p.requires_grad and p.grad is not None}
+        buffers = {n: b.detach().clone().double() for n, b in module.named_buffers() if b.is_floating_point()}
+    return total.item(), got, buffers, dropped
 
 
+@contextlib.contextmanager
 def doubled(module):
-    """A copy in f64; the module itself where it cannot be copied."""
-    try:
-        return copy.deepcopy(module).double()
-    except (RuntimeError, TypeError, NotImplementedError):
-        return module
+    """The module in f64 inside, with the same parameters, whose hooks are theirs."""
+    before = [(p, p.data) for p in module.parameters()]
+    with state.attributes_unchanged(module):
+        try:
+            yield module.double()
+        finally:
+            for p, data in before:
+                p.data = data
 
 
 # ---- comparison ----

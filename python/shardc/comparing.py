@@ -133,7 +133,8 @@ def compare(model, path, names, calls, output_names, tolerance=None, moved=lambd
         try:
             results = run(model, path, dict(zip(names, map(array, inputs))))
         except Exception as e:
-            raise ExportError(f"the exported model does not run: {type(e).__name__}: {str(e)[:600]}") from e
+            raise ExportError(f"the exported model does not run: {type(e).__name__}: {str(e)[:600]}"
+                              + (advice([(call, "")]) if call else "")) from e
         for i, (name, got, want) in enumerate(zip(output_names, results, wanted)):
             bound = tolerance or BOUND.get(str(want.dtype).removeprefix("torch."), 0)
             off, wrong, excused = problem(name, got, want, bound, lambda: moved(call, i))
@@ -152,6 +153,7 @@ def compare(model, path, names, calls, output_names, tolerance=None, moved=lambd
 
 def advice(problems):
     if {call for call, _ in problems} == {1}:
-        return (". The batch of the export agrees, another does not: forward turned a tensor into a Python number or "
-                "took a branch by its value, which an export keeps as it was")
+        return (". The batch of the export agrees, one of other numbers or length does not: forward turned a tensor or "
+                "a length into a Python number or took a branch by its value, which an export keeps as it was. Compute "
+                "with tensors: torch.where, x.shape[0] for len(x)")
     return ". The exporter wrote another computation: try the other one, or export parts of the module to find which"

@@ -18,18 +18,28 @@ FLOATS = ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16
 
 @contextlib.contextmanager
 def silent():
-    """Exporters talk of what the module's user cannot change; one of them prints its graph below Python's streams."""
+    """Exporters talk of what the module's user cannot change; one of them prints its graph below Python's streams.
+
+    Gives a list, which then has (place, text) of the warnings of TorchScript's tracer about the module's own code."""
+    told = []
+
+    def show(message, category, *_, **__):
+        if issubclass(category, torch.jit.TracerWarning) and (place := calling(sys._getframe(1))):
+            told.append((place, str(message)))
+
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]
     disabled = logging.root.manager.disable
     with tempfile.TemporaryFile() as nowhere, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        warnings.simplefilter("always", torch.jit.TracerWarning)
+        warnings.showwarning = show
         logging.disable(logging.WARNING)
         try:
             for stream in 1, 2:
                 os.dup2(nowhere.fileno(), stream)
-            yield
+            yield told
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -40,11 +50,12 @@ def silent():
 
 
 def run_exporter(exporter, root, arguments, output_names, path, dynamic, opset):
-    """Writes the file as the exporter makes it, weights perhaps in files beside it."""
+    """Writes the file as the exporter makes it, weights perhaps in files beside it.  Returns notes."""
     how = with_dynamo if exporter == "dynamo" else with_torchscript
     try:
-        with silent():
+        with silent() as seen:
             how(root, arguments, output_names, path, dynamic, opset)
+        return traced(seen)
     except ExportError:
         raise
     except Exception as e:
@@ -57,6 +68,32 @@ def run_exporter(exporter, root, arguments, output_names, path, dynamic, opset):
         other = EXPORTERS[exporter == "dynamo"]
         raise ExportError(f"PyTorch's {exporter} exporter failed: {told(e)}\n"
                           f'Try exporter="{other}", or change what it names.') from e
+
+
+TORCH = os.path.dirname(torch.__file__) + os.sep
+BETWEEN = (os.path.dirname(__file__) + os.sep, warnings.__file__, TORCH + "_tensor.py", TORCH + "overrides.py")
+
+
+def calling(frame):
+    """file:line of the code that called an operation; None where that is PyTorch's own."""
+    while frame and frame.f_code.co_filename.startswith(BETWEEN):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename.startswith(TORCH):
+        return None
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def traced(told):
+    """The tracer's warnings as one note: what was taken out of tensors as Python values."""
+    places = dict.fromkeys(f"{place} ({text.split(' might ')[0].strip()})" for place, text in told)
+    if not places:
+        return []
+    return ["the graph keeps what these took out of tensors while TorchScript traced, as it was for the batch of the "
+            f"export: {shortened(list(places))}"]
+
+
+def shortened(names, most=8):
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def found_cause(e):
@@ -92,8 +129,8 @@ def with_dynamo(root, arguments, output_names, path, dynamic, opset):
     try:
         import onnxscript
     except ImportError:
-        raise ExportError('exporter="dynamo" needs the package onnxscript: pip install onnxscript, or use '
-                          'exporter="torchscript"') from None
+        raise ExportError('exporter="dynamo" needs the package onnxscript, the extra dynamo of this one: '
+                          'pip install onnxscript, or use exporter="torchscript"') from None
     schema = onnx.defs.OpSchema(
         "StopGradient", "shardc", 1, inputs=[onnx.defs.OpSchema.FormalParameter("x", "T")],
         outputs=[onnx.defs.OpSchema.FormalParameter("y", "T")],

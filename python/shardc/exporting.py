@@ -9,10 +9,12 @@ import numpy as np
 import onnx
 import torch
 
-from . import comparing, graphs, state, values
+from . import comparing, drawing, graphs, state, values
 from .errors import ExportError
-from .exporters import EXPORTERS, run_exporter
-from .tracing import Functions, Root, watched
+from .exporters import EXPORTERS, run_exporter, shortened
+from .functions import Functions
+from .tracing import Root
+from .watching import Undropped, memory, watched
 
 MOVES = 3  # runs by which it is found what rounding does
 EXTERNAL_FROM = 1 << 30  # bytes of weights above which they lie in a file of their own
@@ -24,7 +26,7 @@ class Exported:
     path: pathlib.Path
     inputs: list          # names
     outputs: list
-    parameters: int       # trained; elements of tensors are not counted
+    parameters: int       # that are trained and that the graph uses; not their elements
     error: float          # of outputs against PyTorch's, relative to their norm; None when they were not compared
     notes: list           # what a reader should know
 
@@ -68,14 +70,16 @@ def export(module, args, path, exporter="dynamo", *, kwargs=None, input_names=No
     if not arguments.tensors:
         raise ExportError("the call has no tensor: its inputs are what the program reads as data")
     dynamic = dynamic_axes(arguments, dynamic_batch, dynamic, exporter)
-    with state.unchanged(module), tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        job = Job(module, arguments, held, exporter, pathlib.Path(folder), outputs, output_names)
-        model = job.exported(dynamic, opset)
+    with state.unchanged(module) as parameters, \
+            tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        job = Job(module, arguments, held, exporter, pathlib.Path(folder), outputs, dynamic)
+        job.measure(parameters, output_names)
+        model = job.exported(opset)
         off = job.compared(model, tolerance) if compare else None
         job.write(model, path, external_data)
     for note in job.notes:
         warnings.warn(f"shardc.export: {note}", stacklevel=2)
-    return Exported(path, arguments.names, job.names, job.trained(), off, job.notes)
+    return Exported(path, arguments.names, job.names, len(job.trained(model)), off, job.notes)
 
 
 def dynamic_axes(arguments, batch, dynamic, exporter):
@@ -99,55 +103,77 @@ def dynamic_axes(arguments, batch, dynamic, exporter):
     return axes
 
 
-def shifted(tensors):
-    """The same call on other values of the same kind: samples in another order, or another order in the sample."""
-    def turn(t):
-        if not t.dim() or not t.numel():
-            return t
-        axis = 0 if t.shape[0] > 1 else t.dim() - 1
-        return t.roll(1, axis).contiguous()
-    return [turn(t) for t in tensors]
+class DoesNotRun(ExportError):
+    """The module does not take these arguments."""
 
 
 class Job:
     """One export."""
 
-    def __init__(self, module, arguments, held, exporter, folder, outputs, output_names):
+    def __init__(self, module, arguments, held, exporter, folder, outputs, dynamic):
         self.module, self.arguments, self.held, self.exporter, self.folder = module, arguments, held, exporter, folder
-        self.outputs, self.functions, self.notes = outputs, Functions(), []
+        self.outputs, self.dynamic, self.notes = outputs, dynamic, []
+        self.functions = Functions(module.parameters())
         self.spreads = {}  # of calls: how far rounding moves each output
         self.modules, self.training = state.modules_of(module), module.training
-        self.reference = self.measured()
-        self.names = list(output_names or self.reference.names)
-        if len(self.names) != len(self.reference.names):
-            raise ExportError(f"output_names has {len(self.names)} names, forward returns {len(self.reference.names)} "
-                              f"tensors: {', '.join(self.reference.names)}")
+
+    def measure(self, parameters, output_names):
+        """The module run by PyTorch on the arguments, and on others, from the same state."""
+        tensors = self.arguments.tensors
+        results, dropped = self.measured(tensors, parameters)
+        depends = {n: gradient_goes_to(t) for n, t in zip(results.names, results.tensors)}
+        other = self.measured_on_others(parameters, all(is_finite(t) for t in results.tensors))
+        calls = [(tensors, [t.detach() for t in results.tensors]), other]
+        self.reference = Reference(calls, results.names, results.left_out, depends, dropped)
+        self.names = list(output_names or results.names)
+        if len(self.names) != len(results.names):
+            raise ExportError(f"output_names has {len(self.names)} names, forward returns {len(results.names)} "
+                              f"tensors: {', '.join(results.names)}")
         self.note_what_shows()
 
-    def measured(self):
-        """The module run by PyTorch, twice, from the same state."""
-        calls = []
-        for tensors in self.arguments.tensors, shifted(self.arguments.tensors):
-            with state.unchanged(self.module):
-                before = state.copied_buffers(self.module)
-                results, mode = self.called(tensors)
-                state.refuse_changes(self.module, before)
-            if not calls:
-                depends = {n: gradient_goes_to(t) for n, t in zip(results.names, results.tensors)}
-                kept = Reference(calls, results.names, results.left_out, depends, mode.dropped)
-            calls.append((tensors, [t.detach() for t in results.tensors]))
-        return kept
+    def measured(self, tensors, parameters):
+        """(results, rates of dropout) of a run that changes nothing."""
+        with state.attributes_unchanged(self.module):
+            before = state.copied_buffers(self.module)
+            results, mode = self.called(tensors)
+            state.refuse_changes(self.module, parameters, before)
+        return results, mode.dropped
+
+    def measured_on_others(self, parameters, finite):
+        """(arguments, outputs) of a second call: on other numbers and other lengths of the free axes, or on what of
+        that the module takes, with a note."""
+        tensors, why = self.arguments.tensors, ""
+        longer = [{axis: tensors[i].shape[axis] + 1 for axis in self.dynamic.get(name, {})}
+                  for i, name in enumerate(self.arguments.names)]
+        free = any(longer)
+        tries = [(drawing.drawn(tensors, longer), "")] if free else []
+        tries += [(drawing.drawn(tensors, [{}] * len(tensors)), "another length of its free axes" if free else ""),
+                  (drawing.permuted(tensors), "other numbers"), (tensors, "its samples in another order")]
+        for others, missed in tries:
+            try:
+                results, _ = self.measured(others, parameters)
+            except DoesNotRun as e:
+                why = why or str(e)
+                continue
+            if finite and not all(is_finite(t) for t in results.tensors):
+                why = why or "an output is not finite"
+                continue
+            if missed:
+                self.notes.append(f"the file is not compared on {missed}: {why}")
+            return others, [t.detach() for t in results.tensors]
+        raise ExportError(f"the module runs once with these arguments, and not twice: {why}")
 
     def called(self, tensors):
         """(results of the module with dropout off, the mode that watched it)"""
+        parameters = {memory(p): name for name, p in self.module.named_parameters() if memory(p)}
         try:
-            with torch.enable_grad(), watched(self.functions, quiet=True) as mode:
+            with torch.enable_grad(), watched(Undropped(parameters), self.functions.tried) as mode:
                 value = self.arguments.call(self.module, [t.clone() for t in tensors])
             return values.results_of(value, self.outputs), mode
         except ExportError:
             raise
         except Exception as e:
-            raise ExportError(f"the module does not run with these arguments: {type(e).__name__}: {e}") from e
+            raise DoesNotRun(f"the module does not run with these arguments: {type(e).__name__}: {e}") from e
 
     def moved(self, call, output):
         """By how much of its norm an output of a call moves when the last bits of inputs and parameters do: what
@@ -160,7 +186,7 @@ class Job:
 
     def move(self, call, seed):
         (tensors, wanted), spread = self.reference.calls[call], self.spreads[call]
-        with state.unchanged(self.module), state.last_bits_moved(self.module, seed) as generator:
+        with state.attributes_unchanged(self.module), state.last_bits_moved(self.module, seed) as generator:
             results, _ = self.called([state.moved(t, generator) for t in tensors])
         for i, (got, want) in enumerate(zip(results.tensors, wanted)):
             off = comparing.error(comparing.array(got), comparing.array(want))
@@ -178,14 +204,14 @@ class Job:
         if frozen:
             self.notes.append(f"frozen, by requires_grad: {shortened(frozen)}")
 
-    def exported(self, dynamic, opset):
+    def exported(self, opset):
         root = Root(self.module, self.arguments, self.functions, self.outputs)
         raw = self.folder / "exported.onnx"
-        with state.unchanged(self.module), torch.enable_grad():
-            run_exporter(self.exporter, root, self.arguments, self.names, raw, dynamic, opset)
+        with state.attributes_unchanged(self.module), torch.enable_grad():
+            self.notes += run_exporter(self.exporter, root, self.arguments, self.names, raw, self.dynamic, opset)
         model = onnx.load(raw, load_external_data=False)
         graphs.drop_root(model, self.held, [*self.arguments.names, *self.names])
-        graphs.name_dimensions(model, dynamic)
+        graphs.name_dimensions(model, self.dynamic)
         graphs.mark_training_norms(model)
         graphs.declare_marker(model)
         graphs.drop_unused(model)
@@ -195,6 +221,7 @@ class Job:
         graphs.set_metadata(model, state.described(self.held, self.training, self.exporter, self.modules, used))
         self.same_dependence(model)
         self.same_dropout(model)
+        self.notes += graphs.refused_later(model, self.trained(model))
         return model
 
     def same_dependence(self, model):
@@ -253,8 +280,10 @@ class Job:
             shutil.move(str(data), str(path.parent / data.name))
         (done / path.name).replace(path)
 
-    def trained(self):
-        return sum(h.kind == "parameter" and h.tensor.requires_grad for h in self.held)
+    def trained(self, model):
+        """Parameters that the program trains: a node of the graph reads them."""
+        used = graphs.uses_of(model.graph)
+        return [h for h in self.held if h.kind == "parameter" and h.tensor.requires_grad and h.name in used]
 
 
 def data_name(path):
@@ -272,8 +301,8 @@ def total_bytes(model):
     return sum(len(t.raw_data) for t in model.graph.initializer)
 
 
-def shortened(names, most=8):
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def is_finite(tensor):
+    return bool(tensor.isfinite().all())
 
 
 def gradient_goes_to(tensor):

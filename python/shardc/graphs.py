@@ -294,3 +294,29 @@ def passed(node, result):
 
 def cast_to(node):
     return next(a.i for a in node.attribute if a.name == "to")
+
+
+# ---- what an exporter writes and the compiler refuses ----
+
+RECURRENT = ("LSTM", "GRU", "RNN")
+
+
+def refused_later(model, trained):
+    """Notes.  trained: parameters, as Held."""
+    nodes = [n for g in graphs_of(model.graph) for n in g.node]
+    ratios = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if not t.dims}
+    ratios |= {n.output[0]: numpy_helper.to_array(n.attribute[0].t) for n in nodes
+               if n.op_type == "Constant" and n.attribute[0].name == "value"}
+    notes = []
+    kinds = sorted({n.op_type for n in nodes if n.op_type in RECURRENT})
+    if kinds:
+        notes.append(f"shardc has no recurrent layers and will refuse the file: it has {', '.join(kinds)}")
+    if any(n.op_type == "Dropout" and len(n.input) > 1 and ratios.get(n.input[1], 0) >= 1 for n in nodes):
+        notes.append("shardc will refuse the file: a dropout has the rate 1, which leaves nothing; multiply by 0 "
+                     "instead")
+    other = [h for h in trained if h.tensor.dtype != torch.float32]
+    if other:
+        what = ", ".join(f"{h.name} is {str(h.tensor.dtype).removeprefix('torch.')}" for h in other[:3])
+        notes.append(f"shardc trains parameters of float32 alone and will refuse the file: {what}; call module.float() "
+                     "before the export, and give --param-dtype to the compiler for 16-bit computing")
+    return notes

@@ -42,13 +42,15 @@ def read_safetensors(path):
 
 
 class Program:
-    """A model's program in a folder."""
+    """A model's program in a folder.  const: names of inputs that are no samples; default: by their first axes."""
 
-    def __init__(self, compiler, model, folder, limit=600):
+    def __init__(self, compiler, model, folder, limit=600, const=None):
+        self.const = const
         self.compiler, self.model, self.folder, self.limit = compiler, pathlib.Path(model).resolve(), folder, limit
         graph = onnx.load(model, load_external_data=False).graph
         stored = {t.name for t in graph.initializer}
         self.inputs = [i for i in graph.input if i.name not in stored]
+        self.outputs = [o.name for o in graph.output]
         self.said = ""
 
     def run(self, *parts):
@@ -75,17 +77,40 @@ class Program:
         return flags + [f"--const={name}" for name in self.constants(tensors)]
 
     def constants(self, tensors):
-        batch = next((t.shape[0] for t in tensors.values() if t.dim()), None)
-        return [i.name for i in self.inputs if i.name in tensors and
-                (not tensors[i.name].dim() or tensors[i.name].shape[0] != batch)]
+        names = [i.name for i in self.inputs if i.name in tensors]
+        if self.const is not None:
+            unknown = [n for n in self.const if n not in names]
+            if unknown:
+                raise CheckError(f"const= names {', '.join(unknown)}; the inputs are {', '.join(names)}")
+            return [n for n in names if n in self.const]
+        batch = self.batch(tensors)
+        return [n for n in names if not tensors[n].dim() or tensors[n].shape[0] != batch]
+
+    def batch(self, tensors):
+        """Samples: as many as labels, which are no input of the graph; as a first axis of free length has; as the first
+        input's."""
+        known = {i.name: i for i in self.inputs}
+        labels = [t for n, t in tensors.items() if n not in known and t.dim()]
+        free = [tensors[n] for n, i in known.items() if n in tensors and tensors[n].dim()
+                and i.type.tensor_type.shape.dim[0].dim_param]
+        others = [t for t in tensors.values() if t.dim()]
+        return next((t.shape[0] for t in labels + free + others), None)
+
+    def results(self, names, tensors):
+        """{output of the file: tensor}; by name, or by order where the file has other names."""
+        given = dict(zip(names, tensors))
+        if set(self.outputs) <= set(names):
+            return {n: given[n] for n in self.outputs}
+        if len(self.outputs) != len(names):
+            raise CheckError(f"the file's outputs are {', '.join(self.outputs)}, the module's {', '.join(names)}")
+        return dict(zip(self.outputs, tensors))
 
     def compile(self, tensors, loss, *flags):
         self.said = self.run(self.compiler, self.model, "-o", self.folder / "train", f"--loss={loss}",
                              *self.flags(tensors), *flags)
 
-    def ir(self, tensors, loss, stop):
-        return self.run(self.compiler, self.model, "--emit=ir", f"--stop-after={stop}", f"--loss={loss}",
-                        *self.flags(tensors))
+    def ir(self, tensors, stop, *flags):
+        return self.run(self.compiler, self.model, "--emit=ir", f"--stop-after={stop}", *self.flags(tensors), *flags)
 
     def train(self, tensors, steps, *flags):
         """(losses, model's tensors, optimizer's tensors) after `steps` steps in the file's order."""

@@ -103,7 +103,7 @@ def refuse(module, held):
             problems.append(f"{h.kind} {h.name} is complex: keep torch.view_as_real of it and compute with the parts")
         elif h.kind != "constant" and t.layout is not torch.strided:
             problems.append(f"{h.kind} {h.name} is {t.layout}: make it dense")
-        if h.kind == "parameter" and t._backward_hooks:
+        if h.kind == "parameter" and (t._backward_hooks or t._post_accumulate_grad_hooks):
             problems.append(f"parameter {h.name} has a backward hook, which a graph cannot hold: remove it, or scale "
                             "the rate of this parameter with --param-group")
     problems += shared_memory(held)
@@ -134,13 +134,57 @@ def shared_memory(held):
 
 # ---- as it was ----
 
+@dataclasses.dataclass
+class Before:
+    """A parameter as it was."""
+    name: str
+    parameter: nn.Parameter
+    value: torch.Tensor
+    version: int
+    gradient: torch.Tensor
+    wanted: bool
+
+    def give_back(self):
+        p = self.parameter
+        if p.requires_grad != self.wanted:
+            p.requires_grad_(self.wanted)
+        p.grad = self.gradient
+        if not equal(p, self.value):
+            with torch.no_grad():
+                p.copy_(self.value)
+
+
+def version(tensor):
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def parameters_before(module):
+    return [Before(name, p, p.detach().clone(), version(p), p.grad, p.requires_grad)
+            for name, p in module.named_parameters()
+            if not p.is_meta and not isinstance(p, nn.parameter.UninitializedTensorMixin)]
+
+
 @contextlib.contextmanager
 def unchanged(module):
-    """Whatever happens inside, the module's modes, tensors, attributes and the random state are as before."""
+    """Whatever happens inside, the module's modes, tensors, gradients and attributes and the random state are as they
+    were.
+
+    Gives the parameters as they were, as list of Before."""
+    parameters = parameters_before(module)
+    with attributes_unchanged(module):
+        try:
+            yield parameters
+        finally:
+            for before in parameters:
+                before.give_back()
+
+
+@contextlib.contextmanager
+def attributes_unchanged(module):
+    """As `unchanged`, but for what parameters hold, which may be large."""
     tables = ("_parameters", "_buffers", "_modules")
     saved = [(m, dict(vars(m)), {k: dict(vars(m)[k]) for k in tables}) for m in module.modules()]
     buffers = [(b, b.detach().clone()) for b in module.buffers() if not b.is_meta]
-    wanted = [(p, p.requires_grad) for p in module.parameters()]
     random = torch.get_rng_state()
     try:
         yield
@@ -154,19 +198,17 @@ def unchanged(module):
                 vars(m)[key].update(table)
         with torch.no_grad():
             for b, value in buffers:
-                if not torch.equal(b, value):
+                if not equal(b, value):
                     b.copy_(value)
-        for p, flag in wanted:
-            if p.requires_grad != flag:
-                p.requires_grad_(flag)
 
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
-def refuse_changes(module, before):
-    """Raises for buffers that a forward changed, but for the statistics of batch norms, which a program keeps itself."""
-    now, kept, problems = dict(module.named_buffers()), set(), []
+def refuse_changes(module, parameters, before):
+    """Raises for what a forward changed: parameters, and buffers but for the statistics of batch norms, which a
+    program keeps itself.  parameters: as list of Before; before: {name: what a buffer held}."""
+    now, kept, problems = dict(module.named_buffers()), set(), changed_parameters(module, parameters)
     changed = [name for name, value in before.items() if name not in now or not equal(now[name], value)]
     for prefix, m in module.named_modules():
         own = {join(prefix, name) for name in STATISTICS}
@@ -189,8 +231,20 @@ def refuse_changes(module, before):
         raise ExportError("; ".join(problems))
 
 
+def changed_parameters(module, parameters):
+    now = dict(module.named_parameters())
+    changed = [b.name for b in parameters if now.get(b.name) is not b.parameter or version(b.parameter) != b.version
+               or not equal(b.parameter, b.value)]
+    if not changed:
+        return []
+    return [f"forward changes parameter {', '.join(changed)}, which a program's update alone does: compute a new "
+            "value of it, as w = w.clamp(-1, 1), or change it outside of forward"]
+
+
 def equal(a, b):
-    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num())
+    """Whether two tensors hold the same; a NaN is one."""
+    a, b = a.detach(), b.detach()
+    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (a != a) & (b != b)).all())
 
 
 def copied_buffers(module):

@@ -222,43 +222,142 @@ class StillNorm(nn.Module):
         return {"loss": self.other(F.gelu(self.norm(self.a(x)))).pow(2).mul(torch.arange(4)).mean()}
 
 
-# name: (module, what the report says)
-FAULTLESS = {
-    "a module of f32 alone": (Single, "as the module fails in f64"),
-    "a norm whose forward has a mode of its own": (StillNorm, ""),
+class Tenth(torch.autograd.Function):
+    """A gradient a tenth as large: what no export of ours would take."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 0.1
+
+
+class Layers(nn.Module):
+    """a, then b, with what `between` makes of a's result."""
+
+    def __init__(self, between=lambda self, y: y, **more):
+        super().__init__()
+        self.a, self.b, self.between = nn.Linear(4, 4), nn.Linear(4, 3), between
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    def forward(self, x):
+        return self.b(self.between(self, self.a(x)))
+
+
+class Placed(nn.Module):
+    """Its first input is no sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.e = nn.Linear(4, 3), nn.Embedding(9, 4)
+
+    def forward(self, places, x):
+        return self.a(x + self.e(places))
+
+
+class Halved(Layers):
+    def forward(self, x):
+        y = super().forward(x)
+        return {"left": y, "right": y * y}
+
+
+class Narrow(Layers):
+    """With a parameter that no program trains."""
+
+    def __init__(self):
+        super().__init__(lambda self, y: y * self.c.float(), c=nn.Parameter(torch.ones(4, dtype=torch.float16)))
+
+
+def checkpointing(reentrant):
+    def between(self, y):
+        def part(t):
+            return F.dropout(F.gelu(self.a(t)), 0.25)
+        return torch.utils.checkpoint.checkpoint(part, y, use_reentrant=reentrant)
+    return between
+
+
+def halve(parameter):
+    parameter.grad.mul_(0.5)
+
+
+def hooked():
+    module = Layers()
+    module.a.weight.register_post_accumulate_grad_hook(halve)
+    return module
+
+
+PAIR = (torch.arange(5), torch.ones(2, 5, 4))
+ROWS, WIDE = torch.linspace(-1, 1, 24).reshape(6, 4), torch.linspace(0, 2, 18).reshape(6, 3)
+# name: (the module that is exported, or None for the same; the module; arguments; options of check; what check says, or
+# nothing where all is well)
+CHECKS = {
+    "a module of f32 alone": (None, Single, {"x": torch.randn(3, 4)}, {"loss": "output:loss"},
+                              "as the module fails in f64"),
+    "a norm whose forward has a mode of its own": (None, lambda: StillNorm().train(), {"x": torch.randn(3, 4)},
+                                                   {"loss": "output:loss"}, ""),
+    "a backward of its own": (Layers, lambda: Layers(lambda self, y: Tenth.apply(y)), ROWS, {}, "gradient of a.weight"),
+    "a gradient that is changed afterwards": (Layers, hooked, ROWS, {}, "the gradient of a.weight is off"),
+    "a checkpoint": (None, lambda: Layers(checkpointing(False)), ROWS, {}, ""),
+    "a reentrant checkpoint": (None, lambda: Layers(checkpointing(True)), ROWS, {}, ""),
+    "a reentrant checkpoint of nothing": (
+        Layers, lambda: Layers(lambda self, y: torch.utils.checkpoint.checkpoint(lambda t: t, y.detach(),
+                                                                                 use_reentrant=True)),
+        ROWS, {}, "a.weight is trained by the program, and PyTorch computes no gradient for it"),
+    "one of two outputs": (None, Halved, ROWS, {"loss": "mse:output=right"}, ""),
+    "an output of two": (None, Halved, ROWS, {"loss": "mse"}, "say which by"),
+    "an unknown key": (None, Layers, ROWS, {"loss": "cross_entropy:bar=2"}, "'bar' is given twice, or is none of"),
+    "a key without a number": (None, Layers, ROWS, {"loss": "cross_entropy:axis=b"}, "axis='b' is no number"),
+    "an input that is no sample": (None, Placed, PAIR, {"labels": torch.zeros(2, 5, 3)}, ""),
+    "an input that is said to be no sample": (None, Placed, PAIR, {"labels": torch.zeros(2, 5, 3), "const": ["places"]},
+                                              ""),
+    "an input that is not there": (None, Placed, PAIR, {"labels": torch.zeros(2, 5, 3), "const": ["where"]},
+                                   "const= names where"),
+    "a file that a flag makes readable": (None, Narrow, ROWS, {"flags": ["--freeze=^c$"]},
+                                          "c is trained by PyTorch, and not by the program"),
+    "dropout by a flag": (None, lambda: Layers(lambda self, y: F.dropout(y)), ROWS, {"flags": ["--dropout=on"]}, ""),
+    "a flag of check's own": (None, Layers, ROWS, {"flags": ["--optimizer=adamw"]}, "is what check sets itself"),
 }
 
 
-def faultless(compiler, work, name, exporter):
+def checked(compiler, work, name, exporter):
+    exported, build, args, options, say = CHECKS[name]
     torch.manual_seed(0)
-    make, say = FAULTLESS[name]
-    module, path = make().train(), work / "faultless.onnx"
-    args = {"x": torch.randn(3, 4)}
-    shardc.export(module, args, path, exporter)
-    report = shardc.check(module, args, path, "output:loss", shardc=compiler, show=False)
-    if not report or say not in str(report):
-        raise Failed(str(report))
+    module, path = build(), work / "checked.onnx"
+    other = exported() if exported else module
+    other.load_state_dict(module.state_dict())
+    shardc.export(other, args, path, exporter)
+    options = {"loss": "mse", "labels": WIDE, **options}
+    try:
+        report = shardc.check(module, args, path, shardc=compiler, show=False, **options)
+    except shardc.CheckError as e:
+        if not say or say not in str(e):
+            raise Failed(str(e)) from None
+        return
+    if say not in str(report) or not say and not report or "warning" in report.said:
+        raise Failed(f"wanted {say!r}\n{report}\n{report.said}")
+    if any(p.grad is not None or p.dtype == torch.float64 for p in module.parameters()):
+        raise Failed("the module was changed")
 
 
 def main():
     compiler, work = sys.argv[1], pathlib.Path(sys.argv[2])
-    names = [a for a in sys.argv[3:] if a != "--quick"] or (QUICK if "--quick" in sys.argv else list(FAULTS))
+    names = [a for a in sys.argv[3:] if a != "--quick"] or [*(QUICK if "--quick" in sys.argv else FAULTS), *CHECKS]
     work.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")
     exporters = ("torchscript",) if "--quick" in sys.argv else ("torchscript", "dynamo")
     failed = 0
     for exporter in exporters:
-        for name in [*names, *FAULTLESS]:
+        for name in names:
             try:
-                if name in FAULTLESS:
-                    faultless(compiler, work, name, exporter)
-                else:
-                    attempt(compiler, work, name, exporter)
+                (checked if name in CHECKS else attempt)(compiler, work, name, exporter)
             except Exception as e:
                 failed += 1
                 told = e if isinstance(e, Failed) else traceback.format_exc()
                 print(f"FAIL {name} by {exporter}: {told}", flush=True)
-    total = len(exporters) * (len(names) + len(FAULTLESS))
+    total = len(exporters) * len(names)
     print(f"faults: {total - failed} of {total} as they should be")
     sys.exit(failed > 0 or not total)
 

@@ -13,7 +13,9 @@ import traceback
 import warnings
 from unittest import mock
 
+import numpy as np
 import onnx
+import onnx.reference
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -21,7 +23,7 @@ from torch.nn import functional as F
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 import shardc  # noqa: E402
-from shardc import comparing, graphs  # noqa: E402
+from shardc import comparing, graphs, tracing  # noqa: E402
 
 X = torch.linspace(-1, 1, 24).reshape(4, 6)
 
@@ -67,6 +69,132 @@ class Square(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return 2 * ctx.saved_tensors[0] * gradient
+
+
+class Scaled(torch.autograd.Function):
+    """A gradient multiplied by a number of each call."""
+
+    @staticmethod
+    def forward(ctx, x, by):
+        ctx.by = by
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.by, None
+
+
+class Clipped(torch.autograd.Function):
+    """A gradient within bounds, which most are."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.clamp(-10, 10)
+
+
+class Saturated(torch.autograd.Function):
+    """Straight through where operands are large, which X is not."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clamp(-4, 4)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Blind(torch.autograd.Function):
+    """A backward that leaves out a parameter of its forward."""
+    weight = None
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.weight = Blind.weight
+        return x * ctx.weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.weight.detach()
+
+
+def scaled_twice(self, x):
+    return Scaled.apply(self.b(Scaled.apply(self.a(x), 1.0)), 0.1)
+
+
+def blind(self, x):
+    Blind.weight = self.a.weight[0]
+    return Blind.apply(self.a(x))
+
+
+def clamped(by_data, bound):
+    def forward(self, x):
+        if by_data:
+            self.a.weight.data.clamp_(-bound, bound)
+        else:
+            with torch.no_grad():
+                self.a.weight[:2].clamp_(-bound, bound)
+        return self.a(x)
+    return forward
+
+
+def overwritten(self, x):
+    self.a.weight.detach().numpy()[0] += 1
+    return self.a(x)
+
+
+def exchanged(self, x):
+    self.a.weight = nn.Parameter(self.a.weight * 0.5)
+    return self.a(x)
+
+
+def averaged(self, x):
+    """A teacher that follows, in forward."""
+    with torch.no_grad():
+        for mine, other in zip(self.b.parameters(), self.a.parameters()):
+            torch.add(mine, other, out=mine)
+        aim = self.b(x)
+    return self.a(x) - aim
+
+
+def halved(self, x):
+    y = self.a(x)
+    with torch.no_grad():
+        y.mul_(0.5)
+    return y
+
+
+def zeroed_view(self, x):
+    y = self.a(x)
+    with torch.no_grad():
+        y[:, 0].zero_()
+    return y
+
+
+def checkpointed_first(self, x):
+    return self.b(torch.utils.checkpoint.checkpoint(self.a, x, use_reentrant=True))
+
+
+def by_largest(self, x):
+    return self.a(x / float(x.abs().max()))
+
+
+def by_mask(self, x, mask):
+    return self.a(x) * 2 if mask.sum() > 4 else self.a(x)
+
+
+def by_length(self, x):
+    return self.a(x).sum() / len(x)
+
+
+def accumulating():
+    m = linear(lambda self, x: self.a(x))
+    m.a.weight.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(0.1))
+    return m
 
 
 def counted(self, x):
@@ -143,9 +271,27 @@ def rrelu():
 
 
 TOKENS = torch.tensor([[0, 1, 2], [3, 4, 5]])
-# name: (build, arguments, what the error says, or that by exporter)
+CHANGES = "forward changes parameter a.weight"
+# name: (build, arguments, what the error says, or that by exporter, options)
 REFUSED = {
     "own backward": (lambda: linear(lambda self, x: Round.apply(self.a(x))), X, "autograd.Function Round"),
+    "a scaled gradient, not by the first call": (lambda: linear(scaled_twice, b=nn.Linear(6, 6)), X, "Function Scaled"),
+    "a clipped gradient": (lambda: linear(lambda self, x: Clipped.apply(self.a(x))), X, "autograd.Function Clipped"),
+    "saturated operands": (lambda: linear(lambda self, x: Saturated.apply(self.a(x))), X, "Function Saturated"),
+    "a backward that forgets a parameter": (lambda: linear(blind), X, "autograd.Function Blind"),
+    "a parameter clamped by .data": (lambda: linear(clamped(True, 0.1)), X, CHANGES),
+    "a parameter clamped without effect": (lambda: linear(clamped(True, 9)), X, CHANGES),
+    "a parameter clamped under no_grad": (lambda: linear(clamped(False, 9)), X, CHANGES),
+    "a parameter written by numpy": (lambda: linear(overwritten), X, CHANGES),
+    "a parameter exchanged": (lambda: linear(exchanged), X, CHANGES),
+    "a teacher that follows": (lambda: linear(averaged, b=nn.Linear(6, 6)), X, "forward changes parameter b.weight"),
+    "in place under no_grad": (lambda: linear(halved), X, "in place (mul_) under no_grad"),
+    "a view in place under no_grad": (lambda: linear(zeroed_view), X, "in place (zero_) under no_grad"),
+    "checkpointing without a gradient": (lambda: linear(checkpointed_first, b=nn.Linear(6, 6)), X, "use_reentrant"),
+    "a hook behind a gradient": (accumulating, X, "parameter a.weight has a backward hook"),
+    "divided by the largest": (lambda: linear(by_largest), X, "by"),
+    "a branch by a mask of ones": (lambda: linear(by_mask), (X, torch.ones(6)), "by"),
+    "divided by a length": (lambda: linear(by_length), X[:2], "batch", {"dynamic_batch": True}),
     "gradient penalty": (lambda: linear(penalised), X, "torch.autograd.grad"),
     "hook of a value": (lambda: linear(hooked), X, "hook"),
     "hook of a module": (with_hook, X, "module a has a backward hook"),
@@ -205,7 +351,23 @@ def inference(self, x):
 
 
 def checkpointed(self, x):
-    return torch.utils.checkpoint.checkpoint(self.a, x, use_reentrant=True)
+    return torch.utils.checkpoint.checkpoint(self.a, self.b(x), use_reentrant=True)
+
+
+def by_names(self, x):
+    y = torch.cumsum(input=x > 0, dim=1) + torch.cumsum(input=x, dim=1)
+    y = y + torch.where(input=x, condition=x > 0, other=-x)
+    y = torch.dropout(input=self.a(y), p=0.5, train=True)
+    return torch.feature_dropout(input=torch.diff(input=y[..., None], dim=1), p=0.25, train=True)
+
+
+HIDDEN = torch.zeros(4, 4).index_fill(0, torch.tensor(1), -torch.inf)
+HIDDEN[2, 3] = -torch.inf
+
+
+def hiding(self, x, mask):
+    y = self.a(x)[None]
+    return F.scaled_dot_product_attention(y, y, y, attn_mask=mask, dropout_p=0.25)
 
 
 def dropping(self, x):
@@ -313,6 +475,12 @@ def count(model, op):
     return sum(n.op_type == op for n in model.graph.node)
 
 
+def is_finite(model):
+    """What it computes is, at the arguments of `hiding`."""
+    inputs = dict(zip((i.name for i in model.graph.input), (X.numpy(), HIDDEN.numpy())))
+    return np.isfinite(onnx.reference.ReferenceEvaluator(comparing.quiet(model)).run(None, inputs)[0]).all()
+
+
 def names(model):
     return {t.name for t in model.graph.initializer}
 
@@ -354,7 +522,12 @@ WRITTEN = {
     "frozen and unused": (frozen, X, {}, lambda m: not entry(m, "a.weight")["requires_grad"]
                           and entry(m, "unused.weight")["initializer"] == "unused.weight" and "unused.weight" in names(m)),
     "its own derivative": (lambda: linear(lambda self, x: Square.apply(self.a(x))), X, {}, lambda m: True),
-    "checkpointing": (lambda: linear(checkpointed), X, {}, lambda m: names(m) == {"a.weight", "a.bias"}),
+    "checkpointing": (lambda: linear(checkpointed, b=nn.Linear(6, 6)), X, {}, lambda m: len(names(m)) == 4),
+    "a backward of a parameter beside": (
+        lambda: linear(lambda self, x: Square.apply(self.a(x)) + Square.apply(self.a.weight[0])), X, {},
+        lambda m: True),
+    "operands by name": (lambda: linear(by_names), X, {}, lambda m: count(m, "Dropout") == 2),
+    "attention of which a row sees nothing": (lambda: linear(hiding), (X, HIDDEN), {}, is_finite),
     "dropout of channels": (lambda: linear(lambda self, x: F.dropout1d(self.a(x)[:, :, None], 0.5)[..., 0]), X, {},
                             lambda m: count(m, "Dropout") == 1),
     "alpha dropout": (lambda: linear(lambda self, x: F.alpha_dropout(self.a(x), 0.3, True)), X, {},
@@ -433,9 +606,9 @@ def call(build, args, options, folder, exporter):
 
 
 def refuse(name, folder, exporter):
-    build, args, say = REFUSED[name]
+    build, args, say, *options = REFUSED[name]
     say = say[exporter] if isinstance(say, dict) else say
-    result = call(build, args, {}, folder, exporter)
+    result = call(build, args, *(options or [{}]), folder, exporter)
     want(isinstance(result, shardc.ExportError), "was exported")
     want(say in str(result), f"says {result}")
     want(len(str(result)) < 700, f"says pages: {result}")
@@ -465,8 +638,58 @@ def spoil(name, folder, exporter):
     want(isinstance(result, shardc.ExportError) and "is off by" in str(result), f"was believed: {result}"[:300])
 
 
+ATTENTION = tracing.attention
+
+
+def halving(*args, **kwargs):
+    return ATTENTION(*args, **kwargs) * 0.5
+
+
+def misspell(name, folder, exporter):
+    """What is written out in place of a function of PyTorch's is compared with that function."""
+    build, args, options, _ = WRITTEN[name]
+    with mock.patch.object(tracing, "attention", halving):
+        result = call(build, args, options, folder, exporter)
+    want(isinstance(result, shardc.ExportError) and "is off by" in str(result), f"was believed: {result}"[:300])
+
+
+def tell(name, folder, exporter):
+    """What a reader should know is said, and nothing else."""
+    build, args, options, say = (TOLD | TRACED)[name]
+    told = shardc.export(build(), args, folder / "model.onnx", exporter, **options)
+    want(bool(told.notes) == bool(say) and say in " ".join(told.notes), f"notes: {told.notes}")
+    used = graphs.uses_of(onnx.load(folder / "model.onnx").graph)
+    want(told.parameters == len([n for n, _ in build().named_parameters() if n in used]), f"{told.parameters} parameters")
+
+
+def recurrent():
+    return linear(lambda self, x: self.b(self.a(x))[0], b=nn.LSTM(6, 6, 2, dropout=0.5))
+
+
+def picky(self, x):
+    """Takes numbers of the sum of X alone."""
+    assert abs(x.sum() - X.sum()) < 1e-4
+    return self.a(x)
+
+
+# name: (build, arguments, options, what a note says, or nothing)
+TOLD = {
+    "parameters that are not used": (lambda: linear(lambda self, x: self.a(x), b=nn.Linear(6, 6)), X, {}, ""),
+    "a recurrent layer": (recurrent, X, {}, "it has LSTM"),
+    "a dropout of all": (lambda: linear(lambda self, x: x + F.dropout(self.a(x), 1.0)), X, {}, "the rate 1"),
+    "bf16": (lambda: linear(lambda self, x: self.a(x)).bfloat16(), X.bfloat16(), {}, "a.weight is bfloat16"),
+    "f64": (lambda: linear(lambda self, x: self.a(x)).double(), X.double(), {}, "a.weight is float64"),
+    "a free batch": (lambda: linear(lambda self, x: self.a(x)), X, {"dynamic_batch": True}, ""),
+}
+TRACED = {
+    "numbers that are looked at": (lambda: linear(picky), X, {}, "not compared on other numbers"),
+    "a value as a Python number": (lambda: linear(lambda self, x: self.a(x) if x.sum() < 99 else x), X, {},
+                                   "refusals.py:"),
+    "a length": (lambda: linear(lambda self, x: self.a(x) / len(x)), X, {}, "Using len to get tensor shape"),
+}
 SPOILED = {name: None for name in ("in place", "keywords", "an instance norm that is evaluated",
                                   "a norm far from zero")}
+MISSPELT = {name: None for name in ("attention that drops", "attention of which a row sees nothing")}
 
 
 def main():
@@ -476,11 +699,12 @@ def main():
     failed = done = 0
     exporters = ("torchscript",) if "--quick" in sys.argv else ("torchscript", "dynamo")
     wanted = [a for a in sys.argv[2:] if a != "--quick"]
-    for table, function in ((REFUSED, refuse), (WRITTEN, write), (SPOILED, spoil)):
+    for table, function in ((REFUSED, refuse), (WRITTEN, write), (SPOILED, spoil), (MISSPELT, misspell), (TOLD, tell),
+                            (TRACED, tell)):
         for name in table:
             if wanted and name not in wanted:
                 continue
-            for exporter in exporters:
+            for exporter in exporters if table is not TRACED else ("torchscript",):
                 done += 1
                 try:
                     function(name, folder, exporter)
