@@ -272,6 +272,7 @@ def rrelu():
 
 TOKENS = torch.tensor([[0, 1, 2], [3, 4, 5]])
 CHANGES = "forward changes parameter a.weight"
+DECIDES = {"torchscript": "took a branch by its value", "dynamo": "forward decides by the value of a tensor"}
 # name: (build, arguments, what the error says, or that by exporter, options)
 REFUSED = {
     "own backward": (lambda: linear(lambda self, x: Round.apply(self.a(x))), X, "autograd.Function Round"),
@@ -289,8 +290,8 @@ REFUSED = {
     "a view in place under no_grad": (lambda: linear(zeroed_view), X, "in place (zero_) under no_grad"),
     "checkpointing without a gradient": (lambda: linear(checkpointed_first, b=nn.Linear(6, 6)), X, "use_reentrant"),
     "a hook behind a gradient": (accumulating, X, "parameter a.weight has a backward hook"),
-    "divided by the largest": (lambda: linear(by_largest), X, "by"),
-    "a branch by a mask of ones": (lambda: linear(by_mask), (X, torch.ones(6)), "by"),
+    "divided by the largest": (lambda: linear(by_largest), X, DECIDES),
+    "a branch by a mask of ones": (lambda: linear(by_mask), (X, torch.ones(6)), DECIDES),
     "divided by a length": (lambda: linear(by_length), X[:2], "batch", {"dynamic_batch": True}),
     "gradient penalty": (lambda: linear(penalised), X, "torch.autograd.grad"),
     "hook of a value": (lambda: linear(hooked), X, "hook"),
@@ -299,8 +300,7 @@ REFUSED = {
     "assigned .data": (lambda: linear(set_data), X, ".data"),
     "a counting buffer": (lambda: linear(counted, seen=torch.zeros(6)), X, "forward changes buffer seen"),
     "parameters as numbers": (lambda: linear(numbers), X, "a number out of a value"),
-    "a branch by value": (lambda: linear(branch), X, {"torchscript": "took a branch by its value",
-                                                     "dynamo": "forward decides by the value of a tensor"}),
+    "a branch by value": (lambda: linear(branch), X, DECIDES),
     "shared memory": (shared_memory, X, "a.weight and b.weight share memory"),
     "lazy": (lazy, X, "b.weight has no shape yet"),
     "max_norm": (max_norm, TOKENS, "max_norm"),
