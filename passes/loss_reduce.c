@@ -132,7 +132,7 @@ void loss_say_mixing(const Module *m, const Value *loss, Diag *d)
 {
 	Arena *scratch = arena_new();
 	Samples x = samples_of(samples_new(m, scratch, false), loss);
-	if (x.placed)
+	if (x.placed && !x.mixes) /* the labels of comparisons have places */
 		diag_note(d, file_of(m), "the loss depends on the places of samples in their batch: in %s each has other "
 			"numbers.  Those of every rank and micro-batch are 0 to %lld, so W ranks do not equal one rank with W "
 			"times the batch", node_of(m, x.placed), (long long)m->batch - 1);

@@ -245,10 +245,40 @@ static void one_sample(void)
 	}
 }
 
+/* ---- what is said of a loss ---- */
+
+static void note_of(const char *body, bool meets, bool places)
+{
+	char *said = NULL;
+	size_t n = 0;
+	Diag d = {.out = open_memstream(&said, &n)};
+	Arena *a = arena_new();
+	const char *tail = "%l : f32[] = reduce_sum %r {axes=[0,1], keepdims=0}\n    output \"loss\" %l\n  }\n}\n";
+	char *text = arena_printf(a, "%s%s%s", HEAD, body, tail), *forward = strstr(text, "  forward");
+	text = arena_printf(a, "%.*s  output \"loss\" : f32[]\n%s", (int)(forward - text), text, forward);
+	Module *m = ir_parse("samples", text, &d);
+	CU_ASSERT_FATAL(m && pass_loss(m, &(PassOptions){.loss = "output:loss"}, &d));
+	fclose(d.out);
+	UNIT_CHECK(meets == (strstr(said, "depends on which samples share a batch") != NULL), body);
+	UNIT_CHECK(places == (strstr(said, "depends on the places of samples") != NULL), body);
+	free(said);
+	ir_module_free(m);
+	arena_free(a);
+}
+
+/* Labels of a comparison have places; that samples meet says it all. */
+static void notes(void)
+{
+	note_of("%r : f32[4,6] = mul %x, %z\n", false, false);
+	note_of(PLACES "%r : f32[4,6] = mul %x, %p\n", false, true);
+	note_of(PLACES COMPARE "%r : f32[4,4] = mul %c, %p\n", true, false);
+}
+
 void suite_samples(void)
 {
 	CU_pSuite s = CU_add_suite("samples", NULL, NULL);
 	CU_add_test(s, "sums, means, comparisons", kinds);
 	CU_add_test(s, "batch norms in training", training);
 	CU_add_test(s, "batches of one sample", one_sample);
+	CU_add_test(s, "notes of places and comparisons", notes);
 }
