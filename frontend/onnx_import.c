@@ -461,9 +461,10 @@ static void drop_unused(Module *m)
 
 static void warn_folded(const Import *im)
 {
-	if (im->n_folded_norms && !im->o->infer)
+	if (im->folded_norms.n && !im->o->infer)
 		diag_warn(im->d, im->onnx->path, "the exporter folded %d batch norms into convolutions, first \"%s\": export "
-			"with optimize=False to train them", im->n_folded_norms, im->folded_norm);
+			"with optimize=False to train them", im->folded_norms.n, str_escape(im->arena, ESCAPE_IR,
+			im->folded_norms.at[0]));
 }
 
 /* What is left to say of initializers when all nodes were read. */

@@ -38,6 +38,7 @@ typedef struct OnnxPlace {
 	bool inner;                     /* the node stands in a function or subgraph */
 } OnnxPlace;
 typedef VEC(OnnxPlace) OnnxPlaceVec;
+typedef VEC(const char *) NameVec;
 
 typedef struct Import {
 	Module *m;
@@ -61,10 +62,10 @@ typedef struct Import {
 	uint8_t *known;        /* by value id: Known */
 	int cap_known;
 	OnnxPlaceVec places;
-	int n_nodes, n_dropouts, n_folded_norms;
+	int n_nodes, n_dropouts;
 	int64_t n_inlined;     /* nodes of functions imported so far, once for each call */
 	int64_t max_inlined;
-	const char *folded_norm; /* scope of the first batch norm that the exporter folded away */
+	NameVec folded_norms;  /* scopes of batch norms that the exporter folded away */
 	Modes *modes;          /* of batch norms and dropouts (onnx_modes.c) */
 	int n_dropout_nodes, n_batch_norms;
 	bool pytorch;
@@ -99,7 +100,6 @@ enum { OPSET_MAX = 28, LITERAL_MAX = 4096, LITERAL_FLOATS_MAX = 16, EVAL_MAX = 1
 
 /* ---- onnx_import.c ---- */
 
-typedef VEC(const char *) NameVec;
 /* What a caller wants beside the module; each may be NULL. */
 typedef struct ImportExtra {
 	OnnxPlaceVec *places;     /* what was read where, in the caller's arena */
@@ -221,8 +221,12 @@ bool names_same_module(const char *scope, const char *module); /* all parts */
 bool node_stops(const Onnx__NodeProto *node);
 /* Names in the signature that dynamo left with the graph -> what its nodes call them; NULL: there is none. */
 Map *names_of_signature(const OnnxGraph *g, Arena *a);
-/* Of a value of that map: whether it is a parameter or a buffer that state_dict has. */
+/* Of a value of that map: whether it is a parameter or a buffer that state_dict has; "PARAMETER", "BUFFER" or else
+ * "CONSTANT". */
 bool signature_is_saved(const char *argument);
+const char *signature_kind(const char *argument);
+/* Whether a node that dynamo decomposed, in its words (NULL: none are left), reads what they call so. */
+bool names_fx_reads(const char *fx, const char *argument);
 bool names_is_made_up(const char *name); /* by an exporter, not the framework's */
 
 /* ---- onnx_inputs.c ---- */

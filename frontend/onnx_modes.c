@@ -351,19 +351,24 @@ static bool is_kept(Import *im, const char *name)
 		const Weight *w = map_get(im->weights, map_key(im->weights, i));
 		for (int k = 0; k < w->uses.n; k++) {
 			const WeightUse *u = &w->uses.at[k];
-			if (is_statistic(u->op, u->operand)
-					&& !strcmp(weight_name(im, w, u->op, u->operand, u->scope, u->alias), name))
+			if (is_statistic(u->op, u->operand) && !strcmp(weight_name(im, w, u), name))
 				return true;
 		}
 	}
 	return false;
 }
 
-/* Whether it is a statistic that the program keeps, or the count beside one, which starts anew with each program. */
+/* Whether it is a statistic that the program keeps, or the count beside one, which starts anew with each program; or of
+ * a norm that the exporter folded away, which is said. */
 static bool is_kept_buffer(Import *im, const char *name)
 {
 	static const char count[] = "num_batches_tracked";
 	const char *dot = strrchr(name, '.'), *last = dot ? dot + 1 : name;
+	for (int i = 0; i < im->folded_norms.n; i++) {
+		size_t n = strlen(im->folded_norms.at[i]);
+		if (!strncmp(name, im->folded_norms.at[i], n) && name + n + 1 == last)
+			return true;
+	}
 	if (strcmp(last, count) != 0)
 		return is_kept(im, name);
 	return is_kept(im, arena_printf(im->arena, "%.*srunning_mean", (int)(last - name), name));

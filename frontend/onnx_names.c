@@ -31,11 +31,35 @@ bool node_stops(const Onnx__NodeProto *node)
 	return !strcmp(node->op_type, "Identity") && fx && strstr(fx, "[target=torch.ops.aten.detach.default]");
 }
 
-/* A signature's line stands behind the argument's name. */
+/* A signature's line stands behind the argument's name: " PARAMETER target='fc.weight'". */
+const char *signature_kind(const char *argument)
+{
+	static const char *const kinds[] = {"PARAMETER", "BUFFER"};
+	const char *kind = argument + strlen(argument) + 1;
+	kind += strspn(kind, " ");
+	for (int i = 0; i < COUNT_OF(kinds); i++)
+		if (!strncmp(kind, kinds[i], strlen(kinds[i])))
+			return kinds[i];
+	return "CONSTANT";
+}
+
 bool signature_is_saved(const char *argument)
 {
-	const char *line = argument + strlen(argument) + 1;
-	return strstr(line, "PARAMETER") || (strstr(line, "BUFFER") && !strstr(line, "persistent=False"));
+	const char *kind = signature_kind(argument);
+	return !strcmp(kind, "PARAMETER")
+		|| (!strcmp(kind, "BUFFER") && !strstr(argument + strlen(argument) + 1, "persistent=False"));
+}
+
+bool names_fx_reads(const char *fx, const char *argument)
+{
+	const char *at = fx ? strstr(fx, "(args = ") : NULL;
+	size_t n = strlen(argument);
+	while (n && at && (at = strchr(at, '%'))) {
+		at++;
+		if (!strncmp(at, argument, n) && !isalnum((unsigned char)at[n]) && at[n] != '_')
+			return true;
+	}
+	return false;
 }
 
 /* Lines such as "p_fc_weight: PARAMETER target='fc.weight'": 'fc.weight' -> "p_fc_weight". */
@@ -141,13 +165,23 @@ bool names_same_module(const char *scope, const char *module)
 	return !*scope && !*module;
 }
 
+/* "const_fold_opt__12", "const_axes__7": of optimizers. */
+static bool is_const_of_optimizer(const char *name)
+{
+	const char *end = strstr(name, "__");
+	return end && end[2] && all_digits(end + 2) && !strncmp(name, "const_", 6)
+		&& strspn(name, "abcdefghijklmnopqrstuvwxyz_") == (size_t)(end + 2 - name);
+}
+
 bool names_is_made_up(const char *name)
 {
-	static const char *const starts[] = {"onnx::", "Constant", "const", "/"};
-	for (int i = 0; i < COUNT_OF(starts); i++)
-		if (!strncmp(name, starts[i], strlen(starts[i])))
+	static const char *const numbered[] = {"Constant_", "const_", "val_"};
+	if (*name == '/' || !strncmp(name, "onnx::", 6) || all_digits(name) || is_const_of_optimizer(name))
+		return true;
+	for (int i = 0; i < COUNT_OF(numbered); i++) {
+		size_t n = strlen(numbered[i]);
+		if (!strncmp(name, numbered[i], n) && name[n] && all_digits(name + n))
 			return true;
-	if (!strncmp(name, "val_", 4))
-		return all_digits(name + 4);
-	return all_digits(name);
+	}
+	return false;
 }

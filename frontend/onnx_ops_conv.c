@@ -114,9 +114,8 @@ static bool conv_window(Node *n, Window *w)
 
 static void note_folded_norm(Node *n)
 {
-	if (!node_rewritten_by(n, "FuseBatchNormIntoConv"))
-		return;
-	n->im->folded_norm = n->im->n_folded_norms++ ? n->im->folded_norm : n->scope;
+	if (node_rewritten_by(n, "FuseBatchNormIntoConv"))
+		vec_push(n->im->arena, &n->im->folded_norms, n->scope);
 }
 
 bool import_conv(Node *n)

@@ -110,7 +110,7 @@ static Symbol *make_symbol(Import *im, Weight *w, SymbolKind kind, const char *n
 	Symbol *s = ir_add_symbol(im->m, kind, name, t);
 	s->onnx = ir_intern(im->m, w->t->name);
 	s->src = src;
-	s->trainable = kind == SYM_PARAM && (im->trainable ? trainable_has(im, w, name) : !w->frozen);
+	s->trainable = kind == SYM_PARAM && !w->frozen;
 	s->n_aliases = w->alias.n;
 	s->alias = NEW_N(im->m->arena, const char *, w->alias.n);
 	for (int i = 0; i < w->alias.n; i++)
@@ -211,7 +211,7 @@ static const char *module_name(Import *im, const Node *n, const Weight *w, const
 {
 	const Role *r = role_of(n->op, input);
 	bool named = r && (!strcmp(r->suffix, "weight") || !strcmp(r->suffix, "bias")) && *n->scope;
-	if (!w || w->split || !named || im->meta || strstr(s->name, ".parametrizations."))
+	if (!w || w->whole || !named || im->meta || strstr(s->name, ".parametrizations."))
 		return NULL;
 	const char *name = arena_printf(im->arena, "%s.%s", n->scope, r->suffix);
 	if (im->signature)
@@ -250,16 +250,23 @@ Value *params_value(Import *im, Weight *w, const char *alias, const Node *n, int
 		w->reported = true;
 		return &im->m->poison;
 	}
+	WeightUse use = {.operand = input, .alias = alias};
+	if (n) {
+		use.op = n->op;
+		use.scope = n->scope;
+		use.fx = n->proto ? names_metadata(n->proto, "pkg.torch.onnx.fx_node") : NULL;
+		w = weight_part(im, w, &use);
+	}
 	if (w->class == WEIGHT_CONST)
 		return const_value(im, w);
 	if (w->tie) {
-		Value *v = symbol_value(im, w->tie, SYM_PARAM, w->tie->as);
+		Weight *held = weight_held(w);
+		Value *v = symbol_value(im, held, SYM_PARAM, held->as);
 		add_place(im, n, w, v, alias, input);
 		return v->op ? ir_transpose(&im->b, v, (int[]){1, 0}) : v;
 	}
 	bool statistic = is_statistic(n->op, input);
-	const char *name = w->split || (statistic && w->class == WEIGHT_PARAM)
-		? weight_name(im, w, n->op, input, n->scope, alias) : w->as;
+	const char *name = statistic && w->class == WEIGHT_PARAM && !w->whole ? weight_name(im, w, &use) : w->as;
 	Value *v = symbol_value(im, w, statistic || w->class == WEIGHT_BUFFER ? SYM_BUFFER : SYM_PARAM, name);
 	add_place(im, n, w, v, alias, input);
 	return v;
@@ -301,10 +308,10 @@ Value *params_restore(Node *n, int input, const char *suffix, Type type, double 
 	const char *name = arena_printf(im->arena, "%s.%s", n->scope, suffix);
 	Symbol *s = ir_add_symbol(im->m, SYM_PARAM, name, type);
 	s->onnx = "";
-	s->trainable = !im->trainable || trainable_has(im, NULL, name);
+	s->trainable = !im->trainable || trainable_has(im, name);
 	s->src.fill = fill;
 	diag_info(im->d, im->onnx->path, "restored: parameter \"%s\", which the exporter dropped because it is all %g",
-		s->name, fill);
+		str_escape(im->arena, ESCAPE_IR, s->name), fill);
 	Value *v = ir_read(&im->b, s);
 	add_place(im, n, NULL, v, NULL, input);
 	return v;

@@ -6,8 +6,8 @@
 
 typedef enum { WEIGHT_CONST, WEIGHT_BUFFER, WEIGHT_PARAM } WeightClass;
 /* alias: the name that an Identity gave it for this use, or NULL; fx: the node that dynamo decomposed, in its words, or
- * NULL. */
-typedef struct WeightUse { const char *op; int operand; const char *scope, *alias, *fx; } WeightUse;
+ * NULL; reduced: the result is reduced at once, as what a loss weighs is; call: the op is a function of the model. */
+typedef struct WeightUse { const char *op; int operand; const char *scope, *alias, *fx; bool reduced, call; } WeightUse;
 typedef struct WeightMade { SymbolKind kind; const char *name; Value *v; } WeightMade;
 
 typedef enum Evidence {
@@ -35,9 +35,12 @@ struct Weight {
 	bool transposed;         /* the file holds the framework's tensor transposed */
 	bool flat;               /* the file holds the framework's vector with dims of 1 around it */
 	Weight *tie;             /* this is the transpose of that one */
-	bool split;              /* one parameter per user */
-	bool named;              /* of a split: the file names the others; what has no name of its own stays this one */
-	const char *split_why;   /* why it is guessed to be split, or to be one; else NULL */
+	VEC(Weight *) parts;     /* the tensors that it is untied into, each decided by its own name and uses; else empty */
+	Map *part_of;            /* name -> part; NULL: no user was looked at */
+	const Weight *whole;     /* that this is a part of, or NULL */
+	bool named;              /* the file names the others merged into it; what has no name of its own stays this one */
+	const char *split_why;   /* why it is guessed to be several, or to be one; else NULL */
+	bool listed;             /* by --trainable, under any of its names */
 	bool reported;
 	VEC(WeightMade) made;
 };
@@ -72,10 +75,14 @@ bool weight_is_sinusoidal(Import *im, const Weight *w);
 
 /* ---- onnx_roles.c ---- */
 
-/* Decides class, frozen and evidence. */
+/* Decides class, frozen and evidence; of a part, when it has its name and uses. */
 void weight_decide(Import *im, Weight *w);
-/* The only name in "['fc.weight']", NULL when there are more. */
-const char *weight_folded_from(Import *im, const Weight *w);
+void weight_decide_part(Import *im, Weight *part);
+/* The parameter whose transpose the exporter's optimizer folded w into, as values, nodes or its name tell; NULL: it is
+ * another function of parameters, or of none. */
+const char *weight_transposed_from(Import *im, const Weight *w);
+/* The k-th name, from 0, that the optimizer folded w from; NULL: there are fewer. */
+const char *weight_folded_from(const Import *im, const Weight *w, int k);
 /* TorchScript folds the unsqueezed scale and shift of a norm into onnx::Mul_7 of [C,1,1]. */
 bool weight_is_folded_vector(const Weight *w);
 /* A name whose ending says that it is a buffer's. */
@@ -85,15 +92,19 @@ bool name_is_buffer(const char *name);
 
 /* Names, ties and merged tensors of all weights whose class is decided. */
 void ties_find(Import *im);
-/* What the user of operand `input` calls w. */
-const char *weight_name(Import *im, const Weight *w, const char *op, int operand, const char *scope, const char *alias);
+/* What a user of w calls it. */
+const char *weight_name(Import *im, const Weight *w, const WeightUse *u);
+/* What w is to a user: itself, or the part that the user calls so. */
+Weight *weight_part(Import *im, Weight *w, const WeightUse *u);
+/* The tensor that is trained in place of w: the one whose transpose it is, or w itself. */
+Weight *weight_held(const Weight *w);
 
 /* ---- onnx_trainable.c: --trainable=FILE ---- */
 
 bool trainable_read(Import *im, const char *path); /* into im->trainable; false after an error */
 void trainable_apply(Import *im);                  /* to all weights, whose names are known */
-/* Whether the list has this name, or one that w has beside it (w NULL: none). */
-bool trainable_has(const Import *im, const Weight *w, const char *name);
+void trainable_apply_one(Import *im, Weight *w);   /* to a part that was found later */
+bool trainable_has(const Import *im, const char *name);
 void trainable_check(Import *im);                  /* behind the import: every name was found */
 
 /* ---- onnx_report.c ---- */

@@ -79,33 +79,36 @@ static Type type_of(const Weight *w)
 	return t;
 }
 
-static void add_row(Report *r, const Weight *w, const char *name, bool statistic)
+/* What says that a part is a tensor of its own, beside what it is. */
+static void add_untied(Report *r, const Weight *part, Row *row)
 {
-	const Weight *held = w->tie ? w->tie : w;
-	Row row = {.w = w, .name = name, .tie = tie_of(r->im, w), .kind = kind_of(held), .evidence = held->evidence,
+	bool guess = part->whole->split_why && !evidence_info[row->evidence].guess;
+	row->evidence = guess ? EVIDENCE_VALUE : row->evidence;
+	row->why = arena_printf(r->im->arena, "%s; untied from tensor \"%s\"", row->why,
+		str_escape(r->im->arena, ESCAPE_IR, part->t->name));
+}
+
+static void add_row(Report *r, const Weight *w)
+{
+	const Weight *held = weight_held(w);
+	Row row = {.w = w, .name = w->as, .tie = tie_of(r->im, w), .kind = kind_of(held), .evidence = held->evidence,
 		.why = held->why, .type = type_of(w), .used = w->made.n > 0 || w->uses.n > 0};
-	if (statistic)
-		row.kind = TENSOR_BUFFER;
-	if (w->split && r->im->trainable && row.kind != TENSOR_BUFFER)
-		row.kind = trainable_has(r->im, NULL, name) ? TENSOR_TRAINED : TENSOR_FROZEN;
-	if (row.kind == TENSOR_TRAINED && frozen_by_option(r, held, name)) {
+	if (w->whole)
+		add_untied(r, w, &row);
+	if (row.kind == TENSOR_TRAINED && frozen_by_option(r, held, w->as)) {
 		row.kind = TENSOR_FROZEN;
 		row.evidence = EVIDENCE_OPTION;
 		row.why = "--freeze matches it";
-	} else if (w->split) {
-		row.evidence = w->split_why ? EVIDENCE_VALUE : EVIDENCE_EXPORTER;
-		row.why = arena_printf(r->im->arena, "untied from tensor \"%s\"",
-			str_escape(r->im->arena, ESCAPE_IR, w->t->name));
 	}
 	vec_push(r->im->arena, &r->rows, row);
 }
 
 static void add_rows(Report *r, const Weight *w)
 {
-	for (int i = 0; w->split && i < w->made.n; i++)
-		add_row(r, w, w->made.at[i].name, w->made.at[i].kind == SYM_BUFFER);
-	if (!w->split || !w->made.n)
-		add_row(r, w, w->as, false);
+	for (int i = 0; i < w->parts.n; i++)
+		add_row(r, w->parts.at[i]);
+	if (!w->parts.n)
+		add_row(r, w);
 }
 
 static void report_free(Report *r)
@@ -152,7 +155,9 @@ static const char *guess_text(const Report *r, const Row *row)
 {
 	Arena *a = r->im->arena;
 	const char *name = str_escape(a, ESCAPE_IR, row->name);
-	if (row->w->split || !row->used || !evidence_info[row->evidence].guess || row->w->tie)
+	bool guess = evidence_info[row->evidence].guess, whole_says = row->w->whole && row->evidence == EVIDENCE_VALUE
+		&& row->w->whole->split_why && !evidence_info[row->w->evidence].guess;
+	if (!guess || whole_says || !row->used || row->w->tie)
 		return NULL;
 	return arena_printf(a, "\"%s\" %s is guessed to be %s: %s", name, type_str(a, &row->type),
 		kinds[row->kind].guessed, row->why);
@@ -282,7 +287,7 @@ static void check_freeze(const Report *r, int f)
 		if (row->kind != TENSOR_TRAINED && row->kind != TENSOR_FROZEN)
 			continue;
 		names[n++] = row->name;
-		matched += is_frozen_by(r, f, row->w->tie ? row->w->tie : row->w, row->name);
+		matched += is_frozen_by(r, f, weight_held(row->w), row->name);
 	}
 	if (!matched)
 		diag_error(r->im->d, "--freeze", "\"%s\" matches no parameter%s", r->im->o->freeze[f],

@@ -26,6 +26,11 @@ static const Setting settings[] = {
 #include "frontend/roles.def"
 };
 
+static const char *const weighs[] = {
+#define WEIGHS(op) #op,
+#include "frontend/roles.def"
+};
+
 /* ---- names ---- */
 
 static bool ends_with(const char *s, const char *end)
@@ -54,13 +59,54 @@ static bool made_up_weight(const char *name)
 	return !strncmp(name, "onnx::", 6) || !strncmp(name, "const_fold", 10) || (*name >= '0' && *name <= '9');
 }
 
-const char *weight_folded_from(Import *im, const Weight *w)
+const char *weight_folded_from(const Import *im, const Weight *w, int k)
 {
 	const char *s = w->folded_from ? strchr(w->folded_from, '\'') : NULL;
-	const char *end = s ? strchr(s + 1, '\'') : NULL;
-	if (!end || strchr(end + 1, '\''))
+	for (const char *end; s && (end = strchr(s + 1, '\'')); s = strchr(end + 1, '\''))
+		if (!k--)
+			return arena_strndup(im->arena, s + 1, (size_t)(end - s - 1));
+	return NULL;
+}
+
+/* What dynamo calls the result of an op that turns a matrix: the op's name, and a number behind all but the first. */
+static bool is_fx_transpose(const char *name)
+{
+	static const char *const ops[] = {"t", "permute", "transpose"};
+	for (int i = 0; i < COUNT_OF(ops); i++) {
+		size_t n = strlen(ops[i]);
+		if (!strncmp(name, ops[i], n) && (!name[n] || (name[n] == '_' && name[n + 1]
+				&& strspn(name + n + 1, "0123456789") == strlen(name + n + 1))))
+			return true;
+	}
+	return false;
+}
+
+/* Whether the node was a linear layer of the parameter itself, or of its module's own, which was equal and merged with
+ * it: its product wants the transpose. */
+static bool is_linear_of(const Import *im, const WeightUse *u, const char *argument)
+{
+	if (strcmp(u->op, "MatMul") != 0 || u->operand != 1 || !u->fx
+			|| !strstr(u->fx, "[target=torch.ops.aten.linear.default]"))
+		return false;
+	const char *own = map_get(im->signature, arena_printf(im->arena, "%s.weight", u->scope));
+	return names_fx_reads(u->fx, argument) || (own && names_fx_reads(u->fx, own));
+}
+
+const char *weight_transposed_from(Import *im, const Weight *w)
+{
+	const char *name = weight_folded_from(im, w, 0);
+	if (!name || weight_folded_from(im, w, 1) || !w->typed || w->type.rank != 2 || !w->uses.n)
 		return NULL;
-	return arena_strndup(im->arena, s + 1, (size_t)(end - s - 1));
+	const Weight *other = map_get(im->weights, name);
+	const char *argument = im->signature ? map_get(im->signature, name) : NULL;
+	if (im->signature ? !argument || strcmp(signature_kind(argument), "PARAMETER") != 0 : !other)
+		return NULL;
+	if (other && weight_is_transpose(im, w, other))
+		return name;
+	bool all = argument != NULL;
+	for (int i = 0; i < w->uses.n; i++)
+		all = all && is_linear_of(im, &w->uses.at[i], argument);
+	return all || (argument && is_fx_transpose(w->t->name)) ? name : NULL;
 }
 
 bool weight_is_folded_vector(const Weight *w)
@@ -104,9 +150,9 @@ static void by_metadata(Import *im, Weight *w)
 static void by_exporter(Import *im, Weight *w)
 {
 	if (w->folded_from && !w->kind) {
-		bool one = weight_folded_from(im, w) && weight_strong_use(w);
-		decide(w, one ? WEIGHT_PARAM : WEIGHT_CONST, EVIDENCE_EXPORTER,
-			arena_printf(im->arena, "folded from %s", w->folded_from));
+		bool turned = weight_transposed_from(im, w) != NULL;
+		decide(w, turned ? WEIGHT_PARAM : WEIGHT_CONST, EVIDENCE_EXPORTER,
+			arena_printf(im->arena, "folded from %s", str_escape(im->arena, ESCAPE_IR, w->folded_from)));
 	} else if (!strcmp(w->kind, "PARAMETER")) {
 		decide(w, WEIGHT_PARAM, EVIDENCE_EXPORTER, "a parameter");
 	} else if (!strcmp(w->kind, "BUFFER") && !w->transient) {
@@ -119,7 +165,7 @@ static void by_exporter(Import *im, Weight *w)
 /* What PyTorch's exporter stores under a name of the framework's is a tensor of a module: it may be learned. */
 static bool only_settings(const Import *im, const Weight *w)
 {
-	bool all = w->uses.n > 0, module = im->pytorch && !names_is_made_up(w->t->name);
+	bool all = w->uses.n > 0, module = im->pytorch && !names_is_made_up(w->as);
 	for (int i = 0; all && i < w->uses.n; i++) {
 		bool found = false;
 		for (int k = 0; k < COUNT_OF(settings); k++)
@@ -135,38 +181,64 @@ static const char *uses_text(Import *im, const Weight *w)
 	const char *first = w->uses.n ? w->uses.at[0].op : NULL;
 	if (!first)
 		return "no node of the main graph uses it";
+	const char *shown = str_escape(im->arena, ESCAPE_IR, first);
 	for (int i = 1; i < w->uses.n; i++)
 		if (strcmp(w->uses.at[i].op, first) != 0)
-			return arena_printf(im->arena, "used by %s and %s", first, w->uses.at[i].op);
-	return arena_printf(im->arena, "used by %s", first);
+			return arena_printf(im->arena, "used by %s and %s", shown,
+				str_escape(im->arena, ESCAPE_IR, w->uses.at[i].op));
+	return arena_printf(im->arena, "used by %s", shown);
+}
+
+/* Whether some op uses it as weights are used.  What is multiplied and then reduced may weigh the terms of a loss,
+ * whose weight is a buffer. */
+static bool weighs_something(const Weight *w)
+{
+	for (int i = 0; i < w->uses.n; i++) {
+		const WeightUse *u = &w->uses.at[i];
+		const Role *r = role_of(u->op, u->operand);
+		if (u->call || (r && !strcmp(r->suffix, "weight") && (r->strong || !u->reduced)))
+			return true;
+		for (int k = 0; k < COUNT_OF(weighs); k++)
+			if (!strcmp(weighs[k], u->op))
+				return true;
+	}
+	return !w->uses.n;
+}
+
+/* Whether a name that ends so leaves no doubt of what it is. */
+static bool is_sure(const Weight *w, const Ending *e)
+{
+	size_t n = strlen(e->text);
+	bool weight = e->class == WEIGHT_PARAM && n >= 6 && !strcmp(e->text + n - 6, "weight");
+	return e->sure && (!weight || weighs_something(w));
 }
 
 /* "a.weight" beside an "a.running_mean" that no BatchNormalization reads: in the norms that detectors freeze
  * (FrozenBatchNorm2d) all four tensors are buffers. */
 static bool of_frozen_norm(const Import *im, const Weight *w)
 {
-	const char *dot = strrchr(w->t->name, '.');
+	const char *dot = strrchr(w->as, '.');
 	if (!dot || (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0))
 		return false;
-	const Weight *mean = map_get(im->weights,
-		arena_printf(im->arena, "%.*s.running_mean", (int)(dot - w->t->name), w->t->name));
+	const Weight *mean = map_get(im->weights, arena_printf(im->arena, "%.*s.running_mean", (int)(dot - w->as), w->as));
 	return mean && !weight_only_statistics(mean);
 }
 
 /* Names that the framework gave: an exporter writes those of parameters and buffers only. */
 static void by_name(Import *im, Weight *w)
 {
-	const Ending *e = ending_of(w->t->name);
+	const Ending *e = ending_of(w->as);
 	const WeightUse *strong = weight_strong_use(w);
 	if (of_frozen_norm(im, w))
 		decide(w, WEIGHT_BUFFER, EVIDENCE_GUESS,
 			"no batch norm reads its module's running_mean, as in a FrozenBatchNorm2d");
 	else if (e)
-		decide(w, e->class, e->sure ? EVIDENCE_NAME : EVIDENCE_GUESS,
-			arena_printf(im->arena, "its name ends in \"%s\"", e->text + (*e->text == '.')));
+		decide(w, e->class, is_sure(w, e) ? EVIDENCE_NAME : EVIDENCE_GUESS, !e->sure || is_sure(w, e)
+			? arena_printf(im->arena, "its name ends in \"%s\"", e->text + (*e->text == '.'))
+			: arena_printf(im->arena, "%s, as weights of layers are not", uses_text(im, w)));
 	else if (strong && !im->pytorch)
 		decide(w, WEIGHT_PARAM, EVIDENCE_USE, arena_printf(im->arena, "a weight of %s", strong->op));
-	else if (type_numel(&w->type) == 1 && !strchr(w->t->name, '.') && !im->pytorch)
+	else if (type_numel(&w->type) == 1 && !strchr(w->as, '.') && !im->pytorch)
 		decide(w, WEIGHT_CONST, EVIDENCE_NAME, "one number, of no module");
 	else
 		decide(w, WEIGHT_PARAM, EVIDENCE_GUESS, uses_text(im, w));
@@ -197,8 +269,11 @@ static void by_use(Import *im, Weight *w)
 	if (!strong && may_be_folded(im, w))
 		decide(w, WEIGHT_CONST, EVIDENCE_GUESS, "the exporter folded it, maybe from a parameter, which is then lost: "
 			"do_constant_folding=False keeps that");
-	else if (!strong || !made_up_weight(w->t->name))
+	else if (!strong || im->signature)
 		decide(w, WEIGHT_CONST, EVIDENCE_NAME, "the exporter made the name up");
+	else if (!made_up_weight(w->t->name))
+		decide(w, WEIGHT_CONST, EVIDENCE_GUESS, arena_printf(im->arena, "the exporter made the name up, but it stands "
+			"where weights of %s do", strong->op));
 	else
 		decide(w, WEIGHT_PARAM, EVIDENCE_USE, arena_printf(im->arena, "a weight of %s", strong->op));
 }
@@ -212,6 +287,37 @@ static void suspect_positions(Import *im, Weight *w)
 		return;
 	decide(w, WEIGHT_PARAM, EVIDENCE_VALUE, "a table of sines and cosines");
 	w->frozen = true;
+}
+
+/* Whether the file has the part's name: an Identity, or the tensor itself. */
+static bool is_named(const Weight *part)
+{
+	bool any = !strcmp(part->as, part->t->name) && !names_is_made_up(part->as);
+	for (int i = 0; i < part->uses.n; i++)
+		any = any || (part->uses.at[i].alias && !strcmp(part->uses.at[i].alias, part->as));
+	return any;
+}
+
+void weight_decide_part(Import *im, Weight *part)
+{
+	const WeightUse *strong = weight_strong_use(part);
+	const char *argument = im->signature ? map_get(im->signature, part->as) : NULL;
+	bool computed = part->folded_from || names_is_made_up(part->t->name);
+	if (argument) {
+		part->kind = signature_kind(argument);
+		part->transient = !strcmp(part->kind, "BUFFER") && !signature_is_saved(argument);
+	}
+	if (weight_only_statistics(part))
+		decide(part, WEIGHT_BUFFER, EVIDENCE_USE, "running statistics of BatchNormalization");
+	else if (argument)
+		by_exporter(im, part);
+	else if (is_named(part))
+		by_name(im, part);
+	else if (!computed && strong)
+		decide(part, WEIGHT_PARAM, EVIDENCE_USE, arena_printf(im->arena, "a weight of %s", strong->op));
+	else if (!computed)
+		decide(part, WEIGHT_PARAM, EVIDENCE_GUESS, uses_text(im, part));
+	suspect_positions(im, part);
 }
 
 void weight_decide(Import *im, Weight *w)

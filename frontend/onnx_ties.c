@@ -41,28 +41,73 @@ static bool plays_another(const char *name, const Role *r)
 	return r->strong && last && strcmp(last + 1, r->suffix) != 0 && role_has_suffix(last + 1);
 }
 
-const char *weight_name(Import *im, const Weight *w, const char *op, int operand, const char *scope, const char *alias)
+/* What the user's place calls w: by an Identity, or the module around it. */
+static const char *name_of_place(Import *im, const Weight *w, const WeightUse *u)
 {
-	const Role *r = role_of(op, operand);
+	const Role *r = role_of(u->op, u->operand);
 	if (im->meta && w->meta)
 		return w->as;
-	if (alias && !names_is_made_up(alias))
-		return alias;
-	if (!r || !*scope || w->named)
+	if (u->alias && !names_is_made_up(u->alias))
+		return u->alias;
+	if (!r || !*u->scope || (w->named && !im->signature))
 		return w->as;
-	size_t n = strlen(scope);
-	bool inside = !strncmp(w->as, scope, n) && w->as[n] == '.';
-	bool own = !names_is_made_up(w->as) && is_own_scope(scope, w->as) && (inside || !is_module(im, scope))
+	size_t n = strlen(u->scope);
+	bool inside = !strncmp(w->as, u->scope, n) && w->as[n] == '.';
+	bool own = !names_is_made_up(w->as) && is_own_scope(u->scope, w->as) && (inside || !is_module(im, u->scope))
 		&& !plays_another(w->as, r);
-	return own ? w->as : arena_printf(im->arena, "%s.%s", scope, r->suffix);
+	return own ? w->as : arena_printf(im->arena, "%s.%s", u->scope, r->suffix);
+}
+
+/* Whether the file has a tensor for the parameter or buffer: under its name, or folded from it. */
+static bool is_held(const Import *im, const char *name)
+{
+	bool held = map_has(im->weights, name);
+	for (int i = 0; !held && i < map_count(im->weights); i++) {
+		const char *from;
+		for (int k = 0; (from = weight_folded_from(im, map_get(im->weights, map_key(im->weights, i)), k)); k++)
+			held = held || !strcmp(from, name);
+	}
+	return held;
+}
+
+/* The only parameter or buffer without a tensor of its own that dynamo's words of a node name; else NULL. */
+static const char *only_other(const Import *im, const char *fx)
+{
+	const char *name = NULL;
+	for (int i = 0; i < map_count(im->signature); i++) {
+		const char *key = map_key(im->signature, i);
+		if (!names_fx_reads(fx, map_get(im->signature, key)) || is_held(im, key))
+			continue;
+		if (name)
+			return NULL;
+		name = key;
+	}
+	return name;
+}
+
+const char *weight_name(Import *im, const Weight *w, const WeightUse *u)
+{
+	const char *name = name_of_place(im, w, u);
+	if (!im->signature || !u->fx)
+		return name;
+	const char *argument = map_get(im->signature, name), *own = map_get(im->signature, w->as);
+	if (argument && names_fx_reads(u->fx, argument))
+		return name;
+	const char *other = own && !names_fx_reads(u->fx, own) ? only_other(im, u->fx) : NULL;
+	return other ? other : w->as;
 }
 
 /* ---- names ---- */
 
+static const char *shown(Import *im, const char *name)
+{
+	return str_escape(im->arena, ESCAPE_IR, name);
+}
+
 static void name_weight(Import *im, Weight *w)
 {
 	const WeightUse *u = weight_strong_use(w);
-	const char *from = weight_folded_from(im, w);
+	const char *from = weight_transposed_from(im, w);
 	bool right = w->type.rank == 2 && weight_has_use(w, "MatMul", 1);
 	if (w->meta) {
 		w->as = w->meta->name;
@@ -70,18 +115,17 @@ static void name_weight(Import *im, Weight *w)
 	}
 	if (from) {
 		w->as = from;
-		w->transposed = w->type.rank == 2;
+		w->transposed = true;
 	} else if (u && names_is_made_up(w->t->name)) {
-		w->as = weight_name(im, w, u->op, u->operand, u->scope, u->alias);
+		w->as = name_of_place(im, w, u);
 		w->transposed = right && !strncmp(w->t->name, "onnx::MatMul", 12);
 	}
 	if (weight_is_folded_vector(w)) {
-		u = &w->uses.at[0];
-		w->as = weight_name(im, w, u->op, u->operand, u->scope, u->alias);
+		w->as = name_of_place(im, w, &w->uses.at[0]);
 		w->flat = true;
 	}
 	if (strcmp(w->as, w->t->name) != 0)
-		diag_info(im->d, im->onnx->path, "tensor \"%s\" is parameter \"%s\"%s", w->t->name, w->as,
+		diag_info(im->d, im->onnx->path, "tensor \"%s\" is parameter \"%s\"%s", shown(im, w->t->name), shown(im, w->as),
 			w->transposed ? ", transposed" : "");
 }
 
@@ -113,8 +157,8 @@ static void find_tie(Import *im, Weight *w, const WeightVec *tables)
 		return;
 	if (!names_is_made_up(w->as))
 		add_alias(im, other, w->as);
-	diag_info(im->d, im->onnx->path, "tie recovered: \"%s\" (tensor \"%s\") is the transpose of \"%s\"", w->as,
-		w->t->name, other->as);
+	diag_info(im->d, im->onnx->path, "tie recovered: \"%s\" (tensor \"%s\") is the transpose of \"%s\"",
+		shown(im, w->as), shown(im, w->t->name), shown(im, other->as));
 }
 
 /* The names that modules which share w have for it; those that the module's signature lacks, if there is one, are no
@@ -127,7 +171,7 @@ static void name_shared(Import *im, Weight *w)
 		const WeightUse *u = &w->uses.at[i];
 		const Role *r = role_of(u->op, u->operand);
 		bool shows = (u->alias && !names_is_made_up(u->alias)) || (r && (r->strong || !strcmp(u->op, "Transpose")));
-		const char *name = weight_name(im, w, u->op, u->operand, u->scope, u->alias);
+		const char *name = name_of_place(im, w, u);
 		if (shows && !map_has(im->weights, name) && (!im->signature || map_has(im->signature, name)))
 			add_alias(im, w, name);
 	}
@@ -135,62 +179,105 @@ static void name_shared(Import *im, Weight *w)
 
 /* ---- merged tensors ---- */
 
+static Weight *part_called(const Weight *w, const char *name)
+{
+	return w->parts.n ? map_get(w->part_of, name) : NULL;
+}
+
+static Weight *add_part(Import *im, Weight *w, const char *name)
+{
+	Weight *part = NEW(im->arena, Weight);
+	*part = (Weight){.t = w->t, .type = w->type, .typed = w->typed, .folded_from = w->folded_from, .class = w->class,
+		.frozen = w->frozen, .evidence = w->evidence, .why = w->why, .as = name, .transposed = w->transposed,
+		.flat = w->flat, .whole = w};
+	vec_push(im->arena, &w->parts, part);
+	map_put(w->part_of, name, part);
+	return part;
+}
+
+Weight *weight_part(Import *im, Weight *w, const WeightUse *u)
+{
+	if (!w->parts.n)
+		return w;
+	const char *name = weight_name(im, w, u);
+	Weight *part = part_called(w, name);
+	if (part)
+		return part;
+	/* read inside of a subgraph alone */
+	part = add_part(im, w, name);
+	vec_push(im->arena, &part->uses, *u);
+	weight_decide_part(im, part);
+	if (im->trainable)
+		trainable_apply_one(im, part);
+	return part;
+}
+
+Weight *weight_held(const Weight *w)
+{
+	Weight *part = w->tie ? part_called(w->tie, w->tie->as) : NULL;
+	return part ? part : w->tie ? w->tie : (Weight *)(uintptr_t)w;
+}
+
+/* Fills parts: one for each name that users have for w. */
+static void find_parts(Import *im, Weight *w)
+{
+	w->part_of = map_new(im->arena);
+	for (int i = 0; i < w->uses.n; i++) {
+		const char *name = weight_name(im, w, &w->uses.at[i]);
+		Weight *part = part_called(w, name);
+		if (!part)
+			part = add_part(im, w, name);
+		vec_push(im->arena, &part->uses, w->uses.at[i]);
+	}
+}
+
 /* Whether the model itself has every name: TorchScript leaves an Identity for each tensor that it merged. */
-static bool all_named(const Import *im, const Weight *w, const Map *names)
+static bool all_named(const Import *im, const Weight *w)
 {
 	int n = 0;
-	for (int i = 0; i < map_count(names); i++) {
-		bool named = !strcmp(map_key(names, i), w->t->name) || map_has(im->weights, map_key(names, i))
-			|| (im->signature && map_has(im->signature, map_key(names, i)));
-		for (int k = 0; !named && k < w->uses.n; k++)
-			named = w->uses.at[k].alias && !strcmp(w->uses.at[k].alias, map_key(names, i));
+	for (int i = 0; i < w->parts.n; i++) {
+		const Weight *part = w->parts.at[i];
+		bool named = !strcmp(part->as, w->t->name) || map_has(im->weights, part->as)
+			|| (im->signature && map_has(im->signature, part->as));
+		for (int k = 0; !named && k < part->uses.n; k++)
+			named = part->uses.at[k].alias && !strcmp(part->uses.at[k].alias, part->as);
 		n += named;
 	}
-	return n == map_count(names);
+	return n == w->parts.n;
 }
 
 /* The first four. */
-static const char *names_listed(const Import *im, const Map *names)
+static const char *parts_listed(Import *im, const Weight *w)
 {
 	const char *list = "";
-	for (int i = 0; i < map_count(names) && i < 4; i++)
-		list = arena_printf(im->arena, "%s%s\"%s\"", list, i ? ", " : "", map_key(names, i));
-	return map_count(names) > 4 ? arena_printf(im->arena, "%s, ..", list) : list;
+	for (int i = 0; i < w->parts.n && i < 4; i++)
+		list = arena_printf(im->arena, "%s%s\"%s\"", list, i ? ", " : "", shown(im, w->parts.at[i]->as));
+	return w->parts.n > 4 ? arena_printf(im->arena, "%s, ..", list) : list;
 }
 
-/* Says what is untied, and notes it as a guess where no name in the model shows it. */
-static void split_weight(Import *im, Weight *w, const Map *names, bool initial, double v)
+/* Decides each part, says what is untied, and notes it as a guess where no name in the model shows it. */
+static void untie(Import *im, Weight *w, bool initial, double v)
 {
-	for (int i = 0; i < map_count(names); i++)
-		diag_info(im->d, im->onnx->path, "untied: \"%s\" from tensor \"%s\"%s", map_key(names, i), w->t->name,
-			initial ? (v == 0 ? ", all zeros" : ", all ones") : "");
-	if (im->o->untie == UNTIE_AUTO && !w->named && !all_named(im, w, names) && w->class == WEIGHT_PARAM)
+	for (int i = 0; i < w->parts.n; i++) {
+		weight_decide_part(im, w->parts.at[i]);
+		diag_info(im->d, im->onnx->path, "untied: \"%s\" from tensor \"%s\"%s", shown(im, w->parts.at[i]->as),
+			shown(im, w->t->name), initial ? (v == 0 ? ", all zeros" : ", all ones") : "");
+	}
+	if (im->o->untie == UNTIE_AUTO && !w->named && !all_named(im, w))
 		w->split_why = arena_printf(im->arena, "is all %s and used by several modules, so it is guessed to be %d "
-			"tensors that the exporter merged: %s", v == 0 ? "zeros" : "ones", map_count(names),
-			names_listed(im, names));
-}
-
-/* What the decomposed node calls its operand settles whether it is another tensor, or the same one that is tied. */
-static const char *name_of_use(Import *im, const Weight *w, const WeightUse *u)
-{
-	const char *name = weight_name(im, w, u->op, u->operand, u->scope, u->alias);
-	const char *argument = im->signature ? map_get(im->signature, name) : NULL;
-	if (!im->signature || !u->fx)
-		return name;
-	const char *at = argument ? strstr(u->fx, arena_printf(im->arena, "%%%s,", argument)) : NULL;
-	if (!at && argument)
-		at = strstr(u->fx, arena_printf(im->arena, "%%%s)", argument));
-	return at ? name : w->as;
+			"tensors that the exporter merged: %s", v == 0 ? "zeros" : "ones", w->parts.n, parts_listed(im, w));
 }
 
 /* In eval mode TorchScript merges parameters that are equal, as copies of a layer are, and leaves an Identity of each
- * name; what the module itself ties has one name. */
-static bool is_merged_by_value(const Import *im, const Weight *w)
+ * name; dynamo's optimizer merges small ones, and its nodes tell what they read.  What the module itself ties has one
+ * name. */
+static bool is_merged_by_value(Import *im, const Weight *w)
 {
 	bool any = false;
-	for (int i = 0; im->pytorch && !im->signature && i < w->uses.n; i++) {
-		const char *alias = w->uses.at[i].alias;
-		any = any || (alias && strcmp(alias, w->t->name) != 0 && !names_is_made_up(alias));
+	for (int i = 0; im->pytorch && i < w->uses.n; i++) {
+		const WeightUse *u = &w->uses.at[i];
+		const char *name = im->signature ? weight_name(im, w, u) : u->alias;
+		any = any || (name && strcmp(name, im->signature ? w->as : w->t->name) != 0 && !names_is_made_up(name));
 	}
 	return any;
 }
@@ -198,41 +285,60 @@ static bool is_merged_by_value(const Import *im, const Weight *w)
 /* Whether it stands in the place of several tensors, of which --untie decides. */
 static bool decide_untie(Import *im, Weight *w)
 {
-	Map *names = map_new(im->arena);
 	double v = 0;
 	w->named = im->o->untie == UNTIE_AUTO && is_merged_by_value(im, w);
-	for (int i = 0; i < w->uses.n; i++) {
-		map_put(names, name_of_use(im, w, &w->uses.at[i]), w);
-	}
-	if (map_count(names) < 2) {
+	find_parts(im, w);
+	int n = w->parts.n;
+	if (n < 2) {
 		w->named = false;
+		w->parts.n = 0;
 		return false;
 	}
 	bool folded = im->pytorch && !im->signature && names_is_made_up(w->t->name);
 	bool initial = (w->type.rank == 1 || folded) && weight_is_splat(im, w, &v) && (v == 0 || v == 1);
-	w->split = im->o->untie == UNTIE_ALL || (im->o->untie == UNTIE_AUTO && (initial || w->named));
-	if (w->split)
-		split_weight(im, w, names, initial && !w->named, v);
-	else if (folded && im->o->untie == UNTIE_AUTO && w->class == WEIGHT_PARAM)
+	if (im->o->untie == UNTIE_ALL || (im->o->untie == UNTIE_AUTO && (initial || w->named))) {
+		untie(im, w, initial && !w->named, v);
+		return true;
+	}
+	if (folded && im->o->untie == UNTIE_AUTO && w->class == WEIGHT_PARAM)
 		w->split_why = arena_printf(im->arena, "stands in %d modules, so it is guessed to be one tied parameter: %s; "
-			"equal ones are merged in eval mode, too: --untie=all makes them separate, --untie=none is a tie",
-			map_count(names), names_listed(im, names));
+			"equal ones are merged in eval mode, too: --untie=all makes them separate, --untie=none is a tie", n,
+			parts_listed(im, w));
 	else
-		diag_info(im->d, im->onnx->path, "\"%s\" stays one %s for its %d uses", w->as,
+		diag_info(im->d, im->onnx->path, "\"%s\" stays one %s for its %d uses", shown(im, w->as),
 			w->class == WEIGHT_PARAM ? "parameter" : "buffer", w->uses.n);
+	w->parts.n = 0;
 	return true;
+}
+
+/* Whether w may be several tensors.  A constant is none, unless it has the place of others: a buffer that is not saved
+ * may be equal to a bias. */
+static bool may_be_several(Import *im, const Weight *w)
+{
+	bool floats = w->typed && dtype_is_float(w->type.dtype);
+	return !im->meta && !w->tie && floats
+		&& (w->class != WEIGHT_CONST || (!w->folded_from && is_merged_by_value(im, w)));
+}
+
+/* Whether what an optimizer folded under this name was a parameter. */
+static bool was_parameter(const Import *im, const char *name)
+{
+	const char *argument = im->signature ? map_get(im->signature, name) : NULL;
+	if (im->signature)
+		return argument && !strcmp(signature_kind(argument), "PARAMETER");
+	return !names_is_made_up(name) && !name_is_buffer(name) && !map_has(im->weights, name);
 }
 
 /* Says which parameters constant folding took away. */
 static void warn_lost(Import *im, const Weight *w)
 {
-	const char *list = w->class == WEIGHT_CONST && w->folded_from ? w->folded_from : "";
-	for (const char *s = strchr(list, '\''), *end; s && (end = strchr(s + 1, '\'')); s = strchr(end + 1, '\'')) {
-		const char *name = arena_strndup(im->arena, s + 1, (size_t)(end - s - 1));
-		if (!im->o->infer && strchr(name, '.') && !name_is_buffer(name) && !map_has(im->weights, name))
-			diag_warn(im->d, im->onnx->path, "parameter \"%s\" is lost: the exporter folded it into the constant "
-				"\"%s\"; export with optimize=False to train it", name, w->t->name);
-	}
+	const char *name;
+	bool constant = w->class == WEIGHT_CONST && w->typed && dtype_is_float(w->type.dtype) && !im->o->infer;
+	for (int k = 0; constant && (name = weight_folded_from(im, w, k)); k++)
+		if (was_parameter(im, name))
+			diag_warn(im->d, im->onnx->path, "parameter \"%s\" is lost%s: the exporter folded it into the constant "
+				"\"%s\"; export with optimize=False to train it", shown(im, name),
+				map_has(im->weights, name) ? " where a function of it is used" : "", shown(im, w->t->name));
 }
 
 void ties_find(Import *im)
@@ -252,9 +358,9 @@ void ties_find(Import *im)
 		Weight *w = map_get(im->weights, map_key(im->weights, i));
 		if (w->class == WEIGHT_PARAM)
 			find_tie(im, w, &tables);
-		if (w->class != WEIGHT_CONST && !w->tie && !im->meta)
+		if (may_be_several(im, w))
 			shared = decide_untie(im, w) || shared;
-		if (w->class == WEIGHT_PARAM && !w->tie && !w->split)
+		if (w->class == WEIGHT_PARAM && !w->tie && !w->parts.n)
 			name_shared(im, w);
 	}
 	if (!shared && im->o->untie != UNTIE_AUTO)

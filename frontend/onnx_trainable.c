@@ -36,30 +36,28 @@ static Listed *find(const Import *im, const char *name)
 	return l;
 }
 
-bool trainable_has(const Import *im, const Weight *w, const char *name)
+bool trainable_has(const Import *im, const char *name)
 {
-	bool any = find(im, name) != NULL;
-	for (int i = 0; w && i < w->alias.n; i++)
-		any = find(im, w->alias.at[i]) || any;
-	return any;
+	return find(im, name) != NULL;
 }
 
-/* The first of the weight's names that is listed. */
-static Listed *listed(Import *im, const Weight *w)
+/* The line of the first of the weight's names that is listed; all that are count as found.  The file's own name of what
+ * several tensors were merged into is none of theirs, unless the exporter made it up: then it is all of them. */
+static const Listed *listed(const Import *im, const Weight *w)
 {
-	Listed *l = find(im, w->as);
-	if (!l)
-		l = find(im, w->t->name);
-	for (int i = 0; !l && i < w->alias.n; i++)
-		l = find(im, w->alias.at[i]);
-	for (int i = 0; !l && w->split && i < w->uses.n; i++) {
-		const WeightUse *u = &w->uses.at[i];
-		l = find(im, weight_name(im, w, u->op, u->operand, u->scope, u->alias));
+	const Listed *l = find(im, w->as), *other = NULL;
+	if (!w->whole || names_is_made_up(w->t->name))
+		other = find(im, w->t->name);
+	l = l ? l : other;
+	for (int i = 0; i < w->alias.n; i++) {
+		other = find(im, w->alias.at[i]);
+		l = l ? l : other;
 	}
 	return l;
 }
 
-static void apply(Import *im, Weight *w)
+/* What w names is trained in place of: itself, or what it is the transpose of. */
+static void look_up(Import *im, Weight *w)
 {
 	const Listed *l = listed(im, w);
 	const char *name = str_escape(im->arena, ESCAPE_IR, w->as);
@@ -67,23 +65,58 @@ static void apply(Import *im, Weight *w)
 		diag_error(im->d, l->where, "\"%s\" holds no floats, so it cannot be trained", name);
 	else if (l && weight_only_statistics(w))
 		diag_error(im->d, l->where, "\"%s\" is the running statistics of a batch norm, which are not trained", name);
-	else if (l) {
+	else if (l)
+		weight_held(w)->listed = true;
+}
+
+static void apply(Weight *w)
+{
+	bool is_listed = weight_held(w)->listed;
+	if (is_listed)
 		w->class = WEIGHT_PARAM;
-		w->frozen = false;
-		w->evidence = EVIDENCE_LIST;
-		w->why = "listed";
-	} else if (w->class == WEIGHT_PARAM || evidence_info[w->evidence].guess) {
-		w->frozen = w->class == WEIGHT_PARAM;
-		w->evidence = EVIDENCE_LIST;
-		w->why = "not listed";
-	}
-	w->split_why = NULL;
+	else if (w->class != WEIGHT_PARAM && !evidence_info[w->evidence].guess)
+		return;
+	w->frozen = !is_listed && w->class == WEIGHT_PARAM;
+	w->evidence = EVIDENCE_LIST;
+	w->why = is_listed ? "listed" : "not listed";
+}
+
+void trainable_apply_one(Import *im, Weight *w)
+{
+	look_up(im, w);
+	apply(w);
 }
 
 void trainable_apply(Import *im)
 {
-	for (int i = 0; i < map_count(im->weights); i++)
-		apply(im, map_get(im->weights, map_key(im->weights, i)));
+	for (int i = 0; i < map_count(im->weights); i++) {
+		Weight *w = map_get(im->weights, map_key(im->weights, i));
+		for (int k = 0; k < w->parts.n; k++)
+			look_up(im, w->parts.at[k]);
+		if (!w->parts.n)
+			look_up(im, w);
+	}
+	for (int i = 0; i < map_count(im->weights); i++) {
+		Weight *w = map_get(im->weights, map_key(im->weights, i));
+		for (int k = 0; k < w->parts.n; k++)
+			apply(w->parts.at[k]);
+		if (!w->parts.n)
+			apply(w);
+		w->split_why = NULL;
+	}
+}
+
+/* The constant that an exporter's optimizer folded this parameter into; NULL: there is none. */
+static const Weight *folded_into(const Import *im, const char *name)
+{
+	for (int i = 0; i < map_count(im->weights); i++) {
+		const Weight *w = map_get(im->weights, map_key(im->weights, i));
+		const char *from;
+		for (int k = 0; w->class == WEIGHT_CONST && (from = weight_folded_from(im, w, k)); k++)
+			if (!strcmp(from, name))
+				return w;
+	}
+	return NULL;
 }
 
 /* Whether the module has a tensor of this name, which the graph does not use. */
@@ -129,7 +162,11 @@ void trainable_check(Import *im)
 	for (int i = 0; i < map_count(im->trainable); i++) {
 		const char *name = map_key(im->trainable, i), *shown = str_escape(im->arena, ESCAPE_IR, name);
 		const Listed *l = map_get(im->trainable, name);
-		if (!l->found && is_unused(im, name)) {
+		const Weight *constant = l->found ? NULL : folded_into(im, name);
+		if (constant) {
+			diag_error(im->d, l->where, "\"%s\" cannot be trained: the exporter folded it into the constant \"%s\": "
+				"export with optimize=False", shown, str_escape(im->arena, ESCAPE_IR, constant->t->name));
+		} else if (!l->found && is_unused(im, name)) {
 			diag_note(im->d, l->where, "the graph does not use \"%s\", so it is not trained", shown);
 			if (!im->meta && !warned)
 				warn_of_ties(im, l->where, shown);

@@ -81,26 +81,43 @@ static bool passes_on(Import *im, Map *aliases, const Alias *a, const Onnx__Node
 	return true;
 }
 
-static void collect_node(Import *im, Map *aliases, const Onnx__NodeProto *n)
+typedef struct Collect {
+	Map *aliases;  /* value -> Alias */
+	Map *products; /* result of a use -> Product */
+} Collect;
+typedef struct Product { Weight *w; int use; } Product;
+
+static void add_use(Import *im, Collect *c, Weight *w, const Onnx__NodeProto *n, WeightUse use)
+{
+	Product *p = NEW(im->arena, Product);
+	*p = (Product){w, w->uses.n};
+	if (n->n_output)
+		map_put(c->products, n->output[0], p);
+	vec_push(im->arena, &w->uses, use);
+}
+
+static void collect_node(Import *im, Collect *c, const Onnx__NodeProto *n)
 {
 	Frame top = {.prefix = "", .scope = ""};
 	const char *op = n->op_type ? n->op_type : "";
 	for (int k = 0; k < (int)n->n_input; k++) {
-		Alias *a = find_weight(im, aliases, n->input[k]);
-		if (a && !passes_on(im, aliases, a, n))
-			vec_push(im->arena, &a->w->uses, ((WeightUse){.op = op, .operand = k,
-				.scope = names_scope(im, &top, n), .alias = a->name,
-				.fx = names_metadata(n, "pkg.torch.onnx.fx_node")}));
+		Alias *a = find_weight(im, c->aliases, n->input[k]);
+		Product *p = strncmp(op, "Reduce", 6) ? NULL : map_get(c->products, n->input[k]);
+		if (p)
+			p->w->uses.at[p->use].reduced = true;
+		if (a && !passes_on(im, c->aliases, a, n))
+			add_use(im, c, a->w, n, (WeightUse){.op = op, .operand = k, .scope = names_scope(im, &top, n),
+				.alias = a->name, .fx = names_metadata(n, "pkg.torch.onnx.fx_node"), .call = n->domain && *n->domain});
 	}
 }
 
 void uses_collect(Import *im)
 {
 	const OnnxGraph *g = &im->onnx->graph;
-	Map *aliases = map_new(im->arena);
+	Collect c = {map_new(im->arena), map_new(im->arena)};
 	collect_infos(im, &g->infos);
 	for (int i = 0; i < g->nodes.n; i++)
-		collect_node(im, aliases, g->nodes.at[i]);
+		collect_node(im, &c, g->nodes.at[i]);
 }
 
 bool weight_has_use(const Weight *w, const char *op, int operand)

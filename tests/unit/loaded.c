@@ -38,3 +38,22 @@ const Symbol *symbol_of(const Loaded *l, const char *name, SymbolKind kind)
 	UNIT_CHECK(is, name);
 	return is ? s : NULL;
 }
+
+Loaded load_listed(OnnxText *m, const char *text)
+{
+	char path[512];
+	snprintf(path, sizeof(path), "%s/list.txt", model_folder());
+	FILE *f = fopen(path, "w");
+	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
+	fputs(text, f);
+	fclose(f);
+	return load_model(m, &(FrontendOptions){.trainable = path, .strict_params = true});
+}
+
+int params_of(const Loaded *l)
+{
+	int n = 0;
+	for (int i = 0; l->m && i < l->m->n_symbols; i++)
+		n += l->m->symbols[i]->kind == SYM_PARAM;
+	return n;
+}

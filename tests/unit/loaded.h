@@ -11,5 +11,8 @@ void expect(const Loaded *l, const char *text);
 /* The tensor of this name; NULL where there is none. */
 const Symbol *symbol(const Loaded *l, const char *name);
 const Symbol *symbol_of(const Loaded *l, const char *name, SymbolKind kind);
+/* Loads with --trainable=list.txt, a file of this text; frees m. */
+Loaded load_listed(OnnxText *m, const char *text);
+int params_of(const Loaded *l); /* how many parameters it has */
 
 #endif

@@ -244,6 +244,14 @@ void function_node(Buf *function, Buf node)
 	pb_msg(function, 7, &node);
 }
 
+void model_signature(OnnxText *m, const char *lines)
+{
+	Buf entry = {0};
+	pb_str(&entry, 1, "pkg.torch.export.ExportedProgram.graph_signature");
+	pb_str(&entry, 2, lines);
+	pb_msg(&m->graph, 16, &entry);
+}
+
 void model_metadata(OnnxText *m, const char *key, const char *value)
 {
 	Buf entry = {0};

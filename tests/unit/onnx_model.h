@@ -38,6 +38,7 @@ void model_external(OnnxText *m, const char *name, const char *dims, const char 
 	const char *length);
 void model_info(OnnxText *m, const char *name, const char *key, const char *value); /* metadata of a value */
 void model_metadata(OnnxText *m, const char *key, const char *value); /* of the model itself */
+void model_signature(OnnxText *m, const char *lines);       /* of dynamo: parameters and buffers by their arguments */
 void function_node(Buf *function, Buf node);              /* frees node */
 void model_function(OnnxText *m, Buf function);           /* frees function */
 Buf model_bytes(OnnxText *m);                             /* frees m */

@@ -1,4 +1,4 @@
-/* tests/unit/test_roles.c: what initializers are taken for: metadata, names, values, lists; modes of modules. */
+/* tests/unit/test_roles.c: what initializers are taken for: metadata, names, values, lists. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "tests/unit/loaded.h"
 #include "tests/unit/unit.h"
 
-static const float ramp[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, zero[] = {0}, one[] = {1};
+static const float ramp[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, zero[] = {0};
 
 /* y = x w^T + b behind Add of "shift", which nothing says what it is. */
 static OnnxText *model(const char *metadata, const char *producer)
@@ -26,14 +26,6 @@ static OnnxText *model(const char *metadata, const char *producer)
 	if (metadata)
 		model_metadata(m, "shardc", metadata);
 	return m;
-}
-
-static void model_signature(OnnxText *m, const char *lines)
-{
-	Buf entry = {0};
-	pb_str(&entry, 1, "pkg.torch.export.ExportedProgram.graph_signature");
-	pb_str(&entry, 2, lines);
-	pb_msg(&m->graph, 16, &entry);
 }
 
 #define TENSOR(name, kind, shape, more) \
@@ -121,17 +113,6 @@ static void test_guess(void)
 	l = load_model(model(ALL(WEIGHT, BIAS, SHIFT), "pytorch"), &strict);
 	CU_ASSERT_PTR_NOT_NULL(l.m);
 	loaded_free(&l);
-}
-
-static Loaded load_listed(OnnxText *m, const char *text)
-{
-	char path[512];
-	snprintf(path, sizeof(path), "%s/list.txt", model_folder());
-	FILE *f = fopen(path, "w");
-	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
-	fputs(text, f);
-	fclose(f);
-	return load_model(m, &(FrontendOptions){.trainable = path, .strict_params = true});
 }
 
 static Loaded with_list(const char *text, const char *metadata)
@@ -244,187 +225,6 @@ static void test_called_twice(void)
 	}
 }
 
-/* ---- where gradients stop ---- */
-
-static OnnxText *stopped(const char *op, const char *domain, const char *in)
-{
-	OnnxText *m = model_new();
-	model_input(m, "x", 1, "4,3");
-	Buf n = node_text("stop", op, in, "y");
-	if (domain)
-		pb_str(&n, 7, domain);
-	else
-		node_metadata(&n, "pkg.torch.onnx.fx_node",
-			"%detach : [num_users=1] = call_function[target=torch.ops.aten.detach.default](args = (%x,), kwargs = {})");
-	model_node(m, n);
-	model_output(m, "y");
-	return m;
-}
-
-static void test_stops(void)
-{
-	static const char *const cases[][2] = {{"StopGradient", "shardc"}, {"Identity", NULL}};
-	for (int i = 0; i < COUNT_OF(cases); i++) {
-		Loaded l = load_model(stopped(cases[i][0], cases[i][1], "x"), NULL);
-		CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
-		CU_ASSERT_EQUAL(count_ops(l.m, OP_STOP_GRADIENT), 1);
-		loaded_free(&l);
-	}
-	Loaded l = load_model(stopped("StopGradient", "shardc", "x,x"), NULL);
-	expect(&l, "takes one operand and has one result");
-	loaded_free(&l);
-	l = load_model(stopped("StartGradient", "shardc", "x"), NULL);
-	expect(&l, "domain \"shardc\" is not ONNX's");
-	loaded_free(&l);
-}
-
-/* ---- modes ---- */
-
-/* mode -1: its node says nothing. */
-static void norm(OnnxText *m, const char *name, const char *in, const char *out, int mode)
-{
-	char list[128], node[32];
-	snprintf(list, sizeof(list), "%s,%s.weight,%s.bias,%s.running_mean,%s.running_var", in, name, name, name, name);
-	snprintf(node, sizeof(node), "/%s/BatchNormalization", name);
-	static const char *const parts[] = {"weight", "bias", "running_mean", "running_var"};
-	for (int i = 0; i < COUNT_OF(parts); i++) {
-		char part[64];
-		snprintf(part, sizeof(part), "%s.%s", name, parts[i]);
-		model_floats(m, part, "3", i == 1 || i == 2 ? 3 : 1, i == 1 || i == 2 ? ramp : one);
-	}
-	Buf n = node_text(node, "BatchNormalization", list, out);
-	if (mode >= 0)
-		attr_i(&n, "training_mode", mode);
-	model_node(m, n);
-}
-
-static OnnxText *norms(int first, int second)
-{
-	OnnxText *m = model_new();
-	model_input(m, "x", 1, "4,3,2,2");
-	norm(m, "bn1", "x", "h", first);
-	norm(m, "bn2", "h", "y", second);
-	model_output(m, "y");
-	return m;
-}
-
-static void test_modes(void)
-{
-	static const char *const by_name[] = {"^bn2$"}, *const nothing[] = {"bn3"};
-	FrontendOptions say = {.say_roles = true};
-	Loaded l = load_model(norms(0, 1), &say);
-	CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 1);
-	expect(&l, "use their running statistics: 1, \"bn1\"");
-	loaded_free(&l);
-	l = load_model(norms(0, 0), &say);
-	CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 2);
-	expect(&l, "the model was exported in eval mode, its batch norms train on the batch's statistics all the same");
-	loaded_free(&l);
-	l = load_model(norms(1, 1), &(FrontendOptions){.bn_frozen = by_name, .n_bn_frozen = 1});
-	CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 1);
-	loaded_free(&l);
-	l = load_model(norms(1, 1), &(FrontendOptions){.bn_frozen = nothing, .n_bn_frozen = 1});
-	expect(&l, "\"frozen:bn3\" matches no batch norm; there are: \"bn1\", \"bn2\"");
-	loaded_free(&l);
-}
-
-/* A module's forward may choose a mode, which shardc.export writes into the node; else the module's mode counts. */
-static void test_modes_of_metadata(void)
-{
-	static const struct { int node, trained; bool module; } cases[] = {{0, 0, true}, {0, 0, false}, {1, 1, true},
-		{1, 1, false}, {-1, 1, true}, {-1, 0, false}};
-	for (int i = 0; i < COUNT_OF(cases); i++) {
-		char text[200];
-		OnnxText *m = model_new();
-		model_input(m, "x", 1, "4,3,2,2");
-		norm(m, "bn1", "x", "y", cases[i].node);
-		model_output(m, "y");
-		snprintf(text, sizeof(text), "{\"format\":1,\"training\":true,\"tensors\":[],\"modules\":{\"bn1\":"
-			"{\"class\":\"BatchNorm2d\",\"training\":%s}}}", cases[i].module ? "true" : "false");
-		model_metadata(m, "shardc", text);
-		Loaded l = load_model(m, NULL);
-		UNIT_CHECK(count_ops(l.m, OP_BATCH_NORM) == cases[i].trained, "what the node says counts first");
-		loaded_free(&l);
-	}
-}
-
-/* What an export in eval mode is said to do to its batch norms is what is done to each of them. */
-static void test_eval_norms(void)
-{
-	static const struct { int first, second; const char *says; } cases[] = {
-		{0, 0, "eval mode, its batch norms use their running statistics"},
-		{1, 1, "eval mode, its batch norms use the batch's statistics"},
-		{0, 1, "eval mode, 1 of its batch norms train on the batch's statistics, 1 use their running ones"}};
-	for (int i = 0; i < COUNT_OF(cases); i++) {
-		OnnxText *m = norms(cases[i].first, cases[i].second);
-		model_metadata(m, "shardc", "{\"format\":1,\"training\":false,\"tensors\":[],\"modules\":{}}");
-		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
-		expect(&l, cases[i].says);
-		loaded_free(&l);
-	}
-}
-
-typedef enum { HELD_INITIALIZER, HELD_IDENTITY, HELD_CONSTANT, HELD_COUNT } Held;
-
-/* The boolean "mode", in one of the ways in which a file holds it. */
-static void model_mode(OnnxText *m, Held held, bool v)
-{
-	Buf t = {0}, attr = {0}, node = node_text("", "Constant", "", "mode");
-	pb_int(&t, 2, 9);
-	pb_str(&t, 8, held == HELD_IDENTITY ? "held" : "mode");
-	pb_bytes(&t, 9, &v, 1);
-	if (held == HELD_CONSTANT) {
-		pb_str(&attr, 1, "value");
-		pb_msg(&attr, 5, &t);
-		pb_int(&attr, 20, 4);
-		pb_msg(&node, 5, &attr);
-		model_node(m, node);
-		return;
-	}
-	buf_free(&node);
-	pb_msg(&m->graph, 5, &t);
-	if (held == HELD_IDENTITY)
-		model_op(m, "", "Identity", "held", "mode");
-}
-
-/* A dropout whose node says that it does not train is no module that trains. */
-static void test_dropout_in_eval(void)
-{
-	for (int trains = 0; trains < 2; trains++) {
-		for (int held = 0; held < HELD_COUNT; held++) {
-			OnnxText *m = norms(0, 0);
-			model_floats(m, "ratio", "", 1, (const float[]){.5f});
-			model_mode(m, (Held)held, trains);
-			model_op(m, "/Dropout", "Dropout", "y,ratio,mode", "z");
-			Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
-			UNIT_CHECK(count_ops(l.m, OP_BATCH_NORM) == (trains ? 0 : 2), "what eval norms stand beside");
-			UNIT_CHECK((strstr(l.log, "was exported in eval mode") != NULL) == !trains, "the model's mode");
-			loaded_free(&l);
-		}
-	}
-}
-
-/* dynamo lists what forward changes: the program keeps statistics that a batch norm reads, whatever their name. */
-static void test_changed_buffers(void)
-{
-	OnnxText *m = norms(1, 1);
-	model_floats(m, "mine.running_mean", "3,1,1", 3, ramp);
-	model_op(m, "/mine/Sub", "Sub", "y,mine.running_mean", "z");
-	model_signature(m, "add: BUFFER_MUTATION target='bn1.running_mean'\nadd_1: BUFFER_MUTATION target="
-		"'bn2.num_batches_tracked'\nadd_2: BUFFER_MUTATION target='mine.running_mean'\n"
-		"add_3: BUFFER_MUTATION target='mine.num_batches_tracked'\nadd_4: BUFFER_MUTATION target='seen'\n");
-	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
-	static const struct { const char *name; bool warned; } cases[] = {{"bn1.running_mean", false},
-		{"bn2.num_batches_tracked", false}, {"mine.running_mean", true}, {"mine.num_batches_tracked", true},
-		{"seen", true}};
-	for (int i = 0; i < COUNT_OF(cases); i++) {
-		char text[80];
-		snprintf(text, sizeof(text), "forward changes buffer \"%s\"", cases[i].name);
-		UNIT_CHECK((strstr(l.log, text) != NULL) == cases[i].warned, cases[i].name);
-	}
-	loaded_free(&l);
-}
-
 /* Of many guesses forty are listed, and that there are more is said where there are. */
 static void test_many_guesses(void)
 {
@@ -444,23 +244,6 @@ static void test_many_guesses(void)
 		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
 		UNIT_CHECK((strstr(l.log, "there are more guesses") != NULL) == (n > 40), "more than are listed");
 		UNIT_CHECK(!strstr(l.log, "\"p40\""), "what is listed");
-		loaded_free(&l);
-	}
-}
-
-/* A dropout with the ratio 0, or in eval mode, is such an Identity; the mode of the model is that of what trains. */
-static void test_absent_dropouts(void)
-{
-	for (int mode = 0; mode < 2; mode++) {
-		OnnxText *m = norms(mode, mode);
-		Buf n = node_text("node_clone", "Identity", "y", "z");
-		node_metadata(&n, "pkg.torch.onnx.class_hierarchy",
-			"['M', 'torch.nn.modules.dropout.Dropout', 'aten.clone.default']");
-		model_node(m, n);
-		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
-		UNIT_CHECK((strstr(l.log, "exported in eval mode") == NULL) == mode, "the mode of what trains");
-		expect(&l, mode ? "or with the ratio 0, beside modules that train: 1, first \"node_clone\""
-			: "1 dropout is gone, first \"node_clone\", unless their ratio was 0");
 		loaded_free(&l);
 	}
 }
@@ -506,110 +289,6 @@ static void test_frozen_norm(void)
 	}
 }
 
-static void test_ignored_dropout(void)
-{
-	OnnxText *m = model_new();
-	model_input(m, "x", 1, "4,3");
-	model_op(m, "/Dropout", "Dropout", "x", "y");
-	model_output(m, "y");
-	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
-	UNIT_CHECK(!strstr(l.log, "it holds no dropout"), "a model with a dropout");
-	expect(&l, "1 dropout is ignored, first node \"/Dropout\" with ratio 0.5");
-	loaded_free(&l);
-}
-
-/* dynamo names an embedding's padding_idx, whose row is not trained. */
-static void test_padding_row(void)
-{
-	static const char *const args[] = {"%p_w, %ids, 2", "%p_w, %ids", "%p_w, %ids, -1"};
-	for (int i = 0; i < COUNT_OF(args); i++) {
-		char fx[160];
-		OnnxText *m = model_new();
-		Buf n = node_text("g", "Gather", "w,ids", "y");
-		snprintf(fx, sizeof(fx),
-			"%%e : call_function[target=torch.ops.aten.embedding.default](args = (%s), kwargs = {})",
-			args[i]);
-		node_metadata(&n, "pkg.torch.onnx.fx_node", fx);
-		model_input(m, "ids", 7, "4,5");
-		model_floats(m, "w", "3,2", 6, ramp);
-		model_node(m, n);
-		model_output(m, "y");
-		Loaded l = load_model(m, NULL);
-		CU_ASSERT_EQUAL(count_ops(l.m, OP_STOP_GRADIENT), i ? 0 : 1);
-		loaded_free(&l);
-	}
-}
-
-/* dynamo writes a cross entropy without its label_smoothing, which its trace has. */
-static void test_lost_smoothing(void)
-{
-	static const char *const more[] = {", None, 1, -100, 0.1", ", None, 1, -100", ""};
-	for (int i = 0; i < COUNT_OF(more); i++) {
-		char fx[160];
-		OnnxText *m = model_new();
-		Buf n = node_text("ce", "SoftmaxCrossEntropyLoss", "x,t", "y");
-		snprintf(fx, sizeof(fx),
-			"%%c : call_function[target=torch.ops.aten.cross_entropy_loss.default](args = (%%x, %%t%s), kwargs = {})",
-			more[i]);
-		node_metadata(&n, "pkg.torch.onnx.fx_node", fx);
-		model_input(m, "x", 1, "4,3");
-		model_input(m, "t", 7, "4");
-		model_node(m, n);
-		model_output(m, "y");
-		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
-		bool said = strstr(l.log, "left label_smoothing=0.1 out of node \"ce\"");
-		UNIT_CHECK(said == !i, "a loss that is another is named");
-		loaded_free(&l);
-	}
-}
-
-static int params_of(const Loaded *l)
-{
-	int n = 0;
-	for (int i = 0; l->m && i < l->m->n_symbols; i++)
-		n += l->m->symbols[i]->kind == SYM_PARAM;
-	return n;
-}
-
-/* In eval mode TorchScript merges equal parameters and leaves an Identity for each; what is tied has one name. */
-static void test_merged_by_value(void)
-{
-	OnnxText *m = model_new();
-	model_input(m, "x", 1, "4,2");
-	model_floats(m, "a.weight", "2,2", 4, ramp);
-	model_floats(m, "a.bias", "2", 1, zero);
-	model_node(m, node_text("Identity_0", "Identity", "a.weight", "b.weight"));
-	model_node(m, node_text("Identity_1", "Identity", "a.bias", "b.bias"));
-	model_node(m, node_text("/a/Gemm", "Gemm", "x,a.weight,a.bias", "h"));
-	model_node(m, node_text("/b/Gemm", "Gemm", "h,b.weight,b.bias", "i"));
-	model_node(m, node_text("/c/Gemm", "Gemm", "i,b.weight,a.bias", "y"));
-	model_output(m, "y");
-	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
-	CU_ASSERT_EQUAL(params_of(&l), 4);
-	CU_ASSERT(symbol(&l, "a.weight")->kind == SYM_PARAM);
-	CU_ASSERT(symbol(&l, "b.weight")->kind == SYM_PARAM);
-	CU_ASSERT(symbol(&l, "b.bias")->kind == SYM_PARAM);
-	loaded_free(&l);
-}
-
-/* Folded transposes have no names: zeros are guessed to be several, others to be one. */
-static void test_merged_when_folded(void)
-{
-	for (int zeros = 0; zeros < 2; zeros++) {
-		OnnxText *m = model_new();
-		model_input(m, "x", 1, "4,2");
-		model_floats(m, "onnx::MatMul_7", "2,2", zeros ? 1 : 4, zeros ? zero : ramp);
-		model_node(m, node_text("/a/MatMul", "MatMul", "x,onnx::MatMul_7", "h"));
-		model_node(m, node_text("/b/MatMul", "MatMul", "h,onnx::MatMul_7", "y"));
-		model_output(m, "y");
-		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
-		CU_ASSERT_EQUAL(params_of(&l), zeros ? 2 : 1);
-		expect(&l, zeros ? "is all zeros and used by several modules, so it is guessed to be 2 tensors"
-			: "stands in 2 modules, so it is guessed to be one tied parameter: \"a.weight\", \"b.weight\"");
-		loaded_free(&l);
-	}
-}
-
 /* An exponent or a bound under a module's name may be learned; what looks computed may hold a parameter. */
 static void test_settings_and_tables(void)
 {
@@ -632,6 +311,110 @@ static void test_settings_and_tables(void)
 	loaded_free(&l);
 }
 
+/* ---- names that look made up, weights of losses ---- */
+
+static void test_const_names(void)
+{
+	static const struct { const char *name; bool trained; } cases[] = {{"constraint.weight", true},
+		{"const_emb", true}, {"Constant", true}, {"const_2", false}, {"Constant_11", false},
+		{"const_fold_opt__12", false}, {"const_2.weight", true}};
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		char in[40];
+		OnnxText *m = model_new();
+		m->producer = "pytorch";
+		model_input(m, "x", 1, "4,2");
+		model_floats(m, cases[i].name, "2", 2, ramp);
+		snprintf(in, sizeof(in), "x,%s", cases[i].name);
+		model_op(m, "/Add", "Add", in, "y");
+		model_output(m, "y");
+		Loaded l = load_model(m, NULL);
+		UNIT_CHECK(params_of(&l) == cases[i].trained, cases[i].name);
+		loaded_free(&l);
+	}
+	OnnxText *m = model_new();
+	m->producer = "pytorch";
+	model_input(m, "x", 1, "4,2");
+	model_floats(m, "/fc/Transpose_output_0", "2,2", 4, ramp);
+	model_op(m, "/fc/MatMul", "MatMul", "x,/fc/Transpose_output_0", "y");
+	model_output(m, "y");
+	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+	expect(&l, "is guessed to be a constant: the exporter made the name up, but it stands where weights of MatMul do");
+	loaded_free(&l);
+}
+
+static void test_weights_of_losses(void)
+{
+	OnnxText *m = model_new();
+	m->producer = "pytorch";
+	model_input(m, "x", 1, "4,3");
+	model_input(m, "t", 7, "4");
+	model_floats(m, "norm.weight", "3", 3, ramp);
+	model_floats(m, "loss.weight", "3", 3, ramp);
+	model_op(m, "/norm/Mul", "Mul", "x,norm.weight", "h");
+	model_op(m, "/loss/SoftmaxCrossEntropyLoss", "SoftmaxCrossEntropyLoss", "h,t,loss.weight", "y");
+	model_output(m, "y");
+	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+	CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+	CU_ASSERT_EQUAL(params_of(&l), 1);
+	expect(&l, "1 parameter is trained (1 by name)");
+	loaded_free(&l);
+	m = model_new();
+	m->producer = "pytorch";
+	model_input(m, "x", 1, "4,3");
+	model_floats(m, "bce.weight", "3", 3, ramp);
+	model_op(m, "/bce/Mul", "Mul", "bce.weight,x", "h");
+	model_op(m, "/bce/ReduceMean", "ReduceMean", "h", "y");
+	model_output(m, "y");
+	l = load_model(m, &(FrontendOptions){.say_roles = true});
+	expect(&l, "\"bce.weight\" f32[3] is guessed to be a trained parameter: used by Mul, as weights of layers are not");
+	loaded_free(&l);
+}
+
+/* ---- lists ---- */
+
+/* A list may have the file's name of a tensor; what the report says is what is trained. */
+static void test_list_of_tensors(void)
+{
+	static const struct { const char *list; bool trained; } cases[] = {{"onnx::MatMul_7\n", true},
+		{"fc.weight\n", true}, {"shift\n", false}};
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		OnnxText *m = model_new();
+		m->producer = "pytorch";
+		model_input(m, "x", 1, "4,2");
+		model_floats(m, "onnx::MatMul_7", "2,2", 4, ramp);
+		model_floats(m, "shift", "2", 2, ramp);
+		model_op(m, "/fc/MatMul", "MatMul", "x,onnx::MatMul_7", "h");
+		model_op(m, "/Add", "Add", "h,shift", "y");
+		model_output(m, "y");
+		Loaded l = load_listed(m, cases[i].list);
+		CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+		CU_ASSERT_EQUAL(symbol(&l, "fc.weight")->trainable, cases[i].trained);
+		CU_ASSERT_EQUAL(symbol(&l, "shift")->trainable, !cases[i].trained);
+		loaded_free(&l);
+	}
+}
+
+/* Text of the file cannot forge a line of what is said. */
+static void test_escapes(void)
+{
+	OnnxText *m = model_new();
+	m->producer = "pytorch";
+	model_input(m, "x", 1, "4,2");
+	model_floats(m, "p", "2", 2, ramp);
+	model_floats(m, "z\nforged", "2,2", 1, zero);
+	model_floats(m, "tanh", "2", 2, ramp);
+	model_info(m, "tanh", "pkg.onnxscript.optimizer.folded_from", "['a\nforged']");
+	model_op(m, "", "Identity", "z\nforged", "v\nforged");
+	model_op(m, "/a", "Bad\nforged", "x,p,tanh,z\nforged", "h");
+	model_op(m, "/b", "Mul", "h,v\nforged", "y");
+	model_output(m, "y");
+	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true, .untie = UNTIE_ALL});
+	expect(&l, "used by Bad\\nforged");
+	expect(&l, "parameter \"a\\nforged\" is lost");
+	UNIT_CHECK(!strstr(l.log, "\nforged"), "no line begins in a name");
+	loaded_free(&l);
+}
+
 void suite_roles(void);
 void suite_roles(void)
 {
@@ -641,25 +424,17 @@ void suite_roles(void)
 		{"a guess is named", test_guess},
 		{"a list settles it", test_list},
 		{"a list with another name of a tie", test_list_of_ties},
-		{"dropouts that drop nothing", test_absent_dropouts},
 		{"a buffer of a loss", test_pos_weight},
 		{"the weight of a frozen norm", test_frozen_norm},
-		{"a loss without its smoothing", test_lost_smoothing},
 		{"a parameter of one number", test_one_number},
 		{"tables of sines and cosines", test_sinusoid},
 		{"a module called twice", test_called_twice},
-		{"parameters merged by value, by their names", test_merged_by_value},
-		{"folded parameters merged by value", test_merged_when_folded},
 		{"learned settings, folded tables", test_settings_and_tables},
-		{"the padding row of an embedding", test_padding_row},
-		{"where gradients stop", test_stops},
-		{"modes of batch norms", test_modes},
-		{"modes of batch norms with metadata", test_modes_of_metadata},
-		{"batch norms of an export in eval mode", test_eval_norms},
-		{"a dropout in eval mode", test_dropout_in_eval},
-		{"buffers that forward changes", test_changed_buffers},
 		{"many guesses", test_many_guesses},
-		{"a dropout that is ignored", test_ignored_dropout},
+		{"names that begin as constants'", test_const_names},
+		{"weights of losses", test_weights_of_losses},
+		{"a list of the file's names", test_list_of_tensors},
+		{"names are escaped", test_escapes},
 		CU_TEST_INFO_NULL,
 	};
 	CU_SuiteInfo suites[] = {{"roles", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
