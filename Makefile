@@ -188,6 +188,7 @@ trust: all $(VENV)/ready
 	$(PYTHON) tests/trust/faults.py $(BUILD)/shardc $(BUILD)/trust/faults --quick
 	$(PYTHON) tests/trust/refusals.py $(BUILD)/trust/refusals --quick
 	$(PYTHON) tests/trust/masks.py $(BUILD)/shardc $(BUILD)/trust/masks --exporters torchscript
+	$(PYTHON) tests/trust/merged.py $(BUILD)/shardc $(BUILD)/trust/merged
 
 ## trust-full: all of them by both exporters, and exported without the helper (a quarter of an hour); log: tests/trust/trust.log
 trust-full: all $(VENV)/ready
@@ -195,6 +196,7 @@ trust-full: all $(VENV)/ready
 	$(PYTHON) tests/trust/faults.py $(BUILD)/shardc $(BUILD)/trust/faults >>tests/trust/trust.log
 	$(PYTHON) tests/trust/refusals.py $(BUILD)/trust/refusals >>tests/trust/trust.log
 	$(PYTHON) tests/trust/masks.py $(BUILD)/shardc $(BUILD)/trust/masks --plain >>tests/trust/trust.log
+	$(PYTHON) tests/trust/merged.py $(BUILD)/shardc $(BUILD)/trust/merged >>tests/trust/trust.log
 
 ## doors: strangers, floods, false hubs and changed messages against the control plane of 2 to 4 ranks (ten minutes)
 doors: all $(BUILD)/door
