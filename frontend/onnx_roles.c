@@ -317,6 +317,8 @@ void weight_decide_part(Import *im, Weight *part)
 		decide(part, WEIGHT_PARAM, EVIDENCE_USE, arena_printf(im->arena, "a weight of %s", strong->op));
 	else if (!computed)
 		decide(part, WEIGHT_PARAM, EVIDENCE_GUESS, uses_text(im, part));
+	if (part->class == WEIGHT_CONST)
+		part->class = WEIGHT_BUFFER; /* when the model is written, the file's tensor gets what another part is then */
 	suspect_positions(im, part);
 }
 
