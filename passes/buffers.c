@@ -8,6 +8,8 @@
  * Keeps the module as it is (op->order becomes the position). */
 #include "passes/passes.h"
 
+#include <limits.h>
+
 Value *value_root(Value *v)
 {
 	while (op_info[v->op->kind].flags & VIEW && v->op->kind != OP_VIEW_OP)
@@ -44,38 +46,40 @@ static bool has_own_place(const Op *op)
 
 /* ---- lifetimes ---- */
 
-static Buffers *list_ops(Module *m, bool eval, Arena *a)
-{
-	static const SectionKind train[] = {SEC_FORWARD, SEC_BACKWARD, SEC_UPDATE};
-	static const SectionKind only_eval[] = {SEC_EVAL};
-	const SectionKind *sections = eval ? only_eval : train;
-	int n_sections = eval ? COUNT_OF(only_eval) : COUNT_OF(train), n = 0;
-	Buffers *b = NEW(a, Buffers);
-	for (int s = 0; s < n_sections; s++)
-		IR_FOR_OPS(m, sections[s], op)
-			op->order = b->n_ops++;
-	b->op = NEW_N(a, Op *, b->n_ops);
-	for (int s = 0; s < n_sections; s++)
-		IR_FOR_OPS(m, sections[s], op)
-			b->op[n++] = op;
-	b->of_value = NEW_N(a, int, m->n_values);
-	for (int i = 0; i < m->n_values; i++)
-		b->of_value[i] = -1;
-	return b;
-}
-
 /* Outputs of a forward-only program are wanted after the last op. */
 static bool is_kept(const Module *m, const Op *user)
 {
 	return user->kind == OP_OUTPUT && !m->first[SEC_FORWARD];
 }
 
-static int last_position(const Buffers *b, const Module *m, const Value *v)
+/* Writes down where the op reads and makes values: users of a value may lie far apart, ops that are walked do not. */
+static void note_positions(const Module *m, Op *op, int at, int *last)
 {
-	int last = (int)v->op->order;
-	for (const Use *u = v->uses; u; u = u->next)
-		last = MAX(last, is_kept(m, u->op) ? b->n_ops : (int)u->op->order);
-	return last;
+	op->order = at;
+	for (int i = 0; i < op->n_in; i++)
+		if (op_in(op, i))
+			last[op_in(op, i)->id] = MAX(last[op_in(op, i)->id], is_kept(m, op) ? INT_MAX : at);
+	for (int i = 0; i < op->n_out; i++)
+		last[op->out[i]->id] = at;
+}
+
+/* last: by Value.id, the position of the op that reads it last, or makes it where none does. */
+static Buffers *list_ops(Module *m, bool eval, int *last, Arena *a)
+{
+	int from = eval ? SEC_EVAL : SEC_FORWARD, to = eval ? SEC_EVAL : SEC_UPDATE, n_out = 0;
+	VEC(Op *) ops = {0};
+	for (int s = from; s <= to; s++) {
+		IR_FOR_OPS(m, s, op) {
+			note_positions(m, op, ops.n, last);
+			n_out += op->n_out;
+			vec_push(a, &ops, op);
+		}
+	}
+	Buffers *b = NEW(a, Buffers);
+	*b = (Buffers){.op = ops.at, .n_ops = ops.n, .at = NEW_N(a, Buffer, n_out), .of_value = NEW_N(a, int, m->n_values)};
+	for (int i = 0; i < m->n_values; i++)
+		b->of_value[i] = -1;
+	return b;
 }
 
 static bool same_type(const Type *a, const Type *b)
@@ -132,7 +136,7 @@ static int new_buffer(Buffers *b, Value *v)
 	return b->n++;
 }
 
-static void add_results(Buffers *b, const Module *m, Op *op)
+static void add_results(Buffers *b, const int *last, Op *op)
 {
 	for (int i = 0; i < op->n_out; i++) {
 		Value *v = op->out[i];
@@ -151,7 +155,7 @@ static void add_results(Buffers *b, const Module *m, Op *op)
 	for (int i = 0; i < op->n_out; i++) {
 		int buffer = b->of_value[op->out[i]->id];
 		if (buffer >= 0)
-			b->at[buffer].last = MAX(b->at[buffer].last, last_position(b, m, op->out[i]));
+			b->at[buffer].last = MAX(b->at[buffer].last, MIN(last[op->out[i]->id], b->n_ops));
 	}
 }
 
@@ -178,13 +182,10 @@ static void place_gradients(Buffers *b, const Op *collect)
 
 Buffers *buffers_find(Module *m, bool eval, Arena *a)
 {
-	Buffers *b = list_ops(m, eval, a);
-	int n = 0;
+	int *last = NEW_N(a, int, m->n_values);
+	Buffers *b = list_ops(m, eval, last, a);
 	for (int p = 0; p < b->n_ops; p++)
-		n += b->op[p]->n_out;
-	b->at = NEW_N(a, Buffer, n);
-	for (int p = 0; p < b->n_ops; p++)
-		add_results(b, m, b->op[p]);
+		add_results(b, last, b->op[p]);
 	for (int p = 0; p < b->n_ops; p++)
 		if (b->op[p]->kind == OP_COLLECT)
 			place_gradients(b, b->op[p]);

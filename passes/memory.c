@@ -91,16 +91,17 @@ static void copy_outputs(Module *m, const Buffers *b)
 	}
 }
 
-static void insert_copies(Module *m, Arena *a)
+/* Returns the buffers of the program with its copies. */
+static Buffers *insert_copies(Module *m, bool eval, Arena *a)
 {
-	for (int eval = 0; eval <= 1; eval++) {
-		Buffers *b = buffers_find(m, eval, a);
-		copy_stale_reads(m, b);
-		copy_outputs(m, b);
-		for (int p = 0; p < b->n_ops; p++)
-			if (b->op[p]->kind == OP_COLLECT)
-				copy_gradients(m, b, b->op[p]);
-	}
+	Buffers *b = buffers_find(m, eval, a);
+	int before = m->n_values;
+	copy_stale_reads(m, b);
+	copy_outputs(m, b);
+	for (int p = 0; p < b->n_ops; p++)
+		if (b->op[p]->kind == OP_COLLECT)
+			copy_gradients(m, b, b->op[p]);
+	return m->n_values == before ? b : buffers_find(m, eval, a);
 }
 
 /* ---- arenas of inputs and states ---- */
@@ -142,9 +143,8 @@ static Place place_of(const Buffers *b, Value *v)
 	return (Place){0};
 }
 
-static int64_t place_program(Module *m, bool eval, Arena *a)
+static int64_t place_program(const Buffers *b, Arena *a)
 {
-	Buffers *b = buffers_find(m, eval, a);
 	MemoryBlock *block = NEW_N(a, MemoryBlock, b->n);
 	int n = 0;
 	for (int i = 0; i < b->n; i++)
@@ -453,9 +453,9 @@ bool pass_memory(Module *m, const PassOptions *o, Diag *d)
 	if (!check_values(m, d) || !check_symbols(m, d))
 		return false;
 	Arena *a = arena_new();
-	insert_copies(m, a);
+	Buffers *of_train = insert_copies(m, false, a), *of_eval = insert_copies(m, true, a);
 	place_symbols(m);
-	int64_t train = place_program(m, false, a), eval = place_program(m, true, a);
+	int64_t train = place_program(of_train, a), eval = place_program(of_eval, a);
 	m->act_bytes = MAX(train, eval);
 	if (m->act_bytes > MEMORY_SPACE_MAX) {
 		arena_free(a);

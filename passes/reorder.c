@@ -15,6 +15,7 @@ typedef struct Reorder {
 	Buffers *b;      /* of the original order; op->order is the position in it */
 	int *at;         /* by position: that of the op whose group it stands in now */
 	Op **edge;       /* by position of a group's op: its first member (sink) or last (hoist) */
+	int moves;
 } Reorder;
 
 /* ---- facts ---- */
@@ -102,6 +103,7 @@ static void hoist_op(Reorder *r, Op *op)
 	while (before->kind == OP_RESHARD || before->kind == OP_CARRY) /* which frees as well */
 		before = before->next;
 	ir_move_before(r->m, op, before);
+	r->moves++;
 	r->edge[target] = op;
 	r->at[op->order] = target;
 }
@@ -121,6 +123,7 @@ static void sink_op(Reorder *r, Op *op)
 	if (!view && (reads_parameter(op) || made_bytes(r, op) <= freed_bytes(r, op, r->at[op->order])))
 		return;
 	ir_move_before(r->m, op, r->edge[target]);
+	r->moves++;
 	r->edge[target] = op;
 	r->at[op->order] = target;
 }
@@ -142,20 +145,15 @@ static void apply(Reorder *r, MoveFn *move, bool backwards)
 
 /* ---- the choice ---- */
 
-static int64_t peak_of(Buffers *b, Arena *a)
-{
-	return buffers_live(b, NEW_N(a, int64_t, b->n_ops + 1));
-}
-
 typedef struct Order {
-	Op **op;
-	SectionKind *section;
-	int n;
+	Buffers *b;           /* whose ops stand in it */
+	SectionKind *section; /* of each */
+	int64_t peak;
 } Order;
 
-static Order order_of(const Buffers *b, Arena *a)
+static Order order_of(Buffers *b, Arena *a)
 {
-	Order order = {b->op, NEW_N(a, SectionKind, b->n_ops), b->n_ops};
+	Order order = {b, NEW_N(a, SectionKind, b->n_ops), buffers_live(b, NEW_N(a, int64_t, b->n_ops + 1))};
 	for (int i = 0; i < b->n_ops; i++)
 		order.section[i] = b->op[i]->section;
 	return order;
@@ -163,40 +161,33 @@ static Order order_of(const Buffers *b, Arena *a)
 
 static void restore(Module *m, const Order *order)
 {
-	for (int i = 0; i < order->n; i++) {
-		ir_move_to_end(m, order->op[i], order->section[i]);
-		order->op[i]->order = i;
+	for (int i = 0; i < order->b->n_ops; i++) {
+		ir_move_to_end(m, order->b->op[i], order->section[i]);
+		order->b->op[i]->order = i;
 	}
 }
 
-/* b: of the present order.  Returns those of the new one. */
-static Buffers *try_moves(Module *m, bool eval, unsigned moves, Buffers *b, Arena *a)
+/* What the present order becomes by a move; itself where nothing does. */
+static Order moved(Module *m, bool eval, const Order *present, MoveFn *move, bool backwards, Arena *a)
 {
-	static const struct { MoveFn *move; bool backwards; } known[] = {{hoist_op, false}, {sink_op, true}};
-	for (int i = 0; i < COUNT_OF(known); i++) {
-		if (!(moves & 1u << i))
-			continue;
-		Reorder r = {m, b, NEW_N(a, int, b->n_ops), NEW_N(a, Op *, b->n_ops)};
-		apply(&r, known[i].move, known[i].backwards);
-		b = buffers_find(m, eval, a);
-	}
-	return b;
+	Buffers *b = present->b;
+	Reorder r = {.m = m, .b = b, .at = NEW_N(a, int, b->n_ops), .edge = NEW_N(a, Op *, b->n_ops)};
+	apply(&r, move, backwards);
+	return r.moves ? order_of(buffers_find(m, eval, a), a) : *present;
 }
 
 void schedule_reorder(Module *m, bool eval, Arena *a)
 {
-	enum { ALL_MOVES = 3 };
-	Buffers *b = buffers_find(m, eval, a);
-	Order first = order_of(b, a), best = first;
-	int64_t lowest = peak_of(b, a);
-	for (unsigned moves = 1; moves <= ALL_MOVES; moves++) {
-		Buffers *moved = try_moves(m, eval, moves, b, a);
-		int64_t peak = peak_of(moved, a);
-		if (peak < lowest) {
-			best = order_of(moved, a);
-			lowest = peak;
-		}
+	Order first = order_of(buffers_find(m, eval, a), a), best = first;
+	Order sunk = moved(m, eval, &first, sink_op, true, a);
+	if (sunk.b != first.b)
 		restore(m, &first);
-	}
-	restore(m, &best);
+	Order hoisted = moved(m, eval, &first, hoist_op, false, a);
+	Order both = hoisted.b == first.b ? sunk : moved(m, eval, &hoisted, sink_op, true, a);
+	const Order *tried[] = {&hoisted, &sunk, &both};
+	for (int i = 0; i < COUNT_OF(tried); i++)
+		if (tried[i]->peak < best.peak)
+			best = *tried[i];
+	if (both.b != first.b)
+		restore(m, &best);
 }

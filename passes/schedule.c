@@ -8,13 +8,20 @@
  * marks the life of one (wait, reshard, zero_gaps, collect and its reduce) settles around the new order. */
 #include "passes/passes.h"
 
+/* Positions of a section's ops from n on; returns the next. */
+static int64_t number_section(Module *m, SectionKind s, int64_t n)
+{
+	IR_FOR_OPS(m, s, op)
+		op->order = n++;
+	return n;
+}
+
 /* Positions across all sections, so that readers in a later one count as later. */
 static void number_all(Module *m)
 {
 	int64_t n = 0;
 	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS(m, s, op)
-			op->order = n++;
+		n = number_section(m, (SectionKind)s, n);
 }
 
 /* ---- gathers and reshards ---- */
@@ -186,10 +193,11 @@ bool pass_schedule(Module *m, const PassOptions *o, Diag *d)
 	(void)o, (void)d;
 	schedule_reorder(m, false, a);
 	schedule_reorder(m, true, a);
+	number_all(m);
 	for (SectionKind s = SEC_FORWARD; s < SEC_COUNT; s++) {
-		number_all(m);
+		int64_t begin = m->first[s] ? m->first[s]->order : 0;
 		settle_views(m, s, a);
-		number_all(m);
+		number_section(m, s, begin);
 		settle_waits(m, s, a);
 		settle_reshards(m, s);
 	}
