@@ -72,7 +72,16 @@ static bool check_body_links(Verify *v, const Op *op)
 	return check_last(v, before, op->body_last, op->section);
 }
 
-/* An operand slot is where its value's use list says it is. */
+/* Of a link in a list of uses.  Sums of these compare sets of links that are met in any order. */
+static uint32_t link_hash(const Use *from, const Use *to)
+{
+	uint64_t h = ((uint64_t)(uintptr_t)from * 0x9e3779b97f4a7c15u) ^ (uint64_t)(uintptr_t)to;
+	h = (h ^ (h >> 29)) * 0xff51afd7ed558ccdu;
+	return (uint32_t)(h >> 32);
+}
+
+/* Users of a value lie far apart, so its list is not walked.  Links forward, from the value to its first slot and from
+ * slots to their next, are the links backward of the same slots just if these are its list, but for a ring beside it. */
 static bool check_slot(Verify *v, const Op *op, int i)
 {
 	const Use *u = &op->in[i];
@@ -83,11 +92,15 @@ static bool check_slot(Verify *v, const Op *op, int i)
 	}
 	if (!x)
 		return true;
-	if (x->id < 0 || x->id >= v->m->n_values || (u->prev ? u->prev->next != u : x->uses != u)) {
-		verify_fail(v, op, "operand %d is not in its value's list of uses", i + 1);
+	if (x->id < 0 || x->id >= v->m->n_values) {
+		verify_fail(v, op, "operand %d is no value of the module", i + 1);
 		return false;
 	}
-	v->of[x->id].refs++;
+	OfValue *of = &v->of[x->id];
+	of->more++;
+	of->links -= link_hash(u->prev, u);
+	if (u->next)
+		of->links += link_hash(u, u->next);
 	return true;
 }
 
@@ -108,34 +121,44 @@ static int list_length(const Value *x)
 	return n;
 }
 
-static void check_use_count(Verify *v, const Op *op, const Value *x)
+static void blame_list(Verify *v, const Op *op, const Value *x)
 {
-	int refs = v->of[x->id].refs, n = list_length(x);
+	int refs = v->of[x->id].more + x->n_uses, n = list_length(x);
 	if (n != refs || n != x->n_uses)
 		verify_fail(v, op, "%%%s has %d operands that name it, %d in its list of uses, %d counted",
 			x->name ? x->name : "$", refs, n, x->n_uses);
 }
 
-static void check_use_counts(Verify *v, const Op *op)
+static void blame_slots(Verify *v, const Op *op)
 {
+	for (int i = 0; i < op->n_in; i++) {
+		const Use *u = &op->in[i];
+		if (u->value && (u->prev ? u->prev->next != u : u->value->uses != u))
+			verify_fail(v, op, "operand %d is not in its value's list of uses", i + 1);
+	}
 	for (int i = 0; i < op->n_out; i++)
-		check_use_count(v, op, op->out[i]);
+		blame_list(v, op, op->out[i]);
 	for (int i = 0; op->kind == OP_FUSED && i < op->n_in; i++)
-		check_use_count(v, op, op->args[i]);
+		blame_list(v, op, op->args[i]);
 }
 
-/* What was counted on the way through the module agrees; only where it does not are the ops asked again. */
+/* What was summed on the way through the module agrees; only where it does not are the ops asked again. */
 static void check_uses(Verify *v)
 {
 	bool agree = true;
 	for (int i = 0; i < v->m->n_values; i++)
-		agree = agree && v->of[i].refs == v->of[i].uses;
-	for (int s = 0; s < SEC_COUNT && !agree; s++)
+		agree = agree && !v->of[i].links && !v->of[i].more;
+	if (agree)
+		return;
+	int before = v->errors;
+	for (int s = 0; s < SEC_COUNT; s++)
 		IR_FOR_OPS(v->m, s, op) {
-			check_use_counts(v, op);
+			blame_slots(v, op);
 			for (const Op *inner = op->body_first; inner; inner = inner->next)
-				check_use_counts(v, inner);
+				blame_slots(v, inner);
 		}
+	if (v->errors == before)
+		verify_fail(v, NULL, "a list of uses is not that of the operands");
 }
 
 /* ---- values ---- */
@@ -153,7 +176,9 @@ static bool define(Verify *v, const Op *op, const Value *x, int index, int scope
 		return false;
 	}
 	of->scope = scope;
-	of->uses = list_length(x) == x->n_uses ? x->n_uses : -1;
+	of->more -= x->n_uses;
+	if (x->uses)
+		of->links += link_hash(NULL, x->uses);
 	return true;
 }
 

@@ -7,8 +7,8 @@
 /* What is known of a value, by its id. */
 typedef struct OfValue {
 	int scope; /* where it is defined, 0 = nowhere yet */
-	int refs;  /* operand slots that name it */
-	int uses;  /* in its list of uses; -1: not as many as it says */
+	int more;  /* operand slots that name it, less as many as it says */
+	uint32_t links; /* of its list of uses: those forward less those backward, 0 when they are the same */
 } OfValue;
 
 typedef struct Verify {
