@@ -99,6 +99,7 @@ Module *ir_module_new(const char *name)
 	Arena *a = arena_new();
 	Module *m = NEW(a, Module);
 	m->arena = a;
+	m->ops = arena_new();
 	m->interned = map_new(a);
 	m->symbol_by_name = map_new(a);
 	m->value_names = map_new(a);
@@ -109,8 +110,10 @@ Module *ir_module_new(const char *name)
 
 void ir_module_free(Module *m)
 {
-	if (m)
-		arena_free(m->arena);
+	if (!m)
+		return;
+	arena_free(m->ops);
+	arena_free(m->arena);
 }
 
 const char *ir_intern(Module *m, const char *s)
@@ -205,7 +208,7 @@ void ir_set_n_in(Module *m, Op *op, int n, Value *const *in)
 {
 	for (int i = 0; i < op->n_in; i++)
 		use_unlink(&op->in[i]);
-	op->in = NEW_N(m->arena, Use, n);
+	op->in = NEW_N(m->ops, Use, n);
 	op->n_in = n;
 	for (int i = 0; i < n; i++) {
 		op->in[i] = (Use){.value = in[i], .op = op};
@@ -338,7 +341,7 @@ void ir_rename(Module *m, Value *v, const char *name)
 
 static Value *value_new(Module *m, Op *op, int index, Type type)
 {
-	Value *v = NEW(m->arena, Value);
+	Value *v = NEW(m->ops, Value);
 	v->op = op;
 	v->index = index;
 	v->type = type;
@@ -374,10 +377,10 @@ static int result_count(const Op *op)
 
 static Op *op_new(Module *m, OpKind kind, int n_in, Value *const *in, Attr *attrs, const Loc *loc)
 {
-	Op *op = NEW(m->arena, Op);
+	Op *op = NEW(m->ops, Op);
 	op->kind = kind;
 	op->n_in = n_in;
-	op->in = NEW_N(m->arena, Use, n_in);
+	op->in = NEW_N(m->ops, Use, n_in);
 	for (int i = 0; i < n_in; i++)
 		op->in[i] = (Use){.value = in[i], .op = op};
 	op->attrs = attrs;
@@ -429,7 +432,7 @@ Op *ir_emit_op(Builder *b, OpKind kind, int n_in, Value *const *in, Attr *attrs,
 		Type few[4] = {0}, *out = op->n_out > COUNT_OF(few) ? NEW_N(m->arena, Type, op->n_out) : few;
 		Buf err = {0};
 		if (ir_infer(m, op, given, out, &err)) {
-			op->out = NEW_N(m->arena, Value *, op->n_out);
+			op->out = NEW_N(m->ops, Value *, op->n_out);
 			for (int i = 0; i < op->n_out; i++) {
 				op->out[i] = value_new(m, op, i, out[i]);
 				ir_rename(m, op->out[i], name);
@@ -568,12 +571,12 @@ Op *ir_emit_fused(Builder *b, int n_in, Value *const *in, int n_out, const Type 
 	Module *m = b->m;
 	Op *op = op_new(m, OP_FUSED, n_in, in, NULL, b->loc);
 	op->n_out = n_out;
-	op->out = NEW_N(m->arena, Value *, n_out);
+	op->out = NEW_N(m->ops, Value *, n_out);
 	for (int i = 0; i < n_out; i++) {
 		op->out[i] = value_new(m, op, i, out[i]);
 		ir_rename(m, op->out[i], b->name ? b->name : "fused");
 	}
-	op->args = NEW_N(m->arena, Value *, n_in);
+	op->args = NEW_N(m->ops, Value *, n_in);
 	for (int i = 0; i < n_in; i++)
 		op->args[i] = value_new(m, op, i, type_scalar(in[i]->type.dtype));
 	link_operands(op);
@@ -589,7 +592,7 @@ bool ir_body_try(Module *m, Op *fused, OpKind kind, int n_in, Value *const *in, 
 	op->parent = fused;
 	op->section = fused->section;
 	op->n_out = op_info[kind].n_out;
-	op->out = NEW_N(m->arena, Value *, op->n_out);
+	op->out = NEW_N(m->ops, Value *, op->n_out);
 	Type type = type_scalar(dtype), given = type;
 	if (!ir_infer(m, op, &given, &type, err))
 		return false;

@@ -1,8 +1,8 @@
 /* ir/ir.h: the one IR of shardc.  Grammar and op index: docs/ir.md.
  *
  * A Module holds symbols (what outlives a step: parameters, buffers, constant data, states, inputs),
- * units (groups of parameters) and four sections of SSA ops.  Everything lives in m->arena; nothing is
- * freed before the module.  Printing is the exact inverse of parsing. */
+ * units (groups of parameters) and four sections of SSA ops.  Ops and values live in m->ops, which ir_compact
+ * replaces, all else in m->arena; nothing is freed alone.  Printing is the exact inverse of parsing. */
 #ifndef SHARDC_IR_H
 #define SHARDC_IR_H
 
@@ -261,6 +261,7 @@ bool op_blocks(OpKind kind);     /* a collective that ends before the next op be
 
 struct Module {
 	Arena *arena;
+	Arena *ops;          /* of ops, their operands and values: a new one after ir_compact */
 	const char *name;    /* "gpt-tiny" */
 	const char *file;    /* as the user named it, for messages */
 	Level level;
@@ -386,6 +387,10 @@ Value *ir_body_emit(Module *m, Op *fused, OpKind kind, int n_in, Value *const *i
 bool ir_body_try(Module *m, Op *fused, OpKind kind, int n_in, Value *const *in, Attr *attrs, DType dtype, Value **out,
 	Buf *err);
 Op *ir_emit_fused(Builder *b, int n_in, Value *const *in, int n_out, const Type *out); /* empty body */
+
+/* compact.c: moves ops and values to memory of their own, in the order of their lists, and renumbers values so: no
+ * pointer or id from before is good any longer.  The module is one that the verifier accepts. */
+void ir_compact(Module *m);
 
 /* ---- shape.c: the shape column of ops.def ---- */
 

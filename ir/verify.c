@@ -80,8 +80,9 @@ static uint32_t link_hash(const Use *from, const Use *to)
 	return (uint32_t)(h >> 32);
 }
 
-/* Users of a value lie far apart, so its list is not walked.  Links forward, from the value to its first slot and from
- * slots to their next, are the links backward of the same slots just if these are its list, but for a ring beside it. */
+/* Users of a value lie far apart, so its list is not walked.  The links forward, from the value to its first slot and
+ * from slots to their next, are those backward of the same slots just if the slots are its list (or a ring beside it
+ * is left over, which nobody finds). */
 static bool check_slot(Verify *v, const Op *op, int i)
 {
 	const Use *u = &op->in[i];

@@ -127,6 +127,13 @@ static void show_after(Show *show, const Module *m, const PassInfo *p)
 	}
 }
 
+/* fuse leaves behind the ops that are bodies now, prefetch is the last to move any.  What follows, the verifier at each
+ * pass above all, then walks through memory in order. */
+static bool is_compacted_after(const PassInfo *p)
+{
+	return p->run == pass_fuse || p->run == pass_prefetch;
+}
+
 /* from_text: the passes before p were not run here, so what they ensure may be wrong in the text. */
 static bool run_one(Module *m, const PassInfo *p, bool from_text, const PassOptions *o, Check *check, Diag *d)
 {
@@ -142,11 +149,14 @@ static bool run_one(Module *m, const PassInfo *p, bool from_text, const PassOpti
 		return false;
 	}
 	m->level = p->to;
-	if (ir_verify(m, from_text ? NULL : p->name, d))
-		return true;
-	diag_note(d, m->file ? m->file : m->name, "found after pass %s: the text lacks what passes before it ensure",
-		p->name);
-	return false;
+	if (!ir_verify(m, from_text ? NULL : p->name, d)) {
+		diag_note(d, m->file ? m->file : m->name, "found after pass %s: the text lacks what passes before it ensure",
+			p->name);
+		return false;
+	}
+	if (is_compacted_after(p))
+		ir_compact(m);
+	return true;
 }
 
 /* Passes [first, end) of the list, or until `stop`. */

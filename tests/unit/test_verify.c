@@ -85,6 +85,15 @@ static void break_type(Module *m) { value_named(m, "y")->type.dim[1] = 1; }
 static void break_dtype(Module *m) { value_named(m, "y")->type.dtype = DT_F64; }
 static void break_count(Module *m) { value_named(m, "y")->n_uses++; }
 static void break_use(Module *m) { value_named(m, "y")->uses = value_named(m, "y")->uses->next; }
+static void break_stale(Module *m) /* a slot of no op stands between two that are */
+{
+	static Use stale;
+	Use *u = value_named(m, "y")->uses;
+	stale = *u->next;
+	stale.prev = u;
+	stale.next = u->next;
+	u->next = u->next->prev = &stale;
+}
 static void break_slot(Module *m) { value_named(m, "z")->op->in[0].value = value_named(m, "y"); }
 static void break_id(Module *m) { value_named(m, "y")->id = value_named(m, "x")->id; }
 static void break_name(Module *m) { value_named(m, "y")->name = value_named(m, "x")->name; }
@@ -166,6 +175,7 @@ static const Broken broken[] = {
 	{train, break_dtype, "result 1 is declared f64[2,3] but is f32[2,3]"},
 	{train, break_count, "2 operands that name it, 2 in its list of uses, 3 counted"},
 	{train, break_use, "is not in its value's list of uses"},
+	{train, break_stale, "2 operands that name it, 3 in its list of uses, 2 counted"},
 	{train, break_slot, "operand 1 is not in its value's list of uses"},
 	{train, break_id, "is defined twice"},
 	{train, break_name, "the name %x is taken twice"},

@@ -1,0 +1,104 @@
+/* Suite compact: a module whose ops are moved is the same module, and no memory of what it was is left. */
+#include "ir/ir.h"
+#include "tests/unit/unit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char text[] =
+	"module \"t\" level=TRAIN {\n"
+	"input \"x\" : f32[2,3]\n output \"o\" : f32[2,3]\n param \"w\" : f32[3] {trainable=1}\n"
+	"forward {\n"
+	"%x : f32[2,3] = input \"x\"\n %w : f32[3] = param \"w\"\n"
+	"%gone : f32[2,3] = neg %x\n"
+	"%y : f32[2,3] = mul %x, %w\n"
+	"%c : f32[2,3], %m : f32[2,1], %r : f32[2,1] = layer_norm %y, _, %w {axis=1, eps=1e-05}\n"
+	"%z : f32[2,3] = fused %x, %c do {\n $2 : f32 = add $0, $1\n $3 : f32 = mul $2, $2\n yield $3\n}\n"
+	"output \"o\" %z\n}\n"
+	"backward {\n %g : f32[3] = reduce_sum %y {axes=[0], keepdims=0}\n}\n"
+	"update {\n update \"w\" %g\n}\n"
+	"eval {\n %ex : f32[2,3] = input \"x\"\n %ey : f32[2,3] = neg %ex\n output \"o\" %ey\n}\n}\n";
+
+static char *printed(const Module *m)
+{
+	char *at = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&at, &n);
+	ir_print(f, m);
+	fclose(f);
+	return at;
+}
+
+static Value *value_named(const Module *m, const char *name)
+{
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			for (int i = 0; i < op->n_out; i++)
+				if (!strcmp(op->out[i]->name, name))
+					return op->out[i];
+	return NULL;
+}
+
+/* The kinds of ops that read v, in the order of its list. */
+static void list_users(const Value *v, Buf *b)
+{
+	for (const Use *u = v->uses; u; u = u->next)
+		buf_printf(b, "%s ", op_info[u->op->kind].text);
+}
+
+/* Of all results and bodies' arguments, in the order of the module. */
+static bool ids_ascend(const Module *m)
+{
+	int n = 0;
+	bool ok = true;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op) {
+			for (int i = 0; i < op->n_out; i++)
+				ok = ok && op->out[i]->id == n++;
+			for (int i = 0; op->kind == OP_FUSED && i < op->n_in; i++)
+				ok = ok && op->args[i]->id == n++;
+			for (const Op *inner = op->body_first; inner; inner = inner->next)
+				for (int i = 0; i < inner->n_out; i++)
+					ok = ok && inner->out[i]->id == n++;
+		}
+	return ok && n == m->n_values;
+}
+
+static void same_module(void)
+{
+	Diag d = {.out = stderr};
+	Module *m = ir_parse("case", text, &d);
+	Buf before = {0}, after = {0};
+	CU_ASSERT_FATAL(m != NULL);
+	ir_remove(m, value_named(m, "gone")->op);
+	ir_move_before(m, value_named(m, "w")->op, value_named(m, "x")->op);
+	CU_ASSERT(!ids_ascend(m));
+	char *was = printed(m);
+	list_users(value_named(m, "x"), &before);
+	list_users(value_named(m, "y"), &before);
+	for (int twice = 0; twice < 2; twice++) {
+		ir_compact(m);
+		char *is = printed(m);
+		after.n = 0;
+		list_users(value_named(m, "x"), &after);
+		list_users(value_named(m, "y"), &after);
+		CU_ASSERT_STRING_EQUAL(is, was);
+		CU_ASSERT_STRING_EQUAL(after.at, before.at);
+		CU_ASSERT(ids_ascend(m) && ir_verify(m, NULL, &d));
+		free(is);
+	}
+	/* it goes on as a module does */
+	Builder b = {.m = m, .section = SEC_EVAL, .name = "y"};
+	CU_ASSERT_STRING_EQUAL(ir_emit1(&b, OP_NEG, value_named(m, "ey"))->name, "y.1");
+	CU_ASSERT(ir_verify(m, NULL, &d));
+	buf_free(&before);
+	buf_free(&after);
+	free(was);
+	ir_module_free(m);
+}
+
+void suite_compact(void)
+{
+	CU_pSuite s = CU_add_suite("compact", NULL, NULL);
+	CU_add_test(s, "the same text, lists of uses and rules", same_module);
+}
