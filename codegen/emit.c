@@ -71,19 +71,54 @@ const char *emit_c_ints(Emit *e, int n, const int64_t *v)
 
 /* ---- pointers ---- */
 
-const char *emit_place(Emit *e, const Place *at)
+const char *emit_part(Emit *e, PartKind kind, int64_t n, const char *name)
+{
+	Part part = {kind, n, name};
+	vec_push(e->a, &e->parts, part);
+	return arena_printf(e->a, "%c%d;", PART_HOLE, e->parts.n - 1);
+}
+
+bool emit_same_place(const Place *a, const Place *b)
+{
+	return a->region == b->region && a->unit == b->unit && a->flat == b->flat && a->offset == b->offset;
+}
+
+/* The parameter that begins there, or whose gradient does, else `name`. */
+static const char *param_at(const Emit *e, const Place *at, const char *name)
+{
+	char key[80];
+	DType t = at->region == REGION_GRAD ? at->unit->flat[at->flat].grad : at->unit->flat[at->flat].param;
+	snprintf(key, sizeof(key), "%d %d %" PRId64, at->unit->index, at->flat, at->offset / dtype_info[t].bytes);
+	const char *param = map_get(e->places, key);
+	return param ? param : name;
+}
+
+static const char *flat_place(Emit *e, const char *macro, PartKind kind, const Place *at, const char *name)
+{
+	return arena_printf(e->a, "%s(%s, %d, %s)", macro, emit_part(e, PART_NUMBER, at->unit->index, "unit"), at->flat,
+		emit_part(e, kind, at->offset, param_at(e, at, name)));
+}
+
+const char *emit_place(Emit *e, const Place *at, const char *name)
 {
 	switch (at->region) {
-	case REGION_ACT: return arena_printf(e->a, "ACT(%" PRId64 ")", at->offset);
-	case REGION_INPUT: return arena_printf(e->a, "IN(%" PRId64 ")", at->offset);
-	case REGION_STATE: return arena_printf(e->a, "STATE(%" PRId64 ")", at->offset);
-	case REGION_PARAM:
-		return arena_printf(e->a, "PARAM(%d, %d, %" PRId64 ")", at->unit->index, at->flat, at->offset);
-	case REGION_GRAD:
-		return arena_printf(e->a, "GRAD(%d, %d, %" PRId64 ")", at->unit->index, at->flat, at->offset);
+	case REGION_ACT: return arena_printf(e->a, "ACT(%s)", emit_part(e, PART_ACT, at->offset, name));
+	case REGION_INPUT: return arena_printf(e->a, "IN(%s)", emit_part(e, PART_IN, at->offset, name));
+	case REGION_STATE: return arena_printf(e->a, "STATE(%s)", emit_part(e, PART_STATE, at->offset, name));
+	case REGION_PARAM: return flat_place(e, "PARAM", PART_PARAM, at, name);
+	case REGION_GRAD: return flat_place(e, "GRAD", PART_GRAD, at, name);
 	case REGION_NONE: break;
 	}
 	return "NULL";
+}
+
+/* The value that was written where v begins: views are other names of it. */
+static const Value *written(const Value *v)
+{
+	while (op_info[v->op->kind].flags & VIEW && v->op->kind != OP_VIEW_OP && v->op->n_in && op_in(v->op, 0) &&
+		emit_same_place(&v->place, &op_in(v->op, 0)->place))
+		v = op_in(v->op, 0);
+	return v;
 }
 
 const char *emit_value(Emit *e, const Value *v)
@@ -92,7 +127,7 @@ const char *emit_value(Emit *e, const Value *v)
 		return "NULL";
 	if (v->place.region == REGION_NONE && v->n_uses && type_numel(&v->type))
 		ice("%%%s is used but has no place", v->name);
-	return emit_place(e, &v->place);
+	return emit_place(e, &v->place, written(v)->name);
 }
 
 /* ---- what is shared ---- */
@@ -127,22 +162,30 @@ const char *emit_prim(Emit *e, const char *create, const char *desc, const char 
 
 /* ---- statements ---- */
 
-static void put_comment(Emit *e)
+/* Rules make parts in any order; the call has those of its text in the order of its holes. */
+static Call call_of(Emit *e, const char *text)
 {
-	if (e->pending)
-		buf_printf(&e->body, " /* %s */", e->pending);
-	e->pending = NULL;
-	buf_printf(&e->body, "\n");
-	e->n_lines++;
+	VEC(Part) parts = {0};
+	Buf b = {0};
+	for (const char *s = text; *s; s++) {
+		buf_put(&b, s, 1);
+		if (*s != PART_HOLE)
+			continue;
+		vec_push(e->a, &parts, e->parts.at[strtol(s + 1, (char **)&s, 10)]);
+	}
+	Call call = {.op = e->op, .text = arena_strndup(e->a, b.at, b.n), .part = parts.at, .n_parts = parts.n,
+		.comment = e->pending};
+	buf_free(&b);
+	return call;
 }
 
 void emit_line(Emit *e, const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	buf_printf(&e->body, "\t%s", arena_vprintf(e->a, fmt, ap));
+	vec_push(e->a, &e->calls, call_of(e, arena_vprintf(e->a, fmt, ap)));
 	va_end(ap);
-	put_comment(e);
+	e->pending = NULL;
 }
 
 void emit_refuse(Emit *e, const Op *op, const char *fmt, ...)

@@ -8,16 +8,38 @@
 #include "base/plan.h"
 #include "codegen/codegen.h"
 
+/* What another module that does the same may have otherwise: a place, or the number of something.  In the text of a rule
+ * it is a mark (emit_part), in that of a call PART_HOLE. */
+typedef enum PartKind { PART_ACT, PART_IN, PART_STATE, PART_PARAM, PART_GRAD, PART_NUMBER, PART_ID } PartKind;
+enum { PART_HOLE = '\1' };
+typedef struct Part {
+	PartKind kind;
+	int64_t n;        /* bytes from the start of what the kind says, or the number */
+	const char *name; /* of the value that lies there; of a number what it counts */
+} Part;
+
+typedef struct Call {
+	const Op *op;
+	const char *text;    /* a statement with holes */
+	const Part *part;    /* of its holes, in their order */
+	int n_parts;
+	const char *comment; /* NULL: it belongs to the call before it */
+} Call;
+typedef VEC(Call) Calls;
+
 typedef struct Emit {
 	const Module *m;
 	const CodegenOptions *o;
 	Diag *d;
 	Arena *a;
-	Buf body;        /* lines of the section at work */
+	Calls calls;     /* of the section at work */
+	VEC(Part) parts; /* of the op at work */
 	Buf step;        /* functions of step.c */
 	Buf statics;     /* objects that step.c's functions refer to */
 	Buf setup;       /* lines of setup() */
 	Map *bodies;     /* text of a function -> its name: micro-batches that do the same share it */
+	Map *constants;  /* names of places that step.c declares -> their definitions */
+	Map *places;     /* where parameters lie -> their names */
 	const char *prefix; /* of functions: "first_" */
 	Buf fused;       /* functions of fused.c */
 	Buf protos;      /* their prototypes */
@@ -26,14 +48,12 @@ typedef struct Emit {
 	Map *kernels;    /* text of a fused kernel -> its name */
 	Map *functions;  /* names of functions taken */
 	Map *paths;      /* file as the module names it -> absolute path */
-	PtrMap *units;   /* scope -> its unit, or the scope itself: it has none */
 	PtrMap *checks;  /* value -> number of its check + 1 */
 	PtrMap *events;  /* record -> its number in its program, from 1 */
 	Buf check_rows;
 	int n_checks;
 	const Op *op;    /* at work */
-	const char *pending; /* comment for the next line */
-	int n_lines;     /* in body */
+	const char *pending; /* comment for the next call */
 } Emit;
 
 /* ---- text (each returns arena text) ---- */
@@ -46,7 +66,10 @@ const char *emit_c_ints(Emit *e, int n, const int64_t *v); /* LIST(int64_t, 1, 2
 const char *emit_int_list(Emit *e, int n, const int64_t *v); /* {1, 2} */
 const char *emit_c_literal(Emit *e, DType t, double f, int64_t i); /* of C type dtype_info[t].ctype */
 const char *emit_value(Emit *e, const Value *v);        /* pointer to v's bytes; "NULL" when it has none */
-const char *emit_place(Emit *e, const Place *at);
+const char *emit_place(Emit *e, const Place *at, const char *name); /* name: of what lies there */
+bool emit_same_place(const Place *a, const Place *b);
+/* The mark of a part. */
+const char *emit_part(Emit *e, PartKind kind, int64_t n, const char *name);
 const char *emit_suffix(DType t);                       /* of kernels: "f32", bool as "u8" */
 /* Name of the static object `type NAME = text`. */
 const char *emit_shared(Emit *e, const char *type, const char *stem, const char *text);

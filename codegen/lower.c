@@ -78,16 +78,16 @@ void lower_copy(Emit *e, const Op *op)
 	emit_kernel(e, op, "o0 i0", "%" PRId64, type_bytes(&op->out[0]->type));
 }
 
-static void copy_unless_there(Emit *e, const char *to, const Value *v)
+static void copy_unless_there(Emit *e, const Place *to, const char *name, const Value *v)
 {
-	const char *from = emit_value(e, v);
-	if (strcmp(to, from))
-		emit_line(e, "k_copy(%s, %s, %" PRId64 ");", to, from, type_bytes(&v->type));
+	if (!emit_same_place(to, &v->place))
+		emit_line(e, "k_copy(%s, %s, %" PRId64 ");", emit_place(e, to, name), emit_value(e, v), type_bytes(&v->type));
 }
 
 void lower_write(Emit *e, const Op *op)
 {
-	copy_unless_there(e, arena_printf(e->a, "STATE(%" PRId64 ")", op->sym->offset), op_in(op, 0));
+	Place to = {.region = REGION_STATE, .offset = op->sym->offset};
+	copy_unless_there(e, &to, op->sym->name, op_in(op, 0));
 }
 
 /* ---- units ---- */
@@ -97,14 +97,20 @@ static const Unit *unit_of_value(const Value *v)
 	return v->type.unit;
 }
 
-static int number_of(const Op *op)
+/* Of a collective; name: what its number is of, in a table of modules that do the same. */
+static const char *number_of(Emit *e, const Op *op, const char *name)
 {
-	return (int)attr_get_int(op->attrs, "seq", 0);
+	return emit_part(e, PART_NUMBER, attr_get_int(op->attrs, "seq", 0), name);
 }
 
 static void lower_collective(Emit *e, const Op *op, const char *call)
 {
-	emit_line(e, "%s(rt, %d);", call, number_of(op));
+	emit_line(e, "%s(rt, %s);", call, number_of(e, op, op_info[op->kind].text));
+}
+
+static const char *unit_number(Emit *e, const Unit *u)
+{
+	return emit_part(e, PART_NUMBER, u->index, "unit");
 }
 
 void lower_all_gather(Emit *e, const Op *op)
@@ -114,22 +120,20 @@ void lower_all_gather(Emit *e, const Op *op)
 
 void lower_wait(Emit *e, const Op *op)
 {
-	lower_collective(e, op_in(op, 0)->op, "rt_wait");
+	const Op *waited = op_in(op, 0)->op;
+	emit_line(e, "rt_wait(rt, %s);", number_of(e, waited, waited->kind == OP_ALL_GATHER ? "gathered" : "reduced"));
 }
 
 void lower_reshard(Emit *e, const Op *op)
 {
-	emit_line(e, "rt_reshard(rt, %d);", op->unit->index);
+	emit_line(e, "rt_reshard(rt, %s);", unit_number(e, op->unit));
 }
 
-/* On the CPU the calling thread is the compute stream: what comes before a call is done.  The line does not count, so
- * that functions end where they do there. */
+/* On the CPU the calling thread is the compute stream: what comes before a call is done. */
 void lower_record(Emit *e, const Op *op)
 {
-	if (!e->o->cuda)
-		return;
-	emit_line(e, "rt_record(rt, %d);", emit_event(e, op));
-	e->n_lines--;
+	if (e->o->cuda)
+		emit_line(e, "rt_record(rt, %s);", emit_part(e, PART_NUMBER, emit_event(e, op), "record"));
 }
 
 /* The runtime's pointers to a unit at rest are always good. */
@@ -140,7 +144,7 @@ void lower_resident(Emit *e, const Op *op)
 
 void lower_zero_gaps(Emit *e, const Op *op)
 {
-	emit_line(e, "rt_zero_gaps(rt, %d);", op->unit->index);
+	emit_line(e, "rt_zero_gaps(rt, %s);", unit_number(e, op->unit));
 }
 
 /* Gradients are written in place; what has none is zero. */
@@ -154,12 +158,11 @@ void lower_collect(Emit *e, const Op *op)
 		const Value *v = op_in(op, k++);
 		int bytes = dtype_info[s->unit->flat[s->flat].grad].bytes;
 		Place at = {REGION_GRAD, (Unit *)u, s->flat, s->offset * bytes};
-		const char *to = emit_place(e, &at);
 		if (v)
-			copy_unless_there(e, to, v);
+			copy_unless_there(e, &at, s->name, v);
 		else
-			emit_line(e, "k_fill(%s, LIST(int64_t, 0), %" PRId64 ", %d);", to, type_numel(&s->type),
-				bytes);
+			emit_line(e, "k_fill(%s, LIST(int64_t, 0), %" PRId64 ", %d);", emit_place(e, &at, s->name),
+				type_numel(&s->type), bytes);
 	}
 }
 
@@ -248,13 +251,13 @@ static const char *vectors(Emit *e, const Op *op, const char *tensors)
 
 void lower_all_reduce_moments(Emit *e, const Op *op)
 {
-	emit_line(e, "rt_all_reduce_moments(rt, %d, %s, %s);", number_of(op), vectors(e, op, "o0 o1 o2 i0 i1"),
+	emit_line(e, "rt_all_reduce_moments(rt, %s, %s, %s);", number_of(e, op, "sums"), vectors(e, op, "o0 o1 o2 i0 i1"),
 		emit_int(e, attr_get_int(op->attrs, "n", 0)));
 }
 
 void lower_all_reduce_means(Emit *e, const Op *op)
 {
-	emit_line(e, "rt_all_reduce_means(rt, %d, %s);", number_of(op), vectors(e, op, "o0 o1 i0 i1"));
+	emit_line(e, "rt_all_reduce_means(rt, %s, %s);", number_of(e, op, "sums"), vectors(e, op, "o0 o1 i0 i1"));
 }
 
 void lower_broadcast_buffers(Emit *e, const Op *op)
@@ -270,5 +273,5 @@ void lower_step_scalars(Emit *e, const Op *op)
 
 void lower_update_shard(Emit *e, const Op *op)
 {
-	emit_line(e, "rt_update_shard(rt, %d);", op->unit->index);
+	emit_line(e, "rt_update_shard(rt, %s);", unit_number(e, op->unit));
 }

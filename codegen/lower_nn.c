@@ -405,9 +405,9 @@ static const char *dropout_text(Emit *e, const Op *op)
 	const Type *t = &op_in(op, 0)->type;
 	int64_t axis = attr_get_int(op->attrs, "axis", 0);
 	Cut c = axis < 0 ? (Cut){.outer = 1, .inner = type_numel(t)} : emit_cut(t, axis);
-	return arena_printf(e->a, I64 ", " I64 ", " I64 ", %s, UINT64_C(%" PRIu64 "), rt->scalars", c.outer, c.n,
+	return arena_printf(e->a, I64 ", " I64 ", " I64 ", %s, %s, rt->scalars", c.outer, c.n,
 		c.inner, emit_c_float(e, attr_get_float(op->attrs, "p", 0.5)),
-		(uint64_t)attr_get_int(op->attrs, "id", 0));
+		emit_part(e, PART_ID, attr_get_int(op->attrs, "id", 0), "id"));
 }
 
 void lower_dropout(Emit *e, const Op *op)

@@ -6,26 +6,27 @@
 #include "codegen/emit.h"
 
 #include "base/file.h"
+#include "codegen/pieces.h"
 #include "codegen/fused.h"
 #include "codegen/lower.h"
 #include "passes/passes.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { CHUNK_CALLS = 500, CHUNK_MIN = 8 };
 
 static const char *const section_name[] = {"forward", "backward", "update", "eval"};
 
 /* ---- comments ---- */
 
-static const char *op_comment(Emit *e, const Op *op)
+/* As the IR prints it, without its attributes: they are arguments of the call. */
+static const char *op_comment(Emit *e, const Scopes *scopes, const Op *op)
 {
 	Buf b = {0};
 	for (int i = 0; i < op->n_out; i++)
-		buf_printf(&b, i ? ", %s" : "%s", type_str(e->a, &op->out[i]->type));
+		buf_printf(&b, "%s%%%s : %s", i ? ", " : "", op->out[i]->name, type_str(e->a, &op->out[i]->type));
 	buf_printf(&b, op->n_out ? " = %s" : "%s", op_info[op->kind].text);
 	if (op->sym)
 		buf_printf(&b, " \"%s\"", op->sym->name);
@@ -36,7 +37,7 @@ static const char *op_comment(Emit *e, const Op *op)
 			op_in(op, i) ? op_in(op, i)->name : "");
 	const Loc *l = op->loc;
 	if (*l->scope || *l->node)
-		buf_printf(&b, "  %s%s%s", l->scope, *l->scope && *l->node ? ":" : "", l->node);
+		buf_printf(&b, "  %s%s%s", scopes_short(scopes, l->scope), *l->scope && *l->node ? ":" : "", l->node);
 	if (*l->role)
 		buf_printf(&b, " (%s)", l->role);
 	const char *s = str_escape(e->a, ESCAPE_C_COMMENT, b.at);
@@ -46,58 +47,8 @@ static const char *op_comment(Emit *e, const Op *op)
 
 /* ---- functions ---- */
 
-/* Units of several owners are one here: "h.0" for "h.0:1". */
-static const char *wrap_name(Arena *a, const Unit *u)
+static const char *function_name(Emit *e, const char *stem)
 {
-	const char *end = u->owner < 0 ? NULL : strrchr(u->name, ':');
-	return end ? arena_strndup(a, u->name, (size_t)(end - u->name)) : u->name;
-}
-
-/* The unit whose name is the scope or a part of it at dots: "h.0" for "transformer.h.0.attn". */
-static const Unit *find_unit(const Emit *e, const char *scope)
-{
-	const Module *m = e->m;
-	for (int u = 0; *scope && u < m->n_units; u++) {
-		const char *name = wrap_name(e->a, m->units[u]), *at = strstr(scope, name);
-		size_t n = strlen(name);
-		if (at && (at == scope || at[-1] == '.') && (!at[n] || at[n] == '.'))
-			return m->units[u];
-	}
-	return NULL;
-}
-
-/* The first unit of those with this one's wrap. */
-static const Unit *first_of_wrap(const Emit *e, const Unit *unit)
-{
-	const char *name = wrap_name(e->a, unit);
-	for (int u = 0; unit->owner >= 0 && u < e->m->n_units; u++)
-		if (!strcmp(wrap_name(e->a, e->m->units[u]), name))
-			return e->m->units[u];
-	return unit;
-}
-
-/* Scopes are interned: one search for each, and for each unit. */
-static const Unit *unit_of(const Emit *e, const Op *op)
-{
-	const char *scope = op->loc->scope;
-	if (op->unit && !ptrmap_get(e->units, op->unit))
-		ptrmap_put(e->units, op->unit, (void *)first_of_wrap(e, op->unit));
-	if (op->unit)
-		return ptrmap_get(e->units, op->unit);
-	void *known = ptrmap_get(e->units, scope);
-	if (!known) {
-		const Unit *unit = find_unit(e, scope);
-		known = unit ? (void *)unit : (void *)scope;
-		ptrmap_put(e->units, scope, known);
-	}
-	return known == scope ? NULL : known;
-}
-
-static const char *function_name(Emit *e, SectionKind s, const Unit *unit)
-{
-	const char *stem = unit ? arena_printf(e->a, "%s%s_%s", e->prefix, section_name[s],
-		str_escape(e->a, ESCAPE_C_IDENT, wrap_name(e->a, unit)))
-		: arena_printf(e->a, "%s%s_ops", e->prefix, section_name[s]);
 	const char *name = stem;
 	for (int n = 2; map_has(e->functions, name); n++)
 		name = arena_printf(e->a, "%s_%d", stem, n);
@@ -105,53 +56,128 @@ static const char *function_name(Emit *e, SectionKind s, const Unit *unit)
 	return name;
 }
 
-/* Puts the function's range of a profile around its lines: "forward h.0". */
-static void frame_body(Emit *e, SectionKind s, const Unit *unit)
+/* "layers_blocks" of layers.0.blocks.1: a function of several modules is named without their numbers. */
+static const char *without_numbers(Emit *e, const char *module)
 {
-	const char *label = unit ? arena_printf(e->a, "%s %s", section_name[s], wrap_name(e->a, unit)) : section_name[s];
 	Buf b = {0};
-	buf_printf(&b, "\trt_enter(rt, \"%s\");\n%s\trt_leave(rt);\n", str_escape(e->a, ESCAPE_C_STRING, label),
-		e->body.at);
-	buf_free(&e->body);
-	e->body = b;
-}
-
-/* Ends the function at work, if it has any line; returns its name. */
-static void flush(Emit *e, SectionKind s, const Unit *unit, Buf *calls)
-{
-	if (!e->body.n)
-		return;
-	if (e->o->cuda)
-		frame_body(e, s, unit);
-	const char *name = map_get(e->bodies, e->body.at);
-	if (!name) {
-		name = function_name(e, s, unit);
-		map_put(e->bodies, arena_strndup(e->a, e->body.at, e->body.n), (void *)name);
-		buf_printf(&e->step, "static void %s(Rt *rt)\n{\n%s}\n\n", name, e->body.at);
+	for (const char *at = module; *at; at += strspn(at, ".")) {
+		size_t n = strcspn(at, ".");
+		if (strspn(at, "0123456789") < n)
+			buf_printf(&b, "%s%.*s", b.n ? "." : "", (int)n, at);
+		at += n;
 	}
-	buf_printf(calls, "\t%s(rt);\n", name);
-	buf_free(&e->body);
-	e->body = (Buf){0};
-	e->n_lines = 0;
+	const char *name = arena_strndup(e->a, b.at ? b.at : "", b.n);
+	buf_free(&b);
+	return name;
 }
 
-static void write_section(Emit *e, SectionKind s)
+static const char *stem_of(Emit *e, const Scopes *s, const Block *b, const char *section)
 {
-	const Unit *unit = NULL;
-	Buf calls = {0};
+	const char *module = scopes_short(s, b->row[0]->module);
+	if (b->n_rows > 1)
+		module = without_numbers(e, module);
+	return arena_printf(e->a, "%s%s_%s", e->prefix, section, *module ? str_escape(e->a, ESCAPE_C_IDENT, module) : "ops");
+}
+
+/* The table of a function of several rows; micro-batches whose rows are the same share it. */
+static const char *write_rows(Emit *e, const char *function, const char *stem, const Buf *rows)
+{
+	const char *key = arena_printf(e->a, "%s %s", function, rows->at), *name = map_get(e->bodies, key);
+	if (name)
+		return name;
+	name = function_name(e, arena_printf(e->a, "%s_rows", stem));
+	map_put(e->bodies, key, (void *)name);
+	buf_printf(&e->step, "static const struct %s_row %s[] = {\n%s};\n\n", function, name, rows->at);
+	return name;
+}
+
+/* Once for each block, unless one with the same text was written before. */
+static void write_block(Emit *e, const Scopes *s, Block *b, const char *section)
+{
+	Buf body = {0}, fields = {0}, rows = {0};
+	if (b->name)
+		return;
+	body_write(e, s, b, section, &body, &fields, &rows);
+	const char *stem = stem_of(e, s, b, section);
+	const char *key = arena_printf(e->a, "%s%s", fields.at ? fields.at : "", body.at);
+	b->name = map_get(e->bodies, key);
+	bool known = b->name;
+	if (!known) {
+		b->name = function_name(e, stem);
+		map_put(e->bodies, key, (void *)b->name);
+	}
+	if (rows.n && !known)
+		buf_printf(&e->step, "struct %s_row {\n%s};\n\n", b->name, fields.at);
+	if (!known)
+		buf_printf(&e->step, "static void %s(Rt *rt%s)\n{\n%s}\n\n", b->name,
+			rows.n ? arena_printf(e->a, ", const struct %s_row *b", b->name) : "", body.at);
+	if (rows.n)
+		b->rows = write_rows(e, b->name, stem, &rows);
+	buf_free(&body);
+	buf_free(&fields);
+	buf_free(&rows);
+}
+
+/* Calls the function for pieces from `at` on that are its rows one after the other; returns how many. */
+static int call_block(const Pieces *pieces, int at, Buf *calls)
+{
+	const Piece *p = &pieces->at[at];
+	int n = 1;
+	if (p->block->n_rows == 1) {
+		buf_printf(calls, "\t%s(rt);\n", p->block->name);
+		return 1;
+	}
+	while (p->row + n < p->block->n_rows && at + n < pieces->n && p[n].block == p->block && p[n].row == p->row + n)
+		n++;
+	if (n == 1)
+		buf_printf(calls, "\t%s(rt, &%s[%d]);\n", p->block->name, p->block->rows, p->row);
+	else
+		buf_printf(calls, "\tfor (int i = %d; i < %d; i++)\n\t\t%s(rt, &%s[i]);\n", p->row, p->row + n,
+			p->block->name, p->block->rows);
+	return n;
+}
+
+/* A section of one piece, and a lone line between functions, stand in the section's own function. */
+static bool stands_alone(const Pieces *pieces, int i)
+{
+	return pieces->at[i].block->n_rows == 1 && (pieces->n == 1 || pieces->at[i].n == 1);
+}
+
+static void put_alone(Emit *e, const Scopes *s, const Block *b, const char *section, bool only, Buf *calls)
+{
+	Buf body = {0}, none = {0};
+	body_write(e, s, b, section, &body, &none, &none);
+	buf_printf(calls, only ? "%s" : "\t{\n%s\t}\n", body.at);
+	buf_free(&body);
+}
+
+static void lower_section(Emit *e, const Scopes *scopes, SectionKind s)
+{
+	e->calls.n = 0;
 	IR_FOR_OPS(e->m, s, op) {
-		const Unit *now = unit_of(e, op);
-		if (e->n_lines >= CHUNK_CALLS || (now != unit && e->n_lines >= CHUNK_MIN))
-			flush(e, s, unit, &calls);
-		if (!e->n_lines || (!unit && e->n_lines < CHUNK_MIN))
-			unit = now;
 		e->op = op;
-		const char *comment = e->pending = op_comment(e, op);
+		e->parts.n = 0;
+		const char *comment = e->pending = op_comment(e, scopes, op);
 		lower_op(e, op);
 		checks_after(e, op, comment);
 		e->pending = NULL;
 	}
-	flush(e, s, unit, &calls);
+}
+
+static void write_section(Emit *e, Scopes *scopes, SectionKind s)
+{
+	Buf calls = {0};
+	lower_section(e, scopes, s);
+	Pieces pieces = pieces_find(e, scopes);
+	for (int i = 0; i < pieces.n;) {
+		if (stands_alone(&pieces, i)) {
+			put_alone(e, scopes, pieces.at[i].block, section_name[s], pieces.n == 1, &calls);
+			i++;
+			continue;
+		}
+		write_block(e, scopes, pieces.at[i].block, section_name[s]);
+		i += call_block(&pieces, i, &calls);
+	}
 	buf_printf(&e->step, "static void %s%s(Rt *rt)\n{\n%s}\n\n", e->prefix, section_name[s],
 		calls.at ? calls.at : "\t(void)rt;\n");
 	buf_free(&calls);
@@ -168,12 +194,12 @@ static void write_setup(Emit *e)
 
 /* Between the includes and the functions.  Addresses are of any type that a call asks for, lists last as long as it. */
 static const char step_places[] =
-	"/* Addresses: bytes from the start of an arena, or of a flat: (unit, flat, bytes). */\n"
-	"#define ACT(offset) AT(rt->act + (offset))\n"
-	"#define IN(offset) AT(rt->input + (offset))\n"
-	"#define STATE(offset) AT(rt->state + (offset))\n"
-	"#define PARAM(unit, flat, offset) AT((char *)rt->param[unit][flat] + (offset))\n"
-	"#define GRAD(unit, flat, offset) AT((char *)rt->grad[unit][flat] + (offset))\n"
+	"/* Addresses of values: each function says how many bytes from the start of an arena, or of a unit's flat. */\n"
+	"#define ACT(value) AT(rt->act + A_##value)\n"
+	"#define IN(value) AT(rt->input + I_##value)\n"
+	"#define STATE(value) AT(rt->state + S_##value)\n"
+	"#define PARAM(unit, flat, value) AT((char *)rt->param[unit][flat] + P_##value)\n"
+	"#define GRAD(unit, flat, value) AT((char *)rt->grad[unit][flat] + G_##value)\n"
 	"#define WORK AT(rt->work)\n\n"
 	"typedef uint16_t f16; /* raw bits */\ntypedef uint16_t bf16;\n\n";
 
@@ -277,15 +303,19 @@ static bool put_files(Emit *e, const char *dir, const Buf *texts)
 
 static bool write_files(Emit *e, const char *dir)
 {
-	Buf texts[FILES] = {0}, *fused = &texts[FUSED], *make = &texts[MAKEFILE], *step = &texts[STEP];
+	Buf texts[FILES] = {0}, *fused = &texts[FUSED], *make = &texts[MAKEFILE], *step = &texts[STEP], code = {0};
 	const char *name = str_escape(e->a, ESCAPE_C_COMMENT, e->m->name);
 	buf_printf(step, "/* One training step of %s, made by shardc.  Not for editing. */\n%s%s", name,
 		e->o->cuda ? step_head_cuda : step_head_cpu, step_places);
 	if (e->protos.n)
-		buf_printf(step, "/* %s */\n%s\n", file_names[e->o->cuda][FUSED], e->protos.at);
+		buf_printf(&code, "/* %s */\n%s\n", file_names[e->o->cuda][FUSED], e->protos.at);
 	if (e->statics.n)
-		buf_printf(step, "%s\n", e->statics.at);
-	buf_put(step, e->step.at, e->step.n);
+		buf_printf(&code, "%s\n", e->statics.at);
+	body_constants(e->constants, "/* Where inputs, states, and parameters and gradients of a unit lie: bytes. */\n"
+		"static const int64_t ", &code);
+	buf_put(&code, e->step.at, e->step.n);
+	wrap_text(step, code.at);
+	buf_free(&code);
 	buf_printf(fused, "/* Elementwise loops of %s, made by shardc.  Not for editing. */\n%s%s", name,
 		e->o->cuda ? fused_cuda_head : fused_cpu_head, e->fused.at ? e->fused.at : "typedef int nothing_is_fused;\n");
 	bool ok = build_makefile(e->o, make, e->d) && (!e->o->library || build_header(e, &texts[HEADER]));
@@ -307,6 +337,18 @@ static void number_events(Emit *e, SectionKind from, SectionKind to)
 				ptrmap_put(e->events, op, (void *)++n);
 }
 
+/* Where parameters lie in their flats -> their names. */
+static Map *places_of(Emit *e)
+{
+	Map *places = map_new(e->a);
+	for (int u = 0; u < e->m->n_units; u++)
+		for (int i = 0; i < e->m->units[u]->n_params; i++) {
+			const Symbol *p = e->m->units[u]->params[i];
+			map_put(places, arena_printf(e->a, "%d %d %" PRId64, u, p->flat, p->offset), (void *)p->name);
+		}
+	return places;
+}
+
 /* The functions of a module; scopes and units are each module's own. */
 static void write_module(Emit *e, const Module *m, const char *prefix)
 {
@@ -314,21 +356,22 @@ static void write_module(Emit *e, const Module *m, const char *prefix)
 		ice("codegen wants a module at PLAN");
 	e->m = m;
 	e->prefix = prefix;
-	e->units = ptrmap_new(e->a);
+	e->places = places_of(e);
+	Scopes *scopes = scopes_new(m, e->a);
 	for (int s = 0; s < SEC_COUNT; s++)
 		map_put(e->functions, arena_printf(e->a, "%s%s", prefix, section_name[s]), NULL);
 	number_events(e, SEC_FORWARD, SEC_UPDATE);
 	number_events(e, SEC_EVAL, SEC_EVAL);
 	for (int s = 0; s < SEC_COUNT; s++)
 		if (m->first[s] || s != SEC_EVAL)
-			write_section(e, (SectionKind)s);
+			write_section(e, scopes, (SectionKind)s);
 }
 
 bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Diag *d)
 {
 	Arena *a = arena_new();
 	Emit e = {.m = m, .o = o, .d = d, .a = a, .prims = map_new(a), .shared = map_new(a),
-		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .paths = map_new(a),
+		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .constants = map_new(a), .paths = map_new(a),
 		.checks = ptrmap_new(a), .events = ptrmap_new(a)};
 	int before = d->errors;
 	write_module(&e, m, "");
@@ -339,7 +382,7 @@ bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Di
 	bool ok = o->cuda || build_need_cpu(&e, &e.step);
 	tables_write(&e, &e.step);
 	ok = ok && d->errors == before && write_files(&e, dir);
-	Buf *bufs[] = {&e.body, &e.step, &e.statics, &e.setup, &e.fused, &e.protos};
+	Buf *bufs[] = {&e.step, &e.statics, &e.setup, &e.fused, &e.protos};
 	for (int i = 0; i < COUNT_OF(bufs); i++)
 		buf_free(bufs[i]);
 	arena_free(a);

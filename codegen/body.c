@@ -1,0 +1,286 @@
+/* codegen/body.c: the text of one function of step.c.
+ *
+ * Places have the names of values, declared at its head, those of inputs, states and parameters at the head of step.c.  A function of several rows gets one as `b`: what is the same
+ * in all rows is a constant; places whose distance is the same in all rows are one field and constants.  Equal text is
+ * equal work, so names are those of the first row. */
+#include "codegen/pieces.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { NAME_BYTES = 40, ABSENT = -1 };
+
+/* A field of the rows. */
+typedef struct Column { PartKind kind; const char *name; int64_t *at; } Column;
+
+typedef struct Body {
+	Emit *e;
+	const Scopes *scopes;
+	const Block *b;
+	VEC(Column) columns;
+	Map *fields;  /* names taken */
+	Map *locals;  /* names of places -> their definitions */
+	Buf lines;
+} Body;
+
+static const char *const prefix[] = {[PART_ACT] = "A_", [PART_IN] = "I_", [PART_STATE] = "S_", [PART_PARAM] = "P_",
+	[PART_GRAD] = "G_", [PART_NUMBER] = "", [PART_ID] = ""};
+
+static bool is_place(PartKind kind)
+{
+	return kind != PART_NUMBER && kind != PART_ID;
+}
+
+/* ---- names ---- */
+
+static const char *without(const char *name, const char *module)
+{
+	size_t n = strlen(module);
+	return n && !strncmp(name, module, n) && name[n] == '.' && name[n + 1] ? name + n + 1 : name;
+}
+
+/* Of a value in a module: "attn_c_attn_weight" of model.transformer.h.0.attn.c_attn.weight in h.0. */
+static const char *identifier(const Body *t, const char *name, const char *module)
+{
+	const char *inside = without(name, module), *id;
+	id = str_escape(t->e->a, ESCAPE_C_IDENT, inside == name ? scopes_short(t->scopes, name) : inside);
+	return strlen(id) > NAME_BYTES ? arena_strndup(t->e->a, id, NAME_BYTES) : id;
+}
+
+/* The first of name, name_2, .. that the map has not. */
+static const char *unused(Emit *e, const Map *taken, const char *name)
+{
+	const char *free = name;
+	for (int n = 2; map_has(taken, free); n++)
+		free = arena_printf(e->a, "%s_%d", name, n);
+	return free;
+}
+
+/* ---- columns ---- */
+
+static const Call *first_of(const Body *t, const BlockLine *line, const char **module)
+{
+	for (int r = 0; r < t->b->n_rows; r++)
+		if (line->of[r]) {
+			*module = t->b->row[r]->module;
+			return line->of[r];
+		}
+	ice("a line that no row has");
+}
+
+/* The part's value in each row. */
+static int64_t *values_of(const Body *t, const BlockLine *line, int part)
+{
+	int64_t *v = NEW_N(t->e->a, int64_t, t->b->n_rows);
+	for (int r = 0; r < t->b->n_rows; r++)
+		v[r] = line->of[r] ? line->of[r]->part[part].n : ABSENT;
+	return v;
+}
+
+/* Whether v is u and the same number more in all rows. */
+static bool is_beside(int n, const int64_t *u, const int64_t *v)
+{
+	for (int r = 1; r < n; r++)
+		if (v[r] - v[0] != u[r] - u[0])
+			return false;
+	return true;
+}
+
+static bool is_constant(int n, const int64_t *v)
+{
+	for (int r = 1; r < n; r++)
+		if (v[r] != v[0])
+			return false;
+	return true;
+}
+
+static const Column *column_of(Body *t, PartKind kind, const char *name, int64_t *v)
+{
+	for (int i = 0; i < t->columns.n; i++) {
+		const Column *c = &t->columns.at[i];
+		if (c->kind == kind && (is_place(kind) || c->at[0] == v[0]) && is_beside(t->b->n_rows, c->at, v))
+			return c;
+	}
+	Column c = {kind, unused(t->e, t->fields, arena_printf(t->e->a, "%s%s", prefix[kind], name)), v};
+	map_add(t->fields, c.name);
+	vec_push(t->e->a, &t->columns, c);
+	return &t->columns.at[t->columns.n - 1];
+}
+
+/* ---- parts ---- */
+
+/* The name of a place, which is declared once: in the arena by each function, else where that is a constant by step.c. */
+static const char *name_of(Body *t, const Part *part, const char *module, const char *value)
+{
+	Map *names = part->kind == PART_ACT || strchr(value, 'b') ? t->locals : t->e->constants;
+	const char *stem = identifier(t, part->name, module), *name = stem;
+	for (int n = 2;; n++) {
+		const char *key = arena_printf(t->e->a, "%s%s", prefix[part->kind], name), *known = map_get(names, key);
+		if (!known)
+			map_put(names, key, (void *)value);
+		if (!known || !strcmp(known, value))
+			return name;
+		name = arena_printf(t->e->a, "%s_%d", stem, n);
+	}
+}
+
+static const char *constant(const Body *t, PartKind kind, int64_t n)
+{
+	return arena_printf(t->e->a, kind == PART_ID ? "UINT64_C(%" PRIu64 ")" : "%" PRId64, n);
+}
+
+static const char *field_value(Body *t, const Part *part, const char *name, int64_t *v)
+{
+	const Column *c = column_of(t, part->kind, name, v);
+	int64_t more = v[0] - c->at[0];
+	return !more ? arena_printf(t->e->a, "b->%s", c->name)
+		: arena_printf(t->e->a, "b->%s %c %" PRId64, c->name, more < 0 ? '-' : '+', more < 0 ? -more : more);
+}
+
+/* A line that some rows have not is asked for by its own field: "reshard". */
+static const char *field_name(const Body *t, const BlockLine *line, const Call *c, const Part *part, const char *module)
+{
+	size_t n = strcspn(c->text, "(");
+	if (is_place(part->kind))
+		return identifier(t, part->name, module);
+	return line->absent && n > 3 && c->op->kind != OP_WAIT ? arena_strndup(t->e->a, c->text + 3, n - 3) : part->name;
+}
+
+static const char *part_text(Body *t, const BlockLine *line, int k)
+{
+	const char *module;
+	const Call *c = first_of(t, line, &module);
+	const Part *part = &c->part[k];
+	int64_t *v = values_of(t, line, k);
+	const char *text = is_constant(t->b->n_rows, v) ? constant(t, part->kind, v[0])
+		: field_value(t, part, field_name(t, line, c, part, module), v);
+	return is_place(part->kind) ? name_of(t, part, module, text) : text;
+}
+
+/* ---- lines ---- */
+
+static void put_line(Body *t, const BlockLine *line)
+{
+	const char *module;
+	const Call *c = first_of(t, line, &module);
+	Buf b = {0};
+	const char *part = "";
+	int k = 0;
+	for (const char *s = c->text; *s; s++)
+		if (*s == PART_HOLE)
+			buf_printf(&b, "%s", part = part_text(t, line, k++));
+		else
+			buf_put(&b, s, 1);
+	if (line->absent) {
+		wrap_statement(&t->lines, "\t", arena_printf(t->e->a, "if (%s >= 0)", part), c->comment);
+		wrap_statement(&t->lines, "\t\t", b.at, NULL);
+	} else {
+		wrap_statement(&t->lines, "\t", b.at, c->comment);
+	}
+	buf_free(&b);
+}
+
+/* Lines from `at` on that are the same for one number after the other. */
+static int run_at(const Block *b, int at)
+{
+	const Call *first = b->line[at].of[0];
+	int n = 1;
+	if (b->n_rows > 1 || first->n_parts != 1 || first->part[0].kind != PART_NUMBER)
+		return 1;
+	for (; at + n < b->n_lines; n++) {
+		const Call *c = b->line[at + n].of[0];
+		if (strcmp(c->text, first->text) || c->part[0].n != first->part[0].n + n)
+			break;
+	}
+	return n;
+}
+
+static void put_run(Body *t, int at, int n)
+{
+	const Call *first = t->b->line[at].of[0], *last = t->b->line[at + n - 1].of[0];
+	const char *comment = first->comment && last->comment ?
+		arena_printf(t->e->a, "%s .. %s", first->comment, last->comment) : NULL;
+	size_t head = strcspn(first->text, "\1");
+	wrap_statement(&t->lines, "\t", arena_printf(t->e->a, "for (int i = %" PRId64 "; i <= %" PRId64 "; i++)",
+		first->part[0].n, last->part[0].n), comment);
+	buf_printf(&t->lines, "\t\t%.*si%s\n", (int)head, first->text, first->text + head + 1);
+}
+
+static void put_lines(Body *t)
+{
+	enum { RUN = 3 };
+	for (int i = 0; i < t->b->n_lines; i++) {
+		int n = run_at(t->b, i);
+		if (n < RUN) {
+			put_line(t, &t->b->line[i]);
+			continue;
+		}
+		put_run(t, i, n);
+		i += n - 1;
+	}
+}
+
+/* ---- the function ---- */
+
+void body_constants(const Map *names, const char *head, Buf *out)
+{
+	for (int i = 0; i < map_count(names); i++) {
+		const char *name = map_key(names, i);
+		buf_printf(out, "%s%s = %s", i ? ", " : head, name, (const char *)map_get(names, name));
+	}
+	if (map_count(names))
+		buf_printf(out, ";\n\n");
+}
+
+static void put_fields(const Body *t, Buf *out)
+{
+	static const char *const ctype[] = {[PART_NUMBER] = "int", [PART_ID] = "uint64_t"};
+	buf_printf(out, "\tconst char *name;\n");
+	for (int i = 0; i < t->columns.n; i++) {
+		const Column *c = &t->columns.at[i];
+		buf_printf(out, "\t%s %s;", is_place(c->kind) ? "int64_t" : ctype[c->kind], c->name);
+		while (i + 1 < t->columns.n && is_place(t->columns.at[i + 1].kind) == is_place(c->kind) &&
+			(is_place(c->kind) || t->columns.at[i + 1].kind == c->kind)) {
+			out->n--;
+			buf_printf(out, ", %s;", t->columns.at[++i].name);
+		}
+		buf_printf(out, "\n");
+	}
+}
+
+static void put_rows(const Body *t, const char *label, Buf *out)
+{
+	for (int r = 0; r < t->b->n_rows; r++) {
+		buf_printf(out, "\t{\"%s %s\"", label, str_escape(t->e->a, ESCAPE_C_STRING,
+			scopes_short(t->scopes, t->b->row[r]->module)));
+		for (int i = 0; i < t->columns.n; i++)
+			buf_printf(out, ", %s", constant(t, t->columns.at[i].kind, t->columns.at[i].at[r]));
+		buf_printf(out, "},\n");
+	}
+}
+
+/* The function's range of a profile is around its lines: "forward h.0". */
+static void frame(const Body *t, const char *label, Buf *out)
+{
+	const char *module = scopes_short(t->scopes, t->b->row[0]->module);
+	const char *name = t->b->n_rows > 1 ? "b->name" : arena_printf(t->e->a, "\"%s%s%s\"", label, *module ? " " : "",
+		str_escape(t->e->a, ESCAPE_C_STRING, module));
+	buf_printf(out, "\trt_enter(rt, %s);\n%s\trt_leave(rt);\n", name, t->lines.at);
+}
+
+void body_write(Emit *e, const Scopes *s, const Block *b, const char *label, Buf *body, Buf *fields, Buf *rows)
+{
+	Body t = {.e = e, .scopes = s, .b = b, .fields = map_new(e->a), .locals = map_new(e->a)};
+	map_add(t.fields, "name");
+	put_lines(&t);
+	body_constants(t.locals, "\tconst int64_t ", body);
+	if (e->o->cuda)
+		frame(&t, label, body);
+	else
+		buf_put(body, t.lines.at, t.lines.n);
+	if (b->n_rows > 1) {
+		put_fields(&t, fields);
+		put_rows(&t, label, rows);
+	}
+	buf_free(&t.lines);
+}
