@@ -24,19 +24,21 @@ typedef struct Body {
 } Body;
 
 static const char *const prefix[] = {[PART_ACT] = "A_", [PART_IN] = "I_", [PART_STATE] = "S_", [PART_PARAM] = "P_",
-	[PART_GRAD] = "G_", [PART_NUMBER] = "", [PART_ID] = ""};
+	[PART_GRAD] = "G_", [PART_UNIT] = "", [PART_COLLECTIVE] = "", [PART_CHECK] = "", [PART_EVENT] = "", [PART_ID] = ""};
 
 static bool is_place(PartKind kind)
 {
-	return kind != PART_NUMBER && kind != PART_ID;
+	return kind <= PART_GRAD;
 }
 
 /* ---- names ---- */
 
+/* A name in one module of a list, without that module: the others have the same. */
 static const char *without(const char *name, const char *module)
 {
 	size_t n = strlen(module);
-	return n && !strncmp(name, module, n) && name[n] == '.' && name[n + 1] ? name + n + 1 : name;
+	bool listed = n && module[n - 1] >= '0' && module[n - 1] <= '9';
+	return listed && !strncmp(name, module, n) && name[n] == '.' && name[n + 1] ? name + n + 1 : name;
 }
 
 /* Of a value in a module: "attn_c_attn_weight" of model.transformer.h.0.attn.c_attn.weight in h.0. */
@@ -185,7 +187,7 @@ static int run_at(const Block *b, int at)
 {
 	const Call *first = b->line[at].of[0];
 	int n = 1;
-	if (b->n_rows > 1 || first->n_parts != 1 || first->part[0].kind != PART_NUMBER)
+	if (b->n_rows > 1 || first->n_parts != 1 || is_place(first->part[0].kind))
 		return 1;
 	for (; at + n < b->n_lines; n++) {
 		const Call *c = b->line[at + n].of[0];
@@ -232,19 +234,26 @@ void body_constants(const Map *names, const char *head, Buf *out)
 		buf_printf(out, ";\n\n");
 }
 
+/* Events are a GPU's: they stand last, so that the rest is the same on all targets. */
+enum { NUMBERS, IDS, PLACES, EVENTS, FIELD_KINDS };
+static int field_kind(const Column *c)
+{
+	return is_place(c->kind) ? PLACES : c->kind == PART_ID ? IDS : c->kind == PART_EVENT ? EVENTS : NUMBERS;
+}
+
 static void put_fields(const Body *t, Buf *out)
 {
-	static const char *const ctype[] = {[PART_NUMBER] = "int", [PART_ID] = "uint64_t"};
+	static const char *const ctype[] = {"int", "uint64_t", "int64_t", "int"};
 	buf_printf(out, "\tconst char *name;\n");
-	for (int i = 0; i < t->columns.n; i++) {
-		const Column *c = &t->columns.at[i];
-		buf_printf(out, "\t%s %s;", is_place(c->kind) ? "int64_t" : ctype[c->kind], c->name);
-		while (i + 1 < t->columns.n && is_place(t->columns.at[i + 1].kind) == is_place(c->kind) &&
-			(is_place(c->kind) || t->columns.at[i + 1].kind == c->kind)) {
-			out->n--;
-			buf_printf(out, ", %s;", t->columns.at[++i].name);
+	for (int k = 0; k < FIELD_KINDS; k++) {
+		const char *before = arena_printf(t->e->a, "\t%s ", ctype[k]), *first = before;
+		for (int i = 0; i < t->columns.n; i++) {
+			if (field_kind(&t->columns.at[i]) != k)
+				continue;
+			buf_printf(out, "%s%s", before, t->columns.at[i].name);
+			before = ", ";
 		}
-		buf_printf(out, "\n");
+		buf_printf(out, before != first ? ";\n" : "");
 	}
 }
 
@@ -253,8 +262,10 @@ static void put_rows(const Body *t, const char *label, Buf *out)
 	for (int r = 0; r < t->b->n_rows; r++) {
 		buf_printf(out, "\t{\"%s %s\"", label, str_escape(t->e->a, ESCAPE_C_STRING,
 			scopes_short(t->scopes, t->b->row[r]->module)));
-		for (int i = 0; i < t->columns.n; i++)
-			buf_printf(out, ", %s", constant(t, t->columns.at[i].kind, t->columns.at[i].at[r]));
+		for (int k = 0; k < FIELD_KINDS; k++)
+			for (int i = 0; i < t->columns.n; i++)
+				if (field_kind(&t->columns.at[i]) == k)
+					buf_printf(out, ", %s", constant(t, t->columns.at[i].kind, t->columns.at[i].at[r]));
 		buf_printf(out, "},\n");
 	}
 }

@@ -70,7 +70,7 @@ static void check_result(Emit *e, const Value *v, const char *comment)
 	buf_printf(&e->check_rows, "\t{%s, DT_%s, %d, %s, %s, %d},\n", what_of(e, v->op, comment),
 		t->dtype == DT_F32 ? "F32" : t->dtype == DT_F64 ? "F64" : t->dtype == DT_F16 ? "F16" : "BF16", t->rank,
 		t->rank ? emit_int_list(e, t->rank, t->dim) : "{0}", from, n_from);
-	emit_line(e, "rt_check(rt, %s, %s);", emit_part(e, PART_NUMBER, number, "check"), emit_value(e, v));
+	emit_line(e, "rt_check(rt, %s, %s);", emit_part(e, PART_CHECK, number, "check"), emit_value(e, v));
 }
 
 static bool ends_reduce(const Op *op)
@@ -86,7 +86,7 @@ void checks_after(Emit *e, const Op *op, const char *comment)
 		return;
 	if (ends_reduce(op))
 		emit_line(e, "rt_check_gradient(rt, %s);",
-			emit_part(e, PART_NUMBER, op_in(op, 0)->op->unit->index, "unit"));
+			emit_part(e, PART_UNIT, op_in(op, 0)->op->unit->index, "unit"));
 	if (op->kind == OP_CONST || (flags & VIEW && op->kind != OP_VIEW_OP))
 		return;
 	for (int i = 0; i < op->n_out; i++)

@@ -95,7 +95,7 @@ static const char *param_at(const Emit *e, const Place *at, const char *name)
 
 static const char *flat_place(Emit *e, const char *macro, PartKind kind, const Place *at, const char *name)
 {
-	return arena_printf(e->a, "%s(%s, %d, %s)", macro, emit_part(e, PART_NUMBER, at->unit->index, "unit"), at->flat,
+	return arena_printf(e->a, "%s(%s, %d, %s)", macro, emit_part(e, PART_UNIT, at->unit->index, "unit"), at->flat,
 		emit_part(e, kind, at->offset, param_at(e, at, name)));
 }
 

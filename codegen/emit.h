@@ -10,12 +10,15 @@
 
 /* What another module that does the same may have otherwise: a place, or the number of something.  In the text of a rule
  * it is a mark (emit_part), in that of a call PART_HOLE. */
-typedef enum PartKind { PART_ACT, PART_IN, PART_STATE, PART_PARAM, PART_GRAD, PART_NUMBER, PART_ID } PartKind;
+typedef enum PartKind {
+	PART_ACT, PART_IN, PART_STATE, PART_PARAM, PART_GRAD,        /* bytes from there */
+	PART_UNIT, PART_COLLECTIVE, PART_CHECK, PART_EVENT, PART_ID, /* numbers */
+} PartKind;
 enum { PART_HOLE = '\1' };
 typedef struct Part {
 	PartKind kind;
-	int64_t n;        /* bytes from the start of what the kind says, or the number */
-	const char *name; /* of the value that lies there; of a number what it counts */
+	int64_t n;
+	const char *name; /* of the value that lies there; in a table of modules that do the same, of the number */
 } Part;
 
 typedef struct Call {

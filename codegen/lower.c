@@ -97,10 +97,9 @@ static const Unit *unit_of_value(const Value *v)
 	return v->type.unit;
 }
 
-/* Of a collective; name: what its number is of, in a table of modules that do the same. */
 static const char *number_of(Emit *e, const Op *op, const char *name)
 {
-	return emit_part(e, PART_NUMBER, attr_get_int(op->attrs, "seq", 0), name);
+	return emit_part(e, PART_COLLECTIVE, attr_get_int(op->attrs, "seq", 0), name);
 }
 
 static void lower_collective(Emit *e, const Op *op, const char *call)
@@ -110,7 +109,7 @@ static void lower_collective(Emit *e, const Op *op, const char *call)
 
 static const char *unit_number(Emit *e, const Unit *u)
 {
-	return emit_part(e, PART_NUMBER, u->index, "unit");
+	return emit_part(e, PART_UNIT, u->index, "unit");
 }
 
 void lower_all_gather(Emit *e, const Op *op)
@@ -133,7 +132,7 @@ void lower_reshard(Emit *e, const Op *op)
 void lower_record(Emit *e, const Op *op)
 {
 	if (e->o->cuda)
-		emit_line(e, "rt_record(rt, %s);", emit_part(e, PART_NUMBER, emit_event(e, op), "record"));
+		emit_line(e, "rt_record(rt, %s);", emit_part(e, PART_EVENT, emit_event(e, op), "record"));
 }
 
 /* The runtime's pointers to a unit at rest are always good. */

@@ -296,6 +296,15 @@ static void find_same(Emit *e, Pieces *pieces)
 			pieces->at[i].block = NULL;
 }
 
+/* Without events, which only a GPU has: functions are the same on all targets. */
+static int size_of(const Piece *p)
+{
+	int n = 0;
+	for (int i = 0; i < p->n; i++)
+		n += p->call[i].op->kind != OP_RECORD;
+	return n;
+}
+
 /* Neighbours of which one is small are one function; its name is the larger one's. */
 static Pieces join_small(Emit *e, const Pieces *pieces)
 {
@@ -303,11 +312,12 @@ static Pieces join_small(Emit *e, const Pieces *pieces)
 	for (int i = 0; i < pieces->n; i++) {
 		const Piece *p = &pieces->at[i];
 		Piece *before = out.n ? &out.at[out.n - 1] : NULL;
-		if (!before || before->block || p->block || (p->n >= SMALL && before->n >= SMALL) || p->n + before->n > LONG) {
+		if (!before || before->block || p->block || (size_of(p) >= SMALL && size_of(before) >= SMALL) ||
+			p->n + before->n > LONG) {
 			vec_push(e->a, &out, *p);
 			continue;
 		}
-		if (!*before->module || (*p->module && p->n > before->n))
+		if (!*before->module || (*p->module && size_of(p) > size_of(before)))
 			before->module = p->module;
 		before->n += p->n;
 	}
