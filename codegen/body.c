@@ -10,21 +10,17 @@
 
 enum { NAME_BYTES = 40, ABSENT = -1 };
 
-/* A field of the rows. */
-typedef struct Column { PartKind kind; const char *name; int64_t *at; } Column;
-
 typedef struct Body {
 	Emit *e;
 	const Scopes *scopes;
 	const Block *b;
-	VEC(Column) columns;
-	Map *fields;  /* names taken */
+	Columns columns; /* fields of the rows */
 	Map *locals;  /* names of places -> their definitions */
 	Buf lines;
 } Body;
 
 static const char *const prefix[] = {[PART_ACT] = "A_", [PART_IN] = "I_", [PART_STATE] = "S_", [PART_PARAM] = "P_",
-	[PART_GRAD] = "G_", [PART_UNIT] = "", [PART_COLLECTIVE] = "", [PART_CHECK] = "", [PART_EVENT] = "", [PART_ID] = ""};
+	[PART_GRAD] = "G_"};
 
 static bool is_place(PartKind kind)
 {
@@ -49,16 +45,7 @@ static const char *identifier(const Body *t, const char *name, const char *modul
 	return strlen(id) > NAME_BYTES ? arena_strndup(t->e->a, id, NAME_BYTES) : id;
 }
 
-/* The first of name, name_2, .. that the map has not. */
-static const char *unused(Emit *e, const Map *taken, const char *name)
-{
-	const char *free = name;
-	for (int n = 2; map_has(taken, free); n++)
-		free = arena_printf(e->a, "%s_%d", name, n);
-	return free;
-}
-
-/* ---- columns ---- */
+/* ---- parts ---- */
 
 static const Call *first_of(const Body *t, const BlockLine *line, const char **module)
 {
@@ -78,38 +65,6 @@ static int64_t *values_of(const Body *t, const BlockLine *line, int part)
 		v[r] = line->of[r] ? line->of[r]->part[part].n : ABSENT;
 	return v;
 }
-
-/* Whether v is u and the same number more in all rows. */
-static bool is_beside(int n, const int64_t *u, const int64_t *v)
-{
-	for (int r = 1; r < n; r++)
-		if (v[r] - v[0] != u[r] - u[0])
-			return false;
-	return true;
-}
-
-static bool is_constant(int n, const int64_t *v)
-{
-	for (int r = 1; r < n; r++)
-		if (v[r] != v[0])
-			return false;
-	return true;
-}
-
-static const Column *column_of(Body *t, PartKind kind, const char *name, int64_t *v)
-{
-	for (int i = 0; i < t->columns.n; i++) {
-		const Column *c = &t->columns.at[i];
-		if (c->kind == kind && (is_place(kind) || c->at[0] == v[0]) && is_beside(t->b->n_rows, c->at, v))
-			return c;
-	}
-	Column c = {kind, unused(t->e, t->fields, arena_printf(t->e->a, "%s%s", prefix[kind], name)), v};
-	map_add(t->fields, c.name);
-	vec_push(t->e->a, &t->columns, c);
-	return &t->columns.at[t->columns.n - 1];
-}
-
-/* ---- parts ---- */
 
 /* The name of a place, which is declared once: in the arena by each function, else where that is a constant by step.c. */
 static const char *name_of(Body *t, const Part *part, const char *module, const char *value)
@@ -131,20 +86,12 @@ static const char *constant(const Body *t, PartKind kind, int64_t n)
 	return arena_printf(t->e->a, kind == PART_ID ? "UINT64_C(%" PRIu64 ")" : "%" PRId64, n);
 }
 
-static const char *field_value(Body *t, const Part *part, const char *name, int64_t *v)
-{
-	const Column *c = column_of(t, part->kind, name, v);
-	int64_t more = v[0] - c->at[0];
-	return !more ? arena_printf(t->e->a, "b->%s", c->name)
-		: arena_printf(t->e->a, "b->%s %c %" PRId64, c->name, more < 0 ? '-' : '+', more < 0 ? -more : more);
-}
-
 /* A line that some rows have not is asked for by its own field: "reshard". */
 static const char *field_name(const Body *t, const BlockLine *line, const Call *c, const Part *part, const char *module)
 {
 	size_t n = strcspn(c->text, "(");
 	if (is_place(part->kind))
-		return identifier(t, part->name, module);
+		return arena_printf(t->e->a, "%s%s", prefix[part->kind], identifier(t, part->name, module));
 	return line->absent && n > 3 && c->op->kind != OP_WAIT ? arena_strndup(t->e->a, c->text + 3, n - 3) : part->name;
 }
 
@@ -154,8 +101,8 @@ static const char *part_text(Body *t, const BlockLine *line, int k)
 	const Call *c = first_of(t, line, &module);
 	const Part *part = &c->part[k];
 	int64_t *v = values_of(t, line, k);
-	const char *text = is_constant(t->b->n_rows, v) ? constant(t, part->kind, v[0])
-		: field_value(t, part, field_name(t, line, c, part, module), v);
+	const char *text = columns_constant(&t->columns, v) ? constant(t, part->kind, v[0]) : columns_text(&t->columns,
+		part->kind, is_place(part->kind), field_name(t, line, c, part, module), v, "b->");
 	return is_place(part->kind) ? name_of(t, part, module, text) : text;
 }
 
@@ -187,7 +134,7 @@ static int run_at(const Block *b, int at)
 {
 	const Call *first = b->line[at].of[0];
 	int n = 1;
-	if (b->n_rows > 1 || first->n_parts != 1 || is_place(first->part[0].kind))
+	if (b->n_rows > 1 || first->n_parts != 1 || is_place(first->part[0].kind) || first->part[0].kind == PART_ID)
 		return 1;
 	for (; at + n < b->n_lines; n++) {
 		const Call *c = b->line[at + n].of[0];
@@ -247,10 +194,10 @@ static void put_fields(const Body *t, Buf *out)
 	buf_printf(out, "\tconst char *name;\n");
 	for (int k = 0; k < FIELD_KINDS; k++) {
 		const char *before = arena_printf(t->e->a, "\t%s ", ctype[k]), *first = before;
-		for (int i = 0; i < t->columns.n; i++) {
-			if (field_kind(&t->columns.at[i]) != k)
+		for (int i = 0; i < t->columns.all.n; i++) {
+			if (field_kind(&t->columns.all.at[i]) != k)
 				continue;
-			buf_printf(out, "%s%s", before, t->columns.at[i].name);
+			buf_printf(out, "%s%s", before, t->columns.all.at[i].name);
 			before = ", ";
 		}
 		buf_printf(out, before != first ? ";\n" : "");
@@ -263,9 +210,9 @@ static void put_rows(const Body *t, const char *label, Buf *out)
 		buf_printf(out, "\t{\"%s %s\"", label, str_escape(t->e->a, ESCAPE_C_STRING,
 			scopes_short(t->scopes, t->b->row[r]->module)));
 		for (int k = 0; k < FIELD_KINDS; k++)
-			for (int i = 0; i < t->columns.n; i++)
-				if (field_kind(&t->columns.at[i]) == k)
-					buf_printf(out, ", %s", constant(t, t->columns.at[i].kind, t->columns.at[i].at[r]));
+			for (int i = 0; i < t->columns.all.n; i++)
+				if (field_kind(&t->columns.all.at[i]) == k)
+					buf_printf(out, ", %s", constant(t, t->columns.all.at[i].kind, t->columns.all.at[i].at[r]));
 		buf_printf(out, "},\n");
 	}
 }
@@ -281,8 +228,8 @@ static void frame(const Body *t, const char *label, Buf *out)
 
 void body_write(Emit *e, const Scopes *s, const Block *b, const char *label, Buf *body, Buf *fields, Buf *rows)
 {
-	Body t = {.e = e, .scopes = s, .b = b, .fields = map_new(e->a), .locals = map_new(e->a)};
-	map_add(t.fields, "name");
+	Body t = {.e = e, .scopes = s, .b = b, .columns = columns_new(e->a, b->n_rows), .locals = map_new(e->a)};
+	map_add(t.columns.names, "name");
 	put_lines(&t);
 	body_constants(t.locals, "\tconst int64_t ", body);
 	if (e->o->cuda)

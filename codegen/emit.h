@@ -49,8 +49,8 @@ typedef struct Emit {
 	Map *prims;      /* creation text -> slot + 1 */
 	Map *shared;     /* definition of a static object -> its name */
 	Map *kernels;    /* text of a fused kernel -> its name */
-	Map *functions;  /* names of functions taken */
-	Map *paths;      /* file as the module names it -> absolute path */
+	Map *functions;  /* names of functions and macros taken */
+	Map *paths;      /* file as the module names it -> the macro of its path */
 	PtrMap *checks;  /* value -> number of its check + 1 */
 	PtrMap *events;  /* record -> its number in its program, from 1 */
 	Buf check_rows;
@@ -62,6 +62,7 @@ typedef struct Emit {
 /* ---- text (each returns arena text) ---- */
 
 const char *emit_int(Emit *e, int64_t v);
+const char *emit_c_string(Emit *e, const char *s); /* NULL: "NULL" */
 const char *dtype_constant(DType t);  /* "DT_F32"; tables.c */
 const char *kdtype_constant(DType t); /* "K_F32", for kernels; tables.c */
 const char *emit_c_float(Emit *e, double v);              /* a double literal */
@@ -114,6 +115,11 @@ int checks_write(Emit *e, Buf *out); /* returns how many there are */
 void fused_call(Emit *e, const Op *op); /* op: fused, elementwise or broadcast */
 int emit_event(Emit *e, const Op *record);
 void tables_write(Emit *e, Buf *out);   /* everything of step.c behind the functions */
+int tensors_files(Emit *e, Buf *out);   /* each returns how many there are */
+int tensors_write(Emit *e, Buf *out);
+bool tensors_has(const Symbol *s);
+const char *emit_unused(Emit *e, const char *stem); /* a new name of a function or macro */
+void emit_macro(Buf *out, const char *head, const char *text); /* text begins with a tab */
 /* Names of processor features that code for --arch may use; false after a message. */
 bool build_need_cpu(Emit *e, Buf *out);
 bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d);

@@ -1,4 +1,4 @@
-/* codegen/pieces.h: the calls of a section, cut into the functions of step.c. */
+/* codegen/pieces.h: the calls of a section, cut into the functions of step.c, and how text is laid out. */
 #ifndef SHARDC_PIECES_H
 #define SHARDC_PIECES_H
 
@@ -46,7 +46,18 @@ void body_constants(const Map *names, const char *head, Buf *out);
 enum { WRAP_COLUMNS = 140 };
 /* One statement and what it is, which stands behind it or above it and is cut when it is too long.  NULL = no word. */
 void wrap_statement(Buf *out, const char *indent, const char *code, const char *comment);
-/* The text, its long lines broken behind commas and inside of strings. */
-void wrap_text(Buf *out, const char *text);
+/* The text, its lines of more columns broken behind commas and inside of strings. */
+void wrap_text(Buf *out, const char *text, int columns);
+
+/* ---- columns.c ---- */
+
+typedef struct Column { int kind; const char *name; const int64_t *at; } Column; /* at: by row */
+typedef struct Columns { Arena *a; int n_rows; VEC(Column) all; Map *names; } Columns;
+Columns columns_new(Arena *a, int n_rows);
+bool columns_constant(const Columns *c, const int64_t *v);
+/* The first of name, name_2, .. that no column has. */
+const char *columns_unused(const Columns *c, const char *name);
+/* "b->name + 8": v of the column of this kind that has it (distance: and a number more in all rows), or a new one. */
+const char *columns_text(Columns *c, int kind, bool distance, const char *name, const int64_t *v, const char *of);
 
 #endif

@@ -47,15 +47,6 @@ static const char *op_comment(Emit *e, const Scopes *scopes, const Op *op)
 
 /* ---- functions ---- */
 
-static const char *function_name(Emit *e, const char *stem)
-{
-	const char *name = stem;
-	for (int n = 2; map_has(e->functions, name); n++)
-		name = arena_printf(e->a, "%s_%d", stem, n);
-	map_put(e->functions, name, NULL);
-	return name;
-}
-
 /* "layers_blocks" of layers.0.blocks.1: a function of several modules is named without their numbers. */
 static const char *without_numbers(Emit *e, const char *module)
 {
@@ -85,7 +76,7 @@ static const char *write_rows(Emit *e, const char *function, const char *stem, c
 	const char *key = arena_printf(e->a, "%s %s", function, rows->at), *name = map_get(e->bodies, key);
 	if (name)
 		return name;
-	name = function_name(e, arena_printf(e->a, "%s_rows", stem));
+	name = emit_unused(e, arena_printf(e->a, "%s_rows", stem));
 	map_put(e->bodies, key, (void *)name);
 	buf_printf(&e->step, "static const struct %s_row %s[] = {\n%s};\n\n", function, name, rows->at);
 	return name;
@@ -103,7 +94,7 @@ static void write_block(Emit *e, const Scopes *s, Block *b, const char *section)
 	b->name = map_get(e->bodies, key);
 	bool known = b->name;
 	if (!known) {
-		b->name = function_name(e, stem);
+		b->name = emit_unused(e, stem);
 		map_put(e->bodies, key, (void *)b->name);
 	}
 	if (rows.n && !known)
@@ -314,7 +305,7 @@ static bool write_files(Emit *e, const char *dir)
 	body_constants(e->constants, "/* Where inputs, states, and parameters and gradients of a unit lie: bytes. */\n"
 		"static const int64_t ", &code);
 	buf_put(&code, e->step.at, e->step.n);
-	wrap_text(step, code.at);
+	wrap_text(step, code.at, WRAP_COLUMNS);
 	buf_free(&code);
 	buf_printf(fused, "/* Elementwise loops of %s, made by shardc.  Not for editing. */\n%s%s", name,
 		e->o->cuda ? fused_cuda_head : fused_cpu_head, e->fused.at ? e->fused.at : "typedef int nothing_is_fused;\n");

@@ -1,81 +1,12 @@
 /* codegen/tables.c: what the runtime must know of the program: tensors, units, files, outputs, the loss.
  *
- * The tables are static data behind the functions of step.c, one row per line.  Files of initial weights
- * are named by absolute path and recognised by size and sampled hash, so that a binary finds them from
- * anywhere and refuses others. */
-#include "codegen/emit.h"
+ * The tables are static data behind the functions of step.c.  What many rows have in common is a macro. */
+#include "codegen/pieces.h"
 
-#include "base/file.h"
-#include "base/filehash.h"
 #include "passes/passes.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
-
-static const char *c_string(Emit *e, const char *s)
-{
-	return s ? arena_printf(e->a, "\"%s\"", str_escape(e->a, ESCAPE_C_STRING, s)) : "NULL";
-}
-
-/* ---- files ---- */
-
-static const char *absolute(Emit *e, const char *path)
-{
-	const char *known = map_get(e->paths, path);
-	if (known)
-		return known;
-	char *real = realpath(path, NULL);
-	known = arena_strdup(e->a, real ? real : path);
-	free(real);
-	map_put(e->paths, path, (void *)known);
-	return known;
-}
-
-static bool put_file(Emit *e, Buf *out, const char *path)
-{
-	FileView file;
-	const char *why;
-	bool ok = file_view(&file, path, &why);
-	if (!ok)
-		diag_error(e->d, path, "cannot read the initial weights: %s", why);
-	buf_printf(out, "\t{%s, %" PRId64 ", UINT64_C(0x%" PRIx64 ")},\n", c_string(e, path), file.bytes,
-		file.at ? filehash_sampled(file.at, file.bytes) : 0);
-	file_view_close(&file);
-	return ok;
-}
-
-/* Returns the number of distinct files. */
-static int put_files(Emit *e, Buf *out)
-{
-	Map *seen = map_new(e->a);
-	Buf rows = {0};
-	for (int i = 0; i < e->m->n_symbols; i++) {
-		const char *file = e->m->symbols[i]->src.file;
-		const char *path = file ? absolute(e, file) : NULL;
-		if (!path || map_has(seen, path))
-			continue;
-		map_put(seen, path, NULL);
-		put_file(e, &rows, path);
-	}
-	if (rows.n)
-		buf_printf(out, "/* Where initial weights come from: path, bytes, hash of samples. */\n"
-			"static const RtFile files[] = {\n%s};\n\n", rows.at);
-	buf_free(&rows);
-	return map_count(seen);
-}
-
-/* ---- tensors ---- */
-
-static bool is_tensor(const Symbol *s)
-{
-	return s->kind != SYM_OUTPUT && s->type.kind == TYPE_TENSOR;
-}
-
-static const char *const tensor_kind[] = {
-	[SYM_INPUT] = "RT_INPUT", [SYM_PARAM] = "RT_PARAM", [SYM_BUFFER] = "RT_BUFFER", [SYM_DATA] = "RT_DATA",
-	[SYM_STATE] = "RT_STATE",
-};
 
 const char *dtype_constant(DType t)
 {
@@ -95,69 +26,6 @@ const char *kdtype_constant(DType t)
 	return id[t];
 }
 
-static void put_source(Emit *e, Buf *out, const Symbol *s)
-{
-	const Source *src = &s->src;
-	int64_t perm[IR_MAX_RANK];
-	if (!src->file) {
-		if (src->init)
-			buf_printf(out, ", .init = %s, .scale = %s, .seed = %" PRId64,
-				strcmp(src->init, "normal") ? "RT_INIT_UNIFORM" : "RT_INIT_NORMAL", emit_c_float(e, src->scale),
-				src->seed);
-		else if (src->fill != 0)
-			buf_printf(out, ", .fill = %s", emit_c_float(e, src->fill));
-		return;
-	}
-	for (int i = 0; i < src->rank; i++)
-		perm[i] = src->perm[i];
-	buf_printf(out, ",\n\t\t.file = %s, .file_offset = %" PRId64 ", .file_bytes = %" PRId64
-		", .file_dtype = %s, .file_rank = %d", c_string(e, absolute(e, src->file)), src->offset, src->bytes,
-		dtype_constant(src->dtype), src->rank);
-	if (src->rank)
-		buf_printf(out, ", .file_dim = %s, .perm = %s", emit_int_list(e, src->rank, src->dim),
-			emit_int_list(e, src->rank, perm));
-}
-
-static void put_tensor(Emit *e, Buf *out, const Symbol *s)
-{
-	bool sharded = s->kind == SYM_PARAM && s->unit;
-	buf_printf(out, "\t{.kind = %s, .name = %s, .dtype = %s, .rank = %d", tensor_kind[s->kind],
-		c_string(e, s->name), dtype_constant(s->type.dtype), s->type.rank);
-	if (s->type.rank)
-		buf_printf(out, ", .dim = %s", emit_int_list(e, s->type.rank, s->type.dim));
-	buf_printf(out, ", .unit = %d, .flat = %d, .offset = %" PRId64, sharded ? s->unit->index : -1,
-		sharded ? s->flat : -1, s->offset);
-	put_source(e, out, s);
-	if (s->trainable)
-		buf_printf(out, ", .trainable = true");
-	if (s->batched)
-		buf_printf(out, ", .batched = true");
-	if (s->trainable && e->o->no_decay_1d && s->type.rank <= 1)
-		buf_printf(out, ", .no_decay = true");
-	if (s->narrowed)
-		buf_printf(out, ", .narrowed = true, .saved = %s", dtype_constant(s->saved));
-	if (s->trainable && s->group)
-		buf_printf(out, ", .group = %d", s->group);
-	if (s->group < 0 || s->group > e->o->n_param_group)
-		diag_error(e->d, "--param-group", "\"%s\" is in group %d of the module, %d are given", s->name, s->group,
-			e->o->n_param_group);
-	buf_printf(out, "},\n");
-}
-
-static int put_tensors(Emit *e, Buf *out)
-{
-	int n = 0;
-	for (int i = 0; i < e->m->n_symbols; i++) {
-		if (!is_tensor(e->m->symbols[i]))
-			continue;
-		buf_printf(out, n++ ? "%s" : "static const RtTensor tensors[] = {\n", "");
-		put_tensor(e, out, e->m->symbols[i]);
-	}
-	if (n)
-		buf_printf(out, "};\n\n");
-	return n;
-}
-
 static const char *upper(Emit *e, const char *s)
 {
 	char *t = arena_strdup(e->a, s);
@@ -168,45 +36,64 @@ static const char *upper(Emit *e, const char *s)
 
 static void put_unit_names(Emit *e, Buf *out)
 {
-	buf_printf(out, "static const char *const unit_names[] = {");
+	buf_printf(out, "static const char *const unit_names[] = {\n\t");
 	for (int u = 0; u < e->m->n_units; u++)
-		buf_printf(out, "%s%s", u ? ", " : "", c_string(e, e->m->units[u]->name));
-	buf_printf(out, "};\n\n/* Where a step first and last reads each. */\n"
-		"static const char *const unit_uses[][2] = {\n");
+		buf_printf(out, "%s%s", u ? ", " : "", emit_c_string(e, e->m->units[u]->name));
+	buf_printf(out, "\n};\n\n/* Where a step first and last reads each. */\n"
+		"static const char *const unit_uses[][2] = {\n\t");
 	const PlanUnit *units = plan_units(e->m, e->a);
 	for (int u = 0; u < e->m->n_units; u++)
-		buf_printf(out, "\t{%s, %s},\n", c_string(e, units[u].first), c_string(e, units[u].last));
-	buf_printf(out, "};\n\n");
+		buf_printf(out, "%s{%s, %s}", u ? ", " : "", emit_c_string(e, units[u].first), emit_c_string(e, units[u].last));
+	buf_printf(out, "\n};\n\n");
+}
+
+/* The macro that is the text, which others may have: it is written in front of the table. */
+static const char *shared_macro(Emit *e, Buf *out, const char *stem, const char *parameters, const char *text)
+{
+	const char *key = arena_printf(e->a, "#define %s", text), *name = map_get(e->bodies, key);
+	if (!name) {
+		name = emit_unused(e, stem);
+		map_put(e->bodies, key, (void *)name);
+		emit_macro(out, arena_printf(e->a, "%s%s", name, parameters), arena_printf(e->a, "\t%s", text));
+	}
+	return name;
+}
+
+static const char *flats_text(Emit *e, const LayoutUnit *unit)
+{
+	const char *text = arena_printf(e->a, "%d, {", unit->n_flats);
+	for (int f = 0; f < unit->n_flats; f++) {
+		const LayoutFlat *flat = &unit->flat[f];
+		text = arena_printf(e->a, "%s%s{%s, %s, %" PRId64 ", %s, %s, %s, %s, %s, %s, %s}", text, f ? ", " : "",
+			dtype_constant(flat->dtype), flat->trainable ? "true" : "false", flat->numel,
+			dtype_constant(flat->param), dtype_constant(flat->grad), dtype_constant(flat->reduce),
+			dtype_constant(flat->kept), dtype_constant(flat->bcast), flat->master ? "true" : "false",
+			flat->away ? "true" : "false");
+	}
+	return arena_printf(e->a, "%s}", text);
 }
 
 /* suffix: of the names of the tables. */
 static void put_layout_units(Emit *e, Buf *out, const LayoutModel *l, const char *suffix)
 {
-	buf_printf(out, "/* strategy, owner, flats {dtype, trainable, elements, dtypes gathered, of gradients, sent, kept, "
-		"broadcast; f32 master, away}, slot of the gradient, own region, reduced gradient apart */\n"
-		"static const LayoutUnit units%s[] = {\n", suffix);
+	Buf rows = {0};
 	for (int u = 0; u < l->n_units; u++) {
 		const LayoutUnit *unit = &l->unit[u];
-		buf_printf(out, "\t{STRATEGY_%s, %d, %d, {", upper(e, strategy_info[unit->strategy].text), unit->owner,
-			unit->n_flats);
-		for (int f = 0; f < unit->n_flats; f++) {
-			const LayoutFlat *flat = &unit->flat[f];
-			buf_printf(out, "%s{%s, %s, %" PRId64 ", %s, %s, %s, %s, %s, %s, %s}", f ? ", " : "",
-				dtype_constant(flat->dtype), flat->trainable ? "true" : "false", flat->numel,
-				dtype_constant(flat->param), dtype_constant(flat->grad), dtype_constant(flat->reduce),
-				dtype_constant(flat->kept), dtype_constant(flat->bcast), flat->master ? "true" : "false",
-				flat->away ? "true" : "false");
-		}
-		buf_printf(out, "}, %d, %s, %s}, /* %d */\n", unit->grad_slot, unit->own_region ? "true" : "false",
-			unit->apart ? "true" : "false", u);
+		buf_printf(&rows, "%s{STRATEGY_%s, %d, %s, %d, %s, %s}", u ? ", " : "\t",
+			upper(e, strategy_info[unit->strategy].text), unit->owner,
+			shared_macro(e, out, "FLATS", "", flats_text(e, unit)), unit->grad_slot,
+			unit->own_region ? "true" : "false", unit->apart ? "true" : "false");
 	}
-	buf_printf(out, "};\n\n");
+	buf_printf(out, "/* FLATS: how many, {dtype, trainable, elements, dtypes gathered, of gradients, sent, kept, broadcast; f32 "
+		"master, away}.\n * Units: strategy, owner, flats, slot of the gradient, own region, reduced gradient apart. */\n"
+		"static const LayoutUnit units%s[] = {\n%s\n};\n\n", suffix, rows.at);
+	buf_free(&rows);
 	if (!l->n_gathers)
 		return;
-	buf_printf(out, "/* Gathers into the ring: unit, slot. */\nstatic const LayoutGather gathers%s[] = {", suffix);
+	buf_printf(out, "/* Gathers into the ring: unit, slot. */\nstatic const LayoutGather gathers%s[] = {\n\t", suffix);
 	for (int i = 0; i < l->n_gathers; i++)
-		buf_printf(out, "%s{%d, %d}", i ? i % 16 ? ", " : ",\n\t" : "", l->gather[i].unit, l->gather[i].slot);
-	buf_printf(out, "};\n\n");
+		buf_printf(out, "%s{%d, %d}", i ? ", " : "", l->gather[i].unit, l->gather[i].slot);
+	buf_printf(out, "\n};\n\n");
 }
 
 static void put_layout(Buf *out, const LayoutModel *l, const char *suffix)
@@ -248,26 +135,33 @@ static int event_before(Emit *e, const Op *op)
 	return e->o->cuda && last && last->type.kind == TYPE_EVENT ? emit_event(e, last->op) : 0;
 }
 
+/* "ALL_GATHER": what all of a kind have in common. */
+static const char *collective_macro(Emit *e, Buf *out, const Op *op)
+{
+	const char *kind = collective_kind[plan_kind(op)];
+	return shared_macro(e, out, kind + strlen("RT_"), "(unit, slot, event)",
+		arena_printf(e->a, "{%s, %s, unit, slot, %" PRId64 ", %s, event, %s}", kind,
+		collective_stream[plan_stream(op)], plan_message(e->m, op),
+		attr_get_int(op->attrs, "add", 0) ? "true" : "false", attr_find(op->attrs, "round") ? "true" : "false"));
+}
+
 /* Returns how many there are. */
 static int put_collectives(Emit *e, Buf *out, SectionKind from, SectionKind to, const char *name)
 {
 	int n = 0;
+	Buf rows = {0};
 	for (int s = (int)from; s <= (int)to; s++) {
 		IR_FOR_OPS(e->m, s, op) {
 			if (!(op_info[op->kind].flags & COMM))
 				continue;
-			if (!n++)
-				buf_printf(out, "static const RtCollective %s[] = {\n", name);
-			buf_printf(out, "\t{%s, %s, %d, %d, %" PRId64 ", %s, %d, %s}, /* %d%s%s */\n",
-				collective_kind[plan_kind(op)], collective_stream[plan_stream(op)], op->unit ? op->unit->index : -1,
-				(int)attr_get_int(op->attrs, "slot", -1), plan_message(e->m, op),
-				attr_get_int(op->attrs, "add", 0) ? "true" : "false", event_before(e, op),
-				attr_find(op->attrs, "round") ? "true" : "false", n, op->unit ? " " : "",
-				op->unit ? str_escape(e->a, ESCAPE_C_COMMENT, op->unit->name) : "");
+			buf_printf(&rows, "%s%s(%d, %d, %d)", n++ ? ", " : "\t", collective_macro(e, out, op),
+				op->unit ? op->unit->index : -1, (int)attr_get_int(op->attrs, "slot", -1), event_before(e, op));
 		}
 	}
 	if (n)
-		buf_printf(out, "};\n\n");
+		buf_printf(out, "/* In the order of their numbers, from 1. */\nstatic const RtCollective %s[] = {\n%s\n};\n\n",
+			name, rows.at);
+	buf_free(&rows);
 	return n;
 }
 
@@ -288,7 +182,7 @@ static int tensor_at(const Emit *e, const Place *at)
 	int n = 0;
 	for (int i = 0; i < e->m->n_symbols; i++) {
 		const Symbol *s = e->m->symbols[i];
-		if (!is_tensor(s))
+		if (!tensors_has(s))
 			continue;
 		if (lies_at(s, at))
 			return n;
@@ -310,7 +204,7 @@ static int put_outputs(Emit *e, Buf *out)
 		const Place *at = &op_in(op, 0)->place;
 		int input = at->region == REGION_ACT || at->region == REGION_NONE ? -1 : tensor_at(e, at);
 		buf_printf(out, n++ ? "%s" : "static const RtOutput outputs[] = {\n", "");
-		buf_printf(out, "\t{%s, %s, %d, %s, %" PRId64 ", %d},\n", c_string(e, op->sym->name),
+		buf_printf(out, "\t{%s, %s, %d, %s, %" PRId64 ", %d},\n", emit_c_string(e, op->sym->name),
 			dtype_constant(t->dtype), t->rank, emit_int_list(e, t->rank, t->dim), at->offset, input);
 	}
 	if (n)
@@ -340,7 +234,7 @@ static void put_loss(Emit *e, Buf *out)
 		mean ? "false" : "true", emit_c_float(e, mean ? 1 : (double)attr_get_int(report->attrs, "n", 1)),
 		report && attr_get_int(report->attrs, "adds", 0) ? "true" : "false",
 		find_op(e->m, SEC_EVAL, OP_REPORT_ACC) ? "true" : "false",
-		number ? "\"the loss is one number a batch\"" : node ? c_string(e, arena_printf(e->a,
+		number ? "\"the loss is one number a batch\"" : node ? emit_c_string(e, arena_printf(e->a,
 		"samples of a batch meet or are told apart in node \"%s\"", node)) : "NULL", e->o->shift ? "true" : "false");
 }
 
@@ -378,7 +272,7 @@ static int put_groups(Emit *e, Buf *out)
 		buf_printf(out, ", %s", group_key_info[k].name);
 	buf_printf(out, "; NAN: as in all. */\nstatic const ParamGroup groups[] = {\n");
 	for (int i = 0; i < n; i++) {
-		buf_printf(out, "\t{%s, {", c_string(e, group[i].regex));
+		buf_printf(out, "\t{%s, {", emit_c_string(e, group[i].regex));
 		for (int k = 0; k < GROUP_KEYS; k++)
 			buf_printf(out, "%s%s", k ? ", " : "", emit_c_float(e, group[i].value[k]));
 		buf_printf(out, "}},\n");
@@ -455,7 +349,7 @@ static void put_hook(Emit *e, Buf *out)
 		"HookExit %s_exit __attribute__((weak));\n", str_escape(e->a, ESCAPE_C_COMMENT, h->file), h->function,
 		h->function, h->function);
 	buf_printf(out, "static const RtHook hook = {%s, \"%s\", %s, %s_init, %s_exit};\n\n",
-		c_string(e, arena_printf(e->a, "%s:%s", slash ? slash + 1 : h->file, h->function)), h->function, h->function,
+		emit_c_string(e, arena_printf(e->a, "%s:%s", slash ? slash + 1 : h->file, h->function)), h->function, h->function,
 		h->function, h->function);
 }
 
@@ -477,8 +371,8 @@ typedef struct Counts { int files, tensors, step, evaluation, outputs, groups, c
 static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts *n)
 {
 	const Module *m = e->m;
-	buf_printf(out, "static const RtModel model = {\n\t.name = %s,\n\t.options = %s,\n", c_string(e, m->name),
-		c_string(e, e->o->text ? e->o->text : ""));
+	buf_printf(out, "static const RtModel model = {\n\t.name = %s,\n\t.options = %s,\n", emit_c_string(e, m->name),
+		emit_c_string(e, e->o->text ? e->o->text : ""));
 	put_needs(e, out);
 	if (n->tensors)
 		buf_printf(out, "\t.tensors = tensors, .n_tensors = %d,\n", n->tensors);
@@ -495,7 +389,7 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 	buf_printf(out, "\t.world = %" PRId64 ",\n", m->world);
 	if (n->files)
 		buf_printf(out, "\t.files = files, .n_files = %d,\n", n->files);
-	buf_printf(out, "\t.batch = %" PRId64 ", .optimizer = %s,\n", m->batch, c_string(e, optimizer_of(e)));
+	buf_printf(out, "\t.batch = %" PRId64 ", .optimizer = %s,\n", m->batch, emit_c_string(e, optimizer_of(e)));
 	if (n->checks)
 		buf_printf(out, "\t.checks = checks, .n_checks = %d,\n", n->checks);
 	if (n->groups)
@@ -533,7 +427,7 @@ static void check_decay(const Emit *e)
 void tables_write(Emit *e, Buf *out)
 {
 	check_decay(e);
-	Counts n = {.files = put_files(e, out), .tensors = put_tensors(e, out)};
+	Counts n = {.files = tensors_files(e, out), .tensors = tensors_write(e, out)};
 	LayoutModel layout = memory_layout(e->m, e->a);
 	layout.offload = e->o->offload;
 	if (layout.n_units) {

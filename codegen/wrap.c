@@ -123,15 +123,15 @@ static void put_indent(Buf *out, size_t tabs)
 		buf_put(out, "\t", 1);
 }
 
-static void wrap_line(Buf *out, const char *line, size_t n)
+static void wrap_line(Buf *out, const char *line, size_t n, int columns)
 {
 	size_t tabs = strspn(line, "\t");
-	bool whole = columns_of(line, n) <= WRAP_COLUMNS || line[tabs] == '#' || !strncmp(line + tabs, "/*", 2);
+	bool whole = columns_of(line, n) <= columns || line[tabs] == '#' || !strncmp(line + tabs, "/*", 2);
 	Line l = {line + tabs, n - tabs, tabs, false};
 	put_indent(out, tabs);
 	while (!whole) {
 		bool splits;
-		int room = WRAP_COLUMNS - TAB * (int)tabs;
+		int room = columns - TAB * (int)tabs;
 		size_t at = (int)l.n <= room ? 0 : break_at(&l, room, &splits);
 		if (!at)
 			break;
@@ -149,10 +149,10 @@ static void wrap_line(Buf *out, const char *line, size_t n)
 	buf_put(out, "\n", 1);
 }
 
-void wrap_text(Buf *out, const char *text)
+void wrap_text(Buf *out, const char *text, int columns)
 {
 	for (size_t n; *text; text += n + (text[n] == '\n')) {
 		n = strcspn(text, "\n");
-		wrap_line(out, text, n);
+		wrap_line(out, text, n, columns);
 	}
 }
