@@ -1,6 +1,7 @@
 /* codegen/lower_nn.c: linear algebra, convolution, pooling, norms, attention and losses as kernel calls.
  *
- * Primitives are made in setup(), one for each distinct descriptor; other descriptors are static tables.
+ * Primitives are made in setup(), one for each distinct descriptor; other descriptors are static tables.  They name the
+ * fields that are not 0.
  * Refuses more than three spatial dims, which no kernel has. */
 #include "codegen/lower.h"
 
@@ -9,9 +10,31 @@
 
 #define I64 "%" PRId64
 
-static const char *truth(bool v)
+/* ", .ta = true" */
+static const char *flag(Emit *e, const char *field, bool v)
 {
-	return v ? "true" : "false";
+	return v ? arena_printf(e->a, ", .%s = true", field) : "";
+}
+
+static const char *number(Emit *e, const char *field, int64_t v)
+{
+	return v ? arena_printf(e->a, ", .%s = " I64, field, v) : "";
+}
+
+static const char *list(Emit *e, const char *field, int n, const int64_t *v)
+{
+	bool any = false;
+	for (int i = 0; i < n; i++)
+		any = any || v[i];
+	return any ? arena_printf(e->a, ", .%s = %s", field, emit_int_list(e, n, v)) : "";
+}
+
+/* Of operands and of the result. */
+static const char *dtypes_text(Emit *e, DType from, DType to)
+{
+	_Static_assert(DT_F32 == 0, "a field that is not named is f32");
+	return arena_printf(e->a, to == DT_F32 ? ".dtype = %s" : ".dtype = %s, .to = %s", kdtype_constant(from),
+		kdtype_constant(to));
 }
 
 /* ---- matmul ---- */
@@ -58,13 +81,12 @@ void lower_matmul(Emit *e, const Op *op)
 		m *= batch.dim[0]; /* one weight for all: rows of one matrix */
 		batch.n = 0;
 	}
-	const char *lists = !batch.n ? "" : arena_printf(e->a, ", .n_batch = %d, .batch = %s, .sa = %s, .sb = %s",
-		batch.n, emit_int_list(e, batch.n, batch.dim), emit_int_list(e, batch.n, batch.sa),
-		emit_int_list(e, batch.n, batch.sb));
-	const char *desc = arena_printf(e->a, "{.dtype = %s, .to = %s, .m = " I64 ", .n = " I64 ", .k = " I64
-		", .ta = %s, .tb = %s, .bias = %s%s%s, .work_bytes = " I64 "}", kdtype_constant(a->dtype),
-		kdtype_constant(y->dtype), m, n, k, truth(ta), truth(tb), truth(op_in(op, 2)),
-		op->kind == OP_ACCUMULATE ? ", .add = true" : "", lists, e->m->work_bytes);
+	const char *lists = arena_printf(e->a, "%s%s%s%s", number(e, "n_batch", batch.n),
+		list(e, "batch", batch.n, batch.dim), list(e, "sa", batch.n, batch.sa), list(e, "sb", batch.n, batch.sb));
+	const char *desc = arena_printf(e->a, "{%s, .m = " I64 ", .n = " I64 ", .k = " I64
+		"%s%s%s%s%s%s}", dtypes_text(e, a->dtype, y->dtype), m, n, k, flag(e, "ta", ta),
+		flag(e, "tb", tb), flag(e, "bias", op_in(op, 2)), flag(e, "add", op->kind == OP_ACCUMULATE), lists,
+		number(e, "work_bytes", e->m->work_bytes));
 	if (batch.n > 6) {
 		emit_refuse(e, op, "matmul with %d batch dims is refused; there may be 6", batch.n);
 		return;
@@ -88,14 +110,15 @@ static int64_t channels(const Type *x, int layout)
 	return x->dim[layout ? x->rank - 1 : 1];
 }
 
-/* One list of the window: the attribute, or `otherwise` everywhere. */
-static const char *window_list(Emit *e, const Op *op, const char *name, int from, int n, int64_t otherwise)
+/* A field of the window: n numbers of the attribute, or `otherwise` everywhere. */
+static const char *window_list(Emit *e, const Op *op, const char *field, const char *name, int from, int n,
+	int64_t otherwise)
 {
 	const Attr *a = attr_find(op->attrs, name);
 	int64_t v[MAX_SPATIAL];
 	for (int i = 0; i < n; i++)
 		v[i] = a && a->n >= from + n ? a->ints[from + i] : otherwise;
-	return emit_int_list(e, n, v);
+	return list(e, field, n, v);
 }
 
 static const char *image_text(Emit *e, const Type *x, int layout)
@@ -106,10 +129,10 @@ static const char *image_text(Emit *e, const Type *x, int layout)
 static const char *window_text(Emit *e, const Op *op, const Type *x, const Type *y, const char *kernel, int layout)
 {
 	int n = x->rank - 2;
-	return arena_printf(e->a, ".in = %s, .out = %s, .kernel = %s, .stride = %s, .dilation = %s, .pad = %s, "
-		".pad_end = %s", emit_int_list(e, n, spatial(x, layout)), emit_int_list(e, n, spatial(y, layout)), kernel,
-		window_list(e, op, "strides", 0, n, 1), window_list(e, op, "dilations", 0, n, 1),
-		window_list(e, op, "pads", 0, n, 0), window_list(e, op, "pads", n, n, 0));
+	return arena_printf(e->a, "%s%s%s%s%s%s%s", list(e, "in", n, spatial(x, layout)),
+		list(e, "out", n, spatial(y, layout)), kernel, window_list(e, op, "stride", "strides", 0, n, 1),
+		window_list(e, op, "dilation", "dilations", 0, n, 1), window_list(e, op, "pad", "pads", 0, n, 0),
+		window_list(e, op, "pad_end", "pads", n, n, 0));
 }
 
 static bool refuse_rank(Emit *e, const Op *op, const Type *x)
@@ -137,12 +160,11 @@ static void conv_call(Emit *e, const Op *op, ConvTypes t, const char *tensors)
 	}
 	const char *packed = !t.w->layout ? "" : arena_printf(e->a, ", .w_layout = \"%s\"",
 		str_escape(e->a, ESCAPE_C_STRING, t.w->layout));
-	const char *kernel = emit_int_list(e, t.w->rank - 2, t.w->dim + 2);
-	const char *desc = arena_printf(e->a, "{.dtype = %s, .to = %s, %s, .o = " I64 ", .group = " I64 ", %s, "
-		".layout = %d, .bias = %s%s, .work_bytes = " I64 "}", kdtype_constant(t.x->dtype),
-		kdtype_constant(op->out[0]->type.dtype),
-		image_text(e, t.x, layout), t.w->dim[0], attr_get_int(op->attrs, "group", 1),
-		window_text(e, op, t.x, t.y, kernel, layout), layout, truth(op_in(op, 2)), packed, e->m->work_bytes);
+	const char *kernel = list(e, "kernel", t.w->rank - 2, t.w->dim + 2);
+	const char *desc = arena_printf(e->a, "{%s, %s, .o = " I64 ", .group = " I64 "%s%s%s%s%s}",
+		dtypes_text(e, t.x->dtype, op->out[0]->type.dtype), image_text(e, t.x, layout), t.w->dim[0],
+		attr_get_int(op->attrs, "group", 1), window_text(e, op, t.x, t.y, kernel, layout), number(e, "layout", layout),
+		flag(e, "bias", op_in(op, 2)), packed, number(e, "work_bytes", e->m->work_bytes));
 	const char *create = arena_printf(e->a, "k_%s_create", text);
 	emit_line(e, "k_%s_run(%s, %s, WORK);", text, emit_prim(e, create, "KConvDesc", desc),
 		emit_tensors(e, op, tensors));
@@ -178,9 +200,10 @@ static void pool_call(Emit *e, const Op *op, const Type *x, const Type *y, const
 	int layout = (int)attr_get_int(op->attrs, "layout", 0), n = x->rank - 2;
 	if (refuse_rank(e, op, x))
 		return;
-	const char *text = arena_printf(e->a, "{%s, %s, .extra = %s, .layout = %d, .count_pad = %s}",
-		image_text(e, x, layout), window_text(e, op, x, y, window_list(e, op, "kernel", 0, n, 1), layout),
-		window_list(e, op, "extra", 0, n, 0), layout, truth(attr_get_int(op->attrs, "count_pad", 0)));
+	const char *text = arena_printf(e->a, "{%s%s%s%s%s}", image_text(e, x, layout),
+		window_text(e, op, x, y, window_list(e, op, "kernel", "kernel", 0, n, 1), layout),
+		window_list(e, op, "extra", "extra", 0, n, 0), number(e, "layout", layout),
+		flag(e, "count_pad", attr_get_int(op->attrs, "count_pad", 0)));
 	emit_kernel(e, op, tensors, "&%s", emit_shared(e, "KPool", "pool", text));
 }
 
@@ -309,13 +332,13 @@ static const char *mask_text(Emit *e, const Type *mask)
 {
 	int64_t stride[4] = {0}, full[IR_MAX_RANK];
 	if (!mask)
-		return ".mask = K_MASK_NONE";
+		return "";
 	type_strides(mask, full);
 	for (int d = 0; d < mask->rank; d++)
 		if (mask->dim[d] != 1)
 			stride[d + 4 - mask->rank] = full[d];
 	const char *kind = mask->dtype == DT_BOOL ? "K_MASK_BOOL" : mask->dtype == DT_F32 ? "K_MASK_FLOAT" : "K_MASK_HALF";
-	return arena_printf(e->a, ".mask = %s, .mask_stride = %s", kind, emit_int_list(e, 4, stride));
+	return arena_printf(e->a, ", .mask = %s%s", kind, list(e, "mask_stride", 4, stride));
 }
 
 static const char *float_attr(Emit *e, const Op *op, const char *name, double otherwise)
@@ -333,11 +356,12 @@ static const char *attention_desc(Emit *e, const Op *op, int at)
 	const char *sizes = arena_printf(e->a, ".b = " I64 ", .h = " I64 ", .hk = " I64 ", .t = " I64
 		", .s = " I64 ", .d = " I64 ", .dv = " I64, q->dim[0], q->dim[h], k->dim[h], q->dim[t], k->dim[t],
 		q->dim[3], v->dim[3]);
-	const char *text = arena_printf(e->a, "{%s, .scale = %s, .softcap = %s, .causal = %s, .causal_end = %s, "
-		".layout = %d, %s, .empty_nan = %s}", sizes, float_attr(e, op, "scale", 1),
-		float_attr(e, op, "softcap", 0),
-		truth(attr_get_int(op->attrs, "causal", 0)), truth(attr_get_int(op->attrs, "offset", 0)), layout,
-		mask_text(e, mask ? &mask->type : NULL), truth(empty_nan));
+	bool capped = attr_get_float(op->attrs, "softcap", 0) != 0;
+	const char *text = arena_printf(e->a, "{%s, .scale = %s%s%s%s%s%s%s%s}", sizes, float_attr(e, op, "scale", 1),
+		capped ? ", .softcap = " : "", capped ? float_attr(e, op, "softcap", 0) : "",
+		flag(e, "causal", attr_get_int(op->attrs, "causal", 0)),
+		flag(e, "causal_end", attr_get_int(op->attrs, "offset", 0)), number(e, "layout", layout),
+		mask_text(e, mask ? &mask->type : NULL), flag(e, "empty_nan", empty_nan));
 	return emit_shared(e, "KAttention", "attention", text);
 }
 
@@ -372,10 +396,10 @@ void lower_rope(Emit *e, const Op *op)
 	const Type *x = &op_in(op, 0)->type, *c = &op_in(op, 1)->type;
 	int layout = (int)attr_get_int(op->attrs, "layout", 0);
 	const char *text = arena_printf(e->a, "{.b = " I64 ", .h = " I64 ", .t = " I64 ", .d = " I64 ", .r = " I64
-		", .layout = %d, .interleaved = %s, .inverse = %s, .cos_batched = %s}", x->dim[0],
-		x->dim[layout ? 2 : 1], x->dim[layout ? 1 : 2], x->dim[3], 2 * c->dim[c->rank - 1], layout,
-		truth(attr_get_int(op->attrs, "interleaved", 0)), truth(attr_get_int(op->attrs, "inverse", 0)),
-		truth(c->rank == 3));
+		"%s%s%s%s}", x->dim[0],
+		x->dim[layout ? 2 : 1], x->dim[layout ? 1 : 2], x->dim[3], 2 * c->dim[c->rank - 1], number(e, "layout", layout),
+		flag(e, "interleaved", attr_get_int(op->attrs, "interleaved", 0)),
+		flag(e, "inverse", attr_get_int(op->attrs, "inverse", 0)), flag(e, "cos_batched", c->rank == 3));
 	emit_kernel(e, op, "o0 i0 i1 i2", "&%s", emit_shared(e, "KRope", "rope", text));
 }
 

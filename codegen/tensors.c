@@ -23,6 +23,10 @@ const char *emit_c_string(Emit *e, const char *s)
 void emit_macro(Buf *out, const char *head, const char *text)
 {
 	Buf lines = {0};
+	if (!strchr(text, '\n') && strlen("#define ") + strlen(head) + strlen(text) <= WRAP_COLUMNS) {
+		buf_printf(out, "#define %s %s\n", head, text + 1);
+		return;
+	}
 	wrap_text(&lines, text, WRAP_COLUMNS - 2);
 	buf_printf(out, "#define %s \\\n", head);
 	for (const char *at = lines.at, *end; *at; at = end + 1) {

@@ -103,12 +103,13 @@ static Breaks find_breaks(const Line *l, int room)
 }
 
 /* Outside of parentheses unless much of the line stays empty, else inside of a string; 0: nowhere. */
-static size_t break_at(const Line *l, int room, bool *splits)
+static size_t break_at(const Line *l, int room, bool *splits, bool *outside)
 {
 	Breaks found = find_breaks(l, room);
 	size_t last = 0;
-	*splits = false;
+	*splits = *outside = false;
 	for (int d = 0; d < WRAP_COLUMNS; d++) {
+		*outside = d == WRAP_COLUMNS / 2;
 		if (found.comma[d] * 2 > (size_t)room)
 			return found.comma[d];
 		last = MAX(last, found.comma[d]);
@@ -129,15 +130,16 @@ static void wrap_line(Buf *out, const char *line, size_t n, int columns)
 	bool whole = columns_of(line, n) <= columns || line[tabs] == '#' || !strncmp(line + tabs, "/*", 2);
 	Line l = {line + tabs, n - tabs, tabs, false};
 	put_indent(out, tabs);
+	bool row = !strncmp(l.at, "{", 1) || !strncmp(l.at, "\"", 1) || (*l.at >= 'A' && *l.at <= 'Z');
 	while (!whole) {
-		bool splits;
+		bool splits, outside;
 		int room = columns - TAB * (int)tabs;
-		size_t at = (int)l.n <= room ? 0 : break_at(&l, room, &splits);
+		size_t at = (int)l.n <= room ? 0 : break_at(&l, room, &splits, &outside);
 		if (!at)
 			break;
 		buf_put(out, l.at, l.at[at - 1] == ' ' && !splits ? at - 1 : at);
 		buf_printf(out, splits ? "\"\n" : "\n");
-		tabs = l.indent + 1;
+		tabs = l.indent + !(row && outside); /* rows of a table stand below each other */
 		put_indent(out, tabs);
 		if (splits)
 			buf_put(out, "\"", 1);
