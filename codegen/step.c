@@ -362,8 +362,8 @@ bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Di
 {
 	Arena *a = arena_new();
 	Emit e = {.m = m, .o = o, .d = d, .a = a, .prims = map_new(a), .shared = map_new(a),
-		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .constants = map_new(a), .paths = map_new(a),
-		.checks = ptrmap_new(a), .events = ptrmap_new(a)};
+		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .constants = map_new(a),
+		.paths = map_new(a), .checks = ptrmap_new(a), .events = ptrmap_new(a)};
 	int before = d->errors;
 	write_module(&e, m, "");
 	for (int k = VARIANT_FIRST; o->variants && k < VARIANT_COUNT; k++)

@@ -84,8 +84,9 @@ static void put_layout_units(Emit *e, Buf *out, const LayoutModel *l, const char
 			shared_macro(e, out, "FLATS", "", flats_text(e, unit)), unit->grad_slot,
 			unit->own_region ? "true" : "false", unit->apart ? "true" : "false");
 	}
-	buf_printf(out, "/* FLATS: how many, {dtype, trainable, elements, dtypes gathered, of gradients, sent, kept, broadcast; f32 "
-		"master, away}.\n * Units: strategy, owner, flats, slot of the gradient, own region, reduced gradient apart. */\n"
+	buf_printf(out, "/* FLATS: how many, {dtype, trainable, elements, dtypes gathered, of gradients, sent, kept, "
+		"broadcast; f32 master, away}.\n"
+		" * Units: strategy, owner, flats, slot of the gradient, own region, reduced gradient apart. */\n"
 		"static const LayoutUnit units%s[] = {\n%s\n};\n\n", suffix, rows.at);
 	buf_free(&rows);
 	if (!l->n_gathers)
@@ -349,8 +350,8 @@ static void put_hook(Emit *e, Buf *out)
 		"HookExit %s_exit __attribute__((weak));\n", str_escape(e->a, ESCAPE_C_COMMENT, h->file), h->function,
 		h->function, h->function);
 	buf_printf(out, "static const RtHook hook = {%s, \"%s\", %s, %s_init, %s_exit};\n\n",
-		emit_c_string(e, arena_printf(e->a, "%s:%s", slash ? slash + 1 : h->file, h->function)), h->function, h->function,
-		h->function, h->function);
+		emit_c_string(e, arena_printf(e->a, "%s:%s", slash ? slash + 1 : h->file, h->function)), h->function,
+		h->function, h->function, h->function);
 }
 
 /* What the code was built for: features of a processor, or an architecture of GPUs. */

@@ -133,7 +133,7 @@ static void wrap_line(Buf *out, const char *line, size_t n, int columns)
 	bool row = !strncmp(l.at, "{", 1) || !strncmp(l.at, "\"", 1) || (*l.at >= 'A' && *l.at <= 'Z');
 	while (!whole) {
 		bool splits, outside;
-		int room = columns - TAB * (int)tabs;
+		int room = columns - TAB * (int)tabs - l.in_string; /* its quote is there again */
 		size_t at = (int)l.n <= room ? 0 : break_at(&l, room, &splits, &outside);
 		if (!at)
 			break;
