@@ -1,8 +1,9 @@
 /* codegen/body.c: the text of one function of step.c.
  *
- * Places have the names of values, declared at its head, those of inputs, states and parameters at the head of step.c.  A function of several rows gets one as `b`: what is the same
- * in all rows is a constant; places whose distance is the same in all rows are one field and constants.  Equal text is
- * equal work, so names are those of the first row. */
+ * Places have the names of values: those in the arena are declared by the function, those of inputs, states and
+ * parameters at the head of step.c.  A function of several rows gets one as `b`: what is the same in all rows is a
+ * constant; places whose distance is the same in all rows are one field and constants.  Names and comments are those of
+ * the first row. */
 #include "codegen/pieces.h"
 
 #include <inttypes.h>
@@ -42,7 +43,8 @@ static const char *identifier(const Body *t, const char *name, const char *modul
 {
 	const char *inside = without(name, module), *id;
 	id = str_escape(t->e->a, ESCAPE_C_IDENT, inside == name ? scopes_short(t->scopes, name) : inside);
-	return strlen(id) > NAME_BYTES ? arena_strndup(t->e->a, id, NAME_BYTES) : id;
+	size_t n = strlen(id);
+	return n > NAME_BYTES ? id + n - NAME_BYTES : id; /* names differ at their ends */
 }
 
 /* ---- parts ---- */
@@ -66,16 +68,19 @@ static int64_t *values_of(const Body *t, const BlockLine *line, int part)
 	return v;
 }
 
-/* The name of a place, which is declared once: in the arena by each function, else where that is a constant by step.c. */
+/* The name of a place, which is declared once: by the function, or by step.c for all.  None of the function hides one
+ * of step.c. */
 static const char *name_of(Body *t, const Part *part, const char *module, const char *value)
 {
-	Map *names = part->kind == PART_ACT || strchr(value, 'b') ? t->locals : t->e->constants;
+	bool local = part->kind == PART_ACT || strchr(value, 'b');
+	Map *names = local ? t->locals : t->e->constants, *others = local ? t->e->constants : t->locals;
 	const char *stem = identifier(t, part->name, module), *name = stem;
 	for (int n = 2;; n++) {
-		const char *key = arena_printf(t->e->a, "%s%s", prefix[part->kind], name), *known = map_get(names, key);
-		if (!known)
-			map_put(names, key, (void *)value);
-		if (!known || !strcmp(known, value))
+		const char *key = arena_printf(t->e->a, "%s%s", prefix[part->kind], name);
+		const char *known = map_get(names, key);
+		if (!known && !map_has(others, key))
+			map_put(names, key, (void *)(known = value));
+		if (known && !strcmp(known, value))
 			return name;
 		name = arena_printf(t->e->a, "%s_%d", stem, n);
 	}

@@ -112,13 +112,13 @@ const char *emit_place(Emit *e, const Place *at, const char *name)
 	return "NULL";
 }
 
-/* The value that was written where v begins: views are other names of it. */
-static const Value *written(const Value *v)
+/* Of what was written where v begins, views are other names of it: a symbol's in all sections. */
+static const char *name_of_place(const Value *v)
 {
 	while (op_info[v->op->kind].flags & VIEW && v->op->kind != OP_VIEW_OP && v->op->n_in && op_in(v->op, 0) &&
 		emit_same_place(&v->place, &op_in(v->op, 0)->place))
 		v = op_in(v->op, 0);
-	return v;
+	return v->op->sym && v->place.region != REGION_ACT ? v->op->sym->name : v->name;
 }
 
 const char *emit_value(Emit *e, const Value *v)
@@ -127,7 +127,7 @@ const char *emit_value(Emit *e, const Value *v)
 		return "NULL";
 	if (v->place.region == REGION_NONE && v->n_uses && type_numel(&v->type))
 		ice("%%%s is used but has no place", v->name);
-	return emit_place(e, &v->place, written(v)->name);
+	return emit_place(e, &v->place, name_of_place(v));
 }
 
 /* ---- what is shared ---- */

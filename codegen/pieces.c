@@ -305,19 +305,19 @@ static int size_of(const Piece *p)
 	return n;
 }
 
-/* Neighbours of which one is small are one function; its name is the larger one's. */
-static Pieces join_small(Emit *e, const Pieces *pieces)
+/* Neighbours of which so many are small are one piece; its name is the larger one's. */
+static Pieces join_small(Emit *e, const Pieces *pieces, int small)
 {
 	Pieces out = {0};
 	for (int i = 0; i < pieces->n; i++) {
 		const Piece *p = &pieces->at[i];
 		Piece *before = out.n ? &out.at[out.n - 1] : NULL;
-		if (!before || before->block || p->block || (size_of(p) >= SMALL && size_of(before) >= SMALL) ||
-			p->n + before->n > LONG) {
+		if (!before || before->block || p->block || p->n + before->n > LONG ||
+			(size_of(p) < SMALL) + (size_of(before) < SMALL) < small) {
 			vec_push(e->a, &out, *p);
 			continue;
 		}
-		if (!*before->module || (*p->module && size_of(p) > size_of(before)))
+		if (!*before->module || (*p->module && size_of(p) >= size_of(before)))
 			before->module = p->module;
 		before->n += p->n;
 	}
@@ -399,7 +399,8 @@ Pieces pieces_find(Emit *e, Scopes *s)
 		return pieces;
 	pieces = cut(e, s, e->calls.at, e->calls.n);
 	find_same(e, &pieces);
-	pieces = join_small(e, &pieces);
+	pieces = join_small(e, &pieces, 2);
+	pieces = join_small(e, &pieces, 1);
 	for (int i = 0; i < pieces.n; i++) {
 		Piece *p = &pieces.at[i];
 		if (!p->block) {

@@ -36,7 +36,8 @@ Pieces pieces_find(Emit *e, Scopes *s);
 
 /* ---- body.c ---- */
 
-/* Appends what stands between the braces of the function, and `fields` of a row and the `rows` when there are several. */
+/* Appends what stands between the braces of the function, and `fields` of a row and the `rows` when there are
+ * several. */
 void body_write(Emit *e, const Scopes *s, const Block *b, const char *label, Buf *body, Buf *fields, Buf *rows);
 /* The declaration that begins with `head` of all names. */
 void body_constants(const Map *names, const char *head, Buf *out);

@@ -67,7 +67,8 @@ static const char *stem_of(Emit *e, const Scopes *s, const Block *b, const char 
 	const char *module = scopes_short(s, b->row[0]->module);
 	if (b->n_rows > 1)
 		module = without_numbers(e, module);
-	return arena_printf(e->a, "%s%s_%s", e->prefix, section, *module ? str_escape(e->a, ESCAPE_C_IDENT, module) : "ops");
+	const char *name = *module ? str_escape(e->a, ESCAPE_C_IDENT, module) : "ops";
+	return arena_printf(e->a, "%s%s_%s", e->prefix, section, name);
 }
 
 /* The table of a function of several rows; micro-batches whose rows are the same share it. */

@@ -39,9 +39,11 @@ void emit_macro(Buf *out, const char *head, const char *text)
 const char *emit_unused(Emit *e, const char *stem)
 {
 	const char *name = stem;
-	for (int n = 2; map_has(e->functions, name); n++)
-		name = arena_printf(e->a, "%s_%d", stem, n);
-	map_put(e->functions, name, NULL);
+	intptr_t n = (intptr_t)map_get(e->functions, stem); /* the last number that was given */
+	while (map_has(e->functions, name))
+		name = arena_printf(e->a, "%s_%d", stem, (int)(n = MAX(n, 1) + 1));
+	map_put(e->functions, stem, (void *)n);
+	map_put(e->functions, name, (void *)(name == stem ? n : 0));
 	return name;
 }
 
