@@ -1,7 +1,7 @@
 /* runtime/shardrt.h: what an emitted program and the runtime know of each other.
  *
  * The emitted step.c defines one `const RtModel model` and main(), which calls rt_main.  The model is
- * straight-line C over a few base pointers; the runtime owns memory, data, communication, files and
+ * C without decisions over a few base pointers; the runtime owns memory, data, communication, files and
  * time.  Nothing here allocates after rt_start; every size is known before. */
 #ifndef SHARDC_SHARDRT_H
 #define SHARDC_SHARDRT_H
