@@ -1,8 +1,8 @@
 /* codegen/step.c: a planned module as step.c and fused.c.
  *
  * Requires PLAN: the order of ops is the order of calls, places are addresses.  Each call has its op and where it came
- * from beside it.  A function is what a module of the model does in a section, for blocks that do the same with a row of
- * what differs (pieces.c, body.c). */
+ * from beside it.  A function is what a module of the model does in a section, for blocks that do the same with a row
+ * of what differs (pieces.c, body.c). */
 #include "codegen/emit.h"
 
 #include "base/file.h"

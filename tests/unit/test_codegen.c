@@ -4,7 +4,7 @@
  * be, and each result is compared with ir/eval.  A row of ops.def that is lowered to code and does not
  * occur there fails by name. */
 #include "base/npy.h"
-#include "codegen/emit.h"
+#include "codegen/pieces.h"
 #include "passes/passes.h"
 #include "tests/unit/unit.h"
 
@@ -327,10 +327,96 @@ static void test_failed_builds(void)
 	arena_free(a);
 }
 
+/* ---- lines ---- */
+
+/* Undoes what wrap_text does to one line. */
+static const char *unwrapped(Arena *a, const char *text)
+{
+	Buf b = {0};
+	for (const char *s = text; *s; s++) {
+		size_t in = *s == '\n' ? 1 + strspn(s + 1, "\t") : 0;
+		if (!in || !s[in]) {
+			buf_put(&b, s, !in);
+		} else if (s[-1] == '"' && s[in] == '"') {
+			b.n--;
+			s += in;
+		} else {
+			buf_put(&b, " ", 1);
+			s += in - 1;
+		}
+	}
+	const char *line = arena_strndup(a, b.at, b.n);
+	buf_free(&b);
+	return line;
+}
+
+static void test_lines(void)
+{
+	Arena *a = arena_new();
+	Buf words = {0}, bytes = {0};
+	for (int i = 0; i < 60; i++) {
+		buf_printf(&words, i % 7 ? ", ACT(value_%d)" : ", LIST(int64_t, %d, 2, 3)", i);
+		buf_printf(&bytes, i % 3 ? "\\%03o" : "a, \\042(", i + 128);
+	}
+	const char *const lines[] = {
+		arena_printf(a, "\tk_kernel(NULL%s);", words.at),
+		arena_printf(a, "\t{\"%s\", 1, {2, 3}, \"%s\"},", bytes.at, bytes.at),
+		arena_printf(a, "\tconst int64_t a = 1%s; /* a comment, which stays whole */", words.at),
+		arena_printf(a, "\t.name = \"%s\",", bytes.at), "\tshort(1, 2); /* as it is */",
+	};
+	for (int i = 0; i < COUNT_OF(lines); i++) {
+		Buf out = {0};
+		wrap_text(&out, lines[i], WRAP_COLUMNS);
+		CU_ASSERT_STRING_EQUAL(unwrapped(a, out.at), lines[i]);
+		for (const char *at = out.at; *at; at += strcspn(at, "\n") + 1)
+			CU_ASSERT(strcspn(at, "\n") + 3 * strspn(at, "\t") <= WRAP_COLUMNS);
+		buf_free(&out);
+	}
+	buf_free(&words);
+	buf_free(&bytes);
+	arena_free(a);
+}
+
+/* Comments are cut between characters. */
+static void test_comments(void)
+{
+	Buf text = {0}, out = {0};
+	for (int i = 0; i < 100; i++)
+		buf_printf(&text, "\303\251");
+	for (int i = 0; i < 2; i++) {
+		wrap_statement(&out, "\t", "call();", text.at + 2 * i);
+		out.at[out.n - strlen("... */\n")] = '\0';
+		CU_ASSERT(str_is_utf8(out.at));
+		CU_ASSERT(strlen(out.at) > 100 && strlen(out.at) < WRAP_COLUMNS);
+		buf_free(&out);
+		out = (Buf){0};
+		buf_printf(&text, "x");
+	}
+	buf_free(&text);
+}
+
+static void test_columns(void)
+{
+	Arena *a = arena_new();
+	Columns c = columns_new(a, 3);
+	const int64_t same[] = {5, 5, 5}, far[] = {7, 107, 207}, beside[] = {3, 103, 203}, other[] = {7, 107, 208};
+	CU_ASSERT(columns_constant(&c, same) && !columns_constant(&c, far));
+	CU_ASSERT_STRING_EQUAL(columns_text(&c, PART_ACT, true, "x", far, "b->"), "b->x");
+	CU_ASSERT_STRING_EQUAL(columns_text(&c, PART_ACT, true, "y", beside, "b->"), "b->x - 4");
+	CU_ASSERT_STRING_EQUAL(columns_text(&c, PART_ACT, true, "x", other, "b->"), "b->x_2");
+	CU_ASSERT_STRING_EQUAL(columns_text(&c, PART_UNIT, false, "unit", far, ""), "unit"); /* another kind */
+	CU_ASSERT_STRING_EQUAL(columns_text(&c, PART_UNIT, false, "unit", beside, ""), "unit_2");
+	CU_ASSERT_EQUAL(c.all.n, 4);
+	arena_free(a);
+}
+
 void suite_codegen(void)
 {
 	CU_pSuite s = CU_add_suite("codegen", NULL, NULL);
 	CU_add_test(s, "every op as the reference computes it", test_ops);
 	CU_add_test(s, "names cannot break out", test_names);
 	CU_add_test(s, "a failed build keeps the old binary", test_failed_builds);
+	CU_add_test(s, "long lines are broken and stay the same text", test_lines);
+	CU_add_test(s, "long comments are cut between characters", test_comments);
+	CU_add_test(s, "what differs from row to row is a column", test_columns);
 }
