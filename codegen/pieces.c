@@ -150,6 +150,7 @@ static void learn_lists(Scopes *s)
 				n--;
 			if (s->lists)
 				n = common_bytes(s->lists, module, MIN(n, strlen(s->lists)));
+			n = before_number(module, n);
 			if (!s->lists || n < strlen(s->lists))
 				s->lists = arena_strndup(s->a, module, n);
 		}

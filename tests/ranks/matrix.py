@@ -247,7 +247,7 @@ class Programs:
         folder.mkdir(parents=True)
         common = [self.root / f"{model}.onnx", "-O0", *COMPILE[model], *options]
         command([self.shardc, *common, "--emit=c", "-o", emitted])
-        text = "".join(re.sub(r"\n\t\.options = .*", "", (emitted / f).read_text()) for f in ("step.c", "fused.c"))
+        text = "".join(re.sub(r"\n\t\.options = .*(\n\t\t\".*)*", "", (emitted / f).read_text()) for f in ("step.c", "fused.c"))
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         with self.lock:
             known = self.built.get(digest)
