@@ -192,7 +192,8 @@ static const char step_places[] =
 	"#define STATE(value) AT(rt->state + S_##value)\n"
 	"#define PARAM(unit, flat, value) AT((char *)rt->param[unit][flat] + P_##value)\n"
 	"#define GRAD(unit, flat, value) AT((char *)rt->grad[unit][flat] + G_##value)\n"
-	"#define WORK AT(rt->work)\n\n"
+	"#define WORK AT(rt->work)\n"
+	"#undef P_tmpdir /* of stdio.h: a parameter may be called so */\n\n"
 	"typedef uint16_t f16; /* raw bits */\ntypedef uint16_t bf16;\n\n";
 
 static const char step_head_cpu[] =
