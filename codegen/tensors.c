@@ -77,7 +77,7 @@ static void put_file(Emit *e, Buf *rows, const char *path, const char *name)
 int tensors_files(Emit *e, Buf *out)
 {
 	Map *seen = map_new(e->a); /* absolute path -> its macro: a file may have two names */
-	Buf rows = {0};
+	Buf rows = {0}, paths = {0};
 	for (int i = 0; i < e->m->n_symbols; i++) {
 		const char *file = e->m->symbols[i]->src.file;
 		if (!file || map_has(e->paths, file))
@@ -86,14 +86,15 @@ int tensors_files(Emit *e, Buf *out)
 		if (!name) {
 			name = emit_unused(e, "MODEL_FILE");
 			map_put(seen, path, (void *)name);
-			emit_macro(out, name, arena_printf(e->a, "\t%s", emit_c_string(e, path)));
+			emit_macro(&paths, name, arena_printf(e->a, "\t%s", emit_c_string(e, path)));
 			put_file(e, &rows, path, name);
 		}
 		map_put(e->paths, file, (void *)name);
 	}
 	if (rows.n)
-		buf_printf(out, "\n/* Where initial weights come from: path, bytes, hash of samples. */\n"
-			"static const RtFile files[] = {\n%s};\n\n", rows.at);
+		buf_printf(out, "/* Where initial weights come from: path, bytes, hash of samples. */\n%s"
+			"static const RtFile files[] = {\n%s};\n\n", paths.at, rows.at);
+	buf_free(&paths);
 	buf_free(&rows);
 	return map_count(seen);
 }
