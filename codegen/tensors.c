@@ -171,7 +171,9 @@ static void put_source(Row *r, const Symbol *s)
 		perm[i] = src->perm[i];
 	buf_printf(out, ", .file = %s", file_macro(e, src->file));
 	put_hole(r, ", .file_offset = ", HOLE_FROM, src->offset);
-	buf_printf(out, ", .file_bytes = %" PRId64 ", .file_dtype = %s", src->bytes, dtype_constant(src->dtype));
+	buf_printf(out, ", .file_bytes = %" PRId64, src->bytes);
+	if (src->dtype) /* f32 is 0 */
+		buf_printf(out, ", .file_dtype = %s", dtype_constant(src->dtype));
 	if (src->rank)
 		buf_printf(out, ", .file_rank = %d, .file_dim = %s, .perm = %s", src->rank,
 			emit_int_list(e, src->rank, src->dim), emit_int_list(e, src->rank, perm));
@@ -258,6 +260,12 @@ static const char *run_key(Emit *e, const Run *run)
 	return key;
 }
 
+/* Whether modules may have it in the same distance.  Sums of an int are too small for them. */
+static bool is_distance(int kind)
+{
+	return kind == HOLE_AT || kind == HOLE_FROM;
+}
+
 static const char *hole_text(Emit *e, const Same *same, Columns *c, int tensor, Hole k)
 {
 	static const char *const name[] = {"i", "u", "at", "from"}; /* none is a field's */
@@ -267,7 +275,7 @@ static const char *hole_text(Emit *e, const Same *same, Columns *c, int tensor, 
 		v[r] = value[k];
 	}
 	bool stays = k != HOLE_NUMBER && columns_constant(c, v);
-	return stays ? emit_int(e, v[0]) : columns_text(c, k, k == HOLE_AT || k == HOLE_FROM, name[k], v, "");
+	return stays ? emit_int(e, v[0]) : columns_text(c, k, is_distance((int)k), name[k], v, "");
 }
 
 /* Its parameters are the columns. */
@@ -313,7 +321,8 @@ static void put_call(Buf *out, const Run *run)
 	const Columns *c = &run->same->columns;
 	buf_printf(out, "%s(", run->same->macro);
 	for (int i = 0; i < c->all.n; i++)
-		buf_printf(out, i ? ", %" PRId64 : "%" PRId64, c->all.at[i].at[run->row]);
+		buf_printf(out, "%s%" PRId64 "%s", i ? ", " : "", c->all.at[i].at[run->row],
+			is_distance(c->all.at[i].kind) ? "L" : "");
 	buf_printf(out, ")");
 }
 
