@@ -128,6 +128,7 @@ def norm_mode(name, training):
             if n.op_type != "BatchNormalization" or f"{name}.weight" not in n.input:
                 continue
             graphs.replace(n.attribute, [a for a in n.attribute if a.name != "training_mode"])
+            graphs.replace(n.metadata_props, [p for p in n.metadata_props if p.key != "pkg.torch.onnx.fx_node"])
             n.attribute.append(helper.make_attribute("training_mode", training))
             if not training:
                 del n.output[1:]
