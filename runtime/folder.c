@@ -129,6 +129,12 @@ static bool check_contents(const char *dir, const Rt *rt, int64_t first_step, Ar
 	return true;
 }
 
+/* Whether the run saves this step whatever comes; a signal can make it save any other. */
+static bool is_saved(const RtOptions *o, int64_t step, int64_t first_step)
+{
+	return step > first_step && (step == o->steps || (step < o->steps && o->save_every && step % o->save_every == 0));
+}
+
 /* Whether saves of this run can put their links and folders where they go. */
 static bool check_way(const char *dir, const Rt *rt, int64_t first_step, Arena *a, Diag *d)
 {
@@ -142,8 +148,7 @@ static bool check_way(const char *dir, const Rt *rt, int64_t first_step, Arena *
 			"save to another folder");
 	for (int i = 0; i < list.n && !in_way; i++) {
 		const char *path = arena_printf(a, "%s/%s", dir, list.at[i].name);
-		if (list.at[i].step <= first_step || list.at[i].step > rt->p->options->steps ||
-			tidy_may_go(path, rt->model, true))
+		if (!is_saved(rt->p->options, list.at[i].step, first_step) || tidy_may_go(path, rt->model, true))
 			continue;
 		diag_error(d, path, "stands where this run would save step %" PRId64 ", and is no checkpoint of model \"%s\" "
 			"whose place a save may take: move it away, or save to another folder", list.at[i].step, rt->model->name);
