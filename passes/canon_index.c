@@ -21,11 +21,26 @@ static Range range_of(const Op *slice)
 	return g;
 }
 
+static bool takes_all(const Range *g, const Type *t, int k)
+{
+	return g->size[k] == t->dim[k] && g->start[k] == 0 && (g->step[k] == 1 || t->dim[k] == 1);
+}
+
+static bool takes_everything(const Range *g, const Type *t)
+{
+	for (int k = 0; k < t->rank; k++)
+		if (!takes_all(g, t, k))
+			return false;
+	return true;
+}
+
 /* Where nothing or one element is taken the step says nothing, and it would not be near what a piece of the axis has;
  * nor would the start of nothing. */
 static Value *emit_slice(Rewriter *r, Value *x, Range g)
 {
 	int rank = x->type.rank;
+	if (takes_everything(&g, &x->type))
+		return x;
 	for (int k = 0; k < rank; k++) {
 		g.start[k] = g.size[k] ? g.start[k] : 0;
 		g.step[k] = g.size[k] > 1 ? g.step[k] : 1;
@@ -33,11 +48,6 @@ static Value *emit_slice(Rewriter *r, Value *x, Range g)
 	Attr *attrs = attr_ints(r->m, NULL, "starts", rank, g.start);
 	attrs = attr_ints(r->m, attrs, "sizes", rank, g.size);
 	return ir_emit(&r->b, OP_SLICE, 1, &x, attr_ints(r->m, attrs, "steps", rank, g.step));
-}
-
-static bool takes_all(const Range *g, const Type *t, int k)
-{
-	return g->size[k] == t->dim[k] && g->start[k] == 0 && (g->step[k] == 1 || t->dim[k] == 1);
 }
 
 static Range everything(const Type *t)
@@ -58,10 +68,7 @@ Value *canon_slice_whole(Rewriter *r, Op *op)
 	Range g = range_of(op);
 	Value *x = op->in[0].value;
 	(void)r;
-	for (int k = 0; k < x->type.rank; k++)
-		if (!takes_all(&g, &x->type, k))
-			return NULL;
-	return x;
+	return takes_everything(&g, &x->type) ? x : NULL;
 }
 
 Value *canon_slice_twice(Rewriter *r, Op *op)
@@ -102,7 +109,7 @@ Value *canon_slice_broadcast(Rewriter *r, Op *op)
 	int extra = wide->out[0]->type.rank - x->type.rank;
 	Range g = range_of(op), f = everything(&x->type);
 	for (int k = 0; k < x->type.rank; k++)
-		if (x->type.dim[k] != 1) {
+		if (x->type.dim[k] != 1 || wide->out[0]->type.dim[k + extra] == 1) {
 			f.start[k] = g.start[k + extra];
 			f.size[k] = g.size[k + extra];
 			f.step[k] = g.step[k + extra];
