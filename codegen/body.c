@@ -91,7 +91,7 @@ static const char *constant(const Body *t, PartKind kind, int64_t n)
 	return arena_printf(t->e->a, kind == PART_ID ? "UINT64_C(%" PRIu64 ")" : "%" PRId64, n);
 }
 
-/* A line that some rows have not is asked for by its own field: "reshard". */
+/* A call that some rows lack has a field of its own, named after it: "reshard". */
 static const char *field_name(const Body *t, const BlockLine *line, const Call *c, const Part *part, const char *module)
 {
 	size_t n = strcspn(c->text, "(");
@@ -134,7 +134,7 @@ static void put_line(Body *t, const BlockLine *line)
 	buf_free(&b);
 }
 
-/* Lines from `at` on that are the same for one number after the other. */
+/* How many lines from `at` on differ only in a number that rises by one from line to line. */
 static int run_at(const Block *b, int at)
 {
 	const Call *first = b->line[at].of[0];

@@ -112,7 +112,8 @@ const char *emit_place(Emit *e, const Place *at, const char *name)
 	return "NULL";
 }
 
-/* Of what was written where v begins, views are other names of it: a symbol's in all sections. */
+/* The name of what lies where v begins: a view has the name of the value that it views, and what a symbol holds has the
+ * symbol's name in all sections. */
 static const char *name_of_place(const Value *v)
 {
 	while (op_info[v->op->kind].flags & VIEW && v->op->kind != OP_VIEW_OP && v->op->n_in && op_in(v->op, 0) &&

@@ -8,8 +8,8 @@
 #include "base/plan.h"
 #include "codegen/codegen.h"
 
-/* What another module that does the same may have otherwise: a place, or the number of something.  In the text of a
- * rule it is a mark (emit_part), in that of a call PART_HOLE. */
+/* A part of a call that may differ in another module that does the same: a place, or the number of something.  Rules
+ * write a mark for it (emit_part); the text of the call has a PART_HOLE there. */
 typedef enum PartKind {
 	PART_ACT, PART_IN, PART_STATE, PART_PARAM, PART_GRAD,        /* bytes from there */
 	PART_UNIT, PART_COLLECTIVE, PART_CHECK, PART_EVENT, PART_ID, /* numbers */

@@ -9,7 +9,8 @@
 #include <ctype.h>
 #include <string.h>
 
-enum { LONG = 500, SMALL = 4 }; /* calls: compilers need superlinear time for long functions; readers some matter */
+/* Calls: compilers need superlinear time for functions above LONG, and one below SMALL is not worth a reader's jump. */
+enum { LONG = 500, SMALL = 4 };
 
 /* ---- modules ---- */
 
@@ -306,7 +307,7 @@ static int size_of(const Piece *p)
 	return n;
 }
 
-/* Neighbours of which so many are small are one piece; its name is the larger one's. */
+/* Joins two neighbours where at least `small` of them (1 or 2) are small; the larger one gives the name. */
 static Pieces join_small(Emit *e, const Pieces *pieces, int small)
 {
 	Pieces out = {0};

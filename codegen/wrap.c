@@ -1,6 +1,6 @@
 /* codegen/wrap.c: lines of step.c of at most WRAP_COLUMNS columns.
  *
- * Comments are cut, code is broken behind commas and strings anywhere between two characters.  Names alone can be
+ * A comment is cut, code is broken behind a comma, a string between any two of its characters.  Only a name can be
  * longer than a line. */
 #include "codegen/pieces.h"
 

@@ -80,9 +80,9 @@ static uint32_t link_hash(const Use *from, const Use *to)
 	return (uint32_t)(h >> 32);
 }
 
-/* Users of a value lie far apart, so its list is not walked.  The links forward, from the value to its first slot and
- * from slots to their next, are those backward of the same slots just if the slots are its list (or a ring beside it
- * is left over, which nobody finds). */
+/* Users of a value lie far apart in memory, so its list is not walked: the set of links forward, from the value to its
+ * first slot and from each slot to the next, is compared with the set of links backward.  They are equal if the slots
+ * are the value's list.  A ring of slots beside the list is not found. */
 static bool check_slot(Verify *v, const Op *op, int i)
 {
 	const Use *u = &op->in[i];

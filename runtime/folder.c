@@ -1,8 +1,8 @@
 /* runtime/folder.c: the folder that a run saves to: which checkpoints lie in it, and whether it is this run's.
  *
  * Refuses a folder that another run saves to, or that has checkpoints of another model, or of later steps than this run
- * begins at: those are of another run, and this one would bury them.  Refuses, too, what would fail at the first save
- * alone: a folder in which no file can be made, and what stands where this run's checkpoints and `latest` go.
+ * begins at: those are of another run, and this one would bury them.  Refuses, too, what only the first save
+ * would meet: a folder in which no file can be made, and what stands where this run's checkpoints and `latest` go.
  *
  * The one idea: a run owns its folder from its first to its last step, by a lock on the folder that the system drops
  * with the process, so nothing that another run wrote is overwritten, and a killed run leaves no lock behind. */

@@ -1,8 +1,8 @@
 /* runtime/shardrt.h: what an emitted program and the runtime know of each other.
  *
- * The emitted step.c defines one `const RtModel model` and main(), which calls rt_main.  The model is
- * C without decisions over a few base pointers; the runtime owns memory, data, communication, files and
- * time.  Nothing here allocates after rt_start; every size is known before. */
+ * The emitted step.c defines one `const RtModel model` and main(), which calls rt_main.  Its functions are calls over
+ * a few base pointers, in an order that no data change; the runtime owns memory, data, communication, files and time.
+ * Nothing here allocates after rt_start; every size is known before. */
 #ifndef SHARDC_SHARDRT_H
 #define SHARDC_SHARDRT_H
 
