@@ -230,7 +230,7 @@ static void test_padding_row(void)
 			args[i]);
 		node_metadata(&n, "pkg.torch.onnx.fx_node", fx);
 		model_input(m, "ids", 7, "4,5");
-		model_floats(m, "w", "3,2", 6, ramp);
+		model_floats(m, "w", "3,2", COUNT_OF(ramp), ramp);
 		model_node(m, n);
 		model_output(m, "y");
 		Loaded l = load_model(m, NULL);
