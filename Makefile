@@ -8,7 +8,7 @@ WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-proto
 CFLAGS  ?= -O2 -g
 override CFLAGS += -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -MMD -MP $(SANITIZE)
 
-COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c codegen/*.c ckpt/*.c)
+COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c passes/*/*.c codegen/*.c ckpt/*.c)
 RUNTIME  := $(wildcard base/*.c runtime/*.c runtime/cpu/*.c)
 KERNELS  := $(wildcard kernels/cpu/*.c)
 HEADERS  := $(wildcard base/*.h base/*.def kernels/*.h kernels/*.def kernels/cpu/*.h runtime/*.h)

@@ -3,8 +3,8 @@
  * Each such op is rewritten between two transposes; then the transpose behind it, from [N,spatial,C] back
  * to [N,C,spatial], is moved through the ops that follow until it meets the next one's and cancels, or
  * ends at an op that cares.  Weights keep their layout.  A module without such ops is left alone. */
-#include "passes/canon.h"
-#include "passes/measure.h"
+#include "passes/canon/canon.h"
+#include "passes/rewrite/measure.h"
 #include "passes/passes.h"
 
 #include <string.h>
@@ -304,8 +304,8 @@ static Value *through_reduce(Rewriter *r, Op *op)
 	return ir_transpose(&r->b, y, perm);
 }
 
-/* Each lowers LAYOUT of passes/measure.h, or leaves it and lowers WORK: ops turn channels-last once and for all, and
- * transposes move down, away from the ops that did. */
+/* Each lowers LAYOUT of passes/rewrite/measure.h, or leaves it and lowers WORK: ops turn channels-last once and for
+ * all, and transposes move down, away from the ops that did. */
 static const Rule rules[] = {
 	{OP_CONV, "layout 0 -> transpose, layout 1, transpose", convert},
 	{OP_CONV_GRAD_X, "layout 0 -> transpose, layout 1, transpose", convert},

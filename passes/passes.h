@@ -118,7 +118,7 @@ void pipeline_free(Variants *v);
 
 /* ---- shared by two or more passes ---- */
 
-/* blocks.c: repeated blocks, found by module scope ("h.0", "h.1", ...) or, where scopes say nothing, by
+/* shard/blocks.c: repeated blocks, found by module scope ("h.0", "h.1", ...) or, where scopes say nothing, by
  * repeated subgraph.  Deterministic; program order.  Used by remat, units and codegen. */
 typedef struct Blocks {
 	int n;
@@ -129,7 +129,7 @@ typedef struct Blocks {
 Blocks *blocks_find(Module *m, Arena *a);
 const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope of an op, "" = unknown */
 
-/* optimizers.c: the meaning of --optimizer; NULL = adamw. */
+/* optimizer/optimizers.c: the meaning of --optimizer; NULL = adamw. */
 typedef struct Optimizer {
 	const char *name;          /* "sgd" */
 	bool momentum, nesterov;   /* sgd only */
@@ -138,15 +138,15 @@ typedef struct Optimizer {
 } Optimizer;
 bool optimizer_parse(const char *text, Optimizer *out, Diag *d);
 
-/* param_groups.c: the groups that --param-group asks for; NULL after messages. */
+/* optimizer/param_groups.c: the groups that --param-group asks for; NULL after messages. */
 ParamGroup *param_groups_parse(const char *const *text, int n, const char *optimizer, Arena *a, Diag *d);
 /* Puts each of the parameters that are trained into its group: Symbol.group. */
 bool param_groups_assign(Symbol *const *trained, int n, const PassOptions *o, Arena *a, Diag *d);
 
-/* optimizer.c: what backward writes into flat gradients: --reduce-dtype, or f32 to sum micro-batches in. */
+/* optimizer/optimizer.c: what backward writes into flat gradients: --reduce-dtype, or f32 to sum micro-batches in. */
 DType gradient_dtype(const PassOptions *o);
 
-/* optimizers.c: the meaning of --clip; NULL = off. */
+/* optimizer/optimizers.c: the meaning of --clip; NULL = off. */
 typedef struct Clip {
 	double p;                  /* of the norm, >= 1, may be infinite; 0 = not by norm */
 	bool value;
@@ -154,7 +154,7 @@ typedef struct Clip {
 } Clip;
 bool clip_parse(const char *text, Clip *out, Arena *a, Diag *d);
 
-/* optimizers.c: the meaning of --loss-scale; NULL = none. */
+/* optimizer/optimizers.c: the meaning of --loss-scale; NULL = none. */
 typedef enum LossScaleKind { LOSS_SCALE_NONE, LOSS_SCALE_FIXED, LOSS_SCALE_DYNAMIC } LossScaleKind;
 typedef struct LossScale {
 	LossScaleKind kind;
@@ -163,7 +163,7 @@ typedef struct LossScale {
 } LossScale;
 bool loss_scale_parse(const char *text, LossScale *out, Diag *d);
 
-/* autodiff.c, grad_rules.c */
+/* grad/autodiff.c, grad/rules.c */
 typedef struct GradCtx GradCtx;
 /* dout[i] is the gradient of op->out[i], NULL when it has none.  Adds to the operands by grad_give. */
 typedef void GradFn(GradCtx *c, Op *op, Value *const *dout);
@@ -174,7 +174,7 @@ bool grad_wanted(const GradCtx *c, const Value *x); /* false: no trainable param
  * grad[value id] what each forward value got (NULL = none).  For tests: any wanted values. */
 Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, Diag *d);
 
-/* buffers.c: which values share memory and for how long.  A buffer holds a value, its views, and what
+/* memory/buffers.c: which values share memory and for how long.  A buffer holds a value, its views, and what
  * overwrites it in place.  Inputs, states, parameters and collectives have places of their own (of_value
  * = -1).  At any level: schedule asks it for the peak of an order, memory places what it says. */
 typedef struct Buffer {
@@ -197,21 +197,21 @@ int64_t buffers_live(const Buffers *b, int64_t *live);
 Value *value_root(Value *v);                     /* through views: whose bytes these are */
 int inplace_operand(const Op *op, int result, int from); /* next operand that result may overwrite, -1 = none */
 
-/* reorder.c: moves ops within their sections so that fewer bytes are live at the peak. */
+/* schedule/reorder.c: moves ops within their sections so that fewer bytes are live at the peak. */
 void schedule_reorder(Module *m, bool eval, Arena *a);
 
-/* memory_pack.c: offsets, so that no two blocks that are live at once overlap; returns their end. */
+/* memory/pack.c: offsets, so that no two blocks that are live at once overlap; returns their end. */
 typedef struct MemoryBlock { int64_t bytes, offset; int first, last; } MemoryBlock;
 int64_t memory_pack(MemoryBlock *block, int n, int n_positions, Arena *a);
 
 /* No arena of a rank and no tensor is larger; pass memory refuses what is. */
 #define MEMORY_SPACE_MAX (INT64_C(1) << 44)
 
-/* memory_check.c: executes a PLAN on shadow memory, where every byte knows the value that it holds.
+/* memory/check.c: executes a PLAN on shadow memory, where every byte knows the value that it holds.
  * Returns the first violation as a sentence, NULL when every op reads what it should. */
 const char *memory_check(Module *m, Arena *a);
 
-/* memory.c: of a PLAN, the op where most activation bytes are live, and the largest of them. */
+/* memory/memory.c: of a PLAN, the op where most activation bytes are live, and the largest of them. */
 enum { MEMORY_LARGEST = 5 };
 typedef struct MemoryPeak {
 	const Op *op;              /* NULL: nothing needs memory */
@@ -231,16 +231,16 @@ LayoutModel memory_join(const Variants *v, bool more, Arena *a);
 /* Who the plan is printed for: o->world ranks, groups of o->shard_size. */
 LayoutRank memory_rank(const PassOptions *o);
 
-/* schedule_file.c: the collective that an op is. */
+/* schedule/file.c: the collective that an op is. */
 PlanKind plan_kind(const Op *op);
-int64_t plan_message(const Module *m, const Op *op); /* memory.c: PlanCollective.message */
-/* schedule_file.c, schedule_edit.c: the schedule of a PLAN as text, and an edited one back into the module. */
+int64_t plan_message(const Module *m, const Op *op); /* memory/memory.c: PlanCollective.message */
+/* schedule/file.c, schedule/edit.c: the schedule of a PLAN as text, and an edited one back into the module. */
 void schedule_write(FILE *f, Module *m, const PassOptions *o);
 /* Moves the collectives of m, at PLAN, to where the file says.  Refuses an edit with the file's line and the
  * rule that it breaks; the module is not used after that. */
 bool schedule_apply(Module *m, const char *path, Diag *d);
 
-/* events.c: numbers and streams of collectives, and events where their order needs one that no other implies.
+/* schedule/events.c: numbers and streams of collectives, and events where their order needs one that no other implies.
  * Old events are forgotten.  Run it when everything but the events stands in its final order. */
 void schedule_events(Module *m);
 /* Slots of flat gradients: the smallest that is free from zero_gaps to the wait of the reduce. */
@@ -249,10 +249,10 @@ void schedule_grad_slots(Module *m);
 /* expand.c: the result of a batch norm with this mean and variance, as elementwise ops. */
 Value *expand_normalize(Builder *b, const Op *batch_norm, Value *mean, Value *var);
 
-/* patterns_data.c: what a constant or a buffer holds, from the model's file; false: unknown, or too big to ask. */
+/* patterns/data.c: what a constant or a buffer holds, from the model's file; false: unknown, or too big to ask. */
 bool data_contents(const Symbol *s, Arena *a, EvalTensor *t);
 
-/* workspace.c: scratch bytes of an op's kernel by the formulas of kernels/kernels.def. */
+/* memory/workspace.c: scratch bytes of an op's kernel by the formulas of kernels/kernels.def. */
 int64_t op_workspace(const Op *op, const PassOptions *o);
 
 #endif

@@ -6,7 +6,7 @@
  * Refuses passes that do not exist and passes at a level they are not for.  The module is verified
  * before the first pass too, since a text may come from anyone. */
 #include "base/near.h"
-#include "passes/check.h"
+#include "passes/check/check.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -18,7 +18,7 @@
  * is what the next one finds.  None may rely on more than that: between them, compute touches all memory for
  * gathered units that holds nothing.
  *
- * Not modelled: activations (no collective touches them; passes/memory_check.c runs those) and deadlock (the
+ * Not modelled: activations (no collective touches them; passes/memory/check.c runs those) and deadlock (the
  * order of a stream is the program's, on all ranks). */
 #include "tests/oracle/oracle.h"
 

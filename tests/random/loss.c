@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "passes/check.h"
+#include "passes/check/check.h"
 
 static bool all_finite(const EvalTensor *t)
 {

@@ -4,8 +4,8 @@
  * Graph number i of seed s is the same on every machine.  A graph that is refused with an error is fine; a pass that
  * changes what it computes, an internal error, a crash or five seconds of processor time without an end fail it: it is
  * made smaller and printed.  Graphs run in processes of their own, which go on with the next one where a graph ends
- * them.  Rewriting is watched (passes/progress.h).  The first lines count what went through.  --show: graph number
- * --count alone.  Exit 1 when any failed. */
+ * them.  Rewriting is watched (passes/rewrite/progress.h).  The first lines count what went through.  --show: graph
+ * number --count alone.  Exit 1 when any failed. */
 #include "tests/random/random.h"
 
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* tests/unit/main.c: runs all suites, or those named, and exits 1 when an assertion failed.
  *
- * Every rewriting is watched: SHARDC_CHECK_REWRITES (passes/progress.h).
+ * Every rewriting is watched: SHARDC_CHECK_REWRITES (passes/rewrite/progress.h).
  * usage: unit [SUITE ...] */
 #include "tests/unit/unit.h"
 

@@ -2,8 +2,8 @@
  *
  * Each case is a pass of the pipeline with one thing broken: a rule that holds for some values only, a gradient, a
  * merge of ops that are not equal, something left out.  The checker must name the pass, and the rule or the value. */
-#include "passes/canon.h"
-#include "passes/check.h"
+#include "passes/canon/canon.h"
+#include "passes/check/check.h"
 #include "tests/unit/unit.h"
 
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * results; autodiff_build's gradients must agree with (loss(x + h) - loss(x - h)) / 2h to 1e-6 of the
  * tensor's norm.  A row of ops.def that has a gradient rule and no case fails by name.  Programs below
  * check what lies between the rules: sums, slices of one value, values used twice. */
-#include "passes/grad_rules.h"
+#include "passes/grad/rules.h"
 #include "tests/unit/unit.h"
 
 #include <ctype.h>

@@ -3,9 +3,9 @@
  * Every golden test of these passes is run here too: its module and the rewritten one are evaluated in f64
  * on the same random numbers and must agree, and a second run of the passes must change nothing.  Rules made to
  * undo one another show that a runaway is ended and named. */
-#include "passes/measure.h"
+#include "passes/rewrite/measure.h"
 #include "passes/passes.h"
-#include "passes/rewrite.h"
+#include "passes/rewrite/rewrite.h"
 #include "tests/unit/unit.h"
 
 #include <glob.h>

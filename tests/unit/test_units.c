@@ -2,7 +2,7 @@
  *
  * Random models of nested modules, tied parameters and frozen ones go through every policy; owners are held
  * against the rule written down as plainly as possible. */
-#include "passes/wrap.h"
+#include "passes/shard/wrap.h"
 #include "tests/unit/unit.h"
 
 #include <stdlib.h>

@@ -1,0 +1,21 @@
+/* passes/canon/canon.c: brings the module into canonical form: known values folded, identities gone,
+ * transposes and reshapes merged, biases inside matmuls.
+ *
+ * The rules are rows of canon.def, the functions stand in the files beside this.  A rule keeps the value (up to
+ * rounding), the type and the location; parameters are never folded. */
+#include "passes/canon/canon.h"
+#include "passes/loss/loss.h"
+
+static const Rule rules[] = {
+#define RULE(kind, pattern, fn) {kind, pattern, fn},
+#include "passes/canon/canon.def"
+};
+const RuleSet canon_rules = {rules, COUNT_OF(rules)};
+
+bool pass_canon(Module *m, const PassOptions *o, Diag *d)
+{
+	(void)o;
+	loss_note_reductions(m);
+	rewrite_module(m, d, 1, &canon_rules, NULL, NULL);
+	return true;
+}

@@ -1,0 +1,396 @@
+/* passes/check/check.c: --check-passes: evaluates the module before and after each pass of MODEL and TRAIN, and
+ * names the first that makes a difference: the pass, its rewrite rule, the op.
+ *
+ * The two may differ by what rounding to f32 changes in either of them, since constants are folded in f32 and sums
+ * are reordered: that is measured when they differ, by evaluating both again with rounding.  Rounding itself is no
+ * part of the comparison, so precision and legalize may move it; nor are masks of dropout for a pass that moves
+ * elements.  The rule of a rewriting pass is found by running it again on the text from before with a limit on
+ * applications, halved until one is left. */
+#include "passes/check/check.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "passes/rewrite/rewrite.h"
+
+/* Of one evaluation: about a second, and half a gigabyte. */
+static const double MAX_OPS = 4e8, MAX_ELEMENTS = 6e7;
+/* How many times the change by rounding a pass may make, and what is no difference at all, relative to the tensor. */
+static const double ROUNDINGS = 64, EQUAL = 1e-9;
+
+struct Check {
+	Arena *arena;
+	CheckReport *report;
+	CheckData data;
+	CheckResult *last;   /* of the module as it is, in mode 0; NULL = not evaluated */
+	bool skipping;
+};
+
+typedef struct Difference { const char *what, *text; } Difference;
+
+typedef struct Run {
+	Check *c;
+	const PassInfo *pass;
+	const PassOptions *o;
+	const char *before;  /* text */
+	unsigned mode;
+	const char *drops;   /* "output buffer ": first words of what need not be there any more; NULL = all must */
+	double huge;         /* numbers beyond are alike */
+} Run;
+
+Check *check_new(CheckReport *report)
+{
+	Arena *a = arena_new();
+	Check *c = NEW(a, Check);
+	*c = (Check){.arena = a, .report = report, .data = {a, map_new(a)}};
+	*report = (CheckReport){0};
+	return c;
+}
+
+void check_free(Check *c)
+{
+	if (!c)
+		return;
+	check_result_free(c->last);
+	arena_free(c->arena);
+}
+
+/* ---- comparing two evaluations ---- */
+
+static Module *parse(const char *text, Arena *a)
+{
+	char *log = NULL;
+	size_t n = 0;
+	Diag d = {.out = open_memstream(&log, &n)};
+	Module *m = ir_parse("before", text, &d);
+	fclose(d.out);
+	if (!m)
+		ice("the text of a module cannot be read back: %s", arena_strdup(a, log));
+	free(log);
+	return m;
+}
+
+/* By how much rounding changes an item. */
+static double rounding(Run *r, Module *m, const CheckItem *item)
+{
+	CheckResult *rounded = check_evaluate(m, &r->c->data, r->mode | CHECK_ROUND);
+	const CheckItem *other = check_find(rounded, item->what);
+	CheckDistance d = {.most = INFINITY};
+	if (other && other->computed)
+		d = check_distance(&item->t, &other->t, INFINITY);
+	check_result_free(rounded);
+	return d.most;
+}
+
+/* x is of module `of`, y of `after`. */
+static bool within_rounding(Run *r, Module *of, Module *after, const CheckItem *x, const CheckItem *y, double most)
+{
+	return most <= ROUNDINGS * (rounding(r, of, x) + rounding(r, after, y));
+}
+
+static const char *numbers(Arena *a, const CheckItem *x, const CheckItem *y, const CheckDistance *d)
+{
+	return arena_printf(a, "element %" PRId64 " of %" PRId64 " is %.9g before and %.9g after it", d->at,
+		type_numel(&x->t.type), check_element(&x->t, d->at), check_element(&y->t, d->at));
+}
+
+/* Whether y, of the module after the pass, is x. */
+static bool is_kept(Run *r, Module *after, const CheckItem *x, const CheckItem *y, Difference *out)
+{
+	Arena *a = r->c->arena;
+	out->what = x->what;
+	if (!x->computed)
+		return true; /* data that no program would be given */
+	if (!y->computed)
+		out->text = "can no longer be computed from data that it could be computed from before";
+	if (!y->computed)
+		return false;
+	CheckDistance d = check_distance(&x->t, &y->t, r->huge);
+	if (!d.same_shape) {
+		out->text = arena_printf(a, "is %s before and %s after it", type_str(a, &x->t.type), type_str(a, &y->t.type));
+		return false;
+	}
+	if (d.most <= EQUAL * d.scale)
+		return true;
+	Module *before = parse(r->before, a);
+	bool same = within_rounding(r, before, after, x, y, d.most);
+	ir_module_free(before);
+	out->text = numbers(a, x, y, &d);
+	return same;
+}
+
+static bool may_go(const Run *r, const char *what)
+{
+	size_t n = strcspn(what, " ") + 1;
+	for (const char *s = r->drops; s && *s; s += strcspn(s, " ") + 1)
+		if (!strncmp(s, what, n))
+			return true;
+	return false;
+}
+
+/* The first thing that is kept in `before` and differs in `after`; false = none. */
+static bool differ(Run *r, Module *m, const CheckResult *before, const CheckResult *after, Difference *out)
+{
+	for (int i = 0; i < before->n; i++) {
+		const CheckItem *x = &before->item[i], *y = check_find(after, x->what);
+		if (!y && may_go(r, x->what))
+			continue;
+		if (!y)
+			*out = (Difference){.what = x->what, .text = "is no longer computed"};
+		if (!y || !is_kept(r, m, x, y, out))
+			return true;
+	}
+	return false;
+}
+
+/* ---- which rule ---- */
+
+/* The pass on the text from before, with at most `limit` applications of rules: what differs; *trace: what was
+ * applied.  false: nothing differs. */
+static bool differs_at(Run *r, int64_t limit, const CheckResult *before, RewriteTrace *trace, Difference *out)
+{
+	char *log = NULL;
+	size_t n = 0;
+	Diag d = {.out = open_memstream(&log, &n)};
+	Module *m = parse(r->before, r->c->arena);
+	*trace = (RewriteTrace){.limit = limit};
+	m->trace = trace;
+	bool ok = r->pass->run(m, r->o, &d), found = false;
+	if (ok) {
+		CheckResult *after = check_evaluate(m, &r->c->data, r->mode);
+		found = differ(r, m, before, after, out);
+		check_result_free(after);
+	}
+	trace->value = trace->rule ? arena_printf(r->c->arena, "%%%s", trace->value) : NULL;
+	trace->loc = NULL;
+	ir_module_free(m); /* and the names in it */
+	fclose(d.out);
+	free(log);
+	return found;
+}
+
+/* The first application that makes the difference; *trace->rule is NULL when none of them does. */
+static void find_rule(Run *r, const CheckResult *before, RewriteTrace *trace, Difference *out)
+{
+	RewriteTrace t;
+	Difference d = *out;
+	int64_t low = 0; /* makes no difference, if any number does not */
+	if (!differs_at(r, INT64_MAX, before, &t, &d) || !t.n || differs_at(r, 0, before, trace, &d)) {
+		*trace = (RewriteTrace){0};
+		return;
+	}
+	int64_t high = t.n;
+	while (high - low > 1) {
+		int64_t middle = low + (high - low) / 2;
+		if (differs_at(r, middle, before, &t, &d))
+			high = middle;
+		else
+			low = middle;
+	}
+	differs_at(r, high, before, trace, out);
+}
+
+/* ---- which op ---- */
+
+static void values_by_name(Module *m, Map *out)
+{
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			for (int i = 0; i < op->n_out; i++)
+				map_put(out, op->out[i]->name, op->out[i]);
+}
+
+/* The first value that bears the same name before and after, and does not hold the same. */
+static const Value *first_different(Run *r, Module *m, Module *old, const CheckResult *before, const CheckResult *after)
+{
+	Map *names = map_new(r->c->arena);
+	values_by_name(old, names);
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			for (int i = 0; i < op->n_out; i++) {
+				const Value *was = map_get(names, op->out[i]->name);
+				const EvalTensor *y = eval_value(after->env[s == SEC_EVAL], op->out[i]);
+				const EvalTensor *x = was ? eval_value(before->env[s == SEC_EVAL], was) : NULL;
+				if (!x || !y || was->op->section != op->section || !type_same_shape(&x->type, &y->type))
+					continue;
+				CheckDistance d = check_distance(x, y, r->huge);
+				if (d.most > 1e-6 * d.scale)
+					return op->out[i];
+			}
+	return NULL;
+}
+
+static const Value *find_op(Run *r, Module *m, const Difference *d)
+{
+	Module *old = parse(r->before, r->c->arena);
+	CheckResult *before = check_evaluate(old, &r->c->data, r->mode);
+	CheckResult *after = check_evaluate(m, &r->c->data, r->mode);
+	const Value *v = first_different(r, m, old, before, after);
+	const CheckItem *item = check_find(after, d->what);
+	if (!v && item && item->op->n_in)
+		v = op_in(item->op, 0);
+	check_result_free(before);
+	check_result_free(after);
+	ir_module_free(old);
+	return v;
+}
+
+/* ---- telling ---- */
+
+static const char *where_of(const Module *m)
+{
+	return m->file ? m->file : m->name;
+}
+
+static void tell(Run *r, Module *m, const Difference *d, const RewriteTrace *t, const Value *at, Diag *diag)
+{
+	CheckReport *report = r->c->report;
+	*report = (CheckReport){.differs = true, .checked = report->checked, .pass = r->pass->name, .rule = t->rule,
+		.what = arena_strdup(m->arena, d->what)};
+	report->op = t->rule ? arena_strdup(m->arena, t->value) : at ? arena_printf(m->arena, "%%%s", at->name) : NULL;
+	diag_error(diag, at ? loc_where(m, at->op->loc) : where_of(m),
+		"pass %s changes what the program computes: %s: %s", r->pass->name, d->what, d->text);
+	if (t->rule)
+		diag_note(diag, where_of(m), "by its rule \"%s\"%s%s%s, application %" PRId64 " of a rule, to what made %s",
+			t->rule, t->detail ? " (" : "", t->detail ? t->detail : "", t->detail ? ")" : "", t->n, t->value);
+	else if (at)
+		diag_note(diag, where_of(m), "it begins at %%%s, the result of %s", at->name, op_info[at->op->kind].text);
+	diag_note(diag, where_of(m), "this is an error of shardc, not of the model: --dump-ir=DIR writes the module before "
+		"and after the pass");
+}
+
+/* ---- one pass ---- */
+
+/* What the pass may change, by its definition. */
+static void take_legal(Run *r)
+{
+	bool frozen = r->o->bn && !strcmp(r->o->bn, "frozen");
+	DType t = r->o->param_dtype;
+	r->huge = FLT_MAX; /* folded in f32, it is infinite */
+	if (!strcmp(r->pass->name, "layout"))
+		r->mode = CHECK_EVEN;
+	if (!strcmp(r->pass->name, "loss")) /* the loss stands for the outputs from there on */
+		r->drops = frozen ? "output buffer " : "output ";
+	if (!strcmp(r->pass->name, "precision") && dtype_is_half(t)) /* masks become the largest number of the dtype */
+		r->huge = t == DT_F16 ? 6e4 : 3e38;
+}
+
+static bool affordable(Check *c, const Module *m, const PassInfo *p, Diag *d)
+{
+	CheckCost cost = check_cost(m);
+	if (cost.ops <= MAX_OPS && cost.elements <= MAX_ELEMENTS)
+		return true;
+	if (!c->skipping)
+		diag_warn(d, "--check-passes", "nothing is checked from pass %s on: the module has %.3g operations on "
+			"%.3g elements, more than the %.3g and %.3g that it evaluates (a smaller batch or shape by --bind or "
+			"--input-shape has the same ops)", p->name, cost.ops, cost.elements, MAX_OPS, MAX_ELEMENTS);
+	c->skipping = true;
+	return false;
+}
+
+/* Random contents of the model's constants: a difference that the real ones do not make. */
+static void tell_dependence(Run *r, Module *m, Diag *d)
+{
+	Difference diff = {0};
+	RewriteTrace t = {0};
+	Run mine = *r;
+	mine.mode |= CHECK_RANDOM;
+	Module *old = parse(r->before, r->c->arena);
+	CheckResult *before = check_evaluate(old, &r->c->data, mine.mode);
+	CheckResult *after = check_evaluate(m, &r->c->data, mine.mode);
+	if (differ(&mine, m, before, after, &diff)) {
+		find_rule(&mine, before, &t, &diff);
+		diag_note(d, where_of(m), "--check-passes: pass %s relies on what constants of the model hold%s%s%s",
+			r->pass->name, t.rule ? ": rule \"" : "", t.rule ? t.rule : "", t.rule ? "\"" : "");
+	}
+	check_result_free(before);
+	check_result_free(after);
+	ir_module_free(old);
+}
+
+/* The first gradients there are. */
+static bool check_slope(Run *r, Module *m, Diag *d)
+{
+	double told = 0, found = 0;
+	const Value *at = NULL;
+	if (strcmp(r->pass->name, "autodiff"))
+		return true;
+	Module *was = parse(r->before, r->c->arena);
+	const Symbol *wrong = check_gradients(was, m, &r->c->data, &told, &found, &at);
+	if (wrong) {
+		Difference diff = {.what = arena_printf(m->arena, "gradient of \"%s\"", wrong->name),
+			.text = arena_printf(m->arena, "along a random direction the loss rises by %.9g, the gradient says %.9g",
+				found, told)};
+		tell(r, m, &diff, &(RewriteTrace){0}, at, d);
+	}
+	ir_module_free(was);
+	return !wrong;
+}
+
+static bool is_same_in_eval(const Module *m)
+{
+	IR_FOR_OPS(m, SEC_FORWARD, op)
+		if (op->kind == OP_DROPOUT || op->kind == OP_DROPOUT_MASK || op->kind == OP_BATCH_NORM)
+			return false;
+	return true;
+}
+
+/* The evaluation that the pass loss makes is the forward, where nothing is random or a statistic of the batch. */
+static bool eval_differs(Run *r, Module *m, const CheckResult *after, Difference *out)
+{
+	const CheckItem *x = check_find(after, "loss"), *y = check_find(after, "eval: loss");
+	bool asked = !strcmp(r->pass->name, "loss") && x && y && is_same_in_eval(m)
+		&& !(r->o->loss_norm && !strcmp(r->o->loss_norm, "rank"));
+	if (!asked || !x->computed || !y->computed)
+		return false;
+	CheckDistance d = check_distance(&x->t, &y->t, r->huge);
+	out->what = y->what;
+	out->text = arena_printf(r->c->arena, "is %.9g, that of forward %.9g, and nothing is random in it",
+		check_element(&y->t, 0), check_element(&x->t, 0));
+	return d.most > EQUAL * d.scale && !within_rounding(r, m, m, x, y, d.most);
+}
+
+static bool compare(Run *r, Module *m, const CheckResult *before, Diag *d)
+{
+	Difference diff = {0};
+	CheckResult *after = check_evaluate(m, &r->c->data, r->mode);
+	bool differs = differ(r, m, before, after, &diff) || eval_differs(r, m, after, &diff), data = before->data;
+	if (r->mode)
+		check_result_free(after);
+	else
+		r->c->last = after;
+	r->c->report->checked++;
+	if (differs) {
+		RewriteTrace t;
+		find_rule(r, before, &t, &diff);
+		tell(r, m, &diff, &t, find_op(r, m, &diff), d);
+		return false;
+	}
+	if (data)
+		tell_dependence(r, m, d);
+	return check_slope(r, m, d);
+}
+
+bool check_run(Check *c, Module *m, const PassInfo *p, const PassOptions *o, Diag *d)
+{
+	Run r = {.c = c, .pass = p, .o = o};
+	if (p->to > LEVEL_TRAIN || !affordable(c, m, p, d))
+		return p->run(m, o, d);
+	r.before = ir_text(m, c->arena);
+	take_legal(&r);
+	CheckResult *before = r.mode ? NULL : c->last;
+	if (!r.mode)
+		c->last = NULL;
+	before = before ? before : check_evaluate(m, &c->data, r.mode);
+	check_result_free(c->last);
+	c->last = NULL;
+	/* the module changes under the evaluation: what was compared lives in the result, names in the text */
+	bool ok = p->run(m, o, d);
+	if (ok && affordable(c, m, p, d))
+		ok = compare(&r, m, before, d);
+	check_result_free(before);
+	return ok;
+}

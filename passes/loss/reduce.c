@@ -1,0 +1,185 @@
+/* passes/loss/reduce.c: how the losses of ranks and micro-batches become one (--loss-reduce), and what of a loss or an
+ * evaluation depends on which samples share a batch.
+ *
+ * A loss that the graph computes itself is one number a micro-batch.  Whether such numbers are added or averaged
+ * follows from how the graph makes it of its samples; where that does not show, a mean is assumed and said. */
+#include "ir/samples.h"
+#include "passes/loss/loss.h"
+
+#include <string.h>
+
+static const char *node_of(const Module *m, const Op *op)
+{
+	const char *name = *op->loc->node ? op->loc->node : op_info[op->kind].text;
+	return arena_printf(m->arena, "node \"%s\"%s", str_escape(m->arena, ESCAPE_IR, name),
+		*op->loc->onnx ? arena_printf(m->arena, " (%s)", op->loc->onnx) : "");
+}
+
+static const char *file_of(const Module *m)
+{
+	return m->file ? m->file : m->name;
+}
+
+/* ---- --loss-reduce ---- */
+
+static const char *say_otherwise = "say which by --loss-reduce=mean or --loss-reduce=sum";
+
+/* Where the graph does not say. */
+static bool assume_mean(const Module *m, const SampleScan *scan, const char *output, const Samples *x, Diag *d)
+{
+	if (x->kind == SAMPLES_NONE)
+		diag_warn(d, file_of(m), "output \"%s\" depends on no sample: losses and gradients of ranks and micro-batches "
+			"are averaged; %s", output, say_otherwise);
+	else if (m->batch == 1)
+		diag_warn(d, file_of(m), "output \"%s\": of batches of one sample the graph does not show whether it is a sum "
+			"or a mean over samples: losses and gradients of ranks and micro-batches are averaged; %s, or export the "
+			"model with a batch of 2 or more", output, say_otherwise);
+	else if (samples_is_scaled_by_batch(scan, x))
+		diag_warn(d, file_of(m), "output \"%s\" is a %s over samples times %g, which looks like the batch size %lld: a "
+			"mean over samples is assumed, so losses and gradients of ranks and micro-batches are averaged; %s", output,
+			x->kind == SAMPLES_SUM ? "sum" : "mean", x->scale, (long long)m->batch, say_otherwise);
+	else
+		diag_warn(d, file_of(m), "output \"%s\": the graph does not show whether it is a sum or a mean over samples "
+			"(%s is not linear in them): losses and gradients of ranks and micro-batches are averaged; %s", output,
+			node_of(m, x->lost), say_otherwise);
+	return false;
+}
+
+/* Against what the graph shows. */
+static void check_asked(const char *output, const Samples *x, bool sum, bool plain, Diag *d)
+{
+	if (plain && sum && x->kind == SAMPLES_MEAN)
+		diag_warn(d, "--loss-reduce", "sum: output \"%s\" is a mean over samples: the means of ranks and micro-batches "
+			"are added, so 2 x 4 samples give twice the loss and gradients of 8", output);
+	if (plain && !sum && x->kind == SAMPLES_SUM)
+		diag_warn(d, "--loss-reduce", "mean: output \"%s\" is a sum over samples: the sums of ranks and micro-batches "
+			"are averaged, so 2 x 4 samples give half the loss and gradients of 8", output);
+}
+
+/* What an output of a module with batches of one sample was, before rules saw it. */
+static const char *noted(const Op *output)
+{
+	return attr_get_str(output->attrs, "over", "");
+}
+
+void loss_note_reductions(Module *m)
+{
+	Arena *scratch = arena_new();
+	SampleScan *scan = samples_new(m, scratch, false);
+	IR_FOR_OPS(m, SEC_FORWARD, op) {
+		const Value *y = op->kind == OP_OUTPUT ? op_in(op, 0) : NULL;
+		if (m->batch != 1 || !y || type_numel(&y->type) != 1 || *noted(op))
+			continue;
+		Samples x = samples_of(scan, y);
+		bool ratio = y->op->kind == OP_DIV && loss_is_ratio(m, NULL, op_in(y->op, 0), op_in(y->op, 1));
+		const char *over = ratio ? "ratio" : !samples_is_plain(scan, &x) ? "" : x.kind == SAMPLES_SUM ? "sum" : "mean";
+		if (*over)
+			op->attrs = attr_str(m, op->attrs, "over", over);
+	}
+	arena_free(scratch);
+}
+
+bool loss_adds(const Module *m, const PassOptions *o, const Op *op, Diag *d)
+{
+	Arena *scratch = arena_new();
+	SampleScan *scan = samples_new(m, scratch, false);
+	Samples x = samples_of(scan, op_in(op, 0));
+	bool plain = samples_is_plain(scan, &x);
+	const char *output = op->sym->name, *over = noted(op);
+	if (m->batch == 1 && x.kind != SAMPLES_NONE) {
+		plain = !strcmp(over, "sum") || !strcmp(over, "mean");
+		x.kind = !plain ? SAMPLES_LOST : *over == 's' ? SAMPLES_SUM : SAMPLES_MEAN;
+	}
+	bool own = o->loss_norm && !strcmp(o->loss_norm, "rank"), sum = plain && x.kind == SAMPLES_SUM && !own;
+	if (o->loss_reduce) {
+		sum = !strcmp(o->loss_reduce, "sum");
+		check_asked(output, &x, sum, plain, d);
+	} else if (own && plain && x.kind == SAMPLES_MEAN) {
+		diag_warn(d, "--loss-norm", "output \"%s\" is a mean over samples, and is averaged over ranks and "
+			"micro-batches all the same: rank is not used", output);
+	} else if (own) {
+		diag_info(d, file_of(m), "output \"%s\": losses of ranks and micro-batches are averaged (--loss-norm=rank)",
+			output);
+	} else if (sum) {
+		diag_note(d, file_of(m), "output \"%s\" is a sum over samples: losses and gradients of ranks and micro-batches "
+			"are added (--loss-reduce=mean averages them)", output);
+	} else if (plain) {
+		diag_info(d, file_of(m), "output \"%s\" is a mean over samples: losses and gradients of ranks and "
+			"micro-batches are averaged", output);
+	} else if (m->batch) {
+		sum = assume_mean(m, scan, output, &x, d);
+	}
+	arena_free(scratch);
+	return sum;
+}
+
+bool loss_is_ratio(const Module *m, const Op *output, const Value *num, const Value *den)
+{
+	if (m->batch == 1 && output)
+		return !strcmp(noted(output), "ratio");
+	Arena *scratch = arena_new();
+	SampleScan *scan = samples_new(m, scratch, false);
+	Samples n = samples_of(scan, num), w = samples_of(scan, den);
+	bool scaled = samples_is_scaled_by_batch(scan, &n) || samples_is_scaled_by_batch(scan, &w);
+	bool sums = n.kind == SAMPLES_SUM && w.kind == SAMPLES_SUM && !n.unsure && !w.unsure;
+	arena_free(scratch);
+	return sums && (n.scale == w.scale || !scaled) && !n.mixes && !w.mixes && !w.trained;
+}
+
+/* ---- samples that meet ---- */
+
+void loss_say_mixing(const Module *m, const Value *loss, Diag *d)
+{
+	Arena *scratch = arena_new();
+	Samples x = samples_of(samples_new(m, scratch, false), loss);
+	if (x.placed && !x.mixes) /* the labels of comparisons have places */
+		diag_note(d, file_of(m), "the loss depends on the places of samples in their batch: in %s each has other "
+			"numbers.  Those of every rank and micro-batch are 0 to %lld, so W ranks do not equal one rank with W "
+			"times the batch", node_of(m, x.placed), (long long)m->batch - 1);
+	if (x.mixes)
+		diag_note(d, file_of(m), "the loss depends on which samples share a batch: they meet in %s.  Each rank and "
+			"micro-batch sees its own %lld samples, so W ranks do not equal one rank with W times the batch "
+			"(docs/training.md, Numbers)", node_of(m, x.mixes), (long long)m->batch);
+	arena_free(scratch);
+}
+
+/* The op because of which copies in a batch would change what other samples give, or count for another place, or the
+ * sums are not sums over samples; NULL: every sample counts for itself. */
+static const Op *apart(SampleScan *scan, const Op *report, bool *known)
+{
+	const Op *found = NULL;
+	for (int i = 0; i < report->n_in; i++) {
+		Samples x = samples_of(scan, op_in(report, i));
+		const Op *op = x.mixes ? x.mixes : x.placed ? x.placed : x.lost;
+		*known = *known && (!op || op != x.lost);
+		found = found ? found : op;
+	}
+	return found;
+}
+
+void loss_mark_whole(Module *m, Diag *d)
+{
+	if (m->batch == 1) /* always full */
+		return;
+	Arena *scratch = arena_new();
+	SampleScan *scan = samples_new(m, scratch, true);
+	const Op *why = NULL;
+	Op *report = NULL;
+	bool known = true;
+	IR_FOR_OPS(m, SEC_EVAL, op) {
+		if (op->kind != OP_REPORT_LOSS && op->kind != OP_REPORT_ACC)
+			continue;
+		report = op->kind == OP_REPORT_LOSS ? op : report;
+		why = why ? why : apart(scan, op, &known);
+	}
+	bool scalar = report && attr_get_int(report->attrs, "mean", 0);
+	if (report && why)
+		report->attrs = attr_str(m, report->attrs, "whole", *why->loc->node ? why->loc->node : op_info[why->kind].text);
+	if (report && why && !scalar && known)
+		diag_note(d, file_of(m), "in evaluations, too, samples of a batch meet or are told apart in %s: a last batch "
+			"that is not full is left out", node_of(m, why));
+	else if (report && why && !scalar)
+		diag_note(d, file_of(m), "samples of a batch may meet in %s: evaluations leave out a last batch that is not "
+			"full", node_of(m, why));
+	arena_free(scratch);
+}

@@ -1,0 +1,212 @@
+/* passes/memory/buffers.c: which values share memory, and for how long.
+ *
+ * The one idea: values that show or overwrite the same bytes form one buffer, whose life is the union of
+ * theirs, so that placing memory is about intervals only.  Views join their operand's buffer; a result
+ * joins an operand's buffer when the op may overwrite it, the operand dies there and their types agree;
+ * the gradient of a parameter lives in its unit's flat gradient.
+ *
+ * Keeps the module as it is (op->order becomes the position). */
+#include "passes/passes.h"
+
+#include <limits.h>
+
+Value *value_root(Value *v)
+{
+	while (op_info[v->op->kind].flags & VIEW && v->op->kind != OP_VIEW_OP)
+		v = op_in(v->op, 0);
+	return v;
+}
+
+int inplace_operand(const Op *op, int result, int from)
+{
+	unsigned flags = op_info[op->kind].flags;
+	if (flags & EW || op->kind == OP_FUSED)
+		return from < op->n_in ? from : -1;
+	if (flags & VAROUT && op_residual(op)) { /* a norm's y and sum, over x and r */
+		int next = from == 0 ? 0 : from < op->n_in ? op->n_in - 1 : -1;
+		return result == 0 || result == op->n_out - 1 ? next : -1;
+	}
+	int only = flags & INPLACE ? 0 : op->kind == OP_CROSS_ENTROPY_GRAD ? 1 : -1;
+	return result == 0 && from <= only ? only : -1;
+}
+
+/* ---- which values need a buffer ---- */
+
+/* Held by the runtime, not by the arena. */
+static bool is_runtime_value(const Value *v)
+{
+	return v->type.kind != TYPE_TENSOR || v->op->kind == OP_ALL_REDUCE_SCALARS || v->op->kind == OP_SUMSQ;
+}
+
+static bool has_own_place(const Op *op)
+{
+	return op->kind == OP_INPUT || op->kind == OP_READ || op->kind == OP_PARAM || op->kind == OP_VIEW_OP
+		|| op->kind == OP_ACCUMULATE;
+}
+
+/* ---- lifetimes ---- */
+
+/* Outputs of a forward-only program are wanted after the last op. */
+static bool is_kept(const Module *m, const Op *user)
+{
+	return user->kind == OP_OUTPUT && !m->first[SEC_FORWARD];
+}
+
+/* Writes down where the op reads and makes values: users of a value may lie far apart, ops that are walked do not. */
+static void note_positions(const Module *m, Op *op, int at, int *last)
+{
+	op->order = at;
+	for (int i = 0; i < op->n_in; i++)
+		if (op_in(op, i))
+			last[op_in(op, i)->id] = MAX(last[op_in(op, i)->id], is_kept(m, op) ? INT_MAX : at);
+	for (int i = 0; i < op->n_out; i++)
+		last[op->out[i]->id] = at;
+}
+
+/* last: by Value.id, the position of the op that reads it last, or makes it where none does. */
+static Buffers *list_ops(Module *m, bool eval, int *last, Arena *a)
+{
+	int from = eval ? SEC_EVAL : SEC_FORWARD, to = eval ? SEC_EVAL : SEC_UPDATE, n_out = 0;
+	VEC(Op *) ops = {0};
+	for (int s = from; s <= to; s++) {
+		IR_FOR_OPS(m, s, op) {
+			note_positions(m, op, ops.n, last);
+			n_out += op->n_out;
+			vec_push(a, &ops, op);
+		}
+	}
+	Buffers *b = NEW(a, Buffers);
+	*b = (Buffers){.op = ops.at, .n_ops = ops.n, .at = NEW_N(a, Buffer, n_out), .of_value = NEW_N(a, int, m->n_values)};
+	for (int i = 0; i < m->n_values; i++)
+		b->of_value[i] = -1;
+	return b;
+}
+
+static bool same_type(const Type *a, const Type *b)
+{
+	return a->dtype == b->dtype && type_same_shape(a, b);
+}
+
+/* No operand but those of v's very type may show the buffer: they would be read after being overwritten. */
+static bool others_agree(const Buffers *b, const Op *op, int buffer, int at, const Type *t)
+{
+	bool elementwise = op_info[op->kind].flags & EW || op->kind == OP_FUSED;
+	for (int i = 0; i < op->n_in; i++) {
+		Value *v = op_in(op, i);
+		if (i == at || !v || b->of_value[v->id] != buffer)
+			continue;
+		if (!elementwise || !same_type(&v->type, t))
+			return false;
+	}
+	return true;
+}
+
+static bool taken_by_sibling(const Buffers *b, const Op *op, int result, int buffer)
+{
+	for (int i = 0; i < result; i++)
+		if (b->of_value[op->out[i]->id] == buffer)
+			return true;
+	return false;
+}
+
+/* The buffer of an operand that result i of op may overwrite, -1 = none. */
+static int find_inplace(const Buffers *b, const Op *op, int i)
+{
+	const Type *t = &op->out[i]->type;
+	for (int k = inplace_operand(op, i, 0); k >= 0; k = inplace_operand(op, i, k + 1)) {
+		Value *v = op_in(op, k);
+		int buffer = v ? b->of_value[v->id] : -1;
+		if (buffer < 0 || b->at[buffer].last != op->order || !same_type(&v->type, t))
+			continue;
+		if (others_agree(b, op, buffer, k, t) && !taken_by_sibling(b, op, i, buffer))
+			return buffer;
+	}
+	return -1;
+}
+
+static int new_buffer(Buffers *b, Value *v)
+{
+	if (v->type.layout)
+		ice("%%%s: packed layouts have no planned size", v->name);
+	Buffer *n = &b->at[b->n];
+	n->value = v;
+	n->bytes = round_up(MAX(type_bytes(&v->type), 1), 64);
+	n->first = n->last = (int)v->op->order;
+	n->place.region = REGION_ACT;
+	return b->n++;
+}
+
+static void add_results(Buffers *b, const int *last, Op *op)
+{
+	for (int i = 0; i < op->n_out; i++) {
+		Value *v = op->out[i];
+		int buffer;
+		if (has_own_place(op) || is_runtime_value(v))
+			continue;
+		if (op_info[op->kind].flags & VIEW)
+			buffer = b->of_value[op_in(op, 0)->id];
+		else
+			buffer = find_inplace(b, op, i);
+		if (buffer < 0 && !(op_info[op->kind].flags & VIEW))
+			buffer = new_buffer(b, v);
+		b->of_value[v->id] = buffer;
+	}
+	/* after all results, since one that dies at once must not be overwritten by its sibling */
+	for (int i = 0; i < op->n_out; i++) {
+		int buffer = b->of_value[op->out[i]->id];
+		if (buffer >= 0)
+			b->at[buffer].last = MAX(b->at[buffer].last, MIN(last[op->out[i]->id], b->n_ops));
+	}
+}
+
+/* ---- gradients ---- */
+
+/* The first gradient that can live in the flat's place of its parameter does; memory copies the others.  From
+ * the collect on the flat belongs to the collective, so whoever is read later cannot. */
+static void place_gradients(Buffers *b, const Op *collect)
+{
+	const Unit *u = collect->unit;
+	for (int i = 0, k = 0; i < u->n_params && k < collect->n_in; i++) {
+		Symbol *s = u->params[i];
+		if (!s->trainable)
+			continue;
+		Value *v = op_in(collect, k++);
+		Buffer *at = v && b->of_value[v->id] >= 0 ? &b->at[b->of_value[v->id]] : NULL;
+		if (!at || at->place.region != REGION_ACT || at->value->op->section < SEC_BACKWARD)
+			continue;
+		if (at->last == collect->order && type_bytes(&at->value->type) == type_bytes(&v->type))
+			at->place = (Place){REGION_GRAD, s->unit, s->flat,
+				s->offset * dtype_info[s->unit->flat[s->flat].grad].bytes};
+	}
+}
+
+Buffers *buffers_find(Module *m, bool eval, Arena *a)
+{
+	int *last = NEW_N(a, int, m->n_values);
+	Buffers *b = list_ops(m, eval, last, a);
+	for (int p = 0; p < b->n_ops; p++)
+		add_results(b, last, b->op[p]);
+	for (int p = 0; p < b->n_ops; p++)
+		if (b->op[p]->kind == OP_COLLECT)
+			place_gradients(b, b->op[p]);
+	return b;
+}
+
+int64_t buffers_live(const Buffers *b, int64_t *live)
+{
+	int64_t sum = 0, peak = 0;
+	for (int p = 0; p <= b->n_ops; p++)
+		live[p] = 0;
+	for (int i = 0; i < b->n; i++) {
+		if (b->at[i].place.region != REGION_ACT)
+			continue;
+		live[b->at[i].first] += b->at[i].bytes;
+		if (b->at[i].last < b->n_ops)
+			live[b->at[i].last + 1] -= b->at[i].bytes;
+	}
+	for (int p = 0; p <= b->n_ops; p++) {
+		live[p] = sum += live[p];
+		peak = MAX(peak, sum);
+	}
+	return peak;
+}

@@ -1,0 +1,477 @@
+/* passes/memory/memory.c: a place for every value.
+ *
+ * Requires PLAN (total order).  Ensures that values lie in the activation arena, inputs, buffers and data
+ * at fixed offsets of their arenas, parameters inside their gathered unit and gradients inside their
+ * unit's flat gradient, so that nothing is copied in or out; that no two values that are live at once
+ * overlap (proved by memory_check); that arena sizes are known.
+ * Refuses a plan above --memory-limit, naming the op at the peak and the largest live values.
+ *
+ * Where a value cannot live where it must (a gradient that is a view or is wanted twice, an output that
+ * is a parameter, a buffer read after it was overwritten) a `copy` is inserted.  Training and eval share
+ * the arena: nothing in it outlives a step. */
+#include "passes/passes.h"
+
+#include "base/layout.h"
+
+#include <string.h>
+
+/* ---- copies where sharing is impossible ---- */
+
+/* before NULL: at the end of the section of `near`, an op that says where the copy comes from. */
+static Value *copy_value(Module *m, Value *v, const Op *near, Op *before)
+{
+	Builder b = {.m = m, .section = near->section, .before = before,
+		.loc = loc_with_role(m, near->loc, "memory"), .name = v->name};
+	return ir_emit1(&b, OP_COPY, v);
+}
+
+static Place flat_place(const Symbol *s, Region region)
+{
+	const Flat *f = &s->unit->flat[s->flat];
+	DType dtype = region == REGION_GRAD ? f->grad : f->param;
+	return (Place){region, s->unit, s->flat, s->offset * dtype_info[dtype].bytes};
+}
+
+static bool same_place(const Place *a, const Place *b)
+{
+	return a->region == b->region && a->unit == b->unit && a->flat == b->flat && a->offset == b->offset;
+}
+
+static void copy_gradients(Module *m, const Buffers *b, Op *collect)
+{
+	const Unit *u = collect->unit;
+	for (int i = 0, k = 0; i < u->n_params && k < collect->n_in; i++) {
+		if (!u->params[i]->trainable)
+			continue;
+		Value *v = op_in(collect, k++);
+		Place want = flat_place(u->params[i], REGION_GRAD);
+		int buffer = v ? b->of_value[v->id] : -1;
+		bool there = v && (buffer < 0 ? v->op->kind == OP_ACCUMULATE && v->op->sym == u->params[i]
+			: same_place(&b->at[buffer].place, &want));
+		if (v && !there)
+			ir_set_in(collect, k - 1, copy_value(m, v, collect, collect));
+	}
+}
+
+static bool read_after(const Value *v, const Op *write)
+{
+	for (const Use *u = v->uses; u; u = u->next) {
+		if (u->op->order > write->order)
+			return true;
+		if (op_info[u->op->kind].flags & VIEW && read_after(u->op->out[0], write))
+			return true;
+	}
+	return false;
+}
+
+/* A value read from a buffer shows the buffer's bytes: who wants it after a write needs a copy. */
+static void copy_stale_reads(Module *m, const Buffers *b)
+{
+	PtrMap *write = ptrmap_new(m->arena);
+	for (int p = b->n_ops - 1; p >= 0; p--) {
+		Op *op = b->op[p], *next;
+		if (op->kind == OP_WRITE)
+			ptrmap_put(write, op->sym, op);
+		next = op->kind == OP_READ ? ptrmap_get(write, op->sym) : NULL;
+		if (!next || !read_after(op->out[0], next))
+			continue;
+		Value *copy = copy_value(m, op->out[0], op, op->next);
+		ir_replace_uses(op->out[0], copy);
+		ir_set_in(copy->op, 0, op->out[0]);
+	}
+}
+
+/* The driver of a forward-only program looks for outputs in the activation arena. */
+static void copy_outputs(Module *m, const Buffers *b)
+{
+	for (int p = 0; p < b->n_ops; p++) {
+		Op *op = b->op[p];
+		if (op->kind == OP_OUTPUT && !m->first[SEC_FORWARD] && b->of_value[op_in(op, 0)->id] < 0)
+			ir_set_in(op, 0, copy_value(m, op_in(op, 0), op, op));
+	}
+}
+
+/* Returns the buffers of the program with its copies. */
+static Buffers *insert_copies(Module *m, bool eval, Arena *a)
+{
+	Buffers *b = buffers_find(m, eval, a);
+	int before = m->n_values;
+	copy_stale_reads(m, b);
+	copy_outputs(m, b);
+	for (int p = 0; p < b->n_ops; p++)
+		if (b->op[p]->kind == OP_COLLECT)
+			copy_gradients(m, b, b->op[p]);
+	return m->n_values == before ? b : buffers_find(m, eval, a);
+}
+
+/* ---- arenas of inputs and states ---- */
+
+static bool in_state_arena(const Symbol *s)
+{
+	return s->kind == SYM_BUFFER || s->kind == SYM_DATA || (s->kind == SYM_STATE && !s->unit);
+}
+
+static void place_symbols(Module *m)
+{
+	m->input_bytes = m->state_bytes = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		Symbol *s = m->symbols[i];
+		int64_t *end = s->kind == SYM_INPUT ? &m->input_bytes : in_state_arena(s) ? &m->state_bytes : NULL;
+		if (!end)
+			continue;
+		s->offset = *end;
+		*end += round_up(MAX(type_bytes(&s->type), 1), 64);
+	}
+}
+
+static Place symbol_place(const Op *op)
+{
+	if (op->kind == OP_VIEW_OP)
+		return flat_place(op->sym, REGION_PARAM);
+	return (Place){op->kind == OP_INPUT ? REGION_INPUT : REGION_STATE, NULL, 0, op->sym->offset};
+}
+
+static Place place_of(const Buffers *b, Value *v)
+{
+	Op *root = value_root(v)->op;
+	if (b->of_value[v->id] >= 0)
+		return b->at[b->of_value[v->id]].place;
+	if (root->kind == OP_ACCUMULATE)
+		return flat_place(root->sym, REGION_GRAD);
+	if (root->kind == OP_INPUT || root->kind == OP_READ || root->kind == OP_VIEW_OP)
+		return symbol_place(root);
+	return (Place){0};
+}
+
+static int64_t place_program(const Buffers *b, Arena *a)
+{
+	MemoryBlock *block = NEW_N(a, MemoryBlock, b->n);
+	int n = 0;
+	for (int i = 0; i < b->n; i++)
+		if (b->at[i].place.region == REGION_ACT)
+			block[n++] = (MemoryBlock){b->at[i].bytes, 0, b->at[i].first, b->at[i].last};
+	int64_t bytes = memory_pack(block, n, b->n_ops + 1, a);
+	n = 0;
+	for (int i = 0; i < b->n; i++)
+		if (b->at[i].place.region == REGION_ACT)
+			b->at[i].place.offset = block[n++].offset;
+	for (int p = 0; p < b->n_ops; p++)
+		for (int i = 0; i < b->op[p]->n_out; i++)
+			b->op[p]->out[i]->place = place_of(b, b->op[p]->out[i]);
+	return bytes;
+}
+
+static int64_t largest_workspace(const Module *m, const PassOptions *o)
+{
+	int64_t most = 0;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op) {
+			int64_t bytes = op_workspace(op, o);
+			most = MAX(most, bytes);
+		}
+	return round_up(most, 64);
+}
+
+/* ---- what the plan costs ---- */
+
+static void note_largest(MemoryPeak *peak, const Value *v, int64_t bytes)
+{
+	int i = peak->n < MEMORY_LARGEST ? peak->n++ : MEMORY_LARGEST - 1;
+	if (peak->largest[i] && peak->largest_bytes[i] >= bytes)
+		return;
+	for (; i > 0 && peak->largest_bytes[i - 1] < bytes; i--) {
+		peak->largest[i] = peak->largest[i - 1];
+		peak->largest_bytes[i] = peak->largest_bytes[i - 1];
+	}
+	peak->largest[i] = v;
+	peak->largest_bytes[i] = bytes;
+}
+
+static MemoryPeak program_peak(Module *m, bool eval, Arena *a)
+{
+	MemoryPeak peak = {0};
+	Buffers *b = buffers_find(m, eval, a);
+	int64_t *live = NEW_N(a, int64_t, b->n_ops + 1);
+	int at = 0;
+	peak.bytes = buffers_live(b, live);
+	while (at < b->n_ops && live[at] < peak.bytes)
+		at++;
+	if (!peak.bytes)
+		return peak;
+	peak.op = b->op[MIN(at, b->n_ops - 1)];
+	for (int i = 0; i < b->n; i++)
+		if (b->at[i].place.region == REGION_ACT && b->at[i].first <= at && at <= b->at[i].last)
+			note_largest(&peak, b->at[i].value, b->at[i].bytes);
+	return peak;
+}
+
+MemoryPeak memory_peak(Module *m, Arena *a)
+{
+	MemoryPeak train = program_peak(m, false, a), eval = program_peak(m, true, a);
+	return eval.bytes > train.bytes ? eval : train;
+}
+
+static int states_per_element(const Module *m)
+{
+	const Symbol *first = NULL;
+	int n = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		if (s->kind != SYM_STATE || !s->unit)
+			continue;
+		first = first ? first : s;
+		n += s->unit == first->unit && s->flat == first->flat;
+	}
+	return n;
+}
+
+/* The ring and the gradient slots are as large as their largest member, so all members are listed. */
+static void list_gathers(const Module *m, int from, LayoutModel *out, LayoutUnit *units, LayoutGather *gathers)
+{
+	for (int s = from; s < SEC_COUNT; s++) {
+		IR_FOR_OPS(m, s, op) {
+			int slot = (int)attr_get_int(op->attrs, "slot", -1), unit = op->unit ? op->unit->index : -1;
+			if (op->kind == OP_CARRIED)
+				units[unit].own_region = true;
+			if (op->kind == OP_ZERO_GAPS) {
+				units[unit].grad_slot = slot;
+				out->n_grad_slots = MAX(out->n_grad_slots, slot + 1);
+			} else if (op->kind == OP_ALL_GATHER && slot < 0) {
+				units[unit].own_region = true;
+			} else if (op->kind == OP_ALL_GATHER) {
+				gathers[out->n_gathers++] = (LayoutGather){unit, slot};
+				out->n_slots = MAX(out->n_slots, slot + 1);
+			}
+		}
+	}
+}
+
+static int64_t averaged_bytes(const Module *m)
+{
+	int64_t sum = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		if (s->kind == SYM_BUFFER && dtype_is_float(s->type.dtype))
+			sum += round_up(MAX(type_bytes(&s->type), 1), 64);
+	}
+	return sum;
+}
+
+/* As checkpoints hold them. */
+static int64_t saved_bytes(const Module *m)
+{
+	int64_t sum = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		if (s->kind == SYM_BUFFER || (s->kind == SYM_STATE && in_state_arena(s)))
+			sum += type_numel(&s->type) * dtype_info[s->narrowed ? s->saved : s->type.dtype].bytes;
+	}
+	return sum;
+}
+
+int64_t plan_message(const Module *m, const Op *op)
+{
+	switch (op->kind) {
+	case OP_BROADCAST_BUFFERS: return averaged_bytes(m);
+	case OP_ALL_REDUCE_MOMENTS: case OP_ALL_REDUCE_MEANS: return 2 * type_bytes(&op_in(op, 0)->type);
+	default: return 0;
+	}
+}
+
+static int64_t largest_message(const Module *m)
+{
+	int64_t most = 0;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			most = MAX(most, plan_message(m, op));
+	return most;
+}
+
+/* Of sections from `from` on. */
+static LayoutModel layout_of(const Module *m, int from, Arena *a)
+{
+	int n_gathers = 0;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			n_gathers += op->kind == OP_ALL_GATHER;
+	LayoutUnit *units = NEW_N(a, LayoutUnit, m->n_units);
+	LayoutGather *gathers = NEW_N(a, LayoutGather, n_gathers);
+	for (int i = 0; i < m->n_units; i++) {
+		const Unit *u = m->units[i];
+		units[i] = (LayoutUnit){.strategy = u->strategy, .owner = u->owner, .n_flats = u->n_flats, .grad_slot = -1};
+		for (int f = 0; f < u->n_flats; f++) {
+			units[i].flat[f] = u->flat[f];
+			units[i].apart = units[i].apart || (ir_sums_reduced(m) && u->flat[f].trainable);
+		}
+	}
+	LayoutModel out = {.unit = units, .n_units = m->n_units, .gather = gathers, .n_states = states_per_element(m),
+		.act_bytes = m->act_bytes, .input_bytes = m->input_bytes, .state_bytes = m->state_bytes,
+		.work_bytes = m->work_bytes, .average_bytes = averaged_bytes(m),
+		.saved_bytes = saved_bytes(m), .sync_bytes = largest_message(m),
+		.hook_send = m->hook_send, .hook_keep = m->hook_keep};
+	list_gathers(m, from, &out, units, gathers);
+	return out;
+}
+
+LayoutModel memory_layout(const Module *m, Arena *a)
+{
+	return layout_of(m, 0, a);
+}
+
+/* ---- several micro-batches ---- */
+
+/* Bytes of the activation arena that an evaluation needs. */
+static int64_t eval_bytes(const Module *m)
+{
+	int64_t most = 0;
+	IR_FOR_OPS(m, SEC_EVAL, op)
+		for (int i = 0; i < op->n_out; i++)
+			if (op->out[i]->place.region == REGION_ACT)
+				most = MAX(most, op->out[i]->place.offset + round_up(MAX(type_bytes(&op->out[i]->type), 1), 64));
+	return most;
+}
+
+/* What lies in one memory one after the other: the larger of both, and every place that either has. */
+static void join_layout(LayoutModel *to, LayoutUnit *units, LayoutGather *gathers, const LayoutModel *from)
+{
+	if (to->input_bytes != from->input_bytes || to->state_bytes != from->state_bytes || to->n_units != from->n_units)
+		ice("micro-batches of a step have inputs, buffers or units of their own");
+	for (int i = 0; i < from->n_units; i++) {
+		units[i].own_region = units[i].own_region || from->unit[i].own_region;
+		units[i].apart = units[i].apart || from->unit[i].apart;
+	}
+	for (int i = 0; i < from->n_gathers; i++)
+		gathers[to->n_gathers++] = from->gather[i];
+	to->n_slots = MAX(to->n_slots, from->n_slots);
+	to->n_grad_slots = MAX(to->n_grad_slots, from->n_grad_slots);
+	to->act_bytes = MAX(to->act_bytes, from->act_bytes);
+	to->work_bytes = MAX(to->work_bytes, from->work_bytes);
+	to->sync_bytes = MAX(to->sync_bytes, from->sync_bytes);
+	to->hook_send = MAX(to->hook_send, from->hook_send);
+	to->hook_keep = MAX(to->hook_keep, from->hook_keep);
+}
+
+LayoutModel memory_join(const Variants *v, bool more, Arena *a)
+{
+	LayoutModel out = memory_layout(v->of[VARIANT_FIRST], a), part[3];
+	int n = 0, n_gathers = out.n_gathers;
+	if (more)
+		part[n++] = memory_layout(v->of[VARIANT_MIDDLE], a);
+	part[n++] = memory_layout(v->of[VARIANT_LAST], a);
+	part[n] = layout_of(v->of[VARIANT_ONLY], SEC_EVAL, a);
+	part[n++].act_bytes = eval_bytes(v->of[VARIANT_ONLY]);
+	for (int i = 0; i < n; i++)
+		n_gathers += part[i].n_gathers;
+	LayoutUnit *units = NEW_N(a, LayoutUnit, out.n_units);
+	LayoutGather *gathers = NEW_N(a, LayoutGather, n_gathers);
+	for (int i = 0; i < out.n_units; i++)
+		units[i] = out.unit[i];
+	for (int i = 0; i < out.n_gathers; i++)
+		gathers[i] = out.gather[i];
+	for (int i = 0; i < n; i++)
+		join_layout(&out, units, gathers, &part[i]);
+	out.unit = units;
+	out.gather = gathers;
+	return out;
+}
+
+void memory_complete(LayoutModel *l, const Module *m, const PassOptions *o)
+{
+	l->hosts = o->hosts;
+	l->offload = o->offload;
+	l->snapshot = o->snapshot && o->offload == LAYOUT_OFFLOAD_NONE;
+	l->cuda = (LayoutCuda){.on = o->cuda, .n_groups = o->n_param_group};
+	for (int i = 0; o->cuda && i < m->n_symbols; i++)
+		l->cuda.n_segments += m->symbols[i]->kind == SYM_PARAM && m->symbols[i]->trainable;
+}
+
+LayoutRank memory_rank(const PassOptions *o)
+{
+	int64_t world = MAX(o->world, 1);
+	return (LayoutRank){0, world, o->shard_size ? o->shard_size : world / MAX(o->hosts, 1)};
+}
+
+/* ---- sizes that no rank has ---- */
+
+static bool too_large(Module *m, const Op *op, const char *what, int64_t bytes, Diag *d)
+{
+	diag_error(d, op ? loc_where(m, op->loc) : m->file ? m->file : m->name, "%s takes %lld bytes; a rank has room for "
+		"%lld at most", what, (long long)bytes, (long long)MEMORY_SPACE_MAX);
+	return false;
+}
+
+static const char *value_text(Module *m, const Value *v)
+{
+	return arena_printf(m->arena, "%%%s, %s,", v->name, type_str(m->arena, &v->type));
+}
+
+/* Each is as large as an arena may be, so that the sums of all have an int64. */
+static bool check_values(Module *m, Diag *d)
+{
+	int64_t sum = 0;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			for (int i = 0; i < op->n_out; i++) {
+				const Value *v = op->out[i];
+				int64_t bytes = v->type.kind == TYPE_TENSOR ? type_bytes(&v->type) : 0;
+				if (bytes > MEMORY_SPACE_MAX || __builtin_add_overflow(sum, round_up(MAX(bytes, 1), 64), &sum))
+					return too_large(m, op, value_text(m, v), bytes, d);
+			}
+	return true;
+}
+
+static bool check_symbols(Module *m, Diag *d)
+{
+	int64_t sum = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		sum += s->type.kind == TYPE_TENSOR ? MIN(type_bytes(&s->type), MEMORY_SPACE_MAX + 1) : 0;
+		if (sum > MEMORY_SPACE_MAX)
+			return too_large(m, NULL, arena_printf(m->arena, "\"%s\", %s, with all before it,",
+				str_escape(m->arena, ESCAPE_IR, s->name), type_str(m->arena, &s->type)), sum, d);
+	}
+	return true;
+}
+
+static void report_excess(Module *m, const PassOptions *o, int64_t total, Arena *a, Diag *d)
+{
+	MemoryPeak peak = memory_peak(m, a);
+	const char *where = peak.op ? loc_where(m, peak.op->loc) : m->name;
+	diag_error(d, "--memory-limit", "the plan needs %lld bytes at %lld rank(s), the limit is %lld (try "
+		"--remat=block, a smaller batch or more ranks)", (long long)total, (long long)MAX(o->world, 1),
+		(long long)o->memory_limit);
+	if (peak.op)
+		diag_note(d, where, "activations peak here at %lld bytes (%s)", (long long)peak.bytes,
+			op_info[peak.op->kind].text);
+	for (int i = 0; i < peak.n; i++)
+		diag_note(d, loc_where(m, peak.largest[i]->op->loc), "%lld bytes are live in %%%s: %s",
+			(long long)peak.largest_bytes[i], peak.largest[i]->name, type_str(a, &peak.largest[i]->type));
+}
+
+bool pass_memory(Module *m, const PassOptions *o, Diag *d)
+{
+	if (!check_values(m, d) || !check_symbols(m, d))
+		return false;
+	Arena *a = arena_new();
+	Buffers *of_train = insert_copies(m, false, a), *of_eval = insert_copies(m, true, a);
+	place_symbols(m);
+	int64_t train = place_program(of_train, a), eval = place_program(of_eval, a);
+	m->act_bytes = MAX(train, eval);
+	if (m->act_bytes > MEMORY_SPACE_MAX) {
+		arena_free(a);
+		return too_large(m, NULL, "what is live at once", m->act_bytes, d);
+	}
+	m->work_bytes = largest_workspace(m, o);
+	const char *violation = memory_check(m, a);
+	if (violation)
+		ice("%s", violation);
+	LayoutModel layout = memory_layout(m, a);
+	LayoutRank who = memory_rank(o);
+	memory_complete(&layout, m, o);
+	LayoutMemory total = layout_memory_most(&layout, &who);
+	bool fits = !o->memory_limit || total.total <= o->memory_limit;
+	if (!fits)
+		report_excess(m, o, total.total, a, d);
+	arena_free(a);
+	return fits;
+}

@@ -1,0 +1,40 @@
+/* passes/memory/workspace.c: scratch bytes of an op's kernel, by the formulas of kernels/kernels.def.
+ *
+ * An op that the table does not list needs none; a product that is added to a sum needs what it would by itself. */
+#include "passes/passes.h"
+
+#include "kernels/cuda/work.h"
+
+#include <string.h>
+
+typedef int64_t WorkFn(const KWorkArgs *a);
+
+static const struct { const char *op; WorkFn *work, *cuda; } kernels[] = {
+#define KERNEL(op, types, work, cuda) {#op, kwork_##work, kwork_cuda_##cuda},
+#include "kernels/kernels.def"
+};
+
+static KShape shape_of(const Value *v)
+{
+	if (!v)
+		return (KShape){0};
+	return (KShape){v->type.rank, v->type.dim, dtype_info[v->type.dtype].bytes};
+}
+
+int64_t op_workspace(const Op *op, const PassOptions *o)
+{
+	bool product = op->kind == OP_ACCUMULATE && op->n_in > 1;
+	const char *text = op_info[product ? OP_MATMUL : op->kind].text;
+	const Attr *pads = attr_find(op->attrs, "pads");
+	KWorkArgs a = {.axis = attr_get_int(op->attrs, "axis", 0), .group = attr_get_int(op->attrs, "group", 1),
+		.layout = attr_get_int(op->attrs, "layout", 0), .ta = attr_get_int(op->attrs, "ta", 0),
+		.tb = attr_get_int(op->attrs, "tb", 0), .pads = pads ? pads->ints : NULL, .cap = o->workspace};
+	for (int i = 0; i < op->n_in && i < COUNT_OF(a.in); i++)
+		a.in[i] = shape_of(op_in(op, i));
+	for (int i = 0; i < op->n_out && i < COUNT_OF(a.out); i++)
+		a.out[i] = shape_of(op->out[i]);
+	for (int i = 0; i < COUNT_OF(kernels); i++)
+		if (!strcmp(kernels[i].op, text))
+			return (o->cuda ? kernels[i].cuda : kernels[i].work)(&a);
+	return 0;
+}

@@ -1,0 +1,90 @@
+/* passes/optimizer/optimizer.c: the update section: one update per gradient, the gradients' norm, the step's scalars.
+ *
+ * Gradients are cast to what their flat holds: f32, or 16 bits that are sent as they are (--reduce-dtype).
+ * The norm is computed where it is logged, clipped by, or watched by a dynamic loss scale; step_scalars turns it
+ * and the loss's count into what every update is multiplied with, so it stands before them.  The update's
+ * arithmetic and its states belong to the kernel that --optimizer names; parameters get their groups here, where
+ * it is known which are trained.
+ * Refuses what optimizer_parse, clip_parse, loss_scale_parse and param_groups_assign refuse. */
+#include "passes/passes.h"
+
+/* The gradients, in order; their `grad` ops become updates. */
+static Value **take_gradients(Module *m, Arena *scratch, Symbol ***syms, int *n)
+{
+	VEC(Value *) grad = {0};
+	VEC(Symbol *) sym = {0};
+	IR_FOR_OPS_SAFE(m, SEC_BACKWARD, op) {
+		if (op->kind != OP_GRAD)
+			continue;
+		vec_push(scratch, &grad, op_in(op, 0));
+		vec_push(scratch, &sym, op->sym);
+		ir_remove(m, op);
+	}
+	*syms = sym.at;
+	*n = grad.n;
+	return grad.at;
+}
+
+DType gradient_dtype(const PassOptions *o)
+{
+	return o->accum ? DT_F32 : o->reduce_dtype;
+}
+
+/* Gradients in the dtype of their flat, behind what computes them. */
+static void cast_gradients(Module *m, DType to, Value **grad, int n)
+{
+	for (int i = 0; i < n; i++) {
+		Op *op = grad[i]->op;
+		bool older = op->section < SEC_BACKWARD;
+		Builder b = {.m = m, .section = SEC_BACKWARD, .before = older ? m->first[SEC_BACKWARD] : op->next,
+			.loc = loc_with_role(m, op->loc, "grad"),
+			.name = arena_printf(m->arena, "%s.%s", grad[i]->name, dtype_info[to].text)};
+		if (dtype_is_float(grad[i]->type.dtype))
+			grad[i] = ir_cast(&b, grad[i], to);
+	}
+}
+
+/* Of --grad-norm=off: others want the norm. */
+static void check_norm(const PassOptions *o, const Clip *clip, const LossScale *scale, Diag *d)
+{
+	if (!o->grad_norm && clip->p > 0)
+		diag_warn(d, "--grad-norm", "--clip=%s limits the norm, which is computed for it and logged: off is not "
+			"used", o->clip);
+	else if (!o->grad_norm && scale->kind == LOSS_SCALE_DYNAMIC)
+		diag_warn(d, "--grad-norm", "--loss-scale=dynamic watches the norm, which is computed for it and logged: "
+			"off is not used");
+}
+
+bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
+{
+	Optimizer optimizer;
+	Clip clip;
+	LossScale scale;
+	bool ok = optimizer_parse(o->optimizer, &optimizer, d);
+	ok = loss_scale_parse(o->loss_scale, &scale, d) && ok;
+	if (!clip_parse(o->clip, &clip, m->arena, d) || !ok)
+		return false;
+	if (!m->first[SEC_BACKWARD])
+		return true; /* a program that only evaluates */
+	check_norm(o, &clip, &scale, d);
+	Arena *scratch = arena_new();
+	Symbol **sym;
+	int n;
+	Value **grad = take_gradients(m, scratch, &sym, &n);
+	ok = param_groups_assign(sym, n, o, scratch, d);
+	cast_gradients(m, gradient_dtype(o), grad, n);
+	Builder b = {.m = m, .section = SEC_UPDATE, .loc = loc_new(m, "", "", "", "update")};
+	Value *norm = NULL;
+	bool other = clip.p > 0 && clip.p != 2;
+	if (n && (o->grad_norm || clip.p > 0 || scale.kind == LOSS_SCALE_DYNAMIC))
+		norm = ir_emit(&b, OP_NORM, n, grad, other ? attr_float(m, NULL, "p", clip.p) : NULL);
+	if (n)
+		ir_emit(&b, OP_STEP_SCALARS, 1, &norm, clip.text ? attr_str(m, NULL, "clip", clip.text) : NULL);
+	for (int i = 0; i < n; i++) {
+		b.sym = sym[i];
+		b.loc = loc_with_role(m, grad[i]->op->loc, "update");
+		ir_emit1(&b, OP_UPDATE, grad[i]);
+	}
+	arena_free(scratch);
+	return ok;
+}

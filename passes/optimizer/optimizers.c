@@ -1,0 +1,187 @@
+/* passes/optimizer/optimizers.c: what --optimizer=NAME[:FLAG,...] and --clip=P[,value] say.
+ *
+ * Refuses names that optimizers.def does not list, flags that the optimizer has not, and norms below 1. */
+#include "base/near.h"
+#include "passes/passes.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const Optimizer known[] = {
+#define OPTIMIZER(name, ...) {name, false, false, 0, {__VA_ARGS__}},
+#include "passes/optimizer/optimizers.def"
+};
+
+static const char accepted[] = "accepted: sgd[:momentum[,nesterov]], adam, adamw, adagrad, lion";
+
+static bool is_word(const char *s, size_t n, const char *word)
+{
+	return n == strlen(word) && !memcmp(s, word, n);
+}
+
+static bool parse_flags(const char *flags, Optimizer *opt)
+{
+	while (*flags) {
+		size_t n = strcspn(flags, ",");
+		if (is_word(flags, n, "momentum"))
+			opt->momentum = true;
+		else if (is_word(flags, n, "nesterov"))
+			opt->nesterov = true;
+		else
+			return false;
+		flags += n + (flags[n] == ',');
+	}
+	return true;
+}
+
+static void refuse_optimizer(const char *text, size_t n, Diag *d)
+{
+	Arena *a = arena_new();
+	const char *names[COUNT_OF(known)];
+	bool is_known = false;
+	for (int i = 0; i < COUNT_OF(known); i++) {
+		names[i] = known[i].name;
+		is_known = is_known || is_word(text, n, known[i].name);
+	}
+	const char *value = strchr(text, '=');
+	const char *hint = is_known ? "" : near_hint(a, "--optimizer", arena_strndup(a, text, n), names, COUNT_OF(known));
+	if (value && is_known)
+		hint = "; its numbers are given when training, as in ./train --lr 1e-3 --momentum 0.9 --betas 0.9,0.99 "
+			"--weight-decay 0.1";
+	diag_error(d, "--optimizer", "\"%s\" is not an optimizer with these flags; %s%s", text, accepted, hint);
+	arena_free(a);
+}
+
+bool optimizer_parse(const char *text, Optimizer *out, Diag *d)
+{
+	size_t n;
+	if (!text)
+		text = "adamw";
+	n = strcspn(text, ":");
+	for (int i = 0; i < COUNT_OF(known); i++) {
+		if (!is_word(text, n, known[i].name))
+			continue;
+		bool sgd = !strcmp(known[i].name, "sgd");
+		*out = known[i];
+		if (text[n] && (!sgd || !parse_flags(text + n + 1, out)))
+			break;
+		if (out->nesterov && !out->momentum) {
+			diag_error(d, "--optimizer", "\"%s\": nesterov needs momentum (write sgd:momentum,nesterov)", text);
+			return false;
+		}
+		while (out->n_states < COUNT_OF(out->states) && out->states[out->n_states])
+			out->n_states++;
+		if (sgd && !out->momentum)
+			out->n_states = 0;
+		return true;
+	}
+	refuse_optimizer(text, n, d);
+	return false;
+}
+
+static bool parse_clip_word(const char *s, size_t n, Clip *out, Arena *a)
+{
+	char *end;
+	if (is_word(s, n, "value")) {
+		bool again = out->value;
+		out->value = true;
+		return !again;
+	}
+	const char *word = arena_strndup(a, s, n);
+	double p = is_word(s, n, "inf") ? (double)INFINITY : strtod(word, &end);
+	bool ok = is_word(s, n, "inf") || (n && *s >= '0' && *s <= '9' && !*end && isfinite(p) && p >= 1);
+	bool again = out->p > 0;
+	out->p = p;
+	return ok && !again;
+}
+
+/* "1.0", "0.5": nobody writes the p of a norm so, but a limit; true after a message. */
+static bool is_limit(const char *text, Diag *d)
+{
+	char *end;
+	double v = strtod(text, &end);
+	bool whole = isfinite(v) && !(fabs(v - floor(v)) > 0);
+	bool limit = end != text && (!*end || *end == ',') && v > 0 && (v < 1 || (whole && memchr(text, '.',
+		(size_t)(end - text))));
+	if (limit)
+		diag_error(d, "--clip", "\"%s\" reads like the limit of a norm, and here stands the norm: compile with "
+			"--clip=2%s and train with ./train --clip-norm %g", text, end, v);
+	return limit;
+}
+
+bool clip_parse(const char *text, Clip *out, Arena *a, Diag *d)
+{
+	*out = (Clip){0};
+	if (!text || !strcmp(text, "off"))
+		return true;
+	if (is_limit(text, d))
+		return false;
+	bool ok = true;
+	const char *s = text;
+	do {
+		size_t n = strcspn(s, ",");
+		ok = ok && parse_clip_word(s, n, out, a);
+		s += n;
+	} while (*s++ == ',');
+	if (!ok) {
+		diag_error(d, "--clip", "\"%s\" is not what gradients are clipped by; accepted: off, the p of a norm (a number "
+			"from 1 on, or inf), value, or both as 2,value", text);
+		return false;
+	}
+	if (out->p > 0 && out->p < (double)INFINITY && fabs(out->p - 2) > 0)
+		diag_note(d, "--clip", "%g is the p of the norm, as in the %g-norm, not its limit: the usual one is --clip=2, "
+			"and the limit is given to the program, as ./train --clip-norm %g", out->p, out->p, out->p);
+	out->text = out->p > 0 ? arena_printf(a, out->value ? "%.17g,value" : "%.17g", out->p) : "value";
+	return true;
+}
+
+/* ---- --loss-scale ---- */
+
+static bool bad_loss_scale(const char *text, const char *why, Diag *d)
+{
+	diag_error(d, "--loss-scale", "\"%s\": %s; accepted: none, a number (a power of two rounds nothing), "
+		"dynamic[:init=65536,growth_interval=2000]", text, why);
+	return false;
+}
+
+/* A positive number that f32 holds. */
+static bool read_scale(const char *text, size_t n, double *out)
+{
+	char *end;
+	*out = strtod(text, &end);
+	return n && end == text + n && *out > 0 && isfinite((float)*out) && (float)*out > 0;
+}
+
+static bool read_dynamic(const char *text, const char *keys, LossScale *out, Diag *d)
+{
+	while (*keys) {
+		size_t n = strcspn(keys, ","), k = strcspn(keys, "=");
+		if (k < n && is_word(keys, k, "init")) {
+			if (!read_scale(keys + k + 1, n - k - 1, &out->value))
+				return bad_loss_scale(text, "init is not a positive number", d);
+		} else if (k < n && is_word(keys, k, "growth_interval")) {
+			char interval[64];
+			snprintf(interval, sizeof(interval), "%.*s", (int)MIN(n - k - 1, sizeof(interval) - 1), keys + k + 1);
+			if (!str_to_count(interval, false, &out->growth_interval))
+				return bad_loss_scale(text, "growth_interval is not a number of steps", d);
+		} else {
+			return bad_loss_scale(text, "unknown key", d);
+		}
+		keys += n + (keys[n] == ',');
+	}
+	return true;
+}
+
+bool loss_scale_parse(const char *text, LossScale *out, Diag *d)
+{
+	*out = (LossScale){LOSS_SCALE_NONE, 1, 0};
+	if (!text || !strcmp(text, "none"))
+		return true;
+	if (!strncmp(text, "dynamic", 7) && (!text[7] || text[7] == ':')) {
+		*out = (LossScale){LOSS_SCALE_DYNAMIC, 65536, 2000};
+		return read_dynamic(text, text[7] ? text + 8 : "", out, d);
+	}
+	out->kind = LOSS_SCALE_FIXED;
+	return read_scale(text, strlen(text), &out->value) || bad_loss_scale(text, "not a positive number", d);
+}

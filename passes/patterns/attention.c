@@ -1,0 +1,443 @@
+/* passes/patterns/attention.c: recognises scaled dot-product attention, and masks that need no tensor.
+ *
+ * From softmax(scores) times v inwards: scores are a matmul of q and k, scaled, perhaps capped by tanh,
+ * then masked; k and v may be groups of heads blown up to q's.  Refused, and said under -v: dropout on
+ * the weights, and a finite mask chosen by `where` whose rows may be masked altogether, since such a row
+ * is then uniform, not empty. */
+#include "passes/patterns/patterns.h"
+
+#include <math.h>
+
+enum { MASK_MAX = 1 << 24, MAX_INNER = 32 };
+static const double MASKED = -1e4; /* an added number this low lets nothing through */
+
+typedef struct Attention {
+	Rewriter *r;
+	Op *root, *scores;    /* the matmul with v; the matmul of q and k */
+	Value *q, *k, *v;
+	double scale, softcap; /* 0: none */
+	Value *bias;          /* added to the scores, or NULL */
+	Value *keep;          /* bool, or NULL */
+	bool finite;          /* keep's other side is a finite number */
+	bool zero_empty;      /* rows of NaN are made zero */
+	Op *inner[MAX_INNER];
+	int n_inner;
+} Attention;
+
+static const char what[] = "attention";
+
+static bool cover(Attention *a, Op *op)
+{
+	if (a->n_inner == MAX_INNER)
+		return false;
+	a->inner[a->n_inner++] = op;
+	return true;
+}
+
+/* ---- from the weights to the scores ---- */
+
+static Value *through_float_cast(Attention *a, Value *v)
+{
+	Op *cast = def_of(v, OP_CAST);
+	if (!cast || !dtype_is_float(v->type.dtype) || !dtype_is_float(cast->in[0].value->type.dtype)
+			|| !cover(a, cast))
+		return v;
+	return cast->in[0].value;
+}
+
+/* where(isnan(p), 0, p) -> p */
+static Value *through_nan_to_zero(Attention *a, Value *v)
+{
+	Op *where = def_of(v, OP_WHERE), *isnan_op = where ? def_of(where->in[0].value, OP_ISNAN) : NULL;
+	if (!isnan_op || isnan_op->in[0].value != where->in[2].value || !match_is(where->in[1].value, 0)
+			|| !cover(a, where) || !cover(a, isnan_op))
+		return v;
+	a->zero_empty = true;
+	return where->in[2].value;
+}
+
+static Op *find_softmax(Attention *a)
+{
+	Value *p = through_float_cast(a, op_in(a->root, 0));
+	p = through_float_cast(a, through_nan_to_zero(a, p));
+	Op *dropout = def_of(p, OP_DROPOUT), *softmax = def_of(dropout ? dropout->in[0].value : p, OP_SOFTMAX);
+	if (!softmax || axis_of(softmax) != p->type.rank - 1)
+		return NULL;
+	if (dropout) {
+		pattern_refuse(a->r, a->root, what, "its weights pass through dropout with p = %g",
+			attr_get_float(dropout->attrs, "p", 0));
+		return NULL;
+	}
+	return cover(a, softmax) ? softmax : NULL;
+}
+
+/* ---- from the masked scores to q and k ---- */
+
+static Value *both(Attention *a, Value *x, Value *y)
+{
+	return x ? ir_emit2(&a->r->b, OP_AND, x, y) : y;
+}
+
+/* A step inwards: the value that an op masks, scales or caps; NULL when it does something else. */
+typedef Value *StepFn(Attention *a, Op *op);
+
+/* Scores are the operand that a chain of such steps leads to a matmul from; a mask is rarely one. */
+static bool leads_to_matmul(const Value *v, int depth)
+{
+	static const bool passes[OP_COUNT] = {[OP_ADD] = true, [OP_SUB] = true, [OP_MUL] = true, [OP_DIV] = true,
+		[OP_WHERE] = true, [OP_CAST] = true, [OP_TANH] = true};
+	if (v->op->kind == OP_MATMUL)
+		return true;
+	for (int i = 0; depth < 8 && passes[v->op->kind] && i < v->op->n_in; i++)
+		if (leads_to_matmul(v->op->in[i].value, depth + 1))
+			return true;
+	return false;
+}
+
+static Value *masked_by(Attention *a, const Op *op, Value *scores, Value *mask, bool subtracted)
+{
+	Builder *b = &a->r->b;
+	if (!leads_to_matmul(scores, 0) || !type_equal(&scores->type, &op->out[0]->type) || a->scale != 1
+			|| a->softcap != 0)
+		return NULL;
+	if (subtracted)
+		mask = ir_emit1(b, OP_NEG, mask);
+	a->bias = a->bias ? ir_emit2(b, OP_ADD, a->bias, mask) : mask;
+	return scores;
+}
+
+static Value *step_add(Attention *a, Op *op)
+{
+	Value *x = op->in[0].value, *y = op->in[1].value;
+	Value *scores = masked_by(a, op, x, y, false);
+	return scores ? scores : masked_by(a, op, y, x, false);
+}
+
+static Value *step_sub(Attention *a, Op *op)
+{
+	return masked_by(a, op, op->in[0].value, op->in[1].value, true);
+}
+
+static Value *step_where(Attention *a, Op *op)
+{
+	double low;
+	for (int i = 1; i < 3; i++) {
+		Value *scores = op->in[i].value, *cond = op->in[0].value;
+		if (!match_number(op->in[3 - i].value, &low) || low > MASKED
+				|| !type_equal(&scores->type, &op->out[0]->type))
+			continue;
+		if (a->scale != 1 || a->softcap != 0)
+			return NULL;
+		a->keep = both(a, a->keep, i == 1 ? cond : ir_emit1(&a->r->b, OP_NOT, cond));
+		a->finite = a->finite || !isinf(low);
+		return scores;
+	}
+	return NULL;
+}
+
+static Value *step_scale(Attention *a, Op *op)
+{
+	Value *x;
+	double number;
+	if (!match_with_number(op, &x, &number) || !type_equal(&x->type, &op->out[0]->type) || number == 0)
+		return NULL;
+	if (def_of(x, OP_TANH)) {
+		if (a->scale != 1 || a->softcap != 0 || op->kind != OP_MUL || number < 0 || !cover(a, x->op))
+			return NULL;
+		a->softcap = number;
+		return x->op->in[0].value;
+	}
+	a->scale = op->kind == OP_MUL ? a->scale * number : a->scale / number;
+	return x;
+}
+
+static Value *step_cast(Attention *a, Op *op)
+{
+	(void)a;
+	Value *x = op->in[0].value;
+	return dtype_is_float(x->type.dtype) ? x : NULL;
+}
+
+static StepFn *const step[OP_COUNT] = {[OP_ADD] = step_add, [OP_SUB] = step_sub, [OP_WHERE] = step_where,
+	[OP_MUL] = step_scale, [OP_DIV] = step_scale, [OP_CAST] = step_cast};
+
+static bool find_scores(Attention *a, Value *v)
+{
+	while (v && v->op->kind != OP_MATMUL) {
+		Op *op = v->op;
+		v = step[op->kind] && cover(a, op) ? step[op->kind](a, op) : NULL;
+	}
+	a->scores = v ? v->op : NULL;
+	return a->scores && !op_in(a->scores, 2) && cover(a, a->scores);
+}
+
+/* Numbers that q and k were multiplied by belong to the scale. */
+static Value *unscaled(Attention *a, Value *v)
+{
+	double number;
+	Value *x;
+	while (v->op && (v->op->kind == OP_MUL || v->op->kind == OP_DIV) && match_with_number(v->op, &x, &number)
+			&& type_equal(&x->type, &v->type)) {
+		a->scale = v->op->kind == OP_MUL ? a->scale * number : a->scale / number;
+		v = x;
+	}
+	return v;
+}
+
+static Value *swap_last_two(Builder *b, Value *v)
+{
+	int perm[IR_MAX_RANK], n = v->type.rank;
+	for (int i = 0; i < n; i++)
+		perm[i] = i < n - 2 ? i : 2 * n - 3 - i;
+	Value *x = match_transpose(v, n, perm);
+	return x ? x : ir_transpose(b, v, perm);
+}
+
+static void find_operands(Attention *a)
+{
+	Builder *b = &a->r->b;
+	a->q = unscaled(a, op_in(a->scores, 0));
+	a->k = unscaled(a, op_in(a->scores, 1));
+	a->v = op_in(a->root, 1);
+	if (attr_get_int(a->scores->attrs, "ta", 0))
+		a->q = swap_last_two(b, a->q);
+	if (!attr_get_int(a->scores->attrs, "tb", 0))
+		a->k = swap_last_two(b, a->k);
+	if (attr_get_int(a->root->attrs, "tb", 0))
+		a->v = swap_last_two(b, a->v);
+	if (a->softcap != 0)
+		a->scale *= a->softcap;
+}
+
+/* ---- shapes ---- */
+
+/* [T,D] and [B,T,D] as [B,1,T,D]; what precedes is padded with dims of 1. */
+static Value *with_heads(Builder *b, Value *v, int rank)
+{
+	int64_t dim[4] = {1, 1, 1, 1};
+	int n = v->type.rank;
+	if (rank == 4 || n < 3)
+		return rank == 4 || n == 0 ? v : ir_reshape(b, v, n, v->type.dim);
+	dim[0] = v->type.dim[0];
+	dim[2] = v->type.dim[1];
+	dim[3] = v->type.dim[2];
+	return ir_reshape(b, v, 4, dim);
+}
+
+static Value *operand_with_heads(Builder *b, Value *v)
+{
+	int64_t dim[4] = {1, 1, 0, 0};
+	if (v->type.rank != 2)
+		return with_heads(b, v, v->type.rank);
+	dim[2] = v->type.dim[0];
+	dim[3] = v->type.dim[1];
+	return ir_reshape(b, v, 4, dim);
+}
+
+static bool shapes_fit(const Attention *a)
+{
+	const Type *q = &a->q->type, *k = &a->k->type, *v = &a->v->type;
+	return q->rank == 4 && k->rank == 4 && v->rank == 4 && q->dim[0] == k->dim[0] && q->dim[0] == v->dim[0]
+		&& k->dim[1] == v->dim[1] && q->dim[1] % k->dim[1] == 0 && q->dim[3] == k->dim[3]
+		&& k->dim[2] == v->dim[2] && q->dtype == k->dtype && q->dtype == v->dtype
+		&& q->dtype == a->root->out[0]->type.dtype;
+}
+
+static bool fit_shapes(Attention *a)
+{
+	Builder *b = &a->r->b;
+	if (a->q->type.rank > 4 || a->k->type.rank != a->q->type.rank || a->v->type.rank != a->q->type.rank)
+		return false;
+	a->q = operand_with_heads(b, a->q);
+	a->k = operand_with_heads(b, a->k);
+	a->v = operand_with_heads(b, a->v);
+	return shapes_fit(a);
+}
+
+/* ---- masks ---- */
+
+/* Every row of a bool mask lets something through. */
+static bool rows_are_never_empty(Rewriter *r, Value *keep)
+{
+	const EvalTensor *t = match_constant(r, keep, MASK_MAX);
+	if (!t)
+		return false;
+	int64_t n = type_numel(&t->type), row = t->type.rank ? t->type.dim[t->type.rank - 1] : 1;
+	for (int64_t i = 0; i < n; i += row) {
+		bool any = false;
+		for (int64_t k = 0; k < row; k++)
+			any = any || t->i[i + k];
+		if (!any)
+			return false;
+	}
+	return n > 0;
+}
+
+static Value *mask_of(Attention *a, int rank)
+{
+	Builder *b = &a->r->b;
+	Value *mask = a->keep;
+	if (a->keep && a->bias) {
+		Value *low = ir_const_float(b, a->bias->type.dtype, -INFINITY);
+		mask = ir_emit3(b, OP_WHERE, a->keep, a->bias, low);
+	} else if (a->bias) {
+		mask = a->bias;
+	}
+	return mask ? with_heads(b, mask, rank) : NULL;
+}
+
+static Value *emit_attention(Attention *a)
+{
+	Module *m = a->r->m;
+	const Type *out = &a->root->out[0]->type;
+	Value *in[4] = {a->q, a->k, a->v, mask_of(a, a->scores->out[0]->type.rank)};
+	Attr *attrs = attr_float(m, NULL, "scale", a->scale);
+	attrs = attr_int(m, attr_int(m, attrs, "causal", 0), "offset", 0);
+	attrs = attr_str(m, attr_int(m, attrs, "layout", 0), "empty", a->zero_empty ? "zero" : "nan");
+	if (a->softcap != 0)
+		attrs = attr_float(m, attrs, "softcap", a->softcap);
+	return ir_reshape(&a->r->b, ir_emit(&a->r->b, OP_ATTENTION, 4, in, attrs), out->rank, out->dim);
+}
+
+Value *pattern_attention(Rewriter *r, Op *op)
+{
+	Attention a = {.r = r, .root = op, .scale = 1};
+	if (attr_get_int(op->attrs, "ta", 0) || op_in(op, 2))
+		return NULL;
+	Op *softmax = find_softmax(&a);
+	if (!softmax)
+		return NULL;
+	if (!find_scores(&a, softmax->in[0].value)) {
+		pattern_refuse(r, op, what, "its scores are not a scaled and masked product of queries and keys");
+		return NULL;
+	}
+	find_operands(&a);
+	if (!fit_shapes(&a)) {
+		pattern_refuse(r, op, what, "batch and heads of q, k and v do not agree");
+		return NULL;
+	}
+	if (a.finite && !rows_are_never_empty(r, a.keep)) {
+		pattern_refuse(r, op, what, "a row may be masked altogether by a finite number, and is uniform then");
+		return NULL;
+	}
+	return pattern_is_closed(r, op, what, a.inner, a.n_inner) ? emit_attention(&a) : NULL;
+}
+
+/* ---- groups of heads ---- */
+
+/* Heads that were copied for each query head of their group: the heads before that, else v. */
+static Value *ungrouped(Builder *b, Value *v)
+{
+	Op *merge = def_of(v, OP_RESHAPE), *wide = def_of(merge ? merge->in[0].value : v, OP_BROADCAST);
+	if (!wide || v->type.rank != 4)
+		return v;
+	const Type *x = &wide->in[0].value->type, *y = &wide->out[0]->type;
+	if (!merge) { /* one head for all */
+		bool heads_alone = x->rank == 4 && x->dim[0] == y->dim[0] && x->dim[2] == y->dim[2] && x->dim[3] == y->dim[3];
+		return heads_alone && x->dim[1] == 1 ? wide->in[0].value : v;
+	}
+	if (y->rank != 5 || x->rank != 5 || x->dim[2] != 1 || x->dim[0] != y->dim[0] || x->dim[1] != y->dim[1]
+			|| x->dim[3] != y->dim[3] || x->dim[4] != y->dim[4] || v->type.dim[1] != y->dim[1] * y->dim[2]
+			|| v->type.dim[0] != y->dim[0])
+		return v;
+	int64_t dim[4] = {x->dim[0], x->dim[1], x->dim[3], x->dim[4]};
+	return ir_reshape(b, wide->in[0].value, 4, dim);
+}
+
+Value *pattern_attention_groups(Rewriter *r, Op *op)
+{
+	Value *k = ungrouped(&r->b, op_in(op, 1)), *v = ungrouped(&r->b, op_in(op, 2));
+	if (attr_get_int(op->attrs, "layout", 0) || k == op_in(op, 1) || k->type.dim[1] != v->type.dim[1])
+		return NULL;
+	return rewrite_again(r, op, op->n_in, (Value *[]){op_in(op, 0), k, v, op_in(op, 3)}, op->attrs);
+}
+
+/* ---- masks that are known ---- */
+
+typedef enum MaskKind { MASK_UNKNOWN, MASK_OTHER, MASK_NOTHING, MASK_CAUSAL, MASK_CAUSAL_END } MaskKind;
+
+/* 1 = may attend, 0 = may not, -1 = something between. */
+static int allows(const EvalTensor *t, int64_t i)
+{
+	if (!dtype_is_float(t->type.dtype))
+		return t->i[i] != 0;
+	return t->f[i] == 0 ? 1 : t->f[i] <= MASKED ? 0 : -1;
+}
+
+static MaskKind classify(const EvalTensor *t, int64_t rows, int64_t columns)
+{
+	int64_t n = type_numel(&t->type), plane = rows * columns;
+	bool nothing = true, causal = n % plane == 0 && t->type.rank >= 2
+		&& t->type.dim[t->type.rank - 1] == columns && t->type.dim[t->type.rank - 2] == rows;
+	bool at_end = causal, empty_rows = rows > columns && dtype_is_float(t->type.dtype);
+	for (int64_t i = 0; i < n; i++) {
+		int64_t s = i % columns, q = i / columns % rows;
+		int may = allows(t, i);
+		if (may < 0)
+			return MASK_OTHER;
+		nothing = nothing && may;
+		causal = causal && may == (s <= q);
+		at_end = at_end && may == (s <= q + columns - rows);
+	}
+	return nothing ? MASK_NOTHING : causal ? MASK_CAUSAL : at_end && !empty_rows ? MASK_CAUSAL_END : MASK_OTHER;
+}
+
+static MaskKind mask_kind(Rewriter *r, const Op *op, Value *mask)
+{
+	bool swapped = attr_get_int(op->attrs, "layout", 0);
+	int64_t rows = op_in(op, 0)->type.dim[swapped ? 1 : 2], columns = op_in(op, 1)->type.dim[swapped ? 1 : 2];
+	MaskKind kind = (MaskKind)(intptr_t)ptrmap_get(r->memo, mask);
+	if (kind == MASK_UNKNOWN) {
+		const EvalTensor *t = match_constant(r, mask, MASK_MAX);
+		kind = t ? classify(t, rows, columns) : MASK_OTHER;
+		ptrmap_put(r->memo, mask, (void *)(intptr_t)kind);
+	}
+	bool whole = mask->type.rank >= 2 && mask->type.dim[mask->type.rank - 1] == columns
+		&& mask->type.dim[mask->type.rank - 2] == rows;
+	return kind == MASK_NOTHING || whole ? kind : MASK_OTHER;
+}
+
+/* attention with `mask` left; kind says what was known of the rest. */
+static Value *with_mask(Rewriter *r, Op *op, MaskKind kind, Value *mask)
+{
+	Attr *attrs = op->attrs;
+	if (kind != MASK_NOTHING) {
+		attrs = attr_int(r->m, attrs, "causal", 1);
+		attrs = attr_int(r->m, attrs, "offset", kind == MASK_CAUSAL_END);
+	}
+	return rewrite_again(r, op, 4, (Value *[]){op_in(op, 0), op_in(op, 1), op_in(op, 2), mask}, attrs);
+}
+
+/* where(c, 0, -inf) and where(c, -inf, 0) added to the scores are bool masks. */
+static Value *as_bool(Rewriter *r, const Value *mask)
+{
+	Op *where = def_of(mask, OP_WHERE);
+	if (!where)
+		return NULL;
+	if (match_is(where->in[1].value, 0) && match_is(where->in[2].value, -INFINITY))
+		return where->in[0].value;
+	if (match_is(where->in[1].value, -INFINITY) && match_is(where->in[2].value, 0))
+		return ir_emit1(&r->b, OP_NOT, where->in[0].value);
+	return NULL;
+}
+
+Value *pattern_attention_mask(Rewriter *r, Op *op)
+{
+	Value *mask = op_in(op, 3);
+	bool causal = attr_get_int(op->attrs, "causal", 0);
+	if (!mask)
+		return NULL;
+	MaskKind kind = mask_kind(r, op, mask);
+	if (kind == MASK_NOTHING || (kind != MASK_OTHER && !causal))
+		return with_mask(r, op, kind, NULL);
+	Value *keep = as_bool(r, mask);
+	if (keep)
+		return with_mask(r, op, MASK_NOTHING, keep);
+	Op *and = def_of(mask, OP_AND);
+	for (int i = 0; and && i < 2; i++) {
+		kind = mask_kind(r, op, and->in[i].value);
+		if (kind == MASK_NOTHING || (kind != MASK_OTHER && !causal))
+			return with_mask(r, op, kind, and->in[1 - i].value);
+	}
+	return NULL;
+}

@@ -1,0 +1,41 @@
+/* passes/rewrite/measure.h: a number for a module that every rewrite rule of canon, patterns and layout lowers.
+ *
+ * It is four numbers, compared from the first: LAYOUT, WORK, SHAPE and PLACE.  Each gives every value a cost, made
+ * of its operands' costs: factor * (their sum) + a constant, by the tables of measure.def; the module's number is
+ * the sum over what its effects read.  Since factors are at least 1, lowering the cost of one value lowers the
+ * module's, however many ops share it, and what nothing reads costs nothing.  So a rule `before -> after` is shown
+ * to fall by comparing two polynomials in the costs of its operands:
+ *
+ *   LAYOUT  an op in channels-first layout, and a transpose of a value that a channels-last op made; ops double
+ *           what stands above them, so such a transpose falls when it moves down
+ *   WORK    ops by what they cost, and transposes; ops double, so transposes fall when they move down, merge or
+ *           go into matmul's ta and tb.  Reshapes and broadcasts are free
+ *   SHAPE   reshapes multiply, so transposes fall when they move below them; an operand that is broadcast, in an op
+ *           or implicitly by its rank, costs more; literals cost their extents
+ *   PLACE   transposes double, so broadcasts fall when they move below them or below other ops
+ *
+ * A rule may raise a number only if it lowers one before it. */
+#ifndef SHARDC_MEASURE_H
+#define SHARDC_MEASURE_H
+
+#include "ir/ir.h"
+
+typedef struct Measure Measure;
+Measure *measure_new(const Module *m);
+void measure_free(Measure *x);
+/* Below 0 when a is the smaller one, 0 when they are equal. */
+int measure_compare(const Measure *a, const Measure *b);
+/* Which of the four numbers decides between two measures, and both its values, for a message. */
+const char *measure_text(const Measure *now, const Measure *before, Arena *a);
+
+/* Ops that layout makes channels-last, the anchors of LAYOUT; and ops whose results count as made by an anchor when
+ * an operand was. */
+bool measure_is_anchor(const Op *op);
+bool measure_passes_anchor(const Op *op);
+
+/* A constant or an iota, behind reshapes and broadcasts: folding those makes no literal of what was none.  Of an op
+ * that may swap its operands, comparisons too, canon wants the one that is no literal first. */
+bool measure_is_literal(const Value *v);
+bool measure_literal_is_first(const Op *op);
+
+#endif

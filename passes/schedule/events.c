@@ -1,0 +1,261 @@
+/* passes/schedule/events.c: what follows from the order of a PLAN alone: numbers, streams, events, gradient slots.
+ *
+ * Requires that gathers, waits, reshards and reduces stand where they are to run and that ring slots are
+ * given.  Ensures that every collective starts late enough, with no event that an earlier one of its stream
+ * implies.  Used by prefetch and, after an edit, by the schedule file.
+ *
+ * The one idea: a stream runs in order, so what a collective may not overtake is one point of compute, and
+ * an event is needed only where that point lies behind those of all earlier collectives of the stream. */
+#include "passes/passes.h"
+
+/* ---- old events are used again, in order, so that the same schedule prints the same ---- */
+
+typedef VEC(Op *) Ops;
+typedef struct Events {
+	Module *m;
+	Arena *scratch;
+	Ops records;
+	int n_used;
+} Events;
+
+enum { FOUND = -2 }; /* Op.order of records that are listed already */
+
+static void drop_event(Events *e, Op *op)
+{
+	Value *in[2], *last = op->n_in ? op_in(op, op->n_in - 1) : NULL;
+	if (!last || last->type.kind != TYPE_EVENT)
+		return;
+	for (int i = 0; i < op->n_in - 1; i++)
+		in[i] = op_in(op, i);
+	ir_set_n_in(e->m, op, op->n_in - 1, in);
+	if (last->op->order != FOUND)
+		vec_push(e->scratch, &e->records, last->op);
+	last->op->order = FOUND;
+}
+
+/* In the order of the collectives that they are for, as they will be wanted. */
+static void drop_events(Events *e)
+{
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(e->m, s, op)
+			op->order = 0;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(e->m, s, op)
+			if (op_info[op->kind].flags & COMM)
+				drop_event(e, op);
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(e->m, s, op)
+			if (op->kind == OP_RECORD && op->order != FOUND)
+				vec_push(e->scratch, &e->records, op);
+}
+
+static void remove_unused(Events *e)
+{
+	while (e->n_used < e->records.n)
+		ir_remove(e->m, e->records.at[e->n_used++]);
+}
+
+/* A record in front of `before`, NULL: at the end of section s. */
+static Value *record(Events *e, const Loc *loc, SectionKind s, Op *before)
+{
+	Builder b = {.m = e->m, .section = s, .before = before, .loc = loc, .name = "ready"};
+	if (e->n_used == e->records.n)
+		return ir_emit(&b, OP_RECORD, 0, NULL, NULL);
+	Op *op = e->records.at[e->n_used++];
+	op->loc = loc;
+	if (before)
+		ir_move_before(e->m, op, before);
+	else
+		ir_move_to_end(e->m, op, s);
+	return op->out[0];
+}
+
+/* A record behind `after`, or at the start of section s, becomes the last operand of the collective. */
+static void add_event(Events *e, Op *collective, Op *after, SectionKind s)
+{
+	const Loc *loc = loc_with_role(e->m, collective->loc, "prefetch");
+	Value *in[2];
+	int n = 0;
+	s = after ? after->section : s;
+	Value *event = record(e, loc, s, after ? after->next : e->m->first[s]);
+	for (; n < collective->n_in; n++)
+		in[n] = op_in(collective, n);
+	in[n++] = event;
+	ir_set_n_in(e->m, collective, n, in);
+}
+
+/* ---- what a collective may not overtake ---- */
+
+static Op *reshard_of(const Op *gather)
+{
+	Op *wait = gather->n_out ? ir_user(gather->out[0], OP_WAIT) : NULL;
+	return wait && wait->n_out ? ir_user(wait->out[0], OP_RESHARD) : NULL;
+}
+
+/* The memory that a gather writes: a slot's or its unit's own. */
+static const void *region_of(const Op *gather)
+{
+	int64_t slot = attr_get_int(gather->attrs, "slot", -1);
+	return slot >= 0 ? (const void *)(intptr_t)(slot + 1) : gather->unit;
+}
+
+/* One run of a program: forward, backward and update, or eval.  Ops are compared by op->order. */
+typedef struct Program {
+	SectionKind first, last;
+	PtrMap *release;        /* region -> the reshard of its last gather */
+	PtrMap *update;         /* unit -> its update_shard */
+	int64_t reached[STREAM_COUNT]; /* the last event of the stream */
+	PtrMap *after;          /* collective -> the op that it needs an event behind */
+	Op *start;              /* the first gather that must wait for the previous program; NULL = none */
+} Program;
+
+static void number_ops(Module *m, Program *p)
+{
+	int64_t n = 1; /* 0 is the start of the program */
+	for (int s = (int)p->first; s <= (int)p->last; s++)
+		IR_FOR_OPS(m, s, op)
+			op->order = n++;
+}
+
+static Op *must_follow(Program *p, const Op *op)
+{
+	switch (op->kind) {
+	case OP_ALL_GATHER: return ptrmap_get(p->release, region_of(op));
+	case OP_BROADCAST_FLAT: return ptrmap_get(p->update, op->unit);
+	case OP_REDUCE_SCATTER: case OP_ALL_REDUCE: case OP_REDUCE: {
+		Op *from = op_in(op, 0) ? op_in(op, 0)->op : NULL;
+		return from && from->kind == OP_COLLECT ? from : NULL;
+	}
+	default: return NULL;
+	}
+}
+
+/* A point behind the collective itself cannot be waited for: the verifier says what is wrong there. */
+static void find_points(Events *e, Program *p)
+{
+	p->after = ptrmap_new(e->scratch);
+	p->release = ptrmap_new(e->scratch);
+	p->update = ptrmap_new(e->scratch);
+	number_ops(e->m, p);
+	for (int s = (int)p->first; s <= (int)p->last; s++)
+		IR_FOR_OPS(e->m, s, op) {
+			Op *point = must_follow(p, op);
+			Stream stream = op_stream(op->kind);
+			if (point && point->order < op->order && point->order > p->reached[stream]) {
+				p->reached[stream] = point->order;
+				ptrmap_put(p->after, op, point);
+			}
+			if (op->kind == OP_ALL_GATHER && reshard_of(op))
+				ptrmap_put(p->release, region_of(op), reshard_of(op));
+			if (op->kind == OP_UPDATE_SHARD)
+				ptrmap_put(p->update, op->unit, op);
+		}
+}
+
+/* ---- from one run to the next ---- */
+
+static int64_t later(int64_t order, const Op *op)
+{
+	return op && op->order > order ? op->order : order;
+}
+
+/* Whether `gather`, the first of its stream in a run, could overtake the run of `before`. */
+static bool overtakes(const Program *before, const Op *gather)
+{
+	int64_t needed = later(0, ptrmap_get(before->release, region_of(gather)));
+	needed = later(needed, ptrmap_get(before->update, gather->unit));
+	return needed > before->reached[STREAM_GATHER];
+}
+
+/* Of several micro-batches what ran before is another module, of which nothing is believed.
+ * Later gathers follow the first event of their stream; those in front of it may need one at the start. */
+static void find_start(const Module *m, Program *p, const Program *const before[2])
+{
+	for (int s = (int)p->first; s <= (int)p->last; s++)
+		IR_FOR_OPS(m, s, op) {
+			if (op_stream(op->kind) != STREAM_GATHER || !(op_info[op->kind].flags & COMM))
+				continue;
+			if (ptrmap_get(p->after, op))
+				return;
+			bool must = op->kind == OP_ALL_GATHER && (m->sync || overtakes(before[0], op) || overtakes(before[1], op));
+			if (must) {
+				p->start = op;
+				return;
+			}
+		}
+}
+
+static void add_events(Events *e, const Program *p)
+{
+	for (int s = (int)p->first; s <= (int)p->last; s++)
+		IR_FOR_OPS(e->m, s, op) {
+			Op *after = ptrmap_get(p->after, op);
+			if (after || op == p->start)
+				add_event(e, op, after, p->first);
+		}
+}
+
+/* ---- numbers and slots ---- */
+
+static void number_collectives(Module *m, const Program *p)
+{
+	int64_t seq = 0;
+	for (int s = (int)p->first; s <= (int)p->last; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op_info[op->kind].flags & COMM) {
+				op->attrs = attr_int(m, op->attrs, "seq", ++seq);
+				op->attrs = attr_str(m, op->attrs, "stream", stream_text[op_stream(op->kind)]);
+			}
+}
+
+void schedule_events(Module *m)
+{
+	Events e = {.m = m, .scratch = arena_new()};
+	Program step = {.first = SEC_FORWARD, .last = SEC_UPDATE}, eval = {.first = SEC_EVAL, .last = SEC_EVAL};
+	const Program *const both[] = {&step, &eval};
+	drop_events(&e);
+	find_points(&e, &step);
+	find_points(&e, &eval);
+	find_start(m, &step, both);
+	find_start(m, &eval, both);
+	add_events(&e, &step);
+	add_events(&e, &eval);
+	remove_unused(&e);
+	number_collectives(m, &step);
+	number_collectives(m, &eval);
+	arena_free(e.scratch);
+}
+
+/* By unit: where the life of its flat gradient ends; NULL: it lives on as the reduced gradient. */
+static Op **last_waits(const Module *m, Arena *a)
+{
+	Op **end = NEW_N(a, Op *, MAX(m->n_units, 1));
+	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_REDUCE || (op->kind == OP_ALL_REDUCE
+				&& ir_sums_reduced(m) && op_in(op, 0)->type.kind == TYPE_FLAT))
+				end[op->unit->index] = ir_user(op->out[0], OP_WAIT);
+	return end;
+}
+
+void schedule_grad_slots(Module *m)
+{
+	Arena *a = arena_new();
+	Op **ends = last_waits(m, a);
+	int64_t *busy_until = NEW_N(a, int64_t, MAX(m->n_units, 1)), n_slots = 0;
+	Program step = {.first = SEC_FORWARD, .last = SEC_UPDATE};
+	number_ops(m, &step);
+	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
+		IR_FOR_OPS(m, s, op) {
+			const Op *end = op->kind == OP_ZERO_GAPS ? ends[op->unit->index] : NULL;
+			int64_t k = 0;
+			if (!end)
+				continue;
+			while (k < n_slots && busy_until[k] > op->order)
+				k++;
+			n_slots = MAX(n_slots, k + 1);
+			busy_until[k] = end->order;
+			op->attrs = attr_int(m, op->attrs, "slot", k);
+		}
+	arena_free(a);
+}

@@ -1,0 +1,128 @@
+/* passes/shard/owners.c: which rank owns which parameter, and the units that follow from it.
+ *
+ * One load per rank; parameters in the order of registration (of symbols); each goes to the rank with the
+ * smallest load, ties to the lowest, and weighs its elements when it is trained, 1 when it is frozen
+ * (O10, O11).  A group is split into one group per owner, ascending by elements, stable (O13).
+ * sharded_ddp: of a group's trained parameters of one owner, small ones share one bucket while its fill
+ * stays strictly below min(2^23, trained elements of the model); each other one is a unit (S20).  A bucket
+ * that nothing fits into is not made (S24).  A frozen parameter stays in its owner's first unit. */
+#include "passes/shard/wrap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKET_MAX = 1 << 23 };
+
+static int least_loaded(const int64_t *load, int world)
+{
+	int best = 0;
+	for (int r = 1; r < world; r++)
+		if (load[r] < load[best])
+			best = r;
+	return best;
+}
+
+/* Symbol -> owner + 1, of the parameters in the groups. */
+static PtrMap *find_owners(const Module *m, const Groups *groups, int world, Arena *a)
+{
+	PtrMap *managed = ptrmap_new(a), *owner = ptrmap_new(a);
+	int64_t *load = NEW_N(a, int64_t, world);
+	for (int g = 0; g < groups->n; g++)
+		for (int i = 0; i < groups->at[g].params.n; i++)
+			ptrmap_put(managed, groups->at[g].params.at[i], owner);
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		if (!ptrmap_get(managed, s))
+			continue;
+		int to = least_loaded(load, world);
+		load[to] += s->trainable ? type_numel(&s->type) : 1;
+		ptrmap_put(owner, s, (void *)(intptr_t)(to + 1));
+	}
+	return owner;
+}
+
+/* Insertion, so that equals keep their order. */
+static void sort_by_numel(Params *p)
+{
+	for (int i = 1; i < p->n; i++) {
+		Symbol *moved = p->at[i];
+		int64_t numel = type_numel(&moved->type);
+		int k = i;
+		for (; k > 0 && type_numel(&p->at[k - 1]->type) > numel; k--)
+			p->at[k] = p->at[k - 1];
+		p->at[k] = moved;
+	}
+}
+
+typedef struct Split {
+	Groups *out;
+	Strategy strategy;
+	int64_t limit;       /* of a bucket's elements */
+	Arena *a;
+} Split;
+
+static void add_whole(Split *s, const Group *g, int owner, const char *name, const Params *mine)
+{
+	Group part = {.name = name, .strategy = g->strategy, .owner = owner, .params = *mine};
+	vec_push(s->a, s->out, part);
+}
+
+static void add_buckets(Split *s, const Group *g, int owner, const char *name, const Params *mine)
+{
+	Params bucket = {0}, direct = {0};
+	int64_t fill = 0;
+	for (int i = 0; i < mine->n; i++) {
+		Symbol *p = mine->at[i];
+		int64_t numel = p->trainable ? type_numel(&p->type) : 0;
+		bool fits = !p->trainable || fill + numel < s->limit;
+		fill += fits ? numel : 0;
+		vec_push(s->a, fits ? &bucket : &direct, p);
+	}
+	if (bucket.n)
+		add_whole(s, g, owner, name, &bucket);
+	for (int i = 0; i < direct.n; i++) {
+		Params one = {0};
+		vec_push(s->a, &one, direct.at[i]);
+		add_whole(s, g, owner, direct.at[i]->name, &one);
+	}
+}
+
+static void split_group(Split *s, const Group *g, const PtrMap *owner)
+{
+	Map *owners = map_new(s->a); /* decimal owner -> its parameters: few of many ranks own some of a group */
+	int highest = 0;
+	for (int i = 0; i < g->params.n; i++) {
+		int r = (int)(intptr_t)ptrmap_get(owner, g->params.at[i]) - 1;
+		const char *key = arena_printf(s->a, "%d", r);
+		Params *mine = map_get(owners, key);
+		if (!mine)
+			map_put(owners, key, mine = NEW(s->a, Params));
+		vec_push(s->a, mine, g->params.at[i]);
+		highest = MAX(highest, r);
+	}
+	for (int r = 0; r <= highest; r++) {
+		char key[16];
+		snprintf(key, sizeof(key), "%d", r);
+		Params *mine = map_get(owners, key);
+		if (!mine)
+			continue;
+		const char *name = map_count(owners) == 1 ? g->name : arena_printf(s->a, "%s:%d", g->name, r);
+		sort_by_numel(mine);
+		(s->strategy == STRATEGY_SHARDED_DDP ? add_buckets : add_whole)(s, g, r, name, mine);
+	}
+}
+
+void owners_split(const Module *m, Groups *groups, Strategy strategy, int world, Arena *a)
+{
+	Groups out = {0};
+	Split s = {.out = &out, .strategy = strategy, .a = a};
+	PtrMap *owner = find_owners(m, groups, world, a);
+	for (int g = 0; g < groups->n; g++)
+		for (int i = 0; i < groups->at[g].params.n; i++)
+			if (groups->at[g].params.at[i]->trainable)
+				s.limit += type_numel(&groups->at[g].params.at[i]->type);
+	s.limit = MIN(s.limit, BUCKET_MAX);
+	for (int g = 0; g < groups->n; g++)
+		split_group(&s, &groups->at[g], owner);
+	*groups = out;
+}

@@ -1,0 +1,503 @@
+/* passes/shard/units.c: parameters -> units, flats and offsets; optimizer states -> sharded symbols.
+ *
+ * Requires TRAIN.  Ensures that every parameter has a unit, a flat and an offset, that units stand in
+ * post-order with the remainder ("root") last, that every unit has a strategy and, where that is owned, an
+ * owner, and that the optimizer's states are declared.  oss and sharded_ddp fix the number of ranks
+ * (Module.world).
+ * Refuses what wrap.c and policy_file.c refuse, strategies that do not go together, regular expressions that
+ * match nothing, groups that do not divide the ranks, broadcasts in a dtype that does not fit, trainable
+ * parameters that are not f32, and more than UNIT_MAX_FLATS kinds of parameter in a unit.
+ *
+ * The one idea: --wrap makes groups of parameters by where they stand in the model; whatever else is chosen
+ * (strategies, owners, what is ignored) acts on whole groups, and only then are they laid out. */
+#include "passes/shard/wrap.h"
+
+#include "base/layout.h"
+#include "base/near.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORLD_MAX = 1 << 16 }; /* ranks that owners are found for */
+
+/* ---- flats and offsets ---- */
+
+/* What the options say of dtypes, and what the program reads of each parameter. */
+typedef struct Dtypes {
+	const PassOptions *o;
+	PtrMap *read;        /* Symbol -> DType + 1, of those that are read in another dtype than they have */
+	DType bcast;         /* --bcast-dtype, where it is given */
+} Dtypes;
+
+/* A parameter is gathered in 16 bits where all that read it do so, by casts of one dtype. */
+static void find_read(const Module *m, Dtypes *t)
+{
+	PtrMap *other = ptrmap_new(m->arena);
+	t->read = ptrmap_new(m->arena);
+	for (int s = 0; s < SEC_COUNT; s++) {
+		IR_FOR_OPS(m, s, op) {
+			if (op->kind != OP_PARAM)
+				continue;
+			for (const Use *u = op->out[0]->uses; u; u = u->next) {
+				void *dtype = op_is_param_cast(u->op) ? (void *)((intptr_t)u->op->out[0]->type.dtype + 1) : NULL;
+				void *known = ptrmap_get(t->read, op->sym);
+				if (!dtype || (known && known != dtype))
+					ptrmap_put(other, op->sym, op->sym);
+				ptrmap_put(t->read, op->sym, dtype ? dtype : known);
+			}
+		}
+	}
+	for (int i = 0; i < m->n_symbols; i++)
+		if (ptrmap_get(other, m->symbols[i]))
+			ptrmap_put(t->read, m->symbols[i], NULL);
+}
+
+/* The flat that a parameter lies in.  Where a unit has an owner, all ranks work with what it broadcasts: 16 bits
+ * of it, or f32 that 16 bits hold; the owner updates an f32 master. */
+static Flat flat_of(const Dtypes *t, const Unit *u, const Symbol *s)
+{
+	void *read = ptrmap_get(t->read, s);
+	Flat f = LAYOUT_FLAT(s->type.dtype, s->trainable, 0);
+	f.param = read ? (DType)((intptr_t)read - 1) : f.dtype;
+	f.away = t->o->cuda && t->o->offload == LAYOUT_OFFLOAD_PARAMS;
+	if (!s->trainable)
+		return f;
+	f.grad = gradient_dtype(t->o);
+	f.reduce = t->o->reduce_dtype;
+	f.kept = t->o->keep_low_precision_grads ? f.param : DT_F32;
+	if (!strategy_info[u->strategy].owned)
+		return f; /* nothing is broadcast */
+	f.bcast = t->o->bcast_dtype && t->o->param_dtype == DT_F32 ? t->bcast : f.param;
+	if (dtype_is_half(f.param) && f.bcast == f.param)
+		f.dtype = f.param;
+	f.master = dtype_is_half(f.bcast);
+	return f;
+}
+
+static bool flats_match(const Flat *a, const Flat *b)
+{
+	return a->dtype == b->dtype && a->param == b->param && a->trainable == b->trainable;
+}
+
+static int compare_flats(const void *a, const void *b)
+{
+	const Flat *x = a, *y = b;
+	if (x->trainable != y->trainable)
+		return y->trainable - x->trainable;
+	return x->dtype != y->dtype ? (int)x->dtype - (int)y->dtype : (int)x->param - (int)y->param;
+}
+
+static bool add_flats(const Module *m, Unit *u, const Dtypes *t, Symbol *const *params, int n, Diag *d)
+{
+	for (int i = 0; i < n; i++) {
+		Flat want = flat_of(t, u, params[i]);
+		int f = 0;
+		while (f < u->n_flats && !flats_match(&u->flat[f], &want))
+			f++;
+		if (f < u->n_flats)
+			continue;
+		if (f == UNIT_MAX_FLATS) {
+			diag_error(d, m->file ? m->file : m->name, "unit %s would hold more than %d kinds of parameters with "
+				"\"%s\" of %s; export the frozen ones in fewer dtypes", u->name, UNIT_MAX_FLATS, params[i]->name,
+				dtype_info[params[i]->type.dtype].text);
+			return false;
+		}
+		u->flat[u->n_flats++] = want;
+	}
+	qsort(u->flat, (size_t)u->n_flats, sizeof(*u->flat), compare_flats);
+	return true;
+}
+
+static void lay_out(Module *m, Unit *u, const Dtypes *t, Symbol *const *params, int n)
+{
+	u->params = NEW_N(m->arena, Symbol *, n);
+	for (int f = 0; f < u->n_flats; f++) {
+		for (int i = 0; i < n; i++) {
+			Symbol *s = params[i];
+			Flat want = flat_of(t, u, s);
+			if (!flats_match(&u->flat[f], &want))
+				continue;
+			s->unit = u;
+			s->flat = f;
+			s->offset = layout_next(u->flat[f].numel);
+			u->flat[f].numel = s->offset + type_numel(&s->type);
+			u->params[u->n_params++] = s;
+		}
+	}
+}
+
+static bool add_unit(Module *m, const Group *g, const Dtypes *t, Diag *d)
+{
+	Unit *u = ir_add_unit(m, g->name, (Strategy)g->strategy);
+	u->owner = g->owner;
+	if (!add_flats(m, u, t, g->params.at, g->params.n, d))
+		return false;
+	lay_out(m, u, t, g->params.at, g->params.n);
+	return true;
+}
+
+/* ---- what is trained ---- */
+
+/* Trained is what has an update; a parameter that the loss does not depend on is frozen. */
+static bool find_trained(Module *m, Diag *d)
+{
+	PtrMap *updated = ptrmap_new(m->arena);
+	bool ok = true;
+	IR_FOR_OPS(m, SEC_UPDATE, op)
+		if (op->kind == OP_UPDATE)
+			ptrmap_put(updated, op->sym, op);
+	for (int i = 0; i < m->n_symbols; i++) {
+		Symbol *s = m->symbols[i];
+		if (s->kind != SYM_PARAM)
+			continue;
+		s->trainable = ptrmap_get(updated, s);
+		if (s->trainable && s->type.dtype != DT_F32) {
+			diag_error(d, m->file ? m->file : m->name, "parameter \"%s\" is %s; only f32 is trained (export the "
+				"model in float32, or --freeze it)", s->name, dtype_info[s->type.dtype].text);
+			ok = false;
+		}
+	}
+	return ok;
+}
+
+/* ---- optimizer states ---- */
+
+static void declare_states(Module *m, const Optimizer *opt)
+{
+	for (int i = 0; i < m->n_units; i++) {
+		Unit *u = m->units[i];
+		for (int f = 0; f < u->n_flats; f++) {
+			for (int k = 0; u->flat[f].trainable && k < opt->n_states; k++) {
+				Type t = {.kind = TYPE_SHARD, .dtype = DT_F32, .unit = u, .flat = f};
+				const char *name = arena_printf(m->arena, "%s.%s", u->name, opt->states[k]);
+				Symbol *s = ir_add_symbol(m, SYM_STATE, name, t);
+				s->unit = u;
+				s->flat = f;
+			}
+		}
+	}
+}
+
+/* ---- what is ignored ---- */
+
+typedef struct Ignorer {
+	Module *m;
+	PtrMap *ignored;     /* Symbol -> itself */
+	Group group;
+	Arena *a;
+	Diag *d;
+} Ignorer;
+
+static bool ignore(Ignorer *g, const char *pattern, const char *where)
+{
+	regex_t re;
+	int n = 0;
+	if (!pattern_compile(&re, pattern, where, g->d))
+		return false;
+	for (int i = 0; i < g->m->n_symbols; i++) {
+		Symbol *s = g->m->symbols[i];
+		if (s->kind != SYM_PARAM || !param_matches(&re, s))
+			continue;
+		n++;
+		ptrmap_put(g->ignored, s, s);
+	}
+	regfree(&re);
+	if (!n)
+		diag_error(g->d, where, "\"%s\" matches no parameter; there are: %s%s", pattern,
+			parameter_names(g->m, NULL, g->a), parameter_near(g->m, pattern, g->a));
+	return n > 0;
+}
+
+static bool find_ignored(Ignorer *g, const PassOptions *o, const PolicyFile *f)
+{
+	bool ok = true, all = true;
+	for (int i = 0; i < o->n_ignore; i++)
+		ok = ignore(g, o->ignore[i], "--ignore") && ok;
+	for (int i = 0; i < f->n_ignore; i++)
+		ok = ignore(g, f->ignore[i], arena_printf(g->a, "%s: $.ignore[%d]", f->path, i)) && ok;
+	for (int i = 0; i < g->m->n_symbols; i++) {
+		Symbol *s = g->m->symbols[i];
+		if (s->kind != SYM_PARAM)
+			continue;
+		if (ptrmap_get(g->ignored, s))
+			vec_push(g->a, &g->group.params, s);
+		else
+			all = false;
+	}
+	if (all && g->group.params.n) {
+		diag_error(g->d, "--ignore", "every parameter is ignored, nothing is left to shard; "
+			"--strategy=no_shard does this");
+		return false;
+	}
+	return ok;
+}
+
+/* ---- strategies ---- */
+
+/* The strategy of all units that have none of their own. */
+static bool whole_strategy(const PassOptions *o, const PolicyFile *f, int *out, Arena *a, Diag *d)
+{
+	*out = f->strategy != STRATEGY_UNSET ? f->strategy : STRATEGY_FULL_SHARD;
+	if (!o->strategy)
+		return true;
+	*out = wrap_strategy(o->strategy, "--strategy", a, d);
+	if (*out == STRATEGY_UNSET)
+		return false;
+	if (f->strategy == STRATEGY_UNSET || f->strategy == *out)
+		return true;
+	diag_error(d, "--strategy", "\"%s\" contradicts \"%s\" in %s: $.strategy; give one of them", o->strategy,
+		strategy_info[f->strategy].text, f->path);
+	return false;
+}
+
+static const char *group_names(const Groups *groups, Arena *a)
+{
+	enum { SHOWN = 6 };
+	char *text = arena_strdup(a, "");
+	for (int i = 0; i < groups->n && i <= SHOWN; i++)
+		text = arena_printf(a, "%s%s%s", text, i ? ", " : "", i < SHOWN ? groups->at[i].name : "...");
+	return text;
+}
+
+/* As module_near. */
+static const char *group_near(const Groups *groups, const char *pattern, Arena *a)
+{
+	const char **names = NEW_N(a, const char *, groups->n);
+	for (int i = 0; i < groups->n; i++)
+		names[i] = groups->at[i].name;
+	return near_pattern(a, pattern, names, groups->n);
+}
+
+/* Which --unit-strategy a group has its strategy of, and what it would have without that one. */
+typedef struct Chosen { int by; int before; } Chosen;
+
+/* REGEX=STRATEGY; the last = divides. */
+static bool unit_strategy(const char *text, int number, Groups *groups, Chosen *chosen, Arena *a, Diag *d)
+{
+	const char *where = "--unit-strategy", *equals = strrchr(text, '=');
+	regex_t re;
+	int n = 0;
+	if (!equals || equals == text) {
+		diag_error(d, where, "\"%s\" is not REGEX=STRATEGY, such as '^h\\.0$=no_shard'", text);
+		return false;
+	}
+	const char *pattern = arena_strndup(a, text, (size_t)(equals - text));
+	int strategy = wrap_strategy(equals + 1, where, a, d);
+	bool known = strategy != STRATEGY_UNSET;
+	if (!pattern_compile(&re, pattern, where, d))
+		return false;
+	for (int i = 0; i < groups->n && known; i++) {
+		if (!pattern_matches(&re, groups->at[i].name))
+			continue;
+		chosen[i] = (Chosen){number, groups->at[i].strategy};
+		groups->at[i].strategy = strategy;
+		n++;
+	}
+	regfree(&re);
+	if (known && !n)
+		diag_error(d, where, "\"%s\" matches no unit; there are: %s%s", pattern, group_names(groups, a),
+			group_near(groups, pattern, a));
+	return known && n;
+}
+
+static bool unit_strategies(const PassOptions *o, Groups *groups, Arena *a, Diag *d)
+{
+	Chosen *chosen = NEW_N(a, Chosen, groups->n);
+	bool ok = true;
+	for (int i = 0; i < o->n_unit_strategy; i++)
+		ok = unit_strategy(o->unit_strategy[i], i + 1, groups, chosen, a, d) && ok;
+	for (int i = 0; i < o->n_unit_strategy && ok; i++) {
+		bool changes = false;
+		for (int g = 0; g < groups->n; g++)
+			changes = changes || (chosen[g].by == i + 1 && chosen[g].before != groups->at[g].strategy);
+		if (!changes)
+			diag_warn(d, "--unit-strategy", "\"%s\": the units that it matches have the same strategies without it: "
+				"it is not used", o->unit_strategy[i]);
+	}
+	return ok;
+}
+
+/* What is owned is owned throughout: one greedy rule over all parameters. */
+static bool check_mix(const Groups *groups, int whole, Diag *d)
+{
+	bool ok = true;
+	for (int i = 0; i < groups->n; i++) {
+		int s = groups->at[i].strategy;
+		if (s == whole || (!strategy_info[s].owned && !strategy_info[whole].owned))
+			continue;
+		diag_error(d, "--unit-strategy", "unit %s is to be %s and others %s: oss and sharded_ddp are for the "
+			"whole program; give --strategy=%s and nothing else", groups->at[i].name, strategy_info[s].text,
+			strategy_info[whole].text, strategy_info[strategy_info[s].owned ? s : whole].text);
+		ok = false;
+	}
+	return ok;
+}
+
+/* Whether groups of hybrid_shard divide the ranks. */
+static bool check_groups(const PassOptions *o, const Groups *groups, Diag *d)
+{
+	int64_t world = MAX(o->world, 1);
+	bool hybrid = false;
+	for (int i = 0; i < groups->n; i++)
+		hybrid = hybrid || groups->at[i].strategy == STRATEGY_HYBRID_SHARD;
+	if (o->shard_size && !hybrid)
+		diag_warn(d, "--shard-size", "no unit is hybrid_shard: %lld is not used", (long long)o->shard_size);
+	if (!hybrid || !o->shard_size || world % o->shard_size == 0)
+		return true;
+	diag_error(d, "--shard-size", "groups of %lld ranks do not divide --world=%lld", (long long)o->shard_size,
+		(long long)world);
+	return false;
+}
+
+static bool set_strategies(const PassOptions *o, const PolicyFile *f, Groups *groups, int *whole, Arena *a,
+	Diag *d)
+{
+	bool ok = whole_strategy(o, f, whole, a, d);
+	for (int i = 0; i < groups->n; i++)
+		if (groups->at[i].strategy == STRATEGY_UNSET)
+			groups->at[i].strategy = *whole;
+	ok = unit_strategies(o, groups, a, d) && ok;
+	ok = ok && check_mix(groups, *whole, d);
+	ok = ok && check_groups(o, groups, d);
+	if (ok && strategy_info[*whole].owned && o->world > WORLD_MAX) {
+		diag_error(d, "--world", "%lld ranks are more than %s is made for (%d)", (long long)o->world,
+			strategy_info[*whole].text, WORLD_MAX);
+		return false;
+	}
+	return ok;
+}
+
+/* ---- all of it ---- */
+
+/* What is ignored is a unit in front of the root. */
+static void add_ignored(Groups *groups, const Ignorer *g, Arena *a)
+{
+	if (!g->group.params.n)
+		return;
+	vec_push(a, groups, g->group);
+	int last = groups->n - 1;
+	if (last > 0 && !strcmp(groups->at[last - 1].name, "root")) {
+		Group root = groups->at[last - 1];
+		groups->at[last - 1] = groups->at[last];
+		groups->at[last] = root;
+	}
+}
+
+/* Names of modules are the user's: two units of a name are told apart, "root" stays the remainder's. */
+static void name_apart(Groups *groups, Arena *a)
+{
+	Map *seen = map_new(a);
+	for (int i = groups->n - 1; i >= 0; i--) {
+		const char *name = groups->at[i].name;
+		for (int k = 1; map_has(seen, groups->at[i].name); k++)
+			groups->at[i].name = arena_printf(a, "%s.%d", name, k);
+		map_put(seen, groups->at[i].name, NULL);
+	}
+}
+
+/* A broadcast in fewer bits than parameters are read in, where there is one. */
+static bool check_broadcast(const PassOptions *o, int whole, Diag *d)
+{
+	DType to = DT_F32, param = o->param_dtype;
+	const char *where = "--bcast-dtype";
+	if (!o->bcast_dtype || !dtype_from_text(o->bcast_dtype, &to))
+		return true;
+	if (!strategy_info[whole].owned)
+		diag_error(d, where, "%s: parameters are broadcast by oss and sharded_ddp alone, the strategy is %s; gathers "
+			"move --param-dtype", o->bcast_dtype, strategy_info[whole].text);
+	else if (param != DT_F32 && to == DT_F32)
+		diag_error(d, where, "f32 is wider than --param-dtype=%s, which is all that ranks read of it; give %s or leave "
+			"it out", dtype_info[param].text, dtype_info[param].text);
+	else if (param != DT_F32 && to != param)
+		diag_error(d, where, "%s is another 16-bit dtype than --param-dtype=%s: both roundings would be made; give "
+			"%s or leave it out", o->bcast_dtype, dtype_info[param].text, dtype_info[param].text);
+	else
+		return true;
+	return false;
+}
+
+/* An owner's broadcast goes from parameters at rest to parameters at rest. */
+static bool check_offload(const PassOptions *o, int whole, Diag *d)
+{
+	bool refused = o->cuda && o->offload == LAYOUT_OFFLOAD_PARAMS && strategy_info[whole].owned;
+	if (refused)
+		diag_error(d, "--offload", "params is refused with --target=cuda and %s, whose owners broadcast from GPU to "
+			"GPU what rests there: give --offload=optim, or another strategy", strategy_info[whole].text);
+	return !refused;
+}
+
+static bool find_groups(Module *m, const PassOptions *o, Groups *groups, Arena *a, Diag *d)
+{
+	Wrap wrap;
+	int whole = STRATEGY_UNSET;
+	Ignorer g = {.m = m, .ignored = ptrmap_new(a), .a = a, .d = d,
+		.group = {.name = "ignored", .strategy = STRATEGY_NO_SHARD, .owner = -1}};
+	bool ok = wrap_parse(o, &wrap, a, d);
+	ok = find_ignored(&g, o, &wrap.file) && ok;
+	ok = ok && wrap_groups(m, &wrap, g.ignored, groups, a, d);
+	ok = ok && set_strategies(o, &wrap.file, groups, &whole, a, d);
+	ok = ok && check_broadcast(o, whole, d) && check_offload(o, whole, d);
+	if (!ok)
+		return false;
+	if (strategy_info[whole].owned) {
+		m->world = MAX(o->world, 1);
+		owners_split(m, groups, (Strategy)whole, (int)m->world, a);
+	}
+	add_ignored(groups, &g, a);
+	name_apart(groups, a);
+	return true;
+}
+
+/* Where every rank keeps gradients whole, the reduced one stays where backward wrote it. */
+static void check_kept(const Module *m, const PassOptions *o, Diag *d)
+{
+	bool stays = o->keep_low_precision_grads;
+	for (int i = 0; i < m->n_units; i++)
+		stays = stays && strategy_info[m->units[i]->strategy].reduce == REDUCE_TO_ALL;
+	if (stays)
+		diag_warn(d, "--keep-low-precision-grads", "every reduced gradient stays where backward wrote it (%s), in %s: "
+			"it is not used", strategy_info[m->n_units ? m->units[0]->strategy : STRATEGY_NO_SHARD].text,
+			dtype_info[gradient_dtype(o)].text);
+}
+
+/* Of --offload=optim: states, or f32 masters, are what would lie in the file. */
+static void check_optim_file(const Module *m, const PassOptions *o, const Optimizer *opt, Diag *d)
+{
+	bool some = opt->n_states > 0;
+	for (int i = 0; i < m->n_units; i++)
+		some = some || unit_has_master(m->units[i]);
+	if (o->offload == LAYOUT_OFFLOAD_OPTIM && !some)
+		diag_warn(d, "--offload", "%s keeps no states, so nothing lies in the file: optim is not used", opt->name);
+}
+
+static bool check_rounding(const Module *m, const PassOptions *o, Diag *d)
+{
+	bool rounds = !o->stochastic_rounding;
+	for (int i = 0; i < m->n_units; i++)
+		rounds = rounds || unit_gathers_rounded(m->units[i]) || unit_has_master(m->units[i]);
+	if (!rounds)
+		diag_error(d, "--stochastic-rounding", "no parameter is rounded from f32 to %s: those that all read in 16 "
+			"bits are 16-bit in the model, or it has none; leave it out", dtype_info[o->param_dtype].text);
+	return rounds;
+}
+
+bool pass_units(Module *m, const PassOptions *o, Diag *d)
+{
+	Optimizer opt;
+	Groups groups = {0};
+	Arena *a = arena_new();
+	Dtypes dtypes = {.o = o};
+	bool ok = optimizer_parse(o->optimizer, &opt, d) && find_trained(m, d);
+	ok = ok && (!o->bcast_dtype || dtype_from_text(o->bcast_dtype, &dtypes.bcast));
+	find_read(m, &dtypes);
+	ok = ok && find_groups(m, o, &groups, a, d);
+	for (int i = 0; i < groups.n && ok; i++)
+		ok = add_unit(m, &groups.at[i], &dtypes, d);
+	arena_free(a);
+	if (!ok)
+		return false;
+	check_kept(m, o, d);
+	check_optim_file(m, o, &opt, d);
+	declare_states(m, &opt);
+	return check_rounding(m, o, d);
+}

@@ -1,0 +1,460 @@
+/* passes/shard/wrap.c: --wrap -> groups of parameters, each of which becomes a unit.
+ *
+ * Policies that may be combined (block, each, size:N, scope:REGEX) are asked about every module of the tree,
+ * children first: a module becomes a unit when any of them wants it, given what its inner units left over.
+ * Ensures that no group is empty, that inner groups stand before outer ones in the order of first use, and
+ * that the remainder ("root") stands last.
+ * Refuses unknown policies, numbers and regular expressions that are none, policies that exclude each
+ * other, and scope:REGEX without a module of that name. */
+#include "base/near.h"
+#include "passes/shard/wrap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum { ARG_NONE, ARG_COUNT, ARG_REGEX, ARG_BYTES, ARG_PATH } ArgKind;
+
+static const struct { const char *text; ArgKind argument; bool alone; const char *doc; } policy_info[] = {
+#define WRAP(id, text, argument, alone, doc) {text, ARG_##argument, alone, doc},
+#include "passes/shard/wrap.def"
+};
+
+/* ---- reading --wrap ---- */
+
+int wrap_strategy(const char *text, const char *where, Arena *a, Diag *d)
+{
+	Strategy s;
+	if (strategy_from_text(text, &s))
+		return (int)s;
+	char *known = arena_strdup(a, "");
+	for (int k = 0; k < STRATEGY_COUNT; k++)
+		known = arena_printf(a, "%s%s%s", known, k ? "|" : "", strategy_info[k].text);
+	diag_error(d, where, "\"%s\" is no strategy; accepted: %s%s", text, known,
+		near_choice(a, "--strategy", text, known));
+	return STRATEGY_UNSET;
+}
+
+const char *parameter_names(const Module *m, const PtrMap *among, Arena *a)
+{
+	enum { SHOWN = 4 };
+	char *text = arena_strdup(a, "");
+	int n = 0;
+	for (int i = 0; i < m->n_symbols && n <= SHOWN; i++) {
+		const Symbol *s = m->symbols[i];
+		if (s->kind != SYM_PARAM || (among && !ptrmap_get(among, s)))
+			continue;
+		text = arena_printf(a, "%s%s%s", text, n ? ", " : "", n < SHOWN ? s->name : "...");
+		n++;
+	}
+	return n ? text : "none";
+}
+
+const char *parameter_near(const Module *m, const char *pattern, Arena *a)
+{
+	const char **names = NEW_N(a, const char *, m->n_symbols);
+	int n = 0;
+	for (int i = 0; i < m->n_symbols; i++)
+		if (m->symbols[i]->kind == SYM_PARAM)
+			names[n++] = m->symbols[i]->name;
+	return near_pattern(a, pattern, names, n);
+}
+
+static void refuse_policy(const char *text, Arena *a, Diag *d)
+{
+	char *known = arena_strdup(a, "");
+	const char *names[WRAP_COUNT];
+	for (int k = 0; k < WRAP_COUNT; k++) {
+		known = arena_printf(a, "%s%s%s (%s)", known, k ? ", " : "", policy_info[k].text, policy_info[k].doc);
+		names[k] = policy_info[k].text;
+	}
+	if (!strncmp(text, "auto", 4) && (!text[4] || text[4] == ':'))
+		diag_error(d, "--wrap", "\"auto\" is not in this version; try block, or size:N with about 1/20 of the "
+			"model's elements");
+	else
+		diag_error(d, "--wrap", "there is no policy \"%s\"; accepted: %s%s", text, known,
+			near_hint(a, "--wrap", arena_strndup(a, text, strcspn(text, ":")), names, WRAP_COUNT));
+}
+
+static bool check_argument(const WrapPolicy *p, Diag *d)
+{
+	ArgKind kind = policy_info[p->kind].argument;
+	if (kind == ARG_NONE && p->argument) {
+		diag_error(d, "--wrap", "\"%s\": %s takes no argument", p->text, policy_info[p->kind].text);
+		return false;
+	}
+	if (kind != ARG_NONE && (!p->argument || !*p->argument)) {
+		diag_error(d, "--wrap", "\"%s\" wants an argument: %s", p->text, policy_info[p->kind].doc);
+		return false;
+	}
+	return kind != ARG_REGEX || pattern_check(p->argument, "--wrap", d);
+}
+
+static bool parse_policy(const char *text, WrapPolicy *out, Arena *a, Diag *d)
+{
+	size_t n = strcspn(text, ":");
+	int k = 0;
+	while (k < WRAP_COUNT && (strlen(policy_info[k].text) != n || strncmp(policy_info[k].text, text, n)))
+		k++;
+	if (k == WRAP_COUNT) {
+		refuse_policy(text, a, d);
+		return false;
+	}
+	*out = (WrapPolicy){.kind = (WrapKind)k, .text = text, .argument = text[n] ? text + n + 1 : NULL};
+	if (!check_argument(out, d))
+		return false;
+	ArgKind kind = policy_info[k].argument;
+	bool number = kind == ARG_COUNT || kind == ARG_BYTES;
+	if (number && !str_to_count(out->argument, kind == ARG_BYTES, &out->n)) {
+		diag_error(d, "--wrap", "\"%s\" is not a positive number%s", text,
+			kind == ARG_BYTES ? " of bytes, such as exec-order:64M"
+				: " of elements, such as size:1000000, size:60K or size:1e8");
+		return false;
+	}
+	return true;
+}
+
+/* A policy that stands alone and another one that was asked for. */
+static bool check_conflicts(const Wrap *w, Diag *d)
+{
+	for (int i = 0; i < w->policies.n; i++) {
+		for (int k = i + 1; k < w->policies.n; k++) {
+			const WrapPolicy *x = &w->policies.at[i], *y = &w->policies.at[k];
+			bool alone = policy_info[x->kind].alone || policy_info[y->kind].alone;
+			if (!alone || !strcmp(x->text, y->text))
+				continue;
+			diag_error(d, "--wrap", "\"%s\" and \"%s\" exclude each other: \"%s\" stands alone; give one of them",
+				x->text, y->text, policy_info[x->kind].alone ? x->text : y->text);
+			return false;
+		}
+	}
+	return true;
+}
+
+bool wrap_parse(const PassOptions *o, Wrap *out, Arena *a, Diag *d)
+{
+	bool ok = true;
+	*out = (Wrap){.file.strategy = STRATEGY_UNSET};
+	for (int i = 0; i < o->n_wrap; i++) {
+		WrapPolicy p;
+		if (parse_policy(o->wrap[i], &p, a, d))
+			vec_push(a, &out->policies, p);
+		else
+			ok = false;
+	}
+	ok = check_conflicts(out, d) && ok;
+	for (int i = 0; i < out->policies.n && ok; i++)
+		if (out->policies.at[i].kind == WRAP_FILE && i == 0)
+			ok = policy_read(out->policies.at[i].argument, &out->file, a, d);
+	if (!o->n_wrap)
+		vec_push(a, &out->policies, ((WrapPolicy){.kind = WRAP_BLOCK, .text = "block", .implied = true}));
+	return ok;
+}
+
+/* ---- choosing units of the tree ---- */
+
+typedef struct Chooser {
+	const Wrap *w;
+	regex_t *re;         /* by policy; of WRAP_SCOPE */
+	int *matched;        /* by policy: modules that it named */
+	int *left;           /* by policy: those of them with parameters that no unit in them holds */
+} Chooser;
+
+/* A list of modules ("h" of "h.0", "h.1"): nobody calls it, so size never wraps it (F14). */
+static bool is_list(const TreeNode *n)
+{
+	for (int i = 0; i < n->child.n; i++) {
+		const char *dot = strrchr(n->child.at[i]->name, '.'), *last = dot ? dot + 1 : n->child.at[i]->name;
+		if (strspn(last, "0123456789") != strlen(last))
+			return false;
+	}
+	return n->child.n && !n->own.n;
+}
+
+static bool wants(const Chooser *c, int policy, const TreeNode *n, int64_t left)
+{
+	const WrapPolicy *p = &c->w->policies.at[policy];
+	switch (p->kind) {
+	case WRAP_BLOCK: return n->block;
+	case WRAP_EACH: return n->has_own;
+	case WRAP_SIZE: return left >= p->n && !is_list(n);
+	case WRAP_SCOPE: return pattern_matches(&c->re[policy], n->name);
+	default: return false;
+	}
+}
+
+/* Returns the elements in n that no unit in it holds. */
+static int64_t choose_units(Chooser *c, TreeNode *n)
+{
+	int64_t left = 0;
+	for (int i = 0; i < n->child.n; i++)
+		left += choose_units(c, n->child.at[i]);
+	for (int i = 0; i < n->own.n; i++)
+		left += type_numel(&n->own.at[i]->type);
+	if (!n->parent)
+		return left;
+	bool chosen = false;
+	for (int p = 0; p < c->w->policies.n; p++) {
+		if (!wants(c, p, n, left))
+			continue;
+		chosen = true;
+		c->matched[p]++;
+		c->left[p] += left > 0;
+	}
+	n->unit = chosen && left > 0;
+	return n->unit ? 0 : left;
+}
+
+/* Whether the expression matches one of the modules that use a parameter together. */
+static bool matches_user(const regex_t *re, const Home *h)
+{
+	return h && h->module && ((*h->module && pattern_matches(re, h->module))
+		|| (*h->other && pattern_matches(re, h->other)));
+}
+
+/* Which they are: the model itself has no name. */
+static const char *users_text(const Home *h, Arena *a)
+{
+	if (*h->module && *h->other)
+		return arena_printf(a, "modules \"%s\" and \"%s\"", h->module, h->other);
+	return arena_printf(a, "module \"%s\" and the model itself", *h->module ? h->module : h->other);
+}
+
+/* A parameter that a module of this name uses, and another one too: it belongs to their lowest common module. */
+static const Home *hoisted_from(const regex_t *re, const ModuleTree *t, const char **name)
+{
+	for (int i = 0; i < t->nodes.n; i++)
+		for (int k = 0; k < t->nodes.at[i]->own.n; k++) {
+			const Home *h = ptrmap_get(t->home, t->nodes.at[i]->own.at[k]);
+			*name = t->nodes.at[i]->own.at[k]->name;
+			if (matches_user(re, h))
+				return h;
+		}
+	return NULL;
+}
+
+void wrap_refuse_scope(const char *where, const char *pattern, const regex_t *re, const ModuleTree *t, Arena *a,
+	Diag *d)
+{
+	const char *name;
+	const Home *h = hoisted_from(re, t, &name);
+	if (h)
+		diag_error(d, where, "\"%s\" matches no module with parameters of its own: \"%s\" is used by %s, so it "
+			"belongs to the unit around both", pattern, name, users_text(h, a));
+	else
+		diag_error(d, where, "\"%s\" matches no module that holds parameters; there are: %s%s", pattern,
+			module_names(t, a), module_near(t, pattern, a));
+}
+
+/* A module that the expression matches, whose parameter is tied and so belongs to a unit around all that share it. */
+static const Symbol *tied_match(const regex_t *re, const TreeNode *n, const char **module, Arena *a)
+{
+	for (int i = 0; i < n->own.n; i++) {
+		const Symbol *s = n->own.at[i];
+		for (int k = -1; k < s->n_aliases; k++) {
+			const char *name = k < 0 ? s->name : s->alias[k], *dot = strrchr(name, '.');
+			*module = dot ? arena_strndup(a, name, (size_t)(dot - name)) : "";
+			if (s->n_aliases && dot && pattern_matches(re, *module))
+				return s;
+		}
+	}
+	return NULL;
+}
+
+/* The unit around a module, where the expression does not mean that unit as well; or NULL. */
+static const TreeNode *other_unit(const regex_t *re, const TreeNode *n)
+{
+	while (!n->unit && n->parent)
+		n = n->parent;
+	return n->parent && pattern_matches(re, n->name) ? NULL : n;
+}
+
+static bool note_tied(const regex_t *re, const WrapPolicy *p, const ModuleTree *t, Arena *a, Diag *d)
+{
+	const char *module;
+	for (int i = 0; i < t->nodes.n; i++) {
+		const Symbol *s = tied_match(re, t->nodes.at[i], &module, a);
+		const TreeNode *unit = s ? other_unit(re, t->nodes.at[i]) : NULL;
+		if (!unit)
+			continue;
+		diag_note(d, "--wrap", "\"%s\" matches module \"%s\", whose parameter \"%s\" is tied: it belongs to the lowest "
+			"common unit, %s", p->argument, module, s->name, unit->parent ? unit->name : "root");
+		return true;
+	}
+	return false;
+}
+
+/* Of an expression that matches other modules as well. */
+static void note_hoisted(const regex_t *re, const WrapPolicy *p, const ModuleTree *t, Arena *a, Diag *d)
+{
+	for (int i = 0; i < t->nodes.n; i++)
+		for (int k = 0; k < t->nodes.at[i]->own.n; k++) {
+			const Symbol *s = t->nodes.at[i]->own.at[k];
+			const Home *h = ptrmap_get(t->home, s);
+			const TreeNode *unit = matches_user(re, h) ? other_unit(re, t->nodes.at[i]) : NULL;
+			if (!unit)
+				continue;
+			diag_note(d, "--wrap", "\"%s\": \"%s\" is used by %s, so it belongs to the unit around both, %s",
+				p->argument, s->name, users_text(h, a), unit->parent ? unit->name : "root");
+			return;
+		}
+}
+
+static bool check_matches(const Chooser *c, const ModuleTree *t, Arena *a, Diag *d)
+{
+	bool ok = true;
+	for (int p = 0; p < c->w->policies.n; p++) {
+		const WrapPolicy *policy = &c->w->policies.at[p];
+		if (c->matched[p] && !c->left[p])
+			diag_warn(d, "--wrap", "\"%s\": other units hold all parameters of the modules that it matches: it is not "
+				"used", policy->text);
+		if (c->matched[p] && policy->kind == WRAP_SCOPE && !note_tied(&c->re[p], policy, t, a, d))
+			note_hoisted(&c->re[p], policy, t, a, d);
+		if (c->matched[p] || policy->implied
+				|| (policy->kind == WRAP_SCOPE && note_tied(&c->re[p], policy, t, a, d)))
+			continue;
+		if (policy->kind == WRAP_SCOPE) {
+			wrap_refuse_scope("--wrap", policy->argument, &c->re[p], t, a, d);
+			ok = false;
+		} else {
+			diag_warn(d, "--wrap", "\"%s\" found no module", policy->text);
+		}
+	}
+	return ok;
+}
+
+static bool choose(const Wrap *w, ModuleTree *t, Arena *a, Diag *d)
+{
+	int n = w->policies.n;
+	Chooser c = {.w = w, .re = NEW_N(a, regex_t, n), .matched = NEW_N(a, int, n), .left = NEW_N(a, int, n)};
+	for (int p = 0; p < n; p++)
+		if (w->policies.at[p].kind == WRAP_SCOPE && !pattern_compile(&c.re[p], w->policies.at[p].argument, "--wrap", d))
+			return false;
+	choose_units(&c, t->root);
+	bool ok = check_matches(&c, t, a, d);
+	for (int p = 0; p < n; p++)
+		if (w->policies.at[p].kind == WRAP_SCOPE)
+			regfree(&c.re[p]);
+	return ok;
+}
+
+/* ---- groups ---- */
+
+/* In post-order: what is inside stands before what is around it; the root last. */
+static void add_groups(TreeNode *n, Groups *out, Arena *a)
+{
+	for (int i = 0; i < n->child.n; i++)
+		add_groups(n->child.at[i], out, a);
+	if (!n->unit)
+		return;
+	n->group = out->n;
+	vec_push(a, out, ((Group){.name = n->parent ? n->name : "root", .strategy = STRATEGY_UNSET, .owner = -1}));
+}
+
+/* Each parameter goes to the innermost unit around its module. */
+static void fill_groups(Module *m, const ModuleTree *t, Groups *out, Arena *a, Diag *d)
+{
+	for (int i = 0; i < m->n_symbols; i++) {
+		Symbol *s = m->symbols[i];
+		const Home *h = ptrmap_get(t->home, s);
+		if (!h)
+			continue;
+		const TreeNode *n = h->node;
+		while (!n->unit)
+			n = n->parent;
+		Group *g = &out->at[n->group];
+		vec_push(a, &g->params, s);
+		if (h->module)
+			diag_info(d, s->name, "is used by %s; it belongs to their lowest common unit, %s", users_text(h, a),
+				g->name);
+	}
+}
+
+static void drop_empty(Groups *g)
+{
+	int n = 0;
+	for (int i = 0; i < g->n; i++)
+		if (g->at[i].params.n)
+			g->at[n++] = g->at[i];
+	g->n = n;
+}
+
+/* ---- exec-order ---- */
+
+typedef struct Used { Symbol *s; int first, index; } Used;
+
+static int compare_used(const void *x, const void *y)
+{
+	const Used *a = x, *b = y;
+	return a->first != b->first ? (a->first > b->first) - (a->first < b->first) : a->index - b->index;
+}
+
+/* Packs parameters along the order of first use until the next one would exceed the bytes; what is never
+ * used is the root's. */
+static void exec_order(Module *m, const ModuleTree *t, int64_t bytes, Groups *out, Arena *a)
+{
+	VEC(Used) used = {0};
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Home *h = ptrmap_get(t->home, m->symbols[i]);
+		if (h)
+			vec_push(a, &used, ((Used){m->symbols[i], h->first, i}));
+	}
+	if (used.n)
+		qsort(used.at, (size_t)used.n, sizeof(*used.at), compare_used);
+	int64_t fill = 0;
+	bool never = false;
+	for (int i = 0; i < used.n; i++) {
+		int64_t more = type_bytes(&used.at[i].s->type);
+		bool first_never = used.at[i].first == FIRST_USE_NEVER && !never;
+		never = never || first_never;
+		if (!out->n || first_never || (!never && fill + more > bytes)) {
+			const char *name = never ? "root" : arena_printf(a, "exec.%d", out->n);
+			vec_push(a, out, ((Group){.name = name, .strategy = STRATEGY_UNSET, .owner = -1}));
+			fill = 0;
+		}
+		fill += more;
+		vec_push(a, &out->at[out->n - 1].params, used.at[i].s);
+	}
+}
+
+/* ---- all policies ---- */
+
+static bool groups_of_file(Module *m, const Wrap *w, const ModuleTree *t, Groups *out, Arena *a, Diag *d)
+{
+	PtrMap *taken = ptrmap_new(a);
+	Group root = {.name = "root", .strategy = STRATEGY_UNSET, .owner = -1};
+	if (!policy_groups(&w->file, m, t, out, taken, a, d))
+		return false;
+	for (int i = 0; i < m->n_symbols; i++)
+		if (ptrmap_get(t->home, m->symbols[i]) && !ptrmap_get(taken, m->symbols[i]))
+			vec_push(a, &root.params, m->symbols[i]);
+	vec_push(a, out, root);
+	return true;
+}
+
+static bool has_policy(const Wrap *w, WrapKind kind)
+{
+	for (int i = 0; i < w->policies.n; i++)
+		if (w->policies.at[i].kind == kind)
+			return true;
+	return false;
+}
+
+bool wrap_groups(Module *m, const Wrap *w, const PtrMap *left_out, Groups *out, Arena *a, Diag *d)
+{
+	Blocks *blocks = has_policy(w, WRAP_BLOCK) ? blocks_find(m, a) : NULL;
+	ModuleTree *t = module_tree(m, left_out, blocks, a);
+	const WrapPolicy *first = &w->policies.at[0];
+	if (first->kind == WRAP_EXEC_ORDER) {
+		exec_order(m, t, first->n, out, a);
+	} else if (first->kind == WRAP_FILE) {
+		if (!groups_of_file(m, w, t, out, a, d))
+			return false;
+	} else {
+		if (first->kind != WRAP_WHOLE && !choose(w, t, a, d))
+			return false;
+		add_groups(t->root, out, a);
+		fill_groups(m, t, out, a, d);
+	}
+	drop_empty(out);
+	return true;
+}

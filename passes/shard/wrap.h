@@ -1,0 +1,116 @@
+/* passes/shard/wrap.h: how units.c is made: options -> groups of parameters -> units.
+ *
+ * A Group is a unit before it has flats.  wrap.c forms the groups over a tree of modules (module_tree.c) or
+ * from a policy file (policy_file.c); owners.c splits them among the owners of oss and sharded_ddp. */
+#ifndef SHARDC_WRAP_H
+#define SHARDC_WRAP_H
+
+#include "base/pattern.h"
+#include "passes/passes.h"
+
+typedef VEC(Symbol *) Params;
+
+enum { STRATEGY_UNSET = -1, FIRST_USE_NEVER = INT32_MAX };
+
+typedef struct Group {
+	const char *name;
+	Params params;
+	int strategy;        /* a Strategy, or STRATEGY_UNSET: that of the program */
+	int owner;           /* -1 = none */
+} Group;
+typedef VEC(Group) Groups;
+
+/* ---- module_tree.c ---- */
+
+typedef struct TreeNode {
+	const char *name;    /* "h.0.attn"; "" = the model */
+	struct TreeNode *parent;
+	VEC(struct TreeNode *) child; /* in the order of first use */
+	Params own;          /* parameters of its own and, of tied ones, those that its children share */
+	bool has_own;        /* some are not tied */
+	bool block;          /* a repeated block */
+	bool unit;           /* wrap.c: the policies chose it; the root always is one */
+	int first;           /* first use of a parameter in it */
+	int group;           /* wrap.c: its index among the groups */
+} TreeNode;
+
+/* What the readers of a parameter in forward (or eval) say. */
+typedef struct Home {
+	TreeNode *node;      /* the module that holds it; of a tied one the lowest common module */
+	const char *module, *other; /* tied: two modules that use it, else NULL */
+	int first;           /* position of its first use, FIRST_USE_NEVER */
+} Home;
+
+typedef struct ModuleTree {
+	TreeNode *root;
+	VEC(TreeNode *) nodes; /* every parent before its children, the root first */
+	PtrMap *home;        /* Symbol -> Home; of the parameters that are not left out */
+} ModuleTree;
+
+/* Parameters of left_out (Symbol -> anything) stand in no module.  blocks may be NULL. */
+ModuleTree *module_tree(Module *m, const PtrMap *left_out, const Blocks *blocks, Arena *a);
+/* The first few names, for hints: "a", "b", ... */
+const char *module_names(const ModuleTree *t, Arena *a);
+/* "; did you mean lm_head?", for an expression that matches none; or "". */
+const char *module_near(const ModuleTree *t, const char *pattern, Arena *a);
+
+/* ---- policy_file.c ---- */
+
+typedef struct PolicyUnit {
+	const char *at;      /* "policy.json: $.units[2]" */
+	const char *name;    /* NULL: every module that matches is a unit of its own */
+	const char *scope;   /* regex, or NULL */
+	const char **params; /* regexes */
+	int n_params;
+	int strategy;        /* or STRATEGY_UNSET */
+} PolicyUnit;
+typedef struct PolicyFile {
+	const char *path;
+	int strategy;        /* or STRATEGY_UNSET */
+	const char **ignore;
+	int n_ignore;
+	VEC(PolicyUnit) units;
+} PolicyFile;
+bool policy_read(const char *path, PolicyFile *out, Arena *a, Diag *d);
+/* Appends the file's groups; taken (Symbol -> anything) is filled with their parameters. */
+bool policy_groups(const PolicyFile *f, Module *m, const ModuleTree *t, Groups *out, PtrMap *taken, Arena *a,
+	Diag *d);
+
+/* ---- wrap.c ---- */
+
+typedef enum WrapKind {
+#define WRAP(id, ...) WRAP_##id,
+#include "passes/shard/wrap.def"
+	WRAP_COUNT
+} WrapKind;
+typedef struct WrapPolicy {
+	WrapKind kind;
+	const char *text;    /* as given */
+	const char *argument;
+	int64_t n;           /* of COUNT and BYTES */
+	bool implied;        /* the default: nobody asked for it */
+} WrapPolicy;
+typedef struct Wrap {
+	VEC(WrapPolicy) policies; /* never empty */
+	PolicyFile file;     /* of WRAP_FILE; else empty */
+} Wrap;
+/* Reads each --wrap and the policy file; reports all that is wrong with them. */
+bool wrap_parse(const PassOptions *o, Wrap *out, Arena *a, Diag *d);
+/* The groups of all parameters that are not left out: in order of first use, inner before outer, the
+ * remainder ("root") last; none is empty. */
+bool wrap_groups(Module *m, const Wrap *w, const PtrMap *left_out, Groups *out, Arena *a, Diag *d);
+/* A Strategy, or STRATEGY_UNSET and an error. */
+int wrap_strategy(const char *text, const char *where, Arena *a, Diag *d);
+/* No module is called so, or another one uses its parameters as well and they are not its own: says which. */
+void wrap_refuse_scope(const char *where, const char *pattern, const regex_t *re, const ModuleTree *t, Arena *a,
+	Diag *d);
+/* The first few of the parameters that are keys of `among` (NULL: of all), for hints. */
+const char *parameter_names(const Module *m, const PtrMap *among, Arena *a);
+const char *parameter_near(const Module *m, const char *pattern, Arena *a); /* as module_near */
+
+/* ---- owners.c ---- */
+
+/* Splits the groups of oss or sharded_ddp among `world` owners. */
+void owners_split(const Module *m, Groups *groups, Strategy strategy, int world, Arena *a);
+
+#endif
