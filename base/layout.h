@@ -4,7 +4,8 @@
  * Used by the compiler (`shardc plan`, --memory-limit) and by the runtime, so that the plan is exact.
  * Offsets count elements inside a flat and are the same in every dtype: a parameter starts at a multiple of
  * 64 elements; a rank's shard of a flat is round_up(ceil(numel / S), 64), so a rank may be all padding
- * (DESIGN 3; deviates from F20, F22).  Offsets of LayoutPlaces count bytes from an arena's start. */
+ * (docs/sharding.md, Units; F20 and F22 of docs/compatibility.md say where that deviates).  Offsets of
+ * LayoutPlaces count bytes from an arena's start. */
 #ifndef SHARDC_LAYOUT_H
 #define SHARDC_LAYOUT_H
 

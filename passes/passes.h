@@ -19,7 +19,7 @@ static inline bool param_matches(const regex_t *re, const Symbol *s)
 	return any;
 }
 
-/* What the user chose; one field per compile option (DESIGN 5).  Filled by main.c, NULL = default. */
+/* What the user chose; one field per compile option (docs/options.md).  Filled by main.c, NULL = default. */
 typedef struct PassOptions {
 	/* graph */
 	const char *loss;          /* "cross_entropy:axis=-1,..." */

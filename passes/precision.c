@@ -33,7 +33,8 @@ static bool is_batch_norm(const Op *op)
 	return op->kind == OP_BATCH_NORM || !strcmp(op->loc->onnx, "BatchNormalization");
 }
 
-/* Statistics over many elements, whose errors would not average out (F56), and losses, but for their logits. */
+/* Statistics over many elements, whose errors would not average out (F56 of docs/compatibility.md), and losses, but for
+ * their logits. */
 static bool stays_f32(const Op *op)
 {
 	return op->kind == OP_CROSS_ENTROPY || (is_batch_norm(op) && op->kind != OP_CAST && !op_has_effect(op)

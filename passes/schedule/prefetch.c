@@ -2,9 +2,9 @@
  *
  * Requires the final order of computing.  Ensures PLAN: every collective has its number, stream, slot, point
  * of issue, events and wait.
- *   gathers   forward: that of the unit N ahead directly behind a unit's wait (F67, F71); backward: the same
- *             (pre:N), or behind the unit's reshard and before its reduce (post), or nothing ahead (none).
- *             Never across a section's start, always in the order of first use.
+ *   gathers   forward: that of the unit N ahead directly behind a unit's wait (F67 and F71 of docs/compatibility.md);
+ *             backward: the same (pre:N), or behind the unit's reshard and before its reduce (post), or nothing
+ *             ahead (none).  Never across a section's start, always in the order of first use.
  *   ring      gathers that are resharded in their section share slots, the k-th slot k mod N; one that is
  *             still readable when its slot's turn comes again has a region of its own instead.  A gather is
  *             issued behind the reshard that frees its memory.
@@ -272,7 +272,8 @@ static Reduces list_reduces(Prefetch *p)
 	return r;
 }
 
-/* Under `post` a unit is reduced behind its reshard, so that the next unit's gather goes first (F77). */
+/* Under `post` a unit is reduced behind its reshard, so that the next unit's gather goes first (F77 of
+ * docs/compatibility.md). */
 static void reduce_behind_reshards(Prefetch *p)
 {
 	Reduces r = list_reduces(p);
@@ -336,7 +337,8 @@ static const Op *first_write(const Module *m)
 	return NULL;
 }
 
-/* In front of all that reads or writes one; of micro-batches that are reduced together the first only (S3). */
+/* In front of all that reads or writes one; of micro-batches that are reduced together the first only (S3 of
+ * docs/compatibility.md). */
 static void broadcast_buffers(Module *m, const PassOptions *o, Diag *d)
 {
 	if (!o->bn_sync || strcmp(o->bn_sync, "broadcast"))

@@ -1,4 +1,5 @@
-/* passes/shard/owners.c: which rank owns which parameter, and the units that follow from it.
+/* passes/shard/owners.c: which rank owns which parameter, and the units that follow from it (the rules
+ * O10 to S24 stand in docs/compatibility.md).
  *
  * One load per rank; parameters in the order of registration (of symbols); each goes to the rank with the
  * smallest load, ties to the lowest, and weighs its elements when it is trained, 1 when it is frozen

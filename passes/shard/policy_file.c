@@ -11,9 +11,9 @@
  *   }
  *
  * Every member is optional; a unit has either scope or params, and params need a name.  Parameters that no
- * unit takes are the root's.  Units must not overlap (F18).  Unknown members, wrong types, names given twice,
- * "root" and "ignored" as names, regular expressions that are none or match nothing are errors, each with
- * its path ("policy.json: $.units[2].scope"), all reported at once. */
+ * unit takes are the root's.  Units must not overlap (F18 of docs/compatibility.md).  Unknown members, wrong types,
+ * names given twice, "root" and "ignored" as names, regular expressions that are none or match nothing are
+ * errors, each with its path ("policy.json: $.units[2].scope"), all reported at once. */
 #include "passes/shard/wrap.h"
 
 #include <stdlib.h>

@@ -17,8 +17,8 @@
  * Of several micro-batches (--accum=many, docs/ir.md) only the last ends the step: the others have no update.
  *   sync=last   the flat gradient goes on: first zero_gaps .. carry_grad, middle carried_grad, accumulate ..
  *               carry_grad, last carried_grad, accumulate .. its reduce; units of a strategy that keeps them
- *               gathered are gathered in the first alone: carry, carried .. carry, carried .. reshard (F94);
- *               where the gradient is a product, the accumulate computes it
+ *               gathered are gathered in the first alone: carry, carried .. carry, carried .. reshard (F94 of
+ *               docs/compatibility.md); where the gradient is a product, the accumulate computes it
  *   sync=every  as one micro-batch, but what a rank keeps is added up (add=1); hybrid_shard's all_reduce over
  *               groups waits for the last
  * Knows neither the rank nor the world size: at one shard the runtime makes gather and reduce no-ops.

@@ -159,7 +159,7 @@ typedef struct Chooser {
 	int *left;           /* by policy: those of them with parameters that no unit in them holds */
 } Chooser;
 
-/* A list of modules ("h" of "h.0", "h.1"): nobody calls it, so size never wraps it (F14). */
+/* A list of modules ("h" of "h.0", "h.1"): nobody calls it, so size never wraps it (F14 of docs/compatibility.md). */
 static bool is_list(const TreeNode *n)
 {
 	for (int i = 0; i < n->child.n; i++) {

@@ -1,4 +1,4 @@
-"""Parity with PyTorch (DESIGN 9.3): gradients, loss and ten optimizer steps of exported models.
+"""Parity with PyTorch: gradients, loss and ten optimizer steps of exported models.
 
 For each model, exporter and seed:
   gradients   step-1 loss and every gradient against PyTorch in f64; at most 3 times PyTorch-f32's own error.

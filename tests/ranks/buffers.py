@@ -1,4 +1,5 @@
-"""--bn-sync: statistics of batch norms over all ranks, and rank 0's buffers on all (S3, S12, S33).
+"""--bn-sync: statistics of batch norms over all ranks, and rank 0's buffers on all (S3, S12 and S33 of
+docs/compatibility.md).
 
   sync       W ranks of batch B with --bn-sync=sync against PyTorch in f64 in one process with the batch W*B,
              which is what SyncBatchNorm computes where all ranks have equally many samples, and against our one

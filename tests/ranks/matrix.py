@@ -1,4 +1,4 @@
-"""W ranks equal one rank (DESIGN 9.4): every strategy, wrap policy and prefetch setting at 1 to 5 ranks.
+"""W ranks equal one rank: every strategy, wrap policy and prefetch setting at 1 to 5 ranks.
 
   gpt    five AdamW steps on W ranks with batch B against one rank with W*B: labels are ignored (-100) in other
          numbers on every rank, dropout is on
