@@ -2,6 +2,7 @@
 #include "tests/unit/loaded.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/unit/unit.h"
 
@@ -28,13 +29,15 @@ const Symbol *symbol(const Loaded *l, const char *name)
 {
 	const Symbol *s = l->m ? ir_find_symbol(l->m, name) : NULL;
 	UNIT_CHECK(s != NULL, name);
+	if (!s)
+		UNIT_END("the model does not have it");
 	return s;
 }
 
 const Symbol *symbol_of(const Loaded *l, const char *name, SymbolKind kind)
 {
 	const Symbol *s = symbol(l, name);
-	bool is = s && s->kind == kind;
+	bool is = s->kind == kind;
 	UNIT_CHECK(is, name);
 	return is ? s : NULL;
 }
@@ -47,7 +50,9 @@ Loaded load_listed(OnnxText *m, const char *text)
 	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
 	fputs(text, f);
 	fclose(f);
-	return load_model(m, &(FrontendOptions){.trainable = path, .strict_params = true});
+	Loaded l = load_model(m, &(FrontendOptions){.trainable = path, .strict_params = true});
+	unlink(path);
+	return l;
 }
 
 int params_of(const Loaded *l)

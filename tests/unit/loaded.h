@@ -8,8 +8,9 @@
 Loaded good(OnnxText *m, const FrontendOptions *o);
 /* This was reported. */
 void expect(const Loaded *l, const char *text);
-/* The tensor of this name; NULL where there is none. */
+/* The tensor of this name; where there is none the test ends. */
 const Symbol *symbol(const Loaded *l, const char *name);
+/* The same; NULL where it is of another kind. */
 const Symbol *symbol_of(const Loaded *l, const char *name, SymbolKind kind);
 /* Loads with --trainable=list.txt, a file of this text; frees m. */
 Loaded load_listed(OnnxText *m, const char *text);

@@ -138,6 +138,23 @@ void node_metadata(Buf *node, const char *key, const char *value)
 	put_entry(node, 9, key, value);
 }
 
+void node_fx(Buf *node, const char *result, const char *call)
+{
+	char trace[256];
+	int name = (int)strcspn(call, "(");
+	snprintf(trace, sizeof(trace),
+		"%%%s : [num_users=1] = call_function[target=torch.ops.aten.%.*s](args = %s, kwargs = {})", result, name, call,
+		call + name);
+	node_metadata(node, "pkg.torch.onnx.fx_node", trace);
+}
+
+void node_scope(Buf *node, const char *scope)
+{
+	char scopes[128];
+	snprintf(scopes, sizeof(scopes), "['', '%s', 'op']", scope);
+	node_metadata(node, "pkg.torch.onnx.name_scopes", scopes);
+}
+
 void model_node(OnnxText *m, Buf node)
 {
 	pb_msg(&m->graph, 1, &node);
@@ -279,6 +296,19 @@ Buf model_bytes(OnnxText *m)
 	buf_free(&m->metadata);
 	free(m);
 	return b;
+}
+
+OnnxText *model_of_op(const char *node, const char *op, const char *x, const char *tensor, const char *dims)
+{
+	static const float ramp[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+	char in[64];
+	OnnxText *m = model_new();
+	snprintf(in, sizeof(in), "x,%s", tensor);
+	model_input(m, "x", 1, x);
+	model_floats(m, tensor, dims, COUNT_OF(ramp), ramp);
+	model_op(m, node, op, in, "y");
+	model_output(m, "y");
+	return m;
 }
 
 /* ---- loading ---- */

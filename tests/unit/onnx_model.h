@@ -27,6 +27,9 @@ void attr_is(Buf *node, const char *name, int n, const int64_t *v);
 void attr_ref(Buf *node, const char *name, const char *of);
 void attr_graph(Buf *node, const char *name, Buf *graph); /* frees graph */
 void node_metadata(Buf *node, const char *key, const char *value);
+/* dynamo's trace of it: call is an op of aten with its arguments, "mul.Tensor(%x, %p_w)". */
+void node_fx(Buf *node, const char *result, const char *call);
+void node_scope(Buf *node, const char *scope);            /* "layer1.fc": of the module that it comes from */
 void model_node(OnnxText *m, Buf node);                   /* frees node */
 void model_op(OnnxText *m, const char *name, const char *op, const char *in, const char *out);
 void model_input(OnnxText *m, const char *name, int dtype, const char *dims); /* "2,N,3" */
@@ -42,6 +45,8 @@ void model_signature(OnnxText *m, const char *lines);       /* of dynamo: parame
 void function_node(Buf *function, Buf node);              /* frees node */
 void model_function(OnnxText *m, Buf function);           /* frees function */
 Buf model_bytes(OnnxText *m);                             /* frees m */
+/* y = op(x, tensor) with an input x of these dims and an initializer of elements 1, 2, .. 11, 1, .. */
+OnnxText *model_of_op(const char *node, const char *op, const char *x, const char *tensor, const char *dims);
 
 /* ---- loading ---- */
 

@@ -1,8 +1,8 @@
 /* Suite compact: a module whose ops are moved is the same module, and no memory of what it was is left. */
 #include "ir/ir.h"
+#include "tests/unit/parsed.h"
 #include "tests/unit/unit.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static const char text[] =
@@ -18,26 +18,6 @@ static const char text[] =
 	"backward {\n %g : f32[3] = reduce_sum %y {axes=[0], keepdims=0}\n}\n"
 	"update {\n update \"w\" %g\n}\n"
 	"eval {\n %ex : f32[2,3] = input \"x\"\n %ey : f32[2,3] = neg %ex\n output \"o\" %ey\n}\n}\n";
-
-static char *printed(const Module *m)
-{
-	char *at = NULL;
-	size_t n = 0;
-	FILE *f = open_memstream(&at, &n);
-	ir_print(f, m);
-	fclose(f);
-	return at;
-}
-
-static Value *value_named(const Module *m, const char *name)
-{
-	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS(m, s, op)
-			for (int i = 0; i < op->n_out; i++)
-				if (!strcmp(op->out[i]->name, name))
-					return op->out[i];
-	return NULL;
-}
 
 /* The kinds of ops that read v, in the order of its list. */
 static void list_users(const Value *v, Buf *b)
@@ -67,25 +47,22 @@ static bool ids_ascend(const Module *m)
 static void same_module(void)
 {
 	Diag d = {.out = stderr};
-	Module *m = ir_parse("case", text, &d);
+	Module *m = parsed(text);
 	Buf before = {0}, after = {0};
-	CU_ASSERT_FATAL(m != NULL);
 	ir_remove(m, value_named(m, "gone")->op);
 	ir_move_before(m, value_named(m, "w")->op, value_named(m, "x")->op);
 	CU_ASSERT(!ids_ascend(m));
-	char *was = printed(m);
+	const char *was = ir_text(m, m->arena);
 	list_users(value_named(m, "x"), &before);
 	list_users(value_named(m, "y"), &before);
 	for (int twice = 0; twice < 2; twice++) {
 		ir_compact(m);
-		char *is = printed(m);
 		after.n = 0;
 		list_users(value_named(m, "x"), &after);
 		list_users(value_named(m, "y"), &after);
-		CU_ASSERT_STRING_EQUAL(is, was);
+		CU_ASSERT_STRING_EQUAL(ir_text(m, m->arena), was);
 		CU_ASSERT_STRING_EQUAL(after.at, before.at);
 		CU_ASSERT(ids_ascend(m) && ir_verify(m, NULL, &d));
-		free(is);
 	}
 	/* it goes on as a module does */
 	Builder b = {.m = m, .section = SEC_EVAL, .name = "y"};
@@ -93,7 +70,6 @@ static void same_module(void)
 	CU_ASSERT(ir_verify(m, NULL, &d));
 	buf_free(&before);
 	buf_free(&after);
-	free(was);
 	ir_module_free(m);
 }
 

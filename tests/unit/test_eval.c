@@ -3,6 +3,7 @@
  * key and counter, symbols. */
 #include "base/philox.h"
 #include "ir/eval.h"
+#include "tests/unit/parsed.h"
 #include "tests/unit/unit.h"
 
 #include <math.h>
@@ -30,16 +31,6 @@ static Module *module_of(const char *symbols, const char *ops)
 		return NULL;
 	}
 	return m;
-}
-
-static Value *value_named(const Module *m, const char *name)
-{
-	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS(m, s, op)
-			for (int i = 0; i < op->n_out; i++)
-				if (!strcmp(op->out[i]->name, name))
-					return op->out[i];
-	return NULL;
 }
 
 static bool same(double a, double b)
@@ -239,7 +230,6 @@ static void test_dropout(void)
 	arena_free(a);
 }
 
-void suite_eval(void);
 void suite_eval(void)
 {
 	CU_pSuite s = CU_add_suite("eval", NULL, NULL);

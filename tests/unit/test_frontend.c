@@ -444,7 +444,6 @@ static void test_dropout(void)
 	loaded_free(&l);
 }
 
-void suite_frontend(void);
 void suite_frontend(void)
 {
 	CU_TestInfo tests[] = {

@@ -1,6 +1,7 @@
 /* tests/unit/test_memory.c: packing, the plan of random programs, and that the plan's proof refutes broken
  * plans.  memory_check is the oracle of the planner; here mutants are the oracle of memory_check. */
 #include "passes/passes.h"
+#include "tests/unit/parsed.h"
 #include "tests/unit/unit.h"
 
 #include <string.h>
@@ -252,25 +253,6 @@ static void overlaps_are_refuted(void)
 	}
 	CU_ASSERT(mutants > 1000);
 	CU_ASSERT_EQUAL(missed, 0);
-}
-
-static Module *parsed(const char *text)
-{
-	Diag d = {.out = stderr};
-	Module *m = ir_parse("test.ir", text, &d);
-	CU_ASSERT_PTR_NOT_NULL_FATAL(m);
-	return m;
-}
-
-static Value *value_named(Module *m, const char *name)
-{
-	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS(m, (SectionKind)s, op)
-			for (int i = 0; i < op->n_out; i++)
-				if (!strcmp(op->out[i]->name, name))
-					return op->out[i];
-	UNIT_CHECK(false, name);
-	return NULL;
 }
 
 static void expect_violation(const char *text, const char *says)

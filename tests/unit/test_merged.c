@@ -14,11 +14,11 @@ static void test_merged_by_value(void)
 	model_input(m, "x", 1, "4,2");
 	model_floats(m, "a.weight", "2,2", 4, ramp);
 	model_floats(m, "a.bias", "2", 1, zero);
-	model_node(m, node_text("Identity_0", "Identity", "a.weight", "b.weight"));
-	model_node(m, node_text("Identity_1", "Identity", "a.bias", "b.bias"));
-	model_node(m, node_text("/a/Gemm", "Gemm", "x,a.weight,a.bias", "h"));
-	model_node(m, node_text("/b/Gemm", "Gemm", "h,b.weight,b.bias", "i"));
-	model_node(m, node_text("/c/Gemm", "Gemm", "i,b.weight,a.bias", "y"));
+	model_op(m, "Identity_0", "Identity", "a.weight", "b.weight");
+	model_op(m, "Identity_1", "Identity", "a.bias", "b.bias");
+	model_op(m, "/a/Gemm", "Gemm", "x,a.weight,a.bias", "h");
+	model_op(m, "/b/Gemm", "Gemm", "h,b.weight,b.bias", "i");
+	model_op(m, "/c/Gemm", "Gemm", "i,b.weight,a.bias", "y");
 	model_output(m, "y");
 	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
 	CU_ASSERT_EQUAL(params_of(&l), 4);
@@ -35,8 +35,8 @@ static void test_merged_when_folded(void)
 		OnnxText *m = model_new();
 		model_input(m, "x", 1, "4,2");
 		model_floats(m, "onnx::MatMul_7", "2,2", zeros ? 1 : 4, zeros ? zero : ramp);
-		model_node(m, node_text("/a/MatMul", "MatMul", "x,onnx::MatMul_7", "h"));
-		model_node(m, node_text("/b/MatMul", "MatMul", "h,onnx::MatMul_7", "y"));
+		model_op(m, "/a/MatMul", "MatMul", "x,onnx::MatMul_7", "h");
+		model_op(m, "/b/MatMul", "MatMul", "h,onnx::MatMul_7", "y");
 		model_output(m, "y");
 		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
 		CU_ASSERT_EQUAL(params_of(&l), zeros ? 2 : 1);
@@ -93,16 +93,11 @@ static void test_merged_with_buffers(void)
 }
 
 /* A node that dynamo decomposed, with what it read. */
-static void model_fx(OnnxText *m, const char *op, const char *in, const char *out, const char *target,
-	const char *scope)
+static void model_fx(OnnxText *m, const char *op, const char *in, const char *out, const char *call, const char *scope)
 {
-	char fx[200], scopes[60];
 	Buf n = node_text("", op, in, out);
-	snprintf(fx, sizeof(fx), "%%%s : [num_users=1] = call_function[target=torch.ops.aten.%s), kwargs = {})", out,
-		target);
-	snprintf(scopes, sizeof(scopes), "['', '%s', 'op']", scope);
-	node_metadata(&n, "pkg.torch.onnx.fx_node", fx);
-	node_metadata(&n, "pkg.torch.onnx.name_scopes", scopes);
+	node_fx(&n, out, call);
+	node_scope(&n, scope);
 	model_node(m, n);
 }
 
@@ -130,12 +125,12 @@ static void test_merged_by_optimizer(void)
 	model_kind(m, "a.weight", "PARAMETER");
 	model_kind(m, "a.bias", "PARAMETER");
 	model_kind(m, "c.weight", "PARAMETER");
-	model_fx(m, "Sub", "x,a.bias", "s", "sub.Tensor](args = (%x, %b_shift", "");
-	model_fx(m, "Sub", "s,a.bias", "o", "sub.Tensor](args = (%s, %b_once", "");
-	model_fx(m, "Gemm", "o,a.weight,a.bias", "h", "linear.default](args = (%o, %p_a_weight, %p_a_bias", "a");
-	model_fx(m, "Gemm", "h,a.weight", "i", "linear.default](args = (%h, %p_b_weight", "b");
-	model_fx(m, "Gemm", "i,c.weight", "j", "linear.default](args = (%i, %p_c_weight", "c");
-	model_fx(m, "Gemm", "j,c.weight", "y", "linear.default](args = (%j, %p_c_weight", "tied");
+	model_fx(m, "Sub", "x,a.bias", "s", "sub.Tensor(%x, %b_shift)", "");
+	model_fx(m, "Sub", "s,a.bias", "o", "sub.Tensor(%s, %b_once)", "");
+	model_fx(m, "Gemm", "o,a.weight,a.bias", "h", "linear.default(%o, %p_a_weight, %p_a_bias)", "a");
+	model_fx(m, "Gemm", "h,a.weight", "i", "linear.default(%h, %p_b_weight)", "b");
+	model_fx(m, "Gemm", "i,c.weight", "j", "linear.default(%i, %p_c_weight)", "c");
+	model_fx(m, "Gemm", "j,c.weight", "y", "linear.default(%j, %p_c_weight)", "tied");
 	model_output(m, "y");
 	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
 	CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
@@ -148,7 +143,7 @@ static void test_merged_by_optimizer(void)
 /* ---- what an optimizer folded ---- */
 
 /* y = x times a constant called `name`, which was folded from w. */
-static OnnxText *folded(const char *name, const char *from, const char *target, bool beside)
+static OnnxText *folded(const char *name, const char *from, const char *call, bool beside)
 {
 	OnnxText *m = model_new();
 	m->producer = "pytorch";
@@ -159,11 +154,11 @@ static OnnxText *folded(const char *name, const char *from, const char *target, 
 	if (beside) {
 		model_floats(m, "w", "2,2", 3, ramp);
 		model_kind(m, "w", "PARAMETER");
-		model_fx(m, "Gemm", "x,w", "h", "linear.default](args = (%x, %p_w", "");
+		model_fx(m, "Gemm", "x,w", "h", "linear.default(%x, %p_w)", "");
 	}
 	char in[40];
 	snprintf(in, sizeof(in), "%s,%s", beside ? "h" : "x", name);
-	model_fx(m, "MatMul", in, "y", target, "");
+	model_fx(m, "MatMul", in, "y", call, "");
 	model_output(m, "y");
 	return m;
 }
@@ -171,29 +166,29 @@ static OnnxText *folded(const char *name, const char *from, const char *target, 
 /* Only a transpose of the parameter is the parameter; another function of it is lost, and that is said. */
 static void test_folded(void)
 {
-	static const char read[] = "linear.default](args = (%x, %p_w";
-	static const struct { const char *name, *from, *target; bool is_w, beside; } cases[] = {
+	static const char read[] = "linear.default(%x, %p_w)";
+	static const struct { const char *name, *from, *call; bool is_w, beside; } cases[] = {
 		{"val_0", "['w']", read, true, false},
-		{"permute", "['w']", "linear.default](args = (%x, %permute", true, false},
-		{"t_3", "['w']", "linear.default](args = (%x, %t_3", true, false},
-		{"tanh", "['w']", "linear.default](args = (%x, %tanh", false, false},
-		{"tanh", "['w']", "linear.default](args = (%h, %tanh", false, true},
-		{"tan", "['w']", "linear.default](args = (%x, %tan", false, false},
-		{"mul", "['val_0', 'w']", "linear.default](args = (%x, %mul", false, false},
-		{"val_0", "['w']", "mm.default](args = (%x, %p_w", false, false},
-		{"val_0", "['w']", "linear.default](args = (%x, %p_w_2", false, false}};
+		{"permute", "['w']", "linear.default(%x, %permute)", true, false},
+		{"t_3", "['w']", "linear.default(%x, %t_3)", true, false},
+		{"tanh", "['w']", "linear.default(%x, %tanh)", false, false},
+		{"tanh", "['w']", "linear.default(%h, %tanh)", false, true},
+		{"tan", "['w']", "linear.default(%x, %tan)", false, false},
+		{"mul", "['val_0', 'w']", "linear.default(%x, %mul)", false, false},
+		{"val_0", "['w']", "mm.default(%x, %p_w)", false, false},
+		{"val_0", "['w']", "linear.default(%x, %p_w_2)", false, false}};
 	for (int i = 0; i < COUNT_OF(cases); i++) {
-		Loaded l = load_model(folded(cases[i].name, cases[i].from, cases[i].target, cases[i].beside),
+		Loaded l = load_model(folded(cases[i].name, cases[i].from, cases[i].call, cases[i].beside),
 			&(FrontendOptions){.say_roles = true});
 		CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
-		UNIT_CHECK(params_of(&l) == (cases[i].is_w || cases[i].beside), cases[i].target);
-		UNIT_CHECK((strstr(l.log, "parameter \"w\" is lost") != NULL) == !cases[i].is_w, cases[i].target);
+		UNIT_CHECK(params_of(&l) == (cases[i].is_w || cases[i].beside), cases[i].call);
+		UNIT_CHECK((strstr(l.log, "parameter \"w\" is lost") != NULL) == !cases[i].is_w, cases[i].call);
 		if (cases[i].beside)
 			expect(&l, "\"w\" is lost where a function of it is used: the exporter folded it into the constant "
 				"\"tanh\"");
 		loaded_free(&l);
 	}
-	Loaded l = load_listed(folded("mul", "['val_0', 'w']", "linear.default](args = (%x, %mul", false), "w\n");
+	Loaded l = load_listed(folded("mul", "['val_0', 'w']", "linear.default(%x, %mul)", false), "w\n");
 	CU_ASSERT_PTR_NULL(l.m);
 	expect(&l, "list.txt:1: error: \"w\" cannot be trained: the exporter folded it into the constant \"mul\": "
 		"export with optimize=False");
@@ -221,7 +216,6 @@ static void test_list_of_merged(void)
 	}
 }
 
-void suite_merged(void);
 void suite_merged(void)
 {
 	CU_TestInfo tests[] = {

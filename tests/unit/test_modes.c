@@ -17,8 +17,7 @@ static OnnxText *stopped(const char *op, const char *domain, const char *in)
 	if (domain)
 		pb_str(&n, 7, domain);
 	else
-		node_metadata(&n, "pkg.torch.onnx.fx_node",
-			"%detach : [num_users=1] = call_function[target=torch.ops.aten.detach.default](args = (%x,), kwargs = {})");
+		node_fx(&n, "detach", "detach.default(%x,)");
 	model_node(m, n);
 	model_output(m, "y");
 	return m;
@@ -220,15 +219,12 @@ static void test_ignored_dropout(void)
 /* dynamo names an embedding's padding_idx, whose row is not trained. */
 static void test_padding_row(void)
 {
-	static const char *const args[] = {"%p_w, %ids, 2", "%p_w, %ids", "%p_w, %ids, -1"};
-	for (int i = 0; i < COUNT_OF(args); i++) {
-		char fx[160];
+	static const char *const calls[] = {"embedding.default(%p_w, %ids, 2)", "embedding.default(%p_w, %ids)",
+		"embedding.default(%p_w, %ids, -1)"};
+	for (int i = 0; i < COUNT_OF(calls); i++) {
 		OnnxText *m = model_new();
 		Buf n = node_text("g", "Gather", "w,ids", "y");
-		snprintf(fx, sizeof(fx),
-			"%%e : call_function[target=torch.ops.aten.embedding.default](args = (%s), kwargs = {})",
-			args[i]);
-		node_metadata(&n, "pkg.torch.onnx.fx_node", fx);
+		node_fx(&n, "e", calls[i]);
 		model_input(m, "ids", 7, "4,5");
 		model_floats(m, "w", "3,2", COUNT_OF(ramp), ramp);
 		model_node(m, n);
@@ -242,15 +238,12 @@ static void test_padding_row(void)
 /* dynamo writes a cross entropy without its label_smoothing, which its trace has. */
 static void test_lost_smoothing(void)
 {
-	static const char *const more[] = {", None, 1, -100, 0.1", ", None, 1, -100", ""};
-	for (int i = 0; i < COUNT_OF(more); i++) {
-		char fx[160];
+	static const char *const calls[] = {"cross_entropy_loss.default(%x, %t, None, 1, -100, 0.1)",
+		"cross_entropy_loss.default(%x, %t, None, 1, -100)", "cross_entropy_loss.default(%x, %t)"};
+	for (int i = 0; i < COUNT_OF(calls); i++) {
 		OnnxText *m = model_new();
 		Buf n = node_text("ce", "SoftmaxCrossEntropyLoss", "x,t", "y");
-		snprintf(fx, sizeof(fx),
-			"%%c : call_function[target=torch.ops.aten.cross_entropy_loss.default](args = (%%x, %%t%s), kwargs = {})",
-			more[i]);
-		node_metadata(&n, "pkg.torch.onnx.fx_node", fx);
+		node_fx(&n, "c", calls[i]);
 		model_input(m, "x", 1, "4,3");
 		model_input(m, "t", 7, "4");
 		model_node(m, n);
@@ -262,7 +255,6 @@ static void test_lost_smoothing(void)
 	}
 }
 
-void suite_modes(void);
 void suite_modes(void)
 {
 	CU_TestInfo tests[] = {

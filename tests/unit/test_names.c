@@ -6,13 +6,6 @@
 
 static const float ramp[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, zero[] = {0}, one[] = {1};
 
-static void scoped(Buf *node, const char *scope)
-{
-	char list[128];
-	snprintf(list, sizeof(list), "['', '%s', 'op']", scope);
-	node_metadata(node, "pkg.torch.onnx.name_scopes", list);
-}
-
 /* Two norms whose scale and shift an exporter merged into one tensor each. */
 static OnnxText *merged(const float *scale)
 {
@@ -22,8 +15,8 @@ static OnnxText *merged(const float *scale)
 	model_input(m, "x", 1, "4,3");
 	model_floats(m, "ln1.weight", "3", scale == ramp ? 3 : 1, scale);
 	model_floats(m, "ln1.bias", "3", 1, zero);
-	scoped(&a, "ln1");
-	scoped(&b, "ln2");
+	node_scope(&a, "ln1");
+	node_scope(&b, "ln2");
 	model_node(m, a);
 	model_node(m, b);
 	model_output(m, "y");
@@ -56,7 +49,7 @@ static void test_merged_statistics(void)
 	model_input(m, "x", 1, "4,3,2,2");
 	model_floats(m, "w", "3", 1, one);
 	model_floats(m, "bn.bias", "3", 1, zero);
-	scoped(&n, "bn");
+	node_scope(&n, "bn");
 	model_node(m, n);
 	model_output(m, "y");
 	Loaded l = good(m, NULL);
@@ -108,12 +101,7 @@ static void test_broken_tie(void)
 
 static void test_scope_of_path(void)
 {
-	OnnxText *m = model_new();
-	model_input(m, "x", 1, "4,3");
-	model_floats(m, "onnx::MatMul_3", "3,3", 11, ramp);
-	model_op(m, "/layer1/layer1.0/fc/MatMul", "MatMul", "x,onnx::MatMul_3", "y");
-	model_output(m, "y");
-	Loaded l = good(m, NULL);
+	Loaded l = good(model_of_op("/layer1/layer1.0/fc/MatMul", "MatMul", "4,3", "onnx::MatMul_3", "3,3"), NULL);
 	symbol_of(&l, "layer1.0.fc.weight", SYM_PARAM);
 	loaded_free(&l);
 }
@@ -164,7 +152,7 @@ static void test_restored_and_lost(void)
 	model_floats(m, "fc.weight", "3,20", 11, ramp);
 	model_floats(m, "val_9", "1,20", 11, ramp);
 	model_info(m, "val_9", "pkg.onnxscript.optimizer.folded_from", "['wpe.weight', 'position_ids', 'val_3']");
-	scoped(&n, "fc");
+	node_scope(&n, "fc");
 	node_metadata(&n, "pkg.onnxscript.rewriter.rule_name", "RemoveOptionalBiasFromGemm");
 	model_node(m, n);
 	model_op(m, "a", "Add", "h,val_9", "y");
@@ -180,42 +168,35 @@ static void test_restored_and_lost(void)
 
 /* ---- names of results ---- */
 
-/* A node with the exporter's trace of its arguments. */
-static void traced(OnnxText *m, const char *name, const char *op, const char *in, const char *out, const char *trace)
+/* A node with the exporter's trace of it; call NULL: without. */
+static void traced(OnnxText *m, const char *name, const char *op, const char *in, const char *out, const char *result,
+	const char *call)
 {
 	Buf n = node_text(name, op, in, out);
-	if (trace)
-		node_metadata(&n, "pkg.torch.onnx.fx_node", trace);
+	if (call)
+		node_fx(&n, result, call);
 	model_node(m, n);
 }
 
 /* y = (x - mean) * mean(x - mean) + mean, where the buffer and the mean have one name. */
 static OnnxText *shadowed(const char *made, const char *last)
 {
-	static const float values[] = {1, 2, 3};
 	OnnxText *m = model_new();
-	Buf entry = {0};
-	pb_str(&entry, 1, "pkg.torch.export.ExportedProgram.graph_signature");
-	pb_str(&entry, 2, "b_mean: BUFFER target='mean' persistent=True\nx: USER_INPUT\n");
-	pb_msg(&m->graph, 16, &entry);
+	model_signature(m, "b_mean: BUFFER target='mean' persistent=True\nx: USER_INPUT\n");
 	model_input(m, "x", 1, "4,3");
-	model_floats(m, "mean", "3", 3, values);
-	traced(m, "n1", "Sub", "x,mean", "h",
-		"%sub : [num_users=2] = call_function[target=f](args = (%x, %b_mean), kwargs = {})");
-	traced(m, "n2", "ReduceMean", "h", "mean", made);
-	traced(m, "n3", "Mul", "h,mean", "z",
-		"%mul : [num_users=1] = call_function[target=f](args = (%sub, %mean), kwargs = {})");
-	traced(m, "n4", "Add", "z,mean", "y", last);
+	model_floats(m, "mean", "3", 3, ramp);
+	traced(m, "n1", "Sub", "x,mean", "h", "sub", "f(%x, %b_mean)");
+	traced(m, "n2", "ReduceMean", "h", "mean", "mean", made);
+	traced(m, "n3", "Mul", "h,mean", "z", "mul", "f(%sub, %mean)");
+	traced(m, "n4", "Add", "z,mean", "y", "y", last);
 	model_output(m, "y");
 	return m;
 }
 
 static void test_shadowed(void)
 {
-	static const char made[] = "%mean : [num_users=1] = call_function[target=f](args = (%sub,), kwargs = {})";
-	static const char last[] = "%y : [num_users=1] = call_function[target=f](args = (%mul, %b_mean), kwargs = {})";
-	static const char both[] = "%y : [num_users=1] = call_function[target=f](args = (%mean, %b_mean), kwargs = {})";
-	static const char none[] = "%y : [num_users=1] = call_function[target=f](args = (%mean_1, %b_mean2), kwargs = {})";
+	static const char made[] = "f(%sub,)", last[] = "f(%mul, %b_mean)";
+	static const char both[] = "f(%mean, %b_mean)", none[] = "f(%mean_1, %b_mean2)";
 	Loaded l = good(shadowed(made, last), NULL);
 	const Value *sub = op_in(find_op(l.m, OP_SUB), 1), *add = op_in(find_op(l.m, OP_ADD), 1);
 	const Value *mul = op_in(find_op(l.m, OP_MUL), 1);
@@ -233,7 +214,6 @@ static void test_shadowed(void)
 	loaded_free(&l);
 }
 
-void suite_names(void);
 void suite_names(void)
 {
 	CU_TestInfo tests[] = {

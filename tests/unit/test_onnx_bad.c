@@ -492,7 +492,6 @@ static void test_extreme_sizes(void)
 	bad(m, "node \"n\" (Resize): error: axis 0 of f32[0,4] would get 0 elements by scale inf");
 }
 
-void suite_onnx_bad(void);
 void suite_onnx_bad(void)
 {
 	CU_TestInfo tests[] = {

@@ -160,12 +160,8 @@ static void test_list_of_ties(void)
 static void test_one_number(void)
 {
 	for (int torch = 0; torch < 2; torch++) {
-		OnnxText *m = model_new();
+		OnnxText *m = model_of_op("/Div", "Div", "4,3", "temp", "1");
 		m->producer = torch ? "pytorch" : "other";
-		model_input(m, "x", 1, "4,3");
-		model_floats(m, "temp", "1", 1, ramp);
-		model_op(m, "/Div", "Div", "x,temp", "y");
-		model_output(m, "y");
 		Loaded l = load_model(m, NULL);
 		CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
 		const Symbol *s = ir_find_symbol(l.m, "temp");
@@ -251,12 +247,8 @@ static void test_many_guesses(void)
 /* The buffer of BCEWithLogitsLoss is no weight. */
 static void test_pos_weight(void)
 {
-	OnnxText *m = model_new();
-	model_input(m, "x", 1, "4,3");
-	model_floats(m, "loss.pos_weight", "3", 3, ramp);
-	model_op(m, "/loss/Mul", "Mul", "x,loss.pos_weight", "y");
-	model_output(m, "y");
-	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+	Loaded l = load_model(model_of_op("/loss/Mul", "Mul", "4,3", "loss.pos_weight", "3"),
+		&(FrontendOptions){.say_roles = true});
 	CU_ASSERT_EQUAL(symbol(&l, "loss.pos_weight")->kind, SYM_BUFFER);
 	expect(&l, "\"loss.pos_weight\" f32[3] is guessed to be a buffer: its name ends in \"pos_weight\"");
 	loaded_free(&l);
@@ -299,9 +291,9 @@ static void test_settings_and_tables(void)
 	model_floats(m, "pool.p", "", 1, mixed);
 	model_floats(m, "onnx::Pow_3", "", 1, mixed);
 	model_floats(m, "onnx::Add_4", "2,9", 18, mixed);
-	model_node(m, node_text("/pool/Pow", "Pow", "x,pool.p", "h"));
-	model_node(m, node_text("/Pow", "Pow", "h,onnx::Pow_3", "i"));
-	model_node(m, node_text("/Add", "Add", "i,onnx::Add_4", "y"));
+	model_op(m, "/pool/Pow", "Pow", "x,pool.p", "h");
+	model_op(m, "/Pow", "Pow", "h,onnx::Pow_3", "i");
+	model_op(m, "/Add", "Add", "i,onnx::Add_4", "y");
 	model_output(m, "y");
 	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
 	CU_ASSERT_EQUAL(params_of(&l), 1);
@@ -319,24 +311,14 @@ static void test_const_names(void)
 		{"const_emb", true}, {"Constant", true}, {"const_2", false}, {"Constant_11", false},
 		{"const_fold_opt__12", false}, {"const_2.weight", true}};
 	for (int i = 0; i < COUNT_OF(cases); i++) {
-		char in[40];
-		OnnxText *m = model_new();
+		OnnxText *m = model_of_op("/Add", "Add", "4,2", cases[i].name, "2");
 		m->producer = "pytorch";
-		model_input(m, "x", 1, "4,2");
-		model_floats(m, cases[i].name, "2", 2, ramp);
-		snprintf(in, sizeof(in), "x,%s", cases[i].name);
-		model_op(m, "/Add", "Add", in, "y");
-		model_output(m, "y");
 		Loaded l = load_model(m, NULL);
 		UNIT_CHECK(params_of(&l) == cases[i].trained, cases[i].name);
 		loaded_free(&l);
 	}
-	OnnxText *m = model_new();
+	OnnxText *m = model_of_op("/fc/MatMul", "MatMul", "4,2", "/fc/Transpose_output_0", "2,2");
 	m->producer = "pytorch";
-	model_input(m, "x", 1, "4,2");
-	model_floats(m, "/fc/Transpose_output_0", "2,2", 4, ramp);
-	model_op(m, "/fc/MatMul", "MatMul", "x,/fc/Transpose_output_0", "y");
-	model_output(m, "y");
 	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
 	expect(&l, "is guessed to be a constant: the exporter made the name up, but it stands where weights of MatMul do");
 	loaded_free(&l);
@@ -415,7 +397,6 @@ static void test_escapes(void)
 	loaded_free(&l);
 }
 
-void suite_roles(void);
 void suite_roles(void)
 {
 	CU_TestInfo tests[] = {

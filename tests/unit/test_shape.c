@@ -92,7 +92,6 @@ static void test_accepted(void)
 	}
 }
 
-void suite_shape(void);
 void suite_shape(void)
 {
 	CU_pSuite s = CU_add_suite("shape", NULL, NULL);

@@ -2,6 +2,7 @@
  *
  * Each case breaks the same right module in one way, as a buggy pass or a hostile text would. */
 #include "ir/ir.h"
+#include "tests/unit/parsed.h"
 #include "tests/unit/unit.h"
 
 #include <signal.h>
@@ -44,25 +45,6 @@ static const char plan[] =
 	"%q : shard @u = wait %r\n}\n"
 	"update {\n %t : f64[] = all_reduce_scalars {seq=3, stream=\"sync\"}\n step_scalars\n"
 	" update_shard @u %q {optimizer=\"adamw\"}\n}\n}\n";
-
-static Module *parse(const char *text)
-{
-	Diag d = {.out = stderr};
-	Module *m = ir_parse("case", text, &d);
-	if (!m)
-		CU_FAIL("the module does not parse");
-	return m;
-}
-
-static Value *value_named(const Module *m, const char *name)
-{
-	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS(m, s, op)
-			for (int i = 0; i < op->n_out; i++)
-				if (!strcmp(op->out[i]->name, name))
-					return op->out[i];
-	return NULL;
-}
 
 static Op *op_of_kind(const Module *m, OpKind kind)
 {
@@ -213,7 +195,7 @@ static char *verdict(const char *text, Breaker *by)
 {
 	char *said = NULL;
 	size_t n = 0;
-	Module *m = parse(text);
+	Module *m = parsed(text);
 	FILE *f = open_memstream(&said, &n);
 	Diag d = {.out = f};
 	by(m);
@@ -257,7 +239,7 @@ static void test_blames_the_pass(void)
 		Diag d = {.out = stderr};
 		dup2(fd[1], STDERR_FILENO);
 		signal(SIGABRT, SIG_DFL);
-		Module *m = parse(train);
+		Module *m = parsed(train);
 		break_type(m);
 		ir_verify(m, "fuse", &d);
 		_exit(0);
@@ -273,7 +255,6 @@ static void test_blames_the_pass(void)
 	CU_ASSERT_PTR_NOT_NULL(strstr(said, "after pass fuse: result 1 is declared f32[2,1] but is f32[2,3]"));
 }
 
-void suite_verify(void);
 void suite_verify(void)
 {
 	CU_pSuite s = CU_add_suite("verify", NULL, NULL);

@@ -12,5 +12,7 @@
 
 /* Fails with a message of one's own. */
 #define UNIT_CHECK(ok, message) CU_assertImplementation((ok), __LINE__, (message), __FILE__, "", CU_FALSE)
+/* Fails and ends the test. */
+#define UNIT_END(message) CU_assertImplementation(CU_FALSE, __LINE__, (message), __FILE__, "", CU_TRUE)
 
 #endif
