@@ -24,6 +24,13 @@ static const char *token_path(const Rt *rt, const Token *t, Arena *a)
 	return arena_printf(a, "%s/.shardc-%016" PRIx64, rt->p->options->save, t->number);
 }
 
+bool places_is_token(const char *name)
+{
+	static const char begin[] = ".shardc-";
+	const char *number = name + strlen(begin);
+	return !strncmp(name, begin, strlen(begin)) && strspn(number, "0123456789abcdef") == 16 && !number[16];
+}
+
 static void make_token(const Rt *rt, Token *t, Arena *a)
 {
 	static const char some[64]; /* on a full disk names alone can be made */

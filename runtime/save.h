@@ -81,6 +81,8 @@ bool save_make_dir(Arena *a, const char *path); /* and those above it; errno tel
 bool places_find(SavePlaces *p, const Rt *rt, Arena *a, Diag *d);
 /* Makes and removes a file of some bytes in the folder that this rank sees; false: errno tells. */
 bool places_try(const Rt *rt, Arena *a);
+/* A file by which a folder is tried: a run that was killed may have left it. */
+bool places_is_token(const char *name);
 /* Whether this rank makes and completes the checkpoint's folder that it sees. */
 bool places_leads(const Rt *rt);
 

@@ -1,4 +1,4 @@
-/* runtime/tidy.c: what goes from the folder of --save: checkpoints beyond --keep, and what saves began and left.
+/* runtime/tidy.c: what goes from the folder of --save: checkpoints beyond --keep, and what killed runs began and left.
  *
  * Refuses to remove what is not a checkpoint of this model: a folder without a state.json that says so, one with
  * folders in it, one that a link leads to.  Of what was begun and has no state.json yet, or one that was cut, only
@@ -173,6 +173,8 @@ void tidy_keep(const SavePaths *at, int64_t keep)
 		int64_t step;
 		if (name[0] == '.' && checkpoint_is_name(name + 1, &step)) {
 			save_moved(at, remove_hidden(dir, name, at->rt->model));
+		} else if (places_is_token(name)) {
+			unlinkat(dir, name, 0); /* of a run that was killed: the ranks of this one have looked for theirs */
 		} else if (keep && checkpoint_is_name(name, &step) && compare_names(&name, &self) <= 0 &&
 			tidy_may_go(arena_printf(at->a, "%s/%s", at->dir, name), at->rt->model, false)) {
 			vec_push(at->a, &names, name);
