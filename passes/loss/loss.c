@@ -564,6 +564,16 @@ static void check_norm(const Loss *l)
 			"mean of their means is the mean over all: rank is not used", (long long)l->n);
 }
 
+/* The mean of nothing is no number. */
+static bool check_elements(const Loss *l, const Op *output)
+{
+	const Type *t = &op_in(output, 0)->type;
+	if (!type_numel(t))
+		diag_error(l->d, "--loss", "output \"%s\" %s has no elements: a loss of it is no number; name another "
+			"output, or export the model with dimensions above 0", output->sym->name, type_str(l->m->arena, t));
+	return type_numel(t) > 0;
+}
+
 /* A mean of ranks' own losses is no sum. */
 static bool check_reduce(const Loss *l)
 {
@@ -580,7 +590,7 @@ static bool attach(Loss *l, Arena *scratch)
 	Module *m = l->m;
 	const LossKind *kind = l->o->loss ? read_spec(l) : default_loss(l);
 	Op *output = kind ? choose_output(l) : NULL;
-	if (!output)
+	if (!output || !check_elements(l, output))
 		return false;
 	const Loc *loc = op_in(output, 0)->op->loc;
 	l->b = (Builder){.m = m, .section = SEC_FORWARD, .loc = loc_new(m, loc->node, loc->onnx, "", "loss")};
