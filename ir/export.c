@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-static const char *const symbol_text[] = {"input", "output", "param", "buffer", "data", "state"};
-
 /* ---- Graphviz ---- */
 
 static void dot_op(FILE *f, Arena *a, const Op *op, int id)
@@ -130,7 +128,7 @@ static void json_symbols(FILE *f, Arena *a, const Module *m)
 	fputs(",\n\"symbols\":[", f);
 	for (int i = 0; i < m->n_symbols; i++) {
 		const Symbol *s = m->symbols[i];
-		fprintf(f, "%s\n{\"kind\":\"%s\",\"name\":", i ? "," : "", symbol_text[s->kind]);
+		fprintf(f, "%s\n{\"kind\":\"%s\",\"name\":", i ? "," : "", symbol_kind_text[s->kind]);
 		json_string(f, a, s->name);
 		fputs(",\"type\":", f);
 		json_string(f, a, type_str(a, &s->type));

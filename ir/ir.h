@@ -119,6 +119,8 @@ typedef enum SymbolKind {
 	SYM_DATA,   /* constant tensor of the model too big to print; read-only */
 	SYM_STATE,  /* made by the compiler: moments, counters */
 } SymbolKind;
+enum { SYM_COUNT = SYM_STATE + 1 };
+extern const char *const symbol_kind_text[SYM_COUNT]; /* "input" */
 
 /* Where initial contents come from: bytes in a file, random numbers, or a fill value. */
 typedef struct Source {
@@ -185,6 +187,8 @@ typedef enum Region {
 	REGION_GRAD,  /* @grad:unit.flat+N   : inside a unit's flat gradient */
 	REGION_STATE, /* @state+N  : buffers, data and unsharded states */
 } Region;
+enum { REGION_COUNT = REGION_STATE + 1 };
+extern const char *const region_text[REGION_COUNT]; /* "act"; of REGION_NONE "" */
 typedef struct Place {
 	Region region;
 	Unit *unit;

@@ -1,22 +1,14 @@
 /* ir/parse.c: text -> module; the exact inverse of print.c.  Grammar: docs/ir.md.
  *
- * A recursive descent over tokens.  Every function reads what it is named after.  The first syntax error
- * ends the file with "FILE:LINE:COLUMN: error"; errors of meaning (shapes, unknown names) are reported op by op.
+ * A recursive descent over tokens.  Every function reads what it is named after; symbols, units and the header are
+ * read by parse_fields.c.  The first syntax error ends the file with "FILE:LINE:COLUMN: error"; errors of meaning
+ * (shapes, unknown names) are reported op by op.
  * Nothing here trusts the text: counts are bounded by its length, numbers are range-checked. */
 #include "base/near.h"
-#include "ir/lex.h"
+#include "ir/parse.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct Parser {
-	Lexer lex;
-	Module *m;
-	Map *values; /* by name: defined so far */
-	struct { const char *name; int64_t offset; int flat; Unit *unit; } *members; /* of unit lines */
-	int n_members, cap_members;
-} Parser;
 
 /* ---- numbers and lists ---- */
 
@@ -37,6 +29,15 @@ static double number(Parser *p, const char *text)
 static bool at_number(const Parser *p)
 {
 	return p->lex.tok.kind == TOK_NUMBER || lex_is_word(&p->lex, "inf") || lex_is_word(&p->lex, "nan");
+}
+
+double parse_real(Parser *p)
+{
+	double v = at_number(p) ? number(p, p->lex.tok.text) : 0;
+	if (!at_number(p))
+		lex_fail(&p->lex, "expected a number, found \"%s\"", p->lex.tok.text);
+	lex_next(&p->lex);
+	return v;
 }
 
 typedef VEC(int64_t) Ints;
@@ -74,7 +75,7 @@ static bool number_list(Parser *p, Ints *ints, Floats *floats)
 	return is_float;
 }
 
-static int small_ints(Parser *p, int64_t *out)
+int parse_ints(Parser *p, int64_t *out)
 {
 	Ints ints = {0};
 	Floats floats = {0};
@@ -89,7 +90,7 @@ static int small_ints(Parser *p, int64_t *out)
 
 /* ---- types ---- */
 
-static const char *unit_name(Parser *p)
+const char *parse_unit_name(Parser *p)
 {
 	bool quoted = p->lex.tok.kind == TOK_STRING;
 	return quoted ? lex_take(&p->lex, TOK_STRING, "a unit") : lex_name(&p->lex, "a unit name");
@@ -98,14 +99,14 @@ static const char *unit_name(Parser *p)
 static Unit *unit_ref(Parser *p)
 {
 	lex_expect(&p->lex, '@');
-	const char *text = unit_name(p);
+	const char *text = parse_unit_name(p);
 	Unit *u = p->lex.failed ? NULL : ir_find_unit(p->m, text);
 	if (!u)
 		lex_refuse(&p->lex, "unknown unit \"%s\"", text);
 	return u;
 }
 
-static int flat_suffix(Parser *p)
+int parse_flat_suffix(Parser *p)
 {
 	if (!lex_accept(&p->lex, '/'))
 		return 0;
@@ -120,7 +121,7 @@ static void tensor_type(Parser *p, const char *dtype, Type *t)
 	t->kind = TYPE_TENSOR;
 	if (!dtype_from_text(dtype, &t->dtype))
 		lex_refuse(&p->lex, "unknown type \"%s\"", dtype);
-	t->rank = small_ints(p, t->dim);
+	t->rank = parse_ints(p, t->dim);
 	int64_t numel = 1;
 	for (int i = 0; i < t->rank; i++)
 		if (t->dim[i] < 0 || __builtin_mul_overflow(numel, MAX(t->dim[i], 1), &numel) || numel > INT64_C(1) << 46)
@@ -129,7 +130,7 @@ static void tensor_type(Parser *p, const char *dtype, Type *t)
 		t->layout = ir_intern(p->m, lex_name(&p->lex, "a layout"));
 }
 
-static DType float_dtype(Parser *p)
+DType parse_float_dtype(Parser *p)
 {
 	DType t = DT_F32;
 	const char *text = lex_take(&p->lex, TOK_WORD, "a dtype");
@@ -138,7 +139,7 @@ static DType float_dtype(Parser *p)
 	return t;
 }
 
-static Type type(Parser *p)
+Type parse_type(Parser *p)
 {
 	Type t = {0};
 	bool async = lex_is_word(&p->lex, "async");
@@ -149,11 +150,11 @@ static Type type(Parser *p)
 		bool flat = !strcmp(word, "flat");
 		t.kind = async ? flat ? TYPE_ASYNC_FLAT : TYPE_ASYNC_SHARD : flat ? TYPE_FLAT : TYPE_SHARD;
 		t.unit = unit_ref(p);
-		t.flat = flat_suffix(p);
+		t.flat = parse_flat_suffix(p);
 		if (t.unit)
 			t.dtype = t.unit->flat[t.flat].dtype;
 		if (lex_accept(&p->lex, ':'))
-			t.dtype = float_dtype(p);
+			t.dtype = parse_float_dtype(p);
 	} else if (!strcmp(word, "none") && !async) {
 		t.kind = TYPE_NONE;
 	} else if (!strcmp(word, "event") && !async) {
@@ -166,14 +167,13 @@ static Type type(Parser *p)
 
 static Place place(Parser *p)
 {
-	static const char *const regions[] = {"act", "input", "param", "grad", "state"};
 	Place at = {0};
 	if (!lex_accept(&p->lex, '@'))
 		return at;
-	at.region = (Region)(lex_keyword(&p->lex, regions, COUNT_OF(regions), "region") + REGION_ACT);
+	at.region = (Region)(1 + lex_keyword(&p->lex, region_text + 1, REGION_COUNT - 1, "region"));
 	if (at.region == REGION_PARAM || at.region == REGION_GRAD) {
 		at.unit = unit_ref(p);
-		at.flat = flat_suffix(p);
+		at.flat = parse_flat_suffix(p);
 	}
 	lex_expect(&p->lex, '+');
 	at.offset = lex_integer(&p->lex);
@@ -260,7 +260,7 @@ static void results(Parser *p, OpText *t)
 		const char *text = lex_name(&p->lex, "a value name");
 		lex_expect(&p->lex, ':');
 		vec_push(p->lex.arena, &t->out_name, text);
-		vec_push(p->lex.arena, &t->out_type, type(p));
+		vec_push(p->lex.arena, &t->out_type, parse_type(p));
 		vec_push(p->lex.arena, &t->out_place, place(p));
 		if (!lex_accept(&p->lex, ','))
 			break;
@@ -493,280 +493,7 @@ static void op_line(Parser *p, SectionKind section)
 	p->lex.op_at = (TextPlace){0};
 }
 
-/* ---- symbols and units ---- */
-
-static void perm_field(Parser *p, Source *src)
-{
-	int64_t perm[IR_MAX_RANK];
-	int n = small_ints(p, perm);
-	for (int i = 0; i < n; i++) {
-		if (perm[i] < 0 || perm[i] >= n)
-			lex_refuse(&p->lex, "perm: %lld is not an axis", (long long)perm[i]);
-		src->perm[i] = (int)perm[i];
-	}
-}
-
-static double float_field(Parser *p)
-{
-	double v = at_number(p) ? number(p, p->lex.tok.text) : 0;
-	if (!at_number(p))
-		lex_fail(&p->lex, "expected a number, found \"%s\"", p->lex.tok.text);
-	lex_next(&p->lex);
-	return v;
-}
-
-static void init_field(Parser *p, Source *src)
-{
-	static const char *const laws[] = {"uniform", "normal"};
-	const char *text = lex_take(&p->lex, TOK_STRING, "a distribution");
-	for (int i = 0; !p->lex.failed && i < COUNT_OF(laws); i++)
-		if (!strcmp(text, laws[i]))
-			src->init = laws[i];
-	if (!p->lex.failed && !src->init)
-		lex_refuse(&p->lex, "init: \"%s\" is neither \"uniform\" nor \"normal\"", text);
-}
-
-static void saved_field(Parser *p, Symbol *s)
-{
-	s->saved = float_dtype(p);
-	s->narrowed = true;
-	if (s->kind != SYM_BUFFER || !dtype_is_float(s->type.dtype))
-		lex_refuse(&p->lex, "only a buffer of floats is saved in another dtype than it has");
-}
-
-static void alias_field(Parser *p, Symbol *s)
-{
-	const char *name = ir_intern(p->m, lex_take(&p->lex, TOK_STRING, "a name"));
-	bool full = (s->n_aliases & (s->n_aliases - 1)) == 0; /* room for the next power of two */
-	const char **all = full ? NEW_N(p->m->arena, const char *, 2 * s->n_aliases + 1) : s->alias;
-	for (int i = 0; full && i < s->n_aliases; i++)
-		all[i] = s->alias[i];
-	all[s->n_aliases++] = name;
-	s->alias = all;
-	if (s->kind != SYM_PARAM)
-		lex_refuse(&p->lex, "only a parameter has further names");
-}
-
-static void symbol_field(Parser *p, Symbol *s)
-{
-	const char *key = lex_take(&p->lex, TOK_WORD, "a field");
-	lex_expect(&p->lex, '=');
-	if (!strcmp(key, "trainable"))
-		s->trainable = lex_integer(&p->lex);
-	else if (!strcmp(key, "alias"))
-		alias_field(p, s);
-	else if (!strcmp(key, "group"))
-		s->group = (int)lex_integer(&p->lex);
-	else if (!strcmp(key, "batched"))
-		s->batched = lex_integer(&p->lex);
-	else if (!strcmp(key, "saved"))
-		saved_field(p, s);
-	else if (!strcmp(key, "param"))
-		s->param = ir_intern(p->m, lex_take(&p->lex, TOK_STRING, "a parameter"));
-	else if (!strcmp(key, "onnx"))
-		s->onnx = ir_intern(p->m, lex_take(&p->lex, TOK_STRING, "a name"));
-	else if (!strcmp(key, "file"))
-		s->src.file = ir_intern(p->m, lex_take(&p->lex, TOK_STRING, "a file"));
-	else if (!strcmp(key, "offset"))
-		s->src.offset = lex_integer(&p->lex);
-	else if (!strcmp(key, "at"))
-		s->offset = lex_integer(&p->lex);
-	else if (!strcmp(key, "bytes"))
-		s->src.bytes = lex_integer(&p->lex);
-	else if (!strcmp(key, "fill"))
-		s->src.fill = float_field(p);
-	else if (!strcmp(key, "init"))
-		init_field(p, &s->src);
-	else if (!strcmp(key, "scale"))
-		s->src.scale = float_field(p);
-	else if (!strcmp(key, "seed"))
-		s->src.seed = lex_integer(&p->lex);
-	else if (!strcmp(key, "dims"))
-		s->src.rank = small_ints(p, s->src.dim);
-	else if (!strcmp(key, "perm"))
-		perm_field(p, &s->src);
-	else if (strcmp(key, "dtype") || !dtype_from_text(p->lex.tok.text, &s->src.dtype))
-		lex_fail(&p->lex, "unknown field \"%s\" of a symbol", key);
-	else
-		lex_next(&p->lex);
-}
-
-static void symbol(Parser *p, SymbolKind kind)
-{
-	lex_next(&p->lex);
-	const char *text = lex_take(&p->lex, TOK_STRING, "a name");
-	lex_expect(&p->lex, ':');
-	Type t = type(p);
-	if (p->lex.failed)
-		return;
-	if (ir_find_symbol(p->m, text)) {
-		lex_refuse(&p->lex, "symbol \"%s\" is declared twice", text);
-		return;
-	}
-	Symbol *s = ir_add_symbol(p->m, kind, text, t);
-	s->src.dtype = t.dtype;
-	s->src.rank = t.rank;
-	for (int i = 0; i < t.rank; i++) {
-		s->src.dim[i] = t.dim[i];
-		s->src.perm[i] = i;
-	}
-	s->unit = t.unit;
-	s->flat = t.flat;
-	if (!lex_accept(&p->lex, '{'))
-		return;
-	do {
-		symbol_field(p, s);
-	} while (lex_accept(&p->lex, ','));
-	lex_expect(&p->lex, '}');
-}
-
-/* param=bf16 grad=bf16 ... master away */
-static void flat_roles(Parser *p, Flat *f)
-{
-	static const char *const roles[] = {"param", "grad", "reduce", "kept", "bcast", "master", "away"};
-	DType *const dtype[] = {&f->param, &f->grad, &f->reduce, &f->kept, &f->bcast};
-	while (!p->lex.failed && !lex_is_punct(&p->lex, ',') && !lex_is_punct(&p->lex, ']')) {
-		int role = lex_keyword(&p->lex, roles, COUNT_OF(roles), "role of a flat");
-		if (role >= COUNT_OF(dtype)) {
-			*(role == COUNT_OF(dtype) ? &f->master : &f->away) = true;
-			continue;
-		}
-		lex_expect(&p->lex, '=');
-		*dtype[role] = float_dtype(p);
-	}
-}
-
-static void unit_flats(Parser *p, Unit *u)
-{
-	static const char *const words[] = {"frozen", "trainable"};
-	lex_expect(&p->lex, '[');
-	while (!p->lex.failed && !lex_is_punct(&p->lex, ']')) {
-		if (u->n_flats == UNIT_MAX_FLATS) {
-			lex_fail(&p->lex, "a unit has at most %d flats", UNIT_MAX_FLATS);
-			return;
-		}
-		Flat *f = &u->flat[u->n_flats++];
-		const char *dtype = lex_take(&p->lex, TOK_WORD, "a dtype");
-		if (!p->lex.failed && !dtype_from_text(dtype, &f->dtype))
-			lex_refuse(&p->lex, "unknown dtype \"%s\"", dtype);
-		f->trainable = lex_keyword(&p->lex, words, 2, "kind of flat");
-		f->numel = lex_integer(&p->lex);
-		if (f->numel < 0 || f->numel > INT64_MAX / 64)
-			lex_refuse(&p->lex, "a flat cannot have %lld elements", (long long)f->numel);
-		*f = (Flat)LAYOUT_FLAT(f->dtype, f->trainable, f->numel);
-		flat_roles(p, f);
-		if (!lex_accept(&p->lex, ','))
-			break;
-	}
-	lex_expect(&p->lex, ']');
-}
-
-static void unit_params(Parser *p, Unit *u)
-{
-	lex_expect(&p->lex, '[');
-	while (!p->lex.failed && p->lex.tok.kind == TOK_STRING) {
-		if (p->n_members == p->cap_members)
-			p->members = arena_grow(p->lex.arena, p->members, sizeof(*p->members), &p->cap_members);
-		int i = p->n_members++;
-		p->members[i].unit = u;
-		p->members[i].name = lex_take(&p->lex, TOK_STRING, "a parameter");
-		lex_expect(&p->lex, '@');
-		p->members[i].offset = lex_integer(&p->lex);
-		p->members[i].flat = flat_suffix(p);
-		u->n_params++;
-		if (!lex_accept(&p->lex, ','))
-			break;
-	}
-	lex_expect(&p->lex, ']');
-}
-
-static void unit_line(Parser *p)
-{
-	lex_next(&p->lex);
-	lex_expect(&p->lex, '@');
-	const char *text = unit_name(p);
-	if (!p->lex.failed && ir_find_unit(p->m, text))
-		lex_refuse(&p->lex, "unit \"%s\" is declared twice", text);
-	if (p->lex.failed)
-		return;
-	Unit *u = ir_add_unit(p->m, text, STRATEGY_FULL_SHARD);
-	lex_expect(&p->lex, '{');
-	lex_expect_word(&p->lex, "strategy");
-	lex_expect(&p->lex, '=');
-	const char *strategy = lex_take(&p->lex, TOK_STRING, "a strategy");
-	if (!p->lex.failed && !strategy_from_text(strategy, &u->strategy))
-		lex_refuse(&p->lex, "unknown strategy \"%s\"", strategy);
-	lex_expect(&p->lex, ',');
-	if (lex_is_word(&p->lex, "owner")) {
-		lex_next(&p->lex);
-		lex_expect(&p->lex, '=');
-		u->owner = (int)lex_integer(&p->lex);
-		lex_expect(&p->lex, ',');
-	}
-	lex_expect_word(&p->lex, "flats");
-	lex_expect(&p->lex, '=');
-	unit_flats(p, u);
-	lex_expect(&p->lex, ',');
-	lex_expect_word(&p->lex, "params");
-	lex_expect(&p->lex, '=');
-	unit_params(p, u);
-	lex_expect(&p->lex, '}');
-}
-
-/* Unit lines stand before the symbols they name; this joins them. */
-static void resolve_members(Parser *p)
-{
-	for (int i = 0; i < p->m->n_units; i++) {
-		Unit *u = p->m->units[i];
-		u->params = NEW_N(p->m->arena, Symbol *, u->n_params);
-		u->n_params = 0;
-	}
-	for (int i = 0; !p->lex.failed && i < p->n_members; i++) {
-		Symbol *s = ir_find_symbol(p->m, p->members[i].name);
-		Unit *u = p->members[i].unit;
-		if (!s || s->kind != SYM_PARAM) {
-			lex_fail(&p->lex, "unit \"%s\" names \"%s\", which is not a parameter", u->name, p->members[i].name);
-			return;
-		}
-		s->unit = u;
-		s->flat = p->members[i].flat;
-		s->offset = p->members[i].offset;
-		if (s->flat >= u->n_flats)
-			lex_fail(&p->lex, "parameter \"%s\": unit \"%s\" has no flat %d", s->name, u->name, s->flat);
-		u->params[u->n_params++] = s;
-	}
-}
-
 /* ---- modules ---- */
-
-static void header(Parser *p)
-{
-	Module *m = p->m;
-	lex_expect_word(&p->lex, "module");
-	m->name = ir_intern(m, lex_take(&p->lex, TOK_STRING, "a module name"));
-	while (!p->lex.failed && !lex_is_punct(&p->lex, '{')) {
-		const char *key = lex_take(&p->lex, TOK_WORD, "a field or '{'");
-		lex_expect(&p->lex, '=');
-		int64_t *field = !strcmp(key, "batch") ? &m->batch : !strcmp(key, "world") ? &m->world
-			: !strcmp(key, "act_bytes") ? &m->act_bytes : !strcmp(key, "input_bytes") ? &m->input_bytes
-			: !strcmp(key, "state_bytes") ? &m->state_bytes : !strcmp(key, "work_bytes") ? &m->work_bytes : NULL;
-		if (!strcmp(key, "level"))
-			m->level = (Level)lex_keyword(&p->lex, level_text, LEVEL_COUNT, "level");
-		else if (!strcmp(key, "variant"))
-			m->variant = (Variant)lex_keyword(&p->lex, variant_text, VARIANT_COUNT, "variant");
-		else if (!strcmp(key, "sync"))
-			m->sync = (Sync)lex_keyword(&p->lex, sync_text, SYNC_COUNT, "mode");
-		else if (!strcmp(key, "file"))
-			m->file = ir_intern(m, lex_take(&p->lex, TOK_STRING, "a file"));
-		else if (field)
-			*field = lex_integer(&p->lex);
-		else
-			lex_refuse(&p->lex, "unknown field \"%s\" of a module", key);
-	}
-	if (m->variant != VARIANT_ONLY && m->sync == SYNC_NONE)
-		lex_fail(&p->lex, "variant=%s wants sync=last or sync=every", variant_text[m->variant]);
-	lex_expect(&p->lex, '{');
-}
 
 static void section(Parser *p)
 {
@@ -779,26 +506,25 @@ static void section(Parser *p)
 
 static void module_body(Parser *p)
 {
-	static const char *const kinds[] = {"input", "output", "param", "buffer", "data", "state"};
 	bool resolved = false;
 	while (!p->lex.failed && !lex_is_punct(&p->lex, '}')) {
 		int kind = -1;
-		for (int i = 0; i < COUNT_OF(kinds); i++)
-			if (lex_is_word(&p->lex, kinds[i]))
+		for (int i = 0; i < SYM_COUNT; i++)
+			if (lex_is_word(&p->lex, symbol_kind_text[i]))
 				kind = i;
 		if (lex_is_word(&p->lex, "unit")) {
-			unit_line(p);
+			parse_unit(p);
 		} else if (kind >= 0) {
-			symbol(p, (SymbolKind)kind);
+			parse_symbol(p, (SymbolKind)kind);
 		} else {
 			if (!resolved)
-				resolve_members(p);
+				parse_members(p);
 			resolved = true;
 			section(p);
 		}
 	}
 	if (!resolved)
-		resolve_members(p);
+		parse_members(p);
 	lex_expect(&p->lex, '}');
 	if (!p->lex.failed && p->lex.tok.kind != TOK_END)
 		lex_fail(&p->lex, "text after the module's end: \"%s\"", p->lex.tok.text);
@@ -809,7 +535,7 @@ Module *ir_parse(const char *file, const char *text, Diag *d)
 	Parser p = {.m = ir_module_new(""), .lex = lex_open(file, text, arena_new(), d)};
 	p.values = map_new(p.lex.arena);
 	lex_next(&p.lex);
-	header(&p);
+	parse_header(&p);
 	module_body(&p);
 	Module *m = p.m;
 	/* names handed out by passes from here on must not collide with those in the text */

@@ -8,15 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const symbol_text[] = {"input", "output", "param", "buffer", "data", "state"};
-static const char *const region_text[] = {"", "act", "input", "param", "grad", "state"};
-
 typedef struct Printer {
 	FILE *f;
 	Arena *scratch;
 } Printer;
 
-static void print_string(Printer *p, const char *s)
+static void print_quoted(Printer *p, const char *s)
 {
 	ArenaMark mark = arena_mark(p->scratch);
 	fprintf(p->f, "\"%s\"", str_escape(p->scratch, ESCAPE_IR, s));
@@ -66,7 +63,7 @@ static void print_attr(Printer *p, const Attr *a)
 	switch (a->kind) {
 	case ATTR_INT: fprintf(p->f, "%lld", (long long)a->i); break;
 	case ATTR_FLOAT: print_float(p, a->f); break;
-	case ATTR_STR: print_string(p, a->s); break;
+	case ATTR_STR: print_quoted(p, a->s); break;
 	case ATTR_DTYPE: fputs(dtype_info[a->dtype].text, p->f); break;
 	case ATTR_INTS: print_ints(p, a->n, a->ints); break;
 	case ATTR_FLOATS:
@@ -96,14 +93,14 @@ static void print_loc(Printer *p, const Loc *l)
 	if (!*l->node && !*l->onnx && !*l->scope && !*l->role)
 		return;
 	fputs(" loc(", p->f);
-	print_string(p, l->node);
+	print_quoted(p, l->node);
 	if (*l->onnx) {
 		fputc(':', p->f);
-		print_string(p, l->onnx);
+		print_quoted(p, l->onnx);
 	}
 	if (*l->scope) {
 		fputc('@', p->f);
-		print_string(p, l->scope);
+		print_quoted(p, l->scope);
 	}
 	if (*l->role)
 		fprintf(p->f, " %s", l->role);
@@ -181,7 +178,7 @@ static void print_op(Printer *p, const Op *op)
 	}
 	if (op->sym) {
 		fputc(' ', p->f);
-		print_string(p, op->sym->name);
+		print_quoted(p, op->sym->name);
 	}
 	print_operands(p, op);
 	print_attrs(p, op->attrs);
@@ -198,157 +195,218 @@ void ir_print_op(FILE *f, const Module *m, const Op *op)
 	arena_free(p.scratch);
 }
 
-/* ---- symbols and units ---- */
+/* ---- fields: what symbol_fields.def, unit_fields.def and module_fields.def list ---- */
 
-/* Starts or continues the attribute list of a symbol line. */
-static void sep(Printer *p, bool *open)
+typedef struct FieldAt {
+	const char *key;
+	const void *owner, *at; /* the symbol, unit or module; its field */
+} FieldAt;
+
+static void print_flag(Printer *p, const FieldAt *f)
 {
-	fputs(*open ? ", " : " {", p->f);
-	*open = true;
+	fprintf(p->f, "%s=%d", f->key, *(const bool *)f->at);
 }
 
-static void print_source(Printer *p, const Symbol *s, bool *open)
+static void print_count(Printer *p, const FieldAt *f)
+{
+	fprintf(p->f, "%s=%d", f->key, *(const int *)f->at);
+}
+
+static void print_integer(Printer *p, const FieldAt *f)
+{
+	fprintf(p->f, "%s=%lld", f->key, (long long)*(const int64_t *)f->at);
+}
+
+static void print_size(Printer *p, const FieldAt *f)
+{
+	print_integer(p, f);
+}
+
+static void print_real(Printer *p, const FieldAt *f)
+{
+	fprintf(p->f, "%s=", f->key);
+	print_float(p, *(const double *)f->at);
+}
+
+static void print_text(Printer *p, const char *key, const char *text)
+{
+	fprintf(p->f, "%s=", key);
+	print_quoted(p, text);
+}
+
+static void print_string(Printer *p, const FieldAt *f)
+{
+	print_text(p, f->key, *(const char *const *)f->at);
+}
+
+static void print_dtype(Printer *p, const FieldAt *f)
+{
+	fprintf(p->f, "%s=%s", f->key, dtype_info[*(const DType *)f->at].text);
+}
+
+/* ---- symbols ---- */
+
+/* Whether the bytes in the file are the tensor as it is here. */
+static bool is_as_in_file(const Symbol *s)
 {
 	const Source *src = &s->src;
-	bool plain = src->dtype == s->type.dtype && src->rank == s->type.rank;
-	if (src->fill != 0) {
-		sep(p, open);
-		fputs("fill=", p->f);
-		print_float(p, src->fill);
+	bool same = src->dtype == s->type.dtype && src->rank == s->type.rank;
+	for (int i = 0; same && i < src->rank; i++)
+		same = src->perm[i] == i && src->dim[i] == s->type.dim[i];
+	return same;
+}
+
+/* One field each. */
+static void print_aliases(Printer *p, const FieldAt *f)
+{
+	const Symbol *s = f->owner;
+	for (int i = 0; i < s->n_aliases; i++) {
+		fputs(i ? ", " : "", p->f);
+		print_text(p, f->key, s->alias[i]);
 	}
-	if (src->init) {
-		sep(p, open);
-		fputs("init=", p->f);
-		print_string(p, src->init);
-		fputs(", scale=", p->f);
-		print_float(p, src->scale);
-		fprintf(p->f, ", seed=%lld", (long long)src->seed);
-	}
-	if (!src->file)
-		return;
-	sep(p, open);
-	fputs("file=", p->f);
-	print_string(p, src->file);
-	fprintf(p->f, ", offset=%lld, bytes=%lld", (long long)src->offset, (long long)src->bytes);
-	for (int i = 0; plain && i < src->rank; i++)
-		plain = src->perm[i] == i && src->dim[i] == s->type.dim[i];
-	if (plain)
-		return;
+}
+
+static void print_saved(Printer *p, const FieldAt *f)
+{
+	print_dtype(p, f);
+}
+
+static void print_law(Printer *p, const FieldAt *f)
+{
+	print_string(p, f);
+}
+
+static void print_dims(Printer *p, const FieldAt *f)
+{
+	const Symbol *s = f->owner;
+	fprintf(p->f, "%s=", f->key);
+	print_ints(p, s->src.rank, s->src.dim);
+}
+
+static void print_perm(Printer *p, const FieldAt *f)
+{
+	const Symbol *s = f->owner;
 	int64_t perm[IR_MAX_RANK];
-	for (int i = 0; i < src->rank; i++)
-		perm[i] = src->perm[i];
-	fprintf(p->f, ", dtype=%s, dims=", dtype_info[src->dtype].text);
-	print_ints(p, src->rank, src->dim);
-	fputs(", perm=", p->f);
-	print_ints(p, src->rank, perm);
+	for (int i = 0; i < s->src.rank; i++)
+		perm[i] = s->src.perm[i];
+	fprintf(p->f, "%s=", f->key);
+	print_ints(p, s->src.rank, perm);
 }
 
 static void print_symbol(Printer *p, const Symbol *s)
 {
-	bool open = false;
-	fprintf(p->f, "  %s ", symbol_text[s->kind]);
-	print_string(p, s->name);
+	const char *before = " {";
+	fprintf(p->f, "  %s ", symbol_kind_text[s->kind]);
+	print_quoted(p, s->name);
 	fputs(" : ", p->f);
 	print_type(p, &s->type);
-	if (s->trainable) {
-		sep(p, &open);
-		fputs("trainable=1", p->f);
+#define SYMBOL_FIELD(key, kind, field, shown) \
+	if (shown) { \
+		fputs(before, p->f); \
+		before = ", "; \
+		print_##kind(p, &(FieldAt){#key, s, &s->field}); \
 	}
-	for (int i = 0; i < s->n_aliases; i++) {
-		sep(p, &open);
-		fputs("alias=", p->f);
-		print_string(p, s->alias[i]);
-	}
-	if (s->group) {
-		sep(p, &open);
-		fprintf(p->f, "group=%d", s->group);
-	}
-	if (s->batched) {
-		sep(p, &open);
-		fputs("batched=1", p->f);
-	}
-	if (s->narrowed) {
-		sep(p, &open);
-		fprintf(p->f, "saved=%s", dtype_info[s->saved].text);
-	}
-	if (s->param) {
-		sep(p, &open);
-		fputs("param=", p->f);
-		print_string(p, s->param);
-	}
-	if (strcmp(s->onnx, s->name)) {
-		sep(p, &open);
-		fputs("onnx=", p->f);
-		print_string(p, s->onnx);
-	}
-	if (s->offset && s->kind != SYM_PARAM) {
-		sep(p, &open);
-		fprintf(p->f, "at=%lld", (long long)s->offset);
-	}
-	print_source(p, s, &open);
-	fputs(open ? "}\n" : "\n", p->f);
+#include "ir/symbol_fields.def"
+	fputs(*before == ',' ? "}\n" : "\n", p->f);
 }
 
-/* Roles in which the flat has another dtype than at rest are named. */
+/* ---- units ---- */
+
+static void print_strategy(Printer *p, const FieldAt *f)
+{
+	print_text(p, f->key, strategy_info[*(const Strategy *)f->at].text);
+}
+
+/* A dtype of the flat, where it is not the one at rest. */
+static void print_role(Printer *p, const FieldAt *f)
+{
+	if (*(const DType *)f->at == ((const Flat *)f->owner)->dtype)
+		return;
+	fputc(' ', p->f);
+	print_dtype(p, f);
+}
+
+static void print_word(Printer *p, const FieldAt *f)
+{
+	if (*(const bool *)f->at)
+		fprintf(p->f, " %s", f->key);
+}
+
 static void print_flat(Printer *p, const Flat *f)
 {
-	const struct { const char *role; DType dtype; } roles[] = {
-		{"param", f->param}, {"grad", f->grad}, {"reduce", f->reduce}, {"kept", f->kept}, {"bcast", f->bcast}};
 	fprintf(p->f, "%s %s %lld", dtype_info[f->dtype].text, f->trainable ? "trainable" : "frozen", (long long)f->numel);
-	for (int i = 0; i < COUNT_OF(roles); i++)
-		if (roles[i].dtype != f->dtype)
-			fprintf(p->f, " %s=%s", roles[i].role, dtype_info[roles[i].dtype].text);
-	if (f->master)
-		fputs(" master", p->f);
-	if (f->away)
-		fputs(" away", p->f);
+#define FLAT_FIELD(key, kind, field) print_##kind(p, &(FieldAt){#key, f, &f->field});
+#include "ir/unit_fields.def"
 }
 
-static void print_unit_line(Printer *p, const Unit *u)
+static void print_flats(Printer *p, const FieldAt *f)
 {
-	fputs("  unit ", p->f);
-	print_unit(p, u);
-	fputs(" {strategy=", p->f);
-	print_string(p, strategy_info[u->strategy].text);
-	if (u->owner >= 0)
-		fprintf(p->f, ", owner=%d", u->owner);
-	fputs(", flats=[", p->f);
+	const Unit *u = f->owner;
+	fprintf(p->f, "%s=[", f->key);
 	for (int i = 0; i < u->n_flats; i++) {
 		fputs(i ? ", " : "", p->f);
 		print_flat(p, &u->flat[i]);
 	}
-	fputs("], params=[", p->f);
+	fputc(']', p->f);
+}
+
+static void print_members(Printer *p, const FieldAt *f)
+{
+	const Unit *u = f->owner;
+	fprintf(p->f, "%s=[", f->key);
 	for (int i = 0; i < u->n_params; i++) {
 		const Symbol *s = u->params[i];
 		fputs(i ? ", " : "", p->f);
-		print_string(p, s->name);
+		print_quoted(p, s->name);
 		fprintf(p->f, " @%lld", (long long)s->offset);
 		if (s->flat)
 			fprintf(p->f, "/%d", s->flat);
 	}
-	fputs("]}\n", p->f);
+	fputc(']', p->f);
+}
+
+static void print_unit_line(Printer *p, const Unit *u)
+{
+	const char *before = " {";
+	fputs("  unit ", p->f);
+	print_unit(p, u);
+#define UNIT_FIELD(key, kind, field, shown) \
+	if (shown) { \
+		fputs(before, p->f); \
+		before = ", "; \
+		print_##kind(p, &(FieldAt){#key, u, &u->field}); \
+	}
+#include "ir/unit_fields.def"
+	fputs("}\n", p->f);
+}
+
+/* ---- modules ---- */
+
+static void print_level(Printer *p, const FieldAt *f)
+{
+	fprintf(p->f, "%s=%s", f->key, level_text[*(const Level *)f->at]);
+}
+
+static void print_variant(Printer *p, const FieldAt *f)
+{
+	fprintf(p->f, "%s=%s", f->key, variant_text[*(const Variant *)f->at]);
+}
+
+static void print_sync(Printer *p, const FieldAt *f)
+{
+	fprintf(p->f, "%s=%s", f->key, sync_text[*(const Sync *)f->at]);
 }
 
 static void print_header(Printer *p, const Module *m)
 {
-	const struct { const char *name; int64_t v; } field[] = {
-		{"world", m->world}, {"batch", m->batch}, {"act_bytes", m->act_bytes}, {"input_bytes", m->input_bytes},
-		{"state_bytes", m->state_bytes}, {"work_bytes", m->work_bytes},
-	};
 	fputs("module ", p->f);
-	print_string(p, m->name);
-	fprintf(p->f, " level=%s", level_text[m->level]);
-	if (m->variant != VARIANT_ONLY)
-		fprintf(p->f, " variant=%s", variant_text[m->variant]);
-	if (m->sync != SYNC_NONE)
-		fprintf(p->f, " sync=%s", sync_text[m->sync]);
-	if (m->file) {
-		fputs(" file=", p->f);
-		print_string(p, m->file);
+	print_quoted(p, m->name);
+#define MODULE_FIELD(key, kind, field, shown) \
+	if (shown) { \
+		fputc(' ', p->f); \
+		print_##kind(p, &(FieldAt){#key, m, &m->field}); \
 	}
-	for (int i = 0; i < COUNT_OF(field); i++)
-		if (field[i].v)
-			fprintf(p->f, " %s=%lld", field[i].name, (long long)field[i].v);
+#include "ir/module_fields.def"
 	fputs(" {\n", p->f);
 }
 

@@ -445,16 +445,22 @@ static bool check_sections(Verify *v)
 	return true;
 }
 
+static void check_size(Verify *v, const char *key, int64_t value)
+{
+	if (value < 0)
+		verify_fail(v, NULL, "%s of the module is %lld, expected at least 0", key, (long long)value);
+}
+
+/* A size is not negative; other fields hold what their kind has. */
 static void check_header(Verify *v)
 {
-	const Module *m = v->m;
-	const struct { const char *name; int64_t value; } numbers[] = {{"batch", m->batch}, {"world", m->world},
-		{"act_bytes", m->act_bytes}, {"input_bytes", m->input_bytes}, {"state_bytes", m->state_bytes},
-		{"work_bytes", m->work_bytes}};
-	for (int i = 0; i < COUNT_OF(numbers); i++)
-		if (numbers[i].value < 0)
-			verify_fail(v, NULL, "%s of the module is %lld, expected at least 0", numbers[i].name,
-				(long long)numbers[i].value);
+#define SIZE_level(key, field)
+#define SIZE_variant(key, field)
+#define SIZE_sync(key, field)
+#define SIZE_string(key, field)
+#define SIZE_size(key, field) check_size(v, #key, v->m->field);
+#define MODULE_FIELD(key, kind, field, shown) SIZE_##kind(key, field)
+#include "ir/module_fields.def"
 }
 
 static void check_symbols(Verify *v)
