@@ -81,7 +81,7 @@ def check(module, args, path, loss, labels=None, *, kwargs=None, input_names=Non
         program = Program(find_compiler(shardc), path, pathlib.Path(folder), limit, const)
         tensors = inputs_of(program, arguments, loss, labels)
         rates = dropout_rates(program.ir(tensors, "canon", *flags))
-        quiet = [f for f in flags if not f.startswith("--dropout")] + ["--dropout=off"] * bool(rates)
+        quiet = without(flags, "--dropout") + ["--dropout=off"] * bool(rates)
         program.compile(tensors, loss, "--optimizer=sgd:momentum", *quiet)
         theirs = Reference(module, held, arguments, loss, labels, outputs, program)
         found, model, optimizer = program.train(tensors, 1, "--lr", 0, "--momentum", 0.9, "--weight-decay", 0)
@@ -106,6 +106,11 @@ def refuse_own(flags):
     if own:
         raise CheckError(f"flags: {', '.join(own)} is what check sets itself: loss= says the loss, and one step of SGD "
                          "gives the gradients, whatever optimizer the program will have")
+
+
+def without(flags, name):
+    """The flags but for one of this name, with its value in the same word or the next."""
+    return [f for i, f in enumerate(flags) if f.split("=")[0] != name and flags[i - 1:i] != [name]]
 
 
 def dropout_rates(ir):
@@ -167,14 +172,16 @@ def measured(module, arguments, loss, labels, outputs, program, dtype):
 
 @contextlib.contextmanager
 def doubled(module):
-    """The module in f64 inside, with the same parameters, whose hooks are theirs."""
-    before = [(p, p.data) for p in module.parameters()]
+    """The module in f64 inside, with the same parameters, whose hooks are theirs, and without gradients."""
+    before = [(p, p.data, p.grad) for p in module.parameters()]
     with state.attributes_unchanged(module):
         try:
+            for p, _, _ in before:
+                p.grad = None  # double() would make f64 of it, too
             yield module.double()
         finally:
-            for p, data in before:
-                p.data = data
+            for p, data, gradient in before:
+                p.data, p.grad = data, gradient
 
 
 # ---- comparison ----

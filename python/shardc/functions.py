@@ -1,5 +1,7 @@
 """Functions with a backward of their own: a graph holds their forward alone, which is enough where autograd of it gives
 what the backward gives."""
+import inspect
+
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointFunction
@@ -36,11 +38,25 @@ class Context:
         pass
 
 
-def run_plain(function, args):
+def has_setup(function):
+    """Whether its forward is given no context."""
+    return function.setup_context is not torch.autograd.Function.setup_context
+
+
+def ordered(function, args, kwargs):
+    """The arguments of a call as PyTorch passes them on: in the order of a forward that is given no context, with its
+    defaults."""
+    if not has_setup(function):
+        return args, kwargs
+    bound = inspect.signature(function.forward).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.args, bound.kwargs
+
+
+def run_plain(function, args, kwargs):
     """forward of an autograd.Function, differentiated as the operations that it is made of."""
     context = Context(args)
-    own_setup = function.setup_context is not torch.autograd.Function.setup_context
-    result = function.forward(*args) if own_setup else function.forward(context, *args)
+    result = function.forward(*args, **kwargs) if has_setup(function) else function.forward(context, *args, **kwargs)
     if context.none:
         result = pytree.tree_map_only(torch.Tensor, lambda t: t.detach() if id(t) in context.none else t, result)
     return result
@@ -83,20 +99,26 @@ def near(a, b, magnitude):
     return (a - b)[finite].norm() <= bound * b[finite].norm() + 1e-12 * magnitude
 
 
-def same_gradients(function, original, args, parameters):
+def same_gradients(function, original, args, kwargs, parameters):
     """Whether autograd of its forward gives what its backward gives: on these operands, on larger ones if it takes
     them, and for gradients of several sizes."""
+    def by_backward(leaves):
+        return original(function, *leaves, **kwargs)
+
+    def by_autograd(leaves):
+        return run_plain(function, leaves, kwargs)
+
     narrow = any(t.dtype == torch.float16 for t in floats(args))
     with torch._C.DisableTorchFunction():
         for factor in OPERANDS:
             for magnitude in NARROW if narrow else MAGNITUDES:
                 try:
-                    theirs = gradients(lambda leaves: original(function, *leaves), args, parameters, factor, magnitude)
+                    theirs = gradients(by_backward, args, parameters, factor, magnitude)
                 except Exception:
                     if factor == 1:
                         raise
                     break
-                ours = gradients(lambda leaves: run_plain(function, leaves), args, parameters, factor, magnitude)
+                ours = gradients(by_autograd, args, parameters, factor, magnitude)
                 if not all(near(a, b, magnitude) for a, b in zip(ours, theirs)):
                     return False
     return True
@@ -108,26 +130,27 @@ class Functions:
     def __init__(self, parameters):
         self.parameters, self.tested = [p for p in parameters if p.requires_grad], set()
 
-    def tried(self, function, original, args):
+    def tried(self, function, original, args, kwargs):
         """As PyTorch runs it, every call of it tested."""
         if function is CheckpointFunction:
             return self.checkpoint(args)
-        if torch.is_grad_enabled() and not same_gradients(function, original, args, self.parameters):
+        args, kwargs = ordered(function, args, kwargs)
+        if torch.is_grad_enabled() and not same_gradients(function, original, args, kwargs, self.parameters):
             raise ExportError(
                 f"forward uses autograd.Function {function.__name__}, whose backward is not the derivative of its "
                 "forward; a graph holds forward alone. Write it with detach(): a straight-through estimator is "
                 "y = x + (quantize(x) - x).detach(), a gradient scaled by s is s * x + (x - s * x).detach()")
         self.tested.add(function)
-        return original(function, *args)
+        return original(function, *args, **kwargs)
 
-    def plain(self, function, original, args):
+    def plain(self, function, original, args, kwargs):
         """As an exporter can write it."""
         if function is CheckpointFunction:
             return self.checkpoint(args)
         if function not in self.tested:
             raise ExportError(f"forward uses autograd.Function {function.__name__} in the export alone, not in the "
                               "runs before it: decide by nothing that the exporter changes")
-        return run_plain(function, args)
+        return run_plain(function, args, kwargs)
 
     @staticmethod
     def checkpoint(args):

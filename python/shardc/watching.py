@@ -28,18 +28,23 @@ def replaced(owner, **values):
 
 @contextlib.contextmanager
 def watched(mode, apply=None):
-    """Functions that are called inside go through the mode; autograd.Function.apply is apply(class, original, args)."""
+    """Functions that are called inside go through the mode; autograd.Function.apply is
+    apply(class, original, args, kwargs)."""
     def none_overridden(*_):
         return False
 
     base = torch.autograd.Function
     original = vars(base)["apply"].__func__
+
+    def applied(cls, *args, **kwargs):
+        return apply(cls, original, args, kwargs)
+
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     with contextlib.ExitStack() as stack:
         for owner in (F, torch.functional):
             stack.enter_context(replaced(owner, **{n: none_overridden for n in names if n in vars(owner)}))
         if apply:
-            stack.enter_context(replaced(base, apply=classmethod(lambda cls, *args: apply(cls, original, args))))
+            stack.enter_context(replaced(base, apply=classmethod(applied)))
         stack.enter_context(mode)
         yield mode
 

@@ -319,6 +319,7 @@ CHECKS = {
     "a file that a flag makes readable": (None, Narrow, ROWS, {"flags": ["--freeze=^c$"]},
                                           "c is trained by PyTorch, and not by the program"),
     "dropout by a flag": (None, lambda: Layers(lambda self, y: F.dropout(y)), ROWS, {"flags": ["--dropout=on"]}, ""),
+    "dropout by two words": (None, lambda: Layers(lambda self, y: F.dropout(y)), ROWS, {"flags": ["--dropout", "on"]}, ""),
     "a flag of check's own": (None, Layers, ROWS, {"flags": ["--optimizer=adamw"]}, "is what check sets itself"),
 }
 
@@ -331,6 +332,9 @@ def checked(compiler, work, name, exporter):
     other.load_state_dict(module.state_dict())
     shardc.export(other, args, path, exporter)
     options = {"loss": "mse", "labels": WIDE, **options}
+    before = [(p, torch.full_like(p, 3)) for p in module.parameters()]
+    for p, gradient in before:
+        p.grad = gradient
     try:
         report = shardc.check(module, args, path, shardc=compiler, show=False, **options)
     except shardc.CheckError as e:
@@ -339,7 +343,7 @@ def checked(compiler, work, name, exporter):
         return
     if say not in str(report) or not say and not report or "warning" in report.said:
         raise Failed(f"wanted {say!r}\n{report}\n{report.said}")
-    if any(p.grad is not None or p.dtype == torch.float64 for p in module.parameters()):
+    if any(p.dtype == torch.float64 or p.grad is not g or g.dtype != p.dtype or (g != 3).any() for p, g in before):
         raise Failed("the module was changed")
 
 

@@ -71,6 +71,24 @@ class Square(torch.autograd.Function):
         return 2 * ctx.saved_tensors[0] * gradient
 
 
+class Power(torch.autograd.Function):
+    """Whose forward is given no context."""
+
+    @staticmethod
+    def forward(x, scale=3.0, exponent=3):
+        return scale * x ** exponent
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, ctx.scale, ctx.exponent = inputs
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, = ctx.saved_tensors
+        return ctx.scale * ctx.exponent * x ** (ctx.exponent - 1) * gradient, None, None
+
+
 class Scaled(torch.autograd.Function):
     """A gradient multiplied by a number of each call."""
 
@@ -78,6 +96,19 @@ class Scaled(torch.autograd.Function):
     def forward(ctx, x, by):
         ctx.by = by
         return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.by, None
+
+
+class Multiplied(torch.autograd.Function):
+    """A number that calls give by its name."""
+
+    @staticmethod
+    def forward(ctx, x, by=2.0):
+        ctx.by = by
+        return x * by
 
     @staticmethod
     def backward(ctx, gradient):
@@ -277,6 +308,8 @@ DECIDES = {"torchscript": "took a branch by its value", "dynamo": "forward decid
 REFUSED = {
     "own backward": (lambda: linear(lambda self, x: Round.apply(self.a(x))), X, "autograd.Function Round"),
     "a scaled gradient, not by the first call": (lambda: linear(scaled_twice, b=nn.Linear(6, 6)), X, "Function Scaled"),
+    "own backward, an argument by name": (
+        lambda: linear(lambda self, x: Scaled.apply(self.a(x), by=0.1)), X, "autograd.Function Scaled"),
     "a clipped gradient": (lambda: linear(lambda self, x: Clipped.apply(self.a(x))), X, "autograd.Function Clipped"),
     "saturated operands": (lambda: linear(lambda self, x: Saturated.apply(self.a(x))), X, "Function Saturated"),
     "a backward that forgets a parameter": (lambda: linear(blind), X, "autograd.Function Blind"),
@@ -522,6 +555,9 @@ WRITTEN = {
     "frozen and unused": (frozen, X, {}, lambda m: not entry(m, "a.weight")["requires_grad"]
                           and entry(m, "unused.weight")["initializer"] == "unused.weight" and "unused.weight" in names(m)),
     "its own derivative": (lambda: linear(lambda self, x: Square.apply(self.a(x))), X, {}, lambda m: True),
+    "its own derivative, arguments by name": (
+        lambda: linear(lambda self, x: Power.apply(Multiplied.apply(self.a(x), by=0.5), exponent=2)), X, {},
+        lambda m: True),
     "checkpointing": (lambda: linear(checkpointed, b=nn.Linear(6, 6)), X, {}, lambda m: len(names(m)) == 4),
     "a backward of a parameter beside": (
         lambda: linear(lambda self, x: Square.apply(self.a(x)) + Square.apply(self.a.weight[0])), X, {},
