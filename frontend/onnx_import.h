@@ -221,13 +221,14 @@ bool names_same_module(const char *scope, const char *module); /* all parts */
 bool node_stops(const Onnx__NodeProto *node);
 /* Names in the signature that dynamo left with the graph -> what its nodes call them; NULL: there is none. */
 Map *names_of_signature(const OnnxGraph *g, Arena *a);
-/* Of a value of that map: whether it is a parameter or a buffer that state_dict has; "PARAMETER", "BUFFER" or else
- * "CONSTANT". */
-bool signature_is_saved(const char *argument);
+/* What a value of that map is: "PARAMETER", "BUFFER" or else "CONSTANT". */
 const char *signature_kind(const char *argument);
-/* Whether a node that dynamo decomposed, in its words (NULL: none are left), reads what they call so. */
+/* Whether state_dict has it. */
+bool signature_is_saved(const char *argument);
+/* Whether the node that fx describes in dynamo's words (NULL: it left none) has this argument. */
 bool names_fx_reads(const char *fx, const char *argument);
 bool names_is_made_up(const char *name); /* by an exporter, not the framework's */
+bool names_all_digits(const char *s);    /* or empty */
 
 /* ---- onnx_inputs.c ---- */
 

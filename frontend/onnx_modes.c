@@ -193,12 +193,12 @@ static void survey_constant(Import *im, const Onnx__NodeProto *p)
 /* Whether an operand is a tensor of the file that holds one boolean, true. */
 static bool is_true(const Import *im, const char *name)
 {
-	enum { BOOL = 9 };
 	const OnnxTensor *t = tensor_of(im, name);
 	Diag quiet = *im->d;
 	int64_t *v;
 	quiet.max_errors = -1; /* reported when the node is imported */
-	return t && !t->problem && t->data_type == BOOL && onnx_dims_numel(t->rank, t->dim) == 1
+	return t && !t->problem && t->data_type == dtype_info[DT_BOOL].onnx
+		&& onnx_dims_numel(t->rank, t->dim) == 1
 		&& onnx_tensor_ints(im->onnx, t, im->arena, &v, &quiet) && *v;
 }
 

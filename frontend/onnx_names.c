@@ -52,13 +52,11 @@ bool signature_is_saved(const char *argument)
 
 bool names_fx_reads(const char *fx, const char *argument)
 {
-	const char *at = fx ? strstr(fx, "(args = ") : NULL;
+	const char *args = fx ? strstr(fx, "(args = ") : NULL;
 	size_t n = strlen(argument);
-	while (n && at && (at = strchr(at, '%'))) {
-		at++;
-		if (!strncmp(at, argument, n) && !isalnum((unsigned char)at[n]) && at[n] != '_')
+	for (const char *at = args ? strchr(args, '%') : NULL; n && at; at = strchr(at + 1, '%'))
+		if (!strncmp(at + 1, argument, n) && !isalnum((unsigned char)at[1 + n]) && at[1 + n] != '_')
 			return true;
-	}
 	return false;
 }
 
@@ -134,7 +132,7 @@ const char *names_node(Import *im, const Frame *frame, const Onnx__NodeProto *no
 	return *frame->prefix ? arena_printf(im->arena, "%s/%s", frame->prefix, name) : name;
 }
 
-static bool all_digits(const char *s)
+bool names_all_digits(const char *s)
 {
 	for (; isdigit((unsigned char)*s); s++)
 		;
@@ -169,18 +167,18 @@ bool names_same_module(const char *scope, const char *module)
 static bool is_const_of_optimizer(const char *name)
 {
 	const char *end = strstr(name, "__");
-	return end && end[2] && all_digits(end + 2) && !strncmp(name, "const_", 6)
+	return end && end[2] && names_all_digits(end + 2) && !strncmp(name, "const_", 6)
 		&& strspn(name, "abcdefghijklmnopqrstuvwxyz_") == (size_t)(end + 2 - name);
 }
 
 bool names_is_made_up(const char *name)
 {
 	static const char *const numbered[] = {"Constant_", "const_", "val_"};
-	if (*name == '/' || !strncmp(name, "onnx::", 6) || all_digits(name) || is_const_of_optimizer(name))
+	if (*name == '/' || !strncmp(name, "onnx::", 6) || names_all_digits(name) || is_const_of_optimizer(name))
 		return true;
 	for (int i = 0; i < COUNT_OF(numbered); i++) {
 		size_t n = strlen(numbered[i]);
-		if (!strncmp(name, numbered[i], n) && name[n] && all_digits(name + n))
+		if (!strncmp(name, numbered[i], n) && name[n] && names_all_digits(name + n))
 			return true;
 	}
 	return false;

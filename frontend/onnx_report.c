@@ -79,11 +79,17 @@ static Type type_of(const Weight *w)
 	return t;
 }
 
+/* Whether a guess has made a tensor of its own of what is sure otherwise; the guess is said of the whole tensor. */
+static bool is_part_by_guess(const Weight *w)
+{
+	return w->whole && w->whole->split_why && !evidence_info[w->evidence].guess;
+}
+
 /* What says that a part is a tensor of its own, beside what it is. */
 static void add_untied(Report *r, const Weight *part, Row *row)
 {
-	bool guess = part->whole->split_why && !evidence_info[row->evidence].guess;
-	row->evidence = guess ? EVIDENCE_VALUE : row->evidence;
+	if (is_part_by_guess(part))
+		row->evidence = EVIDENCE_VALUE;
 	row->why = arena_printf(r->im->arena, "%s; untied from tensor \"%s\"", row->why,
 		str_escape(r->im->arena, ESCAPE_IR, part->t->name));
 }
@@ -150,14 +156,12 @@ static const char *count_text(const Report *r, TensorKind kind)
 	return all ? arena_printf(a, "%d %s (%s)", all, all == 1 ? kinds[kind].one : kinds[kind].many, list) : NULL;
 }
 
-/* What would be trained otherwise, were the guess wrong. */
+/* What is guessed, and would be trained otherwise were the guess wrong; NULL: nothing, or that is said elsewhere. */
 static const char *guess_text(const Report *r, const Row *row)
 {
 	Arena *a = r->im->arena;
 	const char *name = str_escape(a, ESCAPE_IR, row->name);
-	bool guess = evidence_info[row->evidence].guess, whole_says = row->w->whole && row->evidence == EVIDENCE_VALUE
-		&& row->w->whole->split_why && !evidence_info[row->w->evidence].guess;
-	if (!guess || whole_says || !row->used || row->w->tie)
+	if (!evidence_info[row->evidence].guess || is_part_by_guess(row->w) || !row->used || row->w->tie)
 		return NULL;
 	return arena_printf(a, "\"%s\" %s is guessed to be %s: %s", name, type_str(a, &row->type),
 		kinds[row->kind].guessed, row->why);

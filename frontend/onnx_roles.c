@@ -74,8 +74,8 @@ static bool is_fx_transpose(const char *name)
 	static const char *const ops[] = {"t", "permute", "transpose"};
 	for (int i = 0; i < COUNT_OF(ops); i++) {
 		size_t n = strlen(ops[i]);
-		if (!strncmp(name, ops[i], n) && (!name[n] || (name[n] == '_' && name[n + 1]
-				&& strspn(name + n + 1, "0123456789") == strlen(name + n + 1))))
+		bool numbered = !strncmp(name, ops[i], n) && name[n] == '_' && name[n + 1] && names_all_digits(name + n + 1);
+		if (numbered || !strcmp(name, ops[i]))
 			return true;
 	}
 	return false;

@@ -41,8 +41,8 @@ bool trainable_has(const Import *im, const char *name)
 	return find(im, name) != NULL;
 }
 
-/* The line of the first of the weight's names that is listed; all that are count as found.  The file's own name of what
- * several tensors were merged into is none of theirs, unless the exporter made it up: then it is all of them. */
+/* The line of the first of the weight's names that is listed; all that are count as found.  For a part, the file's name
+ * is that of another part, but where the exporter made it up: then it stands for all of them. */
 static const Listed *listed(const Import *im, const Weight *w)
 {
 	const Listed *l = find(im, w->as), *other = NULL;
@@ -56,7 +56,7 @@ static const Listed *listed(const Import *im, const Weight *w)
 	return l;
 }
 
-/* What w names is trained in place of: itself, or what it is the transpose of. */
+/* Notes that a name of w is listed, on the tensor that is trained for it. */
 static void look_up(Import *im, Weight *w)
 {
 	const Listed *l = listed(im, w);

@@ -81,11 +81,11 @@ static bool passes_on(Import *im, Map *aliases, const Alias *a, const Onnx__Node
 	return true;
 }
 
+typedef struct Product { Weight *w; int use; } Product;
 typedef struct Collect {
 	Map *aliases;  /* value -> Alias */
-	Map *products; /* result of a use -> Product */
+	Map *products; /* result of a node that uses a weight -> Product */
 } Collect;
-typedef struct Product { Weight *w; int use; } Product;
 
 static void add_use(Import *im, Collect *c, Weight *w, const Onnx__NodeProto *n, WeightUse use)
 {

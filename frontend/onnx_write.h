@@ -22,8 +22,8 @@ int onnx_writer_tensors(const OnnxWriter *w, Arena *a, const char *const **names
 int onnx_writer_aliases(const OnnxWriter *w, const Symbol *s, Arena *a, const char *const **names);
 /* What the framework's state_dict has and the model does not use, as far as its exporter wrote that down. */
 int onnx_writer_absent(const OnnxWriter *w, const char *const **names);
-/* The value of one of them as the model's file has it, which shardc.export sees to; its data are the writer's.  False:
- * the file has none. */
+/* The value of one of them in the model's file, where shardc.export has put it; its data are the writer's.  False: the
+ * file has none. */
 bool onnx_writer_stored(const OnnxWriter *w, const char *name, HostTensor *out);
 /* Writes path, and path.data where tensors lie beside it.  False after messages: `input` says that the model cannot be
  * written so (nothing was), else the disk failed and what was begun is removed. */
