@@ -141,14 +141,17 @@ class Job:
 
     def measured_on_others(self, parameters, finite):
         """(arguments, outputs) of a second call: on other numbers and other lengths of the free axes, or on what of
-        that the module takes, with a note."""
+        that the module takes, with a note.  finite: whether the outputs of the first call are, so that these have to
+        be."""
         tensors, why = self.arguments.tensors, ""
         longer = [{axis: tensors[i].shape[axis] + 1 for axis in self.dynamic.get(name, {})}
                   for i, name in enumerate(self.arguments.names)]
         free = any(longer)
-        tries = [(drawing.drawn(tensors, longer), "")] if free else []
-        tries += [(drawing.drawn(tensors, [{}] * len(tensors)), "another length of its free axes" if free else ""),
-                  (drawing.permuted(tensors), "other numbers"), (tensors, "its samples in another order")]
+        length = ["another length of its free axes"] if free else []
+        tries = [(drawing.drawn(tensors, longer), [])] if free else []
+        tries += [(drawing.drawn(tensors, [{}] * len(tensors)), length),
+                  (drawing.permuted(tensors), [*length, "other numbers"]),
+                  (tensors, [*length, "other numbers", "its samples in another order"])]
         for others, missed in tries:
             try:
                 results, _ = self.measured(others, parameters)
@@ -159,7 +162,7 @@ class Job:
                 why = why or "an output is not finite"
                 continue
             if missed:
-                self.notes.append(f"the file is not compared on {missed}: {why}")
+                self.notes.append(f"the file is not compared on {', '.join(missed)}: {why}")
             return others, [t.detach() for t in results.tensors]
         raise ExportError(f"the module runs once with these arguments, and not twice: {why}")
 

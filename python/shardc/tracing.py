@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from .errors import ExportError
 from .values import results_of
-from .watching import (RECURRENT, SELU, alpha_scaled, attention_rate, drop_arguments, drops_between, is_data,
+from .watching import (DROPOUTS, RECURRENT, SELU, alpha_scaled, attention_rate, drop_arguments, drops_between, is_data,
                        is_in_place, is_packed, name_of, operand, plain_name, refuse_call, watched)
 
 
@@ -63,8 +63,9 @@ def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
         causal = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
         scores = scores.masked_fill(~causal, lowest)
     elif attn_mask is not None:
-        kept = attn_mask if attn_mask.dtype == torch.bool else attn_mask != -math.inf
-        if kept is not attn_mask:
+        kept = attn_mask
+        if attn_mask.dtype != torch.bool:
+            kept = attn_mask != -math.inf
             scores = scores + attn_mask.masked_fill(~kept, 0.0)
         scores = scores.masked_fill(~kept, lowest)
     weights = torch.softmax(scores, -1)
@@ -176,7 +177,7 @@ class Rewriting(TorchFunctionMode):
         if name == "__get__" and is_data(func):  # tracing takes what .data gives for a constant
             return (self.__torch_function__(torch.Tensor.detach, (), args),)
         base = plain_name(name)
-        if base == "dropout" or base in WRITTEN_DROPOUTS:
+        if base in DROPOUTS:
             return self.dropout(name, base, *drop_arguments(*args, **kwargs))
         if name == "scaled_dot_product_attention" and needs_writing_out(*args, **kwargs):
             with self:

@@ -50,7 +50,8 @@ def watched(mode, apply=None):
 
 
 def backward(total):
-    """total.backward(), in which the mode sees what a checkpoint computes again."""
+    """total.backward(), but that the mode sees what a checkpoint computes again: it is off inside of a function that it
+    sees itself, as Tensor.backward would be."""
     torch.autograd.Variable._execution_engine.run_backward((total,), (torch.ones_like(total),), False, False, (),
                                                            allow_unreachable=True, accumulate_grad=True)
 
@@ -148,12 +149,12 @@ def memory(tensor):
 
 # ---- the module itself ----
 
-FAMILY = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 def drop_arguments(input, p=0.5, train=True, training=True):
-    """(operand, rate, whether it drops) of a function of FAMILY."""
+    """(operand, rate, whether it drops) of a function of DROPOUTS."""
     return input, p, train and training and p > 0
 
 
@@ -203,7 +204,7 @@ class Undropped(TorchFunctionMode):
         return self.undropped(name, func, args, kwargs)
 
     def undropped(self, name, func, args, kwargs):
-        if plain_name(name) in FAMILY:
+        if plain_name(name) in DROPOUTS:
             x, p, drops = drop_arguments(*args, **kwargs)
             if drops:
                 self.dropped.append(float(p))

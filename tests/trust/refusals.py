@@ -719,6 +719,8 @@ TOLD = {
 }
 TRACED = {
     "numbers that are looked at": (lambda: linear(picky), X, {}, "not compared on other numbers"),
+    "numbers that are looked at, of a free batch": (
+        lambda: linear(picky), X, {"dynamic_batch": True}, "not compared on another length of its free axes, other numbers:"),
     "a value as a Python number": (lambda: linear(lambda self, x: self.a(x) if x.sum() < 99 else x), X, {},
                                    "refusals.py:"),
     "a length": (lambda: linear(lambda self, x: self.a(x) / len(x)), X, {}, "Using len to get tensor shape"),
