@@ -182,7 +182,7 @@ python: $(VENV)/ready
 	$(VENV)/bin/pip install -q --no-deps ./python
 
 ## trust: models whose graph does not say what is trained, exported by shardc.export, against PyTorch; faults that
-##   shardc.check finds; what shardc.export refuses (a minute)
+##   shardc.check finds; what shardc.export refuses; masks of dropout; tensors that exporters merge (minutes)
 trust: all $(VENV)/ready
 	$(PYTHON) tests/trust/trust.py $(BUILD)/shardc $(BUILD)/trust --quick
 	$(PYTHON) tests/trust/faults.py $(BUILD)/shardc $(BUILD)/trust/faults --quick
