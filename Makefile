@@ -9,7 +9,10 @@ CFLAGS  ?= -O2 -g
 override CFLAGS += -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -MMD -MP $(SANITIZE)
 
 COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c passes/*/*.c codegen/*.c ckpt/*.c)
-RUNTIME  := $(wildcard base/*.c runtime/*.c runtime/cpu/*.c)
+# Of every target; what runs on one of them lies in runtime/exec/TARGET.
+SHARED   := $(wildcard base/*.c runtime/*.c $(patsubst %,runtime/%/*.c,plane comm exec store data train)) \
+	runtime/comm/mpi/mpi.c
+RUNTIME  := $(SHARED) $(wildcard runtime/exec/cpu/*.c)
 KERNELS  := $(wildcard kernels/cpu/*.c)
 HEADERS  := $(wildcard base/*.h base/*.def kernels/*.h kernels/*.def kernels/cpu/*.h runtime/*.h)
 UNITS    := $(wildcard tests/unit/*.c)
@@ -73,7 +76,9 @@ $(BUILD)/lib/$(1)/libshardrt.a: $(call obj,$(RUNTIME)) $(KERNELS:kernels/cpu/%.c
 	rm -f $$@ && ar rcs $$@ $$^
 endef
 $(foreach a,$(ARCHES),$(eval $(call ARCH_LIB,$(a))))
-$(MPILIBS): runtime/mpi/comm_mpi.c
+# Build folders made before these moved still name them.
+runtime/comm/mpi/object.c runtime/exec/cuda/nccl/object.c: ;
+$(MPILIBS): runtime/comm/mpi/object.c
 	@mkdir -p $(@D)
 	$(MPICC) $(CFLAGS) -fPIC -shared -o $@ $< -lpthread
 
@@ -123,7 +128,7 @@ lint: $(BUILD)/frontend/onnx.pb-c.h $(BUILD)/tests/unit/suites.def
 		clang -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -fsyntax-only $$f || exit 1; done; \
 	for f in $(KERNELS); do \
 		clang -std=c11 -D_GNU_SOURCE -I. $(WARN) -Wno-unknown-pragmas -march=x86-64-v4 -fsyntax-only $$f || exit 1; done; \
-	for f in $(if $(MPICC),$(wildcard runtime/mpi/*.c) bench/collectives.c); do \
+	for f in $(if $(MPICC),runtime/comm/mpi/object.c bench/collectives.c); do \
 		OMPI_CC=clang MPICH_CC=clang $(MPICC) -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -c -fsyntax-only $$f || \
 			exit 1; done
 

@@ -5,11 +5,11 @@
 
 NVCC        := $(shell command -v nvcc)
 CUDA_ARCHES ?= sm_80 sm_90a
-CUDA_C      := $(wildcard base/*.c runtime/*.c runtime/cuda/*.c)
+CUDA_C      := $(SHARED) $(wildcard runtime/exec/cuda/*.c) runtime/exec/cuda/nccl/nccl.c
 # Host kernels of CUDA programs: what the control plane, staged collectives and initial weights need.
 CUDA_HOST   := $(addprefix kernels/cpu/,chance.c common.c fold.c norm_join.c init.c)
-CUDA_CU     := $(wildcard kernels/cuda/*.cu runtime/cuda/*.cu)
-CUDA_NCCL   := $(wildcard runtime/nccl/*.c)
+CUDA_CU     := $(wildcard kernels/cuda/*.cu runtime/exec/cuda/*.cu)
+CUDA_NCCL   := $(wildcard runtime/exec/cuda/nccl/object.c)
 CUDA_CFLAGS  = $(filter-out -I% -MMD -MP -Wpedantic,$(CFLAGS)) -I. -I$(BUILD) -MMD -MP $(PIC)
 
 # ---- nvcc ----
@@ -110,7 +110,7 @@ $(SIM)/libshardrt.a: $(patsubst %,$(SIM)/%.o,$(basename $(CUDA_C) $(CUDA_HOST) $
 $(SIM)/libcudasim.so: $(SIM_LIB:%.cpp=$(SIM)/%.o)
 	$(CXX) $(SIM_FLAGS) -shared -o $@ $^ -lpthread
 SIM_LINK = -L$(SIM) -lcudasim -Wl,-rpath,$(abspath $(SIM))
-$(SIM)/libshardrt_nccl.so: $(CUDA_NCCL) $(SIM)/libcudasim.so $(wildcard runtime/*.h runtime/cuda/*.h) cuda.mk
+$(SIM)/libshardrt_nccl.so: $(CUDA_NCCL) $(SIM)/libcudasim.so $(wildcard runtime/exec/cuda/nccl/*.h) cuda.mk
 	@mkdir -p $(@D)
 	$(CC) $(CUDA_CFLAGS) -fvisibility=default $(SIM_INCLUDE) -shared -o $@ $(CUDA_NCCL) $(SIM_LINK)
 

@@ -6,8 +6,8 @@
 
 #include "base/npy.h"
 #include "base/safetensors.h"
-#include "runtime/comm.h"
-#include "runtime/control.h"
+#include "runtime/comm/comm.h"
+#include "runtime/plane/control.h"
 #include "runtime/options.h"
 #include "runtime/scalars.h"
 #include "runtime/shardrt.h"
@@ -415,7 +415,7 @@ void optim_apply(Optimizer *opt, const RtModel *model, const RtOptions *o, const
 
 enum {
 #define HYPER(key, ...) HYPER_##key,
-#include "runtime/hyper.def"
+#include "runtime/train/hyper.def"
 	HYPER_KEYS
 };
 /* All of these: HYPER_KEYS numbers, then GROUP_KEYS for each group of the model; NaN = not said.  NULL after

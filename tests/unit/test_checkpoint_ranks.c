@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "base/filehash.h"
-#include "runtime/comm_ops.h"
-#include "runtime/save.h"
+#include "runtime/comm/ops.h"
+#include "runtime/store/save.h"
 #include "tests/unit/unit.h"
 
 enum { MOST_RANKS = 6, N_UNITS = 6, FILE_AT = 24 };

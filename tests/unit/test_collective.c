@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/plan.h"
-#include "runtime/comm_ops.h"
+#include "runtime/comm/ops.h"
 #include "runtime/internal.h"
 #include "tests/unit/unit.h"
 

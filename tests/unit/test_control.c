@@ -13,7 +13,7 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
-#include "runtime/plane.h"
+#include "runtime/plane/plane.h"
 #include "tests/unit/unit.h"
 
 enum { MOST_RANKS = 8, LIMIT_MS = 6000 };

@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/plane.h"
+#include "runtime/plane/plane.h"
 #include "tests/unit/unit.h"
 
 static const char *const variables[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",

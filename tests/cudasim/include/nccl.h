@@ -1,4 +1,4 @@
-/* tests/cudasim/include/nccl.h: what of NCCL runtime/nccl/comm_nccl.c uses; see tests/cudasim/nccl.cpp. */
+/* tests/cudasim/include/nccl.h: what of NCCL runtime/exec/cuda/nccl/object.c uses; see tests/cudasim/nccl.cpp. */
 #ifndef CUDASIM_NCCL_H
 #define CUDASIM_NCCL_H
 

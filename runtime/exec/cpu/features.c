@@ -1,0 +1,60 @@
+/* runtime/exec/cpu/features.c: does this processor have the instructions the program was compiled for?
+ *
+ * Asks cpuid itself, and xgetbv for what the operating system saves, because the compiler's builtin knows
+ * fewer names with some compilers and takes literals only.  A name that is not in the table counts as
+ * missing: a program that asks for something unknown must not run on hope.
+ *
+ * The one idea: one row of base/cpu.def per feature; this file is compiled for any x86-64, so that it can say no. */
+#include <cpuid.h>
+#include <string.h>
+
+#include "runtime/internal.h"
+
+enum { EAX, EBX, ECX, EDX };
+/* Register state that the system must save, as bits of XCR0. */
+enum { X_NONE = 0, X_AVX = 0x6, X_512 = 0xe6, X_AMX = 0x60000 };
+
+typedef struct Feature { const char *name; uint32_t leaf, subleaf; int reg, bit; uint32_t state; } Feature;
+
+static const Feature features[] = {
+#define CPU(name, macro, leaf, subleaf, reg, bit, state) {name, leaf, subleaf, reg, bit, state},
+#include "base/cpu.def"
+};
+
+static uint64_t saved_state(void)
+{
+	uint32_t r[4];
+	if (!__get_cpuid(1, &r[EAX], &r[EBX], &r[ECX], &r[EDX]) || !(r[ECX] >> 27 & 1))
+		return 0;
+	uint32_t low, high;
+	__asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+	return (uint64_t)high << 32 | low;
+}
+
+bool cpu_supports(const char *name)
+{
+	for (int i = 0; i < COUNT_OF(features); i++) {
+		const Feature *f = &features[i];
+		uint32_t r[4];
+		if (!strcmp(f->name, name))
+			return __get_cpuid_count(f->leaf, f->subleaf, &r[EAX], &r[EBX], &r[ECX], &r[EDX]) &&
+				(r[f->reg] >> f->bit & 1) && (saved_state() & f->state) == f->state;
+	}
+	return false;
+}
+
+bool device_check(Rt *rt, Diag *d)
+{
+	const char *const *need = rt->model->need_cpu;
+	char missing[256] = "";
+	size_t used = 0;
+	for (int i = 0; need && need[i]; i++)
+		if (!cpu_supports(need[i]) && used < sizeof(missing))
+			used += (size_t)snprintf(missing + used, sizeof(missing) - used, "%s%s",
+				used ? ", " : "", need[i]);
+	if (used)
+		diag_error(d, rt->p->options->program,
+			"this program was compiled for instructions that this processor lacks: %s; "
+			"compile it with --arch=x86-64-v3, or with --arch=native on this machine", missing);
+	return !used;
+}

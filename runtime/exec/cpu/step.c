@@ -1,0 +1,180 @@
+/* runtime/exec/cpu/step.c: a step on the CPU, which runs where it is called: its programs, and the rt_* calls that
+ * compute.
+ *
+ * The one idea: when step_run returns all has happened, so results are there at once; sums of loss, accuracy and
+ * gradients are f64 numbers of the host. */
+#include "runtime/internal.h"
+
+/* ---- programs ---- */
+
+void step_open(Rt *rt)
+{
+	(void)rt;
+}
+
+void step_close(Rt *rt)
+{
+	(void)rt;
+}
+
+void step_begin(Rt *rt, const StepScalars *s)
+{
+	rt->p->scalars = *s;
+	rt->loss_sum = rt->loss_weight = rt->correct = rt->counted = 0;
+	rt->p->optim.norm = 0;
+	rt->p->sums = (StepSums){.asked.stop = -1};
+	rt->p->bad_sample0 = -1;
+	check_begin(rt);
+}
+
+char *step_input(Rt *rt)
+{
+	return rt->input;
+}
+
+void step_run(Rt *rt, Program program, int64_t sample0)
+{
+	const RtModel *m = rt->model;
+	RtProgram alone = {m->forward, m->backward, m->update, NULL, 0};
+	rt->p->scalars.sample0 = sample0;
+	if (program == PROGRAM_EVAL) {
+		m->eval(rt);
+	} else {
+		const RtProgram *p = program == PROGRAM_STEP ? &alone : &m->programs[program - PROGRAM_FIRST];
+		p->forward(rt);
+		p->backward(rt);
+		p->update(rt);
+	}
+	if (rt->p->bad_sample0 < 0 && report_has_bad_input())
+		rt->p->bad_sample0 = sample0;
+}
+
+void step_end(Rt *rt)
+{
+	(void)rt;
+}
+
+int step_depth(const Rt *rt)
+{
+	(void)rt;
+	return 1;
+}
+
+void step_result(Rt *rt)
+{
+	struct RtPrivate *p = rt->p;
+	StepRules rules = report_rules(rt);
+	StepCounters now = {p->progress.updates, p->progress.loss_scale};
+	if (scalars_halt(&p->result, &p->sums, &rules))
+		return;
+	scalars_advance(&now, &p->scalars, &p->result, &rules);
+	p->progress.updates = now.updates;
+	p->progress.loss_scale = now.loss_scale;
+}
+
+void step_sums(Rt *rt)
+{
+	(void)rt;
+}
+
+void step_not_finite(Rt *rt, const void *x, int64_t n, DType dtype, int64_t *nan, int64_t *inf)
+{
+	(void)rt;
+	k_not_finite(nan, inf, x, n, (KDType)dtype);
+}
+
+/* ---- what a step says of itself ---- */
+
+void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean)
+{
+	rt->loss_sum += *sum;
+	rt->loss_weight += mean ? 1 : *weight;
+}
+
+void rt_report_accuracy(Rt *rt, const void *logits, KDType type, const int64_t *labels, int64_t rows, int64_t c,
+	int64_t ignore_index)
+{
+	double hits[2] = {0, 0};
+	k_accuracy(hits, logits, type, labels, rows, c, ignore_index);
+	rt->correct += hits[0];
+	rt->counted += hits[1];
+}
+
+void rt_step_scalars(Rt *rt)
+{
+	struct RtPrivate *p = rt->p;
+	StepRules rules = report_rules(rt);
+	if (p->sums.asked.stop < 0)
+		ice("the program did not sum its scalars up");
+	scalars_decide(rt->scalars, &p->result, &p->sums, &rules, &p->progress.loss_scale);
+}
+
+/* ---- gradients and updates ---- */
+
+void rt_zero_gaps(Rt *rt, int unit)
+{
+	const LayoutUnit *u = &rt->model->layout.unit[unit];
+	LayoutRank who = device_rank(rt);
+	int64_t ranks = layout_split(u->strategy, &who).ranks;
+	for (int f = 0; f < u->n_flats; f++) {
+		const SegmentList *seg = &rt->p->optim.segments[unit][f];
+		if (u->flat[f].trainable)
+			k_zero_gaps(rt->grad[unit][f], layout_flat_numel(u->flat[f].numel, ranks), seg->at, seg->n,
+				dtype_info[u->flat[f].grad].bytes);
+	}
+}
+
+void rt_sumsq(Rt *rt, const int *units, int n)
+{
+	LayoutRank who = device_rank(rt);
+	double p = optim_norm_p(rt->model);
+	for (int i = 0; i < n; i++) {
+		const LayoutUnit *u = &rt->model->layout.unit[units[i]];
+		for (int f = 0; f < u->n_flats && layout_counts(u, &who); f++) {
+			const SegmentList *seg = &rt->p->optim.mine[units[i]][f];
+			double part = 0;
+			if (!u->flat[f].trainable)
+				continue;
+			k_norm(&part, NULL, rt->grad_shard[units[i]][f], (KDType)layout_update_dtype(u, f, &who),
+				seg->at, seg->n, p, NULL);
+			rt->p->optim.norm = k_norm_join(rt->p->optim.norm, part, p);
+		}
+	}
+}
+
+/* The owner's working copy from its master.  f32 that is to hold 16-bit values gets them through the gradient, which
+ * nobody reads any more. */
+static void round_working_copy(const Rt *rt, int unit, int f)
+{
+	const LayoutFlat *flat = &rt->model->layout.unit[unit].flat[f];
+	const float *master = rt->p->optim.master[unit][f];
+	void *copy = rt->shard[unit][f], *half = flat->dtype == flat->bcast ? copy : rt->grad_shard[unit][f];
+	int64_t n = layout_flat_numel(flat->numel, 1);
+	chance_cast(rt, &(Cast){.to = half, .from = master, .made = flat->bcast, .given = DT_F32, .n = n,
+		.chance = {.on = rt->model->by_chance, .next = true, .unit = unit, .flat = f}});
+	if (half != copy)
+		k_cast_wide(copy, (KDType)flat->dtype, half, (KDType)flat->bcast, n);
+}
+
+void rt_update_shard(Rt *rt, int unit)
+{
+	Optimizer *opt = &rt->p->optim;
+	const LayoutUnit *u = &rt->model->layout.unit[unit];
+	LayoutRank who = device_rank(rt);
+	offload_before_update(rt, unit);
+	for (int f = 0; f < u->n_flats; f++) {
+		if (!u->flat[f].trainable || opt->mine[unit][f].n == 0)
+			continue;
+		bool master = u->flat[f].master;
+		const SegmentList *seg = &opt->mine[unit][f];
+		Update update = {.p = master ? opt->master[unit][f] : rt->shard[unit][f], .g = rt->grad_shard[unit][f],
+			.dtype = (KDType)layout_update_dtype(u, f, &who), .segment = seg->at, .n_segments = seg->n,
+			.m = opt->n_states > 0 ? opt->state[0][unit][f] : NULL,
+			.v = opt->n_states > 1 ? opt->state[1][unit][f] : NULL,
+			.group = opt->group, .s = rt->scalars, .nesterov = opt->nesterov};
+		optim_update(opt, &update);
+		if (master)
+			round_working_copy(rt, unit, f);
+	}
+	offload_after_update(rt, unit);
+}

@@ -1,0 +1,38 @@
+/* runtime/exec/cuda/backend.c: how ranks of CUDA programs talk: which back end a run takes.
+ *
+ * The one idea: NCCL wants a GPU for every rank; where two share one, or it is not wanted, memory of the host does. */
+#include <string.h>
+
+#include "runtime/exec/cuda/backend.h"
+
+const char *const launch_comms[] = {"self", "shm", "mpi", "nccl", NULL};
+
+/* What a rank says of itself. */
+typedef struct Gpu { int32_t own; } Gpu;
+
+const Backend *backend_choose(const Rt *rt, bool own_gpu, Diag *d)
+{
+	const RtOptions *o = rt->p->options;
+	const World *w = &rt->p->world;
+	Gpu mine = {own_gpu}, *all = NEW_N(rt->p->arena, Gpu, MAX(w->size, 1));
+	int shared = -1;
+	bool nccl = o->comm && !strcmp(o->comm, "nccl");
+	if (w->size < 2)
+		return nccl ? &backend_nccl : &backend_self;
+	if (!control_all_gather(rt->p->control, &mine, sizeof(mine), all))
+		return NULL;
+	for (int r = w->size - 1; r >= 0; r--)
+		shared = all[r].own ? shared : r;
+	if (nccl && shared >= 0) {
+		diag_error(d, o->program, "--comm=nccl wants a GPU for every rank, and rank %d shares one with a rank before "
+			"it: start at most as many ranks on a host as it has GPUs, or let them share by --comm=shm", shared);
+		return NULL;
+	}
+	if (!o->comm && shared >= 0 && w->n_hosts > 1 && !w->mpi) {
+		diag_error(d, o->program, "rank %d shares a GPU with a rank before it, so NCCL cannot be used, and the ranks "
+			"are on %d hosts, which shared memory does not reach: start at most as many ranks on a host as it has "
+			"GPUs, or start them with mpirun, with --comm=mpi", shared, w->n_hosts);
+		return NULL;
+	}
+	return nccl || (!o->comm && shared < 0) ? &backend_nccl : &backend_staged;
+}

@@ -1,0 +1,78 @@
+/* runtime/exec/cuda/check.c: does this program run on a GPU of this machine, and on which?
+ *
+ * Refuses what would fail later in words that say less: no driver, no GPU, code for another architecture.  Ranks of
+ * a host take its GPUs in turn; whether they may share one is backend.c's to say.
+ *
+ * The one idea: all of it is asked before anything is allocated. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/exec/cuda/cuda.h"
+
+static const World *world; /* of this process, for messages */
+
+void cuda_must(cudaError_t e, const char *what)
+{
+	int device = 0;
+	if (e == cudaSuccess)
+		return;
+	cudaGetDevice(&device);
+	if (world && world->size > 1)
+		k_fail("rank %d, GPU %d: %s: %s (%s)", world->rank, device, what, cudaGetErrorString(e), cudaGetErrorName(e));
+	k_fail("GPU %d: %s: %s (%s)", device, what, cudaGetErrorString(e), cudaGetErrorName(e));
+}
+
+bool cuda_runs_on(const char *arch, int major, int minor)
+{
+	char *end;
+	if (strncmp(arch, "sm_", 3))
+		return true;
+	int code = (int)strtol(arch + 3, &end, 10), here = 10 * major + minor;
+	return *end == 'a' ? code == here : code <= here;
+}
+
+/* GPUs that this process sees; 0 after a message. */
+static int count_devices(const char *program, Diag *d)
+{
+	int n = 0, driver = 0, runtime = 0;
+	cudaError_t e = cudaGetDeviceCount(&n);
+	if (e == cudaSuccess && n > 0)
+		return n;
+	cudaDriverGetVersion(&driver);
+	cudaRuntimeGetVersion(&runtime);
+	if (driver == 0)
+		diag_error(d, program, "this program runs on a GPU, and there is no NVIDIA driver here (%s)",
+			cudaGetErrorString(e));
+	else if (e == cudaErrorInsufficientDriver)
+		diag_error(d, program, "this program was built with CUDA %d.%d, and the driver here goes up to CUDA %d.%d: a "
+			"newer driver is wanted", runtime / 1000, runtime % 1000 / 10, driver / 1000, driver % 1000 / 10);
+	else
+		diag_error(d, program, "this program runs on a GPU, and none can be seen here%s%s: is CUDA_VISIBLE_DEVICES "
+			"right?", e == cudaSuccess || e == cudaErrorNoDevice ? "" : ": ",
+			e == cudaSuccess || e == cudaErrorNoDevice ? "" : cudaGetErrorString(e));
+	return 0;
+}
+
+bool device_check(Rt *rt, Diag *d)
+{
+	const char *program = rt->p->options->program, *arch = rt->model->need_cuda;
+	struct cudaDeviceProp p;
+	world = &rt->p->world;
+	int n = count_devices(program, d);
+	if (!n)
+		return false;
+	int device = world->local_rank % n;
+	cudaError_t e = cudaSetDevice(device);
+	if (e == cudaSuccess)
+		e = cudaGetDeviceProperties(&p, device);
+	if (e != cudaSuccess) {
+		diag_error(d, program, "GPU %d cannot be used: %s", device, cudaGetErrorString(e));
+		return false;
+	}
+	if (cuda_runs_on(arch, p.major, p.minor))
+		return true;
+	diag_error(d, program, "this program was compiled for GPUs of %s, and GPU %d (%s) is sm_%d%d: %s", arch, device,
+		p.name, p.major, p.minor, 10 * p.major + p.minor == 90 ? "compile it with --arch=sm_90a" : p.major >= 8 ?
+		"compile it with --arch=sm_80" : "sm_80 is the oldest that programs can be compiled for");
+	return false;
+}

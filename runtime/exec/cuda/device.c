@@ -1,0 +1,349 @@
+/* runtime/exec/cuda/device.c: the memory of a run on a GPU.
+ *
+ * One allocation for each arena of the plan, of exactly the planned bytes, and one cudaHostAlloc of what is pinned; a
+ * step allocates nothing.  What collectives read and write is taken of the back end, if it has wishes.  Arenas that
+ * must begin as zeros do (gaps between parameters, states); what a step writes before it reads does not.  Of several
+ * ranks each maps memory of the host that its peers read: a window for what is sent outside of steps, and mirrors of
+ * what collectives send, where they go through the host.
+ *
+ * What --offload takes off the device is an arena as the others, of pinned memory: gathers copy from it, and updates
+ * read and write it in place, each number once each way, so it wants neither room on the device nor an order of its
+ * own.
+ *
+ * Refuses a plan that is larger than the memory that is free, before anything is allocated.
+ *
+ * The one idea: base/layout.c counts all of it, so what `shardc plan --target=cuda` prints is what is allocated. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/exec/cuda/backend.h"
+#include "runtime/exec/cuda/cuda.h"
+
+_Static_assert(sizeof(KBad) <= LAYOUT_CUDA_BAD && (int)COMM_MAILBOX == (int)LAYOUT_CUDA_MESSAGE, "as planned");
+
+/* ---- which GPU, and with whom ---- */
+
+typedef struct Gpu { char uuid[16]; int32_t host, unused; } Gpu;
+typedef struct Sharing { int before, all; } Sharing; /* ranks that use this rank's GPU: earlier ones; all */
+
+static bool find_sharing(const Rt *rt, Sharing *out)
+{
+	const World *w = &rt->p->world;
+	struct cudaDeviceProp p;
+	*out = (Sharing){0, 1};
+	if (w->size < 2)
+		return true;
+	cuda_must(cudaGetDeviceProperties(&p, rt->p->cuda->device), "cudaGetDeviceProperties");
+	Gpu mine = {.host = w->host}, *all = NEW_N(rt->p->arena, Gpu, w->size);
+	memcpy(mine.uuid, p.uuid.bytes, sizeof(mine.uuid));
+	if (!control_all_gather(rt->p->control, &mine, sizeof(mine), all))
+		return false;
+	out->all = 0;
+	for (int r = 0; r < w->size; r++) {
+		bool same = !memcmp(&all[r], &mine, sizeof(mine));
+		out->all += same;
+		out->before += same && r < w->rank;
+	}
+	return true;
+}
+
+/* ---- the plan ---- */
+
+void device_layout(const Rt *rt, LayoutModel *layout)
+{
+	const RtModel *m = rt->model;
+	layout->cuda = (LayoutCuda){.on = true, .n_groups = m->n_groups,
+		.staged = rt->p->cuda->backend == &backend_staged};
+	for (int i = 0; i < m->n_tensors; i++)
+		layout->cuda.n_segments += m->tensors[i].kind == RT_PARAM && m->tensors[i].trainable;
+}
+
+/* Sharing ranks find out at once, so each counts for all. */
+static bool check_memory(const Rt *rt, int ranks, Diag *d)
+{
+	const DeviceMemory *mem = &rt->p->memory;
+	size_t available, all;
+	int largest = ARENA_GATHERED;
+	char shared[64] = "";
+	cuda_must(cudaMemGetInfo(&available, &all), "cudaMemGetInfo");
+	if (mem->total <= (int64_t)available / ranks)
+		return true;
+	for (int i = 0; i < ARENA_COUNT; i++)
+		largest = !mem->on_host[i] && mem->planned[i] > mem->planned[largest] ? i : largest;
+	if (ranks > 1)
+		snprintf(shared, sizeof(shared), " for %d ranks that share it", ranks);
+	diag_error(d, rt->p->options->program, "the plan is %" PRId64 " bytes of device memory, most of them %s (%" PRId64
+		"), and GPU %d has %zu free%s, of %zu: compile for a smaller batch, or run on more ranks",
+		mem->total, device_arena_names[largest], mem->planned[largest], rt->p->cuda->device, available, shared, all);
+	return false;
+}
+
+/* ---- what is allocated ---- */
+
+/* What a step reads of, though nothing wrote there. */
+static bool begins_as_zeros(ArenaKind arena)
+{
+	switch (arena) {
+	case ARENA_GATHERED: case ARENA_SEND: case ARENA_ACTIVATIONS: case ARENA_WORKSPACE: case ARENA_COMM: return false;
+	default: return true;
+	}
+}
+
+/* What collectives read and write, in the order of the mirrors that peers read; gradients are last, since owners have
+ * more of them. */
+static const ArenaKind sent[] = {ARENA_PARAMS, ARENA_GATHERED, ARENA_SEND, ARENA_GRADS};
+
+static bool is_sent(int arena)
+{
+	bool is = false;
+	for (int i = 0; i < COUNT_OF(sent); i++)
+		is = is || (int)sent[i] == arena;
+	return is;
+}
+
+/* NULL, or what went wrong. */
+static const char *take(Rt *rt, int arena, void **at)
+{
+	const DeviceMemory *mem = &rt->p->memory;
+	Cuda *c = rt->p->cuda;
+	size_t bytes = (size_t)mem->planned[arena];
+	if (!bytes)
+		return NULL;
+	if (!mem->on_host[arena] && c->backend->take && is_sent(arena)) {
+		const char *why = c->backend->take(rt, at, mem->planned[arena]);
+		c->lent[arena] = !why;
+		return why;
+	}
+	cudaError_t e = mem->on_host[arena] ? cudaHostAlloc(at, bytes, cudaHostAllocMapped) : cudaMalloc(at, bytes);
+	return e == cudaSuccess ? NULL : cudaGetErrorString(e);
+}
+
+static void give(const Rt *rt, int arena)
+{
+	const DeviceMemory *mem = &rt->p->memory;
+	if (rt->p->cuda->lent[arena])
+		rt->p->cuda->backend->give(rt, mem->base[arena]);
+	else if (mem->on_host[arena])
+		cudaFreeHost(mem->base[arena]);
+	else
+		cudaFree(mem->base[arena]);
+}
+
+static bool allocate(Rt *rt, Diag *d)
+{
+	DeviceMemory *mem = &rt->p->memory;
+	cudaStream_t stream = rt->p->cuda->stream[CUDA_COMPUTE];
+	for (int i = 0; i < ARENA_COUNT; i++) {
+		void *at = NULL;
+		const char *why = take(rt, i, &at);
+		if (why) {
+			diag_error(d, rt->p->options->program, "%" PRId64 " bytes for %s cannot be allocated %s GPU %d: %s (the "
+				"whole plan is %" PRId64 " bytes)", mem->planned[i], device_arena_names[i], mem->on_host[i] ?
+				"in pinned memory of the host of" : "on", rt->p->cuda->device, why, mem->total);
+			return false;
+		}
+		mem->base[i] = at;
+		if (at && begins_as_zeros((ArenaKind)i))
+			cuda_must(cudaMemsetAsync(at, 0, (size_t)mem->planned[i], stream), "cudaMemsetAsync");
+	}
+	cuda_must(cudaStreamSynchronize(stream), "first contents");
+	return true;
+}
+
+static bool pin(Rt *rt, Diag *d)
+{
+	Cuda *c = rt->p->cuda;
+	int64_t comm = rt->p->memory.host.comm;
+	c->pinned_bytes = rt->p->memory.host.pinned;
+	void *at = NULL;
+	cudaError_t e = cudaHostAlloc(&at, (size_t)c->pinned_bytes, cudaHostAllocMapped);
+	if (e != cudaSuccess)
+		diag_error(d, rt->p->options->program, "%" PRId64 " bytes of pinned memory of the host cannot be allocated: %s "
+			"(beside them the plan has %" PRId64 " that peers map)", c->pinned_bytes, cudaGetErrorString(e), comm);
+	c->pinned = at;
+	return e == cudaSuccess;
+}
+
+void *cuda_pinned(Rt *rt, int64_t bytes)
+{
+	Cuda *c = rt->p->cuda;
+	char *at = c->pinned + c->pinned_used;
+	c->pinned_used += round_up(bytes, LAYOUT_ALIGN);
+	if (c->pinned_used > c->pinned_bytes)
+		ice("%" PRId64 " bytes of pinned memory, planned are %" PRId64, c->pinned_used, c->pinned_bytes);
+	memset(at, 0, (size_t)bytes);
+	return at;
+}
+
+/* What lies on the host is read there. */
+static int64_t mirror_bytes(const DeviceMemory *mem, ArenaKind arena)
+{
+	return mem->on_host[arena] ? 0 : mem->planned[arena];
+}
+
+static bool map_comm(Rt *rt, Diag *d)
+{
+	struct RtPrivate *p = rt->p;
+	DeviceMemory *mem = &p->memory;
+	Cuda *c = p->cuda;
+	LayoutRank who = device_rank(rt);
+	bool staged = c->backend == &backend_staged;
+	if (p->world.size < 2)
+		return true;
+	LayoutModel layout = rt->model->layout;
+	layout.hosts = p->world.n_hosts;
+	device_layout(rt, &layout);
+	mem->window_bytes = layout_cuda_window(&layout, &who);
+	CommMemory size = {.bytes = mem->window_bytes, .file = -1, .outside = !staged};
+	for (int i = 0; staged && i < COUNT_OF(sent); i++)
+		size.bytes += mirror_bytes(mem, sent[i]);
+	p->comm = comm_open(p->control, &p->world, &size, p->arena, d);
+	if (!p->comm)
+		return false;
+	char *at = mem->window = comm_memory(p->comm);
+	at += mem->window_bytes;
+	for (int i = 0; staged && i < COUNT_OF(sent); i++) {
+		mem->mirror[sent[i]] = at;
+		at += mirror_bytes(mem, sent[i]);
+	}
+	if (!staged)
+		return true;
+	cuda_must(cudaHostRegister(mem->window, (size_t)size.bytes, cudaHostRegisterDefault),
+		"memory that peers map cannot be pinned");
+	c->shared = mem->window;
+	return true;
+}
+
+/* Where parts of arenas are. */
+static void place(Rt *rt)
+{
+	Cuda *c = rt->p->cuda;
+	LayoutModel layout = rt->model->layout;
+	device_layout(rt, &layout);
+	LayoutTables t = layout_tables(&layout, MAX(rt->p->world.size, 1));
+	char *at = rt->p->memory.base[ARENA_TABLES];
+	void *bad;
+	c->segments = (Segment *)(void *)at;
+	c->groups = (Group *)(void *)(at + t.segments);
+	c->step_state = at + t.segments + t.groups;
+	c->step_norm = c->step_state + t.state;
+	c->step_staging = c->step_norm + t.norm;
+	for (int i = 0; i < LAYOUT_CUDA_SLOTS; i++)
+		c->step_slot[i] = cuda_pinned(rt, t.input);
+	c->step_outcome = cuda_pinned(rt, (int64_t)LAYOUT_CUDA_SLOTS * LAYOUT_CUDA_OUTCOME);
+	c->bad = cuda_pinned(rt, LAYOUT_CUDA_BAD);
+	cuda_must(cudaHostGetDevicePointer(&bad, c->bad, 0), "cudaHostGetDevicePointer");
+	k_bad_report = bad;
+	rt->p->memory.sync = rt->p->world.size > 1 ? rt->p->memory.base[ARENA_COMM] : NULL;
+	device_point(rt);
+}
+
+/* ---- life ---- */
+
+/* Communication goes first where both want the device. */
+static void make_streams(Cuda *c)
+{
+	int least, greatest;
+	cuda_must(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+	for (int i = 0; i < CUDA_STREAMS; i++)
+		cuda_must(cudaStreamCreateWithPriority(&c->stream[i], cudaStreamNonBlocking,
+			i == CUDA_COMPUTE ? least : greatest), "cudaStreamCreateWithPriority");
+	k_stream = c->stream[CUDA_COMPUTE];
+}
+
+bool device_map(Rt *rt, Diag *d)
+{
+	Cuda *c = rt->p->cuda = NEW(rt->p->arena, Cuda);
+	Sharing sharing;
+	cuda_must(cudaGetDevice(&c->device), "cudaGetDevice");
+	if (!find_sharing(rt, &sharing))
+		return false;
+	c->backend = backend_choose(rt, sharing.before == 0, d);
+	if (!c->backend)
+		return false;
+	device_plan(rt);
+	bool ok = (!c->backend->load || c->backend->load(rt, &c->backend_state, d)) && check_memory(rt, sharing.all, d);
+	if (start_agree(rt, ok ? EXIT_DONE : EXIT_RUN, d))
+		return false;
+	make_streams(c);
+	k_cuda_open(rt->model->tf32);
+	ok = allocate(rt, d) && pin(rt, d);
+	if (start_agree(rt, ok ? EXIT_DONE : EXIT_RUN, d) || !map_comm(rt, d)) {
+		device_unmap(rt);
+		return false;
+	}
+	place(rt);
+	return true;
+}
+
+/* An error of the device was told where it was met; here nothing can be done about it. */
+void device_unmap(Rt *rt)
+{
+	Cuda *c = rt->p->cuda;
+	DeviceMemory *mem = &rt->p->memory;
+	if (!c)
+		return;
+	cudaDeviceSynchronize();
+	if (c->stream[CUDA_COMPUTE])
+		k_cuda_close();
+	for (int i = 0; i < CUDA_STREAMS; i++)
+		if (c->stream[i])
+			cudaStreamDestroy(c->stream[i]);
+	for (int i = 0; i < ARENA_COUNT; i++) {
+		give(rt, i);
+		mem->base[i] = mem->mirror[i] = NULL;
+	}
+	k_bad_report = NULL;
+	cudaFreeHost(c->pinned);
+	if (c->shared)
+		cudaHostUnregister(c->shared);
+	comm_close(rt->p->comm);
+	rt->p->comm = NULL;
+	rt->p->cuda = NULL;
+	mem->window = NULL;
+}
+
+/* ---- what the host reads and writes ---- */
+
+/* Of an arena; ARENA_COUNT: of none. */
+static int arena_of(const Rt *rt, const char *at)
+{
+	const DeviceMemory *mem = &rt->p->memory;
+	int i = 0;
+	while (i < ARENA_COUNT && !(mem->base[i] && at >= mem->base[i] && at < mem->base[i] + mem->planned[i]))
+		i++;
+	return i;
+}
+
+static bool on_device(const Rt *rt, const char *at)
+{
+	int arena = arena_of(rt, at);
+	return arena < ARENA_COUNT && !rt->p->memory.on_host[arena];
+}
+
+void *device_open(const Rt *rt, const void *at, int64_t bytes, DeviceUse use)
+{
+	if (!bytes || arena_of(rt, at) == ARENA_COUNT)
+		return (void *)(uintptr_t)at;
+	if (!on_device(rt, at)) {
+		cuda_must(cudaDeviceSynchronize(), "what was issued before");
+		return (void *)(uintptr_t)at;
+	}
+	void *host = malloc((size_t)bytes);
+	if (!host)
+		ice("out of memory");
+	cuda_must(cudaDeviceSynchronize(), "what was issued before");
+	if (use & DEVICE_READ)
+		cuda_must(cudaMemcpy(host, at, (size_t)bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+	return host;
+}
+
+void device_close(const Rt *rt, const void *at, void *host, int64_t bytes, DeviceUse use)
+{
+	if (!on_device(rt, at) || !bytes)
+		return;
+	if (use & DEVICE_WRITE)
+		cuda_must(cudaMemcpy((void *)(uintptr_t)at, host, (size_t)bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+	free(host);
+}

@@ -1,0 +1,100 @@
+/* runtime/exec/cuda/graph.c: a program's first run is issued call by call, which makes all connections and loads all
+ * kernels; its second is captured, and from then on the graph is launched.
+ *
+ * Graphs never go stale: what changes from step to step lies in memory at fixed addresses.  Of the host's part of a
+ * program only counters would miss the replays: those are the program's totals (streams_replay).  Programs are
+ * issued every time where the host has a part in them: staged back ends, --check-nan, --check-replicas.
+ *
+ * The one idea: a program begins and ends on the compute stream alone; all other streams fork from it and join it, so
+ * programs follow each other in order whether they are issued or replayed, and a capture is whole. */
+#include "runtime/exec/cuda/backend.h"
+#include "runtime/exec/cuda/cuda.h"
+#include "runtime/exec/cuda/graph.h"
+
+struct CudaGraphs {
+	cudaEvent_t fork, join;     /* of the copy stream, which offloaded programs use */
+	struct { bool warm; cudaGraphExec_t exec; } of[PROGRAM_LAST + 1];
+};
+
+void graph_open(Rt *rt)
+{
+	Cuda *c = rt->p->cuda;
+	CudaGraphs *g = c->graphs = NEW(rt->p->arena, CudaGraphs);
+	cuda_must(cudaEventCreateWithFlags(&g->fork, cudaEventDisableTiming), "cudaEventCreate");
+	cuda_must(cudaEventCreateWithFlags(&g->join, cudaEventDisableTiming), "cudaEventCreate");
+}
+
+void graph_close(Rt *rt)
+{
+	CudaGraphs *g = rt->p->cuda->graphs;
+	cudaEventDestroy(g->fork);
+	cudaEventDestroy(g->join);
+	for (int k = 0; k < COUNT_OF(g->of); k++)
+		if (g->of[k].exec)
+			cudaGraphExecDestroy(g->of[k].exec);
+	rt->p->cuda->graphs = NULL;
+}
+
+static bool replays(const Rt *rt)
+{
+	const RtOptions *o = rt->p->options;
+	bool asked = !o->text[OPT_cuda_graph] || o->cuda_graph;
+	return asked && rt->p->cuda->backend->captures && !rt->model->n_checks && !o->check_replicas;
+}
+
+static void call(Rt *rt, Program program)
+{
+	const RtModel *m = rt->model;
+	RtProgram alone = {m->forward, m->backward, m->update, NULL, 0};
+	if (program == PROGRAM_EVAL) {
+		m->eval(rt);
+		return;
+	}
+	const RtProgram *p = program == PROGRAM_STEP ? &alone : &m->programs[program - PROGRAM_FIRST];
+	p->forward(rt);
+	p->backward(rt);
+	p->update(rt);
+}
+
+static void issue(Rt *rt, Program program)
+{
+	Cuda *c = rt->p->cuda;
+	CudaGraphs *g = c->graphs;
+	cudaStream_t compute = c->stream[CUDA_COMPUTE], copies = c->stream[CUDA_COPY];
+	streams_fork(rt);
+	cuda_must(cudaEventRecord(g->fork, compute), "cudaEventRecord");
+	cuda_must(cudaStreamWaitEvent(copies, g->fork, 0), "cudaStreamWaitEvent");
+	call(rt, program);
+	streams_join(rt);
+	cuda_must(cudaEventRecord(g->join, copies), "cudaEventRecord");
+	cuda_must(cudaStreamWaitEvent(compute, g->join, 0), "cudaStreamWaitEvent");
+}
+
+static cudaGraphExec_t capture(Rt *rt, Program program)
+{
+	cudaStream_t stream = rt->p->cuda->stream[CUDA_COMPUTE];
+	cudaGraph_t graph;
+	cudaGraphExec_t exec;
+	cuda_must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+	issue(rt, program);
+	cuda_must(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+	cuda_must(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+	cuda_must(cudaGraphDestroy(graph), "cudaGraphDestroy");
+	return exec;
+}
+
+void graph_run(Rt *rt, Program program)
+{
+	Cuda *c = rt->p->cuda;
+	CudaGraphs *g = c->graphs;
+	if (!replays(rt) || !g->of[program].warm) {
+		g->of[program].warm = true;
+		issue(rt, program);
+		return;
+	}
+	if (g->of[program].exec)
+		streams_replay(rt);
+	else
+		g->of[program].exec = capture(rt, program);
+	cuda_must(cudaGraphLaunch(g->of[program].exec, c->stream[CUDA_COMPUTE]), "cudaGraphLaunch");
+}

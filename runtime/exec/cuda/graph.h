@@ -1,0 +1,12 @@
+/* runtime/exec/cuda/graph.h: programs as CUDA graphs. */
+#ifndef SHARDC_RUNTIME_CUDA_GRAPH_H
+#define SHARDC_RUNTIME_CUDA_GRAPH_H
+
+#include "runtime/internal.h"
+
+void graph_open(Rt *rt);
+void graph_close(Rt *rt);
+/* Runs a program (forward, backward and update of a micro-batch, or an evaluation) behind what compute has. */
+void graph_run(Rt *rt, Program program);
+
+#endif

@@ -1,0 +1,91 @@
+/* runtime/exec/cuda/sync_kernels.cu: statistics of batch norms of all ranks, made one, as exec/cpu/sync.c does it.
+ *
+ * The one idea: every rank merges all messages in rank order in f64, one thread for a channel, so all have equal
+ * bits; with one rank what goes in comes out. */
+#include "kernels/cuda/common.cuh"
+#include "runtime/exec/cuda/words.h"
+
+enum { THREADS = 128 };
+
+template <class T> static __global__ void pack(T *message, const T *a, const T *b, int64_t n)
+{
+	GRID_STRIDE(i, n) {
+		message[2 * i] = a[i];
+		message[2 * i + 1] = b[i];
+	}
+}
+
+template <class T> static __global__ void merge_moments(T *mean_out, T *var_out, T *running, const T *all, int ranks,
+	int64_t channels, double unbiased)
+{
+	GRID_STRIDE(i, channels) {
+		double mean = (double)all[2 * i], sum = (double)all[2 * i + 1];
+		for (int r = 1; r < ranks; r++) {
+			const T *of = all + 2 * channels * r;
+			double delta = (double)of[2 * i] - mean;
+			mean += delta / (r + 1);
+			sum += (double)of[2 * i + 1] + delta * delta * r / (r + 1);
+		}
+		mean_out[i] = (T)mean;
+		var_out[i] = (T)(sum / ranks);
+		running[i] = (T)(sum / ranks * unbiased);
+	}
+}
+
+template <class T> static __global__ void merge_means(T *a, T *b, const T *all, int ranks, int64_t channels)
+{
+	GRID_STRIDE(i, channels) {
+		double x = (double)all[2 * i], y = (double)all[2 * i + 1];
+		for (int r = 1; r < ranks; r++) {
+			const T *of = all + 2 * channels * r;
+			x += (double)of[2 * i];
+			y += (double)of[2 * i + 1];
+		}
+		a[i] = (T)(x / ranks);
+		b[i] = (T)(y / ranks);
+	}
+}
+
+template <class T> static void pack_all(void *message, const void *a, const void *b, int64_t n, cudaStream_t s)
+{
+	LAUNCH(pack<T>, blocks_for(n, THREADS), THREADS, 0, s, (T *)message, (const T *)a, (const T *)b, n);
+}
+
+void sync_pack(void *message, KDType dtype, const void *a, const void *b, int64_t channels, cudaStream_t s)
+{
+	if (dtype == K_F64)
+		pack_all<double>(message, a, b, channels, s);
+	else
+		pack_all<float>(message, a, b, channels, s);
+}
+
+template <class T> static void moments(void *const out[3], const void *all, int ranks, int64_t n, double unbiased,
+	cudaStream_t s)
+{
+	LAUNCH(merge_moments<T>, blocks_for(n, THREADS), THREADS, 0, s, (T *)out[0], (T *)out[1], (T *)out[2],
+		(const T *)all, ranks, n, unbiased);
+}
+
+void sync_merge_moments(void *const out[3], KDType dtype, const void *all, int ranks, int64_t channels, int64_t n,
+	cudaStream_t s)
+{
+	double one = (double)n, total = one * ranks;
+	double unbiased = n > 1 ? (total / (total - 1)) / (one / (one - 1)) : 1;
+	if (dtype == K_F64)
+		moments<double>(out, all, ranks, channels, unbiased, s);
+	else
+		moments<float>(out, all, ranks, channels, unbiased, s);
+}
+
+template <class T> static void means(void *const out[2], const void *all, int ranks, int64_t n, cudaStream_t s)
+{
+	LAUNCH(merge_means<T>, blocks_for(n, THREADS), THREADS, 0, s, (T *)out[0], (T *)out[1], (const T *)all, ranks, n);
+}
+
+void sync_merge_means(void *const out[2], KDType dtype, const void *all, int ranks, int64_t channels, cudaStream_t s)
+{
+	if (dtype == K_F64)
+		means<double>(out, all, ranks, channels, s);
+	else
+		means<float>(out, all, ranks, channels, s);
+}

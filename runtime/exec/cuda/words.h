@@ -1,0 +1,33 @@
+/* runtime/exec/cuda/words.h: the small kernels of collectives: counters of the watchdog, statistics of batch norms. */
+#ifndef SHARDC_RUNTIME_CUDA_WORDS_H
+#define SHARDC_RUNTIME_CUDA_WORDS_H
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- progress_kernels.cu: the watchdog's counters, written by the device ---- */
+
+/* Of one channel, as the device sees RankProgress. */
+typedef struct ProgressWords { int32_t *inside, *ended; int64_t *done; } ProgressWords;
+void progress_device_enter(ProgressWords p, int seq, cudaStream_t stream);
+void progress_device_end(ProgressWords p, int seq, cudaStream_t stream);
+
+/* ---- sync_kernels.cu: messages of statistics; pairs of a channel lie side by side ---- */
+
+void sync_pack(void *message, KDType dtype, const void *a, const void *b, int64_t channels, cudaStream_t stream);
+/* all: `ranks` messages.  n: elements of a channel on each rank; 0: variances stay biased. */
+void sync_merge_moments(void *const out[3], KDType dtype, const void *all, int ranks, int64_t channels, int64_t n,
+	cudaStream_t stream);
+void sync_merge_means(void *const out[2], KDType dtype, const void *all, int ranks, int64_t channels,
+	cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,123 @@
+/* runtime/exec/device.c: the arenas of a run and what lies where in them, on any device.
+ *
+ * Who maps them is cpu/device.c or cuda/device.c; both map exactly these bytes.
+ *
+ * The one idea: base/layout.c says how many bytes and at which offsets; base pointers make pointers of these. */
+#include <string.h>
+
+#include "runtime/internal.h"
+
+const char *const device_arena_names[ARENA_COUNT] = {
+	"parameters", "gathered", "gradients", "gradients in a file", "sent copies", "optimizer states",
+	"buffers", "inputs", "activations", "workspace", "communication", "device tables"};
+
+void device_plan(Rt *rt)
+{
+	DeviceMemory *mem = &rt->p->memory;
+	LayoutModel layout = rt->model->layout;
+	LayoutRank who = device_rank(rt);
+	layout.hosts = rt->p->world.n_hosts;
+	layout.n_states = rt->p->optim.n_states;
+	layout.snapshot = snapshot_wanted(rt);
+	device_layout(rt, &layout);
+	LayoutMemory sum = layout_memory(&layout, &who);
+	mem->places = layout_places(&layout, &who, rt->p->arena);
+	const int64_t planned[ARENA_COUNT] = {sum.params + sum.file.params + sum.host.params, sum.gathered, sum.grads,
+		sum.file.grads, sum.send, sum.states + sum.file.states + sum.host.states, sum.buffers, sum.inputs,
+		sum.activations, sum.workspace, sum.comm, sum.tables};
+	const bool in_file[ARENA_COUNT] = {[ARENA_PARAMS] = sum.file.params, [ARENA_KEPT] = sum.file.grads,
+		[ARENA_STATES] = sum.file.states};
+	memcpy(mem->planned, planned, sizeof(planned));
+	mem->total = sum.total;
+	mem->on_host[ARENA_PARAMS] = sum.host.params;
+	mem->on_host[ARENA_STATES] = sum.host.states;
+	mem->host = sum.host;
+	mem->snapshot = sum.snapshot + sum.host.snapshot;
+	for (int i = 0; i < ARENA_COUNT; i++) {
+		mem->file_at[i] = in_file[i] ? mem->file_bytes : -1;
+		mem->file_bytes += in_file[i] ? round_up(planned[i], OFFLOAD_PAGE) : 0;
+	}
+}
+
+typedef void *Pointers[LAYOUT_MAX_FLATS];
+
+/* Offsets in an arena as pointers; NULL where a rank holds nothing. */
+static Pointers *pointers(const Rt *rt, ArenaKind arena, LayoutOffsets *offset)
+{
+	const LayoutModel *l = &rt->model->layout;
+	Pointers *p = arena_alloc(rt->p->arena, sizeof(*p) * (size_t)MAX(l->n_units, 1));
+	for (int u = 0; u < l->n_units; u++)
+		for (int f = 0; f < LAYOUT_MAX_FLATS; f++)
+			p[u][f] = offset[u][f] < 0 ? NULL : rt->p->memory.base[arena] + offset[u][f];
+	return p;
+}
+
+/* Gradients that the update reads are in the file, flat gradients only where they are the same. */
+static void point_kept(Rt *rt)
+{
+	const LayoutModel *l = &rt->model->layout;
+	LayoutRank who = device_rank(rt);
+	rt->grad_shard = pointers(rt, ARENA_KEPT, rt->p->memory.places.grad_shard);
+	for (int u = 0; u < l->n_units; u++)
+		if (layout_grad_stays(&l->unit[u], &who))
+			memcpy(rt->grad[u], rt->grad_shard[u], sizeof(rt->grad[u]));
+}
+
+void device_point(Rt *rt)
+{
+	const LayoutPlaces *at = &rt->p->memory.places;
+	rt->param = pointers(rt, ARENA_PARAMS, at->param);
+	rt->shard = pointers(rt, ARENA_PARAMS, at->param);
+	rt->grad = pointers(rt, ARENA_GRADS, at->grad);
+	rt->grad_shard = pointers(rt, ARENA_GRADS, at->grad_shard);
+	if (rt->p->memory.planned[ARENA_KEPT])
+		point_kept(rt);
+	for (int k = 0; k < rt->p->optim.n_states; k++)
+		rt->p->optim.state[k] = pointers(rt, ARENA_STATES, at->state[k]);
+	rt->p->optim.master = pointers(rt, ARENA_STATES, at->master);
+	for (int u = 0; u < rt->model->layout.n_units; u++)
+		rt_reshard(rt, u);
+	rt->state = rt->p->memory.base[ARENA_BUFFERS];
+	rt->input = rt->p->memory.base[ARENA_INPUTS];
+	rt->act = rt->p->memory.base[ARENA_ACTIVATIONS];
+	rt->work = rt->p->memory.base[ARENA_WORKSPACE];
+	rt->prim = NEW_N(rt->p->arena, KPrim *, MAX(rt->model->n_prims, 1));
+}
+
+char *device_tensor(const Rt *rt, const RtTensor *t)
+{
+	switch (t->kind) {
+	case RT_INPUT: return rt->input + t->offset;
+	case RT_PARAM: return (char *)rt->param[t->unit][t->flat] +
+		t->offset * dtype_info[rt->model->layout.unit[t->unit].flat[t->flat].param].bytes;
+	case RT_BUFFER: case RT_DATA: case RT_STATE: return rt->state + t->offset;
+	}
+	ice("tensor \"%s\" has kind %d", t->name, (int)t->kind);
+}
+
+LayoutRank device_rank(const Rt *rt)
+{
+	const World *w = &rt->p->world;
+	int64_t size = MAX(w->size, 1), given = rt->p->options->shard_size;
+	return (LayoutRank){w->rank, size, given ? given : size / MAX(w->n_hosts, 1)};
+}
+
+void device_put(const Rt *rt, void *at, const void *from, int64_t bytes)
+{
+	for (int64_t done = 0; done < bytes; done += DEVICE_PIECE) {
+		int64_t n = MIN(bytes - done, (int64_t)DEVICE_PIECE);
+		char *host = device_open(rt, (char *)at + done, n, DEVICE_WRITE);
+		memcpy(host, (const char *)from + done, (size_t)n);
+		device_close(rt, (char *)at + done, host, n, DEVICE_WRITE);
+	}
+}
+
+void device_zero(const Rt *rt, void *at, int64_t bytes)
+{
+	for (int64_t done = 0; done < bytes; done += DEVICE_PIECE) {
+		int64_t n = MIN(bytes - done, (int64_t)DEVICE_PIECE);
+		char *host = device_open(rt, (char *)at + done, n, DEVICE_WRITE);
+		memset(host, 0, (size_t)n);
+		device_close(rt, (char *)at + done, host, n, DEVICE_WRITE);
+	}
+}

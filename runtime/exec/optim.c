@@ -1,0 +1,331 @@
+/* runtime/exec/optim.c: the optimizers of a program: states, parameter segments, hyper-parameters, updates.
+ *
+ * Refuses a flag that the optimizer has no use for, and trainable parameters that are not f32 and have no f32 master.
+ *
+ * The one idea: an optimizer is a row (states, defaults, one kernel call); a flat shard is cut into
+ * segments, one a parameter, and a segment's group says how it is decayed.  A rank updates the part of a flat that
+ * layout_range gives it: its segments are those of the flat, cut to that part.  Where the flat has a master, that is
+ * updated, and the working copy rounded from it. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/internal.h"
+
+static void update_sgd(const Update *u)
+{
+	k_sgd_f32(u->p, u->m, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s, u->nesterov);
+}
+
+static void update_adam(const Update *u)
+{
+	k_adam_f32(u->p, u->m, u->v, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s);
+}
+
+static void update_adamw(const Update *u)
+{
+	k_adamw_f32(u->p, u->m, u->v, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s);
+}
+
+static void update_adagrad(const Update *u)
+{
+	k_adagrad_f32(u->p, u->m, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s);
+}
+
+static void update_lion(const Update *u)
+{
+	k_lion_f32(u->p, u->m, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s);
+}
+
+struct OptimizerInfo {
+	const char *name;
+	int n_states; /* of sgd: only when compiled with momentum */
+	const char *state[2];
+	double lr, beta1, beta2, eps, weight_decay;
+	void (*update)(const Update *u);
+};
+
+/* Names and defaults are PyTorch's; lion's are its paper's. */
+static const OptimizerInfo optimizers[] = {
+	{"sgd",     1, {"momentum_buffer", NULL},  1e-3, 0.9, 0,     0,     0,    update_sgd},
+	{"adam",    2, {"exp_avg", "exp_avg_sq"},  1e-3, 0.9, 0.999, 1e-8,  0,    update_adam},
+	{"adamw",   2, {"exp_avg", "exp_avg_sq"},  1e-3, 0.9, 0.999, 1e-8,  0.01, update_adamw},
+	{"adagrad", 1, {"sum", NULL},              1e-2, 0,   0,     1e-10, 0,    update_adagrad},
+	{"lion",    1, {"exp_avg", NULL},          1e-4, 0.9, 0.99,  0,     0,    update_lion},
+};
+
+double optim_norm_p(const RtModel *model)
+{
+	return model->norm_p > 0 ? model->norm_p : 2;
+}
+
+const char *optim_state_name(const Optimizer *opt, int state)
+{
+	return opt->info->state[state];
+}
+
+static bool segment_of(const RtTensor *t, int unit, int flat)
+{
+	return t->kind == RT_PARAM && t->unit == unit && t->flat == flat && t->trainable;
+}
+
+static int by_begin(const void *pa, const void *pb)
+{
+	const Segment *a = pa, *b = pb;
+	return (a->begin > b->begin) - (a->begin < b->begin);
+}
+
+static SegmentList cut_segments(const Optimizer *opt, const RtModel *m, int unit, int flat, Arena *a)
+{
+	SegmentList list = {0};
+	for (int i = 0; i < m->n_tensors; i++)
+		list.n += segment_of(&m->tensors[i], unit, flat);
+	list.at = NEW_N(a, Segment, MAX(list.n, 1));
+	int64_t n = 0;
+	int32_t tensor = 0;
+	for (int i = 0; i < m->n_tensors; i++) {
+		const RtTensor *t = &m->tensors[i];
+		if (segment_of(t, unit, flat))
+			list.at[n++] = (Segment){t->offset, tensor_numel(t), 2 * t->group + t->no_decay, tensor,
+				opt->began[i]};
+		tensor += t->kind == RT_PARAM && t->unit == unit;
+	}
+	qsort(list.at, (size_t)n, sizeof(*list.at), by_begin);
+	for (int64_t i = 1; i < n; i++)
+		if (list.at[i].begin < list.at[i - 1].begin + list.at[i - 1].length)
+			ice("unit %d flat %d: parameters overlap", unit, flat);
+	return list;
+}
+
+/* What of the segments lies in a range of the flat, from the range's start. */
+static SegmentList cut_range(const SegmentList *whole, LayoutRange range, Arena *a)
+{
+	SegmentList list = {.at = NEW_N(a, Segment, MAX(whole->n, 1))};
+	for (int64_t i = 0; i < whole->n; i++) {
+		const Segment *s = &whole->at[i];
+		int64_t begin = MAX(s->begin, range.begin), end = MIN(s->begin + s->length, range.begin + range.n);
+		if (begin < end)
+			list.at[list.n++] = (Segment){begin - range.begin, end - begin, s->group, s->tensor, s->began};
+	}
+	return list;
+}
+
+static void set_info(Optimizer *opt, const char *spec)
+{
+	size_t n = strcspn(spec, ":");
+	for (int i = 0; i < COUNT_OF(optimizers); i++)
+		if (strlen(optimizers[i].name) == n && !strncmp(optimizers[i].name, spec, n))
+			opt->info = &optimizers[i];
+	if (!opt->info)
+		ice("optimizer \"%s\" is unknown to the runtime", spec);
+	opt->nesterov = strstr(spec + n, "nesterov");
+	opt->momentum = strcmp(opt->info->name, "sgd") || strstr(spec + n, "momentum") || opt->nesterov;
+	opt->n_states = opt->momentum ? opt->info->n_states : 0;
+}
+
+bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Arena *a, const char *program, Diag *d)
+{
+	memset(opt, 0, sizeof(*opt));
+	if (!model->optimizer)
+		return true;
+	set_info(opt, model->optimizer);
+	opt->began = NEW_N(a, int64_t, model->n_tensors + 1);
+	opt->group = NEW_N(a, Group, 2 * (model->n_groups + 1));
+	opt->segments = arena_alloc(a, sizeof(*opt->segments) * (size_t)MAX(model->layout.n_units, 1));
+	opt->mine = arena_alloc(a, sizeof(*opt->mine) * (size_t)MAX(model->layout.n_units, 1));
+	for (int u = 0; u < model->layout.n_units; u++)
+		for (int f = 0; f < model->layout.unit[u].n_flats; f++) {
+			const LayoutFlat *flat = &model->layout.unit[u].flat[f];
+			if (flat->trainable && flat->dtype != DT_F32 && !flat->master) {
+				diag_error(d, program, "unit \"%s\" trains %s parameters without f32 masters: only f32 is supported",
+					model->unit_names[u], dtype_info[flat->dtype].text);
+				return false;
+			}
+			if (!flat->trainable)
+				continue;
+			opt->segments[u][f] = cut_segments(opt, model, u, f, a);
+			opt->mine[u][f] = cut_range(&opt->segments[u][f], layout_range(&model->layout.unit[u], f, who), a);
+		}
+	return true;
+}
+
+/* The index among the parameters of its unit, as in Segment.tensor. */
+static int number_in_unit(const RtModel *m, int tensor)
+{
+	int n = 0;
+	for (int i = 0; i < tensor; i++)
+		n += m->tensors[i].kind == RT_PARAM && m->tensors[i].unit == m->tensors[tensor].unit;
+	return n;
+}
+
+void optim_set_began(Optimizer *opt, const RtModel *model, int tensor, int64_t updates)
+{
+	const RtTensor *t = &model->tensors[tensor];
+	int number = number_in_unit(model, tensor);
+	opt->began[tensor] = updates;
+	SegmentList *lists[] = {&opt->segments[t->unit][t->flat], &opt->mine[t->unit][t->flat]};
+	for (int k = 0; k < COUNT_OF(lists); k++)
+		for (int64_t i = 0; i < lists[k]->n; i++)
+			if (lists[k]->at[i].tensor == number)
+				lists[k]->at[i].began = updates;
+}
+
+const char *optim_refuses(const Optimizer *opt, const RtModel *model, OptionId flag)
+{
+	bool sgd = !strcmp(opt->info->name, "sgd");
+	const struct { OptionId id; bool used; const char *why; } rules[] = {
+		{OPT_momentum, sgd && opt->momentum, "only --optimizer=sgd:momentum has it"},
+		{OPT_betas, !sgd && opt->info->beta2 > 0, "adam, adamw and lion have it"},
+		{OPT_eps, opt->info->eps > 0, "adam, adamw and adagrad have it"},
+		{OPT_clip_norm, model->clip, "compile with --clip=P, the norm's p (1, 2, 2.5, inf), to have it"},
+		{OPT_clip_value, model->clip_value, "compile with --clip=value to have it"},
+	};
+	for (int i = 0; i < COUNT_OF(rules); i++)
+		if (rules[i].id == flag && !rules[i].used)
+			return rules[i].why;
+	return NULL;
+}
+
+const char *optim_help(const RtModel *model, OptionId flag, Arena *a)
+{
+	Optimizer opt = {.info = NULL};
+	if (!model->optimizer)
+		return NULL;
+	set_info(&opt, model->optimizer);
+	const OptimizerInfo *i = opt.info;
+	const char *why = optim_refuses(&opt, model, flag);
+	if (why)
+		return arena_printf(a, "refused by this program: %s", why);
+	switch (flag) {
+	case OPT_lr: return arena_printf(a, "%s: %g", i->name, i->lr);
+	case OPT_momentum: return arena_printf(a, "%s: %g", i->name, i->beta1);
+	case OPT_betas: return arena_printf(a, "%s: %g,%g", i->name, i->beta1, i->beta2);
+	case OPT_eps: return arena_printf(a, "%s: %g", i->name, i->eps);
+	case OPT_weight_decay: return arena_printf(a, "%s: %g", i->name, i->weight_decay);
+	case OPT_clip_norm: return arena_printf(a, "of the %g-norm", optim_norm_p(model));
+	default: return NULL;
+	}
+}
+
+static bool check_flags(const Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d)
+{
+	bool ok = true;
+	for (int i = 0; i < OPT_COUNT; i++) {
+		const char *why = o->text[i] ? optim_refuses(opt, model, (OptionId)i) : NULL;
+		if (!why)
+			continue;
+		diag_error(d, o->program, "--%s is refused by this program, compiled with --optimizer=%s%s%s: %s",
+			option_info[i].flag, model->optimizer, model->clip ? " --clip=P" : "",
+			model->clip_value ? " --clip=value" : "", why);
+		ok = false;
+	}
+	return ok;
+}
+
+/* What is given in `own`, in place of what stands in g. */
+static void change_group(Group *g, const double *own)
+{
+	float *const field[GROUP_KEYS] = {[GROUP_lr_scale] = &g->lr_scale, [GROUP_weight_decay] = &g->weight_decay,
+		[GROUP_beta1] = &g->beta1, [GROUP_beta2] = &g->beta2, [GROUP_eps] = &g->eps, [GROUP_momentum] = &g->beta1};
+	for (int k = 0; k < GROUP_KEYS; k++)
+		if (!isnan(own[k]))
+			*field[k] = (float)own[k];
+}
+
+static double chosen(bool given, double flag, const double *hyper, int key, double otherwise)
+{
+	return hyper && !isnan(hyper[key]) ? hyper[key] : given ? flag : otherwise;
+}
+
+/* What holds for parameters of no group. */
+static Group base_group(const Optimizer *opt, const RtOptions *o, const double *hyper)
+{
+	const OptimizerInfo *info = opt->info;
+	bool betas = o->text[OPT_betas];
+	Group g = {.lr_scale = 1,
+		.weight_decay = (float)chosen(o->text[OPT_weight_decay], o->weight_decay, hyper, HYPER_weight_decay,
+			info->weight_decay),
+		.beta1 = (float)chosen(betas, o->betas.beta1, hyper, HYPER_betas, info->beta1),
+		.beta2 = (float)chosen(betas, o->betas.beta2, hyper, HYPER_betas_second, info->beta2),
+		.eps = (float)chosen(o->text[OPT_eps], o->eps, hyper, HYPER_eps, info->eps)};
+	g.beta1 = (float)chosen(o->text[OPT_momentum], o->momentum, hyper, HYPER_momentum, g.beta1);
+	return g;
+}
+
+LrSchedule optim_schedule(const Optimizer *opt, const RtOptions *o, const double *hyper)
+{
+	return (LrSchedule){.kind = (Schedule)chosen(true, o->lr_schedule, hyper, HYPER_lr_schedule, 0),
+		.lr = chosen(o->text[OPT_lr], o->lr, hyper, HYPER_lr, opt->info->lr),
+		.min_lr = chosen(true, o->min_lr, hyper, HYPER_min_lr, 0),
+		.warmup = (int64_t)chosen(true, (double)o->warmup, hyper, HYPER_warmup, 0), .steps = o->steps};
+}
+
+void optim_apply(Optimizer *opt, const RtModel *model, const RtOptions *o, const double *hyper)
+{
+	Group base = base_group(opt, o, hyper);
+	for (int i = 0; i <= model->n_groups; i++) {
+		Group *g = &opt->group[2 * i];
+		*g = base;
+		if (i)
+			change_group(g, model->groups[i - 1].value);
+		if (i && hyper)
+			change_group(g, hyper + HYPER_KEYS + (i - 1) * GROUP_KEYS);
+		g[1] = g[0];
+		g[1].weight_decay = 0;
+	}
+	opt->clip_norm = chosen(true, o->clip_norm, hyper, HYPER_clip_norm, 0);
+	opt->clip_value = chosen(true, o->clip_value, hyper, HYPER_clip_value, 0);
+	opt->lr = optim_schedule(opt, o, hyper);
+}
+
+bool optim_configure(Optimizer *opt, const RtModel *model, const RtOptions *o, Diag *d)
+{
+	if (!check_flags(opt, model, o, d))
+		return false;
+	optim_apply(opt, model, o, NULL);
+	return true;
+}
+
+static bool in_group(const RtTensor *t, int group, bool no_decay)
+{
+	return t->kind == RT_PARAM && t->trainable && t->group == group && t->no_decay == no_decay;
+}
+
+static bool has_groups(const RtModel *model)
+{
+	bool any = model->n_groups;
+	for (int t = 0; t < model->n_tensors; t++)
+		any = any || model->tensors[t].no_decay;
+	return any;
+}
+
+void optim_print_groups(const Optimizer *opt, const RtModel *model, FILE *out)
+{
+	if (!has_groups(model))
+		return;
+	for (int i = 0; i < 2 * (model->n_groups + 1); i++) {
+		const Group *g = &opt->group[i];
+		const double own[GROUP_KEYS] = {[GROUP_lr_scale] = g->lr_scale, [GROUP_weight_decay] = g->weight_decay,
+			[GROUP_beta1] = g->beta1, [GROUP_beta2] = g->beta2, [GROUP_eps] = g->eps, [GROUP_momentum] = g->beta1};
+		int64_t n = 0, elements = 0;
+		for (int t = 0; t < model->n_tensors; t++) {
+			bool in = in_group(&model->tensors[t], i / 2, i % 2);
+			n += in;
+			elements += in ? tensor_numel(&model->tensors[t]) : 0;
+		}
+		if (!n)
+			continue;
+		fprintf(out, "group %s%s%s%s: %lld tensors, %lld elements", i > 1 ? "\"" : "",
+			i > 1 ? model->groups[i / 2 - 1].regex : "of the rest", i > 1 ? "\"" : "", i % 2 ? ", not decayed" : "",
+			(long long)n, (long long)elements);
+		for (int k = 0; k < GROUP_KEYS; k++)
+			if (group_key_used((GroupKey)k, model->optimizer))
+				fprintf(out, ", %s %.7g", group_key_info[k].name, own[k]);
+		fputc('\n', out);
+	}
+}
+
+void optim_update(const Optimizer *opt, const Update *u)
+{
+	opt->info->update(u);
+}

@@ -1,0 +1,61 @@
+/* runtime/exec/programs.c: a program's collectives by number: their names, and what is counted of them.
+ *
+ * The one idea: when collectives run is stream.c's, of either target; which they are is the program's. */
+#include "runtime/internal.h"
+
+const RtCollective *program_rows(const RtModel *m, Program program, int *n)
+{
+	const RtProgram *many = program >= PROGRAM_FIRST && m->programs ? &m->programs[program - PROGRAM_FIRST] : NULL;
+	if (program == PROGRAM_STEP) {
+		*n = m->n_step;
+		return m->step;
+	}
+	*n = many ? many->n : program == PROGRAM_EVAL ? m->n_evaluation : 0;
+	return many ? many->collectives : program == PROGRAM_EVAL ? m->evaluation : NULL;
+}
+
+/* Kept in a buffer of the caller's thread: the watchdog asks. */
+const char *streams_name(const void *context, int program, int seq)
+{
+	static _Thread_local char name[512];
+	const RtModel *m = ((const Rt *)context)->model;
+	int n;
+	const RtCollective *rows = program_rows(m, (Program)program, &n);
+	static const char *const outside[] = {[OUTSIDE_AGREE] = "agreement of all ranks", [OUTSIDE_NCCL] = "start of NCCL",
+		[OUTSIDE_FILES] = "files of a checkpoint"};
+	if (program == PROGRAM_OUTSIDE && seq >= OUTSIDE_AGREE && seq < COUNT_OF(outside))
+		return outside[seq];
+	if (seq < 1 || seq > n)
+		return NULL;
+	const RtCollective *row = &rows[seq - 1];
+	snprintf(name, sizeof(name), "%s%s%s", collective_name(row->kind), row->unit < 0 ? "" : " @",
+		row->unit < 0 ? "" : m->unit_names[row->unit]);
+	return name;
+}
+
+/* Where bytes of this kind are counted beside the sum of all; NULL: nowhere. */
+static int64_t *bytes_of_kind(CommCost *cost, RtCollectiveKind kind)
+{
+	switch (kind) {
+	case RT_ALL_GATHER: return &cost->gathered;
+	case RT_REDUCE_SCATTER: case RT_ALL_REDUCE: case RT_ALL_REDUCE_SHARDS: case RT_REDUCE: return &cost->reduced;
+	case RT_BROADCAST: return &cost->broadcast;
+	default: return NULL;
+	}
+}
+
+CommCost cost_since(const CommCounts counts[RT_COLLECTIVE_KINDS], CommCost *told)
+{
+	CommCost now = {0};
+	for (int kind = 0; kind < RT_COLLECTIVE_KINDS; kind++) {
+		int64_t *bytes = bytes_of_kind(&now, (RtCollectiveKind)kind);
+		now.n += counts[kind].n;
+		now.bytes += counts[kind].bytes;
+		if (bytes)
+			*bytes += counts[kind].bytes;
+	}
+	CommCost cost = {.n = now.n - told->n, .bytes = now.bytes - told->bytes, .gathered = now.gathered - told->gathered,
+		.reduced = now.reduced - told->reduced, .broadcast = now.broadcast - told->broadcast};
+	*told = now;
+	return cost;
+}

@@ -1,0 +1,328 @@
+/* runtime/plane/launch.c: how this process came to be: alone, the parent of --ranks, or a rank that a launcher or
+ * the parent started.
+ *
+ * Refuses whatever leaves it open which rank of how many this is: two launchers at once, half of a launcher's
+ * variables, a communicator that cannot reach all ranks.
+ *
+ * The one idea: a row per launcher names its variables; a launcher with one rank only is as good as none. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "base/near.h"
+#include "runtime/plane/plane.h"
+
+typedef struct Launcher {
+	const char *name;
+	const char *rank, *size, *local_rank, *local_size, *hosts;
+	/* asked: batch jobs set these variables, too, so they count with --comm=mpi and --comm=nccl only */
+	bool mpi, asked;
+} Launcher;
+static const Launcher launchers[] = {
+	{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+		"OMPI_COMM_WORLD_LOCAL_SIZE", NULL, true, false},
+	{"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, true, false},
+	{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_NUM_NODES", true,
+		true},
+	{"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, false, false},
+};
+
+typedef struct Found {
+	const Launcher *by;
+	int rank, size, local_rank, local_size;
+	bool one_host;           /* the launcher says that all ranks are on one */
+} Found;
+
+/* The variable's number in [low, high]; fallback where it is not set.  False after a message. */
+static bool read_number(
+	const char *name, int low, int high, int fallback, int *out, const char *where, Diag *d)
+{
+	const char *text = name ? getenv(name) : NULL;
+	char *end;
+	*out = fallback;
+	if (!text || !*text)
+		return true;
+	errno = 0;
+	long n = strtol(text, &end, 10);
+	if (errno || *end || n < low || n > high) {
+		diag_error(d, where, "the variable %s=%s should be a number from %d to %d", name, text, low, high);
+		return false;
+	}
+	*out = (int)n;
+	return true;
+}
+
+static bool is_set(const char *name)
+{
+	const char *text = name ? getenv(name) : NULL;
+	return text && *text;
+}
+
+/* out->by stays NULL where the variables are not there. */
+static bool read_launcher(const Launcher *l, Found *out, const char *where, Diag *d)
+{
+	enum { MOST = 1 << 20 };
+	if (!is_set(l->rank) && !is_set(l->size))
+		return true;
+	if (!is_set(l->rank) || !is_set(l->size)) {
+		bool rank = is_set(l->rank);
+		diag_error(d, where, "the variable %s is set and %s is not: a launcher sets both; unset it, or start "
+			"the ranks with --ranks", rank ? l->rank : l->size, rank ? l->size : l->rank);
+		return false;
+	}
+	if (!read_number(l->size, 1, MOST, 1, &out->size, where, d) ||
+		!read_number(l->rank, 0, out->size - 1, 0, &out->rank, where, d) ||
+		!read_number(l->local_size, 1, out->size, out->size, &out->local_size, where, d) ||
+		!read_number(l->local_rank, 0, out->local_size - 1, out->rank % out->local_size,
+			&out->local_rank, where, d))
+		return false;
+	int hosts;
+	if (!read_number(l->hosts, 1, MOST, 0, &hosts, where, d))
+		return false;
+	out->one_host = hosts == 1 || (is_set(l->local_size) && out->local_size == out->size);
+	out->by = l;
+	return true;
+}
+
+static bool is(const char *comm, const char *what)
+{
+	return comm && !strcmp(comm, what);
+}
+
+/* Whether this target's programs have NCCL. */
+static bool has_nccl(void)
+{
+	for (int i = 0; launch_comms[i]; i++)
+		if (is(launch_comms[i], "nccl"))
+			return true;
+	return false;
+}
+
+/* --comm=shm leaves mpirun's variables aside, for ranks that another launcher's variables number. */
+static bool check_shm(const Found *found, const char *comm, const char *where, Diag *d)
+{
+	for (int i = 0; i < COUNT_OF(launchers) && is(comm, "shm") && found->size < 2; i++) {
+		Found f = {0};
+		if (!launchers[i].mpi || launchers[i].asked)
+			continue;
+		if (!read_launcher(&launchers[i], &f, where, d))
+			return false;
+		if (f.size < 2)
+			continue;
+		diag_error(d, where, "--comm=shm: this is rank %d of %d by %s and %s, and ranks that mpirun starts find each "
+			"other by MPI: leave out --comm (ranks of one host share memory all the same), or start the ranks with "
+			"--ranks %d instead of mpirun", f.rank, f.size, f.by->rank, f.by->size, f.size);
+		return false;
+	}
+	return true;
+}
+
+/* Which of the launchers' variables count. */
+static bool find_launcher(Found *out, const char *comm, const char *where, Diag *d)
+{
+	*out = (Found){.size = 1, .local_size = 1};
+	for (int i = 0; i < COUNT_OF(launchers); i++) {
+		Found f = {0};
+		const Launcher *l = &launchers[i];
+		if ((l->asked && !is(comm, "mpi") && !is(comm, "nccl")) || (l->mpi && is(comm, "shm")))
+			continue;
+		if (!l->mpi && out->by && is(comm, "mpi"))
+			continue;
+		if (!read_launcher(l, &f, where, d))
+			return false;
+		if (!f.by || (f.size == 1 && out->by))
+			continue;
+		if (out->by && out->size > 1 && (f.size != out->size || f.rank != out->rank)) {
+			diag_error(d, where, "this is rank %d of %d by %s and %s, but rank %d of %d by %s and %s; "
+				"unset one pair, or choose with --comm=mpi or --comm=shm", out->rank, out->size,
+				out->by->rank,
+				out->by->size, f.rank,
+				f.size, f.by->rank, f.by->size);
+			return false;
+		}
+		if (!out->by || out->size == 1)
+			*out = f;
+	}
+	return check_shm(out, comm, where, d);
+}
+
+static void set_world(Launch *l, const Found *f, Arena *a)
+{
+	l->world = (World){.rank = f->rank, .size = f->size, .local_rank = f->local_rank,
+		.local_size = f->local_size,
+		.host = f->rank / f->local_size, .n_hosts = (int)ceil_div(f->size, f->local_size),
+		.host_of = NEW_N(a, int, f->size)};
+	for (int i = 0; i < f->size; i++)
+		l->world.host_of[i] = i / f->local_size;
+}
+
+/* A child of launch_ranks. */
+static bool find_parent(Launch *l, const char *where, Arena *a, Diag *d)
+{
+	Found f = {0};
+	struct stat s;
+	if (!read_number("SHARDRT_WORLD", 2, 1 << 20, 2, &f.size, where, d) ||
+		!read_number("SHARDRT_RANK", 0, f.size - 1, 0, &f.rank, where, d) ||
+		!read_number("SHARDRT_HUB_FD", 3, 1 << 20, -1, &l->hub_fd, where, d))
+		return false;
+	if (l->hub_fd < 0 || fstat(l->hub_fd, &s) || !S_ISSOCK(s.st_mode)) {
+		diag_error(d, where, "the variable SHARDRT_RANK is set, but no parent process started this one; "
+			"unset it");
+		return false;
+	}
+	fcntl(l->hub_fd, F_SETFD, FD_CLOEXEC);
+	unsetenv("SHARDRT_RANK");
+	unsetenv("SHARDRT_WORLD");
+	unsetenv("SHARDRT_HUB_FD");
+	f.local_rank = f.rank;
+	f.local_size = f.size;
+	l->role = LAUNCH_RANK;
+	set_world(l, &f, a);
+	return true;
+}
+
+/* "gpu[03-07,9]-ib,..." begins with "gpu03-ib". */
+static const char *first_host(const char *list, Arena *a)
+{
+	size_t head = strcspn(list, "[,");
+	if (list[head] != '[')
+		return arena_strndup(a, list, head);
+	const char *number = list + head + 1, *end = strchr(number, ']');
+	const char *tail = end ? end + 1 : "";
+	return arena_printf(a, "%.*s%.*s%.*s", (int)head, list, (int)strcspn(number, "-,]"), number,
+		(int)strcspn(tail, ","), tail);
+}
+
+/* Ranks of srun without MASTER_ADDR: rank 0 is on the step's first host, at a port that the job's number chooses. */
+static bool find_slurm(Launch *l, const char *where, Arena *a, Diag *d)
+{
+	enum { FIRST_PORT = 15000, PORTS = 15000, MANY = 2147483647 };
+	const char *hosts = getenv(is_set("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST");
+	int job, step;
+	if (!hosts || !*hosts) {
+		diag_error(d, where, "neither SLURM_STEP_NODELIST nor MASTER_ADDR is set: ranks that srun starts find each "
+			"other on the first host of the one, or at MASTER_ADDR and MASTER_PORT");
+		return false;
+	}
+	if (!read_number("SLURM_JOB_ID", 0, MANY, 0, &job, where, d) ||
+		!read_number("SLURM_STEP_ID", 0, MANY, 0, &step, where, d))
+		return false;
+	int port = FIRST_PORT + (int)(((int64_t)job * 7 + step) % PORTS);
+	l->address = arena_printf(a, "%s:%d", first_host(hosts, a), port);
+	return true;
+}
+
+/* torchrun's agent itself listens at MASTER_PORT where it says so; the next port is ours then. */
+static bool find_address(Launch *l, const char *where, Arena *a, Diag *d)
+{
+	const char *host = getenv("MASTER_ADDR"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+	int port;
+	if (!is_set("MASTER_ADDR") || !is_set("MASTER_PORT")) {
+		diag_error(d, where, "the variable %s is not set: ranks started by RANK and WORLD_SIZE find each "
+			"other at MASTER_ADDR, rank 0's machine, and MASTER_PORT, a free port there",
+			is_set("MASTER_ADDR") ? "MASTER_PORT" : "MASTER_ADDR");
+		return false;
+	}
+	if (!read_number("MASTER_PORT", 1, 65534, 0, &port, where, d))
+		return false;
+	port += agent && !strcmp(agent, "True");
+	l->address = arena_printf(a, strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, port);
+	return true;
+}
+
+static bool find_rank(Launch *l, const Found *f, const RtOptions *o, Arena *a, Diag *d)
+{
+	bool mpi = is(o->comm, "mpi"), nccl = is(o->comm, "nccl"), master = is_set("MASTER_ADDR") && is_set("MASTER_PORT");
+	set_world(l, f, a);
+	l->role = LAUNCH_RANK;
+	l->nccl = has_nccl() && (!o->comm || nccl);
+	l->mpi = f->by->mpi && !(nccl && (master || f->by->asked));
+	if (is(o->comm, "self")) {
+		diag_error(d, o->program, "--comm=%s is for one rank, and this is one of %d by %s and %s",
+			o->comm, f->size,
+			f->by->rank, f->by->size);
+		return false;
+	}
+	if (mpi && !l->mpi) {
+		diag_error(d, o->program, "--comm=mpi needs a start by mpirun; this is one of %d ranks by %s and "
+			"%s", f->size,
+			f->by->rank, f->by->size);
+		return false;
+	}
+	if (!l->mpi && !l->nccl && f->local_size < f->size) {
+		diag_error(d, o->program, "the ranks are on several hosts (WORLD_SIZE=%d, LOCAL_WORLD_SIZE=%d), "
+			"which shared memory does not reach: start them with mpirun, with --comm=mpi", f->size,
+			f->local_size);
+		return false;
+	}
+	if (!secret_find(&l->secret, o->program, d))
+		return false;
+	l->one_host = !l->mpi && (!l->nccl || f->one_host);
+	if (l->mpi)
+		return true;
+	return f->by->asked && !master ? find_slurm(l, o->program, a, d) : find_address(l, o->program, a, d);
+}
+
+static bool check_values(const RtOptions *o, Diag *d)
+{
+	bool ok = true, is_known = !o->comm;
+	Buf known = {0};
+	for (int i = 0; launch_comms[i]; i++) {
+		is_known = is_known || is(o->comm, launch_comms[i]);
+		buf_printf(&known, i ? ", %s" : "%s", launch_comms[i]);
+	}
+	if (!is_known) {
+		diag_error(d, o->program, "--comm=%s is not one of %s%s", o->comm, known.at, is(o->comm, "nccl") ?
+			": nccl wants a program compiled with --target=cuda" :
+			near_choice(o->arena, "comm", o->comm, option_info[OPT_comm].argument));
+		ok = false;
+	}
+	buf_free(&known);
+	if (o->text[OPT_ranks] && (o->ranks < 1 || o->ranks > 4096)) {
+		diag_error(d, o->program, "--ranks=%lld should be from 1 to 4096", (long long)o->ranks);
+		ok = false;
+	}
+	return ok;
+}
+
+bool launch_find(Launch *l, const RtOptions *o, Arena *a, Diag *d)
+{
+	*l = (Launch){.hub_fd = -1, .listen_fd = -1, .local_fd = -1};
+	Found f = {.size = 1, .local_size = 1};
+	if (!check_values(o, d))
+		return false;
+	set_world(l, &f, a);
+	if (is_set("SHARDRT_RANK")) {
+		if (!find_parent(l, o->program, a, d))
+			return false;
+	} else if (!find_launcher(&f, o->comm, o->program, d)) {
+		return false;
+	} else if (f.size > 1) {
+		if (o->text[OPT_ranks]) {
+			diag_error(d, o->program, "--ranks=%lld starts ranks, but this is rank %d of %d already by "
+				"%s=%d and %s=%d; leave out --ranks, or unset these variables", (long long)o->ranks,
+				f.rank, f.size,
+				f.by->rank, f.rank,
+				f.by->size, f.size);
+			return false;
+		}
+		if (!find_rank(l, &f, o, a, d))
+			return false;
+	} else if (o->text[OPT_ranks] && o->ranks > 1) {
+		if (o->comm && !is(o->comm, "shm") && !is(o->comm, "nccl")) {
+			diag_error(d, o->program, "--comm=%s and --ranks=%lld: ranks that --ranks starts talk by "
+				"shm%s%s", o->comm, (long long)o->ranks, has_nccl() ? " or nccl" : "",
+				is(o->comm, "mpi") ? "; for mpi start them with mpirun" : "");
+			return false;
+		}
+		l->role = LAUNCH_PARENT;
+		l->world.size = l->world.local_size = (int)o->ranks;
+	} else
+		l->mpi = is(o->comm, "mpi") && f.by && f.by->mpi;
+	if (l->world.rank > 0)
+		d->prefix = arena_printf(a, "[rank %d/%d] ", l->world.rank, l->world.size);
+	return true;
+}

@@ -1,0 +1,197 @@
+/* runtime/store/resume_find.c: which checkpoint a run goes on from, the same on all ranks.
+ *
+ * Ranks look for it by themselves, as hosts may have folders of their own.  Where only rank 0 sees one, it reads for
+ * all, as with --sync-init.  Of a checkpoint that lies in several folders all ranks take the newest that all have.
+ *
+ * Refuses ranks that find checkpoints of different runs or steps.
+ *
+ * The one idea: a checkpoint is told by its step and a number: a hash of its state.json, or of the run that saved it
+ * into several folders. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/store/save.h"
+
+/* The folder of the checkpoint that --resume means; NULL without a message: none (auto). */
+static bool find(const RtOptions *o, Arena *a, const char **dir, Diag *d)
+{
+	if (!strcmp(o->resume, "auto")) {
+		*dir = folder_newest(o->save, a, d);
+		return true;
+	}
+	*dir = checkpoint_is_folder(o->resume, a) ? o->resume : folder_newest(o->resume, a, d);
+	if (!*dir)
+		diag_error(d, o->resume, "no state.json is there, and no complete checkpoint step-NNNNNNNN: not a checkpoint, "
+			"nor a folder of them");
+	return *dir;
+}
+
+/* Rank 0's text on all ranks, in a; NULL: it has none.  Pieces, since every rank's are gathered. */
+static char *share_text(const Rt *rt, const char *mine, Arena *a)
+{
+	enum { PIECE = 1 << 16 };
+	const World *w = &rt->p->world;
+	int64_t size = mine ? (int64_t)strlen(mine) : -1, *sizes = NEW_N(a, int64_t, w->size);
+	char *piece = NEW_N(a, char, PIECE), *all = NEW_N(a, char, (int64_t)PIECE * w->size);
+	if (!control_all_gather(rt->p->control, &size, sizeof(size), sizes) || sizes[0] < 0)
+		return NULL;
+	char *text = NEW_N(a, char, sizes[0] + 1);
+	for (int64_t at = 0; at < sizes[0]; at += PIECE) {
+		int64_t n = MIN((int64_t)PIECE, sizes[0] - at);
+		if (w->rank == 0)
+			memcpy(piece, mine + at, (size_t)n);
+		if (!control_all_gather(rt->p->control, piece, n, all))
+			return NULL;
+		memcpy(text + at, all, (size_t)n);
+	}
+	return text;
+}
+
+bool resume_is_sync(const Rt *rt)
+{
+	return rt->p->options->sync_init && rt->p->world.size > 1 && rt->p->control;
+}
+
+/* What a rank found.  found: -1 it failed, 0 there is none, 1 a checkpoint, 2 its host's part of one. */
+enum { FAILED = -1, NONE, WHOLE, PART };
+typedef struct Seen { int64_t step; uint64_t number, asked; int64_t found; } Seen; /* asked: a hash of --resume */
+
+static Seen seen_of(const char *text, const char *dir)
+{
+	Seen s = {.found = !text ? FAILED : dir ? WHOLE : NONE};
+	json_t *root = dir && text ? json_loads(text, 0, NULL) : NULL, *part = json_object_get(root, "part");
+	const char *run = json_string_value(json_object_get(part, "run"));
+	if (root)
+		s.step = json_integer_value(json_object_get(root, "step"));
+	if (run)
+		s = (Seen){.step = s.step, .number = hash_bytes(run, strlen(run), 0), .found = PART};
+	else if (root)
+		s.number = hash_bytes(text, strlen(text), 0);
+	json_decref(root);
+	return s;
+}
+
+static char *find_text(const RtOptions *o, const char **dir, Diag *d)
+{
+	*dir = NULL;
+	if (!find(o, o->arena, dir, d))
+		return NULL;
+	const char *path = *dir ? arena_printf(o->arena, "%s/state.json", *dir) : NULL;
+	return path ? diag_read_file(d, path, o->arena) : arena_strdup(o->arena, "");
+}
+
+/* The one of this step, beside a newer one that not all ranks have; NULL: it is not there. */
+static char *find_step(const RtOptions *o, const char **dir, int64_t step, Diag *d)
+{
+	const char *all = !strcmp(o->resume, "auto") ? o->save : o->resume;
+	*dir = arena_printf(o->arena, "%s/%s", all, checkpoint_name(o->arena, step));
+	if (!checkpoint_is_folder(*dir, o->arena)) {
+		diag_error(d, *dir, "is not there, and rank 0 or another rank has none that is newer: the hosts' folders have "
+			"no checkpoint in common");
+		return NULL;
+	}
+	return diag_read_file(d, arena_printf(o->arena, "%s/state.json", *dir), o->arena);
+}
+
+/* Rank 0's, for all. */
+static char *find_for_all(const Rt *rt, RtOptions *o, char *text, const char **dir, Diag *d)
+{
+	bool reads = rt->p->world.rank == 0;
+	if (text && reads)
+		text = arena_printf(o->arena, "%s\n%s", *dir ? *dir : "", text);
+	text = share_text(rt, reads ? text : NULL, o->arena);
+	if (!text) {
+		d->errors += !reads; /* rank 0 says it */
+		return NULL;
+	}
+	size_t n = strcspn(text, "\n");
+	*dir = n ? arena_strndup(o->arena, text, n) : NULL;
+	return text + n + 1;
+}
+
+static bool is_same(const Seen *a, const Seen *b)
+{
+	return a->found == b->found && a->step == b->step && a->number == b->number;
+}
+
+/* What all ranks found together. */
+typedef struct Found { Seen *all; bool failed, same, parts, rank0_alone; int other; int64_t step; } Found;
+
+static bool look_around(const Rt *rt, const char *text, const char *dir, Found *f, Arena *a)
+{
+	const World *w = &rt->p->world;
+	Seen mine = seen_of(text, dir);
+	mine.asked = hash_bytes(rt->p->options->resume, strlen(rt->p->options->resume), 0);
+	*f = (Found){.all = NEW_N(a, Seen, w->size), .same = true, .parts = true, .rank0_alone = true, .step = INT64_MAX};
+	if (!control_all_gather(rt->p->control, &mine, sizeof(mine), f->all))
+		return false;
+	for (int r = 0; r < w->size; r++) {
+		const Seen *s = &f->all[r];
+		bool equal = is_same(s, &f->all[0]);
+		f->other = f->same && !equal ? r : f->other;
+		f->failed |= r ? false : s->found == FAILED;
+		f->same &= equal;
+		f->parts &= s->found == PART;
+		f->rank0_alone &= s->asked == f->all[0].asked && (equal || s->found <= NONE);
+		f->step = MIN(f->step, s->step);
+	}
+	return true;
+}
+
+static void say_other(const Rt *rt, const Found *f, const char *dir, Diag *d)
+{
+	const Seen *a = &f->all[0], *b = &f->all[f->other];
+	const char *where = dir ? dir : rt->p->options->resume;
+	int without = b->found <= NONE ? f->other : 0, with = b->found <= NONE ? 0 : f->other;
+	if (b->found <= NONE || a->found <= NONE)
+		diag_error(d, where, "rank %d has no checkpoint there, rank %d has: all ranks go on from one checkpoint",
+			without, with);
+	else
+		diag_error(d, where, "rank 0 has a checkpoint of step %" PRId64 " there, rank %d one of %s, of step %" PRId64
+			": all ranks go on from one checkpoint", a->step, f->other,
+			a->number != b->number ? "another run" : "the same run", b->step);
+}
+
+static char *agree_on(const Rt *rt, RtOptions *o, char *text, const char **dir, Diag *d)
+{
+	Found f;
+	if (!look_around(rt, text, *dir, &f, o->arena))
+		return text;
+	if (f.parts && !f.same) {
+		rt->p->parts_are_newer = true;
+		if (f.all[rt->p->world.rank].step > f.step)
+			text = find_step(o, dir, f.step, d);
+		if (!look_around(rt, text, text ? *dir : NULL, &f, o->arena))
+			return NULL;
+	}
+	if (f.failed || f.same)
+		return text;
+	if (f.rank0_alone && f.all[0].found == WHOLE) {
+		if (rt->p->world.rank == 0)
+			diag_note(d, *dir, "rank %d does not see it: rank 0 reads it for all", f.other);
+		o->sync_init = true;
+		return find_for_all(rt, o, text, dir, d);
+	}
+	say_other(rt, &f, *dir, d);
+	return NULL;
+}
+
+char *resume_find(const Rt *rt, RtOptions *o, const char **dir, Diag *d)
+{
+	bool several = rt->p->world.size > 1 && rt->p->control, first = rt->p->world.rank == 0;
+	char *said = NULL, *text = NULL;
+	size_t n = 0;
+	/* What a rank fails to find means something only when all have looked. */
+	Diag quiet = {.out = several && !first ? open_memstream(&said, &n) : NULL};
+	*dir = NULL;
+	if (!resume_is_sync(rt) || first)
+		text = find_text(o, dir, quiet.out ? &quiet : d);
+	if (quiet.out)
+		fclose(quiet.out);
+	free(said);
+	if (resume_is_sync(rt))
+		return find_for_all(rt, o, text, dir, d);
+	return several ? agree_on(rt, o, text, dir, d) : text;
+}

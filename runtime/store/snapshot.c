@@ -1,0 +1,319 @@
+/* runtime/store/snapshot.c: saves beside the steps: of kinds sharded and local, and of kind full at one rank.
+ *
+ * At the step of a save each rank copies what it writes into memory that the plan has for it, in the dtypes and the
+ * order of its files, and steps go on; a thread writes the copy and syncs it.  At the ends of steps ranks say whether
+ * theirs is on the disk (StepAsked.written); when all is, rank 0's thread completes the checkpoint, also beside steps.
+ * The end of a run and the next save wait for it.
+ *
+ * A rank that cannot write says so at the end of a step; then the run ends, as after a save that all wait for.
+ *
+ * The one idea: the copy is all that a save needs of a run, so nothing of the run is forked, locked or read later. */
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "runtime/store/save.h"
+
+struct Snapshot {
+	SaveSet set;                 /* as the run's, but for where the files' elements are found */
+	char *at;
+	int64_t bytes;
+	pthread_t thread;
+	bool under_way, has_thread;
+	pthread_mutex_t lock;
+	pthread_cond_t told;
+	bool all_written, dropped;   /* under lock */
+	_Atomic int state;           /* SaveState, of this rank */
+	_Atomic bool ended;          /* the thread is past its last line of work */
+	_Atomic int64_t moved;       /* how far it is (SavePaths) */
+	Arena *a;                    /* of the save under way: its paths and texts */
+	SavePaths paths;
+	Buf json, index;             /* rank 0's */
+	char *said;                  /* messages of the thread */
+	size_t n_said;
+};
+
+SaveState save_state(const Rt *rt)
+{
+	return rt->p->snapshot ? (SaveState)atomic_load(&rt->p->snapshot->state) : SAVE_NONE;
+}
+
+bool snapshot_wanted(const Rt *rt)
+{
+	const RtOptions *o = rt->p->options;
+	bool own_files = o->save_kind != CHECKPOINT_FULL || rt->p->world.size < 2;
+	return o->save && o->save_every && own_files && rt->model->layout.offload == LAYOUT_OFFLOAD_NONE;
+}
+
+/* Where the elements of a file's tensors begin. */
+static int64_t origin(const SaveFile *f)
+{
+	int64_t first = INT64_MAX;
+	for (int i = 0; i < f->n; i++)
+		first = MIN(first, f->at[i].offset);
+	return f->n ? first : 0;
+}
+
+/* The file's tensors, whole, in memory at `at` as they will lie in it.  Returns their bytes. */
+static int64_t copy_of(SaveFile *out, const SaveFile *f, char *at, Arena *a)
+{
+	int64_t begin = origin(f), bytes = 0;
+	*out = (SaveFile){f->name, f->at, NEW_N(a, SavePart, f->n + 1), f->n};
+	for (int i = 0; i < f->n; i++) {
+		const SafeTensor *t = &f->at[i];
+		int64_t n = t->bytes / dtype_info[t->dtype].bytes;
+		Slice s = {.n = n, .at = at + (t->offset - begin), .dtype = t->dtype, .rounded = t->dtype};
+		if (f->part[i].source.n != n)
+			ice("of \"%s\" %lld elements of %lld are here", t->name, (long long)f->part[i].source.n, (long long)n);
+		out->part[i] = (SavePart){.source = s, .writes = f->part[i].writes};
+		bytes = MAX(bytes, t->offset - begin + t->bytes);
+	}
+	return bytes;
+}
+
+/* Memory that this rank's copy lies in, there from the start: the first save would take it page by page, which is slow.
+ * NULL after a message. */
+static char *map_copy(const Rt *rt, int64_t bytes, Diag *d)
+{
+	void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED) {
+		diag_error(d, rt->p->options->program, "%" PRId64 " bytes for a snapshot cannot be mapped: %s (without "
+			"--save-every none is wanted)", bytes, strerror(errno));
+		return NULL;
+	}
+	madvise(p, (size_t)bytes, MADV_HUGEPAGE);
+	madvise(p, (size_t)bytes, MADV_POPULATE_WRITE);
+	return p;
+}
+
+/* A rank that writes nothing has a snapshot without memory: all ranks save in one way. */
+bool snapshot_open(SaveSet *c, Diag *d)
+{
+	int64_t planned = c->rt->p->memory.snapshot, at = 0;
+	if (!snapshot_wanted(c->rt))
+		return true;
+	Snapshot *s = NEW(c->arena, Snapshot);
+	s->set = *c;
+	s->bytes = planned;
+	if (planned && !(s->at = map_copy(c->rt, planned, d)))
+		return false;
+	for (int i = 0; i < CHECKPOINT_SECTIONS; i++)
+		at += copy_of(&s->set.file[i], &c->file[i], s->at + at, c->arena);
+	if (at > planned)
+		ice("a snapshot of %lld bytes, %lld were planned", (long long)at, (long long)planned);
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->told, NULL);
+	c->snapshot = c->rt->p->snapshot = s;
+	return true;
+}
+
+void snapshot_close(SaveSet *c)
+{
+	Snapshot *s = c->snapshot;
+	if (!s)
+		return;
+	if (s->under_way)
+		ice("a save is under way");
+	if (s->at)
+		munmap(s->at, (size_t)s->bytes);
+	c->snapshot = c->rt->p->snapshot = NULL;
+}
+
+/* ---- the copy ---- */
+
+/* By all threads of the rank where no dtype changes: a copy is as fast as memory only then. */
+static void copy_tensor(const Rt *rt, const Slice *from, const Slice *to)
+{
+	int64_t size = dtype_info[to->dtype].bytes;
+	for (Slice piece = slice_begin(from); slice_next(rt, from, &piece, DEVICE_READ);) {
+		char *out = to->at + (piece.first - from->first) * size;
+		if (from->dtype == to->dtype)
+			k_copy_wide(out, piece.at, piece.n * size);
+		else
+			slice_convert(out, to->dtype, to->dtype, piece.at, from->dtype, piece.n);
+	}
+}
+
+static void copy_all(const SaveSet *c, const Snapshot *s)
+{
+	for (int i = 0; i < CHECKPOINT_SECTIONS; i++)
+		for (int k = 0; k < c->file[i].n; k++)
+			copy_tensor(c->rt, &c->file[i].part[k].source, &s->set.file[i].part[k].source);
+}
+
+/* ---- the thread ---- */
+
+/* Rank 0: until all ranks have written; false: the save was dropped. */
+static bool wait_for_all(Snapshot *s)
+{
+	pthread_mutex_lock(&s->lock);
+	while (!s->all_written && !s->dropped)
+		pthread_cond_wait(&s->told, &s->lock);
+	bool ok = s->all_written;
+	pthread_mutex_unlock(&s->lock);
+	return ok;
+}
+
+static bool write_files(Snapshot *s, Diag *d)
+{
+	for (int i = 0; i < CHECKPOINT_SECTIONS; i++)
+		if (save_has_file(&s->set, i) && !save_write_file(&s->set, &s->paths, &s->set.file[i], d))
+			return false;
+	return true;
+}
+
+static void *write_snapshot(void *context)
+{
+	Snapshot *s = context;
+	Diag d = {.out = open_memstream(&s->said, &s->n_said)};
+	bool first = places_leads(s->set.rt), ok = write_files(s, &d);
+	atomic_store(&s->state, ok ? SAVE_WRITTEN : SAVE_FAILED);
+	if (ok && first && wait_for_all(s) && !save_complete(&s->paths, s->json.at, s->index.at ? s->index.at : "",
+		s->set.rt->p->options->keep, &d))
+		atomic_store(&s->state, SAVE_FAILED);
+	if (d.out)
+		fclose(d.out);
+	atomic_store(&s->ended, true);
+	return NULL;
+}
+
+static void tell(Snapshot *s, bool all_written)
+{
+	pthread_mutex_lock(&s->lock);
+	s->all_written |= all_written;
+	s->dropped |= !all_written;
+	pthread_cond_signal(&s->told);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void snapshot_all_written(SaveSet *c)
+{
+	if (c->snapshot && c->snapshot->under_way)
+		tell(c->snapshot, true);
+}
+
+/* ---- from begin to end ---- */
+
+static bool make_folder(Snapshot *s, Diag *d)
+{
+	Held held;
+	Diag *later = agree_begin(&held, d);
+	bool ok = !places_leads(s->set.rt) || save_make_folder(&s->paths, later);
+	return agree_end(s->set.rt, &held, ok, d);
+}
+
+static void forget(Snapshot *s)
+{
+	buf_free(&s->json);
+	buf_free(&s->index);
+	s->json = s->index = (Buf){0};
+	free(s->said);
+	s->said = NULL;
+	arena_free(s->a);
+	s->a = NULL;
+	s->under_way = false;
+	atomic_store(&s->state, SAVE_NONE);
+}
+
+/* Without a thread the save has failed on this rank, which the others learn at the end of a step. */
+static void begin_thread(Snapshot *s)
+{
+	atomic_store(&s->state, SAVE_WRITING);
+	atomic_store(&s->ended, false);
+	s->under_way = true;
+	int error = pthread_create(&s->thread, NULL, write_snapshot, s);
+	s->has_thread = !error;
+	if (!error)
+		return;
+	Diag d = {.out = open_memstream(&s->said, &s->n_said)};
+	diag_error(&d, s->paths.final, "the thread that writes it could not be started: %s; this checkpoint was dropped, "
+		"earlier ones are as they were", strerror(error));
+	if (d.out)
+		fclose(d.out);
+	atomic_store(&s->ended, true);
+	atomic_store(&s->state, SAVE_FAILED);
+}
+
+bool snapshot_begin(SaveSet *c, const Progress *p, Diag *d)
+{
+	Snapshot *s = c->snapshot;
+	bool first = places_leads(c->rt);
+	s->a = arena_new();
+	s->paths = save_paths(s->a, c->rt, p->step);
+	s->all_written = s->dropped = false;
+	if (!make_folder(s, d)) {
+		forget(s);
+		return false;
+	}
+	average_begin(c->rt);
+	copy_all(c, s);
+	average_end(c->rt);
+	if (first)
+		save_put_state(&s->json, c, p);
+	if (first && c->kind != CHECKPOINT_FULL)
+		save_put_index(&s->index, c);
+	s->paths.moved = &s->moved;
+	begin_thread(s);
+	return true;
+}
+
+/* Adds what the thread said, which has ended, to the messages of this rank. */
+static bool say(const Snapshot *s, Diag *d)
+{
+	if (s->said && d->out)
+		fputs(s->said, d->out);
+	d->errors++;
+	return false;
+}
+
+/* Until the thread has written (or could not), or, `all`, has ended.  A disk that hangs is not told as moving. */
+static void wait_for_thread(Snapshot *s, bool all)
+{
+	int64_t seen = atomic_load(&s->moved);
+	agree_files_begin(s->set.rt);
+	while (all ? !atomic_load(&s->ended) : atomic_load(&s->state) == SAVE_WRITING)
+		agree_wait(s->set.rt, atomic_load(&s->moved), &seen);
+	agree_files_end(s->set.rt);
+}
+
+static void join(Snapshot *s)
+{
+	wait_for_thread(s, true);
+	if (s->has_thread)
+		pthread_join(s->thread, NULL);
+}
+
+/* All ranks have come here, so whether all have written is known without a step. */
+bool snapshot_end(SaveSet *c, Diag *d)
+{
+	Snapshot *s = c->snapshot;
+	if (!s || !s->under_way)
+		return true;
+	wait_for_thread(s, false);
+	Held held;
+	Diag *later = agree_begin(&held, d);
+	bool mine = atomic_load(&s->state) == SAVE_WRITTEN;
+	if (!mine) {
+		join(s);
+		say(s, later);
+	}
+	bool ok = agree_end(c->rt, &held, mine, d);
+	tell(s, ok);
+	if (mine)
+		join(s);
+	if (ok) {
+		later = agree_begin(&held, d);
+		ok = atomic_load(&s->state) == SAVE_WRITTEN || say(s, later);
+		ok = agree_end(c->rt, &held, ok, d);
+	}
+	if (!ok && places_leads(c->rt))
+		save_drop(&s->paths);
+	if (ok)
+		save_ended(&s->paths);
+	forget(s);
+	return ok;
+}

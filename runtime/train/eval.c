@@ -1,0 +1,92 @@
+/* runtime/train/eval.c: one pass over held-out samples by all ranks.
+ *
+ * Batch i of rank r is samples (iW + r)B and on; all ranks run the program equally often, since it gathers.  Where the
+ * loss is one number a batch (output:NAME), or samples of a batch depend on each other, whole batches count, and the
+ * caller says how many samples are left out.  Else every sample counts once.
+ *
+ * The one idea, for a last batch of t < B samples: sums are additive over rows, so a batch of those t
+ * samples filled up with copies of one of them, less (B - t)/B of a batch of copies alone, is what the t
+ * samples add.  No program needs a notion of masked rows for it. */
+#include "runtime/internal.h"
+
+typedef struct Sums { double loss, weight, correct, counted, bad; } Sums;
+
+/* A batch of n samples from `first` on, filled up with copies of `filler`. */
+static Sums run_batch(Rt *rt, const DataSet *set, int64_t first, int64_t n, int64_t filler)
+{
+	StepScalars scalars = rt->p->scalars;
+	step_begin(rt, &scalars);
+	data_load_part(set, step_input(rt), first, n, filler);
+	step_run(rt, PROGRAM_EVAL, scalars.sample0);
+	step_sums(rt);
+	return (Sums){rt->loss_sum, rt->loss_weight, rt->correct, rt->counted, 0};
+}
+
+static void add(Sums *to, Sums s, double scale)
+{
+	if (scale == 0)
+		return;
+	to->loss += s.loss * scale;
+	to->weight += s.weight * scale;
+	to->correct += s.correct * scale;
+	to->counted += s.counted * scale;
+}
+
+/* The last round: n samples for this rank, from `first` on, and a rank that has a part of a batch if `parted`. */
+static void add_tail(Rt *rt, const DataSet *set, int64_t first, int64_t n, bool parted, Sums *total)
+{
+	add(total, run_batch(rt, set, first, n, first), n > 0);
+	if (!parted || rt->model->loss.whole)
+		return;
+	add(total, run_batch(rt, set, first, 0, first), n > 0 ? -(double)(set->batch - n) / (double)set->batch : 0);
+}
+
+/* The batch in which bad data was met first. */
+static void note_bad(int64_t *bad_first, int64_t first)
+{
+	if (*bad_first < 0 && report_has_bad_input())
+		*bad_first = first;
+}
+
+/* At several ranks all go on after bad data, since all or none must run the program. */
+static Sums run_all(Rt *rt, const DataSet *set, int64_t *bad_first)
+{
+	Sums total = {0};
+	int64_t world = MAX(rt->p->world.size, 1), round = world * set->batch, mine = rt->p->world.rank * set->batch;
+	int64_t whole = set->n_samples / round, tail = set->n_samples % round;
+	for (int64_t i = 0; i < whole && (world > 1 || !report_has_bad_input()); i++) {
+		int64_t first = i * round + mine;
+		data_prefetch(set, first + round);
+		add(&total, run_batch(rt, set, first, set->batch, first), 1);
+		note_bad(bad_first, first);
+	}
+	if (tail >= (rt->model->loss.whole ? set->batch : 1) && (world > 1 || !report_has_bad_input())) {
+		int64_t n = MIN(MAX(tail - mine, 0), set->batch), first = whole * round + mine;
+		if (n == 0 || (rt->model->loss.whole && n < set->batch))
+			first = n = 0; /* what is left out is not looked at: copies of a sample that counts run in its place */
+		add_tail(rt, set, first, n, tail % set->batch, &total);
+		note_bad(bad_first, first);
+	}
+	total.bad = report_has_bad_input();
+	return total;
+}
+
+bool eval_run(Rt *rt, const DataSet *set, StepResult *out, int64_t *n_samples, Diag *d)
+{
+	char bad[512];
+	int64_t bad_first = -1;
+	streams_program(rt, PROGRAM_EVAL);
+	Sums total = run_all(rt, set, &bad_first);
+	streams_program(rt, PROGRAM_OUTSIDE);
+	if (rt->p->comm)
+		comm_sum(rt->p->comm, &total.loss, (int)(sizeof(total) / sizeof(double)));
+	*n_samples = set->n_samples - (rt->model->loss.whole ? set->n_samples % set->batch : 0);
+	if (report_take_bad_input(bad, sizeof(bad)))
+		data_blame(set, bad_first, "an evaluation", bad, rt->p->options->program, d);
+	if (total.bad > 0)
+		return false;
+	*out = (StepResult){.loss = total.weight == 0 ? 0 : total.loss / (rt->model->loss.adds ? 1 : total.weight),
+		.has_accuracy = rt->model->loss.accuracy,
+		.accuracy = total.counted == 0 ? 0 : total.correct / total.counted};
+	return true;
+}

@@ -1,0 +1,107 @@
+/* runtime/train/print_plan.c: --print-plan: the program's units, collectives and memory at the ranks it runs on.
+ *
+ * Rank 0 prints, and means its own memory: the bytes that were mapped.  base/plan.c is the printer of
+ * `shardc plan` too, so both say the same of the same number of ranks. */
+#include <string.h>
+
+#include "base/plan.h"
+#include "runtime/internal.h"
+
+static const PlanKind kind_of[] = {
+	[RT_ALL_GATHER] = PLAN_ALL_GATHER, [RT_REDUCE_SCATTER] = PLAN_REDUCE_SCATTER, [RT_ALL_REDUCE] = PLAN_ALL_REDUCE,
+	[RT_ALL_REDUCE_SHARDS] = PLAN_ALL_REDUCE_SHARDS, [RT_REDUCE] = PLAN_REDUCE, [RT_BROADCAST] = PLAN_BROADCAST,
+	[RT_BROADCAST_BUFFERS] = PLAN_BROADCAST_BUFFERS, [RT_ALL_REDUCE_MOMENTS] = PLAN_ALL_REDUCE_MOMENTS,
+	[RT_ALL_REDUCE_MEANS] = PLAN_ALL_REDUCE_MEANS, [RT_ALL_REDUCE_SCALARS] = PLAN_ALL_REDUCE_SCALARS,
+};
+static const PlanStream stream_of[] = {
+	[RT_STREAM_GATHER] = PLAN_GATHER, [RT_STREAM_REDUCE] = PLAN_REDUCE_STREAM, [RT_STREAM_SYNC] = PLAN_SYNC,
+};
+
+_Static_assert(sizeof(StepSums) == LAYOUT_SCALARS * sizeof(double), "all_reduce_scalars sends what is planned");
+
+static PlanUnit *units_of(const RtModel *m, Arena *a)
+{
+	PlanUnit *units = NEW_N(a, PlanUnit, m->layout.n_units);
+	for (int u = 0; u < m->layout.n_units; u++) {
+		units[u] = (PlanUnit){.name = m->unit_names[u], .first = m->unit_uses ? m->unit_uses[u][0] : "",
+			.last = m->unit_uses ? m->unit_uses[u][1] : ""};
+	}
+	for (int i = 0; i < m->n_tensors; i++) {
+		const RtTensor *t = &m->tensors[i];
+		if (t->kind != RT_PARAM || t->unit < 0)
+			continue;
+		units[t->unit].n_params++;
+		units[t->unit].elements += tensor_numel(t);
+		units[t->unit].trainable += t->trainable ? tensor_numel(t) : 0;
+	}
+	return units;
+}
+
+static PlanCollective *collectives_of(const RtCollective *c, int n, Arena *a)
+{
+	PlanCollective *out = NEW_N(a, PlanCollective, n);
+	for (int i = 0; i < n; i++)
+		out[i] = (PlanCollective){kind_of[c[i].kind], stream_of[c[i].stream], c[i].unit, c[i].slot,
+			c[i].message};
+	return out;
+}
+
+/* A step of accum micro-batches: those programs that it runs. */
+static void micro_of(Plan *plan, const RtModel *m, int64_t accum, Arena *a)
+{
+	static const char *const name[RT_PROGRAMS] = {[RT_FIRST] = "first", [RT_MIDDLE] = "middle", [RT_LAST] = "last"};
+	_Static_assert((int)RT_PROGRAMS == (int)PLAN_MICROS, "a plan has room for all programs of a step");
+	for (int k = 0; k < RT_PROGRAMS; k++) {
+		const RtProgram *p = &m->programs[k];
+		int64_t times = k == RT_MIDDLE ? accum - 2 : 1;
+		if (times)
+			plan->micro[plan->n_micro++] = (PlanMicro){name[k], times, collectives_of(p->collectives, p->n, a), p->n};
+	}
+}
+
+/* Bytes of an arena, in memory or in the file; what a GPU's host has is told apart. */
+static int64_t mapped_in(const DeviceMemory *m, ArenaKind arena, bool file)
+{
+	return (m->file_at[arena] >= 0) == file && !m->on_host[arena] ? m->planned[arena] : 0;
+}
+
+static LayoutMemory mapped(const DeviceMemory *m)
+{
+	const int64_t *p = m->planned;
+	LayoutMemory sum = {.params = mapped_in(m, ARENA_PARAMS, false), .gathered = p[ARENA_GATHERED],
+		.grads = p[ARENA_GRADS], .send = p[ARENA_SEND], .states = mapped_in(m, ARENA_STATES, false),
+		.buffers = p[ARENA_BUFFERS], .inputs = p[ARENA_INPUTS], .activations = p[ARENA_ACTIVATIONS],
+		.workspace = p[ARENA_WORKSPACE], .comm = p[ARENA_COMM], .tables = p[ARENA_TABLES],
+		.snapshot = m->snapshot - m->host.snapshot, .total = m->total,
+		.host = m->host,
+		.file = {.params = mapped_in(m, ARENA_PARAMS, true), .grads = p[ARENA_KEPT],
+			.states = mapped_in(m, ARENA_STATES, true)}};
+	sum.file.total = sum.file.params + sum.file.grads + sum.file.states;
+	return sum;
+}
+
+void device_print_plan(const Rt *rt, FILE *out)
+{
+	const RtModel *m = rt->model;
+	const World *world = &rt->p->world;
+	LayoutModel layout = m->layout;
+	Plan plan = {.module = m->name, .layout = &layout, .who = device_rank(rt), .n_step = m->n_step,
+		.n_eval = m->n_evaluation, .memory = mapped(&rt->p->memory)};
+	if (plan.who.rank)
+		return;
+	Arena *a = arena_new();
+	layout.hosts = world->n_hosts;
+	device_layout(rt, &layout);
+	bool alone = plan.who.world == 1, nccl = layout.cuda.on && !layout.cuda.staged;
+	nccl = nccl && (!alone || (rt->p->options->comm && !strcmp(rt->p->options->comm, "nccl")));
+	plan.comm = nccl ? "nccl" : alone ? "self" : world->n_hosts > 1 ? "mpi" : "shm";
+	plan.unit = units_of(m, a);
+	plan.step = collectives_of(m->step, m->n_step, a);
+	if (rt->p->accum > 1)
+		micro_of(&plan, m, rt->p->accum, a);
+	plan.eval = collectives_of(m->evaluation, m->n_evaluation, a);
+	plan_text_units(out, &plan);
+	plan_text_collectives(out, &plan);
+	plan_text_memory(out, &plan);
+	arena_free(a);
+}
