@@ -115,7 +115,8 @@ static PassOptions pass_options(const Options *o)
 		.buffer_dtype = dtype_of(o->buffer_dtype), .keep_low_precision_grads = o->keep_low_precision_grads,
 		.stochastic_rounding = o->stochastic_rounding,
 		.bcast_dtype = o->bcast_dtype, .loss_scale = o->loss_scale,
-		.accum = is_many(o),
+		.accum = is_many(o), .no_decay_1d = o->no_decay_1d, .check_nan = o->check_nan, .comm_hook = o->comm_hook,
+		.text = o->canonical_program,
 		.wrap = o->wrap.at, .n_wrap = o->wrap.n, .strategy = o->strategy,
 		.ignore = o->ignore.at, .n_ignore = o->ignore.n,
 		.unit_strategy = o->unit_strategy.at, .n_unit_strategy = o->unit_strategy.n, .reshard_root = o->reshard_root,
@@ -125,16 +126,16 @@ static PassOptions pass_options(const Options *o)
 		.offload = offload_option(o), .snapshot = equals(o->command, "plan") && equals(o->save, "on"),
 		.memory_limit = o->memory_limit,
 		.workspace = o->workspace ? o->workspace : (int64_t)64 << 20,
-		.cuda = is_cuda(o),
+		.cuda = is_cuda(o), .tf32 = equals(o->matmul_precision, "tf32"),
 		.threads = (int)(o->threads ? o->threads : MAX(cores, 1)),
 	};
 }
 
 /* bf16 and f16 are --reduce-dtype; else the hook is compiled once, so that nothing is written for a bad one. */
-static bool take_hook(Options *o, HookSpec *hook, Arena *a, Diag *d)
+static bool take_hook(Options *o, Hook *hook, Arena *a, Diag *d)
 {
 	bool halves = equals(o->comm_hook, "bf16") || equals(o->comm_hook, "f16");
-	*hook = (HookSpec){0};
+	*hook = (Hook){0};
 	if (!o->comm_hook)
 		return true;
 	if (halves && o->reduce_dtype && !equals(o->reduce_dtype, o->comm_hook)) {
@@ -156,53 +157,54 @@ static bool take_hook(Options *o, HookSpec *hook, Arena *a, Diag *d)
 			"--reduce-dtype and --keep-low-precision-grads");
 		return false;
 	}
-	CodegenOptions c = {.cc = o->cc, .arch = o->arch, .verbose = o->verbose};
-	if (!hook_parse(o->comm_hook, &c.hook, a, d) || (!prints_ir(o) && !codegen_check_hook(&c, d)))
-		return false;
-	*hook = c.hook;
-	return true;
+	CodegenTarget t = {.cc = o->cc, .arch = o->arch, .verbose = o->verbose};
+	return hook_parse(o->comm_hook, hook, a, d) && (prints_ir(o) || codegen_check_hook(hook, &t, d));
 }
 
 /* What the program is built for, and by what. */
-static CodegenOptions target_options(const Options *o)
+static CodegenTarget target_options(const Options *o)
 {
-	return (CodegenOptions){.cuda = is_cuda(o), .tf32 = equals(o->matmul_precision, "tf32"), .cc = o->cc,
+	return (CodegenTarget){.text = o->canonical_target, .library = equals(o->emit, "lib"), .cuda = is_cuda(o),
+		.tf32 = equals(o->matmul_precision, "tf32"), .cc = o->cc,
 		.nvcc = o->nvcc, .arch = o->arch, .optimize = o->optimize, .verbose = o->verbose};
-}
-
-static CodegenOptions codegen_options(const Options *o, const HookSpec *hook)
-{
-	CodegenOptions c = target_options(o);
-	c.hook = *hook;
-	c.text = o->canonical;
-	c.optimizer = o->optimizer;
-	c.loss_norm = o->loss_norm;
-	c.shift = o->loss && strstr(o->loss, "shift=1");
-	c.no_decay_1d = o->no_decay_1d;
-	c.check_nan = o->check_nan;
-	c.loss_scale = o->loss_scale;
-	c.param_group = o->param_group.at;
-	c.n_param_group = o->param_group.n;
-	c.offload = offload_option(o);
-	c.library = equals(o->emit, "lib");
-	return c;
 }
 
 /* ---- stages ---- */
 
-static Module *load(const Options *o, Arena *a, Diag *d)
+static bool load(Variants *v, const Options *o, Arena *a, Diag *d)
 {
 	if (!is_ir_file(o->input)) {
 		FrontendOptions f = frontend_options(o);
 		f.say_roles = !f.infer;
-		return onnx_load(o->input, &f, d);
+		v->of[VARIANT_ONLY] = onnx_load(o->input, &f, d);
+		return v->of[VARIANT_ONLY];
 	}
 	char *text = diag_read_file(d, o->input, a);
-	Module *m = text ? ir_parse(o->input, text, d) : NULL;
-	return m && ir_verify(m, NULL, d) ? m : NULL;
+	bool ok = text && ir_parse_program(o->input, text, v, d);
+	for (int k = 0; k < VARIANT_COUNT && ok; k++)
+		ok = !v->of[k] || ir_verify(v->of[k], NULL, d);
+	return ok;
 }
 
-static bool print_ir(const Module *m, const Options *o, Diag *d)
+/* A text at PLAN is a program already: no pass runs, unless --passes names some. */
+static bool is_planned(const Variants *v, const Options *o)
+{
+	return is_ir_file(o->input) && v->of[VARIANT_ONLY]->level == LEVEL_PLAN && !o->passes;
+}
+
+/* What a program is made of: the memory of its plan, and the hook that it names. */
+static bool accept(const Variants *v, const Options *o, Diag *d)
+{
+	const Hook *hook = &ir_train(v->of[VARIANT_ONLY])->hook;
+	CodegenTarget t = target_options(o);
+	if (is_many(o))
+		diag_warn(d, "--accum", "a text at PLAN says itself how many micro-batches a step may have: it is not used");
+	if (prints_ir(o))
+		return true;
+	return pipeline_accept(v, o->input, is_cuda(o), d) && (!hook->file || codegen_check_hook(hook, &t, d));
+}
+
+static void print_module(const Module *m, const Options *o)
 {
 	if (equals(o->emit, "dot"))
 		ir_print_dot(stdout, m);
@@ -210,6 +212,16 @@ static bool print_ir(const Module *m, const Options *o, Diag *d)
 		ir_print_json(stdout, m);
 	else
 		ir_print(stdout, m);
+}
+
+/* The micro-batch that is shown; of a text that has all of them, all. */
+static bool print_ir(const Variants *v, const Module *shown, const Options *o, Diag *d)
+{
+	bool all = is_ir_file(o->input) && v->of[VARIANT_FIRST] && !o->micro_batch;
+	for (int k = 0; k < VARIANT_COUNT && all; k++)
+		print_module(v->of[k], o);
+	if (!all)
+		print_module(shown, o);
 	return file_flush_stdout(d);
 }
 
@@ -224,7 +236,7 @@ static void print_plan(Module *m, const Variants *v, const Options *o, const Pas
 	who.rank = layout_rank_most(&layout, &who);
 	CodegenPlan plan = {.layout = &layout, .who = who, .comm = o->comm, .brief = !equals(o->command, "plan"),
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,
-		.n_largest = peak.n, .variants = is_many(o) ? v : NULL};
+		.n_largest = peak.n, .variants = v->of[VARIANT_FIRST] ? v : NULL};
 	(equals(o->format, "json") ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 }
 
@@ -243,7 +255,7 @@ static bool write_schedule(Module *m, const Options *o, const PassOptions *p, Di
 }
 
 /* 16-bit products on a processor without units for them; every GPU that is an --arch has them. */
-static void note_products(const Options *o, const CodegenOptions *c, Diag *d)
+static void note_products(const Options *o, const CodegenTarget *c, Diag *d)
 {
 	DType t = dtype_of(o->param_dtype);
 	if (t != DT_F32 && !c->cuda && !codegen_multiplies(c, t, d) && !d->errors)
@@ -278,11 +290,10 @@ static bool check_apart(const Options *o, const char *option, const char *path, 
 }
 
 /* A program that the C compiler refuses is not the input's fault. */
-static int emit(Variants *v, const Options *o, const HookSpec *hook, Diag *d)
+static int emit(Variants *v, const Options *o, Diag *d)
 {
 	Module *m = v->of[VARIANT_ONLY];
-	CodegenOptions c = codegen_options(o, hook);
-	c.variants = is_many(o) ? v : NULL;
+	CodegenTarget c = target_options(o);
 	note_products(o, &c, d);
 	bool stop = equals(o->emit, "c");
 	const char *dir = stop || c.library ? o->output : arena_printf(m->arena, "%s.c.d", o->output);
@@ -290,9 +301,9 @@ static int emit(Variants *v, const Options *o, const HookSpec *hook, Diag *d)
 	if (!stop && !c.library && !check_output(o->output, d))
 		return EXIT_INPUT;
 	bool is_new = access(dir, F_OK);
-	if (!codegen_write(m, &c, dir, d))
+	if (!codegen_write(v, &c, dir, d))
 		return EXIT_INPUT;
-	if (stop || codegen_compile(dir, &c, output, d))
+	if (stop || codegen_compile(dir, m, &c, output, d))
 		return EXIT_SUCCESS;
 	if (is_new)
 		codegen_remove(dir);
@@ -301,7 +312,7 @@ static int emit(Variants *v, const Options *o, const HookSpec *hook, Diag *d)
 
 static int run(Module *m, const Options *o, Diag *d)
 {
-	CodegenOptions c = target_options(o);
+	CodegenTarget c = target_options(o);
 	c.text = o->canonical;
 	if (o->output && !check_output(o->output, d))
 		return EXIT_INPUT;
@@ -315,8 +326,10 @@ typedef struct Stage { const char *name; bool runs; const char *why; } Stage;
 static const char training_passes[] = "loss|autodiff|optimizer|expand|remat|units|shard|schedule|prefetch";
 
 /* The reason, NULL where the pass runs. */
-static const char *pass_skipped(const Options *o, const char *name, Arena *a)
+static const char *pass_skipped(const Options *o, bool planned, const char *name, Arena *a)
 {
+	if (planned)
+		return "where a text at PLAN is read, which has it";
 	if (equals(o->command, "run") && str_is_choice(training_passes, name))
 		return "by shardc run";
 	if (o->passes && !pass_is_among(o->passes, name))
@@ -326,7 +339,7 @@ static const char *pass_skipped(const Options *o, const char *name, Arena *a)
 	return NULL;
 }
 
-typedef struct StageContext { const Options *o; Arena *a; } StageContext;
+typedef struct StageContext { const Options *o; bool planned; Arena *a; } StageContext;
 
 static bool stage_runs(const void *context, const char *name, const char **why)
 {
@@ -339,7 +352,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		*why = "by shardc params";
 		return str_is_choice("command|frontend|params|autodiff", name); /* autodiff: what it freezes is shown */
 	}
-	const char *no_peak = pass_skipped(o, "memory", c->a);
+	const char *no_peak = pass_skipped(o, c->planned, "memory", c->a);
 	const Stage stages[] = {
 		{"command", true, NULL},
 		{"frontend", !is_ir_file(o->input), "where IR is read, which has it"},
@@ -359,7 +372,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 	}
 	if (pass_index(name) < 0)
 		ice("an option is read by \"%s\", which is neither a stage nor a pass", name);
-	*why = pass_skipped(o, name, c->a);
+	*why = pass_skipped(o, c->planned, name, c->a);
 	return !*why;
 }
 
@@ -383,7 +396,7 @@ static bool check_target(const Options *o, Diag *d)
 /* A missing compiler or runtime, before time is spent and anything is written. */
 static bool check_compiler(const Options *o, Diag *d)
 {
-	CodegenOptions c = target_options(o);
+	CodegenTarget c = target_options(o);
 	bool builds = !prints_ir(o) && !equals(o->command, "plan") && !equals(o->emit, "c");
 	return !builds || codegen_check_target(&c, d);
 }
@@ -425,7 +438,7 @@ static bool check_accum(const Options *o, Diag *d)
 }
 
 /* A hook writes what is kept, it does not add to it. */
-static bool check_hook(const Options *o, const HookSpec *hook, Diag *d)
+static bool check_hook(const Options *o, const Hook *hook, Diag *d)
 {
 	if (!hook->file || !is_many(o) || sync_of(o) != SYNC_EVERY)
 		return true;
@@ -451,14 +464,13 @@ static int compile_status(bool ok, const CheckReport *report)
 static int compile(Options *o, Arena *a, Diag *d)
 {
 	CheckReport report = {0};
-	HookSpec hook;
+	Hook hook;
 	bool ranks = check_ranks(o, d);
 	if (!check_apart(o, "-o", o->output, d) || !check_apart(o, "--schedule-out", o->schedule_out, d))
 		return EXIT_INPUT;
 	bool target = check_target(o, d) && check_compiler(o, d);
 	if (!check_accum(o, d) || !ranks || !target || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;
-	options_warn_unread(o, stage_runs, &(StageContext){o, a}, a, d);
 	PassOptions p = pass_options(o);
 	p.check = o->check_passes ? &report : NULL;
 	PipelineView view = {.stop_after = o->stop_after, .dump_dir = o->dump_ir, .print_after = o->print_after,
@@ -468,12 +480,10 @@ static int compile(Options *o, Arena *a, Diag *d)
 		diag_error(d, "shardc", "say where the program goes: -o PATH, or --emit=ir (see shardc --help)");
 		return EXIT_USAGE;
 	}
-	Variants v = {.of[VARIANT_ONLY] = load(o, a, d)};
-	if (v.of[VARIANT_ONLY]) {
-		v.of[VARIANT_ONLY]->hook_send = hook.send;
-		v.of[VARIANT_ONLY]->hook_keep = hook.keep;
-	}
-	int status = compile_status(v.of[VARIANT_ONLY] && build(&v, o, &p, &view, d), &report);
+	Variants v = {0};
+	bool loaded = load(&v, o, a, d), planned = loaded && is_planned(&v, o);
+	options_warn_unread(o, stage_runs, &(StageContext){o, planned, a}, a, d);
+	int status = compile_status(loaded && (planned ? accept(&v, o, d) : build(&v, o, &p, &view, d)), &report);
 	if (!status && p.check)
 		diag_note(d, "--check-passes", "%d passes compared, none changes what the program computes", report.checked);
 	Module *m = v.of[shown_variant(o)] ? v.of[shown_variant(o)] : v.of[VARIANT_ONLY];
@@ -483,9 +493,9 @@ static int compile(Options *o, Arena *a, Diag *d)
 	if (!status && o->schedule_out && !write_schedule(m, o, &p, d))
 		status = EXIT_INPUT;
 	if (!status && ir)
-		status = print_ir(m, o, d) ? EXIT_SUCCESS : EXIT_RUN;
+		status = print_ir(&v, m, o, d) ? EXIT_SUCCESS : EXIT_RUN;
 	else if (!status && !plans)
-		status = runs ? run(m, o, d) : emit(&v, o, &hook, d);
+		status = runs ? run(m, o, d) : emit(&v, o, d);
 	if (!status && !ir && !runs)
 		print_plan(m, &v, o, &p, a);
 	pipeline_free(&v);
@@ -534,7 +544,7 @@ static int params(const Options *o, Arena *a, Diag *d)
 		diag_error(d, o->input, "shardc params reads an ONNX model");
 		return EXIT_INPUT;
 	}
-	options_warn_unread(o, stage_runs, &(StageContext){o, a}, a, d);
+	options_warn_unread(o, stage_runs, &(StageContext){o, false, a}, a, d);
 	if (!onnx_params(o->input, &f, &to, d))
 		return EXIT_INPUT;
 	return file_flush_stdout(d) ? EXIT_SUCCESS : EXIT_RUN;

@@ -293,16 +293,28 @@ static bool is_program(const OptionRow *row)
 	return strcmp(row->group, "what") && strcmp(row->group, "inspection");
 }
 
-static void canonical_text(Reader *r)
+/* Of the group "target", or of all others. */
+static char *text_of_group(Reader *r, bool target)
 {
 	Buf b = {0};
 	for (int i = 0; i < COUNT_OF(rows); i++) {
 		const OptionRow *row = &rows[i];
-		if (r->value[i] && is_program(row))
+		if (r->value[i] && is_program(row) && target == !strcmp(row->group, "target"))
 			buf_printf(&b, "%s%s%s%s", b.n ? " " : "", row->name, *r->value[i] ? "=" : "", r->value[i]);
 	}
-	r->o->canonical = arena_strndup(r->arena, b.at ? b.at : "", b.n);
+	char *text = arena_strndup(r->arena, b.at ? b.at : "", b.n);
 	buf_free(&b);
+	return text;
+}
+
+/* Rows of the group "target" are the last that change a program. */
+static void canonical_text(Reader *r)
+{
+	Options *o = r->o;
+	o->canonical_program = text_of_group(r, false);
+	o->canonical_target = text_of_group(r, true);
+	o->canonical = arena_printf(r->arena, "%s%s%s", o->canonical_program,
+		*o->canonical_program && *o->canonical_target ? " " : "", o->canonical_target);
 }
 
 static void keep_given(Reader *r)

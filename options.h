@@ -42,6 +42,7 @@ typedef struct Options {
 	/* information */
 	bool help, version, list_ops, list_passes;
 	char *canonical;             /* the options that change the program, one text: --a=b --c=d */
+	char *canonical_program, *canonical_target; /* its parts: what the program does, what it is built for */
 	const char **given;          /* by row of options.def: its value, as given; NULL where it is not */
 } Options;
 

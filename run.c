@@ -100,7 +100,7 @@ static bool check_folders(const char *inputs, const char *outputs, Diag *d)
 	return d->errors == before;
 }
 
-int run_model(Module *m, const char *keep, const char *inputs, const char *outputs, const CodegenOptions *o, Diag *d)
+int run_model(Module *m, const char *keep, const char *inputs, const char *outputs, const CodegenTarget *o, Diag *d)
 {
 	char dir[] = "/tmp/shardc-run-XXXXXX";
 	Arena *a = arena_new();
@@ -117,11 +117,11 @@ int run_model(Module *m, const char *keep, const char *inputs, const char *outpu
 	const char *program = keep ? keep : arena_printf(a, "%s/program", dir);
 	const char *source = arena_printf(a, "%s/c", dir);
 	const char *from = stage_inputs(m, inputs, dir, a, d);
-	if (from && codegen_write(m, o, source, d)) {
+	if (from && codegen_write(&(Variants){{m}}, o, source, d)) {
 		status = EXIT_RUN; /* from here on it is not the input's fault */
 		const char *path = strchr(program, '/') ? program : arena_printf(a, "./%s", program);
 		char *argv[] = {arena_strdup(a, path), "--infer", arena_strdup(a, from), arena_strdup(a, outputs), NULL};
-		if (codegen_compile(source, o, program, d))
+		if (codegen_compile(source, m, o, program, d))
 			status = run_program(argv, d);
 	}
 	char *cleanup[] = {"rm", "-rf", dir, NULL};

@@ -58,7 +58,7 @@ bool build_find_runtime(Build *b, const char *runtime)
 	return b->lib;
 }
 
-static Build build_new(Arena *a, const CodegenOptions *o, Diag *d)
+static Build build_new(Arena *a, const CodegenTarget *o, Diag *d)
 {
 	static const char *const include[] = {"..", "../..", "../lib/shardc/include", "include"};
 	Build b = {.a = a, .o = o, .d = d, .cc = o->cc ? o->cc : "cc", .flag = "--cc", .language = "C",
@@ -279,7 +279,7 @@ static bool check_found(Build *b)
 	return b->include && (b->o->cuda ? build_cuda_found(b) : choose_runtime(b));
 }
 
-bool codegen_check_target(const CodegenOptions *o, Diag *d)
+bool codegen_check_target(const CodegenTarget *o, Diag *d)
 {
 	Arena *a = arena_new();
 	Build b = build_new(a, o, d);
@@ -288,7 +288,7 @@ bool codegen_check_target(const CodegenOptions *o, Diag *d)
 	return ok;
 }
 
-bool codegen_multiplies(const CodegenOptions *o, DType t, Diag *d)
+bool codegen_multiplies(const CodegenTarget *o, DType t, Diag *d)
 {
 	static const char *const units[2][2] = {{"__AMX_BF16__", "__AVX512BF16__"}, {"__AMX_FP16__", "__AVX512FP16__"}};
 	Arena *a = arena_new();
@@ -307,18 +307,19 @@ static const char *as_operand(Arena *a, const char *path)
 	return *path == '/' || !strncmp(path, "./", 2) ? path : arena_printf(a, "./%s", path);
 }
 
-bool codegen_compile(const char *dir, const CodegenOptions *o, const char *output, Diag *d)
+bool codegen_compile(const char *dir, const Module *m, const CodegenTarget *o, const char *output, Diag *d)
 {
 	Arena *a = arena_new();
+	const char *hook = ir_train(m)->hook.file;
 	Build b = build_new(a, o, d);
 	const char *name[] = {"step", "fused", "hook"}, *source[3], *object[3];
 	const char *temp = as_operand(a, arena_printf(a, "%s.new", output));
 	pid_t pid[3];
-	int n = o->hook.file ? 3 : 2;
+	int n = hook ? 3 : 2;
 	bool ok = check_found(&b), started = ok;
 	dir = as_operand(a, dir);
 	for (int i = 0; started && i < n; i++) {
-		source[i] = i == 2 ? o->hook.file : arena_printf(a, "%s/%s.%s", dir, name[i], o->cuda ? "cu" : "c");
+		source[i] = i == 2 ? hook : arena_printf(a, "%s/%s.%s", dir, name[i], o->cuda ? "cu" : "c");
 		object[i] = arena_printf(a, "%s/%s.o", dir, name[i]);
 		Args args = i == 2 ? hook_command(&b, source[i], object[i]) :
 			(o->cuda ? build_cuda_compile : compile_command)(&b, i == 1, source[i], object[i]);
@@ -358,7 +359,7 @@ static const char *temporary(Build *b, const char *suffix)
 	return fd < 0 ? "" : path;
 }
 
-bool build_try(const CodegenOptions *o, const char *text, const char *file, const char *complaint, Diag *d)
+bool build_try(const CodegenTarget *o, const char *text, const char *file, const char *complaint, Diag *d)
 {
 	Arena *a = arena_new();
 	Build b = build_new(a, o, d);
@@ -386,7 +387,7 @@ static void put_flags(Buf *out, const char *const *flags, int n)
 }
 
 /* $(CC) FLAGS -march=$(ARCH) -I$(INCLUDE) -c -o NAME.o NAME.c */
-static void put_object(Buf *out, const CodegenOptions *o, const char *name, const char *const *flags, int n)
+static void put_object(Buf *out, const CodegenTarget *o, const char *name, const char *const *flags, int n)
 {
 	buf_printf(out, "%s.o: %s.c\n\t$(CC)", name, name);
 	put_flags(out, flags, n);
@@ -419,7 +420,7 @@ static bool check_lines(Build *b)
 	return whole;
 }
 
-bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d)
+bool build_makefile(const CodegenTarget *o, const Hook *hook, Buf *out, Diag *d)
 {
 	Arena *a = arena_new();
 	Build b = build_new(a, o, d);
@@ -434,9 +435,9 @@ bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d)
 		o->library ? "library" : "program", build_make_command(&b), str_escape(a, ESCAPE_MAKE, b.arch));
 	buf_printf(out, "INCLUDE = %s\nLIB = %s\n\n", str_escape(a, ESCAPE_MAKE, b.include ? b.include : "."),
 		str_escape(a, ESCAPE_MAKE, arena_printf(a, "%s/%s", b.lib ? b.lib : ".", b.runtime)));
-	const char *objects = o->hook.file ? "step.o fused.o hook.o" : "step.o fused.o";
-	if (o->hook.file)
-		buf_printf(out, "HOOK = %s\n\n", str_escape(a, ESCAPE_MAKE, o->hook.file));
+	const char *objects = hook->file ? "step.o fused.o hook.o" : "step.o fused.o";
+	if (hook->file)
+		buf_printf(out, "HOOK = %s\n\n", str_escape(a, ESCAPE_MAKE, hook->file));
 	buf_printf(out, "%s: %s\n\t$(CC)", target, objects);
 	if (o->library)
 		put_flags(out, library_link_flags, COUNT_OF(library_link_flags));
@@ -445,7 +446,7 @@ bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d)
 	buf_printf(out, " -Xlinker -rpath -Xlinker $(LIB)\n");
 	put_object(out, o, "step", step_flags, COUNT_OF(step_flags));
 	put_object(out, o, "fused", fused_flags, COUNT_OF(fused_flags));
-	if (o->hook.file) {
+	if (hook->file) {
 		buf_printf(out, "# Made anew each time: what a recipe quotes is no name of a prerequisite.\n.PHONY: hook.o\n"
 			"hook.o:\n\t$(CC)");
 		put_flags(out, hook_flags, COUNT_OF(hook_flags));
@@ -472,7 +473,7 @@ static void put_inputs(Emit *e, Buf *out)
 
 bool build_header(Emit *e, Buf *out)
 {
-	Build b = build_new(e->a, e->o, e->d);
+	Build b = build_new(e->a, e->target, e->d);
 	bool found = check_found(&b);
 	char *text = found ? diag_read_file(e->d, arena_printf(e->a, "%s/runtime/model.h", b.include), e->a) : NULL;
 	buf_printf(out, "/* Model %s, made by shardc.  Inputs, of one micro-batch:\n",
@@ -497,7 +498,7 @@ static const struct { const char *name, *macro; } features[] = {
 
 bool build_need_cpu(Emit *e, Buf *out)
 {
-	Build b = build_new(e->a, e->o, e->d);
+	Build b = build_new(e->a, e->target, e->d);
 	const char *macros = predefined(&b);
 	if (!macros)
 		return false;

@@ -10,7 +10,7 @@ typedef VEC(const char *) Args;
 
 typedef struct Build {
 	Arena *a;
-	const CodegenOptions *o;
+	const CodegenTarget *o;
 	Diag *d;
 	const char *cc;       /* the compiler that is started: --cc, or --nvcc */
 	const char *flag, *language; /* "--cc", "C": how messages name it */

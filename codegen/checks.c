@@ -82,7 +82,7 @@ static bool ends_reduce(const Op *op)
 void checks_after(Emit *e, const Op *op, const char *comment)
 {
 	unsigned flags = op_info[op->kind].flags;
-	if (!e->o->check_nan || op->section == SEC_EVAL)
+	if (!e->train->check_nan || op->section == SEC_EVAL)
 		return;
 	if (ends_reduce(op))
 		emit_line(e, "rt_check_gradient(rt, %s);",

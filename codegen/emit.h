@@ -32,7 +32,9 @@ typedef VEC(Call) Calls;
 
 typedef struct Emit {
 	const Module *m;
-	const CodegenOptions *o;
+	const CodegenTarget *target;
+	const Train *train;
+	const Variants *several; /* the modules of a step of several micro-batches; NULL: there is one */
 	Diag *d;
 	Arena *a;
 	Calls calls;     /* of the section at work */
@@ -122,9 +124,9 @@ const char *emit_unused(Emit *e, const char *stem); /* a new name of a function 
 void emit_macro(Buf *out, const char *head, const char *text); /* text begins with a tab */
 /* Names of processor features that code for --arch may use; false after a message. */
 bool build_need_cpu(Emit *e, Buf *out);
-bool build_makefile(const CodegenOptions *o, Buf *out, Diag *d);
+bool build_makefile(const CodegenTarget *t, const Hook *hook, Buf *out, Diag *d);
 /* Whether the C compiler takes `text`, NULL: the file itself, as it takes a hook.  complaint: what it means if not. */
-bool build_try(const CodegenOptions *o, const char *text, const char *file, const char *complaint, Diag *d);
+bool build_try(const CodegenTarget *t, const char *text, const char *file, const char *complaint, Diag *d);
 /* Of a library: model.h, the runtime's with the model's inputs above it, and model.pc. */
 bool build_header(Emit *e, Buf *out);
 void build_pkg_config(Buf *out);

@@ -1,83 +1,21 @@
-/* codegen/hook.c: what --comm-hook=FILE.c:FUNCTION[:send=N,keep=N] says, and whether it is right.
+/* codegen/hook.c: whether the function of --comm-hook is right.
  *
  * Refuses files that do not compile, functions that are not there or of another type, before anything is written.  The
  * C compiler is asked: first of the file alone, then of the file behind a declaration of the function.
  *
  * The one idea: an alias of a function is an error of the compiler where the function is not defined. */
-#include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "base/near.h"
 #include "codegen/emit.h"
 
-static bool is_name(const char *s)
-{
-	if (!isalpha((unsigned char)*s) && *s != '_')
-		return false;
-	while (isalnum((unsigned char)*s) || *s == '_')
-		s++;
-	return !*s;
-}
-
-static bool parse_memory(char *text, HookSpec *out)
-{
-	char *save = NULL;
-	for (char *w = strtok_r(text, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
-		int64_t *field = !strncmp(w, "send=", 5) ? &out->send : !strncmp(w, "keep=", 5) ? &out->keep : NULL;
-		if (!field || !w[5] || strspn(w + 5, "0123456789") != strlen(w + 5) || strlen(w + 5) > 3)
-			return false;
-		*field = atoi(w + 5);
-	}
-	return true;
-}
-
-bool hook_parse(const char *text, HookSpec *out, Arena *a, Diag *d)
-{
-	char *copy = arena_strdup(a, text), *colon = strrchr(copy, ':');
-	bool ok = colon;
-	*out = (HookSpec){0};
-	if (ok && strchr(colon + 1, '=')) {
-		*colon = '\0';
-		ok = parse_memory(colon + 1, out);
-		colon = strrchr(copy, ':');
-		ok = ok && colon;
-	}
-	ok = ok && colon > copy && is_name(colon + 1);
-	if (!ok) {
-		diag_error(d, "--comm-hook", "\"%s\" is none of bf16, f16, FILE.c:FUNCTION, FILE.c:FUNCTION:send=N,keep=N "
-			"(bytes per element of a gradient, at most 999)%s", text, near_choice(a, "--comm-hook", text, "bf16|f16"));
-		return false;
-	}
-	*colon = '\0';
-	char *real = realpath(copy, NULL);
-	struct stat st;
-	if (!real || access(real, R_OK) || stat(real, &st) || !S_ISREG(st.st_mode)) {
-		diag_error(d, "--comm-hook", "\"%s\" cannot be read, or is no regular file", copy);
-		free(real);
-		return false;
-	}
-	out->file = arena_strdup(a, real);
-	out->function = colon + 1;
-	free(real);
-	if (strpbrk(out->file, "\"\n"))
-		diag_error(d, out->file, "no #include can name it: its path has a %s in it; move or rename it",
-			strchr(out->file, '"') ? "double quote" : "line break");
-	return !strpbrk(out->file, "\"\n");
-}
-
-bool codegen_check_hook(const CodegenOptions *o, Diag *d)
+bool codegen_check_hook(const Hook *h, const CodegenTarget *t, Diag *d)
 {
 	Arena *a = arena_new();
-	const char *file = o->hook.file, *name = o->hook.function;
-	bool ok = build_try(o, NULL, file, "it is no C that this compiler takes", d);
+	const char *file = h->file, *name = h->function;
+	bool ok = build_try(t, NULL, file, "it is no C that this compiler takes", d);
 	const char *text = arena_printf(a, "#include \"runtime/hook.h\"\n"
 		"HookReduce %s;\nHookInit %s_init;\nHookExit %s_exit;\n#include \"%s\"\n"
 		"extern HookReduce shardc_check __attribute__((alias(\"%s\")));\n",
 		name, name, name, file, name);
-	ok = ok && build_try(o, text, file, arena_printf(a, "there is no function \"%s\" of type HookReduce in it "
+	ok = ok && build_try(t, text, file, arena_printf(a, "there is no function \"%s\" of type HookReduce in it "
 		"(runtime/hook.h), or %s_init or %s_exit is of another type than that asks for", name, name, name), d);
 	arena_free(a);
 	return ok;

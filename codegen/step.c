@@ -258,7 +258,7 @@ static bool check_theirs(Emit *e, const char *dir, int n)
 {
 	bool ok = true;
 	for (int i = 0; i < n; i++) {
-		const char *at = arena_printf(e->a, "%s/%s", dir, file_names[e->o->cuda][i]);
+		const char *at = arena_printf(e->a, "%s/%s", dir, file_names[e->target->cuda][i]);
 		if (is_ours(at))
 			continue;
 		diag_error(e->d, at, "is there and was not made by shardc: it is not replaced; give another folder, or "
@@ -271,8 +271,8 @@ static bool check_theirs(Emit *e, const char *dir, int n)
 /* All are written beside dir, then moved there, so that a full disk leaves what was there before. */
 static bool put_files(Emit *e, const char *dir, const Buf *texts)
 {
-	const char *temp = arena_printf(e->a, "%s.new", dir), *at = temp, *const *name = file_names[e->o->cuda];
-	int n = e->o->library ? FILES : STEP + 1;
+	const char *temp = arena_printf(e->a, "%s.new", dir), *at = temp, *const *name = file_names[e->target->cuda];
+	int n = e->target->library ? FILES : STEP + 1;
 	if (!check_theirs(e, dir, n))
 		return false;
 	bool ok = !mkdir(temp, 0777) || errno == EEXIST;
@@ -299,9 +299,9 @@ static bool write_files(Emit *e, const char *dir)
 	Buf texts[FILES] = {0}, *fused = &texts[FUSED], *make = &texts[MAKEFILE], *step = &texts[STEP], code = {0};
 	const char *name = str_escape(e->a, ESCAPE_C_COMMENT, e->m->name);
 	buf_printf(step, "/* One training step of %s, made by shardc.  Not for editing. */\n%s%s", name,
-		e->o->cuda ? step_head_cuda : step_head_cpu, step_places);
+		e->target->cuda ? step_head_cuda : step_head_cpu, step_places);
 	if (e->protos.n)
-		buf_printf(&code, "/* %s */\n%s\n", file_names[e->o->cuda][FUSED], e->protos.at);
+		buf_printf(&code, "/* %s */\n%s\n", file_names[e->target->cuda][FUSED], e->protos.at);
 	if (e->statics.n)
 		buf_printf(&code, "%s\n", e->statics.at);
 	body_constants(e->constants, "/* Where inputs, states, and parameters and gradients of a unit lie: bytes. */\n"
@@ -310,9 +310,11 @@ static bool write_files(Emit *e, const char *dir)
 	wrap_text(step, code.at, WRAP_COLUMNS);
 	buf_free(&code);
 	buf_printf(fused, "/* Elementwise loops of %s, made by shardc.  Not for editing. */\n%s%s", name,
-		e->o->cuda ? fused_cuda_head : fused_cpu_head, e->fused.at ? e->fused.at : "typedef int nothing_is_fused;\n");
-	bool ok = build_makefile(e->o, make, e->d) && (!e->o->library || build_header(e, &texts[HEADER]));
-	if (e->o->library)
+		e->target->cuda ? fused_cuda_head : fused_cpu_head,
+		e->fused.at ? e->fused.at : "typedef int nothing_is_fused;\n");
+	bool ok = build_makefile(e->target, &e->train->hook, make, e->d)
+		&& (!e->target->library || build_header(e, &texts[HEADER]));
+	if (e->target->library)
 		build_pkg_config(&texts[PKG_CONFIG]);
 	ok = ok && put_files(e, dir, texts);
 	for (int i = 0; i < COUNT_OF(texts); i++)
@@ -360,19 +362,21 @@ static void write_module(Emit *e, const Module *m, const char *prefix)
 			write_section(e, scopes, (SectionKind)s);
 }
 
-bool codegen_write(const Module *m, const CodegenOptions *o, const char *dir, Diag *d)
+bool codegen_write(const Variants *program, const CodegenTarget *t, const char *dir, Diag *d)
 {
 	Arena *a = arena_new();
-	Emit e = {.m = m, .o = o, .d = d, .a = a, .prims = map_new(a), .shared = map_new(a),
+	const Module *m = program->of[VARIANT_ONLY];
+	Emit e = {.m = m, .target = t, .train = ir_train(m), .d = d, .a = a,
+		.several = program->of[VARIANT_FIRST] ? program : NULL, .prims = map_new(a), .shared = map_new(a),
 		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .constants = map_new(a),
 		.paths = map_new(a), .checks = ptrmap_new(a), .events = ptrmap_new(a)};
 	int before = d->errors;
 	write_module(&e, m, "");
-	for (int k = VARIANT_FIRST; o->variants && k < VARIANT_COUNT; k++)
-		write_module(&e, o->variants->of[k], arena_printf(a, "%s_", variant_text[k]));
+	for (int k = VARIANT_FIRST; e.several && k < VARIANT_COUNT; k++)
+		write_module(&e, program->of[k], arena_printf(a, "%s_", variant_text[k]));
 	e.m = m;
 	write_setup(&e);
-	bool ok = o->cuda || build_need_cpu(&e, &e.step);
+	bool ok = t->cuda || build_need_cpu(&e, &e.step);
 	tables_write(&e, &e.step);
 	ok = ok && d->errors == before && write_files(&e, dir);
 	Buf *bufs[] = {&e.step, &e.statics, &e.setup, &e.fused, &e.protos};

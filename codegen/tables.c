@@ -133,7 +133,7 @@ int emit_event(Emit *e, const Op *record)
 static int event_before(Emit *e, const Op *op)
 {
 	const Value *last = op->n_in ? op_in(op, op->n_in - 1) : NULL;
-	return e->o->cuda && last && last->type.kind == TYPE_EVENT ? emit_event(e, last->op) : 0;
+	return e->target->cuda && last && last->type.kind == TYPE_EVENT ? emit_event(e, last->op) : 0;
 }
 
 /* "ALL_GATHER": what all of a kind have in common. */
@@ -236,37 +236,33 @@ static void put_loss(Emit *e, Buf *out)
 		report && attr_get_int(report->attrs, "adds", 0) ? "true" : "false",
 		find_op(e->m, SEC_EVAL, OP_REPORT_ACC) ? "true" : "false",
 		number ? "\"the loss is one number a batch\"" : node ? emit_c_string(e, arena_printf(e->a,
-		"samples of a batch meet or are told apart in node \"%s\"", node)) : "NULL", e->o->shift ? "true" : "false");
+		"samples of a batch meet or are told apart in node \"%s\"", node)) : "NULL",
+		e->train->shift ? "true" : "false");
 }
 
 /* Which norm the program computes, and what of clipping it has room for. */
 static void put_clip(Emit *e, Buf *out)
 {
-	const Op *norm = find_op(e->m, SEC_UPDATE, OP_SUMSQ), *step = find_op(e->m, SEC_UPDATE, OP_STEP_SCALARS);
-	const char *clip = step ? attr_get_str(step->attrs, "clip", "") : "";
-	buf_printf(out, "\t.grad_norm = %s, .norm_p = %s, .clip = %s, .clip_value = %s,\n", norm ? "true" : "false",
-		emit_c_float(e, norm ? attr_get_float(norm->attrs, "p", 2) : 2), *clip && *clip != 'v' ? "true" : "false",
-		strstr(clip, "value") ? "true" : "false");
+	const Train *t = e->train;
+	buf_printf(out, "\t.grad_norm = %s, .norm_p = %s, .clip = %s, .clip_value = %s,\n", t->norm ? "true" : "false",
+		emit_c_float(e, t->norm && t->clip > 0 ? t->clip : 2), t->clip > 0 ? "true" : "false",
+		t->clip_value ? "true" : "false");
 }
 
-/* Of programs whose backward begins with a scale; the text says which it is. */
 static void put_loss_scale(Emit *e, Buf *out)
 {
-	LossScale scale;
-	if (!find_op(e->m, SEC_BACKWARD, OP_LOSS_SCALE) || !loss_scale_parse(e->o->loss_scale, &scale, e->d))
-		return;
-	if (scale.kind == LOSS_SCALE_NONE)
-		ice("the loss is scaled, by an unknown number");
-	buf_printf(out, "\t.loss_scale = {.init = %s, .dynamic = %s, .interval = %" PRId64 "},\n",
-		emit_c_float(e, scale.value), scale.kind == LOSS_SCALE_DYNAMIC ? "true" : "false", scale.growth_interval);
+	const Train *t = e->train;
+	if (t->loss_scale > 0)
+		buf_printf(out, "\t.loss_scale = {.init = %s, .dynamic = %s, .interval = %" PRId64 "},\n",
+			emit_c_float(e, t->loss_scale), t->growth_interval ? "true" : "false", t->growth_interval);
 }
 
 /* Returns how many there are. */
 static int put_groups(Emit *e, Buf *out)
 {
-	int n = e->o->n_param_group;
-	const ParamGroup *group = param_groups_parse(e->o->param_group, n, e->o->optimizer, e->a, e->d);
-	if (!group || !n)
+	const ParamGroup *group = e->train->group;
+	int n = e->train->n_groups;
+	if (!n)
 		return 0;
 	buf_printf(out, "/* Parameter groups: regular expression; %s", group_key_info[0].name);
 	for (int k = 1; k < GROUP_KEYS; k++)
@@ -288,7 +284,7 @@ static int put_groups(Emit *e, Buf *out)
 static void put_variants(Emit *e, Buf *out)
 {
 	static const char *const suffix[] = {"_of_two", "_of_more"};
-	const Variants *v = e->o->variants;
+	const Variants *v = e->several;
 	const Module *only = e->m;
 	LayoutModel layout[COUNT_OF(suffix)];
 	int n[VARIANT_COUNT] = {0};
@@ -299,7 +295,6 @@ static void put_variants(Emit *e, Buf *out)
 	e->m = only;
 	for (int i = 0; i < COUNT_OF(suffix); i++) {
 		layout[i] = memory_join(v, i > 0, e->a);
-		layout[i].offload = e->o->offload;
 		put_layout_units(e, out, &layout[i], suffix[i]);
 	}
 	buf_printf(out, "static const LayoutModel many_layouts[] = {\n");
@@ -317,11 +312,16 @@ static void put_variants(Emit *e, Buf *out)
 
 /* ---- the model ---- */
 
-static const char *optimizer_of(const Emit *e)
+static const char *optimizer_name(const Emit *e)
 {
-	if (!find_op(e->m, SEC_UPDATE, OP_UPDATE_SHARD))
-		return NULL;
-	return e->o->optimizer ? e->o->optimizer : "adamw";
+	return find_op(e->m, SEC_UPDATE, OP_UPDATE_SHARD) ? e->train->optimizer : NULL;
+}
+
+/* The options of the module, then those of the target. */
+static const char *options_text(Emit *e)
+{
+	const char *made = e->train->options ? e->train->options : "", *built = e->target->text ? e->target->text : "";
+	return arena_printf(e->a, "%s%s%s", made, *made && *built ? " " : "", built);
 }
 
 /* Whether --seed changes what a step computes. */
@@ -344,7 +344,7 @@ static bool owners_round_by_chance(const Module *m)
 
 static void put_hook(Emit *e, Buf *out)
 {
-	const HookSpec *h = &e->o->hook;
+	const Hook *h = &e->train->hook;
 	const char *slash = strrchr(h->file, '/');
 	buf_printf(out, "/* --comm-hook: %s */\nHookReduce %s;\nHookInit %s_init __attribute__((weak));\n"
 		"HookExit %s_exit __attribute__((weak));\n", str_escape(e->a, ESCAPE_C_COMMENT, h->file), h->function,
@@ -357,10 +357,11 @@ static void put_hook(Emit *e, Buf *out)
 /* What the code was built for: features of a processor, or an architecture of GPUs. */
 static void put_needs(Emit *e, Buf *out)
 {
-	const char *arch = str_escape(e->a, ESCAPE_C_STRING, e->o->arch ? e->o->arch : "native");
+	const char *arch = str_escape(e->a, ESCAPE_C_STRING, e->target->arch ? e->target->arch : "native");
 	buf_printf(out, "\t.versions = \"compiler \" __VERSION__ \", arch %s\",\n", arch);
-	if (e->o->cuda)
-		buf_printf(out, "\t.need_cuda = \"%s\", .tf32 = %s,\n", arch, e->o->tf32 ? "true" : "false");
+	if (e->target->cuda)
+		buf_printf(out, "\t.need_cuda = \"%s\", .tf32 = %s,\n", arch,
+			e->target->tf32 || e->train->tf32 ? "true" : "false");
 	else
 		buf_printf(out, "\t.need_cpu = need_cpu,\n");
 }
@@ -373,7 +374,7 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 {
 	const Module *m = e->m;
 	buf_printf(out, "static const RtModel model = {\n\t.name = %s,\n\t.options = %s,\n", emit_c_string(e, m->name),
-		emit_c_string(e, e->o->text ? e->o->text : ""));
+		emit_c_string(e, options_text(e)));
 	put_needs(e, out);
 	if (n->tensors)
 		buf_printf(out, "\t.tensors = tensors, .n_tensors = %d,\n", n->tensors);
@@ -385,12 +386,12 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 		buf_printf(out, "\t.step = step_collectives, .n_step = %d,\n", n->step);
 	if (n->evaluation)
 		buf_printf(out, "\t.evaluation = eval_collectives, .n_evaluation = %d,\n", n->evaluation);
-	if (e->o->variants)
+	if (e->several)
 		buf_printf(out, "\t.programs = many_programs, .layouts = many_layouts,\n");
 	buf_printf(out, "\t.world = %" PRId64 ",\n", m->world);
 	if (n->files)
 		buf_printf(out, "\t.files = files, .n_files = %d,\n", n->files);
-	buf_printf(out, "\t.batch = %" PRId64 ", .optimizer = %s,\n", m->batch, emit_c_string(e, optimizer_of(e)));
+	buf_printf(out, "\t.batch = %" PRId64 ", .optimizer = %s,\n", m->batch, emit_c_string(e, optimizer_name(e)));
 	if (n->checks)
 		buf_printf(out, "\t.checks = checks, .n_checks = %d,\n", n->checks);
 	if (n->groups)
@@ -406,31 +407,17 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 		buf_printf(out, "\t.first_buffers = true,\n");
 	buf_printf(out, "\t.setup = setup, .forward = forward, .backward = backward, .update = update,%s\n"
 		"\t.n_prims = %d,\n", m->first[SEC_EVAL] ? " .eval = eval," : "", map_count(e->prims));
-	if (e->o->hook.file)
+	if (e->train->hook.file)
 		buf_printf(out, "\t.hook = &hook,\n");
 	if (n->outputs)
 		buf_printf(out, "\t.outputs = outputs, .n_outputs = %d,\n", n->outputs);
 	buf_printf(out, "};\n\n");
 }
 
-/* --no-decay-1d where no such tensor is trained. */
-static void check_decay(const Emit *e)
-{
-	bool some = !e->o->no_decay_1d;
-	for (int i = 0; i < e->m->n_symbols; i++) {
-		const Symbol *s = e->m->symbols[i];
-		some = some || (s->kind == SYM_PARAM && s->trainable && s->type.rank <= 1);
-	}
-	if (!some)
-		diag_warn(e->d, "--no-decay-1d", "every parameter that is trained has two dimensions or more: it is not used");
-}
-
 void tables_write(Emit *e, Buf *out)
 {
-	check_decay(e);
 	Counts n = {.files = tensors_files(e, out), .tensors = tensors_write(e, out)};
 	LayoutModel layout = memory_layout(e->m, e->a);
-	layout.offload = e->o->offload;
 	if (layout.n_units) {
 		put_unit_names(e, out);
 		put_layout_units(e, out, &layout, "");
@@ -440,11 +427,11 @@ void tables_write(Emit *e, Buf *out)
 	n.outputs = put_outputs(e, out);
 	n.groups = put_groups(e, out);
 	n.checks = checks_write(e, out);
-	if (e->o->variants)
+	if (e->several)
 		put_variants(e, out);
-	if (e->o->hook.file)
+	if (e->train->hook.file)
 		put_hook(e, out);
 	put_model(e, out, &layout, &n);
-	buf_printf(out, "%s", e->o->library ? "const RtModel *rt_library_model(void)\n{\n\treturn &model;\n}\n" :
+	buf_printf(out, "%s", e->target->library ? "const RtModel *rt_library_model(void)\n{\n\treturn &model;\n}\n" :
 		"int main(int argc, char **argv)\n{\n\treturn rt_main(argc, argv, &model);\n}\n");
 }

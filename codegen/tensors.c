@@ -208,20 +208,13 @@ static void put_tensor(Row *r, const Symbol *s)
 		buf_printf(out, ", .trainable = true");
 	if (s->batched)
 		buf_printf(out, ", .batched = true");
-	if (s->trainable && e->o->no_decay_1d && s->type.rank <= 1)
+	if (s->trainable && e->train->no_decay_1d && s->type.rank <= 1)
 		buf_printf(out, ", .no_decay = true");
 	if (s->narrowed)
 		buf_printf(out, ", .narrowed = true, .saved = %s", dtype_constant(s->saved));
 	if (s->trainable && s->group)
 		buf_printf(out, ", .group = %d", s->group);
 	buf_printf(out, "}");
-}
-
-static void check_group(Emit *e, const Symbol *s)
-{
-	if (s->group < 0 || s->group > e->o->n_param_group)
-		diag_error(e->d, "--param-group", "\"%s\" is in group %d of the module, %d are given", s->name, s->group,
-			e->o->n_param_group);
 }
 
 /* ---- tensors of equal modules ---- */
@@ -367,7 +360,7 @@ int tensors_write(Emit *e, Buf *out)
 	const Symbol **at = NEW_N(e->a, const Symbol *, e->m->n_symbols);
 	for (int i = 0; i < e->m->n_symbols; i++)
 		if (tensors_has(e->m->symbols[i]))
-			check_group(e, at[n++] = e->m->symbols[i]);
+			at[n++] = e->m->symbols[i];
 	Runs runs = find_runs(e, at, n);
 	for (int i = 0; i < runs.n; i++)
 		if (runs.at[i].same && runs.at[i].same->runs.n > 1 && !runs.at[i].same->macro)

@@ -7,6 +7,7 @@
 #define SHARDC_IR_H
 
 #include "base/base.h"
+#include "base/groups.h"
 #include "base/layout.h"
 
 enum { IR_MAX_RANK = 8 };
@@ -170,6 +171,38 @@ struct Unit {
 	int index;           /* in m->units, traversal order; root is last */
 };
 
+/* ---- the training program ---- */
+
+/* --comm-hook=FILE.c:FUNCTION: gradients are reduced by a function of the user's. */
+typedef struct Hook {
+	const char *file, *function; /* absolute path; NULL: there is none */
+	int64_t send, keep;          /* memory that it has: bytes per element of a flat gradient */
+} Hook;
+
+/* What a program that trains is told besides its ops: all that decides what is emitted for it.  Pass optimizer makes it
+ * of the options. */
+typedef struct Train {
+	const char *optimizer;       /* "adamw", "sgd:momentum,nesterov" */
+	bool norm;                   /* of gradients: it is computed and logged */
+	double clip;                 /* p of the norm that gradients may be clipped by, infinity too; 0 = they may not */
+	bool clip_value;             /* gradients may be clipped one by one */
+	bool no_decay_1d;            /* weights of at most one dimension do not decay */
+	ParamGroup *group;           /* Symbol.group is a number of these, from 1 */
+	int n_groups;
+	double loss_scale;           /* 0 = none; of a dynamic one, what it begins with */
+	int64_t growth_interval;     /* of a dynamic loss scale: good steps before it doubles; 0 = it stays */
+	bool shift;                  /* the loss shifts labels itself */
+	bool accum;                  /* several micro-batches a step: Module.sync says when gradients are reduced */
+	bool check_nan;              /* each result of a step is checked */
+	LayoutOffload offload;
+	bool cuda;                   /* what memory the kernels get is planned for a GPU */
+	bool tf32;                   /* f32 products of a GPU round their operands */
+	Hook hook;
+	const char *options;         /* canonical text of the options that made the program, for checkpoints */
+	const char *where;           /* "plan.ir:2:3": the block was read there; NULL = a pass made it */
+} Train;
+extern const char *const offload_text[3]; /* by LayoutOffload: "none" */
+
 /* ---- values and ops ---- */
 
 /* An operand slot; also a node of the value's use list. */
@@ -278,12 +311,14 @@ struct Module {
 	Map *symbol_by_name, *interned, *value_names;
 	int64_t act_bytes, input_bytes, state_bytes, work_bytes; /* PLAN: sizes of the arenas */
 	int64_t world;       /* the only number of ranks that the program runs at (oss, sharded_ddp); 0 = any */
-	int64_t hook_send, hook_keep; /* --comm-hook: its memory, bytes per element of a flat gradient; not printed */
+	Train *train;        /* from pass optimizer on; NULL: before it, and of programs that only evaluate */
 	struct RewriteTrace *trace; /* of --check-passes: what rewrite.c applies; NULL = nobody asks; not printed */
 	int64_t batch;       /* B: samples per micro-batch and rank; 0 when no input has a sample axis */
 	Value poison;        /* type TYPE_NONE: result of an op that could not be typed */
 };
 
+/* m->train; where there is none, one of zeros. */
+const Train *ir_train(const Module *m);
 /* Whether the step ends in this module: gradients are complete, parameters are updated. */
 static inline bool ir_ends_step(const Module *m)
 {
@@ -309,6 +344,9 @@ static inline bool ir_is_carried(const Module *m, const Unit *u)
 {
 	return ir_sums_flats(m) && strategy_info[u->strategy].kept;
 }
+
+/* The modules of a step of several micro-batches, by Variant; those that were not made are NULL. */
+typedef struct Variants { Module *of[VARIANT_COUNT]; } Variants;
 
 /* ---- graph.c ---- */
 
@@ -409,6 +447,11 @@ void ir_print(FILE *f, const Module *m);
 char *ir_text(const Module *m, Arena *a);        /* what ir_print prints */
 void ir_print_op(FILE *f, const Module *m, const Op *op);
 Module *ir_parse(const char *file, const char *text, Diag *d); /* NULL after reporting errors */
+/* A text of one module, which becomes `only` whatever variant it is, or of all four of a step, in any order.  False,
+ * and none of them, after reporting errors. */
+bool ir_parse_program(const char *file, const char *text, Variants *out, Diag *d);
+/* Train block, units and symbols: what all modules of a step have in common. */
+char *ir_declarations(const Module *m, Arena *a);
 void ir_print_dot(FILE *f, const Module *m);
 void ir_print_json(FILE *f, const Module *m);
 

@@ -1,7 +1,7 @@
 /* ir/parse.c: text -> module; the exact inverse of print.c.  Grammar: docs/ir.md.
  *
- * A recursive descent over tokens.  Every function reads what it is named after; symbols, units and the header are
- * read by parse_fields.c.  The first syntax error ends the file with "FILE:LINE:COLUMN: error"; errors of meaning
+ * A recursive descent over tokens.  Every function reads what it is named after; what declarations and headers say
+ * is read by parse_fields.c.  The first syntax error ends the file with "FILE:LINE:COLUMN: error"; errors of meaning
  * (shapes, unknown names) are reported op by op.
  * Nothing here trusts the text: counts are bounded by its length, numbers are range-checked. */
 #include "base/near.h"
@@ -395,8 +395,12 @@ static void body_op(Parser *p, Op *fused, Values *value)
 	bool elementwise = info->flags & EW || kind == OP_CONST || kind == OP_BROADCAST;
 	if (!p->lex.failed && (has_result ? !elementwise || list.n != info->n_in_min : kind != OP_YIELD))
 		lex_fail(&p->lex, "%s with %d operand(s) cannot stand in a fused body", info->text, list.n);
+	bool has_loc = lex_is_word(&p->lex, "loc");
+	const Loc *loc = has_loc ? location(p) : NULL;
 	if (!p->lex.failed)
 		emit_in_body(p, fused, kind, &list, a, dtype, value);
+	if (!p->lex.failed && has_loc)
+		fused->body_last->loc = loc;
 	p->lex.op_at = (TextPlace){0};
 }
 
@@ -512,7 +516,9 @@ static void module_body(Parser *p)
 		for (int i = 0; i < SYM_COUNT; i++)
 			if (lex_is_word(&p->lex, symbol_kind_text[i]))
 				kind = i;
-		if (lex_is_word(&p->lex, "unit")) {
+		if (lex_is_word(&p->lex, "train")) {
+			parse_train(p);
+		} else if (lex_is_word(&p->lex, "unit")) {
 			parse_unit(p);
 		} else if (kind >= 0) {
 			parse_symbol(p, (SymbolKind)kind);
@@ -526,26 +532,81 @@ static void module_body(Parser *p)
 	if (!resolved)
 		parse_members(p);
 	lex_expect(&p->lex, '}');
-	if (!p->lex.failed && p->lex.tok.kind != TOK_END)
-		lex_fail(&p->lex, "text after the module's end: \"%s\"", p->lex.tok.text);
+}
+
+/* The module that begins at the next token; NULL after an error. */
+static Module *read_module(Lexer *lex)
+{
+	Parser p = {.m = ir_module_new(""), .lex = *lex, .values = map_new(lex->arena)};
+	parse_header(&p);
+	module_body(&p);
+	/* names handed out by passes from here on must not collide with those in the text */
+	for (int i = 0; !p.lex.failed && i < map_count(p.values); i++)
+		map_put(p.m->value_names, map_key(p.values, i), NULL);
+	*lex = p.lex;
+	if (!lex->failed)
+		return p.m;
+	ir_module_free(p.m);
+	return NULL;
 }
 
 Module *ir_parse(const char *file, const char *text, Diag *d)
 {
-	Parser p = {.m = ir_module_new(""), .lex = lex_open(file, text, arena_new(), d)};
-	p.values = map_new(p.lex.arena);
-	lex_next(&p.lex);
-	parse_header(&p);
-	module_body(&p);
-	Module *m = p.m;
-	/* names handed out by passes from here on must not collide with those in the text */
-	for (int i = 0; !p.lex.failed && i < map_count(p.values); i++)
-		map_put(m->value_names, map_key(p.values, i), NULL);
-	bool failed = p.lex.failed;
-	arena_free(p.lex.arena);
-	if (failed) {
+	Lexer lex = lex_open(file, text, arena_new(), d);
+	lex_next(&lex);
+	Module *m = read_module(&lex);
+	if (m && lex.tok.kind != TOK_END) {
+		lex_fail(&lex, "text after the module's end: \"%s\"", lex.tok.text);
 		ir_module_free(m);
-		return NULL;
+		m = NULL;
 	}
+	arena_free(lex.arena);
 	return m;
+}
+
+/* ---- programs ---- */
+
+/* All four variants are there, of one mode. */
+static void check_variants(Lexer *lex, const Variants *v)
+{
+	for (int k = 0; k < VARIANT_COUNT; k++)
+		if (!v->of[k])
+			lex_fail(lex, "a step of several micro-batches is four modules; that of variant=%s is missing",
+				variant_text[k]);
+	for (int k = 0; k < VARIANT_COUNT && !lex->failed; k++)
+		if (v->of[k]->sync != v->of[VARIANT_LAST]->sync)
+			lex_fail(lex, "variant=%s has sync=%s, the last has sync=%s", variant_text[k], sync_text[v->of[k]->sync],
+				sync_text[v->of[VARIANT_LAST]->sync]);
+}
+
+bool ir_parse_program(const char *file, const char *text, Variants *out, Diag *d)
+{
+	Lexer lex = lex_open(file, text, arena_new(), d);
+	Module *only = NULL;
+	int n = 0;
+	*out = (Variants){0};
+	for (lex_next(&lex); !lex.failed && (!n || lex.tok.kind != TOK_END); n++) {
+		if (n && !lex_is_word(&lex, "module"))
+			lex_fail(&lex, "text after the module's end: \"%s\"", lex.tok.text);
+		Module *m = read_module(&lex);
+		if (!m)
+			break;
+		if (out->of[m->variant]) {
+			lex_fail(&lex, "there are two modules of variant=%s", variant_text[m->variant]);
+			ir_module_free(m);
+			break;
+		}
+		out->of[m->variant] = only = m;
+	}
+	if (!lex.failed && n == 1)
+		*out = (Variants){.of[VARIANT_ONLY] = only};
+	else if (!lex.failed)
+		check_variants(&lex, out);
+	bool ok = !lex.failed;
+	for (int k = 0; k < VARIANT_COUNT && !ok; k++)
+		ir_module_free(out->of[k]);
+	if (!ok)
+		*out = (Variants){0};
+	arena_free(lex.arena);
+	return ok;
 }

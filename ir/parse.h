@@ -26,6 +26,7 @@ int parse_flat_suffix(Parser *p);            /* "/1"; 0 where there is none */
 /* ---- parse_fields.c ---- */
 
 void parse_header(Parser *p);                /* up to the module's brace */
+void parse_train(Parser *p);
 void parse_unit(Parser *p);
 void parse_symbol(Parser *p, SymbolKind kind);
 void parse_members(Parser *p);               /* joins units with the symbols that they name */

@@ -1,18 +1,19 @@
-/* ir/parse_fields.c: reads the header of a module, units and symbols: what module_fields.def, unit_fields.def and
- * symbol_fields.def list.
+/* ir/parse_fields.c: reads the header of a module, its train block, units and symbols: what module_fields.def,
+ * train_fields.def, unit_fields.def and symbol_fields.def list.
  *
  * A field is KEY=VALUE; fields come in any order, each once.  Refuses keys that the table lacks and values that their
  * kind does not have. */
 #include "base/near.h"
 #include "ir/parse.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
 /* ---- fields ---- */
 
 typedef struct FieldAt {
-	void *owner, *at; /* the symbol, unit or module; its field */
+	void *owner, *at; /* the symbol, unit, block or module; its field */
 } FieldAt;
 typedef void ReadField(Parser *p, const FieldAt *f);
 typedef struct FieldRow { const char *key; ReadField *read; size_t at; } FieldRow;
@@ -314,6 +315,91 @@ void parse_members(Parser *p)
 			lex_fail(&p->lex, "parameter \"%s\": unit \"%s\" has no flat %d", s->name, u->name, s->flat);
 		u->params[u->n_params++] = s;
 	}
+}
+
+/* ---- the train block ---- */
+
+static void read_group_key(Parser *p, ParamGroup *g)
+{
+	const char *text = lex_take(&p->lex, TOK_WORD, "a key of a group");
+	GroupKey key = group_key_find(text, strlen(text));
+	bool match = !strcmp(text, "match");
+	if (!match && key == GROUP_KEYS)
+		lex_refuse(&p->lex, "unknown key \"%s\" of a group; expected match, lr_scale, weight_decay, beta1, beta2, eps "
+			"or momentum", text);
+	else if (match ? g->regex != NULL : !isnan(g->value[key]))
+		lex_refuse(&p->lex, "%s is given twice", text);
+	lex_expect(&p->lex, '=');
+	if (p->lex.failed)
+		return;
+	if (match) {
+		g->regex = ir_intern(p->m, lex_take(&p->lex, TOK_STRING, "a regular expression"));
+		return;
+	}
+	g->value[key] = parse_real(p);
+	if (!group_value_right(key, g->value[key]))
+		lex_refuse(&p->lex, "%s takes %s, not %g", text, group_value_wanted(key), g->value[key]);
+}
+
+/* {match="bias$", weight_decay=0.0} */
+static ParamGroup read_group(Parser *p)
+{
+	ParamGroup g = {0};
+	for (int k = 0; k < GROUP_KEYS; k++)
+		g.value[k] = (double)NAN;
+	lex_expect(&p->lex, '{');
+	do {
+		read_group_key(p, &g);
+	} while (lex_accept(&p->lex, ','));
+	lex_expect(&p->lex, '}');
+	return g;
+}
+
+static void read_groups(Parser *p, const FieldAt *f)
+{
+	Train *t = f->owner;
+	VEC(ParamGroup) all = {0};
+	lex_expect(&p->lex, '[');
+	while (!p->lex.failed && !lex_is_punct(&p->lex, ']')) {
+		ParamGroup g = read_group(p);
+		vec_push(p->m->arena, &all, g);
+		if (!lex_accept(&p->lex, ','))
+			break;
+	}
+	lex_expect(&p->lex, ']');
+	t->group = all.at;
+	t->n_groups = all.n;
+}
+
+static void read_offload(Parser *p, const FieldAt *f)
+{
+	const char *text = lex_take(&p->lex, TOK_WORD, "none, optim or params");
+	int k = 0;
+	while (k < COUNT_OF(offload_text) && strcmp(offload_text[k], text))
+		k++;
+	if (!p->lex.failed && k == COUNT_OF(offload_text))
+		lex_refuse(&p->lex, "unknown offload \"%s\"; expected none, optim or params", text);
+	*(LayoutOffload *)f->at = (LayoutOffload)(k % COUNT_OF(offload_text));
+}
+
+void parse_train(Parser *p)
+{
+	static const FieldRow rows[] = {
+#define TRAIN_FIELD(key, kind, field, shown) {#key, read_##kind, offsetof(Train, field)},
+#include "ir/train_fields.def"
+	};
+	static const FieldTable table = {"train", rows, COUNT_OF(rows)};
+	uint64_t seen = 0;
+	if (p->m->train)
+		lex_fail(&p->lex, "a module has one train block");
+	Train *t = p->m->train = NEW(p->m->arena, Train);
+	t->where = arena_strdup(p->m->arena, lex_where(&p->lex));
+	lex_next(&p->lex);
+	lex_expect(&p->lex, '{');
+	do {
+		read_field(p, &table, NULL, t, &seen);
+	} while (lex_accept(&p->lex, ','));
+	lex_expect(&p->lex, '}');
 }
 
 /* ---- modules ---- */

@@ -11,6 +11,7 @@
 typedef struct Printer {
 	FILE *f;
 	Arena *scratch;
+	bool inner; /* locations of ops in bodies, too: of programs that check results, which name them */
 } Printer;
 
 static void print_quoted(Printer *p, const char *s)
@@ -158,6 +159,8 @@ static void print_body(Printer *p, const Op *fused)
 		for (int i = 0; i < op->n_in; i++)
 			fprintf(p->f, i ? ", $%d" : " $%d", body_number(fused, op->in[i].value));
 		print_attrs(p, op->attrs);
+		if (p->inner)
+			print_loc(p, op->loc);
 		fputc('\n', p->f);
 	}
 	fputs("    }", p->f);
@@ -187,19 +190,23 @@ static void print_op(Printer *p, const Op *op)
 	print_loc(p, op->loc);
 }
 
+static Printer printer_open(FILE *f, const Module *m)
+{
+	return (Printer){f, arena_new(), ir_train(m)->check_nan};
+}
+
 void ir_print_op(FILE *f, const Module *m, const Op *op)
 {
-	(void)m;
-	Printer p = {f, arena_new()};
+	Printer p = printer_open(f, m);
 	print_op(&p, op);
 	arena_free(p.scratch);
 }
 
-/* ---- fields: what symbol_fields.def, unit_fields.def and module_fields.def list ---- */
+/* ---- fields: what module_fields.def, train_fields.def, unit_fields.def and symbol_fields.def list ---- */
 
 typedef struct FieldAt {
 	const char *key;
-	const void *owner, *at; /* the symbol, unit or module; its field */
+	const void *owner, *at; /* the symbol, unit, block or module; its field */
 } FieldAt;
 
 static void print_flag(Printer *p, const FieldAt *f)
@@ -380,6 +387,51 @@ static void print_unit_line(Printer *p, const Unit *u)
 	fputs("}\n", p->f);
 }
 
+/* ---- the train block ---- */
+
+/* Keys that the group has of its own. */
+static void print_group(Printer *p, const ParamGroup *g)
+{
+	fputc('{', p->f);
+	print_text(p, "match", g->regex);
+	for (int k = 0; k < GROUP_KEYS; k++) {
+		if (isnan(g->value[k]))
+			continue;
+		fprintf(p->f, ", %s=", group_key_info[k].name);
+		print_float(p, g->value[k]);
+	}
+	fputc('}', p->f);
+}
+
+static void print_groups(Printer *p, const FieldAt *f)
+{
+	const Train *t = f->owner;
+	fprintf(p->f, "%s=[", f->key);
+	for (int i = 0; i < t->n_groups; i++) {
+		fputs(i ? ", " : "", p->f);
+		print_group(p, &t->group[i]);
+	}
+	fputc(']', p->f);
+}
+
+static void print_offload(Printer *p, const FieldAt *f)
+{
+	fprintf(p->f, "%s=%s", f->key, offload_text[*(const LayoutOffload *)f->at]);
+}
+
+static void print_train(Printer *p, const Train *t)
+{
+	const char *before = "  train {";
+#define TRAIN_FIELD(key, kind, field, shown) \
+	if (shown) { \
+		fputs(before, p->f); \
+		before = ", "; \
+		print_##kind(p, &(FieldAt){#key, t, &t->field}); \
+	}
+#include "ir/train_fields.def"
+	fputs("}\n", p->f);
+}
+
 /* ---- modules ---- */
 
 static void print_level(Printer *p, const FieldAt *f)
@@ -410,14 +462,21 @@ static void print_header(Printer *p, const Module *m)
 	fputs(" {\n", p->f);
 }
 
+static void print_declarations(Printer *p, const Module *m)
+{
+	if (m->train)
+		print_train(p, m->train);
+	for (int i = 0; i < m->n_units; i++)
+		print_unit_line(p, m->units[i]);
+	for (int i = 0; i < m->n_symbols; i++)
+		print_symbol(p, m->symbols[i]);
+}
+
 void ir_print(FILE *f, const Module *m)
 {
-	Printer p = {f, arena_new()};
+	Printer p = printer_open(f, m);
 	print_header(&p, m);
-	for (int i = 0; i < m->n_units; i++)
-		print_unit_line(&p, m->units[i]);
-	for (int i = 0; i < m->n_symbols; i++)
-		print_symbol(&p, m->symbols[i]);
+	print_declarations(&p, m);
 	for (int s = 0; s < SEC_COUNT; s++) {
 		if (!m->first[s])
 			continue;
@@ -433,16 +492,35 @@ void ir_print(FILE *f, const Module *m)
 	arena_free(p.scratch);
 }
 
-char *ir_text(const Module *m, Arena *a)
+typedef void PrintModule(FILE *f, const Module *m);
+
+static char *text_of(const Module *m, PrintModule *print, Arena *a)
 {
 	char *text = NULL;
 	size_t n = 0;
 	FILE *f = open_memstream(&text, &n);
 	if (!f)
 		ice("out of memory");
-	ir_print(f, m);
+	print(f, m);
 	fclose(f);
 	char *copy = arena_strndup(a, text, n);
 	free(text);
 	return copy;
+}
+
+char *ir_text(const Module *m, Arena *a)
+{
+	return text_of(m, ir_print, a);
+}
+
+static void write_declarations(FILE *f, const Module *m)
+{
+	Printer p = printer_open(f, m);
+	print_declarations(&p, m);
+	arena_free(p.scratch);
+}
+
+char *ir_declarations(const Module *m, Arena *a)
+{
+	return text_of(m, write_declarations, a);
 }

@@ -491,6 +491,7 @@ bool ir_verify(Module *m, const char *after, Diag *d)
 	if (!v.errors) {
 		check_names(&v);
 		verify_sharding(&v);
+		verify_train(&v);
 	}
 	arena_free(v.arena);
 	return !v.errors;

@@ -26,6 +26,9 @@ typedef struct Verify {
 /* The violation of op (NULL: of the module).  Internal errors do not return. */
 void verify_fail(Verify *v, const Op *op, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
+/* verify_train.c: the train block. */
+void verify_train(Verify *v);
+
 /* verify_shard.c: units, flats and offsets; what lives between gather and reshard. */
 void verify_units(Verify *v);
 void verify_sharding(Verify *v);

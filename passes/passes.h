@@ -6,6 +6,7 @@
 #define SHARDC_PASSES_H
 
 #include "base/groups.h"
+#include "base/optimizer.h"
 #include "base/plan.h"
 #include "base/pattern.h"
 #include "ir/ir.h"
@@ -40,6 +41,9 @@ typedef struct PassOptions {
 	const char *const *param_group; /* each --param-group: "REGEX:lr_scale=0.1,..." */
 	int n_param_group;
 	bool accum;                /* several micro-batches a step: gradients are summed in f32 flats */
+	bool no_decay_1d, check_nan;
+	const char *comm_hook;     /* "bf16" | "f16" | "FILE.c:FUNCTION[:send=N,keep=N]" */
+	const char *text;          /* canonical text of the options that make the program, whatever it is built for */
 	/* precision: DT_F32 = as the model has it */
 	DType param_dtype, reduce_dtype, buffer_dtype;
 	bool keep_low_precision_grads;
@@ -69,7 +73,7 @@ typedef struct PassOptions {
 	int64_t memory_limit;      /* bytes, 0 = none */
 	int64_t workspace;         /* bytes, cap of a kernel's scratch */
 	/* target */
-	bool cuda;
+	bool cuda, tf32;
 	int threads;
 	/* inspection */
 	struct CheckReport *check; /* --check-passes: every pass is checked, the first difference told here; NULL = no */
@@ -108,13 +112,13 @@ typedef struct CheckReport {
 	const char *op;            /* name of the value where it begins; NULL = unknown */
 } CheckReport;                 /* strings live as long as the module */
 
-/* The modules of a step of several micro-batches, by Variant; those that were not made are NULL. */
-typedef struct Variants { Module *of[VARIANT_COUNT]; } Variants;
 /* All of passes.def for each of them; m becomes `only`.  The view shows `shown`; files of the others are named
  * NN-pass.first.ir and so on. */
 bool pipeline_fork(Module *m, const PassOptions *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
 	Diag *d);
 void pipeline_free(Variants *v);
+/* Of a PLAN that was read from `file`: whether a program can be made of it as it is.  cuda: of which target. */
+bool pipeline_accept(const Variants *v, const char *file, bool cuda, Diag *d);
 
 /* ---- shared by two or more passes ---- */
 
@@ -130,18 +134,14 @@ Blocks *blocks_find(Module *m, Arena *a);
 const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope of an op, "" = unknown */
 
 /* optimizer/optimizers.c: the meaning of --optimizer; NULL = adamw. */
-typedef struct Optimizer {
-	const char *name;          /* "sgd" */
-	bool momentum, nesterov;   /* sgd only */
-	int n_states;
-	const char *states[2];     /* per parameter element, f32: "exp_avg", ... */
-} Optimizer;
 bool optimizer_parse(const char *text, Optimizer *out, Diag *d);
+/* That of the train block; where there is none, of the options. */
+bool optimizer_of(const Module *m, const PassOptions *o, Optimizer *out, Diag *d);
 
 /* optimizer/param_groups.c: the groups that --param-group asks for; NULL after messages. */
 ParamGroup *param_groups_parse(const char *const *text, int n, const char *optimizer, Arena *a, Diag *d);
 /* Puts each of the parameters that are trained into its group: Symbol.group. */
-bool param_groups_assign(Symbol *const *trained, int n, const PassOptions *o, Arena *a, Diag *d);
+bool param_groups_assign(Symbol *const *trained, int n, const ParamGroup *group, int n_groups, Arena *a, Diag *d);
 
 /* optimizer/optimizer.c: what backward writes into flat gradients: --reduce-dtype, or f32 to sum micro-batches in. */
 DType gradient_dtype(const PassOptions *o);
@@ -162,6 +162,20 @@ typedef struct LossScale {
 	int64_t growth_interval;   /* of DYNAMIC: good steps before it doubles */
 } LossScale;
 bool loss_scale_parse(const char *text, LossScale *out, Diag *d);
+
+/* optimizer/hook.c: the meaning of --comm-hook=FILE.c:FUNCTION[:send=N,keep=N]. */
+bool hook_parse(const char *text, Hook *out, Arena *a, Diag *d);
+
+/* optimizer/train.c: makes m->train of the options and of what pass optimizer has read of them. */
+typedef struct TrainParts {
+	Clip clip;
+	LossScale scale;
+	const ParamGroup *group;
+	int n_groups;
+	Symbol *const *trained;
+	int n_trained;
+} TrainParts;
+bool train_make(Module *m, const TrainParts *p, const PassOptions *o, Diag *d);
 
 /* grad/autodiff.c, grad/rules.c */
 typedef struct GradCtx GradCtx;
@@ -221,6 +235,9 @@ typedef struct MemoryPeak {
 	int n;
 } MemoryPeak;
 MemoryPeak memory_peak(Module *m, Arena *a);
+/* Of a PLAN that was read from `file`: whether every value has a place as pass memory gives it, and none is overwritten
+ * while it is wanted. */
+bool memory_accept(Module *m, const char *file, Diag *d);
 /* What base/layout.h wants to know of a module at SHARD (no slots yet) or PLAN. */
 LayoutModel memory_layout(const Module *m, Arena *a);
 /* Adds what the options say of a plan: hosts, offload, the snapshot; of GPUs what tables hold, and that ranks talk by

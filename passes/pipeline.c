@@ -228,15 +228,15 @@ static Module *clone(const Module *m, Variant variant, Sync sync, Arena *scratch
 		ice("the text of a module cannot be read back");
 	out->variant = variant;
 	out->sync = sync;
-	out->hook_send = m->hook_send; /* of the options, not of the text */
-	out->hook_keep = m->hook_keep;
+	if (out->train)
+		out->train->where = NULL; /* nobody has seen this text */
 	while (out->last[SEC_EVAL]) /* evaluations are those of `only` */
 		ir_remove(out, out->last[SEC_EVAL]);
 	return out;
 }
 
 /* A gradient that is summed where it is kept lies, in flight, at one place in all micro-batches. */
-static bool check_slots(const Variants *v, Diag *d)
+static bool check_slots(const Variants *v, const char *where, Diag *d)
 {
 	Arena *a = arena_new();
 	LayoutModel first = memory_layout(v->of[VARIANT_FIRST], a);
@@ -246,7 +246,7 @@ static bool check_slots(const Variants *v, Diag *d)
 		for (int u = 0; u < first.n_units; u++) {
 			if (first.unit[u].grad_slot == other.unit[u].grad_slot)
 				continue;
-			diag_error(d, "--schedule-in", "the gradient of unit %s lies in slot %d in micro-batch first and in slot "
+			diag_error(d, where, "the gradient of unit %s lies in slot %d in micro-batch first and in slot "
 				"%d in micro-batch %s: reduces have to be waited for at the same points in all of them",
 				v->of[k]->units[u]->name, first.unit[u].grad_slot, other.unit[u].grad_slot, variant_text[k]);
 			same = false;
@@ -255,6 +255,56 @@ static bool check_slots(const Variants *v, Diag *d)
 	arena_free(a);
 	return same;
 }
+
+/* ---- a plan that was read ---- */
+
+/* The modules of a step are of one model, and of one train block. */
+static bool check_alike(const Variants *v, const char *file, Diag *d)
+{
+	Arena *a = arena_new();
+	const Module *only = v->of[VARIANT_ONLY];
+	const char *all = ir_declarations(only, a);
+	bool same = true;
+	for (int k = VARIANT_FIRST; k <= VARIANT_LAST && same && v->of[k]; k++) {
+		const Module *m = v->of[k];
+		same = !strcmp(ir_declarations(m, a), all) && m->level == only->level && m->batch == only->batch
+			&& m->world == only->world && m->input_bytes == only->input_bytes && m->state_bytes == only->state_bytes;
+		if (!same)
+			diag_error(d, file, "the modules of variant=%s and variant=only differ in their train block, their units "
+				"or their symbols: they are not of one program", variant_text[k]);
+	}
+	arena_free(a);
+	return same;
+}
+
+static bool check_whole(const Variants *v, const char *file, bool cuda, Diag *d)
+{
+	const Module *m = v->of[VARIANT_ONLY];
+	const Train *t = ir_train(m);
+	int before = d->errors;
+	if (m->first[SEC_BACKWARD] && !m->train)
+		diag_error(d, file, "the module has gradients and no train block, which says by what optimizer and how they "
+			"are used (pass optimizer makes it)");
+	else if (t->accum && !v->of[VARIANT_FIRST])
+		diag_error(d, file, "the module is one micro-batch of several (accum=1): a program is made of a file with all "
+			"four of them, variant=only, first, middle and last");
+	else if (m->train && t->cuda != cuda)
+		diag_error(d, file, "the memory is planned for --target=%s: give that, or compile the model again",
+			t->cuda ? "cuda" : "cpu");
+	return d->errors == before;
+}
+
+bool pipeline_accept(const Variants *v, const char *file, bool cuda, Diag *d)
+{
+	if (!check_whole(v, file, cuda, d) || !check_alike(v, file, d))
+		return false;
+	for (int k = 0; k < VARIANT_COUNT; k++)
+		if (v->of[k] && !memory_accept(v->of[k], file, d))
+			return false;
+	return !v->of[VARIANT_FIRST] || check_slots(v, file, d);
+}
+
+/* ---- steps of several micro-batches ---- */
 
 /* Each by itself fits. */
 static bool check_limit(const Variants *v, const PassOptions *o, Diag *d)
@@ -301,7 +351,7 @@ bool pipeline_fork(Module *m, const PassOptions *o, const PipelineView *v, Sync 
 	}
 	d->quiet = false;
 	if (ok && !ended && out->of[VARIANT_LAST]->level == LEVEL_PLAN)
-		ok = check_slots(out, d) && check_limit(out, o, d);
+		ok = check_slots(out, "--schedule-in", d) && check_limit(out, o, d);
 	check_free(show.check);
 	arena_free(show.scratch);
 	return ok;

@@ -308,7 +308,7 @@ static LayoutModel layout_of(const Module *m, int from, Arena *a)
 		.act_bytes = m->act_bytes, .input_bytes = m->input_bytes, .state_bytes = m->state_bytes,
 		.work_bytes = m->work_bytes, .average_bytes = averaged_bytes(m),
 		.saved_bytes = saved_bytes(m), .sync_bytes = largest_message(m),
-		.hook_send = m->hook_send, .hook_keep = m->hook_keep};
+		.offload = ir_train(m)->offload, .hook_send = ir_train(m)->hook.send, .hook_keep = ir_train(m)->hook.keep};
 	list_gathers(m, from, &out, units, gathers);
 	return out;
 }
@@ -378,9 +378,9 @@ LayoutModel memory_join(const Variants *v, bool more, Arena *a)
 void memory_complete(LayoutModel *l, const Module *m, const PassOptions *o)
 {
 	l->hosts = o->hosts;
-	l->offload = o->offload;
-	l->snapshot = o->snapshot && o->offload == LAYOUT_OFFLOAD_NONE;
-	l->cuda = (LayoutCuda){.on = o->cuda, .n_groups = o->n_param_group};
+	l->offload = m->train ? m->train->offload : o->offload;
+	l->snapshot = o->snapshot && l->offload == LAYOUT_OFFLOAD_NONE;
+	l->cuda = (LayoutCuda){.on = o->cuda, .n_groups = ir_train(m)->n_groups};
 	for (int i = 0; o->cuda && i < m->n_symbols; i++)
 		l->cuda.n_segments += m->symbols[i]->kind == SYM_PARAM && m->symbols[i]->trainable;
 }
@@ -474,4 +474,85 @@ bool pass_memory(Module *m, const PassOptions *o, Diag *d)
 		report_excess(m, o, total.total, a, d);
 	arena_free(a);
 	return fits;
+}
+
+/* ---- a plan that was read ---- */
+
+static const char *place_text(const Place *p, Arena *a)
+{
+	if (p->region == REGION_NONE)
+		return "no place";
+	return arena_printf(a, "@%s%s%s+%lld", region_text[p->region], p->unit ? " " : "",
+		p->unit ? ir_unit_str(a, p->unit) : "", (long long)p->offset);
+}
+
+/* Activations lie anywhere in their arena, all else where this pass puts it. */
+static bool check_place(const Module *m, const Buffers *b, Value *v, const char *file, Diag *d)
+{
+	Place want = place_of(b, v);
+	const Place *is = &v->place;
+	int64_t bytes = want.region == REGION_ACT ? type_bytes(&v->type) : 0;
+	bool inside = is->offset >= 0 && is->offset % 64 == 0 && bytes <= m->act_bytes - is->offset;
+	if (want.region == REGION_ACT ? is->region == REGION_ACT && inside : same_place(is, &want))
+		return true;
+	diag_error(d, file, "%%%s has %s; expected %s", v->name, place_text(is, m->arena),
+		want.region == REGION_ACT ? arena_printf(m->arena, "a multiple of 64 of @act, inside its %lld bytes",
+		(long long)m->act_bytes) : place_text(&want, m->arena));
+	return false;
+}
+
+static bool check_places(Module *m, bool eval, const char *file, Arena *a, Diag *d)
+{
+	Buffers *b = buffers_find(m, eval, a);
+	bool ok = true;
+	for (int p = 0; p < b->n_ops && ok; p++)
+		for (int i = 0; i < b->op[p]->n_out && ok; i++)
+			ok = check_place(m, b, b->op[p]->out[i], file, d);
+	return ok;
+}
+
+static bool same_number(const char *file, const char *what, int64_t is, int64_t want, Diag *d)
+{
+	if (is != want)
+		diag_error(d, file, "%s is %lld; expected %lld", what, (long long)is, (long long)want);
+	return is == want;
+}
+
+/* Inputs, buffers and states lie in order; the module is as place_symbols makes it. */
+static bool check_symbol_places(Module *m, const char *file, Arena *a, Diag *d)
+{
+	int64_t input = m->input_bytes, state = m->state_bytes, *at = NEW_N(a, int64_t, m->n_symbols);
+	bool ok = true;
+	for (int i = 0; i < m->n_symbols; i++)
+		at[i] = m->symbols[i]->offset;
+	place_symbols(m);
+	for (int i = 0; i < m->n_symbols && ok; i++)
+		ok = same_number(file, arena_printf(a, "the place of \"%s\"", m->symbols[i]->name), at[i],
+			m->symbols[i]->offset, d);
+	return ok && same_number(file, "input_bytes", input, m->input_bytes, d)
+		&& same_number(file, "state_bytes", state, m->state_bytes, d);
+}
+
+static bool check_workspace(const Module *m, const char *file, Diag *d)
+{
+	PassOptions o = {.workspace = m->work_bytes, .cuda = ir_train(m)->cuda};
+	int64_t least = largest_workspace(m, &o);
+	if (m->work_bytes < least || m->work_bytes > MEMORY_SPACE_MAX)
+		diag_error(d, file, "work_bytes is %lld; expected at least the %lld that the kernels want",
+			(long long)m->work_bytes, (long long)least);
+	return m->work_bytes >= least && m->work_bytes <= MEMORY_SPACE_MAX;
+}
+
+bool memory_accept(Module *m, const char *file, Diag *d)
+{
+	Arena *a = arena_new();
+	bool ok = check_values(m, d) && check_symbols(m, d) && same_number(file, "act_bytes", MIN(m->act_bytes,
+		MEMORY_SPACE_MAX), m->act_bytes, d);
+	ok = ok && check_symbol_places(m, file, a, d) && check_workspace(m, file, d);
+	ok = ok && check_places(m, false, file, a, d) && check_places(m, true, file, a, d);
+	const char *violation = ok ? memory_check(m, a) : NULL;
+	if (violation)
+		diag_error(d, file, "memory is planned wrongly: %s", violation);
+	arena_free(a);
+	return ok && !violation;
 }

@@ -4,7 +4,7 @@
  * The norm is computed where it is logged, clipped by, or watched by a dynamic loss scale; step_scalars turns it
  * and the loss's count into what every update is multiplied with, so it stands before them.  The update's
  * arithmetic and its states belong to the kernel that --optimizer names; parameters get their groups here, where
- * it is known which are trained.
+ * it is known which are trained, and the module its train block (train.c).
  * Refuses what optimizer_parse, clip_parse, loss_scale_parse and param_groups_assign refuse. */
 #include "passes/passes.h"
 
@@ -71,7 +71,9 @@ bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
 	Symbol **sym;
 	int n;
 	Value **grad = take_gradients(m, scratch, &sym, &n);
-	ok = param_groups_assign(sym, n, o, scratch, d);
+	TrainParts parts = {.clip = clip, .scale = scale, .trained = sym, .n_trained = n, .n_groups = o->n_param_group};
+	parts.group = param_groups_parse(o->param_group, o->n_param_group, o->optimizer, scratch, d);
+	ok = parts.group && param_groups_assign(sym, n, parts.group, parts.n_groups, scratch, d);
 	cast_gradients(m, gradient_dtype(o), grad, n);
 	Builder b = {.m = m, .section = SEC_UPDATE, .loc = loc_new(m, "", "", "", "update")};
 	Value *norm = NULL;
@@ -85,6 +87,7 @@ bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
 		b.loc = loc_with_role(m, grad[i]->op->loc, "update");
 		ir_emit1(&b, OP_UPDATE, grad[i]);
 	}
+	ok = ok && train_make(m, &parts, o, d);
 	arena_free(scratch);
 	return ok;
 }

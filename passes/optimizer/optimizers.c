@@ -8,76 +8,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const Optimizer known[] = {
-#define OPTIMIZER(name, ...) {name, false, false, 0, {__VA_ARGS__}},
-#include "passes/optimizer/optimizers.def"
-};
-
-static const char accepted[] = "accepted: sgd[:momentum[,nesterov]], adam, adamw, adagrad, lion";
-
 static bool is_word(const char *s, size_t n, const char *word)
 {
 	return n == strlen(word) && !memcmp(s, word, n);
 }
 
-static bool parse_flags(const char *flags, Optimizer *opt)
-{
-	while (*flags) {
-		size_t n = strcspn(flags, ",");
-		if (is_word(flags, n, "momentum"))
-			opt->momentum = true;
-		else if (is_word(flags, n, "nesterov"))
-			opt->nesterov = true;
-		else
-			return false;
-		flags += n + (flags[n] == ',');
-	}
-	return true;
-}
-
-static void refuse_optimizer(const char *text, size_t n, Diag *d)
+static void refuse_optimizer(const char *text, Diag *d)
 {
 	Arena *a = arena_new();
-	const char *names[COUNT_OF(known)];
+	const char **names = NEW_N(a, const char *, optimizer_count);
+	size_t n = strcspn(text, ":");
 	bool is_known = false;
-	for (int i = 0; i < COUNT_OF(known); i++) {
-		names[i] = known[i].name;
-		is_known = is_known || is_word(text, n, known[i].name);
+	for (int i = 0; i < optimizer_count; i++) {
+		names[i] = optimizer_known[i].name;
+		is_known = is_known || is_word(text, n, names[i]);
 	}
 	const char *value = strchr(text, '=');
-	const char *hint = is_known ? "" : near_hint(a, "--optimizer", arena_strndup(a, text, n), names, COUNT_OF(known));
+	const char *hint = is_known ? "" : near_hint(a, "--optimizer", arena_strndup(a, text, n), names, optimizer_count);
 	if (value && is_known)
 		hint = "; its numbers are given when training, as in ./train --lr 1e-3 --momentum 0.9 --betas 0.9,0.99 "
 			"--weight-decay 0.1";
-	diag_error(d, "--optimizer", "\"%s\" is not an optimizer with these flags; %s%s", text, accepted, hint);
+	diag_error(d, "--optimizer", "\"%s\" is not an optimizer with these flags; accepted: %s%s", text, optimizer_forms,
+		hint);
 	arena_free(a);
 }
 
 bool optimizer_parse(const char *text, Optimizer *out, Diag *d)
 {
-	size_t n;
-	if (!text)
-		text = "adamw";
-	n = strcspn(text, ":");
-	for (int i = 0; i < COUNT_OF(known); i++) {
-		if (!is_word(text, n, known[i].name))
-			continue;
-		bool sgd = !strcmp(known[i].name, "sgd");
-		*out = known[i];
-		if (text[n] && (!sgd || !parse_flags(text + n + 1, out)))
-			break;
-		if (out->nesterov && !out->momentum) {
-			diag_error(d, "--optimizer", "\"%s\": nesterov needs momentum (write sgd:momentum,nesterov)", text);
-			return false;
-		}
-		while (out->n_states < COUNT_OF(out->states) && out->states[out->n_states])
-			out->n_states++;
-		if (sgd && !out->momentum)
-			out->n_states = 0;
+	text = text ? text : "adamw";
+	if (optimizer_read(text, out))
 		return true;
-	}
-	refuse_optimizer(text, n, d);
+	if (out->nesterov)
+		diag_error(d, "--optimizer", "\"%s\": nesterov needs momentum (write sgd:momentum,nesterov)", text);
+	else
+		refuse_optimizer(text, d);
 	return false;
+}
+
+bool optimizer_of(const Module *m, const PassOptions *o, Optimizer *out, Diag *d)
+{
+	return optimizer_parse(m->train ? m->train->optimizer : o->optimizer, out, d);
 }
 
 static bool parse_clip_word(const char *s, size_t n, Clip *out, Arena *a)

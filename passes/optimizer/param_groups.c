@@ -114,13 +114,12 @@ static bool take_members(const ParamGroup *g, int number, Symbol *const *trained
 	return taken;
 }
 
-bool param_groups_assign(Symbol *const *trained, int n, const PassOptions *o, Arena *a, Diag *d)
+bool param_groups_assign(Symbol *const *trained, int n, const ParamGroup *group, int n_groups, Arena *a, Diag *d)
 {
-	ParamGroup *group = param_groups_parse(o->param_group, o->n_param_group, o->optimizer, a, d);
-	bool ok = group;
+	bool ok = true;
 	for (int i = 0; i < n; i++)
 		trained[i]->group = 0;
-	for (int g = 0; group && g < o->n_param_group; g++)
+	for (int g = 0; g < n_groups; g++)
 		ok = take_members(&group[g], g + 1, trained, n, a, d) && ok;
 	return ok;
 }

@@ -607,7 +607,7 @@ bool pass_shard(Module *m, const PassOptions *o, Diag *d)
 	Optimizer opt;
 	Shard s = {.m = m, .o = o, .d = d, .use = NEW_N(m->arena, UnitUse, m->n_units),
 		.local = ptrmap_new(m->arena)};
-	if (!optimizer_parse(o->optimizer, &opt, d))
+	if (!optimizer_of(m, o, &opt, d))
 		return false;
 	if (!check_once(m, d) || !check_gradients(m, d) || !check_step(m, d))
 		return false;

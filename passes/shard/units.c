@@ -487,7 +487,7 @@ bool pass_units(Module *m, const PassOptions *o, Diag *d)
 	Groups groups = {0};
 	Arena *a = arena_new();
 	Dtypes dtypes = {.o = o};
-	bool ok = optimizer_parse(o->optimizer, &opt, d) && find_trained(m, d);
+	bool ok = optimizer_of(m, o, &opt, d) && find_trained(m, d);
 	ok = ok && (!o->bcast_dtype || dtype_from_text(o->bcast_dtype, &dtypes.bcast));
 	find_read(m, &dtypes);
 	ok = ok && find_groups(m, o, &groups, a, d);

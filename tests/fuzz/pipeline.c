@@ -1,5 +1,6 @@
 /* tests/fuzz/pipeline.c: any text as IR, from the level it stands at through all passes to PLAN: a plan that its
- * verifier accepts, or a message.  The input's hash decides the options. */
+ * verifier accepts, or a message.  The input's hash decides the options.  A text at PLAN is accepted as a program, or
+ * there is a message. */
 #include "tests/fuzz/pass_options.h"
 
 /* The passes from level `from` on, as --passes wants them. */
@@ -30,6 +31,17 @@ static void use_plan(Module *m, const PassOptions *o)
 	arena_free(a);
 }
 
+static void accept_plan(Module *m, const PassOptions *o, Diag *d)
+{
+	int before = d->errors;
+	Variants v = {.of[VARIANT_ONLY] = m};
+	bool ok = pipeline_accept(&v, "text.ir", ir_train(m)->cuda, d);
+	if (ok != (d->errors == before))
+		abort();
+	if (ok)
+		use_plan(m, o);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
 	char *text = malloc(n + 1);
@@ -42,6 +54,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 	Module *m = ir_parse("text.ir", text, &log->d);
 	if (m && m->level < LEVEL_PLAN && pipeline_run(m, &o, &view, passes_from(a, m->level), &log->d))
 		use_plan(m, &o);
+	if (m && m->level == LEVEL_PLAN && ir_verify(m, NULL, &log->d))
+		accept_plan(m, &o, &log->d);
 	ir_module_free(m);
 	fuzz_log_free(log);
 	arena_free(a);

@@ -202,20 +202,20 @@ static int run(const char *const *argv)
 #endif
 
 /* SHARDC_ARCH, SHARDC_NVCC: a GPU's, or the emulation's (tests/cudasim/codegen). */
-static CodegenOptions target(void)
+static CodegenTarget target(void)
 {
 	const char *arch = getenv("SHARDC_ARCH");
 	if (!arch)
-		return (CodegenOptions){.cc = COMPILER};
-	return (CodegenOptions){.cuda = true, .arch = arch, .nvcc = getenv("SHARDC_NVCC")};
+		return (CodegenTarget){.cc = COMPILER};
+	return (CodegenTarget){.cuda = true, .arch = arch, .nvcc = getenv("SHARDC_NVCC")};
 }
 
 static bool build_and_run(Work *w)
 {
-	CodegenOptions o = target();
+	CodegenTarget o = target();
 	const char *program = arena_printf(w->a, "%s/program", w->dir);
 	const char *in = arena_printf(w->a, "%s/in", w->dir), *out = arena_printf(w->a, "%s/out", w->dir);
-	return codegen_write(w->m, &o, w->dir, &w->d) && codegen_compile(w->dir, &o, program, &w->d)
+	return codegen_write(&(Variants){{w->m}}, &o, w->dir, &w->d) && codegen_compile(w->dir, w->m, &o, program, &w->d)
 		&& !run((const char *[]){program, "--infer", in, out, NULL});
 }
 
@@ -270,12 +270,11 @@ static void test_names(void)
 		ir_emit(&b, OP_OUTPUT, 1, &y, NULL);
 		ir_add_unit(w.m, nasty[i], STRATEGY_FULL_SHARD);
 	}
-	CodegenOptions o = target();
+	CodegenTarget o = target();
 	o.text = nasty[1];
-	o.optimizer = nasty[0];
 	const char *program = arena_printf(w.a, "%s/program", dir);
 	CU_ASSERT_TRUE(pass_memory(w.m, &p, &w.d));
-	CU_ASSERT_TRUE(codegen_write(w.m, &o, dir, &w.d) && codegen_compile(dir, &o, program, &w.d));
+	CU_ASSERT_TRUE(codegen_write(&(Variants){{w.m}}, &o, dir, &w.d) && codegen_compile(dir, w.m, &o, program, &w.d));
 	CU_ASSERT_EQUAL(run((const char *[]){"make", "-s", "-C", dir, "CC=" COMPILER, "train", NULL}), 0);
 	run((const char *[]){"rm", "-rf", dir, NULL});
 	ir_module_free(w.m);
@@ -301,11 +300,12 @@ static bool put(const char *path, const char *text)
 
 static void test_failed_builds(void)
 {
-	static const CodegenOptions wrong[] = {
+	static const CodegenTarget wrong[] = {
 		{.cc = "/nonexistent/cc"}, {.cc = "cc -no-such-flag"}, {.arch = "no-such-arch"}, {.cc = "false"},
 	};
 	char dir[] = "/tmp/shardc-codegen-XXXXXX";
 	Arena *a = arena_new();
+	Module *m = ir_module_new("wrong");
 	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(dir));
 	const char *output = arena_printf(a, "%s/program", dir);
 	Diag quiet = {.out = fopen("/dev/null", "w")};
@@ -314,16 +314,17 @@ static void test_failed_builds(void)
 		&& put(arena_printf(a, "%s/step.c", dir), "int main(void) { return 0; }\n"));
 	for (int i = 0; i < COUNT_OF(wrong); i++) {
 		int before = quiet.errors;
-		CU_ASSERT_FALSE(codegen_compile(dir, &wrong[i], output, &quiet));
+		CU_ASSERT_FALSE(codegen_compile(dir, m, &wrong[i], output, &quiet));
 		CU_ASSERT(quiet.errors > before);
 	}
-	CU_ASSERT_FALSE(codegen_compile(dir, &(CodegenOptions){0}, output, &quiet)); /* fused.c is no C */
+	CU_ASSERT_FALSE(codegen_compile(dir, m, &(CodegenTarget){0}, output, &quiet)); /* fused.c is no C */
 	CU_ASSERT_TRUE(holds(output, "old"));
 	const char *left[] = {"program.new", "step.o", "fused.o", "step.c.new"};
 	for (int i = 0; i < COUNT_OF(left); i++)
 		CU_ASSERT(access(arena_printf(a, "%s/%s", dir, left[i]), F_OK) != 0);
 	run((const char *[]){"rm", "-rf", dir, NULL});
 	fclose(quiet.out);
+	ir_module_free(m);
 	arena_free(a);
 }
 

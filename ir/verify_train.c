@@ -1,0 +1,232 @@
+/* ir/verify_train.c: the train block of a module, against the ops and symbols that it tells of.
+ *
+ * What the block promises there is room for: the optimizer has its states, a group that a parameter is in has its
+ * numbers, what is clipped, scaled and logged is computed by the ops that do it. */
+#include "base/optimizer.h"
+#include "ir/verify.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <string.h>
+
+/* The violation, at the line of the block where it was read. */
+static void fail(Verify *v, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void fail(Verify *v, const char *fmt, ...)
+{
+	const Train *t = v->m->train;
+	va_list ap;
+	va_start(ap, fmt);
+	const char *what = arena_vprintf(v->arena, fmt, ap);
+	va_end(ap);
+	if (v->after || !t->where) {
+		verify_fail(v, NULL, "train: %s", what);
+		return;
+	}
+	v->errors++;
+	diag_error(v->diag, t->where, "train: %s", what);
+}
+
+static const Op *find_op(const Verify *v, SectionKind s, OpKind kind)
+{
+	IR_FOR_OPS(v->m, s, op)
+		if (op->kind == kind)
+			return op;
+	return NULL;
+}
+
+/* ---- the optimizer ---- */
+
+static void check_updates(Verify *v, const Optimizer *opt)
+{
+	IR_FOR_OPS(v->m, SEC_UPDATE, op) {
+		const char *does = op->kind == OP_UPDATE_SHARD ? attr_get_str(op->attrs, "optimizer", "") : opt->name;
+		if (strcmp(does, opt->name)) {
+			fail(v, "the optimizer is \"%s\", and update_shard of unit %s is that of \"%s\"", opt->name,
+				op->unit ? op->unit->name : "", does);
+			return;
+		}
+	}
+}
+
+static bool is_state_of(const Symbol *s, const Unit *u, int flat, const char *state)
+{
+	size_t n = strlen(u->name);
+	return s->kind == SYM_STATE && s->unit == u && s->flat == flat && !strncmp(s->name, u->name, n)
+		&& s->name[n] == '.' && !strncmp(s->name + n + 1, state, strlen(state));
+}
+
+static void check_states(Verify *v, const Optimizer *opt, const Unit *u, int flat)
+{
+	int n = 0;
+	for (int i = 0; i < v->m->n_symbols; i++)
+		n += v->m->symbols[i]->kind == SYM_STATE && v->m->symbols[i]->unit == u && v->m->symbols[i]->flat == flat;
+	for (int k = 0; k < opt->n_states; k++) {
+		bool has = false;
+		for (int i = 0; i < v->m->n_symbols && !has; i++)
+			has = is_state_of(v->m->symbols[i], u, flat, opt->states[k]);
+		if (!has) {
+			fail(v, "the optimizer \"%s\" keeps %s, and unit %s has no state \"%s.%s\" for its flat %d",
+				v->m->train->optimizer, opt->states[k], u->name, u->name, opt->states[k], flat);
+			return;
+		}
+	}
+	if (n != opt->n_states)
+		fail(v, "the optimizer \"%s\" keeps %d state(s), and flat %d of unit %s has %d", v->m->train->optimizer,
+			opt->n_states, flat, u->name, n);
+}
+
+static void check_optimizer(Verify *v)
+{
+	const Module *m = v->m;
+	Optimizer opt;
+	const char *name = m->train->optimizer;
+	if (!name || !optimizer_read(name, &opt)) {
+		fail(v, name ? "optimizer=\"%s\" is none; expected %s" : "%soptimizer= is missing; expected %s",
+			name ? name : "", optimizer_forms);
+		return;
+	}
+	check_updates(v, &opt);
+	for (int i = 0; i < m->n_units && m->level >= LEVEL_SHARD; i++)
+		for (int f = 0; f < m->units[i]->n_flats && !v->errors; f++)
+			if (m->units[i]->flat[f].trainable)
+				check_states(v, &opt, m->units[i], f);
+}
+
+/* ---- parameter groups ---- */
+
+static void check_group(Verify *v, int number)
+{
+	const Train *t = v->m->train;
+	const ParamGroup *g = &t->group[number];
+	if (!g->regex || !*g->regex)
+		fail(v, "group %d names no parameters: match=\"REGEX\" is expected", number + 1);
+	for (int k = 0; k < GROUP_KEYS; k++) {
+		if (isnan(g->value[k]))
+			continue;
+		if (!group_value_right((GroupKey)k, g->value[k]))
+			fail(v, "%s of group %d takes %s, not %g", group_key_info[k].name, number + 1,
+				group_value_wanted((GroupKey)k), g->value[k]);
+		else if (!group_key_used((GroupKey)k, t->optimizer))
+			fail(v, "group %d has %s, which the optimizer \"%s\" does not read", number + 1, group_key_info[k].name,
+				t->optimizer);
+	}
+}
+
+static void check_groups(Verify *v)
+{
+	const Module *m = v->m;
+	for (int i = 0; i < m->train->n_groups; i++)
+		check_group(v, i);
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		if (s->group < 0 || s->group > m->train->n_groups)
+			fail(v, "parameter \"%s\" is in group %d; expected one of the %d that the block has, or 0 for none",
+				s->name, s->group, m->train->n_groups);
+	}
+}
+
+/* ---- norm, clipping, loss scale ---- */
+
+/* As step_scalars says it. */
+static const char *clip_text(const Verify *v)
+{
+	const Train *t = v->m->train;
+	if (t->clip > 0)
+		return arena_printf(v->arena, t->clip_value ? "%.17g,value" : "%.17g", t->clip);
+	return t->clip_value ? "value" : "";
+}
+
+static void check_norm(Verify *v)
+{
+	const Train *t = v->m->train;
+	const Op *norm = find_op(v, SEC_UPDATE, OP_NORM), *sum = find_op(v, SEC_UPDATE, OP_SUMSQ);
+	norm = norm ? norm : sum;
+	double p = norm ? attr_get_float(norm->attrs, "p", 2) : 2, wanted = t->clip > 0 ? t->clip : 2;
+	if (t->norm && !norm)
+		fail(v, "norm=1, and nothing in update computes a norm of gradients");
+	else if (!t->norm && norm)
+		fail(v, "update computes the norm of gradients, and norm=1 is missing");
+	else if (norm && (p < wanted || p > wanted))
+		fail(v, "the norm that gradients are clipped by is the %g-norm, and update computes the %g-norm", wanted, p);
+}
+
+static void check_clip(Verify *v)
+{
+	const Op *step = find_op(v, SEC_UPDATE, OP_STEP_SCALARS);
+	const char *says = clip_text(v), *room = step ? attr_get_str(step->attrs, "clip", "") : "";
+	if (strcmp(says, room))
+		fail(v, "gradients are clipped by \"%s\", and the program has room for \"%s\" (clip of step_scalars)", says,
+			room);
+}
+
+static void check_loss_scale(Verify *v)
+{
+	const Train *t = v->m->train;
+	bool scaled = find_op(v, SEC_BACKWARD, OP_LOSS_SCALE);
+	if (!(t->loss_scale >= 0) || !isfinite((float)t->loss_scale) || (t->loss_scale > 0 && !((float)t->loss_scale > 0)))
+		fail(v, "loss_scale is %g; expected a positive number that f32 holds", t->loss_scale);
+	else if (t->growth_interval < 0 || (t->growth_interval && !(t->loss_scale > 0)))
+		fail(v, "growth_interval is %lld; expected a number of steps, beside a loss_scale",
+			(long long)t->growth_interval);
+	else if (scaled != (t->loss_scale > 0))
+		fail(v, scaled ? "backward scales the loss, and loss_scale is missing"
+			: "loss_scale=%g, and backward has no loss_scale that it could be", t->loss_scale);
+}
+
+static void check_numbers(Verify *v)
+{
+	const Train *t = v->m->train;
+	if (!(t->clip >= 1) && (t->clip < 0 || t->clip > 0 || isnan(t->clip)))
+		fail(v, "clip is %g; expected the p of a norm: a number from 1 on, or inf", t->clip);
+	else if (ir_ends_step(v->m) && v->m->first[SEC_UPDATE]) {
+		check_norm(v);
+		check_clip(v);
+	}
+	check_loss_scale(v);
+}
+
+/* ---- the hook ---- */
+
+static bool is_c_name(const char *s)
+{
+	if (!isalpha((unsigned char)*s) && *s != '_')
+		return false;
+	while (isalnum((unsigned char)*s) || *s == '_')
+		s++;
+	return !*s;
+}
+
+static void check_hook(Verify *v)
+{
+	enum { MOST = 999 };
+	const Hook *h = &v->m->train->hook;
+	if (!h->file != !h->function)
+		fail(v, "a hook is a file and a function: hook=\"FILE.c\", hook_function=\"NAME\"");
+	else if (h->file && (!*h->file || strpbrk(h->file, "\"\n") || !is_c_name(h->function)))
+		fail(v, "hook \"%s\", function \"%s\": expected a path without double quotes and line breaks, and a name of C",
+			h->file, h->function);
+	else if (h->send < 0 || h->send > MOST || h->keep < 0 || h->keep > MOST || (!h->file && (h->send || h->keep)))
+		fail(v, "hook_send is %lld and hook_keep %lld; expected bytes of an element of a gradient, at most %d, beside "
+			"a hook", (long long)h->send, (long long)h->keep, MOST);
+	else if (h->file && (v->m->train->cuda || v->m->sync == SYNC_EVERY))
+		fail(v, "a hook reduces a gradient in memory of the host, once a step: cuda=1 and sync=every have none");
+}
+
+void verify_train(Verify *v)
+{
+	const Module *m = v->m;
+	if (!m->train)
+		return;
+	if (m->level < LEVEL_TRAIN)
+		fail(v, "the block stands at level TRAIN and later, and the module is at %s", level_text[m->level]);
+	else if (m->sync != SYNC_NONE && !m->train->accum)
+		fail(v, "the module is one micro-batch of several (sync=%s), and accum=1 is missing", sync_text[m->sync]);
+	if (v->errors)
+		return;
+	check_optimizer(v);
+	if (v->errors)
+		return;
+	check_groups(v);
+	check_numbers(v);
+	check_hook(v);
+}

@@ -1,0 +1,59 @@
+/* passes/optimizer/train.c: the train block of a module, made of the options once its gradients are known. */
+#include "passes/passes.h"
+
+#include <string.h>
+
+static const Op *find_op(const Module *m, SectionKind s, OpKind kind)
+{
+	IR_FOR_OPS(m, s, op)
+		if (op->kind == kind)
+			return op;
+	return NULL;
+}
+
+/* Of strings that live as long as the module. */
+static void copy_groups(Module *m, Train *t, const ParamGroup *group, int n)
+{
+	t->group = NEW_N(m->arena, ParamGroup, n);
+	t->n_groups = n;
+	for (int i = 0; i < n; i++) {
+		t->group[i] = group[i];
+		t->group[i].regex = ir_intern(m, group[i].regex);
+	}
+}
+
+/* bf16 and f16 are no hook: they are --reduce-dtype. */
+static bool take_hook(Module *m, Train *t, const char *text, Diag *d)
+{
+	if (!text || !strcmp(text, "bf16") || !strcmp(text, "f16"))
+		return true;
+	return hook_parse(text, &t->hook, m->arena, d);
+}
+
+/* --no-decay-1d where no such tensor is trained. */
+static void check_decay(Symbol *const *trained, int n, Diag *d)
+{
+	bool some = false;
+	for (int i = 0; i < n; i++)
+		some = some || trained[i]->type.rank <= 1;
+	if (!some)
+		diag_warn(d, "--no-decay-1d", "every parameter that is trained has two dimensions or more: it is not used");
+}
+
+bool train_make(Module *m, const TrainParts *p, const PassOptions *o, Diag *d)
+{
+	const Op *step = find_op(m, SEC_UPDATE, OP_STEP_SCALARS);
+	bool scaled = find_op(m, SEC_BACKWARD, OP_LOSS_SCALE);
+	Train *t = m->train = NEW(m->arena, Train);
+	*t = (Train){.optimizer = ir_intern(m, o->optimizer ? o->optimizer : "adamw"),
+		.norm = find_op(m, SEC_UPDATE, OP_NORM), .clip = step ? p->clip.p : 0, .clip_value = step && p->clip.value,
+		.no_decay_1d = o->no_decay_1d, .loss_scale = scaled ? p->scale.value : 0,
+		.growth_interval = scaled ? p->scale.growth_interval : 0,
+		.shift = o->loss && strstr(o->loss, "shift=1"), .accum = o->accum, .check_nan = o->check_nan,
+		.offload = o->offload, .cuda = o->cuda, .tf32 = o->cuda && o->tf32,
+		.options = o->text ? ir_intern(m, o->text) : NULL};
+	copy_groups(m, t, p->group, p->n_groups);
+	if (o->no_decay_1d)
+		check_decay(p->trained, p->n_trained, d);
+	return take_hook(m, t, o->comm_hook, d);
+}
