@@ -103,6 +103,15 @@ Value *canon_matmul_bias(Rewriter *r, Op *op)
 
 /* ---- convolution ---- */
 
+/* Exporters give convolutions without a bias one of zeros, which kernels would fill and read. */
+Value *canon_zero_bias(Rewriter *r, Op *op)
+{
+	double number;
+	if (!op_in(op, 2) || !match_number(op_in(op, 2), &number) || number != 0)
+		return NULL;
+	return ir_emit(&r->b, op->kind, 2, (Value *[]){op_in(op, 0), op_in(op, 1)}, op->attrs);
+}
+
 /* v is one number per channel of a convolution's result t. */
 static bool is_per_channel(const Value *v, const Type *t, int channel)
 {
