@@ -26,10 +26,7 @@
 
 #include <string.h>
 
-#define SAY(o, ...) ((o)->fault = (o)->fault ? (o)->fault : arena_printf((o)->a, __VA_ARGS__))
-#define FAULT(o, op, ...) SAY(o, "%s: %s %s", (o)->what, op_name(o, op), arena_printf((o)->a, __VA_ARGS__))
-
-static const char *op_name(Oracle *o, const Op *op)
+const char *oracle_op_name(Oracle *o, const Op *op)
 {
 	int64_t seq = attr_get_int(op->attrs, "seq", 0);
 	const char *unit = op->unit ? ir_unit_str(o->a, op->unit) : "";
@@ -52,7 +49,7 @@ static void tick(Oracle *o, Stream s)
 	o->clock[s].at[s]++;
 }
 
-static void touch(Oracle *o, const Op *op, Stream s, Range *r, bool write)
+void oracle_touch(Oracle *o, const Op *op, Stream s, Range *r, bool write)
 {
 	static const char *const names[] = {"compute", "gather", "reduce", "sync"};
 	const Clock *now = &o->clock[s];
@@ -69,35 +66,7 @@ static void touch(Oracle *o, const Op *op, Stream s, Range *r, bool write)
 	}
 }
 
-/* ---- micro-batches ---- */
-
-static bool is_many(const Oracle *o)
-{
-	return o->m->variant != VARIANT_ONLY;
-}
-
-static bool ends_step(const Oracle *o)
-{
-	return o->m->variant == VARIANT_ONLY || o->m->variant == VARIANT_LAST;
-}
-
-/* Reduced gradients are summed, in memory apart from flat gradients. */
-static bool sums_reduced(const Oracle *o)
-{
-	return is_many(o) && o->m->sync == SYNC_EVERY;
-}
-
 /* ---- what is where ---- */
-
-static UnitMemory *memory_of(Oracle *o, const Unit *u)
-{
-	return &o->unit[u->index];
-}
-
-static const StrategyInfo *strategy(const Unit *u)
-{
-	return &strategy_info[u->strategy];
-}
 
 static Full *full_of(Oracle *o, const Op *gather)
 {
@@ -140,7 +109,7 @@ static void read_param(Oracle *o, const Op *op, const Value *flat, const Symbol 
 	}
 	bool trainable = is_trainable_flat(u, sym->flat);
 	for (int c = 0; ref->kind == REF_REST && trainable && c < copies(u); c++) {
-		touch(o, op, STREAM_COMPUTE, &um->rest[c].range, false);
+		oracle_touch(o, op, STREAM_COMPUTE, &um->rest[c].range, false);
 		if (um->rest[c].version != o->steps)
 			FAULT(o, op, "reads \"%s\" after %lld updates instead of %lld", sym->name,
 				(long long)um->rest[c].version, (long long)o->steps);
@@ -148,7 +117,7 @@ static void read_param(Oracle *o, const Op *op, const Value *flat, const Symbol 
 	if (ref->kind == REF_REST)
 		return;
 	Full *f = full_of(o, ref->from);
-	touch(o, op, STREAM_COMPUTE, &f->range, false);
+	oracle_touch(o, op, STREAM_COMPUTE, &f->range, false);
 	if (f->gather != ref->from || um->open != ref->from)
 		FAULT(o, op, "reads \"%s\" behind its reshard: poison", sym->name);
 	else if (trainable && f->version != o->steps)
@@ -163,11 +132,10 @@ static void read_gradient(Oracle *o, const Op *op, const Value *v)
 	if (!g || i < 0 || g->wrote[i] != v || g->stage == STAGE_REDUCED)
 		FAULT(o, op, "reads %%%s from the flat gradient of %s, which does not hold it", v->name, v->place.unit->name);
 	else
-		touch(o, op, STREAM_COMPUTE, &g->range, false);
+		oracle_touch(o, op, STREAM_COMPUTE, &g->range, false);
 }
 
-/* Through views: the value whose memory v shows, and the parameter if it is one. */
-static const Value *root_of(const Value *v, const Symbol **sym)
+const Value *oracle_root_of(const Value *v, const Symbol **sym)
 {
 	for (; op_info[v->op->kind].flags & VIEW; v = op_in(v->op, 0))
 		if (v->op->kind == OP_VIEW_OP)
@@ -179,7 +147,7 @@ static void read_operands(Oracle *o, const Op *op)
 {
 	for (int i = 0; i < op->n_in; i++) {
 		const Symbol *sym = op->kind == OP_VIEW_OP ? op->sym : NULL;
-		const Value *v = op_in(op, i) ? root_of(op_in(op, i), &sym) : NULL;
+		const Value *v = op_in(op, i) ? oracle_root_of(op_in(op, i), &sym) : NULL;
 		if (!v)
 			continue;
 		if (v->type.kind == TYPE_FLAT || v->type.kind == TYPE_SHARD) {
@@ -206,7 +174,7 @@ static void run_accumulate(Oracle *o, const Op *op)
 			!g->n ? "adds to what holds no sum" : "adds a second time");
 		return;
 	}
-	touch(o, op, STREAM_COMPUTE, &g->range, true);
+	oracle_touch(o, op, STREAM_COMPUTE, &g->range, true);
 	g->wrote[i] = op->out[0];
 }
 
@@ -223,7 +191,7 @@ static void write_results(Oracle *o, const Op *op)
 				!g ? "before zero_gaps" : i < 0 ? "where no parameter begins" : "after collect");
 			return;
 		}
-		touch(o, op, STREAM_COMPUTE, &g->range, true);
+		oracle_touch(o, op, STREAM_COMPUTE, &g->range, true);
 		if (g->n)
 			FAULT(o, op, "overwrites the sum of %lld micro-batches", (long long)g->n);
 		g->wrote[i] = v;
@@ -248,9 +216,9 @@ static void run_gather(Oracle *o, const Op *op)
 	if (rests_as_read(op->unit))
 		FAULT(o, op, "gathers a unit that rests whole");
 	if (f->gather)
-		FAULT(o, op, "overwrites %s, which still holds %s", f->range.name, op_name(o, f->gather));
-	touch(o, op, STREAM_GATHER, &rest->range, false);
-	touch(o, op, STREAM_GATHER, &f->range, true);
+		FAULT(o, op, "overwrites %s, which still holds %s", f->range.name, oracle_op_name(o, f->gather));
+	oracle_touch(o, op, STREAM_GATHER, &rest->range, false);
+	oracle_touch(o, op, STREAM_GATHER, &f->range, true);
 	f->gather = op;
 	f->version = rest->version;
 }
@@ -292,7 +260,7 @@ static void run_reshard(Oracle *o, const Op *op)
 		FAULT(o, op, "ends what is not gathered");
 	} else {
 		Full *f = full_of(o, ref->from);
-		touch(o, op, STREAM_COMPUTE, &f->range, true);
+		oracle_touch(o, op, STREAM_COMPUTE, &f->range, true);
 		um->open = NULL;
 		if (op->kind == OP_RESHARD)
 			f->gather = NULL;
@@ -301,236 +269,6 @@ static void run_reshard(Oracle *o, const Op *op)
 		else
 			f->left = o->run;
 	}
-}
-
-/* ---- gradients ---- */
-
-static void run_zero_gaps(Oracle *o, const Op *op)
-{
-	int64_t slot = attr_get_int(op->attrs, "slot", -1);
-	UnitMemory *um = memory_of(o, op->unit);
-	Grad *g = slot < 0 ? &um->own_grad : &o->grad_slot[slot];
-	/* what is sent may be overwritten once the reduce has ended, even if its own wait stands later */
-	if (g->unit && g->stage == STAGE_SENT)
-		memory_of(o, g->unit)->grad = NULL;
-	else if (g->unit || um->grad) {
-		FAULT(o, op, "begins a gradient where that of %s still lives", (g->unit ? g->unit : op->unit)->name);
-		return;
-	}
-	touch(o, op, STREAM_COMPUTE, &g->range, true);
-	g->unit = op->unit;
-	g->stage = STAGE_OPEN;
-	g->n = g->left = 0;
-	g->mean = false;
-	for (int i = 0; i < op->unit->n_params; i++)
-		g->wrote[i] = NULL;
-	um->grad = g;
-}
-
-static void run_carried_grad(Oracle *o, const Op *op)
-{
-	UnitMemory *um = memory_of(o, op->unit);
-	Grad *g = &um->own_grad;
-	if (!g->unit || g->stage != STAGE_LEFT || g->left != o->run - 1) {
-		FAULT(o, op, "finds no gradient that the micro-batch before left");
-		return;
-	}
-	touch(o, op, STREAM_COMPUTE, &g->range, true);
-	g->unit = op->unit; /* the same of another module */
-	g->stage = STAGE_OPEN;
-	g->left = 0;
-	for (int i = 0; i < op->unit->n_params; i++)
-		g->wrote[i] = NULL;
-	um->grad = g;
-}
-
-static void run_carry_grad(Oracle *o, const Op *op)
-{
-	UnitMemory *um = memory_of(o, op->unit);
-	const Ref *ref = &o->ref[op_in(op, 0)->id];
-	Grad *g = um->grad;
-	if (ref->kind != REF_GRAD || ref->from->unit != op->unit || !g || g->stage != STAGE_COLLECTED) {
-		FAULT(o, op, "does not find the unit's collected gradient");
-		return;
-	}
-	if (g != &um->own_grad || ends_step(o))
-		FAULT(o, op, "leaves %s to a next micro-batch that does not look there", g->range.name);
-	touch(o, op, STREAM_COMPUTE, &g->range, true);
-	g->stage = STAGE_LEFT;
-	g->left = o->run;
-	g->n++;
-	um->grad = NULL;
-}
-
-static void end_gradient(Oracle *o, const Op *op, UnitMemory *um)
-{
-	if (!um->grad)
-		return;
-	touch(o, op, STREAM_COMPUTE, &um->grad->range, true);
-	um->grad->unit = NULL;
-	um->grad = NULL;
-}
-
-/* Operands are the gradients of the trainable parameters in order; absent = zero. */
-static void run_collect(Oracle *o, const Op *op)
-{
-	UnitMemory *um = memory_of(o, op->unit);
-	Grad *g = um->grad;
-	int at = 0;
-	if (!g || g->stage != STAGE_OPEN) {
-		FAULT(o, op, "collects %s", g ? "what is collected already" : "a gradient that zero_gaps did not begin");
-		return;
-	}
-	for (int i = 0; i < op->unit->n_params; i++) {
-		const Symbol *sym = op->unit->params[i], *none = NULL;
-		if (!sym->trainable)
-			continue;
-		const Value *v = op_in(op, at) ? root_of(op_in(op, at), &none) : NULL;
-		at++;
-		if (g->wrote[i] != v)
-			FAULT(o, op, "does not find the gradient of \"%s\"", sym->name);
-	}
-	if (at != op->n_in)
-		FAULT(o, op, "takes %d gradients of %d parameters", op->n_in, at);
-	touch(o, op, STREAM_COMPUTE, &g->range, true);
-	g->stage = STAGE_COLLECTED;
-	o->ref[op->out[0]->id].kind = REF_GRAD;
-}
-
-static bool is_mean(const Op *op)
-{
-	return !strcmp(attr_get_str(op->attrs, "op", ""), "mean");
-}
-
-static void reduce_shard_again(Oracle *o, const Op *op, const Ref *ref)
-{
-	Mine *mine = &memory_of(o, op->unit)->mine;
-	if (ref->kind != REF_MINE || ref->from->unit != op->unit)
-		FAULT(o, op, "does not take the reduced shard of its unit");
-	else if (mine->step != o->steps || mine->reach != REACH_GROUP || (mine->mean && is_mean(op)))
-		FAULT(o, op, "reduces a shard that is not this step's sum of its group");
-	if (attr_get_int(op->attrs, "add", 0))
-		FAULT(o, op, "adds its result to its operand");
-	touch(o, op, STREAM_REDUCE, &mine->range, true);
-	mine->reach = REACH_ALL;
-	mine->mean |= is_mean(op);
-}
-
-/* The result, of n micro-batches, where the rank keeps it: in place of what was there, or added to it. */
-static void keep_reduced(Oracle *o, const Op *op, int64_t n)
-{
-	Mine *mine = &memory_of(o, op->unit)->mine;
-	Reach reach = strategy(op->unit)->group == GROUP_SHARD ? REACH_GROUP : REACH_ALL;
-	bool adds = attr_get_int(op->attrs, "add", 0);
-	if (adds && (mine->step != o->steps || mine->reach != reach || mine->mean != is_mean(op)))
-		FAULT(o, op, "adds to what is no such sum of this step's gradients");
-	touch(o, op, STREAM_REDUCE, &mine->range, true);
-	mine->n = n + (adds ? mine->n : 0);
-	mine->step = o->steps;
-	mine->mean = is_mean(op);
-	mine->reach = reach;
-	if (mine->n != o->micro)
-		FAULT(o, op, "keeps the sum of %lld micro-batches, of %lld", (long long)mine->n, (long long)o->micro);
-}
-
-static void run_reduce(Oracle *o, const Op *op)
-{
-	static const StrategyReduce way[OP_COUNT] = {[OP_REDUCE_SCATTER] = REDUCE_TO_SHARDS,
-		[OP_ALL_REDUCE] = REDUCE_TO_ALL, [OP_REDUCE] = REDUCE_TO_OWNER};
-	UnitMemory *um = memory_of(o, op->unit);
-	Grad *g = um->grad;
-	const Ref *ref = &o->ref[op_in(op, 0)->id];
-	if (op->kind == OP_ALL_REDUCE && op_in(op, 0)->type.kind == TYPE_SHARD) {
-		reduce_shard_again(o, op, ref);
-		return;
-	}
-	if (strategy(op->unit)->reduce != way[op->kind])
-		FAULT(o, op, "is not how %s reduces", strategy(op->unit)->text);
-	if (op->kind == OP_REDUCE && attr_get_int(op->attrs, "root", -1) != op->unit->owner)
-		FAULT(o, op, "reduces to a rank that does not own the unit");
-	if (ref->kind != REF_GRAD || ref->from->unit != op->unit || !g || g->stage != STAGE_COLLECTED) {
-		FAULT(o, op, "does not find the unit's collected gradient, or reduces it again");
-		return;
-	}
-	bool in_place = op->kind == OP_ALL_REDUCE && !sums_reduced(o);
-	touch(o, op, STREAM_REDUCE, &g->range, in_place);
-	g->stage = in_place ? STAGE_REDUCED : STAGE_SENT;
-	g->mean = is_mean(op);
-	if (!in_place)
-		keep_reduced(o, op, g->n + 1);
-	else if (g->n + 1 != o->micro || attr_get_int(op->attrs, "add", 0))
-		FAULT(o, op, "reduces the sum of %lld micro-batches in its place, of %lld", (long long)g->n + 1,
-			(long long)o->micro);
-}
-
-/* v must be this step's mean gradient over all ranks. */
-static void read_reduced(Oracle *o, const Op *op, const Value *v)
-{
-	UnitMemory *um = memory_of(o, v->type.unit);
-	const Ref *ref = &o->ref[v->id];
-	if (ref->kind == REF_MINE) {
-		touch(o, op, STREAM_COMPUTE, &um->mine.range, false);
-		if (um->mine.step != o->steps || um->mine.reach != REACH_ALL || !um->mine.mean || um->mine.n != o->micro)
-			FAULT(o, op, "reads %%%s, which is not this step's mean gradient of all ranks", v->name);
-	} else if (ref->kind == REF_GRAD && um->grad) {
-		touch(o, op, STREAM_COMPUTE, &um->grad->range, false);
-		if (um->grad->stage != STAGE_REDUCED || !um->grad->mean)
-			FAULT(o, op, "reads %%%s, which is not reduced to the mean of all ranks", v->name);
-	} else {
-		FAULT(o, op, "reads %%%s, which is no reduced gradient", v->name);
-	}
-}
-
-/* ---- the update ---- */
-
-static void run_sumsq(Oracle *o, const Op *op)
-{
-	for (int i = 0; i < op->n_in; i++) {
-		const Unit *u = op_in(op, i)->type.unit;
-		read_reduced(o, op, op_in(op, i));
-		if (memory_of(o, u)->summed)
-			FAULT(o, op, "counts the gradient of %s twice", u->name);
-		memory_of(o, u)->summed = true;
-	}
-	for (int u = 0; u < o->m->n_units; u++)
-		if (o->unit[u].trainable && !o->unit[u].summed)
-			FAULT(o, op, "does not count the gradient of %s", o->m->units[u]->name);
-}
-
-static void run_step_scalars(Oracle *o, const Op *op)
-{
-	o->n_step_scalars++;
-	if (!o->n_scalars)
-		FAULT(o, op, "runs before the scalars of all ranks are summed");
-}
-
-static void run_update(Oracle *o, const Op *op)
-{
-	UnitMemory *um = memory_of(o, op->unit);
-	if (!o->n_step_scalars || !ends_step(o))
-		FAULT(o, op, "runs before step_scalars");
-	if (op_in(op, 0)->type.unit != op->unit)
-		FAULT(o, op, "takes another unit's gradient");
-	read_reduced(o, op, op_in(op, 0));
-	touch(o, op, STREAM_COMPUTE, &um->rest[0].range, true);
-	if (um->rest[0].version++ != o->steps)
-		FAULT(o, op, "updates the unit twice in a step");
-	if (strategy(op->unit)->reduce == REDUCE_TO_ALL && !sums_reduced(o))
-		end_gradient(o, op, um);
-}
-
-static void run_broadcast(Oracle *o, const Op *op)
-{
-	Rest *rest = memory_of(o, op->unit)->rest;
-	if (!strategy(op->unit)->owned || attr_get_int(op->attrs, "root", -1) != op->unit->owner)
-		FAULT(o, op, "does not send from the unit's owner");
-	touch(o, op, STREAM_GATHER, &rest[0].range, false);
-	touch(o, op, STREAM_GATHER, &rest[1].range, true);
-	if (rest[1].version == o->steps + 1)
-		FAULT(o, op, "sends what all ranks have");
-	rest[1].version = rest[0].version;
-	if (rest[0].version != o->steps + 1)
-		FAULT(o, op, "sends parameters that this step has not updated");
 }
 
 /* ---- streams ---- */
@@ -561,7 +299,7 @@ static void run_wait(Oracle *o, const Op *op)
 		um->open = from;
 	bool is_sent = from->kind == OP_REDUCE_SCATTER || from->kind == OP_REDUCE || from->kind == OP_ALL_REDUCE;
 	if (is_sent && um->grad && um->grad->stage == STAGE_SENT)
-		end_gradient(o, op, um);
+		oracle_end_gradient(o, op, um);
 }
 
 static void run_record(Oracle *o, const Op *op)
@@ -624,9 +362,9 @@ static void run_collective(Oracle *o, const Op *op)
 	if (op->kind == OP_ALL_GATHER)
 		run_gather(o, op);
 	else if (op->kind == OP_BROADCAST_FLAT)
-		run_broadcast(o, op);
+		oracle_broadcast(o, op);
 	else
-		run_reduce(o, op);
+		oracle_reduce(o, op);
 	o->ref[op->out[0]->id].kind = REF_ASYNC;
 	o->ref[op->out[0]->id].at = o->clock[s];
 }
@@ -642,13 +380,13 @@ static void run_compute(Oracle *o, const Op *op)
 	case OP_WAIT: run_wait(o, op); break;
 	case OP_CARRIED: run_carried(o, op); break;
 	case OP_RESHARD: case OP_CARRY: run_reshard(o, op); break;
-	case OP_ZERO_GAPS: run_zero_gaps(o, op); break;
-	case OP_CARRIED_GRAD: run_carried_grad(o, op); break;
-	case OP_CARRY_GRAD: run_carry_grad(o, op); break;
-	case OP_COLLECT: run_collect(o, op); break;
-	case OP_SUMSQ: run_sumsq(o, op); break;
-	case OP_STEP_SCALARS: run_step_scalars(o, op); break;
-	case OP_UPDATE_SHARD: run_update(o, op); break;
+	case OP_ZERO_GAPS: oracle_zero_gaps(o, op); break;
+	case OP_CARRIED_GRAD: oracle_carried_grad(o, op); break;
+	case OP_CARRY_GRAD: oracle_carry_grad(o, op); break;
+	case OP_COLLECT: oracle_collect(o, op); break;
+	case OP_SUMSQ: oracle_sumsq(o, op); break;
+	case OP_STEP_SCALARS: oracle_step_scalars(o, op); break;
+	case OP_UPDATE_SHARD: oracle_update(o, op); break;
 	default:
 		if ((op->kind == OP_READ || op->kind == OP_WRITE) && op->sym->kind == SYM_BUFFER)
 			o->n_buffer_uses += dtype_is_float(op->sym->type.dtype);
@@ -665,7 +403,7 @@ static bool operands_defined(Oracle *o, const Op *op)
 	for (int i = 0; i < op->n_in; i++) {
 		const Value *v = op_in(op, i);
 		if (v && o->ref[v->id].run != o->run) {
-			SAY(o, "structure: %s: %s takes %%%s before it is computed", o->what, op_name(o, op), v->name);
+			SAY(o, "structure: %s: %s takes %%%s before it is computed", o->what, oracle_op_name(o, op), v->name);
 			return false;
 		}
 	}
@@ -795,7 +533,7 @@ static int64_t count_slots(Oracle *o, const Module *m, OpKind kind)
 		IR_FOR_OPS(m, s, op) {
 			int64_t slot = attr_get_int(op->attrs, "slot", -1);
 			if (op->kind == kind && (slot < -1 || slot >= n))
-				SAY(o, "%s has no slot %lld", op_name(o, op), (long long)slot);
+				SAY(o, "%s has no slot %lld", oracle_op_name(o, op), (long long)slot);
 		}
 	return n;
 }

@@ -1,5 +1,6 @@
 /* tests/oracle/state.h: what the oracle knows while a schedule runs: of every range of memory what it holds and who
- * touched it last, of every value what it means, of every stream how far it has come.  Private to oracle.c. */
+ * touched it last, of every value what it means, of every stream how far it has come.  Private to oracle.c and
+ * gradients.c. */
 #ifndef SHARDC_TEST_ORACLE_STATE_H
 #define SHARDC_TEST_ORACLE_STATE_H
 
@@ -83,5 +84,55 @@ typedef struct Oracle {
 	int n_broadcasts, n_buffer_uses; /* of float buffers */
 	const char *what;      /* program and number, for messages */
 } Oracle;
+
+/* ---- what both files ask ---- */
+
+#define SAY(o, ...) ((o)->fault = (o)->fault ? (o)->fault : arena_printf((o)->a, __VA_ARGS__))
+#define FAULT(o, op, ...) SAY(o, "%s: %s %s", (o)->what, oracle_op_name(o, op), arena_printf((o)->a, __VA_ARGS__))
+
+const char *oracle_op_name(Oracle *o, const Op *op);
+/* op reads or writes r on stream s: a fault where another stream may be at it. */
+void oracle_touch(Oracle *o, const Op *op, Stream s, Range *r, bool write);
+/* Through views: the value whose memory v shows, and the parameter if it is one. */
+const Value *oracle_root_of(const Value *v, const Symbol **sym);
+
+static inline bool is_many(const Oracle *o)
+{
+	return o->m->variant != VARIANT_ONLY;
+}
+
+static inline bool ends_step(const Oracle *o)
+{
+	return o->m->variant == VARIANT_ONLY || o->m->variant == VARIANT_LAST;
+}
+
+/* Reduced gradients are summed, in memory apart from flat gradients. */
+static inline bool sums_reduced(const Oracle *o)
+{
+	return is_many(o) && o->m->sync == SYNC_EVERY;
+}
+
+static inline UnitMemory *memory_of(Oracle *o, const Unit *u)
+{
+	return &o->unit[u->index];
+}
+
+static inline const StrategyInfo *strategy(const Unit *u)
+{
+	return &strategy_info[u->strategy];
+}
+
+/* ---- gradients.c ---- */
+
+void oracle_zero_gaps(Oracle *o, const Op *op);
+void oracle_carried_grad(Oracle *o, const Op *op);
+void oracle_carry_grad(Oracle *o, const Op *op);
+void oracle_collect(Oracle *o, const Op *op);
+void oracle_reduce(Oracle *o, const Op *op);
+void oracle_sumsq(Oracle *o, const Op *op);
+void oracle_step_scalars(Oracle *o, const Op *op);
+void oracle_update(Oracle *o, const Op *op);
+void oracle_broadcast(Oracle *o, const Op *op);
+void oracle_end_gradient(Oracle *o, const Op *op, UnitMemory *um); /* its memory is free */
 
 #endif
