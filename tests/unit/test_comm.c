@@ -8,18 +8,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/filehash.h"
-#include "tests/unit/toy.h"
+#include "tests/unit/toy_reference.h"
 #include "tests/unit/unit.h"
 
-enum { N = 22, P = 15, MOST_RANKS = 4, MOST_TEXT = 1 << 16 };
+enum { N = TOY_SAMPLES, MOST_RANKS = 4, MOST_TEXT = 1 << 16 };
 
 static char folder[] = "/tmp/test_comm_" "XX" "XX" "XX";
 static char old_folder[4096];
 static char text[MOST_TEXT]; /* what the ranks of the last run printed, rank by rank */
-static float data_x[N][TOY_D];
-static int64_t data_labels[N];
-static double first_p[P];
+static ToyData data;
 
 #define DATA "--data x=x.npy --data labels=labels.npy "
 
@@ -83,18 +80,11 @@ static void set_number(const char *name, int n)
 /* In the child; what stands behind '|' in flags is the last rank's alone. */
 static void child(const RtModel *m, const char *flags, int rank, int world, int port)
 {
-	char copy[2048], output[32], *argv[64] = {(char[]){"./toy"}};
-	int argc = 1;
+	char copy[2048], output[32];
 	snprintf(copy, sizeof(copy), "%s", flags);
 	char *bar = strchr(copy, '|');
 	if (bar)
 		*bar = rank == world - 1 ? ' ' : 0;
-	for (char *s = strtok(copy, " "); s; s = strtok(NULL, " "))
-		argv[argc++] = s;
-	snprintf(output, sizeof(output), "output.%d", rank);
-	if (!freopen(output, "w", stdout) || dup2(fileno(stdout), fileno(stderr)) < 0)
-		_exit(99);
-	setenv("OMP_WAIT_POLICY", "passive", 1); /* or rt_main would start this test program again */
 	setenv("MASTER_ADDR", "127.0.0.1", 1);
 	set_number("MASTER_PORT", port);
 	set_number("RANK", rank);
@@ -103,10 +93,8 @@ static void child(const RtModel *m, const char *flags, int rank, int world, int 
 	set_number("LOCAL_WORLD_SIZE", world);
 	if (world == 1)
 		unsetenv("RANK"), unsetenv("WORLD_SIZE"), unsetenv("LOCAL_RANK"), unsetenv("LOCAL_WORLD_SIZE");
-	device_set_threads(1); /* OpenMP's threads did not come along through fork */
-	int code = rt_main(argc, argv, m);
-	fflush(stdout);
-	_exit(code);
+	snprintf(output, sizeof(output), "output.%d", rank);
+	toy_main(m, copy, output);
 }
 
 static void start(pid_t *pids, const RtModel *m, int world, const char *flags)
@@ -175,72 +163,15 @@ static bool same(const char *a, const char *b)
 	return system(command) == 0;
 }
 
-static void read_parameters(const char *dir, double *p)
-{
-	static const char *const names[] = {"fc.weight", "fc.bias"};
-	char path[256];
-	Arena *a = arena_new();
-	Diag d = {.out = stderr};
-	snprintf(path, sizeof(path), "%s/latest/model.safetensors", dir);
-	SafeFile *f = safetensors_open(a, path, &d);
-	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
-	for (int k = 0, n = 0; k < 2; k++) {
-		const SafeTensor *t = safetensors_find(f, names[k]);
-		CU_ASSERT_PTR_NOT_NULL_FATAL(t);
-		for (int64_t i = 0; i < t->bytes / 4; i++)
-			p[n++] = (double)((const float *)t->data)[i];
-	}
-	safetensors_close(f);
-	arena_free(a);
-}
-
 /* ---- the same in f64, one rank ---- */
 
-typedef struct Reference { double p[P], loss, norm, right; int valid; } Reference;
-
-static void reference_gradient(Reference *r, int64_t first, int n, double *g)
+static void reference_train(ToyReference *r, int steps, int batch, double lr, double clip)
 {
-	r->loss = r->norm = r->right = 0;
-	r->valid = 0;
-	memset(g, 0, P * sizeof(*g));
-	for (int b = 0; b < n; b++) {
-		int64_t i = (first + b) % N, label = data_labels[i];
-		double y[TOY_C], z = 0;
-		int best = 0;
-		for (int c = 0; c < TOY_C; c++) {
-			y[c] = r->p[12 + c];
-			for (int d = 0; d < TOY_D; d++)
-				y[c] += r->p[c * TOY_D + d] * ((double)data_x[i][d] * 2.0 + 0.5);
-			z += exp(y[c]);
-			best = y[c] > y[best] ? c : best;
-		}
-		if (label < 0)
-			continue;
-		r->valid++;
-		r->right += best == label;
-		r->loss += log(z) - y[label];
-		for (int c = 0; c < TOY_C; c++) {
-			double dy = exp(y[c]) / z - (c == label);
-			g[12 + c] += dy;
-			for (int d = 0; d < TOY_D; d++)
-				g[c * TOY_D + d] += dy * ((double)data_x[i][d] * 2.0 + 0.5);
-		}
-	}
-	r->loss /= r->valid;
-	for (int k = 0; k < P; k++) {
-		g[k] /= r->valid;
-		r->norm += g[k] * g[k];
-	}
-	r->norm = sqrt(r->norm);
-}
-
-static void reference_train(Reference *r, int steps, int batch, double lr, double clip)
-{
-	double g[P];
-	memcpy(r->p, first_p, sizeof(r->p));
+	double g[TOY_P];
+	toy_reference(r);
 	for (int t = 0; t < steps; t++) {
-		reference_gradient(r, (int64_t)t * batch, batch, g);
-		for (int k = 0; k < P; k++)
+		toy_gradient(r, &data, (int64_t)t * batch, batch, g);
+		for (int k = 0; k < TOY_P; k++)
 			r->p[k] -= lr * g[k] * MIN(1, clip / (r->norm + 1e-6));
 	}
 }
@@ -264,8 +195,8 @@ static void test_strategies(void)
 		RtModel m = model_of(cases[i].s, "sgd");
 		int world = cases[i].world;
 		char flags[512], group[64] = "";
-		Reference r;
-		double p[P];
+		ToyReference r;
+		double p[TOY_P];
 		m.world = strategy_info[cases[i].s].owned ? world : 0;
 		if (cases[i].shard_size)
 			snprintf(group, sizeof(group), "--shard-size %d", cases[i].shard_size);
@@ -275,8 +206,8 @@ static void test_strategies(void)
 			EXPECT(&m, world, flags, 0, "trained to step 5");
 		}
 		reference_train(&r, 5, world * TOY_B, 0.1, 0.9);
-		read_parameters("ck0", p);
-		for (int k = 0; k < P; k++)
+		toy_read_trained("ck0", p);
+		for (int k = 0; k < TOY_P; k++)
 			CU_ASSERT_DOUBLE_EQUAL(p[k], r.p[k], 3e-6);
 		CU_ASSERT(same("ck0", "ck1"));
 		CU_ASSERT_EQUAL(system("rm -rf ck0 ck1"), 0);
@@ -286,20 +217,20 @@ static void test_strategies(void)
 static double norm_of(const double *g, double p)
 {
 	double s = 0;
-	for (int k = 0; k < P; k++)
+	for (int k = 0; k < TOY_P; k++)
 		s = isinf(p) ? fmax(s, fabs(g[k])) : s + pow(fabs(g[k]), p);
 	return isinf(p) ? s : pow(s, 1 / p);
 }
 
 /* As reference_train, of any norm, with clipping by value behind it. */
-static void reference_clip(Reference *r, int steps, int batch, double p, double clip, double value)
+static void reference_clip(ToyReference *r, int steps, int batch, double p, double clip, double value)
 {
-	double g[P];
-	memcpy(r->p, first_p, sizeof(r->p));
+	double g[TOY_P];
+	toy_reference(r);
 	for (int t = 0; t < steps; t++) {
-		reference_gradient(r, (int64_t)t * batch, batch, g);
+		toy_gradient(r, &data, (int64_t)t * batch, batch, g);
 		r->norm = norm_of(g, p);
-		for (int k = 0; k < P; k++)
+		for (int k = 0; k < TOY_P; k++)
 			r->p[k] -= 0.1 * fmin(fmax(g[k] * MIN(1, clip / (r->norm + 1e-6)), -value), value);
 	}
 }
@@ -327,8 +258,8 @@ static void test_norms(void)
 			RtModel m = model_of(cases[i].s, "sgd");
 			int world = cases[i].world;
 			char flags[512], group[64] = "";
-			Reference r;
-			double p[P], clip = norms[k] == 1 ? 2 : 0.4;
+			ToyReference r;
+			double p[TOY_P], clip = norms[k] == 1 ? 2 : 0.4;
 			m.world = strategy_info[cases[i].s].owned ? world : 0;
 			m.norm_p = norms[k];
 			m.clip_value = true;
@@ -339,8 +270,8 @@ static void test_norms(void)
 			EXPECT(&m, world, flags, 0, "trained to step 4");
 			reference_clip(&r, 4, world * TOY_B, norms[k], clip, 0.15);
 			CU_ASSERT_DOUBLE_EQUAL(logged_norm("norm.jsonl"), r.norm, 3e-6);
-			read_parameters("ck", p);
-			for (int j = 0; j < P; j++)
+			toy_read_trained("ck", p);
+			for (int j = 0; j < TOY_P; j++)
 				CU_ASSERT_DOUBLE_EQUAL(p[j], r.p[j], 3e-6);
 			CU_ASSERT_EQUAL(system("rm -rf ck norm.jsonl"), 0);
 		}
@@ -400,8 +331,8 @@ static void check_halves(int i, const Halves *h)
 	Strategy s = cases[i].s;
 	int world = cases[i].world;
 	char flags[512], group[64] = "";
-	double p[P], full[3], half[3];
-	Reference r;
+	double p[TOY_P], full[3], half[3];
+	ToyReference r;
 	if (cases[i].shard_size)
 		snprintf(group, sizeof(group), "--shard-size %d", cases[i].shard_size);
 	RtModel m = model_in(s, &all_f32, "adamw");
@@ -421,8 +352,8 @@ static void check_halves(int i, const Halves *h)
 	snprintf(flags, sizeof(flags), DATA "--steps 5 --lr 0.1 --clip-norm 0.9 --save ck2 --sync-init %s", group);
 	EXPECT(&m, world, flags, 0, "trained to step 5");
 	reference_train(&r, 5, world * TOY_B, 0.1, 0.9);
-	read_parameters("ck2", p);
-	for (int k = 0; k < P; k++)
+	toy_read_trained("ck2", p);
+	for (int k = 0; k < TOY_P; k++)
 		CU_ASSERT_DOUBLE_EQUAL(p[k], r.p[k], 1e-2);
 	CU_ASSERT_EQUAL(system("rm -rf ck0 ck1 ck2"), 0);
 }
@@ -481,8 +412,8 @@ static void test_loss_scale(void)
 {
 	static const double wanted[] = {1024, 1024, 2048, 1024, 1024, 2048};
 	RtModel m = model_of(STRATEGY_FULL_SHARD, "sgd");
-	double got[6], g[P], p[P];
-	Reference r;
+	double got[6], g[TOY_P], p[TOY_P];
+	ToyReference r;
 	m.loss_scale = (RtLossScale){1024, true, 2};
 	m.backward = backward_with_overflow;
 	overflow_step = 2;
@@ -491,14 +422,14 @@ static void test_loss_scale(void)
 	read_log("loss_scale", got, 6);
 	for (int t = 0; t < 6; t++)
 		CU_ASSERT_EQUAL(got[t], wanted[t]);
-	memcpy(r.p, first_p, sizeof(r.p));
+	toy_reference(&r);
 	for (int t = 0; t < 6; t++) {
-		reference_gradient(&r, (int64_t)t * 2 * TOY_B, 2 * TOY_B, g);
-		for (int k = 0; k < P && t != overflow_step; k++)
+		toy_gradient(&r, &data, (int64_t)t * 2 * TOY_B, 2 * TOY_B, g);
+		for (int k = 0; k < TOY_P && t != overflow_step; k++)
 			r.p[k] -= 0.1 * g[k];
 	}
-	read_parameters("ck", p);
-	for (int k = 0; k < P; k++)
+	toy_read_trained("ck", p);
+	for (int k = 0; k < TOY_P; k++)
 		CU_ASSERT_DOUBLE_EQUAL(p[k], r.p[k], 3e-6);
 	CU_ASSERT_EQUAL(system("grep -q '\"step\": 6' ck/latest/state.json && grep -q '\"updates\": 5' ck/latest/state.json"
 		" && grep -q '\"scale\": 2048, \"good\": 1}' ck/latest/state.json"), 0);
@@ -531,80 +462,6 @@ static void test_equal_bits(void)
 	EXPECT(&m, 3, DATA "--steps 6 --lr 0.1 --save hybrid --shard-size 3", 0, "trained to step 6");
 	CU_ASSERT(same("ck0", "hybrid"));
 	CU_ASSERT_EQUAL(system("rm -rf ck0 ck1 ck2 ck3 hybrid"), 0);
-}
-
-/* Element i of type f32, bf16 or f16. */
-static float load(const void *p, KDType t, int64_t i)
-{
-	const uint16_t *h = p;
-	return t == K_F32 ? ((const float *)p)[i] : t == K_BF16 ? bf16_to_float(h[i]) : f16_to_float(h[i]);
-}
-
-static void store(void *p, KDType t, int64_t i, float x)
-{
-	if (t == K_F32)
-		((float *)p)[i] = x;
-	else
-		((uint16_t *)p)[i] = t == K_BF16 ? bf16_from_float(x) : f16_from_float(x);
-}
-
-typedef struct Fold { int n_in; int64_t n, shift; float scale; KDType in, out; bool in_place; } Fold;
-
-static void check_fold(Fold f)
-{
-	char *in[MOST_RANKS], *wanted = calloc((size_t)f.n, 4), *out;
-	int64_t size = f.in == K_F32 ? 4 : 2, out_bytes = f.n * (f.out == K_F32 ? 4 : 2);
-	for (int k = 0; k < f.n_in; k++) {
-		in[k] = malloc((size_t)((f.n + f.shift) * size));
-		in[k] += f.shift * size;
-		for (int64_t i = 0; i < f.n; i++) /* in f16 some overflow, some are denormal */
-			store(in[k], f.in, i, (float)((rand() % 20001 - 10000) * pow(10, rand() % 12 - 11)));
-	}
-	for (int64_t i = 0; i < f.n; i++) {
-		float sum = load(in[0], f.in, i);
-		for (int k = 1; k < f.n_in; k++)
-			sum += load(in[k], f.in, i);
-		store(wanted, f.out, i, f.scale == 1 ? sum : sum * f.scale);
-	}
-	out = f.in_place ? in[f.n_in - 1] : malloc((size_t)f.n * 4);
-	k_fold(out, f.out, (const void *const *)in, f.in, f.n_in, f.n, f.scale);
-	CU_ASSERT_EQUAL(memcmp(out, wanted, (size_t)out_bytes), 0);
-	for (int64_t i = 0; i < f.n; i++)
-		store(wanted, f.out, i, load(in[0], f.in, i));
-	if (!f.in_place) {
-		k_copy_wide(out, wanted, out_bytes);
-		CU_ASSERT_EQUAL(memcmp(out, wanted, (size_t)out_bytes), 0);
-		k_cast_wide(out, f.out, in[0], f.in, f.n);
-		CU_ASSERT_EQUAL(memcmp(out, wanted, (size_t)out_bytes), 0);
-		free(out);
-	}
-	for (int k = 0; k < f.n_in; k++)
-		free(in[k] - f.shift * size);
-	free(wanted);
-}
-
-static void test_fold(void)
-{
-	static const int64_t sizes[] = {1, 64, 2047, 2048, 2049, 100003, (INT64_C(2) << 20) + 5};
-	srand(3);
-	for (int i = 0; i < COUNT_OF(sizes); i++)
-		for (int n_in = 1; n_in <= MOST_RANKS; n_in++) {
-			check_fold((Fold){n_in, sizes[i], 0, 1, K_F32, K_F32, false});
-			check_fold((Fold){n_in, sizes[i], i % 3, 1.0f / 3, K_F32, K_F32, true});
-		}
-}
-
-/* Every pair of types, the same bits as one element at a time. */
-static void test_fold_16_bit(void)
-{
-	static const KDType types[] = {K_F32, K_BF16, K_F16};
-	for (int a = 0; a < COUNT_OF(types); a++)
-		for (int b = 0; b < COUNT_OF(types); b++)
-			for (int n_in = 1; n_in <= MOST_RANKS; n_in++) {
-				check_fold((Fold){n_in, 2051, 1, 1, types[a], types[b], false});
-				check_fold((Fold){n_in, 100003, 0, 1.0f / 3, types[a], types[b], a == b});
-			}
-	check_fold((Fold){2, (INT64_C(5) << 20) + 5, 0, 0.5f, K_BF16, K_BF16, false});
 }
 
 /* ---- memory ---- */
@@ -668,10 +525,10 @@ static double number_after(const char *key)
 static void test_evaluation(void)
 {
 	RtModel m = model_of(STRATEGY_FULL_SHARD, "sgd");
-	Reference r;
-	double g[P];
-	memcpy(r.p, first_p, sizeof(r.p));
-	reference_gradient(&r, 0, N, g);
+	ToyReference r;
+	double g[TOY_P];
+	toy_reference(&r);
+	toy_gradient(&r, &data, 0, N, g);
 	for (int world = 1; world <= MOST_RANKS; world++) {
 		EXPECT(&m, world, DATA "--steps 1 --lr 0 --eval-data x=x.npy --eval-data labels=labels.npy --log log.jsonl", 0,
 			"(22 samples)");
@@ -717,7 +574,7 @@ static void test_not_finite(void)
 {
 	RtModel m = model_of(STRATEGY_FULL_SHARD, "sgd");
 	float x[N][TOY_D];
-	memcpy(x, data_x, sizeof(x));
+	memcpy(x, data.x, sizeof(x));
 	x[5][0] = NAN;
 	npy_write("nan.npy", DT_F32, 2, (int64_t[]){N, TOY_D}, x);
 	EXPECT(&m, 2, "--data x=nan.npy --data labels=labels.npy --steps 2", 3, "step 1: the loss is not finite");
@@ -760,28 +617,16 @@ static void test_start(void)
 
 static int begin(void)
 {
-	double file[13] = {-1};
 	if (!getcwd(old_folder, sizeof(old_folder)) || !mkdtemp(folder) || chdir(folder))
 		return 1;
-	srand(7);
-	for (int i = 0; i < N; i++) {
-		data_labels[i] = i % 5 == 2 || i == 1 ? TOY_IGNORE : i * 7 % TOY_C;
-		for (int d = 0; d < TOY_D; d++)
-			data_x[i][d] = (float)(rand() % 1000) / 500 - 1;
-	}
-	for (int k = 0; k < P; k++)
-		first_p[k] = k < 12 ? (k / TOY_D - 1) * 0.125 + k % TOY_D * 0.0625 : 0.25;
-	for (int k = 0; k < 12; k++)
-		file[1 + k % TOY_D * TOY_C + k / TOY_D] = first_p[k];
-	npy_write("x.npy", DT_F32, 2, (int64_t[]){N, TOY_D}, data_x);
-	npy_write("labels.npy", DT_I64, 1, (int64_t[]){N}, data_labels);
-	npy_write("few.npy", DT_F32, 2, (int64_t[]){3, TOY_D}, data_x);
-	npy_write("few_labels.npy", DT_I64, 1, (int64_t[]){3}, data_labels);
-	FILE *f = fopen("weights.bin", "wb");
-	fwrite(file, 1, sizeof(file), f);
-	fclose(f);
-	toy_files[0].bytes = sizeof(file);
-	toy_files[0].hash = filehash_sampled(file, sizeof(file));
+	toy_draw(&data, N);
+	for (int i = 0; i < N; i++)
+		if (i % 5 == 2 || i == 1)
+			data.labels[i] = TOY_IGNORE;
+	toy_write_data(&data);
+	npy_write("few.npy", DT_F32, 2, (int64_t[]){3, TOY_D}, data.x);
+	npy_write("few_labels.npy", DT_I64, 1, (int64_t[]){3}, data.labels);
+	toy_write_weights();
 	return 0;
 }
 
@@ -795,8 +640,6 @@ static int end(void)
 void suite_comm(void)
 {
 	CU_pSuite s = CU_add_suite("comm", begin, end);
-	CU_ADD_TEST(s, test_fold);
-	CU_ADD_TEST(s, test_fold_16_bit);
 	CU_ADD_TEST(s, test_strategies);
 	CU_ADD_TEST(s, test_norms);
 	CU_ADD_TEST(s, test_equal_bits);
