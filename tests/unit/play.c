@@ -1,27 +1,16 @@
 /* tests/unit/play.c: runs of a few ranks, each a forked process. */
 #include "tests/unit/play.h"
 
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/unit/port.h"
 #include "tests/unit/unit.h"
 
 enum { LIMIT_MS = 6000 };
-
-static int free_port(void)
-{
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t n = sizeof(a);
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
-	bool ok = fd >= 0 && !bind(fd, (struct sockaddr *)&a, n) && !getsockname(fd, (struct sockaddr *)&a, &n);
-	close(fd);
-	return ok ? ntohs(a.sin_port) : 0;
-}
 
 FILE *play_open_said(const Play *p)
 {

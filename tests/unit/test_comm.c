@@ -1,13 +1,13 @@
 /* tests/unit/test_comm.c: several ranks on the program of toy.h: W ranks with a batch of B against one loop in
  * f64 over W B samples, for every strategy; bits of every way to run the same sums; evaluations, ends that ranks
  * agree on, starts that they do not. */
-#include <arpa/inet.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/unit/port.h"
 #include "tests/unit/toy_reference.h"
 #include "tests/unit/unit.h"
 
@@ -58,17 +58,6 @@ static RtModel model_of(Strategy s, const char *optimizer)
 }
 
 /* ---- ranks, as a launcher starts them ---- */
-
-static int free_port(void)
-{
-	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t n = sizeof(a);
-	int s = socket(AF_INET, SOCK_STREAM, 0);
-	if (bind(s, (struct sockaddr *)&a, n) || getsockname(s, (struct sockaddr *)&a, &n))
-		return 0;
-	close(s);
-	return ntohs(a.sin_port);
-}
 
 static void set_number(const char *name, int n)
 {
