@@ -354,7 +354,7 @@ static OnnxText *batch_norm(void)
 	return m;
 }
 
-/* The running variance after one step, from a batch variance of 0 and an old value of 1. */
+/* What the variance of the batch is multiplied with first: n / (n - 1), or the momentum where it stays biased. */
 static double variance_factor(const Module *m)
 {
 	IR_FOR_OPS(m, SEC_FORWARD, op)
