@@ -226,15 +226,15 @@ ranks: all $(VENV)/ready $(BUILD)/door
 	SHARDC=$(BUILD)/shardc tests/e2e/units
 	SHARDC=$(BUILD)/shardc tests/e2e/plan_big
 
-## crash: 500 kills, as `ranks` has 36 (ten minutes); log: tests/ranks/crash.log
+## crash: 500 kills, as `ranks` has 36 (ten minutes); last result: tests/ranks/results.md
 crash: all
 	$(PYTHON) tests/ranks/crash.py $(BUILD)/shardc $(BUILD)/crash --count 500 --seed 7
 
-## matrix: every strategy, wrap policy and prefetch at 1 to 5 ranks (an hour), every round trip of checkpoints; logs:
-##   tests/ranks/matrix.log, tests/ranks/trips.log
+## matrix: every strategy, wrap policy and prefetch at 1 to 5 ranks (an hour), every round trip of checkpoints;
+##   last results: tests/ranks/results.md
 matrix: all $(VENV)/ready
-	$(PYTHON) tests/ranks/matrix.py $(BUILD)/shardc $(BUILD)/matrix --full --log tests/ranks/matrix.log
-	$(PYTHON) tests/ranks/trips.py $(BUILD)/shardc $(BUILD)/trips --full --log tests/ranks/trips.log
+	$(PYTHON) tests/ranks/matrix.py $(BUILD)/shardc $(BUILD)/matrix --full --log $(BUILD)/matrix.log
+	$(PYTHON) tests/ranks/trips.py $(BUILD)/shardc $(BUILD)/trips --full --log $(BUILD)/trips.log
 
 ## features: every training feature under every strategy at 1, 2 and 4 ranks against PyTorch, a pairwise cover
 features: all $(VENV)/ready $(BUILD)/models
@@ -242,9 +242,10 @@ features: all $(VENV)/ready $(BUILD)/models
 	$(PYTHON) tests/ranks/accumulate.py $(BUILD)/shardc $(BUILD)/accumulate
 	SHARDC=$(BUILD)/shardc PYTHON=$(abspath $(PYTHON)) tests/e2e/run init library
 
-## features-full: all of them, and bf16's loss curve (half an hour); log: tests/ranks/features.log
+## features-full: all of them, and bf16's loss curve (half an hour); last result:
+##   tests/ranks/results.md
 features-full: all $(VENV)/ready
-	$(PYTHON) tests/ranks/features.py $(BUILD)/shardc $(BUILD)/features --full --curves 300 --log tests/ranks/features.log
+	$(PYTHON) tests/ranks/features.py $(BUILD)/shardc $(BUILD)/features --full --curves 300 --log $(BUILD)/features.log
 
 ## bench: training steps against PyTorch, compile time, memory
 bench: all $(VENV)/ready
