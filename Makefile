@@ -14,7 +14,9 @@ SHARED   := $(wildcard base/*.c runtime/*.c $(patsubst %,runtime/%/*.c,plane com
 	runtime/comm/mpi/mpi.c
 RUNTIME  := $(SHARED) $(wildcard runtime/exec/cpu/*.c)
 KERNELS  := $(wildcard kernels/cpu/*.c)
-HEADERS  := $(wildcard base/*.h base/*.def kernels/*.h kernels/*.def kernels/cpu/*.h runtime/*.h)
+# What emitted programs, fused kernels, hooks and libraries include, directly or through these.
+PUBLIC   := runtime/shardrt.h runtime/model.h runtime/hook.h kernels/ew.h kernels/cuda/fused.cuh
+HEADERS   = $(wildcard $(sort $(shell printf '#include "%s"\n' $(PUBLIC) | $(CC) -I. -MM -MG -xc++ - | tr ' \\' '\n\n')))
 UNITS    := $(wildcard tests/unit/*.c)
 ARCHES   := native x86-64-v3 x86-64-v4
 LIBS     := -lprotobuf-c -ljansson -ldeflate -lm
@@ -269,12 +271,11 @@ $(BUILD)/collectives: bench/collectives.c $(BUILD)/lib/native/libshardrt.a
 	@[ -n "$(MPICC)" ] || { echo "mpicc is not installed (Debian: libopenmpi-dev openmpi-bin)"; exit 1; }
 	$(MPICC) $(CFLAGS) -o $@ $^ $(RTLIBS)
 
-## install: shardc, runtime and headers below PREFIX
+## install: shardc, what programs are linked with and the headers that they read, below PREFIX
+INSTALLED = $(ARCHES:%=$(BUILD)/lib/%/libshardrt.a) $(MPILIBS) $(wildcard $(BUILD)/lib/sm_*/libshardrt*)
 install: all
 	install -D $(BUILD)/shardc $(DESTDIR)$(PREFIX)/bin/shardc
-	for a in $(ARCHES); do install -Dm644 $(BUILD)/lib/$$a/libshardrt.a \
-		$(DESTDIR)$(PREFIX)/lib/shardc/lib/$$a/libshardrt.a; done
-	for l in $(MPILIBS:$(BUILD)/%=%); do install -D $(BUILD)/$$l $(DESTDIR)$(PREFIX)/lib/shardc/$$l; done
+	for l in $(INSTALLED:$(BUILD)/%=%); do install -Dm644 $(BUILD)/$$l $(DESTDIR)$(PREFIX)/lib/shardc/$$l; done
 	for h in $(HEADERS); do install -Dm644 $$h $(DESTDIR)$(PREFIX)/lib/shardc/include/$$h; done
 
 clean:
