@@ -1,6 +1,5 @@
 /* tests/unit/test_control.c: ranks find each other, agree, and are missed when they hang or die. */
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>

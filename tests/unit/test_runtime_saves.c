@@ -1,6 +1,5 @@
 /* tests/unit/test_runtime_saves.c: what a run leaves in files when it ends, is stopped, is killed or finds no room:
  * checkpoints, what goes on from them, logs. */
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
