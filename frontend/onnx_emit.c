@@ -81,11 +81,6 @@ Value *emit_literal(Builder *b, const EvalTensor *t)
 	return ir_emit_typed(b, OP_CONST, 0, NULL, a, t->type);
 }
 
-Value *emit_swap_last(Builder *b, Value *x)
-{
-	return emit_move_axis(b, x, x->type.rank - 1, x->type.rank - 2);
-}
-
 Value *emit_move_axis(Builder *b, Value *x, int from, int to)
 {
 	int perm[IR_MAX_RANK], n = 0;

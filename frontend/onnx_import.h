@@ -172,7 +172,6 @@ Value *emit_matmul(Builder *b, Value *x, Value *y, Value *bias, bool ta, bool tb
 Value *emit_softmax(Builder *b, OpKind kind, Value *x, int axis);
 Value *emit_iota(Builder *b, DType t, int rank, const int64_t *dim, int axis, double start, double step);
 Value *emit_literal(Builder *b, const EvalTensor *t);
-Value *emit_swap_last(Builder *b, Value *x);                /* transposes the last two dims */
 Value *emit_move_axis(Builder *b, Value *x, int from, int to);
 Value *emit_concat(Builder *b, int n, Value *const *x, int axis);
 
