@@ -1,4 +1,4 @@
-/* options.c: reads the command line of shardc by the table of options.def.
+/* options.c: reads the command line of shardc by the table of base/options.def.
  *
  * Every row names the field it fills and who reads it, so that a flag cannot be accepted and forgotten.  An option
  * that is no list is given once; what stands on the command line replaces what --config files say, and says so.
@@ -11,27 +11,54 @@
 
 #include "base/json.h"
 #include "base/near.h"
+#include "base/pattern.h"
 
-typedef enum {
-	KIND_FLAG, KIND_STRING, KIND_NAMES, KIND_INT, KIND_BYTES, KIND_CHOICE, KIND_LIST, KIND_LATER
+typedef enum OptionKind {
+	KIND_FLAG, KIND_TEXT, KIND_NAMES, KIND_COUNT, KIND_SIZE, KIND_CHOICE, KIND_LIST, KIND_PATTERNS, KIND_LATER
 } OptionKind;
+
+typedef struct OptionWord { const char *text; int value; } OptionWord;
 
 typedef struct OptionRow {
 	const char *name;
 	OptionKind kind;
-	size_t field;
-	const char *values, *group, *reader, *help;
+	size_t field, given;       /* in Options */
+	const char *values;        /* "a|b" of a choice; of others their shape; of LATER what to do instead */
+	const OptionWord *words;   /* of a choice, up to NULL */
+	int64_t unsaid;            /* of a number */
+	const char *group, *reader, *help;
 } OptionRow;
 
+#define WORD(id, text) {text, (int)id},
+#define WORDS(field, ...) static const OptionWord words_##field[] = {__VA_ARGS__ {NULL, 0}};
+#include "base/options.def"
+
+#define WORDS_OF_FLAG(field) NULL
+#define WORDS_OF_TEXT(field) NULL
+#define WORDS_OF_NAMES(field) NULL
+#define WORDS_OF_COUNT(field) NULL
+#define WORDS_OF_SIZE(field) NULL
+#define WORDS_OF_LIST(field) NULL
+#define WORDS_OF_PATTERNS(field) NULL
+#define WORDS_OF_CHOICE(field) words_##field
+
 static const OptionRow rows[] = {
-#define OPTION(name, kind, field, values, group, reader, help) \
-	{name, KIND_##kind, offsetof(Options, field), values, group, reader, help},
-#include "options.def"
+#define WORD(id, text) "|" text
+#define OPTION(owner, name, kind, type, field, shape, unsaid, reader, help) \
+	{name, KIND_##kind, offsetof(Options, owner.field), offsetof(Options, given.field), shape, WORDS_OF_##kind(field), \
+		unsaid, #owner, reader, help},
+#define SAME(owner, name, field, reader, help) \
+	{name, KIND_FLAG, offsetof(Options, owner.field), offsetof(Options, given.field), "", NULL, 0, #owner, reader, \
+		help},
+#define LATER(owner, name, instead, reader, help) {name, KIND_LATER, 0, 0, instead, NULL, 0, #owner, reader, help},
+#include "base/options.def"
 };
 
 static const char *const row_names[] = {
-#define OPTION(name, ...) name,
-#include "options.def"
+#define OPTION(owner, name, ...) name,
+#define SAME(owner, name, ...) name,
+#define LATER(owner, name, ...) name,
+#include "base/options.def"
 };
 
 /* Of the training binary, which people give to the compiler. */
@@ -47,6 +74,7 @@ typedef struct Reader {
 	Arena *arena;
 	Diag *diag;
 	bool usage;
+	bool command;                      /* the first word is one */
 	const char *file;                  /* the --config file that is being read, NULL: the command line */
 	const char *value[COUNT_OF(rows)]; /* of each row, those of a list joined; NULL: not given */
 	const char *from[COUNT_OF(rows)];  /* the file that gave it, NULL: the command line */
@@ -56,6 +84,11 @@ static void usage_error(Reader *r, const char *where, const char *text)
 {
 	diag_error(r->diag, where, "%s (see shardc --help)", text);
 	r->usage = true;
+}
+
+static bool is_list(const OptionRow *row)
+{
+	return row->kind == KIND_LIST || row->kind == KIND_PATTERNS;
 }
 
 static const OptionRow *row_find(const char *name, size_t n)
@@ -88,12 +121,12 @@ static void list_add(Reader *r, const char *where, OptionList *list, const char 
 static bool row_takes(Reader *r, const OptionRow *row, const char *where, const char *value)
 {
 	int i = (int)(row - rows);
-	if (!r->value[i] || row->kind == KIND_FLAG || (row->kind == KIND_LIST && (r->file || !r->from[i])))
+	if (!r->value[i] || row->kind == KIND_FLAG || (is_list(row) && (r->file || !r->from[i])))
 		return true;
 	if (!r->file && r->from[i]) {
 		diag_note(r->diag, where, "\"%s\" replaces what %s says: \"%s\"", value, r->from[i], r->value[i]);
 		r->value[i] = NULL;
-		if (row->kind == KIND_LIST)
+		if (is_list(row))
 			((OptionList *)((char *)r->o + row->field))->n = 0;
 		return true;
 	}
@@ -103,21 +136,26 @@ static bool row_takes(Reader *r, const OptionRow *row, const char *where, const 
 	return false;
 }
 
-/* A number that fits in what the field holds, a choice that there is. */
-static void set_checked(Reader *r, const OptionRow *row, const char *where, const char *value)
+/* One of the row's words, which the field becomes. */
+static void set_choice(Reader *r, const OptionRow *row, const char *where, const char *value)
 {
-	void *field = (char *)r->o + row->field;
-	bool bytes = row->kind == KIND_BYTES;
-	if (row->kind == KIND_CHOICE) {
-		if (str_is_choice(row->values, value))
-			*(const char **)field = value;
-		else
-			diag_error(r->diag, where, "\"%s\" is refused; accepted: %s%s", value, row->values,
-				near_choice(r->arena, row->name, value, row->values));
-	} else if (!str_to_count(value, bytes, field)) {
+	const OptionWord *w = row->words;
+	while (w->text && strcmp(w->text, value))
+		w++;
+	if (w->text)
+		*(int *)((char *)r->o + row->field) = w->value;
+	else
+		diag_error(r->diag, where, "\"%s\" is refused; accepted: %s%s", value, row->values,
+			near_choice(r->arena, row->name, value, row->values));
+}
+
+/* A number that fits in what the field holds. */
+static void set_number(Reader *r, const OptionRow *row, const char *where, const char *value)
+{
+	bool bytes = row->kind == KIND_SIZE;
+	if (!str_to_count(value, bytes, (int64_t *)((char *)r->o + row->field)))
 		diag_error(r->diag, where, "\"%s\" is not a positive number%s", value,
 			bytes ? " of bytes, such as 4096, 64M, 1.5G or 200MiB" : ", such as 8 or 1K");
-	}
 }
 
 /* Fills the row's field; where says whose value it is: "--wrap" or "train.json: $.wrap". */
@@ -132,17 +170,26 @@ static void row_set(Reader *r, const OptionRow *row, const char *where, const ch
 	}
 	if (!row_takes(r, row, where, value))
 		return;
-	r->value[i] = r->value[i] && row->kind == KIND_LIST ? arena_printf(r->arena, "%s;%s", r->value[i], value) : value;
+	r->value[i] = r->value[i] && is_list(row) ? arena_printf(r->arena, "%s;%s", r->value[i], value) : value;
 	r->from[i] = r->file;
+	if (row->kind != KIND_LATER)
+		*(bool *)((char *)r->o + row->given) = true;
 	switch (row->kind) {
 	case KIND_FLAG:
 		*(bool *)field = true;
 		break;
-	case KIND_INT: case KIND_BYTES: case KIND_CHOICE:
-		set_checked(r, row, where, value);
+	case KIND_COUNT: case KIND_SIZE:
+		set_number(r, row, where, value);
 		break;
-	case KIND_STRING: case KIND_NAMES:
+	case KIND_CHOICE:
+		set_choice(r, row, where, value);
+		break;
+	case KIND_TEXT: case KIND_NAMES:
 		*(const char **)field = value;
+		break;
+	case KIND_PATTERNS:
+		if (pattern_check(value, where, r->diag))
+			list_add(r, where, field, value);
 		break;
 	case KIND_LIST:
 		list_add(r, where, field, value);
@@ -178,7 +225,7 @@ static void config_member(Reader *r, const char *file, const char *key, const js
 			row_set(r, row, where, "");
 		else if (!json_is_false(v))
 			diag_error(r->diag, where, "expected true or false");
-	} else if (json_is_array(v) && row->kind == KIND_LIST) {
+	} else if (json_is_array(v) && is_list(row)) {
 		for (size_t i = 0; i < json_array_size(v); i++) {
 			const char *text = json_text(r, json_array_get(v, i));
 			const char *at = arena_printf(r->arena, "%s[%zu]", where, i);
@@ -190,7 +237,7 @@ static void config_member(Reader *r, const char *file, const char *key, const js
 	} else if (json_text(r, v)) {
 		row_set(r, row, where, json_text(r, v));
 	} else {
-		bool list = row->kind == KIND_LIST, choice = row->kind == KIND_CHOICE;
+		bool list = is_list(row), choice = row->kind == KIND_CHOICE;
 		diag_error(r->diag, where, "expected a string or an integer%s%s", list ? ", or an array of them"
 			: choice ? ": one of " : "", choice ? row->values : "");
 	}
@@ -247,7 +294,7 @@ static void refuse_second(Reader *r, const char *text)
 	const char *first = r->o->input;
 	if (str_is_choice("plan|run|params|ckpt", text) || str_is_choice("ckpt", first))
 		usage_error(r, str_is_choice("ckpt", first) ? first : text, "a command is the first word, before all options");
-	else if (!r->o->command && !strpbrk(first, "./"))
+	else if (!r->command && !strpbrk(first, "./"))
 		usage_error(r, first, "is no command; there are plan, run, params and ckpt, and a program is compiled without "
 			"one: shardc MODEL.onnx -o train");
 	else
@@ -257,10 +304,11 @@ static void refuse_second(Reader *r, const char *text)
 static void take_positional(Reader *r, const char *text)
 {
 	Options *o = r->o;
-	if (!o->input && !o->command && str_is_choice("plan|run|params", text))
-		o->command = text;
-	else if (!o->input && !o->command && !strcmp(text, "help"))
-		o->help = true;
+	if (!o->input && !r->command && str_is_choice("plan|run|params", text)) {
+		r->command = true;
+		o->command = !strcmp(text, "plan") ? COMMAND_PLAN : !strcmp(text, "run") ? COMMAND_RUN : COMMAND_PARAMS;
+	} else if (!o->input && !r->command && !strcmp(text, "help"))
+		o->inspection.help = true;
 	else if (!o->input)
 		o->input = text;
 	else if (!r->usage) /* else it may be the value of what nobody knows */
@@ -268,23 +316,32 @@ static void take_positional(Reader *r, const char *text)
 }
 
 /* --bn=train|frozen|frozen:REGEX, the last one any number of times. */
-static void take_bn(Reader *r)
+static void take_norms(Reader *r, OptionNorms *o)
 {
-	Options *o = r->o;
-	o->bn = NULL;
-	o->bn_frozen.n = 0;
-	for (int i = 0; i < o->bn_list.n; i++) {
-		const char *v = o->bn_list.at[i];
-		if (!strncmp(v, "frozen:", 7))
-			o->bn_frozen.at[o->bn_frozen.n++] = v + 7;
-		else if (!str_is_choice("train|frozen", v))
+	o->all = NORM_AUTO;
+	o->frozen.n = 0;
+	for (int i = 0; i < o->given.n; i++) {
+		const char *v = o->given.at[i];
+		NormMode mode = strcmp(v, "train") ? NORM_FROZEN : NORM_TRAIN;
+		if (!strncmp(v, "frozen:", 7)) {
+			if (pattern_check(v + 7, "--bn", r->diag))
+				o->frozen.at[o->frozen.n++] = v + 7;
+		} else if (!str_is_choice("train|frozen", v))
 			diag_error(r->diag, "--bn", "\"%s\" is refused; accepted: train|frozen|frozen:REGEX", v);
-		else if (o->bn && strcmp(o->bn, v) != 0)
+		else if (o->all != NORM_AUTO && o->all != mode)
 			diag_error(r->diag, "--bn", "train and frozen exclude each other: give one of them, or frozen:REGEX beside "
 				"it");
 		else
-			o->bn = v;
+			o->all = mode;
 	}
+}
+
+/* Numbers that are not 0 where nobody gives them. */
+static void set_unsaid(Options *o)
+{
+	for (int i = 0; i < COUNT_OF(rows); i++)
+		if (rows[i].kind == KIND_COUNT || rows[i].kind == KIND_SIZE)
+			*(int64_t *)((char *)o + rows[i].field) = rows[i].unsaid;
 }
 
 /* Whether an option's value can change the program. */
@@ -317,16 +374,17 @@ static void canonical_text(Reader *r)
 		*o->canonical_program && *o->canonical_target ? " " : "", o->canonical_target);
 }
 
-static void keep_given(Reader *r)
+static void keep_values(Reader *r)
 {
-	r->o->given = NEW_N(r->arena, const char *, COUNT_OF(rows));
-	memcpy(r->o->given, r->value, sizeof(r->value));
+	r->o->value = NEW_N(r->arena, const char *, COUNT_OF(rows));
+	memcpy(r->o->value, r->value, sizeof(r->value));
 }
 
 bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *usage)
 {
 	Reader r = {.o = o, .arena = a, .diag = d};
 	VEC(Arg) args = {0};
+	set_unsaid(o);
 	for (int i = 1; i < argc; i++) {
 		Arg arg = {0};
 		if (argv[i][0] != '-' || !argv[i][1])
@@ -338,17 +396,15 @@ bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *u
 	for (int i = 0; i < args.n; i++)
 		if (args.at[i].row == config)
 			row_set(&r, config, config->name, args.at[i].value);
-	for (int i = 0; i < o->config.n; i++)
-		config_read(&r, o->config.at[i]);
+	for (int i = 0; i < o->what.config.n; i++)
+		config_read(&r, o->what.config.at[i]);
 	for (int i = 0; i < args.n; i++)
 		if (args.at[i].row != config)
 			row_set(&r, args.at[i].row, args.at[i].row->name, args.at[i].value);
-	if (!o->command)
-		o->command = "compile";
-	keep_given(&r);
-	if (o->target && !strcmp(o->target, "cuda") && !o->arch)
+	keep_values(&r);
+	if (options_cuda(o) && !o->target.arch)
 		row_set(&r, row_find("--arch", strlen("--arch")), "--arch", "sm_90a");
-	take_bn(&r);
+	take_norms(&r, &o->graph.bn);
 	canonical_text(&r);
 	*usage = r.usage;
 	return !d->errors;
@@ -374,7 +430,7 @@ static bool is_read(const char *readers, ReaderRuns *runs, const void *context, 
 void options_warn_unread(const Options *o, ReaderRuns *runs, const void *context, Arena *a, Diag *d)
 {
 	for (int i = 0; i < COUNT_OF(rows); i++) {
-		const char *why = NULL, *value = o->given[i];
+		const char *why = NULL, *value = o->value[i];
 		if (value && !is_read(rows[i].reader, runs, context, &why, a))
 			diag_warn(d, rows[i].name, *value ? "is not used %s: \"%s\"" : "is not used %s", why, value);
 	}
@@ -408,7 +464,7 @@ static void text_option(Reader *r, const char *where, bool recorded, char *text)
 		diag_error(r->diag, at, "takes no value");
 	else if (row->kind != KIND_FLAG && !*value)
 		diag_error(r->diag, at, "wants a value");
-	else if (row->kind != KIND_LIST)
+	else if (!is_list(row))
 		row_set(r, row, at, value);
 	else
 		for (const char *one; (one = strsep(&value, ";"));)
@@ -420,11 +476,12 @@ bool options_read(const char *text, const char *where, bool recorded, Options *o
 	Reader r = {.o = o, .arena = a, .diag = d};
 	int before = d->errors;
 	size_t n;
+	set_unsaid(o);
 	for (const char *s = text + strspn(text, blanks); *s; s += n + strspn(s + n, blanks)) {
 		n = option_length(s);
 		text_option(&r, where, recorded, arena_strndup(a, s, n));
 	}
-	take_bn(&r);
+	take_norms(&r, &o->graph.bn);
 	canonical_text(&r);
 	return d->errors == before;
 }
@@ -450,7 +507,7 @@ void options_help(FILE *f)
 			fprintf(f, "\n%s:\n", row->group);
 		group = row->group;
 		int n = fprintf(f, "  %s%s%s%s", row->name, *row->values ? strlen(row->name) == 2 ? " " : "=" : "",
-			row->values, row->kind == KIND_LIST ? " .." : "");
+			row->values, is_list(row) ? " .." : "");
 		fprintf(f, "%s%*s%s\n", n < 34 ? "" : "\n", n < 34 ? 34 - n : 34, "", row->help);
 	}
 	fputs("\nOptions with .. may be repeated, others are given once.  What --config files say is replaced by what\n"

@@ -119,7 +119,7 @@ static Args compile_command(Build *b, bool fused, const char *source, const char
 	else
 		build_push(b, &args, step_flags, COUNT_OF(step_flags));
 	if (!fused)
-		vec_push(b->a, &args, arena_printf(b->a, "-O%s", b->o->optimize ? b->o->optimize : "1"));
+		vec_push(b->a, &args, arena_printf(b->a, "-O%d", build_level(b->o)));
 	push_target(b, &args, source, object);
 	return args;
 }
@@ -392,7 +392,7 @@ static void put_object(Buf *out, const CodegenTarget *o, const char *name, const
 	buf_printf(out, "%s.o: %s.c\n\t$(CC)", name, name);
 	put_flags(out, flags, n);
 	if (!strcmp(name, "step"))
-		buf_printf(out, " -O%s", o->optimize ? o->optimize : "1");
+		buf_printf(out, " -O%d", build_level(o));
 	if (o->library)
 		put_flags(out, library_flags, COUNT_OF(library_flags));
 	buf_printf(out, " -march=$(ARCH) -I$(INCLUDE) -c -o $@ %s.c\n", name);

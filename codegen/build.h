@@ -21,6 +21,12 @@ typedef struct Build {
 	const char *blas, *dnn; /* CUDA: folders of its libraries, NULL: the toolkit's */
 } Build;
 
+/* -O of step.c and of step.cu's host code. */
+static inline int build_level(const CodegenTarget *o)
+{
+	return o->optimize == OPTIMIZE_UNSAID ? 1 : (int)(o->optimize - OPTIMIZE_0);
+}
+
 /* ---- build.c ---- */
 
 /* The first of the folders, relative to the executable's, that holds `file`; NULL: none does. */

@@ -107,11 +107,6 @@ static void push_host(Build *b, Args *args)
 		build_push(b, args, (const char *[]){"-ccbin", b->o->cc}, 2);
 }
 
-static const char *step_level(const Build *b)
-{
-	return b->o->optimize ? b->o->optimize : "1";
-}
-
 Args build_cuda_compile(Build *b, bool fused, const char *source, const char *object)
 {
 	Args args = build_command(b);
@@ -121,7 +116,7 @@ Args build_cuda_compile(Build *b, bool fused, const char *source, const char *ob
 	else
 		build_push(b, &args, step_flags, COUNT_OF(step_flags));
 	if (!fused)
-		vec_push(b->a, &args, arena_printf(b->a, "-O%s", step_level(b)));
+		vec_push(b->a, &args, arena_printf(b->a, "-O%d", build_level(b->o)));
 	vec_push(b->a, &args, arena_printf(b->a, "-arch=%s", b->arch));
 	vec_push(b->a, &args, arena_printf(b->a, "-I%s", b->include));
 	build_push(b, &args, (const char *[]){"-c", "-o", object, source}, 4);
@@ -197,7 +192,8 @@ void build_cuda_makefile(Build *b, Buf *out)
 	put_flags(out, host_libs, COUNT_OF(host_libs));
 	buf_printf(out, "\nstep.o: step.cu\n\t$(NVCC)");
 	put_flags(out, step_flags, COUNT_OF(step_flags));
-	buf_printf(out, " -O%s -arch=$(ARCH) -I$(INCLUDE) -c -o $@ step.cu\nfused.o: fused.cu\n\t$(NVCC)", step_level(b));
+	buf_printf(out, " -O%d -arch=$(ARCH) -I$(INCLUDE) -c -o $@ step.cu\nfused.o: fused.cu\n\t$(NVCC)",
+		build_level(b->o));
 	put_flags(out, fused_flags, COUNT_OF(fused_flags));
 	buf_printf(out, " -arch=$(ARCH) -I$(INCLUDE) -c -o $@ fused.cu\n"
 		"clean:\n\trm -f train step.o fused.o\n.PHONY: clean\n");

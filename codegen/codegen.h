@@ -2,7 +2,7 @@
 #ifndef SHARDC_CODEGEN_H
 #define SHARDC_CODEGEN_H
 
-#include "base/layout.h"
+#include "base/options.h"
 #include "ir/ir.h"
 
 /* What a program is built for, and by what; what it does is the module's.  NULL = default. */
@@ -13,7 +13,7 @@ typedef struct CodegenTarget {
 	const char *nvcc;       /* CUDA compiler; NULL = nvcc */
 	const char *cc;         /* C compiler; NULL = cc; of CUDA: the host's, NULL = nvcc's own choice */
 	const char *arch;       /* -march; NULL = native; of CUDA never NULL */
-	const char *optimize;   /* of step.c: "0".."3"; NULL = 1 */
+	OptimizeLevel optimize; /* of step.c */
 	bool verbose;           /* print the compiler's commands */
 	const char *text;       /* canonical text of the options that say so; recorded behind the module's */
 } CodegenTarget;

@@ -2,39 +2,17 @@
 #ifndef SHARDC_FRONTEND_H
 #define SHARDC_FRONTEND_H
 
+#include "base/options.h"
 #include "ir/ir.h"
 
-typedef enum { UNTIE_AUTO, UNTIE_ALL, UNTIE_NONE } UntieMode;
-/* NORM_AUTO: as the node says when inferring; else as the metadata and the exporter say of each, and training where
- * they say nothing, or of all that they do not train (docs/export.md). */
-typedef enum { NORM_AUTO, NORM_TRAIN, NORM_FROZEN } NormMode;
-/* DROPOUT_AUTO: as the node says; one that says nothing acts when others do say it and no metadata are there.
- * DROPOUT_ON: all with a ratio above 0. */
-typedef enum { DROPOUT_AUTO, DROPOUT_ON, DROPOUT_OFF } DropoutMode;
-
-/* What the user chose; zero is the default of every field. */
+/* How a model is read; zero is the default of every field. */
 typedef struct FrontendOptions {
-	const char *const *binds;   /* "DIM=N" */
-	int n_binds;
-	const char *const *shapes;  /* "NAME=8x128" */
-	int n_shapes;
-	const char *const *consts;  /* inputs whose first axis is not the samples' */
-	int n_consts;
-	UntieMode untie;
-	NormMode bn;
-	const char *const *bn_frozen; /* expressions over modules of batch norms: those keep their statistics */
-	int n_bn_frozen;
-	bool bn_biased;             /* running variance as ONNX defines it; else unbiased for PyTorch's exports */
-	DropoutMode dropout;
+	GraphOptions graph;         /* the user's; of --freeze only a report is made: pass autodiff freezes */
 	const char *inputs;         /* folder of input_K.pb or .npy: small inputs in it may be used at compile time,
 	                               where a shape depends on them; NULL = none */
 	bool shapes_only;           /* nothing is made that needs weights: external data that holds them stays closed */
 	bool init_elsewhere;        /* the data of parameters and batch norm statistics are not wanted, only shapes */
-	const char *trainable;      /* file with the names of all trained parameters; NULL = as the model says */
-	bool strict_params;         /* a guess at what is trained is an error */
 	bool say_roles;             /* report what initializers were taken for */
-	const char *const *freeze;  /* for that report only: pass autodiff freezes */
-	int n_freeze;
 	bool infer;                 /* forward only: nodes mean what ONNX says, no input has a sample axis */
 } FrontendOptions;
 

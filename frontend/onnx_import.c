@@ -475,7 +475,7 @@ static void end_roles(Import *im, const ParamsPrint *print)
 	modes_report(im);
 	if (print)
 		report_print(im, print);
-	if (im->o->say_roles || im->o->strict_params)
+	if (im->o->say_roles || im->o->graph.strict_params)
 		report_roles(im);
 }
 
@@ -483,11 +483,11 @@ static void end_roles(Import *im, const ParamsPrint *print)
 static void warn_idle(const Import *im)
 {
 	const FrontendOptions *o = im->o;
-	if (o->dropout != DROPOUT_AUTO && !im->n_dropout_nodes)
+	if (o->graph.dropout != DROPOUT_AUTO && !im->n_dropout_nodes)
 		diag_warn(im->d, "--dropout", "the model has no Dropout node: it is not used");
-	if (o->bn != NORM_AUTO && !im->n_batch_norms)
+	if (o->graph.bn.all != NORM_AUTO && !im->n_batch_norms)
 		diag_warn(im->d, "--bn", "the model has no batch norm: it is not used");
-	if (o->bn_biased && !im->n_batch_norms)
+	if (o->graph.bn_biased && !im->n_batch_norms)
 		diag_warn(im->d, "--bn-biased-var", "the model has no batch norm: it is not used");
 }
 
@@ -517,8 +517,8 @@ Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, const 
 		ir_module_free(m);
 		return NULL;
 	}
-	if (o->trainable)
-		trainable_read(&im, o->trainable);
+	if (o->graph.trainable)
+		trainable_read(&im, o->graph.trainable);
 	params_classify(&im);
 	import_nodes(&im, &top, onnx->graph.nodes.n, onnx->graph.nodes.at);
 	refusals_report(&im);

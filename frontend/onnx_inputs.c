@@ -10,13 +10,13 @@
 #include <string.h>
 
 /* The text after "NAME=" of the option that names it, NULL = none. */
-static const char *option_for(const char *const *list, int n, const char *name, bool *used)
+static const char *option_for(const OptionList *list, const char *name, bool *used)
 {
 	size_t len = strlen(name);
 	const char *found = NULL;
-	for (int i = 0; i < n; i++) {
-		if (!strncmp(list[i], name, len) && list[i][len] == '=') {
-			found = list[i] + len + 1;
+	for (int i = 0; i < list->n; i++) {
+		if (!strncmp(list->at[i], name, len) && list->at[i][len] == '=') {
+			found = list->at[i] + len + 1;
 			used[i] = true;
 		}
 	}
@@ -26,20 +26,20 @@ static const char *option_for(const char *const *list, int n, const char *name, 
 typedef struct Used { bool *binds, *shapes, *consts; } Used;
 
 /* Each is NAME=VALUE, and what has one value for a name does not get two that differ. */
-static bool named_once(Import *im, const char *flag, const char *form, const char *const *list, int n)
+static bool named_once(Import *im, const char *flag, const char *form, const OptionList *list)
 {
 	bool ok = true;
-	for (int i = 0; i < n; i++) {
-		if (*list[i] == '=' || !strchr(list[i], '=')) {
-			diag_error(im->d, flag, "\"%s\" is not %s", list[i], form);
+	for (int i = 0; i < list->n; i++) {
+		if (*list->at[i] == '=' || !strchr(list->at[i], '=')) {
+			diag_error(im->d, flag, "\"%s\" is not %s", list->at[i], form);
 			ok = false;
 		}
 		for (int k = 0; k < i; k++) {
-			size_t name = strcspn(list[i], "=");
-			if (strncmp(list[i], list[k], name + 1) || !strcmp(list[i], list[k]))
+			size_t name = strcspn(list->at[i], "=");
+			if (strncmp(list->at[i], list->at[k], name + 1) || !strcmp(list->at[i], list->at[k]))
 				continue;
-			diag_error(im->d, flag, "\"%.*s\" is given twice, as \"%s\" and \"%s\"", (int)name, list[i], list[k],
-				list[i]);
+			diag_error(im->d, flag, "\"%.*s\" is given twice, as \"%s\" and \"%s\"", (int)name, list->at[i],
+				list->at[k], list->at[i]);
 			ok = false;
 		}
 	}
@@ -81,7 +81,7 @@ static bool bind_dim(Import *im, const char *where, const char *input, const Onn
 			diag_error(im->d, where, "dimension %d is negative: %" PRId64, index, *out);
 		return *out >= 0;
 	}
-	const char *text = *param ? option_for(im->o->binds, im->o->n_binds, param, used) : NULL;
+	const char *text = *param ? option_for(&im->o->graph.bind, param, used) : NULL;
 	if (text && str_to_size(text, false, out))
 		return true;
 	if (text)
@@ -97,7 +97,7 @@ static bool bind_dim(Import *im, const char *where, const char *input, const Onn
 static bool input_shape(Import *im, const char *where, const char *name, const Onnx__TensorTypeProto *p,
 	Used *used, Type *t)
 {
-	const char *text = option_for(im->o->shapes, im->o->n_shapes, name, used->shapes);
+	const char *text = option_for(&im->o->graph.input_shape, name, used->shapes);
 	bool good = true;
 	if (text)
 		return shape_of_option(im, where, text, t);
@@ -143,8 +143,8 @@ static bool input_type(Import *im, const char *where, const Onnx__ValueInfoProto
 static bool is_const(const Import *im, const char *name, bool *used)
 {
 	bool found = false;
-	for (int i = 0; i < im->o->n_consts; i++) {
-		if (!strcmp(im->o->consts[i], name))
+	for (int i = 0; i < im->o->graph.constants.n; i++) {
+		if (!strcmp(im->o->graph.constants.at[i], name))
 			found = used[i] = true;
 	}
 	return found;
@@ -198,12 +198,11 @@ static bool import_input(Import *im, Frame *frame, const Onnx__ValueInfoProto *i
 	return true;
 }
 
-static void unused_option(Import *im, const char *flag, const char *const *list, int n, const bool *used,
-	const char *what)
+static void unused_option(Import *im, const char *flag, const OptionList *list, const bool *used, const char *what)
 {
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < list->n; i++)
 		if (!used[i])
-			diag_error(im->d, im->onnx->path, "%s %s: the model has no such %s", flag, list[i], what);
+			diag_error(im->d, im->onnx->path, "%s %s: the model has no such %s", flag, list->at[i], what);
 }
 
 static bool dim_exists(const OnnxGraph *g, const char *bind)
@@ -224,11 +223,11 @@ static bool dim_exists(const OnnxGraph *g, const char *bind)
 bool inputs_import(Import *im, Frame *frame)
 {
 	const OnnxGraph *g = &im->onnx->graph;
-	const FrontendOptions *o = im->o;
-	Used used = {NEW_N(im->arena, bool, o->n_binds + 1), NEW_N(im->arena, bool, o->n_shapes + 1),
-		NEW_N(im->arena, bool, o->n_consts + 1)};
-	bool good = named_once(im, "--bind", "DIM=N, such as batch=8", o->binds, o->n_binds);
-	good = named_once(im, "--input-shape", "NAME=DIMS, such as x=8x128", o->shapes, o->n_shapes) && good;
+	const GraphOptions *o = &im->o->graph;
+	Used used = {NEW_N(im->arena, bool, o->bind.n + 1), NEW_N(im->arena, bool, o->input_shape.n + 1),
+		NEW_N(im->arena, bool, o->constants.n + 1)};
+	bool good = named_once(im, "--bind", "DIM=N, such as batch=8", &o->bind);
+	good = named_once(im, "--input-shape", "NAME=DIMS, such as x=8x128", &o->input_shape) && good;
 	for (int i = 0; i < g->tensors.n; i++) {
 		const OnnxTensor *t = &g->tensors.at[i];
 		const char *where = arena_printf(im->arena, "%s: tensor \"%s\"", im->onnx->path,
@@ -237,10 +236,10 @@ bool inputs_import(Import *im, Frame *frame)
 	}
 	for (int i = 0; i < g->inputs.n; i++)
 		good = import_input(im, frame, g->inputs.at[i], &used) && good;
-	for (int i = 0; i < o->n_binds; i++)
-		used.binds[i] = used.binds[i] || dim_exists(g, o->binds[i]);
-	unused_option(im, "--bind", o->binds, o->n_binds, used.binds, "dimension");
-	unused_option(im, "--input-shape", o->shapes, o->n_shapes, used.shapes, "input");
-	unused_option(im, "--const", o->consts, o->n_consts, used.consts, "input");
+	for (int i = 0; i < o->bind.n; i++)
+		used.binds[i] = used.binds[i] || dim_exists(g, o->bind.at[i]);
+	unused_option(im, "--bind", &o->bind, used.binds, "dimension");
+	unused_option(im, "--input-shape", &o->input_shape, used.shapes, "input");
+	unused_option(im, "--const", &o->constants, used.consts, "input");
 	return good;
 }

@@ -63,7 +63,7 @@ static const char *norm_name(const Node *n)
 static bool norm_matches(Modes *s, const FrontendOptions *o, const char *name)
 {
 	bool any = false;
-	for (int i = 0; i < o->n_bn_frozen; i++) {
+	for (int i = 0; i < o->graph.bn.frozen.n; i++) {
 		bool hit = pattern_matches(&s->re[i], name);
 		s->matched[i] += hit;
 		any = any || hit;
@@ -88,10 +88,10 @@ static bool norm_trains(Node *n, const char *name, bool says)
 	Modes *s = im->modes;
 	const MetaModule *module = norm_module(im, n->scope);
 	Says left = norm_says(n->proto);
-	if (norm_matches(s, o, name) || o->bn == NORM_FROZEN)
+	if (norm_matches(s, o, name) || o->graph.bn.all == NORM_FROZEN)
 		return false;
-	if (o->bn == NORM_TRAIN || o->infer)
-		return o->bn == NORM_TRAIN || says;
+	if (o->graph.bn.all == NORM_TRAIN || o->infer)
+		return o->graph.bn.all == NORM_TRAIN || says;
 	if (im->meta && left == SAYS_NOTHING)
 		return module ? module->training : im->meta->training;
 	if (im->meta)
@@ -119,11 +119,11 @@ bool modes_dropout_acts(Node *n, double p, DropoutSays says)
 {
 	Import *im = n->im;
 	Modes *s = im->modes;
-	if (p <= 0 || im->o->dropout == DROPOUT_OFF)
+	if (p <= 0 || im->o->graph.dropout == DROPOUT_OFF)
 		return false;
 	if (im->o->infer)
 		return says == DROPOUT_SAYS_TRAIN;
-	bool acts = im->o->dropout == DROPOUT_ON || says == DROPOUT_SAYS_TRAIN
+	bool acts = im->o->graph.dropout == DROPOUT_ON || says == DROPOUT_SAYS_TRAIN
 		|| (says == DROPOUT_SAYS_NOTHING && s->dropouts && !im->meta);
 	s->acting += acts;
 	s->ignored += !acts && says == DROPOUT_SAYS_NOTHING;
@@ -251,10 +251,10 @@ static bool read_regexes(Import *im)
 {
 	const FrontendOptions *o = im->o;
 	Modes *s = im->modes;
-	s->re = NEW_N(im->arena, regex_t, o->n_bn_frozen);
-	s->matched = NEW_N(im->arena, int, o->n_bn_frozen);
-	for (int i = 0; i < o->n_bn_frozen; i++) {
-		if (pattern_compile(&s->re[i], o->bn_frozen[i], "--bn", im->d))
+	s->re = NEW_N(im->arena, regex_t, o->graph.bn.frozen.n);
+	s->matched = NEW_N(im->arena, int, o->graph.bn.frozen.n);
+	for (int i = 0; i < o->graph.bn.frozen.n; i++) {
+		if (pattern_compile(&s->re[i], o->graph.bn.frozen.at[i], "--bn", im->d))
 			continue;
 		while (i--)
 			regfree(&s->re[i]);
@@ -292,10 +292,10 @@ static const char *names_text(Import *im, int n, const char *const *names)
 static void check_regexes(Import *im)
 {
 	Modes *s = im->modes;
-	for (int i = 0; i < im->o->n_bn_frozen; i++) {
+	for (int i = 0; i < im->o->graph.bn.frozen.n; i++) {
 		if (!s->matched[i])
-			diag_error(im->d, "--bn", "\"frozen:%s\" matches no batch norm; there are: %s", im->o->bn_frozen[i],
-				s->norms.n ? names_text(im, s->norms.n, s->norms.at) : "none");
+			diag_error(im->d, "--bn", "\"frozen:%s\" matches no batch norm; there are: %s",
+				im->o->graph.bn.frozen.at[i], s->norms.n ? names_text(im, s->norms.n, s->norms.at) : "none");
 		regfree(&s->re[i]);
 	}
 }
@@ -319,7 +319,7 @@ static void say_eval(Import *im)
 		"was 0", s->absent, s->absent == 1 ? " is" : "s are", str_escape(im->arena, ESCAPE_IR, s->first_absent))
 		: "; dropouts, if it has any, are gone";
 	const char *norms = !s->norms.n ? "" : !s->moving ? ", its batch norms use their running statistics"
-		: im->meta && im->o->bn == NORM_AUTO && !s->still ? ", its batch norms use the batch's statistics"
+		: im->meta && im->o->graph.bn.all == NORM_AUTO && !s->still ? ", its batch norms use the batch's statistics"
 		: !s->still ? ", its batch norms train on the batch's statistics all the same (--bn=frozen: on their own)"
 		: arena_printf(im->arena, ", %d of its batch norms train on the batch's statistics, %d use their running ones "
 			"(--bn=frozen: all do)", s->moving, s->still);
@@ -339,7 +339,7 @@ static void say_dropouts(Import *im)
 			"--dropout=on trains with all of them, --dropout=off without any", n, n == 1 ? " is" : "s are",
 			str_escape(im->arena, ESCAPE_IR, s->first_ignored), s->ratio,
 			s->ignored ? "does not say that it trains" : "says that it does not train");
-	if (lost && im->o->dropout != DROPOUT_OFF)
+	if (lost && im->o->graph.dropout != DROPOUT_OFF)
 		diag_warn(im->d, im->onnx->path, "the exporter's optimizer took the dropout of %d attention%s away: export "
 			"with optimize=False to train with it, or give --dropout=off", lost, lost == 1 ? "" : "s");
 }

@@ -78,7 +78,7 @@ static bool training_norm(Node *n, double eps)
 	Attr *a = attr_int(b->m, attr_float(b->m, NULL, "eps", eps), "layout", 0);
 	if (mean && var)
 		a = attr_str(b->m, attr_str(b->m, a, "mean", mean->name), "var", var->name);
-	bool unbiased = n->im->pytorch && !n->im->o->bn_biased && !n->im->o->infer && count > 1;
+	bool unbiased = n->im->pytorch && !n->im->o->graph.bn_biased && !n->im->o->infer && count > 1;
 	if (unbiased)
 		a = attr_int(b->m, a, "unbiased", 1);
 	const Op *op = ir_emit_op(b, OP_BATCH_NORM, 3, n->in, a, NULL);

@@ -125,9 +125,9 @@ static void report_free(Report *r)
 
 static bool report_new(Report *r, Import *im)
 {
-	*r = (Report){.im = im, .freeze = NEW_N(im->arena, regex_t, im->o->n_freeze)};
-	for (; r->n_freeze < im->o->n_freeze; r->n_freeze++) {
-		if (!pattern_compile(&r->freeze[r->n_freeze], im->o->freeze[r->n_freeze], "--freeze", im->d)) {
+	*r = (Report){.im = im, .freeze = NEW_N(im->arena, regex_t, im->o->graph.freeze.n)};
+	for (; r->n_freeze < im->o->graph.freeze.n; r->n_freeze++) {
+		if (!pattern_compile(&r->freeze[r->n_freeze], im->o->graph.freeze.at[r->n_freeze], "--freeze", im->d)) {
 			report_free(r);
 			return false;
 		}
@@ -172,7 +172,7 @@ static void say_guess(Import *im, const char *text, int *n)
 	enum { SHOWN = 40 };
 	if (!text)
 		return;
-	if (im->o->strict_params)
+	if (im->o->graph.strict_params)
 		diag_error(im->d, im->onnx->path, "%s", text);
 	else if (*n < SHOWN)
 		diag_warn(im->d, im->onnx->path, "%s", text);
@@ -200,7 +200,7 @@ void report_roles(Import *im)
 			say_guess(im, arena_printf(im->arena, "tensor \"%s\" %s", str_escape(im->arena, ESCAPE_IR, w->t->name),
 				w->split_why), &guesses);
 	}
-	if (im->pytorch && !im->meta && !im->trainable && im->o->strict_params)
+	if (im->pytorch && !im->meta && !im->trainable && im->o->graph.strict_params)
 		diag_error(im->d, im->onnx->path, "the file does not say which parameters have requires_grad=False: export it "
 			"with shardc.export, or list what is trained in --trainable=FILE (docs/export.md)");
 	if (im->pytorch && !im->meta)
@@ -294,8 +294,8 @@ static void check_freeze(const Report *r, int f)
 		matched += is_frozen_by(r, f, weight_held(row->w), row->name);
 	}
 	if (!matched)
-		diag_error(r->im->d, "--freeze", "\"%s\" matches no parameter%s", r->im->o->freeze[f],
-			near_pattern(a, r->im->o->freeze[f], names, n));
+		diag_error(r->im->d, "--freeze", "\"%s\" matches no parameter%s", r->im->o->graph.freeze.at[f],
+			near_pattern(a, r->im->o->graph.freeze.at[f], names, n));
 }
 
 void report_print(Import *im, const ParamsPrint *to)

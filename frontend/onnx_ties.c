@@ -263,7 +263,7 @@ static void untie(Import *im, Weight *w, bool initial, double v)
 		diag_info(im->d, im->onnx->path, "untied: \"%s\" from tensor \"%s\"%s", shown(im, w->parts.at[i]->as),
 			shown(im, w->t->name), initial ? (v == 0 ? ", all zeros" : ", all ones") : "");
 	}
-	if (im->o->untie == UNTIE_AUTO && !w->named && !all_named(im, w))
+	if (im->o->graph.untie == UNTIE_AUTO && !w->named && !all_named(im, w))
 		w->split_why = arena_printf(im->arena, "is all %s and used by several modules, so it is guessed to be %d "
 			"tensors that the exporter merged: %s", v == 0 ? "zeros" : "ones", w->parts.n, parts_listed(im, w));
 }
@@ -286,7 +286,7 @@ static bool is_merged_by_value(Import *im, const Weight *w)
 static bool decide_untie(Import *im, Weight *w)
 {
 	double v = 0;
-	w->named = im->o->untie == UNTIE_AUTO && is_merged_by_value(im, w);
+	w->named = im->o->graph.untie == UNTIE_AUTO && is_merged_by_value(im, w);
 	find_parts(im, w);
 	int n = w->parts.n;
 	if (n < 2) {
@@ -296,11 +296,11 @@ static bool decide_untie(Import *im, Weight *w)
 	}
 	bool folded = im->pytorch && !im->signature && names_is_made_up(w->t->name);
 	bool initial = (w->type.rank == 1 || folded) && weight_is_splat(im, w, &v) && (v == 0 || v == 1);
-	if (im->o->untie == UNTIE_ALL || (im->o->untie == UNTIE_AUTO && (initial || w->named))) {
+	if (im->o->graph.untie == UNTIE_ALL || (im->o->graph.untie == UNTIE_AUTO && (initial || w->named))) {
 		untie(im, w, initial && !w->named, v);
 		return true;
 	}
-	if (folded && im->o->untie == UNTIE_AUTO && w->class == WEIGHT_PARAM)
+	if (folded && im->o->graph.untie == UNTIE_AUTO && w->class == WEIGHT_PARAM)
 		w->split_why = arena_printf(im->arena, "stands in %d modules, so it is guessed to be one tied parameter: %s; "
 			"equal ones are merged in eval mode, too: --untie=all makes them separate, --untie=none is a tie", n,
 			parts_listed(im, w));
@@ -363,7 +363,7 @@ void ties_find(Import *im)
 		if (w->class == WEIGHT_PARAM && !w->tie && !w->parts.n)
 			name_shared(im, w);
 	}
-	if (!shared && im->o->untie != UNTIE_AUTO)
+	if (!shared && im->o->graph.untie != UNTIE_AUTO)
 		diag_warn(im->d, "--untie", im->meta ? "the model's metadata say what is tied: it is not used"
 			: "no parameter stands in the place of several: it is not used");
 }

@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "base/groups.h"
 #include "base/layout.h"
+#include "base/variant.h"
 
 enum { IR_MAX_RANK = 8 };
 
@@ -20,11 +21,6 @@ extern const char *const level_text[LEVEL_COUNT]; /* "MODEL" */
 extern const char *const section_text[SEC_COUNT]; /* "forward" */
 extern const char *const stream_text[STREAM_COUNT]; /* "gather" */
 
-/* With several micro-batches a step (--accum=many) the model is compiled as four modules: a step of one micro-batch
- * (`only`, which has the evaluation), and the first, middle and last one of several. */
-typedef enum Variant { VARIANT_ONLY, VARIANT_FIRST, VARIANT_MIDDLE, VARIANT_LAST, VARIANT_COUNT } Variant;
-/* When their gradients are reduced: the sum once, in the last one; or every one, and the kept part is summed. */
-typedef enum Sync { SYNC_NONE, SYNC_LAST, SYNC_EVERY, SYNC_COUNT } Sync; /* NONE: there is one micro-batch */
 extern const char *const variant_text[VARIANT_COUNT];
 extern const char *const sync_text[SYNC_COUNT];
 

@@ -118,7 +118,7 @@ static void merge(Cse *c, Op *op)
 	ir_remove(c->m, op);
 }
 
-bool pass_cse(Module *m, const PassOptions *o, Diag *d)
+bool pass_cse(Module *m, const Options *o, Diag *d)
 {
 	(void)o, (void)d;
 	Cse c = {.m = m, .scratch = arena_new()};

@@ -35,7 +35,7 @@ static void sweep(Module *m)
 	}
 }
 
-bool pass_dce(Module *m, const PassOptions *o, Diag *d)
+bool pass_dce(Module *m, const Options *o, Diag *d)
 {
 	(void)o, (void)d;
 	Arena *scratch = arena_new();

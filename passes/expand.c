@@ -119,9 +119,9 @@ static void expand_gradient(Module *m, Op *op, bool sync)
 	replace(m, op, now);
 }
 
-bool pass_expand(Module *m, const PassOptions *o, Diag *d)
+bool pass_expand(Module *m, const Options *o, Diag *d)
 {
-	bool sync = o->bn_sync && !strcmp(o->bn_sync, "sync"), used = false;
+	bool sync = o->graph.bn_sync == BN_SYNC_SYNC, used = false;
 	for (int s = 0; s < SEC_COUNT; s++) {
 		IR_FOR_OPS_SAFE(m, s, op) {
 			used = used || (op->kind == OP_BATCH_NORM && s != SEC_EVAL);

@@ -484,7 +484,7 @@ static void recompute_in_backward(Fuse *f)
 	use_clones(&r, clones);
 }
 
-bool pass_fuse(Module *m, const PassOptions *o, Diag *d)
+bool pass_fuse(Module *m, const Options *o, Diag *d)
 {
 	Fuse f = {.m = m, .d = d, .a = arena_new()};
 	ir_number(m);

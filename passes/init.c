@@ -290,11 +290,11 @@ static void take_file(Module *m, const char *path, Arena *a, Diag *d)
 
 /* ---- the pass ---- */
 
-bool pass_init(Module *m, const PassOptions *o, Diag *d)
+bool pass_init(Module *m, const Options *o, Diag *d)
 {
 	Choice c;
 	int before = d->errors;
-	if (!read_choice(o->init, &c, d) || c.from == FROM_MODEL)
+	if (!read_choice(o->graph.init, &c, d) || c.from == FROM_MODEL)
 		return d->errors == before;
 	Arena *a = arena_new();
 	for (int i = 0; i < m->n_symbols; i++) {

@@ -328,7 +328,7 @@ static const Rule rules[] = {
 	{OP_REDUCE_PROD, "reduce(transpose(x)) -> transpose(reduce(x))", through_reduce},
 };
 
-bool pass_layout(Module *m, const PassOptions *o, Diag *d)
+bool pass_layout(Module *m, const Options *o, Diag *d)
 {
 	const RuleSet sets[] = {{rules, COUNT_OF(rules)}, canon_rules};
 	bool any = false;

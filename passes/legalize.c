@@ -46,10 +46,10 @@ static bool has_halves(const Op *op)
 }
 
 /* On CPUs convolutions of f16 have plain loops alone, thousands of times slower than f32's. */
-static bool is_slow(const Op *op, const PassOptions *o)
+static bool is_slow(const Op *op, const Options *o)
 {
 	bool conv = op->kind == OP_CONV || op->kind == OP_CONV_GRAD_X || op->kind == OP_CONV_GRAD_W;
-	return conv && !o->cuda && op_in(op, 0)->type.dtype == DT_F16;
+	return conv && !options_cuda(o) && op_in(op, 0)->type.dtype == DT_F16;
 }
 
 static Value *cast_of(Module *m, Op *op, Op *before, Value *v, DType to)
@@ -229,7 +229,7 @@ static bool any_halves(const Module *m)
 	return false;
 }
 
-bool pass_legalize(Module *m, const PassOptions *o, Diag *d)
+bool pass_legalize(Module *m, const Options *o, Diag *d)
 {
 	if (!any_halves(m))
 		return true;

@@ -7,6 +7,7 @@
 
 #include "base/groups.h"
 #include "base/optimizer.h"
+#include "base/options.h"
 #include "base/plan.h"
 #include "base/pattern.h"
 #include "ir/ir.h"
@@ -20,66 +21,7 @@ static inline bool param_matches(const regex_t *re, const Symbol *s)
 	return any;
 }
 
-/* What the user chose; one field per compile option (docs/options.md).  Filled by main.c, NULL = default. */
-typedef struct PassOptions {
-	/* graph */
-	const char *loss;          /* "cross_entropy:axis=-1,..." */
-	const char *loss_norm;     /* "global" | "rank" */
-	const char *loss_reduce;   /* "sum" | "mean"; NULL = as the graph shows */
-	const char *optimizer;     /* "adamw", "sgd:momentum,nesterov" */
-	const char *const *freeze; /* each --freeze: regex over parameter names */
-	int n_freeze;
-	const char *init;          /* "onnx" | "zeros" | "random:SEED" | path of a .safetensors file */
-	const char *bn;            /* "train" | "frozen" */
-	const char *bn_sync;       /* "off" | "sync" | "broadcast" */
-	const char *const *bn_frozen; /* expressions: batch norms of these modules keep their statistics */
-	int n_bn_frozen;
-	bool dropout;
-	bool infer;                /* no loss, no training: only section eval, from the forward */
-	bool grad_norm;            /* compute the norm of gradients */
-	const char *clip;          /* "off", "2", "inf", "value", "2,value": what of clipping there is room for */
-	const char *const *param_group; /* each --param-group: "REGEX:lr_scale=0.1,..." */
-	int n_param_group;
-	bool accum;                /* several micro-batches a step: gradients are summed in f32 flats */
-	bool no_decay_1d, check_nan;
-	const char *comm_hook;     /* "bf16" | "f16" | "FILE.c:FUNCTION[:send=N,keep=N]" */
-	const char *text;          /* canonical text of the options that make the program, whatever it is built for */
-	/* precision: DT_F32 = as the model has it */
-	DType param_dtype, reduce_dtype, buffer_dtype;
-	bool keep_low_precision_grads;
-	bool stochastic_rounding;  /* of f32 parameters that a step reads in 16 bits */
-	const char *bcast_dtype;   /* NULL = each flat's own */
-	const char *loss_scale;    /* "none" | "K" | "dynamic[:KEY=VALUE,..]" */
-	/* sharding */
-	const char *const *wrap;   /* each --wrap: "block", "size:N", ... */
-	int n_wrap;
-	const char *strategy;      /* a name of base/strategies.def */
-	const char *const *ignore; /* each --ignore: regex over parameter names */
-	int n_ignore;
-	const char *const *unit_strategy; /* each --unit-strategy: "REGEX=STRATEGY", over unit names */
-	int n_unit_strategy;
-	bool reshard_root;
-	const char *forward_prefetch;  /* "N" */
-	const char *backward_prefetch; /* "none" | "pre[:N]" | "post" */
-	const char *limit_all_gathers; /* "N", 0 = no ring */
-	const char *schedule_in;   /* path of an edited schedule file */
-	int64_t world;             /* of the printed peak and --memory-limit; fixed into oss and sharded_ddp */
-	int64_t shard_size;        /* of hybrid_shard; 0 = world / hosts */
-	int64_t hosts;             /* 0 = 1 */
-	/* memory */
-	const char *remat;         /* "none" | "block" */
-	LayoutOffload offload;
-	bool snapshot;             /* the plan has memory for saves beside steps */
-	int64_t memory_limit;      /* bytes, 0 = none */
-	int64_t workspace;         /* bytes, cap of a kernel's scratch */
-	/* target */
-	bool cuda, tf32;
-	int threads;
-	/* inspection */
-	struct CheckReport *check; /* --check-passes: every pass is checked, the first difference told here; NULL = no */
-} PassOptions;
-
-typedef bool PassFn(Module *m, const PassOptions *o, Diag *d);
+typedef bool PassFn(Module *m, const Options *o, Diag *d);
 #define PASS(name, ...) PassFn pass_##name;
 #include "passes/passes.def"
 
@@ -95,12 +37,13 @@ typedef struct PipelineView {
 	const char *dump_dir;      /* numbered files NN-pass.ir */
 	const char *print_after;   /* comma-separated pass names */
 	bool print_changed;
+	struct CheckReport *check; /* every pass is checked, the first difference told here; NULL = no */
 	FILE *out;
 } PipelineView;
 
 /* Runs all of passes.def, verifying after each pass.  names != NULL: just those (comma-separated), in
  * that order, from whatever level m is at. */
-bool pipeline_run(Module *m, const PassOptions *o, const PipelineView *v, const char *names, Diag *d);
+bool pipeline_run(Module *m, const Options *o, const PipelineView *v, const char *names, Diag *d);
 
 /* What --check-passes found: the first pass behind which the module computes something else. */
 typedef struct CheckReport {
@@ -114,7 +57,7 @@ typedef struct CheckReport {
 
 /* All of passes.def for each of them; m becomes `only`.  The view shows `shown`; files of the others are named
  * NN-pass.first.ir and so on. */
-bool pipeline_fork(Module *m, const PassOptions *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
+bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
 	Diag *d);
 void pipeline_free(Variants *v);
 /* Of a PLAN that was read from `file`: whether a program can be made of it as it is.  cuda: of which target. */
@@ -136,7 +79,7 @@ const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope o
 /* optimizer/optimizers.c: the meaning of --optimizer; NULL = adamw. */
 bool optimizer_parse(const char *text, Optimizer *out, Diag *d);
 /* That of the train block; where there is none, of the options. */
-bool optimizer_of(const Module *m, const PassOptions *o, Optimizer *out, Diag *d);
+bool optimizer_of(const Module *m, const Options *o, Optimizer *out, Diag *d);
 
 /* optimizer/param_groups.c: the groups that --param-group asks for; NULL after messages. */
 ParamGroup *param_groups_parse(const char *const *text, int n, const char *optimizer, Arena *a, Diag *d);
@@ -144,7 +87,7 @@ ParamGroup *param_groups_parse(const char *const *text, int n, const char *optim
 bool param_groups_assign(Symbol *const *trained, int n, const ParamGroup *group, int n_groups, Arena *a, Diag *d);
 
 /* optimizer/optimizer.c: what backward writes into flat gradients: --reduce-dtype, or f32 to sum micro-batches in. */
-DType gradient_dtype(const PassOptions *o);
+DType gradient_dtype(const Options *o);
 
 /* optimizer/optimizers.c: the meaning of --clip; NULL = off. */
 typedef struct Clip {
@@ -175,7 +118,7 @@ typedef struct TrainParts {
 	Symbol *const *trained;
 	int n_trained;
 } TrainParts;
-bool train_make(Module *m, const TrainParts *p, const PassOptions *o, Diag *d);
+bool train_make(Module *m, const TrainParts *p, const Options *o, Diag *d);
 
 /* grad/autodiff.c, grad/rules.c */
 typedef struct GradCtx GradCtx;
@@ -242,17 +185,17 @@ bool memory_accept(Module *m, const char *file, Diag *d);
 LayoutModel memory_layout(const Module *m, Arena *a);
 /* Adds what the options say of a plan: hosts, offload, the snapshot; of GPUs what tables hold, and that ranks talk by
  * nccl. */
-void memory_complete(LayoutModel *l, const Module *m, const PassOptions *o);
+void memory_complete(LayoutModel *l, const Module *m, const Options *o);
 /* Of a step of two micro-batches, or of more; the evaluation is that of `only`. */
 LayoutModel memory_join(const Variants *v, bool more, Arena *a);
 /* Who the plan is printed for: o->world ranks, groups of o->shard_size. */
-LayoutRank memory_rank(const PassOptions *o);
+LayoutRank memory_rank(const Options *o);
 
 /* schedule/file.c: the collective that an op is. */
 PlanKind plan_kind(const Op *op);
 int64_t plan_message(const Module *m, const Op *op); /* memory/memory.c: PlanCollective.message */
 /* schedule/file.c, schedule/edit.c: the schedule of a PLAN as text, and an edited one back into the module. */
-void schedule_write(FILE *f, Module *m, const PassOptions *o);
+void schedule_write(FILE *f, Module *m, const Options *o);
 /* Moves the collectives of m, at PLAN, to where the file says.  Refuses an edit with the file's line and the
  * rule that it breaks; the module is not used after that. */
 bool schedule_apply(Module *m, const char *path, Diag *d);
@@ -270,6 +213,6 @@ Value *expand_normalize(Builder *b, const Op *batch_norm, Value *mean, Value *va
 bool data_contents(const Symbol *s, Arena *a, EvalTensor *t);
 
 /* memory/workspace.c: scratch bytes of an op's kernel by the formulas of kernels/kernels.def. */
-int64_t op_workspace(const Op *op, const PassOptions *o);
+int64_t op_workspace(const Op *op, const Options *o);
 
 #endif

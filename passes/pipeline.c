@@ -135,7 +135,7 @@ static bool is_compacted_after(const PassInfo *p)
 }
 
 /* from_text: the passes before p were not run here, so what they ensure may be wrong in the text. */
-static bool run_one(Module *m, const PassInfo *p, bool from_text, const PassOptions *o, Check *check, Diag *d)
+static bool run_one(Module *m, const PassInfo *p, bool from_text, const Options *o, Check *check, Diag *d)
 {
 	if (m->level != p->from) {
 		diag_error(d, m->file ? m->file : m->name, "pass %s wants a module at level %s, this one is at %s",
@@ -160,7 +160,7 @@ static bool run_one(Module *m, const PassInfo *p, bool from_text, const PassOpti
 }
 
 /* Passes [first, end) of the list, or until `stop`. */
-static bool run_some(Module *m, const PassOptions *o, const PassVec *todo, int first, int end, const PassInfo *stop,
+static bool run_some(Module *m, const Options *o, const PassVec *todo, int first, int end, const PassInfo *stop,
 	bool from_text, Show *show, Diag *d)
 {
 	if (show->view->print_changed)
@@ -170,7 +170,7 @@ static bool run_some(Module *m, const PassOptions *o, const PassVec *todo, int f
 	for (int i = first; i < end; i++) {
 		const PassInfo *p = todo->at[i];
 		bool ok = run_one(m, p, from_text, o, show->check, d);
-		if ((ok || (o->check && o->check->differs)) && !dump(show, m, i + 1, p->name, d))
+		if ((ok || (show->view->check && show->view->check->differs)) && !dump(show, m, i + 1, p->name, d))
 			return false;
 		if (!ok)
 			return false;
@@ -307,26 +307,26 @@ bool pipeline_accept(const Variants *v, const char *file, bool cuda, Diag *d)
 /* ---- steps of several micro-batches ---- */
 
 /* Each by itself fits. */
-static bool check_limit(const Variants *v, const PassOptions *o, Diag *d)
+static bool check_limit(const Variants *v, const Options *o, Diag *d)
 {
 	Arena *a = arena_new();
 	LayoutModel l = memory_join(v, true, a);
 	LayoutRank who = memory_rank(o);
 	memory_complete(&l, v->of[VARIANT_ONLY], o);
 	int64_t total = layout_memory_most(&l, &who).total;
-	bool fits = !o->memory_limit || total <= o->memory_limit;
+	bool fits = !o->memory.memory_limit || total <= o->memory.memory_limit;
 	if (!fits)
 		diag_error(d, "--memory-limit", "steps of several micro-batches need %lld bytes at %lld rank(s), the limit is "
 			"%lld (shardc plan --accum=many shows what of)", (long long)total, (long long)who.world,
-			(long long)o->memory_limit);
+			(long long)o->memory.memory_limit);
 	arena_free(a);
 	return fits;
 }
 
-bool pipeline_fork(Module *m, const PassOptions *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
+bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
 	Diag *d)
 {
-	Show show = {.view = v, .scratch = arena_new(), .check = o->check ? check_new(o->check) : NULL};
+	Show show = {.view = v, .scratch = arena_new(), .check = v->check ? check_new(v->check) : NULL};
 	PassVec todo = {0}, stop = {0};
 	int fork = 0;
 	bool ok = prepare(&show, &todo, &stop, NULL, d);
@@ -345,8 +345,8 @@ bool pipeline_fork(Module *m, const PassOptions *o, const PipelineView *v, Sync 
 		show.suffix = k == VARIANT_ONLY ? NULL : arena_printf(show.scratch, ".%s", variant_text[k]);
 		show.quiet = k != (int)shown;
 		d->quiet = k != VARIANT_ONLY; /* what is noted of one is true of all */
-		PassOptions mine = *o;
-		mine.schedule_in = k == (int)shown ? o->schedule_in : NULL; /* a file is one micro-batch's */
+		Options mine = *o;
+		mine.sharding.schedule_in = k == (int)shown ? o->sharding.schedule_in : NULL; /* a file is one micro-batch's */
 		ok = run_some(out->of[k], &mine, &todo, fork, todo.n, last, false, &show, d);
 	}
 	d->quiet = false;
@@ -363,9 +363,9 @@ void pipeline_free(Variants *v)
 		ir_module_free(v->of[k]);
 }
 
-bool pipeline_run(Module *m, const PassOptions *o, const PipelineView *v, const char *names, Diag *d)
+bool pipeline_run(Module *m, const Options *o, const PipelineView *v, const char *names, Diag *d)
 {
-	Show show = {.view = v, .scratch = arena_new(), .check = o->check ? check_new(o->check) : NULL};
+	Show show = {.view = v, .scratch = arena_new(), .check = v->check ? check_new(v->check) : NULL};
 	PassVec todo = {0}, stop = {0};
 	bool ok = prepare(&show, &todo, &stop, names, d);
 	ok = ok && ir_verify(m, NULL, d)

@@ -267,37 +267,37 @@ static void store_buffers(Module *m, DType to, Diag *d)
 /* ---- options ---- */
 
 /* What contradicts itself, and what has no effect. */
-static bool check_options(const PassOptions *o, Diag *d)
+static bool check_options(const Options *o, Diag *d)
 {
-	bool ok = !o->keep_low_precision_grads || o->param_dtype != DT_F32;
+	bool ok = !o->precision.keep_low_precision_grads || o->precision.param_dtype != DT_F32;
 	if (!ok)
 		diag_error(d, "--keep-low-precision-grads", "gradients would be kept in --param-dtype, which is f32: give "
 			"--param-dtype=bf16 or f16, or leave it out");
-	if (o->stochastic_rounding && o->param_dtype == DT_F32) {
+	if (o->precision.stochastic_rounding && o->precision.param_dtype == DT_F32) {
 		diag_error(d, "--stochastic-rounding", "there is nothing to round: parameters are read in --param-dtype, "
 			"which is f32; give --param-dtype=bf16 or f16, or leave it out");
 		ok = false;
 	}
-	if (o->stochastic_rounding && o->infer) {
+	if (o->precision.stochastic_rounding && options_infer(o)) {
 		diag_error(d, "--stochastic-rounding", "evaluations round to nearest, and this program has no training "
 			"step: leave it out");
 		ok = false;
 	}
 	LossScale scale;
-	if (!loss_scale_parse(o->loss_scale, &scale, d))
+	if (!loss_scale_parse(o->precision.loss_scale, &scale, d))
 		return false;
-	if (scale.kind != LOSS_SCALE_NONE && o->param_dtype == DT_F32 && o->reduce_dtype == DT_F32)
+	if (scale.kind != LOSS_SCALE_NONE && o->precision.param_dtype == DT_F32 && o->precision.reduce_dtype == DT_F32)
 		diag_warn(d, "--loss-scale", "nothing is computed or sent in 16 bits, f32 gradients need no scale");
 	return ok;
 }
 
-bool pass_precision(Module *m, const PassOptions *o, Diag *d)
+bool pass_precision(Module *m, const Options *o, Diag *d)
 {
 	if (!check_options(o, d))
 		return false;
-	if (o->buffer_dtype != DT_F32)
-		store_buffers(m, o->buffer_dtype, d);
-	if (o->param_dtype != DT_F32)
-		move_params(m, o->param_dtype, d);
+	if (o->precision.buffer_dtype != DT_F32)
+		store_buffers(m, o->precision.buffer_dtype, d);
+	if (o->precision.param_dtype != DT_F32)
+		move_params(m, o->precision.param_dtype, d);
 	return true;
 }

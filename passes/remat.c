@@ -109,14 +109,10 @@ static int recompute(Remat *r, PtrMap *clones)
 	return n;
 }
 
-bool pass_remat(Module *m, const PassOptions *o, Diag *d)
+bool pass_remat(Module *m, const Options *o, Diag *d)
 {
-	if (!o->remat || !strcmp(o->remat, "none"))
+	if (o->memory.remat == REMAT_NONE)
 		return true;
-	if (strcmp(o->remat, "block")) {
-		diag_error(d, "--remat", "\"%s\" is refused by this version; accepted: none, block", o->remat);
-		return false;
-	}
 	Arena *a = arena_new();
 	Remat r = {.m = m, .blocks = blocks_find(m, a), .kept = NEW_N(a, bool, m->n_values),
 		.wanted = NEW_N(a, bool, m->n_values)};

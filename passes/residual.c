@@ -87,7 +87,7 @@ static bool take_gradient(Module *m, Op *grad)
 	return true;
 }
 
-bool pass_residual(Module *m, const PassOptions *o, Diag *d)
+bool pass_residual(Module *m, const Options *o, Diag *d)
 {
 	int n_sums = 0, n_gradients = 0;
 	(void)o;

@@ -12,7 +12,7 @@ static const Rule rules[] = {
 };
 const RuleSet canon_rules = {rules, COUNT_OF(rules)};
 
-bool pass_canon(Module *m, const PassOptions *o, Diag *d)
+bool pass_canon(Module *m, const Options *o, Diag *d)
 {
 	(void)o;
 	loss_note_reductions(m);

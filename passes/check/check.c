@@ -34,7 +34,7 @@ typedef struct Difference { const char *what, *text; } Difference;
 typedef struct Run {
 	Check *c;
 	const PassInfo *pass;
-	const PassOptions *o;
+	const Options *o;
 	const char *before;  /* text */
 	unsigned mode;
 	const char *drops;   /* "output buffer ": first words of what need not be there any more; NULL = all must */
@@ -267,8 +267,8 @@ static void tell(Run *r, Module *m, const Difference *d, const RewriteTrace *t, 
 /* What the pass may change, by its definition. */
 static void take_legal(Run *r)
 {
-	bool frozen = r->o->bn && !strcmp(r->o->bn, "frozen");
-	DType t = r->o->param_dtype;
+	bool frozen = r->o->graph.bn.all == NORM_FROZEN;
+	DType t = r->o->precision.param_dtype;
 	r->huge = FLT_MAX; /* folded in f32, it is infinite */
 	if (!strcmp(r->pass->name, "layout"))
 		r->mode = CHECK_EVEN;
@@ -343,7 +343,7 @@ static bool eval_differs(Run *r, Module *m, const CheckResult *after, Difference
 {
 	const CheckItem *x = check_find(after, "loss"), *y = check_find(after, "eval: loss");
 	bool asked = !strcmp(r->pass->name, "loss") && x && y && is_same_in_eval(m)
-		&& !(r->o->loss_norm && !strcmp(r->o->loss_norm, "rank"));
+		&& r->o->graph.loss_norm != LOSS_NORM_RANK;
 	if (!asked || !x->computed || !y->computed)
 		return false;
 	CheckDistance d = check_distance(&x->t, &y->t, r->huge);
@@ -374,7 +374,7 @@ static bool compare(Run *r, Module *m, const CheckResult *before, Diag *d)
 	return check_slope(r, m, d);
 }
 
-bool check_run(Check *c, Module *m, const PassInfo *p, const PassOptions *o, Diag *d)
+bool check_run(Check *c, Module *m, const PassInfo *p, const Options *o, Diag *d)
 {
 	Run r = {.c = c, .pass = p, .o = o};
 	if (p->to > LEVEL_TRAIN || !affordable(c, m, p, d))

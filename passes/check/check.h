@@ -13,7 +13,7 @@ Check *check_new(CheckReport *report);
 void check_free(Check *c);
 /* Runs the pass; at levels MODEL and TRAIN, compares.  false: the pass failed, or it makes a difference, which was
  * reported to d and to the CheckReport. */
-bool check_run(Check *c, Module *m, const PassInfo *p, const PassOptions *o, Diag *d);
+bool check_run(Check *c, Module *m, const PassInfo *p, const Options *o, Diag *d);
 
 /* ---- eval.c: what a module computes ---- */
 

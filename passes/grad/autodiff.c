@@ -227,16 +227,16 @@ static void drop_stops(Module *m)
 			}
 }
 
-bool pass_autodiff(Module *m, const PassOptions *o, Diag *d)
+bool pass_autodiff(Module *m, const Options *o, Diag *d)
 {
 	if (!m->first[SEC_FORWARD] && m->first[SEC_EVAL]) { /* a program that only evaluates */
 		drop_stops(m);
 		return true;
 	}
 	LossScale scale;
-	bool ok = loss_scale_parse(o->loss_scale, &scale, d);
-	for (int i = 0; i < o->n_freeze; i++)
-		ok = freeze(m, o->freeze[i], d) && ok;
+	bool ok = loss_scale_parse(o->precision.loss_scale, &scale, d);
+	for (int i = 0; i < o->graph.freeze.n; i++)
+		ok = freeze(m, o->graph.freeze.at[i], d) && ok;
 	if (!ok)
 		return false;
 	Value *seed = NULL, *loss = loss_and_seed(m, scale.kind != LOSS_SCALE_NONE, &seed, d);

@@ -22,7 +22,7 @@ typedef struct Spec {
 
 typedef struct Loss {
 	Module *m;
-	const PassOptions *o;
+	const Options *o;
 	Diag *d;
 	Builder b;
 	Spec spec;
@@ -140,7 +140,7 @@ static bool read_keys(Loss *l, const LossKind *kind, const char *text)
 
 static const LossKind *read_spec(Loss *l)
 {
-	const char *text = l->o->loss;
+	const char *text = l->o->graph.loss;
 	size_t n = strcspn(text, ":");
 	l->spec = (Spec){.axis = -1, .ignore_index = -100};
 	for (int i = 0; i < COUNT_OF(kinds); i++) {
@@ -465,7 +465,7 @@ static bool take_ratio(Loss *l, const Op *output)
 {
 	Value *y = op_in(output, 0);
 	Op *div = made_by(y, OP_DIV), *ce = div ? made_by(op_in(div, 0), OP_CROSS_ENTROPY) : NULL;
-	if (!div || (l->o->loss_reduce && !strcmp(l->o->loss_reduce, "sum")))
+	if (!div || l->o->graph.loss_reduce == LOSS_REDUCE_SUM)
 		return false;
 	if (ce && ce == made_by(op_in(div, 1), OP_CROSS_ENTROPY) && op_in(div, 0)->type.rank == 0) {
 		l->sum = ce->out[0];
@@ -535,7 +535,7 @@ static void report_eval(Loss *l, const PtrMap *copy)
 /* With --loss-norm=rank each rank's loss is its own mean, and the step's the mean of these. */
 static void report_forward(Loss *l)
 {
-	bool rank = l->o->loss_norm && !strcmp(l->o->loss_norm, "rank");
+	bool rank = l->o->graph.loss_norm == LOSS_NORM_RANK;
 	if (rank && !l->mean && !l->adds) {
 		Value *least = ir_const_float(&l->b, l->weight->type.dtype, 1.17549435e-38); /* no label is valid */
 		Value *count = ir_emit2(&l->b, OP_MAX, l->weight, least);
@@ -558,7 +558,7 @@ static void remove_ops(Module *m, SectionKind s, bool outputs_only)
 /* Where every rank and micro-batch divides by the same count, the mean of their means is the mean over all. */
 static void check_norm(const Loss *l)
 {
-	bool rank = l->o->loss_norm && !strcmp(l->o->loss_norm, "rank");
+	bool rank = l->o->graph.loss_norm == LOSS_NORM_RANK;
 	if (rank && !l->mean && !l->adds && l->weight->op->kind == OP_CONST)
 		diag_warn(l->d, "--loss-norm", "each micro-batch of each rank counts %lld elements, none is left out, so the "
 			"mean of their means is the mean over all: rank is not used", (long long)l->n);
@@ -577,8 +577,8 @@ static bool check_elements(const Loss *l, const Op *output)
 /* A mean of ranks' own losses is no sum. */
 static bool check_reduce(const Loss *l)
 {
-	bool rank = l->o->loss_norm && !strcmp(l->o->loss_norm, "rank");
-	bool sum = l->o->loss_reduce && !strcmp(l->o->loss_reduce, "sum");
+	bool rank = l->o->graph.loss_norm == LOSS_NORM_RANK;
+	bool sum = l->o->graph.loss_reduce == LOSS_REDUCE_SUM;
 	if (rank && sum)
 		diag_error(l->d, "--loss-reduce", "sum adds the losses of ranks and micro-batches, --loss-norm=rank averages "
 			"them: give one of them");
@@ -588,7 +588,7 @@ static bool check_reduce(const Loss *l)
 static bool attach(Loss *l, Arena *scratch)
 {
 	Module *m = l->m;
-	const LossKind *kind = l->o->loss ? read_spec(l) : default_loss(l);
+	const LossKind *kind = l->o->graph.loss ? read_spec(l) : default_loss(l);
 	Op *output = kind ? choose_output(l) : NULL;
 	if (!output || !check_elements(l, output))
 		return false;
@@ -596,7 +596,7 @@ static bool attach(Loss *l, Arena *scratch)
 	l->b = (Builder){.m = m, .section = SEC_FORWARD, .loc = loc_new(m, loc->node, loc->onnx, "", "loss")};
 	if (!check_reduce(l) || !kind->build(l, output))
 		return false;
-	l->adds = l->adds || (l->o->loss_reduce && !strcmp(l->o->loss_reduce, "sum"));
+	l->adds = l->adds || l->o->graph.loss_reduce == LOSS_REDUCE_SUM;
 	check_norm(l);
 	loss_say_mixing(m, l->sum, l->d);
 	PtrMap *copy = loss_clone_eval(m, scratch, false);
@@ -619,12 +619,12 @@ static bool freeze_norms(Module *m, const char *pattern, Diag *d)
 	return n > 0;
 }
 
-bool pass_loss(Module *m, const PassOptions *o, Diag *d)
+bool pass_loss(Module *m, const Options *o, Diag *d)
 {
 	Loss l = {.m = m, .o = o, .d = d};
 	Arena *scratch = arena_new();
 	bool ok = true;
-	if (o->infer) {
+	if (options_infer(o)) {
 		loss_clone_eval(m, scratch, true);
 		remove_ops(m, SEC_FORWARD, false);
 	} else {
@@ -632,13 +632,13 @@ bool pass_loss(Module *m, const PassOptions *o, Diag *d)
 	}
 	loss_drop_dropout(m, SEC_EVAL);
 	loss_fix_statistics(m, SEC_EVAL, NULL);
-	if (ok && !o->infer)
+	if (ok && !options_infer(o))
 		loss_mark_whole(m, d);
-	if (!o->dropout)
+	if (o->graph.dropout == DROPOUT_OFF)
 		loss_drop_dropout(m, SEC_FORWARD);
-	for (int i = 0; i < o->n_bn_frozen; i++)
-		ok = freeze_norms(m, o->bn_frozen[i], d) && ok;
-	if (o->bn && !strcmp(o->bn, "frozen"))
+	for (int i = 0; i < o->graph.bn.frozen.n; i++)
+		ok = freeze_norms(m, o->graph.bn.frozen.at[i], d) && ok;
+	if (o->graph.bn.all == NORM_FROZEN)
 		loss_fix_statistics(m, SEC_FORWARD, NULL);
 	arena_free(scratch);
 	return ok;

@@ -26,7 +26,7 @@ bool loss_classes_are_last(const Module *m, const Value *logits);
 void loss_note_reductions(Module *m);
 /* Whether losses of ranks and micro-batches that an output gives are added, else averaged; says what was assumed, and
  * what of --loss-reduce goes against the graph. */
-bool loss_adds(const Module *m, const PassOptions *o, const Op *output, Diag *d);
+bool loss_adds(const Module *m, const Options *o, const Op *output, Diag *d);
 /* Whether num / den is a mean over what den counts: both are sums over samples, den of numbers that are not trained.
  * output: their quotient, where rules may have changed the module. */
 bool loss_is_ratio(const Module *m, const Op *output, const Value *num, const Value *den);

@@ -79,7 +79,7 @@ void loss_note_reductions(Module *m)
 	arena_free(scratch);
 }
 
-bool loss_adds(const Module *m, const PassOptions *o, const Op *op, Diag *d)
+bool loss_adds(const Module *m, const Options *o, const Op *op, Diag *d)
 {
 	Arena *scratch = arena_new();
 	SampleScan *scan = samples_new(m, scratch, false);
@@ -90,9 +90,9 @@ bool loss_adds(const Module *m, const PassOptions *o, const Op *op, Diag *d)
 		plain = !strcmp(over, "sum") || !strcmp(over, "mean");
 		x.kind = !plain ? SAMPLES_LOST : *over == 's' ? SAMPLES_SUM : SAMPLES_MEAN;
 	}
-	bool own = o->loss_norm && !strcmp(o->loss_norm, "rank"), sum = plain && x.kind == SAMPLES_SUM && !own;
-	if (o->loss_reduce) {
-		sum = !strcmp(o->loss_reduce, "sum");
+	bool own = o->graph.loss_norm == LOSS_NORM_RANK, sum = plain && x.kind == SAMPLES_SUM && !own;
+	if (o->graph.loss_reduce) {
+		sum = o->graph.loss_reduce == LOSS_REDUCE_SUM;
 		check_asked(output, &x, sum, plain, d);
 	} else if (own && plain && x.kind == SAMPLES_MEAN) {
 		diag_warn(d, "--loss-norm", "output \"%s\" is a mean over samples, and is averaged over ranks and "

@@ -161,7 +161,7 @@ static int64_t place_program(const Buffers *b, Arena *a)
 	return bytes;
 }
 
-static int64_t largest_workspace(const Module *m, const PassOptions *o)
+static int64_t largest_workspace(const Module *m, const Options *o)
 {
 	int64_t most = 0;
 	for (int s = 0; s < SEC_COUNT; s++)
@@ -375,20 +375,20 @@ LayoutModel memory_join(const Variants *v, bool more, Arena *a)
 	return out;
 }
 
-void memory_complete(LayoutModel *l, const Module *m, const PassOptions *o)
+void memory_complete(LayoutModel *l, const Module *m, const Options *o)
 {
-	l->hosts = o->hosts;
-	l->offload = m->train ? m->train->offload : o->offload;
-	l->snapshot = o->snapshot && l->offload == LAYOUT_OFFLOAD_NONE;
-	l->cuda = (LayoutCuda){.on = o->cuda, .n_groups = ir_train(m)->n_groups};
-	for (int i = 0; o->cuda && i < m->n_symbols; i++)
+	l->hosts = o->sharding.hosts;
+	l->offload = m->train ? m->train->offload : o->memory.offload;
+	l->snapshot = o->command == COMMAND_PLAN && o->what.save == SAVE_ON && l->offload == LAYOUT_OFFLOAD_NONE;
+	l->cuda = (LayoutCuda){.on = options_cuda(o), .n_groups = ir_train(m)->n_groups};
+	for (int i = 0; options_cuda(o) && i < m->n_symbols; i++)
 		l->cuda.n_segments += m->symbols[i]->kind == SYM_PARAM && m->symbols[i]->trainable;
 }
 
-LayoutRank memory_rank(const PassOptions *o)
+LayoutRank memory_rank(const Options *o)
 {
-	int64_t world = MAX(o->world, 1);
-	return (LayoutRank){0, world, o->shard_size ? o->shard_size : world / MAX(o->hosts, 1)};
+	int64_t world = MAX(o->sharding.world, 1);
+	return (LayoutRank){0, world, o->sharding.shard_size ? o->sharding.shard_size : world / MAX(o->sharding.hosts, 1)};
 }
 
 /* ---- sizes that no rank has ---- */
@@ -433,13 +433,13 @@ static bool check_symbols(Module *m, Diag *d)
 	return true;
 }
 
-static void report_excess(Module *m, const PassOptions *o, int64_t total, Arena *a, Diag *d)
+static void report_excess(Module *m, const Options *o, int64_t total, Arena *a, Diag *d)
 {
 	MemoryPeak peak = memory_peak(m, a);
 	const char *where = peak.op ? loc_where(m, peak.op->loc) : m->name;
 	diag_error(d, "--memory-limit", "the plan needs %lld bytes at %lld rank(s), the limit is %lld (try "
-		"--remat=block, a smaller batch or more ranks)", (long long)total, (long long)MAX(o->world, 1),
-		(long long)o->memory_limit);
+		"--remat=block, a smaller batch or more ranks)", (long long)total, (long long)MAX(o->sharding.world, 1),
+		(long long)o->memory.memory_limit);
 	if (peak.op)
 		diag_note(d, where, "activations peak here at %lld bytes (%s)", (long long)peak.bytes,
 			op_info[peak.op->kind].text);
@@ -448,7 +448,7 @@ static void report_excess(Module *m, const PassOptions *o, int64_t total, Arena 
 			(long long)peak.largest_bytes[i], peak.largest[i]->name, type_str(a, &peak.largest[i]->type));
 }
 
-bool pass_memory(Module *m, const PassOptions *o, Diag *d)
+bool pass_memory(Module *m, const Options *o, Diag *d)
 {
 	if (!check_values(m, d) || !check_symbols(m, d))
 		return false;
@@ -469,7 +469,7 @@ bool pass_memory(Module *m, const PassOptions *o, Diag *d)
 	LayoutRank who = memory_rank(o);
 	memory_complete(&layout, m, o);
 	LayoutMemory total = layout_memory_most(&layout, &who);
-	bool fits = !o->memory_limit || total.total <= o->memory_limit;
+	bool fits = !o->memory.memory_limit || total.total <= o->memory.memory_limit;
 	if (!fits)
 		report_excess(m, o, total.total, a, d);
 	arena_free(a);
@@ -535,7 +535,8 @@ static bool check_symbol_places(Module *m, const char *file, Arena *a, Diag *d)
 
 static bool check_workspace(const Module *m, const char *file, Diag *d)
 {
-	PassOptions o = {.workspace = m->work_bytes, .cuda = ir_train(m)->cuda};
+	Options o = {.memory.workspace = m->work_bytes,
+		.target.target = ir_train(m)->cuda ? TARGET_CUDA : TARGET_CPU};
 	int64_t least = largest_workspace(m, &o);
 	if (m->work_bytes < least || m->work_bytes > MEMORY_SPACE_MAX)
 		diag_error(d, file, "work_bytes is %lld; expected at least the %lld that the kernels want",

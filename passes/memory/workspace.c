@@ -21,20 +21,20 @@ static KShape shape_of(const Value *v)
 	return (KShape){v->type.rank, v->type.dim, dtype_info[v->type.dtype].bytes};
 }
 
-int64_t op_workspace(const Op *op, const PassOptions *o)
+int64_t op_workspace(const Op *op, const Options *o)
 {
 	bool product = op->kind == OP_ACCUMULATE && op->n_in > 1;
 	const char *text = op_info[product ? OP_MATMUL : op->kind].text;
 	const Attr *pads = attr_find(op->attrs, "pads");
 	KWorkArgs a = {.axis = attr_get_int(op->attrs, "axis", 0), .group = attr_get_int(op->attrs, "group", 1),
 		.layout = attr_get_int(op->attrs, "layout", 0), .ta = attr_get_int(op->attrs, "ta", 0),
-		.tb = attr_get_int(op->attrs, "tb", 0), .pads = pads ? pads->ints : NULL, .cap = o->workspace};
+		.tb = attr_get_int(op->attrs, "tb", 0), .pads = pads ? pads->ints : NULL, .cap = o->memory.workspace};
 	for (int i = 0; i < op->n_in && i < COUNT_OF(a.in); i++)
 		a.in[i] = shape_of(op_in(op, i));
 	for (int i = 0; i < op->n_out && i < COUNT_OF(a.out); i++)
 		a.out[i] = shape_of(op->out[i]);
 	for (int i = 0; i < COUNT_OF(kernels); i++)
 		if (!strcmp(kernels[i].op, text))
-			return (o->cuda ? kernels[i].cuda : kernels[i].work)(&a);
+			return (options_cuda(o) ? kernels[i].cuda : kernels[i].work)(&a);
 	return 0;
 }

@@ -25,9 +25,9 @@ static Value **take_gradients(Module *m, Arena *scratch, Symbol ***syms, int *n)
 	return grad.at;
 }
 
-DType gradient_dtype(const PassOptions *o)
+DType gradient_dtype(const Options *o)
 {
-	return o->accum ? DT_F32 : o->reduce_dtype;
+	return options_many(o) ? DT_F32 : o->precision.reduce_dtype;
 }
 
 /* Gradients in the dtype of their flat, behind what computes them. */
@@ -45,24 +45,24 @@ static void cast_gradients(Module *m, DType to, Value **grad, int n)
 }
 
 /* Of --grad-norm=off: others want the norm. */
-static void check_norm(const PassOptions *o, const Clip *clip, const LossScale *scale, Diag *d)
+static void check_norm(const Options *o, const Clip *clip, const LossScale *scale, Diag *d)
 {
-	if (!o->grad_norm && clip->p > 0)
+	if (o->graph.grad_norm == GRAD_NORM_OFF && clip->p > 0)
 		diag_warn(d, "--grad-norm", "--clip=%s limits the norm, which is computed for it and logged: off is not "
-			"used", o->clip);
-	else if (!o->grad_norm && scale->kind == LOSS_SCALE_DYNAMIC)
+			"used", o->graph.clip);
+	else if (o->graph.grad_norm == GRAD_NORM_OFF && scale->kind == LOSS_SCALE_DYNAMIC)
 		diag_warn(d, "--grad-norm", "--loss-scale=dynamic watches the norm, which is computed for it and logged: "
 			"off is not used");
 }
 
-bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
+bool pass_optimizer(Module *m, const Options *o, Diag *d)
 {
 	Optimizer optimizer;
 	Clip clip;
 	LossScale scale;
-	bool ok = optimizer_parse(o->optimizer, &optimizer, d);
-	ok = loss_scale_parse(o->loss_scale, &scale, d) && ok;
-	if (!clip_parse(o->clip, &clip, m->arena, d) || !ok)
+	bool ok = optimizer_parse(o->graph.optimizer, &optimizer, d);
+	ok = loss_scale_parse(o->precision.loss_scale, &scale, d) && ok;
+	if (!clip_parse(o->graph.clip, &clip, m->arena, d) || !ok)
 		return false;
 	if (!m->first[SEC_BACKWARD])
 		return true; /* a program that only evaluates */
@@ -71,14 +71,15 @@ bool pass_optimizer(Module *m, const PassOptions *o, Diag *d)
 	Symbol **sym;
 	int n;
 	Value **grad = take_gradients(m, scratch, &sym, &n);
-	TrainParts parts = {.clip = clip, .scale = scale, .trained = sym, .n_trained = n, .n_groups = o->n_param_group};
-	parts.group = param_groups_parse(o->param_group, o->n_param_group, o->optimizer, scratch, d);
+	const OptionList *groups = &o->graph.param_group;
+	TrainParts parts = {.clip = clip, .scale = scale, .trained = sym, .n_trained = n, .n_groups = groups->n};
+	parts.group = param_groups_parse(groups->at, groups->n, o->graph.optimizer, scratch, d);
 	ok = parts.group && param_groups_assign(sym, n, parts.group, parts.n_groups, scratch, d);
 	cast_gradients(m, gradient_dtype(o), grad, n);
 	Builder b = {.m = m, .section = SEC_UPDATE, .loc = loc_new(m, "", "", "", "update")};
 	Value *norm = NULL;
 	bool other = clip.p > 0 && clip.p != 2;
-	if (n && (o->grad_norm || clip.p > 0 || scale.kind == LOSS_SCALE_DYNAMIC))
+	if (n && (o->graph.grad_norm == GRAD_NORM_ON || clip.p > 0 || scale.kind == LOSS_SCALE_DYNAMIC))
 		norm = ir_emit(&b, OP_NORM, n, grad, other ? attr_float(m, NULL, "p", clip.p) : NULL);
 	if (n)
 		ir_emit(&b, OP_STEP_SCALARS, 1, &norm, clip.text ? attr_str(m, NULL, "clip", clip.text) : NULL);

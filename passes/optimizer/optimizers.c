@@ -45,9 +45,9 @@ bool optimizer_parse(const char *text, Optimizer *out, Diag *d)
 	return false;
 }
 
-bool optimizer_of(const Module *m, const PassOptions *o, Optimizer *out, Diag *d)
+bool optimizer_of(const Module *m, const Options *o, Optimizer *out, Diag *d)
 {
-	return optimizer_parse(m->train ? m->train->optimizer : o->optimizer, out, d);
+	return optimizer_parse(m->train ? m->train->optimizer : o->graph.optimizer, out, d);
 }
 
 static bool parse_clip_word(const char *s, size_t n, Clip *out, Arena *a)

@@ -40,20 +40,22 @@ static void check_decay(Symbol *const *trained, int n, Diag *d)
 		diag_warn(d, "--no-decay-1d", "every parameter that is trained has two dimensions or more: it is not used");
 }
 
-bool train_make(Module *m, const TrainParts *p, const PassOptions *o, Diag *d)
+bool train_make(Module *m, const TrainParts *p, const Options *o, Diag *d)
 {
 	const Op *step = find_op(m, SEC_UPDATE, OP_STEP_SCALARS);
 	bool scaled = find_op(m, SEC_BACKWARD, OP_LOSS_SCALE);
+	const GraphOptions *g = &o->graph;
 	Train *t = m->train = NEW(m->arena, Train);
-	*t = (Train){.optimizer = ir_intern(m, o->optimizer ? o->optimizer : "adamw"),
+	*t = (Train){.optimizer = ir_intern(m, g->optimizer ? g->optimizer : "adamw"),
 		.norm = find_op(m, SEC_UPDATE, OP_NORM), .clip = step ? p->clip.p : 0, .clip_value = step && p->clip.value,
-		.no_decay_1d = o->no_decay_1d, .loss_scale = scaled ? p->scale.value : 0,
+		.no_decay_1d = g->no_decay_1d, .loss_scale = scaled ? p->scale.value : 0,
 		.growth_interval = scaled ? p->scale.growth_interval : 0,
-		.shift = o->loss && strstr(o->loss, "shift=1"), .accum = o->accum, .check_nan = o->check_nan,
-		.offload = o->offload, .cuda = o->cuda, .tf32 = o->cuda && o->tf32,
-		.options = o->text ? ir_intern(m, o->text) : NULL};
+		.shift = g->loss && strstr(g->loss, "shift=1"), .accum = options_many(o), .check_nan = g->check_nan,
+		.offload = o->memory.offload, .cuda = options_cuda(o),
+		.tf32 = options_cuda(o) && o->precision.matmul_precision == MATMUL_TF32,
+		.options = o->canonical_program ? ir_intern(m, o->canonical_program) : NULL};
 	copy_groups(m, t, p->group, p->n_groups);
-	if (o->no_decay_1d)
+	if (g->no_decay_1d)
 		check_decay(p->trained, p->n_trained, d);
-	return take_hook(m, t, o->comm_hook, d);
+	return take_hook(m, t, g->comm_hook, d);
 }

@@ -300,7 +300,7 @@ static const Rule rules[] = {
 	{OP_CONCAT, "concat(rope(x.0), x.1) -> rope(x) of its first dims", pattern_rope_part},
 };
 
-bool pass_patterns(Module *m, const PassOptions *o, Diag *d)
+bool pass_patterns(Module *m, const Options *o, Diag *d)
 {
 	const RuleSet sets[] = {{rules, COUNT_OF(rules)}, canon_rules};
 	Arena *scratch = arena_new();

@@ -123,7 +123,7 @@ static void put_part(FILE *f, Module *m, bool eval, const Plan *plan, Arena *a)
 		put_line(f, m, s, &s->at[i], plan, width, a);
 }
 
-void schedule_write(FILE *f, Module *m, const PassOptions *o)
+void schedule_write(FILE *f, Module *m, const Options *o)
 {
 	Arena *a = arena_new();
 	LayoutModel layout = memory_layout(m, a);

@@ -65,7 +65,7 @@ static void check_ring(const Prefetch *p, Diag *d)
 			p->forward == most ? "--forward-prefetch" : "--backward-prefetch", (long long)most + 1);
 }
 
-static bool parse_options(Prefetch *p, const PassOptions *o, Diag *d)
+static bool parse_options(Prefetch *p, const ShardingOptions *o, Diag *d)
 {
 	int errors = d->errors;
 	p->forward = p->backward = 1;
@@ -197,7 +197,7 @@ static void place_gathers(Prefetch *p, SectionKind first, SectionKind last)
 }
 
 /* Numbers that exceed what there is to gather ahead, and a ring that nothing goes into. */
-static void check_ahead(Prefetch *p, const PassOptions *o, Diag *d)
+static void check_ahead(Prefetch *p, const ShardingOptions *o, Diag *d)
 {
 	Gathers g = list_gathers(p, SEC_FORWARD, SEC_EVAL);
 	int64_t n[SEC_COUNT] = {0}, in_ring = 0;
@@ -312,7 +312,7 @@ static void slip_waits(Prefetch *p)
 }
 
 /* Options that say when units are gathered, where none is. */
-static void check_used(const Module *m, const PassOptions *o, Diag *d)
+static void check_used(const Module *m, const ShardingOptions *o, Diag *d)
 {
 	const char *backward = o->backward_prefetch && strcmp(o->backward_prefetch, "none") ? o->backward_prefetch : NULL;
 	const struct { const char *name, *value; } option[] = {{"--forward-prefetch", o->forward_prefetch},
@@ -339,9 +339,9 @@ static const Op *first_write(const Module *m)
 
 /* In front of all that reads or writes one; of micro-batches that are reduced together the first only (S3 of
  * docs/compatibility.md). */
-static void broadcast_buffers(Module *m, const PassOptions *o, Diag *d)
+static void broadcast_buffers(Module *m, const Options *o, Diag *d)
 {
-	if (!o->bn_sync || strcmp(o->bn_sync, "broadcast"))
+	if (o->graph.bn_sync != BN_SYNC_BROADCAST)
 		return;
 	if (m->sync == SYNC_LAST && ir_goes_on(m))
 		return;
@@ -381,14 +381,14 @@ static bool check_begun(Module *m, Diag *d)
 	return ok;
 }
 
-bool pass_prefetch(Module *m, const PassOptions *o, Diag *d)
+bool pass_prefetch(Module *m, const Options *o, Diag *d)
 {
 	Prefetch p = {.m = m};
-	if (!parse_options(&p, o, d) || !check_begun(m, d))
+	if (!parse_options(&p, &o->sharding, d) || !check_begun(m, d))
 		return false;
-	check_used(m, o, d);
+	check_used(m, &o->sharding, d);
 	p.a = arena_new();
-	check_ahead(&p, o, d);
+	check_ahead(&p, &o->sharding, d);
 	if (p.how == AHEAD_POST)
 		reduce_behind_reshards(&p);
 	place_gathers(&p, SEC_FORWARD, SEC_UPDATE);
@@ -399,5 +399,5 @@ bool pass_prefetch(Module *m, const PassOptions *o, Diag *d)
 	broadcast_buffers(m, o, d);
 	schedule_grad_slots(m);
 	schedule_events(m);
-	return !o->schedule_in || schedule_apply(m, o->schedule_in, d);
+	return !o->sharding.schedule_in || schedule_apply(m, o->sharding.schedule_in, d);
 }

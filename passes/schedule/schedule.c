@@ -187,7 +187,7 @@ static void settle_gaps(Module *m, Arena *a)
 	}
 }
 
-bool pass_schedule(Module *m, const PassOptions *o, Diag *d)
+bool pass_schedule(Module *m, const Options *o, Diag *d)
 {
 	Arena *a = arena_new();
 	(void)o, (void)d;

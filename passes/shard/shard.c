@@ -35,7 +35,7 @@ typedef struct UnitUse {
 
 typedef struct Shard {
 	Module *m;
-	const PassOptions *o;
+	const Options *o;
 	Diag *d;
 	UnitUse *use;    /* by unit index; of the section at work, carried on from forward for held units */
 	PtrMap *local;   /* parameter symbol or alias value -> the value to read in this section */
@@ -81,7 +81,7 @@ static Attr *cast_attr(Module *m, Attr *attrs, DType from, DType to)
 
 static Attr *round_attr(const Shard *s, Attr *attrs, bool rounds)
 {
-	return s->o->stochastic_rounding && rounds ? attr_str(s->m, attrs, "round", "stochastic") : attrs;
+	return s->o->precision.stochastic_rounding && rounds ? attr_str(s->m, attrs, "round", "stochastic") : attrs;
 }
 
 /* By the first of the unit's flats that a gather casts.  Evaluations round to nearest. */
@@ -237,7 +237,7 @@ static const char *why_kept(const Shard *s, const Unit *u, const Later *later)
 		return arena_printf(s->m->arena, "kept over micro-batches: %s", strategy_info[u->strategy].text);
 	if (strategy_info[u->strategy].kept)
 		return arena_printf(s->m->arena, "kept: %s", strategy_info[u->strategy].text);
-	if (is_root(s->m, u) && !s->o->reshard_root)
+	if (is_root(s->m, u) && !s->o->sharding.reshard_root)
 		return "kept: root";
 	if (later->first[u->index] && s->use[u->index].last_at == later->last_at)
 		return "kept: read last in forward and first in backward";
@@ -263,7 +263,8 @@ static void end_forward(Shard *s, bool *held)
 		if (why && op) {
 			op->attrs = attr_str(m, op->attrs, "why", why);
 			diag_info(s->d, u->name, "gathered once a step (%s)", why);
-			if (s->o->reshard_root && is_root(m, u) && !strategy_info[u->strategy].kept && !ir_is_carried(m, u))
+			bool asked = s->o->sharding.reshard_root && is_root(m, u);
+			if (asked && !strategy_info[u->strategy].kept && !ir_is_carried(m, u))
 				diag_warn(s->d, "--reshard-root", "the root is gathered once a step all the same (%s): it is not used",
 					why);
 		}
@@ -543,11 +544,11 @@ static void update_units(Shard *s, const Optimizer *opt)
 		ice("update has no step_scalars");
 }
 
-static void check_root(const Module *m, const PassOptions *o, Diag *d)
+static void check_root(const Module *m, const Options *o, Diag *d)
 {
 	const Unit *last = m->n_units ? m->units[m->n_units - 1] : NULL;
 	const Unit *root = last && is_root(m, last) ? last : NULL;
-	if (!o->reshard_root)
+	if (!o->sharding.reshard_root)
 		return;
 	if (!root)
 		diag_warn(d, "--reshard-root", "no unit is the root, it is not used");
@@ -602,7 +603,7 @@ static bool check_step(const Module *m, Diag *d)
 	return !update;
 }
 
-bool pass_shard(Module *m, const PassOptions *o, Diag *d)
+bool pass_shard(Module *m, const Options *o, Diag *d)
 {
 	Optimizer opt;
 	Shard s = {.m = m, .o = o, .d = d, .use = NEW_N(m->arena, UnitUse, m->n_units),

@@ -24,9 +24,8 @@ enum { WORLD_MAX = 1 << 16 }; /* ranks that owners are found for */
 
 /* What the options say of dtypes, and what the program reads of each parameter. */
 typedef struct Dtypes {
-	const PassOptions *o;
+	const Options *o;
 	PtrMap *read;        /* Symbol -> DType + 1, of those that are read in another dtype than they have */
-	DType bcast;         /* --bcast-dtype, where it is given */
 } Dtypes;
 
 /* A parameter is gathered in 16 bits where all that read it do so, by casts of one dtype. */
@@ -59,15 +58,15 @@ static Flat flat_of(const Dtypes *t, const Unit *u, const Symbol *s)
 	void *read = ptrmap_get(t->read, s);
 	Flat f = LAYOUT_FLAT(s->type.dtype, s->trainable, 0);
 	f.param = read ? (DType)((intptr_t)read - 1) : f.dtype;
-	f.away = t->o->cuda && t->o->offload == LAYOUT_OFFLOAD_PARAMS;
+	f.away = options_cuda(t->o) && t->o->memory.offload == LAYOUT_OFFLOAD_PARAMS;
 	if (!s->trainable)
 		return f;
 	f.grad = gradient_dtype(t->o);
-	f.reduce = t->o->reduce_dtype;
-	f.kept = t->o->keep_low_precision_grads ? f.param : DT_F32;
+	f.reduce = t->o->precision.reduce_dtype;
+	f.kept = t->o->precision.keep_low_precision_grads ? f.param : DT_F32;
 	if (!strategy_info[u->strategy].owned)
 		return f; /* nothing is broadcast */
-	f.bcast = t->o->bcast_dtype && t->o->param_dtype == DT_F32 ? t->bcast : f.param;
+	f.bcast = t->o->given.bcast_dtype && t->o->precision.param_dtype == DT_F32 ? t->o->precision.bcast_dtype : f.param;
 	if (dtype_is_half(f.param) && f.bcast == f.param)
 		f.dtype = f.param;
 	f.master = dtype_is_half(f.bcast);
@@ -208,11 +207,11 @@ static bool ignore(Ignorer *g, const char *pattern, const char *where)
 	return n > 0;
 }
 
-static bool find_ignored(Ignorer *g, const PassOptions *o, const PolicyFile *f)
+static bool find_ignored(Ignorer *g, const Options *o, const PolicyFile *f)
 {
 	bool ok = true, all = true;
-	for (int i = 0; i < o->n_ignore; i++)
-		ok = ignore(g, o->ignore[i], "--ignore") && ok;
+	for (int i = 0; i < o->sharding.ignore.n; i++)
+		ok = ignore(g, o->sharding.ignore.at[i], "--ignore") && ok;
 	for (int i = 0; i < f->n_ignore; i++)
 		ok = ignore(g, f->ignore[i], arena_printf(g->a, "%s: $.ignore[%d]", f->path, i)) && ok;
 	for (int i = 0; i < g->m->n_symbols; i++) {
@@ -235,18 +234,14 @@ static bool find_ignored(Ignorer *g, const PassOptions *o, const PolicyFile *f)
 /* ---- strategies ---- */
 
 /* The strategy of all units that have none of their own. */
-static bool whole_strategy(const PassOptions *o, const PolicyFile *f, int *out, Arena *a, Diag *d)
+static bool whole_strategy(const Options *o, const PolicyFile *f, int *out, Diag *d)
 {
-	*out = f->strategy != STRATEGY_UNSET ? f->strategy : STRATEGY_FULL_SHARD;
-	if (!o->strategy)
-		return true;
-	*out = wrap_strategy(o->strategy, "--strategy", a, d);
-	if (*out == STRATEGY_UNSET)
-		return false;
+	bool by_file = f->strategy != STRATEGY_UNSET && !o->given.strategy;
+	*out = by_file ? f->strategy : (int)o->sharding.strategy;
 	if (f->strategy == STRATEGY_UNSET || f->strategy == *out)
 		return true;
-	diag_error(d, "--strategy", "\"%s\" contradicts \"%s\" in %s: $.strategy; give one of them", o->strategy,
-		strategy_info[f->strategy].text, f->path);
+	diag_error(d, "--strategy", "\"%s\" contradicts \"%s\" in %s: $.strategy; give one of them",
+		strategy_info[*out].text, strategy_info[f->strategy].text, f->path);
 	return false;
 }
 
@@ -300,19 +295,19 @@ static bool unit_strategy(const char *text, int number, Groups *groups, Chosen *
 	return known && n;
 }
 
-static bool unit_strategies(const PassOptions *o, Groups *groups, Arena *a, Diag *d)
+static bool unit_strategies(const Options *o, Groups *groups, Arena *a, Diag *d)
 {
 	Chosen *chosen = NEW_N(a, Chosen, groups->n);
 	bool ok = true;
-	for (int i = 0; i < o->n_unit_strategy; i++)
-		ok = unit_strategy(o->unit_strategy[i], i + 1, groups, chosen, a, d) && ok;
-	for (int i = 0; i < o->n_unit_strategy && ok; i++) {
+	for (int i = 0; i < o->sharding.unit_strategy.n; i++)
+		ok = unit_strategy(o->sharding.unit_strategy.at[i], i + 1, groups, chosen, a, d) && ok;
+	for (int i = 0; i < o->sharding.unit_strategy.n && ok; i++) {
 		bool changes = false;
 		for (int g = 0; g < groups->n; g++)
 			changes = changes || (chosen[g].by == i + 1 && chosen[g].before != groups->at[g].strategy);
 		if (!changes)
 			diag_warn(d, "--unit-strategy", "\"%s\": the units that it matches have the same strategies without it: "
-				"it is not used", o->unit_strategy[i]);
+				"it is not used", o->sharding.unit_strategy.at[i]);
 	}
 	return ok;
 }
@@ -334,33 +329,33 @@ static bool check_mix(const Groups *groups, int whole, Diag *d)
 }
 
 /* Whether groups of hybrid_shard divide the ranks. */
-static bool check_groups(const PassOptions *o, const Groups *groups, Diag *d)
+static bool check_groups(const Options *o, const Groups *groups, Diag *d)
 {
-	int64_t world = MAX(o->world, 1);
+	int64_t world = MAX(o->sharding.world, 1);
 	bool hybrid = false;
 	for (int i = 0; i < groups->n; i++)
 		hybrid = hybrid || groups->at[i].strategy == STRATEGY_HYBRID_SHARD;
-	if (o->shard_size && !hybrid)
-		diag_warn(d, "--shard-size", "no unit is hybrid_shard: %lld is not used", (long long)o->shard_size);
-	if (!hybrid || !o->shard_size || world % o->shard_size == 0)
+	if (o->sharding.shard_size && !hybrid)
+		diag_warn(d, "--shard-size", "no unit is hybrid_shard: %lld is not used", (long long)o->sharding.shard_size);
+	if (!hybrid || !o->sharding.shard_size || world % o->sharding.shard_size == 0)
 		return true;
-	diag_error(d, "--shard-size", "groups of %lld ranks do not divide --world=%lld", (long long)o->shard_size,
+	diag_error(d, "--shard-size", "groups of %lld ranks do not divide --world=%lld", (long long)o->sharding.shard_size,
 		(long long)world);
 	return false;
 }
 
-static bool set_strategies(const PassOptions *o, const PolicyFile *f, Groups *groups, int *whole, Arena *a,
+static bool set_strategies(const Options *o, const PolicyFile *f, Groups *groups, int *whole, Arena *a,
 	Diag *d)
 {
-	bool ok = whole_strategy(o, f, whole, a, d);
+	bool ok = whole_strategy(o, f, whole, d);
 	for (int i = 0; i < groups->n; i++)
 		if (groups->at[i].strategy == STRATEGY_UNSET)
 			groups->at[i].strategy = *whole;
 	ok = unit_strategies(o, groups, a, d) && ok;
 	ok = ok && check_mix(groups, *whole, d);
 	ok = ok && check_groups(o, groups, d);
-	if (ok && strategy_info[*whole].owned && o->world > WORLD_MAX) {
-		diag_error(d, "--world", "%lld ranks are more than %s is made for (%d)", (long long)o->world,
+	if (ok && strategy_info[*whole].owned && o->sharding.world > WORLD_MAX) {
+		diag_error(d, "--world", "%lld ranks are more than %s is made for (%d)", (long long)o->sharding.world,
 			strategy_info[*whole].text, WORLD_MAX);
 		return false;
 	}
@@ -396,37 +391,37 @@ static void name_apart(Groups *groups, Arena *a)
 }
 
 /* A broadcast in fewer bits than parameters are read in, where there is one. */
-static bool check_broadcast(const PassOptions *o, int whole, Diag *d)
+static bool check_broadcast(const Options *o, int whole, Diag *d)
 {
-	DType to = DT_F32, param = o->param_dtype;
+	DType to = o->precision.bcast_dtype, param = o->precision.param_dtype;
 	const char *where = "--bcast-dtype";
-	if (!o->bcast_dtype || !dtype_from_text(o->bcast_dtype, &to))
+	if (!o->given.bcast_dtype)
 		return true;
 	if (!strategy_info[whole].owned)
 		diag_error(d, where, "%s: parameters are broadcast by oss and sharded_ddp alone, the strategy is %s; gathers "
-			"move --param-dtype", o->bcast_dtype, strategy_info[whole].text);
+			"move --param-dtype", dtype_info[to].text, strategy_info[whole].text);
 	else if (param != DT_F32 && to == DT_F32)
 		diag_error(d, where, "f32 is wider than --param-dtype=%s, which is all that ranks read of it; give %s or leave "
 			"it out", dtype_info[param].text, dtype_info[param].text);
 	else if (param != DT_F32 && to != param)
 		diag_error(d, where, "%s is another 16-bit dtype than --param-dtype=%s: both roundings would be made; give "
-			"%s or leave it out", o->bcast_dtype, dtype_info[param].text, dtype_info[param].text);
+			"%s or leave it out", dtype_info[to].text, dtype_info[param].text, dtype_info[param].text);
 	else
 		return true;
 	return false;
 }
 
 /* An owner's broadcast goes from parameters at rest to parameters at rest. */
-static bool check_offload(const PassOptions *o, int whole, Diag *d)
+static bool check_offload(const Options *o, int whole, Diag *d)
 {
-	bool refused = o->cuda && o->offload == LAYOUT_OFFLOAD_PARAMS && strategy_info[whole].owned;
+	bool refused = options_cuda(o) && o->memory.offload == LAYOUT_OFFLOAD_PARAMS && strategy_info[whole].owned;
 	if (refused)
 		diag_error(d, "--offload", "params is refused with --target=cuda and %s, whose owners broadcast from GPU to "
 			"GPU what rests there: give --offload=optim, or another strategy", strategy_info[whole].text);
 	return !refused;
 }
 
-static bool find_groups(Module *m, const PassOptions *o, Groups *groups, Arena *a, Diag *d)
+static bool find_groups(Module *m, const Options *o, Groups *groups, Arena *a, Diag *d)
 {
 	Wrap wrap;
 	int whole = STRATEGY_UNSET;
@@ -440,7 +435,7 @@ static bool find_groups(Module *m, const PassOptions *o, Groups *groups, Arena *
 	if (!ok)
 		return false;
 	if (strategy_info[whole].owned) {
-		m->world = MAX(o->world, 1);
+		m->world = MAX(o->sharding.world, 1);
 		owners_split(m, groups, (Strategy)whole, (int)m->world, a);
 	}
 	add_ignored(groups, &g, a);
@@ -449,9 +444,9 @@ static bool find_groups(Module *m, const PassOptions *o, Groups *groups, Arena *
 }
 
 /* Where every rank keeps gradients whole, the reduced one stays where backward wrote it. */
-static void check_kept(const Module *m, const PassOptions *o, Diag *d)
+static void check_kept(const Module *m, const Options *o, Diag *d)
 {
-	bool stays = o->keep_low_precision_grads;
+	bool stays = o->precision.keep_low_precision_grads;
 	for (int i = 0; i < m->n_units; i++)
 		stays = stays && strategy_info[m->units[i]->strategy].reduce == REDUCE_TO_ALL;
 	if (stays)
@@ -461,34 +456,33 @@ static void check_kept(const Module *m, const PassOptions *o, Diag *d)
 }
 
 /* Of --offload=optim: states, or f32 masters, are what would lie in the file. */
-static void check_optim_file(const Module *m, const PassOptions *o, const Optimizer *opt, Diag *d)
+static void check_optim_file(const Module *m, const Options *o, const Optimizer *opt, Diag *d)
 {
 	bool some = opt->n_states > 0;
 	for (int i = 0; i < m->n_units; i++)
 		some = some || unit_has_master(m->units[i]);
-	if (o->offload == LAYOUT_OFFLOAD_OPTIM && !some)
+	if (o->memory.offload == LAYOUT_OFFLOAD_OPTIM && !some)
 		diag_warn(d, "--offload", "%s keeps no states, so nothing lies in the file: optim is not used", opt->name);
 }
 
-static bool check_rounding(const Module *m, const PassOptions *o, Diag *d)
+static bool check_rounding(const Module *m, const Options *o, Diag *d)
 {
-	bool rounds = !o->stochastic_rounding;
+	bool rounds = !o->precision.stochastic_rounding;
 	for (int i = 0; i < m->n_units; i++)
 		rounds = rounds || unit_gathers_rounded(m->units[i]) || unit_has_master(m->units[i]);
 	if (!rounds)
 		diag_error(d, "--stochastic-rounding", "no parameter is rounded from f32 to %s: those that all read in 16 "
-			"bits are 16-bit in the model, or it has none; leave it out", dtype_info[o->param_dtype].text);
+			"bits are 16-bit in the model, or it has none; leave it out", dtype_info[o->precision.param_dtype].text);
 	return rounds;
 }
 
-bool pass_units(Module *m, const PassOptions *o, Diag *d)
+bool pass_units(Module *m, const Options *o, Diag *d)
 {
 	Optimizer opt;
 	Groups groups = {0};
 	Arena *a = arena_new();
 	Dtypes dtypes = {.o = o};
 	bool ok = optimizer_of(m, o, &opt, d) && find_trained(m, d);
-	ok = ok && (!o->bcast_dtype || dtype_from_text(o->bcast_dtype, &dtypes.bcast));
 	find_read(m, &dtypes);
 	ok = ok && find_groups(m, o, &groups, a, d);
 	for (int i = 0; i < groups.n && ok; i++)

@@ -130,13 +130,13 @@ static bool check_conflicts(const Wrap *w, Diag *d)
 	return true;
 }
 
-bool wrap_parse(const PassOptions *o, Wrap *out, Arena *a, Diag *d)
+bool wrap_parse(const Options *o, Wrap *out, Arena *a, Diag *d)
 {
 	bool ok = true;
 	*out = (Wrap){.file.strategy = STRATEGY_UNSET};
-	for (int i = 0; i < o->n_wrap; i++) {
+	for (int i = 0; i < o->sharding.wrap.n; i++) {
 		WrapPolicy p;
-		if (parse_policy(o->wrap[i], &p, a, d))
+		if (parse_policy(o->sharding.wrap.at[i], &p, a, d))
 			vec_push(a, &out->policies, p);
 		else
 			ok = false;
@@ -145,7 +145,7 @@ bool wrap_parse(const PassOptions *o, Wrap *out, Arena *a, Diag *d)
 	for (int i = 0; i < out->policies.n && ok; i++)
 		if (out->policies.at[i].kind == WRAP_FILE && i == 0)
 			ok = policy_read(out->policies.at[i].argument, &out->file, a, d);
-	if (!o->n_wrap)
+	if (!o->sharding.wrap.n)
 		vec_push(a, &out->policies, ((WrapPolicy){.kind = WRAP_BLOCK, .text = "block", .implied = true}));
 	return ok;
 }

@@ -95,7 +95,7 @@ typedef struct Wrap {
 	PolicyFile file;     /* of WRAP_FILE; else empty */
 } Wrap;
 /* Reads each --wrap and the policy file; reports all that is wrong with them. */
-bool wrap_parse(const PassOptions *o, Wrap *out, Arena *a, Diag *d);
+bool wrap_parse(const Options *o, Wrap *out, Arena *a, Diag *d);
 /* The groups of all parameters that are not left out: in order of first use, inner before outer, the
  * remainder ("root") last; none is empty. */
 bool wrap_groups(Module *m, const Wrap *w, const PtrMap *left_out, Groups *out, Arena *a, Diag *d);

@@ -144,7 +144,7 @@ static OnnxText *make(Bytes *b)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-	PassOptions o = fuzz_options(fuzz_hash(bytes, n));
+	Options o = fuzz_options(fuzz_hash(bytes, n));
 	PipelineView view = {0};
 	FrontendOptions fo = {0};
 	Bytes b = {bytes, bytes + n};

@@ -69,8 +69,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 	Buf text = model(bytes + (n > 0), n - (n > 0), how & TWICE), printed = {0};
 	FuzzFile f = fuzz_file(text.at, text.n), list = fuzz_file(names, sizeof(names) - 1);
 	FuzzLog *log = fuzz_log();
-	FrontendOptions o = {.infer = how & INFER, .strict_params = how & STRICT, .say_roles = how & SAY,
-		.trainable = how & LISTED ? list.path : NULL};
+	FrontendOptions o = {.infer = how & INFER, .say_roles = how & SAY,
+		.graph.strict_params = how & STRICT, .graph.trainable = how & LISTED ? list.path : NULL};
 	Module *m = onnx_load(f.path, &o, &log->d);
 	if (!m != (log->d.errors > 0))
 		abort();

@@ -5,9 +5,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
-	static const char *const binds[] = {"N=2", "batch=2"};
-	FrontendOptions o = {.binds = binds, .n_binds = COUNT_OF(binds)};
-	PassOptions p = {.world = 1, .threads = 1, .workspace = 1 << 20};
+	FrontendOptions o = {.graph.bind = {{"N=2", "batch=2"}, 2}};
+	Options p = {.sharding.world = 1, .memory.workspace = 1 << 20};
 	PipelineView view = {0};
 	FuzzFile f = fuzz_file(bytes, n);
 	FuzzLog *log = fuzz_log();

@@ -16,7 +16,7 @@ static const char *passes_from(Arena *a, Level from)
 }
 
 /* What a schedule file says of a plan is made from it; what memory it takes is counted. */
-static void use_plan(Module *m, const PassOptions *o)
+static void use_plan(Module *m, const Options *o)
 {
 	char *text = NULL;
 	size_t n = 0;
@@ -31,7 +31,7 @@ static void use_plan(Module *m, const PassOptions *o)
 	arena_free(a);
 }
 
-static void accept_plan(Module *m, const PassOptions *o, Diag *d)
+static void accept_plan(Module *m, const Options *o, Diag *d)
 {
 	int before = d->errors;
 	Variants v = {.of[VARIANT_ONLY] = m};
@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 	char *text = malloc(n + 1);
 	Arena *a = arena_new();
 	FuzzLog *log = fuzz_log();
-	PassOptions o = fuzz_options(fuzz_hash(bytes, n));
+	Options o = fuzz_options(fuzz_hash(bytes, n));
 	PipelineView view = {0};
 	memcpy(text, bytes, n);
 	text[n] = '\0';

@@ -12,8 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 	FuzzLog *log = fuzz_log();
 	char policy[96];
 	snprintf(policy, sizeof(policy), "file:%s", f.path);
-	const char *wrap = policy;
-	PassOptions o = {.wrap = &wrap, .n_wrap = 1, .world = 1, .threads = 1};
+	Options o = {.sharding = {.wrap = {{policy}, 1}, .world = 1}};
 	PipelineView view = {0};
 	if (!text && !(text = diag_read_file(&log->d, model, a = arena_new())))
 		abort();

@@ -10,7 +10,7 @@ static void print_seed(int number)
 	Diag d = {.out = stderr};
 	Variants v = {0};
 	const Case *c = &cases[number % n_cases];
-	PassOptions o = case_options(c);
+	Options o = case_options(c);
 	Module *m = case_build(c, NULL, &v, &d);
 	if (!m)
 		abort();
@@ -47,9 +47,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 	int i = bytes[0] % MIN(n_cases, 256);
 	FuzzFile f = fuzz_file(bytes + 1, n - 1);
 	FuzzLog *log = fuzz_log();
-	PassOptions o = case_options(&cases[i]);
+	Options o = case_options(&cases[i]);
 	PipelineView view = {0};
-	o.schedule_in = f.path;
+	o.sharding.schedule_in = f.path;
 	Module *m = ir_parse("case.ir", text_of(i, &log->d), &log->d);
 	if (!m || pipeline_run(m, &o, &view, "prefetch,memory", &log->d) != !log->d.errors)
 		abort();

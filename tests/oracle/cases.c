@@ -223,12 +223,14 @@ const int n_cases = COUNT_OF(cases);
 
 const char *case_name(const Case *c, Arena *a)
 {
+	static const char *const syncs[] = {[BN_SYNC_SYNC] = "sync", [BN_SYNC_BROADCAST] = "broadcast"};
 	const char *const part[][2] = {{" --wrap=", c->wrap}, {" --forward-prefetch=", c->forward},
 		{" --backward-prefetch=", c->backward}, {" --limit-all-gathers=", c->limit},
 		{" --unit-strategy=", c->unit_strategy}, {" --ignore=", c->ignore},
 		{" --reshard-root", c->reshard_root ? "" : NULL}, {" --remat=", c->remat ? "block" : NULL},
-		{" --bn-sync=", c->bn_sync}, {" --param-dtype=", c->param ? dtype_info[c->param].text : NULL},
-		{" --reduce-dtype=", c->reduce ? dtype_info[c->reduce].text : NULL}, {" --bcast-dtype=", c->bcast},
+		{" --bn-sync=", syncs[c->bn_sync]}, {" --param-dtype=", c->param ? dtype_info[c->param].text : NULL},
+		{" --reduce-dtype=", c->reduce ? dtype_info[c->reduce].text : NULL},
+		{" --bcast-dtype=", c->bcast ? dtype_info[c->bcast].text : NULL},
 		{" --sync=", c->sync ? sync_text[c->sync] : NULL}, {" ", c->sync ? variant_text[c->variant] : NULL}};
 	const char *name = arena_printf(a, "%s %s", c->model, c->strategy);
 	for (int i = 0; i < COUNT_OF(part); i++)
@@ -247,29 +249,35 @@ static Module *load(const Case *c, Diag *d)
 	return l.m;
 }
 
-PassOptions case_options(const Case *c)
+static OptionList one(const char *text)
 {
-	static const char *const freeze[] = {"h\\.0\\.mlp\\.up|h\\.1\\.ln_2\\.bias"};
+	return (OptionList){{text}, text != NULL};
+}
+
+Options case_options(const Case *c)
+{
 	bool is_tied = !strcmp(c->model, "tied");
-	return (PassOptions){
-		.loss = is_tied ? "cross_entropy:logits=logits" : "cross_entropy",
-		.freeze = freeze, .n_freeze = is_tied,
-		.dropout = true, .grad_norm = true, .clip = "2",
-		.strategy = c->strategy, .wrap = &c->wrap, .n_wrap = c->wrap != NULL, .forward_prefetch = c->forward,
-		.backward_prefetch = c->backward, .limit_all_gathers = c->limit, .unit_strategy = &c->unit_strategy,
-		.n_unit_strategy = c->unit_strategy != NULL, .ignore = &c->ignore, .n_ignore = c->ignore != NULL,
-		.reshard_root = c->reshard_root, .bn_sync = c->bn_sync,
-		.param_dtype = c->param, .reduce_dtype = c->reduce, .bcast_dtype = c->bcast, .remat = c->remat ? "block" : NULL,
-		.accum = c->sync != SYNC_NONE, .world = 3, .workspace = (int64_t)1 << 20, .threads = 2,
+	Options o = {
+		.graph = {.loss = is_tied ? "cross_entropy:logits=logits" : "cross_entropy", .clip = "2",
+			.freeze = {{"h\\.0\\.mlp\\.up|h\\.1\\.ln_2\\.bias"}, is_tied}, .bn_sync = c->bn_sync,
+			.accum = c->sync == SYNC_NONE ? ACCUM_ONE : ACCUM_MANY},
+		.sharding = {.wrap = one(c->wrap), .forward_prefetch = c->forward,
+			.backward_prefetch = c->backward, .limit_all_gathers = c->limit, .unit_strategy = one(c->unit_strategy),
+			.ignore = one(c->ignore), .reshard_root = c->reshard_root, .world = 3},
+		.precision = {.param_dtype = c->param, .reduce_dtype = c->reduce, .bcast_dtype = c->bcast},
+		.memory = {.remat = c->remat ? REMAT_BLOCK : REMAT_NONE, .workspace = (int64_t)1 << 20},
 	};
+	strategy_from_text(c->strategy, &o.sharding.strategy);
+	o.given.bcast_dtype = c->bcast != DT_F32;
+	return o;
 }
 
 static Module *build(const Case *c, const char *stop_after, const char *schedule, Variants *v, Diag *d)
 {
-	PassOptions o = case_options(c);
+	Options o = case_options(c);
 	PipelineView view = {.out = d->out, .stop_after = stop_after};
 	Module *m = load(c, d);
-	o.schedule_in = schedule;
+	o.sharding.schedule_in = schedule;
 	*v = (Variants){.of[VARIANT_ONLY] = m};
 	bool built = m && (c->sync ? pipeline_fork(m, &o, &view, c->sync, c->variant, v, d)
 		: pipeline_run(m, &o, &view, NULL, d));

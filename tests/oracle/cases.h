@@ -9,9 +9,9 @@ typedef struct Case {
 	const char *strategy, *wrap, *forward, *backward, *limit; /* options of these names, NULL = default */
 	const char *unit_strategy, *ignore;
 	bool reshard_root, remat;
-	const char *bn_sync;
+	BnSync bn_sync;
 	DType param, reduce;   /* 0 = f32 */
-	const char *bcast;
+	DType bcast;           /* 0 = not given */
 	Sync sync;             /* 0 = one micro-batch a step; else variant is the one that is changed */
 	Variant variant;
 } Case;
@@ -19,7 +19,7 @@ extern const Case cases[];
 extern const int n_cases;
 
 const char *case_name(const Case *c, Arena *a);
-PassOptions case_options(const Case *c);
+Options case_options(const Case *c);
 /* The PLANs of a case, freed by pipeline_free(); schedule: path of an edited schedule of its variant, or NULL.
  * Returns that variant, NULL after a message to d. */
 Module *case_build(const Case *c, const char *schedule, Variants *v, Diag *d);

@@ -110,7 +110,7 @@ static char *schedule_text(const Case *one, Module *m)
 {
 	char *text = NULL;
 	size_t n = 0;
-	PassOptions o = case_options(one);
+	Options o = case_options(one);
 	FILE *f = open_memstream(&text, &n);
 	schedule_write(f, m, &o);
 	fclose(f);

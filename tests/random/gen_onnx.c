@@ -406,7 +406,7 @@ static Module *load(Gen *g, OnnxText *m, Diag *d)
 	Buf b = model_bytes(m);
 	FuzzFile f = fuzz_file(b.at, b.n);
 	buf_free(&b);
-	FrontendOptions o = {.dropout = DROPOUT_ON};
+	FrontendOptions o = {.graph.dropout = DROPOUT_ON};
 	Module *loaded = onnx_load(f.path, &o, d);
 	close(f.fd);
 	return loaded;

@@ -90,21 +90,20 @@ void random_loss(Module *m, Rng *r)
 	output(&b, "loss", sum);
 }
 
-PassOptions random_options(uint64_t seed)
+Options random_options(uint64_t seed)
 {
 	Rng r = {seed * 7 + 1};
-	PassOptions o = {.loss = "output:loss", .dropout = !rng_one_of(&r, 8), .grad_norm = true, .world = 1, .threads = 1,
-		.workspace = 1 << 20};
-	o.param_dtype = o.reduce_dtype = o.buffer_dtype = DT_F32;
+	Options o = {.graph = {.loss = "output:loss", .dropout = rng_one_of(&r, 8) ? DROPOUT_OFF : DROPOUT_AUTO},
+		.sharding.world = 1, .memory.workspace = 1 << 20};
 	if (rng_one_of(&r, 6))
-		o.param_dtype = rng_one_of(&r, 2) ? DT_F16 : DT_BF16;
+		o.precision.param_dtype = rng_one_of(&r, 2) ? DT_F16 : DT_BF16;
 	if (rng_one_of(&r, 10))
-		o.reduce_dtype = DT_BF16;
-	o.remat = rng_one_of(&r, 4) ? "block" : NULL;
-	o.bn = rng_one_of(&r, 4) ? "frozen" : NULL;
-	o.bn_sync = rng_one_of(&r, 6) ? "sync" : NULL;
-	o.loss_norm = rng_one_of(&r, 8) ? "rank" : NULL;
-	o.loss_scale = rng_one_of(&r, 10) ? "dynamic" : NULL;
-	o.clip = rng_one_of(&r, 6) ? "2" : NULL;
+		o.precision.reduce_dtype = DT_BF16;
+	o.memory.remat = rng_one_of(&r, 4) ? REMAT_BLOCK : REMAT_NONE;
+	o.graph.bn.all = rng_one_of(&r, 4) ? NORM_FROZEN : NORM_AUTO;
+	o.graph.bn_sync = rng_one_of(&r, 6) ? BN_SYNC_SYNC : BN_SYNC_OFF;
+	o.graph.loss_norm = rng_one_of(&r, 8) ? LOSS_NORM_RANK : LOSS_NORM_GLOBAL;
+	o.precision.loss_scale = rng_one_of(&r, 10) ? "dynamic" : NULL;
+	o.graph.clip = rng_one_of(&r, 6) ? "2" : NULL;
 	return o;
 }

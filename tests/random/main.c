@@ -68,7 +68,7 @@ static bool run_graph(const Call *c, int64_t i, Counts *counts, FILE *log)
 		return true;
 	}
 	count_ops(&mine, m);
-	PassOptions o = random_options(seed_of(c, i));
+	Options o = random_options(seed_of(c, i));
 	Verdict v = random_run(m, &o, log);
 	counts->compared += v.compared;
 	counts->passed += v.outcome == OUTCOME_OK;
@@ -163,23 +163,24 @@ static void print_indented(const char *text)
 		printf("    %.*s\n", (int)strcspn(s, "\n"), s);
 }
 
-static void print_option(const char *name, const char *value)
+static void print_option(const char *name, const char *value, bool given)
 {
-	if (value)
+	if (given)
 		printf(" --%s=%s", name, value);
 }
 
-static void print_options(const PassOptions *o)
+static void print_options(const Options *o)
 {
-	printf("  options: --loss=%s --param-dtype=%s --reduce-dtype=%s", o->loss, dtype_info[o->param_dtype].text,
-		dtype_info[o->reduce_dtype].text);
-	print_option("remat", o->remat);
-	print_option("bn", o->bn);
-	print_option("bn-sync", o->bn_sync);
-	print_option("dropout", o->dropout ? NULL : "off");
-	print_option("loss-norm", o->loss_norm);
-	print_option("loss-scale", o->loss_scale);
-	print_option("clip", o->clip);
+	const GraphOptions *g = &o->graph;
+	printf("  options: --loss=%s --param-dtype=%s --reduce-dtype=%s", g->loss,
+		dtype_info[o->precision.param_dtype].text, dtype_info[o->precision.reduce_dtype].text);
+	print_option("remat", "block", o->memory.remat == REMAT_BLOCK);
+	print_option("bn", "frozen", g->bn.all == NORM_FROZEN);
+	print_option("bn-sync", "sync", g->bn_sync == BN_SYNC_SYNC);
+	print_option("dropout", "off", g->dropout == DROPOUT_OFF);
+	print_option("loss-norm", "rank", g->loss_norm == LOSS_NORM_RANK);
+	print_option("loss-scale", o->precision.loss_scale, o->precision.loss_scale);
+	print_option("clip", g->clip, g->clip);
 	putchar('\n');
 }
 
@@ -187,7 +188,7 @@ static void show_failed(const Call *c, int64_t i)
 {
 	static const char *const text[] = {"ok", "refused", "differs", "crashes", "hangs"};
 	Arena *a = arena_new();
-	PassOptions o = random_options(seed_of(c, i));
+	Options o = random_options(seed_of(c, i));
 	char *graph = text_of(c, i, false, a), *nodes = is_onnx(c, i) ? text_of(c, i, true, a) : NULL;
 	printf("FAIL graph %lld of seed %llu (%s)\n", (long long)i, (unsigned long long)c->seed,
 		is_onnx(c, i) ? "onnx" : "ir");

@@ -30,7 +30,7 @@ extern const int onnx_node_count;
 /* Adds the output "loss": a sum of most that nobody reads, each element weighed by another number. */
 void random_loss(Module *m, Rng *r);
 /* The options that graph `seed` is compiled with. */
-PassOptions random_options(uint64_t seed);
+Options random_options(uint64_t seed);
 
 /* What became of a module. */
 typedef enum Outcome { OUTCOME_OK, OUTCOME_REFUSED, OUTCOME_DIFFERS, OUTCOME_CRASHED, OUTCOME_HANGS } Outcome;
@@ -40,15 +40,15 @@ typedef struct Verdict {
 	int compared;
 } Verdict;
 /* The whole pipeline under --check-passes; messages go to log. */
-Verdict random_run(Module *m, const PassOptions *o, FILE *log);
+Verdict random_run(Module *m, const Options *o, FILE *log);
 
 /* Ends this process, from now on, after five seconds of processor time. */
 void random_limit(void);
 /* Whether the process with this status came to its end: no signal, no exit with an error. */
 bool random_ended(int status);
 /* shrink.c: the smallest text found whose outcome and pass are the same as those of `text`; each try is a process. */
-char *random_shrink(const char *text, const PassOptions *o, Verdict *v, Arena *a);
+char *random_shrink(const char *text, const Options *o, Verdict *v, Arena *a);
 /* In a process of its own, under random_limit. */
-Verdict random_try_text(const char *text, const PassOptions *o, FILE *log);
+Verdict random_try_text(const char *text, const Options *o, FILE *log);
 
 #endif

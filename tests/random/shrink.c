@@ -28,15 +28,13 @@ static void copy_text(char *to, size_t n, const char *from)
 	snprintf(to, n, "%s", from ? from : "");
 }
 
-Verdict random_run(Module *m, const PassOptions *o, FILE *log)
+Verdict random_run(Module *m, const Options *o, FILE *log)
 {
 	Diag d = {.out = log};
 	CheckReport report = {0};
-	PassOptions mine = *o;
-	PipelineView view = {0};
+	PipelineView view = {.check = &report};
 	Verdict v = {0};
-	mine.check = &report;
-	bool ok = pipeline_run(m, &mine, &view, NULL, &d);
+	bool ok = pipeline_run(m, o, &view, NULL, &d);
 	v.outcome = ok ? OUTCOME_OK : report.differs ? OUTCOME_DIFFERS : OUTCOME_REFUSED;
 	v.compared = report.checked;
 	copy_text(v.pass, sizeof(v.pass), report.pass);
@@ -46,7 +44,7 @@ Verdict random_run(Module *m, const PassOptions *o, FILE *log)
 	return v;
 }
 
-Verdict random_try_text(const char *text, const PassOptions *o, FILE *log)
+Verdict random_try_text(const char *text, const Options *o, FILE *log)
 {
 	Verdict *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	fflush(NULL);
@@ -141,7 +139,7 @@ static bool is_same(const Verdict *a, const Verdict *b)
 }
 
 /* One try; the smaller text when the same still happens to it. */
-static char *try_cut(const char *text, const PassOptions *o, const Verdict *v, int at, int way, bool *exists, Arena *a)
+static char *try_cut(const char *text, const Options *o, const Verdict *v, int at, int way, bool *exists, Arena *a)
 {
 	Diag d = {.out = stderr};
 	Module *m = ir_parse("random.ir", text, &d);
@@ -171,7 +169,7 @@ static int count_ops_of(const char *text)
 	return n;
 }
 
-char *random_shrink(const char *text, const PassOptions *o, Verdict *v, Arena *a)
+char *random_shrink(const char *text, const Options *o, Verdict *v, Arena *a)
 {
 	char *best = arena_strdup(a, text);
 	int tries = v->outcome == OUTCOME_HANGS ? 12 : 400;

@@ -50,7 +50,7 @@ Loaded load_listed(OnnxText *m, const char *text)
 	CU_ASSERT_PTR_NOT_NULL_FATAL(f);
 	fputs(text, f);
 	fclose(f);
-	Loaded l = load_model(m, &(FrontendOptions){.trainable = path, .strict_params = true});
+	Loaded l = load_model(m, &(FrontendOptions){.graph = {.trainable = path, .strict_params = true}});
 	unlink(path);
 	return l;
 }

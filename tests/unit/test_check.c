@@ -61,7 +61,7 @@ static bool rewrite_wrongly(Module *m, Diag *d, const Rule *rule)
 }
 
 #define WRONG_RULE(name, kind, pattern, fn) \
-	static bool name(Module *m, const PassOptions *o, Diag *d) \
+	static bool name(Module *m, const Options *o, Diag *d) \
 	{ \
 		static const Rule rule = {kind, pattern, fn}; \
 		(void)o; \
@@ -84,7 +84,7 @@ static Op *first_of(Module *m, SectionKind s, OpKind kind)
 	return op;
 }
 
-static bool wrong_gradient(Module *m, const PassOptions *o, Diag *d)
+static bool wrong_gradient(Module *m, const Options *o, Diag *d)
 {
 	bool ok = pass_autodiff(m, o, d);
 	Op *op = first_of(m, SEC_BACKWARD, OP_COS); /* of sin, as if it were that of -cos */
@@ -94,19 +94,19 @@ static bool wrong_gradient(Module *m, const PassOptions *o, Diag *d)
 	return ok;
 }
 
-static bool merge_unequal(Module *m, const PassOptions *o, Diag *d)
+static bool merge_unequal(Module *m, const Options *o, Diag *d)
 {
 	ir_replace_uses(first_of(m, SEC_FORWARD, OP_SIN)->out[0], first_of(m, SEC_FORWARD, OP_TANH)->out[0]);
 	return pass_cse(m, o, d);
 }
 
-static bool drop_output(Module *m, const PassOptions *o, Diag *d)
+static bool drop_output(Module *m, const Options *o, Diag *d)
 {
 	ir_remove(m, first_of(m, SEC_FORWARD, OP_OUTPUT));
 	return pass_dce(m, o, d);
 }
 
-static bool wrong_eval(Module *m, const PassOptions *o, Diag *d)
+static bool wrong_eval(Module *m, const Options *o, Diag *d)
 {
 	bool ok = pass_loss(m, o, d);
 	Op *op = first_of(m, SEC_EVAL, OP_SIN);
@@ -137,7 +137,7 @@ static CheckReport run_case(const PassInfo *p, const char *before, bool *ok, Mod
 {
 	size_t n = 0;
 	Diag d = {.out = open_memstream(log, &n)};
-	PassOptions o = {.loss = "output:y", .world = 1, .threads = 1};
+	Options o = {.graph.loss = "output:y", .sharding.world = 1};
 	CheckReport report;
 	PipelineView view = {0};
 	*m = ir_parse("m.ir", text, &d);

@@ -223,7 +223,8 @@ static void test_ops(void)
 {
 	char dir[] = "/tmp/shardc-codegen-XXXXXX";
 	Work w = {.a = arena_new(), .d = {.out = stderr}};
-	PassOptions p = {.world = 1, .infer = true, .cuda = target().cuda};
+	Options p = {.sharding.world = 1, .command = COMMAND_RUN,
+		.target.target = target().cuda ? TARGET_CUDA : TARGET_CPU};
 	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(dir));
 	w.dir = dir;
 	w.m = ir_parse("codegen_ops.ir", read_text(w.a, "tests/unit/codegen_ops.ir"), &w.d);
@@ -255,7 +256,8 @@ static void test_names(void)
 {
 	char dir[] = "/tmp/shardc-codegen-XXXXXX";
 	Work w = {.a = arena_new(), .d = {.out = stderr}};
-	PassOptions p = {.world = 1, .infer = true, .cuda = target().cuda};
+	Options p = {.sharding.world = 1, .command = COMMAND_RUN,
+		.target.target = target().cuda ? TARGET_CUDA : TARGET_CPU};
 	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(dir));
 	w.dir = dir;
 	w.m = ir_module_new(nasty[0]);

@@ -54,8 +54,8 @@ static OnnxText *symbolic(void)
 
 static void test_dims(void)
 {
-	FrontendOptions bind = {.binds = (const char *[]){"batch=5"}, .n_binds = 1};
-	FrontendOptions shape = {.shapes = (const char *[]){"x=7x3"}, .n_shapes = 1};
+	FrontendOptions bind = {.graph.bind = {{"batch=5"}, 1}};
+	FrontendOptions shape = {.graph.input_shape = {{"x=7x3"}, 1}};
 	Loaded l = good(symbolic(), &bind);
 	CU_ASSERT_EQUAL(l.m->batch, 5);
 	loaded_free(&l);
@@ -71,8 +71,8 @@ static void test_dims(void)
 
 static void test_flags_that_name_nothing(void)
 {
-	FrontendOptions o = {.binds = (const char *[]){"batch=5", "seq=2"}, .n_binds = 2,
-		.shapes = (const char *[]){"q=1"}, .n_shapes = 1, .consts = (const char *[]){"z"}, .n_consts = 1};
+	FrontendOptions o = {.graph = {.bind = {{"batch=5", "seq=2"}, 2}, .input_shape = {{"q=1"}, 1},
+		.constants = {{"z"}, 1}}};
 	Loaded l = load_model(symbolic(), &o);
 	expect(&l, "--bind seq=2: the model has no such dimension");
 	expect(&l, "--input-shape q=1: the model has no such input");
@@ -83,8 +83,7 @@ static void test_flags_that_name_nothing(void)
 
 static void test_sample_axis(void)
 {
-	const char *consts[] = {"pos"};
-	FrontendOptions o = {.consts = consts, .n_consts = 1};
+	FrontendOptions o = {.graph.constants = {{"pos"}, 1}};
 	for (int given = 0; given < 2; given++) {
 		OnnxText *m = model_new();
 		model_input(m, "x", 1, "4,3");
@@ -373,10 +372,10 @@ static void test_batch_norm(void)
 	CU_ASSERT_EQUAL(count_ops(l.m, OP_WRITE), 2);
 	CU_ASSERT_DOUBLE_EQUAL(variance_factor(l.m), 16.0 / 15, 1e-6);
 	loaded_free(&l);
-	l = good(batch_norm(), &(FrontendOptions){.bn_biased = true});
+	l = good(batch_norm(), &(FrontendOptions){.graph.bn_biased = true});
 	CU_ASSERT_DOUBLE_EQUAL(variance_factor(l.m), 0.1, 1e-6);
 	loaded_free(&l);
-	l = good(batch_norm(), &(FrontendOptions){.bn = NORM_FROZEN});
+	l = good(batch_norm(), &(FrontendOptions){.graph.bn.all = NORM_FROZEN});
 	CU_ASSERT_PTR_NULL(find_op(l.m, OP_BATCH_NORM));
 	CU_ASSERT_EQUAL(count_ops(l.m, OP_WRITE), 0);
 	loaded_free(&l);
@@ -425,7 +424,7 @@ static OnnxText *dropouts(bool lost)
 
 static void test_dropout(void)
 {
-	FrontendOptions on = {.dropout = DROPOUT_ON};
+	FrontendOptions on = {.graph.dropout = DROPOUT_ON};
 	Loaded l = good(dropouts(false), &on);
 	const Op *first = find_op(l.m, OP_DROPOUT), *second = NULL;
 	CU_ASSERT_EQUAL(count_ops(l.m, OP_DROPOUT), 2);

@@ -155,7 +155,7 @@ static int64_t traffic(const Module *m)
 
 static void test_random_programs(void)
 {
-	PassOptions o = {.world = 1};
+	Options o = {.sharding.world = 1};
 	int64_t before = 0, after = 0;
 	for (int k = 0; k < PROGRAMS; k++) {
 		Diag d = {.out = stderr};

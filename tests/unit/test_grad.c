@@ -322,13 +322,13 @@ static bool contains(const Module *m, OpKind kind)
 }
 
 /* As pass expand splits it, alone and with the collectives of one rank. */
-static void check_expanded(const Case *c, const char *bn_sync)
+static void check_expanded(const Case *c, BnSync bn_sync)
 {
 	Diag d = {.out = stderr};
 	Built k = build(c, &d);
-	pass_expand(k.m, &(PassOptions){.bn_sync = bn_sync}, &d);
+	pass_expand(k.m, &(Options){.graph.bn_sync = bn_sync}, &d);
 	UNIT_CHECK(!contains(k.m, OP_BATCH_NORM) && !contains(k.m, OP_BATCH_NORM_GRAD), "expand");
-	UNIT_CHECK(contains(k.m, OP_ALL_REDUCE_MOMENTS) == !strcmp(bn_sync, "sync"), "statistics over ranks");
+	UNIT_CHECK(contains(k.m, OP_ALL_REDUCE_MOMENTS) == (bn_sync == BN_SYNC_SYNC), "statistics over ranks");
 	compare_all(&k, c, &d);
 	ir_module_free(k.m);
 }
@@ -341,8 +341,8 @@ static void check_case(const Case *c)
 	if (k.grad)
 		compare_all(&k, c, &d);
 	if (k.grad && contains(k.m, OP_BATCH_NORM)) {
-		check_expanded(c, "off");
-		check_expanded(c, "sync");
+		check_expanded(c, BN_SYNC_OFF);
+		check_expanded(c, BN_SYNC_SYNC);
 	}
 	ir_module_free(k.m);
 }

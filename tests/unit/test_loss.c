@@ -92,10 +92,10 @@ static Reported reported(Module *m, SectionKind s, const double *w)
 	return r;
 }
 
-static Module *with_loss(const char *text, const char *loss, const char *norm)
+static Module *with_loss(const char *text, const char *loss, LossNorm norm)
 {
 	Diag d = {.out = stderr};
-	PassOptions o = {.loss = loss, .loss_norm = norm};
+	Options o = {.graph = {.loss = loss, .loss_norm = norm, .dropout = DROPOUT_OFF}};
 	Module *m = ir_parse("test", text, &d);
 	CU_ASSERT_FATAL(m && pass_loss(m, &o, &d) && ir_verify(m, "loss", &d));
 	CU_ASSERT_FATAL(pass_autodiff(m, &o, &d));
@@ -126,7 +126,7 @@ static void check_gradient(Module *m)
 
 static void check(const char *text, const char *loss, double sum, double weight)
 {
-	Module *m = with_loss(text, loss, NULL);
+	Module *m = with_loss(text, loss, LOSS_NORM_GLOBAL);
 	for (int s = 0; s < 2; s++) {
 		Reported r = reported(m, s ? SEC_EVAL : SEC_FORWARD, W);
 		CU_ASSERT_DOUBLE_EQUAL(r.sum, sum, 1e-10);
@@ -183,7 +183,7 @@ static void test_against_target(void)
 
 static void test_norm_by_rank(void)
 {
-	Module *m = with_loss(LINEAR, "mse", "rank"), *global = with_loss(LINEAR, "mse", "global");
+	Module *m = with_loss(LINEAR, "mse", LOSS_NORM_RANK), *global = with_loss(LINEAR, "mse", LOSS_NORM_GLOBAL);
 	Reported sum = reported(global, SEC_FORWARD, W), mean = reported(m, SEC_FORWARD, W);
 	CU_ASSERT_EQUAL(attr_get_int(find(m, SEC_FORWARD, OP_REPORT_LOSS)->attrs, "mean", 0), 1);
 	CU_ASSERT_DOUBLE_EQUAL(mean.sum, sum.sum / N, 1e-12);
@@ -197,7 +197,7 @@ static void test_norm_by_rank(void)
 /* No label is valid: loss and gradient are zero, not NaN, under both norms. */
 static void test_no_valid_label(void)
 {
-	static const char *const norms[] = {"global", "rank"};
+	static const LossNorm norms[] = {LOSS_NORM_GLOBAL, LOSS_NORM_RANK};
 	for (int i = 0; i < 2; i++) {
 		Module *m = with_loss(LINEAR, "cross_entropy:ignore_index=1", norms[i]);
 		static const int64_t ignored[ROWS] = {1, 1, 1, 1};
@@ -219,7 +219,7 @@ static void test_no_valid_label(void)
 static void test_running_statistics(void)
 {
 	static const double mean[] = {0.25, -0.5, 1}, var[] = {0.75, 2, 1};
-	Module *m = with_loss(NORM, "output:y", NULL);
+	Module *m = with_loss(NORM, "output:y", LOSS_NORM_GLOBAL);
 	double want = 0;
 	for (int i = 0; i < N; i++)
 		want += W[i % 3] * (X[i] - mean[i % 3]) / sqrt(var[i % 3] + 0.25) + 0.5;
@@ -234,7 +234,7 @@ static void test_running_statistics(void)
 static void test_inference(void)
 {
 	Diag d = {.out = stderr};
-	PassOptions o = {.infer = true, .grad_norm = true};
+	Options o = {.command = COMMAND_RUN};
 	Module *m = ir_parse("test", LINEAR, &d);
 	CU_ASSERT_FATAL(m && pass_loss(m, &o, &d) && pass_autodiff(m, &o, &d) && pass_optimizer(m, &o, &d));
 	m->level = LEVEL_TRAIN;

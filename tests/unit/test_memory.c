@@ -170,7 +170,7 @@ static bool is_ordered(Module *m)
 
 static Module *planned(uint64_t seed)
 {
-	PassOptions o = {.world = 1};
+	Options o = {.sharding.world = 1};
 	Diag d = {.out = stderr};
 	Module *m = random_program(seed);
 	CU_ASSERT_FATAL(pass_schedule(m, &o, &d));
@@ -356,7 +356,7 @@ enum { CHAIN_BYTES = 4096 + 2048 + 64 };
 
 static void peak_names_the_largest(void)
 {
-	PassOptions o = {.world = 1};
+	Options o = {.sharding.world = 1};
 	Diag d = {.out = stderr};
 	Module *m = parsed(chain);
 	Arena *a = arena_new();
@@ -383,7 +383,7 @@ static void limit_is_exact(void)
 		Diag d = {.out = sink};
 		Module *m = parsed(chain);
 		Arena *a = arena_new();
-		PassOptions o = {.world = 1, .memory_limit = CHAIN_BYTES + 4096 - over};
+		Options o = {.sharding.world = 1, .memory.memory_limit = CHAIN_BYTES + 4096 - over};
 		CU_ASSERT_EQUAL(pass_memory(m, &o, &d), !over);
 		CU_ASSERT_EQUAL(d.errors, over);
 		arena_free(a);

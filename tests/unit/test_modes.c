@@ -72,7 +72,6 @@ static OnnxText *norms(int first, int second)
 
 static void test_modes(void)
 {
-	static const char *const by_name[] = {"^bn2$"}, *const nothing[] = {"bn3"};
 	FrontendOptions say = {.say_roles = true};
 	Loaded l = load_model(norms(0, 1), &say);
 	CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 1);
@@ -82,10 +81,10 @@ static void test_modes(void)
 	CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 2);
 	expect(&l, "the model was exported in eval mode, its batch norms train on the batch's statistics all the same");
 	loaded_free(&l);
-	l = load_model(norms(1, 1), &(FrontendOptions){.bn_frozen = by_name, .n_bn_frozen = 1});
+	l = load_model(norms(1, 1), &(FrontendOptions){.graph.bn.frozen = {{"^bn2$"}, 1}});
 	CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 1);
 	loaded_free(&l);
-	l = load_model(norms(1, 1), &(FrontendOptions){.bn_frozen = nothing, .n_bn_frozen = 1});
+	l = load_model(norms(1, 1), &(FrontendOptions){.graph.bn.frozen = {{"bn3"}, 1}});
 	expect(&l, "\"frozen:bn3\" matches no batch norm; there are: \"bn1\", \"bn2\"");
 	loaded_free(&l);
 }

@@ -29,7 +29,7 @@ static void test_untie(void)
 	static const int n_params[2][3] = {{4, 4, 2}, {3, 4, 2}}; /* merged ones; a real tie of weights */
 	for (int real = 0; real < 2; real++) {
 		for (int i = 0; i < 3; i++) {
-			FrontendOptions o = {.untie = modes[i]};
+			FrontendOptions o = {.graph.untie = modes[i]};
 			Loaded l = good(merged(real ? ramp : one), &o);
 			CU_ASSERT_EQUAL(count_ops(l.m, OP_PARAM), n_params[real][i]);
 			if (i == 0) {

@@ -51,7 +51,7 @@ typedef struct Case {
 	Diag d;
 } Case;
 
-static json_t *plan_as_json(Module *m, const PassOptions *o)
+static json_t *plan_as_json(Module *m, const Options *o)
 {
 	Arena *a = arena_new();
 	char *text = NULL;
@@ -72,9 +72,8 @@ static json_t *plan_as_json(Module *m, const PassOptions *o)
 
 static bool plan_case(Case *c)
 {
-	PassOptions o = {.loss = "mse", .freeze = (const char *const[]){"head\\.bias"}, .n_freeze = 1,
-		.strategy = strategy_info[c->strategy].text,
-		.world = c->world, .shard_size = c->size, .grad_norm = true, .threads = 1};
+	Options o = {.graph = {.loss = "mse", .freeze = {{"head\\.bias"}, 1}},
+		.sharding = {.strategy = c->strategy, .world = c->world, .shard_size = c->size}};
 	PipelineView none = {.out = stdout};
 	c->d = (Diag){.out = stderr};
 	c->m = model(&c->d);

@@ -22,14 +22,13 @@ static const char *input_text(Arena *a, const char *path)
 	return text;
 }
 
-static Module *build(Arena *a, const char *path, const char *names, PassOptions o)
+static Module *build(Arena *a, const char *path, const char *names, Options o)
 {
 	Diag d = {.out = fopen("/dev/null", "w")};
 	PipelineView view = {.out = stdout};
 	CU_ASSERT_PTR_NOT_NULL_FATAL(d.out);
-	o.loss = "mse";
-	o.world = MAX(o.world, 1);
-	o.dropout = o.grad_norm = true;
+	o.graph.loss = "mse";
+	o.sharding.world = MAX(o.sharding.world, 1);
 	Module *m = ir_parse(path, input_text(a, path), &d);
 	CU_ASSERT_FATAL(m && pipeline_run(m, &o, &view, names, &d));
 	fclose(d.out);
@@ -64,9 +63,9 @@ static const EvalTensor *gradient(const Module *m, EvalEnv *e, const char *name)
 }
 
 /* Every gradient differs by rounding, and by no more. */
-static void check_close(Arena *a, const char *path, PassOptions o, double bound)
+static void check_close(Arena *a, const char *path, Options o, double bound)
 {
-	Module *want = build(a, path, passes, (PassOptions){0}), *got = build(a, path, passes, o);
+	Module *want = build(a, path, passes, (Options){0}), *got = build(a, path, passes, o);
 	EvalEnv *x = run_step(want, a), *y = run_step(got, a);
 	int n = 0;
 	for (int i = 0; i < want->n_symbols; i++) {
@@ -96,13 +95,13 @@ static void check_close(Arena *a, const char *path, PassOptions o, double bound)
 static void test_gradients(void)
 {
 	Arena *a = arena_new();
-	check_close(a, TWO_USES, (PassOptions){.param_dtype = DT_BF16}, 1e-2);
-	check_close(a, TWO_USES, (PassOptions){.param_dtype = DT_F16}, 2e-3);
-	check_close(a, TWO_USES, (PassOptions){.reduce_dtype = DT_BF16}, 4e-3);
-	check_close(a, TWO_USES, (PassOptions){.param_dtype = DT_F16, .reduce_dtype = DT_BF16}, 5e-3);
-	check_close(a, TWO_USES, (PassOptions){.param_dtype = DT_F16, .loss_scale = "dynamic"}, 2e-3);
-	check_close(a, BATCH_NORM, (PassOptions){.param_dtype = DT_BF16}, 4e-2);
-	check_close(a, BATCH_NORM, (PassOptions){.param_dtype = DT_F16}, 5e-3);
+	check_close(a, TWO_USES, (Options){.precision.param_dtype = DT_BF16}, 1e-2);
+	check_close(a, TWO_USES, (Options){.precision.param_dtype = DT_F16}, 2e-3);
+	check_close(a, TWO_USES, (Options){.precision.reduce_dtype = DT_BF16}, 4e-3);
+	check_close(a, TWO_USES, (Options){.precision = {.param_dtype = DT_F16, .reduce_dtype = DT_BF16}}, 5e-3);
+	check_close(a, TWO_USES, (Options){.precision = {.param_dtype = DT_F16, .loss_scale = "dynamic"}}, 2e-3);
+	check_close(a, BATCH_NORM, (Options){.precision.param_dtype = DT_BF16}, 4e-2);
+	check_close(a, BATCH_NORM, (Options){.precision.param_dtype = DT_F16}, 5e-3);
 	arena_free(a);
 }
 
@@ -115,22 +114,23 @@ static bool is_flat(const Flat *f, DType dtype, DType param, DType grad, DType r
 		&& f->bcast == bcast && f->master == master;
 }
 
-static Module *sharded(Arena *a, const char *path, const char *strategy, PassOptions o)
+static Module *sharded(Arena *a, const char *path, Strategy strategy, Options o)
 {
-	static const char *const none[] = {"none"};
-	o.strategy = strategy;
-	o.wrap = none;
-	o.n_wrap = 1;
+	o.sharding.strategy = strategy;
+	o.sharding.wrap = (OptionList){{"none"}, 1};
 	return build(a, path, arena_printf(a, "%s,units,shard", passes), o);
 }
 
 static void test_flats(void)
 {
 	Arena *a = arena_new();
-	PassOptions half = {.param_dtype = DT_BF16}, low = {.param_dtype = DT_BF16, .reduce_dtype = DT_BF16,
-		.keep_low_precision_grads = true}, sums = {.param_dtype = DT_BF16, .reduce_dtype = DT_BF16, .accum = true};
-	PassOptions sent = {.bcast_dtype = "bf16"};
-	static const char *const gathered[] = {"full_shard", "shard_grad_op", "hybrid_shard", "no_shard"};
+	Options half = {.precision.param_dtype = DT_BF16};
+	Options sent = {.precision.bcast_dtype = DT_BF16, .given.bcast_dtype = true};
+	Options low = {.precision = {.param_dtype = DT_BF16, .reduce_dtype = DT_BF16}}, sums = low;
+	low.precision.keep_low_precision_grads = true;
+	sums.graph.accum = ACCUM_MANY;
+	static const Strategy gathered[] = {STRATEGY_FULL_SHARD, STRATEGY_SHARD_GRAD_OP, STRATEGY_HYBRID_SHARD,
+		STRATEGY_NO_SHARD};
 	for (int i = 0; i < COUNT_OF(gathered); i++) {
 		Module *m = sharded(a, TWO_USES, gathered[i], half);
 		CU_ASSERT(is_flat(&m->units[0]->flat[0], DT_F32, DT_BF16, DT_F32, DT_F32, DT_F32, DT_F32, false));
@@ -142,7 +142,7 @@ static void test_flats(void)
 		f = &m->units[0]->flat[0];
 		CU_ASSERT(f->grad == DT_F32 && f->reduce == DT_BF16 && f->kept == DT_F32);
 	}
-	static const char *const owned[] = {"oss", "sharded_ddp"};
+	static const Strategy owned[] = {STRATEGY_OSS, STRATEGY_SHARDED_DDP};
 	for (int i = 0; i < COUNT_OF(owned); i++) {
 		Module *m = sharded(a, TWO_USES, owned[i], half);
 		CU_ASSERT(is_flat(&m->units[0]->flat[0], DT_BF16, DT_BF16, DT_F32, DT_F32, DT_F32, DT_BF16, true));
@@ -150,11 +150,11 @@ static void test_flats(void)
 		m = sharded(a, TWO_USES, owned[i], sent);
 		CU_ASSERT(is_flat(&m->units[0]->flat[0], DT_F32, DT_F32, DT_F32, DT_F32, DT_F32, DT_BF16, true));
 	}
-	Module *m = sharded(a, BATCH_NORM, "oss", half);
+	Module *m = sharded(a, BATCH_NORM, STRATEGY_OSS, half);
 	CU_ASSERT_EQUAL_FATAL(m->units[0]->n_flats, 2);
 	CU_ASSERT(is_flat(&m->units[0]->flat[0], DT_F32, DT_F32, DT_F32, DT_F32, DT_F32, DT_F32, false));
 	CU_ASSERT(is_flat(&m->units[0]->flat[1], DT_BF16, DT_BF16, DT_F32, DT_F32, DT_F32, DT_BF16, true));
-	m = sharded(a, BATCH_NORM, "full_shard", low);
+	m = sharded(a, BATCH_NORM, STRATEGY_FULL_SHARD, low);
 	CU_ASSERT_EQUAL_FATAL(m->units[0]->n_flats, 2);
 	CU_ASSERT(m->units[0]->flat[0].param == DT_F32 && m->units[0]->flat[0].kept == DT_F32);
 	CU_ASSERT(m->units[0]->flat[1].param == DT_BF16 && m->units[0]->flat[1].kept == DT_BF16);

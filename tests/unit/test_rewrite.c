@@ -97,7 +97,7 @@ static double difference(const EvalTensor *a, const EvalTensor *b)
 static Module *rewritten(const char *path, const char *text, const char *passes, Diag *d)
 {
 	Module *m = ir_parse(path, text, d);
-	PassOptions o = {.world = 1};
+	Options o = {.sharding.world = 1};
 	PipelineView v = {.out = stdout};
 	return m && pipeline_run(m, &o, &v, passes, d) ? m : NULL;
 }

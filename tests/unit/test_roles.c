@@ -97,7 +97,7 @@ static void test_bad_metadata(void)
 /* Nothing says what "shift" is: it is trained and named, an error when guesses are, settled by a list. */
 static void test_guess(void)
 {
-	FrontendOptions say = {.say_roles = true}, strict = {.strict_params = true};
+	FrontendOptions say = {.say_roles = true}, strict = {.graph.strict_params = true};
 	Loaded l = load_model(model(NULL, "pytorch"), &say);
 	CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
 	CU_ASSERT(symbol(&l, "shift")->trainable);
@@ -391,7 +391,7 @@ static void test_escapes(void)
 	model_op(m, "/a", "Bad\nforged", "x,p,tanh,z\nforged", "h");
 	model_op(m, "/b", "Mul", "h,v\nforged", "y");
 	model_output(m, "y");
-	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true, .untie = UNTIE_ALL});
+	Loaded l = load_model(m, &(FrontendOptions){.say_roles = true, .graph.untie = UNTIE_ALL});
 	expect(&l, "used by Bad\\nforged");
 	expect(&l, "parameter \"a\\nforged\" is lost");
 	UNIT_CHECK(!strstr(l.log, "\nforged"), "no line begins in a name");

@@ -231,7 +231,7 @@ static void one_sample(void)
 		Arena *a = arena_new();
 		const OneRow *r = &one_rows[i];
 		Module *m = ir_parse("samples", arena_printf(a, "%s%s    output \"loss\" %%l\n  }\n}\n", ONE, r->body), &d);
-		PassOptions o = {.loss = "output:loss"};
+		Options o = {.graph.loss = "output:loss"};
 		CU_ASSERT_FATAL(m && pass_canon(m, &o, &d) && pass_loss(m, &o, &d));
 		const Op *report = m->last[SEC_FORWARD];
 		const char *over = attr_get_int(report->attrs, "adds", 0) ? "sum" : attr_get_int(report->attrs, "mean", 0)
@@ -257,7 +257,7 @@ static void note_of(const char *body, bool meets, bool places)
 	char *text = arena_printf(a, "%s%s%s", HEAD, body, tail), *forward = strstr(text, "  forward");
 	text = arena_printf(a, "%.*s  output \"loss\" : f32[]\n%s", (int)(forward - text), text, forward);
 	Module *m = ir_parse("samples", text, &d);
-	CU_ASSERT_FATAL(m && pass_loss(m, &(PassOptions){.loss = "output:loss"}, &d));
+	CU_ASSERT_FATAL(m && pass_loss(m, &(Options){.graph.loss = "output:loss"}, &d));
 	fclose(d.out);
 	UNIT_CHECK(meets == (strstr(said, "depends on which samples share a batch") != NULL), body);
 	UNIT_CHECK(places == (strstr(said, "depends on the places of samples") != NULL), body);

@@ -190,23 +190,24 @@ static void policies_partition(void)
 {
 	static const char *const policies[] = {"none", "each", "size:8", "size:24", "size:25", "scope:^a", "scope:b$",
 		"block", "exec-order:1", "exec-order:100", "exec-order:1G"};
-	static const char *const strategies[] = {NULL, "oss", "sharded_ddp", "no_shard"};
+	static const Strategy strategies[] = {STRATEGY_FULL_SHARD, STRATEGY_OSS, STRATEGY_SHARDED_DDP, STRATEGY_NO_SHARD};
 	Diag d = {.out = fopen("/dev/null", "w")};
 	uint64_t seed = 11;
 	for (int round = 0; round < MODELS; round++) {
-		const char *wrap[] = {policies[roll(&seed, COUNT_OF(policies))]}, *s = strategies[roll(&seed, 4)];
+		const char *wrap = policies[roll(&seed, COUNT_OF(policies))];
+		Strategy s = strategies[roll(&seed, 4)];
 		Arena *a = arena_new();
 		Toy t = {.seed = seed + (uint64_t)round};
 		Module *m = random_model(&t, a, &d);
-		PassOptions o = {.wrap = wrap, .n_wrap = 1, .strategy = s, .world = 1 + roll(&seed, 5)};
-		bool owned = s && (!strcmp(s, "oss") || !strcmp(s, "sharded_ddp"));
+		Options o = {.sharding = {.wrap = {{wrap}, 1}, .strategy = s, .world = 1 + roll(&seed, 5)}};
+		bool owned = strategy_info[s].owned;
 		CU_ASSERT_PTR_NOT_NULL_FATAL(m);
 		bool ok = pass_units(m, &o, &d);
-		UNIT_CHECK(ok || !strncmp(wrap[0], "scope", 5), wrap[0]); /* may match nothing */
+		UNIT_CHECK(ok || !strncmp(wrap, "scope", 5), wrap); /* may match nothing */
 		if (ok)
-			check_partition(m, wrap[0], owned);
-		if (ok && !strncmp(wrap[0], "size:", 5) && !owned)
-			check_size(m, atoi(wrap[0] + 5));
+			check_partition(m, wrap, owned);
+		if (ok && !strncmp(wrap, "size:", 5) && !owned)
+			check_size(m, atoi(wrap + 5));
 		ir_module_free(m);
 		arena_free(a);
 	}
@@ -241,13 +242,12 @@ static Unit *unit_of(const Module *m, const char *param)
 
 static void hoisting_is_said(void)
 {
-	static const char *const wrap[] = {"each", "scope:^a$"};
 	char *said = NULL;
 	size_t n = 0;
 	Arena *a = arena_new();
 	Diag d = {.out = open_memstream(&said, &n), .verbose = true};
 	Module *m = two_params("a.b.w", "a.b", "a.c.d", a, &d);
-	PassOptions o = {.wrap = wrap, .n_wrap = 2};
+	Options o = {.sharding.wrap = {{"each", "scope:^a$"}, 2}};
 	CU_ASSERT_PTR_NOT_NULL_FATAL(m);
 	CU_ASSERT(pass_units(m, &o, &d));
 	fclose(d.out);
@@ -262,11 +262,10 @@ static void hoisting_is_said(void)
 
 static void modules_named_like_ours(void)
 {
-	static const char *const wrap[] = {"scope:^root$"};
 	Arena *a = arena_new();
 	Diag d = {.out = stderr};
 	Module *m = two_params("root.w", "root", "root", a, &d);
-	PassOptions o = {.wrap = wrap, .n_wrap = 1};
+	Options o = {.sharding.wrap = {{"scope:^root$"}, 1}};
 	CU_ASSERT_PTR_NOT_NULL_FATAL(m);
 	CU_ASSERT(pass_units(m, &o, &d));
 	CU_ASSERT_STRING_EQUAL(unit_of(m, "root.w")->name, "root.1");
@@ -277,7 +276,6 @@ static void modules_named_like_ours(void)
 
 static void names_may_be_deep(void)
 {
-	static const char *const wrap[] = {"each"};
 	enum { DEPTH = 20000 };
 	Arena *a = arena_new();
 	Diag d = {.out = stderr};
@@ -286,7 +284,7 @@ static void names_may_be_deep(void)
 		memcpy(name + (ptrdiff_t)2 * i, "a.", 2);
 	name[2 * DEPTH] = 'w';
 	Module *m = two_params(name, "", "", a, &d);
-	PassOptions o = {.wrap = wrap, .n_wrap = 1};
+	Options o = {.sharding.wrap = {{"each"}, 1}};
 	CU_ASSERT_PTR_NOT_NULL_FATAL(m);
 	CU_ASSERT(pass_units(m, &o, &d));
 	CU_ASSERT_EQUAL(m->n_units, 2);
