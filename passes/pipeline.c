@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/file.h"
 
@@ -86,42 +87,54 @@ typedef struct Show {
 	const PipelineView *view;
 	PassVec print_after;
 	Arena *scratch;
-	char *before; /* the module's text before the pass, when changes are to be shown */
+	char *text; /* the module's as it is now, malloc; kept where dumps or --print-changed ask what a pass changed */
 	const char *suffix; /* of dumped files: ".first" */
 	bool quiet;   /* a variant that nobody asked to see */
 	Check *check; /* NULL: passes are believed */
 } Show;
 
-static bool dump(const Show *show, const Module *m, int number, const char *name, Diag *d)
+/* The text is now the module's; whether it was another. */
+static bool text_changed(Show *show, const Module *m)
+{
+	char *now = NULL;
+	size_t size;
+	if (!show->view->dump_dir && !show->view->print_changed)
+		return true;
+	FILE *f = open_memstream(&now, &size);
+	if (!f || (ir_print(f, m), fclose(f)))
+		ice("out of memory");
+	bool changed = !show->text || strcmp(show->text, now);
+	free(show->text);
+	show->text = now;
+	return changed;
+}
+
+/* A pass that changed nothing leaves no file, not even one of a run before. */
+static bool dump(const Show *show, int number, const char *name, bool changed, Diag *d)
 {
 	if (!show->view->dump_dir)
 		return true;
 	const char *path = arena_printf(show->scratch, "%s/%02d-%s%s.ir", show->view->dump_dir, number, name,
 		show->suffix ? show->suffix : "");
-	FILE *f = fopen(path, "w");
+	if (!changed && (!unlink(path) || errno == ENOENT))
+		return true;
+	FILE *f = changed ? fopen(path, "w") : NULL;
 	if (f)
-		ir_print(f, m);
+		fputs(show->text, f);
 	bool ok = file_flush_close(f);
 	if (!ok)
 		diag_unwritten(d, path);
 	return ok;
 }
 
-static void show_after(Show *show, const Module *m, const PassInfo *p)
+static void show_after(const Show *show, const Module *m, const PassInfo *p, bool changed)
 {
 	FILE *out = show->view->out ? show->view->out : stdout;
-	bool print = contains(&show->print_after, p);
 	if (show->quiet)
 		return;
-	if (show->view->print_changed) {
-		char *now = ir_text(m, show->scratch);
-		if (!strcmp(now, show->before))
-			fprintf(out, "# %s changed nothing\n", p->name);
-		else
-			print = true;
-		show->before = now;
-	}
-	if (print) {
+	if (show->view->print_changed && !changed)
+		fprintf(out, "# %s changed nothing\n", p->name);
+	if (contains(&show->print_after, p) || (show->view->print_changed && changed)) {
 		fprintf(out, "# after %s\n", p->name);
 		ir_print(out, m);
 	}
@@ -163,18 +176,17 @@ static bool run_one(Module *m, const PassInfo *p, bool from_text, const Options 
 static bool run_some(Module *m, const Options *o, const PassVec *todo, int first, int end, const PassInfo *stop,
 	bool from_text, Show *show, Diag *d)
 {
-	if (show->view->print_changed)
-		show->before = ir_text(m, show->scratch);
-	if (!first && !dump(show, m, 0, "input", d))
+	text_changed(show, m);
+	if (!first && !dump(show, 0, "input", true, d))
 		return false;
 	for (int i = first; i < end; i++) {
 		const PassInfo *p = todo->at[i];
 		bool ok = run_one(m, p, from_text, o, show->check, d);
-		if ((ok || (show->view->check && show->view->check->differs)) && !dump(show, m, i + 1, p->name, d))
+		bool whole = ok || (show->view->check && show->view->check->differs);
+		bool changed = whole && text_changed(show, m);
+		if ((whole && !dump(show, i + 1, p->name, changed, d)) || !ok)
 			return false;
-		if (!ok)
-			return false;
-		show_after(show, m, p);
+		show_after(show, m, p, changed);
 		if (p == stop)
 			break;
 	}
@@ -353,6 +365,7 @@ bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync
 	if (ok && !ended && out->of[VARIANT_LAST]->level == LEVEL_PLAN)
 		ok = check_slots(out, "--schedule-in", d) && check_limit(out, o, d);
 	check_free(show.check);
+	free(show.text);
 	arena_free(show.scratch);
 	return ok;
 }
@@ -371,6 +384,7 @@ bool pipeline_run(Module *m, const Options *o, const PipelineView *v, const char
 	ok = ok && ir_verify(m, NULL, d)
 		&& run_some(m, o, &todo, 0, todo.n, stop.n ? stop.at[0] : NULL, names, &show, d);
 	check_free(show.check);
+	free(show.text);
 	arena_free(show.scratch);
 	return ok;
 }
