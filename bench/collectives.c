@@ -15,7 +15,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
+#include "runtime/train/train.h"
 
 enum { NUMEL = 8 << 20, REPEATS = 5, ROUNDS = 10 };
 

@@ -4,7 +4,7 @@
  * have equal bits without a second exchange. */
 #include <string.h>
 
-#include "runtime/comm/mpi/mpi.h"
+#include "runtime/comm/private.h"
 
 Comm *comm_open(struct Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d)
 {

@@ -15,15 +15,14 @@
  *
  * A wait that outlasts the watchdog's timeout ends the process (control.c), so no call here reports errors;
  * calls block, spinning briefly, then sleeping. */
-#ifndef SHARDC_COMM_H
-#define SHARDC_COMM_H
+#ifndef SHARDC_RUNTIME_COMM_H
+#define SHARDC_RUNTIME_COMM_H
 
-#include "base/base.h"
 #include "base/layout.h"
+#include "runtime/plane/plane.h"
 
 typedef struct Comm Comm;
 
-enum { COMM_GATHER, COMM_REDUCE, COMM_SYNC, COMM_CHANNELS }; /* as RtStream */
 enum { COMM_MAILBOX = 2048 }; /* bytes of comm_mailbox */
 
 /* ranks[i] is member i.  source lies in memory from comm_memory, at the same offset on all members. */
@@ -40,23 +39,12 @@ typedef struct Exchange {
 
 /* ---- life ---- */
 
-/* Who this process is; made by launch.c from --ranks, the launcher's variables, or MPI. */
-typedef struct World {
-	int rank, size;
-	int local_rank, local_size; /* on this host */
-	int host, n_hosts;
-	int *host_of;               /* [rank] */
-	const struct MpiBackend *mpi; /* mpi/object.h; NULL: not started by mpirun */
-	bool mpi_threads;           /* and it may be called from several threads */
-} World;
-
 /* Memory that peers read: `bytes` of it, and behind that, at the next multiple of 4096, the first file_bytes of an
  * open file (0: none).  outside: it serves exchanges outside of programs only. */
 typedef struct CommMemory { int64_t bytes, file_bytes; int file; bool outside; } CommMemory;
 /* Maps it, at 64 bytes' alignment, and opens that of peers.  All ranks call it, with sizes that may differ; rank 0
  * reports what fails on any.  NULL after a message.  For two ranks and more. */
-struct Control; /* control.h: where ranks tell each other how they can be reached */
-Comm *comm_open(struct Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d);
+Comm *comm_open(Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d);
 void comm_close(Comm *c);
 char *comm_memory(Comm *c);
 /* One's own small source for COMM_SYNC exchanges (scalars, control word): COMM_MAILBOX bytes. */
@@ -78,5 +66,47 @@ void exchange_end(Comm *c, const Exchange *x);
 void comm_all(Comm *c, const void *mine, int64_t bytes, void *all);
 void comm_sum(Comm *c, double *x, int n);    /* in rank order: equal bits on all ranks; n at most 200 */
 void comm_barrier(Comm *c);
+
+/* ---- mpi/mpi.c: runs that mpirun started ---- */
+
+/* Opens the shared object, calls MPI_Init, tells all ranks rank 0's address.  False after a message. */
+bool mpi_start(Launch *l, const RtOptions *o, Arena *a, Diag *d);
+/* After success: MPI_Finalize, which waits for all ranks.  After a failure nothing: mpirun ends the others. */
+void mpi_stop(const World *w, int status);
+
+/* ---- hosts.c ---- */
+
+/* Which ranks really reach each other's memory: splits hosts that only look like one.  False: a rank is gone. */
+bool hosts_find(Control *control, World *w, Arena *a);
+
+/* ---- shared_file.c: memory that peers map ---- */
+
+/* A file without a name, `bytes` long, in large pages where possible; -1 and errno. */
+int shared_file(int64_t bytes);
+/* That file of another process of this user, for reading, whatever it is now: the caller makes sure; -1 and errno. */
+int shared_open(int pid, int fd);
+/* Maps all of it at the boundary of a large page, and file_bytes of another file behind it, at the next multiple of
+ * 4096; NULL and errno. */
+void *shared_map(int fd, int64_t bytes, int file, int64_t file_bytes, bool writable);
+
+/* ---- wait.c: a counter that another thread or process moves on ---- */
+
+typedef _Atomic uint32_t Counter;
+
+/* Returns when *c has reached `target` (differences wrap): spins `spins` times, then sleeps. */
+void wait_reach(Counter *c, uint32_t target, int spins);
+/* Adds 1, publishing what was written before, and wakes who sleeps on it. */
+void wait_post(Counter *c);
+/* Spins worth while: few when `threads` want more cores than this process may use. */
+int wait_spins(int threads);
+
+/* ---- object.c: shared objects that a training program opens when it needs them ---- */
+
+/* What the message says where it is missing: "NEEDED_BY needs FILE, which is in none of ...; REMEDY, or name its
+ * folder in SHARDRT_LIB; INSTEAD". */
+typedef struct ObjectWanted { const char *file, *needed_by, *remedy, *instead; } ObjectWanted;
+/* NULL after a message; *path: where it is. */
+void *object_open(const ObjectWanted *wanted, const char **path, Arena *a, const char *where, Diag *d);
+const void *object_symbol(void *object, const char *name); /* NULL: there is none */
 
 #endif

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "runtime/comm/ops.h"
+#include "runtime/comm/private.h"
 
 typedef struct Carried {
 	Comm comm;

@@ -10,8 +10,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "runtime/internal.h"
-#include "runtime/comm/mpi/mpi.h"
+#include "runtime/comm/comm.h"
 
 typedef struct Door { int32_t pid, fd; uint64_t number; } Door;
 typedef struct Reach { int32_t lowest, all; } Reach;

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/comm/object.h"
+#include "runtime/comm/comm.h"
 
 /* The folders of the program's run path: those that the loader itself would search before the system's. */
 static int run_path(const char *file, Arena *a, const char **out, int most)

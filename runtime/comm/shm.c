@@ -19,9 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/comm/ops.h"
-#include "runtime/internal.h"
-#include "runtime/comm/wait.h"
+#include "runtime/comm/private.h"
 
 enum { COUNTER_PAGE = 4096, LINE = 64 };
 #define MOST_BYTES ((int64_t)1 << 46) /* of an address space */

@@ -3,7 +3,7 @@
  * The counter is the futex's word, in private memory or in a mapping that several processes share.  Only its
  * owner writes it; a sleeper needs no right to write, so peers may map it read-only.  Sleeps are cut into
  * seconds, so that no lost wake-up can hang a run. */
-#include "runtime/comm/wait.h"
+#include "runtime/comm/comm.h"
 
 #include <linux/futex.h>
 #include <sched.h>

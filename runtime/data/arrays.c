@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "runtime/data/arrays.h"
+#include "runtime/data/private.h"
 
 static const char *shape_text(Arena *a, const char *dtype, int rank, const int64_t *dim)
 {

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "runtime/internal.h"
+#include "runtime/data/private.h"
 
 /* Files up to this size are read in at once when the run starts. */
 static const int64_t small_file = INT64_C(64) << 20;

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "runtime/internal.h"
+#include "runtime/data/private.h"
 
 typedef struct TokenFile { Npy npy; const uint8_t *at; int64_t n; DType dtype; } TokenFile;
 

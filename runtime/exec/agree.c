@@ -1,14 +1,15 @@
 /* runtime/exec/agree.c: one result of all ranks, and one message.
  *
  * Every rank reads and writes files, and one failure is a failure of all; a disk that is full says so to
- * every rank, the user is told once.
+ * every rank, the user is told once.  So it is at the start, when ranks cannot talk through memory yet: all of them
+ * read the same flags and files, and most of what is wrong is wrong on all of them.
  *
- * The one idea: messages go to memory first; a sum over ranks tells everyone who failed first, and that
- * rank prints. */
+ * The one idea: messages go to memory first; a sum over ranks, or at the start the control plane, tells everyone who
+ * failed first, and that rank prints. */
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/exec.h"
 
 enum { AT_ONCE = 200 }; /* numbers that one comm_sum takes */
 
@@ -91,4 +92,65 @@ void agree_wait(const Rt *rt, int64_t moved, int64_t *seen)
 		agree_alive(rt);
 	*seen = moved;
 	usleep(1000);
+}
+
+/* ---- before ranks can talk through memory ---- */
+
+static bool alone(const Rt *rt)
+{
+	return rt->p->world.size < 2;
+}
+
+void agree_hold_messages(Rt *rt, Diag *d)
+{
+	if (alone(rt))
+		return;
+	rt->p->messages = d->out;
+	d->out = open_memstream(&rt->p->held, &rt->p->n_held);
+}
+
+typedef struct Outcome { int32_t code, has_message; } Outcome;
+
+int agree_code(Rt *rt, int code, const Diag *d)
+{
+	struct RtPrivate *p = rt->p;
+	if (alone(rt))
+		return code;
+	ArenaMark mark = arena_mark(p->arena);
+	Outcome *all = NEW_N(p->arena, Outcome, p->world.size);
+	fflush(d->out);
+	Outcome mine = {code, p->held && p->n_held > 0};
+	if (!control_all_gather(p->control, &mine, sizeof(mine), all)) {
+		arena_rewind(p->arena, mark);
+		return code ? code : EXIT_RUN;
+	}
+	int agreed = 0, speaker = -1;
+	for (int r = 0; r < p->world.size; r++)
+		all[r].code = all[r].code < 0 || all[r].code > EXIT_RUN ? EXIT_RUN : all[r].code;
+	for (int r = 0; r < p->world.size; r++) {
+		agreed = agreed ? agreed : all[r].code;
+		if (speaker < 0 && all[r].code && all[r].has_message) {
+			speaker = r;
+			agreed = all[r].code;
+		}
+	}
+	p->speaks = agreed ? speaker == p->world.rank : p->world.rank == 0;
+	arena_rewind(p->arena, mark);
+	return agreed;
+}
+
+void agree_print_messages(Rt *rt, Diag *d)
+{
+	struct RtPrivate *p = rt->p;
+	if (alone(rt) || !p->held)
+		return;
+	fclose(d->out);
+	d->out = p->messages;
+	if (p->speaks)
+		fwrite(p->held, 1, p->n_held, d->out);
+	free(p->held);
+	p->held = NULL;
+	/* Nobody ends before the message is out: the end of one rank ends the others. */
+	char done = 1, *all = NEW_N(p->arena, char, p->world.size);
+	control_all_gather(p->control, &done, 1, all);
 }

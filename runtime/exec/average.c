@@ -8,7 +8,7 @@
  * The one idea: a left fold in rank order by every rank for itself gives the same bits on all of them. */
 #include <string.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 /* first: byte of the shadow where the piece begins; state: the arena of buffers as the host sees it. */
 typedef struct Average { Rt *rt; int64_t first; char *state; } Average;

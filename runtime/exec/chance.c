@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/philox.h"
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 enum { NAMES = 1 }; /* seed of their hash: other than that of initial weights, which may have the same --seed */
 

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 void check_begin(Rt *rt)
 {

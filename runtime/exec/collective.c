@@ -15,7 +15,7 @@
  *
  * The one idea: a collective is a few numbers (Part): slabs, whose slab, who takes part, and copy or fold; the
  * loop that moves bytes is one. */
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 struct Collectives {
 	Members all, group, across; /* everyone; my group of hybrid_shard; those with my index in other groups */

@@ -5,11 +5,18 @@
  * The one idea: base/layout.c says how many bytes and at which offsets; base pointers make pointers of these. */
 #include <string.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 const char *const device_arena_names[ARENA_COUNT] = {
 	"parameters", "gathered", "gradients", "gradients in a file", "sent copies", "optimizer states",
 	"buffers", "inputs", "activations", "workspace", "communication", "device tables"};
+
+bool device_has_snapshot(const Rt *rt)
+{
+	const RtOptions *o = rt->p->options;
+	bool own_files = o->save_kind != CHECKPOINT_FULL || rt->p->world.size < 2;
+	return o->save && o->save_every && own_files && rt->model->layout.offload == LAYOUT_OFFLOAD_NONE;
+}
 
 void device_plan(Rt *rt)
 {
@@ -18,7 +25,7 @@ void device_plan(Rt *rt)
 	LayoutRank who = device_rank(rt);
 	layout.hosts = rt->p->world.n_hosts;
 	layout.n_states = rt->p->optim.n_states;
-	layout.snapshot = snapshot_wanted(rt);
+	layout.snapshot = device_has_snapshot(rt);
 	device_layout(rt, &layout);
 	LayoutMemory sum = layout_memory(&layout, &who);
 	mem->places = layout_places(&layout, &who, rt->p->arena);

@@ -1,7 +1,7 @@
 /* runtime/exec/programs.c: a program's collectives by number: their names, and what is counted of them.
  *
  * The one idea: when collectives run is stream.c's, of either target; which they are is the program's. */
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 const RtCollective *program_rows(const RtModel *m, Program program, int *n)
 {

@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 uint64_t replicas_hash(uint64_t h, const void *p, int64_t bytes)
 {

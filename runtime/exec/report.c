@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 static atomic_int bad_input_state; /* 0 none, 1 being written, 2 there */
 static char bad_input_text[400];
@@ -37,11 +37,7 @@ bool report_take_bad_input(char *out, size_t n)
 
 StepAsked report_asked(const Rt *rt)
 {
-	int stop = rt->p->control ? control_stop_signal(rt->p->control) : 0;
-	SaveState save = save_state(rt);
-	return (StepAsked){.stop = MAX(stop, atomic_load(&report_stop_signal)), .reload = hyper_take_signal(),
-		.save = atomic_exchange(&report_save_signal, 0), .written = save == SAVE_WRITTEN,
-		.save_failed = save == SAVE_FAILED};
+	return rt->p->asked ? rt->p->asked(rt) : (StepAsked){0};
 }
 
 StepRules report_rules(const Rt *rt)

@@ -3,7 +3,7 @@
  * The one idea: both are pure functions of a position, so a resumed run needs no state to continue them. */
 #include <math.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/exec.h"
 
 double schedule_lr(const LrSchedule *s, int64_t step)
 {

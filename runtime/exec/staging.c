@@ -10,7 +10,7 @@
  * have read it. */
 #include <string.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/exec.h"
 
 
 Staging staging_find(const Rt *rt, Arena *a)

@@ -1,7 +1,7 @@
 /* runtime/exec/threads.c: how many threads kernels of the host use.
  *
  * The one idea: OpenMP's functions are asked for weakly, so a program without parallel kernels needs no OpenMP. */
-#include "runtime/internal.h"
+#include "runtime/exec/exec.h"
 
 /* From the OpenMP runtime that the kernels bring; absent where nothing is parallel. */
 __attribute__((weak)) void omp_set_num_threads(int n);

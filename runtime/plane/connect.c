@@ -22,7 +22,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "runtime/plane/plane.h"
+#include "runtime/plane/private.h"
 
 /* BELIEVED_MS: how long all that answer refuse, without a proof, until that is believed. */
 enum { BACKLOG = 4096, RETRY_MS = 25, FIRST_WAIT_MS = 250, MOST_WAIT_MS = 5000, BELIEVED_MS = 3000 };

@@ -93,10 +93,10 @@ static bool is(const char *comm, const char *what)
 }
 
 /* Whether this target's programs have NCCL. */
-static bool has_nccl(void)
+static bool has_nccl(const char *const *comms)
 {
-	for (int i = 0; launch_comms[i]; i++)
-		if (is(launch_comms[i], "nccl"))
+	for (int i = 0; comms[i]; i++)
+		if (is(comms[i], "nccl"))
 			return true;
 	return false;
 }
@@ -238,7 +238,6 @@ static bool find_rank(Launch *l, const Found *f, const RtOptions *o, Arena *a, D
 	bool mpi = is(o->comm, "mpi"), nccl = is(o->comm, "nccl"), master = is_set("MASTER_ADDR") && is_set("MASTER_PORT");
 	set_world(l, f, a);
 	l->role = LAUNCH_RANK;
-	l->nccl = has_nccl() && (!o->comm || nccl);
 	l->mpi = f->by->mpi && !(nccl && (master || f->by->asked));
 	if (is(o->comm, "self")) {
 		diag_error(d, o->program, "--comm=%s is for one rank, and this is one of %d by %s and %s",
@@ -266,13 +265,13 @@ static bool find_rank(Launch *l, const Found *f, const RtOptions *o, Arena *a, D
 	return f->by->asked && !master ? find_slurm(l, o->program, a, d) : find_address(l, o->program, a, d);
 }
 
-static bool check_values(const RtOptions *o, Diag *d)
+static bool check_values(const RtOptions *o, const char *const *comms, Diag *d)
 {
 	bool ok = true, is_known = !o->comm;
 	Buf known = {0};
-	for (int i = 0; launch_comms[i]; i++) {
-		is_known = is_known || is(o->comm, launch_comms[i]);
-		buf_printf(&known, i ? ", %s" : "%s", launch_comms[i]);
+	for (int i = 0; comms[i]; i++) {
+		is_known = is_known || is(o->comm, comms[i]);
+		buf_printf(&known, i ? ", %s" : "%s", comms[i]);
 	}
 	if (!is_known) {
 		diag_error(d, o->program, "--comm=%s is not one of %s%s", o->comm, known.at, is(o->comm, "nccl") ?
@@ -288,11 +287,11 @@ static bool check_values(const RtOptions *o, Diag *d)
 	return ok;
 }
 
-bool launch_find(Launch *l, const RtOptions *o, Arena *a, Diag *d)
+bool launch_find(Launch *l, const RtOptions *o, const char *const *comms, Arena *a, Diag *d)
 {
 	*l = (Launch){.hub_fd = -1, .listen_fd = -1, .local_fd = -1};
 	Found f = {.size = 1, .local_size = 1};
-	if (!check_values(o, d))
+	if (!check_values(o, comms, d))
 		return false;
 	set_world(l, &f, a);
 	if (is_set("SHARDRT_RANK")) {
@@ -309,12 +308,13 @@ bool launch_find(Launch *l, const RtOptions *o, Arena *a, Diag *d)
 				f.by->size, f.size);
 			return false;
 		}
+		l->nccl = has_nccl(comms) && (!o->comm || is(o->comm, "nccl"));
 		if (!find_rank(l, &f, o, a, d))
 			return false;
 	} else if (o->text[OPT_ranks] && o->ranks > 1) {
 		if (o->comm && !is(o->comm, "shm") && !is(o->comm, "nccl")) {
 			diag_error(d, o->program, "--comm=%s and --ranks=%lld: ranks that --ranks starts talk by "
-				"shm%s%s", o->comm, (long long)o->ranks, has_nccl() ? " or nccl" : "",
+				"shm%s%s", o->comm, (long long)o->ranks, has_nccl(comms) ? " or nccl" : "",
 				is(o->comm, "mpi") ? "; for mpi start them with mpirun" : "");
 			return false;
 		}

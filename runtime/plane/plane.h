@@ -1,244 +1,133 @@
-/* runtime/plane/plane.h: what the files of the control plane share: messages, the hub, reports.
+/* runtime/plane/plane.h: how ranks are started, find each other, agree, and are watched.
  *
- *   wire.c       messages over a stream socket that never blocks
- *   valid.c      what a message may say
- *   secret.c     what ranks of one run share, and the proofs made of it
- *   vouch.c      what the kernel says of a process: its user, a descriptor to signal it by
- *   connect.c    addresses: listening, finding rank 0
- *   strangers.c  who connected and has not proved to be a rank
- *   hub.c        one state machine for all ranks, turned by a poll loop
- *   stall.c      what is said of ranks that hang
- *   launch.c     who am I;  supervise.c  the parent of --ranks
- *   control.c    a rank's side: joining, small blobs, leaving;  watch.c  its watchdog thread
+ * One small control plane over sockets, the same for every communicator: bootstrap (small blobs of all ranks
+ * to all), comparison of schedules, heartbeats with counters, the end.  Data never travels here.
  *
- * Time is counted in ticks of the process that waits, not by the clock: a run that is stopped as a whole
- * (Ctrl-Z, a suspended machine) goes on where it was. */
+ *   --ranks N            the parent process is the hub: it starts the ranks, watches them, kills what hangs
+ *   launcher's variables a thread of rank 0 is the hub (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE); ranks of one
+ *                        host meet at a local socket named by MASTER_PORT, those of several at MASTER_ADDR:MASTER_PORT
+ *   mpirun               as that, at an address that rank 0 tells the others through MPI
+ *   srun                 as a launcher's, at MASTER_ADDR and MASTER_PORT, or on the job's first host */
 #ifndef SHARDC_RUNTIME_PLANE_H
 #define SHARDC_RUNTIME_PLANE_H
 
-#include <poll.h>
-#include <pthread.h>
-#include <sys/types.h>
+#include <stdatomic.h>
 
-#include "base/mac.h"
-#include "runtime/plane/control.h"
+#include "runtime/options.h"
 
-enum {
-	TICK_MS = 100, TICKS_PER_SECOND = 10,
-	GRACE_TICKS = 20,        /* from being told to end to being killed */
-	LEAVE_TICKS = 5,         /* for a rank to end by itself after another's error */
-	SILENT_TICKS = 5,        /* without a heartbeat: said in reports */
-	FAILED_TICKS = 10,       /* for a peer whose end broke a device's connections to be found out */
-	STATUS_LOST = 3,
-	PROGRAMS = 6,            /* of RankProgress.program */
-	KEY_BYTES = 16, NONCE_BYTES = 16, ADDRESS_TEXT = 1024,
-	MESSAGE_LIMIT = 1 << 28, /* of a rank, of the hub; STRANGER_LIMIT: before that is proved */
-	STRANGER_LIMIT = 512,
-	COMPARE_BYTES = 24,      /* of MSG_COMPARE: length and two hashes of a text */
-	BLOB_LIMIT = MESSAGE_LIMIT, NAMES_LIMIT = 1 << 24, SEQ_LIMIT = 1 << 30,
-};
+/* ---- what ranks are to all folders ---- */
 
-/* ---- wire.c ---- */
-
-typedef enum MessageKind {
-	/* of a rank */
-	MSG_HELLO, MSG_BEAT, MSG_GATHER, MSG_COMPARE, MSG_TEXT, MSG_NAMES, MSG_LEAVE,
-	/* of the hub; MSG_TEXT, too: asks for the text that MSG_COMPARE had the hash of */
-	MSG_ACCEPT, MSG_REFUSE, MSG_WELCOME, MSG_TABLE, MSG_GATHERED, MSG_COMPARED, MSG_STOP,
-	MSG_CHALLENGE, /* the first one, to whoever connects */
-	MSG_DOUBT,     /* why it is no rank of this run; without a proof, as the other end could not check one */
-	MSG_END,
-} MessageKind;
-/* bytes at `at` are not aligned, and stay until the next link_receive. */
-typedef struct Message { int kind; const char *at; size_t bytes; } Message;
-/* Of one direction; n: messages so far. */
-typedef struct LinkKey { bool on; uint8_t key[SIP_KEY]; uint64_t n; } LinkKey;
-typedef struct Link {
-	int fd;
-	Buf in, out;
-	size_t taken, sent;
-	size_t limit;            /* of a message that comes; STRANGER_LIMIT at first */
-	LinkKey mine, theirs;
-} Link;
-
-void link_open(Link *l, int fd);  /* takes fd: close-on-exec, non-blocking */
-void link_close(Link *l);
-/* From here on messages carry proofs. */
-void link_trust(Link *l, const LinkKey *mine, const LinkKey *theirs);
-/* Queues and sends what goes; the rest goes with link_flush. */
-void link_send(Link *l, MessageKind kind, const void *p, size_t bytes);
-void link_flush(Link *l);
-bool link_receive(Link *l);       /* takes what is there, at most a message of the limit; false: the end is gone */
-int link_kind(const Link *l);     /* of the message that comes next, not proved yet; -1: not here */
-bool link_next(Link *l, Message *m); /* the next whole message; one that is wrong closes the link */
-/* Copies a message of exactly this size. */
-bool message_read(const Message *m, void *out, size_t bytes);
-int64_t clock_ms(void);
-
-/* ---- what travels ---- */
-
-typedef struct RankRecord {
-	int64_t step, done[COMM_CHANNELS];
-	int32_t program, inside[COMM_CHANNELS], ended[COMM_CHANNELS];
-} RankRecord;
-typedef enum RankState { RANK_AWAY, RANK_HERE, RANK_LEFT, RANK_LOST } RankState;
-typedef struct TableRow {
-	RankRecord at;
-	int32_t state, silent; /* ticks since its last heartbeat */
-	int32_t asked;         /* MSG_GATHER, MSG_COMPARE: waits for the others at start; 0 */
-} TableRow;
-typedef struct Peer {
-	uint64_t host, pids;   /* hashes: of the host, of the pid namespace in which pid means something */
-	int32_t pid, rank;
-	char name[64];         /* of the host */
-} Peer;
-/* run: a number of the hub, the same for all who come to it, by whichever way. */
-typedef struct Challenge { uint64_t magic; uint8_t run[NONCE_BYTES], nonce[NONCE_BYTES]; } Challenge;
-typedef struct Hello {
-	uint64_t magic;        /* of this version of the protocol */
-	uint8_t nonce[NONCE_BYTES];
-	int32_t size, unused;
-	Peer peer;
-	uint8_t proof[SHA256_BYTES]; /* of the challenge and all above */
-} Hello;
-typedef struct EndMessage { int32_t status, now; } EndMessage; /* now: ranks cannot go on */
-
-void peer_self(Peer *p, int rank);
-uint64_t protocol_magic(void);
-
-/* ---- valid.c ---- */
-
-bool valid_record(const RankRecord *r);
-bool valid_rows(const TableRow *rows, int n);
-bool valid_peer(const Peer *p, int rank);
-bool valid_names(const Message *m); /* PROGRAMS lists of NUL-terminated names, each ended by an empty one */
-/* Text of another process as a line of a terminal may hold it: control characters become "?". */
-void say_text(Buf *b, const char *text, size_t n);
-
-/* ---- secret.c ---- */
-
-/* Adds the key that an address text carries. */
-void secret_add(Secret *s, const char key[KEY_BYTES]);
-void secret_nonce(uint8_t nonce[NONCE_BYTES]);
-/* What a rank answers to a challenge. */
-void secret_prove(const Secret *s, const Challenge *c, const Hello *h, uint8_t proof[SHA256_BYTES]);
-/* The keys of a link, of the challenge and a proved hello. */
-void secret_keys(const Secret *s, const Challenge *c, const Hello *h, LinkKey *of_rank, LinkKey *of_hub);
-
-/* ---- vouch.c ---- */
-
-/* Of the process that connected, listened, or (socketpair) made a local socket. */
-bool vouch_user(int fd);           /* it belongs to this process's user */
-int vouch_process(int fd);         /* a pidfd of it, when it is of this user; -1: the kernel vouches for nobody */
-int vouch_parent(void);            /* of the parent of this process */
-void vouch_kill(int pidfd);        /* -1: nothing */
-
-/* ---- connect.c ---- */
-
-/* What a rank brings to the hub; nonce and proof of the hello are made for each connection. */
-typedef struct Joiner { Hello hello; Secret secret; bool one_host; } Joiner;
-
-/* Address text: "host:port" or "KEY@host:port,host:port". */
-bool address_key(const char *text, char key[KEY_BYTES]); /* zeros where there is none */
-/* Rank 0's socket at one address that a launcher gave; -1 after a message. */
-int listen_at(const char *address, const char *where, Diag *d);
-/* Rank 0's socket for ranks of this user on this host, who find it by the address's port.  -1, d NULL: quietly. */
-int listen_local(const char *address, const char *where, Diag *d);
-/* Whether the address is one of this machine, for ranks that all run on it; false after a message. */
-bool address_is_here(const char *address, const char *where, Diag *d);
-/* Connects to rank 0, trying all addresses until one accepts this rank; false after a message. */
-bool connect_to(Link *l, const char *address, const Joiner *j, int64_t seconds, const char *where, Diag *d);
-/* Says hello over a link that leads to the hub.  1 accepted, 0 no answer, -1 refused: why; -2: refused by one who could
- * not prove to be of this run. */
-int handshake(Link *l, const Joiner *j, int wait_ms, char *why, size_t n);
-
-/* ---- stall.c ---- */
-
-typedef struct Names { CollectiveName *name; const void *context; } Names;
-/* "at #17 all_gather @h.4 of step 12", "computing in step 12, last ended #16 ..." */
-void say_place(Buf *b, const TableRow *row, const Names *names);
-/* A line per rank, each beginning with "\n  rank N: ". */
-void say_ranks(Buf *b, const TableRow *rows, const Peer *peers, int n, const Names *names);
-void clear_terminal_line(void);  /* the driver's progress line may stand there */
-
-/* ---- control.c, watch.c ---- */
-
-typedef struct Hub Hub;
-struct Control {
+/* Who this process is; made by launch.c from --ranks, the launcher's variables, or MPI. */
+typedef struct World {
 	int rank, size;
-	bool parent_hub;         /* of --ranks; else rank 0 has the hub */
-	const char *program;
-	int64_t timeout;         /* ticks; 0: for ever */
-	Diag d;                  /* of the watchdog */
-	RankProgress progress;
-	_Atomic int stop;        /* MSG_STOP */
-	Peer *peers;             /* once welcomed */
-	pthread_t thread, hub_thread;
-	Hub *hub;                /* in this process, turned by hub_thread */
-	pthread_mutex_t lock;    /* of all below */
-	pthread_cond_t changed;
-	Link link;
-	TableRow *rows, *table;  /* as the hub last said; as it says now, not believed yet */
-	bool threaded, welcomed, ended, leaving;
-	const char *failed;      /* the hub is gone: why; NULL */
-	int hub_process;         /* a pidfd that the kernel vouches for; -1: the hub is never signalled */
-	int64_t silent, end_ticks; /* of the hub; since it said that the run ends */
-	int asked, reply;        /* MSG_GATHERED, MSG_COMPARED: waited for; has come, in answer */
-	size_t want;             /* bytes of the answer */
-	Buf answer;
-	const char *text;        /* that is being compared */
-	Names names;
-	DeviceWatch device;
-	int64_t failed_ticks;    /* since the device said that it failed */
-};
-void *watch_hub(void *control); /* the watchdog's thread */
+	int local_rank, local_size; /* on this host */
+	int host, n_hosts;
+	int *host_of;               /* [rank] */
+	const struct MpiBackend *mpi; /* comm/mpi/object.h; NULL: not started by mpirun */
+	bool mpi_threads;           /* and it may be called from several threads */
+} World;
+/* What ranks talk over; collectives of one channel happen one after the other. */
+enum { COMM_GATHER, COMM_REDUCE, COMM_SYNC, COMM_CHANNELS }; /* as RtStream */
+/* With which a rank ends: bad data; wrong usage; a run that failed. */
+enum { EXIT_DONE = 0, EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_RUN = 3 };
+
+/* ---- launch.c, supervise.c ---- */
+
+/* What the ranks of a run share, and nobody else knows; without one given: of no use against anybody. */
+typedef struct Secret { bool given; uint8_t key[32]; } Secret;
+/* Of SHARDC_SECRET, or the file of SHARDC_SECRET_FILE; none of them set: not given.  False after a message. */
+bool secret_find(Secret *s, const char *where, Diag *d);
+
+/* How this process came to be. */
+typedef enum LaunchRole {
+	LAUNCH_ALONE,   /* one rank: no control plane */
+	LAUNCH_PARENT,  /* of --ranks N: supervises, trains nothing */
+	LAUNCH_RANK,    /* one of several ranks */
+} LaunchRole;
+typedef struct Launch {
+	LaunchRole role;
+	World world;          /* fields of hosts: as the launcher says; as it is after control_join */
+	bool mpi;             /* --comm=mpi or started by mpirun */
+	bool nccl;            /* ranks may have GPUs of their own, which reach other hosts */
+	int hub_fd;           /* rank of --ranks N: its socket to the parent, else -1 */
+	const char *address;  /* of the hub, "host:port" or control_listen's; NULL: hub_fd, or not known yet */
+	int listen_fd, local_fd; /* rank 0 after control_listen, else -1 */
+	bool one_host;        /* known before ranks meet: nothing listens on a network */
+	Secret secret;
+	FILE *messages;       /* of the watchdog and the hub, which outlive the joining; NULL: where its own go */
+} Launch;
+/* Reads the options and the launcher's variables; reports contradictions (--ranks under mpirun, RANK without
+ * WORLD_SIZE, --comm=shm over several hosts): wrong usage.  Messages of ranks other than 0 get a prefix,
+ * "[rank 3/8] ".  comms: what --comm may be, NULL-terminated.  Touches no library, starts no thread. */
+bool launch_find(Launch *l, const RtOptions *o, const char *const *comms, Arena *a, Diag *d);
+/* Of the parent: starts o->ranks copies of this program with these arguments, each pinned to its cores (none
+ * where there are fewer cores than ranks), with OMP_NUM_THREADS set where neither it nor --threads says;
+ * serves as their hub until all have ended.  Returns the exit status of the run: 0, or that of the rank that
+ * failed first; 3 for a lost one.
+ * SIGINT and SIGTERM of the parent: the first reaches rank 0 as control_stop_signal, a second one half a second
+ * or more later kills the ranks and the parent.  Its ranks are started with both ignored and must not die of them: a
+ * terminal signals all at once. */
+int launch_ranks(const Launch *l, const RtOptions *o, int argc, char **argv, Diag *d);
+
+/* ---- control.c ---- */
+
+/* What a rank is at, written by its threads and read by its watchdog.  seq: the collective's number. */
+typedef struct RankProgress {
+	_Atomic int64_t step;                  /* being run, from 1; an evaluation: that after which it runs */
+	_Atomic int32_t program;               /* 0 step, 1 evaluation, 2 outside (loading, saving) */
+	_Atomic int32_t inside[COMM_CHANNELS]; /* number of the collective that is being waited for, 0 = none */
+	_Atomic int32_t ended[COMM_CHANNELS];  /* number of the one that ended last, 0 = none */
+	_Atomic int64_t done[COMM_CHANNELS];   /* collectives ended since the start: what a stall does not move */
+} RankProgress;
+/* Numbers of what ranks wait for outside of programs. */
+enum { OUTSIDE_AGREE = 1, OUTSIDE_NCCL, OUTSIDE_FILES };
+static inline void progress_enter(RankProgress *p, int channel, int seq)
+{
+	atomic_store_explicit(&p->inside[channel], seq, memory_order_relaxed);
+}
+static inline void progress_end(RankProgress *p, int channel)
+{
+	int32_t seq = atomic_load_explicit(&p->inside[channel], memory_order_relaxed);
+	atomic_store_explicit(&p->ended[channel], seq, memory_order_relaxed);
+	atomic_store_explicit(&p->inside[channel], 0, memory_order_relaxed);
+	atomic_fetch_add_explicit(&p->done[channel], 1, memory_order_relaxed);
+}
+
+typedef struct Control Control;
+/* What is said of collective `seq` of a program: "all_gather @h.3"; NULL: seq is past the last.
+ * Called from the watchdog's thread. */
+typedef const char *CollectiveName(const void *context, int program, int seq);
+
+/* mpi only: rank 0 listens at all its addresses, with a random key; returns them as text (at most 1023 characters)
+ * for the others, which put it into Launch.address before control_join.  NULL after a message. */
+const char *control_listen(Launch *l, Arena *a, Diag *d);
+/* Connects to the hub, waits until all ranks are there, starts the watchdog thread; fills the fields of hosts
+ * of l->world from where the ranks really are.  LAUNCH_ALONE: a Control that works and has no thread.  NULL
+ * after a message (of this rank or of the hub): the run has failed, exit with 3. */
+Control *control_join(Launch *l, const RtOptions *o, Arena *a, Diag *d);
+RankProgress *control_progress(Control *c);
+void control_set_names(Control *c, CollectiveName *name, const void *context);
+/* What the watchdog asks of a device, and what it does before it ends the process; NULL: nothing. */
+typedef struct DeviceWatch {
+	const char *(*failed)(void *state); /* why nothing will end any more; NULL: all is well */
+	void (*abort)(void *state);
+	void *state;
+} DeviceWatch;
+void control_set_device(Control *c, const DeviceWatch *w);
+/* Blobs of equal size of all ranks, in rank order; for bootstrap.  False when a rank is gone. */
+bool control_all_gather(Control *c, const void *mine, int64_t bytes, void *all);
+/* Compares a text with rank 0's; where it differs all ranks get false and the first differing line of both is
+ * printed, once, with what it means: other binaries or flags. */
+bool control_compare(Control *c, const char *text, Diag *d);
+/* The signal by which the parent of --ranks asks for a stop; 0: none.  Rank 0 alone learns it. */
+int control_stop_signal(Control *c);
+/* Says that this rank ends with this status: the others learn it at once.  After an error of one rank the
+ * others end too, with status 3; a rank that ends without it counts as lost.  Where this process has the hub,
+ * returns when all ranks have left.  c is not used after it. */
+void control_leave(Control *c, int status);
 /* Ends this process from any thread: what stands in stdout is written, if that takes at most a second. */
 _Noreturn void end_process(int status);
-
-/* ---- strangers.c ---- */
-
-typedef struct Strangers Strangers;
-/* Takes the sockets.  most: strangers at a time, beside those that are attached. */
-Strangers *strangers_new(int tcp_fd, int local_fd, int most, int attached, const Secret *s);
-void strangers_free(Strangers *s);
-/* A socket whose other end a rank inherits; never dropped for another's sake, nor for being late. */
-void strangers_attach(Strangers *s, int fd, int rank);
-int strangers_most(const Strangers *s);             /* of the descriptors that strangers_poll fills */
-int strangers_poll(Strangers *s, struct pollfd *p); /* how many it has filled */
-/* A stranger that has proved to be a rank: the link has its keys, pidfd is the caller's (-1: none). */
-typedef struct Proved { Link link; Hello hello; int pidfd; bool attached; } Proved;
-void strangers_take(Strangers *s, const struct pollfd *p); /* what poll saw: new strangers, bytes */
-bool strangers_next(Strangers *s, Proved *out);            /* the next one that has proved to be a rank */
-/* few: all ranks are there, so who comes now is only told so. */
-void strangers_tick(Strangers *s, bool few);
-
-/* ---- hub.c ---- */
-
-typedef struct HubConfig {
-	int size, self;          /* ranks; the one in whose process the hub is, -1: in the parent's */
-	int64_t timeout;         /* ticks; 0: for ever */
-	int tcp_fd, local_fd;    /* where ranks connect; -1: none */
-	bool one_host;           /* shared memory: refuses ranks on several hosts */
-	Secret secret;           /* of those who connect */
-	const char *program, *waits_for; /* waits_for: how a rank that is missing should have been started */
-	Diag *d;
-} HubConfig;
-Hub *hub_new(const HubConfig *c);
-void hub_free(Hub *h);
-void hub_attach(Hub *h, int fd, int rank); /* a connected socket whose other end that rank has */
-void hub_child(Hub *h, int rank, pid_t pid); /* of the parent: a child of that rank was started */
-/* Serves until the next tick at most; true when extra_fd (-1: none) can be read. */
-bool hub_turn(Hub *h, int extra_fd);
-void hub_drain(Hub *h);            /* takes what has arrived, waits for nothing */
-void hub_stop(Hub *h, int signal);
-/* A rank's process is gone.  Reported unless the run is ending: "rank 2 " + why. */
-void hub_lost(Hub *h, int rank, int status, const char *why);
-/* Of the parent: a process ended as its rank had said, or as it was told. */
-void hub_gone(Hub *h, int rank, int status);
-bool hub_over(const Hub *h);       /* nobody is there any more, or the grace has passed */
-bool hub_left(const Hub *h, int rank);
-bool hub_ending(const Hub *h);
-bool hub_joined(const Hub *h, int rank);
-int hub_status(const Hub *h);
+/* Seconds of --timeout; 0: nothing is watched. */
+int64_t control_timeout(const RtOptions *o);
 
 #endif

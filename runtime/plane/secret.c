@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/plane/plane.h"
+#include "runtime/plane/private.h"
 
 enum { SHORTEST = 16, LONGEST = 4096 };
 

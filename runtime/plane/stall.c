@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/plane/plane.h"
+#include "runtime/plane/private.h"
 
 static void say_collective(Buf *b, int seq, int program, const Names *names)
 {

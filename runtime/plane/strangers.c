@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "runtime/plane/plane.h"
+#include "runtime/plane/private.h"
 
 enum { STRANGER_TICKS = 20, PER_TURN = 128, FEW = 16 };
 

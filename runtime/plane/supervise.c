@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/plane/plane.h"
+#include "runtime/plane/private.h"
 
 enum { SECOND_SIGNAL_MS = 500 }; /* `timeout` and terminals may send one twice */
 

@@ -3,7 +3,7 @@
  * The one idea: a message is right as a whole or its sender is not believed any more. */
 #include <string.h>
 
-#include "runtime/plane/plane.h"
+#include "runtime/plane/private.h"
 
 bool valid_record(const RankRecord *r)
 {

@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "runtime/plane/plane.h"
+#include "runtime/plane/private.h"
 
 enum { PEER_PIDFD = 77 }; /* SO_PEERPIDFD, which the C library does not name yet */
 

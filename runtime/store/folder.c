@@ -15,7 +15,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "runtime/store/save.h"
+#include "runtime/store/private.h"
 
 typedef struct Found { const char *name; int64_t step; bool hidden; } Found; /* hidden: it was being written */
 typedef VEC(Found) FoundList;

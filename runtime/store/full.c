@@ -12,8 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "runtime/store/full.h"
-#include "runtime/plane/plane.h"
+#include "runtime/store/store.h"
 
 struct FullParams {
 	Arena *a;

@@ -11,7 +11,7 @@
 
 #include "base/crc32.h"
 #include "base/file.h"
-#include "runtime/store/save.h"
+#include "runtime/store/private.h"
 
 /* Elements [first, first + n) of a tensor; to: rank 0's file. */
 typedef struct Gather {

@@ -8,7 +8,7 @@
  * write an index of what all ranks write without asking them. */
 #include <string.h>
 
-#include "runtime/store/save.h"
+#include "runtime/store/store.h"
 
 static const SafeMeta file_meta[] = {{"format", "pt"}};
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/philox.h"
-#include "runtime/internal.h"
+#include "runtime/store/private.h"
 
 enum { PIECE = 4096 };
 

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "runtime/store/save.h"
+#include "runtime/store/private.h"
 
 /* The file of a rank: a number that nobody else has.  error: errno of its making; -1: none was to be made. */
 typedef struct Token { uint64_t number; int32_t error; int32_t of; } Token;
@@ -174,9 +174,15 @@ bool places_find(SavePlaces *p, const Rt *rt, Arena *a, Diag *d)
 	return true;
 }
 
+const SavePlaces *places_of(const Rt *rt)
+{
+	static const SavePlaces one;
+	return rt->p->places ? rt->p->places : &one;
+}
+
 bool places_leads(const Rt *rt)
 {
-	const SavePlaces *p = &rt->p->places;
+	const SavePlaces *p = places_of(rt);
 	int rank = rt->p->world.rank;
 	return p->lead && !p->gathers ? p->lead[rank] == rank : rank == 0;
 }

@@ -16,7 +16,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/store/save.h"
+#include "base/npy.h"
+#include "runtime/store/private.h"
 
 static void note_change(json_t *root, const char *key, const char *now, const char *dir, Diag *d)
 {

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/store/save.h"
+#include "runtime/store/private.h"
 
 /* The folder of the checkpoint that --resume means; NULL without a message: none (auto). */
 static bool find(const RtOptions *o, Arena *a, const char **dir, Diag *d)

@@ -18,7 +18,7 @@
 
 #include "base/crc32.h"
 #include "base/file.h"
-#include "runtime/store/save.h"
+#include "runtime/store/private.h"
 
 static const SafeMeta file_meta[] = {{"format", "pt"}};
 
@@ -255,7 +255,7 @@ bool save_complete(const SavePaths *at, const char *state, const char *index, in
 		diag_error(d, at->dir, "`latest` could not be moved to %s: %s", at->name, strerror(errno));
 		return false;
 	}
-	if (at->rt->p->places.n < 2)
+	if (places_of(at->rt)->n < 2)
 		tidy_keep(at, keep);
 	return true;
 }
@@ -368,7 +368,7 @@ static bool stage(Save *s, SaveStage *run, bool all_ranks, Diag *d)
 
 void save_ended(const SavePaths *at)
 {
-	if (at->rt->p->places.n > 1 && places_leads(at->rt))
+	if (places_of(at->rt)->n > 1 && places_leads(at->rt))
 		tidy_keep(at, at->rt->p->options->keep);
 }
 
@@ -377,7 +377,7 @@ bool save_run(const SaveSet *c, const Progress *p, Diag *d)
 	Arena *a = arena_new();
 	Save s = {c, p, save_paths(a, c->rt, p->step)};
 	average_begin(c->rt);
-	bool gathers = c->rt->p->places.gathers;
+	bool gathers = places_of(c->rt)->gathers;
 	bool ok = stage(&s, create, false, d) && (gathers ? gather_files(c, &s.at, d) : stage(&s, fill, true, d));
 	for (int i = 0; i < CHECKPOINT_SECTIONS && ok && !c->own_files && !gathers; i++)
 		if (c->file[i].n)

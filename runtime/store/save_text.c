@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "runtime/store/save.h"
+#include "runtime/store/private.h"
 
 /* ---- state.json ---- */
 
@@ -105,7 +105,7 @@ static void put_began(Buf *b, Arena *a, const Rt *rt)
 /* Of one that lies in several folders: which ranks' files are in this one. */
 static void put_part(Buf *b, const Rt *rt)
 {
-	const SavePlaces *p = &rt->p->places;
+	const SavePlaces *p = places_of(rt);
 	const char *comma = "";
 	if (p->n < 2)
 		return;

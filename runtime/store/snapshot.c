@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "runtime/store/save.h"
+#include "runtime/store/private.h"
 
 struct Snapshot {
 	SaveSet set;                 /* as the run's, but for where the files' elements are found */
@@ -40,13 +40,6 @@ struct Snapshot {
 SaveState save_state(const Rt *rt)
 {
 	return rt->p->snapshot ? (SaveState)atomic_load(&rt->p->snapshot->state) : SAVE_NONE;
-}
-
-bool snapshot_wanted(const Rt *rt)
-{
-	const RtOptions *o = rt->p->options;
-	bool own_files = o->save_kind != CHECKPOINT_FULL || rt->p->world.size < 2;
-	return o->save && o->save_every && own_files && rt->model->layout.offload == LAYOUT_OFFLOAD_NONE;
 }
 
 /* Where the elements of a file's tensors begin. */
@@ -94,7 +87,7 @@ static char *map_copy(const Rt *rt, int64_t bytes, Diag *d)
 bool snapshot_open(SaveSet *c, Diag *d)
 {
 	int64_t planned = c->rt->p->memory.snapshot, at = 0;
-	if (!snapshot_wanted(c->rt))
+	if (!device_has_snapshot(c->rt))
 		return true;
 	Snapshot *s = NEW(c->arena, Snapshot);
 	s->set = *c;

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/store/save.h"
+#include "runtime/store/private.h"
 
 static const char state_name[] = "state.json";
 

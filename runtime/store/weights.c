@@ -13,7 +13,7 @@
 
 #include "base/file.h"
 #include "base/filehash.h"
-#include "runtime/internal.h"
+#include "runtime/store/private.h"
 
 typedef struct MappedFile { const char *map; int64_t bytes; } MappedFile;
 
@@ -42,42 +42,6 @@ static bool open_file(const RtFile *f, MappedFile *m, Diag *d)
 	}
 	*m = (MappedFile){file.at, file.bytes};
 	return check_file(f, m, d);
-}
-
-double number_get(const char *p, DType t)
-{
-	union { float f; double d; uint16_t h; } v;
-	memcpy(&v, p, (size_t)dtype_info[t].bytes);
-	switch (t) {
-	case DT_F32: return v.f;
-	case DT_F64: return v.d;
-	case DT_F16: return f16_to_float(v.h);
-	case DT_BF16: return bf16_to_float(v.h);
-	default: ice("initial weights of type %s cannot be converted", dtype_info[t].text);
-	}
-}
-
-void number_put(char *p, DType t, double x)
-{
-	union { float f; double d; uint16_t h; uint8_t u8; int8_t i8; int16_t i16; uint32_t u32; int32_t i32;
-		uint64_t u64; int64_t i64; } v;
-	switch (t) {
-	case DT_F32: v.f = (float)x; break;
-	case DT_F64: v.d = x; break;
-	case DT_F16: v.h = f16_from_float((float)x); break;
-	case DT_BF16: v.h = bf16_from_float((float)x); break;
-	case DT_I64: v.i64 = (int64_t)x; break;
-	case DT_I32: v.i32 = (int32_t)x; break;
-	case DT_I16: v.i16 = (int16_t)x; break;
-	case DT_I8: v.i8 = (int8_t)x; break;
-	case DT_U64: v.u64 = (uint64_t)x; break;
-	case DT_U32: v.u32 = (uint32_t)x; break;
-	case DT_U16: v.h = (uint16_t)x; break;
-	case DT_U8: v.u8 = (uint8_t)x; break;
-	case DT_BOOL: v.u8 = x != 0; break;
-	case DT_COUNT: ice("no dtype");
-	}
-	memcpy(p, &v, (size_t)dtype_info[t].bytes);
 }
 
 static void fill(const RtTensor *t, const Slice *s)

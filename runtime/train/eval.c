@@ -7,7 +7,7 @@
  * The one idea, for a last batch of t < B samples: sums are additive over rows, so a batch of those t
  * samples filled up with copies of one of them, less (B - t)/B of a batch of copies alone, is what the t
  * samples add.  No program needs a notion of masked rows for it. */
-#include "runtime/internal.h"
+#include "runtime/train/train.h"
 
 typedef struct Sums { double loss, weight, correct, counted, bad; } Sums;
 

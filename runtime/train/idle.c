@@ -4,7 +4,7 @@
  * does nothing. */
 #include <string.h>
 
-#include "runtime/train/session.h"
+#include "runtime/train/train.h"
 
 enum {
 #define IDLE(field, ...) IDLE_##field,

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/internal.h"
+#include "runtime/train/train.h"
 
 /* Samples go where a step takes them from, other inputs to where they stay. */
 static bool load_input(const Rt *rt, const RtTensor *t, int k, char *input, Diag *d)

@@ -14,10 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/data/arrays.h"
-#include "runtime/store/full.h"
-#include "runtime/plane/plane.h"
-#include "runtime/train/session.h"
+#include "runtime/train/train.h"
 
 struct Model {
 	Session s;

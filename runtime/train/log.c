@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/internal.h"
+#include "runtime/train/train.h"
 
 /* Plain lines of a run, when nobody watches a terminal. */
 enum { PLAIN_LINES = 10 };

@@ -16,8 +16,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "runtime/comm/mpi/mpi.h"
-#include "runtime/train/session.h"
+#include "runtime/train/train.h"
 
 typedef struct Run {
 	Session s;
@@ -382,7 +381,7 @@ static int meet(Run *run, SessionPrepare *stage)
 	Session *s = &run->s;
 	int code = session_meet(s, stage, run);
 	if (!code && s->o.print_plan && session_is_first(s)) {
-		device_print_plan(&s->rt, stdout);
+		plan_print(&s->rt, stdout);
 		if (s->rt.model->optimizer)
 			optim_print_groups(&s->p.optim, s->rt.model, stdout);
 		print_files(&s->train, s->p.arena);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/plan.h"
-#include "runtime/internal.h"
+#include "runtime/train/train.h"
 
 static const PlanKind kind_of[] = {
 	[RT_ALL_GATHER] = PLAN_ALL_GATHER, [RT_REDUCE_SCATTER] = PLAN_REDUCE_SCATTER, [RT_ALL_REDUCE] = PLAN_ALL_REDUCE,
@@ -80,7 +80,7 @@ static LayoutMemory mapped(const DeviceMemory *m)
 	return sum;
 }
 
-void device_print_plan(const Rt *rt, FILE *out)
+void plan_print(const Rt *rt, FILE *out)
 {
 	const RtModel *m = rt->model;
 	const World *world = &rt->p->world;

@@ -10,8 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "runtime/comm/mpi/mpi.h"
-#include "runtime/train/session.h"
+#include "runtime/train/train.h"
 
 /* ---- before the first step ---- */
 
@@ -22,12 +21,22 @@ static LossScale first_scale(const RtModel *model)
 	return (LossScale){.scale = model->loss_scale.init > 0 ? model->loss_scale.init : 1};
 }
 
+static StepAsked take_asked(const Rt *rt)
+{
+	int stop = rt->p->control ? control_stop_signal(rt->p->control) : 0;
+	SaveState save = save_state(rt);
+	return (StepAsked){.stop = MAX(stop, atomic_load(&report_stop_signal)), .reload = hyper_take_signal(),
+		.save = atomic_exchange(&report_save_signal, 0), .written = save == SAVE_WRITTEN,
+		.save_failed = save == SAVE_FAILED};
+}
+
 void session_new(Session *s, const RtModel *model, Diag *d)
 {
 	*s = (Session){.d = d, .folder.fd = -1};
 	s->model = *model;
 	s->rt = (Rt){.model = &s->model, .p = &s->p};
 	s->p = (struct RtPrivate){.diag = d, .arena = arena_new(), .options = &s->o, .accum = 1,
+		.places = &s->places, .asked = take_asked,
 		.progress.loss_scale = first_scale(model)};
 	s->train.batch = model->batch;
 }
@@ -77,7 +86,7 @@ static bool check_flags(const Session *s)
 
 int session_launch(Session *s)
 {
-	if (!launch_find(&s->launch, &s->o, s->p.arena, s->d))
+	if (!launch_find(&s->launch, &s->o, device_comms, s->p.arena, s->d))
 		return EXIT_USAGE;
 	s->p.world = s->launch.world;
 	bool flags = check_flags(s);
@@ -119,16 +128,16 @@ int session_meet(Session *s, SessionPrepare *prepare, void *context)
 	Rt *rt = &s->rt;
 	k_bad_input = rt_bad_input;
 	device_set_threads(s->o.threads);
-	start_hold_messages(rt, s->d);
+	agree_hold_messages(rt, s->d);
 	int code = device_check(rt, s->d) ? prepare(context) : EXIT_INPUT;
-	code = start_agree(rt, code, s->d);
+	code = agree_code(rt, code, s->d);
 	if (!code)
 		code = start_compare(rt, &s->train, &s->eval, s->d);
 	if (!code && s->o.hyper && !share_hyper(s))
 		code = EXIT_RUN;
 	if (!code && !device_map(rt, s->d))
 		code = EXIT_RUN;
-	start_print_messages(rt, s->d);
+	agree_print_messages(rt, s->d);
 	return code;
 }
 
@@ -378,7 +387,7 @@ int session_folder(Session *s)
 		return EXIT_DONE;
 	Diag *d = agree_begin(&held, s->d);
 	bool ok = !session_is_first(s) || folder_open(&s->folder, &s->rt, s->first_step, d);
-	if (!agree_end(&s->rt, &held, ok, s->d) || !places_find(&s->p.places, &s->rt, s->p.arena, s->d))
+	if (!agree_end(&s->rt, &held, ok, s->d) || !places_find(&s->places, &s->rt, s->p.arena, s->d))
 		return EXIT_INPUT;
 	d = agree_begin(&held, s->d);
 	ok = session_is_first(s) || !places_leads(&s->rt) || folder_open(&s->folder, &s->rt, s->first_step, d);

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "runtime/internal.h"
+#include "runtime/train/train.h"
 
 static sigset_t waited_for;
 static atomic_bool stops_are_asked, second_ends;

@@ -1,21 +1,12 @@
-/* runtime/train/start.c: ranks before they can talk through memory: that they agree, and who says what went wrong.
+/* runtime/train/start.c: ranks before they can talk through memory: what must be equal on all of them.
  *
- * All ranks read the same flags and files, so most of what is wrong is wrong on all of them, and the user is told
- * once: messages are held back until it is known who failed.  Refuses ranks whose program, flags or data differ
- * in anything that changes numbers or the order of collectives.
- *
- * The one idea: no stage of the start is left by one rank alone; at its end all learn the outcome of all. */
+ * Refuses ranks whose program, flags or data differ in anything that changes numbers or the order of collectives. */
 #include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/internal.h"
-
-static bool alone(const Rt *rt)
-{
-	return rt->p->world.size < 2;
-}
+#include "runtime/train/train.h"
 
 bool start_check_world(const Rt *rt, Diag *d)
 {
@@ -34,62 +25,6 @@ bool start_check_world(const Rt *rt, Diag *d)
 	if (o->infer.in && world > 1)
 		diag_error(d, o->program, "--infer runs on one rank, there are %" PRId64, world);
 	return d->errors == before;
-}
-
-/* ---- messages ---- */
-
-void start_hold_messages(Rt *rt, Diag *d)
-{
-	if (alone(rt))
-		return;
-	rt->p->messages = d->out;
-	d->out = open_memstream(&rt->p->held, &rt->p->n_held);
-}
-
-typedef struct Outcome { int32_t code, has_message; } Outcome;
-
-int start_agree(Rt *rt, int code, const Diag *d)
-{
-	struct RtPrivate *p = rt->p;
-	if (alone(rt))
-		return code;
-	ArenaMark mark = arena_mark(p->arena);
-	Outcome *all = NEW_N(p->arena, Outcome, p->world.size);
-	fflush(d->out);
-	Outcome mine = {code, p->held && p->n_held > 0};
-	if (!control_all_gather(p->control, &mine, sizeof(mine), all)) {
-		arena_rewind(p->arena, mark);
-		return code ? code : EXIT_RUN;
-	}
-	int agreed = 0, speaker = -1;
-	for (int r = 0; r < p->world.size; r++)
-		all[r].code = all[r].code < 0 || all[r].code > EXIT_RUN ? EXIT_RUN : all[r].code;
-	for (int r = 0; r < p->world.size; r++) {
-		agreed = agreed ? agreed : all[r].code;
-		if (speaker < 0 && all[r].code && all[r].has_message) {
-			speaker = r;
-			agreed = all[r].code;
-		}
-	}
-	p->speaks = agreed ? speaker == p->world.rank : p->world.rank == 0;
-	arena_rewind(p->arena, mark);
-	return agreed;
-}
-
-void start_print_messages(Rt *rt, Diag *d)
-{
-	struct RtPrivate *p = rt->p;
-	if (alone(rt) || !p->held)
-		return;
-	fclose(d->out);
-	d->out = p->messages;
-	if (p->speaks)
-		fwrite(p->held, 1, p->n_held, d->out);
-	free(p->held);
-	p->held = NULL;
-	/* Nobody ends before the message is out: the end of one rank ends the others. */
-	char done = 1, *all = NEW_N(p->arena, char, p->world.size);
-	control_all_gather(p->control, &done, 1, all);
 }
 
 /* ---- what must be equal ---- */
@@ -160,7 +95,7 @@ int start_compare(Rt *rt, const DataSet *train, const DataSet *eval, Diag *d)
 {
 	const RtModel *m = rt->model;
 	LayoutRank who = device_rank(rt);
-	if (alone(rt))
+	if (rt->p->world.size < 2)
 		return 0;
 	if (!check_hosts(rt, d))
 		return EXIT_USAGE;
@@ -204,7 +139,7 @@ bool start_comm_threads(const Rt *rt)
 {
 	struct RtPrivate *p = rt->p;
 	const World *w = &p->world;
-	if (alone(rt) || p->options->text[OPT_comm_threads])
+	if (rt->p->world.size < 2 || p->options->text[OPT_comm_threads])
 		return p->options->comm_threads > 0;
 	if (w->n_hosts > 1 && !w->mpi_threads)
 		return false;

@@ -5,7 +5,7 @@
  * too. */
 #include <sys/socket.h>
 
-#include "runtime/plane/plane.h"
+#include "runtime/plane/private.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { RANKS = 3, PIECE = 4, RAW = 0x80, LATE = 1 };

@@ -2,7 +2,7 @@
  * a message.  The first byte says which optimizer the program has. */
 #include <jansson.h>
 
-#include "runtime/internal.h"
+#include "runtime/train/train.h"
 #include "tests/fuzz/fuzz.h"
 
 /* What one reading leaves in the arena stays until the input is done, so each input has its own. */

@@ -5,7 +5,7 @@
  * or, by that byte, all that comes before a rank is let in. */
 #include <sys/socket.h>
 
-#include "runtime/plane/plane.h"
+#include "runtime/plane/private.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { RANKS = 3, PIECE = 3, SHAKES = 1, CHALLENGED = 2, GATHERS = 4, COMPARES = 8, RANK_0 = 16 };

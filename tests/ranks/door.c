@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/plane/plane.h"
+#include "runtime/plane/private.h"
 
 enum { WORDS = 64, BETWEEN_US = 20000, COMPARED_EVERY = 25 };
 

@@ -1,4 +1,4 @@
-"""The protocol of the control plane (runtime/plane/plane.h), written again: keys, links, and a rank that is no shardc."""
+"""The control plane's protocol (runtime/plane/private.h), written again: keys, links, a rank that is no shardc."""
 import hmac
 import os
 import socket

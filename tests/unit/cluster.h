@@ -5,8 +5,8 @@
 
 #include <pthread.h>
 
-#include "runtime/comm/ops.h"
-#include "runtime/store/save.h"
+#include "runtime/comm/private.h"
+#include "runtime/store/private.h"
 
 enum { MOST_RANKS = 6, N_UNITS = 6, N_TENSORS = 17, BN_MEAN = 12, BN_WIDE, BN_COUNT };
 

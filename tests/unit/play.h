@@ -3,7 +3,7 @@
 #ifndef SHARDC_TEST_PLAY_H
 #define SHARDC_TEST_PLAY_H
 
-#include "runtime/plane/plane.h"
+#include "runtime/plane/private.h"
 
 enum { MOST_RANKS = 8 };
 

@@ -10,8 +10,9 @@
 #include <string.h>
 
 #include "base/plan.h"
-#include "runtime/comm/ops.h"
-#include "runtime/internal.h"
+#include "runtime/comm/private.h"
+#include "runtime/exec/private.h"
+#include "runtime/train/train.h"
 #include "tests/unit/unit.h"
 
 enum { MOST_RANKS = 4, FLATS = 3, MOST_NUMEL = 400, STEPS = 2 };

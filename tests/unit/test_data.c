@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/internal.h"
+#include "runtime/train/train.h"
 #include "tests/unit/unit.h"
 
 static char folder[] = "/tmp/test_data_" "XX" "XX" "XX";

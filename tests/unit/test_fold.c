@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 #include "tests/unit/unit.h"
 
 enum { MOST_RANKS = 4 };

@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/plane/plane.h"
+#include "runtime/plane/private.h"
+
+static const char *const comms[] = {"self", "shm", "mpi", NULL};
 #include "tests/unit/unit.h"
 
 static const char *const variables[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
@@ -84,7 +86,7 @@ static bool find(const char *environment, const char *flags, Launch *l, Arena *a
 		putenv(arena_strdup(a, t));
 	for (char *t = strtok_r(arena_strdup(a, flags), " ", &save); t; t = strtok_r(NULL, " ", &save))
 		argv[argc++] = t;
-	bool ok = options_parse(&o, a, argc, argv, &d) && launch_find(l, &o, a, &d);
+	bool ok = options_parse(&o, a, argc, argv, &d) && launch_find(l, &o, comms, a, &d);
 	fclose(d.out);
 	clear_variables();
 	return ok;

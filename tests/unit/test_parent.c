@@ -12,6 +12,8 @@
 #include "tests/unit/play.h"
 #include "tests/unit/unit.h"
 
+static const char *const comms[] = {"self", "shm", "mpi", NULL};
+
 /* A file of this name: the parent sees that a child has ended before what it said last. */
 static const char *hides(void)
 {
@@ -90,7 +92,7 @@ static int be_started_rank(void)
 	char flag[] = "--timeout=1";
 	RtOptions o = play_options(a, &d, flag);
 	Launch l;
-	if (!launch_find(&l, &o, a, &d))
+	if (!launch_find(&l, &o, comms, a, &d))
 		return 30;
 	Control *c = control_join(&l, &o, a, &d);
 	if (!c)
@@ -109,7 +111,7 @@ _Noreturn static void be_parent(const Play *p)
 	RtOptions o;
 	Launch l;
 	dup2(fileno(play_open_said(p)), STDERR_FILENO);
-	if (!options_parse(&o, a, 3, flags, &d) || !launch_find(&l, &o, a, &d) || l.role != LAUNCH_PARENT)
+	if (!options_parse(&o, a, 3, flags, &d) || !launch_find(&l, &o, comms, a, &d) || l.role != LAUNCH_PARENT)
 		_exit(97);
 	int status = launch_ranks(&l, &o, 2, argv, &d);
 	_exit(waitpid(-1, NULL, WNOHANG) == -1 ? status : 96); /* no child is left */

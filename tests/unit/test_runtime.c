@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/exec/private.h"
 #include "tests/unit/toy_run.h"
 
 enum { N = 10 }; /* samples of toy_data */

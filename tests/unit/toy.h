@@ -5,7 +5,7 @@
 #ifndef SHARDC_TESTS_TOY_H
 #define SHARDC_TESTS_TOY_H
 
-#include "runtime/internal.h"
+#include "runtime/train/train.h"
 
 enum { TOY_B = 4, TOY_D = 4, TOY_C = 3, TOY_IGNORE = -100 };
 enum { TOY_X, TOY_LABELS, TOY_W, TOY_BIAS, TOY_SCALE, TOY_SEEN, TOY_SHIFT, TOY_TENSORS };

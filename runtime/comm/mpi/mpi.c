@@ -11,9 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/comm/mpi/object.h"
-#include "runtime/comm/mpi/mpi.h"
-#include "runtime/comm/object.h"
-#include "runtime/comm/wait.h"
+#include "runtime/comm/private.h"
 
 /* ---- starting ---- */
 

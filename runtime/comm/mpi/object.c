@@ -252,7 +252,7 @@ static Comm *mpi_open(Comm *local, const World *w, char *staging, int64_t bytes,
 	return &m->comm;
 }
 
-static bool mpi_start(MpiStart *out)
+static bool start_mpi(MpiStart *out)
 {
 	int provided = MPI_THREAD_SINGLE, n = 0;
 	char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -271,11 +271,11 @@ static void mpi_broadcast(void *p, int bytes)
 	MPI_Bcast(p, bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
 }
 
-static void mpi_stop(void)
+static void stop_mpi(void)
 {
 	MPI_Finalize();
 }
 
 extern const MpiBackend shardrt_mpi;
-const MpiBackend shardrt_mpi = {COMM_MPI_SHAPE, mpi_start, mpi_broadcast, mpi_open,
-	mpi_stop};
+const MpiBackend shardrt_mpi = {COMM_MPI_SHAPE, start_mpi, mpi_broadcast, mpi_open,
+	stop_mpi};

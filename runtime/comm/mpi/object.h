@@ -7,7 +7,7 @@
 #ifndef SHARDC_COMM_MPI_H
 #define SHARDC_COMM_MPI_H
 
-#include "runtime/comm/ops.h"
+#include "runtime/comm/private.h"
 
 #define COMM_MPI_FILE "libshardrt_mpi.so"
 #define COMM_MPI_SYMBOL "shardrt_mpi"

@@ -1,4 +1,4 @@
 /* runtime/exec/cpu/comms.c: how ranks of CPU programs can talk. */
-#include "runtime/plane/control.h"
+#include "runtime/exec/exec.h"
 
-const char *const launch_comms[] = {"self", "shm", "mpi", NULL};
+const char *const device_comms[] = {"self", "shm", "mpi", NULL};

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 enum { HUGE_PAGE = 2 << 20 };
 
@@ -125,7 +125,7 @@ bool device_map(Rt *rt, Diag *d)
 {
 	device_plan(rt);
 	bool ok = offload_make(rt, d) && map_private(rt, d);
-	if (start_agree(rt, ok ? EXIT_DONE : EXIT_RUN, d) || !map_comm(rt, d)) {
+	if (agree_code(rt, ok ? EXIT_DONE : EXIT_RUN, d) || !map_comm(rt, d)) {
 		device_unmap(rt);
 		return false;
 	}

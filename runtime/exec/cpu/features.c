@@ -8,7 +8,7 @@
 #include <cpuid.h>
 #include <string.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 enum { EAX, EBX, ECX, EDX };
 /* Register state that the system must save, as bits of XCR0. */

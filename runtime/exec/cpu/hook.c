@@ -8,9 +8,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "runtime/exec/private.h"
 #include "runtime/hook.h"
-#include "runtime/internal.h"
-#include "runtime/plane/plane.h"
 
 struct HookLink {
 	const Rt *rt;

@@ -17,7 +17,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 static const char *folder(const Rt *rt)
 {

@@ -3,7 +3,7 @@
  *
  * The one idea: when step_run returns all has happened, so results are there at once; sums of loss, accuracy and
  * gradients are f64 numbers of the host. */
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 /* ---- programs ---- */
 

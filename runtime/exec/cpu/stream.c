@@ -14,8 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/internal.h"
-#include "runtime/comm/wait.h"
+#include "runtime/exec/private.h"
 
 enum { QUEUES = RT_STREAM_SYNC }; /* what is on sync blocks, so it has no queue */
 

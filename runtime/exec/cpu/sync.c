@@ -7,7 +7,7 @@
  * The one idea: a message, and what is made of the ranks' pieces of it (Use), is all that they differ in. */
 #include <string.h>
 
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 typedef void Use(void *context, const char *const *from, int64_t at, int64_t n);
 typedef struct Vectors {

@@ -5,7 +5,7 @@
 
 #include "runtime/exec/cuda/backend.h"
 
-const char *const launch_comms[] = {"self", "shm", "mpi", "nccl", NULL};
+const char *const device_comms[] = {"self", "shm", "mpi", "nccl", NULL};
 
 /* What a rank says of itself. */
 typedef struct Gpu { int32_t own; } Gpu;

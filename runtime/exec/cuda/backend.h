@@ -11,7 +11,7 @@
 #include <cuda_runtime_api.h>
 
 #include "runtime/exec/cuda/words.h"
-#include "runtime/internal.h"
+#include "runtime/exec/private.h"
 
 typedef struct Backend {
 	const char *name;

@@ -6,7 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/cuda.h"
-#include "runtime/internal.h"
+#include "runtime/exec/exec.h"
 
 enum { CUDA_COMPUTE, CUDA_GATHER, CUDA_REDUCE, CUDA_SYNC, CUDA_COPY, CUDA_STREAMS };
 

@@ -264,12 +264,12 @@ bool device_map(Rt *rt, Diag *d)
 		return false;
 	device_plan(rt);
 	bool ok = (!c->backend->load || c->backend->load(rt, &c->backend_state, d)) && check_memory(rt, sharing.all, d);
-	if (start_agree(rt, ok ? EXIT_DONE : EXIT_RUN, d))
+	if (agree_code(rt, ok ? EXIT_DONE : EXIT_RUN, d))
 		return false;
 	make_streams(c);
 	k_cuda_open(rt->model->tf32);
 	ok = allocate(rt, d) && pin(rt, d);
-	if (start_agree(rt, ok ? EXIT_DONE : EXIT_RUN, d) || !map_comm(rt, d)) {
+	if (agree_code(rt, ok ? EXIT_DONE : EXIT_RUN, d) || !map_comm(rt, d)) {
 		device_unmap(rt);
 		return false;
 	}

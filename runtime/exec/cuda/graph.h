@@ -2,7 +2,7 @@
 #ifndef SHARDC_RUNTIME_CUDA_GRAPH_H
 #define SHARDC_RUNTIME_CUDA_GRAPH_H
 
-#include "runtime/internal.h"
+#include "runtime/exec/exec.h"
 
 void graph_open(Rt *rt);
 void graph_close(Rt *rt);

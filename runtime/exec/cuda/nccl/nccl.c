@@ -25,9 +25,9 @@
 
 #include "kernels/cuda/cuda.h"
 #include "runtime/exec/cuda/backend.h"
-#include "runtime/exec/cuda/nccl/object.h"
 #include "runtime/exec/cuda/cuda.h"
-#include "runtime/comm/object.h"
+#include "runtime/exec/cuda/nccl/object.h"
+#include "runtime/exec/private.h"
 
 typedef enum { OF_ALL, OF_GROUP, OF_ACROSS, SIZES } Size;
 static const char *const of_names[SIZES] = {"of all ranks", "of a group of hybrid_shard", "across the groups"};

@@ -1,20 +1,12 @@
-/* runtime/internal.h: what the runtime's files share and emitted programs do not see. */
-#ifndef SHARDC_RUNTIME_INTERNAL_H
-#define SHARDC_RUNTIME_INTERNAL_H
+/* runtime/exec/exec.h: a device and what runs on it: memory, streams, collectives, steps, and the optimizer's numbers.
+ *
+ * What a run is to all folders from here on: Rt, of which emitted code sees the first part, and RtPrivate. */
+#ifndef SHARDC_RUNTIME_EXEC_H
+#define SHARDC_RUNTIME_EXEC_H
 
-#include <signal.h>
-
-#include "base/npy.h"
-#include "base/safetensors.h"
 #include "runtime/comm/comm.h"
-#include "runtime/plane/control.h"
-#include "runtime/options.h"
 #include "runtime/scalars.h"
 #include "runtime/shardrt.h"
-
-/* ---- cpu/features.c ---- */
-
-bool cpu_supports(const char *name);
 
 /* ---- schedule.c ---- */
 
@@ -50,16 +42,14 @@ typedef struct DeviceMemory {
 	LayoutPlaces places;
 } DeviceMemory;
 extern const char *const device_arena_names[ARENA_COUNT];
+extern const char *const device_comms[]; /* what --comm may be, of the program's target; NULL-terminated */
 /* Whether this program runs here: the processor or the GPU, before anything is allocated.  Reports all that is
  * missing. */
 bool device_check(Rt *rt, Diag *d);
 /* Maps every arena and sets the base pointers of rt. */
 bool device_map(Rt *rt, Diag *d);
 void device_unmap(Rt *rt);
-/* Parts of device_map: bytes and offsets of all arenas; pointers, when memory.base is known. */
-void device_plan(Rt *rt);
 void device_layout(const Rt *rt, LayoutModel *layout); /* adds what the device alone knows of a plan */
-void device_point(Rt *rt);
 /* Memory of arenas as the host sees it until device_close: the memory itself, or a copy, which with DEVICE_READ has
  * its contents, and with DEVICE_WRITE is copied back.  Between steps. */
 typedef enum DeviceUse { DEVICE_READ = 1, DEVICE_WRITE = 2 } DeviceUse;
@@ -71,7 +61,6 @@ void device_tables(const Rt *rt);
 enum { DEVICE_PIECE = 64 << 20 };
 void device_put(const Rt *rt, void *at, const void *from, int64_t bytes);
 void device_zero(const Rt *rt, void *at, int64_t bytes);
-void device_print_plan(const Rt *rt, FILE *out);
 char *device_tensor(const Rt *rt, const RtTensor *t); /* where its elements are; parameters: the gathered ones */
 LayoutRank device_rank(const Rt *rt);
 static inline int64_t tensor_numel(const RtTensor *t)
@@ -82,6 +71,10 @@ static inline int64_t tensor_numel(const RtTensor *t)
 	return n;
 }
 static inline int64_t tensor_bytes(const RtTensor *t) { return tensor_numel(t) * dtype_info[t->dtype].bytes; }
+/* Whether saves of this run go on beside its steps: with --save-every, where each rank has files of its own and nothing
+ * is offloaded.  The plan has
+ * memory for them. */
+bool device_has_snapshot(const Rt *rt);
 
 /* ---- threads.c ---- */
 
@@ -89,60 +82,11 @@ enum { THREADS_MAX = 4096 };
 void device_set_threads(int64_t n); /* 0: leave as it is */
 int device_threads(void);
 
-/* ---- cpu/offload.c ---- */
-
-enum { OFFLOAD_PAGE = 4096 }; /* arenas in the file begin at multiples of it */
-/* Makes the file, memory.file_bytes long.  Nothing happens where that is 0. */
-bool offload_make(Rt *rt, Diag *d);
-void offload_close(Rt *rt);
-/* Advice for the system, about what of a unit is in the file. */
-void offload_before_gather(const Rt *rt, int unit);
-void offload_before_update(Rt *rt, int unit);
-void offload_after_update(const Rt *rt, int unit);
-
-/* ---- data.c, tokens.c ---- */
-
-/* Where the rows of one input come from: rows of an array, or cuts of a token stream. */
-typedef struct DataColumn {
-	const RtTensor *input;
-	const char *path;
-	Npy npy;                /* the map; for raw token files without a header */
-	const uint8_t *first;
-	int64_t n_samples, stride, row_bytes; /* sample i: row_bytes from first + i * stride */
-	DType token; /* token streams: element type in the file, widened to the input's; else DT_COUNT */
-} DataColumn;
-typedef struct DataSet {
-	DataColumn *columns;
-	int n_columns;
-	int64_t n_samples, batch;
-	bool shuffle;
-	uint64_t seed;
-	int64_t tokens_per_sample; /* 0: not a token model */
-} DataSet;
-/* data: NAME=FILE of each batched input; tokens: [NAME=]FILE or NULL.  flag names them in messages. */
-bool data_open(DataSet *set, const RtModel *model, Arena *a, const TextList *data, const char *tokens,
-	const char *flag, Diag *d);
-void data_close(DataSet *set);
-/* Copies samples into inputs, laid out as their arena: row b of the batch = sample sample_of(first + b). */
-void data_load(const DataSet *set, char *input, int64_t first);
-/* As data_load, but from row n on every row is `filler`, a position as well. */
-void data_load_part(const DataSet *set, char *input, int64_t first, int64_t n, int64_t filler);
-/* The error of a kernel that met bad data in the batch from `first` on: names the file, the step, samples. */
-void data_blame(const DataSet *set, int64_t first, const char *when, const char *bad, const char *program, Diag *d);
-void data_prefetch(const DataSet *set, int64_t first); /* starts reading from the disk; returns at once */
-/* Of each --const: given[its tensor's index] becomes true. */
-bool data_load_consts(const Rt *rt, const TextList *consts, bool *given, Diag *d);
-bool data_check_consts(const Rt *rt, const bool *given, Diag *d); /* no input without a sample axis is missing */
-/* The input that "NAME=FILE" names, and FILE; NULL after a message. */
-const RtTensor *data_split_name(
-	const RtModel *model, const char *text, const char **file, const char *flag, Diag *d);
-const RtTensor *data_find_input(const RtModel *model, const char *name);
-/* Columns of the inputs that a token stream feeds: appends to set->columns. */
-bool tokens_open(DataSet *set, const RtModel *model, const char *text, const char *flag, Diag *d);
-void tokens_load_row(const DataColumn *c, void *out, int64_t sample);
-
 /* ---- slices.c: which elements of a tensor a rank holds ---- */
 
+/* An element of a float dtype; number_put takes every dtype. */
+double number_get(const char *p, DType t);
+void number_put(char *p, DType t, double x);
 /* Elements [first, first + n) of a tensor lie at `at`; n = 0: none of them are here.  rounded: the dtype whose
  * values they have, dtype or a narrower one. */
 typedef struct Slice {
@@ -194,15 +138,13 @@ void agree_files_end(const Rt *rt);
  * the thread is, is no longer *seen. */
 void agree_wait(const Rt *rt, int64_t moved, int64_t *seen);
 
-/* ---- shared_file.c: memory that peers map ---- */
+/* Before ranks can talk through memory, over the control plane: */
 
-/* A file without a name, `bytes` long, in large pages where possible; -1 and errno. */
-int shared_file(int64_t bytes);
-/* That file of another process of this user, for reading, whatever it is now: the caller makes sure; -1 and errno. */
-int shared_open(int pid, int fd);
-/* Maps all of it at the boundary of a large page, and file_bytes of another file behind it, at the next multiple of
- * 4096; NULL and errno. */
-void *shared_map(int fd, int64_t bytes, int file, int64_t file_bytes, bool writable);
+/* Messages are held back, until agree_print_messages; of ranks that failed the lowest that has any prints. */
+void agree_hold_messages(Rt *rt, Diag *d);
+void agree_print_messages(Rt *rt, Diag *d);
+/* The exit code of a stage: 0 where it is 0 on all ranks. */
+int agree_code(Rt *rt, int code, const Diag *d);
 
 /* ---- staging.c: bytes between ranks outside a step, through memory that a step uses otherwise ---- */
 
@@ -226,19 +168,9 @@ int64_t staging_elements(const Staging *s, DType dtype);
 typedef void StagingUse(void *context, const char *const *from, int64_t at, int64_t n);
 void staging_collect(const Rt *rt, const Staging *s, int64_t bytes, StagingUse *use, void *context);
 
-/* ---- weights.c ---- */
-
-/* Which tensors get their first contents: all, or all but what a checkpoint holds.  All ranks call it. */
-bool weights_load(const Rt *rt, bool from_checkpoint, Diag *d);
-/* Random elements of a tensor that has RtTensor.init (init.c). */
-void init_random(const RtTensor *t, const Slice *s);
-double number_get(const char *p, DType t); /* float dtypes */
-void number_put(char *p, DType t, double x);
-
 /* ---- average.c ---- */
 
-/* Which tensors, and the bytes of one where all follow each other. */
-bool average_takes(const RtTensor *t);
+/* The bytes of one where all that have an average follow each other. */
 int64_t average_bytes(const RtTensor *t);
 /* Puts the average over ranks in place of every float buffer; the rank's own values wait in the shadow.
  * All ranks call both, between steps; nothing happens at one rank. */
@@ -246,67 +178,6 @@ void average_begin(Rt *rt);
 void average_end(Rt *rt);
 /* Where this rank's own values of a buffer are between the two. */
 char *average_own(const Rt *rt, const RtTensor *t);
-
-/* ---- collective.c: what a collective does, as exchanges ---- */
-
-/* What is rounded stochastically: elements of a flat, from its element `first` on; of a part of a cast: of the
- * parameter `id`, from its element `first` on.  next: by the numbers of the step after this one. */
-typedef struct Chance { bool on, next; int unit, flat; uint64_t id; int64_t first; } Chance;
-/* n elements that are made in the dtype that travels, before they are sent. */
-typedef struct Cast { void *to; const void *from; DType made, given; int64_t n; Chance chance; } Cast;
-/* One exchange of a collective, and what becomes of the elements: copies side by side, or their sum. */
-typedef struct Part {
-	Exchange x;                 /* of one member: nothing is exchanged, the work was done when it began */
-	bool fold;                  /* sum of all sources; else copies */
-	Cast cast;                  /* first; n = 0: none */
-	DType sent, made;           /* dtypes of the sources, and of what is made of them */
-	char *to;
-	int64_t stride;             /* copies: elements between those of one member and of the next */
-	float scale;                /* of sums */
-	/* Slabs of a range of `total` elements: whose number counts, and who takes from whom (-1: all). */
-	enum { SLAB_ONE, SLAB_OF_TAKER, SLAB_OF_GIVER } which;
-	int64_t slab, total;
-	int only_taker, only_giver;
-	bool not_own;
-} Part;
-typedef struct Collectives Collectives; /* members of the groups of this rank */
-typedef struct Members { int *ranks, n, me; } Members; /* in the order of folds */
-const Members *collective_members(const Rt *rt, const Collectives *c, const RtCollective *row);
-Collectives *collectives_new(const Rt *rt, Arena *a);
-int collective_parts(const Rt *rt, const RtCollective *row); /* exchanges; 0: nothing to do */
-/* Of an all-reduce and a reduce the second half of the parts says where the result goes. */
-void collective_describe(const Rt *rt, const Collectives *c, const RtCollective *row, int part, Part *out);
-/* Casts, and publishes. */
-void collective_begin(const Rt *rt, const Collectives *c, const RtCollective *row, int part, Part *out);
-int64_t collective_bytes(const Rt *rt, const Collectives *c, const RtCollective *row); /* that come from peers */
-int64_t collective_finish(const Rt *rt, const Part *p, const char **from); /* bytes that came from peers */
-/* Where a gather puts a flat of its unit. */
-char *collective_gathered(const Rt *rt, const RtCollective *row, int flat);
-/* A gather has been waited for: rt->param is where it put its unit, until rt_reshard. */
-void collective_arrived(Rt *rt, const RtCollective *row);
-const char *collective_name(RtCollectiveKind kind);
-/* Behind a reduce whose result is a sum over micro-batches: from the flat gradient to where it is kept. */
-void collective_keep(const Rt *rt, const RtCollective *row);
-int64_t collective_kept(const Rt *rt, const RtCollective *row, int flat, float **to, const float **from); /* elements */
-
-/* ---- chance.c: --stochastic-rounding ---- */
-
-uint64_t chance_id(const RtTensor *t);
-/* The parts of a cast in which chance is what one parameter's numbers are, or off. */
-typedef void ChanceUse(const Rt *rt, const Cast *part);
-void chance_parts(const Rt *rt, const Cast *c, ChanceUse *use);
-void chance_cast(const Rt *rt, const Cast *c); /* on the host, at its scalars */
-/* The numbers by which parameters that are put into memory between steps are rounded: those of the next step, of the
- * seed and the counters as they are now (model_load changes both). */
-uint64_t chance_key(const Rt *rt, uint64_t id);
-uint64_t chance_step(const Rt *rt);
-
-/* ---- cpu/hook.c: --comm-hook ---- */
-
-bool hook_takes(const Rt *rt, const RtCollective *row); /* whether the program's hook does this collective */
-int64_t hook_run(const Rt *rt, Collectives *all, const RtCollective *row, const char **from); /* bytes from peers */
-bool hook_start(Rt *rt, Diag *d);
-void hook_stop(Rt *rt);
 
 /* ---- cpu/stream.c or cuda/stream.c: when collectives run ---- */
 
@@ -325,42 +196,13 @@ void streams_program(Rt *rt, Program program);
  * and of broadcasts. */
 typedef struct CommCost { double ms, exposed_ms; int64_t n, bytes, gathered, reduced, broadcast; } CommCost;
 CommCost streams_cost(Rt *rt);
-typedef struct CommCounts { int64_t n, bytes; } CommCounts;
-/* Around a collective that blocks; bytes: received from others. */
-void streams_sync_begin(Rt *rt, int seq);
-void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes);
-CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind); /* since the start */
-
-/* ---- programs.c: a program's collectives, by number ---- */
-
-enum { RT_COLLECTIVE_KINDS = RT_ALL_REDUCE_SCALARS + 1 };
-const RtCollective *program_rows(const RtModel *m, Program program, int *n);
 const char *streams_name(const void *rt, int program, int seq); /* "all_gather @h.3"; NULL: there is none */
-/* What was counted by kind since *told, which becomes what is counted now; ms are 0. */
-CommCost cost_since(const CommCounts counts[RT_COLLECTIVE_KINDS], CommCost *told);
+const char *collective_name(RtCollectiveKind kind);
 
 /* ---- replicas.c: --check-replicas ---- */
 
-uint64_t replicas_hash(uint64_t h, const void *p, int64_t bytes);
-void replicas_gathered(Rt *rt, const RtCollective *row); /* a gather has been waited for */
 /* Whether copies of parameters are equal on all ranks; all call it, between steps, and come to the same verdict. */
 bool replicas_check(const Rt *rt, Diag *d);
-
-/* ---- start.c: ranks agree before they can talk through memory ---- */
-
-enum { EXIT_DONE = 0, EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_RUN = 3 };
-
-/* Checks flags and program against the number of ranks; before any rank is started. */
-bool start_check_world(const Rt *rt, Diag *d);
-/* Messages are held back, until start_print_messages; of ranks that failed the lowest that has any prints. */
-void start_hold_messages(Rt *rt, Diag *d);
-void start_print_messages(Rt *rt, Diag *d);
-/* The exit code of a stage: 0 where it is 0 on all ranks. */
-int start_agree(Rt *rt, int code, const Diag *d);
-/* Compares with rank 0's what must be equal on all ranks.  An exit code. */
-int start_compare(Rt *rt, const DataSet *train, const DataSet *eval, Diag *d);
-/* Whether communication gets threads: as asked, else where cores are left. */
-bool start_comm_threads(const Rt *rt);
 
 /* ---- optim.c ---- */
 
@@ -388,24 +230,11 @@ bool optim_configure(Optimizer *opt, const RtModel *model, const RtOptions *o, D
 const char *optim_help(const RtModel *model, OptionId flag, Arena *a);
 /* A parameter's states begin after so many updates, before the first step of this run. */
 void optim_set_began(Optimizer *opt, const RtModel *model, int tensor, int64_t updates);
-double optim_norm_p(const RtModel *model); /* which norm of gradients is computed */
 void optim_print_groups(const Optimizer *opt, const RtModel *model, FILE *out); /* nothing where all are in one */
 const char *optim_state_name(const Optimizer *opt, int state);
 
 /* Why the program has no use for a flag; NULL: it has. */
 const char *optim_refuses(const Optimizer *opt, const RtModel *model, OptionId flag);
-/* One flat's part, updated by the optimizer's kernel; pointers and lists as kernels take them. */
-typedef struct Update {
-	float *p, *m, *v;
-	const void *g;
-	KDType dtype; /* of g */
-	const Segment *segment;
-	int64_t n_segments;
-	const Group *group;
-	const StepScalars *s;
-	bool nesterov;
-} Update;
-void optim_update(const Optimizer *opt, const Update *u);
 /* Learning rates by the flags, and above them hyper (NULL: nothing). */
 LrSchedule optim_schedule(const Optimizer *opt, const RtOptions *o, const double *hyper);
 /* Puts in force what the flags say, and above them hyper (NULL: nothing). */
@@ -415,7 +244,7 @@ void optim_apply(Optimizer *opt, const RtModel *model, const RtOptions *o, const
 
 enum {
 #define HYPER(key, ...) HYPER_##key,
-#include "runtime/train/hyper.def"
+#include "runtime/exec/hyper.def"
 	HYPER_KEYS
 };
 /* All of these: HYPER_KEYS numbers, then GROUP_KEYS for each group of the model; NaN = not said.  NULL after
@@ -453,64 +282,19 @@ int step_depth(const Rt *rt);   /* steps that may be issued before step_result t
  * they were; so do steps that were issued behind it. */
 void step_result(Rt *rt);
 void step_sums(Rt *rt);         /* waits: rt->loss_sum .. counted of what ran since step_begin */
-/* The first NaN and the first infinity of n elements, -1: none.  Waits. */
-void step_not_finite(Rt *rt, const void *x, int64_t n, DType dtype, int64_t *nan, int64_t *inf);
 
 /* ---- report.c ---- */
 
 /* Takes the message of the first bad input since the last call; false when there was none. */
 bool report_take_bad_input(char *out, size_t n);
 bool report_has_bad_input(void);
-StepRules report_rules(const Rt *rt);
-StepAsked report_asked(const Rt *rt); /* of this rank; what is asked for once is taken */
-
-/* ---- signals.c ---- */
-
-extern _Atomic int report_stop_signal; /* that this process was sent; 0 = none */
-extern _Atomic int report_save_signal; /* SIGUSR1: 1 = asked to save */
-/* Before the process has a second thread: all inherit that the signals of a run are blocked. */
-void signals_block(const RtOptions *o);
-/* A thread takes them from here on; false after a message: there is none.  SIGINT and SIGTERM end the process until
- * signals_catch_stops: then they ask for a stop; second: one of a kind that has been seen ends it, still. */
-bool signals_start(const RtOptions *o, Diag *d);
-void signals_catch_stops(bool second);
 
 /* ---- check.c: --check-nan ---- */
 
 typedef struct Check { bool *inf; bool found; char text[1000]; } Check; /* of this step; inf: by check */
-void check_begin(Rt *rt);
 void check_say(const Rt *rt, Diag *d); /* what this rank found in the step, if it asks for a message */
 
-/* ---- log.c ---- */
-
-typedef struct Log {
-	int fd;                     /* -1: there is no file */
-	const char *path;
-	int error;                  /* errno of the first write that failed, 0: none did */
-	bool cut;                   /* the file's last line has no end */
-	Buf line;
-	bool terminal, dirty;       /* dirty: a progress line stands on the terminal */
-	int64_t n_steps, every, seen; /* seen: steps of this run */
-	double total_ms, shown_ms;  /* of those steps; when the terminal's line was last written */
-} Log;
-typedef struct StepRecord {
-	int64_t step;
-	double epoch, lr, ms, samples_per_s, tokens_per_s;
-	double save_ms;             /* that no step ran for a save, since the line before */
-	CommCost comm;
-	int64_t peak_bytes;
-	double loss_scale;
-	StepResult result;
-} StepRecord;
-bool log_open(Log *log, const char *path, bool append, int64_t n_steps, Diag *d);
-void log_step(Log *log, const StepRecord *r);
-void log_eval(Log *log, int64_t step, const StepResult *r, int64_t n_samples);
-/* New hyper-parameters, or (json NULL) a file that was refused. */
-void log_hyper(Log *log, int64_t step, const char *json);
-void log_clear_line(Log *log);  /* before anything else is printed */
-bool log_close(Log *log, Diag *d);
-
-/* ---- snapshot.c, resume.c ---- */
+/* ---- a run ---- */
 
 typedef struct Progress {
 	int64_t step;               /* steps done */
@@ -519,34 +303,11 @@ typedef struct Progress {
 	int64_t steps_then;         /* --steps of the checkpoint that is resumed; 0: there is none */
 	LossScale loss_scale;
 } Progress;
-/* Of the save under way beside the steps, this rank's part: its files are being written; are on the disk; could not be
- * written. */
-typedef enum SaveState { SAVE_NONE, SAVE_WRITING, SAVE_WRITTEN, SAVE_FAILED } SaveState;
-SaveState save_state(const Rt *rt);
-/* Whether saves of this run go on beside its steps: with --save-every, where each rank has files of its own and nothing
- * is offloaded.  The plan has memory for it. */
-bool snapshot_wanted(const Rt *rt);
-/* The folder of the checkpoint that --resume means, NULL without a message: none (auto); progress, and the flags that
- * were not given. */
-bool resume_begin(const Rt *rt, RtOptions *o, const char **dir, Progress *p, Diag *d);
-bool resume_is_strict(const RtOptions *o); /* --strict */
-typedef struct SaveSet SaveSet; /* save.h */
-bool resume_load(const SaveSet *c, const char *dir, Arena *a, Diag *d);
-
-/* ---- eval.c, infer.c, main.c ---- */
-
-/* One pass over the set; false after bad input. */
-bool eval_run(Rt *rt, const DataSet *set, StepResult *out, int64_t *n_samples, Diag *d);
-int infer_run(Rt *rt, Diag *d);
 
 typedef struct Cuda Cuda;       /* cuda/cuda.h */
 
-/* Whose folder of --save each rank sees (places.c): lead[r] is the lowest rank that sees rank r's; lead NULL: rank
- * 0's.  gathers: of kind full, where some do not see rank 0's: rank 0 writes all.  run: a number of this run. */
-typedef struct SavePlaces { int *lead; int n; bool gathers; uint64_t run; } SavePlaces;
-
 struct RtPrivate {
-	SavePlaces places;
+	struct SavePlaces *places;  /* of store; NULL: rank 0's folder is everybody's */
 	bool parts_are_newer;       /* than what the run goes on from, in some hosts' folders, which not all of them have */
 	Diag *diag;
 	Arena *arena;
@@ -563,6 +324,7 @@ struct RtPrivate {
 	size_t n_held;
 	bool speaks;                /* and whether this rank prints its own */
 	StepSums sums;
+	StepAsked (*asked)(const Rt *rt); /* of this rank; what is asked for once is taken.  NULL: nothing */
 	struct Snapshot *snapshot;  /* NULL: saves are waited for */
 	DeviceMemory memory;
 	Optimizer optim;

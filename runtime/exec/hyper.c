@@ -13,12 +13,12 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "runtime/internal.h"
+#include "runtime/exec/exec.h"
 
 typedef enum HyperKind { HYPER_NUMBER, HYPER_FRACTION, HYPER_COUNT, HYPER_PAIR, HYPER_SCHEDULE } HyperKind;
 static const struct { const char *key; HyperKind kind; OptionId flag; } rows[HYPER_KEYS] = {
 #define HYPER(key, kind, flag) {#key, HYPER_##kind, OPT_##flag},
-#include "runtime/train/hyper.def"
+#include "runtime/exec/hyper.def"
 };
 static const char *const schedules[] = {"constant", "linear", "cosine"};
 static const char *const wants[] = {[HYPER_NUMBER] = "a number that is not negative",

@@ -1,4 +1,4 @@
-/* runtime/train/session.h: one model that trains in this process, step by step: what the binary's main (main.c) and the
+/* runtime/train/train.h: one model that trains in this process, step by step: what the binary's main (main.c) and the
  * library (lib.c) have in common.
  *
  *   session_new -> session_launch -> session_join -> session_meet -> session_load -> session_start
@@ -6,15 +6,19 @@
  *     -> session_free
  *
  * Nothing here exits, prints but to its Diag, catches a signal or starts a process. */
-#ifndef SHARDC_RUNTIME_SESSION_H
-#define SHARDC_RUNTIME_SESSION_H
+#ifndef SHARDC_RUNTIME_TRAIN_H
+#define SHARDC_RUNTIME_TRAIN_H
 
-#include "runtime/store/save.h"
+#include "runtime/data/data.h"
+#include "runtime/store/store.h"
+
+/* ---- session.c, idle.c ---- */
 
 typedef struct Session {
 	Rt rt;
 	RtModel model;              /* the program's, with the memory that its micro-batches a step need */
 	struct RtPrivate p;
+	SavePlaces places;          /* p.places */
 	RtOptions o;
 	Diag *d;
 	Launch launch;
@@ -87,5 +91,61 @@ bool session_save_goes_on(Session *s);
 /* idle.c: says which of the given flags change nothing in this run, and what was compiled in and is not used; the first
  * rank alone.  trains: steps are to be made; session_configure has run. */
 void idle_warn(const Session *s, bool trains);
+
+/* ---- start.c: what ranks agree on before they can talk through memory ---- */
+
+/* Checks flags and program against the number of ranks; before any rank is started. */
+bool start_check_world(const Rt *rt, Diag *d);
+/* Compares with rank 0's what must be equal on all ranks.  An exit code. */
+int start_compare(Rt *rt, const DataSet *train, const DataSet *eval, Diag *d);
+/* Whether communication gets threads: as asked, else where cores are left. */
+bool start_comm_threads(const Rt *rt);
+
+/* ---- signals.c ---- */
+
+extern _Atomic int report_stop_signal; /* that this process was sent; 0 = none */
+extern _Atomic int report_save_signal; /* SIGUSR1: 1 = asked to save */
+/* Before the process has a second thread: all inherit that the signals of a run are blocked. */
+void signals_block(const RtOptions *o);
+/* A thread takes them from here on; false after a message: there is none.  SIGINT and SIGTERM end the process until
+ * signals_catch_stops: then they ask for a stop; second: one of a kind that has been seen ends it, still. */
+bool signals_start(const RtOptions *o, Diag *d);
+void signals_catch_stops(bool second);
+
+/* ---- log.c ---- */
+
+typedef struct Log {
+	int fd;                     /* -1: there is no file */
+	const char *path;
+	int error;                  /* errno of the first write that failed, 0: none did */
+	bool cut;                   /* the file's last line has no end */
+	Buf line;
+	bool terminal, dirty;       /* dirty: a progress line stands on the terminal */
+	int64_t n_steps, every, seen; /* seen: steps of this run */
+	double total_ms, shown_ms;  /* of those steps; when the terminal's line was last written */
+} Log;
+typedef struct StepRecord {
+	int64_t step;
+	double epoch, lr, ms, samples_per_s, tokens_per_s;
+	double save_ms;             /* that no step ran for a save, since the line before */
+	CommCost comm;
+	int64_t peak_bytes;
+	double loss_scale;
+	StepResult result;
+} StepRecord;
+bool log_open(Log *log, const char *path, bool append, int64_t n_steps, Diag *d);
+void log_step(Log *log, const StepRecord *r);
+void log_eval(Log *log, int64_t step, const StepResult *r, int64_t n_samples);
+/* New hyper-parameters, or (json NULL) a file that was refused. */
+void log_hyper(Log *log, int64_t step, const char *json);
+void log_clear_line(Log *log);  /* before anything else is printed */
+bool log_close(Log *log, Diag *d);
+
+/* ---- eval.c, infer.c, print_plan.c ---- */
+
+/* One pass over the set; false after bad input. */
+bool eval_run(Rt *rt, const DataSet *set, StepResult *out, int64_t *n_samples, Diag *d);
+int infer_run(Rt *rt, Diag *d);
+void plan_print(const Rt *rt, FILE *out);
 
 #endif

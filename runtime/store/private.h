@@ -1,41 +1,13 @@
-/* runtime/store/save.h: checkpoints: what this rank holds of one, how it is written, beside steps or between them.
- *
- *   holdings.c    which elements of which tensors this rank holds, and the files that it writes
- *   save_text.c   state.json, index.json
- *   save.c        the folder, and a save that all ranks wait for
- *   places.c      whether all ranks see the folder; gather.c: what to do where they do not
- *   snapshot.c    a save beside the steps: a copy in memory, and a thread that writes it
- *   tidy.c        what goes from the folder of --save
- *   folder.c      what lies in the folder of --save, and whose it is */
-#ifndef SHARDC_RUNTIME_SAVE_H
-#define SHARDC_RUNTIME_SAVE_H
+/* runtime/store/private.h: what files of store know of each other. */
+#ifndef SHARDC_RUNTIME_STORE_PRIVATE_H
+#define SHARDC_RUNTIME_STORE_PRIVATE_H
 
-#include "runtime/internal.h"
+#include "runtime/store/store.h"
 
-/* ---- holdings.c ---- */
+/* ---- init.c ---- */
 
-/* A tensor of a section, or of a file, and what of it this rank holds: Slice.first counts from the tensor's start. */
-typedef struct SavePart {
-	const RtTensor *t;           /* of sections: which tensor, or whose state */
-	bool of_state;
-	int only;                    /* rank whose own it is; -1: any that holds it */
-	Slice slice, master;         /* of sections: where a resume puts them */
-	Slice source;                /* where a save finds them */
-	bool writes;                 /* of several ranks that hold them, this one */
-} SavePart;
-typedef struct SaveFile { const char *name; SafeTensor *at; SavePart *part; int n; } SaveFile;
-typedef struct Snapshot Snapshot;
-struct SaveSet {
-	SaveFile section[CHECKPOINT_SECTIONS]; /* whole tensors, the same on all ranks; n = 0: there is no such section */
-	SaveFile file[CHECKPOINT_SECTIONS];    /* what this rank writes, by kind; of kind full the sections */
-	CheckpointKind kind;
-	bool own_files;              /* no other rank writes into these files */
-	Snapshot *snapshot;          /* NULL: saves are waited for */
-	Rt *rt;
-	Arena *arena;
-};
-/* With the memory of rt mapped; lives in a.  kind: --save-kind. */
-void save_init(SaveSet *c, Rt *rt, Arena *a);
+/* Random elements of a tensor that has RtTensor.init (init.c). */
+void init_random(const RtTensor *t, const Slice *s);
 
 /* ---- save_text.c ---- */
 
@@ -45,9 +17,6 @@ void save_put_index(Buf *b, const SaveSet *c);
 
 /* ---- save.c ---- */
 
-/* Writes DIR/step-NNNNNNNN and moves DIR/latest; on failure of any rank the older ones are as they were, and all ranks
- * know.  All ranks call it, between steps. */
-bool save_run(const SaveSet *c, const Progress *p, Diag *d);
 /* Paths within one save; a is its scratch.  moved: goes up with each piece of bounded size that was written and each
  * sync, for who waits for the thread that saves; NULL: this thread tells the watchdog itself (agree_alive). */
 typedef struct SavePaths {
@@ -77,15 +46,11 @@ bool save_make_dir(Arena *a, const char *path); /* and those above it; errno tel
 
 /* ---- places.c ---- */
 
-/* When rank 0 has its folder.  All ranks call it; false after a message.  Lives in a. */
-bool places_find(SavePlaces *p, const Rt *rt, Arena *a, Diag *d);
+const SavePlaces *places_of(const Rt *rt); /* never NULL */
 /* Makes and removes a file of some bytes in the folder that this rank sees; false: errno tells. */
 bool places_try(const Rt *rt, Arena *a);
 /* A file by which a folder is tried: a run that was killed may have left it. */
 bool places_is_token(const char *name);
-/* Whether this rank makes and completes the checkpoint's folder that it sees. */
-bool places_leads(const Rt *rt);
-
 /* ---- gather.c ---- */
 
 /* Where not all ranks see rank 0's folder: it gets what they hold, piece by piece, writes it into its files and sets
@@ -99,19 +64,6 @@ bool gather_files(const SaveSet *c, const SavePaths *at, Diag *d);
 char *resume_find(const Rt *rt, RtOptions *o, const char **dir, Diag *d);
 /* Whether rank 0 reads for all: --sync-init, or the others do not see what it found. */
 bool resume_is_sync(const Rt *rt);
-
-/* ---- snapshot.c ---- */
-
-/* What save_init adds: memory, and copies of c->file that find their elements there. */
-bool snapshot_open(SaveSet *c, Diag *d);
-void snapshot_close(SaveSet *c);
-/* Begins a save of what is in memory now: copies it and lets a thread write the copy.  Nothing may be under way.  All
- * ranks call it, between steps; false: the folder could not be made, which was said. */
-bool snapshot_begin(SaveSet *c, const Progress *p, Diag *d);
-/* Told on all ranks at the same step, when all have written: rank 0 completes the checkpoint beside the steps. */
-void snapshot_all_written(SaveSet *c);
-/* Waits for what is under way.  False after a message; then it was dropped.  All ranks call it and know. */
-bool snapshot_end(SaveSet *c, Diag *d);
 
 /* ---- tidy.c ---- */
 
@@ -129,10 +81,5 @@ void tidy_keep(const SavePaths *at, int64_t keep);
 /* The newest complete checkpoint of a folder, by its headers and index; NULL: there is none.  Says which newer ones it
  * passes over.  Lives in a. */
 const char *folder_newest(const char *dir, Arena *a, Diag *d);
-/* Of rank 0, from before the first step on: the folder of --save, made and locked for this process.  False after a
- * message: it is another run's. */
-typedef struct RunFolder { int fd; const char *made; } RunFolder; /* fd -1: not open */
-bool folder_open(RunFolder *f, const Rt *rt, int64_t first_step, Diag *d);
-void folder_close(RunFolder *f);
 
 #endif

@@ -1,10 +1,10 @@
-/* runtime/comm/ops.h: what a communicator is made of: a way to publish, take and end exchanges.
+/* runtime/comm/private.h: what a communicator is made of: a way to publish, take and end exchanges.
  *
  * comm/shm.c is one; mpi/object.c, a shared object (mpi/object.h), serves other hosts and wraps the first. */
-#ifndef SHARDC_COMM_OPS_H
-#define SHARDC_COMM_OPS_H
+#ifndef SHARDC_RUNTIME_COMM_PRIVATE_H
+#define SHARDC_RUNTIME_COMM_PRIVATE_H
 
-#include "runtime/plane/control.h"
+#include "runtime/comm/comm.h"
 
 typedef struct CommOps {
 	void (*begin)(Comm *c, const Exchange *x);
@@ -29,12 +29,17 @@ struct Comm {
 };
 
 /* Of the ranks of this host; members of an exchange on others get NULL from take. */
-Comm *comm_shm_open(struct Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d);
+Comm *comm_shm_open(Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d);
 /* Of all ranks, wherever they are, for exchanges outside of programs. */
 Comm *comm_control_open(Control *control, const World *w, int64_t bytes, Arena *a, Diag *d);
 
 /* The piece at `at` that all ranges of x which reach it have in common: its length; offset[i] of member i's
  * source, or -1. */
 int64_t comm_piece(const Exchange *x, int64_t at, int64_t most, int64_t *offset);
+
+/* ---- mpi/mpi.c ---- */
+
+/* Exchanges with ranks on other hosts beside those of this one.  NULL after a message. */
+Comm *mpi_comm(Comm *local, const World *w, Diag *d);
 
 #endif
