@@ -104,6 +104,11 @@ test: all $(BUILD)/unit $(BUILD)/models
 	SHARDC=$(BUILD)/shardc tests/ir/runtests
 	SHARDC=$(BUILD)/shardc tests/e2e/run
 
+## docs: the commands of README.md and docs/, run in a copy of the tree, beside what is shown there (two minutes)
+docs: all
+	tests/docs/run --self-test
+	tests/docs/run --build $(BUILD)
+
 ## mpi: ranks that mpirun starts against --ranks, on hosts made of namespaces (wants libopenmpi-dev, openmpi-bin, root)
 mpi: all $(BUILD)/models
 	SHARDC=$(BUILD)/shardc tests/ranks/mpi
@@ -282,6 +287,6 @@ clean:
 	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/frontend $(BUILD)/shardc $(BUILD)/libshardc.a $(BUILD)/unit
 
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test mutants random lint asan fuzz conformance reference parity export python trust trust-full \
+.PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export python trust trust-full \
 	doors ranks crash matrix features features-full mpi bench bench-ranks bench-checkpoint collectives install clean
 .DELETE_ON_ERROR:
