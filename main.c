@@ -78,6 +78,7 @@ static bool take_hook(Options *o, Hook *hook, Arena *a, Diag *d)
 	}
 	if (half != DT_F32) {
 		o->precision.reduce_dtype = half;
+		o->graph.comm_hook = NULL; /* it is no hook */
 		return true;
 	}
 	if (options_cuda(o)) {
@@ -90,17 +91,15 @@ static bool take_hook(Options *o, Hook *hook, Arena *a, Diag *d)
 			"--reduce-dtype and --keep-low-precision-grads");
 		return false;
 	}
-	CodegenTarget t = {.cc = o->target.cc, .arch = o->target.arch, .verbose = o->inspection.verbose};
+	CodegenTarget t = {.options = o->target, .verbose = o->inspection.verbose};
 	return hook_parse(text, hook, a, d) && (prints_ir(o) || codegen_check_hook(hook, &t, d));
 }
 
 /* What the program is built for, and by what. */
 static CodegenTarget target_options(const Options *o)
 {
-	const TargetOptions *t = &o->target;
-	return (CodegenTarget){.text = o->canonical_target, .library = o->what.emit == EMIT_LIB, .cuda = options_cuda(o),
-		.tf32 = o->precision.matmul_precision == MATMUL_TF32, .cc = t->cc, .nvcc = t->nvcc, .arch = t->arch,
-		.optimize = t->optimize, .verbose = o->inspection.verbose};
+	return (CodegenTarget){.options = o->target, .text = o->canonical_target, .library = o->what.emit == EMIT_LIB,
+		.tf32 = o->precision.matmul_precision == MATMUL_TF32, .verbose = o->inspection.verbose};
 }
 
 /* ---- stages ---- */
@@ -196,7 +195,7 @@ static bool write_schedule(Module *m, const Options *o, Diag *d)
 static void note_products(const Options *o, const CodegenTarget *c, Diag *d)
 {
 	DType t = o->precision.param_dtype;
-	if (t != DT_F32 && !c->cuda && !codegen_multiplies(c, t, d) && !d->errors)
+	if (t != DT_F32 && !codegen_cuda(c) && !codegen_multiplies(c, t, d) && !d->errors)
 		diag_note(d, "--param-dtype", "--arch=%s does not multiply %s: products are computed in f32, which moves half "
 			"the bytes and is no faster", o->target.arch ? o->target.arch : "native", dtype_info[t].text);
 }

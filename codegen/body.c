@@ -237,7 +237,7 @@ void body_write(Emit *e, const Scopes *s, const Block *b, const char *label, Buf
 	map_add(t.columns.names, "name");
 	put_lines(&t);
 	body_constants(t.locals, "\tconst int64_t ", body);
-	if (e->target->cuda)
+	if (codegen_cuda(e->target))
 		frame(&t, label, body);
 	else
 		buf_put(body, t.lines.at, t.lines.n);

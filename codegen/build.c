@@ -61,10 +61,10 @@ bool build_find_runtime(Build *b, const char *runtime)
 static Build build_new(Arena *a, const CodegenTarget *o, Diag *d)
 {
 	static const char *const include[] = {"..", "../..", "../lib/shardc/include", "include"};
-	Build b = {.a = a, .o = o, .d = d, .cc = o->cc ? o->cc : "cc", .flag = "--cc", .language = "C",
-		.arch = o->arch ? o->arch : "native"};
+	Build b = {.a = a, .o = o, .d = d, .cc = o->options.cc ? o->options.cc : "cc", .flag = "--cc", .language = "C",
+		.arch = o->options.arch ? o->options.arch : "native"};
 	b.include = build_search(&b, include, COUNT_OF(include), "runtime/shardrt.h");
-	if (o->cuda)
+	if (codegen_cuda(o))
 		build_cuda_open(&b);
 	else
 		build_find_runtime(&b, b.arch);
@@ -276,14 +276,14 @@ static bool check_found(Build *b)
 	if (!b->include)
 		diag_error(b->d, "shardc", "runtime/shardrt.h is not beside this program; install shardc as a whole "
 			"(make install) or run it from its build folder");
-	return b->include && (b->o->cuda ? build_cuda_found(b) : choose_runtime(b));
+	return b->include && (codegen_cuda(b->o) ? build_cuda_found(b) : choose_runtime(b));
 }
 
 bool codegen_check_target(const CodegenTarget *o, Diag *d)
 {
 	Arena *a = arena_new();
 	Build b = build_new(a, o, d);
-	bool ok = !o->cuda || (check_found(&b) && build_cuda_compiler(&b));
+	bool ok = !codegen_cuda(o) || (check_found(&b) && build_cuda_compiler(&b));
 	arena_free(a);
 	return ok;
 }
@@ -319,10 +319,10 @@ bool codegen_compile(const char *dir, const Module *m, const CodegenTarget *o, c
 	bool ok = check_found(&b), started = ok;
 	dir = as_operand(a, dir);
 	for (int i = 0; started && i < n; i++) {
-		source[i] = i == 2 ? hook : arena_printf(a, "%s/%s.%s", dir, name[i], o->cuda ? "cu" : "c");
+		source[i] = i == 2 ? hook : arena_printf(a, "%s/%s.%s", dir, name[i], codegen_cuda(o) ? "cu" : "c");
 		object[i] = arena_printf(a, "%s/%s.o", dir, name[i]);
 		Args args = i == 2 ? hook_command(&b, source[i], object[i]) :
-			(o->cuda ? build_cuda_compile : compile_command)(&b, i == 1, source[i], object[i]);
+			(codegen_cuda(o) ? build_cuda_compile : compile_command)(&b, i == 1, source[i], object[i]);
 		pid[i] = start(&b, &args);
 	}
 	bool compiled = started;
@@ -330,7 +330,7 @@ bool codegen_compile(const char *dir, const Module *m, const CodegenTarget *o, c
 		compiled = finish(&b, pid[i], source[i], "shardc is at fault, not the model; or the disk is full")
 			&& compiled;
 	if (compiled) {
-		Args args = (o->cuda ? build_cuda_link : link_command)(&b, object, n, temp);
+		Args args = (codegen_cuda(o) ? build_cuda_link : link_command)(&b, object, n, temp);
 		ok = finish(&b, start(&b, &args), temp, "a library is missing, or the disk is full");
 		if (ok && rename(temp, output)) {
 			diag_error(d, output, "cannot write: %s", strerror(errno));
@@ -410,7 +410,7 @@ const char *build_make_command(Build *b)
 /* A line break has no spelling in a Makefile. */
 static bool check_lines(Build *b)
 {
-	const char *const words[] = {b->include, b->lib, b->cc, b->arch, b->o->cc, b->blas, b->dnn};
+	const char *const words[] = {b->include, b->lib, b->cc, b->arch, b->o->options.cc, b->blas, b->dnn};
 	bool whole = true;
 	for (int i = 0; i < COUNT_OF(words) && whole; i++) {
 		whole = !words[i] || !strchr(words[i], '\n');
@@ -425,7 +425,7 @@ bool build_makefile(const CodegenTarget *o, const Hook *hook, Buf *out, Diag *d)
 	Arena *a = arena_new();
 	Build b = build_new(a, o, d);
 	bool ok = check_found(&b) && check_lines(&b);
-	if (o->cuda) {
+	if (codegen_cuda(o)) {
 		build_cuda_makefile(&b, out);
 		arena_free(a);
 		return ok;

@@ -24,7 +24,7 @@ typedef struct Build {
 /* -O of step.c and of step.cu's host code. */
 static inline int build_level(const CodegenTarget *o)
 {
-	return o->optimize == OPTIMIZE_UNSAID ? 1 : (int)(o->optimize - OPTIMIZE_0);
+	return o->options.optimize == OPTIMIZE_UNSAID ? 1 : (int)(o->options.optimize - OPTIMIZE_0);
 }
 
 /* ---- build.c ---- */

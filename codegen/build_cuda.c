@@ -25,7 +25,7 @@ void build_cuda_open(Build *b)
 {
 	static const char *const blas[] = {"cuda/nvidia/cu13/lib", "../lib/shardc/cuda/nvidia/cu13/lib"};
 	static const char *const dnn[] = {"cuda/nvidia/cudnn/lib", "../lib/shardc/cuda/nvidia/cudnn/lib"};
-	b->cc = b->o->nvcc ? b->o->nvcc : "nvcc";
+	b->cc = b->o->options.nvcc ? b->o->options.nvcc : "nvcc";
 	b->flag = "--nvcc";
 	b->language = "CUDA";
 	b->blas = build_search(b, blas, COUNT_OF(blas), "libcublasLt.so.13");
@@ -103,8 +103,8 @@ bool build_cuda_compiler(Build *b)
 /* The host's compiler, which nvcc starts: --cc. */
 static void push_host(Build *b, Args *args)
 {
-	if (b->o->cc)
-		build_push(b, args, (const char *[]){"-ccbin", b->o->cc}, 2);
+	if (b->o->options.cc)
+		build_push(b, args, (const char *[]){"-ccbin", b->o->options.cc}, 2);
 }
 
 Args build_cuda_compile(Build *b, bool fused, const char *source, const char *object)
@@ -129,7 +129,7 @@ static const char *archive(Build *b, const char *name)
 	Args args = {0};
 	pid_t pid = -1;
 	const char *file = arena_printf(b->a, "-print-file-name=lib%s.a", name);
-	build_push(b, &args, (const char *[]){b->o->cc ? b->o->cc : "cc", file}, 2);
+	build_push(b, &args, (const char *[]){b->o->options.cc ? b->o->options.cc : "cc", file}, 2);
 	const char *path = build_output(b, &args, &pid);
 	while (pid > 0 && waitpid(pid, NULL, 0) < 0)
 		;
@@ -174,7 +174,8 @@ static void put_folder(Build *b, Buf *out, const char *name, const char *folder)
 void build_cuda_makefile(Build *b, Buf *out)
 {
 	const char *places[] = {"LIB", b->blas ? "CUBLAS" : NULL, b->dnn ? "CUDNN" : NULL};
-	const char *host = b->o->cc ? arena_printf(b->a, " -ccbin %s", str_escape(b->a, ESCAPE_MAKE, b->o->cc)) : "";
+	const char *cc = b->o->options.cc;
+	const char *host = cc ? arena_printf(b->a, " -ccbin %s", str_escape(b->a, ESCAPE_MAKE, cc)) : "";
 	buf_printf(out, "# Builds the training program from step.cu and fused.cu; made by shardc.\n"
 		"NVCC = %s%s\nARCH = %s\nINCLUDE = %s\n",
 		build_make_command(b), host, str_escape(b->a, ESCAPE_MAKE, b->arch),

@@ -5,18 +5,16 @@
 #include "base/options.h"
 #include "ir/ir.h"
 
-/* What a program is built for, and by what; what it does is the module's.  NULL = default. */
+/* What a program is built for, and by what; what it does is the module's. */
 typedef struct CodegenTarget {
-	bool cuda;              /* step.cu and fused.cu, for a GPU */
+	TargetOptions options;  /* NULL: cc, of CUDA nvcc's own choice; nvcc; arch native, which of CUDA is never NULL */
 	bool tf32;              /* CUDA: --matmul-precision=tf32 */
 	bool library;           /* libmodel.so instead of a program */
-	const char *nvcc;       /* CUDA compiler; NULL = nvcc */
-	const char *cc;         /* C compiler; NULL = cc; of CUDA: the host's, NULL = nvcc's own choice */
-	const char *arch;       /* -march; NULL = native; of CUDA never NULL */
-	OptimizeLevel optimize; /* of step.c */
 	bool verbose;           /* print the compiler's commands */
 	const char *text;       /* canonical text of the options that say so; recorded behind the module's */
 } CodegenTarget;
+/* Whether it is step.cu and fused.cu, for a GPU. */
+static inline bool codegen_cuda(const CodegenTarget *t) { return t->options.target == TARGET_CUDA; }
 
 /* Writes dir/step.c, dir/fused.c (CUDA: step.cu, fused.cu) and dir/Makefile, for a library model.h and model.pc, too
  * (dir is made when absent).  Refuses ops and dtypes that no kernel serves, and an arch without a runtime.  All files

@@ -220,7 +220,7 @@ void fused_signature(Buf *b, const Op *op, const FusedSpace *s)
 static const char *kernel_text(Emit *e, const Op *op, const FusedSpace *s, const char *name)
 {
 	Buf b = {0};
-	(e->target->cuda ? fused_cuda : fused_cpu)(e, &b, op, s, name);
+	(codegen_cuda(e->target) ? fused_cuda : fused_cpu)(e, &b, op, s, name);
 	const char *text = arena_strndup(e->a, b.at, b.n);
 	buf_free(&b);
 	return text;

@@ -131,7 +131,7 @@ void lower_reshard(Emit *e, const Op *op)
 /* On the CPU the calling thread is the compute stream: what comes before a call is done. */
 void lower_record(Emit *e, const Op *op)
 {
-	if (e->target->cuda)
+	if (codegen_cuda(e->target))
 		emit_line(e, "rt_record(rt, %s);", emit_part(e, PART_EVENT, emit_event(e, op), "record"));
 }
 

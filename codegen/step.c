@@ -258,7 +258,7 @@ static bool check_theirs(Emit *e, const char *dir, int n)
 {
 	bool ok = true;
 	for (int i = 0; i < n; i++) {
-		const char *at = arena_printf(e->a, "%s/%s", dir, file_names[e->target->cuda][i]);
+		const char *at = arena_printf(e->a, "%s/%s", dir, file_names[codegen_cuda(e->target)][i]);
 		if (is_ours(at))
 			continue;
 		diag_error(e->d, at, "is there and was not made by shardc: it is not replaced; give another folder, or "
@@ -271,7 +271,8 @@ static bool check_theirs(Emit *e, const char *dir, int n)
 /* All are written beside dir, then moved there, so that a full disk leaves what was there before. */
 static bool put_files(Emit *e, const char *dir, const Buf *texts)
 {
-	const char *temp = arena_printf(e->a, "%s.new", dir), *at = temp, *const *name = file_names[e->target->cuda];
+	const char *const *name = file_names[codegen_cuda(e->target)];
+	const char *temp = arena_printf(e->a, "%s.new", dir), *at = temp;
 	int n = e->target->library ? FILES : STEP + 1;
 	if (!check_theirs(e, dir, n))
 		return false;
@@ -299,9 +300,9 @@ static bool write_files(Emit *e, const char *dir)
 	Buf texts[FILES] = {0}, *fused = &texts[FUSED], *make = &texts[MAKEFILE], *step = &texts[STEP], code = {0};
 	const char *name = str_escape(e->a, ESCAPE_C_COMMENT, e->m->name);
 	buf_printf(step, "/* One training step of %s, made by shardc.  Not for editing. */\n%s%s", name,
-		e->target->cuda ? step_head_cuda : step_head_cpu, step_places);
+		codegen_cuda(e->target) ? step_head_cuda : step_head_cpu, step_places);
 	if (e->protos.n)
-		buf_printf(&code, "/* %s */\n%s\n", file_names[e->target->cuda][FUSED], e->protos.at);
+		buf_printf(&code, "/* %s */\n%s\n", file_names[codegen_cuda(e->target)][FUSED], e->protos.at);
 	if (e->statics.n)
 		buf_printf(&code, "%s\n", e->statics.at);
 	body_constants(e->constants, "/* Where inputs, states, and parameters and gradients of a unit lie: bytes. */\n"
@@ -310,7 +311,7 @@ static bool write_files(Emit *e, const char *dir)
 	wrap_text(step, code.at, WRAP_COLUMNS);
 	buf_free(&code);
 	buf_printf(fused, "/* Elementwise loops of %s, made by shardc.  Not for editing. */\n%s%s", name,
-		e->target->cuda ? fused_cuda_head : fused_cpu_head,
+		codegen_cuda(e->target) ? fused_cuda_head : fused_cpu_head,
 		e->fused.at ? e->fused.at : "typedef int nothing_is_fused;\n");
 	bool ok = build_makefile(e->target, &e->train->hook, make, e->d)
 		&& (!e->target->library || build_header(e, &texts[HEADER]));
@@ -376,7 +377,7 @@ bool codegen_write(const Variants *program, const CodegenTarget *t, const char *
 		write_module(&e, program->of[k], arena_printf(a, "%s_", variant_text[k]));
 	e.m = m;
 	write_setup(&e);
-	bool ok = t->cuda || build_need_cpu(&e, &e.step);
+	bool ok = codegen_cuda(t) || build_need_cpu(&e, &e.step);
 	tables_write(&e, &e.step);
 	ok = ok && d->errors == before && write_files(&e, dir);
 	Buf *bufs[] = {&e.step, &e.statics, &e.setup, &e.fused, &e.protos};

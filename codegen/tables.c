@@ -133,7 +133,7 @@ int emit_event(Emit *e, const Op *record)
 static int event_before(Emit *e, const Op *op)
 {
 	const Value *last = op->n_in ? op_in(op, op->n_in - 1) : NULL;
-	return e->target->cuda && last && last->type.kind == TYPE_EVENT ? emit_event(e, last->op) : 0;
+	return codegen_cuda(e->target) && last && last->type.kind == TYPE_EVENT ? emit_event(e, last->op) : 0;
 }
 
 /* "ALL_GATHER": what all of a kind have in common. */
@@ -357,9 +357,9 @@ static void put_hook(Emit *e, Buf *out)
 /* What the code was built for: features of a processor, or an architecture of GPUs. */
 static void put_needs(Emit *e, Buf *out)
 {
-	const char *arch = str_escape(e->a, ESCAPE_C_STRING, e->target->arch ? e->target->arch : "native");
+	const char *arch = str_escape(e->a, ESCAPE_C_STRING, e->target->options.arch ? e->target->options.arch : "native");
 	buf_printf(out, "\t.versions = \"compiler \" __VERSION__ \", arch %s\",\n", arch);
-	if (e->target->cuda)
+	if (codegen_cuda(e->target))
 		buf_printf(out, "\t.need_cuda = \"%s\", .tf32 = %s,\n", arch,
 			e->target->tf32 || e->train->tf32 ? "true" : "false");
 	else

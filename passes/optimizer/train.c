@@ -22,14 +22,6 @@ static void copy_groups(Module *m, Train *t, const ParamGroup *group, int n)
 	}
 }
 
-/* bf16 and f16 are no hook: they are --reduce-dtype. */
-static bool take_hook(Module *m, Train *t, const char *text, Diag *d)
-{
-	if (!text || !strcmp(text, "bf16") || !strcmp(text, "f16"))
-		return true;
-	return hook_parse(text, &t->hook, m->arena, d);
-}
-
 /* --no-decay-1d where no such tensor is trained. */
 static void check_decay(Symbol *const *trained, int n, Diag *d)
 {
@@ -57,5 +49,5 @@ bool train_make(Module *m, const TrainParts *p, const Options *o, Diag *d)
 	copy_groups(m, t, p->group, p->n_groups);
 	if (g->no_decay_1d)
 		check_decay(p->trained, p->n_trained, d);
-	return take_hook(m, t, g->comm_hook, d);
+	return !g->comm_hook || hook_parse(g->comm_hook, &t->hook, m->arena, d);
 }

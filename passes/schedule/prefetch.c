@@ -312,9 +312,10 @@ static void slip_waits(Prefetch *p)
 }
 
 /* Options that say when units are gathered, where none is. */
-static void check_used(const Module *m, const ShardingOptions *o, Diag *d)
+static void check_used(const Prefetch *p, const ShardingOptions *o, Diag *d)
 {
-	const char *backward = o->backward_prefetch && strcmp(o->backward_prefetch, "none") ? o->backward_prefetch : NULL;
+	const Module *m = p->m;
+	const char *backward = p->slip ? o->backward_prefetch : NULL;
 	const struct { const char *name, *value; } option[] = {{"--forward-prefetch", o->forward_prefetch},
 		{"--backward-prefetch", backward}, {"--limit-all-gathers", o->limit_all_gathers}};
 	for (int i = 0; i < m->n_units; i++)
@@ -386,7 +387,7 @@ bool pass_prefetch(Module *m, const Options *o, Diag *d)
 	Prefetch p = {.m = m};
 	if (!parse_options(&p, &o->sharding, d) || !check_begun(m, d))
 		return false;
-	check_used(m, &o->sharding, d);
+	check_used(&p, &o->sharding, d);
 	p.a = arena_new();
 	check_ahead(&p, &o->sharding, d);
 	if (p.how == AHEAD_POST)

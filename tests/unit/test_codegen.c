@@ -206,8 +206,8 @@ static CodegenTarget target(void)
 {
 	const char *arch = getenv("SHARDC_ARCH");
 	if (!arch)
-		return (CodegenTarget){.cc = COMPILER};
-	return (CodegenTarget){.cuda = true, .arch = arch, .nvcc = getenv("SHARDC_NVCC")};
+		return (CodegenTarget){.options.cc = COMPILER};
+	return (CodegenTarget){.options = {.target = TARGET_CUDA, .arch = arch, .nvcc = getenv("SHARDC_NVCC")}};
 }
 
 static bool build_and_run(Work *w)
@@ -224,7 +224,7 @@ static void test_ops(void)
 	char dir[] = "/tmp/shardc-codegen-XXXXXX";
 	Work w = {.a = arena_new(), .d = {.out = stderr}};
 	Options p = {.sharding.world = 1, .command = COMMAND_RUN,
-		.target.target = target().cuda ? TARGET_CUDA : TARGET_CPU};
+		.target = target().options};
 	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(dir));
 	w.dir = dir;
 	w.m = ir_parse("codegen_ops.ir", read_text(w.a, "tests/unit/codegen_ops.ir"), &w.d);
@@ -257,7 +257,7 @@ static void test_names(void)
 	char dir[] = "/tmp/shardc-codegen-XXXXXX";
 	Work w = {.a = arena_new(), .d = {.out = stderr}};
 	Options p = {.sharding.world = 1, .command = COMMAND_RUN,
-		.target.target = target().cuda ? TARGET_CUDA : TARGET_CPU};
+		.target = target().options};
 	CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(dir));
 	w.dir = dir;
 	w.m = ir_module_new(nasty[0]);
@@ -303,7 +303,8 @@ static bool put(const char *path, const char *text)
 static void test_failed_builds(void)
 {
 	static const CodegenTarget wrong[] = {
-		{.cc = "/nonexistent/cc"}, {.cc = "cc -no-such-flag"}, {.arch = "no-such-arch"}, {.cc = "false"},
+		{.options.cc = "/nonexistent/cc"}, {.options.cc = "cc -no-such-flag"}, {.options.arch = "no-such-arch"},
+		{.options.cc = "false"},
 	};
 	char dir[] = "/tmp/shardc-codegen-XXXXXX";
 	Arena *a = arena_new();
