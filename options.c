@@ -75,6 +75,7 @@ typedef struct Reader {
 	Diag *diag;
 	bool usage;
 	bool command;                      /* the first word is one */
+	bool recorded;                     /* what is read was right when it was written */
 	const char *file;                  /* the --config file that is being read, NULL: the command line */
 	const char *value[COUNT_OF(rows)]; /* of each row, those of a list joined; NULL: not given */
 	const char *from[COUNT_OF(rows)];  /* the file that gave it, NULL: the command line */
@@ -188,7 +189,7 @@ static void row_set(Reader *r, const OptionRow *row, const char *where, const ch
 		*(const char **)field = value;
 		break;
 	case KIND_PATTERNS:
-		if (pattern_check(value, where, r->diag))
+		if (r->recorded || pattern_check(value, where, r->diag))
 			list_add(r, where, field, value);
 		break;
 	case KIND_LIST:
@@ -448,12 +449,12 @@ static size_t option_length(const char *s)
 }
 
 /* "--bind=batch=2;seq=8", "--untie all" */
-static void text_option(Reader *r, const char *where, bool recorded, char *text)
+static void text_option(Reader *r, const char *where, char *text)
 {
 	size_t n = strncmp(text, "--", 2) ? MIN(strlen(text), 2) : strcspn(text, "= \t\r\n");
 	const OptionRow *row = row_find(text, n);
 	char *value = text + n + (text[n] == '=' ? 1 : strspn(text + n, blanks));
-	if (recorded && (!row || strcmp(row->group, "graph")))
+	if (r->recorded && (!row || strcmp(row->group, "graph")))
 		return;
 	const char *at = arena_printf(r->arena, "%s: %s", where, row ? row->name : text);
 	if (!row)
@@ -473,13 +474,13 @@ static void text_option(Reader *r, const char *where, bool recorded, char *text)
 
 bool options_read(const char *text, const char *where, bool recorded, Options *o, Arena *a, Diag *d)
 {
-	Reader r = {.o = o, .arena = a, .diag = d};
+	Reader r = {.o = o, .arena = a, .diag = d, .recorded = recorded};
 	int before = d->errors;
 	size_t n;
 	set_unsaid(o);
 	for (const char *s = text + strspn(text, blanks); *s; s += n + strspn(s + n, blanks)) {
 		n = option_length(s);
-		text_option(&r, where, recorded, arena_strndup(a, s, n));
+		text_option(&r, where, arena_strndup(a, s, n));
 	}
 	take_norms(&r, &o->graph.bn);
 	canonical_text(&r);
