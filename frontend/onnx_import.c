@@ -12,7 +12,8 @@
 
 static const OnnxOp onnx_ops[] = {
 #undef ONNX_OP
-#define ONNX_OP(op, since, until, importer) {#op, since, until, import_##importer},
+#define ONNX_OP(op, since, until, importer) {#op, since, until, import_##importer, OP_COUNT},
+#define ONNX_EW(op, since, until, importer, kind) {#op, since, until, import_ew_##importer, OP_##kind},
 #include "frontend/onnx_ops.def"
 };
 
@@ -348,6 +349,7 @@ static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *p
 	bool pseudo = any_pseudo(&n) || pseudo_takes(op);
 	const OnnxOp *row = fn || pseudo || stop ? NULL : find_row(&n); /* operands or not: all refusals at once */
 	bool good = !any_poison(&n) && (fn || row || pseudo || stop);
+	n.kind = row ? row->kind : OP_COUNT;
 	good = good && (stop ? import_stop(&n) : fn ? call_function(&n, fn) : pseudo ? pseudo_import(&n) : row->import(&n));
 	im->b.name = NULL;
 	define_results(&n, good, last, n_values, names);

@@ -82,6 +82,7 @@ typedef struct Node {
 	const Onnx__NodeProto *proto;
 	const char *op, *name, *scope;
 	int64_t opset;
+	OpKind kind;          /* of an elementwise op: what it becomes */
 	int n_in, n_out;      /* as written, absent ones at the end left out */
 	Value **in, **out;    /* in: NULL = absent */
 } Node;
@@ -92,6 +93,7 @@ typedef struct OnnxOp {
 	const char *op;
 	int since, until;     /* opsets with this meaning */
 	OnnxImporter *import;
+	OpKind kind;          /* of an elementwise op; OP_COUNT: of none */
 } OnnxOp;
 #define ONNX_OP(op, since, until, importer) OnnxImporter import_##importer;
 #include "frontend/onnx_ops.def"

@@ -5,34 +5,11 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct Named { const char *onnx; OpKind kind; } Named;
-
-static const Named named[] = {
-	{"Abs", OP_ABS}, {"Acos", OP_ACOS}, {"Acosh", OP_ACOSH}, {"Asin", OP_ASIN}, {"Asinh", OP_ASINH},
-	{"Atan", OP_ATAN}, {"Atanh", OP_ATANH}, {"BitwiseNot", OP_NOT}, {"Ceil", OP_CEIL}, {"Cos", OP_COS},
-	{"Cosh", OP_COSH}, {"Erf", OP_ERF}, {"Exp", OP_EXP}, {"Floor", OP_FLOOR}, {"IsNaN", OP_ISNAN}, {"Log", OP_LOG},
-	{"Neg", OP_NEG}, {"Not", OP_NOT}, {"Reciprocal", OP_RECIP}, {"Relu", OP_RELU}, {"Round", OP_ROUND},
-	{"Sigmoid", OP_SIGMOID}, {"Sign", OP_SIGN}, {"Sin", OP_SIN}, {"Sinh", OP_SINH}, {"Softplus", OP_SOFTPLUS},
-	{"Sqrt", OP_SQRT}, {"Tan", OP_TAN}, {"Tanh", OP_TANH},
-	{"Add", OP_ADD}, {"And", OP_AND}, {"BitwiseAnd", OP_AND}, {"BitwiseOr", OP_OR}, {"BitwiseXor", OP_XOR},
-	{"Div", OP_DIV}, {"Equal", OP_EQ}, {"Greater", OP_GT}, {"GreaterOrEqual", OP_GE}, {"Less", OP_LT},
-	{"LessOrEqual", OP_LE}, {"Mul", OP_MUL}, {"Or", OP_OR}, {"Pow", OP_POW}, {"Sub", OP_SUB}, {"Xor", OP_XOR},
-	{"Max", OP_MAX}, {"Min", OP_MIN}, {"Sum", OP_ADD}, {"Mean", OP_ADD},
-};
-
-static OpKind kind_of(const Node *n)
-{
-	for (int i = 0; i < COUNT_OF(named); i++)
-		if (!strcmp(named[i].onnx, n->op))
-			return named[i].kind;
-	ice("%s has a row in onnx_ops.def but no op", n->op);
-}
-
-bool import_unary(Node *n)
+bool import_ew_unary(Node *n)
 {
 	if (!node_want(n, 1, 1))
 		return false;
-	n->out[0] = ir_emit1(n->b, kind_of(n), n->in[0]);
+	n->out[0] = ir_emit1(n->b, n->kind, n->in[0]);
 	return true;
 }
 
@@ -50,17 +27,17 @@ static Value *align_old(Node *n, Value *x, Value *y)
 	return ir_reshape(n->b, y, rank, dim);
 }
 
-bool import_binary(Node *n)
+bool import_ew_binary(Node *n)
 {
 	if (!node_want(n, 2, 2))
 		return false;
-	n->out[0] = ir_emit2(n->b, kind_of(n), n->in[0], align_old(n, n->in[0], n->in[1]));
+	n->out[0] = ir_emit2(n->b, n->kind, n->in[0], align_old(n, n->in[0], n->in[1]));
 	return true;
 }
 
-bool import_variadic(Node *n)
+bool import_ew_variadic(Node *n)
 {
-	OpKind kind = kind_of(n);
+	OpKind kind = n->kind;
 	if (!node_want(n, 1, n->n_in))
 		return false;
 	Value *v = n->in[0];
