@@ -13,7 +13,7 @@
  * (returns when nobody reads my source any more).  Channels are independent: exchanges of one channel
  * happen in the same order on all ranks, those of different channels in any.
  *
- * A wait that outlasts the watchdog's timeout ends the process (control.c), so no call here reports errors;
+ * A wait that outlasts the watchdog's timeout ends the process (plane/watch.c), so no call here reports errors;
  * calls block, spinning briefly, then sleeping. */
 #ifndef SHARDC_RUNTIME_COMM_H
 #define SHARDC_RUNTIME_COMM_H
@@ -78,16 +78,6 @@ void mpi_stop(const World *w, int status);
 
 /* Which ranks really reach each other's memory: splits hosts that only look like one.  False: a rank is gone. */
 bool hosts_find(Control *control, World *w, Arena *a);
-
-/* ---- shared_file.c: memory that peers map ---- */
-
-/* A file without a name, `bytes` long, in large pages where possible; -1 and errno. */
-int shared_file(int64_t bytes);
-/* That file of another process of this user, for reading, whatever it is now: the caller makes sure; -1 and errno. */
-int shared_open(int pid, int fd);
-/* Maps all of it at the boundary of a large page, and file_bytes of another file behind it, at the next multiple of
- * 4096; NULL and errno. */
-void *shared_map(int fd, int64_t bytes, int file, int64_t file_bytes, bool writable);
 
 /* ---- wait.c: a counter that another thread or process moves on ---- */
 

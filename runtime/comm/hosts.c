@@ -10,7 +10,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "runtime/comm/comm.h"
+#include "runtime/comm/private.h"
 
 typedef struct Door { int32_t pid, fd; uint64_t number; } Door;
 typedef struct Reach { int32_t lowest, all; } Reach;

@@ -42,4 +42,14 @@ int64_t comm_piece(const Exchange *x, int64_t at, int64_t most, int64_t *offset)
 /* Exchanges with ranks on other hosts beside those of this one.  NULL after a message. */
 Comm *mpi_comm(Comm *local, const World *w, Diag *d);
 
+/* ---- shared_file.c: memory that peers map ---- */
+
+/* A file without a name, `bytes` long, in large pages where possible; -1 and errno. */
+int shared_file(int64_t bytes);
+/* That file of another process of this user, for reading, whatever it is now: the caller makes sure; -1 and errno. */
+int shared_open(int pid, int fd);
+/* Maps all of it at the boundary of a large page, and file_bytes of another file behind it, at the next multiple of
+ * 4096; NULL and errno. */
+void *shared_map(int fd, int64_t bytes, int file, int64_t file_bytes, bool writable);
+
 #endif

@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "runtime/comm/comm.h"
+#include "runtime/comm/private.h"
 
 enum { SMALL_PAGE = 4096, LARGE_PAGE = 2 << 20 };
 

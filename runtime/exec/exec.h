@@ -48,7 +48,7 @@ extern const char *const device_comms[]; /* what --comm may be, of the program's
 bool device_check(Rt *rt, Diag *d);
 /* Maps every arena and sets the base pointers of rt. */
 bool device_map(Rt *rt, Diag *d);
-void device_unmap(Rt *rt);
+void device_unmap(Rt *rt); /* also of what device_map left half done */
 void device_layout(const Rt *rt, LayoutModel *layout); /* adds what the device alone knows of a plan */
 /* Memory of arenas as the host sees it until device_close: the memory itself, or a copy, which with DEVICE_READ has
  * its contents, and with DEVICE_WRITE is copied back.  Between steps. */
@@ -57,12 +57,12 @@ void *device_open(const Rt *rt, const void *at, int64_t bytes, DeviceUse use);
 void device_close(const Rt *rt, const void *at, void *host, int64_t bytes, DeviceUse use);
 /* What kernels read of the optimizer (segments, groups) has changed.  Between steps. */
 void device_tables(const Rt *rt);
-/* By pieces, so that copies stay small. */
+/* Both work by pieces of DEVICE_PIECE bytes, so that copies of the host stay small.  Between steps. */
 enum { DEVICE_PIECE = 64 << 20 };
-void device_put(const Rt *rt, void *at, const void *from, int64_t bytes);
+void device_put(const Rt *rt, void *at, const void *from, int64_t bytes); /* from the host's memory */
 void device_zero(const Rt *rt, void *at, int64_t bytes);
 char *device_tensor(const Rt *rt, const RtTensor *t); /* where its elements are; parameters: the gathered ones */
-LayoutRank device_rank(const Rt *rt);
+LayoutRank device_rank(const Rt *rt); /* this rank, as layouts ask for it */
 static inline int64_t tensor_numel(const RtTensor *t)
 {
 	int64_t n = 1;
@@ -72,8 +72,7 @@ static inline int64_t tensor_numel(const RtTensor *t)
 }
 static inline int64_t tensor_bytes(const RtTensor *t) { return tensor_numel(t) * dtype_info[t->dtype].bytes; }
 /* Whether saves of this run go on beside its steps: with --save-every, where each rank has files of its own and nothing
- * is offloaded.  The plan has
- * memory for them. */
+ * is offloaded.  The plan has memory for them. */
 bool device_has_snapshot(const Rt *rt);
 
 /* ---- threads.c ---- */
@@ -124,9 +123,10 @@ LayoutRange slice_of_rank(const RtModel *m, const RtTensor *t, bool of_state, co
 
 /* Messages are held back until it is known who failed: the first rank that did prints its own, else rank 0. */
 typedef struct Held { Diag diag; char *text; size_t n; } Held;
-Diag *agree_begin(Held *h, const Diag *d);
-bool agree_end(const Rt *rt, Held *h, bool ok, Diag *d); /* whether all are ok */
-const char *agree_host(void);
+Diag *agree_begin(Held *h, const Diag *d); /* where this rank's messages go until agree_end */
+/* Whether all ranks are ok, the same answer on all; frees what was held.  Ranks of one run call it equally often. */
+bool agree_end(const Rt *rt, Held *h, bool ok, Diag *d);
+const char *agree_host(void); /* the name of this host, for messages */
 /* Tells the watchdog, while other ranks wait for this one's files, that it moves: after each piece of work of bounded
  * size. */
 void agree_alive(const Rt *rt);
@@ -151,7 +151,7 @@ int agree_code(Rt *rt, int code, const Diag *d);
 /* Memory that peers read, of equal size and place on all ranks: a flat gradient, free between steps. */
 typedef struct Staging { char *at; int64_t bytes; int *ranks; const char **from; } Staging;
 enum { STAGING_MOST = 250 << 20 };
-Staging staging_find(const Rt *rt, Arena *a);
+Staging staging_find(const Rt *rt, Arena *a); /* its lists live in a */
 /* Elements [first, first + n), which one rank has in the staging memory, to every rank that holds them. */
 typedef struct Spreading {
 	const RtTensor *t;
@@ -176,7 +176,7 @@ int64_t average_bytes(const RtTensor *t);
  * All ranks call both, between steps; nothing happens at one rank. */
 void average_begin(Rt *rt);
 void average_end(Rt *rt);
-/* Where this rank's own values of a buffer are between the two. */
+/* Where this rank's own values of a buffer are between average_begin and average_end. */
 char *average_own(const Rt *rt, const RtTensor *t);
 
 /* ---- cpu/stream.c or cuda/stream.c: when collectives run ---- */
@@ -187,7 +187,7 @@ typedef enum {
 } Program; /* as RankProgress.program */
 /* Collectives run on threads beside the computing, or inside rt_wait. */
 bool streams_start(Rt *rt, bool threads, Diag *d);
-void streams_stop(Rt *rt);
+void streams_stop(Rt *rt); /* ends their threads and frees what they have */
 /* At one rank: what a program that ended in the middle has issued. */
 void streams_abandon(Rt *rt);
 /* Which program's numbers the next rt_* calls mean; what was issued before has ended. */
@@ -197,7 +197,7 @@ void streams_program(Rt *rt, Program program);
 typedef struct CommCost { double ms, exposed_ms; int64_t n, bytes, gathered, reduced, broadcast; } CommCost;
 CommCost streams_cost(Rt *rt);
 const char *streams_name(const void *rt, int program, int seq); /* "all_gather @h.3"; NULL: there is none */
-const char *collective_name(RtCollectiveKind kind);
+const char *collective_name(RtCollectiveKind kind); /* "all_gather" */
 
 /* ---- replicas.c: --check-replicas ---- */
 
@@ -231,7 +231,7 @@ const char *optim_help(const RtModel *model, OptionId flag, Arena *a);
 /* A parameter's states begin after so many updates, before the first step of this run. */
 void optim_set_began(Optimizer *opt, const RtModel *model, int tensor, int64_t updates);
 void optim_print_groups(const Optimizer *opt, const RtModel *model, FILE *out); /* nothing where all are in one */
-const char *optim_state_name(const Optimizer *opt, int state);
+const char *optim_state_name(const Optimizer *opt, int state); /* as files call it: "exp_avg" */
 
 /* Why the program has no use for a flag; NULL: it has. */
 const char *optim_refuses(const Optimizer *opt, const RtModel *model, OptionId flag);
@@ -287,7 +287,7 @@ void step_sums(Rt *rt);         /* waits: rt->loss_sum .. counted of what ran si
 
 /* Takes the message of the first bad input since the last call; false when there was none. */
 bool report_take_bad_input(char *out, size_t n);
-bool report_has_bad_input(void);
+bool report_has_bad_input(void); /* which nobody has taken yet */
 
 /* ---- check.c: --check-nan ---- */
 
@@ -296,6 +296,7 @@ void check_say(const Rt *rt, Diag *d); /* what this rank found in the step, if i
 
 /* ---- a run ---- */
 
+/* How far a run is: what a checkpoint says of it and a resume goes on from. */
 typedef struct Progress {
 	int64_t step;               /* steps done */
 	int64_t updates;            /* of them with an update */
@@ -306,6 +307,7 @@ typedef struct Progress {
 
 typedef struct Cuda Cuda;       /* cuda/cuda.h */
 
+/* What a run is beside what emitted code sees.  The session of train fills it; folders read it. */
 struct RtPrivate {
 	struct SavePlaces *places;  /* of store; NULL: rank 0's folder is everybody's */
 	bool parts_are_newer;       /* than what the run goes on from, in some hosts' folders, which not all of them have */

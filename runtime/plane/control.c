@@ -38,7 +38,7 @@ static void *run_hub(void *control)
 	while (!hub_over(c->hub))
 		hub_turn(c->hub, -1);
 	if (hub_ending(c->hub) && !hub_left(c->hub, c->rank))
-		end_process(STATUS_LOST);
+		end_process(EXIT_RUN);
 	return NULL;
 }
 
@@ -210,7 +210,7 @@ Control *control_join(Launch *l, const RtOptions *o, Arena *a, Diag *d)
 	if (!c->threaded)
 		diag_error(d, c->program, "rank %d cannot start a thread", c->rank);
 	if (!c->threaded || !wait_welcome(c, d)) {
-		control_leave(c, STATUS_LOST);
+		control_leave(c, EXIT_RUN);
 		return NULL;
 	}
 	find_hosts(c, &l->world, a);

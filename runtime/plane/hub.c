@@ -119,7 +119,7 @@ static void hub_end(Hub *h, int status, bool now)
 		h->status = status;
 	h->ending = true;
 	h->now = now;
-	EndMessage m = {STATUS_LOST, now};
+	EndMessage m = {EXIT_RUN, now};
 	for (int i = 0; i < h->c.size; i++)
 		if (h->rows[i].state == RANK_HERE)
 			link_send(&h->rank[i].link, MSG_END, &m, sizeof(m));
@@ -152,7 +152,7 @@ static void report_stall(Hub *h)
 		diag_error(h->c.d, h->c.program, "no collective has ended for %.1f s; the run is ended "
 			"(--timeout=SECONDS allows more)%s", (double)h->still / TICKS_PER_SECOND, b.at);
 	buf_free(&b);
-	hub_end(h, STATUS_LOST, true);
+	hub_end(h, EXIT_RUN, true);
 	for (int i = 0; i < h->c.size; i++)
 		if (h->rows[i].state == RANK_HERE && h->rows[i].silent >= SILENT_TICKS)
 			kill_rank(h, i);
@@ -170,7 +170,7 @@ static void report_missing(Hub *h)
 		(double)h->c.timeout / TICKS_PER_SECOND, h->c.waits_for ? ": " : "",
 		h->c.waits_for ? h->c.waits_for : "");
 	buf_free(&b);
-	hub_end(h, STATUS_LOST, true);
+	hub_end(h, EXIT_RUN, true);
 }
 
 void hub_lost(Hub *h, int i, int status, const char *why)
@@ -296,7 +296,7 @@ static void answer_when_complete(Hub *h)
 	if (!same) {
 		diag_error(h->c.d, h->c.program, "the ranks run different programs: they do not agree on what to "
 			"exchange at start");
-		hub_end(h, STATUS_LOST, true);
+		hub_end(h, EXIT_RUN, true);
 	} else if (kind == MSG_COMPARE)
 		compare(h);
 	else {
@@ -396,7 +396,7 @@ static void take_message(Hub *h, int i, const Message *m)
 	if (ok)
 		return;
 	kill_rank(h, i);
-	hub_lost(h, i, STATUS_LOST, "sent what no rank of this version of shardc sends");
+	hub_lost(h, i, EXIT_RUN, "sent what no rank of this version of shardc sends");
 }
 
 static void read_rank(Hub *h, int i)
@@ -415,7 +415,7 @@ static void read_rank(Hub *h, int i)
 	char why[200];
 	snprintf(why, sizeof(why), "is gone: its process %d on %.63s ended without saying so",
 		h->peers[i].pid, h->peers[i].name);
-	hub_lost(h, i, STATUS_LOST, why);
+	hub_lost(h, i, EXIT_RUN, why);
 }
 
 /* ---- joining ---- */
@@ -499,7 +499,7 @@ static void tick_rank(Hub *h, int i)
 		diag_error(h->c.d, h->c.program, "rank %d has said that it ends and has not, for %.0f s: it is "
 			"killed", i,
 			(double)h->c.timeout / TICKS_PER_SECOND);
-		hub_end(h, STATUS_LOST, true);
+		hub_end(h, EXIT_RUN, true);
 		kill_rank(h, i);
 	}
 	if (h->rows[i].state != RANK_HERE)

@@ -28,7 +28,7 @@ typedef struct World {
 } World;
 /* What ranks talk over; collectives of one channel happen one after the other. */
 enum { COMM_GATHER, COMM_REDUCE, COMM_SYNC, COMM_CHANNELS }; /* as RtStream */
-/* With which a rank ends: bad data; wrong usage; a run that failed. */
+/* With which a rank ends: bad data; wrong usage; a run that failed, or a rank that was lost. */
 enum { EXIT_DONE = 0, EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_RUN = 3 };
 
 /* ---- launch.c, supervise.c ---- */

@@ -29,7 +29,6 @@ enum {
 	LEAVE_TICKS = 5,         /* for a rank to end by itself after another's error */
 	SILENT_TICKS = 5,        /* without a heartbeat: said in reports */
 	FAILED_TICKS = 10,       /* for a peer whose end broke a device's connections to be found out */
-	STATUS_LOST = 3,
 	PROGRAMS = 6,            /* of RankProgress.program */
 	KEY_BYTES = 16, NONCE_BYTES = 16, ADDRESS_TEXT = 1024,
 	MESSAGE_LIMIT = 1 << 28, /* of a rank, of the hub; STRANGER_LIMIT: before that is proved */

@@ -110,7 +110,7 @@ _Noreturn static void be_rank(const Parent *p, int rank, int fd, char **argv)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != p->self)
-		_exit(STATUS_LOST); /* the parent died before that took effect */
+		_exit(EXIT_RUN); /* the parent died before that took effect */
 	signal(SIGINT, SIG_IGN);
 	signal(SIGTERM, SIG_IGN);
 	if (p->reloads)
@@ -127,7 +127,7 @@ _Noreturn static void be_rank(const Parent *p, int rank, int fd, char **argv)
 	fcntl(fd, F_SETFD, 0);
 	execv("/proc/self/exe", argv);
 	diag_error(p->d, p->program, "rank %d: cannot start /proc/self/exe: %s", rank, strerror(errno));
-	_exit(STATUS_LOST);
+	_exit(EXIT_RUN);
 }
 
 static bool start_rank(Parent *p, int rank, char **argv)
@@ -160,7 +160,7 @@ static void child_ended(Parent *p, int rank, int how)
 {
 	Hub *h = p->hub;
 	char why[200];
-	int code = WIFEXITED(how) ? WEXITSTATUS(how) : STATUS_LOST, number = WTERMSIG(how);
+	int code = WIFEXITED(how) ? WEXITSTATUS(how) : EXIT_RUN, number = WTERMSIG(how);
 	bool as_said = hub_left(h, rank) || (!hub_joined(h, rank) && code == 0);
 	bool quiet = hub_ending(h) || (WIFEXITED(how) && as_said);
 	if (quiet) {
@@ -173,7 +173,7 @@ static void child_ended(Parent *p, int rank, int how)
 	else
 		snprintf(why, sizeof(why), "ended with status %d %s", code,
 			hub_joined(h, rank) ? "in the middle of the run" : "before it had joined the others");
-	hub_lost(h, rank, code >= 1 && code <= STATUS_LOST ? code : STATUS_LOST, why);
+	hub_lost(h, rank, code >= 1 && code <= EXIT_RUN ? code : EXIT_RUN, why);
 }
 
 /* The rank that a child is; p->size: a child of whoever became this program. */
@@ -282,7 +282,7 @@ int launch_ranks(const Launch *l, const RtOptions *o, int argc, char **argv, Dia
 	note_crowd(&p, o);
 	if (!catch_signals(&p)) {
 		arena_free(a);
-		return STATUS_LOST;
+		return EXIT_RUN;
 	}
 	p.hub = hub_new(&config);
 	fflush(NULL);
@@ -296,7 +296,7 @@ int launch_ranks(const Launch *l, const RtOptions *o, int argc, char **argv, Dia
 			take_signals(&p);
 		reap(&p);
 	}
-	int status = ok ? hub_status(p.hub) : STATUS_LOST;
+	int status = ok ? hub_status(p.hub) : EXIT_RUN;
 	hub_free(p.hub);
 	close(p.signal_fd);
 	sigprocmask(SIG_SETMASK, &p.old_mask, NULL);

@@ -48,12 +48,12 @@ static void check_device(Control *c)
 	const char *why = c->device.failed && !c->leaving && !c->ended ? c->device.failed(c->device.state) : NULL;
 	if (!why || ++c->failed_ticks < FAILED_TICKS)
 		return;
-	int32_t number = STATUS_LOST;
+	int32_t number = EXIT_RUN;
 	clear_terminal_line();
 	diag_error(&c->d, c->program, "rank %d: communication of the GPU failed: %s", c->rank, why);
 	link_send(&c->link, MSG_LEAVE, &number, sizeof(number));
 	link_flush(&c->link);
-	end_rank(c, STATUS_LOST);
+	end_rank(c, EXIT_RUN);
 }
 
 /* ---- the hub is gone or silent ---- */
@@ -110,7 +110,7 @@ static void check_silence(Control *c)
 		report_hub(c, why);
 	}
 	vouch_kill(c->hub_process);
-	end_rank(c, STATUS_LOST);
+	end_rank(c, EXIT_RUN);
 }
 
 static void hub_closed(Control *c)
@@ -121,7 +121,7 @@ static void hub_closed(Control *c)
 	bool killed_for_silence = c->timeout && c->silent >= c->timeout;
 	if (!killed_for_silence && !c->parent_hub && live_before(c) == 0)
 		report_hub(c, "is gone: its process ended without saying so");
-	end_rank(c, STATUS_LOST);
+	end_rank(c, EXIT_RUN);
 }
 
 /* ---- what the hub says ---- */
@@ -133,7 +133,7 @@ static bool take_end(Control *c, const Message *m)
 		return false;
 	c->ended = true;
 	if (end.now && c->welcomed && !c->leaving && !c->hub)
-		end_rank(c, STATUS_LOST); /* a hub in this process ends it, when the others have ended */
+		end_rank(c, EXIT_RUN); /* a hub in this process ends it, when the others have ended */
 	return true;
 }
 
@@ -212,7 +212,7 @@ static void hub_violates(Control *c)
 	if (c->leaving || c->ended || !c->welcomed)
 		return;
 	report_hub(c, c->failed);
-	end_rank(c, STATUS_LOST);
+	end_rank(c, EXIT_RUN);
 }
 
 static void tick(Control *c)
@@ -223,7 +223,7 @@ static void tick(Control *c)
 	c->silent++;
 	check_silence(c);
 	if (c->ended && c->welcomed && !c->leaving && !c->hub && ++c->end_ticks > LEAVE_TICKS)
-		end_rank(c, STATUS_LOST);
+		end_rank(c, EXIT_RUN);
 	check_device(c);
 }
 

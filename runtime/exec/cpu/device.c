@@ -15,6 +15,8 @@
 
 #include "runtime/exec/private.h"
 
+const char *const device_comms[] = {"self", "shm", "mpi", NULL};
+
 enum { HUGE_PAGE = 2 << 20 };
 
 /* A mapping of exactly `bytes`, on a huge page's boundary when it is at least one. */
