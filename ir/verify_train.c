@@ -48,31 +48,46 @@ static void check_updates(Verify *v, const Optimizer *opt)
 	}
 }
 
-static bool is_state_of(const Symbol *s, const Unit *u, int flat, const char *state)
+/* The states of one flat. */
+typedef struct States { int n; unsigned has; } States; /* has: a bit for each that the optimizer keeps */
+
+/* "root.exp_avg"; of a second flat "root.exp_avg.1". */
+static bool is_state(const Symbol *s, const char *state)
 {
-	size_t n = strlen(u->name);
-	return s->kind == SYM_STATE && s->unit == u && s->flat == flat && !strncmp(s->name, u->name, n)
-		&& s->name[n] == '.' && !strncmp(s->name + n + 1, state, strlen(state));
+	size_t unit = strlen(s->unit->name), n = strlen(state);
+	const char *name = s->name + unit + 1;
+	return !strncmp(s->name, s->unit->name, unit) && s->name[unit] == '.' && !strncmp(name, state, n)
+		&& (!name[n] || name[n] == '.');
 }
 
-static void check_states(Verify *v, const Optimizer *opt, const Unit *u, int flat)
+static States *states_of(Verify *v, const Optimizer *opt)
 {
-	int n = 0;
-	for (int i = 0; i < v->m->n_symbols; i++)
-		n += v->m->symbols[i]->kind == SYM_STATE && v->m->symbols[i]->unit == u && v->m->symbols[i]->flat == flat;
-	for (int k = 0; k < opt->n_states; k++) {
-		bool has = false;
-		for (int i = 0; i < v->m->n_symbols && !has; i++)
-			has = is_state_of(v->m->symbols[i], u, flat, opt->states[k]);
-		if (!has) {
-			fail(v, "the optimizer \"%s\" keeps %s, and unit %s has no state \"%s.%s\" for its flat %d",
-				v->m->train->optimizer, opt->states[k], u->name, u->name, opt->states[k], flat);
+	const Module *m = v->m;
+	States *of = NEW_N(v->arena, States, m->n_units * UNIT_MAX_FLATS);
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		if (s->kind != SYM_STATE || !s->unit)
+			continue;
+		States *at = &of[s->unit->index * UNIT_MAX_FLATS + s->flat];
+		at->n++;
+		for (int k = 0; k < opt->n_states; k++)
+			at->has |= (unsigned)is_state(s, opt->states[k]) << k;
+	}
+	return of;
+}
+
+static void check_states(Verify *v, const Optimizer *opt, const Unit *u, int flat, const States *is)
+{
+	const char *name = v->m->train->optimizer;
+	for (int k = 0; k < opt->n_states; k++)
+		if (!(is->has >> k & 1)) {
+			fail(v, "the optimizer \"%s\" keeps %s, and unit %s has no state \"%s.%s\" for its flat %d", name,
+				opt->states[k], u->name, u->name, opt->states[k], flat);
 			return;
 		}
-	}
-	if (n != opt->n_states)
-		fail(v, "the optimizer \"%s\" keeps %d state(s), and flat %d of unit %s has %d", v->m->train->optimizer,
-			opt->n_states, flat, u->name, n);
+	if (is->n != opt->n_states)
+		fail(v, "the optimizer \"%s\" keeps %d state(s), and flat %d of unit %s has %d", name, opt->n_states, flat,
+			u->name, is->n);
 }
 
 static void check_optimizer(Verify *v)
@@ -86,10 +101,11 @@ static void check_optimizer(Verify *v)
 		return;
 	}
 	check_updates(v, &opt);
+	States *of = states_of(v, &opt);
 	for (int i = 0; i < m->n_units && m->level >= LEVEL_SHARD; i++)
 		for (int f = 0; f < m->units[i]->n_flats && !v->errors; f++)
 			if (m->units[i]->flat[f].trainable)
-				check_states(v, &opt, m->units[i], f);
+				check_states(v, &opt, m->units[i], f, &of[i * UNIT_MAX_FLATS + f]);
 }
 
 /* ---- parameter groups ---- */
