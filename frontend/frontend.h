@@ -7,39 +7,42 @@
 
 /* How a model is read; zero is the default of every field. */
 typedef struct FrontendOptions {
-	GraphOptions graph;         /* the user's; of --freeze only a report is made: pass autodiff freezes */
+	GraphOptions graph;         /* the user's; --freeze is only reported here, pass autodiff does the freezing */
 	const char *inputs;         /* folder of input_K.pb or .npy: small inputs in it may be used at compile time,
 	                               where a shape depends on them; NULL = none */
-	bool shapes_only;           /* nothing is made that needs weights: external data that holds them stays closed */
-	bool init_elsewhere;        /* the data of parameters and batch norm statistics are not wanted, only shapes */
-	bool say_roles;             /* report what initializers were taken for */
-	bool infer;                 /* forward only: nodes mean what ONNX says, no input has a sample axis */
+	bool shapes_only;           /* the result does not need weights, so files of external data are not opened */
+	bool init_elsewhere;        /* parameters and batch norm statistics get their contents elsewhere; only their shapes
+	                               are read */
+	bool say_roles;             /* report what each initializer was taken for */
+	bool infer;                 /* forward only: nodes mean what ONNX says, and no input has a sample axis */
 } FrontendOptions;
 
-/* Reads the model at path.  The module's forward section holds inputs, parameters, buffers and data as
- * symbols, and one `output` op per graph output.  Weights stay in their files (Symbol.src).  Reports all
- * problems that it finds and returns NULL when there are any.  The module outlives nothing else. */
+/* Reads the model at path.  The module's forward section holds inputs, parameters, buffers and data as symbols, and one
+ * `output` op per graph output.  Weights stay in their files (Symbol.src).  All problems that are found are reported to
+ * d; the result is NULL when there are any.  The caller owns the module, which keeps no pointer to o or to the open
+ * model. */
 Module *onnx_load(const char *path, const FrontendOptions *o, Diag *d);
 
-/* Where `shardc params` prints what each initializer is taken for. */
+/* Where `shardc params` prints what each initializer is taken for, as text or as JSON. */
 typedef struct ParamsPrint { FILE *out; bool json; } ParamsPrint;
 
-/* Reads the model and prints that; false after errors. */
+/* Reads the model and prints what each initializer is taken for; false after errors. */
 bool onnx_params(const char *path, const FrontendOptions *o, const ParamsPrint *to, Diag *d);
 
-/* A tensor in memory, elements as in its dtype. */
+/* A tensor in memory; its elements are stored as its dtype says. */
 typedef struct HostTensor {
 	Type type;
 	const void *data;
 } HostTensor;
 
-/* Reads a serialised TensorProto (the ONNX backend tests' *.pb).  Data is copied into the arena. */
+/* Reads a serialised TensorProto (a .pb file of the ONNX backend tests).  The data is copied into the arena. */
 bool onnx_tensor_load(const char *path, Arena *a, HostTensor *out, Diag *d);
 
-/* The contents of a symbol as its Source says, in the symbol's type: copied, permuted or filled. */
+/* Reads the contents of a symbol as its Source says and converts them to the symbol's type: they are copied, permuted
+ * or filled with one value.  False after an error. */
 bool source_load(const Module *m, const Symbol *s, Arena *a, HostTensor *out, Diag *d);
 
-/* element of a host tensor as f64 or int64 */
+/* Element i of a host tensor, as f64 or as int64. */
 double host_get_float(const HostTensor *t, int64_t i);
 int64_t host_get_int(const HostTensor *t, int64_t i);
 

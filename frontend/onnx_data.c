@@ -1,7 +1,8 @@
-/* frontend/onnx_data.c: a model's external data, copied with other elements in some places.
+/* frontend/onnx_data.c: plans and writes the file of external data of a model that is written.
  *
- * The one idea: sources keep their offsets, one behind the other, so that whatever points into them still does; what
- * cannot stay where it was, since tensors that shared bytes now differ, goes to the end. */
+ * The new file holds the old data files one behind the other.  Within each of them tensors keep their offsets, so that
+ * other references into that file stay valid.  A tensor that shared its bytes with another and now has other elements
+ * cannot stay there: it goes to the end of the new file. */
 #include "frontend/onnx_data.h"
 
 #include <errno.h>
@@ -89,7 +90,7 @@ bool data_sort(DataFile *f)
 
 /* ---- writing ---- */
 
-/* n bytes of a file, from `from` on. */
+/* Copies n bytes of the file at path, starting at offset `from`, to offset `to` of fd. */
 static bool copy(int fd, const char *path, int64_t from, int64_t n, int64_t to)
 {
 	if (n <= 0)
@@ -103,7 +104,7 @@ static bool copy(int fd, const char *path, int64_t from, int64_t n, int64_t to)
 		ssize_t got = pread(in, piece, (size_t)MIN(n, DATA_PIECE), (off_t)from);
 		if (got < 0 && errno == EINTR)
 			continue;
-		errno = got ? errno : EIO; /* shorter than it was */
+		errno = got ? errno : EIO; /* the file is shorter than when it was planned */
 		ok = got > 0 && rope_write_bytes(fd, (Span){piece, (size_t)got}, to);
 		from += got;
 		to += got;
@@ -117,7 +118,7 @@ static bool copy(int fd, const char *path, int64_t from, int64_t n, int64_t to)
 	return ok;
 }
 
-/* What of a source no part takes the place of. */
+/* Copies those bytes of a source that no part with new elements replaces. */
 static bool write_source(const DataFile *f, const DataSource *s, int fd)
 {
 	int64_t at = 0;
@@ -133,7 +134,7 @@ static bool write_source(const DataFile *f, const DataSource *s, int fd)
 	return copy(fd, s->path, at, s->bytes - at, s->base + at);
 }
 
-/* Whether it lies where its source's bytes are copied to as they are. */
+/* Whether the part lies where write_source has already copied its bytes unchanged. */
 static bool stays(const DataFile *f, const DataPart *p)
 {
 	for (int i = 0; i < f->sources.n; i++)

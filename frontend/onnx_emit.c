@@ -1,4 +1,4 @@
-/* frontend/onnx_emit.c: IR idioms that several importers write. */
+/* frontend/onnx_emit.c: short sequences of IR ops that several importers emit. */
 #include "frontend/onnx_import.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@ Value *emit_div(Builder *b, Value *x, Value *y) { return ir_emit2(b, OP_DIV, x, 
 
 Value *emit_scale(Builder *b, Value *x, double v)
 {
-	return v == 1 ? x : emit_mul(b, x, emit_float(b, x, v)); /* exact: 1 is written by exporters */
+	return v == 1 ? x : emit_mul(b, x, emit_float(b, x, v)); /* compared exactly: exporters write 1 */
 }
 
 Value *emit_shift(Builder *b, Value *x, double v)

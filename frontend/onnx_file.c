@@ -1,8 +1,8 @@
 /* frontend/onnx_file.c: maps an ONNX file and walks model, graph and initializers in place.
  *
- * The one idea: a serialised message is read where it lies.  Only nodes, value infos and functions are
- * decoded by protobuf-c, from copies that lack doc strings, unread metadata and tensors of any size.
- * Refuses files that are no ONNX model, messages cut short and IR versions it does not know. */
+ * A serialised message is read where it lies in the mapped file, so weights are never copied.  Only nodes, value infos
+ * and functions are decoded by protobuf-c, from copies without doc strings, metadata that nobody reads and large
+ * tensors.  Refuses files that are not ONNX models, truncated messages and unknown IR versions. */
 #include "frontend/onnx_file.h"
 
 #include <string.h>
@@ -134,7 +134,7 @@ static void put_bytes(Buf *b, int field, Span s)
 		buf_put(b, (const char *)s.at, s.n);
 }
 
-/* Whether a StringStringEntryProto has this key; *value is where its value lies. */
+/* Whether a StringStringEntryProto has this key; if so, *value is set to the bytes of its value. */
 static bool entry_is(Span entry, const char *key, Span *value)
 {
 	bool found = false;
@@ -159,7 +159,7 @@ static bool wanted_metadata(Span entry)
 	return false;
 }
 
-/* Copies an attribute without the bytes of a large tensor; *tensor gets them. */
+/* Copies an attribute to *node.  The bytes of a large tensor are not copied: *tensor is set to them. */
 static bool put_attribute(Buf *node, Span attribute, Span *tensor)
 {
 	Buf b = {0};
@@ -208,7 +208,7 @@ static Onnx__NodeProto *walk_large_node(OnnxModel *m, Span bytes)
 	Onnx__NodeProto *node = w.bad ? NULL : unpack_node(m, (Span){(const uint8_t *)b.at, b.n});
 	for (int i = 0; node && i < large.n; i++) {
 		ProtobufCBinaryData *t = &node->attribute[large.at[i].attribute]->t;
-		t->data = (uint8_t *)(uintptr_t)large.at[i].tensor.at; /* read only */
+		t->data = (uint8_t *)(uintptr_t)large.at[i].tensor.at; /* only read */
 		t->len = large.at[i].tensor.n;
 	}
 	buf_free(&b);

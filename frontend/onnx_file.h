@@ -1,11 +1,11 @@
-/* frontend/onnx_file.h: an ONNX file mapped and walked; inside frontend/ only. */
+/* frontend/onnx_file.h: an ONNX file that is mapped and walked; for use inside frontend/ only. */
 #ifndef SHARDC_ONNX_FILE_H
 #define SHARDC_ONNX_FILE_H
 
 #include "frontend/frontend.h"
 #include "frontend/onnx.pb-c.h"
 
-/* Bytes in a mapped file. */
+/* A range of bytes in a mapped file. */
 typedef struct Span {
 	const uint8_t *at;
 	size_t n;
@@ -16,20 +16,21 @@ typedef struct FileMap {
 	Span bytes;
 } FileMap;
 
-/* A TensorProto in place.  Exactly one of the data members is used; all lie in the mapped file. */
+/* A TensorProto, read in place; all pointers point into the mapped file.  The data is in one of raw, the typed *_data
+ * fields, or the external file. */
 typedef struct OnnxTensor {
 	const char *name;
 	int data_type;           /* TensorProto.DataType */
 	int rank;
 	int64_t dim[IR_MAX_RANK];
 	Span raw;                /* raw_data, or float_data and double_data when packed in one piece */
-	bool has_raw, typed;     /* typed: *_data fields, read by walking proto again */
+	bool has_raw, typed;     /* typed: the data is in *_data fields; to read them, proto is walked again */
 	Span proto;              /* the whole message */
 	bool external;
 	const char *location;
-	int64_t offset, length;  /* length -1: to the file's end or as the type says */
+	int64_t offset, length;  /* length -1: up to the end of the file, or as many bytes as the type needs */
 	const char *problem;     /* why the tensor cannot be used at all; NULL when it can */
-	const FileMap *file;     /* that holds the message */
+	const FileMap *file;     /* the mapped file that holds the message */
 } OnnxTensor;
 
 typedef VEC(OnnxTensor) OnnxTensorVec;
@@ -40,50 +41,52 @@ typedef struct OnnxGraph {
 	OnnxNodeVec nodes;
 	OnnxTensorVec tensors;   /* initializers */
 	OnnxInfoVec inputs, outputs, infos;
-	Span signature;          /* text of torch.export: every parameter and buffer of the module, used or not */
+	Span signature;          /* the signature that torch.export wrote: every parameter and buffer of the module, used or
+	                            not */
 } OnnxGraph;
 
 typedef struct OnnxOpset { const char *domain; int64_t version; } OnnxOpset;
 
 typedef struct OnnxModel {
 	Arena *arena;
-	const char *path, *dir;  /* dir: of path, for external data; "" = the current one */
+	const char *path, *dir;  /* dir: the folder of path, where external data is looked up; "" = the current one */
 	FileMap *file;
-	VEC(FileMap *) external; /* opened so far */
-	Map *beneath;            /* locations known to lie in dir; NULL: none is */
+	VEC(FileMap *) external; /* external files opened so far */
+	Map *beneath;            /* locations already found to lie in dir; NULL: none yet */
 	int64_t ir_version;
 	const char *producer;
-	Span metadata;           /* what shardc.export wrote, JSON (onnx_metadata.h); empty: it did not */
+	Span metadata;           /* JSON that shardc.export wrote (onnx_metadata.h); empty when it did not */
 	int n_metadata;
 	VEC(OnnxOpset) opsets;
 	VEC(Onnx__FunctionProto *) functions;
 	OnnxGraph graph;
-	Map *renamed;            /* results that nodes have under another name now (onnx_shadow.c) -> that name */
+	Map *renamed;            /* initializer name -> new name of the result that had the same name (onnx_shadow.c) */
 	ProtobufCAllocator allocator;
 } OnnxModel;
 
-/* Maps a file; an empty one has n = 0.  NULL after an error.  Unmapped by file_unmap. */
+/* Maps a file for reading; an empty file has n = 0.  NULL after an error, which names `where`.  file_unmap frees it. */
 FileMap *file_map(Arena *a, const char *path, const char *where, Diag *d);
 void file_unmap(FileMap *f);
 
 OnnxModel *onnx_model_open(const char *path, Arena *a, Diag *d);
 void onnx_model_close(OnnxModel *m);
-/* Walks a GraphProto, for subgraphs in attributes too. */
+/* Walks a GraphProto: the model's graph or a subgraph in an attribute. */
 bool onnx_graph_walk(OnnxModel *m, Span bytes, OnnxGraph *out, Diag *d);
 
 /* ---- onnx_tensor.c ---- */
 
 bool onnx_tensor_parse(Arena *a, const FileMap *f, Span proto, OnnxTensor *out);
-/* Where the tensor's bytes are, in order as a little-endian array.  Opens external data and checks it. */
+/* Finds the tensor's bytes, as a little-endian array in row-major order.  External data is opened and checked. */
 bool onnx_tensor_bytes(OnnxModel *m, const OnnxTensor *t, Span *bytes, const FileMap **file, Diag *d);
-/* Where external data says that the tensor's bytes are; the file is not opened, so it may be absent or short. */
+/* Where external data says that the tensor's bytes lie: path, and their count.  The file is not opened, so it may be
+ * missing or too short. */
 bool onnx_tensor_external(OnnxModel *m, const OnnxTensor *t, const char **path, int64_t *bytes, Diag *d);
-/* Elements decoded; n = their count.  False after an error. */
+/* Decodes the elements into the arena as int64 and returns their count in *n.  False after an error. */
 bool onnx_tensor_ints(OnnxModel *m, const OnnxTensor *t, Arena *a, int64_t **out, Diag *d);
 bool onnx_tensor_floats(OnnxModel *m, const OnnxTensor *t, Arena *a, double **out, Diag *d);
-bool onnx_tensor_type(const OnnxTensor *t, Type *out); /* false: a dtype that the IR lacks */
+bool onnx_tensor_type(const OnnxTensor *t, Type *out); /* false: the IR does not have this dtype */
 const char *onnx_dtype_name(int data_type);            /* "FLOAT8E4M3FN" */
-/* Elements of dims, -1 when negative or above 2^62. */
+/* The number of elements of a tensor with these dims; -1 if one is negative or the number exceeds 2^62. */
 int64_t onnx_dims_numel(int rank, const int64_t *dim);
 
 /* ---- the wire format ---- */
@@ -96,7 +99,7 @@ typedef struct Wire {
 	Span bytes;     /* of length-delimited fields */
 } Wire;
 static inline Wire wire_of(Span bytes) { return (Wire){.rest = bytes}; }
-bool wire_next(Wire *w);                        /* false at the end, or bad */
+bool wire_next(Wire *w);                        /* false at the end and for malformed bytes (bad is set then) */
 bool wire_varint(Span *rest, uint64_t *out);
 const char *wire_str(Arena *a, Span s);
 static inline float wire_float(uint64_t bits)

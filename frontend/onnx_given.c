@@ -1,7 +1,8 @@
 /* frontend/onnx_given.c: inputs whose contents are given at compile time (`shardc run`).
  *
- * Only where an importer must know an operand, such as the axes of a reduction, is the chain from the inputs
- * to it repeated with literals in place of inputs.  Everything else still reads the inputs at run time. */
+ * When an importer must know an operand, such as the axes of a reduction, the ops from the inputs to that operand are
+ * emitted again with literals in place of the inputs, and evaluated.  All other ops still read the inputs at run
+ * time. */
 #include "frontend/onnx_import.h"
 
 #include <string.h>
@@ -11,7 +12,7 @@
 
 enum { CHAIN_MAX = 256 };
 
-/* Position of an input among the inputs: the K of input_K.pb. */
+/* The position of an input among the module's inputs: the K of input_K.pb. */
 static int input_index(const Module *m, const Symbol *s)
 {
 	int k = 0;

@@ -1,9 +1,10 @@
-/* frontend/onnx_import.c: ONNX graph -> forward section.
+/* frontend/onnx_import.c: imports an ONNX graph into the forward section of a module.
  *
- * Nodes are imported in order, each by its row of onnx_ops.def; calls of model-local functions are inlined.
- * What follows from literals alone is evaluated on the spot, so that shape arithmetic never reaches a pass.
- * Refuses unknown opsets, ops without a row, names used before they are made, and what importers decline;
- * an operand that failed poisons what depends on it silently, so that every problem is reported once. */
+ * Nodes are imported in order, each as its row of onnx_ops.def says; calls of model-local functions are inlined.
+ * Results that follow from literals alone are evaluated at once, so that passes never see shape arithmetic.  Refuses
+ * unknown opsets, ops without a row, names that are used before they are defined, and whatever an importer declines.
+ * An operand whose node failed silently poisons the results that depend on it, so that each problem is reported
+ * once. */
 #include "frontend/onnx_params.h"
 
 #include <inttypes.h>
@@ -18,8 +19,8 @@ static const OnnxOp onnx_ops[] = {
 };
 
 enum { MAX_DEPTH = 64 };
-/* Calls that double sixty times fit into a few thousand bytes; what a file may be inlined into is generous, but in
- * proportion to it. */
+/* Limits of inlining.  A file of a few thousand bytes can hold functions that each call the next one twice, sixty
+ * levels deep.  The number of inlined nodes may therefore be large, but only in proportion to the nodes of the file. */
 enum { INLINED_MIN = 200000, INLINED_PER_NODE = 50 };
 
 static bool is_onnx_domain(const char *domain)
@@ -61,7 +62,7 @@ void import_mark(Import *im, const Op *last)
 		mark_op(im, op);
 }
 
-/* Small results that follow from literals become literals. */
+/* Replaces a small result that follows from literals by a literal. */
 static Value *fold(Import *im, Value *v)
 {
 	if (!v || v == &im->m->poison || pseudo_is(im, v) || v->op->kind == OP_CONST
@@ -99,8 +100,8 @@ static void frame_define(Node *n, const char *name, Value *v)
 	map_put(n->frame->values, name, ov);
 }
 
-/* The IR's name for a result: the ONNX name without what TorchScript adds to it.  Taken before the node is
- * imported, so that the ops on the way do not get it. */
+/* The IR's name for a result: the ONNX name without the parts that TorchScript adds.  The name is reserved before the
+ * node is imported, so that no intermediate op of the node takes it. */
 static const char *reserve_name(Import *im, const char *name)
 {
 	Value v = {0};
@@ -174,7 +175,7 @@ static const char *function_key(Import *im, const char *domain, const char *name
 		overload ? overload : "");
 }
 
-/* The row for the node's op and opset; NULL after a refusal. */
+/* The row of onnx_ops.def for the node's op and opset; NULL after a refusal. */
 static const OnnxOp *find_row(Node *n)
 {
 	const char *domain = n->proto->domain;
@@ -183,7 +184,7 @@ static const OnnxOp *find_row(Node *n)
 		return NULL;
 	}
 	if (n->opset < 1 || n->opset > OPSET_MAX)
-		return NULL; /* reported once for the model or function */
+		return NULL; /* the missing opset was already reported for the model or function */
 	const OnnxOp *row = map_get(n->im->rows, n->op);
 	if (!row)
 		node_refuse(n, "there is no such op, or none that can be compiled");
@@ -292,7 +293,7 @@ static bool any_pseudo(const Node *n)
 	return false;
 }
 
-/* Identity of an initializer is another name of it: how TorchScript writes merged tensors. */
+/* Makes the result of Identity another name of the initializer that it reads: so TorchScript writes merged tensors. */
 static bool import_alias(Node *n)
 {
 	if (node_stops(n->proto) || strcmp(n->op, "Identity") || n->n_in != 1 || n->n_out != 1 || !*n->proto->input[0])
@@ -307,7 +308,7 @@ static bool import_alias(Node *n)
 	return true;
 }
 
-/* What has no gradient anyway passes as it is. */
+/* Imports a node that stops gradients.  An operand that has no gradient anyway is passed on unchanged. */
 static bool import_stop(Node *n)
 {
 	if (n->n_in != 1 || n->n_out != 1 || (*n->op == 'S' && n->opset > 1) || !n->in[0])
@@ -343,11 +344,13 @@ static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *p
 	const char **names = NEW_N(im->arena, const char *, n.n_out + 1);
 	for (int i = 0; i < n.n_out; i++)
 		names[i] = reserve_name(im, proto->output[i]);
-	bool stop = node_stops(proto); /* also where the model has a function of this name, for other runtimes */
+	bool stop = node_stops(proto); /* takes precedence over a function of this name, which the model has for other
+	                                  runtimes */
 	const Onnx__FunctionProto *fn = stop ? NULL : map_get(im->functions, function_key(im, proto->domain, op,
 		proto->overload));
 	bool pseudo = any_pseudo(&n) || pseudo_takes(op);
-	const OnnxOp *row = fn || pseudo || stop ? NULL : find_row(&n); /* operands or not: all refusals at once */
+	const OnnxOp *row = fn || pseudo || stop ? NULL : find_row(&n); /* looked up even if operands failed, so that all
+	                                                                   refusals appear in one run */
 	bool good = !any_poison(&n) && (fn || row || pseudo || stop);
 	n.kind = row ? row->kind : OP_COUNT;
 	good = good && (stop ? import_stop(&n) : fn ? call_function(&n, fn) : pseudo ? pseudo_import(&n) : row->import(&n));
@@ -365,7 +368,7 @@ static bool is_inlined(const Frame *f)
 
 bool import_nodes(Import *im, const Frame *frame, int n, Onnx__NodeProto *const *nodes)
 {
-	/* In a function the first error ends the call: each further call would say it again. */
+	/* In a function the first error ends the call: every further call would repeat the message. */
 	bool good = true, inlined = is_inlined(frame);
 	for (int i = 0; i < n && (good || !inlined); i++)
 		good = import_node(im, frame, nodes[i], im->n_nodes++);
@@ -451,7 +454,7 @@ static void import_outputs(Import *im, const Frame *frame)
 		diag_error(im->d, im->onnx->path, "the graph has no output");
 }
 
-/* What no effect needs is left behind by shape arithmetic and by results that nobody asked for. */
+/* Removes ops that no output or write needs: shape arithmetic, and results that nobody reads. */
 static void drop_unused(Module *m)
 {
 	for (Op *op = m->last[SEC_FORWARD], *prev; op; op = prev) {
@@ -469,7 +472,7 @@ static void warn_folded(const Import *im)
 			im->folded_norms.at[0]));
 }
 
-/* What is left to say of initializers when all nodes were read. */
+/* Reports what remains to be said of initializers once all nodes are imported. */
 static void end_roles(Import *im, const ParamsPrint *print)
 {
 	if (im->trainable)
@@ -481,7 +484,7 @@ static void end_roles(Import *im, const ParamsPrint *print)
 		report_roles(im);
 }
 
-/* Options of nodes that the model has not. */
+/* Warns of options for kinds of nodes that the model does not have. */
 static void warn_idle(const Import *im)
 {
 	const FrontendOptions *o = im->o;

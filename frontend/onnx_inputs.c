@@ -1,7 +1,7 @@
-/* frontend/onnx_inputs.c: graph inputs and initializers; dims bound to numbers.
+/* frontend/onnx_inputs.c: makes symbols of graph inputs and registers initializers; binds symbolic dims to numbers.
  *
- * Refuses dims that no flag binds, naming the input, the dim and the flag; negative and overflowing dims;
- * inputs that are not tensors; flags that name nothing in the model. */
+ * Refuses dims that no flag binds, naming the input, the dim and the flag; negative and overflowing dims; inputs that
+ * are not tensors; flags that name nothing in the model. */
 #include "frontend/onnx_import.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ static const char *option_for(const OptionList *list, const char *name, bool *us
 
 typedef struct Used { bool *binds, *shapes, *consts; } Used;
 
-/* Each is NAME=VALUE, and what has one value for a name does not get two that differ. */
+/* Checks that each value of the flag has the form NAME=VALUE, and that no name is given two different values. */
 static bool named_once(Import *im, const char *flag, const char *form, const OptionList *list)
 {
 	bool ok = true;
@@ -185,7 +185,7 @@ static bool import_input(Import *im, Frame *frame, const Onnx__ValueInfoProto *i
 	Type t;
 	bool as_const = is_const(im, name, used->consts);
 	if (map_has(im->weights, name))
-		return true; /* an initializer that is listed as an input too (IR version 3) */
+		return true; /* IR version 3 lists initializers as inputs, too */
 	if (!input_type(im, where, info, used, &t)) {
 		define(im, frame, where, name, &im->m->poison, NULL);
 		return false;

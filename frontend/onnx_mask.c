@@ -1,7 +1,7 @@
-/* frontend/onnx_mask.c: causal masks that an exporter stored as tensors, computed instead.
+/* frontend/onnx_mask.c: computes causal masks that an exporter stored as tensors.
  *
- * A constant [..., T, S] that is one value on and below a diagonal and another above it, in every leading
- * index alike, becomes comparisons of two iotas: passes recognise it and nothing of size T x S is stored. */
+ * A constant [..., T, S] may hold one value on and below a diagonal and another one above it, the same for every
+ * leading index.  It becomes comparisons of two iotas: passes recognise these, and no T x S tensor is stored. */
 #include "frontend/onnx_params.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static double at(const HostTensor *t, int64_t i)
 	return host_get_float(t, i);
 }
 
-/* The diagonal: elements with col <= row + diagonal are low.  Found from the first row that has both. */
+/* Finds the diagonal, such that elements with col <= row + diagonal are low, from the first row with both values. */
 static bool find_triangle(const HostTensor *t, Triangle *tri)
 {
 	int rank = t->type.rank;

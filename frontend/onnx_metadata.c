@@ -1,9 +1,9 @@
 /* frontend/onnx_metadata.c: reads the metadata that shardc.export wrote into a model.
  *
- * JSON under the key "shardc" of the model; its form stands in docs/export.md.  It comes with the model, so nothing of
- * it is believed before it is checked: kinds, dtypes and shapes against the initializers that it names, each name and
- * each initializer once.  Unknown members are skipped, so that a later helper's models compile; an unknown format
- * is refused. */
+ * The metadata are JSON under the model's key "shardc"; docs/export.md describes their form.  They come with the model,
+ * so all of it is checked: kinds, dtypes and shapes against the initializers that are named, and that each name and
+ * each initializer occurs once.  Unknown members are skipped, so that models of a later shardc.export still compile; an
+ * unknown format number is refused. */
 #include "frontend/onnx_metadata.h"
 
 #include <inttypes.h>
@@ -16,10 +16,10 @@ typedef struct Reader {
 	const OnnxModel *onnx;
 	ExportMetadata *out;
 	Map *initializers;      /* name -> OnnxTensor */
-	Map *names;             /* of tensors and their aliases, seen so far */
+	Map *names;             /* names and aliases of tensors that were already read */
 	Arena *a;
 	Diag *d;
-	const char *where;      /* of what is read now: "m.onnx: metadata: tensor \"fc.weight\"" */
+	const char *where;      /* what is being read, for messages: "m.onnx: metadata: tensor \"fc.weight\"" */
 } Reader;
 
 static const char *shown(Reader *r, const char *name)
@@ -34,7 +34,7 @@ static void wrong(Reader *r, const char *key, const char *wanted)
 
 /* ---- members ---- */
 
-/* A name, or NULL after an error. */
+/* Checks and copies a name; NULL after an error. */
 static const char *take_name(Reader *r, const char *key, const json_t *v)
 {
 	if (json_is_string(v) && json_string_length(v) && json_string_length(v) <= NAME_MAX_BYTES)
@@ -43,7 +43,7 @@ static const char *take_name(Reader *r, const char *key, const json_t *v)
 	return NULL;
 }
 
-/* An absent one is `otherwise`. */
+/* Reads a boolean member; an absent one has the value `otherwise`. */
 static bool take_bool(Reader *r, const json_t *object, const char *key, bool otherwise)
 {
 	const json_t *v = json_object_get(object, key);
@@ -122,7 +122,7 @@ static const char *shape_text(Arena *a, int rank, const int64_t *dim)
 	return arena_printf(a, "[%s]", text);
 }
 
-/* The initializer that it names is there, is its own, and is what it says. */
+/* Checks that the named initializer exists, belongs to no other tensor, and has the dtype and shape that are given. */
 static void check_initializer(Reader *r, MetaTensor *t, bool has_shape)
 {
 	const OnnxTensor *held = map_get(r->initializers, t->initializer);

@@ -1,10 +1,12 @@
-/* frontend/onnx_modes.c: which modules train and which are in eval mode: batch norms and dropouts.
+/* frontend/onnx_modes.c: decides for each batch norm and dropout whether it is in training or in eval mode.
  *
- * What the options say counts first, then what the node says: its training_mode, and the ATen op in dynamo's
- * metadata.  shardc.export writes the mode of the call there, which a module's forward may have chosen; its metadata,
- * the module's mode, count where a node says nothing.  Without metadata, a model whose batch norms all say eval mode
- * was most often exported so by oversight; it is trained, and that is said.  Where others say training, those in eval
- * mode are meant to be. */
+ * Options decide first.  Next comes what the node says: its training_mode, and the ATen op in dynamo's metadata (under
+ * shardc.export this is the mode at the time of the call, which a module's forward may have chosen).  Where the node
+ * says nothing, the module's mode in shardc.export's metadata counts.
+ *
+ * Without that metadata, a model whose batch norms all say eval mode was most likely exported in that mode by
+ * oversight: its batch norms are trained, with a warning.  If some batch norm or dropout says training mode, those that
+ * say eval mode are taken to be meant so. */
 #include "frontend/onnx_params.h"
 
 #include <stdlib.h>
@@ -15,32 +17,33 @@
 typedef enum { SAYS_NOTHING, SAYS_EVAL, SAYS_TRAIN } Says;
 
 struct Modes {
-	int norms_train, norms_eval;  /* batch norms that say so */
-	int moving, still;            /* those that use the batch's statistics, or keep their own ones */
-	int forgetful;                /* those whose statistics are the last batch's alone */
+	int norms_train, norms_eval;  /* batch norms that say training mode, or eval mode */
+	int moving, still;            /* batch norms that use the batch's statistics, or their running ones */
+	int forgetful;                /* batch norms whose running statistics are only those of the last batch */
 	const char *first_forgetful;
-	int dropouts;                 /* that say that they train */
-	Map *constants;               /* results of Constant and of Identity of what the file holds -> OnnxTensor */
-	int absent;                   /* modules of dropout that became nothing */
+	int dropouts;                 /* dropouts that say training mode */
+	Map *constants;               /* result of a Constant, or of an Identity of a stored tensor -> OnnxTensor */
+	int absent;                   /* dropout modules that the exporter reduced to an Identity */
 	const char *first_absent;
-	regex_t *re;                  /* of --bn=frozen:REGEX */
-	int *matched;                 /* by regex: batch norms */
-	VEC(const char *) norms;      /* modules of batch norms, or their nodes */
-	VEC(const char *) fixed;      /* those that are left in eval mode, as the exporter says */
-	int acting, ignored, in_eval; /* dropouts: those that say nothing of training, and say that they do not train */
+	regex_t *re;                  /* compiled --bn=frozen:REGEX options */
+	int *matched;                 /* by regex: how many batch norms it matches */
+	VEC(const char *) norms;      /* the module of each batch norm, or its node */
+	VEC(const char *) fixed;      /* batch norms left in eval mode because the exporter says so */
+	int acting, ignored, in_eval; /* dropouts that act; that do not and say nothing of a mode; that do not and say eval
+	                                 mode */
 	const char *first_ignored;
 	double ratio;                 /* of the first */
-	Map *fx;                      /* names of the exporter's graph that a node stands for -> itself */
-	Map *sdpa;                    /* attentions with dropout, by that name -> whether a Dropout is left */
+	Map *fx;                      /* the set of fx node names for which the model has a node */
+	Map *sdpa;                    /* fx name of an attention with dropout -> not NULL if a Dropout node is left of it */
 	int lost_stops;
 	const char *lost_stop;
-	double smoothing; /* that a node of the exporter lacks */
+	double smoothing; /* label_smoothing that the exporter left out of a node; 0: none */
 	const char *smoothed;
 };
 
 /* ---- batch norms ---- */
 
-/* dynamo leaves out training_mode, but names the op that was decomposed. */
+/* dynamo does not write training_mode, but names the ATen op that it decomposed. */
 static Says norm_says(const Onnx__NodeProto *p)
 {
 	const char *fx = names_metadata(p, "pkg.torch.onnx.fx_node");
@@ -59,7 +62,7 @@ static const char *norm_name(const Node *n)
 	return *n->scope ? n->scope : n->name;
 }
 
-/* Whether an option freezes it by name. */
+/* Whether a --bn=frozen:REGEX option matches it. */
 static bool norm_matches(Modes *s, const FrontendOptions *o, const char *name)
 {
 	bool any = false;
@@ -71,7 +74,7 @@ static bool norm_matches(Modes *s, const FrontendOptions *o, const char *name)
 	return any;
 }
 
-/* The module's mode as the metadata have it: also of "bn_1", the second call of "bn". */
+/* The module in the metadata that this scope belongs to; "bn_1", the second call of "bn", belongs to "bn". */
 static const MetaModule *norm_module(const Import *im, const char *scope)
 {
 	const MetaModule *m = im->meta ? map_get(im->meta->modules, scope) : NULL;
@@ -137,13 +140,13 @@ bool modes_dropout_acts(Node *n, double p, DropoutSays says)
 
 /* ---- the survey ---- */
 
-/* "%name : [num_users=1] = call_function[...": the name. */
+/* The name in "%name : [num_users=1] = call_function[..", with its "%"; "" when fx has another form. */
 static const char *fx_name(Import *im, const char *fx)
 {
 	return *fx == '%' ? arena_strndup(im->arena, fx, strcspn(fx, " ")) : "";
 }
 
-/* The k-th argument of a call, 0 where it has fewer or another is called. */
+/* The k-th argument of the call, as a number; 0 when there is no such argument or fx is another call. */
 static double fx_argument(const char *fx, const char *call, int k)
 {
 	const char *at = strstr(fx, call);
@@ -160,7 +163,7 @@ static bool fx_attention_drops(const char *fx)
 	return fx_argument(fx, "aten.scaled_dot_product_attention.default](args = (", 4) > 0;
 }
 
-/* What TorchScript writes for momentum=None: a factor of the first step. */
+/* Counts batch norms with momentum 0: for momentum=None TorchScript writes the factor of the first step. */
 static void survey_momentum(Import *im, const Onnx__NodeProto *p, Says says)
 {
 	Modes *s = im->modes;
@@ -169,7 +172,7 @@ static void survey_momentum(Import *im, const Onnx__NodeProto *p, Says says)
 			s->first_forgetful = p->name ? p->name : "";
 }
 
-/* A tensor that the file holds; NULL: what a node computes. */
+/* The stored tensor of this name; NULL when a node computes it. */
 static OnnxTensor *tensor_of(const Import *im, const char *name)
 {
 	const Weight *w = map_get(im->weights, name);
@@ -190,13 +193,13 @@ static void survey_constant(Import *im, const Onnx__NodeProto *p)
 		map_put(im->modes->constants, p->output[0], t);
 }
 
-/* Whether an operand is a tensor of the file that holds one boolean, true. */
+/* Whether the operand is a stored tensor that holds a single boolean, true. */
 static bool is_true(const Import *im, const char *name)
 {
 	const OnnxTensor *t = tensor_of(im, name);
 	Diag quiet = *im->d;
 	int64_t *v;
-	quiet.max_errors = -1; /* reported when the node is imported */
+	quiet.max_errors = -1; /* errors are reported when the node is imported */
 	return t && !t->problem && t->data_type == dtype_info[DT_BOOL].onnx
 		&& onnx_dims_numel(t->rank, t->dim) == 1
 		&& onnx_tensor_ints(im->onnx, t, im->arena, &v, &quiet) && *v;
@@ -233,7 +236,7 @@ static void survey_node(Import *im, const Onnx__NodeProto *p)
 		map_put(s->sdpa, name, dropout ? s : NULL);
 }
 
-/* A node of the exporter's graph that reads what detach() made, where no node is left for it. */
+/* Counts results of detach() that a node's fx text reads but no node of the model makes. */
 static void survey_stops(Import *im, const Onnx__NodeProto *p)
 {
 	Modes *s = im->modes;
@@ -300,7 +303,7 @@ static void check_regexes(Import *im)
 	}
 }
 
-/* Batch norms and dropouts of a model that was exported in eval mode. */
+/* Reports what it means for batch norms and dropouts that the model was exported in eval mode. */
 static void say_eval(Import *im)
 {
 	const Modes *s = im->modes;
@@ -330,7 +333,7 @@ static void say_eval(Import *im)
 static void say_dropouts(Import *im)
 {
 	const Modes *s = im->modes;
-	/* Some modules in eval mode beside others that train are meant to be. */
+	/* Where some modules train, those in eval mode are taken to be meant so. */
 	int lost = 0, n = s->ignored + (s->acting || im->meta ? 0 : s->in_eval);
 	for (int i = 0; i < map_count(s->sdpa); i++)
 		lost += !map_get(s->sdpa, map_key(s->sdpa, i));
@@ -344,7 +347,7 @@ static void say_dropouts(Import *im)
 			"with optimize=False to train with it, or give --dropout=off", lost, lost == 1 ? "" : "s");
 }
 
-/* Whether a batch norm reads the statistic of this name: the program keeps it. */
+/* Whether a batch norm reads the statistic of this name, so that the program updates and saves it. */
 static bool is_kept(Import *im, const char *name)
 {
 	for (int i = 0; i < map_count(im->weights); i++) {
@@ -358,8 +361,9 @@ static bool is_kept(Import *im, const char *name)
 	return false;
 }
 
-/* Whether it is a statistic that the program keeps, or the count beside one, which starts anew with each program; or of
- * a norm that the exporter folded away, which is said. */
+/* Whether nothing needs to be said of a buffer that forward changes: the program keeps it as a batch norm statistic; it
+ * is the num_batches_tracked beside one, which starts anew with each program; or it belongs to a norm that the exporter
+ * folded away, which has its own warning. */
 static bool is_kept_buffer(Import *im, const char *name)
 {
 	static const char count[] = "num_batches_tracked";
@@ -374,7 +378,7 @@ static bool is_kept_buffer(Import *im, const char *name)
 	return is_kept(im, arena_printf(im->arena, "%.*srunning_mean", (int)(last - name), name));
 }
 
-/* Buffers that forward changes, as dynamo lists them: the program changes statistics of batch norms alone. */
+/* Warns of buffers that forward changes, as dynamo lists them: a program updates only statistics of batch norms. */
 static void say_changed(Import *im)
 {
 	static const char key[] = ": BUFFER_MUTATION target='";

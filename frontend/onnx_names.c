@@ -1,6 +1,6 @@
-/* frontend/onnx_names.c: the framework's names, recovered from what exporters leave behind.
+/* frontend/onnx_names.c: recovers the framework's names from what exporters write into the model.
  *
- * PyTorch's dynamo exporter writes the module path into metadata, the TorchScript exporter into node names:
+ * PyTorch's dynamo exporter writes the module path into metadata.  The TorchScript exporter writes it into node names:
  * "/layer1/layer1.0/conv1/Conv" stands for module layer1.0.conv1. */
 #include "frontend/onnx_import.h"
 
@@ -31,7 +31,8 @@ bool node_stops(const Onnx__NodeProto *node)
 	return !strcmp(node->op_type, "Identity") && fx && strstr(fx, "[target=torch.ops.aten.detach.default]");
 }
 
-/* A signature's line stands behind the argument's name: " PARAMETER target='fc.weight'". */
+/* The argument's name is followed, behind its terminating 0, by its line of the signature: " PARAMETER
+ * target='fc.weight'". */
 const char *signature_kind(const char *argument)
 {
 	static const char *const kinds[] = {"PARAMETER", "BUFFER"};
@@ -60,7 +61,7 @@ bool names_fx_reads(const char *fx, const char *argument)
 	return false;
 }
 
-/* Lines such as "p_fc_weight: PARAMETER target='fc.weight'": 'fc.weight' -> "p_fc_weight". */
+/* Reads lines such as "p_fc_weight: PARAMETER target='fc.weight'" into the map 'fc.weight' -> "p_fc_weight". */
 Map *names_of_signature(const OnnxGraph *g, Arena *a)
 {
 	static const char target[] = " target='";
@@ -77,7 +78,7 @@ Map *names_of_signature(const OnnxGraph *g, Arena *a)
 	return names;
 }
 
-/* "['', 'h', 'h.0', 'linear']": the last entry is the operation, the one before it the module. */
+/* In a list such as "['', 'h', 'h.0', 'linear']" the last entry is the operation and the one before it the module. */
 static const char *scope_of_list(Import *im, const char *list)
 {
 	const char *last = NULL, *before = NULL;
@@ -95,7 +96,7 @@ static const char *scope_of_list(Import *im, const char *list)
 	return before ? arena_strndup(im->arena, before, n_before) : "";
 }
 
-/* Joins the parts of a path; a part that repeats the one before it and adds to it replaces it. */
+/* Joins the parts of a path.  A part that extends the one before it ("layer1", "layer1.0") replaces it. */
 static const char *scope_of_path(Import *im, const char *path)
 {
 	Buf b = {0};
@@ -163,7 +164,7 @@ bool names_same_module(const char *scope, const char *module)
 	return !*scope && !*module;
 }
 
-/* "const_fold_opt__12", "const_axes__7": of optimizers. */
+/* Names that ONNX optimizers make: "const_fold_opt__12", "const_axes__7". */
 static bool is_const_of_optimizer(const char *name)
 {
 	const char *end = strstr(name, "__");

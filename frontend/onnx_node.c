@@ -1,14 +1,14 @@
-/* frontend/onnx_node.c: what a node says: attributes, operands known at compile time, complaints.
+/* frontend/onnx_node.c: access to a node's attributes and to operands known at compile time; errors of nodes.
  *
- * Attributes of nodes in function bodies may refer to attributes of the call; they are resolved here,
- * through nested calls.  What is declined is collected by op and reason, so that one line tells of all. */
+ * Attributes of nodes in function bodies may refer to attributes of the call; they are resolved here, through nested
+ * calls.  Refusals are collected by op and reason, so that one line reports all nodes of the same refusal. */
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- complaints ---- */
+/* ---- errors ---- */
 
 bool node_error(Node *n, const char *fmt, ...)
 {

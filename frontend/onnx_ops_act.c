@@ -1,6 +1,6 @@
-/* frontend/onnx_ops_act.c: activations, written with primitives where the IR has no op of their own.
+/* frontend/onnx_ops_act.c: activations, built from elementwise ops where the IR has no op of their own.
  *
- * Each takes the branch that PyTorch's derivative takes at the kink. */
+ * At a kink each takes the branch whose derivative PyTorch uses there. */
 #include "frontend/onnx_import.h"
 
 #include <math.h>
@@ -12,7 +12,8 @@ static Value *positive_or(Builder *b, Value *x, Value *other)
 	return ir_emit3(b, OP_WHERE, ir_emit2(b, OP_GT, x, emit_float(b, x, 0)), x, other);
 }
 
-/* e^min(x, 0) - 1: bounded, so that the branch not taken has a finite derivative. */
+/* e^min(x, 0) - 1.  The minimum keeps it bounded, so that the derivative is finite even where the branch is not
+ * taken. */
 static Value *expm1_negative(Builder *b, Value *x)
 {
 	Value *zero = emit_float(b, x, 0);
@@ -28,7 +29,7 @@ bool import_leaky_relu(Node *n)
 	return true;
 }
 
-/* The slope broadcasts to x from the right; before opset 7 a vector of slopes is per channel. */
+/* The slope broadcasts to x aligned at the last dim; before opset 7 a vector of slopes has one slope per channel. */
 bool import_prelu(Node *n)
 {
 	if (!node_want(n, 2, 2))
@@ -150,7 +151,7 @@ bool import_gelu(Node *n)
 /* x * sigmoid(alpha * x) */
 static Value *swish(Builder *b, Value *x, double alpha)
 {
-	if (alpha == 1) /* exact: the default */
+	if (alpha == 1) /* compared exactly: 1 is the default */
 		return ir_emit1(b, OP_SILU, x);
 	return emit_mul(b, x, ir_emit1(b, OP_SIGMOID, emit_scale(b, x, alpha)));
 }
@@ -173,7 +174,7 @@ bool import_swiglu(Node *n)
 
 /* ---- along an axis ---- */
 
-/* Before opset 13 everything from axis on is one axis. */
+/* Before opset 13 the axis attribute means all dims from axis on, taken as one dim. */
 static Value *flatten_old(Node *n, Value *x, int axis)
 {
 	int64_t dim[2] = {1, 1};

@@ -1,6 +1,7 @@
 /* frontend/onnx_ops_attention.c: Attention and RotaryEmbedding of opsets 23 and 24.
  *
- * Attention becomes one op of the IR, unless its score matrix is asked for: then it is written out. */
+ * Attention becomes one op of the IR.  If the node also returns its score matrix, it is written out as single ops
+ * instead. */
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
@@ -8,11 +9,11 @@
 #include <string.h>
 
 typedef struct Heads {
-	Value *q, *k, *v, *mask;     /* [B,H,T,D], [B,Hk,S,D], [B,Hk,S,Dv]; mask NULL or as the op takes it */
-	bool packed, causal;         /* packed: operands were [B,T,H*D] */
-	int64_t past;                /* keys from before */
-	int64_t left, right;         /* window; -1 = open */
-	Value *length;               /* valid keys per sample, [B,1,1,1]; NULL = all */
+	Value *q, *k, *v, *mask;     /* [B,H,T,D], [B,Hk,S,D], [B,Hk,S,Dv]; mask as the op takes it, or NULL */
+	bool packed, causal;         /* packed: the operands came as [B,T,H*D] */
+	int64_t past;                /* number of keys from earlier calls */
+	int64_t left, right;         /* window; -1 = not limited */
+	Value *length;               /* valid keys per sample, [B,1,1,1]; NULL = all are */
 	double scale, softcap;
 } Heads;
 
@@ -34,7 +35,7 @@ static Value *join_heads(Node *n, Value *x)
 	return ir_reshape(n->b, ir_transpose(n->b, x, (int[]){0, 2, 1, 3}), 3, (int64_t[]){d[0], d[2], d[1] * d[3]});
 }
 
-/* A mask shorter than the keys leaves the rest out. */
+/* Extends a mask that is shorter than the keys so that it hides the rest of the keys. */
 static Value *extend_mask(Node *n, Value *mask, int64_t keys)
 {
 	int rank = mask->type.rank;
@@ -62,8 +63,8 @@ static Value *compare(Builder *b, OpKind kind, Value *x, Value *y, int64_t more)
 	return ir_emit2(b, kind, x, more ? emit_add(b, y, ir_const_int(b, DT_I64, more)) : y);
 }
 
-/* Adds to the mask what the op says by numbers: valid keys, causality where `causal`, the window.  A row's
- * position counts from the first key: behind the past, or aligned with the last valid key. */
+/* Adds to the mask what the op gives as numbers: the valid keys, causality if `causal` is set, and the window.  A row's
+ * position is counted from the first key: it starts behind the past keys, or is aligned with the last valid key. */
 static void number_masks(Node *n, Heads *h, bool causal)
 {
 	Builder *b = n->b;
@@ -134,10 +135,10 @@ static Value *repeat_heads(Node *n, Value *x, int64_t heads)
 	return ir_reshape(n->b, ir_broadcast(n->b, v, &wide), 4, (int64_t[]){d[0], heads, d[2], d[3]});
 }
 
-/* Which of the steps of the score matrix the node's fourth result is. */
+/* The steps of the score matrix; qk_matmul_output_mode selects one as the node's fourth result. */
 enum { SCORE_RAW, SCORE_CAPPED, SCORE_MASKED, SCORE_SOFTMAX, SCORE_COUNT };
 
-/* A row that sees nothing gives zeros. */
+/* Softmax of each row; a row that sees no key gives zeros. */
 static Value *softmax_rows(Builder *b, Value *s)
 {
 	Value *top = ir_reduce(b, OP_REDUCE_MAX, s, 1, (int64_t[]){3}, true);
@@ -168,7 +169,7 @@ static Value *write_out(Node *n, Heads *h, Value *score[SCORE_COUNT])
 static Value *one_op(Node *n, Heads *h)
 {
 	Module *m = n->b->m;
-	/* the op counts from the first key, or aligns the last row with the last key */
+	/* The op aligns the first row with the first key, or the last row with the last key. */
 	bool aligned = h->past == h->k->type.dim[2] - h->q->type.dim[2];
 	bool causal = h->causal && !h->length && (!h->past || aligned);
 	number_masks(n, h, h->causal && !causal);

@@ -141,7 +141,7 @@ bool import_range(Node *n)
 
 /* ---- triangles and diagonals ---- */
 
-/* [rows, cols] bool: col - row compared with the diagonal k. */
+/* A [rows, cols] bool tensor: col - row compared with the diagonal k. */
 static Value *diagonal(Builder *b, OpKind compare, int64_t rows, int64_t cols, int64_t k)
 {
 	int64_t down[2] = {rows, 1}, across[2] = {1, cols};

@@ -1,7 +1,7 @@
 /* frontend/onnx_ops_conv.c: convolution and pooling, in ONNX's channels-first layout.
  *
- * auto_pad and ceil_mode become explicit pads.  A pooling without an op of its own (dilated averages, p-norms)
- * is a depthwise convolution by ones. */
+ * auto_pad and ceil_mode become explicit pads.  A pooling for which the IR has no op (dilated averages, p-norms)
+ * becomes a depthwise convolution with a kernel of ones. */
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
@@ -9,7 +9,7 @@
 
 enum { SPATIAL_MAX = IR_MAX_RANK - 2 };
 
-/* A window sliding over the spatial dims of x. */
+/* A window that slides over the spatial dims of x. */
 typedef struct Window {
 	int n;
 	int64_t kernel[SPATIAL_MAX], strides[SPATIAL_MAX], dilations[SPATIAL_MAX];
@@ -33,7 +33,7 @@ static bool ints_or(Node *n, const char *name, int count, int64_t otherwise, int
 	return true;
 }
 
-/* Pads for SAME_*: as many windows as strides; the odd one goes to the end (UPPER) or the beginning. */
+/* Pads of SAME_*: as many windows as the stride gives without pads; an odd pad goes to the end (UPPER) or the start. */
 static void pad_same(Window *w, int i, int64_t in, bool upper)
 {
 	int64_t reach = (w->kernel[i] - 1) * w->dilations[i] + 1;
@@ -58,7 +58,8 @@ static bool window_read(Node *n, const Type *x, const int64_t *kernel, Window *w
 		&& ints_or(n, "pads", 2 * w->n, 0, 0, w->pads);
 }
 
-/* Resolves auto_pad and ceil_mode.  A window that would start beyond the input and its front pad is none. */
+/* Turns auto_pad and ceil_mode into pads.  A window that would start behind the input and its front pad is not
+ * counted. */
 static bool window_fit(Node *n, const Type *x, Window *w)
 {
 	const char *pad = node_str(n, "auto_pad", "NOTSET");
@@ -133,7 +134,7 @@ bool import_conv(Node *n)
 	return true;
 }
 
-/* Where the result of a transposed convolution lies in the full one: begin may be negative. */
+/* Which part of the full result of a transposed convolution is its result; begin may be negative. */
 typedef struct Crop { int64_t full[SPATIAL_MAX], begin[SPATIAL_MAX], size[SPATIAL_MAX]; } Crop;
 
 static bool transpose_crop(Node *n, Window *w, Crop *c)
@@ -166,7 +167,8 @@ static bool transpose_crop(Node *n, Window *w, Crop *c)
 	return true;
 }
 
-/* The adjoint of a convolution takes pads below the kernel's reach and a tail below the stride. */
+/* Whether the crop can be given as pads of a convolution's adjoint: it may not extend the full result at the front, and
+ * at the end only by less than a stride. */
 static bool crop_is_pads(const Window *w, const Crop *c, int64_t *pads)
 {
 	bool good = true;
@@ -235,7 +237,8 @@ static void pad_extra(Window *w)
 		w->pads[w->n + i] += w->extra[i];
 }
 
-/* ONNX counts through the whole tensor, in row-major order or with the first spatial dim fastest. */
+/* Converts indices within a plane to ONNX's, which count through the whole tensor: row-major, or with the first spatial
+ * dim fastest. */
 static Value *whole_indices(Node *n, Value *idx)
 {
 	const Type *x = &n->in[0]->type;
@@ -272,7 +275,7 @@ bool import_max_pool(Node *n)
 	return true;
 }
 
-/* Sums of windows: each channel convolved with ones. */
+/* Sums over windows: each channel is convolved with a kernel of ones. */
 static Value *window_sum(Builder *b, Value *x, const Window *w)
 {
 	int64_t dim[IR_MAX_RANK] = {x->type.dim[1], 1};
@@ -282,7 +285,7 @@ static Value *window_sum(Builder *b, Value *x, const Window *w)
 	return ir_emit(b, OP_CONV, 2, (Value *[]){x, ones}, a);
 }
 
-/* How many elements each window covers; pads count or do not, what ceil_mode adds never does. */
+/* How many elements each window covers.  Pads count only if count_pads; what ceil_mode adds never counts. */
 static Value *window_count(Builder *b, const Type *x, const Window *w, bool count_pads)
 {
 	Window bare = *w;
@@ -333,7 +336,8 @@ bool import_lp_pool(Node *n)
 
 /* ---- scattering windows ---- */
 
-/* Columns [N, C*K, L] summed into an image: a transposed convolution whose kernel k is one at element k. */
+/* Col2Im sums columns [N, C*K, L] into an image.  It is a transposed convolution; kernel k is one at element k, else
+ * zero. */
 bool import_col2im(Node *n)
 {
 	const int64_t *image, *block;
@@ -377,7 +381,8 @@ bool import_col2im(Node *n)
 	return true;
 }
 
-/* Elements put back where MaxPool took them; its indices count through the tensor that the window implies. */
+/* MaxUnpool puts elements back where MaxPool took them.  Its indices count through the tensor that the windows
+ * imply. */
 bool import_max_unpool(Node *n)
 {
 	Window w;

@@ -1,13 +1,13 @@
-/* frontend/onnx_ops_einsum.c: Einsum, operand by operand, each pair as one batched matmul.
+/* frontend/onnx_ops_einsum.c: Einsum, taking one operand after the other, each step as one batched matmul.
  *
- * Labels are letters; an ellipsis stands for labels of its own, aligned at the right.  Refuses more labels
- * than IR_MAX_RANK in one term. */
+ * Labels are letters.  An ellipsis stands for labels of its own, aligned at the last dim.  Refuses terms with more than
+ * IR_MAX_RANK labels. */
 #include "frontend/onnx_import.h"
 
 #include <ctype.h>
 #include <string.h>
 
-/* One letter per dim of v.  Ellipsis dims are '0'.. counted from the right. */
+/* A tensor v with one label per dim.  Dims of an ellipsis have the labels '0', '1', .., counted from the last. */
 typedef struct Term {
 	char label[IR_MAX_RANK + 1];
 	int n;
@@ -23,7 +23,7 @@ static bool add_label(Term *t, char c)
 	return true;
 }
 
-/* Reads one term; ellipsis: how many dims "..." stands for, -1 = as many as rank leaves. */
+/* Parses one term.  ellipsis: how many dims "..." stands for; -1 = as many as the rank leaves. */
 static bool parse_term(const char **s, Term *t, int rank, int ellipsis)
 {
 	int letters = 0;
@@ -46,7 +46,7 @@ static bool parse_term(const char **s, Term *t, int rank, int ellipsis)
 	return rank < 0 || t->n == rank;
 }
 
-/* Labels of the result when the equation does not say: those that occur once, in order. */
+/* The labels of the result where the equation does not give them: those that occur once, in alphabetical order. */
 static void implicit_output(const Term *in, int n, Term *out)
 {
 	int count[128] = {0};
@@ -88,7 +88,7 @@ static int find(const Term *t, char c)
 	return at ? (int)(at - t->label) : -1;
 }
 
-/* Transposes t to the order of labels, which are all of its own. */
+/* Transposes t to the given order of its labels. */
 static void reorder(Builder *b, Term *t, const char *labels)
 {
 	int perm[IR_MAX_RANK];
@@ -98,7 +98,7 @@ static void reorder(Builder *b, Term *t, const char *labels)
 	memmove(t->label, labels, (size_t)t->n);
 }
 
-/* A label that stands twice in one term: its diagonal. */
+/* Takes the diagonal for each label that occurs twice in one term. */
 static bool take_diagonals(Node *n, Term *t)
 {
 	Builder *b = n->b;
@@ -125,7 +125,7 @@ static bool take_diagonals(Node *n, Term *t)
 	return true;
 }
 
-/* Sums over labels that `other` and `out` lack. */
+/* Sums over those labels that neither other operands nor the result have. */
 static void sum_private(Builder *b, Term *t, const Term *others, int n_others, const Term *out)
 {
 	int64_t axes[IR_MAX_RANK];
@@ -148,7 +148,7 @@ static void sum_private(Builder *b, Term *t, const Term *others, int n_others, c
 
 typedef enum { GROUP_BATCH, GROUP_LEFT, GROUP_RIGHT, GROUP_SUM, GROUP_COUNT } Group;
 
-/* Labels of x and y by what a matmul does with them. */
+/* Groups the labels of x and y by their part in a matmul: batch, rows, columns and the sum. */
 static void group_labels(const Term *x, const Term *y, const Term *rest, int n_rest, const Term *out,
 	Term group[GROUP_COUNT])
 {
@@ -171,7 +171,7 @@ static int64_t group_numel(const Term *t, const Term *g)
 	return n;
 }
 
-/* t as [batch, rows, columns] of three groups. */
+/* Reshapes t to [batch, rows, columns] by three groups of its labels. */
 static Value *as_matrix(Builder *b, Term *t, const Term *batch, const Term *rows, const Term *columns)
 {
 	char labels[3 * IR_MAX_RANK + 1];

@@ -1,4 +1,4 @@
-/* frontend/onnx_ops_ew.c: elementwise ops that are ops of the IR, or nearly. */
+/* frontend/onnx_ops_ew.c: elementwise ops that the IR has, or that take a few of its ops. */
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
@@ -13,7 +13,7 @@ bool import_ew_unary(Node *n)
 	return true;
 }
 
-/* Before opset 7 the second operand's first dim may stand beside a named axis of the first. */
+/* Before opset 7 the attribute axis says at which dim of the first operand the second operand's first dim stands. */
 static Value *align_old(Node *n, Value *x, Value *y)
 {
 	int64_t dim[IR_MAX_RANK];
@@ -112,7 +112,7 @@ bool import_cast_like(Node *n)
 
 /* ---- Clip ---- */
 
-/* A bound as operand (opset 11 on) or attribute; *known tells whether its number is in *v. */
+/* A bound as operand (from opset 11) or attribute.  If its number is known, *known is true and *v is the number. */
 static Value *clip_bound(Node *n, int operand, const char *attr, bool *known, double *v)
 {
 	if (n->opset < 11) {
@@ -166,7 +166,7 @@ static bool dropout_args(Node *n, double *p, DropoutSays *says)
 	return *p >= 0 && *p < 1 ? true : node_error(n, "ratio %g is outside [0, 1)", *p);
 }
 
-/* Why no mask can be had that belongs to a sample, whatever the batch. */
+/* Refuses a dropout for which no mask exists that belongs to a sample and does not depend on the batch size. */
 static bool refuse_dropout(Node *n, const Samples *x)
 {
 	static const char otherwise[] = "so masks would depend on the batch size: give --dropout=off";
@@ -182,7 +182,7 @@ static bool refuse_dropout(Node *n, const Samples *x)
 		: "the sample axis is lost before it", otherwise);
 }
 
-/* x as [k, samples, rest], which numbers the elements of a sample without regard to the batch. */
+/* Reshapes x to [k, samples, rest], which numbers the elements of a sample independently of the batch size. */
 static Value *by_samples(Builder *b, Value *x, const Samples *rows)
 {
 	int64_t dim[3] = {rows->batches, b->m->batch, 1};
@@ -208,7 +208,8 @@ bool emit_dropout(Node *n, Value *x, double p, DropoutSays says)
 	if (im->o->infer)
 		return node_refuse(n, "it is in training mode, so its result is random: give --dropout=off");
 	Samples rows = samples_of(im->samples, x);
-	bool none = rows.kind == SAMPLES_NONE && im->m->batch; /* of a table of positions: one mask for all */
+	bool none = rows.kind == SAMPLES_NONE && im->m->batch; /* x has no sample axis, as a table of positions: one mask
+	                                                          serves all samples */
 	if (!none && (rows.kind != SAMPLES_AXIS || !rows.batches || rows.mixes))
 		return refuse_dropout(n, &rows);
 	bool alone = none || type.dim[rows.axis] == im->m->batch;

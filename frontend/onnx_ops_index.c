@@ -1,4 +1,4 @@
-/* frontend/onnx_ops_index.c: gathering, scattering, searching along an axis. */
+/* frontend/onnx_ops_index.c: gathering, scattering, and searching along an axis. */
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
@@ -16,8 +16,8 @@ static bool operand_axis(Node *n, int64_t otherwise, int *axis)
 	return *axis >= 0;
 }
 
-/* padding_idx of the embedding that dynamo lowered, whose row has no gradient; -1: none.  The metadata of shardc.export
- * come with a graph that stops it by itself. */
+/* The padding_idx of an embedding that dynamo lowered; that row gets no gradient.  -1: there is none, or the model has
+ * metadata of shardc.export, whose graphs stop that gradient themselves. */
 static int64_t padding_of(const Node *n)
 {
 	const char *fx = n->im->meta ? NULL : names_metadata(n->proto, "pkg.torch.onnx.fx_node");
@@ -87,7 +87,8 @@ bool import_scatter_nd(Node *n)
 	return true;
 }
 
-/* Rows of x along axis where a known condition holds; without axis, of x as one row. */
+/* Compress keeps the rows of x along axis where a condition, known at compile time, holds; without an axis, of x
+ * flattened. */
 bool import_compress(Node *n)
 {
 	EvalTensor *cond = node_known(n, 1);
@@ -188,7 +189,7 @@ bool import_cumsum(Node *n)
 	return true;
 }
 
-/* out[t] = x[len - 1 - t] where t < len, else x[t]. */
+/* ReverseSequence: out[t] = x[len - 1 - t] where t < len, else x[t]. */
 bool import_reverse_sequence(Node *n)
 {
 	if (!node_want(n, 2, 2))

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-/* A vector on the left is a row, on the right a column; its dimension leaves the result. */
+/* MatMul: a vector on the left is taken as a row, on the right as a column; its dimension is dropped from the
+ * result. */
 bool import_matmul(Node *n)
 {
 	if (!node_want(n, 2, 2))
@@ -27,7 +28,7 @@ bool import_matmul(Node *n)
 	return true;
 }
 
-/* C as an operand of matmul: one number per column. */
+/* C as the bias operand of matmul, one number per column; NULL where it has another shape. */
 static Value *row_bias(Node *n, Value *c, int64_t columns)
 {
 	const Type *t = &c->type;

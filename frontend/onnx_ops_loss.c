@@ -1,13 +1,13 @@
 /* frontend/onnx_ops_loss.c: SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss.
  *
- * Sums and means of softmax cross-entropy are the op cross_entropy; losses per element, and losses of given
- * log-probabilities, are gathered from them. */
+ * The sum and the mean of softmax cross-entropy are the op cross_entropy.  Losses per element, and losses of given
+ * log-probabilities, gather the label's log-probability instead. */
 #include "frontend/onnx_import.h"
 
 #include <string.h>
 
 typedef struct LossArgs {
-	Value *scores, *labels, *weights; /* labels i64 */
+	Value *scores, *labels, *weights; /* labels are i64 */
 	const char *reduction;
 	bool ignores;
 	int64_t ignore;
@@ -39,7 +39,7 @@ static Value *sum_all(Builder *b, Value *x)
 	return x->type.rank ? ir_reduce(b, OP_REDUCE_SUM, x, x->type.rank, axes, false) : x;
 }
 
-/* Losses -logp[label] * weight[label] for classes on axis 1; ignored elements give 0. */
+/* Losses -logp[label] * weight[label], with classes on axis 1; elements with the ignored label give 0. */
 static void gathered_loss(Node *n, const LossArgs *a, Value *logp, bool reduce_none)
 {
 	Builder *b = n->b;

@@ -1,14 +1,14 @@
 /* frontend/onnx_ops_norm.c: normalisation.
  *
- * Batch norm in training is the op batch_norm followed by writes of its running statistics; the names of
- * these buffers stand on the op (attributes mean and var), so that evaluation can be derived from it.
- * Frozen, it is elementwise.  Instance and group norm are layer norms of a reshaped tensor. */
+ * Batch norm in training is the op batch_norm followed by writes of its running statistics.  The op's attributes mean
+ * and var name these buffers, so that evaluation can be derived from it.  Frozen batch norm becomes elementwise ops.
+ * Instance and group norm become layer norms of a reshaped tensor. */
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* v of shape [C] beside x of shape [N,C,...]. */
+/* Reshapes v of shape [C] so that it broadcasts to x of shape [N,C,...]. */
 static Value *per_channel(Builder *b, Value *v, const Value *x)
 {
 	int64_t dim[IR_MAX_RANK];
@@ -35,14 +35,14 @@ static const Symbol *buffer_of(const Value *v)
 	return v->op->kind == OP_READ && v->op->sym->kind == SYM_BUFFER ? v->op->sym : NULL;
 }
 
-/* ONNX: new = momentum * old + (1 - momentum) * of this batch. */
+/* Running statistics as ONNX defines them: new = momentum * old + (1 - momentum) * the statistics of this batch. */
 static Value *running(Node *n, Value *old, Value *now, double momentum)
 {
 	now = ir_cast(n->b, now, old->type.dtype);
 	return emit_add(n->b, emit_scale(n->b, old, momentum), emit_scale(n->b, now, 1 - momentum));
 }
 
-/* A module that is called again goes on from what its first call made of the statistics. */
+/* The statistic as last written: a module that is called again continues from what its first call wrote. */
 static Value *latest(const Node *n, Value *v)
 {
 	Value *now = buffer_of(v) ? ptrmap_get(n->im->written, v->op->sym) : NULL;
@@ -134,7 +134,8 @@ static bool is_tail(const Value *v, const Value *x, int axis)
 	return same;
 }
 
-/* Scale and shift whose shape is not that of the normalised dims are elementwise ops after the norm. */
+/* A norm with scale and shift.  If their shape is not that of the normalised dims, they become elementwise ops after
+ * it. */
 static bool affine_norm(Node *n, OpKind kind)
 {
 	if (!node_want(n, kind == OP_LAYER_NORM ? 2 : 1, kind == OP_LAYER_NORM ? 3 : 2))
@@ -168,7 +169,7 @@ bool import_rms_norm(Node *n)
 	return affine_norm(n, OP_RMS_NORM);
 }
 
-/* x as [N, groups, rest], each group normalised, in x's shape again. */
+/* Reshapes x to [N, groups, rest], normalises each group, and restores x's shape. */
 static Value *normalise_groups(Node *n, Value *x, int64_t groups)
 {
 	int64_t dim[3] = {x->type.dim[0], groups, 1};
@@ -191,7 +192,7 @@ bool import_instance_norm(Node *n)
 	return true;
 }
 
-/* Scale and shift are per group before opset 21, per channel from then on. */
+/* GroupNormalization: scale and shift are per group before opset 21 and per channel since. */
 bool import_group_norm(Node *n)
 {
 	int64_t groups = node_int(n, "num_groups", 0);
@@ -242,7 +243,7 @@ bool import_mean_variance_norm(Node *n)
 	return true;
 }
 
-/* x / (bias + alpha / size * sum of squares of `size` channels around)^beta */
+/* LRN: x / (bias + alpha / size * sum of the squares of `size` channels around it)^beta. */
 bool import_lrn(Node *n)
 {
 	int64_t size = node_int(n, "size", 1), before[IR_MAX_RANK] = {0}, after[IR_MAX_RANK] = {0};

@@ -1,4 +1,4 @@
-/* frontend/onnx_ops_reduce.c: reductions, global pooling, norms over an axis. */
+/* frontend/onnx_ops_reduce.c: reductions, global pooling, and norms along an axis. */
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@ static Value *absolute(Builder *b, Value *x) { return ir_emit1(b, OP_ABS, x); }
 static Value *root(Builder *b, Value *x) { return ir_emit1(b, OP_SQRT, x); }
 static Value *logarithm(Builder *b, Value *x) { return ir_emit1(b, OP_LOG, x); }
 
-/* after(reduce(before(x))) */
+/* An ONNX reduction as after(reduce(before(x))). */
 typedef struct Reduction {
 	const char *onnx;
 	OpKind kind;
@@ -23,7 +23,7 @@ static const Reduction reductions[] = {
 	{"ReduceL1", OP_REDUCE_SUM, absolute, same},
 	{"ReduceL2", OP_REDUCE_SUM, square, root},
 	{"ReduceLogSum", OP_REDUCE_SUM, same, logarithm},
-	{"ReduceLogSumExp", OP_REDUCE_SUM, same, same}, /* log_sum_exp */
+	{"ReduceLogSumExp", OP_REDUCE_SUM, same, same}, /* written by log_sum_exp */
 	{"ReduceMax", OP_REDUCE_MAX, same, same},
 	{"ReduceMean", OP_REDUCE_MEAN, same, same},
 	{"ReduceMin", OP_REDUCE_MIN, same, same},
@@ -32,7 +32,7 @@ static const Reduction reductions[] = {
 	{"ReduceSumSquare", OP_REDUCE_SUM, square, same},
 };
 
-/* With the maximum taken out; where that is infinite, nothing is. */
+/* Subtracts the maximum before exponentiation, except where the maximum is infinite. */
 static Value *log_sum_exp(Builder *b, Value *x, int n, const int64_t *axes, bool keepdims)
 {
 	int64_t dim[IR_MAX_RANK];
@@ -53,7 +53,7 @@ static Value *log_sum_exp(Builder *b, Value *x, int n, const int64_t *axes, bool
 	return keepdims ? v : ir_reshape(b, v, rank, dim);
 }
 
-/* bool has no order in the IR: as integers, and back. */
+/* The IR does not order bools, so they are reduced as integers and converted back. */
 static Value *reduce_bool(Builder *b, OpKind kind, Value *x, int n, const int64_t *axes, bool keepdims)
 {
 	x = ir_reduce(b, kind, ir_cast(b, x, DT_I32), n, axes, keepdims);
@@ -132,7 +132,7 @@ bool import_global_lp_pool(Node *n)
 	return true;
 }
 
-/* x over its norm; rows of zeros stay zeros. */
+/* LpNormalization: x divided by its norm; rows of zeros stay zeros. */
 bool import_lp_normalization(Node *n)
 {
 	int64_t p = node_int(n, "p", 2);

@@ -1,7 +1,7 @@
 /* frontend/onnx_ops_resize.c: Resize and Upsample: interpolation, one axis at a time.
  *
- * Each element of a resized axis is a weighted sum of a few elements ("taps") whose places and weights are
- * known at compile time: gathers, products and sums.  Refuses sizes that depend on data. */
+ * Each element of a resized axis is a weighted sum of a few elements ("taps") of the input.  Their indices and weights
+ * are known at compile time, so the op becomes gathers, products and sums.  Refuses sizes that depend on data. */
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
@@ -16,13 +16,13 @@ typedef struct Resize {
 	Mode mode;
 	bool antialias, exclude_outside;
 	const char *transform, *nearest, *policy;
-	double cubic_a, outside;          /* outside: the value beyond the region of tf_crop_and_resize */
+	double cubic_a, outside;          /* outside: the value for points outside the region of tf_crop_and_resize */
 	double scale[IR_MAX_RANK], begin[IR_MAX_RANK], end[IR_MAX_RANK];
 	int64_t size[IR_MAX_RANK];
 	bool touched[IR_MAX_RANK];
 } Resize;
 
-/* Where element i of the result lies among n elements. */
+/* The position in the input, of n elements, that element i of the result is taken from. */
 static double source_of(const Resize *r, int axis, int64_t i, int64_t n)
 {
 	double scale = r->scale[axis], width = scale * (double)n, x = (double)i;
@@ -51,7 +51,7 @@ static double nearest_of(const Resize *r, double x)
 	return strcmp(r->nearest, "round_prefer_ceil") ? ceil(x - 0.5) : floor(x + 0.5);
 }
 
-/* The kernel at distance d, in units of elements of the coarser side. */
+/* The interpolation kernel at distance d, in elements of the coarser of the two sides. */
 static double kernel(const Resize *r, double d)
 {
 	double a = r->cubic_a;
@@ -65,9 +65,9 @@ static double kernel(const Resize *r, double d)
 
 typedef struct Taps {
 	int n;
-	int64_t *at[TAPS_MAX];   /* [size] each */
+	int64_t *at[TAPS_MAX];   /* index of each tap: [size] each */
 	double *weight[TAPS_MAX];
-	int64_t *inside;         /* [size]; all 1 but for tf_crop_and_resize */
+	int64_t *inside;         /* [size]; 0 only for points outside the region of tf_crop_and_resize */
 	bool all_inside;
 } Taps;
 
@@ -122,7 +122,7 @@ static bool all_are(const double *v, int64_t n, double x)
 	return true;
 }
 
-/* v along axis, 1 elsewhere. */
+/* v placed along axis; all other dims are 1. */
 static Value *along(Node *n, const EvalTensor *v, int rank, int axis)
 {
 	int64_t dim[IR_MAX_RANK];
@@ -171,13 +171,13 @@ static bool known_floats(Node *n, int i, const char *what, const double **out, i
 	return true;
 }
 
-/* A product with a scale as a number of elements, AXIS_MAX + 1 where it is above AXIS_MAX, 0 where it is none. */
+/* A dim times a scale as a number of elements; AXIS_MAX + 1 if it exceeds AXIS_MAX, 0 if it is not a number above 0. */
 static int64_t elements(double x)
 {
 	return !(x > 0) ? 0 : (int64_t)MIN(x, (double)AXIS_MAX + 1);
 }
 
-/* One policy for all named axes: the smallest or largest scale. */
+/* keep_aspect_ratio_policy: all named axes get the same scale, the smallest or largest one. */
 static void keep_aspect(Resize *r, const Type *t, const int *axes, int count)
 {
 	double scale = r->scale[axes[0]];
@@ -245,7 +245,7 @@ static bool read_modes(Node *n, Resize *r)
 static Value *resize_all(Node *n, Value *x, const Resize *r)
 {
 	for (int axis = 0; axis < x->type.rank && x->op; axis++) {
-		bool whole = r->begin[axis] == 0 && r->end[axis] == 1; /* exact: given as such */
+		bool whole = r->begin[axis] == 0 && r->end[axis] == 1; /* compared exactly: the numbers are given so */
 		if (!r->touched[axis] || (r->size[axis] == x->type.dim[axis] && r->scale[axis] == 1 && whole))
 			continue;
 		if (!x->type.dim[axis]) {

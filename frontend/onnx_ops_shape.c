@@ -1,6 +1,6 @@
-/* frontend/onnx_ops_shape.c: reshaping, slicing, padding, joining.
+/* frontend/onnx_ops_shape.c: reshaping, slicing, padding and joining.
  *
- * Shapes, starts and repeats must be known at compile time; limits such as INT64_MAX are clamped exactly. */
+ * Shapes, starts and repeats must be known at compile time.  Limits such as INT64_MAX are clamped without overflow. */
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
@@ -138,7 +138,8 @@ bool import_expand(Node *n)
 	return true;
 }
 
-/* Repeats one axis: a dimension of repeats before it, merged again; at the highest rank as many pieces. */
+/* Repeats x along one axis: inserts a dim of `times` before the axis and merges the two.  A tensor of the highest rank
+ * has no room for that dim, so copies of it are joined instead. */
 static Value *repeat_axis(Node *n, Value *x, int axis, int64_t times)
 {
 	Type t = x->type, wide = t;
@@ -208,7 +209,7 @@ static int64_t clamp(int64_t v, int64_t lo, int64_t hi)
 	return v < lo ? lo : v > hi ? hi : v;
 }
 
-/* Python's slice(start, end, step).indices(dim), with the count of elements. */
+/* As Python's slice(start, end, step).indices(dim); *size is the number of elements. */
 static void slice_range(int64_t dim, int64_t *start, int64_t end, int64_t *step, int64_t *size)
 {
 	int64_t s = *start < 0 ? *start + dim : *start, e = end < 0 ? end + dim : end;

@@ -1,7 +1,8 @@
-/* frontend/onnx_params.c: the IR value of an initializer: a parameter, a buffer, data or a literal.
+/* frontend/onnx_params.c: makes the IR value of an initializer: a parameter, a buffer, data or a literal.
  *
- * What it is was decided before (onnx_roles.c, onnx_ties.c); it becomes a symbol, or several where it is untied, when
- * the first node reads it.  Few numbers, one number repeated and positions are literals, through which passes see. */
+ * onnx_roles.c and onnx_ties.c have decided what the initializer is.  When the first node reads it, it becomes a
+ * symbol, or several symbols if it is untied.  Tensors of few numbers, of one repeated number and of positions become
+ * literals, because passes can see through these. */
 #include "frontend/onnx_params.h"
 
 #include <string.h>
@@ -64,7 +65,7 @@ static bool fill_source(Import *im, const Weight *w, Source *src)
 	return true;
 }
 
-/* As the symbol itself, in a file or not. */
+/* A source of the symbol's own type, without a permutation; it may lie in a file or not. */
 static void source_plain(Source *src, const Type *t)
 {
 	src->dtype = t->dtype;
@@ -75,7 +76,7 @@ static void source_plain(Source *src, const Type *t)
 	}
 }
 
-/* What --init gives its contents: parameters, and the statistics of batch norms, which start anew with them. */
+/* Whether --init gives its contents: true of parameters, and of batch norm statistics, which start anew with them. */
 static bool starts_elsewhere(const Import *im, const Weight *w, SymbolKind kind)
 {
 	return im->o->init_elsewhere && (kind == SYM_PARAM || (kind == SYM_BUFFER && weight_only_statistics(w)));
@@ -133,7 +134,7 @@ static Value *symbol_value(Import *im, Weight *w, SymbolKind kind, const char *n
 	return v;
 }
 
-/* Position tables too long to print: a vector whose neighbours differ by one number. */
+/* Position tables too long to print: a vector in which neighbours differ by a constant becomes an iota. */
 static Value *progression(Import *im, const Weight *w)
 {
 	int64_t n = type_numel(&w->type), *v;
@@ -150,7 +151,7 @@ static Value *progression(Import *im, const Weight *w)
 		(double)v[1] - (double)v[0]);
 }
 
-/* Literals are for what passes must see through: few numbers, one number repeated, positions. */
+/* The literal for a tensor that passes must see through (few numbers, one repeated number, positions); else NULL. */
 static Value *literal_value(Import *im, const Weight *w)
 {
 	EvalTensor t = {.type = w->type};
@@ -187,7 +188,7 @@ Value *params_constant(Import *im, const OnnxTensor *t, bool in_file)
 	Weight w = {.t = t, .as = t->name, .class = WEIGHT_CONST};
 	w.typed = onnx_tensor_type(t, &w.type);
 	if (!in_file && w.typed && !t->external) {
-		/* Bytes that the decoder copied have no place in the file to be read from later. */
+		/* The decoder copied these bytes out of the file, so they have no offset to be read from later. */
 		EvalTensor e = {.type = w.type};
 		bool read = dtype_is_float(w.type.dtype) ? onnx_tensor_floats(im->onnx, t, im->arena, &e.f, im->d)
 			: onnx_tensor_ints(im->onnx, t, im->arena, &e.i, im->d);
@@ -197,7 +198,7 @@ Value *params_constant(Import *im, const OnnxTensor *t, bool in_file)
 	return v == &im->m->poison ? NULL : v;
 }
 
-/* Whether scope is another call of the module that a parameter is of: TorchScript writes "h_1" for the second call of
+/* Whether scope is another call of the module that owns the parameter: TorchScript writes "h_1" for the second call of
  * "h". */
 static bool is_call_again(Import *im, const char *scope, const char *param)
 {
@@ -206,7 +207,7 @@ static bool is_call_again(Import *im, const char *scope, const char *param)
 	return strcmp(scope, module) != 0 && names_same_module(scope, module);
 }
 
-/* What the module around a node calls a weight or a bias, NULL where that is no name of the framework's. */
+/* The name that the module around a node gives a weight or bias; NULL where it would not be a name of the framework. */
 static const char *module_name(Import *im, const Node *n, const Weight *w, const Symbol *s, int input)
 {
 	const Role *r = role_of(n->op, input);
@@ -219,13 +220,13 @@ static const char *module_name(Import *im, const Node *n, const Weight *w, const
 	return is_call_again(im, n->scope, s->name) ? NULL : name;
 }
 
-/* v: a symbol as a node reads it, moved or not. */
+/* Records that a node reads symbol v, possibly transposed or reshaped. */
 static void add_place(Import *im, const Node *n, const Weight *w, const Value *v, const char *alias, int input)
 {
 	while (v->op && !v->op->sym)
 		v = op_in(v->op, 0);
 	if (!v->op)
-		return; /* poison */
+		return; /* the value is poison */
 	OnnxPlace p = {.tensor = w ? w->t : NULL, .symbol = v->op->sym, .alias = alias, .node = n->proto, .operand = input,
 		.inner = n->frame->function || n->frame->outer};
 	p.module_name = module_name(im, n, w, p.symbol, input);
@@ -272,7 +273,7 @@ Value *params_value(Import *im, Weight *w, const char *alias, const Node *n, int
 	return v;
 }
 
-/* PyTorch counts batches by itself where a file lacks the count. */
+/* Appends a name that the module lacks.  num_batches_tracked is left out: PyTorch counts anew where a file lacks it. */
 static void add_absent(Import *im, Map *has, NameVec *names, const char *name)
 {
 	static const char count[] = "num_batches_tracked";

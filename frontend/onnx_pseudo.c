@@ -1,8 +1,8 @@
-/* frontend/onnx_pseudo.c: what ONNX treats as a value and the IR does not: sequences and raw random numbers.
+/* frontend/onnx_pseudo.c: sequences and raw random numbers, which are values in ONNX but not in the IR.
  *
- * A sequence is a list of values known at compile time.  Uniform random numbers may only become dropout, as
- * PyTorch's in-place dropout is exported: x * (cast(random < keep) / keep).  They are followed through that
- * chain as a pseudo-value; any other use is refused. */
+ * A sequence is a list of values, whose length and order are known at compile time.  Uniform random numbers are
+ * supported only where they become dropout, as PyTorch's in-place dropout is exported: x * (cast(random < keep) /
+ * keep).  A pseudo-value follows them through that chain; any other use is refused. */
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
@@ -13,10 +13,10 @@ typedef enum { PSEUDO_SEQUENCE, PSEUDO_UNIFORM, PSEUDO_MASK, PSEUDO_SCALED } Pse
 
 typedef struct Pseudo {
 	PseudoKind kind;
-	Value **at;     /* of a sequence */
+	Value **at;     /* for a sequence */
 	int n;
-	Type type;      /* of random numbers */
-	double keep;    /* the share of elements that stay */
+	Type type;      /* for random numbers */
+	double keep;    /* the share of elements that dropout keeps */
 } Pseudo;
 
 static Pseudo *pseudo_of(const Import *im, const Value *v)
@@ -24,7 +24,7 @@ static Pseudo *pseudo_of(const Import *im, const Value *v)
 	return v ? ptrmap_get(im->pseudo, v) : NULL;
 }
 
-/* Stands for p among the operands of nodes; never in the module. */
+/* A value that stands for p among the operands of nodes; it never enters the module. */
 static Value *pseudo_new(Import *im, Pseudo p)
 {
 	Value *v = NEW(im->arena, Value);
@@ -59,7 +59,8 @@ static const Pseudo *sequence(Node *n)
 	return NULL;
 }
 
-/* Operand i as an index into a sequence of count, negative from its end, up to last; otherwise when absent. */
+/* Reads operand i as an index into a sequence of `count` elements; negative numbers count from its end.  The highest
+ * index allowed is `last`; an absent operand gives `otherwise`. */
 static bool position(Node *n, int i, int count, int last, int otherwise, int *at)
 {
 	const int64_t *list;
@@ -150,7 +151,8 @@ static bool concat_from_sequence(Node *n)
 	return true;
 }
 
-/* Pieces of equal size, or of the sizes given; without sizes, slices of one whose axis may be dropped. */
+/* SplitToSequence: pieces of equal size or of the given sizes.  Without sizes the slices have size 1, and keepdims=0
+ * drops that axis. */
 bool import_split_to_sequence(Node *n)
 {
 	const int64_t *sizes = NULL;
@@ -189,7 +191,8 @@ bool import_random_uniform_like(Node *n)
 {
 	if (!node_want(n, 1, 1))
 		return false;
-	if (node_float(n, "low", 0) != 0 || node_float(n, "high", 1) != 1) /* exact: written as such */
+	if (node_float(n, "low", 0) != 0 || node_float(n, "high", 1) != 1) /* compared exactly: exporters write these
+	                                                                      numbers */
 		return node_refuse(n, "random numbers are only supported in [0, 1), as dropout");
 	n->out[0] = pseudo_new(n->im, (Pseudo){.kind = PSEUDO_UNIFORM, .type = n->in[0]->type});
 	return true;
@@ -229,7 +232,7 @@ static bool random_less(Node *n)
 	return true;
 }
 
-/* Casts keep random numbers as they are; a number may be cast like them. */
+/* A cast of random numbers leaves them as they are.  CastLike may also take the type of random numbers for a number. */
 static bool random_cast(Node *n)
 {
 	const Pseudo *p = pseudo_of(n->im, n->in[0]), *like = pseudo_of(n->im, node_in(n, 1));

@@ -1,4 +1,4 @@
-/* frontend/onnx_report.c: says what each initializer was taken for: `shardc params`, and lines when compiling. */
+/* frontend/onnx_report.c: reports what each initializer is taken for, in `shardc params` and when compiling. */
 #include "frontend/onnx_params.h"
 
 #include <inttypes.h>
@@ -16,10 +16,10 @@ static const struct { const char *text, *one, *many, *guessed; } kinds[TENSOR_KI
 	{"constant", "tensor is a constant", "tensors are constants", "a constant"},
 };
 
-/* One line of the report: an initializer, or one of the tensors that it is untied into. */
+/* One row of the report: an initializer, or one of the tensors that it is untied into. */
 typedef struct Row {
 	const Weight *w;
-	const char *name, *tie;  /* tie: its further names; "" when there are none */
+	const char *name, *tie;  /* tie: its further names; "" when it has none */
 	TensorKind kind;
 	Type type;
 	Evidence evidence;
@@ -68,7 +68,7 @@ static bool frozen_by_option(const Report *r, const Weight *w, const char *name)
 	return any;
 }
 
-/* As the framework has it. */
+/* The tensor's type in the framework, which may have it transposed or without dims of 1. */
 static Type type_of(const Weight *w)
 {
 	Type t = w->type;
@@ -79,13 +79,14 @@ static Type type_of(const Weight *w)
 	return t;
 }
 
-/* Whether a guess has made a tensor of its own of what is sure otherwise; the guess is said of the whole tensor. */
+/* Whether the part's own role is certain, but only a guess says that it is a tensor of its own.  That guess is reported
+ * once, for the whole tensor. */
 static bool is_part_by_guess(const Weight *w)
 {
 	return w->whole && w->whole->split_why && !evidence_info[w->evidence].guess;
 }
 
-/* What says that a part is a tensor of its own, beside what it is. */
+/* Adds to the row that the part was untied, and the evidence for that. */
 static void add_untied(Report *r, const Weight *part, Row *row)
 {
 	if (is_part_by_guess(part))
@@ -156,7 +157,8 @@ static const char *count_text(const Report *r, TensorKind kind)
 	return all ? arena_printf(a, "%d %s (%s)", all, all == 1 ? kinds[kind].one : kinds[kind].many, list) : NULL;
 }
 
-/* What is guessed, and would be trained otherwise were the guess wrong; NULL: nothing, or that is said elsewhere. */
+/* The text for a tensor whose role is guessed, such that training would differ if the guess were wrong.  NULL: it is
+ * not guessed, is not used, or another message reports it. */
 static const char *guess_text(const Report *r, const Row *row)
 {
 	Arena *a = r->im->arena;
@@ -280,7 +282,8 @@ static void print_json(const Report *r, FILE *out)
 	fputs("\n]}\n", out);
 }
 
-/* What a compilation says in its pass autodiff, of the parameters that there are then. */
+/* Reports a --freeze option that matches no parameter.  A compilation does the same in pass autodiff, for the
+ * parameters that the module then has. */
 static void check_freeze(const Report *r, int f)
 {
 	Arena *a = r->im->arena;

@@ -1,7 +1,9 @@
-/* frontend/onnx_roles.c: what an initializer is: trained, frozen, a buffer or a constant, and on what evidence.
+/* frontend/onnx_roles.c: decides what each initializer is: trained, frozen, a buffer or a constant, and by what
+ * evidence.
  *
- * In the order of trust (evidence.def): what shardc.export wrote, what PyTorch's exporter wrote, then what shows in the
- * graph: the operands where a tensor stands, its name, its numbers.  What is left is guessed, and said to be.  */
+ * Evidence is taken in the order of trust (evidence.def): what shardc.export wrote; what PyTorch's exporter wrote; then
+ * what the graph shows: the operands that the tensor is used as, its name, its numbers.  What remains is guessed, and
+ * reported as a guess. */
 #include "frontend/onnx_params.h"
 
 #include <math.h>
@@ -53,7 +55,7 @@ bool name_is_buffer(const char *name)
 	return e && e->class == WEIGHT_BUFFER;
 }
 
-/* A name that no framework gave, though weights carry it. */
+/* A name that an exporter made up, but which also trained weights can have. */
 static bool made_up_weight(const char *name)
 {
 	return !strncmp(name, "onnx::", 6) || !strncmp(name, "const_fold", 10) || (*name >= '0' && *name <= '9');
@@ -68,7 +70,8 @@ const char *weight_folded_from(const Import *im, const Weight *w, int k)
 	return NULL;
 }
 
-/* What dynamo calls the result of an op that turns a matrix: the op's name, and a number behind all but the first. */
+/* Whether dynamo gives such a name to the result of an op that transposes a matrix: the op's name, with a number behind
+ * it for all but the first such op. */
 static bool is_fx_transpose(const char *name)
 {
 	static const char *const ops[] = {"t", "permute", "transpose"};
@@ -81,8 +84,8 @@ static bool is_fx_transpose(const char *name)
 	return false;
 }
 
-/* Whether the node was a linear layer of the parameter itself, or of its module's own, which was equal and merged with
- * it: its product wants the transpose. */
+/* Whether the node was a linear layer whose weight is the parameter, or whose own weight was equal and merged with it.
+ * The MatMul of such a node reads the transpose. */
 static bool is_linear_of(const Import *im, const WeightUse *u, const char *argument)
 {
 	if (strcmp(u->op, "MatMul") != 0 || u->operand != 1 || !u->fx
@@ -146,7 +149,7 @@ static void by_metadata(Import *im, Weight *w)
 			"say that it is %s: export the model again", str_escape(im->arena, ESCAPE_IR, t->name), w->why);
 }
 
-/* PyTorch's exporter tells parameters from buffers, and says nothing of requires_grad. */
+/* PyTorch's exporter says which tensors are parameters and which are buffers, but not which have requires_grad. */
 static void by_exporter(Import *im, Weight *w)
 {
 	if (w->folded_from && !w->kind) {
@@ -162,7 +165,8 @@ static void by_exporter(Import *im, Weight *w)
 	}
 }
 
-/* What PyTorch's exporter stores under a name of the framework's is a tensor of a module: it may be learned. */
+/* Whether all uses are operands that only set an op up.  A tensor that PyTorch's exporter stores under a name of the
+ * framework belongs to a module, so for the operands marked `learned` it may be trained all the same. */
 static bool only_settings(const Import *im, const Weight *w)
 {
 	bool all = w->uses.n > 0, module = im->pytorch && !names_is_made_up(w->as);
@@ -189,8 +193,8 @@ static const char *uses_text(Import *im, const Weight *w)
 	return arena_printf(im->arena, "used by %s", shown);
 }
 
-/* Whether some op uses it as weights are used.  What is multiplied and then reduced may weigh the terms of a loss,
- * whose weight is a buffer. */
+/* Whether some op uses it as weights are used.  A tensor that is multiplied and then reduced may hold the weights of a
+ * loss's terms, which are a buffer; such uses do not count. */
 static bool weighs_something(const Weight *w)
 {
 	for (int i = 0; i < w->uses.n; i++) {
@@ -205,7 +209,7 @@ static bool weighs_something(const Weight *w)
 	return !w->uses.n;
 }
 
-/* Whether a name that ends so leaves no doubt of what it is. */
+/* Whether this ending of the name leaves no doubt about the tensor. */
 static bool is_sure(const Weight *w, const Ending *e)
 {
 	size_t n = strlen(e->text);
@@ -213,8 +217,8 @@ static bool is_sure(const Weight *w, const Ending *e)
 	return e->sure && (!weight || weighs_something(w));
 }
 
-/* "a.weight" beside an "a.running_mean" that no BatchNormalization reads: in the norms that detectors freeze
- * (FrozenBatchNorm2d) all four tensors are buffers. */
+/* Whether it is "a.weight" or "a.bias" beside an "a.running_mean" that no BatchNormalization reads.  In the frozen
+ * norms of detectors (FrozenBatchNorm2d) all four tensors are buffers. */
 static bool of_frozen_norm(const Import *im, const Weight *w)
 {
 	const char *dot = strrchr(w->as, '.');
@@ -224,7 +228,7 @@ static bool of_frozen_norm(const Import *im, const Weight *w)
 	return mean && !weight_only_statistics(mean);
 }
 
-/* Names that the framework gave: an exporter writes those of parameters and buffers only. */
+/* Decides by a name that the framework gave; exporters write such names only for parameters and buffers. */
 static void by_name(Import *im, Weight *w)
 {
 	const Ending *e = ending_of(w->as);
@@ -244,8 +248,9 @@ static void by_name(Import *im, Weight *w)
 		decide(w, WEIGHT_PARAM, EVIDENCE_GUESS, uses_text(im, w));
 }
 
-/* TorchScript folds what it computed of a parameter alone, a lookup of learned positions say, into "onnx::Add_7": a
- * table whose numbers are neither whole nor few may have been one. */
+/* Whether a constant may have been computed from a parameter.  TorchScript folds what depends on one parameter alone,
+ * such as a lookup of learned positions, into "onnx::Add_7".  A table with enough different fractional numbers may be
+ * such a result. */
 static bool may_be_folded(Import *im, const Weight *w)
 {
 	enum { DIFFERENT = 16 };
@@ -278,7 +283,8 @@ static void by_use(Import *im, Weight *w)
 		decide(w, WEIGHT_PARAM, EVIDENCE_USE, arena_printf(im->arena, "a weight of %s", strong->op));
 }
 
-/* Exactly a sinusoidal table: its numbers never were trained.  Only where it may be one of positions. */
+/* Marks a trained parameter as frozen if it is exactly a sinusoidal table, and its uses allow a table of positions:
+ * such numbers were not trained. */
 static void suspect_positions(Import *im, Weight *w)
 {
 	const WeightUse *strong = weight_strong_use(w);
@@ -289,7 +295,7 @@ static void suspect_positions(Import *im, Weight *w)
 	w->frozen = true;
 }
 
-/* Whether the file has the part's name: an Identity, or the tensor itself. */
+/* Whether the file has the part's name: as the name of an Identity, or of the tensor itself. */
 static bool is_named(const Weight *part)
 {
 	bool any = !strcmp(part->as, part->t->name) && !names_is_made_up(part->as);
@@ -318,7 +324,7 @@ void weight_decide_part(Import *im, Weight *part)
 	else if (!computed)
 		decide(part, WEIGHT_PARAM, EVIDENCE_GUESS, uses_text(im, part));
 	if (part->class == WEIGHT_CONST)
-		part->class = WEIGHT_BUFFER; /* when the model is written, the file's tensor gets what another part is then */
+		part->class = WEIGHT_BUFFER; /* a buffer, so that writing the model can give its tensor to another part */
 	suspect_positions(im, part);
 }
 

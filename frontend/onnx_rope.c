@@ -1,4 +1,4 @@
-/* frontend/onnx_rope.c: a file put together from pieces, written piece by piece. */
+/* frontend/onnx_rope.c: builds a file as a list of pieces and writes it piece by piece. */
 #include "frontend/onnx_rope.h"
 
 #include <errno.h>
@@ -102,7 +102,7 @@ static bool write_plain(int fd, const OnnxFill *f, uint8_t *piece, int64_t offse
 	return true;
 }
 
-/* The whole symbol is read, and leaves as pieces of its transpose. */
+/* Reads the whole symbol and writes its transpose in pieces. */
 static bool write_transposed(int fd, const OnnxFill *f, uint8_t *piece, int64_t offset, const RopeValues *v)
 {
 	int64_t size = dtype_info[f->dtype].bytes, rows = f->symbol->type.dim[0], cols = f->symbol->type.dim[1];

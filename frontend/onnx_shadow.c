@@ -1,20 +1,20 @@
-/* frontend/onnx_shadow.c: results that are called as an initializer is.
+/* frontend/onnx_shadow.c: renames results that have the same name as an initializer.
  *
- * PyTorch's dynamo exporter gives the buffer "mean" and the result of x.mean() one name, which no graph may do.  A node
- * before the one that makes the result reads the initializer; of those behind it the exporter's trace says which they
- * read, "%b_mean" or "%mean".  The result gets another name here, before anything else reads the graph. */
+ * PyTorch's dynamo exporter gives one name to the buffer "mean" and the result of x.mean(), which ONNX forbids.  Nodes
+ * before the one that computes the result read the initializer.  For nodes behind it, the exporter's trace says which
+ * of the two they read, "%b_mean" or "%mean".  The result is renamed here, before anything else reads the graph. */
 #include "frontend/onnx_import.h"
 
 #include <string.h>
 
 typedef struct Shadow {
-	const char *name;     /* of the result from now on */
-	const char *maker;    /* the node */
-	const char *token;    /* of the result in the exporter's trace, "%mean" */
-	const char *argument; /* of the initializer there, "%b_mean"; NULL: the exporter does not list it */
+	const char *name;     /* new name of the result */
+	const char *maker;    /* the node that computes the result */
+	const char *token;    /* what the exporter's trace calls the result, "%mean" */
+	const char *argument; /* what the trace calls the initializer, "%b_mean"; NULL: the exporter does not list it */
 } Shadow;
 
-/* The fx node that a node was made of, from its arguments on. */
+/* The text of the fx node that the ONNX node was made from, beginning at its arguments; NULL: there is none. */
 static const char *arguments_of(const Onnx__NodeProto *node)
 {
 	const char *fx = names_metadata(node, "pkg.torch.onnx.fx_node");
@@ -41,7 +41,7 @@ static bool unclear(const Import *im, const Onnx__NodeProto *node, const char *n
 	return false;
 }
 
-/* Behind its maker: operands that are the result get its new name. */
+/* Gives the operands that read a renamed result its new name; for nodes behind the one that computes it. */
 static bool rename_operands(const Import *im, Onnx__NodeProto *node, const Map *shadows)
 {
 	const char *arguments = arguments_of(node);

@@ -1,10 +1,10 @@
-/* frontend/onnx_sinusoid.c: whether a tensor is a table of sines and cosines of positions.
+/* frontend/onnx_sinusoid.c: detects tables of sines and cosines of positions.
  *
- * No layout, base or offset is assumed.  Each column of such a table, whatever its frequency, phase, scale and
- * shift, obeys x[p+1] + x[p-1] = k x[p] + c for one k and c; numbers that were trained or drawn do not.  A table
- * of positions in a plane breaks that at the ends of its rows; there each sine has its cosine beside it, half a
- * row away or a quarter, and the sum of their squares is 1.  Rows of zeros (padding, a class token) are passed
- * over.  Read are at most 256 rows and 64 columns. */
+ * The order of columns, the base and the offset are not assumed.  Each column of such a table obeys x[p+1] + x[p-1] = k
+ * x[p] + c for one k and one c, whatever its frequency, phase, scale and shift; numbers that were trained or drawn do
+ * not.  In a table of positions in a plane the recurrence breaks at the ends of rows; there each sine must have its
+ * cosine beside it, half a row or a quarter of a row away, with squares that sum to 1.  Rows of zeros (padding, a class
+ * token) are skipped.  At most 256 rows and 64 columns are read. */
 #include "frontend/onnx_params.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ enum { ROWS_MAX = 256, COLUMNS_MAX = 64, ROWS_MIN = 6, COLUMNS_MIN = 4 };
 typedef struct Table {
 	HostTensor h;
 	int64_t rows, cols;
-	bool *zero;          /* by row */
+	bool *zero;          /* by row: all its elements are 0 */
 } Table;
 
 static double at(const Table *t, int64_t row, int64_t col)
@@ -43,10 +43,10 @@ static bool read_table(Import *im, const Weight *w, Table *t)
 	return true;
 }
 
-/* The least squares k and c of y = k x + c, with x an element of a column and y the sum of its neighbours. */
+/* The least squares fit of k and c in y = k x + c: x is an element of a column and y the sum of its two neighbours. */
 typedef struct Fit { double n, sx, sy, sxx, sxy, most, det, k, c; } Fit;
 
-/* The r-th row's x and y; false where a row of zeros is among the three. */
+/* The r-th row's x and y; false if it or a row beside it is a row of zeros. */
 static bool sample(const Table *t, int64_t r, int64_t col, double *x, double *y)
 {
 	if (t->zero[r - 1] || t->zero[r] || t->zero[r + 1])
@@ -76,7 +76,7 @@ static Fit fit_column(const Table *t, int64_t col)
 	return f;
 }
 
-/* *turns: the column swings, and is no ramp. */
+/* Whether the column obeys the recurrence.  *turns is set when it oscillates and is not a ramp. */
 static bool column_recurs(const Table *t, int64_t col, bool *turns)
 {
 	Fit f = fit_column(t, col);
@@ -98,7 +98,7 @@ static bool all_columns_recur(const Table *t)
 	return turns;
 }
 
-/* Whether the cosine of each sine stands `apart` columns behind it, in spans of 2 * apart columns. */
+/* Whether, in spans of 2 * apart columns, each sine has its cosine `apart` columns behind it. */
 static bool pairs_are_units(const Table *t, int64_t apart)
 {
 	bool varied = false;

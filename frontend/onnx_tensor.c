@@ -1,8 +1,8 @@
-/* frontend/onnx_tensor.c: TensorProto, read in place.
+/* frontend/onnx_tensor.c: reads a TensorProto in place.
  *
- * Refuses, naming the tensor and the numbers: negative or overflowing dims, ranks above IR_MAX_RANK, data of
- * the wrong length, external data whose location is absolute or leaves the model's folder, or whose offset
- * and length do not lie in its file.  External files are mapped when a value is first needed. */
+ * Refuses, naming the tensor and the numbers: negative or overflowing dims, ranks above IR_MAX_RANK, data of the wrong
+ * length, external data whose location is absolute or leaves the model's folder, or whose offset and length do not lie
+ * in its file.  External files are mapped when a value is first needed. */
 #include "frontend/onnx_file.h"
 
 #include <errno.h>
@@ -102,7 +102,7 @@ static bool parse_external(Arena *a, OnnxTensor *t, Span entry)
 	return !w.bad;
 }
 
-/* float_data and double_data in one packed piece are the little-endian array itself. */
+/* float_data and double_data that are packed in one piece are already the little-endian array. */
 static void parse_data(OnnxTensor *t, const Wire *w)
 {
 	if (w->type == 2 && !t->has_raw && !t->typed && (w->field == T_FLOATS || w->field == T_DOUBLES)) {
@@ -138,7 +138,7 @@ bool onnx_tensor_parse(Arena *a, const FileMap *f, Span proto, OnnxTensor *out)
 	while (wire_next(&w))
 		if (!parse_field(a, out, &w))
 			return false;
-	/* float_data holds complex numbers too */
+	/* float_data may also hold complex numbers. */
 	bool plain = out->data_type == ONNX_FLOAT || out->data_type == ONNX_DOUBLE;
 	if (out->typed && out->has_raw && !plain)
 		out->has_raw = false;
@@ -215,7 +215,7 @@ static bool external_bytes(OnnxModel *m, const OnnxTensor *t, int64_t want, Span
 	return true;
 }
 
-/* What is wrong with the tensor whatever its bytes are. */
+/* Reports faults of the tensor that do not depend on its bytes, and sets *type. */
 static bool is_usable(OnnxModel *m, const OnnxTensor *t, Type *type, Diag *d)
 {
 	if (t->problem)
@@ -300,7 +300,7 @@ int64_t host_get_int(const HostTensor *t, int64_t i)
 	return dtype_is_float(t->type.dtype) ? (int64_t)raw_float(t->type.dtype, p) : raw_int(t->type.dtype, p);
 }
 
-/* One element of a *_data field: a varint for the integer fields, bits for the others. */
+/* Stores one element of a *_data field: `bits` is the varint of an integer field, or the bits of a float. */
 typedef void TypedFn(void *to, int64_t i, int field, uint64_t bits);
 
 static bool typed_each(const OnnxTensor *t, int64_t n, TypedFn *fn, void *to, int64_t *count)
@@ -346,7 +346,7 @@ static void put_float(void *to, int64_t i, int field, uint64_t bits)
 	((double *)to)[i] = field == T_FLOATS ? (double)wire_float(bits) : field == T_DOUBLES ? f64 : (double)bits;
 }
 
-/* Counts before anything is allocated by what the dims claim. */
+/* Whether the *_data fields hold n elements; checked before memory is allocated for what the dims claim. */
 static bool typed_fits(OnnxModel *m, const OnnxTensor *t, int64_t n, Diag *d)
 {
 	int64_t count = 0;
@@ -396,7 +396,7 @@ bool onnx_tensor_floats(OnnxModel *m, const OnnxTensor *t, Arena *a, double **ou
 			return false;
 		*out = NEW_N(a, double, MAX(n, 1));
 		typed_each(t, n, put_float, *out, &n);
-		/* 16-bit floats come as bits in int32_data */
+		/* 16-bit floats are stored as bits in int32_data. */
 		for (int64_t i = 0; i < n && dtype_info[type.dtype].bytes == 2; i++) {
 			uint16_t bits = (uint16_t)(*out)[i];
 			(*out)[i] = raw_float(type.dtype, (const uint8_t *)&bits);
@@ -416,7 +416,7 @@ bool onnx_tensor_floats(OnnxModel *m, const OnnxTensor *t, Arena *a, double **ou
 
 static void store_int(DType t, uint8_t *p, int64_t v)
 {
-	memcpy(p, &v, (size_t)dtype_info[t].bytes); /* little endian */
+	memcpy(p, &v, (size_t)dtype_info[t].bytes); /* the host is little-endian */
 }
 
 bool onnx_tensor_load(const char *path, Arena *a, HostTensor *out, Diag *d)
@@ -435,7 +435,7 @@ bool onnx_tensor_load(const char *path, Arena *a, HostTensor *out, Diag *d)
 		int64_t n = type_numel(&out->type), *ints;
 		int size = dtype_info[out->type.dtype].bytes;
 		uint8_t *data = arena_alloc(a, (size_t)MAX(type_bytes(&out->type), 1));
-		good = onnx_tensor_ints(&m, &t, a, &ints, d); /* 16-bit floats: the bits; f32, f64 are raw */
+		good = onnx_tensor_ints(&m, &t, a, &ints, d); /* 16-bit floats: the bits; f32 and f64 are in raw */
 		for (int64_t i = 0; good && i < n; i++)
 			store_int(out->type.dtype, data + i * size, ints[i]);
 		out->data = data;

@@ -1,14 +1,14 @@
-/* frontend/onnx_ties.c: names of initializers, ties, and merged tensors that are separate again.
+/* frontend/onnx_ties.c: finds names of initializers, ties, and tensors that the exporter merged.
  *
- * Exporters merge tensors that are equal when they export: all zero biases become one.  Such a tensor becomes
- * one parameter per module again; tensors tied by the model's code (embedding and output head) stay one, also
- * where constant folding stored the head's transpose beside the embedding.  A module that is called twice reads its
- * tensors twice, which is no merge: what the metadata or the tensor's own name call one module is one. */
+ * Exporters merge tensors that are equal at the time of export: all biases of zeros become one.  Such a tensor becomes
+ * one parameter per module again.  Tensors that the model's code ties (embedding and output head) stay one, even if
+ * constant folding stored the head's transpose beside the embedding.  A module that is called twice reads its tensors
+ * twice; that is not a merge.  The metadata or the tensor's own name show that the calls belong to one module. */
 #include "frontend/onnx_params.h"
 
 #include <string.h>
 
-/* Whether the scope is the module of a tensor of this name, called for the first time or again, or one around it. */
+/* Whether the scope is the module of a tensor of this name, at its first or a further call, or a module around it. */
 static bool is_own_scope(const char *scope, const char *name)
 {
 	const char *end = strrchr(name, '.');
@@ -22,7 +22,7 @@ static bool is_own_scope(const char *scope, const char *name)
 	return end != NULL || !*scope;
 }
 
-/* Whether tensors are known by the module's name: then "fc_1" is a module, and no second call of "fc". */
+/* Whether some tensor's name begins with the module's name: then "fc_1" is a module, not the second call of "fc". */
 static bool is_module(const Import *im, const char *scope)
 {
 	size_t n = strlen(scope);
@@ -34,14 +34,15 @@ static bool is_module(const Import *im, const char *scope)
 	return false;
 }
 
-/* "bn.bias" where running_mean stands: merged within one module. */
+/* Whether the name belongs to another role, as "bn.bias" where running_mean is read: merged within one module. */
 static bool plays_another(const char *name, const Role *r)
 {
 	const char *last = strrchr(name, '.');
 	return r->strong && last && strcmp(last + 1, r->suffix) != 0 && role_has_suffix(last + 1);
 }
 
-/* What the user's place calls w: by an Identity, or the module around it. */
+/* The name that the user's place in the graph gives w: that of an Identity, or one made of the module around the
+ * node. */
 static const char *name_of_place(Import *im, const Weight *w, const WeightUse *u)
 {
 	const Role *r = role_of(u->op, u->operand);
@@ -58,7 +59,7 @@ static const char *name_of_place(Import *im, const Weight *w, const WeightUse *u
 	return own ? w->as : arena_printf(im->arena, "%s.%s", u->scope, r->suffix);
 }
 
-/* Whether the file has a tensor for the parameter or buffer: under its name, or folded from it. */
+/* Whether the file has a tensor for the parameter or buffer: under its name, or as something folded from it. */
 static bool is_held(const Import *im, const char *name)
 {
 	bool held = map_has(im->weights, name);
@@ -70,7 +71,8 @@ static bool is_held(const Import *im, const char *name)
 	return held;
 }
 
-/* The only parameter or buffer without a tensor of its own that dynamo's words of a node name; else NULL. */
+/* The only parameter or buffer that the fx node reads and the file has no tensor for; NULL if there are none or
+ * several. */
 static const char *only_other(const Import *im, const char *fx)
 {
 	const char *name = NULL;
@@ -161,8 +163,8 @@ static void find_tie(Import *im, Weight *w, const WeightVec *tables)
 		shown(im, w->as), shown(im, w->t->name), shown(im, other->as));
 }
 
-/* The names that modules which share w have for it; those that the module's signature lacks, if there is one, are no
- * names. */
+/* Adds as aliases the names that the modules which share w have for it.  If the model has a signature, only names that
+ * it lists count. */
 static void name_shared(Import *im, Weight *w)
 {
 	for (int i = 0; w->meta && i < w->meta->alias.n; i++)
@@ -203,7 +205,7 @@ Weight *weight_part(Import *im, Weight *w, const WeightUse *u)
 	Weight *part = part_called(w, name);
 	if (part)
 		return part;
-	/* read inside of a subgraph alone */
+	/* Only a subgraph reads it. */
 	part = add_part(im, w, name);
 	vec_push(im->arena, &part->uses, *u);
 	weight_decide_part(im, part);
@@ -218,7 +220,7 @@ Weight *weight_held(const Weight *w)
 	return part ? part : w->tie ? w->tie : (Weight *)(uintptr_t)w;
 }
 
-/* Fills parts: one for each name that users have for w. */
+/* Fills parts, one for each name that users have for w. */
 static void find_parts(Import *im, Weight *w)
 {
 	w->part_of = map_new(im->arena);
@@ -231,7 +233,8 @@ static void find_parts(Import *im, Weight *w)
 	}
 }
 
-/* Whether the model itself has every name: TorchScript leaves an Identity for each tensor that it merged. */
+/* Whether the model itself has the name of every part: TorchScript leaves an Identity for each tensor that it
+ * merged. */
 static bool all_named(const Import *im, const Weight *w)
 {
 	int n = 0;
@@ -246,7 +249,7 @@ static bool all_named(const Import *im, const Weight *w)
 	return n == w->parts.n;
 }
 
-/* The first four. */
+/* The names of the first four parts, for a message. */
 static const char *parts_listed(Import *im, const Weight *w)
 {
 	const char *list = "";
@@ -255,7 +258,8 @@ static const char *parts_listed(Import *im, const Weight *w)
 	return w->parts.n > 4 ? arena_printf(im->arena, "%s, ..", list) : list;
 }
 
-/* Decides each part, says what is untied, and notes it as a guess where no name in the model shows it. */
+/* Decides each part and reports what is untied.  Where no name in the model shows it, the untying is noted as a
+ * guess. */
 static void untie(Import *im, Weight *w, bool initial, double v)
 {
 	for (int i = 0; i < w->parts.n; i++) {
@@ -268,9 +272,9 @@ static void untie(Import *im, Weight *w, bool initial, double v)
 			"tensors that the exporter merged: %s", v == 0 ? "zeros" : "ones", w->parts.n, parts_listed(im, w));
 }
 
-/* In eval mode TorchScript merges parameters that are equal, as copies of a layer are, and leaves an Identity of each
- * name; dynamo's optimizer merges small ones, and its nodes tell what they read.  What the module itself ties has one
- * name. */
+/* Whether the exporter merged w with tensors that had equal values.  In eval mode TorchScript merges equal parameters,
+ * such as copies of a layer, and leaves an Identity for each name.  dynamo's optimizer merges small ones, and its
+ * nodes' metadata say which parameter they read.  A tensor that the module itself ties has only one name. */
 static bool is_merged_by_value(Import *im, const Weight *w)
 {
 	bool any = false;
@@ -282,7 +286,7 @@ static bool is_merged_by_value(Import *im, const Weight *w)
 	return any;
 }
 
-/* Whether it stands in the place of several tensors, of which --untie decides. */
+/* Whether w is used under several names.  The option --untie, or what was found, decides if it is split. */
 static bool decide_untie(Import *im, Weight *w)
 {
 	double v = 0;
@@ -311,8 +315,8 @@ static bool decide_untie(Import *im, Weight *w)
 	return true;
 }
 
-/* Whether w may be several tensors.  A constant is none, unless it has the place of others: a buffer that is not saved
- * may be equal to a bias. */
+/* Whether w may be several tensors.  A constant may only if tensors were merged into it: a buffer that is not saved may
+ * be equal to a bias. */
 static bool may_be_several(Import *im, const Weight *w)
 {
 	bool floats = w->typed && dtype_is_float(w->type.dtype);
@@ -320,7 +324,7 @@ static bool may_be_several(Import *im, const Weight *w)
 		&& (w->class != WEIGHT_CONST || (!w->folded_from && is_merged_by_value(im, w)));
 }
 
-/* Whether what an optimizer folded under this name was a parameter. */
+/* Whether the name, from which an optimizer folded a constant, was that of a parameter. */
 static bool was_parameter(const Import *im, const char *name)
 {
 	const char *argument = im->signature ? map_get(im->signature, name) : NULL;
@@ -329,7 +333,7 @@ static bool was_parameter(const Import *im, const char *name)
 	return !names_is_made_up(name) && !name_is_buffer(name) && !map_has(im->weights, name);
 }
 
-/* Says which parameters constant folding took away. */
+/* Warns of parameters that constant folding removed. */
 static void warn_lost(Import *im, const Weight *w)
 {
 	const char *name;
@@ -343,7 +347,7 @@ static void warn_lost(Import *im, const Weight *w)
 
 void ties_find(Import *im)
 {
-	WeightVec tables = {0}; /* embeddings */
+	WeightVec tables = {0}; /* embedding tables */
 	bool shared = false;
 	for (int i = 0; i < map_count(im->weights); i++) {
 		Weight *w = map_get(im->weights, map_key(im->weights, i));

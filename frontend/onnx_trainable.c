@@ -1,8 +1,8 @@
 /* frontend/onnx_trainable.c: --trainable=FILE, a list of the parameters that are trained.
  *
- * One name a line, as the framework has it; blank lines and those that begin with # are passed over.  What the list
- * names is a trained parameter, whatever it was taken for; other parameters are frozen.  So no guess is left.
- * Refuses names that the model does not have, and tensors that cannot be trained. */
+ * The file has one name per line, as the framework has it; blank lines and lines that begin with # are skipped.  Listed
+ * tensors are trained parameters, whatever they were taken for before.  All other parameters are frozen, so no guess
+ * remains.  Refuses names that the model does not have, and tensors that cannot be trained. */
 #include "frontend/onnx_params.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ bool trainable_read(Import *im, const char *path)
 	return !im->d->errors;
 }
 
-/* Its line; NULL: the list lacks it. */
+/* The list's line for the name, marked as found; NULL: it is not listed. */
 static Listed *find(const Import *im, const char *name)
 {
 	Listed *l = map_get(im->trainable, name);
@@ -41,8 +41,8 @@ bool trainable_has(const Import *im, const char *name)
 	return find(im, name) != NULL;
 }
 
-/* The line of the first of the weight's names that is listed; all that are count as found.  For a part, the file's name
- * is that of another part, but where the exporter made it up: then it stands for all of them. */
+/* The line of the first of the weight's names that is listed; all its listed names are marked as found.  For a part,
+ * the tensor's name in the file counts only if the exporter made it up: otherwise it is the name of another part. */
 static const Listed *listed(const Import *im, const Weight *w)
 {
 	const Listed *l = find(im, w->as), *other = NULL;
@@ -56,7 +56,7 @@ static const Listed *listed(const Import *im, const Weight *w)
 	return l;
 }
 
-/* Notes that a name of w is listed, on the tensor that is trained for it. */
+/* If a name of w is listed, marks the tensor that is trained for w. */
 static void look_up(Import *im, Weight *w)
 {
 	const Listed *l = listed(im, w);
@@ -106,7 +106,7 @@ void trainable_apply(Import *im)
 	}
 }
 
-/* The constant that an exporter's optimizer folded this parameter into; NULL: there is none. */
+/* The constant into which an exporter's optimizer folded this parameter; NULL: there is none. */
 static const Weight *folded_into(const Import *im, const char *name)
 {
 	for (int i = 0; i < map_count(im->weights); i++) {
@@ -119,7 +119,7 @@ static const Weight *folded_into(const Import *im, const char *name)
 	return NULL;
 }
 
-/* Whether the module has a tensor of this name, which the graph does not use. */
+/* Whether the module has a tensor of this name; call it for names that the graph does not use. */
 static bool is_unused(const Import *im, const char *name)
 {
 	bool known = im->signature && map_has(im->signature, name);
@@ -128,7 +128,7 @@ static bool is_unused(const Import *im, const char *name)
 	return known;
 }
 
-/* Up to four parameters that the list leaves out. */
+/* The names of up to four parameters that the list leaves out, for a message. */
 static const char *left_out(const Import *im)
 {
 	const char *text = "";
@@ -145,8 +145,8 @@ static const char *left_out(const Import *im)
 	return n > 4 ? arena_printf(im->arena, "%s, ..", text) : text;
 }
 
-/* Of a tied parameter dynamo's graph has one name, and named_parameters() another.  It does not say which is tied to
- * which. */
+/* dynamo's graph has only one name of a tied parameter, and named_parameters() may list another one.  The model does
+ * not say which names are tied. */
 static void warn_of_ties(Import *im, const char *where, const char *unused)
 {
 	const char *names = left_out(im);

@@ -1,4 +1,4 @@
-/* frontend/onnx_uses.c: what a graph shows of an initializer: who uses it, what exporters say, its values. */
+/* frontend/onnx_uses.c: finds what a graph shows of an initializer: its users, what exporters say of it, its values. */
 #include "frontend/onnx_params.h"
 
 #include <string.h>
@@ -39,7 +39,7 @@ static const char *metadata(const Onnx__ValueInfoProto *v, const char *key)
 	return NULL;
 }
 
-/* An initializer may share its name with a value that says less; the first that says something counts. */
+/* Several values may have the initializer's name; the first one whose metadata say something counts. */
 static void collect_infos(Import *im, const OnnxInfoVec *infos)
 {
 	for (int i = 0; i < infos->n; i++) {
@@ -69,7 +69,8 @@ static Alias *find_weight(Import *im, const Map *aliases, const char *name)
 	return a;
 }
 
-/* Identity is another name; where gradients stop, what comes out is called as before. */
+/* Whether the node only passes the weight on.  Identity gives it another name; behind a node that stops gradients it
+ * keeps the name it had. */
 static bool passes_on(Import *im, Map *aliases, const Alias *a, const Onnx__NodeProto *n)
 {
 	bool stop = node_stops(n);
@@ -153,7 +154,7 @@ bool weight_values(Import *im, const Weight *w, HostTensor *out)
 	Diag quiet = *im->d;
 	Span at;
 	const FileMap *file;
-	quiet.max_errors = -1; /* reported when the value is read */
+	quiet.max_errors = -1; /* errors are reported when the value is read */
 	if (!w->typed || (w->t->typed && !w->t->has_raw) || !onnx_tensor_bytes(im->onnx, w->t, &at, &file, &quiet))
 		return false;
 	*out = (HostTensor){w->type, at.at};
@@ -177,7 +178,7 @@ bool weight_is_splat(Import *im, const Weight *w, double *value)
 
 enum { SAMPLES = 4096 };
 
-/* Compared at 4096 positions spread over rows and columns, so that a model's largest tensors are not read. */
+/* Compares 4096 elements spread over rows and columns, so that large tensors are not read as a whole. */
 bool weight_is_transpose(Import *im, const Weight *w, const Weight *other)
 {
 	HostTensor a, b;

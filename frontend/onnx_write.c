@@ -1,11 +1,10 @@
-/* frontend/onnx_write.c: values of parameters and buffers, written back into their model.
+/* frontend/onnx_write.c: writes values of parameters and buffers back into their model.
  *
- * Refuses, naming the tensor: what import took apart and cannot be put together (a tensor that functions or subgraphs
- * read as two parameters, a parameter that a function's body lacks), bytes that two tensors share in part, and outputs
- * that are files of the input.
+ * The model is walked in its serialised form, and most of the output consists of spans of the input.  Only fields that
+ * hold weights, the nodes that read untied tensors, and the lengths of the messages around them are written anew.
  *
- * The one idea: the model is walked on the wire and comes out as spans of itself; only fields that hold weights, the
- * nodes that read what was taken apart, and the lengths around them are made anew. */
+ * Refuses, naming the tensor: an untied tensor that functions or subgraphs read as two parameters, a parameter that the
+ * body of a function lacks, bytes that two tensors share in part, and output files that are files of the input. */
 #include "frontend/onnx_write.h"
 
 #include <errno.h>
@@ -28,7 +27,7 @@ enum { EXTERNAL_BYTES = 1024, MAX_DEPTH = 64, SCOPED_INITS_FROM = 4 };
 
 typedef VEC(const OnnxPlace *) Places;
 typedef struct Added { const OnnxFill *fill; const Type *type; const char *name; } Added;
-/* An operand of a node that gets another name; more of the same node follow. */
+/* A new name for an operand of a node; next: further edits of the same node. */
 typedef struct Edit { int operand; const char *name; const struct Edit *next; } Edit;
 
 struct OnnxWriter {
@@ -42,9 +41,10 @@ struct OnnxWriter {
 	OnnxStore store;
 	PtrMap *homes;         /* OnnxTensor -> OnnxFill */
 	VEC(Added) added;
-	PtrMap *edits, *gone;  /* NodeProto -> Edit; -> itself: it is left out */
-	Map *names;            /* of values of the graph -> NodeProto that makes it, or the writer itself */
-	const char *data_name; /* of the file beside */
+	PtrMap *edits, *gone;  /* edits: NodeProto -> Edit; gone: the set of NodeProtos that are left out */
+	Map *names;            /* value of the graph -> NodeProto that computes it, or the writer for inputs and
+	                          initializers */
+	const char *data_name; /* the name of the data file beside the model */
 	DataFile data;
 };
 
@@ -93,8 +93,8 @@ static const char *where(const OnnxWriter *w, const char *what, const char *name
 	return arena_printf(w->a, "%s: %s \"%s\"", w->onnx->path, what, str_escape(w->a, ESCAPE_IR, name));
 }
 
-/* Whether "SCOPE.weight" can be the symbol's name in module SCOPE: it is another module than the symbol's own, and one
- * without modules in it.  Others compute with weights of modules that they hold. */
+/* Whether "SCOPE.weight" can be a name of the symbol in module SCOPE.  It can if SCOPE is not the symbol's own module
+ * and holds no modules: a module that holds others may compute with their weights. */
 static bool is_module_name(const OnnxWriter *w, const Symbol *s, const char *name)
 {
 	size_t n = (size_t)(strrchr(name, '.') + 1 - name);
@@ -156,7 +156,7 @@ static bool is_pinned(const OnnxPlace *p)
 	return p->inner || !p->node;
 }
 
-/* Of several symbols that one tensor became, the one that keeps it. */
+/* Of several symbols that one tensor became, the one that keeps the tensor. */
 static const Symbol *keeper(OnnxWriter *w, const OnnxTensor *t, const Places *places)
 {
 	const Symbol *s = NULL, *pinned = NULL;
@@ -191,8 +191,9 @@ static void collect_names(OnnxWriter *w)
 			map_put(w->names, g->nodes.at[i]->output[k], g->nodes.at[i]);
 }
 
-/* The symbol has the name of an Identity's result: the node stood for the tensor that an exporter merged into another.
- * The tensor takes its place, if all that read the result read the symbol. */
+/* Whether the new tensor of s can take the place of an Identity whose result has the symbol's name.  Such a node stands
+ * for a tensor that the exporter merged into another.  This needs all readers of the result to read s; then the
+ * Identity is removed. */
 static bool takes_place(OnnxWriter *w, const Symbol *s, const Places *places)
 {
 	void *by = map_get(w->names, s->name);
@@ -235,7 +236,7 @@ static void add_tensor(OnnxWriter *w, const OnnxPlace *p, const Type *type, cons
 	vec_push(w->a, &w->added, ((Added){fill_of(w, p, type->dtype), type, name}));
 }
 
-/* Symbols of one tensor: one keeps it, the others get their own. */
+/* Plans where the symbols of one tensor go: one keeps the tensor, each of the others gets a new one. */
 static void plan_tensor(OnnxWriter *w, const OnnxTensor *t, const Places *places)
 {
 	const Symbol *keeps = keeper(w, t, places);
@@ -259,7 +260,7 @@ static void plan_tensor(OnnxWriter *w, const OnnxTensor *t, const Places *places
 	}
 }
 
-/* What an exporter dropped becomes an operand again. */
+/* Plans a parameter that the exporter dropped: it gets a tensor and becomes an operand of its node again. */
 static void plan_restored(OnnxWriter *w, const OnnxPlace *p)
 {
 	Places none = {0};
@@ -321,7 +322,7 @@ static void put_external(OnnxWriter *w, Rope *out, int64_t offset, int64_t bytes
 	rope_int(w->a, out, T_LOCATION, 1);
 }
 
-/* A tensor that stays beside the model. */
+/* Writes a tensor whose data stays in the file beside the model. */
 static bool put_kept(OnnxWriter *w, Rope *out, const OnnxTensor *t, const OnnxFill *fill)
 {
 	const char *path;
@@ -337,7 +338,7 @@ static bool put_kept(OnnxWriter *w, Rope *out, const OnnxTensor *t, const OnnxFi
 	return at >= 0;
 }
 
-/* Raw data or, where it was that in one piece, float_data or double_data. */
+/* Writes data into the model: as raw data, or as float_data or double_data if it was packed there in one piece. */
 static void put_embedded(OnnxWriter *w, Rope *out, const OnnxTensor *t, Span bytes, const OnnxFill *fill, size_t n)
 {
 	Rope data = {0};
@@ -368,7 +369,7 @@ static bool put_data(OnnxWriter *w, Rope *out, const OnnxTensor *t, const OnnxFi
 	return true;
 }
 
-/* Whether its data is written anew; literal: inside of a node. */
+/* Whether the tensor's data is written anew; literal: the tensor stands inside a node. */
 static bool is_moved(const OnnxWriter *w, const OnnxTensor *t, const OnnxFill *fill, bool literal)
 {
 	return fill || t->external ||
@@ -381,7 +382,7 @@ static bool holds_data(int field)
 		field == T_UINT64 || field == T_EXTERNAL || field == T_LOCATION;
 }
 
-/* home: NULL of tensors inside of nodes. */
+/* home: the initializer that the tensor is; NULL for tensors inside nodes. */
 static bool put_tensor(OnnxWriter *w, Rope *out, Span bytes, const OnnxTensor *home)
 {
 	OnnxTensor own;
@@ -405,7 +406,7 @@ static bool put_tensor(OnnxWriter *w, Rope *out, Span bytes, const OnnxTensor *h
 	return done || put_data(w, out, t, fill);
 }
 
-/* A tensor that the model lacks. */
+/* Writes a new initializer. */
 static void put_added(OnnxWriter *w, Rope *out, const Added *t)
 {
 	Rope body = {0}, data = {0};
@@ -426,7 +427,7 @@ static void put_added(OnnxWriter *w, Rope *out, const Added *t)
 /* ---- graphs, nodes, attributes ---- */
 
 typedef enum { PART_GRAPH, PART_NODE, PART_ATTRIBUTE, PART_TENSOR, PART_FUNCTION } PartKind;
-/* What stands in field `field` of a part. */
+/* The kind of message in field `field` of a part. */
 static const struct { PartKind in; int field; PartKind kind; } nested[] = {
 	{PART_GRAPH, GRAPH_NODE, PART_NODE}, {PART_GRAPH, GRAPH_INIT, PART_TENSOR},
 	{PART_NODE, NODE_ATTRIBUTE, PART_ATTRIBUTE},
@@ -437,7 +438,7 @@ static const struct { PartKind in; int field; PartKind kind; } nested[] = {
 
 static bool put_part(OnnxWriter *w, Rope *out, PartKind kind, Span bytes, int depth);
 
-/* A field that is no operand and no part of the top graph. */
+/* Writes a field that is neither an operand nor a part of the top graph. */
 static bool put_field(OnnxWriter *w, Rope *out, PartKind in, const Wire *field, Span as_written, int depth)
 {
 	Rope body = {0};
@@ -482,7 +483,7 @@ static int operands_wanted(const Edit *e)
 	return n;
 }
 
-/* A node of the top graph with other operands, and more of them where an exporter left the last ones out. */
+/* Writes a node of the top graph with edited operands, appending some where an exporter left the last ones out. */
 static bool put_node(OnnxWriter *w, Rope *out, Span bytes, const Edit *edits)
 {
 	int n = 0;
@@ -525,7 +526,7 @@ static bool put_graph_field(OnnxWriter *w, Rope *out, const Wire *field, Span as
 	return true;
 }
 
-/* The one graph that the model has, as its tables list it. */
+/* Writes the model's only graph, with its initializers as the plan says. */
 static bool put_graph(OnnxWriter *w, Rope *out, Span bytes)
 {
 	int n_nodes = 0, n_tensors = 0;
