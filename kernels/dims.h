@@ -1,6 +1,7 @@
-/* kernels/dims.h: index arithmetic on shapes, and strided copies as a plan, for kernels of both targets.
+/* kernels/dims.h: index arithmetic on shapes and plans of strided copies, for kernels of both targets.
  *
- * A strided copy is y[ys . i] = x[xs . i] for every index i of dims dim[0..rank); strides may be 0 or negative. */
+ * A strided copy is y[ys . i] = x[xs . i] for every index i of dims dim[0..rank), where xs . i is the sum of xs[d] *
+ * i[d]; strides may be 0 or negative. */
 #ifndef SHARDC_KERNELS_DIMS_H
 #define SHARDC_KERNELS_DIMS_H
 
@@ -30,7 +31,7 @@ DIMS void strides_of(int rank, const int64_t *dim, int64_t *stride)
 	}
 }
 
-/* The multi-index of a linear row-major index, and its offset under other strides. */
+/* The multi-index `at` of a linear row-major index.  offset_of gives its offset under other strides. */
 DIMS void unravel(int64_t i, int rank, const int64_t *dim, int64_t *at)
 {
 	for (int d = rank - 1; d >= 0; d--) {
@@ -47,8 +48,9 @@ DIMS int64_t offset_of(int rank, const int64_t *at, const int64_t *stride)
 	return o;
 }
 
-/* The dims of a reduction over `axes` (bits), merged into runs that are alternately kept and reduced: their sizes, the
- * strides of their last dims, and which are reduced.  Returns how many; dims of 1 are in none. */
+/* Merges the dims of a reduction over `axes` (bits) into runs that are alternately kept and reduced.  Fills the sizes
+ * of the runs, the strides of their last dims, and which are reduced, and returns how many there are.  Dims of 1 are
+ * in no run. */
 DIMS int axis_runs(int rank, const int64_t *dim, unsigned axes, int64_t *size, int64_t *stride, bool *reduced)
 {
 	int64_t s[K_MAX_RANK];
@@ -71,10 +73,10 @@ DIMS int axis_runs(int rank, const int64_t *dim, unsigned axes, int64_t *size, i
 typedef struct Move {
 	int rank;
 	int64_t dim[K_MAX_RANK], xs[K_MAX_RANK], ys[K_MAX_RANK];
-	int tile_dim; /* x is contiguous along it, y along the last; -1 = no tiles */
+	int tile_dim; /* copied by tiles: x is contiguous along this dim, y along the last; -1 = no tiles */
 } Move;
 
-/* Drops dims of 1 and merges neighbours that both sides walk as one. */
+/* The plan of a copy: drops dims of 1 and merges neighbouring dims that are one dim to both x and y. */
 DIMS Move move_plan(int rank, const int64_t *dim, const int64_t *xs, const int64_t *ys)
 {
 	Move m;
@@ -103,7 +105,8 @@ DIMS Move move_plan(int rank, const int64_t *dim, const int64_t *xs, const int64
 	return m;
 }
 
-/* Strides and the first element of the part of xdim that start and step pick. */
+/* Fills s with the strides of the part of xdim that start and step pick, and returns the offset of its first
+ * element. */
 DIMS int64_t slice_strides(int rank, const int64_t *xdim, const int64_t *start, const int64_t *step, int64_t *s)
 {
 	int64_t whole[K_MAX_RANK], first = 0;
@@ -115,7 +118,7 @@ DIMS int64_t slice_strides(int rank, const int64_t *xdim, const int64_t *start, 
 	return first;
 }
 
-/* Where index i of a padded dim of n reads. */
+/* The index that a padded dim of n reads for index i, which may be outside [0, n). */
 DIMS int64_t pad_source(int64_t i, int64_t n, KPadMode mode)
 {
 	if (i >= 0 && i < n)

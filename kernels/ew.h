@@ -1,15 +1,16 @@
 /* kernels/ew.h: the elementwise ops of ir/ops.def on one element: ew_<op>_<dtype>(operands, attributes).
  *
- * Included by emitted loops and by kernels, on the CPU and on CUDA; depends on stdint.h and math.h only.
- * <dtype> is the operands' dtype (for where: of x and y); cast is ew_cast_<from>_<to>(x).  Comparisons, isnan and
- * isinf give uint8_t 0 or 1.  Attributes follow the operands: gelu(x, tanh), gelu_grad(x, dy, tanh), clip(x, lo, hi),
- * isinf(x, pos, neg), mod(x, y, fmod).
- * f16 and bf16 elements are raw bits, computed in f32 and rounded once.  Integers wrap; x / 0 is 0; a shift
+ * Included by emitted loops and by kernels, on the CPU and on CUDA; needs stdint.h and math.h only.  <dtype> is the
+ * dtype of the operands (for where: of x and y); casts are ew_cast_<from>_<to>(x).  Comparisons, isnan and isinf give
+ * uint8_t 0 or 1.  Attributes follow the operands: gelu(x, tanh), gelu_grad(x, dy, tanh), clip(x, lo, hi), isinf(x,
+ * pos, neg), mod(x, y, fmod).
+ *
+ * f16 and bf16 elements are raw bits; they are computed in f32 and rounded once.  Integers wrap; x / 0 is 0; a shift
  * by the width or more is 0.
  *
- * The f32 functions are branch-free polynomials that compilers vectorise (-O3 -fno-math-errno
- * -fno-trapping-math); errors measured by tests/unit/test_kernels.c: exp, log, log1p, sigmoid, tanh, erf,
- * softplus, sin, cos at most 3 ulp (sin and cos for |x| <= 1e6).  Others come from math.h. */
+ * The f32 functions exp, log, log1p, sigmoid, tanh, erf, softplus, sin and cos are branch-free polynomials that
+ * compilers vectorise (-O3 -fno-math-errno -fno-trapping-math).  Their errors, measured by tests/unit/test_kernels.c,
+ * are at most 3 ulp (sin and cos for |x| <= 1e6).  Other functions come from math.h. */
 #ifndef SHARDC_EW_H
 #define SHARDC_EW_H
 
@@ -63,7 +64,7 @@ EW float ew_exp_f32(float x)
 	x = x > 89.0f ? 89.0f : x;
 	x = x < -104.0f ? -104.0f : x;
 	float p = ew_exp_reduce(x, &n) + 1.0f;
-	int32_t half = n >> 1; /* in two steps, so that results overflow and underflow as they should */
+	int32_t half = n >> 1; /* scaled in two steps, so that results overflow and underflow as they should */
 	return p * ew_exp2i(half) * ew_exp2i(n - half);
 }
 
@@ -124,7 +125,7 @@ EW float ew_tanh_f32(float x)
 	return x < 0.0f ? -r : x == 0.0f ? x : r;
 }
 
-/* below 0.92 x + x P(x^2), above 1 - e^Q(|x|) */
+/* x + x P(x^2) for |x| up to 0.92, 1 - e^Q(|x|) above. */
 EW float ew_erf_f32(float x)
 {
 	float a = fabsf(x), s = x * x;
@@ -150,11 +151,12 @@ EW float ew_erf_f32(float x)
 	return a > 0.921875f ? outer : inner;
 }
 
-/* Quadrant and remainder of x by pi/2; in f64, so that large arguments keep their digits. */
+/* The sine of x (shift 0) or its cosine (shift 1), by the quadrant of x and its remainder by pi/2.  The reduction is
+ * in f64, so that large arguments keep their digits. */
 EW float ew_trig(float x, int32_t shift)
 {
 	double n = rint((double)x * 0.63661977236758138);
-	double r64 = EW_FMAD(n, -1.57079632673412561, (double)x); /* 33 bits: n times it is exact */
+	double r64 = EW_FMAD(n, -1.57079632673412561, (double)x); /* 33 bits, so that the product with n is exact */
 	r64 = EW_FMAD(n, -6.0771005065061922e-11, r64);
 	float r = (float)r64, s = r * r;
 	int32_t k = (int32_t)n + shift;
@@ -184,7 +186,7 @@ EW float ew_gelu_f32(float x, int tanh_form)
 EW float ew_gelu_grad_f32(float x, float dy, int tanh_form)
 {
 	if (tanh_form) {
-		x = x > 9.0f ? 9.0f : x < -9.0f ? -9.0f : x; /* beyond, it is 1 or 0; what follows would overflow */
+		x = x > 9.0f ? 9.0f : x < -9.0f ? -9.0f : x; /* beyond, the derivative is 1 or 0; what follows would overflow */
 		float e = ew_exp_f32(-1.59576912f * EW_FMA(0.044715f * x * x, x, x)), s = 1.0f / (1.0f + e);
 		float du = 1.59576912f * EW_FMA(0.134145f * x, x, 1.0f);
 		return dy * s * EW_FMA(x * e * s, du, 1.0f);
@@ -229,7 +231,7 @@ EW float ew_round_f32(float x) { return rintf(x); }
 EW double ew_round_f64(double x) { return rint(x); }
 EW float ew_abs_f32(float x) { return fabsf(x); }
 EW double ew_abs_f64(double x) { return fabs(x); }
-/* Small constant exponents, once inlined, are products. */
+/* Small constant exponents become products once this is inlined. */
 EW float ew_pow_f32(float x, float y) { return y == 2.0f ? x * x : y == 1.0f ? x : powf(x, y); }
 EW double ew_pow_f64(double x, double y) { return y == 2.0 ? x * x : y == 1.0 ? x : pow(x, y); }
 EW float ew_mod_f32(float x, float y, int c)
@@ -365,9 +367,10 @@ EW f16 ew_cast_f32_f16(float x)
 	return (f16)(s | (a > 0x7F800000u ? 0x7E00u | (a >> 13 & 0x3FFu) : r));
 }
 
-/* By chance: to the neighbour above in magnitude where the 32 random bits r say so, with the probability of the
- * distance from the one below, so that the mean of all r is x (numbers below 2^-14 in f16: to 2^-32 of a unit).
- * What the type holds stays, and beyond its largest number these are the casts above. */
+/* Rounding by chance: x goes to its neighbour above in magnitude with the probability of its distance from the
+ * neighbour below, as the 32 random bits r decide, so that the mean over all r is x (for f16 numbers below 2^-14: to
+ * 2^-32 of a unit).  Numbers that the type holds stay; beyond the type's largest number these functions are the casts
+ * above. */
 EW bf16 ew_round_f32_bf16(float x, uint32_t r)
 {
 	uint32_t u = ew_bits(x);
@@ -383,7 +386,7 @@ EW f16 ew_round_f32_f16(float x, uint32_t r)
 	return a > 0x477FE000u ? ew_cast_f32_f16(x) : (f16)(s | (a < 0x38800000u ? tiny : normal));
 }
 
-/* To an unsigned integer through the signed one of 64 bits, so that negative floats wrap. */
+/* Floats are cast to unsigned integers through the signed integer of 64 bits, so that negative ones wrap. */
 #define EW_CAST(T, t, V, v) EW V ew_cast_##t##_##v(T x) { return (V)x; }
 #define EW_CAST_FLOAT(T, t, V, v) EW V ew_cast_##t##_##v(T x) { return (V)(int64_t)x; }
 #define EW_CAST_BOOL(T, t) EW uint8_t ew_cast_##t##_bool(T x) { return x != 0; }

@@ -1,8 +1,8 @@
-/* kernels/layouts.h: packed layouts of convolution weights, by name.  Pure arithmetic, no library.
+/* kernels/layouts.h: packed layouts of convolution weights, by name.  Plain arithmetic, no library.
  *
- * Plain weights are (G, O, I, K): O, I per group, K = product of the kernel's dims.  A layout cuts O and
- * I into blocks of ob and ib, padded with zeros, and says how the pieces are nested.  The names are
- * oneDNN's for two spatial dims; one and three dims use the same names. */
+ * Plain weights are (G, O, I, K): O and I are per group, K is the product of the kernel's dims.  A layout cuts O and I
+ * into blocks of ob and ib, padded with zeros, and says how the pieces are nested.  The names are oneDNN's for two
+ * spatial dims; one and three spatial dims use the same names. */
 #ifndef SHARDC_KERNELS_LAYOUTS_H
 #define SHARDC_KERNELS_LAYOUTS_H
 
@@ -35,7 +35,7 @@ static inline const KLayout *klayout_find(const char *name)
 	return 0;
 }
 
-/* Elements of weights (group, o, i, k) in the layout, padding included; o, i per group. */
+/* Elements of weights (group, o, i, k) in the layout, including padding; o and i are per group. */
 static inline int64_t klayout_numel(const KLayout *l, int64_t group, int64_t o, int64_t i, int64_t k)
 {
 	if (l->nest == K_NEST_GK_G)
@@ -45,7 +45,7 @@ static inline int64_t klayout_numel(const KLayout *l, int64_t group, int64_t o, 
 
 typedef enum KConvUse { K_USE_FORWARD, K_USE_GRAD_X } KConvUse;
 
-/* The layout that convolution kernels for vectors of vector_bytes want; o, i per group. */
+/* The layout for convolution kernels on vectors of vector_bytes; o and i are per group. */
 static inline const KLayout *klayout_choose(KConvUse use, int64_t group, int64_t o, int64_t i,
 	int vector_bytes)
 {

@@ -1,8 +1,8 @@
-/* kernels/strided.h: the copies that are nothing but strided copies, for both targets.
+/* kernels/strided.h: the kernels that are strided copies and nothing else, for CPU and CUDA.
  *
- * For one file of each target, which defines before it:
- *   move_strided(y, x, rank, dim, xs, ys, size)            y[ys . i] = x[xs . i]; nothing where a dim is 0
- *   copy_rows(y, y_pitch, x, x_pitch, rows, bytes)         rows of `bytes` between two row pitches */
+ * One file of each target includes it and defines before:
+ *   move_strided(y, x, rank, dim, xs, ys, size)        y[ys . i] = x[xs . i]; nothing where a dim is 0
+ *   copy_rows(y, y_pitch, x, x_pitch, rows, bytes)     copies rows of `bytes` bytes between two row pitches */
 #ifndef SHARDC_KERNELS_STRIDED_H
 #define SHARDC_KERNELS_STRIDED_H
 

@@ -1,23 +1,23 @@
-/* kernels/work.h: how much scratch each kernel wants, as plain arithmetic on shapes.
+/* kernels/work.h: how much scratch (work) each CPU kernel wants, in bytes, as plain arithmetic on shapes.
  *
- * Read by passes through kernels.def and by the kernels themselves, so that plan and use cannot differ.
- * No formula depends on the number of threads: chunks of a reduction are counted by shape alone, tiles
- * live on the threads' stacks. */
+ * Passes call these formulas through kernels.def, and kernels call them themselves, so that what is planned and what
+ * is used cannot differ.  No formula depends on the number of threads: the number of chunks of a reduction follows
+ * from shapes alone, and tiles are on the threads' stacks. */
 #ifndef SHARDC_KERNELS_WORK_H
 #define SHARDC_KERNELS_WORK_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* An operand or result; dim NULL = absent.  bytes: of one element. */
+/* An operand or result; dim is NULL where it is absent.  bytes: size of one element. */
 typedef struct KShape { int rank; const int64_t *dim; int bytes; } KShape;
 
-/* What a formula may look at: the op's operands, results and integer attributes of these names. */
+/* What a formula may read: the op's operands and results, and its integer attributes of these names. */
 typedef struct KWorkArgs {
 	KShape in[8], out[8];
 	int64_t axis, group, layout, ta, tb;
-	const int64_t *pads;   /* of a convolution: those before, then those after; NULL = none */
-	int64_t cap;           /* --workspace; 0 = none */
+	const int64_t *pads;   /* of a convolution: all at the beginning, then all at the end; NULL = no padding */
+	int64_t cap;           /* --workspace in bytes; 0 = no limit */
 } KWorkArgs;
 
 enum { K_BN_CHUNKS = 64, K_NORM_CHUNKS = 64 };
@@ -32,7 +32,7 @@ static inline int64_t kwork_numel(const KShape *s, int from, int to)
 	return n;
 }
 
-/* Row chunks of a statistic: by rows only, at least 16 rows each. */
+/* The number of chunks of rows that a statistic is summed by: at least 16 rows each, by the number of rows alone. */
 static inline int64_t kwork_norm_chunks(int64_t rows)
 {
 	int64_t n = (rows + 15) / 16;
@@ -41,7 +41,7 @@ static inline int64_t kwork_norm_chunks(int64_t rows)
 
 static inline int64_t kwork_none(const KWorkArgs *a) { (void)a; return 0; }
 
-/* Operand 0 is x (rows, cols) cut at axis: two partial sums per chunk and column. */
+/* Operand 0 is x, seen as (rows, cols) cut at axis.  Each chunk keeps two partial sums for each column. */
 static inline int64_t kwork_norm_grad(const KWorkArgs *a)
 {
 	const KShape *x = &a->in[0];
@@ -50,14 +50,15 @@ static inline int64_t kwork_norm_grad(const KWorkArgs *a)
 	return kwork_norm_chunks(rows) * cols * 2 * (x->bytes == 2 ? 4 : x->bytes);
 }
 
-/* 16-bit attention_grad (dy, q, k, v, ...) sums dk and dv in f32. */
+/* attention_grad (dy, q, k, v, ...) of 16-bit tensors sums dk and dv in f32. */
 static inline int64_t kwork_attention_grad(const KWorkArgs *a)
 {
 	const KShape *k = &a->in[2], *v = &a->in[3];
 	return k->bytes == 2 ? (kwork_numel(k, 0, k->rank) + kwork_numel(v, 0, v->rank)) * 4 : 0;
 }
 
-/* 16-bit gather_grad (dy, ids) chains equal ids: a link for each, the first ones, and a table of last ones. */
+/* gather_grad (dy, ids) of 16-bit rows chains equal ids: work holds a link for each id, the first id of each chain,
+ * and a hash table of the last ids. */
 static inline int64_t kwork_chain_slots(int64_t n)
 {
 	int64_t slots = 16;
@@ -72,21 +73,21 @@ static inline int64_t kwork_gather_grad(const KWorkArgs *a)
 	return a->in[0].bytes == 2 ? (2 * n + kwork_chain_slots(n)) * 4 : 0;
 }
 
-/* Channels-last statistics: per chunk and channel two f64. */
+/* Channels-last statistics: two f64 for each chunk and channel. */
 static inline int64_t kwork_bn(const KWorkArgs *a)
 {
 	const KShape *x = &a->in[0];
 	return a->layout == 1 ? (int64_t)K_BN_CHUNKS * x->dim[x->rank - 1] * 2 * 8 : 0;
 }
 
-/* Primitives: what the fastest implementations use; under a smaller cap, or with very many threads, others
- * serve that need less. */
+/* Primitives: what the fastest implementations use.  Under a smaller cap, or with very many threads, other
+ * implementations serve that need less. */
 static inline int64_t kwork_capped(const KWorkArgs *a, int64_t bytes)
 {
 	return a->cap > 0 && bytes > a->cap ? a->cap : bytes;
 }
 
-/* Copies of both operands, at most; 16-bit products on tile units also want room for tiles of each thread. */
+/* At most copies of both operands; 16-bit products on tile units also want room for the tiles of each thread. */
 enum { K_GEMM_WORK = 8 << 20, K_GEMM_MIN = 1 << 16, K_GEMM_TILES = 2 << 20 };
 static inline int64_t kwork_matmul(const KWorkArgs *a)
 {
@@ -96,7 +97,7 @@ static inline int64_t kwork_matmul(const KWorkArgs *a)
 	return kwork_capped(a, kwork_up(bytes < K_GEMM_WORK ? bytes : (int64_t)K_GEMM_WORK, 64));
 }
 
-/* Weights (o, i, kernel...) in any packed layout: blocks of up to 64 x 32. */
+/* Bytes of weights (o, i, kernel...) in the largest packed layout, whose blocks have up to 64 x 32 elements. */
 static inline int64_t kwork_packed(const KShape *w, int64_t group)
 {
 	int64_t o = kwork_up(w->dim[0] / group, 64), i = kwork_up(w->dim[1], 32);
@@ -105,7 +106,8 @@ static inline int64_t kwork_packed(const KShape *w, int64_t group)
 	return group * o * i * kwork_numel(w, 2, w->rank) * w->bytes;
 }
 
-/* Positions of y met by a 1x1 kernel, gathered with their input channels; 0 for larger kernels. */
+/* Bytes of the input rows that a 1x1 kernel meets, copied together (kernels/cpu/conv_product.c); 0 for larger
+ * kernels. */
 static inline int64_t kwork_gathered(const KShape *w, const KShape *y, int64_t group)
 {
 	if (group != 1 || w->dim[0] < 1 || kwork_numel(w, 2, w->rank) != 1)
@@ -123,7 +125,7 @@ static inline int64_t kwork_conv_of(const KWorkArgs *a, const KShape *w, const K
 static inline int64_t kwork_conv(const KWorkArgs *a) { return kwork_conv_of(a, &a->in[1], &a->out[0]); }
 static inline int64_t kwork_conv_grad_x(const KWorkArgs *a) { return kwork_conv_of(a, &a->in[1], &a->in[0]); }
 
-/* Weight gradients by taps (kernels/cpu/conv_grad_w.c) pack x and dy by chunks of about so many positions. */
+/* Weight gradients by taps (kernels/cpu/conv_grad_w.c) pack x and dy by chunks of about this many positions. */
 enum { K_TAPS_CHUNK = 512 };
 static inline int64_t kwork_conv_grad_w(const KWorkArgs *a)
 {
@@ -143,7 +145,7 @@ static inline int64_t kwork_conv_grad_w(const KWorkArgs *a)
 		images = (rows + oh - 1) / oh;
 		rows = oh;
 	}
-	int64_t x_rows = oh > 0 ? rows * ((h + oh - 1) / oh) + 2 * kh : 1; /* generous, short of large dilation */
+	int64_t x_rows = oh > 0 ? rows * ((h + oh - 1) / oh) + 2 * kh : 1; /* an upper bound unless the dilation is large */
 	bytes += images * (x_rows * (w + 2 * kw) * c + rows * ow * o) * wide;
 	return kwork_capped(a, kwork_up(bytes, 64));
 }

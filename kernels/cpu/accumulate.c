@@ -1,6 +1,6 @@
-/* kernels/cpu/accumulate.c: sums of gradients over micro-batches, in f32 whatever is added.
+/* kernels/cpu/accumulate.c: adds gradients of micro-batches to sums in f32, whatever their type.
  *
- * Each element is its own sum, in the order of the calls: threads alter no bit. */
+ * Each element is a sum of its own, in the order of the calls, so the number of threads changes no bit. */
 #include "kernels/cpu/common.h"
 #include "kernels/ew.h"
 

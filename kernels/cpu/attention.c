@@ -1,17 +1,21 @@
 /* kernels/cpu/attention.c: scaled dot-product attention and its gradient, block by block.
  *
- * Scores exist for one block of TB query rows against SB keys only.  One idea: they are held transposed,
- * [key][row].  Then softmax runs over rows as vector lanes without any sum across a vector, keys and values
- * are read in place as the broadcast side of the products, and only the query block is repacked.  Blocks
- * that a causal mask hides are skipped.  Forward: threads share (batch, head, row block); gradient: (batch,
- * kv head), each summing its group's heads and row blocks in order, so no bit depends on the threads.
- * 16-bit tensors are widened block by block on the stack; what is summed over blocks stays f32 (dk and dv in
- * the work area) and is rounded once.
- * Refuses D or Dv above 1024. */
+ * Only the scores of one block of TB query rows and SB keys exist at a time; a running maximum and sum join the
+ * blocks, as in FlashAttention (Dao and others 2022).  The one idea of this version: scores are held transposed, as
+ * [key][row].  Then softmax runs over rows as vector lanes and needs no sum across a vector, keys and values are read
+ * where they are, as the broadcast operand of the products, and only the query block is repacked.  Blocks that a
+ * causal mask hides are skipped.
+ *
+ * Forward, threads share the (sample, head, row block) triples.  In the gradient they share the (sample, kv head)
+ * pairs; each thread sums the heads and row blocks of its pair in order, so no bit depends on the number of threads.
+ * 16-bit tensors are widened block by block on the stack; sums over blocks stay f32 (dk and dv in work) and are
+ * rounded once.
+ *
+ * Head sizes D or Dv above PACK / VW (1024 with AVX-512) fail. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/half.h"
 
-enum { SB = 64, TB_MAX = 64, PACK = 64 * 256 }; /* PACK = TB * max(D, Dv) */
+enum { SB = 64, TB_MAX = 64, PACK = 64 * 256 }; /* PACK: the most floats of a block, TB * max(D, Dv) */
 
 /* One head: rows of q, k, v, o at their strides. */
 typedef struct Head {
@@ -36,7 +40,7 @@ INLINE Rows rows_of(KDType type, const void *from, int64_t row, int64_t first, i
 
 INLINE void *to_element(void *p, KDType t, int64_t i) { return (char *)p + i * type_bytes(t); }
 
-/* Keys of a block: of 16-bit ones as many as there is room for. */
+/* The number of keys in a block; fewer for 16-bit tensors, whose keys are widened into a buffer of limited size. */
 static int64_t block_keys(const Head *h)
 {
 	int64_t d = MAX(h->a->d, h->a->dv);
@@ -75,14 +79,14 @@ static Head head_of(const KAttention *a, KDType type, int64_t b, int64_t h, cons
 		.or = a->layout ? a->h * a->dv : a->dv};
 }
 
-/* Last key that row t sees, plus one. */
+/* The last key that row t sees, plus one. */
 static int64_t key_end(const KAttention *a, int64_t t)
 {
 	int64_t end = t + 1 + (a->causal_end ? a->s - a->t : 0);
 	return !a->causal ? a->s : end < 0 ? 0 : MIN(end, a->s);
 }
 
-/* to (width, tb) = scale * from (n, width) transposed; lanes beyond n are zero. */
+/* to (width, tb) = scale * from (n, width), transposed; lanes beyond n are zero. */
 static void pack(float *to, int64_t tb, const float *from, int64_t row, int64_t n, int64_t width, float scale)
 {
 	for (int64_t i = 0; i < width; i++) {
@@ -93,8 +97,8 @@ static void pack(float *to, int64_t tb, const float *from, int64_t row, int64_t 
 	}
 }
 
-/* s (sn, tb) = masked scores of keys s0.. against rows t0..; cap (sn, tb) gets the derivative of the soft
- * cap when there is one. */
+/* s (sn, tb) = the masked scores of sn keys from s0 on against the rows from t0 on.  With a soft cap, cap (sn, tb)
+ * gets its derivative; cap may be NULL. */
 static void scores(float *s, float *cap, const Head *h, Rows k, const float *qt, int64_t tb, int64_t t0,
 	int64_t tn, int64_t s0, int64_t sn)
 {
@@ -129,8 +133,8 @@ static void scores(float *s, float *cap, const Head *h, Rows k, const float *qt,
 				s[i * tb + t] = -INFINITY;
 }
 
-/* Takes a block of scores into the running maximum and sum: s becomes exp(s - max), alpha the factor for
- * what was summed before. */
+/* Joins a block of scores to the running maximum and sum: s becomes exp(s - max), and alpha the factor for what was
+ * summed before. */
 static void soften(float *restrict s, float *restrict max, float *restrict sum, float *restrict alpha,
 	int64_t tb, int64_t sn)
 {
@@ -160,7 +164,7 @@ static void forward_block(const Head *h, void *o, float *lse, int64_t tb, int64_
 {
 	const KAttention *a = h->a;
 	float qt[PACK], acc[PACK], s[SB * TB_MAX], max[TB_MAX], sum[TB_MAX] = {0}, alpha[TB_MAX];
-	float wide_k[PACK], wide_v[PACK]; /* wide_k: the query block first */
+	float wide_k[PACK], wide_v[PACK]; /* wide_k holds the query block first */
 	int64_t end = key_end(a, t0 + tn - 1), keys = block_keys(h);
 	Rows q = rows_of(h->type, h->q, h->qr, t0, tn, a->d, wide_k);
 	pack(qt, tb, q.at, q.row, tn, a->d, a->scale);
@@ -205,7 +209,7 @@ static void forward(KDType type, void *o, float *lse, const void *q, const void 
 	}
 }
 
-/* s: scores -> probabilities p; ds: dp = v dy^T -> d scores = p (dp - delta) cap' scale */
+/* s: scores -> probabilities p.  ds: dp = v dy^T -> gradient of the scores, p (dp - delta) cap' scale. */
 static void differentiate(float *restrict s, float *restrict ds, const float *restrict cap,
 	const float *restrict lse, const float *restrict delta, float scale, int64_t tb, int64_t sn)
 {
@@ -220,17 +224,17 @@ static void differentiate(float *restrict s, float *restrict ds, const float *re
 			ds[i] *= cap[i];
 }
 
-/* Where a head's gradients are summed: dq's rows by the block, dk and dv over all blocks. */
+/* Where the gradients of a head are summed: dq's rows by one block, dk and dv over all blocks. */
 typedef struct Sums { void *dq; float *dk, *dv; int64_t kr, vr; } Sums;
 
-/* Row block t0.. of one head: dq of its rows; its part of dk and dv of the kv head. */
+/* The rows from t0 on of one head: writes dq of these rows and adds their part of dk and dv of the kv head. */
 static void grad_block(const Head *h, Sums to, const void *dy, const void *o, const float *lse, int64_t tb, int64_t t0,
 	int64_t tn)
 {
 	const KAttention *a = h->a;
 	float qt[PACK], dyt[PACK], s[SB * TB_MAX], ds[SB * TB_MAX], cap[SB * TB_MAX];
 	float shift[TB_MAX], delta[TB_MAX];
-	float wide_q[PACK], wide_dy[PACK], wide_k[PACK], wide_v[PACK], wide_dq[PACK]; /* wide_k: o first */
+	float wide_q[PACK], wide_dy[PACK], wide_k[PACK], wide_v[PACK], wide_dq[PACK]; /* wide_k holds o first */
 	int64_t end = key_end(a, t0 + tn - 1), keys = block_keys(h);
 	bool wide = h->type != K_F32;
 	Rows q = rows_of(h->type, h->q, h->qr, t0, tn, a->d, wide_q);
@@ -267,7 +271,7 @@ static void grad_block(const Head *h, Sums to, const void *dy, const void *o, co
 		narrow(to_element(to.dq, h->type, (t0 + t) * h->qr), dq + t * a->d, h->type, a->d);
 }
 
-/* Zeroes, or rounds and stores, what was summed over blocks. */
+/* Zeroes the sums over blocks; sums_end rounds and stores them. */
 static void sums_begin(const KAttention *a, const Sums *to)
 {
 	for (int64_t s = 0; s < a->s; s++) {
@@ -291,7 +295,7 @@ typedef struct Backward {
 	float *work; /* 16-bit: [kv head][S][D + Dv] */
 } Backward;
 
-/* One kv head: its group's heads and their row blocks in order. */
+/* One kv head: the heads of its group and their row blocks, in order. */
 static void grad_head(KDType type, const KAttention *a, const Backward *x, int64_t b, int64_t hk)
 {
 	int64_t tb = block_rows(a), group = a->h / a->hk, wide = a->d + a->dv;

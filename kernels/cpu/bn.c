@@ -1,8 +1,8 @@
 /* kernels/cpu/bn.c: batch-norm statistics, forward and for the gradient.
  *
- * Channels-last data is read once: blocks of 64 rows x 64 channels give a mean and a centred second moment
- * from the cache, folded in f64 over the blocks of a chunk and then over chunks in order.  So the variance
- * does not cancel, and the number of threads changes no bit. */
+ * Channels-last data is read from memory once: each block of 64 rows x 64 channels gives a mean and a centred second
+ * moment while it is in cache.  These are joined in f64 over the blocks of a chunk, then over chunks in order.  So the
+ * variance does not cancel, and the number of threads changes no bit. */
 #include "kernels/cpu/common.h"
 #include "kernels/work.h"
 

@@ -1,6 +1,6 @@
-/* kernels/cpu/bn.h: per-channel statistics for T; included by bn.c per float type. */
+/* kernels/cpu/bn.h: per-channel statistics of elements of type T; bn.c includes it once per float type. */
 
-/* Folds the mean and the sum of squared deviations of nb elements into those of n (Chan). */
+/* Joins the mean and the sum of squared deviations of nb elements to those of n (Chan, Golub and LeVeque 1979). */
 INLINE void CONCAT(fold, SUFFIX)(double *mean, double *m2, double n, double mean_b, double m2_b, double nb)
 {
 	double d = mean_b - *mean, all = n + nb;
@@ -8,7 +8,8 @@ INLINE void CONCAT(fold, SUFFIX)(double *mean, double *m2, double n, double mean
 	*m2 += m2_b + d * d * n * nb / all;
 }
 
-/* Rows [from, to) of channels [c0, c0 + w), w <= TILE: blocks that stay in cache, read twice. */
+/* Statistics of rows [from, to) of channels [c0, c0 + w), w <= TILE, by blocks that stay in cache and are read
+ * twice. */
 static void CONCAT(stats_tile, SUFFIX)(double *mean, double *m2, const T *x, int64_t c, int64_t c0, int64_t w,
 	int64_t from, int64_t to)
 {
@@ -29,7 +30,7 @@ static void CONCAT(stats_tile, SUFFIX)(double *mean, double *m2, const T *x, int
 	}
 }
 
-/* work: [chunk][mean, m2][c] */
+/* Channels last.  work is [chunk][mean, m2][c]. */
 static void CONCAT(stats_last, SUFFIX)(T *mean, T *var, const T *x, int64_t rows, int64_t c, double *work)
 {
 	int64_t tiles = ceil_div(c, TILE), chunks = bn_chunks(rows);
@@ -53,7 +54,7 @@ static void CONCAT(stats_last, SUFFIX)(T *mean, T *var, const T *x, int64_t rows
 	}
 }
 
-/* Channel i of (n, c, s): runs of s. */
+/* Channels first: x is (n, c, s), so channel i is n runs of s elements. */
 static void CONCAT(stats_first, SUFFIX)(T *mean, T *var, const T *x, int64_t n, int64_t c, int64_t s)
 {
 	#pragma omp parallel for schedule(static) if (n * c * s > PARALLEL_MIN)

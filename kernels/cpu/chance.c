@@ -1,13 +1,13 @@
 /* kernels/cpu/chance.c: casts to 16 bits that round up or down by chance (--stochastic-rounding).
  *
- * The one idea: an element's number comes from counters (base/philox.h), so neither ranks nor pieces nor threads alter
- * a bit; numbers are made block by block, in loops that compilers vectorise. */
+ * The random number of an element comes from counters (base/philox.h), so no bit depends on the number of ranks,
+ * pieces or threads.  Numbers are made block by block, in loops that compilers vectorise. */
 #include "base/philox.h"
 #include "kernels/cpu/half.h"
 
 enum { BLOCK = 256 };
 
-/* The numbers of inner indices [4 * at, 4 * (at + n)). */
+/* The random numbers of inner indices [4 * at, 4 * (at + n)). */
 static void make_numbers(uint32_t *restrict out, uint64_t key, uint64_t at, int64_t n, uint64_t step)
 {
 	for (int64_t j = 0; j < n; j++) {
@@ -31,7 +31,7 @@ static void round_block(uint16_t *out, KDType t, const float *in, const uint32_t
 void k_cast_by_chance(void *out, KDType out_type, const float *in, int64_t n, uint64_t key, int64_t first,
 	uint64_t step)
 {
-	int64_t skip = first % 4; /* of the first block of four */
+	int64_t skip = first % 4; /* elements of the first block of four that come before `first` */
 	#pragma omp parallel for schedule(static) if (n > PARALLEL_MIN / 4)
 	for (int64_t at = -skip; at < n; at += BLOCK) {
 		uint32_t number[BLOCK];

@@ -1,4 +1,4 @@
-/* kernels/cpu/common.c: the failure hooks.  The runtime replaces them at start. */
+/* kernels/cpu/common.c: what reports failures until the runtime sets its own functions.  CUDA programs link it, too. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* kernels/cpu/common.h: what the CPU kernels share: walks over indices and chunking by shape. */
+/* kernels/cpu/common.h: what CPU kernels share: limits of types, walks over indices, maxima, index operands. */
 #ifndef SHARDC_CPU_COMMON_H
 #define SHARDC_CPU_COMMON_H
 
@@ -17,7 +17,7 @@
 /* false for integers */
 #define is_nan(x) __builtin_isnan((double)(x))
 
-/* The ends of each type's range, for maxima and minima of nothing. */
+/* The ends of each type's range: what maxima and minima start from. */
 #define LOWEST_f32 (-INFINITY)
 #define HIGHEST_f32 INFINITY
 #define LOWEST_f64 ((double)-INFINITY)
@@ -43,13 +43,13 @@
 #define LOWEST_u8 0
 #define HIGHEST_u8 UINT8_MAX
 
-/* Below this many elements a parallel region costs more than it saves. */
+/* With fewer elements a parallel region costs more than it saves. */
 enum { PARALLEL_MIN = 16384 };
 
 INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 INLINE int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-/* Adds one to a multi-index; keeps the offset under `stride` in step. */
+/* Adds one to the multi-index `at` and returns the new offset under `stride`. */
 INLINE int64_t advance(int rank, const int64_t *dim, const int64_t *stride, int64_t *at, int64_t offset)
 {
 	for (int d = rank - 1; d >= 0; d--) {
@@ -62,7 +62,7 @@ INLINE int64_t advance(int rank, const int64_t *dim, const int64_t *stride, int6
 	return offset;
 }
 
-/* The largest of n; NaN is passed over.  By lanes, which compilers vectorise without -ffast-math. */
+/* The largest of n elements; NaN is ignored.  64 lanes, which compilers vectorise without -ffast-math. */
 #define MAX_OF(T, t) \
 INLINE T max_of_##t(const T *x, int64_t n) \
 { \
@@ -83,7 +83,8 @@ INLINE T max_of_##t(const T *x, int64_t n) \
 K_FLOATS(MAX_OF)
 #undef MAX_OF
 
-/* An index operand of 4 or 8 bytes; counts from the end when negative; out of range is bad input. */
+/* Index i of an operand of 4 or 8 bytes an index, for an axis of n; negative ones count from the end.  An index out of
+ * range is reported as bad input and read as 0. */
 INLINE int64_t load_index(const void *ids, int64_t i, int id_size, int64_t n)
 {
 	int64_t v = id_size == 8 ? ((const int64_t *)ids)[i] : ((const int32_t *)ids)[i];

@@ -1,8 +1,9 @@
 /* kernels/cpu/conv.c: convolutions and their gradients on oneDNN.
  *
- * Weights arrive row-major (or in a packed layout that the caller names); most implementations want their
- * own layout, so run first packs them into work, and a weight gradient is computed there and unpacked.
- * What is a matrix product goes to conv_product.c, what the library would do by reference to conv_plain.c. */
+ * Weights arrive row-major, or in a packed layout that the caller names.  Most implementations want a layout of their
+ * own, so a run first packs the weights into work; a weight gradient is computed there and unpacked.  Convolutions
+ * that are matrix products go to conv_product.c, weight gradients by taps to conv_grad_w.c, and those for which the
+ * library has only a reference implementation to conv_plain.c. */
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
 #include "kernels/layouts.h"
@@ -11,7 +12,7 @@ typedef struct ConvChoice {
 	const KConvDesc *d;
 	ConvKind kind;
 	dnnl_memory_desc_t w; /* the caller's weights */
-	dnnl_dims_t stride, dilation, pad, pad_end; /* as the library counts them */
+	dnnl_dims_t stride, dilation, pad, pad_end; /* in the library's convention */
 } ConvChoice;
 
 static void image_md(dnnl_memory_desc_t *md, const KConvDesc *d, int64_t c, const int64_t *spatial)
@@ -50,13 +51,13 @@ static void weight_md(dnnl_memory_desc_t *md, const KConvDesc *d, KDType t)
 	prim_check(dnnl_memory_desc_init_by_strides(md, n, dim, prim_type(t), stride), "describe weights");
 }
 
-/* Weights have the dtype of all operands, their gradient may be f32. */
+/* Weights have the dtype of all operands; their gradient may be f32. */
 static KDType w_type(const ConvChoice *c)
 {
 	return c->kind == CONV_GRAD_W && is_half(c->d->dtype) ? c->d->to : c->d->dtype;
 }
 
-/* The descriptor of a named packed layout: outer strides by its nesting, then the inner blocks. */
+/* The descriptor of a named packed layout: first the outer strides, by the layout's nesting, then the inner blocks. */
 static void packed_md(dnnl_memory_desc_t *md, const KConvDesc *d, const KLayout *l)
 {
 	weight_md(md, d, d->dtype);
@@ -104,7 +105,7 @@ static bool accept_conv(const char *impl, dnnl_primitive_desc_t pd, const void *
 	return packed_bytes(c, pd) + prim_scratch_bytes(pd) <= c->d->work_bytes;
 }
 
-/* Chooses among the library's implementations; any = they may lay out the weights as they like. */
+/* Chooses among the library's implementations; any: they may choose the layout of the weights. */
 static dnnl_primitive_desc_t choose(ConvChoice *c, bool any, const dnnl_memory_desc_t *x,
 	const dnnl_memory_desc_t *y, const dnnl_memory_desc_t *bias)
 {
@@ -132,7 +133,7 @@ static dnnl_primitive_desc_t choose(ConvChoice *c, bool any, const dnnl_memory_d
 	return pd;
 }
 
-/* args in order: result, the two operands, bias; kind says which of them is which. */
+/* Arguments in order: the result, the two operands, bias; the kind of convolution says what the operands are. */
 static void conv_run(KPrim *p, PrimArgs *t, char *work)
 {
 	bool grad_w = p->arg[0].arg == DNNL_ARG_DIFF_WEIGHTS;
@@ -213,7 +214,7 @@ static KPrim *create_library(const KConvDesc *d, ConvKind kind)
 	return p;
 }
 
-/* ---- the bias of a transposed convolution, which the library's gradient does not take ---- */
+/* ---- the bias of a transposed convolution, which the library's gradient does not add ---- */
 
 #define ADD_BIAS(T, W, t) \
 static void add_bias_##t(const KConvDesc *d, T *x, const T *bias) \
@@ -292,7 +293,7 @@ void k_pack_f32(float *dst, const float *src, const char *layout, int64_t o, int
 		return;
 	}
 	if (l->nest == K_NEST_GK_G)
-		o = group, i = 1, group = 1; /* a depthwise kernel's channels stand where others have O */
+		o = group, i = 1, group = 1; /* a depthwise kernel has its channels where others have O */
 	int64_t ob = l->ob, ib = l->ib, no = ceil_div(o, ob), ni = ceil_div(i, ib);
 	bool k_first = l->nest == K_NEST_OKI_O || l->nest == K_NEST_GK_G;
 	bool o_inner = l->nest != K_NEST_OIK_OI;

@@ -1,12 +1,13 @@
 /* kernels/cpu/conv_grad_w.c: weight gradients of channels-last convolutions of one or two spatial dims.
  *
- * dw[o][c][kh][kw] = sum over positions of dy[position][o] x[position * stride + tap][c]: for each tap a
- * product whose k axis is the positions.  Chunks of positions are packed once, dy as [o tile][position][MR],
- * x as [c tile][row][column][NV vectors] with its padding in place, so that all taps read the same copy at
- * other offsets and no tap knows an edge.  A tile of dw stays in registers over a chunk and is summed chunk
- * by chunk, in order, by one thread: the number of threads changes no bit.
- * 16-bit operands are widened as they are packed.
- * Refuses (NULL): groups, three dims, channels-first, and in f32 few channels; oneDNN serves those. */
+ * dw[o][c][kh][kw] = the sum over positions of dy[position][o] x[position * stride + tap][c].  For each tap this is a
+ * matrix product whose k axis is the positions.  Chunks of positions are packed once: dy as [o tile][position][MR], x
+ * as [c tile][row][column][NV vectors] with its padding, so that all taps read the same copy at different offsets and
+ * none has a special case at the edge.  One thread keeps a tile of dw in registers over a chunk and adds chunk by
+ * chunk, in order, so the number of threads changes no bit.  16-bit operands are widened as they are packed.
+ *
+ * Returns NULL for groups, three spatial dims, channels-first data, f64, and f32 with few channels: conv.c then asks
+ * oneDNN or conv_plain.c. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
@@ -16,8 +17,8 @@ enum { CT = NV * VW, OT = MR, CHUNK = K_TAPS_CHUNK }; /* channels and outputs of
 
 typedef struct Taps {
 	int64_t n, c, o, h, w, oh, ow, kh, kw, sh, sw, dh, dw, ph, pw;
-	int64_t wp;            /* packed columns of a row of x */
-	int64_t images, rows;  /* output rows of one image, and images, in a chunk */
+	int64_t wp;            /* columns of a packed row of x */
+	int64_t images, rows;  /* images of a chunk, and output rows of each in it */
 	int64_t c_tiles, o_tiles;
 	KDType type, to;       /* of x and dy; of dw */
 } Taps;
@@ -27,7 +28,7 @@ typedef struct Chunk { int64_t image, images, row, rows, x_rows; } Chunk;
 
 static Taps taps_of(const KConvDesc *d)
 {
-	int a = d->rank == 2 ? 0 : -1, b = d->rank - 1; /* one dim: a row of height 1 */
+	int a = d->rank == 2 ? 0 : -1, b = d->rank - 1; /* one spatial dim is an image of height 1 */
 #define DIM(array, otherwise) (a < 0 ? (otherwise) : (array)[0])
 	Taps t = {.n = d->n, .c = d->c, .o = d->o, .h = DIM(d->in, 1), .w = d->in[b], .oh = DIM(d->out, 1),
 		.ow = d->out[b], .kh = DIM(d->kernel, 1), .kw = d->kernel[b], .sh = DIM(d->stride, 1),
@@ -55,7 +56,7 @@ static int64_t dy_floats(const Taps *t)
 }
 static int64_t dw_floats(const Taps *t) { return t->c_tiles * t->o_tiles * t->kh * t->kw * OT * CT; }
 
-/* One packed row of x: task = (c tile, image, row). */
+/* Packs one row of x; task = (c tile, image, row). */
 static void pack_x(const Taps *t, const Chunk *k, float *to, const void *x, int64_t task)
 {
 	int64_t row = task % k->x_rows, image = task / k->x_rows % k->images;
@@ -82,7 +83,7 @@ static void pack_x(const Taps *t, const Chunk *k, float *to, const void *x, int6
 	}
 }
 
-/* The outputs of one position, tile by tile; tiles lie `tile` floats apart. */
+/* Packs the outputs of one position, tile by tile; tiles are `tile` floats apart. */
 static void pack_dy(const Taps *t, float *to, int64_t tile, const void *dy, int64_t at)
 {
 	const float *from = (const float *)dy + (t->type == K_F32 ? at : 0);
@@ -98,7 +99,7 @@ static void pack_dy(const Taps *t, float *to, int64_t tile, const void *dy, int6
 		to[i] = o + i < t->o ? from[o + i] : 0;
 }
 
-/* acc (rows, CT) = or += sum over a chunk's positions.  rows is a constant once inlined. */
+/* acc (rows, CT) = the sum over a chunk's positions, or += with add.  rows is a constant once this is inlined. */
 INLINE void sum_rows(int rows, float *acc, const float *dy, const float *x, const Taps *t, const Chunk *k,
 	bool add)
 {
@@ -132,7 +133,7 @@ INLINE void sum_rows(int rows, float *acc, const float *dy, const float *x, cons
 			vec_store(acc + i * CT + j * VW, s[i][j]);
 }
 
-/* The last outputs, where they are few, in a smaller tile. */
+/* The last tile, which has few outputs, in as few rows as will do. */
 static void sum_tile(float *acc, const float *dy, const float *x, const Taps *t, const Chunk *k,
 	int64_t outputs, bool add)
 {

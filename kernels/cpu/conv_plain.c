@@ -1,6 +1,6 @@
-/* kernels/cpu/conv_plain.c: convolutions by loops, for f64 and f16 and for shapes that oneDNN serves by its
- * reference implementation only (negative padding, exotic dilation).  Any layout, groups, rank 1..3;
- * weights row-major.  Each result element is summed by one thread, in order. */
+/* kernels/cpu/conv_plain.c: convolutions by loops, for f64, empty results, and what oneDNN serves by its reference
+ * implementation only (f16 up to its version 2, negative padding, exotic dilation).  Any layout of x, groups, one to
+ * three spatial dims; weights are row-major.  Each element is summed by one thread, in order. */
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
 
@@ -24,7 +24,7 @@ static ConvShape conv_shape(const KConvDesc *d)
 	return s;
 }
 
-/* The flat output position that meets input position p at kernel position k, -1 when there is none. */
+/* The flat output position that meets input position p at kernel position k; -1 when there is none. */
 static int64_t conv_output_at(const KConvDesc *d, int64_t p, int64_t k)
 {
 	int64_t pa[3], ka[3], at = 0;
@@ -39,7 +39,7 @@ static int64_t conv_output_at(const KConvDesc *d, int64_t p, int64_t k)
 	return at;
 }
 
-/* The flat input position that output position q meets at kernel position k, -1 in the padding. */
+/* The flat input position that output position q meets at kernel position k; -1 in the padding. */
 static int64_t conv_input_at(const KConvDesc *d, int64_t q, int64_t k)
 {
 	int64_t qa[3], ka[3], at = 0;

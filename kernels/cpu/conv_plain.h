@@ -1,7 +1,7 @@
-/* kernels/cpu/conv_plain.h: direct convolution loops for type T; included by conv_plain.c per dtype.  A weight gradient
- * of 16-bit operands may be f32. */
+/* kernels/cpu/conv_plain.h: direct convolution loops for elements of type T; conv_plain.c includes it once per dtype.
+ * A weight gradient of 16-bit operands may be f32. */
 
-/* Visits every (output position, kernel position) pair that meets the input: n, g, then spatial. */
+/* Output channel o of sample n: visits every pair of an output position and a kernel position that meets the input. */
 static void CONCAT(forward_one, SUFFIX)(const ConvShape *s, int64_t n, int64_t o, T *y, const T *x,
 	const T *w, const T *bias)
 {

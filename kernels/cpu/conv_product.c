@@ -1,6 +1,6 @@
-/* kernels/cpu/conv_product.c: convolutions of channels-last data with a 1x1 kernel and no padding: one matrix
- * product over positions, with row-major weights as they are.  With strides the positions that are met are
- * first copied together, and the gradient of x is spread out after the product. */
+/* kernels/cpu/conv_product.c: convolutions of channels-last data with a 1x1 kernel and no padding.  They are one
+ * matrix product over positions, with the row-major weights as they are.  With strides, the input positions that the
+ * kernel meets are first copied together, and the gradient of x is spread out after the product. */
 #include "kernels/cpu/prim.h"
 
 static bool has_stride(const KConvDesc *d)
@@ -13,7 +13,7 @@ static bool has_stride(const KConvDesc *d)
 
 static int64_t bytes_of(const KConvDesc *d)
 {
-	return is_half(d->dtype) ? 2 : 4; /* f64 is not gathered */
+	return is_half(d->dtype) ? 2 : 4; /* f64 with strides is not served */
 }
 
 static int64_t gathered_bytes(const KConvDesc *d)
@@ -21,7 +21,7 @@ static int64_t gathered_bytes(const KConvDesc *d)
 	return has_stride(d) ? round_up(d->n * numel(d->rank, d->out) * d->c * bytes_of(d), 64) : 0;
 }
 
-/* Flat input position (over samples too) of output row r. */
+/* The flat input position, counted over samples too, of output row r. */
 static int64_t source_row(const KConvDesc *d, int64_t r)
 {
 	int64_t positions = numel(d->rank, d->out), at[3], p = r / positions;
@@ -42,7 +42,8 @@ static const char *gather_rows(const KConvDesc *d, const char *x, char *work)
 	return work;
 }
 
-/* dx = 0 but for the rows that were met; bias (c) or NULL is in the rows already. */
+/* Spreads the rows of the product over dx.  Positions that the kernel does not meet get the bias (c), or 0 where it is
+ * NULL; the rows of the product have the bias already. */
 static void spread_rows(const KConvDesc *d, char *dx, const char *from, const char *bias)
 {
 	int64_t positions = numel(d->rank, d->in), total = d->n * positions, row = d->c * bytes_of(d);
@@ -81,7 +82,7 @@ static void grad_x(KPrim *p, PrimArgs *t, char *work)
 		spread_rows(&p->conv, t->at[0], s.at[0], t->at[3]);
 }
 
-/* dw (o, c) = dy (rows, o)^T x (rows, c): the operands of run come as x, dy */
+/* dw (o, c) = dy (rows, o)^T x (rows, c).  A run's operands come in the order x, dy. */
 static void grad_w(KPrim *p, PrimArgs *t, char *work)
 {
 	PrimArgs s = {{t->at[0], t->at[2], (void *)(uintptr_t)gather_rows(&p->conv, t->at[1], work), NULL}};

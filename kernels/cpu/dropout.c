@@ -1,10 +1,10 @@
-/* kernels/cpu/dropout.c: dropout by counters (base/philox.h): an element's number depends on the seed, the
- * node, its global sample row, its index inside the sample and the step, never on ranks or threads.
- * rows = 0, pre = 1: no samples, one mask for all ranks and micro-batches of the step. */
+/* kernels/cpu/dropout.c: dropout by counters (base/philox.h).  An element's random number depends on the seed, the
+ * node, its global sample row, its index inside the sample and the step, never on ranks or threads.  pre = 1, rows = 0
+ * means a tensor without samples: one mask for all ranks and micro-batches of the step. */
 #include "base/philox.h"
 #include "kernels/cpu/half.h"
 
-/* keep[i] for the n inner indices from `inner` on of one sample row */
+/* Fills keep[i] for n inner indices, from `inner` on, of one sample row. */
 static void keep_run(uint8_t *keep, int64_t inner, int64_t n, uint64_t key, int64_t row, uint64_t step,
 	uint64_t threshold)
 {
@@ -30,7 +30,7 @@ static void keep_run(uint8_t *keep, int64_t inner, int64_t n, uint64_t key, int6
 
 enum { PIECE = 1024 };
 
-/* A piece of x (pre, rows, post): the flat index where it starts, its length, and its keep flags. */
+/* A piece of x (pre, rows, post): the flat index of its first element, its length, and its keep flags. */
 typedef struct Piece { int64_t at, n; uint8_t keep[PIECE]; } Piece;
 
 static void piece_make(Piece *p, int64_t t, int64_t pieces, int64_t rows, int64_t post, double drop,

@@ -1,6 +1,6 @@
-/* kernels/cpu/finite.c: where the first NaN and the first infinity of an array are (--check-nan).
+/* kernels/cpu/finite.c: finds the first NaN and the first infinity of an array (--check-nan).
  *
- * Works on bits, so any float type that base/dtypes.def has; the answer does not depend on threads. */
+ * It tests bits, for every float type of base/dtypes.def; the answer does not depend on threads. */
 #include "kernels/cpu/common.h"
 
 enum { BLOCK = 8192 };

@@ -1,9 +1,9 @@
 /* kernels/cpu/fold.c: what collectives do with the memory of several ranks: sums in rank order, casts, copies.
  *
- * The one idea: a sum is made block by block in a buffer that stays in the nearest cache, so that every
- * source is read once and the result is written once; each element is its own left fold, so neither
- * threads nor blocks nor pieces alter a bit.  16-bit sources are widened into it, and what is stored in 16
- * bits is rounded once, from it.  Results larger than the caches go past them. */
+ * A sum is made block by block in a buffer that stays in the nearest cache, so that every source is read once and the
+ * result is written once.  Each element is summed from left to right on its own, so no bit depends on threads, blocks
+ * or pieces.  16-bit sources are widened into the buffer, and 16-bit results are rounded once, from it.  Results of
+ * PAST_CACHES bytes or more are written past the caches. */
 #if defined(__AVX__)
 #include <immintrin.h>
 #endif
@@ -12,7 +12,8 @@
 
 enum { BLOCK = 1024, LINE = 64, COPY_PIECE = 1 << 18, PAST_CACHES = 8 << 20 };
 
-/* Whole lines to where nobody reads them soon; both ends at a line's start. */
+/* Writes whole cache lines past the caches, for data that is not read again soon; `to` begins at a line, bytes are
+ * whole lines. */
 static void stream_lines(char *to, const char *from, int64_t bytes)
 {
 #if defined(__AVX__)
@@ -44,7 +45,7 @@ static void put(void *to, const void *from, int64_t bytes, bool past_caches)
 	memcpy(t + head + lines, f + head + lines, (size_t)(bytes - head - lines));
 }
 
-/* sum may be first */
+/* sum may be first. */
 static void add_block(float *sum, const float *first, const float *restrict second, int64_t n)
 {
 	#pragma omp simd
@@ -54,7 +55,7 @@ static void add_block(float *sum, const float *first, const float *restrict seco
 
 typedef struct Source { const void *const *in; KDType type; int n; } Source;
 
-/* n elements of source k as f32: in place, or widened into the buffer. */
+/* n elements of source k from `at` on as f32: where they are, or widened into the buffer. */
 INLINE const float *source_at(const Source *s, int k, int64_t at, int64_t n, float *buffer)
 {
 	const void *from = at_element(s->in[k], s->type, at);

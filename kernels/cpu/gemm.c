@@ -1,5 +1,5 @@
-/* kernels/cpu/gemm.c: the small product of gemm.h: register tiles over m and n; the last columns, fewer than
- * a vector, are computed in a padded copy. */
+/* kernels/cpu/gemm.c: the small product of gemm.h, by register tiles over m and n; the last columns, where they are
+ * fewer than a vector, are computed in a padded copy. */
 #include "kernels/cpu/gemm.h"
 
 typedef void Tile(int64_t k, const float *a, int64_t ar, int64_t ak, const float *b, int64_t br, float *c,
@@ -25,7 +25,7 @@ static void columns(int nv, int64_t m, int64_t k, const float *a, int64_t ar, in
 		tiles[nv][MIN(MR, m - i)](k, a + i * ar, ar, ak, b, br, c + i * cr, cr, add);
 }
 
-/* n < VW columns: b and c through buffers of whole vectors. */
+/* n < VW columns: copies b and c through buffers of whole vectors. */
 static void tail(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
 	int64_t br, float *c, int64_t cr, bool add)
 {

@@ -1,7 +1,7 @@
-/* kernels/cpu/gemm.h: small f32 products c (m, n) = or += a (m, k) b (k, n) on one thread, from cache.
+/* kernels/cpu/gemm.h: small f32 products c (m, n) = a (m, k) b (k, n), or c += a b, on one thread, from cache.
  *
- * a has any strides (its elements are broadcast), rows of b and c are contiguous.  Tiles of MR rows x NV
- * vectors stay in registers over all of k. */
+ * a may have any strides, since its elements are broadcast; rows of b and c are contiguous.  A tile of MR rows x NV
+ * vectors of c stays in registers over all of k. */
 #ifndef SHARDC_CPU_GEMM_H
 #define SHARDC_CPU_GEMM_H
 
@@ -21,7 +21,7 @@ INLINE Vec vec_load(const float *p) { return *(const VecU *)p; }
 INLINE void vec_store(float *p, Vec v) { *(VecU *)p = v; }
 INLINE Vec vec_all(float x) { return x - (Vec){0}; }
 
-/* mr and nv are constants once inlined. */
+/* mr and nv are constants once this is inlined. */
 INLINE void gemm_tile(int mr, int nv, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
 	int64_t br, float *c, int64_t cr, bool add)
 {
@@ -51,7 +51,7 @@ INLINE void gemm_tile(int mr, int nv, int64_t k, const float *a, int64_t ar, int
 			vec_store(c + i * cr + j * VW, s[i][j]);
 }
 
-/* ar, ak: strides of a from row to row and along k; br, cr: rows of b and c.  add: c += */
+/* ar and ak are a's strides from row to row and along k; br and cr are the row strides of b and c.  add: c += a b. */
 void gemm_small(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
 	int64_t br, float *c, int64_t cr, bool add);
 

@@ -1,7 +1,7 @@
 /* kernels/cpu/grad_norm.c: what the p-norm of gradients is made of: sums of |g|^p in f64, or the largest |g|.
  *
- * Parts are cut by length alone and added in order, so the bits do not depend on threads.  A maximum is taken
- * over the bits of |g|, among which those of NaN are the largest: NaN is never lost to a comparison. */
+ * Chunks are cut by length alone and their sums are added in order, so the bits do not depend on threads.  A maximum
+ * compares the bits of |g| as integers, among which those of NaN are the largest, so a NaN is never lost. */
 #include "kernels/cpu/half.h"
 
 enum { BLOCK = 8192, PIECE = 1024, CHUNKS = 256 };
@@ -52,7 +52,7 @@ static double piece_of(const float *g, int64_t n, double p)
 	return isinf(p) ? largest(g, n) : p == 1 ? sum_1(g, n) : p == 2 ? sum_2(g, n) : sum_p(g, n, p);
 }
 
-/* Of 16-bit gradients by pieces that are widened in the nearest cache. */
+/* 16-bit gradients are widened piece by piece, in the nearest cache. */
 static double part_of(const void *g, KDType type, int64_t n, double p)
 {
 	float wide[PIECE];

@@ -1,8 +1,8 @@
-/* kernels/cpu/half.h: runs of bf16 and f16 (raw bits) to f32 and back, by blocks that stay in cache.
+/* kernels/cpu/half.h: converts runs of bf16 and f16 (raw bits) to f32 and back, by blocks that stay in cache.
  *
- * Rounding is to nearest even and NaN stays NaN.  One idea: every way to convert gives the same bits, so a
- * program computes the same with any --arch: bf16 by integer arithmetic that compilers vectorise (the
- * processor's own instruction takes denormals for zero), f16 by F16C where the processor has it. */
+ * Rounding is to nearest even, and NaN stays NaN.  Every way to convert gives the same bits, so a program computes the
+ * same with any --arch: bf16 uses integer arithmetic that compilers vectorise (the processor's own instruction takes
+ * denormals for zero), f16 uses F16C where the processor has it. */
 #ifndef SHARDC_CPU_HALF_H
 #define SHARDC_CPU_HALF_H
 
@@ -50,8 +50,8 @@ INLINE void narrow_f16(uint16_t *restrict to, const float *restrict from, int64_
 		to[i] = ew_cast_f32_f16(from[i]);
 }
 
-/* What templates over element types compute in, and how they read and round one element: WIDE, LOAD, STORE
- * follow SUFFIX.  Only 16-bit types differ from their storage. */
+/* For templates over element types: the type to compute in, and functions that read and round one element.  WIDE, LOAD
+ * and STORE follow SUFFIX; only 16-bit types differ from their storage. */
 #define WIDE CONCAT(Wide, SUFFIX)
 #define LOAD CONCAT(load, SUFFIX)
 #define STORE CONCAT(store, SUFFIX)
@@ -66,7 +66,7 @@ INLINE float load_f16(uint16_t x) { return ew_cast_f16_f32(x); }
 INLINE uint16_t store_bf16(float x) { return ew_cast_f32_bf16(x); }
 INLINE uint16_t store_f16(float x) { return ew_cast_f32_f16(x); }
 
-/* t: f32, bf16 or f16; from and to do not overlap. */
+/* to = from as f32; t is f32, bf16 or f16.  from and to do not overlap. */
 INLINE void widen(float *to, const void *from, KDType t, int64_t n)
 {
 	if (t == K_F32)

@@ -1,8 +1,9 @@
-/* kernels/cpu/index.c: gathers and scatters.  An index that is out of range is reported as bad input and
- * read as 0.  Scatters run in order of position, on one thread: equal targets are the rule, not the
- * exception, and their order is part of the result.  The embedding gradient is the one that must be fast:
- * every thread walks all ids and adds the rows that are its own, so order holds for any number of threads;
- * for 16-bit rows, which must be rounded once, equal ids are chained first. */
+/* kernels/cpu/index.c: gathers and scatters.  An index out of range is reported as bad input and read as 0.
+ *
+ * Scatters run in order of position, on one thread: equal targets are common, and their order is part of the result.
+ * The gradient of an embedding (gather_grad) has to be fast: every thread walks all ids and adds the rows whose id
+ * belongs to it, so the order holds for any number of threads.  16-bit rows must be rounded once, so there equal ids
+ * are chained first. */
 #ifdef _OPENMP
 int omp_get_num_threads(void);
 int omp_get_thread_num(void);
@@ -87,14 +88,15 @@ void k_gather_grad_##t(T *dx, const T *dy, const void *ids, int64_t outer, int64
 }
 K_FLOATS(GATHER_GRAD)
 
-/* Positions of equal ids, chained in order: first[0..n_first) begin chains, next[i] is -1 at the end of one. */
+/* Chains of the positions of equal ids, in order: first[0..n_first) begin the chains, next[i] follows i, -1 ends a
+ * chain. */
 typedef struct Chains { int32_t *next, *first; int64_t n_first; } Chains;
 
 static Chains chains_of(const void *ids, int64_t n, int64_t n_ids, int id_size, void *work)
 {
 	Chains c = {.next = work, .first = (int32_t *)work + n_ids};
 	int64_t slots = kwork_chain_slots(n_ids);
-	int32_t *last = c.first + n_ids; /* by hash of the id */
+	int32_t *last = c.first + n_ids; /* the last position of each chain, by hash of its id */
 	for (int64_t i = 0; i < slots; i++)
 		last[i] = -1;
 	for (int64_t i = 0; i < n_ids; i++) {
@@ -112,7 +114,7 @@ static Chains chains_of(const void *ids, int64_t n, int64_t n_ids, int id_size, 
 	return c;
 }
 
-/* 16-bit rows: a chain is summed in f32 piece by piece and rounded once. */
+/* 16-bit rows: the rows of a chain are summed in f32, piece by piece, and rounded once. */
 static void gather_grad_half(uint16_t *dx, const uint16_t *dy, KDType type, const void *ids, int64_t outer, int64_t n,
 	int64_t inner, int64_t n_ids, bool add, int id_size, void *work)
 {

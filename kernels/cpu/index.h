@@ -1,4 +1,4 @@
-/* kernels/cpu/index.h: scattering into numbers of type T; included by index.c per dtype. */
+/* kernels/cpu/index.h: scatters into numbers of type T; index.c includes it once per dtype. */
 INLINE void CONCAT(put, SUFFIX)(T *at, T v, KScatter mode)
 {
 	switch (mode) {

@@ -1,9 +1,9 @@
-/* kernels/cpu/init.c: random initial values by counters (base/philox.h): element i of a tensor depends on its key
- * and on i, never on where a rank's part of it begins.
+/* kernels/cpu/init.c: random initial values by counters (base/philox.h).  Element i of a tensor depends on its key and
+ * on i, not on where the part of a rank begins.
  *
- * The one idea: numbers are made in whole pieces at multiples of PIECE, the ends too, so that an element comes out
- * of the same instructions for every part; a piece keeps the four words of its blocks apart, so that rounds and
- * transforms are loops over lanes. */
+ * Numbers are made in whole pieces at multiples of PIECE, also at the ends of a part, so that the same instructions
+ * compute an element for every part.  A piece keeps the four words of its Philox blocks in separate arrays, so that
+ * rounds and transforms are loops over lanes. */
 #include "base/philox.h"
 #include "kernels/cpu/common.h"
 #include "kernels/ew.h"
@@ -12,7 +12,7 @@ enum { PIECE = 1024, LANES = PIECE / 4 };
 
 typedef struct Words { uint32_t c[4][LANES]; } Words;
 
-/* philox_block of LANES blocks side by side. */
+/* philox_block for LANES blocks at once. */
 static void make_words(Words *w, uint64_t key, uint64_t block)
 {
 	uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -34,7 +34,8 @@ static void make_words(Words *w, uint64_t key, uint64_t block)
 	}
 }
 
-/* The middles of 2^24 equal parts of [-bound, bound]: odd numbers, exact in f32, rounded once. */
+/* The middles of 2^24 equal parts of [-bound, bound]: odd multiples of a unit, exact in f32, rounded once by the
+ * product. */
 static void uniform_piece(float *out, const Words *w, float bound)
 {
 	float unit = bound * 0x1p-24f;
@@ -43,7 +44,7 @@ static void uniform_piece(float *out, const Words *w, float bound)
 			out[4 * j + k] = (float)((int32_t)(w->c[k][j] >> 8) * 2 + 1 - (1 << 24)) * unit;
 }
 
-/* Box and Muller: two words make two values; none lies beyond 5.77 std. */
+/* Box-Muller: two words make two values; none lies beyond 5.77 std. */
 static void normal_piece(float *out, const Words *w, float std)
 {
 	for (int k = 0; k < 4; k += 2) {

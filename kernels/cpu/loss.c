@@ -1,8 +1,8 @@
 /* kernels/cpu/loss.c: softmax cross-entropy, its gradient, and accuracy.
  *
- * A row's logits are read once: pieces that fit the nearest cache give a running maximum and sum.  16-bit pieces are
- * widened there, so that all is computed in f32 whatever is stored.  A row is one thread's; sums over rows are made
- * per chunk (by the number of rows only) and then in order. */
+ * The logits of a row are read from memory once, in pieces that fit the nearest cache, with a running maximum and sum.
+ * 16-bit pieces are widened there, so everything is computed in f32.  A row belongs to one thread; losses are summed
+ * by chunks of rows, whose number depends on the number of rows alone, then over chunks in order. */
 #include "kernels/cpu/half.h"
 
 enum { PIECE = 1024, CHUNKS = 256 };
@@ -15,7 +15,7 @@ typedef struct LossRule {
 	double smoothing;
 } LossRule;
 
-/* n logits from element `at` on: those in memory, or widened into buf. */
+/* n logits from element `at` on as f32: where they are, or widened into buf. */
 INLINE const float *piece_of(const Logits *x, int64_t at, int64_t n, float *buf)
 {
 	const void *from = at_element(x->at, x->type, at);
@@ -115,7 +115,7 @@ static void cross_entropy(float *sum, float *weight, float *lse, Logits x, LossR
 	*weight = (float)w;
 }
 
-/* d x[j] = g ((1-e) w[y] (p[j] - [j=y]) + e/C (W p[j] - w[j])),  p = softmax(x), W = sum of all w; all: that W */
+/* d x[j] = g ((1-e) w[y] (p[j] - [j=y]) + e/C (W p[j] - w[j])),  p = softmax(x), W = sum of all w (parameter `all`). */
 static void grad_row(void *dlogits, float dloss, const Logits *x, int64_t row, const LossRule *r, float lse, double all)
 {
 	int64_t y = r->labels[row];

@@ -1,12 +1,12 @@
 /* kernels/cpu/matmul.c: matrix products.
  *
- * f32 and bf16 run on oneDNN: its blocked gemm (as inner product or matmul) or its batch-reduce kernels, by
- * what measured fastest for each transposition; what the library serves by reference only, or not at all (f16
- * up to its version 2), runs on our kernels, as do other dtypes.  One idea: a batch of which b is broadcast and
- * a is whole is one taller matrix. */
+ * f32 and 16-bit products run on oneDNN: on its blocked gemm (as inner product or matmul) or on its batch-reduce
+ * kernels, whichever measured faster for the transposition.  Our own kernels serve other dtypes, and what the library
+ * lacks or serves by its reference implementation only (f16 up to its version 2).  A batch in which b is broadcast and
+ * a's matrices are contiguous is computed as one taller matrix. */
 #include "kernels/cpu/prim.h"
 
-/* Folds batch dims into m where b does not change along them and a's rows follow on. */
+/* Folds batch dims into m where b does not change along them and a's rows continue from one matrix to the next. */
 static KMatmulDesc matmul_fold(const KMatmulDesc *d)
 {
 	KMatmulDesc f = *d;
@@ -45,9 +45,9 @@ static bool accept_any(const char *impl, dnnl_primitive_desc_t pd, const void *c
 	return prim_scratch_bytes(pd) <= ((const KMatmulDesc *)context)->work_bytes;
 }
 
-/* f32: the batch-reduce kernels win where b is transposed and short in n, or the batch is of small matrices.
- * 16-bit: on tile units (AMX) they win unless the sum is long or its result f32; on vectors the blocked gemm
- * does. */
+/* f32: batch-reduce kernels are faster where b is transposed and has few columns, and for batches of small matrices.
+ * 16-bit: they are faster on tile units (AMX) unless the sum is long or the result is f32; on vectors the blocked gemm
+ * is. */
 static bool accept_best(const char *impl, dnnl_primitive_desc_t pd, const void *context)
 {
 	const KMatmulDesc *d = context;
@@ -59,7 +59,7 @@ static bool accept_best(const char *impl, dnnl_primitive_desc_t pd, const void *
 	return accept_any(impl, pd, context) && (!brgemm || want);
 }
 
-/* arg order of every product: y, a, b[, bias], scratch */
+/* Every product has its arguments in this order: y, a, b[, bias], scratch. */
 static void matmul_run(KPrim *p, PrimArgs *t, char *work)
 {
 	int bias = p->matmul.bias;
@@ -115,7 +115,7 @@ static void md_2d(dnnl_memory_desc_t *md, int64_t rows, int64_t cols, KDType t, 
 		"describe a matrix");
 }
 
-/* y = a op(b) + bias as an inner product: src a (m, k), weights (n, k) */
+/* y = a op(b) + bias as oneDNN's inner product: source a (m, k), weights (n, k). */
 static KPrim *create_inner(const KMatmulDesc *d)
 {
 	dnnl_memory_desc_t a, w, y, bias;

@@ -1,5 +1,5 @@
-/* kernels/cpu/matmul_plain.c: products by loops, for f64 and integers (which wrap), empty shapes, and f32
- * where no library kernel fits. */
+/* kernels/cpu/matmul_plain.c: products by loops, for f64, integers (which wrap), empty shapes, and f32 where no
+ * library kernel fits. */
 #include "kernels/cpu/prim.h"
 
 #define T float
@@ -22,7 +22,7 @@ KPrim *matmul_plain_create(const KMatmulDesc *d)
 	switch (d->dtype) {
 	case K_F32: p->run = run_f32; break;
 	case K_F64: p->run = run_f64; break;
-	case K_I64: case K_U64: p->run = run_u64; break; /* two's complement: the same bits */
+	case K_I64: case K_U64: p->run = run_u64; break; /* signed ones have the same bits in two's complement */
 	case K_I32: case K_U32: p->run = run_u32; break;
 	default: k_fail("matmul has no kernel for dtype %d", (int)d->dtype);
 	}

@@ -1,5 +1,6 @@
-/* kernels/cpu/matmul_plain.h: one plain product for type T; included by matmul_plain.c per dtype.
- * Rows of y are computed apart, the sum over k runs in order, so any number of threads gives equal bits. */
+/* kernels/cpu/matmul_plain.h: one plain product for elements of type T; matmul_plain.c includes it once per dtype.
+ * Each row of y is computed by one thread and the sum over k runs in order, so any number of threads gives equal
+ * bits. */
 static void CONCAT(rows, SUFFIX)(const KMatmulDesc *d, T *y, const T *a, const T *b, const T *bias)
 {
 	int64_t as = d->ta ? 1 : d->k, ak = d->ta ? d->m : 1, bk = d->tb ? 1 : d->n, bn = d->tb ? d->k : 1;

@@ -1,26 +1,26 @@
-/* kernels/cpu/matmul_wide.c: products of bf16 and f16 matrices where the library has none for the processor, or
- * the scratch it wants is not allowed.
+/* kernels/cpu/matmul_wide.c: products of bf16 and f16 matrices, for processors that the library has no kernel for and
+ * where its scratch is not allowed.
  *
- * Tiles of both operands are widened to f32 in cache and multiplied there (gemm.h); a tile of y stays in f32
- * over all of k and is rounded once.  Wants no scratch; each tile is one thread's, in order, so any number of
- * threads gives equal bits. */
+ * Tiles of both operands are widened to f32 in cache and multiplied there (gemm.h); a tile of y stays in f32 over all
+ * of k and is rounded once.  It needs no work.  One thread computes a tile, in order, so any number of threads gives
+ * equal bits. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/prim.h"
 
-/* A tile's sides; rows of KB floats lie further apart, so that they do not collide in the cache. */
+/* The sides of a tile.  Rows of KB floats are padded to AR or RR, so that they do not collide in the cache. */
 enum { MB = 16 * MR, NB = 128, KB = 256, AR = KB + 16, RR = KB + 1, LANES = 16 };
 
-typedef struct Tile { int64_t i, j, k, m, n, depth; } Tile; /* where it begins, and its sides */
+typedef struct Tile { int64_t i, j, k, m, n, depth; } Tile; /* its first indices and its sizes */
 
-/* rows of `stride` elements, n of each, to rows of `row` floats */
+/* Widens rows of n elements, `stride` apart, to rows of floats, `row` apart. */
 static void widen_rows(float *to, int64_t row, const uint16_t *from, int64_t stride, KDType t, int64_t rows, int64_t n)
 {
 	for (int64_t r = 0; r < rows; r++)
 		widen(to + r * row, from + r * stride, t, n);
 }
 
-/* bt (depth, NB) from b (n, k): columns of bt are rows of b, with zeros up to a whole LANES */
+/* bt (depth, NB) from b (n, k): columns of bt are rows of b, followed by zeros up to a multiple of LANES. */
 static void widen_transposed(float *bt, const uint16_t *from, int64_t stride, KDType t, int64_t n, int64_t depth)
 {
 	float rows[LANES * RR] = {0};
@@ -51,7 +51,7 @@ static void put_tile(const KMatmulDesc *d, const Tile *t, void *y, const float *
 static void make_tile(const KMatmulDesc *d, Tile t, void *y, const uint16_t *a, const uint16_t *b, const uint16_t *bias)
 {
 	float at[MB * AR], bt[KB * NB], c[MB * NB];
-	int64_t wide = round_up(t.n, VW); /* columns beyond n are computed from zeros */
+	int64_t wide = round_up(t.n, VW); /* columns beyond n come from zeros and are not stored */
 	memset(bt, 0, sizeof bt);
 	memset(c, 0, sizeof c);
 	for (t.k = 0; t.k < d->k; t.k += KB) {

@@ -1,11 +1,11 @@
-/* kernels/cpu/move.c: copies that change places only: transpose, broadcast, slice, pad, concat, split.
+/* kernels/cpu/move.c: copies that only change where elements stand: transpose, broadcast, slice, pad, concat, split.
  *
- * One idea: all but the last three are one strided copy y[ys . i] = x[xs . i].  Its dims are merged where
- * both sides allow; then it is runs of memcpy or fill, or, where y and x are contiguous along different
- * dims, square tiles.  Elements are moved as unsigned integers of their size. */
+ * All but the last three are one strided copy y[ys . i] = x[xs . i].  Its dims are merged where both sides allow it.
+ * Then it is made of runs (memcpy or fill), or of square tiles where y and x are contiguous along different dims.
+ * Elements are moved as unsigned integers of their size. */
 #include "kernels/cpu/common.h"
 
-enum { TILE_STRIP = 128 }; /* of the dim that x is contiguous along, per task */
+enum { TILE_STRIP = 128 }; /* elements of a task along the dim that x is contiguous along */
 
 #define T uint8_t
 #define SUFFIX 1
@@ -53,7 +53,7 @@ void k_fill(void *y, const void *value, int64_t n, int size)
 	move_strided(y, value, 1, &n, &zero, (int64_t[]){1}, size);
 }
 
-/* Copies rows of `bytes` between two row pitches. */
+/* Copies rows of `bytes` bytes between two row pitches. */
 static void copy_rows(void *y, int64_t y_pitch, const void *x, int64_t x_pitch, int64_t rows, int64_t bytes)
 {
 	if (rows == 1) {

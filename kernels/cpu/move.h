@@ -1,4 +1,4 @@
-/* kernels/cpu/move.h: strided copying for elements of type T; included by move.c per element size. */
+/* kernels/cpu/move.h: strided copying of elements of type T; move.c includes it once per element size. */
 
 /* One run of n elements along the last dim. */
 INLINE void CONCAT(run, SUFFIX)(T *y, int64_t ys, const T *x, int64_t xs, int64_t n)
@@ -13,7 +13,7 @@ INLINE void CONCAT(run, SUFFIX)(T *y, int64_t ys, const T *x, int64_t xs, int64_
 			y[i * ys] = x[i * xs];
 }
 
-/* Outer indices [from, to) of all dims but the last, and of the last the part [a, a + n). */
+/* Copies elements [a, a + n) of the last dim for the outer indices [from, to) of all other dims. */
 static void CONCAT(rows, SUFFIX)(T *y, const T *x, const Move *m, int64_t from, int64_t to,
 	int64_t a, int64_t n)
 {
@@ -31,7 +31,8 @@ static void CONCAT(rows, SUFFIX)(T *y, const T *x, const Move *m, int64_t from, 
 	}
 }
 
-/* y contiguous along `last`, x along j: square tiles, so that both sides use whole cache lines. */
+/* y is contiguous along the last dim, x along tile_dim: copies square tiles, so that both sides use whole cache
+ * lines. */
 static void CONCAT(tile, SUFFIX)(T *y, const T *x, const Move *m, int64_t task)
 {
 	enum { SIDE = 64 / sizeof(T) < 16 ? 16 : 64 / sizeof(T) };
@@ -74,7 +75,7 @@ static void CONCAT(move, SUFFIX)(T *y, const T *x, const Move *m)
 			CONCAT(tile, SUFFIX)(y, x, m, t);
 		return;
 	}
-	/* long runs are cut, short ones handed out in bunches */
+	/* tasks of about equal size: long runs are cut, short ones bunched */
 	int64_t outer = total / n, part = MIN(n, (int64_t)PARALLEL_MIN * 4), parts = ceil_div(n, part);
 	int64_t bunch = MAX(1, PARALLEL_MIN / n), bunches = ceil_div(outer, bunch);
 	#pragma omp parallel for schedule(static) if (total > PARALLEL_MIN)
@@ -84,7 +85,7 @@ static void CONCAT(move, SUFFIX)(T *y, const T *x, const Move *m)
 	}
 }
 
-/* Every element of a padded tensor whose mode reads x again: index maps, one dim at a time. */
+/* Pads by the modes that read elements of x again: an index map for each dim. */
 static void CONCAT(pad, SUFFIX)(T *y, const T *x, int rank, const int64_t *dim, const int64_t *xdim,
 	const int64_t *before, KPadMode mode)
 {

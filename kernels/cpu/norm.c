@@ -1,5 +1,5 @@
-/* kernels/cpu/norm.c: layer norm, RMS norm and their gradients over rows.  Weight gradients are summed per
- * chunk of rows (kernels/work.h counts them) and then over chunks in order. */
+/* kernels/cpu/norm.c: layer norm, RMS norm and their gradients over rows.  Weight gradients are summed by chunks of
+ * rows (kwork_norm_chunks of kernels/work.h), then over chunks in order. */
 #include "kernels/cpu/half.h"
 #include "kernels/work.h"
 
@@ -10,7 +10,7 @@
 #undef LINKAGE
 #undef NAME
 
-/* 16-bit rows: those that fit on the stack are widened there once, since each is read several times. */
+/* Each 16-bit row is read several times, so rows of up to ROW elements are widened once, on the stack. */
 enum { ROW = 4096 };
 #define LINKAGE static
 #define NAME(op) long_##op

@@ -1,8 +1,8 @@
-/* kernels/cpu/norm.h: layer and RMS norm for T; included by norm.c per float type.  Row sums run in f64; statistics and
- * partial sums are of the type that T is computed in. */
+/* kernels/cpu/norm.h: layer and RMS norm of elements of type T; norm.c includes it once per float type.  Row sums run
+ * in f64; statistics and partial sums have the type that T is computed in. */
 
-/* to[i] = a[i] + b[i]; to may be either.  A pass of its own over the row, since a sum next to a product would be
- * contracted with it and no longer be what an add gives. */
+/* to[i] = a[i] + b[i]; to may be a or b.  This is a pass of its own over the row: a compiler would contract a sum next
+ * to a product into one fused operation, whose bits differ from those of an add. */
 static void CONCAT(add_row, SUFFIX)(T *to, const T *a, const T *b, int64_t n)
 {
 	#pragma omp simd
@@ -104,7 +104,7 @@ static void CONCAT(grad_row, SUFFIX)(T *dx, WIDE *restrict dw, WIDE *restrict db
 		dx[i] = STORE(rs * (LOAD(dy[i]) * (w ? LOAD(w[i]) : 1) - a - (LOAD(x[i]) - m) * rs * c));
 }
 
-/* The chunks' sums, in order. */
+/* Adds the chunks' sums, in order. */
 static void CONCAT(join_chunks, SUFFIX)(T *dw, T *db, const WIDE *work, int64_t chunks, int64_t cols)
 {
 	#pragma omp parallel for schedule(static) if (chunks * cols > PARALLEL_MIN)
@@ -121,7 +121,7 @@ static void CONCAT(join_chunks, SUFFIX)(T *dw, T *db, const WIDE *work, int64_t 
 	}
 }
 
-/* work: [chunk][dw, db][cols] */
+/* work is [chunk][dw, db][cols]. */
 static void CONCAT(norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
 	const WIDE *mean, const WIDE *rstd, const T *ds, int64_t rows, int64_t cols, WIDE *work)
 {

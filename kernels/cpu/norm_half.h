@@ -1,8 +1,9 @@
-/* kernels/cpu/norm_half.h: norms of 16-bit rows of at most ROW elements by the f32 rows; included by norm.c. */
+/* kernels/cpu/norm_half.h: norms of 16-bit rows of at most ROW elements by the f32 functions; norm.c includes it once
+ * per type. */
 #define WIDEN CONCAT(widen, SUFFIX)
 #define NARROW CONCAT(narrow, SUFFIX)
 
-/* wx = to = wx + b, rounded; wb is room for a row. */
+/* wx = to = wx + b, rounded; wb is scratch for a row. */
 static void CONCAT(add_wide_row, SUFFIX)(T *to, float *wx, const T *b, float *wb, int64_t n)
 {
 	WIDEN(wb, b, n);
@@ -57,7 +58,7 @@ void CONCAT(k_rms_norm, SUFFIX)(T *y, float *rstd, T *s, const T *x, const T *w,
 	}
 }
 
-/* One chunk of rows of both norms; partial sums as norm.h keeps them. */
+/* One chunk of rows, of either norm; partial sums stand as norm.h keeps them. */
 static void CONCAT(grad_chunk, SUFFIX)(T *dx, float *pw, float *pb, const T *dy, const T *x, const float *w,
 	const float *mean, const float *rstd, const T *ds, int64_t rows, int64_t cols)
 {

@@ -1,4 +1,4 @@
-/* kernels/cpu/norm_join.c: norms of parts made one; CUDA programs use it on the host, too. */
+/* kernels/cpu/norm_join.c: joins the norms of two parts.  CUDA programs use it on the host, too. */
 #include "kernels/cpu/common.h"
 
 double k_norm_join(double a, double b, double p)

@@ -1,7 +1,8 @@
 /* kernels/cpu/pool.c: max and average pooling and their gradients, one to three spatial dims.
  *
- * Channels are the inner loop; channels-first data is the same with n*c samples of one channel.  Gradients
- * are scattered sample by sample, so no two threads write one element; 16-bit ones are gathered. */
+ * The inner loop runs over channels; channels-first data is treated as n * c samples of one channel.  A gradient is
+ * scattered by one thread for each sample and block of channels, so no two threads write one element; 16-bit gradients
+ * are gathered instead (pool_half.h). */
 #include "kernels/cpu/half.h"
 
 enum { LANES = 64 };
@@ -17,7 +18,7 @@ static Plane plane_of(const KPool *p)
 		numel(p->rank, p->out), numel(p->rank, p->kernel)};
 }
 
-/* The flat input position of kernel position k at output position q, -1 outside. */
+/* The flat input position of kernel position k at output position q; -1 outside the input. */
 static int64_t pool_input_at(const KPool *p, int64_t q, int64_t k)
 {
 	int64_t qa[3], ka[3], at = 0;
@@ -32,7 +33,7 @@ static int64_t pool_input_at(const KPool *p, int64_t q, int64_t k)
 	return at;
 }
 
-/* The flat output position whose kernel position k lies on input position i, -1 when there is none. */
+/* The flat output position whose kernel position k lies on input position i; -1 when there is none. */
 static int64_t pool_output_at(const KPool *p, int64_t i, int64_t k)
 {
 	int64_t ia[3], ka[3], at = 0;
@@ -47,7 +48,8 @@ static int64_t pool_output_at(const KPool *p, int64_t i, int64_t k)
 	return at;
 }
 
-/* What an average divides by at output position q: pads count when count_pad, ceil mode's extra never. */
+/* The divisor of an average at output position q: padding counts when count_pad is set, what ceil mode adds never
+ * does. */
 static int64_t pool_count(const KPool *p, int64_t q)
 {
 	int64_t qa[3], count = 1;

@@ -1,4 +1,5 @@
-/* kernels/cpu/pool.h: pooling for T; included by pool.c per float type. */
+/* kernels/cpu/pool.h: average pooling and both gradients for elements of type T; pool.c includes it once per float
+ * type. */
 
 void CONCAT(k_max_pool_grad, SUFFIX)(T *dx, const T *dy, const int32_t *idx, const KPool *pool)
 {

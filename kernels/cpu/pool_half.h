@@ -1,5 +1,5 @@
-/* kernels/cpu/pool_half.h: average pooling and both gradients for 16-bit T; included by pool.c.  Every result
- * element is summed in f32 and rounded once, so gradients go from input positions to the windows over them. */
+/* kernels/cpu/pool_half.h: average pooling and both gradients for 16-bit T; pool.c includes it.  Every result element
+ * is summed in f32 and rounded once; a gradient therefore visits, for each input position, the windows over it. */
 
 void CONCAT(k_avg_pool, SUFFIX)(T *y, const T *x, const KPool *pool)
 {
@@ -19,7 +19,7 @@ void CONCAT(k_avg_pool, SUFFIX)(T *y, const T *x, const KPool *pool)
 	}
 }
 
-/* idx: of max pooling, else NULL */
+/* idx is that of max pooling, NULL for average pooling. */
 static void CONCAT(pool_grad, SUFFIX)(T *dx, const T *dy, const int32_t *idx, const KPool *pool)
 {
 	Plane p = plane_of(pool);

@@ -1,6 +1,6 @@
-/* kernels/cpu/pool_max.h: max pooling for T; included by pool.c per number type. */
+/* kernels/cpu/pool_max.h: max pooling for elements of type T; pool.c includes it once per number type. */
 
-/* One output position of one sample: channels [c0, c0 + w). */
+/* One output position of one sample, channels [c0, c0 + w). */
 static void CONCAT(max_at, SUFFIX)(T *y, int32_t *idx, const T *x, const Plane *p, int64_t q, int64_t c0,
 	int64_t w)
 {

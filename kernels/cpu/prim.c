@@ -1,7 +1,7 @@
-/* kernels/cpu/prim.c: life of a primitive: choose an implementation, create, run, free.
+/* kernels/cpu/prim.c: the life of a primitive: choose an implementation, create, run, free.
  *
- * Everything is allocated at creation; run only sets pointers and executes.  The engine and stream are
- * made at the first creation, which comes after the fork of ranks. */
+ * Everything is allocated when a primitive is created; a run only sets pointers and executes.  The engine and the
+ * stream are made with the first primitive, which is after the ranks were forked. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
-/* kernels/cpu/prim.h: a primitive: one oneDNN primitive, one of our own kernels, or one over another.
+/* kernels/cpu/prim.h: a primitive is one of oneDNN's, one of our own kernels, or one of ours that runs another inside.
  *
- * oneDNN may split a sum over threads, so its matmul and convolution are reproducible for a fixed number
- * of threads, not across numbers.  A reference implementation of the library is never taken. */
+ * oneDNN may split a sum over threads, so its products and convolutions repeat bit by bit for a fixed number of
+ * threads only.  The library's reference implementations are never taken. */
 #ifndef SHARDC_CPU_PRIM_H
 #define SHARDC_CPU_PRIM_H
 
@@ -11,7 +11,8 @@
 
 enum { PRIM_MAX_ARGS = 6 };
 
-/* Tensors of a primitive in run's order; what each is for oneDNN is the creator's affair. */
+/* The tensors of a primitive in the order of its run function; its create function knows which argument of oneDNN each
+ * is. */
 typedef struct PrimArgs { void *at[4]; } PrimArgs;
 
 struct KPrim {
@@ -23,11 +24,11 @@ struct KPrim {
 	int n_args;
 	dnnl_exec_arg_t arg[PRIM_MAX_ARGS];
 	dnnl_memory_t scratch;
-	/* weights between their plain and the implementation's own layout */
+	/* copies weights between the caller's layout and the implementation's own */
 	dnnl_primitive_t reorder;
 	dnnl_exec_arg_t reorder_arg[2];
 	int64_t packed_bytes;
-	/* own kernels */
+	/* our own kernels */
 	KPrim *inner;
 	KMatmulDesc matmul;
 	KConvDesc conv;
@@ -40,27 +41,28 @@ void prim_check(dnnl_status_t status, const char *what);
 dnnl_data_type_t prim_type(KDType t);
 INLINE bool is_half(KDType t) { return t == K_BF16 || t == K_F16; }
 INLINE KDType matmul_to(const KMatmulDesc *d) { return is_half(d->dtype) ? d->to : d->dtype; }
-/* Adds an argument of the primitive; returns its place in arg. */
+/* Adds an argument to the primitive; returns its index in arg. */
 int prim_add_arg(KPrim *p, int id, const dnnl_memory_desc_t *md);
 void prim_set(KPrim *p, int i, const void *at);
 void prim_execute(KPrim *p);
 
-/* The next implementation of op_desc that is no reference and whose scratch fits into work_bytes less what
- * its weights' layout takes; NULL when there is none.  accept may be NULL.  add: to what the result's memory holds. */
+/* Among the library's implementations of op_desc, the first that is not a reference and that accept takes; NULL when
+ * there is none.  accept may be NULL; a caller uses it to refuse scratch that does not fit.  add: the result is added
+ * to what its memory holds.  The caller destroys the descriptor. */
 typedef bool PrimAccept(const char *impl, dnnl_primitive_desc_t pd, const void *context);
 dnnl_primitive_desc_t prim_choose(const_dnnl_op_desc_t op_desc, dnnl_primitive_desc_t hint, bool add,
 	PrimAccept *accept, const void *context);
 int64_t prim_scratch_bytes(dnnl_primitive_desc_t pd);
 const dnnl_memory_desc_t *prim_md(dnnl_primitive_desc_t pd, dnnl_query_t what);
-/* Makes p run pd: its name, the primitive and the scratch argument (added last). */
+/* Makes p run pd: takes over its name, creates the primitive and adds the scratch argument (the last one). */
 void prim_take(KPrim *p, dnnl_primitive_desc_t pd);
 
-/* matmul_plain.c, conv_plain.c: any shape, by loops; matmul_wide.c: of 16-bit operands. */
+/* matmul_plain.c, conv_plain.c: any shape, by loops.  matmul_wide.c: 16-bit operands. */
 KPrim *matmul_plain_create(const KMatmulDesc *d);
 KPrim *matmul_wide_create(const KMatmulDesc *d);
 typedef enum ConvKind { CONV_FORWARD, CONV_GRAD_X, CONV_GRAD_W } ConvKind;
 KPrim *conv_plain_create(const KConvDesc *d, ConvKind kind);
-/* conv_product.c: NULL when d is no matrix product, or its scratch does not fit. */
+/* conv_product.c: NULL when d is not a matrix product, or when its scratch does not fit. */
 KPrim *conv_product_create(const KConvDesc *d, ConvKind kind);
 /* conv_grad_w.c: NULL when it does not serve d. */
 KPrim *conv_grad_w_create(const KConvDesc *d);

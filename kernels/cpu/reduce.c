@@ -1,9 +1,9 @@
 /* kernels/cpu/reduce.c: sum, mean, max, min and product over any axes.
  *
- * Dims are merged into alternating runs of kept and reduced ones.  If the last run is reduced, a result is
- * a sum of rows; if it is kept, whole row pieces are accumulated column by column.  The reduced space is
- * cut into chunks by shape alone, their partial results stand on the stack and are merged in order: the
- * number of threads changes no bit. */
+ * Dims are merged into alternating runs of kept and reduced ones.  If the last run is reduced, a result is a sum of
+ * rows; if it is kept, pieces of rows are accumulated column by column.  The reduced elements are cut into chunks by
+ * shape alone; the chunks' partial results are on the stack and are merged in order, so the number of threads changes
+ * no bit. */
 #include <float.h>
 
 #include "kernels/cpu/half.h"
@@ -11,21 +11,21 @@
 typedef struct ReduceOp {
 	int64_t bytes, acc_bytes; /* of an element, of an accumulator */
 	void (*init)(void *acc, int64_t n);
-	void (*row)(void *acc, const void *x, int64_t n);   /* *acc takes in n elements */
-	void (*cols)(void *acc, const void *x, int64_t n);  /* acc[i] takes in x[i] */
+	void (*row)(void *acc, const void *x, int64_t n);   /* joins n elements to *acc */
+	void (*cols)(void *acc, const void *x, int64_t n);  /* joins x[i] to acc[i] */
 	void (*merge)(void *acc, const void *part, int64_t n);
 	void (*store)(void *y, const void *acc, int64_t n, int64_t count);
 } ReduceOp;
 
 enum { COLS = 256, ROW_PIECE = 8192, PARTIALS = 8192, CHUNK_MIN = 4096 };
 
-/* Kept and reduced dims of the merged shape, each with x's strides. */
+/* The kept and reduced dims of the merged shape without the last one, each with x's strides. */
 typedef struct Reduction {
 	int kept_rank, red_rank;
 	int64_t kept[K_MAX_RANK], kept_stride[K_MAX_RANK], red[K_MAX_RANK], red_stride[K_MAX_RANK];
 	int64_t n;      /* length of a contiguous piece */
-	bool last_kept; /* pieces are kept columns, else reduced rows; the dim is in neither list */
-	int64_t outputs, rows, chunks; /* results; reduced pieces of a result; parts of them */
+	bool last_kept; /* the last dim is kept, so pieces are columns; else they are reduced rows */
+	int64_t outputs, rows, chunks; /* results; pieces of each; chunks of these pieces */
 } Reduction;
 
 static Reduction reduction_plan(int rank, const int64_t *dim, unsigned axes)
@@ -55,13 +55,13 @@ static Reduction reduction_plan(int rank, const int64_t *dim, unsigned axes)
 	return r;
 }
 
-/* Columns [c0, c0 + n) of one kept index, or one result of rows, over the reduced pieces [from, to). */
+/* Reduces the pieces [from, to) of one kept index, columns [c0, c0 + n), or of one result of rows. */
 static void reduce_part(const ReduceOp *op, const Reduction *r, void *acc, const char *x, int64_t c0,
 	int64_t n, int64_t from, int64_t to)
 {
 	int64_t at[K_MAX_RANK];
 	op->init(acc, n);
-	if (from == to) /* of nothing: no index to start from */
+	if (from == to) /* nothing to reduce, so there is no first index */
 		return;
 	unravel(from, r->red_rank, r->red, at);
 	int64_t o = offset_of(r->red_rank, at, r->red_stride);
@@ -107,7 +107,7 @@ static void reduce(const ReduceOp *op, void *y, const void *x, int rank, const i
 	op->store(y, partial, r.outputs, count);
 }
 
-/* Accumulators, and the mean of an accumulated sum; integers truncate. */
+/* Types of accumulators, and the mean from an accumulated sum, which integers truncate. */
 #define FLOAT_ACC(T, t) typedef double Acc_##t; \
 	static T mean_of_##t(double s, int64_t n) { return (T)(s / (double)n); }
 #define SIGNED_ACC(T, t) typedef uint64_t Acc_##t; \

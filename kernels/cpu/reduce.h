@@ -1,5 +1,5 @@
-/* kernels/cpu/reduce.h: the inner loops of reductions of numbers of type T; included by reduce.c per dtype.
- * Sums and products of floats run in f64, of integers in 64 bits that wrap. */
+/* kernels/cpu/reduce.h: the inner loops of reductions of elements of type T; reduce.c includes it once per dtype.
+ * Sums and products of floats run in f64, those of integers in 64 bits that wrap. */
 #define ACC CONCAT(Acc, SUFFIX)
 
 #define REDUCE(op, A, start, step, finish) \
@@ -51,7 +51,7 @@ static void CONCAT(op##_row, SUFFIX)(void *acc, const void *x, int64_t n) \
 	CONCAT(op##_merge, SUFFIX)(acc, &s, 1); \
 }
 
-/* max and min, of which NaN wins: 64 columns at a time, then across */
+/* max and min, where a NaN wins: 64 lanes along the row, then across the lanes. */
 #define REDUCE_ROW_LANES(op) \
 static void CONCAT(op##_row, SUFFIX)(void *acc, const void *x, int64_t n) \
 { \

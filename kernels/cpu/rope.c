@@ -1,5 +1,5 @@
-/* kernels/cpu/rope.c: rotary position embedding.  Each pair of a head's first R dims turns by the angle of
- * its position; inverse turns back, which is the adjoint.  Safe in place: a pair is read before written. */
+/* kernels/cpu/rope.c: rotary position embedding.  Each pair of a head's first R dims is turned by the angle of its
+ * position; inverse turns back, which is the gradient.  y may be x: a pair is read before it is written. */
 #include "kernels/cpu/half.h"
 
 #define T float

@@ -1,4 +1,4 @@
-/* kernels/cpu/rope.h: rotary position embedding for T; included by rope.c per dtype. */
+/* kernels/cpu/rope.h: rotary position embedding for elements of type T; rope.c includes it once per dtype. */
 static void CONCAT(rope_row, SUFFIX)(T *y, const T *x, const T *cs, const T *sn, const KRope *r)
 {
 	int64_t half = r->r / 2;

@@ -1,5 +1,5 @@
-/* kernels/cpu/scan.c: cumulative sums, arg max and min, top k, iota.  Along the axis one thread works in
- * order; threads share the other dims.  NaN counts as both the largest and the smallest. */
+/* kernels/cpu/scan.c: cumulative sums, arg max and min, top k, iota.  One thread works in order along the axis;
+ * threads share the other dims.  NaN counts as both the largest and the smallest element. */
 #include "kernels/cpu/common.h"
 
 #define TEMPLATE "kernels/cpu/scan.h"

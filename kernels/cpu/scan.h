@@ -1,6 +1,6 @@
-/* kernels/cpu/scan.h: running along one axis of numbers of type T; included by scan.c per dtype. */
+/* kernels/cpu/scan.h: ops that run along one axis of numbers of type T; scan.c includes it once per dtype. */
 
-/* true: a is nearer the front of the order than b; NaN is in front of all. */
+/* Whether a comes before b in the order of topk; NaN comes before all numbers. */
 INLINE bool CONCAT(better, SUFFIX)(T a, T b, bool largest)
 {
 	if (is_nan(a) || is_nan(b))
@@ -51,7 +51,7 @@ void CONCAT(k_argmin, SUFFIX)(int64_t *y, const T *x, int64_t outer, int64_t n, 
 	CONCAT(arg, SUFFIX)(y, x, outer, n, inner, last, false);
 }
 
-/* Each pick is the best of what comes after the pick before it in the order (value, then index). */
+/* Each pick is the best of the elements that come after the previous pick in the order (value, then index). */
 void CONCAT(k_topk, SUFFIX)(T *y, int64_t *idx, const T *x, int64_t outer, int64_t n, int64_t inner,
 	int64_t k, bool largest)
 {

@@ -1,6 +1,7 @@
-/* kernels/cpu/softmax.h: softmax, its logarithm and both gradients for T; included by softmax.c per type. */
+/* kernels/cpu/softmax.h: softmax, log-softmax and both gradients for elements of type T; softmax.c includes it once
+ * per type. */
 
-/* Largest of n, and the sum of e^(x - max). */
+/* Returns the largest of n elements and sets *sum to the sum of e^(x - largest). */
 static WIDE CONCAT(exp_sum, SUFFIX)(const T *x, int64_t n, double *sum)
 {
 	double total = 0;
@@ -31,7 +32,7 @@ static void CONCAT(row, SUFFIX)(T *y, const T *x, int64_t n, bool logarithm)
 			y[i] = STORE(CONCAT(wide_exp, SUFFIX)(LOAD(x[i]) - m) * scale);
 }
 
-/* w neighbouring columns at once */
+/* w neighbouring columns at once. */
 static void CONCAT(cols, SUFFIX)(T *y, const T *x, int64_t n, int64_t stride, int64_t w, bool logarithm)
 {
 	WIDE m[LANES], s[LANES] = {0};
