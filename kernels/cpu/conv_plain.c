@@ -72,7 +72,7 @@ KPrim *conv_plain_create(const KConvDesc *d, ConvKind kind)
 	if (d->dtype > K_BF16)
 		k_fail("conv has no kernel for dtype %d", (int)d->dtype);
 	if (d->w_layout)
-		k_fail("conv: no implementation takes weights as %s here", d->w_layout);
+		k_fail("conv: for this shape weights must be row-major; they are packed as %s", d->w_layout);
 	KPrim *p = prim_new("own:plain");
 	p->conv = *d;
 	p->run = run[kind][d->dtype];

@@ -1,11 +1,11 @@
-/* kernels/cuda/attention.cu: k_attention_* and k_attention_grad_*: which kernels serve a problem; row sums of the
- * gradient. */
+/* kernels/cuda/attention.cu: k_attention_* and k_attention_grad_*.  It chooses the kernels that serve a problem, and
+ * computes the row sums that the gradient needs. */
 #include "kernels/cuda/attention.cuh"
 
 enum { ROWS = 8, THREADS = ROWS * WARP };
 
-/* What the gradient needs of each row, by a warp: delta = sum of dy o, shift = log-sum-exp times unit; a row that sees
- * nothing has no part in any sum. */
+/* What the gradient needs of each row, one warp a row: delta = the sum of dy o, shift = log-sum-exp times unit.  A row
+ * that sees no key gets 0 and infinity, so that it adds nothing to any sum. */
 template <class T> static __global__ void __launch_bounds__(THREADS) row_sums(float *delta, float *shift, const T *dy,
 	const T *o, const float *lse, Attention a, int64_t rows, float unit)
 {
@@ -32,7 +32,8 @@ static Place place_of(int layout, int64_t heads, int64_t rows, int64_t width)
 static Attention attention_of(const KAttention *a, const void *mask)
 {
 	if (a->t > 1 << 29 || a->s > 1 << 29 || a->d > 1 << 20 || a->dv > 1 << 20 || a->b * a->h > 1 << 16)
-		k_fail("attention: %lld x %lld heads of %lld rows, %lld keys and sizes %lld, %lld are too many for a kernel",
+		k_fail("attention: %lld samples x %lld heads, %lld rows, %lld keys or head sizes %lld and %lld are too large: "
+			"at most 2^16 samples x heads, 2^29 rows and keys, and head sizes of 2^20",
 			(long long)a->b, (long long)a->h, (long long)a->t, (long long)a->s, (long long)a->d, (long long)a->dv);
 	Attention p = {};
 	p.h = (int)a->h, p.group = (int)(a->h / a->hk);
@@ -49,7 +50,7 @@ static Attention attention_of(const KAttention *a, const void *mask)
 	return p;
 }
 
-/* Do the tensor cores' kernels take heads of these sizes? */
+/* Whether the kernels for tensor cores take heads of these sizes. */
 static bool fits(const KAttention *a) { return a->d % 8 == 0 && a->dv % 8 == 0 && a->d <= 128 && a->dv <= 128; }
 
 template <class T> static void run(const Forward<T> &x, const void *mask, const KAttention *a)
@@ -81,7 +82,7 @@ template <class T> static void run_grad(Backward<T> x, const void *mask, const K
 	attention_plain_grad(x, p, (int)a->b, (int)a->hk);
 }
 
-/* T of kernels.h and of the kernels have one representation. */
+/* Element types of kernels.h and of the kernels have the same representation. */
 template <class To, class From> static To *as(From *p) { return reinterpret_cast<To *>(p); }
 
 #define K_DEFINE(T, E, t) \

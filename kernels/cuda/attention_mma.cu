@@ -1,16 +1,17 @@
-/* kernels/cuda/attention_mma.cu: attention of 16-bit tensors on tensor cores, scores in registers.
+/* kernels/cuda/attention_mma.cu: attention of 16-bit tensors on tensor cores, by the algorithm of FlashAttention-2
+ * (Dao 2023): scores stay in registers.
  *
- * The one idea: a warp owns 16 or 32 query rows from beginning to end.  Its scores come out of the tensor cores in the
- * very places where the product with the values wants its left operand, so they are rounded and go straight in; maxima
- * and sums of a row concern four neighbouring lanes.  Keys and values pass through shared memory, two tiles at a time:
- * one is worked on, one arrives. */
+ * A warp owns 16 or 32 query rows from beginning to end.  The tensor cores leave its scores in the registers in which
+ * the product with the values takes its left operand, so they are rounded and used there; the maximum and the sum of a
+ * row concern four neighbouring lanes.  Keys and values pass through shared memory in two tiles: one is computed with
+ * while the other arrives. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * WARP };
 
-/* Query rows (of a warp: 16 ROWS) and keys of a tile, by head size: what fits in registers.  PLAIN: no mask and no soft
- * cap, whose arithmetic wants registers, too. */
+/* By head size, what fits in registers: query rows (a warp has 16 ROWS) and keys of a tile.  PLAIN: no mask and no
+ * soft cap, whose arithmetic needs registers, too. */
 template <int D, bool PLAIN> struct ForwardShape;
 template <bool PLAIN> struct ForwardShape<64, PLAIN> {
 	static constexpr int ROWS = PLAIN ? 2 : 1, KEYS = 64;
@@ -21,7 +22,8 @@ template <bool PLAIN> struct ForwardShape<128, PLAIN> {
 	static constexpr bool HOLD_Q = false;
 };
 
-/* Raw scores -> what exp2 takes (times `unit`), -inf where nothing is seen.  r: row of the lane's first score. */
+/* Turns raw scores into what exp2 takes (after a product with `unit`), -inf where a key is hidden.  r: the row of the
+ * lane's first score. */
 template <class T, bool PLAIN, int MT, int NT> __device__ __forceinline__ void hide(float (&s)[MT][NT][4],
 	const Attention &a, int64_t mask_head, int r, int key)
 {
@@ -39,7 +41,7 @@ template <class T, bool PLAIN, int MT, int NT> __device__ __forceinline__ void h
 		}
 }
 
-/* A tile's scores -> factors 2^(unit (score - max)); o, sum and max follow. */
+/* Turns the scores of a tile into factors 2^(unit (score - max)), and rescales o, sum and max to the new maximum. */
 template <int MT, int NT, int OT> __device__ __forceinline__ void soften(float (&s)[MT][NT][4], float (&o)[MT][OT][4],
 	float (&max)[MT][2], float (&sum)[MT][2], float unit)
 {
@@ -72,7 +74,7 @@ template <int MT, int NT, int OT> __device__ __forceinline__ void soften(float (
 		}
 }
 
-/* Divides by the sums; empty rows get what they should.  lse: of row 0, or NULL. */
+/* Divides o by the sums and fills rows that see no key.  lse: that of row 0, or NULL. */
 template <int MT, int OT> __device__ __forceinline__ void finish(float (&o)[MT][OT][4], const float (&max)[MT][2],
 	const float (&sum)[MT][2], float unit, const Attention &a, float *lse, int r)
 {
@@ -96,13 +98,14 @@ template <int MT, int OT> __device__ __forceinline__ void finish(float (&o)[MT][
 		}
 }
 
-/* One block: 64 ROWS query rows of one head.  Blocks of a head are neighbours, longest first. */
+/* One block computes 64 ROWS query rows of one head.  The blocks of a head are neighbours; the one with the most keys
+ * comes first. */
 template <class T, int D, bool PLAIN> static __global__ void __launch_bounds__(THREADS) forward(Forward<T> x,
 	Attention a, int blocks)
 {
 	using Of = ForwardShape<D, PLAIN>;
 	constexpr int MT = Of::ROWS, KEYS = Of::KEYS, NT = KEYS / 8, KS = D / 16, ROWS = 16 * MT * WARPS;
-	SHARED(T, tiles); /* q, then twice k and v */
+	SHARED(T, tiles); /* q, then two tiles each of k and v */
 	int h = (int)blockIdx.x / blocks % a.h, b = (int)blockIdx.x / blocks / a.h, lane = (int)threadIdx.x % WARP;
 	int t0 = (blocks - 1 - (int)blockIdx.x % blocks) * ROWS, mine = (int)threadIdx.x / WARP * 16 * MT;
 	const T *k = own_chunk<D>(x.k + head_at(a.k, b, h / a.group), a.k.row);
@@ -126,7 +129,7 @@ template <class T, int D, bool PLAIN> static __global__ void __launch_bounds__(T
 			k += KEYS * a.k.row;
 			v += KEYS * a.v.row;
 		}
-		if (s0 < 0) { /* the queries are there */
+		if (s0 < 0) { /* the queries have arrived */
 			if constexpr (Of::HOLD_Q)
 				#pragma unroll
 				for (int i = 0; i < MT * KS; i++)

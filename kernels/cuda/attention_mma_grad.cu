@@ -1,17 +1,18 @@
 /* kernels/cuda/attention_mma_grad.cu: attention's gradient for 16-bit tensors on tensor cores.
  *
- * The one idea: scores are computed twice, once for each side, so that every sum has one owner and one order and
- * nothing is added in memory.  grad_keys: a warp owns 16 keys, takes scores as keys x rows, and sums dk and dv in
- * registers over all rows of all heads that share the keys.  grad_rows: a warp owns query rows and sums dq over keys.
- * Both times the factors and their derivatives leave the tensor cores where the next product's left operand belongs.
- * The scale of the scores is left out of the rounded derivatives and applied to the sums. */
+ * Scores are computed twice, once for each side, so that every sum has one owner and one order and nothing is added in
+ * memory.  grad_keys: a warp owns 16 keys, computes scores as keys x rows, and sums dk and dv in registers over all
+ * rows of all heads that share the keys.  grad_rows: a warp owns query rows and sums dq over keys.  In both, the
+ * tensor cores leave the factors and their derivatives in the registers in which the next product takes its left
+ * operand.  The rounded derivatives do not contain the scale of the scores; it is applied to the sums. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * WARP, KEYS = 16 * WARPS };
 
-/* grad_keys: rows of a tile; are the keys' and values' fragments held?  grad_rows: rows of a warp (16 ROWS), keys of a
- * tile; are dy's fragments held?  PLAIN: no mask and no soft cap, whose arithmetic wants registers, too. */
+/* grad_keys: TILE is the rows of a tile, HOLD whether the fragments of keys and values stay in registers.  grad_rows:
+ * a warp has 16 ROWS rows, a tile TILE_KEYS keys, and HOLD_DY says whether dy's fragments stay in registers.  PLAIN:
+ * no mask and no soft cap, whose arithmetic needs registers, too. */
 template <int D, bool PLAIN> struct GradShape;
 template <bool PLAIN> struct GradShape<64, PLAIN> {
 	static constexpr int TILE = PLAIN ? 64 : 32, ROWS = PLAIN ? 2 : 1, TILE_KEYS = 32;
@@ -22,7 +23,8 @@ template <bool PLAIN> struct GradShape<128, PLAIN> {
 	static constexpr bool HOLD = false, HOLD_DY = true;
 };
 
-/* s: a raw score -> its factor; ds: dy v -> the score's derivative without the scale.  test: may the pair be hidden? */
+/* s: a raw score -> its factor.  ds: dy v -> the derivative of the score, without the scale.  test: whether the pair
+ * may be hidden. */
 template <class T, bool PLAIN> __device__ __forceinline__ void differentiate(float &s, float &ds, const Attention &a,
 	int64_t mask_head, bool test, int row, int key, float delta, float shift)
 {
@@ -39,7 +41,7 @@ template <class T, bool PLAIN> __device__ __forceinline__ void differentiate(flo
 	}
 }
 
-/* Begins to copy a tile of rows with what is known of them. */
+/* Begins to copy a tile of rows with their delta and shift. */
 template <class T, int D, int TILE> __device__ __forceinline__ void rows_begin(T *tile, float *known,
 	const Backward<T> &x, const Attention &a, int b, int h, int t0)
 {
@@ -53,13 +55,13 @@ template <class T, int D, int TILE> __device__ __forceinline__ void rows_begin(T
 	}
 }
 
-/* One block: 64 keys of one kv head. */
+/* One block computes dk and dv of 64 keys of one kv head. */
 template <class T, int D, bool PLAIN> static __global__ void __launch_bounds__(THREADS) grad_keys(Backward<T> x,
 	Attention a, int heads, int blocks)
 {
 	using Of = GradShape<D, PLAIN>;
 	constexpr int TILE = Of::TILE, NT = TILE / 8, KS = D / 16;
-	SHARED(T, tiles); /* k, v, then twice q and dy, then twice delta and shift */
+	SHARED(T, tiles); /* k, v, then two tiles each of q and dy, then two of delta and shift */
 	float *known = reinterpret_cast<float *>(tiles + (2 * KEYS + 4 * TILE) * D);
 	int s0 = (int)blockIdx.x % blocks * KEYS, head = (int)blockIdx.x / blocks, hk = head % heads, b = head / heads;
 	int lane = (int)threadIdx.x % WARP, mine = (int)threadIdx.x / WARP * 16, col = lane % 4 * 2;
@@ -75,7 +77,7 @@ template <class T, int D, bool PLAIN> static __global__ void __launch_bounds__(T
 		if (i + 1 < a.group * tiles_each)
 			rows_begin<T, D, TILE>(next, known + (~i & 1) * 2 * TILE, x, a, b, hk * a.group + (i + 1) / tiles_each,
 				(tile0 + (i + 1) % tiles_each) * TILE);
-		if (i < 0) { /* keys and values are there */
+		if (i < 0) { /* keys and values have arrived */
 			if constexpr (Of::HOLD)
 				#pragma unroll
 				for (int n = 0; n < KS; n++) {
@@ -113,13 +115,13 @@ template <class T, int D, bool PLAIN> static __global__ void __launch_bounds__(T
 	store_rows<T, D>(x.dv + head_at(a.v, b, hk), a.v.row, s0, a.s, a.dv, tiles + KEYS * D, mine, dv);
 }
 
-/* One block: 64 ROWS query rows of one head. */
+/* One block computes dq of 64 ROWS query rows of one head. */
 template <class T, int D, bool PLAIN> static __global__ void __launch_bounds__(THREADS) grad_rows(Backward<T> x,
 	Attention a, int blocks)
 {
 	using Of = GradShape<D, PLAIN>;
 	constexpr int MT = Of::ROWS, TILE = Of::TILE_KEYS, NT = TILE / 8, KS = D / 16, ROWS = 16 * MT * WARPS;
-	SHARED(T, tiles); /* q, dy, then twice k and v */
+	SHARED(T, tiles); /* q, dy, then two tiles each of k and v */
 	int h = (int)blockIdx.x / blocks % a.h, b = (int)blockIdx.x / blocks / a.h, lane = (int)threadIdx.x % WARP;
 	int t0 = (blocks - 1 - (int)blockIdx.x % blocks) * ROWS, mine = (int)threadIdx.x / WARP * 16 * MT;
 	const T *keys = x.k + head_at(a.k, b, h / a.group), *values = x.v + head_at(a.v, b, h / a.group);
@@ -144,7 +146,7 @@ template <class T, int D, bool PLAIN> static __global__ void __launch_bounds__(T
 			tile_begin<TILE, D, THREADS>(next, keys, a.k.row, s0 + TILE, a.s, a.d);
 			tile_begin<TILE, D, THREADS>(next + TILE * D, values, a.v.row, s0 + TILE, a.s, a.dv);
 		}
-		if (s0 < 0) { /* the rows are there */
+		if (s0 < 0) { /* the rows have arrived */
 			#pragma unroll
 			for (int i = 0; i < MT * KS; i++) {
 				load_a<D>(q[i / KS][i % KS], tiles, mine + i / KS * 16, i % KS * 16);

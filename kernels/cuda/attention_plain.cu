@@ -1,16 +1,17 @@
 /* kernels/cuda/attention_plain.cu: attention and its gradient in f32 arithmetic, for any head size and alignment.
  *
- * The one idea: every product is of 64 rows with 64 columns a block, 4 x 4 a thread, over operands that pass through
- * shared memory as [k][row] in slices of 32, which also serves sizes without any limit.  A block keeps COLS columns of
- * its result; wider results are made by several blocks that compute the same scores. */
+ * Every product is of 64 rows with 64 columns for a block and 4 x 4 for a thread.  Operands pass through shared memory
+ * as [k][row] in slices of 32, so sizes have no limit.  A block keeps N * 64 columns of its result; wider results are
+ * made by several blocks, which compute the same scores. */
 #include "kernels/cuda/attention.cuh"
 
 enum { SIDE = 64, PITCH = SIDE + 4, SLICE = 32, THREADS = 256, KEEP = SIDE / 16 };
 
-/* Rows of a matrix that lie in a block: pointer to row 0, elements from row to row, first row, rows in all. */
+/* Rows of a matrix in a block: pointer to row 0, elements from row to row, the first row, and the number of rows of
+ * the matrix. */
 template <class T> struct Rows { const T *at; int64_t stride; int first, count; };
 
-/* to[k][i] = element k0 + k of row first + i, 0 where there is none; k below SLICE, i below SIDE. */
+/* to[k][i] = element k0 + k of row first + i, 0 outside the matrix; k < SLICE, i < SIDE. */
 template <class T> __device__ __forceinline__ void slice_columns(float (*to)[PITCH], const Rows<T> &m, int k0,
 	int width)
 {
@@ -21,7 +22,7 @@ template <class T> __device__ __forceinline__ void slice_columns(float (*to)[PIT
 	}
 }
 
-/* to[i][c] = element c0 + c of row first + i0 + i, 0 where there is none; i below SLICE, c below SIDE. */
+/* to[i][c] = element c0 + c of row first + i0 + i, 0 outside the matrix; i < SLICE, c < SIDE. */
 template <class T> __device__ __forceinline__ void slice_rows(float (*to)[PITCH], const Rows<T> &m, int i0, int c0,
 	int width)
 {
@@ -32,7 +33,7 @@ template <class T> __device__ __forceinline__ void slice_rows(float (*to)[PITCH]
 	}
 }
 
-/* s += left right^T over a slice of n. */
+/* s += left right^T over n elements of a slice. */
 __device__ __forceinline__ void multiply(float (&s)[KEEP][KEEP], const float (*left)[PITCH],
 	const float (*right)[PITCH], int n)
 {
@@ -62,7 +63,7 @@ template <class T> __device__ __forceinline__ void product_bt(float (&s)[KEEP][K
 	}
 }
 
-/* c (64 x COLS) += p b, p[k][row] in shared memory, b: 64 rows, columns from c0 on. */
+/* c (64 x 64 N) += p b, where p is [k][row] in shared memory and b is 64 rows with columns from c0 on. */
 template <int N, class T> __device__ __forceinline__ void product(float (&c)[N][KEEP][KEEP], const float (*p)[PITCH],
 	float (*right)[PITCH], const Rows<T> &b, int c0, int width)
 {
@@ -76,7 +77,7 @@ template <int N, class T> __device__ __forceinline__ void product(float (&c)[N][
 		}
 }
 
-/* Stores a thread's part of a result's columns c0.. times scale[row]. */
+/* Stores what a thread has of a result's columns from c0 on, times scale[row]. */
 template <int N, class T> __device__ __forceinline__ void put(T *to, int64_t stride, int first, int rows, int c0,
 	int width, const float (&c)[N][KEEP][KEEP], const float (&scale)[KEEP])
 {
@@ -91,8 +92,8 @@ template <int N, class T> __device__ __forceinline__ void put(T *to, int64_t str
 		}
 }
 
-/* to[x][y]: what the thread has at rows y, columns x: the left operand of `product` for rows y; straight: [y][x], for
- * rows x. */
+/* Puts the elements that a thread has at rows y and columns x into shared memory: as to[x][y], the left operand of
+ * `product` for rows y; with straight as to[y][x], for rows x. */
 __device__ __forceinline__ void show(float (*to)[PITCH], const float (&s)[KEEP][KEEP], bool straight)
 {
 	int y = (int)threadIdx.x / 16 * 4, x = (int)threadIdx.x % 16 * 4;
@@ -101,7 +102,7 @@ __device__ __forceinline__ void show(float (*to)[PITCH], const float (&s)[KEEP][
 		to[straight ? y + i / 4 : x + i % 4][straight ? x + i % 4 : y + i / 4] = s[i / 4][i % 4];
 }
 
-/* What all blocks of one head look at. */
+/* What the blocks of one head read: its sample, its number, and where its mask begins. */
 struct Head { int b, h; int64_t mask; };
 
 __device__ __forceinline__ Head head_of(const Attention &a, int b, int h)
@@ -109,7 +110,7 @@ __device__ __forceinline__ Head head_of(const Attention &a, int b, int h)
 	return {b, h, b * a.mask_stride[0] + h * a.mask_stride[1]};
 }
 
-/* Over the 16 threads of a row. */
+/* Reduces over the 16 threads of a row. */
 template <class Op> __device__ __forceinline__ float row_reduce(float x, Op op)
 {
 	for (int d = 8; d > 0; d /= 2)
@@ -119,7 +120,7 @@ template <class Op> __device__ __forceinline__ float row_reduce(float x, Op op)
 
 struct Larger { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
 
-/* One tile's raw scores -> factors exp(score - max); c, max, sum follow. */
+/* Turns the raw scores of a tile into factors exp(score - max), and rescales c, max and sum to the new maximum. */
 template <int N, class T> __device__ __forceinline__ void soften(float (&s)[KEEP][KEEP], float (&c)[N][KEEP][KEEP],
 	float (&max)[KEEP], float (&sum)[KEEP], const Attention &a, const Head &head, int t0, int s0)
 {
@@ -148,7 +149,7 @@ template <int N, class T> __device__ __forceinline__ void soften(float (&s)[KEEP
 	}
 }
 
-/* One block: 64 query rows of a head, N * 64 columns of their results. */
+/* One block computes N * 64 columns of the results of 64 query rows of one head. */
 template <class T, int N> static __global__ void __launch_bounds__(THREADS) forward(Forward<T> x, Attention a,
 	int blocks)
 {
@@ -180,7 +181,7 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) forw
 	put<N>(x.o + head_at(a.o, b, h), a.o.row, t0, a.t, c0, a.dv, c, sum);
 }
 
-/* Raw scores -> factors; ds: dy v -> derivatives of q k. */
+/* s: raw scores -> factors.  ds: dy v -> derivatives of q k. */
 template <class T> __device__ __forceinline__ void differentiate(float (&s)[KEEP][KEEP], float (&ds)[KEEP][KEEP],
 	const Backward<T> &x, const Attention &a, const Head &head, int t0, int s0)
 {
@@ -200,7 +201,7 @@ template <class T> __device__ __forceinline__ void differentiate(float (&s)[KEEP
 	}
 }
 
-/* Scores' factors and derivatives of one tile, in registers. */
+/* The factors and derivatives of the scores of one tile, in registers. */
 template <class T> __device__ __forceinline__ void grad_tile(float (&s)[KEEP][KEEP], float (&ds)[KEEP][KEEP],
 	float (*left)[PITCH], float (*right)[PITCH], const Backward<T> &x, const Attention &a, const Head &head, int t0,
 	int s0)
@@ -214,7 +215,7 @@ template <class T> __device__ __forceinline__ void grad_tile(float (&s)[KEEP][KE
 	differentiate(s, ds, x, a, head, t0, s0);
 }
 
-/* One block: 64 keys of a kv head, N * 64 columns of dk and dv; heads and rows in order. */
+/* One block computes N * 64 columns of dk and dv of 64 keys of one kv head, over heads and rows in order. */
 template <class T, int N> static __global__ void __launch_bounds__(THREADS) grad_keys(Backward<T> x, Attention a,
 	int heads, int blocks)
 {
@@ -242,7 +243,7 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) grad
 	put<N>(x.dv + head_at(a.v, b, hk), a.v.row, s0, a.s, c0, a.dv, dv, one);
 }
 
-/* One block: 64 query rows of a head, N * 64 columns of dq. */
+/* One block computes N * 64 columns of dq of 64 query rows of one head. */
 template <class T, int N> static __global__ void __launch_bounds__(THREADS) grad_rows(Backward<T> x, Attention a,
 	int blocks)
 {

@@ -1,20 +1,21 @@
 /* kernels/cuda/bn.cu: batch-norm statistics, forward and for the gradient.
  *
- * The one idea: sums per channel in f64 of x less a value of the channel itself, so that the variance does not cancel.
- * A channel's elements are cut into chunks by shape alone; chunks' sums (in work) are added in order. */
+ * Each channel is summed in f64 after one of its own values is subtracted, so that the variance does not cancel.  The
+ * elements of a channel are cut into chunks by shape alone; the sums of chunks (in work) are added in order. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/work.h"
 
 enum { FIRST_BLOCK = 256, LAST_COLS = 32, LAST_ROWS = 8, JOIN_BLOCK = 128 };
 
-/* Forward: dy is NULL, sums of x - x[first of the channel] and of its square.  Gradient: of dy and dy (x - mean). */
+/* Forward, where dy is NULL: sums of x - x[first of the channel] and of its square.  Gradient: sums of dy and of dy (x
+ * - mean). */
 template <class T> struct BnStats {
 	const T *x, *dy, *mean;
 	double *part;            /* [chunk][2][c] */
 	int64_t n, c, s, chunks;
 };
 
-/* What element `at` of a channel adds. */
+/* Adds element `at` of a channel to the two sums. */
 template <class T>
 __device__ __forceinline__ void bn_add(double &a, double &b, const BnStats<T> &t, int64_t at, T centre)
 {
@@ -23,7 +24,7 @@ __device__ __forceinline__ void bn_add(double &a, double &b, const BnStats<T> &t
 	b += g * d;
 }
 
-/* (n, c, s): grid channels x chunks; a block has some of the n * s elements. */
+/* Channels first, (n, c, s).  The grid is channels x chunks; a block has a part of the n * s elements of a channel. */
 template <class T> static __global__ void __launch_bounds__(FIRST_BLOCK) bn_first(BnStats<T> t)
 {
 	__shared__ double scratch[33];
@@ -43,7 +44,7 @@ template <class T> static __global__ void __launch_bounds__(FIRST_BLOCK) bn_firs
 	}
 }
 
-/* (rows, c): grid tiles of LAST_COLS channels x chunks of rows. */
+/* Channels last, (rows, c).  The grid is tiles of LAST_COLS channels x chunks of rows. */
 template <class T> static __global__ void __launch_bounds__(LAST_COLS * LAST_ROWS) bn_last(BnStats<T> t)
 {
 	__shared__ double sums[2][LAST_ROWS][LAST_COLS];
@@ -67,7 +68,7 @@ template <class T> static __global__ void __launch_bounds__(LAST_COLS * LAST_ROW
 	t.part[(2 * k + threadIdx.y) * t.c + i] = s;
 }
 
-/* mean and var, or sum_dy and sum_dy_xhat */
+/* Joins the chunks' sums to mean and var, or to sum_dy and sum_dy_xhat. */
 template <class T>
 static __global__ void __launch_bounds__(JOIN_BLOCK)
 bn_join(T *first, T *second, BnStats<T> t, const T *var, double eps,

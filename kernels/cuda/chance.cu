@@ -1,7 +1,8 @@
-/* kernels/cuda/chance.cu: casts to 16 bits that round up or down by chance (--stochastic-rounding), to the CPU's bits.
+/* kernels/cuda/chance.cu: casts to 16 bits that round up or down by chance (--stochastic-rounding), with the same bits
+ * as on the CPU.
  *
- * The one idea: a thread makes one Philox block and rounds the up to four elements that share it; seed and step are
- * read from device memory, so that a captured step rounds anew each time. */
+ * A thread makes one Philox block and rounds the up to four elements that share it.  Seed and step are read from
+ * device memory, so that a captured step rounds anew each time it runs. */
 #include "base/philox.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
@@ -14,7 +15,7 @@ template <bool BF> __device__ __forceinline__ uint16_t round_by(float x, uint32_
 	return BF ? ew_round_f32_bf16(x, r) : ew_round_f32_f16(x, r);
 }
 
-/* whole: groups of four begin where vectors do. */
+/* whole: groups of four elements begin where vectors do. */
 template <bool BF> static __global__ void __launch_bounds__(CHANCE_BLOCK)
 cast_by_chance(uint16_t *out, const float *in, int64_t n, uint64_t id, int64_t first, bool next, const StepScalars *s,
 	bool whole)

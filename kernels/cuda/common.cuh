@@ -1,9 +1,10 @@
 /* kernels/cuda/common.cuh: what CUDA kernels share: launches, reductions in a fixed order, 16-byte accesses.
  *
- * Every launch goes through LAUNCH, and dynamic shared memory through SHARED, so that g++ can build the same text
- * against an emulation (tests/cudasim).  Types with commas in a kernel's name want parentheses: LAUNCH((f<T, 4>), ...).
+ * Every launch goes through LAUNCH, and dynamic shared memory through SHARED, so that g++ can build the same text for
+ * an emulation (tests/cudasim).  A kernel whose name contains a comma needs parentheses: LAUNCH((f<T, 4>), ...).
  *
- * Sums have one order for one shape: by thread, then by a tree in the warp, then over warps; no float atomics. */
+ * A sum has one order for one shape: first within a thread, then by a tree in the warp, then over warps.  There are no
+ * float atomics. */
 #ifndef SHARDC_CUDA_COMMON_CUH
 #define SHARDC_CUDA_COMMON_CUH
 
@@ -54,7 +55,7 @@ template <> struct Narrow<F16> {
 };
 template <class T> __device__ __forceinline__ T narrow(Wide<T> x) { return Narrow<T>::from(x); }
 
-/* N elements that move in one access, or in several of 16 bytes; p is aligned to those. */
+/* N elements that move in one access, or in several of 16 bytes.  p is aligned to the size of an access. */
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec { T at[N]; };
 template <class T> constexpr int vec_of = 16 / (int)sizeof(T);
 template <int N, class T> __device__ __forceinline__ Vec<T, N> load(const T *p)
@@ -67,7 +68,8 @@ template <int N, class T> __device__ __forceinline__ void store(T *p, const Vec<
 }
 static inline bool aligned16(const void *p) { return (reinterpret_cast<uintptr_t>(p) & 15) == 0; }
 
-/* What moves as it is: the largest size, up to 16 bytes, that divides all numbers of bytes that are or-ed in `all`. */
+/* Bytes that move without regard to their type: the largest access, up to 16 bytes, that divides every number or-ed
+ * into `all`. */
 struct alignas(16) Bytes16 { uint64_t at[2]; };
 static inline int64_t address_of(const void *p) { return (int64_t)reinterpret_cast<uintptr_t>(p); }
 static inline int widest(int64_t all) { return (int)((all | 16) & -(all | 16)); }
@@ -85,12 +87,13 @@ template <class T, class Op> __device__ __forceinline__ T warp_reduce(T x, Op op
 	return x;
 }
 
-/* Over a block of a multiple of 32 threads; all threads get the result.  scratch: 33 elements of shared memory. */
+/* Over a block of a multiple of 32 threads; all threads call it and get the result.  scratch: 33 elements of shared
+ * memory. */
 template <class T, class Op> __device__ __forceinline__ T block_reduce(T x, Op op, T *scratch)
 {
 	int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP, n = (int)blockDim.x / WARP;
 	x = warp_reduce(x, op);
-	__syncthreads(); /* scratch may be in use from the call before */
+	__syncthreads(); /* the call before may still read scratch */
 	if (lane == 0)
 		scratch[warp] = x;
 	__syncthreads();
@@ -106,7 +109,8 @@ template <class T, class Op> __device__ __forceinline__ T block_reduce(T x, Op o
 
 /* ---- bad input ---- */
 
-/* The first one stays; bad may be NULL.  ignored: of labels. */
+/* Writes the first bad input; later ones change nothing.  bad may be NULL.  ignored: the ignored label, for
+ * K_BAD_LABEL. */
 __device__ inline void report_bad(KBad *bad, KBadKind kind, int64_t value, int64_t position, int64_t limit,
 	int64_t ignored = 0)
 {
@@ -118,7 +122,7 @@ __device__ inline void report_bad(KBad *bad, KBadKind kind, int64_t value, int64
 	bad->ignored = ignored;
 }
 
-/* Index i of ids, from the end where negative; out of range it is reported and read as 0. */
+/* Index i of ids, counted from the end where negative.  An index out of range is reported and read as 0. */
 __device__ __forceinline__ int64_t load_index(const void *ids, int64_t i, int id_size, int64_t n, KBad *bad)
 {
 	int64_t v = id_size == 8 ? ((const int64_t *)ids)[i] : ((const int32_t *)ids)[i];
@@ -132,7 +136,8 @@ __device__ __forceinline__ int64_t load_index(const void *ids, int64_t i, int id
 /* ---- grids ---- */
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-/* Blocks for a grid-stride loop over n items, `per` a block: enough to fill any device, few enough to launch fast. */
+/* Blocks for a grid-stride loop over n items, `per` items a block: enough to fill any device, few enough to launch
+ * fast. */
 static inline unsigned blocks_for(int64_t n, int64_t per)
 {
 	int64_t b = ceil_div(n, per);

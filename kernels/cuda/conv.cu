@@ -1,15 +1,15 @@
 /* kernels/cuda/conv.cu: convolutions and their gradients on cuDNN.
  *
- * The library's layouts are its own, not ours, in three points, and copies in work bridge them: channels last, its
- * filters are (O, kernel, I); padding is as large at the end as at the beginning; a 16-bit weight gradient is 16-bit.
- * The last deviates from what kernels.h promises: an f32 gradient of 16-bit operands is rounded to 16 bits on the
- * way.
+ * The library differs from kernels.h in three points, which copies in work bridge: with channels last its filters are
+ * (O, kernel, I); its padding is as large at the end as at the beginning; its weight gradient of 16-bit operands is
+ * 16-bit.  The last point breaks a promise of kernels.h: an f32 gradient of 16-bit operands has been rounded to 16
+ * bits on the way.
  *
  * A forward sum and its bias are rounded once where the library adds the bias (channels last, not f64, shapes that it
- * takes); elsewhere the sum is rounded, and again with the bias.
+ * takes).  Elsewhere the sum is rounded, and rounded again after the bias is added.
  *
- * Only algorithms with one order of sums are taken, the first that fits into work_bytes.  One spatial dim runs as
- * two. */
+ * Only algorithms with one order of sums are used, and of them the first that fits into work_bytes.  A convolution of
+ * one spatial dim runs as one of two. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@
 enum { WORK_ALIGN = 256 };
 static int64_t aligned(int64_t bytes) { return (bytes + WORK_ALIGN - 1) / WORK_ALIGN * WORK_ALIGN; }
 
-/* With a leading dim of 1 where there is one spatial dim. */
+/* The convolution with two or three spatial dims: a leading dim of 1 is added where there is one. */
 static KConvDesc at_least_2d(const KConvDesc *from)
 {
 	KConvDesc d = *from;
@@ -48,7 +48,8 @@ static int64_t outputs(const KConvDesc *d, int i, int64_t in, int64_t pad)
 	return span < 0 ? 0 : span / d->stride[i] + 1;
 }
 
-/* Even padding that gives the same outputs, with the rims it leaves to a copy; false: there is none. */
+/* Finds an even padding that gives the same outputs, with the rims that a copy of x must have besides; false when
+ * there is none. */
 static bool even_padding(const KConvDesc *d, DnnConv *c, int64_t *pad)
 {
 	for (int i = 0; i < d->rank; i++) {
@@ -120,7 +121,7 @@ static bool describe_bias(const KConvDesc *d, DnnConv *c)
 			== CUDNN_STATUS_SUCCESS;
 }
 
-/* false: the library does not take such a convolution. */
+/* Describes the convolution to the library; false when the library does not take it. */
 static bool describe(const KConvDesc *d, DnnConv *c, const int64_t *pad)
 {
 	int w[5] = {(int)d->o, (int)(d->c / d->group)}, p[3], stride[3], dilation[3];
@@ -161,7 +162,7 @@ static bool workspace(const KPrim *p, int algo, size_t *bytes)
 	return s == CUDNN_STATUS_SUCCESS;
 }
 
-/* Places the copies behind the algorithm's workspace. */
+/* Plans work: the algorithm's workspace, then the copies of the weights and of x.  Returns the bytes in all. */
 static int64_t lay_out(KPrim *p, int64_t bytes)
 {
 	const KConvDesc *d = &p->conv;
@@ -176,7 +177,7 @@ static int64_t lay_out(KPrim *p, int64_t bytes)
 		: c->repack || c->widen ? c->x_at : bytes;
 }
 
-/* The documented cases; of identities the library has this algorithm alone. */
+/* The cases that the library documents; for an identity activation it has this algorithm alone. */
 static bool library_adds_bias(KPrim *p)
 {
 	const KConvDesc *d = &p->conv;
@@ -217,7 +218,7 @@ static bool library_serves(const KConvDesc *d)
 
 /* ---- copies ---- */
 
-/* filters: (o, i, k) to (o, k, i), or back */
+/* Filters from (o, i, k) to (o, k, i), or back. */
 template <class T, class O> static __global__ void swap_inner(O *to, const T *from, int64_t numel, int64_t rows,
 	int64_t cols)
 {
@@ -227,10 +228,10 @@ template <class T, class O> static __global__ void swap_inner(O *to, const T *fr
 	}
 }
 
-/* An image as (outer, spatial..., inner) with its larger copy. */
+/* An image, seen as (outer, spatial..., inner), and its copy with rims. */
 typedef struct Rim { int rank; int64_t inner, in[3], before[3], padded[3]; } Rim;
 
-/* Element of the copy where element e of the image stands, or the reverse: -1 in the rim. */
+/* The element of the copy where element e of the image stands, or the reverse; -1 in the rim. */
 static __device__ int64_t across(const Rim &r, int64_t e, bool to_copy)
 {
 	int64_t at = e % r.inner, scale = r.inner;
@@ -261,7 +262,7 @@ template <class T> static __global__ void cut_rim(T *x, const T *copy, int64_t n
 		x[e] = copy[across(r, e, true)];
 }
 
-/* channels follow each other every `positions` elements */
+/* The channel changes every `positions` elements. */
 template <class T> static __global__ void add_bias(T *x, const T *bias, int64_t numel, int64_t channels,
 	int64_t positions)
 {
@@ -310,8 +311,8 @@ template <class T> static void bias_to(const KPrim *p, void *x, const void *bias
 		p->conv.layout ? 1 : positions);
 }
 
-/* alpha and beta are of the type that is computed in.  false: the library has nothing for this shape; that is so in
- * every run. */
+/* alpha and beta have the type that is computed in.  Returns false when the library has nothing for this shape, which
+ * is then so in every run. */
 template <class T> static bool forward_with_bias(const KPrim *p, void *y, const void *x, const void *w,
 	const void *bias, char *work)
 {
@@ -372,7 +373,7 @@ template <class T, class O> static void grad_w(KPrim *p, void *dw, const void *x
 	prim_check_dnn(cudnnConvolutionBackwardFilter(prim_dnn(), &one, c->x, x, c->y, dy, c->conv,
 		(cudnnConvolutionBwdFilterAlgo_t)c->algo, work, (size_t)c->bytes, &zero, c->w, to),
 		"launch a filter's gradient");
-	if (to != dw) /* one row where the order stays */
+	if (to != dw) /* one row keeps the order */
 		LAUNCH((swap_inner<T, O>), blocks_for(numel, 1024), 256, 0, k_stream, (O *)dw, (const T *)to, numel,
 			c->repack ? i : 1, c->repack ? k : i * k);
 }

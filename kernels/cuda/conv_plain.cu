@@ -1,7 +1,7 @@
 /* kernels/cuda/conv_plain.cu: convolutions by loops, for what cuDNN does not serve: empty tensors, negative padding,
- * f64 with channels last, less scratch than its algorithms need.
+ * f64 with channels last, and less scratch than its algorithms need.
  *
- * A thread computes an element of y or dx, a warp an element of dw; sums have one order for one shape. */
+ * A thread computes an element of y or dx, a warp an element of dw; a sum has one order for one shape. */
 #include <stdio.h>
 
 #include "kernels/cuda/prim.cuh"
@@ -35,7 +35,7 @@ static ConvShape conv_shape(const KConvDesc *d)
 	return s;
 }
 
-/* Sample, channel and position of element e of an image with this many channels and positions. */
+/* The sample, channel and position of element e of an image with this many channels and positions. */
 static __device__ void place(int64_t e, int64_t channels, int64_t positions, int layout, int64_t *n, int64_t *c,
 	int64_t *at)
 {

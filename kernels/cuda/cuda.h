@@ -1,7 +1,8 @@
 /* kernels/cuda/cuda.h: what a CUDA runtime tells the CUDA kernels, and what they tell it.  Plain C.
  *
- * The functions of kernels/kernels.h launch on k_stream and return; a rank is one process with one device, so the
- * state of the library is global.  Nothing here or there allocates device memory after k_cuda_open. */
+ * The functions of kernels/kernels.h launch on k_stream and return.  A rank is one process with one device, so the
+ * state of this library is global.  Neither the kernels nor the library allocate device memory after k_cuda_open and
+ * the creation of primitives. */
 #ifndef SHARDC_KERNELS_CUDA_H
 #define SHARDC_KERNELS_CUDA_H
 
@@ -13,30 +14,33 @@
 extern "C" {
 #endif
 
-/* Where kernels are launched: the compute stream, but for casts and sums of a collective, around which the runtime
- * sets its stream.  NULL is never used. */
+/* The stream on which kernels are launched.  It is the compute stream, except while the runtime launches casts and
+ * sums of a collective: around these it sets the collective's stream.  Never NULL. */
 extern cudaStream_t k_stream;
 
-/* The first bad input that a kernel met: written once, by atomicCAS on `kind`, in host memory that the device can write
- * (cudaHostAlloc, mapped).  k_bad_report points to its device address; the runtime sets it before the first launch. */
+/* The first bad input that a kernel met.  It is written once, by atomicCAS on `kind`, in host memory that the device
+ * can write (cudaHostAlloc, mapped).  k_bad_report points to its device address; the runtime sets it before the first
+ * launch. */
 typedef enum KBadKind { K_BAD_NONE, K_BAD_LABEL, K_BAD_INDEX } KBadKind;
 typedef struct KBad {
 	int kind;
-	int64_t value, position, limit; /* what stands at that row is not in [0, limit) (an index: in [-limit, limit)) */
-	int64_t ignored;                /* the label that would not count */
+	int64_t value, position, limit; /* value, at this position, is not in [0, limit) (an index: in [-limit, limit)) */
+	int64_t ignored;                /* the label that is ignored */
 } KBad;
 extern KBad *k_bad_report;
-/* Calls k_bad_input, with the words of the CPU kernels, if *bad holds a report, and clears it. */
+/* If *bad holds a report, calls k_bad_input with the words of the CPU kernels and clears the report. */
 void k_bad_take(KBad *bad);
 
-/* Handles of the libraries for the current device; tf32: --matmul-precision.  Failures go to k_fail. */
+/* Opens and closes the libraries' handles for the current device.  tf32: products of f32 may use TF32
+ * (--matmul-precision).  Failures go to k_fail. */
 void k_cuda_open(bool tf32);
 void k_cuda_close(void);
 
-/* Sums over ranks, on k_stream; as k_fold and k_cast_wide of kernels.h, which are the host's in CUDA programs, too. */
+/* For sums over ranks, on k_stream.  As k_cast_wide of kernels.h; k_fold and k_cast_wide themselves run on the host in
+ * CUDA programs, too. */
 void k_device_cast(void *out, KDType out_type, const void *in, KDType in_type, int64_t n);
-/* As k_cast_by_chance, with the key of the step's seed and id, and the step's number; next: the number of the step
- * after it, as it will be. */
+/* As k_cast_by_chance, with the key of id and of the step's seed, and with the step's number.  next: with the number
+ * that the step after it will have. */
 void k_device_cast_by_chance(void *out, KDType out_type, const float *in, int64_t n, uint64_t id, int64_t first,
 	bool next, const StepScalars *s);
 void k_device_scale(void *x, KDType type, int64_t n, float scale); /* x = x * scale, rounded once */

@@ -1,14 +1,14 @@
-/* kernels/cuda/dropout.cu: dropout by counters (base/philox.h), as the CPU's: an element's number depends on the seed,
- * the node, its global sample row, its index inside the sample and the step.
+/* kernels/cuda/dropout.cu: dropout by counters (base/philox.h), with the CPU's bits: an element's random number
+ * depends on the seed, the node, its global sample row, its index inside the sample and the step.
  *
- * The one idea: a thread makes one Philox block and serves the up to four elements of a row that share it. */
+ * A thread makes one Philox block and serves the up to four elements of a row that share it. */
 #include "base/philox.h"
 #include "kernels/cuda/common.cuh"
 
 enum { DROPOUT_BLOCK = 256 };
 
-/* x is (pre, rows, post), shared: without samples, as one row; groups: of four inner indices that a row of post
- * elements meets at most. */
+/* x is (pre, rows, post).  shared: x has no samples and is one row.  groups: the most groups of four inner indices
+ * that a row of post elements meets. */
 typedef struct Dropout {
 	int64_t pre, rows, post, groups;
 	bool shared;
@@ -16,8 +16,8 @@ typedef struct Dropout {
 	const StepScalars *s;
 } Dropout;
 
-/* For each group calls put(index, keep) of its elements; four(index, keep[4]) of those that are whole and begin at a
- * multiple of four where `whole`. */
+/* Visits all groups.  Calls four(index, keep[4]) for a group whose four elements are in the row and, where `whole` is
+ * set, begin at a multiple of four; for other groups put(index, keep) for each element. */
 template <class One, class Four>
 __device__ __forceinline__ void each_group(const Dropout &d, bool whole, One one, Four four)
 {
@@ -27,7 +27,7 @@ __device__ __forceinline__ void each_group(const Dropout &d, bool whole, One one
 	GRID_STRIDE(t, all) {
 		int64_t r = small ? (int64_t)((uint32_t)t / (uint32_t)d.groups) : t / d.groups, g = t - r * d.groups;
 		int64_t p = small ? (int64_t)((uint32_t)r / (uint32_t)d.rows) : r / d.rows, base = p * d.post;
-		int64_t block = base / 4 + g, j = block * 4 - base; /* of the group's first element, in the row */
+		int64_t block = base / 4 + g, j = block * 4 - base; /* index in the row of the group's first element */
 		uint32_t b[4];
 		bool keep[4];
 		if (j >= d.post)
@@ -70,7 +70,7 @@ static __global__ void __launch_bounds__(DROPOUT_BLOCK) dropout_mask(uint8_t *y,
 	});
 }
 
-/* Rows of a multiple of four begin with a group, and groups are whole. */
+/* With post a multiple of four, a row begins with a group and all groups are whole. */
 static Dropout dropout_of(int64_t pre, int64_t rows, int64_t post, double p, uint64_t id, const StepScalars *s)
 {
 	int64_t groups = post % 4 == 0 ? post / 4 : post / 4 + 2;
@@ -85,7 +85,7 @@ template <class T> static void dropout_any(T *y, const T *x, const Dropout &d, W
 		LAUNCH(dropout<T>, blocks_for(all, DROPOUT_BLOCK), DROPOUT_BLOCK, 0, k_stream, y, x, d, scale, whole);
 }
 
-/* D: the type of elements on the device, which for 16-bit ones is not the raw type of the interface. */
+/* D is the type of elements on the device; for 16-bit ones it differs from the raw type of the interface. */
 #define DROPOUT(T, D, t) \
 void k_dropout_##t(T *y, const T *x, int64_t pre, int64_t rows, int64_t post, double p, uint64_t id, \
 	const StepScalars *s) \

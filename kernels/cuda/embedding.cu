@@ -1,8 +1,9 @@
-/* kernels/cuda/embedding.cu: the gradient of a gather, which adds rows at places that may be the same.
+/* kernels/cuda/embedding.cu: the gradient of a gather, which adds rows of dy to rows of a table; several may have the
+ * same target.
  *
- * The one idea: ids are sorted with their positions, so each row of the table is one run of the sorted list, summed in
- * order of position without atomics.  Blocks take K_GATHER_CHUNK positions each, however long the runs are; what a run
- * has in several chunks is joined afterwards, in order. */
+ * The one idea: a segmented sum.  Ids are sorted with their positions, so each row of the table is one run of the
+ * sorted list and is summed in order of position, without atomics.  A block takes K_GATHER_CHUNK entries of the list,
+ * however long the runs are; the parts of a run that lies in several chunks are joined afterwards, in order. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/work.h"
 
@@ -10,7 +11,7 @@ enum { SORT_TILE = 1024, SORT_BLOCK = 256, SUM_BLOCK = 128, AHEAD = 4 };
 
 /* ---- sorting ids: keys are id * n_ids + position, all different ---- */
 
-/* Where keys[i] of runs of `width` sorted keys goes when neighbouring runs are merged; `count` keys in all. */
+/* Where keys[i] stands after a merge of neighbouring runs of `width` sorted keys; `count` keys in all. */
 __device__ __forceinline__ int64_t merged_place(const uint64_t *keys, int64_t i, int64_t width, int64_t count)
 {
 	int64_t pair = i / (2 * width) * 2 * width, mine = i / width * width;
@@ -19,7 +20,7 @@ __device__ __forceinline__ int64_t merged_place(const uint64_t *keys, int64_t i,
 	high = high < count ? high : count;
 	int64_t first = low;
 	uint64_t key = keys[i];
-	while (low < high) { /* the first of the other run that is larger */
+	while (low < high) { /* finds the first larger key of the other run */
 		int64_t mid = (low + high) / 2;
 		if (keys[mid] < key)
 			low = mid + 1;
@@ -56,7 +57,7 @@ static __global__ void __launch_bounds__(SORT_BLOCK) sort_merge(uint64_t *to, co
 		to[merged_place(keys, i, width, count)] = keys[i];
 }
 
-/* The sorted keys; spare: room for as many. */
+/* Returns the sorted keys, in `keys` or in `spare`, which has room for as many. */
 static const uint64_t *sorted_keys(uint64_t *keys, uint64_t *spare, const void *ids, int64_t n, int64_t n_ids,
 	int id_size)
 {
@@ -75,7 +76,7 @@ static const uint64_t *sorted_keys(uint64_t *keys, uint64_t *spare, const void *
 
 template <class T> struct GatherGrad {
 	T *dx;                /* (outer, n, inner) */
-	Wide<T> *part;        /* [outer][chunk][2: of the run from the chunk before, of the one into the next][inner] */
+	Wide<T> *part;        /* [outer][chunk][2: sum of the run from the chunk before, of the one into the next][inner] */
 	const T *dy;          /* (outer, n_ids, inner) */
 	const uint64_t *keys;
 	int64_t outer, n, inner, n_ids, chunks;
@@ -104,7 +105,8 @@ __device__ __forceinline__ void put_part(const GatherGrad<T> &a, int64_t o, int6
 		to[e] = sum[e];
 }
 
-/* Grid: chunks; tiles of columns; outer.  A run that lies in the chunk is written, another leaves its sum in part. */
+/* The grid is chunks, tiles of columns, outer.  A run that lies inside the chunk is written to dx; of other runs the
+ * sum goes to part. */
 template <class T, int V> static __global__ void __launch_bounds__(SUM_BLOCK) sum_chunks(GatherGrad<T> a)
 {
 	__shared__ int64_t id[K_GATHER_CHUNK + 2], position[K_GATHER_CHUNK]; /* id: with one before and one after */
@@ -121,7 +123,7 @@ template <class T, int V> static __global__ void __launch_bounds__(SUM_BLOCK) su
 	__syncthreads();
 	if (j >= a.inner)
 		return;
-	bool started = id[0] != id[1]; /* the run that is being summed began here */
+	bool started = id[0] != id[1]; /* the current run begins in this chunk */
 	Wide<T> sum[V] = {};
 	for (int i = 0; i < count; i += AHEAD) {
 		Vec<T, V> row[AHEAD];
@@ -151,7 +153,7 @@ template <class T, int V> static __global__ void __launch_bounds__(SUM_BLOCK) su
 	}
 }
 
-/* Grid as of sum_chunks: a block joins the run that begins in its chunk and goes on in the next one. */
+/* The grid is that of sum_chunks: a block joins the run that begins in its chunk and continues in the next one. */
 template <class T, int V> static __global__ void __launch_bounds__(SUM_BLOCK) join_chunks(GatherGrad<T> a)
 {
 	int64_t chunk = blockIdx.x, next = (chunk + 1) * K_GATHER_CHUNK, o = blockIdx.z;
@@ -210,7 +212,7 @@ static void gather_grad(T *dx, const T *dy, const void *ids, int64_t outer, int6
 		sum_runs<T, 1>(a);
 }
 
-/* D: the type of elements on the device, which for 16-bit ones is not the raw type of the interface. */
+/* D is the type of elements on the device; for 16-bit ones it differs from the raw type of the interface. */
 #define GATHER_GRAD(T, D, t) \
 void k_gather_grad_##t(T *dx, const T *dy, const void *ids, int64_t outer, int64_t n, int64_t inner, int64_t n_ids, \
 	bool add, int id_size, void *work) \

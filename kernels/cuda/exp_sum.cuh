@@ -1,6 +1,7 @@
-/* kernels/cuda/exp_sum.cuh: the sum of e^x over numbers that are met one by one, without overflow.
+/* kernels/cuda/exp_sum.cuh: the sum of e^x over numbers that come one by one, without overflow.
  *
- * The one idea: the sum is kept relative to the largest number so far.  -inf adds nothing; NaN and +inf give NaN. */
+ * The one idea: the sum is kept relative to the largest number so far (online softmax, Milakov and Gimelshein 2018).
+ * -inf adds nothing; NaN and +inf give NaN. */
 #ifndef SHARDC_CUDA_EXP_SUM_CUH
 #define SHARDC_CUDA_EXP_SUM_CUH
 
@@ -8,7 +9,7 @@
 
 template <class W> struct ExpSum { W max, sum; };
 template <class W> __device__ __forceinline__ ExpSum<W> exp_sum_none() { return {-(W)INFINITY, 0}; }
-/* What to take from numbers whose largest is max. */
+/* What to subtract from numbers whose largest is max. */
 template <class W> __device__ __forceinline__ W exp_shift(W max) { return max == -(W)INFINITY ? (W)0 : max; }
 
 template <class W> __device__ __forceinline__ void exp_sum_raise(ExpSum<W> &a, W max)
@@ -31,7 +32,7 @@ template <int N, class W> __device__ __forceinline__ void exp_sum_add(ExpSum<W> 
 		a.sum += exp(x[i] - exp_shift(a.max));
 }
 
-/* Over the team; all of it get the result.  scratch, turn: as team_reduce wants them. */
+/* Joins the sums of a team; all its threads get the result.  scratch and turn are those of team_reduce. */
 template <class W>
 __device__ __forceinline__ ExpSum<W> exp_sum_team(ExpSum<W> a, const Team &team, W *scratch, int &turn)
 {

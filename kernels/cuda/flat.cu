@@ -1,14 +1,16 @@
-/* kernels/cuda/flat.cu: flat buffers: gaps, norms of gradients, sums over micro-batches, casts, and what is not finite.
+/* kernels/cuda/flat.cu: kernels on flat buffers: gaps, norms of gradients, sums over micro-batches, casts, and the
+ * search for what is not finite.
  *
- * The one idea of the norm: a part is what one chunk of the flat has of one segment.  Parts (c, k) that are met in
- * order have ascending c + k, so that is their place in work; one block joins them, by segment and then over all. */
+ * A part of a norm is the sum over the elements that one segment has in one chunk of the flat.  When the parts of
+ * chunk c and segment k are visited in order, c + k grows by one, so part (c, k) is kept at c + k in work.  One block
+ * joins the parts, for each segment and then over all. */
 #include "kernels/cuda/segments.cuh"
 
 enum { FLAT_BLOCK = 256, GAP_PARTS = 16, JOIN_BLOCK = 1024, PER = 8 };
 
 /* ---- gaps ---- */
 
-/* Grid: gaps (before each segment, and behind the last one) x GAP_PARTS. */
+/* The grid is gaps (before each segment, and behind the last one) x GAP_PARTS. */
 template <class T> static __global__ void __launch_bounds__(FLAT_BLOCK)
 zero_gaps(T *flat, int64_t numel, const Segment *seg,
 	int64_t n_seg)
@@ -46,7 +48,7 @@ template <NormOf N> __device__ __forceinline__ double norm_term(double x, double
 		return fabs(x);
 }
 
-/* Of two parts: as k_norm_join. */
+/* Joins two parts, as k_norm_join does. */
 template <NormOf N> struct NormJoin {
 	__device__ double operator()(double a, double b) const
 	{
@@ -79,7 +81,7 @@ template <NormOf N, class G> static __global__ void __launch_bounds__(FLAT_BLOCK
 	}
 }
 
-/* One block, a warp per segment. */
+/* One block; a warp for each segment. */
 template <NormOf N> static __global__ void __launch_bounds__(JOIN_BLOCK) norm_join(double *out, double *by_tensor,
 	double *part, const Segment *seg, int64_t n_seg)
 {
@@ -97,7 +99,7 @@ template <NormOf N> static __global__ void __launch_bounds__(JOIN_BLOCK) norm_jo
 		s = warp_reduce(s, join);
 		all = join(all, s);
 		if (lane == 0)
-			part[first + k] = s; /* no other segment's place */
+			part[first + k] = s; /* no other segment uses this place */
 	}
 	if (lane == 0)
 		of_warp[warp] = all;
@@ -142,7 +144,7 @@ void k_norm(double *out, double *by_tensor, const void *g, KDType g_type, const 
 
 /* ---- one result for each element ---- */
 
-/* N elements a thread; those past the last whole N one by one. */
+/* N elements a thread; those behind the last N one by one. */
 template <int N, class One, class Many> __device__ __forceinline__ void each_element(int64_t n, One one, Many many)
 {
 	GRID_STRIDE(i, n / N)
@@ -231,7 +233,7 @@ void k_device_scale(void *x, KDType type, int64_t n, float scale) { cast_any(x, 
 
 /* ---- what is not finite ---- */
 
-/* The least index, kept as an unsigned number, so that -1 (none) is the largest. */
+/* Keeps the least index as an unsigned number, so that -1 (none) is the largest. */
 template <class B>
 static __global__ void __launch_bounds__(FLAT_BLOCK)
 not_finite(int64_t *nan, int64_t *inf, const B *x, int64_t n, B exponent,

@@ -1,9 +1,9 @@
 /* kernels/cuda/fused.cuh: what the kernels of an emitted fused.cu share.
  *
- * A thread computes a few neighbours along the innermost dim, which it moves in one access each.  Indices are of 32
- * bits where a tensor has so few elements.
+ * A thread computes a few neighbours along the innermost dim and moves them in one access each.  Indices have 32 bits
+ * where a tensor has few enough elements.
  *
- * The one idea: dividing by a size that all threads know is a product and a shift. */
+ * The one idea: a division by a size that all threads know is a product and a shift (Granlund and Montgomery 1994). */
 #ifndef SHARDC_CUDA_FUSED_CUH
 #define SHARDC_CUDA_FUSED_CUH
 
@@ -11,8 +11,9 @@
 
 enum { FUSED_THREADS = 256 };
 
-/* t / n; of 32 bits for t and n below 2^31.  With shift = ceil(log2 n) the factor would be floor(2^(32 + shift) / n)
- * + 1; 2^32 of it are added as t. */
+/* Computes t / n; with 32-bit indices for t and n below 2^31.  With shift = ceil(log2 n) the factor would be
+ * floor(2^(32 + shift) / n) + 1, which has 33 bits: `factor` is without the highest, 2^32, whose product is added as
+ * t. */
 template <class Index> struct Divider {
 	Index n;
 	explicit Divider(int64_t by) : n((Index)by) {}

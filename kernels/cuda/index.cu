@@ -1,8 +1,8 @@
 /* kernels/cuda/index.cu: gathers and scatters.  An index that is out of range is reported and read as 0.
  *
- * The order of equal targets of a scatter is part of its result.  Targets can only be equal along the indexed dims,
- * so a thread takes one place of all other dims and walks the indexed ones in order.  A scatter_nd of single elements
- * has no other dims: one thread does it. */
+ * The order in which a scatter applies updates of one target is part of its result.  Targets can be equal only along
+ * the indexed dims, so a thread takes one index of all other dims and walks the indexed dims in order.  A scatter_nd
+ * of single elements has no other dims: one thread does all of it. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/dims.h"
 
@@ -91,7 +91,7 @@ void k_gather_elements(void *y, const void *x, const void *ids, int rank, const 
 	}
 }
 
-/* The row of (dims of x) that the depth indices from `ids` element `first` on name. */
+/* The number of the row that the indices from element `first` of ids on select.  x: the dims that are indexed. */
 __device__ static int64_t row_of(const void *ids, int64_t first, const Shape &x, int id_size, KBad *bad)
 {
 	int64_t at = 0;
@@ -147,7 +147,7 @@ template <class T> __device__ __forceinline__ void put(T *at, T v, KScatter mode
 	}
 }
 
-/* Thread: one place of ids' dims without the axis. */
+/* A thread has one index of the dims of ids without the axis. */
 template <class T>
 static __global__ void scattered(T *y, const void *ids, const T *updates, Shape of, Shape to, int axis,
 	int64_t places, KScatter mode, int id_size, KBad *bad)
@@ -180,7 +180,7 @@ template <class T> static void scatter_elements(T *y, const T *x, const void *id
 	if (n == 0)
 		return;
 	Shape of = shape_of(rank, dim), to = shape_of(rank, xdim);
-	if (!rank) { /* a scalar is a vector of one */
+	if (!rank) { /* a scalar is handled as a vector of one */
 		of.rank = to.rank = 1;
 		of.dim[0] = to.dim[0] = 1;
 	}
@@ -189,7 +189,7 @@ template <class T> static void scatter_elements(T *y, const T *x, const void *id
 		mode, id_size, k_bad_report);
 }
 
-/* Thread: one element of the rows. */
+/* A thread has one element of the rows. */
 template <class T> static __global__ void scattered_nd(T *y, const void *ids, const T *updates, int64_t n, Shape to,
 	int64_t inner, KScatter mode, int id_size, KBad *bad)
 {

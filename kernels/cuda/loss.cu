@@ -1,14 +1,14 @@
 /* kernels/cuda/loss.cu: softmax cross-entropy, its gradient, and accuracy.
  *
- * The one idea: a team of warps reads a row's logits once, 16 bytes at a time wherever the row begins.  Rows belong to
- * blocks by chunks that depend on their number alone; chunks' sums are added in order. */
+ * A team of warps reads the logits of a row once, 16 bytes at a time wherever the row begins.  Rows are dealt to
+ * blocks in chunks, whose number depends on the number of rows alone; the sums of chunks are added in order. */
 #include "kernels/cuda/exp_sum.cuh"
 #include "kernels/cuda/work.h"
 
 enum { LOGITS_LANE = 32, ACCURACY_BLOCKS = 256, JOIN_BLOCK = 1024 };
 
-/* Row [0, n) by the lanes of a team: what stands before the first multiple of 16 bytes and after the last one by
- * itself, the rest 16 bytes at a time.  one(i, value); many(i, values), both wide. */
+/* Visits row [0, n) by the lanes of a team: one(i, value) for elements before the first multiple of 16 bytes and after
+ * the last one, many(i, values) for the rest, 16 bytes at a time.  Values are widened. */
 template <class T, class One, class Many>
 __device__ __forceinline__ void each_of_row(const T *x, int64_t n, const Team &team, One one, Many many)
 {
@@ -41,7 +41,7 @@ template <class T> struct LossRows {
 	KBad *bad;
 };
 
-/* sum over the n classes of w (lse - x) */
+/* The sum over the n classes of w (lse - x). */
 template <class T> __device__ double loss_of_all(const LossRows<T> &a, const T *x, int64_t n, float lse,
 	const Team &team, double *scratch, int &turn)
 {
@@ -51,7 +51,7 @@ template <class T> __device__ double loss_of_all(const LossRows<T> &a, const T *
 	return team_reduce_one(all, Sum(), team, scratch, turn);
 }
 
-/* parts: of each chunk of rows the loss and the weight.  Loss of a row:
+/* parts gets the loss and the weight of each chunk of rows.  The loss of a row is
  * (1-e) w[y] (lse - x[y]) + e/C sum_c w[c] (lse - x[c]) */
 template <class T>
 static __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRows<T> a, double *parts, int64_t chunks,
@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRo
 	int64_t end = a.rows * (blockIdx.x + 1) / chunks;
 	double loss = 0, weight = 0;
 	for (int64_t first = a.rows * blockIdx.x / chunks; first < end; first += teams) {
-		int64_t row = first + team.id, n = row < end ? a.c : 0; /* a team without a row only keeps in step */
+		int64_t row = first + team.id, n = row < end ? a.c : 0; /* a team without a row takes part in barriers only */
 		const T *x = a.logits + row * a.c;
 		ExpSum<float> s = exp_sum_none<float>();
 		each_of_row(x, n, team, [&](int64_t, float v) { exp_sum_add(s, {v}); },
@@ -197,7 +197,7 @@ LOSS(uint16_t, F16, f16)
 
 /* ---- accuracy ---- */
 
-/* Whole numbers below 2^53: their sum is exact in any order. */
+/* Adds a whole number below 2^53: such sums are exact in any order. */
 __device__ inline void add_count(double *to, int64_t n)
 {
 	unsigned long long *bits = reinterpret_cast<unsigned long long *>(to), old = *bits, seen;
@@ -208,7 +208,8 @@ __device__ inline void add_count(double *to, int64_t n)
 	} while (old != seen);
 }
 
-/* The first of the largest, as a loop from 0 with > finds it: NaN is never larger, and nothing is larger than NaN. */
+/* Finds the first of the largest as a loop from index 0 with > does: NaN is never larger, and nothing is larger than
+ * NaN. */
 template <class T>
 static __global__ void __launch_bounds__(TEAM_THREADS)
 accuracy_rows(double *out, const T *logits, const int64_t *labels,
@@ -237,7 +238,7 @@ accuracy_rows(double *out, const T *logits, const int64_t *labels,
 				place = at;
 			}
 		}
-		__syncthreads(); /* of the row before */
+		__syncthreads(); /* the row before may still be read */
 		if (lane == 0) {
 			tops[warp] = top;
 			places[warp] = place;

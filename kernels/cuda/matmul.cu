@@ -1,8 +1,9 @@
 /* kernels/cuda/matmul.cu: matrix products on cublasLt.
  *
  * The library is column-major: y = op(a) op(b) in rows is y' = op(b)' op(a)' in columns, so operands are swapped and
- * nothing is copied.  Among the algorithms that it proposes only those serve that split no sum, or join its parts in
- * f32 in a fixed order.  One batch dim is the library's; where broadcasting leaves more, the host loops. */
+ * nothing is copied.  Of the algorithms that it proposes, only those are used that do not split a sum, or that join
+ * its parts in f32 in a fixed order.  The library takes one batch dim; where broadcasting leaves more, the host loops
+ * over the others. */
 #include <stdio.h>
 
 #include "kernels/cuda/prim.cuh"
@@ -19,7 +20,8 @@ static void drop_dim(KMatmulDesc *d, int i)
 	d->n_batch--;
 }
 
-/* Dims of 1 go; a dim that walks a's rows under one b joins m; neighbours that both operands walk evenly are merged. */
+/* Drops batch dims of 1, folds a dim along which a's rows continue and b is the same into m, and merges neighbouring
+ * dims that are one dim to both operands. */
 static KMatmulDesc merge_batch(const KMatmulDesc *desc)
 {
 	KMatmulDesc d = *desc;
@@ -48,7 +50,7 @@ static void y_strides(const KMatmulDesc *d, int64_t *stride)
 	}
 }
 
-/* What every matrix of the operand is aligned to: tensors are to 64 bytes. */
+/* The bytes that every matrix of the operand is aligned to, at most 64, which all tensors are. */
 static uint32_t alignment(const KMatmulDesc *d, const int64_t *stride, KDType t)
 {
 	int64_t a = 64;
@@ -76,7 +78,7 @@ template <class V> static void set_preference(cublasLtMatmulPreference_t p, cubl
 	prim_check_lt(cublasLtMatmulPreferenceSetAttribute(p, name, &value, sizeof value), "describe a choice");
 }
 
-/* rows x cols of row-major memory, which the library reads as cols x rows. */
+/* A row-major matrix of rows x cols, which the library sees as cols x rows. */
 static cublasLtMatrixLayout_t matrix(KDType t, int64_t rows, int64_t cols, int32_t count, int64_t stride)
 {
 	cublasLtMatrixLayout_t l = NULL;
@@ -128,7 +130,7 @@ static bool reproducible(const cublasLtMatmulAlgo_t *algo)
 	return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
-/* The best algorithm for the description, false: there is none. */
+/* Chooses the best algorithm for the description; false when there is none. */
 static bool choose(LtProduct *l, const KMatmulDesc *d)
 {
 	enum { PROPOSALS = 8 };
@@ -157,12 +159,13 @@ static bool choose(LtProduct *l, const KMatmulDesc *d)
 	return false;
 }
 
-/* In the library's epilogue where its bias has y's type; else, or where no algorithm has one, by prefill. */
+/* The library's epilogue adds the bias where bias and y have one type.  Otherwise, or where no algorithm has the
+ * epilogue, y is filled with the bias first and the product added. */
 static bool choose_with_bias(LtProduct *l, const KMatmulDesc *d)
 {
 	if (d->bias && d->dtype != K_F64 && type_of_y(d) == d->dtype) {
 		set_op<int32_t>(l, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)64); /* its alignment */
+		set_op<const void *>(l, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)64); /* has a bias's alignment */
 		l->fused_bias = true;
 		if (choose(l, d))
 			return true;

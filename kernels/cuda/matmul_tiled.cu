@@ -1,7 +1,7 @@
 /* kernels/cuda/matmul_tiled.cu: products by tiles in shared memory, for integers (which wrap), empty sums, and what
  * cublasLt does not serve.
  *
- * A block computes a tile of y, each thread 4 x 4 of its elements; the sum over k runs in order, in f32 for 16-bit
+ * A block computes a tile of y, a thread 4 x 4 elements of it.  The sum over k runs in order, in f32 for 16-bit
  * operands, and is rounded once. */
 #include <stdio.h>
 
@@ -9,7 +9,7 @@
 
 enum { TILE = 64, STEP = 16, SIDE = 16, PER = TILE / SIDE, THREADS = SIDE * SIDE };
 
-/* Where matrix i of the batch begins. */
+/* The offset of matrix i of the batch. */
 static __device__ int64_t batch_offset(const KMatmulDesc &d, const int64_t *stride, int64_t i)
 {
 	int64_t at = 0;
@@ -20,7 +20,8 @@ static __device__ int64_t batch_offset(const KMatmulDesc &d, const int64_t *stri
 	return at;
 }
 
-/* to[k][i] = from(first + i, k0 + k), zeros outside rows x sum.  along: neighbours in memory differ in k. */
+/* to[k][i] = element (first + i, k0 + k) of `from`, 0 outside rows x sum.  along: elements that are neighbours in
+ * memory differ in k. */
 template <class T> static __device__ __forceinline__ void load_tile(Wide<T> (*to)[TILE + 1], const T *from,
 	int64_t first, int64_t k0, int64_t rows, int64_t sum, bool along)
 {
@@ -86,7 +87,7 @@ void matmul_tiled(KPrim *p)
 	case K_F64: p->run = run<double, double>; break;
 	case K_F16: p->run = wide ? run<F16, float> : run<F16, F16>; break;
 	case K_BF16: p->run = wide ? run<Bf16, float> : run<Bf16, Bf16>; break;
-	case K_I64: case K_U64: p->run = run<uint64_t, uint64_t>; break; /* two's complement: the same bits */
+	case K_I64: case K_U64: p->run = run<uint64_t, uint64_t>; break; /* signed: the same bits */
 	case K_I32: case K_U32: p->run = run<uint32_t, uint32_t>; break;
 	default: k_fail("matmul has no kernel for dtype %d", (int)p->matmul.dtype);
 	}

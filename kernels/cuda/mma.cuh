@@ -1,14 +1,14 @@
 /* kernels/cuda/mma.cuh: tensor cores, matrix loads and asynchronous copies: the inline PTX of all kernels.
  *
- * The one idea: each function exists twice with one meaning, in PTX and as plain code for the emulation, which keeps
- * every fragment where the hardware keeps it.  With g = lane / 4 and i = 2 (lane % 4), two elements a register:
+ * Each function exists twice with one meaning: in PTX, and as plain code for the emulation (mma_sim.cuh), which keeps
+ * every fragment where the hardware keeps it.  With g = lane / 4 and i = 2 (lane % 4), and two elements a register:
  *   A (16 x 16): a[0] row g, columns i i+1; a[1] row g + 8; a[2], a[3] the same rows, columns i+8 i+9
  *   B (16 x 8):  b[0] rows i i+1, column g; b[1] rows i+8 i+9
  *   C (16 x 8):  c[0] c[1] row g, columns i i+1; c[2] c[3] row g + 8
  * so the C of two neighbouring tiles, rounded, is an A: see pack_a.
  *
- * Tiles in shared memory are rows of W elements of 16 bits in chunks of 8; chunk c of row r stands at c ^ (r & 7), so
- * that neither matrix loads nor 16-byte stores meet a bank twice. */
+ * A tile in shared memory is rows of W elements of 16 bits, in chunks of 8.  Chunk c of row r stands at c ^ (r & 7),
+ * so that neither matrix loads nor 16-byte stores have bank conflicts. */
 #ifndef SHARDC_CUDA_MMA_CUH
 #define SHARDC_CUDA_MMA_CUH
 
@@ -32,8 +32,8 @@ template <> __device__ __forceinline__ void mma<F16>(float (&c)[4], const uint32
 		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Four 8 x 8 matrices whose rows (16 bytes) lie where lanes 8 m .. 8 m + 7 say: lane gets of each matrix m row g,
- * elements i i+1; transposed: elements (i, g) and (i + 1, g). */
+/* Loads four 8 x 8 matrices; the address of row k (16 bytes) of matrix m comes from lane 8 m + k.  A lane gets
+ * elements i and i+1 of row g of each matrix; load_transposed gives it elements (i, g) and (i + 1, g). */
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void *row)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -45,8 +45,8 @@ __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], const void *ro
 		: "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
 }
 
-/* Copies global memory to shared memory behind the thread's back, or writes zeros (nothing is read then).  Begun copies
- * are there after copies_wait by the thread that began them, and for the block after its next __syncthreads. */
+/* Begins to copy global memory to shared memory in the background, or to write zeros (then nothing is read).  After
+ * copies_wait, the copies that a thread began are visible to it, and after the next __syncthreads to its block. */
 __device__ __forceinline__ void copy16_async(void *to, const void *from, bool zero)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"((uint32_t)__cvta_generic_to_shared(to)),
@@ -74,7 +74,7 @@ template <> __device__ __forceinline__ uint32_t pack2<F16>(float lo, float hi)
 	return r;
 }
 
-/* 2^x, results below the smallest normal number are 0 */
+/* 2^x, where results below the smallest normal number are 0. */
 __device__ __forceinline__ float exp2_fast(float x)
 {
 	float y;
@@ -88,19 +88,19 @@ __device__ __forceinline__ float exp2_fast(float x)
 /* Element where chunk c of row r begins. */
 template <int W> __device__ __forceinline__ int at_chunk(int r, int c) { return r * W + (c ^ (r & 7)) * 8; }
 
-/* The chunk that this thread copies of a tile's first row(s), in the matrix `from`. */
+/* The chunk of the matrix `from` that this thread copies of the first row, or rows, of a tile. */
 template <int W, class T> __device__ __forceinline__ const T *own_chunk(const T *from, int64_t stride)
 {
 	return from + (int)threadIdx.x / (W / 8) * stride + (int)threadIdx.x % (W / 8) * 8;
 }
 
-/* Begins to copy the next ROWS rows of a matrix into a tile; what is beyond `rows` of them or `width` becomes zeros.
- * own: own_chunk of the first of them, which a loop carries in fewer registers than rows' numbers; stride, width in
- * elements, multiples of 8. */
+/* Begins to copy the next ROWS rows of a matrix into a tile; elements beyond `rows` rows or `width` columns become
+ * zeros.  own: the own_chunk of the first of these rows, which takes fewer registers in a loop than row numbers do.
+ * stride and width are in elements, multiples of 8. */
 template <int ROWS, int W, int THREADS, class T> __device__ __forceinline__ void tile_next(T *tile, const T *own,
 	int64_t stride, int rows, int width)
 {
-	constexpr int CHUNKS = W / 8, STEP = THREADS / CHUNKS; /* rows in one go of all threads */
+	constexpr int CHUNKS = W / 8, STEP = THREADS / CHUNKS; /* rows that all threads copy at once */
 	static_assert(ROWS % STEP == 0 && STEP % 8 == 0, "every thread copies as many chunks, at one place of its rows");
 	int r = (int)threadIdx.x / CHUNKS, c = (int)threadIdx.x % CHUNKS, end = c * 8 < width ? rows - r : 0;
 	tile += at_chunk<W>(r, c);
@@ -109,35 +109,35 @@ template <int ROWS, int W, int THREADS, class T> __device__ __forceinline__ void
 		copy16_async(tile + i * W, own, i >= end);
 }
 
-/* The same of rows [first, first + ROWS); from: row 0, rows: of the matrix. */
+/* The same for rows [first, first + ROWS) of a matrix; `from` is its row 0, `rows` the number of its rows. */
 template <int ROWS, int W, int THREADS, class T> __device__ __forceinline__ void tile_begin(T *tile, const T *from,
 	int64_t stride, int first, int rows, int width)
 {
 	tile_next<ROWS, W, THREADS>(tile, own_chunk<W>(from, stride) + first * stride, stride, rows - first, width);
 }
 
-/* A from rows r.. and columns k.. of a tile */
+/* A from rows r.. and columns k.. of a tile. */
 template <int W, class T> __device__ __forceinline__ void load_a(uint32_t (&a)[4], const T *tile, int r, int k)
 {
 	int lane = (int)threadIdx.x % WARP;
 	load_matrices(a, tile + at_chunk<W>(r + lane % 16, k / 8 + lane / 16));
 }
 
-/* B of columns n.. n+7 (b[0] b[1]) and n+8.. n+15 (b[2] b[3]), rows k..: from a tile whose rows are B's columns */
+/* B of columns n..n+7 (b[0] b[1]) and n+8..n+15 (b[2] b[3]) and rows k.., from a tile whose rows are B's columns. */
 template <int W, class T> __device__ __forceinline__ void load_b(uint32_t (&b)[4], const T *tile, int n, int k)
 {
 	int lane = (int)threadIdx.x % WARP;
 	load_matrices(b, tile + at_chunk<W>(n + lane / 16 * 8 + lane % 8, k / 8 + lane / 8 % 2));
 }
 
-/* The same from a tile whose rows are B's rows */
+/* The same from a tile whose rows are B's rows. */
 template <int W, class T> __device__ __forceinline__ void load_b_rows(uint32_t (&b)[4], const T *tile, int n, int k)
 {
 	int lane = (int)threadIdx.x % WARP;
 	load_transposed(b, tile + at_chunk<W>(k + lane % 16, n / 8 + lane / 16));
 }
 
-/* A of 16 columns from the C of two neighbouring tiles */
+/* A of 16 columns from the C of two neighbouring tiles. */
 template <class T> __device__ __forceinline__ void pack_a(uint32_t (&a)[4], const float (&left)[4],
 	const float (&right)[4])
 {
@@ -147,7 +147,7 @@ template <class T> __device__ __forceinline__ void pack_a(uint32_t (&a)[4], cons
 	a[3] = pack2<T>(right[2], right[3]);
 }
 
-/* c (16 MT x 8 NT) += a (16 MT x 16 KS, fragments) b^T; b: rows 0.. of a tile, one a column of c */
+/* c (16 MT x 8 NT) += a (16 MT x 16 KS, in fragments) b^T.  b: a tile whose row n is column n of the right operand. */
 template <class T, int W, int MT, int NT, int KS> __device__ __forceinline__ void product_bt(float (&c)[MT][NT][4],
 	const uint32_t (&a)[MT][KS][4], const T *b)
 {
@@ -165,11 +165,11 @@ template <class T, int W, int MT, int NT, int KS> __device__ __forceinline__ voi
 		}
 }
 
-/* The same, a: 16 MT rows from `row` on of a tile */
+/* The same, where a is 16 MT rows of a tile, from `row` on. */
 template <class T, int W, int MT, int NT> __device__ __forceinline__ void product_tiles_bt(float (&c)[MT][NT][4],
 	const T *a, int row, const T *b)
 {
-	#pragma unroll 2 /* more would cost registers */
+	#pragma unroll 2 /* more would use more registers */
 	for (int k = 0; k < W / 16; k++) {
 		uint32_t fa[MT][4];
 		#pragma unroll
@@ -188,7 +188,7 @@ template <class T, int W, int MT, int NT> __device__ __forceinline__ void produc
 	}
 }
 
-/* c (16 MT x W) += round(p) (16 MT x 8 NT, as C) b (8 NT x W, rows of a tile) */
+/* c (16 MT x W) += round(p) b, where p (16 MT x 8 NT) is held as C and b (8 NT x W) is the rows of a tile. */
 template <class T, int W, int MT, int NT> __device__ __forceinline__ void product_rounded(float (&c)[MT][W / 8][4],
 	const float (&p)[MT][NT][4], const T *b)
 {
@@ -211,8 +211,9 @@ template <class T, int W, int MT, int NT> __device__ __forceinline__ void produc
 	}
 }
 
-/* Rounds a warp's c (16 MT x W) into rows row.. of a tile that no other warp uses, and stores those below `rows`
- * (counted from the tile's row 0 at `first`), `width` elements each, to `to` (its row 0). */
+/* Rounds a warp's c (16 MT x W) into rows row.. of a tile, which no other warp uses, and stores those of them that are
+ * below `rows` to `to`, `width` elements each.  first: the matrix's row that is row 0 of the tile; to: row 0 of the
+ * matrix. */
 template <class T, int W, int MT> __device__ __forceinline__ void store_rows(T *to, int64_t stride, int first, int rows,
 	int width, T *tile, int row, const float (&c)[MT][W / 8][4])
 {

@@ -1,8 +1,8 @@
 /* kernels/cuda/mma_sim.cuh: the PTX functions of mma.cuh as plain code, for the emulation only.
  *
- * The one idea: the last lane of a warp that comes computes for all of them (sim_warp).  Half of the asynchronous
- * copies are made when they begin and half when they are waited for, so that reading too early and overwriting too
- * early both show. */
+ * The last lane of a warp that arrives computes for all lanes (sim_warp).  Half of the asynchronous copies are made
+ * when they begin and half when they are waited for, so that both reading and overwriting too early give wrong
+ * results. */
 #ifndef SHARDC_CUDA_MMA_SIM_CUH
 #define SHARDC_CUDA_MMA_SIM_CUH
 
@@ -68,7 +68,7 @@ inline void load_transposed(uint32_t (&r)[4], const void *row)
 
 enum { SIM_THREADS = 1024, SIM_COPIES = 256 };
 struct SimCopy { char *to; char bytes[16]; int n; };
-/* by thread of the block: copies that are not made yet */
+/* For each thread of a block, the copies that have begun and are not made yet. */
 inline SimCopy sim_copy[SIM_THREADS][SIM_COPIES];
 inline int sim_copies[SIM_THREADS];
 

@@ -1,10 +1,9 @@
-/* kernels/cuda/move.cu: copies that change places only: transpose, broadcast, slice, pad, concat, split.
+/* kernels/cuda/move.cu: copies that only change where elements stand: transpose, broadcast, slice, pad, concat, split.
  *
- * All but padding with x's own elements are one strided copy (kernels/dims.h).  Elements are moved as unsigned
- * integers of their size, runs of them as up to 16 bytes; where y and x are contiguous along different dims, through
- * square tiles in shared memory.  Memory that lies in one piece is left to the driver's copies.
- *
- * The one idea: the plan is made on the host, so a kernel only divides an index by the merged dims. */
+ * All but padding with x's own elements are one strided copy (kernels/dims.h).  Its plan is made on the host, so a
+ * kernel only divides an index by the merged dims.  Elements are moved as unsigned integers of their size, and runs of
+ * them in up to 16 bytes; where y and x are contiguous along different dims they go through square tiles in shared
+ * memory.  Memory in one piece is left to the driver's copies. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/dims.h"
 
@@ -42,7 +41,8 @@ template <class T> static __global__ void strided_small(T *y, const T *x, Move m
 	}
 }
 
-/* Dims tile_dim (along which x is contiguous) and the last (y) by squares; the other dims by blocks. */
+/* Squares of the dims tile_dim (along which x is contiguous) and the last (along which y is); blocks share the other
+ * dims. */
 template <class T> static __global__ void tiled(T *y, const T *x, Move m, int64_t across, int64_t down)
 {
 	__shared__ T square[SIDE][SIDE + 1];
@@ -85,7 +85,7 @@ template <class T> static void run(void *y, const void *x, const Move *m)
 	}
 }
 
-/* Turns runs of the last dim into wider elements as far as sizes, strides and addresses allow; the new size. */
+/* Turns runs of the last dim into wider elements as far as sizes, strides and addresses allow; returns the new size. */
 static int widened(Move *m, const void *y, const void *x, int size)
 {
 	int last = m->rank - 1;
@@ -126,7 +126,7 @@ void k_copy(void *y, const void *x, int64_t bytes)
 		launched(cudaMemcpyAsync(y, x, (size_t)bytes, cudaMemcpyDeviceToDevice, k_stream), "k_copy");
 }
 
-/* Rows of `bytes` between two row pitches. */
+/* Copies rows of `bytes` bytes between two row pitches. */
 static void copy_rows(void *y, int64_t y_pitch, const void *x, int64_t x_pitch, int64_t rows, int64_t bytes)
 {
 	const int64_t dim[] = {rows, bytes}, xs[] = {x_pitch, 1}, ys[] = {y_pitch, 1};
@@ -137,7 +137,7 @@ static void copy_rows(void *y, int64_t y_pitch, const void *x, int64_t x_pitch, 
 
 /* ---- values from the host ---- */
 
-/* Every element the same; wide ones are several. */
+/* Sets every element to value; a wide value is several elements. */
 template <class T> static __global__ void filled(T *y, T value, int64_t n)
 {
 	GRID_STRIDE(i, n)
@@ -171,7 +171,7 @@ void k_fill(void *y, const void *value, int64_t n, int size)
 	}
 }
 
-/* What travels with a launch: parameters of a kernel are at most 4 KB. */
+/* Bytes that travel with a launch, whose parameters may have at most 4 KB. */
 struct Page { unsigned char at[2048]; };
 
 static __global__ void set_page(unsigned char *y, Page page, int n)

@@ -1,17 +1,17 @@
 /* kernels/cuda/norm.cu: layer norm, RMS norm and their gradients over rows.
  *
- * The one idea: a team of warps keeps its row in registers, so x and dy are read once.  A team of the gradient walks a
- * fixed set of rows and keeps the sums of its columns, too; teams' sums (in work) are added in order.  Rows too wide
- * for that are read several times. */
+ * A team of warps keeps its row in registers, so x and dy are read once.  In the gradient a team also has a fixed set
+ * of rows and keeps their column sums; the sums of teams (in work) are added in order.  Rows that are too wide for
+ * that are read several times. */
 #include "kernels/cuda/team.cuh"
 #include "kernels/cuda/work.h"
 
 enum { LONG_BLOCK = 512, JOIN = 32 };
-/* Elements of a row that a lane keeps, within 128 registers. */
+/* Elements of a row that a lane keeps, so that a thread needs at most 128 registers. */
 template <class T, int V> constexpr int row_lane = V == 1 || sizeof(T) == 8 ? 16 : 32;
 template <class T, int V> constexpr int grad_lane = V == 1 || sizeof(T) == 8 ? K_NORM_LANE / 2 : K_NORM_LANE;
 
-/* What an add gives: never contracted with the product that x is. */
+/* What an add gives: never contracted into one operation with the product that x may be. */
 __device__ __forceinline__ float add_apart(float x, float y) { return __fadd_rn(x, y); }
 __device__ __forceinline__ double add_apart(double x, double y) { return __dadd_rn(x, y); }
 template <class T> __device__ __forceinline__ T add_rounded(T x, T y)
@@ -19,11 +19,11 @@ template <class T> __device__ __forceinline__ T add_rounded(T x, T y)
 	return narrow<T>(add_apart(widen(x), widen(y)));
 }
 
-/* What both norms tell their kernels; RMS norm is not centred and has no b. */
+/* What both norms tell their kernels.  RMS norm is not centred and has no b. */
 template <class T> struct NormRows {
 	T *y;
 	Wide<T> *mean, *rstd;      /* may be NULL */
-	T *s;                      /* x + r, where there is r */
+	T *s;                      /* x + r where r is given */
 	const T *x, *w, *b, *r;    /* w, b, r may be NULL; y, s may be x, r */
 	int64_t rows, cols;
 	double eps;
@@ -47,7 +47,7 @@ static __global__ void __launch_bounds__(TEAM_THREADS) norm_rows(NormRows<T> a, 
 	__shared__ W scratch[2 * WARP];
 	Team team = team_of(warps);
 	int64_t row = (int64_t)blockIdx.x * (blockDim.x / team.size) + team.id;
-	int cols = row < a.rows ? (int)a.cols : 0, turn = 0; /* a team without a row only keeps in step */
+	int cols = row < a.rows ? (int)a.cols : 0, turn = 0; /* a team without a row takes part in barriers only */
 	const T *x = a.x + row * a.cols;
 	Vec<T, V> v[PER];
 	W s = 0, q = 0;
@@ -90,7 +90,7 @@ static __global__ void __launch_bounds__(TEAM_THREADS) norm_rows(NormRows<T> a, 
 		put_statistics(a, row, m, r);
 }
 
-/* A block per row of any width. */
+/* A block for each row, of any width. */
 template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_long(NormRows<T> a)
 {
 	using W = Wide<T>;
@@ -99,7 +99,7 @@ template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_lon
 	const T *x = (a.r ? a.s : a.x) + row * a.cols;
 	T *y = a.y + row * a.cols;
 	double s = 0, q = 0;
-	for (int64_t c = threadIdx.x; a.r && c < a.cols; c += blockDim.x) /* each thread reads only what it wrote */
+	for (int64_t c = threadIdx.x; a.r && c < a.cols; c += blockDim.x) /* each thread reads back only what it wrote */
 		a.s[row * a.cols + c] = add_rounded(a.x[row * a.cols + c], a.r[row * a.cols + c]);
 	for (int64_t c = threadIdx.x; a.centred && c < a.cols; c += blockDim.x)
 		s += (double)widen(x[c]);
@@ -219,7 +219,7 @@ static __global__ void __launch_bounds__(TEAM_THREADS) norm_grad_rows(NormGrad<T
 	}
 }
 
-/* A block per row of any width: dx alone. */
+/* A block for each row, of any width; computes dx alone. */
 template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_grad_long(NormGrad<T> a)
 {
 	using W = Wide<T>;
@@ -243,7 +243,7 @@ template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_gra
 	}
 }
 
-/* The parts of wide rows: a thread has a column and the rows of a team. */
+/* The parts of wide rows: a thread has one column and the rows of one team. */
 template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_parts_long(NormGrad<T> a)
 {
 	using W = Wide<T>;
@@ -260,7 +260,7 @@ template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_par
 	a.part[(2 * id + 1) * a.cols + c] = sb;
 }
 
-/* Blocks of JOIN x JOIN: columns by every JOIN-th team; y of the grid: dw, db. */
+/* Joins the teams' sums.  Blocks have JOIN x JOIN threads: columns, by every JOIN-th team.  y of the grid: dw, db. */
 template <class T>
 static __global__ void __launch_bounds__(JOIN * JOIN)
 norm_join(T *dw, T *db, const Wide<T> *part, int64_t teams, int64_t cols)
@@ -289,7 +289,7 @@ template <class T, int V> static void norm_backward_by(const NormGrad<T> &a)
 		LAUNCH((norm_grad_rows<T, V>), grid, team_block(warps), 0, k_stream, a, warps);
 		return;
 	}
-	if (a.part) /* first: dx may be dy */
+	if (a.part) /* before dx, which may be dy */
 		LAUNCH(norm_parts_long<T>, dim3((unsigned)ceil_div(a.cols, LONG_BLOCK), (unsigned)a.teams), LONG_BLOCK, 0,
 			k_stream, a);
 	if (a.dx)
@@ -314,7 +314,7 @@ template <class T> static void norm_backward(NormGrad<T> a, T *dw, T *db, void *
 			a.rows > 0 ? a.teams : 0, a.cols);
 }
 
-/* D: the type of elements on the device, which for 16-bit ones is not the raw type of the interface. */
+/* D is the type of elements on the device; for 16-bit ones it differs from the raw type of the interface. */
 #define NORM(T, W, D, t) \
 void k_layer_norm_##t(T *y, W *mean, W *rstd, T *s, const T *x, const T *w, const T *b, const T *r, int64_t rows, \
 	int64_t cols, double eps) \

@@ -1,15 +1,15 @@
 /* kernels/cuda/pool.cu: max and average pooling and their gradients, one to three spatial dims.
  *
- * A thread makes one result element: an output position, or, of gradients, an input position that visits the windows
- * over it in order; so nothing is added by two threads and 16-bit results are rounded once.  Channels-first data is the
- * same with n * c samples of one channel.  Positions inside a sample are 32-bit. */
+ * A thread makes one result element: an output position or, in a gradient, an input position, for which it visits the
+ * windows over it in order.  So no two threads add to one element, and 16-bit results are rounded once.
+ * Channels-first data is treated as n * c samples of one channel.  Positions inside a sample have 32 bits. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/window.cuh"
 #include "kernels/dims.h"
 
 enum { THREADS = 256 };
 
-/* KPool with all in 32 bits but the total. */
+/* KPool with 32-bit numbers, except for the total. */
 struct Plane {
 	int rank, in[3], out[3], kernel[3], stride[3], dilation[3], pad[3], pad_end[3];
 	int c, n_in, n_out, n_kernel;
@@ -21,7 +21,7 @@ static int product(int rank, const int64_t *dim)
 {
 	int64_t n = numel(rank, dim);
 	if (n > INT32_MAX)
-		k_fail("pooling over %lld positions of one sample: there may be 2^31", (long long)n);
+		k_fail("pooling: a sample has %lld positions, at most 2^31 - 1 are supported", (long long)n);
 	return (int)n;
 }
 
@@ -42,7 +42,8 @@ static Plane plane_of(const KPool *p)
 	return q;
 }
 
-/* What an average divides by at output position q: pads count when count_pad, ceil mode's extra never. */
+/* The divisor of an average at output position q: padding counts when count_pad is set, what ceil mode adds never
+ * does. */
 __device__ static int window(const Plane &p, int q)
 {
 	int count = 1;
@@ -101,7 +102,7 @@ template <class T> static __global__ void averaged(T *y, const T *x, Plane p, in
 	}
 }
 
-/* idx: of max pooling, else NULL */
+/* idx is that of max pooling, NULL for average pooling. */
 template <class T> static __global__ void pool_grad(T *dx, const T *dy, const int32_t *idx, Plane p, int64_t total)
 {
 	GRID_STRIDE(t, total) {

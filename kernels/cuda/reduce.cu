@@ -1,12 +1,13 @@
 /* kernels/cuda/reduce.cu: sum, mean, max, min and product over any axes.
  *
  * Dims are merged into alternating runs of kept and reduced ones.  If the last run is reduced, a result is the sum of
- * contiguous rows: one warp or one block makes it.  If it is kept, a block makes neighbouring columns, its rows of
- * threads sharing the reduced ones.  The reduced elements of a result are cut into chunks by shape alone
- * (kernels/cuda/work.h); with several chunks partial results stand in work and are merged in order.
+ * contiguous rows, made by one warp or one block.  If it is kept, a block makes neighbouring columns, and its rows of
+ * threads share the reduced elements.  The reduced elements of a result are cut into chunks by shape alone
+ * (kernels/cuda/work.h); with several chunks their partial results stand in work and are merged in order.
  *
- * Sums and products of f32 and f64 run in f64, of 16-bit floats in f32, of integers in 64 bits that wrap.  What is done
- * with integers the kernels are told when they run: there are many types, and few such reductions. */
+ * Sums and products of f32 and f64 run in f64, of 16-bit floats in f32, of integers in 64 bits that wrap.  Kernels for
+ * integers are told the reduction when they run rather than when they are compiled, since there are many integer types
+ * and such reductions are rare. */
 #include <type_traits>
 
 #include "kernels/cuda/common.cuh"
@@ -38,7 +39,7 @@ template <class T> struct Times {
 	__device__ Wide<T> finish(Acc s, int64_t) const { return (Wide<T>)s; }
 };
 
-/* NaN wins. */
+/* A NaN wins. */
 template <class T, bool LARGEST> struct Extreme {
 	using Acc = Wide<T>;
 	__device__ Acc start() const { return LARGEST ? -(Acc)INFINITY : (Acc)INFINITY; }
@@ -49,7 +50,7 @@ template <class T, bool LARGEST> struct Extreme {
 template <class T> struct OfIntegers {
 	using Acc = typename std::conditional<std::is_signed<T>::value, int64_t, uint64_t>::type;
 	Rule rule;
-	/* Of nothing the largest is the least number that there is. */
+	/* The start of a maximum is the least number of the type, that of a minimum the largest. */
 	__device__ Acc start() const
 	{
 		constexpr uint64_t top = (uint64_t)1 << (sizeof(T) * 8 - 1), least = std::is_signed<T>::value ? top : 0;
@@ -74,7 +75,7 @@ template <class T> struct OfIntegers {
 
 struct Dims { int rank; int64_t dim[K_MAX_RANK], stride[K_MAX_RANK]; };
 
-/* Kept and reduced dims of the merged shape, without the last one, whose n elements are contiguous. */
+/* The kept and the reduced dims of the merged shape without the last one, whose n elements are contiguous. */
 struct Reduction {
 	Dims kept, red;
 	int64_t n, outputs, count, chunks; /* count: reduced elements of a result */
@@ -115,7 +116,7 @@ static Reduction reduction_of(int rank, const int64_t *dim, unsigned axes)
 	return r;
 }
 
-/* Reduced elements [from, to) of chunk c. */
+/* Where chunk c of the reduced elements begins; it ends where chunk c + 1 begins. */
 __device__ static int64_t chunk_begin(const Reduction &r, int64_t c)
 {
 	return r.count * c / r.chunks;
@@ -132,7 +133,7 @@ template <class T, class Op> __device__ __forceinline__ void put(T *y, typename 
 
 /* ---- kernels ---- */
 
-/* Contiguous rows: `lanes` threads, 32 or the block, make one chunk of one result. */
+/* Contiguous rows: `lanes` threads, 32 or the whole block, make one chunk of one result. */
 template <class T, class Op> static __global__ void __launch_bounds__(THREADS)
 rows(T *y, typename Op::Acc *part, const T *x,
 	Reduction r, Op op, int lanes)
@@ -159,7 +160,7 @@ rows(T *y, typename Op::Acc *part, const T *x,
 	}
 }
 
-/* Kept columns: a block makes one chunk of COLS * V neighbours, V of them per thread. */
+/* Kept columns: a block makes one chunk of COLS * V neighbouring results, a thread V of them. */
 template <class T, class Op, int V> static __global__ void __launch_bounds__(THREADS) cols(T *y, typename Op::Acc *part,
 	const T *x, Reduction r, Op op)
 {

@@ -1,7 +1,7 @@
 /* kernels/cuda/rope.cu: rotary position embedding.
  *
- * The one idea: a thread turns V neighbouring pairs of one row, both halves read before either is written, so that y
- * may be x; dims behind the rotated ones are items of V, too.  V is as wide as sizes and alignment let it be. */
+ * A thread turns V neighbouring pairs of one row and reads both halves before it writes either, so y may be x.  Dims
+ * behind the rotated ones are copied V at a time.  V is as wide as sizes and alignment allow. */
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256 };
@@ -13,7 +13,7 @@ template <class T> __device__ __forceinline__ void turn(T &left, T &right, float
 	right = narrow<T>(v * cosine + u * sine);
 }
 
-/* I: wide enough for the number of elements. */
+/* I: an integer type wide enough for the number of elements. */
 template <class T, int V, class I> static __global__ void __launch_bounds__(THREADS) rope(T *y, const T *x,
 	const T *__restrict__ cosines, const T *__restrict__ sines, KRope r)
 {
@@ -36,7 +36,7 @@ template <class T, int V, class I> static __global__ void __launch_bounds__(THRE
 	#pragma unroll
 	for (int i = 0; i < V; i++) {
 		float cosine = widen(c.at[i]), sine = sign * widen(s.at[i]);
-		int l = 2 * i, m = 2 * i + 1; /* a pair's places in p and q, one after the other */
+		int l = 2 * i, m = 2 * i + 1; /* indices of a pair in p followed by q */
 		if (r.interleaved)
 			turn(l < V ? p.at[l] : q.at[l - V], m < V ? p.at[m] : q.at[m - V], cosine, sine);
 		else

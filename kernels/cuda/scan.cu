@@ -1,7 +1,7 @@
 /* kernels/cuda/scan.cu: cumulative sums, arg max and min, top k, iota.
  *
- * Along the axis one thread works in order, so sums are those of the CPU; threads share the other dims.  NaN counts as
- * both the largest and the smallest. */
+ * One thread works in order along the axis, so sums are those of the CPU; threads share the other dims.  NaN counts as
+ * both the largest and the smallest element. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/dims.h"
 
@@ -10,7 +10,7 @@ enum { THREADS = 128 };
 /* (outer, n, inner) along n */
 struct Line { int64_t outer, n, inner; };
 
-/* true: a is nearer the front of the order than b; NaN is in front of all. */
+/* Whether a comes before b in the order of topk; NaN comes before all numbers. */
 template <class T> __device__ __forceinline__ bool better(T a, T b, bool largest)
 {
 	if (a != a || b != b)
@@ -46,7 +46,7 @@ template <class T> static __global__ void arg(int64_t *y, const T *x, Line s, bo
 	}
 }
 
-/* Each pick is the best of what comes after the pick before it in the order (value, then index). */
+/* Each pick is the best of the elements that come after the previous pick in the order (value, then index). */
 template <class T> static __global__ void top(T *y, int64_t *idx, const T *x, Line s, int64_t k, bool largest)
 {
 	GRID_STRIDE(r, s.outer * s.inner) {

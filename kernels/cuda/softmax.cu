@@ -1,18 +1,18 @@
 /* kernels/cuda/softmax.cu: softmax and log-softmax along any axis, and their gradients.  A row of -inf gives NaN, as
  * 0/0 does.
  *
- * The one idea: along the last axis a team of warps keeps its row in registers; longer rows are read twice.  Along
- * other axes neighbouring threads have neighbouring columns, and SLICES threads share one. */
+ * Along the last axis a team of warps keeps its row in registers; longer rows are read twice.  Along other axes
+ * neighbouring threads have neighbouring columns, and SLICES threads share a column. */
 #include "kernels/cuda/exp_sum.cuh"
 
 enum { SLICES = 8 };
-/* Elements of a row that a lane keeps, within 128 registers. */
+/* Elements of a row that a lane keeps, so that a thread needs at most 128 registers. */
 template <class T, int V> constexpr int row_lane = V == 1 || sizeof(T) == 8 ? 16 : 32;
 template <class T, int V> constexpr int grad_lane = V == 1 || sizeof(T) == 8 ? 8 : 16;
 
 template <class T> struct Softmax {
-	T *y;                /* dx of gradients; may be x, dy */
-	const T *x, *dy;     /* x: y of gradients */
+	T *y;                /* result: y, or dx in a gradient; may be x or dy */
+	const T *x, *dy;     /* x: the operand x, or y in a gradient */
 	int64_t outer, n, inner;
 	bool log;
 };
@@ -26,7 +26,7 @@ template <class T, int V> static __global__ void __launch_bounds__(TEAM_THREADS)
 	__shared__ W scratch[2 * WARP];
 	Team team = team_of(warps);
 	int64_t row = (int64_t)blockIdx.x * (blockDim.x / team.size) + team.id;
-	int n = row < a.outer ? (int)a.n : 0, turn = 0; /* a team without a row only keeps in step */
+	int n = row < a.outer ? (int)a.n : 0, turn = 0; /* a team without a row takes part in barriers only */
 	W v[PER][V], top = -(W)INFINITY, sum = 0;
 	#pragma unroll
 	for (int k = 0; k < PER; k++) {
@@ -228,7 +228,7 @@ template <class T> static void softmax_grad(const Softmax<T> &a)
 		softmax_grad_of_rows<T, 1>(a);
 }
 
-/* D: the type of elements on the device, which for 16-bit ones is not the raw type of the interface. */
+/* D is the type of elements on the device; for 16-bit ones it differs from the raw type of the interface. */
 #define SOFTMAX(T, D, t, name, logarithm) \
 void k_##name##_##t(T *y, const T *x, int64_t outer, int64_t n, int64_t inner) \
 { \

@@ -1,8 +1,8 @@
 /* kernels/cuda/state.cu: what a rank's kernels share on CUDA: the stream, reports of bad input, library handles, and
  * the life of primitives.
  *
- * The hooks for failures are kernels/cpu/common.c's, which CUDA programs link, too.  cuDNN's handle, which takes device
- * memory and a moment to make, comes with the first convolution, in setup(). */
+ * The functions that report failures are those of kernels/cpu/common.c, which CUDA programs link, too.  cuDNN's handle
+ * takes device memory and time to make, so it comes with the first convolution, in setup(). */
 #include <stdlib.h>
 
 #include "kernels/cuda/prim.cuh"

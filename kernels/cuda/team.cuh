@@ -1,7 +1,7 @@
 /* kernels/cuda/team.cuh: rows that are shared by teams of warps.
  *
- * The one idea: a row belongs to 1, 2, 4, 8 or 16 neighbouring warps of a block, as many as its length wants, so that
- * short rows fill a block together and long ones have all of it.  All teams of a block run in step. */
+ * A row belongs to 1, 2, 4, 8 or 16 neighbouring warps of a block, by its length, so that short rows fill a block
+ * together and a long one has all of it.  All teams of a block run in step: they meet the same barriers. */
 #ifndef SHARDC_CUDA_TEAM_CUH
 #define SHARDC_CUDA_TEAM_CUH
 
@@ -18,8 +18,9 @@ __device__ __forceinline__ Team team_of(int warps)
 	return {warps, (int)threadIdx.x / size, (int)threadIdx.x % size, size};
 }
 
-/* Reduces each of v over the team; all of it get the results.  All threads of the block call; scratch: 64 N elements of
- * shared memory; turn counts the calls of a thread, since neighbouring calls use different halves of scratch. */
+/* Reduces each of v over the team; all its threads get the results.  All threads of the block must call it.  scratch:
+ * 64 N elements of shared memory.  turn counts a thread's calls, since successive calls use different halves of
+ * scratch. */
 template <int N, class T, class Op>
 __device__ __forceinline__ void team_reduce(T (&v)[N], Op op, const Team &team, T *scratch, int &turn)
 {
@@ -49,7 +50,7 @@ __device__ __forceinline__ T team_reduce_one(T x, Op op, const Team &team, T *sc
 	return v[0];
 }
 
-/* Warps for rows of n elements, `lane` of them a lane; TEAM_WARPS at most. */
+/* The warps of a team for rows of n elements, of which a lane keeps `lane`; at most TEAM_WARPS. */
 static inline int team_warps(int64_t n, int lane)
 {
 	int warps = 1;

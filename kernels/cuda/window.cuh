@@ -1,10 +1,11 @@
-/* kernels/cuda/window.cuh: where the windows of convolutions and pooling lie.
+/* kernels/cuda/window.cuh: which positions the windows of convolutions and pooling meet.
  *
- * W has rank and, by spatial dim, in, out, kernel, stride, dilation and pad; I is the type of its positions. */
+ * W is a type with rank and, for each spatial dim, in, out, kernel, stride, dilation and pad; I is the type of its
+ * positions. */
 #ifndef SHARDC_CUDA_WINDOW_CUH
 #define SHARDC_CUDA_WINDOW_CUH
 
-/* The flat input position that output position q meets at kernel position k, -1 in the padding. */
+/* The flat input position that output position q meets at kernel position k; -1 in the padding. */
 template <class W, class I> static __device__ __forceinline__ I window_input(const W &w, I q, I k)
 {
 	I at = 0, scale = 1;
@@ -20,7 +21,7 @@ template <class W, class I> static __device__ __forceinline__ I window_input(con
 	return at;
 }
 
-/* The flat output position that meets input position p at kernel position k, -1 when there is none. */
+/* The flat output position that meets input position p at kernel position k; -1 when there is none. */
 template <class W, class I> static __device__ __forceinline__ I window_output(const W &w, I p, I k)
 {
 	I at = 0, scale = 1;

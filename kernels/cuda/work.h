@@ -1,6 +1,7 @@
-/* kernels/cuda/work.h: how much scratch each CUDA kernel wants, as plain arithmetic on shapes (see kernels/work.h).
+/* kernels/cuda/work.h: how much scratch (work) each CUDA kernel wants, in bytes, as plain arithmetic on shapes.
  *
- * Read by passes through kernels.def and by the kernels themselves, so that plan and use cannot differ. */
+ * Like kernels/work.h, it is read by passes through kernels.def and by the kernels themselves, so that what is planned
+ * and what is used cannot differ. */
 #ifndef SHARDC_KERNELS_CUDA_WORK_H
 #define SHARDC_KERNELS_CUDA_WORK_H
 
@@ -8,12 +9,13 @@
 
 static inline int64_t kwork_cuda_none(const KWorkArgs *a) { (void)a; return 0; }
 
-/* attention_grad (dy, ...) of any type keeps two floats a row of dy. */
+/* attention_grad (dy, ...) of any type keeps two floats for each row of dy. */
 static inline int64_t kwork_cuda_attention_grad(const KWorkArgs *a) { return kwork_numel(&a->in[0], 0, 3) * 8; }
 
 /* ---- products and convolutions: what the libraries may use ---- */
 
-/* Parts of long sums, in f32, for up to so many slices; integers are counted, too, and need none. */
+/* Room for the f32 parts of long sums, of up to K_LT_SLICES slices.  Integers are counted, too, although they need
+ * none. */
 enum { K_LT_WORK = 32 << 20, K_LT_MIN = 1 << 20, K_LT_SLICES = 32 };
 static inline int64_t kwork_cuda_matmul(const KWorkArgs *a)
 {
@@ -21,7 +23,7 @@ static inline int64_t kwork_cuda_matmul(const KWorkArgs *a)
 	return kwork_capped(a, kwork_up(bytes < K_LT_WORK ? bytes : (int64_t)K_LT_WORK, 256));
 }
 
-/* Twice what the convolution reads and writes, within bounds: room for other layouts of all of it. */
+/* Twice what the convolution reads and writes, within bounds: room for copies of all of it in other layouts. */
 enum { K_DNN_MIN = 1 << 20, K_DNN_MAX = 256 << 20 };
 static inline int64_t kwork_cuda_conv_of(const KWorkArgs *a, const KShape *x, const KShape *w, const KShape *y)
 {
@@ -32,7 +34,7 @@ static inline int64_t kwork_cuda_conv_of(const KWorkArgs *a, const KShape *x, co
 		int64_t uneven = a->pads[i] - a->pads[i + spatial], d = x->dim[first + i];
 		rims = rims / d * (d + (uneven < 0 ? -uneven : uneven));
 	}
-	if (rims > images) /* a copy of x whose padding is even */
+	if (rims > images) /* room for a copy of x with even padding */
 		bytes += kwork_up(rims * x->bytes, 256);
 	bytes += library < K_DNN_MIN ? (int64_t)K_DNN_MIN : library > K_DNN_MAX ? (int64_t)K_DNN_MAX : library;
 	return kwork_capped(a, kwork_up(bytes, 256));
@@ -57,8 +59,8 @@ static inline int64_t kwork_clamp(int64_t n, int64_t least, int64_t most)
 	return n < least ? least : n > most ? most : n;
 }
 
-/* Norm gradients: each team of warps keeps the sums of its rows, a lane those of up to K_NORM_LANE columns; wider rows
- * have their sums taken by columns. */
+/* Norm gradients: each team of warps keeps the column sums of its rows, a lane those of up to K_NORM_LANE columns; for
+ * wider rows the sums are made by columns. */
 enum { K_NORM_LANE = 16, K_NORM_WARPS = 16, K_NORM_ALL_WARPS = 1024 };
 static inline int64_t kwork_norm_warps(int64_t cols) /* of a team: a power of two; K_NORM_WARPS at most */
 {
@@ -79,7 +81,7 @@ static inline int64_t kwork_cuda_norm_grad(const KWorkArgs *a)
 	return kwork_norm_teams(rows, cols) * cols * 2 * (x->bytes == 2 ? 4 : x->bytes);
 }
 
-/* Batch norm's statistics: two f64 per chunk and channel. */
+/* Batch norm's statistics: two f64 for each chunk and channel. */
 static inline int64_t kwork_bn_chunks(int64_t rows, int64_t c, int layout)
 {
 	return layout ? kwork_clamp(rows / 64, 1, kwork_clamp(32768 / (c + 1), 1, 1024))
@@ -92,7 +94,7 @@ static inline int64_t kwork_cuda_bn(const KWorkArgs *a)
 	return c > 0 ? kwork_bn_chunks(all / c, c, (int)a->layout) * c * 2 * 8 : 0;
 }
 
-/* Cross-entropy: loss and weight of each chunk of rows, in f64. */
+/* Cross-entropy: the loss and the weight of each chunk of rows, in f64. */
 static inline int64_t kwork_loss_chunks(int64_t rows) { return kwork_clamp(rows, 1, 8192); }
 static inline int64_t kwork_cuda_cross_entropy(const KWorkArgs *a)
 {
@@ -100,8 +102,8 @@ static inline int64_t kwork_cuda_cross_entropy(const KWorkArgs *a)
 	return kwork_loss_chunks(kwork_numel(x, 0, x->rank - 1)) * 2 * 8;
 }
 
-/* gather_grad (dy, ids): keys that are sorted, twice; and of each chunk of sorted ids the sums of the first and of the
- * last row, which may go on in other chunks. */
+/* gather_grad (dy, ids): two arrays of keys for sorting, and for each chunk of sorted ids the sums of its first and
+ * its last row of the table, which may continue in other chunks. */
 enum { K_GATHER_CHUNK = 32 };
 static inline int64_t kwork_cuda_gather_grad(const KWorkArgs *a)
 {
@@ -111,12 +113,12 @@ static inline int64_t kwork_cuda_gather_grad(const KWorkArgs *a)
 	return kwork_up(2 * n * 8, 64) + chunks * 2 * row * (dy->bytes == 2 ? 4 : dy->bytes);
 }
 
-/* k_norm: a partial result for each meeting of a chunk of the flat with a segment. */
+/* k_norm: a partial result for each chunk of the flat that meets a segment. */
 enum { K_FLAT_CHUNKS = 1024 };
 static inline int64_t kwork_cuda_norm_parts(int64_t n_seg) { return (K_FLAT_CHUNKS + n_seg) * 8; }
 
-/* Parts of a reduction of `count` elements to each of `outputs` results: enough of them to fill a device when there are
- * few results, each of at least 512 elements. */
+/* The number of parts of a reduction of `count` elements to each of `outputs` results: enough to fill a device when
+ * there are few results, each of at least 512 elements. */
 enum { K_REDUCE_PARTS = 16384 };
 static inline int64_t kwork_cuda_chunks(int64_t outputs, int64_t count)
 {
@@ -125,7 +127,7 @@ static inline int64_t kwork_cuda_chunks(int64_t outputs, int64_t count)
 	return n < 1 ? 1 : n > 256 ? 256 : n;
 }
 
-/* Partial results of at most 8 bytes. */
+/* Partial results of at most 8 bytes each. */
 static inline int64_t kwork_cuda_reduce(const KWorkArgs *a)
 {
 	int64_t in = kwork_numel(&a->in[0], 0, a->in[0].rank), out = kwork_numel(&a->out[0], 0, a->out[0].rank);
