@@ -1,7 +1,7 @@
-/* ckpt/args.c: the options of a command of shardc ckpt, by its table.
+/* ckpt/args.c: parses the options of a command of shardc ckpt.
  *
- * The one idea: a row of the table names the variable that it fills and stands in --help, so no option is accepted and
- * forgotten. */
+ * Each row of the command's table names an option and the variable that it sets.  --help prints the same rows, so an
+ * option cannot be accepted and then ignored. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +79,8 @@ static const char *hint(const Reader *r, const char *text)
 	return near_hint(r->a, "ckpt", text, known, r->n);
 }
 
-/* Advances *i past a value that stands alone; *given: bit of the option. */
+/* Stores the option at *i and advances *i past a value in an argument of its own; *given has a bit for each option
+ * seen. */
 static bool take(const Reader *r, const CkptCall *call, int *i, uint64_t *given)
 {
 	int argc = call->argc;

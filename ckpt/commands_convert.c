@@ -1,10 +1,10 @@
-/* ckpt/commands_convert.c: shardc ckpt reshard, convert, split and merge: names for one conversion. */
+/* ckpt/commands_convert.c: shardc ckpt reshard, convert, split and merge, which are four forms of one conversion. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "ckpt/convert.h"
 
-/* What all four of them do; returns the exit status. */
+/* Does the conversion of all four commands; returns the exit status. */
 static int convert(const Checkpoint *c, ConvertTo to, const char *out, Arena *a, Diag *d)
 {
 	Convert v;
@@ -21,7 +21,8 @@ static int convert(const Checkpoint *c, ConvertTo to, const char *out, Arena *a,
 	return status;
 }
 
-/* One folder, or those of all hosts that a save went to: checkpoints, or folders of them, of which the latest. */
+/* Opens one folder, or the folders of all hosts that a save wrote to.  Each is a checkpoint, or a folder of checkpoints
+ * whose latest is taken. */
 static Checkpoint *open_all(Arena *a, const CkptArgs *args, Diag *d)
 {
 	const char **dirs = NEW_N(a, const char *, args->n);
@@ -35,7 +36,7 @@ static Checkpoint *open_all(Arena *a, const CkptArgs *args, Diag *d)
 	return checkpoint_open_parts(a, dirs, args->n, d);
 }
 
-/* A checkpoint, and a place for the result; all that is wrong is said. */
+/* Opens the checkpoint and checks that the output can be made; all problems are reported. */
 static Checkpoint *open_both(Arena *a, const CkptArgs *args, const char *out, int64_t world, Diag *d)
 {
 	const char *in = args->at[0];
@@ -54,7 +55,7 @@ static Checkpoint *open_both(Arena *a, const CkptArgs *args, const char *out, in
 	return ok ? c : NULL;
 }
 
-/* What a name stands for, beside the options that all of them take. */
+/* How the four commands differ: which options they take and need, and the kind that they make. */
 typedef struct Form { bool world, world_wanted, kind_wanted, same_kind, several; CheckpointKind kind; } Form;
 typedef struct Wanted { const char *out, *kind; ConvertTo to; } Wanted;
 

@@ -1,10 +1,10 @@
-/* ckpt/convert.c: the plan of a checkpoint's files of any kind, at any number of ranks.
+/* ckpt/convert.c: plans the files of a checkpoint of any kind, for any number of ranks.
  *
- * Refuses kind local where the layout does not say which rank holds what: without units, and of owned units at another
- * number of ranks.
+ * Every tensor of the output, whatever its kind, is planned as runs of elements of input tensors; the runs know their
+ * files.  Thus any kind can be converted to any other without code for pairs of kinds.
  *
- * The one idea: whatever the kind, a tensor of the output is runs of tensors of the input, which know their files; so
- * any kind becomes any other by planning runs, and no code knows a pair of kinds. */
+ * Refuses kind local where the layout does not say which rank holds what: without units, and with owned units at
+ * another number of ranks. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +14,8 @@
 
 /* ---- tensors and their places ---- */
 
-/* "h.0.weight.exp_avg": of the parameter "h.0.weight" the state "exp_avg"; a parameter's suffix is "".  NULL: it is
- * of no unit, or not of its parameter's size. */
+/* The place of the parameter that the tensor belongs to: for "h.0.weight.exp_avg" that is "h.0.weight", and *suffix is
+ * ".exp_avg"; for a parameter itself *suffix is "".  NULL: no unit has it, or it has not its parameter's size. */
 static const CutPlace *place_of(const Convert *v, CheckpointSection s, const CheckpointTensor *t, const char **suffix)
 {
 	const char *dot = strrchr(t->name, '.');
@@ -30,7 +30,7 @@ static const CutPlace *place_of(const Convert *v, CheckpointSection s, const Che
 	return of && of->numel == t->numel ? map_get(v->cut->by_param, param) : NULL;
 }
 
-/* "rank3/BUFFER": 3; -1 of other names. */
+/* The rank 3 of "rank3/BUFFER"; -1 for names of another form. */
 static int64_t own_rank(const CheckpointTensor *t)
 {
 	const char *digits = t->name + strlen("rank");
@@ -61,7 +61,8 @@ static const char *flat_name(const Convert *v, const CutUnit *u, int flat, const
 	return arena_printf(v->a, "%s/%d%s", u->name, flat, suffix);
 }
 
-/* The part of a flat that this rank writes, as one tensor: parameters, or one state of each, and zeros between. */
+/* Plans one tensor: the part of a flat that this rank writes.  It holds parameters, or one state of each parameter, and
+ * zeros between them. */
 static void plan_flat(Convert *v, CheckpointSection s, const CutUnit *u, int flat, const char *suffix, int64_t rank)
 {
 	LayoutRank who = rank_of(v, rank);
@@ -86,7 +87,7 @@ static void plan_flat(Convert *v, CheckpointSection s, const CutUnit *u, int fla
 	}
 }
 
-/* Of every unit, flat and state that some parameter has. */
+/* Plans the tensors of all units, flats and kinds of state that some parameter has. */
 static void plan_flats(Convert *v, CheckpointSection s)
 {
 	Map *suffixes = map_new(v->a);
@@ -101,7 +102,7 @@ static void plan_flats(Convert *v, CheckpointSection s)
 					plan_flat(v, s, &v->cut->unit[u], k, map_key(suffixes, i), rank);
 }
 
-/* Where a tensor's elements are, of every rank that writes some; returns how many. */
+/* Fills `out` with the part of the tensor that each rank writes; returns how many ranks write some. */
 static int plan_slices(Convert *v, CheckpointSection s, const CheckpointTensor *t, CheckpointSlice *out)
 {
 	const char *suffix, *flat = NULL;
@@ -144,9 +145,10 @@ static void plan_slices_of(Convert *v, CheckpointSection s)
 	}
 }
 
-/* ---- what is checked before ---- */
+/* ---- checks before planning ---- */
 
-/* Parameters of a unit are tensors of the checkpoint; in a flat each begins where base/layout.h puts it. */
+/* Checks that the unit's parameters are tensors of the checkpoint and begin where base/layout.h puts them in their
+ * flat. */
 static bool check_unit(const Convert *v, const CutUnit *u)
 {
 	int before = v->d->errors;
@@ -190,7 +192,7 @@ static bool take_shard_size(Convert *v)
 	return false;
 }
 
-/* Who holds what is known, as far as this kind wants it. */
+/* Checks that the layout says which rank holds what, as far as the wanted kind needs it. */
 static bool check_layout(Convert *v)
 {
 	bool other = v->to.world != v->cut->ranks, ok = true;
@@ -216,7 +218,7 @@ static bool check_layout(Convert *v)
 
 /* ---- state.json ---- */
 
-/* What a checkpoint of kind full consists of. */
+/* $.layout.files of state.json: the files that a checkpoint of kind full consists of. */
 static json_t *files_of(const Convert *v)
 {
 	json_t *files = json_array();
@@ -243,9 +245,9 @@ static json_t *new_state(const Convert *v)
 	return state;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole plan ---- */
 
-/* Names that numbered states stand for go along. */
+/* Copies the metadata that name the parameters of numbered states. */
 static void keep_params(Convert *v, CheckpointSection s, OutputFile *f)
 {
 	const Map *meta = ckpt_meta(v->c, s);
@@ -270,7 +272,7 @@ static void make_files(Convert *v)
 	}
 }
 
-/* Of other ranks than these nobody could load them. */
+/* Decides whether buffers that each rank has for itself are kept: only the same number of ranks could load them. */
 static bool take_own(Convert *v)
 {
 	const CheckpointList *own = &v->c->section[CHECKPOINT_OWN];

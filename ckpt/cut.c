@@ -1,10 +1,8 @@
-/* ckpt/cut.c: units, flats and parameters of state.json, and the ranges that ranks hold of them.
+/* ckpt/cut.c: reads units, flats and parameters from state.json, and computes the ranges that ranks hold of them.
  *
- * Refuses layouts whose parameters stand in two places or begin outside of their flat; that they do not overlap is seen
- * beside the tensors (ckpt/convert.c).
- *
- * The one idea: a unit is read back into the LayoutUnit that the program had, so base/layout.h, which placed its
- * elements, says where they are at any number of ranks. */
+ * A unit is read back into the LayoutUnit that the program had.  So base/layout.h, which placed its elements, also says
+ * where they lie at any number of ranks.  Refuses layouts in which a parameter occurs twice or begins outside its flat;
+ * ckpt/convert.c checks that parameters do not overlap. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +20,7 @@ static bool wrong(const Reader *r, const char *unit, const char *what)
 	return false;
 }
 
-/* ["h.0.ln_1.weight", 128] */
+/* Reads a parameter such as ["h.0.ln_1.weight", 128]. */
 static bool read_param(Reader *r, CutUnit *u, int flat, json_t *v)
 {
 	CutFlat *f = &u->flat[flat];

@@ -1,4 +1,4 @@
-/* ckpt/cut.h: which elements of a tensor a rank holds, as state.json's layout says it, for any number of ranks. */
+/* ckpt/cut.h: which elements of a tensor a rank holds, at any number of ranks, by the layout in state.json. */
 #ifndef SHARDC_CKPT_CUT_H
 #define SHARDC_CKPT_CUT_H
 
@@ -6,34 +6,36 @@
 
 #include "base/layout.h"
 
-typedef struct CutParam { const char *name; int64_t at; int listed; } CutParam; /* at: of its flat; listed: its place */
-typedef struct CutFlat { CutParam *param; int n; } CutFlat; /* by rising `at` */
+/* at: the parameter's offset in its flat; listed: its index in state.json */
+typedef struct CutParam { const char *name; int64_t at; int listed; } CutParam;
+typedef struct CutFlat { CutParam *param; int n; } CutFlat; /* in rising order of `at` */
 typedef struct CutUnit {
 	const char *name;
 	LayoutUnit layout;
 	CutFlat flat[LAYOUT_MAX_FLATS];
 } CutUnit;
-typedef struct CutPlace { const CutUnit *unit; int flat; int64_t at; } CutPlace; /* of a parameter */
+typedef struct CutPlace { const CutUnit *unit; int flat; int64_t at; } CutPlace; /* where a parameter lies */
 typedef struct Cut {
 	CutUnit *unit;
 	int n;              /* 0: the layout is not known */
-	Map *by_param;      /* CutPlace */
+	Map *by_param;      /* parameter name -> CutPlace */
 	int64_t ranks, shard_size; /* of the checkpoint */
 } Cut;
 
-/* Of state.json's layout; NULL after messages that begin with `where`. */
+/* Reads state.json's layout; NULL after errors, which begin with `where`. */
 Cut *cut_read(json_t *layout, Arena *a, const char *where, Diag *d);
-/* Owners are those of the ranks that a program was compiled for: at another number of ranks who owns a unit is not
- * known (-1), and it is cut as full_shard is. */
+/* Call this when the number of ranks changes.  Owners were chosen for the number of ranks that the program was compiled
+ * for; at another number the owner of a unit is unknown (-1), and the unit is cut as under full_shard. */
 void cut_forget_owners(Cut *c);
 bool cut_has_unknown_owner(const Cut *c);
-bool cut_has_groups(const Cut *c); /* some unit's strategy is hybrid_shard */
+bool cut_has_groups(const Cut *c); /* whether some unit's strategy is hybrid_shard */
 
-/* What of a flat this rank writes: elements [begin, begin + n), padding behind the last one excluded; n may be 0.  Of
- * several ranks that hold the same, one writes it. */
+/* The part of a flat that this rank writes: elements [begin, begin + n) without padding at the end; n may be 0.  If
+ * several ranks hold the same elements, only one of them writes them. */
 LayoutRange cut_flat(const CutUnit *u, int flat, const LayoutRank *who);
-/* The same of a parameter's elements, or of one of its states; place NULL: of a tensor of numel elements that is in no
- * unit, as its own flat under full_shard where the layout is not known, else all on rank 0. */
+/* The part of a parameter, or of one of its states, that this rank writes.  place NULL: the tensor of numel elements is
+ * in no unit; it is cut as a flat of its own under full_shard if the layout is not known, else rank 0 writes all of
+ * it. */
 LayoutRange cut_tensor(const Cut *c, const CutPlace *place, int64_t numel, const LayoutRank *who);
 
 #endif

@@ -1,7 +1,8 @@
-/* ckpt/diff.c: shardc ckpt diff A B: tensors of one alone, of other shapes, and by how much the others differ.
+/* ckpt/diff.c: shardc ckpt diff A B: reports tensors that only one of them has, tensors of different shapes, and by how
+ * much the others differ.
  *
- * The one idea: elements are equal when their bytes are, so a NaN equals itself, and what differs by nothing is not in
- * the norms, whatever it is. */
+ * Elements are equal when their bytes are equal.  So a NaN equals itself, and equal elements do not enter the norms,
+ * even if they are not finite. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -13,12 +14,12 @@ typedef struct Diff {
 	const Checkpoint *a, *b;
 	const char *name_a, *name_b;
 	double tolerance;
-	char *bytes_a, *bytes_b; /* CKPT_PIECE elements each */
+	char *bytes_a, *bytes_b; /* of CKPT_PIECE elements each */
 	int64_t tensors, differ;
 	Arena *arena;
 } Diff;
 
-/* |a - b|^2, |b|^2, which may be beyond what an f64 holds. */
+/* squares: |a - b|^2; of: |b|^2.  Both may exceed the range of an f64. */
 typedef struct Difference { int64_t elements; long double squares, of; } Difference;
 
 static void add(Difference *out, const Diff *d, DType t, int64_t n)
@@ -49,7 +50,7 @@ static Difference compare(const Diff *d, const CheckpointTensor *a, const Checkp
 	return out;
 }
 
-/* Characters that would move the cursor become text. */
+/* The name with control characters escaped. */
 static const char *on_terminal(const Diff *d, const CheckpointTensor *t)
 {
 	return str_escape(d->arena, ESCAPE_IR, t->name);
@@ -68,7 +69,7 @@ static bool same_type(const CheckpointTensor *a, const CheckpointTensor *b)
 	return a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->dim, b->dim, (size_t)a->rank * sizeof(*a->dim));
 }
 
-/* A difference of 0 in norm may be one of bytes: -0 and 0. */
+/* Compares bytes: elements can differ although their difference is 0, as -0 and 0 do. */
 static void diff_tensor(Diff *d, const CheckpointTensor *a, const CheckpointTensor *b)
 {
 	if (!same_type(a, b)) {

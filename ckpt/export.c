@@ -1,5 +1,5 @@
-/* ckpt/export.c: shardc ckpt export: a checkpoint's weights into the ONNX model that they came from, or as whole
- * tensors under the framework's names into safetensors files; the optimizer's states likewise.
+/* ckpt/export.c: shardc ckpt export: writes a checkpoint's weights back into the ONNX model that they came from, or
+ * writes weights or optimizer states as whole tensors under the framework's names into safetensors files.
  *
  * Refuses tensors that the model lacks or has in another shape, weights of the model that the checkpoint lacks, damaged
  * files, and outputs that exist. */
@@ -39,7 +39,7 @@ static void read_symbol(void *context, const Symbol *s, DType dtype, int64_t fir
 	ckpt_elements(checkpoint_find(e->c, CHECKPOINT_MODEL, s->name), dtype, first, n, out);
 }
 
-/* Names and shapes, both ways, all at once. */
+/* Checks names and shapes in both directions; reports all that differ. */
 static bool check_model(const Export *e, const Module *m)
 {
 	const CheckpointList *list = &e->c->section[CHECKPOINT_MODEL];
@@ -87,11 +87,12 @@ static int to_model(Export *e)
 
 /* ---- whole tensors ---- */
 
-/* A tensor that is written: a copy of one of the checkpoint, or of the model's file, or one number. */
+/* A tensor to write: a copy of a tensor of the checkpoint, of one in the model's file, or a single number. */
 typedef struct Whole { const char *name; const CheckpointTensor *from; const HostTensor *stored; float number; } Whole;
 typedef VEC(Whole) Wholes;
 
-/* PyTorch counts a parameter's updates beside its states; rekey did so beside numbered ones. */
+/* Adds the count of a parameter's updates, which PyTorch keeps beside its states.  rekey has added it to numbered
+ * states already. */
 static void add_count(const Export *e, Wholes *list, const CheckpointTensor *t)
 {
 	StateName k = state_name(t->name, e->a);
@@ -103,7 +104,7 @@ static void add_count(const Export *e, Wholes *list, const CheckpointTensor *t)
 		vec_push(e->a, list, ((Whole){.name = name, .number = (float)updates}));
 }
 
-/* The same tensor under the other names that the framework has for it. */
+/* Adds each tensor again under the other names that the framework has for it. */
 static void add_aliases(const Export *e, Wholes *list, const OnnxWriter *w)
 {
 	const Module *m = onnx_writer_module(w);
@@ -124,8 +125,8 @@ static void add_aliases(const Export *e, Wholes *list, const OnnxWriter *w)
 			list->n > n + 1 ? ", .." : "");
 }
 
-/* What the framework's module has and the model does not use was not trained: its values are those of the model's file,
- * where that has them. */
+/* Adds tensors of the framework's module that the model does not use, and that were therefore not trained.  Their
+ * values come from the model's file, if it has them. */
 static void add_unused(const Export *e, Wholes *list, const OnnxWriter *w)
 {
 	const char *const *names, *lacks = "";
@@ -144,7 +145,7 @@ static void add_unused(const Export *e, Wholes *list, const OnnxWriter *w)
 			"these names: %s%s; load_state_dict(strict=True) misses them", n_lacks, lacks, n_lacks > 4 ? ", .." : "");
 }
 
-/* *model: what was opened of it, to be closed when the list is written; NULL: nothing. */
+/* *model is set to the opened model, which the caller closes when the list is written; NULL: no model was opened. */
 static bool collect(const Export *e, Wholes *list, OnnxWriter **model)
 {
 	const CheckpointList *from = &e->c->section[e->optim ? CHECKPOINT_OPTIM : CHECKPOINT_MODEL];
@@ -171,7 +172,7 @@ static int64_t bytes_of(const Whole *w)
 		: (int64_t)sizeof(w->number);
 }
 
-/* Where files begin: each holds tensors up to --shard-bytes, at least one. */
+/* Decides which tensor begins each file; a file holds at least one tensor and at most --shard-bytes of several. */
 static int cut(const Export *e, const Wholes *list, int *first)
 {
 	int n = 0;

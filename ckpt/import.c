@@ -1,10 +1,9 @@
-/* ckpt/import.c: shardc ckpt import: weights and optimizer states of PyTorch, as safetensors, into a checkpoint of kind
- * full that a program of the model resumes from.
+/* ckpt/import.c: shardc ckpt import: makes a checkpoint of kind full, from which a program of the model can resume, of
+ * PyTorch's weights and optimizer states in safetensors files.
  *
- * Refuses, all at once: tensors that the model has and the files lack, or the other way round; other shapes and dtypes;
- * states of no optimizer that programs have.  Buffers of integers are left out, and second names of tied weights.
- *
- * The one idea: a state's name is split at its last dot, whether a parameter's name or its number stands before it. */
+ * A state's name is split at its last dot; before it stands the parameter's name or number.  Buffers of integers and
+ * second names of tied weights are left out.  Refuses, reporting all at once: tensors that only the model or only the
+ * files have; differing shapes and dtypes; states of an optimizer that programs do not have. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -23,14 +22,14 @@ typedef struct Import {
 	int64_t step, samples;      /* as given; step 0: not given */
 	Arena *a;
 	OnnxWriter *writer;
-	Checkpoint *from, *optim;   /* optim: NULL without states */
-	const char *const *names;   /* of parameters by number, where states have numbers */
+	Checkpoint *from, *optim;   /* optim: NULL when no states are given */
+	const char *const *names;   /* parameters by number, for numbered states */
 	int n_names;
 	int64_t updates;
 	Diag *d;
 } Import;
 
-/* States of PyTorch's optimizers that ours have, too; NULL ends a list. */
+/* The states that an optimizer has both in PyTorch and in programs; NULL ends the list. */
 typedef struct Kind { const char *name, *state[3]; } Kind;
 static const Kind kinds[] = {
 	{"adamw", {"exp_avg", "exp_avg_sq", NULL}}, {"adam", {"exp_avg", "exp_avg_sq", NULL}},
@@ -63,7 +62,7 @@ static bool same_elements(const CheckpointTensor *a, const CheckpointTensor *b)
 	return same;
 }
 
-/* Of two tensors of one parameter, which then are equal, the first. */
+/* The first of two tensors that stand for one parameter; reports an error if they are not equal. */
 static const CheckpointTensor *either(const Import *im, const char *where, const CheckpointTensor *a,
 	const CheckpointTensor *b)
 {
@@ -73,7 +72,7 @@ static const CheckpointTensor *either(const Import *im, const char *where, const
 	return a ? a : b;
 }
 
-/* The tensor of a symbol, under any of the names that the framework has for it. */
+/* The tensor for a symbol, under any of the names that the framework has for it; NULL: there is none. */
 static const CheckpointTensor *find(const Import *im, const Symbol *s)
 {
 	const char *const *alias;
@@ -135,7 +134,7 @@ static void take_weights(Import *im, OutputFile *f)
 
 /* ---- states ---- */
 
-/* Of the metadata: names, one a line. */
+/* Reads the parameters' names from the file's metadata, one per line. */
 static void read_names(Import *im)
 {
 	VEC(const char *) names = {0};
@@ -150,7 +149,8 @@ static void read_names(Import *im)
 	im->n_names = names.n;
 }
 
-/* "state.0.exp_avg", "0.exp_avg", "fc.weight.exp_avg": the parameter's name, and its state's; NULL after a message. */
+/* The parameter that the state belongs to, and the state's own name, for "state.0.exp_avg", "0.exp_avg" or
+ * "fc.weight.exp_avg".  NULL after an error. */
 static const char *split(const Import *im, const char *name, const char **state)
 {
 	const char *dot = strrchr(name, '.'), *end;
@@ -171,8 +171,8 @@ static const char *split(const Import *im, const char *name, const char **state)
 }
 
 typedef struct States {
-	const CheckpointTensor *of[2]; /* as Kind.state */
-	double step;                   /* -1: not there */
+	const CheckpointTensor *of[2]; /* in the order of Kind.state */
+	double step;                   /* -1: there is no such tensor */
 } States;
 
 static const Kind *find_kind(const Import *im, const char *state)
@@ -203,7 +203,7 @@ static bool fits_state(const Import *im, const CheckpointTensor *t, const Symbol
 	return ckpt_fits(im->states, t, &state, true, im->a, im->d);
 }
 
-/* Of each symbol its states; *kind is the optimizer they are of. */
+/* Maps each symbol to its states; *kind is set to the optimizer that has these states. */
 static PtrMap *sort_states(const Import *im, const Kind **kind)
 {
 	PtrMap *of = ptrmap_new(im->a);
@@ -239,7 +239,7 @@ static PtrMap *sort_states(const Import *im, const Kind **kind)
 	return of;
 }
 
-/* Zeros where the file has no states of a parameter, or there is no file. */
+/* Writes a parameter's states; zeros if the file has none for it, or no file is given. */
 static void put_states(const Import *im, OutputFile *f, const Kind *kind, const Symbol *s, const States *states)
 {
 	for (int k = 0; kind->state[k]; k++) {
@@ -258,7 +258,7 @@ static bool is_param(const Symbol *s)
 	return s->kind == SYM_PARAM && dtype_is_float(s->type.dtype);
 }
 
-/* How many updates there were, and of whom fewer. */
+/* Sets the number of updates, and lists the parameters that had fewer. */
 static void count_updates(Import *im, const PtrMap *of, json_t *began)
 {
 	const Module *m = onnx_writer_module(im->writer);
@@ -377,7 +377,7 @@ static int run(Import *im)
 	im->from = output_is_free(im->out, true, im->d) ? checkpoint_open_file(im->a, im->weights, im->d) : NULL;
 	im->optim = im->from && im->states ? checkpoint_open_file(im->a, im->states, im->d) : NULL;
 	bool known = ckpt_model_options(im->call, im->options, NULL, &options, im->a);
-	im->options = options.text; /* as a program records them */
+	im->options = options.text; /* state.json has them as a program would record them */
 	im->writer = im->from && known && !im->d->errors ? ckpt_model(im->onnx, &options, im->d) : NULL;
 	if (im->writer && !str_is_utf8(onnx_writer_module(im->writer)->name))
 		diag_error(im->d, quoted(im, im->onnx), "the model has its file's name, and state.json cannot say names that "

@@ -1,4 +1,4 @@
-/* ckpt/input.c: what a command was given: a checkpoint, a folder of them, or one safetensors file. */
+/* ckpt/input.c: opens what a command was given: a checkpoint, a folder of checkpoints, or one safetensors file. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>

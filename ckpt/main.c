@@ -1,4 +1,4 @@
-/* ckpt/main.c: shardc ckpt COMMAND: which command, and the list of them. */
+/* ckpt/main.c: shardc ckpt COMMAND: finds the command, or lists them. */
 #include <string.h>
 
 #include "base/near.h"

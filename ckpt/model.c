@@ -1,5 +1,5 @@
-/* ckpt/model.c: the model that a checkpoint is of, read as it was when it was compiled, and its tensors beside the
- * checkpoint's. */
+/* ckpt/model.c: reads the model that a checkpoint belongs to with the options that it was compiled with, and compares
+ * its tensors with the checkpoint's. */
 #include <string.h>
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
-/* ckpt/output.c: planned files written, piece by piece, with checksums; a folder or file appears by one rename.
+/* ckpt/output.c: writes planned files in pieces, with checksums; a folder or file appears by one rename.
  *
- * The one idea: a piece is summed up and written from where it lies in the mapped input and let go of at once, so what
- * is resident is a piece, whatever is converted. */
+ * Each piece is added to the checksum and written from where it lies in the mapped input, then its pages are released.
+ * So only one piece is resident at a time. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +51,7 @@ void output_copy(Arena *a, OutputFile *f, const char *name, const CheckpointTens
 
 /* ---- elements ---- */
 
-/* Where the next bytes of a tensor go. */
+/* Where the next bytes of a tensor are written, and the tensor's checksum so far. */
 typedef struct Writer { int fd; int64_t at; uint32_t crc; } Writer;
 
 static bool put(Writer *w, const void *data, int64_t bytes)
@@ -110,7 +110,7 @@ static bool put_tensor(int fd, SafeTensor *t, const OutputRuns *runs)
 	return safetensors_put_crc(fd, t);
 }
 
-/* False: errno tells; what was begun stays. */
+/* False: errno says why; the unfinished file is left for the caller to remove. */
 static bool write_file(OutputFile *f, const char *path)
 {
 	safetensors_place(f->tensor.at, f->tensor.n, f->meta, f->n_meta);

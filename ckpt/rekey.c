@@ -1,9 +1,8 @@
-/* ckpt/rekey.c: shardc ckpt rekey: an optimizer's states between "PARAM.exp_avg" and PyTorch's "state.K.exp_avg", K
- * being the parameter's place in the list that the optimizer was given.
+/* ckpt/rekey.c: shardc ckpt rekey: renames an optimizer's states between "PARAM.exp_avg" and PyTorch's
+ * "state.K.exp_avg", where K is the parameter's index in the list that the optimizer was given.
  *
- * Refuses keys of both forms in one file, numbers beyond the list, states of another shape than their parameter's.
- *
- * The one idea: elements are not touched; a tensor is copied under another name. */
+ * Elements are copied unchanged.  Refuses files with names of both forms, numbers beyond the list, and states whose
+ * shape differs from their parameter's. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,7 +14,7 @@
 
 static const char crc_key[] = "crc32:";
 
-typedef struct Order { const char **name; int n; Map *index; } Order; /* index: name -> place + 1 */
+typedef struct Order { const char **name; int n; Map *index; } Order; /* index: name -> position + 1 */
 
 typedef struct Rekey {
 	const char *to, *order_file, *onnx, *options, *out;
@@ -32,7 +31,7 @@ typedef struct Rekey {
 
 /* ---- keys ---- */
 
-/* The form that all keys have; STATE_NONE after a message. */
+/* The form that all names have; STATE_NONE after an error. */
 static StateForm form_of(const Rekey *r)
 {
 	const CheckpointList *list = &r->c->section[r->section];
@@ -72,7 +71,7 @@ static bool add_name(Rekey *r, const char *name, const char *where)
 	return true;
 }
 
-/* A name a line. */
+/* Reads one name per line. */
 static bool read_names(Rekey *r, char *text, const char *where)
 {
 	bool ok = true;
@@ -93,14 +92,14 @@ static bool read_file(Rekey *r)
 	return text && read_names(r, text, r->order_file);
 }
 
-/* What --to=index left in the metadata of its file; NULL: nothing. */
+/* The names that --to=index wrote into the file's metadata; NULL: there are none. */
 static const char *kept_names(const Rekey *r)
 {
 	const Map *meta = ckpt_meta(r->c, r->section);
 	return meta ? map_get(meta, STATE_PARAMS) : NULL;
 }
 
-/* Whether the file says where the framework has a parameter. */
+/* Whether the model's file shows the parameter's position in the framework's order. */
 static bool has_place(const Rekey *r, const OnnxWriter *w, const Symbol *s)
 {
 	const char *const *alias;
@@ -116,8 +115,8 @@ static bool has_place(const Rekey *r, const OnnxWriter *w, const Symbol *s)
 	return false;
 }
 
-/* Parameters as the model's tensors lie: exporters write them as the framework's modules define them, and nodes in the
- * order of their use. */
+/* Takes the parameters in the order of the model's tensors.  Exporters write these in the order in which the
+ * framework's modules define them, whereas nodes stand in the order of their use. */
 static bool read_model(Rekey *r)
 {
 	CkptModelOptions options;
@@ -140,9 +139,9 @@ static bool read_model(Rekey *r)
 	return ok;
 }
 
-/* ---- steps, which state.json has ---- */
+/* ---- counts of updates, which state.json has ---- */
 
-/* PyTorch's Adam counts its updates in a tensor of each parameter. */
+/* Adds the tensor in which PyTorch's Adam counts a parameter's updates. */
 static void add_step(Rekey *r, const char *param, int64_t index)
 {
 	int64_t updates = state_updates(r->c->state, param);
@@ -154,7 +153,7 @@ static void add_step(Rekey *r, const char *param, int64_t index)
 	output_run(r->a, r->file, (OutputRun){.data = step, .n = 1});
 }
 
-/* Of a folder the count is state.json's, so a "step" that says the same is left out. */
+/* A checkpoint's folder has the count in state.json, so a tensor "step" that agrees is left out. */
 static bool check_step(const Rekey *r, const CheckpointTensor *t, const char *param)
 {
 	int64_t updates = state_updates(r->c->state, param);
@@ -193,7 +192,7 @@ static bool to_name(Rekey *r, const CheckpointTensor *t, const StateName *k)
 	return check_shape(r, t, param);
 }
 
-/* By rising index; within one as they were. */
+/* In rising order of the index; the states of one parameter keep their order. */
 static bool all_to_index(Rekey *r)
 {
 	const CheckpointList *list = &r->c->section[r->section];
@@ -261,7 +260,7 @@ static bool plan(Rekey *r)
 
 /* ---- files and folders ---- */
 
-/* A file's metadata stay, but for checksums; numbered states say which names the numbers stand for. */
+/* Keeps a file's metadata except checksums; for numbered states adds the names that the numbers stand for. */
 static void keep_metadata(Rekey *r)
 {
 	const Map *meta = ckpt_meta(r->c, r->section);
@@ -285,7 +284,7 @@ static void keep_metadata(Rekey *r)
 	r->file->n_meta = n;
 }
 
-/* What was written. */
+/* Prints what was written; returns the exit status. */
 static int done(const Rekey *r, bool ok)
 {
 	Map *params = map_new(r->a);
@@ -308,7 +307,7 @@ static int rekey_file(Rekey *r)
 	return done(r, output_write_file(r->file, r->out, r->d));
 }
 
-/* A checkpoint of kind full, but for the names of states. */
+/* Writes a checkpoint of kind full, in which the states have other names. */
 static int rekey_folder(Rekey *r)
 {
 	Convert v;

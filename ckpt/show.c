@@ -1,6 +1,6 @@
-/* ckpt/show.c: shardc ckpt show: what a checkpoint is, the tensors it has, what is in them.
+/* ckpt/show.c: shardc ckpt show: prints what a checkpoint is, its tensors, and statistics of their elements.
  *
- * The one idea: everything is put into one JSON value, which is printed as it is or as a table. */
+ * Everything is collected in one JSON value, which is printed as it is or as a table. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +8,8 @@
 
 #include "ckpt/ckpt.h"
 
-/* Of the finite elements; nan and inf are counted.  Sums are wider: squares of an f64 may be beyond it. */
+/* Statistics of the finite elements; nan and inf are only counted.  Sums are wider than f64, whose range the squares of
+ * its own values can exceed. */
 typedef struct Stats { double min, max; long double sum, squares; int64_t finite, nan, inf; } Stats;
 
 static void add(Stats *s, const double *x, int64_t n)
@@ -46,7 +47,7 @@ static json_t *stats_of(const CheckpointTensor *t, double *scratch)
 		"norm", number(sqrtl(s.squares)), "nan", (json_int_t)s.nan, "inf", (json_int_t)s.inf);
 }
 
-/* Each file once, without the folder. */
+/* The names of the files, each once, without the folder. */
 static json_t *files_of(const CheckpointTensor *t, Arena *a)
 {
 	json_t *files = json_array();
@@ -80,7 +81,7 @@ static json_t *describe_tensor(const Checkpoint *c, CheckpointSection s, const C
 	return out;
 }
 
-/* Of what state.json tells; a file has its metadata, but for checksums. */
+/* Adds what state.json says of the origin; for a single file, its metadata except checksums. */
 static void describe_origin(const Checkpoint *c, json_t *out)
 {
 	static const char *const keys[] = {"model", "optimizer", "step", "updates", "samples", "options", "versions"};
@@ -131,7 +132,7 @@ static void put_cell(Table *t, const char *text)
 	buf_put(&t->cell, text, strlen(text) + 1);
 }
 
-/* Characters that would move the cursor become text. */
+/* The text with control characters escaped. */
 static const char *on_terminal(json_t *v, Arena *a)
 {
 	return str_escape(a, ESCAPE_IR, json_string_value(v));
@@ -144,7 +145,7 @@ static void put_json(Table *t, json_t *v)
 	free(text);
 }
 
-/* "a, b"; of more the first and the last one */
+/* "a, b"; of a longer list the first and the last item. */
 static const char *join(Arena *a, json_t *list)
 {
 	size_t n = json_array_size(list);

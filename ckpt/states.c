@@ -1,4 +1,5 @@
-/* ckpt/states.c: names of an optimizer's states, and the updates that PyTorch counts beside them. */
+/* ckpt/states.c: parses the names of optimizer states, and finds the counts of updates that PyTorch keeps beside
+ * them. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* ckpt/values.c: elements of any dtype as numbers. */
+/* ckpt/values.c: reads elements of any dtype as numbers. */
 #include <string.h>
 
 #include "ckpt/ckpt.h"

@@ -1,6 +1,6 @@
-/* ckpt/verify.c: shardc ckpt verify: every header, size, index and checksum of checkpoints and files.
+/* ckpt/verify.c: shardc ckpt verify: checks all headers, sizes, indices and checksums of checkpoints and files.
  *
- * The one idea: nothing ends the search; what is damaged is named, all of it. */
+ * An error does not end the check, so everything that is damaged is named. */
 #include <dirent.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static int by_name(const void *pa, const void *pb)
 	return strcmp(*a, *b);
 }
 
-/* A folder of checkpoints: each of them, oldest first; false: it is none. */
+/* Verifies each checkpoint in a folder of checkpoints, oldest first; false: path is not such a folder. */
 static bool verify_all(const char *path, Found *found, Arena *a, Diag *d)
 {
 	VEC(const char *) names = {0};
