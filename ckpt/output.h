@@ -8,8 +8,8 @@
 
 #include "ckpt/ckpt.h"
 
-/* Elements [at, at + n) of a tensor to write are elements [first, first + n) of the tensor `from` or, if that is NULL, of
- * the memory at `data`. */
+/* Elements [at, at + n) of a tensor to write are elements [first, first + n) of the tensor `from` or, if that is NULL,
+ * of the memory at `data`. */
 typedef struct OutputRun { const CheckpointTensor *from; const void *data; int64_t first, at, n; } OutputRun;
 typedef struct OutputRuns { OutputRun *at; int n, cap; } OutputRuns; /* in rising order of `at` */
 typedef struct OutputFile {
