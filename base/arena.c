@@ -1,9 +1,9 @@
-/* base/arena.c: bump allocation in chunks; nothing is freed alone.
+/* base/arena.c: bump allocation in chunks; single allocations are never freed.
  *
- * Chunks grow with the arena, so that a large module costs few system calls.  Large ones begin at a large page and
- * fill whole ones: with small pages a walk over a module of a gigabyte spends its time on address translation.  A mark
- * names a chunk and the bytes used in it; rewinding frees every later chunk and zeroes the rest of that one, because
- * arena_alloc promises zeroed memory. */
+ * Chunks grow with the arena, so that a large module costs few system calls.  Chunks of a large page (2 MiB) or more
+ * are aligned to large pages and fill them: with small pages a walk over a module of a gigabyte spends its time on
+ * address translation.  A mark names a chunk and the bytes used in it.  Rewinding to it frees all later chunks and
+ * zeroes the unused rest of that one, because arena_alloc promises zeroed memory. */
 #include "base/base.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct Arena { Chunk *newest; };
 
 enum { CHUNK_MIN = 1 << 16, CHUNK_MAX = 1 << 24, LARGE_PAGE = 1 << 21 };
 
-/* Whole large pages where the system has them, zeroed; NULL: there is no memory. */
+/* Zeroed memory that begins at a large page, backed by large pages if the system has them; NULL: out of memory. */
 static void *pages_new(size_t bytes)
 {
 	size_t all = bytes + LARGE_PAGE;
@@ -31,7 +31,7 @@ static void *pages_new(size_t bytes)
 	if (before)
 		munmap(at, before);
 	munmap(at + before + bytes, all - before - bytes);
-	madvise(at + before, bytes, MADV_HUGEPAGE); /* advice: small pages serve too */
+	madvise(at + before, bytes, MADV_HUGEPAGE); /* only advice: small pages work, too */
 	return at + before;
 }
 

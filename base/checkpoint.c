@@ -1,10 +1,9 @@
-/* base/checkpoint.c: a checkpoint's folder, read.
+/* base/checkpoint.c: opens the folder of a checkpoint and checks it.
  *
- * Refuses folders without state.json or of an unknown format, files that are missing or no safetensors, and indices
- * that lead outside of files, overlap, or leave elements out.
- *
- * The one idea: nothing of the index is believed before its pieces have been laid end to end: sorted, each begins where
- * the one before ended, the last ends where the shape says, and each lies inside of a tensor of a checked file. */
+ * Nothing in the index is trusted until its pieces were laid end to end: sorted, each begins where the one before ends,
+ * the last one ends where the shape says, and each lies inside a tensor of a file that was checked.  Refuses folders
+ * without state.json or with an unknown format, files that are missing or not safetensors, and indices that point
+ * outside of files, overlap, or leave elements out. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -22,13 +21,13 @@ typedef struct Reader {
 	Arena *a;
 	Checkpoint *c;
 	Map *files;
-	const char *index;        /* path */
-	char index_crc[CRC_TEXT]; /* "": state.json does not tell */
-	const char *const *dirs;  /* where its files are looked for */
+	const char *index;        /* the path of index.json */
+	char index_crc[CRC_TEXT]; /* the checksum that state.json has of it; "": none */
+	const char *const *dirs;  /* the folders in which files are looked for */
 	int n_dirs;
-	bool loose;               /* files of kind full may be missing */
-	bool here;                /* and those of other hosts' folders */
-	bool joined;              /* the folders are all hosts' */
+	bool loose;               /* for kind full, files other than the model's may be missing */
+	bool here;                /* so may files that belong in other hosts' folders */
+	bool joined;              /* dirs are the folders of all hosts */
 	Diag *d;
 } Reader;
 
@@ -69,7 +68,8 @@ static void crc_text(char *out, const char *text)
 	snprintf(out, CRC_TEXT, "%08" PRIx32, crc32_more(0, text, (int64_t)strlen(text)));
 }
 
-/* A first line of its own, so that whoever changes the text by hand can leave it out; it is of the lines behind it. */
+/* The checksums stand on a line of their own after the opening brace, so that whoever edits the text by hand can delete
+ * that line; the checksum of state.json covers the lines behind it. */
 void checkpoint_seal(Buf *out, const char *state, const char *index)
 {
 	char of_state[CRC_TEXT], of_index[CRC_TEXT];
@@ -108,7 +108,7 @@ static bool is_undamaged(const char *text, const char *was, const char *path, Di
 	return false;
 }
 
-/* In the first folder that has it; where none has, in the first. */
+/* The path of a file in the first folder that has it, or in the first folder if none has. */
 static const char *path_of(const Reader *r, const char *name)
 {
 	struct stat st;
@@ -120,7 +120,7 @@ static const char *path_of(const Reader *r, const char *name)
 	return arena_printf(r->a, "%s/%s", r->dirs[0], name);
 }
 
-/* A file of the folder, opened once; NULL: it was refused, which was said. */
+/* Opens a file of the checkpoint, once; NULL: it was refused, with an error. */
 static SafeFile *open_file(Reader *r, const char *name)
 {
 	Checkpoint *c = r->c;
@@ -130,7 +130,7 @@ static SafeFile *open_file(Reader *r, const char *name)
 	map_put(r->files, name, f);
 	if (f) {
 		int n = c->n_files++;
-		if ((n & (n - 1)) == 0) { /* full: twice as many */
+		if ((n & (n - 1)) == 0) { /* full: double it */
 			SafeFile **more = NEW_N(r->a, SafeFile *, 2 * n + 1);
 			if (n)
 				memcpy(more, c->files, (size_t)n * sizeof(*more));
@@ -160,7 +160,8 @@ static void list_tensors(Reader *r, CheckpointList *list, const SafeFile *f)
 		list->at[f->tensors[i].listed] = whole(r, f, &f->tensors[i]);
 }
 
-/* $.layout.files; without it, as in checkpoints of older programs, those that every program writes. */
+/* The files that $.layout.files lists.  Checkpoints of older programs lack the list; then all files that every program
+ * writes are expected. */
 typedef struct Files { bool recorded, has[CHECKPOINT_SECTIONS]; } Files;
 
 static bool read_files(const Reader *r, Files *out)
@@ -220,7 +221,8 @@ static bool get_count(json_t *v, int64_t *out)
 	return json_is_integer(v) && *out >= 0;
 }
 
-/* Whether a file is of a rank that does not save into this folder: "model-00003-of-00004.safetensors" is rank 2's. */
+/* Whether the file belongs to a rank that does not save into this folder: "model-00003-of-00004.safetensors" is rank
+ * 2's. */
 static bool is_elsewhere(const Reader *r, const char *file)
 {
 	json_t *ranks = r->here ? json_object_get(r->c->part, "ranks") : NULL, *v;
@@ -234,7 +236,7 @@ static bool is_elsewhere(const Reader *r, const char *file)
 	return true;
 }
 
-/* [FILE, TENSOR, at, first, n] */
+/* Reads a piece [FILE, TENSOR, at, first, n]. */
 static bool read_piece(Reader *r, const CheckpointTensor *t, CheckpointPiece *p, json_t *v)
 {
 	const char *file = json_string_value(json_array_get(v, 0)), *name = json_string_value(json_array_get(v, 1));
@@ -357,8 +359,8 @@ static bool read_index(Reader *r)
 
 /* ---- the folder ---- */
 
-/* Takes the seal off; of_index: what it says of index.json, "" without.  Without a seal any text will do; with one, the
- * lines behind it must be those that were sealed. */
+/* Removes the seal from state.json.  Without a seal any text is accepted; with one, the lines behind it must have its
+ * checksum.  of_index: the checksum of index.json that the seal has, or "". */
 static bool break_seal(json_t *root, const char *text, char of_index[CRC_TEXT], const char *path, Diag *d)
 {
 	json_t *seal = json_object_get(root, "crc32");
@@ -426,7 +428,7 @@ static void name_tensors(Reader *r)
 	}
 }
 
-/* "run", the number of its folders, and the ranks that save into this one. */
+/* Reads $.part: the run's id, the number of its folders, and the ranks that save into this folder. */
 static bool read_part(Reader *r)
 {
 	Checkpoint *c = r->c;
@@ -469,7 +471,7 @@ Checkpoint *checkpoint_open_here(Arena *a, const char *dir, bool loose, Diag *d)
 
 /* ---- the folders of several hosts ---- */
 
-/* Adds the ranks of a folder to those that others have: each is in one. */
+/* Adds the ranks of a folder to those of the folders before; each rank must be in one folder only. */
 static bool add_ranks(bool *has, int64_t ranks, const Checkpoint *c, Diag *d)
 {
 	json_t *v;
@@ -486,7 +488,7 @@ static bool add_ranks(bool *has, int64_t ranks, const Checkpoint *c, Diag *d)
 	return true;
 }
 
-/* Also where neither has it (NULL). */
+/* Whether two values are equal; also true if both are absent (NULL). */
 static bool same_value(const json_t *x, const json_t *y)
 {
 	return x == y || json_equal(x, y);
@@ -507,7 +509,7 @@ static bool same_save(const Checkpoint *first, const Checkpoint *c, Diag *d)
 	return false;
 }
 
-/* That the folders are all of one save.  Says what is missing. */
+/* Checks that the folders belong to one save and that none is missing; reports what is wrong. */
 static bool check_parts(Arena *a, const char *const *dirs, int n, Diag *d)
 {
 	Checkpoint **c = NEW_N(a, Checkpoint *, n);
@@ -602,7 +604,7 @@ bool checkpoint_verify(const Checkpoint *c, int64_t index, int64_t of, bool rele
 	return ok;
 }
 
-/* ---- index.json, written ---- */
+/* ---- writing index.json ---- */
 
 void checkpoint_index_begin(CheckpointIndex *i, CheckpointKind kind)
 {

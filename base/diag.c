@@ -1,9 +1,9 @@
 /* base/diag.c: messages to the user, and internal errors.
  *
- * One shape for all: "WHERE: error: TEXT".  Errors are counted beyond what is printed, so that a phase
- * can report everything it found and then fail once.  A message is written as one piece, since several processes may
- * share the terminal.  It is one line, or goes on in lines that begin with two blanks, and shows what names hide: no
- * name of a file or tensor moves the cursor, looks like another, or like a message of its own. */
+ * All messages have the form "WHERE: error: TEXT".  Errors are counted even when no more are printed, so that a phase
+ * can report everything it found and then fail once.  A message is written in one piece, because several processes may
+ * share the terminal.  It is one line, or continues in lines that begin with two blanks.  Hidden characters of names
+ * are shown escaped: no name of a file or tensor can move the cursor, look like another name, or imitate a message. */
 #include "base/base.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 #include "base/file.h"
 
-/* Writes the text with each of its lines escaped; a line break stays one only before two blanks. */
+/* Writes the text with each of its lines escaped; only line breaks before two blanks are kept. */
 static void put_shown(Buf *out, char *text)
 {
 	for (char *next = text; next; text = next) {

@@ -12,7 +12,7 @@ const DTypeInfo dtype_info[DT_COUNT] = {
 
 static bool find(const char *const *field, const char *want, DType *out)
 {
-	/* field points at one member of dtype_info[0]; the others follow at the table's stride. */
+	/* field points at a member of dtype_info[0]; the same member of the other rows follows at the size of a row. */
 	for (int t = 0; t < DT_COUNT; t++) {
 		const char *have = *(const char *const *)(const void *)
 			((const char *)(const void *)field + (size_t)t * sizeof(DTypeInfo));
@@ -77,9 +77,9 @@ uint16_t f16_from_float(float x)
 	uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
 	if (rest > 0x7f800000)
 		return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff));
-	if (rest >= 0x477ff000) /* rounds to 65536 or more */
+	if (rest >= 0x477ff000) /* 65536 or more after rounding */
 		return (uint16_t)(sign | 0x7c00);
-	if (rest < 0x38800000) { /* subnormal: let the f32 adder round */
+	if (rest < 0x38800000) { /* subnormal: the f32 adder does the rounding */
 		float shifted = float_of(rest) + 0.5f;
 		return (uint16_t)(sign | (bits_of(shifted) - bits_of(0.5f)));
 	}

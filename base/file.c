@@ -1,8 +1,7 @@
-/* base/file.c: files as they are opened, mapped and synced.
+/* base/file.c: opens, maps, writes and syncs files.
  *
- * Refuses to read what is no regular file: it is opened without waiting, then looked at.
- *
- * The one idea: the first error is the one that is told, whatever is done to end with it. */
+ * A file to be read is opened without waiting, then refused unless it is a regular file.  When several calls fail,
+ * errno keeps the first error, whatever cleaning up follows. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

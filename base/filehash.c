@@ -1,7 +1,7 @@
-/* base/filehash.c: the sampled hash of a file.
+/* base/filehash.c: a hash of samples of a file.
  *
- * The one idea: weights of gigabytes must be recognised in milliseconds, so 64 blocks of 4 KiB stand for
- * the file; an edit between them with an unchanged size is not noticed. */
+ * Weights of gigabytes must be recognised in milliseconds, so 64 blocks of 4 KiB stand for the file.  An edit between
+ * them that does not change the file's size is not noticed. */
 #include "base/filehash.h"
 
 enum { BLOCK = 4096, BLOCKS = 64 };

@@ -1,4 +1,4 @@
-/* base/groups.c: the keys of parameter groups (groups.def), their names, ranges and optimizers. */
+/* base/groups.c: the keys of parameter groups (groups.def): names, ranges, and optimizers that read them. */
 #include "base/groups.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
-/* base/groups.h: parameter groups: hyper-parameters of the parameters that a regular expression names.  The
- * compiler decides who is in which (--param-group); its program, and its files of hyper-parameters, have values. */
+/* base/groups.h: parameter groups: hyper-parameters for the parameters whose names match a regular expression.  The
+ * compiler decides which group a parameter is in (--param-group); the values come from the compiled program or from its
+ * file of hyper-parameters. */
 #ifndef SHARDC_GROUPS_H
 #define SHARDC_GROUPS_H
 
@@ -16,19 +17,19 @@ typedef enum GroupKey {
 } GroupKey;
 
 typedef struct ParamGroup {
-	const char *regex;          /* as given: the group's name */
-	double value[GROUP_KEYS];   /* NaN: as in all groups */
+	const char *regex;          /* as given; also the group's name */
+	double value[GROUP_KEYS];   /* NaN: the value of parameters without a group */
 } ParamGroup;
 
 typedef struct GroupKeyInfo { const char *name; double below; const char *optimizers; } GroupKeyInfo;
 extern const GroupKeyInfo group_key_info[GROUP_KEYS];
 
-/* optimizer: as in --optimizer; NULL = adamw. */
+/* Whether the optimizer reads this key.  optimizer: as in --optimizer; NULL = adamw. */
 bool group_key_used(GroupKey key, const char *optimizer);
 bool group_value_right(GroupKey key, double v);
-/* "a number from 0 to below 1" */
+/* The range of a key in words: "a number from 0 to below 1". */
 const char *group_value_wanted(GroupKey key);
-/* The key of this name; GROUP_KEYS: there is none. */
+/* Finds a key by name; GROUP_KEYS: there is no such key. */
 GroupKey group_key_find(const char *name, size_t n);
 
 #ifdef __cplusplus

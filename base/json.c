@@ -1,6 +1,6 @@
-/* base/json.c: JSON files that a user writes.
+/* base/json.c: reads JSON files that a user writes.
  *
- * Refuses what is no regular file, no text, or has a key twice. */
+ * Refuses files that are not regular, are not text, or have the same key twice in an object. */
 #include "base/json.h"
 
 json_t *json_read(const char *path, Arena *a, Diag *d)

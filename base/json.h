@@ -1,4 +1,4 @@
-/* base/json.h: JSON files that a user writes: schedules of numbers, policies, options. */
+/* base/json.h: reads JSON files that a user writes: learning-rate schedules, policies, options. */
 #ifndef SHARDC_JSON_H
 #define SHARDC_JSON_H
 
@@ -6,8 +6,8 @@
 
 #include "base/base.h"
 
-/* A regular file of JSON in which no key of an object is there twice; NULL after an error, with line and column of text
- * that is no JSON.  The caller's to give back (json_decref); a holds what is read. */
+/* Reads a regular file of JSON in which no object has a key twice.  NULL after an error, which has line and column if
+ * the text is not JSON.  The caller must json_decref the result; a holds the text that was read. */
 json_t *json_read(const char *path, Arena *a, Diag *d);
 
 #endif

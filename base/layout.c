@@ -1,11 +1,10 @@
-/* base/layout.c: the bytes and the places of everything that depends on the number of ranks.
+/* base/layout.c: the places and the sizes of all memory that depends on the number of ranks.
  *
- * The one idea: a place is found by walking the units in order and adding up sizes, and the size of an
- * arena is where that walk ends, so `shardc plan`, which wants sizes only, cannot differ from the runtime,
- * which wants the places.
+ * A place is found by walking the units in order and adding up sizes; the size of an arena is where that walk ends.
+ * `shardc plan`, which wants only sizes, therefore agrees with the runtime, which wants the places.
  *
- * What peers read (parameters at rest, flat gradients, gathered flats, what is sent) lies at the same offset on
- * every rank. */
+ * What peers read (parameters at rest, flat gradients, gathered flats, what is sent) lies at the same offset on every
+ * rank. */
 #include "base/layout.h"
 
 #include <string.h>
@@ -15,9 +14,9 @@ const StrategyInfo strategy_info[STRATEGY_COUNT] = {
 #include "base/strategies.def"
 };
 
-/* A counter page.  Between hosts each stream has staging memory for two pieces of each rank elsewhere: pieces of
- * half a STAGE, smaller ones where ranks are so many that a stream would have more than STAGE_MOST, and no
- * smaller than half a STAGE_LEAST. */
+/* Memory that ranks talk through: a page of counters; and between hosts, for each stream, staging memory for two pieces
+ * from each rank on another host.  A piece is half a STAGE.  It is smaller when there are so many ranks that a stream
+ * would need more than STAGE_MOST, but at least half a STAGE_LEAST. */
 enum { COMM_PAGE = 4096, COMM_STREAMS = 3, STAGE = 1 << 20, STAGE_LEAST = 1 << 13, STAGE_MOST = 1 << 26 };
 
 bool strategy_from_text(const char *text, Strategy *out)
@@ -88,12 +87,12 @@ LayoutRange layout_piece(int64_t n, int64_t members, int64_t me)
 
 /* ---- the walk ---- */
 
-/* Places are filled where they are wanted; NULL = sizes only. */
+/* One walk over the units.  places are filled if they are not NULL; else only sizes are computed. */
 typedef struct Walk {
 	const LayoutModel *m;
 	const LayoutRank *who;
 	LayoutPlaces *places;
-	int64_t *slot, *grad_slot; /* sizes, then offsets */
+	int64_t *slot, *grad_slot; /* first the sizes, then the offsets */
 } Walk;
 
 static int64_t flat_bytes(const LayoutFlat *f, int64_t ranks, DType dtype)
@@ -123,8 +122,8 @@ static int64_t grad_bytes(const LayoutUnit *u, int64_t ranks)
 	return sum;
 }
 
-/* Elements of a flat that are sent from a copy, in the dtype that travels: of its gradient, or of what its owner
- * broadcasts.  One rank alone sends nothing. */
+/* The number of elements of a flat that are sent from a copy in another dtype: of its gradient, or of what its owner
+ * broadcasts.  A single rank sends nothing. */
 static int64_t copied(const LayoutUnit *u, int flat, bool broadcast, const LayoutRank *who)
 {
 	const LayoutFlat *f = &u->flat[flat];
@@ -139,7 +138,7 @@ static int64_t copied(const LayoutUnit *u, int flat, bool broadcast, const Layou
 	return across && f->reduce != layout_update_dtype(u, flat, who) ? layout_shard_numel(f->numel, split.ranks) : 0;
 }
 
-/* Turns sizes into offsets from `at`; returns the end. */
+/* Turns n sizes into offsets that begin at `at`; returns the end. */
 static int64_t to_offsets(int64_t *size, int n, int64_t at)
 {
 	for (int i = 0; i < n; i++) {
@@ -198,7 +197,8 @@ static bool offloads_grads(const LayoutModel *m)
 	return m->offload == LAYOUT_OFFLOAD_PARAMS && !m->cuda.on;
 }
 
-/* Flat gradients: shared slots, then regions of their own, of those that are the reduced ones perhaps in the file. */
+/* Places flat gradients: first the shared slots, then regions of their own.  Gradients that are reduced in place may
+ * lie in the file (--offload). */
 static int64_t place_flat_grads(const Walk *w, int64_t *in_file)
 {
 	const LayoutModel *m = w->m;
@@ -230,7 +230,7 @@ static int64_t place_flat_grads(const Walk *w, int64_t *in_file)
 	return at;
 }
 
-/* Reduced shards from `at` on: of units with an owner, or of the others. */
+/* Places reduced shards, beginning at `at`: those of units with an owner, or those of the other units. */
 static int64_t place_reduced(const Walk *w, bool owned, int64_t at)
 {
 	for (int i = 0; i < w->m->n_units; i++) {
@@ -248,7 +248,8 @@ static int64_t place_reduced(const Walk *w, bool owned, int64_t at)
 	return at;
 }
 
-/* What the owner alone has comes last: peers read the other shards, too (hybrid_shard). */
+/* Shards that only their owner has are placed last: peers read the others (hybrid_shard), so these need equal
+ * offsets. */
 static int64_t place_grads(const Walk *w, int64_t *in_file)
 {
 	int64_t at = place_flat_grads(w, in_file), *kept = offloads_grads(w->m) ? in_file : &at;
@@ -264,8 +265,8 @@ static int64_t largest_flat(const LayoutUnit *u, int64_t ranks)
 	return most;
 }
 
-/* Gradients of one unit at a time, or broadcasts of one: collectives of a stream run one after the other, so the
- * largest unit's bytes serve all. */
+/* Places the copies that are sent: of the gradients, or of the broadcasts, of one unit at a time.  Collectives of a
+ * stream run one after the other, so the bytes of the largest unit serve all. */
 static int64_t place_copies(const Walk *w, bool broadcast, int64_t begin)
 {
 	int64_t most = 0;
@@ -283,7 +284,7 @@ static int64_t place_copies(const Walk *w, bool broadcast, int64_t begin)
 	return begin + most;
 }
 
-/* Scratch of the largest flat, then what is kept of each. */
+/* Places a hook's scratch memory for the largest flat, then what the hook keeps of each flat. */
 static int64_t place_hook(const Walk *w, int64_t begin)
 {
 	int64_t most = 0;
@@ -310,7 +311,8 @@ static int64_t place_send(const Walk *w)
 	return place_hook(w, place_copies(w, true, place_copies(w, false, 0)));
 }
 
-/* One f32 number for every element that this rank updates, from `at` on: a state, or the master. */
+/* Places one f32 number for every element that this rank updates, beginning at `at`: a state of the optimizer, or the
+ * master copy. */
 static int64_t place_state(const Walk *w, bool masters, LayoutOffsets *offset, int64_t at)
 {
 	for (int i = 0; i < w->m->n_units; i++) {
@@ -351,7 +353,8 @@ int64_t layout_cuda_pinned(const LayoutModel *m, int64_t world)
 		(m->cuda.staged ? (world + 1) * LAYOUT_CUDA_MESSAGE : 0);
 }
 
-/* Nothing but small messages leaves the hosts through their memory. */
+/* Whether there are several hosts between which only small messages pass through host memory; the GPUs' communicator
+ * carries the rest. */
 static bool is_carried(const LayoutModel *m)
 {
 	return m->hosts > 1 && !m->cuda.staged;
@@ -385,7 +388,7 @@ int64_t layout_snapshot_bytes(const LayoutModel *m, const LayoutRank *who)
 	return sum;
 }
 
-/* What is said of a CPU's memory, of a device. */
+/* Turns the bytes computed for a CPU into those of a device and its host. */
 static void move_to_device(LayoutMemory *sum, const LayoutModel *m, const LayoutRank *who)
 {
 	LayoutTables t = layout_tables(m, who->world);
@@ -448,7 +451,7 @@ LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who)
 	return sum;
 }
 
-/* Ranks that own nothing are alike, so the owners and the first of the others are asked. */
+/* All ranks that own nothing need the same, so only the owners and the first of the others are measured. */
 int64_t layout_rank_most(const LayoutModel *m, const LayoutRank *who)
 {
 	LayoutRank r = {0, who->world, who->shard_size};

@@ -1,11 +1,11 @@
-/* base/layout.h: where every parameter, shard, gathered flat, gradient and state lies, for any number of
+/* base/layout.h: where every parameter, shard, gathered flat, gradient and state lies in memory, for any number of
  * ranks.
  *
- * Used by the compiler (`shardc plan`, --memory-limit) and by the runtime, so that the plan is exact.
- * Offsets count elements inside a flat and are the same in every dtype: a parameter starts at a multiple of
- * 64 elements; a rank's shard of a flat is round_up(ceil(numel / S), 64), so a rank may be all padding
- * (docs/sharding.md, Units; F20 and F22 of docs/compatibility.md say where that deviates).  Offsets of
- * LayoutPlaces count bytes from an arena's start. */
+ * Both the compiler (`shardc plan`, --memory-limit) and the runtime use it, so that the plan is exact.  Offsets inside
+ * a flat count elements and are the same in every dtype.  A parameter starts at a multiple of 64 elements.  A rank's
+ * shard of a flat over S ranks has round_up(ceil(numel / S), 64) elements, so a rank may hold only padding
+ * (docs/sharding.md, Units; F20 and F22 of docs/compatibility.md say where that deviates).  Offsets of LayoutPlaces
+ * count bytes from the start of an arena. */
 #ifndef SHARDC_LAYOUT_H
 #define SHARDC_LAYOUT_H
 
@@ -15,8 +15,8 @@
 extern "C" {
 #endif
 
-enum { LAYOUT_ALIGN = 64, LAYOUT_MAX_FLATS = 4 }; /* elements; flats of a unit */
-enum { LAYOUT_SCALARS = 12 }; /* doubles of all_reduce_scalars: loss, weight, accuracy, norm, what is asked of a run */
+enum { LAYOUT_ALIGN = 64, LAYOUT_MAX_FLATS = 4 }; /* in elements; the most flats of a unit */
+enum { LAYOUT_SCALARS = 12 }; /* doubles in all_reduce_scalars: loss, weight, accuracy, norm, requests to the run */
 
 /* ---- strategies ---- */
 
@@ -42,35 +42,37 @@ bool strategy_from_text(const char *text, Strategy *out);
 
 /* The dtypes of one flat over its life.  Offsets and numel count elements, so they are the same in each.
  *
- * Updates are made in f32.  Where `dtype` is f32 it is updated itself, but of units with an owner whose broadcasts
- * move 16 bits all ranks, the owner too, work with values that 16 bits hold: the owner then updates a master copy
- * beside its states, and every working copy is that rounded to `bcast`. */
+ * Updates are computed in f32, and an f32 flat is updated in place.  Units with an owner whose broadcasts have 16 bits
+ * are different: all ranks, the owner too, compute with values of 16 bits.  Their owner updates a master copy, which
+ * lies beside its states, and every working copy is the master rounded to `bcast`. */
 typedef struct LayoutFlat {
-	DType dtype;           /* at rest: of the shards, or of the whole unit on every rank */
+	DType dtype;           /* at rest: of the shards, or of the whole unit that every rank holds */
 	bool trainable;
-	int64_t numel;         /* from the first element to the end of the last parameter, gaps included */
-	DType param;           /* gathered, as forward and backward read it; a gather casts each rank's shard once */
-	/* Of trainable flats: */
+	int64_t numel;         /* from the first element to the end of the last parameter, including gaps */
+	DType param;           /* as gathered, for forward and backward; each rank casts its shard once per gather */
+	/* Only for trainable flats: */
 	DType grad;            /* the flat gradient that backward writes */
-	DType reduce;          /* what a reduction sends; other than grad: cast into the send buffer first */
-	DType kept;            /* the reduced gradient that the update reads, where it has a place of its own */
+	DType reduce;          /* what a reduction sends; if it differs from grad, the gradient is cast into the send
+	                          buffer */
+	DType kept;            /* the reduced gradient that the update reads, if it has a place of its own */
 	DType bcast;           /* what the owner sends after an update */
-	bool master;           /* bcast is 16-bit, and who updates the flat holds an f32 copy beside its states */
-	bool away;             /* of GPUs: rests in memory of the host, so every gather copies what a rank has of it */
+	bool master;           /* bcast is 16-bit, and the rank that updates the flat keeps an f32 copy beside its states */
+	bool away;             /* on GPUs: rests in host memory, so a gather first copies the rank's part to the device */
 } LayoutFlat;
-/* The initializer of a flat of one dtype in all its roles. */
+/* The initializer of a flat that has one dtype in all its roles. */
 #define LAYOUT_FLAT(dtype, trainable, numel) {dtype, trainable, numel, dtype, dtype, dtype, dtype, dtype, false, false}
-/* Whether a gather casts, or copies: each rank its own shard, in the gathered flat, from where its peers take it. */
+/* Whether a gather begins with a cast or a copy: each rank puts its own shard into the gathered flat, where its peers
+ * read it. */
 static inline bool layout_casts(const LayoutFlat *f) { return f->param != f->dtype || f->away; }
-/* Whether the gathered flat has memory of its own: not at one shard, where it is the shard itself. */
+/* Whether the gathered flat has memory of its own.  A unit of one shard needs none: the shard is the gathered flat. */
 static inline bool layout_is_gathered(const LayoutFlat *f, int64_t ranks)
 {
 	return ranks > 1 || layout_casts(f);
 }
 
-/* Offset of the next parameter after one that ends at `end`. */
+/* Offset of the parameter that follows one that ends at `end`. */
 static inline int64_t layout_next(int64_t end) { return round_up(end, LAYOUT_ALIGN); }
-/* Elements of one rank's shard, and of the gathered flat (S shards). */
+/* Elements of one rank's shard, and of the gathered flat, which is as long as the shards of all ranks. */
 static inline int64_t layout_shard_numel(int64_t numel, int64_t ranks)
 {
 	return round_up(ceil_div(numel, ranks), LAYOUT_ALIGN);
@@ -80,67 +82,72 @@ static inline int64_t layout_flat_numel(int64_t numel, int64_t ranks)
 	return layout_shard_numel(numel, ranks) * ranks;
 }
 
-/* Who asks: rank of world, in groups of shard_size consecutive ranks (for hybrid_shard; divides world). */
+/* The rank that is asked about, the number of ranks, and for hybrid_shard the size of its groups of consecutive ranks,
+ * which divides world. */
 typedef struct LayoutRank { int64_t rank, world, shard_size; } LayoutRank;
 
-/* How a unit of this strategy is split: over S ranks; this one holds shard `index` of group `group`. */
+/* How a strategy splits a unit: into `ranks` shards, of which this rank holds number `index`; `groups` groups of ranks
+ * hold a copy each, and this rank is in number `group`. */
 typedef struct LayoutSplit { int64_t ranks, index, group, groups; } LayoutSplit;
 LayoutSplit layout_split(Strategy s, const LayoutRank *who);
 
 typedef struct LayoutUnit {
 	Strategy strategy;
-	int owner;                      /* rank, -1 = none */
+	int owner;                      /* a rank; -1 = none */
 	int n_flats;
 	LayoutFlat flat[LAYOUT_MAX_FLATS];
-	int grad_slot;                  /* shared slot of its flat gradient, -1 = a region of its own */
-	bool own_region;                /* some gather of it has no ring slot */
-	bool apart;                     /* its reduced gradient is a sum over micro-batches, in a place of its own */
+	int grad_slot;                  /* the shared slot for its flat gradient; -1 = it has a region of its own */
+	bool own_region;                /* at least one gather of it uses no ring slot */
+	bool apart;                     /* its reduced gradient is summed over micro-batches, in a place of its own */
 } LayoutUnit;
 
-/* The part of a flat that a rank updates and holds states for: elements [begin, begin + n) of the flat; of
- * them, those below numel are parameters or gaps between them.  n may be 0 (not the owner). */
+/* The part of a flat that a rank updates and holds states for: elements [begin, begin + n).  Elements below numel are
+ * parameters or gaps between them, the rest is padding.  n is 0 if another rank owns the flat. */
 typedef struct LayoutRange { int64_t begin, n; } LayoutRange;
 LayoutRange layout_range(const LayoutUnit *u, int flat, const LayoutRank *who);
 
-/* Whether this rank's part counts in sums over ranks (norms) and is written to checkpoints: of several
- * ranks that hold the same part, one does. */
+/* Whether this rank's part is counted in sums over ranks (norms) and is written to checkpoints.  If several ranks hold
+ * the same part, this is true of one of them. */
 bool layout_counts(const LayoutUnit *u, const LayoutRank *who);
-/* What of a flat a rank writes to checkpoints: its elements where it counts, without what lies behind the last. */
+/* The elements of a flat that a rank writes to checkpoints, without padding at the end; none where layout_counts is
+ * false. */
 LayoutRange layout_saved(const LayoutUnit *u, int flat, const LayoutRank *who);
 
-/* Whether the unit's reduced gradient is its flat gradient itself (all_reduced in place, or one shard). */
+/* Whether the unit's flat gradient is also its reduced gradient: it is all_reduced in place, or there is one shard. */
 bool layout_grad_stays(const LayoutUnit *u, const LayoutRank *who);
 
-/* The dtype of the gradient that the update of this rank reads. */
+/* The dtype of the gradient that this rank's update reads. */
 DType layout_update_dtype(const LayoutUnit *u, int flat, const LayoutRank *who);
 
-/* The part of an all_reduced range of n elements that member `me` folds and the others take from it. */
+/* An all_reduce of n elements is split among its members: the part that member `me` sums up and the others copy from
+ * it. */
 LayoutRange layout_piece(int64_t n, int64_t members, int64_t me);
 
 /* ---- memory ---- */
 
-/* What lies in a file (--offload): optimizer states and masters; also parameters at rest and the gradients that the
- * update reads.  Of GPUs it lies in pinned memory of the host, and gradients stay on the device. */
+/* What --offload keeps in a file: optimizer states and masters (OPTIM); also parameters at rest and the gradients that
+ * the update reads (PARAMS).  On GPUs it is kept in pinned host memory instead, and gradients stay on the device. */
 typedef enum LayoutOffload { LAYOUT_OFFLOAD_NONE, LAYOUT_OFFLOAD_OPTIM, LAYOUT_OFFLOAD_PARAMS } LayoutOffload;
 
-typedef struct LayoutGather { int unit, slot; } LayoutGather; /* a gather into the ring, of step or eval */
+typedef struct LayoutGather { int unit, slot; } LayoutGather; /* a gather into the ring, in a step or an evaluation */
 
-/* Of programs for GPUs: what lies on the device beside the arenas, and in memory of the host that it reads. */
+/* For programs for GPUs: what lies on the device beside the arenas, and in host memory that the device reads. */
 typedef struct LayoutCuda {
 	bool on;
-	bool staged;        /* ranks talk through memory of the host, which mirrors what they send */
-	int64_t n_segments; /* trainable parameters */
-	int64_t n_groups;   /* --param-group, without the two that all programs have */
+	bool staged;        /* ranks communicate through host memory, which mirrors what they send */
+	int64_t n_segments; /* number of trainable parameters */
+	int64_t n_groups;   /* number of --param-group options; the two groups that every program has are not counted */
 } LayoutCuda;
 enum {
-	LAYOUT_CUDA_SEGMENT = 32, LAYOUT_CUDA_GROUP = 20,                            /* bytes of Segment, Group */
-	LAYOUT_CUDA_STATE = 1024, LAYOUT_CUDA_INPUT = 256, LAYOUT_CUDA_OUTCOME = 512, /* of cuda/step.h, at most */
+	LAYOUT_CUDA_SEGMENT = 32, LAYOUT_CUDA_GROUP = 20,                            /* sizes in bytes of Segment and
+	                                                                                Group */
+	LAYOUT_CUDA_STATE = 1024, LAYOUT_CUDA_INPUT = 256, LAYOUT_CUDA_OUTCOME = 512, /* structs of cuda/step.h, at most */
 	LAYOUT_CUDA_BAD = 64,                                                        /* KBad, at most */
-	LAYOUT_CUDA_CHUNKS = 1024,                                                   /* of a flat: K_FLAT_CHUNKS */
+	LAYOUT_CUDA_CHUNKS = 1024,                                                   /* chunks of a flat: K_FLAT_CHUNKS */
 	LAYOUT_CUDA_MESSAGE = 2048,                                                  /* COMM_MAILBOX */
-	LAYOUT_CUDA_SLOTS = 2,         /* of inputs, and of results */
-	LAYOUT_CUDA_WINDOW = 16 << 20, /* at most: what tensors are sent through outside of steps */
-	LAYOUT_CUDA_CARRIED = 64 << 20 /* windows of all ranks, at most, where they are on several hosts */
+	LAYOUT_CUDA_SLOTS = 2,         /* buffers for inputs, and for results */
+	LAYOUT_CUDA_WINDOW = 16 << 20, /* at most: memory through which tensors are sent outside of steps */
+	LAYOUT_CUDA_CARRIED = 64 << 20 /* at most: windows of all ranks together, when they are on several hosts */
 };
 
 typedef struct LayoutModel {
@@ -148,79 +155,81 @@ typedef struct LayoutModel {
 	int n_units;
 	const LayoutGather *gather;
 	int n_gathers, n_slots, n_grad_slots;
-	int n_states;      /* optimizer state tensors per trainable element (adamw: 2), all f32 */
+	int n_states;      /* optimizer states per trainable element (adamw: 2), all f32 */
 	int64_t act_bytes, input_bytes, state_bytes, work_bytes;
-	int64_t average_bytes; /* of buffers that are averaged over ranks before an eval or a save */
-	int64_t saved_bytes;   /* of buffers, and of states that no unit has, in checkpoints */
-	bool snapshot;         /* saves go on beside steps, from a copy in memory */
-	int64_t hook_send, hook_keep; /* --comm-hook: bytes per element of a flat gradient, in send */
+	int64_t average_bytes; /* buffers that are averaged over ranks before an evaluation or a save */
+	int64_t saved_bytes;   /* in checkpoints: buffers, and states that belong to no unit */
+	bool snapshot;         /* saves are written during the next steps, from a copy in memory */
+	int64_t hook_send, hook_keep; /* --comm-hook: bytes in send, per element of a flat gradient */
 	int64_t sync_bytes; /* the largest message of a collective of batch norm statistics or buffers */
-	int64_t hosts;     /* 0 or 1: ranks share memory */
+	int64_t hosts;     /* 0 or 1: all ranks share memory */
 	LayoutOffload offload;
-	LayoutCuda cuda;   /* memory_complete's or the runtime's to fill */
+	LayoutCuda cuda;   /* filled by memory_complete or by the runtime */
 } LayoutModel;
 
-/* Bytes per category that the runtime maps; printed by plan and --print-plan. */
+/* Bytes of each category that the runtime maps; printed by `shardc plan` and --print-plan. */
 typedef struct LayoutMemory {
-	int64_t params;      /* at rest: shards, or whole units */
-	int64_t gathered;    /* ring slots and regions of units that stay gathered */
+	int64_t params;      /* at rest: shards or whole units */
+	int64_t gathered;    /* ring slots, and regions of units that stay gathered */
 	int64_t grads;       /* flat gradients and reduced shards */
-	int64_t send;        /* what is sent in another dtype than it lies in (gradients, broadcasts of a unit); hooks */
-	int64_t states;      /* of the optimizer, and masters */
+	int64_t send;        /* copies that are sent in another dtype (gradients, broadcasts of one unit); memory of
+	                        hooks */
+	int64_t states;      /* optimizer states and masters */
 	int64_t buffers, inputs, activations, workspace;
-	int64_t comm;        /* counters, mailboxes, staging, messages of layout_sync_bytes; of GPUs those messages alone */
-	int64_t tables;      /* GPUs: lists that the update reads, the step's scalars, its next inputs */
-	int64_t snapshot;    /* what a save beside the steps writes */
+	int64_t comm;        /* counters, mailboxes, staging, messages of layout_sync_bytes; on GPUs only those messages */
+	int64_t tables;      /* GPUs: tables that the update reads, the step's scalars, the next inputs */
+	int64_t snapshot;    /* the copy from which a save is written during the next steps */
 	int64_t total;
-	/* In a file, so none of the above, which are 0 or less by them: */
+	/* Bytes in the offload file.  They are not counted above, where the same category is smaller by them or 0. */
 	struct LayoutFile { int64_t params, grads, states, total; } file;
-	/* GPUs: memory of the host, so none of the above: what --offload keeps there, and what a run has for itself, all of
-	 * it pinned; what peers map. */
+	/* GPUs: bytes of host memory, which are not counted above.  Pinned: what --offload keeps there (params, states) and
+	 * what a run needs for itself (pinned).  comm: what peers map. */
 	struct LayoutHost { int64_t params, states, pinned, comm, snapshot, total; } host;
 } LayoutMemory;
 LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who);
-/* Of checkpoints, this rank's elements; a bound, since gaps between parameters count. */
+/* An upper bound of the bytes of this rank's elements in a checkpoint; gaps between parameters are counted. */
 int64_t layout_snapshot_bytes(const LayoutModel *m, const LayoutRank *who);
-/* The rank that needs most (owners differ), the first of several: who->rank is ignored. */
+/* The rank that needs the most memory (owners differ); the lowest one if there are several.  who->rank is ignored. */
 int64_t layout_rank_most(const LayoutModel *m, const LayoutRank *who);
 LayoutMemory layout_memory_most(const LayoutModel *m, const LayoutRank *who);
 
-/* Byte offsets, in the arena of their category; -1 where a rank holds nothing.  What peers read lies at equal
- * offsets on all ranks: parameters at rest, flat gradients, what is sent; gathered flats, which a gather that
- * casts reads. */
+/* Byte offsets in the arena of a category; -1 where the rank holds nothing.  What peers read has the same offset on all
+ * ranks: parameters at rest, flat gradients, what is sent, and gathered flats, which peers read when a gather casts. */
 typedef int64_t LayoutOffsets[LAYOUT_MAX_FLATS];
 typedef struct LayoutPlaces {
-	LayoutOffsets *param;       /* [unit]: at rest, in params; of what is offloaded: in that section of the file */
-	LayoutOffsets *own;         /* [unit]: its own gathered region, in gathered */
-	int64_t *slot;              /* [slot]: in gathered; a unit's flats follow each other, see layout_in_slot */
-	LayoutOffsets *grad;        /* [unit]: flat gradient, in grads, or in the file where it stays */
-	LayoutOffsets *grad_shard;  /* [unit]: what the update reads; = grad where layout_grad_stays; in grads or file */
+	LayoutOffsets *param;       /* [unit]: in params, at rest; when offloaded, in that section of the file */
+	LayoutOffsets *own;         /* [unit]: in gathered: the unit's own region */
+	int64_t *slot;              /* [slot]: in gathered; the unit's flats follow each other (layout_in_slot) */
+	LayoutOffsets *grad;        /* [unit]: in grads; or in the file, if it stays there */
+	LayoutOffsets *grad_shard;  /* [unit]: in grads or the file: what the update reads; = grad if layout_grad_stays */
 	LayoutOffsets *state[2];    /* [unit]: in states */
 	LayoutOffsets *master;      /* [unit]: in states */
-	LayoutOffsets *send;        /* [unit]: gradients as they are sent, in send; -1: sent from where they lie */
-	LayoutOffsets *bcast;       /* [unit]: the same of broadcasts */
-	int64_t hook_send;          /* in send: a hook's scratch, of the largest flat */
-	LayoutOffsets *hook_keep;   /* [unit]: in send: what a hook keeps */
+	LayoutOffsets *send;        /* [unit]: in send: gradients as they are sent; -1: they are sent from grads */
+	LayoutOffsets *bcast;       /* [unit]: in send: the same for broadcasts */
+	int64_t hook_send;          /* in send: a hook's scratch memory for the largest flat */
+	LayoutOffsets *hook_keep;   /* [unit]: in send: what a hook keeps between steps */
 } LayoutPlaces;
 LayoutPlaces layout_places(const LayoutModel *m, const LayoutRank *who, Arena *a);
-/* Bytes from the start of a slot (or own region) to the unit's gathered flat. */
+/* Bytes from the start of a slot, or of the unit's own region, to the given gathered flat. */
 int64_t layout_in_slot(const LayoutUnit *u, int flat, int64_t ranks);
 
-/* Bytes of memory that ranks talk through: a counter page, mailboxes and, between hosts, staging. */
+/* Bytes of the memory that ranks communicate through: a page of counters, mailboxes and, between hosts, staging
+ * memory. */
 int64_t layout_comm_bytes(int64_t world, int64_t hosts);
-/* Of its messages, in front of the parameters in memory that peers read. */
+/* Bytes for the messages of collectives of statistics and buffers; they lie in front of the parameters, in memory that
+ * peers read. */
 int64_t layout_sync_bytes(const LayoutModel *m, int64_t world);
 
 /* ---- GPUs ---- */
 
-/* Parts of LayoutMemory.tables, in this order: segments of every trainable flat, of the whole and of the part that is
- * updated here; groups; the step's state and the sums of all ranks; parts of a norm; the inputs of the next
- * micro-batch. */
+/* The parts of LayoutMemory.tables, in this order: segments of every trainable flat, both whole and cut to the part
+ * that is updated here; groups; the step's state and the sums over all ranks; partial sums of a norm; the inputs of the
+ * next micro-batch. */
 typedef struct LayoutTables { int64_t segments, groups, state, norm, input; } LayoutTables;
 LayoutTables layout_tables(const LayoutModel *m, int64_t world);
-/* Of the host: what every rank has pinned for itself; the window, in memory that peers map, and behind it the mirrors
- * of parameters, gathered flats, sent copies and gradients where ranks talk through the host; or, behind it, the
- * windows of all ranks, where they are on several hosts. */
+/* Host memory.  layout_cuda_pinned: bytes that every rank pins for itself.  layout_cuda_window: bytes of the window,
+ * which lies in memory that peers map.  Behind the window lie mirrors of parameters, gathered flats, sent copies and
+ * gradients if ranks communicate through host memory; or, if ranks are on several hosts, the windows of all ranks. */
 int64_t layout_cuda_pinned(const LayoutModel *m, int64_t world);
 int64_t layout_cuda_window(const LayoutModel *m, const LayoutRank *who);
 

@@ -1,7 +1,8 @@
 /* base/mac.c: HMAC-SHA256 and SipHash-2-4-128.
  *
- * Small rather than fast where it runs once per connection (SHA-256: some 200 MB/s), plain where it runs on every
- * message (SipHash: over 1 GB/s).  Nothing depends on secret bytes but arithmetic: no branch, no index. */
+ * HMAC runs once per connection, so its code is small rather than fast (some 200 MB/s).  SipHash runs on every message
+ * and needs no tricks to be fast (over 1 GB/s).  Secret bytes are only operands of arithmetic: no branch and no index
+ * depends on them. */
 #include "base/mac.h"
 
 #include <string.h>

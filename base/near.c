@@ -1,13 +1,14 @@
-/* base/near.c: near words: edit distance, and the words of other systems (words.def).
+/* base/near.c: finds what an unknown word was meant to be, by edit distance and by the words of other systems
+ * (words.def).
  *
- * The one idea: every message that refuses a word ends with near_hint, so that a new table of words gets its "did you
- * mean" by naming itself. */
+ * Every message that refuses a word ends with near_hint, so a new table of words gets its "did you mean" by one
+ * call. */
 #include "base/near.h"
 
 #include <ctype.h>
 #include <string.h>
 
-enum { LONGEST = 48 }; /* longer words have no near ones */
+enum { LONGEST = 48 }; /* longer words get no suggestion */
 
 typedef struct Word { const char *option, *word, *ours, *whose; } Word;
 static const Word words[] = {
@@ -20,7 +21,8 @@ static int fold(char c)
 	return c == '-' ? '_' : tolower((unsigned char)c);
 }
 
-/* Of the first i letters of x and the first k of y; row i of the table is at[i % 3]. */
+/* The edit distance, by dynamic programming: row i of the table has the distances of the first i letters of x to the
+ * first k letters of y, and is stored in at[i % 3]. */
 int near_distance(const char *x, const char *y)
 {
 	int at[3][LONGEST + 1], n = (int)strlen(x), m = (int)strlen(y);
@@ -49,7 +51,7 @@ static bool begins(const char *word, const char *with)
 	return true;
 }
 
-/* The only word that begins so, NULL = none or several. */
+/* The only known word that begins with the given letters; NULL = none or several. */
 static const char *completion(const char *given, const char *const *known, int n)
 {
 	const char *found = NULL;
@@ -79,7 +81,7 @@ const char *near_word(const char *given, const char *const *known, int n)
 	return best ? best : completion(given, known, n);
 }
 
-/* "dtype" stands for all options of dtypes. */
+/* Whether the row is for this option; rows of "dtype" are for all options of dtypes. */
 static bool is_of(const Word *w, const char *option)
 {
 	size_t n = strlen(option), suffix = strlen("dtype");

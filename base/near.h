@@ -1,22 +1,24 @@
-/* base/near.h: what a word that nobody knows was meant to be: a typing error of a known one, or another system's word
- * for it (words.def).  Texts are for the ends of messages. */
+/* base/near.h: suggestions for a word that nobody knows: the known word that it misspells, or shardc's word for another
+ * system's (words.def).  The texts are for the ends of messages. */
 #ifndef SHARDC_NEAR_H
 #define SHARDC_NEAR_H
 
 #include "base/base.h"
 
-/* Typing errors from one word to the other: letters left out, added, changed, or two swapped; without case, and a dash
- * is an underscore. */
+/* The number of typing errors between two words: letters left out, added or changed, or two neighbours swapped.  Case
+ * is ignored, and a dash equals an underscore. */
 int near_distance(const char *x, const char *y);
-/* The known word that is meant, NULL when none is near enough: at most a third of the given letters, rounded up, and
- * half of the known word's are wrong, or at least three letters are a beginning that no other word has. */
+/* The known word that is meant, or NULL.  Either at most a third of the given letters, rounded up, and at most half of
+ * the known word's letters are wrong; or the given word has at least three letters and only one known word begins with
+ * it. */
 const char *near_word(const char *given, const char *const *known, int n);
-/* What to write for `given`, a value of `option` ("--strategy") or, with "shardc" and "train", an option itself: "; did
- * you mean full_shard?", "; zero3 of DeepSpeed is full_shard here"; "" when nothing is near.  In the arena. */
+/* A hint for `given`, which is a value of `option` ("--strategy"), or an option itself where option is "shardc" or
+ * "train": "; did you mean full_shard?", "; zero3 of DeepSpeed is full_shard here"; "" when no word is near.  In the
+ * arena. */
 const char *near_hint(Arena *a, const char *option, const char *given, const char *const *known, int n);
-/* The same, with known words as "one|two|three". */
+/* The same, with the known words in the form "one|two|three". */
 const char *near_choice(Arena *a, const char *option, const char *given, const char *choices);
-/* The same for a regular expression that matched none of the names: the name that it nearly spells. */
+/* The same for a regular expression that matched none of the names: suggests the name that it nearly spells. */
 const char *near_pattern(Arena *a, const char *pattern, const char *const *names, int n);
 
 #endif

@@ -1,10 +1,9 @@
-/* base/npy.c: the .npy format, versions 1 to 3: a magic, a length, a Python dictionary, the elements.
+/* base/npy.c: the .npy format, versions 1 to 3: a magic number, a length, a Python dictionary as header, the elements.
  *
- * Refuses what a memory map of plain row-major little-endian elements cannot be: Fortran order, big
- * endian, records, objects, text, more than 8 axes, fewer bytes than the shape asks for.  bf16, which
- * NumPy does not know, is written as the 2-byte void type that ml_dtypes uses, and read from it.
- *
- * The one idea: the header is scanned by a cursor that never passes its end, so any bytes may be given. */
+ * The header is scanned with a cursor that never passes its end, so any bytes may be given.  Refuses files whose
+ * elements cannot be mapped as a plain row-major little-endian array: Fortran order, big endian, records, objects,
+ * text, more than 8 axes, fewer bytes than the shape needs.  bf16, which NumPy does not have, is written as the 2-byte
+ * void type of ml_dtypes, and read from it. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -50,7 +49,7 @@ static bool take_word(Cursor *c, const char *word)
 	return true;
 }
 
-/* A Python string without escapes, at most n - 1 characters. */
+/* Reads a Python string without escapes, of at most n - 1 characters. */
 static bool take_string(Cursor *c, char *out, size_t n)
 {
 	skip_space(c);
@@ -152,7 +151,7 @@ static bool take_dict(Cursor *c, NpyHeader *h, bool *fortran)
 	return seen == 7 || fail(c->why, "broken header: descr, fortran_order and shape are not all there");
 }
 
-/* Fills numel and bytes; false when they overflow or the file is too short. */
+/* Sets numel and bytes; false if they overflow or the file is too short. */
 static bool measure(NpyHeader *h, int64_t file_bytes, bool fortran, char *why)
 {
 	char shape[160];

@@ -1,4 +1,4 @@
-/* base/npy.h: NumPy's .npy files, read in place and written whole. */
+/* base/npy.h: NumPy's .npy files: mapped for reading, written as a whole. */
 #ifndef SHARDC_NPY_H
 #define SHARDC_NPY_H
 
@@ -10,7 +10,7 @@ typedef struct NpyHeader {
 	DType dtype;
 	int rank;
 	int64_t dim[NPY_MAX_RANK];
-	int64_t numel, data_offset, bytes; /* of the elements, which start at data_offset */
+	int64_t numel, data_offset, bytes; /* bytes: of the elements, which begin at data_offset */
 } NpyHeader;
 
 /* A file mapped read-only.  data is aligned to 64 bytes only if the writer aligned it. */
@@ -21,19 +21,21 @@ typedef struct Npy {
 	FileView view;
 } Npy;
 
-/* Reads the header at the start of `bytes` bytes; false: why says what is wrong, without the file's name. */
+/* Parses the header at the start of a file of `bytes` bytes.  False: why says what is wrong, without the file's
+ * name. */
 bool npy_parse(const void *file, int64_t bytes, NpyHeader *out, char why[NPY_WHY]);
-/* Reports to d by the path; path must outlive the Npy. */
+/* Opens a file; false after an error, which names path.  path must outlive the Npy. */
 bool npy_open(Npy *out, const char *path, Diag *d);
 void npy_close(Npy *npy);
-/* False: errno tells.  The file is removed when it could not be written whole. */
+/* Writes a file.  False: errno says why, and the unfinished file is removed. */
 bool npy_write(const char *path, DType dtype, int rank, const int64_t *dim, const void *data);
-/* FOLDER/NAME.npy of a tensor of a model, in the arena: a '/' of its name would leave the folder, so it is '_'. */
+/* The file for a model's tensor, FOLDER/NAME.npy, in the arena.  A '/' in the name becomes '_', so that the file lies
+ * in the folder. */
 const char *npy_path(Arena *a, const char *folder, const char *name);
-/* Where the K-th input is looked for: npy_path, else FOLDER/input_K.npy; NULL: there is neither. */
+/* The file that holds the K-th input: npy_path, or else FOLDER/input_K.npy; NULL: neither exists. */
 const char *npy_input(Arena *a, const char *folder, const char *name, int k);
 
-/* "[1797,8,8] f64" into out, for messages. */
+/* Writes the shape for messages, such as "[1797,8,8] f64", to out. */
 const char *npy_shape_text(char *out, size_t n, DType dtype, int rank, const int64_t *dim);
 
 #endif

@@ -1,13 +1,13 @@
-/* base/pattern.c: regular expressions that users write: compiled, or refused with what to write instead.
+/* base/pattern.c: compiles regular expressions that users write, or says what to write instead.
  *
- * Accepts POSIX extended expressions and, beyond them, \w \W \s \S \b \B \< \>, which the C library knows and which
- * mean what they mean in Perl. */
+ * POSIX extended expressions are accepted, and also \w \W \s \S \b \B \< \>, which the C library supports with Perl's
+ * meaning. */
 #include "base/pattern.h"
 
 #include <ctype.h>
 #include <string.h>
 
-/* What Perl's expressions have and POSIX's lack; instead: what means the same. */
+/* A construct of Perl's expressions that POSIX lacks; instead: what means the same, or NULL. */
 typedef struct Foreign { const char *text, *instead; } Foreign;
 static const Foreign escapes[] = {
 	{"\\d", "[0-9]"}, {"\\D", "[^0-9]"}, {"\\A", "^"}, {"\\Z", "$"}, {"\\z", "$"}, {"\\h", "[ ]"}, {"\\Q", NULL},
@@ -18,7 +18,7 @@ static const Foreign in_brackets[] = {
 static const Foreign groups[] = {
 	{"(?:", "("}, {"(?=", NULL}, {"(?!", NULL}, {"(?<", NULL}, {"(?P", "("}, {"(?i", NULL},
 };
-static const char known_escapes[] = "wWsSbB123456789"; /* of letters and digits */
+static const char known_escapes[] = "wWsSbB123456789"; /* those that are letters or digits */
 
 static const Foreign *find(const Foreign *table, int n, const char *s)
 {
@@ -35,7 +35,8 @@ static bool refuse(const char *pattern, const char *s, size_t n, const char *ins
 	return false;
 }
 
-/* Behind "[": up to the "]" that ends it; NULL after a message.  A backslash stands for itself there. */
+/* s is behind a "[": returns the end of the bracket expression; NULL after an error.  A backslash is an ordinary
+ * character there. */
 static const char *skip_brackets(const char *pattern, const char *s, const char *where, Diag *d)
 {
 	s += *s == '^';
@@ -64,7 +65,7 @@ static bool is_posix(const char *pattern, const char *where, Diag *d)
 		if ((*s == '\\' && s[1]) && s++)
 			continue;
 		if (!*s)
-			break; /* "[" without an end: regcomp says it */
+			break; /* "[" without an end: regcomp reports it */
 	}
 	return true;
 }

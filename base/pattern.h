@@ -1,5 +1,5 @@
-/* base/pattern.h: the regular expressions of options and files: POSIX extended ones, as egrep's.  What only Perl's have
- * is refused, where regcomp would take it for something else: \d is the letter d there. */
+/* base/pattern.h: the regular expressions in options and files: POSIX extended ones, as egrep's.  Perl's constructs are
+ * refused, because regcomp would silently read them as something else: \d as the letter d. */
 #ifndef SHARDC_PATTERN_H
 #define SHARDC_PATTERN_H
 
@@ -7,9 +7,10 @@
 
 #include "base/base.h"
 
-/* Compiles, for pattern_matches; regfree frees it.  False after a message, which says what to write instead. */
+/* Compiles an expression for pattern_matches; regfree frees it.  False after an error, which says what to write
+ * instead. */
 bool pattern_compile(regex_t *re, const char *pattern, const char *where, Diag *d);
-/* Whether it is right; says so if not. */
+/* Whether the expression is valid; reports an error if not. */
 bool pattern_check(const char *pattern, const char *where, Diag *d);
 static inline bool pattern_matches(const regex_t *re, const char *text) { return !regexec(re, text, 0, NULL, 0); }
 

@@ -1,14 +1,12 @@
 /* base/philox.h: Philox4x32-10, the counter-based random numbers of dropout.
  *
- * A number depends on (seed, id of the ONNX node; global sample row, index inside the sample, step) and
- * on nothing else, so the number of ranks, recomputation, fusion and threads do not change it.
- * The inner index of an element of x (pre, rows, post) is pre_index * post + post_index.
- * One block holds the four numbers of the inner indices 4i .. 4i+3.  Plain C, C++ and CUDA.
- * Range: row and step below 2^44, inner index below 2^42; beyond, numbers repeat.
+ * A number depends only on (seed, id of the ONNX node; global sample row, index inside the sample, step).  So the
+ * number of ranks, recomputation, fusion and threads do not change it.  For x as (pre, rows, post) the inner index of
+ * an element is pre_index * post + post_index.  One block holds the four numbers for the inner indices 4i .. 4i+3.  The
+ * code is valid C, C++ and CUDA.  Range: row and step below 2^44, inner index below 2^42; beyond that, numbers repeat.
  *
- *   philox_block(b, philox_key(seed, id), row, inner / 4, step);  b[inner % 4] is the element's number
- *   kept = b[inner % 4] >= philox_threshold(p)                    with probability 1 - p
- */
+ *	philox_block(b, philox_key(seed, id), row, inner / 4, step);    b[inner % 4] is the element's number
+ *	kept = b[inner % 4] >= philox_threshold(p);                     true with probability 1 - p */
 #ifndef SHARDC_PHILOX_H
 #define SHARDC_PHILOX_H
 
@@ -20,7 +18,7 @@
 #define PHILOX_FN static inline
 #endif
 
-/* Spreads seed and id over the 64 bits of the key (the finaliser of SplitMix64, twice). */
+/* Spreads seed and id over the 64 bits of the key (the finalizer of SplitMix64, applied twice). */
 PHILOX_FN uint64_t philox_mix(uint64_t z)
 {
 	z += 0x9e3779b97f4a7c15u;
@@ -34,7 +32,7 @@ PHILOX_FN uint64_t philox_key(uint64_t seed, uint64_t id)
 	return philox_mix(philox_mix(seed) ^ id);
 }
 
-/* Ten rounds over counter c with key (low word k0, high word k1); the result replaces c. */
+/* Ten rounds over counter c with the key (low word k0, high word k1); c is replaced by the result. */
 PHILOX_FN void philox_rounds(uint32_t c[4], uint32_t k0, uint32_t k1)
 {
 	for (int i = 0; i < 10; i++) {
@@ -59,13 +57,13 @@ PHILOX_FN void philox_block(uint32_t out[4], uint64_t key, uint64_t row, uint64_
 	philox_rounds(out, (uint32_t)key, (uint32_t)(key >> 32));
 }
 
-/* Elements whose number is below it are dropped; 2^32 (all) for p = 1. */
+/* Elements whose number is below the result are dropped; 2^32 (all of them) for p = 1. */
 PHILOX_FN uint64_t philox_threshold(double p)
 {
 	return p <= 0 ? 0 : p >= 1 ? (uint64_t)1 << 32 : (uint64_t)(p * 4294967296.0);
 }
 
-/* One number on its own; in [0, 1). */
+/* A single number in [0, 1). */
 PHILOX_FN double philox_uniform(uint64_t seed, uint64_t id, uint64_t row, uint64_t inner, uint64_t step)
 {
 	uint32_t b[4];

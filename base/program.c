@@ -1,4 +1,4 @@
-/* base/program.c: where the running program lies. */
+/* base/program.c: finds the folder of the running program. */
 #include <string.h>
 #include <unistd.h>
 

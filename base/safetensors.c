@@ -1,10 +1,8 @@
-/* base/safetensors.c: the safetensors format: u64 header length, a JSON header, the elements.
+/* base/safetensors.c: the safetensors format: the header's length as u64, a JSON header, the elements.
  *
- * Refuses what the format forbids (duplicate names, overlaps, holes, a size that does not follow from
- * dtype and shape) and, beyond it, element types that dtypes.def lacks and more than 8 axes.
- *
- * The one idea: offsets are believed only after they tile the rest of the file exactly, so no tensor
- * can point outside the map or into another. */
+ * Offsets are trusted only after they were shown to tile the rest of the file exactly, so no tensor can point outside
+ * the map or into another tensor.  Refuses what the format forbids (duplicate names, overlaps, holes, a size that does
+ * not follow from dtype and shape), and also element types that dtypes.def lacks and more than 8 axes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -132,8 +130,8 @@ static bool read_meta(const Reader *r, json_t *meta)
 	return true;
 }
 
-/* "crc32:NAME": eight digits.  One of a tensor that is not there, or of another form, means a damaged header; so does
- * a tensor without one among others that have theirs. */
+/* Reads the checksums "crc32:NAME", eight digits each.  The header is damaged if a checksum has another form or names
+ * no tensor, or if some tensors have a checksum and others have none. */
 static bool read_crcs(const Reader *r)
 {
 	int n = 0;
@@ -240,7 +238,7 @@ void safetensors_release(const SafeFile *f, int64_t begin, int64_t n)
 		madvise((char *)(uintptr_t)f->view.at + first, (size_t)(begin + n - first), MADV_DONTNEED);
 }
 
-/* The system begins to read it: by far more at once than it would page by page. */
+/* Asks the system to start reading the bytes, in far larger pieces than page faults would. */
 static void want(const SafeFile *f, int64_t begin, int64_t n)
 {
 	int64_t page = sysconf(_SC_PAGESIZE), first = begin / page * page;
@@ -276,8 +274,8 @@ static int64_t tensor_bytes(const SafeTensor *t)
 	return bytes;
 }
 
-/* The tensors of one class of alignment follow each other from *at on: those that fill whole lines, then those of this
- * size of an element. */
+/* Places the tensors of one class of alignment, one after the other, beginning at *at.  size 0: the tensors whose size
+ * is a multiple of ALIGN; else the others whose elements have this size. */
 static void place_class(SafeTensor *tensors, int n, int size, int64_t *at)
 {
 	for (int i = 0; i < n; i++) {
@@ -292,7 +290,7 @@ static void place_class(SafeTensor *tensors, int n, int size, int64_t *at)
 	}
 }
 
-/* Offsets from the first element on. */
+/* Places the elements of all tensors, with offsets from the first element; returns their total size. */
 static int64_t place_elements(SafeTensor *tensors, int n)
 {
 	static const int sizes[] = {0, 8, 4, 2, 1};
@@ -317,7 +315,8 @@ static void put_meta(Buf *b, Arena *a, SafeTensor *tensors, int n, const SafeMet
 	buf_printf(b, "}");
 }
 
-/* The JSON, and the length before it; origin: where the elements of placed tensors begin.  Sets crc_at. */
+/* Puts the length and the JSON header; origin: where the elements of placed tensors begin.  Sets crc_at of each
+ * tensor. */
 static void put_header(Buf *b, Arena *a, SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta, int64_t origin)
 {
 	buf_put(b, "\0\0\0\0\0\0\0\0{", LENGTH_BYTES + 1);
@@ -338,7 +337,7 @@ static void put_header(Buf *b, Arena *a, SafeTensor *tensors, int n, const SafeM
 		b->at[i] = (char)((uint64_t)(b->n - LENGTH_BYTES) >> 8 * i & 0xff);
 }
 
-/* Closes; removes a file, if it is one, that was not written whole. */
+/* Closes the file; if it was not written whole it is removed, unless it is not a regular file. */
 static bool end_file(int fd, const char *path, bool ok)
 {
 	struct stat st;
@@ -367,7 +366,8 @@ int64_t safetensors_place(SafeTensor *tensors, int n, const SafeMeta *meta, int 
 	return origin + bytes;
 }
 
-/* Opens path anew and writes the header of placed tensors; -1: errno tells.  *end: the file's length. */
+/* Creates or truncates path and writes the header of placed tensors; -1: errno says why.  *end: the length of the
+ * file. */
 static int begin_file(const char *path, SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta, int64_t *end)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -394,7 +394,8 @@ static int begin_file(const char *path, SafeTensor *tensors, int n, const SafeMe
 	return fd;
 }
 
-/* Room is asked for at once where the file system can, so that a full disk is found before the writing. */
+/* Allocates the file's space at once if the file system can, so that a full disk is noticed before elements are
+ * written. */
 static bool take_room(int fd, int64_t bytes)
 {
 	if (!fallocate(fd, 0, 0, (off_t)bytes))

@@ -1,17 +1,17 @@
-/* base/size.c: the one grammar of sizes and counts: 4096, 60K, 1e8, 1.5G, and of bytes 200MiB, 64MB.
+/* base/size.c: parses sizes and counts: 4096, 60K, 1e8, 1.5G, and for bytes also 200MiB, 64MB.
  *
- *   DIGITS[.DIGITS][e[+]DIGITS][K|M|G|T]             of counts: powers of 1000
- *   DIGITS[.DIGITS][e[+]DIGITS][K|M|G|T[iB|B]|B]     of bytes: K and KiB are 1024, KB is 1000
+ *	DIGITS[.DIGITS][e[+]DIGITS][K|M|G|T]             counts: K is 1000
+ *	DIGITS[.DIGITS][e[+]DIGITS][K|M|G|T[iB|B]|B]     bytes: K and KiB are 1024, KB is 1000
  *
- * E is e, and k is K.  No sign, no blanks.  What is not whole (1.5, 0.0001K) or exceeds 2^63 - 1 is refused, without
- * rounding. */
+ * E is the same as e, and k as K.  Signs and blanks are refused, and so are numbers that are not whole (1.5, 0.0001K)
+ * or exceed 2^63 - 1; nothing is rounded. */
 #include "base/base.h"
 
 #include <string.h>
 
 enum { MOST_EXPONENT = 30 };
 
-/* Digits behind what n holds; false where it overflows. */
+/* Appends digits to the decimal number n and counts them; false if it overflows. */
 static bool take_digits(const char **s, uint64_t *n, int *count)
 {
 	for (*count = 0; **s >= '0' && **s <= '9'; ++*s, ++*count)
@@ -20,7 +20,7 @@ static bool take_digits(const char **s, uint64_t *n, int *count)
 	return true;
 }
 
-/* 0: none of the suffixes. */
+/* The factor of a suffix; 0: it is not one. */
 static uint64_t take_unit(const char *s, bool bytes)
 {
 	static const char letters[] = "KMGT";
@@ -35,7 +35,7 @@ static uint64_t take_unit(const char *s, bool bytes)
 	return unit;
 }
 
-/* n * 10^exponent * unit, where that is whole and fits. */
+/* Sets *out to n * 10^exponent * unit; false unless that is whole and fits. */
 static bool scale(uint64_t n, int exponent, uint64_t unit, int64_t *out)
 {
 	for (; exponent < 0 && n % 10 == 0 && n; exponent++)

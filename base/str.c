@@ -1,7 +1,7 @@
-/* base/str.c: string buffers, maps keyed by strings and pointers, hashing, the escaper.
+/* base/str.c: string buffers, maps with string or pointer keys, hashing, the escaper.
  *
- * Maps are open-addressing tables in an arena that only grow; a string map keeps insertion order, so
- * that whatever is derived from a walk over it is deterministic. */
+ * Maps are open-addressing tables in an arena that only grow.  A string map keeps the order of insertion, so that
+ * whatever is derived from a walk over it is deterministic. */
 #include "base/base.h"
 
 #include <ctype.h>
@@ -52,7 +52,7 @@ void buf_free(Buf *b)
 
 /* ---- hashing ---- */
 
-/* Multiply-xorshift over 8-byte words; quality is enough for tables and for telling files apart. */
+/* Multiply-xorshift over 8-byte words; good enough for hash tables and for telling files apart. */
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed)
 {
 	const unsigned char *s = p;
@@ -117,7 +117,7 @@ static MapEntry *map_find(const Map *m, const char *key)
 	return i < 0 ? NULL : &m->entries.at[i];
 }
 
-/* The key's entry, made when there is none.  Not to be kept: entries move when others are made. */
+/* The key's entry, which is made if it is missing.  The pointer is valid only until another entry is made. */
 static MapEntry *map_entry(Map *m, const char *key, bool *made)
 {
 	uint64_t hash = hash_bytes(key, strlen(key), 0);
@@ -255,7 +255,8 @@ void *ptrmap_get(const PtrMap *m, const void *key)
 
 /* ---- UTF-8 ---- */
 
-/* Bytes of the character at s, 0 when it is not UTF-8: no long forms, surrogates or codes above 10FFFF. */
+/* The number of bytes of the character at s; 0 if it is not UTF-8.  Overlong forms, surrogates and codes above 10FFFF
+ * are not. */
 static int utf8_length(const char *s)
 {
 	static const struct { unsigned char first, last, low, high; int n; } forms[] = {
@@ -283,7 +284,7 @@ bool str_is_utf8(const char *s)
 	return true;
 }
 
-/* Of a character of n bytes. */
+/* The code of a character of n bytes. */
 static uint32_t utf8_code(const char *s, int n)
 {
 	uint32_t code = (unsigned char)*s & (n == 1 ? 0x7f : 0x7f >> n);
@@ -292,7 +293,8 @@ static uint32_t utf8_code(const char *s, int n)
 	return code;
 }
 
-/* What moves a cursor, turns the direction of a text, or is not seen: a name must not look like another. */
+/* Whether the character moves the cursor, changes the direction of text, or is invisible: such a character could make
+ * one name look like another. */
 static bool is_hidden(uint32_t code)
 {
 	static const struct { uint32_t first, last; } hidden[] = {
@@ -315,7 +317,7 @@ int str_hidden(const char *s, uint32_t *code)
 
 /* ---- the escaper ---- */
 
-/* Puts a character of several bytes that may be shown; how many they are, 0: it is none. */
+/* Puts a character of several bytes if it may be shown; returns its number of bytes, or 0. */
 static int put_wide(Buf *b, const char *s)
 {
 	uint32_t code;
@@ -328,7 +330,7 @@ static int put_wide(Buf *b, const char *s)
 
 static void escape_c_comment(Buf *b, const char *s)
 {
-	/* No end of comment, no trigraph, no line end and no backslash before one; nothing that is not seen. */
+	/* The result holds no end of a comment, no trigraph, no line end or backslash before one, and nothing invisible. */
 	uint32_t code;
 	for (int n; *s; s++) {
 		unsigned char c = (unsigned char)*s;
@@ -370,7 +372,7 @@ static void escape_c_ident(Buf *b, const char *s)
 	}
 }
 
-/* A character as JSON writes it; bytes of it, 1 of what is no UTF-8, for which `other` stands. */
+/* Puts a character as JSON writes it; returns its number of bytes.  A byte that is not UTF-8 is replaced by `other`. */
 static int put_quoted(Buf *b, const char *s, const char *other)
 {
 	uint32_t code;
@@ -390,7 +392,7 @@ static int put_quoted(Buf *b, const char *s, const char *other)
 	return n;
 }
 
-/* The IR's strings are JSON's, but keep bytes that are no UTF-8. */
+/* Strings of the IR are JSON's, but keep bytes that are not UTF-8. */
 static void escape_ir(Buf *b, const char *s)
 {
 	while (*s)
@@ -403,7 +405,8 @@ static void escape_json(Buf *b, const char *s)
 		s += put_quoted(b, s, "\\ufffd");
 }
 
-/* What is seen stays, quotes and backslashes too: the text may have been through another escaper. */
+/* All visible characters stay, also quotes and backslashes, because the text may already have been escaped for another
+ * use. */
 static void escape_terminal(Buf *b, const char *s)
 {
 	uint32_t code;
@@ -422,7 +425,8 @@ static void escape_terminal(Buf *b, const char *s)
 	}
 }
 
-/* Puts a hidden character as text behind `mark`, but for line ends; how many bytes it has, 0: it is not hidden. */
+/* Puts a hidden character, except a line end, as its code behind `mark`; returns its number of bytes, or 0 if it is not
+ * hidden. */
 static int put_hidden(Buf *b, const char *s, const char *mark)
 {
 	uint32_t code;
@@ -464,7 +468,7 @@ static void escape_dot(Buf *b, const char *s)
 	}
 }
 
-/* One word of sh, as it is where nothing in it means something there. */
+/* One word of sh, quoted only if it holds characters that are special there. */
 static void escape_shell(Buf *b, const char *s)
 {
 	bool plain = *s;
@@ -480,7 +484,8 @@ static void escape_shell(Buf *b, const char *s)
 	buf_printf(b, plain ? "" : "'");
 }
 
-/* The same as a variable's value, for recipes.  A line break has no spelling there, and is refused. */
+/* A word of sh as the value of a make variable, for use in recipes.  make cannot spell a line break; callers refuse
+ * it. */
 static void escape_make(Buf *b, const char *s)
 {
 	Buf word = {0};

@@ -1,7 +1,7 @@
-/* base/unfinished.c: files and folders that are being made, removed where that fails or a signal ends the process.
+/* base/unfinished.c: removes unfinished files and folders when writing fails or a signal ends the process.
  *
- * The one idea: a path is listed before it is made, so whoever comes to remove, the failing writer or a signal's
- * handler, walks the same list, and removing twice does no harm. */
+ * A path is listed before it is made.  Both the writer that fails and the handler of a signal walk that list, and
+ * removing a path twice does no harm. */
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -12,7 +12,8 @@
 #include "base/unfinished.h"
 
 static const int ending[] = {SIGINT, SIGTERM, SIGHUP};
-/* Of the process, since a signal's handler is handed nothing else; changes while these signals are blocked. */
+/* One list per process, because a signal handler gets no argument.  It is changed only while these signals are
+ * blocked. */
 static struct {
 	VEC(const char *) paths;
 	Arena *arena;
@@ -109,7 +110,7 @@ const char *unfinished_file(const char *path)
 	return temp;
 }
 
-/* One that was there is another's. */
+/* A folder of this name that exists already belongs to another process, so it is not listed. */
 const char *unfinished_folder(const char *path)
 {
 	const char *temp = temporary(path);
