@@ -1,4 +1,4 @@
-"""What the benchmarks of training steps train; `batch` is that of all ranks together."""
+"""The models that the benchmarks of training steps train; `batch` is that of all ranks together."""
 import pathlib
 import sys
 
@@ -12,13 +12,13 @@ CASES = {
 }
 STEP_CASES = list(CASES)
 
-# 16-bit products with f32 masters: our flags; the peer's side is autocast
+# cases with 16-bit products and f32 masters, and our flags for them; PyTorch uses autocast
 HALF = {"gpt2-124m-bf16": ["--param-dtype=bf16"], "resnet50-bf16": ["--param-dtype=bf16"]}
 CASES.update({name: CASES[name.removesuffix("-bf16")] for name in HALF})
 STEP_CASES += ["gpt2-124m-bf16"]
 
-# of ranks.py: short sequences leave little computing to hide communication behind; the last one is to try the script
+# for ranks.py: short sequences, so that little computation hides communication; the last one only tries the script
 CASES["gpt2-124m-t64"] = Case(gpt2(), 4, (64,), 50257, tokens=True, optimize=True)
 CASES["gpt2-tiny"] = Case(gpt2(n_layer=2, n_embd=96, n_head=3, vocab_size=301, n_positions=40), 4, (40,), 301,
                           tokens=True)
-RANK_SAMPLES = 64  # of ranks.py's data
+RANK_SAMPLES = 64  # in the data of ranks.py

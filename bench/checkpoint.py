@@ -1,17 +1,18 @@
-"""Checkpoints of GPT-2 124M with AdamW (1.5 GB): how fast they are written and read, and what steps pay for them.
+"""Checkpoints of GPT-2 124M with AdamW (1.5 GB): how fast they are written and read, and how much they slow steps down.
 
-  save     saves that are waited for, of a program that trains and is stopped while others run, against `dd conv=fsync` of
-           the same bytes into the same folder, torch.save and safetensors.torch.save_file of the same tensors, each
-           with fsync
-  load     a program from its start to its end that resumes and runs no step, against `dd` of the same files, torch.load
-           and safetensors.torch.load_file; cold: the files are not in memory (posix_fadvise), warm: they are
-  overlap  steps and saves beside them, kind sharded at two ranks and full at one: the time of a step in a run with
-           --save-every 20, saves counted in, against a run without; the longest stall of a save against a copy of as many
-           bytes by as many threads
+  save     the time until a save is complete, in a program that trains and is stopped while the others run.  Peers:
+           `dd conv=fsync` of the same bytes into the same folder; torch.save and safetensors.torch.save_file of the
+           same tensors, with fsync
+  load     a program, from its start to its end, that resumes and runs no step.  Peers: `dd` of the same files,
+           torch.load and safetensors.torch.load_file.  cold: the files are not in memory (posix_fadvise), warm: they
+           are
+  overlap  steps while saves run beside them, kind sharded at two ranks and full at one.  The time of a step in a run
+           with --save-every 20, including its saves, against a run without saves; and the longest stall of a save
+           against a copy of as many bytes by as many threads
 
-All alternate; figures are medians over rounds, ranges are over rounds.  Ratio above 1: we are faster.  A virtual machine
-may get its memory from the host only as it is touched, at a fraction of the disk's speed: so memory is touched before
-each run, and the first round of saves is not counted.
+The contenders alternate; figures are medians over rounds, ranges are over rounds.  Ratio above 1: we are faster.  A
+virtual machine may get memory from its host only when it is touched, at a fraction of the disk's speed; therefore
+memory is touched before each run, and the first round of saves is not counted.
 
 usage: python checkpoint.py SHARDC WORKDIR [--case NAME] [--rounds N] [--only save,load,overlap] [--json FILE]
 """
@@ -36,7 +37,7 @@ import models
 from step import clean_environment
 
 EVERY, STEPS = 20, 40
-KINDS = {1: "full", 2: "sharded"}  # at how many ranks which kind is saved beside steps
+KINDS = {1: "full", 2: "sharded"}  # the kind of checkpoint that is saved beside steps, by the number of ranks
 
 
 class Bench:
@@ -82,7 +83,7 @@ class Bench:
         return [r for r in (json.loads(line) for line in lines if line.endswith("\n")) if r.get("save_ms")]
 
     def our_save(self, process):
-        """A signal asks for one, which no step overlaps."""
+        """Asks for a save by a signal; no step overlaps it."""
         seen = len(self.rows_with_saves())
         process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGUSR1)
@@ -137,7 +138,7 @@ class Bench:
         for t, path in zip(self.tensors(), pickled):
             torch.save(t, path)
 
-        def copied(load, paths):  # what is mapped only has not been read
+        def copied(load, paths):  # a file that is only mapped has not been read
             for path in paths:
                 for t in load(path).values():
                     t.clone()
@@ -149,7 +150,7 @@ class Bench:
     # ---- the rows ----
 
     def compare(self, case, metric, seconds):
-        """seconds: of each contender, by rounds."""
+        """seconds: of each contender, a list over rounds."""
         for name in seconds:
             if name != "ours":
                 ratios = [p / o for p, o in zip(seconds[name], seconds["ours"])]
@@ -205,7 +206,7 @@ class Bench:
             self.compare(f"{self.case} stall of a save, {kind} x{ranks}", "seconds", {"ours": stalls, "memcpy": copies})
 
     def memcpy(self):
-        """Bytes of all ranks' snapshots by all cores, into pages that are there."""
+        """Seconds to copy the bytes of all ranks' snapshots, by all cores, into pages that are already mapped."""
         a, b = (torch.ones(self.bytes // 4) for _ in range(2))
         return min(self.timed(lambda: b.copy_(a)) for _ in range(3))
 

@@ -1,4 +1,4 @@
-"""Compile time: model to step.c, linearity in the number of nodes, and the C compiler's share.
+"""Compile time: from a model to step.c, how it grows with the number of nodes, and the C compiler's share.
 
 Times `shardc --emit=c` (no C compiler) on GPT-2 124M with external weights and on chains of blocks of 1,000 to
 100,000 nodes, then gcc on the emitted step.c and fused.c of GPT-2.

@@ -1,8 +1,9 @@
 """The PyTorch side of the step benchmark: a process that times training steps when asked.
 
-Reads lines "VARIANT STEPS" from standard input and answers with the step times in milliseconds as one JSON
-list.  Variants: eager, compile, and for images either with channels_last.  f32, or bf16 by autocast with f32
-parameters for the cases of cases.HALF; the same threads as ours, fused AdamW; nothing but the step is timed.
+Reads lines "VARIANT STEPS" from standard input and answers each with the step times in milliseconds as one JSON
+list.  Variants: eager, compile, and for images either of them with channels_last.  It computes in f32, or for the
+cases of cases.HALF by bf16 autocast with f32 parameters; it uses as many threads as our program, and fused AdamW.
+Nothing but the step is timed.
 
 usage: python peers.py CASE THREADS
 """
@@ -53,7 +54,7 @@ def main():
     for line in sys.stdin:
         variant, n = line.split()
         if variant not in steps:
-            steps = {}  # one model at a time: memory is for the one that runs
+            steps = {}  # one model at a time, so that it has all memory
             steps[variant] = Step(case, "compile" in variant, "channels_last" in variant, sys.argv[1] in cases.HALF)
             for _ in range(2):
                 steps[variant]()

@@ -1,8 +1,8 @@
-"""One rank of the PyTorch side of the rank benchmark: trains on gloo when asked, one thread.
+"""One rank of the PyTorch side of the rank benchmark: trains on gloo, with one thread, when asked.
 
-Reads lines "VARIANT STEPS" from standard input, on all ranks alike, and answers with one JSON object: the
+Reads lines "VARIANT STEPS" from standard input, the same on all ranks, and answers each with one JSON object: the
 step times in milliseconds, the loss of each of the variant's steps so far, and the peak resident megabytes.
-A variant is its words joined by "-":
+A variant is one or several of these words, joined by "-":
   fsdp (FSDP2, each block and the root a unit) or ddp
   keep       fsdp: parameters stay gathered from forward into backward (reshard_after_forward=False)
   one        fsdp: the whole model is one unit
@@ -63,7 +63,7 @@ class Rank:
         self.losses = []
 
     def step(self):
-        """Milliseconds of one step; the loss is averaged over ranks outside them."""
+        """Milliseconds of one step; the average of the loss over ranks is not part of the time."""
         at = (len(self.losses) * self.stride + self.first) % len(self.x)
         x, labels = self.x[at:at + self.batch], self.labels[at:at + self.batch]
         dist.barrier()

@@ -36,13 +36,13 @@ TRIED = {"plain": ["fsdp", "ddp"],
          "keep_memory": ["fsdp", "fsdp-keep", "fsdp-one", "fsdp-foreach", "fsdp-keep-math", "fsdp-compile",
                          "fsdp-keep-compile", "ddp", "ddp-view", "ddp-view-static", "ddp-view-static-b100",
                          "ddp-view-static-b1000", "ddp-view-foreach", "ddp-view-compile"]}
-LOSS_BOUND = 1e-4  # relative, of steps that have made the same updates
+LOSS_BOUND = 1e-4  # relative, between the losses of steps after the same updates
 
 
 # ---- the machine ----
 
 class Others:
-    """Processors that other programs took while our own child ran."""
+    """How many processors other programs used while our own child ran."""
 
     def __enter__(self):
         self.begin = self.now()
@@ -61,7 +61,7 @@ class Others:
 
 
 def machine():
-    """What decides the figures; shared memory in small pages is streamed at half the speed of large ones."""
+    """Facts of the machine that decide the figures: shared memory in small pages has half the speed of large ones."""
     model = [s.split(":")[1].strip() for s in open("/proc/cpuinfo") if s.startswith("model name")]
     pages = pathlib.Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
     return (f"{os.cpu_count()} x {model[0] if model else '?'}, large pages of shared memory: "
@@ -69,7 +69,7 @@ def machine():
 
 
 def memory_of(pid):
-    """(peak resident, proportional) megabytes of a process, (0, 0) when it is gone."""
+    """(peak resident, proportional) megabytes of a process; (0, 0) when it has ended."""
     try:
         peak = [int(s.split()[1]) for s in open(f"/proc/{pid}/status") if s.startswith("VmHWM")]
         share = [int(s.split()[1]) for s in open(f"/proc/{pid}/smaps_rollup") if s.startswith("Pss:")]
@@ -79,7 +79,7 @@ def memory_of(pid):
 
 
 def family(pid):
-    """A process and all below it."""
+    """A process and all its descendants."""
     try:
         children = open(f"/proc/{pid}/task/{pid}/children").read().split()
     except OSError:
@@ -90,7 +90,7 @@ def family(pid):
 # ---- ours ----
 
 class Ours:
-    """One model exported for the batch of a rank, compiled for some strategies."""
+    """One model, exported for the batch of a rank and compiled for several strategies."""
 
     def __init__(self, args, ranks):
         case = dataclasses.replace(cases.CASES[args.case], batch=cases.CASES[args.case].batch // ranks)
@@ -142,7 +142,7 @@ class Ours:
 # ---- PyTorch ----
 
 class Peers:
-    """The ranks of PyTorch in one environment."""
+    """The processes of PyTorch, one for each rank, in one environment."""
 
     def __init__(self, args, memory):
         here = pathlib.Path(__file__).resolve().parent
@@ -159,7 +159,7 @@ class Peers:
                                        env=environment) for r in range(WORLD)]
 
     def ask(self, variant, steps, seconds):
-        """What the ranks say (times of the slower one), or None when one ended or took too long."""
+        """The answers of the ranks, with the times of the slower one; None when a rank ended or took too long."""
         timer = threading.Timer(seconds, lambda: [p.kill() for p in self.ranks])
         timer.start()
         try:
@@ -189,7 +189,7 @@ def difference(losses, expected):
 
 
 def try_peers(args, expected):
-    """Fastest step of every configuration, {(memory, variant): ms}; those that fail or train something else say so."""
+    """The fastest step of each configuration, {(memory, variant): ms}; reports those that fail or whose losses differ."""
     found = {}
     for memory, variants in TRIED.items():
         pair = None
@@ -294,7 +294,7 @@ def measure(args):
     ranks = {s: ours_contender(s, two, s) for s in STRATEGIES}
     everyone, took = [alone, *ranks.values(), *bests.values()], 0
     for b in bests.values():
-        b.run(1)  # its model is built, its losses begin here
+        b.run(1)  # builds the model; its losses begin here
     print(f"  prepared after {time.monotonic() - begin:.0f} s", flush=True)
     while len(alone.rounds) < args.rounds:
         if len(alone.rounds) >= 2 and time.monotonic() - begin + took > args.minutes * 60:
@@ -326,7 +326,7 @@ def one_batch(args):
 
 
 def write(path, rows):
-    """Rows of the same case and metric are replaced, those of other benchmarks stay."""
+    """Replaces the rows of the same cases and metrics in the file and keeps those of other benchmarks."""
     path, new = pathlib.Path(path), {(r["case"], r["metric"]) for r in rows}
     old = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     kept = [r for r in old if (r["case"], r["metric"]) not in new]
@@ -348,7 +348,7 @@ def main():
     p.add_argument("--json", required=True)
     args = p.parse_args()
     pathlib.Path(args.work).mkdir(parents=True, exist_ok=True)
-    warnings.simplefilter("ignore")  # of the exporter, that the model is in training mode
+    warnings.simplefilter("ignore")  # the exporter warns that the model is in training mode
     rows = measure(args)
     wide = max(len(r["case"]) for r in rows)
     print(f"{'case':{wide}} | {'ours':>8} | {'peer':>8} | {'ratio':>5} | min..max")

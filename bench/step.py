@@ -1,8 +1,8 @@
 """Step time of our training binary against PyTorch, the two alternating in one run.
 
-Every round times each contender for a few steps in turn; a contender's figure is the median over rounds of
-its round's fastest step, the ratio's range is over rounds.  All configurations of the peer that were tried
-are printed, and the best one is the peer.  Ratio above 1: we are faster.
+In every round each contender runs a few steps in turn.  A contender's figure is the median over rounds of the
+fastest step of a round; the range of a ratio is over rounds.  All configurations of PyTorch that were tried are
+printed, and the fastest one is the peer.  Ratio above 1: we are faster.
 
 usage: python step.py SHARDC WORKDIR [--cases a,b] [--rounds N] [--steps N] [--json FILE]
 """
@@ -29,7 +29,7 @@ def clean_environment():
 
 
 class Ours:
-    """Compiles the exported case once; each round is a run of the binary, whose first step is not counted."""
+    """Compiles the exported case once; each round is a run of the binary, whose first two steps are not counted."""
 
     def __init__(self, shardc, name, work, threads, options):
         case = cases.CASES[name]
@@ -54,7 +54,7 @@ class Ours:
         return [r["step_ms"] for r in map(json.loads, open(log)) if "step_ms" in r][2:]
 
 
-# glibc returns big blocks to the system after every step by default, which costs a PyTorch step up to a fifth
+# By default glibc returns big blocks to the system after every step, which costs a PyTorch step up to a fifth
 KEEP_MEMORY = {"OMP_WAIT_POLICY": "passive", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1000000000000"}
 
 

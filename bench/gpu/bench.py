@@ -1,8 +1,9 @@
 """Steps on one GPU: our programs and PyTorch (eager, torch.compile, fully_shard at one rank), alternating in one run.
 
-A round runs every contender once, each alone on the GPU; a contender's figure is the median over rounds, a ratio's range
-is over rounds, and the peer is the fastest of PyTorch's.  Ratio above 1: we are faster.  The ceiling is the best rate
-of bf16 products measured here; MFU is 6N + 6LCT operations a token over it.  Rows are written as soon as they are known.
+A round runs every contender once, each alone on the GPU.  A contender's figure is the median over rounds, the range
+of a ratio is over rounds, and the peer is the fastest configuration of PyTorch.  Ratio above 1: we are faster.  The
+ceiling is the best rate of bf16 products that is measured here; MFU is the rate of 6N + 6LCT operations a token as a
+fraction of it.  Rows are written as soon as they are known.
 
 usage: ./run [--cases a,b] [--rounds N] [--steps N] [--json FILE] [--libs FOLDER ..] [--smoke]
 """
@@ -21,11 +22,11 @@ torch = wants_torch()
 from gpu_models import gpt2_flops_per_token, make_data  # noqa: E402
 
 VARIANTS = ["eager", "compile", "fsdp"]
-SETTLE = 4  # our first steps: warm-up, capture, and the first replays
+SETTLE = 4  # our first steps, which are not counted: warm-up, capture, and the first replays
 
 
 def ceiling(smoke):
-    """The best TFLOP/s of bf16 products, and those of GPT-2 124M's shapes at 65,536 tokens."""
+    """TFLOP/s of bf16 products: the best, and those of the shapes of GPT-2 124M at 65,536 tokens."""
     shapes = {"8192 x 8192 x 8192": (8192, 8192, 8192), "65536 x 3072 x 768": (65536, 3072, 768),
               "65536 x 768 x 3072": (65536, 768, 3072), "65536 x 50257 x 768": (65536, 50257, 768),
               "65536 x 50304 x 768": (65536, 50304, 768)}
@@ -83,7 +84,7 @@ class Case:
         return json.loads(last[0])
 
     def profile(self):
-        """Time of each kernel of a step by nsys, the largest first."""
+        """The time of each kernel of a step, measured by nsys, the longest first."""
         nsys = self.machine.tool("nsys")
         if not nsys:
             return "nsys is not installed: time by kernel was not measured"

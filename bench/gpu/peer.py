@@ -1,8 +1,8 @@
-"""PyTorch's side of the GPU benchmark: one process trains one model in one way and prints what it took as one JSON line.
+"""PyTorch's side of the GPU benchmark: a process trains one model in one way and prints its times as one JSON line.
 
-bf16 autocast over f32 parameters, fused AdamW, scaled_dot_product_attention; images channels-last.  `fsdp` is
-fully_shard at one rank with bf16 compute and f32 shards, each block a unit.  Only steps are timed, between two events
-of the GPU; the loss is read after the last.
+It uses bf16 autocast over f32 parameters, fused AdamW and scaled_dot_product_attention, and channels-last images.
+`fsdp` is fully_shard at one rank with bf16 compute and f32 shards, each block a unit.  Only steps are timed, between
+two events of the GPU; the loss is read after the last step.
 
 usage: peer.py CASE VARIANT STEPS [--device cpu]      VARIANT: eager, compile, fsdp
 """
@@ -66,7 +66,7 @@ class Peer:
 
 
 def timed(peer, n):
-    """Milliseconds of a step, all steps issued without waiting; the last loss."""
+    """Returns the milliseconds of a step, where all steps are issued without waiting, and the last loss."""
     if peer.device == "cpu":
         begin = time.perf_counter()
         loss = [peer.step() for _ in range(n)][-1]

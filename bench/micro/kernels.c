@@ -1,7 +1,7 @@
-/* bench/micro/kernels.c: every kernel of a training step, alone, at the shapes of GPT-2 124M (4 x 256 tokens)
- * and ResNet-50 (8 x 3 x 224 x 224): best time of several runs, and the share of the step it adds up to.
+/* bench/micro/kernels.c: times every kernel of a training step alone, at the shapes of GPT-2 124M (4 x 256 tokens) and
+ * ResNet-50 (8 x 3 x 224 x 224).  Prints the best time of several runs, and the sum over all calls of a step.
  *
- * usage: kernels [PART-OF-A-NAME]          (build: see bench/micro/build)
+ * usage: bench_kernels [PART-OF-A-NAME]          (bench/micro/build builds it)
  * With one thread (OMP_NUM_THREADS=1) processor time is measured, so that other processes disturb less. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 enum { REPEATS = 15, WORK = 64 << 20 };
 static const char *only;
-static bool own; /* products by our own kernels */
+static bool own; /* products run on our own kernels */
 static double total;
 static char *work;
 
@@ -34,7 +34,7 @@ static float *floats(int64_t n)
 	return p;
 }
 
-/* Runs body; prints its best time, GB/s of `bytes`, GF/s of `flops`, and adds count times it. */
+/* Runs body; prints its best time, GB/s of `bytes` and GF/s of `flops`; adds `count` times the best time to total. */
 #define TIME(name, count, bytes, flops, body) do { \
 	double best_ = 1e9; \
 	for (int r_ = 0; r_ < REPEATS; r_++) { \
@@ -50,7 +50,7 @@ static float *floats(int64_t n)
 
 static bool wanted(const char *name) { return !only || strstr(name, only); }
 
-static KDType dtype = K_F32; /* of products; weight gradients (ta) of 16-bit ones are f32 */
+static KDType dtype = K_F32; /* of products; 16-bit weight gradients (ta) are f32 */
 
 static float *operand(int64_t n)
 {
@@ -209,7 +209,7 @@ static void gpt2_rest(void)
 	free(x), free(dx), free(o), free(w), free(st), free(ids);
 }
 
-/* The 16-bit kernels beside those of gpt2_rest: the same work on half the bytes. */
+/* The 16-bit versions of the kernels in gpt2_rest: the same work on half the bytes. */
 static void gpt2_rest_bf16(void)
 {
 	int64_t rows = 1024, c = 768, v = 50257, dim[2] = {rows, 2304}, dim3[2] = {rows, 3072};

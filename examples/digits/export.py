@@ -1,6 +1,6 @@
-"""Writes digits.onnx: a small CNN with BatchNorm on 8x8 images, fresh weights.
+"""Writes digits.onnx: a small CNN with BatchNorm for 8x8 images, with untrained weights.
 
-usage: python export.py     (needs shardc, of python/, and its torch, onnx, onnxscript)
+usage: python export.py     (needs the package shardc of python/, torch, onnx and onnxscript)
 """
 import shardc
 import torch

@@ -1,5 +1,5 @@
-"""Makes x_train.npy, labels_train.npy, x_test.npy and labels_test.npy from the 1,797 handwritten digits of
-the UCI set as scikit-learn distributes them: x f32 [N,1,8,8] in 0..1, labels i64 [N].  One in five is held out.
+"""Makes x_train.npy, labels_train.npy, x_test.npy and labels_test.npy from the 1,797 handwritten digits of the UCI set
+that scikit-learn distributes: x is f32 [N,1,8,8] in 0..1, labels is i64 [N].  One digit in five is held out.
 
 usage: python make_data.py     (needs scikit-learn)
 """

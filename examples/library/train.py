@@ -1,9 +1,9 @@
-"""examples/library/train.py: the digits example trained from Python: ctypes and numpy, nothing else.
+"""examples/library/train.py: trains the digits example from Python, with ctypes and numpy and nothing else.
 
     shardc examples/digits/digits.onnx --emit=lib -o build/digitslib --loss=cross_entropy --bind batch=32
     python examples/library/train.py build/digitslib examples/digits 20 --lr=1e-3
 
-Prints the loss of each step, those of the binary to the last digit, then the held-out loss and accuracy.
+Prints the loss of each step, equal to the last digit to those of the binary, then the held-out loss and accuracy.
 """
 import ctypes as C
 import os
@@ -40,7 +40,7 @@ class ModelError(RuntimeError):
 
 
 class Model:
-    """libmodel.so below `folder`; options as of the training binary: "--lr=1e-3"."""
+    """The model of libmodel.so in `folder`; options are those of the training binary, such as "--lr=1e-3"."""
 
     def __init__(self, folder, *options):
         lib = self.lib = C.CDLL(os.path.join(os.path.abspath(folder), "libmodel.so"))
@@ -76,7 +76,7 @@ class Model:
             i += 1
 
     def call(self, function, arrays):
-        """The arrays stay numpy's: they are read during the call."""
+        """numpy keeps the arrays; they are read during the call only."""
         keep = {k: np.ascontiguousarray(v) for k, v in arrays.items()}
         shapes = [(C.c_int64 * v.ndim)(*v.shape) for v in keep.values()]
         rows = (Array * len(keep))(*[Array(k.encode(), NAMES[v.dtype].encode(), v.ndim, s, v.ctypes.data)
@@ -100,7 +100,7 @@ class Model:
         self.check(self.lib.model_set_number(self.at, name.encode(), C.c_double(value)))
 
     def full(self, flags=0):
-        """Name -> array of every parameter and buffer, until full_end: views of the library's copies."""
+        """Name -> array of every parameter and buffer.  The arrays are views of the library's copies and end with full_end."""
         self.check(self.lib.model_full_begin(self.at, flags))
         found = {}
         for name, kind, dtype, shape in self.tensors():

@@ -1,6 +1,6 @@
-"""Writes text.onnx: a byte-level GPT (pre-norm, GELU, learned positions, tied head), fresh weights.
+"""Writes text.onnx: a byte-level GPT (pre-norm, GELU, learned positions, tied head), with untrained weights.
 
-usage: python export.py     (needs shardc, of python/, and its torch, onnx, onnxscript)
+usage: python export.py     (needs the package shardc of python/, torch, onnx and onnxscript)
 """
 import shardc
 import torch

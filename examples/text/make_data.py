@@ -12,7 +12,7 @@ PLAIN = {"\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u2014": "
 
 def ascii_text(path):
     text = open(path, encoding="utf-8").read()
-    text = text[text.rindex("Welcome to the Jargon File"):]  # behind the table of contents
+    text = text[text.rindex("Welcome to the Jargon File"):]  # after the table of contents
     text = "".join(PLAIN.get(c, c) for c in text)
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").replace(b"\r", b"")
 
