@@ -1,13 +1,14 @@
-/* ir/compact.c: the ops of a module, moved to where they stand.
+/* ir/compact.c: copies the ops of a module into new memory, in the order of their lists.
  *
- * Passes remove ops, make others and change their order, so that after a while a walk over a list jumps through memory
- * which mostly holds what is gone: it waits for each op.  Compacted, ops with their operands and results lie in the
- * order of their lists, and ids of values are in that order too, for tables by id.  Lists of uses keep their order. */
+ * Passes remove ops, make others and reorder them.  After a while a walk over a list jumps through memory that mostly
+ * holds removed ops, and waits for each op it reads.  After compaction ops, with their operands and results, lie in the
+ * order of their lists.  Ids of values follow the same order, which serves tables indexed by id.  Lists of uses keep
+ * their order. */
 #include "ir/ir.h"
 
 typedef struct Compact {
 	Arena *to;
-	Value **value; /* by old id */
+	Value **value; /* by old id: the new value */
 	int n_values;
 } Compact;
 
@@ -29,7 +30,8 @@ static Value **move_values(Compact *c, int n, Value *const *from, Op *op)
 	return to;
 }
 
-/* Puts the op at the end of a list.  Its operands are the old values, and an old slot names its new one as `prev`. */
+/* Copies an op to the end of a list.  The copy's operands still name old values (relink replaces them), and the `prev`
+ * of each old operand slot points to the new slot. */
 static Op *move_op(Compact *c, const Op *from, Op **first, Op **last)
 {
 	Op *op = NEW(c->to, Op);
@@ -55,7 +57,7 @@ static void move_body(Compact *c, const Op *from, Op *op)
 		move_op(c, inner, &op->body_first, &op->body_last)->parent = op;
 }
 
-/* A list of old slots becomes one of the new ones. */
+/* Replaces a value's list of old operand slots by the list of the new ones, in the same order. */
 static void relink_uses(Value *v)
 {
 	Use *before = NULL, **at = &v->uses;

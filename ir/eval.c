@@ -1,7 +1,7 @@
 /* ir/eval.c: runs sections of a module in f64 and int64: the oracle of the tests, and the constant folder.
  *
- * Refuses nothing: an op without a rule, or with bad data, leaves its results uncomputed.  The one idea:
- * each rule (eval_*.c) is the definition of its op as plain loops, so that it can be believed by reading. */
+ * Each rule (eval_*.c) defines its op as plain loops, so that it can be checked by reading.  Nothing is refused: an op
+ * without a rule, or with bad data, leaves its results uncomputed. */
 #include "ir/eval.h"
 
 #include <string.h>
@@ -62,7 +62,7 @@ void eval_bind(EvalEnv *e, const Symbol *sym, EvalTensor t)
 	ptrmap_put(e->symbols, sym, copy);
 }
 
-/* A symbol that was never bound and has no file holds its fill value. */
+/* Gives a symbol that was never bound, and whose contents are not in a file, its fill value. */
 static EvalTensor *symbol_filled(EvalEnv *e, const Symbol *sym)
 {
 	EvalTensor t = eval_alloc(e, sym->type);
@@ -82,7 +82,7 @@ EvalTensor *eval_symbol(EvalEnv *e, const Symbol *sym)
 	return symbol_filled(e, sym);
 }
 
-/* Side tables for values made since the last call. */
+/* Enlarges the tables indexed by value id when values were made since the last call. */
 static void grow(EvalEnv *e)
 {
 	int n = e->m->n_values;
@@ -121,7 +121,7 @@ static void fit(EvalEnv *e, EvalTensor *t)
 		eval_put(t, i, eval_fit(d, eval_get(t, i), true));
 }
 
-/* Ops whose result is the bytes of an operand or a symbol. */
+/* Whether the result shares the bytes of an operand or a symbol. */
 static bool is_alias(const Op *op)
 {
 	return op_info[op->kind].flags & (VIEW | SYM);
@@ -178,7 +178,8 @@ void eval_section(EvalEnv *e, SectionKind s)
 
 /* ---- constants ---- */
 
-/* Up to which max_numel a value is refused: FINE = not at all, INT64_MAX = it is not constant. */
+/* Evaluation of a value fails for every max_numel up to the stored number: FINE = it never fails, INT64_MAX = the value
+ * is not constant. */
 enum { FINE = -1 };
 
 static double numel_of(const Op *op, int operand)
@@ -187,7 +188,7 @@ static double numel_of(const Op *op, int operand)
 	return v ? (double)type_numel(&v->type) : 0;
 }
 
-/* Steps to compute an element of the first result, above those of reading its operands. */
+/* Steps to compute an element of the first result, besides reading the operands once. */
 static double steps_per_element(const Op *op)
 {
 	const Type *x = op->n_in ? &op_in(op, 0)->type : NULL;
@@ -205,7 +206,8 @@ static double steps_per_element(const Op *op)
 	return n;
 }
 
-/* A step is below a nanosecond; an element that is made takes eight bytes, and counts for more. */
+/* Cost of an op in steps.  A step takes less than a nanosecond.  An element that is made counts as MADE steps, because
+ * it also takes eight bytes. */
 static double steps_of(const Op *op)
 {
 	enum { MADE = 32 };
@@ -236,7 +238,8 @@ static void settle(EvalEnv *e, const Op *op, int64_t why)
 	}
 }
 
-/* An operand of op that has to be settled first; NULL = none.  *why: set when one is refused. */
+/* An operand of op that must be settled first; NULL = none.  If an operand was refused the result is NULL, and *why is
+ * set. */
 static Op *unsettled(EvalEnv *e, const Op *op, int64_t max_numel, int64_t *why)
 {
 	Op *found = NULL;
@@ -301,7 +304,7 @@ RULE(none)
 	return !op->n_out;
 }
 
-/* A view may show a parameter in the dtype that its flat is gathered in. */
+/* A view may show a parameter in another dtype: the one that its flat is gathered in. */
 static bool from_symbol(EvalEnv *e, const Op *op, EvalTensor *out)
 {
 	const EvalTensor *t = eval_symbol(e, op->sym);
@@ -316,7 +319,7 @@ static bool from_symbol(EvalEnv *e, const Op *op, EvalTensor *out)
 	return true;
 }
 
-/* What cancels out in an update. */
+/* The loss scale cancels out in an update, so it is evaluated as 1. */
 RULE(scale)
 {
 	out[0]->f[0] = 1;

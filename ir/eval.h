@@ -1,7 +1,7 @@
 /* ir/eval.h: what the rules of the reference evaluator share.  Private to ir/eval*.c.
  *
- * A rule reads in[] (NULL = absent), fills out[] (allocated and zeroed, but for ops that alias) and
- * returns false when the data is bad, for instance an index out of range. */
+ * A rule reads in[] (NULL = absent operand) and fills out[], which is allocated and zeroed unless the op's results
+ * alias an operand.  It returns false when the data is bad, such as an index out of range. */
 #ifndef SHARDC_EVAL_H
 #define SHARDC_EVAL_H
 
@@ -25,28 +25,29 @@ struct EvalEnv {
 	EvalTensor **value;   /* by Value.id */
 	int64_t *refused;     /* by Value.id: the largest max_numel that eval_constant failed at; -1 = none */
 	bool *constant;       /* by Value.id: value[] was computed from constants alone */
-	int n;                /* of the three */
-	double folded;        /* what eval_constant has done so far, of EVAL_STEPS */
+	int n;                /* length of these three tables */
+	double folded;        /* steps that eval_constant has taken so far; EVAL_STEPS are the limit */
 };
 
-/* A constant is not computed where those of an environment would take more steps than this in all, which are seconds
- * and at most four gigabytes: a few hundred bytes of a model can ask for years. */
+/* The most steps that eval_constant takes for all constants of one environment: some seconds, and at most four
+ * gigabytes.  Without a limit, a model of a few hundred bytes could ask for years. */
 #define EVAL_STEPS 0x1p34
 
-/* One element, of whichever class its dtype is. */
+/* One element: f for dtypes of floats, i for the others. */
 typedef union Scalar { double f; int64_t i; } Scalar;
 
 /* eval_ew.c: one element of an elementwise op; s[k] is an element of operand k. */
 typedef Scalar ScalarFn(const Op *op, const Scalar *s);
-ScalarFn *eval_scalar_fn(OpKind kind, DType of); /* of: dtype of the last operand; NULL = none */
-/* Whether floats of dtype t are rounded to it: 16-bit ones always, since that is what they mean, unless nothing is. */
+ScalarFn *eval_scalar_fn(OpKind kind, DType of); /* of: dtype of the last operand; NULL = the op is not elementwise */
+/* Whether floats of dtype t are rounded to it.  16-bit floats always are, because their values are defined that way,
+ * unless the environment is exact. */
 static inline bool eval_rounds(const EvalEnv *e, DType t)
 {
 	if (e->exact)
 		return false;
 	return dtype_info[t].bytes == 2 || (e->round && t != DT_F64);
 }
-/* To what an element of dtype t can hold: integers wrap; floats round when `round`. */
+/* The nearest value that an element of dtype t can hold: integers wrap; floats are rounded if `round` is set. */
 Scalar eval_fit(DType t, Scalar s, bool round);
 
 static inline Scalar eval_get(const EvalTensor *t, int64_t at)
@@ -64,12 +65,12 @@ static inline void eval_put(EvalTensor *t, int64_t at, Scalar s)
 		t->i[at] = s.i;
 }
 
-/* All index tuples of a shape in row-major order:  for (Walk w = walk_over(n, dim); w.left; walk_next(&w)) */
+/* Visits all index tuples of a shape in row-major order:  for (Walk w = walk_over(n, dim); w.left; walk_next(&w)) */
 typedef struct Walk {
 	int rank;
 	const int64_t *dim;
 	int64_t at[IR_MAX_RANK];
-	int64_t k, left; /* position of the tuple; tuples not yet visited, this one included */
+	int64_t k, left; /* k: position of the tuple; left: tuples not yet visited, including this one */
 } Walk;
 
 static inline Walk walk_over(int rank, const int64_t *dim)
@@ -99,10 +100,10 @@ static inline int64_t walk_offset(const Walk *w, const int64_t *stride)
 	return at;
 }
 
-/* Strides of x seen as if broadcast to the shape of `to`: 0 where it repeats. */
+/* The strides of x as if it were broadcast to the shape of `to`; 0 where x repeats. */
 void eval_broadcast_strides(const Type *x, const Type *to, int64_t *stride);
 
-/* x as [outer, axis, inner]. */
+/* The dims of x as [outer, axis, inner]. */
 typedef struct Axis { int64_t outer, n, inner; } Axis;
 Axis eval_axis(const Type *x, int axis);
 

@@ -21,7 +21,7 @@ static double max_of(const double *x, int64_t n, int64_t stride)
 	return most;
 }
 
-/* Log-sum-exp of n elements at a stride, less their maximum; 0 when that is infinite. */
+/* The log-sum-exp of n elements at a stride, minus their maximum; 0 if the maximum is infinite. */
 static double log_sum_above(const double *x, int64_t n, int64_t stride, double most)
 {
 	double sum = 0;
@@ -30,7 +30,7 @@ static double log_sum_above(const double *x, int64_t n, int64_t stride, double m
 	return isinf(most) ? 0 : log(sum);
 }
 
-/* -inf when all elements are. */
+/* The log-sum-exp of n elements at a stride; -inf if all of them are -inf. */
 static double log_sum_exp(const double *x, int64_t n, int64_t stride)
 {
 	double most = max_of(x, n, stride);
@@ -43,7 +43,7 @@ static void softmax(const Op *op, const EvalTensor *x, EvalTensor *y, bool as_lo
 	for (int64_t o = 0; o < a.outer; o++)
 		for (int64_t i = 0; i < a.inner; i++) {
 			int64_t at = o * a.n * a.inner + i;
-			/* the maximum first: beside large elements the logarithm of the sum would be lost */
+			/* subtracted first: beside large elements the logarithm of the sum would be lost */
 			double most = max_of(x->f + at, a.n, a.inner);
 			double rest = log_sum_above(x->f + at, a.n, a.inner, most);
 			for (int64_t k = 0; k < a.n; k++, at += a.inner) {
@@ -65,7 +65,7 @@ RULE(log_softmax)
 	return true;
 }
 
-/* dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy) of the logarithm. */
+/* dx = y (dy - sum(dy y)); for the logarithm dx = dy - exp(y) sum(dy). */
 static void softmax_grad(const Op *op, const EvalTensor *dy, const EvalTensor *y, EvalTensor *dx, bool of_log)
 {
 	Axis a = axis_of(op, &y->type);
@@ -95,7 +95,7 @@ RULE(log_softmax_grad)
 
 typedef struct Heads {
 	int64_t b, h, hk, t, s, d, dv;
-	double scale, cap;      /* cap 0 = none */
+	double scale, cap;      /* cap 0 = no soft cap */
 	bool by_rows;           /* layout 1: [B,T,H,D] */
 	bool causal, nan_empty;
 	int64_t shift;          /* row t sees s <= t + shift */
@@ -103,7 +103,7 @@ typedef struct Heads {
 	int64_t mask_stride[4];
 } Heads;
 
-/* first: index of q among the operands. */
+/* Reads the attributes and shapes; first: index of q among the operands. */
 static Heads heads_of(const Op *op, EvalTensor *const *in, int first)
 {
 	const Type *q = &in[first]->type, *k = &in[first + 1]->type;
@@ -129,7 +129,7 @@ static Heads heads_of(const Op *op, EvalTensor *const *in, int first)
 	return n;
 }
 
-/* Offset of row t of head h in a tensor with `heads` heads, `rows` rows and width d. */
+/* Offset of row t of head h in a tensor that has `heads` heads and `rows` rows of width d. */
 static int64_t row_at(const Heads *n, int64_t b, int64_t h, int64_t t, int64_t heads, int64_t rows, int64_t d)
 {
 	return n->by_rows ? ((b * rows + t) * heads + h) * d : ((b * heads + h) * rows + t) * d;
@@ -143,7 +143,7 @@ static double dot(const double *a, const double *b, int64_t n)
 	return sum;
 }
 
-/* Scaled, capped score before the mask; *slope: its derivative by q.k. */
+/* The scaled and capped score before the mask; *slope: its derivative by q.k. */
 static double raw_score(const Heads *n, const double *q, const double *k, double *slope)
 {
 	double s = n->scale * dot(q, k, n->d), t = n->cap > 0 ? tanh(s / n->cap) : 0;
@@ -187,8 +187,8 @@ RULE(attention)
 	return true;
 }
 
-/* p = exp(score - lse);  dv += p dy;  dscore = p (dy.v - dy.o);  dq += dscore slope k;  dk += dscore slope q
- * A row that sees nothing contributes nothing. */
+/* p = exp(score - lse);  dv += p dy;  dscore = p (dy.v - dy.o);  dq += dscore slope k;  dk += dscore slope q.  A row
+ * that sees no key contributes nothing. */
 RULE(attention_grad)
 {
 	Heads n = heads_of(op, in, 1);
@@ -213,7 +213,7 @@ RULE(attention_grad)
 	return true;
 }
 
-/* Pairs (i, i + R/2), or (2i, 2i + 1) when interleaved, turn by the angle whose cos and sin are given. */
+/* Rotates the pairs (i, i + R/2), or (2i, 2i + 1) if interleaved, by the angle whose cos and sin are given. */
 RULE(rope)
 {
 	const Type *x = &in[0]->type, *c = &in[1]->type;
@@ -237,8 +237,8 @@ RULE(rope)
 
 typedef struct Losses {
 	int64_t rows, c, ignore;
-	double smoothing, sum_weights; /* of all classes */
-	const double *weight;          /* of classes; NULL = 1 each */
+	double smoothing, sum_weights; /* sum_weights: over all classes */
+	const double *weight;          /* per class; NULL = 1 each */
 } Losses;
 
 static Losses losses_of(const Op *op, EvalTensor *const *in, int first)
@@ -253,7 +253,7 @@ static Losses losses_of(const Op *op, EvalTensor *const *in, int first)
 	return l;
 }
 
-/* Of a row with label y: (1-a) w[y] (lse - x[y]) + a/C sum over c of w[c] (lse - x[c]), a = smoothing. */
+/* The loss of a row with label y: (1-a) w[y] (lse - x[y]) + a/C sum over c of w[c] (lse - x[c]), with a = smoothing. */
 RULE(cross_entropy)
 {
 	Losses l = losses_of(op, in, 0);
@@ -295,7 +295,7 @@ RULE(cross_entropy_grad)
 
 /* ---- dropout ---- */
 
-/* rows.n = 0: no samples, one mask for all. */
+/* Whether dropout keeps an element.  rows.n = 0: x has no samples, so all share one mask. */
 static bool is_kept(const EvalEnv *e, const Op *op, Axis rows, int64_t at)
 {
 	uint32_t b[4];
@@ -306,7 +306,7 @@ static bool is_kept(const EvalEnv *e, const Op *op, Axis rows, int64_t at)
 	return b[inner % 4] >= philox_threshold(attr_get_float(op->attrs, "p", 0));
 }
 
-/* In (1 - p, 1): the same for all elements, another for other ids. */
+/* A factor in (1 - p, 1) for even dropout: the same for all elements, different for different ids. */
 static double even_factor(const Op *op)
 {
 	uint32_t b[4];

@@ -1,7 +1,7 @@
 /* ir/eval_ew.c: elementwise ops, one element at a time; floats in f64, integers in int64.
  *
- * A row of a list below is an op and its value as a C expression of x, y, z.  Integers are stored sign-
- * or zero-extended; u64 keeps its bits, so the few ops where the sign bit matters ask the dtype. */
+ * A row of the lists below gives an op and its value as a C expression of x, y and z.  Integers are stored sign- or
+ * zero-extended.  u64 keeps its bits, so the few ops for which the sign bit matters look at the dtype. */
 #include "ir/eval.h"
 
 #include <math.h>
@@ -123,7 +123,7 @@ static int64_t int_not(const Op *op, int64_t x)
 	return op_in(op, 0)->type.dtype == DT_BOOL ? !x : ~x;
 }
 
-/* Two's complement: add, sub and mul wrap. */
+/* Two's complement arithmetic: add, sub and mul wrap. */
 #define WRAP(x, sign, y) (int64_t)((uint64_t)(x) sign (uint64_t)(y))
 
 #define INT_OPS(X) \
@@ -267,7 +267,7 @@ RULE(ew)
 	return true;
 }
 
-/* ---- fused: the body, element by element ---- */
+/* ---- fused: evaluates the body element by element ---- */
 
 typedef struct BodyOp { ScalarFn *fn; const Op *op; int in[EW_MAX_IN], to; DType dtype; } BodyOp;
 typedef struct Body {

@@ -69,7 +69,7 @@ RULE(broadcast)
 	return true;
 }
 
-/* Offset in `whole` of element w of a slice of it. */
+/* Offset in `whole` of element w of a slice. */
 static int64_t slice_offset(const Op *op, const Walk *w, const Type *whole)
 {
 	const int64_t *start = ints(op, "starts"), *step = ints(op, "steps");
@@ -94,7 +94,7 @@ RULE(slice_grad)
 	return true;
 }
 
-/* The coordinate of x that padded coordinate i (0 = first of x) shows; -1 = the fill value. */
+/* The coordinate of x that the padded coordinate i shows (0 = the first of x); -1 = the fill value. */
 static int64_t pad_source(char mode, int64_t i, int64_t n)
 {
 	if (i >= 0 && i < n)
@@ -126,7 +126,7 @@ RULE(pad)
 	return true;
 }
 
-/* Copies between a whole tensor and its part that begins at `start` along the axis. */
+/* Copies between a whole tensor and a part of it that begins at `start` along the axis. */
 static void move_part(EvalTensor *y, const EvalTensor *x, Axis whole, Axis part, int64_t start, bool cut)
 {
 	for (int64_t o = 0; o < part.outer; o++)
@@ -161,7 +161,7 @@ RULE(split)
 
 /* ---- indexing ---- */
 
-/* Negative indices count from the end; false = out of range. */
+/* Makes a negative index count from the end; false = out of range. */
 static bool index_fix(int64_t *id, int64_t n)
 {
 	if (*id < 0)
@@ -210,7 +210,7 @@ RULE(gather_grad)
 	return true;
 }
 
-/* Offset in x of what element w of the indices points at along the axis; -1 = out of range. */
+/* Offset in x of the element that element w of the indices names along the axis; -1 = out of range. */
 static int64_t element_offset(const Op *op, const Walk *w, const Type *x, int64_t id)
 {
 	int axis = (int)attr_get_int(op->attrs, "axis", 0);
@@ -232,7 +232,7 @@ RULE(gather_elements)
 	return true;
 }
 
-/* y[to] = y[to] combined with x[from] as the attribute reduce says. */
+/* Combines y[to] with x[from] as the attribute reduce says. */
 static void combine(const Op *op, EvalTensor *y, int64_t to, const EvalTensor *x, int64_t from)
 {
 	static const struct { const char *text; OpKind kind; } how[] = {
@@ -261,7 +261,7 @@ RULE(scatter_elements)
 	return true;
 }
 
-/* x as [batch, axes named by a tuple, inner]; offset of the tuple at ids, -1 = out of range. */
+/* For x as [batch, axes named by a tuple, inner]: the offset of the tuple at ids; -1 = out of range. */
 static int64_t tuple_offset(const Type *x, int64_t batch_dims, const int64_t *id, int64_t n)
 {
 	int64_t stride[IR_MAX_RANK], at = 0;
@@ -378,7 +378,7 @@ RULE(argmin)
 	return arg_best(op, in[0], out[0], false);
 }
 
-/* Selects k times the best that is left. */
+/* Selects the best of the elements that are left, k times. */
 RULE(topk)
 {
 	Axis x = axis_of(op, &in[0]->type), y = axis_of(op, &out[0]->type);

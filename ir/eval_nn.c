@@ -1,7 +1,7 @@
 /* ir/eval_nn.c: reference of matmul, convolution, pooling and normalisation, with their adjoints.
  *
- * Convolution and its two adjoints are one sum over the same triples (x, w, y), so one walk serves
- * them: whoever is the result receives the product of the other two. */
+ * Convolution and its two adjoints sum over the same triples (x, w, y), so one walk serves all three: the tensor that
+ * is the result receives the product of the other two. */
 #include "ir/eval.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 /* ---- matmul ---- */
 
-/* Offset of a batch's matrix in an operand whose leading dims broadcast. */
+/* Offset of a batch's matrix in an operand whose leading dims are broadcast. */
 static int64_t batch_offset(const Walk *w, const Type *x)
 {
 	Type batch = *x, full = {.rank = w->rank};
@@ -20,7 +20,7 @@ static int64_t batch_offset(const Walk *w, const Type *x)
 	return walk_offset(w, stride) * x->dim[x->rank - 2] * x->dim[x->rank - 1];
 }
 
-/* One matrix: y[i][j] = bias[j] + sum over k of a[i][k] * b[k][j], with the strides of a and b. */
+/* One product of matrices: y[i][j] = bias[j] + sum over k of a[i][k] * b[k][j], with the strides of a and b. */
 typedef struct Product { int64_t rows, cols, inner, a_row, a_inner, b_inner, b_col; } Product;
 #define PRODUCT(name, T, U) \
 	static void name(const Product *p, T *y, const T *a, const T *b, const T *bias) \
@@ -62,7 +62,7 @@ RULE(matmul)
 
 typedef struct Window {
 	int n;                          /* spatial dims */
-	int64_t batch, cx, cy;          /* channels of x and y */
+	int64_t batch, cx, cy;          /* cx, cy: channels of x and y */
 	int64_t x[IR_MAX_RANK], y[IR_MAX_RANK], k[IR_MAX_RANK];
 	const int64_t *strides, *pads, *dilations;
 	int64_t x_channel, x_batch, y_channel, y_batch; /* strides in elements */
@@ -93,7 +93,7 @@ static void window_init(Window *w, const Op *op, const Type *x, const Type *y, c
 	w->y_batch = w->cy * ny;
 }
 
-/* Flat spatial index in x of kernel position k of the window at y; -1 = in the padding. */
+/* The flat spatial index in x of kernel position k in the window of y; -1 = in the padding. */
 static int64_t window_at(const Window *w, const int64_t *y, const int64_t *k)
 {
 	int64_t at = 0;
@@ -110,7 +110,8 @@ static int64_t window_at(const Window *w, const int64_t *y, const int64_t *k)
 
 typedef enum { GIVES_Y, GIVES_X, GIVES_W } Gives;
 
-/* All channels of one window position: s and t are flat spatial indices in x and y, k in the kernel. */
+/* Adds the products of all channels at one window position; s and t are flat spatial indices in x and y, k in the
+ * kernel. */
 static void conv_channels(const Window *w, int64_t group, Gives gives, int64_t k, int64_t n_k, double *x,
 	double *weight, double *y)
 {
@@ -176,7 +177,7 @@ RULE(conv_grad_w)
 
 /* ---- pooling ---- */
 
-/* For every window and channel: visits the positions in x that are not padding. */
+/* Visits, for every window and channel, the positions in x that are not padding. */
 typedef struct Pool {
 	Window w;
 	int64_t n, c;        /* sample, channel */
@@ -202,7 +203,7 @@ static bool pool_place(Pool *p)
 	return true;
 }
 
-/* The first of equal maxima, NaN wins; a window of padding alone gives the lowest value and index 0. */
+/* The first of equal maxima; NaN wins.  A window of padding only gives the lowest value and index 0. */
 RULE(max_pool)
 {
 	Pool p;
@@ -236,7 +237,7 @@ RULE(max_pool_grad)
 	return true;
 }
 
-/* What the window's sum is divided by. */
+/* The number that the sum of a window is divided by. */
 static double pool_divisor(const Op *op, const Pool *p)
 {
 	int64_t count = 0;
@@ -289,7 +290,7 @@ static Axis channels(const Op *op, const Type *x)
 	return eval_axis(x, attr_get_int(op->attrs, "layout", 0) ? x->rank - 1 : 1);
 }
 
-/* Element k of channel c, k < outer * inner. */
+/* Index of element k of channel c, 0 <= k < outer * inner. */
 static int64_t channel_at(Axis x, int64_t c, int64_t k)
 {
 	return (k / x.inner * x.n + c) * x.inner + k % x.inner;
@@ -326,7 +327,7 @@ RULE(bn_stats)
 	return true;
 }
 
-/* On one rank: what it has. */
+/* On one rank the collectives return their operands. */
 static void same_vectors(EvalTensor *const *in, EvalTensor *const *out, const int *from, int n)
 {
 	for (int k = 0; k < n; k++)
@@ -346,7 +347,7 @@ RULE(means)
 	return true;
 }
 
-/* Sum of dy, and of dy * xhat, per channel. */
+/* Per channel: the sum of dy, and the sum of dy * xhat. */
 static void batch_grad_stats(Axis a, const double *dy, const double *x, const double *mean, const double *var,
 	double eps, double *sum, double *sum_xhat)
 {
@@ -385,7 +386,7 @@ RULE(batch_norm_grad)
 
 /* ---- layer norm and rms norm ---- */
 
-typedef struct Rows { int64_t rows, n; } Rows; /* x as [rows, n], n = the dims from axis on */
+typedef struct Rows { int64_t rows, n; } Rows; /* x as [rows, n]; n covers the dims from axis on */
 
 static Rows rows_of(const Op *op, const Type *x)
 {
@@ -403,7 +404,7 @@ static void add_residual(const EvalEnv *e, EvalTensor *sum, const EvalTensor *x,
 		sum->f[i] = eval_fit(d, (Scalar){.f = x->f[i] + r->f[i]}, eval_rounds(e, d)).f;
 }
 
-/* What a norm normalises: x, or the last result, which becomes x + r. */
+/* What a norm normalises: x or, with a residual, the last result, which is set to x + r. */
 static const double *norm_input(const EvalEnv *e, const Op *op, EvalTensor *const *in, EvalTensor *const *out)
 {
 	if (!op_residual(op))
@@ -450,8 +451,8 @@ RULE(rms_norm)
 	return true;
 }
 
-/* With g = dy w and xhat = (x - mean) rstd, over one row:
- * dx = rstd (g - mean(g) - xhat mean(g xhat)); without the term mean(g) when x is not centred. */
+/* For one row, with g = dy w and xhat = (x - mean) rstd: dx = rstd (g - mean(g) - xhat mean(g xhat)); the term mean(g)
+ * is left out if x is not centred. */
 static void norm_grad_row(int64_t n, double *dx, const double *dy, const double *x, const double *w,
 	double mean, double rstd, bool centred)
 {

@@ -1,4 +1,4 @@
-/* ir/export.c: a module as a Graphviz graph and as JSON, for other tools; neither can be read back. */
+/* ir/export.c: writes a module as a Graphviz graph or as JSON for other tools; neither can be read back. */
 #include "ir/ir.h"
 
 #include <math.h>
@@ -50,7 +50,7 @@ static void json_string(FILE *f, Arena *a, const char *s)
 	arena_rewind(a, mark);
 }
 
-/* JSON has no infinities and no NaN: they become strings. */
+/* JSON has no infinities or NaN; they are written as strings. */
 static void json_float(FILE *f, double v)
 {
 	if (isfinite(v))

@@ -1,7 +1,7 @@
-/* ir/graph.c: building and editing modules.
+/* ir/graph.c: builds and edits modules.
  *
- * Ops are doubly linked per section, operands are linked into their value's use list, so that every edit
- * is local.  Value names are unique in the module: a name already taken gets a numbered suffix. */
+ * Each section is a doubly linked list of ops, and operands are linked into the use list of their value, so that every
+ * edit is local.  Value names are unique in the module: a name that is taken gets a numbered suffix. */
 #include "ir/ir.h"
 
 #include <string.h>
@@ -378,7 +378,7 @@ static int result_count(const Op *op)
 	if (!(info->flags & UNIT))
 		return op->n_in;
 	int n = op->unit ? op->unit->n_flats : 0;
-	if (op->kind == OP_BROADCAST_FLAT) /* of what is trained, which comes first */
+	if (op->kind == OP_BROADCAST_FLAT) /* only of trainable flats, which come first */
 		while (n && !op->unit->flat[n - 1].trainable)
 			n--;
 	return n;
@@ -419,7 +419,7 @@ static void shape_failed(Builder *b, const Op *op, const Buf *err)
 	diag_error(b->diag, loc_where(b->m, op->loc), "%s", text);
 }
 
-/* Absent operands at the end of the list are not stored, so that a list has one spelling. */
+/* Absent operands at the end of the list are not stored, so that equal lists are stored alike. */
 static int trim_absent(OpKind kind, int n_in, Value *const *in)
 {
 	while (!(op_info[kind].flags & VARIN) && n_in > op_info[kind].n_in_min && !in[n_in - 1])

@@ -1,6 +1,6 @@
-/* ir/lex.c: IR text as words, strings, numbers and punctuation.
+/* ir/lex.c: splits IR text into words, strings, numbers and punctuation.
  *
- * The first error is reported with its line and column; from then on everything reads as the end of the file. */
+ * Only the first error is reported, with its line and column; after it every token is the end of the file. */
 #include "ir/lex.h"
 
 #include <ctype.h>
@@ -85,7 +85,7 @@ static long hex4(const char *s)
 	return v;
 }
 
-/* Appends a character as UTF-8. */
+/* Appends the character with this code as UTF-8. */
 static void put_code(Buf *b, long code)
 {
 	int n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
@@ -96,7 +96,7 @@ static void put_code(Buf *b, long code)
 	}
 }
 
-/* uXXXX, or two of them that are one character; bytes behind the u, 0: it is neither. */
+/* Reads uXXXX, or a surrogate pair of two such escapes; returns its length in bytes, or 0 if it is malformed. */
 static int read_code(const char *s, long *code)
 {
 	*code = hex4(s);
@@ -162,7 +162,7 @@ void lex_next(Lexer *l)
 	} else if (c == '"') {
 		read_string(l);
 	} else if (isdigit((unsigned char)c) || (c == '-' && isalnum((unsigned char)start[1]))) {
-		/* a sign belongs to a number only behind its exponent: 1e+5 but @act 64 +128 */
+		/* a sign belongs to a number only after e or E: 1e+5 is one token, @act 64 +128 is not */
 		for (l->at++; is_number_char(*l->at); l->at++)
 			if ((*l->at == '+' || *l->at == '-') && tolower((unsigned char)l->at[-1]) != 'e')
 				break;
@@ -234,7 +234,7 @@ int64_t lex_integer(Lexer *l)
 	return v;
 }
 
-/* Words that a value name may be: %12 is a number to the lexer. */
+/* Reads the name of a value.  It may be a number: the lexer reads %12 as one. */
 const char *lex_name(Lexer *l, const char *what)
 {
 	if (l->tok.kind == TOK_NUMBER)

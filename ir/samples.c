@@ -1,9 +1,9 @@
-/* ir/samples.c: how a value depends on the samples of a micro-batch.
+/* ir/samples.c: finds out how a value depends on the samples of a micro-batch.
  *
- * Followed backwards from a value to the inputs, op by op, each answer kept.  A value has a part for each sample
- * along one axis until a reduction makes a total of them; totals stay sums or means through linear ops.  What
- * puts samples side by side in one number, or chooses them by their place in the batch, mixes them.  An op without a
- * rule loses the samples: nothing is claimed of what it gives. */
+ * The analysis goes from a value back to the inputs, op by op, and keeps every answer.  A value has a part for each
+ * sample along one axis, until a reduction turns the parts into a total; totals stay sums or means through linear ops.
+ * An op mixes samples when it combines several of them in one number, or picks samples by their position in the batch.
+ * Behind an op without a rule nothing is claimed: the samples are lost. */
 #include "ir/samples_same.h"
 
 #include <math.h>
@@ -16,12 +16,13 @@ struct SampleScan {
 	bool statistics;
 };
 
-/* One op that is looked at: what is known of its operands, what they have in common. */
+/* The op that is being analysed, with what is known of its operands. */
 typedef struct Look {
 	const SampleScan *s;
 	const Op *op;
 	const Samples *in;
-	Samples out;       /* begins as NONE with the first mixing op of the operands */
+	Samples out;       /* what all results of the op start from: kind NONE, and the operands' mixes, placed, trained and
+	                      unsure */
 } Look;
 
 static Samples lost(const Look *l)
@@ -40,7 +41,8 @@ static Samples mixed(const Look *l, Samples x)
 	return x;
 }
 
-/* Operand i, which depends on no sample, has its own numbers for each place along the axis of samples. */
+/* Whether operand i depends on no sample, but has different numbers for different positions along the axis of
+ * samples. */
 static bool is_placed(const Look *l, int i, int axis)
 {
 	const Value *v = op_in(l->op, i);
@@ -49,11 +51,12 @@ static bool is_placed(const Look *l, int i, int axis)
 
 static Samples placed(const Look *l, Samples x)
 {
-	x.placed = x.placed || l->s->m->batch == 1 ? x.placed : l->op; /* one sample has one place */
+	x.placed = x.placed || l->s->m->batch == 1 ? x.placed : l->op; /* a batch of one sample has only one position */
 	return x;
 }
 
-/* x, whose samples are along an axis; `rank`: of what operands are aligned with at the right. */
+/* Marks x, whose samples are along an axis, as placed if an operand is.  Operands are aligned at the right with a shape
+ * of this rank. */
 static Samples with_places(const Look *l, Samples x, int rank)
 {
 	bool any = false;
@@ -77,7 +80,7 @@ static bool is_total(const Samples *x)
 	return x->kind == SAMPLES_SUM || x->kind == SAMPLES_MEAN;
 }
 
-/* Samples stand at the same places in both, where their axes are one. */
+/* Whether samples are at the same positions along the axis in both. */
 static bool same_order(const Samples *a, const Samples *b)
 {
 	return a->batches && a->batches == b->batches;
@@ -85,7 +88,7 @@ static bool same_order(const Samples *a, const Samples *b)
 
 /* ---- elementwise ---- */
 
-/* The number that v is, where all of it is one number. */
+/* Whether all elements of v are one known number; *out is set to it. */
 static bool number_of(const Value *v, double *out)
 {
 	while (v->op->kind == OP_CAST || v->op->kind == OP_BROADCAST || v->op->kind == OP_RESHAPE
@@ -116,14 +119,14 @@ bool samples_is_plain(const SampleScan *s, const Samples *x)
 	return (x->kind == SAMPLES_SUM || x->kind == SAMPLES_MEAN) && !x->unsure && !samples_is_scaled_by_batch(s, x);
 }
 
-/* a + b of the same kind: the factor that is more telling. */
+/* The factor of a + b, which are of the same kind: that of the operand that is scaled by the batch size, if one is. */
 static double telling(const SampleScan *s, const Samples *a, const Samples *b)
 {
 	return a->scale == b->scale || samples_is_scaled_by_batch(s, a) ? a->scale
 		: samples_is_scaled_by_batch(s, b) ? b->scale : 1;
 }
 
-/* Totals, and what depends on no sample. */
+/* Elementwise ops on totals and values that depend on no sample. */
 static Samples of_totals(const Look *l)
 {
 	const Samples *a = &l->in[0], *b = l->op->n_in > 1 ? &l->in[1] : a;
@@ -152,7 +155,7 @@ static Samples of_totals(const Look *l)
 	}
 }
 
-/* Parts for each sample: the common axis of operands aligned at the right. */
+/* Elementwise ops on parts of samples: operands are aligned at the right and must have the samples along one axis. */
 static Samples of_parts(const Look *l)
 {
 	int rank = l->op->out[0]->type.rank;
@@ -200,8 +203,8 @@ static Samples of_elementwise(const Look *l)
 
 /* ---- moves ---- */
 
-/* The axis of the result that has the samples: before them stand whole batches alone, behind them whole samples.
- * [T,B,E] to [T*B,E], and back. */
+/* Finds the axis of the result that has the samples.  Dims before it must cover whole batches, dims behind it whole
+ * samples: [T,B,E] to [T*B,E], and back. */
 static Samples of_reshape(const Look *l)
 {
 	const Samples *in = &l->in[0];
@@ -232,13 +235,13 @@ static Samples of_transpose(const Look *l)
 	return lost(l);
 }
 
-/* Elements along the sample axis that are one batch; 0: samples are in no order. */
+/* Number of elements of one batch along the sample axis; 0: samples are in no known order. */
 static int64_t batch_along(const Samples *x, const Value *v)
 {
 	return x->batches ? v->type.dim[x->axis] / x->batches : 0;
 }
 
-/* Batches stand one behind the other, as several views of the same samples do. */
+/* Concatenation along the sample axis puts whole batches one behind the other, such as several views of the samples. */
 static Samples of_concat(const Look *l)
 {
 	Samples x = is_total(&l->in[0]) ? l->in[0] : of_parts(l);
@@ -263,7 +266,8 @@ static Samples of_concat(const Look *l)
 	return x;
 }
 
-/* From `start` on `size` along the sample axis: whole batches of several; else a choice of samples by their place. */
+/* Takes `size` elements from `start` along the sample axis: some of several whole batches, or else samples picked by
+ * their position, which mixes. */
 static Samples of_cut(const Look *l, int64_t start, int64_t size)
 {
 	Samples x = along(l, &l->in[0], l->in[0].axis);
@@ -310,8 +314,8 @@ static Samples of_gather(const Look *l)
 	return along(l, x, x->axis < axis ? x->axis : x->axis + extra);
 }
 
-/* Element by element along one axis: gather_elements, scatter_elements.  Of samples along another axis an operand that
- * is shorter there is for the first ones alone. */
+/* gather_elements and scatter_elements, which work element by element along one axis.  If an operand is shorter along
+ * the axis of samples, only the first samples are used. */
 static Samples of_elements(const Look *l)
 {
 	Samples x = of_parts(l);
@@ -325,7 +329,8 @@ static Samples of_elements(const Look *l)
 	return apart || !whole ? mixed(l, x) : x;
 }
 
-/* What the axis before which there are but dims of 1 is in the operand of an op that views it. */
+/* The axis of the op's operand that corresponds to an axis of its result; the op is a broadcast, cast or reshape.  For
+ * a reshape, dims before the axis are known to be 1, so it is the first dim of the operand that is not 1. */
 static int axis_in_operand(const Op *op, int axis)
 {
 	const Type *from = &op_in(op, 0)->type;
@@ -337,7 +342,7 @@ static int axis_in_operand(const Op *op, int axis)
 	return axis;
 }
 
-/* 0, 1, 2 .. along the first axis, n of them, and along no other: the row that an index is of. */
+/* Whether v is 0, 1, .., n-1 along its first axis and constant along all others: the number of the row. */
 static bool is_row_number(const Value *v, int64_t n)
 {
 	int axis = 0;
@@ -359,7 +364,8 @@ static bool is_row_number(const Value *v, int64_t n)
 	return a && a->n == n && type_numel(&v->type) == n;
 }
 
-/* x[arange(B), ids] and where the first dims of both are batches: one operand may be the same for all samples. */
+/* x[arange(B), ids], and gathers with batch dims: the first dims of both operands are rows of the batch.  One operand
+ * may be the same for all samples. */
 static Samples of_rows(const Look *l, bool numbered)
 {
 	const Samples *x = &l->in[0], *ids = &l->in[1], *parts = x->kind == SAMPLES_AXIS ? x : ids;
@@ -370,7 +376,7 @@ static Samples of_rows(const Look *l, bool numbered)
 		return lost(l);
 	Samples y = along(l, parts, 0);
 	bool places = is_placed(l, 0, 0) || (!numbered && is_placed(l, 1, 0));
-	y.placed = numbered ? x->placed : y.placed; /* row numbers are of places, and choose none */
+	y.placed = numbered ? x->placed : y.placed; /* row numbers differ by position, but do not pick samples by it */
 	for (int i = 1; numbered && i < tuple->n_in; i++) {
 		const Samples *known = ptrmap_get(l->s->known, op_in(tuple, i));
 		places = places || (known->kind == SAMPLES_NONE && !samples_is_same(known, op_in(tuple, i), 0));
@@ -415,8 +421,8 @@ static Samples of_reduce(const Look *l)
 	return x;
 }
 
-/* Rows of the left operand, columns of the right one and batches of either keep samples apart; a row of one sample
- * by a column of another is a comparison; a contraction over both is a sum over samples. */
+/* Samples stay apart in rows of the left operand, in columns of the right one and in batch dims.  A row of one sample
+ * times a column of another compares samples.  A contraction over the samples of both is a sum over samples. */
 static Samples of_matmul(const Look *l)
 {
 	const Samples *in[2] = {&l->in[0], &l->in[1]};
@@ -426,14 +432,14 @@ static Samples of_matmul(const Look *l)
 		bool turned = attr_get_int(l->op->attrs, i ? "tb" : "ta", 0);
 		if (in[i]->kind == SAMPLES_LOST || (bias && l->in[2].kind != SAMPLES_NONE))
 			return lost(l);
-		if (is_total(in[i]) && in[!i]->kind == SAMPLES_NONE) /* a bias is added once, as to a mean */
+		if (is_total(in[i]) && in[!i]->kind == SAMPLES_NONE) /* a bias added once fits a mean, but not a sum */
 			return bias && in[i]->kind == SAMPLES_SUM ? lost(l) : along(l, in[i], 0);
 		if (is_total(in[i]))
 			return mixed(l, lost(l));
 		if (in[i]->kind != SAMPLES_AXIS)
 			continue;
 		at[i] = in[i]->axis + rank - op_in(l->op, i)->type.rank;
-		int free = (i == 0) == turned ? rank - 1 : rank - 2; /* where the operand's free dim stands in it */
+		int free = (i == 0) == turned ? rank - 1 : rank - 2; /* the axis of the operand's rows or columns */
 		inner[i] = at[i] >= rank - 2 && at[i] != free;
 		at[i] = at[i] >= rank - 2 && !inner[i] ? rank - 2 + i : at[i];
 	}
@@ -462,7 +468,7 @@ static Samples of_batch_norm(const Look *l, const Value *v)
 		x = placed(l, x);
 	if (v->index == 0)
 		return x;
-	x.kind = SAMPLES_LOST; /* a channel's mean and variance */
+	x.kind = SAMPLES_LOST; /* mean and variance of a channel */
 	x.lost = l->op;
 	return mixed(l, x);
 }
@@ -481,13 +487,13 @@ static Samples of_cross_entropy(const Look *l, const Value *v)
 		return mixed(l, lost(l));
 	sum.kind = v->index == 2 ? SAMPLES_AXIS : SAMPLES_SUM;
 	sum.scale = 1;
-	sum.trained = v->index == 1 ? false : sum.trained; /* the weight counts labels */
+	sum.trained = v->index == 1 ? false : sum.trained; /* this result is a count of labels */
 	if ((x->kind == SAMPLES_AXIS && is_placed(l, 1, x->axis)) || (y->kind == SAMPLES_AXIS && is_placed(l, 0, y->axis)))
 		sum = placed(l, sum);
 	return apart ? mixed(l, sum) : sum;
 }
 
-/* Queries, keys and values of a sample, and its mask. */
+/* Queries, keys and values belong to one sample each, and so does the mask. */
 static Samples of_attention(const Look *l)
 {
 	const Samples *first = NULL;
@@ -505,7 +511,7 @@ static Samples of_attention(const Look *l)
 	return apart ? mixed(l, x) : x;
 }
 
-/* Ops that work along some axes, or on the whole of a sample. */
+/* Whether the op works along this axis, or on the whole of a sample. */
 static bool works_along(const Op *op, int axis)
 {
 	const Attr *before = attr_find(op->attrs, "before");
@@ -536,7 +542,7 @@ static Samples of_layer(const Look *l)
 	return x;
 }
 
-/* An axis that is gone: argmax, argmin. */
+/* argmax and argmin, which remove an axis. */
 static Samples of_choice(const Look *l)
 {
 	Samples x = of_layer(l);
@@ -591,7 +597,7 @@ static Samples of_op(const Look *l, const Value *v)
 	}
 }
 
-/* Of batches of one sample: whether v, of which x is known, hides what was done to the samples. */
+/* With batches of one sample: whether the analysis of v may be wrong because dims or factors of 1 look alike. */
 static bool is_unsure(const Look *l, const Value *v, const Samples *x)
 {
 	const Op *op = l->op;
@@ -634,7 +640,7 @@ SampleScan *samples_new(const Module *m, Arena *a, bool statistics)
 	return s;
 }
 
-/* Operands first, without recursion: a chain may be as long as the model. */
+/* Evaluates operands first, without recursion: a chain of ops may be as long as the model. */
 Samples samples_of(SampleScan *s, const Value *v)
 {
 	VEC(const Value *) stack = {0};

@@ -1,10 +1,11 @@
-/* ir/samples_same.c: along which axes a value that depends on no sample is the same everywhere, as far as the graph
- * shows: a mask or a table of positions that was repeated for each sample.
+/* ir/samples_same.c: along which axes a value that depends on no sample is constant, as far as the graph shows: for
+ * example a mask or a table of positions that was repeated for each sample.
  *
- * A bit for each axis, from the bits of the operands.  An op without a rule is the same along no axis. */
+ * The result has a bit for each axis, computed from the bits of the operands.  The result of an op without a rule
+ * counts as constant along no axis. */
 #include "ir/samples_same.h"
 
-/* Bit of operand i at axis `at` of a result of that rank, aligned at the right. */
+/* Whether operand i is constant along axis `at` of a result of this rank; dims are aligned at the right. */
 static bool aligned(const Op *op, const Samples *in, int i, int rank, int at)
 {
 	const Value *x = op_in(op, i);
@@ -34,7 +35,7 @@ static bool const_is_same(const Op *op, int at)
 	return a;
 }
 
-/* An axis that a reshape leaves as it is. */
+/* Whether x is constant along the axis, for an axis that the reshape keeps. */
 static bool reshape_is_same(const Op *op, const Samples *x, int at)
 {
 	const Type *from = &op_in(op, 0)->type, *to = &op->out[0]->type;
@@ -61,7 +62,7 @@ static bool matmul_is_same(const Op *op, const Samples *in, int at)
 	bool same = !op_in(op, 2) || op->n_in < 3 || aligned(op, in, 2, rank, at);
 	if (at < rank - 2)
 		return same && aligned(op, in, 0, rank, at) && aligned(op, in, 1, rank, at);
-	int i = at == rank - 1; /* rows are of the left operand */
+	int i = at == rank - 1; /* rows come from the left operand, columns from the right one */
 	bool turned = attr_get_int(op->attrs, i ? "tb" : "ta", 0);
 	return same && samples_is_same(&in[i], op_in(op, i), op_in(op, i)->type.rank - ((i == 0) == turned ? 1 : 2));
 }

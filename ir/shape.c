@@ -1,9 +1,9 @@
-/* ir/shape.c: types of results from operands and attributes; the shape column of ops.def.
+/* ir/shape.c: infers types of results from operands and attributes (the column shape of ops.def).
  *
- * ir_infer checks the attributes against the op's table row, asks the row's rule, and refuses results
- * whose size overflows.  Here: rules of sources, elementwise ops, effects and sharding; the others
- * stand in shape_move.c (data movement, reductions) and shape_nn.c (everything with weights).
- * The one idea: a rule never trusts an operand, so that a parsed text needs no other check of types. */
+ * ir_infer checks the attributes against the op's row, calls the row's rule, and refuses results whose size overflows.
+ * Rules check all operands themselves, so a parsed text needs no other check of types.  This file has the rules of
+ * sources, elementwise ops, effects and sharding; the others are in shape_move.c (data movement, reductions) and
+ * shape_nn.c (ops with weights, attention, losses). */
 #include "ir/shape.h"
 
 #include <string.h>
@@ -167,7 +167,7 @@ static const Attr *find_key(const Attr *list, const char *key, size_t n)
 	return list;
 }
 
-/* Every attribute of the row is there and of its kind (? = may be absent), and no other. */
+/* Checks that the op has all attributes of its row (? = may be absent), each of its kind, and no others. */
 static bool check_attrs(const Op *op, Buf *err)
 {
 	const OpInfo *info = &op_info[op->kind];
@@ -196,7 +196,7 @@ static bool takes_layout(const Op *op, int i)
 	return i == 1 && (op->kind == OP_CONV || op->kind == OP_CONV_GRAD_X);
 }
 
-/* Ops that appear at SHARD work on flats and shards; their rules look themselves. */
+/* Checks operands, symbol and unit.  Ops that appear at SHARD work on flats and shards; their own rules check these. */
 static bool check_operands(Module *m, const Op *op, Buf *err)
 {
 	const OpInfo *info = &op_info[op->kind];
@@ -245,7 +245,7 @@ bool ir_infer(Module *m, const Op *op, const Type *given, Type *out, Buf *err)
 
 /* ---- sources, symbols ---- */
 
-/* The kinds of symbol that an op may name, as bits. */
+/* The kinds of symbols that an op may name, as a set of bits. */
 static unsigned symbol_kinds(OpKind kind)
 {
 	switch (kind) {
@@ -274,7 +274,7 @@ RULE(write)
 	return shape_want(m, err, op, 0, &op->sym->type);
 }
 
-/* A gradient may be of another dtype than its parameter: that of the flat gradient. */
+/* A gradient may have another dtype than its parameter: that of the flat gradient. */
 RULE(grad)
 {
 	if (!shape_sym(m, op, given, NULL, err))
@@ -333,7 +333,7 @@ RULE(iota)
 	return dtype_is_number(given->dtype) || shape_wrong(err, "iota of bool");
 }
 
-/* fused: the body's yield says the dtypes, all results have one shape, operands broadcast to it. */
+/* fused: the body's yield gives the dtypes.  All results have one shape, and operands broadcast to it. */
 RULE(fused)
 {
 	for (int i = 0; i < op->n_out; i++) {
@@ -405,7 +405,7 @@ RULE(cast)
 	return true;
 }
 
-/* Shapes broadcast, dtypes are equal. */
+/* Both operands have the same dtype, and their shapes broadcast. */
 static bool broadcast2(Module *m, const Op *op, int first, Type *out, Buf *err)
 {
 	const Type *a = shape_in(op, first), *b = shape_in(op, first + 1);
@@ -511,7 +511,8 @@ RULE(event)
 	return true;
 }
 
-/* The last operand of a collective, when it has one more than its data: the point that it starts after. */
+/* Checks the last operand of a collective that has one more than its data: it must be an event, after which it
+ * starts. */
 static bool want_event(Module *m, const Op *op, int n_data, Buf *err)
 {
 	for (int i = n_data; i < op->n_in; i++) {
@@ -559,7 +560,7 @@ RULE(wait)
 	return true;
 }
 
-/* The first n operands must be flats or shards of the op's unit. */
+/* Checks that the first n operands are flats or shards of the op's unit. */
 static bool want_of_unit(Module *m, const Op *op, int n, TypeKind kind, Buf *err)
 {
 	for (int i = 0; i < n; i++) {
@@ -576,7 +577,7 @@ RULE(reshard)
 	return want_of_unit(m, op, op->n_in, TYPE_FLAT, err);
 }
 
-/* What an update reads: this rank's shard, or the whole flat of a unit that is all_reduced. */
+/* An update reads this rank's shard of the gradient, or the whole flat for a unit that is all_reduced. */
 RULE(update_shard)
 {
 	TypeKind kind = strategy_info[op->unit->strategy].reduce == REDUCE_TO_ALL ? TYPE_FLAT : TYPE_SHARD;
@@ -630,7 +631,7 @@ static bool want_product(Module *m, const Op *op, const Type *type, Buf *err)
 		type_str(m->arena, &product), op->sym->name, type_str(m->arena, type));
 }
 
-/* The sum lies where the parameter does in the flat gradient. */
+/* The parameter's gradient is added at its offset in the flat gradient. */
 RULE(accumulate)
 {
 	const Symbol *s = op->sym;

@@ -1,6 +1,6 @@
 /* ir/shape.h: what the shape rules share.  Private to ir/shape*.c.
  *
- * A rule writes the types of an op's results into out, or a sentence with both values into err. */
+ * A rule writes the types of an op's results to out or, if operands do not fit, a sentence with both values to err. */
 #ifndef SHARDC_SHAPE_H
 #define SHARDC_SHAPE_H
 
@@ -25,25 +25,28 @@ static inline const Type *shape_in(const Op *op, int i)
 
 static inline bool dtype_is_number(DType t) { return t != DT_BOOL; }
 static inline bool dtype_is_integer(DType t) { return dtype_is_number(t) && !dtype_is_float(t); }
-/* Statistics, sums and log-sum-exps of 16-bit tensors are kept in f32. */
+/* Statistics, sums and log-sum-exps of 16-bit tensors are computed in f32. */
 static inline DType shape_stat_dtype(DType t) { return t == DT_F64 ? DT_F64 : DT_F32; }
 
 bool shape_want_float(Buf *err, const Op *op, int operand);
 bool shape_want_number(Buf *err, const Op *op, int operand);
-bool shape_want_index(Buf *err, const Op *op, int operand); /* i32 or i64 */
+bool shape_want_index(Buf *err, const Op *op, int operand); /* checks that it is i32 or i64 */
 bool shape_want_dtype(Buf *err, const Op *op, int operand, DType dtype);
-/* An absent operand passes. */
+/* Checks an operand's type; an absent operand passes. */
 bool shape_want(Module *m, Buf *err, const Op *op, int operand, const Type *type);
 bool shape_want_shape(Module *m, Buf *err, const Op *op, int operand, const Type *type);
 bool shape_want_rank(Buf *err, const Op *op, int operand, int rank);
-bool shape_axis(Buf *err, const Op *op, const Type *x, int *axis); /* attribute axis, 0 .. rank-1 */
-const Attr *shape_ints(Buf *err, const Op *op, const char *name, int n); /* of n numbers, else NULL */
-bool shape_flag(Buf *err, const Op *op, const char *name); /* attribute is 0 or 1, or absent */
-/* The attribute shape as a type of dtype. */
+bool shape_axis(Buf *err, const Op *op, const Type *x, int *axis); /* reads the attribute axis and checks that it is in
+                                                                      0 .. rank-1 */
+const Attr *shape_ints(Buf *err, const Op *op, const char *name, int n); /* an attribute that must have n numbers; NULL
+                                                                            after an error */
+bool shape_flag(Buf *err, const Op *op, const char *name); /* checks that the attribute is 0, 1 or absent */
+/* Makes a type of the attribute shape and the dtype. */
 bool shape_from_attr(Buf *err, const Op *op, DType dtype, Type *out);
-/* The attribute `to`, which only 16-bit operands have: an f32 result that is never rounded to theirs. */
+/* Applies the attribute `to`, which only 16-bit operands may have: the result is f32 and is never rounded to their
+ * dtype. */
 bool shape_to(Buf *err, const Op *op, Type *out);
-/* dims of t from `from` on, as a type of dtype. */
+/* A type of the dims of t from index `from` on. */
 Type shape_tail(const Type *t, int from, DType dtype);
 
 #endif

@@ -1,7 +1,7 @@
 /* ir/shape_move.c: shape rules of data movement, indexing and reductions.
  *
- * Adjoints (slice_grad, gather_grad) state the shape of the tensor that the forward op read; their rule
- * infers the forward op on it and compares, so that both sides can never drift apart. */
+ * Adjoints (slice_grad, gather_grad) have the shape of the forward op's operand as an attribute.  Their rule infers the
+ * forward op for that shape and compares, so that both rules cannot drift apart. */
 #include "ir/shape.h"
 
 #include <string.h>
@@ -55,8 +55,8 @@ RULE(broadcast)
 
 /* ---- slices ---- */
 
-/* x[start + step * i], i < size, stays inside x.  Where nothing or one element is taken start and step are near x too,
- * so that no pass has to expect a sum or product of them that overflows. */
+/* Checks that x[start + step * i], i < size, stays inside x.  Even if at most one element is taken, start and step must
+ * be near x, so that sums and products of them in passes cannot overflow. */
 static bool check_slice(const Type *x, const int64_t *start, const int64_t *step, const int64_t *size,
 	Buf *err)
 {
@@ -170,7 +170,7 @@ RULE(split)
 
 /* ---- indexing ---- */
 
-/* x with axis replaced by the shape of ids. */
+/* The shape of x with the axis replaced by the shape of ids. */
 static bool gathered(const Type *x, const Type *ids, int axis, Type *out, Buf *err)
 {
 	if (x->rank + ids->rank - 1 > IR_MAX_RANK)
@@ -200,7 +200,7 @@ RULE(gather_grad)
 		&& gathered(out, shape_in(op, 1), axis, &dy, err) && shape_want(m, err, op, 0, &dy);
 }
 
-/* ids has x's rank and is no longer than x but along axis. */
+/* Checks that ids has x's rank and, except along the axis, is not longer than x. */
 static bool check_elements(Module *m, const Op *op, Buf *err)
 {
 	const Type *x = shape_in(op, 0), *ids = shape_in(op, 1);
@@ -240,7 +240,7 @@ RULE(scatter_elements)
 	return check_reduce(op, err) && check_elements(m, op, err) && shape_want(m, err, op, 2, &updates);
 }
 
-/* What x[ids] has for ids [..., K], each K-tuple naming the axes after the first `batch`. */
+/* The shape of x[ids] for ids [..., K], where each K-tuple indexes the axes behind the first `batch`. */
 static bool nd_shape(Module *m, const Op *op, int64_t batch, Type *out, Buf *err)
 {
 	const Type *x = shape_in(op, 0), *ids = shape_in(op, 1);

@@ -1,7 +1,7 @@
 /* ir/shape_nn.c: shape rules of matmul, convolution, pooling, normalisation, attention and losses.
  *
- * Adjoints state the shape of the operand they are the gradient of; their rule infers the forward op on
- * that shape and compares.  Statistics of 16-bit tensors are f32. */
+ * Adjoints have the shape of the operand whose gradient they compute as an attribute.  Their rule infers the forward op
+ * for that shape and compares.  Statistics of 16-bit tensors are f32. */
 #include "ir/shape.h"
 
 #include <math.h>
@@ -72,7 +72,7 @@ static bool window_init(const Op *op, const Type *x, Window *w, Buf *err)
 	return true;
 }
 
-/* Spatial dims of the result of sliding w over x. */
+/* The spatial dims of the result of sliding w over x. */
 static bool window_slide(const Op *op, const Type *x, const Window *w, Type *out, Buf *err)
 {
 	const int64_t limit = INT64_C(1) << 40;
@@ -210,7 +210,7 @@ RULE(avg_pool_grad)
 
 /* ---- normalisation ---- */
 
-/* Per-channel tensors at `first` .. `last`; scale and shift may have x's dtype or that of statistics. */
+/* Checks the per-channel operands `first` ..  `last`.  Scale and shift may have x's dtype or that of statistics. */
 static bool want_channels(Module *m, const Op *op, const Type *x, int first, int last, Buf *err)
 {
 	if (x->rank < 2)
@@ -261,7 +261,7 @@ RULE(bn_grad_stats)
 	return true;
 }
 
-/* Per-channel statistics, each like the first. */
+/* Checks per-channel statistics, which must all have the type of the first. */
 static bool want_vectors(Module *m, const Op *op, int n_out, Type *out, Buf *err)
 {
 	const Type *x = shape_in(op, 0);
@@ -287,7 +287,7 @@ RULE(means)
 	return want_vectors(m, op, 2, out, err);
 }
 
-/* Statistics of a norm: x's shape with 1 from axis on. */
+/* The type of a norm's statistics: x's shape with 1 for all dims from axis on. */
 static Type norm_stats(const Type *x, int axis)
 {
 	Type t = *x;
@@ -329,7 +329,7 @@ RULE(rms_norm)
 	return shape_layer_norm(m, op, given, out, err);
 }
 
-/* dx, dw[, db] of (dy, x, w or _, statistics...[, ds]). */
+/* Types of dx, dw[, db] from (dy, x, w or _, statistics...[, ds]). */
 static bool norm_grad(Module *m, const Op *op, int n_stats, Type *out, Buf *err)
 {
 	const Type *x = shape_in(op, 1), *w = shape_in(op, 2);
@@ -465,7 +465,7 @@ RULE(rope)
 
 /* ---- losses, randomness ---- */
 
-/* (logits, labels, class weights or _) from operand `first` on; *rows is the type of labels. */
+/* Checks (logits, labels, class weights or _), beginning at operand `first`; *rows is the type of labels. */
 static bool check_losses(Module *m, const Op *op, int first, Type *rows, Buf *err)
 {
 	const Type *logits = shape_in(op, first);

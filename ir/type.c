@@ -1,4 +1,4 @@
-/* ir/type.c: types, attributes and locations: what ops are made of besides operands. */
+/* ir/type.c: types, attributes and locations, which ops have besides operands. */
 #include "ir/ir.h"
 
 #include <string.h>
@@ -145,7 +145,7 @@ const char *loc_where(Module *m, const Loc *loc)
 
 /* ---- attributes ---- */
 
-/* A list is sorted by name and immutable once shared: insertion copies the cells before the new one. */
+/* Inserts into a sorted list.  A list is immutable once it is shared, so the cells before the new one are copied. */
 static Attr *insert(Module *m, Attr *list, Attr a)
 {
 	Attr *head = NULL, **tail = &head;

@@ -1,9 +1,9 @@
-/* ir/verify.c: what is true of every module, checked after every pass in every build.
+/* ir/verify.c: checks a module after every pass, in every build.
  *
- * Structure (lists, uses, ids, names), order (a value is defined before it is read, eval sees its own
- * values only), types (each is inferred again and compared), levels, attributes, effects, fused bodies,
- * units and gathered values (verify_shard.c).  Linear in the size of the module.
- * The one idea: nothing that a pass left behind is believed, so a broken pass is caught by its name. */
+ * It checks structure (lists, uses, ids, names), order (a value is defined before it is read; eval reads only its own
+ * values), types (each is inferred again and compared), levels, attributes, effects, fused bodies, units and gathered
+ * values (verify_shard.c).  Nothing that a pass leaves behind is trusted, so a broken pass is reported by its name.
+ * The time is linear in the size of the module. */
 #include "ir/verify.h"
 
 #include <stdlib.h>
@@ -35,7 +35,7 @@ void verify_fail(Verify *v, const Op *op, const char *fmt, ...)
 	const char *what = arena_vprintf(v->arena, fmt, ap);
 	va_end(ap);
 	if (op && op->parent)
-		op = op->parent; /* values of a body have no names: the whole is printed */
+		op = op->parent; /* values of a body have no names, so the whole fused op is printed */
 	if (op)
 		what = arena_printf(v->arena, "%s, in %s: %s", what, section_text[op->section], op_text(v, op));
 	if (v->after)
@@ -46,7 +46,7 @@ void verify_fail(Verify *v, const Op *op, const char *fmt, ...)
 
 /* ---- lists and uses ---- */
 
-/* The op is linked where it stands; false: the list cannot be walked. */
+/* Checks that the op is linked where it is found; false: the list cannot be walked. */
 static bool check_link(Verify *v, const Op *op, const Op *before, SectionKind s, const Op *parent)
 {
 	if (op->prev == before && op->section == s && op->parent == parent)
@@ -72,7 +72,7 @@ static bool check_body_links(Verify *v, const Op *op)
 	return check_last(v, before, op->body_last, op->section);
 }
 
-/* Of a link in a list of uses.  Sums of these compare sets of links that are met in any order. */
+/* A hash of a link in a list of uses.  Sums of these hashes compare sets of links in whatever order they are met. */
 static uint32_t link_hash(const Use *from, const Use *to)
 {
 	uint64_t h = ((uint64_t)(uintptr_t)from * 0x9e3779b97f4a7c15u) ^ (uint64_t)(uintptr_t)to;
@@ -80,9 +80,10 @@ static uint32_t link_hash(const Use *from, const Use *to)
 	return (uint32_t)(h >> 32);
 }
 
-/* Users of a value lie far apart in memory, so its list is not walked: the set of links forward, from the value to its
- * first slot and from each slot to the next, is compared with the set of links backward.  They are equal if the slots
- * are the value's list.  A ring of slots beside the list is not found. */
+/* Checks an operand slot.  The users of a value lie far apart in memory, so its list of uses is not walked.  Instead
+ * the set of links forward (from the value to its first slot, and from each slot to the next) is compared with the set
+ * of links backward, in the order in which ops are visited.  The sets are equal if the slots form the value's list.  A
+ * separate ring of slots is not found. */
 static bool check_slot(Verify *v, const Op *op, int i)
 {
 	const Use *u = &op->in[i];
@@ -113,7 +114,7 @@ static bool check_slots(Verify *v, const Op *op)
 	return true;
 }
 
-/* At most one more than are counted: a list may be a ring. */
+/* Counts at most one more than n_uses, because a broken list may be a ring. */
 static int list_length(const Value *x)
 {
 	int n = 0;
@@ -143,7 +144,8 @@ static void blame_slots(Verify *v, const Op *op)
 		blame_list(v, op, op->args[i]);
 }
 
-/* What was summed on the way through the module agrees; only where it does not are the ops asked again. */
+/* Compares the sums that were made while ops were visited.  Only if they differ are the ops visited again, to find the
+ * fault. */
 static void check_uses(Verify *v)
 {
 	bool agree = true;
@@ -211,7 +213,7 @@ static bool collect_names(Verify *v, const Op *op)
 	return true;
 }
 
-/* Whether two names of those collected may be the same: two hashes have 32 bits and a place in the table in common. */
+/* Whether two of the collected names may be equal: their hashes have 32 bits and a place in the table in common. */
 static bool may_be_twice(Verify *v)
 {
 	size_t size = 16, n = (size_t)v->n_names;
@@ -220,7 +222,7 @@ static bool may_be_twice(Verify *v)
 	uint32_t *table = NEW_N(v->arena, uint32_t, size);
 	for (size_t k = 0; k < n; k++) {
 		uint64_t hash = v->hash[k];
-		uint32_t mark = (uint32_t)(hash >> 32) | 1; /* 0 is a free place */
+		uint32_t mark = (uint32_t)(hash >> 32) | 1; /* 0 marks a free place */
 		size_t i = hash & (size - 1);
 		for (; table[i]; i = (i + 1) & (size - 1))
 			if (table[i] == mark)
@@ -230,7 +232,7 @@ static bool may_be_twice(Verify *v)
 	return false;
 }
 
-/* Names are unique. */
+/* Checks that names are unique. */
 static void check_names(Verify *v)
 {
 	if (!may_be_twice(v))
@@ -369,7 +371,7 @@ static void check_body(Verify *v, const Op *op)
 
 /* ---- effects ---- */
 
-/* Some effects happen at most once per symbol or unit and program; `seen` has those before. */
+/* Checks that some effects occur at most once per symbol or unit in a program; `seen` has those met so far. */
 static void check_once(Verify *v, PtrMap *seen, const Op *op)
 {
 	static const OpKind once[] = {OP_OUTPUT, OP_GRAD, OP_UPDATE, OP_UPDATE_SHARD, OP_ACCUMULATE};
@@ -383,7 +385,7 @@ static void check_once(Verify *v, PtrMap *seen, const Op *op)
 	}
 }
 
-/* Running statistics that eval uses are buffers of the module. */
+/* Checks that the running statistics that eval uses are buffers of the module. */
 static void check_statistics(Verify *v, const Op *op)
 {
 	static const char *const attrs[] = {"mean", "var"};
@@ -401,7 +403,7 @@ static void check_statistics(Verify *v, const Op *op)
 
 enum { SCOPE_TRAIN = 1, SCOPE_EVAL };
 
-/* All that one op shows; false: what follows cannot be looked at. */
+/* Checks everything that an op by itself shows; false: the ops behind it cannot be checked. */
 static bool check_all_of(Verify *v, const Op *op, int scope, PtrMap *seen)
 {
 	int before = v->errors;
@@ -424,7 +426,8 @@ static bool check_all_of(Verify *v, const Op *op, int scope, PtrMap *seen)
 	return true;
 }
 
-/* One walk over all ops, which lie far apart in memory: an op is checked for everything while it is at hand. */
+/* One walk over all ops.  They lie far apart in memory, so everything about an op is checked while it is in the
+ * cache. */
 static bool check_sections(Verify *v)
 {
 	PtrMap *seen[] = {ptrmap_new(v->arena), ptrmap_new(v->arena)};
@@ -451,7 +454,7 @@ static void check_size(Verify *v, const char *key, int64_t value)
 		verify_fail(v, NULL, "%s of the module is %lld, expected at least 0", key, (long long)value);
 }
 
-/* A size is not negative; other fields hold what their kind has. */
+/* Checks that sizes are not negative; the types of other fields leave nothing to check. */
 static void check_header(Verify *v)
 {
 #define SIZE_level(key, field)

@@ -4,32 +4,32 @@
 
 #include "ir/ir.h"
 
-/* What is known of a value, by its id. */
+/* What the verifier knows of a value; indexed by its id. */
 typedef struct OfValue {
-	int scope; /* where it is defined, 0 = nowhere yet */
-	int more;  /* operand slots that name it, less as many as it says */
-	uint32_t links; /* of its list of uses: those forward less those backward, 0 when they are the same */
+	int scope; /* where it is defined; 0 = not defined yet */
+	int more;  /* operand slots that name it, minus its n_uses */
+	uint32_t links; /* hashes of forward links minus hashes of backward links in its list of uses; 0 if they agree */
 } OfValue;
 
 typedef struct Verify {
 	Module *m;
-	const char *after;  /* pass to blame; NULL: the text's author */
+	const char *after;  /* the pass to blame; NULL: the module was parsed */
 	Diag *diag;
-	Arena *arena;       /* of this run */
+	Arena *arena;       /* freed at the end of the check */
 	int errors;
 	OfValue *of;        /* by Value.id */
-	uint64_t *hash;     /* of the names of all results */
+	uint64_t *hash;     /* hashes of the names of all results */
 	int n_names;
 	int n_scopes;
 } Verify;
 
-/* The violation of op (NULL: of the module).  Internal errors do not return. */
+/* Reports a violation at op (NULL: of the whole module).  Does not return if it is an internal error. */
 void verify_fail(Verify *v, const Op *op, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-/* verify_train.c: the train block. */
+/* verify_train.c: checks the train block. */
 void verify_train(Verify *v);
 
-/* verify_shard.c: units, flats and offsets; what lives between gather and reshard. */
+/* verify_shard.c: verify_units checks units, flats and offsets; verify_sharding the life of gathered values. */
 void verify_units(Verify *v);
 void verify_sharding(Verify *v);
 

@@ -1,21 +1,22 @@
-/* ir/verify_runs.c: what a gather may overtake, over the runs step, step, eval, eval, step of a PLAN's programs: every
- * pair of programs that can follow each other stands in there.
+/* ir/verify_runs.c: checks that gathers do not start too early, over the runs step, step, eval, eval, step of a PLAN's
+ * programs.  This sequence contains every pair of programs that can follow each other.
  *
- * Only gathers outlast a run: all else is waited for in its own (verify_plan.c, which proves each run first).
- * The one idea: a gather has seen what its stream's last event has seen, a position of compute. */
+ * Only gathers may start before the end of the run in front of theirs; all other collectives are waited for in their
+ * own run (verify_plan.c proves each run first).  A gather starts after the last event that its stream waits for, which
+ * is a position in the order of compute. */
 #include "ir/verify_plan.h"
 
 typedef struct Occupant {
 	const Op *gather;
-	int64_t released_at;  /* 0: it is still there */
+	int64_t released_at;  /* position of its reshard; 0: it was not resharded yet */
 } Occupant;
 
 typedef struct Runs {
 	Plan *p;
-	int64_t at, reached, began; /* began: the run at work */
+	int64_t at, reached, began; /* at: position of compute; began: where the current run began */
 	int64_t *updated_at;  /* by unit */
 	int64_t *event;       /* by Value.id */
-	Occupant *region;     /* slots, then own regions, by unit */
+	Occupant *region;     /* slots, then own regions of units */
 } Runs;
 
 static Occupant *region_of(Runs *r, const Op *gather)

@@ -1,9 +1,8 @@
-/* ir/verify_shard.c: units, and the life of gathered values.
+/* ir/verify_shard.c: checks units, and the life of gathered values.
  *
- * Parameters lie in their unit's flats, aligned and apart.  A gathered flat is read only between its wait
- * and its reshard, every gather is waited for once and released once, gradients are reduced once, with
- * their gaps zeroed.  This is what holds at SHARD, where nothing overlaps; of a PLAN, verify_plan.c proves
- * the whole schedule. */
+ * Parameters lie in their unit's flats, aligned and without overlap.  A gathered flat is read only between its wait and
+ * its reshard; every gather is waited for once and released once; gradients are reduced once, with their gaps zeroed.
+ * These rules hold at SHARD, where nothing overlaps.  For a PLAN, verify_plan.c proves the whole schedule. */
 #include "ir/verify.h"
 
 #include "base/layout.h"
@@ -61,8 +60,8 @@ typedef enum { NOT_WAITED, READABLE, RELEASED } Life;
 
 typedef struct Program {
 	Verify *v;
-	const Value **root;  /* by Value.id: the gathered flat that it shows, NULL = none */
-	Life *life;          /* by Value.id: of async values and flats */
+	const Value **root;  /* by Value.id: the gathered flat that the value shows; NULL = none */
+	Life *life;          /* by Value.id: for async values and flats */
 	bool *gaps, *reduced, *across; /* by unit */
 } Program;
 
@@ -95,7 +94,7 @@ static void end_gathered(Program *p, const Op *op)
 		p->life[op_in(op, i)->id] = RELEASED;
 }
 
-/* A unit of hybrid_shard is reduced twice: its flat, and then its shard over the groups. */
+/* A unit of hybrid_shard is reduced twice: first its flat, then its shard across groups. */
 static void check_reduce(Program *p, const Op *op)
 {
 	int u = op->unit->index;
@@ -110,7 +109,7 @@ static void check_reduce(Program *p, const Op *op)
 	reduced[u] = true;
 }
 
-/* Units that rest whole are not gathered, others are. */
+/* Checks that units that every rank holds whole are not gathered, and that all others are. */
 static void check_strategy(Program *p, const Op *op)
 {
 	bool whole = unit_is_resident(op->unit);
@@ -139,7 +138,7 @@ static void step(Program *p, const Op *op)
 		p->gaps[op->unit->index] = true;
 }
 
-/* At the program's end: whatever is still in flight or still gathered was forgotten. */
+/* Checks, at the end of a program, that every collective was waited for and every gathered unit resharded. */
 static void check_end(Program *p, const Op *op)
 {
 	for (int i = 0; i < op->n_out; i++) {
@@ -169,7 +168,7 @@ static void check_program(Verify *v, SectionKind first, SectionKind last)
 			check_end(&p, op);
 }
 
-/* All gathers of a unit that a step reads give the same bits. */
+/* Checks that all gathers of a unit in a step give the same bits. */
 static void check_rounding(Verify *v)
 {
 	const char **of = NEW_N(v->arena, const char *, MAX(v->m->n_units, 1));
@@ -196,7 +195,7 @@ static void check_rounding(Verify *v)
 	}
 }
 
-/* Each violation of a PLAN's schedule names its rule. */
+/* Reports each violation of a PLAN's schedule with the name of its rule. */
 static void check_plan(Verify *v)
 {
 	PlanViolation found[32];
