@@ -1,9 +1,9 @@
-/* ir/parse.c: text -> module; the exact inverse of print.c.  Grammar: docs/ir.md.
+/* ir/parse.c: reads a module from text; the exact inverse of print.c.  Grammar: docs/ir.md.
  *
- * A recursive descent over tokens.  Every function reads what it is named after; what declarations and headers say
- * is read by parse_fields.c.  The first syntax error ends the file with "FILE:LINE:COLUMN: error"; errors of meaning
- * (shapes, unknown names) are reported op by op.
- * Nothing here trusts the text: counts are bounded by its length, numbers are range-checked. */
+ * A recursive descent over tokens; each function reads what it is named after.  parse_fields.c reads headers and
+ * declarations.  The first syntax error ends the file with "FILE:LINE:COLUMN: error"; errors of meaning (shapes,
+ * unknown names) are reported op by op.  The text is not trusted: counts are bounded by its length, and numbers are
+ * checked against their range. */
 #include "base/near.h"
 #include "ir/parse.h"
 
@@ -43,7 +43,7 @@ double parse_real(Parser *p)
 typedef VEC(int64_t) Ints;
 typedef VEC(double) Floats;
 
-/* [1,2] or [1.0,2.0]; returns true when floats.  Among those a whole number may be beyond 64 bits. */
+/* Reads [1,2] or [1.0,2.0]; the result is true for floats.  A whole number in a list of floats may exceed 64 bits. */
 static bool number_list(Parser *p, Ints *ints, Floats *floats)
 {
 	bool is_float = false;
@@ -269,7 +269,7 @@ static void results(Parser *p, OpText *t)
 		lex_expect(&p->lex, '=');
 }
 
-/* The first operand stands on the op's line: what follows on the next is that one's result. */
+/* Reads operands.  The first one must stand on the op's line: a value on the next line is the result of the next op. */
 static void operands(Parser *p, OpText *t, int line)
 {
 	while (!p->lex.failed && (t->in.n || p->lex.tok_at.line == line)) {
@@ -290,7 +290,7 @@ static void operands(Parser *p, OpText *t, int line)
 	}
 }
 
-/* What follows the op's name and comes before its operands. */
+/* Reads what stands between the op's name and its operands: the symbol or unit that it names. */
 static void op_subject(Parser *p, OpText *t)
 {
 	unsigned flags = op_info[t->kind].flags;
@@ -351,7 +351,7 @@ static DType body_dtype(Parser *p)
 
 typedef VEC(Value *) Values;
 
-/* The op where it stands: what is wrong with it is told there. */
+/* Emits the op while the parser still stands at it, so that errors have its line. */
 static void emit_in_body(Parser *p, Op *fused, OpKind kind, const Values *in, Attr *list, DType dtype, Values *value)
 {
 	Buf err = {0};
@@ -431,7 +431,7 @@ static Op *emit(Parser *p, OpText *t, Attr *list, SectionKind section)
 			lex_fail(&p->lex, "fused has an attribute, %s; it knows none", list->name);
 		return p->lex.failed ? NULL : ir_emit_fused(&b, t->in.n, t->in.at, t->out_name.n, t->out_type.at);
 	}
-	/* where a shape error is reported: the line, not the node that the op says it came from */
+	/* A shape error is reported at the line in the text, not at the node that the op's location names. */
 	const char *file = p->m->file;
 	p->m->file = lex_where(&p->lex);
 	Op *op = ir_emit_op(&b, t->kind, t->in.n, t->in.at, list, t->out_type.at);
@@ -534,13 +534,13 @@ static void module_body(Parser *p)
 	lex_expect(&p->lex, '}');
 }
 
-/* The module that begins at the next token; NULL after an error. */
+/* Reads the module that begins at the next token; NULL after an error. */
 static Module *read_module(Lexer *lex)
 {
 	Parser p = {.m = ir_module_new(""), .lex = *lex, .values = map_new(lex->arena)};
 	parse_header(&p);
 	module_body(&p);
-	/* names handed out by passes from here on must not collide with those in the text */
+	/* Names that passes make later must not collide with those in the text. */
 	for (int i = 0; !p.lex.failed && i < map_count(p.values); i++)
 		map_put(p.m->value_names, map_key(p.values, i), NULL);
 	*lex = p.lex;
@@ -566,7 +566,7 @@ Module *ir_parse(const char *file, const char *text, Diag *d)
 
 /* ---- programs ---- */
 
-/* All four variants are there, of one mode. */
+/* Checks that all four variants are there and have the same sync. */
 static void check_variants(Lexer *lex, const Variants *v)
 {
 	for (int k = 0; k < VARIANT_COUNT; k++)

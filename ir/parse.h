@@ -4,31 +4,32 @@
 
 #include "ir/lex.h"
 
-/* A parameter that a unit's line names; symbols stand behind units. */
+/* A parameter that a unit's line names; its symbol is declared later in the text. */
 typedef struct Member { const char *name; int64_t offset; int flat; Unit *unit; } Member;
 
 typedef struct Parser {
 	Lexer lex;
 	Module *m;
-	Map *values; /* by name: defined so far */
+	Map *values; /* name -> Value, for the values defined so far */
 	VEC(Member) members;
 } Parser;
 
 /* ---- parse.c ---- */
 
 double parse_real(Parser *p);
-int parse_ints(Parser *p, int64_t *out);     /* at most IR_MAX_RANK; returns how many */
+int parse_ints(Parser *p, int64_t *out);     /* at most IR_MAX_RANK of them; returns how many */
 Type parse_type(Parser *p);
 DType parse_float_dtype(Parser *p);
 const char *parse_unit_name(Parser *p);
-int parse_flat_suffix(Parser *p);            /* "/1"; 0 where there is none */
+int parse_flat_suffix(Parser *p);            /* reads "/1"; 0 if there is no suffix */
 
 /* ---- parse_fields.c ---- */
 
-void parse_header(Parser *p);                /* up to the module's brace */
+void parse_header(Parser *p);                /* reads up to the module's opening brace */
 void parse_train(Parser *p);
 void parse_unit(Parser *p);
 void parse_symbol(Parser *p, SymbolKind kind);
-void parse_members(Parser *p);               /* joins units with the symbols that they name */
+void parse_members(Parser *p);               /* connects units with the symbols that they name; called when both are
+                                                read */
 
 #endif

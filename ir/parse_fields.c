@@ -1,8 +1,8 @@
-/* ir/parse_fields.c: reads the header of a module, its train block, units and symbols: what module_fields.def,
- * train_fields.def, unit_fields.def and symbol_fields.def list.
+/* ir/parse_fields.c: reads the header of a module, its train block, units and symbols, as module_fields.def,
+ * train_fields.def, unit_fields.def and symbol_fields.def list their fields.
  *
- * A field is KEY=VALUE; fields come in any order, each once.  Refuses keys that the table lacks and values that their
- * kind does not have. */
+ * A field is KEY=VALUE.  Fields come in any order, each at most once.  Refuses keys that the table lacks and values
+ * that a field of its kind cannot have. */
 #include "base/near.h"
 #include "ir/parse.h"
 
@@ -13,12 +13,12 @@
 /* ---- fields ---- */
 
 typedef struct FieldAt {
-	void *owner, *at; /* the symbol, unit, block or module; its field */
+	void *owner, *at; /* owner: the symbol, unit, block or module; at: the field in it */
 } FieldAt;
 typedef void ReadField(Parser *p, const FieldAt *f);
 typedef struct FieldRow { const char *key; ReadField *read; size_t at; } FieldRow;
 
-/* Of one kind of line. */
+/* The fields of one kind of owner; what: its name in messages. */
 typedef struct FieldTable { const char *what; const FieldRow *row; int n; } FieldTable;
 
 static const char *key_hint(Parser *p, const FieldTable *t, const char *key)
@@ -29,7 +29,7 @@ static const char *key_hint(Parser *p, const FieldTable *t, const char *key)
 	return near_hint(p->lex.arena, "field", key, known, t->n);
 }
 
-/* The row of the next key; NULL after a message.  seen: a bit for each row that was read. */
+/* The row of the next key; NULL after an error.  seen: a bit for each row that was read. */
 static const FieldRow *take_key(Parser *p, const FieldTable *t, ReadField *repeated, uint64_t *seen)
 {
 	const char *key = lex_take(&p->lex, TOK_WORD, "a field");
@@ -46,7 +46,7 @@ static const FieldRow *take_key(Parser *p, const FieldTable *t, ReadField *repea
 	return &t->row[i];
 }
 
-/* KEY=VALUE of the owner; repeated: the kind of field that may be given again, NULL = none. */
+/* Reads KEY=VALUE for the owner; repeated: the kind of field that may be given more than once, NULL = none. */
 static void read_field(Parser *p, const FieldTable *t, ReadField *repeated, void *owner, uint64_t *seen)
 {
 	const FieldRow *row = take_key(p, t, repeated, seen);
@@ -101,7 +101,7 @@ static void read_aliases(Parser *p, const FieldAt *f)
 {
 	Symbol *s = f->owner;
 	const char *name = ir_intern(p->m, lex_take(&p->lex, TOK_STRING, "a name"));
-	bool full = (s->n_aliases & (s->n_aliases - 1)) == 0; /* room for the next power of two */
+	bool full = (s->n_aliases & (s->n_aliases - 1)) == 0; /* grow to the next power of two */
 	const char **all = full ? NEW_N(p->m->arena, const char *, 2 * s->n_aliases + 1) : s->alias;
 	for (int i = 0; full && i < s->n_aliases; i++)
 		all[i] = s->alias[i];
@@ -120,7 +120,7 @@ static void read_saved(Parser *p, const FieldAt *f)
 		lex_refuse(&p->lex, "only a buffer of floats is saved in another dtype than it has");
 }
 
-/* Of random numbers. */
+/* Reads the distribution of random contents. */
 static void read_law(Parser *p, const FieldAt *f)
 {
 	static const char *const laws[] = {"uniform", "normal"};
@@ -204,7 +204,7 @@ static void read_word(Parser *p, const FieldAt *f)
 	*(bool *)f->at = !p->lex.failed;
 }
 
-/* param=bf16 grad=bf16 ... master away */
+/* Reads the fields behind a flat: param=bf16 grad=bf16 ... master away. */
 static void read_flat_fields(Parser *p, Flat *f)
 {
 	static const FieldRow rows[] = {
@@ -341,7 +341,7 @@ static void read_group_key(Parser *p, ParamGroup *g)
 		lex_refuse(&p->lex, "%s takes %s, not %g", text, group_value_wanted(key), g->value[key]);
 }
 
-/* {match="bias$", weight_decay=0.0} */
+/* Reads a parameter group: {match="bias$", weight_decay=0.0}. */
 static ParamGroup read_group(Parser *p)
 {
 	ParamGroup g = {0};

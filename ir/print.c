@@ -1,7 +1,7 @@
-/* ir/print.c: a module as text; the exact inverse of parse.c.  Grammar: docs/ir.md.
+/* ir/print.c: prints a module as text; the exact inverse of parse.c.  Grammar: docs/ir.md.
  *
- * One op per line, attributes sorted by name, floats with the fewest digits that read back to the same
- * bits.  What is at its default is not printed, so that dumps stay short. */
+ * There is one op per line.  Attributes are sorted by name, and floats have the fewest digits that read back to the
+ * same bits.  Fields that have their default are not printed, so that dumps stay short. */
 #include "ir/ir.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 typedef struct Printer {
 	FILE *f;
 	Arena *scratch;
-	bool inner; /* locations of ops in bodies, too: of programs that check results, which name them */
+	bool inner; /* also print locations of ops in fused bodies: programs that check their results name these */
 } Printer;
 
 static void print_quoted(Printer *p, const char *s)
@@ -136,7 +136,7 @@ static void print_operands(Printer *p, const Op *op)
 	}
 }
 
-/* Body values are numbered: arguments first, then results in order. */
+/* Values of a body are numbered: first the arguments, then the results in order. */
 static int body_number(const Op *fused, const Value *v)
 {
 	if (v->op == fused)
@@ -206,7 +206,7 @@ void ir_print_op(FILE *f, const Module *m, const Op *op)
 
 typedef struct FieldAt {
 	const char *key;
-	const void *owner, *at; /* the symbol, unit, block or module; its field */
+	const void *owner, *at; /* owner: the symbol, unit, block or module; at: the field in it */
 } FieldAt;
 
 static void print_flag(Printer *p, const FieldAt *f)
@@ -253,7 +253,7 @@ static void print_dtype(Printer *p, const FieldAt *f)
 
 /* ---- symbols ---- */
 
-/* Whether the bytes in the file are the tensor as it is here. */
+/* Whether the file has the tensor in the symbol's dtype and shape, without a permutation. */
 static bool is_as_in_file(const Symbol *s)
 {
 	const Source *src = &s->src;
@@ -263,7 +263,7 @@ static bool is_as_in_file(const Symbol *s)
 	return same;
 }
 
-/* One field each. */
+/* Prints one field for each alias. */
 static void print_aliases(Printer *p, const FieldAt *f)
 {
 	const Symbol *s = f->owner;
@@ -324,7 +324,7 @@ static void print_strategy(Printer *p, const FieldAt *f)
 	print_text(p, f->key, strategy_info[*(const Strategy *)f->at].text);
 }
 
-/* A dtype of the flat, where it is not the one at rest. */
+/* Prints a dtype of the flat if it differs from the one at rest. */
 static void print_role(Printer *p, const FieldAt *f)
 {
 	if (*(const DType *)f->at == ((const Flat *)f->owner)->dtype)
@@ -389,7 +389,7 @@ static void print_unit_line(Printer *p, const Unit *u)
 
 /* ---- the train block ---- */
 
-/* Keys that the group has of its own. */
+/* Prints the numbers that the group has of its own. */
 static void print_group(Printer *p, const ParamGroup *g)
 {
 	fputc('{', p->f);

@@ -1,7 +1,7 @@
-/* ir/verify_train.c: the train block of a module, against the ops and symbols that it tells of.
+/* ir/verify_train.c: checks the train block of a module against the module's ops and symbols.
  *
- * What the block promises there is room for: the optimizer has its states, a group that a parameter is in has its
- * numbers, what is clipped, scaled and logged is computed by the ops that do it. */
+ * The module must have what the block promises: the optimizer's states, the groups that parameters are in, and the ops
+ * that compute what is clipped, scaled and logged. */
 #include "base/optimizer.h"
 #include "ir/verify.h"
 
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The violation, at the line of the block where it was read. */
+/* Reports a violation, at the line of the text where the block was read. */
 static void fail(Verify *v, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void fail(Verify *v, const char *fmt, ...)
 {
@@ -48,10 +48,10 @@ static void check_updates(Verify *v, const Optimizer *opt)
 	}
 }
 
-/* The states of one flat. */
-typedef struct States { int n; unsigned has; } States; /* has: a bit for each that the optimizer keeps */
+/* The states that one flat has. */
+typedef struct States { int n; unsigned has; } States; /* has: a bit for each of the optimizer's states */
 
-/* "root.exp_avg"; of a second flat "root.exp_avg.1". */
+/* Whether the symbol is this state of a flat: "root.exp_avg", or "root.exp_avg.1" for the unit's second flat. */
 static bool is_state(const Symbol *s, const char *state)
 {
 	size_t unit = strlen(s->unit->name), n = strlen(state);
@@ -143,7 +143,7 @@ static void check_groups(Verify *v)
 
 /* ---- norm, clipping, loss scale ---- */
 
-/* As step_scalars says it. */
+/* The clip attribute that step_scalars must have for this block. */
 static const char *clip_text(const Verify *v)
 {
 	const Train *t = v->m->train;
