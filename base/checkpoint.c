@@ -479,8 +479,7 @@ static bool add_ranks(bool *has, int64_t ranks, const Checkpoint *c, Diag *d)
 	json_array_foreach(json_object_get(c->part, "ranks"), i, v) {
 		int64_t r = json_is_integer(v) ? json_integer_value(v) : -1;
 		if (r < 0 || r >= ranks || has[r]) {
-			diag_error(d, c->dir, "rank %" PRId64 " of it is in another folder, too, or is none of %" PRId64, r,
-				ranks);
+			diag_error(d, c->dir, "its rank %" PRId64 " is also in another folder, or is not below %" PRId64, r, ranks);
 			return false;
 		}
 		has[r] = true;

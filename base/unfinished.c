@@ -83,7 +83,7 @@ static const char *strip(const char *path)
 	return arena_strndup(made.arena, path, n);
 }
 
-/* Of a path without a slash at its end. */
+/* The folder that path lies in; path must not end in a slash. */
 static const char *folder_of(const char *path)
 {
 	const char *slash = strrchr(path, '/');

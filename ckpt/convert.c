@@ -177,7 +177,7 @@ static bool take_shard_size(Convert *v)
 	ConvertTo *to = &v->to;
 	bool groups = cut_has_groups(v->cut);
 	if (!groups && to->shard_size) {
-		diag_error(v->d, "--shard-size", "no unit of %s is hybrid_shard, whose groups it is of: leave it out",
+		diag_error(v->d, "--shard-size", "leave it out: no unit of %s is hybrid_shard, and only such units have groups",
 			v->c->dir);
 		return false;
 	}
@@ -201,8 +201,8 @@ static bool check_layout(Convert *v)
 	if (v->to.kind == CHECKPOINT_FULL)
 		return true;
 	if (v->to.kind == CHECKPOINT_LOCAL && !v->cut->n) {
-		diag_error(v->d, v->c->dir, "$.layout.units of state.json is missing: without it nobody knows the flats that "
-			"kind local holds; --kind=sharded needs no layout");
+		diag_error(v->d, v->c->dir, "$.layout.units of state.json is missing, and kind local holds the flats that it "
+			"describes; --kind=sharded needs no layout");
 		return false;
 	}
 	if (v->to.kind == CHECKPOINT_LOCAL && cut_has_unknown_owner(v->cut)) {

@@ -267,13 +267,13 @@ static bool check_options(const Export *e)
 	if (!file && !e->onnx)
 		diag_error(e->d, "shardc ckpt export", "-o %s: FILE.safetensors, or with --onnx the model's new name", e->out);
 	if (!file && (e->optim || e->shard_bytes))
-		diag_error(e->d, "shardc ckpt export", "--optim and --shard-bytes are of -o FILE.safetensors");
+		diag_error(e->d, "shardc ckpt export", "--optim and --shard-bytes need -o FILE.safetensors");
 	if (file && (e->external || e->embed))
-		diag_error(e->d, "shardc ckpt export", "--external and --embed are of a model, not of -o FILE.safetensors");
+		diag_error(e->d, "shardc ckpt export", "--external and --embed need a model as output, not FILE.safetensors");
 	if (e->external && e->embed)
 		diag_error(e->d, "shardc ckpt export", "give --external or --embed, not both");
 	if (e->options && !e->onnx)
-		diag_error(e->d, "shardc ckpt export", "--options are of --onnx MODEL.onnx");
+		diag_error(e->d, "shardc ckpt export", "--options needs --onnx MODEL.onnx");
 	if (e->shard_bytes && !str_is_utf8(e->out))
 		diag_error(e->d, "shardc ckpt export", "-o %s: the index is JSON and cannot say names that are not UTF-8",
 			str_escape(e->a, ESCAPE_IR, e->out));

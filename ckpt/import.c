@@ -164,8 +164,9 @@ static const char *split(const Import *im, const char *name, const char **state)
 	int64_t i = strtoll(param, NULL, 10);
 	if (i < im->n_names)
 		return im->names[i];
-	diag_error(im->d, im->states, im->n_names ? "tensor \"%s\": of %d parameters" : "tensor \"%s\": which parameter is "
-		"that?  Write their names, in the optimizer's order, one a line into the file's metadata \"params\"",
+	diag_error(im->d, im->states, im->n_names ? "tensor \"%s\": there are %d parameters"
+		: "tensor \"%s\": which parameter is that?  Write their names, in the optimizer's order, one a line "
+		"into the file's metadata \"params\"",
 		quoted(im, name), im->n_names);
 	return NULL;
 }

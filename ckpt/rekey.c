@@ -174,8 +174,8 @@ static bool check_shape(const Rekey *r, const CheckpointTensor *t, const char *p
 	const CheckpointTensor *of = r->c->state ? checkpoint_find(r->c, CHECKPOINT_MODEL, param) : NULL;
 	bool same = !of || (of->rank == t->rank && !memcmp(of->dim, t->dim, (size_t)t->rank * sizeof(*t->dim)));
 	if (!same)
-		diag_error(r->d, r->c->dir, "\"%s\" has not the shape of \"%s\": is the order of parameters the optimizer's?",
-			t->name, param);
+		diag_error(r->d, r->c->dir, "\"%s\" does not have the shape of \"%s\": is the order of parameters the "
+			"optimizer's?", t->name, param);
 	return same;
 }
 
@@ -331,7 +331,7 @@ static bool check_options(const Rekey *r)
 	if (r->onnx && r->order_file)
 		diag_error(r->d, "shardc ckpt rekey", "give --order or --onnx, not both: each is the order of parameters");
 	if (r->options && !r->onnx)
-		diag_error(r->d, "shardc ckpt rekey", "--options are of --onnx MODEL");
+		diag_error(r->d, "shardc ckpt rekey", "--options needs --onnx MODEL");
 	return r->d->errors == before;
 }
 

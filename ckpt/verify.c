@@ -32,7 +32,7 @@ static void verify(const char *path, Found *found, Arena *a, Diag *d)
 		diag_note(d, path, "has the files of %d rank(s): the others are in the folders of other hosts, and were not "
 			"looked at", (int)json_array_size(json_object_get(c->part, "ranks")));
 	if (ok && bare)
-		diag_note(d, path, "%" PRId64 " tensor(s) have no checksum: of those the sizes alone were checked", bare);
+		diag_note(d, path, "%" PRId64 " tensor(s) have no checksum: only their sizes were checked", bare);
 	if (c)
 		checkpoint_close(c);
 }

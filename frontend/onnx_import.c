@@ -208,7 +208,8 @@ static bool may_call(Node *n, const Onnx__FunctionProto *fn)
 {
 	Import *im = n->im;
 	if (is_running(n->frame, fn))
-		return node_error(n, "function \"%s\" calls itself: a program has an end, so it cannot be compiled", n->op);
+		return node_error(n, "function \"%s\" calls itself: functions are inlined, so recursion cannot be "
+			"compiled", n->op);
 	if (n->frame->depth + 1 > MAX_DEPTH)
 		return node_error(n, "calls of functions nest deeper than %d", MAX_DEPTH);
 	if ((size_t)n->n_in > fn->n_input)
@@ -264,7 +265,7 @@ bool import_graph(Node *n, Span bytes)
 		return false;
 	im->b.loc = loc_new(im->m, n->name, n->op, n->scope, "");
 	if (g.outputs.n < n->n_out)
-		return node_error(n, "its subgraph makes %d of %d results", g.outputs.n, n->n_out);
+		return node_error(n, "its subgraph has %d output(s), the node has %d result(s)", g.outputs.n, n->n_out);
 	for (int i = 0; i < n->n_out; i++) {
 		const char *name = g.outputs.at[i]->name;
 		OnnxValue *v = name ? frame_find(&f, name) : NULL;

@@ -282,7 +282,7 @@ bool modes_survey(Import *im)
 	return true;
 }
 
-/* ---- what is said of it ---- */
+/* ---- messages ---- */
 
 static const char *names_text(Import *im, int n, const char *const *names)
 {

@@ -101,7 +101,7 @@ static bool conv_window(Node *n, Window *w)
 		return false;
 	const Type *x = &n->in[0]->type, *f = &n->in[1]->type;
 	if (x->rank != f->rank || x->rank < 3)
-		return node_error(n, "wants data and weights of one rank from 3 on: %s and %s",
+		return node_error(n, "wants data and weights of the same rank, at least 3: %s and %s",
 			type_str(n->im->arena, x), type_str(n->im->arena, f));
 	int count = node_ints(n, "kernel_shape", &kernel);
 	for (int i = 2; i < f->rank; i++)

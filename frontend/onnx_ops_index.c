@@ -200,7 +200,8 @@ bool import_reverse_sequence(Node *n)
 	if (batch < 0 || time < 0)
 		return false;
 	if (batch == time || type_numel(&n->in[1]->type) != x->type.dim[batch])
-		return node_error(n, "wants one length per element of axis %d, another than the time axis %d", batch, time);
+		return node_error(n, "wants one length per element of axis %d, and the time axis %d to be another",
+			batch, time);
 	int64_t along[IR_MAX_RANK], across[IR_MAX_RANK];
 	for (int i = 0; i < x->type.rank; i++) {
 		along[i] = i == time ? x->type.dim[i] : 1;

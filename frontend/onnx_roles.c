@@ -134,7 +134,7 @@ static void by_metadata(Import *im, Weight *w)
 {
 	const MetaTensor *t = w->meta;
 	if (!t)
-		decide(w, WEIGHT_CONST, EVIDENCE_METADATA, "no tensor of the module");
+		decide(w, WEIGHT_CONST, EVIDENCE_METADATA, "not a tensor of the module");
 	else if (t->kind == META_PARAMETER)
 		decide(w, WEIGHT_PARAM, EVIDENCE_METADATA, t->trained ? "a parameter"
 			: "a parameter with requires_grad=False");
@@ -243,7 +243,7 @@ static void by_name(Import *im, Weight *w)
 	else if (strong && !im->pytorch)
 		decide(w, WEIGHT_PARAM, EVIDENCE_USE, arena_printf(im->arena, "a weight of %s", strong->op));
 	else if (type_numel(&w->type) == 1 && !strchr(w->as, '.') && !im->pytorch)
-		decide(w, WEIGHT_CONST, EVIDENCE_NAME, "one number, of no module");
+		decide(w, WEIGHT_CONST, EVIDENCE_NAME, "a single number that belongs to no module");
 	else
 		decide(w, WEIGHT_PARAM, EVIDENCE_GUESS, uses_text(im, w));
 }

@@ -369,5 +369,5 @@ void ties_find(Import *im)
 	}
 	if (!shared && im->o->graph.untie != UNTIE_AUTO)
 		diag_warn(im->d, "--untie", im->meta ? "the model's metadata say what is tied: it is not used"
-			: "no parameter stands in the place of several: it is not used");
+			: "no tensor stands for several parameters: it is not used");
 }

@@ -151,9 +151,9 @@ static void warn_of_ties(Import *im, const char *where, const char *unused)
 {
 	const char *names = left_out(im);
 	if (*names)
-		diag_warn(im->d, where, "the graph has no \"%s\", and the list leaves out %s, now frozen: where these are "
-			"tied, the graph has one of the names alone; list that one too, or export with shardc.export, which writes "
-			"all of them", unused, names);
+		diag_warn(im->d, where, "the graph has no \"%s\", and the list leaves out %s, now frozen: if they are tied, "
+			"the graph has only one of their names; list that one, too, or export with shardc.export, which writes all "
+			"names", unused, names);
 }
 
 void trainable_check(Import *im)

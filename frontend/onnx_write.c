@@ -163,8 +163,9 @@ static const Symbol *keeper(OnnxWriter *w, const OnnxTensor *t, const Places *pl
 	for (int i = 0; i < places->n; i++) {
 		const OnnxPlace *p = places->at[i];
 		if (is_pinned(p) && pinned && p->symbol != pinned)
-			diag_error(w->d, where(w, "tensor", t->name), "it is \"%s\" and \"%s\" now, and is read inside of a "
-				"function or subgraph, or is an output: it cannot be two tensors", pinned->name, p->symbol->name);
+			diag_error(w->d, where(w, "tensor", t->name), "it was untied into \"%s\" and \"%s\", and cannot "
+				"become two tensors: a function or subgraph reads it, or it is an output", pinned->name,
+				p->symbol->name);
 		pinned = is_pinned(p) ? p->symbol : pinned;
 		s = !strcmp(p->symbol->name, t->name) ? p->symbol : s;
 	}
@@ -331,8 +332,8 @@ static bool put_kept(OnnxWriter *w, Rope *out, const OnnxTensor *t, const OnnxFi
 		return false;
 	int64_t at = data_keep(&w->data, path, t->offset, bytes, fill);
 	if (at < 0)
-		diag_error(w->d, where(w, "tensor", t->name), "\"%s\" has no %" PRId64 " bytes of it at %" PRId64, path, bytes,
-			t->offset);
+		diag_error(w->d, where(w, "tensor", t->name), "\"%s\" does not hold its %" PRId64 " bytes at offset %"
+			PRId64, path, bytes, t->offset);
 	else
 		put_external(w, out, at, bytes);
 	return at >= 0;

@@ -53,7 +53,7 @@ bool source_load(const Module *m, const Symbol *s, Arena *a, HostTensor *out, Di
 	if (good)
 		permute(s, f->bytes.at + s->src.offset, data, (size_t)dtype_info[s->type.dtype].bytes);
 	else
-		diag_error(d, where, "\"%s\" has no %lld bytes of it at %lld", s->src.file, (long long)s->src.bytes,
+		diag_error(d, where, "\"%s\" does not hold its %lld bytes at offset %lld", s->src.file, (long long)s->src.bytes,
 			(long long)s->src.offset);
 	file_unmap(f);
 	return good;

@@ -639,7 +639,7 @@ RULE(accumulate)
 	if (s->kind != SYM_PARAM || !s->unit || !s->trainable)
 		return shape_wrong(err, "\"%s\" is no trained parameter of a unit", s->name);
 	if (!product && op->attrs)
-		return shape_wrong(err, "ta and tb are of a product's two operands, there is one");
+		return shape_wrong(err, "ta and tb need the two operands of a product, there is one");
 	if (!(product ? want_product(m, op, &s->type, err) : shape_want_shape(m, err, op, 0, &s->type)))
 		return false;
 	if (!shape_want_float(err, op, 0))

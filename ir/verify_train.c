@@ -96,7 +96,7 @@ static void check_optimizer(Verify *v)
 	Optimizer opt;
 	const char *name = m->train->optimizer;
 	if (!name || !optimizer_read(name, &opt)) {
-		fail(v, name ? "optimizer=\"%s\" is none; expected %s" : "%soptimizer= is missing; expected %s",
+		fail(v, name ? "optimizer=\"%s\" is not known; expected %s" : "%soptimizer= is missing; expected %s",
 			name ? name : "", optimizer_forms);
 		return;
 	}
