@@ -22,8 +22,8 @@ typedef enum CheckpointSection {
  * NAME.safetensors for kind full, NAME-00003-of-00008.safetensors for the others. */
 extern const char *const checkpoint_sections[CHECKPOINT_SECTIONS];
 const char *checkpoint_file(Arena *a, CheckpointSection s, CheckpointKind kind, int64_t rank, int64_t world);
-/* Whether a rank that has n tensors of a section writes a file for them.  In kind full an empty file is also written,
- * for example for an optimizer without states. */
+/* Whether a rank that has n tensors of a section writes a file for them.  In kind full the files of parameters and of
+ * the optimizer are written even if they are empty, as for an optimizer without states. */
 bool checkpoint_has_file(CheckpointKind kind, CheckpointSection s, int n);
 /* checkpoint_name is "step-00000100"; checkpoint_is_name tells whether s has this form, and reads the step. */
 const char *checkpoint_name(Arena *a, int64_t step);

@@ -1,4 +1,4 @@
-/* base/json.h: reads JSON files that a user writes: learning-rate schedules, policies, options. */
+/* base/json.h: reads JSON files that a user writes: hyper-parameters, policies of units, options. */
 #ifndef SHARDC_JSON_H
 #define SHARDC_JSON_H
 

@@ -18,7 +18,7 @@ typedef struct OutputFile {
 	VEC(OutputRuns) runs;   /* for each tensor */
 	const SafeMeta *meta;   /* "format": "pt", unless the caller changes it */
 	int n_meta;
-	Map *names;             /* of tensors */
+	Map *names;             /* the names of tensors so far */
 	const char *twice;      /* a name that two tensors have, so the file is refused; else NULL */
 } OutputFile;
 typedef struct OutputText { const char *name; const Buf *text; } OutputText;

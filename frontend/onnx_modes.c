@@ -32,7 +32,7 @@ struct Modes {
 	int acting, ignored, in_eval; /* dropouts that act; that do not and say nothing of a mode; that do not and say eval
 	                                 mode */
 	const char *first_ignored;
-	double ratio;                 /* of the first */
+	double ratio;                 /* the ratio of that node */
 	Map *fx;                      /* the set of fx node names for which the model has a node */
 	Map *sdpa;                    /* fx name of an attention with dropout -> not NULL if a Dropout node is left of it */
 	int lost_stops;
