@@ -94,7 +94,7 @@ template <int N, class T> __device__ __forceinline__ void put(T *to, int64_t str
 
 /* Puts the elements that a thread has at rows y and columns x into shared memory: as to[x][y], the left operand of
  * `product` for rows y; with straight as to[y][x], for rows x. */
-__device__ __forceinline__ void show(float (*to)[PITCH], const float (&s)[KEEP][KEEP], bool straight)
+__device__ __forceinline__ void put_shared(float (*to)[PITCH], const float (&s)[KEEP][KEEP], bool straight)
 {
 	int y = (int)threadIdx.x / 16 * 4, x = (int)threadIdx.x % 16 * 4;
 	#pragma unroll
@@ -168,7 +168,7 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) forw
 		Rows<T> v = {x.v + head_at(a.v, b, h / a.group), a.v.row, s0, a.s};
 		product_bt(s, left, right, q, k, a.d);
 		soften<N, T>(s, c, max, sum, a, head, t0, s0);
-		show(p, s, false);
+		put_shared(p, s, false);
 		product<N>(c, p, right, v, c0, a.dv);
 	}
 	#pragma unroll
@@ -229,10 +229,10 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) grad
 			Rows<T> q = {x.q + head_at(a.q, b, h), a.q.row, t0, a.t};
 			Rows<T> dy = {x.dy + head_at(a.o, b, h), a.o.row, t0, a.t};
 			grad_tile(s, ds, left, right, x, a, head, t0, s0);
-			show(p, s, true);
+			put_shared(p, s, true);
 			product<N>(dv, p, right, dy, c0, a.dv);
 			__syncthreads();
-			show(p, ds, true);
+			put_shared(p, ds, true);
 			product<N>(dk, p, right, q, c0, a.d);
 		}
 	}
@@ -255,7 +255,7 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) grad
 	for (int s0 = 0; s0 < end; s0 += SIDE) {
 		Rows<T> k = {x.k + head_at(a.k, b, h / a.group), a.k.row, s0, a.s};
 		grad_tile(s, ds, left, right, x, a, head, t0, s0);
-		show(p, ds, false);
+		put_shared(p, ds, false);
 		product<N>(dq, p, right, k, c0, a.d);
 	}
 	#pragma unroll

@@ -163,7 +163,7 @@ static bool workspace(const KPrim *p, int algo, size_t *bytes)
 }
 
 /* Plans work: the algorithm's workspace, then the copies of the weights and of x.  Returns the bytes in all. */
-static int64_t lay_out(KPrim *p, int64_t bytes)
+static int64_t plan_work(KPrim *p, int64_t bytes)
 {
 	const KConvDesc *d = &p->conv;
 	DnnConv *c = &p->dnn;
@@ -197,7 +197,7 @@ static bool choose(KPrim *p)
 		size_t bytes = 0;
 		if (!workspace(p, choices[p->kind][i].algo, &bytes))
 			continue;
-		int64_t work = lay_out(p, (int64_t)bytes);
+		int64_t work = plan_work(p, (int64_t)bytes);
 		if (work > p->conv.work_bytes)
 			continue;
 		p->dnn.algo = choices[p->kind][i].algo;

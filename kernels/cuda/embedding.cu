@@ -1,9 +1,9 @@
 /* kernels/cuda/embedding.cu: the gradient of a gather, which adds rows of dy to rows of a table; several may have the
  * same target.
  *
- * The one idea: a segmented sum.  Ids are sorted with their positions, so each row of the table is one run of the
- * sorted list and is summed in order of position, without atomics.  A block takes K_GATHER_CHUNK entries of the list,
- * however long the runs are; the parts of a run that lies in several chunks are joined afterwards, in order. */
+ * The one idea: a segmented sum (Blelloch 1990).  Ids are sorted with their positions, so each row of the table is one
+ * run of the sorted list and is summed in order of position, without atomics.  A block takes K_GATHER_CHUNK entries of
+ * the list, however long the runs are; the parts of a run that lies in several chunks are joined later, in order. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/work.h"
 
