@@ -126,6 +126,17 @@ static bool is_planned(const Variants *v, const Options *o)
 	return is_ir_file(o->input) && v->of[VARIANT_ONLY]->level == LEVEL_PLAN && !o->what.passes;
 }
 
+/* A hook is code that the program runs.  A text may come from anybody, so the user says that this is the one. */
+static bool check_named_hook(const Hook *named, const Hook *given, const Options *o, Diag *d)
+{
+	if (!named->file || prints_ir(o) || (given->file && !strcmp(given->file, named->file)
+			&& !strcmp(given->function, named->function)))
+		return true;
+	diag_error(d, o->input, "the text names the hook \"%s:%s\", code that the program would run: if you trust it, say so "
+		"by --comm-hook=%s:%s", named->file, named->function, named->file, named->function);
+	return false;
+}
+
 /* What a program is made of: the memory of its plan, and the hook that it names. */
 static bool accept(const Variants *v, const Options *o, Diag *d)
 {
@@ -277,7 +288,8 @@ static const char *pass_skipped(const Options *o, bool planned, const char *name
 	return NULL;
 }
 
-typedef struct StageContext { const Options *o; bool planned; Arena *a; } StageContext;
+/* planned: a text at PLAN was read; hooked: a text that names a hook. */
+typedef struct StageContext { const Options *o; bool planned, hooked; Arena *a; } StageContext;
 
 static bool stage_runs(const void *context, const char *name, const char **why)
 {
@@ -302,6 +314,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		{"peak", !run && !no_peak, no_peak ? no_peak : instead},
 		{"program", !run && !plan && !ir, instead},
 		{"compiler", !plan && !ir, instead},
+		{"hook of a text", c->hooked && !ir, instead},
 	};
 	for (int i = 0; i < COUNT_OF(stages); i++) {
 		*why = stages[i].why;
@@ -421,8 +434,10 @@ static int compile(Options *o, Arena *a, Diag *d)
 	}
 	Variants v = {0};
 	bool loaded = load(&v, o, a, d), planned = loaded && is_planned(&v, o);
-	options_warn_unread(o, stage_runs, &(StageContext){o, planned, a}, a, d);
-	int status = compile_status(loaded && (planned ? accept(&v, o, d) : build(&v, o, &view, d)), &report);
+	static const Hook none;
+	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(v.of[VARIANT_ONLY])->hook : &none;
+	options_warn_unread(o, stage_runs, &(StageContext){o, planned, named->file, a}, a, d);
+	int status = compile_status(loaded && check_named_hook(named, &hook, o, d) && (planned ? accept(&v, o, d) : build(&v, o, &view, d)), &report);
 	if (!status && view.check)
 		diag_note(d, "--check-passes", "%d passes compared, none changes what the program computes", report.checked);
 	Module *m = v.of[shown_variant(o)] ? v.of[shown_variant(o)] : v.of[VARIANT_ONLY];
@@ -484,7 +499,7 @@ static int params(const Options *o, Arena *a, Diag *d)
 		diag_error(d, o->input, "shardc params reads an ONNX model");
 		return EXIT_INPUT;
 	}
-	options_warn_unread(o, stage_runs, &(StageContext){o, false, a}, a, d);
+	options_warn_unread(o, stage_runs, &(StageContext){o, false, false, a}, a, d);
 	if (!onnx_params(o->input, &f, &to, d))
 		return EXIT_INPUT;
 	return file_flush_stdout(d) ? EXIT_SUCCESS : EXIT_RUN;
