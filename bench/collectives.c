@@ -1,14 +1,14 @@
-/* bench/collectives.c: reduce_scatter and all_gather of 32 MB of f32 between ranks of one host, by the runtime's own
- * exchanges, beside MPI's collectives and a plain memcpy, in one run of mpirun.
+/* bench/collectives.c: times reduce_scatter and all_gather of 32 MB of f32 between the ranks of one host, by the
+ * runtime's own exchanges, by MPI's collectives, and a plain memcpy, in one run of mpirun.
  *
  * usage: mpirun -n P collectives FILE.jsonl [ROUNDS]
  *
- * All ranks begin together, the slowest one's time counts; ours and MPI's alternate, a round is the least of REPEATS
- * of each, and the whole is the least of all.  The bytes that a rank reads and writes for its result, per second,
- * are compared with those of a memcpy of 32 MB that all ranks do at once.  Results are checked: sums of small whole
- * numbers, which every order gives alike.
+ * All ranks begin together, and the time of the slowest one counts.  Ours and MPI's alternate; the time of a round is
+ * the least of REPEATS runs, the time of a case the least of all.  The bytes that a rank reads and writes for its
+ * result, per second, are compared with those of a memcpy of 32 MB that all ranks do at once.  Results are checked:
+ * they are sums of small whole numbers, which have the same bits in every order of summation.
  *
- * The one idea: the unit is one of a program, mapped and called as a step does it. */
+ * The runtime is given a program of one unit, which is mapped and called as in a training step. */
 #include <math.h>
 #include <mpi.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static float value(int rank, int64_t i)
 	return (float)((i * 7 + rank * 3) % 64);
 }
 
-/* What MPI and memcpy get: pages as large as those of the runtime. */
+/* Memory for MPI and memcpy, in pages as large as those of the runtime. */
 static float *large_pages(void)
 {
 	enum { LARGE_PAGE = 2 << 20 };
@@ -142,7 +142,7 @@ static void check(Bench *b)
 		float want = 0;
 		for (int r = 0; r < b->size; r++)
 			want += value(r, b->rank * b->shard + i);
-		/* ours is a mean */
+		/* our result is a mean */
 		if (b->out[i] != want || fabsf(sum[i] * (float)b->size - want) > 1e-3F)
 			fail("a sum is wrong");
 	}
@@ -158,7 +158,7 @@ static void check(Bench *b)
 typedef struct Case {
 	const char *name, *peer_name;
 	void (*ours)(Bench *b), (*peer)(Bench *b);
-	double bar;            /* ratio that is asked for */
+	double bar;            /* the ratio that is required */
 	double us, them, copy, least, most;
 } Case;
 

@@ -1,8 +1,9 @@
-/* examples/hooks/exact.c: the built-in reductions, written with what a hook has.
+/* examples/hooks/exact.c: the built-in reductions of gradients, written as a communication hook.
  *
  *   shardc MODEL.onnx -o train --comm-hook=examples/hooks/exact.c:exact
  *
- * Where to begin from: each kind of reduction, and who wants what.  Gives the bits of a program without a hook. */
+ * A starting point for hooks: it shows each kind of reduction and which member needs which result.  The program gives
+ * the same bits as one without a hook. */
 #include <string.h>
 
 #include "runtime/hook.h"

@@ -2,12 +2,13 @@
  *
  *   shardc MODEL.onnx -o train --comm-hook=examples/hooks/int8.c:int8_feedback:send=3,keep=4
  *
- * Each member adds what earlier steps left out to its gradient, and sends every block of 64 elements as one f32 scale
- * and 64 signed bytes: 1.06 bytes an element instead of 4.  What the rounding left out is kept for the next step
- * (Seide and others 2014, 1-bit SGD; Karimireddy and others 2019: such a scheme converges as the exact one does).
- * The sums are made in f32, in member order, so every run repeats bit by bit.
+ * Each member adds the error of earlier steps to its gradient, and sends every block of 64 elements as one f32 scale
+ * and 64 signed bytes: 1.06 bytes an element instead of 4.  The error of the rounding is kept for the next step (Seide
+ * and others 2014, 1-bit SGD; Karimireddy and others 2019 show that such a scheme converges as the exact one).  Sums
+ * are made in f32, in the order of members, so every run repeats bit by bit.
  *
- * send=3: the packed gradient, and behind it room for the packed parts of all members.  keep=4: the error, f32. */
+ * send=3: 3 bytes of send buffer for each element, for the packed gradient and behind it the packed parts of all
+ * members.  keep=4: 4 bytes that last from step to step, for the error in f32. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 
 enum { BLOCK = 64, PACKED = BLOCK + 4 };
 
-/* Packs blocks of x + error; error becomes what is lost. */
+/* Packs blocks of x + error into out, and sets error to what the rounding lost. */
 static void pack(char *out, const float *x, float *error, int64_t blocks)
 {
 #pragma omp parallel for schedule(static) if (blocks > 1024)
@@ -55,7 +56,7 @@ static void unpack(float *out, const char *parts, int64_t blocks, int members, f
 	}
 }
 
-/* A number that is not finite would be lost in the rounding: the run has to see it. */
+/* Rounding would hide a number that is not finite, which the run has to see. */
 static int is_finite(const float *x, int64_t n)
 {
 	float sum = 0;
@@ -64,7 +65,7 @@ static int is_finite(const float *x, int64_t n)
 	return sum == 0;
 }
 
-/* Members want all of it: the reduced parts travel again, exact. */
+/* For reductions whose result all members need: gathers the reduced parts, in f32. */
 static int share(const HookCall *c, int64_t part)
 {
 	float *own = (float *)c->send;
@@ -76,7 +77,7 @@ int int8_feedback(const HookCall *c)
 {
 	int64_t part = c->n / c->members / BLOCK * BLOCK, blocks = part / BLOCK;
 	char *packed = c->send, *parts = packed + c->n / BLOCK * PACKED;
-	/* shards across groups, and what does not divide, are reduced as they are */
+	/* reductions of shards across groups, and sizes that do not divide into blocks, stay exact */
 	if (c->kind == HOOK_ALL_REDUCE_SHARDS || part * c->members != c->n || c->members == 1)
 		return hook_built_in(c);
 	int finite = is_finite(c->gradient, c->n);

@@ -1,11 +1,11 @@
-/* examples/library/train.c: a training loop of one's own around a compiled model: examples/text from C.
+/* examples/library/train.c: a training loop written in C around a compiled model, the one of examples/text.
  *
  *   shardc examples/text/text.onnx --emit=lib -o build/textlib --loss=cross_entropy --bind batch=8
  *   make -C examples/library MODEL=$PWD/build/textlib
  *   examples/library/train examples/text/tokens_train.npy 20 --lr=1e-3
  *
- * Prints the loss of each step: those of the binary with --tokens, to the last digit.  Several ranks: start it with a
- * launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. */
+ * Prints the loss of each step, equal to the last digit to those of the binary with --tokens.  For several ranks, start
+ * it with a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static void fill(const Tokens *t, int64_t sample, int64_t length, int64_t *x, in
 	}
 }
 
-/* The one input that is no label. */
+/* The input that is not the labels; t gets its description.  NULL when there is none. */
 static const char *find_input(const Model *m, ModelTensor *t)
 {
 	for (int i = 0; model_get_tensor(m, i, t); i++)
@@ -94,7 +94,7 @@ int main(int argc, char **argv)
 	Tokens tokens;
 	Model *m;
 	if (argc < 3 || !read_tokens(argv[1], &tokens)) {
-		fprintf(stderr, "usage: train TOKENS.npy STEPS [--flag=value ...]: 8- or 16-bit numbers are wanted\n");
+		fprintf(stderr, "usage: train TOKENS.npy STEPS [--flag=value ...]: TOKENS.npy holds 8- or 16-bit numbers\n");
 		return MODEL_USAGE;
 	}
 	int code = model_create((const char *const *)argv + 3, &m);
