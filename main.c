@@ -132,8 +132,8 @@ static bool check_named_hook(const Hook *named, const Hook *given, const Options
 	if (!named->file || prints_ir(o) || (given->file && !strcmp(given->file, named->file)
 			&& !strcmp(given->function, named->function)))
 		return true;
-	diag_error(d, o->input, "the text names the hook \"%s:%s\", code that the program would run: if you trust it, say so "
-		"by --comm-hook=%s:%s", named->file, named->function, named->file, named->function);
+	diag_error(d, o->input, "the text names the hook \"%s:%s\", code that the program would run: if you trust it, say "
+		"so by --comm-hook=%s:%s", named->file, named->function, named->file, named->function);
 	return false;
 }
 
@@ -437,7 +437,9 @@ static int compile(Options *o, Arena *a, Diag *d)
 	static const Hook none;
 	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(v.of[VARIANT_ONLY])->hook : &none;
 	options_warn_unread(o, stage_runs, &(StageContext){o, planned, named->file, a}, a, d);
-	int status = compile_status(loaded && check_named_hook(named, &hook, o, d) && (planned ? accept(&v, o, d) : build(&v, o, &view, d)), &report);
+	bool ok = loaded && check_named_hook(named, &hook, o, d)
+		&& (planned ? accept(&v, o, d) : build(&v, o, &view, d));
+	int status = compile_status(ok, &report);
 	if (!status && view.check)
 		diag_note(d, "--check-passes", "%d passes compared, none changes what the program computes", report.checked);
 	Module *m = v.of[shown_variant(o)] ? v.of[shown_variant(o)] : v.of[VARIANT_ONLY];
