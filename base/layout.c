@@ -7,6 +7,8 @@
  * rank. */
 #include "base/layout.h"
 
+#include "base/collectives.h"
+
 #include <string.h>
 
 const StrategyInfo strategy_info[STRATEGY_COUNT] = {
@@ -17,7 +19,7 @@ const StrategyInfo strategy_info[STRATEGY_COUNT] = {
 /* Memory that ranks talk through: a page of counters; and between hosts, for each stream, staging memory for two pieces
  * from each rank on another host.  A piece is half a STAGE.  It is smaller when there are so many ranks that a stream
  * would need more than STAGE_MOST, but at least half a STAGE_LEAST. */
-enum { COMM_PAGE = 4096, COMM_STREAMS = 3, STAGE = 1 << 20, STAGE_LEAST = 1 << 13, STAGE_MOST = 1 << 26 };
+enum { COMM_PAGE = 4096, STAGE = 1 << 20, STAGE_LEAST = 1 << 13, STAGE_MOST = 1 << 26 };
 
 bool strategy_from_text(const char *text, Strategy *out)
 {
@@ -434,7 +436,7 @@ int64_t layout_comm_bytes(int64_t world, int64_t hosts)
 	if (world == 1)
 		return 0;
 	int64_t elsewhere = hosts > 1 ? world - world / hosts : 0;
-	return COMM_PAGE + COMM_STREAMS * MAX(MIN(elsewhere * STAGE, STAGE_MOST), elsewhere * STAGE_LEAST);
+	return COMM_PAGE + RT_STREAMS * MAX(MIN(elsewhere * STAGE, STAGE_MOST), elsewhere * STAGE_LEAST);
 }
 
 int64_t layout_sync_bytes(const LayoutModel *m, int64_t world)

@@ -7,10 +7,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-static const char *const kind_text[PLAN_KINDS] = {"all_gather", "reduce_scatter", "all_reduce", "all_reduce_shards",
-	"reduce", "broadcast_flat", "broadcast_buffers", "all_reduce_moments", "all_reduce_means", "all_reduce_scalars"};
-static const char *const stream_text[] = {"gather", "reduce", "sync"};
-
 const char *plan_human(Arena *a, int64_t bytes)
 {
 	static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -76,24 +72,25 @@ int64_t plan_received(const Plan *p, const PlanCollective *c)
 	const LayoutUnit *u = c->unit < 0 ? NULL : &p->layout->unit[c->unit];
 	LayoutSplit split = u ? layout_split(u->strategy, who) : (LayoutSplit){1, 0, 0, who->world};
 	bool owner = u && u->owner == who->rank;
-	switch (c->kind) {
-	case PLAN_ALL_GATHER: return (split.ranks - 1) * shard_bytes(u, split.ranks, false);
-	case PLAN_REDUCE_SCATTER: return (split.ranks - 1) * shard_bytes(u, split.ranks, true);
-	case PLAN_ALL_REDUCE: return all_reduced(u, 1, who->world, who->rank, true);
-	case PLAN_ALL_REDUCE_SHARDS: return all_reduced(u, split.ranks, split.groups, split.group, true);
-	case PLAN_REDUCE: return all_reduced(u, 1, who->world, who->rank, owner);
-	case PLAN_BROADCAST: return owner || who->world == 1 ? 0 : broadcast_bytes(u);
-	case PLAN_BROADCAST_BUFFERS: return who->rank ? c->message : 0;
-	case PLAN_ALL_REDUCE_MOMENTS: case PLAN_ALL_REDUCE_MEANS: return (who->world - 1) * c->message;
-	default: return (who->world - 1) * LAYOUT_SCALARS * (int64_t)sizeof(double);
+	switch (collective_info[c->kind].bytes) {
+	case BYTES_SHARDS: return (split.ranks - 1) * shard_bytes(u, split.ranks, false);
+	case BYTES_GRADIENTS: return (split.ranks - 1) * shard_bytes(u, split.ranks, true);
+	case BYTES_SUM_TO_ALL: return all_reduced(u, 1, who->world, who->rank, true);
+	case BYTES_SUM_OVER_GROUPS: return all_reduced(u, split.ranks, split.groups, split.group, true);
+	case BYTES_SUM_TO_OWNER: return all_reduced(u, 1, who->world, who->rank, owner);
+	case BYTES_FLATS_OF_OWNER: return owner || who->world == 1 ? 0 : broadcast_bytes(u);
+	case BYTES_BUFFERS_OF_FIRST: return who->rank ? c->message : 0;
+	case BYTES_OPERANDS: return (who->world - 1) * c->message;
+	case BYTES_SCALARS: return (who->world - 1) * LAYOUT_SCALARS * (int64_t)sizeof(double);
 	}
+	ice("collective %d", (int)c->kind);
 }
 
 typedef struct Sums { int n; int64_t bytes; } Sums;
 
-static void sum_by_kind(const Plan *p, const PlanCollective *c, int n, Sums out[PLAN_KINDS])
+static void sum_by_kind(const Plan *p, const PlanCollective *c, int n, Sums out[RT_COLLECTIVE_KINDS])
 {
-	memset(out, 0, sizeof(*out) * PLAN_KINDS);
+	memset(out, 0, sizeof(*out) * RT_COLLECTIVE_KINDS);
 	for (int i = 0; i < n; i++) {
 		out[c[i].kind].n++;
 		out[c[i].kind].bytes += plan_received(p, &c[i]);
@@ -105,13 +102,12 @@ typedef struct Counts { int gathers, reduces, broadcasts; } Counts;
 static void count_collectives(Counts *of, const PlanCollective *c, int n, int times)
 {
 	for (int i = 0; i < n; i++) {
-		PlanKind k = c[i].kind;
-		bool reduces = k == PLAN_REDUCE_SCATTER || k == PLAN_ALL_REDUCE || k == PLAN_REDUCE;
+		CollectiveAct act = collective_info[c[i].kind].act;
 		if (c[i].unit < 0)
 			continue;
-		of[c[i].unit].gathers += k == PLAN_ALL_GATHER ? times : 0;
-		of[c[i].unit].reduces += reduces ? times : 0;
-		of[c[i].unit].broadcasts += k == PLAN_BROADCAST ? times : 0;
+		of[c[i].unit].gathers += act == ACT_GATHER ? times : 0;
+		of[c[i].unit].reduces += act == ACT_REDUCE ? times : 0;
+		of[c[i].unit].broadcasts += act == ACT_BROADCAST ? times : 0;
 	}
 }
 
@@ -257,20 +253,20 @@ void plan_text_units(FILE *f, const Plan *p)
 
 static void text_program(FILE *f, const Plan *p, const char *what, const PlanCollective *c, int n, Arena *a)
 {
-	Sums sums[PLAN_KINDS];
+	Sums sums[RT_COLLECTIVE_KINDS];
 	int width = name_width(p);
 	sum_by_kind(p, c, n, sums);
 	fprintf(f, "collectives of %s, bytes received by rank %" PRId64 "\n%5s  %-18s  %-*s  %-6s  %4s %16s\n", what,
 		p->who.rank, "no", "op", width, "unit", "stream", "slot", "bytes");
 	for (int i = 0; i < n; i++) {
 		const char *slot = c[i].slot < 0 ? "-" : arena_printf(a, "%d", c[i].slot);
-		fprintf(f, "%5d  %-18s  %-*s  %-6s  %4s %16" PRId64 "\n", i + 1, kind_text[c[i].kind], width,
-			c[i].unit < 0 ? "-" : str_escape(a, ESCAPE_IR, p->unit[c[i].unit].name), stream_text[c[i].stream],
+		fprintf(f, "%5d  %-18s  %-*s  %-6s  %4s %16" PRId64 "\n", i + 1, collective_info[c[i].kind].text, width,
+			c[i].unit < 0 ? "-" : str_escape(a, ESCAPE_IR, p->unit[c[i].unit].name), stream_info[c[i].stream].text,
 			slot, plan_received(p, &c[i]));
 	}
-	for (int k = 0; k < PLAN_KINDS; k++)
+	for (int k = 0; k < RT_COLLECTIVE_KINDS; k++)
 		if (sums[k].n)
-			fprintf(f, "  sum  %-18s  %-*s  %-6s  %4s %16" PRId64 "\n", kind_text[k], width,
+			fprintf(f, "  sum  %-18s  %-*s  %-6s  %4s %16" PRId64 "\n", collective_info[k].text, width,
 				arena_printf(a, "x%d", sums[k].n), "", "", sums[k].bytes);
 	fputc('\n', f);
 }
@@ -355,7 +351,7 @@ static void json_unit(FILE *f, const Plan *p, int i, const Counts *c, Arena *a)
 
 static void json_program(FILE *f, const Plan *p, const char *key, const PlanCollective *c, int n, Arena *a)
 {
-	Sums sums[PLAN_KINDS];
+	Sums sums[RT_COLLECTIVE_KINDS];
 	sum_by_kind(p, c, n, sums);
 	fprintf(f, "  \"%s\": {\n    \"collectives\": [", key);
 	for (int i = 0; i < n; i++) {
@@ -363,14 +359,14 @@ static void json_program(FILE *f, const Plan *p, const char *key, const PlanColl
 		const char *unit = c[i].unit < 0 ? "null"
 			: arena_printf(a, "\"%s\"", str_escape(a, ESCAPE_JSON, p->unit[c[i].unit].name));
 		fprintf(f, "%s\n      {\"number\": %d, \"op\": \"%s\", \"unit\": %s, \"stream\": \"%s\", \"slot\": %s, "
-			"\"bytes\": %" PRId64 "}", i ? "," : "", i + 1, kind_text[c[i].kind], unit, stream_text[c[i].stream],
-			slot, plan_received(p, &c[i]));
+			"\"bytes\": %" PRId64 "}", i ? "," : "", i + 1, collective_info[c[i].kind].text, unit,
+			stream_info[c[i].stream].text, slot, plan_received(p, &c[i]));
 	}
 	fputs("],\n    \"sums\": {", f);
 	bool first = true;
-	for (int k = 0; k < PLAN_KINDS; k++) {
+	for (int k = 0; k < RT_COLLECTIVE_KINDS; k++) {
 		if (sums[k].n)
-			fprintf(f, "%s\"%s\": {\"count\": %d, \"bytes\": %" PRId64 "}", first ? "" : ", ", kind_text[k],
+			fprintf(f, "%s\"%s\": {\"count\": %d, \"bytes\": %" PRId64 "}", first ? "" : ", ", collective_info[k].text,
 				sums[k].n, sums[k].bytes);
 		first = first && !sums[k].n;
 	}

@@ -6,18 +6,13 @@
 #ifndef SHARDC_PLAN_H
 #define SHARDC_PLAN_H
 
+#include "base/collectives.h"
 #include "base/layout.h"
-
-typedef enum PlanKind {
-	PLAN_ALL_GATHER, PLAN_REDUCE_SCATTER, PLAN_ALL_REDUCE, PLAN_ALL_REDUCE_SHARDS, PLAN_REDUCE, PLAN_BROADCAST,
-	PLAN_BROADCAST_BUFFERS, PLAN_ALL_REDUCE_MOMENTS, PLAN_ALL_REDUCE_MEANS, PLAN_ALL_REDUCE_SCALARS, PLAN_KINDS
-} PlanKind;
-typedef enum PlanStream { PLAN_GATHER, PLAN_REDUCE_STREAM, PLAN_SYNC } PlanStream;
 
 /* Its number is its index + 1. */
 typedef struct PlanCollective {
-	PlanKind kind;
-	PlanStream stream;
+	RtCollectiveKind kind;
+	RtStream stream;
 	int unit, slot;              /* -1 = none */
 	int64_t message;             /* bytes that a rank offers; 0 = they follow from the unit, or it sends scalars */
 } PlanCollective;

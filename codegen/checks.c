@@ -75,8 +75,7 @@ static void check_result(Emit *e, const Value *v, const char *comment)
 
 static bool ends_reduce(const Op *op)
 {
-	OpKind k = op->kind == OP_WAIT ? op_in(op, 0)->op->kind : OP_WAIT;
-	return k == OP_REDUCE_SCATTER || k == OP_ALL_REDUCE || k == OP_REDUCE;
+	return op->kind == OP_WAIT && op_reduces(op_in(op, 0)->op->kind);
 }
 
 void checks_after(Emit *e, const Op *op, const char *comment)

@@ -103,7 +103,6 @@ const Attr *emit_list(const Op *op, const char *name);   /* ice when absent */
 
 /* ---- plan.c ---- */
 
-PlanStream plan_stream(const Op *op);
 /* By unit index: names, sizes, first and last use in a step. */
 PlanUnit *plan_units(const Module *m, Arena *a);
 

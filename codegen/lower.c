@@ -102,19 +102,19 @@ static const char *number_of(Emit *e, const Op *op, const char *name)
 	return emit_part(e, PART_COLLECTIVE, attr_get_int(op->attrs, "seq", 0), name);
 }
 
-static void lower_collective(Emit *e, const Op *op, const char *call)
+static const char *call_of(const Op *op)
 {
-	emit_line(e, "%s(rt, %s);", call, number_of(e, op, op_info[op->kind].text));
+	return collective_info[op_collective(op)].call;
+}
+
+void lower_collective(Emit *e, const Op *op)
+{
+	emit_line(e, "rt_%s(rt, %s);", call_of(op), number_of(e, op, op_info[op->kind].text));
 }
 
 static const char *unit_number(Emit *e, const Unit *u)
 {
 	return emit_part(e, PART_UNIT, u->index, "unit");
-}
-
-void lower_all_gather(Emit *e, const Op *op)
-{
-	lower_collective(e, op, "rt_all_gather");
 }
 
 void lower_wait(Emit *e, const Op *op)
@@ -178,26 +178,6 @@ void lower_accumulate(Emit *e, const Op *op)
 			type_numel(&op->out[0]->type));
 }
 
-void lower_reduce_scatter(Emit *e, const Op *op)
-{
-	lower_collective(e, op, "rt_reduce_scatter");
-}
-
-void lower_all_reduce(Emit *e, const Op *op)
-{
-	lower_collective(e, op, "rt_all_reduce");
-}
-
-void lower_reduce_root(Emit *e, const Op *op)
-{
-	lower_collective(e, op, "rt_reduce");
-}
-
-void lower_broadcast_flat(Emit *e, const Op *op)
-{
-	lower_collective(e, op, "rt_broadcast");
-}
-
 /* ---- the end of a step ---- */
 
 void lower_report_loss(Emit *e, const Op *op)
@@ -235,33 +215,19 @@ void lower_sumsq(Emit *e, const Op *op)
 	buf_free(&b);
 }
 
-void lower_all_reduce_scalars(Emit *e, const Op *op)
-{
-	lower_collective(e, op, "rt_all_reduce_scalars");
-}
-
-/* f32 or f64, as the vectors are. */
-static const char *vectors(Emit *e, const Op *op, const char *tensors)
+/* A collective that blocks, of vectors of f32 or f64: results, operands, and n where it has one. */
+void lower_vectors(Emit *e, const Op *op)
 {
 	const Type *t = &op_in(op, 0)->type;
-	return arena_printf(e->a, "%s, %" PRId64 ", %s", dtype_constant(t->dtype), t->dim[0],
-		emit_tensors(e, op, tensors));
-}
-
-void lower_all_reduce_moments(Emit *e, const Op *op)
-{
-	emit_line(e, "rt_all_reduce_moments(rt, %s, %s, %s);", number_of(e, op, "sums"), vectors(e, op, "o0 o1 o2 i0 i1"),
-		emit_int(e, attr_get_int(op->attrs, "n", 0)));
-}
-
-void lower_all_reduce_means(Emit *e, const Op *op)
-{
-	emit_line(e, "rt_all_reduce_means(rt, %s, %s);", number_of(e, op, "sums"), vectors(e, op, "o0 o1 i0 i1"));
-}
-
-void lower_broadcast_buffers(Emit *e, const Op *op)
-{
-	lower_collective(e, op, "rt_broadcast_buffers");
+	const char *tensors = "", *n = "";
+	for (int i = 0; i < op->n_out; i++)
+		tensors = arena_printf(e->a, "%so%d ", tensors, i);
+	for (int i = 0; i < op->n_in; i++)
+		tensors = arena_printf(e->a, "%s%si%d", tensors, i ? " " : "", i);
+	if (attr_find(op->attrs, "n"))
+		n = arena_printf(e->a, ", %s", emit_int(e, attr_get_int(op->attrs, "n", 0)));
+	emit_line(e, "rt_%s(rt, %s, %s, %" PRId64 ", %s%s);", call_of(op), number_of(e, op, "sums"),
+		dtype_constant(t->dtype), t->dim[0], emit_tensors(e, op, tensors), n);
 }
 
 void lower_step_scalars(Emit *e, const Op *op)

@@ -11,12 +11,6 @@
 
 /* ---- the module as a Plan ---- */
 
-PlanStream plan_stream(const Op *op)
-{
-	const char *stream = attr_get_str(op->attrs, "stream", "sync");
-	return !strcmp(stream, "gather") ? PLAN_GATHER : !strcmp(stream, "reduce") ? PLAN_REDUCE_STREAM : PLAN_SYNC;
-}
-
 /* "backward:/h.0/ln_1/Add"; ops without a node are named by what they do. */
 static const char *point_of(const Op *op, Arena *a)
 {
@@ -78,8 +72,8 @@ static PlanCollective *collectives(const Module *m, SectionKind from, SectionKin
 				.slot = (int)attr_get_int(op->attrs, "slot", -1)};
 			if (!(op_info[op->kind].flags & COMM))
 				continue;
-			c.kind = plan_kind(op);
-			c.stream = plan_stream(op);
+			c.kind = op_collective(op);
+			c.stream = op_stream(op->kind);
 			c.message = plan_message(m, op);
 			vec_push(a, &list, c);
 		}

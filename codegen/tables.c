@@ -113,17 +113,6 @@ static void put_layout(Buf *out, const LayoutModel *l, const char *suffix)
 
 /* ---- collectives ---- */
 
-static const char *const collective_kind[PLAN_KINDS] = {
-	[PLAN_ALL_GATHER] = "RT_ALL_GATHER", [PLAN_REDUCE_SCATTER] = "RT_REDUCE_SCATTER",
-	[PLAN_ALL_REDUCE] = "RT_ALL_REDUCE", [PLAN_ALL_REDUCE_SHARDS] = "RT_ALL_REDUCE_SHARDS",
-	[PLAN_REDUCE] = "RT_REDUCE", [PLAN_BROADCAST] = "RT_BROADCAST",
-	[PLAN_BROADCAST_BUFFERS] = "RT_BROADCAST_BUFFERS", [PLAN_ALL_REDUCE_MOMENTS] = "RT_ALL_REDUCE_MOMENTS",
-	[PLAN_ALL_REDUCE_MEANS] = "RT_ALL_REDUCE_MEANS", [PLAN_ALL_REDUCE_SCALARS] = "RT_ALL_REDUCE_SCALARS",
-};
-static const char *const collective_stream[] = {
-	[PLAN_GATHER] = "RT_STREAM_GATHER", [PLAN_REDUCE_STREAM] = "RT_STREAM_REDUCE", [PLAN_SYNC] = "RT_STREAM_SYNC",
-};
-
 int emit_event(Emit *e, const Op *record)
 {
 	return (int)(intptr_t)ptrmap_get(e->events, (void *)record);
@@ -139,10 +128,10 @@ static int event_before(Emit *e, const Op *op)
 /* "ALL_GATHER": what all of a kind have in common. */
 static const char *collective_macro(Emit *e, Buf *out, const Op *op)
 {
-	const char *kind = collective_kind[plan_kind(op)];
-	return shared_macro(e, out, kind + strlen("RT_"), "(unit, slot, event)",
-		arena_printf(e->a, "{%s, %s, unit, slot, %" PRId64 ", %s, event, %s}", kind,
-		collective_stream[plan_stream(op)], plan_message(e->m, op),
+	const CollectiveInfo *row = &collective_info[op_collective(op)];
+	return shared_macro(e, out, row->id, "(unit, slot, event)",
+		arena_printf(e->a, "{RT_%s, RT_STREAM_%s, unit, slot, %" PRId64 ", %s, event, %s}", row->id,
+		stream_info[row->stream].id, plan_message(e->m, op),
 		attr_get_int(op->attrs, "add", 0) ? "true" : "false", attr_find(op->attrs, "round") ? "true" : "false"));
 }
 

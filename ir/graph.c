@@ -23,7 +23,6 @@ const char *const offload_text[] = {"none", "optim", "params"};
 const char *const variant_text[VARIANT_COUNT] = {"only", "first", "middle", "last"};
 const char *const sync_text[SYNC_COUNT] = {"none", "last", "every"};
 const char *const section_text[SEC_COUNT] = {"forward", "backward", "update", "eval"};
-const char *const stream_text[STREAM_COUNT] = {"compute", "gather", "reduce", "sync"};
 
 const Train *ir_train(const Module *m)
 {
@@ -31,18 +30,44 @@ const Train *ir_train(const Module *m)
 	return m->train ? m->train : &none;
 }
 
-Stream op_stream(OpKind kind)
+static const OpKind op_of[RT_COLLECTIVE_KINDS] = {
+#define COLLECTIVE(id, op, ...) OP_##op,
+#include "base/collectives.def"
+};
+
+RtCollectiveKind op_collective(const Op *op)
 {
-	switch (kind) {
-	case OP_ALL_GATHER: case OP_BROADCAST_FLAT: return STREAM_GATHER;
-	default: return op_blocks(kind) ? STREAM_SYNC : STREAM_REDUCE;
-	}
+	bool shard = op->n_in && op_in(op, 0) && op_in(op, 0)->type.kind == TYPE_SHARD;
+	for (int k = 0; k < RT_COLLECTIVE_KINDS; k++)
+		if (op_of[k] == op->kind && (collective_info[k].act == ACT_COMPLETE) == shard)
+			return (RtCollectiveKind)k;
+	ice("%s is a collective that no table knows", op_info[op->kind].text);
+}
+
+/* The first row of the op's; NULL: it is no collective. */
+static const CollectiveInfo *row_of(OpKind kind)
+{
+	for (int k = 0; k < RT_COLLECTIVE_KINDS; k++)
+		if (op_of[k] == kind)
+			return &collective_info[k];
+	return NULL;
+}
+
+RtStream op_stream(OpKind kind)
+{
+	const CollectiveInfo *row = row_of(kind);
+	return row ? row->stream : RT_STREAMS;
+}
+
+bool op_reduces(OpKind kind)
+{
+	const CollectiveInfo *row = row_of(kind);
+	return row && row->act == ACT_REDUCE;
 }
 
 bool op_blocks(OpKind kind)
 {
-	return kind == OP_ALL_REDUCE_SCALARS || kind == OP_ALL_REDUCE_MOMENTS || kind == OP_ALL_REDUCE_MEANS
-		|| kind == OP_BROADCAST_BUFFERS;
+	return op_stream(kind) == RT_STREAM_SYNC;
 }
 
 bool op_from_text(const char *text, OpKind *out)

@@ -7,6 +7,7 @@
 #define SHARDC_IR_H
 
 #include "base/base.h"
+#include "base/collectives.h"
 #include "base/groups.h"
 #include "base/layout.h"
 #include "base/variant.h"
@@ -16,10 +17,8 @@ enum { IR_MAX_RANK = 8 };
 /* Later levels allow more ops; op_info[].level is the first level at which an op is legal. */
 typedef enum Level { LEVEL_MODEL, LEVEL_TRAIN, LEVEL_SHARD, LEVEL_PLAN, LEVEL_COUNT } Level;
 typedef enum SectionKind { SEC_FORWARD, SEC_BACKWARD, SEC_UPDATE, SEC_EVAL, SEC_COUNT } SectionKind;
-typedef enum Stream { STREAM_COMPUTE, STREAM_GATHER, STREAM_REDUCE, STREAM_SYNC, STREAM_COUNT } Stream;
 extern const char *const level_text[LEVEL_COUNT]; /* "MODEL" */
 extern const char *const section_text[SEC_COUNT]; /* "forward" */
-extern const char *const stream_text[STREAM_COUNT]; /* "gather" */
 
 extern const char *const variant_text[VARIANT_COUNT];
 extern const char *const sync_text[SYNC_COUNT];
@@ -293,7 +292,10 @@ typedef struct OpInfo {
 } OpInfo;
 extern const OpInfo op_info[OP_COUNT];
 bool op_from_text(const char *text, OpKind *out);
-Stream op_stream(OpKind kind); /* the stream of a collective */
+RtCollectiveKind op_collective(const Op *op); /* of those whose flags have COMM */
+/* Of the collective that ops of this kind are: the stream that it runs on, RT_STREAMS if they are none. */
+RtStream op_stream(OpKind kind);
+bool op_reduces(OpKind kind);    /* gradients of a unit */
 bool op_blocks(OpKind kind);     /* a collective that ends before the next op begins, so it has no wait */
 
 struct Module {

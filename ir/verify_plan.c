@@ -151,7 +151,7 @@ static bool check_variant(Plan *p, const Op *op, bool right, const char *rule)
 static void check_number(Plan *p, const Op *op)
 {
 	int64_t seq = attr_get_int(op->attrs, "seq", 0);
-	const char *stream = attr_get_str(op->attrs, "stream", "none"), *want = stream_text[op_stream(op->kind)];
+	const char *stream = attr_get_str(op->attrs, "stream", "none"), *want = stream_info[op_stream(op->kind)].text;
 	if (seq != p->seq + 1)
 		plan_fail(p, "number", op, "collectives are numbered from 1 in the order of their issue: this one has "
 			"number %lld after %lld", (long long)seq, (long long)p->seq);
@@ -163,7 +163,7 @@ static void check_number(Plan *p, const Op *op)
 /* Where the stream's line meets compute's. */
 static void issue(Plan *p, const Op *op)
 {
-	Stream stream = op_stream(op->kind);
+	RtStream stream = op_stream(op->kind);
 	const Value *x = op->n_in ? op_in(op, op->n_in - 1) : NULL;
 	if (x && x->type.kind == TYPE_EVENT)
 		p->reached[stream] = MAX(p->reached[stream], p->event[x->id]);
@@ -568,7 +568,7 @@ static void reduce_flat(Plan *p, const Op *op)
 	if (op_in(op, 0)->op != u->collect || !g || g->phase != GRAD_COLLECTED)
 		plan_fail(p, "reduce-collected", op, "what is reduced is not the collected gradient of unit %s",
 			op->unit->name);
-	else if (p->reached[STREAM_REDUCE] <= u->collected_at)
+	else if (p->reached[RT_STREAM_REDUCE] <= u->collected_at)
 		plan_fail(p, "reduce-waits", op, "%s of unit %s may start before the last contribution to its gradient "
 			"is written: no event behind its collect", op_info[op->kind].text, op->unit->name);
 	check_variant(p, op, !ir_sums_flats(p->m) || ir_ends_step(p->m), "reduce-once");
@@ -633,7 +633,7 @@ static void broadcast(Plan *p, const Op *op)
 			strategy_of(op)->text);
 	if (u->broadcast)
 		plan_fail(p, "broadcast-once", op, "unit %s is broadcast twice in a step", op->unit->name);
-	if (!u->update || p->reached[STREAM_GATHER] <= u->updated_at)
+	if (!u->update || p->reached[RT_STREAM_GATHER] <= u->updated_at)
 		plan_fail(p, "broadcast-after-update", op, "the broadcast of unit %s may start before its update has "
 			"written the parameters", op->unit->name);
 	check_root(p, op);
@@ -673,13 +673,13 @@ static void broadcast_buffers(Plan *p, const Op *op)
 
 static void check_eval(Plan *p, const Op *op)
 {
-	static const OpKind not[] = {OP_ZERO_GAPS, OP_COLLECT, OP_REDUCE_SCATTER, OP_ALL_REDUCE, OP_REDUCE,
-		OP_UPDATE_SHARD, OP_BROADCAST_FLAT, OP_STEP_SCALARS, OP_ALL_REDUCE_SCALARS,
-		OP_ALL_REDUCE_MOMENTS, OP_ALL_REDUCE_MEANS, OP_BROADCAST_BUFFERS, OP_CARRY_GRAD,
+	static const OpKind not[] = {OP_ZERO_GAPS, OP_COLLECT, OP_UPDATE_SHARD, OP_STEP_SCALARS, OP_CARRY_GRAD,
 		OP_CARRIED_GRAD, OP_ACCUMULATE};
+	bool trains = is_comm(op) && op->kind != OP_ALL_GATHER;
 	for (int i = 0; i < COUNT_OF(not); i++)
-		if (op->kind == not[i])
-			plan_fail(p, "eval", op, "%s stands in eval, where nothing is trained", op_info[op->kind].text);
+		trains = trains || op->kind == not[i];
+	if (trains)
+		plan_fail(p, "eval", op, "%s stands in eval, where nothing is trained", op_info[op->kind].text);
 }
 
 static void run_effect(Plan *p, const Op *op)

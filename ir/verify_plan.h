@@ -25,7 +25,7 @@ typedef struct UnitLife {
 } UnitLife;
 
 typedef struct Collective {
-	Stream stream;
+	RtStream stream;
 	int64_t rank;         /* position in its stream, from 1 */
 	const Op *wait;
 } Collective;
@@ -49,9 +49,9 @@ typedef struct Plan {
 	bool *released;       /* by id of a wait's first result */
 	bool *known;          /* by Value.id: it was defined before */
 	int64_t *event;       /* by Value.id */
-	int64_t reached[STREAM_COUNT]; /* the position of the last event that the stream waits for */
-	int64_t issued[STREAM_COUNT];  /* the position of the stream's last collective */
-	int64_t ended[STREAM_COUNT];   /* the position of the last collective of the stream that compute knows has ended */
+	int64_t reached[RT_STREAMS]; /* the position of the last event that the stream waits for */
+	int64_t issued[RT_STREAMS];  /* the position of the stream's last collective */
+	int64_t ended[RT_STREAMS];   /* the position of the last collective of the stream that compute knows has ended */
 	const Op *scalars, *step_scalars;
 	const Op *broadcast;  /* broadcast_buffers */
 	const Op *buffer;     /* the first op of this run that reads or writes a buffer */

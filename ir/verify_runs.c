@@ -54,7 +54,7 @@ static void run_gathers(Runs *r, SectionKind first, SectionKind last)
 				r->updated_at[op->unit->index] = r->at;
 			else if ((op->kind == OP_RESHARD || op->kind == OP_CARRY) && plan_blamed(op)->kind == OP_ALL_GATHER)
 				region_of(r, plan_blamed(op))->released_at = r->at;
-			else if (!(op_info[op->kind].flags & COMM) || op_stream(op->kind) != STREAM_GATHER)
+			else if (op_stream(op->kind) != RT_STREAM_GATHER)
 				continue;
 			else if (op->n_in)
 				r->reached = MAX(r->reached, r->event[op_in(op, 0)->id]);

@@ -126,7 +126,7 @@ static void check_strategy(Program *p, const Op *op)
 static void step(Program *p, const Op *op)
 {
 	read_gathered(p, op);
-	if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_ALL_REDUCE || op->kind == OP_REDUCE)
+	if (op_reduces(op->kind))
 		check_reduce(p, op);
 	else if (op->kind == OP_ALL_GATHER || op->kind == OP_RESIDENT || op->kind == OP_CARRIED)
 		check_strategy(p, op);

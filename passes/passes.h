@@ -191,9 +191,8 @@ LayoutModel memory_join(const Variants *v, bool more, Arena *a);
 /* Who the plan is printed for: o->world ranks, groups of o->shard_size. */
 LayoutRank memory_rank(const Options *o);
 
-/* schedule/file.c: the collective that an op is. */
-PlanKind plan_kind(const Op *op);
-int64_t plan_message(const Module *m, const Op *op); /* memory/memory.c: PlanCollective.message */
+/* memory/memory.c: PlanCollective.message. */
+int64_t plan_message(const Module *m, const Op *op);
 /* schedule/file.c, schedule/edit.c: the schedule of a PLAN as text, and an edited one back into the module. */
 void schedule_write(FILE *f, Module *m, const Options *o);
 /* Moves the collectives of m, at PLAN, to where the file says.  Refuses an edit with the file's line and the

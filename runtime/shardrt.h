@@ -7,6 +7,7 @@
 #define SHARDC_SHARDRT_H
 
 #include "base/base.h"
+#include "base/collectives.h"
 #include "base/groups.h"
 #include "base/layout.h"
 #include "kernels/kernels.h"
@@ -53,18 +54,12 @@ typedef struct RtTensor {
 /* A file that initial weights come from: checked at start by size and filehash_sampled (base/filehash.h). */
 typedef struct RtFile { const char *path; int64_t bytes; uint64_t hash; } RtFile;
 
-typedef enum { RT_STREAM_GATHER, RT_STREAM_REDUCE, RT_STREAM_SYNC, RT_STREAMS } RtStream;
-typedef enum {
-	RT_ALL_GATHER, RT_REDUCE_SCATTER, RT_ALL_REDUCE, RT_ALL_REDUCE_SHARDS, RT_REDUCE, RT_BROADCAST,
-	RT_BROADCAST_BUFFERS, RT_ALL_REDUCE_MOMENTS, RT_ALL_REDUCE_MEANS, RT_ALL_REDUCE_SCALARS
-} RtCollectiveKind;
-
 /* A collective of the step or of an evaluation.  Its number is its index + 1: all ranks issue all of them in
  * this order.  Collectives of one stream run one after the other, those of different streams at once. */
 typedef struct RtCollective {
 	RtCollectiveKind kind;
 	RtStream stream;
-	int unit;              /* -1: of those that block, from RT_BROADCAST_BUFFERS on */
+	int unit;              /* -1: of those that block */
 	int slot;              /* of RT_ALL_GATHER: ring slot, -1 = the unit's own region */
 	int64_t message;       /* bytes that each rank offers, of statistics and buffers */
 	bool add;              /* of reduces: to what is kept of the step's earlier micro-batches */
@@ -178,11 +173,9 @@ void rt_report_accuracy(Rt *rt, const void *logits, KDType type, const int64_t *
 	int64_t ignore_index);
 /* seq: the collective's number.  Issuing returns at once; rt_wait returns when the result is there and no
  * peer still reads what this rank sent. */
-void rt_all_gather(Rt *rt, int seq);
-void rt_reduce_scatter(Rt *rt, int seq);
-void rt_all_reduce(Rt *rt, int seq);             /* of a flat gradient, or of a shard across groups */
-void rt_reduce(Rt *rt, int seq);
-void rt_broadcast(Rt *rt, int seq);
+#define ISSUED(call) void rt_##call(Rt *rt, int seq);
+#define BLOCKING(call, ...) void rt_##call(__VA_ARGS__);
+#include "base/collectives.def"
 void rt_wait(Rt *rt, int seq);
 /* On CUDA only, where calls return before their work is done.  rt_record: the point that computing has reached is
  * number `event` of this program; a collective with after = event starts behind it.  rt_enter, rt_leave: around the
@@ -196,13 +189,6 @@ void rt_check(Rt *rt, int number, const void *x);
 void rt_check_gradient(Rt *rt, int unit);
 void rt_zero_gaps(Rt *rt, int unit);
 void rt_sumsq(Rt *rt, const int *units, int n);  /* of the gradient shards, into rt->p: of |g|^p */
-void rt_all_reduce_scalars(Rt *rt, int seq);     /* loss, weight, norm and the control word; blocks */
-/* Statistics of a batch norm, c channels of dtype f32 or f64, over ranks of equally many elements; they block.
- * running: the variance times the ranks' n W / (n W - 1) over one rank's n / (n - 1), n > 0; else the variance. */
-void rt_all_reduce_moments(Rt *rt, int seq, DType dtype, int64_t c, void *mean, void *var, void *running,
-	const void *my_mean, const void *my_var, int64_t n);
-void rt_all_reduce_means(Rt *rt, int seq, DType dtype, int64_t c, void *a, void *b, const void *my_a, const void *my_b);
-void rt_broadcast_buffers(Rt *rt, int seq);      /* float buffers from rank 0; blocks */
 void rt_step_scalars(Rt *rt);                    /* grad_scale, clip coefficient, bias corrections */
 void rt_update_shard(Rt *rt, int unit);          /* the model's optimizer over the unit's segments */
 /* A kernel found bad input data (a label out of range): the run stops after this step, nothing is saved. */

@@ -271,11 +271,13 @@ static int64_t saved_bytes(const Module *m)
 
 int64_t plan_message(const Module *m, const Op *op)
 {
-	switch (op->kind) {
-	case OP_BROADCAST_BUFFERS: return averaged_bytes(m);
-	case OP_ALL_REDUCE_MOMENTS: case OP_ALL_REDUCE_MEANS: return 2 * type_bytes(&op_in(op, 0)->type);
-	default: return 0;
-	}
+	int64_t sum = 0;
+	if (!(op_info[op->kind].flags & COMM))
+		return 0;
+	CollectiveBytes bytes = collective_info[op_collective(op)].bytes;
+	for (int i = 0; bytes == BYTES_OPERANDS && i < op->n_in; i++)
+		sum += type_bytes(&op_in(op, i)->type);
+	return bytes == BYTES_BUFFERS_OF_FIRST ? averaged_bytes(m) : sum;
 }
 
 static int64_t largest_message(const Module *m)

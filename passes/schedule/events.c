@@ -104,7 +104,7 @@ typedef struct Program {
 	SectionKind first, last;
 	PtrMap *release;        /* region -> the reshard of its last gather */
 	PtrMap *update;         /* unit -> its update_shard */
-	int64_t reached[STREAM_COUNT]; /* the last event of the stream */
+	int64_t reached[RT_STREAMS]; /* the last event of the stream */
 	PtrMap *after;          /* collective -> the op that it needs an event behind */
 	Op *start;              /* the first gather that must wait for the previous program; NULL = none */
 } Program;
@@ -140,7 +140,7 @@ static void find_points(Events *e, Program *p)
 	for (int s = (int)p->first; s <= (int)p->last; s++)
 		IR_FOR_OPS(e->m, s, op) {
 			Op *point = must_follow(p, op);
-			Stream stream = op_stream(op->kind);
+			RtStream stream = op_stream(op->kind);
 			if (point && point->order < op->order && point->order > p->reached[stream]) {
 				p->reached[stream] = point->order;
 				ptrmap_put(p->after, op, point);
@@ -164,7 +164,7 @@ static bool overtakes(const Program *before, const Op *gather)
 {
 	int64_t needed = later(0, ptrmap_get(before->release, region_of(gather)));
 	needed = later(needed, ptrmap_get(before->update, gather->unit));
-	return needed > before->reached[STREAM_GATHER];
+	return needed > before->reached[RT_STREAM_GATHER];
 }
 
 /* Of several micro-batches what ran before is another module, of which nothing is believed.
@@ -173,7 +173,7 @@ static void find_start(const Module *m, Program *p, const Program *const before[
 {
 	for (int s = (int)p->first; s <= (int)p->last; s++)
 		IR_FOR_OPS(m, s, op) {
-			if (op_stream(op->kind) != STREAM_GATHER || !(op_info[op->kind].flags & COMM))
+			if (op_stream(op->kind) != RT_STREAM_GATHER)
 				continue;
 			if (ptrmap_get(p->after, op))
 				return;
@@ -204,7 +204,7 @@ static void number_collectives(Module *m, const Program *p)
 		IR_FOR_OPS(m, s, op)
 			if (op_info[op->kind].flags & COMM) {
 				op->attrs = attr_int(m, op->attrs, "seq", ++seq);
-				op->attrs = attr_str(m, op->attrs, "stream", stream_text[op_stream(op->kind)]);
+				op->attrs = attr_str(m, op->attrs, "stream", stream_info[op_stream(op->kind)].text);
 			}
 }
 

@@ -56,22 +56,6 @@ const char *schedule_unit(Arena *a, const Op *op)
 
 /* ---- writing ---- */
 
-PlanKind plan_kind(const Op *op)
-{
-	switch (op->kind) {
-	case OP_ALL_GATHER: return PLAN_ALL_GATHER;
-	case OP_REDUCE_SCATTER: return PLAN_REDUCE_SCATTER;
-	case OP_ALL_REDUCE: return op_in(op, 0)->type.kind == TYPE_SHARD ? PLAN_ALL_REDUCE_SHARDS : PLAN_ALL_REDUCE;
-	case OP_REDUCE: return PLAN_REDUCE;
-	case OP_BROADCAST_FLAT: return PLAN_BROADCAST;
-	case OP_ALL_REDUCE_SCALARS: return PLAN_ALL_REDUCE_SCALARS;
-	case OP_ALL_REDUCE_MOMENTS: return PLAN_ALL_REDUCE_MOMENTS;
-	case OP_ALL_REDUCE_MEANS: return PLAN_ALL_REDUCE_MEANS;
-	case OP_BROADCAST_BUFFERS: return PLAN_BROADCAST_BUFFERS;
-	default: ice("%s is a collective that no table knows", op_info[op->kind].text);
-	}
-}
-
 static void put_header(FILE *f, const Module *m, const LayoutRank *who)
 {
 	fprintf(f, "# Schedule of the collectives of \"%s\", one line each.\n", str_escape(m->arena, ESCAPE_IR,
@@ -99,7 +83,7 @@ static void put_line(FILE *f, Module *m, const Schedule *s, const ScheduleEntry 
 	int width, Arena *a)
 {
 	const Op *op = e->issue;
-	PlanCollective c = {.kind = plan_kind(op), .unit = op->unit ? op->unit->index : -1, .slot = -1,
+	PlanCollective c = {.kind = op_collective(op), .unit = op->unit ? op->unit->index : -1, .slot = -1,
 		.message = plan_message(m, op)};
 	const Attr *slot = op->kind == OP_ALL_GATHER ? attr_find(op->attrs, "slot") : NULL;
 	fprintf(f, "%4lld  %-18s %-*s %-6s %4s %12lld", (long long)attr_get_int(op->attrs, "seq", 0),

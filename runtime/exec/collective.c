@@ -23,19 +23,7 @@ struct Collectives {
 
 const char *collective_name(RtCollectiveKind kind)
 {
-	switch (kind) {
-	case RT_ALL_GATHER: return "all_gather";
-	case RT_REDUCE_SCATTER: return "reduce_scatter";
-	case RT_ALL_REDUCE: return "all_reduce";
-	case RT_ALL_REDUCE_SHARDS: return "all_reduce of shards";
-	case RT_REDUCE: return "reduce";
-	case RT_BROADCAST: return "broadcast";
-	case RT_BROADCAST_BUFFERS: return "broadcast_buffers";
-	case RT_ALL_REDUCE_MOMENTS: return "all_reduce_moments";
-	case RT_ALL_REDUCE_MEANS: return "all_reduce_means";
-	case RT_ALL_REDUCE_SCALARS: return "all_reduce_scalars";
-	}
-	ice("collective %d", (int)kind);
+	return collective_info[kind].said;
 }
 
 /* first, first + step, ... */
@@ -347,7 +335,7 @@ int64_t collective_bytes(const Rt *rt, const Collectives *c, const RtCollective 
 
 int64_t collective_kept(const Rt *rt, const RtCollective *row, int f, float **to, const float **from)
 {
-	bool reduces = row->kind == RT_REDUCE_SCATTER || row->kind == RT_ALL_REDUCE || row->kind == RT_REDUCE;
+	bool reduces = collective_info[row->kind].act == ACT_REDUCE;
 	const LayoutUnit *u = reduces ? unit_of(rt, row) : NULL;
 	LayoutRank who = device_rank(rt);
 	if (!u || !u->apart || f >= u->n_flats || !u->flat[f].trainable)

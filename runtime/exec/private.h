@@ -96,7 +96,6 @@ CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind); /* since the sta
 
 /* ---- programs.c: a program's collectives, by number ---- */
 
-enum { RT_COLLECTIVE_KINDS = RT_ALL_REDUCE_SCALARS + 1 };
 const RtCollective *program_rows(const RtModel *m, Program program, int *n);
 /* What was counted by kind since *told, which becomes what is counted now; ms are 0. */
 CommCost cost_since(const CommCounts counts[RT_COLLECTIVE_KINDS], CommCost *told);

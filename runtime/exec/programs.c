@@ -36,10 +36,10 @@ const char *streams_name(const void *context, int program, int seq)
 /* Where bytes of this kind are counted beside the sum of all; NULL: nowhere. */
 static int64_t *bytes_of_kind(CommCost *cost, RtCollectiveKind kind)
 {
-	switch (kind) {
-	case RT_ALL_GATHER: return &cost->gathered;
-	case RT_REDUCE_SCATTER: case RT_ALL_REDUCE: case RT_ALL_REDUCE_SHARDS: case RT_REDUCE: return &cost->reduced;
-	case RT_BROADCAST: return &cost->broadcast;
+	switch (collective_info[kind].act) {
+	case ACT_GATHER: return &cost->gathered;
+	case ACT_REDUCE: case ACT_COMPLETE: return &cost->reduced;
+	case ACT_BROADCAST: return &cost->broadcast;
 	default: return NULL;
 	}
 }

@@ -7,16 +7,6 @@
 #include "base/plan.h"
 #include "runtime/train/train.h"
 
-static const PlanKind kind_of[] = {
-	[RT_ALL_GATHER] = PLAN_ALL_GATHER, [RT_REDUCE_SCATTER] = PLAN_REDUCE_SCATTER, [RT_ALL_REDUCE] = PLAN_ALL_REDUCE,
-	[RT_ALL_REDUCE_SHARDS] = PLAN_ALL_REDUCE_SHARDS, [RT_REDUCE] = PLAN_REDUCE, [RT_BROADCAST] = PLAN_BROADCAST,
-	[RT_BROADCAST_BUFFERS] = PLAN_BROADCAST_BUFFERS, [RT_ALL_REDUCE_MOMENTS] = PLAN_ALL_REDUCE_MOMENTS,
-	[RT_ALL_REDUCE_MEANS] = PLAN_ALL_REDUCE_MEANS, [RT_ALL_REDUCE_SCALARS] = PLAN_ALL_REDUCE_SCALARS,
-};
-static const PlanStream stream_of[] = {
-	[RT_STREAM_GATHER] = PLAN_GATHER, [RT_STREAM_REDUCE] = PLAN_REDUCE_STREAM, [RT_STREAM_SYNC] = PLAN_SYNC,
-};
-
 _Static_assert(sizeof(StepSums) == LAYOUT_SCALARS * sizeof(double), "all_reduce_scalars sends what is planned");
 
 static PlanUnit *units_of(const RtModel *m, Arena *a)
@@ -41,8 +31,7 @@ static PlanCollective *collectives_of(const RtCollective *c, int n, Arena *a)
 {
 	PlanCollective *out = NEW_N(a, PlanCollective, n);
 	for (int i = 0; i < n; i++)
-		out[i] = (PlanCollective){kind_of[c[i].kind], stream_of[c[i].stream], c[i].unit, c[i].slot,
-			c[i].message};
+		out[i] = (PlanCollective){c[i].kind, c[i].stream, c[i].unit, c[i].slot, c[i].message};
 	return out;
 }
 

@@ -111,7 +111,7 @@ static void reduce_shard_again(Oracle *o, const Op *op, const Ref *ref)
 		FAULT(o, op, "reduces a shard that is not this step's sum of its group");
 	if (attr_get_int(op->attrs, "add", 0))
 		FAULT(o, op, "adds its result to its operand");
-	oracle_touch(o, op, STREAM_REDUCE, &mine->range, true);
+	oracle_touch(o, op, RT_STREAM_REDUCE, &mine->range, true);
 	mine->reach = REACH_ALL;
 	mine->mean |= is_mean(op);
 }
@@ -124,7 +124,7 @@ static void keep_reduced(Oracle *o, const Op *op, int64_t n)
 	bool adds = attr_get_int(op->attrs, "add", 0);
 	if (adds && (mine->step != o->steps || mine->reach != reach || mine->mean != is_mean(op)))
 		FAULT(o, op, "adds to what is no such sum of this step's gradients");
-	oracle_touch(o, op, STREAM_REDUCE, &mine->range, true);
+	oracle_touch(o, op, RT_STREAM_REDUCE, &mine->range, true);
 	mine->n = n + (adds ? mine->n : 0);
 	mine->step = o->steps;
 	mine->mean = is_mean(op);
@@ -153,7 +153,7 @@ void oracle_reduce(Oracle *o, const Op *op)
 		return;
 	}
 	bool in_place = op->kind == OP_ALL_REDUCE && !sums_reduced(o);
-	oracle_touch(o, op, STREAM_REDUCE, &g->range, in_place);
+	oracle_touch(o, op, RT_STREAM_REDUCE, &g->range, in_place);
 	g->stage = in_place ? STAGE_REDUCED : STAGE_SENT;
 	g->mean = is_mean(op);
 	if (!in_place)
@@ -224,8 +224,8 @@ void oracle_broadcast(Oracle *o, const Op *op)
 	Rest *rest = memory_of(o, op->unit)->rest;
 	if (!strategy(op->unit)->owned || attr_get_int(op->attrs, "root", -1) != op->unit->owner)
 		FAULT(o, op, "does not send from the unit's owner");
-	oracle_touch(o, op, STREAM_GATHER, &rest[0].range, false);
-	oracle_touch(o, op, STREAM_GATHER, &rest[1].range, true);
+	oracle_touch(o, op, RT_STREAM_GATHER, &rest[0].range, false);
+	oracle_touch(o, op, RT_STREAM_GATHER, &rest[1].range, true);
 	if (rest[1].version == o->steps + 1)
 		FAULT(o, op, "sends what all ranks have");
 	rest[1].version = rest[0].version;

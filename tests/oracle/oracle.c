@@ -37,6 +37,8 @@ const char *oracle_op_name(Oracle *o, const Op *op)
 
 /* ---- time ---- */
 
+static const char *const stream_names[STREAM_COUNT] = {"gather", "reduce", "sync", "compute"};
+
 static void join(Clock *c, const Clock *other)
 {
 	for (int s = 0; s < STREAM_COUNT; s++)
@@ -51,13 +53,12 @@ static void tick(Oracle *o, Stream s)
 
 void oracle_touch(Oracle *o, const Op *op, Stream s, Range *r, bool write)
 {
-	static const char *const names[] = {"compute", "gather", "reduce", "sync"};
 	const Clock *now = &o->clock[s];
 	if (r->written > now->at[r->writer])
-		FAULT(o, op, "may run while %s is still written on stream %s", r->name, names[r->writer]);
+		FAULT(o, op, "may run while %s is still written on stream %s", r->name, stream_names[r->writer]);
 	for (int other = 0; write && other < STREAM_COUNT; other++)
 		if (r->read[other] > now->at[other])
-			FAULT(o, op, "may run while %s is still read on stream %s", r->name, names[other]);
+			FAULT(o, op, "may run while %s is still read on stream %s", r->name, stream_names[other]);
 	if (write) {
 		r->writer = s;
 		r->written = now->at[s];
@@ -217,8 +218,8 @@ static void run_gather(Oracle *o, const Op *op)
 		FAULT(o, op, "gathers a unit that rests whole");
 	if (f->gather)
 		FAULT(o, op, "overwrites %s, which still holds %s", f->range.name, oracle_op_name(o, f->gather));
-	oracle_touch(o, op, STREAM_GATHER, &rest->range, false);
-	oracle_touch(o, op, STREAM_GATHER, &f->range, true);
+	oracle_touch(o, op, RT_STREAM_GATHER, &rest->range, false);
+	oracle_touch(o, op, RT_STREAM_GATHER, &f->range, true);
 	f->gather = op;
 	f->version = rest->version;
 }
@@ -318,24 +319,23 @@ static bool blocks(const Op *op)
 
 static Stream stream_of(const Op *op)
 {
-	return op->kind == OP_ALL_GATHER || op->kind == OP_BROADCAST_FLAT ? STREAM_GATHER
-		: blocks(op) ? STREAM_SYNC : STREAM_REDUCE;
+	return op->kind == OP_ALL_GATHER || op->kind == OP_BROADCAST_FLAT ? RT_STREAM_GATHER
+		: blocks(op) ? RT_STREAM_SYNC : RT_STREAM_REDUCE;
 }
 
 static void check_number(Oracle *o, const Op *op, Stream s)
 {
-	static const char *const names[] = {"compute", "gather", "reduce", "sync"};
 	if (attr_get_int(op->attrs, "seq", 0) != ++o->seq)
 		FAULT(o, op, "is collective number %lld of its program", (long long)o->seq);
-	if (strcmp(attr_get_str(op->attrs, "stream", ""), names[s]))
-		FAULT(o, op, "belongs on stream %s", names[s]);
+	if (strcmp(attr_get_str(op->attrs, "stream", ""), stream_names[s]))
+		FAULT(o, op, "belongs on stream %s", stream_names[s]);
 }
 
 /* Blocks compute: begins after all of it and ends before it goes on. */
 static void run_blocking(Oracle *o, const Op *op)
 {
-	join(&o->clock[STREAM_SYNC], &o->clock[STREAM_COMPUTE]);
-	tick(o, STREAM_SYNC);
+	join(&o->clock[RT_STREAM_SYNC], &o->clock[STREAM_COMPUTE]);
+	tick(o, RT_STREAM_SYNC);
 	if (op->kind != OP_ALL_REDUCE_SCALARS && op->section == SEC_EVAL)
 		FAULT(o, op, "synchronises an evaluation, to which ranks may bring nothing");
 	if (op->kind == OP_ALL_REDUCE_SCALARS)
@@ -344,7 +344,7 @@ static void run_blocking(Oracle *o, const Op *op)
 		FAULT(o, op, "overwrites buffers that this step has read, written or overwritten");
 	else
 		read_operands(o, op);
-	join(&o->clock[STREAM_COMPUTE], &o->clock[STREAM_SYNC]);
+	join(&o->clock[STREAM_COMPUTE], &o->clock[RT_STREAM_SYNC]);
 }
 
 static void run_collective(Oracle *o, const Op *op)

@@ -8,6 +8,10 @@
 
 /* ---- memory ---- */
 
+/* Compute is a stream beside those of collectives. */
+typedef int Stream;
+enum { STREAM_COMPUTE = RT_STREAMS, STREAM_COUNT };
+
 typedef struct Clock { int64_t at[STREAM_COUNT]; } Clock;
 
 /* Memory whose accesses are ordered as a whole.  Time 0: not yet. */

@@ -374,15 +374,12 @@ static void make_model(Case *c)
 
 static void check_bytes(const Case *c)
 {
-	static const PlanKind reduce[] = {PLAN_REDUCE_SCATTER, PLAN_ALL_REDUCE, PLAN_REDUCE};
-	const PlanKind kind[] = {PLAN_ALL_GATHER, reduce[strategy_info[c->strategy].reduce], PLAN_ALL_REDUCE_SHARDS,
-		PLAN_BROADCAST};
 	for (int i = 0; i < c->world; i++) {
 		Plan p = {.layout = &c->model.layout, .who = {i, c->world, c->size}};
-		for (int k = 0; k < COUNT_OF(kind); k++)
+		for (int k = 0; k < COUNT_OF(c->row); k++)
 			if (c->row[k].unit >= 0)
 				CU_ASSERT_EQUAL(c->rank[i].received[k],
-					STEPS * plan_received(&p, &(PlanCollective){kind[k], PLAN_GATHER, 0, -1, 0}));
+					STEPS * plan_received(&p, &(PlanCollective){c->row[k].kind, c->row[k].stream, 0, -1, 0}));
 	}
 }
 

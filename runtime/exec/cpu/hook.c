@@ -25,7 +25,7 @@ struct HookLink {
 
 static bool is_reduction(RtCollectiveKind kind)
 {
-	return kind == RT_REDUCE_SCATTER || kind == RT_ALL_REDUCE || kind == RT_ALL_REDUCE_SHARDS || kind == RT_REDUCE;
+	return collective_info[kind].act == ACT_REDUCE || collective_info[kind].act == ACT_COMPLETE;
 }
 
 /* Of hybrid_shard's two reductions those with one member are none, but at one rank, where the first is called. */

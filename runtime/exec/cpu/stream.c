@@ -142,11 +142,8 @@ static void wait_for(Rt *rt, int seq)
 
 /* ---- what programs call ---- */
 
-void rt_all_gather(Rt *rt, int seq) { issue(rt, seq); }
-void rt_reduce_scatter(Rt *rt, int seq) { issue(rt, seq); }
-void rt_all_reduce(Rt *rt, int seq) { issue(rt, seq); }
-void rt_reduce(Rt *rt, int seq) { issue(rt, seq); }
-void rt_broadcast(Rt *rt, int seq) { issue(rt, seq); }
+#define ISSUED(call) void rt_##call(Rt *rt, int seq) { issue(rt, seq); }
+#include "base/collectives.def"
 
 void rt_wait(Rt *rt, int seq)
 {

@@ -8,7 +8,8 @@
 #include "kernels/cuda/cuda.h"
 #include "runtime/exec/exec.h"
 
-enum { CUDA_COMPUTE, CUDA_GATHER, CUDA_REDUCE, CUDA_SYNC, CUDA_COPY, CUDA_STREAMS };
+/* Streams behind those of collectives. */
+enum { CUDA_COMPUTE = RT_STREAMS, CUDA_COPY, CUDA_STREAMS };
 
 typedef struct CudaStep CudaStep;     /* step.c */
 typedef struct CudaGraphs CudaGraphs; /* graph.c */

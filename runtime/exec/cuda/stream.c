@@ -51,8 +51,7 @@ static cudaStream_t compute(const Rt *rt)
 
 cudaStream_t streams_of(const Rt *rt, RtStream stream)
 {
-	static const int of[RT_STREAMS] = {CUDA_GATHER, CUDA_REDUCE, CUDA_SYNC};
-	return rt->p->cuda->stream[of[stream]];
+	return rt->p->cuda->stream[stream];
 }
 
 bool streams_talk(const Rt *rt) { return rt->p->streams->backend->gather_small; }
@@ -191,11 +190,8 @@ static void finish(Rt *rt, RtStream stream, int seq)
 
 /* ---- what programs call ---- */
 
-void rt_all_gather(Rt *rt, int seq) { issue(rt, seq); }
-void rt_reduce_scatter(Rt *rt, int seq) { issue(rt, seq); }
-void rt_all_reduce(Rt *rt, int seq) { issue(rt, seq); }
-void rt_reduce(Rt *rt, int seq) { issue(rt, seq); }
-void rt_broadcast(Rt *rt, int seq) { issue(rt, seq); }
+#define ISSUED(call) void rt_##call(Rt *rt, int seq) { issue(rt, seq); }
+#include "base/collectives.def"
 
 void rt_record(Rt *rt, int event)
 {

@@ -287,12 +287,11 @@ static bool meet(const Rt *rt, const Nccl *n, Met *of0, Diag *d)
 
 static bool opened(const Rt *rt, const Nccl *n, void *comm, NcclState s, RtStream stream, Size of, Diag *d)
 {
-	static const char *const names[RT_STREAMS] = {"gathers", "reductions", "what blocks"};
 	if (settle(n, comm, s) == NCCL_DONE)
 		return true;
 	diag_error(d, rt->p->options->program, "rank %d: NCCL connects no communicator %s for %s: %s (%s; NCCL_DEBUG=INFO "
-		"tells more, NCCL_SOCKET_IFNAME names the network to use)", rt->p->world.rank, of_names[of], names[stream],
-		n->lib->why(comm), n->path);
+		"tells more, NCCL_SOCKET_IFNAME names the network to use)", rt->p->world.rank, of_names[of],
+		stream_info[stream].carries, n->lib->why(comm), n->path);
 	return false;
 }
 

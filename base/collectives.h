@@ -1,0 +1,50 @@
+/* base/collectives.h: the kinds of collectives (collectives.def) and the streams that they run on.  The constants are
+ * called as the tables of an emitted program call them. */
+#ifndef SHARDC_COLLECTIVES_H
+#define SHARDC_COLLECTIVES_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum RtStream {
+#define STREAM(id, ...) RT_STREAM_##id,
+#include "base/collectives.def"
+	RT_STREAMS
+} RtStream;
+
+typedef enum RtCollectiveKind {
+#define COLLECTIVE(id, ...) RT_##id,
+#include "base/collectives.def"
+	RT_COLLECTIVE_KINDS
+} RtCollectiveKind;
+
+/* What a collective does with a unit.  COMPLETE: it goes on with a reduce across groups. */
+typedef enum CollectiveAct { ACT_GATHER, ACT_REDUCE, ACT_COMPLETE, ACT_BROADCAST, ACT_TELL } CollectiveAct;
+
+/* What a rank receives in one: of the unit, or of the messages that ranks offer. */
+typedef enum CollectiveBytes {
+	BYTES_SHARDS, BYTES_GRADIENTS,            /* the others' parts of what is gathered, of what is reduced */
+	BYTES_SUM_TO_ALL, BYTES_SUM_OVER_GROUPS, BYTES_SUM_TO_OWNER, /* pieces to fold, then the folded ones */
+	BYTES_FLATS_OF_OWNER,                     /* all trainable flats, but by the owner */
+	BYTES_BUFFERS_OF_FIRST,                   /* rank 0's float buffers */
+	BYTES_OPERANDS,                           /* every other rank's operands */
+	BYTES_SCALARS                             /* every other rank's LAYOUT_SCALARS doubles */
+} CollectiveBytes;
+
+typedef struct CollectiveInfo {
+	const char *id, *call, *text, *said;      /* "ALL_REDUCE_SHARDS", the columns of collectives.def */
+	RtStream stream;
+	CollectiveAct act;
+	CollectiveBytes bytes;
+} CollectiveInfo;
+typedef struct StreamInfo { const char *id, *text, *carries; } StreamInfo;
+
+extern const CollectiveInfo collective_info[RT_COLLECTIVE_KINDS];
+extern const StreamInfo stream_info[RT_STREAMS];
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
