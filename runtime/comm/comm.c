@@ -47,9 +47,9 @@ void *comm_mailbox(Comm *c)
 /* The watchdog sees waits of a program's collectives, which have numbers, and those between programs. */
 void exchange_begin(Comm *c, const Exchange *x)
 {
-	if (x->channel == COMM_SYNC && !atomic_load(&c->progress->inside[COMM_SYNC])) {
+	if (x->channel == RT_STREAM_SYNC && !atomic_load(&c->progress->inside[RT_STREAM_SYNC])) {
 		c->outside = true;
-		progress_enter(c->progress, COMM_SYNC, OUTSIDE_AGREE);
+		progress_enter(c->progress, RT_STREAM_SYNC, OUTSIDE_AGREE);
 	}
 	c->ops->begin(c, x);
 }
@@ -62,8 +62,8 @@ int64_t exchange_take(Comm *c, const Exchange *x, int64_t at, int64_t most, cons
 void exchange_end(Comm *c, const Exchange *x)
 {
 	c->ops->end(c, x);
-	if (x->channel == COMM_SYNC && c->outside) {
-		progress_end(c->progress, COMM_SYNC);
+	if (x->channel == RT_STREAM_SYNC && c->outside) {
+		progress_end(c->progress, RT_STREAM_SYNC);
 		c->outside = false;
 	}
 }
@@ -98,7 +98,7 @@ void comm_all(Comm *c, const void *mine, int64_t bytes, void *all)
 	const char *few[MANY], **from = n > MANY ? (const char **)NULL : few;
 	Arena *a = from ? NULL : arena_new();
 	from = from ? from : NEW_N(a, const char *, n);
-	Exchange x = {.channel = COMM_SYNC, .ranks = c->all_ranks, .n = n, .me = c->world->rank, .source = c->mailbox,
+	Exchange x = {.channel = RT_STREAM_SYNC, .ranks = c->all_ranks, .n = n, .me = c->world->rank, .source = c->mailbox,
 		.range = whole_mailbox, .context = &bytes};
 	memcpy(c->mailbox, mine, (size_t)bytes);
 	exchange_begin(c, &x);

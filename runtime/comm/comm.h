@@ -27,7 +27,7 @@ enum { COMM_MAILBOX = 2048 }; /* bytes of comm_mailbox */
 
 /* ranks[i] is member i.  source lies in memory from comm_memory, at the same offset on all members. */
 typedef struct Exchange {
-	int channel;
+	int channel;              /* an RtStream: exchanges of one happen one after the other */
 	const int *ranks;
 	int n, me;                /* members; my index among them */
 	const void *source;
@@ -47,7 +47,7 @@ typedef struct CommMemory { int64_t bytes, file_bytes; int file; bool outside; }
 Comm *comm_open(Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d);
 void comm_close(Comm *c);
 char *comm_memory(Comm *c);
-/* One's own small source for COMM_SYNC exchanges (scalars, control word): COMM_MAILBOX bytes. */
+/* One's own small source for RT_STREAM_SYNC exchanges (scalars, control word): COMM_MAILBOX bytes. */
 void *comm_mailbox(Comm *c);
 
 /* ---- exchanges ---- */
@@ -60,7 +60,7 @@ int64_t exchange_take(Comm *c, const Exchange *x, int64_t at, int64_t most, cons
 /* I have read everything; returns when all members have. */
 void exchange_end(Comm *c, const Exchange *x);
 
-/* ---- small blocking ones, over all ranks, on COMM_SYNC ---- */
+/* ---- small blocking ones, over all ranks, on RT_STREAM_SYNC ---- */
 
 /* all[r] = what rank r gave; at most COMM_MAILBOX bytes, a multiple of 4, equal on all ranks. */
 void comm_all(Comm *c, const void *mine, int64_t bytes, void *all);

@@ -43,7 +43,7 @@ static void carried_begin(Comm *c, const Exchange *x)
 {
 	Carried *s = (Carried *)c;
 	s->each = reach(x);
-	if (x->channel != COMM_SYNC || x->n != c->world->size || s->each * x->n > s->came_bytes)
+	if (x->channel != RT_STREAM_SYNC || x->n != c->world->size || s->each * x->n > s->came_bytes)
 		ice("an exchange of %d ranks and %lld bytes is not for the control plane", x->n, (long long)s->each);
 	if (s->each && !control_all_gather(s->control, x->source, s->each, s->came))
 		wait_for_end();

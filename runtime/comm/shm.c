@@ -26,7 +26,7 @@ enum { COUNTER_PAGE = 4096, LINE = 64 };
 
 typedef union Word { Counter count; char line[LINE]; } Word;
 typedef struct CommPage {
-	Word begun[COMM_CHANNELS], ended[COMM_CHANNELS];
+	Word begun[RT_STREAMS], ended[RT_STREAMS];
 	char mailbox[COMM_MAILBOX];
 	uint64_t number[2]; /* random */
 } CommPage;

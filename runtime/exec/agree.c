@@ -71,19 +71,19 @@ bool agree_end(const Rt *rt, Held *h, bool ok, Diag *d)
 void agree_alive(const Rt *rt)
 {
 	if (rt->p->control)
-		atomic_fetch_add_explicit(&control_progress(rt->p->control)->done[COMM_SYNC], 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&control_progress(rt->p->control)->done[RT_STREAM_SYNC], 1, memory_order_relaxed);
 }
 
 void agree_files_begin(const Rt *rt)
 {
 	if (rt->p->control)
-		progress_enter(control_progress(rt->p->control), COMM_SYNC, OUTSIDE_FILES);
+		progress_enter(control_progress(rt->p->control), RT_STREAM_SYNC, OUTSIDE_FILES);
 }
 
 void agree_files_end(const Rt *rt)
 {
 	if (rt->p->control)
-		progress_end(control_progress(rt->p->control), COMM_SYNC);
+		progress_end(control_progress(rt->p->control), RT_STREAM_SYNC);
 }
 
 void agree_wait(const Rt *rt, int64_t moved, int64_t *seen)

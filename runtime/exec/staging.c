@@ -42,7 +42,7 @@ Staging staging_find(const Rt *rt, Arena *a)
 static Exchange exchange(const Rt *rt, const Staging *s)
 {
 	const World *w = &rt->p->world;
-	return (Exchange){.channel = COMM_SYNC, .ranks = s->ranks, .n = w->size, .me = w->rank, .source = s->at};
+	return (Exchange){.channel = RT_STREAM_SYNC, .ranks = s->ranks, .n = w->size, .me = w->rank, .source = s->at};
 }
 
 /* ---- rank 0 to all ---- */

@@ -519,7 +519,7 @@ static bool stalls(Hub *h)
 		if (r->state != RANK_HERE)
 			continue;
 		waiting = waiting || r->asked;
-		for (int k = 0; k < COMM_CHANNELS; k++)
+		for (int k = 0; k < RT_STREAMS; k++)
 			waiting = waiting || r->at.inside[k];
 		silent = silent || r->silent >= h->c.timeout;
 	}

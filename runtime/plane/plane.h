@@ -13,6 +13,7 @@
 
 #include <stdatomic.h>
 
+#include "base/collectives.h"
 #include "runtime/options.h"
 
 /* ---- what ranks are to all folders ---- */
@@ -26,8 +27,6 @@ typedef struct World {
 	const struct MpiBackend *mpi; /* comm/mpi/object.h; NULL: not started by mpirun */
 	bool mpi_threads;           /* and it may be called from several threads */
 } World;
-/* What ranks talk over; collectives of one channel happen one after the other. */
-enum { COMM_GATHER, COMM_REDUCE, COMM_SYNC, COMM_CHANNELS }; /* as RtStream */
 /* With which a rank ends: bad data; wrong usage; a run that failed, or a rank that was lost. */
 enum { EXIT_DONE = 0, EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_RUN = 3 };
 
@@ -75,9 +74,9 @@ int launch_ranks(const Launch *l, const RtOptions *o, int argc, char **argv, Dia
 typedef struct RankProgress {
 	_Atomic int64_t step;                  /* being run, from 1; an evaluation: that after which it runs */
 	_Atomic int32_t program;               /* 0 step, 1 evaluation, 2 outside (loading, saving) */
-	_Atomic int32_t inside[COMM_CHANNELS]; /* number of the collective that is being waited for, 0 = none */
-	_Atomic int32_t ended[COMM_CHANNELS];  /* number of the one that ended last, 0 = none */
-	_Atomic int64_t done[COMM_CHANNELS];   /* collectives ended since the start: what a stall does not move */
+	_Atomic int32_t inside[RT_STREAMS]; /* number of the collective that is being waited for, 0 = none */
+	_Atomic int32_t ended[RT_STREAMS];  /* number of the one that ended last, 0 = none */
+	_Atomic int64_t done[RT_STREAMS];   /* collectives ended since the start: what a stall does not move */
 } RankProgress;
 /* Numbers of what ranks wait for outside of programs. */
 enum { OUTSIDE_AGREE = 1, OUTSIDE_NCCL, OUTSIDE_FILES };

@@ -77,8 +77,8 @@ int64_t clock_ms(void);
 /* ---- what travels ---- */
 
 typedef struct RankRecord {
-	int64_t step, done[COMM_CHANNELS];
-	int32_t program, inside[COMM_CHANNELS], ended[COMM_CHANNELS];
+	int64_t step, done[RT_STREAMS];
+	int32_t program, inside[RT_STREAMS], ended[RT_STREAMS];
 } RankRecord;
 typedef enum RankState { RANK_AWAY, RANK_HERE, RANK_LEFT, RANK_LOST } RankState;
 typedef struct TableRow {

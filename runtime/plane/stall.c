@@ -24,7 +24,7 @@ static void say_program(Buf *b, const RankRecord *r)
 static int list_collectives(Buf *b, const int32_t *seq, int program, const Names *names)
 {
 	int n = 0;
-	for (int i = 0; i < COMM_CHANNELS; i++) {
+	for (int i = 0; i < RT_STREAMS; i++) {
 		if (!seq[i])
 			continue;
 		buf_printf(b, "%s", n++ ? ", " : "");

@@ -8,7 +8,7 @@
 bool valid_record(const RankRecord *r)
 {
 	bool ok = r->step >= 0 && r->program >= 0 && r->program < PROGRAMS;
-	for (int i = 0; i < COMM_CHANNELS; i++)
+	for (int i = 0; i < RT_STREAMS; i++)
 		ok = ok && r->done[i] >= 0 && r->inside[i] >= 0 && r->inside[i] < SEQ_LIMIT && r->ended[i] >= 0 &&
 			r->ended[i] < SEQ_LIMIT;
 	return ok;

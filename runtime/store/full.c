@@ -95,7 +95,7 @@ static void gather_piece(const Piece *p, const Staging *s, const Slice *mine, ch
 	const World *w = &p->rt->p->world;
 	int size = dtype_info[p->t->dtype].bytes;
 	LayoutRange own = held(p, w->rank);
-	Exchange x = {.channel = COMM_SYNC, .ranks = s->ranks, .n = w->size, .me = w->rank, .source = s->at,
+	Exchange x = {.channel = RT_STREAM_SYNC, .ranks = s->ranks, .n = w->size, .me = w->rank, .source = s->at,
 		.range = full_range, .context = p};
 	if (own.n)
 		slice_convert(s->at + (own.begin - p->first) * size, p->t->dtype, p->t->dtype,

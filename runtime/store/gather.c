@@ -79,7 +79,7 @@ static void put(Gather *g, const char *from, int64_t at, int64_t n)
 static void gather_piece(Gather *g, const Staging *s)
 {
 	const World *w = &g->c->rt->p->world;
-	Exchange x = {.channel = COMM_SYNC, .ranks = s->ranks, .n = w->size, .me = w->rank, .source = s->at,
+	Exchange x = {.channel = RT_STREAM_SYNC, .ranks = s->ranks, .n = w->size, .me = w->rank, .source = s->at,
 		.range = gather_range, .context = g};
 	fill_window(g, s->at);
 	LayoutRange mine = written_by(g, 0);

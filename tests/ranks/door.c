@@ -46,10 +46,10 @@ static int play(Control *c, const World *w, int rounds, Arena *a, Diag *d)
 	p->program = 2;
 	control_set_names(c, name_of, NULL);
 	for (int round = 0; round < rounds; round++) {
-		progress_enter(p, COMM_SYNC, OUTSIDE_AGREE);
+		progress_enter(p, RT_STREAM_SYNC, OUTSIDE_AGREE);
 		if (!exchange(c, w->rank, w->size, round, all, d))
 			return 3;
-		progress_end(p, COMM_SYNC);
+		progress_end(p, RT_STREAM_SYNC);
 		usleep(BETWEEN_US);
 	}
 	return 0;

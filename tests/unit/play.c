@@ -149,8 +149,8 @@ void play_reach_second(Control *c)
 	RankProgress *p = control_progress(c);
 	control_set_names(c, name_of, "all_gather @eval");
 	p->step = 7;
-	progress_enter(p, COMM_GATHER, 1);
-	progress_end(p, COMM_GATHER);
-	progress_enter(p, COMM_GATHER, 2);
+	progress_enter(p, RT_STREAM_GATHER, 1);
+	progress_end(p, RT_STREAM_GATHER);
+	progress_enter(p, RT_STREAM_GATHER, 2);
 	usleep(3 * TICK_MS * 1000);
 }

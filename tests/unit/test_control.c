@@ -112,7 +112,7 @@ static int stop_while_computing(Control *c, const World *w, Diag *d)
 {
 	(void)d;
 	play_reach_second(c);
-	progress_end(control_progress(c), COMM_GATHER);
+	progress_end(control_progress(c), RT_STREAM_GATHER);
 	usleep(3 * TICK_MS * 1000);
 	if (w->rank == 1)
 		raise(SIGSTOP);
@@ -201,17 +201,17 @@ static int compute_for_ever(Control *c, const World *w, Diag *d)
 	RankProgress *p = control_progress(c);
 	(void)d;
 	if (w->rank == 1)
-		progress_enter(p, COMM_REDUCE, 3), progress_end(p, COMM_REDUCE);
+		progress_enter(p, RT_STREAM_REDUCE, 3), progress_end(p, RT_STREAM_REDUCE);
 	play_reach_second(c);
 	if (w->rank == 1)
-		progress_end(p, COMM_GATHER);
+		progress_end(p, RT_STREAM_GATHER);
 	if (w->rank == 2) {
 		p->program = 1;
-		atomic_store(&p->inside[COMM_GATHER], 1);
+		atomic_store(&p->inside[RT_STREAM_GATHER], 1);
 	}
 	if (w->rank == 3) {
 		p->program = 2;
-		atomic_store(&p->inside[COMM_GATHER], 1);
+		atomic_store(&p->inside[RT_STREAM_GATHER], 1);
 	}
 	pause();
 	return 0;
@@ -237,9 +237,9 @@ static int slow_part(Control *c, const World *w, Diag *d)
 	RankProgress *p = control_progress(c);
 	(void)w, (void)d;
 	for (int i = 1; i <= 4; i++) {
-		progress_enter(p, COMM_GATHER, i);
+		progress_enter(p, RT_STREAM_GATHER, i);
 		usleep(400000);
-		progress_end(p, COMM_GATHER);
+		progress_end(p, RT_STREAM_GATHER);
 	}
 	return 0;
 }

@@ -43,7 +43,7 @@ typedef struct Channel {
 typedef struct Mpi {
 	Comm comm;
 	Comm *local;
-	Channel channel[COMM_CHANNELS];
+	Channel channel[RT_STREAMS];
 	int spins;
 } Mpi;
 
@@ -211,7 +211,7 @@ static void mpi_close(Comm *c)
 {
 	Mpi *m = (Mpi *)c;
 	m->local->ops->close(m->local);
-	for (int i = 0; i < COMM_CHANNELS; i++) {
+	for (int i = 0; i < RT_STREAMS; i++) {
 		Channel *ch = &m->channel[i];
 		free(ch->send);
 		free(ch->giver);
@@ -244,8 +244,8 @@ static Comm *mpi_open(Comm *local, const World *w, char *staging, int64_t bytes,
 	m->comm = (Comm){.ops = &mpi_ops, .world = w, .memory = local->memory, .mailbox = local->mailbox};
 	m->local = local;
 	m->spins = spins;
-	int64_t share = bytes / COMM_CHANNELS;
-	for (int i = 0; i < COMM_CHANNELS; i++)
+	int64_t share = bytes / RT_STREAMS;
+	for (int i = 0; i < RT_STREAMS; i++)
 		open_channel(&m->channel[i], w, staging + i * share, share);
 	local->idle = idle;
 	local->idle_context = m;

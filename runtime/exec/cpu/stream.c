@@ -159,7 +159,7 @@ void streams_sync_begin(Rt *rt, int seq)
 {
 	Streams *all = rt->p->streams;
 	all->sync_began = now_ms();
-	progress_enter(all->progress, COMM_SYNC, seq);
+	progress_enter(all->progress, RT_STREAM_SYNC, seq);
 }
 
 void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes)
@@ -167,7 +167,7 @@ void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes)
 	Streams *all = rt->p->streams;
 	Stream *s = &all->stream[RT_STREAM_SYNC];
 	double ms = now_ms() - all->sync_began;
-	progress_end(all->progress, COMM_SYNC);
+	progress_end(all->progress, RT_STREAM_SYNC);
 	s->counts[kind].n++;
 	s->counts[kind].bytes += bytes;
 	s->ms += ms;

@@ -37,7 +37,7 @@ static void exchange(Rt *rt, const Message *m, Use *use, void *context)
 	int *ranks = NEW_N(a, int, w->size);
 	for (int r = 0; r < w->size; r++)
 		ranks[r] = r;
-	Exchange x = {.channel = COMM_SYNC, .ranks = ranks, .n = w->size, .me = w->rank, .source = rt->p->memory.sync,
+	Exchange x = {.channel = RT_STREAM_SYNC, .ranks = ranks, .n = w->size, .me = w->rank, .source = rt->p->memory.sync,
 		.range = message_range, .context = m};
 	exchange_begin(rt->p->comm, &x);
 	for (int64_t at = 0, n; (n = exchange_take(rt->p->comm, &x, at, m->bytes, from)); at += n)

@@ -395,9 +395,9 @@ static bool nccl_open(Rt *rt, void **state, Diag *d)
 	if (!rt->p->control)
 		return open_and_register(rt, n, &met, d);
 	RankProgress *progress = control_progress(rt->p->control);
-	progress_enter(progress, COMM_SYNC, OUTSIDE_NCCL);
+	progress_enter(progress, RT_STREAM_SYNC, OUTSIDE_NCCL);
 	bool ok = open_and_register(rt, n, &met, d);
-	progress_end(progress, COMM_SYNC);
+	progress_end(progress, RT_STREAM_SYNC);
 	return ok;
 }
 
