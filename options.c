@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "base/near.h"
+#include "base/optimizer.h"
 #include "base/pattern.h"
 
 typedef enum OptionKind {

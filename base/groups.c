@@ -1,25 +1,20 @@
-/* base/groups.c: the keys of parameter groups (groups.def): names, ranges, and optimizers that read them. */
+/* base/groups.c: the keys of parameter groups (groups.def): names, ranges, and whether an optimizer reads them. */
 #include "base/groups.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "base/optimizer.h"
+
 const GroupKeyInfo group_key_info[GROUP_KEYS] = {
-#define GROUP_KEY(key, below, optimizers) [GROUP_##key] = {#key, (double)below, optimizers},
+#define GROUP_KEY(key, below) [GROUP_##key] = {#key, (double)below},
 #include "base/groups.def"
 };
 
 bool group_key_used(GroupKey key, const char *optimizer)
 {
-	const char *name = optimizer ? optimizer : "adamw";
-	size_t n = strcspn(name, ",");
-	for (const char *s = group_key_info[key].optimizers; *s; s += strspn(s, " ")) {
-		size_t word = strcspn(s, " ");
-		if (word == n && !memcmp(s, name, n))
-			return true;
-		s += word;
-	}
-	return false;
+	OptimizerChoice choice;
+	return optimizer_read(optimizer, &choice) && optimizer_reads(choice.info, key);
 }
 
 bool group_value_right(GroupKey key, double v)

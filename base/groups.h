@@ -21,7 +21,7 @@ typedef struct ParamGroup {
 	double value[GROUP_KEYS];   /* NaN: the value of parameters without a group */
 } ParamGroup;
 
-typedef struct GroupKeyInfo { const char *name; double below; const char *optimizers; } GroupKeyInfo;
+typedef struct GroupKeyInfo { const char *name; double below; } GroupKeyInfo;
 extern const GroupKeyInfo group_key_info[GROUP_KEYS];
 
 /* Whether the optimizer reads this key.  optimizer: as in --optimizer; NULL = adamw. */

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/optimizer.h"
 #include "base/unfinished.h"
 #include "ckpt/model.h"
 #include "ckpt/states.h"
@@ -28,14 +29,6 @@ typedef struct Import {
 	int64_t updates;
 	Diag *d;
 } Import;
-
-/* The states that an optimizer has both in PyTorch and in programs; NULL ends the list. */
-typedef struct Kind { const char *name, *state[3]; } Kind;
-static const Kind kinds[] = {
-	{"adamw", {"exp_avg", "exp_avg_sq", NULL}}, {"adam", {"exp_avg", "exp_avg_sq", NULL}},
-	{"sgd:momentum", {"momentum_buffer", NULL}}, {"adagrad", {"sum", NULL}}, {"lion", {"exp_avg", NULL}},
-	{"sgd", {NULL}},
-};
 
 static const char *quoted(const Import *im, const char *name)
 {
@@ -172,16 +165,28 @@ static const char *split(const Import *im, const char *name, const char **state)
 }
 
 typedef struct States {
-	const CheckpointTensor *of[2]; /* in the order of Kind.state */
-	double step;                   /* -1: there is no such tensor */
+	const CheckpointTensor *of[OPTIMIZER_STATES]; /* in the order of OptimizerInfo.states */
+	double step;                                 /* -1: there is no such tensor */
 } States;
 
-static const Kind *find_kind(const Import *im, const char *state)
+static int find_state(const OptimizerInfo *info, const char *state)
 {
-	for (int i = 0; i < COUNT_OF(kinds); i++)
-		for (int k = 0; kinds[i].state[k]; k++)
-			if (!strcmp(kinds[i].state[k], state) && (!im->optimizer || !strcmp(kinds[i].name, im->optimizer)))
-				return &kinds[i];
+	for (int k = 0; k < info->n_states; k++)
+		if (!strcmp(info->states[k], state))
+			return k;
+	return -1;
+}
+
+/* The optimizer that a state is taken for: that of --optimizer; without it the default one, or the first in the table
+ * that has such a state.  NULL: none has. */
+static const OptimizerInfo *find_kind(const Import *im, const char *state)
+{
+	OptimizerChoice choice;
+	if (optimizer_read(im->optimizer, &choice) && (im->optimizer || find_state(choice.info, state) >= 0))
+		return find_state(choice.info, state) >= 0 ? choice.info : NULL;
+	for (int i = 0; i < OPTIMIZER_COUNT; i++)
+		if (find_state(&optimizer_info[i], state) >= 0)
+			return &optimizer_info[i];
 	return NULL;
 }
 
@@ -205,7 +210,7 @@ static bool fits_state(const Import *im, const CheckpointTensor *t, const Symbol
 }
 
 /* Maps each symbol to its states; *kind is set to the optimizer that has these states. */
-static PtrMap *sort_states(const Import *im, const Kind **kind)
+static PtrMap *sort_states(const Import *im, const OptimizerInfo **kind)
 {
 	PtrMap *of = ptrmap_new(im->a);
 	const CheckpointList *list = &im->optim->section[CHECKPOINT_MODEL];
@@ -213,7 +218,7 @@ static PtrMap *sort_states(const Import *im, const Kind **kind)
 		const CheckpointTensor *t = &list->at[i];
 		const char *state, *param = split(im, t->name, &state);
 		const Symbol *s = param ? symbol_of(im, param) : NULL;
-		const Kind *k = find_kind(im, state);
+		const OptimizerInfo *k = find_kind(im, state);
 		if (!s && param)
 			diag_error(im->d, im->states, "tensor \"%s\": the model has no parameter \"%s\"", quoted(im, t->name),
 				quoted(im, param));
@@ -229,11 +234,11 @@ static PtrMap *sort_states(const Import *im, const Kind **kind)
 			take_step(im, t, to);
 		else if (!k || (*kind && k != *kind))
 			diag_error(im->d, im->states, "tensor \"%s\": \"%s\" is no state of %s", quoted(im, t->name),
-				quoted(im, state), *kind ? (*kind)->name : im->optimizer ? im->optimizer :
+				quoted(im, state), *kind ? (*kind)->text : im->optimizer ? im->optimizer :
 				"adam, adamw, sgd or adagrad");
 		else if (fits_state(im, t, s)) {
 			*kind = k;
-			const CheckpointTensor **of_state = &to->of[strcmp(k->state[0], state) != 0];
+			const CheckpointTensor **of_state = &to->of[find_state(k, state)];
 			*of_state = either(im, im->states, *of_state, t);
 		}
 	}
@@ -241,10 +246,11 @@ static PtrMap *sort_states(const Import *im, const Kind **kind)
 }
 
 /* Writes a parameter's states; zeros if the file has none for it, or no file is given. */
-static void put_states(const Import *im, OutputFile *f, const Kind *kind, const Symbol *s, const States *states)
+static void put_states(const Import *im, OutputFile *f, const OptimizerInfo *kind, const Symbol *s,
+	const States *states)
 {
-	for (int k = 0; kind->state[k]; k++) {
-		const char *name = arena_printf(im->a, "%s.%s", s->name, kind->state[k]);
+	for (int k = 0; k < kind->n_states; k++) {
+		const char *name = arena_printf(im->a, "%s.%s", s->name, kind->states[k]);
 		if (states && states->of[k])
 			output_copy(im->a, f, name, states->of[k]);
 		else if (states)
@@ -283,13 +289,13 @@ static void count_updates(Import *im, const PtrMap *of, json_t *began)
 static void take_states(Import *im, OutputFile *f, json_t *began)
 {
 	const Module *m = onnx_writer_module(im->writer);
-	const Kind *kind = NULL;
+	const OptimizerInfo *kind = NULL;
 	PtrMap *of = im->optim ? sort_states(im, &kind) : ptrmap_new(im->a);
 	const char *without = NULL;
 	int n_without = 0;
-	for (int i = 0; i < COUNT_OF(kinds) && !im->optim; i++)
-		if (im->optimizer && !strcmp(kinds[i].name, im->optimizer))
-			kind = &kinds[i];
+	OptimizerChoice choice;
+	if (!im->optim && im->optimizer && optimizer_read(im->optimizer, &choice))
+		kind = choice.info;
 	for (int i = 0; i < m->n_symbols && kind; i++) {
 		const Symbol *s = m->symbols[i];
 		const States *states = ptrmap_get(of, s);
@@ -411,7 +417,7 @@ int ckpt_import(const CkptCall *call)
 		{"-o", CKPT_TEXT, &im.out, "DIR", "the folder, for the program's --resume", true},
 		CKPT_MODEL_OPTIONS(im.options, ""),
 		{"--optim", CKPT_TEXT, &im.states, "FILE", "states: PARAMETER.STATE or NUMBER.STATE, and .step", false},
-		{"--optimizer", CKPT_CHOICE, &im.optimizer, "adamw|adam|sgd:momentum|sgd|adagrad|lion", "whose states they "
+		{"--optimizer", CKPT_CHOICE, &im.optimizer, optimizer_choices(a), "whose states they "
 			"are; without --optim, whose zeros", false},
 		{"--step", CKPT_COUNT, &im.step, "N", "steps done (default: the states' .step, or 0)", false},
 		{"--samples", CKPT_COUNT, &im.samples, "N", "samples that they read (default 0: data is read from its "

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/optimizer.h"
 #include "ckpt/states.h"
 
 StateName state_name(const char *name, Arena *a)
@@ -18,7 +19,10 @@ StateName state_name(const char *name, Arena *a)
 
 bool state_is_counted(const char *state)
 {
-	return !strcmp(state, "exp_avg_sq") || !strcmp(state, "sum");
+	bool counted = false;
+	for (int i = 0; i < OPTIMIZER_COUNT; i++)
+		counted = counted || (optimizer_info[i].counted && !strcmp(optimizer_info[i].counted, state));
+	return counted;
 }
 
 int64_t state_updates(const json_t *root, const char *param)

@@ -36,7 +36,7 @@ static const Op *find_op(const Verify *v, SectionKind s, OpKind kind)
 
 /* ---- the optimizer ---- */
 
-static void check_updates(Verify *v, const Optimizer *opt)
+static void check_updates(Verify *v, const OptimizerInfo *opt)
 {
 	IR_FOR_OPS(v->m, SEC_UPDATE, op) {
 		const char *does = op->kind == OP_UPDATE_SHARD ? attr_get_str(op->attrs, "optimizer", "") : opt->name;
@@ -60,7 +60,7 @@ static bool is_state(const Symbol *s, const char *state)
 		&& (!name[n] || name[n] == '.');
 }
 
-static States *states_of(Verify *v, const Optimizer *opt)
+static States *states_of(Verify *v, const OptimizerInfo *opt)
 {
 	const Module *m = v->m;
 	States *of = NEW_N(v->arena, States, m->n_units * UNIT_MAX_FLATS);
@@ -76,7 +76,7 @@ static States *states_of(Verify *v, const Optimizer *opt)
 	return of;
 }
 
-static void check_states(Verify *v, const Optimizer *opt, const Unit *u, int flat, const States *is)
+static void check_states(Verify *v, const OptimizerInfo *opt, const Unit *u, int flat, const States *is)
 {
 	const char *name = v->m->train->optimizer;
 	for (int k = 0; k < opt->n_states; k++)
@@ -93,19 +93,19 @@ static void check_states(Verify *v, const Optimizer *opt, const Unit *u, int fla
 static void check_optimizer(Verify *v)
 {
 	const Module *m = v->m;
-	Optimizer opt;
+	OptimizerChoice opt;
 	const char *name = m->train->optimizer;
 	if (!name || !optimizer_read(name, &opt)) {
 		fail(v, name ? "optimizer=\"%s\" is not known; expected %s" : "%soptimizer= is missing; expected %s",
-			name ? name : "", optimizer_forms);
+			name ? name : "", OPTIMIZER_FORMS);
 		return;
 	}
-	check_updates(v, &opt);
-	States *of = states_of(v, &opt);
+	check_updates(v, opt.info);
+	States *of = states_of(v, opt.info);
 	for (int i = 0; i < m->n_units && m->level >= LEVEL_SHARD; i++)
 		for (int f = 0; f < m->units[i]->n_flats && !v->errors; f++)
 			if (m->units[i]->flat[f].trainable)
-				check_states(v, &opt, m->units[i], f, &of[i * UNIT_MAX_FLATS + f]);
+				check_states(v, opt.info, m->units[i], f, &of[i * UNIT_MAX_FLATS + f]);
 }
 
 /* ---- parameter groups ---- */

@@ -355,20 +355,22 @@ void k_init_normal_f32(float *out, uint64_t key, int64_t first, int64_t n, float
 /* The indices of the first NaN and of the first infinity in x (n) of f32, f64, f16 or bf16; -1 where there is none. */
 void k_not_finite(int64_t *nan, int64_t *inf, const void *x, int64_t n, KDType t);
 
-/* Optimizers: p, states and g are flat shards (numel), p and states f32, g f32, bf16 or f16; g is read as
- * clamp(g * grad_scale * clip_coef).
- * The rules are PyTorch's: weight decay is added to the gradient (sgd, adam, adagrad) or decoupled
- * (adamw, lion).  Gaps are not touched.  sgd: m may be NULL (no momentum). */
-void k_sgd_f32(float *p, float *m, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s, bool nesterov);
-void k_adam_f32(float *p, float *m, float *v, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s);
-void k_adamw_f32(float *p, float *m, float *v, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s);
-void k_adagrad_f32(float *p, float *sum, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s);
-void k_lion_f32(float *p, float *m, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s);
+/* What an optimizer updates: flat shards of parameters, states (f32) and gradients (f32, bf16 or f16), of which the
+ * segments; g is read as clamp(g * grad_scale * clip_coef).  Gaps are not touched. */
+typedef struct KUpdate {
+	float *p, *state[2];   /* NULL where the optimizer has no such state */
+	const void *g;
+	KDType g_type;
+	const Segment *segment;
+	int64_t n_segments;
+	const Group *group;
+	const StepScalars *s;
+	bool nesterov;         /* of momentum */
+} KUpdate;
+
+/* The rules are PyTorch's: weight decay is added to the gradient, or decoupled (adamw, lion). */
+#define OPTIMIZER(kernel, ...) void k_##kernel##_f32(const KUpdate *u);
+#include "base/optimizers.def"
 
 #ifdef __cplusplus
 }

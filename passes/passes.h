@@ -76,10 +76,10 @@ typedef struct Blocks {
 Blocks *blocks_find(Module *m, Arena *a);
 const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope of an op, "" = unknown */
 
-/* optimizer/optimizers.c: the meaning of --optimizer; NULL = adamw. */
-bool optimizer_parse(const char *text, Optimizer *out, Diag *d);
+/* optimizer/optimizers.c: the meaning of --optimizer; NULL = the default. */
+bool optimizer_parse(const char *text, OptimizerChoice *out, Diag *d);
 /* That of the train block; where there is none, of the options. */
-bool optimizer_of(const Module *m, const Options *o, Optimizer *out, Diag *d);
+bool optimizer_of(const Module *m, const Options *o, OptimizerChoice *out, Diag *d);
 
 /* optimizer/param_groups.c: the groups that --param-group asks for; NULL after messages. */
 ParamGroup *param_groups_parse(const char *const *text, int n, const char *optimizer, Arena *a, Diag *d);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/near.h"
+#include "base/optimizer.h"
 #include "runtime/options.h"
 
 static const char *const flag_names[OPT_COUNT] = {
@@ -283,6 +284,18 @@ bool options_parse(RtOptions *o, Arena *a, int argc, char **argv, Diag *d)
 	return ok;
 }
 
+/* The row's text, and behind it what base/optimizers.def says. */
+static const char *help_of(OptionId id, Arena *a)
+{
+	const char *text = option_info[id].help;
+	switch (id) {
+	case OPT_betas: return arena_printf(a, "%s %s", text, optimizer_defaults(a, GROUP_beta1, GROUP_beta2));
+	case OPT_eps: return arena_printf(a, "%s %s", text, optimizer_defaults(a, GROUP_eps, GROUP_eps));
+	case OPT_weight_decay: return arena_printf(a, "%s %s, else 0", text, optimizer_decays(a));
+	default: return text;
+	}
+}
+
 void options_print_help(const RtOptions *o, const char *const *note, FILE *out)
 {
 	fprintf(out, "usage: %s --data NAME=FILE.npy ... | --tokens FILE  [flags]\n",
@@ -298,7 +311,7 @@ void options_print_help(const RtOptions *o, const char *const *note, FILE *out)
 		char left[64];
 		snprintf(left, sizeof(left), "--%s%s%s%s", info->flag, *info->argument ? " " : "", info->argument, list);
 		fprintf(out, "  %-28s  %s%s", left, strlen(left) > 28 ? "\n                                " : "",
-			info->help);
+			help_of(id, o->arena));
 		fprintf(out, note[id] ? " [%s]\n" : "\n", note[id]);
 	}
 	fprintf(out, "\nFlags with .. may be repeated, others are given once.  [..]: the default, or the reason why it is "

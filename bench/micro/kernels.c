@@ -260,8 +260,9 @@ static void updates(void)
 	double out;
 	for (int i = 0; i < 64; i++)
 		seg[i] = (Segment){n / 64 * i, n / 64, 0, i, 0};
-	TIME("adamw, 124 M", 1, 28 * n, 0, k_adamw_f32(p, m, v, g, K_F32, seg, 64, &group, &s));
-	TIME("sgd with momentum, 124 M", 0, 20 * n, 0, k_sgd_f32(p, m, g, K_F32, seg, 64, &group, &s, false));
+	KUpdate u = {p, {m, v}, g, K_F32, seg, 64, &group, &s, false};
+	TIME("adamw, 124 M", 1, 28 * n, 0, k_adamw_f32(&u));
+	TIME("sgd with momentum, 124 M", 0, 20 * n, 0, k_momentum_f32(&u));
 	TIME("sumsq, 124 M", 1, 4 * n, 0, k_norm(&out, NULL, g, K_F32, seg, 64, 2, NULL));
 	free(p), free(m), free(v), free(g);
 }

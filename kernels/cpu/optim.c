@@ -30,15 +30,17 @@ INLINE float gradient(const Update *u, float g)
 	return g < -u->clip ? -u->clip : g;
 }
 
-static void sgd(const Update *u, float *p, float *m, float *unused, const float *g, int64_t n)
+static void sgd(const Update *u, float *p, float *unused, float *none, const float *g, int64_t n)
 {
-	(void)unused;
-	if (!m) {
-		for (int64_t i = 0; i < n; i++)
-			p[i] -= u->lr * (gradient(u, g[i]) + u->decay * p[i]);
-		return;
-	}
+	(void)unused, (void)none;
+	for (int64_t i = 0; i < n; i++)
+		p[i] -= u->lr * (gradient(u, g[i]) + u->decay * p[i]);
+}
+
+static void momentum(const Update *u, float *p, float *m, float *unused, const float *g, int64_t n)
+{
 	float mu = u->beta1, ahead = u->nesterov ? u->beta1 : 1, now = u->nesterov ? 1 : 0;
+	(void)unused;
 	for (int64_t i = 0; i < n; i++) {
 		float d = gradient(u, g[i]) + u->decay * p[i];
 		m[i] = mu * m[i] + d;
@@ -91,67 +93,38 @@ static void lion(const Update *u, float *p, float *m, float *unused, const float
 
 typedef void Rule(const Update *u, float *p, float *a, float *b, const float *g, int64_t n);
 
-/* What an optimizer works on: parameters, up to two states, gradients. */
-typedef struct Flat { float *p, *a, *b; const void *g; KDType g_type; } Flat;
-
 /* Elements [at, at + n), of 16-bit gradients by pieces that are widened in the nearest cache. */
-static void update_block(Rule *rule, const Update *u, const Flat *f, int64_t at, int64_t n)
+static void update_block(Rule *rule, const Update *u, const KUpdate *k, int64_t at, int64_t n)
 {
 	float wide[PIECE];
-	int64_t piece = f->g_type == K_F32 ? n : PIECE;
+	float *a = k->state[0], *b = k->state[1];
+	int64_t piece = k->g_type == K_F32 ? n : PIECE;
 	for (int64_t i = 0; i < n; i += piece, at += piece) {
 		int64_t part = MIN(piece, n - i);
-		const float *g = f->g_type == K_F32 ? (const float *)f->g + at : wide;
+		const float *g = k->g_type == K_F32 ? (const float *)k->g + at : wide;
 		if (g == wide)
-			widen(wide, at_element(f->g, f->g_type, at), f->g_type, part);
-		rule(u, f->p + at, f->a ? f->a + at : NULL, f->b ? f->b + at : NULL, g, part);
+			widen(wide, at_element(k->g, k->g_type, at), k->g_type, part);
+		rule(u, k->p + at, a ? a + at : NULL, b ? b + at : NULL, g, part);
 	}
 }
 
-static void update(Rule *rule, Flat f, const Segment *seg, int64_t n_seg, const Group *group,
-	const StepScalars *s, bool nesterov)
+static void update(Rule *rule, const KUpdate *k)
 {
-	if (s->skip)
+	if (k->s->skip)
 		return;
 	#pragma omp parallel
-	for (int64_t k = 0; k < n_seg; k++) {
-		Update u = update_of(&group[seg[k].group], s, seg[k].began);
-		u.nesterov = nesterov;
+	for (int64_t i = 0; i < k->n_segments; i++) {
+		const Segment *seg = &k->segment[i];
+		Update u = update_of(&k->group[seg->group], k->s, seg->began);
+		u.nesterov = k->nesterov;
 		#pragma omp for schedule(static) nowait
-		for (int64_t i = 0; i < seg[k].length; i += BLOCK)
-			update_block(rule, &u, &f, seg[k].begin + i, MIN(BLOCK, seg[k].length - i));
+		for (int64_t j = 0; j < seg->length; j += BLOCK)
+			update_block(rule, &u, k, seg->begin + j, MIN(BLOCK, seg->length - j));
 	}
 }
 
-void k_sgd_f32(float *p, float *m, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s, bool nesterov)
-{
-	update(sgd, (Flat){p, m, NULL, g, g_type}, seg, n_seg, group, s, nesterov);
-}
-
-void k_adam_f32(float *p, float *m, float *v, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s)
-{
-	update(adam, (Flat){p, m, v, g, g_type}, seg, n_seg, group, s, false);
-}
-
-void k_adamw_f32(float *p, float *m, float *v, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s)
-{
-	update(adamw, (Flat){p, m, v, g, g_type}, seg, n_seg, group, s, false);
-}
-
-void k_adagrad_f32(float *p, float *sum, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s)
-{
-	update(adagrad, (Flat){p, sum, NULL, g, g_type}, seg, n_seg, group, s, false);
-}
-
-void k_lion_f32(float *p, float *m, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s)
-{
-	update(lion, (Flat){p, m, NULL, g, g_type}, seg, n_seg, group, s, false);
-}
+#define OPTIMIZER(kernel, ...) void k_##kernel##_f32(const KUpdate *u) { update(kernel, u); }
+#include "base/optimizers.def"
 
 void k_zero_gaps(void *flat, int64_t count, const Segment *seg, int64_t n_seg, int size)
 {

@@ -6,14 +6,22 @@
 
 enum { OPTIM_BLOCK = 256 };
 
-typedef enum Rule { SGD, MOMENTUM, ADAM, ADAMW, ADAGRAD, LION } Rule;
+typedef enum Rule {
+#define OPTIMIZER(kernel, ...) OPTIM_##kernel,
+#include "base/optimizers.def"
+} Rule;
+
+static constexpr int n_states[] = {
+#define OPTIMIZER(kernel, name, flag, lr, decay, beta1, beta2, eps, momentum, counted, n, ...) n,
+#include "base/optimizers.def"
+};
 
 typedef struct Update {
 	float lr, decay, scale, clip, beta1, beta2, eps;
 	float step, root; /* adam: lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t) */
 } Update;
 
-/* What an optimizer works on: parameters, up to two states, gradients; the tables of its launch. */
+/* A KUpdate as a launch takes it. */
 template <class G> struct Flat {
 	float *p, *a, *b;
 	const G *g;
@@ -43,19 +51,19 @@ __device__ __forceinline__ void update_one(const Update &u, bool nesterov, float
 	g *= u.scale;
 	g = g > u.clip ? u.clip : g;
 	g = g < -u.clip ? -u.clip : g;
-	if constexpr (R == ADAMW || R == LION)
+	if constexpr (R == OPTIM_adamw || R == OPTIM_lion)
 		p *= 1 - u.lr * u.decay;
 	else
 		g += u.decay * p;
-	if constexpr (R == SGD) {
+	if constexpr (R == OPTIM_sgd) {
 		p -= u.lr * g;
-	} else if constexpr (R == MOMENTUM) {
+	} else if constexpr (R == OPTIM_momentum) {
 		a = u.beta1 * a + g;
 		p -= u.lr * (nesterov ? g + u.beta1 * a : a);
-	} else if constexpr (R == ADAGRAD) {
+	} else if constexpr (R == OPTIM_adagrad) {
 		a += g * g;
 		p -= u.lr * g / (sqrtf(a) + u.eps);
-	} else if constexpr (R == LION) {
+	} else if constexpr (R == OPTIM_lion) {
 		float c = a + (1 - u.beta1) * (g - a);
 		p -= u.lr * (c > 0 ? 1.0f : c < 0 ? -1.0f : 0.0f);
 		a = a + (1 - u.beta2) * (g - a);
@@ -70,7 +78,7 @@ __device__ __forceinline__ void update_one(const Update &u, bool nesterov, float
 template <Rule R, int N, class G>
 __device__ __forceinline__ void update_at(const Flat<G> &f, const Update &u, int64_t i)
 {
-	constexpr bool has_a = R != SGD, has_b = R == ADAM || R == ADAMW;
+	constexpr bool has_a = n_states[R] > 0, has_b = n_states[R] > 1;
 	Vec<G, N> g = load<N>(f.g + i);
 	Vec<float, N> p = load<N>(f.p + i), a = {}, b = {};
 	if constexpr (has_a)
@@ -97,65 +105,35 @@ template <Rule R, class G> static __global__ void __launch_bounds__(OPTIM_BLOCK)
 		FlatChunk part = chunk_of_segment(chunk, f.seg[k]);
 		__syncthreads(); /* of the segment before */
 		if (threadIdx.x == 0)
-			shared = update_of(&f.group[f.seg[k].group], f.s, f.seg[k].began, R == ADAM || R == ADAMW);
+			shared = update_of(&f.group[f.seg[k].group], f.s, f.seg[k].began, R == OPTIM_adam || R == OPTIM_adamw);
 		__syncthreads();
 		Update u = shared;
 		each_of_part(part, [&](int64_t i) { update_at<R, 1>(f, u, i); }, [&](int64_t i) { update_at<R, 4>(f, u, i); });
 	}
 }
 
-template <Rule R, class G> static void update_as(const Flat<float> &f)
+template <Rule R, class G> static void update_as(const KUpdate *u)
 {
-	Flat<G> typed = {f.p, f.a, f.b, (const G *)(const void *)f.g, f.seg, f.n_seg, f.group, f.s, f.nesterov};
-	LAUNCH((update_flat<R, G>), K_FLAT_CHUNKS, OPTIM_BLOCK, 0, k_stream, typed);
+	Flat<G> f = {u->p, u->state[0], u->state[1], (const G *)u->g, u->segment, u->n_segments, u->group, u->s,
+		u->nesterov};
+	LAUNCH((update_flat<R, G>), K_FLAT_CHUNKS, OPTIM_BLOCK, 0, k_stream, f);
 }
 
-template <Rule R> static void update(const Flat<float> &f, KDType g_type)
+template <Rule R> static void update(const KUpdate *u)
 {
-	if (f.n_seg == 0)
+	if (u->n_segments == 0)
 		return;
-	want_flat(f.p, "parameters");
-	want_flat(f.a, "states");
-	want_flat(f.b, "states");
-	want_flat(f.g, "gradients");
-	if (g_type == K_F32)
-		update_as<R, float>(f);
-	else if (g_type == K_BF16)
-		update_as<R, Bf16>(f);
+	want_flat(u->p, "parameters");
+	want_flat(u->state[0], "states");
+	want_flat(u->state[1], "states");
+	want_flat(u->g, "gradients");
+	if (u->g_type == K_F32)
+		update_as<R, float>(u);
+	else if (u->g_type == K_BF16)
+		update_as<R, Bf16>(u);
 	else
-		update_as<R, F16>(f);
+		update_as<R, F16>(u);
 }
 
-void k_sgd_f32(float *p, float *m, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s, bool nesterov)
-{
-	Flat<float> f = {p, m, nullptr, (const float *)g, seg, n_seg, group, s, nesterov};
-	if (m)
-		update<MOMENTUM>(f, g_type);
-	else
-		update<SGD>(f, g_type);
-}
-
-void k_adam_f32(float *p, float *m, float *v, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s)
-{
-	update<ADAM>(Flat<float>{p, m, v, (const float *)g, seg, n_seg, group, s, false}, g_type);
-}
-
-void k_adamw_f32(float *p, float *m, float *v, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s)
-{
-	update<ADAMW>(Flat<float>{p, m, v, (const float *)g, seg, n_seg, group, s, false}, g_type);
-}
-
-void k_adagrad_f32(float *p, float *sum, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s)
-{
-	update<ADAGRAD>(Flat<float>{p, sum, nullptr, (const float *)g, seg, n_seg, group, s, false}, g_type);
-}
-
-void k_lion_f32(float *p, float *m, const void *g, KDType g_type, const Segment *seg, int64_t n_seg,
-	const Group *group, const StepScalars *s)
-{
-	update<LION>(Flat<float>{p, m, nullptr, (const float *)g, seg, n_seg, group, s, false}, g_type);
-}
+#define OPTIMIZER(kernel, ...) void k_##kernel##_f32(const KUpdate *u) { update<OPTIM_##kernel>(u); }
+#include "base/optimizers.def"

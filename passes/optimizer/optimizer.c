@@ -57,7 +57,7 @@ static void check_norm(const Options *o, const Clip *clip, const LossScale *scal
 
 bool pass_optimizer(Module *m, const Options *o, Diag *d)
 {
-	Optimizer optimizer;
+	OptimizerChoice optimizer;
 	Clip clip;
 	LossScale scale;
 	bool ok = optimizer_parse(o->graph.optimizer, &optimizer, d);

@@ -16,26 +16,26 @@ static bool is_word(const char *s, size_t n, const char *word)
 static void refuse_optimizer(const char *text, Diag *d)
 {
 	Arena *a = arena_new();
-	const char **names = NEW_N(a, const char *, optimizer_count);
+	const char **names = NEW_N(a, const char *, OPTIMIZER_COUNT);
 	size_t n = strcspn(text, ":");
 	bool is_known = false;
-	for (int i = 0; i < optimizer_count; i++) {
-		names[i] = optimizer_known[i].name;
+	for (int i = 0; i < OPTIMIZER_COUNT; i++) {
+		names[i] = optimizer_info[i].name;
 		is_known = is_known || is_word(text, n, names[i]);
 	}
 	const char *value = strchr(text, '=');
-	const char *hint = is_known ? "" : near_hint(a, "--optimizer", arena_strndup(a, text, n), names, optimizer_count);
+	const char *hint = is_known ? "" : near_hint(a, "--optimizer", arena_strndup(a, text, n), names, OPTIMIZER_COUNT);
 	if (value && is_known)
 		hint = "; its numbers are given when training, as in ./train --lr 1e-3 --momentum 0.9 --betas 0.9,0.99 "
 			"--weight-decay 0.1";
-	diag_error(d, "--optimizer", "\"%s\" is not an optimizer with these flags; accepted: %s%s", text, optimizer_forms,
+	diag_error(d, "--optimizer", "\"%s\" is not an optimizer with these flags; accepted: %s%s", text, OPTIMIZER_FORMS,
 		hint);
 	arena_free(a);
 }
 
-bool optimizer_parse(const char *text, Optimizer *out, Diag *d)
+bool optimizer_parse(const char *text, OptimizerChoice *out, Diag *d)
 {
-	text = text ? text : "adamw";
+	text = text ? text : OPTIMIZER_DEFAULT;
 	if (optimizer_read(text, out))
 		return true;
 	if (out->nesterov)
@@ -45,7 +45,7 @@ bool optimizer_parse(const char *text, Optimizer *out, Diag *d)
 	return false;
 }
 
-bool optimizer_of(const Module *m, const Options *o, Optimizer *out, Diag *d)
+bool optimizer_of(const Module *m, const Options *o, OptimizerChoice *out, Diag *d)
 {
 	return optimizer_parse(m->train ? m->train->optimizer : o->graph.optimizer, out, d);
 }

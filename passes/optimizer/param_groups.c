@@ -32,8 +32,8 @@ static bool parse_value(const char *text, const char *s, size_t n, const char *o
 	}
 	g->value[key] = v;
 	if (!group_key_used(key, optimizer)) {
-		diag_error(d, option, "\"%s\": --optimizer=%s does not read %s (%s)", text, optimizer ? optimizer : "adamw",
-			info, group_key_info[key].optimizers);
+		diag_error(d, option, "\"%s\": --optimizer=%s does not read %s (%s)", text,
+			optimizer ? optimizer : OPTIMIZER_DEFAULT, info, optimizer_readers(a, key, " ", " "));
 		return false;
 	}
 	if (name == n || !*value || *end || !group_value_right(key, v)) {

@@ -38,7 +38,7 @@ bool train_make(Module *m, const TrainParts *p, const Options *o, Diag *d)
 	bool scaled = find_op(m, SEC_BACKWARD, OP_LOSS_SCALE);
 	const GraphOptions *g = &o->graph;
 	Train *t = m->train = NEW(m->arena, Train);
-	*t = (Train){.optimizer = ir_intern(m, g->optimizer ? g->optimizer : "adamw"),
+	*t = (Train){.optimizer = ir_intern(m, g->optimizer ? g->optimizer : OPTIMIZER_DEFAULT),
 		.norm = find_op(m, SEC_UPDATE, OP_NORM), .clip = step ? p->clip.p : 0, .clip_value = step && p->clip.value,
 		.no_decay_1d = g->no_decay_1d, .loss_scale = scaled ? p->scale.value : 0,
 		.growth_interval = scaled ? p->scale.growth_interval : 0,

@@ -461,13 +461,13 @@ static void reduce_scalars(Shard *s, Op *norm, Op *step, Value **shards, int n)
 	}
 }
 
-static Attr *update_attrs(Module *m, const Optimizer *opt)
+static Attr *update_attrs(Module *m, const OptimizerChoice *opt)
 {
-	Attr *attrs = attr_str(m, NULL, "optimizer", opt->name);
+	Attr *attrs = attr_str(m, NULL, "optimizer", opt->info->name);
 	return opt->nesterov ? attr_int(m, attrs, "nesterov", 1) : attrs;
 }
 
-static void update_unit(Shard *s, Builder *b, Unit *u, Value *grad, const Optimizer *opt, Op **sent)
+static void update_unit(Shard *s, Builder *b, Unit *u, Value *grad, const OptimizerChoice *opt, Op **sent)
 {
 	b->unit = u;
 	Attr *how = update_attrs(s->m, opt);
@@ -481,7 +481,7 @@ static void update_unit(Shard *s, Builder *b, Unit *u, Value *grad, const Optimi
 }
 
 /* grad: by unit index, NULL = nothing of the unit is trained. */
-static void emit_updates(Shard *s, Builder *b, Value **grad, const Optimizer *opt)
+static void emit_updates(Shard *s, Builder *b, Value **grad, const OptimizerChoice *opt)
 {
 	Module *m = s->m;
 	Op **sent = NEW_N(m->arena, Op *, m->n_units);
@@ -510,7 +510,7 @@ static void remove_update(Module *m)
 	}
 }
 
-static void update_units(Shard *s, const Optimizer *opt)
+static void update_units(Shard *s, const OptimizerChoice *opt)
 {
 	Module *m = s->m;
 	PtrMap *updates = ptrmap_new(m->arena);
@@ -605,7 +605,7 @@ static bool check_step(const Module *m, Diag *d)
 
 bool pass_shard(Module *m, const Options *o, Diag *d)
 {
-	Optimizer opt;
+	OptimizerChoice opt;
 	Shard s = {.m = m, .o = o, .d = d, .use = NEW_N(m->arena, UnitUse, m->n_units),
 		.local = ptrmap_new(m->arena)};
 	if (!optimizer_of(m, o, &opt, d))

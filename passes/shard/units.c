@@ -161,7 +161,7 @@ static bool find_trained(Module *m, Diag *d)
 
 /* ---- optimizer states ---- */
 
-static void declare_states(Module *m, const Optimizer *opt)
+static void declare_states(Module *m, const OptimizerInfo *opt)
 {
 	for (int i = 0; i < m->n_units; i++) {
 		Unit *u = m->units[i];
@@ -456,7 +456,7 @@ static void check_kept(const Module *m, const Options *o, Diag *d)
 }
 
 /* Of --offload=optim: states, or f32 masters, are what would lie in the file. */
-static void check_optim_file(const Module *m, const Options *o, const Optimizer *opt, Diag *d)
+static void check_optim_file(const Module *m, const Options *o, const OptimizerInfo *opt, Diag *d)
 {
 	bool some = opt->n_states > 0;
 	for (int i = 0; i < m->n_units; i++)
@@ -478,7 +478,7 @@ static bool check_rounding(const Module *m, const Options *o, Diag *d)
 
 bool pass_units(Module *m, const Options *o, Diag *d)
 {
-	Optimizer opt;
+	OptimizerChoice opt;
 	Groups groups = {0};
 	Arena *a = arena_new();
 	Dtypes dtypes = {.o = o};
@@ -491,7 +491,7 @@ bool pass_units(Module *m, const Options *o, Diag *d)
 	if (!ok)
 		return false;
 	check_kept(m, o, d);
-	check_optim_file(m, o, &opt, d);
-	declare_states(m, &opt);
+	check_optim_file(m, o, opt.info, d);
+	declare_states(m, opt.info);
 	return check_rounding(m, o, d);
 }

@@ -4,6 +4,7 @@
 #ifndef SHARDC_RUNTIME_EXEC_H
 #define SHARDC_RUNTIME_EXEC_H
 
+#include "base/optimizer.h"
 #include "runtime/comm/comm.h"
 #include "runtime/scalars.h"
 #include "runtime/shardrt.h"
@@ -206,11 +207,10 @@ bool replicas_check(const Rt *rt, Diag *d);
 
 /* ---- optim.c ---- */
 
-typedef struct OptimizerInfo OptimizerInfo;
 typedef struct SegmentList { Segment *at; int64_t n; } SegmentList;
 typedef struct Optimizer {
 	const OptimizerInfo *info;
-	bool momentum, nesterov;
+	bool nesterov;
 	int n_states;
 	SegmentList (*segments)[4]; /* [unit][flat]: of the whole flat */
 	SegmentList (*mine)[4];     /* of the part that this rank updates, from its start */
@@ -218,7 +218,7 @@ typedef struct Optimizer {
 	int64_t *began;             /* by tensor of the model: updates done when its states began */
 	LrSchedule lr;
 	double clip_norm, clip_value; /* 0 = off */
-	void *(*state[2])[4];       /* [state][unit][flat]: shards, f32 */
+	void *(*state[OPTIMIZER_STATES])[4];       /* [state][unit][flat]: shards, f32 */
 	void *(*master)[4];         /* [unit][flat]: f32, where the flat has a master and this rank updates it */
 	double norm;                /* of the gradients of this step, this rank's part: sum of |g|^p, or largest |g| */
 } Optimizer;
@@ -234,7 +234,7 @@ void optim_print_groups(const Optimizer *opt, const RtModel *model, FILE *out); 
 const char *optim_state_name(const Optimizer *opt, int state); /* as files call it: "exp_avg" */
 
 /* Why the program has no use for a flag; NULL: it has. */
-const char *optim_refuses(const Optimizer *opt, const RtModel *model, OptionId flag);
+const char *optim_refuses(const Optimizer *opt, const RtModel *model, OptionId flag, Arena *a);
 /* Learning rates by the flags, and above them hyper (NULL: nothing). */
 LrSchedule optim_schedule(const Optimizer *opt, const RtOptions *o, const double *hyper);
 /* Puts in force what the flags say, and above them hyper (NULL: nothing). */

@@ -72,7 +72,7 @@ static bool read_value(HyperKind kind, const json_t *v, double *out)
 static void read_row(Reader *r, int i, const char *path, const json_t *v)
 {
 	HyperKind kind = rows[i].kind;
-	const char *refused = optim_refuses(&r->rt->p->optim, r->rt->model, rows[i].flag);
+	const char *refused = optim_refuses(&r->rt->p->optim, r->rt->model, rows[i].flag, r->a);
 	if (refused)
 		wrong(r, path, "this program, compiled with --optimizer=%s, has no use for it: %s", r->rt->model->optimizer,
 			refused);

@@ -2,7 +2,7 @@
  *
  * Refuses a flag that the optimizer has no use for, and trainable parameters that are not f32 and have no f32 master.
  *
- * The one idea: an optimizer is a row (states, defaults, one kernel call); a flat shard is cut into
+ * The one idea: an optimizer is a row of base/optimizers.def, and a kernel; a flat shard is cut into
  * segments, one a parameter, and a segment's group says how it is decayed.  A rank updates the part of a flat that
  * layout_range gives it: its segments are those of the flat, cut to that part.  Where the flat has a master, that is
  * updated, and the working copy rounded from it. */
@@ -12,46 +12,9 @@
 
 #include "runtime/exec/private.h"
 
-static void update_sgd(const Update *u)
-{
-	k_sgd_f32(u->p, u->m, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s, u->nesterov);
-}
-
-static void update_adam(const Update *u)
-{
-	k_adam_f32(u->p, u->m, u->v, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s);
-}
-
-static void update_adamw(const Update *u)
-{
-	k_adamw_f32(u->p, u->m, u->v, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s);
-}
-
-static void update_adagrad(const Update *u)
-{
-	k_adagrad_f32(u->p, u->m, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s);
-}
-
-static void update_lion(const Update *u)
-{
-	k_lion_f32(u->p, u->m, u->g, u->dtype, u->segment, u->n_segments, u->group, u->s);
-}
-
-struct OptimizerInfo {
-	const char *name;
-	int n_states; /* of sgd: only when compiled with momentum */
-	const char *state[2];
-	double lr, beta1, beta2, eps, weight_decay;
-	void (*update)(const Update *u);
-};
-
-/* Names and defaults are PyTorch's; lion's are its paper's. */
-static const OptimizerInfo optimizers[] = {
-	{"sgd",     1, {"momentum_buffer", NULL},  1e-3, 0.9, 0,     0,     0,    update_sgd},
-	{"adam",    2, {"exp_avg", "exp_avg_sq"},  1e-3, 0.9, 0.999, 1e-8,  0,    update_adam},
-	{"adamw",   2, {"exp_avg", "exp_avg_sq"},  1e-3, 0.9, 0.999, 1e-8,  0.01, update_adamw},
-	{"adagrad", 1, {"sum", NULL},              1e-2, 0,   0,     1e-10, 0,    update_adagrad},
-	{"lion",    1, {"exp_avg", NULL},          1e-4, 0.9, 0.99,  0,     0,    update_lion},
+static void (*const kernels[OPTIMIZER_COUNT])(const KUpdate *u) = {
+#define OPTIMIZER(kernel, ...) [OPTIMIZER_##kernel] = k_##kernel##_f32,
+#include "base/optimizers.def"
 };
 
 double optim_norm_p(const RtModel *model)
@@ -61,7 +24,7 @@ double optim_norm_p(const RtModel *model)
 
 const char *optim_state_name(const Optimizer *opt, int state)
 {
-	return opt->info->state[state];
+	return opt->info->states[state];
 }
 
 static bool segment_of(const RtTensor *t, int unit, int flat)
@@ -112,15 +75,12 @@ static SegmentList cut_range(const SegmentList *whole, LayoutRange range, Arena 
 
 static void set_info(Optimizer *opt, const char *spec)
 {
-	size_t n = strcspn(spec, ":");
-	for (int i = 0; i < COUNT_OF(optimizers); i++)
-		if (strlen(optimizers[i].name) == n && !strncmp(optimizers[i].name, spec, n))
-			opt->info = &optimizers[i];
-	if (!opt->info)
+	OptimizerChoice choice;
+	if (!optimizer_read(spec, &choice))
 		ice("optimizer \"%s\" is unknown to the runtime", spec);
-	opt->nesterov = strstr(spec + n, "nesterov");
-	opt->momentum = strcmp(opt->info->name, "sgd") || strstr(spec + n, "momentum") || opt->nesterov;
-	opt->n_states = opt->momentum ? opt->info->n_states : 0;
+	opt->info = choice.info;
+	opt->nesterov = choice.nesterov;
+	opt->n_states = choice.info->n_states;
 }
 
 bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Arena *a, const char *program, Diag *d)
@@ -170,20 +130,24 @@ void optim_set_began(Optimizer *opt, const RtModel *model, int tensor, int64_t u
 				lists[k]->at[i].began = updates;
 }
 
-const char *optim_refuses(const Optimizer *opt, const RtModel *model, OptionId flag)
+/* "adam, adamw and lion have it" */
+static const char *readers_of(GroupKey key, Arena *a)
 {
-	bool sgd = !strcmp(opt->info->name, "sgd");
-	const struct { OptionId id; bool used; const char *why; } rules[] = {
-		{OPT_momentum, sgd && opt->momentum, "only --optimizer=sgd:momentum has it"},
-		{OPT_betas, !sgd && opt->info->beta2 > 0, "adam, adamw and lion have it"},
-		{OPT_eps, opt->info->eps > 0, "adam, adamw and adagrad have it"},
-		{OPT_clip_norm, model->clip, "compile with --clip=P, the norm's p (1, 2, 2.5, inf), to have it"},
-		{OPT_clip_value, model->clip_value, "compile with --clip=value to have it"},
-	};
-	for (int i = 0; i < COUNT_OF(rules); i++)
-		if (rules[i].id == flag && !rules[i].used)
-			return rules[i].why;
-	return NULL;
+	const char *names = optimizer_readers(a, key, ", ", " and ");
+	return arena_printf(a, strchr(names, ' ') ? "%s have it" : "only --optimizer=%s has it", names);
+}
+
+const char *optim_refuses(const Optimizer *opt, const RtModel *model, OptionId flag, Arena *a)
+{
+	switch (flag) {
+	case OPT_momentum: return optimizer_reads(opt->info, GROUP_momentum) ? NULL : readers_of(GROUP_momentum, a);
+	case OPT_betas: return optimizer_reads(opt->info, GROUP_beta1) ? NULL : readers_of(GROUP_beta1, a);
+	case OPT_eps: return optimizer_reads(opt->info, GROUP_eps) ? NULL : readers_of(GROUP_eps, a);
+	case OPT_clip_norm:
+		return model->clip ? NULL : "compile with --clip=P, the norm's p (1, 2, 2.5, inf), to have it";
+	case OPT_clip_value: return model->clip_value ? NULL : "compile with --clip=value to have it";
+	default: return NULL;
+	}
 }
 
 const char *optim_help(const RtModel *model, OptionId flag, Arena *a)
@@ -192,16 +156,17 @@ const char *optim_help(const RtModel *model, OptionId flag, Arena *a)
 	if (!model->optimizer)
 		return NULL;
 	set_info(&opt, model->optimizer);
-	const OptimizerInfo *i = opt.info;
-	const char *why = optim_refuses(&opt, model, flag);
+	const char *name = opt.info->name;
+	const double *is = opt.info->number;
+	const char *why = optim_refuses(&opt, model, flag, a);
 	if (why)
 		return arena_printf(a, "refused by this program: %s", why);
 	switch (flag) {
-	case OPT_lr: return arena_printf(a, "%s: %g", i->name, i->lr);
-	case OPT_momentum: return arena_printf(a, "%s: %g", i->name, i->beta1);
-	case OPT_betas: return arena_printf(a, "%s: %g,%g", i->name, i->beta1, i->beta2);
-	case OPT_eps: return arena_printf(a, "%s: %g", i->name, i->eps);
-	case OPT_weight_decay: return arena_printf(a, "%s: %g", i->name, i->weight_decay);
+	case OPT_lr: return arena_printf(a, "%s: %g", name, opt.info->lr);
+	case OPT_momentum: return arena_printf(a, "%s: %g", name, is[GROUP_momentum]);
+	case OPT_betas: return arena_printf(a, "%s: %g,%g", name, is[GROUP_beta1], is[GROUP_beta2]);
+	case OPT_eps: return arena_printf(a, "%s: %g", name, is[GROUP_eps]);
+	case OPT_weight_decay: return arena_printf(a, "%s: %g", name, is[GROUP_weight_decay]);
 	case OPT_clip_norm: return arena_printf(a, "of the %g-norm", optim_norm_p(model));
 	default: return NULL;
 	}
@@ -211,7 +176,7 @@ static bool check_flags(const Optimizer *opt, const RtModel *model, const RtOpti
 {
 	bool ok = true;
 	for (int i = 0; i < OPT_COUNT; i++) {
-		const char *why = o->text[i] ? optim_refuses(opt, model, (OptionId)i) : NULL;
+		const char *why = o->text[i] ? optim_refuses(opt, model, (OptionId)i, o->arena) : NULL;
 		if (!why)
 			continue;
 		diag_error(d, o->program, "--%s is refused by this program, compiled with --optimizer=%s%s%s: %s",
@@ -237,18 +202,25 @@ static double chosen(bool given, double flag, const double *hyper, int key, doub
 	return hyper && !isnan(hyper[key]) ? hyper[key] : given ? flag : otherwise;
 }
 
+/* An optimizer's number; 0: it does not read it. */
+static double number_of(const Optimizer *opt, GroupKey key)
+{
+	return optimizer_reads(opt->info, key) ? opt->info->number[key] : 0;
+}
+
 /* What holds for parameters of no group. */
 static Group base_group(const Optimizer *opt, const RtOptions *o, const double *hyper)
 {
-	const OptimizerInfo *info = opt->info;
 	bool betas = o->text[OPT_betas];
 	Group g = {.lr_scale = 1,
 		.weight_decay = (float)chosen(o->text[OPT_weight_decay], o->weight_decay, hyper, HYPER_weight_decay,
-			info->weight_decay),
-		.beta1 = (float)chosen(betas, o->betas.beta1, hyper, HYPER_betas, info->beta1),
-		.beta2 = (float)chosen(betas, o->betas.beta2, hyper, HYPER_betas_second, info->beta2),
-		.eps = (float)chosen(o->text[OPT_eps], o->eps, hyper, HYPER_eps, info->eps)};
-	g.beta1 = (float)chosen(o->text[OPT_momentum], o->momentum, hyper, HYPER_momentum, g.beta1);
+			number_of(opt, GROUP_weight_decay)),
+		.beta1 = (float)chosen(betas, o->betas.beta1, hyper, HYPER_betas, number_of(opt, GROUP_beta1)),
+		.beta2 = (float)chosen(betas, o->betas.beta2, hyper, HYPER_betas_second, number_of(opt, GROUP_beta2)),
+		.eps = (float)chosen(o->text[OPT_eps], o->eps, hyper, HYPER_eps, number_of(opt, GROUP_eps))};
+	if (optimizer_reads(opt->info, GROUP_momentum))
+		g.beta1 = (float)chosen(o->text[OPT_momentum], o->momentum, hyper, HYPER_momentum,
+			number_of(opt, GROUP_momentum));
 	return g;
 }
 
@@ -325,7 +297,7 @@ void optim_print_groups(const Optimizer *opt, const RtModel *model, FILE *out)
 	}
 }
 
-void optim_update(const Optimizer *opt, const Update *u)
+void optim_update(const Optimizer *opt, const KUpdate *u)
 {
-	opt->info->update(u);
+	kernels[opt->info - optimizer_info](u);
 }

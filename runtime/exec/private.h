@@ -109,17 +109,7 @@ void replicas_gathered(Rt *rt, const RtCollective *row); /* a gather has been wa
 
 double optim_norm_p(const RtModel *model); /* which norm of gradients is computed */
 /* One flat's part, updated by the optimizer's kernel; pointers and lists as kernels take them. */
-typedef struct Update {
-	float *p, *m, *v;
-	const void *g;
-	KDType dtype; /* of g */
-	const Segment *segment;
-	int64_t n_segments;
-	const Group *group;
-	const StepScalars *s;
-	bool nesterov;
-} Update;
-void optim_update(const Optimizer *opt, const Update *u);
+void optim_update(const Optimizer *opt, const KUpdate *u);
 
 /* ---- cpu/step.c or cuda/step.c: a step as a session sees it ---- */
 

@@ -75,11 +75,11 @@ void rt_update_shard(Rt *rt, int unit)
 		if (!u->flat[f].trainable || seg.n == 0)
 			continue;
 		bool master = u->flat[f].master;
-		Update update = {.p = master ? opt->master[unit][f] : rt->shard[unit][f], .g = rt->grad_shard[unit][f],
-			.dtype = (KDType)layout_update_dtype(u, f, &who), .segment = seg.at, .n_segments = seg.n,
-			.m = opt->n_states > 0 ? opt->state[0][unit][f] : NULL,
-			.v = opt->n_states > 1 ? opt->state[1][unit][f] : NULL,
+		KUpdate update = {.p = master ? opt->master[unit][f] : rt->shard[unit][f], .g = rt->grad_shard[unit][f],
+			.g_type = (KDType)layout_update_dtype(u, f, &who), .segment = seg.at, .n_segments = seg.n,
 			.group = cuda_groups(rt), .s = rt->scalars, .nesterov = opt->nesterov};
+		for (int k = 0; k < opt->n_states; k++)
+			update.state[k] = opt->state[k][unit][f];
 		optim_update(opt, &update);
 		if (master)
 			round_working_copy(rt, unit, f);
