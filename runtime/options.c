@@ -1,9 +1,9 @@
 /* runtime/options.c: flags -> RtOptions, from the table options.def.
  *
- * Refuses unknown flags, and says which was meant; values that do not parse; flags given twice, but for lists, and for
- * those without a value; and what no program has yet.  Accepts --name=value and --name value.
+ * Accepts --name=value and --name value.  Refuses unknown flags, and suggests the one that was meant; values that do
+ * not parse; flags given twice, except lists and flags without a value; and flags that no program supports yet.
  *
- * The one idea: a row's kind names the type of its field and the function that reads it. */
+ * The kind of a row names the type of its field and the function that reads it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,13 +35,13 @@ static const Restricted restricted[] = {
 #include "runtime/options.def"
 };
 
-/* Readers: false = the text is not of this kind.  The pointer is to the field. */
+/* Readers set the field; false = the text is not of this kind. */
 typedef bool ReadFn(void *field, const char *text, Arena *a);
 typedef struct Kind {
 	ReadFn *read;
 	const char *wants;
 	int n_values;
-	bool repeats;        /* a list, or what is the same when it is said twice */
+	bool repeats;        /* a list, or a flag that means the same when it is given twice */
 } Kind;
 
 static bool read_TEXT(void *field, const char *text, Arena *a)
@@ -136,7 +136,7 @@ static bool read_FLAG(void *field, const char *text, Arena *a)
 	return !*text;
 }
 
-/* Its two values arrive one after the other. */
+/* It is called twice, once for each of the two values. */
 static bool read_PAIR(void *field, const char *text, Arena *a)
 {
 	(void)a;
@@ -163,7 +163,7 @@ static const struct { const Kind *kind; size_t field; } readers[OPT_COUNT] = {
 #include "runtime/options.def"
 };
 
-/* Of a count that is one of some numbers: "0|1"; NULL: any will do. */
+/* The choices of a count that takes only some numbers, "0|1"; NULL: it takes any number. */
 static const char *counts_of(OptionId id)
 {
 	const char *argument = option_info[id].argument;
@@ -254,7 +254,7 @@ static bool parse_one(RtOptions *o, int argc, char **argv, int *i, Diag *d)
 	int id = find_flag(o, name, d);
 	const char *next = value ? value : *i + 1 < argc ? argv[*i + 1] : "";
 	if (id == OPT_COUNT) {
-		*i += !value && *next && strncmp(next, "--", 2); /* taken for its value */
+		*i += !value && *next && strncmp(next, "--", 2); /* skips the text that seems to be its value */
 		return false;
 	}
 	int n = readers[id].kind->n_values;
@@ -284,7 +284,7 @@ bool options_parse(RtOptions *o, Arena *a, int argc, char **argv, Diag *d)
 	return ok;
 }
 
-/* The row's text, and behind it what base/optimizers.def says. */
+/* The row's text, followed by the defaults of base/optimizers.def for flags that have them. */
 static const char *help_of(OptionId id, Arena *a)
 {
 	const char *text = option_info[id].help;

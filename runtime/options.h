@@ -28,17 +28,18 @@ typedef enum OptionId {
 typedef struct RtOptions {
 #define OPT(field, kind, ...) Option##kind field;
 #include "runtime/options.def"
-	const char *text[OPT_COUNT]; /* as given, or as a checkpoint has it (a list: its last); NULL = neither */
+	const char *text[OPT_COUNT]; /* the text as given, or as the checkpoint has it (of a list the last); NULL =
+	                              * neither */
 	bool given[OPT_COUNT];       /* on the command line */
 	Arena *arena;
 	const char *program;         /* "train": what messages begin with */
 } RtOptions;
 
-/* False after a message: wrong usage. */
+/* False after a message: the usage is wrong. */
 bool options_parse(RtOptions *o, Arena *a, int argc, char **argv, Diag *d);
-/* Sets one option as if given; where begins the message. */
+/* Sets one option as if it had been given; a message begins with `where`. */
 bool options_set(RtOptions *o, OptionId id, const char *text, const char *where, Diag *d);
-/* By groups; note[OPT_COUNT]: what stands behind a flag's help in brackets, NULL = nothing. */
+/* Prints the flags by groups. note[OPT_COUNT]: the text in brackets after a flag's help, NULL = none. */
 void options_print_help(const RtOptions *o, const char *const *note, FILE *out);
 
 typedef struct OptionInfo { const char *flag, *argument, *help; bool saved; } OptionInfo;

@@ -1,17 +1,17 @@
-/* runtime/scalars.h: what a step's sums decide: its scalars, its result, whether it counts.  Arithmetic alone, in C and
- * in C++, for the host (cpu/step.c) and for one thread of a GPU (cuda/step_kernels.cu).
+/* runtime/scalars.h: computes from a step's sums its scalars, its result, and whether it counts.  It is pure
+ * arithmetic, valid as C and as C++, for the host (cpu/step.c) and for one thread of a GPU (cuda/step_kernels.cu).
  *
- * The update is left out (skip = 1) when there is nothing to learn from (no valid element), when a number is not
- * finite, and when a kernel met data that is out of range.
+ * The update is left out (skip = 1) when no element is valid, when a number is not finite, and when a kernel met data
+ * that is out of range.
  *
- * The loss scale is torch.amp.GradScaler's policy.  Gradients in f16 lose what is below 6e-8.  Backward's seed is
- * therefore multiplied by the scale, and what the update reads is divided by it (StepScalars.grad_scale).  A scale that
- * is too large shows as a norm or loss that is not finite: that update is left out, and the scale halved.  What is not
- * finite at a scale of 1 is no matter of the scale: --on-nan decides.
+ * The loss scale follows the policy of torch.amp.GradScaler.  Gradients in f16 lose values below 6e-8.  Backward's seed
+ * is therefore multiplied by the scale, and what the update reads is divided by it (StepScalars.grad_scale).  When the
+ * scale is too large, the norm or the loss is not finite: that update is left out, and the scale is halved.  If the
+ * scale cannot be halved (it would fall below 1), it is not the cause, and --on-nan decides.
  *
- * The one idea: all of it follows from sums over all ranks and from rules that are equal on all, so all leave out the
- * same update and go on with the same scale, without a word more between them; and a GPU can decide it for itself,
- * before the host knows. */
+ * Everything follows from sums over all ranks and from rules that are equal on all ranks.  So all ranks leave out the
+ * same updates and continue with the same scale without further communication, and a GPU can decide by itself, before
+ * the host knows the sums. */
 #ifndef SHARDC_RUNTIME_SCALARS_H
 #define SHARDC_RUNTIME_SCALARS_H
 
@@ -21,52 +21,54 @@
 typedef struct StepResult {
 	double loss, grad_norm;     /* grad_norm NaN when it is not computed */
 	bool finite, empty;         /* empty: no valid element, so no update */
-	bool overflow;              /* not finite, and a smaller loss scale is the answer */
+	bool overflow;              /* not finite, and the loss scale can be made smaller */
 	bool has_accuracy;
 	double accuracy;
 } StepResult;
 
-/* What a rank is asked for, and what of a save beside the steps it has done: how many ranks, but for `stop`. */
+/* What a rank was asked to do, and how far its part of a save beside the steps is.  Summed over ranks, each number
+ * except `stop` counts the ranks for which it is true. */
 typedef struct StepAsked {
-	double stop;                /* the highest number of a signal that asks to stop */
+	double stop;                /* the highest number of the signals that asked to stop */
 	double reload;              /* asked to read --hyper again */
 	double save;                /* asked to save */
-	double written;             /* whose part of the save under way is on the disk */
-	double save_failed;         /* whose part could not be written */
+	double written;             /* its part of the save under way is on the disk */
+	double save_failed;         /* its part could not be written */
 } StepAsked;
 
-/* Sums over ranks of what they say at the end of backward (or maxima: norm, stop): one message, equal on all ranks. */
+/* Sums over ranks of what each reports at the end of backward; `stop` and an infinity norm are maxima.  They travel as
+ * one message and are equal on all ranks. */
 typedef struct StepSums {
 	double loss, weight, correct, counted;
-	double norm;                /* of the gradients: sum of |g|^p, or largest |g| */
+	double norm;                /* of the gradients: the sum of |g|^p, or the largest |g| */
 	double bad_input;           /* ranks that met bad data */
 	double not_finite;          /* ranks that --check-nan found something on */
 	StepAsked asked;
 } StepSums;
 
 typedef struct LossScale {
-	double scale;               /* of the next step; 1 = gradients are as they are */
-	int64_t good;               /* finite steps since it changed */
+	double scale;               /* of the next step; 1 = gradients are not scaled */
+	int64_t good;               /* finite steps since the scale changed */
 } LossScale;
 
-/* What steps are judged by, of the model, the flags and the hyper-parameters in force. */
+/* The rules by which steps are judged; they come from the model, the flags and the hyper-parameters in force. */
 typedef struct StepRules {
-	double loss_n;              /* RtLoss.n; 0: gradients are a mean over ranks and micro-batches alone */
-	bool adds;                  /* RtLoss.adds: they are a sum over them */
+	double loss_n;              /* RtLoss.n; 0: gradients are just the mean over ranks and micro-batches */
+	bool adds;                  /* RtLoss.adds: gradients are the sum over ranks and micro-batches */
 	double world, accum;
-	double norm_p;              /* of the norm of gradients; 0: it is not computed */
+	double norm_p;              /* p of the norm of gradients; 0: the norm is not computed */
 	double clip_norm, clip_value; /* 0 = off */
-	int64_t interval;           /* of a dynamic loss scale; 0: it stays as it is */
+	int64_t interval;           /* of a dynamic loss scale; 0: the scale is fixed */
 	bool stops;                 /* --on-nan=stop */
 } StepRules;
 
-/* What of a run the outcome of a step changes. */
+/* The counters of a run that the outcome of a step changes. */
 typedef struct StepCounters {
 	int64_t updates;            /* steps with an update */
 	LossScale loss_scale;
 } StepCounters;
 
-/* Joins what k_norm says of two parts. */
+/* Joins the results of k_norm for two parts. */
 EW double scalars_join_norm(double a, double b, double p)
 {
 	if (!isinf(p))
@@ -95,8 +97,9 @@ EW double scalars_norm(double sum, double p)
 	return isinf(p) ? sum : p == 2 ? sqrt(sum) : pow(sum, 1 / p);
 }
 
-/* Backward is seeded 1/n for a static n and gradients are averaged over the W ranks; what the true count C of all ranks
- * makes of it is one factor, n*W/C (C = 1 where losses are added), over the loss scale that backward began with. */
+/* The factor by which the update multiplies gradients.  Backward is seeded with 1/n for a static n, and gradients are
+ * averaged over the W ranks; the true count C of all ranks corrects this by the factor n*W/C (C = 1 where losses are
+ * added).  The result is divided by the loss scale that backward began with. */
 EW double scalars_grad_scale(const StepSums *sum, const StepRules *rules, double loss_scale)
 {
 	double count = rules->adds ? 1 : sum->weight;
@@ -104,7 +107,7 @@ EW double scalars_grad_scale(const StepSums *sum, const StepRules *rules, double
 	return scale / loss_scale;
 }
 
-/* Whether numbers that are not finite may be the scale's fault. */
+/* Whether the loss scale may be the cause of numbers that are not finite. */
 EW bool scalars_can_shrink(const StepRules *rules, const LossScale *s)
 {
 	return rules->interval > 0 && s->scale * 0.5 >= 1;
@@ -133,7 +136,7 @@ EW void scalars_decide(StepScalars *s, StepResult *r, const StepSums *sum, const
 	s->skip = r->empty || !r->finite || sum->bad_input > 0;
 }
 
-/* The run ends behind this step, and the step does not count. */
+/* Whether the run ends after this step; then the step does not count. */
 EW bool scalars_halt(const StepResult *r, const StepSums *sum, const StepRules *rules)
 {
 	return sum->bad_input > 0 || (!r->finite && !r->overflow && rules->stops);
@@ -141,7 +144,8 @@ EW bool scalars_halt(const StepResult *r, const StepSums *sum, const StepRules *
 
 EW void scalars_advance_scale(LossScale *s, const StepResult *r, int64_t interval)
 {
-	const double growth = 2, backoff = 0.5, most = 0x1p126; /* a f32, as its inverse */
+	const double growth = 2, backoff = 0.5, most = 0x1p126; /* so that the scale and its inverse are normal f32
+	                                                         * numbers */
 	s->good = r->finite ? s->good + 1 : 0;
 	if (r->overflow)
 		s->scale *= backoff;
@@ -151,7 +155,7 @@ EW void scalars_advance_scale(LossScale *s, const StepResult *r, int64_t interva
 	s->good = 0;
 }
 
-/* Behind a step that counts. */
+/* Called after a step that counts. */
 EW void scalars_advance(StepCounters *c, const StepScalars *s, const StepResult *r, const StepRules *rules)
 {
 	c->updates += !s->skip;

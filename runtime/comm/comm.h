@@ -1,20 +1,20 @@
-/* runtime/comm/comm.h: how ranks move bytes between each other.
+/* runtime/comm/comm.h: how ranks exchange bytes.
  *
- * Every collective is made of exchanges.  In an exchange each member offers one range of its memory (the
- * source), and takes from every member's source the bytes that the collective wants; what is done with
- * them (copy, fold in rank order) is collective.c's.  Nobody writes into another rank's memory, so the same
- * bytes in the same order give the same bits whatever moves them:
+ * Every collective is made of exchanges.  In an exchange each member offers one range of its memory (the source), and
+ * takes from every member's source the bytes that the collective wants; exec/collective.c decides what is done with
+ * them (copy, or sum in rank order).  No rank writes into another rank's memory.  The same bytes in the same order give
+ * the same bits, whichever way they travel:
  *
  *   same host   peers' sources are mapped: a pointer into their memory (comm/shm.c)
  *   other host  pieces travel into staging memory (mpi/object.c, a shared object), or, outside of steps whose
  *               collectives are NCCL's, through the control plane (comm/control.c)
  *
- * An exchange is begun (the source is published, sends are posted), taken from piece by piece, and ended
- * (returns when nobody reads my source any more).  Channels are independent: exchanges of one channel
- * happen in the same order on all ranks, those of different channels in any.
+ * A rank begins an exchange (its source is published, sends are posted), takes from it piece by piece, and ends it (the
+ * call returns when no member reads this rank's source any more).  Channels are independent: exchanges of one channel
+ * happen in the same order on all ranks, those of different channels in any order.
  *
- * A wait that outlasts the watchdog's timeout ends the process (plane/watch.c), so no call here reports errors;
- * calls block, spinning briefly, then sleeping. */
+ * When a wait outlasts the watchdog's timeout, the watchdog ends the process (plane/watch.c), so exchanges report no
+ * errors.  Calls block: they spin briefly, then sleep. */
 #ifndef SHARDC_RUNTIME_COMM_H
 #define SHARDC_RUNTIME_COMM_H
 
@@ -27,9 +27,9 @@ enum { COMM_MAILBOX = 2048 }; /* bytes of comm_mailbox */
 
 /* ranks[i] is member i.  source lies in memory from comm_memory, at the same offset on all members. */
 typedef struct Exchange {
-	int channel;              /* an RtStream: exchanges of one happen one after the other */
+	int channel;              /* an RtStream; exchanges of one channel happen one after the other */
 	const int *ranks;
-	int n, me;                /* members; my index among them */
+	int n, me;                /* me: this rank's index among the n members */
 	const void *source;
 	/* Bytes that member `taker` takes from member `giver`'s source: offset and length, multiples of 4; length 0:
 	 * nothing. */
@@ -39,63 +39,66 @@ typedef struct Exchange {
 
 /* ---- life ---- */
 
-/* Memory that peers read: `bytes` of it, and behind that, at the next multiple of 4096, the first file_bytes of an
- * open file (0: none).  outside: it serves exchanges outside of programs only. */
+/* Memory that peers read: `bytes` of it, followed at the next multiple of 4096 by the first file_bytes of an open file
+ * (0: none). outside: it only serves exchanges outside of programs. */
 typedef struct CommMemory { int64_t bytes, file_bytes; int file; bool outside; } CommMemory;
-/* Maps it, at 64 bytes' alignment, and opens that of peers.  All ranks call it, with sizes that may differ; rank 0
- * reports what fails on any.  NULL after a message.  For two ranks and more. */
+/* Maps this memory, aligned to 64 bytes, and opens that of peers.  All ranks call it, with sizes that may differ; rank
+ * 0 reports a failure of any rank.  NULL after a message.  Only for two ranks or more. */
 Comm *comm_open(Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d);
 void comm_close(Comm *c);
 char *comm_memory(Comm *c);
-/* One's own small source for RT_STREAM_SYNC exchanges (scalars, control word): COMM_MAILBOX bytes. */
+/* This rank's small source for RT_STREAM_SYNC exchanges, such as scalars: COMM_MAILBOX bytes. */
 void *comm_mailbox(Comm *c);
 
 /* ---- exchanges ---- */
 
-/* Publishes.  x must stay as it is until exchange_end. */
+/* Publishes the source.  *x must not change until exchange_end. */
 void exchange_begin(Comm *c, const Exchange *x);
-/* from[i] = where bytes [at, at + n) of my range of member i's source can be read, NULL where that range ends
- * at or before `at`.  n, at most `most`, is returned; it is cut so that no range ends inside, 0 = all is taken. */
+/* Sets from[i] to where bytes [at, at + n) of this rank's range of member i's source can be read; NULL where that range
+ * ends at or before `at`.  Returns n, at most `most`, chosen so that no range ends inside the piece; 0 = everything has
+ * been taken. */
 int64_t exchange_take(Comm *c, const Exchange *x, int64_t at, int64_t most, const char **from);
-/* I have read everything; returns when all members have. */
+/* Says that this rank has read everything; returns when all members have. */
 void exchange_end(Comm *c, const Exchange *x);
 
 /* ---- small blocking ones, over all ranks, on RT_STREAM_SYNC ---- */
 
-/* all[r] = what rank r gave; at most COMM_MAILBOX bytes, a multiple of 4, equal on all ranks. */
+/* all[r] = what rank r gave. bytes: at most COMM_MAILBOX, a multiple of 4, equal on all ranks. */
 void comm_all(Comm *c, const void *mine, int64_t bytes, void *all);
 void comm_sum(Comm *c, double *x, int n);    /* in rank order: equal bits on all ranks; n at most 200 */
 void comm_barrier(Comm *c);
 
 /* ---- mpi/mpi.c: runs that mpirun started ---- */
 
-/* Opens the shared object, calls MPI_Init, tells all ranks rank 0's address.  False after a message. */
+/* Opens the shared object, calls MPI_Init, and tells all ranks rank 0's address.  False after a message. */
 bool mpi_start(Launch *l, const RtOptions *o, Arena *a, Diag *d);
-/* After success: MPI_Finalize, which waits for all ranks.  After a failure nothing: mpirun ends the others. */
+/* After success calls MPI_Finalize, which waits for all ranks.  After a failure does nothing: mpirun ends the
+ * others. */
 void mpi_stop(const World *w, int status);
 
 /* ---- hosts.c ---- */
 
-/* Which ranks really reach each other's memory: splits hosts that only look like one.  False: a rank is gone. */
+/* Finds out which ranks really reach each other's memory, and splits hosts that only look like one.  False: a rank is
+ * gone. */
 bool hosts_find(Control *control, World *w, Arena *a);
 
-/* ---- wait.c: a counter that another thread or process moves on ---- */
+/* ---- wait.c: waiting for a counter that another thread or process advances ---- */
 
 typedef _Atomic uint32_t Counter;
 
-/* Returns when *c has reached `target` (differences wrap): spins `spins` times, then sleeps. */
+/* Returns when *c has reached `target` (the counter may wrap around): spins `spins` times, then sleeps. */
 void wait_reach(Counter *c, uint32_t target, int spins);
-/* Adds 1, publishing what was written before, and wakes who sleeps on it. */
+/* Adds 1, publishes what was written before, and wakes those who sleep on the counter. */
 void wait_post(Counter *c);
-/* Spins worth while: few when `threads` want more cores than this process may use. */
+/* How many spins pay off: few where `threads` need more cores than this process may use. */
 int wait_spins(int threads);
 
 /* ---- object.c: shared objects that a training program opens when it needs them ---- */
 
-/* What the message says where it is missing: "NEEDED_BY needs FILE, which is in none of ...; REMEDY, or name its
- * folder in SHARDRT_LIB; INSTEAD". */
+/* The parts of the message when the object is missing: "NEEDED_BY needs FILE, which is in none of ...; REMEDY, or name
+ * its folder in SHARDRT_LIB; INSTEAD". */
 typedef struct ObjectWanted { const char *file, *needed_by, *remedy, *instead; } ObjectWanted;
-/* NULL after a message; *path: where it is. */
+/* NULL after a message; *path: where the object was found. */
 void *object_open(const ObjectWanted *wanted, const char **path, Arena *a, const char *where, Diag *d);
 const void *object_symbol(void *object, const char *name); /* NULL: there is none */
 

@@ -1,6 +1,7 @@
-/* runtime/comm/private.h: what a communicator is made of: a way to publish, take and end exchanges.
+/* runtime/comm/private.h: what a communicator consists of: functions to begin, take from and end exchanges.
  *
- * comm/shm.c is one; mpi/object.c, a shared object (mpi/object.h), serves other hosts and wraps the first. */
+ * comm/shm.c is one communicator; mpi/object.c, in a shared object (mpi/object.h), wraps it to reach other hosts;
+ * comm/control.c uses the control plane. */
 #ifndef SHARDC_RUNTIME_COMM_PRIVATE_H
 #define SHARDC_RUNTIME_COMM_PRIVATE_H
 
@@ -13,7 +14,7 @@ typedef struct CommOps {
 	void (*close)(Comm *c);
 } CommOps;
 
-/* What all of them begin with. */
+/* The first member of every communicator. */
 struct Comm {
 	const CommOps *ops;
 	const World *world;
@@ -21,35 +22,36 @@ struct Comm {
 	char *mailbox;      /* COMM_MAILBOX bytes that peers can read */
 	int *all_ranks;     /* 0, 1, ... */
 	RankProgress *progress;
-	bool outside;       /* an exchange that is no collective of a program is under way */
-	/* Not NULL: called again and again while a peer is waited for, with the number of calls so far, instead of
-	 * sleeping until the peer wakes this rank. */
+	bool outside;       /* an exchange that belongs to no collective of a program is under way */
+	/* If not NULL: while this rank waits for a peer, it is called repeatedly with the number of calls so far, and the
+	 * rank does not sleep until the peer wakes it. */
 	void (*idle)(void *context, int polls);
 	void *idle_context;
 };
 
-/* Of the ranks of this host; members of an exchange on others get NULL from take. */
+/* Serves the ranks of this host; for members on other hosts, take sets from[i] to NULL. */
 Comm *comm_shm_open(Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d);
-/* Of all ranks, wherever they are, for exchanges outside of programs. */
+/* Serves all ranks, on any host, for exchanges outside of programs. */
 Comm *comm_control_open(Control *control, const World *w, int64_t bytes, Arena *a, Diag *d);
 
-/* The piece at `at` that all ranges of x which reach it have in common: its length; offset[i] of member i's
- * source, or -1. */
+/* Returns the length of the piece that begins at `at` in every range of x that reaches so far, without an end of a
+ * range inside; offset[i]: where it begins in member i's source, or -1. */
 int64_t comm_piece(const Exchange *x, int64_t at, int64_t most, int64_t *offset);
 
 /* ---- mpi/mpi.c ---- */
 
-/* Exchanges with ranks on other hosts beside those of this one.  NULL after a message. */
+/* Serves ranks on other hosts and, through `local`, those of this host.  NULL after a message. */
 Comm *mpi_comm(Comm *local, const World *w, Diag *d);
 
 /* ---- shared_file.c: memory that peers map ---- */
 
-/* A file without a name, `bytes` long, in large pages where possible; -1 and errno. */
+/* Makes a file without a name, `bytes` long, in large pages where possible; -1 and errno on failure. */
 int shared_file(int64_t bytes);
-/* That file of another process of this user, for reading, whatever it is now: the caller makes sure; -1 and errno. */
+/* Opens for reading what descriptor `fd` of process `pid` of this user is now; the caller checks that it is the
+ * expected file. -1 and errno on failure. */
 int shared_open(int pid, int fd);
-/* Maps all of it at the boundary of a large page, and file_bytes of another file behind it, at the next multiple of
- * 4096; NULL and errno. */
+/* Maps all of fd at the boundary of a large page, followed by file_bytes of another file at the next multiple of 4096;
+ * NULL and errno on failure. */
 void *shared_map(int fd, int64_t bytes, int file, int64_t file_bytes, bool writable);
 
 #endif

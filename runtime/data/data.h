@@ -1,4 +1,4 @@
-/* runtime/data/data.h: samples: files or a caller's arrays into the input arena. */
+/* runtime/data/data.h: training samples: brings files or a caller's arrays into the input arena. */
 #ifndef SHARDC_RUNTIME_DATA_H
 #define SHARDC_RUNTIME_DATA_H
 
@@ -8,14 +8,14 @@
 
 /* ---- data.c ---- */
 
-/* Where the rows of one input come from: rows of an array, or cuts of a token stream. */
+/* Where the rows of one input come from: rows of an array, or sections of a token stream. */
 typedef struct DataColumn {
 	const RtTensor *input;
 	const char *path;
-	Npy npy;                /* the map; for raw token files without a header */
+	Npy npy;                /* the mapped file; raw token files have no header */
 	const uint8_t *first;
-	int64_t n_samples, stride, row_bytes; /* sample i: row_bytes from first + i * stride */
-	DType token; /* token streams: element type in the file, widened to the input's; else DT_COUNT */
+	int64_t n_samples, stride, row_bytes; /* sample i is row_bytes bytes at first + i * stride */
+	DType token; /* token streams: element type in the file, which is widened to the input's; else DT_COUNT */
 } DataColumn;
 typedef struct DataSet {
 	DataColumn *columns;
@@ -25,27 +25,32 @@ typedef struct DataSet {
 	uint64_t seed;
 	int64_t tokens_per_sample; /* 0: not a token model */
 } DataSet;
-/* data: NAME=FILE of each batched input; tokens: [NAME=]FILE or NULL.  flag names them in messages. */
+/* data: NAME=FILE for each batched input; tokens: [NAME=]FILE or NULL.  flag names them in messages.  False after a
+ * message. */
 bool data_open(DataSet *set, const RtModel *model, Arena *a, const TextList *data, const char *tokens,
 	const char *flag, Diag *d);
 void data_close(DataSet *set);
-/* Copies samples into inputs, laid out as their arena: row b of the batch = sample sample_of(first + b). */
+/* Copies samples into `input`, which has the places of the input arena: row b of the batch gets the sample at position
+ * first + b of the run. */
 void data_load(const DataSet *set, char *input, int64_t first);
-/* As data_load, but from row n on every row is `filler`, a position as well. */
+/* As data_load, but every row from n on gets the sample at position `filler`. */
 void data_load_part(const DataSet *set, char *input, int64_t first, int64_t n, int64_t filler);
-/* The error of a kernel that met bad data in the batch from `first` on: names the file, the step, samples. */
+/* Reports the error of a kernel that met bad data in the batch from `first` on: names the file, the step and the
+ * samples. */
 void data_blame(const DataSet *set, int64_t first, const char *when, const char *bad, const char *program, Diag *d);
-void data_prefetch(const DataSet *set, int64_t first); /* starts reading from the disk; returns at once */
-/* Of each --const: given[its tensor's index] becomes true. */
+void data_prefetch(const DataSet *set, int64_t first); /* starts reading a batch from the disk and returns at once */
+/* Loads the file of each --const; given[its tensor's index] becomes true. */
 bool data_load_consts(const Rt *rt, const TextList *consts, bool *given, Diag *d);
-bool data_check_consts(const Rt *rt, const bool *given, Diag *d); /* no input without a sample axis is missing */
+bool data_check_consts(const Rt *rt, const bool *given, Diag *d); /* false after a message: an input without a sample
+                                                                   * axis is missing */
 
 /* ---- arrays.c: a caller's arrays as a data set ---- */
 
-/* Fills set, whose columns have room for every input.  rows: what the sample axis must have, -1 = any number, at
- * least 1.  given[tensor]: inputs without a sample axis whose values are there already.  False after messages. */
+/* Fills set, whose columns have room for every input.  rows: the length that the sample axis must have; -1 = any from 1
+ * on.  given[tensor]: inputs without a sample axis whose values are set already.  False after messages. */
 bool arrays_open(DataSet *set, const RtModel *m, const ModelArray *x, int n, int64_t rows, const bool *given, Diag *d);
-/* Of arrays that arrays_open took: inputs without a sample axis get their values, and given becomes true. */
+/* Copies those arrays, which arrays_open accepted, that are inputs without a sample axis; given becomes true for
+ * them. */
 void arrays_put_consts(const Rt *rt, const ModelArray *x, int n, bool *given);
 
 #endif

@@ -1,5 +1,5 @@
-/* runtime/exec/private.h: what files of exec know of each other: what a collective does, how it is counted, how a flat
- * is updated. */
+/* runtime/exec/private.h: what the files of exec share: what a collective does, how it is counted, how a flat is
+ * updated. */
 #ifndef SHARDC_RUNTIME_EXEC_PRIVATE_H
 #define SHARDC_RUNTIME_EXEC_PRIVATE_H
 
@@ -11,85 +11,91 @@ bool cpu_supports(const char *name);
 
 /* ---- device.c, cpu/device.c or cuda/device.c ---- */
 
-/* Parts of device_map: bytes and offsets of all arenas; pointers, when memory.base is known. */
+/* Parts of device_map: device_plan sets bytes and offsets of all arenas; device_point sets the pointers, once
+ * memory.base is known. */
 void device_plan(Rt *rt);
 void device_point(Rt *rt);
 
 /* ---- cpu/offload.c ---- */
 
-enum { OFFLOAD_PAGE = 4096 }; /* arenas in the file begin at multiples of it */
-/* Makes the file, memory.file_bytes long.  Nothing happens where that is 0. */
+enum { OFFLOAD_PAGE = 4096 }; /* arenas in the file begin at multiples of this */
+/* Makes the file, memory.file_bytes long; does nothing where that is 0. */
 bool offload_make(Rt *rt, Diag *d);
 void offload_close(Rt *rt);
-/* Advice for the system, about what of a unit is in the file. */
+/* Advise the system about the parts of a unit that are in the file. */
 void offload_before_gather(const Rt *rt, int unit);
 void offload_before_update(Rt *rt, int unit);
 void offload_after_update(const Rt *rt, int unit);
 
 /* ---- collective.c: what a collective does, as exchanges ---- */
 
-/* What is rounded stochastically: elements of a flat, from its element `first` on; of a part of a cast: of the
- * parameter `id`, from its element `first` on.  next: by the numbers of the step after this one. */
+/* Which elements a cast rounds stochastically: those of a flat from its element `first` on, or, in a part of a cast
+ * (chance_parts), those of parameter `id` from its element `first` on.  next: with the random numbers of the step after
+ * this one. */
 typedef struct Chance { bool on, next; int unit, flat; uint64_t id; int64_t first; } Chance;
-/* n elements that are made in the dtype that travels, before they are sent. */
+/* n elements that are cast to the dtype in which they travel, before they are sent. */
 typedef struct Cast { void *to; const void *from; DType made, given; int64_t n; Chance chance; } Cast;
-/* One exchange of a collective, and what becomes of the elements: copies side by side, or their sum. */
+/* One exchange of a collective, and what is made of the elements: copies side by side, or their sum. */
 typedef struct Part {
-	Exchange x;                 /* of one member: nothing is exchanged, the work was done when it began */
-	bool fold;                  /* sum of all sources; else copies */
-	Cast cast;                  /* first; n = 0: none */
-	DType sent, made;           /* dtypes of the sources, and of what is made of them */
+	Exchange x;                 /* with one member nothing is exchanged: the work is done when the part begins */
+	bool fold;                  /* the result is the sum of all sources; else copies of them */
+	Cast cast;                  /* done first; n = 0: there is none */
+	DType sent, made;           /* dtypes of the sources and of the result */
 	char *to;
-	int64_t stride;             /* copies: elements between those of one member and of the next */
-	float scale;                /* of sums */
-	/* Slabs of a range of `total` elements: whose number counts, and who takes from whom (-1: all). */
+	int64_t stride;             /* copies: elements from the start of one member's copy to the next */
+	float scale;                /* sums are multiplied by it */
+	/* The range has `total` elements, in slabs of `slab`: whose number chooses the slab, and which member takes from
+	 * which (-1: all). */
 	enum { SLAB_ONE, SLAB_OF_TAKER, SLAB_OF_GIVER } which;
 	int64_t slab, total;
 	int only_taker, only_giver;
 	bool not_own;
 } Part;
-typedef struct Collectives Collectives; /* members of the groups of this rank */
+typedef struct Collectives Collectives; /* the groups that this rank belongs to */
 typedef struct Members { int *ranks, n, me; } Members; /* in the order of folds */
 const Members *collective_members(const Rt *rt, const Collectives *c, const RtCollective *row);
 Collectives *collectives_new(const Rt *rt, Arena *a);
-int collective_parts(const Rt *rt, const RtCollective *row); /* exchanges; 0: nothing to do */
-/* Of an all-reduce and a reduce the second half of the parts says where the result goes. */
+int collective_parts(const Rt *rt, const RtCollective *row); /* number of exchanges; 0: nothing to do */
+/* Describes one part.  Of an all-reduce and a reduce, the second half of the parts says where the result goes. */
 void collective_describe(const Rt *rt, const Collectives *c, const RtCollective *row, int part, Part *out);
-/* Casts, and publishes. */
+/* Describes one part, casts its source and publishes it. */
 void collective_begin(const Rt *rt, const Collectives *c, const RtCollective *row, int part, Part *out);
-int64_t collective_bytes(const Rt *rt, const Collectives *c, const RtCollective *row); /* that come from peers */
+int64_t collective_bytes(const Rt *rt, const Collectives *c, const RtCollective *row); /* bytes that come from peers */
 int64_t collective_finish(const Rt *rt, const Part *p, const char **from); /* bytes that came from peers */
 /* Where a gather puts a flat of its unit. */
 char *collective_gathered(const Rt *rt, const RtCollective *row, int flat);
-/* A gather has been waited for: rt->param is where it put its unit, until rt_reshard. */
+/* Called when a gather has been waited for: makes rt->param point to where it put its unit, until rt_reshard. */
 void collective_arrived(Rt *rt, const RtCollective *row);
-/* Behind a reduce whose result is a sum over micro-batches: from the flat gradient to where it is kept. */
+/* Called after a reduction whose result is summed over micro-batches: moves it from the flat gradient to where the sum
+ * is kept. */
 void collective_keep(const Rt *rt, const RtCollective *row);
 int64_t collective_kept(const Rt *rt, const RtCollective *row, int flat, float **to, const float **from); /* elements */
 
 /* ---- chance.c: --stochastic-rounding ---- */
 
 uint64_t chance_id(const RtTensor *t);
-/* The parts of a cast in which chance is what one parameter's numbers are, or off. */
+/* Cuts a cast into parts and calls `use` for each; in a part either chance.id names the one parameter, or chance is
+ * off. */
 typedef void ChanceUse(const Rt *rt, const Cast *part);
 void chance_parts(const Rt *rt, const Cast *c, ChanceUse *use);
-void chance_cast(const Rt *rt, const Cast *c); /* on the host, at its scalars */
-/* The numbers by which parameters that are put into memory between steps are rounded: those of the next step, of the
- * seed and the counters as they are now (model_load changes both). */
+void chance_cast(const Rt *rt, const Cast *c); /* on the host, with the host's scalars */
+/* The random numbers that round parameters which are put into memory between steps: those of the next step.  They
+ * follow from the seed and the counters as they are now (model_load changes both). */
 uint64_t chance_key(const Rt *rt, uint64_t id);
 uint64_t chance_step(const Rt *rt);
 
 /* ---- cpu/hook.c: --comm-hook ---- */
 
 bool hook_takes(const Rt *rt, const RtCollective *row); /* whether the program's hook does this collective */
-int64_t hook_run(const Rt *rt, Collectives *all, const RtCollective *row, const char **from); /* bytes from peers */
+int64_t hook_run(const Rt *rt, Collectives *all, const RtCollective *row, const char **from); /* returns bytes from
+                                                                                               * peers */
 bool hook_start(Rt *rt, Diag *d);
 void hook_stop(Rt *rt);
 
 /* ---- cpu/stream.c or cuda/stream.c: when collectives run ---- */
 
 typedef struct CommCounts { int64_t n, bytes; } CommCounts;
-/* Around a collective that blocks; bytes: received from others. */
+/* These enclose a blocking collective; bytes: received from peers. */
 void streams_sync_begin(Rt *rt, int seq);
 void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes);
 CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind); /* since the start */
@@ -97,7 +103,7 @@ CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind); /* since the sta
 /* ---- programs.c: a program's collectives, by number ---- */
 
 const RtCollective *program_rows(const RtModel *m, Program program, int *n);
-/* What was counted by kind since *told, which becomes what is counted now; ms are 0. */
+/* What was counted since *told, which is updated to the present counts.  The times in ms are 0. */
 CommCost cost_since(const CommCounts counts[RT_COLLECTIVE_KINDS], CommCost *told);
 
 /* ---- replicas.c: --check-replicas ---- */
@@ -107,19 +113,20 @@ void replicas_gathered(Rt *rt, const RtCollective *row); /* a gather has been wa
 
 /* ---- optim.c ---- */
 
-double optim_norm_p(const RtModel *model); /* which norm of gradients is computed */
-/* One flat's part, updated by the optimizer's kernel; pointers and lists as kernels take them. */
+double optim_norm_p(const RtModel *model); /* p of the norm of gradients that is computed */
+/* Updates one part of a flat by the optimizer's kernel; pointers and lists are as kernels take them. */
 void optim_update(const Optimizer *opt, const KUpdate *u);
 
 /* ---- cpu/step.c or cuda/step.c: a step as a session sees it ---- */
 
-/* The first NaN and the first infinity of n elements, -1: none.  Waits. */
+/* Finds the index of the first NaN and of the first infinity among n elements; -1: there is none.  Waits for the
+ * result. */
 void step_not_finite(Rt *rt, const void *x, int64_t n, DType dtype, int64_t *nan, int64_t *inf);
 
 /* ---- report.c ---- */
 
 StepRules report_rules(const Rt *rt);
-StepAsked report_asked(const Rt *rt); /* of this rank; what is asked for once is taken */
+StepAsked report_asked(const Rt *rt); /* of this rank; a request is reported once */
 
 /* ---- average.c, check.c: --check-nan ---- */
 

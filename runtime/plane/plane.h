@@ -1,7 +1,8 @@
-/* runtime/plane/plane.h: how ranks are started, find each other, agree, and are watched.
+/* runtime/plane/plane.h: how ranks are started, find each other, exchange small data at start, and are watched.
  *
- * One small control plane over sockets, the same for every communicator: bootstrap (small blobs of all ranks
- * to all), comparison of schedules, heartbeats with counters, the end.  Data never travels here.
+ * One small control plane over sockets serves every communicator: bootstrap (every rank sends a small blob to all
+ * others), comparison of schedules, heartbeats with counters, and the end of the run.  Tensors do not travel here
+ * during steps.
  *
  *   --ranks N            the parent process is the hub: it starts the ranks, watches them, kills what hangs
  *   launcher's variables a thread of rank 0 is the hub (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE); ranks of one
@@ -16,7 +17,7 @@
 #include "base/collectives.h"
 #include "runtime/options.h"
 
-/* ---- what ranks are to all folders ---- */
+/* ---- what all folders know of ranks ---- */
 
 /* Who this process is; made by launch.c from --ranks, the launcher's variables, or MPI. */
 typedef struct World {
@@ -24,61 +25,67 @@ typedef struct World {
 	int local_rank, local_size; /* on this host */
 	int host, n_hosts;
 	int *host_of;               /* [rank] */
-	const struct MpiBackend *mpi; /* comm/mpi/object.h; NULL: not started by mpirun */
-	bool mpi_threads;           /* and it may be called from several threads */
+	const struct MpiBackend *mpi; /* comm/mpi/object.h; NULL: MPI is not used */
+	bool mpi_threads;           /* MPI may be called from several threads, one at a time */
 } World;
-/* With which a rank ends: bad data; wrong usage; a run that failed, or a rank that was lost. */
+/* Exit codes of a rank: success; bad data; wrong usage; a failed run or a lost rank. */
 enum { EXIT_DONE = 0, EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_RUN = 3 };
 
 /* ---- launch.c, supervise.c ---- */
 
-/* What the ranks of a run share, and nobody else knows; without one given: of no use against anybody. */
+/* A secret that only the ranks of a run know. given false: the key is one that everybody knows, and keeps nobody
+ * out. */
 typedef struct Secret { bool given; uint8_t key[32]; } Secret;
-/* Of SHARDC_SECRET, or the file of SHARDC_SECRET_FILE; none of them set: not given.  False after a message. */
+/* Reads SHARDC_SECRET, or the file named by SHARDC_SECRET_FILE; where neither is set, no secret is given.  False after
+ * a message. */
 bool secret_find(Secret *s, const char *where, Diag *d);
 
 /* How this process came to be. */
 typedef enum LaunchRole {
 	LAUNCH_ALONE,   /* one rank: no control plane */
-	LAUNCH_PARENT,  /* of --ranks N: supervises, trains nothing */
+	LAUNCH_PARENT,  /* the parent of --ranks N: supervises the ranks, does not train */
 	LAUNCH_RANK,    /* one of several ranks */
 } LaunchRole;
 typedef struct Launch {
 	LaunchRole role;
-	World world;          /* fields of hosts: as the launcher says; as it is after control_join */
+	World world;          /* the fields about hosts hold what the launcher says; control_join corrects them */
 	bool mpi;             /* --comm=mpi or started by mpirun */
-	bool nccl;            /* ranks may have GPUs of their own, which reach other hosts */
+	bool nccl;            /* ranks may use NCCL, which reaches other hosts */
 	int hub_fd;           /* rank of --ranks N: its socket to the parent, else -1 */
-	const char *address;  /* of the hub, "host:port" or control_listen's; NULL: hub_fd, or not known yet */
+	const char *address;  /* of the hub, "host:port" or what control_listen returned; NULL: hub_fd is used, or it is not
+	                       * known yet */
 	int listen_fd, local_fd; /* rank 0 after control_listen, else -1 */
-	bool one_host;        /* known before ranks meet: nothing listens on a network */
+	bool one_host;        /* known before ranks meet: then no socket listens on the network */
 	Secret secret;
-	FILE *messages;       /* of the watchdog and the hub, which outlive the joining; NULL: where its own go */
+	FILE *messages;       /* where the watchdog and the hub print, which run on after control_join; NULL: where
+	                       * control_join prints */
 } Launch;
-/* Reads the options and the launcher's variables; reports contradictions (--ranks under mpirun, RANK without
- * WORLD_SIZE, --comm=shm over several hosts): wrong usage.  Messages of ranks other than 0 get a prefix,
- * "[rank 3/8] ".  comms: what --comm may be, NULL-terminated.  Touches no library, starts no thread. */
+/* Reads the options and the launcher's variables.  False after a message about contradictions (--ranks under mpirun,
+ * RANK without WORLD_SIZE, --comm=shm over several hosts): wrong usage.  Messages of ranks other than 0 get a prefix,
+ * "[rank 3/8] ". comms: the values that --comm may have, NULL-terminated.  It calls no library such as MPI and starts
+ * no thread. */
 bool launch_find(Launch *l, const RtOptions *o, const char *const *comms, Arena *a, Diag *d);
-/* Of the parent: starts o->ranks copies of this program with these arguments, each pinned to its cores (none
- * where there are fewer cores than ranks), with OMP_NUM_THREADS set where neither it nor --threads says;
- * serves as their hub until all have ended.  Returns the exit status of the run: 0, or that of the rank that
- * failed first; 3 for a lost one.
- * SIGINT and SIGTERM of the parent: the first reaches rank 0 as control_stop_signal, a second one half a second
- * or more later kills the ranks and the parent.  Its ranks are started with both ignored and must not die of them: a
- * terminal signals all at once. */
+/* Called by the parent: starts o->ranks copies of this program with these arguments, each pinned to its share of the
+ * cores (not pinned where there are fewer cores than ranks), with OMP_NUM_THREADS set where neither it nor --threads is
+ * given, and serves as their hub until all have ended.  Returns the exit status of the run: 0, or the status of the
+ * rank that failed first; 3 for a lost one.  When the parent gets SIGINT or SIGTERM, the first signal reaches rank 0 as
+ * control_stop_signal; a second one, half a second or more later, kills the ranks and the parent.  The ranks are
+ * started with both signals ignored and must not die of them, because a terminal sends signals to all processes at
+ * once. */
 int launch_ranks(const Launch *l, const RtOptions *o, int argc, char **argv, Diag *d);
 
 /* ---- control.c ---- */
 
-/* What a rank is at, written by its threads and read by its watchdog.  seq: the collective's number. */
+/* Where a rank is, written by its threads and read by its watchdog.  Collectives are named by their number, seq. */
 typedef struct RankProgress {
-	_Atomic int64_t step;                  /* being run, from 1; an evaluation: that after which it runs */
-	_Atomic int32_t program;               /* 0 step, 1 evaluation, 2 outside (loading, saving) */
+	_Atomic int64_t step;                  /* the step that runs, from 1; for an evaluation, the step before it */
+	_Atomic int32_t program;               /* a Program of runtime/exec/exec.h: 0 step, 1 evaluation, 2 outside
+	                                        * (loading, saving), 3 to 5 variants of a micro-batch */
 	_Atomic int32_t inside[RT_STREAMS]; /* number of the collective that is being waited for, 0 = none */
 	_Atomic int32_t ended[RT_STREAMS];  /* number of the one that ended last, 0 = none */
-	_Atomic int64_t done[RT_STREAMS];   /* collectives ended since the start: what a stall does not move */
+	_Atomic int64_t done[RT_STREAMS];   /* collectives ended since the start; in a stall it does not grow */
 } RankProgress;
-/* Numbers of what ranks wait for outside of programs. */
+/* Stand-ins for seq for what ranks wait for outside of programs. */
 enum { OUTSIDE_AGREE = 1, OUTSIDE_NCCL, OUTSIDE_FILES };
 static inline void progress_enter(RankProgress *p, int channel, int seq)
 {
@@ -93,38 +100,38 @@ static inline void progress_end(RankProgress *p, int channel)
 }
 
 typedef struct Control Control;
-/* What is said of collective `seq` of a program: "all_gather @h.3"; NULL: seq is past the last.
- * Called from the watchdog's thread. */
+/* The text for collective `seq` of a program: "all_gather @h.3"; NULL: seq is past the last.  Called from the
+ * watchdog's thread. */
 typedef const char *CollectiveName(const void *context, int program, int seq);
 
-/* mpi only: rank 0 listens at all its addresses, with a random key; returns them as text (at most 1023 characters)
- * for the others, which put it into Launch.address before control_join.  NULL after a message. */
+/* Only under MPI: rank 0 listens at all its addresses and makes a random key.  Returns both as text (at most 1023
+ * characters) for the other ranks, which put it into Launch.address before control_join.  NULL after a message. */
 const char *control_listen(Launch *l, Arena *a, Diag *d);
-/* Connects to the hub, waits until all ranks are there, starts the watchdog thread; fills the fields of hosts
- * of l->world from where the ranks really are.  LAUNCH_ALONE: a Control that works and has no thread.  NULL
- * after a message (of this rank or of the hub): the run has failed, exit with 3. */
+/* Connects to the hub, waits until all ranks are there, starts the watchdog thread, and sets the fields of l->world
+ * about hosts from where the ranks really are.  LAUNCH_ALONE: returns a Control that works and has no thread.  NULL
+ * after a message (of this rank or of the hub): the run has failed, and the caller exits with 3. */
 Control *control_join(Launch *l, const RtOptions *o, Arena *a, Diag *d);
 RankProgress *control_progress(Control *c);
 void control_set_names(Control *c, CollectiveName *name, const void *context);
-/* What the watchdog asks of a device, and what it does before it ends the process; NULL: nothing. */
+/* What the watchdog asks a device, and what it does before it ends the process; NULL: nothing. */
 typedef struct DeviceWatch {
-	const char *(*failed)(void *state); /* why nothing will end any more; NULL: all is well */
+	const char *(*failed)(void *state); /* the reason why no collective will end any more; NULL: all is well */
 	void (*abort)(void *state);
 	void *state;
 } DeviceWatch;
 void control_set_device(Control *c, const DeviceWatch *w);
-/* Blobs of equal size of all ranks, in rank order; for bootstrap.  False when a rank is gone. */
+/* Gathers blobs of equal size from all ranks, in rank order, for bootstrap.  False when a rank is gone. */
 bool control_all_gather(Control *c, const void *mine, int64_t bytes, void *all);
-/* Compares a text with rank 0's; where it differs all ranks get false and the first differing line of both is
- * printed, once, with what it means: other binaries or flags. */
+/* Compares a text with rank 0's.  Where the text of any rank differs, all ranks get false, and one message prints the
+ * first differing line of both texts and says that binaries or flags differ. */
 bool control_compare(Control *c, const char *text, Diag *d);
-/* The signal by which the parent of --ranks asks for a stop; 0: none.  Rank 0 alone learns it. */
+/* The signal by which the parent of --ranks asks for a stop; 0: none.  Only rank 0 is told. */
 int control_stop_signal(Control *c);
-/* Says that this rank ends with this status: the others learn it at once.  After an error of one rank the
- * others end too, with status 3; a rank that ends without it counts as lost.  Where this process has the hub,
- * returns when all ranks have left.  c is not used after it. */
+/* Announces that this rank ends with this status; the others learn it at once.  After an error of one rank the others
+ * end too, with status 3; a rank that ends without this call counts as lost.  Where this process has the hub, the call
+ * returns when all ranks have left. c must not be used afterwards. */
 void control_leave(Control *c, int status);
-/* Ends this process from any thread: what stands in stdout is written, if that takes at most a second. */
+/* Ends this process from any thread.  Buffered stdout is written if that takes at most a second. */
 _Noreturn void end_process(int status);
 /* Seconds of --timeout; 0: nothing is watched. */
 int64_t control_timeout(const RtOptions *o);

@@ -1,4 +1,4 @@
-/* runtime/store/private.h: what files of store know of each other. */
+/* runtime/store/private.h: what the files of store share. */
 #ifndef SHARDC_RUNTIME_STORE_PRIVATE_H
 #define SHARDC_RUNTIME_STORE_PRIVATE_H
 
@@ -6,19 +6,20 @@
 
 /* ---- init.c ---- */
 
-/* Random elements of a tensor that has RtTensor.init (init.c). */
+/* Makes the random elements of a slice of a tensor that has RtTensor.init. */
 void init_random(const RtTensor *t, const Slice *s);
 
 /* ---- save_text.c ---- */
 
 void save_put_state(Buf *b, const SaveSet *c, const Progress *p);
-/* Of kinds sharded and local: what all ranks write. */
+/* index.json of kinds sharded and local: what all ranks write. */
 void save_put_index(Buf *b, const SaveSet *c);
 
 /* ---- save.c ---- */
 
-/* Paths within one save; a is its scratch.  moved: goes up with each piece of bounded size that was written and each
- * sync, for who waits for the thread that saves; NULL: this thread tells the watchdog itself (agree_alive). */
+/* Paths of one save; a is its scratch memory.  moved: increases with each piece of bounded size that was written and
+ * with each sync, for the thread that waits for the saving thread; NULL: the saving thread tells the watchdog itself
+ * (agree_alive). */
 typedef struct SavePaths {
 	Arena *a;
 	const char *dir, *temp, *final, *name;
@@ -26,60 +27,64 @@ typedef struct SavePaths {
 	_Atomic int64_t *moved;
 } SavePaths;
 SavePaths save_paths(Arena *a, const Rt *rt, int64_t step);
-/* A file being written.  unsynced: bytes that the disk was not yet told to begin on. */
+/* A file that is being written.  unsynced: bytes whose writing to the disk has not been started. */
 typedef struct SaveWriting { int fd; const SavePaths *at; int64_t unsynced; } SaveWriting;
-/* So many bytes more: tells the watchdog, and the disk now and then.  False: the disk failed, errno tells. */
+/* Called after `bytes` more were written: tells the watchdog, and from time to time starts writing to the disk.  False:
+ * the disk failed; errno is set. */
 bool save_has_written(SaveWriting *w, int64_t bytes);
-/* Parts of a save.  False after a message. */
+/* These are parts of a save.  False after a message. */
 bool save_make_folder(const SavePaths *at, Diag *d);
-/* checkpoint_has_file of this rank. */
+/* checkpoint_has_file for this rank. */
 bool save_has_file(const SaveSet *c, int section);
 bool save_write_file(const SaveSet *c, const SavePaths *at, SaveFile *f, Diag *d);
-/* Who leads, when all files are there: what makes it a checkpoint.  index: "" where there is none. */
+/* Called by the rank that leads, when all files are there: writes what makes the folder a checkpoint.  index: "" where
+ * there is none. */
 bool save_complete(const SavePaths *at, const char *state, const char *index, int64_t keep, Diag *d);
-/* All ranks know that it is complete on all: of several folders older checkpoints go only now. */
+/* Called when all ranks know that the checkpoint is complete on all: if hosts have folders of their own, older
+ * checkpoints are removed only now. */
 void save_ended(const SavePaths *at);
-/* A write of bounded size, or a sync, has ended: a disk that is slow is told from one that hangs by it.  Returns ok. */
+/* Called after a write of bounded size or a sync, so that the watchdog can tell a slow disk from one that hangs.
+ * Returns ok. */
 bool save_moved(const SavePaths *at, bool ok);
-void save_drop(const SavePaths *at); /* rank 0: removes what was begun */
-bool save_make_dir(Arena *a, const char *path); /* and those above it; errno tells */
+void save_drop(const SavePaths *at); /* called by rank 0: removes what was begun */
+bool save_make_dir(Arena *a, const char *path); /* also makes the folders above it; false: errno is set */
 
 /* ---- places.c ---- */
 
 const SavePlaces *places_of(const Rt *rt); /* never NULL */
-/* Makes and removes a file of some bytes in the folder that this rank sees; false: errno tells. */
+/* Makes and removes a file of some bytes in the folder that this rank sees; false: errno is set. */
 bool places_try(const Rt *rt, Arena *a);
-/* A file by which a folder is tried: a run that was killed may have left it. */
+/* Whether a file has the name of those by which folders are tried; a killed run may have left one. */
 bool places_is_token(const char *name);
 /* ---- gather.c ---- */
 
-/* Where not all ranks see rank 0's folder: it gets what they hold, piece by piece, writes it into its files and sets
- * their checksums.  All ranks call it; false after a message. */
+/* Called where not all ranks see rank 0's folder: rank 0 gets what they hold, piece by piece, writes it into its files
+ * and sets their checksums.  All ranks call it; false after a message. */
 bool gather_files(const SaveSet *c, const SavePaths *at, Diag *d);
 
 /* ---- resume_find.c ---- */
 
-/* state.json of the checkpoint that --resume means, and its folder, which all ranks go on from; NULL after a message;
- * *dir NULL: there is none (auto).  All ranks call it. */
+/* Returns state.json of the checkpoint that --resume means, and sets *dir to its folder; all ranks continue from the
+ * same one.  NULL after a message, or without one and *dir NULL: there is none (auto).  All ranks call it. */
 char *resume_find(const Rt *rt, RtOptions *o, const char **dir, Diag *d);
-/* Whether rank 0 reads for all: --sync-init, or the others do not see what it found. */
+/* Whether rank 0 reads for all: because of --sync-init, or because the others do not see what it found. */
 bool resume_is_sync(const Rt *rt);
 
 /* ---- tidy.c ---- */
 
-/* Whether a folder, which no link leads to, is a checkpoint of this model; begun: or has files of one alone, and no
- * state.json that names another model. */
+/* Whether a folder, not reached through a link, is a checkpoint of this model.  begun: it may also have just files of a
+ * checkpoint and no state.json that names another model. */
 bool tidy_may_go(const char *path, const RtModel *m, bool begun);
-/* Removes at->temp: what a save began, or what it took the place of.  False: errno tells why it is still there. */
+/* Removes at->temp, which holds what a save began or what it replaced.  False: it is still there, and errno is set. */
 bool tidy_begun(const SavePaths *at);
 /* Removes what killed runs left half-written, and all but the newest `keep` checkpoints of this model up to this step
- * (later ones are of another run); keep 0: all are kept. */
+ * (later ones belong to another run); keep 0: keeps all. */
 void tidy_keep(const SavePaths *at, int64_t keep);
 
 /* ---- folder.c ---- */
 
-/* The newest complete checkpoint of a folder, by its headers and index; NULL: there is none.  Says which newer ones it
- * passes over.  Lives in a. */
+/* The newest checkpoint of a folder that its headers and index show to be complete, allocated in a; NULL: there is
+ * none. Notes which newer ones it passes over. */
 const char *folder_newest(const char *dir, Arena *a, Diag *d);
 
 #endif

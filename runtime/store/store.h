@@ -1,5 +1,5 @@
-/* runtime/store/store.h: what lies on a disk: weights, and checkpoints: what this rank holds of one, how it is written,
- * beside steps or between them, and how a run goes on from it.
+/* runtime/store/store.h: files of weights and checkpoints: what this rank holds of a checkpoint, how it is written,
+ * beside steps or between them, and how a run continues from it.
  *
  *   weights.c    first contents of all tensors; full.c: whole tensors for a caller of the library
  *   holdings.c   which elements of which tensors this rank holds, and the files that it writes
@@ -16,90 +16,95 @@
 
 /* ---- weights.c ---- */
 
-/* Which tensors get their first contents: all, or all but what a checkpoint holds.  All ranks call it. */
+/* Gives all tensors their initial contents; with from_checkpoint, only those that no checkpoint holds.  All ranks call
+ * it. False after a message. */
 bool weights_load(const Rt *rt, bool from_checkpoint, Diag *d);
 
 /* ---- full.c: whole parameters and buffers outside a step ---- */
 
 typedef struct FullParams FullParams;
-/* Copies of all parameters and buffers; rank0: only there, others get no copies but take part.  All ranks call both,
- * between steps, with the same arguments.  NULL after a message, on all ranks: there is no memory for them. */
+/* Makes copies of all parameters and buffers; rank0: only rank 0 gets them, and the others take part.  All ranks call
+ * full_begin and full_end, between steps, with the same arguments.  NULL after a message, on all ranks: memory is
+ * short. */
 FullParams *full_begin(const Rt *rt, bool writeback, bool rank0, Diag *d);
-char *full_at(const FullParams *full, int tensor); /* NULL: none, or not on this rank */
-/* Frees the copies; with writeback, and if put, what this rank holds is put back.  False after a message, on all ranks:
- * ranks that hold the same elements wrote different ones, and nothing was put back. */
+char *full_at(const FullParams *full, int tensor); /* a copy; NULL: this rank has none of this tensor */
+/* Frees the copies; with writeback and `put`, first puts back the elements that this rank holds.  False after a
+ * message, on all ranks: ranks that hold the same elements wrote different values, and nothing was put back. */
 bool full_end(const Rt *rt, FullParams *full, bool put, Diag *d);
 
 /* ---- holdings.c ---- */
 
-/* A tensor of a section, or of a file, and what of it this rank holds: Slice.first counts from the tensor's start. */
+/* A tensor of a section or of a file, and the part that this rank holds: Slice.first counts from the tensor's start. */
 typedef struct SavePart {
-	const RtTensor *t;           /* of sections: which tensor, or whose state */
+	const RtTensor *t;           /* of sections: the tensor, or the one whose state it is */
 	bool of_state;
-	int only;                    /* rank whose own it is; -1: any that holds it */
+	int only;                    /* the only rank that has it; -1: any rank that holds it */
 	Slice slice, master;         /* of sections: where a resume puts them */
 	Slice source;                /* where a save finds them */
-	bool writes;                 /* of several ranks that hold them, this one */
+	bool writes;                 /* this rank writes it, possibly as one of several that hold it */
 } SavePart;
 typedef struct SaveFile { const char *name; SafeTensor *at; SavePart *part; int n; } SaveFile;
 typedef struct Snapshot Snapshot;
 typedef struct SaveSet {
-	SaveFile section[CHECKPOINT_SECTIONS]; /* whole tensors, the same on all ranks; n = 0: there is no such section */
-	SaveFile file[CHECKPOINT_SECTIONS];    /* what this rank writes, by kind; of kind full the sections */
+	SaveFile section[CHECKPOINT_SECTIONS]; /* whole tensors, the same list on all ranks; n = 0: there is no such
+	                                        * section */
+	SaveFile file[CHECKPOINT_SECTIONS];    /* the files that this rank writes for this kind; for kind full, the
+	                                        * sections */
 	CheckpointKind kind;
 	bool own_files;              /* no other rank writes into these files */
-	Snapshot *snapshot;          /* NULL: saves are waited for */
+	Snapshot *snapshot;          /* NULL: saves do not go on beside steps */
 	Rt *rt;
 	Arena *arena;
 } SaveSet;
-/* With the memory of rt mapped; lives in a.  kind: --save-kind. */
+/* Called once the memory of rt is mapped; allocates in a.  The kind is that of --save-kind. */
 void save_init(SaveSet *c, Rt *rt, Arena *a);
 
 /* ---- save.c ---- */
 
-/* Writes DIR/step-NNNNNNNN and moves DIR/latest; on failure of any rank the older ones are as they were, and all ranks
- * know.  All ranks call it, between steps. */
+/* Writes DIR/step-NNNNNNNN and moves DIR/latest.  False on all ranks if any rank fails: then older checkpoints are as
+ * they were.  All ranks call it, between steps. */
 bool save_run(const SaveSet *c, const Progress *p, Diag *d);
 
 /* ---- places.c ---- */
 
-/* Whose folder of --save each rank sees: lead[r] is the lowest rank that sees rank r's; lead NULL: rank
- * 0's.  gathers: of kind full, where some do not see rank 0's: rank 0 writes all.  run: a number of this run. */
+/* Which ranks see the same folder of --save: lead[r] is the lowest rank that sees the folder of rank r; lead NULL: all
+ * see rank 0's.  gathers: some ranks do not see rank 0's folder and the kind is full, so rank 0 writes everything.
+ * run: a random number that names this run. */
 typedef struct SavePlaces { int *lead; int n; bool gathers; uint64_t run; } SavePlaces;
-/* When rank 0 has its folder.  All ranks call it; false after a message.  Lives in a. */
+/* Called once rank 0 has its folder; allocates in a.  All ranks call it; false after a message. */
 bool places_find(SavePlaces *p, const Rt *rt, Arena *a, Diag *d);
 /* Whether this rank makes and completes the checkpoint's folder that it sees. */
 bool places_leads(const Rt *rt);
 
 /* ---- snapshot.c ---- */
 
-/* Of the save under way beside the steps, this rank's part: its files are being written; are on the disk; could not be
- * written. */
+/* This rank's part of the save under way beside the steps: there is none; its files are being written; are on the disk;
+ * could not be written. */
 typedef enum SaveState { SAVE_NONE, SAVE_WRITING, SAVE_WRITTEN, SAVE_FAILED } SaveState;
 SaveState save_state(const Rt *rt);
-/* What save_init adds: memory, and copies of c->file that find their elements there. */
+/* Called after save_init: maps memory for the copy, and makes copies of c->file whose elements are found there. */
 bool snapshot_open(SaveSet *c, Diag *d);
 void snapshot_close(SaveSet *c);
-/* Begins a save of what is in memory now: copies it and lets a thread write the copy.  Nothing may be under way.  All
- * ranks call it, between steps; false: the folder could not be made, which was said. */
+/* Begins a save of what is in memory now: copies it and lets a thread write the copy.  No save may be under way.  All
+ * ranks call it, between steps; false after a message: the folder could not be made. */
 bool snapshot_begin(SaveSet *c, const Progress *p, Diag *d);
-/* Told on all ranks at the same step, when all have written: rank 0 completes the checkpoint beside the steps. */
+/* Called on all ranks after the same step, when all have written: rank 0 completes the checkpoint beside the steps. */
 void snapshot_all_written(SaveSet *c);
-/* Waits for what is under way.  False after a message; then it was dropped.  All ranks call it and know. */
+/* Waits for the save under way.  False after a message, on all ranks: the save was dropped.  All ranks call it. */
 bool snapshot_end(SaveSet *c, Diag *d);
 
 /* ---- folder.c ---- */
 
-/* Of rank 0, from before the first step on: the folder of --save, made and locked for this process.  False after a
- * message: it is another run's. */
+/* Called by rank 0 before the first step: makes the folder of --save and locks it for this process.  False after a
+ * message: it belongs to another run, or cannot be written. */
 typedef struct RunFolder { int fd; const char *made; } RunFolder; /* fd -1: not open */
 bool folder_open(RunFolder *f, const Rt *rt, int64_t first_step, Diag *d);
 void folder_close(RunFolder *f);
 
 /* ---- resume.c ---- */
 
-/* The folder of the checkpoint that --resume means, NULL without a message: none (auto); progress, and the flags that
- * were not given. */
+/* Finds the checkpoint that --resume means, and sets *dir to its folder, *p, and the flags that were not given.  *dir
+ * NULL: there is none (auto). False after a message. */
 bool resume_begin(const Rt *rt, RtOptions *o, const char **dir, Progress *p, Diag *d);
 bool resume_is_strict(const RtOptions *o); /* --strict */
 bool resume_load(const SaveSet *c, const char *dir, Arena *a, Diag *d);

@@ -1,9 +1,9 @@
-/* runtime/comm/mpi/object.h: what a training program and the shared object libshardrt_mpi.so know of each other.
+/* runtime/comm/mpi/object.h: the interface between a training program and the shared object libshardrt_mpi.so.
  *
- * The program has no MPI in it: mpi.c opens the object when mpirun's variables or --comm=mpi ask for it.  The
- * object takes all it needs of the program through pointers, so the program exports nothing.
+ * The program is not linked with MPI: mpi.c opens the object when mpirun's variables or --comm=mpi ask for it.  The
+ * object gets everything it needs from the program through pointers, so the program exports no symbols.
  *
- * The one idea: the object moves bytes between hosts and nothing else; memory of the host is comm/shm.c's. */
+ * The object only moves bytes between hosts; comm/shm.c serves the ranks of one host. */
 #ifndef SHARDC_COMM_MPI_H
 #define SHARDC_COMM_MPI_H
 
@@ -16,15 +16,16 @@
 typedef struct MpiShape { int version; uint32_t comm, exchange, world; } MpiShape;
 #define COMM_MPI_SHAPE {1, sizeof(Comm), sizeof(Exchange), sizeof(World)}
 
-/* What MPI_Init said.  threads: several threads may call, one at a time. */
+/* The result of MPI_Init. threads: several threads may call MPI, one at a time. */
 typedef struct MpiStart { int rank, size; bool threads; char version[128]; } MpiStart;
 
 typedef struct MpiBackend {
 	MpiShape shape;
 	bool (*start)(MpiStart *out);
-	void (*broadcast)(void *p, int bytes);  /* rank 0's, to all */
-	/* Exchanges of all ranks, of which `local` serves those of this host; takes it over.  staging: where pieces
-	 * of other hosts arrive, a part for each channel.  spins: polls before sleeping.  NULL: out of memory. */
+	void (*broadcast)(void *p, int bytes);  /* from rank 0 to all */
+	/* A communicator of all ranks, which uses `local` for those of this host and takes ownership of it. staging: where
+	 * pieces from other hosts arrive, with a part for each channel. spins: polls before sleeping.  When memory runs out
+	 * it aborts the run. */
 	Comm *(*open)(Comm *local, const World *w, char *staging, int64_t bytes, int spins);
 	void (*stop)(void);                     /* MPI_Finalize: waits for all ranks */
 } MpiBackend;

@@ -6,7 +6,8 @@
 
 void graph_open(Rt *rt);
 void graph_close(Rt *rt);
-/* Runs a program (forward, backward and update of a micro-batch, or an evaluation) behind what compute has. */
+/* Runs a program (forward, backward and update of a micro-batch, or an evaluation) after what the compute stream has
+ * already. */
 void graph_run(Rt *rt, Program program);
 
 #endif

@@ -1,7 +1,7 @@
-/* runtime/exec/cuda/step.h: what of a step lies in device memory, and the small kernels that work on it.
+/* runtime/exec/cuda/step.h: the state of a step in device memory, and the small kernels that work on it.
  *
- * The one idea: what decides how the next step goes (updates done, loss scale, whether the run has halted) is in
- * StepState, so the host issues a step before it knows how the one before went; a step behind one that halts changes
+ * Everything that the next step depends on (updates done, loss scale, whether the run has halted) is in StepState, so
+ * the host can issue a step before it knows the outcome of the previous one; a step after one that halts changes
  * nothing that is kept. */
 #ifndef SHARDC_RUNTIME_CUDA_STEP_H
 #define SHARDC_RUNTIME_CUDA_STEP_H
@@ -13,15 +13,15 @@
 extern "C" {
 #endif
 
-/* What the host tells a micro-batch.  It travels behind the inputs, in the same copy. */
+/* What the host passes to a micro-batch.  It follows the inputs in the same copy. */
 typedef struct StepInput {
-	StepScalars scalars;        /* what the host knows of them */
+	StepScalars scalars;        /* as far as the host knows them */
 	StepRules rules;
 	StepAsked asked;            /* of this rank */
-	int32_t first;              /* of its step */
+	int32_t first;              /* whether it is the first of its step */
 } StepInput;
 
-/* What a step tells the host: copied to pinned memory at its end. */
+/* What a step reports to the host; copied to pinned memory at its end. */
 typedef struct StepOutcome {
 	StepScalars scalars;
 	StepSums sums;
@@ -42,15 +42,15 @@ typedef struct StepState {
 	StepOutcome outcome;
 } StepState;
 
-/* The micro-batch at `in` begins; the sums and counters of the step, where it is the first.  bad: where kernels report
- * bad input, as the device sees it. */
+/* Begins the micro-batch whose input is `in`; if it is the first of its step, also resets the step's sums.  bad: where
+ * kernels report bad input, as a device pointer. */
 void step_launch_begin(StepState *s, const StepInput *in, const KBad *bad, cudaStream_t stream);
 void step_launch_loss(StepState *s, const float *sum, const float *weight, bool mean, cudaStream_t stream);
 /* Joins what k_norm left in part to the norm of the step. */
 void step_launch_norm(StepState *s, double p, cudaStream_t stream);
-/* Closes the sums of this rank.  found: --check-nan found something. */
+/* Completes the sums of this rank.  found: --check-nan found something. */
 void step_launch_close(StepState *s, const KBad *bad, bool found, cudaStream_t stream);
-/* Sums of n ranks, in their order, and what follows from them. */
+/* Adds the sums of n ranks, in rank order, and decides what follows from them. */
 void step_launch_decide(StepState *s, const StepSums *of, int n, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -10,9 +10,9 @@
 extern "C" {
 #endif
 
-/* ---- progress_kernels.cu: the watchdog's counters, written by the device ---- */
+/* ---- progress_kernels.cu: the watchdog's counters, which the device writes ---- */
 
-/* Of one channel, as the device sees RankProgress. */
+/* The words of RankProgress for one channel, as device pointers. */
 typedef struct ProgressWords { int32_t *inside, *ended; int64_t *done; } ProgressWords;
 void progress_device_enter(ProgressWords p, int seq, cudaStream_t stream);
 void progress_device_end(ProgressWords p, int seq, cudaStream_t stream);
