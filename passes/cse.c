@@ -1,9 +1,9 @@
-/* passes/cse.c: of equal pure ops only the first is kept.
+/* passes/cse.c: removes common subexpressions: of equal pure ops only the first is kept.
  *
- * Two ops are equal when kind, attributes, operands, result types, symbol and unit are, and, if they name
- * a symbol, no op with an effect on it stands between them.  One table over forward, backward and update,
- * whose values see each other in that order; eval stands alone.  Knows ops by their flags only: EFFECT
- * ops are never merged; RNG ops may be, equal ones draw equal numbers. */
+ * Two ops are equal when their kind, attributes, operands, result types, symbol and unit are and, if they name a
+ * symbol, no op between them has an effect on it.  Forward, backward and update share one table, since later
+ * sections see the values of earlier ones; eval has its own.  The pass knows ops by their flags only.  EFFECT ops
+ * are never merged; RNG ops may be, since equal ones draw equal numbers. */
 #include "passes/passes.h"
 
 typedef struct Entry { Op *op; uint64_t hash; int64_t version; } Entry;

@@ -1,7 +1,7 @@
 /* passes/dce.c: removes ops that nothing with an effect depends on.
  *
- * Marks from the effects along operands, then sweeps.  Knows ops by their flags only: what has EFFECT
- * stays, whatever its results are used for; everything else stays if a kept op reads it. */
+ * Marks ops from those with effects along their operands, then sweeps the rest.  Knows ops by their flags only: an
+ * op with EFFECT stays even if nobody reads its results; any other op stays if a kept op reads it. */
 #include "passes/passes.h"
 
 typedef VEC(Op *) OpVec;

@@ -1,13 +1,13 @@
-/* passes/expand.c: batch norm as statistics plus elementwise ops.
+/* passes/expand.c: replaces batch norm by statistics and elementwise ops.
  *
- * The statistics are the only reductions; the rest is two multiply-adds with per-channel vectors, which
- * fuse with the relu or the addition behind it.  Whoever read the statistics (the buffers' running
- * averages) reads those of bn_stats.
+ * The statistics are the only reductions; the rest is two multiply-adds with per-channel vectors, which fuse with
+ * the relu or the addition behind them.  Readers of the norm's statistics (the running averages in buffers) read
+ * those of bn_stats instead.
  *
- * With --bn-sync=sync the statistics of a training step are those of all ranks' batches: all_reduce_moments
- * behind bn_stats; in backward all_reduce_means behind bn_grad_stats, of which dx takes the means (the loss is
- * summed over ranks, so dx wants sums over all elements divided by all elements), while the gradients of scale
- * and shift stay the rank's own: they are reduced with all others.  eval never synchronises. */
+ * With --bn-sync=sync the statistics of a training step are those of all ranks' batches: all_reduce_moments follows
+ * bn_stats, and in backward all_reduce_means follows bn_grad_stats.  dx uses these means, because the loss is
+ * summed over ranks and so dx needs sums over all elements divided by their number.  The gradients of scale and
+ * shift stay the rank's own here; they are reduced with all others.  eval never synchronises. */
 #include "passes/passes.h"
 
 #include <string.h>
@@ -56,14 +56,14 @@ static void replace(Module *m, Op *op, Value *const *now)
 	ir_remove(m, op);
 }
 
-/* Elements of a channel in this rank's batch. */
+/* The number of elements of one channel in this rank's batch. */
 static int64_t channel_elements(const Op *op, const Value *x)
 {
 	int64_t channels = type_numel(&op->out[1]->type);
 	return channels ? type_numel(&x->type) / channels : 0;
 }
 
-/* Backward wants the variance itself, running averages what they multiply by n / (n-1). */
+/* Backward reads the biased variance; running averages read the unbiased one, which is larger by n / (n-1). */
 static void give_variance(Value *old, Value *var, Value *running)
 {
 	while (old->uses) {

@@ -1,14 +1,14 @@
-/* passes/fuse.c: elementwise neighbours become one loop, so that what passes between them stays in registers.
+/* passes/fuse.c: fuses neighbouring elementwise ops into one loop, so that intermediate values stay in registers.
  *
- * Requires TRAIN.  Ensures that of elementwise ops of one shape that read each other or the same tensor as
- * many as possible form one `fused` op, that literals stand inside of it, and that no value is kept for
- * backward that backward can recompute from what is kept anyway (the input of a relu6, say).
+ * Requires TRAIN.  Ensures that as many as possible of the elementwise ops that have one shape, and that read each
+ * other or the same tensor, form one `fused` op; that literals stand inside it; and that no value is kept for
+ * backward that backward can recompute from values that are kept anyway (the input of a relu6, for example).
  *
- * A group is a set of ops that will stand at one position of the section.  Two groups merge at the later
- * position when nobody between reads the earlier one, at the earlier position when all that the later one
- * reads is there: then no other op moves, and there can be no cycle.  Groups that would stretch the lives
- * of large tensors (further apart than WINDOW) or touch too many at once stay apart; -v says so.
- * Cost is linear: each operand is tried once, and groups are bounded. */
+ * A group is a set of ops that will stand at one position of the section.  Two groups merge at the later position
+ * when no op between them reads the earlier one, or at the earlier position when all that the later one reads is
+ * available there.  No other op moves then, and no cycle can arise.  Groups stay apart when merging would lengthen
+ * the lives of large tensors (by more than WINDOW) or touch too many tensors at once; -v says so.  Cost is linear:
+ * each operand is tried once, and groups are bounded. */
 #include "passes/passes.h"
 
 #include <stdlib.h>
@@ -41,14 +41,14 @@ static bool is_elementwise(const Op *op)
 		&& op->out[0]->type.kind == TYPE_TENSOR && !op_is_param_cast(op);
 }
 
-/* A literal that stands for all elements: cloned into every body that reads it. */
+/* A literal that stands for all elements.  It is cloned into every body that reads it. */
 static bool is_literal(const Value *v)
 {
 	const Attr *value = v->op->kind == OP_CONST ? attr_find(v->op->attrs, "value") : NULL;
 	return value && value->n == 1;
 }
 
-/* May be moved to any earlier place: nothing is written to what it shows. */
+/* Whether op may be moved to any earlier position, because nothing writes to the memory that it shows. */
 static bool is_movable_source(const Op *op)
 {
 	return op_info[op->kind].flags & SRC && op->kind != OP_READ;
@@ -77,7 +77,7 @@ static int64_t position(const Fuse *f, const Op *op)
 	return g ? g->at : op->order;
 }
 
-/* -1: available everywhere in the section. */
+/* The position where v is defined; -1: it is available everywhere in the section. */
 static int64_t defined_at(const Fuse *f, const Value *v)
 {
 	return is_here(f, v->op) && !is_movable_source(v->op) ? position(f, v->op) : -1;
@@ -134,7 +134,7 @@ static int add_once(const Value **list, int n, int cap, const Value *v)
 	return n + 1;
 }
 
-/* Tensors that a loop over both groups touches, at most MAX_TENSORS + 1. */
+/* The number of tensors that a loop over both groups would touch, counted up to MAX_TENSORS + 1. */
 static int count_tensors(const Fuse *f, const Group *a, const Group *b)
 {
 	const Value *in[MAX_TENSORS + 1];
@@ -152,7 +152,7 @@ static int count_tensors(const Fuse *f, const Group *a, const Group *b)
 	return MIN(n + n_out, MAX_TENSORS + 1);
 }
 
-/* Full-size tensors that g reads: what stays alive when g moves down. */
+/* Counts the full-size tensors that g reads: they live longer when g moves down. */
 static int count_full_inputs(const Fuse *f, const Group *g)
 {
 	int n = 0;
@@ -165,7 +165,7 @@ static int count_full_inputs(const Fuse *f, const Group *g)
 
 /* ---- merging ---- */
 
-/* NULL: they may merge, at *at; else why not. */
+/* Why two groups may not merge; NULL: they may, at position *at. */
 static const char *refusal(const Fuse *f, const Group *first, const Group *second, int64_t *at)
 {
 	if (first->n + second->n > MAX_OPS)
@@ -214,8 +214,9 @@ static void try_merge(Fuse *f, Group *g, Group *other)
 		merge(f, g, other, at);
 }
 
-/* Consumers first: a value that only one group reads need never be stored.  Were producers asked first, the
- * first of two consumers that cannot meet would take its op along, and with it a second result. */
+/* Merges an op with its readers first: a value that only one group reads need never be stored.  If producers were
+ * merged first and had two consumers that cannot merge, the first consumer would take the producer along, and the
+ * value would become a second result of it. */
 static void join_readers(Fuse *f, Op *op)
 {
 	Group *g = group_of(f, op);
@@ -234,7 +235,7 @@ static void join_readers(Fuse *f, Op *op)
 		try_merge(f, g, group_of(f, op->out[0]->uses->op));
 }
 
-/* Then every merge that saves reading a tensor twice. */
+/* Afterwards, merges neighbours wherever this saves reading a tensor twice. */
 static void join_neighbours(Fuse *f, Op *op)
 {
 	for (int i = 0; i < op->n_in; i++)
@@ -306,7 +307,7 @@ static void replace_members(Fuse *f, Group *g, Op *fused, const Values *out)
 {
 	for (int i = 0; i < out->n; i++) {
 		ir_replace_uses(out->at[i], fused->out[i]);
-		fused->out[i]->name = out->at[i]->name; /* it takes the place of a value that goes */
+		fused->out[i]->name = out->at[i]->name; /* it replaces a value that is removed */
 	}
 	for (int i = g->n - 1; i >= 0; i--)
 		ir_remove(f->m, g->op[i]);
@@ -321,7 +322,7 @@ static void emit_group(Fuse *f, Group *g)
 		if (is_result(f, g->op[i]->out[0], g, g))
 			vec_push(f->a, &out, g->op[i]->out[0]);
 	if (!out.n || !in.n)
-		return; /* dead code is dce's; a loop without an operand has no element to begin with */
+		return; /* dce removes dead code; a loop without operands has nothing to iterate over */
 	for (int i = 0; i < in.n; i++)
 		if (is_here(f, in.at[i]->op) && is_movable_source(in.at[i]->op) && in.at[i]->op->order > g->at)
 			ir_move_before(f->m, in.at[i]->op, at);
@@ -343,7 +344,7 @@ static void emit_group(Fuse *f, Group *g)
 	replace_members(f, g, body.fused, &out);
 }
 
-/* A lone op is left as it is, unless a literal would have to be stored for it. */
+/* Whether a group is worth fusing.  A single op is left as it is, unless a literal would have to be stored for it. */
 static bool is_worth_it(const Group *g)
 {
 	if (g->n != 1)
@@ -372,7 +373,8 @@ static void fuse_section(Fuse *f, SectionKind s)
 	for (int i = 0; i < f->n_ops; i++)
 		if (f->of_op[i])
 			join_neighbours(f, f->at[i]);
-	/* from the last to the first, so that the op at a group's position still stands when it is wanted */
+	/* Goes from the last group to the first, so that the op at a group's position still exists when it is
+	 * needed. */
 	for (int i = f->n_ops - 1; i >= 0; i--)
 		if (f->of_op[i] && f->of_op[i]->at == i && is_worth_it(f->of_op[i]))
 			emit_group(f, f->of_op[i]);
@@ -382,8 +384,8 @@ static void fuse_section(Fuse *f, SectionKind s)
 
 typedef struct Recompute {
 	Fuse *f;
-	bool *again;       /* by Value.id */
-	Op **before;       /* by Value.id: first op of backward that wants the clone */
+	bool *again;       /* by Value.id: backward recomputes it */
+	Op **before;       /* by Value.id: the first op of backward that reads the clone */
 } Recompute;
 
 static bool is_read_in(const Value *v, SectionKind s)
@@ -394,7 +396,7 @@ static bool is_read_in(const Value *v, SectionKind s)
 	return false;
 }
 
-/* Somebody in forward wants it in memory. */
+/* Whether forward itself needs v in memory. */
 static bool is_stored(const Value *v)
 {
 	for (const Use *u = v->uses; u; u = u->next)
@@ -403,7 +405,7 @@ static bool is_stored(const Value *v)
 	return false;
 }
 
-/* Whether backward may read x at no cost in memory: it is there, or it is small beside `of`. */
+/* Whether backward may read x at no cost in memory: x is stored anyway, or it is small compared with `of`. */
 static bool is_at_hand(const Recompute *r, const Value *x, const Value *of)
 {
 	return is_literal(x) || is_movable_source(x->op) || op_is_param_cast(x->op)
@@ -411,7 +413,7 @@ static bool is_at_hand(const Recompute *r, const Value *x, const Value *of)
 		|| x->op->section != SEC_FORWARD || r->again[x->id] || is_read_in(x, SEC_BACKWARD);
 }
 
-/* v can be made of what is at hand, by at most *budget cheap ops. */
+/* Whether v can be computed from values at hand by at most *budget cheap ops. */
 static bool is_recomputable(const Recompute *r, const Value *v, const Value *of, int *budget)
 {
 	const Op *op = v->op;
@@ -438,7 +440,8 @@ static void want_before(Recompute *r, const Value *v, Op *at)
 		*before = at;
 }
 
-/* In front of which op of backward each clone must stand: operands after their readers. */
+/* Finds, for each clone, the op of backward in front of which it must stand.  Readers are visited before their
+ * operands. */
 static void place_clones(Recompute *r)
 {
 	IR_FOR_OPS(r->f->m, SEC_BACKWARD, op)
@@ -493,5 +496,5 @@ bool pass_fuse(Module *m, const Options *o, Diag *d)
 	for (int s = 0; s < SEC_COUNT; s++)
 		fuse_section(&f, (SectionKind)s);
 	arena_free(f.a);
-	return pass_dce(m, o, d); /* literals that stand inside now, values that only backward wanted */
+	return pass_dce(m, o, d); /* removes literals that bodies now contain, and values that only backward read */
 }

@@ -1,8 +1,8 @@
-/* passes/canon/canon.c: brings the module into canonical form: known values folded, identities gone,
- * transposes and reshapes merged, biases inside matmuls.
+/* passes/canon/canon.c: brings the module into canonical form: known values are folded, identities removed,
+ * transposes and reshapes merged, and biases moved into matmuls.
  *
- * The rules are rows of canon.def, the functions stand in the files beside this.  A rule keeps the value (up to
- * rounding), the type and the location; parameters are never folded. */
+ * The rules are the rows of canon.def; their functions are in the other files of this folder.  A rule keeps the
+ * value (up to rounding), the type and the location.  Parameters are never folded. */
 #include "passes/canon/canon.h"
 #include "passes/loss/loss.h"
 

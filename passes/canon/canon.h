@@ -1,4 +1,4 @@
-/* passes/canon/canon.h: the rules of canon, by file.  The table that orders them is canon.def. */
+/* passes/canon/canon.h: declares the functions of canon's rules, by file.  canon.def is the table that orders them. */
 #ifndef SHARDC_CANON_H
 #define SHARDC_CANON_H
 
@@ -7,6 +7,6 @@
 #define RULE(kind, pattern, fn) RuleFn fn;
 #include "passes/canon/canon.def"
 
-extern const RuleSet canon_rules; /* for passes that end in canonical form too */
+extern const RuleSet canon_rules; /* for other passes that must end in canonical form */
 
 #endif

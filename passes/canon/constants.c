@@ -1,7 +1,7 @@
 /* passes/canon/constants.c: rules of canon that compute what is known at compile time.
  *
- * Results of at most FOLD_MAX elements, and results that are one number, become literals; larger ones
- * stay as the ops that make them.  Data and parameters are never looked at. */
+ * A result becomes a literal when it has at most FOLD_MAX elements or when all its elements are one number; larger
+ * results stay as the ops that compute them.  Constants of the model's file and parameters are never evaluated. */
 #include "passes/canon/canon.h"
 
 #include <string.h>
@@ -51,7 +51,7 @@ Value *canon_fold_splats(Rewriter *r, Op *op)
 	return t ? rewrite_splat(r, const_splat(rewrite_const(r, t)), op->out[0]->type) : NULL;
 }
 
-/* The elements of a literal, which may stand for several each. */
+/* The elements of a literal along an axis.  One stored element may stand for several. */
 static bool repeats_along(const Op *op, const Attr *value, int axis)
 {
 	const Type *t = &op->out[0]->type;

@@ -34,8 +34,8 @@ static bool takes_everything(const Range *g, const Type *t)
 	return true;
 }
 
-/* Where nothing or one element is taken the step says nothing, and it would not be near what a piece of the axis has;
- * nor would the start of nothing. */
+/* Emits the slice x[r].  When it takes one element or none, the step has no meaning and is left out: it would not
+ * resemble the steps of other slices of the axis.  An empty slice has no meaningful start either. */
 static Value *emit_slice(Rewriter *r, Value *x, Range g)
 {
 	int rank = x->type.rank;
@@ -138,7 +138,7 @@ Value *canon_slice_concat(Rewriter *r, Op *op)
 	return NULL;
 }
 
-/* The only axis along which a slice takes less than everything, in steps of 1; -1 when there is none. */
+/* The only axis along which a slice takes less than everything, with step 1; -1 when there is no such axis. */
 static int cut_axis(const Op *slice)
 {
 	const Type *t = &slice->in[0].value->type;
@@ -359,7 +359,7 @@ Value *canon_gather_broadcast(Rewriter *r, Op *op)
 	return ir_broadcast(&r->b, ir_emit(&r->b, OP_GATHER, 2, in, op->attrs), &op->out[0]->type);
 }
 
-/* The position in x of a tuple of ids, the first axes of x; -1 when one is outside of its axis. */
+/* The position in x that a tuple of ids names, one id for each of x's first axes; -1 when an id is out of range. */
 static int64_t tuple_position(const Type *x, const int64_t *ids, int depth)
 {
 	int64_t at = 0;

@@ -1,13 +1,13 @@
 /* passes/canon/linear.c: rules of canon for matmul, convolution, attention and rope.
  *
- * What the kernels do for free moves into them: transposed operands, biases, scales, and heads that
- * stand before or behind the sequence. */
+ * Work that the kernels do at no extra cost moves into them: transposed operands, biases, scales, and either order
+ * of the heads and sequence dims. */
 #include "passes/canon/canon.h"
 
 /* ---- matmul ---- */
 
-/* A transpose that swaps the last two dims, or that moves the contiguous dim to the last place but one,
- * is (with them swapped back) what ta and tb stand for. */
+/* Finds the value behind a transpose that ta and tb can express: one that swaps the last two dims, or one that
+ * moves the contiguous dim to the last place but one (then those two are swapped back). */
 static Value *untransposed(Rewriter *r, Value *v)
 {
 	Op *t = def_of(v, OP_TRANSPOSE);
@@ -73,7 +73,7 @@ Value *canon_matmul_reshape(Rewriter *r, Op *op)
 	return ir_reshape(&r->b, ir_emit(&r->b, OP_MATMUL, op->n_in, in, op->attrs), 2, op->out[0]->type.dim);
 }
 
-/* The matmul behind v, or behind a reshape of leading dims, that nothing else reads. */
+/* The matmul that computes v, possibly through a reshape of leading dims, provided nothing else reads it. */
 static Op *only_matmul(Value *v)
 {
 	Op *flat = def_of(v, OP_RESHAPE);
@@ -103,7 +103,7 @@ Value *canon_matmul_bias(Rewriter *r, Op *op)
 
 /* ---- convolution ---- */
 
-/* Exporters give convolutions without a bias one of zeros, which kernels would fill and read. */
+/* Exporters give convolutions that have no bias a bias of zeros.  Kernels would have to fill and read it. */
 Value *canon_zero_bias(Rewriter *r, Op *op)
 {
 	double number;

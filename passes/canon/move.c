@@ -1,7 +1,8 @@
 /* passes/canon/move.c: rules of canon for reshape, transpose, broadcast and trivial reductions.
  *
- * The normal form: reshapes stand above transposes where dims of 1 are all they touch, transposes above
- * broadcasts; of two neighbours of a kind one is left.  That brings partners together that cancel. */
+ * The normal form: a reshape that only adds or removes dims of 1 stands above a transpose, a transpose stands above
+ * a broadcast, and two neighbours of the same kind are merged into one.  This brings ops next to each other that
+ * cancel. */
 #include "passes/canon/canon.h"
 
 #include <string.h>
@@ -70,8 +71,8 @@ Value *canon_reshape_squeezed(Rewriter *r, Op *op)
 	return ir_transpose(&r->b, ir_reshape(&r->b, t->in[0].value, rank, dim), now);
 }
 
-/* Splits the dims of `to` into groups, one for each dim of `from` in order: dim k of `from` is the
- * product of `to`'s dims begin[k]..begin[k+1], none when it is 1 and gone. */
+/* Splits the dims of `to` into consecutive groups, one for each dim of `from`: dim k of `from` is the product of
+ * `to`'s dims begin[k]..begin[k+1].  The group is empty when dim k is 1 and was removed. */
 static bool match_split(const Type *from, const Type *to, int *begin)
 {
 	int i = 0;
@@ -178,7 +179,7 @@ Value *canon_transpose_twice(Rewriter *r, Op *op)
 	return ir_transpose(&r->b, inner->in[0].value, now);
 }
 
-/* v with dims of 1 put in front up to a rank. */
+/* v with dims of 1 added in front until it has the given rank. */
 static Value *with_rank(Builder *b, Value *v, int rank)
 {
 	int64_t dim[IR_MAX_RANK];
@@ -204,7 +205,7 @@ Value *canon_transpose_broadcast(Rewriter *r, Op *op)
 Value *canon_broadcast_same(Rewriter *r, Op *op)
 {
 	Value *x = op->in[0].value;
-	bool empty = !type_numel(&x->type); /* as many elements then, whatever is repeated */
+	bool empty = !type_numel(&x->type); /* then repeating anything leaves the number of elements at 0 */
 	if (empty ? !type_same_shape(&x->type, type_of(op)) : type_numel(&x->type) != type_numel(type_of(op)))
 		return NULL;
 	return ir_reshape(&r->b, x, type_of(op)->rank, type_of(op)->dim);

@@ -1,11 +1,11 @@
-/* passes/check/check.c: --check-passes: evaluates the module before and after each pass of MODEL and TRAIN, and
- * names the first that makes a difference: the pass, its rewrite rule, the op.
+/* passes/check/check.c: implements --check-passes: evaluates the module before and after each pass at levels MODEL
+ * and TRAIN, and reports the first pass that changes what it computes, with the rewrite rule and the op.
  *
- * The two may differ by what rounding to f32 changes in either of them, since constants are folded in f32 and sums
- * are reordered: that is measured when they differ, by evaluating both again with rounding.  Rounding itself is no
- * part of the comparison, so precision and legalize may move it; nor are masks of dropout for a pass that moves
- * elements.  The rule of a rewriting pass is found by running it again on the text from before with a limit on
- * applications, halved until one is left. */
+ * The two evaluations may differ by rounding, since constants are folded in f32 and sums are reordered.  When they
+ * differ, both modules are evaluated again with rounding to their dtypes, which measures how much rounding matters.
+ * The comparison itself is made without rounding, so precision and legalize may move casts; for a pass that moves
+ * elements it is made without dropout masks.  To find the rule of a rewriting pass, the pass is run again on the
+ * text from before, with a limit on applications that is found by bisection. */
 #include "passes/check/check.h"
 
 #include <float.h>
@@ -16,16 +16,17 @@
 
 #include "passes/rewrite/rewrite.h"
 
-/* Of one evaluation: about a second, and half a gigabyte. */
+/* Limits of one evaluation: about a second and half a gigabyte. */
 static const double MAX_OPS = 4e8, MAX_ELEMENTS = 6e7;
-/* How many times the change by rounding a pass may make, and what is no difference at all, relative to the tensor. */
+/* ROUNDINGS: a pass may change a value by so many times the change that rounding makes.  EQUAL: a difference below
+ * this, relative to the tensor, counts as none. */
 static const double ROUNDINGS = 64, EQUAL = 1e-9;
 
 struct Check {
 	Arena *arena;
 	CheckReport *report;
 	CheckData data;
-	CheckResult *last;   /* of the module as it is, in mode 0; NULL = not evaluated */
+	CheckResult *last;   /* of the current module, in mode 0; NULL = not evaluated yet */
 	bool skipping;
 };
 
@@ -35,10 +36,10 @@ typedef struct Run {
 	Check *c;
 	const PassInfo *pass;
 	const Options *o;
-	const char *before;  /* text */
+	const char *before;  /* text of the module before the pass */
 	unsigned mode;
-	const char *drops;   /* "output buffer ": first words of what need not be there any more; NULL = all must */
-	double huge;         /* numbers beyond are alike */
+	const char *drops;   /* "output buffer ": items with these first words may vanish; NULL = none may */
+	double huge;         /* numbers of a larger magnitude are all alike */
 } Run;
 
 Check *check_new(CheckReport *report)
@@ -85,7 +86,7 @@ static double rounding(Run *r, Module *m, const CheckItem *item)
 	return d.most;
 }
 
-/* x is of module `of`, y of `after`. */
+/* Whether x, an item of module `of`, and y, one of module `after`, differ by no more than rounding explains. */
 static bool within_rounding(Run *r, Module *of, Module *after, const CheckItem *x, const CheckItem *y, double most)
 {
 	return most <= ROUNDINGS * (rounding(r, of, x) + rounding(r, after, y));
@@ -97,13 +98,13 @@ static const char *numbers(Arena *a, const CheckItem *x, const CheckItem *y, con
 		type_numel(&x->t.type), check_element(&x->t, d->at), check_element(&y->t, d->at));
 }
 
-/* Whether y, of the module after the pass, is x. */
+/* Whether y, an item of the module after the pass, still holds what x held. */
 static bool is_kept(Run *r, Module *after, const CheckItem *x, const CheckItem *y, Difference *out)
 {
 	Arena *a = r->c->arena;
 	out->what = x->what;
 	if (!x->computed)
-		return true; /* data that no program would be given */
+		return true; /* this data is not valid input for the program */
 	if (!y->computed)
 		out->text = "can no longer be computed from data that it could be computed from before";
 	if (!y->computed)
@@ -131,7 +132,7 @@ static bool may_go(const Run *r, const char *what)
 	return false;
 }
 
-/* The first thing that is kept in `before` and differs in `after`; false = none. */
+/* Finds the first item of `before` that differs in `after`; false = there is none. */
 static bool differ(Run *r, Module *m, const CheckResult *before, const CheckResult *after, Difference *out)
 {
 	for (int i = 0; i < before->n; i++) {
@@ -148,8 +149,8 @@ static bool differ(Run *r, Module *m, const CheckResult *before, const CheckResu
 
 /* ---- which rule ---- */
 
-/* The pass on the text from before, with at most `limit` applications of rules: what differs; *trace: what was
- * applied.  false: nothing differs. */
+/* Runs the pass on the text from before with at most `limit` applications of rules, and compares.  *trace says what
+ * was applied.  false: nothing differs. */
 static bool differs_at(Run *r, int64_t limit, const CheckResult *before, RewriteTrace *trace, Difference *out)
 {
 	char *log = NULL;
@@ -166,18 +167,18 @@ static bool differs_at(Run *r, int64_t limit, const CheckResult *before, Rewrite
 	}
 	trace->value = trace->rule ? arena_printf(r->c->arena, "%%%s", trace->value) : NULL;
 	trace->loc = NULL;
-	ir_module_free(m); /* and the names in it */
+	ir_module_free(m); /* which frees the names in it, too */
 	fclose(d.out);
 	free(log);
 	return found;
 }
 
-/* The first application that makes the difference; *trace->rule is NULL when none of them does. */
+/* Finds the first application of a rule that makes the difference; *trace->rule is NULL when none of them does. */
 static void find_rule(Run *r, const CheckResult *before, RewriteTrace *trace, Difference *out)
 {
 	RewriteTrace t;
 	Difference d = *out;
-	int64_t low = 0; /* makes no difference, if any number does not */
+	int64_t low = 0; /* with none applied there is no difference, if the rules are to blame */
 	if (!differs_at(r, INT64_MAX, before, &t, &d) || !t.n || differs_at(r, 0, before, trace, &d)) {
 		*trace = (RewriteTrace){0};
 		return;
@@ -203,7 +204,7 @@ static void values_by_name(Module *m, Map *out)
 				map_put(out, op->out[i]->name, op->out[i]);
 }
 
-/* The first value that bears the same name before and after, and does not hold the same. */
+/* The first value that has the same name before and after but holds something else. */
 static const Value *first_different(Run *r, Module *m, Module *old, const CheckResult *before, const CheckResult *after)
 {
 	Map *names = map_new(r->c->arena);
@@ -264,15 +265,15 @@ static void tell(Run *r, Module *m, const Difference *d, const RewriteTrace *t, 
 
 /* ---- one pass ---- */
 
-/* What the pass may change, by its definition. */
+/* Sets what the pass may change by its definition. */
 static void take_legal(Run *r)
 {
 	bool frozen = r->o->graph.bn.all == NORM_FROZEN;
 	DType t = r->o->precision.param_dtype;
-	r->huge = FLT_MAX; /* folded in f32, it is infinite */
+	r->huge = FLT_MAX; /* a larger number becomes infinite when it is folded in f32 */
 	if (!strcmp(r->pass->name, "layout"))
 		r->mode = CHECK_EVEN;
-	if (!strcmp(r->pass->name, "loss")) /* the loss stands for the outputs from there on */
+	if (!strcmp(r->pass->name, "loss")) /* from there on the loss replaces the outputs */
 		r->drops = frozen ? "output buffer " : "output ";
 	if (!strcmp(r->pass->name, "precision") && dtype_is_half(t)) /* masks become the largest number of the dtype */
 		r->huge = t == DT_F16 ? 6e4 : 3e38;
@@ -291,7 +292,7 @@ static bool affordable(Check *c, const Module *m, const PassInfo *p, Diag *d)
 	return false;
 }
 
-/* Random contents of the model's constants: a difference that the real ones do not make. */
+/* Checks again with random contents of the model's constants, and reports a difference that the real contents hide. */
 static void tell_dependence(Run *r, Module *m, Diag *d)
 {
 	Difference diff = {0};
@@ -311,7 +312,7 @@ static void tell_dependence(Run *r, Module *m, Diag *d)
 	ir_module_free(old);
 }
 
-/* The first gradients there are. */
+/* Checks the gradients when this pass is the first behind which there are any. */
 static bool check_slope(Run *r, Module *m, Diag *d)
 {
 	double told = 0, found = 0;
@@ -338,7 +339,8 @@ static bool is_same_in_eval(const Module *m)
 	return true;
 }
 
-/* The evaluation that the pass loss makes is the forward, where nothing is random or a statistic of the batch. */
+/* Pass loss makes the evaluation a copy of the forward; the two must agree where nothing is random or a batch
+ * statistic. */
 static bool eval_differs(Run *r, Module *m, const CheckResult *after, Difference *out)
 {
 	const CheckItem *x = check_find(after, "loss"), *y = check_find(after, "eval: loss");
@@ -387,7 +389,8 @@ bool check_run(Check *c, Module *m, const PassInfo *p, const Options *o, Diag *d
 	before = before ? before : check_evaluate(m, &c->data, r.mode);
 	check_result_free(c->last);
 	c->last = NULL;
-	/* the module changes under the evaluation: what was compared lives in the result, names in the text */
+	/* The pass changes the module in place.  What is compared afterwards lives in the result, and its names in
+	 * the text. */
 	bool ok = p->run(m, o, d);
 	if (ok && affordable(c, m, p, d))
 		ok = compare(&r, m, before, d);

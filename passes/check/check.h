@@ -1,8 +1,8 @@
-/* passes/check/check.h: --check-passes: a module computes the same before and after a pass.  Private to this folder, to
- * pipeline.c and to tests.
+/* passes/check/check.h: --check-passes: proves on random data that a module computes the same before and after a
+ * pass.  Private to this folder, pipeline.c and tests.
  *
- * Both are evaluated by the f64 reference on random inputs, parameters and buffers.  What is compared is what a module
- * is for: outputs, loss, what evaluation reports, contents written to buffers, gradients, their norm. */
+ * The f64 reference evaluates both modules on random inputs, parameters and buffers.  It compares what a user sees
+ * of a module: outputs, loss, what evaluation reports, contents written to buffers, gradients and their norm. */
 #ifndef SHARDC_CHECK_H
 #define SHARDC_CHECK_H
 
@@ -11,24 +11,24 @@
 typedef struct Check Check;
 Check *check_new(CheckReport *report);
 void check_free(Check *c);
-/* Runs the pass; at levels MODEL and TRAIN, compares.  false: the pass failed, or it makes a difference, which was
- * reported to d and to the CheckReport. */
+/* Runs the pass and, at levels MODEL and TRAIN, compares the module with what it was.  Returns false when the pass
+ * failed, or when it changed a result; the change is reported to d and in the CheckReport. */
 bool check_run(Check *c, Module *m, const PassInfo *p, const Options *o, Diag *d);
 
 /* ---- eval.c: what a module computes ---- */
 
 enum CheckMode {
-	CHECK_ROUND = 1,  /* rounded to each dtype after each op; else not at all */
-	CHECK_EVEN = 2,   /* dropout as one number for all elements: where a pass may move elements */
+	CHECK_ROUND = 1,  /* results are rounded to their dtype after each op; otherwise never */
+	CHECK_EVEN = 2,   /* dropout uses one factor for all elements, for passes that move elements */
 	CHECK_RANDOM = 4, /* constants of the model's file are random too */
 };
 
-/* One thing that has to be kept. */
+/* One item that a pass must keep. */
 typedef struct CheckItem {
 	const char *what;  /* "output \"y\"" */
 	EvalTensor t;
-	bool computed;     /* else the reference cannot compute it from this data */
-	const Op *op;      /* that tells it; of the module that was evaluated */
+	bool computed;     /* false: the reference cannot compute it from this data */
+	const Op *op;      /* the op that reports it, in the module that was evaluated */
 } CheckItem;
 typedef struct CheckResult {
 	Arena *arena;
@@ -41,26 +41,29 @@ typedef struct CheckResult {
 /* Ranges of integer symbols by name, kept from the first module to the last. */
 typedef struct CheckData { Arena *arena; Map *limit; } CheckData;
 
-/* Elementary operations of one evaluation, and elements that it holds at once. */
+/* What one evaluation costs: elementary operations, and elements held at the same time. */
 typedef struct CheckCost { double ops, elements; } CheckCost;
 CheckCost check_cost(const Module *m);
 CheckResult *check_evaluate(Module *m, CheckData *data, unsigned mode);
 void check_result_free(CheckResult *r);
 const CheckItem *check_find(const CheckResult *r, const char *what);
-/* Inputs, parameters, buffers and constants of m, in e.  Returns whether any is of the model's file. */
+/* Binds inputs, parameters, buffers and constants of m in e.  Returns whether any of them has contents of the
+ * model's file. */
 bool check_bind(EvalEnv *e, Module *m, CheckData *data, unsigned mode, Arena *a);
-/* Element i of a random tensor of that name, in [-1, 1). */
+/* Element i of the random tensor of this name, in [-1, 1). */
 double check_random(const char *name, int64_t i);
 
-/* The largest difference of two tensors, its index, and the largest finite number.  NaN and infinities agree with
- * themselves at the same place; else the difference is infinite.  Numbers beyond `huge` count as infinities. */
+/* The largest difference of two tensors, the index where it is, and the largest finite number of either.  NaN and
+ * infinities agree only with themselves at the same position; otherwise the difference is infinite.  Numbers of a
+ * magnitude above `huge` count as infinities. */
 typedef struct CheckDistance { double most, scale; int64_t at; bool same_shape; } CheckDistance;
 CheckDistance check_distance(const EvalTensor *a, const EvalTensor *b, double huge);
 double check_element(const EvalTensor *t, int64_t i);
 
-/* grad.c: the gradients of `now`, that autodiff made of `was`, against differences of the loss of `was`.  NULL:
- * they agree, or the loss has a kink here; else the parameter whose gradient does not, *at: the value of `was`, NULL =
- * unknown, whose does first. */
+/* grad.c: compares the gradients of `now`, which autodiff made from `was`, with finite differences of the loss of
+ * `was`.  Returns NULL when they agree, or when the loss has a kink at this point.  Otherwise returns the parameter
+ * whose gradient is wrong, and in *at the first value of `was`, from the loss backwards, whose gradient is wrong
+ * (NULL = unknown). */
 const Symbol *check_gradients(Module *was, Module *now, CheckData *data, double *told, double *found, const Value **at);
 
 #endif

@@ -1,9 +1,10 @@
-/* passes/check/eval.c: what a module computes on random data, for --check-passes.
+/* passes/check/eval.c: evaluates a module on random data, for --check-passes.
  *
- * Contents follow from a symbol's name alone, so that they are the same before and after a pass that adds symbols.
- * Integers are ids, labels or counts: they stay below the smallest axis that they index, found along their uses; 0 and
- * 1 where nothing is known.  Literals are part of the program and stay; constants of the model's file are what rules
- * may have looked at, so they have their contents first, and random ones in a second run. */
+ * The contents of a symbol depend on its name alone, so that they are the same before and after a pass that adds
+ * symbols.  Integers are ids, labels or counts: they stay below the smallest axis that they index, which is found
+ * along their uses; they are 0 or 1 where no such axis is known.  Literals belong to the program and keep their
+ * values.  Rules may have read constants of the model's file, so these keep their contents in the first run, and
+ * get random ones in a second run. */
 #include "passes/check/check.h"
 
 #include <math.h>
@@ -34,7 +35,7 @@ static int64_t smallest_dim(const Value *v, int n)
 	return least;
 }
 
-/* Up to where values of operand i of op may reach; INT64_MAX = anywhere. */
+/* The exclusive upper bound of values of operand i of op; INT64_MAX = none. */
 static int64_t index_limit(const Op *op, int i)
 {
 	const Value *x = op_in(op, 0);
@@ -61,7 +62,7 @@ static bool passes_on(const Op *op)
 		|| op->kind == OP_SPLIT || op->kind == OP_CONCAT || op->kind == OP_PAD || op->kind == OP_GATHER;
 }
 
-/* *least: the smallest limit found so far. */
+/* Follows the uses of v; *least: the smallest limit found so far. */
 static void lower_limit(const Value *v, PtrMap *seen, int depth, int64_t *least)
 {
 	if (depth > 64 || ptrmap_get(seen, v))
@@ -92,7 +93,8 @@ static int64_t symbol_limit(Module *m, const Symbol *s, CheckData *data)
 	return least;
 }
 
-/* Weights are scaled so that sums over them stay near 1; what has one dim may be a scale or a variance: positive. */
+/* Weights are scaled so that sums over them stay near 1.  A parameter of one dim may be a scale or a variance, so
+ * it is positive. */
 static double element(const Symbol *s, int64_t i, double scale)
 {
 	double x = check_random(s->name, i);
@@ -160,7 +162,7 @@ static double kernel_of(const Op *op)
 	return n;
 }
 
-/* What the plain loops of the reference do. */
+/* Counts the operations of the reference's plain loops. */
 static double op_cost(const Op *op)
 {
 	double out = op->n_out ? numel(op->out[0]) : 0, in = 0;

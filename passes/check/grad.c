@@ -1,21 +1,22 @@
-/* passes/check/grad.c: gradients against differences of the loss, for --check-passes.
+/* passes/check/grad.c: compares gradients with finite differences of the loss, for --check-passes.
  *
- * Along one random direction over all parameters the gradient says how fast the loss rises; differences of the loss,
- * evaluated in f64 at both sides, must say the same.  Where the sides disagree there is a kink (the edge of a relu, a
- * tie of a maximum), which proves nothing.  A wrong gradient is wrong at every step width, so one that agrees is
- * enough.  When they differ, each parameter, and then each value from the loss back, is tried alone. */
+ * Along one random direction over all parameters, the gradient predicts how fast the loss rises.  Differences of
+ * the loss, evaluated in f64 on both sides, must agree with it.  Where the two sides disagree with each other there
+ * is a kink (the edge of a relu, a tie of a maximum), which proves nothing.  A wrong gradient is wrong at every
+ * step width, so agreement at one width is enough.  When nothing agrees, each parameter is tried alone, and then
+ * each value, from the loss backwards. */
 #include "passes/check/check.h"
 
 #include <math.h>
 #include <string.h>
 
-/* What is moved along its random direction: one value, one parameter, or (both NULL) all of them. */
+/* What is moved along its random direction: one value or one parameter; all parameters when both are NULL. */
 typedef struct Along { const Symbol *param; const Value *value; } Along;
 
 typedef struct Probe {
-	Module *m, *now;   /* before and after autodiff, which takes away where gradients stop */
+	Module *m, *now;   /* before and after autodiff, which removes stop_gradient ops */
 	CheckData *data;
-	CheckResult *base; /* of m, at no distance */
+	CheckResult *base; /* of m, at the point itself */
 	CheckResult *told; /* of now */
 	const Op *report;
 } Probe;
@@ -36,7 +37,7 @@ static EvalTensor moved(Arena *a, const EvalTensor *t, const char *name, double 
 	return now;
 }
 
-/* Where gradients stop values stay as they are. */
+/* Values at stop_gradient ops are held constant, since no gradient passes there. */
 static void pin_stops(const Probe *p, EvalEnv *e)
 {
 	IR_FOR_OPS(p->m, SEC_FORWARD, op) {
@@ -69,7 +70,7 @@ static double loss_at(const Probe *p, Along along, double h)
 	return loss;
 }
 
-/* The slope that a gradient says, and how much of it cancels out. */
+/* The slope that a gradient predicts, and in *size how large the terms are of which it is the sum. */
 static double slope_of(const EvalTensor *g, const char *name, double *size)
 {
 	Arena *a = arena_new();
@@ -84,7 +85,7 @@ static double slope_of(const EvalTensor *g, const char *name, double *size)
 	return sum;
 }
 
-/* Whether the loss rises by `told` per step; size: of its parts.  *found: by how much it does. */
+/* Whether the loss rises by `told` per step; size is that of told's terms.  *found: the slope that was measured. */
 static bool agrees(const Probe *p, Along along, double told, double size, double *found)
 {
 	double at = loss_at(p, along, 0);
@@ -100,7 +101,7 @@ static bool agrees(const Probe *p, Along along, double told, double size, double
 		if (!isfinite(wide) || !isfinite(narrow) || (bend4 > slack && bend4 > bend / 2))
 			return true;
 		if (fabs(wide - narrow) > 1e-3 * (fabs(wide) + fabs(narrow)) + noise)
-			return true; /* it turns faster than steps can tell */
+			return true; /* the loss bends too fast for these steps to tell */
 		if (fabs(*found - told) <= slack)
 			return true;
 	}
@@ -117,7 +118,7 @@ static bool value_agrees(const Probe *p, const Value *v, const Value *g)
 	return agrees(p, (Along){.value = v}, told, size, &found);
 }
 
-/* From the loss back: the first value whose gradient is wrong. */
+/* Walks from the loss backwards to the first value whose gradient is wrong. */
 static const Value *first_wrong(const Probe *p)
 {
 	Arena *a = arena_new();
