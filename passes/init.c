@@ -1,11 +1,12 @@
-/* passes/init.c: --init: where the first contents of parameters come from, instead of the model's data.
+/* passes/init.c: --init: sets where the first contents of parameters come from instead of the model's data.
  *
- * random:SEED gives each parameter a distribution by its role in the graph (init.def); the numbers are made when the
- * program starts, by each rank for what it holds.  zeros fills.  FILE.safetensors gives each parameter and buffer
- * the file's tensor of its name; refused, all at once, are tensors that the file lacks, has in another shape or has
- * too much (tensors of integers and other copies of one that is used are left out).  Constants stay the model's.
+ * random:SEED gives each parameter a distribution by its role in the graph (init.def).  Each rank makes the numbers
+ * of what it holds when the program starts.  zeros fills with zeros.  FILE.safetensors gives each parameter and
+ * buffer the file's tensor of the same name.  Refuses, all at once, tensors that the file lacks, that it has in
+ * another shape, and that the model does not have (tensors of integers and other copies of a used tensor are
+ * skipped).  Constants keep the model's data.
  *
- * The one idea: a role is found by following a parameter's uses through ops that only move it. */
+ * A role is found by following the uses of a parameter through ops that only move it. */
 #include "passes/passes.h"
 
 #include <inttypes.h>
@@ -104,7 +105,7 @@ static int64_t kernel_fan_in(const Op *op)
 	return n;
 }
 
-/* Fan-in of the product that v is, moved or not; 0 = it is none. */
+/* The fan-in of the product that v is, possibly moved; 0 = v is no product. */
 static int64_t product_fan_in(const Value *v)
 {
 	for (; v && v->op; v = op_in(v->op, 0)) {
@@ -137,7 +138,7 @@ static void offer_sum(Found *best, const Op *op, int operand)
 		offer(best, ROLE_SHIFT, 0);
 }
 
-/* The role of operand `operand` of an op that computes with it. */
+/* Offers the role that operand `operand` has for an op that computes with it. */
 static void offer_use(Found *best, const Op *op, int operand)
 {
 	switch (op->kind) {
@@ -236,7 +237,7 @@ static bool fits(const Symbol *s, const SafeTensor *t, const char *path, Arena *
 	return good;
 }
 
-/* A buffer that the model has contents for may be missing: frameworks do not save all of them. */
+/* A buffer for which the model has contents may be missing in the file: frameworks do not save all of them. */
 static void take_tensor(Module *m, Symbol *s, const SafeFile *f, Arena *a, Diag *d)
 {
 	const SafeTensor *t = safetensors_find(f, s->name);
@@ -247,7 +248,7 @@ static void take_tensor(Module *m, Symbol *s, const SafeFile *f, Arena *a, Diag 
 			str_escape(a, ESCAPE_IR, s->name), type_str(a, &s->type));
 }
 
-/* Whether the tensor is one that the module uses under another name: frameworks may save tied ones twice. */
+/* Whether the module uses the same tensor under another name: frameworks may save tied tensors twice. */
 static bool is_copy(const SafeTensor *t, const Module *m, const SafeFile *f)
 {
 	for (int i = 0; i < m->n_symbols; i++) {

@@ -1,8 +1,9 @@
-/* passes/layout.c: channels-last convolutions, pooling and batch norms.
+/* passes/layout.c: makes convolutions, pooling and batch norms channels-last.
  *
- * Each such op is rewritten between two transposes; then the transpose behind it, from [N,spatial,C] back
- * to [N,C,spatial], is moved through the ops that follow until it meets the next one's and cancels, or
- * ends at an op that cares.  Weights keep their layout.  A module without such ops is left alone. */
+ * Each such op is rewritten between two transposes.  The transpose behind it, from [N,spatial,C] back to
+ * [N,C,spatial], is then moved down through the ops that follow, until it meets the transpose of the next such op
+ * and both cancel, or until it reaches an op whose meaning depends on the layout.  Weights keep their layout.  A
+ * module without such ops is not changed. */
 #include "passes/canon/canon.h"
 #include "passes/rewrite/measure.h"
 #include "passes/passes.h"
@@ -54,13 +55,13 @@ static Value *match_first(const Value *v)
 	return match_transpose(v, v->type.rank, perm);
 }
 
-/* Where dim k of [N,C,spatial] stands in [N,spatial,C]. */
+/* The position in [N,spatial,C] of dim k of [N,C,spatial]. */
 static int dim_in_last(int k, int rank)
 {
 	return k == 0 ? 0 : k == 1 ? rank - 1 : k - 1;
 }
 
-/* A list with one entry per dim, in the order of [N,spatial,C]. */
+/* Permutes a list with one entry per dim into the order of [N,spatial,C]. */
 static Attr *permute_ints(Rewriter *r, const Op *op, Attr *attrs, const char *name, int rank)
 {
 	int64_t now[IR_MAX_RANK];
@@ -91,7 +92,7 @@ static Value *convert(Rewriter *r, Op *op)
 	Op *now = ir_emit_op(b, op->kind, op->n_in, in, attrs, NULL);
 	for (int i = 1; i < op->n_out; i++) {
 		Value *v = now->out[i];
-		ir_replace_uses(op->out[i], to_first(b, v)); /* itself where it is one number per channel */
+		ir_replace_uses(op->out[i], to_first(b, v)); /* v itself where it is one number per channel */
 		rewrite_take_name(v, op->out[i]);
 	}
 	return to_first(b, now->out[0]);
@@ -99,7 +100,8 @@ static Value *convert(Rewriter *r, Op *op)
 
 /* ---- ops that a transpose passes through ---- */
 
-/* v comes from an op that computes channels-last, or will, by ops that keep what a dim means. */
+/* Whether v is computed by an op that is or will be channels-last, followed only by ops that keep the meaning of
+ * each dim. */
 static bool is_anchored(Rewriter *r, const Value *v)
 {
 	intptr_t known = (intptr_t)ptrmap_get(r->memo, v);
@@ -113,7 +115,7 @@ static bool is_anchored(Rewriter *r, const Value *v)
 	return known == 2;
 }
 
-/* In program order, so that the search above is never deep. */
+/* Visits ops in program order, so that the recursion above is never deep. */
 static void find_anchored(Rewriter *r)
 {
 	for (int s = 0; s < SEC_COUNT; s++)
@@ -122,7 +124,7 @@ static void find_anchored(Rewriter *r)
 				is_anchored(r, op->out[i]);
 }
 
-/* v's dims, with dims of 1 in front up to a rank. */
+/* The type of v with dims of 1 added in front up to a rank. */
 static Type raised(const Value *v, int rank)
 {
 	Type t = v->type;
@@ -133,7 +135,7 @@ static Type raised(const Value *v, int rank)
 	return t;
 }
 
-/* Moving dim 1 behind the others moves nothing in memory. */
+/* Whether moving dim 1 behind the others leaves the order of elements in memory as it is. */
 static bool turns_for_free(const Type *t)
 {
 	int64_t behind = 1;
@@ -142,7 +144,7 @@ static bool turns_for_free(const Type *t)
 	return t->rank < 3 || t->dim[1] == 1 || behind == 1;
 }
 
-/* An operand of an op whose result gets channels last, rank of the result. */
+/* The operand v of an op whose result, of the given rank, becomes channels-last. */
 static Value *operand_to_last(Builder *b, Value *v, int rank)
 {
 	Value *x = match_first(v);
@@ -160,8 +162,8 @@ static Value *operand_to_last(Builder *b, Value *v, int rank)
 	return ir_reshape(b, v, rank, last.dim);
 }
 
-/* What moving a transpose from the operands of an op to its result costs and saves: operands that lose one, operands
- * that get one, and how many of each are anchored. */
+/* What moving a transpose from the operands of an op to its result costs and saves: how many operands lose a
+ * transpose, how many get one, and how many of each are anchored. */
 typedef struct Trade { int lost, made, lost_anchored, made_anchored; bool anchored; } Trade;
 
 static Trade trade_of(Rewriter *r, const Op *op)
@@ -182,9 +184,10 @@ static Trade trade_of(Rewriter *r, const Op *op)
 	return t;
 }
 
-/* Whether the trade lowers the measure: LAYOUT, where anchored values lose more transposes than they get; WORK, where
- * there are none of them and transposes get fewer.  [0,2,1] undoes itself, so a move that only exchanges two
- * operands' roles would be done again and again. */
+/* Whether the trade lowers the measure: LAYOUT, when anchored values lose more transposes than they get; WORK, when
+ * no anchored value is concerned and there are fewer transposes afterwards.  A move that keeps the number must not
+ * be made: [0,2,1] is its own inverse, so a move that only swaps the roles of two operands would be repeated
+ * forever. */
 static bool is_worth(const Trade *t)
 {
 	return t->anchored ? t->lost_anchored > t->made_anchored : t->lost > t->made;
@@ -278,7 +281,7 @@ static Value *through_gather(Rewriter *r, Op *op)
 	return to_first(&r->b, ir_emit(&r->b, OP_GATHER, 2, in, permute_axis(r, op, x->type.rank)));
 }
 
-/* Without keepdims the dims that are left are put back in the order of [N,C,spatial]. */
+/* Without keepdims the remaining dims are put back in the order of [N,C,spatial]. */
 static Value *through_reduce(Rewriter *r, Op *op)
 {
 	Value *x = match_first(op->in[0].value);
@@ -304,8 +307,8 @@ static Value *through_reduce(Rewriter *r, Op *op)
 	return ir_transpose(&r->b, y, perm);
 }
 
-/* Each lowers LAYOUT of passes/rewrite/measure.h, or leaves it and lowers WORK: ops turn channels-last once and for
- * all, and transposes move down, away from the ops that did. */
+/* Each rule lowers LAYOUT of passes/rewrite/measure.h, or keeps it and lowers WORK: an op becomes channels-last
+ * once and stays so, and transposes only move down, away from such ops. */
 static const Rule rules[] = {
 	{OP_CONV, "layout 0 -> transpose, layout 1, transpose", convert},
 	{OP_CONV_GRAD_X, "layout 0 -> transpose, layout 1, transpose", convert},
@@ -338,6 +341,6 @@ bool pass_layout(Module *m, const Options *o, Diag *d)
 	if (!any)
 		return true;
 	rewrite_module(m, d, COUNT_OF(sets), sets, find_anchored, NULL);
-	/* The image is turned once, however many convolutions read it. */
+	/* Merges equal transposes: an image that several convolutions read is transposed once. */
 	return pass_cse(m, o, d);
 }

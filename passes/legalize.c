@@ -1,11 +1,11 @@
-/* passes/legalize.c: 16-bit values reach only ops that have 16-bit kernels.
+/* passes/legalize.c: ensures that 16-bit values reach only ops that have 16-bit kernels.
  *
- * Requires TRAIN.  Ensures that an op with 16-bit operands is elementwise, a view, or has a kernel for them
- * (column `types` of kernels/kernels.def); all others compute in f32 between casts.  Casts that the compiler made
- * and that undo each other are gone.  The f32 cast of a product is the product's own f32 result (attribute `to`),
- * so that weight gradients are rounded once, to the dtype of their flat.  Casts of parameters stand in front of
- * all that reads them, where `shard` makes them the dtype of a view.
- * Refuses nothing: f32 has a kernel for everything that 16 bits could ask for. */
+ * Requires TRAIN.  Ensures that an op with 16-bit operands is elementwise, is a view, or has a kernel for them
+ * (column `types` of kernels/kernels.def); any other op computes in f32 between casts.  Casts that the compiler
+ * inserted and that undo each other are removed.  A cast of a product to f32 is replaced by an f32 result of the
+ * product itself (attribute `to`), so that weight gradients are rounded once, to the dtype of their flat.  Casts of
+ * parameters are moved in front of all their readers, where `shard` turns them into the dtype of a view.  Refuses
+ * nothing: f32 has a kernel for every op. */
 #include "passes/passes.h"
 
 #include <string.h>
@@ -45,7 +45,7 @@ static bool has_halves(const Op *op)
 	return false;
 }
 
-/* On CPUs convolutions of f16 have plain loops alone, thousands of times slower than f32's. */
+/* On CPUs convolutions of f16 have only plain loops, which are thousands of times slower than the f32 kernels. */
 static bool is_slow(const Op *op, const Options *o)
 {
 	bool conv = op->kind == OP_CONV || op->kind == OP_CONV_GRAD_X || op->kind == OP_CONV_GRAD_W;
@@ -59,7 +59,7 @@ static Value *cast_of(Module *m, Op *op, Op *before, Value *v, DType to)
 	return ir_cast(&b, v, to);
 }
 
-/* Of a literal another one, so that no loop is made of it alone. */
+/* v as f32.  A literal becomes a new f32 literal, so that no loop is made for its cast. */
 static Value *in_f32(Module *m, Op *op, Value *v)
 {
 	const Attr *value = v->op->kind == OP_CONST ? attr_find(v->op->attrs, "value") : NULL;
@@ -72,7 +72,7 @@ static Value *in_f32(Module *m, Op *op, Value *v)
 	return ir_emit_typed(&b, OP_CONST, 0, NULL, attr_floats(m, NULL, "value", value->n, value->floats), t);
 }
 
-/* Class weights are read as f32 beside logits of any type. */
+/* Class weights are read as f32, whatever the type of the logits. */
 static void widen_class_weights(Module *m, Op *op)
 {
 	int i = op->kind == OP_CROSS_ENTROPY ? 2 : op->kind == OP_CROSS_ENTROPY_GRAD ? 3 : -1;
@@ -106,13 +106,14 @@ static void compute_in_f32(Module *m, Op *op)
 
 /* ---- casts that fold ---- */
 
-/* A rounding that the user asked for stays; those that the compiler put in may go. */
+/* Whether the compiler inserted this cast.  A rounding that the user asked for stays; the compiler's own may be
+ * removed. */
 static bool is_ours(const Op *cast)
 {
 	return *cast->loc->role && strcmp(cast->loc->role, "eval");
 }
 
-/* The op whose result v shows, through views that nobody else reads; NULL: others read it. */
+/* The op whose result v shows, through views that nobody else reads; NULL: somebody else reads it. */
 static Op *made_by(Value *v)
 {
 	while (op_info[v->op->kind].flags & VIEW && v->op->n_in == 1 && v->n_uses == 1)
@@ -148,10 +149,10 @@ static bool widen_product(Module *m, Op *cast)
 	root->attrs = attr_dtype(m, root->attrs, "to", DT_F32);
 	y->type.dtype = DT_F32;
 	retype_views(x, root, DT_F32);
-	return true; /* the cast is one to its own dtype now */
+	return true; /* the cast now converts f32 to f32 */
 }
 
-/* cast of a cast of the same dtype, where the one between loses nothing or is the compiler's */
+/* A cast of a cast becomes one, or none, where the inner one loses nothing or was inserted by the compiler. */
 static bool fold_pair(Op *cast)
 {
 	Value *x = op_in(cast, 0);
@@ -208,7 +209,7 @@ static bool is_cast_param(const Op *op)
 	return false;
 }
 
-/* To the front, where they hold nobody up: they are no code. */
+/* Moves casts of parameters to the front of the section.  They cost nothing there, since they generate no code. */
 static void hoist_param_casts(Module *m, SectionKind s)
 {
 	Op *front = m->first[s];

@@ -1,11 +1,11 @@
-/* passes/grad/autodiff.c: the backward section, by one reverse walk over the forward.
+/* passes/grad/autodiff.c: builds the backward section by one reverse walk over the forward.
  *
- * Each value collects the terms that its users give it; when the walk reaches the op that defines it, they
- * are summed in the order in which they came and handed to that op's rule (grad column of ops.def).  No op
- * is named in the walk.  Only values behind which something trainable lies take part.  A parameter is read
- * by one op, so that a tied one gets one summed gradient; each gradient ends in a `grad` op.  Where gradients
- * stop (stop_gradient), none is given; these ops are gone afterwards.  Refuses a
- * --freeze that is not a regular expression, that matches nothing or leaves nothing to train. */
+ * Each value collects the gradient terms that its users give it.  When the walk reaches the op that defines the
+ * value, the terms are summed in the order in which they came and handed to that op's rule (column grad of
+ * ops.def).  The walk names no op.  Only values that depend on something trainable take part.  All reads of a
+ * parameter are united into one op first, so that a tied parameter gets one summed gradient; each gradient ends in
+ * a `grad` op.  No gradient passes a stop_gradient op; these ops are removed afterwards.  Refuses a --freeze that
+ * is not a regular expression, that matches nothing or that leaves nothing to train. */
 #include "passes/grad/rules.h"
 #include "passes/shard/wrap.h"
 
@@ -19,7 +19,7 @@ struct GradCtx {
 	Diag *diag;
 	Arena *scratch;
 	int n;         /* forward values; ids from here on are backward's */
-	bool *wanted;  /* by id: something wanted lies behind */
+	bool *wanted;  /* by id: the value depends on something wanted */
 	Terms *terms;  /* by id */
 	Value **grad;  /* by id: the sum of the terms */
 	bool failed;
@@ -68,14 +68,14 @@ static void mark_wanted(GradCtx *c)
 	}
 }
 
-/* A gradient is called after its value, the first one when several share it. */
+/* A gradient is named after its value; one that several values share is named after the first of them. */
 static void name_gradient(GradCtx *c, Value *dx, const Value *x)
 {
 	if (dx->op->section == SEC_BACKWARD && strncmp(dx->name, "d.", 2))
 		ir_rename(c->m, dx, arena_printf(c->scratch, "d.%s", x->name));
 }
 
-/* Sums what has come for v; nothing can come later, since all users of v stand behind its op. */
+/* Sums the terms of v.  None can come later, since all users of v stand behind its op. */
 static Value *settle(GradCtx *c, const Value *v)
 {
 	const Terms *t = &c->terms[v->id];
@@ -142,7 +142,7 @@ static bool freeze(Module *m, const char *pattern, Diag *d)
 	return n > 0;
 }
 
-/* The one read of each parameter, the first; wanted when it is trained. */
+/* Unites the reads of each parameter into its first one; wanted when the parameter is trained. */
 static PtrMap *unite_reads(Module *m, Arena *scratch, bool *wanted)
 {
 	PtrMap *read = ptrmap_new(scratch);
@@ -161,8 +161,8 @@ static PtrMap *unite_reads(Module *m, Arena *scratch, bool *wanted)
 	return read;
 }
 
-/* The sum that the forward reports and its seed: 1/n of n elements, or 1 when it is a mean already; times what
- * keeps small gradients above the least 16-bit numbers, where it is asked for. */
+/* The sum that the forward reports, and its seed: 1/n for a sum over n elements, or 1 when it is a mean already.
+ * With a loss scale the seed is multiplied by it, so that small gradients do not underflow in 16 bits. */
 static Value *loss_and_seed(Module *m, bool scaled, Value **seed, Diag *d)
 {
 	Op *report = m->first[SEC_FORWARD];
@@ -216,7 +216,7 @@ static int keep_gradients(Module *m, Arena *scratch, const PtrMap *read, Value *
 	return n;
 }
 
-/* Where gradients stop matters to this pass alone. */
+/* Removes the stop_gradient ops: only this pass needs them. */
 static void drop_stops(Module *m)
 {
 	for (int s = 0; s < SEC_COUNT; s++)
@@ -254,7 +254,7 @@ bool pass_autodiff(Module *m, const Options *o, Diag *d)
 	}
 	if (ok) {
 		drop_stops(m);
-		ir_sweep(m, SEC_BACKWARD); /* slices that became a concat, sides not wanted */
+		ir_sweep(m, SEC_BACKWARD); /* slices that became a concat, and gradients that nobody wants */
 	}
 	arena_free(scratch);
 	return ok;

@@ -13,14 +13,14 @@ GradFn *const grad_rule[OP_COUNT] = {
 #include "ir/ops.def"
 };
 
-/* The derivative is zero, or nothing lies behind: autodiff does not come here. */
+/* The derivative is zero, or the operands are never wanted, so autodiff does not come here. */
 void grad_stop(GradCtx *c, Op *op, Value *const *dout)
 {
 	(void)c, (void)dout;
 	ice("gradient of %s asked for", op_info[op->kind].text);
 }
 
-/* Ops that stand in backward only, which no level lets into the forward that is differentiated. */
+/* Ops that only backward has.  No level allows them in a forward that is differentiated. */
 void grad_nograd(GradCtx *c, Op *op, Value *const *dout)
 {
 	grad_stop(c, op, dout);
@@ -90,7 +90,7 @@ UNARY(gelu, ir_emit(b, OP_GELU_GRAD, 2, (Value *[]){x, dy}, op->attrs))
 /* y of another dtype;  dx = dy in x's */
 UNARY(cast, ir_cast(b, dy, x->type.dtype))
 
-/* y = x s, s = sigmoid x;  dx = dy s (1 + x (1 - s)); of x alone, so that y need not be kept */
+/* y = x s, s = sigmoid x;  dx = dy s (1 + x (1 - s)); written in x alone, so that y need not be kept */
 void grad_silu(GradCtx *c, Op *op, Value *const *dout)
 {
 	Builder *b = grad_builder(c);
@@ -154,7 +154,7 @@ void grad_div(GradCtx *c, Op *op, Value *const *dout)
 		grad_give(c, y, e_neg(b, e_mul(b, dx, op->out[0])));
 }
 
-/* The one value of a constant, else false. */
+/* Whether v is a constant of one value, which goes to *out. */
 static bool splat(const Value *v, double *out)
 {
 	const Attr *a = v->op && v->op->kind == OP_CONST ? attr_find(v->op->attrs, "value") : NULL;

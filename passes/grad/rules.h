@@ -1,7 +1,7 @@
-/* passes/grad/rules.h: what autodiff.c and the rules_*.c files know of each other.
+/* passes/grad/rules.h: what autodiff.c and the files rules_*.c share.
  *
- * The emitters take at most one operand that is itself being emitted: C does not order the evaluation of
- * arguments, and the order of ops must not depend on the C compiler. */
+ * At most one argument of a call of an emitter may be an emitter call itself: C does not define the order in which
+ * arguments are evaluated, and the order of ops must not depend on the C compiler. */
 #ifndef SHARDC_GRAD_RULES_H
 #define SHARDC_GRAD_RULES_H
 
@@ -12,11 +12,12 @@
 
 extern GradFn *const grad_rule[OP_COUNT]; /* the grad column of ops.def */
 
-/* Says that op has no gradient in the asked direction; the differentiation fails. */
+/* Reports that op has no gradient in the requested direction; the differentiation then fails. */
 void grad_refuse(GradCtx *c, const Op *op, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
-/* The sum of the terms, all of one type, in their order but for gathered rows, which come last.  Slices of
- * one value that do not overlap become one concat, rows are added in place: no sum of mostly zero tensors. */
+/* Returns the sum of the terms, all of one type, in their order except that gathered rows come last.  Slices of one
+ * value that do not overlap become one concat, and rows are added in place, so that no tensors of mostly zeros are
+ * summed. */
 Value *grad_sum(Builder *b, Value *const *term, int n);
 
 #define EMIT1(name, kind) \
@@ -30,7 +31,7 @@ EMIT2(eq, EQ) EMIT2(lt, LT) EMIT2(gt, GT) EMIT2(and, AND)
 #undef EMIT1
 #undef EMIT2
 
-/* k * x, x + k, k - x, compare with k; a rank-0 constant of x's dtype */
+/* k * x, x + k, k - x, compare with k; k becomes a rank-0 constant of x's dtype */
 static inline Value *e_scale(Builder *b, Value *x, double k)
 {
 	return k == 1 ? x : e_mul(b, x, ir_const_float(b, x->type.dtype, k));

@@ -1,7 +1,7 @@
 /* passes/grad/rules_move.c: gradient rules of ops that move, select or reduce elements.
  *
- * Each adjoint is another op of the table: a slice's gradient is placed into zeros, a gather's is added
- * where it came from.  A value of which only slices are used gets one concat (grad_sum). */
+ * Each adjoint is another op of ops.def: the gradient of a slice is placed into zeros, that of a gather is added
+ * where the elements came from.  The gradient of a value of which only slices are used is one concat (grad_sum). */
 #include "passes/grad/rules.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static Value *zeros_like(Builder *b, const Value *x)
 
 /* ---- sums ---- */
 
-/* What a slice_grad writes, when it fills all dims but one of dx completely and in order. */
+/* The value that a slice_grad writes, when it fills all dims of dx but one completely and in order. */
 typedef struct Piece { Value *v; int64_t begin, end; } Piece;
 
 static bool piece_of(Value *term, int *axis, Piece *out)
@@ -37,7 +37,7 @@ static bool piece_of(Value *term, int *axis, Piece *out)
 	return true;
 }
 
-/* Keeps pieces sorted; false when p overlaps one of them. */
+/* Inserts p so that the pieces stay sorted; false when p overlaps one of them. */
 static bool insert_piece(Piece *piece, int n, Piece p)
 {
 	int at = n;
@@ -71,13 +71,13 @@ static Value *concat_pieces(Builder *b, const Type *type, const Piece *piece, in
 	return ir_emit(b, OP_CONCAT, count, list, attr_int(b->m, NULL, "axis", axis));
 }
 
-/* Whole rows added to zeros: what the gradient of an embedding is. */
+/* Whether the term is whole rows added to zeros, which is what the gradient of an embedding is. */
 static bool is_row_sum(const Value *term)
 {
 	return term->op->kind == OP_GATHER_GRAD && op_axis(term->op) == 0;
 }
 
-/* sum + term; rows are added where they belong, without a tensor of mostly zeros. */
+/* sum + term; rows are added in place, without a tensor of mostly zeros. */
 static Value *add_term(Builder *b, Value *sum, Value *term)
 {
 	if (!sum || !is_row_sum(term))
@@ -200,7 +200,7 @@ void grad_slice_grad(GradCtx *c, Op *op, Value *const *dout)
 		op_in(op, 0)->type.dim, attr_find(op->attrs, "steps")->ints));
 }
 
-/* Where the border of `size` elements before (after) the n elements of x was taken from. */
+/* The index in x from which the `size` elements of the border before (after) the n elements of x were copied. */
 static int64_t border_origin(const char *mode, bool after, int64_t n, int64_t size)
 {
 	if (!strcmp(mode, "edge"))
@@ -291,7 +291,7 @@ void grad_gather(GradCtx *c, Op *op, Value *const *dout)
 	grad_give(c, x, ir_emit(b, OP_GATHER_GRAD, 2, (Value *[]){dout[0], op_in(op, 1)}, attrs));
 }
 
-/* The two ways to address elements: along an axis, and by index tuples. */
+/* The two ways to address elements: along an axis, or by index tuples. */
 typedef struct Access { OpKind gather, scatter; } Access;
 static const Access by_axis = {OP_GATHER_ELEMENTS, OP_SCATTER_ELEMENTS};
 static const Access by_tuple = {OP_GATHER_ND, OP_SCATTER_ND};
@@ -318,7 +318,7 @@ void grad_gather_elements(GradCtx *c, Op *op, Value *const *dout)
 	grad_give(c, x, put(b, by_axis, op, zeros_like(b, x), op_in(op, 1), dout[0], "add"));
 }
 
-/* ids with the indices of their batch dims before each tuple. */
+/* Puts the indices of the batch dims in front of each tuple of ids. */
 static Value *with_batch_indices(Builder *b, Value *ids, int batch_dims)
 {
 	Value *part[IR_MAX_RANK + 1];
@@ -342,8 +342,8 @@ void grad_gather_nd(GradCtx *c, Op *op, Value *const *dout)
 	grad_give(c, x, ir_emit(b, OP_SCATTER_ND, 3, (Value *[]){zero, ids, dout[0]}, add));
 }
 
-/* The derivative of a product by one factor f: the product of the others.  nonzero: the product of those
- * factors that are not 0; zeros: how many are. */
+/* The derivative of a product by its factor f: the product of the other factors.  nonzero: the product of the
+ * factors that are not 0; zeros: the number of those that are. */
 static Value *product_without(Builder *b, Value *f, Value *nonzero, Value *zeros)
 {
 	Value *nothing = ir_const_float(b, f->type.dtype, 0);
@@ -400,7 +400,7 @@ static void scatter_extremum(GradCtx *c, Op *op, Value *dy, Access a)
 		grad_give(c, u, e_mul(b, take(b, a, op, share, ids), u_hit));
 }
 
-/* Whether ids are literals that name no element of x twice. */
+/* Whether ids are literals and no two of them name the same element of x. */
 static bool are_distinct(Builder *b, Access a, const Op *op, Value *x, Value *ids, Value *u)
 {
 	enum { MOST = 1 << 20 };
@@ -416,14 +416,15 @@ static bool are_distinct(Builder *b, Access a, const Op *op, Value *x, Value *id
 	return once;
 }
 
-/* dy for the updates that stayed: of several to one element that is the last one, found by their numbers. */
+/* dy for the updates that survived: when several write one element only the last one counts; it is found by
+ * numbering the updates. */
 static Value *to_those_that_stayed(Builder *b, Access a, const Op *op, Value *dy, Value *ids, Value *u)
 {
 	int64_t n = type_numel(&u->type);
 	Value *there = take(b, a, op, dy, ids);
 	if (are_distinct(b, a, op, dy, ids, u))
 		return there;
-	DType counted = n <= INT32_MAX ? DT_I32 : DT_I64; /* floats would count to 2^24 */
+	DType counted = n <= INT32_MAX ? DT_I32 : DT_I64; /* f32 counts exactly only to 2^24 */
 	Value *number = ir_emit_typed(b, OP_IOTA, 0, NULL, attr_int(b->m, NULL, "axis", 0), type_tensor(counted, 1, &n));
 	number = ir_reshape(b, number, u->type.rank, u->type.dim);
 	Type t = dy->type;
@@ -432,7 +433,8 @@ static Value *to_those_that_stayed(Builder *b, Access a, const Op *op, Value *dy
 	return e_select(b, e_eq(b, take(b, a, op, last, ids), number), there);
 }
 
-/* y = x with u at ids (none), or added there (add);  dx = dy (none: 0 at ids), du = dy at ids, none: where u stayed */
+/* y = x with u written (none) or added (add) at ids.
+ * none: dx = dy, but 0 at ids; du = dy at ids where u survived.  add: dx = dy, du = dy at ids. */
 static void scatter(GradCtx *c, Op *op, Value *dy, Access a)
 {
 	Builder *b = grad_builder(c);
@@ -486,7 +488,7 @@ void grad_cumsum(GradCtx *c, Op *op, Value *const *dout)
 
 /* ---- reductions ---- */
 
-/* A reduced value with the reduced dims kept as 1, so that it broadcasts against x. */
+/* A reduced value with the reduced dims kept as dims of 1, so that it broadcasts against x. */
 static Value *keep_dims(Builder *b, const Op *op, Value *reduced)
 {
 	Type t = op_in(op, 0)->type;

@@ -14,7 +14,7 @@ static Value *matmul(Builder *b, Value *x, Value *y, bool ta, bool tb)
 	return ir_emit(b, OP_MATMUL, 2, (Value *[]){x, y}, attrs);
 }
 
-/* Elements in front of the last two dims. */
+/* The number of matrices: the product of the dims in front of the last two. */
 static int64_t batch_numel(const Type *t)
 {
 	int64_t n = 1;
@@ -30,7 +30,7 @@ static Value *as_rows(Builder *b, Value *x)
 	return ir_reshape(b, x, 2, (int64_t[]){batch_numel(t) * t->dim[t->rank - 2], last});
 }
 
-/* A matrix used by a whole batch has one matmul over all rows as its gradient, not a sum of many. */
+/* A matrix that a whole batch shares gets its gradient by one matmul over all rows, not by a sum over the batch. */
 static Value *matmul_dw(Builder *b, Value *a, Value *w, Value *dy, bool ta, bool tb)
 {
 	if (ta || batch_numel(&w->type) != 1 || batch_numel(&a->type) == 1)
@@ -86,7 +86,7 @@ static Value *channel_sum(Builder *b, const Op *op, Value *x)
 	return ir_reduce(b, OP_REDUCE_SUM, x, n, axes, false);
 }
 
-/* The three sides of one trilinear form <conv(x, w), dy>. */
+/* The three sides of the trilinear form <conv(x, w), dy>: each gradient of a convolution is one of them. */
 static Value *conv_y(Builder *b, const Op *op, Value *x, Value *w)
 {
 	return ir_emit(b, OP_CONV, 2, (Value *[]){x, w}, attrs_without(b->m, op->attrs, "shape"));
@@ -221,7 +221,7 @@ static Value *rstd_grad(Builder *b, const Op *op, Value *r, Value *dr, Value *u)
 	return e_mul(b, ir_cast(b, u, k->type.dtype), k);
 }
 
-/* What a norm normalises: x, or the sum of x and its residual, which is the last result. */
+/* The value that a norm normalises: x, or x plus its residual, which is the last result. */
 static Value *norm_input(const Op *op)
 {
 	return op_residual(op) ? op->out[op->n_out - 1] : op_in(op, 0);
@@ -295,7 +295,7 @@ void grad_log_softmax(GradCtx *c, Op *op, Value *const *dout)
 
 /* ---- attention ---- */
 
-/* Heads before rows, and those that share keys as one dim: [B,Hk,H/Hk,rows,D]. */
+/* Puts heads before rows and splits their dim into groups that share keys: [B,Hk,H/Hk,rows,D]. */
 static Value *grouped_heads(Builder *b, const Op *op, Value *x, int64_t groups)
 {
 	if (attr_get_int(op->attrs, "layout", 0))
@@ -315,7 +315,7 @@ static Value *head_products(Builder *b, const Op *op, Value *x, Value *y)
 	return ir_reshape(b, p, 4, (int64_t[]){d[0], d[1] * d[2], d[3], d[4]});
 }
 
-/* Which s row t sees: s <= t + S - T, or s <= t. */
+/* Which key positions s row t sees: s <= t + S - T, or s <= t. */
 static Value *causal_window(Builder *b, const Op *op, const Type *scores)
 {
 	int64_t T = scores->dim[2], S = scores->dim[3];
@@ -327,7 +327,7 @@ static Value *causal_window(Builder *b, const Op *op, const Type *scores)
 	return ir_emit2(b, OP_LE, s, t);
 }
 
-/* The probabilities, computed again: e^(scores - lse), 0 where nothing is seen. */
+/* Recomputes the probabilities: e^(scores - lse), 0 where the mask hides the position. */
 static Value *probabilities(Builder *b, const Op *op)
 {
 	double softcap = attr_get_float(op->attrs, "softcap", 0);
@@ -346,7 +346,8 @@ static Value *probabilities(Builder *b, const Op *op)
 	return e_select(b, seen, e_exp(b, e_sub(b, s, lse)));
 }
 
-/* p = softmax(.. + mask);  dmask = p (dp - sum dy o), dp = dy v^T.  Stores all scores. */
+/* p = softmax(.. + mask);  dmask = p (dp - sum dy o), dp = dy v^T.  Needs memory for all scores. x' y' + x'' y''
+ * (cross: x' y'' - x'' y'), summed over heads; ' and '' name the halves. */
 static Value *mask_grad(Builder *b, const Op *op, Value *dy)
 {
 	Value *p = probabilities(b, op);

@@ -1,11 +1,12 @@
-/* passes/loss/axis.c: which axis of logits counts the classes, as far as the graph shows.
+/* passes/loss/axis.c: finds which axis of logits counts the classes, as far as the graph shows it.
  *
- * PyTorch's cross_entropy takes axis 1, language models put classes last: [B,T,V].  The last axis is taken for granted
- * where it is what a linear layer made of features; followed back through ops that leave it where it is. */
+ * PyTorch's cross_entropy takes axis 1, while language models put the classes last: [B,T,V].  The last axis is
+ * accepted where a linear layer made it of features; logits are followed back through ops that keep the axis in
+ * place. */
 #include "ir/samples.h"
 #include "passes/loss/loss.h"
 
-/* Where axis `at` of a reshape's result was before, -1 = nowhere. */
+/* Where axis `at` of a reshape's result was before the reshape; -1 = it is a new axis. */
 static int before_reshape(const Type *from, const Type *to, int at)
 {
 	int64_t inner = 1, n = 1;
@@ -17,7 +18,7 @@ static int before_reshape(const Type *from, const Type *to, int at)
 	return -1;
 }
 
-/* The operand that has the axis, aligned at the right; *at becomes its axis there. */
+/* The operand that has the axis, with shapes aligned at the right; *at becomes the axis in that operand. */
 static const Value *elementwise_operand(const Op *op, int *at)
 {
 	int rank = op->out[0]->type.rank;
@@ -33,7 +34,7 @@ static const Value *elementwise_operand(const Op *op, int *at)
 	return NULL;
 }
 
-/* What the axis is followed to; NULL: it ends here. */
+/* The value that has the axis one op further back; NULL: the axis begins here. */
 static const Value *step_back(const Op *op, int *at)
 {
 	OpKind k = op->kind;

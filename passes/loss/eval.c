@@ -1,8 +1,8 @@
-/* passes/loss/eval.c: the eval section, and what makes a section behave as in evaluation.
+/* passes/loss/eval.c: builds the eval section, and makes a section behave as in evaluation.
  *
- * The forward is copied while it still is the model's own; dropout and batch statistics are replaced in the
- * copy.  A batch norm names the buffers of its running statistics; one that names none was exported without
- * them and uses the batch's in evaluation too, as its framework does. */
+ * The forward is copied while it still is the model's own; dropout and batch statistics are replaced in the copy.
+ * A batch norm names the buffers of its running statistics.  One that names none was exported without them and uses
+ * the batch's statistics in evaluation too, as its framework does. */
 #include "passes/loss/loss.h"
 
 #include <string.h>
@@ -38,7 +38,7 @@ void loss_drop_dropout(Module *m, SectionKind s)
 
 /* ---- batch norm ---- */
 
-/* The buffer that attribute `attr` names, NULL when it names none; the verifier knows that it fits. */
+/* The buffer that attribute `attr` names, NULL when it names none; the verifier has checked that it fits. */
 static Symbol *running(const Module *m, const Op *op, const char *attr)
 {
 	const char *name = attr_get_str(op->attrs, attr, NULL);
@@ -56,7 +56,7 @@ static void use_running(Module *m, Op *op, Symbol *mean_sym, Symbol *var_sym)
 	ir_remove(m, op);
 }
 
-/* The running averages of sym stay as they are. */
+/* Removes the writes of running averages, so that these symbols stay as they are. */
 static void drop_writes(Module *m, SectionKind s, const PtrMap *fixed)
 {
 	IR_FOR_OPS_SAFE(m, s, op)

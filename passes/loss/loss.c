@@ -1,11 +1,10 @@
 /* passes/loss/loss.c: attaches the loss that --loss chooses, and derives the eval section.
  *
- * A loss is a sum and a weight, reported together: the step's loss is their quotient over all ranks and
- * micro-batches, so that a mean stays a mean when labels are ignored; or their sum ((reduce.c)).  The inputs it
- * needs (labels, target) are added to the module.  shift=1 never cuts the logits: the labels move instead, the
- * last one ignored.
- * With --infer there is no loss: the forward moves to eval, outputs and all.
- * Refuses outputs that do not exist or do not fit the loss, and every option that it does not know. */
+ * A loss is a sum and a weight that are reported together.  The step's loss is their quotient over all ranks and
+ * micro-batches, so that a mean stays a mean when labels are ignored, or it is the sum of all losses (reduce.c).
+ * The inputs that the loss needs (labels, target) are added to the module.  shift=1 does not cut the logits: the
+ * labels move by one position, and the last one is ignored. With --infer there is no loss: the forward moves to
+ * eval with its outputs. Refuses outputs that do not exist or do not fit the loss, and unknown options. */
 #include "base/near.h"
 #include "passes/loss/loss.h"
 
@@ -30,7 +29,7 @@ typedef struct Loss {
 	Value *sum, *weight;
 	Value *logits, *labels; /* of a cross-entropy: for the accuracy */
 	int64_t n;              /* static element count */
-	bool mean;              /* sum is a number a micro-batch, and these are averaged */
+	bool mean;              /* sum is one number per micro-batch, and these are averaged */
 	bool adds;              /* losses of ranks and micro-batches are added, not averaged */
 } Loss;
 
@@ -41,7 +40,7 @@ static bool build_l1(Loss *l, Op *output);
 static bool build_bce(Loss *l, Op *output);
 static bool build_output(Loss *l, Op *output);
 
-/* One row per kind of loss; keys: what may stand behind the colon, none = a name. */
+/* One kind of loss.  keys: the keys that may follow the colon; none = a name follows it. */
 typedef struct LossKind { const char *name; BuildFn *build; const char *keys, *usage; } LossKind;
 static const LossKind kinds[] = {
 	{"cross_entropy", build_cross_entropy, "logits axis ignore_index label_smoothing shift",
@@ -187,7 +186,7 @@ static void list_outputs(Loss *l)
 		diag_note(l->d, module_where(l->m), "the graph has no outputs");
 }
 
-/* The output named, else the only float one, else the one called logits. */
+/* The output that was named, else the only float output, else the one called logits. */
 static Op *choose_output(Loss *l)
 {
 	const char *name = l->spec.output;
@@ -242,8 +241,8 @@ static const LossKind *default_loss(Loss *l)
 
 /* ---- inputs that the loss needs ---- */
 
-/* An input `name` of type t, one entry per entry of an output.  An output that merged samples with
- * their positions ([B*T,..]) gets its input as [B,T,..]. */
+/* Adds an input `name` of type t with one entry for each entry of an output.  For an output that merged samples
+ * with their positions ([B*T,..]) the input is [B,T,..]. */
 static Value *loss_input(Loss *l, const char *name, Type t)
 {
 	Module *m = l->m;
@@ -333,7 +332,8 @@ static Value *shifted_labels(Loss *l, const Type *labels)
 
 /* ---- the losses ---- */
 
-/* An output that went through what the loss applies itself trains, but to something else than was meant. */
+/* Warns when the output already went through the activation that the loss applies: it would train, but not what was
+ * meant. */
 static void warn_activated(Loss *l, const Op *output, OpKind activation)
 {
 	if (op_in(output, 0)->op->kind == activation)
@@ -341,7 +341,7 @@ static void warn_activated(Loss *l, const Op *output, OpKind activation)
 			"output before it", output->sym->name, op_info[activation].text);
 }
 
-/* Logits of 16 bits, which `precision` casts to f32 for the output alone. */
+/* The logits as they were stored: `precision` casts 16-bit logits to f32 only for the output. */
 static Value *as_stored(Value *logits)
 {
 	const Op *op = logits->op;
@@ -349,7 +349,7 @@ static Value *as_stored(Value *logits)
 	return cast && dtype_is_half(op_in(op, 0)->type.dtype) ? op_in(op, 0) : logits;
 }
 
-/* PyTorch's axis of classes or the last one: [B,C,H,W] and [B,T,V] look alike. */
+/* Whether the class axis is clear: [B,C,H,W], as PyTorch has it, and [B,T,V], with the classes last, look alike. */
 static bool check_axis(const Loss *l, const Op *output, const Value *logits)
 {
 	const Type *t = &logits->type;
@@ -460,7 +460,8 @@ static Op *made_by(Value *v, OpKind kind)
 	return v->op->kind == kind ? v->op : NULL;
 }
 
-/* A mean that the graph computes as a sum by a count of what is valid: each is reported for itself. */
+/* Takes a mean that the graph computes as a sum divided by a count of valid items: sum and count are reported
+ * separately. */
 static bool take_ratio(Loss *l, const Op *output)
 {
 	Value *y = op_in(output, 0);
@@ -485,7 +486,7 @@ static bool take_ratio(Loss *l, const Op *output)
 	return true;
 }
 
-/* A scalar of the graph. */
+/* The loss is a scalar output of the graph. */
 static bool build_output(Loss *l, Op *output)
 {
 	Value *y = op_in(output, 0);
@@ -532,7 +533,7 @@ static void report_eval(Loss *l, const PtrMap *copy)
 	}
 }
 
-/* With --loss-norm=rank each rank's loss is its own mean, and the step's the mean of these. */
+/* With --loss-norm=rank each rank's loss is its own mean, and the step's loss is the mean of these. */
 static void report_forward(Loss *l)
 {
 	bool rank = l->o->graph.loss_norm == LOSS_NORM_RANK;
@@ -555,7 +556,8 @@ static void remove_ops(Module *m, SectionKind s, bool outputs_only)
 	}
 }
 
-/* Where every rank and micro-batch divides by the same count, the mean of their means is the mean over all. */
+/* Warns that --loss-norm has no effect: where all ranks and micro-batches divide by the same count, the mean of
+ * their means is the mean over all. */
 static void check_norm(const Loss *l)
 {
 	bool rank = l->o->graph.loss_norm == LOSS_NORM_RANK;
@@ -564,7 +566,7 @@ static void check_norm(const Loss *l)
 			"mean of their means is the mean over all: rank is not used", (long long)l->n);
 }
 
-/* The mean of nothing is no number. */
+/* The mean of an empty output is not a number. */
 static bool check_elements(const Loss *l, const Op *output)
 {
 	const Type *t = &op_in(output, 0)->type;
@@ -574,7 +576,7 @@ static bool check_elements(const Loss *l, const Op *output)
 	return type_numel(t) > 0;
 }
 
-/* A mean of ranks' own losses is no sum. */
+/* Refuses --loss-reduce=sum for means that ranks compute for themselves. */
 static bool check_reduce(const Loss *l)
 {
 	bool rank = l->o->graph.loss_norm == LOSS_NORM_RANK;
@@ -606,7 +608,7 @@ static bool attach(Loss *l, Arena *scratch)
 	return true;
 }
 
-/* Of a model that the frontend read, it has done this: here the IR is a text. */
+/* Freezes batch norms of a module that was read as text.  The frontend has done it for a model that it read. */
 static bool freeze_norms(Module *m, const char *pattern, Diag *d)
 {
 	regex_t re;

@@ -1,8 +1,9 @@
-/* passes/loss/reduce.c: how the losses of ranks and micro-batches become one (--loss-reduce), and what of a loss or an
- * evaluation depends on which samples share a batch.
+/* passes/loss/reduce.c: how the losses of ranks and micro-batches become one (--loss-reduce), and which parts of a
+ * loss or an evaluation depend on which samples share a batch.
  *
- * A loss that the graph computes itself is one number a micro-batch.  Whether such numbers are added or averaged
- * follows from how the graph makes it of its samples; where that does not show, a mean is assumed and said. */
+ * A loss that the graph computes itself is one number per micro-batch.  Whether these numbers are added or averaged
+ * follows from how the graph computes them from its samples.  Where the graph does not show it, a mean is assumed
+ * and a warning says so. */
 #include "ir/samples.h"
 #include "passes/loss/loss.h"
 
@@ -24,7 +25,7 @@ static const char *file_of(const Module *m)
 
 static const char *say_otherwise = "say which by --loss-reduce=mean or --loss-reduce=sum";
 
-/* Where the graph does not say. */
+/* Assumes a mean, with a warning, where the graph does not show which it is. */
 static bool assume_mean(const Module *m, const SampleScan *scan, const char *output, const Samples *x, Diag *d)
 {
 	if (x->kind == SAMPLES_NONE)
@@ -45,7 +46,7 @@ static bool assume_mean(const Module *m, const SampleScan *scan, const char *out
 	return false;
 }
 
-/* Against what the graph shows. */
+/* Warns when --loss-reduce contradicts the graph. */
 static void check_asked(const char *output, const Samples *x, bool sum, bool plain, Diag *d)
 {
 	if (plain && sum && x->kind == SAMPLES_MEAN)
@@ -56,7 +57,7 @@ static void check_asked(const char *output, const Samples *x, bool sum, bool pla
 			"are averaged, so 2 x 4 samples give half the loss and gradients of 8", output);
 }
 
-/* What an output of a module with batches of one sample was, before rules saw it. */
+/* What an output was before rules rewrote it, for a module with batches of one sample. */
 static const char *noted(const Op *output)
 {
 	return attr_get_str(output->attrs, "over", "");
@@ -132,7 +133,7 @@ void loss_say_mixing(const Module *m, const Value *loss, Diag *d)
 {
 	Arena *scratch = arena_new();
 	Samples x = samples_of(samples_new(m, scratch, false), loss);
-	if (x.placed && !x.mixes) /* the labels of comparisons have places */
+	if (x.placed && !x.mixes) /* comparisons take their labels from positions */
 		diag_note(d, file_of(m), "the loss depends on the places of samples in their batch: in %s each has other "
 			"numbers.  Those of every rank and micro-batch are 0 to %lld, so W ranks do not equal one rank with W "
 			"times the batch", node_of(m, x.placed), (long long)m->batch - 1);
@@ -143,8 +144,8 @@ void loss_say_mixing(const Module *m, const Value *loss, Diag *d)
 	arena_free(scratch);
 }
 
-/* The op because of which copies in a batch would change what other samples give, or count for another place, or the
- * sums are not sums over samples; NULL: every sample counts for itself. */
+/* The op because of which padding a batch with copies would change a result: it mixes samples, depends on their
+ * positions, or makes sums that are not sums over samples.  NULL: every sample counts for itself. */
 static const Op *apart(SampleScan *scan, const Op *report, bool *known)
 {
 	const Op *found = NULL;

@@ -1,11 +1,11 @@
-/* passes/memory/buffers.c: which values share memory, and for how long.
+/* passes/memory/buffers.c: finds which values share memory, and for how long.
  *
- * The one idea: values that show or overwrite the same bytes form one buffer, whose life is the union of
- * theirs, so that placing memory is about intervals only.  Views join their operand's buffer; a result
- * joins an operand's buffer when the op may overwrite it, the operand dies there and their types agree;
- * the gradient of a parameter lives in its unit's flat gradient.
+ * Values that show or overwrite the same bytes form one buffer, whose life is the union of their lives, so that
+ * placing memory is about intervals only.  Views join their operand's buffer.  A result joins an operand's buffer
+ * when the op may overwrite it, the operand dies there and their types agree.  The gradient of a parameter lives in
+ * its unit's flat gradient.
  *
- * Keeps the module as it is (op->order becomes the position). */
+ * Does not change the module, but op->order becomes the position. */
 #include "passes/passes.h"
 
 #include <limits.h>
@@ -22,7 +22,7 @@ int inplace_operand(const Op *op, int result, int from)
 	unsigned flags = op_info[op->kind].flags;
 	if (flags & EW || op->kind == OP_FUSED)
 		return from < op->n_in ? from : -1;
-	if (flags & VAROUT && op_residual(op)) { /* a norm's y and sum, over x and r */
+	if (flags & VAROUT && op_residual(op)) { /* a norm's y and sum overwrite x and r */
 		int next = from == 0 ? 0 : from < op->n_in ? op->n_in - 1 : -1;
 		return result == 0 || result == op->n_out - 1 ? next : -1;
 	}
@@ -32,7 +32,7 @@ int inplace_operand(const Op *op, int result, int from)
 
 /* ---- which values need a buffer ---- */
 
-/* Held by the runtime, not by the arena. */
+/* Whether the runtime holds v, outside of the activation arena. */
 static bool is_runtime_value(const Value *v)
 {
 	return v->type.kind != TYPE_TENSOR || v->op->kind == OP_ALL_REDUCE_SCALARS || v->op->kind == OP_SUMSQ;
@@ -46,13 +46,14 @@ static bool has_own_place(const Op *op)
 
 /* ---- lifetimes ---- */
 
-/* Outputs of a forward-only program are wanted after the last op. */
+/* Outputs of a forward-only program are read after the last op. */
 static bool is_kept(const Module *m, const Op *user)
 {
 	return user->kind == OP_OUTPUT && !m->first[SEC_FORWARD];
 }
 
-/* Writes down where the op reads and makes values: users of a value may lie far apart, ops that are walked do not. */
+/* Notes where the op reads and makes values.  Walking ops is faster than walking users, which may lie far apart in
+ * memory. */
 static void note_positions(const Module *m, Op *op, int at, int *last)
 {
 	op->order = at;
@@ -63,7 +64,7 @@ static void note_positions(const Module *m, Op *op, int at, int *last)
 		last[op->out[i]->id] = at;
 }
 
-/* last: by Value.id, the position of the op that reads it last, or makes it where none does. */
+/* last: by Value.id, the position of the last op that reads the value, or of the op that makes it if none does. */
 static Buffers *list_ops(Module *m, bool eval, int *last, Arena *a)
 {
 	int from = eval ? SEC_EVAL : SEC_FORWARD, to = eval ? SEC_EVAL : SEC_UPDATE, n_out = 0;
@@ -87,7 +88,7 @@ static bool same_type(const Type *a, const Type *b)
 	return a->dtype == b->dtype && type_same_shape(a, b);
 }
 
-/* No operand but those of v's very type may show the buffer: they would be read after being overwritten. */
+/* Only operands of exactly v's type may show the buffer; others would be read after they were overwritten. */
 static bool others_agree(const Buffers *b, const Op *op, int buffer, int at, const Type *t)
 {
 	bool elementwise = op_info[op->kind].flags & EW || op->kind == OP_FUSED;
@@ -151,7 +152,8 @@ static void add_results(Buffers *b, const int *last, Op *op)
 			buffer = new_buffer(b, v);
 		b->of_value[v->id] = buffer;
 	}
-	/* after all results, since one that dies at once must not be overwritten by its sibling */
+	/* Ends lives after all results are placed: a result that dies at once must not be overwritten by another
+	 * result of its op. */
 	for (int i = 0; i < op->n_out; i++) {
 		int buffer = b->of_value[op->out[i]->id];
 		if (buffer >= 0)
@@ -161,8 +163,8 @@ static void add_results(Buffers *b, const int *last, Op *op)
 
 /* ---- gradients ---- */
 
-/* The first gradient that can live in the flat's place of its parameter does; memory copies the others.  From
- * the collect on the flat belongs to the collective, so whoever is read later cannot. */
+/* Puts the first gradient that can live in its parameter's place in the flat there; pass memory copies the others.
+ * From the collect on the flat belongs to the collective, so a value that is read later cannot live there. */
 static void place_gradients(Buffers *b, const Op *collect)
 {
 	const Unit *u = collect->unit;

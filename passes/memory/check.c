@@ -1,12 +1,13 @@
 /* passes/memory/check.c: proves a memory plan by executing it on shadow memory.
  *
- * Every byte knows the value that was written there last.  An op must find each operand's value in the
- * whole of the operand's place, and may write over an operand only where its kernel allows that.  Shares
- * nothing with the planner but the places themselves, so a wrong lifetime, a wrong alias and an overlap
- * all show as a value that is not where it is read.
+ * Every byte knows the value that was written there last.  An op must find each operand's value in the whole of the
+ * operand's place, and may write over an operand only where its kernel allows that.  This file shares nothing with
+ * the planner but the places, so a wrong lifetime, a wrong alias or an overlap shows as a value that is not where
+ * it is read.
  *
- * Slots are memory that units share: a gather fills one for its wait and spoils it for everyone else, its
- * reshard and the wait of a reduce leave it spoiled.  They are laid out for some number of ranks.
+ * Slots are memory that units share.  A gather fills a slot for its wait and invalidates it for all other units;
+ * the unit's reshard, and the wait of a reduce, leave it invalid.  They are laid out for an assumed number of
+ * ranks.
  *
  * The shadow is a segment tree over the plan's distinct addresses: O(n log n). */
 #include "passes/passes.h"
@@ -21,9 +22,9 @@ typedef struct Shadow {
 	int64_t *address; /* distinct, ascending; cell i is [address[i], address[i+1]) */
 	int n;
 	int *cell;        /* segment tree: what the node's cells hold, MIXED = look below */
-	int *content;     /* by Value.id: what its place must hold */
+	int *content;     /* by Value.id: what the value's place must hold */
 	PtrMap *symbol;   /* Symbol -> what its place holds, + 1 */
-	int64_t *space;   /* by Value.id: of views and what shows them, the space of their gathered unit */
+	int64_t *space;   /* by Value.id: for views and values that show them, the space of their gathered unit */
 	int64_t *grads;   /* by unit: the space of its flat gradient */
 	int next_content;
 	const char *violation;
@@ -33,8 +34,8 @@ typedef struct Span { int64_t begin, end; } Span;
 
 /* ---- addresses ---- */
 
-/* Regions are disjoint spaces of one address line; so are each unit's own region and flat gradient, then the
- * slots of gathered units and those of flat gradients. */
+/* Regions are disjoint spaces of one address line.  So are each unit's own region and each flat gradient, followed
+ * by the slots of gathered units and those of flat gradients. */
 static Span span_in(int64_t space, int64_t offset, int64_t bytes)
 {
 	int64_t begin = 2 * space * MEMORY_SPACE_MAX + offset; /* twice: flats are padded */
@@ -48,7 +49,8 @@ static int64_t unit_space(const Module *m, const Unit *u, const Op *opens, bool 
 	return REGION_STATE + 1 + 2 * key + grad;
 }
 
-/* From a unit's start in a slot to a flat, of parameters or gradients; flat = n_flats: its end. */
+/* The distance from a unit's start in a slot to one of its flats, of parameters or gradients; flat = n_flats: to
+ * its end. */
 static int64_t in_slot(const Unit *u, int flat, bool grad)
 {
 	int64_t sum = 0;
@@ -80,7 +82,7 @@ static Span param_span(const Symbol *p, int64_t space)
 	return span_in(space, in_slot(p->unit, p->flat, false) + p->offset * bytes, type_numel(&p->type) * bytes);
 }
 
-/* The op that makes the unit of these flats readable: its gather, or resident. */
+/* The op that makes the unit of these flats readable: its gather, or a resident or carried. */
 static const Op *opener_of(const Value *flat)
 {
 	const Op *op = flat->op;
@@ -234,7 +236,7 @@ static int content_of(Shadow *s, const Symbol *sym)
 	return s->next_content++;
 }
 
-/* What a symbol's place holds; but for a parameter, it is there before the first op. */
+/* What a symbol's place holds.  It is there before the first op, except for a parameter. */
 static int symbol_content(Shadow *s, const Op *op)
 {
 	bool known = op->kind == OP_VIEW_OP || ptrmap_get(s->symbol, op->sym);
@@ -252,7 +254,7 @@ static void fill_symbols(Shadow *s, const SectionKind *sections, int n)
 				symbol_content(s, op);
 }
 
-/* Scalars that collectives pass to the runtime. */
+/* Whether the op passes scalars to the runtime, which holds them for a collective. */
 static bool runtime_holds(const Op *op)
 {
 	return op->kind == OP_ALL_REDUCE_SCALARS || op->kind == OP_SUMSQ;
@@ -321,7 +323,7 @@ static void execute_write(Shadow *s, const Op *op)
 	}
 }
 
-/* Every collected gradient lies where its parameter does in the unit's flat. */
+/* Checks that every collected gradient lies in the unit's flat where its parameter does. */
 static void check_collect(Shadow *s, const Op *op)
 {
 	const Unit *u = op->unit;
@@ -336,7 +338,7 @@ static void check_collect(Shadow *s, const Op *op)
 	}
 }
 
-/* A unit becomes readable, whole. */
+/* The unit becomes readable as a whole. */
 static void open_unit(Shadow *s, const Op *op)
 {
 	const Unit *u = op->out[0]->type.unit;
@@ -346,7 +348,8 @@ static void open_unit(Shadow *s, const Op *op)
 		put(s, param_span(u->params[i], space), content_of(s, u->params[i]));
 }
 
-/* Peers read a flat gradient until the wait of its reduce; it is not touched before, nor kept behind. */
+/* Peers read a flat gradient until the wait of its reduce: nothing writes it before, and its contents are lost
+ * afterwards. */
 static void end_gradient(Shadow *s, const Op *wait)
 {
 	const Op *sent = op_in(wait, 0)->op;
@@ -405,7 +408,7 @@ static const char *check_program(Module *m, const SectionKind *sections, int n, 
 			execute(&s, op);
 	if (m->first[SEC_FORWARD])
 		return s.violation;
-	/* a forward-only program leaves its outputs */
+	/* The outputs of a forward-only program must still be there at its end. */
 	IR_FOR_OPS(m, SEC_EVAL, op)
 		if (op->kind == OP_OUTPUT)
 			check_operands(&s, op);

@@ -1,14 +1,14 @@
-/* passes/memory/memory.c: a place for every value.
+/* passes/memory/memory.c: gives every value a place in memory.
  *
- * Requires PLAN (total order).  Ensures that values lie in the activation arena, inputs, buffers and data
- * at fixed offsets of their arenas, parameters inside their gathered unit and gradients inside their
- * unit's flat gradient, so that nothing is copied in or out; that no two values that are live at once
- * overlap (proved by memory_check); that arena sizes are known.
- * Refuses a plan above --memory-limit, naming the op at the peak and the largest live values.
+ * Requires PLAN (total order).  Ensures that values lie in the activation arena; inputs, buffers and data at fixed
+ * offsets of their arenas; parameters inside their gathered unit and gradients inside their unit's flat gradient,
+ * so that nothing is copied in or out; that no two values that are live at once overlap (proved by memory_check);
+ * and that the sizes of arenas are known. Refuses a plan above --memory-limit, naming the op at the peak and the
+ * largest live values.
  *
- * Where a value cannot live where it must (a gradient that is a view or is wanted twice, an output that
- * is a parameter, a buffer read after it was overwritten) a `copy` is inserted.  Training and eval share
- * the arena: nothing in it outlives a step. */
+ * Where a value cannot live where it must (a gradient that is a view or is needed twice, an output that is a
+ * parameter, a buffer that is read after it was overwritten) a `copy` is inserted.  Training and eval share the
+ * arena, since nothing in it outlives a step. */
 #include "passes/passes.h"
 
 #include "base/layout.h"
@@ -17,7 +17,7 @@
 
 /* ---- copies where sharing is impossible ---- */
 
-/* before NULL: at the end of the section of `near`, an op that says where the copy comes from. */
+/* Copies v in front of `before`; NULL: at the end of near's section.  near: the op whose location the copy gets. */
 static Value *copy_value(Module *m, Value *v, const Op *near, Op *before)
 {
 	Builder b = {.m = m, .section = near->section, .before = before,
@@ -64,7 +64,7 @@ static bool read_after(const Value *v, const Op *write)
 	return false;
 }
 
-/* A value read from a buffer shows the buffer's bytes: who wants it after a write needs a copy. */
+/* A value read from a buffer shows the buffer's bytes, so an op that reads it after a write needs a copy. */
 static void copy_stale_reads(Module *m, const Buffers *b)
 {
 	PtrMap *write = ptrmap_new(m->arena);
@@ -81,7 +81,7 @@ static void copy_stale_reads(Module *m, const Buffers *b)
 	}
 }
 
-/* The driver of a forward-only program looks for outputs in the activation arena. */
+/* The driver of a forward-only program expects outputs in the activation arena. */
 static void copy_outputs(Module *m, const Buffers *b)
 {
 	for (int p = 0; p < b->n_ops; p++) {
@@ -91,7 +91,7 @@ static void copy_outputs(Module *m, const Buffers *b)
 	}
 }
 
-/* Returns the buffers of the program with its copies. */
+/* Returns the buffers of the program, including the copies. */
 static Buffers *insert_copies(Module *m, bool eval, Arena *a)
 {
 	Buffers *b = buffers_find(m, eval, a);
@@ -225,7 +225,7 @@ static int states_per_element(const Module *m)
 	return n;
 }
 
-/* The ring and the gradient slots are as large as their largest member, so all members are listed. */
+/* Lists all gathers, since the ring and the gradient slots are as large as their largest member. */
 static void list_gathers(const Module *m, int from, LayoutModel *out, LayoutUnit *units, LayoutGather *gathers)
 {
 	for (int s = from; s < SEC_COUNT; s++) {
@@ -257,7 +257,7 @@ static int64_t averaged_bytes(const Module *m)
 	return sum;
 }
 
-/* As checkpoints hold them. */
+/* Bytes of the symbols as checkpoints store them. */
 static int64_t saved_bytes(const Module *m)
 {
 	int64_t sum = 0;
@@ -289,7 +289,7 @@ static int64_t largest_message(const Module *m)
 	return most;
 }
 
-/* Of sections from `from` on. */
+/* The layout of the program made of sections `from` and later. */
 static LayoutModel layout_of(const Module *m, int from, Arena *a)
 {
 	int n_gathers = 0;
@@ -333,7 +333,8 @@ static int64_t eval_bytes(const Module *m)
 	return most;
 }
 
-/* What lies in one memory one after the other: the larger of both, and every place that either has. */
+/* Joins two programs that use the same memory one after the other: takes the larger of each size, and every place
+ * that either has. */
 static void join_layout(LayoutModel *to, LayoutUnit *units, LayoutGather *gathers, const LayoutModel *from)
 {
 	if (to->input_bytes != from->input_bytes || to->state_bytes != from->state_bytes || to->n_units != from->n_units)

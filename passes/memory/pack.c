@@ -1,16 +1,16 @@
-/* passes/memory/pack.c: offsets for blocks with known lifetimes.
+/* passes/memory/pack.c: finds offsets for blocks with known lifetimes.
  *
- * Dynamic storage allocation is NP-hard, but training programs are nearly nested (what forward makes
- * first, backward frees last), so simple orders come close to the bound.  Three methods:
+ * Dynamic storage allocation is NP-hard, but training programs are nearly nested (what forward makes first,
+ * backward frees last), so simple orders come close to the bound.  There are three methods:
  *
- *   skyline   a block lies on top of whatever was placed before it and is live at any of its positions;
- *             longest life first, so nested lives stack without holes.  O(n log n).
- *   stream    walk the program with a free list, best fit.  O(n * free ranges).
- *   gaps      a block goes into the lowest gap between all placed blocks that it overlaps.  O(n^2), so
- *             only up to GAPS_LIMIT blocks.  The best order is then improved: the block that ends highest
+ *   skyline   a block lies on top of all blocks placed before it that are live at any of its positions; the
+ *             longest life is placed first, so nested lives stack without holes.  O(n log n).
+ *   stream    walks the program with a free list, best fit.  O(n * free ranges).
+ *   gaps      a block goes into the lowest gap between all placed blocks that are live with it.  O(n^2), so
+ *             only for up to GAPS_LIMIT blocks.  The best order is then improved: the block that ends highest
  *             is placed earlier, as often as IMPROVE_STEPS allow.
  *
- * The best result wins; the search ends when one meets the bound, the most bytes live at once. */
+ * The best result wins; the search ends when a result meets the bound, the most bytes live at once. */
 #include "passes/passes.h"
 
 #include <stdlib.h>
@@ -225,7 +225,7 @@ static bool pack_gaps(Pack *p, const Key *keys, Placed *placed)
 	return finish(p);
 }
 
-/* Position in the order of the block that ends highest in the last attempt. */
+/* The position in the order of the block that ended highest in the last attempt. */
 static int highest(const Pack *p, const Key *keys, const int64_t *offset)
 {
 	int top = 0;
@@ -237,7 +237,8 @@ static int highest(const Pack *p, const Key *keys, const int64_t *offset)
 	return top;
 }
 
-/* finish() swaps an attempt that won into best: what was tried last is there, else in offset. */
+/* Improves the best order.  finish() swaps a winning attempt into best, so the last attempt's offsets are there or
+ * in offset. */
 static bool improve(Pack *p, Key *keys, Placed *placed)
 {
 	int64_t rounds = MIN(IMPROVE_ROUNDS, IMPROVE_STEPS / ((int64_t)p->n * p->n + 1));

@@ -1,6 +1,7 @@
-/* passes/memory/workspace.c: scratch bytes of an op's kernel, by the formulas of kernels/kernels.def.
+/* passes/memory/workspace.c: computes the scratch bytes of an op's kernel by the formulas of kernels/kernels.def.
  *
- * An op that the table does not list needs none; a product that is added to a sum needs what it would by itself. */
+ * An op that the table does not list needs none.  A product that is added to a sum needs as much as the product
+ * alone. */
 #include "passes/passes.h"
 
 #include "kernels/cuda/work.h"

@@ -1,6 +1,6 @@
-/* passes/optimizer/hook.c: what --comm-hook=FILE.c:FUNCTION[:send=N,keep=N] says.
+/* passes/optimizer/hook.c: parses --comm-hook=FILE.c:FUNCTION[:send=N,keep=N].
  *
- * Refuses what is not of this form and files that cannot be read or named. */
+ * Refuses other forms, and files that cannot be read or whose path no #include can contain. */
 #include "base/near.h"
 #include "passes/passes.h"
 

@@ -1,14 +1,15 @@
-/* passes/optimizer/optimizer.c: the update section: one update per gradient, the gradients' norm, the step's scalars.
+/* passes/optimizer/optimizer.c: builds the update section: one update per gradient, the gradients' norm, the step's
+ * scalars.
  *
- * Gradients are cast to what their flat holds: f32, or 16 bits that are sent as they are (--reduce-dtype).
- * The norm is computed where it is logged, clipped by, or watched by a dynamic loss scale; step_scalars turns it
- * and the loss's count into what every update is multiplied with, so it stands before them.  The update's
- * arithmetic and its states belong to the kernel that --optimizer names; parameters get their groups here, where
- * it is known which are trained, and the module its train block (train.c).
- * Refuses what optimizer_parse, clip_parse, loss_scale_parse and param_groups_assign refuse. */
+ * Gradients are cast to the dtype of their flat: f32, or the 16-bit type in which they are sent (--reduce-dtype).
+ * The norm is computed where it is logged, used for clipping, or watched by a dynamic loss scale.  step_scalars
+ * turns the norm and the loss's count into the factor of every update, so it stands before the updates.  The
+ * arithmetic of an update and its states belong to the kernel that --optimizer names.  Parameters get their groups
+ * here, where it is known which of them are trained, and the module gets its train block (train.c). Refuses what
+ * optimizer_parse, clip_parse, loss_scale_parse and param_groups_assign refuse. */
 #include "passes/passes.h"
 
-/* The gradients, in order; their `grad` ops become updates. */
+/* Takes the gradients, in order, from their `grad` ops, which become updates. */
 static Value **take_gradients(Module *m, Arena *scratch, Symbol ***syms, int *n)
 {
 	VEC(Value *) grad = {0};
@@ -30,7 +31,7 @@ DType gradient_dtype(const Options *o)
 	return options_many(o) ? DT_F32 : o->precision.reduce_dtype;
 }
 
-/* Gradients in the dtype of their flat, behind what computes them. */
+/* Casts gradients to the dtype of their flat, right behind the ops that compute them. */
 static void cast_gradients(Module *m, DType to, Value **grad, int n)
 {
 	for (int i = 0; i < n; i++) {
@@ -44,7 +45,7 @@ static void cast_gradients(Module *m, DType to, Value **grad, int n)
 	}
 }
 
-/* Of --grad-norm=off: others want the norm. */
+/* Reports --grad-norm=off when clipping or the loss scale needs the norm. */
 static void check_norm(const Options *o, const Clip *clip, const LossScale *scale, Diag *d)
 {
 	if (o->graph.grad_norm == GRAD_NORM_OFF && clip->p > 0)

@@ -1,6 +1,6 @@
-/* passes/optimizer/optimizers.c: what --optimizer=NAME[:FLAG,...] and --clip=P[,value] say.
+/* passes/optimizer/optimizers.c: parses --optimizer=NAME[:FLAG,...], --clip=P[,value] and --loss-scale.
  *
- * Refuses names that optimizers.def does not list, flags that the optimizer has not, and norms below 1. */
+ * Refuses names that optimizers.def does not list, flags that the optimizer does not have, and norms below 1. */
 #include "base/near.h"
 #include "passes/passes.h"
 
@@ -66,7 +66,7 @@ static bool parse_clip_word(const char *s, size_t n, Clip *out, Arena *a)
 	return ok && !again;
 }
 
-/* "1.0", "0.5": nobody writes the p of a norm so, but a limit; true after a message. */
+/* Nobody writes the p of a norm as "1.0" or "0.5": a limit was meant.  True after a message. */
 static bool is_limit(const char *text, Diag *d)
 {
 	char *end;

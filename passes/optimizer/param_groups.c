@@ -1,8 +1,8 @@
-/* passes/optimizer/param_groups.c: --param-group='REGEX:KEY=VALUE,..': which parameter is in which group.
+/* passes/optimizer/param_groups.c: parses --param-group='REGEX:KEY=VALUE,..' and assigns parameters to groups.
  *
- * Of several groups that match a parameter the first has it.  Refuses what is not of this form, keys that
- * base/groups.def lacks or that the optimizer does not read, values out of range, and groups without a parameter:
- * all of them at once. */
+ * A parameter that several groups match belongs to the first of them.  Refuses other forms, keys that
+ * base/groups.def lacks or that the optimizer does not read, values out of range, and groups that match no
+ * parameter; all errors are reported at once. */
 #include "base/near.h"
 #include "base/pattern.h"
 #include "passes/passes.h"
@@ -43,7 +43,7 @@ static bool parse_value(const char *text, const char *s, size_t n, const char *o
 	return true;
 }
 
-/* The regular expression may have colons: what follows the last one are the values. */
+/* The regular expression may contain colons: the values follow the last one. */
 static bool parse_group(const char *text, const char *optimizer, ParamGroup *g, Arena *a, Diag *d)
 {
 	const char *colon = strrchr(text, ':');

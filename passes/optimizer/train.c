@@ -1,4 +1,4 @@
-/* passes/optimizer/train.c: the train block of a module, made of the options once its gradients are known. */
+/* passes/optimizer/train.c: makes the train block of a module from the options, once its gradients are known. */
 #include "passes/passes.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static const Op *find_op(const Module *m, SectionKind s, OpKind kind)
 	return NULL;
 }
 
-/* Of strings that live as long as the module. */
+/* Copies the groups with strings that live as long as the module. */
 static void copy_groups(Module *m, Train *t, const ParamGroup *group, int n)
 {
 	t->group = NEW_N(m->arena, ParamGroup, n);
@@ -22,7 +22,7 @@ static void copy_groups(Module *m, Train *t, const ParamGroup *group, int n)
 	}
 }
 
-/* --no-decay-1d where no such tensor is trained. */
+/* Warns of --no-decay-1d when no trained tensor has fewer than two dims. */
 static void check_decay(Symbol *const *trained, int n, Diag *d)
 {
 	bool some = false;
