@@ -1,7 +1,7 @@
-/* runtime/comm/comm.c: what is the same for every communicator: which one, and the small blocking exchanges.
+/* runtime/comm/comm.c: what all communicators share: which one a run gets, and the small blocking exchanges.
  *
- * The one idea: a sum over ranks is made by every rank from everybody's numbers in rank order, so that all
- * have equal bits without a second exchange. */
+ * Every rank computes a sum over ranks itself, from the numbers of all in rank order, so that all get equal bits
+ * without a second exchange. */
 #include <string.h>
 
 #include "runtime/comm/private.h"
@@ -44,7 +44,8 @@ void *comm_mailbox(Comm *c)
 	return c->mailbox;
 }
 
-/* The watchdog sees waits of a program's collectives, which have numbers, and those between programs. */
+/* The watchdog sees the waits of a program's collectives by their numbers, and waits between programs as
+ * OUTSIDE_AGREE. */
 void exchange_begin(Comm *c, const Exchange *x)
 {
 	if (x->channel == RT_STREAM_SYNC && !atomic_load(&c->progress->inside[RT_STREAM_SYNC])) {
@@ -82,7 +83,7 @@ int64_t comm_piece(const Exchange *x, int64_t at, int64_t most, int64_t *offset)
 	return any ? n : 0;
 }
 
-/* ---- small ones ---- */
+/* ---- small blocking exchanges ---- */
 
 static void whole_mailbox(const void *context, int taker, int giver, int64_t *begin, int64_t *bytes)
 {

@@ -1,9 +1,11 @@
-/* runtime/comm/control.c: exchanges of ranks on several hosts whose collectives go another way (NCCL): what they tell
- * each other outside of steps (sums, averages, weights that rank 0 read) passes through the hub of the control plane.
+/* runtime/comm/control.c: exchanges over the control plane, for ranks on several hosts whose collectives use NCCL: what
+ * they send each other outside of steps (sums, averages, weights that rank 0 read) passes through the hub.
  *
- * That is slower than memory or MPI, and needs neither.  Only exchanges of all ranks outside of programs come here.
+ * This is slower than shared memory or MPI, but needs neither.  It only serves exchanges of all ranks outside of
+ * programs.
  *
- * The one idea: every rank gets all sources, as far as anyone takes of any, in one go; to take is to point there. */
+ * When an exchange begins, every rank gets all sources, up to the last byte that any member takes of any source; taking
+ * just returns pointers into them. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,12 +16,12 @@
 typedef struct Carried {
 	Comm comm;
 	Control *control;
-	char *own, *came;        /* a page with the mailbox, and the memory; what came of all ranks */
+	char *own, *came;        /* own: a page with the mailbox, then the memory; came: what came from all ranks */
 	int64_t own_bytes, came_bytes;
-	int64_t each;            /* bytes that came of each rank */
+	int64_t each;            /* bytes that came from each rank */
 } Carried;
 
-/* Bytes of a source that are sent. */
+/* How many bytes of a source are sent. */
 static int64_t reach(const Exchange *x)
 {
 	int64_t most = 0;
@@ -32,7 +34,7 @@ static int64_t reach(const Exchange *x)
 	return most;
 }
 
-/* A rank is gone: the control plane ends this process, and nothing may go on until then. */
+/* A rank is gone, so the control plane will end this process; this thread must not continue until then. */
 static _Noreturn void wait_for_end(void)
 {
 	for (;;)
@@ -78,7 +80,7 @@ static char *map(int64_t bytes)
 	return p == MAP_FAILED ? NULL : p;
 }
 
-/* All ranks learn whether one has no room. */
+/* All ranks learn whether one could not map its memory. */
 static bool all_have_room(Carried *s, Arena *a, Diag *d)
 {
 	const World *w = s->comm.world;

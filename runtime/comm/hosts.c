@@ -1,11 +1,11 @@
-/* runtime/comm/hosts.c: which ranks can read each other's memory: tried, not believed.
+/* runtime/comm/hosts.c: finds out by trying which ranks can read each other's memory.
  *
- * Containers on one machine may have one hostname and no way to each other's processes.  Every rank opens a door,
- * a file in memory with a random number in it, and looks through those of the ranks that seem to be on its host,
- * the way by which comm/shm.c will map their memory.
+ * Containers on one machine may share a hostname without access to each other's processes.  Every rank makes a "door",
+ * a file in memory with a random number in it, and tries to read the doors of the ranks that seem to be on its host, in
+ * the way in which comm/shm.c will map their memory.
  *
- * The one idea: a host is the ranks that reach the same lowest rank, if all of them reach all of them; where one
- * does not, each of them is a host of its own, which costs speed and is right. */
+ * Ranks that reach the same lowest rank form a host if each of them reaches all the others; if one does not, each of
+ * these ranks counts as a host of its own, which is slower but correct. */
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ static bool look_through(const Door *d)
 	return ok;
 }
 
-/* What ranks say, before it is an index. */
+/* Checks numbers from other ranks before they are used as indices. */
 static bool is_valid(const Reach *reach, int n)
 {
 	for (int r = 0; r < n; r++)
@@ -44,7 +44,7 @@ static bool is_valid(const Reach *reach, int n)
 	return true;
 }
 
-/* reach[r].lowest of all ranks is known: does this one reach all of its own? */
+/* Whether this rank reaches all ranks with the same reach[].lowest, which is known of all ranks by now. */
 static bool reaches_all(const World *w, const Door *door, const Reach *reach)
 {
 	for (int r = 0; r < w->size; r++)

@@ -1,9 +1,8 @@
-/* runtime/comm/object.c: finds and opens shared objects: MPI's, NCCL's.
+/* runtime/comm/object.c: finds and opens the shared objects for MPI and NCCL.
  *
- * Messages name every place that was searched.
- *
- * The one idea: an object is searched beside the program, where the runtime was that it was linked with (its run
- * path), and in SHARDRT_LIB. */
+ * It searches the program's folder, the program's run path (where the runtime was that it was linked with), and
+ * SHARDRT_LIB. Messages name every folder that was searched.
+ * */
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>
@@ -12,7 +11,8 @@
 
 #include "runtime/comm/comm.h"
 
-/* The folders of the program's run path: those that the loader itself would search before the system's. */
+/* The folders of the program's run path, which the loader searches before the system's, if they hold the file or the
+ * runtime's library. */
 static int run_path(const char *file, Arena *a, const char **out, int most)
 {
 	Dl_serinfo size, *list;

@@ -1,9 +1,9 @@
-/* runtime/comm/shared_file.c: memory that several processes map, in large pages where the system gives any.
+/* runtime/comm/shared_file.c: memory that several processes map, in large pages where the system offers them.
  *
- * The file has no name: what a crashed run leaves behind ends with its last process.  Files of memfd_create
- * get small pages unless the administrator allows more for the whole machine, and updates, copies and sums
- * then run at a half to a quarter of the speed.  A tmpfs of our own may ask for large pages, so a detached one
- * is made for the file; where that is not allowed (it wants CAP_SYS_ADMIN), memfd_create serves. */
+ * The file has no name, so that a crashed run leaves nothing behind once its last process has ended.  Files of
+ * memfd_create get small pages unless the administrator allows large ones for the whole machine, and with small pages
+ * updates, copies and sums run at a half to a quarter of the speed.  A private tmpfs may ask for large pages, so a
+ * detached one is made for the file; where that is not allowed (it needs CAP_SYS_ADMIN), memfd_create is used. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -18,13 +18,13 @@
 
 enum { SMALL_PAGE = 4096, LARGE_PAGE = 2 << 20 };
 
-/* By system call: the C library has names for these since glibc 2.36 only. */
+/* A direct system call, because the C library has functions for these only since glibc 2.36. */
 static bool configure(int fs, unsigned how, const char *key, const char *value)
 {
 	return !syscall(SYS_fsconfig, fs, how, key, value, 0);
 }
 
-/* An unnamed file in a tmpfs that nobody else sees; -1 where it cannot be made. */
+/* An unnamed file in a tmpfs that no other process sees; -1 where it cannot be made. */
 static int large_page_file(int64_t bytes)
 {
 	int file = -1, mount = -1, fs = (int)syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
@@ -71,7 +71,7 @@ int shared_open(int pid, int fd)
 	return -1;
 }
 
-/* Where `bytes` fit at the boundary of a large page: found by asking for more and giving it back. */
+/* Finds address space for `bytes` at the boundary of a large page, by mapping more and unmapping the rest. */
 static void *free_space(int64_t bytes)
 {
 	size_t room = (size_t)bytes + LARGE_PAGE;
@@ -82,7 +82,7 @@ static void *free_space(int64_t bytes)
 	return (void *)(((uintptr_t)space + LARGE_PAGE - 1) & ~(uintptr_t)(LARGE_PAGE - 1));
 }
 
-/* Two mappings side by side, in space that one of them holds until both are there. */
+/* Makes two mappings side by side, in address space that is reserved until both are there. */
 static void *map_both(int fd, int64_t bytes, int file, int64_t file_bytes, int prot)
 {
 	int64_t behind = round_up(bytes, SMALL_PAGE), all = behind + file_bytes;

@@ -1,14 +1,14 @@
-/* runtime/comm/shm.c: ranks of one host read each other's memory.
+/* runtime/comm/shm.c: the communicator of one host, whose ranks read each other's memory.
  *
- * Each rank has one file (shared_file.c), a counter page followed by the memory that peers read, and maps those of all
- * others read-only, through /proc/PID/fd/FD.  A rank writes its own memory and its own counters, nothing else,
- * so a peer can be late, stopped or gone, but can damage nothing.  A file is a peer's if it holds the random number
- * that the peer told, and what it has behind that if device and inode are those it told: what a number of a process
- * and of a descriptor lead to may be something else by now, or in another container.
+ * Each rank has one file (shared_file.c), a counter page followed by the memory that peers read, and maps the files of
+ * all others read-only, through /proc/PID/fd/FD.  A rank writes only its own memory and its own counters, so a peer
+ * that is late, stopped or gone cannot damage anything.  The numbers of a process and a descriptor may by now, or in
+ * another container, lead to another file.  So a rank accepts a file as a peer's only if it holds the random number
+ * that the peer announced, and the offloaded file behind it only if device and inode are those announced.
  *
- * The one idea: of each channel a rank counts the exchanges that it has begun (its source may be read) and ended
- * (it reads no other's any more).  The k-th exchange of a channel is the same one on all ranks, so waiting is
- * comparing a member's counter with k. */
+ * For each channel a rank counts the exchanges that it has begun (its source may be read) and ended (it has stopped
+ * reading the others').  The k-th exchange of a channel is the same one on all its members, so a rank waits by
+ * comparing a member's counter with its own number of that exchange. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -22,7 +22,7 @@
 #include "runtime/comm/private.h"
 
 enum { COUNTER_PAGE = 4096, LINE = 64 };
-#define MOST_BYTES ((int64_t)1 << 46) /* of an address space */
+#define MOST_BYTES ((int64_t)1 << 46) /* limit for the address space of one rank */
 
 typedef union Word { Counter count; char line[LINE]; } Word;
 typedef struct CommPage {
@@ -35,7 +35,7 @@ _Static_assert(sizeof(CommPage) <= COUNTER_PAGE, "one page");
 typedef struct Shm {
 	Comm comm;
 	CommPage **page;    /* [rank] */
-	int64_t *bytes;     /* [rank]: of its mapping, file included */
+	int64_t *bytes;     /* [rank]: bytes of its mapping, including the file */
 	int spins;
 } Shm;
 
@@ -43,13 +43,13 @@ typedef struct Shm {
 typedef struct Address {
 	int32_t pid, fd, error, file;
 	int64_t bytes, file_bytes;
-	uint64_t number[2], device, inode; /* of the memory; of the file behind it */
+	uint64_t number[2], device, inode; /* number: of the memory; device and inode: of the file behind it */
 	cpu_set_t cores;
 } Address;
 
 /* ---- exchanges ---- */
 
-/* A peer's counter.  Where ranks on other hosts are served by polling, that goes on here. */
+/* Waits for a peer's counter.  Where ranks on other hosts are served by polling, the polling goes on meanwhile. */
 static void reach(const Shm *s, Counter *c, uint32_t target)
 {
 	if (!s->comm.idle) {
@@ -115,7 +115,7 @@ static int64_t span(const Address *a)
 	return a->file_bytes ? round_up(a->bytes, COUNTER_PAGE) + a->file_bytes : a->bytes;
 }
 
-/* Shared memory of this rank; its file stays open until all peers have mapped it.  0 or errno. */
+/* Makes the shared memory of this rank; its file stays open until all peers have mapped it.  Returns 0 or errno. */
 static int make_own(Address *mine, int *fd, CommPage **page)
 {
 	struct stat s = {0};
@@ -138,7 +138,7 @@ static int make_own(Address *mine, int *fd, CommPage **page)
 	return 0;
 }
 
-/* ESTALE: it is not that of the peer. */
+/* Returns 0 or errno; ESTALE: it is not the peer's file. */
 static int check_file(const Address *peer, int file)
 {
 	struct stat s;
@@ -175,7 +175,7 @@ static int map_peer(const Address *peer, CommPage **page)
 	return error;
 }
 
-/* All ranks learn whether one has failed; rank 0 says which. */
+/* All ranks learn whether one has failed; rank 0 prints which. */
 static bool all_well(struct Control *control, const World *w, const Address *mine, Address *all, const char *what,
 	Diag *d)
 {
@@ -192,7 +192,7 @@ static bool all_well(struct Control *control, const World *w, const Address *min
 	return true;
 }
 
-/* Ranks that share cores with each other let others compute while they wait. */
+/* Ranks that share cores with each other spin less, so that others can compute while they wait. */
 static int choose_spins(const World *w, const Address *all)
 {
 	cpu_set_t any;

@@ -1,8 +1,8 @@
-/* runtime/comm/wait.c: waiting for a counter that another thread or process moves on: spin, then sleep.
+/* runtime/comm/wait.c: waiting for a counter that another thread or process advances: spin, then sleep.
  *
- * The counter is the futex's word, in private memory or in a mapping that several processes share.  Only its
- * owner writes it; a sleeper needs no right to write, so peers may map it read-only.  Sleeps are cut into
- * seconds, so that no lost wake-up can hang a run. */
+ * The counter is itself the futex word, in private memory or in a mapping that several processes share.  Only its owner
+ * writes it; a sleeper needs no write access, so peers may map it read-only.  A sleep lasts at most a second, so that a
+ * lost wake-up cannot hang a run. */
 #include "runtime/comm/comm.h"
 
 #include <linux/futex.h>

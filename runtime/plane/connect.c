@@ -1,14 +1,14 @@
 /* runtime/plane/connect.c: how ranks that nobody started together find rank 0.
  *
- * Ranks of rank 0's host come to a local socket, named by user and port, where the kernel says which process each is;
- * if all ranks are known to be on one host, nothing else listens.  For the others rank 0 listens at the address that
- * the launcher's variables give, or, under MPI, at all addresses of its host, which it tells the others with a random
- * key.  They try every address until one accepts them: a program that happens to listen there, or another run,
- * does not answer, or refuses.  Another run on this host may have the local socket of that name: it counts only where
- * its challenge is of the run that answers at the address.
+ * Ranks on rank 0's host connect to a local socket, named after user and port, where the kernel tells which process
+ * each is; if all ranks are known to be on one host, no other socket listens.  For the others rank 0 listens at the
+ * address that the launcher's variables give, or, under MPI, at all addresses of its host, which it sends to the others
+ * with a random key.  They try every address until one accepts them: another program or another run that happens to
+ * listen there does not answer, or refuses.  Another run on this host may own the local socket of that name, so that
+ * socket is used only if its challenge names the same run as the challenge at the network address.
  *
- * The one idea: an address that does not answer yet and a wrong one look alike, so both are tried until the
- * timeout and the last reason is said then. */
+ * An address that does not answer yet and a wrong one look alike, so both are tried until the timeout, and then the
+ * message gives the last reason. */
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -24,7 +24,7 @@
 
 #include "runtime/plane/private.h"
 
-/* BELIEVED_MS: how long all that answer refuse, without a proof, until that is believed. */
+/* BELIEVED_MS: refusals without a proof are believed once every process that answers has refused for this long. */
 enum { BACKLOG = 4096, RETRY_MS = 25, FIRST_WAIT_MS = 250, MOST_WAIT_MS = 5000, BELIEVED_MS = 3000 };
 
 /* ---- address text ---- */
@@ -44,7 +44,7 @@ bool address_key(const char *text, char key[KEY_BYTES])
 	return true;
 }
 
-/* "host:port" or "[v6]:port", the i-th of a list. */
+/* Splits the i-th address of a list, "host:port" or "[v6]:port". */
 static bool split_address(const char *text, int i, char *host, char *port, size_t n)
 {
 	const char *at = strchr(text, '@');
@@ -77,7 +77,8 @@ static int resolve(const char *host, const char *port, struct addrinfo **out)
 
 /* ---- local sockets ---- */
 
-/* In the abstract namespace: no file, gone with its last process; of the user, so that users do not meet each other. */
+/* The name is in the abstract namespace: there is no file, and it is gone with its last process.  It contains the user,
+ * so that runs of different users do not meet. */
 static bool local_address(const char *address, struct sockaddr_un *out, socklen_t *n)
 {
 	char host[256], port[256];
@@ -103,7 +104,7 @@ static int connect_local(const char *address, int flags)
 	return fd;
 }
 
-/* Who listens where rank 0 wants to, if the kernel says. */
+/* Reports which process listens where rank 0 wants to, if the kernel tells. */
 static void say_taken(const char *address, const char *where, Diag *d)
 {
 	struct ucred c = {0};
@@ -227,7 +228,7 @@ static void say_interface(Buf *b, const struct ifaddrs *i, unsigned port)
 	bool v6 = i->ifa_addr->sa_family == AF_INET6;
 	socklen_t n = v6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
 	if (v6 && IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)i->ifa_addr)->sin6_addr))
-		return; /* means something on one link only */
+		return; /* is valid on one link only */
 	if (getnameinfo(i->ifa_addr, n, host, sizeof(host), NULL, 0, NI_NUMERICHOST))
 		return;
 	if (b->n + strlen(host) + 10 < ADDRESS_TEXT)
@@ -239,7 +240,7 @@ static bool say_addresses(Buf *b, unsigned port)
 	struct ifaddrs *list;
 	if (getifaddrs(&list))
 		return false;
-	/* first those of this machine alone: they answer or refuse at once */
+	/* loopback addresses first, because they answer or refuse at once */
 	for (int loop = 1; loop >= 0; loop--)
 		for (const struct ifaddrs *i = list; i; i = i->ifa_next)
 			if (!!(i->ifa_flags & IFF_LOOPBACK) == loop)
@@ -274,14 +275,14 @@ const char *control_listen(Launch *l, Arena *a, Diag *d)
 		diag_error(d, "rank 0", "this machine has no network address at which the other ranks could find it");
 	l->address = ok ? arena_strdup(a, b.at) : NULL;
 	l->listen_fd = fd;
-	l->local_fd = ok ? listen_local(l->address, "rank 0", NULL) : -1; /* without it all ranks come by the network */
+	l->local_fd = ok ? listen_local(l->address, "rank 0", NULL) : -1; /* without it all ranks use the network */
 	buf_free(&b);
 	return l->address;
 }
 
-/* ---- the others ---- */
+/* ---- the other ranks ---- */
 
-/* False: nothing more will come, or not in time. */
+/* Waits up to a second for more bytes.  False: no more will come, or not in time. */
 static bool more_before(Link *l, int64_t end)
 {
 	struct pollfd p = {.fd = l->fd, .events = POLLIN};
@@ -316,7 +317,7 @@ static int reason(const Message *m, int result, char *why, size_t n)
 	return result;
 }
 
-/* The first half of a handshake: 1, or as all of it. */
+/* The first half of a handshake; 1: go on; else the result of the whole. */
 static int hear_challenge(Link *l, Challenge *c, int64_t end, char *why, size_t n)
 {
 	Message m;
@@ -329,7 +330,7 @@ static int hear_challenge(Link *l, Challenge *c, int64_t end, char *why, size_t 
 	return -2;
 }
 
-/* The second half. */
+/* The second half of a handshake. */
 static int answer_challenge(Link *l, const Challenge *c, const Joiner *j, int64_t end, char *why, size_t n)
 {
 	Message m;
@@ -381,24 +382,25 @@ static int connect_one(const struct addrinfo *a, int wait_ms)
 	return -1;
 }
 
-/* One attempt to join: where, how long each step of it may take, and how it went. */
+/* One attempt to join: where, how long each step of it may take, and its outcome. */
 typedef struct Attempt {
 	Link *link;
 	const char *address;
 	const Joiner *joiner;
 	int wait_ms;
 	char why[300];
-	bool refused;            /* without a proof */
+	bool refused;            /* an address refused without a proof */
 } Attempt;
 
-/* A refusal says more than what other addresses do. */
+/* Keeps the reason of a failure; the reason of a refusal is kept in preference to others. */
 static void keep_why(Attempt *t, const char *why)
 {
 	if (!t->refused)
 		snprintf(t->why, sizeof(t->why), "%s", why);
 }
 
-/* Of a link that the attempt opened: it stays open where the rank was let in. */
+/* Takes the result of a handshake over a link that the attempt opened; the link stays open only if the rank was
+ * accepted. */
 static int judge(Attempt *t, Link *l, int result, const char *why)
 {
 	if (result == 1)
@@ -411,7 +413,7 @@ static int judge(Attempt *t, Link *l, int result, const char *why)
 	return result == -2 ? 0 : result;
 }
 
-/* As handshake: 1, 0, -1.  run: that the hub has to be of; NULL: any. */
+/* Returns 1, 0 or -1 as handshake does.  run: the run to which the hub must belong; NULL: any. */
 static int try_local(Attempt *t, const uint8_t run[NONCE_BYTES])
 {
 	char why[sizeof(t->why)];
@@ -433,7 +435,8 @@ static int try_local(Attempt *t, const uint8_t run[NONCE_BYTES])
 	return judge(t, t->link, other ? 0 : result, why);
 }
 
-/* Who answers at an address: by the local socket, if that is on this host, where the kernel vouches for both. */
+/* Joins over the network.  If the process that answers is on this host, joins over its local socket instead, where the
+ * kernel vouches for both. */
 static int try_network(Attempt *t, int fd)
 {
 	char why[sizeof(t->why)];
@@ -443,7 +446,7 @@ static int try_network(Attempt *t, int fd)
 	int result = hear_challenge(&l, &c, clock_ms() + t->wait_ms, why, sizeof(why));
 	if (result != 1)
 		return judge(t, &l, result, why);
-	result = try_local(t, c.run); /* where rank 0 is on this host, its local socket is there before the other */
+	result = try_local(t, c.run); /* where rank 0 is on this host, its local socket exists before the network's */
 	if (result) {
 		link_close(&l);
 		return result;

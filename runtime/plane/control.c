@@ -1,10 +1,10 @@
-/* runtime/plane/control.c: a rank's side of the control plane: joining, small blobs of all ranks, leaving.
+/* runtime/plane/control.c: a rank's side of the control plane: joining, exchanging small blobs, leaving.
  *
- * The calling thread sends and waits on a condition; the watchdog's thread (watch.c) receives.  Rank 0 of a
- * launcher also runs the hub (hub.c) on a thread of its own and talks to it over a socket as all others do.
+ * The calling thread sends and waits on a condition; the watchdog's thread (watch.c) receives.  Under a launcher, rank
+ * 0 also runs the hub (hub.c) on a thread of its own and communicates with it over a socket, as all others do.
  *
- * The one idea: every wait here ends, with an answer, with the end that the hub declares, or with the hub
- * being gone; the watchdog sees to that. */
+ * The watchdog ensures that every wait here ends: with an answer, with the end of the run that the hub declares, or
+ * because the hub is gone. */
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -17,7 +17,7 @@ int64_t control_timeout(const RtOptions *o)
 	return o->text[OPT_timeout] ? o->timeout : 120;
 }
 
-/* Threads of the control plane take no signals and little memory. */
+/* Starts a thread of the control plane, which takes no signals and has a small stack. */
 static bool start_thread(pthread_t *t, void *(*run)(void *), void *arg)
 {
 	sigset_t all, old;
@@ -44,13 +44,13 @@ static void *run_hub(void *control)
 
 /* ---- joining ---- */
 
-/* Where ranks come to: in l, with those that are there already.  False after a message. */
+/* Opens the sockets to which ranks connect, in l, unless control_listen has done so.  False after a message. */
 static bool listen_for_ranks(const Control *c, Launch *l, Diag *d)
 {
 	if (l->one_host && !address_is_here(l->address, c->program, d))
 		return false;
 	if (l->local_fd >= 0)
-		listen(l->local_fd, SOMAXCONN); /* again: the kernel vouches for the process that did it last */
+		listen(l->local_fd, SOMAXCONN); /* again, because the kernel vouches for the process that called listen last */
 	else
 		l->local_fd = listen_local(l->address, c->program, l->one_host ? d : NULL);
 	if (l->listen_fd < 0 && !l->one_host)
@@ -70,7 +70,7 @@ static void close_listening(Launch *l)
 	l->listen_fd = l->local_fd = -1;
 }
 
-/* Rank 0 of a launcher: the hub, and a socket to it. */
+/* On rank 0 under a launcher: starts the hub and connects to it. */
 static bool start_hub(Control *c, Launch *l, int64_t seconds, Arena *a, Diag *d)
 {
 	int ends[2];
@@ -102,7 +102,8 @@ static bool start_hub(Control *c, Launch *l, int64_t seconds, Arena *a, Diag *d)
 	return false;
 }
 
-/* Those that the hub has by a socket of its own process or of its parent prove themselves by having it. */
+/* Connects to the hub.  Rank 0 under a launcher, and children of --ranks, have a socket to the hub from the start and
+ * prove themselves by having it. */
 static bool reach_hub(Control *c, Launch *l, int64_t seconds, Arena *a, Diag *d)
 {
 	char why[300], key[KEY_BYTES];
@@ -135,7 +136,7 @@ static bool reach_hub(Control *c, Launch *l, int64_t seconds, Arena *a, Diag *d)
 	return false;
 }
 
-/* What the launcher says of hosts is replaced by where the ranks are. */
+/* Replaces what the launcher says about hosts by where the ranks really are. */
 static void find_hosts(const Control *c, World *w, Arena *a)
 {
 	w->host_of = NEW_N(a, int, w->size);
@@ -180,7 +181,7 @@ static bool wait_welcome(Control *c, Diag *d)
 		diag_error(d, c->program, "%s %s before all ranks had joined",
 			c->parent_hub ? "the parent process of the ranks" : "rank 0", c->failed);
 	pthread_mutex_unlock(&c->lock);
-	d->errors += !ok && c->ended; /* the hub has said it */
+	d->errors += !ok && c->ended; /* the hub has printed it */
 	return ok;
 }
 
@@ -256,7 +257,8 @@ void control_set_device(Control *c, const DeviceWatch *w)
 	pthread_mutex_unlock(&c->lock);
 }
 
-/* Sends, and waits for the answer, of `want` bytes or none at all; false: there will be none. */
+/* Sends a message and waits for the answer, which has `want` bytes or none.  False: the answer is empty, or none will
+ * come. */
 static bool ask(Control *c, MessageKind kind, const void *p, size_t bytes, MessageKind reply, size_t want)
 {
 	c->reply = 0;
@@ -295,7 +297,7 @@ bool control_compare(Control *c, const char *text, Diag *d)
 	bool ok = ask(c, MSG_COMPARE, key, sizeof(key), MSG_COMPARED, 1) && c->answer.at[0];
 	c->text = NULL;
 	pthread_mutex_unlock(&c->lock);
-	d->errors += !ok; /* the hub has said it */
+	d->errors += !ok; /* the hub has printed it */
 	return ok;
 }
 

@@ -1,12 +1,12 @@
-/* runtime/plane/hub.c: the one place that knows of all ranks: lets them in, passes their small blobs around,
- * compares their schedules, counts the ticks of the silent, and ends a run that cannot go on.
+/* runtime/plane/hub.c: the hub, the one place that knows all ranks: it lets them in, passes their small blobs around,
+ * compares their schedules, counts how long each has been silent, and ends a run that cannot continue.
  *
- * It is turned by the parent of --ranks, or by a thread of rank 0.  It never waits for one rank: what a rank
- * sends moves its state, a tick moves time.  Who connects is a stranger (strangers.c) until it has proved to be a rank.
- * A rank that sends what none would send, or when none would, is lost.  Only children are killed by number, and
- * processes that the kernel vouches for.
+ * The parent of --ranks, or a thread of rank 0, calls hub_turn in a loop.  The hub never waits for a single rank: it is
+ * a state machine that messages and ticks advance.  A process that connects is a stranger (strangers.c) until it has
+ * proved to be a rank.  A rank that sends a message that no correct rank sends, or sends at that time, counts as lost.
+ * The hub kills only children of its process, by number, and processes that the kernel vouches for, by pidfd.
  *
- * The one idea: a run ends in one way, hub_end: everyone is told, has a grace, and is killed after it. */
+ * A run ends in only one way, hub_end: every rank is told, has a grace period, and is killed after it. */
 #include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -20,11 +20,11 @@ enum { STRANGERS = 512, RESERVED_FILES = 128 };
 
 typedef struct HubRank {
 	Link link;
-	Buf blob;                /* of MSG_GATHER, MSG_COMPARE, then MSG_TEXT */
+	Buf blob;                /* contents of MSG_GATHER or MSG_COMPARE, later of MSG_TEXT */
 	bool has_text, asked_text;
-	int process;             /* a pidfd that the kernel vouches for; -1 */
-	pid_t child;             /* of the parent, while it runs */
-	int child_ticks;         /* since its rank left */
+	int process;             /* a pidfd that the kernel vouches for; -1: none */
+	pid_t child;             /* the parent's child that runs this rank; 0: none or ended */
+	int child_ticks;         /* ticks since its rank left */
 } HubRank;
 
 struct Hub {
@@ -32,7 +32,7 @@ struct Hub {
 	HubRank *rank;
 	TableRow *rows;
 	Peer *peers;
-	Strangers *strangers;    /* connected, not known yet */
+	Strangers *strangers;    /* processes that have connected and are not known yet */
 	struct pollfd *polled;
 	int64_t next_tick, ticks, still;
 	bool welcomed, moved;    /* moved: a collective ended since the last tick */
@@ -40,7 +40,7 @@ struct Hub {
 	int status;
 	int64_t end_ticks;
 	int stop;                /* the signal that asks rank 0 to stop */
-	int differs;             /* rank whose text is compared with rank 0's; 0: none */
+	int differs;             /* the rank whose text is compared with rank 0's; 0: none */
 	char *names;             /* NUL-terminated names; each program ends with an empty one */
 	size_t n_names;
 };
@@ -53,7 +53,8 @@ static void *zeroed(size_t n, size_t size)
 	return p;
 }
 
-/* How many strangers may be there beside as many as there are ranks: what else the process opens has room. */
+/* How many strangers are allowed beyond the number of ranks, so that descriptors remain for other files of the
+ * process. */
 static int spare_files(int size)
 {
 	struct rlimit most = {0};
@@ -93,7 +94,7 @@ void hub_free(Hub *h)
 	free(h);
 }
 
-/* ---- what is said ---- */
+/* ---- reports and the end of a run ---- */
 
 static const char *hub_name(const void *context, int program, int seq)
 {
@@ -130,12 +131,12 @@ static void kill_rank(const Hub *h, int i)
 	if (i == h->c.self)
 		return;
 	if (h->rank[i].child)
-		kill(h->rank[i].child, SIGKILL); /* not waited for yet: the number is still its own */
+		kill(h->rank[i].child, SIGKILL); /* it has not been waited for, so the number is still its own */
 	else if (h->rows[i].state == RANK_HERE)
 		vouch_kill(h->rank[i].process);
 }
 
-/* Says where all ranks are, and ends the run. */
+/* Reports where all ranks are, and ends the run. */
 static void report_stall(Hub *h)
 {
 	Buf b = {0};
@@ -193,7 +194,7 @@ void hub_lost(Hub *h, int i, int status, const char *why)
 
 /* ---- at start: blobs and texts ---- */
 
-/* Line `line` (from 0) of a text that need not end with a newline; false: there is none. */
+/* Finds line `line` (from 0) of a text, which need not end with a newline; false: there is none. */
 static bool get_line(const Buf *b, int line, const char **at, int *n)
 {
 	const char *p = b->at, *end = b->at + b->n;
@@ -274,7 +275,7 @@ static void compare(Hub *h)
 	answer(h, MSG_COMPARED, &ok, 1);
 }
 
-/* When all have asked, or one cannot any more, all are answered. */
+/* Answers all ranks that have asked, once all have, or once a rank is gone. */
 static void answer_when_complete(Hub *h)
 {
 	int asked = 0, kind = 0, gone = 0;
@@ -316,7 +317,7 @@ static void put_blob(Hub *h, int i, const Message *m)
 	h->moved = true;
 }
 
-/* The hash of a text, or what all are to have; all ranks together at most what one message may hold. */
+/* Takes the hash of a text, or a blob for all ranks.  The blobs of all ranks together must fit into one message. */
 static bool take_blob(Hub *h, int i, const Message *m)
 {
 	size_t each = m->kind == MSG_COMPARE ? COMPARE_BYTES : m->bytes;
@@ -328,7 +329,7 @@ static bool take_blob(Hub *h, int i, const Message *m)
 	return true;
 }
 
-/* Asked for; the comparison may have ended since, with a rank that is gone. */
+/* Takes a text that was asked for.  The comparison may have ended meanwhile because a rank is gone. */
 static bool take_text(Hub *h, int i, const Message *m)
 {
 	HubRank *r = &h->rank[i];
@@ -409,7 +410,7 @@ static void read_rank(Hub *h, int i)
 	if (h->rows[i].state != RANK_HERE || (open && r->link.fd >= 0))
 		return;
 	if (r->child) {
-		link_close(&r->link); /* the parent learns how the process ended */
+		link_close(&r->link); /* the parent will learn how the process ended */
 		return;
 	}
 	char why[200];
@@ -447,7 +448,7 @@ static void welcome(Hub *h)
 		link_send(&h->rank[i].link, MSG_WELCOME, h->peers, sizeof(*h->peers) * (size_t)h->c.size);
 }
 
-/* Why one that knows the secret is not let in; empty: it is. */
+/* The reason why a process that knows the secret is not let in; empty: it is. */
 static void find_refusal(const Hub *h, const Proved *p, char *why, size_t n)
 {
 	const Hello *hello = &p->hello;
@@ -505,7 +506,7 @@ static void tick_rank(Hub *h, int i)
 	if (h->rows[i].state != RANK_HERE)
 		return;
 	h->rows[i].silent++;
-	if (l->out.n) /* it does not read: nothing more for it */
+	if (l->out.n) /* it does not read, so nothing more is sent to it */
 		return;
 	bool full = h->ticks % every == 0;
 	link_send(l, MSG_TABLE, h->rows, full ? sizeof(*h->rows) * (size_t)h->c.size : 0);
@@ -587,7 +588,7 @@ bool hub_turn(Hub *h, int extra_fd)
 
 void hub_drain(Hub *h) { serve(h, -1, 0); }
 
-/* ---- what its owner asks and says ---- */
+/* ---- calls by the owner of the hub ---- */
 
 void hub_child(Hub *h, int i, pid_t pid) { h->rank[i].child = pid; }
 void hub_stop(Hub *h, int number)

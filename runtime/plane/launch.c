@@ -1,10 +1,10 @@
-/* runtime/plane/launch.c: how this process came to be: alone, the parent of --ranks, or a rank that a launcher or
- * the parent started.
+/* runtime/plane/launch.c: how this process came to be: alone, the parent of --ranks, or a rank that a launcher or the
+ * parent started.
  *
- * Refuses whatever leaves it open which rank of how many this is: two launchers at once, half of a launcher's
- * variables, a communicator that cannot reach all ranks.
+ * Refuses whatever is ambiguous about which rank of how many this is: two launchers at once, or half of a launcher's
+ * variables; and a communicator that cannot reach all ranks.
  *
- * The one idea: a row per launcher names its variables; a launcher with one rank only is as good as none. */
+ * A table has a row per launcher with the names of its variables; a launcher with only one rank counts as none. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 typedef struct Launcher {
 	const char *name;
 	const char *rank, *size, *local_rank, *local_size, *hosts;
-	/* asked: batch jobs set these variables, too, so they count with --comm=mpi and --comm=nccl only */
+	/* asked: batch jobs set these variables, too, so they count only with --comm=mpi and --comm=nccl */
 	bool mpi, asked;
 } Launcher;
 static const Launcher launchers[] = {
@@ -33,10 +33,10 @@ static const Launcher launchers[] = {
 typedef struct Found {
 	const Launcher *by;
 	int rank, size, local_rank, local_size;
-	bool one_host;           /* the launcher says that all ranks are on one */
+	bool one_host;           /* the launcher says that all ranks are on one host */
 } Found;
 
-/* The variable's number in [low, high]; fallback where it is not set.  False after a message. */
+/* Reads the variable's number, in [low, high]; fallback where it is not set.  False after a message. */
 static bool read_number(
 	const char *name, int low, int high, int fallback, int *out, const char *where, Diag *d)
 {
@@ -61,7 +61,7 @@ static bool is_set(const char *name)
 	return text && *text;
 }
 
-/* out->by stays NULL where the variables are not there. */
+/* Reads the variables of one launcher; out->by stays NULL where they are not set.  False after a message. */
 static bool read_launcher(const Launcher *l, Found *out, const char *where, Diag *d)
 {
 	enum { MOST = 1 << 20 };
@@ -92,7 +92,7 @@ static bool is(const char *comm, const char *what)
 	return comm && !strcmp(comm, what);
 }
 
-/* Whether this target's programs have NCCL. */
+/* Whether programs of this target can use NCCL. */
 static bool has_nccl(const char *const *comms)
 {
 	for (int i = 0; comms[i]; i++)
@@ -101,7 +101,8 @@ static bool has_nccl(const char *const *comms)
 	return false;
 }
 
-/* --comm=shm leaves mpirun's variables aside, for ranks that another launcher's variables number. */
+/* --comm=shm ignores mpirun's variables, so that another launcher's may number the ranks; if there are none, it is an
+ * error. */
 static bool check_shm(const Found *found, const char *comm, const char *where, Diag *d)
 {
 	for (int i = 0; i < COUNT_OF(launchers) && is(comm, "shm") && found->size < 2; i++) {
@@ -120,7 +121,7 @@ static bool check_shm(const Found *found, const char *comm, const char *where, D
 	return true;
 }
 
-/* Which of the launchers' variables count. */
+/* Finds the launcher whose variables count.  False after a message. */
 static bool find_launcher(Found *out, const char *comm, const char *where, Diag *d)
 {
 	*out = (Found){.size = 1, .local_size = 1};
@@ -159,7 +160,7 @@ static void set_world(Launch *l, const Found *f, Arena *a)
 		l->world.host_of[i] = i / f->local_size;
 }
 
-/* A child of launch_ranks. */
+/* This process is a child of launch_ranks. */
 static bool find_parent(Launch *l, const char *where, Arena *a, Diag *d)
 {
 	Found f = {0};
@@ -184,7 +185,7 @@ static bool find_parent(Launch *l, const char *where, Arena *a, Diag *d)
 	return true;
 }
 
-/* "gpu[03-07,9]-ib,..." begins with "gpu03-ib". */
+/* The first host of a list: of "gpu[03-07,9]-ib,..." it is "gpu03-ib". */
 static const char *first_host(const char *list, Arena *a)
 {
 	size_t head = strcspn(list, "[,");
@@ -196,7 +197,8 @@ static const char *first_host(const char *list, Arena *a)
 		(int)strcspn(tail, ","), tail);
 }
 
-/* Ranks of srun without MASTER_ADDR: rank 0 is on the step's first host, at a port that the job's number chooses. */
+/* For ranks of srun without MASTER_ADDR: rank 0 is on the step's first host, at a port derived from the numbers of job
+ * and step. */
 static bool find_slurm(Launch *l, const char *where, Arena *a, Diag *d)
 {
 	enum { FIRST_PORT = 15000, PORTS = 15000, MANY = 2147483647 };
@@ -215,7 +217,7 @@ static bool find_slurm(Launch *l, const char *where, Arena *a, Diag *d)
 	return true;
 }
 
-/* torchrun's agent itself listens at MASTER_PORT where it says so; the next port is ours then. */
+/* torchrun's agent may itself listen at MASTER_PORT, and then says so; in this case the hub uses the next port. */
 static bool find_address(Launch *l, const char *where, Arena *a, Diag *d)
 {
 	const char *host = getenv("MASTER_ADDR"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");

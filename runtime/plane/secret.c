@@ -1,12 +1,14 @@
-/* runtime/plane/secret.c: what the ranks of one run share, and the proofs made of it.
+/* runtime/plane/secret.c: the secret that the ranks of one run share, and the proofs made of it.
  *
- * The secret itself never travels.  The hub sends a random number; a rank answers with one of its own and with an
- * HMAC-SHA256 under the secret of both and of all that it says of itself; from both numbers and that proof each end
- * makes two keys, one for each direction, under which every later message carries a SipHash of its number and
- * bytes. So a hub proves itself by its first answer; what was recorded fits no other connection, what one end sent
- * is no message of the other, and a message that is changed, dropped or sent twice closes the link.
+ * The secret itself never travels.  The hub sends a random number.  A rank answers with one of its own and an
+ * HMAC-SHA256, keyed with the secret, of both numbers and of everything it says about itself.  From both numbers and
+ * that proof each end derives two keys, one for each direction, and every later message carries a SipHash, under its
+ * direction's key, of its sequence number and bytes.  So the hub proves itself by its first answer; recorded messages
+ * are not valid on another connection or in the other direction; and a message that was changed, dropped or repeated
+ * closes the link.
  *
- * Without a secret all of this is done with a key that everybody knows: it finds errors, and keeps nobody out. */
+ * Without a secret all of this is done with a key that everybody knows: it then detects errors, but keeps nobody
+ * out. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

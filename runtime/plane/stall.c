@@ -1,7 +1,6 @@
-/* runtime/plane/stall.c: where ranks are, in words, and who this process is among others.
+/* runtime/plane/stall.c: describes in words where ranks are, and fills in the Peer of this process.
  *
- * The one idea: a report says of each rank what its last heartbeat said, so it needs nothing of ranks that
- * do not answer any more. */
+ * A report repeats the last heartbeat of each rank, so it does not depend on ranks that no longer answer. */
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
@@ -55,7 +54,7 @@ void say_place(Buf *b, const TableRow *row, const Names *names)
 	buf_free(&list);
 }
 
-/* Of a process that this one can see: 'T' stopped, 'Z' dead, 0 unknown. */
+/* The state of a peer's process, if this one can see it: 'T' stopped, 'Z' dead, 0 unknown. */
 static char process_state(const Peer *p)
 {
 	Peer self;

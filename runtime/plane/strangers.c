@@ -1,12 +1,12 @@
-/* runtime/plane/strangers.c: who has connected to the hub and has not proved to be a rank of this run.
+/* runtime/plane/strangers.c: processes that have connected to the hub and have not proved to be a rank of this run.
  *
- * Everybody gets a challenge, a small buffer and two seconds.  When too many are there, or the process has no
- * descriptors left, the one who has waited longest goes, those from the network first, so a rank that comes among
- * thousands of strangers has a place: it needs a few milliseconds, and tries again if it was pushed out.  A local
- * socket takes processes of this user alone.  When all ranks are there a few strangers a tick are told so, whatever
- * comes.
+ * Each gets a challenge, a small buffer and two seconds.  When there are too many, or the process has no descriptors
+ * left, the one that has waited longest is dropped, those from the network first.  So a rank that comes among thousands
+ * of strangers still gets a place: it needs a few milliseconds, and tries again if it was dropped.  The local socket
+ * accepts only processes of this user.  Once all ranks are there, only a few strangers per tick are accepted, and are
+ * told so.
  *
- * The one idea: a stranger costs little and soon nothing, so no count of strangers keeps a rank out. */
+ * A stranger costs little, and for a short time only, so no number of strangers can keep a rank out. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -24,8 +24,8 @@ enum { STRANGER_TICKS = 20, PER_TURN = 128, FEW = 16 };
 
 typedef struct Stranger {
 	Link link;
-	int64_t born;            /* how many came before */
-	int ticks, rank;         /* rank: attached; -1: it connected */
+	int64_t born;            /* how many came before it */
+	int ticks, rank;         /* rank: the one of an attached socket; -1: it connected */
 	bool local, proved;
 	Challenge challenge;
 	Hello hello;
@@ -35,11 +35,11 @@ struct Strangers {
 	Stranger *at;
 	int n, most, attached, room;
 	int64_t born;
-	int fd[2];               /* listening: on the network, locally */
-	int reserve;             /* a descriptor to give up when there are no others; -1: given up */
-	int budget;              /* of this tick; 0: nobody is let in until the next */
+	int fd[2];               /* listening sockets: on the network, local */
+	int reserve;             /* a spare descriptor to close when there are no others; -1: it is closed */
+	int budget;              /* how many may still be accepted in this tick; 0: none until the next */
 	uint8_t run[NONCE_BYTES];
-	Secret secret, none;     /* none: of those that are attached, whom the kernel vouches for */
+	Secret secret, none;     /* none: the empty secret, for attached sockets, which prove themselves */
 };
 
 static void *room_for(int n, size_t size)
@@ -110,7 +110,7 @@ static bool goes_before(const Stranger *a, const Stranger *b)
 	return a->local != b->local ? b->local : a->born < b->born;
 }
 
-/* Drops who has waited longest; false: there is nobody to drop. */
+/* Drops the stranger that goes first; false: there is none to drop. */
 static bool drop_one(Strangers *s)
 {
 	int oldest = -1;
@@ -130,8 +130,8 @@ static int connected(const Strangers *s)
 	return n;
 }
 
-/* No descriptor was left: for one who waits, one is made free, or nobody is let in for a tick.  The kernel says so
- * where nobody waits, too: then nobody is dropped. */
+/* Called when no descriptor was left: if a process waits to be accepted, frees a descriptor for it, or accepts none
+ * until the next tick.  The kernel reports this error even where no process waits; then none is dropped. */
 static bool free_descriptor(Strangers *s, int at)
 {
 	struct pollfd p = {.fd = at, .events = POLLIN};
@@ -190,7 +190,7 @@ void strangers_tick(Strangers *s, bool few)
 		s->reserve = any_descriptor();
 }
 
-/* ---- what they say ---- */
+/* ---- their messages ---- */
 
 static void doubt(Stranger *one, const char *why)
 {
@@ -198,7 +198,7 @@ static void doubt(Stranger *one, const char *why)
 	link_close(&one->link);
 }
 
-/* Its first message; a link that is closed is dropped behind it. */
+/* Judges the first message of a stranger; the caller drops it if its link was closed. */
 static void judge(const Strangers *s, Stranger *one, const Message *m)
 {
 	Hello *h = &one->hello;
@@ -250,7 +250,7 @@ int strangers_poll(Strangers *s, struct pollfd *p)
 
 void strangers_take(Strangers *s, const struct pollfd *p)
 {
-	for (int i = s->n - 1; i >= 0; i--) /* backwards: the last takes the place of one that goes */
+	for (int i = s->n - 1; i >= 0; i--) /* backwards, because the last one takes the place of one that is dropped */
 		if (p[2 + i].revents)
 			listen_to(s, i);
 	for (int i = 0; i < 2; i++)

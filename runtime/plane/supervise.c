@@ -1,10 +1,10 @@
-/* runtime/plane/supervise.c: the parent of --ranks: starts this program once per rank, serves as the hub, and ends
- * when all ranks have.
+/* runtime/plane/supervise.c: the parent of --ranks: it starts this program once per rank, serves as the hub, and ends
+ * when all ranks have ended.
  *
- * Every child has a socket to the parent, its share of the cores, and dies with the parent.  Signals reach
- * the parent through a descriptor, so that nothing runs in handlers.
+ * Every child has a socket to the parent and its share of the cores, and dies with the parent.  The parent reads
+ * signals from a descriptor, so that no code runs in signal handlers.
  *
- * The one idea: the parent trains nothing and touches no library, so it forks safely and is never stuck. */
+ * The parent does not train and calls no library such as MPI or CUDA, so it can fork safely and never gets stuck. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -19,7 +19,7 @@
 
 #include "runtime/plane/private.h"
 
-enum { SECOND_SIGNAL_MS = 500 }; /* `timeout` and terminals may send one twice */
+enum { SECOND_SIGNAL_MS = 500 }; /* `timeout` and terminals may send a signal twice */
 
 typedef struct Core { int id, package, core; } Core;
 typedef struct Parent {
@@ -27,11 +27,11 @@ typedef struct Parent {
 	pid_t *child, self;
 	Core *cores;
 	int n_cores;
-	bool threads_given, reloads, saves; /* SIGHUP is rank 0's, which reads --hyper again; SIGUSR1, which saves */
+	bool threads_given, reloads, saves; /* pass SIGHUP (read --hyper again) and SIGUSR1 (save) on to rank 0 */
 	Hub *hub;
 	int signal_fd;
 	sigset_t old_mask;
-	int stop;                /* the first signal, and when */
+	int stop;                /* the first stop signal; stop_ms: when it came */
 	int64_t stop_ms;
 	const char *program;
 	Diag *d;
@@ -60,7 +60,7 @@ static int by_place(const void *a, const void *b)
 	return x->core != y->core ? x->core - y->core : x->id - y->id;
 }
 
-/* The cores that this process may use, neighbours together: a rank gets a run of them. */
+/* The cores that this process may use, neighbours next to each other: a rank gets consecutive ones. */
 static void find_cores(Parent *p, Arena *a)
 {
 	cpu_set_t set;
@@ -75,7 +75,7 @@ static void find_cores(Parent *p, Arena *a)
 	qsort(p->cores, (size_t)p->n_cores, sizeof(*p->cores), by_place);
 }
 
-/* More threads than processors: right, and slow. */
+/* Notes that there are more threads than processors, which is correct but slow. */
 static void note_crowd(const Parent *p, const RtOptions *o)
 {
 	const char *env = getenv("OMP_NUM_THREADS");
@@ -110,7 +110,7 @@ _Noreturn static void be_rank(const Parent *p, int rank, int fd, char **argv)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != p->self)
-		_exit(EXIT_RUN); /* the parent died before that took effect */
+		_exit(EXIT_RUN); /* the parent died before prctl took effect */
 	signal(SIGINT, SIG_IGN);
 	signal(SIGTERM, SIG_IGN);
 	if (p->reloads)
@@ -176,7 +176,7 @@ static void child_ended(Parent *p, int rank, int how)
 	hub_lost(h, rank, code >= 1 && code <= EXIT_RUN ? code : EXIT_RUN, why);
 }
 
-/* The rank that a child is; p->size: a child of whoever became this program. */
+/* The rank of a child; p->size: it is a child from before this process became this program. */
 static int rank_of(const Parent *p, pid_t pid)
 {
 	int rank = 0;
@@ -185,7 +185,8 @@ static int rank_of(const Parent *p, pid_t pid)
 	return rank;
 }
 
-/* What a rank said before it ended is taken while its number is still its own: the hub may kill it for that. */
+/* Messages that a rank sent before it ended are handled before waitpid frees its process number, because the hub may
+ * still kill that number. */
 static void reap(Parent *p)
 {
 	siginfo_t ended = {0};
@@ -215,7 +216,7 @@ static void kill_ranks(Parent *p)
 	}
 }
 
-/* The parent ends as a single process does that the signal kills. */
+/* The parent ends like a single process that the signal kills. */
 _Noreturn static void die_of(Parent *p, int number)
 {
 	sigset_t set;
@@ -261,7 +262,7 @@ static bool catch_signals(Parent *p)
 		sigaddset(&set, SIGHUP);
 	if (p->saves)
 		sigaddset(&set, SIGUSR1);
-	signal(SIGCHLD, SIG_DFL); /* ignored by whoever started this, it would leave nothing to wait for */
+	signal(SIGCHLD, SIG_DFL); /* if it stayed ignored from before, there would be no children to wait for */
 	sigprocmask(SIG_BLOCK, &set, &p->old_mask);
 	p->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (p->signal_fd < 0)

@@ -1,6 +1,6 @@
-/* runtime/plane/valid.c: what a message may say: every number of another process is checked before it is used.
+/* runtime/plane/valid.c: checks on messages: every number from another process is checked before it is used.
  *
- * The one idea: a message is right as a whole or its sender is not believed any more. */
+ * A message is either valid as a whole, or its sender is not trusted any more. */
 #include <string.h>
 
 #include "runtime/plane/private.h"

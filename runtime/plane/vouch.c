@@ -1,12 +1,12 @@
-/* runtime/plane/vouch.c: which process is at the other end of a local socket: what the kernel says, not what it says
- * itself.
+/* runtime/plane/vouch.c: which process is at the other end of a local socket, according to the kernel and not to that
+ * process.
  *
- * A number of a process may mean another one a moment later, so nothing is signalled by a number: a pidfd stays
- * with the process that it was made for.  Kernels from 6.5 on give that of a socket's peer; older ones a number,
- * which counts if the pidfd made of it leads to a process of this user.  On kernels without pidfd nothing is
- * signalled but children.
+ * A process number may name another process a moment later, so no process is signalled by its number: a pidfd stays
+ * with the process that it was made for.  Kernels from 6.5 on give the pidfd of a socket's peer; older ones give a
+ * process number, which is accepted if a pidfd made from it leads to a process of this user.  On kernels without pidfd
+ * only children are signalled.
  *
- * The one idea: a process of another user is nobody: it is not talked to, and never signalled. */
+ * A process of another user is ignored: ranks do not talk to it and never signal it. */
 #include <signal.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -33,7 +33,8 @@ bool vouch_user(int fd)
 	return credentials(fd, &c) && c.uid == geteuid();
 }
 
-/* The process of that number, if it belongs to this user when its pidfd is held. */
+/* A pidfd of the process with this number, if the process belongs to this user; -1: not.  The user is checked while the
+ * pidfd is open, so the number cannot have been reused. */
 static int open_process(pid_t pid)
 {
 	char path[64];

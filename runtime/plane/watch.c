@@ -1,10 +1,11 @@
-/* runtime/plane/watch.c: a rank's watchdog: tells the hub where this rank is, each tick, and does what it says.
+/* runtime/plane/watch.c: a rank's watchdog: each tick it tells the hub where this rank is, and it does what the hub
+ * says.
  *
- * It sleeps in poll, so that it takes nothing from the computing, and blocks all signals.  It ends the
- * process when the hub says so, or when the hub itself is gone or silent: then the lowest rank that was alive
- * reports for all, from the hub's last table.
+ * Its thread sleeps in poll, so that it takes no time from the computing, and blocks all signals.  It ends the process
+ * when the hub says so, or when the hub itself is gone or silent; then the lowest rank that was alive reports for all,
+ * from the hub's last table.
  *
- * The one idea: the threads that compute may be stuck anywhere; this one never waits for them. */
+ * The threads that compute may be stuck anywhere; this one never waits for them. */
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -27,7 +28,7 @@ _Noreturn void end_process(int status)
 	_exit(status);
 }
 
-/* What runs on the device is ended first: peers that wait for it learn it at once. */
+/* Work on the device is aborted first, so that peers that wait for it learn it at once. */
 static _Noreturn void end_rank(Control *c, int status)
 {
 	if (c->device.abort) {
@@ -42,7 +43,8 @@ static _Noreturn void end_rank(Control *c, int status)
 	end_process(status);
 }
 
-/* Each tick.  A device fails after a peer is gone, too: that peer's end is the better message, so it gets time. */
+/* Called each tick.  A device also fails because a peer is gone; then a message about that peer is better, so there is
+ * some time for it to arrive. */
 static void check_device(Control *c)
 {
 	const char *why = c->device.failed && !c->leaving && !c->ended ? c->device.failed(c->device.state) : NULL;
@@ -92,7 +94,8 @@ static void report_hub(Control *c, const char *why)
 	buf_free(&b);
 }
 
-/* Each tick of a silent hub.  The lowest rank reports; should it be silent, too, the others kill the hub. */
+/* Called each tick; acts when the hub has been silent for too long.  The lowest live rank reports; if it does not end
+ * the run, the next ones act two ticks apart.  Each kills the hub's process, if it may, and ends itself. */
 static void check_silence(Control *c)
 {
 	if (!c->timeout || c->silent < c->timeout || c->leaving)
@@ -124,7 +127,7 @@ static void hub_closed(Control *c)
 	end_rank(c, EXIT_RUN);
 }
 
-/* ---- what the hub says ---- */
+/* ---- messages of the hub ---- */
 
 static bool take_end(Control *c, const Message *m)
 {
@@ -133,7 +136,7 @@ static bool take_end(Control *c, const Message *m)
 		return false;
 	c->ended = true;
 	if (end.now && c->welcomed && !c->leaving && !c->hub)
-		end_rank(c, EXIT_RUN); /* a hub in this process ends it, when the others have ended */
+		end_rank(c, EXIT_RUN); /* a hub in this process ends it once the other ranks have ended */
 	return true;
 }
 
@@ -144,12 +147,12 @@ static bool take_welcome(Control *c, const Message *m)
 	for (int i = 0; i < c->size; i++) {
 		if (!valid_peer(&c->peers[i], i))
 			return false;
-		c->rows[i].state = RANK_HERE; /* a table may come late */
+		c->rows[i].state = RANK_HERE; /* the first table may come later */
 	}
 	return c->welcomed = true;
 }
 
-/* An empty one is a sign of life. */
+/* An empty table is just a sign of life. */
 static bool take_table(Control *c, const Message *m)
 {
 	size_t bytes = sizeof(*c->rows) * (size_t)c->size;
@@ -173,7 +176,7 @@ static bool take_answer(Control *c, const Message *m)
 	return true;
 }
 
-/* Text for a comparison that is under way. */
+/* The hub asks for the text of a comparison that is under way. */
 static bool take_question(Control *c, const Message *m)
 {
 	if (!c->text || c->asked != MSG_COMPARED || m->bytes)
@@ -191,7 +194,7 @@ static bool take_stop(Control *c, const Message *m)
 	return true;
 }
 
-/* False: no hub sends this, or not now. */
+/* False: a correct hub does not send this, or not now. */
 static bool take(Control *c, const Message *m)
 {
 	switch (m->kind) {
@@ -205,7 +208,7 @@ static bool take(Control *c, const Message *m)
 	}
 }
 
-/* The hub is none, or broken: nothing it says counts any more. */
+/* The peer is not a hub, or is broken: nothing that it says counts any more. */
 static void hub_violates(Control *c)
 {
 	c->failed = "sent what no hub of this version of shardc sends";
@@ -227,7 +230,7 @@ static void tick(Control *c)
 	check_device(c);
 }
 
-/* False: there is nothing to watch any more. */
+/* Handles what has arrived, and a tick.  False: there is nothing left to watch. */
 static bool turn(Control *c, bool ticks)
 {
 	Message m;

@@ -1,11 +1,11 @@
 /* runtime/plane/wire.c: messages over a stream socket: length, kind, bytes, and, once both ends have keys, a proof that
- * the other end sent it, as the message of that number.
+ * the other end sent it with this sequence number.
  *
- * A message that is too long for what is expected, or whose proof is wrong, closes the link, and no more is taken from
- * the system than such a message needs.
+ * A message that is longer than the limit, or whose proof is wrong, closes the link.  The link buffers no more bytes
+ * than one message of the limit needs.
  *
- * The one idea: nothing here blocks.  A peer that is stopped cannot stop us: what its socket does not take
- * waits in `out`.  Broken peers look like closed ones. */
+ * Nothing here blocks, so a peer that is stopped cannot stop this process: what its socket does not take waits in
+ * `out`.  A broken peer looks like one that has closed the link. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -46,7 +46,7 @@ void link_trust(Link *l, const LinkKey *mine, const LinkKey *theirs)
 	l->theirs = *theirs;
 }
 
-/* The proof of the next message in one direction: of its number, head and bytes. */
+/* Makes the proof of the next message in one direction, over its number, head and bytes. */
 static void prove(LinkKey *k, const char *message, size_t n, uint8_t out[SIP_BYTES])
 {
 	siphash(k->key, k->n++, message, n, out);
@@ -61,7 +61,7 @@ void link_flush(Link *l)
 		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 			return;
 		if (n <= 0)
-			break; /* reading will say that it is gone */
+			break; /* the next read will find that the peer is gone */
 		l->sent += (size_t)n;
 	}
 	l->out.n = l->sent = 0;

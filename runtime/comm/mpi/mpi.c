@@ -1,10 +1,10 @@
 /* runtime/comm/mpi/mpi.c: opens the shared object that talks MPI (object.c), and starts the run through it.
  *
- * Refuses an object of another version of shardc, one built for another MPI than the mpirun that started this
- * process, and threads where the MPI library cannot have them.
+ * Refuses an object of another version of shardc, one built for another MPI than the mpirun that started this process,
+ * and --comm-threads=1 where the MPI library does not allow calls from several threads.
  *
- * The one idea: a program is compiled without MPI and runs without it; only where mpirun started it, the object is
- * opened. */
+ * A program is compiled without MPI and runs without it; the object is opened only where mpirun started the program or
+ * --comm=mpi is given. */
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -31,7 +31,8 @@ static const MpiBackend *load(const char **path, Arena *a, const char *where, Di
 	return NULL;
 }
 
-/* All ranks of a host fail alike: one says it, before the end of another ends it. */
+/* All ranks of a host fail in the same way, so only one prints the message; the others wait a little, because mpirun
+ * ends all ranks as soon as one has ended. */
 static const MpiBackend *load_once(const Launch *l, const char **path, Arena *a, const char *where, Diag *d)
 {
 	FILE *nowhere = l->world.local_rank ? fopen("/dev/null", "w") : NULL;

@@ -1,17 +1,18 @@
-/* runtime/comm/mpi/object.c: ranks of several hosts: pieces of peers' memory travel by MPI into staging memory.
+/* runtime/comm/mpi/object.c: the communicator of several hosts: pieces of peers' memory travel over MPI into staging
+ * memory.
  *
- * Peers on this host are read in place, by the communicator of the host.  For those elsewhere an exchange's giver
- * posts the sends of everything that is taken from it when the exchange begins; a taker has two pieces of each
- * giver on their way at any time, and posts the next ones when it has moved past a piece.  What is done with the
- * bytes is the caller's, in rank order, so the bits are those of shared memory.
+ * Peers on this host are read in place, through the communicator of the host.  For takers on other hosts, a giver posts
+ * the sends of everything that they take when the exchange begins; a taker has two pieces of each giver under way at
+ * any time, and posts the next ones when it has moved past a piece.  The caller processes the bytes in rank order, so
+ * results have the same bits as with shared memory.
  *
- * Sends are synchronous: one that has ended was met by its receive, so at the end of an exchange nothing of it is
- * left that would need this rank's help to arrive.  MPI makes progress only inside its calls, so every wait polls,
- * those for peers of this host too.  Threads call MPI one at a time, under a lock, and no call blocks: a library
- * built for MPI_THREAD_SERIALIZED is enough.
+ * Sends are synchronous: a send that has ended was matched by its receive, so after the end of an exchange no data
+ * needs further MPI calls of this rank to arrive.  MPI makes progress only inside its calls, so every wait polls MPI,
+ * even waits for peers on this host.  Threads call MPI one at a time, under a lock, and no call blocks, so a library
+ * that provides MPI_THREAD_SERIALIZED is enough.
  *
- * The one idea: pieces of one pair of ranks arrive in the order in which they were sent, so they need no numbers:
- * giver and taker find the same pieces from the exchange alone.
+ * Pieces between one pair of ranks arrive in the order in which they were sent, so they carry no numbers: giver and
+ * taker compute the same pieces from the exchange alone.
  *
  * Errors of MPI itself end the run: the library's default handler calls MPI_Abort. */
 #include <mpi.h>
@@ -24,7 +25,7 @@
 
 enum { DEPTH = 2, PIECE_MOST = 1 << 20, PIECE_ALIGN = 64, SLEEP_NS = 50000, TAG = 1 };
 
-/* Of one channel: the exchange that is under way. */
+/* The exchange that is under way on one channel. */
 typedef struct Channel {
 	MPI_Comm comm;
 	char *staging;
@@ -32,7 +33,7 @@ typedef struct Channel {
 	MPI_Request *send;
 	int n_send, cap_send;
 	/* what I take from other hosts */
-	int64_t piece, posted;  /* bytes of a piece; how many of each giver have been posted */
+	int64_t piece, posted;  /* piece: bytes of a piece; posted: how many pieces of each giver have been posted */
 	int n;                  /* givers on other hosts */
 	int *giver;             /* [n]: its index among the members */
 	int64_t *begin, *end;   /* [n]: range in its source */
@@ -69,7 +70,7 @@ static void rest(const Mpi *m, int polls)
 		nanosleep(&t, NULL);
 }
 
-/* While a peer of this host is waited for: what other hosts want of this rank goes on. */
+/* Called while this rank waits for a peer on this host: MPI continues to send what other hosts take from this rank. */
 static void idle(void *context, int polls)
 {
 	Mpi *m = context;
@@ -99,7 +100,7 @@ static int host(const Mpi *m, const Exchange *x, int member)
 	return m->comm.world->host_of[x->ranks[member]];
 }
 
-/* Bytes of the pieces in which a member takes: the same for all givers, known to all. */
+/* Bytes of the pieces in which a member takes; every member can compute it, and it is the same for all givers. */
 static int64_t piece_of(const Mpi *m, const Exchange *x, int taker)
 {
 	const Channel *ch = &m->channel[x->channel];
@@ -131,7 +132,7 @@ static void send_range(Mpi *m, const Exchange *x, int taker)
 			ch->comm, &ch->send[ch->n_send++]);
 }
 
-/* Receives up to, not including, the k-th piece of every giver. */
+/* Posts receives up to, but not including, the k-th piece of every giver. */
 static void post_until(Mpi *m, const Exchange *x, int64_t k)
 {
 	Channel *ch = &m->channel[x->channel];
