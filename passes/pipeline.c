@@ -1,10 +1,11 @@
-/* passes/pipeline.c: runs passes.def, or a list of its passes, verifying after each.
+/* passes/pipeline.c: runs passes.def, or a list of its passes, and verifies the module after each.
  *
- * With --accum=many the module is compiled four times from level SHARD on, once for each place of a micro-batch in
- * its step: the text of the module at TRAIN is read back, so the clones share nothing, and each goes on alone.
+ * With --accum=many the module is compiled four times from level SHARD on, once for each position that a
+ * micro-batch may have in its step.  The text of the module at TRAIN is parsed again for each, so the clones share
+ * nothing and are compiled separately.
  *
- * Refuses passes that do not exist and passes at a level they are not for.  The module is verified
- * before the first pass too, since a text may come from anyone. */
+ * Refuses passes that do not exist, and passes at a level that they do not accept.  The module is verified before
+ * the first pass too, since a text may come from anyone. */
 #include "base/near.h"
 #include "passes/check/check.h"
 
@@ -87,13 +88,13 @@ typedef struct Show {
 	const PipelineView *view;
 	PassVec print_after;
 	Arena *scratch;
-	char *text; /* the module's as it is now, malloc; kept where dumps or --print-changed ask what a pass changed */
+	char *text; /* text of the current module, by malloc; kept only where dumps or --print-changed need it */
 	const char *suffix; /* of dumped files: ".first" */
-	bool quiet;   /* a variant that nobody asked to see */
-	Check *check; /* NULL: passes are believed */
+	bool quiet;   /* a variant that the user did not ask to see */
+	Check *check; /* NULL: passes are not checked */
 } Show;
 
-/* The text is now the module's; whether it was another. */
+/* Takes the text of the module; returns whether it differs from the one before. */
 static bool text_changed(Show *show, const Module *m)
 {
 	char *now = NULL;
@@ -109,7 +110,7 @@ static bool text_changed(Show *show, const Module *m)
 	return changed;
 }
 
-/* A pass that changed nothing leaves no file, not even one of a run before. */
+/* Writes a dump.  A pass that changed nothing leaves no file, and a file of an earlier run is removed. */
 static bool dump(const Show *show, int number, const char *name, bool changed, Diag *d)
 {
 	if (!show->view->dump_dir)
@@ -140,14 +141,15 @@ static void show_after(const Show *show, const Module *m, const PassInfo *p, boo
 	}
 }
 
-/* fuse leaves behind the ops that are bodies now, prefetch is the last to move any.  What follows, the verifier at each
- * pass above all, then walks through memory in order. */
+/* Passes after which the module is copied to contiguous memory, so that later walks go through memory in order,
+ * above all the verifier after each pass.  fuse leaves behind the ops that became bodies, and prefetch is the last
+ * pass that moves any. */
 static bool is_compacted_after(const PassInfo *p)
 {
 	return p->run == pass_fuse || p->run == pass_prefetch;
 }
 
-/* from_text: the passes before p were not run here, so what they ensure may be wrong in the text. */
+/* from_text: passes before p were not run in this process, so the text may violate what they ensure. */
 static bool run_one(Module *m, const PassInfo *p, bool from_text, const Options *o, Check *check, Diag *d)
 {
 	if (m->level != p->from) {
@@ -172,7 +174,7 @@ static bool run_one(Module *m, const PassInfo *p, bool from_text, const Options 
 	return true;
 }
 
-/* Passes [first, end) of the list, or until `stop`. */
+/* Runs passes [first, end) of the list, or up to `stop`. */
 static bool run_some(Module *m, const Options *o, const PassVec *todo, int first, int end, const PassInfo *stop,
 	bool from_text, Show *show, Diag *d)
 {
@@ -193,7 +195,7 @@ static bool run_some(Module *m, const Options *o, const PassVec *todo, int first
 	return true;
 }
 
-/* Whether the list has p, and not behind where it ends. */
+/* Whether the list contains p at or before its end. */
 static bool is_reached(const PassVec *todo, const PassVec *stop, const PassInfo *p)
 {
 	for (int i = 0; i < todo->n; i++) {
@@ -205,7 +207,7 @@ static bool is_reached(const PassVec *todo, const PassVec *stop, const PassInfo 
 	return false;
 }
 
-/* What is run, where it ends; false after a message. */
+/* Finds which passes are run and where the list ends; false after a message. */
 static bool prepare(Show *show, PassVec *todo, PassVec *stop, const char *names, Diag *d)
 {
 	const PipelineView *v = show->view;
@@ -241,13 +243,13 @@ static Module *clone(const Module *m, Variant variant, Sync sync, Arena *scratch
 	out->variant = variant;
 	out->sync = sync;
 	if (out->train)
-		out->train->where = NULL; /* nobody has seen this text */
-	while (out->last[SEC_EVAL]) /* evaluations are those of `only` */
+		out->train->where = NULL; /* the user has not seen this text */
+	while (out->last[SEC_EVAL]) /* only the variant `only` evaluates */
 		ir_remove(out, out->last[SEC_EVAL]);
 	return out;
 }
 
-/* A gradient that is summed where it is kept lies, in flight, at one place in all micro-batches. */
+/* A gradient that is summed in place must use the same slot in all micro-batches. */
 static bool check_slots(const Variants *v, const char *where, Diag *d)
 {
 	Arena *a = arena_new();
@@ -270,7 +272,7 @@ static bool check_slots(const Variants *v, const char *where, Diag *d)
 
 /* ---- a plan that was read ---- */
 
-/* The modules of a step are of one model, and of one train block. */
+/* The modules of a step must come from one model and have the same train block. */
 static bool check_alike(const Variants *v, const char *file, Diag *d)
 {
 	Arena *a = arena_new();
@@ -318,7 +320,7 @@ bool pipeline_accept(const Variants *v, const char *file, bool cuda, Diag *d)
 
 /* ---- steps of several micro-batches ---- */
 
-/* Each by itself fits. */
+/* Checks each variant against --memory-limit by itself. */
 static bool check_limit(const Variants *v, const Options *o, Diag *d)
 {
 	Arena *a = arena_new();
@@ -356,9 +358,9 @@ bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync
 	for (int k = VARIANT_ONLY; k <= VARIANT_LAST && ok && !ended; k++) {
 		show.suffix = k == VARIANT_ONLY ? NULL : arena_printf(show.scratch, ".%s", variant_text[k]);
 		show.quiet = k != (int)shown;
-		d->quiet = k != VARIANT_ONLY; /* what is noted of one is true of all */
+		d->quiet = k != VARIANT_ONLY; /* notes about one variant hold for all */
 		Options mine = *o;
-		mine.sharding.schedule_in = k == (int)shown ? o->sharding.schedule_in : NULL; /* a file is one micro-batch's */
+		mine.sharding.schedule_in = k == (int)shown ? o->sharding.schedule_in : NULL; /* describes one variant */
 		ok = run_some(out->of[k], &mine, &todo, fork, todo.n, last, false, &show, d);
 	}
 	d->quiet = false;

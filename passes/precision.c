@@ -1,15 +1,17 @@
 /* passes/precision.c: moves the forward to --param-dtype, and buffers to --buffer-dtype, by explicit casts.
  *
- * Requires MODEL before the loss.  Ensures that whatever depends on parameters or on inputs of floats is computed
- * in the asked dtype: each of their reads is cast, ops take on the dtype of their operands, outputs are cast
- * back, so that the loss is computed in f32.  A cross-entropy reads logits as they are stored, and is f32 inside: they
- * are the largest values of a language model, and their gradient takes their place.  Every use of a parameter has a
- * cast of its own: gradients of several uses are then summed in f32.  What depends on neither (tables of positions,
- * masks) keeps its dtype up to where it meets them.  Batch norms of the model stay f32, said once; so do the running
- * statistics.
- * A literal beyond the range of the dtype becomes the largest number that it has, and what is computed from such ones
- * is clipped before its cast: a mask stays finite, unless it was made of infinities.
- * Which ops have 16-bit kernels is not asked here: legalize.c puts casts around those that have none.
+ * Requires MODEL before the loss.  Ensures that whatever depends on parameters or on float inputs is computed in
+ * the requested dtype: each read of these is cast, ops take the dtype of their operands, and outputs are cast back,
+ * so that the loss is computed in f32.  A cross-entropy reads logits as they are stored and computes in f32 inside,
+ * since they are the largest values of a language model and their gradient overwrites them.  Every use of a
+ * parameter has a cast of its own, so that gradients of several uses are summed in f32.  Values that depend on
+ * neither (tables of positions, masks) keep their dtype up to the op where they meet the others.  Batch norms stay
+ * f32, with one note; so do their running statistics.
+ *
+ * A literal beyond the range of the dtype becomes the dtype's largest number, and values computed from such
+ * literals are clipped before their cast.  A mask therefore stays finite unless it was made of infinities.
+ *
+ * This pass does not ask which ops have 16-bit kernels: legalize.c puts casts around those that have none.
  * Refuses options of precision that contradict each other. */
 #include "passes/passes.h"
 
@@ -20,21 +22,22 @@ typedef struct Precision {
 	Module *m;
 	Diag *d;
 	DType to;
-	int n_values;      /* of the model; what is added has no place below */
-	bool *moved;       /* by Value.id: of floats that depend on parameters or inputs */
-	Value **cast;      /* by Value.id: the same in dtype `to` */
-	int n_kept;        /* batch norms */
-	const Op *kept, *last_kept; /* ops of the first and of the last of them */
+	int n_values;      /* values of the model; those added later are not in the arrays below */
+	bool *moved;       /* by Value.id: floats that depend on parameters or float inputs */
+	Value **cast;      /* by Value.id: the same value in dtype `to` */
+	int n_kept;        /* batch norms that stay f32 */
+	const Op *kept, *last_kept; /* an op of the first and one of the last of them */
 } Precision;
 
-/* With stored statistics a batch norm is elementwise ops; each is known by the node that it comes from. */
+/* With stored statistics a batch norm is several elementwise ops, which are recognised by the node that they come
+ * from. */
 static bool is_batch_norm(const Op *op)
 {
 	return op->kind == OP_BATCH_NORM || !strcmp(op->loc->onnx, "BatchNormalization");
 }
 
-/* Statistics over many elements, whose errors would not average out (F56 of docs/compatibility.md), and losses, but for
- * their logits. */
+/* Ops that compute statistics over many elements, whose errors would not average out (F56 of
+ * docs/compatibility.md), and losses, except for their logits. */
 static bool stays_f32(const Op *op)
 {
 	return op->kind == OP_CROSS_ENTROPY || (is_batch_norm(op) && op->kind != OP_CAST && !op_has_effect(op)
@@ -57,7 +60,7 @@ static double largest(DType t)
 	return t == DT_F16 ? 65504 : t == DT_BF16 ? 0x1.fep127 : INFINITY;
 }
 
-/* A literal in the dtype itself: a cast of what it cannot hold would be infinite. */
+/* A literal in the dtype itself: a cast of a number that the dtype cannot hold would be infinite. */
 static Value *literal(Precision *p, Op *op, const Value *v)
 {
 	const Attr *value = attr_find(v->op->attrs, "value");
@@ -73,7 +76,7 @@ static Value *literal(Precision *p, Op *op, const Value *v)
 	return ir_emit_typed(&b, OP_CONST, 0, NULL, attr_floats(p->m, NULL, "value", value->n, now), t);
 }
 
-/* The largest magnitude of a literal that v, which no parameter or input of floats goes into, is computed from. */
+/* The largest magnitude of a literal from which v is computed.  v depends on no parameter and no float input. */
 static double largest_literal(const Precision *p, const Value *v, PtrMap *seen)
 {
 	double most = 0;
@@ -89,7 +92,7 @@ static double largest_literal(const Precision *p, const Value *v, PtrMap *seen)
 	return most;
 }
 
-/* Not yet moved, and perhaps beyond the range of `to`, as a mask of -3.4e38 is. */
+/* Clips v, which was not moved yet, if it may exceed the range of `to`, as a mask of -3.4e38 does. */
 static Value *within_range(Precision *p, Op *op, Value *v)
 {
 	double most = largest_literal(p, v, ptrmap_new(p->m->arena)), end = largest(p->to);
@@ -100,7 +103,7 @@ static Value *within_range(Precision *p, Op *op, Value *v)
 	return ir_emit(&b, OP_CLIP, 1, &v, attr_float(p->m, attr_float(p->m, NULL, "lo", -end), "hi", end));
 }
 
-/* v in dtype `to`, for op.  Casts of parameters are not shared. */
+/* v in dtype `to`, as an operand of op.  Casts of parameters are not shared. */
 static Value *lowered(Precision *p, Op *op, Value *v)
 {
 	if (v->type.dtype == p->to)
@@ -116,7 +119,7 @@ static Value *lowered(Precision *p, Op *op, Value *v)
 
 /* ---- ops ---- */
 
-/* Operands have changed their dtype; so do the results. */
+/* Gives the results of op their new dtypes after its operands have changed. */
 static void retype(Module *m, Op *op)
 {
 	Type *out = NEW_N(m->arena, Type, op->n_out);
@@ -133,7 +136,7 @@ static bool is_float(const Value *v)
 	return v && dtype_is_float(v->type.dtype);
 }
 
-/* A mask that is added to scores may be of another dtype than they. */
+/* Whether operand i keeps its dtype: a mask that is added to scores may have another dtype than they. */
 static bool keeps_operand(const Op *op, int i)
 {
 	return op->kind == OP_ATTENTION && i == 3;
@@ -156,7 +159,7 @@ static void keep_f32(Precision *p, Op *op)
 	retype(p->m, op);
 	if (!is_batch_norm(op))
 		return;
-	p->moved[op->out[0]->id] = any; /* the statistics go on in f32, into the running ones */
+	p->moved[op->out[0]->id] = any; /* the statistics stay f32, as the running ones that they update */
 	bool other = !p->kept || op->kind == OP_BATCH_NORM || strcmp(op->loc->node, p->last_kept->loc->node);
 	p->n_kept += any && other;
 	p->kept = p->kept || !any ? p->kept : op;
@@ -203,7 +206,7 @@ static void move_params(Module *m, DType to, Diag *d)
 
 /* ---- buffers ---- */
 
-/* Running statistics, which stay as they are. */
+/* The running statistics, whose dtype must not change. */
 static PtrMap *statistics(const Module *m, Arena *scratch)
 {
 	static const char *const names[] = {"mean", "var"};
@@ -221,7 +224,7 @@ static PtrMap *statistics(const Module *m, Arena *scratch)
 	return found;
 }
 
-/* Stored in `to`, computed with in the dtype that it had. */
+/* Stores s in `to`, while it is computed with in the dtype that it had. */
 static void store_as(Precision *p, const Symbol *s, DType was)
 {
 	IR_FOR_OPS_SAFE(p->m, SEC_FORWARD, op) {
@@ -266,7 +269,7 @@ static void store_buffers(Module *m, DType to, Diag *d)
 
 /* ---- options ---- */
 
-/* What contradicts itself, and what has no effect. */
+/* Reports options that contradict each other, and options without effect. */
 static bool check_options(const Options *o, Diag *d)
 {
 	bool ok = !o->precision.keep_low_precision_grads || o->precision.param_dtype != DT_F32;

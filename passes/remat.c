@@ -1,10 +1,10 @@
-/* passes/remat.c: --remat=block: backward recomputes what the forward of a repeated block made.
+/* passes/remat.c: --remat=block: makes backward recompute what the forward of a repeated block computed.
  *
- * Requires TRAIN, after cse (which would merge the copies back) and before shard (so that what a
- * recomputation reads is gathered again).  Ensures that of a block's values only those live into backward
- * that other parts of the forward read as well: the inputs of the blocks.  Everything else that backward
- * wants of a block is cloned in front of the first op of backward that wants any of it, and only what is
- * needed for it; random ops are equal values, so their clones give the same masks.
+ * Requires TRAIN, after cse (which would merge the copies back) and before shard (so that parameters which a
+ * recomputation reads are gathered again).  Ensures that of a block's values only those live into backward that
+ * other parts of the forward read as well: the inputs of blocks.  All other values of a block that backward reads
+ * are recomputed: clones of the ops that are needed for them stand in front of the first op of backward that reads
+ * any of them.  A clone of a random op draws the same numbers, so masks are equal.
  * Refuses nothing: without repeated blocks it changes nothing and says so. */
 #include "passes/passes.h"
 
@@ -30,7 +30,7 @@ static int block_of_op(const Remat *r, const Op *op)
 	return op->n_out ? block_of(r, op->out[0]) : NO_BLOCK;
 }
 
-/* An op that reads a block's value from elsewhere in the forward makes it live. */
+/* Marks values that an op in another part of the forward reads: they live anyway. */
 static void find_kept(Remat *r)
 {
 	IR_FOR_OPS(r->m, SEC_FORWARD, op) {
@@ -63,7 +63,7 @@ static bool is_wanted(const Remat *r, const Op *op)
 	return false;
 }
 
-/* Marks what backward reads, then, from last to first, what those ops read in turn. */
+/* Marks the values that backward reads and then, from the last op to the first, the values that their ops read. */
 static void find_wanted(Remat *r)
 {
 	IR_FOR_OPS(r->m, SEC_BACKWARD, op) {
@@ -90,7 +90,7 @@ static void use_clones(const Remat *r, const PtrMap *clones, SectionKind s)
 	}
 }
 
-/* Clones of the wanted ops of all blocks, each block's in forward order in front of its first reader. */
+/* Clones the wanted ops of all blocks; the clones of a block are in forward order in front of its first reader. */
 static int recompute(Remat *r, PtrMap *clones)
 {
 	int n = 0;
@@ -100,7 +100,7 @@ static int recompute(Remat *r, PtrMap *clones)
 		Builder b = {.m = r->m, .section = SEC_BACKWARD, .before = r->before[block_of_op(r, op)],
 			.loc = loc_with_role(r->m, op->loc, "remat")};
 		ir_clone(&b, op, clones);
-		/* of several results some may be kept: they are read as they are */
+		/* some results may be kept while others are recomputed; kept ones are read as they are */
 		for (int i = 0; i < op->n_out; i++)
 			if (r->kept[op->out[i]->id])
 				ptrmap_put(clones, op->out[i], op->out[i]);

@@ -1,11 +1,13 @@
-/* passes/residual.c: sums around a norm become part of it, so that a row is read and written once.
+/* passes/residual.c: moves sums around a norm into the norm, so that a row is read and written once.
  *
- * Requires SHARD, in front of schedule.  Ensures that a layer or RMS norm of a sum of two tensors of its type is the
- * norm with that residual, whose sum is one more result for all who read it; and that a gradient of a norm to which
- * alone another gradient is added adds it itself.  Numbers stay as they are: both are rounded as the adds were.
+ * Requires SHARD, before schedule.  Ensures that a layer or RMS norm of a sum of two tensors of its type takes the
+ * second one as its residual, and that the sum becomes one more result of the norm for all other readers; and that
+ * when another gradient is added to the gradient of a norm, and nothing else reads that gradient, the op of the
+ * norm's gradient adds it itself.  Numbers stay as they are, since both are rounded as the adds were.
  *
- * The one idea: only the norm's place is used, so a sum moves down to it where nobody between reads it, and what a
- * gradient is added to must be there already.  Sums that a loop computes with more stay in the loop. */
+ * The fused op stands where the norm stood.  So a sum moves down to the norm only if no op between them reads it,
+ * and a gradient that is to be added must be available there already.  Sums that are part of a fused loop stay in
+ * the loop. */
 #include "passes/passes.h"
 
 static bool is_norm(const Op *op)
@@ -18,7 +20,7 @@ static bool is_norm_grad(const Op *op)
 	return op->kind == OP_LAYER_NORM_GRAD || op->kind == OP_RMS_NORM_GRAD;
 }
 
-/* Two tensors of the result's type, which nothing writes to before they are read. */
+/* Whether op adds two tensors of the result's type to which nothing writes before they are read. */
 static bool is_plain_add(const Op *op)
 {
 	for (int i = 0; op->kind == OP_ADD && i < 2; i++)
@@ -35,7 +37,7 @@ static bool read_before(const Value *v, const Op *end)
 	return false;
 }
 
-/* op with one operand more, the last that its kind knows; op is removed. */
+/* op with one operand more, which is the last that its kind takes; op is removed. */
 static Op *with_residual(Module *m, Op *op, Value *residual)
 {
 	int last = op_info[op->kind].n_in_max - 1;
@@ -48,7 +50,7 @@ static Op *with_residual(Module *m, Op *op, Value *residual)
 	now->order = op->order;
 	for (int i = 0; i < op->n_out; i++) {
 		ir_replace_uses(op->out[i], now->out[i]);
-		now->out[i]->name = op->out[i]->name; /* it takes the place of a value that goes */
+		now->out[i]->name = op->out[i]->name; /* it replaces a value that is removed */
 	}
 	ir_remove(m, op);
 	return now;
@@ -95,7 +97,7 @@ bool pass_residual(Module *m, const Options *o, Diag *d)
 	for (int s = 0; s < SEC_COUNT; s++) {
 		IR_FOR_OPS_SAFE(m, s, op)
 			n_sums += is_norm(op) && take_sum(m, op);
-		for (Op *op = m->last[s], *prev; op; op = prev) { /* from the last: the add that goes stands behind */
+		for (Op *op = m->last[s], *prev; op; op = prev) { /* backwards: the removed add stands behind */
 			prev = op->prev;
 			n_gradients += is_norm_grad(op) && take_gradient(m, op);
 		}

@@ -346,8 +346,8 @@ static Value *probabilities(Builder *b, const Op *op)
 	return e_select(b, seen, e_exp(b, e_sub(b, s, lse)));
 }
 
-/* p = softmax(.. + mask);  dmask = p (dp - sum dy o), dp = dy v^T.  Needs memory for all scores. x' y' + x'' y''
- * (cross: x' y'' - x'' y'), summed over heads; ' and '' name the halves. */
+/* p = softmax(.. + mask);  dmask = p (dp - sum dy o), dp = dy v^T.  Needs memory for all scores.
+ * x' y' + x'' y'' (cross: x' y'' - x'' y'), summed over heads; ' and '' name the halves. */
 static Value *mask_grad(Builder *b, const Op *op, Value *dy)
 {
 	Value *p = probabilities(b, op);

@@ -3,8 +3,9 @@
  * A loss is a sum and a weight that are reported together.  The step's loss is their quotient over all ranks and
  * micro-batches, so that a mean stays a mean when labels are ignored, or it is the sum of all losses (reduce.c).
  * The inputs that the loss needs (labels, target) are added to the module.  shift=1 does not cut the logits: the
- * labels move by one position, and the last one is ignored. With --infer there is no loss: the forward moves to
- * eval with its outputs. Refuses outputs that do not exist or do not fit the loss, and unknown options. */
+ * labels move by one position, and the last one is ignored.
+ * With --infer there is no loss: the forward moves to eval with its outputs.
+ * Refuses outputs that do not exist or do not fit the loss, and unknown options. */
 #include "base/near.h"
 #include "passes/loss/loss.h"
 

@@ -3,8 +3,8 @@
  * Requires PLAN (total order).  Ensures that values lie in the activation arena; inputs, buffers and data at fixed
  * offsets of their arenas; parameters inside their gathered unit and gradients inside their unit's flat gradient,
  * so that nothing is copied in or out; that no two values that are live at once overlap (proved by memory_check);
- * and that the sizes of arenas are known. Refuses a plan above --memory-limit, naming the op at the peak and the
- * largest live values.
+ * and that the sizes of arenas are known.
+ * Refuses a plan above --memory-limit, naming the op at the peak and the largest live values.
  *
  * Where a value cannot live where it must (a gradient that is a view or is needed twice, an output that is a
  * parameter, a buffer that is read after it was overwritten) a `copy` is inserted.  Training and eval share the

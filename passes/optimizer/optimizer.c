@@ -5,8 +5,8 @@
  * The norm is computed where it is logged, used for clipping, or watched by a dynamic loss scale.  step_scalars
  * turns the norm and the loss's count into the factor of every update, so it stands before the updates.  The
  * arithmetic of an update and its states belong to the kernel that --optimizer names.  Parameters get their groups
- * here, where it is known which of them are trained, and the module gets its train block (train.c). Refuses what
- * optimizer_parse, clip_parse, loss_scale_parse and param_groups_assign refuse. */
+ * here, where it is known which of them are trained, and the module gets its train block (train.c).
+ * Refuses what optimizer_parse, clip_parse, loss_scale_parse and param_groups_assign refuse. */
 #include "passes/passes.h"
 
 /* Takes the gradients, in order, from their `grad` ops, which become updates. */

@@ -1,15 +1,15 @@
 /* passes/patterns/attention.c: recognises scaled dot-product attention, and masks that need no tensor.
  *
- * From softmax(scores) times v inwards: scores are a matmul of q and k, scaled, perhaps capped by tanh,
- * then masked; k and v may be groups of heads blown up to q's.  Refused, and said under -v: dropout on
- * the weights, and a finite mask chosen by `where` whose rows may be masked altogether, since such a row
- * is then uniform, not empty. */
+ * The match starts at softmax(scores) times v and goes inwards: scores are a matmul of q and k, scaled, perhaps
+ * capped by tanh, then masked; k and v may be groups of heads that were repeated to the number of q's heads.  Two
+ * forms are refused, with a note under -v: dropout on the weights, and a finite mask chosen by `where` whose rows
+ * may be masked completely, since such a row is uniform in the model but empty in the op. */
 #include "passes/patterns/patterns.h"
 
 #include <math.h>
 
 enum { MASK_MAX = 1 << 24, MAX_INNER = 32 };
-static const double MASKED = -1e4; /* an added number this low lets nothing through */
+static const double MASKED = -1e4; /* an added number at most this large masks the position */
 
 typedef struct Attention {
 	Rewriter *r;
@@ -18,8 +18,8 @@ typedef struct Attention {
 	double scale, softcap; /* 0: none */
 	Value *bias;          /* added to the scores, or NULL */
 	Value *keep;          /* bool, or NULL */
-	bool finite;          /* keep's other side is a finite number */
-	bool zero_empty;      /* rows of NaN are made zero */
+	bool finite;          /* masked scores are a finite number */
+	bool zero_empty;      /* rows of NaN are replaced by zeros */
 	Op *inner[MAX_INNER];
 	int n_inner;
 } Attention;
@@ -78,10 +78,11 @@ static Value *both(Attention *a, Value *x, Value *y)
 	return x ? ir_emit2(&a->r->b, OP_AND, x, y) : y;
 }
 
-/* A step inwards: the value that an op masks, scales or caps; NULL when it does something else. */
+/* One step inwards: the value that op masks, scales or caps; NULL when op does something else. */
 typedef Value *StepFn(Attention *a, Op *op);
 
-/* Scores are the operand that a chain of such steps leads to a matmul from; a mask is rarely one. */
+/* Whether a chain of such steps leads from v to a matmul.  It tells the scores from a mask, for which this rarely
+ * holds. */
 static bool leads_to_matmul(const Value *v, int depth)
 {
 	static const bool passes[OP_COUNT] = {[OP_ADD] = true, [OP_SUB] = true, [OP_MUL] = true, [OP_DIV] = true,
@@ -171,7 +172,7 @@ static bool find_scores(Attention *a, Value *v)
 	return a->scores && !op_in(a->scores, 2) && cover(a, a->scores);
 }
 
-/* Numbers that q and k were multiplied by belong to the scale. */
+/* Removes factors of q and k, which become part of the scale. */
 static Value *unscaled(Attention *a, Value *v)
 {
 	double number;
@@ -211,7 +212,7 @@ static void find_operands(Attention *a)
 
 /* ---- shapes ---- */
 
-/* [T,D] and [B,T,D] as [B,1,T,D]; what precedes is padded with dims of 1. */
+/* [T,D] and [B,T,D] as [B,1,T,D]: other shapes get dims of 1 for the missing ones. */
 static Value *with_heads(Builder *b, Value *v, int rank)
 {
 	int64_t dim[4] = {1, 1, 1, 1};
@@ -256,7 +257,7 @@ static bool fit_shapes(Attention *a)
 
 /* ---- masks ---- */
 
-/* Every row of a bool mask lets something through. */
+/* Whether every row of a bool mask keeps at least one position. */
 static bool rows_are_never_empty(Rewriter *r, Value *keep)
 {
 	const EvalTensor *t = match_constant(r, keep, MASK_MAX);
@@ -325,14 +326,14 @@ Value *pattern_attention(Rewriter *r, Op *op)
 
 /* ---- groups of heads ---- */
 
-/* Heads that were copied for each query head of their group: the heads before that, else v. */
+/* Where heads were copied for each query head of their group: the heads before that, else v. */
 static Value *ungrouped(Builder *b, Value *v)
 {
 	Op *merge = def_of(v, OP_RESHAPE), *wide = def_of(merge ? merge->in[0].value : v, OP_BROADCAST);
 	if (!wide || v->type.rank != 4)
 		return v;
 	const Type *x = &wide->in[0].value->type, *y = &wide->out[0]->type;
-	if (!merge) { /* one head for all */
+	if (!merge) { /* one head serves all query heads */
 		bool heads_alone = x->rank == 4 && x->dim[0] == y->dim[0] && x->dim[2] == y->dim[2] && x->dim[3] == y->dim[3];
 		return heads_alone && x->dim[1] == 1 ? wide->in[0].value : v;
 	}
@@ -356,7 +357,7 @@ Value *pattern_attention_groups(Rewriter *r, Op *op)
 
 typedef enum MaskKind { MASK_UNKNOWN, MASK_OTHER, MASK_NOTHING, MASK_CAUSAL, MASK_CAUSAL_END } MaskKind;
 
-/* 1 = may attend, 0 = may not, -1 = something between. */
+/* 1 = position i may be attended, 0 = it may not, -1 = the number is neither. */
 static int allows(const EvalTensor *t, int64_t i)
 {
 	if (!dtype_is_float(t->type.dtype))
@@ -397,7 +398,7 @@ static MaskKind mask_kind(Rewriter *r, const Op *op, Value *mask)
 	return kind == MASK_NOTHING || whole ? kind : MASK_OTHER;
 }
 
-/* attention with `mask` left; kind says what was known of the rest. */
+/* The attention with `mask` as its remaining mask; kind says what was recognised of the old one. */
 static Value *with_mask(Rewriter *r, Op *op, MaskKind kind, Value *mask)
 {
 	Attr *attrs = op->attrs;
@@ -408,7 +409,7 @@ static Value *with_mask(Rewriter *r, Op *op, MaskKind kind, Value *mask)
 	return rewrite_again(r, op, 4, (Value *[]){op_in(op, 0), op_in(op, 1), op_in(op, 2), mask}, attrs);
 }
 
-/* where(c, 0, -inf) and where(c, -inf, 0) added to the scores are bool masks. */
+/* where(c, 0, -inf) and where(c, -inf, 0), added to the scores, are bool masks. */
 static Value *as_bool(Rewriter *r, const Value *mask)
 {
 	Op *where = def_of(mask, OP_WHERE);

@@ -1,5 +1,5 @@
-/* passes/patterns/build.c: what stands for a match of patterns.def, and the conditions that text cannot
- * state: which axes are reduced, which shapes weights have. */
+/* passes/patterns/build.c: builds the ops that replace matches of patterns.def, and checks the conditions that the
+ * text of a pattern cannot state: which axes are reduced, and which shapes weights have. */
 #include "passes/patterns/patterns.h"
 
 /* ---- activations ---- */
@@ -42,7 +42,7 @@ Value *build_softplus(Rewriter *r, Op *root, const Match *mt)
 
 /* ---- reductions ---- */
 
-/* A reduction keeps its dims and goes over the last ones: the first of them, else -1. */
+/* The first of the reduced axes when the reduction keeps its dims and these axes are the last ones, else -1. */
 static int trailing_axis(const Value *reduced)
 {
 	const Op *op = reduced->op;
@@ -59,7 +59,7 @@ static int trailing_axis(const Value *reduced)
 	return rank - axes->n;
 }
 
-/* The one axis of a reduction that keeps it, else -1. */
+/* The axis of a reduction over a single axis that keeps its dims, else -1. */
 static int single_axis(const Value *reduced)
 {
 	const Attr *axes = attr_find(reduced->op->attrs, "axes");
@@ -108,8 +108,8 @@ Value *build_log_of_softmax(Rewriter *r, Op *root, const Match *mt)
 
 enum { IGNORED_LABEL = -100 };
 
-/* The op whose results are the sum of the losses and their number; NULL when the labels are not one for
- * each row of logits, or some are left out of the sum. */
+/* The op whose results are the sum of the losses and their number; NULL when there is not one label for each row of
+ * logits, or when some labels are left out of the sum. */
 static Op *emit_cross_entropy(Rewriter *r, const Match *mt)
 {
 	Value *x = match_value(mt, "x"), *ids = match_value(mt, "ids");
@@ -169,7 +169,7 @@ Value *build_rms_norm(Rewriter *r, Op *root, const Match *mt)
 	return emit_norm(r, OP_RMS_NORM, mt, axis);
 }
 
-/* w has the normalised dims of the norm's operand, one for one. */
+/* Whether w has exactly the dims that the norm normalises. */
 static bool fits_norm(const Op *norm, const Value *w)
 {
 	const Type *x = &norm->in[0].value->type;

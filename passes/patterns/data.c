@@ -1,7 +1,7 @@
-/* passes/patterns/data.c: constants that are still in the model's file, for proofs about masks and tables.
+/* passes/patterns/data.c: reads constants from the model's file, for proofs about masks and tables.
  *
- * Only what passes may be told by their values: data, and buffers that no op writes.  Parameters are never
- * read.  What is bigger than DATA_MAX or cannot be read stays unknown, which costs a recognition at most. */
+ * Reads only what passes may treat by value: data, and buffers that no op writes; never parameters.  Contents that
+ * are larger than DATA_MAX or cannot be read stay unknown, in which case at most a pattern is not recognised. */
 #include "passes/patterns/patterns.h"
 #include "passes/passes.h"
 
@@ -12,7 +12,7 @@
 
 enum { DATA_MAX = 1 << 22 };
 
-/* The element at p, as a double or an int64; false for dtypes that masks and tables do not have. */
+/* The element at p as a double or an int64; false for a dtype that masks and tables never have. */
 static bool decode(DType t, const char *p, double *f, int64_t *i)
 {
 	union { float f; double d; uint16_t h; int64_t l; int32_t w; uint8_t b; } u;

@@ -1,9 +1,9 @@
-/* passes/patterns/patterns.c: recognises norms, activations, softmax, attention and rope in the pieces that
- * exporters break them into, so that each has one gradient rule and one kernel.
+/* passes/patterns/patterns.c: recognises norms, activations, softmax, attention and rope in the elementary ops into
+ * which exporters break them, so that each has one gradient rule and one kernel.
  *
- * The pieces are rows of patterns.def; this file reads the text form and matches it.  What is covered by
- * a match but used elsewhere too is left alone, and said under -v.  Runs together with canon's rules,
- * which clean up behind it. */
+ * The patterns are rows of patterns.def; this file parses their text and matches it.  A match is not taken when a
+ * value that it covers is used elsewhere, too; -v says so.  The patterns run together with canon's rules, which
+ * clean up behind them. */
 #include "passes/patterns/patterns.h"
 
 #include <ctype.h>
@@ -20,7 +20,7 @@ typedef enum PatKind { PAT_VALUE, PAT_NUMBER, PAT_BOUND_NUMBER, PAT_OP, PAT_EITH
 
 typedef struct Pat {
 	PatKind kind;
-	const char *bind; /* of a value, an op's result or a number */
+	const char *bind; /* the name that is bound to a value, an op's result or a number */
 	double number;
 	OpKind op;
 	struct Pat *arg[MAX_ARGS];
@@ -56,7 +56,7 @@ static const char *read_name(Reader *p)
 
 static Pat *read_pat(Reader *p);
 
-/* What stands between an opening bracket, already taken, and `close`. */
+/* Reads the arguments between an opening bracket, which was read already, and `close`. */
 static void read_args(Reader *p, Pat *pat, char between, char close)
 {
 	do {
@@ -111,11 +111,11 @@ typedef struct Bound { const char *name; Value *value; double number; } Bound;
 struct Match {
 	Bound bound[MAX_BOUND];
 	int n_bound;
-	Op *inner[MAX_INNER]; /* what the pattern covers, the root first */
+	Op *inner[MAX_INNER]; /* the ops that the pattern covers, the root first */
 	int n_inner;
 };
 
-/* What is still to be matched. */
+/* A list of what is still to be matched. */
 typedef struct Goal { const Pat *pat; Value *value; const struct Goal *next; } Goal;
 
 static bool solve(Match *mt, const Goal *goal);
@@ -210,7 +210,7 @@ static bool solve_one(Match *mt, const Goal *goal)
 	return false;
 }
 
-/* All goals from this one on; what a failed attempt bound is forgotten. */
+/* Matches this goal and all after it.  The bindings of a failed attempt are undone. */
 static bool solve(Match *mt, const Goal *goal)
 {
 	if (!goal)
@@ -289,7 +289,7 @@ static Value *match_rows(Rewriter *r, Op *op)
 	return NULL;
 }
 
-/* These lower WORK too, but for the heads of a group, which lower SHAPE: a broadcast goes. */
+/* These rules lower WORK, too, except the one for groups of heads, which removes a broadcast and so lowers SHAPE. */
 static const Rule rules[] = {
 	{RULE_ANY, "the rows of patterns.def", match_rows},
 	{OP_MATMUL, "matmul(softmax(matmul(q, k) * scale + mask), v) -> attention", pattern_attention},
@@ -312,10 +312,10 @@ bool pass_patterns(Module *m, const Options *o, Diag *d)
 		if (*p.at)
 			ice("pattern %s: \"%s\" is left over", rows[i].text, p.at);
 	}
-	/* Equal values must be one value for a name of a pattern to find them. */
+	/* Merges equal values first: a name that occurs twice in a pattern matches only one and the same value. */
 	bool ok = pass_cse(m, o, d);
 	rewrite_module(m, d, COUNT_OF(sets), sets, patterns_see_data, compiled);
 	arena_free(scratch);
-	/* Tables of angles and masks were made once for each use. */
+	/* Merges tables of angles and masks that were made once per use. */
 	return ok && pass_cse(m, o, d);
 }

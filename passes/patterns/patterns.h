@@ -1,13 +1,13 @@
 /* passes/patterns/patterns.h: patterns over ops, written as text.
  *
- *   ?x            any value; the same one wherever the name stands again
+ *   ?x            any value; the same value wherever the name occurs again
  *   ?x:op(...)    a value that is also the result of op
  *   #c            a number that fills its tensor, bound to the name
- *   0.5           that number, as far as the dtype can hold it
- *   op(a, b)      result 0 of an op with these operands; either order where the op commutes
- *   [a | b]       either
+ *   0.5           that number, as precisely as the dtype can hold it
+ *   op(a, b)      result 0 of an op with these operands; either order if the op is commutative
+ *   [a | b]       a or b
  *
- * A match takes all orders and alternatives into account.  What it covers must not be used elsewhere. */
+ * A match tries all orders and alternatives.  The values that it covers must not be used elsewhere. */
 #ifndef SHARDC_PATTERNS_H
 #define SHARDC_PATTERNS_H
 
@@ -17,25 +17,25 @@ typedef struct Match Match;
 Value *match_value(const Match *mt, const char *name); /* an ice when the pattern does not bind it */
 double match_bound_number(const Match *mt, const char *name);
 
-/* What stands for the root of a match; NULL when a condition beyond the pattern does not hold. */
+/* Builds the value that replaces the root of a match; NULL when a condition beyond the pattern does not hold. */
 typedef Value *BuildFn(Rewriter *r, Op *root, const Match *mt);
 #define PATTERN(name, text, build) BuildFn build;
 #include "passes/patterns/patterns.def"
 
-/* Says once per op, under -v, why it was not recognised as what it looks like. */
+/* Notes once per op, under -v, why it was not recognised although it looks like `what`. */
 void pattern_refuse(Rewriter *r, Op *op, const char *what, const char *fmt, ...) PRINTF_LIKE(4, 5);
-/* The values that ops inner[0..n) compute are used by these ops and by root only; else the refusal is said. */
+/* Whether the values of ops inner[0..n) are used only by these ops and by root; otherwise notes the refusal. */
 bool pattern_is_closed(Rewriter *r, Op *root, const char *what, Op *const *inner, int n);
 
-/* data.c: lets rules evaluate what is constant, though not in the text: data of the model's file,
- * and buffers that nothing writes. */
+/* data.c: lets rules evaluate constants that are not in the text: data of the model's file, and buffers that no op
+ * writes. */
 PrepareFn patterns_see_data;
 
-/* tables.c: a table whose last axis holds everything twice, as halves or as neighbouring pairs, with
- * half of it left; NULL when that is not known. */
+/* tables.c: for a table whose last axis holds every angle twice, as two halves or as neighbouring pairs, the table
+ * with each angle once; NULL when that cannot be proved. */
 Value *pattern_angles_once(Rewriter *r, Value *table, bool pairs);
 
-/* Rules for what text cannot say. */
+/* Rules for forms that the text of a pattern cannot express. */
 RuleFn pattern_attention, pattern_attention_groups, pattern_attention_mask, pattern_rope, pattern_rope_part;
 
 #endif

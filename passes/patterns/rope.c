@@ -13,7 +13,7 @@ static bool splits_in_halves(const Op *split)
 		&& split->out[0]->type.dim[rank - 1] == split->out[1]->type.dim[rank - 1];
 }
 
-/* v without a transpose that leaves the last dim where it is. */
+/* v without a transpose that keeps the last dim in place. */
 static Value *without_transpose(Value *v, int *perm)
 {
 	int rank = v->type.rank;
@@ -25,10 +25,10 @@ static Value *without_transpose(Value *v, int *perm)
 	return perm[rank - 1] == rank - 1 ? v->op->in[0].value : v;
 }
 
-/* What was turned: x, transposed by perm. */
+/* What was rotated: x, transposed by perm. */
 typedef struct Turned { Value *x; int perm[IR_MAX_RANK]; bool interleaved; Op *neg, *cat; } Turned;
 
-/* v is concat(-x.1, x.0) of the halves of x along the last axis, each transposed alike. */
+/* Matches v = concat(-x.1, x.0), where x.0 and x.1 are the halves of x along the last axis, both transposed alike. */
 static bool match_rotate_half(const Value *v, Turned *t)
 {
 	int perm[IR_MAX_RANK], rank = v->type.rank;
@@ -49,7 +49,7 @@ static bool match_rotate_half(const Value *v, Turned *t)
 	return true;
 }
 
-/* v takes every second element of the last axis of x, from `first` on: x, else NULL. */
+/* Matches v = every second element of the last axis of x, starting at `first`: x, else NULL. */
 static Value *match_every_second(const Value *v, int64_t first)
 {
 	Op *slice = def_of(v, OP_SLICE);
@@ -65,7 +65,7 @@ static Value *match_every_second(const Value *v, int64_t first)
 		? slice->in[0].value : NULL;
 }
 
-/* The operand of a reshape that puts a dim of 1 behind. */
+/* The operand of a reshape that appends a dim of 1. */
 static Value *without_last_one(Value *v)
 {
 	Op *op = def_of(v, OP_RESHAPE);
@@ -75,7 +75,7 @@ static Value *without_last_one(Value *v)
 	return type_same_shape(&t, &op->in[0].value->type) ? op->in[0].value : NULL;
 }
 
-/* v is stack(-odd(x), even(x)) along a new last axis, flattened; each transposed alike. */
+/* Matches v = stack(-odd(x), even(x)) along a new last axis, flattened; both transposed alike. */
 static bool match_rotate_pairs(const Value *v, Turned *t)
 {
 	int perm[IR_MAX_RANK], rank = v->type.rank;
@@ -102,7 +102,7 @@ static bool is_turned_whole(Value *v, const Turned *t)
 
 /* ---- the rules ---- */
 
-/* A table that broadcasts to x of four dims, as [T,R/2] or [B,T,R/2]; sets which layout x then has. */
+/* A table that broadcasts to x of four dims, as [T,R/2] or [B,T,R/2]; *layout is set to the layout that x then has. */
 static Value *emit_table(Rewriter *r, Value *table, const Type *x, bool interleaved, int *layout)
 {
 	int64_t dim[4], shape[3];

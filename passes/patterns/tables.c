@@ -1,7 +1,8 @@
-/* passes/patterns/tables.c: tables of angles that hold every angle twice, and the same without repetition.
+/* passes/patterns/tables.c: finds tables of angles that hold every angle twice, and gives them without repetition.
  *
- * Rotary embeddings are written with cos and sin for all dims of a head, the rope op wants one angle for two
- * dims.  That the partners are equal must be provable: from how the table is made, or from its numbers. */
+ * Rotary embeddings are exported with cos and sin for all dims of a head, while the rope op takes one angle per
+ * pair of dims.  That both angles of a pair are equal must be proved, from how the table is made or from its
+ * numbers. */
 #include "passes/patterns/patterns.h"
 
 enum { TABLE_MAX = 1 << 24, DEPTH_MAX = 16 };
@@ -20,7 +21,7 @@ static bool has_equal_partners(const EvalTensor *t, bool pairs)
 	return true;
 }
 
-/* The last axis of v is known to hold everything twice. */
+/* Whether the last axis of v is known to hold every element twice. */
 static bool is_doubled(Rewriter *r, Value *v, bool pairs)
 {
 	const Op *op = v->op;
@@ -33,7 +34,7 @@ static bool is_doubled(Rewriter *r, Value *v, bool pairs)
 	return known && has_equal_partners(known, pairs);
 }
 
-/* Which operand of an op carries its last dim while the others are numbers; -1 when none does. */
+/* The operand that provides the op's last dim while the others are numbers; -1 when there is none. */
 static int carrier(const Op *op)
 {
 	double number;
@@ -64,7 +65,7 @@ static Value *once_carried(Rewriter *r, const Op *op, const Type *half, bool pai
 	return ir_emit(&r->b, op->kind, op->n_in, in, op->attrs);
 }
 
-/* What v was made of by writing everything twice: concat(x, x), or reshape(broadcast(x[..,1] to x[..,2])). */
+/* The value from which v was made by repeating everything: concat(x, x), or reshape(broadcast(x[..,1] to x[..,2])). */
 static Value *written_twice(Rewriter *r, Value *v, const Type *half, bool pairs)
 {
 	const Op *op = v->op;

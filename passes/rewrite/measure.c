@@ -1,7 +1,7 @@
-/* passes/rewrite/measure.c: the measure of measure.h.
+/* passes/rewrite/measure.c: computes the measure of measure.h.
  *
- * Costs grow as powers of two of the depth, so they are integers of any size; a measure takes time and memory in
- * proportion to ops times depth.  Only watched rewriting computes them. */
+ * Costs grow as powers of two of the depth, so they are integers of any size.  A measure takes time and memory in
+ * proportion to ops times depth; it is computed only when rewriting is checked. */
 #include "passes/rewrite/measure.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static const char *const number_text[N_NUMBERS] = {"LAYOUT", "WORK", "SHAPE", "P
 
 typedef struct Big { int n; uint32_t *limb; } Big; /* the lowest limb first, the highest not 0 */
 
-/* sum += factor * x, in place: sum has room for one limb more than the longer one has. */
+/* sum += factor * x, in place; sum must have room for one limb more than the longer of both. */
 static void big_add(Big *sum, const Big *x, uint32_t factor)
 {
 	uint64_t carry = 0;
@@ -62,7 +62,7 @@ static const Type *type_of(const Op *op)
 	return &op->out[0]->type;
 }
 
-/* By how many dims the result has more than an operand. */
+/* By how many dims the rank of the result exceeds that of an operand. */
 static int gap(const Op *op, int i)
 {
 	return MAX(type_of(op)->rank - op->in[i].value->type.rank, 0);
@@ -76,7 +76,7 @@ static int extents(const Type *t)
 	return n;
 }
 
-/* A reshape that puts dims of 1 in front: what a broadcast does before it repeats anything. */
+/* A reshape that only puts dims of 1 in front, as a broadcast does before it repeats anything. */
 static bool only_raises(const Op *op)
 {
 	const Type *from = &op->in[0].value->type, *to = type_of(op);
@@ -132,7 +132,7 @@ static uint32_t shape_factor(const Op *op, int i)
 	}
 }
 
-/* As much as a scalar that is broadcast to the shape; twice the extents when elements differ. */
+/* A literal costs as much as a scalar that is broadcast to its shape; twice the extents when elements differ. */
 static uint32_t literal_constant(const Type *t, int each)
 {
 	return ((uint32_t)LITERAL << t->rank) + (t->rank ? RAISE : 0) + (uint32_t)(each * extents(t) + each - 1);
@@ -198,7 +198,7 @@ static Big weigh(const Costs *c, const Op *op, int which, bool anchored)
 	int n = 1;
 	for (int i = 0; i < op->n_in; i++)
 		n = MAX(n, op->in[i].value ? c->big[which][op->in[i].value->id].n : 0);
-	/* Fewer than 2^32 operands, and a factor below 2^32. */
+	/* A sum has fewer than 2^32 operands and a factor below 2^32, so two limbs more are enough. */
 	Big sum = {0, NEW_N(c->arena, uint32_t, n + 3)};
 	uint32_t more = op->n_out ? constant(op, which, anchored) : 0;
 	big_add(&sum, &(Big){1, &more}, 1);
@@ -259,7 +259,7 @@ void measure_free(Measure *x)
 		arena_free(x->arena);
 }
 
-/* The first number in which two measures differ; N_NUMBERS: none. */
+/* The first of the four numbers in which two measures differ; N_NUMBERS: they are equal. */
 static int first_difference(const Measure *a, const Measure *b)
 {
 	int which = 0;

@@ -23,18 +23,19 @@
 typedef struct Measure Measure;
 Measure *measure_new(const Module *m);
 void measure_free(Measure *x);
-/* Below 0 when a is the smaller one, 0 when they are equal. */
+/* Returns a number below 0 when a is smaller than b, 0 when they are equal. */
 int measure_compare(const Measure *a, const Measure *b);
-/* Which of the four numbers decides between two measures, and both its values, for a message. */
+/* For a message: which of the four numbers decides between two measures, and both its values. */
 const char *measure_text(const Measure *now, const Measure *before, Arena *a);
 
-/* Ops that layout makes channels-last, the anchors of LAYOUT; and ops whose results count as made by an anchor when
- * an operand was. */
+/* Whether layout makes op channels-last, which makes it an anchor of LAYOUT; and whether a result of op counts as
+ * made by an anchor when an operand does. */
 bool measure_is_anchor(const Op *op);
 bool measure_passes_anchor(const Op *op);
 
-/* A constant or an iota, behind reshapes and broadcasts: folding those makes no literal of what was none.  Of an op
- * that may swap its operands, comparisons too, canon wants the one that is no literal first. */
+/* Whether v is a constant or an iota, possibly behind reshapes and broadcasts.  Folding such a value adds no new
+ * literal.  When an op may swap its operands, as comparisons may too, canon puts the operand that is not a literal
+ * first. */
 bool measure_is_literal(const Value *v);
 bool measure_literal_is_first(const Op *op);
 

@@ -1,9 +1,9 @@
-/* passes/rewrite/progress.c: the bound of rewriting, and its proof where that is wanted.
+/* passes/rewrite/progress.c: bounds the number of rewrites, and checks on request that each makes progress.
  *
- * The bound is far above what models take (at most 3 applications for each op, in all models of the tests) and
- * small enough that a runaway is over within seconds and within memory in proportion to the module.  The measure
- * costs time in proportion to ops times depth, so in large modules it is taken after every n-th application: it
- * must have fallen all the same, and the last n rules are to blame. */
+ * The bound is far above what models need (at most 3 applications for each op, in all models of the tests) and low
+ * enough that a runaway ends within seconds and with memory in proportion to the module.  The measure costs time in
+ * proportion to ops times depth, so in large modules it is taken only after every n-th application.  It must have
+ * fallen all the same; if it has not, the last n rules are reported. */
 #include "passes/rewrite/progress.h"
 
 #include <inttypes.h>
@@ -54,7 +54,7 @@ Progress *progress_new(Module *m, Arena *a)
 	return p;
 }
 
-/* How often a pattern stands among the recent ones. */
+/* How often a pattern occurs among the recent ones. */
 static int count_of(const Progress *p, const char *pattern)
 {
 	int n = 0;
@@ -63,7 +63,7 @@ static int count_of(const Progress *p, const char *pattern)
 	return n;
 }
 
-/* The pattern that was applied most often of late, other than one. */
+/* The pattern other than `other` that was applied most often recently. */
 static const char *most_often(const Progress *p, const char *other)
 {
 	const char *most = NULL;

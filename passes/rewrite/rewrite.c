@@ -1,9 +1,9 @@
-/* passes/rewrite/rewrite.c: the worklist behind canon, patterns and layout, and the questions their rules ask.
+/* passes/rewrite/rewrite.c: the worklist behind canon, patterns and layout, and the questions that their rules ask.
  *
- * Every op is looked at in program order; a change puts the new ops and their users back on the list.
- * Sweeps are repeated until one changes nothing; progress.c counts what they do.  Ops that end up unused
- * are removed before the next rule is tried, so that a rule may trust use counts and never works on what nothing
- * reads, which would not lower the measure.  op->order holds whether an op is on the list or gone. */
+ * Every op is visited in program order; a change puts the new ops and their users back on the list.  Sweeps are
+ * repeated until one changes nothing; progress.c counts the applications.  Ops that become unused are removed
+ * before the next rule is tried, so that rules can rely on use counts and never rewrite what nothing reads, which
+ * would not lower the measure.  op->order holds whether an op is on the list or removed. */
 #include "passes/rewrite/rewrite.h"
 
 #include <math.h>
@@ -33,7 +33,7 @@ static bool is_unused(const Op *op)
 	return !op_has_effect(op) && !op_is_read(op);
 }
 
-/* And whatever was there for it alone; its other operands have a user less. */
+/* Removes op, and the ops that only it used; its other operands have one user less. */
 static void remove_op(Rewriter *r, Op *op)
 {
 	VEC(Op *) gone = {0};
@@ -54,7 +54,7 @@ static void remove_op(Rewriter *r, Op *op)
 	}
 }
 
-/* Of those on the list from `first` on. */
+/* Removes unused ops among those on the list from index `first` on. */
 static void remove_unused(Rewriter *r, int first)
 {
 	for (int i = r->queue.n - 1; i >= first; i--)
@@ -69,7 +69,7 @@ void rewrite_take_name(Value *now, Value *old)
 	now->name = name;
 }
 
-/* What computes a new value, behind the ops that only move it. */
+/* The op's result that computes a new value, behind the ops that only move it. */
 static Value *computed(Value *v, int first_new_id)
 {
 	static const bool moves[OP_COUNT] = {[OP_RESHAPE] = true, [OP_TRANSPOSE] = true, [OP_BROADCAST] = true};
@@ -78,7 +78,7 @@ static Value *computed(Value *v, int first_new_id)
 	return v;
 }
 
-/* The replacement takes over the name when it was made for this purpose. */
+/* The replacement takes over the old name if it was made for this replacement. */
 static void replace(Rewriter *r, Op *op, Value *now, int first_new_id)
 {
 	Value *old = op->out[0];

@@ -1,11 +1,11 @@
-/* passes/schedule/edit.c: an edited schedule file moves the collectives of a PLAN.
+/* passes/schedule/edit.c: moves the collectives of a PLAN to where an edited schedule file says.
  *
- * Refuses, with file and line: what is no line of a schedule; lines dropped, added, doubled or renamed;
- * numbers that are not the order of issue; points that do not exist; and whatever the verifier finds wrong
+ * Refuses, with file and line: lines that are not of a schedule; lines that were dropped, added, doubled or
+ * renamed; numbers that are not the order of issue; points that do not exist; and whatever the verifier finds wrong
  * afterwards.
  *
- * The one idea: compute stays as it is, so the ops of the schedule lie in gaps between counted ops; an edit
- * moves them from gap to gap, and what nobody moved keeps its order: an unedited file changes nothing. */
+ * An edit does not change the order of computing.  The ops of the schedule lie in gaps between counted ops, and an
+ * edit moves them from gap to gap; ops that were not moved keep their order, so an unedited file changes nothing. */
 #include "passes/schedule/file.h"
 
 #include <errno.h>
@@ -17,11 +17,11 @@ typedef struct Edit {
 	Arena *a;
 	Diag *d;
 	const char *path;
-	int line;              /* at work */
+	int line;              /* of the file that is being read */
 	int part_line[2];      /* the last line of train, eval; 0 = none */
 	Schedule *part[2];     /* train, eval */
-	int64_t number;        /* of the line before */
-	const ScheduleEntry *before; /* issued by the line before; NULL at a part's start */
+	int64_t number;        /* of the previous line */
+	const ScheduleEntry *before; /* issued by the previous line; NULL at a part's start */
 	int n_gathers;
 } Edit;
 
@@ -41,7 +41,7 @@ enum { COL_NUMBER, COL_OP, COL_UNIT, COL_STREAM, COL_SLOT, COL_BYTES, COL_POINT 
 enum { COLUMNS = COL_POINT + AT_COUNT };
 static const char *const point_name[AT_COUNT] = {"issue", "wait", "release"};
 
-/* Cuts text into words; "#" outside of quotes ends it.  Returns how many there are. */
+/* Cuts text into words; "#" outside quotes begins a comment.  Returns the number of words. */
 static int cut(char *text, char *word[COLUMNS + 1])
 {
 	int n = 0;
@@ -102,7 +102,7 @@ static bool parse_point(Edit *e, const Schedule *part, const char *text, const c
 	return false;
 }
 
-/* The next collective of this op and unit that no line has named yet. */
+/* The next collective with this op and unit that no line has named yet. */
 static ScheduleEntry *find_entry(Edit *e, Schedule *part, const char *op, const char *unit)
 {
 	int n = 0;
@@ -237,14 +237,15 @@ static bool read_edit(Edit *e)
 
 /* ---- moving ---- */
 
-/* An op that is not counted, and the gap that it shall lie in.  What is moved there to be waited for or
- * released goes first (0), what stays keeps its order (1), what is moved there to be issued goes last (2). */
+/* An op that is not counted, and the gap that it shall lie in.  Within a gap, ops that are moved there to be waited
+ * for or released go first (class 0), ops that stay keep their order (1), and ops that are moved there to be issued
+ * go last (2). */
 typedef struct Node {
 	Op *op;
 	SchedulePoint at;
 	int class;
 	int64_t key;
-	int64_t number;        /* of an issue, else 0 */
+	int64_t number;        /* the number of an issue, else 0 */
 	bool done;
 } Node;
 
@@ -252,7 +253,7 @@ typedef struct Gaps {
 	Node *node;            /* op->order: its index; -1 = counted */
 	int n;
 	Node **sorted;
-	Op **counted;          /* of the section at work */
+	Op **counted;          /* of the current section */
 } Gaps;
 
 static bool same_point(const SchedulePoint *a, const SchedulePoint *b)
@@ -268,7 +269,7 @@ static void move_node(Gaps *g, const Op *op, const SchedulePoint *to, int class,
 	n->key = key;
 }
 
-/* Views that would stand in front of the wait go with it. */
+/* Moves views that would otherwise stand in front of the wait along with it. */
 static void move_views(Gaps *g, const Op *op, const SchedulePoint *to, int64_t key)
 {
 	for (int i = 0; i < op->n_out; i++)
@@ -279,7 +280,7 @@ static void move_views(Gaps *g, const Op *op, const SchedulePoint *to, int64_t k
 			}
 }
 
-/* Returns whether anything is to move. */
+/* Decides what moves where; returns whether anything moves. */
 static bool plan_moves(Gaps *g, const Schedule *part)
 {
 	bool any = false;
@@ -314,7 +315,7 @@ static int compare_nodes(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* In one gap: nothing before what it reads, and issues in the order of their numbers. */
+/* Whether x may come next in its gap: what it reads stands before it, and issues are in the order of their numbers. */
 static bool is_ready(const Gaps *g, Node *const *gap, int n, const Node *x)
 {
 	for (int i = 0; i < x->op->n_in; i++) {
@@ -329,7 +330,7 @@ static bool is_ready(const Gaps *g, Node *const *gap, int n, const Node *x)
 	return true;
 }
 
-/* A gap that nothing fits into in any order is left to the verifier. */
+/* A gap whose ops fit in no order is left as it is; the verifier reports it. */
 static void put_gap(Module *m, const Gaps *g, Node **gap, int n, SectionKind s)
 {
 	for (int left = n, from = 0; left; left--) {
@@ -423,7 +424,7 @@ static void set_slots(Edit *e, const Schedule *part)
 
 /* ---- the proof ---- */
 
-/* The line of the collective, or of another one of its unit; 0 = none. */
+/* The line of the collective, or of another collective of its unit; 0 = none. */
 static int line_of(const Edit *e, const Op *op)
 {
 	int line = 0;

@@ -1,14 +1,15 @@
-/* passes/schedule/events.c: what follows from the order of a PLAN alone: numbers, streams, events, gradient slots.
+/* passes/schedule/events.c: derives from the order of a PLAN the numbers, streams, events and gradient slots of
+ * collectives.
  *
- * Requires that gathers, waits, reshards and reduces stand where they are to run and that ring slots are
- * given.  Ensures that every collective starts late enough, with no event that an earlier one of its stream
+ * Requires that gathers, waits, reshards and reduces stand where they are to run and that ring slots are assigned.
+ * Ensures that every collective starts late enough, and that no event is left that an earlier event of its stream
  * implies.  Used by prefetch and, after an edit, by the schedule file.
  *
- * The one idea: a stream runs in order, so what a collective may not overtake is one point of compute, and
- * an event is needed only where that point lies behind those of all earlier collectives of the stream. */
+ * A stream runs in order, so the ops that a collective must not overtake are given by one point of compute; the
+ * collective needs an event only if that point lies behind those of all earlier collectives of its stream. */
 #include "passes/passes.h"
 
-/* ---- old events are used again, in order, so that the same schedule prints the same ---- */
+/* ---- old events are reused in order, so that the same schedule prints the same text ---- */
 
 typedef VEC(Op *) Ops;
 typedef struct Events {
@@ -33,7 +34,8 @@ static void drop_event(Events *e, Op *op)
 	last->op->order = FOUND;
 }
 
-/* In the order of the collectives that they are for, as they will be wanted. */
+/* Takes the events from the collectives and lists them in the collectives' order, which is the order of their
+ * reuse. */
 static void drop_events(Events *e)
 {
 	for (int s = 0; s < SEC_COUNT; s++)
@@ -55,7 +57,7 @@ static void remove_unused(Events *e)
 		ir_remove(e->m, e->records.at[e->n_used++]);
 }
 
-/* A record in front of `before`, NULL: at the end of section s. */
+/* Puts a record in front of `before`; NULL: at the end of section s. */
 static Value *record(Events *e, const Loc *loc, SectionKind s, Op *before)
 {
 	Builder b = {.m = e->m, .section = s, .before = before, .loc = loc, .name = "ready"};
@@ -70,7 +72,7 @@ static Value *record(Events *e, const Loc *loc, SectionKind s, Op *before)
 	return op->out[0];
 }
 
-/* A record behind `after`, or at the start of section s, becomes the last operand of the collective. */
+/* Adds a record behind `after`, or at the start of section s, and makes it the last operand of the collective. */
 static void add_event(Events *e, Op *collective, Op *after, SectionKind s)
 {
 	const Loc *loc = loc_with_role(e->m, collective->loc, "prefetch");
@@ -92,20 +94,20 @@ static Op *reshard_of(const Op *gather)
 	return wait && wait->n_out ? ir_user(wait->out[0], OP_RESHARD) : NULL;
 }
 
-/* The memory that a gather writes: a slot's or its unit's own. */
+/* The memory that a gather writes: a slot, or its unit's own region. */
 static const void *region_of(const Op *gather)
 {
 	int64_t slot = attr_get_int(gather->attrs, "slot", -1);
 	return slot >= 0 ? (const void *)(intptr_t)(slot + 1) : gather->unit;
 }
 
-/* One run of a program: forward, backward and update, or eval.  Ops are compared by op->order. */
+/* One run of a program: forward, backward and update, or eval.  op->order gives the order of ops. */
 typedef struct Program {
 	SectionKind first, last;
 	PtrMap *release;        /* region -> the reshard of its last gather */
 	PtrMap *update;         /* unit -> its update_shard */
-	int64_t reached[RT_STREAMS]; /* the last event of the stream */
-	PtrMap *after;          /* collective -> the op that it needs an event behind */
+	int64_t reached[RT_STREAMS]; /* the point of the last event of each stream */
+	PtrMap *after;          /* collective -> the op behind which it needs an event */
 	Op *start;              /* the first gather that must wait for the previous program; NULL = none */
 } Program;
 
@@ -130,7 +132,7 @@ static Op *must_follow(Program *p, const Op *op)
 	}
 }
 
-/* A point behind the collective itself cannot be waited for: the verifier says what is wrong there. */
+/* A collective cannot wait for a point behind itself; the verifier reports what is wrong there. */
 static void find_points(Events *e, Program *p)
 {
 	p->after = ptrmap_new(e->scratch);
@@ -159,7 +161,7 @@ static int64_t later(int64_t order, const Op *op)
 	return op && op->order > order ? op->order : order;
 }
 
-/* Whether `gather`, the first of its stream in a run, could overtake the run of `before`. */
+/* Whether `gather`, the first of its stream in a run, could overtake ops of the run `before`. */
 static bool overtakes(const Program *before, const Op *gather)
 {
 	int64_t needed = later(0, ptrmap_get(before->release, region_of(gather)));
@@ -167,8 +169,9 @@ static bool overtakes(const Program *before, const Op *gather)
 	return needed > before->reached[RT_STREAM_GATHER];
 }
 
-/* Of several micro-batches what ran before is another module, of which nothing is believed.
- * Later gathers follow the first event of their stream; those in front of it may need one at the start. */
+/* Finds the first gather that needs an event at the start of the program.  Gathers behind the first event of their
+ * stream are safe; those in front of it may overtake the program that ran before.  With several micro-batches that
+ * program is another module, about which nothing is assumed. */
 static void find_start(const Module *m, Program *p, const Program *const before[2])
 {
 	for (int s = (int)p->first; s <= (int)p->last; s++)
@@ -226,7 +229,7 @@ void schedule_events(Module *m)
 	arena_free(e.scratch);
 }
 
-/* By unit: where the life of its flat gradient ends; NULL: it lives on as the reduced gradient. */
+/* By unit: the wait that ends the life of its flat gradient; NULL: it lives on as the reduced gradient. */
 static Op **last_waits(const Module *m, Arena *a)
 {
 	Op **end = NEW_N(a, Op *, MAX(m->n_units, 1));

@@ -1,15 +1,16 @@
-/* passes/schedule/file.c: the schedule of a PLAN as text: one line a collective, with the points where it is
- * issued, waited for and released.
+/* passes/schedule/file.c: writes the schedule of a PLAN as text: one line per collective, with the points where it
+ * is issued, waited for and released.
  *
- * A point is a gap between two ops that compute something: SECTION+N lies in front of the N-th, SECTION+end
- * behind the last.  Ops of the schedule itself (collectives, waits, reshards, records, zero_gaps, resident),
- * views and copies of pass memory are not counted, so that an edit does not move the other points.  Events and
- * gradient slots are not written: they follow from the order.  edit.c reads the file back. */
+ * A point is a gap between two ops that compute something: SECTION+N lies in front of the N-th, SECTION+end behind
+ * the last.  Ops of the schedule itself (collectives, waits, reshards, records, zero_gaps, resident), views and
+ * copies of pass memory are not counted, so that an edit does not move the other points.  Events and gradient slots
+ * are not written, since they follow from the order.  edit.c reads the file back. */
 #include "passes/schedule/file.h"
 
 #include <string.h>
 
-/* Copies that memory inserts are no more than a place: a file that is written behind that pass is read before. */
+/* Copies that pass memory inserts are not counted: a schedule file is written after that pass but applied before
+ * it. */
 bool schedule_counts(const Op *op)
 {
 	if (op_info[op->kind].flags & (COMM | VIEW) || (op->kind == OP_COPY && !strcmp(op->loc->role, "memory")))

@@ -1,17 +1,18 @@
-/* passes/schedule/file.h: what writing and reading a schedule file share.  Private to file.c and edit.c. */
+/* passes/schedule/file.h: declarations that file.c and edit.c share.  Private to these two. */
 #ifndef SHARDC_SCHEDULE_FILE_H
 #define SHARDC_SCHEDULE_FILE_H
 
 #include "passes/passes.h"
 
-/* In front of the n-th counted op of the section; n = their number: behind the last; -1 = none. */
+/* A point in front of the n-th counted op of the section; n = the number of counted ops: behind the last; -1 =
+ * none. */
 typedef struct SchedulePoint { SectionKind section; int64_t n; } SchedulePoint;
 enum { AT_ISSUE, AT_WAIT, AT_RELEASE, AT_COUNT };
 
 typedef struct ScheduleEntry {
 	Op *issue, *wait, *release; /* NULL = it has none */
 	SchedulePoint point[AT_COUNT];
-	/* of an edited file */
+	/* Fields of an edited file. */
 	int line;                   /* 0 = not found yet */
 	int64_t number;
 	SchedulePoint to[AT_COUNT];
@@ -26,8 +27,9 @@ typedef struct Schedule {
 } Schedule;
 
 bool schedule_counts(const Op *op);
-/* op->order becomes the point in front of which it stands, of counted ops its number. */
+/* Lists the collectives.  op->order becomes the point in front of which an op stands, and for counted ops their
+ * number. */
 Schedule *schedule_list(Module *m, bool eval, Arena *a);
-const char *schedule_unit(Arena *a, const Op *op); /* as the file writes it; "-" = none */
+const char *schedule_unit(Arena *a, const Op *op); /* the unit as the file writes it; "-" = none */
 
 #endif

@@ -1,20 +1,22 @@
-/* passes/schedule/prefetch.c: when collectives are issued and waited for.
+/* passes/schedule/prefetch.c: decides when collectives are issued and waited for.
  *
- * Requires the final order of computing.  Ensures PLAN: every collective has its number, stream, slot, point
- * of issue, events and wait.
- *   gathers   forward: that of the unit N ahead directly behind a unit's wait (F67 and F71 of docs/compatibility.md);
- *             backward: the same (pre:N), or behind the unit's reshard and before its reduce (post), or nothing
- *             ahead (none).  Never across a section's start, always in the order of first use.
- *   ring      gathers that are resharded in their section share slots, the k-th slot k mod N; one that is
- *             still readable when its slot's turn comes again has a region of its own instead.  A gather is
+ * Requires the final order of computing.  Ensures PLAN: every collective has its number, stream, slot, point of
+ * issue, events and wait.
+ *   gathers   in forward the unit that is N ahead is gathered directly behind a unit's wait (F67 and F71 of
+ *             docs/compatibility.md); in backward the same (pre:N), or the next unit is gathered behind a unit's
+ *             reshard and before its reduce (post), or nothing is gathered ahead (none).  Gathers never cross the
+ *             start of their section and stay in the order of first use.
+ *   ring      gathers that are resharded in their section share slots: the k-th takes slot k mod N.  One that is
+ *             still readable when its slot is needed again gets a region of its own instead.  A gather is
  *             issued behind the reshard that frees its memory.
- *   reduces   issued where they stand; waited for behind the issue of the next unit's, the last ones at the
- *             end of backward.
- *   buffers   with --bn-sync=broadcast a step begins with rank 0's, under --sync=every each micro-batch.
- * Refuses a ring that cannot hold a unit and those gathered ahead of it, and an order that is not schedule's.
+ *   reduces   are issued where they stand.  Each is waited for behind the issue of the next unit's reduce, the
+ *             last ones at the end of backward.
+ *   buffers   with --bn-sync=broadcast a step, or under --sync=every each micro-batch, begins by broadcasting
+ *             rank 0's.
+ * Refuses a ring that cannot hold a unit and those gathered ahead of it, and an order that schedule did not make.
  *
- * The one idea: only the points of issue of gathers and the waits of reduces move, since computing has its
- * order; what follows from where they stand (events, numbers, gradient slots) is events.c's. */
+ * Only the issues of gathers and the waits of reduces move, since the order of computing is fixed.  events.c
+ * derives the rest (events, numbers, gradient slots) from their positions. */
 #include "base/near.h"
 #include "passes/passes.h"
 
@@ -28,11 +30,11 @@ typedef enum Ahead { AHEAD_PRE, AHEAD_POST } Ahead;
 typedef struct Prefetch {
 	Module *m;
 	Arena *a;
-	int64_t forward, backward; /* units gathered ahead */
-	Ahead how;                 /* in backward */
-	bool slip;                 /* waits of reduces come one unit late */
+	int64_t forward, backward; /* how many units are gathered ahead */
+	Ahead how;                 /* how backward gathers ahead */
+	bool slip;                 /* reduces are waited for one unit later */
 	int64_t ring;              /* slots, 0 = none */
-	int64_t start[SEC_COUNT];  /* positions in front of the sections */
+	int64_t start[SEC_COUNT];  /* positions where the sections start */
 } Prefetch;
 
 /* ---- options ---- */
@@ -94,7 +96,7 @@ typedef struct Gather {
 
 typedef struct Gathers { Gather *at; int n, cap; } Gathers;
 
-/* In order of first use; ops get their positions in the program. */
+/* Lists the gathers in the order of first use and numbers the ops of the program. */
 static Gathers list_gathers(Prefetch *p, SectionKind first, SectionKind last)
 {
 	Gathers g = {0};
@@ -113,8 +115,8 @@ static Gathers list_gathers(Prefetch *p, SectionKind first, SectionKind last)
 	return g;
 }
 
-/* The k-th gather whose reshard lies in its section takes slot k mod ring, unless the slot's next turn would
- * come before that reshard. */
+/* The k-th gather whose reshard lies in its section takes slot k mod ring, unless the slot is needed again before
+ * that reshard. */
 static void assign_slots(Prefetch *p, Gathers *g)
 {
 	VEC(Gather *) ring = {0};
@@ -131,8 +133,8 @@ static void assign_slots(Prefetch *p, Gathers *g)
 	}
 }
 
-/* Where gather i of its section's gathers would like to be issued: behind the op returned; NULL = behind *at,
- * the section's start, or where it stands. */
+/* Where gather i of its section should be issued if its memory were free: behind the op returned; NULL = behind
+ * position *at, which is the start of the section or where the gather stands. */
 static Op *planned_place(const Prefetch *p, Gather *of_section, int i, int64_t *at)
 {
 	const Gather *g = &of_section[i];
@@ -159,8 +161,8 @@ static void put_behind(Module *m, Op *op, Op *behind, SectionKind s)
 		ir_move_before(m, op, before);
 }
 
-/* freed: the reshard of whoever had g's memory last, NULL = none; previous: the gather before, perhaps of
- * another section. */
+/* Moves gather i to its final point of issue.  freed: the reshard of the gather that used its memory before, NULL =
+ * none. */
 static void place_gather(Prefetch *p, Gather *of_section, int i, Op *freed)
 {
 	Gather *g = &of_section[i];
@@ -196,7 +198,7 @@ static void place_gathers(Prefetch *p, SectionKind first, SectionKind last)
 	}
 }
 
-/* Numbers that exceed what there is to gather ahead, and a ring that nothing goes into. */
+/* Warns when more units are to be gathered ahead than there are, and when nothing uses the ring. */
 static void check_ahead(Prefetch *p, const ShardingOptions *o, Diag *d)
 {
 	Gathers g = list_gathers(p, SEC_FORWARD, SEC_EVAL);
@@ -219,7 +221,7 @@ static void check_ahead(Prefetch *p, const ShardingOptions *o, Diag *d)
 
 /* ---- reduces ---- */
 
-/* The reduce of what op, a collect or a wait, makes; NULL = none. */
+/* The reduce of the value that op, a collect or a wait, makes; NULL = none. */
 static Op *reduce_behind(const Op *op)
 {
 	const Use *u = op->n_out ? op->out[0]->uses : NULL;
@@ -246,7 +248,7 @@ static void put_next(Module *m, Op *op, Op **at)
 	*at = op;
 }
 
-/* The reduce of a unit; under hybrid_shard another one of its shard follows. */
+/* The reduce of a unit; under hybrid_shard an all_reduce of its shard across groups follows. */
 typedef struct Reduce { Op *collect, *issue, *wait, *across, *across_wait; } Reduce;
 
 static Reduce reduce_of(Op *collect)
@@ -272,7 +274,7 @@ static Reduces list_reduces(Prefetch *p)
 	return r;
 }
 
-/* Under `post` a unit is reduced behind its reshard, so that the next unit's gather goes first (F77 of
+/* With `post` a unit is reduced behind its reshard, so that the next unit's gather is issued first (F77 of
  * docs/compatibility.md). */
 static void reduce_behind_reshards(Prefetch *p)
 {
@@ -291,7 +293,7 @@ static void reduce_behind_reshards(Prefetch *p)
 	}
 }
 
-/* Waits slip behind the issue of the next unit's reduce. */
+/* Moves each wait behind the issue of the next unit's reduce. */
 static void slip_waits(Prefetch *p)
 {
 	Reduces r = list_reduces(p);
@@ -311,7 +313,7 @@ static void slip_waits(Prefetch *p)
 			ir_move_to_end(p->m, rest[i], SEC_BACKWARD);
 }
 
-/* Options that say when units are gathered, where none is. */
+/* Warns of options that say when units are gathered, if no unit is. */
 static void check_used(const Prefetch *p, const ShardingOptions *o, Diag *d)
 {
 	const Module *m = p->m;
@@ -338,8 +340,8 @@ static const Op *first_write(const Module *m)
 	return NULL;
 }
 
-/* In front of all that reads or writes one; of micro-batches that are reduced together the first only (S3 of
- * docs/compatibility.md). */
+/* Broadcasts buffers before any op reads or writes one; for micro-batches that are reduced together in the first
+ * one only (S3 of docs/compatibility.md). */
 static void broadcast_buffers(Module *m, const Options *o, Diag *d)
 {
 	if (o->graph.bn_sync != BN_SYNC_BROADCAST)
@@ -356,7 +358,8 @@ static void broadcast_buffers(Module *m, const Options *o, Diag *d)
 	ir_emit_op(&b, OP_BROADCAST_BUFFERS, 0, NULL, NULL, NULL);
 }
 
-/* What schedule ensures, and no verifier knows before memory is placed: gradients live in memory that was begun. */
+/* Checks that gradients are written only to memory whose gaps were zeroed before.  Pass schedule ensures this, and
+ * the verifier cannot check it before memory is placed. */
 static bool check_begun(Module *m, Diag *d)
 {
 	Arena *a = arena_new();

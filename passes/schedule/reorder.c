@@ -1,11 +1,11 @@
-/* passes/schedule/reorder.c: an order of ops in which memory dies earlier.
+/* passes/schedule/reorder.c: finds an order of ops in which memory dies earlier.
  *
- * Two moves, both only of ops without effects that read no buffer or state:
- *   hoist   an op that makes no more activation bytes than it frees runs as soon as its operands are
- *           there, in its section (a weight gradient lives in the flat gradient, so it makes none);
- *   sink    an op that makes more than it frees waits until its first reader, maybe in a later section.
- * Each is tried on the whole program, and the order with the lowest peak of live bytes stays, the original
- * one among equals.  Deterministic; linear but for values with many readers, whose death is not searched. */
+ * There are two moves, both only of ops without effects that read no buffer or state:
+ *   hoist   an op that makes no more activation bytes than it frees runs as soon as its operands are available in
+ *           its section (a weight gradient lives in the flat gradient, so it makes no activation bytes);
+ *   sink    an op that makes more than it frees waits until its first reader, which may be in a later section.
+ * Each is tried on the whole program, and the order with the lowest peak of live bytes is taken, the original one
+ * if no other is lower.  Deterministic; linear, because the death of values with many readers is not searched. */
 #include "passes/passes.h"
 
 enum { MANY_READERS = 16 };
@@ -34,7 +34,7 @@ static int64_t made_bytes(const Reorder *r, const Op *op)
 	return sum;
 }
 
-/* Whether a value that shows root's bytes is read behind position `from` by another op than `but`. */
+/* Whether an op other than `but`, behind position `from`, reads a value that shows root's bytes. */
 static bool read_behind(const Reorder *r, const Value *v, int from, const Op *but)
 {
 	if (v->n_uses > MANY_READERS)
@@ -50,7 +50,7 @@ static bool read_behind(const Reorder *r, const Value *v, int from, const Op *bu
 	return false;
 }
 
-/* Bytes of operands that nothing but op reads behind position `from`. */
+/* Bytes of the operands that no op but op reads behind position `from`. */
 static int64_t freed_bytes(const Reorder *r, const Op *op, int from)
 {
 	int64_t sum = 0;
@@ -100,7 +100,7 @@ static void hoist_op(Reorder *r, Op *op)
 	if (made && made > freed_bytes(r, op, target))
 		return;
 	Op *before = r->edge[target]->next;
-	while (before->kind == OP_RESHARD || before->kind == OP_CARRY) /* which frees as well */
+	while (before->kind == OP_RESHARD || before->kind == OP_CARRY) /* these free memory, too */
 		before = before->next;
 	ir_move_before(r->m, op, before);
 	r->moves++;
@@ -108,7 +108,7 @@ static void hoist_op(Reorder *r, Op *op)
 	r->at[op->order] = target;
 }
 
-/* A view goes with its first reader; it costs nothing there, and what it shows may then sink too. */
+/* A view moves to its first reader; it costs nothing there, and the value that it shows may then sink too. */
 static void sink_op(Reorder *r, Op *op)
 {
 	int target = r->b->n_ops;
@@ -119,7 +119,7 @@ static void sink_op(Reorder *r, Op *op)
 	if (target == r->b->n_ops || r->edge[target]->prev == op)
 		return;
 	if (r->b->op[target]->section != op->section && reads_parameter(op))
-		return; /* its unit may be resharded in between */
+		return; /* the unit that it reads may be resharded in between */
 	if (!view && (reads_parameter(op) || made_bytes(r, op) <= freed_bytes(r, op, r->at[op->order])))
 		return;
 	ir_move_before(r->m, op, r->edge[target]);
@@ -146,7 +146,7 @@ static void apply(Reorder *r, MoveFn *move, bool backwards)
 /* ---- the choice ---- */
 
 typedef struct Order {
-	Buffers *b;           /* whose ops stand in it */
+	Buffers *b;           /* the buffers of this order of ops */
 	SectionKind *section; /* of each */
 	int64_t peak;
 } Order;
@@ -167,7 +167,7 @@ static void restore(Module *m, const Order *order)
 	}
 }
 
-/* What the present order becomes by a move; itself where nothing does. */
+/* The order that a move makes of `present`; `present` itself when the move changes nothing. */
 static Order moved(Module *m, bool eval, const Order *present, MoveFn *move, bool backwards, Arena *a)
 {
 	Buffers *b = present->b;

@@ -1,14 +1,15 @@
 /* passes/schedule/schedule.c: fixes the order of computing.
  *
- * Requires SHARD.  Ensures a total order of each section in which memory dies early; that a unit is gathered
- * in front of its first reader and resharded behind its last one; that the gaps of a flat gradient are
- * zeroed in front of the first op that writes into it, and that it is reduced behind the last one.
+ * Requires SHARD.  Ensures a total order of each section in which memory dies early; that a unit is gathered in
+ * front of its first reader and resharded behind its last one; that the gaps of a flat gradient are zeroed in front
+ * of the first op that writes into it, and that it is reduced behind the last one.
  *
- * Effects of computing keep their order, and so do writes and the reads around them.  What moves no value but
- * marks the life of one (wait, reshard, zero_gaps, collect and its reduce) settles around the new order. */
+ * Ops with effects keep their order, and writes keep their order to the reads around them.  Ops that move no value
+ * but begin or end the life of one (wait, reshard, zero_gaps, collect and its reduce) are then put where the new
+ * order needs them. */
 #include "passes/passes.h"
 
-/* Positions of a section's ops from n on; returns the next. */
+/* Numbers the ops of a section from n on; returns the next number. */
 static int64_t number_section(Module *m, SectionKind s, int64_t n)
 {
 	IR_FOR_OPS(m, s, op)
@@ -16,7 +17,7 @@ static int64_t number_section(Module *m, SectionKind s, int64_t n)
 	return n;
 }
 
-/* Positions across all sections, so that readers in a later one count as later. */
+/* Numbers ops across all sections, so that readers in a later section count as later. */
 static void number_all(Module *m)
 {
 	int64_t n = 0;
@@ -69,7 +70,7 @@ static void settle_waits(Module *m, SectionKind s, Arena *a)
 	}
 }
 
-/* The op that reads v last, through views; `last` when none reads it later. */
+/* The op behind `last` that reads v last, directly or through views; `last` when there is none. */
 static Op *last_reader(const Value *v, Op *last)
 {
 	for (const Use *u = v->uses; u; u = u->next) {
@@ -114,7 +115,7 @@ static bool is_behind_collect(const Op *op, const Unit *u)
 	return op && op_info[op->kind].flags & COMM && op->unit == u && op->kind != OP_ALL_GATHER;
 }
 
-/* Puts op behind *at, which it becomes. */
+/* Puts op behind *at and makes it the new *at. */
 static void put_behind(Module *m, Op *op, Op **at)
 {
 	Op *next = (*at)->next;
@@ -125,14 +126,14 @@ static void put_behind(Module *m, Op *op, Op **at)
 	*at = op;
 }
 
-/* Views of gradients that stand behind position `from`. */
+/* Puts the views of a gradient that stand behind position `from` behind *at, too. */
 static void put_views_behind(Module *m, Value *v, int64_t from, Op **at)
 {
 	Op *op = v ? v->op : NULL;
 	if (!op || !(op_info[op->kind].flags & VIEW) || op->section != (*at)->section || op->order <= from)
 		return;
 	put_views_behind(m, op_in(op, 0), from, at);
-	op->order = from; /* done, should another operand show it too */
+	op->order = from; /* done, in case another operand shows it too */
 	put_behind(m, op, at);
 }
 
@@ -168,8 +169,9 @@ static void put_gaps_before(Module *m, Op **zero, const Unit *u, Op *op)
 	zero[u->index] = NULL;
 }
 
-/* The gaps of a flat gradient are zeroed in front of the first op that writes into it; where none does, and
- * copies will, in front of its collect.  An op may write into several: a norm's weight and bias of two owners. */
+/* The gaps of a flat gradient are zeroed in front of the first op that writes into it; if only copies will, which
+ * pass memory inserts, in front of its collect.  An op may write into several flats: a norm's weight and bias may
+ * have different owners. */
 static void settle_gaps(Module *m, Arena *a)
 {
 	Buffers *b = buffers_find(m, false, a);

@@ -1,13 +1,13 @@
 /* passes/shard/blocks.c: finds the repeated blocks of a model.
  *
- * First by module scope: "h.0", "h.1" are elements of the container "h".  An element is a block when it
- * has at least two sub-scopes (so that the layers of a flat Sequential are none), and of nested containers
- * the outermost wins in which two elements compute the same: the layers of a ResNet rather than its stages,
- * the blocks of a T5 rather than their halves.  Where none does, an outermost container of two elements.
- * Where no op has a scope, by repetition: the longest stretch of the op list that repeats itself with a
- * fixed period, cut where the fewest bytes cross from one period to the next.
+ * First by module scope: "h.0" and "h.1" are elements of the container "h".  An element is a block when it has at
+ * least two sub-scopes (so that the layers of a flat Sequential are not blocks).  Of nested containers the
+ * outermost one is taken in which two elements compute the same: the layers of a ResNet rather than its stages, the
+ * blocks of a T5 rather than their halves.  If there is no such container, an outermost container with two elements
+ * is taken.  When no op has a scope, blocks are found by repetition: the longest stretch of the op list that
+ * repeats itself with a fixed period, cut where the fewest bytes cross from one period to the next.
  *
- * Keeps the module as it is.  Deterministic; cost is linear in the number of ops. */
+ * Does not change the module.  Deterministic; cost is linear in the number of ops. */
 #include "passes/passes.h"
 
 #include <ctype.h>
@@ -40,7 +40,7 @@ static uint64_t hash_attrs(const Attr *attrs, uint64_t h)
 {
 	for (const Attr *a = attrs; a; a = a->next) {
 		h = hash_bytes(a->name, strlen(a->name), h);
-		if (!strcmp(a->name, "id")) /* of a dropout: never equal */
+		if (!strcmp(a->name, "id")) /* of a dropout, and never equal */
 			continue;
 		if (a->kind == ATTR_INTS || a->kind == ATTR_FLOATS)
 			h = hash_bytes(a->ints, sizeof(int64_t) * (size_t)a->n, h);
@@ -76,17 +76,17 @@ static uint64_t hash_op(const Op *op)
 
 typedef struct Container { int n_blocks; } Container;
 
-/* Containers that differ in indices only: "stages.0.layers", "stages.1.layers". */
+/* Containers whose names differ in indices only: "stages.0.layers", "stages.1.layers". */
 typedef struct Family {
 	Map *seen;            /* signatures of its elements */
-	bool repeats;         /* two are alike */
+	bool repeats;         /* two of them are alike */
 } Family;
 
 typedef struct Element {
 	const char *name;     /* "h.0" */
 	const char *child;    /* first sub-scope seen, at any depth */
-	bool many;            /* another one was seen */
-	uint64_t signature;   /* of its ops, in any order */
+	bool many;            /* another sub-scope was seen */
+	uint64_t signature;   /* hash of its ops, independent of their order */
 	int index;            /* of its block, -1 = not one */
 	Container *container;
 	Family *family;
@@ -101,7 +101,7 @@ typedef struct Scopes {
 	bool repeats;         /* some family repeats */
 } Scopes;
 
-/* TorchScript says it by node names: "/h.0/attn/MatMul". */
+/* TorchScript exports scopes as node names: "/h.0/attn/MatMul". */
 const char *blocks_scope(Arena *a, const Loc *loc)
 {
 	if (loc->scope && *loc->scope)
@@ -124,8 +124,8 @@ static bool all_digits(const char *s, size_t n)
 	return n > 0;
 }
 
-/* Bytes of the container's name in front of an element's component: "h" of "h" + "3", "layer" of
- * "layer_3"; -1 when the component has no index. */
+/* The number of bytes of the container's name in an element's component: "h" of "h" + "3", "layer" of "layer_3"; -1
+ * when the component has no index. */
 static int container_length(const char *scope, const char *component, size_t n)
 {
 	const char *line = component + n;
@@ -176,7 +176,7 @@ static Element *element_get(Scopes *s, const char *scope, size_t length, int con
 
 typedef void ElementFn(Scopes *s, Element *e, const char *rest, void *ctx);
 
-/* Calls f for every indexed component of the scope, outermost first; rest follows the component. */
+/* Calls f for every indexed component of the scope, outermost first; rest is the part behind the component. */
 static void for_elements(Scopes *s, const char *scope, ElementFn *f, void *ctx)
 {
 	for (const char *c = scope; *c;) {
@@ -224,7 +224,7 @@ static void outermost(Scopes *s, Element *e, const char *rest, void *ctx)
 		*found = e;
 }
 
-/* An op without a scope belongs where all of its computed operands come from. */
+/* An op without a scope belongs to the block from which all of its computed operands come. */
 static int block_of_operands(const Blocks *b, const Op *op)
 {
 	int block = -1, n = 0;
@@ -239,7 +239,7 @@ static int block_of_operands(const Blocks *b, const Op *op)
 	return block;
 }
 
-/* NULL: no op has a scope. */
+/* Finds blocks by scopes; NULL: no op has a scope. */
 static Blocks *by_scope(Module *m, SectionKind section, Arena *a)
 {
 	Scopes s = {.a = a, .elements = map_new(a), .containers = map_new(a), .families = map_new(a)};
@@ -282,8 +282,8 @@ typedef struct Sequence {
 	int n;
 } Sequence;
 
-/* Whether a result depends on inputs or parameters; tables (of rope, of masks) are made once, by whoever
- * needs them first, and belong to no block. */
+/* Whether a result depends on inputs or parameters.  Other results, such as tables of rope or masks, are computed
+ * once by the first op that needs them and belong to no block. */
 static bool op_varies(const Op *op, const bool *varies)
 {
 	bool any = op->kind == OP_INPUT || op->kind == OP_PARAM;
@@ -313,7 +313,7 @@ static Sequence sequence_of(Module *m, SectionKind section, Arena *a)
 	return s;
 }
 
-/* Longest run of i with hash[i] == hash[i + period]; at least one whole period, else length 0. */
+/* The longest run of i with hash[i] == hash[i + period]; length 0 when it is shorter than one period. */
 static int longest_run(const Sequence *s, int period, int *start)
 {
 	int best = 0, run = 0;
@@ -376,7 +376,7 @@ static int best_period(const Sequence *s, Arena *a, int *start, int *run)
 	return period;
 }
 
-/* crossing[i]: bytes of computed values that are made before op i of the sequence and used at or after. */
+/* crossing[i]: bytes of computed values that are made before op i of the sequence and read by op i or later. */
 static int64_t *crossing_bytes(const Sequence *s, const Module *m, Arena *a)
 {
 	int64_t *delta = NEW_N(a, int64_t, s->n + 2);
@@ -402,7 +402,7 @@ static int64_t *crossing_bytes(const Sequence *s, const Module *m, Arena *a)
 	return delta;
 }
 
-/* Moves the first cut, as far as that loses no block, to where the least crosses the cut one period later. */
+/* Moves the first cut to where the fewest bytes cross the cut one period later, as far as no block is lost by that. */
 static int best_cut(const Sequence *s, const Module *m, int start, int period, int run, Arena *a)
 {
 	int64_t *crossing = crossing_bytes(s, m, a);

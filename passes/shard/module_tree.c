@@ -1,12 +1,12 @@
-/* passes/shard/module_tree.c: the tree of modules that a model's parameters live in.
+/* passes/shard/module_tree.c: builds the tree of modules to which a model's parameters belong.
  *
- * A dotted name says it: "h.0.attn.c_attn.weight" is a parameter of module h.0.attn.c_attn.  Where names say
- * nothing ("onnx::MatMul_123", "w"), or the model's scopes are named otherwise than its parameters, the
- * scopes of the ops that read the parameter do.  A model without scopes whose blocks were found by repetition
- * has its blocks as modules, named after their parameters where these agree.
+ * A dotted name tells the module: "h.0.attn.c_attn.weight" is a parameter of module h.0.attn.c_attn.  Where names
+ * tell nothing ("onnx::MatMul_123", "w"), or where the model's scopes are named differently from its parameters,
+ * the scopes of the ops that read a parameter tell it.  In a model without scopes, blocks that were found by
+ * repetition are the modules; they are named after their parameters where the names agree.
  *
- * The one idea: a parameter that several modules read (tied) is held by their lowest common module, so that
- * any choice of units above gives it to the lowest common unit. */
+ * A parameter that several modules read (a tied one) belongs to their lowest common module, so that any choice of
+ * units above gives it to the lowest common unit. */
 #include "base/near.h"
 #include "passes/shard/wrap.h"
 
@@ -18,8 +18,8 @@ enum { MAX_DEPTH = 64, NO_BLOCK = -1, NOT_READ = -2 }; /* deeper names are cut: 
 /* ---- what readers say ---- */
 
 typedef struct Readers {
-	const char *common;  /* scope of all readers; NULL: there is none */
-	const char *scope, *other; /* of the first reader and, NULL if there is none, of one in another */
+	const char *common;  /* the common scope of all readers; NULL: there is none */
+	const char *scope, *other; /* scopes of the first reader and of one in another scope (NULL: none) */
 	int first, block;
 } Readers;
 
@@ -44,7 +44,7 @@ static const char *common_scope(Arena *a, const char *x, const char *y)
 	return arena_strndup(a, x, whole);
 }
 
-/* Whether scope x is y or lies in it. */
+/* Whether scope x is y or lies inside y. */
 static bool scope_in(const char *x, const char *y)
 {
 	size_t n = strlen(y);
@@ -69,7 +69,7 @@ static void note_reader(Finder *f, Readers *r, const Op *op)
 	r->scope = earlier ? scope : r->scope;
 }
 
-/* Views, casts and transposes of a parameter are read where their results are. */
+/* Notes the readers of v.  Views, casts and transposes of a parameter count as read where their results are read. */
 static void note_readers(Finder *f, Readers *r, const Value *v)
 {
 	for (const Use *u = v->uses; u; u = u->next) {
@@ -101,15 +101,15 @@ static void find_readers(Finder *f)
 
 /* ---- what names say ---- */
 
-/* The module of a dotted name; NULL: the name says nothing. */
+/* The module that a dotted name tells; NULL: the name tells nothing. */
 static const char *module_of_name(Arena *a, const char *name)
 {
 	const char *dot = strrchr(name, '.');
 	return !dot || dot == name || strstr(name, "::") ? NULL : arena_strndup(a, name, (size_t)(dot - name));
 }
 
-/* Whether names and scopes speak of the same modules, by majority of the parameters that have both.  A
- * parameter read in a sibling of its module does not count: fused ops are said to be where they end. */
+/* Whether names and scopes name the same modules, by majority of the parameters that have both.  A parameter that
+ * is read in a sibling of its module does not count, since a fused op has the scope in which it ends. */
 static bool names_agree(const Finder *f)
 {
 	int same = 0, apart = 0;
@@ -128,7 +128,7 @@ static bool names_agree(const Finder *f)
 	return same >= apart;
 }
 
-/* Whether module `name` holds parameters of block b only. */
+/* Whether module `name` holds only parameters of block b. */
 static bool holds_block(const Finder *f, const char *name, int b)
 {
 	for (int i = 0; i < f->m->n_symbols; i++) {
@@ -140,8 +140,8 @@ static bool holds_block(const Finder *f, const char *name, int b)
 	return true;
 }
 
-/* Blocks found by repetition: of each the outermost module that holds its parameters and no others; NULL
- * when names do not show the blocks. */
+/* Names blocks that were found by repetition: each after the outermost module that holds parameters of this block
+ * only; NULL when names do not show the blocks. */
 static const char **names_of_blocks(const Finder *f)
 {
 	int n = f->blocks->n;
@@ -216,7 +216,7 @@ static void plant(const Finder *f, Planter *p, const PtrMap *left_out, bool by_b
 		if (s->kind != SYM_PARAM || ptrmap_get(left_out, s))
 			continue;
 		if (!f->scopes)
-			r->other = NULL; /* nothing is known of where it is read */
+			r->other = NULL; /* it is not known where it is read */
 		Home *h = NEW(p->a, Home);
 		h->node = node_get(p, home_of(f, s, r, by_names, by_blocks));
 		h->first = r->first;
@@ -239,7 +239,7 @@ static void mark_blocks(const Finder *f, Planter *p, const char *const *name)
 	}
 }
 
-/* Insertion keeps the order of equals; most children come in order already. */
+/* Insertion sort is stable, and most children are in order already. */
 static void sort_children(TreeNode *n)
 {
 	for (int i = 1; i < n->child.n; i++) {

@@ -1,12 +1,12 @@
-/* passes/shard/owners.c: which rank owns which parameter, and the units that follow from it (the rules
- * O10 to S24 stand in docs/compatibility.md).
+/* passes/shard/owners.c: decides which rank owns which parameter, and makes the units that follow from it (rules
+ * O10 to S24 of docs/compatibility.md).
  *
- * One load per rank; parameters in the order of registration (of symbols); each goes to the rank with the
- * smallest load, ties to the lowest, and weighs its elements when it is trained, 1 when it is frozen
- * (O10, O11).  A group is split into one group per owner, ascending by elements, stable (O13).
- * sharded_ddp: of a group's trained parameters of one owner, small ones share one bucket while its fill
- * stays strictly below min(2^23, trained elements of the model); each other one is a unit (S20).  A bucket
- * that nothing fits into is not made (S24).  A frozen parameter stays in its owner's first unit. */
+ * Each rank has a load.  Parameters are visited in the order of registration (of symbols); each goes to the rank
+ * with the smallest load, the lowest rank among equals, and adds its number of elements when it is trained, 1 when
+ * it is frozen (O10, O11).  A group is split into one group per owner, sorted by ascending number of elements,
+ * stable (O13).  With sharded_ddp, of the trained parameters of one owner in a group, small ones share a bucket
+ * while it holds strictly less than min(2^23, trained elements of the model); each other one is a unit of its own
+ * (S20).  A bucket into which nothing fits is not made (S24).  A frozen parameter stays in its owner's first unit. */
 #include "passes/shard/wrap.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static PtrMap *find_owners(const Module *m, const Groups *groups, int world, Are
 	return owner;
 }
 
-/* Insertion, so that equals keep their order. */
+/* Insertion sort, which keeps the order of equal elements. */
 static void sort_by_numel(Params *p)
 {
 	for (int i = 1; i < p->n; i++) {
@@ -58,7 +58,7 @@ static void sort_by_numel(Params *p)
 typedef struct Split {
 	Groups *out;
 	Strategy strategy;
-	int64_t limit;       /* of a bucket's elements */
+	int64_t limit;       /* the largest number of elements of a bucket */
 	Arena *a;
 } Split;
 
@@ -90,7 +90,7 @@ static void add_buckets(Split *s, const Group *g, int owner, const char *name, c
 
 static void split_group(Split *s, const Group *g, const PtrMap *owner)
 {
-	Map *owners = map_new(s->a); /* decimal owner -> its parameters: few of many ranks own some of a group */
+	Map *owners = map_new(s->a); /* owner, in decimal -> its parameters; a map, since few ranks own any of a group */
 	int highest = 0;
 	for (int i = 0; i < g->params.n; i++) {
 		int r = (int)(intptr_t)ptrmap_get(owner, g->params.at[i]) - 1;

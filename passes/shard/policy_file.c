@@ -1,7 +1,7 @@
 /* passes/shard/policy_file.c: --wrap=file:POLICY.json -> groups of parameters.
  *
  *   {
- *     "strategy": "full_shard",                     of every unit that says none; as --strategy
+ *     "strategy": "full_shard",                     of every unit that does not name one; as --strategy
  *     "ignore": ["REGEX", ...],                     as --ignore
  *     "units": [
  *       {"scope": "^h\\.[0-9]+$"},                  every outermost module that matches is a unit
@@ -10,10 +10,10 @@
  *     ]
  *   }
  *
- * Every member is optional; a unit has either scope or params, and params need a name.  Parameters that no
- * unit takes are the root's.  Units must not overlap (F18 of docs/compatibility.md).  Unknown members, wrong types,
- * names given twice, "root" and "ignored" as names, regular expressions that are none or match nothing are
- * errors, each with its path ("policy.json: $.units[2].scope"), all reported at once. */
+ * Every member is optional.  A unit has either scope or params, and one with params needs a name.  Parameters that no
+ * unit takes belong to the root.  Units must not overlap (F18 of docs/compatibility.md).  Errors are unknown members,
+ * wrong types, names given twice, the names "root" and "ignored", and regular expressions that are invalid or match
+ * nothing.  Each is reported with its path ("policy.json: $.units[2].scope"), all of them at once. */
 #include "passes/shard/wrap.h"
 
 #include <stdlib.h>
@@ -253,7 +253,7 @@ static int first_use(const Placer *p, const Group *g)
 	return first;
 }
 
-/* Into the order of first use; equals keep that of the file. */
+/* Sorts groups by first use; equal ones keep the order of the file. */
 static void sort_groups(const Placer *p)
 {
 	for (int i = 1; i < p->out->n; i++) {

@@ -1,27 +1,27 @@
 /* passes/shard/shard.c: makes the life of every unit explicit, by its strategy (base/strategies.def).
  *
- * Requires SHARD (units are known).  Ensures that a parameter is read only as a view of its gathered
- * unit, between the unit's wait and its reshard, or of a unit that rests whole; that the gradients of a
- * unit are collected in flat order and reduced once; that updates act on what a rank keeps of them.
+ * Requires SHARD (units are known).  Ensures that a parameter is read only as a view of its gathered unit, between
+ * the unit's wait and its reshard, or of a unit that is resident as a whole; that the gradients of a unit are
+ * collected in flat order and reduced once; that updates work on the part that a rank keeps.
  *
  *   forward   gather @h.0, wait, ops of h.0, reshard      backward  gather @h.0, wait, its gradients, reshard
- *             (units that rest whole: resident)                     collect, reduce_scatter, wait
+ *             (units kept whole at rest: resident)                  collect, reduce_scatter, wait
  *             (kept units are not resharded here)           (hybrid: then all_reduce of the shard, wait;
  *                                                            whole: all_reduce, or reduce to the owner)
  *   update    sumsq of the shards, all_reduce_scalars, step_scalars, update_shard per unit
  *             (owned units: broadcast_flat behind it, waits at the end)
  *
- * Liveness saves work: a unit that backward does not read is not gathered again, and a reshard is dropped
- * that the unit's own gather would follow before any other unit is read.  Attribute `why` of a forward
- * gather says so.  eval has its own gathers.
- * Of several micro-batches (--accum=many, docs/ir.md) only the last ends the step: the others have no update.
- *   sync=last   the flat gradient goes on: first zero_gaps .. carry_grad, middle carried_grad, accumulate ..
+ * Liveness saves work: a unit that backward does not read is not gathered again, and a reshard is dropped if the
+ * same unit would be gathered again before any other unit is read.  Attribute `why` of a forward gather says so.
+ * eval has its own gathers.
+ * With several micro-batches (--accum=many, docs/ir.md) only the last one ends the step; the others have no update.
+ *   sync=last   the flat gradient is passed on: first zero_gaps .. carry_grad, middle carried_grad, accumulate ..
  *               carry_grad, last carried_grad, accumulate .. its reduce; units of a strategy that keeps them
  *               gathered are gathered in the first alone: carry, carried .. carry, carried .. reshard (F94 of
  *               docs/compatibility.md); where the gradient is a product, the accumulate computes it
- *   sync=every  as one micro-batch, but what a rank keeps is added up (add=1); hybrid_shard's all_reduce over
- *               groups waits for the last
- * Knows neither the rank nor the world size: at one shard the runtime makes gather and reduce no-ops.
+ *   sync=every  as one micro-batch, but the part that a rank keeps is added up (add=1); hybrid_shard's
+ *               all_reduce over groups is issued in the last one only
+ * Depends on neither the rank nor the world size: with one shard the runtime makes gather and reduce no-ops.
  * Refuses a module that is sharded already. */
 #include "passes/passes.h"
 
@@ -37,14 +37,15 @@ typedef struct Shard {
 	Module *m;
 	const Options *o;
 	Diag *d;
-	UnitUse *use;    /* by unit index; of the section at work, carried on from forward for held units */
+	UnitUse *use;    /* by unit index, for the current section; held units keep theirs from forward */
 	PtrMap *local;   /* parameter symbol or alias value -> the value to read in this section */
-	int64_t at;      /* number of the op at work, sources not counted */
+	int64_t at;      /* number of the current op, sources not counted */
 } Shard;
 
 /* ---- parameters become views ---- */
 
-/* A cast to the dtype that the flat is gathered in is no code: its view has that dtype. */
+/* Whether a cast converts to the dtype in which its flat is gathered: then it needs no code, since its view has
+ * that dtype. */
 static bool is_gathered_so(const Op *op)
 {
 	if (!op_is_param_cast(op))
@@ -58,7 +59,7 @@ static bool is_alias(const Op *op)
 	return (op_info[op->kind].flags & VIEW && op->n_in) || is_gathered_so(op);
 }
 
-/* The `param` op that v shows, perhaps through views; NULL = it is no parameter. */
+/* The `param` op that v shows, perhaps through views; NULL = v is not a parameter. */
 static Op *param_of(Value *v)
 {
 	while (v && is_alias(v->op))
@@ -72,7 +73,7 @@ static Builder builder_at(Shard *s, Op *before, SectionKind section, const Loc *
 		.loc = loc_with_role(s->m, loc, "shard")};
 }
 
-/* "f32 -> bf16" when a collective of the unit casts what it sends. */
+/* Adds "f32 -> bf16" when a collective of the unit casts what it sends. */
 static Attr *cast_attr(Module *m, Attr *attrs, DType from, DType to)
 {
 	return from == to ? attrs : attr_str(m, attrs, "cast", arena_printf(m->arena, "%s -> %s",
@@ -84,7 +85,7 @@ static Attr *round_attr(const Shard *s, Attr *attrs, bool rounds)
 	return s->o->precision.stochastic_rounding && rounds ? attr_str(s->m, attrs, "round", "stochastic") : attrs;
 }
 
-/* By the first of the unit's flats that a gather casts.  Evaluations round to nearest. */
+/* The cast of a gather, from the first of the unit's flats that is cast.  Evaluations round to nearest. */
 static Attr *gather_cast(const Shard *s, const Unit *u, SectionKind section)
 {
 	for (int f = 0; f < u->n_flats; f++)
@@ -94,7 +95,7 @@ static Attr *gather_cast(const Shard *s, const Unit *u, SectionKind section)
 	return NULL;
 }
 
-/* Whether the unit is there already, since the step's first micro-batch. */
+/* Whether the unit is gathered already since the step's first micro-batch. */
 static bool carried_into(const Module *m, const Unit *u, SectionKind section)
 {
 	return ir_is_carried(m, u) && ir_goes_on(m) && section != SEC_EVAL;
@@ -175,7 +176,7 @@ static void reshard_all(Shard *s)
 		reshard(s, s->m->units[u]);
 }
 
-/* Aliases with no reader left, and all `param` ops: their readers have views now. */
+/* Removes aliases without readers and all `param` ops: their readers use views now. */
 static void remove_params(Module *m, SectionKind section)
 {
 	for (Op *op = m->last[section], *prev; op; op = prev) {
@@ -199,9 +200,9 @@ static void read_views(Shard *s, SectionKind section)
 /* ---- from forward into backward ---- */
 
 typedef struct Later {
-	bool *read;      /* by unit index: whether backward reads it */
-	bool *first;     /* whether its first op that reads any gathered unit reads this one */
-	int64_t last_at; /* when forward reads a gathered unit last */
+	bool *read;      /* by unit index: backward reads the unit */
+	bool *first;     /* the first op of backward that reads any gathered unit reads this one */
+	int64_t last_at; /* number of the last op of forward that reads a gathered unit */
 } Later;
 
 static Later find_later(Shard *s)
@@ -230,7 +231,7 @@ static bool is_root(const Module *m, const Unit *u)
 	return u->index == m->n_units - 1 && !strcmp(u->name, "root");
 }
 
-/* Why u, which backward reads, stays gathered from forward into backward; NULL = it does not. */
+/* Why u, which backward reads, stays gathered from forward into backward; NULL = it is resharded. */
 static const char *why_kept(const Shard *s, const Unit *u, const Later *later)
 {
 	if (ir_is_carried(s->m, u))
@@ -244,7 +245,7 @@ static const char *why_kept(const Shard *s, const Unit *u, const Later *later)
 	return NULL;
 }
 
-/* Frees units after forward; held[u]: u's flats go on into backward. */
+/* Ends the lives of units after forward; held[u]: u's flats stay readable in backward. */
 static void end_forward(Shard *s, bool *held)
 {
 	Module *m = s->m;
@@ -311,7 +312,7 @@ static bool is_before(const Op *a, const Op *b)
 typedef struct Gradients {
 	Value **of;      /* in flat order, NULL = none */
 	int n;
-	Op *first, *last; /* that compute them, in or after backward; NULL when all are older */
+	Op *first, *last; /* ops that compute them, in or after backward; NULL when all are older */
 } Gradients;
 
 static Gradients gradients_of(Module *m, const Unit *u, const PtrMap *updates)
@@ -332,7 +333,7 @@ static Gradients gradients_of(Module *m, const Unit *u, const PtrMap *updates)
 	return g;
 }
 
-/* Adds each gradient to its sum, directly behind the op that makes it, and takes the sums in their places. */
+/* Adds each gradient to its running sum directly behind the op that makes it; the sums replace the gradients. */
 static void accumulate(Shard *s, const Unit *u, Gradients *g)
 {
 	Module *m = s->m;
@@ -351,13 +352,13 @@ static void accumulate(Shard *s, const Unit *u, Gradients *g)
 		b.name = arena_printf(m->arena, "%s.sum", u->params[i]->name);
 		Op *op = (g->of[k - 1] = ir_emit(&b, OP_ACCUMULATE, 1, &v, NULL))->op;
 		op->order = older ? early++ : v->op->order;
-		/* of equals the last one that was put there stands first */
+		/* of gradients with the same position the one inserted last stands first */
 		g->first = !g->first || !is_before(g->first, op) ? op : g->first;
 		g->last = !g->last || is_before(g->last, op) ? op : g->last;
 	}
 }
 
-/* A product that nothing else reads is added as it is made: it is not stored between. */
+/* A product that nothing else reads is added to the sum as it is computed, and is not stored in between. */
 static bool add_product(Module *m, Op *sum)
 {
 	Value *g = op_in(sum, 0);
@@ -378,7 +379,8 @@ static bool add_product(Module *m, Op *sum)
 	return true;
 }
 
-/* In front of gather_units, which sees where parameters that a product reads are wanted last. */
+/* Must run before gather_units, which looks for the last readers of parameters, including those that a product
+ * reads. */
 static void add_products(Shard *s)
 {
 	int n = 0;
@@ -407,7 +409,8 @@ static Value *reduced(Builder *b, Unit *u, OpKind kind, Value *grad, const char 
 	return ir_emit(b, OP_WAIT, 1, &sent, NULL);
 }
 
-/* What this rank keeps of the unit's mean gradient: its shard, all of it, or on the owner all of it. */
+/* The part of the unit's mean gradient that this rank keeps: its shard, or all of it, or all of it on the owner
+ * only. */
 static Value *reduce_flat(Builder *b, Unit *u, Value *flat)
 {
 	const StrategyInfo *strategy = &strategy_info[u->strategy];
@@ -421,7 +424,7 @@ static Value *reduce_flat(Builder *b, Unit *u, Value *flat)
 	return ir_ends_step(b->m) ? reduced(b, u, OP_ALL_REDUCE, shard, "mean", "reduced", "mine") : shard;
 }
 
-/* NULL: the gradient goes on into the next micro-batch. */
+/* Reduces the gradient of a unit; NULL: the gradient is passed on to the next micro-batch. */
 static Value *reduce_unit(Shard *s, Unit *u, const PtrMap *updates)
 {
 	Module *m = s->m;
@@ -449,7 +452,7 @@ static Value *reduce_unit(Shard *s, Unit *u, const PtrMap *updates)
 
 /* ---- updates ---- */
 
-/* Scalars of all ranks: loss, weight and, where the model wants a norm, its sum of squares. */
+/* Sums the scalars of all ranks: loss, weight and, where the program needs a norm, its sum of squares. */
 static void reduce_scalars(Shard *s, Op *norm, Op *step, Value **shards, int n)
 {
 	Builder b = builder_at(s, step, SEC_UPDATE, step->loc);
@@ -480,7 +483,7 @@ static void update_unit(Shard *s, Builder *b, Unit *u, Value *grad, const Optimi
 	*sent = ir_emit_op(b, OP_BROADCAST_FLAT, 0, NULL, attrs, NULL);
 }
 
-/* grad: by unit index, NULL = nothing of the unit is trained. */
+/* grad: by unit index, NULL = the unit has nothing that is trained. */
 static void emit_updates(Shard *s, Builder *b, Value **grad, const OptimizerChoice *opt)
 {
 	Module *m = s->m;
@@ -496,7 +499,7 @@ static void emit_updates(Shard *s, Builder *b, Value **grad, const OptimizerChoi
 	}
 }
 
-/* What only the step's end wants: updates, scalars, and the ops that nothing else reads. */
+/* Removes what only the end of a step needs: updates, scalars, and ops that nothing else reads. */
 static void remove_update(Module *m)
 {
 	static const OpKind ends[] = {OP_UPDATE, OP_NORM, OP_STEP_SCALARS};
@@ -557,7 +560,7 @@ static void check_root(const Module *m, const Options *o, Diag *d)
 			strategy_info[root->strategy].text);
 }
 
-/* A module at SHARD is sharded by this pass, once. */
+/* Refuses a module at SHARD that this pass has sharded already. */
 static bool check_once(const Module *m, Diag *d)
 {
 	for (int s = 0; s < SEC_COUNT; s++)
@@ -570,7 +573,7 @@ static bool check_once(const Module *m, Diag *d)
 	return true;
 }
 
-/* A text may come from passes that were given other options. */
+/* Checks gradients of a text, which may come from passes that ran with other options. */
 static bool check_gradients(const Module *m, Diag *d)
 {
 	int before = d->errors;
@@ -586,7 +589,7 @@ static bool check_gradients(const Module *m, Diag *d)
 	return d->errors == before;
 }
 
-/* Where the scalars of a step are summed is a place that pass optimizer makes. */
+/* Checks that the module has step_scalars, where the scalars of a step are summed; pass optimizer makes it. */
 static bool check_step(const Module *m, Diag *d)
 {
 	const Op *update = NULL;

@@ -1,15 +1,14 @@
-/* passes/shard/units.c: parameters -> units, flats and offsets; optimizer states -> sharded symbols.
+/* passes/shard/units.c: assigns parameters to units, flats and offsets, and makes optimizer states sharded symbols.
  *
- * Requires TRAIN.  Ensures that every parameter has a unit, a flat and an offset, that units stand in
- * post-order with the remainder ("root") last, that every unit has a strategy and, where that is owned, an
- * owner, and that the optimizer's states are declared.  oss and sharded_ddp fix the number of ranks
- * (Module.world).
- * Refuses what wrap.c and policy_file.c refuse, strategies that do not go together, regular expressions that
- * match nothing, groups that do not divide the ranks, broadcasts in a dtype that does not fit, trainable
- * parameters that are not f32, and more than UNIT_MAX_FLATS kinds of parameter in a unit.
+ * Requires TRAIN.  Ensures that every parameter has a unit, a flat and an offset; that units are in post-order with
+ * the remainder ("root") last; that every unit has a strategy and, if the strategy is an owned one, an owner; and
+ * that the optimizer's states are declared.  oss and sharded_ddp fix the number of ranks (Module.world).
+ * Refuses what wrap.c and policy_file.c refuse, strategies that cannot be combined, regular expressions that match
+ * nothing, groups that do not divide the ranks, broadcasts in a dtype that does not fit, trainable parameters that
+ * are not f32, and more than UNIT_MAX_FLATS kinds of parameter in a unit.
  *
- * The one idea: --wrap makes groups of parameters by where they stand in the model; whatever else is chosen
- * (strategies, owners, what is ignored) acts on whole groups, and only then are they laid out. */
+ * --wrap makes groups of parameters by their position in the model.  All other choices (strategies, owners, what is
+ * ignored) apply to whole groups, and only then are the groups laid out in memory. */
 #include "passes/shard/wrap.h"
 
 #include "base/layout.h"
@@ -18,17 +17,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORLD_MAX = 1 << 16 }; /* ranks that owners are found for */
+enum { WORLD_MAX = 1 << 16 }; /* the most ranks for which owners are found */
 
 /* ---- flats and offsets ---- */
 
-/* What the options say of dtypes, and what the program reads of each parameter. */
+/* What the options say about dtypes, and the dtype in which the program reads each parameter. */
 typedef struct Dtypes {
 	const Options *o;
-	PtrMap *read;        /* Symbol -> DType + 1, of those that are read in another dtype than they have */
+	PtrMap *read;        /* Symbol -> DType + 1, for parameters that are read in another dtype than their own */
 } Dtypes;
 
-/* A parameter is gathered in 16 bits where all that read it do so, by casts of one dtype. */
+/* A parameter is gathered in 16 bits if all its readers read it through casts to the same 16-bit dtype. */
 static void find_read(const Module *m, Dtypes *t)
 {
 	PtrMap *other = ptrmap_new(m->arena);
@@ -51,8 +50,8 @@ static void find_read(const Module *m, Dtypes *t)
 			ptrmap_put(t->read, m->symbols[i], NULL);
 }
 
-/* The flat that a parameter lies in.  Where a unit has an owner, all ranks work with what it broadcasts: 16 bits
- * of it, or f32 that 16 bits hold; the owner updates an f32 master. */
+/* The flat to which a parameter belongs.  In a unit with an owner, all ranks compute with what the owner
+ * broadcasts: 16-bit parameters, or f32 numbers that 16 bits can hold; the owner updates an f32 master. */
 static Flat flat_of(const Dtypes *t, const Unit *u, const Symbol *s)
 {
 	void *read = ptrmap_get(t->read, s);
@@ -137,7 +136,7 @@ static bool add_unit(Module *m, const Group *g, const Dtypes *t, Diag *d)
 
 /* ---- what is trained ---- */
 
-/* Trained is what has an update; a parameter that the loss does not depend on is frozen. */
+/* A parameter is trained if it has an update; one on which the loss does not depend is frozen. */
 static bool find_trained(Module *m, Diag *d)
 {
 	PtrMap *updated = ptrmap_new(m->arena);
@@ -254,7 +253,7 @@ static const char *group_names(const Groups *groups, Arena *a)
 	return text;
 }
 
-/* As module_near. */
+/* As module_near, for the names of groups. */
 static const char *group_near(const Groups *groups, const char *pattern, Arena *a)
 {
 	const char **names = NEW_N(a, const char *, groups->n);
@@ -263,10 +262,10 @@ static const char *group_near(const Groups *groups, const char *pattern, Arena *
 	return near_pattern(a, pattern, names, groups->n);
 }
 
-/* Which --unit-strategy a group has its strategy of, and what it would have without that one. */
+/* Which --unit-strategy set the strategy of a group, and the strategy that it would have without it. */
 typedef struct Chosen { int by; int before; } Chosen;
 
-/* REGEX=STRATEGY; the last = divides. */
+/* Parses REGEX=STRATEGY, split at the last "=". */
 static bool unit_strategy(const char *text, int number, Groups *groups, Chosen *chosen, Arena *a, Diag *d)
 {
 	const char *where = "--unit-strategy", *equals = strrchr(text, '=');
@@ -312,7 +311,7 @@ static bool unit_strategies(const Options *o, Groups *groups, Arena *a, Diag *d)
 	return ok;
 }
 
-/* What is owned is owned throughout: one greedy rule over all parameters. */
+/* Refuses to mix owned and other strategies: owners are chosen by one greedy rule over all parameters. */
 static bool check_mix(const Groups *groups, int whole, Diag *d)
 {
 	bool ok = true;
@@ -328,7 +327,7 @@ static bool check_mix(const Groups *groups, int whole, Diag *d)
 	return ok;
 }
 
-/* Whether groups of hybrid_shard divide the ranks. */
+/* Checks that the groups of hybrid_shard divide the ranks. */
 static bool check_groups(const Options *o, const Groups *groups, Diag *d)
 {
 	int64_t world = MAX(o->sharding.world, 1);
@@ -364,7 +363,7 @@ static bool set_strategies(const Options *o, const PolicyFile *f, Groups *groups
 
 /* ---- all of it ---- */
 
-/* What is ignored is a unit in front of the root. */
+/* Adds the ignored parameters as a unit in front of the root. */
 static void add_ignored(Groups *groups, const Ignorer *g, Arena *a)
 {
 	if (!g->group.params.n)
@@ -378,7 +377,8 @@ static void add_ignored(Groups *groups, const Ignorer *g, Arena *a)
 	}
 }
 
-/* Names of modules are the user's: two units of a name are told apart, "root" stays the remainder's. */
+/* Module names come from the user.  Two units of one name get different names, and "root" stays that of the
+ * remainder. */
 static void name_apart(Groups *groups, Arena *a)
 {
 	Map *seen = map_new(a);
@@ -390,7 +390,7 @@ static void name_apart(Groups *groups, Arena *a)
 	}
 }
 
-/* A broadcast in fewer bits than parameters are read in, where there is one. */
+/* Checks that a broadcast does not have fewer bits than those in which parameters are read. */
 static bool check_broadcast(const Options *o, int whole, Diag *d)
 {
 	DType to = o->precision.bcast_dtype, param = o->precision.param_dtype;
@@ -411,7 +411,7 @@ static bool check_broadcast(const Options *o, int whole, Diag *d)
 	return false;
 }
 
-/* An owner's broadcast goes from parameters at rest to parameters at rest. */
+/* Checks --offload: an owner broadcasts from parameters at rest to parameters at rest. */
 static bool check_offload(const Options *o, int whole, Diag *d)
 {
 	bool refused = options_cuda(o) && o->memory.offload == LAYOUT_OFFLOAD_PARAMS && strategy_info[whole].owned;
@@ -443,7 +443,8 @@ static bool find_groups(Module *m, const Options *o, Groups *groups, Arena *a, D
 	return true;
 }
 
-/* Where every rank keeps gradients whole, the reduced one stays where backward wrote it. */
+/* Warns that --keep-low-precision-grads has no effect when every rank keeps gradients whole: a reduced gradient
+ * then stays where backward wrote it. */
 static void check_kept(const Module *m, const Options *o, Diag *d)
 {
 	bool stays = o->precision.keep_low_precision_grads;
@@ -455,7 +456,7 @@ static void check_kept(const Module *m, const Options *o, Diag *d)
 			dtype_info[gradient_dtype(o)].text);
 }
 
-/* Of --offload=optim: states, or f32 masters, are what would lie in the file. */
+/* Warns that --offload=optim has no effect without states or f32 masters, which are what the file holds. */
 static void check_optim_file(const Module *m, const Options *o, const OptimizerInfo *opt, Diag *d)
 {
 	bool some = opt->n_states > 0;

@@ -1,11 +1,11 @@
 /* passes/shard/wrap.c: --wrap -> groups of parameters, each of which becomes a unit.
  *
  * Policies that may be combined (block, each, size:N, scope:REGEX) are asked about every module of the tree,
- * children first: a module becomes a unit when any of them wants it, given what its inner units left over.
- * Ensures that no group is empty, that inner groups stand before outer ones in the order of first use, and
- * that the remainder ("root") stands last.
- * Refuses unknown policies, numbers and regular expressions that are none, policies that exclude each
- * other, and scope:REGEX without a module of that name. */
+ * children first.  A module becomes a unit when any of them chooses it, given the parameters that its inner units
+ * left over.  Ensures that no group is empty, that inner groups precede outer ones in the order of first use, and
+ * that the remainder ("root") is last.
+ * Refuses unknown policies, invalid numbers and regular expressions, policies that exclude each other, and
+ * scope:REGEX that matches no module. */
 #include "base/near.h"
 #include "passes/shard/wrap.h"
 
@@ -113,7 +113,7 @@ static bool parse_policy(const char *text, WrapPolicy *out, Arena *a, Diag *d)
 	return true;
 }
 
-/* A policy that stands alone and another one that was asked for. */
+/* Refuses a policy that must stand alone together with another one that was given. */
 static bool check_conflicts(const Wrap *w, Diag *d)
 {
 	for (int i = 0; i < w->policies.n; i++) {
@@ -154,12 +154,13 @@ bool wrap_parse(const Options *o, Wrap *out, Arena *a, Diag *d)
 
 typedef struct Chooser {
 	const Wrap *w;
-	regex_t *re;         /* by policy; of WRAP_SCOPE */
-	int *matched;        /* by policy: modules that it named */
-	int *left;           /* by policy: those of them with parameters that no unit in them holds */
+	regex_t *re;         /* by policy, for WRAP_SCOPE */
+	int *matched;        /* by policy: number of modules that it matched */
+	int *left;           /* by policy: number of those with parameters that no inner unit holds */
 } Chooser;
 
-/* A list of modules ("h" of "h.0", "h.1"): nobody calls it, so size never wraps it (F14 of docs/compatibility.md). */
+/* Whether n is a list of modules ("h" of "h.0", "h.1").  A list is never called, so size never wraps it (F14 of
+ * docs/compatibility.md). */
 static bool is_list(const TreeNode *n)
 {
 	for (int i = 0; i < n->child.n; i++) {
@@ -182,7 +183,7 @@ static bool wants(const Chooser *c, int policy, const TreeNode *n, int64_t left)
 	}
 }
 
-/* Returns the elements in n that no unit in it holds. */
+/* Chooses units in n and below; returns the number of elements in n that no unit holds. */
 static int64_t choose_units(Chooser *c, TreeNode *n)
 {
 	int64_t left = 0;
@@ -204,14 +205,14 @@ static int64_t choose_units(Chooser *c, TreeNode *n)
 	return n->unit ? 0 : left;
 }
 
-/* Whether the expression matches one of the modules that use a parameter together. */
+/* Whether the expression matches one of the modules that share a parameter. */
 static bool matches_user(const regex_t *re, const Home *h)
 {
 	return h && h->module && ((*h->module && pattern_matches(re, h->module))
 		|| (*h->other && pattern_matches(re, h->other)));
 }
 
-/* Which they are: the model itself has no name. */
+/* Names the modules that share it; the model itself has no name. */
 static const char *users_text(const Home *h, Arena *a)
 {
 	if (*h->module && *h->other)
@@ -219,7 +220,8 @@ static const char *users_text(const Home *h, Arena *a)
 	return arena_printf(a, "module \"%s\" and the model itself", *h->module ? h->module : h->other);
 }
 
-/* A parameter that a module of this name uses, and another one too: it belongs to their lowest common module. */
+/* A parameter that a module of this name shares with another module, so that it belongs to their lowest common
+ * module. */
 static const Home *hoisted_from(const regex_t *re, const ModuleTree *t, const char **name)
 {
 	for (int i = 0; i < t->nodes.n; i++)
@@ -245,7 +247,7 @@ void wrap_refuse_scope(const char *where, const char *pattern, const regex_t *re
 			module_names(t, a), module_near(t, pattern, a));
 }
 
-/* A module that the expression matches, whose parameter is tied and so belongs to a unit around all that share it. */
+/* A tied parameter of a module that the expression matches: it belongs to a unit around all modules that share it. */
 static const Symbol *tied_match(const regex_t *re, const TreeNode *n, const char **module, Arena *a)
 {
 	for (int i = 0; i < n->own.n; i++) {
@@ -260,7 +262,7 @@ static const Symbol *tied_match(const regex_t *re, const TreeNode *n, const char
 	return NULL;
 }
 
-/* The unit around a module, where the expression does not mean that unit as well; or NULL. */
+/* The unit around a module, or NULL when the expression matches that unit as well. */
 static const TreeNode *other_unit(const regex_t *re, const TreeNode *n)
 {
 	while (!n->unit && n->parent)
@@ -283,7 +285,7 @@ static bool note_tied(const regex_t *re, const WrapPolicy *p, const ModuleTree *
 	return false;
 }
 
-/* Of an expression that matches other modules as well. */
+/* Notes parameters that belong to an outer unit, for an expression that matches other modules as well. */
 static void note_hoisted(const regex_t *re, const WrapPolicy *p, const ModuleTree *t, Arena *a, Diag *d)
 {
 	for (int i = 0; i < t->nodes.n; i++)
@@ -339,7 +341,7 @@ static bool choose(const Wrap *w, ModuleTree *t, Arena *a, Diag *d)
 
 /* ---- groups ---- */
 
-/* In post-order: what is inside stands before what is around it; the root last. */
+/* Adds groups in post-order: an inner unit precedes the unit around it; the root is last. */
 static void add_groups(TreeNode *n, Groups *out, Arena *a)
 {
 	for (int i = 0; i < n->child.n; i++)
@@ -388,8 +390,8 @@ static int compare_used(const void *x, const void *y)
 	return a->first != b->first ? (a->first > b->first) - (a->first < b->first) : a->index - b->index;
 }
 
-/* Packs parameters along the order of first use until the next one would exceed the bytes; what is never
- * used is the root's. */
+/* Packs parameters in the order of first use until the next one would exceed the bytes; parameters that are never
+ * read belong to the root. */
 static void exec_order(Module *m, const ModuleTree *t, int64_t bytes, Groups *out, Arena *a)
 {
 	VEC(Used) used = {0};

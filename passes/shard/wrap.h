@@ -1,7 +1,7 @@
-/* passes/shard/wrap.h: how units.c is made: options -> groups of parameters -> units.
+/* passes/shard/wrap.h: the steps of units.c: options -> groups of parameters -> units.
  *
- * A Group is a unit before it has flats.  wrap.c forms the groups over a tree of modules (module_tree.c) or
- * from a policy file (policy_file.c); owners.c splits them among the owners of oss and sharded_ddp. */
+ * A Group is a unit that has no flats yet.  wrap.c forms the groups from a tree of modules (module_tree.c) or from
+ * a policy file (policy_file.c); owners.c splits them among the owners of oss and sharded_ddp. */
 #ifndef SHARDC_WRAP_H
 #define SHARDC_WRAP_H
 
@@ -15,7 +15,7 @@ enum { STRATEGY_UNSET = -1, FIRST_USE_NEVER = INT32_MAX };
 typedef struct Group {
 	const char *name;
 	Params params;
-	int strategy;        /* a Strategy, or STRATEGY_UNSET: that of the program */
+	int strategy;        /* a Strategy, or STRATEGY_UNSET: the program's strategy */
 	int owner;           /* -1 = none */
 } Group;
 typedef VEC(Group) Groups;
@@ -26,17 +26,17 @@ typedef struct TreeNode {
 	const char *name;    /* "h.0.attn"; "" = the model */
 	struct TreeNode *parent;
 	VEC(struct TreeNode *) child; /* in the order of first use */
-	Params own;          /* parameters of its own and, of tied ones, those that its children share */
-	bool has_own;        /* some are not tied */
+	Params own;          /* its own parameters, and tied ones that its children share */
+	bool has_own;        /* some of them are not tied */
 	bool block;          /* a repeated block */
 	bool unit;           /* wrap.c: the policies chose it; the root always is one */
 	int first;           /* first use of a parameter in it */
 	int group;           /* wrap.c: its index among the groups */
 } TreeNode;
 
-/* What the readers of a parameter in forward (or eval) say. */
+/* What is known from the readers of a parameter in forward (or eval). */
 typedef struct Home {
-	TreeNode *node;      /* the module that holds it; of a tied one the lowest common module */
+	TreeNode *node;      /* the module that holds it; for a tied one the lowest common module */
 	const char *module, *other; /* tied: two modules that use it, else NULL */
 	int first;           /* position of its first use, FIRST_USE_NEVER */
 } Home;
@@ -44,14 +44,14 @@ typedef struct Home {
 typedef struct ModuleTree {
 	TreeNode *root;
 	VEC(TreeNode *) nodes; /* every parent before its children, the root first */
-	PtrMap *home;        /* Symbol -> Home; of the parameters that are not left out */
+	PtrMap *home;        /* Symbol -> Home; for the parameters that are not left out */
 } ModuleTree;
 
-/* Parameters of left_out (Symbol -> anything) stand in no module.  blocks may be NULL. */
+/* Builds the tree.  Parameters in left_out (Symbol -> anything) belong to no module.  blocks may be NULL. */
 ModuleTree *module_tree(Module *m, const PtrMap *left_out, const Blocks *blocks, Arena *a);
 /* The first few names, for hints: "a", "b", ... */
 const char *module_names(const ModuleTree *t, Arena *a);
-/* "; did you mean lm_head?", for an expression that matches none; or "". */
+/* For an expression that matches no module: "; did you mean lm_head?", or "". */
 const char *module_near(const ModuleTree *t, const char *pattern, Arena *a);
 
 /* ---- policy_file.c ---- */
@@ -72,7 +72,7 @@ typedef struct PolicyFile {
 	VEC(PolicyUnit) units;
 } PolicyFile;
 bool policy_read(const char *path, PolicyFile *out, Arena *a, Diag *d);
-/* Appends the file's groups; taken (Symbol -> anything) is filled with their parameters. */
+/* Appends the file's groups, and adds their parameters to taken (Symbol -> anything). */
 bool policy_groups(const PolicyFile *f, Module *m, const ModuleTree *t, Groups *out, PtrMap *taken, Arena *a,
 	Diag *d);
 
@@ -85,26 +85,27 @@ typedef enum WrapKind {
 } WrapKind;
 typedef struct WrapPolicy {
 	WrapKind kind;
-	const char *text;    /* as given */
+	const char *text;    /* as the user gave it */
 	const char *argument;
-	int64_t n;           /* of COUNT and BYTES */
-	bool implied;        /* the default: nobody asked for it */
+	int64_t n;           /* the number of COUNT and BYTES */
+	bool implied;        /* true: the default, which the user did not ask for */
 } WrapPolicy;
 typedef struct Wrap {
 	VEC(WrapPolicy) policies; /* never empty */
-	PolicyFile file;     /* of WRAP_FILE; else empty */
+	PolicyFile file;     /* for WRAP_FILE; else empty */
 } Wrap;
-/* Reads each --wrap and the policy file; reports all that is wrong with them. */
+/* Reads each --wrap and the policy file; reports all errors. */
 bool wrap_parse(const Options *o, Wrap *out, Arena *a, Diag *d);
-/* The groups of all parameters that are not left out: in order of first use, inner before outer, the
- * remainder ("root") last; none is empty. */
+/* Makes the groups of all parameters that are not left out, in the order of first use, inner before outer, the
+ * remainder ("root") last; no group is empty. */
 bool wrap_groups(Module *m, const Wrap *w, const PtrMap *left_out, Groups *out, Arena *a, Diag *d);
-/* A Strategy, or STRATEGY_UNSET and an error. */
+/* The Strategy that text names, or STRATEGY_UNSET after an error. */
 int wrap_strategy(const char *text, const char *where, Arena *a, Diag *d);
-/* No module is called so, or another one uses its parameters as well and they are not its own: says which. */
+/* Reports that no module matches, or that a matching module shares its parameters with another one and therefore
+ * does not own them. */
 void wrap_refuse_scope(const char *where, const char *pattern, const regex_t *re, const ModuleTree *t, Arena *a,
 	Diag *d);
-/* The first few of the parameters that are keys of `among` (NULL: of all), for hints. */
+/* Names the first few of the parameters that are keys of `among` (NULL: of all parameters), for hints. */
 const char *parameter_names(const Module *m, const PtrMap *among, Arena *a);
 const char *parameter_near(const Module *m, const char *pattern, Arena *a); /* as module_near */
 
