@@ -1,11 +1,11 @@
-/* runtime/exec/agree.c: one result of all ranks, and one message.
+/* runtime/exec/agree.c: agreement of all ranks on one result, and one message about it.
  *
- * Every rank reads and writes files, and one failure is a failure of all; a disk that is full says so to
- * every rank, the user is told once.  So it is at the start, when ranks cannot talk through memory yet: all of them
- * read the same flags and files, and most of what is wrong is wrong on all of them.
+ * Every rank reads and writes files, and a failure of one is a failure of all; a full disk is an error on every rank,
+ * but the user is told once.  The same holds at the start, when ranks cannot communicate through memory yet: all read
+ * the same flags and files, so most errors occur on all of them.
  *
- * The one idea: messages go to memory first; a sum over ranks, or at the start the control plane, tells everyone who
- * failed first, and that rank prints. */
+ * Messages go to memory first; then a sum over ranks, or at the start the control plane, tells all ranks which lowest
+ * rank failed, and that rank prints. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -94,7 +94,7 @@ void agree_wait(const Rt *rt, int64_t moved, int64_t *seen)
 	usleep(1000);
 }
 
-/* ---- before ranks can talk through memory ---- */
+/* ---- before ranks can communicate through memory ---- */
 
 static bool alone(const Rt *rt)
 {
@@ -150,7 +150,7 @@ void agree_print_messages(Rt *rt, Diag *d)
 		fwrite(p->held, 1, p->n_held, d->out);
 	free(p->held);
 	p->held = NULL;
-	/* Nobody ends before the message is out: the end of one rank ends the others. */
+	/* No rank ends before the message is printed, because the end of one rank ends the others. */
 	char done = 1, *all = NEW_N(p->arena, char, p->world.size);
 	control_all_gather(p->control, &done, 1, all);
 }

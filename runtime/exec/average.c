@@ -1,11 +1,11 @@
 /* runtime/exec/average.c: float buffers (BatchNorm's statistics) averaged over ranks.
  *
- * Every rank has its own in training; an evaluation and a checkpoint want one.  The averages take their
- * place, since that is where the program reads them; the rank's own wait in the shadow, memory behind the
- * buffers that the plan has for it, and come back untouched.  A program that takes rank 0's before each forward
- * (--bn-sync=broadcast) takes rank 0's here, too.
+ * In training every rank has its own buffers; an evaluation and a checkpoint need one value for all.  The averages are
+ * put in their place, because that is where the program reads them; the rank's own values are kept in the shadow,
+ * planned memory after the buffers, and are restored unchanged.  A program that takes rank 0's buffers before each
+ * forward (--bn-sync=broadcast) takes rank 0's here, too.
  *
- * The one idea: a left fold in rank order by every rank for itself gives the same bits on all of them. */
+ * Every rank computes the average itself, as a left fold in rank order, so all get the same bits. */
 #include <string.h>
 
 #include "runtime/exec/private.h"
@@ -33,7 +33,8 @@ static bool is_off(const Rt *rt)
 	return !rt->p->comm || rt->model->layout.average_bytes == 0;
 }
 
-/* One element: in f32, f64 in its own.  The mean of equal numbers is that number, whatever their count. */
+/* Averages one element, in f32, or in f64 where it is f64.  The mean of equal numbers is exactly that number, however
+ * many there are. */
 static void fold(char *out, const char *const *from, int64_t at, int ranks, DType dtype)
 {
 	double first = number_get(from[0] + at, dtype), wide = 0;
@@ -71,7 +72,7 @@ static int64_t state_bytes(const Rt *rt)
 	return rt->model->layout.state_bytes + rt->model->layout.average_bytes;
 }
 
-/* Copies between the buffers and the shadow, in the arena as the host sees it. */
+/* Copies between the buffers and the shadow, in the host's view of the arena. */
 static void copy_all(const Rt *rt, char *state, bool to_shadow)
 {
 	char *own = state + rt->model->layout.state_bytes;

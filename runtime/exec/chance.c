@@ -1,17 +1,18 @@
-/* runtime/exec/chance.c: --stochastic-rounding: by which random numbers an f32 parameter is rounded to 16 bits.
+/* runtime/exec/chance.c: --stochastic-rounding: the random numbers by which an f32 parameter is rounded to 16 bits.
  *
  * A number depends on --seed, the parameter's name, the element's index in it and the update that the step makes
- * (StepScalars.step), and on nothing else: every gather of a step gives the same bits, for any number of ranks,
- * strategy and grouping into units.  A step that was left out is followed by one with the same numbers, as with the
+ * (StepScalars.step), and on nothing else.  So every gather of a step gives the same bits, for any number of ranks,
+ * strategy and grouping into units.  A step that was left out is followed by one with the same random numbers and the
  * same parameters.
  *
- * The one idea: a cast of a part of a flat is cut at its parameters, and each is rounded by its own numbers. */
+ * A cast of a part of a flat is cut at the parameters in it, and each parameter is rounded with its own numbers. */
 #include <string.h>
 
 #include "base/philox.h"
 #include "runtime/exec/private.h"
 
-enum { NAMES = 1 }; /* seed of their hash: other than that of initial weights, which may have the same --seed */
+enum { NAMES = 1 }; /* seed of the hash of names; it differs from that of initial weights, which may use the same
+                     * --seed */
 
 uint64_t chance_id(const RtTensor *t)
 {
@@ -28,7 +29,7 @@ uint64_t chance_step(const Rt *rt)
 	return (uint64_t)rt->p->progress.updates + 1;
 }
 
-/* Elements [begin, end) of the flat that c is about; chance is what it says. */
+/* Calls `use` for elements [begin, end) of the flat that c casts, with this chance. */
 static Cast part_of(const Cast *c, int64_t begin, int64_t end)
 {
 	Cast part = *c;
@@ -39,7 +40,7 @@ static Cast part_of(const Cast *c, int64_t begin, int64_t end)
 	return part;
 }
 
-/* A parameter and the gap behind it, which holds zeros; then what is behind all parameters. */
+/* Each piece is a parameter and the gap of zeros after it; the last one is what follows all parameters. */
 void chance_parts(const Rt *rt, const Cast *c, ChanceUse *use)
 {
 	int64_t end = c->chance.first + c->n, covered = c->chance.first;

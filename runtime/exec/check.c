@@ -1,10 +1,11 @@
-/* runtime/exec/check.c: --check-nan: the first value of a step that is not finite, in the words of the model.
+/* runtime/exec/check.c: --check-nan: finds the first value of a step that is not finite and reports it in the model's
+ * terms.
  *
- * A NaN is always wrong.  An infinity is wrong where all operands were finite: masks are made of -inf, and what a model
- * computes from them is its own affair; so is the -inf that attention says of a row that sees nothing.
+ * A NaN is always wrong.  An infinity is wrong where all operands were finite: masks are made of -inf, so an infinity
+ * computed from one is no error; neither is the -inf that attention returns for a row that sees no key.
  *
- * The one idea: the compiler emits one call behind each op with a float result, and a table that says what the op is
- * and whose results it reads; whether those had an infinity is remembered from their own calls. */
+ * The compiler emits one call after each op with a float result, and a table that describes the op and names the checks
+ * of its operands; the calls remember which results had an infinity. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -65,7 +66,7 @@ void rt_check(Rt *rt, int number, const void *x)
 		found(rt, "an infinity", row->rank, row->dim, inf, row->what);
 }
 
-/* The trainable parameter of a segment: as counted in optim.c. */
+/* The trainable parameter of a segment, numbered as in optim.c. */
 static const RtTensor *tensor_of(const RtModel *m, int unit, int number)
 {
 	for (int i = 0; i < m->n_tensors; i++)

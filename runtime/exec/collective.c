@@ -1,24 +1,26 @@
-/* runtime/exec/collective.c: every collective as exchanges: who takes which bytes of whom, and where they go.
+/* runtime/exec/collective.c: expresses every collective as exchanges: which rank takes which bytes from which other,
+ * and where they go.
  *
- * Sums over ranks are left folds in rank order in f32, then one multiply by 1/W; a sum over groups goes on
- * where the sums inside the groups ended.  All-reduces are two exchanges: everyone folds its own slab in place,
- * then copies the others'.  That is safe in place: a slab is written by the rank that folds it after it alone
- * has read it, and by a copy after its folder has ended the first exchange.
+ * Sums over ranks are left folds in rank order in f32, then one multiply by 1/W; a sum over groups goes on where the
+ * sums inside the groups ended.  An all-reduce is two exchanges: each rank folds its own slab in place, then copies the
+ * slabs of the others.  This is safe in place: the rank that folds a slab is the only one that reads it in the first
+ * exchange, and it writes the slab afterwards; copies overwrite a slab only in the second exchange.
  *
- * What travels in another dtype than it lies in is cast before it is published: a shard into its own part of the
- * gathered flat, a gradient or a broadcast into a copy.  A sum is rounded once, when it is written; what an
- * all-reduce or a reduce to the owner makes was sent, so all of it, the rank's own slab too, is rounded to the
- * dtype that travels.  At one shard a gather that casts is only that cast; gathers may round by chance (chance.c).
+ * What travels in another dtype than it has in memory is cast before it is published: a shard into its own part of the
+ * gathered flat, a gradient or a broadcast into a copy.  A sum is rounded once, when it is written; the result of an
+ * all-reduce or of a reduce to the owner has been sent, so all of it, including the rank's own slab, is rounded to the
+ * dtype that travels.  At one shard a gather that casts is only that cast; gathers may round stochastically (chance.c).
  *
- * Where reduced gradients are summed over micro-batches, all reduces leave theirs in the flat gradient, in place, and
- * collective_keep takes it from there.
+ * Where reduced gradients are summed over micro-batches, every reduction leaves its result in the flat gradient, in
+ * place, and collective_keep takes it from there.
  *
- * The one idea: a collective is a few numbers (Part): slabs, whose slab, who takes part, and copy or fold; the
- * loop that moves bytes is one. */
+ * A collective is described by a few numbers (Part): slabs, who takes which, and whether to copy or to fold; one loop
+ * moves the bytes of all. */
 #include "runtime/exec/private.h"
 
 struct Collectives {
-	Members all, group, across; /* everyone; my group of hybrid_shard; those with my index in other groups */
+	Members all, group, across; /* all ranks; this rank's group of hybrid_shard; the ranks with its index in all
+	                             * groups */
 };
 
 const char *collective_name(RtCollectiveKind kind)
@@ -118,7 +120,7 @@ void collective_arrived(Rt *rt, const RtCollective *row)
 		replicas_gathered(rt, row);
 }
 
-/* A read of what is gone is a fault at once, or a kernel that is given NULL. */
+/* Sets the unit's pointers to NULL, so that code that still reads it fails at once. */
 void rt_reshard(Rt *rt, int unit)
 {
 	LayoutRank who = device_rank(rt);
@@ -133,13 +135,13 @@ static int size_of(DType t)
 	return dtype_info[t].bytes;
 }
 
-/* Where a copy in the dtype that travels lies; NULL: it travels from where it is. */
+/* Where the copy in the dtype that travels lies; NULL: none is needed. */
 static char *copy_at(const Rt *rt, int64_t offset)
 {
 	return offset < 0 ? NULL : rt->p->memory.base[ARENA_SEND] + offset;
 }
 
-/* A shard that is cast lies in the gathered flat, where its peers have theirs. */
+/* The cast of a shard lies at its own part of the gathered flat. */
 static void gather(const Rt *rt, const RtCollective *row, int f, Part *p)
 {
 	const LayoutFlat *flat = &unit_of(rt, row)->flat[f];
@@ -160,8 +162,8 @@ static void gather(const Rt *rt, const RtCollective *row, int f, Part *p)
 	p->not_own = true;
 }
 
-/* Across groups the sum goes on, and is divided there; 16 bits are divided in two steps, so that the sum of a group
- * fits. */
+/* A sum over groups continues the sums of the groups and is divided at the end; 16-bit sums are divided in two steps,
+ * so that the sum of a group does not overflow. */
 static float scale_of(const Rt *rt, const RtCollective *row, const LayoutFlat *flat)
 {
 	LayoutSplit s = split_of(rt, row);
@@ -180,7 +182,7 @@ static float scale_of(const Rt *rt, const RtCollective *row, const LayoutFlat *f
 	return 1 / (float)rt->p->world.size;
 }
 
-/* What is sent of the gradient at `at`: itself, or a copy of n elements, made now where `make`. */
+/* What is sent for the gradient at `at`: the gradient itself, or a copy of n elements, which is made now if `make`. */
 static void send_gradient(const Rt *rt, const RtCollective *row, int f, void *at, DType dtype, int64_t n, bool make,
 	Part *p)
 {
@@ -206,8 +208,8 @@ static void reduce_scatter(const Rt *rt, const RtCollective *row, int f, Part *p
 		: rt->grad_shard[row->unit][f];
 }
 
-/* Of n elements at `at`: the fold of my slab in what is sent, then copies of the others', and of mine where a copy
- * was sent. */
+/* All-reduces n elements at `at`: first this rank's slab is folded in what is sent, then the slabs of the others are
+ * copied, and its own where a copy was sent. */
 static void all_reduce(const Rt *rt, const RtCollective *row, int f, void *at, DType dtype, int64_t n, bool second,
 	Part *p)
 {
@@ -223,7 +225,7 @@ static void all_reduce(const Rt *rt, const RtCollective *row, int f, void *at, D
 	p->to = second ? at : (char *)(uintptr_t)p->x.source + p->slab * p->x.me * size_of(p->sent);
 }
 
-/* As all_reduce, but only the owner collects, into memory of its own. */
+/* As all_reduce, but only the owner collects the slabs, into memory of its own. */
 static void reduce(const Rt *rt, const RtCollective *row, int f, bool second, Part *p)
 {
 	const LayoutUnit *u = unit_of(rt, row);
@@ -276,7 +278,7 @@ const Members *collective_members(const Rt *rt, const Collectives *c, const RtCo
 	return row->kind == RT_ALL_REDUCE_SHARDS ? &c->across : group ? &c->group : &c->all;
 }
 
-/* Nothing to exchange: at one shard a gather casts. */
+/* At one shard there is nothing to exchange: a gather only casts. */
 static bool is_local(const Part *p)
 {
 	return p->x.n == 1;
@@ -359,9 +361,9 @@ void collective_keep(const Rt *rt, const RtCollective *row)
 	}
 }
 
-/* ---- the bytes ---- */
+/* ---- moving bytes ---- */
 
-/* Copies begin with the next member's, so that not all ranks read the same memory at once. */
+/* Copies start with the next member's, so that ranks do not all read the same memory at once. */
 static int64_t copy_piece(const Part *p, int64_t first, int64_t n, const char *const *from)
 {
 	int64_t foreign = 0;

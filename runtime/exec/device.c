@@ -1,8 +1,8 @@
-/* runtime/exec/device.c: the arenas of a run and what lies where in them, on any device.
+/* runtime/exec/device.c: the arenas of a run and the places in them, for any device.
  *
- * Who maps them is cpu/device.c or cuda/device.c; both map exactly these bytes.
+ * cpu/device.c or cuda/device.c maps the arenas, with exactly these bytes.
  *
- * The one idea: base/layout.c says how many bytes and at which offsets; base pointers make pointers of these. */
+ * base/layout.c computes bytes and offsets; base pointers turn the offsets into pointers. */
 #include <string.h>
 
 #include "runtime/exec/private.h"
@@ -48,7 +48,7 @@ void device_plan(Rt *rt)
 
 typedef void *Pointers[LAYOUT_MAX_FLATS];
 
-/* Offsets in an arena as pointers; NULL where a rank holds nothing. */
+/* Turns offsets in an arena into pointers; NULL where a rank holds nothing. */
 static Pointers *pointers(const Rt *rt, ArenaKind arena, LayoutOffsets *offset)
 {
 	const LayoutModel *l = &rt->model->layout;
@@ -59,7 +59,8 @@ static Pointers *pointers(const Rt *rt, ArenaKind arena, LayoutOffsets *offset)
 	return p;
 }
 
-/* Gradients that the update reads are in the file, flat gradients only where they are the same. */
+/* Under --offload=params the gradients that the update reads are in the file; flat gradients only where they are the
+ * same. */
 static void point_kept(Rt *rt)
 {
 	const LayoutModel *l = &rt->model->layout;

@@ -1,12 +1,11 @@
-/* runtime/train/hyper.c: --hyper FILE.json: hyper-parameters that stand above the flags, read at the start and on
- * SIGHUP.
+/* runtime/exec/hyper.c: --hyper FILE.json: hyper-parameters that override the flags, read at the start and on SIGHUP.
  *
- * Refuses, all at once and each by its JSON path: keys that hyper.def and the program's parameter groups lack,
- * values of another type or out of range, and what the program has no use for.  Rank 0 reads; the others get the
- * numbers over the control plane, when all have agreed to (StepSums.reload), so they switch at the same step.
+ * Refuses, all at once and each by its JSON path: keys that are neither in hyper.def nor parameter groups of the
+ * program, values of another type or out of range, and numbers that the program has no use for.  Rank 0 reads the file;
+ * the others get the numbers from it once all have agreed to (StepAsked.reload), so all switch at the same step.
  *
- * The one idea: what a file says is one array of numbers, NaN where it says nothing; what is in force is a function of
- * the flags and that array. */
+ * The contents of a file are one array of numbers, with NaN for keys that are not set; the hyper-parameters in force
+ * are a function of the flags and that array. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -233,7 +232,7 @@ bool hyper_share(Rt *rt, double *mine)
 
 /* ---- writing ---- */
 
-/* The fewest digits that are read back to the same number. */
+/* The number with the fewest digits that read back as the same number. */
 static const char *number_text(Arena *a, double v)
 {
 	const char *text = arena_printf(a, "%.15g", v);

@@ -1,11 +1,11 @@
-/* runtime/exec/optim.c: the optimizers of a program: states, parameter segments, hyper-parameters, updates.
+/* runtime/exec/optim.c: the optimizer of a program: states, parameter segments, hyper-parameters, updates.
  *
  * Refuses a flag that the optimizer has no use for, and trainable parameters that are not f32 and have no f32 master.
  *
- * The one idea: an optimizer is a row of base/optimizers.def, and a kernel; a flat shard is cut into
- * segments, one a parameter, and a segment's group says how it is decayed.  A rank updates the part of a flat that
- * layout_range gives it: its segments are those of the flat, cut to that part.  Where the flat has a master, that is
- * updated, and the working copy rounded from it. */
+ * An optimizer is a row of base/optimizers.def and a kernel.  A flat is cut into segments, one per parameter, and a
+ * segment's group has its hyper-parameters, such as weight decay.  A rank updates the part of a flat that layout_range
+ * gives it: its segments are those of the flat, cut to that part.  Where the flat has a master, the master is updated,
+ * and the working copy is rounded from it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +60,7 @@ static SegmentList cut_segments(const Optimizer *opt, const RtModel *m, int unit
 	return list;
 }
 
-/* What of the segments lies in a range of the flat, from the range's start. */
+/* Cuts the segments to a range of the flat, counted from the range's start. */
 static SegmentList cut_range(const SegmentList *whole, LayoutRange range, Arena *a)
 {
 	SegmentList list = {.at = NEW_N(a, Segment, MAX(whole->n, 1))};
@@ -109,7 +109,7 @@ bool optim_init(Optimizer *opt, const RtModel *model, const LayoutRank *who, Are
 	return true;
 }
 
-/* The index among the parameters of its unit, as in Segment.tensor. */
+/* The index of a tensor among the parameters of its unit, as in Segment.tensor. */
 static int number_in_unit(const RtModel *m, int tensor)
 {
 	int n = 0;
@@ -187,7 +187,7 @@ static bool check_flags(const Optimizer *opt, const RtModel *model, const RtOpti
 	return ok;
 }
 
-/* What is given in `own`, in place of what stands in g. */
+/* Replaces numbers of g by those that are set in `own`. */
 static void change_group(Group *g, const double *own)
 {
 	float *const field[GROUP_KEYS] = {[GROUP_lr_scale] = &g->lr_scale, [GROUP_weight_decay] = &g->weight_decay,
@@ -202,13 +202,13 @@ static double chosen(bool given, double flag, const double *hyper, int key, doub
 	return hyper && !isnan(hyper[key]) ? hyper[key] : given ? flag : otherwise;
 }
 
-/* An optimizer's number; 0: it does not read it. */
+/* The default of an optimizer's number; 0: it does not read this number. */
 static double number_of(const Optimizer *opt, GroupKey key)
 {
 	return optimizer_reads(opt->info, key) ? opt->info->number[key] : 0;
 }
 
-/* What holds for parameters of no group. */
+/* The numbers of parameters that are in no group. */
 static Group base_group(const Optimizer *opt, const RtOptions *o, const double *hyper)
 {
 	bool betas = o->text[OPT_betas];

@@ -1,6 +1,6 @@
-/* runtime/exec/programs.c: a program's collectives by number: their names, and what is counted of them.
+/* runtime/exec/programs.c: a program's collectives by number: their names, and counts of them.
  *
- * The one idea: when collectives run is stream.c's, of either target; which they are is the program's. */
+ * The stream.c of the target decides when collectives run; the program decides which they are. */
 #include "runtime/exec/private.h"
 
 const RtCollective *program_rows(const RtModel *m, Program program, int *n)
@@ -14,7 +14,7 @@ const RtCollective *program_rows(const RtModel *m, Program program, int *n)
 	return many ? many->collectives : program == PROGRAM_EVAL ? m->evaluation : NULL;
 }
 
-/* Kept in a buffer of the caller's thread: the watchdog asks. */
+/* The text is in a buffer of the calling thread, because the watchdog calls this, too. */
 const char *streams_name(const void *context, int program, int seq)
 {
 	static _Thread_local char name[512];
@@ -33,7 +33,7 @@ const char *streams_name(const void *context, int program, int seq)
 	return name;
 }
 
-/* Where bytes of this kind are counted beside the sum of all; NULL: nowhere. */
+/* The count of CommCost to which bytes of this kind belong besides the total; NULL: none. */
 static int64_t *bytes_of_kind(CommCost *cost, RtCollectiveKind kind)
 {
 	switch (collective_info[kind].act) {

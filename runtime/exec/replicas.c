@@ -1,10 +1,10 @@
 /* runtime/exec/replicas.c: --check-replicas: whether copies of parameters are equal on all ranks, to the bit.
  *
- * Copies at rest (whole units, or shards in several groups) are compared once, at the end; of gathered flats every
- * rank keeps a running hash of all that it waited for.  Copies that differ are an error that names a unit and two
+ * Copies at rest (whole units, or shards in several groups) are compared once, at the end; for gathered flats every
+ * rank keeps a running hash of all those that it waited for.  Copies that differ are an error that names a unit and two
  * ranks.
  *
- * The one idea: a rank says hashes, everyone looks at all of them, and so all come to the same verdict. */
+ * Each rank sends hashes and every rank compares all of them, so all come to the same result. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ uint64_t replicas_hash(uint64_t h, const void *p, int64_t bytes)
 	return h;
 }
 
-/* Of an arena. */
+/* The hash of a range of an arena. */
 static uint64_t hash_elements(const Rt *rt, uint64_t h, void *at, int64_t n, DType dtype)
 {
 	Slice all = {.n = n, .at = at, .dtype = dtype, .rounded = dtype};
@@ -53,7 +53,8 @@ static uint64_t hash_at_rest(const Rt *rt, int unit)
 	return h;
 }
 
-/* Two ranks whose hashes should be equal and are not: those that hold the same shard; unit -1: all ranks. */
+/* Finds two ranks whose hashes should be equal, because they hold the same shard, and are not; unit -1: all ranks'
+ * should be. */
 static bool find_different(const Rt *rt, int unit, const uint64_t *hash, int *first, int *second)
 {
 	LayoutRank who = device_rank(rt);

@@ -1,6 +1,7 @@
-/* runtime/exec/report.c: bad input that kernels met, the signal that asks a run to stop, what steps are judged by.
+/* runtime/exec/report.c: bad input that kernels met, what a rank is asked to do, and the rules by which steps are
+ * judged.
  *
- * The one idea: kernels report from any thread and know no Rt, so the first message of the process is kept. */
+ * Kernels report from any thread and have no Rt, so the first message of the process is kept. */
 #include <stdatomic.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* runtime/exec/schedule.c: what depends on the step's number alone: the learning rate, the order of samples.
+/* runtime/exec/schedule.c: what depends only on a step's number: the learning rate and the order of samples.
  *
- * The one idea: both are pure functions of a position, so a resumed run needs no state to continue them. */
+ * Both are pure functions of a position, so a resumed run needs no state to continue them. */
 #include <math.h>
 
 #include "runtime/exec/exec.h"
@@ -27,8 +27,9 @@ static uint64_t mix(uint64_t x)
 	return x ^ x >> 31;
 }
 
-/* A Feistel network permutes the numbers of 2*half bits; one that lands outside [0,n) is sent through
- * again, so it becomes a permutation of [0,n).  2^(2*half) < 4n: fewer than four trips on average. */
+/* A Feistel network permutes the numbers of 2*half bits; a number that lands outside [0,n) is sent through again (cycle
+ * walking), which makes it a permutation of [0,n).  As 2^(2*half) < 4n, this takes fewer than four passes on
+ * average. */
 int64_t schedule_permute(uint64_t seed, int64_t epoch, int64_t i, int64_t n)
 {
 	enum { ROUNDS = 8 };

@@ -1,11 +1,11 @@
 /* runtime/exec/slices.c: which elements of a tensor lie on a rank, and in which dtype.
  *
- * Files hold the dtypes of the model.  In memory a parameter can lie in fewer bits, or be rounded to them, beside a
- * master in f32 (base/layout.h); what is put into a slice or taken from it is converted on the way, by chance where
- * the next step reads parameters that are rounded so (chance.c).
+ * Files hold the dtypes of the model.  In memory a parameter may have fewer bits, or be rounded to them, beside a
+ * master in f32 (base/layout.h); elements are converted when they are put into a slice or taken from it, with
+ * stochastic rounding where the next step reads parameters rounded in this way (chance.c).
  *
- * The one idea: a rank holds one range of every flat, and a tensor is another range of the same flat; what
- * weights, checkpoints and resumes move is where the two overlap. */
+ * A rank holds one range of every flat, and a tensor is another range of the same flat; weights, checkpoints and
+ * resumes move the overlap of the two. */
 #include <string.h>
 
 #include "runtime/exec/private.h"
@@ -46,14 +46,14 @@ void number_put(char *p, DType t, double x)
 	memcpy(p, &v, (size_t)dtype_info[t].bytes);
 }
 
-/* The elements of a tensor at [offset, offset + numel) of a flat of which [held) is here. */
+/* The elements of a tensor, which is [offset, offset + numel) of its flat, that lie in the range `held` of the flat. */
 static LayoutRange overlap(LayoutRange held, const RtTensor *t)
 {
 	int64_t begin = MAX(held.begin, t->offset), end = MIN(held.begin + held.n, t->offset + tensor_numel(t));
 	return end > begin ? (LayoutRange){begin - t->offset, end - begin} : (LayoutRange){0, 0};
 }
 
-/* Units of which every rank has a copy rest whole also where one rank owns their states. */
+/* A unit of which every rank has a copy rests whole, even where one rank owns its states. */
 static LayoutRange at_rest(const LayoutUnit *u, int flat, const LayoutRank *who)
 {
 	LayoutSplit split = layout_split(u->strategy, who);
@@ -70,7 +70,7 @@ LayoutRange slice_of_rank(const RtModel *m, const RtTensor *t, bool of_state, co
 	return overlap(at_rest(&m->layout.unit[t->unit], t->flat, who), t);
 }
 
-/* held_at: where element held.begin of the flat is. */
+/* held_at: where element held.begin of the flat lies. */
 static Slice slice(LayoutRange held, const RtTensor *t, void *held_at, DType dtype)
 {
 	LayoutRange part = overlap(held, t);
@@ -133,7 +133,7 @@ void slice_convert(char *out, DType to, DType rounded, const char *in, DType fro
 
 enum { PIECE = 1024 };
 
-/* As slice_write, of at most PIECE elements. */
+/* As slice_write, for at most PIECE elements. */
 static void write_by_chance(const Slice *s, int64_t element, int64_t n, const char *in, int64_t stride, DType from)
 {
 	float wide[PIECE];

@@ -1,13 +1,12 @@
-/* runtime/exec/staging.c: bytes from rank to rank outside a step: initial weights, buffers to be averaged.
+/* runtime/exec/staging.c: moves bytes from rank to rank outside a step: initial weights, buffers to be averaged.
  *
- * Peers can read only the memory that the communicator mapped.  All of it has a purpose in a step; between
- * steps the flat gradients have none, and the largest is the window that everything passes through.  On GPUs the
+ * Peers can read only the memory that the communicator mapped.  All of it is in use during a step, but between steps
+ * the flat gradients are free, and the largest of them is the window that everything passes through.  On GPUs the
  * window is memory of the host.
  *
- * Elements travel in the dtype of the model, whatever they lie in.
+ * Elements travel in the dtype of the model, whatever dtype they have in memory.
  *
- * The one idea: a piece is put into the window, exchanged, and the next one is not begun before all ranks
- * have read it. */
+ * A piece is put into the window and exchanged; the next one does not begin before all ranks have read it. */
 #include <string.h>
 
 #include "runtime/exec/exec.h"
@@ -66,7 +65,7 @@ static LayoutRange wanted(const Spread *s, int rank)
 	return end > begin ? (LayoutRange){begin, end - begin} : (LayoutRange){s->first, 0};
 }
 
-/* Shards and parameters begin at multiples of 64 elements, so only the end is rounded. */
+/* Shards and parameters begin at multiples of 64 elements, so only the end needs rounding. */
 static void spread_range(const void *context, int taker, int giver, int64_t *begin, int64_t *bytes)
 {
 	const Spread *s = context;

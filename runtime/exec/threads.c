@@ -1,6 +1,6 @@
-/* runtime/exec/threads.c: how many threads kernels of the host use.
+/* runtime/exec/threads.c: the number of threads that kernels of the host use.
  *
- * The one idea: OpenMP's functions are asked for weakly, so a program without parallel kernels needs no OpenMP. */
+ * References to OpenMP's functions are weak, so a program without parallel kernels needs no OpenMP. */
 #include "runtime/exec/exec.h"
 
 /* From the OpenMP runtime that the kernels bring; absent where nothing is parallel. */

@@ -1,12 +1,11 @@
 /* runtime/exec/cpu/device.c: the memory of a run on the CPU.
  *
- * One mapping for each category of the plan, of exactly the planned bytes, made once; a step allocates
- * nothing.  Large mappings start at 2 MiB, so that transparent huge pages fit.  Where there are peers, what they
- * read (parameters at rest, flat gradients, what is sent in another dtype, gathered flats of which each rank casts
- * its part, messages of sync.c) lies in the communicator's memory, one mapping with its counters.
+ * There is one mapping for each category of the plan, of exactly the planned bytes, made once; steps do not map memory.
+ * Large mappings start at multiples of 2 MiB, so that transparent huge pages fit.  Where there are peers, what they
+ * read (parameters at rest, flat gradients, copies sent in another dtype, gathered flats of which each rank casts its
+ * part, messages of sync.c) lies in the communicator's memory, which is one mapping with its counters.
  *
- * The one idea: a mapping has the planned bytes and is never grown, so memory that is short shows before the
- * first step. */
+ * A mapping has the planned bytes and never grows, so a lack of memory shows before the first step. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -54,8 +53,8 @@ static bool any_casts(const LayoutModel *l)
 	return false;
 }
 
-/* What peers read, in this order; gradients are last, since owners have more of them.  What is in the file follows
- * behind all memory, at the next page: parameters, then gradients again. */
+/* The arenas that peers read, in this order; gradients are last, since owners have more of them.  The file's part
+ * follows after all memory, at the next page: parameters, then gradients again. */
 static const ArenaKind shared[] = {ARENA_PARAMS, ARENA_GATHERED, ARENA_SEND, ARENA_GRADS, ARENA_KEPT};
 
 static bool in_comm(const Rt *rt, ArenaKind arena)
@@ -159,7 +158,7 @@ void device_tables(const Rt *rt)
 	(void)rt;
 }
 
-/* ---- what the host reads and writes ---- */
+/* ---- access from the host ---- */
 
 void *device_open(const Rt *rt, const void *at, int64_t bytes, DeviceUse use)
 {

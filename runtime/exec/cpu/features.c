@@ -1,10 +1,10 @@
-/* runtime/exec/cpu/features.c: does this processor have the instructions the program was compiled for?
+/* runtime/exec/cpu/features.c: tells whether this processor has the instructions that the program was compiled for.
  *
- * Asks cpuid itself, and xgetbv for what the operating system saves, because the compiler's builtin knows
- * fewer names with some compilers and takes literals only.  A name that is not in the table counts as
- * missing: a program that asks for something unknown must not run on hope.
+ * It asks cpuid directly, and xgetbv for the registers that the operating system saves, because __builtin_cpu_supports
+ * knows fewer names with some compilers and takes only literals.  A name that is not in the table counts as missing,
+ * because a program that needs an unknown feature might crash.
  *
- * The one idea: one row of base/cpu.def per feature; this file is compiled for any x86-64, so that it can say no. */
+ * base/cpu.def has a row per feature.  This file is compiled for any x86-64, so that it runs where the answer is no. */
 #include <cpuid.h>
 #include <string.h>
 

@@ -1,10 +1,11 @@
-/* runtime/exec/cpu/hook.c: --comm-hook: a user's function in place of the built-in reduction of gradients (hook.h).
+/* runtime/exec/cpu/hook.c: --comm-hook: calls a user's function in place of the built-in reduction of gradients
+ * (hook.h).
  *
  * A hook that fails ends this process at once, since its exchanges may be incomplete; the control plane ends the
  * others.  Refuses sources that peers cannot read.
  *
- * The one idea: what a hook communicates with are the exchanges (Part) that built-in reductions are made of, so a
- * hook that does what they do gives their bits. */
+ * A hook communicates through the same exchanges (Part) as built-in reductions, so a hook that does the same as they
+ * gives the same bits. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -28,7 +29,8 @@ static bool is_reduction(RtCollectiveKind kind)
 	return collective_info[kind].act == ACT_REDUCE || collective_info[kind].act == ACT_COMPLETE;
 }
 
-/* Of hybrid_shard's two reductions those with one member are none, but at one rank, where the first is called. */
+/* Of the two reductions of hybrid_shard, one with a single member is left out; at one rank the hook is called for the
+ * first. */
 bool hook_takes(const Rt *rt, const RtCollective *row)
 {
 	if (!rt->model->hook || !is_reduction(row->kind))
@@ -89,7 +91,7 @@ static void fail(const Rt *rt, const HookCall *c, int code)
 	if (rt->p->world.size < 2)
 		k_fail("the hook %s returned %d for unit \"%s\" in step %" PRId64, rt->model->hook->name, code, c->unit,
 			c->step);
-	d.out = stderr; /* not what is held back */
+	d.out = stderr; /* not where messages are held back */
 	diag_error(&d, rt->p->options->program, "the hook %s returned %d for unit \"%s\" in step %" PRId64
 		", on rank %d of %d", rt->model->hook->name, code, c->unit, c->step, c->rank, c->world);
 	end_process(EXIT_RUN);
@@ -137,7 +139,7 @@ void hook_stop(Rt *rt)
 
 /* ---- what a hook calls ---- */
 
-/* Whether peers can read it: the gradient of the call, or its scratch. */
+/* Whether peers can read x: it lies in the call's gradient or in its scratch memory. */
 static bool is_readable(const HookCall *c, const void *x, int64_t bytes)
 {
 	const char *at = x, *gradient = (const char *)c->gradient, *send = c->send;
@@ -155,7 +157,7 @@ static void range_of(const void *context, int taker, int giver, int64_t *begin, 
 	*bytes = p->not_own && taker == giver ? 0 : MIN(p->slab, p->total - first) * dtype_info[p->sent].bytes;
 }
 
-/* p: all but the exchange, which this makes and runs. */
+/* Makes and runs the exchange of p, whose other fields are set. */
 static void run(const HookCall *c, Part *p, const void *source)
 {
 	HookLink *l = c->link;
@@ -204,7 +206,7 @@ int hook_reduce_scatter(const HookCall *c, const float *x, int64_t n, float *out
 	return 0;
 }
 
-/* Copies of `bytes` from each member, side by side. */
+/* Collects `bytes` from each member, side by side; parts: the part for this member from each. */
 static int collect(const HookCall *c, const void *x, int64_t bytes, bool parts, void *out)
 {
 	if (!is_readable(c, x, parts ? bytes * c->members : bytes) || bytes % 4)

@@ -1,13 +1,13 @@
-/* runtime/exec/cpu/offload.c: --offload: what a program keeps in a file instead of memory.
+/* runtime/exec/cpu/offload.c: --offload: keeps a part of a program's memory in a file.
  *
- * Optimizer states and masters, or also parameters at rest and the gradients that the update reads, lie in one file
- * of this rank, mapped and shared with it, so the system writes pages back and drops them when memory is short.  The
- * file has no name: it ends with its last process.  Its room is taken at the start, so a disk cannot fill up later.
- * Refuses folders whose files are memory.
+ * Optimizer states and masters, or also parameters at rest and the gradients that the update reads, lie in one file of
+ * this rank, mapped with MAP_SHARED, so the system writes pages back and drops them when memory is short.  The file has
+ * no name, so it is gone when its last process ends.  Its disk space is allocated at the start, so that the disk cannot
+ * fill up later.  Refuses folders whose files are in memory.
  *
- * The one idea: kernels read and write the map as they do memory; all that is done for speed is advice.  What the
- * next unit wants is read ahead; where memory turns out to be short, what an update has left is written behind it,
- * so that pages are clean when the system looks for some to drop. */
+ * Kernels read and write the map like memory; advice to the system only affects speed.  What the next unit needs is
+ * read ahead; where memory turns out to be short, what an update has changed is written at once, so that pages are
+ * clean when the system needs to drop some. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -27,7 +27,7 @@ static const char *folder(const Rt *rt)
 
 /* ---- the file ---- */
 
-/* Types of file systems that are memory: tmpfs, ramfs, hugetlbfs. */
+/* Whether the file system is in memory: tmpfs, ramfs, hugetlbfs. */
 static bool is_memory(const struct statfs *fs)
 {
 	static const uint32_t types[] = {0x01021994, 0x858458f6, 0x958458f6};
@@ -85,7 +85,7 @@ void offload_close(Rt *rt)
 typedef struct Extent { char *at; int64_t bytes; ArenaKind arena; } Extent;
 enum { EXTENTS = 5 };
 
-/* Where a flat's parameters at rest are; for an update also its gradient, states and master. */
+/* Where a flat's parameters at rest lie; for an update, also its gradient, states and master. */
 static int extents(const Rt *rt, int unit, int f, bool update, Extent out[EXTENTS])
 {
 	const LayoutUnit *u = &rt->model->layout.unit[unit];
@@ -106,7 +106,7 @@ static int extents(const Rt *rt, int unit, int f, bool update, Extent out[EXTENT
 	return n;
 }
 
-/* Of pages a MEBIBYTE apart, how many there are and how many have left memory. */
+/* A sample of pages, MEBIBYTE apart: how many there are, and how many have left memory. */
 typedef struct Probe { int64_t n, gone; } Probe;
 enum { MEBIBYTE = 1 << 20 };
 
@@ -136,7 +136,7 @@ static void write_behind(const DeviceMemory *mem, const Extent *e)
 	sync_file_range(mem->file, at, e->bytes, SYNC_FILE_RANGE_WRITE);
 }
 
-/* Of one unit what is in the file; returns how many extents. */
+/* The extents of one unit that are in the file; returns how many there are. */
 static int in_file(const Rt *rt, int unit, bool update, Extent *out)
 {
 	const DeviceMemory *mem = &rt->p->memory;
@@ -169,7 +169,7 @@ void offload_before_gather(const Rt *rt, int unit)
 	want(rt, unit, false);
 }
 
-/* Pages that have gone since they were used say that memory is short. */
+/* If pages have left memory since they were used, memory is short. */
 void offload_before_update(Rt *rt, int unit)
 {
 	if (unit == 0)

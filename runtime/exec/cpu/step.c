@@ -1,8 +1,8 @@
-/* runtime/exec/cpu/step.c: a step on the CPU, which runs where it is called: its programs, and the rt_* calls that
+/* runtime/exec/cpu/step.c: a step on the CPU, which runs in the calling thread: its programs, and the rt_* calls that
  * compute.
  *
- * The one idea: when step_run returns all has happened, so results are there at once; sums of loss, accuracy and
- * gradients are f64 numbers of the host. */
+ * When step_run returns, the work is done and the results are there; sums of loss, accuracy and gradients are f64
+ * numbers. */
 #include "runtime/exec/private.h"
 
 /* ---- programs ---- */
@@ -83,7 +83,7 @@ void step_not_finite(Rt *rt, const void *x, int64_t n, DType dtype, int64_t *nan
 	k_not_finite(nan, inf, x, n, (KDType)dtype);
 }
 
-/* ---- what a step says of itself ---- */
+/* ---- what a step reports ---- */
 
 void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean)
 {
@@ -142,8 +142,8 @@ void rt_sumsq(Rt *rt, const int *units, int n)
 	}
 }
 
-/* The owner's working copy from its master.  f32 that is to hold 16-bit values gets them through the gradient, which
- * nobody reads any more. */
+/* Rounds the owner's working copy from its master.  If the working copy is f32 but holds 16-bit values, the memory of
+ * the gradient, which is no longer needed, serves as the intermediate. */
 static void round_working_copy(const Rt *rt, int unit, int f)
 {
 	const LayoutFlat *flat = &rt->model->layout.unit[unit].flat[f];

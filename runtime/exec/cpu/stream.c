@@ -1,14 +1,14 @@
-/* runtime/exec/cpu/stream.c: the rt_* calls of an emitted program that have to do with other ranks: when collectives
+/* runtime/exec/cpu/stream.c: the rt_* calls of an emitted program that involve other ranks; it decides when collectives
  * run.
  *
- * A collective is issued where it stands and runs after all earlier ones of its stream: on a thread of the
- * stream, beside the computing, or, where no core is left for one, in the rt_wait that wants its result (or that
- * of a later one of the stream).  What it sends is published when it is issued, if the stream has nothing
- * else to do, so peers need not wait for this rank's rt_wait.  Events of a plan need nothing here: a rank computes
- * in program order, so what stands before an issue has been done.
+ * A collective is issued at its place in the program and runs after all earlier ones of its stream: on the stream's
+ * thread, beside the computing, or, where no core is left for a thread, inside the rt_wait for its result (or for a
+ * later one of the stream).  If the stream is idle, the source is published when the collective is issued, so that
+ * peers need not wait for this rank's rt_wait.  A plan's events need no work here: a rank computes in program order, so
+ * everything before an issue has been done.
  *
- * The one idea: a stream is a queue, and "has ended" is a counter; threads and inline runs take the same work
- * from it in the same order, so their bits are equal. */
+ * A stream is a queue with a counter of ended collectives; threads and waits take the same work from it in the same
+ * order, so their results have the same bits. */
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 
 #include "runtime/exec/private.h"
 
-enum { QUEUES = RT_STREAM_SYNC }; /* what is on sync blocks, so it has no queue */
+enum { QUEUES = RT_STREAM_SYNC }; /* collectives on stream sync block, so it has no queue */
 
 typedef struct Task { const RtCollective *row; int seq; } Task;
 typedef struct Stream {
@@ -39,13 +39,13 @@ struct Streams {
 	Stream stream[RT_STREAMS];
 	Collectives *collectives;
 	RankProgress *progress;
-	const RtCollective *rows; /* of the program that runs */
+	const RtCollective *rows; /* collectives of the program that runs */
 	int n_rows;
-	uint32_t *turn;           /* [seq]: of its stream's collectives, which */
+	uint32_t *turn;           /* [seq]: its number among its stream's collectives */
 	int spins;
 	double exposed_ms;
-	double sync_began;        /* ms, of the collective that blocks now */
-	CommCost told;            /* by streams_cost: counts since the start */
+	double sync_began;        /* ms: when the current blocking collective began */
+	CommCost told;            /* what streams_cost has reported so far */
 };
 
 static double now_ms(void)
@@ -140,7 +140,7 @@ static void wait_for(Rt *rt, int seq)
 	all->exposed_ms += now_ms() - begin;
 }
 
-/* ---- what programs call ---- */
+/* ---- calls by programs ---- */
 
 #define ISSUED(call) void rt_##call(Rt *rt, int seq) { issue(rt, seq); }
 #include "base/collectives.def"
@@ -232,7 +232,8 @@ bool streams_start(Rt *rt, bool threads, Diag *d)
 		Stream *s = &all->stream[i];
 		s->rt = rt;
 		s->id = (RtStream)i;
-		for (s->cap = 1; s->cap < (uint32_t)n;) /* divides 2^32, where the counters wrap */
+		for (s->cap = 1; s->cap < (uint32_t)n;) /* a power of two, because it must divide 2^32, where the counters
+		                                         * wrap */
 			s->cap *= 2;
 		s->ring = NEW_N(p->arena, Task, s->cap);
 		s->from = NEW_N(p->arena, const char *, MAX(p->world.size, 1));
@@ -261,7 +262,7 @@ void streams_stop(Rt *rt)
 	hook_stop(rt);
 }
 
-/* Threads do what is theirs; nobody wants the rest. */
+/* Threads finish what they have; the rest is not needed. */
 void streams_abandon(Rt *rt)
 {
 	Streams *all = rt->p->streams;

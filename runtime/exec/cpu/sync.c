@@ -1,10 +1,11 @@
-/* runtime/exec/cpu/sync.c: small collectives that block: statistics of batch norms, and float buffers from rank 0.
+/* runtime/exec/cpu/sync.c: small blocking collectives: statistics of batch norms, and float buffers from rank 0.
  *
- * A rank puts its message into memory that peers read and takes everybody's.  Pairs of a channel lie side by
- * side, so a message can be cut between any two channels.  Moments are merged by Chan's formula in rank order in
- * f64 by every rank for itself, so all have equal bits; with one rank what goes in comes out.
+ * A rank puts its message into memory that peers read and takes the messages of all.  The two numbers of a channel are
+ * adjacent, so a message can be cut between any two channels.  Every rank merges moments itself by Chan's formula
+ * (Chan, Golub and LeVeque), in rank order and in f64, so all have equal bits; with one rank the result equals the
+ * input.
  *
- * The one idea: a message, and what is made of the ranks' pieces of it (Use), is all that they differ in. */
+ * These collectives differ only in their message and in what is made of the ranks' pieces of it (Use). */
 #include <string.h>
 
 #include "runtime/exec/private.h"
@@ -61,7 +62,7 @@ static void put(DType dtype, char *to, int64_t i, double x)
 		((float *)(void *)to)[i] = (float)x;
 }
 
-/* Channels of a piece: [at, at + n) bytes of pairs. */
+/* The channels of a piece, which is bytes [at, at + n) of the pairs. */
 static int64_t channels(const Vectors *v, int64_t at, int64_t n, int64_t *first)
 {
 	int64_t pair = 2 * dtype_info[v->dtype].bytes;
@@ -145,7 +146,7 @@ void rt_all_reduce_means(Rt *rt, int seq, DType dtype, int64_t c, void *a, void 
 
 /* ---- buffers ---- */
 
-/* Bytes [at, at + n) of the message into (out) or from the buffers. */
+/* Copies bytes [at, at + n) of the message into the buffers (out), or from them into the message. */
 static void copy_buffers(Rt *rt, char *message, int64_t at, int64_t n, bool out)
 {
 	int64_t place = 0;

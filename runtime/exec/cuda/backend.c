@@ -1,13 +1,14 @@
-/* runtime/exec/cuda/backend.c: how ranks of CUDA programs talk: which back end a run takes.
+/* runtime/exec/cuda/backend.c: chooses the back end by which ranks of CUDA programs communicate.
  *
- * The one idea: NCCL wants a GPU for every rank; where two share one, or it is not wanted, memory of the host does. */
+ * NCCL needs a GPU for every rank; where two ranks share one, or NCCL is not wanted, they communicate through memory of
+ * the host. */
 #include <string.h>
 
 #include "runtime/exec/cuda/backend.h"
 
 const char *const device_comms[] = {"self", "shm", "mpi", "nccl", NULL};
 
-/* What a rank says of itself. */
+/* What a rank tells the others about its GPU. */
 typedef struct Gpu { int32_t own; } Gpu;
 
 const Backend *backend_choose(const Rt *rt, bool own_gpu, Diag *d)

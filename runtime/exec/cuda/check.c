@@ -1,9 +1,9 @@
-/* runtime/exec/cuda/check.c: does this program run on a GPU of this machine, and on which?
+/* runtime/exec/cuda/check.c: finds out whether this program runs on a GPU of this machine, and on which.
  *
- * Refuses what would fail later in words that say less: no driver, no GPU, code for another architecture.  Ranks of
- * a host take its GPUs in turn; whether they may share one is backend.c's to say.
+ * Refuses what would fail later with a less clear message: no driver, no GPU, code for another architecture.  The ranks
+ * of a host take its GPUs in turn; backend.c decides whether they may share one.
  *
- * The one idea: all of it is asked before anything is allocated. */
+ * All checks are made before anything is allocated. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +31,7 @@ bool cuda_runs_on(const char *arch, int major, int minor)
 	return *end == 'a' ? code == here : code <= here;
 }
 
-/* GPUs that this process sees; 0 after a message. */
+/* The number of GPUs that this process sees; 0 after a message. */
 static int count_devices(const char *program, Diag *d)
 {
 	int n = 0, driver = 0, runtime = 0;

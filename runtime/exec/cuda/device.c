@@ -1,18 +1,18 @@
 /* runtime/exec/cuda/device.c: the memory of a run on a GPU.
  *
- * One allocation for each arena of the plan, of exactly the planned bytes, and one cudaHostAlloc of what is pinned; a
- * step allocates nothing.  What collectives read and write is taken of the back end, if it has wishes.  Arenas that
- * must begin as zeros do (gaps between parameters, states); what a step writes before it reads does not.  Of several
- * ranks each maps memory of the host that its peers read: a window for what is sent outside of steps, and mirrors of
- * what collectives send, where they go through the host.
+ * There is one allocation for each arena of the plan, of exactly the planned bytes, and one cudaHostAlloc for all
+ * pinned memory; a step allocates nothing.  If the back end has an allocator, it allocates what collectives read and
+ * write. Arenas that must begin with zeros (gaps between parameters, states) are cleared; those that a step writes
+ * before it reads are not.  With several ranks, each maps memory of the host that its peers read: a window for what is
+ * sent outside of steps and, where collectives go through the host, mirrors of what they send.
  *
- * What --offload takes off the device is an arena as the others, of pinned memory: gathers copy from it, and updates
- * read and write it in place, each number once each way, so it wants neither room on the device nor an order of its
- * own.
+ * What --offload moves off the device is an arena in pinned host memory: gathers copy from it, and updates read and
+ * write it in place, so that each number crosses the bus once in each direction.  It needs no memory on the device and
+ * no schedule of its own.
  *
- * Refuses a plan that is larger than the memory that is free, before anything is allocated.
+ * Refuses, before anything is allocated, a plan that needs more than the free memory.
  *
- * The one idea: base/layout.c counts all of it, so what `shardc plan --target=cuda` prints is what is allocated. */
+ * base/layout.c counts all of it, so `shardc plan --target=cuda` prints exactly what is allocated. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ _Static_assert(sizeof(KBad) <= LAYOUT_CUDA_BAD && (int)COMM_MAILBOX == (int)LAYO
 /* ---- which GPU, and with whom ---- */
 
 typedef struct Gpu { char uuid[16]; int32_t host, unused; } Gpu;
-typedef struct Sharing { int before, all; } Sharing; /* ranks that use this rank's GPU: earlier ones; all */
+typedef struct Sharing { int before, all; } Sharing; /* number of ranks that use this rank's GPU: lower ones; all */
 
 static bool find_sharing(const Rt *rt, Sharing *out)
 {
@@ -59,7 +59,7 @@ void device_layout(const Rt *rt, LayoutModel *layout)
 		layout->cuda.n_segments += m->tensors[i].kind == RT_PARAM && m->tensors[i].trainable;
 }
 
-/* Sharing ranks find out at once, so each counts for all. */
+/* Ranks that share a GPU check at the same time, so each counts the memory of all of them. */
 static bool check_memory(const Rt *rt, int ranks, Diag *d)
 {
 	const DeviceMemory *mem = &rt->p->memory;
@@ -81,7 +81,7 @@ static bool check_memory(const Rt *rt, int ranks, Diag *d)
 
 /* ---- what is allocated ---- */
 
-/* What a step reads of, though nothing wrote there. */
+/* Arenas with elements that a step reads though nothing has written them. */
 static bool begins_as_zeros(ArenaKind arena)
 {
 	switch (arena) {
@@ -90,8 +90,8 @@ static bool begins_as_zeros(ArenaKind arena)
 	}
 }
 
-/* What collectives read and write, in the order of the mirrors that peers read; gradients are last, since owners have
- * more of them. */
+/* The arenas that collectives read and write, in the order of the mirrors that peers read; gradients are last, since
+ * owners have more of them. */
 static const ArenaKind sent[] = {ARENA_PARAMS, ARENA_GATHERED, ARENA_SEND, ARENA_GRADS};
 
 static bool is_sent(int arena)
@@ -102,7 +102,7 @@ static bool is_sent(int arena)
 	return is;
 }
 
-/* NULL, or what went wrong. */
+/* Allocates an arena.  NULL, or the reason of a failure. */
 static const char *take(Rt *rt, int arena, void **at)
 {
 	const DeviceMemory *mem = &rt->p->memory;
@@ -176,7 +176,7 @@ void *cuda_pinned(Rt *rt, int64_t bytes)
 	return at;
 }
 
-/* What lies on the host is read there. */
+/* Bytes of an arena's mirror; an arena that lies on the host needs none. */
 static int64_t mirror_bytes(const DeviceMemory *mem, ArenaKind arena)
 {
 	return mem->on_host[arena] ? 0 : mem->planned[arena];
@@ -215,7 +215,7 @@ static bool map_comm(Rt *rt, Diag *d)
 	return true;
 }
 
-/* Where parts of arenas are. */
+/* Sets the pointers to parts of arenas. */
 static void place(Rt *rt)
 {
 	Cuda *c = rt->p->cuda;
@@ -241,7 +241,7 @@ static void place(Rt *rt)
 
 /* ---- life ---- */
 
-/* Communication goes first where both want the device. */
+/* Streams of communication get priority over the compute stream. */
 static void make_streams(Cuda *c)
 {
 	int least, greatest;
@@ -277,7 +277,7 @@ bool device_map(Rt *rt, Diag *d)
 	return true;
 }
 
-/* An error of the device was told where it was met; here nothing can be done about it. */
+/* Errors of the device were reported where they occurred; here they are ignored. */
 void device_unmap(Rt *rt)
 {
 	Cuda *c = rt->p->cuda;
@@ -304,9 +304,9 @@ void device_unmap(Rt *rt)
 	mem->window = NULL;
 }
 
-/* ---- what the host reads and writes ---- */
+/* ---- access from the host ---- */
 
-/* Of an arena; ARENA_COUNT: of none. */
+/* The arena to which an address belongs; ARENA_COUNT: none. */
 static int arena_of(const Rt *rt, const char *at)
 {
 	const DeviceMemory *mem = &rt->p->memory;

@@ -1,18 +1,18 @@
-/* runtime/exec/cuda/graph.c: a program's first run is issued call by call, which makes all connections and loads all
- * kernels; its second is captured, and from then on the graph is launched.
+/* runtime/exec/cuda/graph.c: programs as CUDA graphs.  A program's first run is issued call by call, which makes all
+ * connections and loads all kernels; its second run is captured, and from then on the graph is launched.
  *
- * Graphs never go stale: what changes from step to step lies in memory at fixed addresses.  Of the host's part of a
- * program only counters would miss the replays: those are the program's totals (streams_replay).  Programs are
- * issued every time where the host has a part in them: staged back ends, --check-nan, --check-replicas.
+ * Graphs never become invalid: what changes from step to step lies in memory at fixed addresses.  The only work of the
+ * host that a replay leaves out is counting bytes, which streams_replay does.  Where the host has more to do in a
+ * program (staged back end, --check-nan, --check-replicas), it is issued call by call every time.
  *
- * The one idea: a program begins and ends on the compute stream alone; all other streams fork from it and join it, so
- * programs follow each other in order whether they are issued or replayed, and a capture is whole. */
+ * A program begins and ends on the compute stream; all other streams fork from it and join it, so programs run one
+ * after the other whether they are issued or replayed, and a capture is complete. */
 #include "runtime/exec/cuda/backend.h"
 #include "runtime/exec/cuda/cuda.h"
 #include "runtime/exec/cuda/graph.h"
 
 struct CudaGraphs {
-	cudaEvent_t fork, join;     /* of the copy stream, which offloaded programs use */
+	cudaEvent_t fork, join;     /* for the copy stream, which offloaded programs use */
 	struct { bool warm; cudaGraphExec_t exec; } of[PROGRAM_LAST + 1];
 };
 

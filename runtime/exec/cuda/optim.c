@@ -1,8 +1,7 @@
-/* runtime/exec/cuda/optim.c: gradients and updates of flats: the calls of a program, as kernels on tables in device
- * memory.
+/* runtime/exec/cuda/optim.c: the rt_* calls for gradients and updates of flats, as kernels on tables in device memory.
  *
- * The one idea: as on the CPU (cpu/step.c), but lists of segments and groups are the device's copies, and what the CPU
- * adds up on the host is joined where it lies. */
+ * It does the same as cpu/step.c, but segments and groups are the device's copies, and sums that the CPU adds on the
+ * host stay on the device. */
 #include "kernels/cuda/work.h"
 #include "runtime/exec/cuda/backend.h"
 #include "runtime/exec/cuda/cuda.h"
@@ -15,7 +14,7 @@ static cudaStream_t compute(const Rt *rt)
 	return rt->p->cuda->stream[CUDA_COMPUTE];
 }
 
-/* Rt.scalars are the first field of the step's state. */
+/* Rt.scalars points to the first field of the step's state. */
 static StepState *state_of(const Rt *rt)
 {
 	return (StepState *)(void *)rt->scalars;

@@ -1,8 +1,7 @@
-/* runtime/exec/cuda/progress_kernels.cu: where collectives of the device are, for the watchdog, which reads host
- * memory.
+/* runtime/exec/cuda/progress_kernels.cu: writes where collectives of the device are into host memory, for the watchdog.
  *
- * The one idea: a kernel of one thread before a collective and one behind it; each channel is written by one stream
- * alone, so plain stores in order will do. */
+ * A kernel of one thread runs before a collective and one after it; only one stream writes the words of a channel, so
+ * plain stores in order are enough. */
 #include "kernels/cuda/common.cuh"
 #include "runtime/exec/cuda/words.h"
 

@@ -1,5 +1,5 @@
-/* runtime/exec/cuda/self.c: collectives of one rank: gathers of units that are read in another dtype than they rest
- * in. */
+/* runtime/exec/cuda/self.c: the back end of one rank, whose only collectives are gathers that cast to another dtype,
+ * and sums over micro-batches. */
 #include "runtime/exec/cuda/backend.h"
 
 static bool self_open(Rt *rt, void **state, Diag *d)

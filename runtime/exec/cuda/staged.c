@@ -1,11 +1,12 @@
-/* runtime/exec/cuda/staged.c: collectives over host memory that peers read, for ranks that share a GPU or have no NCCL.
+/* runtime/exec/cuda/staged.c: the back end that communicates through host memory which peers read, for ranks that share
+ * a GPU or have no NCCL.
  *
- * What a rank sends is copied into the communicator's memory, laid out as the device's arenas, when the collective is
- * issued; rt_wait then blocks the host while collective.c does on a host copy of Rt what it does on the CPU, and what
- * was made goes back to the device.  So sums have the bits of CPU ranks.
+ * When a collective is issued, its source is copied into the communicator's memory, which has the same places as the
+ * device's arenas; rt_wait then blocks the host while collective.c runs on a host copy of Rt as on the CPU, and the
+ * result is copied back to the device.  So sums have the same bits as those of CPU ranks.
  *
- * The one idea: the plan's order of device memory is the mirror's, too: whoever may write a flat on the device may
- * write its mirror, since peers read that for the same collective only. */
+ * The plan's order of accesses to device memory also holds for the mirror: whoever may write a flat on the device may
+ * write its mirror, since peers read the mirror only for the same collective. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -14,11 +15,11 @@
 #include "runtime/exec/cuda/cuda.h"
 
 typedef struct Staged {
-	Rt host;                /* pointers are the mirror's */
+	Rt host;                /* a copy of Rt with pointers into the mirror */
 	struct RtPrivate p;
 	cudaEvent_t sent[RT_STREAMS];
 	const char **from;
-	char *message;          /* of all ranks, pinned */
+	char *message;          /* messages of all ranks, pinned */
 } Staged;
 
 /* n bytes of the flat at `device`, whose mirror is `host`. */
@@ -30,7 +31,7 @@ static Range range(void *device, void *host, int64_t first, int64_t n, DType t)
 	return (Range){(char *)device + first * size, (char *)host + first * size, n * size};
 }
 
-/* What a collective takes of a flat, and what it makes; n = 0: nothing. */
+/* The ranges of a flat that a collective reads and writes; n = 0: none. */
 typedef struct Moved { Range sent, made; } Moved;
 
 static Moved moved(const Rt *rt, const Rt *host, const RtCollective *row, int f)
@@ -88,7 +89,7 @@ static void staged_issue(Rt *rt, const RtCollective *row, int seq, cudaStream_t 
 	cuda_must(cudaEventRecord(s->sent[row->stream], stream), "an event cannot be recorded");
 }
 
-/* The device knows which step it is in. */
+/* Copies the step's scalars from the device, which alone knows its step. */
 static void take_scalars(const Rt *rt, Staged *s, cudaStream_t stream)
 {
 	cuda_must(cudaMemcpyAsync(s->message, rt->scalars, sizeof(s->p.scalars), cudaMemcpyDeviceToHost, stream),
@@ -120,7 +121,7 @@ static void staged_finish(Rt *rt, const RtCollective *row, int seq, cudaStream_t
 
 /* ---- small messages ---- */
 
-/* Through mailboxes, piece by piece: message holds mine, then all. */
+/* Exchanges small messages through mailboxes, piece by piece; `message` holds this rank's piece, then those of all. */
 static void small(Rt *rt, char *all, int64_t stride, const char *mine, int64_t bytes, int only, cudaStream_t stream)
 {
 	Staged *s = staged(rt);

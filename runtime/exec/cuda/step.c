@@ -1,12 +1,12 @@
 /* runtime/exec/cuda/step.c: a step on a GPU: the host issues it and takes its result later.
  *
- * Inputs of a micro-batch go from one of two pinned slots to a staging area of the device on the copy stream, while the
- * micro-batch before computes; from there to the input arena, which the program's text names, by a copy inside the
- * device.  With them go the numbers that change from step to step (StepInput), so programs that are replayed as graphs
- * never go stale.  What a step leaves behind (StepOutcome) is copied to pinned memory behind it, and read when a
- * session wants the result.
+ * The copy stream moves inputs of a micro-batch from one of two pinned slots to a staging area of the device while the
+ * previous micro-batch computes; a copy inside the device moves them on to the input arena, whose addresses the
+ * program's code has.  The numbers that change from step to step (StepInput) travel with them, so programs that are
+ * replayed as graphs need no change.  The result of a step (StepOutcome) is copied to pinned memory at its end, and
+ * read when a session asks for it.
  *
- * The one idea: nothing here waits but step_input for a slot that is still being read, step_result and step_sums. */
+ * Only step_input (for a slot that is still being read), step_result and step_sums wait. */
 #include <stddef.h>
 #include <string.h>
 
@@ -22,14 +22,14 @@ _Static_assert(sizeof(StepOutcome) <= LAYOUT_CUDA_OUTCOME, "the plan has room fo
 
 struct CudaStep {
 	StepState *state;           /* device */
-	StepSums *all;              /* device: of all ranks */
-	char *staging;              /* device: the next micro-batch's inputs, and behind them its StepInput */
-	char *slot[SLOTS];          /* pinned: as the staging area */
+	StepSums *all;              /* device: the sums of all ranks */
+	char *staging;              /* device: the next micro-batch's inputs, followed by its StepInput */
+	char *slot[SLOTS];          /* pinned: same contents as the staging area */
 	StepOutcome *outcome[DEPTH]; /* pinned */
 	int64_t inputs;             /* bytes of the input arena */
-	int64_t sent, issued, taken; /* micro-batches; steps; results */
-	StepScalars scalars;        /* of the step that is being issued */
-	bool first;                 /* its next micro-batch is its first */
+	int64_t sent, issued, taken; /* counts: micro-batches sent, steps issued, results taken */
+	StepScalars scalars;        /* scalars of the step that is being issued */
+	bool first;                 /* the next micro-batch is the first of that step */
 	cudaEvent_t copied[SLOTS], read, done[DEPTH];
 };
 
@@ -121,7 +121,7 @@ static StepInput input_of(const Rt *rt, const CudaStep *t, Program program, int6
 	return in;
 }
 
-/* What has no sample axis stays as --const put it. */
+/* Copies inputs with samples; those without a sample axis keep what --const loaded. */
 static void take_samples(Rt *rt, const CudaStep *t, cudaStream_t stream)
 {
 	for (int i = 0; i < rt->model->n_tensors; i++) {
@@ -131,7 +131,8 @@ static void take_samples(Rt *rt, const CudaStep *t, cudaStream_t stream)
 	}
 }
 
-/* The staging area is free when the begin of the micro-batch before has read it. */
+/* Sends the next micro-batch's inputs.  The staging area is free once the previous micro-batch has read it at its
+ * start. */
 static void send(Rt *rt, CudaStep *t)
 {
 	int k = (int)(t->sent % SLOTS);
@@ -171,13 +172,13 @@ void step_end(Rt *rt)
 
 /* ---- results ---- */
 
-/* --check-nan asks the host behind every op; there steps do not overlap. */
+/* With --check-nan the host looks at the result of every op, so steps do not overlap. */
 int step_depth(const Rt *rt)
 {
 	return rt->model->n_checks ? 1 : DEPTH;
 }
 
-/* A report of a later step stays until that step has counted it. */
+/* A report of bad input from a later step stays until the result of that step is taken. */
 void step_result(Rt *rt)
 {
 	CudaStep *t = step_of(rt);
@@ -220,7 +221,7 @@ void step_not_finite(Rt *rt, const void *x, int64_t n, DType dtype, int64_t *nan
 	*inf = seen[1];
 }
 
-/* ---- what programs call ---- */
+/* ---- calls by programs ---- */
 
 void rt_report_loss(Rt *rt, const float *sum, const float *weight, bool mean)
 {

@@ -1,13 +1,13 @@
-/* runtime/exec/cuda/step_kernels.cu: the small kernels of a step: its sums, and what the device decides of the next
- * one.
+/* runtime/exec/cuda/step_kernels.cu: the small kernels of a step: its sums, and what the device decides for the next
+ * step.
  *
- * Each is one thread: they add a few numbers in the order in which the CPU adds them.
+ * Each runs as one thread and adds a few numbers in the same order as the CPU.
  *
- * The one idea: the rules are runtime/scalars.h's, which the CPU runs, too. */
+ * The rules are in runtime/scalars.h, which the CPU uses, too. */
 #include "kernels/cuda/common.cuh"
 #include "runtime/exec/cuda/step.h"
 
-/* Bad input that a micro-batch has met, and no earlier one of the step. */
+/* Notes the first micro-batch of a step that has met bad input. */
 static __device__ void note_bad(StepState *s, const KBad *bad)
 {
 	if (s->bad_sample0 < 0 && *(const volatile int *)&bad->kind != K_BAD_NONE)

@@ -1,12 +1,13 @@
-/* runtime/exec/cuda/stream.c: the rt_* calls of an emitted program that have to do with other ranks: how collectives
- * are ordered on the device.
+/* runtime/exec/cuda/stream.c: the rt_* calls of an emitted program that involve other ranks; it orders collectives on
+ * the device.
  *
- * Every stream of a PLAN is a CUDA stream.  A collective starts behind its event and behind the earlier ones of its
- * stream; compute waits for its end in rt_wait; nothing else orders streams, but for back ends that want all ranks
- * to start collectives in one order.  Events belong to a program, so one that was captured does not touch another's.
+ * Every stream of a PLAN is a CUDA stream.  A collective starts after its event and after the earlier ones of its
+ * stream; in rt_wait the compute stream waits for its end.  Nothing else orders streams, except for back ends that need
+ * all ranks to start collectives in one order (Backend.chained).  Events belong to a program, so a captured program
+ * does not use those of another.
  *
- * The one idea: calls only issue.  What they issue is the same whether it runs now, in a capture or in a replay, so
- * counts of bytes are kept per collective, and a replay counts them again. */
+ * The calls only issue work, which is the same whether it runs now or is captured.  The bytes of each collective are
+ * stored, so that a replay can count them again. */
 #include <math.h>
 #include <nvtx3/nvToolsExt.h>
 #include <string.h>
@@ -17,13 +18,13 @@
 
 enum { PROGRAM_COUNT = PROGRAM_LAST + 1, PAGE = 4096 };
 
-/* What a program's collectives are ordered by, by number from 1. */
+/* The events of a program, and data of its collectives, by number from 1. */
 typedef struct Ordered {
 	const RtCollective *rows;
 	int n, n_recorded;
 	cudaEvent_t *recorded;     /* [rt_record] */
 	cudaEvent_t *entered, *ended; /* [seq] */
-	int64_t *bytes;            /* [seq]: from peers; of those that block as they ran last */
+	int64_t *bytes;            /* [seq]: bytes from peers; of blocking ones, those of the last run */
 	bool *idle;                /* [seq]: there is nothing to do */
 } Ordered;
 
@@ -36,9 +37,9 @@ struct Streams {
 	size_t registered_bytes;
 	Ordered program[PROGRAM_COUNT];
 	Ordered *now;              /* NULL: outside of programs */
-	int before;                /* seq of the collective that was issued last in this run of it; 0: none */
-	struct { int *seq, begin, end; } open[RT_STREAMS]; /* issued, while the host's part is left */
-	int sync_seq;              /* that blocks now */
+	int before;                /* seq of the collective that was issued last in this run of the program; 0: none */
+	struct { int *seq, begin, end; } open[RT_STREAMS]; /* issued collectives whose host part is left to do */
+	int sync_seq;              /* seq of the collective that blocks now */
 	cudaEvent_t fork, join[RT_STREAMS];
 	CommCounts counts[RT_COLLECTIVE_KINDS];
 	CommCost told;
@@ -68,7 +69,7 @@ static void wait_event(cudaStream_t s, cudaEvent_t e)
 	cuda_must(cudaStreamWaitEvent(s, e, 0), "a stream cannot wait for an event");
 }
 
-/* ---- what back ends use ---- */
+/* ---- functions for back ends ---- */
 
 static void cast_part(const Rt *rt, const Cast *c)
 {
@@ -111,7 +112,8 @@ void streams_keep(const Rt *rt, const RtCollective *row, cudaStream_t stream)
 
 /* ---- around a collective ---- */
 
-/* Ranks that start collectives of two streams in different orders can wait for each other for ever. */
+/* Makes a collective start after the one that was issued before it: ranks that start collectives of two streams in
+ * different orders can deadlock. */
 static void chain(Streams *all, int seq, cudaStream_t s)
 {
 	if (!all->backend->chained)
@@ -174,7 +176,7 @@ static void issue(Rt *rt, int seq)
 	leave(rt, seq, row->stream);
 }
 
-/* The host's part of a collective and of the earlier ones of its stream. */
+/* Does the host's part of a collective and of the earlier ones of its stream. */
 static void finish(Rt *rt, RtStream stream, int seq)
 {
 	Streams *all = rt->p->streams;
@@ -188,7 +190,7 @@ static void finish(Rt *rt, RtStream stream, int seq)
 	}
 }
 
-/* ---- what programs call ---- */
+/* ---- calls by programs ---- */
 
 #define ISSUED(call) void rt_##call(Rt *rt, int seq) { issue(rt, seq); }
 #include "base/collectives.def"
@@ -196,7 +198,7 @@ static void finish(Rt *rt, RtStream stream, int seq)
 void rt_record(Rt *rt, int event)
 {
 	const Ordered *o = rt->p->streams->now;
-	if (event <= o->n_recorded) /* else nothing waits for it */
+	if (event <= o->n_recorded) /* else no collective waits for it */
 		record(o->recorded[event], compute(rt));
 }
 
@@ -224,7 +226,7 @@ void rt_leave(Rt *rt)
 	nvtxRangePop();
 }
 
-/* ---- those that block ---- */
+/* ---- blocking collectives ---- */
 
 void streams_sync_begin(Rt *rt, int seq)
 {
@@ -310,7 +312,7 @@ static void free_events(const cudaEvent_t *e, int n)
 		cudaEventDestroy(e[i]);
 }
 
-/* Nothing is sent, cast or kept.  One rank that talks sends all to itself. */
+/* Whether a collective sends, casts and keeps nothing.  One rank with a back end that communicates sends to itself. */
 static bool is_idle(const Rt *rt, const RtCollective *row)
 {
 	float *to;
@@ -341,7 +343,7 @@ static void order_program(Rt *rt, Program program)
 	}
 }
 
-/* The device writes where the watchdog reads. */
+/* Lets the device write the counters that the watchdog reads. */
 static void share_progress(Rt *rt)
 {
 	Streams *all = rt->p->streams;
@@ -361,7 +363,7 @@ static void share_progress(Rt *rt)
 
 bool streams_start(Rt *rt, bool threads, Diag *d)
 {
-	(void)threads; /* the device has its own */
+	(void)threads; /* the device needs no threads */
 	struct RtPrivate *p = rt->p;
 	Streams *all = p->streams = NEW(p->arena, Streams);
 	all->collectives = collectives_new(rt, p->arena);
@@ -410,7 +412,7 @@ void streams_stop(Rt *rt)
 	rt->p->streams = NULL;
 }
 
-/* Nobody wants what a program that ended in the middle has issued; it runs, in order, before all that follows. */
+/* The collectives that an aborted program has issued are not needed; they run in order before all that follows. */
 void streams_abandon(Rt *rt)
 {
 	(void)rt;
@@ -428,7 +430,7 @@ void streams_program(Rt *rt, Program program)
 	atomic_store(&all->progress->step, rt->p->progress.step + (program == PROGRAM_STEP || program >= PROGRAM_FIRST));
 }
 
-/* How long collectives took is not known: they run on the device, most of them in a graph. */
+/* The times of collectives are not known, because they run on the device, mostly in a graph. */
 CommCost streams_cost(Rt *rt)
 {
 	Streams *all = rt->p->streams;

@@ -1,8 +1,8 @@
-/* runtime/exec/cuda/sync.c: small collectives that block: statistics of batch norms, and float buffers from rank 0.
+/* runtime/exec/cuda/sync.c: small blocking collectives: statistics of batch norms, and float buffers from rank 0.
  *
- * A rank's message lies in front of the room for those of all, in device memory of the plan.
+ * A rank's message is followed by room for those of all ranks, in planned device memory.
  *
- * The one idea: compute waits for the sync stream, and the sync stream for compute; the host waits for nothing. */
+ * The compute stream waits for the sync stream and the sync stream for it; the host does not wait. */
 #include "runtime/exec/cuda/backend.h"
 #include "runtime/exec/cuda/cuda.h"
 
@@ -17,7 +17,7 @@ static void copy(Rt *rt, void *to, const void *from, int64_t bytes, cudaStream_t
 	cuda_must(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, s), "a message cannot be copied");
 }
 
-/* All ranks' pairs of vectors. */
+/* Gathers the pairs of vectors of all ranks. */
 static char *gather(Rt *rt, int seq, DType dtype, int64_t c, const void *a, const void *b)
 {
 	int64_t bytes = 2 * c * dtype_info[dtype].bytes;
@@ -67,7 +67,7 @@ void rt_all_reduce_means(Rt *rt, int seq, DType dtype, int64_t c, void *a, void 
 	streams_sync_end(rt, RT_ALL_REDUCE_MEANS, from_peers(rt, dtype, c));
 }
 
-/* All of them, into (out) or from the message. */
+/* Copies all buffers into the message (out), or from it into the buffers. */
 static void copy_buffers(Rt *rt, char *message, bool out)
 {
 	for (int i = 0; i < rt->model->n_tensors; i++) {

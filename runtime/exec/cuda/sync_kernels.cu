@@ -1,7 +1,7 @@
-/* runtime/exec/cuda/sync_kernels.cu: statistics of batch norms of all ranks, made one, as exec/cpu/sync.c does it.
+/* runtime/exec/cuda/sync_kernels.cu: merges the batch norm statistics of all ranks, as exec/cpu/sync.c does.
  *
- * The one idea: every rank merges all messages in rank order in f64, one thread for a channel, so all have equal
- * bits; with one rank what goes in comes out. */
+ * Every rank merges all messages in rank order and in f64, with one thread per channel, so all have equal bits; with
+ * one rank the result equals the input. */
 #include "kernels/cuda/common.cuh"
 #include "runtime/exec/cuda/words.h"
 

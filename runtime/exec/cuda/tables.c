@@ -1,12 +1,12 @@
 /* runtime/exec/cuda/tables.c: the optimizer's lists in device memory: segments of every trainable flat, and groups.
  *
- * The one idea: places follow from the model alone (a part of a flat has at most as many segments as the flat), so
- * addresses stay when a resume or --hyper changes what stands there, and no captured graph goes stale. */
+ * Places follow from the model alone (a part of a flat has at most as many segments as the flat), so addresses stay the
+ * same when a resume or --hyper changes the contents, and captured graphs stay valid. */
 #include "runtime/exec/cuda/cuda.h"
 
 _Static_assert(sizeof(Segment) == LAYOUT_CUDA_SEGMENT && sizeof(Group) == LAYOUT_CUDA_GROUP, "as planned");
 
-/* Where the lists of a flat begin: that of the whole, then that of the part. */
+/* Where the two lists of a flat begin: segments of the whole flat, then those of the part that this rank updates. */
 static int64_t place(const Rt *rt, int unit, int flat)
 {
 	const LayoutModel *l = &rt->model->layout;

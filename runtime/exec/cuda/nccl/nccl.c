@@ -1,24 +1,24 @@
-/* runtime/exec/cuda/nccl/nccl.c: collectives over NCCL: a rank for every GPU.
+/* runtime/exec/cuda/nccl/nccl.c: the back end for NCCL, with a GPU for every rank.
  *
- * One communicator for each stream, so that a gather and a reduction can be under way at once; units of hybrid_shard
- * have communicators of their group and across groups, split off.  All flats of a unit are one launch.  What
- * collective.c says of places, casts and who takes part holds here, too; sums are the library's, in the dtype that
- * travels: the mean of a power of two of ranks is divided on the way, which rounds nothing else than the end would;
- * any other is a sum, divided behind.
+ * Each stream has a communicator, so that a gather and a reduction can run at once; for units of hybrid_shard,
+ * communicators of the group and across groups are split off.  All flats of a unit are one launch.  What collective.c
+ * says about places, casts and members holds here, too.  NCCL computes sums in the dtype that travels.  For a power of
+ * two of ranks NCCL computes the mean itself, because dividing by a power of two on the way rounds exactly as at the
+ * end; for other numbers it computes a sum, which is divided afterwards.
  *
- * One rank alone posts the same calls to communicators of itself, each flat in place, which changes no bit: so one GPU
- * exercises all of this.  Its plan is that of one rank, which has no copies to send and no room for small messages but
- * the step's.
+ * A single rank posts the same calls to communicators of one rank, each flat in place, which changes no bit, so that
+ * one GPU can test all of this.  The plan of one rank has no copies to send, and room only for the step's small
+ * messages.
  *
- * What collectives read and write is NCCL's own memory, and registered with each communicator that meets it, so that
- * peers can take it from where it lies.  NCCL wants it registered by all ranks or by none and at the same offset: all
- * ranks have the same arenas, and what the ranks of a call read of a peer (what a gather receives, what a reduction
- * sends) stands at the same place of them; only sizes differ where parameters have owners.
+ * NCCL allocates the memory that collectives read and write, and it is registered with each communicator that uses it,
+ * so that peers can read it in place.  NCCL requires that all ranks register it, or none, and use the same offset. This
+ * holds: all ranks have the same arenas, and what the ranks of a call read from a peer (what a gather receives, what a
+ * reduction sends) is at the same offset in them; only sizes differ where parameters have owners.
  *
- * Nothing blocks inside the library: what is not done is asked for again, and the watchdog ends a run in which that
- * lasts too long.
+ * No call blocks inside NCCL: a call that is not done is polled, and the watchdog ends a run in which that takes too
+ * long.
  *
- * The one idea: collective.c's description of a part is what one NCCL call needs. */
+ * Each NCCL call is made from collective.c's description of a part. */
 #include <inttypes.h>
 #include <string.h>
 #include <time.h>
@@ -35,8 +35,8 @@ static const char *const of_names[SIZES] = {"of all ranks", "of a group of hybri
 typedef struct Nccl {
 	const NcclBackend *lib;
 	const char *path;
-	void *comm[RT_STREAMS][SIZES]; /* NULL: not wanted */
-	void *listed[RT_STREAMS][SIZES][ARENA_COUNT]; /* what NCCL calls registered memory; NULL: none */
+	void *comm[RT_STREAMS][SIZES]; /* NULL: not needed */
+	void *listed[RT_STREAMS][SIZES][ARENA_COUNT]; /* NCCL's handles of registered memory; NULL: none */
 } Nccl;
 
 static Nccl *nccl(const Rt *rt)
@@ -50,7 +50,7 @@ static _Noreturn void broken(const Nccl *n, void *comm, const char *what)
 	ice("k_fail returned");
 }
 
-/* Asks until it is done: first at once, then ever more patiently. */
+/* Polls until a call is done, at growing intervals. */
 static NcclState settle(const Nccl *n, void *comm, NcclState s)
 {
 	for (long ns = 1000; s == NCCL_BUSY; ns = MIN(2 * ns, 1000000)) {
@@ -84,7 +84,7 @@ static const char *source_of(const Part *p)
 	return p->x.source;
 }
 
-/* What one part wants of NCCL; where the result has to be cast to its place it is made where it is sent from. */
+/* The NCCL call for one part; a result that has to be cast is first made where its source was. */
 static NcclCall call_of(const RtCollective *row, const Part *p, bool mean)
 {
 	char *source = (char *)(uintptr_t)source_of(p), *mine = source + bytes_of(p->sent, p->slab * p->x.me);
@@ -105,7 +105,7 @@ static NcclCall call_of(const RtCollective *row, const Part *p, bool mean)
 	}
 }
 
-/* Behind the call: from where it left the result to its place, and the division that it did not do. */
+/* After the call: moves the result to its place, and divides if NCCL did not. */
 static void complete(Rt *rt, const RtCollective *row, const Part *p, const NcclCall *c, bool mean, cudaStream_t s)
 {
 	bool taken = (row->kind != RT_REDUCE || p->only_taker == p->x.me) &&
@@ -130,7 +130,8 @@ static void *comm_of(const Rt *rt, const RtCollective *row)
 	return size != OF_ALL && !comm[size] ? comm[OF_ALL] : comm[size];
 }
 
-/* All-reduces and reduces are described by their second halves, which say where results go; first halves cast. */
+/* All-reduces and reductions to an owner are described by the second half of their parts, which says where results go;
+ * the first half only casts. */
 static int describe(const Rt *rt, const RtCollective *row, Part *part, cudaStream_t s)
 {
 	const Collectives *all = streams_collectives(rt);
@@ -145,7 +146,7 @@ static int describe(const Rt *rt, const RtCollective *row, Part *part, cudaStrea
 	return halves ? n / 2 : n;
 }
 
-/* One rank's flats of a unit, where they lie. */
+/* Describes the flats of a unit for a single rank, in place. */
 static int describe_alone(const Rt *rt, const RtCollective *row, Part *part)
 {
 	const LayoutUnit *u = &rt->model->layout.unit[row->unit];
@@ -240,7 +241,7 @@ static const char *version_text(Arena *a, int v)
 	return arena_printf(a, "%d.%d.%d", v / 10000, v / 100 % 100, v % 100);
 }
 
-/* What rank 0 has, and the ids of its communicators. */
+/* What a rank tells the others: whether it has NCCL, its version, and, from rank 0, the ids of communicators. */
 typedef struct Met { int32_t ok, version; char id[RT_STREAMS][NCCL_ID_BYTES]; } Met;
 
 static bool same_versions(const Rt *rt, const Nccl *n, const Met *all, Diag *d)
@@ -264,7 +265,7 @@ static bool same_versions(const Rt *rt, const Nccl *n, const Met *all, Diag *d)
 	return true;
 }
 
-/* All ranks learn all versions and rank 0's ids; false after a message, on all of them. */
+/* All ranks learn all versions and rank 0's ids; false on all of them after a message. */
 static bool meet(const Rt *rt, const Nccl *n, Met *of0, Diag *d)
 {
 	Met mine = {.ok = true, .version = n->lib->version()}, *all = NEW_N(rt->p->arena, Met, rt->p->world.size);
@@ -335,7 +336,7 @@ static void nccl_give(const Rt *rt, void *at)
 	nccl(rt)->lib->give(at);
 }
 
-/* Gathers and broadcasts are of one stream, reductions of another. */
+/* Whether collectives of a stream use an arena: gathers and broadcasts are on one stream, reductions on another. */
 static bool meets(int stream, int arena)
 {
 	bool both = arena == ARENA_SEND, gathers = arena == ARENA_PARAMS || arena == ARENA_GATHERED;

@@ -1,6 +1,6 @@
-/* runtime/exec/cuda/nccl/object.c: libshardrt_nccl.so: NCCL as nccl/object.h wants it.
+/* runtime/exec/cuda/nccl/object.c: libshardrt_nccl.so, which implements nccl/object.h with NCCL.
  *
- * Communicators never block: a call that is not done says so, and its caller asks again, as long as it likes. */
+ * Communicators never block: a call that is not done returns NCCL_BUSY, and the caller polls as long as it likes. */
 #include <nccl.h>
 #include <string.h>
 
@@ -34,7 +34,8 @@ static NcclState new_id(char id[NCCL_ID_BYTES])
 	return s;
 }
 
-/* Kernels of several communicators start in the order in which the program issued them, where NCCL can do that. */
+/* Asks NCCL to start kernels of several communicators in the order in which the program issued them, where its version
+ * can do that. */
 static ncclConfig_t config(void)
 {
 	ncclConfig_t c = NCCL_CONFIG_INITIALIZER;
