@@ -26,7 +26,8 @@
  * Ranks.  With several ranks, each is a process that a launcher, such as torchrun, started with RANK, WORLD_SIZE,
  * MASTER_ADDR and MASTER_PORT; all are on one host.  Functions that say "all ranks" wait for the others: every rank
  * calls them in the same order.  When a rank is lost, or hangs longer than --timeout, the processes of the others end
- * with status 3, as those of the binary do. */
+ * with status 3, as those of the binary do.  With several ranks, a kernel or a hook that fails also ends its process,
+ * with status 3 and a message on stderr. */
 #ifndef SHARDC_MODEL_H
 #define SHARDC_MODEL_H
 

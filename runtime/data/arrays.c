@@ -1,10 +1,10 @@
-/* runtime/data/arrays.c: a caller's arrays as a data set, so that steps and evaluations of the library read
- * samples by the same code as those of the binary.
+/* runtime/data/arrays.c: a caller's arrays as a data set, so that steps and evaluations of the library read samples by
+ * the same code as those of the binary.
  *
- * Refuses names that are no input's, other types and shapes (nothing is converted), inputs given twice or not at all.
- * Nothing of the arrays is kept behind the call but the values of inputs without a sample axis.
+ * Refuses names of no input, other types and shapes (nothing is converted), and inputs given twice or not at all.
+ * After the call only the values of inputs without a sample axis are kept.
  *
- * The one idea: an array is a column whose rows lie in memory instead of a mapped file. */
+ * An array is a column whose rows lie in memory instead of a mapped file. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@ static const char *shape_text(Arena *a, const char *dtype, int rank, const int64
 	return s;
 }
 
-/* rows: of the sample axis, -1 = any number. */
+/* The type and shape that an array must have, for messages.  rows: length of the sample axis; -1 = any. */
 static const char *wanted_text(Arena *a, const RtTensor *t, int64_t rows)
 {
 	const char *dtype = dtype_info[t->dtype].text;
@@ -50,7 +50,7 @@ static void note_inputs(const RtModel *model, int64_t rows, const char *where, A
 				wanted_text(a, &model->tensors[i], rows));
 }
 
-/* One array; *known: its input's index, -1 after a message. */
+/* The index of the input that an array is for; -1 after a message. */
 static int find(const RtModel *m, const ModelArray *x, int64_t rows, const bool *seen, Arena *a, Diag *d)
 {
 	const RtTensor *t = x->name ? data_find_input(m, x->name) : NULL;
@@ -91,7 +91,7 @@ static bool check_missing(const RtModel *m, const bool *seen, const bool *given,
 	return ok;
 }
 
-/* All columns are equally long. */
+/* Checks that all columns are equally long. */
 static bool check_rows(const DataSet *set, Diag *d)
 {
 	bool ok = true;

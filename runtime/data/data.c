@@ -1,11 +1,10 @@
-/* runtime/data/data.c: samples from .npy files into the fixed input buffers.
+/* runtime/data/data.c: brings samples from .npy files into the input arena.
  *
- * Files are mapped and copied a row at a time.  Refuses what does not fit the graph's inputs: another
- * element type (nothing is converted), another shape, columns of different length, an input without data
- * or with two sources.
+ * Files are mapped and copied a row at a time.  Refuses what does not fit the graph's inputs: another element type
+ * (nothing is converted), another shape, columns of different length, an input without data or with two sources.
  *
- * The one idea: position i of the run is sample perm(seed, i div N, i mod N); nothing about the data is
- * remembered between steps but that position. */
+ * Position i of the run is sample perm(seed, i div N, i mod N); this position is all that is kept about the data
+ * between steps. */
 #include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -36,7 +35,7 @@ static void note_inputs(const RtModel *model, const char *where, Diag *d)
 	}
 }
 
-/* A name may hold '=': the first split whose left side is an input counts. */
+/* A name may contain '=': the first split whose left side is an input counts. */
 const RtTensor *data_split_name(
 	const RtModel *model, const char *text, const char **file, const char *flag, Diag *d)
 {
@@ -55,7 +54,7 @@ const RtTensor *data_split_name(
 	return NULL;
 }
 
-/* [*,1,8,8] f32: what an input wants from its file. */
+/* The type and shape that an input's file must have, as "[*,1,8,8] f32". */
 static const char *wanted_text(char *out, size_t n, const RtTensor *t)
 {
 	char dims[160];
@@ -124,7 +123,7 @@ static bool open_column(DataSet *set, const RtModel *model, const char *text, co
 	return true;
 }
 
-/* Every batched input has a column and all columns are equally long. */
+/* Checks that every batched input has a column and that all columns are equally long. */
 static bool check_columns(DataSet *set, const RtModel *model, const char *flag, Diag *d)
 {
 	char where[64];
@@ -221,7 +220,8 @@ void data_load_part(const DataSet *set, char *input, int64_t first, int64_t n, i
 		load_row(set, input, b, b < n ? first + b : filler);
 }
 
-/* Kernels know rows only: a bad label is the labels' file's fault, another index the other integer input's. */
+/* The column to blame for bad data, of which kernels only know the row: for a bad label the column of labels, for
+ * another index the other integer input. */
 static const DataColumn *guilty(const DataSet *set, const char *bad)
 {
 	bool label = !strncmp(bad, "label", 5);
@@ -260,7 +260,7 @@ void data_prefetch(const DataSet *set, int64_t first)
 	}
 }
 
-/* One --const: contents of an input without a sample axis. */
+/* Loads one --const: the contents of an input without a sample axis. */
 static bool load_const(const Rt *rt, const char *text, bool *given, Diag *d)
 {
 	const char *file;

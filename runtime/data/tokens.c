@@ -1,10 +1,10 @@
-/* runtime/data/tokens.c: language-model samples cut from one long stream of token numbers.
+/* runtime/data/tokens.c: samples for language models, cut from one long stream of token numbers.
  *
- * Sample i of an input [B,T] is tokens [iT, iT+T); its labels are the next ones, [iT+1, iT+T+1), or the
- * same ones when the program's loss shifts by itself; N = (length - 1) div T.  Refuses files whose
- * element type neither name nor header tells, streams shorter than one sample, inputs that are not [B,T].
+ * Sample i of an input [B,T] is tokens [iT, iT+T); its labels are the next ones, [iT+1, iT+T+1), or the same ones when
+ * the program's loss shifts by itself; N = (length - 1) div T.  Refuses files whose element type neither name nor
+ * header tells, streams shorter than one sample, inputs that are not [B,T].
  *
- * The one idea: a stream is a column whose rows overlap by one token: stride T, labels start one later. */
+ * A stream is a column with stride T: a row of inputs and its labels, which start one token later, overlap. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -70,7 +70,7 @@ static bool is_token_input(const RtTensor *t)
 	return t->kind == RT_INPUT && t->batched && t->rank == 2 && (t->dtype == DT_I64 || t->dtype == DT_I32);
 }
 
-/* The input that is named, else the only integer one besides labels. */
+/* The input with this name, or without a name the only integer one besides labels. */
 static const RtTensor *choose_input(
 	const RtModel *model, const char *text, const char **file, const char *flag, Diag *d)
 {
@@ -124,13 +124,13 @@ bool tokens_open(DataSet *set, const RtModel *model, const char *text, const cha
 		return false;
 	}
 	add_column(set, input, &f, 0);
-	set->columns[0].npy = f.npy; /* the column that closes the map */
+	set->columns[0].npy = f.npy; /* this column unmaps the file */
 	if (labels && is_token_input(labels) && labels->dim[1] == input->dim[1])
 		add_column(set, labels, &f, model->loss.shift ? 0 : 1);
 	return true;
 }
 
-/* Integers are little-endian in every file; signed ones are extended. */
+/* Integers are little-endian in every file; signed ones are sign-extended. */
 static int64_t token_at(const uint8_t *p, DType dtype, int64_t i)
 {
 	int bytes = dtype_info[dtype].bytes;

@@ -1,11 +1,13 @@
-/* runtime/store/folder.c: the folder that a run saves to: which checkpoints lie in it, and whether it is this run's.
+/* runtime/store/folder.c: the folder that a run saves to: which checkpoints are in it, and whether the folder belongs
+ * to this run.
  *
  * Refuses a folder that another run saves to, or that has checkpoints of another model, or of later steps than this run
- * begins at: those are of another run, and this one would bury them.  Refuses, too, what only the first save
- * would meet: a folder in which no file can be made, and what stands where this run's checkpoints and `latest` go.
+ * begins at: those belong to another run, and this one would overwrite them.  Also refuses what would otherwise fail
+ * only at the first save: a folder in which no file can be made, and files in the place of this run's checkpoints or
+ * `latest`.
  *
- * The one idea: a run owns its folder from its first to its last step, by a lock on the folder that the system drops
- * with the process, so nothing that another run wrote is overwritten, and a killed run leaves no lock behind. */
+ * A run owns its folder from its first to its last step, by a lock on the folder that the system releases when the
+ * process ends.  So no run overwrites what another wrote, and a killed run leaves no lock behind. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +19,8 @@
 
 #include "runtime/store/private.h"
 
-typedef struct Found { const char *name; int64_t step; bool hidden; } Found; /* hidden: it was being written */
+typedef struct Found { const char *name; int64_t step; bool hidden; } Found; /* hidden: it has a temporary name, as
+                                                                              * during a save */
 typedef VEC(Found) FoundList;
 
 static int by_falling_step(const void *pa, const void *pb)
@@ -28,7 +31,7 @@ static int by_falling_step(const void *pa, const void *pb)
 	return a->hidden - b->hidden;
 }
 
-/* All that look like checkpoints, the newest first; a folder that is not there has none. */
+/* All entries that look like checkpoints, the newest first; none if the folder does not exist. */
 static FoundList list_folder(const char *dir, Arena *a)
 {
 	FoundList list = {0};
@@ -48,7 +51,7 @@ static FoundList list_folder(const char *dir, Arena *a)
 	return list;
 }
 
-/* Whether headers and index say that all is there; else why not, in a. */
+/* Whether headers and index show a checkpoint to be complete; else *why, allocated in a, is the reason why not. */
 static bool is_complete(const char *path, const char **model, bool *part, const char **why, Arena *a)
 {
 	char *text = NULL;
@@ -83,7 +86,7 @@ const char *folder_newest(const char *dir, Arena *a, Diag *d)
 	return NULL;
 }
 
-/* The folder itself is what is locked.  -1 after a message. */
+/* Locks the folder itself and returns its descriptor; -1 after a message. */
 static int lock(const char *dir, Diag *d)
 {
 	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -129,13 +132,13 @@ static bool check_contents(const char *dir, const Rt *rt, int64_t first_step, Ar
 	return true;
 }
 
-/* Whether the run saves this step whatever comes; a signal can make it save any other. */
+/* Whether the run is certain to save this step; a signal can make it save any other. */
 static bool is_saved(const RtOptions *o, int64_t step, int64_t first_step)
 {
 	return step > first_step && (step == o->steps || (step < o->steps && o->save_every && step % o->save_every == 0));
 }
 
-/* Whether saves of this run can put their links and folders where they go. */
+/* Whether saves of this run can make their folders and the link `latest`. */
 static bool check_way(const char *dir, const Rt *rt, int64_t first_step, Arena *a, Diag *d)
 {
 	struct stat st;
@@ -157,7 +160,7 @@ static bool check_way(const char *dir, const Rt *rt, int64_t first_step, Arena *
 	return !in_way;
 }
 
-/* What --keep will not count nor remove, said once. */
+/* Notes, once, which checkpoints --keep will neither count nor remove. */
 static void note_foreign(const char *dir, const RtModel *m, Arena *a, Diag *d)
 {
 	FoundList list = list_folder(dir, a);
@@ -194,7 +197,7 @@ bool folder_open(RunFolder *f, const Rt *rt, int64_t first_step, Diag *d)
 	return ok;
 }
 
-/* A folder that this run made goes where nothing was saved: rmdir takes empty ones alone. */
+/* Also removes a folder that this run made if nothing was saved: rmdir only removes empty ones. */
 void folder_close(RunFolder *f)
 {
 	if (f->fd < 0)

@@ -1,12 +1,13 @@
-/* runtime/store/full.c: whole parameters and buffers outside a step, to read and to change, whatever shards them.
+/* runtime/store/full.c: whole parameters and buffers outside a step, to read and to change, whichever strategy shards
+ * them.
  *
- * Every tensor is a copy in memory of its own, in the type that it is trained in (the f32 master where there is one).
- * Closing with write-back puts back the elements that this rank holds; where several ranks hold the same elements, all
- * must have written the same bytes, which is compared before anything is put back.  State and order of calls are the
- * caller's to keep (lib.c).
+ * The copies lie in memory of their own, in the type that the tensor is trained in (that of the f32 master where there
+ * is one). Closing with write-back puts back the elements that this rank holds; where several ranks hold the same
+ * elements, all must have written the same bytes, which is checked before anything is put back.  The caller (lib.c)
+ * checks the order of calls.
  *
- * The one idea: of a piece of a tensor every rank puts the elements it holds into the staging memory; the others of
- * its group take them from there. */
+ * For each piece of a tensor every rank puts the elements that it holds into the staging memory, and the others of its
+ * group take them from there. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -18,7 +19,7 @@ struct FullParams {
 	Arena *a;
 	char *map;          /* all copies; NULL: none on this rank */
 	int64_t bytes;
-	char **at;          /* [tensor]: NULL where it is none, or not for this rank */
+	char **at;          /* [tensor]: NULL where there is no copy, or none on this rank */
 	bool rank0, writeback;
 };
 
@@ -43,13 +44,13 @@ static const LayoutUnit *unit_of(const Rt *rt, const RtTensor *t)
 	return &rt->model->layout.unit[t->unit];
 }
 
-/* Whether its owner alone has what is trained. */
+/* Whether only the owner of the tensor has its trained values, the master. */
 static bool has_master(const Rt *rt, const RtTensor *t)
 {
 	return t->kind == RT_PARAM && t->trainable && unit_of(rt, t)->flat[t->flat].master;
 }
 
-/* What is trained, of the elements that this rank holds. */
+/* The trained values that this rank holds: those of the master, or of the parameter. */
 static Slice trained(const Rt *rt, const RtTensor *t)
 {
 	return has_master(rt, t) ? slice_master(rt, t) : slice_at_rest(rt, t);
@@ -64,7 +65,7 @@ static LayoutRange trained_of_rank(const Rt *rt, const RtTensor *t, int rank)
 	return layout_range(unit_of(rt, t), t->flat, &who).n ? all : (LayoutRange){0, 0};
 }
 
-/* Elements of the piece that a rank holds. */
+/* The elements of the piece that a rank holds. */
 static LayoutRange held(const Piece *p, int rank)
 {
 	LayoutRange all = trained_of_rank(p->rt, p->t, rank);
@@ -72,14 +73,14 @@ static LayoutRange held(const Piece *p, int rank)
 	return end > begin ? (LayoutRange){begin, end - begin} : (LayoutRange){p->first, 0};
 }
 
-/* Ranks that hold the tensor together. */
+/* The group of ranks that together hold the tensor. */
 static int64_t group_of(const Piece *p, int rank)
 {
 	LayoutRank who = rank_of(p->rt, rank);
 	return has_master(p->rt, p->t) ? 0 : layout_split(unit_of(p->rt, p->t)->strategy, &who).group;
 }
 
-/* Shards begin at multiples of 64 elements, so only the end is rounded. */
+/* Shards begin at multiples of 64 elements, so only the end needs rounding. */
 static void full_range(const void *context, int taker, int giver, int64_t *begin, int64_t *bytes)
 {
 	const Piece *p = context;
@@ -110,7 +111,7 @@ static void gather_piece(const Piece *p, const Staging *s, const Slice *mine, ch
 	exchange_end(p->rt->p->comm, &x);
 }
 
-/* Whether some rank holds a part only: then all take part in gathering it. */
+/* Whether some rank holds only a part: then all ranks take part in gathering the tensor. */
 static bool is_split(const Rt *rt, const RtTensor *t)
 {
 	LayoutRank who = device_rank(rt);
@@ -118,7 +119,7 @@ static bool is_split(const Rt *rt, const RtTensor *t)
 		(has_master(rt, t) || layout_split(unit_of(rt, t)->strategy, &who).ranks > 1);
 }
 
-/* Brings a tensor's elements to its copy, `at`, or NULL: this rank takes part only. */
+/* Brings a tensor's elements to its copy, `at`; NULL: this rank only takes part. */
 static void fill_tensor(const Rt *rt, const FullParams *full, const RtTensor *t, char *at, const Staging *s)
 {
 	int64_t size = dtype_info[t->dtype].bytes, numel = tensor_numel(t);
@@ -194,7 +195,7 @@ char *full_at(const FullParams *full, int tensor)
 
 /* ---- putting back ---- */
 
-/* Ranks with equal shard numbers hold the same elements: of the elements that this rank holds, all together. */
+/* One hash of all elements that this rank holds.  Ranks with equal shard numbers hold the same elements. */
 static uint64_t hash_of_held(const Rt *rt, const FullParams *full, int i)
 {
 	const RtTensor *t = &rt->model->tensors[i];
@@ -203,7 +204,8 @@ static uint64_t hash_of_held(const Rt *rt, const FullParams *full, int i)
 	return mine.n ? hash_bytes(full->at[i] + mine.first * size, (size_t)(mine.n * size), 1) : 0;
 }
 
-/* Whether rank i holds the same elements of t as this one: in other groups, or everybody's. */
+/* Whether `rank` holds the same elements of t as this one: because it has this one's place in another group, or because
+ * all ranks hold them. */
 static bool holds_the_same(const Rt *rt, const RtTensor *t, int rank)
 {
 	LayoutRank me = device_rank(rt), other = rank_of(rt, rank);
@@ -211,7 +213,7 @@ static bool holds_the_same(const Rt *rt, const RtTensor *t, int rank)
 	return layout_split(s, &me).index == layout_split(s, &other).index;
 }
 
-/* The first parameter that ranks wrote differently, NULL if none: equal on all ranks. */
+/* The first parameter that ranks wrote differently; NULL if there is none.  The result is equal on all ranks. */
 static const RtTensor *find_difference(const Rt *rt, const FullParams *full, int *rank)
 {
 	const World *w = &rt->p->world;

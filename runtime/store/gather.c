@@ -1,9 +1,9 @@
-/* runtime/store/gather.c: whole tensors written by rank 0 alone, where the other ranks do not see its folder.
+/* runtime/store/gather.c: rank 0 alone writes whole tensors, where other ranks do not see its folder.
  *
- * Every rank puts what it would have written of a piece of a tensor where peers can read it, rank 0 writes it where it
- * belongs.  No memory is taken for it: pieces pass through the window of staging.c.
+ * Every rank puts its part of a piece of a tensor where peers can read it, and rank 0 writes it to its place in the
+ * file. This needs no extra memory: pieces pass through the window of staging.c.
  *
- * The one idea: who holds which elements follows from the layout, so rank 0 knows without asking what it will get. */
+ * The plan's layout says which rank holds which elements, so rank 0 knows without asking what it will get. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -23,7 +23,7 @@ typedef struct Gather {
 	int error;               /* errno of the first write that failed */
 } Gather;
 
-/* What of the tensor a rank writes (save_text.c's index says the same of kind sharded). */
+/* The range of the tensor that a rank writes; for kind sharded, the index of save_text.c has the same ranges. */
 static LayoutRange written_by(const Gather *g, int rank)
 {
 	const Rt *rt = g->c->rt;
@@ -48,7 +48,7 @@ static void gather_range(const void *context, int taker, int giver, int64_t *beg
 	*bytes = taker == 0 && giver != 0 ? round_up(r.n * g->size, 4) : 0;
 }
 
-/* This rank's elements of the piece, in the dtype of the file, where the piece has them. */
+/* Puts this rank's elements of the piece, in the dtype of the file, at their place in the window. */
 static void fill_window(const Gather *g, char *window)
 {
 	const Rt *rt = g->c->rt;
@@ -66,7 +66,7 @@ static void fill_window(const Gather *g, char *window)
 			piece.dtype, piece.n);
 }
 
-/* Bytes [at, at + n) of the tensor; after a failure nothing more is written. */
+/* Writes bytes [at, at + n) of the tensor; after a failure it writes no more. */
 static void put(Gather *g, const char *from, int64_t at, int64_t n)
 {
 	if (g->error || n <= 0)

@@ -1,11 +1,12 @@
-/* runtime/store/holdings.c: what a checkpoint holds, what of it this rank holds, and which files it writes.
+/* runtime/store/holdings.c: what a checkpoint holds, which part of it this rank holds, and which files this rank
+ * writes.
  *
  *   section   the model's tensors by name, as one rank would see them: what a resume asks for
  *   file      what this rank writes: of kind full its ranges of the sections' tensors; of kind sharded those ranges,
  *             each a tensor of a file of its own; of kind local its flat shards as they lie in memory
  *
- * The one idea: each element is written by exactly one rank, and which one follows from the layout alone, so rank 0 can
- * write an index of what all ranks write without asking them. */
+ * Exactly one rank writes each element.  Which one follows from the plan's layout alone, so rank 0 can write an index
+ * of what all ranks write without asking them. */
 #include <string.h>
 
 #include "runtime/store/store.h"
@@ -38,7 +39,7 @@ static SavePart part(const RtTensor *t, Slice s, bool writes)
 	return (SavePart){.t = t, .only = -1, .slice = s, .source = s, .writes = writes && s.n > 0};
 }
 
-/* The dtype in files: the model's. */
+/* The dtype of a tensor in files, which is the model's. */
 static DType dtype_in_files(const RtTensor *t)
 {
 	return t->narrowed ? t->saved : t->dtype;
@@ -55,7 +56,7 @@ static void add_states(SaveSet *c, const RtTensor *t, bool writes)
 	}
 }
 
-/* Where there is a master, that is what is saved, and both it and the working copies come from it. */
+/* Where there is a master, it is saved, and a resume restores both the master and the working copies from it. */
 static void add_param(SaveSet *c, const RtTensor *t)
 {
 	LayoutRank who = device_rank(c->rt);
@@ -69,7 +70,7 @@ static void add_param(SaveSet *c, const RtTensor *t)
 		add_states(c, t, writes);
 }
 
-/* Buffers of every rank, in rank order: the ranks' own statistics. */
+/* The buffers of every rank, in rank order: the ranks' own statistics. */
 static void add_own(SaveSet *c)
 {
 	const RtModel *m = c->rt->model;
@@ -121,7 +122,7 @@ static void list_sections(SaveSet *c)
 
 /* ---- files ---- */
 
-/* n elements from the slice's first on, a tensor of a file of their own. */
+/* Adds the elements of a slice to a file, as a tensor of their own. */
 static void add_piece(SaveFile *f, const char *name, DType dtype, Slice s)
 {
 	SafeTensor t = {.name = name, .dtype = dtype, .rank = 1, .dim = {s.n}};
@@ -146,7 +147,7 @@ static Slice flat_slice(const Rt *rt, int unit, int flat, void *at, DType dtype)
 		.rounded = dtype};
 }
 
-/* Of a model's parameters, all of one flat have one dtype. */
+/* The dtype in the model of a flat's parameters, which is the same for all of them. */
 static DType dtype_of_flat(const RtModel *m, int unit, int flat)
 {
 	for (int i = 0; i < m->n_tensors; i++)
@@ -170,7 +171,7 @@ static void list_flat(SaveSet *c, int unit, int flat)
 			flat_slice(rt, unit, flat, opt->state[k][unit][flat], DT_F32));
 }
 
-/* What lies in no flat is rank 0's, in its files under its own name. */
+/* Lists the shards of kind local.  Rank 0 writes what lies in no flat, under its own name. */
 static void list_shards(SaveSet *c)
 {
 	const LayoutModel *l = &c->rt->model->layout;
@@ -191,7 +192,7 @@ static void list_files(SaveSet *c)
 		c->file[s] = c->section[s];
 		if (c->kind == CHECKPOINT_FULL || !c->section[s].n)
 			continue;
-		/* Flats are no more than their tensors. */
+		/* There are no more flats than tensors in them. */
 		c->file[s] = new_file(c, (CheckpointSection)s, c->kind, c->section[s].n);
 		if (c->kind == CHECKPOINT_SHARDED || s == CHECKPOINT_OWN)
 			list_slices(c, (CheckpointSection)s);

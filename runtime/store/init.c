@@ -1,11 +1,10 @@
 /* runtime/store/init.c: random initial values of parameters (--init=random:SEED of the compiler).
  *
- * Element i of a tensor follows from the seed, the tensor's name and i alone: each rank makes the elements that it
- * holds, and all numbers of ranks, strategies and units make the same weights.  Other dtypes than f32 hold the
- * same numbers, rounded.
+ * Element i of a tensor depends only on the seed, the tensor's name and i: each rank makes the elements that it holds,
+ * and the weights are the same for any number of ranks, strategy and grouping into units.  Other dtypes than f32 hold
+ * the same numbers, rounded.
  *
- * The one idea: which distribution a parameter has was decided by the compiler (passes/init.c); here is a key and
- * a range. */
+ * The compiler has chosen each parameter's distribution (passes/init.c); this file only needs a key and a range. */
 #include <string.h>
 
 #include "base/philox.h"

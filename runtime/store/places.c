@@ -1,11 +1,11 @@
-/* runtime/store/places.c: whose folder of --save a rank sees: all of them rank 0's, or hosts have folders of their own.
+/* runtime/store/places.c: finds out whether all ranks see rank 0's folder of --save, or hosts have folders of their
+ * own.
  *
- * One path can be one folder on a file system that all hosts share, or another on each of them.  It is tried, before
- * the first step: a rank puts a file of a random name into its folder, the others look for it.  Rank 0 does so first;
- * only those that do not see its file go on with theirs.
+ * One path can name one folder on a file system that all hosts share, or a different folder on each host.  This is
+ * tried before the first step: a rank puts a file with a random name into its folder, and the others look for it.  Rank
+ * 0 does so first; only ranks that do not see its file then try their own.
  *
- * The one idea: of the ranks that see one folder the lowest leads: it makes the checkpoint's folder and completes
- * it. */
+ * Of the ranks that see one folder the lowest leads: it makes the checkpoint's folder and completes it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -16,7 +16,7 @@
 #include "base/file.h"
 #include "runtime/store/private.h"
 
-/* The file of a rank: a number that nobody else has.  error: errno of its making; -1: none was to be made. */
+/* The file of a rank, named by a unique number.  error: errno of making it; -1: none was to be made. */
 typedef struct Token { uint64_t number; int32_t error; int32_t of; } Token;
 
 static const char *token_path(const Rt *rt, const Token *t, Arena *a)
@@ -33,7 +33,7 @@ bool places_is_token(const char *name)
 
 static void make_token(const Rt *rt, Token *t, Arena *a)
 {
-	static const char some[64]; /* on a full disk names alone can be made */
+	static const char some[64]; /* written, because on a full disk an empty file can still be made */
 	int fd = -1;
 	if (getrandom(&t->number, sizeof(t->number), 0) == sizeof(t->number))
 		fd = open(token_path(rt, t, a), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
@@ -58,7 +58,7 @@ static bool sees(const Rt *rt, const Token *t, Arena *a)
 	return !t->error && !access(token_path(rt, t, a), F_OK);
 }
 
-/* Of the ranks with a token, the lowest whose file this rank sees; -1: of none. */
+/* The lowest rank with a token whose file this rank sees; -1: there is none. */
 static int lowest_seen(const Rt *rt, const Token *all, Arena *a)
 {
 	for (int r = 0; r < rt->p->world.size; r++)
@@ -67,7 +67,8 @@ static int lowest_seen(const Rt *rt, const Token *all, Arena *a)
 	return -1;
 }
 
-/* Tokens of those that make one; each rank's `of` becomes the lowest that it sees, if it had none. */
+/* Exchanges the tokens of the ranks that make one; if a rank's `of` is not set, it becomes the lowest rank whose file
+ * it sees. */
 static void look(const Rt *rt, bool makes, Token *mine, Token *all, Arena *a)
 {
 	Token tried = {.error = -1};
@@ -84,7 +85,7 @@ static void look(const Rt *rt, bool makes, Token *mine, Token *all, Arena *a)
 	comm_all(rt->p->comm, mine, sizeof(*mine), all);
 }
 
-/* After look: which rank leads each; how many do. */
+/* After look: sets which rank leads each; returns how many lead. */
 static int count_places(SavePlaces *p, const Token *all, int ranks)
 {
 	int n = 0;
@@ -103,7 +104,7 @@ static bool any_without(const Token *all, int ranks)
 	return false;
 }
 
-/* A rank without a folder yet makes it; one that cannot says so. */
+/* Makes the folders of ranks that have none yet; a rank that cannot reports it. */
 static bool make_folders(const Rt *rt, bool makes, Arena *a, Diag *d)
 {
 	Held held;
@@ -116,7 +117,7 @@ static bool make_folders(const Rt *rt, bool makes, Arena *a, Diag *d)
 	return agree_end(rt, &held, ok, d);
 }
 
-/* That a rank does not see what could not be made says nothing of whose folder it has. */
+/* Fails if a rank could not make its file, because then nothing follows from the others not seeing it. */
 static bool check_made(const Rt *rt, const Token *mine, Diag *d)
 {
 	Held held;

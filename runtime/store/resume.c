@@ -1,14 +1,14 @@
-/* runtime/store/resume.c: a checkpoint back into the arenas, the counters and the flags.
+/* runtime/store/resume.c: restores the arenas, the counters and the flags from a checkpoint.
  *
- * With --sync-init rank 0 alone reads, and the others get from it what they hold.
+ * With --sync-init only rank 0 reads, and sends the others the elements that they hold.
  *
- * Refuses a checkpoint whose tensors are not exactly the program's, by name, shape and element type; says
- * what was different (versions, ranks, threads, flags) where the run still continues.  Every rank copies
- * the elements it holds, however many ranks wrote them; the ranks' own buffers come back when there are as
- * many ranks as then, else every rank gets their average.
+ * Refuses a checkpoint whose tensors are not exactly the program's, by name, shape and element type (--strict=0 allows
+ * missing and extra ones); reports other differences (versions, ranks, threads, flags), with which the run can
+ * continue. Every rank copies the elements it holds, however many ranks wrote them.  The ranks' own buffers are
+ * restored if the number of ranks is the same; else every rank gets their average.
  *
- * The one idea: flags that shape the numbers are kept in state.json as the text they were given in; a
- * flag that is given again wins, and the change is said. */
+ * state.json keeps the flags that affect numbers as the text in which they were given; a flag that is given again wins,
+ * and the change is reported. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <pthread.h>
@@ -28,7 +28,8 @@ static void note_change(json_t *root, const char *key, const char *now, const ch
 			now ? now : "");
 }
 
-/* Of flags whose value state.json has as a number, given or not: it; else NULL.  now: what it is in this run. */
+/* The value of a flag that state.json always keeps as a number, even if it was not given; NULL for other flags.  now:
+ * its value in this run. */
 static json_t *number_then(json_t *root, OptionId id, const RtOptions *o, int64_t *now)
 {
 	*now = id == OPT_seed ? o->seed : id == OPT_steps ? o->steps : o->accum;
@@ -36,7 +37,7 @@ static json_t *number_then(json_t *root, OptionId id, const RtOptions *o, int64_
 	return id == OPT_seed || id == OPT_steps || id == OPT_accum ? json_object_get(of, option_info[id].flag) : NULL;
 }
 
-/* then: its text, or NULL: it was not given. */
+/* Notes a flag that differs.  then: its text in the checkpoint; NULL: it was not given. */
 static void note_flag(json_t *root, OptionId id, const char *then, const RtOptions *o, const char *path, Diag *d)
 {
 	int64_t now;
@@ -50,7 +51,7 @@ static void note_flag(json_t *root, OptionId id, const char *then, const RtOptio
 		diag_note(d, path, "--%s was %s and is %s now", flag, then, is);
 }
 
-/* What is no run's own (shardc ckpt import) has no flags to differ from. */
+/* A checkpoint that no run wrote (shardc ckpt import) has no flags, so no differences are noted. */
 static bool read_flags(json_t *root, const char *path, RtOptions *o, Diag *d)
 {
 	json_t *flags = json_object_get(root, "flags");
@@ -74,7 +75,8 @@ static bool read_count(json_t *root, const char *key, int64_t *out)
 	return json_is_integer(v) && *out >= 0 && *out <= INT64_C(1) << 56;
 }
 
-/* Of programs with a dynamic one; from checkpoints of others it begins at this program's own. */
+/* The loss scale, of programs with a dynamic one; if the checkpoint has none, it begins with this program's initial
+ * one. */
 static bool read_loss_scale(json_t *v, LossScale *out)
 {
 	LossScale then = {.scale = json_number_value(json_object_get(v, "scale"))};
@@ -86,7 +88,7 @@ static bool read_loss_scale(json_t *v, LossScale *out)
 	return true;
 }
 
-/* What a full checkpoint does not depend on, but the bits of what follows do. */
+/* Notes differences that do not affect the checkpoint but the bits of the following steps. */
 static void note_layout(json_t *layout, const Rt *rt, const char *path, Diag *d)
 {
 	const struct { const char *key, *what; int64_t now; } counts[] = {
@@ -170,7 +172,7 @@ bool resume_begin(const Rt *rt, RtOptions *o, const char **dir, Progress *p, Dia
 	return ok;
 }
 
-/* ---- what a checkpoint has of what the program wants ---- */
+/* ---- which of the program's tensors a checkpoint has ---- */
 
 bool resume_is_strict(const RtOptions *o)
 {
@@ -180,12 +182,12 @@ bool resume_is_strict(const RtOptions *o)
 typedef struct Loading {
 	const SaveSet *set;
 	const Checkpoint *from;     /* NULL: rank 0 alone reads it (--sync-init) */
-	Map *giver;                 /* of several folders: which rank reads a file, and 1; NULL: of one folder */
+	Map *giver;                 /* with several folders: file -> 1 + the rank that reads it; NULL with one folder */
 	const char *dir;
 	Arena *a;
 	Diag *d;
-	bool *has[CHECKPOINT_SECTIONS]; /* by tensor of the set's sections: the checkpoint has it */
-	bool strict;                /* else what is missing keeps its first contents, what is more is left out */
+	bool *has[CHECKPOINT_SECTIONS]; /* [tensor of a section]: the checkpoint has it */
+	bool strict;                /* else missing tensors keep their initial contents, and extra ones are left out */
 	int missing, more;
 	const char *first_missing, *first_more;
 } Loading;
@@ -226,7 +228,7 @@ static bool find_tensors(Loading *l, CheckpointSection s, bool (*optional)(const
 	return ok;
 }
 
-/* Tensors of the checkpoint that the program has no place for, but for those that are allowed. */
+/* Finds tensors of the checkpoint that the program does not have, except those in `allowed`. */
 static bool check_more(Loading *l, CheckpointSection s, const Map *allowed)
 {
 	const CheckpointList *list = &l->from->section[s];
@@ -247,9 +249,9 @@ static bool check_more(Loading *l, CheckpointSection s, const Map *allowed)
 	return false;
 }
 
-/* ---- states: what is trained now need not be what was trained then ---- */
+/* ---- states: the trained parameters may differ from those of the checkpoint ---- */
 
-/* How many states of a parameter the checkpoint has. */
+/* The number of states that the checkpoint has of a parameter. */
 static int states_in(const Loading *l, const RtTensor *t)
 {
 	const Optimizer *opt = &l->set->rt->p->optim;
@@ -260,13 +262,13 @@ static int states_in(const Loading *l, const RtTensor *t)
 	return n;
 }
 
-/* A parameter of which the checkpoint has no state begins anew. */
+/* A parameter of which the checkpoint has no state starts with new states. */
 static bool state_of_new(const Loading *l, const SavePart *p)
 {
 	return p->of_state && !states_in(l, p->t);
 }
 
-/* States of parameters that this program does not train, whole ones: they are left out. */
+/* Complete sets of states of parameters that this program does not train; they are left out. */
 static Map *find_frozen(const Loading *l, int *n, const char **first)
 {
 	const RtModel *m = l->set->rt->model;
@@ -301,7 +303,8 @@ static bool find_states(Loading *l)
 	return true;
 }
 
-/* The ranks' own buffers, where as many ranks wrote them; else the averages that the model's section had stay. */
+/* Finds the ranks' own buffers if the same number of ranks wrote them; else ranks keep the averages from the model's
+ * section. */
 static bool find_own(Loading *l)
 {
 	const SaveFile *want = &l->set->section[CHECKPOINT_OWN];
@@ -315,7 +318,7 @@ static bool find_own(Loading *l)
 	return !same_ranks || find_tensors(l, CHECKPOINT_OWN, NULL);
 }
 
-/* Shards as they lie in memory are of use to programs alone in which they lie alike. */
+/* Whether shards of kind local lie in the same places in this program; only then can it use them. */
 static bool same_layout(const Loading *l)
 {
 	Buf now = {0};
@@ -345,11 +348,11 @@ static void note_loose(const Loading *l)
 			l->first_more, l->more > 1 ? ", .." : "");
 }
 
-/* What is wrong with a checkpoint, but for damaged elements, is found before anything of it is taken. */
+/* Finds everything that is wrong with a checkpoint, except damaged elements, before any of it is loaded. */
 static bool check(Loading *l)
 {
 	if (l->from->part && l->set->rt->p->world.size < 2)
-		return checkpoint_open(l->a, l->dir, l->d); /* not: it says where the rest is */
+		return checkpoint_open(l->a, l->dir, l->d); /* without it: the message says where the rest is */
 	bool ok = l->from->kind != CHECKPOINT_LOCAL || same_layout(l);
 	ok = ok && find_tensors(l, CHECKPOINT_MODEL, NULL) && check_more(l, CHECKPOINT_MODEL, NULL);
 	ok = ok && find_states(l) && find_own(l);
@@ -358,10 +361,10 @@ static bool check(Loading *l)
 	return ok;
 }
 
-/* ---- its checksums ---- */
+/* ---- checksums ---- */
 
-/* Computed by a thread beside the copying of elements, which waits for the disk and for memory.  Of ranks that read
- * each verifies its share of the tensors: together they are all. */
+/* A thread computes checksums while elements are copied, which mostly waits for the disk and for memory.  Each rank
+ * that reads verifies its share of the tensors; together they verify all. */
 typedef struct Verifying {
 	const Checkpoint *from;     /* NULL: this rank reads nothing */
 	int64_t index, of;
@@ -384,7 +387,7 @@ static void *verify(void *context)
 	return NULL;
 }
 
-/* False after a message: there is no thread for it. */
+/* False after a message: the thread could not be started. */
 static bool verify_begin(Verifying *v, const char *dir, Diag *d)
 {
 	int error = v->from ? pthread_create(&v->thread, NULL, verify, v) : 0;
@@ -394,7 +397,7 @@ static bool verify_begin(Verifying *v, const char *dir, Diag *d)
 	return !error;
 }
 
-/* How far the thread is, as processor time: checksums take some of it as bytes arrive, none while a disk hangs. */
+/* The progress of the thread, measured as its processor time: it grows as bytes arrive, and not while a disk hangs. */
 static int64_t verified(const Verifying *v)
 {
 	clockid_t clock;
@@ -421,7 +424,7 @@ static bool verify_end(Verifying *v, const Rt *rt, Diag *d)
 	return v->ok;
 }
 
-/* ---- its elements ---- */
+/* ---- elements ---- */
 
 typedef struct Store { const Rt *rt; const SavePart *to; DType dtype; } Store;
 
@@ -432,7 +435,7 @@ static void store(void *context, const char *from, int64_t first, int64_t n)
 	slice_store(s->rt, &s->to->master, first, n, from, s->dtype);
 }
 
-/* The elements that this rank holds; those of the slice and of the master may be different ranges. */
+/* Reads the elements that this rank holds; slice and master may hold different ranges. */
 static void read_part(const Loading *l, const CheckpointTensor *t, const SavePart *to)
 {
 	Store s = {l->set->rt, to, t->dtype};
@@ -453,7 +456,7 @@ static void gather(void *context, const char *from, int64_t first, int64_t n)
 	memcpy(g->at + (first - g->first) * g->size, from, (size_t)(n * g->size));
 }
 
-/* Elements [begin, end): one rank reads, and every rank gets those that it holds. */
+/* Loads elements [begin, end): one rank reads them, and every rank gets those that it holds. */
 static void spread_range(const Loading *l, const Staging *s, const CheckpointTensor *t, const SavePart *to,
 	const Spreading *of, int64_t begin, int64_t end)
 {
@@ -471,7 +474,7 @@ static void spread_range(const Loading *l, const Staging *s, const CheckpointTen
 	}
 }
 
-/* Of one folder rank 0 reads; of several, of each piece the rank that has its file. */
+/* From one folder rank 0 reads; from several folders each piece is read by a rank that sees its file. */
 static void spread_part(const Loading *l, const Staging *s, const SafeTensor *want, const CheckpointTensor *t,
 	const SavePart *to)
 {
@@ -493,7 +496,8 @@ static void zero_states(const Rt *rt, const RtTensor *t)
 	}
 }
 
-/* Parameters of which the checkpoint has no state begin with zeros, also where a model has trained before it loads. */
+/* Sets the states of parameters of which the checkpoint has none to zeros, because the model may have trained before it
+ * loads. */
 static void begin_new(const Loading *l)
 {
 	const Rt *rt = l->set->rt;
@@ -533,7 +537,7 @@ static void take(const Loading *l, const Staging *staging)
 		}
 }
 
-/* What rank 0 found, to all. */
+/* Sends what rank 0 found to all ranks. */
 static void share_found(const Loading *l)
 {
 	const World *w = &l->set->rt->p->world;
@@ -547,7 +551,7 @@ static void share_found(const Loading *l)
 		}
 }
 
-/* The names of files that pieces lie in, once each, in the order of the index, which all ranks have. */
+/* The names of the files with pieces, each once, in the order of the index, which is the same on all ranks. */
 static Map *piece_files(const Checkpoint *c, Map **here, Arena *a)
 {
 	Map *all = map_new(a);
@@ -564,7 +568,7 @@ static Map *piece_files(const Checkpoint *c, Map **here, Arena *a)
 	return all;
 }
 
-/* Of each file the rank that reads it: the one that wrote it, where it sees it, else the lowest that does. */
+/* Chooses the rank that reads each file: the one that wrote it if it sees the file, else the lowest rank that does. */
 static bool find_givers(Loading *l, Diag *d)
 {
 	Map *here, *files = piece_files(l->from, &here, l->a);

@@ -1,12 +1,13 @@
-/* runtime/store/resume_find.c: which checkpoint a run goes on from, the same on all ranks.
+/* runtime/store/resume_find.c: finds the checkpoint that a run continues from, the same on all ranks.
  *
- * Ranks look for it by themselves, as hosts may have folders of their own.  Where only rank 0 sees one, it reads for
- * all, as with --sync-init.  Of a checkpoint that lies in several folders all ranks take the newest that all have.
+ * Each rank looks for it by itself, because hosts may have folders of their own.  If only rank 0 sees one, it reads for
+ * all, as with --sync-init.  If checkpoints are spread over several folders, all ranks take the newest one of which all
+ * have their part.
  *
  * Refuses ranks that find checkpoints of different runs or steps.
  *
- * The one idea: a checkpoint is told by its step and a number: a hash of its state.json, or of the run that saved it
- * into several folders. */
+ * Ranks compare checkpoints by the step and a number: a hash of state.json, or, for one spread over several folders,
+ * the number of the run that saved it. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -28,7 +29,8 @@ static bool find(const RtOptions *o, Arena *a, const char **dir, Diag *d)
 	return *dir;
 }
 
-/* Rank 0's text on all ranks, in a; NULL: it has none.  Pieces, since every rank's are gathered. */
+/* Rank 0's text on all ranks, allocated in a; NULL: it has none.  It travels in pieces, because a gather takes as many
+ * bytes from every rank. */
 static char *share_text(const Rt *rt, const char *mine, Arena *a)
 {
 	enum { PIECE = 1 << 16 };
@@ -54,7 +56,7 @@ bool resume_is_sync(const Rt *rt)
 	return rt->p->options->sync_init && rt->p->world.size > 1 && rt->p->control;
 }
 
-/* What a rank found.  found: -1 it failed, 0 there is none, 1 a checkpoint, 2 its host's part of one. */
+/* What a rank found: -1: it failed; 0: no checkpoint; 1: a checkpoint; 2: its host's part of one. */
 enum { FAILED = -1, NONE, WHOLE, PART };
 typedef struct Seen { int64_t step; uint64_t number, asked; int64_t found; } Seen; /* asked: a hash of --resume */
 
@@ -82,7 +84,7 @@ static char *find_text(const RtOptions *o, const char **dir, Diag *d)
 	return path ? diag_read_file(d, path, o->arena) : arena_strdup(o->arena, "");
 }
 
-/* The one of this step, beside a newer one that not all ranks have; NULL: it is not there. */
+/* Finds the checkpoint of this step in the same folder as a newer one that not all ranks have; NULL: there is none. */
 static char *find_step(const RtOptions *o, const char **dir, int64_t step, Diag *d)
 {
 	const char *all = !strcmp(o->resume, "auto") ? o->save : o->resume;
@@ -95,7 +97,7 @@ static char *find_step(const RtOptions *o, const char **dir, int64_t step, Diag 
 	return diag_read_file(d, arena_printf(o->arena, "%s/state.json", *dir), o->arena);
 }
 
-/* Rank 0's, for all. */
+/* All ranks use what rank 0 found. */
 static char *find_for_all(const Rt *rt, RtOptions *o, char *text, const char **dir, Diag *d)
 {
 	bool reads = rt->p->world.rank == 0;
@@ -103,7 +105,7 @@ static char *find_for_all(const Rt *rt, RtOptions *o, char *text, const char **d
 		text = arena_printf(o->arena, "%s\n%s", *dir ? *dir : "", text);
 	text = share_text(rt, reads ? text : NULL, o->arena);
 	if (!text) {
-		d->errors += !reads; /* rank 0 says it */
+		d->errors += !reads; /* rank 0 prints the message */
 		return NULL;
 	}
 	size_t n = strcspn(text, "\n");
@@ -116,7 +118,7 @@ static bool is_same(const Seen *a, const Seen *b)
 	return a->found == b->found && a->step == b->step && a->number == b->number;
 }
 
-/* What all ranks found together. */
+/* The joint result of all ranks. */
 typedef struct Found { Seen *all; bool failed, same, parts, rank0_alone; int other; int64_t step; } Found;
 
 static bool look_around(const Rt *rt, const char *text, const char *dir, Found *f, Arena *a)
@@ -183,7 +185,8 @@ char *resume_find(const Rt *rt, RtOptions *o, const char **dir, Diag *d)
 	bool several = rt->p->world.size > 1 && rt->p->control, first = rt->p->world.rank == 0;
 	char *said = NULL, *text = NULL;
 	size_t n = 0;
-	/* What a rank fails to find means something only when all have looked. */
+	/* Messages are held back, because a rank that finds nothing is an error only in the light of what the others
+	 * find. */
 	Diag quiet = {.out = several && !first ? open_memstream(&said, &n) : NULL};
 	*dir = NULL;
 	if (!resume_is_sync(rt) || first)

@@ -1,14 +1,14 @@
-/* runtime/store/save.c: DIR/step-NNNNNNNN/ with its files and state.json; DIR/latest (docs/checkpoints.md).
+/* runtime/store/save.c: writes DIR/step-NNNNNNNN/ with its files and state.json, and DIR/latest (docs/checkpoints.md).
  *
- * Refuses nothing and trusts no write: any failure on any rank (a full disk) removes what was begun and
- * leaves the older checkpoints and `latest` as they were.
+ * Every write is checked: after any failure on any rank, such as a full disk, what was begun is removed, and older
+ * checkpoints and `latest` stay as they were.
  *
- * Rank 0 makes the folder.  Of kind full it makes the files with their headers, too, every rank writes the elements it
- * holds into them, and checksums of parts are joined; of the other kinds each rank has files of its own.  Rank 0
- * finishes.
+ * Rank 0 makes the folder.  For kind full it also makes the files with their headers, every rank writes the elements it
+ * holds into them, and the checksums of parts are joined; for the other kinds each rank has files of its own.  Finally
+ * rank 0 completes the checkpoint.
  *
- * The one idea: files are written and synced under a temporary name, the folder is renamed, and only
- * then does `latest` move; whatever instant the machine stops at, `latest` names a whole checkpoint. */
+ * Files are written and synced in a folder with a temporary name, the folder is renamed, and only then does `latest`
+ * move, so whenever the machine stops, `latest` names a complete checkpoint. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -22,7 +22,7 @@
 
 static const SafeMeta file_meta[] = {{"format", "pt"}};
 
-/* A write of bounded size, or a sync, has ended: a disk that is slow is told from one that hangs by it. */
+/* Reports progress, by which the watchdog tells a slow disk from one that hangs. */
 bool save_moved(const SavePaths *at, bool ok)
 {
 	if (at->moved)
@@ -46,7 +46,7 @@ bool save_make_dir(Arena *a, const char *path)
 	return !mkdir(part, 0777) || errno == EEXIST;
 }
 
-/* A checkpoint of the same step is exchanged in one instant, then removed. */
+/* Renames the folder; an older checkpoint of the same step is exchanged with it atomically and then removed. */
 static bool move_in_place(const SavePaths *at)
 {
 	if (!rename(at->temp, at->final))
@@ -54,7 +54,7 @@ static bool move_in_place(const SavePaths *at)
 	if (errno != EEXIST && errno != ENOTEMPTY)
 		return false;
 	if (!tidy_may_go(at->final, at->rt->model, true)) {
-		errno = EEXIST; /* what stands there is no checkpoint of this model */
+		errno = EEXIST; /* what is there is no checkpoint of this model */
 		return false;
 	}
 	return !renameat2(AT_FDCWD, at->temp, AT_FDCWD, at->final, RENAME_EXCHANGE) && tidy_begun(at);
@@ -77,8 +77,8 @@ static bool point_latest(const SavePaths *at)
 
 /* ---- one file ---- */
 
-/* Elements as they lie in memory of the host, or converted piece by piece.  offset: of the tensor in the file; *crc: of
- * what was written of it before. */
+/* Writes elements as they lie in memory of the host, or converted piece by piece.  offset: where the tensor begins in
+ * the file; *crc: checksum of what was written of it before, which is updated. */
 static bool put_piece(int fd, const Slice *s, DType dtype, int64_t offset, uint32_t *crc)
 {
 	enum { PIECE = 8192 };
@@ -98,15 +98,16 @@ static bool put_piece(int fd, const Slice *s, DType dtype, int64_t offset, uint3
 	return true;
 }
 
-/* The checksum of a tensor of which this rank wrote `s` and others the rest: what remains when theirs are taken out. */
+/* This rank's share of a tensor's checksum: shares of all ranks, combined by exclusive or, give the checksum. */
 static uint32_t share_of(const SafeTensor *t, const Slice *s, uint32_t crc)
 {
 	int64_t behind = t->bytes / dtype_info[t->dtype].bytes - s->first - s->n;
 	return crc32_join(crc, 0, behind * dtype_info[t->dtype].bytes);
 }
 
-/* The disk begins on what was written since the last call, and is done with what was written before that: it works
- * beside the writing, and the sync at the end is a short one.  File systems that cannot leave all to that sync. */
+/* Starts writing to the disk what was written since the last call, and waits for what was written before that, so that
+ * the disk works beside the writing and the sync at the end is short.  File systems that cannot do this leave it all to
+ * that sync. */
 static bool pass_on(int fd)
 {
 	return !sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE) || errno == ENOSYS ||
@@ -137,7 +138,7 @@ static bool put_slice(SaveWriting *w, const Slice *s, DType dtype, int64_t offse
 	return ok;
 }
 
-/* Sets the tensors' checksums: this rank's share of them. */
+/* Writes the elements of a file, and sets the tensors' checksums to this rank's shares. */
 static bool write_parts(int fd, const SavePaths *at, SaveFile *f)
 {
 	SaveWriting w = {.fd = fd, .at = at};
@@ -169,7 +170,7 @@ static bool failed(const SavePaths *at, const char *what, Diag *d)
 	return false;
 }
 
-/* Opens a file that is there; -1 after a message. */
+/* Opens a file that exists; -1 after a message. */
 static int open_file(const SavePaths *at, const SaveFile *f, const Rt *rt, Diag *d)
 {
 	const char *path = arena_printf(at->a, "%s/%s", at->temp, f->name);
@@ -263,7 +264,7 @@ bool save_complete(const SavePaths *at, const char *state, const char *index, in
 typedef struct Save { const SaveSet *c; const Progress *progress; SavePaths at; } Save;
 typedef bool SaveStage(Save *s, Diag *d);
 
-/* Rank 0: the folder, and files of full length without elements where all ranks write into them. */
+/* Rank 0 makes the folder and, where all ranks write into the same files, files of full length without elements. */
 static bool create(Save *s, Diag *d)
 {
 	if (!save_make_folder(&s->at, d))
@@ -274,7 +275,7 @@ static bool create(Save *s, Diag *d)
 	return true;
 }
 
-/* Rank 0 syncs the header that it wrote. */
+/* Whether this rank writes into a file; rank 0 always does, to sync the header that it wrote. */
 static bool takes_part(const SaveSet *c, int section)
 {
 	const SaveFile *f = &c->file[section];
@@ -284,7 +285,8 @@ static bool takes_part(const SaveSet *c, int section)
 	return any && save_has_file(c, section);
 }
 
-/* Every rank: the elements it holds.  Of what it does not write it has no share, even if an earlier save left one. */
+/* Every rank writes the elements it holds.  Shares of checksums for what it does not write are cleared, because an
+ * earlier save may have set them. */
 static bool fill(Save *s, Diag *d)
 {
 	for (int i = 0; i < CHECKPOINT_SECTIONS; i++) {
@@ -297,7 +299,7 @@ static bool fill(Save *s, Diag *d)
 	return true;
 }
 
-/* Shares of checksums, which add up bit by bit: those of all ranks, in the order of a file's tensors. */
+/* Shares of checksums of all ranks, in the order of a file's tensors; they are combined by exclusive or. */
 typedef struct Shares { SafeTensor *at; int64_t first; int ranks; } Shares;
 
 static void add_shares(void *context, const char *const *from, int64_t at, int64_t n)
@@ -328,7 +330,7 @@ static void join_crcs(const SaveSet *c, SaveFile *f)
 	arena_free(a);
 }
 
-/* Rank 0, of files that all ranks wrote into. */
+/* Rank 0 finishes a file that all ranks wrote into. */
 static bool finish_file(const SavePaths *at, const SaveFile *f, const Rt *rt, Diag *d)
 {
 	int fd = open_file(at, f, rt, d);
@@ -337,7 +339,7 @@ static bool finish_file(const SavePaths *at, const SaveFile *f, const Rt *rt, Di
 	return save_moved(at, file_close(fd, write_crcs(fd, f) && !fsync(fd))) || failed(at, f->name, d);
 }
 
-/* Rank 0: what makes it a checkpoint. */
+/* Rank 0 writes what makes the folder a checkpoint. */
 static bool complete(Save *s, Diag *d)
 {
 	const SaveSet *c = s->c;
@@ -354,7 +356,7 @@ static bool complete(Save *s, Diag *d)
 	return ok;
 }
 
-/* Whether all ranks came through this stage. */
+/* Runs a stage; true if it succeeded on all ranks. */
 static bool stage(Save *s, SaveStage *run, bool all_ranks, Diag *d)
 {
 	const Rt *rt = s->c->rt;

@@ -1,6 +1,6 @@
-/* runtime/store/save_text.c: what a checkpoint says in JSON: state.json, and index.json of kinds sharded and local.
+/* runtime/store/save_text.c: the JSON files of a checkpoint: state.json, and index.json for kinds sharded and local.
  *
- * The one idea: what other ranks write follows from the layout, so rank 0 writes the index of all files alone. */
+ * What other ranks write follows from the plan's layout, so rank 0 alone writes the index of all files. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static void put_json(Buf *b, Arena *a, const char *key, const char *value)
 	buf_printf(b, "  \"%s\": \"%s\",\n", key, str_escape(a, ESCAPE_JSON, value ? value : ""));
 }
 
-/* Strategies that some unit has. */
+/* The strategies that at least one unit has. */
 static void put_strategies(Buf *b, const LayoutModel *l)
 {
 	const char *comma = "";
@@ -30,7 +30,7 @@ static void put_strategies(Buf *b, const LayoutModel *l)
 	buf_printf(b, "], ");
 }
 
-/* "params" of a flat: names, and the element that each begins at. */
+/* "params" of a flat: its parameters' names, and the element at which each begins. */
 static void put_params(Buf *b, Arena *a, const RtModel *m, int unit, int flat)
 {
 	const char *comma = "";
@@ -57,7 +57,7 @@ static void put_unit(Buf *b, Arena *a, const RtModel *m, int unit)
 	buf_printf(b, "]}");
 }
 
-/* Of kind full; of the others index.json names the files. */
+/* The files of kind full; for the other kinds index.json names them. */
 static void put_files(Buf *b, const SaveSet *c)
 {
 	const char *comma = "";
@@ -88,7 +88,7 @@ static void put_layout(Buf *b, Arena *a, const SaveSet *c)
 	buf_printf(b, "]},\n");
 }
 
-/* Parameters whose states are younger than the run. */
+/* The parameters whose states began later than the run. */
 static void put_began(Buf *b, Arena *a, const Rt *rt)
 {
 	const RtModel *m = rt->model;
@@ -102,7 +102,7 @@ static void put_began(Buf *b, Arena *a, const Rt *rt)
 	buf_printf(b, *comma == ',' && comma[1] == ' ' ? "}" : "");
 }
 
-/* Of one that lies in several folders: which ranks' files are in this one. */
+/* For a checkpoint spread over several folders: which ranks' files are in this one. */
 static void put_part(Buf *b, const Rt *rt)
 {
 	const SavePlaces *p = places_of(rt);
@@ -164,7 +164,7 @@ static const char *file_of(const IndexWriter *w, CheckpointSection s, int64_t ra
 	return checkpoint_file(w->a, s, w->c->kind, rank, device_rank(w->c->rt).world);
 }
 
-/* Where the elements of a parameter, or of one of its states, are: of every rank those that it writes. */
+/* The pieces of a parameter or of one of its states: for every rank the elements that it writes. */
 static void put_sharded(IndexWriter *w, CheckpointSection s, const SafeTensor *is, const RtTensor *t, const char *state)
 {
 	const SaveSet *c = w->c;
@@ -188,7 +188,7 @@ static void put_sharded(IndexWriter *w, CheckpointSection s, const SafeTensor *i
 	arena_rewind(w->a, mark);
 }
 
-/* What one rank writes whole. */
+/* A tensor that one rank writes whole. */
 static void put_whole(IndexWriter *w, CheckpointSection s, const SafeTensor *is, int64_t rank)
 {
 	int64_t n = 1;
@@ -198,7 +198,7 @@ static void put_whole(IndexWriter *w, CheckpointSection s, const SafeTensor *is,
 	checkpoint_index_tensor(&w->out, is->name, is->dtype, is->rank, is->dim, &slice, n > 0);
 }
 
-/* In the order in which holdings.c lists a section. */
+/* Writes the section in the order in which holdings.c lists it. */
 static void put_model(IndexWriter *w)
 {
 	const RtModel *m = w->c->rt->model;

@@ -1,13 +1,14 @@
 /* runtime/store/snapshot.c: saves beside the steps: of kinds sharded and local, and of kind full at one rank.
  *
- * At the step of a save each rank copies what it writes into memory that the plan has for it, in the dtypes and the
- * order of its files, and steps go on; a thread writes the copy and syncs it.  At the ends of steps ranks say whether
- * theirs is on the disk (StepAsked.written); when all is, rank 0's thread completes the checkpoint, also beside steps.
+ * At the step of a save each rank copies what it writes into planned memory, in the dtypes and the order of its files,
+ * and steps go on while a thread writes and syncs the copy.  At the end of each step ranks report whether their part is
+ * on the disk (StepAsked.written); when all parts are, rank 0's thread completes the checkpoint, also beside steps.
  * The end of a run and the next save wait for it.
  *
- * A rank that cannot write says so at the end of a step; then the run ends, as after a save that all wait for.
+ * A rank that cannot write reports it at the end of a step; then the run ends, as after the failure of a save that all
+ * wait for.
  *
- * The one idea: the copy is all that a save needs of a run, so nothing of the run is forked, locked or read later. */
+ * The copy is all that a save needs, so the run need not be forked or locked, and its memory is not read later. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -19,17 +20,17 @@
 #include "runtime/store/private.h"
 
 struct Snapshot {
-	SaveSet set;                 /* as the run's, but for where the files' elements are found */
+	SaveSet set;                 /* a copy of the run's, in which the files' elements are found in the copy */
 	char *at;
 	int64_t bytes;
 	pthread_t thread;
 	bool under_way, has_thread;
 	pthread_mutex_t lock;
 	pthread_cond_t told;
-	bool all_written, dropped;   /* under lock */
+	bool all_written, dropped;   /* protected by the lock */
 	_Atomic int state;           /* SaveState, of this rank */
-	_Atomic bool ended;          /* the thread is past its last line of work */
-	_Atomic int64_t moved;       /* how far it is (SavePaths) */
+	_Atomic bool ended;          /* the thread has finished its work */
+	_Atomic int64_t moved;       /* its progress (SavePaths) */
 	Arena *a;                    /* of the save under way: its paths and texts */
 	SavePaths paths;
 	Buf json, index;             /* rank 0's */
@@ -42,7 +43,7 @@ SaveState save_state(const Rt *rt)
 	return rt->p->snapshot ? (SaveState)atomic_load(&rt->p->snapshot->state) : SAVE_NONE;
 }
 
-/* Where the elements of a file's tensors begin. */
+/* The offset in a file at which the elements of its tensors begin. */
 static int64_t origin(const SaveFile *f)
 {
 	int64_t first = INT64_MAX;
@@ -51,7 +52,8 @@ static int64_t origin(const SaveFile *f)
 	return f->n ? first : 0;
 }
 
-/* The file's tensors, whole, in memory at `at` as they will lie in it.  Returns their bytes. */
+/* Makes *out a file like *f whose tensors are found at `at`, in the places that they will have in the file.  Returns
+ * their bytes. */
 static int64_t copy_of(SaveFile *out, const SaveFile *f, char *at, Arena *a)
 {
 	int64_t begin = origin(f), bytes = 0;
@@ -68,8 +70,8 @@ static int64_t copy_of(SaveFile *out, const SaveFile *f, char *at, Arena *a)
 	return bytes;
 }
 
-/* Memory that this rank's copy lies in, there from the start: the first save would take it page by page, which is slow.
- * NULL after a message. */
+/* Maps the memory of this rank's copy.  Its pages are touched at the start, because faulting them in during the first
+ * save is slow.  NULL after a message. */
 static char *map_copy(const Rt *rt, int64_t bytes, Diag *d)
 {
 	void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -83,7 +85,7 @@ static char *map_copy(const Rt *rt, int64_t bytes, Diag *d)
 	return p;
 }
 
-/* A rank that writes nothing has a snapshot without memory: all ranks save in one way. */
+/* A rank that writes nothing has a snapshot without memory, so that all ranks save in the same way. */
 bool snapshot_open(SaveSet *c, Diag *d)
 {
 	int64_t planned = c->rt->p->memory.snapshot, at = 0;
@@ -118,7 +120,8 @@ void snapshot_close(SaveSet *c)
 
 /* ---- the copy ---- */
 
-/* By all threads of the rank where no dtype changes: a copy is as fast as memory only then. */
+/* Copies a tensor; where no dtype changes, all threads of the rank copy, because one thread does not reach the memory's
+ * speed. */
 static void copy_tensor(const Rt *rt, const Slice *from, const Slice *to)
 {
 	int64_t size = dtype_info[to->dtype].bytes;
@@ -140,7 +143,7 @@ static void copy_all(const SaveSet *c, const Snapshot *s)
 
 /* ---- the thread ---- */
 
-/* Rank 0: until all ranks have written; false: the save was dropped. */
+/* Rank 0 waits until all ranks have written; false: the save was dropped. */
 static bool wait_for_all(Snapshot *s)
 {
 	pthread_mutex_lock(&s->lock);
@@ -212,7 +215,7 @@ static void forget(Snapshot *s)
 	atomic_store(&s->state, SAVE_NONE);
 }
 
-/* Without a thread the save has failed on this rank, which the others learn at the end of a step. */
+/* If the thread cannot be started, the save has failed on this rank; the others learn it at the end of a step. */
 static void begin_thread(Snapshot *s)
 {
 	atomic_store(&s->state, SAVE_WRITING);
@@ -254,7 +257,7 @@ bool snapshot_begin(SaveSet *c, const Progress *p, Diag *d)
 	return true;
 }
 
-/* Adds what the thread said, which has ended, to the messages of this rank. */
+/* Prints the messages of the thread, which has ended, as messages of this rank. */
 static bool say(const Snapshot *s, Diag *d)
 {
 	if (s->said && d->out)
@@ -263,7 +266,8 @@ static bool say(const Snapshot *s, Diag *d)
 	return false;
 }
 
-/* Until the thread has written (or could not), or, `all`, has ended.  A disk that hangs is not told as moving. */
+/* Waits until the thread has written its files or failed, or, if `all`, has ended.  While a disk hangs, no progress is
+ * reported to the watchdog. */
 static void wait_for_thread(Snapshot *s, bool all)
 {
 	int64_t seen = atomic_load(&s->moved);
@@ -280,7 +284,7 @@ static void join(Snapshot *s)
 		pthread_join(s->thread, NULL);
 }
 
-/* All ranks have come here, so whether all have written is known without a step. */
+/* All ranks call this, so they learn whether all have written without a step. */
 bool snapshot_end(SaveSet *c, Diag *d)
 {
 	Snapshot *s = c->snapshot;

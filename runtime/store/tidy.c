@@ -1,12 +1,13 @@
-/* runtime/store/tidy.c: what goes from the folder of --save: checkpoints beyond --keep, and what killed runs began and
- * left.
+/* runtime/store/tidy.c: removes checkpoints beyond --keep from the folder of --save, and what killed runs left
+ * unfinished.
  *
- * Refuses to remove what is not a checkpoint of this model: a folder without a state.json that says so, one with
- * folders in it, one that a link leads to.  Of what was begun and has no state.json yet, or one that was cut, only
- * files go that a checkpoint has.
+ * Never removes what is not a checkpoint of this model: a folder without a state.json that names the model, one with
+ * folders in it, one behind a link.  From an unfinished folder without a complete state.json, it removes only files
+ * with names that checkpoints use.
  *
- * The one idea: a folder is opened without following a link, looked at, and emptied through what was opened: whatever
- * takes its name meanwhile is not touched.  state.json goes last, so that what a killed run left is still known. */
+ * A folder is opened without following links, inspected, and emptied through the open descriptor, so anything that
+ * takes its name meanwhile is not touched.  state.json is removed last, so that a folder which a killed run leaves
+ * half-removed can still be recognised. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +30,7 @@ static int open_save(const SavePaths *at)
 	return open(at->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* A stream over an open folder that leaves it open; NULL: errno tells. */
+/* A stream over an open folder; closing the stream leaves the folder open.  NULL: errno is set. */
 static DIR *list(int folder)
 {
 	int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -47,8 +48,8 @@ static struct dirent *next(DIR *d)
 	return e;
 }
 
-/* Whose checkpoint a folder's state.json says that it is.  NOBODYS: there is none, or it says of no model, as one that
- * was cut. */
+/* Whose checkpoint a folder is, according to its state.json.  NOBODYS: there is no state.json, or it names no model
+ * because it was cut. */
 typedef enum StateOf { NOBODYS, OWN, ANOTHERS } StateOf;
 
 static StateOf whose_state(int folder, const RtModel *m)
@@ -83,7 +84,7 @@ static bool is_checkpoint_file(const char *name)
 	return false;
 }
 
-/* begun: files of a checkpoint alone will do, too. */
+/* begun: a folder with just files of a checkpoint is enough. */
 static bool may_go(int folder, const RtModel *m, bool begun)
 {
 	DIR *d = list(folder);
@@ -110,7 +111,7 @@ static bool empty(int folder)
 	return !unlinkat(folder, state_name, 0) || errno == ENOENT;
 }
 
-/* False: errno tells why it is still there. */
+/* False: it is still there, and errno is set. */
 static bool remove_hidden(int dir, const char *name, const RtModel *m)
 {
 	int fd = open_folder(dir, name);
@@ -153,7 +154,7 @@ static int compare_names(const void *a, const void *b)
 	return na != nb ? (na < nb ? -1 : 1) : strcmp(*pa, *pb);
 }
 
-/* A checkpoint that goes is renamed first, so that what is left of it never looks like one. */
+/* Removes a checkpoint, which is renamed first, so that a remainder never looks like one. */
 static void drop(const SavePaths *at, int dir, const char *name)
 {
 	const char *hidden = arena_printf(at->a, ".%s", name);
@@ -175,7 +176,8 @@ void tidy_keep(const SavePaths *at, int64_t keep)
 		if (name[0] == '.' && checkpoint_is_name(name + 1, &step)) {
 			save_moved(at, remove_hidden(dir, name, at->rt->model));
 		} else if (places_is_token(name)) {
-			unlinkat(dir, name, 0); /* of a run that was killed: the ranks of this one have looked for theirs */
+			unlinkat(dir, name, 0); /* left by a killed run: the ranks of this one have already finished looking for
+			                         * theirs */
 		} else if (keep && checkpoint_is_name(name, &step) && compare_names(&name, &self) <= 0 &&
 			tidy_may_go(arena_printf(at->a, "%s/%s", at->dir, name), at->rt->model, false)) {
 			vec_push(at->a, &names, name);

@@ -1,12 +1,12 @@
-/* runtime/store/weights.c: first contents of parameters, buffers, constant data and states.
+/* runtime/store/weights.c: the initial contents of parameters, buffers, constant data and states.
  *
- * They are copied out of the files they always were in (the model, its external data, a safetensors
- * file), mapped for that time: each rank copies, and so reads, only the elements it holds.  With
- * --sync-init rank 0 alone opens files and the others get their elements from it, in pieces.  Refuses a
- * file that is gone, or that is not the one the program was compiled from by size and sampled hash.
+ * They are copied from the original files (the model, its external data, a safetensors file), which are mapped
+ * meanwhile: each rank copies, and therefore reads, only the elements it holds.  With --sync-init only rank 0 opens
+ * files, and the others get their elements from it, in pieces.  Refuses a file that is gone, or whose size or sampled
+ * hash is not that of the file the program was compiled from.
  *
- * The one idea: what is copied is a range of a tensor's elements; by bytes when the dtypes agree, else
- * through double; an axis permutation is a walk over the destination with the source's strides. */
+ * A copy covers a range of a tensor's elements: it copies bytes where the dtypes agree, else converts through double;
+ * an axis permutation walks over the destination with the source's strides. */
 #include <inttypes.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -57,7 +57,7 @@ static bool is_plain(const RtTensor *t, const Slice *to)
 	return t->file_dtype == to->dtype && to->rounded == to->dtype;
 }
 
-/* A part of a row, whole rows, a part of a row. */
+/* Copies a part of a row, whole rows, and a part of a row. */
 static void copy_permuted(const RtTensor *t, const Slice *to, const char *in)
 {
 	int64_t file_stride[8], stride[8], index[8] = {0}, step = 1, n = to->n;
@@ -83,7 +83,7 @@ static void copy_permuted(const RtTensor *t, const Slice *to, const char *in)
 	}
 }
 
-/* The elements of a slice; in: the tensor's first byte in the file. */
+/* Copies the elements of a slice; in: the tensor's first byte in the file. */
 static void copy_elements(const RtTensor *t, const Slice *to, const char *in)
 {
 	const char *first = in + to->first * dtype_info[t->file_dtype].bytes;
@@ -105,7 +105,7 @@ static int file_index(const RtModel *m, const char *path)
 	ice("\"%s\" is not in the program's table of files", path);
 }
 
-/* States sharded with a unit are the optimizer's and start as zeros. */
+/* Whether a tensor gets contents here.  States sharded with a unit belong to the optimizer and start as zeros. */
 static bool wants_contents(const RtTensor *t, bool from_checkpoint)
 {
 	if (t->kind == RT_INPUT || (t->kind == RT_STATE && t->unit >= 0))
@@ -118,7 +118,7 @@ static bool wants_file(const RtTensor *t, bool from_checkpoint)
 	return wants_contents(t, from_checkpoint) && t->file;
 }
 
-/* Opens the tensor's file if it is not open yet; false when the tensor is not in it. */
+/* Opens the tensor's file if it is not open yet; false after a message: the tensor is not in it. */
 static bool check_tensor(const RtModel *m, const RtTensor *t, MappedFile *files, Diag *d)
 {
 	int f = file_index(m, t->file);
@@ -148,7 +148,7 @@ static const char *in_file(const Rt *rt, const RtTensor *t, const MappedFile *fi
 	return files[file_index(rt->model, t->file)].map + t->file_offset;
 }
 
-/* in: NULL on ranks that get it from rank 0. */
+/* in: NULL on ranks that get the elements from rank 0. */
 static void spread(const Rt *rt, const RtTensor *t, const char *in, const Staging *s)
 {
 	Spreading what = {.t = t, .only = -1, .dtype = t->dtype, .slice = slice_at_rest(rt, t),
@@ -162,7 +162,7 @@ static void spread(const Rt *rt, const RtTensor *t, const char *in, const Stagin
 	}
 }
 
-/* in: as of copy_elements, or NULL. */
+/* in: as for copy_elements, or NULL. */
 static void make_elements(const RtTensor *t, const Slice *to, const char *in)
 {
 	if (t->init)

@@ -1,17 +1,17 @@
-/* runtime/train/eval.c: one pass over held-out samples by all ranks.
+/* runtime/train/eval.c: evaluates held-out samples, each once, on all ranks.
  *
- * Batch i of rank r is samples (iW + r)B and on; all ranks run the program equally often, since it gathers.  Where the
- * loss is one number a batch (output:NAME), or samples of a batch depend on each other, whole batches count, and the
- * caller says how many samples are left out.  Else every sample counts once.
+ * Batch i of rank r is the B samples from (iW + r)B on; all ranks run the program equally often, because it has
+ * gathers.  If the loss is one number per batch (output:NAME), or samples of a batch depend on each other, only whole
+ * batches are evaluated, and the caller reports how many samples are left out.  Otherwise every sample counts once.
  *
- * The one idea, for a last batch of t < B samples: sums are additive over rows, so a batch of those t
- * samples filled up with copies of one of them, less (B - t)/B of a batch of copies alone, is what the t
- * samples add.  No program needs a notion of masked rows for it. */
+ * A last batch has t < B samples.  Sums are additive over rows, so the t samples contribute the sums of a batch that is
+ * filled up with copies of one of them, less (B - t)/B of the sums of a batch of copies only.  So programs need no
+ * masked rows. */
 #include "runtime/train/train.h"
 
 typedef struct Sums { double loss, weight, correct, counted, bad; } Sums;
 
-/* A batch of n samples from `first` on, filled up with copies of `filler`. */
+/* Runs a batch of n samples from `first` on, filled up with copies of `filler`. */
 static Sums run_batch(Rt *rt, const DataSet *set, int64_t first, int64_t n, int64_t filler)
 {
 	StepScalars scalars = rt->p->scalars;
@@ -32,7 +32,7 @@ static void add(Sums *to, Sums s, double scale)
 	to->counted += s.counted * scale;
 }
 
-/* The last round: n samples for this rank, from `first` on, and a rank that has a part of a batch if `parted`. */
+/* Runs the last round: n samples for this rank, from `first` on; parted: some rank has a partial batch. */
 static void add_tail(Rt *rt, const DataSet *set, int64_t first, int64_t n, bool parted, Sums *total)
 {
 	add(total, run_batch(rt, set, first, n, first), n > 0);
@@ -41,14 +41,14 @@ static void add_tail(Rt *rt, const DataSet *set, int64_t first, int64_t n, bool 
 	add(total, run_batch(rt, set, first, 0, first), n > 0 ? -(double)(set->batch - n) / (double)set->batch : 0);
 }
 
-/* The batch in which bad data was met first. */
+/* Remembers the first batch in which bad data was met. */
 static void note_bad(int64_t *bad_first, int64_t first)
 {
 	if (*bad_first < 0 && report_has_bad_input())
 		*bad_first = first;
 }
 
-/* At several ranks all go on after bad data, since all or none must run the program. */
+/* With several ranks all continue after bad data, because either all or none must run the program. */
 static Sums run_all(Rt *rt, const DataSet *set, int64_t *bad_first)
 {
 	Sums total = {0};
@@ -63,7 +63,8 @@ static Sums run_all(Rt *rt, const DataSet *set, int64_t *bad_first)
 	if (tail >= (rt->model->loss.whole ? set->batch : 1) && (world > 1 || !report_has_bad_input())) {
 		int64_t n = MIN(MAX(tail - mine, 0), set->batch), first = whole * round + mine;
 		if (n == 0 || (rt->model->loss.whole && n < set->batch))
-			first = n = 0; /* what is left out is not looked at: copies of a sample that counts run in its place */
+			first = n = 0; /* samples that are left out are not read: copies of a sample that counts run in their
+			                * place */
 		add_tail(rt, set, first, n, tail % set->batch, &total);
 		note_bad(bad_first, first);
 	}

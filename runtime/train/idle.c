@@ -1,7 +1,6 @@
-/* runtime/train/idle.c: flags that are right and change nothing in this run: each is said, by the first rank.
+/* runtime/train/idle.c: notes, on the first rank, valid flags that change nothing in this run.
  *
- * The one idea: idle.def has a row for every flag, so that a new one does not compile until somebody has said when it
- * does nothing. */
+ * idle.def has a row for every flag, so that a new flag does not compile until its row says when it does nothing. */
 #include <string.h>
 
 #include "runtime/train/train.h"
@@ -27,7 +26,7 @@ static void warn(const Session *s, OptionId id, const char *why)
 	diag_warn(s->d, s->o.program, "--%s is not used: %s", option_info[id].flag, why);
 }
 
-/* What was compiled in to clip gradients, without a limit. */
+/* Notes that clipping was compiled in but no limit is given. */
 static void note_clip(const Session *s)
 {
 	const Optimizer *opt = &s->p.optim;

@@ -1,8 +1,7 @@
-/* runtime/train/infer.c: forward only, on one rank: arrays in, arrays out, as `shardc run` wants it.
+/* runtime/train/infer.c: runs only forward, on one rank, from arrays to arrays, for `shardc run`.
  *
- * Every input is read whole from INDIR/NAME.npy, or INDIR/input_K.npy for the K-th; its shape must be the
- * compiled one to the last axis.  Outputs keep their element type; nothing is written before all of the
- * run succeeded. */
+ * Every input is read whole from INDIR/NAME.npy, or INDIR/input_K.npy for the K-th; its shape must be exactly the
+ * compiled one.  Outputs keep their element type; files are written only after the whole run has succeeded. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -10,7 +9,7 @@
 
 #include "runtime/train/train.h"
 
-/* Samples go where a step takes them from, other inputs to where they stay. */
+/* Puts samples where a step takes them from, and other inputs into their arena. */
 static bool load_input(const Rt *rt, const RtTensor *t, int k, char *input, Diag *d)
 {
 	Arena *a = rt->p->arena;

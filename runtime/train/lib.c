@@ -1,10 +1,11 @@
-/* runtime/train/lib.c: model.h: a session (session.c) behind functions that report errors instead of ending a process.
+/* runtime/train/lib.c: implements model.h: a session (session.c) behind functions that report errors and do not end the
+ * process.
  *
- * Refuses options that belong to a process of its own, calls out of order, and models that an earlier error left
+ * Refuses options that only make sense in the binary, calls out of order, and models that an earlier error left
  * unusable.  Messages of a call are kept for model_error.
  *
- * The one idea: every function is a body that run_call runs: under the library's lock, with its messages collected,
- * with the threads that --threads says, and with a way back for kernels that cannot go on. */
+ * Every function is a body that run_call runs: under the library's lock, with its messages collected, with the number
+ * of threads of --threads, and with a longjmp for kernels that cannot continue. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -21,14 +22,14 @@ struct Model {
 	Diag d;
 	char *text;             /* messages of the last call */
 	size_t n_text;
-	bool ready;             /* created */
-	bool damaged;           /* a kernel or model_load ended in the middle */
-	FullParams *full;       /* open */
+	bool ready;             /* it has been created */
+	bool damaged;           /* a kernel or model_load was aborted half-way */
+	FullParams *full;       /* between model_full_begin and model_full_end */
 	bool *given;            /* [tensor]: inputs without a sample axis that have values */
-	DataSet rows;           /* the arrays of the call at work */
-	const char *kind;       /* of the call at work, for data_blame */
-	char number[OPT_COUNT][64]; /* of model_set_number: texts of options */
-	RtOptions options;      /* by the caller, then or now: without what a checkpoint says */
+	DataSet rows;           /* the arrays of the current call */
+	const char *kind;       /* name of the current call, for data_blame */
+	char number[OPT_COUNT][64]; /* texts of options that model_set_number set */
+	RtOptions options;      /* options that the caller has given so far, without those of a checkpoint */
 };
 
 /* ---- calls ---- */
@@ -40,8 +41,9 @@ enum { NEEDS_NOTHING = 0, NEEDS_READY = 1, NEEDS_WHOLE = 2, NEEDS_CLOSED = 4, NE
 static struct { pthread_mutex_t lock; Model *m; pthread_t thread; jmp_buf back; } calling =
 	{.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* A primitive cannot be made or run, or a hook has failed.  Other ranks would wait for this one for ever; and from a
- * thread of a stream (--comm-threads=1) there is no way back. */
+/* Called when a primitive cannot be made or run, or a hook has failed.  With several ranks the process ends, because
+ * other ranks would wait for this one for ever; so it does on a thread of a stream (--comm-threads=1), which cannot
+ * return to the caller. */
 PRINTF_LIKE(1, 2) static void kernel_failed(const char *fmt, ...)
 {
 	char text[512];
@@ -118,7 +120,7 @@ const char *model_error(const Model *m)
 	return m->text ? m->text : "";
 }
 
-/* Whether all ranks are well; of those that are not, the first one's messages stay. */
+/* Whether all ranks are ok; of those that are not, the messages of the first are kept. */
 static bool all_well(Model *m, Held *held, bool ok)
 {
 	return agree_end(&m->s.rt, held, ok, &m->d);
@@ -184,7 +186,7 @@ static int launch(Model *m)
 			"WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or --comm=shm beside those variables");
 		code = MODEL_USAGE;
 	}
-	s->launch.messages = stderr; /* the watchdog outlives this call */
+	s->launch.messages = stderr; /* the watchdog runs on after this call */
 	return code;
 }
 
@@ -221,7 +223,7 @@ int model_create(const char *const *options, Model **out)
 	session_new(&m->s, rt_library_model(), &m->d);
 	int code = run_call(m, create, options, NEEDS_NOTHING);
 	if (code && m->damaged)
-		session_leave(&m->s, code); /* a kernel could not be made */
+		session_leave(&m->s, code); /* a kernel primitive could not be made */
 	return code;
 }
 
@@ -247,7 +249,7 @@ void model_destroy(Model *m)
 	free(m);
 }
 
-/* ---- what it is ---- */
+/* ---- what the model is ---- */
 
 int64_t model_rank(const Model *m) { return m->ready ? m->s.p.world.rank : 0; }
 int64_t model_world(const Model *m) { return m->ready ? session_world(&m->s) : 0; }
@@ -274,7 +276,7 @@ int model_get_tensor(const Model *m, int i, ModelTensor *out)
 
 typedef struct Feed { const ModelArray *inputs; int n; ModelResult *out; } Feed;
 
-/* All ranks run the program, or none. */
+/* Takes the arrays of a call; all ranks run the program, or none. */
 static bool take_arrays(Model *m, const Feed *f, int64_t rows)
 {
 	Held held;
@@ -328,7 +330,7 @@ int model_step(Model *m, const ModelArray *inputs, int n, ModelResult *out)
 	return run_call(m, step, &f, NEEDS_ALL);
 }
 
-/* Whether all ranks have as many samples. */
+/* Whether all ranks have the same number of samples. */
 static bool same_rows(Model *m)
 {
 	Held held;
@@ -381,7 +383,7 @@ int model_evaluate(Model *m, const ModelArray *inputs, int n, ModelResult *out)
 
 /* ---- hyper-parameters ---- */
 
-/* The option that a number is, or is a part of. */
+/* The option to which each number belongs. */
 static const struct Number { const char *name; OptionId id; } numbers[] = {
 	{"lr", OPT_lr}, {"min-lr", OPT_min_lr}, {"warmup", OPT_warmup}, {"steps", OPT_steps},
 	{"weight-decay", OPT_weight_decay}, {"momentum", OPT_momentum}, {"beta1", OPT_betas}, {"beta2", OPT_betas},
@@ -457,8 +459,8 @@ static bool same_setting(Model *m, const Setting *s)
 	return all_well(m, &held, same);
 }
 
-/* The option's reader and the optimizer refuse what they would refuse of the flag.  What a file of --hyper says of it,
- * or a checkpoint of one, counts no more. */
+/* The option's reader and the optimizer refuse what they would refuse for the flag.  A value that --hyper, now or in
+ * the checkpoint's run, set for it is dropped. */
 static int set_number(Model *m, const void *arguments)
 {
 	const Setting *s = arguments;
@@ -562,7 +564,7 @@ int model_save(Model *m, const char *dir)
 	return run_call(m, save, dir, NEEDS_ALL);
 }
 
-/* Counters and flags of the checkpoint at `dir`, if they are right on all ranks. */
+/* Reads counters and flags of the checkpoint at `dir`; true if they are valid on all ranks. */
 static bool load_state(Model *m, const char *dir, const char **found)
 {
 	Session *s = &m->s;
@@ -574,7 +576,7 @@ static bool load_state(Model *m, const char *dir, const char **found)
 	s->o = m->options;
 	s->o.resume = arena_strdup(s->p.arena, dir);
 	if (!s->o.hyper)
-		s->p.hyper = NULL; /* that of an earlier checkpoint */
+		s->p.hyper = NULL; /* it may come from an earlier checkpoint */
 	bool ok = resume_begin(&s->rt, &s->o, found, &s->p.progress, d) && !session_accum(s) &&
 		optim_configure(&s->p.optim, s->rt.model, &s->o, d);
 	ok = all_well(m, &held, ok);

@@ -1,9 +1,10 @@
-/* runtime/train/log.c: what a run tells: JSON lines in --log, a progress line on a terminal, a few plain lines
+/* runtime/train/log.c: what a run reports: JSON lines in --log, a progress line on a terminal, or a few plain lines
  * where there is none.
  *
- * A line that was cut, as by a full disk or a killed run, is ended before the next one begins: it costs itself alone.
+ * A line that was cut, as by a full disk or a killed run, is ended before the next one begins, so that only this line
+ * is lost.
  *
- * The one idea: JSON has no NaN, so a number that is not finite is null; every key stands in every line. */
+ * JSON has no NaN, so a number that is not finite is null; every line has every key. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -13,15 +14,15 @@
 
 #include "runtime/train/train.h"
 
-/* Plain lines of a run, when nobody watches a terminal. */
+/* The number of plain lines of a run that has no terminal. */
 enum { PLAIN_LINES = 10 };
-static const double terminal_ms = 50; /* between two writes of the terminal's line */
+static const double terminal_ms = 50; /* ms, at least, between two writes of the terminal's line */
 
-/* What every line of a log begins with. */
+/* Every line of a log begins with this. */
 #define LINE_BEGINS "{\"step\": "
 
-/* Why a file is not one that a log may take the place of, or go on in: an older log or an empty file; NULL: it is, or
- * there is none.  *cut: its last line has no end. */
+/* The reason why a log may not replace or continue a file, which may only be an older log or empty; NULL: it may, or
+ * there is no file.  *cut: its last line has no end. */
 static const char *why_no_log(const char *path, bool *cut)
 {
 	struct stat st;
@@ -38,7 +39,7 @@ static const char *why_no_log(const char *path, bool *cut)
 	return why;
 }
 
-/* A pipe is written to where somebody reads it, as that of a shell's >(..), and never waited for. */
+/* A pipe, such as that of a shell's >(..), is only opened if a process reads it; opening never waits. */
 bool log_open(Log *log, const char *path, bool append, int64_t n_steps, Diag *d)
 {
 	*log = (Log){.fd = -1, .path = path, .n_steps = n_steps, .every = MAX(n_steps / PLAIN_LINES, 1),
@@ -73,7 +74,7 @@ static void put(Buf *b, const char *key, double v)
 		buf_printf(b, ", \"%s\": null", key);
 }
 
-/* The line has room for a step from the start: steps allocate nothing. */
+/* The line has room for a step from the start, so that steps do not allocate. */
 static Buf *begin_line(Log *log, int64_t step)
 {
 	log->line.n = 0;
@@ -81,7 +82,7 @@ static Buf *begin_line(Log *log, int64_t step)
 	return &log->line;
 }
 
-/* Ends the line and writes it.  The first error is the one that is told. */
+/* Ends the line and writes it.  The first error is kept for log_close. */
 static void end_line(Log *log)
 {
 	const Buf *b = &log->line;

@@ -1,10 +1,10 @@
 /* runtime/train/main.c: the training binary: its process, the ranks it starts, data, the step loop, the log.
  *
- * Of several ranks the first prints and logs; a signal that ends a run is agreed in the step's scalars, so all ranks
+ * With several ranks the first prints and logs.  A signal that ends a run travels with the step's sums, so all ranks
  * leave the loop after the same step.
  *
- * The one idea: what a step is stands in session.c, which the library shares; here is what a process of its own
- * adds: signals, files, and when to evaluate, save and stop. */
+ * session.c, which the library shares, runs steps; this file adds what belongs to the process: signals, files, and when
+ * to evaluate, save and stop. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -22,15 +22,15 @@ typedef struct Run {
 	Session s;
 	Log log;
 	int64_t last_eval;
-	double since;       /* ms: the last result, or where steps began again */
-	double save_ms;     /* for saves, since the last line of the log */
+	double since;       /* ms: time of the last result, or when steps began again */
+	double save_ms;     /* ms spent on saves since the last line of the log */
 	bool has_eval;
-	bool reload;        /* a rank was asked to read --hyper again */
-	bool save;          /* a rank was asked to save */
-	bool has_parent;    /* of --ranks: a second stop signal is the parent's to act on */
+	bool reload;        /* some rank was asked to read --hyper again */
+	bool save;          /* some rank was asked to save */
+	bool has_parent;    /* started by --ranks: the parent handles a second stop signal */
 } Run;
 
-/* The system's way to say that a mapped file no longer reaches as far as it did. */
+/* Handles SIGBUS, which the system sends when a mapped file has become shorter. */
 static void on_lost_file(int number)
 {
 	static const char text[] = "\nerror: a file was cut short while the program was reading it\n";
@@ -44,7 +44,7 @@ static void catch_faults(void)
 {
 	struct sigaction lost = {.sa_handler = on_lost_file};
 	sigaction(SIGBUS, &lost, NULL);
-	signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, as a full disk is */
+	signal(SIGXFSZ, SIG_IGN); /* then a file size limit is an error of write, as a full disk is */
 }
 
 static double now_ms(void)
@@ -65,7 +65,7 @@ PRINTF_LIKE(1, 2) static void kernel_failed(const char *fmt, ...)
 	exit(EXIT_RUN);
 }
 
-/* The signal that all ranks stop for, 0 = none. */
+/* The signal for which all ranks stop; 0 = none. */
 static int stop_signal(const Run *run)
 {
 	return session_world(&run->s) > 1 ? (int)MAX(run->s.p.sums.asked.stop, 0) : report_stop_signal;
@@ -80,7 +80,7 @@ static void load_batch(void *context, char *input, int64_t sample0)
 	data_prefetch(&s->train, sample0 + session_world(s) * s->train.batch);
 }
 
-/* Of the ranks that met bad data each says what. */
+/* Each rank that met bad data reports it. */
 static void blame_data(Run *run)
 {
 	Session *s = &run->s;
@@ -92,7 +92,7 @@ static void blame_data(Run *run)
 	data_blame(&s->train, s->p.bad_sample0, when, bad, s->o.program, s->d);
 }
 
-/* 0, or an exit code. */
+/* Returns 0 or an exit code. */
 static int check_step(Run *run)
 {
 	int code = session_outcome(&run->s);
@@ -155,7 +155,7 @@ static bool save(Run *run)
 	return ok;
 }
 
-/* Says on the log, and to whoever watches, which hyper-parameters are in force from the next step on. */
+/* Writes to the log and to stderr which hyper-parameters are in force from the next step on. */
 static void log_hyper_now(Run *run, bool ok)
 {
 	Session *s = &run->s;
@@ -169,7 +169,7 @@ static void log_hyper_now(Run *run, bool ok)
 	buf_free(&b);
 }
 
-/* All ranks know that one was asked to. */
+/* All ranks know that one was asked to reload. */
 static void reload(Run *run)
 {
 	Session *s = &run->s;
@@ -182,8 +182,8 @@ static void reload(Run *run)
 		log_hyper_now(run, ok);
 }
 
-/* Whether a step may begin.  Beside others under way only one that nothing has to come before: an evaluation, a save
- * and new hyper-parameters see the steps before them and no later one. */
+/* Whether a step may begin.  While others are under way it may not if an evaluation, a save or new hyper-parameters
+ * have to come before it, because these must see all earlier steps and no later one. */
 static bool may_begin(const Run *run)
 {
 	const Session *s = &run->s;
@@ -205,15 +205,15 @@ static void begin_steps(Run *run)
 	}
 }
 
-/* Steps under way behind one that ends the run. */
+/* Waits for the steps under way after one that ends the run. */
 static void drain(Session *s)
 {
 	while (s->ahead)
 		session_result(s);
 }
 
-/* The oldest step under way.  0, or an exit code: then later ones are waited for; they changed nothing, but for those
- * behind a step that was well while a save failed, of which nothing is kept. */
+/* Ends the oldest step under way.  Returns 0 or an exit code; in the latter case it also waits for the later steps.
+ * These changed nothing, except after a good step at which a save failed, and then nothing of them is kept. */
 static int end_step(Run *run)
 {
 	Session *s = &run->s;
@@ -258,7 +258,7 @@ static int step_loop(Run *run)
 	return save(run) ? EXIT_DONE : EXIT_RUN;
 }
 
-/* All saves have ended, and well. */
+/* Called when all saves have ended without an error. */
 static void print_end(const Run *run, double seconds)
 {
 	const RtOptions *o = &run->s.o;
@@ -274,7 +274,7 @@ static void print_end(const Run *run, double seconds)
 		printf("trained to step %" PRId64 ": loss %.4f, %.1f s\n", step, run->s.p.result.loss, seconds);
 }
 
-/* Only the first rank has a log; all learn whether it is whole. */
+/* Only the first rank has a log; all ranks learn whether it was written completely. */
 static int train(Run *run)
 {
 	Session *s = &run->s;
@@ -346,7 +346,7 @@ static void print_files(const DataSet *set, Arena *a)
 				set->columns[i].npy.view.bytes);
 }
 
-/* What a rank finds out by itself.  An exit code. */
+/* Does what a rank can check by itself.  Returns an exit code. */
 static int prepare(void *context)
 {
 	Run *run = context;
@@ -363,7 +363,7 @@ static int prepare(void *context)
 	return code ? code : session_configure(s);
 }
 
-/* Without data: memory alone, for --infer and --print-plan. */
+/* Without data only memory is prepared, for --infer and --print-plan. */
 static int prepare_memory(void *context)
 {
 	Session *s = &((Run *)context)->s;
@@ -386,7 +386,7 @@ static int meet(Run *run, SessionPrepare *stage)
 			optim_print_groups(&s->p.optim, s->rt.model, stdout);
 		print_files(&s->train, s->p.arena);
 		print_files(&s->eval, s->p.arena);
-		fflush(stdout); /* a terminal's progress line goes to another stream */
+		fflush(stdout); /* the progress line of a terminal goes to another stream */
 	}
 	return code;
 }
@@ -451,7 +451,7 @@ static int run_program(Run *run)
 	return code ? code : o->infer.in ? infer_run(&run->s.rt, run->s.d) : EXIT_DONE;
 }
 
-/* One rank, from its first message to others to its last. */
+/* Runs one rank, from its first message to other ranks to its last. */
 static int run_rank(Run *run)
 {
 	run->has_parent = run->s.launch.hub_fd >= 0;
@@ -464,7 +464,8 @@ static int run_rank(Run *run)
 	return code;
 }
 
-/* Flags that the binary has no use for alone; a library's model_load and model_save have. */
+/* Refuses combinations of flags that are of no use in the binary, though the library's model_load and model_save may
+ * use them. */
 static bool check_flags(const Session *s)
 {
 	const RtOptions *o = &s->o;
@@ -495,9 +496,9 @@ static int run_ranks(Run *run, int argc, char **argv)
 	return code;
 }
 
-/* OpenMP's threads spin long at barriers by default: 14 times slower steps of a small model when other work
- * wants the cores.  A short spin before sleeping costs an idle machine nothing.  libgomp reads its environment
- * when it is loaded, so the program starts itself once more; where that cannot be, it runs as it is. */
+/* By default OpenMP's threads spin long at barriers, which makes steps of a small model 14 times slower when other work
+ * needs the cores.  A short spin before sleeping costs nothing on an idle machine.  libgomp reads its environment when
+ * it is loaded, so the program executes itself once more; if that fails, it continues as it is. */
 static void spin_briefly(char **argv)
 {
 	if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
@@ -506,7 +507,8 @@ static void spin_briefly(char **argv)
 	execv("/proc/self/exe", argv);
 }
 
-/* What is opened next must not become the standard output that was closed: a socket, a checkpoint. */
+/* If a standard stream was closed, opens /dev/null in its place, so that a socket or a checkpoint does not become the
+ * standard output. */
 static void open_standard_files(void)
 {
 	int fd;
@@ -517,7 +519,7 @@ static void open_standard_files(void)
 		close(fd);
 }
 
-/* With what the flags are by default in this program, and those that it refuses. */
+/* Prints --help with the defaults of this program and the flags that it refuses. */
 static void print_help(Session *s)
 {
 	const char *note[OPT_COUNT] = {NULL};
@@ -531,7 +533,7 @@ int rt_main(int argc, char **argv, const RtModel *model)
 	open_standard_files();
 	spin_briefly(argv);
 	const char *slash = strrchr(argv[0], '/');
-	prctl(PR_SET_NAME, slash ? slash + 1 : argv[0]); /* not "exe", as what /proc/self/exe starts is called */
+	prctl(PR_SET_NAME, slash ? slash + 1 : argv[0]); /* because a process started as /proc/self/exe is called "exe" */
 	Diag d = {.out = stderr};
 	Run run;
 	memset(&run, 0, sizeof(run));

@@ -1,7 +1,8 @@
-/* runtime/train/print_plan.c: --print-plan: the program's units, collectives and memory at the ranks it runs on.
+/* runtime/train/print_plan.c: --print-plan: prints the program's units, collectives and memory for the ranks that it
+ * runs on.
  *
- * Rank 0 prints, and means its own memory: the bytes that were mapped.  base/plan.c is the printer of
- * `shardc plan` too, so both say the same of the same number of ranks. */
+ * Rank 0 prints, with its own memory: the bytes that were mapped.  `shardc plan` also prints through base/plan.c, so
+ * both give the same text for the same number of ranks. */
 #include <string.h>
 
 #include "base/plan.h"
@@ -35,7 +36,7 @@ static PlanCollective *collectives_of(const RtCollective *c, int n, Arena *a)
 	return out;
 }
 
-/* A step of accum micro-batches: those programs that it runs. */
+/* The programs that a step of accum micro-batches runs. */
 static void micro_of(Plan *plan, const RtModel *m, int64_t accum, Arena *a)
 {
 	static const char *const name[RT_PROGRAMS] = {[RT_FIRST] = "first", [RT_MIDDLE] = "middle", [RT_LAST] = "last"};
@@ -48,7 +49,7 @@ static void micro_of(Plan *plan, const RtModel *m, int64_t accum, Arena *a)
 	}
 }
 
-/* Bytes of an arena, in memory or in the file; what a GPU's host has is told apart. */
+/* Bytes of an arena in memory or in the file; those in memory of a GPU's host are listed separately. */
 static int64_t mapped_in(const DeviceMemory *m, ArenaKind arena, bool file)
 {
 	return (m->file_at[arena] >= 0) == file && !m->on_host[arena] ? m->planned[arena] : 0;

@@ -1,11 +1,11 @@
-/* runtime/train/session.c: a run from its flags to its end, but for what belongs to a process: signals, the log, data
- * files and the loop are the caller's.
+/* runtime/train/session.c: a run from its flags to its end.  What belongs to a process (signals, the log, data files,
+ * the loop) is left to the caller.
  *
- * Of several ranks what ends a run (bad data, numbers that are not finite) is agreed in the step's scalars, so all
+ * With several ranks, what ends a run (bad data, numbers that are not finite) follows from the step's sums, so all
  * callers learn it after the same step.
  *
- * The one idea: all state of a run is in the mapped arenas and in three counters (Progress), so a step
- * can be repeated, left out or resumed by setting them. */
+ * All state of a run is in the mapped arenas and in Progress, so a step can be repeated, left out or resumed by setting
+ * these. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -112,7 +112,7 @@ bool session_join(Session *s)
 	return true;
 }
 
-/* Rank 0 has read the file of --hyper. */
+/* Called when rank 0 has read the file of --hyper: shares it with all ranks. */
 static bool share_hyper(Session *s)
 {
 	struct RtPrivate *p = &s->p;
@@ -175,7 +175,7 @@ int session_accum(Session *s)
 	return EXIT_DONE;
 }
 
-/* Where a hyper-parameter is given: a key of the file of --hyper, or of the checkpoint; else a flag. */
+/* Where a hyper-parameter was given, for messages: a key of the file of --hyper or of the checkpoint; else a flag. */
 static const char *given_as(const Session *s, const double *hyper, OptionId flag)
 {
 	const char *key = hyper_key(hyper, flag);
@@ -184,7 +184,7 @@ static const char *given_as(const Session *s, const double *hyper, OptionId flag
 	return arena_printf(s->p.arena, "\"%s\" of %s", key, s->o.hyper ? s->o.hyper : s->resume);
 }
 
-/* Whether learning rates can be what was meant, with these hyper-parameters above the flags. */
+/* Checks that the learning-rate schedule is plausible, with these hyper-parameters overriding the flags. */
 static bool check_schedule(const Session *s, const double *hyper, Diag *d)
 {
 	LrSchedule lr = optim_schedule(&s->p.optim, &s->o, hyper);
@@ -200,7 +200,7 @@ static bool check_schedule(const Session *s, const double *hyper, Diag *d)
 	return !late && !rises;
 }
 
-/* A schedule that ends later than that of the checkpoint is another one, from its first step on. */
+/* Notes that a learning-rate schedule which ends later than the checkpoint's differs from it at every step. */
 static void say_other_schedule(const Session *s)
 {
 	const LrSchedule *lr = &s->p.optim.lr;
@@ -227,7 +227,8 @@ int session_configure(Session *s)
 	if (s->o.hyper && session_is_first(s) && !p->hyper)
 		return EXIT_INPUT;
 	optim_apply(&p->optim, s->rt.model, &s->o, p->hyper);
-	if (session_is_first(s) && !check_schedule(s, p->hyper, s->d)) /* others have not read the file of --hyper */
+	if (session_is_first(s) && !check_schedule(s, p->hyper, s->d)) /* the other ranks have not read the file of
+	                                                                * --hyper */
 		return EXIT_USAGE;
 	say_other_schedule(s);
 	return EXIT_DONE;
@@ -241,7 +242,7 @@ static bool open_snapshot(Session *s)
 	return agree_end(&s->rt, &held, ok, s->d);
 }
 
-/* All ranks load, each its part; those that cannot stop all. */
+/* All ranks load, each its part; a failure of one stops all. */
 bool session_load(Session *s, bool *given)
 {
 	Rt *rt = &s->rt;
@@ -264,7 +265,7 @@ bool session_start(Session *s)
 	Rt *rt = &s->rt;
 	Held held;
 	Diag *d = agree_begin(&held, s->d);
-	bool threads = start_comm_threads(rt); /* which asks the other ranks */
+	bool threads = start_comm_threads(rt); /* which communicates with the other ranks */
 	bool ok = streams_start(rt, threads, d);
 	if (!agree_end(rt, &held, ok, s->d))
 		return false;
@@ -280,7 +281,7 @@ void session_leave(Session *s, int code)
 	struct RtPrivate *p = &s->p;
 	snapshot_close(&s->checkpoint);
 	folder_close(&s->folder);
-	/* Messages are out on all ranks before the first one leaves, which ends the others. */
+	/* Messages are printed on all ranks before the first one leaves, because that ends the others. */
 	if (p->comm)
 		comm_barrier(p->comm);
 	step_close(&s->rt);
@@ -296,7 +297,7 @@ void session_leave(Session *s, int code)
 
 /* ---- steps ---- */
 
-/* Steps that are done or under way. */
+/* The number of steps that are done or under way. */
 static int64_t steps_begun(const Session *s)
 {
 	return s->p.progress.step + s->ahead;
@@ -322,7 +323,7 @@ void session_step(Session *s, SessionLoad *load, void *context)
 	StepScalars scalars = {.lr = (float)schedule_lr(&s->p.optim.lr, begun),
 		.step = p->updates + 1, .clip_coef = 1, .loss_scale = (float)p->loss_scale.scale, .seed = (uint64_t)s->o.seed,
 		.rng_step = (uint64_t)begun};
-	streams_cost(rt); /* of an evaluation or a save: not this step's */
+	streams_cost(rt); /* drops the cost of an evaluation or a save, which is not this step's */
 	step_begin(rt, &scalars);
 	for (int64_t a = 0; a < s->p.accum; a++)
 		run_micro_batch(s, a, load, context);
@@ -359,7 +360,7 @@ void session_say_not_finite(const Session *s)
 bool session_reload(Session *s)
 {
 	struct RtPrivate *p = &s->p;
-	Diag d = {.out = s->d->out, .prefix = s->d->prefix}; /* an error here ends nothing */
+	Diag d = {.out = s->d->out, .prefix = s->d->prefix}; /* an error here does not end the run */
 	double *mine = NULL;
 	streams_program(&s->rt, PROGRAM_OUTSIDE);
 	if (session_is_first(s))

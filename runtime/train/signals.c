@@ -1,11 +1,12 @@
-/* runtime/train/signals.c: signals that ask something of a run: SIGINT and SIGTERM to stop, SIGUSR1 to save, SIGHUP to
+/* runtime/train/signals.c: signals that make requests of a run: SIGINT and SIGTERM to stop, SIGUSR1 to save, SIGHUP to
  * read --hyper again.
  *
  * All threads of the process block them, and one thread waits for them.  No handler may run on a thread that computes:
- * oneDNN's products keep data below the stack pointer, further down than the 128 bytes that the system leaves alone, so
- * the frame of a handler would overwrite it (oneDNN 2.6, AVX-512: a heap in ruins at about every second signal).
+ * oneDNN's matrix products keep data below the stack pointer, beyond the red zone of 128 bytes that the system
+ * preserves, so the frame of a handler would overwrite it (oneDNN 2.6, AVX-512: about every second signal corrupted the
+ * heap).
  *
- * The one idea: a signal is a message to a thread, never a place where a computation is interrupted. */
+ * A signal is thus a message to a thread and never interrupts a computation. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -22,14 +23,14 @@ void signals_block(const RtOptions *o)
 	sigemptyset(&waited_for);
 	sigaddset(&waited_for, SIGINT);
 	sigaddset(&waited_for, SIGTERM);
-	if (o->save) /* else it means what it always does */
+	if (o->save) /* without --save it keeps its default action */
 		sigaddset(&waited_for, SIGUSR1);
 	if (o->hyper)
 		sigaddset(&waited_for, SIGHUP);
 	pthread_sigmask(SIG_BLOCK, &waited_for, NULL);
 }
 
-/* The process ends as one that had no say in it. */
+/* Ends the process by the signal's default action. */
 static void die_of(int number)
 {
 	sigset_t set;

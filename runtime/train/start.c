@@ -1,4 +1,4 @@
-/* runtime/train/start.c: ranks before they can talk through memory: what must be equal on all of them.
+/* runtime/train/start.c: before ranks can communicate through memory: compares what must be equal on all of them.
  *
  * Refuses ranks whose program, flags or data differ in anything that changes numbers or the order of collectives. */
 #include <inttypes.h>
@@ -58,7 +58,7 @@ static void put_collectives(Buf *b, const Rt *rt, const char *program, const RtC
 			row[i].unit < 0 ? "" : rt->model->unit_names[row[i].unit], (int)row[i].stream, row[i].slot);
 }
 
-/* Flags that change numbers, or what ranks do together; paths may differ. */
+/* Writes the flags that affect numbers or what ranks do together; paths may differ. */
 static void put_flags(Buf *b, const RtOptions *o)
 {
 	static const OptionId too[] = {OPT_eval_every, OPT_save_every, OPT_save_kind, OPT_keep, OPT_sync_init, OPT_on_nan,
@@ -73,7 +73,7 @@ static void put_flags(Buf *b, const RtOptions *o)
 	buf_printf(b, "saves: %s\nhyper: %s\n", o->save ? "yes" : "no", o->hyper ? "yes" : "no");
 }
 
-/* Groups of hybrid_shard are hosts where nothing else is said. */
+/* Without --shard-size, groups of hybrid_shard are hosts. */
 static bool check_hosts(const Rt *rt, Diag *d)
 {
 	const World *w = &rt->p->world;
@@ -134,7 +134,7 @@ static int cores_of_host(const Cores *all, int n, int host)
 	return CPU_COUNT(&any);
 }
 
-/* Equal on all ranks: if any has no core to spare, none has such threads. */
+/* The result is equal on all ranks: if any has no core to spare, none gets such threads. */
 bool start_comm_threads(const Rt *rt)
 {
 	struct RtPrivate *p = rt->p;
