@@ -1,9 +1,9 @@
-/* codegen/body.c: the text of one function of step.c.
+/* codegen/body.c: writes the text of one function of step.c.
  *
- * Places have the names of values: those in the arena are declared by the function, those of inputs, states and
- * parameters at the head of step.c.  A function of several rows gets one as `b`: what is the same in all rows is a
- * constant; places whose distance is the same in all rows are one field and constants.  Names and comments are those of
- * the first row. */
+ * Places are named after values: those in the arena are declared by the function; those of inputs, states and
+ * parameters are declared at the head of step.c.  A function that serves several rows gets one of them as `b`.  A
+ * part that is the same in all rows becomes a constant; places whose distance is the same in all rows share one
+ * field and differ by constants.  Names and comments are those of the first row. */
 #include "codegen/pieces.h"
 
 #include <inttypes.h>
@@ -30,7 +30,7 @@ static bool is_place(PartKind kind)
 
 /* ---- names ---- */
 
-/* A name in one module of a list, without that module: the others have the same. */
+/* A name in one module of a list, without the name of that module: the other modules have the same name in them. */
 static const char *without(const char *name, const char *module)
 {
 	size_t n = strlen(module);
@@ -38,13 +38,13 @@ static const char *without(const char *name, const char *module)
 	return listed && !strncmp(name, module, n) && name[n] == '.' && name[n + 1] ? name + n + 1 : name;
 }
 
-/* Of a value in a module: "attn_c_attn_weight" of model.transformer.h.0.attn.c_attn.weight in h.0. */
+/* The identifier of a value in a module: "attn_c_attn_weight" of model.transformer.h.0.attn.c_attn.weight in h.0. */
 static const char *identifier(const Body *t, const char *name, const char *module)
 {
 	const char *inside = without(name, module), *id;
 	id = str_escape(t->e->a, ESCAPE_C_IDENT, inside == name ? scopes_short(t->scopes, name) : inside);
 	size_t n = strlen(id);
-	return n > NAME_BYTES ? id + n - NAME_BYTES : id; /* names differ at their ends */
+	return n > NAME_BYTES ? id + n - NAME_BYTES : id; /* keeps the end, where names differ */
 }
 
 /* ---- parts ---- */
@@ -68,8 +68,8 @@ static int64_t *values_of(const Body *t, const BlockLine *line, int part)
 	return v;
 }
 
-/* The name of a place, which is declared once: by the function, or by step.c for all.  None of the function hides one
- * of step.c. */
+/* The name of a place, which is declared once: by the function, or by step.c for all functions.  No name of the
+ * function hides one of step.c. */
 static const char *name_of(Body *t, const Part *part, const char *module, const char *value)
 {
 	bool local = part->kind == PART_ACT || strchr(value, 'b');
@@ -91,7 +91,7 @@ static const char *constant(const Body *t, PartKind kind, int64_t n)
 	return arena_printf(t->e->a, kind == PART_ID ? "UINT64_C(%" PRIu64 ")" : "%" PRId64, n);
 }
 
-/* A call that some rows lack has a field of its own, named after it: "reshard". */
+/* A call that some rows lack gets a field of its own, named after the call: "reshard". */
 static const char *field_name(const Body *t, const BlockLine *line, const Call *c, const Part *part, const char *module)
 {
 	size_t n = strcspn(c->text, "(");
@@ -134,7 +134,7 @@ static void put_line(Body *t, const BlockLine *line)
 	buf_free(&b);
 }
 
-/* How many lines from `at` on differ only in a number that rises by one from line to line. */
+/* The number of lines from `at` on that differ only in a number that rises by one from line to line. */
 static int run_at(const Block *b, int at)
 {
 	const Call *first = b->line[at].of[0];
@@ -186,7 +186,7 @@ void body_constants(const Map *names, const char *head, Buf *out)
 		buf_printf(out, ";\n\n");
 }
 
-/* Events are a GPU's: they stand last, so that the rest is the same on all targets. */
+/* Events exist on GPUs only.  They are last, so that the rest is the same on all targets. */
 enum { NUMBERS, IDS, PLACES, EVENTS, FIELD_KINDS };
 static int field_kind(const Column *c)
 {
@@ -222,7 +222,7 @@ static void put_rows(const Body *t, const char *label, Buf *out)
 	}
 }
 
-/* The function's range of a profile is around its lines: "forward h.0". */
+/* Puts the range that profilers show for the function around its lines: "forward h.0". */
 static void frame(const Body *t, const char *label, Buf *out)
 {
 	const char *module = scopes_short(t->scopes, t->b->row[0]->module);

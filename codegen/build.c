@@ -1,11 +1,12 @@
-/* codegen/build.c: the emitted program -> a binary, by the user's C compiler, or by nvcc (build_cuda.c).
+/* codegen/build.c: builds a binary from the emitted program with the user's C compiler, or with nvcc
+ * (build_cuda.c).
  *
- * Compilers are started by fork and exec, never through a shell.  step.c, long and simple, and fused.c,
- * short and to be vectorised, are compiled side by side with their own flags.  The output appears by one
- * rename when all went well; a failed build leaves an older output as it was.
+ * Compilers are started by fork and exec, never through a shell.  step.c, which is long and simple, and fused.c,
+ * which is short and must be vectorised, are compiled side by side with different flags.  The output appears by one
+ * rename when everything succeeded; a failed build leaves an older output as it was.
  *
- * The runtime is found from the running executable: BUILD/lib/ARCH and the tree that BUILD lies in, or
- * PREFIX/lib/shardc/{lib/ARCH,include} of an installation. */
+ * The runtime is found relative to the running executable: in BUILD/lib/ARCH and the tree that contains BUILD, or
+ * in PREFIX/lib/shardc/{lib/ARCH,include} of an installation. */
 #include "codegen/build.h"
 
 #include <errno.h>
@@ -15,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Functions keep their names, a unit and section each: what profilers and backtraces show. */
+/* Functions are not inlined: profilers and backtraces show their names, which tell the unit and the section. */
 static const char *const step_flags[] = {"-std=gnu11", "-fno-inline"};
 /* Without these two, comparisons and math functions keep loops from being vectorised. */
 static const char *const fused_flags[] = {
@@ -23,7 +24,7 @@ static const char *const fused_flags[] = {
 };
 static const char *const link_flags[] = {"-ldnnl", "-ljansson", "-ldeflate", "-fopenmp", "-lpthread", "-ldl", "-lm"};
 static const char *const hook_flags[] = {"-std=gnu11", "-O3", "-fopenmp", "-Wall", "-Wextra"};
-/* Of a library: what model.h declares is all that others see of it. */
+/* Other code sees only those functions of a library that model.h declares. */
 static const char *const library_flags[] = {"-fPIC", "-fvisibility=hidden"};
 static const char *const library_link_flags[] = {
 	"-shared", "-Xlinker", "-soname=libmodel.so", "-Xlinker", "--undefined=model_create",
@@ -71,7 +72,7 @@ static Build build_new(Arena *a, const CodegenTarget *o, Diag *d)
 	return b;
 }
 
-/* The arches that there are runtimes for: "native, x86-64-v3". */
+/* The arches for which there are runtimes: "native, x86-64-v3". */
 static const char *available(Build *b)
 {
 	static const char *const arch[] = {"native", "x86-64-v3", "x86-64-v4"};
@@ -101,7 +102,7 @@ Args build_command(Build *b)
 	return args;
 }
 
-/* What every compilation of a program's file ends with. */
+/* Adds the arguments with which every compilation of a program's file ends. */
 static void push_target(Build *b, Args *args, const char *source, const char *object)
 {
 	if (b->o->library)
@@ -124,7 +125,7 @@ static Args compile_command(Build *b, bool fused, const char *source, const char
 	return args;
 }
 
-/* --comm-hook's file. */
+/* The command that compiles --comm-hook's file. */
 static Args hook_command(Build *b, const char *source, const char *object)
 {
 	Args args = build_command(b);
@@ -143,7 +144,7 @@ static Args link_command(Build *b, const char *const *object, int n, const char 
 	build_push(b, &args, object, n);
 	vec_push(b->a, &args, lib);
 	build_push(b, &args, link_flags, COUNT_OF(link_flags));
-	/* Where the program finds the runtime's shared objects; -Wl would cut a path at its commas. */
+	/* the program looks for the runtime's shared objects here; -Wl would split a path at its commas */
 	const char *folder = arena_printf(b->a, "%s/%s", b->lib, b->runtime);
 	build_push(b, &args, (const char *[]){"-Xlinker", "-rpath", "-Xlinker", folder}, 4);
 	return args;
@@ -179,7 +180,7 @@ static pid_t start(Build *b, Args *args)
 	return pid;
 }
 
-/* complaint: what it means that the compiler ran and failed; its own message stands above. */
+/* complaint: the message for when the compiler ran and failed; its own messages were printed before. */
 static bool finish(Build *b, pid_t pid, const char *what, const char *complaint)
 {
 	int status = 0;
@@ -227,7 +228,7 @@ char *build_output(Build *b, Args *args, pid_t *child)
 	return copy;
 }
 
-/* Runs the compiler's preprocessor over nothing; its output, NULL after a message. */
+/* Runs the compiler's preprocessor on an empty file; returns its output, NULL after a message. */
 static char *predefined(Build *b)
 {
 	pid_t pid;
@@ -246,13 +247,13 @@ static bool is_defined(Build *b, const char *macros, const char *macro)
 
 /* ---- the runtime for --arch ---- */
 
-/* What each runtime's kernels were compiled for besides what every x86-64 has; the best first. */
+/* The features for which each runtime's kernels were compiled beyond those of every x86-64; the best runtime first. */
 static const struct { const char *arch; const char *macros[8]; } runtimes[] = {
 	{"x86-64-v4", {"__AVX512F__", "__AVX512BW__", "__AVX512CD__", "__AVX512DQ__", "__AVX512VL__", "__AVX2__"}},
 	{"x86-64-v3", {"__AVX2__", "__BMI__", "__BMI2__", "__F16C__", "__FMA__", "__LZCNT__", "__MOVBE__"}},
 };
 
-/* An arch without a runtime of its own gets the best one that uses nothing it lacks. */
+/* For an arch without its own runtime, chooses the best runtime that uses only features which the arch has. */
 static bool choose_runtime(Build *b)
 {
 	char *macros = b->lib ? NULL : predefined(b);
@@ -301,7 +302,7 @@ bool codegen_multiplies(const CodegenTarget *o, DType t, Diag *d)
 	return found;
 }
 
-/* A path as a compiler is given it: -train and @train would be options. */
+/* A path as an argument of a compiler: -train and @train would be read as options. */
 static const char *as_operand(Arena *a, const char *path)
 {
 	return *path == '/' || !strncmp(path, "./", 2) ? path : arena_printf(a, "./%s", path);
@@ -347,7 +348,7 @@ bool codegen_compile(const char *dir, const Module *m, const CodegenTarget *o, c
 
 /* ---- hooks ---- */
 
-/* A name below /tmp for a moment; "" after a message. */
+/* A new name in /tmp for a short-lived file; "" after a message. */
 static const char *temporary(Build *b, const char *suffix)
 {
 	char *path = arena_printf(b->a, "/tmp/shardc-hook-XXXXXX%s", suffix);
@@ -407,7 +408,7 @@ const char *build_make_command(Build *b)
 	return text;
 }
 
-/* A line break has no spelling in a Makefile. */
+/* Refuses paths with a line break, which a Makefile cannot express. */
 static bool check_lines(Build *b)
 {
 	const char *const words[] = {b->include, b->lib, b->cc, b->arch, b->o->options.cc, b->blas, b->dnn};

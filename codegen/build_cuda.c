@@ -1,11 +1,11 @@
-/* codegen/build_cuda.c: the commands that make a CUDA program: nvcc, what it links, the Makefile.
+/* codegen/build_cuda.c: the commands that build a CUDA program: nvcc, what it links, the Makefile.
  *
- * cuBLAS and cuDNN are the toolkit's, or those beside shardc: BUILD/cuda, PREFIX/lib/shardc/cuda, laid out as the
- * packages nvidia-cublas and nvidia-cudnn-cu13 are.  The program finds them where they were when it was linked, else
- * where the dynamic linker looks.  jansson and libdeflate are linked statically where there are archives, since
- * machines with GPUs seldom have them.
+ * cuBLAS and cuDNN are those of the toolkit, or those beside shardc: BUILD/cuda or PREFIX/lib/shardc/cuda, laid out
+ * as in the packages nvidia-cublas and nvidia-cudnn-cu13.  The program looks for them where they were when it was
+ * linked, then where the dynamic linker looks.  jansson and libdeflate are linked statically if there are archives,
+ * since machines with GPUs seldom have these libraries.
  *
- * The one idea: an arch is a name that a runtime was built for, BUILD/lib/NAME/libshardrt.a, and nothing else. */
+ * An arch is a name for which a runtime was built, BUILD/lib/NAME/libshardrt.a; there is no other list of arches. */
 #include "codegen/build.h"
 
 #include <dirent.h>
@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* As those of step.c and fused.c: functions keep their names. */
+/* As for step.c and fused.c: functions keep their names. */
 static const char *const step_flags[] = {"-std=c++20", "-Xcompiler=-fno-inline"};
 static const char *const fused_flags[] = {"-std=c++20", "-O3"};
 static const char *const cuda_libs[] = {"-l:libcublasLt.so.13", "-l:libcudnn.so.9"};
@@ -45,7 +45,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* The arches of GPUs that there are runtimes for: "sm_80, sm_90a". */
+/* The arches of GPUs for which there are runtimes: "sm_80, sm_90a". */
 static const char *available(Build *b)
 {
 	static const char *const folder[] = {"lib", "../lib/shardc/lib"};
@@ -100,7 +100,7 @@ bool build_cuda_compiler(Build *b)
 
 /* ---- commands ---- */
 
-/* The host's compiler, which nvcc starts: --cc. */
+/* Adds the host's compiler that nvcc starts: --cc. */
 static void push_host(Build *b, Args *args)
 {
 	if (b->o->options.cc)
@@ -123,7 +123,7 @@ Args build_cuda_compile(Build *b, bool fused, const char *source, const char *ob
 	return args;
 }
 
-/* How a library is linked: the host's linker knows whether there is an archive. */
+/* How a library is linked: the host's linker knows whether it has a static archive. */
 static const char *archive(Build *b, const char *name)
 {
 	Args args = {0};

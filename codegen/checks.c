@@ -1,6 +1,8 @@
-/* codegen/checks.c: --check-nan: a call behind each op of a step with a float result, and the table of what they are.
+/* codegen/checks.c: --check-nan: adds a call behind each op of a step with a float result, and a table that
+ * describes them.
  *
- * Literals are not checked: an infinity there is the model's word, and excuses infinities of what reads it. */
+ * Literals are not checked: an infinity in a literal is intended by the model, and so are infinities of ops that
+ * read it. */
 #include "codegen/emit.h"
 
 #include <inttypes.h>
@@ -19,7 +21,7 @@ static const Value *origin(const Value *v)
 	return v;
 }
 
-/* Numbers of the checks of what the op reads; -1: an infinity is meant. */
+/* The numbers of the checks of the values that the op reads; -1: an infinity is intended. */
 static const char *list_operands(Emit *e, const Value *v, int *n)
 {
 	const Op *op = v->op;
@@ -42,7 +44,7 @@ static const char *list_operands(Emit *e, const Value *v, int *n)
 	return text;
 }
 
-/* "f32[2,3] = matmul %a, %b  h.0.attn:node_MatMul (grad)", with the nodes that a loop was made of. */
+/* "f32[2,3] = matmul %a, %b  h.0.attn:node_MatMul (grad)", and for a loop the nodes from which it was made. */
 static const char *what_of(Emit *e, const Op *op, const char *comment)
 {
 	Buf b = {0};

@@ -1,6 +1,7 @@
-/* codegen/columns.c: what differs from row to row of modules that do the same.
+/* codegen/columns.c: finds what differs from row to row among modules that do the same.
  *
- * Numbers that are the same in all rows are no column; places whose distance is the same in all rows are one column. */
+ * Numbers that are the same in all rows need no column; places whose distance is the same in all rows share one
+ * column. */
 #include "codegen/pieces.h"
 
 #include <inttypes.h>
@@ -18,7 +19,7 @@ bool columns_constant(const Columns *c, const int64_t *v)
 	return true;
 }
 
-/* Whether v is u and the same number more in all rows. */
+/* Whether v is u plus a number that is the same in all rows. */
 static bool is_beside(int n, const int64_t *u, const int64_t *v)
 {
 	for (int r = 1; r < n; r++)

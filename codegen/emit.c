@@ -1,7 +1,7 @@
-/* codegen/emit.c: the text that lowering rules write: pointers, literals, calls, shared objects.
+/* codegen/emit.c: writes the text for lowering rules: pointers, literals, calls, shared objects.
  *
- * Refuses dtypes that an op's kernel does not serve (kernels/kernels.def).  One idea: whatever is needed
- * once is shared by its text, so equal descriptors, constants and primitives exist once in step.c. */
+ * Refuses dtypes that an op's kernel does not support (kernels/kernels.def).  Objects are shared by their text, so
+ * equal descriptors, constants and primitives exist once in step.c. */
 #include "codegen/emit.h"
 
 #include <inttypes.h>
@@ -83,7 +83,7 @@ bool emit_same_place(const Place *a, const Place *b)
 	return a->region == b->region && a->unit == b->unit && a->flat == b->flat && a->offset == b->offset;
 }
 
-/* The parameter that begins there, or whose gradient does, else `name`. */
+/* The name of the parameter that begins at this place, or whose gradient does, else `name`. */
 static const char *param_at(const Emit *e, const Place *at, const char *name)
 {
 	char key[80];
@@ -112,8 +112,8 @@ const char *emit_place(Emit *e, const Place *at, const char *name)
 	return "NULL";
 }
 
-/* The name of what lies where v begins: a view has the name of the value that it views, and what a symbol holds has the
- * symbol's name in all sections. */
+/* The name of what lies where v begins.  A view has the name of the value that it views; contents of a symbol have
+ * the symbol's name in all sections. */
 static const char *name_of_place(const Value *v)
 {
 	while (op_info[v->op->kind].flags & VIEW && v->op->kind != OP_VIEW_OP && v->op->n_in && op_in(v->op, 0) &&
@@ -163,7 +163,7 @@ const char *emit_prim(Emit *e, const char *create, const char *desc, const char 
 
 /* ---- statements ---- */
 
-/* Rules make parts in any order; the call has those of its text in the order of its holes. */
+/* Rules create parts in any order; a call has the parts that occur in its text, in the order of its holes. */
 static Call call_of(Emit *e, const char *text)
 {
 	VEC(Part) parts = {0};
@@ -239,7 +239,7 @@ static KernelTypes kernel_types(const char *op)
 	ice("kernels.def has no row for %s", op);
 }
 
-/* "o0 i1" -> "ACT(0), ACT(64)"; n0: result 0 too, but NULL where nobody uses it. */
+/* "o0 i1" -> "ACT(0), ACT(64)"; n0: result 0 as well, but NULL if nobody uses it. */
 const char *emit_tensors(Emit *e, const Op *op, const char *spec)
 {
 	Buf b = {0};

@@ -1,32 +1,32 @@
-/* codegen/emit.h: what the lowering rules write with.  Not for other folders.
+/* codegen/emit.h: what lowering rules use to write code.  Private to codegen/.
  *
- * A rule writes the calls of one op: emit_kernel for the op's own kernel, emit_line for anything else.
- * Text that is wanted once (descriptors, constants, primitives, fused kernels) is shared by content. */
+ * A rule writes the calls of one op: emit_kernel for the op's own kernel, emit_line for anything else.  Text that
+ * is needed once (descriptors, constants, primitives, fused kernels) is shared by content. */
 #ifndef SHARDC_EMIT_H
 #define SHARDC_EMIT_H
 
 #include "base/plan.h"
 #include "codegen/codegen.h"
 
-/* A part of a call that may differ in another module that does the same: a place, or the number of something.  Rules
- * write a mark for it (emit_part); the text of the call has a PART_HOLE there. */
+/* A part of a call that may differ in another module that does the same: a place, or the number of something.
+ * Rules write a mark for it (emit_part); the call's text then has a PART_HOLE at this position. */
 typedef enum PartKind {
-	PART_ACT, PART_IN, PART_STATE, PART_PARAM, PART_GRAD,        /* bytes from there */
-	PART_UNIT, PART_COLLECTIVE, PART_CHECK, PART_EVENT, PART_ID, /* numbers */
+	PART_ACT, PART_IN, PART_STATE, PART_PARAM, PART_GRAD,        /* a byte offset in its region */
+	PART_UNIT, PART_COLLECTIVE, PART_CHECK, PART_EVENT, PART_ID, /* a number */
 } PartKind;
 enum { PART_HOLE = '\1' };
 typedef struct Part {
 	PartKind kind;
 	int64_t n;
-	const char *name; /* of the value that lies there; in a table of modules that do the same, of the number */
+	const char *name; /* of the value that lies there, or, in a table of rows, of the number */
 } Part;
 
 typedef struct Call {
 	const Op *op;
 	const char *text;    /* a statement with holes */
-	const Part *part;    /* of its holes, in their order */
+	const Part *part;    /* one for each hole, in order */
 	int n_parts;
-	const char *comment; /* NULL: it belongs to the call before it */
+	const char *comment; /* NULL: the call belongs to the one before it */
 } Call;
 typedef VEC(Call) Calls;
 
@@ -34,15 +34,15 @@ typedef struct Emit {
 	const Module *m;
 	const CodegenTarget *target;
 	const Train *train;
-	const Variants *several; /* the modules of a step of several micro-batches; NULL: there is one */
+	const Variants *several; /* modules of a step of several micro-batches; NULL: only one */
 	Diag *d;
 	Arena *a;
-	Calls calls;     /* of the section at work */
-	VEC(Part) parts; /* of the op at work */
+	Calls calls;     /* of the current section */
+	VEC(Part) parts; /* of the current op */
 	Buf step;        /* functions of step.c */
 	Buf statics;     /* objects that step.c's functions refer to */
 	Buf setup;       /* lines of setup() */
-	Map *bodies;     /* text of a function -> its name: micro-batches that do the same share it */
+	Map *bodies;     /* text of a function -> its name: equal micro-batches share it */
 	Map *constants;  /* names of places that step.c declares -> their definitions */
 	Map *places;     /* where parameters lie -> their names */
 	const char *prefix; /* of functions: "first_" */
@@ -51,13 +51,13 @@ typedef struct Emit {
 	Map *prims;      /* creation text -> slot + 1 */
 	Map *shared;     /* definition of a static object -> its name */
 	Map *kernels;    /* text of a fused kernel -> its name */
-	Map *functions;  /* names of functions and macros taken */
+	Map *functions;  /* names of functions and macros that are taken */
 	Map *paths;      /* file as the module names it -> the macro of its path */
 	PtrMap *checks;  /* value -> number of its check + 1 */
 	PtrMap *events;  /* record -> its number in its program, from 1 */
 	Buf check_rows;
 	int n_checks;
-	const Op *op;    /* at work */
+	const Op *op;    /* the current op */
 	const char *pending; /* comment for the next call */
 } Emit;
 
@@ -74,22 +74,22 @@ const char *emit_c_literal(Emit *e, DType t, double f, int64_t i); /* of C type 
 const char *emit_value(Emit *e, const Value *v);        /* pointer to v's bytes; "NULL" when it has none */
 const char *emit_place(Emit *e, const Place *at, const char *name); /* name: of what lies there */
 bool emit_same_place(const Place *a, const Place *b);
-/* The mark of a part. */
+/* The mark that a rule writes for a part. */
 const char *emit_part(Emit *e, PartKind kind, int64_t n, const char *name);
-const char *emit_suffix(DType t);                       /* of kernels: "f32", bool as "u8" */
-/* Name of the static object `type NAME = text`. */
+const char *emit_suffix(DType t);                       /* suffix of a kernel's name: "f32"; "u8" for bool */
+/* Declares the static object `type NAME = text` unless it exists; returns its name. */
 const char *emit_shared(Emit *e, const char *type, const char *stem, const char *text);
-/* Slot expression of the primitive that `create(LIST(desc, text))` makes. */
+/* Creates the primitive `create(LIST(desc, text))` in setup() unless it exists; returns the expression of its slot. */
 const char *emit_prim(Emit *e, const char *create, const char *desc, const char *text);
 
 /* ---- statements ---- */
 
 void emit_line(Emit *e, const char *fmt, ...) PRINTF_LIKE(2, 3); /* one statement with its ; */
-/* Pointers of results and operands: "o0 n1 i0" (n: NULL where the result is unused). */
+/* The pointers of results and operands: "o0 n1 i0" (n: NULL if the result is unused). */
 const char *emit_tensors(Emit *e, const Op *op, const char *spec);
-/* Calls the op's kernel of kernels.def: k_<op>[_<dtype of operand 0>](tensors, rest); rest is printf-like. */
+/* Calls the op's kernel of kernels.def: k_<op>[_<dtype of operand 0>](tensors, rest); rest is a printf format. */
 void emit_kernel(Emit *e, const Op *op, const char *tensors, const char *rest, ...) PRINTF_LIKE(4, 5);
-/* The same where another operand than the first one names the dtype. */
+/* The same for a kernel that is named after dtype t instead. */
 void emit_kernel_of(Emit *e, const Op *op, DType t, const char *tensors, const char *rest, ...) PRINTF_LIKE(5, 6);
 void emit_refuse(Emit *e, const Op *op, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
@@ -98,7 +98,7 @@ void emit_refuse(Emit *e, const Op *op, const char *fmt, ...) PRINTF_LIKE(3, 4);
 typedef struct Cut { int64_t outer, n, inner; } Cut; /* dims before, at and after an axis */
 Cut emit_cut(const Type *t, int64_t axis);
 int64_t emit_product(const Type *t, int from, int to);
-int emit_axis(const Op *op, const char *name, int rank); /* negative ones resolved */
+int emit_axis(const Op *op, const char *name, int rank); /* a negative axis is resolved */
 const Attr *emit_list(const Op *op, const char *name);   /* ice when absent */
 
 /* ---- plan.c ---- */
@@ -108,25 +108,26 @@ PlanUnit *plan_units(const Module *m, Arena *a);
 
 /* ---- checks.c: --check-nan ---- */
 
-void checks_after(Emit *e, const Op *op, const char *comment); /* comment: what op is */
+void checks_after(Emit *e, const Op *op, const char *comment); /* comment: describes op */
 int checks_write(Emit *e, Buf *out); /* returns how many there are */
 
 /* ---- fused.c, tables.c, build.c ---- */
 
 void fused_call(Emit *e, const Op *op); /* op: fused, elementwise or broadcast */
 int emit_event(Emit *e, const Op *record);
-void tables_write(Emit *e, Buf *out);   /* everything of step.c behind the functions */
+void tables_write(Emit *e, Buf *out);   /* all of step.c that follows the functions */
 int tensors_files(Emit *e, Buf *out);   /* each returns how many there are */
 int tensors_write(Emit *e, Buf *out);
 bool tensors_has(const Symbol *s);
 const char *emit_unused(Emit *e, const char *stem); /* a new name of a function or macro */
 void emit_macro(Buf *out, const char *head, const char *text); /* text begins with a tab */
-/* Names of processor features that code for --arch may use; false after a message. */
+/* Writes the names of the processor features that code for --arch may use; false after a message. */
 bool build_need_cpu(Emit *e, Buf *out);
 bool build_makefile(const CodegenTarget *t, const Hook *hook, Buf *out, Diag *d);
-/* Whether the C compiler takes `text`, NULL: the file itself, as it takes a hook.  complaint: what it means if not. */
+/* Whether the C compiler accepts `text` or, if that is NULL, the file itself, compiled like a hook.  complaint: the
+ * message if it does not. */
 bool build_try(const CodegenTarget *t, const char *text, const char *file, const char *complaint, Diag *d);
-/* Of a library: model.h, the runtime's with the model's inputs above it, and model.pc. */
+/* For a library: writes model.h, which is the runtime's header with the model's inputs in front, and model.pc. */
 bool build_header(Emit *e, Buf *out);
 void build_pkg_config(Buf *out);
 

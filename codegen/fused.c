@@ -1,14 +1,14 @@
-/* codegen/fused.c: elementwise ops, fused or alone, as functions of fused.c or fused.cu.
+/* codegen/fused.c: writes elementwise ops, fused or single, as functions of fused.c or fused.cu.
  *
- * A kernel is made from the body and from how each operand varies over the iteration space, whose
- * adjacent dims are merged where all operands agree; sizes are arguments, so equal chains of different
- * layers share one kernel.  Every element is computed alone, whoever computes it.
+ * A kernel is determined by the body and by how each operand varies over the iteration space; adjacent dims are
+ * merged where all operands allow it.  Sizes are arguments, so equal chains of different layers share one kernel.
+ * Each element is computed independently, whichever thread computes it.
  *
- * No pointer is restrict, since a result may overwrite an operand of its own type: of an element everything is read
- * before anything is written.
+ * Pointers are not restrict, since a result may overwrite an operand of the same type: for each element everything
+ * is read before anything is written.
  *
- * 16-bit operands are widened where they are read, the body computes in f32, and what it yields is rounded
- * where it is stored: once, as if the ops of a body were one op.  An explicit cast rounds where it stands. */
+ * 16-bit operands are widened when they are read, the body computes in f32, and its results are rounded when they
+ * are stored: once, as if the body were one op.  An explicit cast rounds where it stands. */
 #include "codegen/fused.h"
 
 #include "codegen/lower.h"
@@ -63,13 +63,13 @@ const char *fused_ctype(const Value *v)
 	return dtype_info[v->type.dtype].ctype;
 }
 
-/* What a loop computes values of t in. */
+/* The dtype in which a loop computes values of t. */
 static DType computed(DType t)
 {
 	return dtype_is_half(t) ? DT_F32 : t;
 }
 
-/* Element i of a tensor of dtype t, as its loop computes with it. */
+/* Element i of a tensor of dtype t, converted to the dtype in which the loop computes. */
 static const char *read_text(Emit *e, DType t, const char *from)
 {
 	return dtype_is_half(t) ? arena_printf(e->a, "ew_cast_%s_f32(%s)", dtype_info[t].text, from) : from;
@@ -80,7 +80,7 @@ static const char *write_text(Emit *e, DType t, const char *v)
 	return dtype_is_half(t) ? arena_printf(e->a, "ew_cast_f32_%s(%s)", dtype_info[t].text, v) : v;
 }
 
-/* A float attribute as an argument of the op on dtype t; integers are clamped to what t can hold. */
+/* A float attribute as an argument of an op on dtype t; for integers it is clamped to the range of t. */
 static const char *float_argument(Emit *e, DType t, double v)
 {
 	if (dtype_is_float(t))
@@ -93,7 +93,7 @@ static const char *float_argument(Emit *e, DType t, double v)
 	return emit_c_literal(e, t, 0, v >= top ? max : v <= (is_signed ? -top : 0) ? min : (int64_t)v);
 }
 
-/* Attributes follow the operands in the order of the op's row. */
+/* Adds the attributes, which follow the operands in the order of the op's row. */
 static void put_attributes(Emit *e, Buf *b, const Op *op, DType t)
 {
 	for (const char *s = op_info[op->kind].attrs; *s; s += strspn(s, " ")) {
@@ -148,7 +148,7 @@ static void put_const(Emit *e, Buf *b, const Op *op)
 		buf_printf(b, "%s", emit_c_literal(e, t, (double)a->ints[0], a->ints[0]));
 }
 
-/* Computes v<k> for each op of the body and stores what it yields. */
+/* Computes v<k> for each op of the body and stores the results. */
 static void put_ops(Emit *e, Buf *b, const Op *fused, const char *at, const char *in)
 {
 	PtrMap *name = ptrmap_new(e->a);
@@ -226,7 +226,7 @@ static const char *kernel_text(Emit *e, const Op *op, const FusedSpace *s, const
 	return text;
 }
 
-/* "fused_7_mul_add_relu": the first ops of the body tell kernels apart for the reader. */
+/* "fused_7_mul_add_relu": the name contains the first ops of the body, so that readers can tell kernels apart. */
 static const char *kernel_name(Emit *e, const Op *op)
 {
 	enum { SHOWN = 4 };
@@ -243,7 +243,7 @@ static const char *kernel_name(Emit *e, const Op *op)
 	return name;
 }
 
-/* Equal kernels are found by their text under no name. */
+/* Finds or writes the kernel.  Kernels are equal if their texts without the name are. */
 static const char *kernel_of(Emit *e, const Op *op, const FusedSpace *s)
 {
 	const char *text = kernel_text(e, op, s, "");

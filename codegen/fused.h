@@ -1,4 +1,4 @@
-/* codegen/fused.h: elementwise kernels: what is the same on every target, and the text of each. */
+/* codegen/fused.h: elementwise kernels: what all targets share, and the function that writes each target's text. */
 #ifndef SHARDC_FUSED_H
 #define SHARDC_FUSED_H
 
@@ -6,8 +6,8 @@
 
 enum { FUSED_TENSORS = 64 };
 
-/* The iteration space after merging, and along which of its dims each operand varies (bit d).  Results vary along
- * all of them. */
+/* The iteration space after merging, and for each operand the dims along which it varies (bit d for dim d).
+ * Results vary along all dims. */
 typedef struct FusedSpace {
 	int rank;
 	int64_t dim[IR_MAX_RANK];
@@ -17,16 +17,16 @@ typedef struct FusedSpace {
 /* ---- fused.c: what kernels are made of ---- */
 
 const char *fused_ctype(const Value *v);
-/* (float *y0, const float *x0, int64_t n0, int64_t n1): of the function that step.c calls. */
+/* The parameters of the function that step.c calls: (float *y0, const float *x0, int64_t n0, int64_t n1). */
 void fused_signature(Buf *b, const Op *op, const FusedSpace *s);
 /* Whether an operand varies along the innermost dim. */
 bool fused_moves(const FusedSpace *s, int operand);
-/* Operand i, which stands at `from`, becomes v<i>, in what its loop computes in. */
+/* Reads operand i, whose element is the expression `from`, into v<i>, in the dtype in which the loop computes. */
 void fused_read(Emit *e, Buf *b, const Value *v, int i, const char *in, const char *from);
-/* Computes from v<i> what is stored in y<k><at>; in: tabs. */
+/* Computes from v<i> the values that are stored in y<k><at>; in: the tabs of a line. */
 void fused_body(Emit *e, Buf *b, const Op *op, const char *at, const char *in);
 
-/* ---- fused_cpu.c, fused_cuda.c: the function called `name`, and what stands above all of them ---- */
+/* ---- fused_cpu.c, fused_cuda.c: write the function called `name`, and the head of the file ---- */
 
 typedef void FusedText(Emit *e, Buf *b, const Op *op, const FusedSpace *s, const char *name);
 FusedText fused_cpu, fused_cuda;

@@ -1,7 +1,7 @@
-/* codegen/fused_cpu.c: fused kernels as loops of fused.c.
+/* codegen/fused_cpu.c: writes fused kernels as loops of fused.c.
  *
- * Outer dims and blocks of the innermost one are divided among threads.  omp simd tells the compiler what no restrict
- * says: that iterations are independent. */
+ * Outer dims and blocks of the innermost one are divided among threads.  omp simd tells the compiler that
+ * iterations are independent, since pointers are not restrict. */
 #include "codegen/fused.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ static const char *row_offset(Emit *e, const FusedSpace *s, unsigned varies)
 	return sum;
 }
 
-/* Rows, and the elements that the innermost loop does not move along. */
+/* Writes the pointers to rows, and reads operands that do not vary along the innermost dim. */
 static void put_rows(Emit *e, Buf *b, const Op *op, const FusedSpace *s, const char *in)
 {
 	const char *full = row_offset(e, s, (1u << s->rank) - 1);

@@ -1,11 +1,11 @@
-/* codegen/fused_cuda.c: fused kernels as kernels of fused.cu.
+/* codegen/fused_cuda.c: writes fused kernels as kernels of fused.cu.
  *
- * Each is three functions: what is computed of one element, by value, so that it is all read before any is written;
- * the kernel, a thread of which takes `wide` neighbours along the innermost dim; and the function that step.cu calls,
- * which launches it.  How wide and which indices are decided here, from sizes and addresses, so that every kernel is
- * compiled once.
+ * Each kernel is three functions: one that computes an element by value, so that everything is read before anything
+ * is written; the kernel, in which a thread handles `wide` neighbours along the innermost dim; and the function
+ * that step.cu calls, which launches the kernel.  The width and the indices are decided here, from sizes and
+ * addresses, so that every kernel is compiled only once.
  *
- * The one idea: where a result or an operand varies along all dims its offset is the thread's own number. */
+ * A result or an operand that varies along all dims needs no index: its offset is the thread's number. */
 #include "codegen/fused.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ const char fused_cuda_head[] = "#include \"kernels/cuda/fused.cuh\"\n\n";
 
 enum { ACCESS_BYTES = 16 };
 
-/* The largest power of two, at most `most`, that elements of this place begin at a multiple of. */
+/* The largest power of two, at most `most`, to a multiple of which elements of this value are aligned. */
 static int aligned(const Value *v, int most)
 {
 	int64_t bytes = dtype_info[v->type.dtype].bytes;
@@ -67,7 +67,8 @@ static void put_element(Emit *e, Buf *b, const Op *op, const char *name)
 	buf_printf(b, "}\n\n");
 }
 
-/* y and x: what follows the names of results and of operands that move; others are read already. */
+/* y and x are the suffixes of the names of results and of operands that vary; the other operands have been read
+ * already. */
 static void put_call(Buf *b, const Op *op, const FusedSpace *s, const char *name, const char *y, const char *x)
 {
 	buf_printf(b, "%s_element(", name);
@@ -85,7 +86,7 @@ static bool varies_whole(const FusedSpace *s, int operand)
 	return s->varies[operand] == (1u << s->rank) - 1;
 }
 
-/* The dims whose indices some operand's offset needs; results and operands that vary along all need none. */
+/* The dims whose indices some operand's offset needs.  Results and operands that vary along all dims need none. */
 static unsigned wanted(const Op *op, const FusedSpace *s)
 {
 	unsigned dims = 0;
@@ -94,7 +95,7 @@ static unsigned wanted(const Op *op, const FusedSpace *s)
 	return dims;
 }
 
-/* The first dim whose size is wanted; s->rank: none is. */
+/* The first dim whose size is needed; s->rank: no size is. */
 static int first_divider(const Op *op, const FusedSpace *s)
 {
 	unsigned dims = wanted(op, s);
@@ -104,7 +105,7 @@ static int first_divider(const Op *op, const FusedSpace *s)
 	return s->rank;
 }
 
-/* r<d>: the item without the dims from d on; i<d>: its index along d. */
+/* Declares r<d>: the item divided by the dims from d on; i<d>: its index along d. */
 static void put_indices(Emit *e, Buf *b, const Op *op, const FusedSpace *s, int wide, const char *index)
 {
 	unsigned dims = wanted(op, s);
@@ -124,7 +125,7 @@ static void put_indices(Emit *e, Buf *b, const Op *op, const FusedSpace *s, int 
 		buf_printf(b, "\tconst %s i0 = r1;\n", index);
 }
 
-/* Where an operand's elements stand: "(i0 * n1.n + i1) * (n2.n * 4) + i2". */
+/* The offset of an operand's elements: "(i0 * n1.n + i1) * (n2.n * 4) + i2". */
 static const char *offset_of(Emit *e, const FusedSpace *s, int operand, int wide)
 {
 	int last = s->rank - 1;
@@ -144,7 +145,7 @@ static const char *offset_of(Emit *e, const FusedSpace *s, int operand, int wide
 
 /* ---- the kernel ---- */
 
-/* x<i>e: operands that are the same for all elements of an item, of one element all of them. */
+/* Declares x<i>e: operands that are the same for all elements of an item; if an item is one element, all operands. */
 static void put_single_reads(Emit *e, Buf *b, const Op *op, const FusedSpace *s, int wide)
 {
 	for (int i = 0; i < op->n_in; i++)
@@ -167,7 +168,7 @@ static void put_wide(Emit *e, Buf *b, const Op *op, const FusedSpace *s, int wid
 		buf_printf(b, "%sstore(y%d + at, y%dv);\n", in, i, i);
 }
 
-/* A row: the last elements may be fewer than a thread takes. */
+/* Handles a row, whose last elements may be fewer than a thread takes. */
 static void put_row(Emit *e, Buf *b, const Op *op, const FusedSpace *s, int wide, const char *name, const char *index)
 {
 	buf_printf(b, "\tconst %s at = fused_item<%s>()", index, index);

@@ -1,9 +1,9 @@
-/* codegen/hook.c: whether the function of --comm-hook is right.
+/* codegen/hook.c: checks that the function of --comm-hook exists and has the right type.
  *
- * Refuses files that do not compile, functions that are not there or of another type, before anything is written.  The
- * C compiler is asked: first of the file alone, then of the file behind a declaration of the function.
+ * Refuses files that do not compile, and functions that are missing or of another type, before anything is written.
+ * It asks the C compiler: first with the file alone, then with a declaration of the function in front of the file.
  *
- * The one idea: an alias of a function is an error of the compiler where the function is not defined. */
+ * To see whether the function is defined, it declares an alias of it, which is a compile error if it is not. */
 #include "codegen/emit.h"
 
 bool codegen_check_hook(const Hook *h, const CodegenTarget *t, Diag *d)

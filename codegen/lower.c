@@ -1,7 +1,7 @@
 /* codegen/lower.c: the table of lowering rules, and the rules of constants, copies, units and losses.
  *
- * A rule writes the calls of one op and nothing else: places are the memory pass's, order is the
- * schedule's.  Refuses the collectives that the runtime does not have.
+ * A rule writes the calls of one op and nothing else; places come from pass memory, and the order of calls is the
+ * order of ops.  Refuses collectives that the runtime does not have.
  * Other rules: lower_move.c (data movement), lower_nn.c (kernels with shapes), fused.c (elementwise). */
 #include "codegen/lower.h"
 
@@ -19,7 +19,7 @@ void lower_op(Emit *e, const Op *op)
 	bool empty = op->n_out && !op_has_effect(op);
 	for (int i = 0; i < op->n_out; i++)
 		empty = empty && op->out[i]->type.kind == TYPE_TENSOR && !type_numel(&op->out[i]->type);
-	if (!empty) /* else there is nothing to compute */
+	if (!empty) /* an empty result needs no computation */
 		rule[op->kind](e, op);
 }
 
@@ -30,7 +30,7 @@ void lower_none(Emit *e, const Op *op)
 	(void)e, (void)op;
 }
 
-/* The driver finds outputs by model.outputs. */
+/* Outputs need no code: the driver finds them by model.outputs. */
 void lower_output(Emit *e, const Op *op)
 {
 	(void)e, (void)op;
@@ -128,14 +128,15 @@ void lower_reshard(Emit *e, const Op *op)
 	emit_line(e, "rt_reshard(rt, %s);", unit_number(e, op->unit));
 }
 
-/* On the CPU the calling thread is the compute stream: what comes before a call is done. */
+/* On the CPU the calling thread is the compute stream, so everything before a call is finished and no event is
+ * needed. */
 void lower_record(Emit *e, const Op *op)
 {
 	if (codegen_cuda(e->target))
 		emit_line(e, "rt_record(rt, %s);", emit_part(e, PART_EVENT, emit_event(e, op), "record"));
 }
 
-/* The runtime's pointers to a unit at rest are always good. */
+/* Needs no code: the runtime's pointers to a resident unit are always valid. */
 void lower_resident(Emit *e, const Op *op)
 {
 	(void)e, (void)op;
@@ -146,7 +147,7 @@ void lower_zero_gaps(Emit *e, const Op *op)
 	emit_line(e, "rt_zero_gaps(rt, %s);", unit_number(e, op->unit));
 }
 
-/* Gradients are written in place; what has none is zero. */
+/* A gradient that was written in its place needs no code; others are copied there, and absent ones become zeros. */
 void lower_collect(Emit *e, const Op *op)
 {
 	const Unit *u = op->unit;
@@ -200,7 +201,7 @@ void lower_report_accuracy(Emit *e, const Op *op)
 		emit_int(e, attr_get_int(op->attrs, "ignore_index", -100)));
 }
 
-/* The driver sets the scale between steps; here it becomes a value like any other. */
+/* The driver sets the loss scale between steps; this makes it a value like any other. */
 void lower_loss_scale(Emit *e, const Op *op)
 {
 	emit_line(e, "k_copy(%s, &rt->scalars->loss_scale, %d);", emit_value(e, op->out[0]), dtype_info[DT_F32].bytes);
@@ -215,7 +216,7 @@ void lower_sumsq(Emit *e, const Op *op)
 	buf_free(&b);
 }
 
-/* A collective that blocks, of vectors of f32 or f64: results, operands, and n where it has one. */
+/* A blocking collective on vectors of f32 or f64: results, operands and, where it has one, n. */
 void lower_vectors(Emit *e, const Op *op)
 {
 	const Type *t = &op_in(op, 0)->type;

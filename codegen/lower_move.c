@@ -1,6 +1,6 @@
-/* codegen/lower_move.c: data movement, index ops and reductions as kernel calls.
+/* codegen/lower_move.c: lowers data movement, index ops and reductions to kernel calls.
  *
- * Kernels see (outer, n, inner) around an axis, or whole shapes; element sizes stand for dtypes. */
+ * Kernels take (outer, n, inner) around an axis, or whole shapes; they take element sizes instead of dtypes. */
 #include "codegen/lower.h"
 
 #include <inttypes.h>
@@ -64,7 +64,7 @@ void lower_pad(Emit *e, const Op *op)
 		emit_c_literal(e, x->dtype, v, int_of_double(v)), elem_bytes(op->out[0]));
 }
 
-/* Bytes of v per outer index: its dims from the axis on. */
+/* The number of bytes of v per outer index: those of its dims from the axis on. */
 static int64_t chunk_of(const Value *v, int axis)
 {
 	return emit_product(&v->type, axis, v->type.rank) * elem_bytes(v);

@@ -1,8 +1,8 @@
-/* codegen/lower_nn.c: linear algebra, convolution, pooling, norms, attention and losses as kernel calls.
+/* codegen/lower_nn.c: lowers linear algebra, convolution, pooling, norms, attention and losses to kernel calls.
  *
- * Primitives are made in setup(), one for each distinct descriptor; other descriptors are static tables.  They name the
- * fields that are not 0.
- * Refuses more than three spatial dims, which no kernel has. */
+ * Primitives are created in setup(), one for each distinct descriptor; other descriptors are static tables.
+ * Descriptors name only the fields that are not 0.
+ * Refuses more than three spatial dims, for which there are no kernels. */
 #include "codegen/lower.h"
 
 #include <inttypes.h>
@@ -29,7 +29,7 @@ static const char *list(Emit *e, const char *field, int n, const int64_t *v)
 	return any ? arena_printf(e->a, ", .%s = %s", field, emit_int_list(e, n, v)) : "";
 }
 
-/* Of operands and of the result. */
+/* The dtypes of the operands and of the result. */
 static const char *dtypes_text(Emit *e, DType from, DType to)
 {
 	_Static_assert(DT_F32 == 0, "a field that is not named is f32");
@@ -41,14 +41,14 @@ static const char *dtypes_text(Emit *e, DType from, DType to)
 
 typedef struct Batch { int n; int64_t dim[IR_MAX_RANK], sa[IR_MAX_RANK], sb[IR_MAX_RANK]; } Batch;
 
-/* Elements between matrices of t along dim d of y's batch dims; 0 where t is broadcast. */
+/* The number of elements between matrices of t along dim d of y's batch dims; 0 if t is broadcast along it. */
 static int64_t batch_stride(const Type *t, int y_rank, int d)
 {
 	int k = d - (y_rank - t->rank);
 	return k < 0 || t->dim[k] == 1 ? 0 : emit_product(t, k + 1, t->rank);
 }
 
-/* Batch dims of y without those of 1; neighbours that both operands walk in one stride are merged. */
+/* The batch dims of y without dims of 1; neighbouring dims are merged if both operands have one stride for them. */
 static Batch batch_of(const Type *a, const Type *b, const Type *y)
 {
 	Batch out = {0};
@@ -70,7 +70,7 @@ static Batch batch_of(const Type *a, const Type *b, const Type *y)
 	return out;
 }
 
-/* Also of an accumulate of two operands: y is a sum then, and the product is added. */
+/* Also lowers an accumulate of two operands: y is a sum then, and the product is added to it. */
 void lower_matmul(Emit *e, const Op *op)
 {
 	const Type *a = &op_in(op, 0)->type, *b = &op_in(op, 1)->type, *y = &op->out[0]->type;
@@ -78,7 +78,7 @@ void lower_matmul(Emit *e, const Op *op)
 	int64_t m = y->dim[y->rank - 2], n = y->dim[y->rank - 1], k = a->dim[a->rank - (ta ? 2 : 1)];
 	Batch batch = batch_of(a, b, y);
 	if (batch.n == 1 && !ta && batch.sb[0] == 0 && batch.sa[0] == m * k) {
-		m *= batch.dim[0]; /* one weight for all: rows of one matrix */
+		m *= batch.dim[0]; /* all batches share one weight: they are rows of one matrix */
 		batch.n = 0;
 	}
 	const char *lists = arena_printf(e->a, "%s%s%s%s", number(e, "n_batch", batch.n),
@@ -99,7 +99,7 @@ void lower_matmul(Emit *e, const Op *op)
 
 enum { MAX_SPATIAL = 3 };
 
-/* Where the spatial dims of x begin, by layout; channels are dim 1 or the last. */
+/* Where the spatial dims of x begin, depending on the layout; channels are dim 1 or the last dim. */
 static const int64_t *spatial(const Type *x, int layout)
 {
 	return x->dim + (layout ? 1 : 2);
@@ -110,7 +110,7 @@ static int64_t channels(const Type *x, int layout)
 	return x->dim[layout ? x->rank - 1 : 1];
 }
 
-/* A field of the window: n numbers of the attribute, or `otherwise` everywhere. */
+/* A field of the window: n numbers of the attribute, or n times `otherwise` if it is absent. */
 static const char *window_list(Emit *e, const Op *op, const char *field, const char *name, int from, int n,
 	int64_t otherwise)
 {
@@ -144,7 +144,7 @@ static bool refuse_rank(Emit *e, const Op *op, const Type *x)
 	return refused;
 }
 
-/* x, w and y: as the descriptor names them, whatever the op computes. */
+/* The types of x, w and y as the descriptor names them, whichever of the three the op computes. */
 typedef struct ConvTypes { const Type *x, *w, *y; } ConvTypes;
 
 static void conv_call(Emit *e, const Op *op, ConvTypes t, const char *tensors)
@@ -259,7 +259,7 @@ static const char *eps(Emit *e, const Op *op)
 	return emit_c_float(e, attr_get_float(op->attrs, "eps", 1e-5));
 }
 
-/* Kernels have one type for x and what scales it. */
+/* Refuses operands of different dtypes: kernels have one type for x and the tensors that scale it. */
 static bool refuse_mixed(Emit *e, const Op *op, int x, int from, int to)
 {
 	DType t = op_in(op, x)->type.dtype;
@@ -346,7 +346,7 @@ static const char *float_attr(Emit *e, const Op *op, const char *name, double ot
 	return emit_c_literal(e, DT_F32, attr_get_float(op->attrs, name, otherwise), 0);
 }
 
-/* q at operand `at`, followed by k, v and the mask. */
+/* The descriptor of an attention whose q is operand `at`, followed by k, v and the mask. */
 static const char *attention_desc(Emit *e, const Op *op, int at)
 {
 	const Type *q = &op_in(op, at)->type, *k = &op_in(op, at + 1)->type, *v = &op_in(op, at + 2)->type;
@@ -365,7 +365,7 @@ static const char *attention_desc(Emit *e, const Op *op, int at)
 	return emit_shared(e, "KAttention", "attention", text);
 }
 
-/* at: of q; its mask follows k and v. */
+/* Refuses a mask that kernels do not support.  at: index of q; the mask follows k and v. */
 static bool refuse_mask(Emit *e, const Op *op, int at)
 {
 	const Value *mask = op_in(op, at + 3);

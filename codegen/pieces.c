@@ -1,15 +1,17 @@
-/* codegen/pieces.c: which calls of a section are one function, and which functions are the same.
+/* codegen/pieces.c: decides which calls of a section become one function, and which functions are the same.
  *
- * The order of calls stays.  A piece ends where a module of the model ends: the block whose number is in its scope,
- * else the unit, else the outermost module.  Collectives belong to the piece that they stand in; a unit's wait begins
- * the unit's own.  Pieces are one function where their calls have equal texts: what differs are parts, and calls of
- * the runtime about units, which a row may lack (the last block prefetches no next one). */
+ * The order of calls is kept.  A piece ends where a module of the model ends: the block whose number is in the
+ * scope, else the unit, else the outermost module.  Collectives belong to the piece in which they stand; the wait
+ * for a unit begins the unit's own piece.  Pieces become one function if their calls have equal texts.  What may
+ * differ are the parts, and calls of the runtime about units, which a row may lack (the last block prefetches no
+ * next one). */
 #include "codegen/pieces.h"
 
 #include <ctype.h>
 #include <string.h>
 
-/* Calls: compilers need superlinear time for functions above LONG, and one below SMALL is not worth a reader's jump. */
+/* Numbers of calls.  Compilers need superlinear time for functions above LONG; one below SMALL is not worth a
+ * reader's jump. */
 enum { LONG = 500, SMALL = 4 };
 
 /* ---- modules ---- */
@@ -18,21 +20,21 @@ struct Scopes {
 	const Module *m;
 	Arena *a;
 	Map *names;     /* interned modules */
-	Map *outer;     /* scopes that have modules inside */
+	Map *outer;     /* scopes that contain modules */
 	PtrMap *known;  /* scope -> its module */
 	PtrMap *units;  /* unit -> its module */
-	const char *common; /* what all scopes begin with, up to a dot; "" = nothing */
-	const char *lists;  /* what the names of all numbered modules begin with, up to a dot; NULL = there is none */
+	const char *common; /* the common prefix of all scopes, up to a dot; "" = none */
+	const char *lists;  /* the same of all numbered modules; NULL = there are none */
 };
 
-/* Units of several owners are one here: "h.0" for "h.0:1". */
+/* The name without the owner, since units of several owners are one here: "h.0" for "h.0:1". */
 static const char *wrap_name(Arena *a, const Unit *u)
 {
 	const char *end = u->owner < 0 ? NULL : strrchr(u->name, ':');
 	return end ? arena_strndup(a, u->name, (size_t)(end - u->name)) : u->name;
 }
 
-/* The unit whose name is the scope or a part of it at dots: "h.0" for "transformer.h.0.attn". */
+/* The unit whose name is the scope or a prefix of it up to a dot: "h.0" for "transformer.h.0.attn". */
 static const char *unit_around(const Scopes *s, const char *scope)
 {
 	const Module *m = s->m;
@@ -56,7 +58,8 @@ static bool ends_in_number(const char *name)
 	return dot && is_number(dot + 1, strlen(dot + 1));
 }
 
-/* "layers.0.blocks.1" of "layers.0.blocks.1.attn.q": up to the last number that has modules inside; NULL: none has. */
+/* "layers.0.blocks.1" of "layers.0.blocks.1.attn.q": the scope up to its last number that contains modules; NULL:
+ * there is no such number. */
 static const char *numbered_module(const Scopes *s, const char *scope)
 {
 	const char *found = NULL;
@@ -80,7 +83,7 @@ static const char *find_module(const Scopes *s, const char *scope)
 	return !n && *s->common ? "" : arena_strndup(s->a, scope, n + strcspn(scope + n, "."));
 }
 
-/* Scopes are interned: one search for each. */
+/* The module of a scope.  Scopes are interned, so that each is searched once. */
 static const char *module_of(Scopes *s, const char *scope)
 {
 	const char *known = ptrmap_get(s->known, scope);
@@ -101,7 +104,7 @@ static const char *module_of_unit(Scopes *s, const Unit *u)
 	return known;
 }
 
-/* Bytes that both begin with, up to a dot. */
+/* The number of bytes of the common prefix of a and b, up to a dot. */
 static size_t common_bytes(const char *a, const char *b, size_t n)
 {
 	size_t i = 0, dot = 0;
@@ -110,7 +113,7 @@ static size_t common_bytes(const char *a, const char *b, size_t n)
 	return dot;
 }
 
-/* A number names nothing alone. */
+/* Shortens a prefix that ends in a number, since a number alone is not a name. */
 static size_t before_number(const char *scope, size_t n)
 {
 	while (n && isdigit((unsigned char)scope[n]))
@@ -138,7 +141,7 @@ static void learn_scopes(Scopes *s)
 	s->common = arena_strndup(s->a, first ? first : "", common);
 }
 
-/* "model.transformer." of model.transformer.h.0 and model.transformer.h.1. */
+/* Finds the common prefix of lists: "model.transformer." of model.transformer.h.0 and model.transformer.h.1. */
 static void learn_lists(Scopes *s)
 {
 	for (int k = 0; k < SEC_COUNT; k++)
@@ -181,7 +184,7 @@ const char *scopes_short(const Scopes *s, const char *module)
 
 /* ---- pieces ---- */
 
-/* Whether it is about a unit, and may stand in any piece. */
+/* Whether the call is about a unit and may stand in any piece. */
 static bool floats(const Call *c)
 {
 	OpKind k = c->op->kind;
@@ -189,14 +192,14 @@ static bool floats(const Call *c)
 		k == OP_RECORD);
 }
 
-/* Whether it is what a unit's module begins with: its parameters or gradients become ready. */
+/* Whether a unit's module begins with this call: its parameters or gradients become available. */
 static bool begins(Scopes *s, const Call *c, const char *module)
 {
 	const Op *op = c->op->kind == OP_WAIT ? op_in(c->op, 0)->op : c->op;
 	return (op->kind == OP_ALL_GATHER || op->kind == OP_ZERO_GAPS) && op->unit && module_of_unit(s, op->unit) == module;
 }
 
-/* Where in [from, to), all of which float, the module's piece begins. */
+/* Where in [from, to), a range of calls that may stand in any piece, the module's piece begins. */
 static int begin_of(Scopes *s, const Call *call, int from, int to, const char *module)
 {
 	for (int i = from; i < to; i++)
@@ -205,7 +208,8 @@ static int begin_of(Scopes *s, const Call *call, int from, int to, const char *m
 	return to;
 }
 
-/* The module of each call; those without a scope go with what stands before them, if they are few and between two. */
+/* The module of each call.  Calls without a scope belong to the module before them if they are few, or stand inside
+ * it. */
 static const char **modules_of(Emit *e, Scopes *s, const Call *call, int n)
 {
 	const char **of = NEW_N(e->a, const char *, n), *none = map_intern(s->names, ""), *before = NULL;
@@ -265,7 +269,7 @@ static int count_fixed(const Piece *p)
 	return n;
 }
 
-/* The texts of all calls that a row must have. */
+/* The texts of all calls that every row must have. */
 static const char *skeleton(Emit *e, const Piece *p)
 {
 	Buf b = {0};
@@ -298,7 +302,7 @@ static void find_same(Emit *e, Pieces *pieces)
 			pieces->at[i].block = NULL;
 }
 
-/* Without events, which only a GPU has: functions are the same on all targets. */
+/* The number of calls without events, which only a GPU has, so that functions are the same on all targets. */
 static int size_of(const Piece *p)
 {
 	int n = 0;
@@ -307,7 +311,7 @@ static int size_of(const Piece *p)
 	return n;
 }
 
-/* Joins two neighbours where at least `small` of them (1 or 2) are small; the larger one gives the name. */
+/* Joins two neighbours if at least `small` of them (1 or 2) are small; the larger one gives the name. */
 static Pieces join_small(Emit *e, const Pieces *pieces, int small)
 {
 	Pieces out = {0};
@@ -328,7 +332,7 @@ static Pieces join_small(Emit *e, const Pieces *pieces, int small)
 
 /* ---- lines ---- */
 
-/* Waits for gathers and for reduces are not the same. */
+/* Whether two calls may be one line of a function.  Waits for gathers and waits for reduces may not. */
 static bool same_line(const Call *a, const Call *b)
 {
 	if (strcmp(a->text, b->text))
@@ -336,7 +340,7 @@ static bool same_line(const Call *a, const Call *b)
 	return a->op->kind != OP_WAIT || b->op->kind != OP_WAIT || !a->n_parts || a->part[0].name == b->part[0].name;
 }
 
-/* Calls that float, between two that every row has: of all rows in one order. */
+/* Calls about units that stand between two calls which every row has.  They are in one order in all rows. */
 typedef VEC(const Call *) Gap;
 
 static void add_gap(Emit *e, Gap *all, const Call *call, int n)
@@ -363,7 +367,7 @@ static int gap_at(const Piece *p, int from)
 	return n;
 }
 
-/* at: of each row, the call behind those that have lines. */
+/* at: for each row, the index behind the calls that have lines already. */
 static BlockLine line_of(Emit *e, const Block *b, int *at, const Call *like)
 {
 	BlockLine line = {.of = NEW_N(e->a, const Call *, b->n_rows)};

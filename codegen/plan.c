@@ -1,7 +1,7 @@
-/* codegen/plan.c: what `shardc plan` prints: units, collectives, memory by category, the peak.
+/* codegen/plan.c: prepares what `shardc plan` prints: units, collectives, memory by category, the peak.
  *
- * Reads the module into a Plan, which base/plan.c prints; adds the peak of the activation arena, which only
- * the compiler knows.  Computes no sizes: those are the memory pass's and base/layout's. */
+ * It converts the module into a Plan, which base/plan.c prints, and adds the peak of the activation arena, which
+ * only the compiler knows.  It computes no sizes: these come from pass memory and base/layout. */
 #include "codegen/emit.h"
 #include "passes/passes.h"
 
@@ -11,13 +11,13 @@
 
 /* ---- the module as a Plan ---- */
 
-/* "backward:/h.0/ln_1/Add"; ops without a node are named by what they do. */
+/* "backward:/h.0/ln_1/Add"; an op that comes from no node is named by its kind. */
 static const char *point_of(const Op *op, Arena *a)
 {
 	return arena_printf(a, "%s:%s", section_text[op->section], *op->loc->node ? op->loc->node : op_info[op->kind].text);
 }
 
-/* The unit whose parameters an operand shows. */
+/* The unit whose parameters the operand shows. */
 static const Unit *unit_read(const Value *v)
 {
 	while (v && op_info[v->op->kind].flags & VIEW && v->op->n_in && v->op->kind != OP_VIEW_OP)
@@ -95,7 +95,7 @@ static Plan plan_of(const Module *m, const CodegenPlan *p, Arena *a)
 
 /* ---- several micro-batches ---- */
 
-/* What each variant needs by itself, then what steps of one, two and more micro-batches map. */
+/* The memory of each variant alone, then of steps of one, two and more micro-batches. */
 enum { OF_STEPS = VARIANT_COUNT, MEMORIES = OF_STEPS + 3 };
 typedef struct Memories { LayoutMemory of[MEMORIES]; int64_t rank[MEMORIES]; } Memories;
 static const char *const memory_name[MEMORIES] = {"only", "first", "middle", "last", "1", "2", "3"};

@@ -1,8 +1,8 @@
-/* codegen/step.c: a planned module as step.c and fused.c.
+/* codegen/step.c: writes a planned module as step.c and fused.c.
  *
- * Requires PLAN: the order of ops is the order of calls, places are addresses.  Each call has its op and where it came
- * from beside it.  A function is what a module of the model does in a section, for blocks that do the same with a row
- * of what differs (pieces.c, body.c). */
+ * Requires PLAN: the order of ops becomes the order of calls, and places become addresses.  The comment of each
+ * call shows its op and the op's origin.  A function contains what one module of the model does in a section;
+ * blocks that do the same share a function, which takes a row with what differs (pieces.c, body.c). */
 #include "codegen/emit.h"
 
 #include "base/file.h"
@@ -21,7 +21,7 @@ static const char *const section_name[] = {"forward", "backward", "update", "eva
 
 /* ---- comments ---- */
 
-/* As the IR prints it, without its attributes: they are arguments of the call. */
+/* The op as the IR prints it, without its attributes, which are arguments of the call. */
 static const char *op_comment(Emit *e, const Scopes *scopes, const Op *op)
 {
 	Buf b = {0};
@@ -47,7 +47,7 @@ static const char *op_comment(Emit *e, const Scopes *scopes, const Op *op)
 
 /* ---- functions ---- */
 
-/* "layers_blocks" of layers.0.blocks.1: a function of several modules is named without their numbers. */
+/* "layers_blocks" of layers.0.blocks.1: the name of a function of several modules has no numbers. */
 static const char *without_numbers(Emit *e, const char *module)
 {
 	Buf b = {0};
@@ -71,7 +71,7 @@ static const char *stem_of(Emit *e, const Scopes *s, const Block *b, const char 
 	return arena_printf(e->a, "%s%s_%s", e->prefix, section, name);
 }
 
-/* The table of a function of several rows; micro-batches whose rows are the same share it. */
+/* Writes the table for a function of several rows; micro-batches with equal rows share it. */
 static const char *write_rows(Emit *e, const char *function, const char *stem, const Buf *rows)
 {
 	const char *key = arena_printf(e->a, "%s %s", function, rows->at), *name = map_get(e->bodies, key);
@@ -83,7 +83,7 @@ static const char *write_rows(Emit *e, const char *function, const char *stem, c
 	return name;
 }
 
-/* Once for each block, unless one with the same text was written before. */
+/* Writes the function of a block once; blocks with the same text share it. */
 static void write_block(Emit *e, const Scopes *s, Block *b, const char *section)
 {
 	Buf body = {0}, fields = {0}, rows = {0};
@@ -110,7 +110,7 @@ static void write_block(Emit *e, const Scopes *s, Block *b, const char *section)
 	buf_free(&rows);
 }
 
-/* Calls the function for pieces from `at` on that are its rows one after the other; returns how many. */
+/* Calls the function for the pieces from `at` on that are its consecutive rows; returns how many. */
 static int call_block(const Pieces *pieces, int at, Buf *calls)
 {
 	const Piece *p = &pieces->at[at];
@@ -129,7 +129,7 @@ static int call_block(const Pieces *pieces, int at, Buf *calls)
 	return n;
 }
 
-/* A section of one piece, and a lone line between functions, stand in the section's own function. */
+/* Whether the piece is written into the section's own function: the only piece, or a single line between functions. */
 static bool stands_alone(const Pieces *pieces, int i)
 {
 	return pieces->at[i].block->n_rows == 1 && (pieces->n == 1 || pieces->at[i].n == 1);
@@ -184,7 +184,8 @@ static void write_setup(Emit *e)
 
 /* ---- files ---- */
 
-/* Between the includes and the functions.  Addresses are of any type that a call asks for, lists last as long as it. */
+/* Stands between the includes and the functions.  Addresses convert to any type that a call asks for; lists live as
+ * long as the call. */
 static const char step_places[] =
 	"/* Addresses of values: each function says how many bytes from the start of an arena, or of a unit's flat. */\n"
 	"#define ACT(value) AT(rt->act + A_##value)\n"
@@ -202,7 +203,7 @@ static const char step_head_cpu[] =
 	"#define LIST(type, ...) ((type const[]){__VA_ARGS__})\n"
 	"#define AT(p) ((void *)(p))\n";
 
-/* C++ converts no void * by itself. */
+/* C++ does not convert void * implicitly. */
 static const char step_head_cuda[] =
 	"#include <initializer_list>\n"
 	"#include <math.h>\n"
@@ -214,7 +215,7 @@ static const char step_head_cuda[] =
 	"#define LIST(type, ...) (std::initializer_list<type>{__VA_ARGS__}.begin())\n"
 	"#define AT(p) (Address{(p)})\n";
 
-/* The names that a target's files have, or NULL: not of this one. */
+/* The files of a program; a name is NULL if the target does not have the file. */
 enum { FUSED, MAKEFILE, STEP, HEADER, PKG_CONFIG, FILES };
 static const char *const file_names[2][FILES] = {
 	{"fused.c", "Makefile", "step.c", "model.h", "model.pc"}, {"fused.cu", "Makefile", "step.cu"},
@@ -238,8 +239,8 @@ void codegen_remove(const char *dir)
 	arena_free(a);
 }
 
-/* Whether a path is free, or holds a file that may be replaced: an empty one, or one that says near its head that it
- * was made by shardc.  What cannot be read is somebody else's. */
+/* Whether a path is free, or holds a file that may be replaced: an empty one, or one that says near its beginning
+ * that shardc made it.  A file that cannot be read counts as somebody else's. */
 static bool is_ours(const char *path)
 {
 	char head[4096];
@@ -268,7 +269,7 @@ static bool check_theirs(Emit *e, const char *dir, int n)
 	return ok;
 }
 
-/* All are written beside dir, then moved there, so that a full disk leaves what was there before. */
+/* Writes all files beside dir and then moves them there, so that a full disk leaves the old files as they were. */
 static bool put_files(Emit *e, const char *dir, const Buf *texts)
 {
 	const char *const *name = file_names[codegen_cuda(e->target)];
@@ -323,7 +324,7 @@ static bool write_files(Emit *e, const char *dir)
 	return ok;
 }
 
-/* Of one program: what collectives wait for, and rt_record says that it is there. */
+/* Numbers the events of one program: collectives wait for them, and rt_record sets them. */
 static void number_events(Emit *e, SectionKind from, SectionKind to)
 {
 	intptr_t n = 0;
@@ -333,7 +334,7 @@ static void number_events(Emit *e, SectionKind from, SectionKind to)
 				ptrmap_put(e->events, op, (void *)++n);
 }
 
-/* Where parameters lie in their flats -> their names. */
+/* Maps where parameters lie in their flats to their names. */
 static Map *places_of(Emit *e)
 {
 	Map *places = map_new(e->a);
@@ -345,7 +346,7 @@ static Map *places_of(Emit *e)
 	return places;
 }
 
-/* The functions of a module; scopes and units are each module's own. */
+/* Writes the functions of one module.  Each module has its own scopes and units. */
 static void write_module(Emit *e, const Module *m, const char *prefix)
 {
 	if (m->level != LEVEL_PLAN)

@@ -1,6 +1,6 @@
-/* codegen/tables.c: what the runtime must know of the program: tensors, units, files, outputs, the loss.
+/* codegen/tables.c: writes what the runtime must know about the program: tensors, units, files, outputs, the loss.
  *
- * The tables are static data behind the functions of step.c.  What many rows have in common is a macro. */
+ * The tables are static data behind the functions of step.c.  Text that many rows share becomes a macro. */
 #include "codegen/pieces.h"
 
 #include "passes/passes.h"
@@ -47,7 +47,7 @@ static void put_unit_names(Emit *e, Buf *out)
 	buf_printf(out, "\n};\n\n");
 }
 
-/* The macro that is the text, which others may have: it is written in front of the table. */
+/* The macro whose text this is; if there is none yet it is written in front of the table. */
 static const char *shared_macro(Emit *e, Buf *out, const char *stem, const char *parameters, const char *text)
 {
 	const char *key = arena_printf(e->a, "#define %s", text), *name = map_get(e->bodies, key);
@@ -73,7 +73,7 @@ static const char *flats_text(Emit *e, const LayoutUnit *unit)
 	return arena_printf(e->a, "%s}", text);
 }
 
-/* suffix: of the names of the tables. */
+/* suffix: what the names of the tables end with. */
 static void put_layout_units(Emit *e, Buf *out, const LayoutModel *l, const char *suffix)
 {
 	Buf rows = {0};
@@ -118,14 +118,14 @@ int emit_event(Emit *e, const Op *record)
 	return (int)(intptr_t)ptrmap_get(e->events, (void *)record);
 }
 
-/* Number of the event that a collective starts behind; 0: it has none of its own. */
+/* The number of the event that a collective waits for; 0: it has none of its own. */
 static int event_before(Emit *e, const Op *op)
 {
 	const Value *last = op->n_in ? op_in(op, op->n_in - 1) : NULL;
 	return codegen_cuda(e->target) && last && last->type.kind == TYPE_EVENT ? emit_event(e, last->op) : 0;
 }
 
-/* "ALL_GATHER": what all of a kind have in common. */
+/* "ALL_GATHER": the macro of what all collectives of one kind share. */
 static const char *collective_macro(Emit *e, Buf *out, const Op *op)
 {
 	const CollectiveInfo *row = &collective_info[op_collective(op)];
@@ -135,7 +135,7 @@ static const char *collective_macro(Emit *e, Buf *out, const Op *op)
 		attr_get_int(op->attrs, "add", 0) ? "true" : "false", attr_find(op->attrs, "round") ? "true" : "false"));
 }
 
-/* Returns how many there are. */
+/* Returns how many collectives there are. */
 static int put_collectives(Emit *e, Buf *out, SectionKind from, SectionKind to, const char *name)
 {
 	int n = 0;
@@ -166,7 +166,7 @@ static bool lies_at(const Symbol *s, const Place *at)
 	return s->kind != SYM_PARAM && input == (at->region == REGION_INPUT) && s->offset == at->offset;
 }
 
-/* Index in tensors[] of the tensor that the place lies in; the arena's own values have none. */
+/* The index in tensors[] of the tensor in which the place lies; places in the arena have none. */
 static int tensor_at(const Emit *e, const Place *at)
 {
 	int n = 0;
@@ -181,7 +181,7 @@ static int tensor_at(const Emit *e, const Place *at)
 	ice("an output lies in no tensor");
 }
 
-/* Outputs of the program's only section, eval: forward-only programs keep them until its end. */
+/* Writes the outputs of eval, the only section of a forward-only program; they are kept until its end. */
 static int put_outputs(Emit *e, Buf *out)
 {
 	int n = 0;
@@ -212,7 +212,7 @@ static const Op *find_op(const Module *m, SectionKind s, OpKind kind)
 	return NULL;
 }
 
-/* The seed and the scaling of gradients follow forward's report, averaging in an evaluation eval's. */
+/* The seed and the scaling of gradients follow forward's report; the averaging of an evaluation follows eval's. */
 static void put_loss(Emit *e, Buf *out)
 {
 	const Op *report = find_op(e->m, SEC_FORWARD, OP_REPORT_LOSS);
@@ -229,7 +229,7 @@ static void put_loss(Emit *e, Buf *out)
 		e->train->shift ? "true" : "false");
 }
 
-/* Which norm the program computes, and what of clipping it has room for. */
+/* Writes which norm the program computes, and which kinds of clipping it can do. */
 static void put_clip(Emit *e, Buf *out)
 {
 	const Train *t = e->train;
@@ -246,7 +246,7 @@ static void put_loss_scale(Emit *e, Buf *out)
 			emit_c_float(e, t->loss_scale), t->growth_interval ? "true" : "false", t->growth_interval);
 }
 
-/* Returns how many there are. */
+/* Returns how many groups there are. */
 static int put_groups(Emit *e, Buf *out)
 {
 	const ParamGroup *group = e->train->group;
@@ -269,7 +269,7 @@ static int put_groups(Emit *e, Buf *out)
 
 /* ---- micro-batches ---- */
 
-/* The programs of a step of several micro-batches, and the memory of two and of more. */
+/* Writes the programs of a step of several micro-batches, and the memory of steps of two and of more. */
 static void put_variants(Emit *e, Buf *out)
 {
 	static const char *const suffix[] = {"_of_two", "_of_more"};
@@ -306,7 +306,7 @@ static const char *optimizer_name(const Emit *e)
 	return find_op(e->m, SEC_UPDATE, OP_UPDATE_SHARD) ? e->train->optimizer : NULL;
 }
 
-/* The options of the module, then those of the target. */
+/* The options of the module, followed by those of the target. */
 static const char *options_text(Emit *e)
 {
 	const char *made = e->train->options ? e->train->options : "", *built = e->target->text ? e->target->text : "";
@@ -343,7 +343,7 @@ static void put_hook(Emit *e, Buf *out)
 		h->function, h->function, h->function);
 }
 
-/* What the code was built for: features of a processor, or an architecture of GPUs. */
+/* Writes what the code was built for: features of a processor, or an architecture of GPUs. */
 static void put_needs(Emit *e, Buf *out)
 {
 	const char *arch = str_escape(e->a, ESCAPE_C_STRING, e->target->options.arch ? e->target->options.arch : "native");
@@ -355,10 +355,10 @@ static void put_needs(Emit *e, Buf *out)
 		buf_printf(out, "\t.need_cpu = need_cpu,\n");
 }
 
-/* Rows of the tables that stand above. */
+/* The number of rows of each table. */
 typedef struct Counts { int files, tensors, step, evaluation, outputs, groups, checks; } Counts;
 
-/* In the order of RtModel's fields, which C++ asks for. */
+/* Writes fields in the order of RtModel's declaration, as C++ requires. */
 static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts *n)
 {
 	const Module *m = e->m;

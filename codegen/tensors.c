@@ -1,8 +1,9 @@
-/* codegen/tensors.c: tables of the tensors of a program and of the files that their first contents come from.
+/* codegen/tensors.c: writes the tables of a program's tensors and of the files with their first contents.
  *
- * Files are named by absolute path and recognised by size and sampled hash, so that a binary finds them from anywhere
- * and refuses others.  Tensors of numbered modules with equal tensors ("h.0", "h.1") are one macro, called with what
- * differs: the number, the unit, the first element in its flat, the first byte in the file. */
+ * Files are named by absolute path and identified by size and sampled hash, so that a binary finds them from any
+ * folder and refuses changed ones.  The tensors of numbered modules with equal tensors ("h.0", "h.1") are one
+ * macro, which is called with what differs: the number, the unit, the first element in its flat, the first byte in
+ * the file. */
 #include "codegen/pieces.h"
 
 #include "base/file.h"
@@ -39,7 +40,7 @@ void emit_macro(Buf *out, const char *head, const char *text)
 const char *emit_unused(Emit *e, const char *stem)
 {
 	const char *name = stem;
-	intptr_t n = (intptr_t)map_get(e->functions, stem); /* the last number that was given */
+	intptr_t n = (intptr_t)map_get(e->functions, stem); /* the last number that was used */
 	while (map_has(e->functions, name))
 		name = arena_printf(e->a, "%s_%d", stem, (int)(n = MAX(n, 1) + 1));
 	map_put(e->functions, stem, (void *)n);
@@ -57,7 +58,7 @@ static const char *absolute(Emit *e, const char *path)
 	return known;
 }
 
-/* The macro that is the file's path. */
+/* The macro of the file's path. */
 static const char *file_macro(Emit *e, const char *path)
 {
 	return map_get(e->paths, path);
@@ -76,7 +77,7 @@ static void put_file(Emit *e, Buf *rows, const char *path, const char *name)
 
 int tensors_files(Emit *e, Buf *out)
 {
-	Map *seen = map_new(e->a); /* absolute path -> its macro: a file may have two names */
+	Map *seen = map_new(e->a); /* absolute path -> its macro: one file may have two names */
 	Buf rows = {0}, paths = {0};
 	for (int i = 0; i < e->m->n_symbols; i++) {
 		const char *file = e->m->symbols[i]->src.file;
@@ -106,10 +107,10 @@ bool tensors_has(const Symbol *s)
 	return s->kind != SYM_OUTPUT && s->type.kind == TYPE_TENSOR;
 }
 
-/* What differs among modules: in a row's text the hole of each is PART_HOLE and its number. */
+/* What differs among modules: in a row's text each hole is PART_HOLE followed by its number. */
 typedef enum Hole { HOLE_NUMBER, HOLE_UNIT, HOLE_AT, HOLE_FROM, HOLES } Hole;
 
-/* Holes stand in the text only where `holes`, else their values. */
+/* One row.  If `holes`, its text has holes, otherwise the values. */
 typedef struct Row { Emit *e; Buf text; bool holes; int64_t value[HOLES]; } Row;
 
 static const char *const tensor_kind[] = {
@@ -126,7 +127,8 @@ static void put_hole(Row *r, const char *before, Hole k, int64_t value)
 		buf_printf(&r->text, "%s%" PRId64, before, value);
 }
 
-/* Bytes of the name up to its last number that names follow: "h.0" of "h.0.attn.weight"; 0: it has none. */
+/* The number of bytes of the name up to its last number that is followed by more names: "h.0" of "h.0.attn.weight";
+ * 0: there is none. */
 static size_t number_end(const char *name)
 {
 	size_t end = 0;
@@ -172,7 +174,7 @@ static void put_source(Row *r, const Symbol *s)
 	buf_printf(out, ", .file = %s", file_macro(e, src->file));
 	put_hole(r, ", .file_offset = ", HOLE_FROM, src->offset);
 	buf_printf(out, ", .file_bytes = %" PRId64, src->bytes);
-	if (src->dtype) /* f32 is 0 */
+	if (src->dtype) /* f32 is 0, which is left out */
 		buf_printf(out, ", .file_dtype = %s", dtype_constant(src->dtype));
 	if (src->rank)
 		buf_printf(out, ", .file_rank = %d, .file_dim = %s, .perm = %s", src->rank,
@@ -192,7 +194,7 @@ static void put_place(Row *r, const Symbol *s)
 		put_hole(r, ", .offset = ", HOLE_AT, s->offset);
 }
 
-/* Fields in the order of the struct, which C++ asks for; those that are 0 are left out. */
+/* Writes fields in the order of the struct, as C++ requires; fields that are 0 are left out. */
 static void put_tensor(Row *r, const Symbol *s)
 {
 	const Emit *e = r->e;
@@ -219,7 +221,7 @@ static void put_tensor(Row *r, const Symbol *s)
 
 /* ---- tensors of equal modules ---- */
 
-/* Tensors in a row whose names begin alike: those of "h.0." */
+/* Consecutive tensors whose names begin with the same module: those of "h.0." */
 typedef struct Run { const Symbol *const *at; int n; struct Same *same; int row; } Run;
 typedef struct Same { VEC(const Run *) runs; Columns columns; const char *macro; } Same;
 
@@ -253,7 +255,7 @@ static const char *run_key(Emit *e, const Run *run)
 	return key;
 }
 
-/* Whether modules may have it in the same distance.  Sums of an int are too small for them. */
+/* Whether modules may have the value at a fixed distance.  Only for int64 fields: sums of an int could overflow. */
 static bool is_distance(int kind)
 {
 	return kind == HOLE_AT || kind == HOLE_FROM;
@@ -261,7 +263,7 @@ static bool is_distance(int kind)
 
 static const char *hole_text(Emit *e, const Same *same, Columns *c, int tensor, Hole k)
 {
-	static const char *const name[] = {"i", "u", "at", "from"}; /* none is a field's */
+	static const char *const name[] = {"i", "u", "at", "from"}; /* none is the name of a field */
 	int64_t *v = NEW_N(e->a, int64_t, c->n_rows), value[HOLES];
 	for (int r = 0; r < c->n_rows; r++) {
 		text_with_holes(e, same->runs.at[r]->at[tensor], value);
@@ -271,7 +273,7 @@ static const char *hole_text(Emit *e, const Same *same, Columns *c, int tensor, 
 	return stays ? emit_int(e, v[0]) : columns_text(c, k, is_distance((int)k), name[k], v, "");
 }
 
-/* Its parameters are the columns. */
+/* Writes the macro; its parameters are the columns. */
 static void put_macro(Emit *e, Buf *out, Same *same)
 {
 	const Run *first = same->runs.at[0];
@@ -333,7 +335,7 @@ typedef VEC(Run) Runs;
 
 static Runs find_runs(Emit *e, const Symbol *const *at, int n)
 {
-	enum { SMALL = 4 }; /* tensors: fewer are as short without a macro */
+	enum { SMALL = 4 }; /* tensors: with fewer a macro saves no text */
 	Map *found = map_new(e->a);
 	Runs runs = {0};
 	for (int i = 0; i < n; i += runs.at[runs.n - 1].n) {
@@ -374,7 +376,7 @@ int tensors_write(Emit *e, Buf *out)
 			continue;
 		}
 		bool more = i && run[-1].same == run->same;
-		out->n -= more; /* the line of calls goes on */
+		out->n -= more; /* the line of calls continues */
 		buf_printf(out, more ? " " : "\t");
 		put_call(out, run);
 		buf_printf(out, ",\n");

@@ -1,7 +1,7 @@
-/* codegen/wrap.c: lines of step.c of at most WRAP_COLUMNS columns.
+/* codegen/wrap.c: keeps lines of step.c within WRAP_COLUMNS columns.
  *
- * A comment is cut, code is broken behind a comma, a string between any two of its characters.  Only a name can be
- * longer than a line. */
+ * A comment is cut, code is broken behind a comma, and a string between any two of its characters.  Only a single
+ * name can make a line longer. */
 #include "codegen/pieces.h"
 
 #include <string.h>
@@ -38,7 +38,7 @@ static void put_comment(Buf *out, const char *comment, int room)
 
 void wrap_statement(Buf *out, const char *indent, const char *code, const char *comment)
 {
-	enum { FRAME = 6, MUCH = 80 }; /* columns: around a comment; enough of it to be cut there */
+	enum { FRAME = 6, MUCH = 80 }; /* columns: of a comment's frame; of a part of a comment that is worth keeping */
 	int room = WRAP_COLUMNS - FRAME - width(indent) - width(code) - 1;
 	if (!comment) {
 		buf_printf(out, "%s%s\n", indent, code);
@@ -55,13 +55,13 @@ void wrap_statement(Buf *out, const char *indent, const char *code, const char *
 /* ---- lines ---- */
 
 typedef struct Line {
-	const char *at;   /* what is left of it */
+	const char *at;   /* the rest of the line */
 	size_t n;
-	size_t indent;    /* tabs that it begins with */
-	bool in_string;   /* where at begins */
+	size_t indent;    /* number of tabs at its beginning */
+	bool in_string;   /* at begins inside a string */
 } Line;
 
-/* Bytes of the character of C at s: "\012" and "\"" are one. */
+/* The number of bytes of the C character at s: "\012" and "\"" are one character. */
 static size_t character(const char *s, bool in_string)
 {
 	size_t n = 1;
@@ -72,7 +72,8 @@ static size_t character(const char *s, bool in_string)
 	return MAX(n, 2);
 }
 
-/* Where a line may be broken: behind commas and before a comment, best outside of the most parentheses. */
+/* Where a line may be broken: behind commas and before a comment, preferably outside as many parentheses as
+ * possible. */
 typedef struct Breaks { size_t comma[WRAP_COLUMNS], inside; } Breaks; /* by depth, from the middle; 0 = none */
 
 static Breaks find_breaks(const Line *l, int room)
@@ -102,7 +103,7 @@ static Breaks find_breaks(const Line *l, int room)
 	return found;
 }
 
-/* Outside of parentheses unless much of the line stays empty, else inside of a string; 0: nowhere. */
+/* Where to break: outside parentheses unless much of the line would stay empty, else inside a string; 0: nowhere. */
 static size_t break_at(const Line *l, int room, bool *splits, bool *outside)
 {
 	Breaks found = find_breaks(l, room);
@@ -133,13 +134,13 @@ static void wrap_line(Buf *out, const char *line, size_t n, int columns)
 	bool row = !strncmp(l.at, "{", 1) || !strncmp(l.at, "\"", 1) || (*l.at >= 'A' && *l.at <= 'Z');
 	while (!whole) {
 		bool splits, outside;
-		int room = columns - TAB * (int)tabs - l.in_string; /* its quote is there again */
+		int room = columns - TAB * (int)tabs - l.in_string; /* the quote that is repeated */
 		size_t at = (int)l.n <= room ? 0 : break_at(&l, room, &splits, &outside);
 		if (!at)
 			break;
 		buf_put(out, l.at, l.at[at - 1] == ' ' && !splits ? at - 1 : at);
 		buf_printf(out, splits ? "\"\n" : "\n");
-		tabs = l.indent + !(row && outside); /* rows of a table stand below each other */
+		tabs = l.indent + !(row && outside); /* rows of a table are aligned */
 		put_indent(out, tabs);
 		if (splits)
 			buf_put(out, "\"", 1);

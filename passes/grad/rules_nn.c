@@ -346,8 +346,7 @@ static Value *probabilities(Builder *b, const Op *op)
 	return e_select(b, seen, e_exp(b, e_sub(b, s, lse)));
 }
 
-/* p = softmax(.. + mask);  dmask = p (dp - sum dy o), dp = dy v^T.  Needs memory for all scores.
- * x' y' + x'' y'' (cross: x' y'' - x'' y'), summed over heads; ' and '' name the halves. */
+/* p = softmax(.. + mask);  dmask = p (dp - sum dy o), dp = dy v^T.  Needs memory for all scores. */
 static Value *mask_grad(Builder *b, const Op *op, Value *dy)
 {
 	Value *p = probabilities(b, op);
@@ -394,7 +393,7 @@ static Value *rope_half(Builder *b, const Op *op, Value *x, int second)
 	return ir_emit(b, OP_SLICE, 1, &x, attr_ints(b->m, attrs, "steps", rank, step));
 }
 
-/* x' y' + x'' y'' (cross: x' y'' - x'' y'), summed over heads; ' and '' are the halves. */
+/* x' y' + x'' y'' (cross: x' y'' - x'' y'), summed over heads; ' and '' name the halves. */
 static Value *rope_table_grad(Builder *b, const Op *op, Value *x, Value *y, bool cross)
 {
 	Value *x1 = rope_half(b, op, x, 0), *x2 = rope_half(b, op, x, 1);
