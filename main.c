@@ -1,5 +1,5 @@
-/* main.c: options -> frontend -> pipeline -> codegen.  Exit status: 0 success, 1 the input is wrong (nothing
- * was written), 2 wrong usage, 3 a run failed. */
+/* main.c: options -> frontend -> pipeline -> codegen.  Exit status: 0 success, 1 the input is wrong (nothing was
+ * written), 2 wrong usage, 3 a run failed. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static bool is_plan(const Options *o)
 	return o->command == COMMAND_PLAN;
 }
 
-/* Instead of compiling. */
+/* Whether IR is printed instead of a program being compiled. */
 static bool prints_ir(const Options *o)
 {
 	EmitKind e = o->what.emit;
@@ -52,7 +52,7 @@ static FrontendOptions frontend_options(const Options *o)
 	};
 }
 
-/* Of the micro-batches of a step, the one that is shown. */
+/* The variant of the micro-batch that is shown. */
 static Variant shown_variant(const Options *o)
 {
 	return !options_many(o) ? VARIANT_ONLY : o->given.micro_batch ? o->what.micro_batch : VARIANT_LAST;
@@ -63,7 +63,8 @@ static Sync sync_of(const Options *o)
 	return o->given.sync ? o->graph.sync : SYNC_LAST;
 }
 
-/* bf16 and f16 are --reduce-dtype; else the hook is compiled once, so that nothing is written for a bad one. */
+/* bf16 and f16 mean --reduce-dtype.  Other hooks are compiled once here, so that nothing is written for a wrong
+ * one. */
 static bool take_hook(Options *o, Hook *hook, Arena *a, Diag *d)
 {
 	const char *text = o->graph.comm_hook, *asked = dtype_info[o->precision.reduce_dtype].text;
@@ -78,7 +79,7 @@ static bool take_hook(Options *o, Hook *hook, Arena *a, Diag *d)
 	}
 	if (half != DT_F32) {
 		o->precision.reduce_dtype = half;
-		o->graph.comm_hook = NULL; /* it is no hook */
+		o->graph.comm_hook = NULL; /* it names a dtype, not a hook */
 		return true;
 	}
 	if (options_cuda(o)) {
@@ -95,7 +96,7 @@ static bool take_hook(Options *o, Hook *hook, Arena *a, Diag *d)
 	return hook_parse(text, hook, a, d) && (prints_ir(o) || codegen_check_hook(hook, &t, d));
 }
 
-/* What the program is built for, and by what. */
+/* What the program is built for, and with which tools. */
 static CodegenTarget target_options(const Options *o)
 {
 	return (CodegenTarget){.options = o->target, .text = o->canonical_target, .library = o->what.emit == EMIT_LIB,
@@ -109,7 +110,7 @@ static bool load(Variants *v, Options *o, Arena *a, Diag *d)
 	if (!is_ir_file(o->input)) {
 		FrontendOptions f = frontend_options(o);
 		f.say_roles = !f.infer;
-		o->graph.bn.frozen.n = 0; /* the frontend freezes them, in a text pass loss does */
+		o->graph.bn.frozen.n = 0; /* the frontend freezes them; pass loss does it for a text */
 		v->of[VARIANT_ONLY] = onnx_load(o->input, &f, d);
 		return v->of[VARIANT_ONLY];
 	}
@@ -120,13 +121,13 @@ static bool load(Variants *v, Options *o, Arena *a, Diag *d)
 	return ok;
 }
 
-/* A text at PLAN is a program already: no pass runs, unless --passes names some. */
+/* Whether a text at PLAN was read, which is a program already: no pass runs unless --passes names some. */
 static bool is_planned(const Variants *v, const Options *o)
 {
 	return is_ir_file(o->input) && v->of[VARIANT_ONLY]->level == LEVEL_PLAN && !o->what.passes;
 }
 
-/* A hook is code that the program runs.  A text may come from anybody, so the user says that this is the one. */
+/* A hook is code that the program runs, and a text may come from anybody, so the user must name the same hook. */
 static bool check_named_hook(const Hook *named, const Hook *given, const Options *o, Diag *d)
 {
 	if (!named->file || prints_ir(o) || (given->file && !strcmp(given->file, named->file)
@@ -137,7 +138,7 @@ static bool check_named_hook(const Hook *named, const Hook *given, const Options
 	return false;
 }
 
-/* What a program is made of: the memory of its plan, and the hook that it names. */
+/* Checks a planned text from which a program is made: the memory of its plan, and the hook that it names. */
 static bool accept(const Variants *v, const Options *o, Diag *d)
 {
 	const Hook *hook = &ir_train(v->of[VARIANT_ONLY])->hook;
@@ -159,7 +160,7 @@ static void print_module(const Module *m, const Options *o)
 		ir_print(stdout, m);
 }
 
-/* The micro-batch that is shown; of a text that has all of them, all. */
+/* Prints the variant that is shown; for a text that contains all variants, prints all of them. */
 static bool print_ir(const Variants *v, const Module *shown, const Options *o, Diag *d)
 {
 	bool all = is_ir_file(o->input) && v->of[VARIANT_FIRST] && !o->given.micro_batch;
@@ -170,7 +171,7 @@ static bool print_ir(const Variants *v, const Module *shown, const Options *o, D
 	return file_flush_stdout(d);
 }
 
-/* What compiling prints leaves the collectives out. */
+/* Prints the plan; after compiling without its collectives. */
 static void print_plan(Module *m, const Variants *v, const Options *o, Arena *a)
 {
 	static const char *const comm_text[] = {
@@ -202,7 +203,8 @@ static bool write_schedule(Module *m, const Options *o, Diag *d)
 	return !d->errors;
 }
 
-/* 16-bit products on a processor without units for them; every GPU that is an --arch has them. */
+/* Notes that 16-bit products are slow on a processor without instructions for them.  Every GPU that is an --arch
+ * has them. */
 static void note_products(const Options *o, const CodegenTarget *c, Diag *d)
 {
 	DType t = o->precision.param_dtype;
@@ -211,7 +213,7 @@ static void note_products(const Options *o, const CodegenTarget *c, Diag *d)
 			"the bytes and is no faster", o->target.arch ? o->target.arch : "native", dtype_info[t].text);
 }
 
-/* A program takes the place of an older one, and of nothing that somebody may miss. */
+/* A program may replace an older program, but no other file that somebody may miss. */
 static bool check_output(const char *path, Diag *d)
 {
 	struct stat st;
@@ -227,7 +229,7 @@ static bool check_output(const char *path, Diag *d)
 	return false;
 }
 
-/* Whether what is to be written is a file that this command reads. */
+/* Checks that a file to be written is not the one that this command reads. */
 static bool check_apart(const Options *o, const char *option, const char *path, Diag *d)
 {
 	struct stat in, out;
@@ -237,7 +239,7 @@ static bool check_apart(const Options *o, const char *option, const char *path, 
 	return !same;
 }
 
-/* A program that the C compiler refuses is not the input's fault. */
+/* If the C compiler refuses the program, that is not the input's fault, and the exit status says so. */
 static int emit(Variants *v, const Options *o, Diag *d)
 {
 	Module *m = v->of[VARIANT_ONLY];
@@ -267,13 +269,13 @@ static int run(Module *m, const Options *o, Diag *d)
 	return run_model(m, o->what.output, o->what.inputs_dir, o->what.outputs_dir, &c, d);
 }
 
-/* Who reads options and is no pass; why: what is said where it does not run. */
+/* A reader of options that is not a pass.  why: the end of the warning when it does not run. */
 typedef struct Stage { const char *name; bool runs; const char *why; } Stage;
 
-/* Of the passes, those that shardc run has no use for. */
+/* The passes that shardc run does not need. */
 static const char training_passes[] = "loss|autodiff|optimizer|expand|remat|units|shard|schedule|prefetch";
 
-/* The reason, NULL where the pass runs. */
+/* The reason why the pass does not run, NULL if it runs. */
 static const char *pass_skipped(const Options *o, bool planned, const char *name, Arena *a)
 {
 	if (planned)
@@ -288,7 +290,7 @@ static const char *pass_skipped(const Options *o, bool planned, const char *name
 	return NULL;
 }
 
-/* planned: a text at PLAN was read; hooked: a text that names a hook. */
+/* planned: a text at PLAN was read; hooked: the text names a hook. */
 typedef struct StageContext { const Options *o; bool planned, hooked; Arena *a; } StageContext;
 
 static bool stage_runs(const void *context, const char *name, const char **why)
@@ -300,7 +302,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		: "when a program is compiled";
 	if (o->command == COMMAND_PARAMS) {
 		*why = "by shardc params";
-		return str_is_choice("command|frontend|params|autodiff", name); /* autodiff: what it freezes is shown */
+		return str_is_choice("command|frontend|params|autodiff", name); /* autodiff: shows what it freezes */
 	}
 	const char *no_peak = pass_skipped(o, c->planned, "memory", c->a);
 	const Stage stages[] = {
@@ -327,7 +329,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 	return !*why;
 }
 
-/* Options that belong to the other target. */
+/* Warns of options that belong to the other target. */
 static bool check_target(const Options *o, Diag *d)
 {
 	int before = d->errors;
@@ -344,7 +346,7 @@ static bool check_target(const Options *o, Diag *d)
 	return d->errors == before;
 }
 
-/* A missing compiler or runtime, before time is spent and anything is written. */
+/* Reports a missing compiler or runtime before time is spent and anything is written. */
 static bool check_compiler(const Options *o, Diag *d)
 {
 	CodegenTarget c = target_options(o);
@@ -352,7 +354,7 @@ static bool check_compiler(const Options *o, Diag *d)
 	return !builds || codegen_check_target(&c, d);
 }
 
-/* The ranks that a plan is asked for. */
+/* Checks the number of ranks for which a plan is requested. */
 static bool check_ranks(const Options *o, Diag *d)
 {
 	int64_t world = MAX(o->sharding.world, 1), hosts = MAX(o->sharding.hosts, 1);
@@ -366,7 +368,7 @@ static bool check_ranks(const Options *o, Diag *d)
 	return d->errors == before;
 }
 
-/* Options of several micro-batches a step where there is one. */
+/* Reports options of several micro-batches when a step has only one. */
 static bool check_accum(const Options *o, Diag *d)
 {
 	int before = d->errors;
@@ -389,7 +391,7 @@ static bool check_accum(const Options *o, Diag *d)
 	return d->errors == before;
 }
 
-/* A hook writes what is kept, it does not add to it. */
+/* Refuses a hook where the reduced gradient must be added up: a hook only writes it. */
 static bool check_hook(const Options *o, const Hook *hook, Diag *d)
 {
 	if (!hook->file || !options_many(o) || sync_of(o) != SYNC_EVERY)
@@ -399,7 +401,7 @@ static bool check_hook(const Options *o, const Hook *hook, Diag *d)
 	return false;
 }
 
-/* The modules of a step: `only` alone, or all variants. */
+/* Builds the modules of a step: `only` alone, or all variants. */
 static bool build(Variants *v, const Options *o, const PipelineView *view, Diag *d)
 {
 	if (options_many(o))
@@ -407,7 +409,7 @@ static bool build(Variants *v, const Options *o, const PipelineView *view, Diag 
 	return pipeline_run(v->of[VARIANT_ONLY], o, view, o->what.passes, d);
 }
 
-/* Why there is no module: the input, or what --check-passes found in a pass. */
+/* The exit status when there is no module: the input is wrong, or --check-passes found a wrong pass. */
 static int compile_status(bool ok, const CheckReport *report)
 {
 	return ok ? EXIT_SUCCESS : report->differs ? EXIT_RUN : EXIT_INPUT;
@@ -480,7 +482,7 @@ static int list_passes(void)
 
 /* ---- commands ---- */
 
-/* For shardc ckpt: a model is read as it was when its program was compiled. */
+/* For shardc ckpt: reads a model as it was read when its program was compiled. */
 static bool read_options(const char *text, const char *where, bool recorded, CkptModelOptions *out, Arena *a, Diag *d)
 {
 	Options *o = NEW(a, Options);
@@ -488,7 +490,7 @@ static bool read_options(const char *text, const char *where, bool recorded, Ckp
 	*out = (CkptModelOptions){frontend_options(o), o->canonical};
 	out->frontend.graph.strict_params = false;
 	if (o->graph.trainable && access(o->graph.trainable, R_OK))
-		out->frontend.graph.trainable = NULL; /* what is trained is no matter of names */
+		out->frontend.graph.trainable = NULL; /* names do not depend on what is trained */
 	return ok;
 }
 

@@ -1,9 +1,9 @@
-/* options.c: reads the command line of shardc by the table of base/options.def.
+/* options.c: reads the command line of shardc by the table base/options.def.
  *
- * Every row names the field it fills and who reads it, so that a flag cannot be accepted and forgotten.  An option
- * that is no list is given once; what stands on the command line replaces what --config files say, and says so.
- * Refuses options that are unknown (and says which was meant), given twice, without a value or with one that does not
- * parse. */
+ * Each row names the field that it fills and the readers of the option, so that no option is accepted and then
+ * forgotten.  An option that is not a list may be given once; the command line replaces what --config files say,
+ * with a note.  Refuses options that are unknown (and suggests which was meant), given twice, without a value, or
+ * with a value that does not parse. */
 #include "options.h"
 
 #include <stdlib.h>
@@ -24,9 +24,9 @@ typedef struct OptionRow {
 	const char *name;
 	OptionKind kind;
 	size_t field, given;       /* in Options */
-	const char *values;        /* "a|b" of a choice; of others their shape; of LATER what to do instead */
-	const OptionWord *words;   /* of a choice, up to NULL */
-	int64_t unsaid;            /* of a number */
+	const char *values;        /* "a|b" the words of a choice; else the shape; LATER: what to do instead */
+	const OptionWord *words;   /* words of a choice, ended by NULL */
+	int64_t unsaid;            /* value of a number that is not given */
 	const char *group, *reader, *help;
 } OptionRow;
 
@@ -62,7 +62,7 @@ static const char *const row_names[] = {
 #include "base/options.def"
 };
 
-/* Of the training binary, which people give to the compiler. */
+/* Options of the training binary, which users often give to the compiler. */
 static const char *const binary_flags[] = {
 #define OPT(field, kind, flag, ...) "--" flag,
 #include "runtime/options.def"
@@ -75,10 +75,10 @@ typedef struct Reader {
 	Arena *arena;
 	Diag *diag;
 	bool usage;
-	bool command;                      /* the first word is one */
-	bool recorded;                     /* what is read was right when it was written */
-	const char *file;                  /* the --config file that is being read, NULL: the command line */
-	const char *value[COUNT_OF(rows)]; /* of each row, those of a list joined; NULL: not given */
+	bool command;                      /* the first word is a command */
+	bool recorded;                     /* a recorded text, which was right when it was written */
+	const char *file;                  /* the --config file that is being read; NULL: the command line */
+	const char *value[COUNT_OF(rows)]; /* by row; those of a list are joined; NULL: not given */
 	const char *from[COUNT_OF(rows)];  /* the file that gave it, NULL: the command line */
 } Reader;
 
@@ -101,7 +101,7 @@ static const OptionRow *row_find(const char *name, size_t n)
 	return NULL;
 }
 
-/* What an unknown option may have been meant to be: "", or the end of a message. */
+/* A hint at the option that an unknown one may mean: the end of a message, or "". */
 static const char *row_hint(Reader *r, const char *name, size_t n)
 {
 	const char *word = arena_strndup(r->arena, name, n);
@@ -119,7 +119,7 @@ static void list_add(Reader *r, const char *where, OptionList *list, const char 
 		list->at[list->n++] = value;
 }
 
-/* Whether a row that has a value may get this one: a further one of a list, or one that replaces a file's. */
+/* Whether a row that has a value may take another one: one more of a list, or one that replaces a file's. */
 static bool row_takes(Reader *r, const OptionRow *row, const char *where, const char *value)
 {
 	int i = (int)(row - rows);
@@ -138,7 +138,7 @@ static bool row_takes(Reader *r, const OptionRow *row, const char *where, const 
 	return false;
 }
 
-/* One of the row's words, which the field becomes. */
+/* Sets the field of a choice to the word that value is. */
 static void set_choice(Reader *r, const OptionRow *row, const char *where, const char *value)
 {
 	const OptionWord *w = row->words;
@@ -151,7 +151,7 @@ static void set_choice(Reader *r, const OptionRow *row, const char *where, const
 			near_choice(r->arena, row->name, value, row->values));
 }
 
-/* A number that fits in what the field holds. */
+/* Sets the field of a number, if the number fits. */
 static void set_number(Reader *r, const OptionRow *row, const char *where, const char *value)
 {
 	bool bytes = row->kind == KIND_SIZE;
@@ -160,7 +160,7 @@ static void set_number(Reader *r, const OptionRow *row, const char *where, const
 			bytes ? " of bytes, such as 4096, 64M, 1.5G or 200MiB" : ", such as 8 or 1K");
 }
 
-/* Fills the row's field; where says whose value it is: "--wrap" or "train.json: $.wrap". */
+/* Fills the row's field.  where says where the value comes from: "--wrap" or "train.json: $.wrap". */
 static void row_set(Reader *r, const OptionRow *row, const char *where, const char *value)
 {
 	void *field = (char *)r->o + row->field;
@@ -264,7 +264,7 @@ static void config_read(Reader *r, const char *file)
 
 typedef struct Arg { const OptionRow *row; const char *value; } Arg;
 
-/* --name=value, --name value, -ovalue; advances *i past a value that stands alone. */
+/* Splits --name=value, --name value or -ovalue; advances *i past a separate value. */
 static bool arg_split(Reader *r, int argc, char **argv, int *i, Arg *out)
 {
 	const char *text = argv[*i];
@@ -290,7 +290,7 @@ static bool arg_split(Reader *r, int argc, char **argv, int *i, Arg *out)
 	return text[n] || out->value;
 }
 
-/* A word too many: a command in the wrong place, one that is none, or a second model. */
+/* Refuses a second word: a command in the wrong place, an unknown command, or a second model. */
 static void refuse_second(Reader *r, const char *text)
 {
 	const char *first = r->o->input;
@@ -313,11 +313,11 @@ static void take_positional(Reader *r, const char *text)
 		o->inspection.help = true;
 	else if (!o->input)
 		o->input = text;
-	else if (!r->usage) /* else it may be the value of what nobody knows */
+	else if (!r->usage) /* else it may be the value of an unknown option */
 		refuse_second(r, text);
 }
 
-/* --bn=train|frozen|frozen:REGEX, the last one any number of times. */
+/* --bn=train|frozen|frozen:REGEX; the last form may be repeated. */
 static void take_norms(Reader *r, OptionNorms *o)
 {
 	o->all = NORM_AUTO;
@@ -338,7 +338,7 @@ static void take_norms(Reader *r, OptionNorms *o)
 	}
 }
 
-/* Numbers that are not 0 where nobody gives them. */
+/* Sets the numbers that have a value other than 0 when they are not given. */
 static void set_unsaid(Options *o)
 {
 	for (int i = 0; i < COUNT_OF(rows); i++)
@@ -346,13 +346,13 @@ static void set_unsaid(Options *o)
 			*(int64_t *)((char *)o + rows[i].field) = rows[i].unsaid;
 }
 
-/* Whether an option's value can change the program. */
+/* Whether the option's value can change the program. */
 static bool is_program(const OptionRow *row)
 {
 	return strcmp(row->group, "what") && strcmp(row->group, "inspection");
 }
 
-/* Of the group "target", or of all others. */
+/* The given options of the group "target", or those of all other groups. */
 static char *text_of_group(Reader *r, bool target)
 {
 	Buf b = {0};
@@ -366,7 +366,7 @@ static char *text_of_group(Reader *r, bool target)
 	return text;
 }
 
-/* Rows of the group "target" are the last that change a program. */
+/* Makes the canonical text.  Among options that change a program, rows of the group "target" are the last. */
 static void canonical_text(Reader *r)
 {
 	Options *o = r->o;
@@ -414,7 +414,7 @@ bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *u
 
 /* ---- options that nobody reads ---- */
 
-/* Whether one of "a|b" runs; else *why is of the first. */
+/* Whether one of the readers "a|b" runs; if none does, *why is the first one's reason. */
 static bool is_read(const char *readers, ReaderRuns *runs, const void *context, const char **why, Arena *a)
 {
 	const char *first = NULL;
@@ -440,7 +440,7 @@ void options_warn_unread(const Options *o, ReaderRuns *runs, const void *context
 
 /* ---- a text of options ---- */
 
-/* Bytes of an option and its value: they end where a word begins with a dash. */
+/* The number of bytes of an option with its value, which end where a word begins with a dash. */
 static size_t option_length(const char *s)
 {
 	size_t n = strcspn(s, blanks);

@@ -1,6 +1,6 @@
-/* run.c: `shardc run`: compile forward-only, convert inputs to .npy where needed, run the binary.
+/* run.c: `shardc run`: compiles a module forward-only, converts inputs to .npy where needed, and runs the binary.
  *
- * Everything temporary lies in one folder that is removed whatever happens. */
+ * All temporary files are in one folder, which is removed whatever happens. */
 #include "run.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 enum { EXIT_INPUT = 1, EXIT_RUN = 3 };
 
-/* Runs a program and waits; returns its exit status, 3 when it did not end by itself. */
+/* Runs a program and waits for it; returns its exit status, or 3 if a signal ended it or it could not be started. */
 static int run_program(char *const *argv, Diag *d)
 {
 	int status = 0;
@@ -43,7 +43,7 @@ static bool link_file(const char *from, const char *to, Diag *d)
 	return ok;
 }
 
-/* The K-th input's file as dir/input_K.npy. */
+/* Makes the file of the K-th input available as dir/input_K.npy. */
 static bool stage_input(const Symbol *s, int k, const char *inputs, const char *dir, Arena *a, Diag *d)
 {
 	const char *to = arena_printf(a, "%s/input_%d.npy", dir, k);
@@ -69,8 +69,8 @@ static bool stage_input(const Symbol *s, int k, const char *inputs, const char *
 	return true;
 }
 
-/* Where the program reads its inputs: in the folder that was given, so that its messages name what is there, or in
- * dir where some are converted.  NULL after a message. */
+/* The folder in which the program reads its inputs: the given one, so that messages name the user's files, or dir
+ * if some inputs must be converted.  NULL after a message. */
 static const char *stage_inputs(const Module *m, const char *inputs, const char *dir, Arena *a, Diag *d)
 {
 	bool ok = true, converts = false;
@@ -85,7 +85,7 @@ static const char *stage_inputs(const Module *m, const char *inputs, const char 
 	return !ok ? NULL : converts ? dir : inputs;
 }
 
-/* Before anything is compiled. */
+/* Checks the folders before anything is compiled. */
 static bool check_folders(const char *inputs, const char *outputs, Diag *d)
 {
 	struct stat in, out;
@@ -118,7 +118,7 @@ int run_model(Module *m, const char *keep, const char *inputs, const char *outpu
 	const char *source = arena_printf(a, "%s/c", dir);
 	const char *from = stage_inputs(m, inputs, dir, a, d);
 	if (from && codegen_write(&(Variants){{m}}, o, source, d)) {
-		status = EXIT_RUN; /* from here on it is not the input's fault */
+		status = EXIT_RUN; /* from here on a failure is not the input's fault */
 		const char *path = strchr(program, '/') ? program : arena_printf(a, "./%s", program);
 		char *argv[] = {arena_strdup(a, path), "--infer", arena_strdup(a, from), arena_strdup(a, outputs), NULL};
 		if (codegen_compile(source, m, o, program, d))

@@ -1,5 +1,5 @@
-/* base/collectives.h: the kinds of collectives (collectives.def) and the streams that they run on.  The constants are
- * called as the tables of an emitted program call them. */
+/* base/collectives.h: the kinds of collectives (collectives.def) and the streams on which they run.  The constants
+ * have the names that the tables of an emitted program use. */
 #ifndef SHARDC_COLLECTIVES_H
 #define SHARDC_COLLECTIVES_H
 
@@ -19,14 +19,14 @@ typedef enum RtCollectiveKind {
 	RT_COLLECTIVE_KINDS
 } RtCollectiveKind;
 
-/* What a collective does with a unit.  COMPLETE: it goes on with a reduce across groups. */
+/* What a collective does with a unit.  COMPLETE: it completes the unit's reduce by a sum across groups. */
 typedef enum CollectiveAct { ACT_GATHER, ACT_REDUCE, ACT_COMPLETE, ACT_BROADCAST, ACT_TELL } CollectiveAct;
 
-/* What a rank receives in one: of the unit, or of the messages that ranks offer. */
+/* What a rank receives in a collective: parts of the unit, or the messages that ranks offer. */
 typedef enum CollectiveBytes {
-	BYTES_SHARDS, BYTES_GRADIENTS,            /* the others' parts of what is gathered, of what is reduced */
-	BYTES_SUM_TO_ALL, BYTES_SUM_OVER_GROUPS, BYTES_SUM_TO_OWNER, /* pieces to fold, then the folded ones */
-	BYTES_FLATS_OF_OWNER,                     /* all trainable flats, but by the owner */
+	BYTES_SHARDS, BYTES_GRADIENTS,            /* the other ranks' parts of a gathered or a reduced unit */
+	BYTES_SUM_TO_ALL, BYTES_SUM_OVER_GROUPS, BYTES_SUM_TO_OWNER, /* pieces to be summed, then the sums */
+	BYTES_FLATS_OF_OWNER,                     /* all trainable flats, except on the owner */
 	BYTES_BUFFERS_OF_FIRST,                   /* rank 0's float buffers */
 	BYTES_OPERANDS,                           /* every other rank's operands */
 	BYTES_SCALARS                             /* every other rank's LAYOUT_SCALARS doubles */

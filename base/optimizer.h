@@ -4,7 +4,7 @@
 
 #include "base/groups.h"
 
-enum { OPTIMIZER_STATES = 2 }; /* at most */
+enum { OPTIMIZER_STATES = 2 }; /* the most states that an optimizer has */
 
 typedef enum OptimizerId {
 #define OPTIMIZER(kernel, ...) OPTIMIZER_##kernel,
@@ -15,12 +15,12 @@ typedef enum OptimizerId {
 typedef struct OptimizerInfo {
 	const char *name;          /* "sgd" */
 	const char *text;          /* "sgd:momentum" */
-	bool nesterov;             /* it may be asked for */
+	bool nesterov;             /* the flag may be given */
 	int n_states;
 	const char *states[OPTIMIZER_STATES]; /* per parameter element, f32: "exp_avg", ... */
-	const char *counted;       /* the state beside which PyTorch counts updates; NULL: it does not */
-	double lr, number[GROUP_KEYS];        /* where no flag is given; NaN: not read */
-	const char *number_text[GROUP_KEYS];  /* "1e-8"; NULL: not told */
+	const char *counted;       /* the state beside which PyTorch stores "step"; NULL: none */
+	double lr, number[GROUP_KEYS];        /* defaults of the program's flags; NaN: not read */
+	const char *number_text[GROUP_KEYS];  /* "1e-8"; NULL: not printed */
 } OptimizerInfo;
 
 typedef struct OptimizerChoice {
@@ -34,17 +34,18 @@ extern const char optimizer_form_list[], optimizer_help_list[];
 #define OPTIMIZER_HELP (optimizer_help_list + sizeof(" | ") - 1) /* "sgd[:momentum,nesterov] | adam | .." */
 #define OPTIMIZER_DEFAULT "adamw"
 
-/* "adamw", "sgd:momentum,nesterov"; NULL: the default.  False: no optimizer, flags that it has not, or nesterov without
- * momentum, which out->nesterov says then. */
+/* Parses "adamw" or "sgd:momentum,nesterov"; NULL: the default.  Returns false for an unknown optimizer, for flags
+ * that it does not have, and for nesterov without momentum, in which case out->nesterov is set. */
 bool optimizer_read(const char *text, OptimizerChoice *out);
 static inline bool optimizer_reads(const OptimizerInfo *info, GroupKey key) { return info->number[key] >= 0; }
-/* Those that read a key: "adam, adamw and lion", by what stands before the last and before others. */
+/* The optimizers that read a key: "adam, adamw and lion".  comma and last separate the names. */
 const char *optimizer_readers(Arena *a, GroupKey key, const char *comma, const char *last);
-/* "adam, adamw (default 0.9,0.999) and lion (default 0.9,0.99)"; second: the key of the second number, or as key. */
+/* "adam, adamw (default 0.9,0.999) and lion (default 0.9,0.99)"; second: the key of the second number; key itself
+ * if there is only one. */
 const char *optimizer_defaults(Arena *a, GroupKey key, GroupKey second);
-/* "0.01 for adamw": those that decay weights where no flag is given. */
+/* "0.01 for adamw": the optimizers that decay weights by default. */
 const char *optimizer_decays(Arena *a);
-/* The texts of all, the default first: "adamw|sgd|sgd:momentum|adam|..". */
+/* The texts of all optimizers, the default first: "adamw|sgd|sgd:momentum|adam|..". */
 const char *optimizer_choices(Arena *a);
 
 #endif

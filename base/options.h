@@ -1,6 +1,6 @@
-/* base/options.h: what the user asked for, as values: one struct for each owner of options, made from the rows of
- * base/options.def.  options.c fills it; main.c, frontend, passes and codegen read it as it is.  A struct of zeros is a
- * command line without options, but for numbers that have another value then (options_parse sets them). */
+/* base/options.h: the values of all options: one struct for each owner of options, made from the rows of
+ * base/options.def.  options.c fills them; main.c, frontend, passes and codegen read them as they are.  A struct of
+ * zeros is a command line without options, except for numbers that have another default (options_parse sets them). */
 #ifndef SHARDC_BASE_OPTIONS_H
 #define SHARDC_BASE_OPTIONS_H
 
@@ -18,13 +18,14 @@ typedef const char *OptionText;
 enum { OPTION_LIST_MAX = 64 };
 typedef struct OptionList { const char *at[OPTION_LIST_MAX]; int n; } OptionList;
 
-/* NORM_AUTO: as the node says when inferring; else as the metadata and the exporter say of each, and training where
- * they say nothing, or of all that they do not train (docs/export.md). */
+/* NORM_AUTO: when inferring, as the node says.  When training a model with metadata, also as the node says, or as the
+ * metadata does where the node says nothing.  When training without metadata a batch norm trains, unless its node says
+ * that it does not and another norm or a dropout of the model trains (docs/export.md). */
 typedef enum NormMode { NORM_AUTO, NORM_TRAIN, NORM_FROZEN } NormMode;
 typedef struct OptionNorms {
-	OptionList given;   /* as on the command line; what it says is below */
+	OptionList given;   /* as on the command line; the fields below are parsed from it */
 	NormMode all;
-	OptionList frozen;  /* expressions over modules of batch norms: those keep their statistics */
+	OptionList frozen;  /* regular expressions: batch norms of matching modules keep their statistics */
 } OptionNorms;
 
 #define GROUP(owner, type) typedef struct type {
@@ -43,15 +44,15 @@ typedef struct Options {
 #define GROUP(owner, type) type owner;
 #include "base/options.def"
 	OptionsGiven given;
-	char *canonical;             /* the options that change the program, one text: --a=b --c=d */
-	char *canonical_program, *canonical_target; /* its parts: what the program does, what it is built for */
-	const char **value;          /* by row of options.def: its value, as given; NULL where it is not */
+	char *canonical;             /* one text of the options that change the program: --a=b --c=d */
+	char *canonical_program, *canonical_target; /* its two parts: what the program does; what it is built for */
+	const char **value;          /* by row of options.def: the value as given; NULL = not given */
 } Options;
 
-/* shardc run: no loss, no training, only section eval, made from the forward. */
+/* Whether the command is shardc run: no loss and no training, only section eval, made from the forward. */
 static inline bool options_infer(const Options *o) { return o->command == COMMAND_RUN; }
 static inline bool options_cuda(const Options *o) { return o->target.target == TARGET_CUDA; }
-/* Several micro-batches a step: gradients are summed in f32 flats. */
+/* Whether a step may have several micro-batches, whose gradients are summed in f32 flats. */
 static inline bool options_many(const Options *o) { return o->graph.accum == ACCUM_MANY; }
 
 #endif

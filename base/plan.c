@@ -1,7 +1,7 @@
-/* base/plan.c: units, collectives and memory, as text for people and JSON with the same numbers.
+/* base/plan.c: prints units, collectives and memory, as text for people and as JSON with the same numbers.
  *
- * The one idea: everything printed follows from flats, slots and who asks, by base/layout.h; so the compiler's
- * plan and the running program's are the same text, and neither looks at weights. */
+ * Everything that is printed follows from flats, slots and the rank that asks, by base/layout.h.  The compiler's
+ * plan and that of the running program are therefore the same text, and neither needs the weights. */
 #include "base/plan.h"
 
 #include <inttypes.h>
@@ -19,7 +19,8 @@ const char *plan_human(Arena *a, int64_t bytes)
 
 /* ---- bytes ---- */
 
-/* Bytes of one rank's part of the unit's flats, as they are sent; of what is reduced, only trainable ones. */
+/* Bytes of one rank's part of the unit's flats, in the dtype in which they are sent; for a reduce only the
+ * trainable flats. */
 static int64_t shard_bytes(const LayoutUnit *u, int64_t ranks, bool reduced)
 {
 	int64_t sum = 0;
@@ -54,7 +55,8 @@ int64_t plan_padding(const LayoutUnit *u, int64_t elements, const LayoutRank *wh
 	return sum - elements;
 }
 
-/* A piece from each of the others, to fold; then, where the sum is kept, everything but that piece. */
+/* A rank receives one piece from each other rank, to add them up; where the sum is kept by all, also the other
+ * summed pieces. */
 static int64_t all_reduced(const LayoutUnit *u, int64_t ranks, int64_t members, int64_t me, bool keeps)
 {
 	int64_t sum = 0;
@@ -111,7 +113,8 @@ static void count_collectives(Counts *of, const PlanCollective *c, int n, int ti
 	}
 }
 
-/* Of every unit, in a training step; an all_reduce of shards completes a reduce_scatter and is not counted. */
+/* Counts the collectives of every unit in a training step.  An all_reduce of shards completes a reduce_scatter and
+ * is not counted. */
 static Counts *count_by_unit(const Plan *p, Arena *a)
 {
 	Counts *of = NEW_N(a, Counts, p->layout->n_units);
@@ -123,7 +126,7 @@ static Counts *count_by_unit(const Plan *p, Arena *a)
 }
 
 enum { CATEGORIES = 12 };
-/* Lines of those plans alone that have them. */
+/* Lines that only plans with such memory have. */
 static const char sent_copies[] = "sent copies", device_tables[] = "device tables", snapshot[] = "snapshot";
 typedef struct Category { const char *name; int64_t bytes; } Category;
 
@@ -147,7 +150,7 @@ static void file_sections(const LayoutMemory *m, Category out[SECTIONS])
 	memcpy(out, all, sizeof(all));
 }
 
-/* Of GPUs: memory of the host. */
+/* For GPUs: sections of the host's memory. */
 enum { HOST_SECTIONS = 6 };
 static void host_sections(const LayoutMemory *m, Category out[HOST_SECTIONS])
 {
@@ -181,7 +184,7 @@ static bool any_owner(const Plan *p)
 	return false;
 }
 
-/* "f32>bf16>f32>f32" of each flat: at rest, gathered, gradient, sent; "f32" where all are one. */
+/* "f32>bf16>f32>f32" for each flat: at rest, gathered, gradient, sent; "f32" if all are the same. */
 static const char *dtypes_of(const LayoutUnit *u, Arena *a)
 {
 	const char *text = "";
@@ -198,7 +201,7 @@ static const char *dtypes_of(const LayoutUnit *u, Arena *a)
 	return text;
 }
 
-/* Of the column of dtypes; 0: everything is f32, there is none. */
+/* The width of the column of dtypes; 0: everything is f32, and there is no such column. */
 static int dtypes_width(const Plan *p, Arena *a)
 {
 	int width = 0;
@@ -306,7 +309,7 @@ void plan_text_memory(FILE *f, const Plan *p)
 	if (p->memory.host.total) {
 		host_sections(&p->memory, c);
 		fputs("in memory of the host, outside that total:\n", f);
-		int first = p->memory.host.params ? 0 : p->memory.host.states ? 1 : 2; /* without --offload: what all have */
+		int first = p->memory.host.params ? 0 : p->memory.host.states ? 1 : 2; /* only those of all plans */
 		for (int i = first; i < HOST_SECTIONS; i++)
 			if (c[i].bytes || c[i].name != snapshot)
 				text_categories(f, &c[i], 1, a);

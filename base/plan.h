@@ -1,33 +1,33 @@
-/* base/plan.h: what `shardc plan` and a program's --print-plan say of units, collectives and memory.
+/* base/plan.h: what `shardc plan` and a program's --print-plan print about units, collectives and memory.
  *
- * One printer for both: the compiler fills a Plan from the IR, the runtime from its tables.  Bytes of a
- * collective are those that one rank receives from others; what it reads in its own memory is not counted.
- * Keys of the JSON: docs/training.md, "What a plan says". */
+ * There is one printer for both: the compiler fills a Plan from the IR, the runtime from its tables.  The bytes of
+ * a collective are those that one rank receives from others; what it reads from its own memory is not counted.
+ * docs/training.md, "What a plan says", describes the keys of the JSON. */
 #ifndef SHARDC_PLAN_H
 #define SHARDC_PLAN_H
 
 #include "base/collectives.h"
 #include "base/layout.h"
 
-/* Its number is its index + 1. */
+/* One collective; its number is its index + 1. */
 typedef struct PlanCollective {
 	RtCollectiveKind kind;
 	RtStream stream;
 	int unit, slot;              /* -1 = none */
-	int64_t message;             /* bytes that a rank offers; 0 = they follow from the unit, or it sends scalars */
+	int64_t message;             /* bytes that a rank offers; 0 = given by the unit, or it sends scalars */
 } PlanCollective;
 
 typedef struct PlanUnit {
 	const char *name;
 	int n_params;
-	int64_t elements, trainable; /* of its parameters, without gaps */
+	int64_t elements, trainable; /* elements of its parameters, without gaps */
 	const char *first, *last;    /* "forward:/h.0/ln_1/Add": where compute first and last reads it in a step; "" */
 } PlanUnit;
 
-/* One of the programs of a step of several micro-batches. */
+/* One of the programs of a step with several micro-batches. */
 typedef struct PlanMicro {
 	const char *name;            /* "first" */
-	int64_t times;               /* in a step */
+	int64_t times;               /* how often it runs in a step */
 	const PlanCollective *at;
 	int n;
 } PlanMicro;
@@ -49,9 +49,10 @@ typedef struct Plan {
 	LayoutMemory memory;
 } Plan;
 
-/* Elements that a unit needs beside its parameters' own, in all shards of one copy: gaps and ends of shards. */
+/* The elements that a unit needs in addition to its parameters' own, over all shards of one copy: gaps, and the
+ * ends of shards. */
 int64_t plan_padding(const LayoutUnit *u, int64_t elements, const LayoutRank *who);
-/* Bytes that rank `who` receives in this collective. */
+/* The bytes that rank `who` receives in this collective. */
 int64_t plan_received(const Plan *p, const PlanCollective *c);
 
 void plan_text_units(FILE *f, const Plan *p);

@@ -1,19 +1,20 @@
-/* ir/verify_plan.c: whether the schedule of a PLAN is right, whatever made it.
+/* ir/verify_plan.c: verifies the schedule of a PLAN, whichever way it was made.
  *
- * compute runs its ops in order.  A collective runs on its stream, behind the earlier ones of that stream
- * and behind the last event that it or one of them was given; compute follows it from its wait, or the
- * wait of a later one of the same stream.  Nothing else is believed: where it is issued orders nothing.
+ * Compute runs its ops in order.  A collective runs on its stream, behind the earlier ones of that stream and
+ * behind the last event that it or one of them was given.  Compute follows a collective from its wait on, or from
+ * the wait of a later one of the same stream.  Nothing else is assumed; in particular, the position where a
+ * collective is issued orders nothing.
  *
- * Two passes over a program (forward, backward and update, or eval): what holds in each run by itself, and,
- * over the runs step, step, eval, eval, step, what a gather may overtake: every pair of programs that can
- * follow each other stands in there.  Only gathers outlast a run: all else is waited for in its own.
- * That all ranks issue the same collectives in the same order holds because no op knows its rank.
+ * There are two checks of a program (forward, backward and update, or eval): what holds in each run by itself and,
+ * over the runs step, step, eval, eval, step, what a gather may overtake.  This sequence contains every pair of
+ * programs that can follow each other.  Only gathers outlast a run; all other collectives are waited for in their
+ * own run.  All ranks issue the same collectives in the same order, because no op knows its rank.
  *
- * Of several micro-batches (m->sync) each module is proved alone: what the one before left (carried) is there at its
- * start and what the next one takes is left at its end, and nothing else is believed of what ran before.
+ * With several micro-batches (m->sync) each module is verified alone: what the previous one left (carried) is there
+ * at its start, what the next one takes must be left at its end, and nothing else is assumed about what ran before.
  *
- * The one idea: compute is a line and each stream is a line, so an order between two of them is a comparison
- * of two positions: the last event that a stream has seen, and the last collective that compute has seen. */
+ * Compute is a line and each stream is a line, so the order of two ops of different lines is a comparison of two
+ * positions: the last event that a stream has seen, and the last collective that compute has seen. */
 #include "ir/verify_plan.h"
 
 #include <stdlib.h>
@@ -37,7 +38,7 @@ static bool is_comm(const Op *op)
 	return op_info[op->kind].flags & COMM;
 }
 
-/* The collective that a wait ends. */
+/* The collective whose end a wait waits for. */
 static const Op *waited(const Op *wait)
 {
 	return wait->n_in && op_in(wait, 0) ? op_in(wait, 0)->op : wait;
@@ -58,7 +59,7 @@ static Collective *collective_of(Plan *p, const Op *op)
 	return &p->collective[op->out[0]->id];
 }
 
-/* Whether compute, here, follows the end of the collective. */
+/* Whether compute, at its current position, follows the end of the collective. */
 static bool is_over(Plan *p, const Op *op)
 {
 	const Collective *c = collective_of(p, op);
@@ -107,7 +108,7 @@ static void fail_order(Plan *p, const Op *op, const Value *x)
 			what, x->name);
 }
 
-/* What a collective gives or takes is read by the ops that know it only. */
+/* What a collective gives or takes may be read only by ops that know such values. */
 static void check_kind(Plan *p, const Op *op, const Value *x)
 {
 	static const OpKind may[] = {OP_WAIT, OP_VIEW_OP, OP_RESHARD, OP_CARRY, OP_CARRY_GRAD, OP_SUMSQ, OP_UPDATE_SHARD};
@@ -136,7 +137,7 @@ static void check_order(Plan *p)
 		}
 }
 
-/* What the module's place among the micro-batches of a step has no room for. */
+/* Reports an op that the module's position among the micro-batches of a step does not allow. */
 static bool check_variant(Plan *p, const Op *op, bool right, const char *rule)
 {
 	if (!right)
@@ -160,7 +161,7 @@ static void check_number(Plan *p, const Op *op)
 	p->seq = MIN(seq, INT64_MAX - 1);
 }
 
-/* Where the stream's line meets compute's. */
+/* Checks where a collective is issued: there the line of its stream meets that of compute. */
 static void issue(Plan *p, const Op *op)
 {
 	RtStream stream = op_stream(op->kind);
@@ -225,7 +226,7 @@ static void begin_gather(Plan *p, const Op *op)
 		p->unit[op->unit->index].gather = op;
 }
 
-/* By reshard, or by carry into the next micro-batch. */
+/* Ends a gathered unit, by reshard or by carry into the next micro-batch. */
 static void end_gathered(Plan *p, const Op *op)
 {
 	const Op *wait = op->n_in && op_in(op, 0) ? op_in(op, 0)->op : NULL;
@@ -311,8 +312,8 @@ static GradRegion *grad_region(Plan *p, const Op *op)
 	return &p->slot[p->m->n_units + op->unit->index];
 }
 
-/* The life of a flat gradient is over after its reduce, or, where that leaves the sum in the flat, after the
- * last op that reads it there. */
+/* Whether the life of a flat gradient is over: after its reduce or, where the reduce leaves the sum in the flat,
+ * after the last op that reads it there. */
 static bool grad_is_free(Plan *p, const GradRegion *g)
 {
 	return g->phase == GRAD_FREE || (g->phase == GRAD_REDUCING && is_over(p, g->reduce) && !g->readers);
@@ -343,14 +344,14 @@ static bool is_grad(const Value *x)
 	return x && x->type.kind == TYPE_TENSOR && x->place.region == REGION_GRAD && x->place.unit;
 }
 
-/* The region while it still holds the unit's gradient, else NULL. */
+/* The region of the unit's gradient if it still holds it, else NULL. */
 static GradRegion *grad_of(Plan *p, const Unit *u)
 {
 	GradRegion *g = p->unit[u->index].grad;
 	return g && g->unit == u ? g : NULL;
 }
 
-/* Where a sum was taken up gradients are added, elsewhere they are written. */
+/* If an earlier sum was taken over, gradients must be added to it; otherwise they are written. */
 static void check_sum(Plan *p, const Op *op, const Value *x)
 {
 	bool sums = p->unit[x->place.unit->index].zeroed->kind == OP_CARRIED_GRAD, adds = op->kind == OP_ACCUMULATE;
@@ -367,7 +368,8 @@ static int compare_places(const void *a, const void *b)
 	return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* What is frozen has no gradient, and what has no elements is not written: both are in a flat that no gradient has. */
+/* The places of the unit's gradients.  Frozen parameters have none, and those without elements are not written;
+ * both get flat -1, where no gradient lies. */
 static const GradPlace *places_of(Plan *p, const Unit *u)
 {
 	GradPlace *at = p->place[u->index];
@@ -428,8 +430,8 @@ static void check_grad_places(Plan *p, const Op *op)
 	}
 }
 
-/* What lies elsewhere is copied into the flat, what is absent is zeroed: over what was written there, and of several
- * micro-batches over the sum of those before. */
+/* A gradient that lies elsewhere is copied into the flat, and an absent one is zeroed.  Neither may overwrite what
+ * was written there before or, with several micro-batches, the sum of earlier ones. */
 static void check_collected(Plan *p, const Op *op)
 {
 	const UnitLife *u = &p->unit[op->unit->index];
@@ -475,7 +477,7 @@ static void collect(Plan *p, const Op *op)
 	u->collected_at = p->at;
 }
 
-/* In place of the reduce. */
+/* Ends a gradient by passing it on; this takes the place of the reduce. */
 static void carry_grad(Plan *p, const Op *op)
 {
 	UnitLife *u = &p->unit[op->unit->index];
@@ -526,7 +528,7 @@ static void check_root(Plan *p, const Op *op)
 			op->unit->owner, op_info[op->kind].text, (long long)attr_get_int(op->attrs, "root", -1));
 }
 
-/* Of hybrid_shard: the shards of all groups, behind the reduce_scatter on the same stream. */
+/* With hybrid_shard: sums the shards of all groups; must follow the reduce_scatter on the same stream. */
 static void reduce_across(Plan *p, const Op *op)
 {
 	UnitLife *u = &p->unit[op->unit->index];
@@ -545,7 +547,7 @@ static void reduce_across(Plan *p, const Op *op)
 	u->across = op;
 }
 
-/* Ops that read what a collective in place leaves in the flat. */
+/* The number of ops that read what an in-place collective leaves in the flat. */
 static int readers_of(const Op *reduce)
 {
 	int n = 0;
@@ -590,7 +592,7 @@ static void check_reduce(Plan *p, const Op *op)
 
 /* ---- update ---- */
 
-/* sumsq and update_shard read what the unit's last reduce gave. */
+/* Checks that sumsq and update_shard read the result of the unit's last reduce. */
 static void read_reduced(Plan *p, const Op *op, const Value *x)
 {
 	const Unit *unit = x->type.unit;
@@ -640,7 +642,7 @@ static void broadcast(Plan *p, const Op *op)
 	u->broadcast = op;
 }
 
-/* The blocking one: everything before it is known to it, and nothing behind it begins earlier. */
+/* A blocking collective: it follows everything before it, and nothing behind it begins earlier. */
 static void scalars(Plan *p, const Op *op)
 {
 	check_variant(p, op, ir_ends_step(p->m), "scalars-once");
@@ -733,7 +735,7 @@ static void run_op(Plan *p, const Op *op)
 	run_effect(p, op);
 }
 
-/* Everything in flight is waited for, every gathered unit is released. */
+/* Checks that every collective in flight has been waited for and every gathered unit released. */
 static void check_ends(Plan *p)
 {
 	for (int s = (int)p->first; s <= (int)p->last; s++)
@@ -803,7 +805,7 @@ static void clear(Plan *p, SectionKind first, SectionKind last)
 	memset(p->ended, 0, sizeof(p->ended));
 }
 
-/* The order of definition first: the rest relies on it. */
+/* Checks one run.  The order of definition is checked first, since the other checks rely on it. */
 static void check_run(Plan *p, SectionKind first, SectionKind last)
 {
 	int before = p->n;
