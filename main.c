@@ -329,7 +329,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 	return !*why;
 }
 
-/* Warns of options that belong to the other target. */
+/* Refuses options that belong to the other target. */
 static bool check_target(const Options *o, Diag *d)
 {
 	int before = d->errors;

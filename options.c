@@ -449,7 +449,7 @@ static size_t option_length(const char *s)
 	return n;
 }
 
-/* "--bind=batch=2;seq=8", "--untie all" */
+/* Reads options such as "--bind=batch=2;seq=8" and "--untie all". */
 static void text_option(Reader *r, const char *where, char *text)
 {
 	size_t n = strncmp(text, "--", 2) ? MIN(strlen(text), 2) : strcspn(text, "= \t\r\n");

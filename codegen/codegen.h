@@ -7,7 +7,7 @@
 
 /* What a program is built for, and with which tools.  What the program does is given by the module. */
 typedef struct CodegenTarget {
-	TargetOptions options;  /* NULL: cc, of CUDA nvcc's own choice; nvcc; arch native, which of CUDA is never NULL */
+	TargetOptions options;  /* NULL: cc (CUDA: nvcc's choice), nvcc; arch native (CUDA: never NULL) */
 	bool tf32;              /* CUDA: --matmul-precision=tf32 */
 	bool library;           /* libmodel.so instead of a program */
 	bool verbose;           /* print the compiler's commands */

@@ -158,7 +158,7 @@ static void learn_lists(Scopes *s)
 			if (!s->lists || n < strlen(s->lists))
 				s->lists = arena_strndup(s->a, module, n);
 		}
-	s->known = ptrmap_new(s->a); /* what is in no list is named below them, too */
+	s->known = ptrmap_new(s->a); /* scopes in no list are looked up again: now named below that prefix, too */
 }
 
 Scopes *scopes_new(const Module *m, Arena *a)

@@ -15,7 +15,7 @@ typedef struct Piece {
 
 /* A block is what one function does: the pieces that are its rows, whose calls differ only in parts.  Calls of the
  * runtime about units may be absent from a row. */
-typedef struct BlockLine { const Call **of; bool absent; } BlockLine; /* by row; NULL and absent: that row has none */
+typedef struct BlockLine { const Call **of; bool absent; } BlockLine; /* by row; NULL, with absent set: it has none */
 typedef struct Block {
 	const Piece **row;
 	int n_rows;

@@ -25,7 +25,7 @@ static void mark_operands(Arena *scratch, OpVec *work, const Op *op)
 
 static void sweep(Module *m)
 {
-	/* Users stand after what they use, and later sections read earlier ones. */
+	/* An op's users stand behind it, and later sections read earlier ones, so one backward walk is enough. */
 	for (int s = SEC_COUNT - 1; s >= 0; s--) {
 		for (Op *op = m->last[s], *prev; op; op = prev) {
 			prev = op->prev;

@@ -45,7 +45,7 @@ static Value *to_first(Builder *b, Value *v)
 	return v->type.rank < 3 ? v : ir_transpose(b, v, perm);
 }
 
-/* v is x with its channels moved first: x, else NULL. */
+/* If v is x with its channels moved first: x, else NULL. */
 static Value *match_first(const Value *v)
 {
 	int perm[IR_MAX_RANK];

@@ -72,7 +72,7 @@ typedef struct Blocks {
 	int n;
 	const char **name;         /* "h.0" */
 	int *of_value;             /* by Value.id: the block of the forward op that defines it, -1 = none */
-	bool repeated;             /* found by repetition: the names are made up */
+	bool repeated;             /* found by repetition, with made-up names */
 } Blocks;
 Blocks *blocks_find(Module *m, Arena *a);
 const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope of an op, "" = unknown */
@@ -129,7 +129,7 @@ typedef struct GradCtx GradCtx;
 typedef void GradFn(GradCtx *c, Op *op, Value *const *dout);
 Builder *grad_builder(GradCtx *c);                 /* emits at the end of backward, for op, in role grad */
 void grad_give(GradCtx *c, Value *x, Value *dx);   /* dx: of x's shape, or of one that x was broadcast to */
-bool grad_wanted(const GradCtx *c, const Value *x); /* false: no trainable parameter lies behind x */
+bool grad_wanted(const GradCtx *c, const Value *x); /* false: x depends on no trainable parameter */
 /* Differentiates: appends to SEC_BACKWARD the gradients of `loss` (seeded with `seed`) and returns, by Value.id,
  * the gradient of each forward value (NULL = none).  Tests may ask for the gradients of any values by `wanted`. */
 Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, Diag *d);
@@ -138,7 +138,7 @@ Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, 
  * that overwrite it in place.  Inputs, states, parameters and collectives have memory of their own (of_value = -1).
  * May be called at any level: schedule asks for the peak of an order, memory assigns the places. */
 typedef struct Buffer {
-	Value *value;              /* the first that lives in it */
+	Value *value;              /* the first value that lives in the buffer */
 	int64_t bytes;             /* a multiple of 64 */
 	int first, last;           /* positions; it is live at both */
 	Place place;               /* REGION_GRAD: a parameter's gradient; REGION_ACT: memory_pack sets the offset */
@@ -175,7 +175,7 @@ const char *memory_check(Module *m, Arena *a);
 /* memory/memory.c: for a PLAN, the op at which most activation bytes are live, and the largest of its live values. */
 enum { MEMORY_LARGEST = 5 };
 typedef struct MemoryPeak {
-	const Op *op;              /* NULL: nothing needs memory */
+	const Op *op;              /* NULL: no value needs memory */
 	int64_t bytes;             /* live at op */
 	const Value *largest[MEMORY_LARGEST];
 	int64_t largest_bytes[MEMORY_LARGEST];

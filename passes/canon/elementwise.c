@@ -1,13 +1,13 @@
 /* passes/canon/elementwise.c: rules of canon for elementwise ops.
  *
- * Broadcasting is implicit in elementwise ops, so explicit broadcasts of their operands go, or move
- * behind the op where it then computes less. */
+ * Broadcasting is implicit in elementwise ops, so explicit broadcasts of their operands are removed, or moved
+ * behind the op if it then computes less. */
 #include "passes/canon/canon.h"
 #include "passes/rewrite/measure.h"
 
 enum { EW_MAX_IN = 3 };
 
-/* What an operand is before it was blown up; a number that fills a tensor becomes a scalar. */
+/* The value that an operand was before it was broadcast.  A number that fills a tensor becomes a scalar. */
 static Value *small_operand(Rewriter *r, Value *v)
 {
 	const Attr *number = const_splat(v);
@@ -67,7 +67,7 @@ Value *canon_mirror(Rewriter *r, Op *op)
 typedef enum { GIVES_X, GIVES_NUMBER, GIVES_SQUARE, GIVES_CUBE, GIVES_UNARY } Gives;
 typedef enum { OF_ANY, OF_FLOAT, OF_INT, OF_BOOL } OfClass;
 
-/* One row: x op number is ... where x is of a class. */
+/* One identity: if x belongs to class `of`, then x op number is what `gives` says. */
 typedef struct Identity { OpKind op; double number; OfClass of; Gives gives; OpKind unary; } Identity;
 static const Identity identities[] = {
 	{OP_ADD, 0, OF_ANY, GIVES_X, 0}, {OP_SUB, 0, OF_ANY, GIVES_X, 0},
@@ -164,7 +164,7 @@ Value *canon_twice(Rewriter *r, Op *op)
 	return inner ? inner->in[0].value : NULL;
 }
 
-/* Every value of `from` is one of `to`. */
+/* Whether dtype `to` can represent every value of dtype `from`. */
 static bool widens(DType from, DType to)
 {
 	const DTypeInfo *f = &dtype_info[from], *t = &dtype_info[to];

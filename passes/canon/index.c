@@ -154,7 +154,7 @@ static int cut_axis(const Op *slice)
 	return axis;
 }
 
-/* The smallest slice of x along axis that starts at `start`. */
+/* The size along axis of a slice of x that starts at `start`; 0 = there is none. */
 static int64_t part_from(const Value *x, int axis, int64_t start)
 {
 	for (const Use *u = x->uses; u; u = u->next) {

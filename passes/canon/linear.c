@@ -112,7 +112,7 @@ Value *canon_zero_bias(Rewriter *r, Op *op)
 	return ir_emit(&r->b, op->kind, 2, (Value *[]){op_in(op, 0), op_in(op, 1)}, op->attrs);
 }
 
-/* v is one number per channel of a convolution's result t. */
+/* Whether v has one number per channel of a convolution's result t. */
 static bool is_per_channel(const Value *v, const Type *t, int channel)
 {
 	int extra = t->rank - v->type.rank;

@@ -55,7 +55,7 @@ Value *canon_reshape_squeezed(Rewriter *r, Op *op)
 	int64_t dim[IR_MAX_RANK];
 	if (!t || !match_squeezed(type_of(t), to, of))
 		return NULL;
-	/* New dims of 1 go first in the operand, then its own dims in its order. */
+	/* the new dims of 1 come first in the operand, followed by its own dims in their order */
 	perm_of(t, perm);
 	for (int i = 0; i < to->rank; i++)
 		if (of[i] < 0) {

@@ -74,7 +74,7 @@ static Module *parse(const char *text, Arena *a)
 	return m;
 }
 
-/* By how much rounding changes an item. */
+/* The largest change that rounding makes to an item. */
 static double rounding(Run *r, Module *m, const CheckItem *item)
 {
 	CheckResult *rounded = check_evaluate(m, &r->c->data, r->mode | CHECK_ROUND);

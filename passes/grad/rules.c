@@ -1,8 +1,8 @@
 /* passes/grad/rules.c: the table of gradient rules, and the rules of elementwise ops.
  *
- * A rule receives dy and adds to its operands' gradients; its formula stands above it.  It reads y rather
- * than x where either will do, since y is more often kept anyway.  Where a derivative does not exist the
- * doc column of ops.def says what is taken.  Gradients are summed over broadcast axes by grad_give.
+ * A rule receives dy and adds to the gradients of its operands; its formula is in the comment above it.  A rule
+ * reads y rather than x if either will do, since y is more often kept anyway.  Where a derivative does not exist,
+ * the doc column of ops.def says which value is taken.  grad_give sums gradients over broadcast axes.
  * Other rules: rules_move.c, rules_nn.c. */
 #include "passes/grad/rules.h"
 

@@ -210,8 +210,8 @@ static int64_t border_origin(const char *mode, bool after, int64_t n, int64_t si
 	return after ? 0 : n - size;
 }
 
-/* One axis of y = pad x: dx = the middle of dy, plus, where the border repeats x, dy's border put where it
- * was taken from (reflect: mirrored; edge: summed; wrap: at the other end). */
+/* One axis of y = pad x: dx = the middle of dy.  Where the border repeats x, dy's border is added at the positions
+ * that it was copied from (reflect: mirrored; edge: summed; wrap: at the other end). */
 static Value *unpad_axis(Builder *b, Value *dy, const char *mode, int axis, int64_t n, int64_t before,
 	int64_t after)
 {

@@ -1,7 +1,7 @@
 /* passes/grad/rules_nn.c: gradient rules of matmul, convolution, pooling, norms, attention, losses.
  *
- * Ops with statistics (norms, softmax, attention, losses) keep what backward needs as further results and
- * have one gradient op each; what that op does not give is composed here. */
+ * Ops with statistics (norms, softmax, attention, losses) keep what backward needs as additional results and have
+ * one gradient op each; gradients that this op does not give are composed of other ops here. */
 #include "passes/grad/rules.h"
 
 #include <string.h>

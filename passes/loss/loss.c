@@ -26,7 +26,7 @@ typedef struct Loss {
 	Diag *d;
 	Builder b;
 	Spec spec;
-	/* what was built */
+	/* results of the build function */
 	Value *sum, *weight;
 	Value *logits, *labels; /* of a cross-entropy: for the accuracy */
 	int64_t n;              /* static element count */
@@ -219,7 +219,7 @@ static Op *choose_output(Loss *l)
 	return NULL;
 }
 
-/* Without --loss: output:NAME of the only float output when it is a scalar. */
+/* The default without --loss: output:NAME of the only float output, if that is a scalar. */
 static const LossKind *default_loss(Loss *l)
 {
 	const Op *only = NULL;
@@ -300,7 +300,7 @@ static Value *token_input(Loss *l, const Type *labels)
 	return NULL;
 }
 
-/* Labels one position earlier; the last position of each sample is ignored. */
+/* The labels moved one position earlier; the last position of each sample is ignored. */
 static Value *shifted_labels(Loss *l, const Type *labels)
 {
 	Builder *b = &l->b;

@@ -25,8 +25,8 @@ bool loss_classes_are_last(const Module *m, const Value *logits);
  * mean or a ratio over samples.  Must run before any rewrite rule, since rules remove reductions over dims of 1 and
  * divisions by 1. */
 void loss_note_reductions(Module *m);
-/* Whether the losses that an output gives on ranks and micro-batches are added rather than averaged.  Notes what
- * was assumed, and warns where --loss-reduce contradicts the graph. */
+/* Whether the losses that an output gives on ranks and micro-batches are added rather than averaged.  Warns where a
+ * mean is only assumed, and where --loss-reduce contradicts the graph. */
 bool loss_adds(const Module *m, const Options *o, const Op *output, Diag *d);
 /* Whether num / den is a mean over what den counts: both are sums over samples, and den is a sum of numbers that do
  * not depend on parameters.  output: the quotient; its note counts where rules have changed the module. */

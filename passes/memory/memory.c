@@ -408,7 +408,7 @@ static const char *value_text(Module *m, const Value *v)
 	return arena_printf(m->arena, "%%%s, %s,", v->name, type_str(m->arena, &v->type));
 }
 
-/* Each is as large as an arena may be, so that the sums of all have an int64. */
+/* Refuses a value that is larger than an arena may be, and a sum of all that does not fit into an int64. */
 static bool check_values(Module *m, Diag *d)
 {
 	int64_t sum = 0;
@@ -489,7 +489,8 @@ static const char *place_text(const Place *p, Arena *a)
 		p->unit ? ir_unit_str(a, p->unit) : "", (long long)p->offset);
 }
 
-/* Activations lie anywhere in their arena, all else where this pass puts it. */
+/* Checks the place of a value: activations may lie anywhere in their arena, all others must lie where this pass
+ * puts them. */
 static bool check_place(const Module *m, const Buffers *b, Value *v, const char *file, Diag *d)
 {
 	Place want = place_of(b, v);
@@ -521,7 +522,7 @@ static bool same_number(const char *file, const char *what, int64_t is, int64_t 
 	return is == want;
 }
 
-/* Inputs, buffers and states lie in order; the module is as place_symbols makes it. */
+/* Checks that inputs, buffers and states lie in order.  The module must be as place_symbols leaves it. */
 static bool check_symbol_places(Module *m, const char *file, Arena *a, Diag *d)
 {
 	int64_t input = m->input_bytes, state = m->state_bytes, *at = NEW_N(a, int64_t, m->n_symbols);

@@ -22,7 +22,7 @@ static const int64_t IMPROVE_STEPS = 40 * 1000 * 1000; /* block pairs looked at 
 typedef struct Pack {
 	MemoryBlock *block;
 	int n, n_positions;
-	int64_t *offset;   /* of the attempt */
+	int64_t *offset;   /* of the current attempt */
 	int64_t *best;
 	int64_t best_end, bound;
 	Arena *a;

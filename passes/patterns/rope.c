@@ -1,7 +1,7 @@
 /* passes/patterns/rope.c: recognises rotary position embeddings: x * cos + turned(x) * sin.
  *
- * turned(x) is (-b, a) where x is (a, b): the halves of the last dim (Llama, GPT-NeoX), or the odd and even
- * elements of it (GPT-J), which is what the op calls interleaved. */
+ * turned(x) is (-b, a) if x is (a, b).  a and b are the halves of the last dim (Llama, GPT-NeoX), or its even and
+ * odd elements (GPT-J); the op calls the latter form interleaved. */
 #include "passes/patterns/patterns.h"
 
 #include <string.h>

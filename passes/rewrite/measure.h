@@ -1,18 +1,18 @@
 /* passes/rewrite/measure.h: a number for a module that every rewrite rule of canon, patterns and layout lowers.
  *
- * It is four numbers, compared from the first: LAYOUT, WORK, SHAPE and PLACE.  Each gives every value a cost, made
- * of its operands' costs: factor * (their sum) + a constant, by the tables of measure.def; the module's number is
- * the sum over what its effects read.  Since factors are at least 1, lowering the cost of one value lowers the
- * module's, however many ops share it, and what nothing reads costs nothing.  So a rule `before -> after` is shown
- * to fall by comparing two polynomials in the costs of its operands:
+ * It is four numbers, compared in this order: LAYOUT, WORK, SHAPE and PLACE.  Each number gives every value a cost that
+ * is made of its operands' costs: factor * (their sum) + a constant, by the tables of measure.def.  The module's number
+ * is the sum of the costs of the values that its effects read.  Since factors are at least 1, lowering the cost of one
+ * value lowers the module's number, however many ops share the value; values that nothing reads cost nothing.  So to
+ * show that a rule `before -> after` lowers a number, one compares two polynomials in the costs of its operands:
  *
- *   LAYOUT  an op in channels-first layout, and a transpose of a value that a channels-last op made; ops double
- *           what stands above them, so such a transpose falls when it moves down
- *   WORK    ops by what they cost, and transposes; ops double, so transposes fall when they move down, merge or
- *           go into matmul's ta and tb.  Reshapes and broadcasts are free
- *   SHAPE   reshapes multiply, so transposes fall when they move below them; an operand that is broadcast, in an op
- *           or implicitly by its rank, costs more; literals cost their extents
- *   PLACE   transposes double, so broadcasts fall when they move below them or below other ops
+ *   LAYOUT  an op in channels-first layout, and a transpose of a value that a channels-last op made, have a cost; ops
+ *           double the costs above them, so the cost of such a transpose falls when it moves down
+ *   WORK    ops cost what they compute, and transposes cost too; ops double, so the cost of transposes falls when they
+ *           move down, merge or become matmul's ta and tb.  Reshapes and broadcasts are free
+ *   SHAPE   reshapes multiply, so the cost of transposes falls when they move below reshapes; an operand that is
+ *           broadcast, by an op or implicitly by its rank, costs more; literals cost their extents
+ *   PLACE   transposes double, so the cost of broadcasts falls when they move below transposes or other ops
  *
  * A rule may raise a number only if it lowers one before it. */
 #ifndef SHARDC_MEASURE_H

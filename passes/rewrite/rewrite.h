@@ -14,7 +14,7 @@
 
 typedef struct Rewriter {
 	Module *m;
-	Builder b;      /* emits before the op at hand */
+	Builder b;      /* emits before the current op */
 	Diag *d;
 	Arena *scratch;
 	EvalEnv *env;   /* evaluated constants */

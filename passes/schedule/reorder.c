@@ -13,7 +13,7 @@ enum { MANY_READERS = 16 };
 typedef struct Reorder {
 	Module *m;
 	Buffers *b;      /* of the original order; op->order is the position in it */
-	int *at;         /* by position: that of the op whose group it stands in now */
+	int *at;         /* by position: the position of the op to whose group it belongs now */
 	Op **edge;       /* by position of a group's op: its first member (sink) or last (hoist) */
 	int moves;
 } Reorder;

@@ -84,10 +84,10 @@ typedef struct Family {
 
 typedef struct Element {
 	const char *name;     /* "h.0" */
-	const char *child;    /* first sub-scope seen, at any depth */
+	const char *child;    /* the first sub-scope that was seen, at any depth */
 	bool many;            /* another sub-scope was seen */
 	uint64_t signature;   /* hash of its ops, independent of their order */
-	int index;            /* of its block, -1 = not one */
+	int index;            /* index of its block, -1 = it is not a block */
 	Container *container;
 	Family *family;
 } Element;

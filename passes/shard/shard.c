@@ -117,7 +117,7 @@ static void gather(Shard *s, Unit *u, Op *before)
 		op ? op->out : NULL, NULL, NULL);
 }
 
-/* The value that stands for v, a parameter or an alias of one, before op `at`. */
+/* The value to read instead of v, a parameter or an alias of one, in front of op `at`. */
 static Value *localize(Shard *s, Value *v, Op *at)
 {
 	const void *key = v->op->kind == OP_PARAM ? (void *)v->op->sym : (void *)v;
@@ -439,7 +439,7 @@ static Value *reduce_unit(Shard *s, Unit *u, const PtrMap *updates)
 	Builder b = builder_at(s, start, SEC_BACKWARD, loc);
 	b.unit = u;
 	ir_emit(&b, goes_on ? OP_CARRIED_GRAD : OP_ZERO_GAPS, 0, NULL, NULL);
-	b = builder_at(s, g.last ? g.last->next : start, section, loc); /* without a last one, behind zero_gaps */
+	b = builder_at(s, g.last ? g.last->next : start, section, loc); /* else right behind zero_gaps */
 	b.unit = u;
 	b.name = arena_printf(m->arena, "%s.grad", u->name);
 	Value *flat = ir_emit(&b, OP_COLLECT, g.n, g.of, NULL);

@@ -232,7 +232,7 @@ static bool find_ignored(Ignorer *g, const Options *o, const PolicyFile *f)
 
 /* ---- strategies ---- */
 
-/* The strategy of all units that have none of their own. */
+/* Finds the strategy of all units that have none of their own. */
 static bool whole_strategy(const Options *o, const PolicyFile *f, int *out, Diag *d)
 {
 	bool by_file = f->strategy != STRATEGY_UNSET && !o->given.strategy;

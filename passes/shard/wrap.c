@@ -352,7 +352,7 @@ static void add_groups(TreeNode *n, Groups *out, Arena *a)
 	vec_push(a, out, ((Group){.name = n->parent ? n->name : "root", .strategy = STRATEGY_UNSET, .owner = -1}));
 }
 
-/* Each parameter goes to the innermost unit around its module. */
+/* Puts each parameter into the innermost unit around its module. */
 static void fill_groups(Module *m, const ModuleTree *t, Groups *out, Arena *a, Diag *d)
 {
 	for (int i = 0; i < m->n_symbols; i++) {
