@@ -1,5 +1,5 @@
 /* tests/unit/cluster.h: several ranks of one small model as threads, which read each other's memory; layout, slices and
- * files are those of a run.  The model has a unit of every strategy; which unit has which is shifted. */
+ * files are those of a real run.  The model has a unit of every strategy; tests can shift which unit has which. */
 #ifndef SHARDC_TEST_CLUSTER_H
 #define SHARDC_TEST_CLUSTER_H
 

@@ -1,5 +1,5 @@
 /* tests/unit/kernel_cases.h: what the kernel tests share.  A case is a function named case_<op>; the table in
- * test_kernels.c asks for one per row of kernels/kernels.def. */
+ * test_kernels.c needs one for each row of kernels/kernels.def. */
 #ifndef SHARDC_KERNEL_CASES_H
 #define SHARDC_KERNEL_CASES_H
 

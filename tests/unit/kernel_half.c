@@ -1,5 +1,6 @@
-/* tests/unit/kernel_half.c: kernels of bf16 and f16 against the f64 (attention, rope: f32) kernels on the same
- * rounded numbers: what is computed in f32 and rounded once errs by half a unit of the last place. */
+/* tests/unit/kernel_half.c: compares kernels of bf16 and f16 with the f64 (attention, rope: f32) kernels on the same
+ * rounded numbers: a result that is computed in f32 and rounded once is off by half a unit in the last place at
+ * most. */
 #include "tests/unit/kernel_cases.h"
 
 static const KDType types[] = {K_BF16, K_F16};

@@ -1,4 +1,4 @@
-/* tests/unit/loaded.c: what tests want of a model that was loaded. */
+/* tests/unit/loaded.c: look-ups in a loaded model, for tests. */
 #include "tests/unit/loaded.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* tests/unit/loaded.h: what tests want of a model that was loaded; what is missing fails the test that asks. */
+/* tests/unit/loaded.h: look-ups in a loaded model, for tests; a missing item fails the test that asks for it. */
 #ifndef SHARDC_TEST_LOADED_H
 #define SHARDC_TEST_LOADED_H
 

@@ -1,7 +1,6 @@
-/* tests/unit/main.c: runs all suites, or those named, and exits 1 when an assertion failed.
+/* tests/unit/main.c: runs all suites, or those named, and exits with 1 if an assertion failed.
  *
- * Every rewriting is watched: SHARDC_CHECK_REWRITES (passes/rewrite/progress.h).
- * usage: unit [SUITE ...] */
+ * Every rewrite is checked for progress: SHARDC_CHECK_REWRITES (passes/rewrite/progress.h).  usage: unit [SUITE ...] */
 #include "tests/unit/unit.h"
 
 #include <stdio.h>

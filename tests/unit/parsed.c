@@ -1,4 +1,4 @@
-/* tests/unit/parsed.c: modules that tests write as text, and what is in them. */
+/* tests/unit/parsed.c: parses modules that tests write as text, and looks up their parts. */
 #include "tests/unit/parsed.h"
 
 #include <string.h>

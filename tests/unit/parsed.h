@@ -1,4 +1,4 @@
-/* tests/unit/parsed.h: modules that tests write as text, and what is in them. */
+/* tests/unit/parsed.h: parses modules that tests write as text, and looks up their parts. */
 #ifndef SHARDC_TEST_PARSED_H
 #define SHARDC_TEST_PARSED_H
 

@@ -1,5 +1,5 @@
-/* tests/unit/play.h: runs of a few ranks, each a forked process that joins a hub over the loopback, and what became of
- * them. */
+/* tests/unit/play.h: runs of a few ranks, each a forked process that joins a hub over the loopback, and how each
+ * ended. */
 #ifndef SHARDC_TEST_PLAY_H
 #define SHARDC_TEST_PLAY_H
 

@@ -1,4 +1,5 @@
-/* tests/unit/test_chance.c: rounding by chance: to a neighbour, without bias, by numbers that parts do not change. */
+/* tests/unit/test_chance.c: stochastic rounding goes to a neighbour, has no bias, and uses the same random numbers for
+ * a tensor and its parts. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

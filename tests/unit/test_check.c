@@ -1,6 +1,6 @@
-/* tests/unit/test_check.c: --check-passes finds passes that are wrong, and names them.
+/* tests/unit/test_check.c: --check-passes finds wrong passes and names them.
  *
- * Each case is a pass of the pipeline with one thing broken: a rule that holds for some values only, a gradient, a
+ * Each case is a pass of the pipeline with one thing broken: a rule that holds only for some values, a gradient, a
  * merge of ops that are not equal, something left out.  The checker must name the pass, and the rule or the value. */
 #include "passes/canon/canon.h"
 #include "passes/check/check.h"

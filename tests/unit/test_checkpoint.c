@@ -1,5 +1,5 @@
-/* tests/unit/test_checkpoint.c: a checkpoint's folder as base/checkpoint.c reads it: pieces are found, whatever leads
- * outside of files or leaves elements out is refused. */
+/* tests/unit/test_checkpoint.c: base/checkpoint.c reads a checkpoint's folder: it finds pieces, and refuses whatever
+ * leads outside of files or leaves elements out. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

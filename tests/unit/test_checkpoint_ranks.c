@@ -1,6 +1,6 @@
 /* tests/unit/test_checkpoint_ranks.c: initial weights, checkpoints, resumes and averages of several ranks.
  *
- * Units have 16-bit roles and masters in some, too: what is in files does not change by them. */
+ * Some cases have units with 16-bit roles and masters, which do not change the contents of files. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

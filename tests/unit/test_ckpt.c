@@ -1,6 +1,6 @@
-/* tests/unit/test_ckpt.c: cuts of shardc ckpt: every element is written once, by a rank that holds it; layouts that
- * cannot be are refused.  Names of states.  Files that could not be read back are not written; models that are written
- * appear with their data or not at all. */
+/* tests/unit/test_ckpt.c: how shardc ckpt cuts tensors: every element is written once, by a rank that holds it, and
+ * impossible layouts are refused.  Also tests names of states, that files which could not be read back are not written,
+ * and that a written model appears with its data or not at all. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -1,8 +1,8 @@
 /* tests/unit/test_codegen.c: emitted programs compute what the f64 reference computes, whatever the names.
  *
- * One program holds every op of codegen_ops.ir; it is written, compiled, linked and run as a user's would
- * be, and each result is compared with ir/eval.  A row of ops.def that is lowered to code and does not
- * occur there fails by name. */
+ * One program has every op of codegen_ops.ir; it is emitted, compiled, linked and run like a user's program, and each
+ * result is compared with ir/eval.  If an op of ops.def that is lowered to code is missing there, the test fails and
+ * names it. */
 #include "base/npy.h"
 #include "codegen/pieces.h"
 #include "passes/passes.h"

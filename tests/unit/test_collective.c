@@ -1,9 +1,9 @@
 /* tests/unit/test_collective.c: every collective in every mixture of dtypes, to the bit and to the byte.
  *
  * Ranks are threads that read each other's memory.  They train one unit with two trainable flats and a frozen one:
- * gather, reduce, update, broadcast, twice.  What each step should leave behind is computed here from the rules
- * (who rounds what, when, in which order sums are made), one element at a time; bytes that came from peers are those
- * that base/plan.c foretells, and all memory is what base/layout.c foretells. */
+ * gather, reduce, update, broadcast, twice.  What each step should leave behind is computed here from the rules (who
+ * rounds what, when, in which order sums are made), one element at a time; bytes received from peers must be those that
+ * base/plan.c predicts, and all memory must be what base/layout.c predicts. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>

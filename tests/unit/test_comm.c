@@ -1,6 +1,6 @@
-/* tests/unit/test_comm.c: several ranks on the program of toy.h: W ranks with a batch of B against one loop in
- * f64 over W B samples, for every strategy; bits of every way to run the same sums; evaluations, ends that ranks
- * agree on, starts that they do not. */
+/* tests/unit/test_comm.c: several ranks on the program of toy.h: compares W ranks with a batch of B with one loop in
+ * f64 over W B samples, for every strategy.  Also tests that every way to run the same sums gives the same bits,
+ * evaluations, ends on which ranks agree, and starts at which they differ. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Suite compact: a module whose ops are moved is the same module, and no memory of what it was is left. */
+/* Suite compact: compacting moves a module's ops without changing the module, and leaves no pointer into the old
+ * memory. */
 #include "ir/ir.h"
 #include "tests/unit/parsed.h"
 #include "tests/unit/unit.h"

@@ -1,4 +1,4 @@
-/* tests/unit/test_control.c: ranks find each other, agree, and are missed when they hang or die. */
+/* tests/unit/test_control.c: ranks find each other and agree, and the control plane notices ranks that hang or die. */
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>

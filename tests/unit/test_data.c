@@ -1,4 +1,4 @@
-/* tests/unit/test_data.c: which sample comes when, token streams, the learning rate. */
+/* tests/unit/test_data.c: the order of samples, token streams, and the learning-rate schedule. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-/* tests/unit/test_eval.c: the reference evaluator against results worked out by hand (eval_cases.def), and
- * what else it promises: folding from constants alone, rounding, dropout that depends on nothing but its
- * key and counter, symbols. */
+/* tests/unit/test_eval.c: compares the reference evaluator with results worked out by hand (eval_cases.def), and tests
+ * its other properties: folding from constants alone, rounding, dropout that depends only on its key and counter,
+ * symbols. */
 #include "base/philox.h"
 #include "ir/eval.h"
 #include "tests/unit/parsed.h"

@@ -1,4 +1,4 @@
-/* tests/unit/test_fold.c: sums of what ranks send, copies and casts of what they receive, bit by bit. */
+/* tests/unit/test_fold.c: sums over ranks, and copies and casts of what ranks receive, bit by bit. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* tests/unit/test_frontend.c: what ONNX models become: shapes, constants, functions, modes. */
+/* tests/unit/test_frontend.c: how ONNX models are imported: shapes, constants, functions, modes. */
 #include <math.h>
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* tests/unit/test_grad.c: the gradient of every op against central differences through the f64 reference.
  *
- * For each case of grad_cases.def a module is built whose loss is a fixed random combination of the op's
- * results; autodiff_build's gradients must agree with (loss(x + h) - loss(x - h)) / 2h to 1e-6 of the
- * tensor's norm.  A row of ops.def that has a gradient rule and no case fails by name.  Programs below
- * check what lies between the rules: sums, slices of one value, values used twice. */
+ * For each case of grad_cases.def a module is built whose loss is a fixed random combination of the op's results;
+ * autodiff_build's gradients must agree with (loss(x + h) - loss(x - h)) / 2h to 1e-6 of the tensor's norm.  If a row
+ * of ops.def has a gradient rule and no case, the test fails and names it.  The programs below check the combination of
+ * rules: sums, slices of one value, values used twice. */
 #include "passes/grad/rules.h"
 #include "tests/unit/unit.h"
 

@@ -1,4 +1,5 @@
-/* tests/unit/test_init.c: random initial values: the generator's own numbers, the same for every part of a tensor. */
+/* tests/unit/test_init.c: random initial values: they equal the generator's numbers, and those of a part equal those of
+ * the whole tensor. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* tests/unit/test_launch.c: how a process came to be, read from options and launchers' variables; secrets. */
+/* tests/unit/test_launch.c: which rank a process is, according to options and launchers' variables; secrets. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
 /* tests/unit/test_loss.c: the value of every --loss, and what its eval section computes.
  *
- * Modules are parsed, the passes loss and autodiff run, and what is reported is held against the loss's
- * definition written out here; the gradient against central differences. */
+ * Modules are parsed and go through the passes loss and autodiff; the reported loss is compared with the loss's
+ * definition, which is written out here, and the gradient with central differences. */
 #include "passes/passes.h"
 #include "tests/unit/unit.h"
 

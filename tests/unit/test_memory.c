@@ -1,5 +1,5 @@
-/* tests/unit/test_memory.c: packing, the plan of random programs, and that the plan's proof refutes broken
- * plans.  memory_check is the oracle of the planner; here mutants are the oracle of memory_check. */
+/* tests/unit/test_memory.c: packing, plans of random programs, and that memory_check, which proves plans, refuses
+ * broken ones. memory_check is the oracle of the planner, and mutated plans test memory_check. */
 #include "passes/passes.h"
 #include "tests/unit/parsed.h"
 #include "tests/unit/unit.h"

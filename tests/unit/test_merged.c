@@ -1,4 +1,4 @@
-/* tests/unit/test_merged.c: tensors that exporters merged or folded, and what each of them is. */
+/* tests/unit/test_merged.c: tensors that exporters merged or folded, and the role that each gets. */
 #include <stdio.h>
 #include <string.h>
 

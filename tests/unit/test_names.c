@@ -1,4 +1,5 @@
-/* tests/unit/test_names.c: what parameters and buffers of ONNX models are called, which are one, which are lost. */
+/* tests/unit/test_names.c: names of parameters and buffers of ONNX models, which of them are one tensor, and which are
+ * lost. */
 #include <string.h>
 
 #include "tests/unit/loaded.h"

@@ -1,4 +1,4 @@
-/* tests/unit/test_npy.c: .npy files: what is written is read, what is broken is refused in words. */
+/* tests/unit/test_npy.c: .npy files: what was written is read back, and broken files are refused with a message. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

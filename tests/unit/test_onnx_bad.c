@@ -1,4 +1,4 @@
-/* tests/unit/test_onnx_bad.c: files that are no models, or bad ones: a message in the user's words. */
+/* tests/unit/test_onnx_bad.c: files that are not models, or are bad ones, give a message in the user's terms. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,6 +1,7 @@
-/* tests/unit/test_parent.c: launch_ranks, the parent of ranks on one host, ends as they do, and they end with it.
+/* tests/unit/test_parent.c: launch_ranks, the parent of ranks on one host, ends with their status, and they end when it
+ * does.
  *
- * The ranks are this program, started again: suite_parent sees that it is a rank and plays its part. */
+ * The ranks are this program, started again: suite_parent detects that it is a rank and acts as one. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* tests/unit/test_plan.c: what `shardc plan --format=json` says equals each strategy's closed form: bytes per
+/* tests/unit/test_plan.c: the output of `shardc plan --format=json` equals each strategy's closed form: bytes per
  * category, and number and bytes of collectives, gaps, padding, rings and owners included.
  *
  * The closed forms are computed here from the flats of the planned module and the slots in its text, without

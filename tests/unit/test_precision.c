@@ -1,8 +1,8 @@
 /* tests/unit/test_precision.c: a 16-bit program computes what the f32 one does, up to 16-bit roundings.
  *
  * The module of a golden file goes through the passes up to `cse`, once in f32 and once with --param-dtype, and both
- * are run by the reference evaluator on the same numbers: their losses and gradients must be close, and not equal.
- * What each flat is, by strategy and options, is compared with the table of docs/precision.md. */
+ * are run by the reference evaluator on the same numbers: their losses and gradients must be close, and not equal.  The
+ * dtypes of each flat, by strategy and options, are compared with the table of docs/precision.md. */
 #include "passes/passes.h"
 #include "tests/unit/unit.h"
 

@@ -1,8 +1,8 @@
 /* tests/unit/test_rewrite.c: canon, patterns and layout keep what a module computes, and rewriting ends.
  *
- * Every golden test of these passes is run here too: its module and the rewritten one are evaluated in f64
- * on the same random numbers and must agree, and a second run of the passes must change nothing.  Rules made to
- * undo one another show that a runaway is ended and named. */
+ * Every golden test of these passes is run here too: its module and the rewritten one are evaluated in f64 on the same
+ * random numbers and must agree, and a second run of the passes must change nothing.  Rules that undo one another show
+ * that an endless rewrite is stopped and named. */
 #include "passes/rewrite/measure.h"
 #include "passes/passes.h"
 #include "passes/rewrite/rewrite.h"

@@ -1,4 +1,4 @@
-/* tests/unit/test_roles.c: what initializers are taken for: metadata, names, values, lists. */
+/* tests/unit/test_roles.c: the roles that initializers get from metadata, names, values and lists. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

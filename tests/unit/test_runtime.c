@@ -1,5 +1,5 @@
-/* tests/unit/test_runtime.c: the driver of a training binary: its numbers against a plain f64 loop, bad input, its
- * memory, its exit codes and what it says. */
+/* tests/unit/test_runtime.c: the loop of a training binary: its numbers compared with a plain f64 loop, bad input,
+ * memory, exit codes and messages. */
 #include <jansson.h>
 #include <malloc.h>
 #include <math.h>

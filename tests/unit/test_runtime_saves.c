@@ -1,5 +1,5 @@
-/* tests/unit/test_runtime_saves.c: what a run leaves in files when it ends, is stopped, is killed or finds no room:
- * checkpoints, what goes on from them, logs. */
+/* tests/unit/test_runtime_saves.c: the files that a run leaves when it ends, is stopped, is killed or finds the disk
+ * full: checkpoints, runs that resume from them, logs. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* tests/unit/test_safetensors.c: what is written is read, and no header leads outside the file. */
+/* tests/unit/test_safetensors.c: what was written is read back, and no header leads outside the file. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* Suite samples: how a value depends on the samples of a batch, one row a graph. */
+/* Suite samples: how values depend on the samples of a batch; one row per graph. */
 #include <stdlib.h>
 #include <string.h>
 

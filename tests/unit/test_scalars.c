@@ -1,4 +1,4 @@
-/* Suite scalars: what a step's sums become: the loss, the factor of gradients, the clip coefficient. */
+/* Suite scalars: what follows from a step's sums: the loss, the factor of gradients, the clip coefficient. */
 #include "runtime/scalars.h"
 #include "tests/unit/unit.h"
 

@@ -1,4 +1,4 @@
-/* tests/unit/test_shape.c: what shape rules refuse (shape_cases.def), in the user's words. */
+/* tests/unit/test_shape.c: what shape rules refuse (shape_cases.def), with messages in the user's terms. */
 #include "ir/ir.h"
 #include "tests/unit/unit.h"
 

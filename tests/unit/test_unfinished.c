@@ -1,4 +1,4 @@
-/* tests/unit/test_unfinished.c: what is being made goes with a failure or a signal, and nothing else does. */
+/* tests/unit/test_unfinished.c: unfinished files are removed after a failure or a signal, and no others are. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>

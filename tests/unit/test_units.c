@@ -1,7 +1,7 @@
 /* tests/unit/test_units.c: units partition the parameters, owners follow the greedy rule, buckets their limit.
  *
- * Random models of nested modules, tied parameters and frozen ones go through every policy; owners are held
- * against the rule written down as plainly as possible. */
+ * Random models of nested modules, tied parameters and frozen ones go through every policy; owners are compared with
+ * the rule, written down as plainly as possible. */
 #include "passes/shard/wrap.h"
 #include "tests/unit/unit.h"
 

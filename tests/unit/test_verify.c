@@ -1,6 +1,6 @@
-/* tests/unit/test_verify.c: the verifier accepts a right module and names what is wrong in broken ones.
+/* tests/unit/test_verify.c: the verifier accepts a correct module and names what is wrong in broken ones.
  *
- * Each case breaks the same right module in one way, as a buggy pass or a hostile text would. */
+ * Each case breaks the same correct module in one way, as a buggy pass or a hostile text would. */
 #include "ir/ir.h"
 #include "tests/unit/parsed.h"
 #include "tests/unit/unit.h"

@@ -1,7 +1,7 @@
-/* tests/unit/test_verify_plan.c: schedules that are right, and what breaks each rule of ir/verify_plan.c.
+/* tests/unit/test_verify_plan.c: correct schedules, and edits that break each rule of ir/verify_plan.c.
  *
- * A case replaces text in a right module, as an edit or a buggy pass would, and names the rule that must be
- * found.  Text that does not occur exactly once is a failure, so that no case goes quiet. */
+ * A case replaces text in a correct module, as an edit or a buggy pass would, and names the rule that must report it.
+ * If the text does not occur exactly once, the test fails, so that no case stops testing without notice. */
 #include "ir/ir.h"
 #include "tests/unit/unit.h"
 

@@ -1,4 +1,4 @@
-/* tests/unit/test_words.c: what people write: sizes, near words, other systems' words, regular expressions. */
+/* tests/unit/test_words.c: what users write: sizes, misspelt words, other systems' words, regular expressions. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* tests/unit/toy_reference.h: what the program of toy.h reads and, in a loop in f64, what comes of it. */
+/* tests/unit/toy_reference.h: the inputs of the program of toy.h, and its results computed in a loop in f64. */
 #ifndef SHARDC_TESTS_TOY_REFERENCE_H
 #define SHARDC_TESTS_TOY_REFERENCE_H
 

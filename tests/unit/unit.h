@@ -1,4 +1,4 @@
-/* tests/unit/unit.h: every tests/unit/test_X.c exports suite_X(), which adds its suite to CUnit's registry.
+/* tests/unit/unit.h: each tests/unit/test_X.c exports suite_X(), which adds its suite to CUnit's registry.
  *
  * suites.def is made by the Makefile from the names of the files. */
 #ifndef SHARDC_UNIT_H
