@@ -121,6 +121,14 @@ static bool load(Variants *v, Options *o, Arena *a, Diag *d)
 	return ok;
 }
 
+/* Says that --optimizer is not used: a text with a train block has its optimizer's ops and states. */
+static void warn_optimizer(const Module *m, const Options *o, Diag *d)
+{
+	if (m->train && o->graph.optimizer && strcmp(o->graph.optimizer, m->train->optimizer))
+		diag_warn(d, "--optimizer", "the train block of \"%s\" says optimizer=\"%s\": \"%s\" is not used", o->input,
+			m->train->optimizer, o->graph.optimizer);
+}
+
 /* Whether a text at PLAN was read, which is a program already: no pass runs unless --passes names some. */
 static bool is_planned(const Variants *v, const Options *o)
 {
@@ -147,6 +155,11 @@ static bool accept(const Variants *v, const Options *o, Diag *d)
 		diag_warn(d, "--accum", "a text at PLAN says itself how many micro-batches a step may have: it is not used");
 	if (prints_ir(o))
 		return true;
+	if (o->what.emit == EMIT_LIB && v->of[VARIANT_FIRST]) {
+		diag_error(d, o->input, "a step of several micro-batches is for programs: a library's step takes the samples "
+			"of one (compile without --accum=many)");
+		return false;
+	}
 	return pipeline_accept(v, o->input, options_cuda(o), d) && (!hook->file || codegen_check_hook(hook, &t, d));
 }
 
@@ -439,6 +452,8 @@ static int compile(Options *o, Arena *a, Diag *d)
 	static const Hook none;
 	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(v.of[VARIANT_ONLY])->hook : &none;
 	options_warn_unread(o, stage_runs, &(StageContext){o, planned, named->file, a}, a, d);
+	if (loaded && !planned)
+		warn_optimizer(v.of[VARIANT_ONLY], o, d);
 	bool ok = loaded && check_named_hook(named, &hook, o, d)
 		&& (planned ? accept(&v, o, d) : build(&v, o, &view, d));
 	int status = compile_status(ok, &report);

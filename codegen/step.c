@@ -373,6 +373,7 @@ bool codegen_write(const Variants *program, const CodegenTarget *t, const char *
 		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .constants = map_new(a),
 		.paths = map_new(a), .checks = ptrmap_new(a), .events = ptrmap_new(a)};
 	int before = d->errors;
+	map_put(e.functions, "eval_collectives", NULL); /* a table; a module "collectives" would have that name, too */
 	write_module(&e, m, "");
 	for (int k = VARIANT_FIRST; e.several && k < VARIANT_COUNT; k++)
 		write_module(&e, program->of[k], arena_printf(a, "%s_", variant_text[k]));

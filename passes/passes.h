@@ -63,6 +63,8 @@ bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync
 void pipeline_free(Variants *v);
 /* Whether a program can be made of a PLAN that was read from `file`, as it is.  cuda: the target is CUDA. */
 bool pipeline_accept(const Variants *v, const char *file, bool cuda, Diag *d);
+/* accept.c: what of that follows from inputs, sources and owners; false after messages. */
+bool accept_declarations(const Module *m, const char *file, Diag *d);
 
 /* ---- shared by two or more passes ---- */
 

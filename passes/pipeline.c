@@ -310,7 +310,8 @@ static bool check_whole(const Variants *v, const char *file, bool cuda, Diag *d)
 
 bool pipeline_accept(const Variants *v, const char *file, bool cuda, Diag *d)
 {
-	if (!check_whole(v, file, cuda, d) || !check_alike(v, file, d))
+	if (!check_whole(v, file, cuda, d) || !accept_declarations(v->of[VARIANT_ONLY], file, d)
+			|| !check_alike(v, file, d))
 		return false;
 	for (int k = 0; k < VARIANT_COUNT; k++)
 		if (v->of[k] && !memory_accept(v->of[k], file, d))

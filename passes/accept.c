@@ -1,0 +1,63 @@
+/* passes/accept.c: whether the declarations of a PLAN that was read can be those of a program.
+ *
+ * The frontend and the passes make them right; a text may say anything, and emitted programs believe what they are
+ * made of: how many samples a row of an input holds, where a file has a tensor, which rank updates a unit. */
+#include "passes/passes.h"
+
+#include <inttypes.h>
+
+static void check_input(const Module *m, const Symbol *s, const char *file, Diag *d)
+{
+	if (s->kind == SYM_INPUT && s->batched && (m->batch <= 0 || !s->type.rank || s->type.dim[0] != m->batch))
+		diag_error(d, file, "input \"%s\" %s is read by sample, and the module says batch=%" PRId64 ": the first "
+			"dimension must be that", s->name, type_str(m->arena, &s->type), m->batch);
+}
+
+/* Whether perm turns the file's dimensions into the symbol's. */
+static bool is_permuted(const Symbol *s)
+{
+	const Source *f = &s->src;
+	bool taken[IR_MAX_RANK] = {false};
+	for (int i = 0; i < f->rank; i++) {
+		int from = f->perm[i];
+		if (from < 0 || from >= f->rank || taken[from] || f->dim[from] != s->type.dim[i])
+			return false;
+		taken[from] = true;
+	}
+	return true;
+}
+
+static void check_source(const Module *m, const Symbol *s, const char *file, Diag *d)
+{
+	const Source *f = &s->src;
+	if (!f->file)
+		return;
+	if (f->offset < 0 || f->bytes < 0)
+		diag_error(d, file, "\"%s\": offset=%" PRId64 " and bytes=%" PRId64 " are no place in \"%s\"", s->name,
+			f->offset, f->bytes, f->file);
+	else if (f->rank == s->type.rank && !is_permuted(s))
+		diag_error(d, file, "\"%s\" %s: dims and perm say that \"%s\" holds another shape", s->name,
+			type_str(m->arena, &s->type), f->file);
+}
+
+static void check_owner(const Module *m, const Unit *u, const char *file, Diag *d)
+{
+	if (!strategy_info[u->strategy].owned && u->owner >= 0)
+		diag_error(d, file, "unit %s has owner=%d, and units of %s have none", u->name, u->owner,
+			strategy_info[u->strategy].text);
+	else if (strategy_info[u->strategy].owned && (u->owner < 0 || u->owner >= m->world))
+		diag_error(d, file, "unit %s has owner=%d, which is no rank of world=%d: nobody would update it", u->name,
+			u->owner, (int)m->world);
+}
+
+bool accept_declarations(const Module *m, const char *file, Diag *d)
+{
+	int before = d->errors;
+	for (int i = 0; i < m->n_symbols; i++) {
+		check_input(m, m->symbols[i], file, d);
+		check_source(m, m->symbols[i], file, d);
+	}
+	for (int i = 0; i < m->n_units; i++)
+		check_owner(m, m->units[i], file, d);
+	return d->errors == before;
+}
