@@ -416,7 +416,7 @@ def check_errors(work):
     export("-o", "no/o.safetensors", code=3, say="could not be written: No such file or directory")
     export("-o", "o.onnx", code=2, say="FILE.safetensors, or with --onnx")
     export("--onnx", "model.onnx", "-o", "o.onnx", "--embed", "--external", code=2, say="not both")
-    export("-o", "o.safetensors", "--embed", code=2, say="are of a model")
+    export("-o", "o.safetensors", "--embed", code=2, say="need a model as output")
     want(files() == before, f"left behind: {set(files()) - set(before)}")
     check_old_version(work)
     check_import_errors(work)
