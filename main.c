@@ -160,7 +160,7 @@ static bool accept(const Variants *v, const Options *o, Diag *d)
 			"of one (compile without --accum=many)");
 		return false;
 	}
-	return pipeline_accept(v, o->input, options_cuda(o), d) && (!hook->file || codegen_check_hook(hook, &t, d));
+	return pipeline_accept(v, o->input, o, d) && (!hook->file || codegen_check_hook(hook, &t, d));
 }
 
 static void print_module(const Module *m, const Options *o)
@@ -317,7 +317,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		*why = "by shardc params";
 		return str_is_choice("command|frontend|params|autodiff", name); /* autodiff: shows what it freezes */
 	}
-	const char *no_peak = pass_skipped(o, c->planned, "memory", c->a);
+	const char *no_peak = c->planned ? NULL : pass_skipped(o, false, "memory", c->a);
 	const Stage stages[] = {
 		{"command", true, NULL},
 		{"frontend", !is_ir_file(o->input), "where IR is read, which has it"},
@@ -330,6 +330,9 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		{"program", !run && !plan && !ir, instead},
 		{"compiler", !plan && !ir, instead},
 		{"hook of a text", c->hooked && !ir, instead},
+		{"a pass", !c->planned, "where a text at PLAN is read: no pass runs"},
+		{"text at PLAN", c->planned, instead},
+		{"program of a text", c->planned && !ir, instead},
 	};
 	for (int i = 0; i < COUNT_OF(stages); i++) {
 		*why = stages[i].why;

@@ -61,8 +61,9 @@ typedef struct CheckReport {
 bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
 	Diag *d);
 void pipeline_free(Variants *v);
-/* Whether a program can be made of a PLAN that was read from `file`, as it is.  cuda: the target is CUDA. */
-bool pipeline_accept(const Variants *v, const char *file, bool cuda, Diag *d);
+/* Whether a program for the target of o can be made of a PLAN that was read from `file`, as it is, within
+ * --memory-limit; false after messages. */
+bool pipeline_accept(const Variants *v, const char *file, const Options *o, Diag *d);
 /* accept.c: what of that follows from inputs, sources and owners; false after messages. */
 bool accept_declarations(const Module *m, const char *file, Diag *d);
 
@@ -187,6 +188,8 @@ MemoryPeak memory_peak(Module *m, Arena *a);
 /* Checks a PLAN that was read from `file`: every value must have the place that pass memory would give it, and no
  * value may be overwritten while it is still needed. */
 bool memory_accept(Module *m, const char *file, Diag *d);
+/* Whether what a rank maps for a PLAN is within --memory-limit; false after messages that say where memory peaks. */
+bool memory_fits(Module *m, const Options *o, Diag *d);
 /* Describes a module at SHARD (without slots yet) or at PLAN for base/layout.h. */
 LayoutModel memory_layout(const Module *m, Arena *a);
 /* Adds to the description what the options say: hosts, offload, the snapshot and, for GPUs, the size of the tables

@@ -270,6 +270,23 @@ static bool check_slots(const Variants *v, const char *where, Diag *d)
 	return same;
 }
 
+/* Checks the memory that is mapped for steps of several micro-batches against --memory-limit. */
+static bool check_limit(const Variants *v, const Options *o, Diag *d)
+{
+	Arena *a = arena_new();
+	LayoutModel l = memory_join(v, true, a);
+	LayoutRank who = memory_rank(o);
+	memory_complete(&l, v->of[VARIANT_ONLY], o);
+	int64_t total = layout_memory_most(&l, &who).total;
+	bool fits = !o->memory.memory_limit || total <= o->memory.memory_limit;
+	if (!fits)
+		diag_error(d, "--memory-limit", "steps of several micro-batches need %lld bytes at %lld rank(s), the limit is "
+			"%lld (shardc plan --accum=many shows what of)", (long long)total, (long long)who.world,
+			(long long)o->memory.memory_limit);
+	arena_free(a);
+	return fits;
+}
+
 /* ---- a plan that was read ---- */
 
 /* The modules of a step must come from one model and have the same train block. */
@@ -308,35 +325,18 @@ static bool check_whole(const Variants *v, const char *file, bool cuda, Diag *d)
 	return d->errors == before;
 }
 
-bool pipeline_accept(const Variants *v, const char *file, bool cuda, Diag *d)
+bool pipeline_accept(const Variants *v, const char *file, const Options *o, Diag *d)
 {
-	if (!check_whole(v, file, cuda, d) || !accept_declarations(v->of[VARIANT_ONLY], file, d)
+	if (!check_whole(v, file, options_cuda(o), d) || !accept_declarations(v->of[VARIANT_ONLY], file, d)
 			|| !check_alike(v, file, d))
 		return false;
 	for (int k = 0; k < VARIANT_COUNT; k++)
-		if (v->of[k] && !memory_accept(v->of[k], file, d))
+		if (v->of[k] && (!memory_accept(v->of[k], file, d) || !memory_fits(v->of[k], o, d)))
 			return false;
-	return !v->of[VARIANT_FIRST] || check_slots(v, file, d);
+	return !v->of[VARIANT_FIRST] || (check_slots(v, file, d) && check_limit(v, o, d));
 }
 
 /* ---- steps of several micro-batches ---- */
-
-/* Checks each variant against --memory-limit by itself. */
-static bool check_limit(const Variants *v, const Options *o, Diag *d)
-{
-	Arena *a = arena_new();
-	LayoutModel l = memory_join(v, true, a);
-	LayoutRank who = memory_rank(o);
-	memory_complete(&l, v->of[VARIANT_ONLY], o);
-	int64_t total = layout_memory_most(&l, &who).total;
-	bool fits = !o->memory.memory_limit || total <= o->memory.memory_limit;
-	if (!fits)
-		diag_error(d, "--memory-limit", "steps of several micro-batches need %lld bytes at %lld rank(s), the limit is "
-			"%lld (shardc plan --accum=many shows what of)", (long long)total, (long long)who.world,
-			(long long)o->memory.memory_limit);
-	arena_free(a);
-	return fits;
-}
 
 bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
 	Diag *d)

@@ -451,6 +451,20 @@ static void report_excess(Module *m, const Options *o, int64_t total, Arena *a, 
 			(long long)peak.largest_bytes[i], peak.largest[i]->name, type_str(a, &peak.largest[i]->type));
 }
 
+bool memory_fits(Module *m, const Options *o, Diag *d)
+{
+	Arena *a = arena_new();
+	LayoutModel layout = memory_layout(m, a);
+	LayoutRank who = memory_rank(o);
+	memory_complete(&layout, m, o);
+	int64_t total = layout_memory_most(&layout, &who).total;
+	bool fits = !o->memory.memory_limit || total <= o->memory.memory_limit;
+	if (!fits)
+		report_excess(m, o, total, a, d);
+	arena_free(a);
+	return fits;
+}
+
 bool pass_memory(Module *m, const Options *o, Diag *d)
 {
 	if (!check_values(m, d) || !check_symbols(m, d))
@@ -468,15 +482,8 @@ bool pass_memory(Module *m, const Options *o, Diag *d)
 	const char *violation = memory_check(m, a);
 	if (violation)
 		ice("%s", violation);
-	LayoutModel layout = memory_layout(m, a);
-	LayoutRank who = memory_rank(o);
-	memory_complete(&layout, m, o);
-	LayoutMemory total = layout_memory_most(&layout, &who);
-	bool fits = !o->memory.memory_limit || total.total <= o->memory.memory_limit;
-	if (!fits)
-		report_excess(m, o, total.total, a, d);
 	arena_free(a);
-	return fits;
+	return memory_fits(m, o, d);
 }
 
 /* ---- a plan that was read ---- */

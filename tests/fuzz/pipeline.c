@@ -35,7 +35,10 @@ static void accept_plan(Module *m, const Options *o, Diag *d)
 {
 	int before = d->errors;
 	Variants v = {.of[VARIANT_ONLY] = m};
-	bool ok = pipeline_accept(&v, "text.ir", ir_train(m)->cuda, d);
+	Options same = *o;
+	same.target.target = ir_train(m)->cuda ? TARGET_CUDA : TARGET_CPU;
+	same.memory.memory_limit = 0;
+	bool ok = pipeline_accept(&v, "text.ir", &same, d);
 	if (ok != (d->errors == before))
 		abort();
 	if (ok)
