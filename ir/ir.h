@@ -412,17 +412,8 @@ void ir_move_to_end(Module *m, Op *op, SectionKind s);
 Op *ir_clone(Builder *b, const Op *op, PtrMap *map); /* map: old -> new value; operands found in it are replaced, and
                                                         the results are entered; a fused body is cloned, too */
 void ir_number(Module *m);                        /* sets op->order, counting from 0 in each section */
-bool op_has_effect(const Op *op);
-bool op_is_read(const Op *op);                    /* whether some result has a use */
 void ir_sweep(Module *m, SectionKind s);          /* removes ops without effect whose results are not read, the last
                                                      first */
-/* Whether the op casts an f32 parameter to 16 bits.  At SHARD such a cast needs no code: if all readers of the
- * parameter read it so, its view has that dtype (Flat.param). */
-bool op_is_param_cast(const Op *op);
-/* Whether every rank holds the whole unit in the dtype that it is read in, so that nothing is gathered. */
-bool unit_is_resident(const Unit *u);
-bool unit_gathers_rounded(const Unit *u); /* whether a gather rounds some flat from f32 to 16 bits */
-bool unit_has_master(const Unit *u);
 void ir_rename(Module *m, Value *v, const char *name);
 
 #define IR_FOR_OPS(m, s, op) for (Op *op = (m)->first[s]; op; op = op->next)
@@ -436,6 +427,18 @@ Value *ir_body_emit(Module *m, Op *fused, OpKind kind, int n_in, Value *const *i
 bool ir_body_try(Module *m, Op *fused, OpKind kind, int n_in, Value *const *in, Attr *attrs, DType dtype, Value **out,
 	Buf *err);
 Op *ir_emit_fused(Builder *b, int n_in, Value *const *in, int n_out, const Type *out); /* with an empty body */
+
+/* ---- op.c: what an op or a unit by itself tells ---- */
+
+bool op_has_effect(const Op *op);
+bool op_is_read(const Op *op);                    /* whether some result has a use */
+/* Whether the op casts an f32 parameter to 16 bits.  At SHARD such a cast needs no code: if all readers of the
+ * parameter read it so, its view has that dtype (Flat.param). */
+bool op_is_param_cast(const Op *op);
+/* Whether every rank holds the whole unit in the dtype that it is read in, so that nothing is gathered. */
+bool unit_is_resident(const Unit *u);
+bool unit_gathers_rounded(const Unit *u); /* whether a gather rounds some flat from f32 to 16 bits */
+bool unit_has_master(const Unit *u);
 
 /* compact.c: moves ops and values to new memory, in the order of their lists, and renumbers values in that order.  All
  * pointers to them and all ids become invalid.  The module must pass the verifier. */

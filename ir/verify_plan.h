@@ -1,4 +1,5 @@
-/* ir/verify_plan.h: what the parts of the verifier of schedules share.  Private to ir/verify_plan.c, verify_runs.c. */
+/* ir/verify_plan.h: what the parts of the verifier of schedules share.  Private to
+ * ir/verify_plan.c, verify_grads.c and verify_runs.c. */
 #ifndef SHARDC_VERIFY_PLAN_H
 #define SHARDC_VERIFY_PLAN_H
 
@@ -61,6 +62,22 @@ typedef struct Plan {
 void plan_fail(Plan *p, const char *rule, const Op *op, const char *fmt, ...) PRINTF_LIKE(4, 5);
 /* The collective that is to blame for a fault at op, for messages. */
 const Op *plan_blamed(const Op *op);
+/* The collective whose end a wait waits for. */
+const Op *plan_waited(const Op *wait);
+/* Whether compute, at its current position, follows the end of the collective. */
+bool plan_is_over(Plan *p, const Op *op);
+/* Reports an op that the module's position among the micro-batches of a step does not allow; returns `right`. */
+bool plan_check_variant(Plan *p, const Op *op, bool right, const char *rule);
+/* The value that x is a view of, through any number of views; x itself if it is none. */
+const Value *plan_root(const Value *x);
+const StrategyInfo *plan_strategy(const Op *op); /* the strategy of the op's unit */
+bool plan_is_trained(const Unit *u);             /* whether some flat of the unit is trained */
+
+/* verify_grads.c: checks the gradients that the op reads and writes in place. */
+void plan_check_grad_places(Plan *p, const Op *op);
+/* Checks an op that begins, ends, reduces or reads a flat gradient, and one that updates or broadcasts a unit; other
+ * ops pass. */
+void plan_run_grad(Plan *p, const Op *op);
 
 /* verify_runs.c: checks, over several runs of the programs, that gathers do not start too early. */
 void plan_check_runs(Plan *p);

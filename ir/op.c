@@ -1,0 +1,118 @@
+/* ir/op.c: the table of ops, the words of the IR's enums, and what an op or a unit by itself tells. */
+#include "ir/ir.h"
+
+#include <string.h>
+
+const OpInfo op_info[OP_COUNT] = {
+#define M LEVEL_MODEL
+#define T LEVEL_TRAIN
+#define S LEVEL_SHARD
+#define P LEVEL_PLAN
+#define OP(id, text, imin, imax, out, flags, first, last, attrs, shape, grad, eval, lower, doc) \
+	[OP_##id] = {text, imin, imax, out, flags, first, last, attrs, doc},
+#include "ir/ops.def"
+};
+
+const char *const symbol_kind_text[SYM_COUNT] = {"input", "output", "param", "buffer", "data", "state"};
+const char *const region_text[REGION_COUNT] = {"", "act", "input", "param", "grad", "state"};
+const char *const level_text[LEVEL_COUNT] = {"MODEL", "TRAIN", "SHARD", "PLAN"};
+const char *const offload_text[] = {"none", "optim", "params"};
+const char *const variant_text[VARIANT_COUNT] = {"only", "first", "middle", "last"};
+const char *const sync_text[SYNC_COUNT] = {"none", "last", "every"};
+const char *const section_text[SEC_COUNT] = {"forward", "backward", "update", "eval"};
+
+static const OpKind op_of[RT_COLLECTIVE_KINDS] = {
+#define COLLECTIVE(id, op, ...) OP_##op,
+#include "base/collectives.def"
+};
+
+RtCollectiveKind op_collective(const Op *op)
+{
+	bool shard = op->n_in && op_in(op, 0) && op_in(op, 0)->type.kind == TYPE_SHARD;
+	for (int k = 0; k < RT_COLLECTIVE_KINDS; k++)
+		if (op_of[k] == op->kind && (collective_info[k].act == ACT_COMPLETE) == shard)
+			return (RtCollectiveKind)k;
+	ice("%s is a collective that no table knows", op_info[op->kind].text);
+}
+
+/* The first row of collectives.def that has this op; NULL: the op is no collective. */
+static const CollectiveInfo *row_of(OpKind kind)
+{
+	for (int k = 0; k < RT_COLLECTIVE_KINDS; k++)
+		if (op_of[k] == kind)
+			return &collective_info[k];
+	return NULL;
+}
+
+RtStream op_stream(OpKind kind)
+{
+	const CollectiveInfo *row = row_of(kind);
+	return row ? row->stream : RT_STREAMS;
+}
+
+bool op_reduces(OpKind kind)
+{
+	const CollectiveInfo *row = row_of(kind);
+	return row && row->act == ACT_REDUCE;
+}
+
+bool op_blocks(OpKind kind)
+{
+	return op_stream(kind) == RT_STREAM_SYNC;
+}
+
+bool op_from_text(const char *text, OpKind *out)
+{
+	for (int k = 0; k < OP_COUNT; k++) {
+		if (!strcmp(op_info[k].text, text)) {
+			*out = (OpKind)k;
+			return true;
+		}
+	}
+	return false;
+}
+
+bool op_has_effect(const Op *op)
+{
+	return op_info[op->kind].flags & EFFECT;
+}
+
+bool op_is_read(const Op *op)
+{
+	for (int i = 0; i < op->n_out; i++)
+		if (op->out[i]->n_uses)
+			return true;
+	return false;
+}
+
+bool op_is_param_cast(const Op *op)
+{
+	if (op->kind != OP_CAST || op_in(op, 0)->op->kind != OP_PARAM || op->parent)
+		return false;
+	DType from = op_in(op, 0)->type.dtype, to = op->out[0]->type.dtype;
+	return from == DT_F32 && dtype_is_half(to);
+}
+
+bool unit_is_resident(const Unit *u)
+{
+	bool whole = strategy_info[u->strategy].group == GROUP_ONE;
+	for (int f = 0; f < u->n_flats; f++)
+		whole = whole && !layout_casts(&u->flat[f]);
+	return whole;
+}
+
+bool unit_gathers_rounded(const Unit *u)
+{
+	for (int f = 0; f < u->n_flats; f++)
+		if (u->flat[f].dtype == DT_F32 && dtype_is_half(u->flat[f].param))
+			return true;
+	return false;
+}
+
+bool unit_has_master(const Unit *u)
+{
+	for (int f = 0; f < u->n_flats; f++)
+		if (u->flat[f].master)
+			return true;
+	return false;
+}
