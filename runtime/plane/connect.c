@@ -347,8 +347,8 @@ static int answer_challenge(Link *l, const Challenge *c, const Joiner *j, int64_
 		snprintf(why, n, "what listens there does not know the secret of this run");
 		return 0;
 	}
-	if (m.kind == MSG_REFUSE)
-		return reason(&m, -1, why, n);
+	if (m.kind == MSG_REFUSE || m.kind == MSG_LATER)
+		return reason(&m, m.kind == MSG_REFUSE ? -1 : 0, why, n);
 	l->limit = MESSAGE_LIMIT;
 	return m.kind == MSG_ACCEPT;
 }

@@ -421,12 +421,6 @@ static void read_rank(Hub *h, int i)
 
 /* ---- joining ---- */
 
-static void refuse(Link *l, const char *why)
-{
-	link_send(l, MSG_REFUSE, why, strlen(why));
-	link_close(l);
-}
-
 static void welcome(Hub *h)
 {
 	int n = 0;
@@ -448,8 +442,9 @@ static void welcome(Hub *h)
 		link_send(&h->rank[i].link, MSG_WELCOME, h->peers, sizeof(*h->peers) * (size_t)h->c.size);
 }
 
-/* The reason why a process that knows the secret is not let in; empty: it is. */
-static void find_refusal(const Hub *h, const Proved *p, char *why, size_t n)
+/* The answer to a process that knows the secret, and the reason if it is not let in.  A rank that has left may come
+ * back for the next run at this address, before all of this run have left: it comes too early. */
+static MessageKind find_answer(const Hub *h, const Proved *p, char *why, size_t n)
 {
 	const Hello *hello = &p->hello;
 	int i = hello->peer.rank;
@@ -459,20 +454,25 @@ static void find_refusal(const Hub *h, const Proved *p, char *why, size_t n)
 		snprintf(why, n, "there are %d ranks only", h->c.size);
 	else if (!valid_peer(&hello->peer, i))
 		snprintf(why, n, "it has no number, or its host no name of printable characters");
-	else if (h->ending)
+	else if (h->rows[i].state == RANK_LEFT) {
+		snprintf(why, n, "a run of which rank %d has left is there, and has not ended", i);
+		return MSG_LATER;
+	} else if (h->ending)
 		snprintf(why, n, "the run is ending");
 	else if (h->rows[i].state != RANK_AWAY || (i == h->c.self && !p->attached))
 		snprintf(why, n, "rank %d is there already; two ranks have the same number, or two runs the same MASTER_PORT",
 			i);
+	return *why ? MSG_REFUSE : MSG_ACCEPT;
 }
 
 static void let_in(Hub *h, Proved *p)
 {
 	char why[200] = "";
 	int i = p->hello.peer.rank;
-	find_refusal(h, p, why, sizeof(why));
-	if (*why) {
-		refuse(&p->link, why);
+	MessageKind answer = find_answer(h, p, why, sizeof(why));
+	link_send(&p->link, answer, why, strlen(why));
+	if (answer != MSG_ACCEPT) {
+		link_close(&p->link);
 		if (p->pidfd >= 0)
 			close(p->pidfd);
 		return;
@@ -481,7 +481,6 @@ static void let_in(Hub *h, Proved *p)
 	h->rank[i].process = p->pidfd;
 	h->peers[i] = p->hello.peer;
 	h->rows[i] = (TableRow){.state = RANK_HERE};
-	link_send(&h->rank[i].link, MSG_ACCEPT, NULL, 0);
 	if (i == 0 && h->stop)
 		hub_stop(h, h->stop);
 	welcome(h);

@@ -44,7 +44,7 @@ typedef enum MessageKind {
 	/* sent by ranks */
 	MSG_HELLO, MSG_BEAT, MSG_GATHER, MSG_COMPARE, MSG_TEXT, MSG_NAMES, MSG_LEAVE,
 	/* sent by the hub, which also sends MSG_TEXT to ask for the text whose hash MSG_COMPARE had */
-	MSG_ACCEPT, MSG_REFUSE, MSG_WELCOME, MSG_TABLE, MSG_GATHERED, MSG_COMPARED, MSG_STOP,
+	MSG_ACCEPT, MSG_REFUSE, MSG_LATER, MSG_WELCOME, MSG_TABLE, MSG_GATHERED, MSG_COMPARED, MSG_STOP,
 	MSG_CHALLENGE, /* the first message, to whoever connects */
 	MSG_DOUBT,     /* the reason why the other end is no rank of this run; it carries no proof, which the other end
 	                * could not check */

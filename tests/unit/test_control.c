@@ -403,6 +403,31 @@ static void a_rank_that_is_there_already_is_refused(void)
 	CU_ASSERT_EQUAL(play_exit(&p, 3), 3);
 }
 
+static int rank_0_leaves_late(Control *c, const World *w, Diag *d)
+{
+	int status = gather_part(c, w, d);
+	if (w->rank == 0)
+		usleep(600000);
+	return status;
+}
+
+/* A process that trains one model after another at one MASTER_PORT. */
+static void a_rank_that_is_early_for_the_next_run_waits_for_it(void)
+{
+	static const int zeros[4];
+	Play p;
+	play_begin(&p, 4, rank_0_leaves_late);
+	play_start(&p, 0, 0, 2);
+	play_start(&p, 1, 1, 2);
+	usleep(300000);
+	play_start(&p, 2, 1, 2);
+	usleep(600000);
+	play_start(&p, 3, 0, 2);
+	play_finish(&p);
+	play_exits(&p, zeros);
+	CU_ASSERT_STRING_EQUAL(p.said, "");
+}
+
 /* Rank 0 listens at all addresses; without its key nobody is let in. */
 static void a_key_keeps_strangers_out(void)
 {
@@ -510,6 +535,7 @@ void suite_control(void)
 	CU_ADD_TEST(s, a_name_that_somebody_has_is_said_without_an_owner);
 	CU_ADD_TEST(s, ranks_join_the_run_at_their_address);
 	CU_ADD_TEST(s, a_rank_that_is_there_already_is_refused);
+	CU_ADD_TEST(s, a_rank_that_is_early_for_the_next_run_waits_for_it);
 	CU_ADD_TEST(s, a_key_keeps_strangers_out);
 	CU_ADD_TEST(s, ranks_meet_on_a_network_by_a_secret);
 	CU_ADD_TEST(s, a_network_without_a_secret_is_said);
