@@ -40,6 +40,24 @@ static void check_source(const Module *m, const Symbol *s, const char *file, Dia
 			type_str(m->arena, &s->type), f->file);
 }
 
+/* States of units start as zeros of f32, whatever a text says: programs read no contents for them. */
+static void check_state(const Symbol *s, const char *file, Diag *d)
+{
+	const Source *f = &s->src;
+	if (s->kind == SYM_STATE && s->unit && (f->file || f->init || f->fill < 0 || f->fill > 0 || f->fill != f->fill))
+		diag_error(d, file, "state \"%s\" of unit %s starts as zeros: fill, file and init are not for it", s->name,
+			s->unit->name);
+}
+
+/* Checks what the regular expressions of --param-group are checked for. */
+static bool check_groups(const Module *m, const char *file, Diag *d)
+{
+	bool ok = true;
+	for (int i = 0; m->train && i < m->train->n_groups; i++)
+		ok = pattern_check(m->train->group[i].regex, file, d) && ok;
+	return ok;
+}
+
 static void check_owner(const Module *m, const Unit *u, const char *file, Diag *d)
 {
 	if (!strategy_info[u->strategy].owned && u->owner >= 0)
@@ -56,8 +74,9 @@ bool accept_declarations(const Module *m, const char *file, Diag *d)
 	for (int i = 0; i < m->n_symbols; i++) {
 		check_input(m, m->symbols[i], file, d);
 		check_source(m, m->symbols[i], file, d);
+		check_state(m->symbols[i], file, d);
 	}
 	for (int i = 0; i < m->n_units; i++)
 		check_owner(m, m->units[i], file, d);
-	return d->errors == before;
+	return check_groups(m, file, d) && d->errors == before;
 }
