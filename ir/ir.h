@@ -74,8 +74,10 @@ typedef struct Loc {
 	const char *onnx;  /* ONNX op type, "" when none */
 	const char *scope; /* dotted module scope of the framework ("h.0.attn"), "" when unknown */
 	const char *role;  /* "" | "grad" | "remat" | "update" | "eval" | a pass name */
+	int number;        /* of the names above in the module's text, whatever the role; passes keep it, so that dumps can
+	                      be compared.  0 = there are no names */
 } Loc;
-/* Text form: loc("node":"MatMul"@"h.0.attn" grad); empty parts are left out. */
+/* Text form: loc(7 grad), and 7 = "node":"MatMul"@"h.0.attn" at the module's end; empty parts are left out. */
 const Loc *loc_new(Module *m, const char *node, const char *onnx, const char *scope, const char *role);
 const Loc *loc_with_role(Module *m, const Loc *loc, const char *role);
 /* The location as messages begin: "gpt2.onnx: node \"/h.0/MatMul\" (MatMul)", or "gradient of node .." if role is
@@ -310,6 +312,7 @@ struct Module {
 	Unit **units; int n_units, cap_units;
 	Op *first[SEC_COUNT], *last[SEC_COUNT];
 	int n_values;        /* ids given out so far */
+	int n_locs;          /* the greatest Loc.number */
 	Map *symbol_by_name, *interned, *value_names;
 	int64_t act_bytes, input_bytes, state_bytes, work_bytes; /* PLAN: sizes of the arenas */
 	int64_t world;       /* the only number of ranks that the program can run with (oss, sharded_ddp); 0 = any */

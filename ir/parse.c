@@ -1,9 +1,9 @@
 /* ir/parse.c: reads a module from text; the exact inverse of print.c.  Grammar: docs/ir.md.
  *
  * A recursive descent over tokens; each function reads what it is named after.  parse_fields.c reads headers and
- * declarations.  The first syntax error ends the file with "FILE:LINE:COLUMN: error"; errors of meaning (shapes,
- * unknown names) are reported op by op.  The text is not trusted: counts are bounded by its length, and numbers are
- * checked against their range. */
+ * declarations, parse_loc.c locations.  The first syntax error ends the file with "FILE:LINE:COLUMN: error"; errors
+ * of meaning (shapes, unknown names) are reported op by op.  The text is not trusted: counts are bounded by its
+ * length, and numbers are checked against their range. */
 #include "base/near.h"
 #include "ir/parse.h"
 
@@ -180,7 +180,7 @@ static Place place(Parser *p)
 	return at;
 }
 
-/* ---- attributes and locations ---- */
+/* ---- attributes ---- */
 
 static Attr *attr(Parser *p, Attr *list)
 {
@@ -222,24 +222,6 @@ static Attr *attrs(Parser *p)
 	} while (lex_accept(&p->lex, ','));
 	lex_expect(&p->lex, '}');
 	return list;
-}
-
-static const Loc *location(Parser *p)
-{
-	const char *onnx = "", *scope = "", *role = "";
-	if (!lex_is_word(&p->lex, "loc"))
-		return loc_new(p->m, "", "", "", "");
-	lex_next(&p->lex);
-	lex_expect(&p->lex, '(');
-	const char *node = lex_take(&p->lex, TOK_STRING, "a node name");
-	if (lex_accept(&p->lex, ':'))
-		onnx = lex_take(&p->lex, TOK_STRING, "an ONNX op type");
-	if (lex_accept(&p->lex, '@'))
-		scope = lex_take(&p->lex, TOK_STRING, "a scope");
-	if (p->lex.tok.kind == TOK_WORD)
-		role = lex_take(&p->lex, TOK_WORD, "a role");
-	lex_expect(&p->lex, ')');
-	return loc_new(p->m, node, onnx, scope, role);
 }
 
 /* ---- ops ---- */
@@ -396,7 +378,7 @@ static void body_op(Parser *p, Op *fused, Values *value)
 	if (!p->lex.failed && (has_result ? !elementwise || list.n != info->n_in_min : kind != OP_YIELD))
 		lex_fail(&p->lex, "%s with %d operand(s) cannot stand in a fused body", info->text, list.n);
 	bool has_loc = lex_is_word(&p->lex, "loc");
-	const Loc *loc = has_loc ? location(p) : NULL;
+	const Loc *loc = has_loc ? parse_loc(p) : NULL;
 	if (!p->lex.failed)
 		emit_in_body(p, fused, kind, &list, a, dtype, value);
 	if (!p->lex.failed && has_loc)
@@ -491,7 +473,7 @@ static void op_line(Parser *p, SectionKind section)
 	p->lex.op_at = (TextPlace){0};
 	if (op->kind == OP_FUSED)
 		fused_body(p, op);
-	op->loc = location(p);
+	op->loc = parse_loc(p);
 	p->lex.op_at = at;
 	define_results(p, &t, op);
 	p->lex.op_at = (TextPlace){0};
@@ -522,6 +504,8 @@ static void module_body(Parser *p)
 			parse_unit(p);
 		} else if (kind >= 0) {
 			parse_symbol(p, (SymbolKind)kind);
+		} else if (lex_is_word(&p->lex, "locations")) {
+			parse_locations(p);
 		} else {
 			if (!resolved)
 				parse_members(p);
@@ -531,13 +515,15 @@ static void module_body(Parser *p)
 	}
 	if (!resolved)
 		parse_members(p);
+	resolve_locs(p);
 	lex_expect(&p->lex, '}');
 }
 
 /* Reads the module that begins at the next token; NULL after an error. */
 static Module *read_module(Lexer *lex)
 {
-	Parser p = {.m = ir_module_new(""), .lex = *lex, .values = map_new(lex->arena)};
+	Parser p = {.m = ir_module_new(""), .lex = *lex, .values = map_new(lex->arena),
+		.locations = locations_new(lex->arena)};
 	parse_header(&p);
 	module_body(&p);
 	/* Names that passes make later must not collide with those in the text. */

@@ -7,11 +7,15 @@
 /* A parameter that a unit's line names; its symbol is declared later in the text. */
 typedef struct Member { const char *name; int64_t offset; int flat; Unit *unit; } Member;
 
+/* What a text says of the places where ops came from (parse_loc.c). */
+typedef struct Locations Locations;
+
 typedef struct Parser {
 	Lexer lex;
 	Module *m;
 	Map *values; /* name -> Value, for the values defined so far */
 	VEC(Member) members;
+	Locations *locations;
 } Parser;
 
 /* ---- parse.c ---- */
@@ -22,6 +26,13 @@ Type parse_type(Parser *p);
 DType parse_float_dtype(Parser *p);
 const char *parse_unit_name(Parser *p);
 int parse_flat_suffix(Parser *p);            /* reads "/1"; 0 if there is no suffix */
+
+/* ---- parse_loc.c ---- */
+
+Locations *locations_new(Arena *a);
+const Loc *parse_loc(Parser *p);             /* of an op; its names are known only after resolve_locs */
+void parse_locations(Parser *p);             /* reads the section of locations */
+void resolve_locs(Parser *p);                /* gives all locations their names; called when the module is read */
 
 /* ---- parse_fields.c ---- */
 

@@ -12,7 +12,15 @@ typedef struct Printer {
 	FILE *f;
 	Arena *scratch;
 	bool inner; /* also print locations of ops in fused bodies: programs that check their results name these */
+	struct Locations *locations; /* NULL: each op has its whole location */
 } Printer;
+
+/* The locations that ops of the module have, without roles; they are printed once, behind the ops. */
+typedef struct Locations {
+	PtrMap *by_number;     /* Loc.number -> the location that stands for it */
+	Map *by_names;         /* its names -> the same */
+	VEC(const Loc *) all;
+} Locations;
 
 static void print_quoted(Printer *p, const char *s)
 {
@@ -89,11 +97,8 @@ static void print_attrs(Printer *p, const Attr *list)
 		fputc('}', p->f);
 }
 
-static void print_loc(Printer *p, const Loc *l)
+static void print_names(Printer *p, const Loc *l)
 {
-	if (!*l->node && !*l->onnx && !*l->scope && !*l->role)
-		return;
-	fputs(" loc(", p->f);
 	print_quoted(p, l->node);
 	if (*l->onnx) {
 		fputc(':', p->f);
@@ -103,6 +108,38 @@ static void print_loc(Printer *p, const Loc *l)
 		fputc('@', p->f);
 		print_quoted(p, l->scope);
 	}
+}
+
+/* The number that the location's names are printed with.  Locations that were made apart may have the same names; the
+ * number of the first is that of all. */
+static int number_of(Printer *p, const Loc *l)
+{
+	Locations *t = p->locations;
+	const void *key = (const void *)(intptr_t)l->number;
+	const Loc *first = ptrmap_get(t->by_number, key);
+	if (first)
+		return first->number;
+	const char *names = arena_printf(p->scratch, "%p %p %p", (const void *)l->node, (const void *)l->onnx,
+		(const void *)l->scope); /* strings of a module are interned */
+	first = map_get(t->by_names, names);
+	if (!first) {
+		first = l;
+		map_put(t->by_names, names, (void *)l);
+		vec_push(p->scratch, &t->all, l);
+	}
+	ptrmap_put(t->by_number, key, (void *)first);
+	return first->number;
+}
+
+static void print_loc(Printer *p, const Loc *l)
+{
+	if (!l->number && !*l->role)
+		return;
+	fputs(" loc(", p->f);
+	if (p->locations && l->number)
+		fprintf(p->f, "%d", number_of(p, l));
+	else
+		print_names(p, l);
 	if (*l->role)
 		fprintf(p->f, " %s", l->role);
 	fputc(')', p->f);
@@ -192,7 +229,7 @@ static void print_op(Printer *p, const Op *op)
 
 static Printer printer_open(FILE *f, const Module *m)
 {
-	return (Printer){f, arena_new(), ir_train(m)->check_nan};
+	return (Printer){.f = f, .scratch = arena_new(), .inner = ir_train(m)->check_nan};
 }
 
 void ir_print_op(FILE *f, const Module *m, const Op *op)
@@ -472,22 +509,50 @@ static void print_declarations(Printer *p, const Module *m)
 		print_symbol(p, m->symbols[i]);
 }
 
+static void print_section(Printer *p, const Module *m, SectionKind s)
+{
+	if (!m->first[s])
+		return;
+	fprintf(p->f, "  %s {\n", section_text[s]);
+	IR_FOR_OPS(m, s, op) {
+		fputs("    ", p->f);
+		print_op(p, op);
+		fputc('\n', p->f);
+	}
+	fputs("  }\n", p->f);
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+	const Loc *const *x = a, *const *y = b;
+	return ((*x)->number > (*y)->number) - ((*x)->number < (*y)->number);
+}
+
+/* Prints the locations that the ops before it name by number. */
+static void print_locations(Printer *p)
+{
+	Locations *t = p->locations;
+	if (!t->all.n)
+		return;
+	qsort(t->all.at, (size_t)t->all.n, sizeof(*t->all.at), compare_numbers);
+	fputs("  locations {\n", p->f);
+	for (int i = 0; i < t->all.n; i++) {
+		fprintf(p->f, "    %d = ", t->all.at[i]->number);
+		print_names(p, t->all.at[i]);
+		fputc('\n', p->f);
+	}
+	fputs("  }\n", p->f);
+}
+
 void ir_print(FILE *f, const Module *m)
 {
 	Printer p = printer_open(f, m);
+	p.locations = &(Locations){.by_number = ptrmap_new(p.scratch), .by_names = map_new(p.scratch)};
 	print_header(&p, m);
 	print_declarations(&p, m);
-	for (int s = 0; s < SEC_COUNT; s++) {
-		if (!m->first[s])
-			continue;
-		fprintf(f, "  %s {\n", section_text[s]);
-		IR_FOR_OPS(m, s, op) {
-			fputs("    ", f);
-			print_op(&p, op);
-			fputc('\n', f);
-		}
-		fputs("  }\n", f);
-	}
+	for (int s = 0; s < SEC_COUNT; s++)
+		print_section(&p, m, (SectionKind)s);
+	print_locations(&p);
 	fputs("}\n", f);
 	arena_free(p.scratch);
 }

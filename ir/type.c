@@ -118,6 +118,8 @@ const Loc *loc_new(Module *m, const char *node, const char *onnx, const char *sc
 	l->onnx = ir_intern(m, onnx ? onnx : "");
 	l->scope = ir_intern(m, scope ? scope : "");
 	l->role = ir_intern(m, role ? role : "");
+	if (*l->node || *l->onnx || *l->scope)
+		l->number = ++m->n_locs;
 	return l;
 }
 
