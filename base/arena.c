@@ -2,10 +2,14 @@
  *
  * Chunks grow with the arena, so that a large module costs few system calls.  Chunks of a large page (2 MiB) or more
  * are aligned to large pages and fill them: with small pages a walk over a module of a gigabyte spends its time on
- * address translation.  A mark names a chunk and the bytes used in it.  Rewinding to it frees all later chunks and
- * zeroes the unused rest of that one, because arena_alloc promises zeroed memory. */
+ * address translation.  The system clears every page that it hands out, which takes longer than what a pass does with
+ * it, so freed chunks of this size are kept and used again, in whatever arena wants one next.
+ *
+ * arena_alloc promises zeroed memory and clears what was used before (Chunk.dirty).  A mark names a chunk and the bytes
+ * used in it; rewinding to it frees all later chunks. */
 #include "base/base.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -13,6 +17,7 @@
 typedef struct Chunk {
 	struct Chunk *older;
 	size_t used, size; /* of the bytes after this header */
+	size_t dirty;      /* bytes behind these are zero */
 	_Alignas(16) char bytes[];
 } Chunk;
 
@@ -35,26 +40,92 @@ static void *pages_new(size_t bytes)
 	return at + before;
 }
 
+/* ---- freed chunks ---- */
+
+/* Chunks of at least a large page that no arena uses. */
+static struct { pthread_mutex_t lock; Chunk *first; } spare = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Takes the most recently freed chunk of at least `bytes` bytes and at most twice as many; NULL: there is none. */
+static Chunk *spare_take(size_t bytes)
+{
+	pthread_mutex_lock(&spare.lock);
+	Chunk **at = &spare.first;
+	while (*at && ((*at)->size + sizeof(Chunk) < bytes || (*at)->size / 2 > bytes))
+		at = &(*at)->older;
+	Chunk *c = *at;
+	if (c)
+		*at = c->older;
+	pthread_mutex_unlock(&spare.lock);
+	return c;
+}
+
+static void spare_put(Chunk *c)
+{
+	c->dirty = MAX(c->dirty, c->used);
+	c->used = 0;
+	pthread_mutex_lock(&spare.lock);
+	c->older = spare.first;
+	spare.first = c;
+	pthread_mutex_unlock(&spare.lock);
+}
+
+/* Gives all spare chunks back to the system; returns whether there were any. */
+static bool spare_free(void)
+{
+	pthread_mutex_lock(&spare.lock);
+	Chunk *c = spare.first;
+	spare.first = NULL;
+	pthread_mutex_unlock(&spare.lock);
+	bool any = c;
+	for (Chunk *older; c; c = older) {
+		older = c->older;
+		munmap(c, sizeof(Chunk) + c->size);
+	}
+	return any;
+}
+
+/* ---- chunks ---- */
+
+static Chunk *large_new(size_t bytes)
+{
+	bytes = (bytes + LARGE_PAGE - 1) & ~(size_t)(LARGE_PAGE - 1);
+	Chunk *c = spare_take(bytes);
+	if (c)
+		return c;
+	c = pages_new(bytes);
+	if (!c && spare_free())
+		c = pages_new(bytes);
+	if (c)
+		c->size = bytes - sizeof(Chunk);
+	return c;
+}
+
+static Chunk *small_new(size_t bytes)
+{
+	Chunk *c = calloc(1, bytes);
+	if (c)
+		c->size = bytes - sizeof(Chunk);
+	return c;
+}
+
 static Chunk *chunk_new(size_t bytes, Chunk *older)
 {
-	if (bytes >= LARGE_PAGE)
-		bytes = (bytes + LARGE_PAGE - 1) & ~(size_t)(LARGE_PAGE - 1);
-	Chunk *c = bytes >= LARGE_PAGE ? pages_new(bytes) : calloc(1, bytes);
+	Chunk *c = bytes >= LARGE_PAGE ? large_new(bytes) : small_new(bytes);
 	if (!c)
 		ice("out of memory: %zu bytes wanted", bytes);
-	c->size = bytes - sizeof(Chunk);
 	c->older = older;
 	return c;
 }
 
 static void chunk_free(Chunk *c)
 {
-	size_t bytes = sizeof(Chunk) + c->size;
-	if (bytes >= LARGE_PAGE)
-		munmap(c, bytes);
+	if (sizeof(Chunk) + c->size >= LARGE_PAGE)
+		spare_put(c);
 	else
 		free(c);
 }
+
+/* ---- arenas ---- */
 
 Arena *arena_new(void)
 {
@@ -93,6 +164,8 @@ void *arena_alloc(Arena *a, size_t bytes)
 		c = a->newest = chunk_new(MAX(twice, sizeof(Chunk) + want), c);
 	}
 	void *p = c->bytes + c->used;
+	if (c->used < c->dirty)
+		memset(p, 0, MIN(want, c->dirty - c->used));
 	c->used += want;
 	return p;
 }
@@ -140,7 +213,7 @@ void arena_rewind(Arena *a, ArenaMark m)
 {
 	Chunk *c = m.chunk;
 	chunks_free(a->newest, c);
-	memset(c->bytes + m.used, 0, c->used - m.used);
+	c->dirty = MAX(c->dirty, c->used);
 	c->used = m.used;
 	a->newest = c;
 }

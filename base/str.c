@@ -74,11 +74,15 @@ uint64_t hash_bytes(const void *p, size_t n, uint64_t seed)
 
 typedef struct MapEntry { const char *key; void *value; uint64_t hash; } MapEntry;
 
+/* `mark` holds bits of the key's hash, so that an entry is read only if it is probably the key's: entries of a large
+ * map lie far apart in memory. */
+typedef struct MapSlot { uint32_t mark; int32_t entry; } MapSlot; /* entry: index + 1, 0 = free */
+
 struct Map {
 	Arena *arena;
 	VEC(MapEntry) entries; /* in order of insertion */
-	int32_t *slot;         /* index into entries, -1 = free; n_slots is a power of two */
-	int n_slots;
+	MapSlot *slot;
+	int n_slots;           /* a power of two */
 };
 
 Map *map_new(Arena *a)
@@ -88,49 +92,52 @@ Map *map_new(Arena *a)
 	return m;
 }
 
-static int32_t *map_slot(const Map *m, const char *key, uint64_t hash)
+/* The slot of the key, or the free one where it belongs; key NULL: the free one, for a key that the map lacks. */
+static MapSlot *map_slot(const Map *m, const char *key, uint64_t hash)
 {
 	unsigned mask = (unsigned)m->n_slots - 1;
 	for (unsigned i = (unsigned)hash & mask;; i = (i + 1) & mask) {
-		if (m->slot[i] < 0)
-			return &m->slot[i];
-		const MapEntry *e = &m->entries.at[m->slot[i]];
-		if (e->hash == hash && !strcmp(e->key, key))
-			return &m->slot[i];
+		MapSlot *slot = &m->slot[i];
+		if (!slot->entry)
+			return slot;
+		if (key && slot->mark == (uint32_t)(hash >> 32) && !strcmp(m->entries.at[slot->entry - 1].key, key))
+			return slot;
 	}
 }
 
 static void map_grow(Map *m)
 {
 	m->n_slots = m->n_slots ? m->n_slots * 2 : 16;
-	m->slot = NEW_N(m->arena, int32_t, m->n_slots);
-	memset(m->slot, 0xff, sizeof(int32_t) * (size_t)m->n_slots);
-	for (int i = 0; i < m->entries.n; i++)
-		*map_slot(m, m->entries.at[i].key, m->entries.at[i].hash) = i;
+	m->slot = NEW_N(m->arena, MapSlot, m->n_slots);
+	for (int i = 0; i < m->entries.n; i++) {
+		uint64_t hash = m->entries.at[i].hash;
+		*map_slot(m, NULL, hash) = (MapSlot){(uint32_t)(hash >> 32), i + 1};
+	}
 }
 
 static MapEntry *map_find(const Map *m, const char *key)
 {
 	if (!m->n_slots)
 		return NULL;
-	int32_t i = *map_slot(m, key, hash_bytes(key, strlen(key), 0));
-	return i < 0 ? NULL : &m->entries.at[i];
+	int32_t entry = map_slot(m, key, hash_bytes(key, strlen(key), 0))->entry;
+	return entry ? &m->entries.at[entry - 1] : NULL;
 }
 
 /* The key's entry, which is made if it is missing.  The pointer is valid only until another entry is made. */
 static MapEntry *map_entry(Map *m, const char *key, bool *made)
 {
-	uint64_t hash = hash_bytes(key, strlen(key), 0);
+	size_t length = strlen(key);
+	uint64_t hash = hash_bytes(key, length, 0);
 	if ((m->entries.n + 1) * 2 > m->n_slots)
 		map_grow(m);
-	int32_t *slot = map_slot(m, key, hash);
-	*made = *slot < 0;
+	MapSlot *slot = map_slot(m, key, hash);
+	*made = !slot->entry;
 	if (*made) {
-		MapEntry entry = {arena_strdup(m->arena, key), NULL, hash};
-		*slot = m->entries.n;
+		MapEntry entry = {arena_strndup(m->arena, key, length), NULL, hash};
 		vec_push(m->arena, &m->entries, entry);
+		*slot = (MapSlot){(uint32_t)(hash >> 32), m->entries.n};
 	}
-	return &m->entries.at[*slot];
+	return &m->entries.at[slot->entry - 1];
 }
 
 void map_put(Map *m, const char *key, void *value)
@@ -195,10 +202,11 @@ const char *map_intern(Map *m, const char *s)
 
 /* ---- PtrMap ---- */
 
+typedef struct PtrSlot { const void *key; void *value; } PtrSlot; /* key NULL = free */
+
 struct PtrMap {
 	Arena *arena;
-	const void **key;
-	void **value;
+	PtrSlot *slot;
 	int n, n_slots;
 };
 
@@ -209,48 +217,37 @@ PtrMap *ptrmap_new(Arena *a)
 	return m;
 }
 
-static unsigned ptrmap_slot(const PtrMap *m, const void *key)
+static PtrSlot *ptrmap_slot(const PtrMap *m, const void *key)
 {
 	unsigned mask = (unsigned)m->n_slots - 1;
 	unsigned i = (unsigned)(((uintptr_t)key >> 4) * 0x9e3779b97f4a7c15u >> 32) & mask;
-	while (m->key[i] && m->key[i] != key)
+	while (m->slot[i].key && m->slot[i].key != key)
 		i = (i + 1) & mask;
-	return i;
+	return &m->slot[i];
 }
 
 static void ptrmap_grow(PtrMap *m)
 {
 	PtrMap old = *m;
 	m->n_slots = m->n_slots ? m->n_slots * 2 : 16;
-	m->key = NEW_N(m->arena, const void *, m->n_slots);
-	m->value = NEW_N(m->arena, void *, m->n_slots);
-	for (int i = 0; i < old.n_slots; i++) {
-		if (!old.key[i])
-			continue;
-		unsigned slot = ptrmap_slot(m, old.key[i]);
-		m->key[slot] = old.key[i];
-		m->value[slot] = old.value[i];
-	}
+	m->slot = NEW_N(m->arena, PtrSlot, m->n_slots);
+	for (int i = 0; i < old.n_slots; i++)
+		if (old.slot[i].key)
+			*ptrmap_slot(m, old.slot[i].key) = old.slot[i];
 }
 
 void ptrmap_put(PtrMap *m, const void *key, void *value)
 {
 	if ((m->n + 1) * 2 > m->n_slots)
 		ptrmap_grow(m);
-	unsigned slot = ptrmap_slot(m, key);
-	if (!m->key[slot]) {
-		m->key[slot] = key;
-		m->n++;
-	}
-	m->value[slot] = value;
+	PtrSlot *slot = ptrmap_slot(m, key);
+	m->n += !slot->key;
+	*slot = (PtrSlot){key, value};
 }
 
 void *ptrmap_get(const PtrMap *m, const void *key)
 {
-	if (!m->n_slots || !key)
-		return NULL;
-	unsigned slot = ptrmap_slot(m, key);
-	return m->key[slot] ? m->value[slot] : NULL;
+	return m->n_slots && key ? ptrmap_slot(m, key)->value : NULL;
 }
 
 /* ---- UTF-8 ---- */
