@@ -2,6 +2,7 @@
  *
  * A rule writes the calls of one op and nothing else; places come from pass memory, and the order of calls is the
  * order of ops.  Refuses collectives that the runtime does not have.
+ * lower_kernel serves every kernel whose arguments are in kernels.def.
  * Other rules: lower_move.c (data movement), lower_nn.c (kernels with shapes), fused.c (elementwise). */
 #include "codegen/lower.h"
 
@@ -88,6 +89,70 @@ void lower_write(Emit *e, const Op *op)
 {
 	Place to = {.region = REGION_STATE, .offset = op->sym->offset};
 	copy_unless_there(e, &to, op->sym->name, op_in(op, 0));
+}
+
+/* ---- kernels whose arguments are in kernels.def ---- */
+
+static const struct { const char *op, *arguments; } calls[] = {
+#define CALL(op, types, work, cuda, tensors, ...) {#op, #__VA_ARGS__},
+#include "kernels/kernels.def"
+};
+
+static const char *arguments_of(const char *op)
+{
+	for (int i = 0; i < COUNT_OF(calls); i++)
+		if (!strcmp(calls[i].op, op))
+			return calls[i].arguments;
+	ice("kernels.def has no CALL of %s", op);
+}
+
+static unsigned axes_mask(const Op *op, int rank)
+{
+	const Attr *axes = emit_list(op, "axes");
+	unsigned mask = 0;
+	for (int i = 0; i < axes->n; i++)
+		mask |= 1u << (axes->ints[i] < 0 ? axes->ints[i] + rank : axes->ints[i]);
+	return mask;
+}
+
+/* word: "ALONG", "FLAG(reverse)", .. */
+static const char *argument(Emit *e, const Op *op, const char *word)
+{
+	const Type *x = &op_in(op, 0)->type;
+	size_t kind = strcspn(word, "("), n = strlen(word);
+	int64_t number = kind < n ? attr_get_int(op->attrs, arena_strndup(e->a, word + kind + 1, n - kind - 2), 0) : 0;
+	if (!strcmp(word, "ALONG")) {
+		Cut c = emit_cut(x, attr_get_int(op->attrs, "axis", 0));
+		return arena_printf(e->a, "%" PRId64 ", %" PRId64 ", %" PRId64, c.outer, c.n, c.inner);
+	}
+	if (!strcmp(word, "SHAPE"))
+		return arena_printf(e->a, "%d, %s", x->rank, emit_c_ints(e, x->rank, x->dim));
+	if (!strcmp(word, "AXES"))
+		return arena_printf(e->a, "0x%x", axes_mask(op, x->rank));
+	if (!strncmp(word, "FLAG(", 5))
+		return number ? "true" : "false";
+	if (!strncmp(word, "COUNT(", 6))
+		return arena_printf(e->a, "%" PRId64, number);
+	if (!strcmp(word, "WORK"))
+		return word;
+	ice("kernels.def: %s has the argument %s", op_info[op->kind].text, word);
+}
+
+/* Calls the op's kernel with all results, all operands and the arguments of its row. */
+void lower_kernel(Emit *e, const Op *op)
+{
+	const char *tensors = "", *rest = "";
+	for (int i = 0; i < op->n_out; i++)
+		tensors = arena_printf(e->a, "%s o%d", tensors, i);
+	for (int i = 0; i < op->n_in; i++)
+		tensors = arena_printf(e->a, "%s i%d", tensors, i);
+	for (const char *s = arguments_of(op_info[op->kind].text); *s; s += strspn(s, ", ")) {
+		size_t n = strcspn(s, ", ");
+		const char *next = argument(e, op, arena_strndup(e->a, s, n));
+		rest = arena_printf(e->a, "%s%s%s", rest, *rest ? ", " : "", next);
+		s += n;
+	}
+	emit_kernel(e, op, tensors + 1, "%s", rest);
 }
 
 /* ---- units ---- */

@@ -1,4 +1,4 @@
-/* codegen/lower_move.c: lowers data movement, index ops and reductions to kernel calls.
+/* codegen/lower_move.c: lowers data movement and index ops to kernel calls.
  *
  * Kernels take (outer, n, inner) around an axis, or whole shapes; they take element sizes instead of dtypes. */
 #include "codegen/lower.h"
@@ -161,46 +161,4 @@ void lower_scatter_nd(Emit *e, const Op *op)
 	emit_kernel(e, op, "o0 i0 i1 i2", I64 ", %d, %s, " I64 ", %s, %d", emit_product(&ids->type, 0, last),
 		depth, emit_c_ints(e, depth, x->type.dim), emit_product(&x->type, depth, x->type.rank),
 		scatter_mode(op), elem_bytes(ids));
-}
-
-/* ---- along an axis ---- */
-
-static const char *flag(const Op *op, const char *name)
-{
-	return attr_get_int(op->attrs, name, 0) ? "true" : "false";
-}
-
-void lower_cumsum(Emit *e, const Op *op)
-{
-	Cut c = emit_cut(&op_in(op, 0)->type, attr_get_int(op->attrs, "axis", 0));
-	emit_kernel(e, op, "o0 i0", I64 ", " I64 ", " I64 ", %s, %s", c.outer, c.n, c.inner,
-		flag(op, "exclusive"), flag(op, "reverse"));
-}
-
-void lower_argmax(Emit *e, const Op *op)
-{
-	Cut c = emit_cut(&op_in(op, 0)->type, attr_get_int(op->attrs, "axis", 0));
-	emit_kernel(e, op, "o0 i0", I64 ", " I64 ", " I64 ", %s", c.outer, c.n, c.inner, flag(op, "last"));
-}
-
-void lower_argmin(Emit *e, const Op *op)
-{
-	lower_argmax(e, op);
-}
-
-void lower_topk(Emit *e, const Op *op)
-{
-	Cut c = emit_cut(&op_in(op, 0)->type, attr_get_int(op->attrs, "axis", 0));
-	emit_kernel(e, op, "o0 o1 i0", I64 ", " I64 ", " I64 ", " I64 ", %s", c.outer, c.n, c.inner,
-		attr_get_int(op->attrs, "k", 1), flag(op, "largest"));
-}
-
-void lower_reduce(Emit *e, const Op *op)
-{
-	const Type *x = &op_in(op, 0)->type;
-	const Attr *axes = emit_list(op, "axes");
-	unsigned mask = 0;
-	for (int i = 0; i < axes->n; i++)
-		mask |= 1u << (axes->ints[i] < 0 ? axes->ints[i] + x->rank : axes->ints[i]);
-	emit_kernel(e, op, "o0 i0", "%d, %s, 0x%x, WORK", x->rank, dims(e, x), mask);
 }

@@ -227,7 +227,7 @@ void lower_avg_pool_grad(Emit *e, const Op *op)
 	pool_call(e, op, &op->out[0]->type, &op_in(op, 0)->type, "o0 i0");
 }
 
-/* ---- norms and softmax ---- */
+/* ---- norms ---- */
 
 /* (n, c, s) of x; channels-last x has s in the middle. */
 static const char *bn_sizes(Emit *e, const Op *op, const Type *x)
@@ -298,32 +298,6 @@ void lower_rms_norm_grad(Emit *e, const Op *op)
 	if (refuse_mixed(e, op, 1, 2, 2))
 		return;
 	emit_kernel(e, op, "n0 n1 i0 i1 i2 i3 i4", "%s, WORK", rows_cols(e, op, &op_in(op, 1)->type));
-}
-
-static const char *cut_text(Emit *e, const Op *op)
-{
-	Cut c = emit_cut(&op_in(op, 0)->type, attr_get_int(op->attrs, "axis", 0));
-	return arena_printf(e->a, I64 ", " I64 ", " I64, c.outer, c.n, c.inner);
-}
-
-void lower_softmax(Emit *e, const Op *op)
-{
-	emit_kernel(e, op, "o0 i0", "%s", cut_text(e, op));
-}
-
-void lower_softmax_grad(Emit *e, const Op *op)
-{
-	emit_kernel(e, op, "o0 i0 i1", "%s", cut_text(e, op));
-}
-
-void lower_log_softmax(Emit *e, const Op *op)
-{
-	lower_softmax(e, op);
-}
-
-void lower_log_softmax_grad(Emit *e, const Op *op)
-{
-	lower_softmax_grad(e, op);
 }
 
 /* ---- attention ---- */

@@ -280,6 +280,8 @@ typedef enum OpFlags {
 	RNG = 1 << 10,     /* reads the step's random counter; equal ops have equal values */
 	SRC = 1 << 11,     /* no operands: input, param, const */
 	CHEAP = 1 << 12,   /* recomputing it costs less than keeping its result: remat and fuse may clone it */
+	WITHIN = 1 << 13,  /* of operand 0 it computes each slice along the axes that it does not work on alone, and keeps
+	                      all axes; what it works on is its attribute axis, unless ir/samples.c says otherwise */
 } OpFlags;
 
 typedef struct OpInfo {
@@ -289,7 +291,8 @@ typedef struct OpInfo {
 	unsigned flags;
 	Level level;         /* first level at which it is legal */
 	Level last;          /* last level at which it is legal */
-	const char *attrs;   /* "axis:i eps:f shape:I approx:s to:d"; upper case = list; ? at the end = optional */
+	const char *attrs;   /* "axis:a eps:f shape:I approx:s to:d last:b k:i"; upper case = list; ? at the end = optional;
+	                        a: an axis of operand 0; b: 0 or 1 */
 	const char *doc;     /* its meaning in a line */
 } OpInfo;
 extern const OpInfo op_info[OP_COUNT];

@@ -576,6 +576,8 @@ static Samples of_op(const Look *l, const Value *v)
 		return l->in[0];
 	if (op_info[k].flags & EW || k == OP_BROADCAST)
 		return of_elementwise(l);
+	if (op_info[k].flags & WITHIN)
+		return of_layer(l);
 	switch (k) {
 	case OP_RESHAPE: case OP_TRANSPOSE: case OP_SLICE: case OP_SPLIT: return of_moved(l, v);
 	case OP_CONCAT: return of_concat(l);
@@ -589,9 +591,6 @@ static Samples of_op(const Look *l, const Value *v)
 	case OP_CROSS_ENTROPY: return of_cross_entropy(l, v);
 	case OP_ATTENTION: return of_attention(l);
 	case OP_ARGMAX: case OP_ARGMIN: return of_choice(l);
-	case OP_PAD: case OP_CUMSUM: case OP_SOFTMAX: case OP_LOG_SOFTMAX: case OP_LAYER_NORM: case OP_RMS_NORM:
-	case OP_CONV: case OP_CONV_GRAD_X: case OP_MAX_POOL: case OP_AVG_POOL: case OP_ROPE: case OP_TOPK:
-		return of_layer(l);
 	case OP_DROPOUT: case OP_DROPOUT_MASK: return along(l, &l->in[0], l->in[0].axis);
 	default: return lost(l);
 	}

@@ -106,15 +106,6 @@ const Attr *shape_ints(Buf *err, const Op *op, const char *name, int n)
 	return NULL;
 }
 
-bool shape_flag(Buf *err, const Op *op, const char *name)
-{
-	int64_t v = attr_get_int(op->attrs, name, 0);
-	if (v == 0 || v == 1)
-		return true;
-	return shape_wrong(err, "attribute %s of %s is %lld, expected 0 or 1", name, op_info[op->kind].text,
-		(long long)v);
-}
-
 bool shape_from_attr(Buf *err, const Op *op, DType dtype, Type *out)
 {
 	const Attr *a = attr_find(op->attrs, "shape");
@@ -150,7 +141,7 @@ Type shape_tail(const Type *t, int from, DType dtype)
 static bool kind_fits(AttrKind kind, char letter)
 {
 	switch (letter) {
-	case 'i': return kind == ATTR_INT;
+	case 'i': case 'a': case 'b': return kind == ATTR_INT;
 	case 'f': return kind == ATTR_FLOAT;
 	case 's': return kind == ATTR_STR;
 	case 'd': return kind == ATTR_DTYPE;
@@ -167,6 +158,17 @@ static const Attr *find_key(const Attr *list, const char *key, size_t n)
 	return list;
 }
 
+static bool value_fits(const Op *op, const Attr *a, char letter, Buf *err)
+{
+	int axis;
+	if (letter == 'a' && shape_in(op, 0))
+		return shape_axis(err, op, shape_in(op, 0), &axis);
+	if (letter == 'b' && a->i != 0 && a->i != 1)
+		return shape_wrong(err, "attribute %s of %s is %lld, expected 0 or 1", a->name, op_info[op->kind].text,
+			(long long)a->i);
+	return true;
+}
+
 /* Checks that the op has all attributes of its row (? = may be absent), each of its kind, and no others. */
 static bool check_attrs(const Op *op, Buf *err)
 {
@@ -181,6 +183,8 @@ static bool check_attrs(const Op *op, Buf *err)
 		if (a && !kind_fits(a->kind, s[n + 1]))
 			return shape_wrong(err, "attribute %.*s of %s has the wrong kind (%s)", (int)n, s, info->text,
 				info->attrs);
+		if (a && !value_fits(op, a, s[n + 1], err))
+			return false;
 		known += a != NULL;
 	}
 	for (const Attr *a = op->attrs; a; a = a->next)
@@ -481,7 +485,7 @@ RULE(where)
 
 RULE(report)
 {
-	return shape_flag(err, op, "mean") && shape_want_rank(err, op, 0, 0) && shape_want_rank(err, op, 1, 0)
+	return shape_want_rank(err, op, 0, 0) && shape_want_rank(err, op, 1, 0)
 		&& shape_want_float(err, op, 0) && shape_want_float(err, op, 1);
 }
 

@@ -40,7 +40,6 @@ bool shape_axis(Buf *err, const Op *op, const Type *x, int *axis); /* reads the 
                                                                       0 .. rank-1 */
 const Attr *shape_ints(Buf *err, const Op *op, const char *name, int n); /* an attribute that must have n numbers; NULL
                                                                             after an error */
-bool shape_flag(Buf *err, const Op *op, const char *name); /* checks that the attribute is 0, 1 or absent */
 /* Makes a type of the attribute shape and the dtype. */
 bool shape_from_attr(Buf *err, const Op *op, DType dtype, Type *out);
 /* Applies the attribute `to`, which only 16-bit operands may have: the result is f32 and is never rounded to their

@@ -128,14 +128,16 @@ RULE(pad)
 	return true;
 }
 
+/* The attribute axis of a row that says axis:a. */
+static int axis_of(const Op *op)
+{
+	return (int)attr_get_int(op->attrs, "axis", 0);
+}
+
 RULE(concat)
 {
-	int axis;
-	if (!op->n_in)
-		return shape_wrong(err, "concat of nothing");
+	int axis = axis_of(op);
 	*out = *shape_in(op, 0);
-	if (!shape_axis(err, op, out, &axis))
-		return false;
 	for (int i = 1; i < op->n_in; i++) {
 		const Type *x = shape_in(op, i);
 		Type fits = *x;
@@ -155,8 +157,8 @@ RULE(split)
 	const Type *x = shape_in(op, 0);
 	const Attr *sizes = shape_ints(err, op, "sizes", op->n_out);
 	int64_t sum = 0;
-	int axis;
-	if (!sizes || !shape_axis(err, op, x, &axis))
+	int axis = axis_of(op);
+	if (!sizes)
 		return false;
 	for (int i = 0; i < op->n_out; i++) {
 		out[i] = *x;
@@ -186,9 +188,7 @@ static bool gathered(const Type *x, const Type *ids, int axis, Type *out, Buf *e
 
 RULE(gather)
 {
-	int axis;
-	return shape_want_index(err, op, 1) && shape_axis(err, op, shape_in(op, 0), &axis)
-		&& gathered(shape_in(op, 0), shape_in(op, 1), axis, out, err);
+	return shape_want_index(err, op, 1) && gathered(shape_in(op, 0), shape_in(op, 1), axis_of(op), out, err);
 }
 
 RULE(gather_grad)
@@ -204,9 +204,8 @@ RULE(gather_grad)
 static bool check_elements(Module *m, const Op *op, Buf *err)
 {
 	const Type *x = shape_in(op, 0), *ids = shape_in(op, 1);
-	int axis;
-	if (!shape_want_index(err, op, 1) || !shape_axis(err, op, x, &axis)
-		|| !shape_want_rank(err, op, 1, x->rank))
+	int axis = axis_of(op);
+	if (!shape_want_index(err, op, 1) || !shape_want_rank(err, op, 1, x->rank))
 		return false;
 	for (int i = 0; i < x->rank; i++)
 		if (i != axis && ids->dim[i] > x->dim[i])
@@ -278,14 +277,6 @@ RULE(scatter_nd)
 
 /* ---- along an axis ---- */
 
-RULE(cumsum)
-{
-	int axis;
-	*out = *shape_in(op, 0);
-	return shape_want_number(err, op, 0) && shape_axis(err, op, out, &axis)
-		&& shape_flag(err, op, "exclusive") && shape_flag(err, op, "reverse");
-}
-
 static void drop_axis(Type *t, int axis, bool keep)
 {
 	if (keep) {
@@ -301,11 +292,10 @@ static void drop_axis(Type *t, int axis, bool keep)
 RULE(argmax)
 {
 	const Type *x = shape_in(op, 0);
-	int axis;
+	int axis = axis_of(op);
 	*out = *x;
 	out->dtype = DT_I64;
-	if (!shape_want_number(err, op, 0) || !shape_axis(err, op, x, &axis) || !shape_flag(err, op, "last")
-		|| !shape_flag(err, op, "keepdims"))
+	if (!shape_want_number(err, op, 0))
 		return false;
 	if (x->dim[axis] == 0)
 		return shape_wrong(err, "%s over axis %d of %s, which is empty", op_info[op->kind].text, axis,
@@ -318,8 +308,8 @@ RULE(topk)
 {
 	const Type *x = shape_in(op, 0);
 	int64_t k = attr_get_int(op->attrs, "k", 0);
-	int axis;
-	if (!shape_want_number(err, op, 0) || !shape_axis(err, op, x, &axis) || !shape_flag(err, op, "largest"))
+	int axis = axis_of(op);
+	if (!shape_want_number(err, op, 0))
 		return false;
 	if (k < 0 || k > x->dim[axis])
 		return shape_wrong(err, "topk of %lld along axis %d, which has %lld", (long long)k, axis,
@@ -338,7 +328,7 @@ RULE(reduce)
 	bool keep = attr_get_int(op->attrs, "keepdims", 0);
 	bool order = op->kind == OP_REDUCE_MAX || op->kind == OP_REDUCE_MIN;
 	unsigned seen = 0;
-	if ((!order && !shape_want_number(err, op, 0)) || !shape_flag(err, op, "keepdims"))
+	if (!order && !shape_want_number(err, op, 0))
 		return false;
 	*out = *x;
 	for (int i = 0; i < axes->n; i++) {

@@ -19,7 +19,7 @@ RULE(matmul)
 	if (a.rank < 2 || b.rank < 2)
 		return shape_wrong(err, "operands of matmul need at least 2 dimensions, they are %s and %s",
 			type_str(m->arena, &a), type_str(m->arena, &b));
-	if (!shape_want_number(err, op, 0) || !shape_flag(err, op, "ta") || !shape_flag(err, op, "tb"))
+	if (!shape_want_number(err, op, 0))
 		return false;
 	int64_t rows = a.dim[a.rank - 2 + ta], inner_a = a.dim[a.rank - 1 - ta];
 	int64_t inner_b = b.dim[b.rank - 2 + tb], cols = b.dim[b.rank - 1 - tb];
@@ -53,8 +53,6 @@ static bool window_init(const Op *op, const Type *x, Window *w, Buf *err)
 	if (w->n < 1)
 		return shape_wrong(err, "%s needs at least one spatial dimension, the tensor has %d in all",
 			op_info[op->kind].text, x->rank);
-	if (!shape_flag(err, op, "layout"))
-		return false;
 	w->channel = layout ? x->rank - 1 : 1;
 	w->spatial = layout ? 1 : 2;
 	const Attr *strides = shape_ints(err, op, "strides", w->n), *pads = shape_ints(err, op, "pads", 2 * w->n);
@@ -197,15 +195,14 @@ RULE(max_pool_grad)
 
 RULE(avg_pool)
 {
-	return shape_want_float(err, op, 0) && shape_flag(err, op, "count_pad")
-		&& pooled(op, shape_in(op, 0), out, err);
+	return shape_want_float(err, op, 0) && pooled(op, shape_in(op, 0), out, err);
 }
 
 RULE(avg_pool_grad)
 {
 	Type dy;
-	return shape_from_attr(err, op, shape_in(op, 0)->dtype, out) && shape_flag(err, op, "count_pad")
-		&& shape_want_float(err, op, 0) && pooled(op, out, &dy, err) && shape_want(m, err, op, 0, &dy);
+	return shape_from_attr(err, op, shape_in(op, 0)->dtype, out) && shape_want_float(err, op, 0)
+		&& pooled(op, out, &dy, err) && shape_want(m, err, op, 0, &dy);
 }
 
 /* ---- normalisation ---- */
@@ -220,7 +217,7 @@ static bool want_channels(Module *m, const Op *op, const Type *x, int first, int
 	for (int i = first; i <= last; i++)
 		if (!shape_want_shape(m, err, op, i, &c) || !shape_want_float(err, op, i))
 			return false;
-	return shape_want_float(err, op, 0) && shape_flag(err, op, "layout");
+	return shape_want_float(err, op, 0);
 }
 
 RULE(batch_norm)
@@ -362,16 +359,9 @@ RULE(rms_norm_grad)
 	return norm_grad(m, op, 1, out, err);
 }
 
-RULE(softmax)
-{
-	int axis;
-	*out = *shape_in(op, 0);
-	return shape_want_float(err, op, 0) && shape_axis(err, op, out, &axis);
-}
-
 RULE(softmax_grad)
 {
-	return shape_softmax(m, op, given, out, err) && shape_want(m, err, op, 1, out);
+	return shape_float(m, op, given, out, err) && shape_want(m, err, op, 1, out);
 }
 
 /* ---- attention ---- */
@@ -400,8 +390,6 @@ static bool check_attention(Module *m, const Op *op, int first, const Heads *n, 
 	const char *empty = attr_get_str(op->attrs, "empty", "");
 	if (strcmp(empty, "zero") && strcmp(empty, "nan"))
 		return shape_wrong(err, "empty of %s is \"%s\", expected zero or nan", op_info[op->kind].text, empty);
-	if (!shape_flag(err, op, "causal") || !shape_flag(err, op, "offset") || !shape_flag(err, op, "layout"))
-		return false;
 	if (!mask)
 		return true;
 	Type scores = type_tensor(mask->dtype, 4, (int64_t[]){n->b, n->h, n->t, n->s}), both;
@@ -449,8 +437,7 @@ RULE(attention_grad)
 RULE(rope)
 {
 	const Type *x = shape_in(op, 0), *c = shape_in(op, 1);
-	if (!shape_want_rank(err, op, 0, 4) || !shape_want_float(err, op, 0) || !shape_flag(err, op, "layout")
-		|| !shape_flag(err, op, "interleaved") || !shape_flag(err, op, "inverse"))
+	if (!shape_want_rank(err, op, 0, 4) || !shape_want_float(err, op, 0))
 		return false;
 	int64_t rows = x->dim[attr_get_int(op->attrs, "layout", 0) ? 1 : 2];
 	bool batch = c->rank == 3;

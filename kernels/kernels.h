@@ -9,7 +9,7 @@
  * kernels/cuda/cuda.h: there tensors, StepScalars, segments, groups and results are in device memory, while
  * descriptors, lists of sizes and lists of pointers are in host memory and are read before the call returns.
  *
- * This header depends on base/dtypes.def alone, so that CUDA programs can include it, too. */
+ * This header depends on .def files of base/ and kernels/ alone, so that CUDA programs can include it, too. */
 #ifndef SHARDC_KERNELS_H
 #define SHARDC_KERNELS_H
 
@@ -152,15 +152,14 @@ K_HALVES(K_DECL)
 K_REALS(K_DECL)
 #undef K_DECL
 
-/* ---- normalisation, softmax ---- */
+/* ---- normalisation ---- */
 
 /* Batch norm: x is (n, c, s) in layout 0 and (n, s, c) in layout 1, statistics are (c).
  *
  * Layer and RMS norm: x, dy (rows, cols); mean, rstd (rows); w, b (cols), each may be NULL.  r (rows, cols) or NULL:
  * with r, what is normalised is s = x + r, rounded; y and s may each be x or r.  dx, dw and db may each be NULL, dx
  * may be dy.  ds (rows, cols) or NULL: with ds, dx is rounded and ds is added to it.
- *
- * Softmax and log-softmax: (outer, n, inner), along n; y may be x, dx may be dy or y. */
+ */
 #define K_DECL(T, t) \
 	void k_bn_stats_##t(T *mean, T *var, const T *x, int64_t n, int64_t c, int64_t s, int layout, \
 		void *work); \
@@ -176,11 +175,7 @@ K_FLOATS(K_DECL)
 	void k_rms_norm_##t(T *y, W *rstd, T *s, const T *x, const T *w, const T *r, int64_t rows, int64_t cols, \
 		double eps); \
 	void k_rms_norm_grad_##t(T *dx, T *dw, const T *dy, const T *x, const T *w, const W *rstd, const T *ds, \
-		int64_t rows, int64_t cols, void *work); \
-	void k_softmax_##t(T *y, const T *x, int64_t outer, int64_t n, int64_t inner); \
-	void k_softmax_grad_##t(T *dx, const T *dy, const T *y, int64_t outer, int64_t n, int64_t inner); \
-	void k_log_softmax_##t(T *y, const T *x, int64_t outer, int64_t n, int64_t inner); \
-	void k_log_softmax_grad_##t(T *dx, const T *dy, const T *y, int64_t outer, int64_t n, int64_t inner);
+		int64_t rows, int64_t cols, void *work);
 K_REALS(K_DECL)
 #undef K_DECL
 
@@ -280,34 +275,15 @@ void k_gather_nd(void *y, const void *x, const void *ids, int64_t batch, int64_t
 
 typedef enum KScatter { K_SCATTER_NONE, K_SCATTER_ADD, K_SCATTER_MUL, K_SCATTER_MAX, K_SCATTER_MIN } KScatter;
 /* y may be x.  Updates of one target are applied in the order of their positions.  Bool tensors use the u8 kernels.
- * gather_grad: dx (outer, n, inner), dy (outer, n_ids, inner); with add, dy is added to what dx holds.  cumsum,
- * argmax, argmin, topk run along n of (outer, n, inner); y is (outer, k, inner) for topk and (outer, inner) for argmax
- * and argmin. */
+ * gather_grad: dx (outer, n, inner), dy (outer, n_ids, inner); with add, dy is added to what dx holds. */
 #define K_DECL(T, t) \
 	void k_scatter_elements_##t(T *y, const T *x, const void *ids, const T *updates, int rank, \
 		const int64_t *dim /* of ids, updates */, const int64_t *xdim, int axis, KScatter mode, \
 		int id_size); \
 	void k_scatter_nd_##t(T *y, const T *x, const void *ids, const T *updates, int64_t n, int depth, \
 		const int64_t *xdim, int64_t inner, KScatter mode, int id_size); \
-	void k_cumsum_##t(T *y, const T *x, int64_t outer, int64_t n, int64_t inner, bool exclusive, \
-		bool reverse); \
-	void k_argmax_##t(int64_t *y, const T *x, int64_t outer, int64_t n, int64_t inner, bool last); \
-	void k_argmin_##t(int64_t *y, const T *x, int64_t outer, int64_t n, int64_t inner, bool last); \
-	void k_topk_##t(T *y, int64_t *idx, const T *x, int64_t outer, int64_t n, int64_t inner, int64_t k, \
-		bool largest); \
 	void k_iota_##t(T *y, int rank, const int64_t *dim, int axis, double start, double step);
 K_NUMBERS(K_DECL)
-#undef K_DECL
-/* x (dim...); y has the dims of x without those whose bit is set in axes. */
-#define K_DECL(T, t) \
-	void k_reduce_sum_##t(T *y, const T *x, int rank, const int64_t *dim, unsigned axes, void *work); \
-	void k_reduce_mean_##t(T *y, const T *x, int rank, const int64_t *dim, unsigned axes, void *work); \
-	void k_reduce_max_##t(T *y, const T *x, int rank, const int64_t *dim, unsigned axes, void *work); \
-	void k_reduce_min_##t(T *y, const T *x, int rank, const int64_t *dim, unsigned axes, void *work); \
-	void k_reduce_prod_##t(T *y, const T *x, int rank, const int64_t *dim, unsigned axes, void *work);
-K_NUMBERS(K_DECL)
-K_DECL(uint16_t, bf16)
-K_DECL(uint16_t, f16)
 #undef K_DECL
 #define K_DECL(T, t) \
 	void k_gather_grad_##t(T *dx, const T *dy, const void *ids, int64_t outer, int64_t n, int64_t inner, \
@@ -316,6 +292,43 @@ K_FLOATS(K_DECL)
 K_DECL(uint16_t, bf16)
 K_DECL(uint16_t, f16)
 #undef K_DECL
+
+/* ---- kernels whose arguments are in kernels.def ----
+ *
+ * Softmax, log-softmax and what runs along an axis: tensors are (outer, n, inner), along n; y of topk is (outer, k,
+ * inner), idx of argmax and argmin (outer, inner).  y of softmax and log-softmax may be x, dx may be dy or y.
+ * Reductions: x (dim...); y has the dims of x without those whose bit is set in axes. */
+#define Y_X(T) T *y, const T *x
+#define IDX_X(T) int64_t *idx, const T *x
+#define Y_IDX_X(T) T *y, int64_t *idx, const T *x
+#define DX_DY_Y(T) T *dx, const T *dy, const T *y
+#define ALONG int64_t outer, int64_t n, int64_t inner
+#define SHAPE int rank, const int64_t *dim
+#define AXES unsigned axes
+#define FLAG(attr) bool attr
+#define COUNT(attr) int64_t attr
+#define WORK void *work
+#define K_CALL(T, t, op, tensors, ...) void k_##op##_##t(tensors(T), __VA_ARGS__);
+#define K_CALL_FLOATS(...) K_CALL(float, f32, __VA_ARGS__) K_CALL(double, f64, __VA_ARGS__)
+#define K_CALL_HALVES(...) K_CALL_FLOATS(__VA_ARGS__) K_CALL(uint16_t, bf16, __VA_ARGS__) \
+	K_CALL(uint16_t, f16, __VA_ARGS__)
+#define K_CALL_INTS(...) K_CALL(int64_t, i64, __VA_ARGS__) K_CALL(int32_t, i32, __VA_ARGS__) \
+	K_CALL(int16_t, i16, __VA_ARGS__) K_CALL(int8_t, i8, __VA_ARGS__) K_CALL(uint64_t, u64, __VA_ARGS__) \
+	K_CALL(uint32_t, u32, __VA_ARGS__) K_CALL(uint16_t, u16, __VA_ARGS__) K_CALL(uint8_t, u8, __VA_ARGS__)
+#define K_CALL_NUMBERS(...) K_CALL_FLOATS(__VA_ARGS__) K_CALL_INTS(__VA_ARGS__)
+#define K_CALL_ALL(...) K_CALL_HALVES(__VA_ARGS__) K_CALL_INTS(__VA_ARGS__)
+#define CALL(op, types, work, cuda, ...) K_CALL_##types(op, __VA_ARGS__)
+#include "kernels/kernels.def"
+#undef Y_X
+#undef IDX_X
+#undef Y_IDX_X
+#undef DX_DY_Y
+#undef ALONG
+#undef SHAPE
+#undef AXES
+#undef FLAG
+#undef COUNT
+#undef WORK
 
 /* ---- flat buffers: gradients, shards, states ---- */
 

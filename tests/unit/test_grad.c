@@ -115,7 +115,7 @@ static Attr *read_attrs(Module *m, OpKind kind, const char *s)
 		const char *row = strstr(op_info[kind].attrs, arena_printf(m->arena, "%s:", key));
 		DType t = DT_F32;
 		switch (row ? row[k + 1] : 0) {
-		case 'i': list = attr_int(m, list, key, strtoll(text, NULL, 10)); break;
+		case 'i': case 'a': case 'b': list = attr_int(m, list, key, strtoll(text, NULL, 10)); break;
 		case 'f': list = attr_float(m, list, key, strtod(text, NULL)); break;
 		case 's': list = attr_str(m, list, key, text); break;
 		case 'I': list = read_list(m, list, key, text); break;
