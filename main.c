@@ -160,7 +160,7 @@ static bool accept(const Variants *v, const Options *o, Diag *d)
 			"of one (compile without --accum=many)");
 		return false;
 	}
-	return pipeline_accept(v, o->input, o, d) && (!hook->file || codegen_check_hook(hook, &t, d));
+	return pipeline_accept(v, o, d) && (!hook->file || codegen_check_hook(hook, &t, d));
 }
 
 static void print_module(const Module *m, const Options *o)

@@ -29,6 +29,10 @@ typedef struct Unit Unit;
 typedef struct Op Op;
 typedef struct Value Value;
 
+/* A position in the text that a module was read from; lines and columns count from 1, columns in bytes.  line 0: it was
+ * not read.  Nothing that is printed or emitted depends on it. */
+typedef struct TextPlace { int line, column; } TextPlace;
+
 /* ---- type.c ---- */
 
 typedef enum TypeKind {
@@ -83,6 +87,9 @@ const Loc *loc_with_role(Module *m, const Loc *loc, const char *role);
 /* The location as messages begin: "gpt2.onnx: node \"/h.0/MatMul\" (MatMul)", or "gradient of node .." if role is
  * grad. */
 const char *loc_where(Module *m, const Loc *loc);
+/* Where the text of the module says something, as messages begin: "plan.ir:17:5", "plan.ir" if that was not read.  The
+ * model's file, if there is no text. */
+const char *ir_where(const Module *m, TextPlace at);
 
 /* ---- attributes ---- */
 
@@ -154,6 +161,7 @@ struct Symbol {
 	int flat;
 	int64_t offset;      /* elements from the start of the flat; a multiple of 64 */
 	const char *param;   /* SYM_STATE of one parameter: the parameter's name; else NULL */
+	TextPlace at;
 };
 
 enum { UNIT_MAX_FLATS = 4 };
@@ -168,6 +176,7 @@ struct Unit {
 	Symbol **params;     /* in rising order of offset within each flat */
 	int n_params;
 	int index;           /* in m->units, which is in the order of traversal; root is last */
+	TextPlace at;
 };
 
 /* ---- the training program ---- */
@@ -200,7 +209,7 @@ typedef struct Train {
 	bool tf32;                   /* f32 products on GPUs round their operands to TF32 */
 	Hook hook;
 	const char *options;         /* canonical text of the options that the program was made with, for checkpoints */
-	const char *where;           /* "plan.ir:2:3": where the block was read; NULL = a pass made it */
+	TextPlace at;
 } Train;
 extern const char *const offload_text[3]; /* by LayoutOffload: "none", .. */
 
@@ -252,9 +261,9 @@ struct Op {
 	SectionKind section;
 	Op *prev, *next;     /* neighbours in the section or body */
 	Use *in;
-	int n_in;
 	Value **out;         /* always op_info[kind].n_out of them, unless the op is VAROUT */
-	int n_out;
+	int n_in, n_out;
+	TextPlace at;
 	Attr *attrs;
 	Symbol *sym;         /* for ops flagged SYM */
 	Unit *unit;          /* for ops flagged UNIT */
@@ -308,6 +317,9 @@ struct Module {
 	Arena *ops;          /* ops, their operands and values; ir_compact makes a new one */
 	const char *name;    /* "gpt-tiny" */
 	const char *file;    /* as the user named it, for messages */
+	const char *text;    /* the file with the text that the module was read from; NULL = it was not, or the user has not
+	                        seen the text */
+	TextPlace at;
 	Level level;
 	Variant variant;
 	Sync sync;

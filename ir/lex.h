@@ -12,9 +12,6 @@ typedef struct Tok {
 	char punct;
 } Tok;
 
-/* A position in the text; lines and columns count from 1, columns in bytes. */
-typedef struct TextPlace { int line, column; } TextPlace;
-
 /* The lexer.  After the first failure every token is TOK_END, so that callers need not check each step. */
 typedef struct Lexer {
 	Diag *diag;

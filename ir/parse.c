@@ -470,6 +470,7 @@ static void op_line(Parser *p, SectionKind section)
 	Op *op = emit(p, &t, list, section);
 	if (!op)
 		return;
+	op->at = at;
 	p->lex.op_at = (TextPlace){0};
 	if (op->kind == OP_FUSED)
 		fused_body(p, op);

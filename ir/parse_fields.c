@@ -156,6 +156,7 @@ void parse_symbol(Parser *p, SymbolKind kind)
 #include "ir/symbol_fields.def"
 	};
 	static const FieldTable table = {"a symbol", rows, COUNT_OF(rows)};
+	TextPlace at = p->lex.tok_at;
 	lex_next(&p->lex);
 	const char *text = lex_take(&p->lex, TOK_STRING, "a name");
 	uint64_t seen = 0;
@@ -168,6 +169,7 @@ void parse_symbol(Parser *p, SymbolKind kind)
 		return;
 	}
 	Symbol *s = ir_add_symbol(p->m, kind, text, t);
+	s->at = at;
 	s->src.dtype = t.dtype;
 	s->src.rank = t.rank;
 	for (int i = 0; i < t.rank; i++) {
@@ -274,6 +276,7 @@ void parse_unit(Parser *p)
 #include "ir/unit_fields.def"
 	};
 	static const FieldTable table = {"a unit", rows, COUNT_OF(rows)};
+	TextPlace at = p->lex.tok_at;
 	uint64_t seen = 0;
 	lex_next(&p->lex);
 	lex_expect(&p->lex, '@');
@@ -283,6 +286,7 @@ void parse_unit(Parser *p)
 	if (p->lex.failed)
 		return;
 	Unit *u = ir_add_unit(p->m, text, STRATEGY_FULL_SHARD);
+	u->at = at;
 	lex_expect(&p->lex, '{');
 	do {
 		read_field(p, &table, NULL, u, &seen);
@@ -393,7 +397,7 @@ void parse_train(Parser *p)
 	if (p->m->train)
 		lex_fail(&p->lex, "a module has one train block");
 	Train *t = p->m->train = NEW(p->m->arena, Train);
-	t->where = arena_strdup(p->m->arena, lex_where(&p->lex));
+	t->at = p->lex.tok_at;
 	lex_next(&p->lex);
 	lex_expect(&p->lex, '{');
 	do {
@@ -428,6 +432,8 @@ void parse_header(Parser *p)
 	static const FieldTable table = {"a module", rows, COUNT_OF(rows)};
 	Module *m = p->m;
 	uint64_t seen = 0;
+	m->text = ir_intern(m, p->lex.file);
+	m->at = p->lex.tok_at;
 	lex_expect_word(&p->lex, "module");
 	m->name = ir_intern(m, lex_take(&p->lex, TOK_STRING, "a module name"));
 	while (!p->lex.failed && !lex_is_punct(&p->lex, '{'))

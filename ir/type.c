@@ -145,6 +145,13 @@ const char *loc_where(Module *m, const Loc *loc)
 	return arena_printf(m->arena, "%s: %snode \"%s\" (%s)", file, of, node, loc->onnx);
 }
 
+const char *ir_where(const Module *m, TextPlace at)
+{
+	if (m->text && at.line)
+		return arena_printf(m->arena, "%s:%d:%d", m->text, at.line, at.column);
+	return m->text ? m->text : m->file ? m->file : m->name;
+}
+
 /* ---- attributes ---- */
 
 /* Inserts into a sorted list.  A list is immutable once it is shared, so the cells before the new one are copied. */

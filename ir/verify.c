@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 /* ---- reporting ---- */
 
 static const char *op_text(Verify *v, const Op *op)
@@ -28,6 +27,14 @@ static const char *op_text(Verify *v, const Op *op)
 	return copy;
 }
 
+static void report(Verify *v, TextPlace at, const char *what)
+{
+	if (v->after)
+		ice("the module is wrong after pass %s: %s", v->after, what);
+	v->errors++;
+	diag_error(v->diag, ir_where(v->m, at), "%s", what);
+}
+
 void verify_fail(Verify *v, const Op *op, const char *fmt, ...)
 {
 	va_list ap;
@@ -38,10 +45,15 @@ void verify_fail(Verify *v, const Op *op, const char *fmt, ...)
 		op = op->parent; /* values of a body have no names, so the whole fused op is printed */
 	if (op)
 		what = arena_printf(v->arena, "%s, in %s: %s", what, section_text[op->section], op_text(v, op));
-	if (v->after)
-		ice("the module is wrong after pass %s: %s", v->after, what);
-	v->errors++;
-	diag_error(v->diag, v->m->file ? v->m->file : v->m->name, "%s", what);
+	report(v, op ? op->at : v->m->at, what);
+}
+
+void verify_fail_at(Verify *v, TextPlace at, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	report(v, at, arena_vprintf(v->arena, fmt, ap));
+	va_end(ap);
 }
 
 /* ---- lists and uses ---- */
@@ -472,12 +484,12 @@ static void check_symbols(Verify *v)
 	for (int i = 0; i < m->n_symbols; i++) {
 		const Symbol *s = m->symbols[i];
 		if (ir_find_symbol(m, s->name) != s || s->index != i)
-			verify_fail(v, NULL, "symbol \"%s\" is not found by its name", s->name);
+			verify_fail_at(v, s->at, "symbol \"%s\" is not found by its name", s->name);
 		if (s->param && (!ir_find_symbol(m, s->param) || ir_find_symbol(m, s->param)->kind != SYM_PARAM))
-			verify_fail(v, NULL, "state \"%s\" belongs to \"%s\", which is not a parameter", s->name,
+			verify_fail_at(v, s->at, "state \"%s\" belongs to \"%s\", which is not a parameter", s->name,
 				s->param);
 		if (s->batched && (s->kind != SYM_INPUT || !s->type.rank))
-			verify_fail(v, NULL, "\"%s\" is batched but is not an input with an axis of samples", s->name);
+			verify_fail_at(v, s->at, "\"%s\" is batched but is not an input with an axis of samples", s->name);
 	}
 }
 

@@ -25,6 +25,8 @@ typedef struct Verify {
 
 /* Reports a violation at op (NULL: of the whole module).  Does not return if it is an internal error. */
 void verify_fail(Verify *v, const Op *op, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* The same of a symbol, a unit or a block: at is its place in the text. */
+void verify_fail_at(Verify *v, TextPlace at, const char *fmt, ...) PRINTF_LIKE(3, 4);
 
 /* verify_train.c: checks the train block. */
 void verify_train(Verify *v);

@@ -14,11 +14,11 @@
 static void check_member(Verify *v, const Unit *u, const Symbol *s, int64_t *end)
 {
 	if (s->unit != u || s->kind != SYM_PARAM || s->type.kind != TYPE_TENSOR) {
-		verify_fail(v, NULL, "unit %s lists \"%s\", which is not its parameter", u->name, s->name);
+		verify_fail_at(v, u->at, "unit %s lists \"%s\", which is not its parameter", u->name, s->name);
 		return;
 	}
 	if (s->flat < 0 || s->flat >= u->n_flats) {
-		verify_fail(v, NULL, "\"%s\" lies in flat %d of unit %s, which has %d", s->name, s->flat, u->name,
+		verify_fail_at(v, s->at, "\"%s\" lies in flat %d of unit %s, which has %d", s->name, s->flat, u->name,
 			u->n_flats);
 		return;
 	}
@@ -26,10 +26,10 @@ static void check_member(Verify *v, const Unit *u, const Symbol *s, int64_t *end
 	int64_t last;
 	bool same = f->dtype == s->type.dtype || (f->master && s->type.dtype == DT_F32);
 	if (!same || f->trainable != s->trainable)
-		verify_fail(v, NULL, "\"%s\" lies in a flat of another dtype or trainability", s->name);
+		verify_fail_at(v, s->at, "\"%s\" lies in a flat of another dtype or trainability", s->name);
 	else if (s->offset < end[s->flat] || s->offset % LAYOUT_ALIGN
 		|| __builtin_add_overflow(s->offset, type_numel(&s->type), &last) || last > f->numel)
-		verify_fail(v, NULL, "\"%s\" lies at %lld of unit %s: not aligned to %d, over its neighbour (which "
+		verify_fail_at(v, s->at, "\"%s\" lies at %lld of unit %s: not aligned to %d, over its neighbour (which "
 			"ends at %lld), or beyond the flat's %lld elements", s->name, (long long)s->offset, u->name,
 			LAYOUT_ALIGN, (long long)end[s->flat], (long long)f->numel);
 	else
@@ -40,18 +40,18 @@ void verify_units(Verify *v)
 {
 	const Module *m = v->m;
 	if (m->n_units && m->level < LEVEL_SHARD)
-		verify_fail(v, NULL, "there are units below level SHARD");
+		verify_fail_at(v, m->units[0]->at, "there are units below level SHARD");
 	for (int i = 0; i < m->n_units; i++) {
 		const Unit *u = m->units[i];
 		int64_t end[UNIT_MAX_FLATS] = {0};
 		if (u->index != i)
-			verify_fail(v, NULL, "unit %s is number %d but says %d", u->name, i, u->index);
+			verify_fail_at(v, u->at, "unit %s is number %d but says %d", u->name, i, u->index);
 		for (int k = 0; k < u->n_params; k++)
 			check_member(v, u, u->params[k], end);
 	}
 	for (int i = 0; i < m->n_symbols && m->level >= LEVEL_SHARD; i++)
 		if (m->symbols[i]->kind == SYM_PARAM && !m->symbols[i]->unit)
-			verify_fail(v, NULL, "parameter \"%s\" has no unit at level SHARD", m->symbols[i]->name);
+			verify_fail_at(v, m->symbols[i]->at, "parameter \"%s\" has no unit at level SHARD", m->symbols[i]->name);
 }
 
 /* ---- gathered values ---- */

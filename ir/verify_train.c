@@ -13,17 +13,10 @@
 static void fail(Verify *v, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void fail(Verify *v, const char *fmt, ...)
 {
-	const Train *t = v->m->train;
 	va_list ap;
 	va_start(ap, fmt);
-	const char *what = arena_vprintf(v->arena, fmt, ap);
+	verify_fail_at(v, v->m->train->at, "train: %s", arena_vprintf(v->arena, fmt, ap));
 	va_end(ap);
-	if (v->after || !t->where) {
-		verify_fail(v, NULL, "train: %s", what);
-		return;
-	}
-	v->errors++;
-	diag_error(v->diag, t->where, "train: %s", what);
 }
 
 static const Op *find_op(const Verify *v, SectionKind s, OpKind kind)

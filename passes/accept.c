@@ -6,11 +6,11 @@
 
 #include <inttypes.h>
 
-static void check_input(const Module *m, const Symbol *s, const char *file, Diag *d)
+static void check_input(const Module *m, const Symbol *s, Diag *d)
 {
 	if (s->kind == SYM_INPUT && s->batched && (m->batch <= 0 || !s->type.rank || s->type.dim[0] != m->batch))
-		diag_error(d, file, "input \"%s\" %s is read by sample, and the module says batch=%" PRId64 ": the first "
-			"dimension must be that", s->name, type_str(m->arena, &s->type), m->batch);
+		diag_error(d, ir_where(m, s->at), "input \"%s\" %s is read by sample, and the module says batch=%" PRId64
+			": the first dimension must be that", s->name, type_str(m->arena, &s->type), m->batch);
 }
 
 /* Whether perm turns the file's dimensions into the symbol's. */
@@ -27,56 +27,56 @@ static bool is_permuted(const Symbol *s)
 	return true;
 }
 
-static void check_source(const Module *m, const Symbol *s, const char *file, Diag *d)
+static void check_source(const Module *m, const Symbol *s, Diag *d)
 {
 	const Source *f = &s->src;
 	if (!f->file)
 		return;
 	if (f->offset < 0 || f->bytes < 0)
-		diag_error(d, file, "\"%s\": offset=%" PRId64 " and bytes=%" PRId64 " are no place in \"%s\"", s->name,
-			f->offset, f->bytes, f->file);
+		diag_error(d, ir_where(m, s->at), "\"%s\": offset=%" PRId64 " and bytes=%" PRId64 " are no place in \"%s\"",
+			s->name, f->offset, f->bytes, f->file);
 	else if (f->rank == s->type.rank && !is_permuted(s))
-		diag_error(d, file, "\"%s\" %s: dims and perm say that \"%s\" holds another shape", s->name,
+		diag_error(d, ir_where(m, s->at), "\"%s\" %s: dims and perm say that \"%s\" holds another shape", s->name,
 			type_str(m->arena, &s->type), f->file);
 }
 
 /* States of units start as zeros of f32, whatever a text says: programs read no contents for them. */
-static void check_state(const Symbol *s, const char *file, Diag *d)
+static void check_state(const Module *m, const Symbol *s, Diag *d)
 {
 	const Source *f = &s->src;
 	if (s->kind == SYM_STATE && s->unit && (f->file || f->init || f->fill < 0 || f->fill > 0 || f->fill != f->fill))
-		diag_error(d, file, "state \"%s\" of unit %s starts as zeros: fill, file and init are not for it", s->name,
-			s->unit->name);
+		diag_error(d, ir_where(m, s->at), "state \"%s\" of unit %s starts as zeros: fill, file and init are not "
+			"for it", s->name, s->unit->name);
 }
 
 /* Checks what the regular expressions of --param-group are checked for. */
-static bool check_groups(const Module *m, const char *file, Diag *d)
+static bool check_groups(const Module *m, Diag *d)
 {
 	bool ok = true;
 	for (int i = 0; m->train && i < m->train->n_groups; i++)
-		ok = pattern_check(m->train->group[i].regex, file, d) && ok;
+		ok = pattern_check(m->train->group[i].regex, ir_where(m, m->train->at), d) && ok;
 	return ok;
 }
 
-static void check_owner(const Module *m, const Unit *u, const char *file, Diag *d)
+static void check_owner(const Module *m, const Unit *u, Diag *d)
 {
 	if (!strategy_info[u->strategy].owned && u->owner >= 0)
-		diag_error(d, file, "unit %s has owner=%d, and units of %s have none", u->name, u->owner,
+		diag_error(d, ir_where(m, u->at), "unit %s has owner=%d, and units of %s have none", u->name, u->owner,
 			strategy_info[u->strategy].text);
 	else if (strategy_info[u->strategy].owned && (u->owner < 0 || u->owner >= m->world))
-		diag_error(d, file, "unit %s has owner=%d, which is no rank of world=%d: nobody would update it", u->name,
-			u->owner, (int)m->world);
+		diag_error(d, ir_where(m, u->at), "unit %s has owner=%d, which is no rank of world=%d: nobody would update "
+			"it", u->name, u->owner, (int)m->world);
 }
 
-bool accept_declarations(const Module *m, const char *file, Diag *d)
+bool accept_declarations(const Module *m, Diag *d)
 {
 	int before = d->errors;
 	for (int i = 0; i < m->n_symbols; i++) {
-		check_input(m, m->symbols[i], file, d);
-		check_source(m, m->symbols[i], file, d);
-		check_state(m->symbols[i], file, d);
+		check_input(m, m->symbols[i], d);
+		check_source(m, m->symbols[i], d);
+		check_state(m, m->symbols[i], d);
 	}
 	for (int i = 0; i < m->n_units; i++)
-		check_owner(m, m->units[i], file, d);
-	return check_groups(m, file, d) && d->errors == before;
+		check_owner(m, m->units[i], d);
+	return check_groups(m, d) && d->errors == before;
 }

@@ -63,9 +63,9 @@ bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync
 void pipeline_free(Variants *v);
 /* Whether a program for the target of o can be made of a PLAN that was read from `file`, as it is, within
  * --memory-limit; false after messages. */
-bool pipeline_accept(const Variants *v, const char *file, const Options *o, Diag *d);
+bool pipeline_accept(const Variants *v, const Options *o, Diag *d);
 /* accept.c: what of that follows from inputs, sources and owners; false after messages. */
-bool accept_declarations(const Module *m, const char *file, Diag *d);
+bool accept_declarations(const Module *m, Diag *d);
 
 /* ---- shared by two or more passes ---- */
 
@@ -172,8 +172,9 @@ int64_t memory_pack(MemoryBlock *block, int n, int n_positions, Arena *a);
 #define MEMORY_SPACE_MAX (INT64_C(1) << 44)
 
 /* memory/check.c: executes a PLAN on shadow memory, in which every byte knows the value that it holds.  Returns the
- * first violation as a sentence, NULL when every op reads the values that it should. */
-const char *memory_check(Module *m, Arena *a);
+ * first violation as a sentence, and its op unless blamed is NULL; NULL when every op reads the values that it
+ * should. */
+const char *memory_check(Module *m, Arena *a, const Op **blamed);
 
 /* memory/memory.c: for a PLAN, the op at which most activation bytes are live, and the largest of its live values. */
 enum { MEMORY_LARGEST = 5 };
@@ -187,7 +188,7 @@ typedef struct MemoryPeak {
 MemoryPeak memory_peak(Module *m, Arena *a);
 /* Checks a PLAN that was read from `file`: every value must have the place that pass memory would give it, and no
  * value may be overwritten while it is still needed. */
-bool memory_accept(Module *m, const char *file, Diag *d);
+bool memory_accept(Module *m, Diag *d);
 /* Whether what a rank maps for a PLAN is within --memory-limit; false after messages that say where memory peaks. */
 bool memory_fits(Module *m, const Options *o, Diag *d);
 /* Describes a module at SHARD (without slots yet) or at PLAN for base/layout.h. */

@@ -153,7 +153,7 @@ static bool is_compacted_after(const PassInfo *p)
 static bool run_one(Module *m, const PassInfo *p, bool from_text, const Options *o, Check *check, Diag *d)
 {
 	if (m->level != p->from) {
-		diag_error(d, m->file ? m->file : m->name, "pass %s wants a module at level %s, this one is at %s",
+		diag_error(d, ir_where(m, m->at), "pass %s wants a module at level %s, this one is at %s",
 			p->name, level_text[p->from], level_text[m->level]);
 		return false;
 	}
@@ -165,7 +165,7 @@ static bool run_one(Module *m, const PassInfo *p, bool from_text, const Options 
 	}
 	m->level = p->to;
 	if (!ir_verify(m, from_text ? NULL : p->name, d)) {
-		diag_note(d, m->file ? m->file : m->name, "found after pass %s: the text lacks what passes before it ensure",
+		diag_note(d, ir_where(m, (TextPlace){0}), "found after pass %s: the text lacks what passes before it ensure",
 			p->name);
 		return false;
 	}
@@ -242,8 +242,7 @@ static Module *clone(const Module *m, Variant variant, Sync sync, Arena *scratch
 		ice("the text of a module cannot be read back");
 	out->variant = variant;
 	out->sync = sync;
-	if (out->train)
-		out->train->where = NULL; /* the user has not seen this text */
+	out->text = NULL; /* the user has not seen it */
 	while (out->last[SEC_EVAL]) /* only the variant `only` evaluates */
 		ir_remove(out, out->last[SEC_EVAL]);
 	return out;
@@ -290,7 +289,7 @@ static bool check_limit(const Variants *v, const Options *o, Diag *d)
 /* ---- a plan that was read ---- */
 
 /* The modules of a step must come from one model and have the same train block. */
-static bool check_alike(const Variants *v, const char *file, Diag *d)
+static bool check_alike(const Variants *v, Diag *d)
 {
 	Arena *a = arena_new();
 	const Module *only = v->of[VARIANT_ONLY];
@@ -301,39 +300,39 @@ static bool check_alike(const Variants *v, const char *file, Diag *d)
 		same = !strcmp(ir_declarations(m, a), all) && m->level == only->level && m->batch == only->batch
 			&& m->world == only->world && m->input_bytes == only->input_bytes && m->state_bytes == only->state_bytes;
 		if (!same)
-			diag_error(d, file, "the modules of variant=%s and variant=only differ in their train block, their units "
-				"or their symbols: they are not of one program", variant_text[k]);
+			diag_error(d, ir_where(m, m->at), "the modules of variant=%s and variant=only differ in their train "
+				"block, their units or their symbols: they are not of one program", variant_text[k]);
 	}
 	arena_free(a);
 	return same;
 }
 
-static bool check_whole(const Variants *v, const char *file, bool cuda, Diag *d)
+static bool check_whole(const Variants *v, bool cuda, Diag *d)
 {
 	const Module *m = v->of[VARIANT_ONLY];
 	const Train *t = ir_train(m);
 	int before = d->errors;
 	if (m->first[SEC_BACKWARD] && !m->train)
-		diag_error(d, file, "the module has gradients and no train block, which says by what optimizer and how they "
-			"are used (pass optimizer makes it)");
+		diag_error(d, ir_where(m, m->at), "the module has gradients and no train block, which says by what "
+			"optimizer and how they are used (pass optimizer makes it)");
 	else if (t->accum && !v->of[VARIANT_FIRST])
-		diag_error(d, file, "the module is one micro-batch of several (accum=1): a program is made of a file with all "
-			"four of them, variant=only, first, middle and last");
+		diag_error(d, ir_where(m, t->at), "the module is one micro-batch of several (accum=1): a program is made "
+			"of a file with all four of them, variant=only, first, middle and last");
 	else if (m->train && t->cuda != cuda)
-		diag_error(d, file, "the memory is planned for --target=%s: give that, or compile the model again",
-			t->cuda ? "cuda" : "cpu");
+		diag_error(d, ir_where(m, t->at), "the memory is planned for --target=%s: give that, or compile the model "
+			"again", t->cuda ? "cuda" : "cpu");
 	return d->errors == before;
 }
 
-bool pipeline_accept(const Variants *v, const char *file, const Options *o, Diag *d)
+bool pipeline_accept(const Variants *v, const Options *o, Diag *d)
 {
-	if (!check_whole(v, file, options_cuda(o), d) || !accept_declarations(v->of[VARIANT_ONLY], file, d)
-			|| !check_alike(v, file, d))
+	const Module *only = v->of[VARIANT_ONLY];
+	if (!check_whole(v, options_cuda(o), d) || !accept_declarations(only, d) || !check_alike(v, d))
 		return false;
 	for (int k = 0; k < VARIANT_COUNT; k++)
-		if (v->of[k] && (!memory_accept(v->of[k], file, d) || !memory_fits(v->of[k], o, d)))
+		if (v->of[k] && (!memory_accept(v->of[k], d) || !memory_fits(v->of[k], o, d)))
 			return false;
-	return !v->of[VARIANT_FIRST] || (check_slots(v, file, d) && check_limit(v, o, d));
+	return !v->of[VARIANT_FIRST] || (check_slots(v, ir_where(only, only->at), d) && check_limit(v, o, d));
 }
 
 /* ---- steps of several micro-batches ---- */

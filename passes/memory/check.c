@@ -28,6 +28,7 @@ typedef struct Shadow {
 	int64_t *grads;   /* by unit: the space of its flat gradient */
 	int next_content;
 	const char *violation;
+	const Op *blamed; /* for the violation */
 } Shadow;
 
 typedef struct Span { int64_t begin, end; } Span;
@@ -218,8 +219,10 @@ static bool holds(const Shadow *s, Span span, int content)
 
 static void blame(Shadow *s, const Op *op, const Value *v, const char *what)
 {
-	if (!s->violation)
-		s->violation = arena_printf(s->m->arena, "%s: %%%s %s", op_info[op->kind].text, v->name, what);
+	if (s->violation)
+		return;
+	s->blamed = op;
+	s->violation = arena_printf(s->m->arena, "%s: %%%s %s", op_info[op->kind].text, v->name, what);
 }
 
 static bool is_symbol_read(const Op *op)
@@ -389,7 +392,7 @@ static void execute(Shadow *s, const Op *op)
 		execute_write(s, op);
 }
 
-static const char *check_program(Module *m, const SectionKind *sections, int n, Arena *a)
+static const char *check_program(Module *m, const SectionKind *sections, int n, Arena *a, const Op **blamed)
 {
 	Shadow s = {.m = m, .a = a, .symbol = ptrmap_new(a)};
 	find_spaces(&s, sections, n);
@@ -406,18 +409,21 @@ static const char *check_program(Module *m, const SectionKind *sections, int n, 
 	for (int k = 0; k < n; k++)
 		IR_FOR_OPS(m, sections[k], op)
 			execute(&s, op);
-	if (m->first[SEC_FORWARD])
-		return s.violation;
 	/* The outputs of a forward-only program must still be there at its end. */
 	IR_FOR_OPS(m, SEC_EVAL, op)
-		if (op->kind == OP_OUTPUT)
+		if (!m->first[SEC_FORWARD] && op->kind == OP_OUTPUT)
 			check_operands(&s, op);
+	*blamed = s.blamed;
 	return s.violation;
 }
 
-const char *memory_check(Module *m, Arena *a)
+const char *memory_check(Module *m, Arena *a, const Op **blamed)
 {
 	static const SectionKind train[] = {SEC_FORWARD, SEC_BACKWARD, SEC_UPDATE}, eval[] = {SEC_EVAL};
-	const char *violation = check_program(m, train, COUNT_OF(train), a);
-	return violation ? violation : check_program(m, eval, COUNT_OF(eval), a);
+	const Op *op = NULL;
+	const char *violation = check_program(m, train, COUNT_OF(train), a, &op);
+	violation = violation ? violation : check_program(m, eval, COUNT_OF(eval), a, &op);
+	if (blamed)
+		*blamed = op;
+	return violation;
 }

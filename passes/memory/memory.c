@@ -479,7 +479,7 @@ bool pass_memory(Module *m, const Options *o, Diag *d)
 		return too_large(m, NULL, "what is live at once", m->act_bytes, d);
 	}
 	m->work_bytes = largest_workspace(m, o);
-	const char *violation = memory_check(m, a);
+	const char *violation = memory_check(m, a, NULL);
 	if (violation)
 		ice("%s", violation);
 	arena_free(a);
@@ -498,7 +498,7 @@ static const char *place_text(const Place *p, Arena *a)
 
 /* Checks the place of a value: activations may lie anywhere in their arena, all others must lie where this pass
  * puts them. */
-static bool check_place(const Module *m, const Buffers *b, Value *v, const char *file, Diag *d)
+static bool check_place(const Module *m, const Buffers *b, Value *v, Diag *d)
 {
 	Place want = place_of(b, v);
 	const Place *is = &v->place;
@@ -506,31 +506,31 @@ static bool check_place(const Module *m, const Buffers *b, Value *v, const char 
 	bool inside = is->offset >= 0 && is->offset % 64 == 0 && bytes <= m->act_bytes - is->offset;
 	if (want.region == REGION_ACT ? is->region == REGION_ACT && inside : same_place(is, &want))
 		return true;
-	diag_error(d, file, "%%%s has %s; expected %s", v->name, place_text(is, m->arena),
+	diag_error(d, ir_where(m, v->op->at), "%%%s has %s; expected %s", v->name, place_text(is, m->arena),
 		want.region == REGION_ACT ? arena_printf(m->arena, "a multiple of 64 of @act, inside its %lld bytes",
 		(long long)m->act_bytes) : place_text(&want, m->arena));
 	return false;
 }
 
-static bool check_places(Module *m, bool eval, const char *file, Arena *a, Diag *d)
+static bool check_places(Module *m, bool eval, Arena *a, Diag *d)
 {
 	Buffers *b = buffers_find(m, eval, a);
 	bool ok = true;
 	for (int p = 0; p < b->n_ops && ok; p++)
 		for (int i = 0; i < b->op[p]->n_out && ok; i++)
-			ok = check_place(m, b, b->op[p]->out[i], file, d);
+			ok = check_place(m, b, b->op[p]->out[i], d);
 	return ok;
 }
 
-static bool same_number(const char *file, const char *what, int64_t is, int64_t want, Diag *d)
+static bool same_number(const Module *m, TextPlace at, const char *what, int64_t is, int64_t want, Diag *d)
 {
 	if (is != want)
-		diag_error(d, file, "%s is %lld; expected %lld", what, (long long)is, (long long)want);
+		diag_error(d, ir_where(m, at), "%s is %lld; expected %lld", what, (long long)is, (long long)want);
 	return is == want;
 }
 
 /* Checks that inputs, buffers and states lie in order.  The module must be as place_symbols leaves it. */
-static bool check_symbol_places(Module *m, const char *file, Arena *a, Diag *d)
+static bool check_symbol_places(Module *m, Arena *a, Diag *d)
 {
 	int64_t input = m->input_bytes, state = m->state_bytes, *at = NEW_N(a, int64_t, m->n_symbols);
 	bool ok = true;
@@ -538,33 +538,34 @@ static bool check_symbol_places(Module *m, const char *file, Arena *a, Diag *d)
 		at[i] = m->symbols[i]->offset;
 	place_symbols(m);
 	for (int i = 0; i < m->n_symbols && ok; i++)
-		ok = same_number(file, arena_printf(a, "the place of \"%s\"", m->symbols[i]->name), at[i],
+		ok = same_number(m, m->symbols[i]->at, arena_printf(a, "the place of \"%s\"", m->symbols[i]->name), at[i],
 			m->symbols[i]->offset, d);
-	return ok && same_number(file, "input_bytes", input, m->input_bytes, d)
-		&& same_number(file, "state_bytes", state, m->state_bytes, d);
+	return ok && same_number(m, m->at, "input_bytes", input, m->input_bytes, d)
+		&& same_number(m, m->at, "state_bytes", state, m->state_bytes, d);
 }
 
-static bool check_workspace(const Module *m, const char *file, Diag *d)
+static bool check_workspace(const Module *m, Diag *d)
 {
 	Options o = {.memory.workspace = m->work_bytes,
 		.target.target = ir_train(m)->cuda ? TARGET_CUDA : TARGET_CPU};
 	int64_t least = largest_workspace(m, &o);
 	if (m->work_bytes < least || m->work_bytes > MEMORY_SPACE_MAX)
-		diag_error(d, file, "work_bytes is %lld; expected at least the %lld that the kernels want",
+		diag_error(d, ir_where(m, m->at), "work_bytes is %lld; expected at least the %lld that the kernels want",
 			(long long)m->work_bytes, (long long)least);
 	return m->work_bytes >= least && m->work_bytes <= MEMORY_SPACE_MAX;
 }
 
-bool memory_accept(Module *m, const char *file, Diag *d)
+bool memory_accept(Module *m, Diag *d)
 {
 	Arena *a = arena_new();
-	bool ok = check_values(m, d) && check_symbols(m, d) && same_number(file, "act_bytes", MIN(m->act_bytes,
+	bool ok = check_values(m, d) && check_symbols(m, d) && same_number(m, m->at, "act_bytes", MIN(m->act_bytes,
 		MEMORY_SPACE_MAX), m->act_bytes, d);
-	ok = ok && check_symbol_places(m, file, a, d) && check_workspace(m, file, d);
-	ok = ok && check_places(m, false, file, a, d) && check_places(m, true, file, a, d);
-	const char *violation = ok ? memory_check(m, a) : NULL;
+	ok = ok && check_symbol_places(m, a, d) && check_workspace(m, d);
+	ok = ok && check_places(m, false, a, d) && check_places(m, true, a, d);
+	const Op *op = NULL;
+	const char *violation = ok ? memory_check(m, a, &op) : NULL;
 	if (violation)
-		diag_error(d, file, "memory is planned wrongly: %s", violation);
+		diag_error(d, ir_where(m, op->at), "memory is planned wrongly: %s", violation);
 	arena_free(a);
 	return ok && !violation;
 }

@@ -38,7 +38,7 @@ static void accept_plan(Module *m, const Options *o, Diag *d)
 	Options same = *o;
 	same.target.target = ir_train(m)->cuda ? TARGET_CUDA : TARGET_CPU;
 	same.memory.memory_limit = 0;
-	bool ok = pipeline_accept(&v, "text.ir", &same, d);
+	bool ok = pipeline_accept(&v, &same, d);
 	if (ok != (d->errors == before))
 		abort();
 	if (ok)

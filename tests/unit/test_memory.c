@@ -187,7 +187,7 @@ static void random_programs_are_planned(void)
 		Module *m = planned(seed);
 		Arena *a = arena_new();
 		MemoryPeak peak = memory_peak(m, a);
-		CU_ASSERT_PTR_NULL(memory_check(m, a));
+		CU_ASSERT_PTR_NULL(memory_check(m, a, NULL));
 		CU_ASSERT(m->act_bytes >= peak.bytes);
 		CU_ASSERT(peak.n > 0 && peak.op != NULL);
 		planned_bytes += m->act_bytes;
@@ -242,12 +242,12 @@ static void overlaps_are_refuted(void)
 					continue;
 				Place was = v->place;
 				v->place = w->place;
-				missed += !memory_check(m, a);
+				missed += !memory_check(m, a, NULL);
 				mutants++;
 				v->place = was;
 			}
 		}
-		CU_ASSERT_PTR_NULL(memory_check(m, a));
+		CU_ASSERT_PTR_NULL(memory_check(m, a, NULL));
 		arena_free(a);
 		ir_module_free(m);
 	}
@@ -259,7 +259,7 @@ static void expect_violation(const char *text, const char *says)
 {
 	Module *m = parsed(text);
 	Arena *a = arena_new();
-	const char *violation = memory_check(m, a);
+	const char *violation = memory_check(m, a, NULL);
 	UNIT_CHECK(violation && strstr(violation, says), violation ? violation : says);
 	arena_free(a);
 	ir_module_free(m);
@@ -322,7 +322,7 @@ static Module *with_slots(int64_t gathered, int64_t gradient)
 static void expect_check(Module *m, const char *says)
 {
 	Arena *a = arena_new();
-	const char *violation = memory_check(m, a);
+	const char *violation = memory_check(m, a, NULL);
 	UNIT_CHECK(says ? violation && strstr(violation, says) : !violation, violation ? violation : "no violation");
 	arena_free(a);
 	ir_module_free(m);
