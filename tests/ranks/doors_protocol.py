@@ -6,8 +6,8 @@ import struct
 
 from doors_report import count
 
-HELLO, BEAT, GATHER, COMPARE, TEXT, NAMES, LEAVE, ACCEPT, REFUSE, WELCOME, TABLE, GATHERED, COMPARED, STOP, CHALLENGE, \
-    DOUBT, END = range(17)
+HELLO, BEAT, GATHER, COMPARE, TEXT, NAMES, LEAVE, ACCEPT, REFUSE, LATER, WELCOME, TABLE, GATHERED, COMPARED, STOP, \
+    CHALLENGE, DOUBT, END = range(18)
 SECRET = "what the ranks of doors.py share"
 PEER, ROW, RECORD = struct.Struct("<QQii64s"), 80, 64
 
