@@ -55,7 +55,7 @@ static FrontendOptions frontend_options(const Options *o)
 /* The variant of the micro-batch that is shown. */
 static Variant shown_variant(const Options *o)
 {
-	return !options_many(o) ? VARIANT_ONLY : o->given.micro_batch ? o->what.micro_batch : VARIANT_LAST;
+	return o->given.micro_batch ? o->what.micro_batch : options_many(o) ? VARIANT_LAST : VARIANT_ONLY;
 }
 
 static Sync sync_of(const Options *o)
@@ -121,12 +121,29 @@ static bool load(Variants *v, Options *o, Arena *a, Diag *d)
 	return ok;
 }
 
-/* Says that --optimizer is not used: a text with a train block has its optimizer's ops and states. */
-static void warn_optimizer(const Module *m, const Options *o, Diag *d)
+/* Joins the options with the train block of a text on which passes run.  Its optimizer is there as ops and states, and
+ * its target decided some of its ops; the passes behind it read --offload and --matmul-precision, which are those of
+ * the block unless they are given. */
+static bool join_block(const Variants *v, Options *o, Diag *d)
 {
-	if (m->train && o->graph.optimizer && strcmp(o->graph.optimizer, m->train->optimizer))
+	Train *t = v->of[VARIANT_ONLY]->train;
+	const char *asked = o->graph.optimizer;
+	if (!t)
+		return true;
+	if (asked && strcmp(asked, t->optimizer))
 		diag_warn(d, "--optimizer", "the train block of \"%s\" says optimizer=\"%s\": \"%s\" is not used", o->input,
-			m->train->optimizer, o->graph.optimizer);
+			t->optimizer, asked);
+	if (o->given.offload)
+		t->offload = o->memory.offload;
+	o->memory.offload = t->offload;
+	if (o->given.matmul_precision)
+		t->tf32 = o->precision.matmul_precision == MATMUL_TF32;
+	o->precision.matmul_precision = t->tf32 ? MATMUL_TF32 : MATMUL_HIGHEST;
+	if (t->cuda == options_cuda(o))
+		return true;
+	diag_error(d, o->input, "its train block is for --target=%s: give that, or compile the model again",
+		t->cuda ? "cuda" : "cpu");
+	return false;
 }
 
 /* Whether a text at PLAN was read, which is a program already: no pass runs unless --passes names some. */
@@ -171,6 +188,18 @@ static void print_module(const Module *m, const Options *o)
 		ir_print_json(stdout, m);
 	else
 		ir_print(stdout, m);
+}
+
+/* Checks what is asked of the micro-batch variants of a text. */
+static bool check_variants(const Variants *v, const Options *o, Diag *d)
+{
+	int before = d->errors;
+	if (is_ir_file(o->input) && o->given.micro_batch && !v->of[shown_variant(o)])
+		diag_error(d, "--micro-batch", "\"%s\" has no module of variant=%s", o->input, variant_text[shown_variant(o)]);
+	if (v->of[VARIANT_FIRST] && !is_planned(v, o))
+		diag_error(d, "--passes", "\"%s\" has the modules of all micro-batches, and passes run on one: give them a "
+			"text of that one", o->input);
+	return d->errors == before;
 }
 
 /* Prints the variant that is shown; for a text that contains all variants, prints all of them. */
@@ -391,7 +420,7 @@ static bool check_accum(const Options *o, Diag *d)
 	if (!options_many(o) && o->given.sync)
 		diag_error(d, "--sync", "there is one micro-batch a step: --sync=%s wants --accum=many",
 			sync_text[o->graph.sync]);
-	if (!options_many(o) && o->given.micro_batch)
+	if (!options_many(o) && o->given.micro_batch && !is_ir_file(o->input))
 		diag_error(d, "--micro-batch", "there is one micro-batch a step: --micro-batch=%s wants --accum=many",
 			variant_text[o->what.micro_batch]);
 	if (options_many(o) && options_infer(o))
@@ -455,10 +484,8 @@ static int compile(Options *o, Arena *a, Diag *d)
 	static const Hook none;
 	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(v.of[VARIANT_ONLY])->hook : &none;
 	options_warn_unread(o, stage_runs, &(StageContext){o, planned, named->file, a}, a, d);
-	if (loaded && !planned)
-		warn_optimizer(v.of[VARIANT_ONLY], o, d);
-	bool ok = loaded && check_named_hook(named, &hook, o, d)
-		&& (planned ? accept(&v, o, d) : build(&v, o, &view, d));
+	bool ok = loaded && check_named_hook(named, &hook, o, d) && check_variants(&v, o, d)
+		&& (planned ? accept(&v, o, d) : join_block(&v, o, d) && build(&v, o, &view, d));
 	int status = compile_status(ok, &report);
 	if (!status && view.check)
 		diag_note(d, "--check-passes", "%d passes compared, none changes what the program computes", report.checked);
