@@ -1,7 +1,8 @@
 /* ir/eval_ew.c: elementwise ops, one element at a time; floats in f64, integers in int64.
  *
- * A row of the lists below gives an op and its value as a C expression of x, y and z.  Integers are stored sign- or
- * zero-extended.  u64 keeps its bits, so the few ops for which the sign bit matters look at the dtype. */
+ * Rows of ir/ops.def give an op's value as a C expression of x and y; this file has what these expressions call.
+ * Integers are stored sign- or zero-extended.  u64 keeps its bits, so the few ops for which the sign bit matters look
+ * at the dtype. */
 #include "ir/eval.h"
 
 #include <math.h>
@@ -54,18 +55,6 @@ static bool is_infinite(const Op *op, double x)
 	return isinf(x) && attr_get_int(op->attrs, x > 0 ? "pos" : "neg", 1);
 }
 
-#define FLOAT_OPS(X) \
-	X(NEG, -x) X(ABS, fabs(x)) X(SIGN, sign_of(x)) X(EXP, exp(x)) X(LOG, log(x)) X(LOG1P, log1p(x)) \
-	X(SQRT, sqrt(x)) X(RSQRT, 1 / sqrt(x)) X(RECIP, 1 / x) X(SIN, sin(x)) X(COS, cos(x)) X(TAN, tan(x)) \
-	X(ASIN, asin(x)) X(ACOS, acos(x)) X(ATAN, atan(x)) X(SINH, sinh(x)) X(COSH, cosh(x)) \
-	X(ASINH, asinh(x)) X(ACOSH, acosh(x)) X(ATANH, atanh(x)) X(TANH, tanh(x)) X(SIGMOID, sigmoid(x)) \
-	X(SOFTPLUS, softplus(x)) X(ERF, erf(x)) X(RELU, x <= 0 ? 0 : x) X(GELU, gelu(op, x)) \
-	X(SILU, x * sigmoid(x)) X(CLIP, clip(op, x)) X(FLOOR, floor(x)) X(CEIL, ceil(x)) X(ROUND, rint(x))
-#define FLOAT_OPS2(X) \
-	X(GELU_GRAD, gelu_grad(op, x, y)) X(ADD, x + y) X(SUB, x - y) X(MUL, x * y) X(DIV, x / y) \
-	X(MOD, float_mod(op, x, y)) X(MAX, max_of(x, y)) X(MIN, min_of(x, y))
-#define FLOAT_TESTS(X) X(ISNAN, isnan(x) != 0) X(ISINF, is_infinite(op, x))
-#define FLOAT_TESTS2(X) X(EQ, x == y) X(LT, x < y) X(LE, x <= y) X(GT, x > y) X(GE, x >= y)
 
 /* ---- integers to integers ---- */
 
@@ -126,16 +115,6 @@ static int64_t int_not(const Op *op, int64_t x)
 /* Two's complement arithmetic: add, sub and mul wrap. */
 #define WRAP(x, sign, y) (int64_t)((uint64_t)(x) sign (uint64_t)(y))
 
-#define INT_OPS(X) \
-	X(NEG, WRAP(0, -, x)) X(ABS, x < 0 && !is_u64(op, 0) ? WRAP(0, -, x) : x) \
-	X(SIGN, is_u64(op, 0) ? x != 0 : (x > 0) - (x < 0)) X(RELU, x < 0 && !is_u64(op, 0) ? 0 : x) \
-	X(CLIP, int_clip(op, x)) X(FLOOR, x) X(CEIL, x) X(ROUND, x) X(NOT, int_not(op, x))
-#define INT_OPS2(X) \
-	X(ADD, WRAP(x, +, y)) X(SUB, WRAP(x, -, y)) X(MUL, WRAP(x, *, y)) X(DIV, int_div(op, x, y)) \
-	X(MOD, int_mod(op, x, y)) X(MAX, int_less(op, x, y) ? y : x) X(MIN, int_less(op, y, x) ? y : x) \
-	X(EQ, x == y) X(LT, int_less(op, x, y)) X(LE, !int_less(op, y, x)) X(GT, int_less(op, y, x)) \
-	X(GE, !int_less(op, x, y)) X(AND, x & y) X(OR, x | y) X(XOR, x ^ y) X(SHL, int_shl(x, y)) \
-	X(SHR, int_shr(op, x, y))
 
 /* ---- ops whose operands differ in dtype ---- */
 
@@ -192,29 +171,31 @@ static Scalar ew_where(const Op *op, const Scalar *s)
 
 /* ---- the table ---- */
 
-#define ONE(field, T) T x = s[0].field; (void)op; (void)x;
-#define TWO(field, T) T y = s[1].field; (void)y; ONE(field, T)
-#define FN(prefix, id, load, field, value) \
-	static Scalar prefix##_##id(const Op *op, const Scalar *s) { load return (Scalar){.field = value}; }
-#define FN_F(id, value) FN(f, id, ONE(f, double), f, value)
-#define FN_F2(id, value) FN(f, id, TWO(f, double), f, value)
-#define FN_T(id, value) FN(f, id, ONE(f, double), i, value)
-#define FN_T2(id, value) FN(f, id, TWO(f, double), i, value)
-#define FN_I(id, value) FN(i, id, ONE(i, int64_t), i, value)
-#define FN_I2(id, value) FN(i, id, TWO(i, int64_t), i, value)
-FLOAT_OPS(FN_F)
-FLOAT_OPS2(FN_F2)
-FLOAT_TESTS(FN_T)
-FLOAT_TESTS2(FN_T2)
-INT_OPS(FN_I)
-INT_OPS2(FN_I2)
+static inline Scalar scalar_of_float(double x) { return (Scalar){.f = x}; }
+static inline Scalar scalar_of_int(int64_t x) { return (Scalar){.i = x}; }
+#define SCALAR(value) _Generic((value), double: scalar_of_float, default: scalar_of_int)(value)
+
+#define FN(id, field, T, value) \
+	static Scalar field##_##id(const Op *op, const Scalar *s) \
+	{ \
+		T x = s[0].field, y = s[1].field; \
+		(void)op, (void)x, (void)y; \
+		return SCALAR(value); \
+	}
+#define OP(...)
+#define EW_FLOAT(id, text, in, flags, first, attrs, shape, grad, value, doc) FN(id, f, double, value)
+#define EW_INT(id, text, in, flags, first, attrs, shape, grad, value, doc) FN(id, i, int64_t, value)
+#define EW_BOTH(id, text, in, flags, first, attrs, shape, grad, of_floats, of_ints, doc) \
+	FN(id, f, double, of_floats) FN(id, i, int64_t, of_ints)
+#include "ir/ops.def"
 
 enum { OF_FLOAT, OF_INT };
 static ScalarFn *const scalar_fn[OP_COUNT][2] = {
-#define ROW_F(id, value) [OP_##id][OF_FLOAT] = f_##id,
-#define ROW_I(id, value) [OP_##id][OF_INT] = i_##id,
-	FLOAT_OPS(ROW_F) FLOAT_OPS2(ROW_F) FLOAT_TESTS(ROW_F) FLOAT_TESTS2(ROW_F)
-	INT_OPS(ROW_I) INT_OPS2(ROW_I)
+#define OP(...)
+#define EW_FLOAT(id, ...) [OP_##id] = {f_##id, NULL},
+#define EW_INT(id, ...) [OP_##id] = {NULL, i_##id},
+#define EW_BOTH(id, ...) [OP_##id] = {f_##id, i_##id},
+#include "ir/ops.def"
 	[OP_CAST] = {ew_cast, ew_cast}, [OP_POW] = {ew_pow, ew_pow}, [OP_WHERE] = {ew_where, ew_where},
 };
 
@@ -259,7 +240,7 @@ RULE(ew)
 	for (int i = 0; i < op->n_in; i++)
 		eval_broadcast_strides(&in[i]->type, &out[0]->type, stride[i]);
 	for (Walk w = walk_over(out[0]->type.rank, out[0]->type.dim); w.left; walk_next(&w)) {
-		Scalar s[EW_MAX_IN];
+		Scalar s[EW_MAX_IN] = {0};
 		for (int i = 0; i < op->n_in; i++)
 			s[i] = eval_get(in[i], walk_offset(&w, stride[i]));
 		eval_put(out[0], w.k, fn(op, s));
