@@ -8,14 +8,10 @@
  * the first pass too, since a text may come from anyone. */
 #include "base/near.h"
 #include "passes/check/check.h"
+#include "passes/dumps.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "base/file.h"
 
 const PassInfo pass_info[] = {
 #define PASS(name, from, to, ensures) {#name, pass_##name, LEVEL_##from, LEVEL_##to, ensures},
@@ -89,7 +85,8 @@ typedef struct Show {
 	PassVec print_after;
 	Arena *scratch;
 	char *text; /* text of the current module, by malloc; kept only where dumps or --print-changed need it */
-	const char *suffix; /* of dumped files: ".first" */
+	Dumps dumps;  /* dir is NULL: none are wanted, or none could be written */
+	const char *variant; /* in the names of dumped files; NULL: not there */
 	bool quiet;   /* a variant that the user did not ask to see */
 	Check *check; /* NULL: passes are not checked */
 } Show;
@@ -110,22 +107,10 @@ static bool text_changed(Show *show, const Module *m)
 	return changed;
 }
 
-/* Writes a dump.  A pass that changed nothing leaves no file, and a file of an earlier run is removed. */
-static bool dump(const Show *show, int number, const char *name, bool changed, Diag *d)
+/* A pass that changed nothing leaves no file. */
+static bool dump(Show *show, int number, const char *name, bool changed, Diag *d)
 {
-	if (!show->view->dump_dir)
-		return true;
-	const char *path = arena_printf(show->scratch, "%s/%02d-%s%s.ir", show->view->dump_dir, number, name,
-		show->suffix ? show->suffix : "");
-	if (!changed && (!unlink(path) || errno == ENOENT))
-		return true;
-	FILE *f = changed ? fopen(path, "w") : NULL;
-	if (f)
-		fputs(show->text, f);
-	bool ok = file_flush_close(f);
-	if (!ok)
-		diag_unwritten(d, path);
-	return ok;
+	return !show->dumps.dir || !changed || dumps_write(&show->dumps, number, name, show->variant, show->text, d);
 }
 
 static void show_after(const Show *show, const Module *m, const PassInfo *p, bool changed)
@@ -225,11 +210,17 @@ static bool prepare(Show *show, PassVec *todo, PassVec *stop, const char *names,
 			diag_error(d, "--stop-after", "pass %s is not among those that are run", stop->at[i]->name);
 			ok = false;
 		}
-	if (v->dump_dir && mkdir(v->dump_dir, 0777) && errno != EEXIST) {
-		diag_error(d, v->dump_dir, "cannot make the folder: %s", strerror(errno));
-		ok = false;
-	}
-	return ok;
+	return ok && (!v->dump_dir || dumps_open(&show->dumps, v->dump_dir, todo->n, show->scratch, d));
+}
+
+/* The module has been run, or refused after some of its dumps.  m: the module that was read. */
+static void finish(Show *show, const Module *m, Diag *d)
+{
+	if (show->dumps.dir)
+		dumps_tidy(&show->dumps, m->text, d);
+	check_free(show->check);
+	free(show->text);
+	arena_free(show->scratch);
 }
 
 /* ---- micro-batches ---- */
@@ -356,7 +347,7 @@ bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync
 		out->of[k] = clone(m, (Variant)k, sync, show.scratch);
 	m->sync = sync;
 	for (int k = VARIANT_ONLY; k <= VARIANT_LAST && ok && !ended; k++) {
-		show.suffix = k == VARIANT_ONLY ? NULL : arena_printf(show.scratch, ".%s", variant_text[k]);
+		show.variant = k == VARIANT_ONLY ? NULL : variant_text[k];
 		show.quiet = k != (int)shown;
 		d->quiet = k != VARIANT_ONLY; /* notes about one variant hold for all */
 		Options mine = *o;
@@ -366,9 +357,7 @@ bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync
 	d->quiet = false;
 	if (ok && !ended && out->of[VARIANT_LAST]->level == LEVEL_PLAN)
 		ok = check_slots(out, "--schedule-in", d) && check_limit(out, o, d);
-	check_free(show.check);
-	free(show.text);
-	arena_free(show.scratch);
+	finish(&show, m, d);
 	return ok;
 }
 
@@ -385,8 +374,6 @@ bool pipeline_run(Module *m, const Options *o, const PipelineView *v, const char
 	bool ok = prepare(&show, &todo, &stop, names, d);
 	ok = ok && ir_verify(m, NULL, d)
 		&& run_some(m, o, &todo, 0, todo.n, stop.n ? stop.at[0] : NULL, names, &show, d);
-	check_free(show.check);
-	free(show.text);
-	arena_free(show.scratch);
+	finish(&show, m, d);
 	return ok;
 }
