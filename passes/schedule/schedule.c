@@ -133,7 +133,7 @@ static void put_views_behind(Module *m, Value *v, int64_t from, Op **at)
 	if (!op || !(op_info[op->kind].flags & VIEW) || op->section != (*at)->section || op->order <= from)
 		return;
 	put_views_behind(m, op_in(op, 0), from, at);
-	op->order = from; /* done, in case another operand shows it too */
+	op->order = from; /* done, in case another operand, here or of another collect, shows it too */
 	put_behind(m, op, at);
 }
 
@@ -143,8 +143,8 @@ static void settle_collect(Module *m, Op *collect)
 	if (!at)
 		return;
 	int64_t from = at->order;
-	while (at->next && (at->next->kind == OP_RESHARD || at->next->kind == OP_CARRY))
-		at = at->next;
+	while (at->next && (at->next->kind == OP_RESHARD || at->next->kind == OP_CARRY || at->next->order == from))
+		at = at->next; /* over views, too, that another collect of the same gradient has put here */
 	for (int i = 0; i < collect->n_in; i++)
 		put_views_behind(m, op_in(collect, i), from, &at);
 	for (Op *op = collect, *next; op == collect || is_behind_collect(op, collect->unit); op = next) {
