@@ -39,6 +39,10 @@ static bool assume_mean(const Module *m, const SampleScan *scan, const char *out
 		diag_warn(d, file_of(m), "output \"%s\" is a %s over samples times %g, which looks like the batch size %lld: a "
 			"mean over samples is assumed, so losses and gradients of ranks and micro-batches are averaged; %s", output,
 			x->kind == SAMPLES_SUM ? "sum" : "mean", x->scale, (long long)m->batch, say_otherwise);
+	else if (x->kind == SAMPLES_AXIS) /* one number, but of one sample: x[0] */
+		diag_warn(d, file_of(m), "output \"%s\" is the loss of one sample of a batch of %lld, not a sum or a mean over "
+			"samples (they meet, or are told apart by their positions, in %s): losses and gradients of ranks and "
+			"micro-batches are averaged; %s", output, (long long)m->batch, node_of(m, x->mixes), say_otherwise);
 	else
 		diag_warn(d, file_of(m), "output \"%s\": the graph does not show whether it is a sum or a mean over samples "
 			"(%s is not linear in them): losses and gradients of ranks and micro-batches are averaged; %s", output,

@@ -274,11 +274,31 @@ static void notes(void)
 	note_of(PLACES COMPARE "%r : f32[4,4] = mul %c, %p\n", true, false);
 }
 
+/* A loss that takes one sample by its position has a number for it alone: neither a sum nor a mean. */
+static void of_one(void)
+{
+	char *said = NULL;
+	size_t n = 0;
+	Diag d = {.out = open_memstream(&said, &n)};
+	Module *m = ir_parse("samples", "module \"m\" level=MODEL batch=2 {\n  input \"x\" : f32[2,2] {batched=1}\n"
+		"  param \"w\" : f32[2] {trainable=1}\n  output \"loss\" : f32[1,1]\n  forward {\n"
+		"    %x : f32[2,2] = input \"x\"\n    %w : f32[2] = param \"w\"\n    %y : f32[2,2] = mul %x, %w\n"
+		"    %l : f32[1,1] = slice %y {starts=[1,0], sizes=[1,1], steps=[1,1]} loc(\"/Slice\":\"Slice\"@\"\")\n"
+		"    output \"loss\" %l\n  }\n}\n", &d);
+	CU_ASSERT_FATAL(m && pass_loss(m, &(Options){.graph.loss = "output:loss"}, &d));
+	fclose(d.out);
+	CU_ASSERT(strstr(said, "\"loss\" is the loss of one sample of a batch of 2") != NULL);
+	CU_ASSERT(strstr(said, "node \"/Slice\" (Slice)") != NULL);
+	ir_module_free(m);
+	free(said);
+}
+
 void suite_samples(void)
 {
 	CU_pSuite s = CU_add_suite("samples", NULL, NULL);
 	CU_add_test(s, "sums, means, comparisons", kinds);
 	CU_add_test(s, "batch norms in training", training);
 	CU_add_test(s, "batches of one sample", one_sample);
+	CU_add_test(s, "the loss of one sample", of_one);
 	CU_add_test(s, "notes of places and comparisons", notes);
 }
