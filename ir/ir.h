@@ -480,6 +480,9 @@ Module *ir_parse(const char *file, const char *text, Diag *d); /* NULL after rep
 bool ir_parse_program(const char *file, const char *text, Variants *out, Diag *d);
 /* The text of the train block, units and symbols, which all modules of a step have in common. */
 char *ir_declarations(const Module *m, Arena *a);
+/* Whether the file has the tensor in the symbol's dtype and shape, without a permutation: then fields do not say. */
+bool is_as_in_file(const Symbol *s);
+/* export.c: for other tools; neither can be read back. */
 void ir_print_dot(FILE *f, const Module *m);
 void ir_print_json(FILE *f, const Module *m);
 

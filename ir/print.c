@@ -290,8 +290,7 @@ static void print_dtype(Printer *p, const FieldAt *f)
 
 /* ---- symbols ---- */
 
-/* Whether the file has the tensor in the symbol's dtype and shape, without a permutation. */
-static bool is_as_in_file(const Symbol *s)
+bool is_as_in_file(const Symbol *s)
 {
 	const Source *src = &s->src;
 	bool same = src->dtype == s->type.dtype && src->rank == s->type.rank;
