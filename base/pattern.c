@@ -5,6 +5,8 @@
 #include "base/pattern.h"
 
 #include <ctype.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A construct of Perl's expressions that POSIX lacks; instead: what means the same, or NULL. */
@@ -70,10 +72,67 @@ static bool is_posix(const char *pattern, const char *where, Diag *d)
 	return true;
 }
 
+/* ---- repeats ---- */
+
+/* How often the C library copies what the repeat operators at *s follow; *s goes behind them. */
+static double copies(const char **s)
+{
+	double n = 1;
+	for (;; ++*s) {
+		if (**s == '+')
+			n *= 2; /* a+ is aa* */
+		if (**s == '{') {
+			char *end;
+			long least = strtol(*s + 1, &end, 10), most = least;
+			if (*end == ',')
+				most = end[1] == '}' ? least + (least < LONG_MAX) : strtol(end + 1, NULL, 10);
+			while (*end == ',' || isdigit((unsigned char)*end))
+				end++;
+			if (*end != '}') /* not a repeat: regcomp judges it */
+				return n;
+			n *= (double)MAX(MAX(least, most), 1);
+			*s = end;
+		} else if (!**s || !strchr("*?+", **s)) {
+			return n;
+		}
+	}
+}
+
+/* How many parts regcomp makes of the text at *s, to its end or a group's ")".  It recurs as regcomp does. */
+static double parts(const char **s, bool group, const char *where, Diag *d)
+{
+	double sum = 0;
+	while (**s && (**s != ')' || !group)) {
+		double one = 1;
+		if (**s == '(') {
+			++*s;
+			one += parts(s, true, where, d);
+		} else if (**s == '[') {
+			*s = skip_brackets(*s, *s + 1, where, d);
+		} else if (**s == '\\' && (*s)[1]) {
+			++*s;
+		}
+		*s += **s != 0;
+		sum += one * copies(s);
+	}
+	return sum;
+}
+
+/* Repeats of repeats multiply: a++++++++++++++++++++++++++++++ would want all memory. */
+static bool is_small(const char *pattern, const char *where, Diag *d)
+{
+	const char *s = pattern;
+	double n = parts(&s, false, where, d), most = 1000 + 4 * (double)strlen(pattern);
+	if (n > most)
+		diag_error(d, where, "\"%s\": its repeats (+ and {n,m}), written out, come to %.3g parts, of at most %.0f: "
+			"write them once, not behind or around one another", pattern, n, most);
+	return n <= most;
+}
+
 bool pattern_compile(regex_t *re, const char *pattern, const char *where, Diag *d)
 {
 	char text[200];
-	if (!is_posix(pattern, where, d))
+	if (!is_posix(pattern, where, d) || !is_small(pattern, where, d))
 		return false;
 	int code = regcomp(re, pattern, REG_EXTENDED | REG_NOSUB);
 	if (!code)

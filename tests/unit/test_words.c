@@ -130,6 +130,11 @@ static void test_patterns(void)
 		{"[\\d]", "", false, "write 0-9"}, {"[\\w.]", "", false, "write [:alnum:]_"}, {"(?:a|b)", "", false, "write ("},
 		{"(?!a)b", "", false, "which have nothing like it"}, {"\\x41", "", false, "\\x is Perl's"},
 		{"[", "", false, "is not an extended regular expression"}, {"(", "", false, "is not an extended"},
+		{"a{500}", "a", false, NULL}, {"(a[+]\\+{2,3})+", "a+++", true, NULL}, {"a){2}", "a))", true, NULL},
+		{"h\\.[0-9]++++++++++++++++++++++++++++++++++++++++", "", false, "its repeats (+ and {n,m})"},
+		{"(a{1,40}){40,}", "", false, "come to 1.68e+03 parts, of at most 1056"},
+		{"a)++++++++++++", "", false, "come to 4.1e+03"},
+		{"((((a+)+)+b)[+]{9}){100}", "", false, "written out"}, {"\\+{99999}", "", false, "written out"},
 		{"a\\", "", false, "is not an extended"}, {"[[:digit:]\\d]", "", false, "write 0-9"},
 	};
 	for (int i = 0; i < COUNT_OF(cases); i++)
