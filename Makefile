@@ -104,6 +104,10 @@ test: all $(BUILD)/unit $(BUILD)/models
 	SHARDC=$(BUILD)/shardc tests/ir/runtests
 	SHARDC=$(BUILD)/shardc tests/e2e/run
 
+## recipes: README's "How to add ..", each as a patch to a copy of the tree, which is built; what they add is tried
+recipes: deps
+	tests/recipes/run
+
 ## docs: the commands of README.md and docs/, run in a copy of the tree, beside what is shown there (two minutes)
 docs: all
 	tests/docs/run --self-test
@@ -290,5 +294,5 @@ clean:
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
 .PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export python trust trust-full \
-	doors ranks crash matrix features features-full mpi bench bench-ranks bench-checkpoint collectives install clean
+	recipes doors ranks crash matrix features features-full mpi bench bench-ranks bench-checkpoint collectives install clean
 .DELETE_ON_ERROR:
