@@ -161,6 +161,12 @@ static const LossKind *read_spec(Loss *l)
 	return NULL;
 }
 
+bool loss_shifts(Module *m, const Options *o, Diag *d)
+{
+	Loss l = {.m = m, .o = o, .d = d};
+	return o->graph.loss && read_spec(&l) && l.spec.shift;
+}
+
 /* ---- choosing the output ---- */
 
 static const char *module_where(const Module *m)

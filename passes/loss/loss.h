@@ -1,10 +1,12 @@
-/* passes/loss/loss.h: what the files of this folder share, and what canon uses of them. */
+/* passes/loss/loss.h: what the files of this folder share, and what canon and optimizer use of them. */
 #ifndef SHARDC_LOSS_H
 #define SHARDC_LOSS_H
 
 #include "base/pattern.h"
 #include "passes/passes.h"
 
+/* Whether the loss that --loss names shifts the labels by itself (shift=1). */
+bool loss_shifts(Module *m, const Options *o, Diag *d);
 /* Copies the forward to the eval section, without its writes, and with its outputs only if `outputs`.  Returns the
  * map from forward values to their copies. */
 PtrMap *loss_clone_eval(Module *m, Arena *scratch, bool outputs);

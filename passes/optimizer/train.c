@@ -1,7 +1,5 @@
 /* passes/optimizer/train.c: makes the train block of a module from the options, once its gradients are known. */
-#include "passes/passes.h"
-
-#include <string.h>
+#include "passes/loss/loss.h"
 
 static const Op *find_op(const Module *m, SectionKind s, OpKind kind)
 {
@@ -42,7 +40,7 @@ bool train_make(Module *m, const TrainParts *p, const Options *o, Diag *d)
 		.norm = find_op(m, SEC_UPDATE, OP_NORM), .clip = step ? p->clip.p : 0, .clip_value = step && p->clip.value,
 		.no_decay_1d = g->no_decay_1d, .loss_scale = scaled ? p->scale.value : 0,
 		.growth_interval = scaled ? p->scale.growth_interval : 0,
-		.shift = g->loss && strstr(g->loss, "shift=1"), .accum = options_many(o), .check_nan = g->check_nan,
+		.shift = loss_shifts(m, o, d), .accum = options_many(o), .check_nan = g->check_nan,
 		.offload = o->memory.offload, .cuda = options_cuda(o),
 		.tf32 = options_cuda(o) && o->precision.matmul_precision == MATMUL_TF32,
 		.options = o->canonical_program ? ir_intern(m, o->canonical_program) : NULL};
