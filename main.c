@@ -202,12 +202,17 @@ static bool check_variants(const Variants *v, const Options *o, Diag *d)
 	return d->errors == before;
 }
 
-/* Prints the variant that is shown; for a text that contains all variants, prints all of them. */
+/* Prints the variant that is shown; for a text that contains all variants, prints all of them: as
+ * JSON they are one array, since a file is one document. */
 static bool print_ir(const Variants *v, const Module *shown, const Options *o, Diag *d)
 {
 	bool all = is_ir_file(o->input) && v->of[VARIANT_FIRST] && !o->given.micro_batch;
-	for (int k = 0; k < VARIANT_COUNT && all; k++)
+	bool array = all && o->what.emit == EMIT_JSON;
+	for (int k = 0; k < VARIANT_COUNT && all; k++) {
+		fputs(!array ? "" : k ? "," : "[", stdout);
 		print_module(v->of[k], o);
+	}
+	fputs(array ? "]\n" : "", stdout);
 	if (!all)
 		print_module(shown, o);
 	return file_flush_stdout(d);
