@@ -9,9 +9,10 @@ CFLAGS  ?= -O2 -g
 override CFLAGS += -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -MMD -MP $(SANITIZE)
 
 COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c passes/*/*.c codegen/*.c ckpt/*.c)
-# Of every target; what runs on one of them lies in runtime/exec/TARGET.
-SHARED   := $(wildcard base/*.c runtime/*.c $(patsubst %,runtime/%/*.c,plane comm exec store data train)) \
-	runtime/comm/mpi/mpi.c
+# Of every target; what runs on one of them lies in runtime/exec/TARGET.  The object.c of a communicator becomes a shared
+# object, by the .mk of its folder.
+SHARED   := $(wildcard base/*.c runtime/*.c $(patsubst %,runtime/%/*.c,plane comm comm/* exec store data train))
+SHARED   := $(filter-out runtime/comm/%/object.c,$(SHARED))
 RUNTIME  := $(SHARED) $(wildcard runtime/exec/cpu/*.c)
 KERNELS  := $(wildcard kernels/cpu/*.c)
 # What emitted programs, fused kernels, hooks and libraries include, directly or through these.
@@ -21,17 +22,12 @@ UNITS    := $(wildcard tests/unit/*.c)
 ARCHES   := native x86-64-v3 x86-64-v4
 LIBS     := -lprotobuf-c -ljansson -ldeflate -lm
 RTLIBS   := -ldnnl -ljansson -ldeflate -lgomp -lm -lpthread
-MPICC    := $(shell command -v mpicc)
-MPILIBS  := $(if $(MPICC),$(ARCHES:%=$(BUILD)/lib/%/libshardrt_mpi.so))
-ifeq ($(MPICC)$(filter-out all,$(MAKECMDGOALS)),)
-$(info make: no MPI here (Debian: libopenmpi-dev, openmpi-bin): programs will run on one host only)
-endif
 obj      = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
-all: $(BUILD)/shardc $(ARCHES:%=$(BUILD)/lib/%/libshardrt.a) $(MPILIBS)
+all: $(BUILD)/shardc $(ARCHES:%=$(BUILD)/lib/%/libshardrt.a)
 
 help:
-	@sed -n 's/^## \([a-z-]*\): */  make \1\t/p' Makefile cuda.mk | expand -t 22
+	@sed -n 's/^## \([a-z-]*\): */  make \1\t/p' Makefile $(MORE) | expand -t 22
 
 ## quickstart: install what is missing, build, compile and train examples/digits
 quickstart:
@@ -78,13 +74,10 @@ $(BUILD)/lib/$(1)/libshardrt.a: $(call obj,$(RUNTIME)) $(KERNELS:kernels/cpu/%.c
 	rm -f $$@ && ar rcs $$@ $$^
 endef
 $(foreach a,$(ARCHES),$(eval $(call ARCH_LIB,$(a))))
-# Build folders made before these moved still name them.
-runtime/comm/mpi/object.c runtime/exec/cuda/nccl/object.c: ;
-$(MPILIBS): runtime/comm/mpi/object.c
-	@mkdir -p $(@D)
-	$(MPICC) $(CFLAGS) -fPIC -shared -o $@ $< -lpthread
 
-include cuda.mk
+# Programs for GPUs; communicators that have a folder.
+MORE := cuda.mk $(wildcard runtime/comm/*/*.mk)
+include $(MORE)
 
 # ---- tests ----
 
@@ -113,10 +106,6 @@ docs: all
 	tests/docs/run --self-test
 	tests/docs/run --build $(BUILD)
 
-## mpi: ranks that mpirun starts against --ranks, on hosts made of namespaces (wants libopenmpi-dev, openmpi-bin, root)
-mpi: all $(BUILD)/models
-	SHARDC=$(BUILD)/shardc tests/ranks/mpi
-
 ## mutants: the verifier of schedules against its oracle, on changed schedules of every strategy
 mutants: $(BUILD)/oracle
 	$(BUILD)/oracle
@@ -138,10 +127,7 @@ lint: $(BUILD)/frontend/onnx.pb-c.h $(BUILD)/tests/unit/suites.def
 	for f in main.c options.c run.c $(COMPILER) $(RUNTIME) $(UNITS); do \
 		clang -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -fsyntax-only $$f || exit 1; done; \
 	for f in $(KERNELS); do \
-		clang -std=c11 -D_GNU_SOURCE -I. $(WARN) -Wno-unknown-pragmas -march=x86-64-v4 -fsyntax-only $$f || exit 1; done; \
-	for f in $(if $(MPICC),runtime/comm/mpi/object.c bench/collectives.c); do \
-		OMPI_CC=clang MPICH_CC=clang $(MPICC) -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -c -fsyntax-only $$f || \
-			exit 1; done
+		clang -std=c11 -D_GNU_SOURCE -I. $(WARN) -Wno-unknown-pragmas -march=x86-64-v4 -fsyntax-only $$f || exit 1; done
 
 # What make is given to build with sanitizers, beside what is built without.
 ASAN = BUILD=build/asan CFLAGS="-O1 -g" SIM_O=-O1 ARCHES=native \
@@ -271,17 +257,8 @@ bench-ranks: all $(VENV)/ready
 bench-checkpoint: all $(VENV)/ready
 	$(PYTHON) bench/checkpoint.py $(BUILD)/shardc $(BUILD)/bench --json $(BUILD)/bench.jsonl $(CHECKPOINT)
 
-## collectives: reduce_scatter and all_gather of 32 MB beside MPI's (wants libopenmpi-dev, openmpi-bin)
-collectives: $(BUILD)/collectives
-	rm -f $(BUILD)/collectives.jsonl
-	status=0; for n in 2 4; do mpirun --oversubscribe --allow-run-as-root -n $$n $< $(BUILD)/collectives.jsonl || status=1; \
-		done; exit $$status
-$(BUILD)/collectives: bench/collectives.c $(BUILD)/lib/native/libshardrt.a
-	@[ -n "$(MPICC)" ] || { echo "mpicc is not installed (Debian: libopenmpi-dev openmpi-bin)"; exit 1; }
-	$(MPICC) $(CFLAGS) -o $@ $^ $(RTLIBS)
-
 ## install: shardc, what programs are linked with and the headers that they read, below PREFIX
-INSTALLED = $(ARCHES:%=$(BUILD)/lib/%/libshardrt.a) $(MPILIBS) $(wildcard $(BUILD)/lib/sm_*/libshardrt*)
+INSTALLED = $(ARCHES:%=$(BUILD)/lib/%/libshardrt.a) $(COMMLIBS) $(wildcard $(BUILD)/lib/sm_*/libshardrt*)
 install: all
 	install -D $(BUILD)/shardc $(DESTDIR)$(PREFIX)/bin/shardc
 	for l in $(INSTALLED:$(BUILD)/%=%); do install -Dm644 $(BUILD)/$$l $(DESTDIR)$(PREFIX)/lib/shardc/$$l; done
@@ -291,8 +268,8 @@ clean:
 	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/frontend $(BUILD)/shardc $(BUILD)/libshardc.a $(BUILD)/unit
 
 # Sources that have moved, which dependencies in older build folders still name.
-runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
+runtime/exec/cuda/nccl/object.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
 .PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export python trust trust-full \
-	recipes doors ranks crash matrix features features-full mpi bench bench-ranks bench-checkpoint collectives install clean
+	recipes doors ranks crash matrix features features-full bench bench-ranks bench-checkpoint install clean
 .DELETE_ON_ERROR:

@@ -221,16 +221,14 @@ static bool print_ir(const Variants *v, const Module *shown, const Options *o, D
 /* Prints the plan; after compiling without its collectives. */
 static void print_plan(Module *m, const Variants *v, const Options *o, Arena *a)
 {
-	static const char *const comm_text[] = {
-		[PLAN_COMM_SHM] = "shm", [PLAN_COMM_MPI] = "mpi", [PLAN_COMM_NCCL] = "nccl"};
-	PlanComm comm = o->sharding.comm;
+	Communicator comm = o->sharding.comm;
 	MemoryPeak peak = memory_peak(m, a);
 	LayoutRank who = memory_rank(o);
 	LayoutModel layout = memory_layout(m, a);
 	memory_complete(&layout, m, o);
-	layout.cuda.staged = o->sharding.world > 1 && (comm == PLAN_COMM_SHM || comm == PLAN_COMM_MPI);
+	layout.cuda.staged = o->sharding.world > 1 && comm && !comm_info[comm].cuda;
 	who.rank = layout_rank_most(&layout, &who);
-	CodegenPlan plan = {.layout = &layout, .who = who, .comm = comm_text[comm], .brief = !is_plan(o),
+	CodegenPlan plan = {.layout = &layout, .who = who, .comm = comm_info[comm].text, .brief = !is_plan(o),
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,
 		.n_largest = peak.n, .variants = v->of[VARIANT_FIRST] ? v : NULL};
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
@@ -389,8 +387,9 @@ static bool check_target(const Options *o, Diag *d)
 		diag_error(d, "--nvcc", "\"%s\" compiles CUDA: it wants --target=cuda", o->target.nvcc);
 	if (!options_cuda(o) && o->precision.matmul_precision == MATMUL_TF32)
 		diag_error(d, "--matmul-precision", "tf32 is a number format of GPUs: it wants --target=cuda");
-	if (!options_cuda(o) && o->sharding.comm == PLAN_COMM_NCCL)
-		diag_error(d, "--comm", "nccl moves memory of GPUs: it wants --target=cuda");
+	const CommInfo *comm = &comm_info[o->sharding.comm];
+	if (!options_cuda(o) && comm->cuda)
+		diag_error(d, "--comm", "%s moves memory of GPUs: it wants --target=cuda", comm->text);
 	if (options_cuda(o) && o->what.emit == EMIT_LIB)
 		diag_error(d, "--emit", "lib is refused with --target=cuda: a library's arrays are the host's");
 	return d->errors == before;
@@ -408,13 +407,17 @@ static bool check_compiler(const Options *o, Diag *d)
 static bool check_ranks(const Options *o, Diag *d)
 {
 	int64_t world = MAX(o->sharding.world, 1), hosts = MAX(o->sharding.hosts, 1);
+	const CommInfo *comm = &comm_info[o->sharding.comm];
 	int before = d->errors;
 	if (world % hosts)
 		diag_error(d, "--hosts", "%lld hosts do not divide --world=%lld into equal numbers of ranks", (long long)hosts,
 			(long long)world);
-	if (hosts > 1 && o->sharding.comm == PLAN_COMM_SHM)
-		diag_error(d, "--comm", "shm is memory of one host; several hosts (--hosts=%lld) talk by mpi",
-			(long long)hosts);
+	if (o->sharding.comm && hosts > 1 && comm->reach < REACH_HOSTS)
+		diag_error(d, "--comm", "%s does not leave a host; several hosts (--hosts=%lld) talk by %s", comm->text,
+			(long long)hosts, comm_of_hosts()->text);
+	else if (o->sharding.comm && world > 1 && comm->reach < REACH_HOST)
+		diag_error(d, "--comm", "%s is for one rank; several (--world=%lld) talk by %s", comm->text, (long long)world,
+			comm_info[comm_fitting(world, hosts, options_cuda(o))].text);
 	return d->errors == before;
 }
 

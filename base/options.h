@@ -4,6 +4,7 @@
 #ifndef SHARDC_BASE_OPTIONS_H
 #define SHARDC_BASE_OPTIONS_H
 
+#include "base/communicators.h"
 #include "base/layout.h"
 #include "base/variant.h"
 

@@ -38,7 +38,7 @@ typedef struct Plan {
 	const LayoutModel *layout;
 	LayoutRank who;
 	bool most;                   /* `who` is the rank that needs most */
-	const char *comm;            /* "self", "shm", "mpi" */
+	const char *comm;            /* a word of base/communicators.h */
 	const PlanUnit *unit;        /* [layout->n_units] */
 	const PlanCollective *step;  /* of forward, backward and update */
 	int n_step;

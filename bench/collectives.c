@@ -67,7 +67,7 @@ static void start(Bench *b)
 {
 	char address[1024] = "", *argv[] = {"collectives", NULL};
 	Arena *a = arena_new();
-	Launch l = {.role = LAUNCH_RANK, .mpi = true, .hub_fd = -1, .listen_fd = -1,
+	Launch l = {.role = LAUNCH_RANK, .carrier = COMM_MPI, .hub_fd = -1, .listen_fd = -1,
 		.world = {.rank = b->rank, .size = b->size}};
 	b->diag = (Diag){.out = stderr};
 	b->unit = (LayoutUnit){.strategy = STRATEGY_FULL_SHARD, .owner = -1, .n_flats = 1,

@@ -85,9 +85,10 @@ static PlanCollective *collectives(const Module *m, SectionKind from, SectionKin
 static Plan plan_of(const Module *m, const CodegenPlan *p, Arena *a)
 {
 	bool nccl = p->layout->cuda.on && !p->layout->cuda.staged;
-	const char *fits = p->who.world == 1 ? "self" : nccl ? "nccl" : p->layout->hosts > 1 ? "mpi" : "shm";
+	Communicator fits = comm_fitting(p->who.world, p->layout->hosts, nccl && p->who.world > 1);
 	Plan plan = {.module = m->name, .layout = p->layout, .who = p->who, .most = true,
-		.comm = p->comm ? p->comm : fits, .unit = plan_units(m, a), .memory = layout_memory(p->layout, &p->who)};
+		.comm = p->comm ? p->comm : comm_info[fits].text, .unit = plan_units(m, a),
+		.memory = layout_memory(p->layout, &p->who)};
 	plan.step = collectives(m, SEC_FORWARD, SEC_UPDATE, &plan.n_step, a);
 	plan.eval = collectives(m, SEC_EVAL, SEC_EVAL, &plan.n_eval, a);
 	return plan;

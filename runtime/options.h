@@ -3,6 +3,7 @@
 #define SHARDC_RUNTIME_OPTIONS_H
 
 #include "base/checkpoint.h"
+#include "base/communicators.h"
 
 typedef VEC(const char *) TextList;
 typedef enum Schedule { SCHEDULE_CONSTANT, SCHEDULE_LINEAR, SCHEDULE_COSINE } Schedule;

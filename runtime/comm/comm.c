@@ -6,16 +6,46 @@
 
 #include "runtime/comm/private.h"
 
+/* ---- communicators that have a folder ---- */
+
+#define BUILT_IN(name)
+#define FOLDER(name) extern const CommBackend comm_##name;
+#define DECLARED(id, text, reach, target, source, ...) source
+COMMUNICATORS(DECLARED)
+#undef BUILT_IN
+#undef FOLDER
+#define BUILT_IN(name) NULL
+#define FOLDER(name) &comm_##name
+#define BACKEND(id, text, reach, target, source, ...) [COMM_##id] = source,
+static const CommBackend *const backends[] = {COMMUNICATORS(BACKEND)};
+
+bool comm_start(Launch *l, const RtOptions *o, Arena *a, Diag *d)
+{
+	const CommBackend *b = backends[l->carrier];
+	if (!b->start(l, o, a, d))
+		return false;
+	l->world.backend = b;
+	return true;
+}
+
+void comm_stop(const World *w, int status)
+{
+	if (w->backend && w->backend->stop)
+		w->backend->stop(w, status);
+}
+
+/* ---- any communicator ---- */
+
 Comm *comm_open(struct Control *control, const World *w, const CommMemory *size, Arena *a, Diag *d)
 {
-	bool carried = w->n_hosts > 1 && size->outside;
-	if (w->n_hosts > 1 && !w->mpi && !carried) {
-		diag_error(d, "--comm", "%d ranks on %d hosts, which shared memory does not reach: start them with mpirun, "
-			"with --comm=mpi", w->size, w->n_hosts);
+	bool carried = w->n_hosts > 1 && size->outside, reaches = w->backend && w->backend->open;
+	if (w->n_hosts > 1 && !reaches && !carried) {
+		diag_error(d, "--comm", "%d ranks on %d hosts, which shared memory does not reach: start them with %s, with "
+			"--comm=%s", w->size, w->n_hosts, comm_of_hosts()->starter, comm_of_hosts()->text);
 		return NULL;
 	}
 	Comm *local = carried ? comm_control_open(control, w, size->bytes, a, d) : comm_shm_open(control, w, size, a, d);
-	Comm *c = local && w->n_hosts > 1 && !carried ? mpi_comm(local, w, d) : local;
+	Comm *c = local && w->n_hosts > 1 && !carried ? w->backend->open(local, w, d) : local;
 	if (!c) {
 		comm_close(local);
 		return NULL;

@@ -6,7 +6,7 @@
  * the same bits, whichever way they travel:
  *
  *   same host   peers' sources are mapped: a pointer into their memory (comm/shm.c)
- *   other host  pieces travel into staging memory (mpi/object.c, a shared object), or, outside of steps whose
+ *   other host  pieces travel into staging memory (one that has a folder), or, outside of steps whose
  *               collectives are NCCL's, through the control plane (comm/control.c)
  *
  * A rank begins an exchange (its source is published, sends are posted), takes from it piece by piece, and ends it (the
@@ -68,13 +68,25 @@ void comm_all(Comm *c, const void *mine, int64_t bytes, void *all);
 void comm_sum(Comm *c, double *x, int n);    /* in rank order: equal bits on all ranks; n at most 200 */
 void comm_barrier(Comm *c);
 
-/* ---- mpi/mpi.c: runs that mpirun started ---- */
+/* ---- communicators that have a folder (FOLDER in base/communicators.h) ---- */
 
-/* Opens the shared object, calls MPI_Init, and tells all ranks rank 0's address.  False after a message. */
-bool mpi_start(Launch *l, const RtOptions *o, Arena *a, Diag *d);
-/* After success calls MPI_Finalize, which waits for all ranks.  After a failure does nothing: mpirun ends the
- * others. */
-void mpi_stop(const World *w, int status);
+/* They bring ranks together that their own launcher started, and may reach other hosts. */
+typedef struct CommBackend {
+	/* Tells all ranks rank 0's address (control_listen), in l->address; sets l->world.opened and threads.  False after
+	 * a message. */
+	bool (*start)(Launch *l, const RtOptions *o, Arena *a, Diag *d);
+	/* Called at the end, with the exit status; NULL: there is nothing to end. */
+	void (*stop)(const World *w, int status);
+	/* Serves ranks on other hosts and, through `local`, which it then owns, those of this host.  NULL after a
+	 * message.  A communicator that reaches one host only has no such function. */
+	Comm *(*open)(Comm *local, const World *w, Diag *d);
+} CommBackend;
+
+
+/* Starts l->carrier, and sets l->world.backend.  False after a message. */
+bool comm_start(Launch *l, const RtOptions *o, Arena *a, Diag *d);
+/* Ends it, where there is one.  After a failure ranks do not wait for each other: their launcher ends them. */
+void comm_stop(const World *w, int status);
 
 /* ---- hosts.c ---- */
 

@@ -1,7 +1,7 @@
 /* runtime/comm/private.h: what a communicator consists of: functions to begin, take from and end exchanges.
  *
- * comm/shm.c is one communicator; mpi/object.c, in a shared object (mpi/object.h), wraps it to reach other hosts;
- * comm/control.c uses the control plane. */
+ * comm/shm.c is one communicator; those that have a folder wrap it to reach other hosts; comm/control.c uses the
+ * control plane. */
 #ifndef SHARDC_RUNTIME_COMM_PRIVATE_H
 #define SHARDC_RUNTIME_COMM_PRIVATE_H
 
@@ -37,11 +37,6 @@ Comm *comm_control_open(Control *control, const World *w, int64_t bytes, Arena *
 /* Returns the length of the piece that begins at `at` in every range of x that reaches so far, without an end of a
  * range inside; offset[i]: where it begins in member i's source, or -1. */
 int64_t comm_piece(const Exchange *x, int64_t at, int64_t most, int64_t *offset);
-
-/* ---- mpi/mpi.c ---- */
-
-/* Serves ranks on other hosts and, through `local`, those of this host.  NULL after a message. */
-Comm *mpi_comm(Comm *local, const World *w, Diag *d);
 
 /* ---- shared_file.c: memory that peers map ---- */
 

@@ -85,8 +85,8 @@ static bool start_hub(Control *c, Launch *l, int64_t seconds, Arena *a, Diag *d)
 	}
 	HubConfig config = {.size = c->size, .self = c->rank, .timeout = seconds * TICKS_PER_SECOND,
 		.tcp_fd = l->listen_fd, .local_fd = l->local_fd, .secret = l->secret,
-		.one_host = !l->mpi && !l->nccl, .program = c->program, .d = &c->d};
-	if (!l->mpi)
+		.one_host = !l->carrier && !l->nccl, .program = c->program, .d = &c->d};
+	if (!l->carrier)
 		config.waits_for = arena_printf(a, "each needs this WORLD_SIZE, its own RANK and rank 0's address %s "
 			"(MASTER_ADDR:MASTER_PORT)", l->address);
 	l->listen_fd = l->local_fd = -1;

@@ -432,8 +432,8 @@ static void welcome(Hub *h)
 		if (h->peers[i].host == h->peers[0].host)
 			continue;
 		diag_error(h->c.d, h->c.program, "rank %d runs on %.63s and rank 0 on %.63s, but --comm=shm needs "
-			"all ranks on one host: start the ranks with mpirun, with --comm=mpi", i, h->peers[i].name,
-			h->peers[0].name);
+			"all ranks on one host: start the ranks with %s, with --comm=%s", i, h->peers[i].name,
+			h->peers[0].name, comm_of_hosts()->starter, comm_of_hosts()->text);
 		hub_end(h, 2, true);
 		return;
 	}

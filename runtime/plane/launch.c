@@ -4,7 +4,7 @@
  * Refuses whatever is ambiguous about which rank of how many this is: two launchers at once, or half of a launcher's
  * variables; and a communicator that cannot reach all ranks.
  *
- * A table has a row per launcher with the names of its variables; a launcher with only one rank counts as none. */
+ * LAUNCHERS of base/communicators.h has a row per launcher; a launcher with only one rank counts as none. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -17,17 +17,13 @@
 
 typedef struct Launcher {
 	const char *name;
+	Communicator comm;
+	bool asked;
 	const char *rank, *size, *local_rank, *local_size, *hosts;
-	/* asked: batch jobs set these variables, too, so they count only with --comm=mpi and --comm=nccl */
-	bool mpi, asked;
 } Launcher;
 static const Launcher launchers[] = {
-	{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-		"OMPI_COMM_WORLD_LOCAL_SIZE", NULL, true, false},
-	{"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, true, false},
-	{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_NUM_NODES", true,
-		true},
-	{"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, false, false},
+#define LAUNCHER(name, id, asked, ...) {name, COMM_##id, asked, __VA_ARGS__},
+	LAUNCHERS(LAUNCHER)
 };
 
 typedef struct Found {
@@ -87,50 +83,46 @@ static bool read_launcher(const Launcher *l, Found *out, const char *where, Diag
 	return true;
 }
 
-static bool is(const char *comm, const char *what)
-{
-	return comm && !strcmp(comm, what);
-}
-
 /* Whether programs of this target can use NCCL. */
 static bool has_nccl(const char *const *comms)
 {
 	for (int i = 0; comms[i]; i++)
-		if (is(comms[i], "nccl"))
+		if (comm_named(comms[i]) == COMM_NCCL)
 			return true;
 	return false;
 }
 
-/* --comm=shm ignores mpirun's variables, so that another launcher's may number the ranks; if there are none, it is an
- * error. */
-static bool check_shm(const Found *found, const char *comm, const char *where, Diag *d)
+/* --comm=shm ignores the variables of a launcher that has a communicator of its own, such as mpirun, so that another
+ * launcher's may number the ranks; if there are none, it is an error. */
+static bool check_shm(const Found *found, Communicator comm, const char *where, Diag *d)
 {
-	for (int i = 0; i < COUNT_OF(launchers) && is(comm, "shm") && found->size < 2; i++) {
+	for (int i = 0; i < COUNT_OF(launchers) && comm == COMM_SHM && found->size < 2; i++) {
 		Found f = {0};
-		if (!launchers[i].mpi || launchers[i].asked)
+		if (!launchers[i].comm || launchers[i].asked)
 			continue;
 		if (!read_launcher(&launchers[i], &f, where, d))
 			return false;
 		if (f.size < 2)
 			continue;
-		diag_error(d, where, "--comm=shm: this is rank %d of %d by %s and %s, and ranks that mpirun starts find each "
-			"other by MPI: leave out --comm (ranks of one host share memory all the same), or start the ranks with "
-			"--ranks %d instead of mpirun", f.rank, f.size, f.by->rank, f.by->size, f.size);
+		diag_error(d, where, "--comm=shm: this is rank %d of %d by %s and %s, and ranks that %s starts find each "
+			"other by --comm=%s: leave out --comm (ranks of one host share memory all the same), or start the ranks "
+			"with --ranks %d instead of %s", f.rank, f.size, f.by->rank, f.by->size, f.by->name,
+			comm_info[f.by->comm].text, f.size, f.by->name);
 		return false;
 	}
 	return true;
 }
 
 /* Finds the launcher whose variables count.  False after a message. */
-static bool find_launcher(Found *out, const char *comm, const char *where, Diag *d)
+static bool find_launcher(Found *out, Communicator comm, const char *where, Diag *d)
 {
 	*out = (Found){.size = 1, .local_size = 1};
 	for (int i = 0; i < COUNT_OF(launchers); i++) {
 		Found f = {0};
 		const Launcher *l = &launchers[i];
-		if ((l->asked && !is(comm, "mpi") && !is(comm, "nccl")) || (l->mpi && is(comm, "shm")))
+		if ((l->asked && (!comm || comm_info[comm].reach < REACH_HOSTS)) || (l->comm && comm == COMM_SHM))
 			continue;
-		if (!l->mpi && out->by && is(comm, "mpi"))
+		if (out->by && comm_info[comm].starter && l->comm != comm)
 			continue;
 		if (!read_launcher(l, &f, where, d))
 			return false;
@@ -138,10 +130,10 @@ static bool find_launcher(Found *out, const char *comm, const char *where, Diag 
 			continue;
 		if (out->by && out->size > 1 && (f.size != out->size || f.rank != out->rank)) {
 			diag_error(d, where, "this is rank %d of %d by %s and %s, but rank %d of %d by %s and %s; "
-				"unset one pair, or choose with --comm=mpi or --comm=shm", out->rank, out->size,
+				"unset one pair, or choose with --comm=%s or --comm=shm", out->rank, out->size,
 				out->by->rank,
 				out->by->size, f.rank,
-				f.size, f.by->rank, f.by->size);
+				f.size, f.by->rank, f.by->size, comm_info[MAX(out->by->comm, f.by->comm)].text);
 			return false;
 		}
 		if (!out->by || out->size == 1)
@@ -237,32 +229,32 @@ static bool find_address(Launch *l, const char *where, Arena *a, Diag *d)
 
 static bool find_rank(Launch *l, const Found *f, const RtOptions *o, Arena *a, Diag *d)
 {
-	bool mpi = is(o->comm, "mpi"), nccl = is(o->comm, "nccl"), master = is_set("MASTER_ADDR") && is_set("MASTER_PORT");
+	Communicator comm = comm_named(o->comm);
+	bool nccl = comm == COMM_NCCL, master = is_set("MASTER_ADDR") && is_set("MASTER_PORT");
 	set_world(l, f, a);
 	l->role = LAUNCH_RANK;
-	l->mpi = f->by->mpi && !(nccl && (master || f->by->asked));
-	if (is(o->comm, "self")) {
+	l->carrier = nccl && (master || f->by->asked) ? COMM_UNSAID : f->by->comm;
+	if (comm == COMM_SELF) {
 		diag_error(d, o->program, "--comm=%s is for one rank, and this is one of %d by %s and %s",
 			o->comm, f->size,
 			f->by->rank, f->by->size);
 		return false;
 	}
-	if (mpi && !l->mpi) {
-		diag_error(d, o->program, "--comm=mpi needs a start by mpirun; this is one of %d ranks by %s and "
-			"%s", f->size,
-			f->by->rank, f->by->size);
+	if (comm_info[comm].starter && l->carrier != comm) {
+		diag_error(d, o->program, "--comm=%s needs a start by %s; this is one of %d ranks by %s and %s", o->comm,
+			comm_info[comm].starter, f->size, f->by->rank, f->by->size);
 		return false;
 	}
-	if (!l->mpi && !l->nccl && f->local_size < f->size) {
+	if (!l->carrier && !l->nccl && f->local_size < f->size) {
 		diag_error(d, o->program, "the ranks are on several hosts (WORLD_SIZE=%d, LOCAL_WORLD_SIZE=%d), "
-			"which shared memory does not reach: start them with mpirun, with --comm=mpi", f->size,
-			f->local_size);
+			"which shared memory does not reach: start them with %s, with --comm=%s", f->size, f->local_size,
+			comm_of_hosts()->starter, comm_of_hosts()->text);
 		return false;
 	}
 	if (!secret_find(&l->secret, o->program, d))
 		return false;
-	l->one_host = !l->mpi && (!l->nccl || f->one_host);
-	if (l->mpi)
+	l->one_host = !l->carrier && (!l->nccl || f->one_host);
+	if (l->carrier)
 		return true;
 	return f->by->asked && !master ? find_slurm(l, o->program, a, d) : find_address(l, o->program, a, d);
 }
@@ -272,11 +264,11 @@ static bool check_values(const RtOptions *o, const char *const *comms, Diag *d)
 	bool ok = true, is_known = !o->comm;
 	Buf known = {0};
 	for (int i = 0; comms[i]; i++) {
-		is_known = is_known || is(o->comm, comms[i]);
+		is_known = is_known || !strcmp(o->comm, comms[i]);
 		buf_printf(&known, i ? ", %s" : "%s", comms[i]);
 	}
 	if (!is_known) {
-		diag_error(d, o->program, "--comm=%s is not one of %s%s", o->comm, known.at, is(o->comm, "nccl") ?
+		diag_error(d, o->program, "--comm=%s is not one of %s%s", o->comm, known.at, comm_named(o->comm) == COMM_NCCL ?
 			": nccl wants a program compiled with --target=cuda" :
 			near_choice(o->arena, "comm", o->comm, option_info[OPT_comm].argument));
 		ok = false;
@@ -293,13 +285,14 @@ bool launch_find(Launch *l, const RtOptions *o, const char *const *comms, Arena 
 {
 	*l = (Launch){.hub_fd = -1, .listen_fd = -1, .local_fd = -1};
 	Found f = {.size = 1, .local_size = 1};
+	Communicator comm = comm_named(o->comm);
 	if (!check_values(o, comms, d))
 		return false;
 	set_world(l, &f, a);
 	if (is_set("SHARDRT_RANK")) {
 		if (!find_parent(l, o->program, a, d))
 			return false;
-	} else if (!find_launcher(&f, o->comm, o->program, d)) {
+	} else if (!find_launcher(&f, comm, o->program, d)) {
 		return false;
 	} else if (f.size > 1) {
 		if (o->text[OPT_ranks]) {
@@ -310,20 +303,21 @@ bool launch_find(Launch *l, const RtOptions *o, const char *const *comms, Arena 
 				f.by->size, f.size);
 			return false;
 		}
-		l->nccl = has_nccl(comms) && (!o->comm || is(o->comm, "nccl"));
+		l->nccl = has_nccl(comms) && (!comm || comm == COMM_NCCL);
 		if (!find_rank(l, &f, o, a, d))
 			return false;
 	} else if (o->text[OPT_ranks] && o->ranks > 1) {
-		if (o->comm && !is(o->comm, "shm") && !is(o->comm, "nccl")) {
+		if (comm && comm != COMM_SHM && comm != COMM_NCCL) {
 			diag_error(d, o->program, "--comm=%s and --ranks=%lld: ranks that --ranks starts talk by "
 				"shm%s%s", o->comm, (long long)o->ranks, has_nccl(comms) ? " or nccl" : "",
-				is(o->comm, "mpi") ? "; for mpi start them with mpirun" : "");
+				comm_info[comm].starter ? arena_printf(a, "; for %s start them with %s", o->comm,
+				comm_info[comm].starter) : "");
 			return false;
 		}
 		l->role = LAUNCH_PARENT;
 		l->world.size = l->world.local_size = (int)o->ranks;
 	} else
-		l->mpi = is(o->comm, "mpi") && f.by && f.by->mpi;
+		l->carrier = comm_info[comm].starter && f.by ? f.by->comm : COMM_UNSAID;
 	if (l->world.rank > 0)
 		d->prefix = arena_printf(a, "[rank %d/%d] ", l->world.rank, l->world.size);
 	return true;

@@ -7,7 +7,7 @@
  *   --ranks N            the parent process is the hub: it starts the ranks, watches them, kills what hangs
  *   launcher's variables a thread of rank 0 is the hub (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE); ranks of one
  *                        host meet at a local socket named by MASTER_PORT, those of several at MASTER_ADDR:MASTER_PORT
- *   mpirun               as that, at an address that rank 0 tells the others through MPI
+ *   a carrier (mpirun)   as that, at an address that rank 0 tells the others through it
  *   srun                 as a launcher's, at MASTER_ADDR and MASTER_PORT, or on the job's first host */
 #ifndef SHARDC_RUNTIME_PLANE_H
 #define SHARDC_RUNTIME_PLANE_H
@@ -15,18 +15,20 @@
 #include <stdatomic.h>
 
 #include "base/collectives.h"
+#include "base/communicators.h"
 #include "runtime/options.h"
 
 /* ---- what all folders know of ranks ---- */
 
-/* Who this process is; made by launch.c from --ranks, the launcher's variables, or MPI. */
+/* Who this process is; made by launch.c from --ranks or the launcher's variables. */
 typedef struct World {
 	int rank, size;
 	int local_rank, local_size; /* on this host */
 	int host, n_hosts;
 	int *host_of;               /* [rank] */
-	const struct MpiBackend *mpi; /* comm/mpi/object.h; NULL: MPI is not used */
-	bool mpi_threads;           /* MPI may be called from several threads, one at a time */
+	const struct CommBackend *backend; /* of a communicator that has a folder (comm/comm.h); NULL: of none */
+	const void *opened;         /* what it opened at the start */
+	bool threads;               /* it may be called from several threads, one at a time */
 } World;
 /* Exit codes of a rank: success; bad data; wrong usage; a failed run or a lost rank. */
 enum { EXIT_DONE = 0, EXIT_INPUT = 1, EXIT_USAGE = 2, EXIT_RUN = 3 };
@@ -49,7 +51,7 @@ typedef enum LaunchRole {
 typedef struct Launch {
 	LaunchRole role;
 	World world;          /* the fields about hosts hold what the launcher says; control_join corrects them */
-	bool mpi;             /* --comm=mpi or started by mpirun */
+	Communicator carrier; /* has brought the ranks together: that of --comm or of their launcher; UNSAID: none has */
 	bool nccl;            /* ranks may use NCCL, which reaches other hosts */
 	int hub_fd;           /* rank of --ranks N: its socket to the parent, else -1 */
 	const char *address;  /* of the hub, "host:port" or what control_listen returned; NULL: hub_fd is used, or it is not
@@ -104,7 +106,7 @@ typedef struct Control Control;
  * watchdog's thread. */
 typedef const char *CollectiveName(const void *context, int program, int seq);
 
-/* Only under MPI: rank 0 listens at all its addresses and makes a random key.  Returns both as text (at most 1023
+/* Only with a carrier: rank 0 listens at all its addresses and makes a random key.  Returns both as text (at most 1023
  * characters) for the other ranks, which put it into Launch.address before control_join.  NULL after a message. */
 const char *control_listen(Launch *l, Arena *a, Diag *d);
 /* Connects to the hub, waits until all ranks are there, starts the watchdog thread, and sets the fields of l->world

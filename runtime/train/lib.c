@@ -181,9 +181,10 @@ static int launch(Model *m)
 {
 	Session *s = &m->s;
 	int code = session_launch(s);
-	if (!code && s->launch.mpi && s->launch.role == LAUNCH_RANK) {
-		diag_error(&m->d, s->o.program, "ranks of a library are not started by mpirun: use a launcher that sets RANK, "
-			"WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or --comm=shm beside those variables");
+	if (!code && s->launch.carrier && s->launch.role == LAUNCH_RANK) {
+		diag_error(&m->d, s->o.program, "ranks of a library are not started by %s: use a launcher that sets RANK, "
+			"WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or --comm=shm beside those variables",
+			comm_info[s->launch.carrier].starter);
 		code = MODEL_USAGE;
 	}
 	s->launch.messages = stderr; /* the watchdog runs on after this call */

@@ -489,10 +489,10 @@ static int run_ranks(Run *run, int argc, char **argv)
 		return code;
 	if (launch->role == LAUNCH_PARENT)
 		return launch_ranks(launch, &s->o, argc, argv, s->d);
-	if (launch->mpi && launch->role == LAUNCH_RANK && !mpi_start(launch, &s->o, s->p.arena, s->d))
+	if (launch->carrier && launch->role == LAUNCH_RANK && !comm_start(launch, &s->o, s->p.arena, s->d))
 		return EXIT_RUN;
 	code = run_rank(run);
-	mpi_stop(&launch->world, code);
+	comm_stop(&launch->world, code);
 	return code;
 }
 

@@ -83,8 +83,8 @@ void plan_print(const Rt *rt, FILE *out)
 	layout.hosts = world->n_hosts;
 	device_layout(rt, &layout);
 	bool alone = plan.who.world == 1, nccl = layout.cuda.on && !layout.cuda.staged;
-	nccl = nccl && (!alone || (rt->p->options->comm && !strcmp(rt->p->options->comm, "nccl")));
-	plan.comm = nccl ? "nccl" : alone ? "self" : world->n_hosts > 1 ? "mpi" : "shm";
+	nccl = nccl && (!alone || comm_named(rt->p->options->comm) == COMM_NCCL);
+	plan.comm = comm_info[comm_fitting(plan.who.world, world->n_hosts, nccl)].text;
 	plan.unit = units_of(m, a);
 	plan.step = collectives_of(m->step, m->n_step, a);
 	if (rt->p->accum > 1)

@@ -101,7 +101,7 @@ bool session_join(Session *s)
 	p->control = control_join(&s->launch, &s->o, p->arena, s->d);
 	if (!p->control)
 		return false;
-	if (s->launch.mpi && !hosts_find(p->control, &s->launch.world, p->arena)) {
+	if (s->launch.carrier && !hosts_find(p->control, &s->launch.world, p->arena)) {
 		control_leave(p->control, EXIT_RUN);
 		p->control = NULL;
 		return false;

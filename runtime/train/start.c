@@ -141,7 +141,7 @@ bool start_comm_threads(const Rt *rt)
 	const World *w = &p->world;
 	if (rt->p->world.size < 2 || p->options->text[OPT_comm_threads])
 		return p->options->comm_threads > 0;
-	if (w->n_hosts > 1 && !w->mpi_threads)
+	if (w->n_hosts > 1 && !w->threads)
 		return false;
 	Cores mine = {.host = w->host, .threads = device_threads()}, *all = NEW_N(p->arena, Cores, w->size);
 	sched_getaffinity(0, sizeof(mine.set), &mine.set);

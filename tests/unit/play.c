@@ -38,7 +38,7 @@ _Noreturn static void be_rank(const Play *p, int rank, int size)
 	RtOptions o = play_options(a, &d, flag);
 	Launch l = {.role = LAUNCH_RANK, .world = {.rank = rank, .size = size}, .hub_fd = -1, .listen_fd = -1,
 		.local_fd = -1, .one_host = !p->listened && !p->network, .nccl = p->network,
-		.address = p->listened ? p->listened : p->address, .mpi = p->listened};
+		.address = p->listened ? p->listened : p->address, .carrier = p->listened ? COMM_MPI : COMM_UNSAID};
 	if (p->secret)
 		setenv("SHARDC_SECRET", p->secret, 1);
 	if (!secret_find(&l.secret, "train", &d))

@@ -435,7 +435,7 @@ static void a_key_keeps_strangers_out(void)
 	Play p;
 	Arena *a = arena_new();
 	Diag d = {.out = stderr};
-	Launch l = {.role = LAUNCH_RANK, .mpi = true, .hub_fd = -1, .listen_fd = -1, .local_fd = -1};
+	Launch l = {.role = LAUNCH_RANK, .carrier = COMM_MPI, .hub_fd = -1, .listen_fd = -1, .local_fd = -1};
 	play_begin(&p, 2, gather_part);
 	const char *text = control_listen(&l, a, &d);
 	CU_ASSERT_PTR_NOT_NULL_FATAL(text);

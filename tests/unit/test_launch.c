@@ -58,7 +58,7 @@ static const BadCase bad_cases[] = {
 	{"RANK=0 WORLD_SIZE=2" AT_7, "--comm=mpi", "--comm=mpi needs a start by mpirun"},
 	{"RANK=0 WORLD_SIZE=2" AT_7, "--comm=self", "--comm=self is for one rank"},
 	{MPIRUN("1", "2"), "--ranks=2", "--ranks=2 starts ranks, but this is rank 1 of 2 already"},
-	{MPIRUN("1", "2"), "--comm=shm", "ranks that mpirun starts find each other by MPI"},
+	{MPIRUN("1", "2"), "--comm=shm", "ranks that mpirun starts find each other by --comm=mpi"},
 	{"", "--comm=tcp", "--comm=tcp is not one of self, shm, mpi"},
 	{"", "--ranks=0", "--ranks=0 should be from 1 to 4096"},
 	{"", "--ranks=2 --comm=self", "--comm=self and --ranks=2"},
@@ -102,7 +102,7 @@ static void launchers_variables_are_read(void)
 		bool ok = find(f->environment, f->flags, &l, a, said, sizeof(said));
 		snprintf(message, sizeof(message), "[%s] [%s]: %s", f->environment, f->flags, said);
 		UNIT_CHECK(ok && l.role == f->role && l.world.rank == f->rank && l.world.size == f->size, message);
-		UNIT_CHECK(ok && l.mpi == f->mpi && !l.address == !f->address, message);
+		UNIT_CHECK(ok && !l.carrier == !f->mpi && !l.address == !f->address, message);
 		UNIT_CHECK(!ok || !f->address || !strcmp(l.address, f->address), message);
 		arena_free(a);
 	}

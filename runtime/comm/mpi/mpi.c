@@ -62,7 +62,7 @@ static bool check_start(const Launch *l, const MpiStart *s, const char *path, co
 	return true;
 }
 
-bool mpi_start(Launch *l, const RtOptions *o, Arena *a, Diag *d)
+static bool start(Launch *l, const RtOptions *o, Arena *a, Diag *d)
 {
 	const char *path = NULL;
 	MpiStart s = {0};
@@ -75,8 +75,8 @@ bool mpi_start(Launch *l, const RtOptions *o, Arena *a, Diag *d)
 	}
 	if (!check_start(l, &s, path, o, d))
 		return false;
-	l->world.mpi = b;
-	l->world.mpi_threads = s.threads;
+	l->world.opened = b;
+	l->world.threads = s.threads;
 	char address[1024] = "";
 	if (s.rank == 0 && control_listen(l, a, d))
 		snprintf(address, sizeof(address), "%s", l->address);
@@ -87,15 +87,21 @@ bool mpi_start(Launch *l, const RtOptions *o, Arena *a, Diag *d)
 	return true;
 }
 
-void mpi_stop(const World *w, int status)
+static const MpiBackend *opened(const World *w)
 {
-	if (w->mpi && status == 0)
-		w->mpi->stop();
+	return w->opened;
+}
+
+/* MPI_Finalize waits for all ranks; after a failure mpirun ends them, as soon as one has ended without it. */
+static void stop(const World *w, int status)
+{
+	if (!status)
+		opened(w)->stop();
 }
 
 /* ---- the communicator ---- */
 
-Comm *mpi_comm(Comm *local, const World *w, Diag *d)
+static Comm *open_hosts(Comm *local, const World *w, Diag *d)
 {
 	int64_t bytes = layout_comm_bytes(w->size, w->n_hosts) - layout_comm_bytes(w->size, 1);
 	char *staging = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -104,5 +110,7 @@ Comm *mpi_comm(Comm *local, const World *w, Diag *d)
 			(long long)bytes, strerror(errno));
 		return NULL;
 	}
-	return w->mpi->open(local, w, staging, bytes, wait_spins(1));
+	return opened(w)->open(local, w, staging, bytes, wait_spins(1));
 }
+
+const CommBackend comm_mpi = {start, stop, open_hosts};

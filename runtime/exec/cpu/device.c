@@ -14,7 +14,11 @@
 
 #include "runtime/exec/private.h"
 
-const char *const device_comms[] = {"self", "shm", "mpi", NULL};
+/* All that move memory of the host. */
+#define COMM_ANY(text) text,
+#define COMM_CUDA(text)
+#define COMM_TEXT(id, text, reach, target, ...) COMM_##target(text)
+const char *const device_comms[] = {COMMUNICATORS(COMM_TEXT) NULL};
 
 enum { HUGE_PAGE = 2 << 20 };
 
