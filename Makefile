@@ -88,7 +88,7 @@ $(call obj,$(UNITS)): $(BUILD)/tests/unit/suites.def
 $(BUILD)/unit: $(call obj,$(UNITS)) $(BUILD)/libshardc.a $(BUILD)/lib/native/libshardrt.a
 	$(CC) $(CFLAGS) -o $@ $^ -lcunit $(LIBS) $(RTLIBS)
 
-$(BUILD)/models: $(call obj,tests/e2e/models.c tests/e2e/checkpoint_files.c tests/unit/onnx_model.c) $(BUILD)/libshardc.a
+$(BUILD)/models: $(call obj,tests/e2e/models.c tests/e2e/chain_models.c tests/e2e/checkpoint_files.c tests/unit/onnx_model.c) $(BUILD)/libshardc.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 
 ## test: unit tests, golden IR, bad input and end-to-end runs (no Python)

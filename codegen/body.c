@@ -16,7 +16,7 @@ typedef struct Body {
 	const Scopes *scopes;
 	const Block *b;
 	Columns columns; /* fields of the rows */
-	Map *locals;  /* names of places -> their definitions */
+	PlaceNames locals;
 	Buf lines;
 } Body;
 
@@ -29,6 +29,11 @@ static bool is_place(PartKind kind)
 }
 
 /* ---- names ---- */
+
+PlaceNames places_new(Arena *a)
+{
+	return (PlaceNames){map_new(a), map_new(a)};
+}
 
 /* A name in one module of a list, without the name of that module: the other modules have the same name in them. */
 static const char *without(const char *name, const char *module)
@@ -73,17 +78,18 @@ static int64_t *values_of(const Body *t, const BlockLine *line, int part)
 static const char *name_of(Body *t, const Part *part, const char *module, const char *value)
 {
 	bool local = part->kind == PART_ACT || strchr(value, 'b');
-	Map *names = local ? t->locals : t->e->constants, *others = local ? t->e->constants : t->locals;
-	const char *stem = identifier(t, part->name, module), *name = stem;
-	for (int n = 2;; n++) {
-		const char *key = arena_printf(t->e->a, "%s%s", prefix[part->kind], name);
-		const char *known = map_get(names, key);
-		if (!known && !map_has(others, key))
-			map_put(names, key, (void *)(known = value));
-		if (known && !strcmp(known, value))
-			return name;
-		name = arena_printf(t->e->a, "%s_%d", stem, n);
+	PlaceNames *names = local ? &t->locals : &t->e->constants, *others = local ? &t->e->constants : &t->locals;
+	const char *stem = arena_printf(t->e->a, "%s%s", prefix[part->kind], identifier(t, part->name, module));
+	const char *place = arena_printf(t->e->a, "%s = %s", stem, value), *name = map_get(names->of_place, place);
+	intptr_t n = MAX((intptr_t)map_get(names->of_place, stem), (intptr_t)map_get(others->of_place, stem));
+	if (!name) {
+		for (name = stem; map_has(names->defined, name) || map_has(others->defined, name);)
+			name = arena_printf(t->e->a, "%s_%d", stem, (int)(n = MAX(n, 1) + 1));
+		map_put(names->defined, name, (void *)value);
+		map_put(names->of_place, place, (void *)name);
+		map_put(names->of_place, stem, (void *)n);
 	}
+	return name + strlen(prefix[part->kind]);
 }
 
 static const char *constant(const Body *t, PartKind kind, int64_t n)
@@ -176,13 +182,13 @@ static void put_lines(Body *t)
 
 /* ---- the function ---- */
 
-void body_constants(const Map *names, const char *head, Buf *out)
+void body_constants(const PlaceNames *names, const char *head, Buf *out)
 {
-	for (int i = 0; i < map_count(names); i++) {
-		const char *name = map_key(names, i);
-		buf_printf(out, "%s%s = %s", i ? ", " : head, name, (const char *)map_get(names, name));
+	for (int i = 0; i < map_count(names->defined); i++) {
+		const char *name = map_key(names->defined, i);
+		buf_printf(out, "%s%s = %s", i ? ", " : head, name, (const char *)map_get(names->defined, name));
 	}
-	if (map_count(names))
+	if (map_count(names->defined))
 		buf_printf(out, ";\n\n");
 }
 
@@ -233,10 +239,11 @@ static void frame(const Body *t, const char *label, Buf *out)
 
 void body_write(Emit *e, const Scopes *s, const Block *b, const char *label, Buf *body, Buf *fields, Buf *rows)
 {
-	Body t = {.e = e, .scopes = s, .b = b, .columns = columns_new(e->a, b->n_rows), .locals = map_new(e->a)};
+	Body t = {.e = e, .scopes = s, .b = b, .columns = columns_new(e->a, b->n_rows),
+		.locals = places_new(e->a)};
 	map_add(t.columns.names, "name");
 	put_lines(&t);
-	body_constants(t.locals, "\tconst int64_t ", body);
+	body_constants(&t.locals, "\tconst int64_t ", body);
 	if (codegen_cuda(e->target))
 		frame(&t, label, body);
 	else

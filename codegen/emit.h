@@ -30,6 +30,12 @@ typedef struct Call {
 } Call;
 typedef VEC(Call) Calls;
 
+/* Places get the same name where stem and definition are equal. */
+typedef struct PlaceNames {
+	Map *defined;  /* names -> definitions */
+	Map *of_place; /* "stem = definition" -> the name; stem -> the last number behind it */
+} PlaceNames;
+
 typedef struct Emit {
 	const Module *m;
 	const CodegenTarget *target;
@@ -43,7 +49,7 @@ typedef struct Emit {
 	Buf statics;     /* objects that step.c's functions refer to */
 	Buf setup;       /* lines of setup() */
 	Map *bodies;     /* text of a function -> its name: equal micro-batches share it */
-	Map *constants;  /* names of places that step.c declares -> their definitions */
+	PlaceNames constants; /* of places that step.c declares */
 	Map *places;     /* where parameters lie -> their names */
 	const char *prefix; /* of functions: "first_" */
 	Buf fused;       /* functions of fused.c */
@@ -100,6 +106,10 @@ Cut emit_cut(const Type *t, int64_t axis);
 int64_t emit_product(const Type *t, int from, int to);
 int emit_axis(const Op *op, const char *name, int rank); /* a negative axis is resolved */
 const Attr *emit_list(const Op *op, const char *name);   /* ice when absent */
+
+/* ---- body.c ---- */
+
+PlaceNames places_new(Arena *a);
 
 /* ---- plan.c ---- */
 

@@ -75,13 +75,14 @@ void lower_concat(Emit *e, const Op *op)
 	const Type *y = &op->out[0]->type;
 	int axis = emit_axis(op, "axis", y->rank);
 	int64_t *chunk = NEW_N(e->a, int64_t, op->n_in);
-	const char *parts = "";
+	Buf parts = {0};
 	for (int i = 0; i < op->n_in; i++) {
 		chunk[i] = chunk_of(op_in(op, i), axis);
-		parts = arena_printf(e->a, "%s%s%s", parts, i ? ", " : "", emit_value(e, op_in(op, i)));
+		buf_printf(&parts, i ? ", %s" : "%s", emit_value(e, op_in(op, i)));
 	}
-	emit_kernel(e, op, "o0", "LIST(const void *, %s), %d, " I64 ", %s", parts, op->n_in,
+	emit_kernel(e, op, "o0", "LIST(const void *, %s), %d, " I64 ", %s", parts.at, op->n_in,
 		emit_product(y, 0, axis), emit_c_ints(e, op->n_in, chunk));
+	buf_free(&parts);
 }
 
 void lower_split(Emit *e, const Op *op)
@@ -89,14 +90,14 @@ void lower_split(Emit *e, const Op *op)
 	const Type *x = &op_in(op, 0)->type;
 	int axis = emit_axis(op, "axis", x->rank);
 	int64_t *chunk = NEW_N(e->a, int64_t, op->n_out);
-	const char *parts = "";
+	Buf parts = {0};
 	for (int i = 0; i < op->n_out; i++) {
 		chunk[i] = chunk_of(op->out[i], axis);
-		parts = arena_printf(e->a, "%s%s%s", parts, i ? ", " : "", emit_value(e, op->out[i]));
+		buf_printf(&parts, i ? ", %s" : "%s", emit_value(e, op->out[i]));
 	}
-	const char *call = arena_printf(e->a, "LIST(void *, %s)", parts);
-	emit_line(e, "k_split(%s, %s, %d, " I64 ", %s);", call, emit_value(e, op_in(op, 0)), op->n_out,
+	emit_line(e, "k_split(LIST(void *, %s), %s, %d, " I64 ", %s);", parts.at, emit_value(e, op_in(op, 0)), op->n_out,
 		emit_product(x, 0, axis), emit_c_ints(e, op->n_out, chunk));
+	buf_free(&parts);
 }
 
 /* ---- by index ---- */

@@ -8,6 +8,7 @@
 #include "codegen/pieces.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Numbers of calls.  Compilers need superlinear time for functions above LONG; one below SMALL is not worth a
@@ -20,7 +21,10 @@ struct Scopes {
 	const Module *m;
 	Arena *a;
 	Map *names;     /* interned modules */
-	Map *outer;     /* scopes that contain modules */
+	const char **all; /* scopes of ops, sorted by their bytes */
+	int n_all;
+	Map *wraps;     /* names of units */
+	int wrap_parts; /* so many parts has the longest of them */
 	PtrMap *known;  /* scope -> its module */
 	PtrMap *units;  /* unit -> its module */
 	const char *common; /* the common prefix of all scopes, up to a dot; "" = none */
@@ -34,17 +38,48 @@ static const char *wrap_name(Arena *a, const Unit *u)
 	return end ? arena_strndup(a, u->name, (size_t)(end - u->name)) : u->name;
 }
 
-/* The unit whose name is the scope or a prefix of it up to a dot: "h.0" for "transformer.h.0.attn". */
+static int parts_of(const char *name)
+{
+	int n = 1;
+	for (; *name; name++)
+		n += *name == '.';
+	return n;
+}
+
+static void learn_units(Scopes *s)
+{
+	for (int u = s->m->n_units - 1; u >= 0; u--) {
+		const char *name = wrap_name(s->a, s->m->units[u]);
+		map_put(s->wraps, name, s->m->units[u]);
+		s->wrap_parts = MAX(s->wrap_parts, parts_of(name));
+	}
+}
+
+/* The first unit whose name is what `scope` begins with up to a dot, or `best` if that one is before it. */
+static const Unit *unit_at(const Scopes *s, char *scope, const Unit *best)
+{
+	char *end = scope;
+	for (int i = 0; i < s->wrap_parts && *end; i++) {
+		end += i > 0;
+		end += strcspn(end, ".");
+		char dot = *end;
+		*end = 0;
+		const Unit *u = map_get(s->wraps, scope);
+		*end = dot;
+		if (u && (!best || u->index < best->index))
+			best = u;
+	}
+	return best;
+}
+
+/* The name of the unit that the scope is in: "h.0" for "transformer.h.0.attn". */
 static const char *unit_around(const Scopes *s, const char *scope)
 {
-	const Module *m = s->m;
-	for (int u = 0; *scope && u < m->n_units; u++) {
-		const char *name = wrap_name(s->a, m->units[u]), *at = strstr(scope, name);
-		size_t n = strlen(name);
-		if (at && (at == scope || at[-1] == '.') && (!at[n] || at[n] == '.'))
-			return name;
-	}
-	return NULL;
+	const Unit *found = NULL;
+	char *at = arena_strdup(s->a, scope);
+	for (; at; at = strchr(at, '.') ? strchr(at, '.') + 1 : NULL)
+		found = unit_at(s, at, found);
+	return found ? wrap_name(s->a, found) : NULL;
 }
 
 static bool is_number(const char *at, size_t n)
@@ -58,18 +93,33 @@ static bool ends_in_number(const char *name)
 	return dot && is_number(dot + 1, strlen(dot + 1));
 }
 
+/* Whether some scope begins with these n bytes and a dot. */
+static bool contains_modules(const Scopes *s, const char *scope, size_t n)
+{
+	int from = 0, to = s->n_all;
+	while (from < to) {
+		const char *at = s->all[from + (to - from) / 2];
+		int order = strncmp(at, scope, n);
+		if (!order)
+			order = (unsigned char)at[n] - '.';
+		if (!order)
+			return true;
+		*(order < 0 ? &from : &to) = from + (to - from) / 2 + (order < 0);
+	}
+	return false;
+}
+
 /* "layers.0.blocks.1" of "layers.0.blocks.1.attn.q": the scope up to its last number that contains modules; NULL:
  * there is no such number. */
 static const char *numbered_module(const Scopes *s, const char *scope)
 {
-	const char *found = NULL;
-	for (const char *at = strchr(scope, '.'); at; at = strchr(at + 1, '.')) {
-		size_t n = strcspn(at + 1, ".");
-		const char *name = arena_strndup(s->a, scope, (size_t)(at + 1 - scope) + n);
-		if (is_number(at + 1, n) && map_has(s->outer, name))
-			found = name;
+	for (size_t end = strlen(scope), begin = end; end; end = begin ? begin - 1 : 0) {
+		for (begin = end; begin && scope[begin - 1] != '.';)
+			begin--;
+		if (begin && is_number(scope + begin, end - begin) && contains_modules(s, scope, end))
+			return arena_strndup(s->a, scope, end);
 	}
-	return found;
+	return NULL;
 }
 
 static const char *find_module(const Scopes *s, const char *scope)
@@ -122,6 +172,11 @@ static size_t before_number(const char *scope, size_t n)
 	return n;
 }
 
+static int by_bytes(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 static void learn_scopes(Scopes *s)
 {
 	size_t common = 0;
@@ -132,13 +187,16 @@ static void learn_scopes(Scopes *s)
 			const char *scope = op->loc->scope;
 			if (!*scope || !map_add(seen, scope))
 				continue;
-			for (const char *at = strchr(scope, '.'); at; at = strchr(at + 1, '.'))
-				map_add(s->outer, arena_strndup(s->a, scope, (size_t)(at - scope)));
 			common = first ? common_bytes(first, scope, common) : common_bytes(scope, scope, strlen(scope));
 			common = before_number(scope, common);
 			first = scope;
 		}
 	s->common = arena_strndup(s->a, first ? first : "", common);
+	s->n_all = map_count(seen);
+	s->all = NEW_N(s->a, const char *, s->n_all);
+	for (int i = 0; i < s->n_all; i++)
+		s->all[i] = map_key(seen, i);
+	qsort(s->all, (size_t)s->n_all, sizeof(*s->all), by_bytes);
 }
 
 /* Finds the common prefix of lists: "model.transformer." of model.transformer.h.0 and model.transformer.h.1. */
@@ -164,8 +222,9 @@ static void learn_lists(Scopes *s)
 Scopes *scopes_new(const Module *m, Arena *a)
 {
 	Scopes *s = NEW(a, Scopes);
-	*s = (Scopes){.m = m, .a = a, .names = map_new(a), .outer = map_new(a), .known = ptrmap_new(a),
+	*s = (Scopes){.m = m, .a = a, .names = map_new(a), .wraps = map_new(a), .known = ptrmap_new(a),
 		.units = ptrmap_new(a)};
+	learn_units(s);
 	learn_scopes(s);
 	learn_lists(s);
 	return s;

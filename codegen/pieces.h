@@ -39,7 +39,7 @@ Pieces pieces_find(Emit *e, Scopes *s);
 /* Appends the body of the function to `body` and, if there are several rows, the fields of a row and the rows. */
 void body_write(Emit *e, const Scopes *s, const Block *b, const char *label, Buf *body, Buf *fields, Buf *rows);
 /* Writes one declaration of all names, which begins with `head`. */
-void body_constants(const Map *names, const char *head, Buf *out);
+void body_constants(const PlaceNames *names, const char *head, Buf *out);
 
 /* ---- wrap.c ---- */
 

@@ -306,7 +306,7 @@ static bool write_files(Emit *e, const char *dir)
 		buf_printf(&code, "/* %s */\n%s\n", file_names[codegen_cuda(e->target)][FUSED], e->protos.at);
 	if (e->statics.n)
 		buf_printf(&code, "%s\n", e->statics.at);
-	body_constants(e->constants, "/* Where inputs, states, and parameters and gradients of a unit lie: bytes. */\n"
+	body_constants(&e->constants, "/* Where inputs, states, and parameters and gradients of a unit lie: bytes. */\n"
 		"static const int64_t ", &code);
 	buf_put(&code, e->step.at, e->step.n);
 	wrap_text(step, code.at, WRAP_COLUMNS);
@@ -370,7 +370,7 @@ bool codegen_write(const Variants *program, const CodegenTarget *t, const char *
 	const Module *m = program->of[VARIANT_ONLY];
 	Emit e = {.m = m, .target = t, .train = ir_train(m), .d = d, .a = a,
 		.several = program->of[VARIANT_FIRST] ? program : NULL, .prims = map_new(a), .shared = map_new(a),
-		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .constants = map_new(a),
+		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .constants = places_new(a),
 		.paths = map_new(a), .checks = ptrmap_new(a), .events = ptrmap_new(a)};
 	int before = d->errors;
 	map_put(e.functions, "eval_collectives", NULL); /* a table; a module "collectives" would have that name, too */

@@ -2,12 +2,13 @@
  * files whose header says anything, and damaged copies.
  *
  * models list | models onnx NAME | models npy DESCR ORDER SHAPE BYTES | models flip FILE SEED COUNT |
- * models chain elementwise|layers NODES | models checkpoint DIR MEGABYTES RANKS STRATEGY..
+ * models chain KIND NODES | models checkpoint DIR MEGABYTES RANKS STRATEGY..
  * The result goes to standard output, but for checkpoints.  One idea: every bad model is a small change of the same
  * good one. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/e2e/chain_models.h"
 #include "tests/e2e/checkpoint_files.h"
 #include "tests/unit/onnx_model.h"
 
@@ -70,15 +71,6 @@ static OnnxText *build_external(const char *location, const char *offset, const 
 }
 
 /* ---- the models ---- */
-
-/* The result, y, is one number: the mean of `last`. */
-static void end_chain(OnnxText *m, const char *last)
-{
-	Buf mean = node_text("/mean", "ReduceMean", last, "y");
-	attr_i(&mean, "keepdims", 0);
-	model_node(m, mean);
-	model_output(m, "y");
-}
 
 #define WITH(...) Parts p = plain; __VA_ARGS__; return build(&p)
 
@@ -146,7 +138,7 @@ static OnnxText *table(void)
 	model_input(m, "x", 7, "8");
 	model_external(m, "table.weight", "1200000,16", "table.bin", NULL, NULL);
 	model_op(m, "/table/Gather", "Gather", "table.weight,x", "rows");
-	end_chain(m, "rows");
+	model_mean(m, "rows");
 	return m;
 }
 
@@ -199,61 +191,6 @@ static const Model models[] = {
 	MODEL(external_leaves), MODEL(external_folder), MODEL(short_initializer), MODEL(reshape_overflows),
 	MODEL(made_twice), MODEL(two_outputs), MODEL(wide), MODEL(table),
 };
-
-/* ---- chains ---- */
-
-/* n nodes of which each reads the one before. */
-static OnnxText *elementwise_chain(int n)
-{
-	static const char *const op[] = {"Tanh", "Neg", "Sigmoid", "Abs", "Relu"};
-	static const float ones[] = {1};
-	OnnxText *m = model_new();
-	char in[32] = "v", out[32], name[32];
-	model_input(m, "x", 1, "8,16");
-	model_floats(m, "scale.weight", "16", 1, ones);
-	model_op(m, "/scale/Mul", "Mul", "x,scale.weight", "v");
-	for (int i = 0; i < n; i++) {
-		snprintf(name, sizeof(name), "/act/%d", i);
-		snprintf(out, sizeof(out), "v%d", i);
-		model_op(m, name, op[i % COUNT_OF(op)], in, out);
-		memcpy(in, out, sizeof(in));
-	}
-	end_chain(m, in);
-	return m;
-}
-
-/* Linear layers with an activation and a residual sum, four nodes each. */
-static OnnxText *layer_chain(int n)
-{
-	OnnxText *m = model_new();
-	char x[32] = "x", weight[64], bias[64], name[64], in[128], out[32];
-	model_input(m, "x", 1, "8,16");
-	for (int i = 0; i < n / 4; i++) {
-		snprintf(weight, sizeof(weight), "l.%d.weight", i);
-		snprintf(bias, sizeof(bias), "l.%d.bias", i);
-		model_floats(m, weight, "16,16", 7, ramp);
-		model_floats(m, bias, "16", 7, ramp);
-		static const char *const op[] = {"MatMul", "Add", "Tanh", "Add"};
-		for (int k = 0; k < COUNT_OF(op); k++) {
-			snprintf(name, sizeof(name), "/l.%d/%s_%d", i, op[k], k);
-			const char *first = k == 0 ? x : out, *second = k == 0 ? weight : k == 1 ? bias : k == 3 ? x : "";
-			snprintf(in, sizeof(in), "%s%s%s", first, *second ? "," : "", second);
-			snprintf(out, sizeof(out), "v%d_%d", i, k);
-			model_op(m, name, op[k], in, out);
-		}
-		memcpy(x, out, sizeof(x));
-	}
-	end_chain(m, x);
-	return m;
-}
-
-static int put_chain(const char *kind, int n)
-{
-	Buf b = model_bytes(strcmp(kind, "layers") ? elementwise_chain(n) : layer_chain(n));
-	bool ok = fwrite(b.at, 1, b.n, stdout) == b.n;
-	buf_free(&b);
-	return !ok;
-}
 
 /* ---- the commands ---- */
 

@@ -1,0 +1,164 @@
+/* tests/e2e/chain_models.c: models of n nodes, operands, results or parts of a name.
+ *
+ * Each kind grows in one direction, so that the time for one of the n tells whether the compiler's is in proportion. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/e2e/chain_models.h"
+
+enum { FLOAT = 1 };
+static const float ramp[] = {-0.5f, 0.25f, -0.125f, 0.5f, -0.25f, 0.375f, 0.125f};
+
+void model_mean(OnnxText *m, const char *last)
+{
+	Buf mean = node_text("/mean", "ReduceMean", last, "y");
+	attr_i(&mean, "keepdims", 0);
+	model_node(m, mean);
+	model_output(m, "y");
+}
+
+/* ---- chains ---- */
+
+/* n nodes of which each reads the one before. */
+static OnnxText *elementwise_chain(int n)
+{
+	static const char *const op[] = {"Tanh", "Neg", "Sigmoid", "Abs", "Relu"};
+	static const float ones[] = {1};
+	OnnxText *m = model_new();
+	char in[32] = "v", out[32], name[32];
+	model_input(m, "x", FLOAT, "8,16");
+	model_floats(m, "scale.weight", "16", 1, ones);
+	model_op(m, "/scale/Mul", "Mul", "x,scale.weight", "v");
+	for (int i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "/act/%d", i);
+		snprintf(out, sizeof(out), "v%d", i);
+		model_op(m, name, op[i % COUNT_OF(op)], in, out);
+		memcpy(in, out, sizeof(in));
+	}
+	model_mean(m, in);
+	return m;
+}
+
+/* Linear layers with an activation and a residual sum, four nodes each. */
+static OnnxText *layer_chain(int n)
+{
+	OnnxText *m = model_new();
+	char x[32] = "x", weight[64], bias[64], name[64], in[128], out[32];
+	model_input(m, "x", FLOAT, "8,16");
+	for (int i = 0; i < n / 4; i++) {
+		snprintf(weight, sizeof(weight), "l.%d.weight", i);
+		snprintf(bias, sizeof(bias), "l.%d.bias", i);
+		model_floats(m, weight, "16,16", 7, ramp);
+		model_floats(m, bias, "16", 7, ramp);
+		static const char *const op[] = {"MatMul", "Add", "Tanh", "Add"};
+		for (int k = 0; k < COUNT_OF(op); k++) {
+			snprintf(name, sizeof(name), "/l.%d/%s_%d", i, op[k], k);
+			const char *first = k == 0 ? x : out, *second = k == 0 ? weight : k == 1 ? bias : k == 3 ? x : "";
+			snprintf(in, sizeof(in), "%s%s%s", first, *second ? "," : "", second);
+			snprintf(out, sizeof(out), "v%d_%d", i, k);
+			model_op(m, name, op[k], in, out);
+		}
+		memcpy(x, out, sizeof(x));
+	}
+	model_mean(m, x);
+	return m;
+}
+
+/* ---- one large node ---- */
+
+/* A module n levels deep, whose name TorchScript writes into its node's. */
+static OnnxText *deep_module(int n)
+{
+	OnnxText *m = model_new();
+	Buf name = {0};
+	for (int i = 0; i < n; i++)
+		buf_printf(&name, "/%c", "ab"[i % 2]);
+	buf_printf(&name, "/MatMul");
+	model_input(m, "x", FLOAT, "8,16");
+	model_floats(m, "w.weight", "16,16", 7, ramp);
+	model_op(m, name.at, "MatMul", "x,w.weight", "h");
+	model_mean(m, "h");
+	buf_free(&name);
+	return m;
+}
+
+/* "p0,p1,.." */
+static Buf numbered(const char *p, int n)
+{
+	Buf b = {0};
+	for (int i = 0; i < n; i++)
+		buf_printf(&b, "%s%s%d", i ? "," : "", p, i);
+	return b;
+}
+
+/* x is split into n parts, which n nodes change and one puts together. */
+static OnnxText *wide_split(int n)
+{
+	OnnxText *m = model_new();
+	char dims[32], name[32], in[32], out[32];
+	Buf parts = numbered("part", n), changed = numbered("changed", n);
+	snprintf(dims, sizeof(dims), "8,%d", 2 * n);
+	model_input(m, "x", FLOAT, dims);
+	model_floats(m, "scale.weight", "1", 1, ramp);
+	model_op(m, "/Mul", "Mul", "x,scale.weight", "v");
+	Buf split = node_text("/Split", "Split", "v", parts.at);
+	attr_i(&split, "axis", 1);
+	attr_i(&split, "num_outputs", n);
+	model_node(m, split);
+	for (int i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "/Tanh_%d", i);
+		snprintf(in, sizeof(in), "part%d", i);
+		snprintf(out, sizeof(out), "changed%d", i);
+		model_op(m, name, "Tanh", in, out);
+	}
+	Buf concat = node_text("/Concat", "Concat", changed.at, "all");
+	attr_i(&concat, "axis", 1);
+	model_node(m, concat);
+	model_mean(m, "all");
+	buf_free(&parts);
+	buf_free(&changed);
+	return m;
+}
+
+/* ---- names ---- */
+
+/* Layers whose weights have names of TorchScript's: the module that a node's name tells gives each its own. */
+static OnnxText *unnamed_weights(int n)
+{
+	OnnxText *m = model_new();
+	char x[32] = "x", weight[64], name[64], in[128], out[32];
+	model_input(m, "x", FLOAT, "8,16");
+	for (int i = 0; i < n; i++) {
+		snprintf(weight, sizeof(weight), "onnx::MatMul_%d", 100 + 3 * i);
+		snprintf(name, sizeof(name), "/l%d/MatMul", i);
+		snprintf(in, sizeof(in), "%s,%s", x, weight);
+		snprintf(out, sizeof(out), "v%d", i);
+		model_floats(m, weight, "16,16", 7, ramp);
+		model_op(m, name, "MatMul", in, out);
+		memcpy(x, out, sizeof(x));
+	}
+	model_mean(m, x);
+	return m;
+}
+
+/* ---- the table ---- */
+
+typedef struct Kind { const char *name; OnnxText *(*make)(int n); } Kind;
+static const Kind kinds[] = {
+	{"elementwise", elementwise_chain}, {"layers", layer_chain}, {"path", deep_module}, {"split", wide_split},
+	{"weights", unnamed_weights},
+};
+
+int put_chain(const char *kind, int n)
+{
+	for (int i = 0; i < COUNT_OF(kinds); i++) {
+		if (strcmp(kinds[i].name, kind))
+			continue;
+		Buf b = model_bytes(kinds[i].make(n));
+		bool ok = fwrite(b.at, 1, b.n, stdout) == b.n;
+		buf_free(&b);
+		return !ok;
+	}
+	fprintf(stderr, "models: there is no chain \"%s\"\n", kind);
+	return 2;
+}
