@@ -288,6 +288,14 @@ static void print_dtype(Printer *p, const FieldAt *f)
 	fprintf(p->f, "%s=%s", f->key, dtype_info[*(const DType *)f->at].text);
 }
 
+/* Prints a field that is shown; `before` is what stands in front of the first one. */
+#define PRINT_FIELD(key, kind, owner, at, shown) \
+	if (shown) { \
+		fputs(before, p->f); \
+		before = ", "; \
+		print_##kind(p, &(FieldAt){key, owner, at}); \
+	}
+
 /* ---- symbols ---- */
 
 bool is_as_in_file(const Symbol *s)
@@ -343,12 +351,7 @@ static void print_symbol(Printer *p, const Symbol *s)
 	print_quoted(p, s->name);
 	fputs(" : ", p->f);
 	print_type(p, &s->type);
-#define SYMBOL_FIELD(key, kind, field, shown) \
-	if (shown) { \
-		fputs(before, p->f); \
-		before = ", "; \
-		print_##kind(p, &(FieldAt){#key, s, &s->field}); \
-	}
+#define SYMBOL_FIELD(key, kind, field, shown) PRINT_FIELD(#key, kind, s, &s->field, shown)
 #include "ir/symbol_fields.def"
 	fputs(*before == ',' ? "}\n" : "\n", p->f);
 }
@@ -413,12 +416,7 @@ static void print_unit_line(Printer *p, const Unit *u)
 	const char *before = " {";
 	fputs("  unit ", p->f);
 	print_unit(p, u);
-#define UNIT_FIELD(key, kind, field, shown) \
-	if (shown) { \
-		fputs(before, p->f); \
-		before = ", "; \
-		print_##kind(p, &(FieldAt){#key, u, &u->field}); \
-	}
+#define UNIT_FIELD(key, kind, field, shown) PRINT_FIELD(#key, kind, u, &u->field, shown)
 #include "ir/unit_fields.def"
 	fputs("}\n", p->f);
 }
@@ -458,12 +456,7 @@ static void print_offload(Printer *p, const FieldAt *f)
 static void print_train(Printer *p, const Train *t)
 {
 	const char *before = "  train {";
-#define TRAIN_FIELD(key, kind, field, shown) \
-	if (shown) { \
-		fputs(before, p->f); \
-		before = ", "; \
-		print_##kind(p, &(FieldAt){#key, t, &t->field}); \
-	}
+#define TRAIN_FIELD(key, kind, field, shown) PRINT_FIELD(#key, kind, t, &t->field, shown)
 #include "ir/train_fields.def"
 	fputs("}\n", p->f);
 }
