@@ -133,6 +133,8 @@ int str_hidden(const char *s, uint32_t *code);
 bool str_is_utf8(const char *s);
 /* Whether value is one of "one|two|three". */
 bool str_is_choice(const char *choices, const char *value);
+/* Whether s can be the name of a function in C: ASCII letters, digits and _, and no digit first. */
+bool str_is_c_name(const char *s);
 
 /* ---- size.c ---- */
 

@@ -523,3 +523,12 @@ bool str_is_choice(const char *choices, const char *value)
 			return true;
 	return false;
 }
+
+bool str_is_c_name(const char *s)
+{
+	if (!isalpha((unsigned char)*s) && *s != '_')
+		return false;
+	while (isalnum((unsigned char)*s) || *s == '_')
+		s++;
+	return !*s;
+}

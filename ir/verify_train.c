@@ -5,7 +5,6 @@
 #include "base/optimizer.h"
 #include "ir/verify.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
@@ -196,22 +195,13 @@ static void check_numbers(Verify *v)
 
 /* ---- the hook ---- */
 
-static bool is_c_name(const char *s)
-{
-	if (!isalpha((unsigned char)*s) && *s != '_')
-		return false;
-	while (isalnum((unsigned char)*s) || *s == '_')
-		s++;
-	return !*s;
-}
-
 static void check_hook(Verify *v)
 {
 	enum { MOST = 999 };
 	const Hook *h = &v->m->train->hook;
 	if (!h->file != !h->function)
 		fail(v, "a hook is a file and a function: hook=\"FILE.c\", hook_function=\"NAME\"");
-	else if (h->file && (!*h->file || strpbrk(h->file, "\"\n") || !is_c_name(h->function)))
+	else if (h->file && (!*h->file || strpbrk(h->file, "\"\n") || !str_is_c_name(h->function)))
 		fail(v, "hook \"%s\", function \"%s\": expected a path without double quotes and line breaks, and a name of C",
 			h->file, h->function);
 	else if (h->send < 0 || h->send > MOST || h->keep < 0 || h->keep > MOST || (!h->file && (h->send || h->keep)))

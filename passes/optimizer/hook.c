@@ -4,20 +4,10 @@
 #include "base/near.h"
 #include "passes/passes.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static bool is_name(const char *s)
-{
-	if (!isalpha((unsigned char)*s) && *s != '_')
-		return false;
-	while (isalnum((unsigned char)*s) || *s == '_')
-		s++;
-	return !*s;
-}
 
 static bool parse_memory(char *text, Hook *out)
 {
@@ -42,7 +32,7 @@ bool hook_parse(const char *text, Hook *out, Arena *a, Diag *d)
 		colon = strrchr(copy, ':');
 		ok = ok && colon;
 	}
-	ok = ok && colon > copy && is_name(colon + 1);
+	ok = ok && colon > copy && str_is_c_name(colon + 1);
 	if (!ok) {
 		diag_error(d, "--comm-hook", "\"%s\" is none of bf16, f16, FILE.c:FUNCTION, FILE.c:FUNCTION:send=N,keep=N "
 			"(bytes per element of a gradient, at most 999)%s", text, near_choice(a, "--comm-hook", text, "bf16|f16"));
