@@ -297,7 +297,33 @@ void optim_print_groups(const Optimizer *opt, const RtModel *model, FILE *out)
 	}
 }
 
-void optim_update(const Optimizer *opt, const KUpdate *u)
+/* Rounds the owner's working copy from its master.  If the working copy is f32 but holds 16-bit values, the memory of
+ * the gradient, which is no longer needed, serves as the intermediate. */
+static void round_working_copy(const Rt *rt, int unit, int f)
 {
-	kernels[opt->info - optimizer_info](u);
+	const LayoutFlat *flat = &rt->model->layout.unit[unit].flat[f];
+	void *copy = rt->shard[unit][f], *half = flat->dtype == flat->bcast ? copy : rt->grad_shard[unit][f];
+	int64_t n = layout_flat_numel(flat->numel, 1);
+	step_cast(rt, &(Cast){.to = half, .from = rt->p->optim.master[unit][f], .made = flat->bcast, .given = DT_F32,
+		.n = n, .chance = {.on = rt->model->by_chance, .next = true, .unit = unit, .flat = f}});
+	if (half != copy)
+		step_cast(rt, &(Cast){.to = copy, .from = half, .made = flat->dtype, .given = flat->bcast, .n = n});
+}
+
+void optim_update(const Rt *rt, int unit, int f, SegmentList segments, const Group *groups)
+{
+	const Optimizer *opt = &rt->p->optim;
+	const LayoutUnit *u = &rt->model->layout.unit[unit];
+	LayoutRank who = device_rank(rt);
+	bool master = u->flat[f].master;
+	if (!u->flat[f].trainable || segments.n == 0)
+		return;
+	KUpdate update = {.p = master ? opt->master[unit][f] : rt->shard[unit][f], .g = rt->grad_shard[unit][f],
+		.g_type = (KDType)layout_update_dtype(u, f, &who), .segment = segments.at, .n_segments = segments.n,
+		.group = groups, .s = rt->scalars, .nesterov = opt->nesterov};
+	for (int k = 0; k < opt->n_states; k++)
+		update.state[k] = opt->state[k][unit][f];
+	kernels[opt->info - optimizer_info](&update);
+	if (master)
+		round_working_copy(rt, unit, f);
 }

@@ -103,6 +103,8 @@ CommCounts streams_counts(const Rt *rt, RtCollectiveKind kind); /* since the sta
 /* ---- programs.c: a program's collectives, by number ---- */
 
 const RtCollective *program_rows(const RtModel *m, Program program, int *n);
+/* Tells the watchdog which program this rank begins, and in which step. */
+void program_say(const Rt *rt, RankProgress *to, Program program);
 /* What was counted since *told, which is updated to the present counts.  The times in ms are 0. */
 CommCost cost_since(const CommCounts counts[RT_COLLECTIVE_KINDS], CommCost *told);
 
@@ -114,10 +116,13 @@ void replicas_gathered(Rt *rt, const RtCollective *row); /* a gather has been wa
 /* ---- optim.c ---- */
 
 double optim_norm_p(const RtModel *model); /* p of the norm of gradients that is computed */
-/* Updates one part of a flat by the optimizer's kernel; pointers and lists are as kernels take them. */
-void optim_update(const Optimizer *opt, const KUpdate *u);
+/* Updates this rank's part of a flat by the optimizer's kernel, and rounds the working copy where there is a master.
+ * Segments and groups are where kernels read them. */
+void optim_update(const Rt *rt, int unit, int f, SegmentList segments, const Group *groups);
 
 /* ---- cpu/step.c or cuda/step.c: a step as a session sees it ---- */
+
+void step_cast(const Rt *rt, const Cast *c); /* where the step computes, in order with its kernels */
 
 /* Finds the index of the first NaN and of the first infinity among n elements; -1: there is none.  Waits for the
  * result. */

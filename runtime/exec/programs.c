@@ -14,6 +14,12 @@ const RtCollective *program_rows(const RtModel *m, Program program, int *n)
 	return many ? many->collectives : program == PROGRAM_EVAL ? m->evaluation : NULL;
 }
 
+void program_say(const Rt *rt, RankProgress *to, Program program)
+{
+	atomic_store(&to->program, (int32_t)program);
+	atomic_store(&to->step, rt->p->progress.step + (program == PROGRAM_STEP || program >= PROGRAM_FIRST));
+}
+
 /* The text is in a buffer of the calling thread, because the watchdog calls this, too. */
 const char *streams_name(const void *context, int program, int seq)
 {

@@ -142,39 +142,15 @@ void rt_sumsq(Rt *rt, const int *units, int n)
 	}
 }
 
-/* Rounds the owner's working copy from its master.  If the working copy is f32 but holds 16-bit values, the memory of
- * the gradient, which is no longer needed, serves as the intermediate. */
-static void round_working_copy(const Rt *rt, int unit, int f)
+void step_cast(const Rt *rt, const Cast *c)
 {
-	const LayoutFlat *flat = &rt->model->layout.unit[unit].flat[f];
-	const float *master = rt->p->optim.master[unit][f];
-	void *copy = rt->shard[unit][f], *half = flat->dtype == flat->bcast ? copy : rt->grad_shard[unit][f];
-	int64_t n = layout_flat_numel(flat->numel, 1);
-	chance_cast(rt, &(Cast){.to = half, .from = master, .made = flat->bcast, .given = DT_F32, .n = n,
-		.chance = {.on = rt->model->by_chance, .next = true, .unit = unit, .flat = f}});
-	if (half != copy)
-		k_cast_wide(copy, (KDType)flat->dtype, half, (KDType)flat->bcast, n);
+	chance_cast(rt, c);
 }
 
 void rt_update_shard(Rt *rt, int unit)
 {
-	Optimizer *opt = &rt->p->optim;
-	const LayoutUnit *u = &rt->model->layout.unit[unit];
-	LayoutRank who = device_rank(rt);
 	offload_before_update(rt, unit);
-	for (int f = 0; f < u->n_flats; f++) {
-		if (!u->flat[f].trainable || opt->mine[unit][f].n == 0)
-			continue;
-		bool master = u->flat[f].master;
-		const SegmentList *seg = &opt->mine[unit][f];
-		KUpdate update = {.p = master ? opt->master[unit][f] : rt->shard[unit][f], .g = rt->grad_shard[unit][f],
-			.g_type = (KDType)layout_update_dtype(u, f, &who), .segment = seg->at, .n_segments = seg->n,
-			.group = opt->group, .s = rt->scalars, .nesterov = opt->nesterov};
-		for (int k = 0; k < opt->n_states; k++)
-			update.state[k] = opt->state[k][unit][f];
-		optim_update(opt, &update);
-		if (master)
-			round_working_copy(rt, unit, f);
-	}
+	for (int f = 0; f < rt->model->layout.unit[unit].n_flats; f++)
+		optim_update(rt, unit, f, rt->p->optim.mine[unit][f], rt->p->optim.group);
 	offload_after_update(rt, unit);
 }

@@ -288,8 +288,7 @@ void streams_program(Rt *rt, Program program)
 			ice("a collective of stream %d was never waited for", i);
 	all->rows = rt->p->rows;
 	all->n_rows = n;
-	atomic_store(&all->progress->program, (int32_t)program);
-	atomic_store(&all->progress->step, rt->p->progress.step + (program == PROGRAM_STEP || program >= PROGRAM_FIRST));
+	program_say(rt, all->progress, program);
 }
 
 CommCost streams_cost(Rt *rt)

@@ -51,36 +51,13 @@ void rt_sumsq(Rt *rt, const int *units, int n)
 	}
 }
 
-/* As round_working_copy of cpu/step.c. */
-static void round_working_copy(const Rt *rt, int unit, int f)
+void step_cast(const Rt *rt, const Cast *c)
 {
-	const LayoutFlat *flat = &rt->model->layout.unit[unit].flat[f];
-	const float *master = rt->p->optim.master[unit][f];
-	void *to = rt->shard[unit][f], *half = flat->dtype == flat->bcast ? to : rt->grad_shard[unit][f];
-	int64_t n = layout_flat_numel(flat->numel, 1);
-	streams_cast(rt, &(Cast){.to = half, .from = master, .made = flat->bcast, .given = DT_F32, .n = n,
-		.chance = {.on = rt->model->by_chance, .next = true, .unit = unit, .flat = f}}, compute(rt));
-	if (half != to)
-		k_device_cast(to, (KDType)flat->dtype, half, (KDType)flat->bcast, n);
+	streams_cast(rt, c, compute(rt));
 }
 
 void rt_update_shard(Rt *rt, int unit)
 {
-	Optimizer *opt = &rt->p->optim;
-	const LayoutUnit *u = &rt->model->layout.unit[unit];
-	LayoutRank who = device_rank(rt);
-	for (int f = 0; f < u->n_flats; f++) {
-		SegmentList seg = cuda_segments(rt, unit, f, false);
-		if (!u->flat[f].trainable || seg.n == 0)
-			continue;
-		bool master = u->flat[f].master;
-		KUpdate update = {.p = master ? opt->master[unit][f] : rt->shard[unit][f], .g = rt->grad_shard[unit][f],
-			.g_type = (KDType)layout_update_dtype(u, f, &who), .segment = seg.at, .n_segments = seg.n,
-			.group = cuda_groups(rt), .s = rt->scalars, .nesterov = opt->nesterov};
-		for (int k = 0; k < opt->n_states; k++)
-			update.state[k] = opt->state[k][unit][f];
-		optim_update(opt, &update);
-		if (master)
-			round_working_copy(rt, unit, f);
-	}
+	for (int f = 0; f < rt->model->layout.unit[unit].n_flats; f++)
+		optim_update(rt, unit, f, cuda_segments(rt, unit, f, false), cuda_groups(rt));
 }

@@ -426,8 +426,7 @@ void streams_program(Rt *rt, Program program)
 	if (!all)
 		return;
 	all->now = &all->program[program];
-	atomic_store(&all->progress->program, (int32_t)program);
-	atomic_store(&all->progress->step, rt->p->progress.step + (program == PROGRAM_STEP || program >= PROGRAM_FIRST));
+	program_say(rt, all->progress, program);
 }
 
 /* The times of collectives are not known, because they run on the device, mostly in a graph. */
