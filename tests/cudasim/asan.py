@@ -60,7 +60,7 @@ int main(int, char **arg)
 
 @soft
 def quiet(s, name, binary, model, *flags):
-    """A run to its end, of which no sanitizer speaks."""
+    """Runs a program to its end: no sanitizer reports anything."""
     held = s.held[model] if "eval" in flags else []
     log, out, said = s.run(binary, model, *held, *(f for f in flags if f.startswith("--")), steps=STEPS,
                            env={"CUDASIM_DEVICES": "2"})

@@ -2,7 +2,8 @@
  *
  * usage: kernels [TEST ...]
  *
- * The one idea: the tests do not know; their memory is managed memory, and launches are awaited before they look. */
+ * The one idea: the tests do not know whose kernels they run; their memory is managed memory, and launches have ended
+ * before they look at it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,7 +84,7 @@ static int choose(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	/* On a GPU, launches wait; so also tests that look at memory themselves see results. */
+	/* On a GPU each launch waits for its end, so that tests which look at memory themselves see its results. */
 	setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
 	setenv("CUDASIM_ORDER", "eager", 0);
 	must(cudaSetDevice(0), "cudaSetDevice");

@@ -31,7 +31,8 @@ void case_cuda_casts(void)
 					check_cast(wide_types[to], wide_types[of], sizes[s], skip);
 }
 
-/* The CPU's bits, at the step's number or the one that follows from whether its update is left out. */
+/* The cast gives the CPU's bits.  next: those of the next step, whose number depends on whether this update is left
+ * out. */
 static void check_chance(KDType t, int64_t n, int64_t skip, int64_t first, bool next, bool left_out)
 {
 	StepScalars *s = case_alloc(sizeof(*s));
@@ -74,7 +75,7 @@ void case_cuda_scale(void)
 			}
 }
 
-/* All zero but for a NaN and an infinity: those two and then one of each further on; -1: none. */
+/* Finds a NaN and an infinity among zeros, and again when another of each stands behind them; -1: there is none. */
 static void check_not_finite(KDType t, int64_t n, int64_t nan_at, int64_t inf_at, int64_t skip)
 {
 	static const uint64_t nans[] = {[K_F32] = 0xFFC00001, [K_F64] = 0x7FF0000000000001, [K_BF16] = 0x7F81,

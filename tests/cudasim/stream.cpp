@@ -639,7 +639,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
 	return cudaSuccess;
 }
 
-/* Nodes anew, after the stream's last and the graph's launch before. */
+/* Issues copies of the graph's nodes, behind the stream's last node and the graph's previous launch. */
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
 	sim_enter("cudaGraphLaunch");

@@ -335,7 +335,7 @@ def test_boundaries(s):
 
 @soft
 def ends_alike(s, name, model, options=(), flags=(), code=1, data=None):
-    """The same exit code and words; what was saved before is the same program's run up to there."""
+    """Both programs end with the same exit code and words, after as many steps and saves."""
     said = []
     for cuda in (False, True):
         binary = s.build(cuda, model, "--optimizer=adamw", *options)

@@ -217,7 +217,7 @@ static void two_models(const char *dir)
 	model_destroy(b);
 }
 
-/* What a checkpoint or a file of --hyper says of a number, and what is set above it. */
+/* A number comes from a checkpoint or a file of --hyper, and what the caller sets stands above both. */
 static void numbers_of_files(const char *dir)
 {
 	char at[3][512], flag[600];
@@ -250,7 +250,7 @@ static void numbers_of_files(const char *dir)
 	model_destroy(other);
 }
 
-/* With --check-nan, and a hook that fails once, in step 3. */
+/* The model has --check-nan, and a hook that fails once, in step 3. */
 static void failing(const char *dir)
 {
 	Pair p;
@@ -391,7 +391,7 @@ static void full_on_two(Model *m)
 	printf("full %s %.17g\n", name, before);
 }
 
-/* Of elements that both ranks hold they must write the same; of others each writes its own. */
+/* Ranks must write the same to elements that both hold; of the others each writes its own. */
 static void different_writes(Model *m, int whole)
 {
 	int64_t n;

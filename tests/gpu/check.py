@@ -31,7 +31,7 @@ class Failed(Exception):
 
 
 class Skipped(Exception):
-    """A check that cannot be done here, or whose outcome is only told."""
+    """A check that cannot be done here, or whose outcome is reported without a verdict."""
 
 
 class Check:
@@ -129,7 +129,7 @@ class Check:
         return self.same_as_cpu(case, self.train(case, "--ranks", 2, "--comm", "nccl", CUDASIM_DEVICES="2"), 2)
 
     def nccl_on_one(self, case):
-        """Two ranks that NCCL takes for two hosts; told, whatever happens."""
+        """Runs two ranks that NCCL takes for two hosts; whatever happens is reported, and fails nothing."""
         self.has_nccl()
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))

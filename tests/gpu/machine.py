@@ -58,7 +58,7 @@ class Machine:
         self.env = {**os.environ, "LD_LIBRARY_PATH": ":".join(paths), "SHARDRT_LIB": str(self.bin)}
 
     def choose(self):
-        """The best that there is for the GPU; without one any, whose program then says what is missing."""
+        """The best arch in the folder for the GPU; without a GPU any, whose program then says what is missing."""
         there = sorted(p.name for p in (HERE / "bin").iterdir())
         if not self.gpus:
             return there[-1]

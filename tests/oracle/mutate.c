@@ -480,7 +480,7 @@ static bool is_record(const Op *op)
 	return op->kind == OP_RECORD;
 }
 
-/* Another record's event, given also to collectives that have none. */
+/* Gives a collective the event of another record, also where it has none. */
 static bool change_event(Mutation *x)
 {
 	Op *op = pick(x, may_record), *record = pick(x, is_record);
@@ -556,7 +556,8 @@ static bool change_collect(Mutation *x, Op *op)
 	return true;
 }
 
-/* What is carried is not, or the reverse; what is added is kept alone, or the reverse; a sum without its addend. */
+/* Exchanges an op for its twin, lets a collective add where it replaced or the reverse, or spoils the sum of an
+ * accumulate. */
 static bool change_carry(Mutation *x)
 {
 	Op *op = pick(x, may_carry);

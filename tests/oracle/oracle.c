@@ -162,7 +162,7 @@ static void read_operands(Oracle *o, const Op *op)
 	}
 }
 
-/* Adds to the sum of the micro-batches before, at the parameter's place: wherever the result is said to lie. */
+/* Adds to the sum of the previous micro-batches at the parameter's place, wherever the result is said to lie. */
 static void run_accumulate(Oracle *o, const Op *op)
 {
 	const Unit *u = op->sym->unit;
@@ -201,7 +201,7 @@ static void write_results(Oracle *o, const Op *op)
 
 /* ---- gathered units ---- */
 
-/* Whole on this rank, and in no other dtype than ops read. */
+/* Whether the unit rests whole on this rank, in the dtypes that ops read. */
 static bool rests_as_read(const Unit *u)
 {
 	bool same = true;
@@ -224,7 +224,7 @@ static void run_gather(Oracle *o, const Op *op)
 	f->version = rest->version;
 }
 
-/* Up again what the micro-batch before left in the unit's own region. */
+/* Takes up again what the previous micro-batch left in the unit's own region. */
 static void run_carried(Oracle *o, const Op *op)
 {
 	UnitMemory *um = memory_of(o, op->unit);
@@ -473,7 +473,7 @@ static void begin_run(Oracle *o, Variant variant)
 	}
 }
 
-/* Each unit is updated; of a step of several micro-batches in the last. */
+/* Checks that each unit is updated: in the last micro-batch where a step has several. */
 static void check_updated(Oracle *o)
 {
 	bool updates = false;
@@ -522,7 +522,7 @@ static void run_eval(Oracle *o)
 
 /* ---- the machine ---- */
 
-/* As many as there are ops that could use one each. */
+/* As many slots as there are ops that could use one each. */
 static int64_t count_slots(Oracle *o, const Module *m, OpKind kind)
 {
 	int64_t n = 0;

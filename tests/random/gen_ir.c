@@ -547,7 +547,7 @@ static bool is_drawn(OpKind kind)
 	return i->level == LEVEL_MODEL && !(i->flags & (EFFECT | SRC | UNIT | SYM));
 }
 
-/* Half of all are of those that rules move about. */
+/* Half of all ops are drawn from those that rules move about. */
 static OpKind some_kind(Gen *g)
 {
 	static const OpKind moved[] = {OP_RESHAPE, OP_TRANSPOSE, OP_BROADCAST, OP_SLICE, OP_CONCAT, OP_SPLIT, OP_PAD,

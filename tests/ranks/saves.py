@@ -225,7 +225,7 @@ def fill(path):
 
 
 def read_only(path):
-    """Refused while a file is open for writing: again, until it is between two saves."""
+    """The system refuses while a file is open for writing, so this tries until it falls between two saves."""
     for _ in range(2000):
         if subprocess.run(["mount", "-o", "remount,ro", path], capture_output=True).returncode == 0:
             return
@@ -292,7 +292,7 @@ def check_hang(test, what, run):
 
 
 def slow(test):
-    """Each sync is within --timeout, all of a save are not."""
+    """Each sync ends within --timeout, but all syncs of a save take longer than that."""
     for kind in ("full", "sharded"):
         save = test.folder("slow")
         code, said = finish(test, "--save", save, "--save-kind", kind, "--save-every", 1, "--timeout", 2, ranks=2,

@@ -86,7 +86,7 @@ def export(module, x, path, exporter):
 
 
 def faults(compiler, module, path):
-    """What the program trains otherwise, and the compiler does not say."""
+    """What the program trains otherwise than PyTorch without the compiler saying so."""
     done = subprocess.run([compiler, path, "--emit=ir", "--stop-after=init"], capture_output=True, text=True, check=False)
     if done.returncode:
         return [done.stderr]

@@ -186,7 +186,7 @@ def count(model, op):
 
 
 def is_finite(model):
-    """What it computes is, at the arguments of `hiding`."""
+    """Whether the model's result is finite at the arguments of `hiding`."""
     inputs = dict(zip((i.name for i in model.graph.input), (X.numpy(), HIDDEN.numpy())))
     return np.isfinite(onnx.reference.ReferenceEvaluator(comparing.quiet(model)).run(None, inputs)[0]).all()
 
@@ -278,7 +278,7 @@ def same(a, b):
 
 
 def functions():
-    """What the export puts something else in place of."""
+    """The functions that the export replaces while it runs."""
     return [F.scaled_dot_product_attention, vars(torch.autograd.Function)["apply"], F.has_torch_function,
             torch.Tensor.detach]
 
@@ -337,7 +337,7 @@ def write(name, folder, exporter):
 
 
 def spoil(name, folder, exporter):
-    """What the comparison runs is not the module: it is said, also where rounding explains some of a difference."""
+    """A comparison with something else than the module fails, also where rounding explains a part of the difference."""
     build, args, options, _ = WRITTEN[name]
     quiet = comparing.quiet
 

@@ -51,7 +51,8 @@ static uint16_t *sum_of(const uint16_t *a, const uint16_t *b, int64_t n)
 	return case_halves(fa, n, type);
 }
 
-/* The bits of an add and a norm behind it, or of an add behind a gradient; dx: that of rms_norm. */
+/* The fused kernels give the bits of an add and a norm behind it, or of an add behind a gradient; dx: that of
+ * rms_norm. */
 static void check_residual(const Num *x, const Num *dy, const uint16_t *w, const float *rstd, const uint16_t *dx,
 	int64_t rows, int64_t cols, void *work)
 {

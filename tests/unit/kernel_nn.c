@@ -107,7 +107,7 @@ static void norm_of(const Norm *r, float *y, float *s, const float *x, const flo
 		k_rms_norm_f32(y, r->rstd, s, x, r->w, residual, r->rows, r->cols, 1e-5);
 }
 
-/* The bits of an add and a norm behind it, whatever lies over what. */
+/* The fused kernel gives the bits of an add and a norm behind it, whichever operands share memory. */
 static void check_residual(const Norm *r)
 {
 	int64_t n = r->rows * r->cols;

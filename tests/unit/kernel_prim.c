@@ -61,7 +61,7 @@ static const Product products[] = {
 	{.m = 60, .n = 70, .k = 30, .ta = 1, .tb = 1, .n_batch = 1, .batch = {6}, .bcast_a = 1},
 };
 
-/* Starts from the sum again in every run; without one y is written alone. */
+/* Each run starts from the sum again; without a sum the product is written to y as it is. */
 typedef struct Running { KPrim *prim; void *y, *a, *b, *bias, *work; const float *sum; int64_t n; } Running;
 static void run_product(const Running *r)
 {
@@ -71,7 +71,7 @@ static void run_product(const Running *r)
 	k_matmul_run(r->prim, r->y, r->a, r->b, r->bias, r->work);
 }
 
-/* What a product without bias makes of a sum; NULL: d adds to none. */
+/* A sum to which the product is added, which is then wanted; NULL: d adds to none. */
 static float *sum_before(const KMatmulDesc *d, double *want, int64_t n)
 {
 	float *sum = d->add ? case_floats(n, -50, 50) : NULL;
@@ -80,7 +80,8 @@ static float *sum_before(const KMatmulDesc *d, double *want, int64_t n)
 	return sum;
 }
 
-/* By the library and by our own kernel (nothing fits into less than no scratch): f32 sums, rounded once. */
+/* f32 sums are rounded once, by the library and by our own kernel (own: with a scratch of -1 bytes, into which nothing
+ * fits). */
 static void check_halves(const Product *shape, KDType type, KDType to, bool own, bool add)
 {
 	KMatmulDesc d = product_desc(shape, type);

@@ -51,7 +51,7 @@ static void test_weights(void)
 	}
 }
 
-/* The others have no file; the frozen table is larger than the window it passes through. */
+/* Ranks above 0 have no file; the frozen table is larger than the window that it passes through. */
 static void test_sync_init(void)
 {
 	for (int i = STRATEGY_COUNT; i < COUNT_OF(shapes) * STRATEGY_COUNT; i++) {
@@ -166,7 +166,7 @@ static void resume_all(int shape, int shift, const char *dir, bool ok)
 	cluster_free(to);
 }
 
-/* Of slices any number of ranks and any strategy reads its own; of shards those that lie as they did. */
+/* Any number of ranks and any strategy reads slices; shards are read where they lie as they did. */
 static void test_kinds(void)
 {
 	for (int i = 0; i < COUNT_OF(shapes); i++)

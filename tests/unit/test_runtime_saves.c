@@ -73,7 +73,7 @@ static void test_full_disk(void)
 	toy_remove("ck before");
 }
 
-/* In a process of its own: a disk that is full and then enlarged. */
+/* Runs in a process of its own, whose disk is full and then enlarged. */
 static int cut_a_log(void)
 {
 	struct rlimit all, few;

@@ -274,7 +274,7 @@ static void notes(void)
 	note_of(PLACES COMPARE "%r : f32[4,4] = mul %c, %p\n", true, false);
 }
 
-/* A loss that takes one sample by its position has a number for it alone: neither a sum nor a mean. */
+/* A loss that takes one sample by its position is that sample's alone: neither a sum nor a mean. */
 static void of_one(void)
 {
 	char *said = NULL;
