@@ -66,7 +66,7 @@ def quiet(s, name, binary, model, *flags):
                            env={"CUDASIM_DEVICES": "2"})
     ask(not SPEAKS.search(said), name, said[-3000:])
     losses = [r["loss"] for r in lines(log)]
-    ask(len(losses) == STEPS and all(map(math.isfinite, losses)), name, f"losses {losses} of {STEPS} steps")
+    ask(len(losses) == STEPS and all(map(math.isfinite, losses)), name, f"losses {losses}, wanted {STEPS} finite ones")
     return out
 
 

@@ -145,11 +145,12 @@ def relative(differences, values):
 def compare(ours, cpu):
     """Relative differences of losses, weights and moments, and the name of the tensor with the worst moments."""
     if len(cpu[0]) != STEPS or len(ours[0]) != STEPS:
-        raise Failed(f"{len(ours[0])} losses on CUDA, {len(cpu[0])} on the CPU")
+        raise Failed(f"{len(ours[0])} losses on CUDA, {len(cpu[0])} on the CPU, wanted {STEPS}")
     if ours[1] != cpu[1]:
         raise Failed(f"collectives and bytes {ours[1]}, of the CPU program {cpu[1]}")
     if ours[2].keys() != cpu[2].keys() or ours[3].keys() != cpu[3].keys():
-        raise Failed(f"other tensors: {sorted(ours[2].keys() ^ cpu[2].keys() | ours[3].keys() ^ cpu[3].keys())[:4]}")
+        alone = sorted(ours[2].keys() ^ cpu[2].keys() | ours[3].keys() ^ cpu[3].keys())
+        raise Failed(f"one checkpoint alone has {alone[:4]}")
     m, m_cpu = moments(ours[3]), moments(cpu[3])
     usual = (sum(float(t.norm()) ** 2 for t in m_cpu.values()) / sum(t.numel() for t in m_cpu.values())) ** 0.5
     worst, where = 0, ""

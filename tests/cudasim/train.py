@@ -142,7 +142,7 @@ class Setup:
         a, b = lines(want[0]), lines(got[0])
         ask(len(a) == len(b) > 0, name, f"{len(b)} lines, wanted {len(a)}")
         for i, (x, y) in enumerate(zip(a, b)):
-            ask(set(x) == set(y), name, f"line {i + 1}: other keys: {set(x) ^ set(y)}")
+            ask(set(x) == set(y), name, f"line {i + 1}: one log alone has {set(x) ^ set(y)}")
             for key in set(x) & {"loss", "grad_norm", "eval_loss"}:
                 most = norms if key == "grad_norm" else bound
                 ask(near(x[key], y[key], most), name, f"line {i + 1}: {key} {y[key]}, wanted {x[key]}")
@@ -157,7 +157,7 @@ class Setup:
                               bound)
 
     def near_tensors(self, name, a, b, bound=1e-4):
-        ask(set(a) == set(b), name, f"other tensors: {set(a) ^ set(b)}")
+        ask(set(a) == set(b), name, f"one file alone has {set(a) ^ set(b)}")
         for key in a:
             if not ZERO.search(key):
                 x, y = a[key].double(), b[key].double()
@@ -166,10 +166,10 @@ class Setup:
 
     @soft
     def same_bits(self, name, want, got):
-        ask(numbers(want[0]) == numbers(got[0]), name, "other log", *first_other(want[0], got[0]))
+        ask(numbers(want[0]) == numbers(got[0]), name, "the logs differ", *first_other(want[0], got[0]))
         for file in ("model", "optim"):
             a, b = ((p / "latest" / f"{file}.safetensors").read_bytes() for p in (want[1], got[1]))
-            ask(a == b, name, f"other bits of {file}.safetensors")
+            ask(a == b, name, f"{file}.safetensors has other bits")
 
 
 def first_other(want, got):
@@ -322,20 +322,21 @@ def test_boundaries(s):
     held = s.held["gpt"]
     log, out, _ = s.run(binary, "gpt", *held, "--eval-every=2", "--save-every=3")
     plain = s.run(binary, "gpt")
-    ask([r for r in numbers(log) if "loss" in r] == [r for r in numbers(plain[0]) if "loss" in r], "other losses")
+    ask([r for r in numbers(log) if "loss" in r] == [r for r in numbers(plain[0]) if "loss" in r],
+        "losses are not those of a run without evaluations and saves")
     for steps in (1, 3, 6):
         at = s.run(binary, "gpt", *held, steps=steps)
         if steps != 1:
             saved = out / f"step-{steps:08d}", at[1] / "latest"
             a, b = ((p / "model.safetensors").read_bytes() for p in saved)
-            ask(a == b, f"saved at step {steps}", "other weights than of a run that ends there")
+            ask(a == b, f"saved at step {steps}", "the weights are not those of a run that ends there")
 
 
 # ---- ends ----
 
 @soft
 def ends_alike(s, name, model, options=(), flags=(), code=1, data=None):
-    """Both programs end with the same exit code and words, after as many steps and saves."""
+    """Both programs end with the same exit code and words; the last checkpoint is that of a run which ends there."""
     said = []
     for cuda in (False, True):
         binary = s.build(cuda, model, "--optimizer=adamw", *options)
@@ -347,7 +348,7 @@ def ends_alike(s, name, model, options=(), flags=(), code=1, data=None):
     if said[1][2]:
         clean = s.run(binary, model, *[f for f in flags if not f.startswith("--eval-data")], steps=len(said[1][2]))
         a, b = (load_file(p / "latest" / "model.safetensors") for p in (clean[1], out))
-        ask(all(torch.equal(a[k], b[k]) for k in a), name, "the last checkpoint is not of the steps before the end")
+        ask(all(torch.equal(a[k], b[k]) for k in a), name, "the last checkpoint is not that of a run which ends there")
 
 
 def test_bad_data(s):
@@ -408,7 +409,7 @@ def test_signals(s):
     ask((out / "latest").resolve().name == f"step-{steps:08d}", "SIGINT", "no checkpoint of the last step")
     want = s.run(binary, "gpt", steps=steps)
     a, b = ((p / "latest/model.safetensors").read_bytes() for p in (out, want[1]))
-    ask(a == b, "SIGINT", "other weights than of a run of as many steps")
+    ask(a == b, "SIGINT", "the weights are not those of a run of as many steps")
     hyper = s.root / "h.json"
     hyper.write_text('{"lr": 0.001}')
     p, log, out = start(s, binary, "gpt", f"--hyper={hyper}")
@@ -424,9 +425,10 @@ def test_signals(s):
     ask(p.returncode == 0 and "refused; what was in force stays" in said, "SIGHUP", said)
     rows = list(map(json.loads, open(log)))
     events = [i for i, r in enumerate(rows) if r.get("event") == "hyper"]
-    ask(len(events) == 2, "SIGHUP", f"{len(events)} events")
-    ask({round(r["lr"], 6) for r in rows[events[0]:events[1]] if "loss" in r} == {0.001}, "SIGHUP", "rates before")
-    ask({r["lr"] for r in rows[events[1]:] if "loss" in r} == {0.0078125}, "SIGHUP", "rates behind")
+    ask(len(events) == 2, "SIGHUP", f"{len(events)} events of --hyper, wanted 2")
+    first = {round(r["lr"], 6) for r in rows[events[0]:events[1]] if "loss" in r}
+    then = {r["lr"] for r in rows[events[1]:] if "loss" in r}
+    ask((first, then) == ({0.001}, {0.0078125}), "SIGHUP", f"rates {first}, then {then}: wanted 0.001, then 0.0078125")
     cpu = s.build(False, "gpt", "--optimizer=adamw")
     begun = (out / "latest/state.json").read_text()
     resumed = [s.run(b, "gpt", f"--resume={out}", steps=lines(log)[-1]["step"] + 3)[0] for b in (cpu, binary)]

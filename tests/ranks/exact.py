@@ -105,7 +105,7 @@ class Exact(Trips):
                  self.root / "six.jsonl"])
         few, many = (steps_of(self.root / f"{n}.jsonl") for n in ("four", "six"))
         if len(many) != 3:
-            raise Failed(f"batch: {len(many)} steps")
+            raise Failed(f"batch: {len(many)} steps behind the checkpoint, wanted 3")
         for i, row in enumerate(many):
             want = np.mean([r["loss"] for r in few[3 * (i + 1):3 * (i + 2)]])
             if abs(row["loss"] - want) > BATCH_LOSS * want or row["epoch"] != few[3 * i + 5]["epoch"]:

@@ -455,7 +455,7 @@ class Features:
             data = self.data(f.model, B * world * f.accum)[2]
             rows, weights, state = self.run(name, f.model, self.options(name, strategy, world), world, data, more)
             if state["updates"] != STEPS:
-                raise Failed(f"{state['updates']} updates in {STEPS} steps")
+                raise Failed(f"{state['updates']} updates, wanted {STEPS}")
             return True, f"{title}: {self.judge(name, strategy, world, [r['loss'] for r in rows], weights)}"
         except Exception as e:  # a broken test must not pass
             return False, f"{title}: FAILED {'' if isinstance(e, Failed) else type(e).__name__ + ' '}{e}"
@@ -471,10 +471,11 @@ class Features:
             options += [f"--world={world}"] * (strategy in OWNED)
             rows, weights, state = self.run("overflow", "mlp", options, world, data)
             scales = [r["loss_scale"] for r in rows]
-            if scales != [SCALE] * (at + 1) + [SCALE / 2] * (STEPS - at - 1):
-                raise Failed(f"loss scales {scales}")
+            wanted = [SCALE] * (at + 1) + [SCALE / 2] * (STEPS - at - 1)
+            if scales != wanted:
+                raise Failed(f"loss scales {scales}, wanted {wanted}")
             if state["updates"] != STEPS - 1:
-                raise Failed(f"{state['updates']} updates in {STEPS} steps")
+                raise Failed(f"{state['updates']} updates, wanted {STEPS - 1}: one step overflows")
             theirs, ref = (Reference(self.modules["mlp"], x, labels, world, Feature(model="mlp"), d, (at,))
                            for d in ("f16", None))
             good = [i for i in range(STEPS) if i != at]

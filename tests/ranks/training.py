@@ -98,7 +98,7 @@ def check(name, ours, rows, module, worst):
             a, b = a[keep], b[keep]
         error = float((a - b).norm() / b.norm().clamp_min(1e-30))
         if error > 1e-4:
-            raise Failed(f"{name}: {key} differs by {error:.2e}")
+            raise Failed(f"{name}: {key} differs by {error:.2e}, at most 1e-4")
         worst["weights"] = max(worst.get("weights", 0), error)
 
 

@@ -142,7 +142,7 @@ class Trips:
         rows = self.run(out, *key, "--lr", LR, "--seed", 3, "--shuffle", 3, "--steps", 2 * STEPS, "--save-every", STEPS,
                         "--keep", 2)
         if len(rows) != 2 * STEPS:
-            raise Failed(f"{len(rows)} steps")
+            raise Failed(f"the log has {len(rows)} steps, wanted {2 * STEPS}")
         return rows, out
 
     def refused(self, folder, c):
@@ -188,7 +188,7 @@ class Trips:
         for section in ("model", "optim", "buffers-rank"):
             other = first_other(read_section(ours, section), read_section(want, section))
             if other:
-                raise Failed(f"{section}: other bits of {other}")
+                raise Failed(f"{section}: {other} has other bits")
         if c["K1"] == c["K2"]:
             same_files(ours, want)
         return "the same bits"

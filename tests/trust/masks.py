@@ -171,7 +171,7 @@ def masks(made, tensors, steps, *flags):
 def within(what, share, wanted, n):
     off = abs(share - wanted) / math.sqrt(wanted * (1 - wanted) / n)
     if off > SIGMAS:
-        raise Fails(f"{what}: {share:.4f} for {wanted:.4f}, {off:.1f} standard deviations of {n} numbers")
+        raise Fails(f"{what}: {share:.4f}, wanted {wanted:.4f}: {off:.1f} standard deviations of {n} numbers")
     return off
 
 
@@ -211,7 +211,7 @@ def test_masks(args, exporter, plain):
     every = [masks(whole, tensors, 1 + step) for step in range(STEPS)]
     found = {place: torch.stack([m[place] for m in every]) for place in every[0]}
     if set(found) != {p.__name__ for p in PLACES}:
-        raise Fails(f"masks of {', '.join(found)}")
+        raise Fails(f"masks were found of {', '.join(found)}, wanted {', '.join(p.__name__ for p in PLACES)}")
     worst = independent(found)
     for told, flags in (("two ranks", ("--ranks", 2)), ("two micro-batches", ("--accum", 2))):
         for place, mask in masks(half, tensors, STEPS, *flags).items():

@@ -108,7 +108,7 @@ def compare(args, name, exporter, path):
     moved = [n for n in untouched(module, after) if n in model and not torch.equal(model[n], module.get_parameter(n))]
     told = f"loss off by {error:.1e}, PyTorch f32 by {own:.1e}"
     if len(losses) != STEPS + 1 or not error <= FACTOR * max(own, FLOOR):
-        raise Failed(f"{told}: {losses} for {wanted}\n{said}")
+        raise Failed(f"{told}: losses {losses}, wanted {wanted}\n{said}")
     if moved:
         raise Failed(f"PyTorch does not train {', '.join(moved)}\n{said}")
     return told
