@@ -34,6 +34,7 @@ struct Weight {
 	const char *why;         /* and the reason in words: "only a weight of Conv stands there" */
 	const char *as;          /* the name that the framework has for it */
 	VEC(const char *) alias; /* further names of a tied tensor */
+	Map *alias_names;        /* of alias; NULL: there are none */
 	bool transposed;         /* the file holds the framework's tensor transposed */
 	bool flat;               /* the framework has a vector; the file holds it with extra dims of 1 */
 	Weight *tie;             /* this tensor is the transpose of the one that tie points to */

@@ -46,9 +46,12 @@ static TensorKind kind_of(const Weight *w)
 
 static const char *tie_of(Import *im, const Weight *w)
 {
-	const char *text = w->tie ? w->tie->as : "";
+	Buf b = {0};
+	buf_printf(&b, "%s", w->tie ? w->tie->as : "");
 	for (int i = 0; i < w->alias.n; i++)
-		text = arena_printf(im->arena, "%s%s%s", text, *text ? ", " : "", w->alias.at[i]);
+		buf_printf(&b, "%s%s", b.n ? ", " : "", w->alias.at[i]);
+	const char *text = arena_strndup(im->arena, b.at, b.n);
+	buf_free(&b);
 	return text;
 }
 

@@ -137,10 +137,9 @@ typedef VEC(Weight *) WeightVec;
 
 static void add_alias(Import *im, Weight *w, const char *name)
 {
-	for (int i = 0; i < w->alias.n; i++)
-		if (!strcmp(w->alias.at[i], name))
-			return;
-	if (strcmp(w->as, name) != 0)
+	if (!w->alias_names)
+		w->alias_names = map_new(im->arena);
+	if (strcmp(w->as, name) != 0 && map_add(w->alias_names, name))
 		vec_push(im->arena, &w->alias, name);
 }
 

@@ -16,6 +16,7 @@ Module *ir_module_new(const char *name)
 	m->ops = arena_new();
 	m->interned = map_new(a);
 	m->symbol_by_name = map_new(a);
+	m->symbol_names = map_new(a);
 	m->value_names = map_new(a);
 	m->name = ir_intern(m, name);
 	m->poison.name = "poison";
@@ -45,9 +46,7 @@ Symbol *ir_add_symbol(Module *m, SymbolKind kind, const char *name, Type type)
 {
 	Symbol *s = NEW(m->arena, Symbol);
 	s->kind = kind;
-	s->name = ir_intern(m, name);
-	for (int n = 1; map_has(m->symbol_by_name, s->name); n++)
-		s->name = ir_intern(m, arena_printf(m->arena, "%s.%d", name, n));
+	s->name = ir_intern(m, map_add_numbered(m->symbol_names, name));
 	s->onnx = s->name;
 	s->type = type;
 	map_put(m->symbol_by_name, s->name, s);

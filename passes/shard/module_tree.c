@@ -128,16 +128,42 @@ static bool names_agree(const Finder *f)
 	return same >= apart;
 }
 
-/* Whether module `name` holds only parameters of block b. */
-static bool holds_block(const Finder *f, const char *name, int b)
+/* Where the part of a dotted name ends that is behind the one that ends at `end`. */
+static size_t next_part(const char *name, size_t end)
 {
+	end += name[end] == '.';
+	return end + strcspn(name + end, ".");
+}
+
+/* The block + 1 to which all parameters of a module belong; a module of several blocks is not 0, and no block. */
+static Map *blocks_of_modules(const Finder *f)
+{
+	enum { SEVERAL = -1 };
+	Map *of = map_new(f->a);
 	for (int i = 0; i < f->m->n_symbols; i++) {
 		const Symbol *s = f->m->symbols[i];
 		const char *named = s->kind == SYM_PARAM ? module_of_name(f->a, s->name) : NULL;
-		if (named && scope_in(named, name) && f->of[i].block != b)
-			return false;
+		size_t end = 0;
+		for (int depth = 0; named && named[end] && depth < MAX_DEPTH; depth++) {
+			const char *name = arena_strndup(f->a, named, end = next_part(named, end));
+			intptr_t block = f->of[i].block < 0 ? SEVERAL : f->of[i].block + 1;
+			intptr_t known = (intptr_t)map_get(of, name);
+			map_put(of, name, (void *)(known && known != block ? SEVERAL : block));
+		}
 	}
-	return true;
+	return of;
+}
+
+/* The outermost module around `inside` that holds parameters of block b only; NULL: there is none. */
+static const char *module_of_block(const Finder *f, const Map *blocks, const char *inside, int b)
+{
+	size_t end = 0;
+	for (int depth = 0; inside && inside[end] && depth < MAX_DEPTH; depth++) {
+		const char *name = arena_strndup(f->a, inside, end = next_part(inside, end));
+		if ((intptr_t)map_get(blocks, name) == b + 1)
+			return name;
+	}
+	return NULL;
 }
 
 /* Names blocks that were found by repetition: each after the outermost module that holds parameters of this block
@@ -146,6 +172,7 @@ static const char **names_of_blocks(const Finder *f)
 {
 	int n = f->blocks->n;
 	const char **name = NEW_N(f->a, const char *, n);
+	const Map *blocks = blocks_of_modules(f);
 	for (int i = 0; i < f->m->n_symbols; i++) {
 		int b = f->of[i].block;
 		const char *named = module_of_name(f->a, f->m->symbols[i]->name);
@@ -154,17 +181,9 @@ static const char **names_of_blocks(const Finder *f)
 		if (b >= 0)
 			name[b] = name[b] ? common_scope(f->a, name[b], named) : named;
 	}
-	for (int b = 0; b < n; b++) {
-		size_t end = 0, all = name[b] ? strlen(name[b]) : 0;
-		bool found = false;
-		while (!found && end < all) {
-			end += (end > 0) + strcspn(name[b] + end + (end > 0), ".");
-			found = holds_block(f, arena_strndup(f->a, name[b], end), b);
-		}
-		if (!found)
+	for (int b = 0; b < n; b++)
+		if (!(name[b] = module_of_block(f, blocks, name[b], b)))
 			return NULL;
-		name[b] = arena_strndup(f->a, name[b], end);
-	}
 	return name;
 }
 

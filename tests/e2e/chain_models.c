@@ -122,18 +122,19 @@ static OnnxText *wide_split(int n)
 
 /* ---- names ---- */
 
-/* Layers whose weights have names of TorchScript's: the module that a node's name tells gives each its own. */
-static OnnxText *unnamed_weights(int n)
+/* n layers, whose weights have names of TorchScript's: the modules that nodes' names tell give each its own. */
+static OnnxText *unnamed_weights(int n, int modules, int weights)
 {
 	OnnxText *m = model_new();
 	char x[32] = "x", weight[64], name[64], in[128], out[32];
 	model_input(m, "x", FLOAT, "8,16");
 	for (int i = 0; i < n; i++) {
-		snprintf(weight, sizeof(weight), "onnx::MatMul_%d", 100 + 3 * i);
-		snprintf(name, sizeof(name), "/l%d/MatMul", i);
+		snprintf(weight, sizeof(weight), "onnx::MatMul_%d", 100 + 3 * (i % weights));
+		snprintf(name, sizeof(name), "/l%d/MatMul_%d", i % modules, i);
 		snprintf(in, sizeof(in), "%s,%s", x, weight);
 		snprintf(out, sizeof(out), "v%d", i);
-		model_floats(m, weight, "16,16", 7, ramp);
+		if (i < weights)
+			model_floats(m, weight, "16,16", 7, ramp);
 		model_op(m, name, "MatMul", in, out);
 		memcpy(x, out, sizeof(x));
 	}
@@ -141,12 +142,16 @@ static OnnxText *unnamed_weights(int n)
 	return m;
 }
 
+static OnnxText *weights_of_modules(int n) { return unnamed_weights(n, n, n); }
+static OnnxText *weights_of_one(int n) { return unnamed_weights(n, 1, n); }
+static OnnxText *shared_weight(int n) { return unnamed_weights(n, n, 1); }
+
 /* ---- the table ---- */
 
 typedef struct Kind { const char *name; OnnxText *(*make)(int n); } Kind;
 static const Kind kinds[] = {
 	{"elementwise", elementwise_chain}, {"layers", layer_chain}, {"path", deep_module}, {"split", wide_split},
-	{"weights", unnamed_weights},
+	{"weights", weights_of_modules}, {"module", weights_of_one}, {"shared", shared_weight},
 };
 
 int put_chain(const char *kind, int n)
