@@ -111,6 +111,11 @@ void *map_get(const Map *m, const char *key);       /* NULL when absent */
 bool map_has(const Map *m, const char *key);
 int map_count(const Map *m);
 const char *map_key(const Map *m, int i); /* the key that was inserted i-th */
+/* The keys of a map, sorted by their bytes. */
+typedef struct Sorted { const char **at; int n; } Sorted;
+Sorted map_sorted(const Map *m, Arena *a);
+/* Whether some key begins with the first n bytes of `name` and a dot: is the name of something in that module. */
+bool sorted_has_inside(const Sorted *s, const char *name, size_t n);
 /* A map from pointers to pointers. */
 typedef struct PtrMap PtrMap;
 PtrMap *ptrmap_new(Arena *a);

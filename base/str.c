@@ -200,6 +200,38 @@ const char *map_intern(Map *m, const char *s)
 	return map_entry(m, s, &made)->key;
 }
 
+static int by_bytes(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+Sorted map_sorted(const Map *m, Arena *a)
+{
+	Sorted s = {NEW_N(a, const char *, m->entries.n), m->entries.n};
+	for (int i = 0; i < s.n; i++)
+		s.at[i] = m->entries.at[i].key;
+	qsort(s.at, (size_t)s.n, sizeof(*s.at), by_bytes);
+	return s;
+}
+
+bool sorted_has_inside(const Sorted *s, const char *name, size_t n)
+{
+	int from = 0, to = s->n;
+	while (from < to) {
+		int mid = from + (to - from) / 2;
+		int order = strncmp(s->at[mid], name, n);
+		if (!order)
+			order = (unsigned char)s->at[mid][n] - '.';
+		if (!order)
+			return true;
+		if (order < 0)
+			from = mid + 1;
+		else
+			to = mid;
+	}
+	return false;
+}
+
 /* ---- PtrMap ---- */
 
 typedef struct PtrSlot { const void *key; void *value; } PtrSlot; /* key NULL = free */

@@ -8,7 +8,6 @@
 #include "codegen/pieces.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Numbers of calls.  Compilers need superlinear time for functions above LONG; one below SMALL is not worth a
@@ -21,8 +20,7 @@ struct Scopes {
 	const Module *m;
 	Arena *a;
 	Map *names;     /* interned modules */
-	const char **all; /* scopes of ops, sorted by their bytes */
-	int n_all;
+	Sorted all;     /* scopes of ops */
 	Map *wraps;     /* names of units */
 	int wrap_parts; /* so many parts has the longest of them */
 	PtrMap *known;  /* scope -> its module */
@@ -93,22 +91,6 @@ static bool ends_in_number(const char *name)
 	return dot && is_number(dot + 1, strlen(dot + 1));
 }
 
-/* Whether some scope begins with these n bytes and a dot. */
-static bool contains_modules(const Scopes *s, const char *scope, size_t n)
-{
-	int from = 0, to = s->n_all;
-	while (from < to) {
-		const char *at = s->all[from + (to - from) / 2];
-		int order = strncmp(at, scope, n);
-		if (!order)
-			order = (unsigned char)at[n] - '.';
-		if (!order)
-			return true;
-		*(order < 0 ? &from : &to) = from + (to - from) / 2 + (order < 0);
-	}
-	return false;
-}
-
 /* "layers.0.blocks.1" of "layers.0.blocks.1.attn.q": the scope up to its last number that contains modules; NULL:
  * there is no such number. */
 static const char *numbered_module(const Scopes *s, const char *scope)
@@ -116,7 +98,7 @@ static const char *numbered_module(const Scopes *s, const char *scope)
 	for (size_t end = strlen(scope), begin = end; end; end = begin ? begin - 1 : 0) {
 		for (begin = end; begin && scope[begin - 1] != '.';)
 			begin--;
-		if (begin && is_number(scope + begin, end - begin) && contains_modules(s, scope, end))
+		if (begin && is_number(scope + begin, end - begin) && sorted_has_inside(&s->all, scope, end))
 			return arena_strndup(s->a, scope, end);
 	}
 	return NULL;
@@ -172,11 +154,6 @@ static size_t before_number(const char *scope, size_t n)
 	return n;
 }
 
-static int by_bytes(const void *a, const void *b)
-{
-	return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static void learn_scopes(Scopes *s)
 {
 	size_t common = 0;
@@ -192,11 +169,7 @@ static void learn_scopes(Scopes *s)
 			first = scope;
 		}
 	s->common = arena_strndup(s->a, first ? first : "", common);
-	s->n_all = map_count(seen);
-	s->all = NEW_N(s->a, const char *, s->n_all);
-	for (int i = 0; i < s->n_all; i++)
-		s->all[i] = map_key(seen, i);
-	qsort(s->all, (size_t)s->n_all, sizeof(*s->all), by_bytes);
+	s->all = map_sorted(seen, s->a);
 }
 
 /* Finds the common prefix of lists: "model.transformer." of model.transformer.h.0 and model.transformer.h.1. */

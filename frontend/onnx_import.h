@@ -51,6 +51,7 @@ typedef struct Import {
 	EvalEnv *eval;
 	Map *functions, *rows; /* "domain::name::overload" -> FunctionProto; op type -> OnnxOp */
 	Map *weights;          /* initializer name -> Weight */
+	Sorted weight_names;   /* of weights, as many as there were when they were last asked for */
 	const ExportMetadata *meta; /* NULL: the model has none */
 	Map *trainable;        /* names of --trainable, with their lines; NULL: not given */
 	Map *signature;        /* names of parameters and buffers, as PyTorch's exporter lists them; NULL: it does not */

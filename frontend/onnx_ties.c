@@ -23,15 +23,11 @@ static bool is_own_scope(const char *scope, const char *name)
 }
 
 /* Whether some tensor's name begins with the module's name: then "fc_1" is a module, not the second call of "fc". */
-static bool is_module(const Import *im, const char *scope)
+static bool is_module(Import *im, const char *scope)
 {
-	size_t n = strlen(scope);
-	for (int i = 0; i < map_count(im->weights); i++) {
-		const char *name = map_key(im->weights, i);
-		if (!strncmp(name, scope, n) && name[n] == '.')
-			return true;
-	}
-	return false;
+	if (im->weight_names.n != map_count(im->weights))
+		im->weight_names = map_sorted(im->weights, im->arena);
+	return sorted_has_inside(&im->weight_names, scope, strlen(scope));
 }
 
 /* Whether the name belongs to another role, as "bn.bias" where running_mean is read: merged within one module. */

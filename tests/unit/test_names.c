@@ -215,6 +215,24 @@ static void test_shadowed(void)
 	loaded_free(&l);
 }
 
+/* Bytes below and above a dot sort names of other modules around those of one. */
+static void test_modules_among_names(void)
+{
+	static const char *const names[] = {"h.10.w", "h.1-x.w", "h.1/x", "h.1.attn.w", "h.1x.w", "h.2", "g"};
+	Arena *a = arena_new();
+	Map *m = map_new(a);
+	for (int i = 0; i < COUNT_OF(names); i++)
+		map_add(m, names[i]);
+	Sorted sorted = map_sorted(m, a);
+	static const char *const modules[] = {"h.1.attn", "h.1", "h.10", "h.1-x", "h"};
+	static const char *const others[] = {"h.2", "h.1/x", "g", "i", "h.1.a"};
+	for (int i = 0; i < COUNT_OF(modules); i++) {
+		CU_ASSERT_TRUE(sorted_has_inside(&sorted, modules[i], strlen(modules[i])));
+		CU_ASSERT_FALSE(sorted_has_inside(&sorted, others[i], strlen(others[i])));
+	}
+	arena_free(a);
+}
+
 void suite_names(void)
 {
 	CU_TestInfo tests[] = {
@@ -226,6 +244,7 @@ void suite_names(void)
 		{"metadata decides", test_metadata_decides},
 		{"restored and lost parameters", test_restored_and_lost},
 		{"a result that is called as a buffer", test_shadowed},
+		{"modules among names", test_modules_among_names},
 		CU_TEST_INFO_NULL,
 	};
 	CU_SuiteInfo suites[] = {{"names", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
