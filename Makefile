@@ -141,7 +141,7 @@ asan:
 		tests/e2e/bad_input
 
 # What fuzz targets want beside the compiler: models and cases that tests make, options, the runtime; of kernels only
-# what it calls by name.
+# the optimizers', the others come from libshardrt.a as they are.
 FUZZED := options.c tests/unit/onnx_model.c tests/oracle/cases.c $(filter-out base/%,$(RUNTIME)) kernels/cpu/optim.c
 $(BUILD)/obj/kernels/cpu/optim.o: override CFLAGS += -Wno-unknown-pragmas
 $(BUILD)/libfuzz.a: $(call obj,$(FUZZED))
