@@ -268,7 +268,7 @@ clean:
 	rm -rf $(BUILD)/obj $(BUILD)/lib $(BUILD)/frontend $(BUILD)/shardc $(BUILD)/libshardc.a $(BUILD)/unit
 
 # Sources that have moved, which dependencies in older build folders still name.
-runtime/exec/cuda/nccl/object.c: ;
+runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
 .PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export python trust trust-full \
 	recipes doors ranks crash matrix features features-full bench bench-ranks bench-checkpoint install clean

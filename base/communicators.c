@@ -23,7 +23,7 @@ Communicator comm_fitting(int64_t ranks, int64_t hosts, bool cuda)
 {
 	CommReach needed = ranks == 1 ? REACH_RANK : hosts == 1 ? REACH_HOST : REACH_HOSTS;
 	Communicator c = COMM_UNSAID + 1;
-	while (comm_info[c].reach < needed || comm_info[c].cuda != cuda)
+	while (c + 1 < COMMUNICATOR_COUNT && (comm_info[c].reach < needed || comm_info[c].cuda != cuda))
 		c++;
 	return c;
 }

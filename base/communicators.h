@@ -7,7 +7,8 @@
  *   target   ANY: it moves memory of the host; CUDA: it moves memory of GPUs, in programs for them
  *   source   BUILT_IN(text): the runtime has it; FOLDER(text): the folder of this name in runtime/comm/ defines
  *            comm_TEXT (runtime/comm/comm.h)
- *   starter  what starts ranks that use it; NULL: --ranks, or any launcher
+ *   starter  what starts ranks that use it; NULL: --ranks, or any launcher.  Messages send users to the first row with
+ *            HOSTS and ANY, which has one
  *
  * ROW(name, id, asked, rank, size, local_rank, local_size, hosts): the variables by which a launcher tells a process
  * which rank of how many it is (NULL: it has none for this; hosts: the number of hosts); `id` is the communicator that

@@ -6,7 +6,7 @@
  * the same bits, whichever way they travel:
  *
  *   same host   peers' sources are mapped: a pointer into their memory (comm/shm.c)
- *   other host  pieces travel into staging memory (one that has a folder), or, outside of steps whose
+ *   other host  pieces travel into staging memory (mpi/object.c, or another folder's), or, outside of steps whose
  *               collectives are NCCL's, through the control plane (comm/control.c)
  *
  * A rank begins an exchange (its source is published, sends are posted), takes from it piece by piece, and ends it (the
@@ -81,7 +81,6 @@ typedef struct CommBackend {
 	 * message.  A communicator that reaches one host only has no such function. */
 	Comm *(*open)(Comm *local, const World *w, Diag *d);
 } CommBackend;
-
 
 /* Starts l->carrier, and sets l->world.backend.  False after a message. */
 bool comm_start(Launch *l, const RtOptions *o, Arena *a, Diag *d);
