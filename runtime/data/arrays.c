@@ -134,13 +134,13 @@ bool arrays_open(DataSet *set, const RtModel *m, const ModelArray *x, int n, int
 	return ok;
 }
 
-void arrays_put_consts(const Rt *rt, const ModelArray *x, int n, bool *given)
+void arrays_put_consts(const RtModel *m, char *input, const ModelArray *x, int n, bool *given)
 {
 	for (int k = 0; k < n; k++) {
-		const RtTensor *t = data_find_input(rt->model, x[k].name);
+		const RtTensor *t = data_find_input(m, x[k].name);
 		if (t->batched)
 			continue;
-		memcpy(device_tensor(rt, t), x[k].data, (size_t)tensor_bytes(t));
-		given[t - rt->model->tensors] = true;
+		memcpy(input + t->offset, x[k].data, (size_t)tensor_bytes(t));
+		given[t - m->tensors] = true;
 	}
 }

@@ -291,11 +291,11 @@ bool data_load_consts(const Rt *rt, const TextList *consts, bool *given, Diag *d
 	return ok;
 }
 
-bool data_check_consts(const Rt *rt, const bool *given, Diag *d)
+bool data_check_consts(const RtModel *model, const bool *given, Diag *d)
 {
 	bool ok = true;
-	for (int i = 0; i < rt->model->n_tensors; i++) {
-		const RtTensor *t = &rt->model->tensors[i];
+	for (int i = 0; i < model->n_tensors; i++) {
+		const RtTensor *t = &model->tensors[i];
 		char shape[160];
 		if (t->kind != RT_INPUT || t->batched || given[i])
 			continue;

@@ -41,16 +41,16 @@ void data_blame(const DataSet *set, int64_t first, const char *when, const char 
 void data_prefetch(const DataSet *set, int64_t first); /* starts reading a batch from the disk and returns at once */
 /* Loads the file of each --const; given[its tensor's index] becomes true. */
 bool data_load_consts(const Rt *rt, const TextList *consts, bool *given, Diag *d);
-bool data_check_consts(const Rt *rt, const bool *given, Diag *d); /* false after a message: an input without a sample
-                                                                   * axis is missing */
+/* False after a message: an input without a sample axis is not given. */
+bool data_check_consts(const RtModel *model, const bool *given, Diag *d);
 
 /* ---- arrays.c: a caller's arrays as a data set ---- */
 
 /* Fills set, whose columns have room for every input.  rows: the length that the sample axis must have; -1 = any from 1
  * on.  given[tensor]: inputs without a sample axis whose values are set already.  False after messages. */
 bool arrays_open(DataSet *set, const RtModel *m, const ModelArray *x, int n, int64_t rows, const bool *given, Diag *d);
-/* Copies those arrays, which arrays_open accepted, that are inputs without a sample axis; given becomes true for
- * them. */
-void arrays_put_consts(const Rt *rt, const ModelArray *x, int n, bool *given);
+/* Copies those arrays, which arrays_open accepted, that are inputs without a sample axis, into `input`, the input
+ * arena; given becomes true for them. */
+void arrays_put_consts(const RtModel *m, char *input, const ModelArray *x, int n, bool *given);
 
 #endif

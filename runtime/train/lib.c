@@ -307,7 +307,7 @@ static int step(Model *m, const void *arguments)
 	Session *s = &m->s;
 	if (!take_arrays(m, f, s->train.batch))
 		return MODEL_INPUT;
-	arrays_put_consts(&s->rt, f->inputs, f->n, m->given);
+	arrays_put_consts(s->rt.model, s->rt.input, f->inputs, f->n, m->given);
 	session_step(s, load_rows, m);
 	session_result(s);
 	int code = session_outcome(s);
@@ -366,7 +366,7 @@ static int evaluate(Model *m, const void *arguments)
 			m->rows.n_samples, batch, s->rt.model->loss.whole);
 		return MODEL_INPUT;
 	}
-	arrays_put_consts(&s->rt, f->inputs, f->n, m->given);
+	arrays_put_consts(s->rt.model, s->rt.input, f->inputs, f->n, m->given);
 	average_begin(&s->rt);
 	bool ok = eval_run(&s->rt, &m->rows, &r, &n, &m->d);
 	average_end(&s->rt);

@@ -256,7 +256,7 @@ bool session_load(Session *s, bool *given)
 	Diag *d = agree_begin(&held, s->d);
 	bool all = !given;
 	given = given ? given : NEW_N(s->p.arena, bool, rt->model->n_tensors + 1);
-	bool ok = data_load_consts(rt, &s->o.consts, given, d) && (!all || data_check_consts(rt, given, d));
+	bool ok = data_load_consts(rt, &s->o.consts, given, d) && (!all || data_check_consts(rt->model, given, d));
 	return agree_end(rt, &held, ok, s->d);
 }
 
