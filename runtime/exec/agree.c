@@ -68,28 +68,28 @@ bool agree_end(const Rt *rt, Held *h, bool ok, Diag *d)
 	return first < 0;
 }
 
-void agree_alive(const Rt *rt)
+void agree_alive(Control *control)
 {
-	if (rt->p->control)
-		atomic_fetch_add_explicit(&control_progress(rt->p->control)->done[RT_STREAM_SYNC], 1, memory_order_relaxed);
+	if (control)
+		atomic_fetch_add_explicit(&control_progress(control)->done[RT_STREAM_SYNC], 1, memory_order_relaxed);
 }
 
-void agree_files_begin(const Rt *rt)
+void agree_files_begin(Control *control)
 {
-	if (rt->p->control)
-		progress_enter(control_progress(rt->p->control), RT_STREAM_SYNC, OUTSIDE_FILES);
+	if (control)
+		progress_enter(control_progress(control), RT_STREAM_SYNC, OUTSIDE_FILES);
 }
 
-void agree_files_end(const Rt *rt)
+void agree_files_end(Control *control)
 {
-	if (rt->p->control)
-		progress_end(control_progress(rt->p->control), RT_STREAM_SYNC);
+	if (control)
+		progress_end(control_progress(control), RT_STREAM_SYNC);
 }
 
-void agree_wait(const Rt *rt, int64_t moved, int64_t *seen)
+void agree_wait(Control *control, int64_t moved, int64_t *seen)
 {
 	if (moved != *seen)
-		agree_alive(rt);
+		agree_alive(control);
 	*seen = moved;
 	usleep(1000);
 }

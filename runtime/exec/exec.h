@@ -140,16 +140,16 @@ Diag *agree_begin(Held *h, const Diag *d); /* returns where this rank's messages
 bool agree_end(const Rt *rt, Held *h, bool ok, Diag *d);
 const char *agree_host(void); /* the name of this host, for messages */
 /* Tells the watchdog that this rank makes progress while other ranks wait for its files.  Called after each piece of
- * work of bounded size. */
-void agree_alive(const Rt *rt);
+ * work of bounded size.  Here and below, control NULL: there is no watchdog. */
+void agree_alive(Control *control);
 /* These enclose work on files, or waiting for a thread that does it: if this rank makes no progress in between for
  * --timeout, that counts as a hang, whether or not another rank waits for it.  The ranks must not agree on anything in
  * between. */
-void agree_files_begin(const Rt *rt);
-void agree_files_end(const Rt *rt);
+void agree_files_begin(Control *control);
+void agree_files_end(Control *control);
 /* One turn, of a millisecond, of a loop that waits for a thread of this rank.  moved: a number that grows as the thread
  * makes progress; if it differs from *seen, this calls agree_alive and updates *seen. */
-void agree_wait(const Rt *rt, int64_t moved, int64_t *seen);
+void agree_wait(Control *control, int64_t moved, int64_t *seen);
 
 /* Before ranks can communicate through memory, these use the control plane: */
 

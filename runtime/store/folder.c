@@ -106,9 +106,10 @@ static int lock(const char *dir, Diag *d)
 	return -1;
 }
 
-static bool check_contents(const char *dir, const Rt *rt, int64_t first_step, Arena *a, Diag *d)
+/* parts_are_newer: as for folder_open. */
+static bool check_contents(
+	const char *dir, const RtModel *m, int64_t first_step, bool parts_are_newer, Arena *a, Diag *d)
 {
-	const RtModel *m = rt->model;
 	FoundList list = list_folder(dir, a);
 	for (int i = 0; i < list.n; i++) {
 		const char *path = arena_printf(a, "%s/%s", dir, list.at[i].name), *model, *why;
@@ -120,7 +121,7 @@ static bool check_contents(const char *dir, const Rt *rt, int64_t first_step, Ar
 				model, m->name);
 			return false;
 		}
-		if (list.at[i].step > first_step && part && rt->p->parts_are_newer)
+		if (list.at[i].step > first_step && part && parts_are_newer)
 			continue;
 		if (list.at[i].step > first_step) {
 			diag_error(d, path, "is a checkpoint of another run: this one begins behind step %" PRId64 "; go on from "
@@ -139,8 +140,9 @@ static bool is_saved(const RtOptions *o, int64_t step, int64_t first_step)
 }
 
 /* Whether saves of this run can make their folders and the link `latest`. */
-static bool check_way(const char *dir, const Rt *rt, int64_t first_step, Arena *a, Diag *d)
+static bool check_way(const RtOptions *o, const RtModel *m, int64_t first_step, Arena *a, Diag *d)
 {
+	const char *dir = o->save;
 	struct stat st;
 	FoundList list = list_folder(dir, a);
 	const char *latest = arena_printf(a, "%s/latest", dir), *temp = arena_printf(a, "%s/.latest", dir);
@@ -151,10 +153,10 @@ static bool check_way(const char *dir, const Rt *rt, int64_t first_step, Arena *
 			"save to another folder");
 	for (int i = 0; i < list.n && !in_way; i++) {
 		const char *path = arena_printf(a, "%s/%s", dir, list.at[i].name);
-		if (!is_saved(rt->p->options, list.at[i].step, first_step) || tidy_may_go(path, rt->model, true))
+		if (!is_saved(o, list.at[i].step, first_step) || tidy_may_go(path, m, true))
 			continue;
 		diag_error(d, path, "stands where this run would save step %" PRId64 ", and is no checkpoint of model \"%s\" "
-			"whose place a save may take: move it away, or save to another folder", list.at[i].step, rt->model->name);
+			"whose place a save may take: move it away, or save to another folder", list.at[i].step, m->name);
 		in_way = path;
 	}
 	return !in_way;
@@ -171,9 +173,10 @@ static void note_foreign(const char *dir, const RtModel *m, Arena *a, Diag *d)
 	}
 }
 
-bool folder_open(RunFolder *f, const Rt *rt, int64_t first_step, Diag *d)
+bool folder_open(
+	RunFolder *f, const RtOptions *o, const RtModel *m, int64_t first_step, bool parts_are_newer, Diag *d)
 {
-	const char *dir = rt->p->options->save;
+	const char *dir = o->save;
 	Arena *a = arena_new();
 	bool there = !access(dir, F_OK);
 	*f = (RunFolder){.fd = -1};
@@ -183,14 +186,15 @@ bool folder_open(RunFolder *f, const Rt *rt, int64_t first_step, Diag *d)
 		f->made = !there ? dir : NULL;
 		f->fd = lock(dir, d);
 	}
-	bool ok = f->fd >= 0 && check_contents(dir, rt, first_step, a, d) && check_way(dir, rt, first_step, a, d);
-	if (ok && !places_try(rt, a)) {
+	bool ok = f->fd >= 0 && check_contents(dir, m, first_step, parts_are_newer, a, d) &&
+		check_way(o, m, first_step, a, d);
+	if (ok && !places_try(dir, a)) {
 		diag_error(d, dir, "a file cannot be made in this folder: %s: --save needs one that can be written to, with "
 			"room", strerror(errno));
 		ok = false;
 	}
-	if (ok && rt->p->options->keep)
-		note_foreign(dir, rt->model, a, d);
+	if (ok && o->keep)
+		note_foreign(dir, m, a, d);
 	if (!ok)
 		folder_close(f);
 	arena_free(a);

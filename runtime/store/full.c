@@ -30,45 +30,46 @@ static bool is_shown(const RtTensor *t)
 
 /* ---- gathering ---- */
 
-typedef struct Piece { const Rt *rt; const RtTensor *t; int64_t first, n; bool rank0; } Piece;
+/* Elements [first, first + n) of a tensor; me: this rank. */
+typedef struct Piece { const RtModel *m; LayoutRank me; const RtTensor *t; int64_t first, n; bool rank0; } Piece;
 
-static LayoutRank rank_of(const Rt *rt, int rank)
+/* Another rank of the same run. */
+static LayoutRank rank_of(LayoutRank who, int rank)
 {
-	LayoutRank who = device_rank(rt);
 	who.rank = rank;
 	return who;
 }
 
-static const LayoutUnit *unit_of(const Rt *rt, const RtTensor *t)
+static const LayoutUnit *unit_of(const RtModel *m, const RtTensor *t)
 {
-	return &rt->model->layout.unit[t->unit];
+	return &m->layout.unit[t->unit];
 }
 
 /* Whether only the owner of the tensor has its trained values, the master. */
-static bool has_master(const Rt *rt, const RtTensor *t)
+static bool has_master(const RtModel *m, const RtTensor *t)
 {
-	return t->kind == RT_PARAM && t->trainable && unit_of(rt, t)->flat[t->flat].master;
+	return t->kind == RT_PARAM && t->trainable && unit_of(m, t)->flat[t->flat].master;
 }
 
 /* The trained values that this rank holds: those of the master, or of the parameter. */
 static Slice trained(const Rt *rt, const RtTensor *t)
 {
-	return has_master(rt, t) ? slice_master(rt, t) : slice_at_rest(rt, t);
+	return has_master(rt->model, t) ? slice_master(rt, t) : slice_at_rest(rt, t);
 }
 
-static LayoutRange trained_of_rank(const Rt *rt, const RtTensor *t, int rank)
+static LayoutRange trained_of_rank(const RtModel *m, const RtTensor *t, const LayoutRank *who)
 {
-	LayoutRank who = rank_of(rt, rank);
 	LayoutRange all = {0, tensor_numel(t)};
-	if (!has_master(rt, t))
-		return slice_of_rank(rt->model, t, false, &who);
-	return layout_range(unit_of(rt, t), t->flat, &who).n ? all : (LayoutRange){0, 0};
+	if (!has_master(m, t))
+		return slice_of_rank(m, t, false, who);
+	return layout_range(unit_of(m, t), t->flat, who).n ? all : (LayoutRange){0, 0};
 }
 
 /* The elements of the piece that a rank holds. */
 static LayoutRange held(const Piece *p, int rank)
 {
-	LayoutRange all = trained_of_rank(p->rt, p->t, rank);
+	LayoutRank who = rank_of(p->me, rank);
+	LayoutRange all = trained_of_rank(p->m, p->t, &who);
 	int64_t begin = MAX(all.begin, p->first), end = MIN(all.begin + all.n, p->first + p->n);
 	return end > begin ? (LayoutRange){begin, end - begin} : (LayoutRange){p->first, 0};
 }
@@ -76,8 +77,8 @@ static LayoutRange held(const Piece *p, int rank)
 /* The group of ranks that together hold the tensor. */
 static int64_t group_of(const Piece *p, int rank)
 {
-	LayoutRank who = rank_of(p->rt, rank);
-	return has_master(p->rt, p->t) ? 0 : layout_split(unit_of(p->rt, p->t)->strategy, &who).group;
+	LayoutRank who = rank_of(p->me, rank);
+	return has_master(p->m, p->t) ? 0 : layout_split(unit_of(p->m, p->t)->strategy, &who).group;
 }
 
 /* Shards begin at multiples of 64 elements, so only the end needs rounding. */
@@ -91,57 +92,56 @@ static void full_range(const void *context, int taker, int giver, int64_t *begin
 	*bytes = none ? 0 : round_up(r.n * size, 4);
 }
 
-static void gather_piece(const Piece *p, const Staging *s, const Slice *mine, char *out)
+static void gather_piece(const Piece *p, Comm *comm, const Staging *s, const Slice *mine, char *out)
 {
-	const World *w = &p->rt->p->world;
-	int size = dtype_info[p->t->dtype].bytes;
-	LayoutRange own = held(p, w->rank);
-	Exchange x = {.channel = RT_STREAM_SYNC, .ranks = s->ranks, .n = w->size, .me = w->rank, .source = s->at,
+	int size = dtype_info[p->t->dtype].bytes, me = (int)p->me.rank, ranks = (int)p->me.world;
+	LayoutRange own = held(p, me);
+	Exchange x = {.channel = RT_STREAM_SYNC, .ranks = s->ranks, .n = ranks, .me = me, .source = s->at,
 		.range = full_range, .context = p};
 	if (own.n)
 		slice_convert(s->at + (own.begin - p->first) * size, p->t->dtype, p->t->dtype,
 			mine->at + (own.begin - mine->first) * dtype_info[mine->dtype].bytes, mine->dtype, own.n);
-	exchange_begin(p->rt->p->comm, &x);
-	for (int64_t at = 0, n; (n = exchange_take(p->rt->p->comm, &x, at, INT64_MAX, s->from)); at += n)
-		for (int i = 0; i < w->size; i++) {
+	exchange_begin(comm, &x);
+	for (int64_t at = 0, n; (n = exchange_take(comm, &x, at, INT64_MAX, s->from)); at += n)
+		for (int i = 0; i < ranks; i++) {
 			LayoutRange r = held(p, i);
 			if (s->from[i] && at < r.n * size)
 				memcpy(out + r.begin * size + at, s->from[i], (size_t)MIN(n, r.n * size - at));
 		}
-	exchange_end(p->rt->p->comm, &x);
+	exchange_end(comm, &x);
 }
 
 /* Whether some rank holds only a part: then all ranks take part in gathering the tensor. */
-static bool is_split(const Rt *rt, const RtTensor *t)
+static bool is_split(const RtModel *m, const RtTensor *t, const LayoutRank *who)
 {
-	LayoutRank who = device_rank(rt);
-	return t->kind == RT_PARAM && who.world > 1 &&
-		(has_master(rt, t) || layout_split(unit_of(rt, t)->strategy, &who).ranks > 1);
+	return t->kind == RT_PARAM && who->world > 1 &&
+		(has_master(m, t) || layout_split(unit_of(m, t)->strategy, who).ranks > 1);
 }
 
 /* Brings a tensor's elements to its copy, `at`; NULL: this rank only takes part. */
 static void fill_tensor(const Rt *rt, const FullParams *full, const RtTensor *t, char *at, const Staging *s)
 {
 	int64_t size = dtype_info[t->dtype].bytes, numel = tensor_numel(t);
+	LayoutRank me = device_rank(rt);
 	Slice mine = trained(rt, t);
 	if (at && mine.n)
 		slice_convert(at + mine.first * size, t->dtype, t->dtype, mine.at, mine.dtype, mine.n);
-	if (!is_split(rt, t))
+	if (!is_split(rt->model, t, &me))
 		return;
 	int64_t most = s->bytes / size / LAYOUT_ALIGN * LAYOUT_ALIGN;
 	for (int64_t first = 0; first < numel; first += most) {
-		Piece p = {rt, t, first, MIN(most, numel - first), full->rank0};
-		gather_piece(&p, s, &mine, at);
-		agree_alive(rt);
+		Piece p = {rt->model, me, t, first, MIN(most, numel - first), full->rank0};
+		gather_piece(&p, rt->p->comm, s, &mine, at);
+		agree_alive(rt->p->control);
 	}
 }
 
-static int64_t bytes_of(const Rt *rt)
+static int64_t bytes_of(const RtModel *m)
 {
 	int64_t sum = 0;
-	for (int i = 0; i < rt->model->n_tensors; i++)
-		if (is_shown(&rt->model->tensors[i]))
-			sum += round_up(MAX(tensor_bytes(&rt->model->tensors[i]), 1), LAYOUT_ALIGN);
+	for (int i = 0; i < m->n_tensors; i++)
+		if (is_shown(&m->tensors[i]))
+			sum += round_up(MAX(tensor_bytes(&m->tensors[i]), 1), LAYOUT_ALIGN);
 	return sum;
 }
 
@@ -167,7 +167,7 @@ FullParams *full_begin(const Rt *rt, bool writeback, bool rank0, Diag *d)
 	Arena *a = arena_new();
 	FullParams *full = NEW(a, FullParams);
 	*full = (FullParams){.a = a, .at = NEW_N(a, char *, rt->model->n_tensors + 1), .rank0 = rank0,
-		.writeback = writeback, .bytes = bytes_of(rt)};
+		.writeback = writeback, .bytes = bytes_of(rt->model)};
 	Held later;
 	Diag *own = agree_begin(&later, d);
 	if (!agree_end(rt, &later, (rank0 && rt->p->world.rank > 0) || map_copies(full, own), d)) {
@@ -204,12 +204,10 @@ static uint64_t hash_of_held(const Rt *rt, const FullParams *full, int i)
 	return mine.n ? hash_bytes(full->at[i] + mine.first * size, (size_t)(mine.n * size), 1) : 0;
 }
 
-/* Whether `rank` holds the same elements of t as this one: because it has this one's place in another group, or because
+/* Whether two ranks hold the same elements of a parameter: because they have the same place in two groups, or because
  * all ranks hold them. */
-static bool holds_the_same(const Rt *rt, const RtTensor *t, int rank)
+static bool hold_the_same(Strategy s, LayoutRank me, LayoutRank other)
 {
-	LayoutRank me = device_rank(rt), other = rank_of(rt, rank);
-	Strategy s = unit_of(rt, t)->strategy;
 	return layout_split(s, &me).index == layout_split(s, &other).index;
 }
 
@@ -217,6 +215,7 @@ static bool holds_the_same(const Rt *rt, const RtTensor *t, int rank)
 static const RtTensor *find_difference(const Rt *rt, const FullParams *full, int *rank)
 {
 	const World *w = &rt->p->world;
+	LayoutRank me = device_rank(rt);
 	const RtTensor *found = NULL;
 	uint64_t *all = NEW_N(full->a, uint64_t, w->size);
 	for (int i = 0; i < rt->model->n_tensors && rt->p->comm; i++) {
@@ -227,7 +226,7 @@ static const RtTensor *find_difference(const Rt *rt, const FullParams *full, int
 		comm_all(rt->p->comm, &mine, sizeof(mine), all);
 		double different = 0;
 		for (int r = 0; r < w->size; r++)
-			if (all[r] != mine && holds_the_same(rt, t, r)) {
+			if (all[r] != mine && hold_the_same(unit_of(rt->model, t)->strategy, me, rank_of(me, r))) {
 				*rank = different == 0 ? r : *rank;
 				different = 1;
 			}

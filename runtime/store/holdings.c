@@ -140,11 +140,9 @@ static void list_slices(SaveSet *c, CheckpointSection s)
 }
 
 /* The part of a flat that this rank writes, up to the flat's last element. */
-static Slice flat_slice(const Rt *rt, int unit, int flat, void *at, DType dtype)
+static Slice flat_slice(const LayoutUnit *u, int flat, const LayoutRank *who, void *at, DType dtype)
 {
-	LayoutRank who = device_rank(rt);
-	return (Slice){.n = layout_saved(&rt->model->layout.unit[unit], flat, &who).n, .at = at, .dtype = dtype,
-		.rounded = dtype};
+	return (Slice){.n = layout_saved(u, flat, who).n, .at = at, .dtype = dtype, .rounded = dtype};
 }
 
 /* The dtype in the model of a flat's parameters, which is the same for all of them. */
@@ -158,17 +156,19 @@ static DType dtype_of_flat(const RtModel *m, int unit, int flat)
 
 static void list_flat(SaveSet *c, int unit, int flat)
 {
-	Rt *rt = c->rt;
-	const LayoutFlat *f = &rt->model->layout.unit[unit].flat[flat];
+	const Rt *rt = c->rt;
+	LayoutRank who = device_rank(rt);
+	const LayoutUnit *u = &rt->model->layout.unit[unit];
+	const LayoutFlat *f = &u->flat[flat];
 	const Optimizer *opt = &rt->p->optim;
 	const char *name = arena_printf(c->arena, "%s/%d", rt->model->unit_names[unit], flat);
 	bool master = f->trainable && f->master;
 	void *at = master ? opt->master[unit][flat] : rt->shard[unit][flat];
 	add_piece(&c->file[CHECKPOINT_MODEL], name, dtype_of_flat(rt->model, unit, flat),
-		flat_slice(rt, unit, flat, at, master ? DT_F32 : f->dtype));
+		flat_slice(u, flat, &who, at, master ? DT_F32 : f->dtype));
 	for (int k = 0; f->trainable && k < opt->n_states; k++)
 		add_piece(&c->file[CHECKPOINT_OPTIM], arena_printf(c->arena, "%s.%s", name, optim_state_name(opt, k)), DT_F32,
-			flat_slice(rt, unit, flat, opt->state[k][unit][flat], DT_F32));
+			flat_slice(u, flat, &who, opt->state[k][unit][flat], DT_F32));
 }
 
 /* Lists the shards of kind local.  Rank 0 writes what lies in no flat, under its own name. */

@@ -17,21 +17,23 @@ void save_put_index(Buf *b, const SaveSet *c);
 
 /* ---- save.c ---- */
 
-/* Paths of one save; a is its scratch memory.  moved: increases with each piece of bounded size that was written and
- * with each sync, for the thread that waits for the saving thread; NULL: the saving thread tells the watchdog itself
- * (agree_alive). */
+/* Paths of one save; a is its scratch memory.  model: whose checkpoints a save may replace and remove.  moved:
+ * increases with each piece of bounded size that was written and with each sync, for the thread that waits for the
+ * saving thread; NULL: the saving thread tells the watchdog itself (agree_alive, through `control`). */
 typedef struct SavePaths {
 	Arena *a;
 	const char *dir, *temp, *final, *name;
-	const Rt *rt;
+	const RtModel *model;
+	Control *control;
 	_Atomic int64_t *moved;
 } SavePaths;
-SavePaths save_paths(Arena *a, const Rt *rt, int64_t step);
+SavePaths save_paths(const SaveSet *c, Arena *a, int64_t step);
 /* A file that is being written.  unsynced: bytes whose writing to the disk has not been started. */
 typedef struct SaveWriting { int fd; const SavePaths *at; int64_t unsynced; } SaveWriting;
 /* Called after `bytes` more were written: tells the watchdog, and from time to time starts writing to the disk.  False:
  * the disk failed; errno is set. */
 bool save_has_written(SaveWriting *w, int64_t bytes);
+bool save_leads(const SaveSet *c); /* places_leads */
 /* These are parts of a save.  False after a message. */
 bool save_make_folder(const SavePaths *at, Diag *d);
 /* checkpoint_has_file for this rank. */
@@ -39,10 +41,10 @@ bool save_has_file(const SaveSet *c, int section);
 bool save_write_file(const SaveSet *c, const SavePaths *at, SaveFile *f, Diag *d);
 /* Called by the rank that leads, when all files are there: writes what makes the folder a checkpoint.  index: "" where
  * there is none. */
-bool save_complete(const SavePaths *at, const char *state, const char *index, int64_t keep, Diag *d);
+bool save_complete(const SaveSet *c, const SavePaths *at, const char *state, const char *index, Diag *d);
 /* Called when all ranks know that the checkpoint is complete on all: if hosts have folders of their own, older
  * checkpoints are removed only now. */
-void save_ended(const SavePaths *at);
+void save_ended(const SaveSet *c, const SavePaths *at);
 /* Called after a write of bounded size or a sync, so that the watchdog can tell a slow disk from one that hangs.
  * Returns ok. */
 bool save_moved(const SavePaths *at, bool ok);
@@ -51,9 +53,11 @@ bool save_make_dir(Arena *a, const char *path); /* also makes the folders above 
 
 /* ---- places.c ---- */
 
-const SavePlaces *places_of(const Rt *rt); /* never NULL */
-/* Makes and removes a file of some bytes in the folder that this rank sees; false: errno is set. */
-bool places_try(const Rt *rt, Arena *a);
+/* p NULL: all ranks see rank 0's folder. */
+bool places_are_several(const SavePlaces *p); /* whether ranks save into several folders */
+bool places_gather(const SavePlaces *p);      /* SavePlaces.gathers */
+/* Makes and removes a file of some bytes in the folder; false: errno is set. */
+bool places_try(const char *dir, Arena *a);
 /* Whether a file has the name of those by which folders are tried; a killed run may have left one. */
 bool places_is_token(const char *name);
 /* ---- gather.c ---- */
@@ -64,11 +68,15 @@ bool gather_files(const SaveSet *c, const SavePaths *at, Diag *d);
 
 /* ---- resume_find.c ---- */
 
+/* A search for a checkpoint.  The options are the run's, where what is found sets --sync-init; control: NULL at one
+ * rank; parts_are_newer becomes true as RtPrivate's does. */
+typedef struct Finding { RtOptions *o; const World *world; Control *control; bool parts_are_newer; } Finding;
 /* Returns state.json of the checkpoint that --resume means, and sets *dir to its folder; all ranks continue from the
  * same one.  NULL after a message, or without one and *dir NULL: there is none (auto).  All ranks call it. */
-char *resume_find(const Rt *rt, RtOptions *o, const char **dir, Diag *d);
-/* Whether rank 0 reads for all: because of --sync-init, or because the others do not see what it found. */
-bool resume_is_sync(const Rt *rt);
+char *resume_find(Finding *f, const char **dir, Diag *d);
+/* Whether rank 0 reads for all: because of --sync-init, or because the others do not see what it found.  control: as in
+ * Finding. */
+bool resume_is_sync(const RtOptions *o, const World *w, const Control *control);
 
 /* ---- tidy.c ---- */
 

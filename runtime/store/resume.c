@@ -89,10 +89,10 @@ static bool read_loss_scale(json_t *v, LossScale *out)
 }
 
 /* Notes differences that do not affect the checkpoint but the bits of the following steps. */
-static void note_layout(json_t *layout, const Rt *rt, const char *path, Diag *d)
+static void note_layout(json_t *layout, int64_t ranks, const char *path, Diag *d)
 {
 	const struct { const char *key, *what; int64_t now; } counts[] = {
-		{"threads", "thread(s) a rank", device_threads()}, {"ranks", "rank(s)", MAX(rt->p->world.size, 1)}};
+		{"threads", "thread(s) a rank", device_threads()}, {"ranks", "rank(s)", ranks}};
 	for (int i = 0; i < COUNT_OF(counts); i++) {
 		int64_t then = json_integer_value(json_object_get(layout, counts[i].key));
 		if (then && then != counts[i].now)
@@ -101,9 +101,9 @@ static void note_layout(json_t *layout, const Rt *rt, const char *path, Diag *d)
 	}
 }
 
-static bool read_began(json_t *began, const Rt *rt, int64_t updates, const char *path, Diag *d)
+static bool read_began(
+	json_t *began, Optimizer *opt, const RtModel *m, int64_t updates, const char *path, Diag *d)
 {
-	const RtModel *m = rt->model;
 	for (int i = 0; i < m->n_tensors; i++) {
 		json_t *v = json_object_get(began, m->tensors[i].name);
 		int64_t n = json_integer_value(v);
@@ -114,7 +114,7 @@ static bool read_began(json_t *began, const Rt *rt, int64_t updates, const char 
 				m->tensors[i].name, updates);
 			return false;
 		}
-		optim_set_began(&rt->p->optim, m, i, n);
+		optim_set_began(opt, m, i, n);
 	}
 	return true;
 }
@@ -135,8 +135,8 @@ static bool read_root(json_t *root, const char *path, const Rt *rt, RtOptions *o
 	note_change(root, "versions", model->versions, path, d);
 	note_change(root, "options", model->options, path, d);
 	json_t *layout = json_object_get(root, "layout");
-	note_layout(layout, rt, path, d);
-	if (!read_began(json_object_get(root, "began"), rt, p->updates, path, d))
+	note_layout(layout, MAX(rt->p->world.size, 1), path, d);
+	if (!read_began(json_object_get(root, "began"), &rt->p->optim, model, p->updates, path, d))
 		return false;
 	json_t *hyper = o->hyper ? NULL : json_object_get(root, "hyper");
 	if (hyper) {
@@ -160,7 +160,9 @@ bool resume_begin(const Rt *rt, RtOptions *o, const char **dir, Progress *p, Dia
 	*dir = NULL;
 	if (!o->resume)
 		return true;
-	char *text = resume_find(rt, o, dir, d);
+	Finding f = {.o = o, .world = &rt->p->world, .control = rt->p->control};
+	char *text = resume_find(&f, dir, d);
+	rt->p->parts_are_newer |= f.parts_are_newer;
 	if (!text || !*dir)
 		return text;
 	const char *path = arena_printf(o->arena, "%s/state.json", *dir);
@@ -407,15 +409,15 @@ static int64_t verified(const Verifying *v)
 	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-static bool verify_end(Verifying *v, const Rt *rt, Diag *d)
+static bool verify_end(Verifying *v, Control *control, Diag *d)
 {
 	if (!v->has_thread)
 		return true;
 	int64_t seen = 0;
-	agree_files_begin(rt);
+	agree_files_begin(control);
 	while (!atomic_load(&v->ended))
-		agree_wait(rt, verified(v), &seen);
-	agree_files_end(rt);
+		agree_wait(control, verified(v), &seen);
+	agree_files_end(control);
 	pthread_join(v->thread, NULL);
 	if (!v->ok && v->said && d->out)
 		fputs(v->said, d->out);
@@ -533,7 +535,7 @@ static void take(const Loading *l, const Staging *staging)
 				spread_part(l, staging, want, t, to);
 			else
 				read_part(l, t, to);
-			agree_alive(l->set->rt);
+			agree_alive(l->set->rt->p->control);
 		}
 }
 
@@ -600,10 +602,11 @@ static bool find_givers(Loading *l, Diag *d)
 bool resume_load(const SaveSet *c, const char *dir, Arena *a, Diag *d)
 {
 	Held held;
-	const World *w = &c->rt->p->world;
-	bool sync = resume_is_sync(c->rt), reads = !sync || w->rank == 0;
+	const struct RtPrivate *run = c->rt->p;
+	const World *w = &run->world;
+	bool sync = resume_is_sync(run->options, w, run->control), reads = !sync || w->rank == 0;
 	Diag *later = agree_begin(&held, d);
-	Loading l = {.set = c, .dir = dir, .a = a, .d = later, .strict = resume_is_strict(c->rt->p->options)};
+	Loading l = {.set = c, .dir = dir, .a = a, .d = later, .strict = resume_is_strict(run->options)};
 	for (int s = 0; s < CHECKPOINT_SECTIONS; s++)
 		l.has[s] = NEW_N(a, bool, c->section[s].n + 1);
 	Checkpoint *from = reads ? checkpoint_open_here(a, dir, !l.strict, later) : NULL;
@@ -625,7 +628,7 @@ bool resume_load(const SaveSet *c, const char *dir, Arena *a, Diag *d)
 		l.d = agree_begin(&held, d);
 		ok = verify_begin(&v, dir, l.d);
 		take(&l, sync || parts ? &s : NULL);
-		ok = verify_end(&v, c->rt, l.d) && ok;
+		ok = verify_end(&v, run->control, l.d) && ok;
 		ok = agree_end(c->rt, &held, ok, d);
 	}
 	if (from)

@@ -31,29 +31,29 @@ static bool find(const RtOptions *o, Arena *a, const char **dir, Diag *d)
 
 /* Rank 0's text on all ranks, allocated in a; NULL: it has none.  It travels in pieces, because a gather takes as many
  * bytes from every rank. */
-static char *share_text(const Rt *rt, const char *mine, Arena *a)
+static char *share_text(const Finding *f, const char *mine, Arena *a)
 {
 	enum { PIECE = 1 << 16 };
-	const World *w = &rt->p->world;
+	const World *w = f->world;
 	int64_t size = mine ? (int64_t)strlen(mine) : -1, *sizes = NEW_N(a, int64_t, w->size);
 	char *piece = NEW_N(a, char, PIECE), *all = NEW_N(a, char, (int64_t)PIECE * w->size);
-	if (!control_all_gather(rt->p->control, &size, sizeof(size), sizes) || sizes[0] < 0)
+	if (!control_all_gather(f->control, &size, sizeof(size), sizes) || sizes[0] < 0)
 		return NULL;
 	char *text = NEW_N(a, char, sizes[0] + 1);
 	for (int64_t at = 0; at < sizes[0]; at += PIECE) {
 		int64_t n = MIN((int64_t)PIECE, sizes[0] - at);
 		if (w->rank == 0)
 			memcpy(piece, mine + at, (size_t)n);
-		if (!control_all_gather(rt->p->control, piece, n, all))
+		if (!control_all_gather(f->control, piece, n, all))
 			return NULL;
 		memcpy(text + at, all, (size_t)n);
 	}
 	return text;
 }
 
-bool resume_is_sync(const Rt *rt)
+bool resume_is_sync(const RtOptions *o, const World *w, const Control *control)
 {
-	return rt->p->options->sync_init && rt->p->world.size > 1 && rt->p->control;
+	return o->sync_init && w->size > 1 && control;
 }
 
 /* What a rank found: -1: it failed; 0: no checkpoint; 1: a checkpoint; 2: its host's part of one. */
@@ -98,18 +98,19 @@ static char *find_step(const RtOptions *o, const char **dir, int64_t step, Diag 
 }
 
 /* All ranks use what rank 0 found. */
-static char *find_for_all(const Rt *rt, RtOptions *o, char *text, const char **dir, Diag *d)
+static char *find_for_all(const Finding *f, char *text, const char **dir, Diag *d)
 {
-	bool reads = rt->p->world.rank == 0;
+	Arena *a = f->o->arena;
+	bool reads = f->world->rank == 0;
 	if (text && reads)
-		text = arena_printf(o->arena, "%s\n%s", *dir ? *dir : "", text);
-	text = share_text(rt, reads ? text : NULL, o->arena);
+		text = arena_printf(a, "%s\n%s", *dir ? *dir : "", text);
+	text = share_text(f, reads ? text : NULL, a);
 	if (!text) {
 		d->errors += !reads; /* rank 0 prints the message */
 		return NULL;
 	}
 	size_t n = strcspn(text, "\n");
-	*dir = n ? arena_strndup(o->arena, text, n) : NULL;
+	*dir = n ? arena_strndup(a, text, n) : NULL;
 	return text + n + 1;
 }
 
@@ -119,82 +120,84 @@ static bool is_same(const Seen *a, const Seen *b)
 }
 
 /* The joint result of all ranks. */
-typedef struct Found { Seen *all; bool failed, same, parts, rank0_alone; int other; int64_t step; } Found;
+typedef struct Joint { Seen *all; bool failed, same, parts, rank0_alone; int other; int64_t step; } Joint;
 
-static bool look_around(const Rt *rt, const char *text, const char *dir, Found *f, Arena *a)
+static bool look_around(const Finding *f, const char *text, const char *dir, Joint *j)
 {
-	const World *w = &rt->p->world;
+	const World *w = f->world;
+	const char *asked = f->o->resume;
 	Seen mine = seen_of(text, dir);
-	mine.asked = hash_bytes(rt->p->options->resume, strlen(rt->p->options->resume), 0);
-	*f = (Found){.all = NEW_N(a, Seen, w->size), .same = true, .parts = true, .rank0_alone = true, .step = INT64_MAX};
-	if (!control_all_gather(rt->p->control, &mine, sizeof(mine), f->all))
+	mine.asked = hash_bytes(asked, strlen(asked), 0);
+	*j = (Joint){.all = NEW_N(f->o->arena, Seen, w->size), .same = true, .parts = true, .rank0_alone = true,
+		.step = INT64_MAX};
+	if (!control_all_gather(f->control, &mine, sizeof(mine), j->all))
 		return false;
 	for (int r = 0; r < w->size; r++) {
-		const Seen *s = &f->all[r];
-		bool equal = is_same(s, &f->all[0]);
-		f->other = f->same && !equal ? r : f->other;
-		f->failed |= r ? false : s->found == FAILED;
-		f->same &= equal;
-		f->parts &= s->found == PART;
-		f->rank0_alone &= s->asked == f->all[0].asked && (equal || s->found <= NONE);
-		f->step = MIN(f->step, s->step);
+		const Seen *s = &j->all[r];
+		bool equal = is_same(s, &j->all[0]);
+		j->other = j->same && !equal ? r : j->other;
+		j->failed |= r ? false : s->found == FAILED;
+		j->same &= equal;
+		j->parts &= s->found == PART;
+		j->rank0_alone &= s->asked == j->all[0].asked && (equal || s->found <= NONE);
+		j->step = MIN(j->step, s->step);
 	}
 	return true;
 }
 
-static void say_other(const Rt *rt, const Found *f, const char *dir, Diag *d)
+/* where: its folder, or --resume. */
+static void say_other(const Joint *j, const char *where, Diag *d)
 {
-	const Seen *a = &f->all[0], *b = &f->all[f->other];
-	const char *where = dir ? dir : rt->p->options->resume;
-	int without = b->found <= NONE ? f->other : 0, with = b->found <= NONE ? 0 : f->other;
+	const Seen *a = &j->all[0], *b = &j->all[j->other];
+	int without = b->found <= NONE ? j->other : 0, with = b->found <= NONE ? 0 : j->other;
 	if (b->found <= NONE || a->found <= NONE)
 		diag_error(d, where, "rank %d has no checkpoint there, rank %d has: all ranks go on from one checkpoint",
 			without, with);
 	else
 		diag_error(d, where, "rank 0 has a checkpoint of step %" PRId64 " there, rank %d one of %s, of step %" PRId64
-			": all ranks go on from one checkpoint", a->step, f->other,
+			": all ranks go on from one checkpoint", a->step, j->other,
 			a->number != b->number ? "another run" : "the same run", b->step);
 }
 
-static char *agree_on(const Rt *rt, RtOptions *o, char *text, const char **dir, Diag *d)
+static char *agree_on(Finding *f, char *text, const char **dir, Diag *d)
 {
-	Found f;
-	if (!look_around(rt, text, *dir, &f, o->arena))
+	Joint j;
+	if (!look_around(f, text, *dir, &j))
 		return text;
-	if (f.parts && !f.same) {
-		rt->p->parts_are_newer = true;
-		if (f.all[rt->p->world.rank].step > f.step)
-			text = find_step(o, dir, f.step, d);
-		if (!look_around(rt, text, text ? *dir : NULL, &f, o->arena))
+	if (j.parts && !j.same) {
+		f->parts_are_newer = true;
+		if (j.all[f->world->rank].step > j.step)
+			text = find_step(f->o, dir, j.step, d);
+		if (!look_around(f, text, text ? *dir : NULL, &j))
 			return NULL;
 	}
-	if (f.failed || f.same)
+	if (j.failed || j.same)
 		return text;
-	if (f.rank0_alone && f.all[0].found == WHOLE) {
-		if (rt->p->world.rank == 0)
-			diag_note(d, *dir, "rank %d does not see it: rank 0 reads it for all", f.other);
-		o->sync_init = true;
-		return find_for_all(rt, o, text, dir, d);
+	if (j.rank0_alone && j.all[0].found == WHOLE) {
+		if (f->world->rank == 0)
+			diag_note(d, *dir, "rank %d does not see it: rank 0 reads it for all", j.other);
+		f->o->sync_init = true;
+		return find_for_all(f, text, dir, d);
 	}
-	say_other(rt, &f, *dir, d);
+	say_other(&j, *dir ? *dir : f->o->resume, d);
 	return NULL;
 }
 
-char *resume_find(const Rt *rt, RtOptions *o, const char **dir, Diag *d)
+char *resume_find(Finding *f, const char **dir, Diag *d)
 {
-	bool several = rt->p->world.size > 1 && rt->p->control, first = rt->p->world.rank == 0;
+	bool several = f->world->size > 1 && f->control, first = f->world->rank == 0;
 	char *said = NULL, *text = NULL;
 	size_t n = 0;
 	/* Messages are held back, because a rank that finds nothing is an error only in the light of what the others
 	 * find. */
 	Diag quiet = {.out = several && !first ? open_memstream(&said, &n) : NULL};
 	*dir = NULL;
-	if (!resume_is_sync(rt) || first)
-		text = find_text(o, dir, quiet.out ? &quiet : d);
+	if (!resume_is_sync(f->o, f->world, f->control) || first)
+		text = find_text(f->o, dir, quiet.out ? &quiet : d);
 	if (quiet.out)
 		fclose(quiet.out);
 	free(said);
-	if (resume_is_sync(rt))
-		return find_for_all(rt, o, text, dir, d);
-	return several ? agree_on(rt, o, text, dir, d) : text;
+	if (resume_is_sync(f->o, f->world, f->control))
+		return find_for_all(f, text, dir, d);
+	return several ? agree_on(f, text, dir, d) : text;
 }

@@ -28,7 +28,7 @@ bool save_moved(const SavePaths *at, bool ok)
 	if (at->moved)
 		atomic_fetch_add(at->moved, 1);
 	else
-		agree_alive(at->rt);
+		agree_alive(at->control);
 	return ok;
 }
 
@@ -53,7 +53,7 @@ static bool move_in_place(const SavePaths *at)
 		return true;
 	if (errno != EEXIST && errno != ENOTEMPTY)
 		return false;
-	if (!tidy_may_go(at->final, at->rt->model, true)) {
+	if (!tidy_may_go(at->final, at->model, true)) {
 		errno = EEXIST; /* what is there is no checkpoint of this model */
 		return false;
 	}
@@ -125,11 +125,11 @@ bool save_has_written(SaveWriting *w, int64_t bytes)
 	return save_moved(w->at, pass_on(w->fd));
 }
 
-static bool put_slice(SaveWriting *w, const Slice *s, DType dtype, int64_t offset, uint32_t *crc)
+static bool put_slice(const Rt *rt, SaveWriting *w, const Slice *s, DType dtype, int64_t offset, uint32_t *crc)
 {
 	bool ok = true;
 	int error = 0;
-	for (Slice piece = slice_begin(s); slice_next(w->at->rt, s, &piece, DEVICE_READ);) {
+	for (Slice piece = slice_begin(s); slice_next(rt, s, &piece, DEVICE_READ);) {
 		ok = ok && put_piece(w->fd, &piece, dtype, offset, crc) &&
 			save_has_written(w, piece.n * dtype_info[dtype].bytes);
 		error = ok || error ? error : errno;
@@ -139,7 +139,7 @@ static bool put_slice(SaveWriting *w, const Slice *s, DType dtype, int64_t offse
 }
 
 /* Writes the elements of a file, and sets the tensors' checksums to this rank's shares. */
-static bool write_parts(int fd, const SavePaths *at, SaveFile *f)
+static bool write_parts(const Rt *rt, int fd, const SavePaths *at, SaveFile *f)
 {
 	SaveWriting w = {.fd = fd, .at = at};
 	for (int i = 0; i < f->n; i++) {
@@ -147,7 +147,7 @@ static bool write_parts(int fd, const SavePaths *at, SaveFile *f)
 		if (!p->writes)
 			continue;
 		uint32_t crc = 0;
-		if (!put_slice(&w, &p->source, f->at[i].dtype, f->at[i].offset, &crc))
+		if (!put_slice(rt, &w, &p->source, f->at[i].dtype, f->at[i].offset, &crc))
 			return false;
 		f->at[i].crc = share_of(&f->at[i], &p->source, crc);
 	}
@@ -171,11 +171,11 @@ static bool failed(const SavePaths *at, const char *what, Diag *d)
 }
 
 /* Opens a file that exists; -1 after a message. */
-static int open_file(const SavePaths *at, const SaveFile *f, const Rt *rt, Diag *d)
+static int open_file(const SavePaths *at, const SaveFile *f, int rank, Diag *d)
 {
 	const char *path = arena_printf(at->a, "%s/%s", at->temp, f->name);
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0 && errno == ENOENT && rt->p->world.rank > 0)
+	if (fd < 0 && errno == ENOENT && rank > 0)
 		diag_error(d, path, "rank 0 made this file, host %s does not see it: --save needs a folder that all "
 			"hosts share; this checkpoint was dropped, earlier ones are as they were", agree_host());
 	else if (fd < 0)
@@ -205,20 +205,20 @@ bool save_write_file(const SaveSet *c, const SavePaths *at, SaveFile *f, Diag *d
 	}
 	if (c->own_files && !create_file(at, f, d))
 		return false;
-	int fd = open_file(at, f, c->rt, d);
+	int fd = open_file(at, f, c->rt->p->world.rank, d);
 	if (fd < 0)
 		return false;
-	bool ok = write_parts(fd, at, f) && (!c->own_files || write_crcs(fd, f)) && !fsync(fd);
+	bool ok = write_parts(c->rt, fd, at, f) && (!c->own_files || write_crcs(fd, f)) && !fsync(fd);
 	return save_moved(at, file_close(fd, ok)) || failed(at, f->name, d);
 }
 
 /* ---- the stages of a save ---- */
 
-SavePaths save_paths(Arena *a, const Rt *rt, int64_t step)
+SavePaths save_paths(const SaveSet *c, Arena *a, int64_t step)
 {
-	const char *name = checkpoint_name(a, step), *dir = rt->p->options->save;
+	const char *name = checkpoint_name(a, step), *dir = c->rt->p->options->save;
 	return (SavePaths){.a = a, .dir = dir, .name = name, .temp = arena_printf(a, "%s/.%s", dir, name),
-		.final = arena_printf(a, "%s/%s", dir, name), .rt = rt};
+		.final = arena_printf(a, "%s/%s", dir, name), .model = c->rt->model, .control = c->rt->p->control};
 }
 
 bool save_make_folder(const SavePaths *at, Diag *d)
@@ -239,7 +239,12 @@ static bool write_text(const SavePaths *at, const char *name, const char *text, 
 	return save_moved(at, file_write(path, text, (int64_t)strlen(text))) || failed(at, name, d);
 }
 
-bool save_complete(const SavePaths *at, const char *state, const char *index, int64_t keep, Diag *d)
+bool save_leads(const SaveSet *c)
+{
+	return places_leads(c->rt->p->places, &c->rt->p->world);
+}
+
+bool save_complete(const SaveSet *c, const SavePaths *at, const char *state, const char *index, Diag *d)
 {
 	if (*index && !write_text(at, "index.json", index, d))
 		return false;
@@ -256,8 +261,8 @@ bool save_complete(const SavePaths *at, const char *state, const char *index, in
 		diag_error(d, at->dir, "`latest` could not be moved to %s: %s", at->name, strerror(errno));
 		return false;
 	}
-	if (places_of(at->rt)->n < 2)
-		tidy_keep(at, keep);
+	if (!places_are_several(c->rt->p->places))
+		tidy_keep(at, c->rt->p->options->keep);
 	return true;
 }
 
@@ -331,9 +336,9 @@ static void join_crcs(const SaveSet *c, SaveFile *f)
 }
 
 /* Rank 0 finishes a file that all ranks wrote into. */
-static bool finish_file(const SavePaths *at, const SaveFile *f, const Rt *rt, Diag *d)
+static bool finish_file(const SavePaths *at, const SaveFile *f, int rank, Diag *d)
 {
-	int fd = open_file(at, f, rt, d);
+	int fd = open_file(at, f, rank, d);
 	if (fd < 0)
 		return false;
 	return save_moved(at, file_close(fd, write_crcs(fd, f) && !fsync(fd))) || failed(at, f->name, d);
@@ -345,12 +350,12 @@ static bool complete(Save *s, Diag *d)
 	const SaveSet *c = s->c;
 	Buf state = {0}, index = {0};
 	for (int i = 0; i < CHECKPOINT_SECTIONS && !c->own_files; i++)
-		if (save_has_file(c, i) && !finish_file(&s->at, &c->file[i], c->rt, d))
+		if (save_has_file(c, i) && !finish_file(&s->at, &c->file[i], c->rt->p->world.rank, d))
 			return false;
 	save_put_state(&state, c, s->progress);
 	if (c->kind != CHECKPOINT_FULL)
 		save_put_index(&index, c);
-	bool ok = save_complete(&s->at, state.at, index.at ? index.at : "", c->rt->p->options->keep, d);
+	bool ok = save_complete(c, &s->at, state.at, index.at ? index.at : "", d);
 	buf_free(&state);
 	buf_free(&index);
 	return ok;
@@ -362,34 +367,34 @@ static bool stage(Save *s, SaveStage *run, bool all_ranks, Diag *d)
 	const Rt *rt = s->c->rt;
 	Held held;
 	Diag *later = agree_begin(&held, d);
-	agree_files_begin(rt);
-	bool ok = (!all_ranks && !places_leads(rt)) || run(s, later);
-	agree_files_end(rt);
+	agree_files_begin(rt->p->control);
+	bool ok = (!all_ranks && !save_leads(s->c)) || run(s, later);
+	agree_files_end(rt->p->control);
 	return agree_end(rt, &held, ok, d);
 }
 
-void save_ended(const SavePaths *at)
+void save_ended(const SaveSet *c, const SavePaths *at)
 {
-	if (places_of(at->rt)->n > 1 && places_leads(at->rt))
-		tidy_keep(at, at->rt->p->options->keep);
+	if (places_are_several(c->rt->p->places) && save_leads(c))
+		tidy_keep(at, c->rt->p->options->keep);
 }
 
 bool save_run(const SaveSet *c, const Progress *p, Diag *d)
 {
 	Arena *a = arena_new();
-	Save s = {c, p, save_paths(a, c->rt, p->step)};
+	Save s = {c, p, save_paths(c, a, p->step)};
 	average_begin(c->rt);
-	bool gathers = places_of(c->rt)->gathers;
+	bool gathers = places_gather(c->rt->p->places);
 	bool ok = stage(&s, create, false, d) && (gathers ? gather_files(c, &s.at, d) : stage(&s, fill, true, d));
 	for (int i = 0; i < CHECKPOINT_SECTIONS && ok && !c->own_files && !gathers; i++)
 		if (c->file[i].n)
 			join_crcs(c, &(SaveFile){.at = c->file[i].at, .n = c->file[i].n});
 	ok = ok && stage(&s, complete, false, d);
 	average_end(c->rt);
-	if (!ok && places_leads(c->rt))
+	if (!ok && save_leads(c))
 		save_drop(&s.at);
 	if (ok)
-		save_ended(&s.at);
+		save_ended(c, &s.at);
 	arena_free(a);
 	return ok;
 }

@@ -89,29 +89,27 @@ static void put_layout(Buf *b, Arena *a, const SaveSet *c)
 }
 
 /* The parameters whose states began later than the run. */
-static void put_began(Buf *b, Arena *a, const Rt *rt)
+static void put_began(Buf *b, Arena *a, const RtModel *m, const Optimizer *opt)
 {
-	const RtModel *m = rt->model;
 	const char *comma = ",\n  \"began\": {";
 	for (int i = 0; i < m->n_tensors; i++)
-		if (m->tensors[i].trainable && rt->p->optim.began[i]) {
+		if (m->tensors[i].trainable && opt->began[i]) {
 			buf_printf(b, "%s\"%s\": %" PRId64, comma, str_escape(a, ESCAPE_JSON, m->tensors[i].name),
-				rt->p->optim.began[i]);
+				opt->began[i]);
 			comma = ", ";
 		}
 	buf_printf(b, *comma == ',' && comma[1] == ' ' ? "}" : "");
 }
 
 /* For a checkpoint spread over several folders: which ranks' files are in this one. */
-static void put_part(Buf *b, const Rt *rt)
+static void put_part(Buf *b, const SavePlaces *p, const World *w)
 {
-	const SavePlaces *p = places_of(rt);
 	const char *comma = "";
-	if (p->n < 2)
+	if (!places_are_several(p))
 		return;
 	buf_printf(b, ",\n  \"part\": {\"run\": \"%016" PRIx64 "\", \"folders\": %d, \"ranks\": [", p->run, p->n);
-	for (int r = 0; r < rt->p->world.size; r++)
-		if (p->lead[r] == p->lead[rt->p->world.rank]) {
+	for (int r = 0; r < w->size; r++)
+		if (p->lead[r] == p->lead[w->rank]) {
 			buf_printf(b, "%s%d", comma, r);
 			comma = ", ";
 		}
@@ -148,8 +146,8 @@ void save_put_state(Buf *b, const SaveSet *c, const Progress *p)
 		buf_printf(b, ",\n  \"hyper\": ");
 		hyper_put(b, a, m, rt->p->hyper);
 	}
-	put_began(b, a, rt);
-	put_part(b, rt);
+	put_began(b, a, m, &rt->p->optim);
+	put_part(b, rt->p->places, &rt->p->world);
 	buf_printf(b, "\n}\n");
 	arena_free(a);
 }

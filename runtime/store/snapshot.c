@@ -38,9 +38,9 @@ struct Snapshot {
 	size_t n_said;
 };
 
-SaveState save_state(const Rt *rt)
+SaveState save_state(const Snapshot *s)
 {
-	return rt->p->snapshot ? (SaveState)atomic_load(&rt->p->snapshot->state) : SAVE_NONE;
+	return s ? (SaveState)atomic_load(&s->state) : SAVE_NONE;
 }
 
 /* The offset in a file at which the elements of its tensors begin. */
@@ -72,11 +72,11 @@ static int64_t copy_of(SaveFile *out, const SaveFile *f, char *at, Arena *a)
 
 /* Maps the memory of this rank's copy.  Its pages are touched at the start, because faulting them in during the first
  * save is slow.  NULL after a message. */
-static char *map_copy(const Rt *rt, int64_t bytes, Diag *d)
+static char *map_copy(int64_t bytes, const char *program, Diag *d)
 {
 	void *p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED) {
-		diag_error(d, rt->p->options->program, "%" PRId64 " bytes for a snapshot cannot be mapped: %s (without "
+		diag_error(d, program, "%" PRId64 " bytes for a snapshot cannot be mapped: %s (without "
 			"--save-every none is wanted)", bytes, strerror(errno));
 		return NULL;
 	}
@@ -94,7 +94,7 @@ bool snapshot_open(SaveSet *c, Diag *d)
 	Snapshot *s = NEW(c->arena, Snapshot);
 	s->set = *c;
 	s->bytes = planned;
-	if (planned && !(s->at = map_copy(c->rt, planned, d)))
+	if (planned && !(s->at = map_copy(planned, c->rt->p->options->program, d)))
 		return false;
 	for (int i = 0; i < CHECKPOINT_SECTIONS; i++)
 		at += copy_of(&s->set.file[i], &c->file[i], s->at + at, c->arena);
@@ -166,10 +166,10 @@ static void *write_snapshot(void *context)
 {
 	Snapshot *s = context;
 	Diag d = {.out = open_memstream(&s->said, &s->n_said)};
-	bool first = places_leads(s->set.rt), ok = write_files(s, &d);
+	bool first = save_leads(&s->set), ok = write_files(s, &d);
 	atomic_store(&s->state, ok ? SAVE_WRITTEN : SAVE_FAILED);
-	if (ok && first && wait_for_all(s) && !save_complete(&s->paths, s->json.at, s->index.at ? s->index.at : "",
-		s->set.rt->p->options->keep, &d))
+	if (ok && first && wait_for_all(s) && !save_complete(&s->set, &s->paths, s->json.at,
+		s->index.at ? s->index.at : "", &d))
 		atomic_store(&s->state, SAVE_FAILED);
 	if (d.out)
 		fclose(d.out);
@@ -198,7 +198,7 @@ static bool make_folder(Snapshot *s, Diag *d)
 {
 	Held held;
 	Diag *later = agree_begin(&held, d);
-	bool ok = !places_leads(s->set.rt) || save_make_folder(&s->paths, later);
+	bool ok = !save_leads(&s->set) || save_make_folder(&s->paths, later);
 	return agree_end(s->set.rt, &held, ok, d);
 }
 
@@ -237,9 +237,9 @@ static void begin_thread(Snapshot *s)
 bool snapshot_begin(SaveSet *c, const Progress *p, Diag *d)
 {
 	Snapshot *s = c->snapshot;
-	bool first = places_leads(c->rt);
+	bool first = save_leads(c);
 	s->a = arena_new();
-	s->paths = save_paths(s->a, c->rt, p->step);
+	s->paths = save_paths(c, s->a, p->step);
 	s->all_written = s->dropped = false;
 	if (!make_folder(s, d)) {
 		forget(s);
@@ -271,10 +271,11 @@ static bool say(const Snapshot *s, Diag *d)
 static void wait_for_thread(Snapshot *s, bool all)
 {
 	int64_t seen = atomic_load(&s->moved);
-	agree_files_begin(s->set.rt);
+	Control *control = s->set.rt->p->control;
+	agree_files_begin(control);
 	while (all ? !atomic_load(&s->ended) : atomic_load(&s->state) == SAVE_WRITING)
-		agree_wait(s->set.rt, atomic_load(&s->moved), &seen);
-	agree_files_end(s->set.rt);
+		agree_wait(control, atomic_load(&s->moved), &seen);
+	agree_files_end(control);
 }
 
 static void join(Snapshot *s)
@@ -307,10 +308,10 @@ bool snapshot_end(SaveSet *c, Diag *d)
 		ok = atomic_load(&s->state) == SAVE_WRITTEN || say(s, later);
 		ok = agree_end(c->rt, &held, ok, d);
 	}
-	if (!ok && places_leads(c->rt))
+	if (!ok && save_leads(c))
 		save_drop(&s->paths);
 	if (ok)
-		save_ended(&s->paths);
+		save_ended(c, &s->paths);
 	forget(s);
 	return ok;
 }

@@ -7,7 +7,11 @@
  *   snapshot.c   a save beside the steps: a copy in memory, and a thread that writes it
  *   places.c     whether all ranks see the folder; gather.c: what to do where they do not
  *   folder.c     what lies in the folder of --save, and whose it is; tidy.c: what goes from it
- *   resume.c     a checkpoint back into a run; resume_find.c: which */
+ *   resume.c     a checkpoint back into a run; resume_find.c: which
+ *
+ * A function takes the parts of a run that it needs; those that take the whole run (Rt, SaveSet.rt) move the elements
+ * of tensors, agree with other ranks or set what a checkpoint says of the run, and exec's functions for that (slice_*,
+ * device_*, staging_*, agree_end, hyper_from) take the run. */
 #ifndef SHARDC_RUNTIME_STORE_H
 #define SHARDC_RUNTIME_STORE_H
 
@@ -73,15 +77,15 @@ bool save_run(const SaveSet *c, const Progress *p, Diag *d);
 typedef struct SavePlaces { int *lead; int n; bool gathers; uint64_t run; } SavePlaces;
 /* Called once rank 0 has its folder; allocates in a.  All ranks call it; false after a message. */
 bool places_find(SavePlaces *p, const Rt *rt, Arena *a, Diag *d);
-/* Whether this rank makes and completes the checkpoint's folder that it sees. */
-bool places_leads(const Rt *rt);
+/* Whether this rank makes and completes the checkpoint's folder that it sees.  p NULL: all see rank 0's. */
+bool places_leads(const SavePlaces *p, const World *w);
 
 /* ---- snapshot.c ---- */
 
 /* This rank's part of the save under way beside the steps: there is none; its files are being written; are on the disk;
  * could not be written. */
 typedef enum SaveState { SAVE_NONE, SAVE_WRITING, SAVE_WRITTEN, SAVE_FAILED } SaveState;
-SaveState save_state(const Rt *rt);
+SaveState save_state(const Snapshot *s); /* NULL: saves do not go on beside steps */
 /* Called after save_init: maps memory for the copy, and makes copies of c->file whose elements are found there. */
 bool snapshot_open(SaveSet *c, Diag *d);
 void snapshot_close(SaveSet *c);
@@ -95,10 +99,12 @@ bool snapshot_end(SaveSet *c, Diag *d);
 
 /* ---- folder.c ---- */
 
-/* Called by rank 0 before the first step: makes the folder of --save and locks it for this process.  False after a
- * message: it belongs to another run, or cannot be written. */
+/* Called by rank 0 before the first step, and by other ranks that lead: makes the folder of --save and locks it for
+ * this process.  parts_are_newer: a later checkpoint of this model that is one host's part does not count as another
+ * run's (RtPrivate).  False after a message: it belongs to another run, or cannot be written. */
 typedef struct RunFolder { int fd; const char *made; } RunFolder; /* fd -1: not open */
-bool folder_open(RunFolder *f, const Rt *rt, int64_t first_step, Diag *d);
+bool folder_open(
+	RunFolder *f, const RtOptions *o, const RtModel *m, int64_t first_step, bool parts_are_newer, Diag *d);
 void folder_close(RunFolder *f);
 
 /* ---- resume.c ---- */

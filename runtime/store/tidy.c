@@ -131,7 +131,7 @@ bool tidy_begun(const SavePaths *at)
 	int dir = open_save(at), error;
 	if (dir < 0)
 		return errno == ENOENT;
-	bool ok = remove_hidden(dir, strrchr(at->temp, '/') + 1, at->rt->model);
+	bool ok = remove_hidden(dir, strrchr(at->temp, '/') + 1, at->model);
 	error = errno;
 	close(dir);
 	errno = error;
@@ -159,7 +159,7 @@ static void drop(const SavePaths *at, int dir, const char *name)
 {
 	const char *hidden = arena_printf(at->a, ".%s", name);
 	int fd = open_folder(dir, name);
-	if (fd >= 0 && may_go(fd, at->rt->model, false) && !renameat(dir, name, dir, hidden) && empty(fd))
+	if (fd >= 0 && may_go(fd, at->model, false) && !renameat(dir, name, dir, hidden) && empty(fd))
 		unlinkat(dir, hidden, AT_REMOVEDIR);
 	if (fd >= 0)
 		close(fd);
@@ -174,12 +174,12 @@ void tidy_keep(const SavePaths *at, int64_t keep)
 		const char *name = arena_strdup(at->a, e->d_name), *self = at->name;
 		int64_t step;
 		if (name[0] == '.' && checkpoint_is_name(name + 1, &step)) {
-			save_moved(at, remove_hidden(dir, name, at->rt->model));
+			save_moved(at, remove_hidden(dir, name, at->model));
 		} else if (places_is_token(name)) {
 			unlinkat(dir, name, 0); /* left by a killed run: the ranks of this one have already finished looking for
 			                         * theirs */
 		} else if (keep && checkpoint_is_name(name, &step) && compare_names(&name, &self) <= 0 &&
-			tidy_may_go(arena_printf(at->a, "%s/%s", at->dir, name), at->rt->model, false)) {
+			tidy_may_go(arena_printf(at->a, "%s/%s", at->dir, name), at->model, false)) {
 			vec_push(at->a, &names, name);
 		}
 	}

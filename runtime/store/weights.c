@@ -133,9 +133,8 @@ static bool check_tensor(const RtModel *m, const RtTensor *t, MappedFile *files,
 	return false;
 }
 
-static bool open_files(const Rt *rt, bool from_checkpoint, MappedFile *files, Diag *d)
+static bool open_files(const RtModel *m, bool from_checkpoint, MappedFile *files, Diag *d)
 {
-	const RtModel *m = rt->model;
 	bool ok = true;
 	for (int i = 0; i < m->n_tensors && ok; i++)
 		if (wants_file(&m->tensors[i], from_checkpoint))
@@ -143,9 +142,9 @@ static bool open_files(const Rt *rt, bool from_checkpoint, MappedFile *files, Di
 	return ok;
 }
 
-static const char *in_file(const Rt *rt, const RtTensor *t, const MappedFile *files)
+static const char *in_file(const RtModel *m, const RtTensor *t, const MappedFile *files)
 {
-	return files[file_index(rt->model, t->file)].map + t->file_offset;
+	return files[file_index(m, t->file)].map + t->file_offset;
 }
 
 /* in: NULL on ranks that get the elements from rank 0. */
@@ -181,13 +180,13 @@ static void load_contents(const Rt *rt, bool from_checkpoint, const MappedFile *
 			continue;
 		const Slice mine[] = {slice_at_rest(rt, t), slice_master(rt, t)};
 		bool reader = !s || rt->p->world.rank == 0;
-		const char *in = t->file && reader ? in_file(rt, t, files) : NULL;
+		const char *in = t->file && reader ? in_file(rt->model, t, files) : NULL;
 		for (int k = 0; k < COUNT_OF(mine) && (t->init || t->fill != 0 || in); k++)
 			for (Slice piece = slice_begin(&mine[k]); slice_next(rt, &mine[k], &piece, DEVICE_WRITE);)
 				make_elements(t, &piece, in);
 		if (t->file && s)
 			spread(rt, t, in, s);
-		agree_alive(rt);
+		agree_alive(rt->p->control);
 	}
 }
 
@@ -199,7 +198,7 @@ bool weights_load(const Rt *rt, bool from_checkpoint, Diag *d)
 	Held held;
 	Diag *later = agree_begin(&held, d);
 	bool sync = rt->p->comm && rt->p->options->sync_init;
-	bool ok = (sync && rt->p->world.rank != 0) || open_files(rt, from_checkpoint, files, later);
+	bool ok = (sync && rt->p->world.rank != 0) || open_files(m, from_checkpoint, files, later);
 	ok = agree_end(rt, &held, ok, d);
 	if (ok) {
 		Staging s = {0};

@@ -24,7 +24,7 @@ static LossScale first_scale(const RtModel *model)
 static StepAsked take_asked(const Rt *rt)
 {
 	int stop = rt->p->control ? control_stop_signal(rt->p->control) : 0;
-	SaveState save = save_state(rt);
+	SaveState save = save_state(rt->p->snapshot);
 	return (StepAsked){.stop = MAX(stop, atomic_load(&report_stop_signal)), .reload = hyper_take_signal(),
 		.save = atomic_exchange(&report_save_signal, 0), .written = save == SAVE_WRITTEN,
 		.save_failed = save == SAVE_FAILED};
@@ -381,17 +381,22 @@ void session_advance(Session *s)
 	p->samples += session_samples(s);
 }
 
+static bool open_folder(Session *s, Diag *d)
+{
+	return folder_open(&s->folder, &s->o, s->rt.model, s->first_step, s->p.parts_are_newer, d);
+}
+
 int session_folder(Session *s)
 {
 	Held held;
 	if (!s->o.save)
 		return EXIT_DONE;
 	Diag *d = agree_begin(&held, s->d);
-	bool ok = !session_is_first(s) || folder_open(&s->folder, &s->rt, s->first_step, d);
+	bool ok = !session_is_first(s) || open_folder(s, d);
 	if (!agree_end(&s->rt, &held, ok, s->d) || !places_find(&s->places, &s->rt, s->p.arena, s->d))
 		return EXIT_INPUT;
 	d = agree_begin(&held, s->d);
-	ok = session_is_first(s) || !places_leads(&s->rt) || folder_open(&s->folder, &s->rt, s->first_step, d);
+	ok = session_is_first(s) || !places_leads(&s->places, &s->p.world) || open_folder(s, d);
 	return agree_end(&s->rt, &held, ok, s->d) ? EXIT_DONE : EXIT_INPUT;
 }
 
