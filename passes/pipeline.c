@@ -192,8 +192,8 @@ static bool is_reached(const PassVec *todo, const PassVec *stop, const PassInfo 
 	return false;
 }
 
-/* Finds which passes are run and where the list ends; false after a message. */
-static bool prepare(Show *show, PassVec *todo, PassVec *stop, const char *names, Diag *d)
+/* Finds which passes are run on m, which was read, and where the list ends; false after a message. */
+static bool prepare(Show *show, const Module *m, PassVec *todo, PassVec *stop, const char *names, Diag *d)
 {
 	const PipelineView *v = show->view;
 	bool ok = parse_names(show->scratch, names, "--passes", todo, d);
@@ -210,14 +210,14 @@ static bool prepare(Show *show, PassVec *todo, PassVec *stop, const char *names,
 			diag_error(d, "--stop-after", "pass %s is not among those that are run", stop->at[i]->name);
 			ok = false;
 		}
-	return ok && (!v->dump_dir || dumps_open(&show->dumps, v->dump_dir, todo->n, show->scratch, d));
+	return ok && (!v->dump_dir || dumps_open(&show->dumps, v->dump_dir, m->text, todo->n, show->scratch, d));
 }
 
-/* The module has been run, or refused after some of its dumps.  m: the module that was read. */
-static void finish(Show *show, const Module *m, Diag *d)
+/* The module has been run, or refused after some of its dumps. */
+static void finish(Show *show, Diag *d)
 {
 	if (show->dumps.dir)
-		dumps_tidy(&show->dumps, m->text, d);
+		dumps_tidy(&show->dumps, d);
 	check_free(show->check);
 	free(show->text);
 	arena_free(show->scratch);
@@ -334,7 +334,7 @@ bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync
 	Show show = {.view = v, .scratch = arena_new(), .check = v->check ? check_new(v->check) : NULL};
 	PassVec todo = {0}, stop = {0};
 	int fork = 0;
-	bool ok = prepare(&show, &todo, &stop, NULL, d);
+	bool ok = prepare(&show, m, &todo, &stop, NULL, d);
 	while (fork < todo.n && todo.at[fork]->from < LEVEL_SHARD && todo.at[fork]->to < LEVEL_SHARD)
 		fork++;
 	const PassInfo *last = stop.n ? stop.at[0] : NULL;
@@ -357,7 +357,7 @@ bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync
 	d->quiet = false;
 	if (ok && !ended && out->of[VARIANT_LAST]->level == LEVEL_PLAN)
 		ok = check_slots(out, "--schedule-in", d) && check_limit(out, o, d);
-	finish(&show, m, d);
+	finish(&show, d);
 	return ok;
 }
 
@@ -371,9 +371,9 @@ bool pipeline_run(Module *m, const Options *o, const PipelineView *v, const char
 {
 	Show show = {.view = v, .scratch = arena_new(), .check = v->check ? check_new(v->check) : NULL};
 	PassVec todo = {0}, stop = {0};
-	bool ok = prepare(&show, &todo, &stop, names, d);
+	bool ok = prepare(&show, m, &todo, &stop, names, d);
 	ok = ok && ir_verify(m, NULL, d)
 		&& run_some(m, o, &todo, 0, todo.n, stop.n ? stop.at[0] : NULL, names, &show, d);
-	finish(&show, m, d);
+	finish(&show, d);
 	return ok;
 }
