@@ -18,8 +18,8 @@ bool dumps_open(Dumps *w, const char *dir, const char *input, int passes, Arena 
  * the file's.  It replaces a dump of an earlier run.  False after a message, also where the name is taken by the input
  * or by what is no dump. */
 bool dumps_write(Dumps *w, int number, const char *pass, const char *variant, const char *text, Diag *d);
-/* Removes dumps of earlier runs that this one did not write, except its input: regular files, not links, whose name is a
- * dump's and whose first line is one that dumps_write wrote. */
+/* Removes dumps of earlier runs that this one did not write, except its input: regular files, not links, whose name is
+ * a dump's and whose first line is one that dumps_write wrote. */
 void dumps_tidy(const Dumps *w, Diag *d);
 
 #endif

@@ -65,8 +65,8 @@ static bool read_launcher(const Launcher *l, Found *out, const char *where, Diag
 		return true;
 	if (!is_set(l->rank) || !is_set(l->size)) {
 		bool rank = is_set(l->rank);
-		diag_error(d, where, "the variable %s is set and %s is not: a launcher sets both; unset it, or start "
-			"the ranks with --ranks", rank ? l->rank : l->size, rank ? l->size : l->rank);
+		diag_error(d, where, "the variable %s is set and %s is not: a launcher sets both; unset it where "
+			"none started this rank", rank ? l->rank : l->size, rank ? l->size : l->rank);
 		return false;
 	}
 	if (!read_number(l->size, 1, MOST, 1, &out->size, where, d) ||
@@ -113,8 +113,24 @@ static bool check_shm(const Found *found, Communicator comm, const char *where, 
 	return true;
 }
 
+/* Warns of tasks that --comm has to ask for to be ranks: without it each of them is a run. Variables of a task alone,
+ * or of which one is missing, are those of a batch job. */
+static void warn_unasked(const char *const *comms, const char *where, Diag *d)
+{
+	Communicator c = comm_fitting(2, 2, has_nccl(comms));
+	for (int i = 0; i < COUNT_OF(launchers); i++) {
+		const Launcher *l = &launchers[i];
+		const char *rank = getenv(l->rank), *size = getenv(l->size);
+		if (l->asked && rank && *rank && size && strtol(size, NULL, 10) > 1)
+			diag_warn(d, where, "this is task %s of %s by %s and %s, and every one of them is a run by itself: "
+				"--comm=%s makes them ranks of one; --comm=self, or --comm=shm beside --ranks, leaves them as they are",
+				rank, size, l->rank, l->size, comm_info[c].text);
+	}
+}
+
 /* Finds the launcher whose variables count.  False after a message. */
-static bool find_launcher(Found *out, Communicator comm, const char *where, Diag *d)
+static bool find_launcher(
+	Found *out, Communicator comm, const char *const *comms, const char *where, Diag *d)
 {
 	*out = (Found){.size = 1, .local_size = 1};
 	for (int i = 0; i < COUNT_OF(launchers); i++) {
@@ -139,6 +155,8 @@ static bool find_launcher(Found *out, Communicator comm, const char *where, Diag
 		if (!out->by || out->size == 1)
 			*out = f;
 	}
+	if (!comm && !out->by)
+		warn_unasked(comms, where, d);
 	return check_shm(out, comm, where, d);
 }
 
@@ -292,7 +310,7 @@ bool launch_find(Launch *l, const RtOptions *o, const char *const *comms, Arena 
 	if (is_set("SHARDRT_RANK")) {
 		if (!find_parent(l, o->program, a, d))
 			return false;
-	} else if (!find_launcher(&f, comm, o->program, d)) {
+	} else if (!find_launcher(&f, comm, comms, o->program, d)) {
 		return false;
 	} else if (f.size > 1) {
 		if (o->text[OPT_ranks]) {

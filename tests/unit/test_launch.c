@@ -108,6 +108,30 @@ static void launchers_variables_are_read(void)
 	}
 }
 
+/* Tasks of srun that --comm does not name as ranks are runs of their own, which is said; what one task or a batch job
+ * has set, and tasks that a launcher numbers, are no such case. */
+static void tasks_that_run_alone_are_named(void)
+{
+#define TASK "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2"
+	static const struct { const char *environment, *flags; bool warned; } cases[] = {
+		{TASK, "", true}, {TASK, "--ranks=3", true}, {TASK, "--comm=self", false},
+		{TASK, "--comm=shm --ranks=3", false}, {TASK, "--comm=mpi", false},
+		{"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1", "", false}, {"SLURM_PROCID=0", "", false},
+		{"SLURM_STEP_NUM_TASKS=2", "", false}, {TASK " RANK=0 WORLD_SIZE=1", "", false},
+		{TASK " " MPIRUN("0", "2"), "", false}};
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		Arena *a = arena_new();
+		Launch l;
+		char said[1000] = "", message[2000];
+		bool ok = find(cases[i].environment, cases[i].flags, &l, a, said, sizeof(said));
+		bool warned = strstr(said, "warning: this is task 1 of 2 by SLURM_PROCID and SLURM_STEP_NUM_TASKS, and every "
+			"one of them is a run by itself: --comm=mpi makes them ranks of one");
+		snprintf(message, sizeof(message), "[%s] [%s]: %s", cases[i].environment, cases[i].flags, said);
+		UNIT_CHECK(ok && warned == cases[i].warned && (warned || !*said), message);
+		arena_free(a);
+	}
+}
+
 static void contradictions_are_refused(void)
 {
 	for (int i = 0; i < COUNT_OF(bad_cases); i++) {
@@ -173,6 +197,7 @@ void suite_launch(void)
 {
 	CU_pSuite s = CU_add_suite("launch", NULL, NULL);
 	CU_ADD_TEST(s, launchers_variables_are_read);
+	CU_ADD_TEST(s, tasks_that_run_alone_are_named);
 	CU_ADD_TEST(s, contradictions_are_refused);
 	CU_ADD_TEST(s, secrets_are_long_and_files_private);
 }
