@@ -213,19 +213,19 @@ static int dtypes_width(const Plan *p, Arena *a)
 	return width;
 }
 
-static void text_unit(FILE *f, const Plan *p, int i, const Counts *c, Arena *a)
+/* dtypes: the width of their column. owners: there is a column of them. */
+static void text_unit(FILE *f, const Plan *p, int i, const Counts *c, int dtypes, bool owners, Arena *a)
 {
-	int width = dtypes_width(p, a);
 	const LayoutUnit *u = &p->layout->unit[i];
 	const PlanUnit *unit = &p->unit[i];
 	int64_t bytes = rest_bytes(u, layout_split(u->strategy, &p->who).ranks);
-	if (width)
-		fprintf(f, " %-*s", width, dtypes_of(u, a));
-	if (any_owner(p))
+	if (dtypes)
+		fprintf(f, " %-*s", dtypes, dtypes_of(u, a));
+	if (owners)
 		fprintf(f, " %6s", u->owner < 0 ? "-" : arena_printf(a, "%d", u->owner));
 	fprintf(f, " %6d %13" PRId64 " %13" PRId64 " %9" PRId64 " %10s %7d %7d", unit->n_params, unit->elements,
 		unit->trainable, plan_padding(u, unit->elements, &p->who), plan_human(a, bytes), c->gathers, c->reduces);
-	if (any_owner(p))
+	if (owners)
 		fprintf(f, " %10d", c->broadcasts);
 	if (*unit->first)
 		fprintf(f, "  %s .. %s", str_escape(a, ESCAPE_IR, unit->first), str_escape(a, ESCAPE_IR, unit->last));
@@ -236,18 +236,17 @@ void plan_text_units(FILE *f, const Plan *p)
 {
 	Arena *a = arena_new();
 	const Counts *counts = count_by_unit(p, a);
-	int width = name_width(p);
-	if (p->layout->n_units) {
-		int dtypes = dtypes_width(p, a);
+	int width = name_width(p), dtypes = dtypes_width(p, a);
+	bool owners = any_owner(p);
+	if (p->layout->n_units)
 		fprintf(f, "%-*s  %-13s%s%s %6s %13s %13s %9s %10s %7s %7s%s  %s\n", width, "unit", "strategy",
-			dtypes ? arena_printf(a, " %-*s", dtypes, "dtypes") : "", any_owner(p) ? "  owner" : "",
+			dtypes ? arena_printf(a, " %-*s", dtypes, "dtypes") : "", owners ? "  owner" : "",
 			"params", "elements", "trainable", "padding", "bytes/rank", "gathers", "reduces",
-			any_owner(p) ? " broadcasts" : "", "first .. last use");
-	}
+			owners ? " broadcasts" : "", "first .. last use");
 	for (int i = 0; i < p->layout->n_units; i++) {
 		fprintf(f, "%-*s  %-13s", width, str_escape(a, ESCAPE_IR, p->unit[i].name),
 			strategy_info[p->layout->unit[i].strategy].text);
-		text_unit(f, p, i, &counts[i], a);
+		text_unit(f, p, i, &counts[i], dtypes, owners, a);
 	}
 	if (p->layout->n_units)
 		fputc('\n', f);
