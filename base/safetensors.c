@@ -337,6 +337,12 @@ static void put_header(Buf *b, Arena *a, SafeTensor *tensors, int n, const SafeM
 		b->at[i] = (char)((uint64_t)(b->n - LENGTH_BYTES) >> 8 * i & 0xff);
 }
 
+/* A byte that is not UTF-8 would be written as another character, which two names may then share. */
+const char *safetensors_refuses(const char *name)
+{
+	return !str_is_utf8(name) ? "is not UTF-8" : !strcmp(name, "__metadata__") ? "is safetensors' own" : NULL;
+}
+
 /* Closes the file; if it was not written whole it is removed, unless it is not a regular file. */
 static bool end_file(int fd, const char *path, bool ok)
 {

@@ -42,11 +42,14 @@ bool safetensors_verify(const SafeFile *f, const SafeTensor *t, bool release, Di
  * bounded whatever the size of the file. */
 void safetensors_release(const SafeFile *f, int64_t begin, int64_t n);
 
+/* Why no file can hold a tensor of this name, as "is ..."; NULL: a file can. */
+const char *safetensors_refuses(const char *name);
+
 /* An entry of __metadata__; the values are strings. */
 typedef struct SafeMeta { const char *key, *value; } SafeMeta;
 
-/* Writes path anew, with checksums, and syncs it to the disk.  Names must be unique UTF-8.  False: errno says why, and
- * the file is removed. */
+/* Writes path anew, with checksums, and syncs it to the disk.  Names must be unique, and none that
+ * safetensors_refuses.  False: errno says why, and the file is removed. */
 bool safetensors_write(const char *path, const SafeTensor *tensors, int n, const SafeMeta *meta, int n_meta);
 
 /* The same in steps, for files that several processes fill.  create and put_crc are false on failure; errno says why.

@@ -3,6 +3,7 @@
  * onnx_roles.c and onnx_ties.c have decided what the initializer is.  When the first node reads it, it becomes a
  * symbol, or several symbols if it is untied.  Tensors of few numbers, of one repeated number and of positions become
  * literals, because passes can see through these. */
+#include "base/safetensors.h"
 #include "frontend/onnx_params.h"
 
 #include <string.h>
@@ -105,9 +106,10 @@ static Symbol *make_symbol(Import *im, Weight *w, SymbolKind kind, const char *n
 	}
 	if (elsewhere)
 		source_plain(&src, &t);
-	if (!str_is_utf8(name))
-		diag_error(im->d, im->onnx->path, "the name of tensor \"%s\" is not UTF-8, as the names in checkpoints are",
-			str_escape(im->arena, ESCAPE_JSON, name));
+	const char *lost = safetensors_refuses(name);
+	if (lost)
+		diag_error(im->d, im->onnx->path, "the name of tensor \"%s\" %s: checkpoints cannot hold it, give it another",
+			str_escape(im->arena, ESCAPE_JSON, name), lost);
 	Symbol *s = ir_add_symbol(im->m, kind, name, t);
 	s->onnx = ir_intern(im->m, w->t->name);
 	s->src = src;

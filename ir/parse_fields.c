@@ -4,6 +4,7 @@
  * A field is KEY=VALUE.  Fields come in any order, each at most once.  Refuses keys that the table lacks and values
  * that a field of its kind cannot have. */
 #include "base/near.h"
+#include "base/safetensors.h"
 #include "ir/parse.h"
 
 #include <math.h>
@@ -95,6 +96,15 @@ static void read_dtype(Parser *p, const FieldAt *f)
 		lex_refuse(&p->lex, "unknown dtype \"%s\"", text);
 }
 
+/* Refuses the name that was just taken if checkpoints cannot hold it: a run would save what no run can read. */
+static void check_saved_name(Parser *p, const char *text)
+{
+	const char *why = safetensors_refuses(text);
+	if (!p->lex.failed && why)
+		lex_refuse(&p->lex, "the name \"%s\" %s: checkpoints cannot hold it, so another is expected",
+			str_escape(p->lex.arena, ESCAPE_JSON, text), why);
+}
+
 /* ---- symbols ---- */
 
 static void read_aliases(Parser *p, const FieldAt *f)
@@ -160,6 +170,8 @@ void parse_symbol(Parser *p, SymbolKind kind)
 	lex_next(&p->lex);
 	const char *text = lex_take(&p->lex, TOK_STRING, "a name");
 	uint64_t seen = 0;
+	if (kind == SYM_PARAM || kind == SYM_BUFFER || kind == SYM_STATE)
+		check_saved_name(p, text);
 	lex_expect(&p->lex, ':');
 	Type t = parse_type(p);
 	if (p->lex.failed)
@@ -283,6 +295,7 @@ void parse_unit(Parser *p)
 	const char *text = parse_unit_name(p);
 	if (!p->lex.failed && ir_find_unit(p->m, text))
 		lex_refuse(&p->lex, "unit \"%s\" is declared twice", text);
+	check_saved_name(p, text);
 	if (p->lex.failed)
 		return;
 	Unit *u = ir_add_unit(p->m, text, STRATEGY_FULL_SHARD);

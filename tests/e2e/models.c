@@ -80,6 +80,7 @@ static OnnxText *hostile_names(void)
 	WITH(p.x = "x" HOSTILE; p.w = "w" HOSTILE; p.h = p.in = "h" HOSTILE; p.y = "y" HOSTILE; p.node = "n" HOSTILE);
 }
 static OnnxText *name_not_utf8(void) { WITH(p.w = "w\xff\xfe"); }
+static OnnxText *name_reserved(void) { WITH(p.w = "__metadata__"); }
 static OnnxText *cycle(void) { WITH(p.in = "y"); }
 static OnnxText *missing_input(void) { WITH(p.in = "nowhere"); }
 static OnnxText *unknown_op(void) { WITH(p.op = "FancyNewOp"); }
@@ -183,13 +184,14 @@ static OnnxText *two_outputs(void)
 typedef struct Model { const char *name; OnnxText *(*make)(void); } Model;
 #define MODEL(name) {#name, name}
 static const Model models[] = {
-	MODEL(good), MODEL(hostile_names), MODEL(name_not_utf8), MODEL(cycle), MODEL(missing_input), MODEL(unknown_op),
-	MODEL(wrong_arity), MODEL(new_opset), MODEL(new_ir_version), MODEL(string_input), MODEL(integer_input),
-	MODEL(unknown_dtype), MODEL(negative_dim), MODEL(zero_dim), MODEL(overflowing_dims), MODEL(huge_dim),
-	MODEL(large_dim), MODEL(inner_dims_differ), MODEL(external), MODEL(external_short), MODEL(external_past),
-	MODEL(external_length), MODEL(external_negative), MODEL(external_missing), MODEL(external_absolute),
-	MODEL(external_leaves), MODEL(external_folder), MODEL(short_initializer), MODEL(reshape_overflows),
-	MODEL(made_twice), MODEL(two_outputs), MODEL(wide), MODEL(table),
+	MODEL(good), MODEL(hostile_names), MODEL(name_not_utf8), MODEL(name_reserved), MODEL(cycle),
+	MODEL(missing_input), MODEL(unknown_op), MODEL(wrong_arity), MODEL(new_opset), MODEL(new_ir_version),
+	MODEL(string_input), MODEL(integer_input), MODEL(unknown_dtype), MODEL(negative_dim), MODEL(zero_dim),
+	MODEL(overflowing_dims), MODEL(huge_dim), MODEL(large_dim), MODEL(inner_dims_differ), MODEL(external),
+	MODEL(external_short), MODEL(external_past), MODEL(external_length), MODEL(external_negative),
+	MODEL(external_missing), MODEL(external_absolute), MODEL(external_leaves), MODEL(external_folder),
+	MODEL(short_initializer), MODEL(reshape_overflows), MODEL(made_twice), MODEL(two_outputs), MODEL(wide),
+	MODEL(table),
 };
 
 /* ---- the commands ---- */
