@@ -12,8 +12,9 @@
  *
  * ROW(name, id, asked, rank, size, local_rank, local_size, hosts): the variables by which a launcher tells a process
  * which rank of how many it is (NULL: it has none for this; hosts: the number of hosts); `id` is the communicator that
- * its ranks use, UNSAID for any. asked: batch jobs set these variables, too, so that they count only if --comm names a
- * communicator that reaches several hosts. */
+ * its ranks use, UNSAID for any. asked: batch jobs and the agents of other launchers have these variables, too, so
+ * that they count only if --comm names a communicator that reaches several hosts, and no other launcher has numbered
+ * the ranks. */
 #ifndef SHARDC_COMMUNICATORS_H
 #define SHARDC_COMMUNICATORS_H
 

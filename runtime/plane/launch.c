@@ -128,7 +128,17 @@ static void warn_unasked(const char *const *comms, const char *where, Diag *d)
 	}
 }
 
-/* Finds the launcher whose variables count.  False after a message. */
+static void refuse_two(const Found *a, const Found *b, const char *where, Diag *d)
+{
+	const char *text = comm_info[MAX(a->by->comm, b->by->comm)].text;
+	bool alike = a->by->comm == b->by->comm; /* --comm cannot tell them apart */
+	diag_error(d, where, "this is rank %d of %d by %s and %s, but rank %d of %d by %s and %s; unset one pair%s%s%s",
+		a->rank, a->size, a->by->rank, a->by->size, b->rank, b->size, b->by->rank, b->by->size,
+		alike ? "" : ", or choose with --comm=", alike ? "" : text, alike ? "" : " or --comm=shm");
+}
+
+/* Finds the launcher whose variables count: those that count only if --comm asks for them say which task of a job
+ * started another launcher, if there is one.  False after a message. */
 static bool find_launcher(
 	Found *out, Communicator comm, const char *const *comms, const char *where, Diag *d)
 {
@@ -136,7 +146,8 @@ static bool find_launcher(
 	for (int i = 0; i < COUNT_OF(launchers); i++) {
 		Found f = {0};
 		const Launcher *l = &launchers[i];
-		if ((l->asked && (!comm || comm_info[comm].reach < REACH_HOSTS)) || (l->comm && comm == COMM_SHM))
+		if ((l->asked && (!comm || comm_info[comm].reach < REACH_HOSTS || out->size > 1)) ||
+			(l->comm && comm == COMM_SHM))
 			continue;
 		if (out->by && comm_info[comm].starter && l->comm != comm)
 			continue;
@@ -144,15 +155,12 @@ static bool find_launcher(
 			return false;
 		if (!f.by || (f.size == 1 && out->by))
 			continue;
-		if (out->by && out->size > 1 && (f.size != out->size || f.rank != out->rank)) {
-			diag_error(d, where, "this is rank %d of %d by %s and %s, but rank %d of %d by %s and %s; "
-				"unset one pair, or choose with --comm=%s or --comm=shm", out->rank, out->size,
-				out->by->rank,
-				out->by->size, f.rank,
-				f.size, f.by->rank, f.by->size, comm_info[MAX(out->by->comm, f.by->comm)].text);
+		bool counts = out->by && out->size > 1 && !out->by->asked;
+		if (counts && (f.size != out->size || f.rank != out->rank)) {
+			refuse_two(out, &f, where, d);
 			return false;
 		}
-		if (!out->by || out->size == 1)
+		if (!counts)
 			*out = f;
 	}
 	if (!comm && !out->by)

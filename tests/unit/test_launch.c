@@ -6,8 +6,10 @@
 
 #include "runtime/plane/private.h"
 
-static const char *const comms[] = {"self", "shm", "mpi", NULL};
 #include "tests/unit/unit.h"
+
+static const char *const of_cpu[] = {"self", "shm", "mpi", NULL};
+static const char *const of_gpu[] = {"self", "shm", "nccl", "mpi", NULL};
 
 static const char *const variables[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
 	"MASTER_ADDR", "MASTER_PORT",
@@ -26,6 +28,7 @@ typedef struct FindCase {
 	const char *address;
 } FindCase;
 #define AT_7 " MASTER_ADDR=a MASTER_PORT=7"
+#define TASK "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2"
 #define MPIRUN(rank, size) "OMPI_COMM_WORLD_RANK=" rank " OMPI_COMM_WORLD_SIZE=" size
 static const FindCase find_cases[] = {
 	{"", "", LAUNCH_ALONE, 0, 1, false, NULL},
@@ -43,11 +46,18 @@ static const FindCase find_cases[] = {
 	{"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2", "--comm=mpi", LAUNCH_RANK, 1, 2, true, NULL},
 	{MPIRUN("1", "2") " RANK=1 WORLD_SIZE=2" AT_7, "--comm=shm", LAUNCH_RANK, 1, 2, false, "a:7"},
 	{MPIRUN("1", "2") " RANK=1 WORLD_SIZE=2", "", LAUNCH_RANK, 1, 2, true, NULL},
+	/* srun started mpirun's daemons, or torchrun's agents, one on each host, and not the ranks */
+	{MPIRUN("9", "16") " " TASK, "--comm=mpi", LAUNCH_RANK, 9, 16, true, NULL},
+	{TASK " RANK=9 WORLD_SIZE=16" AT_7, "--comm=nccl", LAUNCH_RANK, 9, 16, false, "a:7"},
+	{TASK " RANK=0 WORLD_SIZE=1" AT_7, "--comm=nccl", LAUNCH_RANK, 1, 2, false, "a:7"},
+	{TASK " RANK=9 WORLD_SIZE=16" AT_7, "--comm=mpi", LAUNCH_RANK, 1, 2, true, NULL},
 };
 typedef struct BadCase { const char *environment, *flags, *said; } BadCase;
 static const BadCase bad_cases[] = {
 	{MPIRUN("1", "2") " RANK=0 WORLD_SIZE=2", "",
-		"rank 1 of 2 by OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE, but rank 0 of 2 by RANK"},
+		"rank 1 of 2 by OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE, but rank 0 of 2 by RANK and WORLD_SIZE; unset "
+		"one pair, or choose with --comm=mpi or --comm=shm\n"},
+	{MPIRUN("1", "2") " PMI_RANK=0 PMI_SIZE=2", "", "but rank 0 of 2 by PMI_RANK and PMI_SIZE; unset one pair\n"},
 	{"RANK=1", "", "the variable RANK is set and WORLD_SIZE is not"},
 	{"WORLD_SIZE=2", "", "the variable WORLD_SIZE is set and RANK is not"},
 	{"RANK=2 WORLD_SIZE=2", "", "the variable RANK=2 should be a number from 0 to 1"},
@@ -77,6 +87,7 @@ static void clear_variables(void)
 
 static bool find(const char *environment, const char *flags, Launch *l, Arena *a, char *said, size_t n)
 {
+	const char *const *comms = strstr(flags, "nccl") ? of_gpu : of_cpu;
 	char *argv[8] = {arena_strdup(a, "train")}, *save;
 	int argc = 1;
 	RtOptions o;
@@ -112,7 +123,6 @@ static void launchers_variables_are_read(void)
  * has set, and tasks that a launcher numbers, are no such case. */
 static void tasks_that_run_alone_are_named(void)
 {
-#define TASK "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2"
 	static const struct { const char *environment, *flags; bool warned; } cases[] = {
 		{TASK, "", true}, {TASK, "--ranks=3", true}, {TASK, "--comm=self", false},
 		{TASK, "--comm=shm --ranks=3", false}, {TASK, "--comm=mpi", false},
