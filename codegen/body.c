@@ -206,9 +206,9 @@ static void put_fields(const Body *t, Buf *out)
 	for (int k = 0; k < FIELD_KINDS; k++) {
 		const char *before = arena_printf(t->e->a, "\t%s ", ctype[k]), *first = before;
 		for (int i = 0; i < t->columns.all.n; i++) {
-			if (field_kind(&t->columns.all.at[i]) != k)
+			if (field_kind(t->columns.all.at[i]) != k)
 				continue;
-			buf_printf(out, "%s%s", before, t->columns.all.at[i].name);
+			buf_printf(out, "%s%s", before, t->columns.all.at[i]->name);
 			before = ", ";
 		}
 		buf_printf(out, before != first ? ";\n" : "");
@@ -222,8 +222,8 @@ static void put_rows(const Body *t, const char *label, Buf *out)
 			scopes_short(t->scopes, t->b->row[r]->module)));
 		for (int k = 0; k < FIELD_KINDS; k++)
 			for (int i = 0; i < t->columns.all.n; i++)
-				if (field_kind(&t->columns.all.at[i]) == k)
-					buf_printf(out, ", %s", constant(t, t->columns.all.at[i].kind, t->columns.all.at[i].at[r]));
+				if (field_kind(t->columns.all.at[i]) == k)
+					buf_printf(out, ", %s", constant(t, t->columns.all.at[i]->kind, t->columns.all.at[i]->at[r]));
 		buf_printf(out, "},\n");
 	}
 }

@@ -52,11 +52,16 @@ void wrap_text(Buf *out, const char *text, int columns);
 /* ---- columns.c ---- */
 
 typedef struct Column { int kind; const char *name; const int64_t *at; } Column; /* at: by row */
-typedef struct Columns { Arena *a; int n_rows; VEC(Column) all; Map *names; } Columns;
+typedef struct Columns {
+	Arena *a;
+	int n_rows;
+	VEC(Column *) all;
+	Map *names, *found; /* names -> the last number given to it; kind and steps (columns.c) -> the column */
+} Columns;
 Columns columns_new(Arena *a, int n_rows);
 bool columns_constant(const Columns *c, const int64_t *v);
 /* The first of name, name_2, .. that no column has. */
-const char *columns_unused(const Columns *c, const char *name);
+const char *columns_unused(Columns *c, const char *name);
 /* "b->name + 8": v as read from a column of this kind, or from a new one.  distance: v may also be a column plus a
  * number that is the same in all rows. */
 const char *columns_text(Columns *c, int kind, bool distance, const char *name, const int64_t *v, const char *of);

@@ -303,7 +303,7 @@ static void put_macro(Emit *e, Buf *out, Same *same)
 	same->macro = emit_unused(e, arena_printf(e->a, "%s_TENSORS", stem));
 	buf_printf(&head, "%s(", same->macro);
 	for (int i = 0; i < c->all.n; i++)
-		buf_printf(&head, i ? ", %s" : "%s", c->all.at[i].name);
+		buf_printf(&head, i ? ", %s" : "%s", c->all.at[i]->name);
 	buf_printf(&head, ")");
 	emit_macro(out, head.at, text.at);
 	buf_printf(out, "\n");
@@ -316,8 +316,8 @@ static void put_call(Buf *out, const Run *run)
 	const Columns *c = &run->same->columns;
 	buf_printf(out, "%s(", run->same->macro);
 	for (int i = 0; i < c->all.n; i++)
-		buf_printf(out, "%s%" PRId64 "%s", i ? ", " : "", c->all.at[i].at[run->row],
-			is_distance(c->all.at[i].kind) ? "L" : "");
+		buf_printf(out, "%s%" PRId64 "%s", i ? ", " : "", c->all.at[i]->at[run->row],
+			is_distance(c->all.at[i]->kind) ? "L" : "");
 	buf_printf(out, ")");
 }
 

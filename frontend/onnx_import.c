@@ -519,6 +519,7 @@ Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, const 
 	import_mark(&im, NULL);
 	im.meta = metadata_read(onnx, a, d);
 	im.signature = names_of_signature(&onnx->graph, a);
+	im.arguments = names_of_arguments(im.signature, a);
 	if ((onnx->n_metadata && !im.meta) || !shadows_rename(&im) || !modes_survey(&im)) {
 		ir_module_free(m);
 		return NULL;

@@ -55,6 +55,9 @@ typedef struct Import {
 	const ExportMetadata *meta; /* NULL: the model has none */
 	Map *trainable;        /* names of --trainable, with their lines; NULL: not given */
 	Map *signature;        /* names of parameters and buffers, as PyTorch's exporter lists them; NULL: it does not */
+	Map *arguments;        /* the other way: what nodes call a parameter or buffer -> its name in the signature */
+	Map *held;             /* names of what the first n_held weights were folded from */
+	int n_held;
 	bool said_init;        /* a note that weights may come from elsewhere was printed */
 	Map *refusals;         /* op type and reason -> Refusal */
 	SampleScan *samples;   /* finds the sample axis of a value */
@@ -234,10 +237,14 @@ bool names_same_module(const char *scope, const char *module); /* the same for e
 bool node_stops(const Onnx__NodeProto *node);
 /* The names in the signature that dynamo left in the graph -> what its nodes call them; NULL: there is no signature. */
 Map *names_of_signature(const OnnxGraph *g, Arena *a);
+/* The other way: what nodes call them -> their names. */
+Map *names_of_arguments(const Map *signature, Arena *a);
 /* The kind of a value of that map: "PARAMETER", "BUFFER" or "CONSTANT" (everything else). */
 const char *signature_kind(const char *argument);
 /* Whether the framework's state_dict has the tensor. */
 bool signature_is_saved(const char *argument);
+/* The arguments of the fx node that dynamo describes in fx. */
+NameVec names_of_fx(const char *fx, Arena *a);
 /* Whether the fx node that dynamo describes in fx (NULL: it left no description) has this argument. */
 bool names_fx_reads(const char *fx, const char *argument);
 bool names_is_made_up(const char *name); /* whether an exporter made the name, not the framework */

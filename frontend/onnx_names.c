@@ -78,6 +78,27 @@ Map *names_of_signature(const OnnxGraph *g, Arena *a)
 	return names;
 }
 
+Map *names_of_arguments(const Map *signature, Arena *a)
+{
+	Map *of = map_new(a);
+	for (int i = 0; signature && i < map_count(signature); i++)
+		map_put(of, map_get(signature, map_key(signature, i)), (void *)map_key(signature, i));
+	return of;
+}
+
+NameVec names_of_fx(const char *fx, Arena *a)
+{
+	NameVec names = {0};
+	const char *args = strstr(fx, "(args = ");
+	for (const char *at = args ? strchr(args, '%') : NULL; at; at = strchr(at + 1, '%')) {
+		size_t n = 1;
+		while (isalnum((unsigned char)at[n]) || at[n] == '_')
+			n++;
+		vec_push(a, &names, arena_strndup(a, at + 1, n - 1));
+	}
+	return names;
+}
+
 /* In a list such as "['', 'h', 'h.0', 'linear']" the last entry is the operation and the one before it the module. */
 static const char *scope_of_list(Import *im, const char *list)
 {

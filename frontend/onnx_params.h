@@ -26,6 +26,7 @@ struct Weight {
 	bool typed;              /* the IR has this dtype */
 	const MetaTensor *meta;  /* what shardc.export says of the tensor, or NULL */
 	const char *kind, *folded_from;
+	VEC(const char *) folded; /* the names in folded_from */
 	bool transient;          /* a buffer that the framework does not save */
 	VEC(WeightUse) uses;     /* uses by nodes of the top graph */
 	WeightClass class;
@@ -85,8 +86,6 @@ void weight_decide_part(Import *im, Weight *part);
 /* The name of the parameter whose transpose the exporter's optimizer folded into w, as the values, the nodes or w's
  * name show.  NULL: w is another function of parameters, or was not folded. */
 const char *weight_transposed_from(Import *im, const Weight *w);
-/* The k-th name, counted from 0, from which the optimizer folded w; NULL: there are no more. */
-const char *weight_folded_from(const Import *im, const Weight *w, int k);
 /* Whether w is the scale or shift of a norm that TorchScript unsqueezed and folded, such as onnx::Mul_7 of [C,1,1]. */
 bool weight_is_folded_vector(const Weight *w);
 /* Whether the name's ending is one of buffers. */

@@ -61,15 +61,6 @@ static bool made_up_weight(const char *name)
 	return !strncmp(name, "onnx::", 6) || !strncmp(name, "const_fold", 10) || (*name >= '0' && *name <= '9');
 }
 
-const char *weight_folded_from(const Import *im, const Weight *w, int k)
-{
-	const char *s = w->folded_from ? strchr(w->folded_from, '\'') : NULL;
-	for (const char *end; s && (end = strchr(s + 1, '\'')); s = strchr(end + 1, '\''))
-		if (!k--)
-			return arena_strndup(im->arena, s + 1, (size_t)(end - s - 1));
-	return NULL;
-}
-
 /* Whether dynamo gives such a name to the result of an op that transposes a matrix: the op's name, with a number behind
  * it for all but the first such op. */
 static bool is_fx_transpose(const char *name)
@@ -97,8 +88,8 @@ static bool is_linear_of(const Import *im, const WeightUse *u, const char *argum
 
 const char *weight_transposed_from(Import *im, const Weight *w)
 {
-	const char *name = weight_folded_from(im, w, 0);
-	if (!name || weight_folded_from(im, w, 1) || !w->typed || w->type.rank != 2 || !w->uses.n)
+	const char *name = w->folded.n == 1 ? w->folded.at[0] : NULL;
+	if (!name || !w->typed || w->type.rank != 2 || !w->uses.n)
 		return NULL;
 	const Weight *other = map_get(im->weights, name);
 	const char *argument = im->signature ? map_get(im->signature, name) : NULL;

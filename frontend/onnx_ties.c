@@ -56,31 +56,33 @@ static const char *name_of_place(Import *im, const Weight *w, const WeightUse *u
 }
 
 /* Whether the file has a tensor for the parameter or buffer: under its name, or as something folded from it. */
-static bool is_held(const Import *im, const char *name)
+static bool is_held(Import *im, const char *name)
 {
-	bool held = map_has(im->weights, name);
-	for (int i = 0; !held && i < map_count(im->weights); i++) {
-		const char *from;
-		for (int k = 0; (from = weight_folded_from(im, map_get(im->weights, map_key(im->weights, i)), k)); k++)
-			held = held || !strcmp(from, name);
+	if (!im->held)
+		im->held = map_new(im->arena);
+	for (; im->n_held < map_count(im->weights); im->n_held++) {
+		const Weight *w = map_get(im->weights, map_key(im->weights, im->n_held));
+		for (int k = 0; k < w->folded.n; k++)
+			map_add(im->held, w->folded.at[k]);
 	}
-	return held;
+	return map_has(im->weights, name) || map_has(im->held, name);
 }
 
 /* The only parameter or buffer that the fx node reads and the file has no tensor for; NULL if there are none or
  * several. */
-static const char *only_other(const Import *im, const char *fx)
+static const char *only_other(Import *im, const char *fx)
 {
-	const char *name = NULL;
-	for (int i = 0; i < map_count(im->signature); i++) {
-		const char *key = map_key(im->signature, i);
-		if (!names_fx_reads(fx, map_get(im->signature, key)) || is_held(im, key))
+	const char *only = NULL;
+	NameVec read = names_of_fx(fx, im->arena);
+	for (int i = 0; i < read.n; i++) {
+		const char *name = map_get(im->arguments, read.at[i]);
+		if (!name || name == only || is_held(im, name))
 			continue;
-		if (name)
+		if (only)
 			return NULL;
-		name = key;
+		only = name;
 	}
-	return name;
+	return only;
 }
 
 const char *weight_name(Import *im, const Weight *w, const WeightUse *u)
@@ -129,7 +131,52 @@ static void name_weight(Import *im, Weight *w)
 
 /* ---- ties ---- */
 
-typedef VEC(Weight *) WeightVec;
+/* An embedding table, and the next one of the same key. */
+typedef struct Table { Weight *w; struct Table *next; } Table;
+
+/* The shape of w, or of its transpose, with a hash of 64 elements: different keys mean different tensors.  NULL: w is no
+ * matrix or cannot be read. */
+static const char *key_of(Import *im, const Weight *w, bool transposed)
+{
+	HostTensor h;
+	if (!w->typed || w->type.rank != 2 || !type_numel(&w->type) || !weight_values(im, w, &h))
+		return NULL;
+	int64_t rows = w->type.dim[transposed], cols = w->type.dim[!transposed];
+	size_t size = (size_t)dtype_info[w->type.dtype].bytes;
+	uint64_t hash = 0;
+	for (int64_t k = 0; k < 64; k++) {
+		int64_t i = k * 2654435761 % rows, j = k * 40503 % cols, at = transposed ? j * rows + i : i * cols + j;
+		hash = hash_bytes((const char *)h.data + (size_t)at * size, size, hash);
+	}
+	return arena_printf(im->arena, "%d %lld %lld %llx", (int)w->type.dtype, (long long)rows, (long long)cols,
+		(unsigned long long)hash);
+}
+
+/* The first embedding table of each key. */
+static Map *tables_collect(Import *im)
+{
+	Map *tables = map_new(im->arena);
+	for (int i = map_count(im->weights) - 1; i >= 0; i--) { /* each is put before the later ones */
+		Weight *w = map_get(im->weights, map_key(im->weights, i));
+		const char *key = w->class == WEIGHT_PARAM && weight_has_use(w, "Gather", 0) ? key_of(im, w, false) : NULL;
+		if (!key)
+			continue;
+		Table *table = NEW(im->arena, Table);
+		*table = (Table){w, map_get(tables, key)};
+		map_put(tables, key, table);
+	}
+	return tables;
+}
+
+/* The first table whose transpose w is; NULL: there is none. */
+static Weight *tables_find(Import *im, const Map *tables, const Weight *w)
+{
+	const char *key = map_count(tables) ? key_of(im, w, true) : NULL;
+	for (const Table *t = key ? map_get(tables, key) : NULL; t; t = t->next)
+		if (weight_is_transpose(im, w, t->w))
+			return t->w;
+	return NULL;
+}
 
 static void add_alias(Import *im, Weight *w, const char *name)
 {
@@ -139,16 +186,13 @@ static void add_alias(Import *im, Weight *w, const char *name)
 		vec_push(im->arena, &w->alias, name);
 }
 
-static void find_tie(Import *im, Weight *w, const WeightVec *tables)
+static void find_tie(Import *im, Weight *w, const Map *tables)
 {
 	Weight *other = map_get(im->weights, w->as);
 	if (!w->transposed)
 		return;
 	if (!other || !weight_is_transpose(im, w, other))
-		other = NULL;
-	for (int i = 0; !other && i < tables->n; i++)
-		if (weight_is_transpose(im, w, tables->at[i]))
-			other = tables->at[i];
+		other = tables_find(im, tables, w);
 	w->tie = other;
 	if (!other)
 		return;
@@ -184,8 +228,8 @@ static Weight *part_called(const Weight *w, const char *name)
 static Weight *add_part(Import *im, Weight *w, const char *name)
 {
 	Weight *part = NEW(im->arena, Weight);
-	*part = (Weight){.t = w->t, .type = w->type, .typed = w->typed, .folded_from = w->folded_from, .class = w->class,
-		.frozen = w->frozen, .evidence = w->evidence, .why = w->why, .as = name, .transposed = w->transposed,
+	*part = (Weight){.t = w->t, .type = w->type, .typed = w->typed, .folded_from = w->folded_from, .folded = w->folded,
+		.class = w->class, .frozen = w->frozen, .evidence = w->evidence, .why = w->why, .as = name, .transposed = w->transposed,
 		.flat = w->flat, .whole = w};
 	vec_push(im->arena, &w->parts, part);
 	map_put(w->part_of, name, part);
@@ -331,32 +375,31 @@ static bool was_parameter(const Import *im, const char *name)
 /* Warns of parameters that constant folding removed. */
 static void warn_lost(Import *im, const Weight *w)
 {
-	const char *name;
 	bool constant = w->class == WEIGHT_CONST && w->typed && dtype_is_float(w->type.dtype) && !im->o->infer;
-	for (int k = 0; constant && (name = weight_folded_from(im, w, k)); k++)
+	for (int k = 0; constant && k < w->folded.n; k++) {
+		const char *name = w->folded.at[k];
 		if (was_parameter(im, name))
 			diag_warn(im->d, im->onnx->path, "parameter \"%s\" is lost%s: the exporter folded it into the constant "
 				"\"%s\"; export with optimize=False to train it", shown(im, name),
 				map_has(im->weights, name) ? " where a function of it is used" : "", shown(im, w->t->name));
+	}
 }
 
 void ties_find(Import *im)
 {
-	WeightVec tables = {0}; /* embedding tables */
 	bool shared = false;
 	for (int i = 0; i < map_count(im->weights); i++) {
 		Weight *w = map_get(im->weights, map_key(im->weights, i));
-		if (w->class == WEIGHT_PARAM && weight_has_use(w, "Gather", 0))
-			vec_push(im->arena, &tables, w);
 		if (w->class == WEIGHT_PARAM || w->meta)
 			name_weight(im, w);
 		if (!im->meta)
 			warn_lost(im, w);
 	}
+	const Map *tables = tables_collect(im);
 	for (int i = 0; i < map_count(im->weights); i++) {
 		Weight *w = map_get(im->weights, map_key(im->weights, i));
 		if (w->class == WEIGHT_PARAM)
-			find_tie(im, w, &tables);
+			find_tie(im, w, tables);
 		if (may_be_several(im, w))
 			shared = decide_untie(im, w) || shared;
 		if (w->class == WEIGHT_PARAM && !w->tie && !w->parts.n)

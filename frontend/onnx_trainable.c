@@ -111,9 +111,8 @@ static const Weight *folded_into(const Import *im, const char *name)
 {
 	for (int i = 0; i < map_count(im->weights); i++) {
 		const Weight *w = map_get(im->weights, map_key(im->weights, i));
-		const char *from;
-		for (int k = 0; w->class == WEIGHT_CONST && (from = weight_folded_from(im, w, k)); k++)
-			if (!strcmp(from, name))
+		for (int k = 0; w->class == WEIGHT_CONST && k < w->folded.n; k++)
+			if (!strcmp(w->folded.at[k], name))
 				return w;
 	}
 	return NULL;

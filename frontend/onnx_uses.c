@@ -39,6 +39,14 @@ static const char *metadata(const Onnx__ValueInfoProto *v, const char *key)
 	return NULL;
 }
 
+/* Adds the names in a list such as "['a.weight', 'b.bias']". */
+static void read_folded(Import *im, Weight *w)
+{
+	const char *s = w->folded_from ? strchr(w->folded_from, '\'') : NULL;
+	for (const char *end; s && (end = strchr(s + 1, '\'')); s = strchr(end + 1, '\''))
+		vec_push(im->arena, &w->folded, arena_strndup(im->arena, s + 1, (size_t)(end - s - 1)));
+}
+
 /* Several values may have the initializer's name; the first one whose metadata say something counts. */
 static void collect_infos(Import *im, const OnnxInfoVec *infos)
 {
@@ -50,6 +58,7 @@ static void collect_infos(Import *im, const OnnxInfoVec *infos)
 		const char *persistent = metadata(v, "pkg.torch.export.graph_signature.InputSpec.persistent");
 		w->kind = metadata(v, "pkg.torch.export.graph_signature.InputSpec.kind");
 		w->folded_from = metadata(v, "pkg.onnxscript.optimizer.folded_from");
+		read_folded(im, w);
 		w->transient = persistent && !strcmp(persistent, "False");
 	}
 }

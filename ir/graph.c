@@ -16,6 +16,7 @@ Module *ir_module_new(const char *name)
 	m->ops = arena_new();
 	m->interned = map_new(a);
 	m->symbol_by_name = map_new(a);
+	m->unit_by_name = map_new(a);
 	m->symbol_names = map_new(a);
 	m->value_names = map_new(a);
 	m->name = ir_intern(m, name);
@@ -72,15 +73,14 @@ Unit *ir_add_unit(Module *m, const char *name, Strategy strategy)
 	if (m->n_units == m->cap_units)
 		m->units = arena_grow(m->arena, m->units, sizeof(*m->units), &m->cap_units);
 	m->units[m->n_units++] = u;
+	if (!map_has(m->unit_by_name, name))
+		map_put(m->unit_by_name, name, u);
 	return u;
 }
 
 Unit *ir_find_unit(const Module *m, const char *name)
 {
-	for (int i = 0; i < m->n_units; i++)
-		if (!strcmp(m->units[i]->name, name))
-			return m->units[i];
-	return NULL;
+	return map_get(m->unit_by_name, name);
 }
 
 /* ---- uses ---- */

@@ -328,7 +328,7 @@ struct Module {
 	Op *first[SEC_COUNT], *last[SEC_COUNT];
 	int n_values;        /* ids given out so far */
 	int n_locs;          /* the greatest Loc.number */
-	Map *symbol_by_name, *interned;
+	Map *symbol_by_name, *unit_by_name, *interned;
 	Map *symbol_names, *value_names; /* names that are taken -> the last number behind each */
 	int64_t act_bytes, input_bytes, state_bytes, work_bytes; /* PLAN: sizes of the arenas */
 	int64_t world;       /* the only number of ranks that the program can run with (oss, sharded_ddp); 0 = any */

@@ -6,7 +6,7 @@
 
 #include "tests/e2e/chain_models.h"
 
-enum { FLOAT = 1 };
+enum { FLOAT = 1, INT64 = 7 };
 static const float ramp[] = {-0.5f, 0.25f, -0.125f, 0.5f, -0.25f, 0.375f, 0.125f};
 
 void model_mean(OnnxText *m, const char *last)
@@ -146,12 +146,44 @@ static OnnxText *weights_of_modules(int n) { return unnamed_weights(n, n, n); }
 static OnnxText *weights_of_one(int n) { return unnamed_weights(n, 1, n); }
 static OnnxText *shared_weight(int n) { return unnamed_weights(n, n, 1); }
 
+/* n embedding tables and n heads, each of which might be the transpose of any table. */
+static OnnxText *tables_and_heads(int n)
+{
+	OnnxText *m = model_new();
+	char sum[32] = "", table[64], head[64], name[64], in[128], out[32];
+	model_input(m, "x", INT64, "8");
+	for (int i = 0; i < n; i++) {
+		snprintf(table, sizeof(table), "e.%d.weight", i);
+		snprintf(head, sizeof(head), "onnx::MatMul_%d", 100 + i);
+		model_floats(m, table, "8,4", 7, ramp);
+		model_floats(m, head, "4,8", 5, ramp);
+		snprintf(in, sizeof(in), "%s,x", table);
+		snprintf(out, sizeof(out), "e%d", i);
+		snprintf(name, sizeof(name), "/e.%d/Gather", i);
+		model_op(m, name, "Gather", in, out);
+		snprintf(in, sizeof(in), "e%d,%s", i, head);
+		snprintf(out, sizeof(out), "h%d", i);
+		snprintf(name, sizeof(name), "/head.%d/MatMul", i);
+		model_op(m, name, "MatMul", in, out);
+		if (*sum) {
+			snprintf(in, sizeof(in), "%s,%s", sum, out);
+			snprintf(out, sizeof(out), "s%d", i);
+			snprintf(name, sizeof(name), "/Add_%d", i);
+			model_op(m, name, "Add", in, out);
+		}
+		memcpy(sum, out, sizeof(sum));
+	}
+	model_mean(m, sum);
+	return m;
+}
+
 /* ---- the table ---- */
 
 typedef struct Kind { const char *name; OnnxText *(*make)(int n); } Kind;
 static const Kind kinds[] = {
 	{"elementwise", elementwise_chain}, {"layers", layer_chain}, {"path", deep_module}, {"split", wide_split},
 	{"weights", weights_of_modules}, {"module", weights_of_one}, {"shared", shared_weight},
+	{"tables", tables_and_heads},
 };
 
 int put_chain(const char *kind, int n)
