@@ -222,7 +222,7 @@ void lower_collect(Emit *e, const Op *op)
 			continue;
 		const Value *v = op_in(op, k++);
 		int bytes = dtype_info[s->unit->flat[s->flat].grad].bytes;
-		Place at = {REGION_GRAD, (Unit *)u, s->flat, s->offset * bytes};
+		Place at = {REGION_GRAD, s->flat, (Unit *)u, s->offset * bytes};
 		if (v)
 			copy_unless_there(e, &at, s->name, v);
 		else

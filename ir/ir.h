@@ -48,13 +48,13 @@ typedef enum TypeKind {
 /* Only packed convolution weights have a layout other than row-major; kernels/layouts.def has its name and size.
  * Activations with channels last are plain tensors whose shape says so. */
 typedef struct Type {
-	TypeKind kind;
-	DType dtype;
-	int rank;
+	TypeKind kind : 8;
+	DType dtype : 8;
+	int rank : 8;
+	int flat : 8;       /* which flat of the unit (0 = trainable f32, ...) */
 	int64_t dim[IR_MAX_RANK];
 	const char *layout; /* NULL = row-major; else a packed layout's interned name: f32[64,3,7,7]:Ohwi16o */
 	Unit *unit;         /* for kinds of flats and shards */
-	int flat;           /* which flat of the unit (0 = trainable f32, ...) */
 } Type;
 
 Type type_tensor(DType dtype, int rank, const int64_t *dim);
@@ -233,9 +233,9 @@ typedef enum Region {
 enum { REGION_COUNT = REGION_STATE + 1 };
 extern const char *const region_text[REGION_COUNT]; /* "act"; "" for REGION_NONE */
 typedef struct Place {
-	Region region;
+	Region region : 8;
+	int flat : 8;
 	Unit *unit;
-	int flat;
 	int64_t offset; /* bytes */
 } Place;
 

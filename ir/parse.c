@@ -118,9 +118,11 @@ int parse_flat_suffix(Parser *p)
 
 static void tensor_type(Parser *p, const char *dtype, Type *t)
 {
-	t->kind = TYPE_TENSOR;
-	if (!dtype_from_text(dtype, &t->dtype))
+	DType known = DT_F32;
+	if (!dtype_from_text(dtype, &known))
 		lex_refuse(&p->lex, "unknown type \"%s\"", dtype);
+	t->kind = TYPE_TENSOR;
+	t->dtype = known;
 	t->rank = parse_ints(p, t->dim);
 	int64_t numel = 1;
 	for (int i = 0; i < t->rank; i++)

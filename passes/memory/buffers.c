@@ -177,7 +177,7 @@ static void place_gradients(Buffers *b, const Op *collect)
 		if (!at || at->place.region != REGION_ACT || at->value->op->section < SEC_BACKWARD)
 			continue;
 		if (at->last == collect->order && type_bytes(&at->value->type) == type_bytes(&v->type))
-			at->place = (Place){REGION_GRAD, s->unit, s->flat,
+			at->place = (Place){REGION_GRAD, s->flat, s->unit,
 				s->offset * dtype_info[s->unit->flat[s->flat].grad].bytes};
 	}
 }

@@ -29,7 +29,7 @@ static Place flat_place(const Symbol *s, Region region)
 {
 	const Flat *f = &s->unit->flat[s->flat];
 	DType dtype = region == REGION_GRAD ? f->grad : f->param;
-	return (Place){region, s->unit, s->flat, s->offset * dtype_info[dtype].bytes};
+	return (Place){region, s->flat, s->unit, s->offset * dtype_info[dtype].bytes};
 }
 
 static bool same_place(const Place *a, const Place *b)
@@ -128,7 +128,7 @@ static Place symbol_place(const Op *op)
 {
 	if (op->kind == OP_VIEW_OP)
 		return flat_place(op->sym, REGION_PARAM);
-	return (Place){op->kind == OP_INPUT ? REGION_INPUT : REGION_STATE, NULL, 0, op->sym->offset};
+	return (Place){op->kind == OP_INPUT ? REGION_INPUT : REGION_STATE, 0, NULL, op->sym->offset};
 }
 
 static Place place_of(const Buffers *b, Value *v)

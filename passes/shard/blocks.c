@@ -56,7 +56,8 @@ static uint64_t hash_attrs(const Attr *attrs, uint64_t h)
 
 static uint64_t hash_type(const Type *t, uint64_t h)
 {
-	h = hash_bytes(&t->dtype, sizeof(t->dtype), h);
+	DType dtype = t->dtype;
+	h = hash_bytes(&dtype, sizeof(dtype), h);
 	return hash_bytes(t->dim, sizeof(*t->dim) * (size_t)t->rank, h);
 }
 

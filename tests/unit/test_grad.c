@@ -44,8 +44,10 @@ static Type read_type(const char **s)
 	Type t = {.kind = TYPE_TENSOR};
 	size_t n = strcspn(*s, "[");
 	snprintf(name, sizeof(name), "%.*s", (int)n, *s);
-	if (!dtype_from_text(name, &t.dtype))
+	DType dtype = DT_F32;
+	if (!dtype_from_text(name, &dtype))
 		ice("case: dtype %s", name);
+	t.dtype = dtype;
 	for (*s += n + 1; **s != ']';) {
 		char *end;
 		t.dim[t.rank++] = strtoll(*s, &end, 10);
