@@ -504,12 +504,30 @@ Op *ir_emit_fused(Builder *b, int n_in, Value *const *in, int n_out, const Type 
 	return op;
 }
 
+static void body_append(Op *fused, Op *op)
+{
+	op->parent = fused;
+	op->section = fused->section;
+	op->prev = fused->body_last;
+	*(op->prev ? &op->prev->next : &fused->body_first) = op;
+	fused->body_last = op;
+}
+
+void ir_body_move(Module *m, Op *fused, Op *op)
+{
+	list_unlink(m, op);
+	body_append(fused, op);
+	op->order = 0;
+	op->loc = fused->loc;
+	op->at = (TextPlace){0};
+	op->out[0]->type = type_scalar(op->out[0]->type.dtype);
+	op->out[0]->name = NULL;
+}
+
 bool ir_body_try(Module *m, Op *fused, OpKind kind, int n_in, Value *const *in, Attr *attrs, DType dtype, Value **out,
 	Buf *err)
 {
 	Op *op = op_new(m, kind, n_in, in, attrs, fused->loc);
-	op->parent = fused;
-	op->section = fused->section;
 	op->n_out = op_info[kind].n_out;
 	op->out = NEW_N(m->ops, Value *, op->n_out);
 	Type type = type_scalar(dtype), given = type;
@@ -518,12 +536,7 @@ bool ir_body_try(Module *m, Op *fused, OpKind kind, int n_in, Value *const *in, 
 	for (int i = 0; i < op->n_out; i++)
 		op->out[i] = value_new(m, op, i, type);
 	link_operands(op);
-	op->prev = fused->body_last;
-	if (fused->body_last)
-		fused->body_last->next = op;
-	else
-		fused->body_first = op;
-	fused->body_last = op;
+	body_append(fused, op);
 	*out = op->n_out ? op->out[0] : NULL;
 	return true;
 }

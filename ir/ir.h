@@ -445,6 +445,9 @@ Value *ir_body_emit(Module *m, Op *fused, OpKind kind, int n_in, Value *const *i
  * that of a constant.  *out is NULL for a yield. */
 bool ir_body_try(Module *m, Op *fused, OpKind kind, int n_in, Value *const *in, Attr *attrs, DType dtype, Value **out,
 	Buf *err);
+/* Moves an elementwise op from its section to the end of a fused body; its result becomes a scalar without a name.  The
+ * caller sees to operands and uses outside. */
+void ir_body_move(Module *m, Op *fused, Op *op);
 Op *ir_emit_fused(Builder *b, int n_in, Value *const *in, int n_out, const Type *out); /* with an empty body */
 
 /* ---- op.c: what an op or a unit by itself tells ---- */

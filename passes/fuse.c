@@ -273,7 +273,8 @@ static Value *put_literal(Fuse *f, Body *b, const Value *v)
 	return inner;
 }
 
-static void put_member(Fuse *f, Body *b, const Op *op)
+/* Moves a member into the body.  A broadcast stays outside: inside, its operand is its result. */
+static void put_member(Fuse *f, Body *b, Op *op)
 {
 	Value *in[3];
 	for (int i = 0; i < op->n_in; i++) {
@@ -282,9 +283,12 @@ static void put_member(Fuse *f, Body *b, const Op *op)
 		if (!in[i])
 			ptrmap_put(b->map, v, in[i] = put_literal(f, b, v));
 	}
-	Value *inner = op->kind == OP_BROADCAST ? in[0]
-		: ir_body_emit(f->m, b->fused, op->kind, op->n_in, in, op->attrs);
-	ptrmap_put(b->map, op->out[0], inner);
+	ptrmap_put(b->map, op->out[0], op->kind == OP_BROADCAST ? in[0] : op->out[0]);
+	if (op->kind == OP_BROADCAST)
+		return;
+	for (int i = 0; i < op->n_in; i++)
+		ir_set_in(op, i, in[i]);
+	ir_body_move(f->m, b->fused, op);
 }
 
 typedef VEC(Value *) Values;
@@ -303,19 +307,22 @@ static void list_inputs(Fuse *f, const Group *g, Values *in)
 	}
 }
 
-static void replace_members(Fuse *f, Group *g, Op *fused, const Values *out)
+/* Readers outside the body read the fused op's results. */
+static void replace_results(Op *fused, const Values *out)
 {
 	for (int i = 0; i < out->n; i++) {
-		ir_replace_uses(out->at[i], fused->out[i]);
-		fused->out[i]->name = out->at[i]->name; /* it replaces a value that is removed */
+		for (Use *u = out->at[i]->uses, *next; u; u = next) {
+			next = u->next;
+			if (u->op->parent != fused)
+				ir_set_in(u->op, (int)(u - u->op->in), fused->out[i]);
+		}
 	}
-	for (int i = g->n - 1; i >= 0; i--)
-		ir_remove(f->m, g->op[i]);
 }
 
 static void emit_group(Fuse *f, Group *g)
 {
 	Values in = {0}, out = {0}, yields = {0};
+	ArenaMark mark = arena_mark(f->a);
 	Op *at = f->at[g->at];
 	list_inputs(f, g, &in);
 	for (int i = 0; i < g->n; i++)
@@ -334,6 +341,8 @@ static void emit_group(Fuse *f, Group *g)
 		.name = last->out[0]->name};
 	Body body = {ir_emit_fused(&b, in.n, in.at, out.n, types), ptrmap_new(f->a)};
 	body.fused->order = -1;
+	for (int i = 0; i < out.n; i++)
+		body.fused->out[i]->name = out.at[i]->name; /* which has none inside the body */
 	for (int i = 0; i < in.n; i++)
 		ptrmap_put(body.map, in.at[i], body.fused->args[i]);
 	for (int i = 0; i < g->n; i++)
@@ -341,7 +350,11 @@ static void emit_group(Fuse *f, Group *g)
 	for (int i = 0; i < out.n; i++)
 		vec_push(f->a, &yields, ptrmap_get(body.map, out.at[i]));
 	ir_body_emit(f->m, body.fused, OP_YIELD, yields.n, yields.at, NULL);
-	replace_members(f, g, body.fused, &out);
+	replace_results(body.fused, &out);
+	for (int i = 0; i < g->n; i++)
+		if (g->op[i]->kind == OP_BROADCAST)
+			ir_remove(f->m, g->op[i]);
+	arena_rewind(f->a, mark);
 }
 
 /* Whether a group is worth fusing.  A single op is left as it is, unless a literal would have to be stored for it. */
@@ -357,6 +370,7 @@ static bool is_worth_it(const Group *g)
 
 static void fuse_section(Fuse *f, SectionKind s)
 {
+	ArenaMark mark = arena_mark(f->a);
 	f->section = s;
 	f->n_ops = f->m->last[s] ? (int)f->m->last[s]->order + 1 : 0;
 	f->of_op = NEW_N(f->a, Group *, f->n_ops);
@@ -378,6 +392,7 @@ static void fuse_section(Fuse *f, SectionKind s)
 	for (int i = f->n_ops - 1; i >= 0; i--)
 		if (f->of_op[i] && f->of_op[i]->at == i && is_worth_it(f->of_op[i]))
 			emit_group(f, f->of_op[i]);
+	arena_rewind(f->a, mark);
 }
 
 /* ---- recomputation in backward ---- */
