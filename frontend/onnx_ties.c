@@ -134,7 +134,7 @@ static void name_weight(Import *im, Weight *w)
 /* An embedding table, and the next one of the same key. */
 typedef struct Table { Weight *w; struct Table *next; } Table;
 
-/* The shape of w, or of its transpose, with a hash of 64 elements: different keys mean different tensors.  NULL: w is no
+/* The shape of w, or of its transpose, with a hash of 64 elements: tensors of different keys differ.  NULL: w is no
  * matrix or cannot be read. */
 static const char *key_of(Import *im, const Weight *w, bool transposed)
 {
@@ -228,9 +228,9 @@ static Weight *part_called(const Weight *w, const char *name)
 static Weight *add_part(Import *im, Weight *w, const char *name)
 {
 	Weight *part = NEW(im->arena, Weight);
-	*part = (Weight){.t = w->t, .type = w->type, .typed = w->typed, .folded_from = w->folded_from, .folded = w->folded,
-		.class = w->class, .frozen = w->frozen, .evidence = w->evidence, .why = w->why, .as = name, .transposed = w->transposed,
-		.flat = w->flat, .whole = w};
+	*part = (Weight){.t = w->t, .type = w->type, .typed = w->typed, .folded_from = w->folded_from,
+		.folded = w->folded, .class = w->class, .frozen = w->frozen, .evidence = w->evidence, .why = w->why,
+		.as = name, .transposed = w->transposed, .flat = w->flat, .whole = w};
 	vec_push(im->arena, &w->parts, part);
 	map_put(w->part_of, name, part);
 	return part;
