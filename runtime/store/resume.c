@@ -19,13 +19,18 @@
 #include "base/npy.h"
 #include "runtime/store/private.h"
 
+/* Compares with what state.json would hold now: a byte that is not UTF-8, as paths among options may have, is another
+ * character there. */
 static void note_change(json_t *root, const char *key, const char *now, const char *dir, Diag *d)
 {
-	const char *then = json_string_value(json_object_get(root, key));
-	if (then && strcmp(then, now ? now : ""))
-		diag_note(d, dir,
-			"%s were \"%s\" when it was saved and are \"%s\" now: the same bits are not promised", key, then,
-			now ? now : "");
+	const char *then = json_string_value(json_object_get(root, key)), *text = now ? now : "";
+	Arena *a = arena_new();
+	json_t *v = json_loads(arena_printf(a, "\"%s\"", str_escape(a, ESCAPE_JSON, text)), JSON_DECODE_ANY, NULL);
+	if (then && (!v || strcmp(then, json_string_value(v))))
+		diag_note(d, dir, "%s were \"%s\" when it was saved and are \"%s\" now: the same bits are not promised", key,
+			then, text);
+	json_decref(v);
+	arena_free(a);
 }
 
 /* The value of a flag that state.json always keeps as a number, even if it was not given; NULL for other flags.  now:
