@@ -58,6 +58,31 @@ static bool check_groups(const Module *m, Diag *d)
 	return ok;
 }
 
+/* The input that a loss reads as its labels, possibly in another dtype; NULL: the program computes the labels. */
+static const Symbol *labels_of(const Op *loss)
+{
+	const Op *op = value_root(op_in(loss, 1))->op;
+	while (op->kind == OP_CAST)
+		op = value_root(op_in(op, 0))->op;
+	return op->kind == OP_INPUT ? op->sym : NULL;
+}
+
+/* A program whose loss shifts gets its tokens as labels: one that reads its labels as they are would learn to repeat
+ * them. */
+static void check_shift(const Module *m, Diag *d)
+{
+	const Symbol *labels = NULL;
+	IR_FOR_OPS(m, SEC_FORWARD, op) {
+		const Symbol *read = op->kind == OP_CROSS_ENTROPY ? labels_of(op) : NULL;
+		if (op->kind == OP_CROSS_ENTROPY && !read)
+			return;
+		labels = read ? read : labels;
+	}
+	if (m->train && m->train->shift && labels)
+		diag_error(d, ir_where(m, m->train->at), "shift=1: the loss reads its labels from input \"%s\" as they are, "
+			"and shift says that it moves them by one position; remove shift=1", labels->name);
+}
+
 static void check_owner(const Module *m, const Unit *u, Diag *d)
 {
 	if (!strategy_info[u->strategy].owned && u->owner >= 0)
@@ -78,5 +103,6 @@ bool accept_declarations(const Module *m, Diag *d)
 	}
 	for (int i = 0; i < m->n_units; i++)
 		check_owner(m, m->units[i], d);
+	check_shift(m, d);
 	return check_groups(m, d) && d->errors == before;
 }
