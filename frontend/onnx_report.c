@@ -226,6 +226,17 @@ static const char *type_text(Arena *a, const Row *row)
 	return row->w->typed ? type_str(a, &row->type) : onnx_dtype_name(row->w->t->data_type);
 }
 
+/* A text as the terminal may get it; names are quoted as in the IR first. */
+static const char *visible(Arena *a, const char *s)
+{
+	return str_escape(a, ESCAPE_TERMINAL, s);
+}
+
+static const char *visible_name(Arena *a, const char *name)
+{
+	return visible(a, str_escape(a, ESCAPE_IR, name));
+}
+
 static void print_text(const Report *r, FILE *out)
 {
 	static const char *const heads[] = {"name", "type", "role", "evidence"};
@@ -233,7 +244,7 @@ static void print_text(const Report *r, FILE *out)
 	int wide[4] = {4, 4, 8, 8};
 	for (int i = 0; i < r->rows.n; i++) {
 		const Row *row = &r->rows.at[i];
-		wide[0] = MAX(wide[0], (int)strlen(str_escape(a, ESCAPE_IR, row->name)));
+		wide[0] = MAX(wide[0], (int)strlen(visible_name(a, row->name)));
 		wide[1] = MAX(wide[1], (int)strlen(type_text(a, row)));
 	}
 	for (int k = 0; k < COUNT_OF(heads); k++)
@@ -241,10 +252,10 @@ static void print_text(const Report *r, FILE *out)
 	fputs("why\n", out);
 	for (int i = 0; i < r->rows.n; i++) {
 		const Row *row = &r->rows.at[i];
-		fprintf(out, "%-*s  %-*s  %-*s  %-*s  %s%s", wide[0], str_escape(a, ESCAPE_IR, row->name), wide[1],
+		fprintf(out, "%-*s  %-*s  %-*s  %-*s  %s%s", wide[0], visible_name(a, row->name), wide[1],
 			type_text(a, row), wide[2], kinds[row->kind].text, wide[3],
-			evidence_info[row->evidence].text, row->why, row->used ? "" : "; the graph does not use it");
-		fprintf(out, *row->tie ? "; tied with %s\n" : "%s\n", str_escape(a, ESCAPE_IR, row->tie));
+			evidence_info[row->evidence].text, visible(a, row->why), row->used ? "" : "; the graph does not use it");
+		fprintf(out, *row->tie ? "; tied with %s\n" : "%s\n", visible_name(a, row->tie));
 	}
 	fputc('\n', out);
 	for (int k = 0; k < TENSOR_KINDS; k++) {
