@@ -320,7 +320,30 @@ static const char *float_attr(Emit *e, const Op *op, const char *name, double ot
 	return emit_c_literal(e, DT_F32, attr_get_float(op->attrs, name, otherwise), 0);
 }
 
-/* The descriptor of an attention whose q is operand `at`, followed by k, v and the mask. */
+/* ", .has_left = true, .left = 3", from attribute `name`. */
+static const char *limit(Emit *e, const Op *op, const char *name)
+{
+	const Attr *a = attr_find(op->attrs, name);
+	return a ? arena_printf(e->a, ", .has_%s = true%s", name, number(e, name, a->i)) : "";
+}
+
+static const char *documents_text(Emit *e, const Value *ids, int64_t samples)
+{
+	if (!ids)
+		return "";
+	return arena_printf(e->a, "%s%s", flag(e, "ids32", ids->type.dtype == DT_I32),
+		number(e, "id_stride", ids->type.dim[0] == samples ? ids->type.dim[1] : 0));
+}
+
+static const char *chance_text(Emit *e, const Op *op)
+{
+	if (!op_draws(op))
+		return "";
+	return arena_printf(e->a, ", .p = %s, .pre = " I64 "%s", emit_c_float(e, attr_get_float(op->attrs, "p", 0)),
+		attr_get_int(op->attrs, "pre", 1), number(e, "rows", attr_get_int(op->attrs, "rows", 0)));
+}
+
+/* The descriptor of an attention whose q is operand `at`, followed by k, v, the mask and the documents. */
 static const char *attention_desc(Emit *e, const Op *op, int at)
 {
 	const Type *q = &op_in(op, at)->type, *k = &op_in(op, at + 1)->type, *v = &op_in(op, at + 2)->type;
@@ -331,17 +354,21 @@ static const char *attention_desc(Emit *e, const Op *op, int at)
 		", .s = " I64 ", .d = " I64 ", .dv = " I64, q->dim[0], q->dim[h], k->dim[h], q->dim[t], k->dim[t],
 		q->dim[3], v->dim[3]);
 	bool capped = attr_get_float(op->attrs, "softcap", 0) != 0;
-	const char *text = arena_printf(e->a, "{%s, .scale = %s%s%s%s%s%s%s%s}", sizes, float_attr(e, op, "scale", 1),
+	const char *text = arena_printf(e->a, "{%s, .scale = %s%s%s%s%s%s%s%s%s%s}", sizes, float_attr(e, op, "scale", 1),
 		capped ? ", .softcap = " : "", capped ? float_attr(e, op, "softcap", 0) : "",
-		flag(e, "causal", attr_get_int(op->attrs, "causal", 0)),
-		flag(e, "causal_end", attr_get_int(op->attrs, "offset", 0)), number(e, "layout", layout),
-		mask_text(e, mask ? &mask->type : NULL), flag(e, "empty_nan", empty_nan));
+		limit(e, op, "left"), limit(e, op, "right"), number(e, "layout", layout),
+		mask_text(e, mask ? &mask->type : NULL), documents_text(e, op_in(op, at + 4), q->dim[0]),
+		flag(e, "empty_nan", empty_nan), chance_text(e, op));
 	return emit_shared(e, "KAttention", "attention", text);
 }
 
 /* Refuses a mask that kernels do not support.  at: index of q; the mask follows k and v. */
 static bool refuse_mask(Emit *e, const Op *op, int at)
 {
+	if (attr_find(op->attrs, "left") || op_in(op, at + 4) || op_draws(op)) {
+		emit_refuse(e, op, "%s with left, documents or p has no kernels yet", op_info[op->kind].text);
+		return true;
+	}
 	const Value *mask = op_in(op, at + 3);
 	DType q = op_in(op, at)->type.dtype, t = mask ? mask->type.dtype : DT_BOOL;
 	bool refused = t != DT_BOOL && t != DT_F32 && t != q;
@@ -351,18 +378,26 @@ static bool refuse_mask(Emit *e, const Op *op, int at)
 	return refused;
 }
 
+/* What follows the operands: the descriptor, the dropout's id, the step's scalars. */
+static const char *attention_text(Emit *e, const Op *op, int at)
+{
+	const char *id = op_draws(op) ? emit_part(e, PART_ID, attr_get_int(op->attrs, "id", 0), "id") : NULL;
+	return arena_printf(e->a, "&%s, %s, WORK", attention_desc(e, op, at),
+		id ? arena_printf(e->a, "%s, rt->scalars", id) : "0, NULL");
+}
+
 void lower_attention(Emit *e, const Op *op)
 {
 	if (refuse_mask(e, op, 0))
 		return;
-	emit_kernel(e, op, "o0 o1 i0 i1 i2 i3", "&%s, WORK", attention_desc(e, op, 0));
+	emit_kernel(e, op, "o0 o1 i0 i1 i2 i3 i4", "%s", attention_text(e, op, 0));
 }
 
 void lower_attention_grad(Emit *e, const Op *op)
 {
 	if (refuse_mask(e, op, 1))
 		return;
-	emit_kernel(e, op, "o0 o1 o2 i0 i1 i2 i3 i4 i5 i6", "&%s, WORK", attention_desc(e, op, 1));
+	emit_kernel(e, op, "o0 o1 o2 i0 i1 i2 i3 i4 i5 i6 i7", "%s", attention_text(e, op, 1));
 }
 
 void lower_rope(Emit *e, const Op *op)

@@ -318,7 +318,7 @@ static bool draws_numbers(const Emit *e)
 {
 	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
 		IR_FOR_OPS(e->m, s, op)
-			if ((op_info[op->kind].flags & RNG) || attr_find(op->attrs, "round"))
+			if (op_draws(op) || attr_find(op->attrs, "round"))
 				return true;
 	return false;
 }

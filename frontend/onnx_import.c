@@ -37,7 +37,7 @@ static Known op_known(const Import *im, const Op *op)
 		return KNOWN_LITERALLY;
 	if (op->kind == OP_INPUT && im->o->inputs && type_numel(&op->out[0]->type) <= LITERAL_MAX)
 		return KNOWN_GIVEN;
-	if (flags & (EFFECT | RNG | SYM | SRC))
+	if (flags & (EFFECT | SYM | SRC) || op_draws(op))
 		return KNOWN_NOT;
 	Known known = KNOWN_LITERALLY;
 	for (int i = 0; i < op->n_in && known; i++) {

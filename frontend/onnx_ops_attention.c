@@ -169,13 +169,15 @@ static Value *write_out(Node *n, Heads *h, Value *score[SCORE_COUNT])
 static Value *one_op(Node *n, Heads *h)
 {
 	Module *m = n->b->m;
-	/* The op aligns the first row with the first key, or the last row with the last key. */
-	bool aligned = h->past == h->k->type.dim[2] - h->q->type.dim[2];
-	bool causal = h->causal && !h->length && (!h->past || aligned);
-	number_masks(n, h, h->causal && !causal);
-	Attr *a = attr_int(m, attr_float(m, NULL, "scale", h->scale), "causal", causal);
-	a = attr_int(m, attr_int(m, a, "offset", causal && h->past), "layout", 0);
+	int64_t rows = h->q->type.dim[2], keys = h->k->type.dim[2], right = h->causal ? 0 : h->right;
+	Attr *a = attr_int(m, attr_float(m, NULL, "scale", h->scale), "layout", 0);
 	a = attr_str(m, a, "empty", "zero");
+	if (h->length)
+		number_masks(n, h, h->causal);
+	if (!h->length && h->left >= 0 && h->left < h->past + rows - 1)
+		a = attr_int(m, a, "left", h->left - h->past);
+	if (!h->length && right >= 0 && right < keys - 1 - h->past)
+		a = attr_int(m, a, "right", right + h->past);
 	if (h->softcap > 0)
 		a = attr_float(m, a, "softcap", h->softcap);
 	return ir_emit(n->b, OP_ATTENTION, 4, (Value *[]){h->q, h->k, h->v, h->mask}, a);

@@ -91,16 +91,48 @@ RULE(log_softmax_grad)
 	return true;
 }
 
+/* ---- the random numbers of dropout ---- */
+
+/* Whether dropout keeps an element.  rows.n = 0: x has no samples, so all share one mask. */
+static bool is_kept(const EvalEnv *e, const Op *op, Axis rows, int64_t at)
+{
+	uint32_t b[4];
+	uint64_t row = rows.n ? e->sample0 + (uint64_t)(at / rows.inner % rows.n) : 0;
+	uint64_t inner = (uint64_t)(rows.n ? at / rows.inner / rows.n * rows.inner + at % rows.inner : at);
+	uint64_t key = philox_key(e->seed, (uint64_t)attr_get_int(op->attrs, "id", 0));
+	philox_block(b, key, row, inner / 4, e->step);
+	return b[inner % 4] >= philox_threshold(attr_get_float(op->attrs, "p", 0));
+}
+
+/* A factor in (1 - p, 1) for even dropout: the same for all elements, different for different ids. */
+static double even_factor(const Op *op)
+{
+	uint32_t b[4];
+	philox_block(b, philox_key(1, (uint64_t)attr_get_int(op->attrs, "id", 0)), 0, 0, 0);
+	return 1 - attr_get_float(op->attrs, "p", 0) * (b[0] + 1.0) / 0x1.00001p32;
+}
+
+/* What dropout multiplies element `at` with. */
+static double chance(const EvalEnv *e, const Op *op, Axis rows, int64_t at)
+{
+	if (e->even_dropout)
+		return even_factor(op);
+	return is_kept(e, op, rows, at) ? 1 / (1 - attr_get_float(op->attrs, "p", 0)) : 0;
+}
+
 /* ---- attention ---- */
 
 typedef struct Heads {
 	int64_t b, h, hk, t, s, d, dv;
 	double scale, cap;      /* cap 0 = no soft cap */
 	bool by_rows;           /* layout 1: [B,T,H,D] */
-	bool causal, nan_empty;
-	int64_t shift;          /* row t sees s <= t + shift */
-	const EvalTensor *mask; /* NULL = none */
+	bool nan_empty;
+	int64_t left, right;    /* row t sees t - left <= s <= t + right */
+	const EvalTensor *mask, *documents; /* NULL = none */
 	int64_t mask_stride[4];
+	int64_t document_stride; /* from sample to sample */
+	bool drops;
+	Axis rows;              /* of the weights as dropout takes them */
 } Heads;
 
 /* Reads the attributes and shapes; first: index of q among the operands. */
@@ -118,10 +150,15 @@ static Heads heads_of(const Op *op, EvalTensor *const *in, int first)
 	n.dv = in[first + 2]->type.dim[3];
 	n.scale = attr_get_float(op->attrs, "scale", 1);
 	n.cap = attr_get_float(op->attrs, "softcap", 0);
-	n.causal = attr_get_int(op->attrs, "causal", 0);
+	n.left = attr_get_int(op->attrs, "left", n.t);
+	n.right = attr_get_int(op->attrs, "right", n.s);
 	n.nan_empty = !strcmp(attr_get_str(op->attrs, "empty", "zero"), "nan");
-	n.shift = attr_get_int(op->attrs, "offset", 0) ? n.s - n.t : 0;
+	n.drops = op_draws(op);
+	n.rows.n = attr_get_int(op->attrs, "rows", 0);
+	n.rows.inner = n.b * n.h * n.t * n.s / (attr_get_int(op->attrs, "pre", 1) * MAX(n.rows.n, 1));
 	n.mask = op_in(op, first + 3) ? in[first + 3] : NULL;
+	n.documents = op_in(op, first + 4) ? in[first + 4] : NULL;
+	n.document_stride = n.documents && n.documents->type.dim[0] == n.b ? n.t : 0;
 	if (n.mask) {
 		Type scores = type_tensor(DT_F64, 4, (int64_t[]){n.b, n.h, n.t, n.s});
 		eval_broadcast_strides(&n.mask->type, &scores, n.mask_stride);
@@ -153,7 +190,8 @@ static double raw_score(const Heads *n, const double *q, const double *k, double
 
 static double masked(const Heads *n, double score, int64_t b, int64_t h, int64_t t, int64_t s)
 {
-	if (n->causal && s > t + n->shift)
+	const int64_t *ids = n->documents ? n->documents->i + b * n->document_stride : NULL;
+	if (s < t - n->left || s > t + n->right || (ids && ids[t] != ids[s]))
 		return -INFINITY;
 	if (!n->mask)
 		return score;
@@ -180,15 +218,16 @@ RULE(attention)
 			o[i] = n.nan_empty ? NAN : 0;
 		for (int64_t s = 0; s < n.s && !empty; s++) {
 			const double *v = in[2]->f + row_at(&n, b, kv, s, n.hk, n.s, n.dv);
+			double p = exp(score[s] - lse) * (n.drops ? chance(e, op, n.rows, w.k * n.s + s) : 1);
 			for (int64_t i = 0; i < n.dv; i++)
-				o[i] += exp(score[s] - lse) * v[i];
+				o[i] += p * v[i];
 		}
 	}
 	return true;
 }
 
-/* p = exp(score - lse);  dv += p dy;  dscore = p (dy.v - dy.o);  dq += dscore slope k;  dk += dscore slope q.  A row
- * that sees no key contributes nothing. */
+/* p = exp(score - lse);  dv += p f dy;  dscore = p (f dy.v - dy.o);  dq += dscore slope k;  dk += dscore slope q.  f is
+ * what dropout multiplies p with; o has it in it.  A row that sees no key contributes nothing. */
 RULE(attention_grad)
 {
 	Heads n = heads_of(op, in, 1);
@@ -197,14 +236,14 @@ RULE(attention_grad)
 		int64_t at_q = row_at(&n, b, h, t, n.h, n.t, n.d), at_o = row_at(&n, b, h, t, n.h, n.t, n.dv);
 		int64_t at_k = row_at(&n, b, kv, s, n.hk, n.s, n.d), at_v = row_at(&n, b, kv, s, n.hk, n.s, n.dv);
 		const double *dy = in[0]->f + at_o, *q = in[1]->f + at_q, *k = in[2]->f + at_k;
-		double slope, lse = in[6]->f[w.k / n.s];
+		double slope, lse = in[7]->f[w.k / n.s];
 		double score = masked(&n, raw_score(&n, q, k, &slope), b, h, t, s);
 		if (lse == -INFINITY || score == -INFINITY)
 			continue;
-		double p = exp(score - lse);
-		double dscore = p * (dot(dy, in[3]->f + at_v, n.dv) - dot(dy, in[5]->f + at_o, n.dv)) * slope;
+		double p = exp(score - lse), f = n.drops ? chance(e, op, n.rows, w.k) : 1;
+		double dscore = p * (f * dot(dy, in[3]->f + at_v, n.dv) - dot(dy, in[6]->f + at_o, n.dv)) * slope;
 		for (int64_t i = 0; i < n.dv; i++)
-			out[2]->f[at_v + i] += p * dy[i];
+			out[2]->f[at_v + i] += p * f * dy[i];
 		for (int64_t i = 0; i < n.d; i++) {
 			out[0]->f[at_q + i] += dscore * k[i];
 			out[1]->f[at_k + i] += dscore * q[i];
@@ -294,25 +333,6 @@ RULE(cross_entropy_grad)
 }
 
 /* ---- dropout ---- */
-
-/* Whether dropout keeps an element.  rows.n = 0: x has no samples, so all share one mask. */
-static bool is_kept(const EvalEnv *e, const Op *op, Axis rows, int64_t at)
-{
-	uint32_t b[4];
-	uint64_t row = rows.n ? e->sample0 + (uint64_t)(at / rows.inner % rows.n) : 0;
-	uint64_t inner = (uint64_t)(rows.n ? at / rows.inner / rows.n * rows.inner + at % rows.inner : at);
-	uint64_t key = philox_key(e->seed, (uint64_t)attr_get_int(op->attrs, "id", 0));
-	philox_block(b, key, row, inner / 4, e->step);
-	return b[inner % 4] >= philox_threshold(attr_get_float(op->attrs, "p", 0));
-}
-
-/* A factor in (1 - p, 1) for even dropout: the same for all elements, different for different ids. */
-static double even_factor(const Op *op)
-{
-	uint32_t b[4];
-	philox_block(b, philox_key(1, (uint64_t)attr_get_int(op->attrs, "id", 0)), 0, 0, 0);
-	return 1 - attr_get_float(op->attrs, "p", 0) * (b[0] + 1.0) / 0x1.00001p32;
-}
 
 static Axis sample_rows(const Op *op, const Type *t)
 {

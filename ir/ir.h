@@ -114,6 +114,7 @@ const Attr *attr_find(const Attr *list, const char *name);
 int64_t attr_get_int(const Attr *list, const char *name, int64_t otherwise);
 double attr_get_float(const Attr *list, const char *name, double otherwise);
 const char *attr_get_str(const Attr *list, const char *name, const char *otherwise);
+Attr *attr_without(Module *m, const Attr *list, int n, const char *const *names); /* a copy without these */
 bool attr_equal(const Attr *a, const Attr *b); /* compares whole lists */
 
 /* ---- symbols and units ---- */
@@ -286,7 +287,7 @@ typedef enum OpFlags {
 	VARIN = 1 << 7,    /* n_in_min or more operands, without a limit */
 	VAROUT = 1 << 8,   /* the number of results follows from attributes, unit or operands */
 	INPLACE = 1 << 9,  /* result 0 may overwrite operand 0 if that dies here and both have the same size */
-	RNG = 1 << 10,     /* reads the step's random counter; equal ops have equal values */
+	RNG = 1 << 10,     /* with an attribute p it reads the step's random counter; equal ops have equal values */
 	SRC = 1 << 11,     /* no operands: input, param, const */
 	CHEAP = 1 << 12,   /* recomputing it costs less than keeping its result: remat and fuse may clone it */
 	WITHIN = 1 << 13,  /* of operand 0 it computes each slice along the axes that it does not work on alone, and keeps
@@ -418,6 +419,8 @@ Value *ir_read(Builder *b, Symbol *sym);                                /* emits
                                                                            sym->kind */
 
 static inline Value *op_in(const Op *op, int i) { return i < op->n_in ? op->in[i].value : NULL; }
+/* Whether the op reads the step's random counter. */
+static inline bool op_draws(const Op *op) { return op_info[op->kind].flags & RNG && attr_find(op->attrs, "p"); }
 Value *op_residual(const Op *op);                 /* r of a norm, ds of its gradient; NULL = it has none, or is another
                                                      op */
 void ir_set_in(Op *op, int i, Value *v);          /* also updates use lists */

@@ -493,7 +493,7 @@ static Samples of_cross_entropy(const Look *l, const Value *v)
 	return apart ? mixed(l, sum) : sum;
 }
 
-/* Queries, keys and values belong to one sample each, and so does the mask. */
+/* Queries, keys and values belong to one sample each, and so do the mask and the documents. */
 static Samples of_attention(const Look *l)
 {
 	const Samples *first = NULL;
@@ -504,10 +504,12 @@ static Samples of_attention(const Look *l)
 			return lost(l);
 		if (l->in[i].kind != SAMPLES_AXIS)
 			continue;
-		apart = apart || l->in[i].axis + 4 - v->type.rank != 0 || (first && !same_order(first, &l->in[i]));
+		int before = i == 4 ? 0 : 4 - v->type.rank; /* dims that broadcasting adds; documents are [B,T] */
+		apart = apart || l->in[i].axis + before != 0 || (first && !same_order(first, &l->in[i]));
 		first = first ? first : &l->in[i];
 	}
 	Samples x = with_places(l, along(l, first, 0), 4);
+	x = is_placed(l, 4, 0) ? placed(l, x) : x;
 	return apart ? mixed(l, x) : x;
 }
 

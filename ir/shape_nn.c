@@ -384,12 +384,61 @@ static bool read_heads(Module *m, const Op *op, int first, Heads *n, Buf *err)
 	return true;
 }
 
+/* Checks left and right, which are added to positions, and the operand of documents. */
+static bool check_band(Module *m, const Op *op, int documents, const Heads *n, Buf *err)
+{
+	static const char *const name[] = {"left", "right"};
+	static const int64_t most = INT64_C(1) << 48;
+	const Type *ids = shape_in(op, documents);
+	for (int i = 0; i < 2; i++) {
+		int64_t limit = attr_get_int(op->attrs, name[i], 0);
+		if (limit < -most || limit > most)
+			return shape_wrong(err, "%s of %s is %lld, expected -2^48 to 2^48", name[i], op_info[op->kind].text,
+				(long long)limit);
+	}
+	if (!ids)
+		return true;
+	if (!shape_want_index(err, op, documents))
+		return false;
+	if (n->t != n->s)
+		return shape_wrong(err, "%s has documents, but %lld queries and %lld keys", op_info[op->kind].text,
+			(long long)n->t, (long long)n->s);
+	if (ids->rank != 2 || (ids->dim[0] != n->b && ids->dim[0] != 1) || ids->dim[1] != n->t)
+		return shape_wrong(err, "the documents of %s are %s, expected [%lld,%lld] or [1,%lld]",
+			op_info[op->kind].text, type_str(m->arena, ids), (long long)n->b, (long long)n->t, (long long)n->t);
+	return true;
+}
+
+/* Checks the dropout of the weights. */
+static bool check_chance(const Op *op, const Heads *n, Buf *err)
+{
+	static const char *const with[] = {"id", "pre", "rows"};
+	const Attr *p = attr_find(op->attrs, "p");
+	const char *text = op_info[op->kind].text;
+	for (int i = 0; i < COUNT_OF(with); i++)
+		if (!attr_find(op->attrs, with[i]) != !p)
+			return shape_wrong(err, "%s has %s without %s", text, p ? "p" : with[i], p ? with[i] : "p");
+	if (!p)
+		return true;
+	int64_t heads = n->b * n->h, pre = attr_get_int(op->attrs, "pre", 0), rows = attr_get_int(op->attrs, "rows", 0);
+	if (!(p->f >= 0 && p->f < 1))
+		return shape_wrong(err, "p of %s is %g, expected 0 to below 1", text, p->f);
+	if (pre < 1 || rows < 0 || (rows == 0 && pre != 1) || heads % pre || heads / pre % MAX(rows, 1))
+		return shape_wrong(err, "%s with pre=%lld and rows=%lld does not divide its %lld x %lld heads", text,
+			(long long)pre, (long long)rows, (long long)n->b, (long long)n->h);
+	if ((double)heads / (double)MAX(rows, 1) * (double)n->t * (double)n->s > 0x1p42)
+		return shape_wrong(err, "%s has more than 2^42 weights of one sample: their random numbers would repeat", text);
+	return true;
+}
+
 static bool check_attention(Module *m, const Op *op, int first, const Heads *n, Buf *err)
 {
 	const Type *mask = shape_in(op, first + 3);
 	const char *empty = attr_get_str(op->attrs, "empty", "");
 	if (strcmp(empty, "zero") && strcmp(empty, "nan"))
 		return shape_wrong(err, "empty of %s is \"%s\", expected zero or nan", op_info[op->kind].text, empty);
+	if (!check_band(m, op, first + 4, n, err) || !check_chance(op, n, err))
+		return false;
 	if (!mask)
 		return true;
 	Type scores = type_tensor(mask->dtype, 4, (int64_t[]){n->b, n->h, n->t, n->s}), both;
@@ -427,11 +476,11 @@ RULE(attention_grad)
 	const Type *q = shape_in(op, 1);
 	Type o = attention_out(q, &n);
 	Type lse = type_tensor(shape_stat_dtype(q->dtype), 3, (int64_t[]){n.b, n.h, n.t});
-	if (!shape_in(op, 5) || !shape_in(op, 6))
+	if (!shape_in(op, 6) || !shape_in(op, 7))
 		return shape_wrong(err, "attention_grad lacks the output or the log-sum-exp");
 	for (int i = 0; i < 3; i++)
 		out[i] = *shape_in(op, 1 + i);
-	return shape_want(m, err, op, 0, &o) && shape_want(m, err, op, 5, &o) && shape_want(m, err, op, 6, &lse);
+	return shape_want(m, err, op, 0, &o) && shape_want(m, err, op, 6, &o) && shape_want(m, err, op, 7, &lse);
 }
 
 RULE(rope)

@@ -235,6 +235,23 @@ const char *attr_get_str(const Attr *list, const char *name, const char *otherwi
 	return a && a->kind == ATTR_STR ? a->s : otherwise;
 }
 
+Attr *attr_without(Module *m, const Attr *list, int n, const char *const *names)
+{
+	Attr *head = NULL, **tail = &head;
+	for (; list; list = list->next) {
+		bool out = false;
+		for (int i = 0; i < n; i++)
+			out = out || !strcmp(list->name, names[i]);
+		if (out)
+			continue;
+		*tail = NEW(m->arena, Attr);
+		**tail = *list;
+		tail = &(*tail)->next;
+	}
+	*tail = NULL;
+	return head;
+}
+
 static bool one_equal(const Attr *a, const Attr *b)
 {
 	if (strcmp(a->name, b->name) || a->kind != b->kind || a->n != b->n)

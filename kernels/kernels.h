@@ -186,23 +186,33 @@ enum { K_MASK_NONE, K_MASK_BOOL, K_MASK_FLOAT /* f32 */, K_MASK_HALF /* of q's 1
  * layout 1: q (B,T,H,D) k (B,S,Hk,D) v (B,S,Hk,Dv) o (B,T,H,Dv).
  * lse (B,H,T) is the log-sum-exp of the scaled, capped, masked scores, -inf for a row that sees no key.  Element
  * (b,h,t,s) of the mask stands at mask + b*mask_stride[0] + h*mask_stride[1] + t*mask_stride[2] + s*mask_stride[3], in
- * elements. */
+ * elements.
+ * The weights pass through dropout as k_dropout's x (pre, rows, post) with post = B*H*T*S / (pre*rows): a head's T*S
+ * weights lie in one row. */
 typedef struct KAttention {
 	int64_t b, h, hk, t, s, d, dv;
 	float scale, softcap;  /* softcap 0 = none */
-	bool causal, causal_end; /* row t sees s <= t, or s <= t + S - T when causal_end */
+	bool has_left, has_right;
+	int64_t left, right;   /* row t sees keys from t - left (has_left) to t + right (has_right) on */
 	int layout;
 	int mask;              /* K_MASK_ */
 	int64_t mask_stride[4];
+	bool ids32;            /* document ids are int32_t, else int64_t */
+	int64_t id_stride;     /* between samples, in elements; 0 = all have the same documents */
 	bool empty_nan;        /* a row that sees no key gives NaN, else zeros */
+	double p;              /* share of the weights that dropout drops; 0 = none */
+	int64_t pre, rows;     /* of dropout; rows 0 = no samples */
 } KAttention;
-/* work: only gradients of 16-bit tensors need it on the CPU (kwork_attention_grad), all gradients on CUDA
+/* ids (B,S) or (1,S), or NULL: the documents; S = T then, and row t sees keys of its document alone.  id and s: of the
+ * dropout, not read if p = 0.
+ * work: only gradients of 16-bit tensors need it on the CPU (kwork_attention_grad), all gradients on CUDA
  * (kwork_cuda_attention_grad). */
 #define K_DECL(T, W, t) \
-	void k_attention_##t(T *o, W *lse, const T *q, const T *k, const T *v, const void *mask, \
-		const KAttention *a, void *work); \
+	void k_attention_##t(T *o, W *lse, const T *q, const T *k, const T *v, const void *mask, const void *ids, \
+		const KAttention *a, uint64_t id, const StepScalars *s, void *work); \
 	void k_attention_grad_##t(T *dq, T *dk, T *dv, const T *dy, const T *q, const T *k, const T *v, \
-		const void *mask, const T *o, const W *lse, const KAttention *a, void *work);
+		const void *mask, const void *ids, const T *o, const W *lse, const KAttention *a, uint64_t id, \
+		const StepScalars *s, void *work);
 K_DECL(float, float, f32)
 K_HALVES(K_DECL)
 #undef K_DECL

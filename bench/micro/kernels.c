@@ -159,13 +159,13 @@ static void gpt2_rest(void)
 	float *x = floats(big), *dx = floats(big), *o = floats(rows * c), *w = floats(v * c), *st = floats(8 * v);
 	int64_t *ids = malloc((size_t)rows * 8);
 	KAttention a = {.b = 4, .h = 12, .hk = 12, .t = 256, .s = 256, .d = 64, .dv = 64, .scale = 0.125f,
-		.causal = true};
+		.has_right = true};
 	double half = 0.5 * 4 * 12 * 2 * 256.0 * 256 * 64;
 	for (int64_t i = 0; i < rows; i++)
 		ids[i] = i * 7919 % v;
 	for (a.layout = 0; a.layout < 2 && wanted("attention"); a.layout++) {
 		TIME(a.layout ? "attention (B,T,H,D)" : "attention (B,H,T,D)", a.layout ? 0 : 12, 0, 2 * half,
-			k_attention_f32(o, st, x, x + rows * c, x + 2 * rows * c, NULL, &a, work));
+			k_attention_f32(o, st, x, x + rows * c, x + 2 * rows * c, NULL, NULL, &a, 0, NULL, work));
 		TIME(a.layout ? "attention_grad (B,T,H,D)" : "attention_grad (B,H,T,D)", a.layout ? 0 : 12, 0,
 			5 * half,
 			k_attention_grad_f32(dx, dx + rows * c, dx + 2 * rows * c, w, x, x + rows * c, x + 2 * rows * c,
@@ -219,15 +219,15 @@ static void gpt2_rest_bf16(void)
 	int64_t *ids = malloc((size_t)rows * 8);
 	StepScalars s = {.seed = 1};
 	KAttention a = {.b = 4, .h = 12, .hk = 12, .t = 256, .s = 256, .d = 64, .dv = 64, .scale = 0.125f,
-		.causal = true};
+		.has_right = true};
 	double half = 0.5 * 4 * 12 * 2 * 256.0 * 256 * 64;
 	for (int64_t i = 0; i < rows; i++)
 		ids[i] = i * 7919 % v;
 	if (wanted("attention")) {
 		TIME("attention bf16 (B,H,T,D)", 12, 0, 2 * half,
-			k_attention_bf16(o, st, x, x + rows * c, x + 2 * rows * c, NULL, &a, work));
+			k_attention_bf16(o, st, x, x + rows * c, x + 2 * rows * c, NULL, NULL, &a, 0, NULL, work));
 		TIME("attention_grad bf16 (B,H,T,D)", 12, 0, 5 * half, k_attention_grad_bf16(dx, dx + rows * c,
-			dx + 2 * rows * c, w, x, x + rows * c, x + 2 * rows * c, NULL, o, st, &a, work));
+			dx + 2 * rows * c, w, x, x + rows * c, x + 2 * rows * c, NULL, NULL, o, st, &a, 0, NULL, work));
 	}
 	if (wanted("layer_norm")) {
 		TIME("layer_norm bf16", 25, 4 * rows * c, 0, k_layer_norm_bf16(o, st, st + rows, NULL, x, w, w + c, NULL,

@@ -82,8 +82,8 @@ static Head head_of(const KAttention *a, KDType type, int64_t b, int64_t h, cons
 /* The last key that row t sees, plus one. */
 static int64_t key_end(const KAttention *a, int64_t t)
 {
-	int64_t end = t + 1 + (a->causal_end ? a->s - a->t : 0);
-	return !a->causal ? a->s : end < 0 ? 0 : MIN(end, a->s);
+	int64_t end = t + 1 + a->right;
+	return !a->has_right ? a->s : end < 0 ? 0 : MIN(end, a->s);
 }
 
 /* to (width, tb) = scale * from (n, width), transposed; lanes beyond n are zero. */
@@ -127,7 +127,7 @@ static void scores(float *s, float *cap, const Head *h, Rows k, const float *qt,
 				widen(&m, h->mask + ((t0 + t) * mt + (s0 + i) * ms) * 2, h->type, 1);
 				s[i * tb + t] += m;
 			}
-	if (a->causal && s0 + sn > key_end(a, t0))
+	if (s0 + sn > key_end(a, t0))
 		for (int64_t i = 0; i < sn; i++)
 			for (int64_t t = 0; t < tn && key_end(a, t0 + t) <= s0 + i; t++)
 				s[i * tb + t] = -INFINITY;
@@ -326,15 +326,17 @@ static void backward(KDType type, const KAttention *a, const Backward *x)
 }
 
 #define ATTENTION(T, type, t) \
-void k_attention_##t(T *o, float *lse, const T *q, const T *k, const T *v, const void *mask, const KAttention *a, \
-	void *work) \
+void k_attention_##t(T *o, float *lse, const T *q, const T *k, const T *v, const void *mask, const void *ids, \
+	const KAttention *a, uint64_t id, const StepScalars *s, void *work) \
 { \
-	(void)work; \
+	(void)work, (void)ids, (void)id, (void)s; \
 	forward(type, o, lse, q, k, v, mask, a); \
 } \
 void k_attention_grad_##t(T *dq, T *dk, T *dv, const T *dy, const T *q, const T *k, const T *v, const void *mask, \
-	const T *o, const float *lse, const KAttention *a, void *work) \
+	const void *ids, const T *o, const float *lse, const KAttention *a, uint64_t id, const StepScalars *s, \
+	void *work) \
 { \
+	(void)ids, (void)id, (void)s; \
 	backward(type, a, &(Backward){dq, dk, dv, dy, q, k, v, mask, o, lse, work}); \
 }
 ATTENTION(float, K_F32, f32)

@@ -38,7 +38,7 @@ static Attention attention_of(const KAttention *a, const void *mask)
 	Attention p = {};
 	p.h = (int)a->h, p.group = (int)(a->h / a->hk);
 	p.t = (int)a->t, p.s = (int)a->s, p.d = (int)a->d, p.dv = (int)a->dv;
-	p.shift = (int)(!a->causal ? a->s : a->causal_end ? 1 + a->s - a->t : 1);
+	p.shift = (int)(!a->has_right ? a->s : 1 + a->right);
 	p.scale = a->scale, p.softcap = a->softcap, p.empty_nan = a->empty_nan;
 	p.mask_kind = mask ? a->mask : K_MASK_NONE, p.mask = mask;
 	for (int i = 0; i < 4; i++)
@@ -86,13 +86,13 @@ template <class T> static void run_grad(Backward<T> x, const void *mask, const K
 template <class To, class From> static To *as(From *p) { return reinterpret_cast<To *>(p); }
 
 #define K_DEFINE(T, E, t) \
-void k_attention_##t(T *o, float *lse, const T *q, const T *k, const T *v, const void *mask, const KAttention *a, \
-	void *) \
+void k_attention_##t(T *o, float *lse, const T *q, const T *k, const T *v, const void *mask, const void *, \
+	const KAttention *a, uint64_t, const StepScalars *, void *) \
 { \
 	run<E>({as<E>(o), lse, as<const E>(q), as<const E>(k), as<const E>(v)}, mask, a); \
 } \
 void k_attention_grad_##t(T *dq, T *dk, T *dv, const T *dy, const T *q, const T *k, const T *v, const void *mask, \
-	const T *o, const float *lse, const KAttention *a, void *work) \
+	const void *, const T *o, const float *lse, const KAttention *a, uint64_t, const StepScalars *, void *work) \
 { \
 	run_grad<E>({as<E>(dq), as<E>(dk), as<E>(dv), as<const E>(dy), as<const E>(q), as<const E>(k), as<const E>(v), \
 		as<const E>(o), lse, NULL, NULL}, mask, a, work); \

@@ -19,8 +19,8 @@ static bool has_literals_only(const Op *op)
 Value *canon_fold(Rewriter *r, Op *op)
 {
 	/* A broadcast of a literal is kept: it is how a literal with repeated rows is written. */
-	if (op_info[op->kind].flags & (EFFECT | RNG | SYM | SRC) || op->kind == OP_BROADCAST || op->body_first
-			|| !has_literals_only(op))
+	if (op_info[op->kind].flags & (EFFECT | SYM | SRC) || op_draws(op) || op->kind == OP_BROADCAST
+			|| op->body_first || !has_literals_only(op))
 		return NULL;
 	Value *now[2] = {NULL, NULL};
 	if (op->n_out > COUNT_OF(now))

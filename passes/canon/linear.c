@@ -145,7 +145,7 @@ static const int heads_swapped[4] = {0, 2, 1, 3};
 
 Value *canon_attention_scale(Rewriter *r, Op *op)
 {
-	Value *in[4] = {op_in(op, 0), op_in(op, 1), op_in(op, 2), op_in(op, 3)};
+	Value *in[5] = {op_in(op, 0), op_in(op, 1), op_in(op, 2), op_in(op, 3), op_in(op, 4)};
 	double scale = attr_get_float(op->attrs, "scale", 1), number;
 	bool changed = false;
 	for (int i = 0; i < 2; i++) {
@@ -163,7 +163,7 @@ Value *canon_attention_scale(Rewriter *r, Op *op)
 
 Value *canon_attention_layout(Rewriter *r, Op *op)
 {
-	Value *in[4] = {NULL, NULL, NULL, op_in(op, 3)};
+	Value *in[5] = {NULL, NULL, NULL, op_in(op, 3), op_in(op, 4)};
 	if (attr_get_int(op->attrs, "layout", 0))
 		return NULL;
 	for (int i = 0; i < 3; i++) {

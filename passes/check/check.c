@@ -334,7 +334,7 @@ static bool check_slope(Run *r, Module *m, Diag *d)
 static bool is_same_in_eval(const Module *m)
 {
 	IR_FOR_OPS(m, SEC_FORWARD, op)
-		if (op->kind == OP_DROPOUT || op->kind == OP_DROPOUT_MASK || op->kind == OP_BATCH_NORM)
+		if (op_draws(op) || op->kind == OP_BATCH_NORM)
 			return false;
 	return true;
 }

@@ -315,16 +315,31 @@ static Value *head_products(Builder *b, const Op *op, Value *x, Value *y)
 	return ir_reshape(b, p, 4, (int64_t[]){d[0], d[1] * d[2], d[3], d[4]});
 }
 
-/* Which key positions s row t sees: s <= t + S - T, or s <= t. */
-static Value *causal_window(Builder *b, const Op *op, const Type *scores)
+/* The positions from start on along dim `axis` of two, as i64. */
+static Value *positions(Builder *b, int axis, int64_t n, int64_t start)
 {
-	int64_t T = scores->dim[2], S = scores->dim[3];
-	double shift = attr_get_int(op->attrs, "offset", 0) ? (double)(S - T) : 0;
-	Attr *rows = attr_float(b->m, attr_int(b->m, NULL, "axis", 0), "start", shift);
-	Value *t = ir_emit_typed(b, OP_IOTA, 0, NULL, rows, type_tensor(DT_I64, 2, (int64_t[]){T, 1}));
-	Value *s = ir_emit_typed(b, OP_IOTA, 0, NULL, attr_int(b->m, NULL, "axis", 1),
-		type_tensor(DT_I64, 2, (int64_t[]){1, S}));
-	return ir_emit2(b, OP_LE, s, t);
+	Attr *attrs = attr_float(b->m, attr_int(b->m, NULL, "axis", axis), "start", (double)start);
+	Type t = type_tensor(DT_I64, 2, (int64_t[]){1, 1});
+	t.dim[axis] = n;
+	return ir_emit_typed(b, OP_IOTA, 0, NULL, attrs, t);
+}
+
+/* Those of `seen` that the attention's band and documents show, too. */
+static Value *within_limits(Builder *b, const Op *op, Value *seen)
+{
+	int64_t rows = seen->type.dim[2], keys = seen->type.dim[3];
+	const Attr *left = attr_find(op->attrs, "left"), *right = attr_find(op->attrs, "right");
+	Value *key = left || right ? positions(b, 1, keys, 0) : NULL, *ids = op_in(op, 4);
+	if (left)
+		seen = e_and(b, seen, ir_emit2(b, OP_LE, positions(b, 0, rows, -left->i), key));
+	if (right)
+		seen = e_and(b, seen, ir_emit2(b, OP_LE, key, positions(b, 0, rows, right->i)));
+	if (ids) {
+		int64_t n = ids->type.dim[0];
+		seen = e_and(b, seen, ir_emit2(b, OP_EQ, ir_reshape(b, ids, 4, (int64_t[]){n, 1, rows, 1}),
+			ir_reshape(b, ids, 4, (int64_t[]){n, 1, 1, keys})));
+	}
+	return seen;
 }
 
 /* Recomputes the probabilities: e^(scores - lse), 0 where the mask hides the position. */
@@ -341,16 +356,29 @@ static Value *probabilities(Builder *b, const Op *op)
 	t.dim[t.rank++] = 1;
 	Value *lse = ir_reshape(b, op->out[1], t.rank, t.dim);
 	Value *seen = e_gt(b, s, ir_const_float(b, s->type.dtype, -1e38));
-	if (attr_get_int(op->attrs, "causal", 0))
-		seen = e_and(b, seen, causal_window(b, op, &s->type));
+	seen = within_limits(b, op, seen);
 	return e_select(b, seen, e_exp(b, e_sub(b, s, lse)));
 }
 
-/* p = softmax(.. + mask);  dmask = p (dp - sum dy o), dp = dy v^T.  Needs memory for all scores. */
+/* What the attention's dropout makes of x, which has the shape of its weights. */
+static Value *dropped(Builder *b, const Op *op, Value *x)
+{
+	int64_t pre = attr_get_int(op->attrs, "pre", 1), rows = attr_get_int(op->attrs, "rows", 0);
+	int64_t dim[3] = {pre, MAX(rows, 1), type_numel(&x->type) / (pre * MAX(rows, 1))};
+	Type t = x->type;
+	if (!op_draws(op))
+		return x;
+	Attr *attrs = attr_float(b->m, NULL, "p", attr_get_float(op->attrs, "p", 0));
+	attrs = attr_int(b->m, attr_int(b->m, attrs, "id", attr_get_int(op->attrs, "id", 0)), "axis", rows ? 1 : -1);
+	x = ir_reshape(b, x, 3, dim);
+	return ir_reshape(b, ir_emit(b, OP_DROPOUT, 1, &x, attrs), t.rank, t.dim);
+}
+
+/* p = softmax(.. + mask);  dmask = p (dropped dp - sum dy o), dp = dy v^T.  Needs memory for all scores. */
 static Value *mask_grad(Builder *b, const Op *op, Value *dy)
 {
 	Value *p = probabilities(b, op);
-	Value *dp = head_products(b, op, dy, op_in(op, 2));
+	Value *dp = dropped(b, op, head_products(b, op, dy, op_in(op, 2)));
 	Value *delta = ir_reduce(b, OP_REDUCE_SUM, e_mul(b, dy, op->out[0]), 1, &(int64_t){3}, true);
 	if (attr_get_int(op->attrs, "layout", 0))
 		delta = ir_transpose(b, delta, (int[]){0, 2, 1, 3});
@@ -365,9 +393,10 @@ void grad_attention(GradCtx *c, Op *op, Value *const *dout)
 		grad_refuse(c, op, "the gradient through the log-sum-exp of an attention is not supported");
 		return;
 	}
-	Value *in[] = {dout[0], op_in(op, 0), op_in(op, 1), op_in(op, 2), op_in(op, 3), op->out[0], op->out[1]};
+	Value *in[] = {dout[0], op_in(op, 0), op_in(op, 1), op_in(op, 2), op_in(op, 3), op_in(op, 4), op->out[0],
+		op->out[1]};
 	if (grad_wanted(c, in[1]) || grad_wanted(c, in[2]) || grad_wanted(c, in[3])) {
-		Op *g = ir_emit_op(b, OP_ATTENTION_GRAD, 7, in, op->attrs, NULL);
+		Op *g = ir_emit_op(b, OP_ATTENTION_GRAD, 8, in, op->attrs, NULL);
 		for (int i = 0; i < 3; i++)
 			grad_give(c, op_in(op, i), g->out[i]);
 	}

@@ -22,6 +22,7 @@ PtrMap *loss_clone_eval(Module *m, Arena *scratch, bool outputs)
 
 void loss_drop_dropout(Module *m, SectionKind s)
 {
+	static const char *const chance[] = {"p", "id", "pre", "rows"};
 	IR_FOR_OPS_SAFE(m, s, op) {
 		Builder b = {.m = m, .section = s, .before = op, .loc = op->loc};
 		Value *now = NULL;
@@ -29,6 +30,8 @@ void loss_drop_dropout(Module *m, SectionKind s)
 			now = op_in(op, 0);
 		else if (op->kind == OP_DROPOUT_MASK)
 			now = ir_const_full(&b, op->out[0]->type, 1);
+		else if (op->kind == OP_ATTENTION)
+			op->attrs = attr_without(m, op->attrs, COUNT_OF(chance), chance);
 		if (now) {
 			ir_replace_uses(op->out[0], now);
 			ir_remove(m, op);

@@ -293,7 +293,6 @@ static Value *emit_attention(Attention *a)
 	const Type *out = &a->root->out[0]->type;
 	Value *in[4] = {a->q, a->k, a->v, mask_of(a, a->scores->out[0]->type.rank)};
 	Attr *attrs = attr_float(m, NULL, "scale", a->scale);
-	attrs = attr_int(m, attr_int(m, attrs, "causal", 0), "offset", 0);
 	attrs = attr_str(m, attr_int(m, attrs, "layout", 0), "empty", a->zero_empty ? "zero" : "nan");
 	if (a->softcap != 0)
 		attrs = attr_float(m, attrs, "softcap", a->softcap);
@@ -350,7 +349,7 @@ Value *pattern_attention_groups(Rewriter *r, Op *op)
 	Value *k = ungrouped(&r->b, op_in(op, 1)), *v = ungrouped(&r->b, op_in(op, 2));
 	if (attr_get_int(op->attrs, "layout", 0) || k == op_in(op, 1) || k->type.dim[1] != v->type.dim[1])
 		return NULL;
-	return rewrite_again(r, op, op->n_in, (Value *[]){op_in(op, 0), k, v, op_in(op, 3)}, op->attrs);
+	return rewrite_again(r, op, op->n_in, (Value *[]){op_in(op, 0), k, v, op_in(op, 3), op_in(op, 4)}, op->attrs);
 }
 
 /* ---- masks that are known ---- */
@@ -402,11 +401,11 @@ static MaskKind mask_kind(Rewriter *r, const Op *op, Value *mask)
 static Value *with_mask(Rewriter *r, Op *op, MaskKind kind, Value *mask)
 {
 	Attr *attrs = op->attrs;
-	if (kind != MASK_NOTHING) {
-		attrs = attr_int(r->m, attrs, "causal", 1);
-		attrs = attr_int(r->m, attrs, "offset", kind == MASK_CAUSAL_END);
-	}
-	return rewrite_again(r, op, 4, (Value *[]){op_in(op, 0), op_in(op, 1), op_in(op, 2), mask}, attrs);
+	int row = attr_get_int(attrs, "layout", 0) ? 1 : 2;
+	int64_t more = op_in(op, 1)->type.dim[row] - op_in(op, 0)->type.dim[row];
+	if (kind != MASK_NOTHING)
+		attrs = attr_int(r->m, attrs, "right", kind == MASK_CAUSAL_END ? more : 0);
+	return rewrite_again(r, op, 5, (Value *[]){op_in(op, 0), op_in(op, 1), op_in(op, 2), mask, op_in(op, 4)}, attrs);
 }
 
 /* where(c, 0, -inf) and where(c, -inf, 0), added to the scores, are bool masks. */
@@ -425,7 +424,7 @@ static Value *as_bool(Rewriter *r, const Value *mask)
 Value *pattern_attention_mask(Rewriter *r, Op *op)
 {
 	Value *mask = op_in(op, 3);
-	bool causal = attr_get_int(op->attrs, "causal", 0);
+	bool causal = attr_find(op->attrs, "right");
 	if (!mask)
 		return NULL;
 	MaskKind kind = mask_kind(r, op, mask);

@@ -295,7 +295,7 @@ static const Rule rules[] = {
 	{OP_MATMUL, "matmul(softmax(matmul(q, k) * scale + mask), v) -> attention", pattern_attention},
 	{OP_ATTENTION, "heads of k and v copied for each query head of a group -> the heads once",
 		pattern_attention_groups},
-	{OP_ATTENTION, "a mask that is known to be causal, or nothing -> causal=1, no mask", pattern_attention_mask},
+	{OP_ATTENTION, "a mask that is known to be causal, or nothing -> right=, no mask", pattern_attention_mask},
 	{OP_ADD, "x * cos + concat(-x.1, x.0) * sin -> rope", pattern_rope},
 	{OP_CONCAT, "concat(rope(x.0), x.1) -> rope(x) of its first dims", pattern_rope_part},
 };

@@ -292,12 +292,31 @@ static Op *make_norm(Gen *g, OpKind kind)
 	return emit(g, kind, n, in, attr_int(g->m, NULL, "axis", axis));
 }
 
+/* Which keys an attention's rows see. */
+static Attr *limits(Gen *g, Attr *list)
+{
+	if (rng_one_of(g->r, 3))
+		list = attr_int(g->m, list, "left", rng_in(g->r, -1, 3));
+	if (rng_one_of(g->r, 2))
+		list = attr_int(g->m, list, "right", rng_in(g->r, -1, 2));
+	return list;
+}
+
+static Attr *weights_dropped(Gen *g, Attr *list, int64_t b, int64_t h)
+{
+	if (!rng_one_of(g->r, 4))
+		return list;
+	bool alone = rng_one_of(g->r, 4), split = rng_one_of(g->r, 3); /* without samples; samples behind the heads */
+	list = attr_int(g->m, attr_int(g->m, list, "id", rng_in(g->r, 1, 3)), "pre", split && !alone ? h : 1);
+	return attr_float(g->m, attr_int(g->m, list, "rows", alone ? 0 : b), "p", rng_one_of(g->r, 4) ? 0 : 0.3);
+}
+
 static Op *make_attention(Gen *g)
 {
 	int64_t b = rng_in(g->r, 1, 2), hk = rng_in(g->r, 1, 2), h = hk * rng_in(g->r, 1, 2), t = rng_in(g->r, 1, 4);
 	int64_t s = rng_one_of(g->r, 2) ? t : rng_in(g->r, 1, 4), d = rng_in(g->r, 1, 3), dv = rng_in(g->r, 1, 3);
 	bool rows = rng_one_of(g->r, 2);
-	Value *in[4] = {tensor(g, 4, (int64_t[]){b, rows ? t : h, rows ? h : t, d}),
+	Value *in[5] = {tensor(g, 4, (int64_t[]){b, rows ? t : h, rows ? h : t, d}),
 		tensor(g, 4, (int64_t[]){b, rows ? s : hk, rows ? hk : s, d}),
 		tensor(g, 4, (int64_t[]){b, rows ? s : hk, rows ? hk : s, dv})};
 	Type scores = type_tensor(DT_F32, 4, (int64_t[]){b, h, t, s});
@@ -307,7 +326,11 @@ static Op *make_attention(Gen *g)
 	Attr *list = attr_str(g->m, attr_int(g->m, NULL, "layout", rows), "empty", rng_one_of(g->r, 4) ? "nan" : "zero");
 	if (rng_one_of(g->r, 4))
 		list = attr_float(g->m, list, "softcap", 2);
-	return emit(g, OP_ATTENTION, mask ? 4 : 3, in, list);
+	list = weights_dropped(g, limits(g, list), b, h);
+	if (t == s && rng_one_of(g->r, 4))
+		in[4] = gen_source(g, type_tensor(rng_one_of(g->r, 2) ? DT_I64 : DT_I32, 2,
+			(int64_t[]){rng_one_of(g->r, 2) ? b : 1, t}));
+	return emit(g, OP_ATTENTION, 5, in, list);
 }
 
 static Op *make_rope(Gen *g)

@@ -167,14 +167,14 @@ static void check_attention(KAttention a)
 	void *work = case_work("attention_grad", (KWorkArgs){.in = {{4, od, 2}, {0}, {4, kd, 2}, {4, vd, 2}}});
 	a32.mask = a.mask == K_MASK_HALF ? K_MASK_FLOAT : a.mask;
 	SAME_BITS("attention", o, nq * a.dv * 2, HALF(k_attention, o, lse, q.h, k.h, v.h,
-		a.mask ? mask : NULL, &a, NULL));
-	k_attention_f32(wo, wlse, q.f, k.f, v.f, a.mask ? mask32 : NULL, &a32, NULL);
+		a.mask ? mask : NULL, NULL, &a, 0, NULL, NULL));
+	k_attention_f32(wo, wlse, q.f, k.f, v.f, a.mask ? mask32 : NULL, NULL, &a32, 0, NULL, NULL);
 	close_half("16-bit attention", o, doubles_of(wo, nq * a.dv), nq * a.dv);
 	case_close("16-bit attention: lse", lse, doubles_of(wlse, nq), nq, 1e-6);
 	SAME_BITS("attention_grad", d, out * 2, HALF(k_attention_grad, d, d + nq * a.d, d + nq * a.d + nk * a.d, dy.h,
-		q.h, k.h, v.h, a.mask ? mask : NULL, o, lse, &a, work));
-	k_attention_grad_f32(w, w + nq * a.d, w + nq * a.d + nk * a.d, dy.f, q.f, k.f, v.f, a.mask ? mask32 : NULL,
-		case_widened(o, nq * a.dv, type), lse, &a32, work);
+		q.h, k.h, v.h, a.mask ? mask : NULL, NULL, o, lse, &a, 0, NULL, work));
+	k_attention_grad_f32(w, w + nq * a.d, w + nq * a.d + nk * a.d, dy.f, q.f, k.f, v.f, a.mask ? mask32 : NULL, NULL,
+		case_widened(o, nq * a.dv, type), lse, &a32, 0, NULL, work);
 	double *want = doubles_of(w, out);
 	close_half("16-bit attention_grad: dq", d, want, nq * a.d);
 	close_half("16-bit attention_grad: dk", d + nq * a.d, want + nq * a.d, nk * a.d);
@@ -184,23 +184,23 @@ static void check_attention(KAttention a)
 static void half_attention(void)
 {
 	static const KAttention cases[] = {
-		{.b = 2, .h = 3, .hk = 3, .t = 70, .s = 70, .d = 16, .dv = 16, .causal = 1},
-		{.b = 1, .h = 4, .hk = 2, .t = 65, .s = 130, .d = 20, .dv = 24, .causal = 1, .causal_end = 1},
+		{.b = 2, .h = 3, .hk = 3, .t = 70, .s = 70, .d = 16, .dv = 16, .has_right = 1},
+		{.b = 1, .h = 4, .hk = 2, .t = 65, .s = 130, .d = 20, .dv = 24, .has_right = 1, .right = 65},
 		{.b = 2, .h = 2, .hk = 1, .t = 90, .s = 150, .d = 64, .dv = 64, .softcap = 2},
 		{.b = 2, .h = 2, .hk = 2, .t = 17, .s = 41, .d = 5, .dv = 7, .mask = K_MASK_HALF,
 			.mask_stride = {1394, 697, 41, 1}},
-		{.b = 1, .h = 1, .hk = 1, .t = 40, .s = 50, .d = 300, .dv = 600, .causal = 1},
+		{.b = 1, .h = 1, .hk = 1, .t = 40, .s = 50, .d = 300, .dv = 600, .has_right = 1},
 		/* sizes that tiles of a GPU's tensor cores take, around the tiles' borders */
-		{.b = 1, .h = 8, .hk = 2, .t = 65, .s = 63, .d = 64, .dv = 64, .causal = 1},
-		{.b = 1, .h = 2, .hk = 1, .t = 130, .s = 64, .d = 40, .dv = 80, .causal = 1, .causal_end = 1,
+		{.b = 1, .h = 8, .hk = 2, .t = 65, .s = 63, .d = 64, .dv = 64, .has_right = 1},
+		{.b = 1, .h = 2, .hk = 1, .t = 130, .s = 64, .d = 40, .dv = 80, .has_right = 1, .right = -66,
 			.empty_nan = 1},
-		{.b = 2, .h = 1, .hk = 1, .t = 64, .s = 130, .d = 128, .dv = 64, .causal = 1, .causal_end = 1},
+		{.b = 2, .h = 1, .hk = 1, .t = 64, .s = 130, .d = 128, .dv = 64, .has_right = 1, .right = 66},
 		{.b = 1, .h = 2, .hk = 2, .t = 63, .s = 65, .d = 80, .dv = 128, .softcap = 3, .mask = K_MASK_HALF,
 			.mask_stride = {0, 63 * 65, 65, 1}},
 		{.b = 1, .h = 2, .hk = 1, .t = 130, .s = 130, .d = 64, .dv = 64, .mask = K_MASK_BOOL,
-			.mask_stride = {130, 0, 1, 0}, .causal = 1},
+			.mask_stride = {130, 0, 1, 0}, .has_right = 1},
 		{.b = 1, .h = 2, .hk = 2, .t = 1, .s = 65, .d = 128, .dv = 128, .mask = K_MASK_FLOAT,
-			.mask_stride = {0, 65, 0, 1}, .causal = 1, .causal_end = 1},
+			.mask_stride = {0, 65, 0, 1}, .has_right = 1, .right = 64},
 	};
 	for (int i = 0; i < 2 * (int)(sizeof cases / sizeof *cases); i++) {
 		KAttention a = cases[i / 2];

@@ -268,7 +268,7 @@ static void attn_scores(const Attn *c, int64_t b, int64_t h, int64_t t, double *
 		if (a->mask == K_MASK_FLOAT)
 			s[i] += ((float *)c->mask)[m];
 		if ((a->mask == K_MASK_BOOL && !((uint8_t *)c->mask)[m])
-			|| (a->causal && i > t + (a->causal_end ? a->s - a->t : 0)))
+			|| (a->has_right && i > t + a->right))
 			s[i] = -INFINITY;
 	}
 }
@@ -336,24 +336,24 @@ static Attn attn_make(KAttention a)
 static KAttention attn_case(int i)
 {
 	static const KAttention cases[] = {
-		{.b = 2, .h = 3, .hk = 3, .t = 70, .s = 70, .d = 16, .dv = 16, .causal = 1},
-		{.b = 1, .h = 4, .hk = 2, .t = 65, .s = 130, .d = 20, .dv = 24, .causal = 1, .causal_end = 1},
-		{.b = 2, .h = 2, .hk = 1, .t = 90, .s = 30, .d = 8, .dv = 8, .causal = 1, .causal_end = 1},
+		{.b = 2, .h = 3, .hk = 3, .t = 70, .s = 70, .d = 16, .dv = 16, .has_right = 1},
+		{.b = 1, .h = 4, .hk = 2, .t = 65, .s = 130, .d = 20, .dv = 24, .has_right = 1, .right = 65},
+		{.b = 2, .h = 2, .hk = 1, .t = 90, .s = 30, .d = 8, .dv = 8, .has_right = 1, .right = -60},
 		{.b = 2, .h = 2, .hk = 2, .t = 33, .s = 150, .d = 64, .dv = 64},
 		{.b = 2, .h = 2, .hk = 2, .t = 17, .s = 41, .d = 5, .dv = 7, .mask = K_MASK_BOOL,
 			.mask_stride = {1394, 697, 41, 1}},
 		{.b = 2, .h = 2, .hk = 2, .t = 17, .s = 41, .d = 5, .dv = 7, .mask = K_MASK_BOOL,
 			.mask_stride = {41, 0, 0, 1},
-			.causal = 1, .empty_nan = 1},
+			.has_right = 1, .empty_nan = 1},
 		{.b = 2, .h = 2, .hk = 2, .t = 100, .s = 41, .d = 32, .dv = 32, .mask = K_MASK_FLOAT,
 			.mask_stride = {0, 4100, 41, 1},
 			.softcap = 2},
 		{.b = 1, .h = 2, .hk = 2, .t = 1, .s = 1, .d = 3, .dv = 3},
-		{.b = 1, .h = 1, .hk = 1, .t = 40, .s = 50, .d = 300, .dv = 600, .causal = 1},
-		{.b = 1, .h = 8, .hk = 2, .t = 65, .s = 63, .d = 64, .dv = 40, .causal = 1},
-		{.b = 1, .h = 2, .hk = 1, .t = 130, .s = 64, .d = 80, .dv = 128, .causal = 1, .causal_end = 1,
+		{.b = 1, .h = 1, .hk = 1, .t = 40, .s = 50, .d = 300, .dv = 600, .has_right = 1},
+		{.b = 1, .h = 8, .hk = 2, .t = 65, .s = 63, .d = 64, .dv = 40, .has_right = 1},
+		{.b = 1, .h = 2, .hk = 1, .t = 130, .s = 64, .d = 80, .dv = 128, .has_right = 1, .right = -66,
 			.empty_nan = 1},
-		{.b = 1, .h = 2, .hk = 1, .t = 64, .s = 1, .d = 8, .dv = 8, .causal = 1, .causal_end = 1},
+		{.b = 1, .h = 2, .hk = 1, .t = 64, .s = 1, .d = 8, .dv = 8, .has_right = 1, .right = -63},
 	};
 	KAttention a = cases[i / 2];
 	a.layout = i % 2;
@@ -368,7 +368,7 @@ void case_attention(void)
 		Attn c = attn_make(attn_case(i));
 		int64_t n = c.a.b * c.a.h * c.a.t;
 		CASE_SAME_BITS("attention", c.o, n * c.a.dv * 4,
-			k_attention_f32(c.o, c.lse, c.q, c.k, c.v, c.mask, &c.a, NULL));
+			k_attention_f32(c.o, c.lse, c.q, c.k, c.v, c.mask, NULL, &c.a, 0, NULL, NULL));
 		case_close("attention", c.o, c.wo, n * c.a.dv, 3e-6);
 		case_close("attention: lse", c.lse, c.wlse, n, 3e-6);
 	}
@@ -384,9 +384,9 @@ void case_attention_grad(void)
 		int64_t od[4] = {c.a.b, c.a.h, c.a.t, c.a.dv}, none[4] = {0};
 		KShape empty = {4, none, 4};
 		void *work = case_work("attention_grad", (KWorkArgs){.in = {{4, od, 4}, empty, empty, empty}});
-		k_attention_f32(c.o, c.lse, c.q, c.k, c.v, c.mask, &c.a, NULL);
+		k_attention_f32(c.o, c.lse, c.q, c.k, c.v, c.mask, NULL, &c.a, 0, NULL, NULL);
 		CASE_SAME_BITS("attention_grad", out, (nq + nk + nv) * 4,
-			k_attention_grad_f32(dq, dk, dv, c.dy, c.q, c.k, c.v, c.mask, c.o, c.lse, &c.a, work));
+			k_attention_grad_f32(dq, dk, dv, c.dy, c.q, c.k, c.v, c.mask, NULL, c.o, c.lse, &c.a, 0, NULL, work));
 		if (c.a.s > 1) { /* one key: the true dq and dk are zero */
 			case_close("attention_grad: dq", dq, c.dq, nq, 1e-5);
 			case_close("attention_grad: dk", dk, c.dk, nk, 1e-5);

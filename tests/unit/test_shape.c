@@ -78,7 +78,7 @@ static void test_accepted(void)
 			"dilations=[1,1], layout=0}",
 		"%y : f32[2,8,3,3] = conv %x, %w {strides=[2,2], pads=[1,1,1,1], dilations=[1,1], group=2, layout=0}",
 		"%y : f32[2,3,2] = gather %b, %i {axis=0}",
-		"%y : f32[2,4,3,8], %l : f32[2,4,3] = attention %q, %k, %k {scale=1.0, causal=0, offset=0, layout=0, "
+		"%y : f32[2,4,3,8], %l : f32[2,4,3] = attention %q, %k, %k {scale=1.0, layout=0, "
 			"empty=\"zero\"}",
 		"%y : i64[2,3] = pow %i, %a",
 		"%o : f32[8,8] = iota {axis=0}\n %y : f32[2,4,3,8] = matmul %q, %o {ta=0, tb=0}",
