@@ -365,10 +365,6 @@ static const char *attention_desc(Emit *e, const Op *op, int at)
 /* Refuses a mask that kernels do not support.  at: index of q; the mask follows k and v. */
 static bool refuse_mask(Emit *e, const Op *op, int at)
 {
-	if (attr_find(op->attrs, "left") || op_in(op, at + 4) || op_draws(op)) {
-		emit_refuse(e, op, "%s with left, documents or p has no kernels yet", op_info[op->kind].text);
-		return true;
-	}
 	const Value *mask = op_in(op, at + 3);
 	DType q = op_in(op, at)->type.dtype, t = mask ? mask->type.dtype : DT_BOOL;
 	bool refused = t != DT_BOOL && t != DT_F32 && t != q;

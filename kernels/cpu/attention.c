@@ -3,8 +3,12 @@
  * Only the scores of one block of TB query rows and SB keys exist at a time; a running maximum and sum join the
  * blocks, as in FlashAttention (Dao and others 2022).  The one idea of this version: scores are held transposed, as
  * [key][row].  Then softmax runs over rows as vector lanes and needs no sum across a vector, keys and values are read
- * where they are, as the broadcast operand of the products, and only the query block is repacked.  Blocks that a
- * causal mask hides are skipped.
+ * where they are, as the broadcast operand of the products, and only the query block is repacked.  Blocks outside of
+ * the band of keys that rows see, and those whose documents cannot be the rows', are skipped; within the band single
+ * elements are tested only where a block has a border.
+ *
+ * Dropout multiplies the weights after their sum was taken.  Its numbers are made for a block at a time, with rows as
+ * lanes, too; the gradient makes them again.
  *
  * Forward, threads share the (sample, head, row block) triples.  In the gradient they share the (sample, kv head)
  * pairs; each thread sums the heads and row blocks of its pair in order, so no bit depends on the number of threads.
@@ -14,16 +18,36 @@
  * Head sizes D or Dv above PACK / VW (1024 with AVX-512) fail. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/half.h"
+#include "kernels/weights.h"
 
 enum { SB = 64, TB_MAX = 64, PACK = 64 * 256 }; /* PACK: the most floats of a block, TB * max(D, Dv) */
+
+/* What is the same for all heads. */
+typedef struct Call {
+	const KAttention *a;
+	KDType type;           /* of all tensors but lse, the mask and the ids */
+	const void *q, *k, *v, *mask, *ids;
+	uint64_t id;           /* of the dropout */
+	const StepScalars *s;
+} Call;
+
+/* The random numbers of a head's weights: weight (t,s) has inner index first + t*S + s. */
+typedef struct Chance {
+	uint64_t key, row, step;
+	int64_t first;
+	uint32_t threshold;
+	float kept;            /* the factor of weights that are not dropped */
+} Chance;
 
 /* One head: rows of q, k, v, o at their strides. */
 typedef struct Head {
 	const KAttention *a;
-	KDType type;           /* of all tensors but lse and the mask */
+	KDType type;
 	const char *mask;      /* at (b, h) */
+	const char *ids;       /* of the sample; NULL = no documents */
 	const void *q, *k, *v;
 	int64_t qr, kr, vr, or; /* from row to row */
+	Chance chance;
 } Head;
 
 /* Rows of a tensor as floats: in place, or widened. */
@@ -66,25 +90,88 @@ static int64_t mask_bytes(const KAttention *a)
 	return a->mask == K_MASK_BOOL ? 1 : a->mask == K_MASK_FLOAT ? 4 : 2;
 }
 
-static Head head_of(const KAttention *a, KDType type, int64_t b, int64_t h, const void *q, const void *k, const void *v,
-	const void *mask)
+static Chance chance_of(const Call *c, int64_t head)
 {
-	int64_t hk = h / (a->h / a->hk);
-	int64_t m = b * a->mask_stride[0] + h * a->mask_stride[1];
-	return (Head){.a = a, .type = type, .mask = mask ? (const char *)mask + m * mask_bytes(a) : NULL,
-		.q = at_element(q, type, head_at(a, b, h, a->h, a->t, a->d)),
-		.k = at_element(k, type, head_at(a, b, hk, a->hk, a->s, a->d)),
-		.v = at_element(v, type, head_at(a, b, hk, a->hk, a->s, a->dv)), .qr = a->layout ? a->h * a->d : a->d,
-		.kr = a->layout ? a->hk * a->d : a->d, .vr = a->layout ? a->hk * a->dv : a->dv,
-		.or = a->layout ? a->h * a->dv : a->dv};
+	const KAttention *a = c->a;
+	if (!(a->p > 0))
+		return (Chance){0};
+	WeightsAt at = weights_at(head, a->b * a->h, a->pre, a->rows, a->t * a->s);
+	return (Chance){.key = philox_key(c->s->seed, c->id), .step = c->s->rng_step, .first = at.inner,
+		.row = (uint64_t)(at.row + (a->rows ? c->s->sample0 : 0)), .threshold = (uint32_t)philox_threshold(a->p),
+		.kept = (float)(1 / (1 - a->p))};
 }
 
-/* The last key that row t sees, plus one. */
+static Head head_of(const Call *c, int64_t b, int64_t h)
+{
+	const KAttention *a = c->a;
+	int64_t hk = h / (a->h / a->hk);
+	int64_t m = b * a->mask_stride[0] + h * a->mask_stride[1];
+	return (Head){.a = a, .type = c->type, .mask = c->mask ? (const char *)c->mask + m * mask_bytes(a) : NULL,
+		.ids = c->ids ? (const char *)c->ids + b * a->id_stride * (a->ids32 ? 4 : 8) : NULL,
+		.q = at_element(c->q, c->type, head_at(a, b, h, a->h, a->t, a->d)),
+		.k = at_element(c->k, c->type, head_at(a, b, hk, a->hk, a->s, a->d)),
+		.v = at_element(c->v, c->type, head_at(a, b, hk, a->hk, a->s, a->dv)), .qr = a->layout ? a->h * a->d : a->d,
+		.kr = a->layout ? a->hk * a->d : a->d, .vr = a->layout ? a->hk * a->dv : a->dv,
+		.or = a->layout ? a->h * a->dv : a->dv, .chance = chance_of(c, b * a->h + h)};
+}
+
+/* ---- what rows see ---- */
+
+/* The first key that row t sees, and the last one plus one, of those that the band shows. */
+static int64_t key_begin(const KAttention *a, int64_t t)
+{
+	return a->has_left ? MIN(MAX(t - a->left, 0), a->s) : 0;
+}
+
 static int64_t key_end(const KAttention *a, int64_t t)
 {
-	int64_t end = t + 1 + a->right;
-	return !a->has_right ? a->s : end < 0 ? 0 : MIN(end, a->s);
+	return a->has_right ? MIN(MAX(t + 1 + a->right, 0), a->s) : a->s;
 }
+
+/* The documents of a block of rows or keys, the least and the largest of them; 0 without documents. */
+typedef struct Ids { int64_t at[TB_MAX], low, high; } Ids;
+
+static void ids_load(Ids *to, const Head *h, int64_t first, int64_t n)
+{
+	const int32_t *narrow_ids = (const void *)h->ids;
+	const int64_t *ids = (const void *)h->ids;
+	to->low = to->high = 0;
+	if (!ids)
+		return;
+	for (int64_t i = 0; i < n; i++)
+		to->at[i] = h->a->ids32 ? narrow_ids[first + i] : ids[first + i];
+	to->low = to->high = to->at[0];
+	for (int64_t i = 1; i < n; i++) {
+		to->low = MIN(to->low, to->at[i]);
+		to->high = MAX(to->high, to->at[i]);
+	}
+}
+
+static bool ids_meet(const Ids *rows, const Ids *keys)
+{
+	return rows->low <= keys->high && keys->low <= rows->high;
+}
+
+/* Hides keys outside of the band and of other documents: s (sn, tb) becomes -inf for them. */
+static void hide(float *s, const Head *h, const Ids *rows, const Ids *keys, int64_t tb, int64_t t0, int64_t tn,
+	int64_t s0, int64_t sn)
+{
+	const KAttention *a = h->a;
+	if (s0 + sn > key_end(a, t0))
+		for (int64_t i = 0; i < sn; i++)
+			for (int64_t t = 0; t < tn && key_end(a, t0 + t) <= s0 + i; t++)
+				s[i * tb + t] = -INFINITY;
+	if (s0 < key_begin(a, t0 + tn - 1))
+		for (int64_t i = 0; i < sn; i++)
+			for (int64_t t = tn - 1; t >= 0 && key_begin(a, t0 + t) > s0 + i; t--)
+				s[i * tb + t] = -INFINITY;
+	if (rows->low != keys->high || keys->low != rows->high)
+		for (int64_t i = 0; i < sn; i++)
+			for (int64_t t = 0; t < tn; t++)
+				s[i * tb + t] = rows->at[t] == keys->at[i] ? s[i * tb + t] : -INFINITY;
+}
+
+/* ---- blocks ---- */
 
 /* to (width, tb) = scale * from (n, width), transposed; lanes beyond n are zero. */
 static void pack(float *to, int64_t tb, const float *from, int64_t row, int64_t n, int64_t width, float scale)
@@ -127,10 +214,40 @@ static void scores(float *s, float *cap, const Head *h, Rows k, const float *qt,
 				widen(&m, h->mask + ((t0 + t) * mt + (s0 + i) * ms) * 2, h->type, 1);
 				s[i * tb + t] += m;
 			}
-	if (s0 + sn > key_end(a, t0))
-		for (int64_t i = 0; i < sn; i++)
-			for (int64_t t = 0; t < tn && key_end(a, t0 + t) <= s0 + i; t++)
-				s[i * tb + t] = -INFINITY;
+}
+
+/* The random numbers of a block: number (4*j + k, t) is word k of the j-th Philox block of row t, tb numbers a line. */
+static void draw(uint32_t *restrict number, const Chance *c, const uint64_t *restrict block, int64_t tb, int64_t n)
+{
+	for (int64_t j = 0; j < n; j++)
+		for (int64_t t = 0; t < tb; t++) {
+			uint32_t b[4];
+			philox_block(b, c->key, c->row, block[t] + (uint64_t)j, c->step);
+			for (int64_t k = 0; k < 4; k++)
+				number[(4 * j + k) * tb + t] = b[k];
+		}
+}
+
+/* keep (sn, tb) = what dropout multiplies the weights of a block with. */
+static void make_keep(float *restrict keep, const Head *h, int64_t tb, int64_t t0, int64_t s0, int64_t sn)
+{
+	const Chance *c = &h->chance;
+	uint32_t number[(SB + 4) * TB_MAX];
+	uint64_t block[TB_MAX];
+	int32_t skip[TB_MAX]; /* numbers of a row's first Philox block that come before the block of scores */
+	for (int64_t t = 0; t < tb; t++) {
+		uint64_t inner = (uint64_t)(c->first + (t0 + t) * h->a->s + s0);
+		block[t] = inner / 4;
+		skip[t] = (int32_t)(inner % 4);
+	}
+	bool alike = h->a->s % 4 == 0; /* in all rows */
+	draw(number, c, block, tb, ceil_div(sn + (alike ? skip[0] : 3), 4));
+	for (int64_t i = 0; i < sn; i++)
+		for (int64_t t = 0; alike && t < tb; t++)
+			keep[i * tb + t] = number[(i + skip[0]) * tb + t] >= c->threshold ? c->kept : 0;
+	for (int64_t i = 0; i < sn; i++)
+		for (int64_t t = 0; !alike && t < tb; t++)
+			keep[i * tb + t] = number[(i + skip[t]) * tb + t] >= c->threshold ? c->kept : 0;
 }
 
 /* Joins a block of scores to the running maximum and sum: s becomes exp(s - max), and alpha the factor for what was
@@ -163,21 +280,31 @@ static void soften(float *restrict s, float *restrict max, float *restrict sum, 
 static void forward_block(const Head *h, void *o, float *lse, int64_t tb, int64_t t0, int64_t tn)
 {
 	const KAttention *a = h->a;
-	float qt[PACK], acc[PACK], s[SB * TB_MAX], max[TB_MAX], sum[TB_MAX] = {0}, alpha[TB_MAX];
+	float qt[PACK], acc[PACK], s[SB * TB_MAX], max[TB_MAX], sum[TB_MAX] = {0}, alpha[TB_MAX], keep[SB * TB_MAX];
 	float wide_k[PACK], wide_v[PACK]; /* wide_k holds the query block first */
-	int64_t end = key_end(a, t0 + tn - 1), keys = block_keys(h);
+	int64_t begin = key_begin(a, t0), end = key_end(a, t0 + tn - 1), keys = block_keys(h);
+	Ids rows = {0}, columns = {0};
+	ids_load(&rows, h, t0, tn);
 	Rows q = rows_of(h->type, h->q, h->qr, t0, tn, a->d, wide_k);
 	pack(qt, tb, q.at, q.row, tn, a->d, a->scale);
 	memset(acc, 0, (size_t)(tn * a->dv) * sizeof *acc);
 	for (int64_t t = 0; t < tb; t++)
 		max[t] = -INFINITY;
-	for (int64_t s0 = 0; s0 < end; s0 += keys) {
+	for (int64_t s0 = begin; s0 < end; s0 += keys) {
 		int64_t sn = MIN(keys, end - s0);
+		ids_load(&columns, h, s0, sn);
+		if (!ids_meet(&rows, &columns))
+			continue;
 		Rows k = rows_of(h->type, h->k, h->kr, s0, sn, a->d, wide_k);
 		Rows v = rows_of(h->type, h->v, h->vr, s0, sn, a->dv, wide_v);
 		scores(s, NULL, h, k, qt, tb, t0, tn, s0, sn);
+		hide(s, h, &rows, &columns, tb, t0, tn, s0, sn);
 		soften(s, max, sum, alpha, tb, sn);
-		for (int64_t t = 0; s0 > 0 && t < tn; t++)
+		if (a->p > 0)
+			make_keep(keep, h, tb, t0, s0, sn);
+		for (int64_t i = 0; a->p > 0 && i < sn * tb; i++)
+			s[i] *= keep[i];
+		for (int64_t t = 0; s0 > begin && t < tn; t++)
 			for (int64_t i = 0; alpha[t] != 1 && i < a->dv; i++)
 				acc[t * a->dv + i] *= alpha[t];
 		gemm_small(tn, a->dv, sn, s, 1, tb, v.at, v.row, acc, a->dv, true);
@@ -196,23 +323,27 @@ static void forward_block(const Head *h, void *o, float *lse, int64_t tb, int64_
 	}
 }
 
-static void forward(KDType type, void *o, float *lse, const void *q, const void *k, const void *v, const void *mask,
-	const KAttention *a)
+static void forward(const Call *c, void *o, float *lse)
 {
+	const KAttention *a = c->a;
 	int64_t tb = block_rows(a), blocks = ceil_div(a->t, tb);
 	#pragma omp parallel for schedule(dynamic)
 	for (int64_t i = a->b * a->h * blocks - 1; i >= 0; i--) {
 		int64_t bh = i / blocks, b = bh / a->h, hh = bh % a->h, t0 = i % blocks * tb;
-		Head h = head_of(a, type, b, hh, q, k, v, mask);
-		forward_block(&h, to_element(o, type, head_at(a, b, hh, a->h, a->t, a->dv)), lse ? lse + bh * a->t : NULL,
+		Head h = head_of(c, b, hh);
+		forward_block(&h, to_element(o, c->type, head_at(a, b, hh, a->h, a->t, a->dv)), lse ? lse + bh * a->t : NULL,
 			tb, t0, MIN(tb, a->t - t0));
 	}
 }
 
-/* s: scores -> probabilities p.  ds: dp = v dy^T -> gradient of the scores, p (dp - delta) cap' scale. */
-static void differentiate(float *restrict s, float *restrict ds, const float *restrict cap,
+/* s: scores -> probabilities p.  ds: dp = v dy^T -> gradient of the scores, p (dp - delta) cap' scale.  With dropout dp
+ * is multiplied by keep before, and p after it. */
+static void differentiate(float *restrict s, float *restrict ds, const float *restrict cap, const float *restrict keep,
 	const float *restrict lse, const float *restrict delta, float scale, int64_t tb, int64_t sn)
 {
+	if (keep)
+		for (int64_t i = 0; i < sn * tb; i++)
+			ds[i] *= keep[i];
 	for (int64_t i = 0; i < sn; i++)
 		for (int64_t t = 0; t < tb; t++) {
 			float p = ew_exp_f32(s[i * tb + t] - lse[t]);
@@ -222,6 +353,9 @@ static void differentiate(float *restrict s, float *restrict ds, const float *re
 	if (cap)
 		for (int64_t i = 0; i < sn * tb; i++)
 			ds[i] *= cap[i];
+	if (keep)
+		for (int64_t i = 0; i < sn * tb; i++)
+			s[i] *= keep[i];
 }
 
 /* Where the gradients of a head are summed: dq's rows by one block, dk and dv over all blocks. */
@@ -232,11 +366,13 @@ static void grad_block(const Head *h, Sums to, const void *dy, const void *o, co
 	int64_t tn)
 {
 	const KAttention *a = h->a;
-	float qt[PACK], dyt[PACK], s[SB * TB_MAX], ds[SB * TB_MAX], cap[SB * TB_MAX];
+	float qt[PACK], dyt[PACK], s[SB * TB_MAX], ds[SB * TB_MAX], cap[SB * TB_MAX], keep[SB * TB_MAX];
 	float shift[TB_MAX], delta[TB_MAX];
 	float wide_q[PACK], wide_dy[PACK], wide_k[PACK], wide_v[PACK], wide_dq[PACK]; /* wide_k holds o first */
 	int64_t end = key_end(a, t0 + tn - 1), keys = block_keys(h);
 	bool wide = h->type != K_F32;
+	Ids rows = {0}, columns = {0};
+	ids_load(&rows, h, t0, tn);
 	Rows q = rows_of(h->type, h->q, h->qr, t0, tn, a->d, wide_q);
 	Rows g = rows_of(h->type, dy, h->or, t0, tn, a->dv, wide_dy);
 	Rows y = rows_of(h->type, o, h->or, t0, tn, a->dv, wide_k);
@@ -255,14 +391,20 @@ static void grad_block(const Head *h, Sums to, const void *dy, const void *o, co
 	}
 	for (int64_t t = 0; t < tn; t++)
 		memset(dq + t * dqr, 0, (size_t)a->d * sizeof *dq);
-	for (int64_t s0 = 0; s0 < end; s0 += keys) {
+	for (int64_t s0 = key_begin(a, t0); s0 < end; s0 += keys) {
 		int64_t sn = MIN(keys, end - s0);
-		float *capped = a->softcap > 0 ? cap : NULL;
+		float *capped = a->softcap > 0 ? cap : NULL, *dropped = a->p > 0 ? keep : NULL;
+		ids_load(&columns, h, s0, sn);
+		if (!ids_meet(&rows, &columns))
+			continue;
 		Rows k = rows_of(h->type, h->k, h->kr, s0, sn, a->d, wide_k);
 		Rows v = rows_of(h->type, h->v, h->vr, s0, sn, a->dv, wide_v);
 		scores(s, capped, h, k, qt, tb, t0, tn, s0, sn);
+		hide(s, h, &rows, &columns, tb, t0, tn, s0, sn);
+		if (dropped)
+			make_keep(keep, h, tb, t0, s0, sn);
 		gemm_small(sn, tb, a->dv, v.at, v.row, 1, dyt, tb, ds, tb, false);
-		differentiate(s, ds, capped, shift, delta, a->scale, tb, sn);
+		differentiate(s, ds, capped, dropped, shift, delta, a->scale, tb, sn);
 		gemm_small(sn, a->dv, tn, s, tb, 1, g.at, g.row, to.dv + s0 * to.vr, to.vr, true);
 		gemm_small(sn, a->d, tn, ds, tb, 1, q.at, q.row, to.dk + s0 * to.kr, to.kr, true);
 		gemm_small(tn, a->d, sn, ds, 1, tb, k.at, k.row, dq, dqr, true);
@@ -290,25 +432,27 @@ static void sums_end(const Head *h, const Sums *from, void *dk, void *dv)
 
 typedef struct Backward {
 	void *dq, *dk, *dv;
-	const void *dy, *q, *k, *v, *mask, *o;
+	const void *dy, *o;
 	const float *lse;
 	float *work; /* 16-bit: [kv head][S][D + Dv] */
 } Backward;
 
 /* One kv head: the heads of its group and their row blocks, in order. */
-static void grad_head(KDType type, const KAttention *a, const Backward *x, int64_t b, int64_t hk)
+static void grad_head(const Call *c, const Backward *x, int64_t b, int64_t hk)
 {
+	const KAttention *a = c->a;
+	KDType type = c->type;
 	int64_t tb = block_rows(a), group = a->h / a->hk, wide = a->d + a->dv;
 	void *dk = to_element(x->dk, type, head_at(a, b, hk, a->hk, a->s, a->d));
 	void *dv = to_element(x->dv, type, head_at(a, b, hk, a->hk, a->s, a->dv));
 	bool direct = type == K_F32;
 	float *own = direct ? dk : x->work + (b * a->hk + hk) * a->s * wide;
-	Head h = head_of(a, type, b, hk * group, x->q, x->k, x->v, x->mask);
+	Head h = head_of(c, b, hk * group);
 	Sums to = {.dk = own, .dv = direct ? dv : own + a->d, .kr = direct ? h.kr : wide, .vr = direct ? h.vr : wide};
 	sums_begin(a, &to);
 	for (int64_t hh = hk * group; hh < (hk + 1) * group; hh++) {
 		int64_t qo = head_at(a, b, hh, a->h, a->t, a->d), oo = head_at(a, b, hh, a->h, a->t, a->dv);
-		h = head_of(a, type, b, hh, x->q, x->k, x->v, x->mask);
+		h = head_of(c, b, hh);
 		to.dq = to_element(x->dq, type, qo);
 		for (int64_t t0 = 0; t0 < a->t; t0 += tb)
 			grad_block(&h, to, at_element(x->dy, type, oo), at_element(x->o, type, oo),
@@ -318,26 +462,25 @@ static void grad_head(KDType type, const KAttention *a, const Backward *x, int64
 		sums_end(&h, &to, dk, dv);
 }
 
-static void backward(KDType type, const KAttention *a, const Backward *x)
+static void backward(const Call *c, const Backward *x)
 {
 	#pragma omp parallel for schedule(dynamic)
-	for (int64_t i = 0; i < a->b * a->hk; i++)
-		grad_head(type, a, x, i / a->hk, i % a->hk);
+	for (int64_t i = 0; i < c->a->b * c->a->hk; i++)
+		grad_head(c, x, i / c->a->hk, i % c->a->hk);
 }
 
 #define ATTENTION(T, type, t) \
 void k_attention_##t(T *o, float *lse, const T *q, const T *k, const T *v, const void *mask, const void *ids, \
 	const KAttention *a, uint64_t id, const StepScalars *s, void *work) \
 { \
-	(void)work, (void)ids, (void)id, (void)s; \
-	forward(type, o, lse, q, k, v, mask, a); \
+	(void)work; \
+	forward(&(Call){a, type, q, k, v, mask, ids, id, s}, o, lse); \
 } \
 void k_attention_grad_##t(T *dq, T *dk, T *dv, const T *dy, const T *q, const T *k, const T *v, const void *mask, \
 	const void *ids, const T *o, const float *lse, const KAttention *a, uint64_t id, const StepScalars *s, \
 	void *work) \
 { \
-	(void)ids, (void)id, (void)s; \
-	backward(type, a, &(Backward){dq, dk, dv, dy, q, k, v, mask, o, lse, work}); \
+	backward(&(Call){a, type, q, k, v, mask, ids, id, s}, &(Backward){dq, dk, dv, dy, o, lse, work}); \
 }
 ATTENTION(float, K_F32, f32)
 ATTENTION(uint16_t, K_BF16, bf16)

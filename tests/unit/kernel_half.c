@@ -148,8 +148,19 @@ static void half_softmax(void)
 
 /* ---- attention, rope ---- */
 
+/* Documents of 37 positions each, for a problem with id_stride. */
+static int64_t *some_documents(const KAttention *a)
+{
+	int64_t n = a->b * a->id_stride, *ids = n ? case_alloc(n * 8) : NULL;
+	for (int64_t i = 0; i < n; i++)
+		ids[i] = i / 37;
+	return ids;
+}
+
 static void check_attention(KAttention a)
 {
+	StepScalars scalars = {.seed = 5, .rng_step = 3, .sample0 = 4};
+	int64_t *ids = some_documents(&a);
 	int64_t nq = a.b * a.h * a.t, nk = a.b * a.hk * a.s, nm = a.b * a.h * a.t * a.s, out = nq * a.d + nk * (a.d + a.dv);
 	int64_t kd[4] = {a.b, a.hk, a.s, a.d}, vd[4] = {a.b, a.hk, a.s, a.dv};
 	Num q = numbers(nq * a.d, -2, 2), k = numbers(nk * a.d, -2, 2), v = numbers(nk * a.dv, -1, 1);
@@ -167,14 +178,15 @@ static void check_attention(KAttention a)
 	void *work = case_work("attention_grad", (KWorkArgs){.in = {{4, od, 2}, {0}, {4, kd, 2}, {4, vd, 2}}});
 	a32.mask = a.mask == K_MASK_HALF ? K_MASK_FLOAT : a.mask;
 	SAME_BITS("attention", o, nq * a.dv * 2, HALF(k_attention, o, lse, q.h, k.h, v.h,
-		a.mask ? mask : NULL, NULL, &a, 0, NULL, NULL));
-	k_attention_f32(wo, wlse, q.f, k.f, v.f, a.mask ? mask32 : NULL, NULL, &a32, 0, NULL, NULL);
+		a.mask ? mask : NULL, ids, &a, 5, &scalars, NULL));
+	k_attention_f32(wo, wlse, q.f, k.f, v.f, a.mask ? mask32 : NULL, ids, &a32, 5, &scalars,
+		NULL);
 	close_half("16-bit attention", o, doubles_of(wo, nq * a.dv), nq * a.dv);
 	case_close("16-bit attention: lse", lse, doubles_of(wlse, nq), nq, 1e-6);
 	SAME_BITS("attention_grad", d, out * 2, HALF(k_attention_grad, d, d + nq * a.d, d + nq * a.d + nk * a.d, dy.h,
-		q.h, k.h, v.h, a.mask ? mask : NULL, NULL, o, lse, &a, 0, NULL, work));
-	k_attention_grad_f32(w, w + nq * a.d, w + nq * a.d + nk * a.d, dy.f, q.f, k.f, v.f, a.mask ? mask32 : NULL, NULL,
-		case_widened(o, nq * a.dv, type), lse, &a32, 0, NULL, work);
+		q.h, k.h, v.h, a.mask ? mask : NULL, ids, o, lse, &a, 5, &scalars, work));
+	k_attention_grad_f32(w, w + nq * a.d, w + nq * a.d + nk * a.d, dy.f, q.f, k.f, v.f, a.mask ? mask32 : NULL, ids,
+		case_widened(o, nq * a.dv, type), lse, &a32, 5, &scalars, work);
 	double *want = doubles_of(w, out);
 	close_half("16-bit attention_grad: dq", d, want, nq * a.d);
 	close_half("16-bit attention_grad: dk", d + nq * a.d, want + nq * a.d, nk * a.d);
@@ -201,6 +213,16 @@ static void half_attention(void)
 			.mask_stride = {130, 0, 1, 0}, .has_right = 1},
 		{.b = 1, .h = 2, .hk = 2, .t = 1, .s = 65, .d = 128, .dv = 128, .mask = K_MASK_FLOAT,
 			.mask_stride = {0, 65, 0, 1}, .has_right = 1, .right = 64},
+		/* windows, documents, dropout */
+		{.b = 1, .h = 2, .hk = 1, .t = 300, .s = 300, .d = 64, .dv = 64, .has_left = 1, .left = 40, .has_right = 1},
+		{.b = 1, .h = 1, .hk = 1, .t = 130, .s = 330, .d = 128, .dv = 96, .has_left = 1, .left = -100, .has_right = 1,
+			.right = 131},
+		{.b = 2, .h = 2, .hk = 2, .t = 200, .s = 200, .d = 64, .dv = 64, .id_stride = 200, .has_right = 1},
+		{.b = 2, .h = 2, .hk = 1, .t = 130, .s = 130, .d = 128, .dv = 128, .id_stride = 130, .has_left = 1, .left = 9},
+		{.b = 2, .h = 2, .hk = 1, .t = 130, .s = 132, .d = 64, .dv = 64, .p = 0.3, .pre = 1, .rows = 2},
+		{.b = 2, .h = 2, .hk = 2, .t = 65, .s = 131, .d = 128, .dv = 80, .p = 0.3, .pre = 2, .rows = 1, .has_left = 1,
+			.left = 12},
+		{.b = 2, .h = 2, .hk = 2, .t = 65, .s = 65, .d = 5, .dv = 7, .p = 0.3, .pre = 1, .id_stride = 65},
 	};
 	for (int i = 0; i < 2 * (int)(sizeof cases / sizeof *cases); i++) {
 		KAttention a = cases[i / 2];

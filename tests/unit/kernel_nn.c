@@ -238,13 +238,26 @@ void case_log_softmax_grad(void) { check_softmax(true, true); }
 
 /* ---- attention ---- */
 
-typedef struct Attn { KAttention a; float *q, *k, *v, *dy, *o, *lse; void *mask; double *wo, *wlse, *dq,
-	*dk, *dv; } Attn;
+/* keep: what dropout makes of a tensor of ones in place of the weights. */
+typedef struct Attn { KAttention a; float *q, *k, *v, *dy, *o, *lse, *keep; void *mask, *ids; double *wo, *wlse, *dq,
+	*dk, *dv; StepScalars *scalars; } Attn;
+enum { ATTN_ID = 5 };
 
 static int64_t at4(const KAttention *a, int64_t heads, int64_t rows, int64_t width, int64_t b, int64_t h,
 	int64_t r)
 {
 	return (a->layout ? (b * rows + r) * heads + h : (b * heads + h) * rows + r) * width;
+}
+
+static bool attn_sees(const Attn *c, int64_t b, int64_t t, int64_t s)
+{
+	const KAttention *a = &c->a;
+	const int32_t *i32 = c->ids;
+	const int64_t *i64 = c->ids;
+	int64_t at = b * a->id_stride;
+	if ((a->has_right && s > t + a->right) || (a->has_left && s < t - a->left))
+		return false;
+	return !c->ids || (a->ids32 ? i32[at + s] == i32[at + t] : i64[at + s] == i64[at + t]);
 }
 
 /* Scores of one row, -inf where masked; dcap: derivative of the soft cap. */
@@ -268,7 +281,7 @@ static void attn_scores(const Attn *c, int64_t b, int64_t h, int64_t t, double *
 		if (a->mask == K_MASK_FLOAT)
 			s[i] += ((float *)c->mask)[m];
 		if ((a->mask == K_MASK_BOOL && !((uint8_t *)c->mask)[m])
-			|| (a->has_right && i > t + a->right))
+			|| !attn_sees(c, b, t, i))
 			s[i] = -INFINITY;
 	}
 }
@@ -278,6 +291,7 @@ static void attn_row(Attn *c, int64_t b, int64_t h, int64_t t, double *s, double
 	const KAttention *a = &c->a;
 	int64_t hk = h / (a->h / a->hk), qo = at4(a, a->h, a->t, a->d, b, h, t), oo = at4(a, a->h, a->t, a->dv,
 		b, h, t);
+	const float *keep = c->keep + ((b * a->h + h) * a->t + t) * a->s;
 	double m = -INFINITY, sum = 0, delta = 0;
 	attn_scores(c, b, h, t, s, dcap);
 	for (int64_t i = 0; i < a->s; i++)
@@ -291,7 +305,7 @@ static void attn_row(Attn *c, int64_t b, int64_t h, int64_t t, double *s, double
 		return;
 	for (int64_t i = 0; i < a->s; i++)
 		for (int64_t d = 0; d < a->dv; d++)
-			c->wo[oo + d] += s[i] / sum * c->v[at4(a, a->hk, a->s, a->dv, b, hk, i) + d];
+			c->wo[oo + d] += s[i] / sum * keep[i] * c->v[at4(a, a->hk, a->s, a->dv, b, hk, i) + d];
 	for (int64_t d = 0; d < a->dv; d++)
 		delta += c->wo[oo + d] * c->dy[oo + d];
 	for (int64_t i = 0; i < a->s; i++) {
@@ -299,9 +313,9 @@ static void attn_row(Attn *c, int64_t b, int64_t h, int64_t t, double *s, double
 		double p = s[i] / sum, dp = 0;
 		for (int64_t d = 0; d < a->dv; d++) {
 			dp += (double)c->dy[oo + d] * c->v[vo + d];
-			c->dv[vo + d] += p * c->dy[oo + d];
+			c->dv[vo + d] += p * keep[i] * c->dy[oo + d];
 		}
-		double ds = p * (dp - delta) * dcap[i] * a->scale;
+		double ds = p * (dp * keep[i] - delta) * dcap[i] * a->scale;
 		for (int64_t d = 0; d < a->d; d++) {
 			c->dq[qo + d] += ds * c->k[ko + d];
 			c->dk[ko + d] += ds * c->q[qo + d];
@@ -309,7 +323,36 @@ static void attn_row(Attn *c, int64_t b, int64_t h, int64_t t, double *s, double
 	}
 }
 
-static Attn attn_make(KAttention a)
+/* Documents of uneven lengths, some of which come back; samples may share them. */
+static void *attn_ids(const KAttention *a)
+{
+	int64_t n = a->id_stride ? a->b * a->s : a->s, id = 0;
+	void *ids = case_alloc(n * 8);
+	for (int64_t i = 0; i < n; i++) {
+		id = i % a->s == 0 || case_random(20) == 0 ? (int64_t)case_random(5) - 2 : id;
+		if (a->ids32)
+			((int32_t *)ids)[i] = (int32_t)id;
+		else
+			((int64_t *)ids)[i] = id << 33;
+	}
+	return ids;
+}
+
+/* By the kernel that drops elements of a tensor. */
+static void attn_dropout(Attn *c)
+{
+	const KAttention *a = &c->a;
+	int64_t n = a->b * a->h * a->t * a->s, rows = a->rows ? a->rows : 1;
+	c->keep = case_alloc(n * 4);
+	*(c->scalars = case_alloc(sizeof *c->scalars)) = (StepScalars){.seed = 42, .rng_step = 9, .sample0 = 17};
+	for (int64_t i = 0; i < n; i++)
+		c->keep[i] = 1;
+	if (a->p > 0)
+		k_dropout_f32(c->keep, c->keep, a->pre, a->rows, n / (a->pre * rows), a->p, ATTN_ID, c->scalars);
+	case_sync();
+}
+
+static Attn attn_make(KAttention a, bool documents)
 {
 	int64_t nq = a.b * a.h * a.t, nk = a.b * a.hk * a.s;
 	Attn c = {.a = a, .q = case_floats(nq * a.d, -2, 2), .k = case_floats(nk * a.d, -2, 2),
@@ -325,6 +368,8 @@ static Attn attn_make(KAttention a)
 	} else if (a.mask == K_MASK_FLOAT) {
 		c.mask = case_floats(nm, -3, 3);
 	}
+	c.ids = documents ? attn_ids(&a) : NULL;
+	attn_dropout(&c);
 	double *s = case_doubles(a.s), *dcap = case_doubles(a.s);
 	for (int64_t b = 0; b < a.b; b++)
 		for (int64_t h = 0; h < a.h; h++)
@@ -333,6 +378,8 @@ static Attn attn_make(KAttention a)
 	return c;
 }
 
+/* The last cases have documents. */
+enum { N_ATTN = 52, FIRST_IDS = 46 };
 static KAttention attn_case(int i)
 {
 	static const KAttention cases[] = {
@@ -354,21 +401,43 @@ static KAttention attn_case(int i)
 		{.b = 1, .h = 2, .hk = 1, .t = 130, .s = 64, .d = 80, .dv = 128, .has_right = 1, .right = -66,
 			.empty_nan = 1},
 		{.b = 1, .h = 2, .hk = 1, .t = 64, .s = 1, .d = 8, .dv = 8, .has_right = 1, .right = -63},
+		/* windows */
+		{.b = 1, .h = 4, .hk = 2, .t = 201, .s = 201, .d = 16, .dv = 8, .has_left = 1, .left = 9, .has_right = 1},
+		{.b = 1, .h = 2, .hk = 2, .t = 131, .s = 300, .d = 8, .dv = 8, .has_left = 1, .left = -70, .has_right = 1,
+			.right = 150},
+		{.b = 1, .h = 1, .hk = 1, .t = 200, .s = 100, .d = 8, .dv = 8, .has_left = 1, .left = 64},
+		{.b = 1, .h = 1, .hk = 1, .t = 70, .s = 200, .d = 8, .dv = 8, .has_left = 1, .left = 3, .has_right = 1,
+			.right = -5, .mask = K_MASK_BOOL, .mask_stride = {0, 0, 200, 1}},
+		{.b = 1, .h = 1, .hk = 1, .t = 70, .s = 20, .d = 8, .dv = 8, .has_right = 1, .right = -90, .empty_nan = 1},
+		{.b = 1, .h = 1, .hk = 1, .t = 130, .s = 40, .d = 8, .dv = 8, .has_left = 1, .left = -39},
+		/* dropout: rows that begin with a group of four numbers, and rows that do not */
+		{.b = 2, .h = 2, .hk = 2, .t = 70, .s = 132, .d = 16, .dv = 16, .p = 0.3, .pre = 1, .rows = 2},
+		{.b = 2, .h = 4, .hk = 2, .t = 67, .s = 67, .d = 8, .dv = 24, .has_right = 1, .p = 0.4, .pre = 1, .rows = 2,
+			.softcap = 2},
+		{.b = 4, .h = 1, .hk = 1, .t = 30, .s = 70, .d = 8, .dv = 8, .has_left = 1, .left = 17, .p = 0.1, .pre = 2,
+			.rows = 2},
+		{.b = 2, .h = 3, .hk = 1, .t = 65, .s = 129, .d = 300, .dv = 8, .p = 0.25, .pre = 1, .mask = K_MASK_FLOAT,
+			.mask_stride = {0, 65 * 129, 129, 1}, .has_right = 1, .right = 64},
+		{.b = 1, .h = 2, .hk = 2, .t = 64, .s = 64, .d = 64, .dv = 64, .p = 0.9, .pre = 1, .rows = 1},
+		/* documents */
+		{.b = 2, .h = 2, .hk = 1, .t = 300, .s = 300, .d = 8, .dv = 8, .id_stride = 300},
+		{.b = 2, .h = 1, .hk = 1, .t = 130, .s = 130, .d = 8, .dv = 16, .has_right = 1, .ids32 = 1},
+		{.b = 3, .h = 2, .hk = 2, .t = 201, .s = 201, .d = 16, .dv = 16, .has_left = 1, .left = 30, .has_right = 1,
+			.right = 3, .id_stride = 201, .p = 0.2, .pre = 1, .rows = 3},
 	};
+	_Static_assert(N_ATTN == 2 * sizeof cases / sizeof *cases, "cases in both layouts");
 	KAttention a = cases[i / 2];
 	a.layout = i % 2;
 	a.scale = 1 / sqrtf((float)a.d);
 	return a;
 }
-enum { N_ATTN = 24 };
-
 void case_attention(void)
 {
 	for (int i = 0; i < N_ATTN; i++) {
-		Attn c = attn_make(attn_case(i));
+		Attn c = attn_make(attn_case(i), i >= FIRST_IDS);
 		int64_t n = c.a.b * c.a.h * c.a.t;
 		CASE_SAME_BITS("attention", c.o, n * c.a.dv * 4,
-			k_attention_f32(c.o, c.lse, c.q, c.k, c.v, c.mask, NULL, &c.a, 0, NULL, NULL));
+			k_attention_f32(c.o, c.lse, c.q, c.k, c.v, c.mask, c.ids, &c.a, ATTN_ID, c.scalars, NULL));
 		case_close("attention", c.o, c.wo, n * c.a.dv, 3e-6);
 		case_close("attention: lse", c.lse, c.wlse, n, 3e-6);
 	}
@@ -377,16 +446,17 @@ void case_attention(void)
 void case_attention_grad(void)
 {
 	for (int i = 0; i < N_ATTN; i++) {
-		Attn c = attn_make(attn_case(i));
+		Attn c = attn_make(attn_case(i), i >= FIRST_IDS);
 		int64_t nq = c.a.b * c.a.h * c.a.t * c.a.d, ns = c.a.b * c.a.hk * c.a.s, nk = ns * c.a.d,
 			nv = ns * c.a.dv;
 		float *out = case_alloc((nq + nk + nv) * 4), *dq = out, *dk = out + nq, *dv = dk + nk;
 		int64_t od[4] = {c.a.b, c.a.h, c.a.t, c.a.dv}, none[4] = {0};
 		KShape empty = {4, none, 4};
 		void *work = case_work("attention_grad", (KWorkArgs){.in = {{4, od, 4}, empty, empty, empty}});
-		k_attention_f32(c.o, c.lse, c.q, c.k, c.v, c.mask, NULL, &c.a, 0, NULL, NULL);
+		k_attention_f32(c.o, c.lse, c.q, c.k, c.v, c.mask, c.ids, &c.a, ATTN_ID, c.scalars, NULL);
 		CASE_SAME_BITS("attention_grad", out, (nq + nk + nv) * 4,
-			k_attention_grad_f32(dq, dk, dv, c.dy, c.q, c.k, c.v, c.mask, NULL, c.o, c.lse, &c.a, 0, NULL, work));
+			k_attention_grad_f32(dq, dk, dv, c.dy, c.q, c.k, c.v, c.mask, c.ids, c.o, c.lse, &c.a, ATTN_ID,
+				c.scalars, work));
 		if (c.a.s > 1) { /* one key: the true dq and dk are zero */
 			case_close("attention_grad: dq", dq, c.dq, nq, 1e-5);
 			case_close("attention_grad: dk", dk, c.dk, nk, 1e-5);
