@@ -85,6 +85,14 @@ static void copy_unless_there(Emit *e, const Place *to, const char *name, const 
 		emit_line(e, "k_copy(%s, %s, %" PRId64 ");", emit_place(e, to, name), emit_value(e, v), type_bytes(&v->type));
 }
 
+bool lower_sum(Emit *e, const Op *op)
+{
+	const Value *sum = op_sum(op), *y = op->out[0];
+	if (sum)
+		copy_unless_there(e, &y->place, y->name, sum);
+	return sum;
+}
+
 void lower_write(Emit *e, const Op *op)
 {
 	Place to = {.region = REGION_STATE, .offset = op->sym->offset};

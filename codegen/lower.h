@@ -10,5 +10,7 @@ typedef void LowerFn(Emit *e, const Op *op);
 #include "ir/ops.def"
 
 void lower_op(Emit *e, const Op *op);
+/* Whether the op adds to op_sum, which is copied to the place of its result if it does not lie there. */
+bool lower_sum(Emit *e, const Op *op);
 
 #endif

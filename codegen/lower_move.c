@@ -114,8 +114,9 @@ void lower_gather_grad(Emit *e, const Op *op)
 {
 	const Value *ids = op_in(op, 1);
 	Cut c = emit_cut(&op->out[0]->type, attr_get_int(op->attrs, "axis", 0));
-	emit_kernel(e, op, "o0 i0 i1", I64 ", " I64 ", " I64 ", " I64 ", false, %d, WORK", c.outer, c.n, c.inner,
-		type_numel(&ids->type), elem_bytes(ids));
+	const char *add = lower_sum(e, op) ? "true" : "false";
+	emit_kernel(e, op, "o0 i0 i1", I64 ", " I64 ", " I64 ", " I64 ", %s, %d, WORK", c.outer, c.n, c.inner,
+		type_numel(&ids->type), add, elem_bytes(ids));
 }
 
 void lower_gather_elements(Emit *e, const Op *op)

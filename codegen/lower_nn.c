@@ -75,6 +75,7 @@ void lower_matmul(Emit *e, const Op *op)
 {
 	const Type *a = &op_in(op, 0)->type, *b = &op_in(op, 1)->type, *y = &op->out[0]->type;
 	bool ta = attr_get_int(op->attrs, "ta", 0), tb = attr_get_int(op->attrs, "tb", 0);
+	bool add = lower_sum(e, op) || op->kind == OP_ACCUMULATE;
 	int64_t m = y->dim[y->rank - 2], n = y->dim[y->rank - 1], k = a->dim[a->rank - (ta ? 2 : 1)];
 	Batch batch = batch_of(a, b, y);
 	if (batch.n == 1 && !ta && batch.sb[0] == 0 && batch.sa[0] == m * k) {
@@ -85,7 +86,7 @@ void lower_matmul(Emit *e, const Op *op)
 		list(e, "batch", batch.n, batch.dim), list(e, "sa", batch.n, batch.sa), list(e, "sb", batch.n, batch.sb));
 	const char *desc = arena_printf(e->a, "{%s, .m = " I64 ", .n = " I64 ", .k = " I64
 		"%s%s%s%s%s%s}", dtypes_text(e, a->dtype, y->dtype), m, n, k, flag(e, "ta", ta),
-		flag(e, "tb", tb), flag(e, "bias", op_in(op, 2)), flag(e, "add", op->kind == OP_ACCUMULATE), lists,
+		flag(e, "tb", tb), flag(e, "bias", op_in(op, 2)), flag(e, "add", add), lists,
 		number(e, "work_bytes", e->m->work_bytes));
 	if (batch.n > 6) {
 		emit_refuse(e, op, "matmul with %d batch dims is refused; there may be 6", batch.n);

@@ -195,7 +195,9 @@ RULE(gather_grad)
 {
 	EvalTensor *dx = out[0];
 	Axis x = axis_of(op, &dx->type);
-	int64_t n = type_numel(&in[1]->type);
+	int64_t n = type_numel(&in[1]->type), numel = op_in(op, 2) ? type_numel(&dx->type) : 0;
+	for (int64_t i = 0; i < numel; i++)
+		eval_put(dx, i, eval_get(in[2], i));
 	for (int64_t o = 0; o < x.outer; o++)
 		for (int64_t k = 0; k < n; k++) {
 			int64_t id = in[1]->i[k];

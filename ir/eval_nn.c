@@ -20,15 +20,16 @@ static int64_t batch_offset(const Walk *w, const Type *x)
 	return walk_offset(w, stride) * x->dim[x->rank - 2] * x->dim[x->rank - 1];
 }
 
-/* One product of matrices: y[i][j] = bias[j] + sum over k of a[i][k] * b[k][j], with the strides of a and b. */
+/* One product of matrices: y[i][j] = bias[j] + sum[i][j] + sum over k of a[i][k] * b[k][j], with the strides of a and
+ * b. */
 typedef struct Product { int64_t rows, cols, inner, a_row, a_inner, b_inner, b_col; } Product;
 #define PRODUCT(name, T, U) \
-	static void name(const Product *p, T *y, const T *a, const T *b, const T *bias) \
+	static void name(const Product *p, T *y, const T *a, const T *b, const T *bias, const T *sum) \
 	{ \
 		for (int64_t i = 0; i < p->rows; i++) { \
 			T *row = y + i * p->cols; \
 			for (int64_t j = 0; j < p->cols; j++) \
-				row[j] = bias ? bias[j] : 0; \
+				row[j] = bias ? bias[j] : sum ? sum[i * p->cols + j] : 0; \
 			for (int64_t k = 0; k < p->inner; k++) { \
 				T x = a[i * p->a_row + k * p->a_inner]; \
 				for (int64_t j = 0; j < p->cols; j++) \
@@ -47,13 +48,14 @@ RULE(matmul)
 	Product p = {.rows = y->dim[y->rank - 2], .cols = y->dim[y->rank - 1], .inner = a->dim[a->rank - 1 - ta],
 		.a_row = ta ? 1 : a_cols, .a_inner = ta ? a_cols : 1,
 		.b_inner = tb ? 1 : b_cols, .b_col = tb ? b_cols : 1};
-	const EvalTensor *bias = op_in(op, 2) ? in[2] : NULL;
+	const EvalTensor *bias = op_in(op, 2) ? in[2] : NULL, *sum = op_in(op, 3) ? in[3] : NULL;
 	for (Walk w = walk_over(y->rank - 2, y->dim); w.left; walk_next(&w)) {
 		int64_t ka = batch_offset(&w, a), kb = batch_offset(&w, b), ky = w.k * p.rows * p.cols;
 		if (dtype_is_float(y->dtype))
-			product_float(&p, out[0]->f + ky, in[0]->f + ka, in[1]->f + kb, bias ? bias->f : NULL);
+			product_float(&p, out[0]->f + ky, in[0]->f + ka, in[1]->f + kb, bias ? bias->f : NULL,
+				sum ? sum->f + ky : NULL);
 		else
-			product_int(&p, out[0]->i + ky, in[0]->i + ka, in[1]->i + kb, bias ? bias->i : NULL);
+			product_int(&p, out[0]->i + ky, in[0]->i + ka, in[1]->i + kb, bias ? bias->i : NULL, NULL);
 	}
 	return true;
 }

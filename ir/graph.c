@@ -275,6 +275,12 @@ Value *op_residual(const Op *op)
 	return norm ? op_in(op, op_info[op->kind].n_in_max - 1) : NULL;
 }
 
+Value *op_sum(const Op *op)
+{
+	bool adds = op->kind == OP_MATMUL || op->kind == OP_GATHER_GRAD;
+	return adds ? op_in(op, op_info[op->kind].n_in_max - 1) : NULL;
+}
+
 static int result_count(const Op *op)
 {
 	const OpInfo *info = &op_info[op->kind];
@@ -467,7 +473,7 @@ Value *ir_unbroadcast(Builder *b, Value *x, const Type *to)
 	int64_t axes[IR_MAX_RANK];
 	int n = 0, extra = x->type.rank - to->rank;
 	for (int i = 0; i < x->type.rank; i++)
-		if (i < extra || (to->dim[i - extra] == 1 && x->type.dim[i] != 1))
+		if (x->type.dim[i] != 1 && (i < extra || to->dim[i - extra] == 1))
 			axes[n++] = i;
 	if (n)
 		x = ir_reduce(b, OP_REDUCE_SUM, x, n, axes, true);

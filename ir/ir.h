@@ -61,6 +61,7 @@ Type type_tensor(DType dtype, int rank, const int64_t *dim);
 static inline Type type_scalar(DType dtype) { return type_tensor(dtype, 0, NULL); }
 bool type_equal(const Type *a, const Type *b);
 bool type_same_shape(const Type *a, const Type *b);
+bool type_same_matrix(const Type *a, const Type *b); /* one matrix of equal dims, leading dims of 1 apart */
 int64_t type_numel(const Type *t);           /* number of elements of a tensor; 1 for rank 0 */
 int64_t type_bytes(const Type *t);           /* of a row-major tensor */
 void type_strides(const Type *t, int64_t *stride); /* row-major, in elements */
@@ -423,6 +424,8 @@ static inline Value *op_in(const Op *op, int i) { return i < op->n_in ? op->in[i
 static inline bool op_draws(const Op *op) { return op_info[op->kind].flags & RNG && attr_find(op->attrs, "p"); }
 Value *op_residual(const Op *op);                 /* r of a norm, ds of its gradient; NULL = it has none, or is another
                                                      op */
+Value *op_sum(const Op *op);                      /* what a product, or the gradient of a gather, is added to; NULL =
+                                                     nothing, or it is another op */
 void ir_set_in(Op *op, int i, Value *v);          /* also updates use lists */
 void ir_set_n_in(Module *m, Op *op, int n, Value *const *in); /* replaces all operands */
 Op *ir_user(const Value *v, OpKind kind);          /* an op of this kind that reads v; NULL = none */

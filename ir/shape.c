@@ -631,7 +631,7 @@ static bool want_product(Module *m, const Op *op, const Type *type, Buf *err)
 		return shape_wrong(err, "a product that is added needs ta and tb");
 	if (!shape_matmul(m, op, NULL, &product, err))
 		return false;
-	return type_same_shape(&product, type) || shape_wrong(err, "the product is %s, the parameter \"%s\" %s",
+	return type_same_matrix(&product, type) || shape_wrong(err, "the product is %s, the parameter \"%s\" %s",
 		type_str(m->arena, &product), op->sym->name, type_str(m->arena, type));
 }
 

@@ -197,7 +197,8 @@ RULE(gather_grad)
 	int axis;
 	return shape_from_attr(err, op, shape_in(op, 0)->dtype, out) && shape_want_index(err, op, 1)
 		&& shape_want_number(err, op, 0) && shape_axis(err, op, out, &axis)
-		&& gathered(out, shape_in(op, 1), axis, &dy, err) && shape_want(m, err, op, 0, &dy);
+		&& gathered(out, shape_in(op, 1), axis, &dy, err) && shape_want(m, err, op, 0, &dy)
+		&& shape_want(m, err, op, 2, out);
 }
 
 /* Checks that ids has x's rank and, except along the axis, is not longer than x. */

@@ -9,6 +9,18 @@
 
 /* ---- matmul ---- */
 
+/* What a product is added to: of the product's type. */
+static bool want_sum(Module *m, const Op *op, const Type *out, Buf *err)
+{
+	if (!op_in(op, 3))
+		return true;
+	if (m->level < LEVEL_TRAIN || op_in(op, 2) || out->dtype != DT_F32)
+		return shape_wrong(err, "a product may be added to a sum from level TRAIN on, without a bias and in f32; here "
+			"the level is %s, the product %s%s", level_text[m->level], op_in(op, 2) ? "with a bias " : "",
+			type_str(m->arena, out));
+	return shape_want(m, err, op, 3, out);
+}
+
 RULE(matmul)
 {
 	Type a = *shape_in(op, 0), b = *shape_in(op, 1);
@@ -34,7 +46,7 @@ RULE(matmul)
 	out->dim[out->rank++] = rows;
 	out->dim[out->rank++] = cols;
 	Type bias = type_tensor(out->dtype, 1, &cols);
-	return shape_want(m, err, op, 2, &bias) && shape_to(err, op, out);
+	return shape_want(m, err, op, 2, &bias) && shape_to(err, op, out) && want_sum(m, op, out, err);
 }
 
 /* ---- windows: what convolution and pooling share ---- */

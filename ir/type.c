@@ -18,6 +18,15 @@ bool type_same_shape(const Type *a, const Type *b)
 	return a->rank == b->rank && !memcmp(a->dim, b->dim, sizeof(int64_t) * (size_t)a->rank);
 }
 
+bool type_same_matrix(const Type *a, const Type *b)
+{
+	if (a->rank < 2 || b->rank < 2 || a->kind != TYPE_TENSOR || b->kind != TYPE_TENSOR)
+		return false;
+	int64_t rows = a->dim[a->rank - 2], cols = a->dim[a->rank - 1];
+	return rows == b->dim[b->rank - 2] && cols == b->dim[b->rank - 1] && type_numel(a) == rows * cols
+		&& type_numel(b) == rows * cols;
+}
+
 bool type_equal(const Type *a, const Type *b)
 {
 	if (a->kind != b->kind || a->dtype != b->dtype)

@@ -58,11 +58,21 @@ static GradRegion *grad_of(Plan *p, const Unit *u)
 	return g && g->unit == u ? g : NULL;
 }
 
+/* The value whose place x takes over by being added to it; NULL = none.  memory_check proves that it is there. */
+static const Value *sum_at(const Value *x)
+{
+	const Value *sum = op_sum(x->op);
+	if (!sum)
+		return NULL;
+	const Place *a = &x->place, *b = &sum->place;
+	return a->region == b->region && a->unit == b->unit && a->flat == b->flat && a->offset == b->offset ? sum : NULL;
+}
+
 /* If an earlier sum was taken over, gradients must be added to it; otherwise they are written. */
 static void check_sum(Plan *p, const Op *op, const Value *x)
 {
 	bool sums = p->unit[x->place.unit->index].zeroed->kind == OP_CARRIED_GRAD, adds = op->kind == OP_ACCUMULATE;
-	if (adds != sums)
+	if (adds != sums && !sum_at(x))
 		plan_fail(p, "contribution", op, "%%%s %s", x->name, adds ? "is added to a flat gradient that holds no sum"
 			: "overwrites the sum of the micro-batches before");
 }
@@ -151,12 +161,15 @@ static void check_collected(Plan *p, const Op *op)
 		if (!type_numel(&sym->type) && !sums)
 			continue;
 		x = x ? plan_root(x) : NULL;
-		n += x && x->op->kind == OP_ACCUMULATE;
+		const Value *first = x;
+		while (first && sum_at(first))
+			first = sum_at(first);
+		n += first && first->op->kind == OP_ACCUMULATE;
 		if (wrote ? x != wrote : x && is_grad(x))
 			plan_fail(p, "contribution", op, "the gradient of \"%s\" that is collected, %s%s, is not what is "
 				"written at its place",
 				sym->name, x ? "%" : "none", x ? x->name : "");
-		else if (sums && x && (x->op->kind == OP_ACCUMULATE ? x->op->sym != sym : !wrote))
+		else if (sums && x && (first->op->kind == OP_ACCUMULATE ? first->op->sym != sym : !wrote))
 			plan_fail(p, "contribution", op, "what is collected for \"%s\", %%%s, is not its sum and would "
 				"overwrite that of the "
 				"micro-batches before", sym->name, x->name);

@@ -3,7 +3,8 @@
  * Requires TRAIN.  Ensures that an op with 16-bit operands is elementwise, is a view, or has a kernel for them
  * (column `types` of kernels/kernels.def); any other op computes in f32 between casts.  Casts that the compiler
  * inserted and that undo each other are removed.  A cast of a product to f32 is replaced by an f32 result of the
- * product itself (attribute `to`), so that weight gradients are rounded once, to the dtype of their flat.  Casts of
+ * product itself (attribute `to`), so that weight gradients are rounded once, to the dtype of their flat; a cast of a
+ * sum of products, and of rows that are added up (gather_grad), by a sum in f32.  Casts of
  * parameters are moved in front of all their readers, where `shard` turns them into the dtype of a view.  Refuses
  * nothing: f32 has a kernel for every op. */
 #include "passes/passes.h"
@@ -135,19 +136,40 @@ static bool all_uses_cast_to(const Value *v, DType to)
 	return true;
 }
 
+/* Whether op, which makes a 16-bit value, can make it in f32: a product, rows that are added up, or a sum of it. */
+static bool can_widen(Op *op)
+{
+	Value *x = op_in(op, 0);
+	if (op->kind == OP_REDUCE_SUM)
+		return x->n_uses == 1 && made_by(x)->out[0]->n_uses == 1 && can_widen(made_by(x));
+	return op->kind == OP_MATMUL || op->kind == OP_CONV_GRAD_W || op->kind == OP_GATHER_GRAD;
+}
+
+static void widen(Module *m, Op *op)
+{
+	Value *x = op_in(op, 0);
+	if (op->kind == OP_REDUCE_SUM) {
+		Op *of = made_by(x);
+		widen(m, of);
+		retype_views(x, of, DT_F32);
+	} else if (op->kind == OP_GATHER_GRAD) { /* the rows are few, compared with the result */
+		ir_set_in(op, 0, cast_of(m, op, op, x, DT_F32));
+	} else {
+		op->attrs = attr_dtype(m, op->attrs, "to", DT_F32);
+	}
+	op->out[0]->type.dtype = DT_F32;
+}
+
 /* cast of a 16-bit product to f32 -> the product, in f32 */
 static bool widen_product(Module *m, Op *cast)
 {
 	Value *x = op_in(cast, 0);
 	Op *root = made_by(x);
-	if (root->kind != OP_MATMUL && root->kind != OP_CONV_GRAD_W)
-		return false;
 	Value *y = root->out[0];
 	bool alone = x == y ? all_uses_cast_to(y, DT_F32) : x->n_uses == 1 && y->n_uses == 1;
-	if (!alone || !is_half(y) || cast->out[0]->type.dtype != DT_F32)
+	if (!alone || !is_half(y) || cast->out[0]->type.dtype != DT_F32 || !can_widen(root))
 		return false;
-	root->attrs = attr_dtype(m, root->attrs, "to", DT_F32);
-	y->type.dtype = DT_F32;
+	widen(m, root);
 	retype_views(x, root, DT_F32);
 	return true; /* the cast now converts f32 to f32 */
 }

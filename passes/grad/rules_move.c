@@ -71,10 +71,10 @@ static Value *concat_pieces(Builder *b, const Type *type, const Piece *piece, in
 	return ir_emit(b, OP_CONCAT, count, list, attr_int(b->m, NULL, "axis", axis));
 }
 
-/* Whether the term is whole rows added to zeros, which is what the gradient of an embedding is. */
+/* Whether the term is rows added to zeros, as the gradient of an embedding is. */
 static bool is_row_sum(const Value *term)
 {
-	return term->op->kind == OP_GATHER_GRAD && op_axis(term->op) == 0;
+	return term->op->kind == OP_GATHER_GRAD && !op_sum(term->op);
 }
 
 /* sum + term; rows are added in place, without a tensor of mostly zeros. */
@@ -82,16 +82,7 @@ static Value *add_term(Builder *b, Value *sum, Value *term)
 {
 	if (!sum || !is_row_sum(term))
 		return sum ? e_add(b, sum, term) : term;
-	Value *ids = op_in(term->op, 1);
-	int64_t dim[IR_MAX_RANK + 1];
-	int rank = ids->type.rank;
-	if (rank == IR_MAX_RANK)
-		return e_add(b, sum, term);
-	for (int i = 0; i < rank; i++)
-		dim[i] = ids->type.dim[i];
-	dim[rank] = 1;
-	Value *in[] = {sum, ir_reshape(b, ids, rank + 1, dim), op_in(term->op, 0)};
-	return ir_emit(b, OP_SCATTER_ND, 3, in, attr_str(b->m, NULL, "reduce", "add"));
+	return ir_emit(b, OP_GATHER_GRAD, 3, (Value *[]){op_in(term->op, 0), op_in(term->op, 1), sum}, term->op->attrs);
 }
 
 Value *grad_sum(Builder *b, Value *const *term, int n)

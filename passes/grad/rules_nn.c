@@ -23,21 +23,44 @@ static int64_t batch_numel(const Type *t)
 	return n;
 }
 
-static Value *as_rows(Builder *b, Value *x)
+/* x [.., R, C], or with `swapped` [.., C, R], as one matrix of rows of C elements.  *ta: the matrix is [C, R], as a
+ * single one is left. */
+static Value *as_rows(Builder *b, Value *x, bool swapped, bool *ta)
 {
 	const Type *t = &x->type;
-	int64_t last = t->dim[t->rank - 1];
-	return ir_reshape(b, x, 2, (int64_t[]){batch_numel(t) * t->dim[t->rank - 2], last});
+	int perm[IR_MAX_RANK], last = t->rank - 1;
+	*ta = swapped && batch_numel(t) == 1;
+	if (*ta)
+		return ir_reshape(b, x, 2, (int64_t[]){t->dim[last - 1], t->dim[last]});
+	for (int i = 0; i <= last; i++)
+		perm[i] = swapped && i >= last - 1 ? 2 * last - 1 - i : i;
+	x = ir_transpose(b, x, perm);
+	t = &x->type;
+	return ir_reshape(b, x, 2, (int64_t[]){batch_numel(t) * t->dim[last - 1], t->dim[last]});
 }
 
-/* A matrix that a whole batch shares gets its gradient by one matmul over all rows, not by a sum over the batch. */
+/* A matrix w that a whole batch shares gets its gradient by one product x^T y over the rows of all matrices: it is a
+ * sum over them, which is rounded once. */
+static Value *rows_product(Builder *b, const Value *w, Value *x, bool x_swapped, Value *y, bool y_swapped)
+{
+	bool tx, ty;
+	Value *rows = as_rows(b, x, x_swapped, &tx), *of_y = as_rows(b, y, y_swapped, &ty);
+	return ir_reshape(b, matmul(b, rows, of_y, !tx, ty), w->type.rank, w->type.dim);
+}
+
+static Value *matmul_da(Builder *b, Value *a, Value *w, Value *dy, bool ta, bool tb)
+{
+	bool shared = batch_numel(&a->type) == 1 && (batch_numel(&w->type) != 1 || w->type.rank > a->type.rank);
+	if (!shared)
+		return ta ? matmul(b, w, dy, tb, true) : matmul(b, dy, w, false, !tb);
+	return ta ? rows_product(b, a, w, !tb, dy, true) : rows_product(b, a, dy, true, w, !tb);
+}
+
 static Value *matmul_dw(Builder *b, Value *a, Value *w, Value *dy, bool ta, bool tb)
 {
-	if (ta || batch_numel(&w->type) != 1 || batch_numel(&a->type) == 1)
+	if (batch_numel(&w->type) != 1)
 		return tb ? matmul(b, dy, a, true, ta) : matmul(b, a, dy, !ta, false);
-	Value *rows = as_rows(b, a), *dy_rows = as_rows(b, dy);
-	Value *dw = tb ? matmul(b, dy_rows, rows, true, false) : matmul(b, rows, dy_rows, true, false);
-	return ir_reshape(b, dw, w->type.rank, w->type.dim);
+	return tb ? rows_product(b, w, dy, false, a, ta) : rows_product(b, w, a, ta, dy, false);
 }
 
 /* y = a w + bias;  da = dy w^T, dw = a^T dy, dbias = sum of dy's rows; transposes as ta, tb say */
@@ -47,7 +70,7 @@ void grad_matmul(GradCtx *c, Op *op, Value *const *dout)
 	Value *a = op_in(op, 0), *w = op_in(op, 1), *dy = dout[0];
 	bool ta = attr_get_int(op->attrs, "ta", 0), tb = attr_get_int(op->attrs, "tb", 0);
 	if (grad_wanted(c, a))
-		grad_give(c, a, ta ? matmul(b, w, dy, tb, true) : matmul(b, dy, w, false, !tb));
+		grad_give(c, a, matmul_da(b, a, w, dy, ta, tb));
 	if (grad_wanted(c, w))
 		grad_give(c, w, matmul_dw(b, a, w, dy, ta, tb));
 	grad_give(c, op_in(op, 2), dy);

@@ -3,7 +3,7 @@
  * Values that show or overwrite the same bytes form one buffer, whose life is the union of their lives, so that
  * placing memory is about intervals only.  Views join their operand's buffer.  A result joins an operand's buffer
  * when the op may overwrite it, the operand dies there and their types agree.  The gradient of a parameter lives in
- * its unit's flat gradient.
+ * its unit's flat gradient, from the first product of the sum that it is.
  *
  * Does not change the module, but op->order becomes the position. */
 #include "passes/passes.h"
@@ -27,6 +27,8 @@ int inplace_operand(const Op *op, int result, int from)
 		return result == 0 || result == op->n_out - 1 ? next : -1;
 	}
 	int only = flags & INPLACE ? 0 : op->kind == OP_CROSS_ENTROPY_GRAD ? 1 : -1;
+	if (op_sum(op))
+		only = op->n_in - 1;
 	return result == 0 && from <= only ? only : -1;
 }
 
@@ -40,8 +42,7 @@ static bool is_runtime_value(const Value *v)
 
 static bool has_own_place(const Op *op)
 {
-	return op->kind == OP_INPUT || op->kind == OP_READ || op->kind == OP_PARAM || op->kind == OP_VIEW_OP
-		|| op->kind == OP_ACCUMULATE;
+	return op->kind == OP_INPUT || op->kind == OP_READ || op->kind == OP_PARAM || op->kind == OP_VIEW_OP;
 }
 
 /* ---- lifetimes ---- */
@@ -125,6 +126,11 @@ static int find_inplace(const Buffers *b, const Op *op, int i)
 	return -1;
 }
 
+static Place gradient_place(const Symbol *s)
+{
+	return (Place){REGION_GRAD, s->flat, s->unit, s->offset * dtype_info[s->unit->flat[s->flat].grad].bytes};
+}
+
 static int new_buffer(Buffers *b, Value *v)
 {
 	if (v->type.layout)
@@ -133,7 +139,7 @@ static int new_buffer(Buffers *b, Value *v)
 	n->value = v;
 	n->bytes = round_up(MAX(type_bytes(&v->type), 1), 64);
 	n->first = n->last = (int)v->op->order;
-	n->place.region = REGION_ACT;
+	n->place = v->op->kind == OP_ACCUMULATE ? gradient_place(v->op->sym) : (Place){.region = REGION_ACT};
 	return b->n++;
 }
 
@@ -177,8 +183,7 @@ static void place_gradients(Buffers *b, const Op *collect)
 		if (!at || at->place.region != REGION_ACT || at->value->op->section < SEC_BACKWARD)
 			continue;
 		if (at->last == collect->order && type_bytes(&at->value->type) == type_bytes(&v->type))
-			at->place = (Place){REGION_GRAD, s->flat, s->unit,
-				s->offset * dtype_info[s->unit->flat[s->flat].grad].bytes};
+			at->place = gradient_place(s);
 	}
 }
 

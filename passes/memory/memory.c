@@ -46,9 +46,7 @@ static void copy_gradients(Module *m, const Buffers *b, Op *collect)
 		Value *v = op_in(collect, k++);
 		Place want = flat_place(u->params[i], REGION_GRAD);
 		int buffer = v ? b->of_value[v->id] : -1;
-		bool there = v && (buffer < 0 ? v->op->kind == OP_ACCUMULATE && v->op->sym == u->params[i]
-			: same_place(&b->at[buffer].place, &want));
-		if (v && !there)
+		if (v && (buffer < 0 || !same_place(&b->at[buffer].place, &want)))
 			ir_set_in(collect, k - 1, copy_value(m, v, collect, collect));
 	}
 }
@@ -136,8 +134,6 @@ static Place place_of(const Buffers *b, Value *v)
 	Op *root = value_root(v)->op;
 	if (b->of_value[v->id] >= 0)
 		return b->at[b->of_value[v->id]].place;
-	if (root->kind == OP_ACCUMULATE)
-		return flat_place(root->sym, REGION_GRAD);
 	if (root->kind == OP_INPUT || root->kind == OP_READ || root->kind == OP_VIEW_OP)
 		return symbol_place(root);
 	return (Place){0};

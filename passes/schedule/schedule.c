@@ -184,8 +184,8 @@ static void settle_gaps(Module *m, Arena *a)
 			int buffer = b->of_value[op->out[i]->id];
 			put_gaps_before(m, zero, buffer >= 0 ? b->at[buffer].place.unit : NULL, op);
 		}
-		if (op->kind == OP_COLLECT || op->kind == OP_ACCUMULATE)
-			put_gaps_before(m, zero, op->unit ? op->unit : op->sym->unit, op);
+		if (op->kind == OP_COLLECT)
+			put_gaps_before(m, zero, op->unit, op);
 	}
 }
 

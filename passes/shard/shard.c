@@ -333,6 +333,21 @@ static Gradients gradients_of(Module *m, const Unit *u, const PtrMap *updates)
 	return g;
 }
 
+static bool is_lone_product(const Value *g)
+{
+	return g->op->kind == OP_MATMUL && g->n_uses == 1 && !op_in(g->op, 2) && !op_sum(g->op) && g->type.dtype == DT_F32;
+}
+
+/* What is added to the running sum of gradient v: the first product, where others are added to it one after the other
+ * and both sums are f32; else v. */
+static Value *first_of_sum(Value *v, const Symbol *s)
+{
+	Value *first = v;
+	while (op_sum(first->op))
+		first = op_sum(first->op);
+	return is_lone_product(first) && s->unit->flat[s->flat].grad == DT_F32 ? first : v;
+}
+
 /* Adds each gradient to its running sum directly behind the op that makes it; the sums replace the gradients. */
 static void accumulate(Shard *s, const Unit *u, Gradients *g)
 {
@@ -347,24 +362,34 @@ static void accumulate(Shard *s, const Unit *u, Gradients *g)
 		if (!v)
 			continue;
 		bool older = v->op->section < SEC_BACKWARD;
-		Builder b = builder_at(s, older ? start : v->op->next, older ? SEC_BACKWARD : v->op->section, v->op->loc);
+		Value *first = older ? v : first_of_sum(v, u->params[i]);
+		Op *next = first == v ? NULL : first->uses->op;
+		Builder b = builder_at(s, older ? start : first->op->next, older ? SEC_BACKWARD : first->op->section,
+			first->op->loc);
 		b.sym = u->params[i];
 		b.name = arena_printf(m->arena, "%s.sum", u->params[i]->name);
-		Op *op = (g->of[k - 1] = ir_emit(&b, OP_ACCUMULATE, 1, &v, NULL))->op;
-		op->order = older ? early++ : v->op->order;
+		Op *op = ir_emit(&b, OP_ACCUMULATE, 1, &first, NULL)->op, *last = next ? v->op : op;
+		op->order = older ? early++ : first->op->order;
+		if (next)
+			ir_set_in(next, next->n_in - 1, op->out[0]);
+		else
+			g->of[k - 1] = op->out[0];
 		/* of gradients with the same position the one inserted last stands first */
 		g->first = !g->first || !is_before(g->first, op) ? op : g->first;
-		g->last = !g->last || is_before(g->last, op) ? op : g->last;
+		g->last = !g->last || is_before(g->last, last) ? last : g->last;
 	}
 }
 
-/* A product that nothing else reads is added to the sum as it is computed, and is not stored in between. */
+/* A product that nothing else reads is added to the sum as it is computed, and is not stored in between.  It may be
+ * short of leading dims of 1, which the parameter has. */
 static bool add_product(Module *m, Op *sum)
 {
 	Value *g = op_in(sum, 0);
+	Op *view = g->op->kind == OP_RESHAPE && g->n_uses == 1 && type_same_matrix(&op_in(g->op, 0)->type, &g->type)
+		? g->op : NULL;
+	g = view ? op_in(view, 0) : g;
 	Op *product = g->op;
-	if (product->kind != OP_MATMUL || g->n_uses != 1 || product->section != sum->section || op_in(product, 2)
-		|| g->type.dtype != DT_F32 || sum->out[0]->type.dtype != DT_F32)
+	if (!is_lone_product(g) || product->section != sum->section || sum->out[0]->type.dtype != DT_F32)
 		return false;
 	Attr *attrs = attr_int(m, NULL, "ta", attr_get_int(product->attrs, "ta", 0));
 	attrs = attr_int(m, attrs, "tb", attr_get_int(product->attrs, "tb", 0));
@@ -375,6 +400,8 @@ static bool add_product(Module *m, Op *sum)
 	ir_replace_uses(sum->out[0], now->out[0]);
 	now->out[0]->name = sum->out[0]->name;
 	ir_remove(m, sum);
+	if (view)
+		ir_remove(m, view);
 	ir_remove(m, product);
 	return true;
 }
