@@ -228,6 +228,31 @@ static void draw(uint32_t *restrict number, const Chance *c, const uint64_t *res
 		}
 }
 
+static void multiply(float *restrict y, const float *restrict x, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++)
+		y[i] *= x[i];
+}
+
+/* keep (sn, tb): the factors of numbers from line skip[t] on. */
+static void choose(float *restrict keep, const uint32_t *restrict number, const int32_t *restrict skip, const Chance *c,
+	int64_t tb, int64_t sn)
+{
+	uint32_t threshold = c->threshold;
+	float kept = c->kept;
+	for (int64_t i = 0; i < sn; i++)
+		for (int64_t t = 0; t < tb; t++)
+			keep[i * tb + t] = number[(i + skip[t]) * tb + t] >= threshold ? kept : 0;
+}
+
+static void choose_alike(float *restrict keep, const uint32_t *restrict number, const Chance *c, int64_t n)
+{
+	uint32_t threshold = c->threshold;
+	float kept = c->kept;
+	for (int64_t i = 0; i < n; i++)
+		keep[i] = number[i] >= threshold ? kept : 0;
+}
+
 /* keep (sn, tb) = what dropout multiplies the weights of a block with. */
 static void make_keep(float *restrict keep, const Head *h, int64_t tb, int64_t t0, int64_t s0, int64_t sn)
 {
@@ -242,12 +267,10 @@ static void make_keep(float *restrict keep, const Head *h, int64_t tb, int64_t t
 	}
 	bool alike = h->a->s % 4 == 0; /* in all rows */
 	draw(number, c, block, tb, ceil_div(sn + (alike ? skip[0] : 3), 4));
-	for (int64_t i = 0; i < sn; i++)
-		for (int64_t t = 0; alike && t < tb; t++)
-			keep[i * tb + t] = number[(i + skip[0]) * tb + t] >= c->threshold ? c->kept : 0;
-	for (int64_t i = 0; i < sn; i++)
-		for (int64_t t = 0; !alike && t < tb; t++)
-			keep[i * tb + t] = number[(i + skip[t]) * tb + t] >= c->threshold ? c->kept : 0;
+	if (alike)
+		choose_alike(keep, number + skip[0] * tb, c, sn * tb);
+	else
+		choose(keep, number, skip, c, tb, sn);
 }
 
 /* Joins a block of scores to the running maximum and sum: s becomes exp(s - max), and alpha the factor for what was
@@ -300,10 +323,10 @@ static void forward_block(const Head *h, void *o, float *lse, int64_t tb, int64_
 		scores(s, NULL, h, k, qt, tb, t0, tn, s0, sn);
 		hide(s, h, &rows, &columns, tb, t0, tn, s0, sn);
 		soften(s, max, sum, alpha, tb, sn);
-		if (a->p > 0)
+		if (a->p > 0) {
 			make_keep(keep, h, tb, t0, s0, sn);
-		for (int64_t i = 0; a->p > 0 && i < sn * tb; i++)
-			s[i] *= keep[i];
+			multiply(s, keep, sn * tb);
+		}
 		for (int64_t t = 0; s0 > begin && t < tn; t++)
 			for (int64_t i = 0; alpha[t] != 1 && i < a->dv; i++)
 				acc[t * a->dv + i] *= alpha[t];
@@ -342,8 +365,7 @@ static void differentiate(float *restrict s, float *restrict ds, const float *re
 	const float *restrict lse, const float *restrict delta, float scale, int64_t tb, int64_t sn)
 {
 	if (keep)
-		for (int64_t i = 0; i < sn * tb; i++)
-			ds[i] *= keep[i];
+		multiply(ds, keep, sn * tb);
 	for (int64_t i = 0; i < sn; i++)
 		for (int64_t t = 0; t < tb; t++) {
 			float p = ew_exp_f32(s[i * tb + t] - lse[t]);
@@ -351,11 +373,9 @@ static void differentiate(float *restrict s, float *restrict ds, const float *re
 			ds[i * tb + t] = p * (ds[i * tb + t] - delta[t]) * scale;
 		}
 	if (cap)
-		for (int64_t i = 0; i < sn * tb; i++)
-			ds[i] *= cap[i];
+		multiply(ds, cap, sn * tb);
 	if (keep)
-		for (int64_t i = 0; i < sn * tb; i++)
-			s[i] *= keep[i];
+		multiply(s, keep, sn * tb);
 }
 
 /* Where the gradients of a head are summed: dq's rows by one block, dk and dv over all blocks. */

@@ -1,9 +1,10 @@
 /* passes/patterns/attention.c: recognises scaled dot-product attention, and masks that need no tensor.
  *
- * The match starts at softmax(scores) times v and goes inwards: scores are a matmul of q and k, scaled, perhaps
- * capped by tanh, then masked; k and v may be groups of heads that were repeated to the number of q's heads.  Two
- * forms are refused, with a note under -v: dropout on the weights, and a finite mask chosen by `where` whose rows
- * may be masked completely, since such a row is uniform in the model but empty in the op. */
+ * The match starts at softmax(scores) times v and goes inwards: dropout may stand before the product, scores are a
+ * matmul of q and k, scaled, perhaps capped by tanh, then masked; k and v may be groups of heads that were repeated to
+ * the number of q's heads.  Two forms are refused, with a note under -v: dropout whose samples lie along the queries or
+ * keys, and a finite mask chosen by `where` whose rows may be masked completely, since such a row is uniform in the
+ * model but empty in the op. */
 #include "passes/patterns/patterns.h"
 
 #include <math.h>
@@ -20,6 +21,7 @@ typedef struct Attention {
 	Value *keep;          /* bool, or NULL */
 	bool finite;          /* masked scores are a finite number */
 	bool zero_empty;      /* rows of NaN are replaced by zeros */
+	Op *dropout;          /* of the weights, or NULL */
 	Op *inner[MAX_INNER];
 	int n_inner;
 } Attention;
@@ -56,19 +58,31 @@ static Value *through_nan_to_zero(Attention *a, Value *v)
 	return where->in[2].value;
 }
 
+/* dropout(p) -> p.  Exporters and the import may reshape p so that its samples have an axis, and back. */
+static Value *through_dropout(Attention *a, Value *v)
+{
+	Op *back = def_of(v, OP_RESHAPE), *dropout = def_of(back ? back->in[0].value : v, OP_DROPOUT);
+	if (!dropout || a->dropout)
+		return v;
+	Value *x = dropout->in[0].value;
+	Op *there = back ? def_of(x, OP_RESHAPE) : NULL;
+	x = there ? there->in[0].value : x;
+	if (!type_equal(&x->type, &v->type) || (back && !cover(a, back)) || (there && !cover(a, there))
+			|| !cover(a, dropout))
+		return v;
+	a->dropout = dropout;
+	return x;
+}
+
 static Op *find_softmax(Attention *a)
 {
-	Value *p = through_float_cast(a, op_in(a->root, 0));
-	p = through_float_cast(a, through_nan_to_zero(a, p));
-	Op *dropout = def_of(p, OP_DROPOUT), *softmax = def_of(dropout ? dropout->in[0].value : p, OP_SOFTMAX);
-	if (!softmax || axis_of(softmax) != p->type.rank - 1)
-		return NULL;
-	if (dropout) {
-		pattern_refuse(a->r, a->root, what, "its weights pass through dropout with p = %g",
-			attr_get_float(dropout->attrs, "p", 0));
-		return NULL;
+	Value *p = NULL, *next = op_in(a->root, 0);
+	while (next != p) {
+		p = next;
+		next = through_dropout(a, through_nan_to_zero(a, through_float_cast(a, p)));
 	}
-	return cover(a, softmax) ? softmax : NULL;
+	Op *softmax = def_of(p, OP_SOFTMAX);
+	return softmax && axis_of(softmax) == p->type.rank - 1 && cover(a, softmax) ? softmax : NULL;
 }
 
 /* ---- from the masked scores to q and k ---- */
@@ -287,6 +301,42 @@ static Value *mask_of(Attention *a, int rank)
 	return mask ? with_heads(b, mask, rank) : NULL;
 }
 
+/* ---- dropout ---- */
+
+/* How dropout sees its operand: (*pre, *rows, rest), rows = 0 without samples. */
+static void rows_of_dropout(const Op *op, int64_t *pre, int64_t *rows)
+{
+	const Type *x = &op_in(op, 0)->type;
+	int axis = (int)attr_get_int(op->attrs, "axis", -1);
+	*pre = 1;
+	for (int i = 0; i < axis; i++)
+		*pre *= x->dim[i];
+	*rows = axis < 0 ? 0 : x->dim[axis];
+}
+
+/* Whether all weights of a head belong to one sample. */
+static bool dropout_fits(const Attention *a)
+{
+	int64_t pre, rows, heads = a->q->type.dim[0] * a->q->type.dim[1];
+	if (!a->dropout)
+		return true;
+	rows_of_dropout(a->dropout, &pre, &rows);
+	return pre > 0 && heads % pre == 0 && heads / pre % MAX(rows, 1) == 0
+		&& attr_get_float(a->dropout->attrs, "p", 0) < 1;
+}
+
+static Attr *dropout_attrs(const Attention *a, Attr *attrs)
+{
+	Module *m = a->r->m;
+	int64_t pre, rows;
+	if (!a->dropout)
+		return attrs;
+	rows_of_dropout(a->dropout, &pre, &rows);
+	attrs = attr_int(m, attr_int(m, attrs, "pre", pre), "rows", rows);
+	attrs = attr_int(m, attrs, "id", attr_get_int(a->dropout->attrs, "id", 0));
+	return attr_float(m, attrs, "p", attr_get_float(a->dropout->attrs, "p", 0));
+}
+
 static Value *emit_attention(Attention *a)
 {
 	Module *m = a->r->m;
@@ -296,6 +346,7 @@ static Value *emit_attention(Attention *a)
 	attrs = attr_str(m, attr_int(m, attrs, "layout", 0), "empty", a->zero_empty ? "zero" : "nan");
 	if (a->softcap != 0)
 		attrs = attr_float(m, attrs, "softcap", a->softcap);
+	attrs = dropout_attrs(a, attrs);
 	return ir_reshape(&a->r->b, ir_emit(&a->r->b, OP_ATTENTION, 4, in, attrs), out->rank, out->dim);
 }
 
@@ -314,6 +365,10 @@ Value *pattern_attention(Rewriter *r, Op *op)
 	find_operands(&a);
 	if (!fit_shapes(&a)) {
 		pattern_refuse(r, op, what, "batch and heads of q, k and v do not agree");
+		return NULL;
+	}
+	if (!dropout_fits(&a)) {
+		pattern_refuse(r, op, what, "the samples of its dropout lie along its queries or keys");
 		return NULL;
 	}
 	if (a.finite && !rows_are_never_empty(r, a.keep)) {

@@ -124,6 +124,19 @@ static Value *product(Gen *g, Value *x, Value *y, bool tb)
 	return ir_emit(&g->b, OP_MATMUL, 2, (Value *[]){x, y}, attrs);
 }
 
+/* Drops weights [b,h,t,s] whose samples are in the first dim, or in a dim of a reshaped tensor. */
+static Value *weights_dropped(Gen *g, Value *p, int64_t n)
+{
+	const Type t = p->type;
+	int64_t heads = t.dim[0] * t.dim[1], pre = odd(g) ? heads : coin(g) ? 1 : t.dim[1], rows = odd(g) ? 1 : n;
+	bool alone = odd(g), moved = pre != 1 || coin(g);
+	Attr *attrs = attr_float(g->m, attr_int(g->m, NULL, "id", rng_in(g->r, 1, 3)), "p", 0.3);
+	attrs = attr_int(g->m, attrs, "axis", alone ? -1 : moved ? 1 : 0);
+	Value *x = !moved || heads % (pre * rows) ? p
+		: ir_reshape(&g->b, p, 3, (int64_t[]){pre, rows, type_numel(&t) / (pre * rows)});
+	return ir_reshape(&g->b, ir_emit(&g->b, OP_DROPOUT, 1, &x, attrs), 4, t.dim);
+}
+
 static Value *attention(Gen *g)
 {
 	Builder *b = &g->b;
@@ -139,6 +152,8 @@ static Value *attention(Gen *g)
 		score = two(g, OP_ADD, score, gen_source(g, gen_companion(g, &score->type, DT_F32)));
 	int64_t axis = odd(g) ? 2 : 3;
 	Value *p = ir_emit(b, OP_SOFTMAX, 1, &score, attr_int(g->m, NULL, "axis", axis));
+	if (rng_one_of(g->r, 3))
+		p = weights_dropped(g, p, n);
 	Value *o = p->type.dim[3] == v->type.dim[2] ? product(g, p, v, false) : p;
 	if (coin(g) && o->type.kind == TYPE_TENSOR)
 		o = ir_reshape(b, transposed(g, o, 1, 2), 3, (int64_t[]){n, t, h * o->type.dim[3]});
