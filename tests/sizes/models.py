@@ -1,0 +1,275 @@
+"""Models of real sizes as ONNX, from their configurations: no weight exists, nothing of their size is allocated.
+
+PyTorch's exporter writes two layers of a model under fake tensors; further layers are copies of the second one, as the
+exporter would have written them.  `--check` compares three layers made this way with three that were exported.
+
+usage: models.py DIRECTORY [--models a,b] [--check]
+"""
+import argparse
+import dataclasses
+import itertools
+import logging
+import pathlib
+import re
+import sys
+import time
+import warnings
+
+import numpy
+import onnx_ir as ir
+import torch
+import transformers as hf
+from torch._subclasses import FakeTensorMode
+from transformers.initialization import no_init_weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    build: callable    # (layers) -> module of so many layers in each of its stacks
+    sample: tuple      # shape of one sample
+    layers: dict       # scope of a stack -> how many layers the model has there
+    batch: int = 1
+    tokens: bool = True
+
+
+class Logits(torch.nn.Module):
+    """A Hugging Face model of one input that gives logits alone.
+
+    Positions are given where the model takes them: the exporter cannot follow how it derives them."""
+
+    def __init__(self, model, positions=0):
+        super().__init__()
+        self.model = model
+        if positions:
+            self.register_buffer("position_ids", torch.arange(positions)[None], persistent=False)
+
+    def forward(self, x):
+        extra = dict(position_ids=self.position_ids, use_cache=False) if hasattr(self, "position_ids") else {}
+        return self.model(x, **extra, return_dict=True).logits
+
+
+def llama(tokens, layers, config=hf.LlamaConfig, model=hf.LlamaForCausalLM, theta=1e4, **size):
+    def build(n):
+        rope = dict(rope_type="default", rope_theta=theta)
+        return Logits(model(config(num_hidden_layers=n, max_position_embeddings=tokens, attention_dropout=0,
+                                   rope_parameters=rope, **size)), tokens)
+    return Model(build, (tokens,), {"model.model.layers": layers})
+
+
+def gpt2(tokens, layers, **size):
+    def build(n):
+        return Logits(hf.GPT2LMHeadModel(hf.GPT2Config(n_layer=n, n_positions=tokens, **size)), tokens)
+    return Model(build, (tokens,), {"model.transformer.h": layers})
+
+
+def vit(image, layers, batch, **size):
+    def build(n):
+        return Logits(hf.ViTForImageClassification(hf.ViTConfig(
+            num_hidden_layers=n, image_size=image, num_labels=1000, hidden_dropout_prob=0,
+            attention_probs_dropout_prob=0, **size)))
+    return Model(build, (3, image, image), {"model.vit.layers": layers}, batch, False)
+
+
+def resnet(depths, batch, image):
+    def build(n):
+        return Logits(hf.ResNetForImageClassification(hf.ResNetConfig(depths=[n] * len(depths), num_labels=1000)))
+    stacks = {f"model.resnet.encoder.stages.{i}.layers": n for i, n in enumerate(depths)}
+    return Model(build, (3, image, image), stacks, batch, False)
+
+
+LLAMA3 = dict(num_key_value_heads=8, vocab_size=128256, theta=5e5)
+LLAMA3_8B = dict(hidden_size=4096, num_attention_heads=32, intermediate_size=14336, **LLAMA3)
+MODELS = {
+    "llama3-8b": llama(8192, 32, **LLAMA3_8B),
+    "llama3-70b": llama(8192, 80, hidden_size=8192, num_attention_heads=64, intermediate_size=28672, **LLAMA3),
+    "llama3-405b": llama(8192, 126, hidden_size=16384, num_attention_heads=128, intermediate_size=53248, **LLAMA3),
+    "llama-7b-128k": llama(131072, 32, hidden_size=4096, num_attention_heads=32, intermediate_size=11008,
+                           vocab_size=32000),
+    "llama3-8b-128k": llama(131072, 32, **LLAMA3_8B),
+    "qwen2.5-7b": llama(8192, 28, hf.Qwen2Config, hf.Qwen2ForCausalLM, hidden_size=3584, num_attention_heads=28,
+                        num_key_value_heads=4, intermediate_size=18944, vocab_size=152064, theta=1e6),
+    "gpt2-xl": gpt2(1024, 48, n_embd=1600, n_head=25),
+    "vit-g": vit(224, 40, 64, hidden_size=1408, num_attention_heads=16, intermediate_size=6144, patch_size=14),
+    "resnet-152": resnet([3, 8, 36, 3], 128, 224),
+}
+DROPPED = ("namespace", "pkg.torch.onnx.stack_trace")  # nine tenths of a file, which shardc does not read
+SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+
+
+# ---- export ----
+
+def rotations(module):
+    """Frequencies of rotary embeddings, by buffer: under fake tensors they were not computed."""
+    for name, part in module.named_modules():
+        if hasattr(part, "inv_freq"):
+            yield f"{name}.inv_freq", type(part)(part.config).inv_freq.numpy()
+
+
+def exported(model, layers):
+    """The model with so many layers in each stack; its weights are external data of a file that does not exist."""
+    with FakeTensorMode(allow_non_fake_inputs=True), no_init_weights():
+        module = model.build(layers).train()
+        x = torch.zeros(model.batch, *model.sample, dtype=torch.int64 if model.tokens else torch.float32)
+        program = torch.onnx.export(module, (x,), dynamo=True, optimize=False, verbose=False, input_names=["x"],
+                                    output_names=["logits"]).model
+    known = dict(rotations(module))
+    if model.tokens:
+        known["position_ids"] = numpy.arange(model.sample[0])[None]
+    for name, value in program.graph.initializers.items():
+        t = value.const_value
+        value.const_value = ir.tensor(known[name], name=name) if name in known else absent(name, t.dtype, t.shape)
+    for node in program.graph:
+        for key in DROPPED:
+            node.metadata_props.pop(key, None)
+    return program
+
+
+def absent(name, dtype, shape):
+    size = int(dtype.itemsize * numpy.prod([int(d) for d in shape], dtype=numpy.int64))
+    return ir.ExternalTensor("absent.data", 0, size, dtype, shape=shape, name=name)
+
+
+# ---- layers ----
+
+def is_in(node, scope):
+    return f"'{scope}'" in node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
+
+
+def varying(graph):
+    """Values that depend on the input or on weights; others may be shared by layers."""
+    values = {*graph.inputs, *(v for v in graph.initializers.values() if isinstance(v.const_value, ir.ExternalTensor))}
+    for node in graph:
+        if node.op_type != "Shape" and not values.isdisjoint(node.inputs):
+            values.update(node.outputs)
+    return values
+
+
+class Layer:
+    """Layer 1 of a stack, and how it becomes layer k.  Layers pass one value on."""
+
+    def __init__(self, graph, scope):
+        self.graph, self.scope = graph, scope
+        before, self.nodes = ([n for n in graph if is_in(n, f"{scope}.{k}")] for k in (0, 1))
+        values, mine = varying(graph), set(self.nodes)
+        (self.entry,) = {v for n in self.nodes for v in n.inputs if v in values and v.producer() in before} \
+            or {v for n in self.nodes for v in n.inputs if v in values and v.producer() and v.producer() not in mine}
+        (self.result,) = {v for n in self.nodes for v in n.outputs if v in values and {*v.consumers()} - mine}
+        self.readers = [(u.node, u.idx) for u in self.result.uses() if u.node not in mine]
+        made = (re.match(r"%(\w+)", n.metadata_props["pkg.torch.onnx.fx_node"]) for n in self.nodes)
+        self.names = re.compile("%(" + "|".join({m[1] for m in made if m}) + r")\b")
+
+    def text(self, s, k):
+        """What a text about layer 1 says about layer k."""
+        old, new = f"{self.scope}.1", f"{self.scope}.{k}"
+        s = s.replace(old + ".", new + ".").replace(old + "'", new + "'")
+        return s.replace(old.replace(".", "_") + "_", new.replace(".", "_") + "_")
+
+    def parameter(self, value, k):
+        name = self.text(value.name, k) if value.name in self.graph.initializers else value.name
+        if name == value.name:
+            return value
+        if name not in self.graph.initializers:
+            t = value.const_value
+            self.graph.register_initializer(ir.Value(
+                name=name, type=value.type, shape=value.shape, const_value=absent(name, t.dtype, t.shape),
+                metadata_props={key: self.text(s, k) for key, s in value.metadata_props.items()}))
+        return self.graph.initializers[name]
+
+    def copied(self, node, k, now):
+        """now: what layer k reads and makes in place of what layer 1 does; gets the results."""
+        inputs = [v and (now.get(v) or self.parameter(v, k)) for v in node.inputs]
+        outputs = [ir.Value(name=f"layer{k}_{v.name}", type=v.type, shape=v.shape) for v in node.outputs]
+        now.update(zip(node.outputs, outputs))
+        props = {key: self.names.sub(rf"%layer{k}_\1", self.text(s, k)) for key, s in node.metadata_props.items()}
+        return ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), outputs=outputs,
+                       name=f"layer{k}_{node.name}", metadata_props=props)
+
+    def repeat(self, count):
+        last, result = self.nodes[-1], self.result
+        for k in range(2, count):
+            now = {self.entry: result}
+            nodes = [self.copied(n, k, now) for n in self.nodes]
+            self.graph.insert_after(last, nodes)
+            last, result = nodes[-1], now[self.result]
+        for node, i in self.readers:
+            node.replace_input_with(i, result)
+        signature = []
+        for mine, lines in itertools.groupby(self.graph.metadata_props[SIGNATURE].split("\n"), self.is_mine):
+            lines = list(lines)
+            signature += [self.text(s, k) for k in range(1, count) for s in lines] if mine else lines
+        self.graph.metadata_props[SIGNATURE] = "\n".join(signature)
+
+    def is_mine(self, line):
+        return f"'{self.scope}.1." in line
+
+
+def made(model, layers):
+    """layers: scope of a stack -> number of its layers, two or more."""
+    program = exported(model, 2)
+    for scope, n in layers.items():
+        Layer(program.graph, scope).repeat(n)
+    return program
+
+
+def save(program, path):
+    at = 0
+    for value in program.graph.initializers.values():
+        t = value.const_value
+        if isinstance(t, ir.ExternalTensor):
+            value.const_value = ir.ExternalTensor(t.location, at, t.length, t.dtype, shape=t.shape, name=value.name)
+            at += t.length
+    ir.save(program, path)
+
+
+# ---- check ----
+
+def described(program):
+    """The program up to the names of its values and nodes."""
+    graph, number = program.graph, {}
+    for v in [*graph.inputs, None]:
+        number[v] = len(number)
+    rows = []
+    for node in graph:
+        inputs = [v.name if v is not None and v.name in graph.initializers else number[v] for v in node.inputs]
+        for v in node.outputs:
+            number[v] = len(number)
+        target = re.search(r"\[target=[^]]*\]", node.metadata_props.get("pkg.torch.onnx.fx_node", ""))
+        attributes = [(a.name, a.value.numpy().tolist() if a.type == ir.AttributeType.TENSOR else a.value)
+                      for a in node.attributes.values()]
+        rows.append((node.op_type, attributes, inputs, [(v.type, v.shape) for v in node.outputs],
+                     node.metadata_props["pkg.torch.onnx.name_scopes"].rpartition(",")[0], target and target[0]))
+    weights = sorted((n, str(v.const_value.dtype), str(v.shape)) for n, v in graph.initializers.items())
+    signature = [re.sub(r"^\w+: ", "", line) for line in graph.metadata_props[SIGNATURE].split("\n")]
+    return rows, weights, signature, [number[v] for v in graph.outputs]
+
+
+def differs(model):
+    """Where three layers that were made differ from three that were exported; None: nowhere."""
+    ours, theirs = described(made(model, dict.fromkeys(model.layers, 3))), described(exported(model, 3))
+    for what, a, b in zip(("nodes", "weights", "signature", "outputs"), ours, theirs):
+        if a != b:
+            i = next((i for i, pair in enumerate(zip(a, b)) if pair[0] != pair[1]), min(len(a), len(b)))
+            return f"{what} differ at {i} of {len(a)} and {len(b)}: made {a[i:i + 1]}, exported {b[i:i + 1]}"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", type=pathlib.Path)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    args.directory.mkdir(parents=True, exist_ok=True)
+    for name in args.models.split(","):
+        begin, model = time.time(), MODELS[name]
+        wrong = differs(model) if args.check else None
+        if wrong:
+            sys.exit(f"{name}: {wrong}")
+        save(made(model, model.layers), args.directory / f"{name}.onnx")
+        print(f"{name}: {time.time() - begin:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
