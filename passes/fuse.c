@@ -2,7 +2,8 @@
  *
  * Requires TRAIN.  Ensures that as many as possible of the elementwise ops that have one shape, and that read each
  * other or the same tensor, form one `fused` op; that literals stand inside it; and that no value is kept for
- * backward that backward can recompute from values that are kept anyway (the input of a relu6, for example).
+ * backward that backward can recompute from values that are kept anyway (the input of a relu6, for example), or that a
+ * product of backward reads and a loop of backward can make of what it reads itself (gelu(x) beside gelu's gradient).
  *
  * A group is a set of ops that will stand at one position of the section.  Two groups merge at the later position
  * when no op between them reads the earlier one, or at the earlier position when all that the later one reads is
@@ -428,15 +429,36 @@ static bool is_at_hand(const Recompute *r, const Value *x, const Value *of)
 		|| x->op->section != SEC_FORWARD || r->again[x->id] || is_read_in(x, SEC_BACKWARD);
 }
 
-/* Whether v can be computed from values at hand by at most *budget cheap ops. */
+/* Whether a loop of backward reads x. */
+static bool is_in_loop(const Value *x)
+{
+	for (const Use *u = x->uses; u; u = u->next)
+		if (u->op->section == SEC_BACKWARD && is_elementwise(u->op) && same_shape(u->op->out[0], x))
+			return true;
+	return false;
+}
+
+/* Whether x costs a loop over `of` that recomputes nothing: it is small, or a loop of backward reads it. */
+static bool is_in_reach(const Recompute *r, const Value *x, const Value *of)
+{
+	return is_at_hand(r, x, of) && (is_in_loop(x) || type_bytes(&x->type) * SMALL <= type_bytes(&of->type));
+}
+
+/* Whether v can be computed from values at hand by at most *budget cheap ops.  What forward stores as well is kept
+ * rather than made by a loop of its own: only a loop that reads all it is made of may make it again. */
 static bool is_recomputable(const Recompute *r, const Value *v, const Value *of, int *budget)
 {
 	const Op *op = v->op;
-	if (!is_elementwise(op) || !(op_info[op->kind].flags & CHEAP) || is_stored(v) || --*budget < 0)
+	bool stored = is_stored(of);
+	if (!is_elementwise(op) || !(op_info[op->kind].flags & CHEAP) || --*budget < 0)
 		return false;
-	for (int i = 0; i < op->n_in; i++)
-		if (!is_at_hand(r, op_in(op, i), of) && !is_recomputable(r, op_in(op, i), of, budget))
+	if (v == of ? stored && is_in_loop(v) : is_stored(v))
+		return false;
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *x = op_in(op, i);
+		if (!(stored ? is_in_reach : is_at_hand)(r, x, of) && !is_recomputable(r, x, of, budget))
 			return false;
+	}
 	return true;
 }
 
