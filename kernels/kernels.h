@@ -160,14 +160,11 @@ K_REALS(K_DECL)
  * with r, what is normalised is s = x + r, rounded; y and s may each be x or r.  dx, dw and db may each be NULL, dx
  * may be dy.  ds (rows, cols) or NULL: with ds, dx is rounded and ds is added to it.
  */
-#define K_DECL(T, t) \
-	void k_bn_stats_##t(T *mean, T *var, const T *x, int64_t n, int64_t c, int64_t s, int layout, \
-		void *work); \
-	void k_bn_grad_stats_##t(T *sum_dy, T *sum_dy_xhat, const T *dy, const T *x, const T *mean, \
-		const T *var, int64_t n, int64_t c, int64_t s, int layout, double eps, void *work);
-K_FLOATS(K_DECL)
-#undef K_DECL
 #define K_DECL(T, W, t) \
+	void k_bn_stats_##t(W *mean, W *var, const T *x, int64_t n, int64_t c, int64_t s, int layout, \
+		void *work); \
+	void k_bn_grad_stats_##t(W *sum_dy, W *sum_dy_xhat, const T *dy, const T *x, const W *mean, \
+		const W *var, int64_t n, int64_t c, int64_t s, int layout, double eps, void *work); \
 	void k_layer_norm_##t(T *y, W *mean, W *rstd, T *s, const T *x, const T *w, const T *b, const T *r, \
 		int64_t rows, int64_t cols, double eps); \
 	void k_layer_norm_grad_##t(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w, const W *mean, \

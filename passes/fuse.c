@@ -1,9 +1,10 @@
 /* passes/fuse.c: fuses neighbouring elementwise ops into one loop, so that intermediate values stay in registers.
  *
  * Requires TRAIN.  Ensures that as many as possible of the elementwise ops that have one shape, and that read each
- * other or the same tensor, form one `fused` op; that literals stand inside it; and that no value is kept for
- * backward that backward can recompute from values that are kept anyway (the input of a relu6, for example), or that a
- * product of backward reads and a loop of backward can make of what it reads itself (gelu(x) beside gelu's gradient).
+ * other or the same tensor, form one `fused` op; that literals stand inside it; that 16-bit values are widened by the
+ * loops that read them; and that no value is kept for backward that backward can recompute from values that are kept
+ * anyway (the input of a relu6, for example) or from 16-bit ones, which are kept in its place, or that a product of
+ * backward reads and a loop of backward can make of what it reads itself (gelu(x) beside gelu's gradient).
  *
  * A group is a set of ops that will stand at one position of the section.  Two groups merge at the later position
  * when no op between them reads the earlier one, or at the earlier position when all that the later one reads is
@@ -47,6 +48,13 @@ static bool is_literal(const Value *v)
 {
 	const Attr *value = v->op->kind == OP_CONST ? attr_find(v->op->attrs, "value") : NULL;
 	return value && value->n == 1;
+}
+
+/* A cast to a wider dtype: loops make it where they load, so that the wide copy is never stored for them. */
+static bool widens(const Op *op)
+{
+	return op->kind == OP_CAST && dtype_is_half(op_in(op, 0)->type.dtype)
+		&& dtype_info[op->out[0]->type.dtype].bytes > 2 && !op_is_param_cast(op);
 }
 
 /* Whether op may be moved to any earlier position, because nothing writes to the memory that it shows. */
@@ -264,6 +272,7 @@ static void add_group(Fuse *f, Op *op)
 typedef struct Body {
 	Op *fused;
 	PtrMap *map;      /* Value outside -> value in the body */
+	PtrMap *wide;     /* value in the body -> the same, widened */
 } Body;
 
 static Value *put_literal(Fuse *f, Body *b, const Value *v)
@@ -274,7 +283,15 @@ static Value *put_literal(Fuse *f, Body *b, const Value *v)
 	return inner;
 }
 
-/* Moves a member into the body.  A broadcast stays outside: inside, its operand is its result. */
+/* The value that stands in the body for the result of a member; NULL: the member itself must make it.  A broadcast's is
+ * its operand; of casts that widen one value, all but the first are the first. */
+static Value *made_already(const Body *b, const Op *op, Value *in)
+{
+	Value *wide = widens(op) ? ptrmap_get(b->wide, in) : NULL;
+	return op->kind == OP_BROADCAST ? in : wide && wide->type.dtype == op->out[0]->type.dtype ? wide : NULL;
+}
+
+/* Moves a member into the body, unless what it makes is there. */
 static void put_member(Fuse *f, Body *b, Op *op)
 {
 	Value *in[3];
@@ -284,9 +301,12 @@ static void put_member(Fuse *f, Body *b, Op *op)
 		if (!in[i])
 			ptrmap_put(b->map, v, in[i] = put_literal(f, b, v));
 	}
-	ptrmap_put(b->map, op->out[0], op->kind == OP_BROADCAST ? in[0] : op->out[0]);
-	if (op->kind == OP_BROADCAST)
+	Value *made = made_already(b, op, in[0]);
+	ptrmap_put(b->map, op->out[0], made ? made : op->out[0]);
+	if (made)
 		return;
+	if (widens(op))
+		ptrmap_put(b->wide, in[0], op->out[0]);
 	for (int i = 0; i < op->n_in; i++)
 		ir_set_in(op, i, in[i]);
 	ir_body_move(f->m, b->fused, op);
@@ -340,7 +360,7 @@ static void emit_group(Fuse *f, Group *g)
 	const Op *last = out.at[out.n - 1]->op;
 	Builder b = {.m = f->m, .section = f->section, .before = at, .loc = last->loc,
 		.name = last->out[0]->name};
-	Body body = {ir_emit_fused(&b, in.n, in.at, out.n, types), ptrmap_new(f->a)};
+	Body body = {ir_emit_fused(&b, in.n, in.at, out.n, types), ptrmap_new(f->a), ptrmap_new(f->a)};
 	body.fused->order = -1;
 	for (int i = 0; i < out.n; i++)
 		body.fused->out[i]->name = out.at[i]->name; /* which has none inside the body */
@@ -353,7 +373,7 @@ static void emit_group(Fuse *f, Group *g)
 	ir_body_emit(f->m, body.fused, OP_YIELD, yields.n, yields.at, NULL);
 	replace_results(body.fused, &out);
 	for (int i = 0; i < g->n; i++)
-		if (g->op[i]->kind == OP_BROADCAST)
+		if (g->op[i]->parent != body.fused)
 			ir_remove(f->m, g->op[i]);
 	arena_rewind(f->a, mark);
 }
@@ -367,6 +387,22 @@ static bool is_worth_it(const Group *g)
 		if (is_literal(op_in(g->op[0], i)))
 			return true;
 	return false;
+}
+
+/* Gives each elementwise reader of a widened value, after the first, a cast of its own: the loops that they end up in
+ * may be different ones. */
+static void split_casts(Module *m, SectionKind s)
+{
+	IR_FOR_OPS_SAFE(m, s, op) {
+		int n = 0;
+		for (Use *u = widens(op) ? op->out[0]->uses : NULL, *next; u; u = next) {
+			next = u->next;
+			if (u->op->section != s || !is_elementwise(u->op) || !same_shape(u->op->out[0], op->out[0]) || !n++)
+				continue;
+			Builder b = {.m = m, .section = s, .before = op->next, .loc = op->loc, .name = op->out[0]->name};
+			ir_set_in(u->op, (int)(u - u->op->in), ir_cast(&b, op_in(op, 0), op->out[0]->type.dtype));
+		}
+	}
 }
 
 static void fuse_section(Fuse *f, SectionKind s)
@@ -401,6 +437,7 @@ static void fuse_section(Fuse *f, SectionKind s)
 typedef struct Recompute {
 	Fuse *f;
 	bool *again;       /* by Value.id: backward recomputes it */
+	bool *narrow;      /* by Value.id: 16 bits wide and kept, because backward can widen it again */
 	Op **before;       /* by Value.id: the first op of backward that reads the clone */
 } Recompute;
 
@@ -426,7 +463,7 @@ static bool is_at_hand(const Recompute *r, const Value *x, const Value *of)
 {
 	return is_literal(x) || is_movable_source(x->op) || op_is_param_cast(x->op)
 		|| type_bytes(&x->type) * SMALL <= type_bytes(&of->type)
-		|| x->op->section != SEC_FORWARD || r->again[x->id] || is_read_in(x, SEC_BACKWARD);
+		|| x->op->section != SEC_FORWARD || r->again[x->id] || r->narrow[x->id] || is_read_in(x, SEC_BACKWARD);
 }
 
 /* Whether a loop of backward reads x. */
@@ -445,19 +482,23 @@ static bool is_in_reach(const Recompute *r, const Value *x, const Value *of)
 }
 
 /* Whether v can be computed from values at hand by at most *budget cheap ops.  What forward stores as well is kept
- * rather than made by a loop of its own: only a loop that reads all it is made of may make it again. */
-static bool is_recomputable(const Recompute *r, const Value *v, const Value *of, int *budget)
+ * rather than made by a loop of its own: only a loop that reads all it is made of may make it again.  But what is 16 bits
+ * wide is kept rather than its wider copy, even where forward stores that. */
+static bool is_recomputable(Recompute *r, const Value *v, const Value *of, int *budget)
 {
 	const Op *op = v->op;
-	bool stored = is_stored(of);
+	bool stored = is_stored(of) && !widens(of->op);
 	if (!is_elementwise(op) || !(op_info[op->kind].flags & CHEAP) || --*budget < 0)
 		return false;
-	if (v == of ? stored && is_in_loop(v) : is_stored(v))
+	if (v == of ? stored && is_in_loop(v) : is_stored(v) && !widens(op))
 		return false;
 	for (int i = 0; i < op->n_in; i++) {
 		const Value *x = op_in(op, i);
-		if (!(stored ? is_in_reach : is_at_hand)(r, x, of) && !is_recomputable(r, x, of, budget))
+		if ((stored ? is_in_reach : is_at_hand)(r, x, of) || is_recomputable(r, x, of, budget))
+			continue;
+		if (stored || !widens(op))
 			return false;
+		r->narrow[x->id] = true;
 	}
 	return true;
 }
@@ -504,7 +545,8 @@ static void use_clones(Recompute *r, const PtrMap *clones)
 static void recompute_in_backward(Fuse *f)
 {
 	Module *m = f->m;
-	Recompute r = {f, NEW_N(f->a, bool, m->n_values), NEW_N(f->a, Op *, m->n_values)};
+	Recompute r = {f, NEW_N(f->a, bool, m->n_values), NEW_N(f->a, bool, m->n_values),
+		NEW_N(f->a, Op *, m->n_values)};
 	PtrMap *clones = ptrmap_new(f->a);
 	IR_FOR_OPS(m, SEC_FORWARD, op) {
 		int budget = MAX_RECOMPUTED;
@@ -529,6 +571,8 @@ bool pass_fuse(Module *m, const Options *o, Diag *d)
 	Fuse f = {.m = m, .d = d, .a = arena_new()};
 	ir_number(m);
 	recompute_in_backward(&f);
+	for (int s = 0; s < SEC_COUNT; s++)
+		split_casts(m, (SectionKind)s);
 	ir_number(m);
 	for (int s = 0; s < SEC_COUNT; s++)
 		fuse_section(&f, (SectionKind)s);

@@ -174,7 +174,8 @@ static bool widen_product(Module *m, Op *cast)
 	return true; /* the cast now converts f32 to f32 */
 }
 
-/* A cast of a cast becomes one, or none, where the inner one loses nothing or was inserted by the compiler. */
+/* A cast of a cast becomes one, or none, where the inner one loses nothing or was inserted by the compiler.  A rounding
+ * that anybody else reads stays: its readers would compute with different values, and both would be kept. */
 static bool fold_pair(Op *cast)
 {
 	Value *x = op_in(cast, 0);
@@ -187,7 +188,7 @@ static bool fold_pair(Op *cast)
 	if (!dtype_is_float(from) || !dtype_is_float(mid) || !dtype_is_float(to))
 		return false;
 	bool exact = dtype_info[mid].bytes > dtype_info[from].bytes;
-	if (!exact && (from != to || !is_ours(inner) || op_is_param_cast(inner)))
+	if (!exact && (from != to || !is_ours(inner) || op_is_param_cast(inner) || !all_uses_cast_to(x, to)))
 		return false;
 	if (x->op == inner) {
 		ir_set_in(cast, 0, op_in(inner, 0));

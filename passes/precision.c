@@ -5,8 +5,8 @@
  * so that the loss is computed in f32.  A cross-entropy reads logits as they are stored and computes in f32 inside,
  * since they are the largest values of a language model and their gradient overwrites them.  Every use of a
  * parameter has a cast of its own, so that gradients of several uses are summed in f32.  Values that depend on
- * neither (tables of positions, masks) keep their dtype up to the op where they meet the others.  Batch norms stay
- * f32, with one note; so do their running statistics.
+ * neither (tables of positions, masks) keep their dtype up to the op where they meet the others.  Batch norms compute
+ * in f32, with one note: what they read and give is 16 bits wide, their parameters and all statistics are f32.
  *
  * A literal beyond the range of the dtype becomes the dtype's largest number, and values computed from such
  * literals are clipped before their cast.  A mask therefore stays finite unless it was made of infinities.
@@ -142,6 +142,13 @@ static bool keeps_operand(const Op *op, int i)
 	return op->kind == OP_ATTENTION && i == 3;
 }
 
+/* Whether op reads operand i in 16 bits and computes in f32 inside: logits of a cross-entropy, features of a batch norm
+ * that takes statistics of them. */
+static bool widens_operand(const Op *op, int i)
+{
+	return i == 0 && (op->kind == OP_CROSS_ENTROPY || op->kind == OP_BATCH_NORM);
+}
+
 static bool reads_moved(const Precision *p, const Op *op)
 {
 	for (int i = 0; i < op->n_in; i++)
@@ -154,7 +161,7 @@ static void keep_f32(Precision *p, Op *op)
 {
 	bool any = reads_moved(p, op);
 	for (int i = 0; i < op->n_in; i++)
-		if (is_float(op_in(op, i)) && dtype_is_half(op_in(op, i)->type.dtype) && (i || is_batch_norm(op)))
+		if (is_float(op_in(op, i)) && dtype_is_half(op_in(op, i)->type.dtype) && !widens_operand(op, i))
 			ir_set_in(op, i, cast_before(p, op, op_in(op, i), DT_F32));
 	retype(p->m, op);
 	if (!is_batch_norm(op))
@@ -191,8 +198,8 @@ static void move_op(Precision *p, Op *op)
 static void say_kept(const Precision *p)
 {
 	if (p->n_kept)
-		diag_warn(p->d, loc_where(p->m, p->kept->loc), "%d batch norm%s computed in f32, with casts around: their "
-			"parameters and statistics stay f32", p->n_kept, p->n_kept > 1 ? "s are" : " is");
+		diag_warn(p->d, loc_where(p->m, p->kept->loc), "%d batch norm%s in f32 from 16-bit features: their parameters "
+			"and statistics stay f32", p->n_kept, p->n_kept > 1 ? "s compute" : " computes");
 }
 
 static void move_params(Module *m, DType to, Diag *d)

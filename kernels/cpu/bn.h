@@ -1,4 +1,6 @@
-/* kernels/cpu/bn.h: per-channel statistics of elements of type T; bn.c includes it once per float type. */
+/* kernels/cpu/bn.h: per-channel statistics, of type WIDE, of elements of type T; bn.c includes it once per type.  Rows
+ * of 16-bit elements are widened where they are read, into a buffer that stays in cache. */
+#define ROWS CONCAT(rows, SUFFIX)
 
 /* Joins the mean and the sum of squared deviations of nb elements to those of n (Chan, Golub and LeVeque 1979). */
 INLINE void CONCAT(fold, SUFFIX)(double *mean, double *m2, double n, double mean_b, double m2_b, double nb)
@@ -13,25 +15,26 @@ INLINE void CONCAT(fold, SUFFIX)(double *mean, double *m2, double n, double mean
 static void CONCAT(stats_tile, SUFFIX)(double *mean, double *m2, const T *x, int64_t c, int64_t c0, int64_t w,
 	int64_t from, int64_t to)
 {
+	WIDE wide[BLOCK * TILE];
 	for (int64_t r = from; r < to; r += BLOCK) {
-		int64_t rows = MIN(BLOCK, to - r);
-		T s[TILE] = {0}, q[TILE] = {0};
-		const T *at = x + r * c + c0;
+		int64_t rows = MIN(BLOCK, to - r), step = c;
+		WIDE s[TILE] = {0}, q[TILE] = {0};
+		const WIDE *at = ROWS(wide, x + r * c + c0, rows, w, &step);
 		for (int64_t i = 0; i < rows; i++)
 			for (int64_t j = 0; j < w; j++)
-				s[j] += at[i * c + j];
+				s[j] += at[i * step + j];
 		for (int64_t j = 0; j < w; j++)
-			s[j] /= (T)rows;
+			s[j] /= (WIDE)rows;
 		for (int64_t i = 0; i < rows; i++)
 			for (int64_t j = 0; j < w; j++)
-				q[j] += (at[i * c + j] - s[j]) * (at[i * c + j] - s[j]);
+				q[j] += (at[i * step + j] - s[j]) * (at[i * step + j] - s[j]);
 		for (int64_t j = 0; j < w; j++)
 			CONCAT(fold, SUFFIX)(mean + j, m2 + j, (double)(r - from), s[j], q[j], (double)rows);
 	}
 }
 
 /* Channels last.  work is [chunk][mean, m2][c]. */
-static void CONCAT(stats_last, SUFFIX)(T *mean, T *var, const T *x, int64_t rows, int64_t c, double *work)
+static void CONCAT(stats_last, SUFFIX)(WIDE *mean, WIDE *var, const T *x, int64_t rows, int64_t c, double *work)
 {
 	int64_t tiles = ceil_div(c, TILE), chunks = bn_chunks(rows);
 	#pragma omp parallel for schedule(static) if (rows * c > PARALLEL_MIN)
@@ -49,21 +52,22 @@ static void CONCAT(stats_last, SUFFIX)(T *mean, T *var, const T *x, int64_t rows
 			CONCAT(fold, SUFFIX)(&m, &q, (double)a, work[2 * k * c + i], work[(2 * k + 1) * c + i],
 				(double)(b - a));
 		}
-		mean[i] = (T)m;
-		var[i] = (T)(q / (double)rows);
+		mean[i] = (WIDE)m;
+		var[i] = (WIDE)(q / (double)rows);
 	}
 }
 
 /* Channels first: x is (n, c, s), so channel i is n runs of s elements. */
-static void CONCAT(stats_first, SUFFIX)(T *mean, T *var, const T *x, int64_t n, int64_t c, int64_t s)
+static void CONCAT(stats_first, SUFFIX)(WIDE *mean, WIDE *var, const T *x, int64_t n, int64_t c, int64_t s)
 {
 	#pragma omp parallel for schedule(static) if (n * c * s > PARALLEL_MIN)
 	for (int64_t i = 0; i < c; i++) {
+		WIDE wide[PIECE];
 		double m = 0, q = 0, count = 0;
 		for (int64_t b = 0; b < n; b++)
 			for (int64_t p = 0; p < s; p += PIECE) {
-				int64_t len = MIN(PIECE, s - p);
-				const T *at = x + (b * c + i) * s + p;
+				int64_t len = MIN(PIECE, s - p), step = 0;
+				const WIDE *at = ROWS(wide, x + (b * c + i) * s + p, 1, len, &step);
 				double sum = 0, dev = 0;
 				#pragma omp simd reduction(+:sum)
 				for (int64_t j = 0; j < len; j++)
@@ -75,12 +79,12 @@ static void CONCAT(stats_first, SUFFIX)(T *mean, T *var, const T *x, int64_t n, 
 				CONCAT(fold, SUFFIX)(&m, &q, count, sum, dev, (double)len);
 				count += (double)len;
 			}
-		mean[i] = (T)m;
-		var[i] = (T)(q / count);
+		mean[i] = (WIDE)m;
+		var[i] = (WIDE)(q / count);
 	}
 }
 
-void CONCAT(k_bn_stats, SUFFIX)(T *mean, T *var, const T *x, int64_t n, int64_t c, int64_t s, int layout,
+void CONCAT(k_bn_stats, SUFFIX)(WIDE *mean, WIDE *var, const T *x, int64_t n, int64_t c, int64_t s, int layout,
 	void *work)
 {
 	if (layout)
@@ -89,18 +93,20 @@ void CONCAT(k_bn_stats, SUFFIX)(T *mean, T *var, const T *x, int64_t n, int64_t 
 		CONCAT(stats_first, SUFFIX)(mean, var, x, n, c, s);
 }
 
-static void CONCAT(grad_tile, SUFFIX)(double *sd, double *sx, const T *dy, const T *x, const T *mean,
+static void CONCAT(grad_tile, SUFFIX)(double *sd, double *sx, const T *dy, const T *x, const WIDE *mean,
 	int64_t c, int64_t w, int64_t from, int64_t to)
 {
+	WIDE wide_dy[TILE], wide_x[TILE];
 	for (int64_t r = from; r < to; r += BLOCK) {
-		int64_t end = MIN(r + BLOCK, to);
-		T d[TILE] = {0}, q[TILE] = {0};
-		for (int64_t i = r; i < end; i++)
+		int64_t end = MIN(r + BLOCK, to), step = 0;
+		WIDE d[TILE] = {0}, q[TILE] = {0};
+		for (int64_t i = r; i < end; i++) {
+			const WIDE *g = ROWS(wide_dy, dy + i * c, 1, w, &step), *at = ROWS(wide_x, x + i * c, 1, w, &step);
 			for (int64_t j = 0; j < w; j++) {
-				T g = dy[i * c + j];
-				d[j] += g;
-				q[j] += g * (x[i * c + j] - mean[j]);
+				d[j] += g[j];
+				q[j] += g[j] * (at[j] - mean[j]);
 			}
+		}
 		for (int64_t j = 0; j < w; j++) {
 			sd[j] += d[j];
 			sx[j] += q[j];
@@ -108,8 +114,8 @@ static void CONCAT(grad_tile, SUFFIX)(double *sd, double *sx, const T *dy, const
 	}
 }
 
-static void CONCAT(grad_last, SUFFIX)(T *sum_dy, T *sum_dy_xhat, const T *dy, const T *x, const T *mean,
-	const T *var, int64_t rows, int64_t c, double eps, double *work)
+static void CONCAT(grad_last, SUFFIX)(WIDE *sum_dy, WIDE *sum_dy_xhat, const T *dy, const T *x, const WIDE *mean,
+	const WIDE *var, int64_t rows, int64_t c, double eps, double *work)
 {
 	int64_t tiles = ceil_div(c, TILE), chunks = bn_chunks(rows);
 	#pragma omp parallel for schedule(static) if (rows * c > PARALLEL_MIN)
@@ -127,13 +133,13 @@ static void CONCAT(grad_last, SUFFIX)(T *sum_dy, T *sum_dy_xhat, const T *dy, co
 			d += work[2 * k * c + i];
 			q += work[(2 * k + 1) * c + i];
 		}
-		sum_dy[i] = (T)d;
-		sum_dy_xhat[i] = (T)(q / sqrt((double)var[i] + eps));
+		sum_dy[i] = (WIDE)d;
+		sum_dy_xhat[i] = (WIDE)(q / sqrt((double)var[i] + eps));
 	}
 }
 
-void CONCAT(k_bn_grad_stats, SUFFIX)(T *sum_dy, T *sum_dy_xhat, const T *dy, const T *x, const T *mean,
-	const T *var, int64_t n, int64_t c, int64_t s, int layout, double eps, void *work)
+void CONCAT(k_bn_grad_stats, SUFFIX)(WIDE *sum_dy, WIDE *sum_dy_xhat, const T *dy, const T *x, const WIDE *mean,
+	const WIDE *var, int64_t n, int64_t c, int64_t s, int layout, double eps, void *work)
 {
 	if (layout) {
 		CONCAT(grad_last, SUFFIX)(sum_dy, sum_dy_xhat, dy, x, mean, var, n * s, c, eps, work);
@@ -141,18 +147,23 @@ void CONCAT(k_bn_grad_stats, SUFFIX)(T *sum_dy, T *sum_dy_xhat, const T *dy, con
 	}
 	#pragma omp parallel for schedule(static) if (n * c * s > PARALLEL_MIN)
 	for (int64_t i = 0; i < c; i++) {
+		WIDE wide_dy[PIECE], wide_x[PIECE];
 		double d = 0, q = 0, m = mean[i];
-		for (int64_t b = 0; b < n; b++) {
-			const T *g = dy + (b * c + i) * s, *at = x + (b * c + i) * s;
-			#pragma omp simd reduction(+:d, q)
-			for (int64_t j = 0; j < s; j++) {
-				d += g[j];
-				q += g[j] * (at[j] - m);
+		for (int64_t b = 0; b < n; b++)
+			for (int64_t p = 0; p < s; p += PIECE) {
+				int64_t len = MIN(PIECE, s - p), from = (b * c + i) * s + p, step = 0;
+				const WIDE *g = ROWS(wide_dy, dy + from, 1, len, &step);
+				const WIDE *at = ROWS(wide_x, x + from, 1, len, &step);
+				#pragma omp simd reduction(+:d, q)
+				for (int64_t j = 0; j < len; j++) {
+					d += g[j];
+					q += g[j] * (at[j] - m);
+				}
 			}
-		}
-		sum_dy[i] = (T)d;
-		sum_dy_xhat[i] = (T)(q / sqrt((double)var[i] + eps));
+		sum_dy[i] = (WIDE)d;
+		sum_dy_xhat[i] = (WIDE)(q / sqrt((double)var[i] + eps));
 	}
 }
+#undef ROWS
 #undef T
 #undef SUFFIX

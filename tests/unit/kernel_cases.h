@@ -16,8 +16,8 @@
 #define KERNEL(op, types, work, cuda) void case_##op(void);
 #include "kernels/kernels.def"
 /* kernel_half.c: families of kernels that also serve 16-bit types */
-#define KERNEL_HALF_CASES(X) X(norms) X(softmax) X(attention) X(rope) X(dropout) X(gather_grad) X(pool) X(reduce) \
-	X(accumulate) X(cross_entropy)
+#define KERNEL_HALF_CASES(X) X(norms) X(batch_norm) X(softmax) X(attention) X(rope) X(dropout) X(gather_grad) X(pool) \
+	X(reduce) X(accumulate) X(cross_entropy)
 #define HALF_CASE(name) void case_half_##name(void);
 KERNEL_HALF_CASES(HALF_CASE)
 #undef HALF_CASE

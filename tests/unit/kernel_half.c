@@ -119,6 +119,39 @@ static void half_norms(void)
 
 /* ---- softmax ---- */
 
+/* Statistics of 16-bit elements are f32: they are off by no more than those of f32 elements. */
+static void check_batch_norm(int64_t n, int64_t c, int64_t s, int layout)
+{
+	int64_t all = n * c * s, dim[3] = {n, layout ? s : c, layout ? c : s};
+	Num x = numbers(all, 2, 4), dy = numbers(all, -1, 1); /* far from zero: the variance must not cancel */
+	float *a = case_alloc(2 * c * 4), *mean = case_alloc(c * 4), *var = case_alloc(c * 4);
+	double *wa = case_doubles(c), *wb = case_doubles(c), *wmean = case_doubles(c), *wvar = case_doubles(c);
+	KShape xs = {3, dim, 2};
+	void *work = case_work("bn_stats", (KWorkArgs){.in = {xs, xs}, .layout = layout});
+	SAME_BITS("bn_stats", a, 2 * c * 4, HALF(k_bn_stats, a, a + c, x.h, n, c, s, layout, work));
+	k_bn_stats_f64(wmean, wvar, x.d, n, c, s, layout, work);
+	case_close("16-bit bn_stats: mean", a, wmean, c, 1e-6);
+	case_close("16-bit bn_stats: variance", a + c, wvar, c, 1e-6);
+	case_sync();
+	for (int64_t i = 0; i < c; i++) {
+		mean[i] = (float)wmean[i], var[i] = (float)wvar[i];
+		wmean[i] = mean[i], wvar[i] = var[i];
+	}
+	SAME_BITS("bn_grad_stats", a, 2 * c * 4,
+		HALF(k_bn_grad_stats, a, a + c, dy.h, x.h, mean, var, n, c, s, layout, 1e-5, work));
+	k_bn_grad_stats_f64(wa, wb, dy.d, x.d, wmean, wvar, n, c, s, layout, 1e-5, work);
+	case_close("16-bit bn_grad_stats: sum of dy", a, wa, c, 1e-5);
+	case_close("16-bit bn_grad_stats: sum of dy xhat", a + c, wb, c, 1e-5);
+}
+
+static void half_batch_norm(void)
+{
+	static const int64_t shapes[][3] = {{4, 70, 37}, {9, 1, 300}, {2, 130, 5000}, {3, 64, 64}};
+	for (int i = 0; i < 4; i++)
+		for (int layout = 0; layout < 2; layout++)
+			check_batch_norm(shapes[i][0], shapes[i][1], shapes[i][2], layout);
+}
+
 static void half_softmax(void)
 {
 	static const int64_t shapes[][3] = {{7, 33, 1}, {2, 2500, 1}, {3, 17, 70}, {1, 1, 1}, {40, 600, 1}};

@@ -56,7 +56,7 @@ static void add_op(Program *p)
 	static const OpKind compare[] = {OP_GT, OP_LE};
 	const Type full = type_tensor(DT_F32, 2, (const int64_t[]){4, 6});
 	Builder *b = &p->b;
-	switch (roll(p, 12)) {
+	switch (roll(p, 13)) {
 	case 0: case 1: case 2: keep(p, ir_emit1(b, unary[roll(p, COUNT_OF(unary))], choose(p, false))); break;
 	case 3: case 4: case 5: case 6:
 		keep(p, ir_emit2(b, binary[roll(p, COUNT_OF(binary))], choose(p, false), number(p)));
@@ -76,6 +76,7 @@ static void add_op(Program *p)
 			keep(p, ir_emit(b, OP_SOFTMAX, 1, &x, attr_int(p->m, NULL, "axis", x->type.rank - 1)));
 		break;
 	}
+	case 12: keep(p, ir_cast(b, ir_cast(b, choose(p, false), roll(p, 2) ? DT_BF16 : DT_F16), DT_F32)); break;
 	}
 }
 
