@@ -425,7 +425,7 @@ bool build_makefile(const CodegenTarget *o, const Hook *hook, Buf *out, Diag *d)
 {
 	Arena *a = arena_new();
 	Build b = build_new(a, o, d);
-	bool ok = check_found(&b) && check_lines(&b);
+	bool ok = (codegen_cuda(o) ? build_cuda_written(&b) : check_found(&b)) && check_lines(&b);
 	if (codegen_cuda(o)) {
 		build_cuda_makefile(&b, out);
 		arena_free(a);

@@ -5,7 +5,9 @@
  * linked, then where the dynamic linker looks.  jansson and libdeflate are linked statically if there are archives,
  * since machines with GPUs seldom have these libraries.
  *
- * An arch is a name for which a runtime was built, BUILD/lib/NAME/libshardrt.a; there is no other list of arches. */
+ * A program is built for an arch that a runtime was built for, BUILD/lib/NAME/libshardrt.a; there is no other list of
+ * arches.  Its text is written for any arch with the name of a GPU's, since the text is the same for all; what is missing
+ * then is said when it is written and when its Makefile is run. */
 #include "codegen/build.h"
 
 #include <dirent.h>
@@ -45,6 +47,12 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* Where the runtime for the arch is, or would be built. */
+static const char *runtime_folder(Build *b)
+{
+	return arena_printf(b->a, "%s/%s", b->lib ? b->lib : arena_printf(b->a, "%s/lib", program_dir(b->a)), b->arch);
+}
+
 /* The arches of GPUs for which there are runtimes: "sm_80, sm_90a". */
 static const char *available(Build *b)
 {
@@ -61,6 +69,7 @@ static const char *available(Build *b)
 			closedir(d);
 	}
 	b->lib = NULL;
+	b->runtime = b->arch;
 	if (names.n)
 		qsort(names.at, (size_t)names.n, sizeof(*names.at), by_name);
 	for (int i = 0; i < names.n; i++)
@@ -75,6 +84,26 @@ bool build_cuda_found(Build *b)
 	if (!found)
 		diag_error(b->d, "--arch", "there is no CUDA runtime for \"%s\"; available: %s", b->arch, available(b));
 	return found;
+}
+
+/* "sm_90a": sm_, digits, and perhaps a letter. */
+static bool is_gpu(const char *arch)
+{
+	const char *digits = strncmp(arch, "sm_", 3) ? "" : arch + 3;
+	size_t n = strspn(digits, "0123456789");
+	return n >= 2 && (!digits[n] || (strchr("af", digits[n]) && !digits[n + 1]));
+}
+
+bool build_cuda_written(Build *b)
+{
+	if (b->lib && !is_cpu(b->arch))
+		return true;
+	if (!is_gpu(b->arch))
+		diag_error(b->d, "--arch", "\"%s\" is no GPU; expected a name as sm_80 or sm_90a", b->arch);
+	else
+		diag_warn(b->d, "--arch", "there is no CUDA runtime for \"%s\" here (available: %s): the text is written, and "
+			"its Makefile needs one, make %s/libshardrt.a", b->arch, available(b), runtime_folder(b));
+	return is_gpu(b->arch);
 }
 
 static bool runs(Build *b, const char *program)
@@ -171,6 +200,23 @@ static void put_folder(Build *b, Buf *out, const char *name, const char *folder)
 		buf_printf(out, "%s = %s\n", name, str_escape(b->a, ESCAPE_MAKE, folder));
 }
 
+/* What must be there before anything is compiled, and what is said when it is not.  It stands in a recipe, since paths
+ * are quoted for the shell. */
+static void put_needs(Buf *out)
+{
+	static const struct { const char *test, *file, *folder, *help; } needs[] = {
+		{"command -v", "$(firstword $(NVCC))", "PATH", "install the CUDA Toolkit, or make NVCC=PATH"},
+		{"test -f $(INCLUDE)/", "runtime/shardrt.h", "$(INCLUDE)", "it is in the tree of shardc, or in "
+			"PREFIX/lib/shardc/include: make INCLUDE=FOLDER"},
+		{"test -f $(LIB)/", "libshardrt.a", "$(LIB)", "make BUILD/lib/$(ARCH)/libshardrt.a in the tree of shardc "
+			"builds it; then make LIB=FOLDER"},
+	};
+	buf_printf(out, "needs:\n");
+	for (int i = 0; i < COUNT_OF(needs); i++)
+		buf_printf(out, "\t@%s%s%s >/dev/null || { printf 'there is no %%s in %%s: %%s\\n' %s %s '%s' >&2; exit 1; }\n",
+			needs[i].test, i ? "" : " ", needs[i].file, needs[i].file, needs[i].folder, needs[i].help);
+}
+
 void build_cuda_makefile(Build *b, Buf *out)
 {
 	const char *places[] = {"LIB", b->blas ? "CUBLAS" : NULL, b->dnn ? "CUDNN" : NULL};
@@ -180,10 +226,11 @@ void build_cuda_makefile(Build *b, Buf *out)
 		"NVCC = %s%s\nARCH = %s\nINCLUDE = %s\n",
 		build_make_command(b), host, str_escape(b->a, ESCAPE_MAKE, b->arch),
 		str_escape(b->a, ESCAPE_MAKE, b->include ? b->include : "."));
-	put_folder(b, out, "LIB", arena_printf(b->a, "%s/%s", b->lib ? b->lib : ".", b->runtime));
+	put_folder(b, out, "LIB", runtime_folder(b));
 	put_folder(b, out, "CUBLAS", b->blas);
 	put_folder(b, out, "CUDNN", b->dnn);
-	buf_printf(out, "\ntrain: step.o fused.o\n\t$(NVCC) -arch=$(ARCH) -o $@ step.o fused.o $(LIB)/libshardrt.a");
+	buf_printf(out, "\ntrain: step.o fused.o | needs\n\t$(NVCC) -arch=$(ARCH) -o $@ step.o fused.o "
+		"$(LIB)/libshardrt.a");
 	for (int i = 0; i < COUNT_OF(places); i++)
 		if (places[i])
 			buf_printf(out, " -L$(%s) -Xlinker -rpath -Xlinker $(%s)", places[i], places[i]);
@@ -191,11 +238,12 @@ void build_cuda_makefile(Build *b, Buf *out)
 	for (int i = 0; i < COUNT_OF(carried_libs); i++)
 		buf_printf(out, " %s", archive(b, carried_libs[i]));
 	put_flags(out, host_libs, COUNT_OF(host_libs));
-	buf_printf(out, "\nstep.o: step.cu\n\t$(NVCC)");
+	buf_printf(out, "\nstep.o: step.cu | needs\n\t$(NVCC)");
 	put_flags(out, step_flags, COUNT_OF(step_flags));
-	buf_printf(out, " -O%d -arch=$(ARCH) -I$(INCLUDE) -c -o $@ step.cu\nfused.o: fused.cu\n\t$(NVCC)",
+	buf_printf(out, " -O%d -arch=$(ARCH) -I$(INCLUDE) -c -o $@ step.cu\nfused.o: fused.cu | needs\n\t$(NVCC)",
 		build_level(b->o));
 	put_flags(out, fused_flags, COUNT_OF(fused_flags));
-	buf_printf(out, " -arch=$(ARCH) -I$(INCLUDE) -c -o $@ fused.cu\n"
-		"clean:\n\trm -f train step.o fused.o\n.PHONY: clean\n");
+	buf_printf(out, " -arch=$(ARCH) -I$(INCLUDE) -c -o $@ fused.cu\n");
+	put_needs(out);
+	buf_printf(out, "clean:\n\trm -f train step.o fused.o\n.PHONY: clean needs\n");
 }

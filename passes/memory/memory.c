@@ -392,11 +392,16 @@ LayoutRank memory_rank(const Options *o)
 
 /* ---- sizes that no rank has ---- */
 
-static bool too_large(Module *m, const Op *op, const char *what, int64_t bytes, Diag *d)
+static bool too_large(Module *m, const Op *op, const char *what, const char *bytes, Diag *d)
 {
-	diag_error(d, op ? loc_where(m, op->loc) : m->file ? m->file : m->name, "%s takes %lld bytes; a rank has room for "
-		"%lld at most", what, (long long)bytes, (long long)MEMORY_SPACE_MAX);
+	diag_error(d, op ? loc_where(m, op->loc) : m->file ? m->file : m->name, "%s takes %s bytes; a rank has room for "
+		"%lld at most: make the batch smaller, or --bind shorter axes", what, bytes, (long long)MEMORY_SPACE_MAX);
 	return false;
+}
+
+static const char *number(Module *m, int64_t n)
+{
+	return arena_printf(m->arena, "%lld", (long long)n);
 }
 
 static const char *value_text(Module *m, const Value *v)
@@ -413,8 +418,11 @@ static bool check_values(Module *m, Diag *d)
 			for (int i = 0; i < op->n_out; i++) {
 				const Value *v = op->out[i];
 				int64_t bytes = v->type.kind == TYPE_TENSOR ? type_bytes(&v->type) : 0;
-				if (bytes > MEMORY_SPACE_MAX || __builtin_add_overflow(sum, round_up(MAX(bytes, 1), 64), &sum))
-					return too_large(m, op, value_text(m, v), bytes, d);
+				if (bytes > MEMORY_SPACE_MAX)
+					return too_large(m, op, value_text(m, v), number(m, bytes), d);
+				if (__builtin_add_overflow(sum, round_up(MAX(bytes, 1), 64), &sum))
+					return too_large(m, op, arena_printf(m->arena, "%s with all before it", value_text(m, v)),
+						"more than 2^63", d);
 			}
 	return true;
 }
@@ -427,24 +435,42 @@ static bool check_symbols(Module *m, Diag *d)
 		sum += s->type.kind == TYPE_TENSOR ? MIN(type_bytes(&s->type), MEMORY_SPACE_MAX + 1) : 0;
 		if (sum > MEMORY_SPACE_MAX)
 			return too_large(m, NULL, arena_printf(m->arena, "\"%s\", %s, with all before it,",
-				str_escape(m->arena, ESCAPE_IR, s->name), type_str(m->arena, &s->type)), sum, d);
+				str_escape(m->arena, ESCAPE_IR, s->name), type_str(m->arena, &s->type)), number(m, sum), d);
 	}
 	return true;
+}
+
+static void say_largest(Module *m, const MemoryPeak *peak, Diag *d)
+{
+	if (peak->op)
+		diag_note(d, loc_where(m, peak->op->loc), "activations peak here at %lld bytes (%s)", (long long)peak->bytes,
+			op_info[peak->op->kind].text);
+	for (int i = 0; i < peak->n; i++)
+		diag_note(d, loc_where(m, peak->largest[i]->op->loc), "%lld bytes are live in %%%s: %s",
+			(long long)peak->largest_bytes[i], peak->largest[i]->name, type_str(m->arena, &peak->largest[i]->type));
+}
+
+/* Refuses an arena or a workspace that is larger than memory_check can address. */
+static bool check_arenas(Module *m, Arena *a, Diag *d)
+{
+	if (m->act_bytes > MEMORY_SPACE_MAX) {
+		MemoryPeak peak = memory_peak(m, a);
+		too_large(m, NULL, "what is live at once", number(m, m->act_bytes), d);
+		say_largest(m, &peak, d);
+		return false;
+	}
+	bool fits = m->work_bytes >= 0 && m->work_bytes <= MEMORY_SPACE_MAX;
+	return fits || too_large(m, NULL, "the workspace of one kernel",
+		m->work_bytes < 0 ? "more than 2^63" : number(m, m->work_bytes), d);
 }
 
 static void report_excess(Module *m, const Options *o, int64_t total, Arena *a, Diag *d)
 {
 	MemoryPeak peak = memory_peak(m, a);
-	const char *where = peak.op ? loc_where(m, peak.op->loc) : m->name;
 	diag_error(d, "--memory-limit", "the plan needs %lld bytes at %lld rank(s), the limit is %lld (try "
 		"--remat=block, a smaller batch or more ranks)", (long long)total, (long long)MAX(o->sharding.world, 1),
 		(long long)o->memory.memory_limit);
-	if (peak.op)
-		diag_note(d, where, "activations peak here at %lld bytes (%s)", (long long)peak.bytes,
-			op_info[peak.op->kind].text);
-	for (int i = 0; i < peak.n; i++)
-		diag_note(d, loc_where(m, peak.largest[i]->op->loc), "%lld bytes are live in %%%s: %s",
-			(long long)peak.largest_bytes[i], peak.largest[i]->name, type_str(a, &peak.largest[i]->type));
+	say_largest(m, &peak, d);
 }
 
 bool memory_fits(Module *m, const Options *o, Diag *d)
@@ -470,11 +496,11 @@ bool pass_memory(Module *m, const Options *o, Diag *d)
 	place_symbols(m);
 	int64_t train = place_program(of_train, a), eval = place_program(of_eval, a);
 	m->act_bytes = MAX(train, eval);
-	if (m->act_bytes > MEMORY_SPACE_MAX) {
-		arena_free(a);
-		return too_large(m, NULL, "what is live at once", m->act_bytes, d);
-	}
 	m->work_bytes = largest_workspace(m, o);
+	if (!check_arenas(m, a, d)) {
+		arena_free(a);
+		return false;
+	}
 	const char *violation = memory_check(m, a, NULL);
 	if (violation)
 		ice("%s", violation);
