@@ -175,6 +175,18 @@ static const char *function_key(Import *im, const char *domain, const char *name
 		overload ? overload : "");
 }
 
+/* Why no row of onnx_ops.def has this op. */
+static const char *why_absent(const char *op)
+{
+	static const char *const by_value[] = {"NonZero", "Unique", "Compress"};
+	for (int i = 0; i < COUNT_OF(by_value); i++)
+		if (!strcmp(op, by_value[i]))
+			return "how long its result is depends on values, and every shape must be known when compiling: write it "
+				"with masks (torch.where, one_hot), a mixture of experts with static capacity (docs/export.md, "
+				"Mixtures of experts)";
+	return "there is no such op, or none that can be compiled";
+}
+
 /* The row of onnx_ops.def for the node's op and opset; NULL after a refusal. */
 static const OnnxOp *find_row(Node *n)
 {
@@ -187,7 +199,7 @@ static const OnnxOp *find_row(Node *n)
 		return NULL; /* the missing opset was already reported for the model or function */
 	const OnnxOp *row = map_get(n->im->rows, n->op);
 	if (!row)
-		node_refuse(n, "there is no such op, or none that can be compiled");
+		node_refuse(n, "%s", why_absent(n->op));
 	for (; row && row < onnx_ops + COUNT_OF(onnx_ops) && !strcmp(row->op, n->op); row++)
 		if (row->since <= n->opset && n->opset <= row->until)
 			return row;

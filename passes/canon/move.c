@@ -179,6 +179,82 @@ Value *canon_transpose_twice(Rewriter *r, Op *op)
 	return ir_transpose(&r->b, inner->in[0].value, now);
 }
 
+/* ---- transposes around elementwise ops ---- */
+
+enum { DEEPEST = 8 };
+
+/* Whether the dims of v other than 1, aligned at the end as broadcasting does, stand in the same order after perm. */
+static bool keeps_order(const Value *v, int rank, const int *perm)
+{
+	int extra = rank - v->type.rank, last = -1;
+	for (int i = 0; i < rank; i++) {
+		if (perm[i] < extra || v->type.dim[perm[i] - extra] == 1)
+			continue;
+		if (perm[i] < last)
+			return false;
+		last = perm[i];
+	}
+	return true;
+}
+
+/* Whether perm undoes v's own transpose. */
+static bool is_undone(const Value *v, int rank, const int *perm)
+{
+	const Op *t = def_of(v, OP_TRANSPOSE);
+	int q[IR_MAX_RANK];
+	bool undone = t && v->type.rank == rank;
+	if (undone)
+		perm_of(t, q);
+	for (int i = 0; undone && i < rank; i++)
+		undone = q[perm[i]] == i;
+	return undone;
+}
+
+/* Whether v transposed by perm can be computed without a transpose; *n counts those that this undoes. */
+static bool turns_free(const Value *v, int rank, const int *perm, int depth, int *n)
+{
+	const Op *op = v->op;
+	if (is_undone(v, rank, perm))
+		return ++*n;
+	if (keeps_order(v, rank, perm))
+		return true;
+	if (!(op_info[op->kind].flags & EW) || op->n_out != 1 || v->n_uses != 1 || v->type.rank != rank || depth > DEEPEST)
+		return false;
+	for (int i = 0; i < op->n_in; i++)
+		if (!op->in[i].value || !turns_free(op->in[i].value, rank, perm, depth + 1, n))
+			return false;
+	return true;
+}
+
+static Value *turned(Rewriter *r, Value *v, int rank, const int *perm)
+{
+	Op *op = v->op;
+	if (is_undone(v, rank, perm))
+		return op->in[0].value;
+	if (keeps_order(v, rank, perm)) {
+		int64_t dim[IR_MAX_RANK];
+		int extra = rank - v->type.rank;
+		for (int i = 0; i < rank; i++)
+			dim[i] = perm[i] < extra ? 1 : v->type.dim[perm[i] - extra];
+		return ir_reshape(&r->b, v, rank, dim);
+	}
+	Value **in = NEW_N(r->scratch, Value *, op->n_in);
+	for (int i = 0; i < op->n_in; i++)
+		in[i] = turned(r, op->in[i].value, rank, perm);
+	Builder b = r->b;
+	b.loc = op->loc;
+	return ir_emit(&b, op->kind, op->n_in, in, op->attrs);
+}
+
+Value *canon_transpose_around(Rewriter *r, Op *op)
+{
+	Value *x = op->in[0].value;
+	int perm[IR_MAX_RANK], n = 0;
+	perm_of(op, perm);
+	bool outer = op_info[x->op->kind].flags & EW && turns_free(x, x->type.rank, perm, 0, &n);
+	return outer && n ? turned(r, x, x->type.rank, perm) : NULL;
+}
+
 /* v with dims of 1 added in front until it has the given rank. */
 static Value *with_rank(Builder *b, Value *v, int rank)
 {

@@ -316,6 +316,7 @@ bool pass_patterns(Module *m, const Options *o, Diag *d)
 	bool ok = pass_cse(m, o, d);
 	rewrite_module(m, d, COUNT_OF(sets), sets, patterns_see_data, compiled);
 	arena_free(scratch);
+	name_copied_weights(m, o, d);
 	/* Merges tables of angles and masks that were made once per use. */
 	return ok && pass_cse(m, o, d);
 }

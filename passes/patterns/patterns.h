@@ -11,6 +11,7 @@
 #ifndef SHARDC_PATTERNS_H
 #define SHARDC_PATTERNS_H
 
+#include "passes/passes.h"
 #include "passes/rewrite/rewrite.h"
 
 typedef struct Match Match;
@@ -34,6 +35,9 @@ PrepareFn patterns_see_data;
 /* tables.c: for a table whose last axis holds every angle twice, as two halves or as neighbouring pairs, the table
  * with each angle once; NULL when that cannot be proved. */
 Value *pattern_angles_once(Rewriter *r, Value *table, bool pairs);
+
+/* experts.c: warns once of lookups that copy weights of experts for every token. */
+void name_copied_weights(Module *m, const Options *o, Diag *d);
 
 /* Rules for forms that the text of a pattern cannot express. */
 RuleFn pattern_attention, pattern_attention_groups, pattern_attention_mask, pattern_rope, pattern_rope_part;

@@ -51,6 +51,27 @@ def silent():
 
 def run_exporter(exporter, root, arguments, output_names, path, dynamic, opset):
     """Writes the file as the exporter makes it, weights perhaps in files beside it.  Returns notes."""
+    try:
+        return ran(exporter, root, arguments, output_names, path, dynamic, opset)
+    except ExportError as e:
+        hint = about_experts(root)
+        if hint is None:
+            raise
+        raise ExportError(f"{e}\n{hint}") from e
+
+
+def about_experts(root):
+    """What to do about a mixture of experts in the module; None where there is none."""
+    for name, module in root.named_modules():
+        kind = type(module).__name__
+        if any(word in kind for word in ("Experts", "MoE", "Moe")):
+            return (f"{name.removeprefix(ROOT + '.')} ({kind}) looks like a mixture of experts: lists of tokens as long as the "
+                    "router's choice makes them have no static shape. Give each expert a static capacity, or compute "
+                    "all experts behind masks (docs/export.md, Mixtures of experts)")
+    return None
+
+
+def ran(exporter, root, arguments, output_names, path, dynamic, opset):
     how = with_dynamo if exporter == "dynamo" else with_torchscript
     try:
         with silent() as seen:

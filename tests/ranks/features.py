@@ -44,6 +44,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
+import experts
 import matrix
 from matrix import B, OWNED, STRATEGIES, T, VOCAB, Failed, command
 
@@ -134,6 +135,8 @@ FEATURES = {
     "cnn-bf16": Feature(BF16, model="cnn", dtype="bf16"),
     "cnn-bf16-reduce": Feature([*BF16, "--reduce-dtype=bf16"], model="cnn", dtype="bf16", reduce="bf16"),
     "cnn-f16": Feature([*F16, DYNAMIC], model="cnn", dtype="f16", reduce="f16"),
+    "moe": Feature(model="moe"),
+    "moe-bf16": Feature(BF16, model="moe", dtype="bf16"),
     "cnn-bf16-sync": Feature([*BF16, "--bn-sync=sync"], model="cnn", dtype="bf16", bn="sync"),
 }
 
@@ -147,15 +150,16 @@ class Mlp(nn.Module):
         return self.b(F.relu(self.a(x)))
 
 
-MODELS = {"g": lambda: matrix.Gpt(drop=0), "cnn": matrix.Cnn, "mlp": Mlp}
-EXAMPLE = {"g": torch.zeros(B, T, dtype=torch.int64), "cnn": torch.zeros(B, 3, 12, 12), "mlp": torch.zeros(B, 16)}
+MODELS = {"g": lambda: matrix.Gpt(drop=0), "cnn": matrix.Cnn, "mlp": Mlp, "moe": lambda: experts.Moe(VOCAB, T)}
+EXAMPLE = {"g": torch.zeros(B, T, dtype=torch.int64), "cnn": torch.zeros(B, 3, 12, 12), "mlp": torch.zeros(B, 16),
+           "moe": torch.zeros(B, T, dtype=torch.int64)}
 
 
 def make_data(root, model, n, spoilt=None):
     """n samples a step; every second one has a valid label.  spoilt: a sample that is no f16."""
     g = np.random.default_rng(29)
     total = n * STEPS
-    if model == "g":
+    if EXAMPLE[model].dtype == torch.int64:
         x, labels = g.integers(0, VOCAB, (total, T)), g.integers(0, VOCAB, (total, T))
         keep = g.integers(0, T + 1, total)
         keep[::B] = np.maximum(keep[::B], 1)
