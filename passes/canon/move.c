@@ -243,7 +243,9 @@ static Value *turned(Rewriter *r, Value *v, int rank, const int *perm)
 		in[i] = turned(r, op->in[i].value, rank, perm);
 	Builder b = r->b;
 	b.loc = op->loc;
-	return ir_emit(&b, op->kind, op->n_in, in, op->attrs);
+	Value *now = ir_emit(&b, op->kind, op->n_in, in, op->attrs);
+	rewrite_take_name(now, v);
+	return now;
 }
 
 Value *canon_transpose_around(Rewriter *r, Op *op)

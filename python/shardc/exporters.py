@@ -10,6 +10,7 @@ import onnx
 import torch
 
 from .errors import ExportError
+from .tracing import ROOT
 
 EXPORTERS = ("dynamo", "torchscript")
 DEFAULT_OPSET = {"dynamo": None, "torchscript": 17}
@@ -65,9 +66,9 @@ def about_experts(root):
     for name, module in root.named_modules():
         kind = type(module).__name__
         if any(word in kind for word in ("Experts", "MoE", "Moe")):
-            return (f"{name.removeprefix(ROOT + '.')} ({kind}) looks like a mixture of experts: lists of tokens as long as the "
-                    "router's choice makes them have no static shape. Give each expert a static capacity, or compute "
-                    "all experts behind masks (docs/export.md, Mixtures of experts)")
+            return (f"{name.removeprefix(ROOT + '.')} ({kind}) looks like a mixture of experts: lists of tokens as long "
+                    "as the router's choice makes them have no static shape. Give each expert a static capacity, or "
+                    "compute all experts behind masks (docs/export.md, Mixtures of experts)")
     return None
 
 

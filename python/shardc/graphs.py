@@ -299,6 +299,7 @@ def cast_to(node):
 # ---- what an exporter writes and the compiler refuses ----
 
 RECURRENT = ("LSTM", "GRU", "RNN")
+BY_VALUE = ("NonZero", "Unique", "Compress")
 
 
 def refused_later(model, trained):
@@ -311,6 +312,11 @@ def refused_later(model, trained):
     kinds = sorted({n.op_type for n in nodes if n.op_type in RECURRENT})
     if kinds:
         notes.append(f"shardc has no recurrent layers and will refuse the file: it has {', '.join(kinds)}")
+    kinds = sorted({n.op_type for n in nodes if n.op_type in BY_VALUE})
+    if kinds:
+        notes.append(f"shardc will refuse the file: how long the result of {', '.join(kinds)} is depends on values; use "
+                     "masks (torch.where with three arguments), and a static capacity for each expert of a mixture "
+                     "(docs/export.md, Mixtures of experts)")
     if any(n.op_type == "Dropout" and len(n.input) > 1 and ratios.get(n.input[1], 0) >= 1 for n in nodes):
         notes.append("shardc will refuse the file: a dropout has the rate 1, which leaves nothing; multiply by 0 "
                      "instead")

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 
 import shardc  # noqa: E402
-from refused import REFUSED, TOKENS, Multiplied, Power, Square, X, linear  # noqa: E402
+from refused import REFUSED, TOKENS, Multiplied, Power, Square, X, linear, listed_experts  # noqa: E402
 from shardc import comparing, graphs, tracing  # noqa: E402
 
 @dataclasses.dataclass
@@ -400,8 +400,19 @@ TRACED = {
         lambda: linear(picky), X, {"dynamic_batch": True}, "not compared on another length of its free axes, other numbers:"),
     "a value as a Python number": (lambda: linear(lambda self, x: self.a(x) if x.sum() < 99 else x), X, {},
                                    "refusals.py:"),
+    "experts by lists": (listed_experts, X, {}, "how long the result of NonZero is depends on values"),
     "a length": (lambda: linear(lambda self, x: self.a(x) / len(x)), X, {}, "Using len to get tensor shape"),
 }
+
+
+def asked(table, name, exporters):
+    """The exporters under which a case is run: a refusal that names some, under these."""
+    if table is TRACED:
+        return ("torchscript",)
+    say = table[name][2] if table is REFUSED else None
+    return [e for e in exporters if not isinstance(say, dict) or e in say]
+
+
 SPOILED = {name: None for name in ("in place", "keywords", "an instance norm that is evaluated",
                                   "a norm far from zero")}
 MISSPELT = {name: None for name in ("attention that drops", "attention of which a row sees nothing")}
@@ -419,7 +430,7 @@ def main():
         for name in table:
             if wanted and name not in wanted:
                 continue
-            for exporter in exporters if table is not TRACED else ("torchscript",):
+            for exporter in asked(table, name, exporters):
                 done += 1
                 try:
                     function(name, folder, exporter)

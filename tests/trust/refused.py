@@ -279,6 +279,27 @@ def rrelu():
     return linear(lambda self, x: F.rrelu(self.a(x), training=True))
 
 
+class ListedExperts(nn.Module):
+    """Experts that compute the tokens which chose them, and none where none did."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = nn.Linear(6, 2), nn.ModuleList(nn.Linear(6, 6) for _ in range(2))
+
+    def forward(self, x):
+        chosen, y = self.gate(x).argmax(-1), torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            at = torch.where(chosen == i)[0]
+            if len(at):
+                y = y.index_add(0, at, expert(x[at]))
+        return y
+
+
+def listed_experts():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 6), ListedExperts()).train()
+
+
 TOKENS = torch.tensor([[0, 1, 2], [3, 4, 5]])
 CHANGES = "forward changes parameter a.weight"
 DECIDES = {"torchscript": "took a branch by its value", "dynamo": "forward decides by the value of a tensor"}
@@ -304,6 +325,7 @@ REFUSED = {
     "divided by the largest": (lambda: linear(by_largest), X, DECIDES),
     "a branch by a mask of ones": (lambda: linear(by_mask), (X, torch.ones(6)), DECIDES),
     "divided by a length": (lambda: linear(by_length), X[:2], "batch", {"dynamic_batch": True}),
+    "experts by lists": (listed_experts, X, {"dynamo": "Give each expert a static capacity"}),
     "gradient penalty": (lambda: linear(penalised), X, "torch.autograd.grad"),
     "hook of a value": (lambda: linear(hooked), X, "hook"),
     "hook of a module": (with_hook, X, "module a has a backward hook"),

@@ -169,6 +169,8 @@ static void test_wiring(void)
 	bad(one_op("Relu", "y"), "the graph has a cycle");
 	bad(one_op("Relu", "x,x"), "2 operands, at most 1 wanted");
 	bad(one_op("Add", "x"), "operand 1 is missing");
+	bad(one_op("NonZero", "x"), "how long its result is depends on values");
+	bad(one_op("NonZeros", "x"), "there is no such op, or none that can be compiled");
 	OnnxText *m = one_op("Relu", "x");
 	model_op(m, "n2", "Relu", "x", "y");
 	bad(m, "result \"y\" is made twice");
