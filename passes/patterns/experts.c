@@ -1,11 +1,9 @@
 /* passes/patterns/experts.c: names lookups that copy the weights of experts for every token.
  *
- * A mixture of experts that indexes its weights by what the router chose, w[chosen], is a gather of matrices: each token
- * reads a copy of its own, forward and backward, where products by expert read each weight once.  The program is right,
- * and it is seldom what anybody wants, so one warning says what it costs. */
+ * A mixture of experts that indexes its weights by what the router chose, w[chosen], is a gather of matrices: each
+ * token reads a copy of its own, forward and backward, where products by expert read each weight once.  The program
+ * is right, and it is seldom what anybody wants, so one warning says what it costs. */
 #include "passes/patterns/patterns.h"
-
-#include <string.h>
 
 enum { DEEPEST = 8 };
 
@@ -13,10 +11,10 @@ enum { DEEPEST = 8 };
 static bool is_weight(const Value *v, int depth)
 {
 	const Op *op = v->op;
-	bool moves = op_info[op->kind].flags & VIEW || op->kind == OP_CAST || op->kind == OP_TRANSPOSE || op->kind == OP_CONCAT;
+	bool moves = op->kind == OP_CAST || op->kind == OP_TRANSPOSE || op->kind == OP_CONCAT;
 	if (op->kind == OP_PARAM)
 		return true;
-	if (!moves || !op->n_in || depth > DEEPEST)
+	if ((!moves && !(op_info[op->kind].flags & VIEW)) || !op->n_in || depth > DEEPEST)
 		return false;
 	for (int i = 0; i < op->n_in; i++)
 		if (!is_weight(op_in(op, i), depth + 1))
@@ -29,11 +27,14 @@ static bool copies_matrices(const Op *op)
 {
 	bool lookup = (op->kind == OP_GATHER && !attr_get_int(op->attrs, "axis", 0)) ||
 		(op->kind == OP_GATHER_ND && !attr_get_int(op->attrs, "batch_dims", 0));
-	if (!lookup || op_in(op, 0)->type.rank < 3 || op_in(op, 1)->op->kind == OP_CONST || op_in(op, 1)->op->kind == OP_READ)
+	if (!lookup || op_in(op, 0)->type.rank < 3)
 		return false;
+	OpKind from = op_in(op, 1)->op->kind;
 	const Type *ids = &op_in(op, 1)->type;
 	bool first = op->kind == OP_GATHER || (ids->rank && ids->dim[ids->rank - 1] == 1);
-	return first && type_numel(&op->out[0]->type) > type_numel(&op_in(op, 0)->type) && is_weight(op_in(op, 0), 0);
+	bool known = from == OP_CONST || from == OP_READ;
+	return first && !known && type_numel(&op->out[0]->type) > type_numel(&op_in(op, 0)->type)
+		&& is_weight(op_in(op, 0), 0);
 }
 
 static int64_t bytes_of(const Value *v, const Options *o)
