@@ -6,8 +6,8 @@
  * since machines with GPUs seldom have these libraries.
  *
  * A program is built for an arch that a runtime was built for, BUILD/lib/NAME/libshardrt.a; there is no other list of
- * arches.  Its text is written for any arch with the name of a GPU's, since the text is the same for all; what is missing
- * then is said when it is written and when its Makefile is run. */
+ * arches.  Its text is written for any arch with the name of a GPU's, since the text is the same for all; what is
+ * missing then is said when it is written and when its Makefile is run. */
 #include "codegen/build.h"
 
 #include <dirent.h>
