@@ -29,8 +29,18 @@ static Place place_of(int layout, int64_t heads, int64_t rows, int64_t width)
 	return {heads * rows * width, layout ? width : rows * width, layout ? heads * width : width};
 }
 
-static Attention attention_of(const KAttention *a, const void *mask)
+static int limit_of(bool has, int64_t limit)
 {
+	const int64_t most = 1 << 30; /* more than there are positions */
+	return (int)(!has || limit > most ? most : limit < -most ? -most : limit);
+}
+
+/* What a call passes besides tensors of the element type. */
+struct Rest { const void *mask, *ids; uint64_t id; const StepScalars *scalars; };
+
+static Attention attention_of(const KAttention *a, const Rest &x)
+{
+	const void *mask = x.mask;
 	if (a->t > 1 << 29 || a->s > 1 << 29 || a->d > 1 << 20 || a->dv > 1 << 20 || a->b * a->h > 1 << 16)
 		k_fail("attention: %lld samples x %lld heads, %lld rows, %lld keys or head sizes %lld and %lld are too large: "
 			"at most 2^16 samples x heads, 2^29 rows and keys, and head sizes of 2^20",
@@ -38,11 +48,16 @@ static Attention attention_of(const KAttention *a, const void *mask)
 	Attention p = {};
 	p.h = (int)a->h, p.group = (int)(a->h / a->hk);
 	p.t = (int)a->t, p.s = (int)a->s, p.d = (int)a->d, p.dv = (int)a->dv;
-	p.shift = (int)(!a->has_right ? a->s : 1 + a->right);
+	p.left = limit_of(a->has_left, a->left), p.right = limit_of(a->has_right, a->right);
 	p.scale = a->scale, p.softcap = a->softcap, p.empty_nan = a->empty_nan;
 	p.mask_kind = mask ? a->mask : K_MASK_NONE, p.mask = mask;
 	for (int i = 0; i < 4; i++)
 		p.mask_stride[i] = a->mask_stride[i];
+	p.ids = x.ids, p.ids32 = a->ids32, p.id_stride = a->id_stride;
+	if (a->p > 0) {
+		p.kept = (float)(1 / (1 - a->p)), p.threshold = (uint32_t)philox_threshold(a->p);
+		p.id = x.id, p.scalars = x.scalars, p.heads = a->b * a->h, p.pre = a->pre, p.rows = a->rows;
+	}
 	p.q = place_of(a->layout, a->h, a->t, a->d);
 	p.k = place_of(a->layout, a->hk, a->s, a->d);
 	p.v = place_of(a->layout, a->hk, a->s, a->dv);
@@ -53,9 +68,9 @@ static Attention attention_of(const KAttention *a, const void *mask)
 /* Whether the kernels for tensor cores take heads of these sizes. */
 static bool fits(const KAttention *a) { return a->d % 8 == 0 && a->dv % 8 == 0 && a->d <= 128 && a->dv <= 128; }
 
-template <class T> static void run(const Forward<T> &x, const void *mask, const KAttention *a)
+template <class T> static void run(const Forward<T> &x, const Rest &rest, const KAttention *a)
 {
-	Attention p = attention_of(a, mask);
+	Attention p = attention_of(a, rest);
 	if (a->b * a->h * a->t == 0)
 		return;
 	if constexpr (sizeof(T) == 2)
@@ -64,9 +79,9 @@ template <class T> static void run(const Forward<T> &x, const void *mask, const 
 	attention_plain(x, p, (int)a->b);
 }
 
-template <class T> static void run_grad(Backward<T> x, const void *mask, const KAttention *a, void *work)
+template <class T> static void run_grad(Backward<T> x, const Rest &rest, const KAttention *a, void *work)
 {
-	Attention p = attention_of(a, mask);
+	Attention p = attention_of(a, rest);
 	int64_t rows = a->b * a->h * a->t;
 	bool cores = sizeof(T) == 2 && fits(a) && aligned16(x.dq) && aligned16(x.dk) && aligned16(x.dv) && aligned16(x.dy)
 		&& aligned16(x.q) && aligned16(x.k) && aligned16(x.v);
@@ -86,16 +101,16 @@ template <class T> static void run_grad(Backward<T> x, const void *mask, const K
 template <class To, class From> static To *as(From *p) { return reinterpret_cast<To *>(p); }
 
 #define K_DEFINE(T, E, t) \
-void k_attention_##t(T *o, float *lse, const T *q, const T *k, const T *v, const void *mask, const void *, \
-	const KAttention *a, uint64_t, const StepScalars *, void *) \
+void k_attention_##t(T *o, float *lse, const T *q, const T *k, const T *v, const void *mask, const void *ids, \
+	const KAttention *a, uint64_t id, const StepScalars *s, void *) \
 { \
-	run<E>({as<E>(o), lse, as<const E>(q), as<const E>(k), as<const E>(v)}, mask, a); \
+	run<E>({as<E>(o), lse, as<const E>(q), as<const E>(k), as<const E>(v)}, {mask, ids, id, s}, a); \
 } \
 void k_attention_grad_##t(T *dq, T *dk, T *dv, const T *dy, const T *q, const T *k, const T *v, const void *mask, \
-	const void *, const T *o, const float *lse, const KAttention *a, uint64_t, const StepScalars *, void *work) \
+	const void *ids, const T *o, const float *lse, const KAttention *a, uint64_t id, const StepScalars *s, void *work) \
 { \
 	run_grad<E>({as<E>(dq), as<E>(dk), as<E>(dv), as<const E>(dy), as<const E>(q), as<const E>(k), as<const E>(v), \
-		as<const E>(o), lse, NULL, NULL}, mask, a, work); \
+		as<const E>(o), lse, NULL, NULL}, {mask, ids, id, s}, a, work); \
 }
 K_DEFINE(float, float, f32)
 K_DEFINE(uint16_t, Bf16, bf16)

@@ -10,33 +10,34 @@
 
 enum { WARPS = 4, THREADS = WARPS * WARP };
 
-/* By head size, what fits in registers: query rows (a warp has 16 ROWS) and keys of a tile.  PLAIN: no mask and no
- * soft cap, whose arithmetic needs registers, too. */
-template <int D, bool PLAIN> struct ForwardShape;
-template <bool PLAIN> struct ForwardShape<64, PLAIN> {
-	static constexpr int ROWS = PLAIN ? 2 : 1, KEYS = 64;
+/* By head size, what fits in registers: query rows (a warp has 16 ROWS) and keys of a tile. */
+template <int D, Kind KIND> struct ForwardShape;
+template <Kind KIND> struct ForwardShape<64, KIND> {
+	static constexpr int ROWS = KIND == PLAIN ? 2 : 1, KEYS = 64;
 	static constexpr bool HOLD_Q = true;
 };
-template <bool PLAIN> struct ForwardShape<128, PLAIN> {
-	static constexpr int ROWS = PLAIN ? 2 : 1, KEYS = 32;
+template <Kind KIND> struct ForwardShape<128, KIND> {
+	static constexpr int ROWS = KIND == PLAIN ? 2 : 1, KEYS = 32;
 	static constexpr bool HOLD_Q = false;
 };
 
 /* Turns raw scores into what exp2 takes (after a product with `unit`), -inf where a key is hidden.  r: the row of the
  * lane's first score. */
-template <class T, bool PLAIN, int MT, int NT> __device__ __forceinline__ void hide(float (&s)[MT][NT][4],
-	const Attention &a, int64_t mask_head, int r, int key)
+template <class T, Kind KIND, int MT, int NT> __device__ __forceinline__ void hide(float (&s)[MT][NT][4],
+	const Attention &a, int b, int64_t mask_head, int r, int key)
 {
 	#pragma unroll
 	for (int m = 0; m < MT; m++)
 		#pragma unroll
 		for (int e = 0; e < 4; e++) {
-			int row = r + 16 * m + e / 2 * 8, end = row < a.t ? keys_of(a, row) : 0;
+			int row = r + 16 * m + e / 2 * 8, begin = first_key(a, row), end = row < a.t ? end_key(a, row) : 0;
 			#pragma unroll
 			for (int n = 0; n < NT; n++) {
 				int at = key + 8 * n + e % 2;
 				float cap, x = s[m][n][e];
-				s[m][n][e] = at >= end ? -INFINITY : PLAIN ? x : score<T>(a, mask_head, row, at, x, cap) * LOG2_E;
+				bool seen = at >= begin && at < end && (KIND == PLAIN || same_document(a, b, row, at));
+				s[m][n][e] = !seen ? -INFINITY : KIND == PLAIN ? x
+					: score<T>(a, mask_head, row, at, x, cap) * LOG2_E;
 			}
 		}
 }
@@ -74,6 +75,21 @@ template <int MT, int NT, int OT> __device__ __forceinline__ void soften(float (
 		}
 }
 
+/* Drops factors of a tile. */
+template <int MT, int NT> __device__ __forceinline__ void drop(float (&s)[MT][NT][4], const Attention &a,
+	const Chance &chance, int r, int key)
+{
+	#pragma unroll
+	for (int m = 0; m < MT; m++)
+		#pragma unroll
+		for (int n = 0; n < NT; n++) {
+			uint32_t keep = keep_rows(a, chance, r + 16 * m, key + 8 * n);
+			#pragma unroll
+			for (int e = 0; e < 4; e++)
+				s[m][n][e] = keep >> e & 1 ? s[m][n][e] * a.kept : 0;
+		}
+}
+
 /* Divides o by the sums and fills rows that see no key.  lse: that of row 0, or NULL. */
 template <int MT, int OT> __device__ __forceinline__ void finish(float (&o)[MT][OT][4], const float (&max)[MT][2],
 	const float (&sum)[MT][2], float unit, const Attention &a, float *lse, int r)
@@ -100,10 +116,10 @@ template <int MT, int OT> __device__ __forceinline__ void finish(float (&o)[MT][
 
 /* One block computes 64 ROWS query rows of one head.  The blocks of a head are neighbours; the one with the most keys
  * comes first. */
-template <class T, int D, bool PLAIN> static __global__ void __launch_bounds__(THREADS) forward(Forward<T> x,
+template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(THREADS) forward(Forward<T> x,
 	Attention a, int blocks)
 {
-	using Of = ForwardShape<D, PLAIN>;
+	using Of = ForwardShape<D, KIND>;
 	constexpr int MT = Of::ROWS, KEYS = Of::KEYS, NT = KEYS / 8, KS = D / 16, ROWS = 16 * MT * WARPS;
 	SHARED(T, tiles); /* q, then two tiles each of k and v */
 	int h = (int)blockIdx.x / blocks % a.h, b = (int)blockIdx.x / blocks / a.h, lane = (int)threadIdx.x % WARP;
@@ -111,25 +127,32 @@ template <class T, int D, bool PLAIN> static __global__ void __launch_bounds__(T
 	const T *k = own_chunk<D>(x.k + head_at(a.k, b, h / a.group), a.k.row);
 	const T *v = own_chunk<D>(x.v + head_at(a.v, b, h / a.group), a.v.row);
 	int64_t mask_head = b * a.mask_stride[0] + h * a.mask_stride[1];
-	int end = keys_of(a, (t0 + ROWS < a.t ? t0 + ROWS : a.t) - 1), r = t0 + mine + lane / 4;
-	float unit = PLAIN ? a.scale * LOG2_E : 1;
+	int last = (t0 + ROWS < a.t ? t0 + ROWS : a.t) - 1, end = end_key(a, last), r = t0 + mine + lane / 4;
+	Ids ids = KIND != PLAIN && a.ids ? ids_of(a, b, t0, ROWS) : Ids{};
+	Chance chance = KIND == DROPPED ? chance_of(a, b, h) : Chance{};
+	float unit = KIND == PLAIN ? a.scale * LOG2_E : 1;
 	float o[MT][D / 8][4] = {}, max[MT][2], sum[MT][2] = {};
 	uint32_t q[MT][KS][4];
 	#pragma unroll
 	for (int m = 0; m < MT; m++)
 		max[m][0] = max[m][1] = -INFINITY;
 	tile_begin<ROWS, D, THREADS>(tiles, x.q + head_at(a.q, b, h), a.q.row, t0, a.t, a.d);
-	for (int s0 = -KEYS, turn = 1; s0 < end; s0 += KEYS, turn ^= 1) {
-		T *now = tiles + ROWS * D + turn * 2 * KEYS * D, *next = tiles + ROWS * D + (turn ^ 1) * 2 * KEYS * D;
+	int first = first_key(a, t0) / KEYS * KEYS, turn = 1;
+	first = KIND == PLAIN ? first : next_tile<KEYS>(a, b, ids, first, end);
+	k += first * a.k.row;
+	v += first * a.v.row;
+	for (int s0 = first - KEYS, next = first, after; s0 < end; s0 = next, next = after, turn ^= 1) {
+		T *now = tiles + ROWS * D + turn * 2 * KEYS * D, *then = tiles + ROWS * D + (turn ^ 1) * 2 * KEYS * D;
 		copies_wait();
 		__syncthreads();
-		if (s0 + KEYS < end) {
-			tile_next<KEYS, D, THREADS>(next, k, a.k.row, a.s - s0 - KEYS, a.d);
-			tile_next<KEYS, D, THREADS>(next + KEYS * D, v, a.v.row, a.s - s0 - KEYS, a.dv);
-			k += KEYS * a.k.row;
-			v += KEYS * a.v.row;
+		after = KIND == PLAIN ? next + KEYS : next_tile<KEYS>(a, b, ids, next + KEYS, end);
+		if (next < end) {
+			tile_next<KEYS, D, THREADS>(then, k, a.k.row, a.s - next, a.d);
+			tile_next<KEYS, D, THREADS>(then + KEYS * D, v, a.v.row, a.s - next, a.dv);
+			k += (after - next) * a.k.row;
+			v += (after - next) * a.v.row;
 		}
-		if (s0 < 0) { /* the queries have arrived */
+		if (s0 < first) { /* the queries have arrived */
 			if constexpr (Of::HOLD_Q)
 				#pragma unroll
 				for (int i = 0; i < MT * KS; i++)
@@ -141,30 +164,33 @@ template <class T, int D, bool PLAIN> static __global__ void __launch_bounds__(T
 			product_bt<T, D>(s, q, now);
 		else
 			product_tiles_bt<T, D>(s, tiles, mine, now);
-		if (!PLAIN || s0 + KEYS > keys_of(a, t0))
-			hide<T, PLAIN>(s, a, mask_head, r, s0 + lane % 4 * 2);
+		if (KIND != PLAIN || s0 + KEYS > end_key(a, t0) || s0 < first_key(a, last))
+			hide<T, KIND>(s, a, b, mask_head, r, s0 + lane % 4 * 2);
 		soften(s, o, max, sum, unit);
+		if constexpr (KIND == DROPPED)
+			drop(s, a, chance, r, s0 + lane % 4 * 2);
 		product_rounded<T, D>(o, s, now + KEYS * D);
 	}
 	finish(o, max, sum, unit, a, x.lse ? x.lse + ((int64_t)b * a.h + h) * a.t : NULL, r);
 	store_rows<T, D>(x.o + head_at(a.o, b, h), a.o.row, t0, a.t, a.dv, tiles, mine, o);
 }
 
-template <class T, int D, bool PLAIN> static void launch(const Forward<T> &x, const Attention &a, int b)
+template <class T, int D, Kind KIND> static void launch(const Forward<T> &x, const Attention &a, int b)
 {
-	using Of = ForwardShape<D, PLAIN>;
+	using Of = ForwardShape<D, KIND>;
 	constexpr int ROWS = 16 * Of::ROWS * WARPS, bytes = (ROWS + 4 * Of::KEYS) * D * (int)sizeof(T);
 	int blocks = (int)ceil_div(a.t, ROWS);
-	want_shared(forward<T, D, PLAIN>, bytes);
-	LAUNCH((forward<T, D, PLAIN>), (unsigned)(b * a.h * blocks), THREADS, bytes, k_stream, x, a, blocks);
+	want_shared(forward<T, D, KIND>, bytes);
+	LAUNCH((forward<T, D, KIND>), (unsigned)(b * a.h * blocks), THREADS, bytes, k_stream, x, a, blocks);
 }
 
 template <class T> void attention_mma(const Forward<T> &x, const Attention &a, int b)
 {
-	bool plain = a.mask_kind == K_MASK_NONE && !(a.softcap > 0) && a.scale > 0, small = a.d <= 64 && a.dv <= 64;
-	auto run = small ? plain ? launch<T, 64, true> : launch<T, 64, false>
-		: plain ? launch<T, 128, true> : launch<T, 128, false>;
-	run(x, a, b);
+	static void (*const runs[2][3])(const Forward<T> &, const Attention &, int) = {
+		{launch<T, 64, PLAIN>, launch<T, 64, MASKED>, launch<T, 64, DROPPED>},
+		{launch<T, 128, PLAIN>, launch<T, 128, MASKED>, launch<T, 128, DROPPED>}};
+	Kind kind = kind_of(a); /* raw scores are compared before a positive scale only */
+	runs[a.d > 64 || a.dv > 64][kind == PLAIN && !(a.scale > 0) ? MASKED : kind](x, a, b);
 }
 
 template void attention_mma(const Forward<Bf16> &x, const Attention &a, int b);

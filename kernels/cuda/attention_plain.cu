@@ -102,12 +102,18 @@ __device__ __forceinline__ void put_shared(float (*to)[PITCH], const float (&s)[
 		to[straight ? y + i / 4 : x + i % 4][straight ? x + i % 4 : y + i / 4] = s[i / 4][i % 4];
 }
 
-/* What the blocks of one head read: its sample, its number, and where its mask begins. */
-struct Head { int b, h; int64_t mask; };
+/* What the blocks of one head read: its sample, its number, where its mask begins, and the numbers of its dropout. */
+struct Head { int b, h; int64_t mask; Chance chance; };
 
 __device__ __forceinline__ Head head_of(const Attention &a, int b, int h)
 {
-	return {b, h, b * a.mask_stride[0] + h * a.mask_stride[1]};
+	return {b, h, b * a.mask_stride[0] + h * a.mask_stride[1], chance_of(a, b, h)};
+}
+
+/* Whether row r sees key s, without the mask. */
+__device__ __forceinline__ bool sees(const Attention &a, const Head &head, int r, int s)
+{
+	return r < a.t && s >= first_key(a, r) && s < end_key(a, r) && same_document(a, head.b, r, s);
 }
 
 /* Reduces over the 16 threads of a row. */
@@ -120,6 +126,20 @@ template <class Op> __device__ __forceinline__ float row_reduce(float x, Op op)
 
 struct Larger { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
 
+/* Drops factors of a tile; x, y: the first key and row of this thread. */
+__device__ __forceinline__ void drop(float (&s)[KEEP][KEEP], const Attention &a, const Head &head, int y, int x)
+{
+	if (a.kept == 0)
+		return;
+	#pragma unroll
+	for (int i = 0; i < KEEP; i++) {
+		uint32_t keep = keep4(a, head.chance, y + i, x);
+		#pragma unroll
+		for (int j = 0; j < KEEP; j++)
+			s[i][j] = keep >> j & 1 ? s[i][j] * a.kept : 0;
+	}
+}
+
 /* Turns the raw scores of a tile into factors exp(score - max), and rescales c, max and sum to the new maximum. */
 template <int N, class T> __device__ __forceinline__ void soften(float (&s)[KEEP][KEEP], float (&c)[N][KEEP][KEEP],
 	float (&max)[KEEP], float (&sum)[KEEP], const Attention &a, const Head &head, int t0, int s0)
@@ -127,11 +147,10 @@ template <int N, class T> __device__ __forceinline__ void soften(float (&s)[KEEP
 	int y = t0 + (int)threadIdx.x / 16 * 4, x = s0 + (int)threadIdx.x % 16 * 4;
 	#pragma unroll
 	for (int i = 0; i < KEEP; i++) {
-		int end = y + i < a.t ? keys_of(a, y + i) : 0;
 		float top = -INFINITY, part = 0, cap;
 		#pragma unroll
 		for (int j = 0; j < KEEP; j++) {
-			s[i][j] = x + j < end ? score<T>(a, head.mask, y + i, x + j, s[i][j], cap) : -INFINITY;
+			s[i][j] = sees(a, head, y + i, x + j) ? score<T>(a, head.mask, y + i, x + j, s[i][j], cap) : -INFINITY;
 			top = fmaxf(top, s[i][j]);
 		}
 		top = fmaxf(max[i], row_reduce(top, Larger()));
@@ -147,6 +166,7 @@ template <int N, class T> __device__ __forceinline__ void soften(float (&s)[KEEP
 		for (int j = 0; j < N * KEEP; j++)
 			c[j / KEEP][i][j % KEEP] *= keep;
 	}
+	drop(s, a, head, y, x);
 }
 
 /* One block computes N * 64 columns of the results of 64 query rows of one head. */
@@ -158,12 +178,13 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) forw
 	Head head = head_of(a, (int)blockIdx.x / blocks / a.h, (int)blockIdx.x / blocks % a.h);
 	int b = head.b, h = head.h, y = (int)threadIdx.x / 16 * 4;
 	Rows<T> q = {x.q + head_at(a.q, b, h), a.q.row, t0, a.t};
-	int end = keys_of(a, (t0 + SIDE < a.t ? t0 + SIDE : a.t) - 1);
+	int end = end_key(a, (t0 + SIDE < a.t ? t0 + SIDE : a.t) - 1);
+	Ids ids = a.ids ? ids_of(a, b, t0, SIDE) : Ids{};
 	float c[N][KEEP][KEEP] = {}, s[KEEP][KEEP], max[KEEP], sum[KEEP] = {};
 	#pragma unroll
 	for (int i = 0; i < KEEP; i++)
 		max[i] = -INFINITY;
-	for (int s0 = 0; s0 < end; s0 += SIDE) {
+	for (int s0 = first_key(a, t0) / SIDE * SIDE; (s0 = next_tile<SIDE>(a, b, ids, s0, end)) < end; s0 += SIDE) {
 		Rows<T> k = {x.k + head_at(a.k, b, h / a.group), a.k.row, s0, a.s};
 		Rows<T> v = {x.v + head_at(a.v, b, h / a.group), a.v.row, s0, a.s};
 		product_bt(s, left, right, q, k, a.d);
@@ -181,22 +202,24 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) forw
 	put<N>(x.o + head_at(a.o, b, h), a.o.row, t0, a.t, c0, a.dv, c, sum);
 }
 
-/* s: raw scores -> factors.  ds: dy v -> derivatives of q k. */
+/* s: raw scores -> factors.  ds: dy v -> derivatives of q k.  With dropout dy v is multiplied by what the factors are
+ * multiplied with in the end. */
 template <class T> __device__ __forceinline__ void differentiate(float (&s)[KEEP][KEEP], float (&ds)[KEEP][KEEP],
 	const Backward<T> &x, const Attention &a, const Head &head, int t0, int s0)
 {
 	int y = t0 + (int)threadIdx.x / 16 * 4, key = s0 + (int)threadIdx.x % 16 * 4;
 	#pragma unroll
 	for (int i = 0; i < KEEP; i++) {
-		int end = y + i < a.t ? keys_of(a, y + i) : 0;
+		uint32_t keep = a.kept != 0 ? keep4(a, head.chance, y + i, key) : 0;
 		int64_t at = ((int64_t)head.b * a.h + head.h) * a.t + y + i;
 		float delta = y + i < a.t ? x.delta[at] : 0, shift = y + i < a.t ? x.shift[at] : 0;
 		#pragma unroll
 		for (int j = 0; j < KEEP; j++) {
-			float cap = 1;
-			bool seen = key + j < end;
+			float cap = 1, kept = a.kept == 0 ? 1 : keep >> j & 1 ? a.kept : 0;
+			bool seen = sees(a, head, y + i, key + j);
 			s[i][j] = seen ? expf(score<T>(a, head.mask, y + i, key + j, s[i][j], cap) - shift) : 0;
-			ds[i][j] = s[i][j] * (ds[i][j] - delta) * cap * a.scale;
+			ds[i][j] = s[i][j] * (ds[i][j] * kept - delta) * cap * a.scale;
+			s[i][j] *= kept;
 		}
 	}
 }
@@ -223,9 +246,11 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) grad
 	int s0 = (int)blockIdx.x % blocks * SIDE, c0 = (int)blockIdx.y * N * SIDE;
 	int hk = (int)blockIdx.x / blocks % heads, b = (int)blockIdx.x / blocks / heads;
 	float dk[N][KEEP][KEEP] = {}, dv[N][KEEP][KEEP] = {}, s[KEEP][KEEP], ds[KEEP][KEEP], one[KEEP];
+	Ids ids = a.ids ? ids_of(a, b, s0, SIDE) : Ids{};
+	int end = end_row(a, (s0 + SIDE < a.s ? s0 + SIDE : a.s) - 1);
 	for (int h = hk * a.group; h < (hk + 1) * a.group; h++) {
 		Head head = head_of(a, b, h);
-		for (int t0 = first_row(a, s0) / SIDE * SIDE; t0 < a.t; t0 += SIDE) {
+		for (int t0 = first_row(a, s0) / SIDE * SIDE; (t0 = next_tile<SIDE>(a, b, ids, t0, end)) < end; t0 += SIDE) {
 			Rows<T> q = {x.q + head_at(a.q, b, h), a.q.row, t0, a.t};
 			Rows<T> dy = {x.dy + head_at(a.o, b, h), a.o.row, t0, a.t};
 			grad_tile(s, ds, left, right, x, a, head, t0, s0);
@@ -250,9 +275,10 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) grad
 	__shared__ __align__(16) float left[SLICE][PITCH], right[SLICE][PITCH], p[SIDE][PITCH];
 	int t0 = (blocks - 1 - (int)blockIdx.x % blocks) * SIDE, c0 = (int)blockIdx.y * N * SIDE;
 	Head head = head_of(a, (int)blockIdx.x / blocks / a.h, (int)blockIdx.x / blocks % a.h);
-	int b = head.b, h = head.h, end = keys_of(a, (t0 + SIDE < a.t ? t0 + SIDE : a.t) - 1);
+	int b = head.b, h = head.h, end = end_key(a, (t0 + SIDE < a.t ? t0 + SIDE : a.t) - 1);
+	Ids ids = a.ids ? ids_of(a, b, t0, SIDE) : Ids{};
 	float dq[N][KEEP][KEEP] = {}, s[KEEP][KEEP], ds[KEEP][KEEP], one[KEEP];
-	for (int s0 = 0; s0 < end; s0 += SIDE) {
+	for (int s0 = first_key(a, t0) / SIDE * SIDE; (s0 = next_tile<SIDE>(a, b, ids, s0, end)) < end; s0 += SIDE) {
 		Rows<T> k = {x.k + head_at(a.k, b, h / a.group), a.k.row, s0, a.s};
 		grad_tile(s, ds, left, right, x, a, head, t0, s0);
 		put_shared(p, ds, false);

@@ -192,8 +192,9 @@ static int64_t *some_documents(const KAttention *a)
 
 static void check_attention(KAttention a)
 {
-	StepScalars scalars = {.seed = 5, .rng_step = 3, .sample0 = 4};
+	StepScalars *scalars = case_alloc(sizeof *scalars);
 	int64_t *ids = some_documents(&a);
+	*scalars = (StepScalars){.seed = 5, .rng_step = 3, .sample0 = 4};
 	int64_t nq = a.b * a.h * a.t, nk = a.b * a.hk * a.s, nm = a.b * a.h * a.t * a.s, out = nq * a.d + nk * (a.d + a.dv);
 	int64_t kd[4] = {a.b, a.hk, a.s, a.d}, vd[4] = {a.b, a.hk, a.s, a.dv};
 	Num q = numbers(nq * a.d, -2, 2), k = numbers(nk * a.d, -2, 2), v = numbers(nk * a.dv, -1, 1);
@@ -211,15 +212,15 @@ static void check_attention(KAttention a)
 	void *work = case_work("attention_grad", (KWorkArgs){.in = {{4, od, 2}, {0}, {4, kd, 2}, {4, vd, 2}}});
 	a32.mask = a.mask == K_MASK_HALF ? K_MASK_FLOAT : a.mask;
 	SAME_BITS("attention", o, nq * a.dv * 2, HALF(k_attention, o, lse, q.h, k.h, v.h,
-		a.mask ? mask : NULL, ids, &a, 5, &scalars, NULL));
-	k_attention_f32(wo, wlse, q.f, k.f, v.f, a.mask ? mask32 : NULL, ids, &a32, 5, &scalars,
+		a.mask ? mask : NULL, ids, &a, 5, scalars, NULL));
+	k_attention_f32(wo, wlse, q.f, k.f, v.f, a.mask ? mask32 : NULL, ids, &a32, 5, scalars,
 		NULL);
 	close_half("16-bit attention", o, doubles_of(wo, nq * a.dv), nq * a.dv);
 	case_close("16-bit attention: lse", lse, doubles_of(wlse, nq), nq, 1e-6);
 	SAME_BITS("attention_grad", d, out * 2, HALF(k_attention_grad, d, d + nq * a.d, d + nq * a.d + nk * a.d, dy.h,
-		q.h, k.h, v.h, a.mask ? mask : NULL, ids, o, lse, &a, 5, &scalars, work));
+		q.h, k.h, v.h, a.mask ? mask : NULL, ids, o, lse, &a, 5, scalars, work));
 	k_attention_grad_f32(w, w + nq * a.d, w + nq * a.d + nk * a.d, dy.f, q.f, k.f, v.f, a.mask ? mask32 : NULL, ids,
-		case_widened(o, nq * a.dv, type), lse, &a32, 5, &scalars, work);
+		case_widened(o, nq * a.dv, type), lse, &a32, 5, scalars, work);
 	double *want = doubles_of(w, out);
 	close_half("16-bit attention_grad: dq", d, want, nq * a.d);
 	close_half("16-bit attention_grad: dk", d + nq * a.d, want + nq * a.d, nk * a.d);
