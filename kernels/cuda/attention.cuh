@@ -2,8 +2,8 @@
  * random numbers of its dropout.
  *
  * A key is hidden from a row in three ways.  The band (row r sees keys from r - left to r + right, of those there are)
- * and documents are tested for a whole block first: blocks outside of the band, and those in which no key has a document
- * between the least and the largest of the rows, are skipped.  A bias or a bit of a mask at strides is looked up only
+ * and documents are tested for a whole block first: blocks outside of the band, and those whose documents are all below
+ * the least or above the largest of the rows, are skipped.  A bias or a bit of a mask at strides is looked up only
  * where these let the key be seen.
  *
  * The factor of a pair is exp(score - log-sum-exp); kernels that compute powers of two have log2(e) in their scale. */
@@ -146,9 +146,9 @@ __device__ __forceinline__ uint32_t keep4(const Attention &a, const Chance &c, i
 	return bits >> skip & 15;
 }
 
-/* Whether dropout keeps the elements of a fragment C of mma.cuh whose first one is weight (r, s); for a whole warp, whose
- * lanes have rows r0 + lane / 4 and keys s0 + 2 (lane % 4), s0 a multiple of 4.  Two lanes share four keys of two rows,
- * so each draws for one row. */
+/* Whether dropout keeps the elements of a fragment C of mma.cuh whose first one is weight (r, s).  For whole warps,
+ * whose lanes have rows r0 + lane / 4 and keys s0 + 2 (lane % 4), s0 a multiple of 4.  Two lanes share four keys of two
+ * rows, so each draws for one row. */
 __device__ __forceinline__ uint32_t keep_rows(const Attention &a, const Chance &c, int r, int s)
 {
 	bool second = s % 4 != 0;
@@ -170,8 +170,8 @@ __device__ __forceinline__ uint32_t keep_keys(const Attention &a, const Chance &
 
 /* ---- scores ---- */
 
-/* The score of a pair that band and documents show, whose product q k is raw; -inf where a bool mask hides it.  cap gets the
- * derivative of the soft cap. */
+/* The score of a pair that band and documents show, whose product q k is raw; -inf where a bool mask hides it.  cap
+ * gets the derivative of the soft cap. */
 template <class T> __device__ __forceinline__ float score(const Attention &a, int64_t mask_head, int r, int s,
 	float raw, float &cap)
 {

@@ -114,6 +114,14 @@ template <int MT, int OT> __device__ __forceinline__ void finish(float (&o)[MT][
 		}
 }
 
+/* Begins to copy a tile of keys and one of values, whose own_chunks k and v are. */
+template <class T, int D, int KEYS> __device__ __forceinline__ void keys_begin(T *tile, const T *k, const T *v,
+	const Attention &a, int s0)
+{
+	tile_next<KEYS, D, THREADS>(tile, k, a.k.row, a.s - s0, a.d);
+	tile_next<KEYS, D, THREADS>(tile + KEYS * D, v, a.v.row, a.s - s0, a.dv);
+}
+
 /* One block computes 64 ROWS query rows of one head.  The blocks of a head are neighbours; the one with the most keys
  * comes first. */
 template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(THREADS) forward(Forward<T> x,
@@ -127,7 +135,7 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 	const T *k = own_chunk<D>(x.k + head_at(a.k, b, h / a.group), a.k.row);
 	const T *v = own_chunk<D>(x.v + head_at(a.v, b, h / a.group), a.v.row);
 	int64_t mask_head = b * a.mask_stride[0] + h * a.mask_stride[1];
-	int last = (t0 + ROWS < a.t ? t0 + ROWS : a.t) - 1, end = end_key(a, last), r = t0 + mine + lane / 4;
+	int end = end_key(a, (t0 + ROWS < a.t ? t0 + ROWS : a.t) - 1), r = t0 + mine + lane / 4;
 	Ids ids = KIND != PLAIN && a.ids ? ids_of(a, b, t0, ROWS) : Ids{};
 	Chance chance = KIND == DROPPED ? chance_of(a, b, h) : Chance{};
 	float unit = KIND == PLAIN ? a.scale * LOG2_E : 1;
@@ -137,34 +145,33 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 	for (int m = 0; m < MT; m++)
 		max[m][0] = max[m][1] = -INFINITY;
 	tile_begin<ROWS, D, THREADS>(tiles, x.q + head_at(a.q, b, h), a.q.row, t0, a.t, a.d);
-	int first = first_key(a, t0) / KEYS * KEYS, turn = 1;
+	int first = first_key(a, t0) / KEYS * KEYS;
 	first = KIND == PLAIN ? first : next_tile<KEYS>(a, b, ids, first, end);
 	k += first * a.k.row;
 	v += first * a.v.row;
-	for (int s0 = first - KEYS, next = first, after; s0 < end; s0 = next, next = after, turn ^= 1) {
+	copies_wait();
+	__syncthreads();
+	if (first < end)
+		keys_begin<T, D, KEYS>(tiles + ROWS * D, k, v, a, first);
+	if constexpr (Of::HOLD_Q)
+		#pragma unroll
+		for (int i = 0; i < MT * KS; i++)
+			load_a<D>(q[i / KS][i % KS], tiles, mine + i / KS * 16, i % KS * 16);
+	for (int s0 = first, next, turn = 0; s0 < end; s0 = next, turn ^= 1) {
 		T *now = tiles + ROWS * D + turn * 2 * KEYS * D, *then = tiles + ROWS * D + (turn ^ 1) * 2 * KEYS * D;
 		copies_wait();
 		__syncthreads();
-		after = KIND == PLAIN ? next + KEYS : next_tile<KEYS>(a, b, ids, next + KEYS, end);
-		if (next < end) {
-			tile_next<KEYS, D, THREADS>(then, k, a.k.row, a.s - next, a.d);
-			tile_next<KEYS, D, THREADS>(then + KEYS * D, v, a.v.row, a.s - next, a.dv);
-			k += (after - next) * a.k.row;
-			v += (after - next) * a.v.row;
-		}
-		if (s0 < first) { /* the queries have arrived */
-			if constexpr (Of::HOLD_Q)
-				#pragma unroll
-				for (int i = 0; i < MT * KS; i++)
-					load_a<D>(q[i / KS][i % KS], tiles, mine + i / KS * 16, i % KS * 16);
-			continue;
-		}
+		next = KIND == PLAIN ? s0 + KEYS : next_tile<KEYS>(a, b, ids, s0 + KEYS, end);
+		k += (next - s0) * a.k.row;
+		v += (next - s0) * a.v.row;
+		if (next < end)
+			keys_begin<T, D, KEYS>(then, k, v, a, next);
 		float s[MT][NT][4] = {};
 		if constexpr (Of::HOLD_Q)
 			product_bt<T, D>(s, q, now);
 		else
 			product_tiles_bt<T, D>(s, tiles, mine, now);
-		if (KIND != PLAIN || s0 + KEYS > end_key(a, t0) || s0 < first_key(a, last))
+		if (KIND != PLAIN || s0 + KEYS > end_key(a, t0) || s0 < first_key(a, t0 + ROWS - 1))
 			hide<T, KIND>(s, a, b, mask_head, r, s0 + lane % 4 * 2);
 		soften(s, o, max, sum, unit);
 		if constexpr (KIND == DROPPED)

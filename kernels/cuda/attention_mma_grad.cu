@@ -56,8 +56,8 @@ template <class T, int D, int TILE> __device__ __forceinline__ void rows_begin(T
 }
 
 /* The first pair of a head and a tile of rows, of those from `pair` on, that may have a document of `of`. */
-template <int TILE> __device__ __forceinline__ int next_rows(const Attention &a, int b, const Ids &of, int pair, int tile0,
-	int tiles_each)
+template <int TILE> __device__ __forceinline__ int next_rows(const Attention &a, int b, const Ids &of, int pair,
+	int tile0, int tiles_each)
 {
 	if (!a.ids || tiles_each == 0)
 		return pair;

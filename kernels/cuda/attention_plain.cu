@@ -105,9 +105,9 @@ __device__ __forceinline__ void put_shared(float (*to)[PITCH], const float (&s)[
 /* What the blocks of one head read: its sample, its number, where its mask begins, and the numbers of its dropout. */
 struct Head { int b, h; int64_t mask; Chance chance; };
 
-__device__ __forceinline__ Head head_of(const Attention &a, int b, int h)
+template <bool DROPS> __device__ __forceinline__ Head head_of(const Attention &a, int b, int h)
 {
-	return {b, h, b * a.mask_stride[0] + h * a.mask_stride[1], chance_of(a, b, h)};
+	return {b, h, b * a.mask_stride[0] + h * a.mask_stride[1], DROPS ? chance_of(a, b, h) : Chance{}};
 }
 
 /* Whether row r sees key s, without the mask. */
@@ -129,8 +129,6 @@ struct Larger { __device__ float operator()(float a, float b) const { return fma
 /* Drops factors of a tile; x, y: the first key and row of this thread. */
 __device__ __forceinline__ void drop(float (&s)[KEEP][KEEP], const Attention &a, const Head &head, int y, int x)
 {
-	if (a.kept == 0)
-		return;
 	#pragma unroll
 	for (int i = 0; i < KEEP; i++) {
 		uint32_t keep = keep4(a, head.chance, y + i, x);
@@ -141,8 +139,9 @@ __device__ __forceinline__ void drop(float (&s)[KEEP][KEEP], const Attention &a,
 }
 
 /* Turns the raw scores of a tile into factors exp(score - max), and rescales c, max and sum to the new maximum. */
-template <int N, class T> __device__ __forceinline__ void soften(float (&s)[KEEP][KEEP], float (&c)[N][KEEP][KEEP],
-	float (&max)[KEEP], float (&sum)[KEEP], const Attention &a, const Head &head, int t0, int s0)
+template <int N, bool DROPS, class T> __device__ __forceinline__ void soften(float (&s)[KEEP][KEEP],
+	float (&c)[N][KEEP][KEEP], float (&max)[KEEP], float (&sum)[KEEP], const Attention &a, const Head &head, int t0,
+	int s0)
 {
 	int y = t0 + (int)threadIdx.x / 16 * 4, x = s0 + (int)threadIdx.x % 16 * 4;
 	#pragma unroll
@@ -166,16 +165,17 @@ template <int N, class T> __device__ __forceinline__ void soften(float (&s)[KEEP
 		for (int j = 0; j < N * KEEP; j++)
 			c[j / KEEP][i][j % KEEP] *= keep;
 	}
-	drop(s, a, head, y, x);
+	if constexpr (DROPS)
+		drop(s, a, head, y, x);
 }
 
 /* One block computes N * 64 columns of the results of 64 query rows of one head. */
-template <class T, int N> static __global__ void __launch_bounds__(THREADS) forward(Forward<T> x, Attention a,
-	int blocks)
+template <class T, int N, bool DROPS> static __global__ void __launch_bounds__(THREADS) forward(Forward<T> x,
+	Attention a, int blocks)
 {
 	__shared__ __align__(16) float left[SLICE][PITCH], right[SLICE][PITCH], p[SIDE][PITCH];
 	int t0 = (blocks - 1 - (int)blockIdx.x % blocks) * SIDE, c0 = (int)blockIdx.y * N * SIDE;
-	Head head = head_of(a, (int)blockIdx.x / blocks / a.h, (int)blockIdx.x / blocks % a.h);
+	Head head = head_of<DROPS>(a, (int)blockIdx.x / blocks / a.h, (int)blockIdx.x / blocks % a.h);
 	int b = head.b, h = head.h, y = (int)threadIdx.x / 16 * 4;
 	Rows<T> q = {x.q + head_at(a.q, b, h), a.q.row, t0, a.t};
 	int end = end_key(a, (t0 + SIDE < a.t ? t0 + SIDE : a.t) - 1);
@@ -188,7 +188,7 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) forw
 		Rows<T> k = {x.k + head_at(a.k, b, h / a.group), a.k.row, s0, a.s};
 		Rows<T> v = {x.v + head_at(a.v, b, h / a.group), a.v.row, s0, a.s};
 		product_bt(s, left, right, q, k, a.d);
-		soften<N, T>(s, c, max, sum, a, head, t0, s0);
+		soften<N, DROPS, T>(s, c, max, sum, a, head, t0, s0);
 		put_shared(p, s, false);
 		product<N>(c, p, right, v, c0, a.dv);
 	}
@@ -204,18 +204,18 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) forw
 
 /* s: raw scores -> factors.  ds: dy v -> derivatives of q k.  With dropout dy v is multiplied by what the factors are
  * multiplied with in the end. */
-template <class T> __device__ __forceinline__ void differentiate(float (&s)[KEEP][KEEP], float (&ds)[KEEP][KEEP],
-	const Backward<T> &x, const Attention &a, const Head &head, int t0, int s0)
+template <bool DROPS, class T> __device__ __forceinline__ void differentiate(float (&s)[KEEP][KEEP],
+	float (&ds)[KEEP][KEEP], const Backward<T> &x, const Attention &a, const Head &head, int t0, int s0)
 {
 	int y = t0 + (int)threadIdx.x / 16 * 4, key = s0 + (int)threadIdx.x % 16 * 4;
 	#pragma unroll
 	for (int i = 0; i < KEEP; i++) {
-		uint32_t keep = a.kept != 0 ? keep4(a, head.chance, y + i, key) : 0;
+		uint32_t keep = DROPS ? keep4(a, head.chance, y + i, key) : 0;
 		int64_t at = ((int64_t)head.b * a.h + head.h) * a.t + y + i;
 		float delta = y + i < a.t ? x.delta[at] : 0, shift = y + i < a.t ? x.shift[at] : 0;
 		#pragma unroll
 		for (int j = 0; j < KEEP; j++) {
-			float cap = 1, kept = a.kept == 0 ? 1 : keep >> j & 1 ? a.kept : 0;
+			float cap = 1, kept = !DROPS ? 1 : keep >> j & 1 ? a.kept : 0;
 			bool seen = sees(a, head, y + i, key + j);
 			s[i][j] = seen ? expf(score<T>(a, head.mask, y + i, key + j, s[i][j], cap) - shift) : 0;
 			ds[i][j] = s[i][j] * (ds[i][j] * kept - delta) * cap * a.scale;
@@ -225,9 +225,9 @@ template <class T> __device__ __forceinline__ void differentiate(float (&s)[KEEP
 }
 
 /* The factors and derivatives of the scores of one tile, in registers. */
-template <class T> __device__ __forceinline__ void grad_tile(float (&s)[KEEP][KEEP], float (&ds)[KEEP][KEEP],
-	float (*left)[PITCH], float (*right)[PITCH], const Backward<T> &x, const Attention &a, const Head &head, int t0,
-	int s0)
+template <bool DROPS, class T> __device__ __forceinline__ void grad_tile(float (&s)[KEEP][KEEP],
+	float (&ds)[KEEP][KEEP], float (*left)[PITCH], float (*right)[PITCH], const Backward<T> &x, const Attention &a,
+	const Head &head, int t0, int s0)
 {
 	int b = head.b, h = head.h;
 	Rows<T> q = {x.q + head_at(a.q, b, h), a.q.row, t0, a.t}, dy = {x.dy + head_at(a.o, b, h), a.o.row, t0, a.t};
@@ -235,12 +235,12 @@ template <class T> __device__ __forceinline__ void grad_tile(float (&s)[KEEP][KE
 	Rows<T> v = {x.v + head_at(a.v, b, h / a.group), a.v.row, s0, a.s};
 	product_bt(s, left, right, q, k, a.d);
 	product_bt(ds, left, right, dy, v, a.dv);
-	differentiate(s, ds, x, a, head, t0, s0);
+	differentiate<DROPS>(s, ds, x, a, head, t0, s0);
 }
 
 /* One block computes N * 64 columns of dk and dv of 64 keys of one kv head, over heads and rows in order. */
-template <class T, int N> static __global__ void __launch_bounds__(THREADS) grad_keys(Backward<T> x, Attention a,
-	int heads, int blocks)
+template <class T, int N, bool DROPS> static __global__ void __launch_bounds__(THREADS) grad_keys(Backward<T> x,
+	Attention a, int heads, int blocks)
 {
 	__shared__ __align__(16) float left[SLICE][PITCH], right[SLICE][PITCH], p[SIDE][PITCH];
 	int s0 = (int)blockIdx.x % blocks * SIDE, c0 = (int)blockIdx.y * N * SIDE;
@@ -249,11 +249,11 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) grad
 	Ids ids = a.ids ? ids_of(a, b, s0, SIDE) : Ids{};
 	int end = end_row(a, (s0 + SIDE < a.s ? s0 + SIDE : a.s) - 1);
 	for (int h = hk * a.group; h < (hk + 1) * a.group; h++) {
-		Head head = head_of(a, b, h);
+		Head head = head_of<DROPS>(a, b, h);
 		for (int t0 = first_row(a, s0) / SIDE * SIDE; (t0 = next_tile<SIDE>(a, b, ids, t0, end)) < end; t0 += SIDE) {
 			Rows<T> q = {x.q + head_at(a.q, b, h), a.q.row, t0, a.t};
 			Rows<T> dy = {x.dy + head_at(a.o, b, h), a.o.row, t0, a.t};
-			grad_tile(s, ds, left, right, x, a, head, t0, s0);
+			grad_tile<DROPS>(s, ds, left, right, x, a, head, t0, s0);
 			put_shared(p, s, true);
 			product<N>(dv, p, right, dy, c0, a.dv);
 			__syncthreads();
@@ -269,18 +269,18 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) grad
 }
 
 /* One block computes N * 64 columns of dq of 64 query rows of one head. */
-template <class T, int N> static __global__ void __launch_bounds__(THREADS) grad_rows(Backward<T> x, Attention a,
-	int blocks)
+template <class T, int N, bool DROPS> static __global__ void __launch_bounds__(THREADS) grad_rows(Backward<T> x,
+	Attention a, int blocks)
 {
 	__shared__ __align__(16) float left[SLICE][PITCH], right[SLICE][PITCH], p[SIDE][PITCH];
 	int t0 = (blocks - 1 - (int)blockIdx.x % blocks) * SIDE, c0 = (int)blockIdx.y * N * SIDE;
-	Head head = head_of(a, (int)blockIdx.x / blocks / a.h, (int)blockIdx.x / blocks % a.h);
+	Head head = head_of<DROPS>(a, (int)blockIdx.x / blocks / a.h, (int)blockIdx.x / blocks % a.h);
 	int b = head.b, h = head.h, end = end_key(a, (t0 + SIDE < a.t ? t0 + SIDE : a.t) - 1);
 	Ids ids = a.ids ? ids_of(a, b, t0, SIDE) : Ids{};
 	float dq[N][KEEP][KEEP] = {}, s[KEEP][KEEP], ds[KEEP][KEEP], one[KEEP];
 	for (int s0 = first_key(a, t0) / SIDE * SIDE; (s0 = next_tile<SIDE>(a, b, ids, s0, end)) < end; s0 += SIDE) {
 		Rows<T> k = {x.k + head_at(a.k, b, h / a.group), a.k.row, s0, a.s};
-		grad_tile(s, ds, left, right, x, a, head, t0, s0);
+		grad_tile<DROPS>(s, ds, left, right, x, a, head, t0, s0);
 		put_shared(p, ds, false);
 		product<N>(dq, p, right, k, c0, a.d);
 	}
@@ -290,32 +290,36 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) grad
 	put<N>(x.dq + head_at(a.q, b, h), a.q.row, t0, a.t, c0, a.d, dq, one);
 }
 
-template <class T, int N> static void launch(const Forward<T> &x, const Attention &a, int b)
+template <class T, int N, bool DROPS> static void launch(const Forward<T> &x, const Attention &a, int b)
 {
 	int blocks = (int)ceil_div(a.t, SIDE);
 	dim3 grid((unsigned)(b * a.h * blocks), (unsigned)ceil_div(a.dv, N * SIDE));
-	LAUNCH((forward<T, N>), grid, THREADS, 0, k_stream, x, a, blocks);
+	LAUNCH((forward<T, N, DROPS>), grid, THREADS, 0, k_stream, x, a, blocks);
 }
 
-template <class T, int N> static void launch_grad(const Backward<T> &x, const Attention &a, int b, int hk)
+template <class T, int N, bool DROPS> static void launch_grad(const Backward<T> &x, const Attention &a, int b, int hk)
 {
 	unsigned key_blocks = (unsigned)ceil_div(a.s, SIDE), row_blocks = (unsigned)ceil_div(a.t, SIDE);
 	dim3 keys(b * hk * key_blocks, (unsigned)ceil_div(a.d > a.dv ? a.d : a.dv, N * SIDE));
 	dim3 rows(b * a.h * row_blocks, (unsigned)ceil_div(a.d, N * SIDE));
 	if (keys.x > 0)
-		LAUNCH((grad_keys<T, N>), keys, THREADS, 0, k_stream, x, a, hk, (int)key_blocks);
+		LAUNCH((grad_keys<T, N, DROPS>), keys, THREADS, 0, k_stream, x, a, hk, (int)key_blocks);
 	if (rows.x > 0)
-		LAUNCH((grad_rows<T, N>), rows, THREADS, 0, k_stream, x, a, (int)row_blocks);
+		LAUNCH((grad_rows<T, N, DROPS>), rows, THREADS, 0, k_stream, x, a, (int)row_blocks);
 }
 
 template <class T> void attention_plain(const Forward<T> &x, const Attention &a, int b)
 {
-	(a.dv <= SIDE ? launch<T, 1> : launch<T, 2>)(x, a, b);
+	static void (*const runs[2][2])(const Forward<T> &, const Attention &, int) = {
+		{launch<T, 1, false>, launch<T, 1, true>}, {launch<T, 2, false>, launch<T, 2, true>}};
+	runs[a.dv > SIDE][a.kept != 0](x, a, b);
 }
 
 template <class T> void attention_plain_grad(const Backward<T> &x, const Attention &a, int b, int hk)
 {
-	(a.d <= SIDE && a.dv <= SIDE ? launch_grad<T, 1> : launch_grad<T, 2>)(x, a, b, hk);
+	static void (*const runs[2][2])(const Backward<T> &, const Attention &, int, int) = {
+		{launch_grad<T, 1, false>, launch_grad<T, 1, true>}, {launch_grad<T, 2, false>, launch_grad<T, 2, true>}};
+	runs[a.d > SIDE || a.dv > SIDE][a.kept != 0](x, a, b, hk);
 }
 
 template void attention_plain(const Forward<float> &x, const Attention &a, int b);
