@@ -189,8 +189,10 @@ enum { K_MASK_NONE, K_MASK_BOOL, K_MASK_FLOAT /* f32 */, K_MASK_HALF /* of q's 1
 typedef struct KAttention {
 	int64_t b, h, hk, t, s, d, dv;
 	float scale, softcap;  /* softcap 0 = none */
-	bool has_left, has_right;
-	int64_t left, right;   /* row t sees keys from t - left (has_left) to t + right (has_right) on */
+	bool has_left;
+	int64_t left;          /* row t sees keys from t - left on, if has_left */
+	bool has_right;
+	int64_t right;         /* row t sees keys up to t + right, if has_right */
 	int layout;
 	int mask;              /* K_MASK_ */
 	int64_t mask_stride[4];
