@@ -169,8 +169,7 @@ static void gpt2_rest(void)
 		TIME(a.layout ? "attention_grad (B,T,H,D)" : "attention_grad (B,H,T,D)", a.layout ? 0 : 12, 0,
 			5 * half,
 			k_attention_grad_f32(dx, dx + rows * c, dx + 2 * rows * c, w, x, x + rows * c, x + 2 * rows * c,
-				NULL, o,
-			st, &a, work));
+				NULL, NULL, o, st, &a, 0, NULL, work));
 	}
 	if (wanted("layer_norm")) {
 		TIME("layer_norm", 25, 8 * rows * c, 0, k_layer_norm_f32(o, st, st + rows, NULL, x, w, w + c, NULL,
@@ -294,6 +293,35 @@ static void pools(void)
 	free(x), free(y), free(idx);
 }
 
+/* One sample of a head of 64 and 4,096 positions: what windows, documents and dropout change. */
+static void attention_forms(void)
+{
+	int64_t t = 4096, d = 64, n = t * d, *ids = malloc((size_t)t * 8);
+	float *x = floats(4 * n), *dx = floats(3 * n), *o = floats(n), *lse = floats(t);
+	StepScalars s = {.seed = 1};
+	const KAttention a = {.b = 1, .h = 1, .hk = 1, .t = t, .s = t, .d = d, .dv = d, .scale = 0.125f, .has_right = true};
+	KAttention window = a, drops = a;
+	window.has_left = true;
+	window.left = 511;
+	drops.p = 0.1;
+	drops.pre = drops.rows = 1;
+	const struct { const char *name, *grad; const KAttention *a; bool ids; } form[] = {
+		{"attention 4096, causal", "its gradient", &a, false},
+		{"attention 4096, window of 512", "its gradient", &window, false},
+		{"attention 4096, documents of 512", "its gradient", &a, true},
+		{"attention 4096, causal, dropout", "its gradient", &drops, false}};
+	for (int64_t i = 0; i < t; i++)
+		ids[i] = i / 512;
+	for (size_t i = 0; i < sizeof form / sizeof *form && wanted("attention"); i++) {
+		const int64_t *documents = form[i].ids ? ids : NULL;
+		TIME(form[i].name, 0, 0, 0, k_attention_f32(o, lse, x, x + n, x + 2 * n, NULL, documents,
+			form[i].a, 1, &s, work));
+		TIME(form[i].grad, 0, 0, 0, k_attention_grad_f32(dx, dx + n, dx + 2 * n, x + 3 * n, x, x + n,
+			x + 2 * n, NULL, documents, o, lse, form[i].a, 1, &s, work));
+	}
+	free(ids);
+}
+
 int main(int argc, char **argv)
 {
 	only = argc > 1 ? argv[1] : NULL;
@@ -312,6 +340,7 @@ int main(int argc, char **argv)
 	if (wanted("adamw"))
 		updates();
 	sum("GPT-2: the rest");
+	attention_forms();
 	dtype = K_BF16;
 	gpt2_rest_bf16();
 	sum("GPT-2: the rest in bf16, short of the loss");
