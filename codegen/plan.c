@@ -163,6 +163,77 @@ static void json_memories(FILE *f, const CodegenPlan *p, Arena *a)
 	fputs("\n  },\n", f);
 }
 
+/* ---- masks ---- */
+
+/* A mask with a row of keys for each query, and how many attentions read it. */
+typedef struct BigMask { const Value *v; const char *why; int readers; } BigMask;
+typedef struct BigMasks { BigMask *at; int n, cap; } BigMasks;
+
+static BigMasks big_masks(const Module *m, Arena *a)
+{
+	BigMasks list = {0};
+	IR_FOR_OPS(m, SEC_FORWARD, op) {
+		const Value *v = op->kind == OP_ATTENTION ? op_in(op, 3) : NULL;
+		int rank = v ? v->type.rank : 0, i = 0;
+		if (rank < 2 || v->type.dim[rank - 1] == 1 || v->type.dim[rank - 2] == 1)
+			continue;
+		while (i < list.n && list.at[i].v != v)
+			i++;
+		if (i == list.n)
+			vec_push(a, &list, ((BigMask){v, attr_get_str(op->attrs, "why", "nothing else is known of it"), 0}));
+		list.at[i].readers++;
+	}
+	return list;
+}
+
+static void text_masks(FILE *f, const Module *m, Arena *a)
+{
+	BigMasks list = big_masks(m, a);
+	if (list.n)
+		fputs("\nmasks that are kept for each query and key (bytes grow with the square of the length):\n", f);
+	for (int i = 0; i < list.n; i++) {
+		const Value *v = list.at[i].v;
+		fprintf(f, "  %10s  %%%s : %s  %s  read by %d attention%s: %s\n", plan_human(a, type_bytes(&v->type)), v->name,
+			type_str(a, &v->type), str_escape(a, ESCAPE_IR, v->op->loc->node), list.at[i].readers,
+			list.at[i].readers == 1 ? "" : "s", str_escape(a, ESCAPE_IR, list.at[i].why));
+	}
+}
+
+/* Buffers of a size that no op reads: `patterns` has looked at their numbers, and checkpoints have them still. */
+static void text_unread(FILE *f, const Module *m, Arena *a)
+{
+	enum { SMALL = 1 << 20 };
+	PtrMap *used = ptrmap_new(a);
+	bool any = false;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op->sym)
+				ptrmap_put(used, op->sym, op->sym);
+	for (int i = 0; i < m->n_symbols; i++) {
+		Symbol *s = m->symbols[i];
+		if (s->kind != SYM_BUFFER || type_bytes(&s->type) < SMALL || ptrmap_get(used, s))
+			continue;
+		fputs(any ? "" : "\nbuffers that no op reads; they are kept for checkpoints:\n", f);
+		fprintf(f, "  %10s  \"%s\" : %s\n", plan_human(a, type_bytes(&s->type)), str_escape(a, ESCAPE_IR, s->name),
+			type_str(a, &s->type));
+		any = true;
+	}
+}
+
+static void json_masks(FILE *f, const Module *m, Arena *a)
+{
+	BigMasks list = big_masks(m, a);
+	fputs("  \"masks\": [", f);
+	for (int i = 0; i < list.n; i++) {
+		const Value *v = list.at[i].v;
+		fprintf(f, "%s\n    {\"value\": \"%s\", \"type\": \"%s\", \"bytes\": %" PRId64 ", \"node\": \"%s\", "
+			"\"attentions\": %d, \"why\": \"%s\"}", i ? "," : "", v->name, type_str(a, &v->type),
+			type_bytes(&v->type), str_escape(a, ESCAPE_JSON, v->op->loc->node), list.at[i].readers,
+			str_escape(a, ESCAPE_JSON, list.at[i].why));
+	}
+	fputs(list.n ? "\n  ],\n" : "],\n", f);
+}
+
 /* ---- text ---- */
 
 static void text_peak(FILE *f, const CodegenPlan *p, Arena *a)
@@ -192,6 +263,8 @@ void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p)
 		plan_text_collectives(f, &plan);
 	plan_text_memory(f, &plan);
 	text_peak(f, p, a);
+	text_masks(f, m, a);
+	text_unread(f, m, a);
 	text_memories(f, p, a);
 	arena_free(a);
 }
@@ -220,6 +293,7 @@ void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p)
 	fputs("{\n", f);
 	plan_json(f, &plan);
 	json_memories(f, p, a);
+	json_masks(f, m, a);
 	json_peak(f, p, a);
 	fputs("}\n", f);
 	arena_free(a);

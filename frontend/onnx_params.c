@@ -174,8 +174,6 @@ static Value *const_value(Import *im, Weight *w)
 	if (w->made.n)
 		return w->made.at[0].v;
 	Value *v = literal_value(im, w);
-	if (!v && im->d->errors == before)
-		v = onnx_mask_value(im, w);
 	if (v) {
 		vec_push(im->arena, &w->made, ((WeightMade){SYM_DATA, w->as, v}));
 		return v;

@@ -116,9 +116,4 @@ void trainable_check(Import *im);                  /* called after the import: r
 void report_roles(Import *im);                     /* prints a line for each kind of tensor, and every guess */
 void report_print(Import *im, const ParamsPrint *to);
 
-/* ---- onnx_mask.c ---- */
-
-/* For a constant whose last two dims hold a triangle of two values: emits ops that compute it.  Else NULL. */
-Value *onnx_mask_value(Import *im, const Weight *w);
-
 #endif

@@ -231,6 +231,20 @@ void eval_broadcast_strides(const Type *x, const Type *to, int64_t *stride)
 
 enum { EW_MAX_IN = 3 };
 
+bool eval_element(const Op *op, const double *in, double *out)
+{
+	ScalarFn *fn = op->n_in ? eval_scalar_fn(op->kind, op_in(op, op->n_in - 1)->type.dtype) : NULL;
+	DType to = op->out[0]->type.dtype;
+	Scalar s[EW_MAX_IN] = {0};
+	if (!fn || op->n_in > EW_MAX_IN)
+		return false;
+	for (int i = 0; i < op->n_in; i++)
+		s[i] = dtype_is_float(op_in(op, i)->type.dtype) ? (Scalar){.f = in[i]} : (Scalar){.i = (int64_t)in[i]};
+	Scalar y = eval_fit(to, fn(op, s), true);
+	*out = dtype_is_float(to) ? y.f : (double)y.i;
+	return dtype_is_float(to) || fabs(*out) <= 0x1p53;
+}
+
 RULE(ew)
 {
 	ScalarFn *fn = eval_scalar_fn(op->kind, in[op->n_in - 1]->type.dtype);

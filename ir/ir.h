@@ -542,6 +542,9 @@ EvalTensor *eval_value(EvalEnv *e, const Value *v);           /* NULL: not compu
 /* Evaluates v from constants alone (recursively; results are kept).  NULL if v depends on anything else, if an op on
  * the way cannot be evaluated, or if a value on the way has more than max_numel elements. */
 EvalTensor *eval_constant(EvalEnv *e, Value *v, int64_t max_numel);
+/* One element of the result of an elementwise op, rounded to its dtype, from one element of each operand.  Integers are
+ * numbers of at most 2^53 in size; false where the result is none, or where op is no elementwise one. */
+bool eval_element(const Op *op, const double *in, double *out);
 /* Whether eval_constant has given up, because all its evaluations together took too many steps. */
 bool eval_exhausted(const EvalEnv *e);
 typedef bool EvalFn(EvalEnv *e, const Op *op, EvalTensor *const *in, EvalTensor *const *out);

@@ -4,6 +4,7 @@
  * split, whose gradient is one concat. */
 #include "passes/canon/canon.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { IDS_MAX = 1 << 20 };
@@ -305,26 +306,47 @@ Value *canon_pad_nothing(Rewriter *r, Op *op)
 	return type_same_shape(&op->in[0].value->type, &op->out[0]->type) ? op->in[0].value : NULL;
 }
 
+/* Whether positions (an iota of any length) are ids of rows of dim: *first, *first + *step and so on. */
+static bool positions_are_ids(const Value *ids, int64_t dim, int64_t *first, int64_t *step)
+{
+	const Op *op = def_of(ids, OP_IOTA);
+	double start = op ? attr_get_float(op->attrs, "start", 0) : 0, by = op ? attr_get_float(op->attrs, "step", 1) : 0;
+	double n = (double)type_numel(&ids->type), last = start + by * (n - 1);
+	if (!op || n < 1 || type_numel(&ids->type) != ids->type.dim[attr_get_int(op->attrs, "axis", 0)]
+			|| start != floor(start) || by != floor(by) || by == 0)
+		return false;
+	double shift = start < 0 && last < 0 ? (double)dim : 0;
+	*first = (int64_t)(start + shift);
+	*step = n == 1 ? 1 : (int64_t)by;
+	return MIN(start, last) + shift >= 0 && MAX(start, last) + shift < (double)dim;
+}
+
+static bool literals_are_ids(Rewriter *r, Value *ids, int64_t dim, int64_t *first, int64_t *step)
+{
+	EvalTensor *known = match_literal(ids) ? match_constant(r, ids, IDS_MAX) : NULL;
+	int64_t n = known ? type_numel(&ids->type) : 0, last = -1;
+	*step = 1;
+	for (int64_t i = 0; i < n; i++) {
+		int64_t id = known->i[i] < 0 ? known->i[i] + dim : known->i[i];
+		if (id < 0 || id >= dim)
+			return false;
+		*first = i ? *first : id;
+		*step = i == 1 ? id - last : *step;
+		if (i && (id - last != *step || !*step))
+			return false;
+		last = id;
+	}
+	return n > 0;
+}
+
 Value *canon_gather_slice(Rewriter *r, Op *op)
 {
 	Value *x = op->in[0].value, *ids = op->in[1].value;
 	const Type *to = &op->out[0]->type;
 	int axis = axis_of(op);
-	int64_t n = type_numel(&ids->type), dim = x->type.dim[axis];
-	EvalTensor *known = match_literal(ids) ? match_constant(r, ids, IDS_MAX) : NULL;
-	if (!known || n < 1)
+	int64_t n = type_numel(&ids->type), dim = x->type.dim[axis], first = 0, step = 1;
+	if (!positions_are_ids(ids, dim, &first, &step) && !literals_are_ids(r, ids, dim, &first, &step))
 		return NULL;
-	int64_t first = -1, last = -1, step = 1;
-	for (int64_t i = 0; i < n; i++) {
-		int64_t id = known->i[i] < 0 ? known->i[i] + dim : known->i[i];
-		if (id < 0 || id >= dim)
-			return NULL;
-		first = i ? first : id;
-		step = i == 1 ? id - last : step;
-		if (i && (id - last != step || !step))
-			return NULL;
-		last = id;
-	}
 	Range g = everything(&x->type);
 	g.start[axis] = first;
 	g.size[axis] = n;

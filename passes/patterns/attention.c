@@ -5,12 +5,11 @@
  * the number of q's heads.  Two forms are refused, with a note under -v: dropout whose samples lie along the queries or
  * keys, and a finite mask chosen by `where` whose rows may be masked completely, since such a row is uniform in the
  * model but empty in the op. */
-#include "passes/patterns/patterns.h"
+#include "passes/patterns/mask.h"
 
 #include <math.h>
 
-enum { MASK_MAX = 1 << 24, MAX_INNER = 32 };
-static const double MASKED = -1e4; /* an added number at most this large masks the position */
+enum { MAX_INNER = 32 };
 
 typedef struct Attention {
 	Rewriter *r;
@@ -138,7 +137,7 @@ static Value *step_where(Attention *a, Op *op)
 	double low;
 	for (int i = 1; i < 3; i++) {
 		Value *scores = op->in[i].value, *cond = op->in[0].value;
-		if (!match_number(op->in[3 - i].value, &low) || low > MASKED
+		if (!match_number(op->in[3 - i].value, &low) || low > MASK_LOW
 				|| !type_equal(&scores->type, &op->out[0]->type))
 			continue;
 		if (a->scale != 1 || a->softcap != 0)
@@ -271,23 +270,6 @@ static bool fit_shapes(Attention *a)
 
 /* ---- masks ---- */
 
-/* Whether every row of a bool mask keeps at least one position. */
-static bool rows_are_never_empty(Rewriter *r, Value *keep)
-{
-	const EvalTensor *t = match_constant(r, keep, MASK_MAX);
-	if (!t)
-		return false;
-	int64_t n = type_numel(&t->type), row = t->type.rank ? t->type.dim[t->type.rank - 1] : 1;
-	for (int64_t i = 0; i < n; i += row) {
-		bool any = false;
-		for (int64_t k = 0; k < row; k++)
-			any = any || t->i[i + k];
-		if (!any)
-			return false;
-	}
-	return n > 0;
-}
-
 static Value *mask_of(Attention *a, int rank)
 {
 	Builder *b = &a->r->b;
@@ -337,11 +319,11 @@ static Attr *dropout_attrs(const Attention *a, Attr *attrs)
 	return attr_float(m, attrs, "p", attr_get_float(a->dropout->attrs, "p", 0));
 }
 
-static Value *emit_attention(Attention *a)
+static Value *emit_attention(Attention *a, Value *mask)
 {
 	Module *m = a->r->m;
 	const Type *out = &a->root->out[0]->type;
-	Value *in[4] = {a->q, a->k, a->v, mask_of(a, a->scores->out[0]->type.rank)};
+	Value *in[4] = {a->q, a->k, a->v, mask};
 	Attr *attrs = attr_float(m, NULL, "scale", a->scale);
 	attrs = attr_str(m, attr_int(m, attrs, "layout", 0), "empty", a->zero_empty ? "zero" : "nan");
 	if (a->softcap != 0)
@@ -371,11 +353,15 @@ Value *pattern_attention(Rewriter *r, Op *op)
 		pattern_refuse(r, op, what, "the samples of its dropout lie along its queries or keys");
 		return NULL;
 	}
-	if (a.finite && !rows_are_never_empty(r, a.keep)) {
+	if (!pattern_is_closed(r, op, what, a.inner, a.n_inner))
+		return NULL;
+	Value *mask = mask_of(&a, a.scores->out[0]->type.rank);
+	int64_t scores[4] = {a.q->type.dim[0], a.q->type.dim[1], a.q->type.dim[2], a.k->type.dim[2]};
+	if (a.finite && !mask_rows_are_never_empty(r, mask, scores)) {
 		pattern_refuse(r, op, what, "a row may be masked altogether by a finite number, and is uniform then");
 		return NULL;
 	}
-	return pattern_is_closed(r, op, what, a.inner, a.n_inner) ? emit_attention(&a) : NULL;
+	return emit_attention(&a, mask);
 }
 
 /* ---- groups of heads ---- */
@@ -407,92 +393,51 @@ Value *pattern_attention_groups(Rewriter *r, Op *op)
 	return rewrite_again(r, op, op->n_in, (Value *[]){op_in(op, 0), k, v, op_in(op, 3), op_in(op, 4)}, op->attrs);
 }
 
-/* ---- masks that are known ---- */
+/* ---- masks ---- */
 
-typedef enum MaskKind { MASK_UNKNOWN, MASK_OTHER, MASK_NOTHING, MASK_CAUSAL, MASK_CAUSAL_END } MaskKind;
-
-/* 1 = position i may be attended, 0 = it may not, -1 = the number is neither. */
-static int allows(const EvalTensor *t, int64_t i)
+/* Batch, heads, queries and keys of an attention. */
+static void scores_of(const Op *op, int64_t *scores)
 {
-	if (!dtype_is_float(t->type.dtype))
-		return t->i[i] != 0;
-	return t->f[i] == 0 ? 1 : t->f[i] <= MASKED ? 0 : -1;
-}
-
-static MaskKind classify(const EvalTensor *t, int64_t rows, int64_t columns)
-{
-	int64_t n = type_numel(&t->type), plane = rows * columns;
-	bool nothing = true, causal = n % plane == 0 && t->type.rank >= 2
-		&& t->type.dim[t->type.rank - 1] == columns && t->type.dim[t->type.rank - 2] == rows;
-	bool at_end = causal, empty_rows = rows > columns && dtype_is_float(t->type.dtype);
-	for (int64_t i = 0; i < n; i++) {
-		int64_t s = i % columns, q = i / columns % rows;
-		int may = allows(t, i);
-		if (may < 0)
-			return MASK_OTHER;
-		nothing = nothing && may;
-		causal = causal && may == (s <= q);
-		at_end = at_end && may == (s <= q + columns - rows);
-	}
-	return nothing ? MASK_NOTHING : causal ? MASK_CAUSAL : at_end && !empty_rows ? MASK_CAUSAL_END : MASK_OTHER;
-}
-
-static MaskKind mask_kind(Rewriter *r, const Op *op, Value *mask)
-{
+	const int64_t *q = op_in(op, 0)->type.dim, *k = op_in(op, 1)->type.dim;
 	bool swapped = attr_get_int(op->attrs, "layout", 0);
-	int64_t rows = op_in(op, 0)->type.dim[swapped ? 1 : 2], columns = op_in(op, 1)->type.dim[swapped ? 1 : 2];
-	MaskKind kind = (MaskKind)(intptr_t)ptrmap_get(r->memo, mask);
-	if (kind == MASK_UNKNOWN) {
-		const EvalTensor *t = match_constant(r, mask, MASK_MAX);
-		kind = t ? classify(t, rows, columns) : MASK_OTHER;
-		ptrmap_put(r->memo, mask, (void *)(intptr_t)kind);
-	}
-	bool whole = mask->type.rank >= 2 && mask->type.dim[mask->type.rank - 1] == columns
-		&& mask->type.dim[mask->type.rank - 2] == rows;
-	return kind == MASK_NOTHING || whole ? kind : MASK_OTHER;
+	scores[0] = q[0];
+	scores[1] = q[swapped ? 2 : 1];
+	scores[2] = q[swapped ? 1 : 2];
+	scores[3] = k[swapped ? 1 : 2];
 }
 
-/* The attention with `mask` as its remaining mask; kind says what was recognised of the old one. */
-static Value *with_mask(Rewriter *r, Op *op, MaskKind kind, Value *mask)
+/* A limit of a band that holds besides the one that the op has. */
+static Attr *narrowed(Rewriter *r, Attr *attrs, const char *name, bool has, int64_t limit)
 {
-	Attr *attrs = op->attrs;
-	int row = attr_get_int(attrs, "layout", 0) ? 1 : 2;
-	int64_t more = op_in(op, 1)->type.dim[row] - op_in(op, 0)->type.dim[row];
-	if (kind != MASK_NOTHING)
-		attrs = attr_int(r->m, attrs, "right", kind == MASK_CAUSAL_END ? more : 0);
-	return rewrite_again(r, op, 5, (Value *[]){op_in(op, 0), op_in(op, 1), op_in(op, 2), mask, op_in(op, 4)}, attrs);
+	return has ? attr_int(r->m, attrs, name, MIN(limit, attr_get_int(attrs, name, limit))) : attrs;
 }
 
-/* where(c, 0, -inf) and where(c, -inf, 0), added to the scores, are bool masks. */
-static Value *as_bool(Rewriter *r, const Value *mask)
+/* Keeps the op, which says why (NULL: its mask is not large) its mask stays as it is.  This changes no value, so it is
+ * no rewriting. */
+static Value *with_whole_mask(Rewriter *r, Op *op, const char *why)
 {
-	Op *where = def_of(mask, OP_WHERE);
-	if (!where)
-		return NULL;
-	if (match_is(where->in[1].value, 0) && match_is(where->in[2].value, -INFINITY))
-		return where->in[0].value;
-	if (match_is(where->in[1].value, -INFINITY) && match_is(where->in[2].value, 0))
-		return ir_emit1(&r->b, OP_NOT, where->in[0].value);
+	Attr *attrs = attr_without(r->m, op->attrs, 1, (const char *[]){"why"});
+	op->attrs = why ? attr_str(r->m, attrs, "why", why) : attrs;
+	if (why)
+		pattern_refuse(r, op, "a mask of a band, documents and keys", "%s", why);
 	return NULL;
 }
 
 Value *pattern_attention_mask(Rewriter *r, Op *op)
 {
-	Value *mask = op_in(op, 3);
-	bool causal = attr_find(op->attrs, "right");
+	Value *mask = op_in(op, 3), *documents = op_in(op, 4);
+	int64_t scores[4];
+	MaskParts parts;
 	if (!mask)
 		return NULL;
-	MaskKind kind = mask_kind(r, op, mask);
-	if (kind == MASK_NOTHING || (kind != MASK_OTHER && !causal))
-		return with_mask(r, op, kind, NULL);
-	Value *keep = as_bool(r, mask);
-	if (keep)
-		return with_mask(r, op, MASK_NOTHING, keep);
-	Op *and = def_of(mask, OP_AND);
-	for (int i = 0; and && i < 2; i++) {
-		kind = mask_kind(r, op, and->in[i].value);
-		if (kind == MASK_NOTHING || (kind != MASK_OTHER && !causal))
-			return with_mask(r, op, kind, and->in[1 - i].value);
-	}
-	return NULL;
+	scores_of(op, scores);
+	if (!mask_split(r, mask, scores, &parts))
+		return with_whole_mask(r, op, parts.why);
+	if (documents && parts.documents)
+		return with_whole_mask(r, op, "it has documents, and the attention has others already");
+	Attr *attrs = attr_without(r->m, op->attrs, 1, (const char *[]){"why"});
+	attrs = narrowed(r, attrs, "left", parts.has_left, parts.left);
+	attrs = narrowed(r, attrs, "right", parts.has_right, parts.right);
+	return rewrite_again(r, op, 5, (Value *[]){op_in(op, 0), op_in(op, 1), op_in(op, 2), parts.rest,
+		documents ? documents : parts.documents}, attrs);
 }

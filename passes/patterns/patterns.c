@@ -292,6 +292,7 @@ static Value *match_rows(Rewriter *r, Op *op)
 /* These rules lower WORK, too, except the one for groups of heads, which removes a broadcast and so lowers SHAPE. */
 static const Rule rules[] = {
 	{RULE_ANY, "the rows of patterns.def", match_rows},
+	{OP_READ, "data of few bands of diagonals -> comparisons of positions", pattern_banded_data},
 	{OP_MATMUL, "matmul(softmax(matmul(q, k) * scale + mask), v) -> attention", pattern_attention},
 	{OP_ATTENTION, "heads of k and v copied for each query head of a group -> the heads once",
 		pattern_attention_groups},

@@ -31,6 +31,9 @@ bool pattern_is_closed(Rewriter *r, Op *root, const char *what, Op *const *inner
 /* data.c: lets rules evaluate constants that are not in the text: data of the model's file, and buffers that no op
  * writes. */
 PrepareFn patterns_see_data;
+/* Whether the last axis of data in the model's file, which no op writes, holds every element twice: as two halves, or
+ * (pairs) next to each other.  v: a read.  The file is read once, row by row. */
+bool data_is_doubled(Rewriter *r, const Value *v, bool pairs);
 
 /* tables.c: for a table whose last axis holds every angle twice, as two halves or as neighbouring pairs, the table
  * with each angle once; NULL when that cannot be proved. */
@@ -41,5 +44,6 @@ void name_copied_weights(Module *m, const Options *o, Diag *d);
 
 /* Rules for forms that the text of a pattern cannot express. */
 RuleFn pattern_attention, pattern_attention_groups, pattern_attention_mask, pattern_rope, pattern_rope_part;
+RuleFn pattern_banded_data;
 
 #endif

@@ -30,6 +30,8 @@ static bool is_doubled(Rewriter *r, Value *v, bool pairs)
 		bool last = op->kind == OP_GATHER && axis_of(op) == x->type.rank - 1;
 		return !last && last_dim(x) == last_dim(v) && is_doubled(r, x, pairs);
 	}
+	if (op->kind == OP_READ)
+		return data_is_doubled(r, v, pairs);
 	const EvalTensor *known = match_constant(r, v, TABLE_MAX);
 	return known && has_equal_partners(known, pairs);
 }

@@ -170,6 +170,9 @@ void rewrite_module(Module *m, Diag *d, int n_sets, const RuleSet *sets, Prepare
 		prepare(&r);
 	while (sweep(&r, n_sets, sets))
 		;
+	if (eval_exhausted(r.env))
+		diag_note(d, ir_where(m, (TextPlace){0}), "its constants take too long to compute while "
+			"compiling: each step computes the others, and no pattern that asks for their numbers is recognised");
 	arena_free(r.scratch);
 }
 

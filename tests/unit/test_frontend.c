@@ -172,30 +172,6 @@ static void test_constant_condition(void)
 	loaded_free(&l);
 }
 
-static void test_causal_mask(void)
-{
-	float mask[64];
-	for (int i = 0; i < 64; i++)
-		mask[i] = i % 8 <= i / 8 ? 0 : -INFINITY;
-	OnnxText *m = model_new();
-	model_input(m, "x", 1, "4,2,8,8");
-	model_floats(m, "val_1", "1,1,8,8", 64, mask);
-	model_op(m, "a", "Add", "x,val_1", "y");
-	model_output(m, "y");
-	Loaded l = good(m, NULL);
-	CU_ASSERT_EQUAL(count_ops(l.m, OP_READ), 0);
-	CU_ASSERT_EQUAL(count_ops(l.m, OP_IOTA), 2);
-	Arena *a = arena_new();
-	EvalEnv *e = eval_new(l.m, a);
-	const Op *add = find_op(l.m, OP_ADD);
-	EvalTensor *t = eval_constant(e, op_in(add, 1), 64);
-	CU_ASSERT_PTR_NOT_NULL_FATAL(t);
-	for (int i = 0; i < 64; i++)
-		CU_ASSERT(t->f[i] == (double)mask[i]);
-	arena_free(a);
-	loaded_free(&l);
-}
-
 /* Long tables of positions, and of one number, are not stored. */
 static void test_long_tables(void)
 {
@@ -458,7 +434,6 @@ void suite_frontend(void)
 		{"functions that double", test_doubling_functions},
 		{"an error in functions that double", test_error_in_doubling_functions},
 		{"a batch norm called twice", test_batch_norm_twice},
-		{"stored causal masks", test_causal_mask},
 		{"long tables", test_long_tables},
 		{"batch norm", test_batch_norm},
 		{"dropout", test_dropout},

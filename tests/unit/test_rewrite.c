@@ -37,14 +37,21 @@ static double noise(const char *name, int64_t i)
 	return (double)(h >> 11) / (double)(1ull << 52) - 1; /* -1 .. 1 */
 }
 
-/* The only contents of files here are bools. */
+/* The only contents of files here are bools and f32. */
 static void bind_file(EvalEnv *e, const Symbol *s)
 {
 	EvalTensor t = eval_alloc(e, s->type);
 	FILE *f = fopen(s->src.file, "rb");
-	CU_ASSERT_FATAL(f && s->type.dtype == DT_BOOL);
-	for (int64_t i = 0, n = type_numel(&s->type); i < n; i++)
-		t.i[i] = getc(f);
+	CU_ASSERT_FATAL(f && (s->type.dtype == DT_BOOL || s->type.dtype == DT_F32));
+	for (int64_t i = 0, n = type_numel(&s->type); i < n; i++) {
+		float x = 0;
+		if (s->type.dtype == DT_BOOL)
+			t.i[i] = getc(f);
+		else
+			CU_ASSERT_FATAL(fread(&x, sizeof(x), 1, f) == 1);
+		if (s->type.dtype == DT_F32)
+			t.f[i] = (double)x;
+	}
 	fclose(f);
 	eval_bind(e, s, t);
 }
