@@ -212,7 +212,7 @@ bool schedule_apply(Module *m, const char *path, Diag *d);
 /* schedule/events.c: sets numbers and streams of collectives, and adds an event where their order needs one that no
  * other event implies.  Old events are removed.  Call it when everything but the events is in its final order. */
 void schedule_events(Module *m);
-/* Gives each flat gradient the lowest slot that is free from its zero_gaps to the wait of its reduce. */
+/* Gives each flat gradient a slot that is free from its zero_gaps to the wait of its reduce. */
 void schedule_grad_slots(Module *m);
 
 /* expand.c: the result of a batch norm with the given mean and variance, made of elementwise ops. */

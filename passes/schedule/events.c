@@ -7,7 +7,7 @@
  *
  * A stream runs in order, so the ops that a collective must not overtake are given by one point of compute; the
  * collective needs an event only if that point lies behind those of all earlier collectives of its stream. */
-#include "passes/passes.h"
+#include "passes/schedule/slots.h"
 
 /* ---- old events are reused in order, so that the same schedule prints the same text ---- */
 
@@ -241,24 +241,32 @@ static Op **last_waits(const Module *m, Arena *a)
 	return end;
 }
 
+static int64_t gradient_bytes(const Unit *u)
+{
+	int64_t sum = 0;
+	for (int f = 0; f < u->n_flats; f++)
+		sum += u->flat[f].trainable ? u->flat[f].numel * dtype_info[u->flat[f].grad].bytes : 0;
+	return sum;
+}
+
 void schedule_grad_slots(Module *m)
 {
 	Arena *a = arena_new();
 	Op **ends = last_waits(m, a);
-	int64_t *busy_until = NEW_N(a, int64_t, MAX(m->n_units, 1)), n_slots = 0;
+	VEC(Op *) begin = {0};
+	VEC(SlotLife) lives = {0};
 	Program step = {.first = SEC_FORWARD, .last = SEC_UPDATE};
 	number_ops(m, &step);
 	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
 		IR_FOR_OPS(m, s, op) {
 			const Op *end = op->kind == OP_ZERO_GAPS ? ends[op->unit->index] : NULL;
-			int64_t k = 0;
 			if (!end)
 				continue;
-			while (k < n_slots && busy_until[k] > op->order)
-				k++;
-			n_slots = MAX(n_slots, k + 1);
-			busy_until[k] = end->order;
-			op->attrs = attr_int(m, op->attrs, "slot", k);
+			vec_push(a, &begin, op);
+			vec_push(a, &lives, ((SlotLife){op->order, end->order, gradient_bytes(op->unit), -1}));
 		}
+	slots_assign(lives.at, lives.n, a);
+	for (int i = 0; i < begin.n; i++)
+		begin.at[i]->attrs = attr_int(m, begin.at[i]->attrs, "slot", lives.at[i].slot);
 	arena_free(a);
 }

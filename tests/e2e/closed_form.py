@@ -33,9 +33,10 @@ if strategy == "no_shard" or strategy == "oss" or split == 1 and not owned or wo
     want["gradients"], got["gradients"] = 4 * whole, memory["gradients"]
 want = {k: v for k, v in want.items() if v is not None}
 sums = plan["step"]["sums"]
-counts = {"full_shard": {"all_gather": 2 * LAYERS + 1, "reduce_scatter": LAYERS + 1},
+gathers = 2 * LAYERS - 1  # the last two blocks and the root once: nothing is gathered between forward and backward
+counts = {"full_shard": {"all_gather": gathers, "reduce_scatter": LAYERS + 1},
           "shard_grad_op": {"all_gather": LAYERS + 1, "reduce_scatter": LAYERS + 1},
-          "hybrid_shard": {"all_gather": 2 * LAYERS + 1, "reduce_scatter": LAYERS + 1,
+          "hybrid_shard": {"all_gather": gathers, "reduce_scatter": LAYERS + 1,
                            "all_reduce_shards": LAYERS + 1},
           "no_shard": {"all_reduce": LAYERS + 1}}.get(strategy)
 if counts is None:
