@@ -20,7 +20,7 @@ enum { MAX_DEPTH = 64, NO_BLOCK = -1, NOT_READ = -2 }; /* deeper names are cut: 
 typedef struct Readers {
 	const char *common;  /* the common scope of all readers; NULL: there is none */
 	const char *scope, *other; /* scopes of the first reader and of one in another scope (NULL: none) */
-	int first, block;
+	int first, last, block;
 } Readers;
 
 typedef struct Finder {
@@ -57,6 +57,7 @@ static void note_reader(Finder *f, Readers *r, const Op *op)
 	int block = f->blocks && op->n_out ? f->blocks->of_value[op->out[0]->id] : NO_BLOCK;
 	bool earlier = (int)op->order < r->first;
 	r->first = MIN(r->first, (int)op->order);
+	r->last = MAX(r->last, (int)op->order);
 	r->block = r->block == NOT_READ || r->block == block ? block : NO_BLOCK;
 	if (!r->common) {
 		r->common = r->scope = scope;
@@ -239,13 +240,16 @@ static void plant(const Finder *f, Planter *p, const PtrMap *left_out, bool by_b
 		Home *h = NEW(p->a, Home);
 		h->node = node_get(p, home_of(f, s, r, by_names, by_blocks));
 		h->first = r->first;
+		h->last = r->last;
 		h->module = r->other ? r->scope : NULL;
 		h->other = r->other;
 		h->node->has_own = h->node->has_own || !r->other;
 		vec_push(p->a, &h->node->own, s);
 		ptrmap_put(p->t->home, s, h);
-		for (TreeNode *n = h->node; n; n = n->parent)
+		for (TreeNode *n = h->node; n; n = n->parent) {
 			n->first = MIN(n->first, r->first);
+			n->last = MAX(n->last, r->last);
+		}
 	}
 }
 

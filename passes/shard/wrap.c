@@ -152,12 +152,59 @@ bool wrap_parse(const Options *o, Wrap *out, Arena *a, Diag *d)
 
 /* ---- choosing units of the tree ---- */
 
+static bool has_policy(const Wrap *w, WrapKind kind)
+{
+	for (int i = 0; i < w->policies.n; i++)
+		if (w->policies.at[i].kind == kind)
+			return true;
+	return false;
+}
+
 typedef struct Chooser {
 	const Wrap *w;
 	regex_t *re;         /* by policy, for WRAP_SCOPE */
 	int *matched;        /* by policy: number of modules that it matched */
 	int *left;           /* by policy: number of those with parameters that no inner unit holds */
+	int64_t large;       /* elements of a module that is large beside the blocks; 0 = there are no blocks */
+	VEC(int) block;      /* first uses of the blocks */
 } Chooser;
+
+/* ---- modules beside the blocks ---- */
+
+static int64_t elements_in(const TreeNode *n)
+{
+	int64_t sum = 0;
+	for (int i = 0; i < n->child.n; i++)
+		sum += elements_in(n->child.at[i]);
+	for (int i = 0; i < n->own.n; i++)
+		sum += type_numel(&n->own.at[i]->type);
+	return sum;
+}
+
+/* Lists the blocks in n and marks the modules beside them; returns whether there are blocks in n.  A module with half
+ * as many elements as the largest block is large. */
+static bool find_beside(Chooser *c, TreeNode *n, Arena *a)
+{
+	bool holds = n->block;
+	if (n->block) {
+		c->large = MAX(c->large, MAX(elements_in(n) / 2, 1));
+		vec_push(a, &c->block, n->first);
+	}
+	for (int i = 0; i < n->child.n && !n->block; i++)
+		holds = find_beside(c, n->child.at[i], a) || holds;
+	n->beside = !holds;
+	return holds;
+}
+
+/* Whether a block begins while the module is in use: gathered for so long it would be no better off than in the
+ * root. */
+static bool spans_block(const Chooser *c, const TreeNode *n)
+{
+	for (int i = 0; i < c->block.n; i++)
+		if (n->first < c->block.at[i] && c->block.at[i] <= n->last)
+			return true;
+	return false;
+}
 
 /* Whether n is a list of modules ("h" of "h.0", "h.1").  A list is never called, so size never wraps it (F14 of
  * docs/compatibility.md). */
@@ -171,11 +218,19 @@ static bool is_list(const TreeNode *n)
 	return n->child.n && !n->own.n;
 }
 
+/* Whether a module beside the blocks (an embedding table, a head) is gathered better as a unit of its own, for as long
+ * as it is read, than with the root, for the whole step. */
+static bool is_large(const Chooser *c, const TreeNode *n, int64_t left)
+{
+	return n->beside && c->large && left >= c->large && n->first != FIRST_USE_NEVER && !is_list(n)
+		&& !spans_block(c, n);
+}
+
 static bool wants(const Chooser *c, int policy, const TreeNode *n, int64_t left)
 {
 	const WrapPolicy *p = &c->w->policies.at[policy];
 	switch (p->kind) {
-	case WRAP_BLOCK: return n->block;
+	case WRAP_BLOCK: return n->block || is_large(c, n, left);
 	case WRAP_EACH: return n->has_own;
 	case WRAP_SIZE: return left >= p->n && !is_list(n);
 	case WRAP_SCOPE: return pattern_matches(&c->re[policy], n->name);
@@ -197,6 +252,7 @@ static int64_t choose_units(Chooser *c, TreeNode *n)
 	for (int p = 0; p < c->w->policies.n; p++) {
 		if (!wants(c, p, n, left))
 			continue;
+		n->large = !chosen && c->w->policies.at[p].kind == WRAP_BLOCK && !n->block;
 		chosen = true;
 		c->matched[p]++;
 		c->left[p] += left > 0;
@@ -331,6 +387,8 @@ static bool choose(const Wrap *w, ModuleTree *t, Arena *a, Diag *d)
 	for (int p = 0; p < n; p++)
 		if (w->policies.at[p].kind == WRAP_SCOPE && !pattern_compile(&c.re[p], w->policies.at[p].argument, "--wrap", d))
 			return false;
+	if (has_policy(w, WRAP_BLOCK))
+		find_beside(&c, t->root, a);
 	choose_units(&c, t->root);
 	bool ok = check_matches(&c, t, a, d);
 	for (int p = 0; p < n; p++)
@@ -352,9 +410,50 @@ static void add_groups(TreeNode *n, Groups *out, Arena *a)
 	vec_push(a, out, ((Group){.name = n->parent ? n->name : "root", .strategy = STRATEGY_UNSET, .owner = -1}));
 }
 
-/* Puts each parameter into the innermost unit around its module. */
+typedef VEC(TreeNode *) Nodes;
+
+static int compare_nodes(const void *x, const void *y)
+{
+	const TreeNode *a = *(TreeNode *const *)x, *b = *(TreeNode *const *)y;
+	return a->first != b->first ? (a->first > b->first) - (a->first < b->first) : a->group - b->group;
+}
+
+/* The units of blocks and of large modules beside them in the order of use; none if nothing is large. */
+static Nodes nodes_in_order(const ModuleTree *t, Arena *a)
+{
+	Nodes units = {0};
+	bool large = false;
+	for (int i = 0; i < t->nodes.n; i++) {
+		TreeNode *n = t->nodes.at[i];
+		large = large || (n->unit && n->large);
+		if (n->unit && n->parent)
+			vec_push(a, &units, n);
+	}
+	if (units.n)
+		qsort(units.at, (size_t)units.n, sizeof(*units.at), compare_nodes);
+	return large ? units : (Nodes){0};
+}
+
+/* The large module beside the blocks that is used directly behind (or else in front of) a parameter of the root, which
+ * is gathered with it: a norm in front of the head is not gathered alone.  NULL: it stays in the root. */
+static TreeNode *neighbour(const Nodes *units, const Home *h)
+{
+	int next = 0;
+	while (next < units->n && units->at[next]->first <= h->first)
+		next++;
+	TreeNode *behind = next < units->n ? units->at[next] : NULL, *before = next ? units->at[next - 1] : NULL;
+	if (h->module || h->first == FIRST_USE_NEVER)
+		return NULL;
+	if (behind && behind->large && h->last <= behind->last)
+		return behind;
+	return before && before->large && (!behind || h->last < behind->first) ? before : NULL;
+}
+
+/* Puts each parameter into the innermost unit around its module, or what is left beside a large module into its
+ * unit. */
 static void fill_groups(Module *m, const ModuleTree *t, Groups *out, Arena *a, Diag *d)
 {
+	Nodes units = nodes_in_order(t, a);
 	for (int i = 0; i < m->n_symbols; i++) {
 		Symbol *s = m->symbols[i];
 		const Home *h = ptrmap_get(t->home, s);
@@ -363,12 +462,19 @@ static void fill_groups(Module *m, const ModuleTree *t, Groups *out, Arena *a, D
 		const TreeNode *n = h->node;
 		while (!n->unit)
 			n = n->parent;
+		const TreeNode *beside = n->parent ? NULL : neighbour(&units, h);
+		n = beside ? beside : n;
 		Group *g = &out->at[n->group];
 		vec_push(a, &g->params, s);
 		if (h->module)
 			diag_info(d, s->name, "is used by %s; it belongs to their lowest common unit, %s", users_text(h, a),
 				g->name);
+		if (beside)
+			diag_info(d, s->name, "is gathered with unit %s, which is read next to it", g->name);
 	}
+	for (int i = 0; i < units.n; i++)
+		if (units.at[i]->large)
+			diag_info(d, units.at[i]->name, "is a unit of its own: it lies beside the blocks and is large beside them");
 }
 
 static void drop_empty(Groups *g)
@@ -431,14 +537,6 @@ static bool groups_of_file(Module *m, const Wrap *w, const ModuleTree *t, Groups
 			vec_push(a, &root.params, m->symbols[i]);
 	vec_push(a, out, root);
 	return true;
-}
-
-static bool has_policy(const Wrap *w, WrapKind kind)
-{
-	for (int i = 0; i < w->policies.n; i++)
-		if (w->policies.at[i].kind == kind)
-			return true;
-	return false;
 }
 
 bool wrap_groups(Module *m, const Wrap *w, const PtrMap *left_out, Groups *out, Arena *a, Diag *d)

@@ -30,7 +30,9 @@ typedef struct TreeNode {
 	bool has_own;        /* some of them are not tied */
 	bool block;          /* a repeated block */
 	bool unit;           /* wrap.c: the policies chose it; the root always is one */
-	int first;           /* first use of a parameter in it */
+	bool beside;         /* wrap.c: it holds no block and lies in none */
+	bool large;          /* wrap.c: a unit because it is large beside the blocks */
+	int first, last;     /* first and last use of a parameter in it */
 	int group;           /* wrap.c: its index among the groups */
 } TreeNode;
 
@@ -38,7 +40,7 @@ typedef struct TreeNode {
 typedef struct Home {
 	TreeNode *node;      /* the module that holds it; for a tied one the lowest common module */
 	const char *module, *other; /* tied: two modules that use it, else NULL */
-	int first;           /* position of its first use, FIRST_USE_NEVER */
+	int first, last;     /* positions of its first and last use; FIRST_USE_NEVER, 0 */
 } Home;
 
 typedef struct ModuleTree {
