@@ -10,6 +10,7 @@
 #include "ckpt/ckpt.h"
 #include "codegen/codegen.h"
 #include "frontend/frontend.h"
+#include "hints.h"
 #include "options.h"
 #include "passes/passes.h"
 #include "run.h"
@@ -218,9 +219,11 @@ static bool print_ir(const Variants *v, const Module *shown, const Options *o, D
 	return file_flush_stdout(d);
 }
 
-/* Prints the plan; after compiling without its collectives. */
-static void print_plan(Module *m, const Variants *v, const Options *o, Arena *a)
+/* Prints the plan; after compiling without its collectives and hints. */
+static void print_plan(Module *m, const Variants *v, const Options *o, const Restart *start, Arena *a)
 {
+	CodegenHint hint[HINTS_MAX];
+	LayoutMemory memory = pipeline_memory(v, o);
 	Communicator comm = o->sharding.comm;
 	MemoryPeak peak = memory_peak(m, a);
 	LayoutRank who = memory_rank(o);
@@ -230,7 +233,8 @@ static void print_plan(Module *m, const Variants *v, const Options *o, Arena *a)
 	who.rank = layout_rank_most(&layout, &who);
 	CodegenPlan plan = {.layout = &layout, .who = who, .comm = comm_info[comm].text, .brief = !is_plan(o),
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,
-		.n_largest = peak.n, .variants = v->of[VARIANT_FIRST] ? v : NULL};
+		.n_largest = peak.n, .hint = hint,
+		.n_hints = is_plan(o) ? hints_find(start, o, v->of[VARIANT_ONLY]->sync, &memory, hint) : 0, .variants = v->of[VARIANT_FIRST] ? v : NULL};
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 }
 
@@ -454,9 +458,42 @@ static bool check_hook(const Options *o, const Hook *hook, Diag *d)
 	return false;
 }
 
+/* Whether micro-batches may be reduced one by one for the sake of --memory-limit: the user did not say when, and
+ * nothing that was shown of the other plan would be wrong. */
+static bool may_reduce_each(const Options *o, const PipelineView *view)
+{
+	bool shows = view->stop_after || view->dump_dir || view->print_after || view->print_changed || view->check;
+	return options_many(o) && o->memory.memory_limit && !o->given.sync && !shows && !o->sharding.schedule_in
+		&& !o->graph.comm_hook && !o->precision.keep_low_precision_grads;
+}
+
+/* Plans steps that keep whole gradients over micro-batches and, where these are above --memory-limit, steps that keep
+ * the reduced parts. */
+static bool build_within_limit(Variants *v, const Options *o, const PipelineView *view, Diag *d)
+{
+	Options unlimited = *o;
+	unlimited.memory.memory_limit = 0;
+	if (!pipeline_fork(v->of[VARIANT_ONLY], &unlimited, view, SYNC_LAST, shown_variant(o), v, d))
+		return false;
+	int64_t last = pipeline_memory(v, o).total;
+	if (last <= o->memory.memory_limit)
+		return true;
+	pipeline_free(v);
+	d->quiet = true; /* notes and warnings were said before */
+	bool ok = pipeline_again(view->restart, o, SYNC_EVERY, v, d);
+	d->quiet = false;
+	if (ok)
+		diag_note(d, "--sync", "every is taken, in which each micro-batch is reduced: with last, which keeps whole "
+			"gradients between them, the plan needs %lld bytes and --memory-limit is %lld", (long long)last,
+			(long long)o->memory.memory_limit);
+	return ok;
+}
+
 /* Builds the modules of a step: `only` alone, or all variants. */
 static bool build(Variants *v, const Options *o, const PipelineView *view, Diag *d)
 {
+	if (may_reduce_each(o, view))
+		return build_within_limit(v, o, view, d);
 	if (options_many(o))
 		return pipeline_fork(v->of[VARIANT_ONLY], o, view, sync_of(o), shown_variant(o), v, d);
 	return pipeline_run(v->of[VARIANT_ONLY], o, view, o->what.passes, d);
@@ -483,6 +520,8 @@ static int compile(Options *o, Arena *a, Diag *d)
 		.print_after = show->print_after, .print_changed = show->print_changed,
 		.check = show->check_passes ? &report : NULL, .out = stdout};
 	bool ir = prints_ir(o);
+	Restart start = {.arena = a};
+	view.restart = is_plan(o) || may_reduce_each(o, &view) ? &start : NULL;
 	if (!ir && !o->what.output && !is_plan(o) && !options_infer(o)) {
 		diag_error(d, "shardc", "say where the program goes: -o PATH, or --emit=ir (see shardc --help)");
 		return EXIT_USAGE;
@@ -509,7 +548,7 @@ static int compile(Options *o, Arena *a, Diag *d)
 	else if (!status && !plans)
 		status = runs ? run(m, o, d) : emit(&v, o, d);
 	if (!status && !ir && !runs)
-		print_plan(m, &v, o, a);
+		print_plan(m, &v, o, &start, a);
 	pipeline_free(&v);
 	return status;
 }

@@ -40,6 +40,12 @@ bool codegen_multiplies(const CodegenTarget *t, DType dtype, Diag *d);
 
 /* ---- plan.c ---- */
 
+/* An option that would take memory away, by a plan that was made with it. */
+typedef struct CodegenHint {
+	const char *option, *what; /* "--remat=block"; what happens then */
+	int64_t saves, total;      /* bytes */
+} CodegenHint;
+
 /* What `shardc plan` prints: units, collectives, memory by category, the op at the peak of the activation arena and
  * the largest values that are live there.  The numbers come from pass memory and base/layout. */
 typedef struct CodegenPlan {
@@ -52,6 +58,8 @@ typedef struct CodegenPlan {
 	const Value *const *largest;
 	const int64_t *largest_bytes;
 	int n_largest;
+	const CodegenHint *hint;
+	int n_hints;
 	const Variants *variants; /* several micro-batches: their memory is printed too; NULL = one */
 } CodegenPlan;
 void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p);

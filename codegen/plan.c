@@ -254,6 +254,15 @@ static void text_peak(FILE *f, const CodegenPlan *p, Arena *a)
 	}
 }
 
+static void text_hints(FILE *f, const CodegenPlan *p, Arena *a)
+{
+	if (p->n_hints)
+		fputs("\nless memory, planned with each option alone\n", f);
+	for (int i = 0; i < p->n_hints; i++)
+		fprintf(f, "  %-24s saves %10s, total %10s  %s\n", p->hint[i].option, plan_human(a, p->hint[i].saves),
+			plan_human(a, p->hint[i].total), p->hint[i].what);
+}
+
 void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p)
 {
 	Arena *a = arena_new();
@@ -266,6 +275,7 @@ void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p)
 	text_masks(f, m, a);
 	text_unread(f, m, a);
 	text_memories(f, p, a);
+	text_hints(f, p, a);
 	arena_free(a);
 }
 
@@ -286,6 +296,15 @@ static void json_peak(FILE *f, const CodegenPlan *p, Arena *a)
 	fputs(p->n_largest ? "\n  ]}\n" : "]}\n", f);
 }
 
+static void json_hints(FILE *f, const CodegenPlan *p)
+{
+	fputs("  \"hints\": [", f);
+	for (int i = 0; i < p->n_hints; i++)
+		fprintf(f, "%s\n    {\"option\": \"%s\", \"saves\": %" PRId64 ", \"total\": %" PRId64 "}", i ? "," : "",
+			p->hint[i].option, p->hint[i].saves, p->hint[i].total);
+	fputs(p->n_hints ? "\n  ],\n" : "],\n", f);
+}
+
 void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p)
 {
 	Arena *a = arena_new();
@@ -294,6 +313,7 @@ void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p)
 	plan_json(f, &plan);
 	json_memories(f, p, a);
 	json_masks(f, m, a);
+	json_hints(f, p);
 	json_peak(f, p, a);
 	fputs("}\n", f);
 	arena_free(a);

@@ -32,6 +32,13 @@ extern const int pass_count;
 int pass_index(const char *name);                          /* index in pass_info; -1: no such pass */
 bool pass_is_among(const char *names, const char *name);   /* names: comma-separated */
 
+/* A module as it was before the first pass that options of precision, memory and sharding change. */
+typedef struct Restart {
+	Arena *arena;              /* set by the caller */
+	const char *file, *text;   /* NULL: no pass of the rest was run */
+	const char *passes;        /* the rest, comma-separated */
+} Restart;
+
 /* What pipeline_run shows while it runs. */
 typedef struct PipelineView {
 	const char *stop_after;    /* pass name or NULL */
@@ -40,6 +47,7 @@ typedef struct PipelineView {
 	bool print_changed;
 	struct CheckReport *check; /* checks every pass and reports the first difference here; NULL = off */
 	FILE *out;
+	Restart *restart;          /* NULL = not wanted */
 } PipelineView;
 
 /* Runs all of passes.def and verifies the module after each pass.  If names is not NULL, runs only those passes
@@ -61,6 +69,10 @@ typedef struct CheckReport {
 bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
 	Diag *d);
 void pipeline_free(Variants *v);
+/* Plans the module again, with other options and without showing anything; false after messages. */
+bool pipeline_again(const Restart *r, const Options *o, Sync sync, Variants *out, Diag *d);
+/* What the rank that needs most maps, for a step of one micro-batch or, where they may be several, of any number. */
+LayoutMemory pipeline_memory(const Variants *v, const Options *o);
 /* Whether a program for the target of o can be made of a PLAN that was read from `file`, as it is, within
  * --memory-limit; false after messages. */
 bool pipeline_accept(const Variants *v, const Options *o, Diag *d);

@@ -159,6 +159,20 @@ static bool run_one(Module *m, const PassInfo *p, bool from_text, const Options 
 	return true;
 }
 
+/* The first pass that an option of precision, memory or sharding changes. */
+static void keep_restart(Restart *r, const Module *m, const PassVec *todo, int i)
+{
+	Buf rest = {0};
+	if (todo->at[i]->run != pass_precision)
+		return;
+	for (int k = i; k < todo->n; k++)
+		buf_printf(&rest, "%s%s", k > i ? "," : "", todo->at[k]->name);
+	r->file = arena_strdup(r->arena, m->file ? m->file : m->name);
+	r->text = ir_text(m, r->arena);
+	r->passes = arena_strdup(r->arena, rest.at);
+	buf_free(&rest);
+}
+
 /* Runs passes [first, end) of the list, or up to `stop`. */
 static bool run_some(Module *m, const Options *o, const PassVec *todo, int first, int end, const PassInfo *stop,
 	bool from_text, Show *show, Diag *d)
@@ -168,6 +182,8 @@ static bool run_some(Module *m, const Options *o, const PassVec *todo, int first
 		return false;
 	for (int i = first; i < end; i++) {
 		const PassInfo *p = todo->at[i];
+		if (show->view->restart)
+			keep_restart(show->view->restart, m, todo, i);
 		bool ok = run_one(m, p, from_text, o, show->check, d);
 		bool whole = ok || (show->view->check && show->view->check->differs);
 		bool changed = whole && text_changed(show, m);
@@ -260,20 +276,31 @@ static bool check_slots(const Variants *v, const char *where, Diag *d)
 	return same;
 }
 
+LayoutMemory pipeline_memory(const Variants *v, const Options *o)
+{
+	Arena *a = arena_new();
+	LayoutModel one = memory_layout(v->of[VARIANT_ONLY], a);
+	LayoutRank who = memory_rank(o);
+	memory_complete(&one, v->of[VARIANT_ONLY], o);
+	LayoutMemory sum = layout_memory_most(&one, &who), more = sum;
+	if (v->of[VARIANT_FIRST]) {
+		LayoutModel several = memory_join(v, true, a);
+		memory_complete(&several, v->of[VARIANT_ONLY], o);
+		more = layout_memory_most(&several, &who);
+	}
+	arena_free(a);
+	return more.total > sum.total ? more : sum;
+}
+
 /* Checks the memory that is mapped for steps of several micro-batches against --memory-limit. */
 static bool check_limit(const Variants *v, const Options *o, Diag *d)
 {
-	Arena *a = arena_new();
-	LayoutModel l = memory_join(v, true, a);
-	LayoutRank who = memory_rank(o);
-	memory_complete(&l, v->of[VARIANT_ONLY], o);
-	int64_t total = layout_memory_most(&l, &who).total;
+	int64_t total = pipeline_memory(v, o).total;
 	bool fits = !o->memory.memory_limit || total <= o->memory.memory_limit;
 	if (!fits)
 		diag_error(d, "--memory-limit", "steps of several micro-batches need %lld bytes at %lld rank(s), the limit is "
-			"%lld (shardc plan --accum=many shows what of)", (long long)total, (long long)who.world,
+			"%lld (shardc plan --accum=many shows what of)", (long long)total, (long long)memory_rank(o).world,
 			(long long)o->memory.memory_limit);
-	arena_free(a);
 	return fits;
 }
 
@@ -328,19 +355,20 @@ bool pipeline_accept(const Variants *v, const Options *o, Diag *d)
 
 /* ---- steps of several micro-batches ---- */
 
-bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
-	Diag *d)
+/* names: of the passes, NULL = all. */
+static bool fork_passes(Module *m, const Options *o, const PipelineView *v, const char *names, Sync sync, Variant shown,
+	Variants *out, Diag *d)
 {
 	Show show = {.view = v, .scratch = arena_new(), .check = v->check ? check_new(v->check) : NULL};
 	PassVec todo = {0}, stop = {0};
 	int fork = 0;
-	bool ok = prepare(&show, m, &todo, &stop, NULL, d);
+	bool ok = prepare(&show, m, &todo, &stop, names, d);
 	while (fork < todo.n && todo.at[fork]->from < LEVEL_SHARD && todo.at[fork]->to < LEVEL_SHARD)
 		fork++;
 	const PassInfo *last = stop.n ? stop.at[0] : NULL;
 	ok = ok && ir_verify(m, NULL, d) && run_some(m, o, &todo, 0, fork, last, false, &show, d);
 	*out = (Variants){.of[VARIANT_ONLY] = m};
-	bool ended = false;
+	bool ended = false, quiet = d->quiet;
 	for (int i = 0; i < fork; i++)
 		ended = ended || todo.at[i] == last;
 	for (int k = VARIANT_FIRST; k <= VARIANT_LAST && ok && !ended; k++)
@@ -349,16 +377,34 @@ bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync
 	for (int k = VARIANT_ONLY; k <= VARIANT_LAST && ok && !ended; k++) {
 		show.variant = k == VARIANT_ONLY ? NULL : variant_text[k];
 		show.quiet = k != (int)shown;
-		d->quiet = k != VARIANT_ONLY; /* notes about one variant hold for all */
+		d->quiet = quiet || k != VARIANT_ONLY; /* notes about one variant hold for all */
 		Options mine = *o;
 		mine.sharding.schedule_in = k == (int)shown ? o->sharding.schedule_in : NULL; /* describes one variant */
 		ok = run_some(out->of[k], &mine, &todo, fork, todo.n, last, false, &show, d);
 	}
-	d->quiet = false;
+	d->quiet = quiet;
 	if (ok && !ended && out->of[VARIANT_LAST]->level == LEVEL_PLAN)
 		ok = check_slots(out, "--schedule-in", d) && check_limit(out, o, d);
 	finish(&show, d);
 	return ok;
+}
+
+bool pipeline_fork(Module *m, const Options *o, const PipelineView *v, Sync sync, Variant shown, Variants *out,
+	Diag *d)
+{
+	return fork_passes(m, o, v, NULL, sync, shown, out, d);
+}
+
+bool pipeline_again(const Restart *r, const Options *o, Sync sync, Variants *out, Diag *d)
+{
+	PipelineView silent = {0};
+	Module *m = ir_parse(r->file, r->text, d);
+	*out = (Variants){.of[VARIANT_ONLY] = m};
+	if (!m)
+		return false;
+	m->text = NULL; /* the user has not seen it */
+	return options_many(o) ? fork_passes(m, o, &silent, r->passes, sync, VARIANT_LAST, out, d)
+		: pipeline_run(m, o, &silent, r->passes, d);
 }
 
 void pipeline_free(Variants *v)

@@ -54,7 +54,8 @@ static void list_gathers(Placer *p)
 			op->order = n++;
 			Op *issue = op->kind == OP_WAIT && op->n_in ? op_in(op, 0)->op : NULL;
 			if (issue && issue->kind == OP_ALL_GATHER && (int)issue->section == s)
-				vec_push(p->a, &p->g, ((Gather){.issue = issue, .wait = op, .reshard = ir_user(op->out[0], OP_RESHARD)}));
+				vec_push(p->a, &p->g, ((Gather){.issue = issue, .wait = op,
+					.reshard = ir_user(op->out[0], OP_RESHARD)}));
 		}
 	}
 }

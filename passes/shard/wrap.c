@@ -226,13 +226,15 @@ static bool is_large(const Chooser *c, const TreeNode *n, int64_t left)
 		&& !spans_block(c, n);
 }
 
+/* By size, a repeated block of which inner units have taken a part is a unit too, however little is left of it: what is
+ * left of all blocks would be a root that grows with their number. */
 static bool wants(const Chooser *c, int policy, const TreeNode *n, int64_t left)
 {
 	const WrapPolicy *p = &c->w->policies.at[policy];
 	switch (p->kind) {
 	case WRAP_BLOCK: return n->block || is_large(c, n, left);
 	case WRAP_EACH: return n->has_own;
-	case WRAP_SIZE: return left >= p->n && !is_list(n);
+	case WRAP_SIZE: return (left >= p->n && !is_list(n)) || (n->block && left > 0 && left < elements_in(n));
 	case WRAP_SCOPE: return pattern_matches(&c->re[policy], n->name);
 	default: return false;
 	}
@@ -541,7 +543,7 @@ static bool groups_of_file(Module *m, const Wrap *w, const ModuleTree *t, Groups
 
 bool wrap_groups(Module *m, const Wrap *w, const PtrMap *left_out, Groups *out, Arena *a, Diag *d)
 {
-	Blocks *blocks = has_policy(w, WRAP_BLOCK) ? blocks_find(m, a) : NULL;
+	Blocks *blocks = has_policy(w, WRAP_BLOCK) || has_policy(w, WRAP_SIZE) ? blocks_find(m, a) : NULL;
 	ModuleTree *t = module_tree(m, left_out, blocks, a);
 	const WrapPolicy *first = &w->policies.at[0];
 	if (first->kind == WRAP_EXEC_ORDER) {

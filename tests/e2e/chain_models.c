@@ -177,13 +177,67 @@ static OnnxText *tables_and_heads(int n)
 	return m;
 }
 
+/* ---- blocks ---- */
+
+static void block_op(OnnxText *m, int block, const char *scope, const char *op, const char *in, const char *out)
+{
+	char name[96], operands[160], result[64];
+	snprintf(name, sizeof(name), "/h.%d/%s/%s", block, scope, op);
+	snprintf(operands, sizeof(operands), "%s", in);
+	snprintf(result, sizeof(result), "%s", out);
+	model_op(m, name, op, operands, result);
+}
+
+static void block_linear(OnnxText *m, int block, const char *scope, const char *dims, const char *in, const char *out)
+{
+	char weight[64], operands[160];
+	snprintf(weight, sizeof(weight), "h.%d.%s.weight", block, scope);
+	snprintf(operands, sizeof(operands), "%s,%s", in, weight);
+	model_floats(m, weight, dims, 7, ramp);
+	block_op(m, block, scope, "MatMul", operands, out);
+}
+
+/* n blocks of a gated MLP, each of several modules of unlike sizes, between a layer and a head larger than a block. */
+static OnnxText *block_chain(int n)
+{
+	OnnxText *m = model_new();
+	char x[32] = "x0", in[64], out[32];
+	model_input(m, "x", FLOAT, "8,512");
+	model_floats(m, "in.weight", "512,64", 7, ramp);
+	model_op(m, "/in/MatMul", "MatMul", "x,in.weight", x);
+	for (int i = 0; i < n; i++) {
+		char up[32], gate[32], open[32], mix[32], wide[32], down[32];
+		snprintf(up, sizeof(up), "up%d", i), snprintf(gate, sizeof(gate), "gate%d", i);
+		snprintf(open, sizeof(open), "open%d", i), snprintf(mix, sizeof(mix), "mix%d", i);
+		snprintf(wide, sizeof(wide), "wide%d", i), snprintf(down, sizeof(down), "down%d", i);
+		block_linear(m, i, "mix", "64,64", x, mix);
+		block_linear(m, i, "gate", "64,128", mix, gate);
+		block_op(m, i, "act", "Sigmoid", gate, open);
+		block_linear(m, i, "up", "64,128", mix, up);
+		snprintf(in, sizeof(in), "%s,%s", open, up);
+		block_op(m, i, "mlp", "Mul", in, wide);
+		block_linear(m, i, "down", "128,64", wide, down);
+		snprintf(in, sizeof(in), "%s,%s", down, x);
+		snprintf(out, sizeof(out), "x%d", i + 1);
+		block_op(m, i, "sum", "Add", in, out);
+		memcpy(x, out, sizeof(x));
+	}
+	model_floats(m, "norm.weight", "64", 7, ramp);
+	snprintf(in, sizeof(in), "%s,norm.weight", x);
+	model_op(m, "/norm/Mul", "Mul", in, "normed");
+	model_floats(m, "head.weight", "64,512", 7, ramp);
+	model_op(m, "/head/MatMul", "MatMul", "normed,head.weight", "logits");
+	model_mean(m, "logits");
+	return m;
+}
+
 /* ---- the table ---- */
 
 typedef struct Kind { const char *name; OnnxText *(*make)(int n); } Kind;
 static const Kind kinds[] = {
 	{"elementwise", elementwise_chain}, {"layers", layer_chain}, {"path", deep_module}, {"split", wide_split},
 	{"weights", weights_of_modules}, {"module", weights_of_one}, {"shared", shared_weight},
-	{"tables", tables_and_heads},
+	{"tables", tables_and_heads}, {"blocks", block_chain},
 };
 
 int put_chain(const char *kind, int n)

@@ -272,7 +272,8 @@ static Expected expected(const Case *c, int64_t rank)
 	Expected e = {0};
 	for (int i = 0; i < c->m->n_units; i++) {
 		const Unit *u = c->m->units[i];
-		bool block = strcmp(u->name, "root");
+		/* nothing is gathered between the forward of the last two blocks and their backward */
+		bool block = strcmp(u->name, "root") && i < c->m->n_units - 3;
 		int64_t bytes = (ranks_of(c) - 1) * shards(u, ranks_of(c), false);
 		int64_t gathers = !is_split(c) ? 0 : block && c->strategy != STRATEGY_SHARD_GRAD_OP ? 2 : 1;
 		e.gathers += gathers;
