@@ -233,8 +233,9 @@ static void print_plan(Module *m, const Variants *v, const Options *o, const Res
 	who.rank = layout_rank_most(&layout, &who);
 	CodegenPlan plan = {.layout = &layout, .who = who, .comm = comm_info[comm].text, .brief = !is_plan(o),
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,
-		.n_largest = peak.n, .hint = hint,
-		.n_hints = is_plan(o) ? hints_find(start, o, v->of[VARIANT_ONLY]->sync, &memory, hint) : 0, .variants = v->of[VARIANT_FIRST] ? v : NULL};
+		.n_largest = peak.n, .hint = hint, .variants = v->of[VARIANT_FIRST] ? v : NULL};
+	if (is_plan(o))
+		plan.n_hints = hints_find(start, o, v->of[VARIANT_ONLY]->sync, &memory, hint);
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 }
 
