@@ -146,6 +146,13 @@ static void plan_issues(Placer *p)
 
 /* ---- from forward into backward ---- */
 
+static const char why_kept[] = "kept: nothing else is gathered before backward reads it";
+
+static bool is_root(const Module *m, const Unit *u)
+{
+	return u->index == m->n_units - 1 && !strcmp(u->name, "root");
+}
+
 /* Whether the gather has one wait, which takes what the gather of forward gives; a text may say anything. */
 static bool is_like(const Gather *forward, const Gather *backward)
 {
@@ -164,20 +171,11 @@ static void keep(Module *m, Gather *forward, Gather *backward)
 	ir_remove(m, backward->wait);
 	ir_remove(m, backward->issue);
 	backward->kept = true;
-	forward->issue->attrs = attr_str(m, forward->issue->attrs, "why",
-		"kept: nothing else is gathered before backward reads it");
-}
-
-static void say_kept(const Module *m, const Unit *u, const Options *o, Diag *d)
-{
-	diag_info(d, u->name, "gathered once a step (kept: nothing else is gathered before backward reads it)");
-	if (o->sharding.reshard_root && u->index == m->n_units - 1 && !strcmp(u->name, "root"))
-		diag_warn(d, "--reshard-root", "the root is gathered once a step all the same (kept: nothing else is gathered "
-			"before backward reads it): it is not used");
+	forward->issue->attrs = attr_str(m, forward->issue->attrs, "why", why_kept);
 }
 
 /* Keeps the units with which forward ends and backward begins.  Returns whether there are any. */
-static bool keep_last(Placer *p, const Options *o, Diag *d)
+static bool keep_last(Placer *p, Diag *d)
 {
 	Gather **forward = NEW_N(p->a, Gather *, p->m->n_units);
 	const Gather *previous = NULL; /* the last one that is not removed */
@@ -189,9 +187,10 @@ static bool keep_last(Placer *p, const Options *o, Diag *d)
 			continue;
 		}
 		const Op *end = *same ? (*same)->reshard : NULL;
-		if (!end || end->section != SEC_FORWARD || previous->at >= end->order || !is_like(*same, g))
+		bool asked = p->p->reshard_root && is_root(p->m, g->issue->unit);
+		if (!end || end->section != SEC_FORWARD || previous->at >= end->order || asked || !is_like(*same, g))
 			break;
-		say_kept(p->m, g->issue->unit, o, d);
+		diag_info(d, g->issue->unit->name, "gathered once a step (%s)", why_kept);
 		keep(p->m, *same, g);
 		any = true;
 	}
@@ -342,12 +341,12 @@ static void move_gathers(const Placer *p)
 	}
 }
 
-GatherCounts gathers_place(Module *m, const GatherPolicy *policy, const Options *o, Diag *d)
+GatherCounts gathers_place(Module *m, const GatherPolicy *policy, Diag *d)
 {
 	Placer p = {.m = m, .a = arena_new(), .p = policy};
 	GatherCounts counts = {0};
 	plan_issues(&p);
-	if (keep_last(&p, o, d))
+	if (keep_last(&p, d))
 		plan_issues(&p);
 	assign_slots(&p);
 	move_gathers(&p);

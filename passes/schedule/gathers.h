@@ -9,6 +9,7 @@ typedef struct GatherPolicy {
 	bool post;                 /* backward gathers behind reshards, if it gathers nothing ahead */
 	int64_t ring;              /* units that are gathered at a time, 0 = any number, without slots */
 	bool ring_given;           /* the user said how many */
+	bool reshard_root;         /* the root is freed after forward */
 } GatherPolicy;
 
 typedef struct GatherCounts {
@@ -17,6 +18,6 @@ typedef struct GatherCounts {
 } GatherCounts;
 
 /* Moves the gathers to their points of issue and gives them slots.  Waits and reshards must stand where they stay. */
-GatherCounts gathers_place(Module *m, const GatherPolicy *p, const Options *o, Diag *d);
+GatherCounts gathers_place(Module *m, const GatherPolicy *p, Diag *d);
 
 #endif

@@ -68,6 +68,7 @@ static bool parse_options(Prefetch *p, const ShardingOptions *o, Diag *d)
 		parse_backward(p, o->backward_prefetch, d);
 	p->gather.ring = MAX(p->gather.forward, p->gather.backward) + 1;
 	p->gather.ring_given = o->limit_all_gathers;
+	p->gather.reshard_root = o->reshard_root;
 	if (o->limit_all_gathers && !parse_count(o->limit_all_gathers, 0, &p->gather.ring))
 		diag_error(d, "--limit-all-gathers", "\"%s\" is no number of slots; expected 0 (no ring) to %d%s",
 			o->limit_all_gathers, MAX_AHEAD, near_choice(p->m->arena, "--limit-all-gathers", o->limit_all_gathers, ""));
@@ -269,7 +270,7 @@ bool pass_prefetch(Module *m, const Options *o, Diag *d)
 	p.a = arena_new();
 	if (p.gather.post)
 		reduce_behind_reshards(&p);
-	GatherCounts counts = gathers_place(m, &p.gather, o, d);
+	GatherCounts counts = gathers_place(m, &p.gather, d);
 	check_ahead(&p, &counts, &o->sharding, d);
 	if (p.slip)
 		slip_waits(&p);
