@@ -45,7 +45,8 @@ static int64_t of_every(const Options *o, Sync sync, const LayoutMemory *m)
 static int64_t of_units(const Options *o, Sync sync, const LayoutMemory *m)
 {
 	(void)sync;
-	return ranks(o) > 1 ? m->gathered + m->grads : 0;
+	bool gathers = !strategy_info[o->sharding.strategy].owned && o->sharding.strategy != STRATEGY_NO_SHARD;
+	return ranks(o) > 1 && gathers ? m->gathered + m->grads - m->params : 0; /* reduced shards stay */
 }
 
 static int64_t of_blocks(const Options *o, Sync sync, const LayoutMemory *m)
@@ -62,7 +63,8 @@ static int64_t of_param_dtype(const Options *o, Sync sync, const LayoutMemory *m
 static int64_t of_reduce_dtype(const Options *o, Sync sync, const LayoutMemory *m)
 {
 	(void)sync;
-	return o->precision.reduce_dtype == DT_F32 && !options_many(o) && !o->graph.comm_hook && ranks(o) > 1 ? m->grads : 0;
+	bool may = !options_many(o) && !o->graph.comm_hook && ranks(o) > 1;
+	return o->precision.reduce_dtype == DT_F32 && may ? m->grads / 2 : 0;
 }
 
 static int64_t of_optim(const Options *o, Sync sync, const LayoutMemory *m)
@@ -158,7 +160,7 @@ static const Row row[] = {
 
 /* ---- planning again ---- */
 
-/* The bytes of a plan with the row's option; -1: it is refused, or nothing of it can be planned. */
+/* The bytes of a plan with the row's option; -1: it is refused. */
 static int64_t plan_with(const Row *r, const Restart *start, const Options *o, Sync sync, FILE *nowhere)
 {
 	Options changed = *o;
@@ -178,17 +180,20 @@ static int compare(const void *x, const void *y)
 	return (a->saves < b->saves) - (a->saves > b->saves);
 }
 
-int hints_find(const Restart *start, const Options *o, Sync sync, const LayoutMemory *memory,
-	CodegenHint out[HINTS_MAX])
+int hints_find(const Restart *start, const Options *o, Variants *plan, CodegenHint out[HINTS_MAX])
 {
+	LayoutMemory memory = pipeline_memory(plan, o);
+	Sync sync = plan->of[VARIANT_ONLY]->sync;
 	FILE *nowhere = fopen("/dev/null", "w");
 	int n = 0;
+	pipeline_free(plan);
+	*plan = (Variants){0};
 	for (int i = 0; i < COUNT_OF(row) && nowhere && start->text && !o->sharding.schedule_in; i++) {
-		if (row[i].most(o, sync, memory) * HINTS_PART < memory->total)
+		if (row[i].most(o, sync, &memory) * HINTS_PART < memory.total)
 			continue;
 		int64_t total = plan_with(&row[i], start, o, sync, nowhere);
-		if (total >= 0 && (memory->total - total) * HINTS_PART >= memory->total)
-			out[n++] = (CodegenHint){row[i].option, row[i].what, memory->total - total, total};
+		if (total >= 0 && (memory.total - total) * HINTS_PART >= memory.total)
+			out[n++] = (CodegenHint){row[i].option, row[i].what, memory.total - total, total};
 	}
 	if (nowhere)
 		fclose(nowhere);

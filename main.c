@@ -219,11 +219,9 @@ static bool print_ir(const Variants *v, const Module *shown, const Options *o, D
 	return file_flush_stdout(d);
 }
 
-/* Prints the plan; after compiling without its collectives and hints. */
-static void print_plan(Module *m, const Variants *v, const Options *o, const Restart *start, Arena *a)
+/* Prints the plan; after compiling without its collectives. */
+static void print_plan(Module *m, const Variants *v, const Options *o, Arena *a)
 {
-	CodegenHint hint[HINTS_MAX];
-	LayoutMemory memory = pipeline_memory(v, o);
 	Communicator comm = o->sharding.comm;
 	MemoryPeak peak = memory_peak(m, a);
 	LayoutRank who = memory_rank(o);
@@ -233,10 +231,16 @@ static void print_plan(Module *m, const Variants *v, const Options *o, const Res
 	who.rank = layout_rank_most(&layout, &who);
 	CodegenPlan plan = {.layout = &layout, .who = who, .comm = comm_info[comm].text, .brief = !is_plan(o),
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,
-		.n_largest = peak.n, .hint = hint, .variants = v->of[VARIANT_FIRST] ? v : NULL};
-	if (is_plan(o))
-		plan.n_hints = hints_find(start, o, v->of[VARIANT_ONLY]->sync, &memory, hint);
+		.n_largest = peak.n, .variants = v->of[VARIANT_FIRST] ? v : NULL};
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
+}
+
+/* Prints what ends a plan; a compilation has none.  The modules are freed. */
+static void print_hints(Variants *v, const Options *o, const Restart *start)
+{
+	CodegenHint hint[HINTS_MAX];
+	int n = is_plan(o) ? hints_find(start, o, v, hint) : 0;
+	(o->what.format == FORMAT_JSON ? codegen_hints_json : codegen_hints_text)(stdout, hint, n);
 }
 
 static bool write_schedule(Module *m, const Options *o, Diag *d)
@@ -549,7 +553,9 @@ static int compile(Options *o, Arena *a, Diag *d)
 	else if (!status && !plans)
 		status = runs ? run(m, o, d) : emit(&v, o, d);
 	if (!status && !ir && !runs)
-		print_plan(m, &v, o, &start, a);
+		print_plan(m, &v, o, a);
+	if (!status && !ir && !runs)
+		print_hints(&v, o, &start);
 	pipeline_free(&v);
 	return status;
 }

@@ -58,11 +58,12 @@ typedef struct CodegenPlan {
 	const Value *const *largest;
 	const int64_t *largest_bytes;
 	int n_largest;
-	const CodegenHint *hint;
-	int n_hints;
 	const Variants *variants; /* several micro-batches: their memory is printed too; NULL = one */
 } CodegenPlan;
 void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p);
+/* Prints the members of a JSON object; hints are its last one. */
 void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p);
+void codegen_hints_text(FILE *f, const CodegenHint *hint, int n);
+void codegen_hints_json(FILE *f, const CodegenHint *hint, int n);
 
 #endif

@@ -254,15 +254,6 @@ static void text_peak(FILE *f, const CodegenPlan *p, Arena *a)
 	}
 }
 
-static void text_hints(FILE *f, const CodegenPlan *p, Arena *a)
-{
-	if (p->n_hints)
-		fputs("\nless memory, planned with each option alone\n", f);
-	for (int i = 0; i < p->n_hints; i++)
-		fprintf(f, "  %-24s saves %10s, total %10s  %s\n", p->hint[i].option, plan_human(a, p->hint[i].saves),
-			plan_human(a, p->hint[i].total), p->hint[i].what);
-}
-
 void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p)
 {
 	Arena *a = arena_new();
@@ -275,7 +266,6 @@ void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p)
 	text_masks(f, m, a);
 	text_unread(f, m, a);
 	text_memories(f, p, a);
-	text_hints(f, p, a);
 	arena_free(a);
 }
 
@@ -293,16 +283,7 @@ static void json_peak(FILE *f, const CodegenPlan *p, Arena *a)
 			i ? "," : "", v->name, type_str(a, &v->type), p->largest_bytes[i],
 			str_escape(a, ESCAPE_JSON, v->op->loc->node));
 	}
-	fputs(p->n_largest ? "\n  ]}\n" : "]}\n", f);
-}
-
-static void json_hints(FILE *f, const CodegenPlan *p)
-{
-	fputs("  \"hints\": [", f);
-	for (int i = 0; i < p->n_hints; i++)
-		fprintf(f, "%s\n    {\"option\": \"%s\", \"saves\": %" PRId64 ", \"total\": %" PRId64 "}", i ? "," : "",
-			p->hint[i].option, p->hint[i].saves, p->hint[i].total);
-	fputs(p->n_hints ? "\n  ],\n" : "],\n", f);
+	fputs(p->n_largest ? "\n  ]},\n" : "]},\n", f);
 }
 
 void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p)
@@ -313,8 +294,28 @@ void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p)
 	plan_json(f, &plan);
 	json_memories(f, p, a);
 	json_masks(f, m, a);
-	json_hints(f, p);
 	json_peak(f, p, a);
-	fputs("}\n", f);
 	arena_free(a);
+}
+
+/* ---- hints ---- */
+
+void codegen_hints_text(FILE *f, const CodegenHint *hint, int n)
+{
+	Arena *a = arena_new();
+	if (n)
+		fputs("\nless memory, planned with each option alone\n", f);
+	for (int i = 0; i < n; i++)
+		fprintf(f, "  %-24s saves %10s, total %10s  %s\n", hint[i].option, plan_human(a, hint[i].saves),
+			plan_human(a, hint[i].total), hint[i].what);
+	arena_free(a);
+}
+
+void codegen_hints_json(FILE *f, const CodegenHint *hint, int n)
+{
+	fputs("  \"hints\": [", f);
+	for (int i = 0; i < n; i++)
+		fprintf(f, "%s\n    {\"option\": \"%s\", \"saves\": %" PRId64 ", \"total\": %" PRId64 "}", i ? "," : "",
+			hint[i].option, hint[i].saves, hint[i].total);
+	fputs(n ? "\n  ]\n}\n" : "]\n}\n", f);
 }
