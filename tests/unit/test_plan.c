@@ -61,6 +61,7 @@ static json_t *plan_as_json(Module *m, const Options *o)
 	LayoutRank who = memory_rank(o);
 	who.rank = layout_rank_most(&layout, &who);
 	codegen_plan_json(f, m, &(CodegenPlan){.layout = &layout, .who = who});
+	codegen_hints_json(f, NULL, 0);
 	fclose(f);
 	json_error_t error;
 	json_t *j = json_loads(text, 0, &error);
