@@ -16,7 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_OPS = 48, MAX_TENSORS = 20, WINDOW = 16, SMALL_BYTES = 1 << 16, MAX_RECOMPUTED = 8, SMALL = 16 };
+enum { MAX_OPS = 48, MAX_TENSORS = 20, WINDOW = 16, SMALL_BYTES = 1 << 16, MAX_RECOMPUTED = 8, SMALL = 16,
+	JOIN_DEPTH = 3 };
 
 typedef struct Group {
 	int64_t at;        /* order of the op in front of which it will stand */
@@ -481,6 +482,17 @@ static bool is_in_reach(const Recompute *r, const Value *x, const Value *of)
 	return is_at_hand(r, x, of) && (is_in_loop(x) || type_bytes(&x->type) * SMALL <= type_bytes(&of->type));
 }
 
+/* Whether a loop of backward reads something of v's size that v is made of, at most `depth` ops away. */
+static bool joins_loop(const Value *v, int depth)
+{
+	for (int i = 0; i < v->op->n_in; i++) {
+		const Value *x = op_in(v->op, i);
+		if (same_shape(x, v) && (is_in_loop(x) || (depth > 1 && joins_loop(x, depth - 1))))
+			return true;
+	}
+	return false;
+}
+
 /* Whether v can be computed from values at hand by at most *budget cheap ops.  What forward stores as well is kept
  * rather than made by a loop of its own: only a loop that reads all it is made of may make it again.  But what is 16 bits
  * wide is kept rather than its wider copy, even where forward stores that. */
@@ -490,7 +502,7 @@ static bool is_recomputable(Recompute *r, const Value *v, const Value *of, int *
 	bool stored = is_stored(of) && !widens(of->op);
 	if (!is_elementwise(op) || !(op_info[op->kind].flags & CHEAP) || --*budget < 0)
 		return false;
-	if (v == of ? stored && is_in_loop(v) : is_stored(v) && !widens(op))
+	if (v == of ? stored && (is_in_loop(v) || !joins_loop(v, JOIN_DEPTH)) : is_stored(v) && !widens(op))
 		return false;
 	for (int i = 0; i < op->n_in; i++) {
 		const Value *x = op_in(op, i);
