@@ -6,9 +6,9 @@ exporter would have written them.  `--check` compares three layers made this way
 usage: models.py DIRECTORY [--models a,b] [--check]
 """
 import argparse
-import dataclasses
 import itertools
 import logging
+import multiprocessing
 import pathlib
 import re
 import sys
@@ -22,14 +22,7 @@ import transformers as hf
 from torch._subclasses import FakeTensorMode
 from transformers.initialization import no_init_weights
 
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-    build: callable    # (layers) -> module of so many layers in each of its stacks
-    sample: tuple      # shape of one sample
-    layers: dict       # scope of a stack -> how many layers the model has there
-    batch: int = 1
-    tokens: bool = True
+from configs import MODELS
 
 
 class Logits(torch.nn.Module):
@@ -48,50 +41,34 @@ class Logits(torch.nn.Module):
         return self.model(x, **extra, return_dict=True).logits
 
 
-def llama(tokens, layers, config=hf.LlamaConfig, model=hf.LlamaForCausalLM, theta=1e4, **size):
-    def build(n):
-        rope = dict(rope_type="default", rope_theta=theta)
-        return Logits(model(config(num_hidden_layers=n, max_position_embeddings=tokens, attention_dropout=0,
-                                   rope_parameters=rope, **size)), tokens)
-    return Model(build, (tokens,), {"model.model.layers": layers})
+def llama(model, n, config=hf.LlamaConfig, build=hf.LlamaForCausalLM):
+    size, (tokens,) = dict(model.size), model.sample
+    rope = dict(rope_type="default", rope_theta=size.pop("rope_theta"))
+    return Logits(build(config(num_hidden_layers=n, max_position_embeddings=tokens, attention_dropout=0,
+                               rope_parameters=rope, **size)), tokens)
 
 
-def gpt2(tokens, layers, **size):
-    def build(n):
-        return Logits(hf.GPT2LMHeadModel(hf.GPT2Config(n_layer=n, n_positions=tokens, **size)), tokens)
-    return Model(build, (tokens,), {"model.transformer.h": layers})
+def qwen(model, n):
+    return llama(model, n, hf.Qwen2Config, hf.Qwen2ForCausalLM)
 
 
-def vit(image, layers, batch, **size):
-    def build(n):
-        return Logits(hf.ViTForImageClassification(hf.ViTConfig(
-            num_hidden_layers=n, image_size=image, num_labels=1000, hidden_dropout_prob=0,
-            attention_probs_dropout_prob=0, **size)))
-    return Model(build, (3, image, image), {"model.vit.layers": layers}, batch, False)
+def gpt2(model, n):
+    (tokens,) = model.sample
+    return Logits(hf.GPT2LMHeadModel(hf.GPT2Config(n_layer=n, n_positions=tokens, **model.size)), tokens)
 
 
-def resnet(depths, batch, image):
-    def build(n):
-        return Logits(hf.ResNetForImageClassification(hf.ResNetConfig(depths=[n] * len(depths), num_labels=1000)))
-    stacks = {f"model.resnet.encoder.stages.{i}.layers": n for i, n in enumerate(depths)}
-    return Model(build, (3, image, image), stacks, batch, False)
+def vit(model, n):
+    return Logits(hf.ViTForImageClassification(hf.ViTConfig(
+        num_hidden_layers=n, image_size=model.sample[-1], hidden_dropout_prob=0, attention_probs_dropout_prob=0,
+        **model.size)))
 
 
-LLAMA3 = dict(num_key_value_heads=8, vocab_size=128256, theta=5e5)
-LLAMA3_8B = dict(hidden_size=4096, num_attention_heads=32, intermediate_size=14336, **LLAMA3)
-MODELS = {
-    "llama3-8b": llama(8192, 32, **LLAMA3_8B),
-    "llama3-70b": llama(8192, 80, hidden_size=8192, num_attention_heads=64, intermediate_size=28672, **LLAMA3),
-    "llama3-405b": llama(8192, 126, hidden_size=16384, num_attention_heads=128, intermediate_size=53248, **LLAMA3),
-    "llama-7b-128k": llama(131072, 32, hidden_size=4096, num_attention_heads=32, intermediate_size=11008,
-                           vocab_size=32000),
-    "llama3-8b-128k": llama(131072, 32, **LLAMA3_8B),
-    "qwen2.5-7b": llama(8192, 28, hf.Qwen2Config, hf.Qwen2ForCausalLM, hidden_size=3584, num_attention_heads=28,
-                        num_key_value_heads=4, intermediate_size=18944, vocab_size=152064, theta=1e6),
-    "gpt2-xl": gpt2(1024, 48, n_embd=1600, n_head=25),
-    "vit-g": vit(224, 40, 64, hidden_size=1408, num_attention_heads=16, intermediate_size=6144, patch_size=14),
-    "resnet-152": resnet([3, 8, 36, 3], 128, 224),
-}
+def resnet(model, n):
+    return Logits(hf.ResNetForImageClassification(hf.ResNetConfig(depths=[n] * len(model.layers), **model.size)))
+
+
+# (model, n) -> module of n layers in each of its stacks
+BUILD = {"llama": llama, "qwen": qwen, "gpt2": gpt2, "vit": vit, "resnet": resnet}
 DROPPED = ("namespace", "pkg.torch.onnx.stack_trace")  # nine tenths of a file, which shardc does not read
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 
@@ -108,7 +85,8 @@ def rotations(module):
 def exported(model, layers):
     """The model with so many layers in each stack; its weights are external data of a file that does not exist."""
     with FakeTensorMode(allow_non_fake_inputs=True), no_init_weights():
-        module = model.build(layers).train()
+        module = BUILD[model.family](model, layers).train()
+        module.model.tie_weights()  # which goes with weights that are not initialised
         x = torch.zeros(model.batch, *model.sample, dtype=torch.int64 if model.tokens else torch.float32)
         program = torch.onnx.export(module, (x,), dynamo=True, optimize=False, verbose=False, input_names=["x"],
                                     output_names=["logits"]).model
@@ -253,22 +231,28 @@ def differs(model):
     return None
 
 
+def write(job):
+    """(directory, name, check): writes a model; returns a sentence where it is not what the exporter would write."""
+    directory, name, check = job
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    begin, model = time.time(), MODELS[name]
+    wrong = differs(model) if check else None
+    save(made(model, model.layers), directory / f"{name}.onnx")
+    print(f"{name}: {time.time() - begin:.1f} s", flush=True)
+    return f"{name}: {wrong}" if wrong else None
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
     args.directory.mkdir(parents=True, exist_ok=True)
-    for name in args.models.split(","):
-        begin, model = time.time(), MODELS[name]
-        wrong = differs(model) if args.check else None
-        if wrong:
-            sys.exit(f"{name}: {wrong}")
-        save(made(model, model.layers), args.directory / f"{name}.onnx")
-        print(f"{name}: {time.time() - begin:.1f} s", flush=True)
+    with multiprocessing.Pool(2) as pool:
+        wrong = pool.map(write, [(args.directory, name, args.check) for name in args.models.split(",")], 1)
+    sys.exit("\n".join(filter(None, wrong)) or 0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,308 @@
+"""Plans of models of real sizes beside closed forms, for several world sizes, strategies and recomputation.
+
+For each plan: two seconds and 300 MiB; parameters, gradients, optimizer states, collectives and their bytes equal what
+forms.py says, activations are within 5% of it.  For each program: no constant grows with the square of the tokens, and
+in a block there is no cast, transpose or copy beyond a listed set.  A line for each plan, a sentence for each miss.
+
+usage: sizes.py SHARDC DIRECTORY [--models a,b] [--docs FILE [--write]]
+DIRECTORY has the files of models.py; FILE is the table of docs/, which is compared, or written.
+"""
+import argparse
+import collections
+import concurrent.futures
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+from configs import MODELS
+from forms import FORMS, GIB, activations, numel, up
+
+WORLDS, STRATEGIES, REMATS = (8, 64, 512, 1024), ("full_shard", "shard_grad_op", "hybrid_shard"), ("none", "block")
+HOST = 8  # ranks of a host, a shard group of hybrid_shard
+SECONDS, MIB, SLACK = 2.0, 300, 0.05
+# Bytes of the whole plan that may not be exceeded: model, world, remat (full_shard).
+LIMITS = {("llama3-8b", 8, "none"): 50 * GIB, ("llama3-8b", 8, "block"): 26 * GIB}
+MOVES = ("cast", "transpose", "concat", "slice", "broadcast", "pad", "copy")
+SILENT = ("view", "reshape", "wait", "reshard", "collect", "record", "zero_gaps", "const")  # ops that launch nothing
+DOCS = [(8, "none"), (8, "block"), (512, "none"), (512, "block")]
+
+
+@dataclasses.dataclass
+class Unit:
+    name: str
+    flats: list         # elements of each, and bytes of an element as gathered
+    begin: int          # steps of the forward that read it: 0 is what precedes the blocks, k block k - 1
+    end: int
+
+
+# ---- programs ----
+
+def command(shardc, model, path, *options):
+    loss = "--loss=cross_entropy" + (":shift=1" if MODELS[model].tokens else "")
+    return [shardc, *options, path, loss, "--param-dtype=bf16", "--target=cuda"]
+
+
+def program(shardc, model, path, remat):
+    """The PLAN's text; it holds for any number of ranks."""
+    parts = command(shardc, model, path, f"--remat={remat}", "--emit=ir", "--stop-after=memory")
+    run = subprocess.run(parts, capture_output=True, text=True)
+    if run.returncode:
+        sys.exit(f"{' '.join(map(str, parts))}\n{run.stderr}")
+    return run.stdout
+
+
+def scopes(model):
+    return [f"{scope}.{k}" for scope, n in MODELS[model].layers.items() for k in range(n)]
+
+
+def role(param, names, form):
+    """The step of forward that reads a parameter, and the closed form's shapes there."""
+    for k, scope in enumerate(names):
+        if param.startswith(scope + "."):
+            return k + 1, form.blocks[k].shapes
+    last = any(param.endswith("." + suffix) for suffix in form.last)
+    return (len(names) + 1, list(form.last.values())) if last else (0, list(form.first.values()))
+
+
+def units_of(model, form, text):
+    """Units of the text, and sentences where their parameters are not those of the closed form."""
+    numels = {n: numel(map(int, dims.split(","))) for n, dims in re.findall(r'^  param "(.*?)" : f32\[([\d,]+)\]', text, re.M)}
+    names, units, seen, wanted = scopes(model), [], collections.defaultdict(list), {}
+    for name, flats, params in re.findall(r"^  unit @(\S+) \{.*?flats=\[(.*?)\], params=\[(.*?)\]\}$", text, re.M):
+        lies, steps = collections.defaultdict(int), []
+        for param, flat in re.findall(r'"(.*?)" @\d+(?:/(\d+))?', params):
+            step, shapes = role(param, names, form)
+            seen[step].append(numels[param])
+            wanted[step] = sorted(map(numel, shapes))
+            steps.append(step)
+            lies[int(flat or 0)] += up(numels[param])
+        width = [2 if "param=bf16" in f else 4 for f in flats.split(", ")]
+        units.append(Unit(name.strip('"'), [(lies[i], w) for i, w in enumerate(width)], min(steps), max(steps)))
+    return units, [f"parameters of step {k} have {sorted(seen[k])} elements, the closed form {want}"
+                   for k, want in wanted.items() if sorted(seen[k]) != want]
+
+
+def ops_of(text, section):
+    """Ops of a section, a loop with its body as one of them."""
+    body = re.search(rf"^  {section} \{{\n(.*?)^  \}}", text, re.M | re.S)[1]
+    return re.findall(r"^    [%a-z](?:.* do \{\n(?:      .*\n)*    \}.*|.*)$", body, re.M)
+
+
+def kind(line):
+    return re.match(r"(?:.*? = )?(\w+)", line.strip())[1]
+
+
+def block_ops(model, text):
+    """Launches of a block in the middle, by kind, forward and backward."""
+    scope = scopes(model)[len(scopes(model)) // 2]
+    mine = {n for n, s in re.findall(r'^    (\d+) = ".*?"(?::".*?")?@"(.*?)"', text, re.M) if (s + ".").startswith(scope + ".")}
+    counts = collections.Counter()
+    for section in ("forward", "backward"):
+        for line in ops_of(text, section):
+            loc = re.search(r"loc\((\d+)", line)
+            if loc and loc[1] in mine and kind(line) not in SILENT:
+                counts[kind(line)] += 1
+    return counts
+
+
+def squares(model, text):
+    """Types with two dimensions of the sequence's length, where no width is as long: they grow with its square."""
+    t = MODELS[model].sample[0]
+    if not MODELS[model].tokens:
+        return []
+    types = collections.Counter(re.findall(r"%[\w.]+ : (\w+\[[\d,]*\])", text))
+    wide = t in MODELS[model].size.values()
+    return [f"{n} values are {type}" for type, n in types.items()
+            if type[:-1].split("[")[1].split(",").count(str(t)) > 1 and not (wide and type.count(",") < 3)]
+
+
+# ---- plans ----
+
+def plan(shardc, model, path, world, strategy, remat):
+    """(plan, seconds of processor, MiB)"""
+    parts = command(shardc, model, path, f"--remat={remat}", f"--strategy={strategy}", f"--world={world}",
+                    f"--hosts={world // HOST}", "--comm=nccl", "--format=json")
+    parts.insert(1, "plan")
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = subprocess.Popen(parts, stdout=out, stderr=err)
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = status
+        out.seek(0), err.seek(0)
+        if status:
+            sys.exit(f"{' '.join(map(str, parts))}\n{err.read()}")
+        return json.load(out), used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+
+
+def closed(units, form, world, strategy, remat):
+    """What the plan is to say, from units and form."""
+    ranks = HOST if strategy == "hybrid_shard" else world
+    shard = {u.name: [up(-(-n // ranks)) for n, _ in u.flats] for u in units}
+    whole = {name: 4 * ranks * sum(flats) for name, flats in shard.items()}
+    rest = 4 * sum(sum(s) for s in shard.values())
+    gathers = {u.name: gathers_of(u, len(form.blocks), strategy) for u in units}
+    want = {"parameters": rest, "states": 2 * rest, "inputs": form.inputs,
+            "gradients": rest + gradients_in_flight(units, whole, len(form.blocks)),
+            "all_gather": sum(gathers.values()), "reduce_scatter": len(units),
+            "gathered bytes": (ranks - 1) * sum(gathers[u.name] * sum(n * w for n, (_, w) in zip(shard[u.name], u.flats))
+                                                for u in units),
+            "scattered bytes": (ranks - 1) * rest}
+    groups = world // ranks
+    if groups > 1:
+        want["all_reduce_shards"] = len(units)
+        want["bytes between groups"] = sum(between(n, groups) for flats in shard.values() for n in flats)
+    return want
+
+
+def between(n, groups):
+    """Bytes that the first of so many ranks receives to add up n elements: its own piece from all, the other sums."""
+    piece = up(-(-n // groups))
+    return 4 * ((groups - 1) * piece + n - piece)
+
+
+def gathers_of(unit, blocks, strategy):
+    """Once, and again before backward where it was freed: what forward reads last stays, and what it reads before the
+    blocks is not read by backward."""
+    return 2 if strategy != "shard_grad_op" and 1 <= unit.begin and unit.end < blocks else 1
+
+
+def gradients_in_flight(units, whole, blocks):
+    """The most bytes of flat gradients that live at once: a unit's from its first gradient to the wait of its reduce,
+    which is one unit late."""
+    order = sorted(units, key=lambda u: -u.end)
+    most = 0
+    for i, u in enumerate(order):
+        after = order[i + 1] if i + 1 < len(order) else None
+        alive = [v for v in order if v in (u, after) or v.begin < u.begin and v.end >= u.end]
+        most = max(most, sum(whole[v.name] for v in alive))
+    return most
+
+
+def found(p, want):
+    sums = p["step"]["sums"]
+    got = {"parameters": p["memory"]["parameters"], "states": p["memory"]["optimizer states"],
+           "inputs": p["memory"]["inputs"], "gradients": p["memory"]["gradients"],
+           "gathered bytes": sums.get("all_gather", {}).get("bytes"),
+           "scattered bytes": sums.get("reduce_scatter", {}).get("bytes"),
+           "bytes between groups": sums.get("all_reduce_shards", {}).get("bytes")}
+    got.update((op, sums.get(op, {}).get("count")) for op in ("all_gather", "reduce_scatter", "all_reduce_shards"))
+    return {k: got[k] for k in want}
+
+
+def judge(model, form, units, p, used, world, strategy, remat):
+    """(line of the table, sentences about misses)"""
+    where = f"{model}, {world} ranks, {strategy}, remat {remat}"
+    want, memory, misses = closed(units, form, world, strategy, remat), p["memory"], []
+    misses += [f"{where}: {k} are {got}, the closed form says {want[k]}" for k, got in found(p, want).items()
+               if got != want[k]]
+    live = activations(form, remat)
+    if abs(memory["activations"] - live) > SLACK * live:
+        misses.append(f"{where}: activations are {memory['activations'] / GIB:.2f} GiB, the closed form says {live / GIB:.2f}; "
+                      f"peak at {p['peak']['op']} of {p['peak']['node']}")
+    limit = LIMITS.get((model, world, remat)) if strategy == "full_shard" else None
+    if limit and memory["total"] > limit:
+        misses.append(f"{where}: {memory['total'] / GIB:.1f} GiB in all, more than {limit / GIB:.0f}")
+    seconds, mib = used
+    if seconds > SECONDS or mib > MIB:
+        misses.append(f"{where}: the plan took {seconds:.2f} s and {mib:.0f} MiB")
+    return dict(model=model, world=world, strategy=strategy, remat=remat, closed=live, seconds=seconds, mib=mib,
+                **{k: memory[k] for k in ("parameters", "gathered", "gradients", "optimizer states", "activations", "workspace", "total")}), misses
+
+
+def gib(n):
+    return f"{n / GIB:.2f}"
+
+
+def line_of(row):
+    return (f"{row['model']:15} {row['world']:5} {row['strategy']:14} {row['remat']:6} {gib(row['parameters']):>7} "
+            f"{gib(row['optimizer states']):>7} {gib(row['gradients']):>7} {gib(row['gathered']):>7} "
+            f"{gib(row['activations']):>8} {gib(row['closed']):>8} {gib(row['total']):>8} {row['seconds']:6.2f} "
+            f"{row['mib']:5.0f}")
+
+
+HEAD = (f"{'model':15} {'ranks':>5} {'strategy':14} {'remat':6} {'params':>7} {'states':>7} {'grads':>7} {'gathers':>7} "
+        f"{'activ.':>8} {'formula':>8} {'GiB':>8} {'s':>6} {'MiB':>5}")
+
+
+def check_program(model, form, text, remat):
+    misses = [f"{model}, remat {remat}: {v}, which grows with the square of the tokens" for v in squares(model, text)]
+    counts = block_ops(model, text)
+    moves = {k: n for k, n in counts.items() if k in MOVES}
+    if moves != form.moves:
+        misses.append(f"{model}, remat {remat}: a block has {moves}, listed are {form.moves}")
+    return counts, misses
+
+
+def check_model(pool, args, model):
+    form, path = FORMS[MODELS[model].family](MODELS[model]), args.directory / f"{model}.onnx"
+    rows, misses, units = [], [], {}
+    for remat in REMATS:
+        text = program(args.shardc, model, path, remat)
+        units[remat], bad = units_of(model, form, text)
+        counts, more = check_program(model, form, text, remat)
+        misses += [f"{model}: {b}" for b in bad] + more
+        print(f"{model}, remat {remat}: {sum(counts.values())} launches in a block: "
+              + ", ".join(f"{n} {k}" for k, n in counts.most_common()), flush=True)
+    jobs = [(w, s, r) for w in WORLDS for s in STRATEGIES for r in REMATS]
+    plans = pool.map(lambda job: plan(args.shardc, model, path, *job), jobs)
+    for (world, strategy, remat), (p, *used) in zip(jobs, plans):
+        row, bad = judge(model, form, units[remat], p, used, world, strategy, remat)
+        rows.append(row)
+        misses += bad
+        print(line_of(row), flush=True)
+    return rows, misses
+
+
+def docs_table(rows):
+    """The table of docs/sizes.md."""
+    lines = ["| model | ranks | remat | parameters | states | gradients | gathered | activations | in all, GiB |",
+             "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for row in rows:
+        if row["strategy"] == "full_shard" and (row["world"], row["remat"]) in DOCS:
+            cells = [row["model"], row["world"], row["remat"]] + [
+                gib(row[k]) for k in ("parameters", "optimizer states", "gradients", "gathered", "activations", "total")]
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def check_docs(path, table, write):
+    """The table stands between two comments of the page."""
+    begin, end = "<!-- table -->\n", "<!-- end of table -->\n"
+    text = path.read_text()
+    before, rest = text.split(begin)
+    shown, after = rest.split(end)
+    if write:
+        path.write_text(before + begin + table + end + after)
+    elif shown != table:
+        return [f"{path}: the table is not what plans say; sizes.py --docs {path} --write writes it"]
+    return []
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shardc")
+    parser.add_argument("directory", type=pathlib.Path)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--docs", type=pathlib.Path)
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    rows, misses = [], []
+    print(HEAD)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for model in args.models.split(","):
+            more, bad = check_model(pool, args, model)
+            rows += more
+            misses += bad
+    if args.docs:
+        misses += check_docs(args.docs, docs_table(rows), args.write)
+    print(*misses, sep="\n")
+    print(f"sizes: {len(rows)} plans, {len(misses)} misses")
+    sys.exit(bool(misses))
+
+
+if __name__ == "__main__":
+    main()
