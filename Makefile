@@ -175,6 +175,15 @@ $(BUILD)/reference: $(call obj,tests/onnx/reference.c) $(BUILD)/libshardc.a
 parity: all $(VENV)/ready
 	$(PYTHON) tests/parity/parity.py $(BUILD)/shardc $(BUILD)/parity --json $(BUILD)/parity.jsonl $(PARITY)
 
+## sizes: plans of Llama-3 8B to 405B, Qwen2.5, GPT-2 XL, ViT-g and ResNet-152 against closed forms and docs/sizes.md
+##   (SIZES=--write writes its table); small ones of them against PyTorch (three minutes)
+sizes: all $(BUILD)/sizes/ready
+	$(PYTHON) tests/sizes/sizes.py $(BUILD)/shardc $(BUILD)/sizes --docs docs/sizes.md $(SIZES)
+	$(PYTHON) tests/sizes/train.py $(BUILD)/shardc $(BUILD)/sizes/train
+$(BUILD)/sizes/ready: tests/sizes/models.py tests/sizes/configs.py | $(VENV)/ready
+	$(PYTHON) tests/sizes/models.py $(BUILD)/sizes --check
+	touch $@
+
 ## export: checkpoints into ONNX models, to PyTorch and back, against PyTorch and onnxruntime (a minute)
 export: all $(VENV)/ready
 	$(PYTHON) tests/e2e/export.py $(BUILD)/shardc $(BUILD)/export
@@ -271,5 +280,5 @@ clean:
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
 .PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export python trust trust-full \
-	recipes doors ranks crash matrix features features-full bench bench-ranks bench-checkpoint install clean
+	sizes recipes doors ranks crash matrix features features-full bench bench-ranks bench-checkpoint install clean
 .DELETE_ON_ERROR:

@@ -35,7 +35,7 @@ class Form:
     held: int           # bytes that live through forward and backward of the blocks, beside what blocks keep
     loss: int           # bytes that live beside what is kept while the loss's gradient is computed
     inputs: int         # bytes of the micro-batch
-    moves: dict = dataclasses.field(default_factory=dict)  # casts, transposes and copies of a block: kind -> how many
+    moves: dict         # casts, transposes and copies of a block: remat -> kind -> how many
 
 
 def numel(shape):
@@ -45,13 +45,8 @@ def numel(shape):
     return n
 
 
-def elements(shapes):
-    """Elements of a flat: each parameter begins at a multiple of 64."""
-    return sum(up(numel(s)) for s in shapes)
-
-
 def activations(form, remat):
-    """Bytes at the peak of backward: what the blocks before keep, or their inputs alone, beside one block's backward."""
+    """Bytes at the peak of backward: what blocks before keep, or their inputs alone, beside one block's backward."""
     before, peak = form.held, form.loss
     for block in form.blocks:
         peak = max(peak, before + block.bytes + block.passing)
@@ -60,6 +55,10 @@ def activations(form, remat):
 
 
 # ---- transformers: d width, f hidden width, t tokens of a micro-batch, 2 bytes each; statistics are f32 ----
+
+def moves(**counts):
+    return {"none": counts, "block": counts}
+
 
 def attention_kept(t, d, kv, heads):
     return {"q": 2 * t * d, "k": 2 * t * kv, "v": 2 * t * kv, "attention": 2 * t * d, "log-sum-exp": 4 * t * heads}
@@ -76,7 +75,9 @@ def llama(model, bias=False):
     (layers,) = model.layers.values()
     return Form([Block(shapes, kept, sum(passing.values()))] * layers, {"embed_tokens.weight": (vocab, d)},
                 {"norm.weight": (d,), "lm_head.weight": (vocab, d)},
-                2 * t * d // heads, 2 * t * 3 * d, 8 * t)
+                2 * t * d // heads, 2 * t * 3 * d, 8 * t,
+                # to f32: gradients of two norms and of biases; to 16 bits: gradients that are sums of products
+                moves(cast=2 + 3 * bias + 2))
 
 
 def qwen(model):
@@ -95,8 +96,11 @@ def gpt2(model):
     f = 4 * d
     shapes = [(d,), (d,), (d, 3 * d), (3 * d,), (d, d), (d,), (d,), (d,), (d, f), (f,), (f, d), (d,)]
     (layers,) = model.layers.values()
-    return Form([gelu_block(t, d, f, heads, shapes)] * layers, {"lm_head.weight": (vocab, d), "wpe.weight": (t, d)}, {"ln_f.weight": (d,), "ln_f.bias": (d,)}, 0,
-                2 * t * (3 * d + vocab), 8 * t)
+    return Form([gelu_block(t, d, f, heads, shapes)] * layers, {"lm_head.weight": (vocab, d), "wpe.weight": (t, d)},
+                {"ln_f.weight": (d,), "ln_f.bias": (d,)}, 0,
+                2 * t * (3 * d + vocab), 8 * t,
+                # to f32: gradients of norms and biases; concat: of q, k and v, which are one product
+                moves(cast=8, concat=1))
 
 
 def vit(model):
@@ -108,7 +112,9 @@ def vit(model):
     return Form([gelu_block(t, d, f, heads, shapes)] * layers, {
         "cls_token": (1, 1, d), "projection.weight": (d, 3, patch, patch), "projection.bias": (d,),
         "position_embeddings": (1, t // batch, d)}, {"layernorm.weight": (d,), "layernorm.bias": (d,),
-        "classifier.weight": (1000, d), "classifier.bias": (1000,)}, 2 * pixels, 2 * t * 3 * d, 4 * pixels + 8 * batch)
+        "classifier.weight": (1000, d), "classifier.bias": (1000,)}, 2 * pixels, 2 * t * 3 * d,
+                4 * pixels + 8 * batch,
+                moves(cast=4 + 6 + 1))  # to f32: gradients of norms and biases; to 16 bits: the sum of q's, k's and v's
 
 
 # ---- ResNet: bottlenecks of three convolutions, channels-last; results and what relus give are 16-bit ----
@@ -120,7 +126,8 @@ def bottleneck(batch, size, stride, cin, mid, out):
     norms = [(c,) for c in (mid, mid, out, *shortcut * (out,)) for _ in range(2)]
     pixels = {"input": size ** 2 * cin, "conv 1, relu 1": 2 * size ** 2 * mid, "conv 2, relu 2": 2 * small ** 2 * mid,
               "conv 3": small ** 2 * out, "shortcut": shortcut * small ** 2 * out}
-    return Block(convs + norms, {name: 2 * batch * n for name, n in pixels.items()}, 3 * 2 * batch * small ** 2 * out)
+    kept = {name: 2 * batch * n for name, n in pixels.items()}
+    return Block(convs + norms, kept, 3 * 2 * batch * small ** 2 * out)
 
 
 def resnet(model):
@@ -133,9 +140,11 @@ def resnet(model):
     stem = batch * (model.sample[-1] // 2) ** 2 * 64
     pixels = batch * 3 * model.sample[-1] ** 2
     held = {"conv and relu": 2 * 2 * stem, "indices of max_pool": 4 * stem // 4, "pixels": 2 * pixels}
-    return Form(blocks, {"convolution.weight": (64, 3, 7, 7), "normalization.weight": (64,), "normalization.bias": (64,)},
+    return Form(blocks,
+                {"convolution.weight": (64, 3, 7, 7), "normalization.weight": (64,), "normalization.bias": (64,)},
                 {"classifier.1.weight": (1000, channels), "classifier.1.bias": (1000,)}, sum(held.values()), 0,
-                4 * pixels + 8 * batch)
+                4 * pixels + 8 * batch,
+                {"none": {}, "block": {"copy": 6}})  # running statistics, before they are written
 
 
 FORMS = {"llama": llama, "qwen": qwen, "gpt2": gpt2, "vit": vit, "resnet": resnet}

@@ -26,9 +26,11 @@ WORLDS, STRATEGIES, REMATS = (8, 64, 512, 1024), ("full_shard", "shard_grad_op",
 HOST = 8  # ranks of a host, a shard group of hybrid_shard
 SECONDS, MIB, SLACK = 2.0, 300, 0.05
 # Bytes of the whole plan that may not be exceeded: model, world, remat (full_shard).
-LIMITS = {("llama3-8b", 8, "none"): 50 * GIB, ("llama3-8b", 8, "block"): 26 * GIB}
+LIMITS = {("llama3-8b", 8, "none"): 50 * GIB, ("llama3-8b", 8, "block"): 26 * GIB,
+          ("llama-7b-128k", 64, "block"): 60 * GIB, ("llama3-8b-128k", 64, "block"): 60 * GIB}
 MOVES = ("cast", "transpose", "concat", "slice", "broadcast", "pad", "copy")
-SILENT = ("view", "reshape", "wait", "reshard", "collect", "record", "zero_gaps", "const")  # ops that launch nothing
+SILENT = ("view", "reshape", "wait", "reshard", "collect", "record", "zero_gaps", "const",
+          "columns")  # ops that launch nothing
 DOCS = [(8, "none"), (8, "block"), (512, "none"), (512, "block")]
 
 
@@ -38,6 +40,10 @@ class Unit:
     flats: list         # elements of each, and bytes of an element as gathered
     begin: int          # steps of the forward that read it: 0 is what precedes the blocks, k block k - 1
     end: int
+
+
+def gib(n):
+    return f"{n / GIB:.2f}"
 
 
 # ---- programs ----
@@ -71,9 +77,11 @@ def role(param, names, form):
 
 def units_of(model, form, text):
     """Units of the text, and sentences where their parameters are not those of the closed form."""
-    numels = {n: numel(map(int, dims.split(","))) for n, dims in re.findall(r'^  param "(.*?)" : f32\[([\d,]+)\]', text, re.M)}
+    types = re.findall(r'^  param "(.*?)" : f32\[([\d,]+)\]', text, re.M)
+    numels = {name: numel(map(int, dims.split(","))) for name, dims in types}
     names, units, seen, wanted = scopes(model), [], collections.defaultdict(list), {}
-    for name, flats, params in re.findall(r"^  unit @(\S+) \{.*?flats=\[(.*?)\], params=\[(.*?)\]\}$", text, re.M):
+    lines = re.findall(r"^  unit @(\S+) \{.*?flats=\[(.*?)\], params=\[(.*?)\]\}$", text, re.M)
+    for name, flats, params in lines:
         lies, steps = collections.defaultdict(int), []
         for param, flat in re.findall(r'"(.*?)" @\d+(?:/(\d+))?', params):
             step, shapes = role(param, names, form)
@@ -100,7 +108,8 @@ def kind(line):
 def block_ops(model, text):
     """Launches of a block in the middle, by kind, forward and backward."""
     scope = scopes(model)[len(scopes(model)) // 2]
-    mine = {n for n, s in re.findall(r'^    (\d+) = ".*?"(?::".*?")?@"(.*?)"', text, re.M) if (s + ".").startswith(scope + ".")}
+    locations = re.findall(r'^    (\d+) = ".*?"(?::".*?")?@"(.*?)"', text, re.M)
+    mine = {n for n, s in locations if (s + ".").startswith(scope + ".")}
     counts = collections.Counter()
     for section in ("forward", "backward"):
         for line in ops_of(text, section):
@@ -144,12 +153,12 @@ def closed(units, form, world, strategy, remat):
     shard = {u.name: [up(-(-n // ranks)) for n, _ in u.flats] for u in units}
     whole = {name: 4 * ranks * sum(flats) for name, flats in shard.items()}
     rest = 4 * sum(sum(s) for s in shard.values())
-    gathers = {u.name: gathers_of(u, len(form.blocks), strategy) for u in units}
+    gathers = gathers_of(units, len(form.blocks), strategy)
     want = {"parameters": rest, "states": 2 * rest, "inputs": form.inputs,
             "gradients": rest + gradients_in_flight(units, whole, len(form.blocks)),
             "all_gather": sum(gathers.values()), "reduce_scatter": len(units),
-            "gathered bytes": (ranks - 1) * sum(gathers[u.name] * sum(n * w for n, (_, w) in zip(shard[u.name], u.flats))
-                                                for u in units),
+            "gathered bytes": (ranks - 1) * sum(gathers[u.name] * n * width for u in units
+                                                for n, (_, width) in zip(shard[u.name], u.flats)),
             "scattered bytes": (ranks - 1) * rest}
     groups = world // ranks
     if groups > 1:
@@ -164,22 +173,28 @@ def between(n, groups):
     return 4 * ((groups - 1) * piece + n - piece)
 
 
-def gathers_of(unit, blocks, strategy):
-    """Once, and again before backward where it was freed: what forward reads last stays, and what it reads before the
-    blocks is not read by backward."""
-    return 2 if strategy != "shard_grad_op" and 1 <= unit.begin and unit.end < blocks else 1
+def gathers_of(units, blocks, strategy):
+    """How often each unit is gathered: twice where it is freed between forward and backward.  What forward reads before
+    the blocks is not read by backward; the last two units of forward stay in the two slots of gathers; a unit that is
+    read before the blocks and behind them stays all the time."""
+    freed = sorted((u for u in units if u.begin > 0 or u.end <= blocks), key=lambda u: u.begin)
+    stay = strategy == "shard_grad_op" or len(freed) < 2
+    twice = [] if stay else [u.name for u in freed[:-2] if u.end > 0]
+    return {u.name: 2 if u.name in twice else 1 for u in units}
 
 
 def gradients_in_flight(units, whole, blocks):
-    """The most bytes of flat gradients that live at once: a unit's from its first gradient to the wait of its reduce,
-    which is one unit late."""
+    """Bytes of flat gradients.  The wait of a reduce is one unit late, so units take turns in two slots, each as large
+    as its largest; where that is less, what lies beside the blocks has a slot of its own.  A unit that is read before
+    the blocks and behind them has its gradient all the time."""
+    def turns(some):
+        sizes = [whole[u.name] for u in some]
+        return max(sizes[0::2], default=0) + max(sizes[1::2], default=0)
     order = sorted(units, key=lambda u: -u.end)
-    most = 0
-    for i, u in enumerate(order):
-        after = order[i + 1] if i + 1 < len(order) else None
-        alive = [v for v in order if v in (u, after) or v.begin < u.begin and v.end >= u.end]
-        most = max(most, sum(whole[v.name] for v in alive))
-    return most
+    passing = [u for u in order if u.begin > 0 or u.end <= blocks]
+    inner = [u for u in passing if 0 < u.begin and u.end <= blocks]
+    beside = max((whole[u.name] for u in passing if u not in inner), default=0)
+    return min(turns(passing), turns(inner) + beside) + sum(whole[u.name] for u in order if u not in passing)
 
 
 def found(p, want):
@@ -201,7 +216,7 @@ def judge(model, form, units, p, used, world, strategy, remat):
                if got != want[k]]
     live = activations(form, remat)
     if abs(memory["activations"] - live) > SLACK * live:
-        misses.append(f"{where}: activations are {memory['activations'] / GIB:.2f} GiB, the closed form says {live / GIB:.2f}; "
+        misses.append(f"{where}: activations are {gib(memory['activations'])} GiB, the closed form says {gib(live)}; "
                       f"peak at {p['peak']['op']} of {p['peak']['node']}")
     limit = LIMITS.get((model, world, remat)) if strategy == "full_shard" else None
     if limit and memory["total"] > limit:
@@ -209,12 +224,8 @@ def judge(model, form, units, p, used, world, strategy, remat):
     seconds, mib = used
     if seconds > SECONDS or mib > MIB:
         misses.append(f"{where}: the plan took {seconds:.2f} s and {mib:.0f} MiB")
-    return dict(model=model, world=world, strategy=strategy, remat=remat, closed=live, seconds=seconds, mib=mib,
-                **{k: memory[k] for k in ("parameters", "gathered", "gradients", "optimizer states", "activations", "workspace", "total")}), misses
-
-
-def gib(n):
-    return f"{n / GIB:.2f}"
+    row = dict(memory, model=model, world=world, strategy=strategy, remat=remat, closed=live, seconds=seconds, mib=mib)
+    return row, misses
 
 
 def line_of(row):
@@ -224,16 +235,16 @@ def line_of(row):
             f"{row['mib']:5.0f}")
 
 
-HEAD = (f"{'model':15} {'ranks':>5} {'strategy':14} {'remat':6} {'params':>7} {'states':>7} {'grads':>7} {'gathers':>7} "
-        f"{'activ.':>8} {'formula':>8} {'GiB':>8} {'s':>6} {'MiB':>5}")
+HEAD = (f"{'model':15} {'ranks':>5} {'strategy':14} {'remat':6} {'params':>7} {'states':>7} {'grads':>7} "
+        f"{'gathers':>7} {'activ.':>8} {'formula':>8} {'GiB':>8} {'s':>6} {'MiB':>5}")
 
 
 def check_program(model, form, text, remat):
     misses = [f"{model}, remat {remat}: {v}, which grows with the square of the tokens" for v in squares(model, text)]
     counts = block_ops(model, text)
     moves = {k: n for k, n in counts.items() if k in MOVES}
-    if moves != form.moves:
-        misses.append(f"{model}, remat {remat}: a block has {moves}, listed are {form.moves}")
+    if moves != form.moves.get(remat):
+        misses.append(f"{model}, remat {remat}: a block has {moves}, listed are {form.moves.get(remat)}")
     return counts, misses
 
 
@@ -245,7 +256,7 @@ def check_model(pool, args, model):
         units[remat], bad = units_of(model, form, text)
         counts, more = check_program(model, form, text, remat)
         misses += [f"{model}: {b}" for b in bad] + more
-        print(f"{model}, remat {remat}: {sum(counts.values())} launches in a block: "
+        print(f"{model}, remat {remat}: {counts.total()} launches in a block: "
               + ", ".join(f"{n} {k}" for k, n in counts.most_common()), flush=True)
     jobs = [(w, s, r) for w in WORLDS for s in STRATEGIES for r in REMATS]
     plans = pool.map(lambda job: plan(args.shardc, model, path, *job), jobs)
@@ -263,22 +274,21 @@ def docs_table(rows):
              "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         if row["strategy"] == "full_shard" and (row["world"], row["remat"]) in DOCS:
-            cells = [row["model"], row["world"], row["remat"]] + [
-                gib(row[k]) for k in ("parameters", "optimizer states", "gradients", "gathered", "activations", "total")]
-            lines.append("| " + " | ".join(map(str, cells)) + " |")
+            cells = [row["model"], str(row["world"]), row["remat"]]
+            cells += map(gib, (row["parameters"], row["optimizer states"], row["gradients"], row["gathered"],
+                               row["activations"], row["total"]))
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def check_docs(path, table, write):
-    """The table stands between two comments of the page."""
-    begin, end = "<!-- table -->\n", "<!-- end of table -->\n"
+    """The page's table of models."""
     text = path.read_text()
-    before, rest = text.split(begin)
-    shown, after = rest.split(end)
+    shown = re.search(r"^\| model \|.*\n(?:\|.*\n)*", text, re.M)
     if write:
-        path.write_text(before + begin + table + end + after)
-    elif shown != table:
-        return [f"{path}: the table is not what plans say; sizes.py --docs {path} --write writes it"]
+        path.write_text(text[:shown.start()] + table + text[shown.end():])
+    elif shown[0] != table:
+        return [f"{path}: the table is not what plans say: make sizes SIZES=--write writes it"]
     return []
 
 
@@ -297,7 +307,7 @@ def main():
             more, bad = check_model(pool, args, model)
             rows += more
             misses += bad
-    if args.docs:
+    if args.docs and args.models == ",".join(MODELS):
         misses += check_docs(args.docs, docs_table(rows), args.write)
     print(*misses, sep="\n")
     print(f"sizes: {len(rows)} plans, {len(misses)} misses")

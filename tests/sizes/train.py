@@ -146,8 +146,8 @@ def run(binary, case, ranks, work):
     np.save(work / "labels.npy", labels.numpy())
     command(["rm", "-rf", work / "save", work / "log.jsonl"])
     command([binary, "--data", f"x={work}/x.npy", "--data", f"labels={work}/labels.npy", "--steps", STEPS, "--lr",
-             case.number(LR), "--momentum", MOMENTUM, "--weight-decay", 0, "--ranks", ranks, "--threads", 1, "--save", work / "save",
-             "--save-every", STEPS, "--log", work / "log.jsonl"])
+             case.number(LR), "--momentum", MOMENTUM, "--weight-decay", 0, "--ranks", ranks, "--threads", 1,
+             "--save", work / "save", "--save-every", STEPS, "--log", work / "log.jsonl"])
     weights = load_file(work / "save" / f"step-{STEPS:08d}" / "model.safetensors")
     losses = [r["loss"] for r in map(json.loads, open(work / "log.jsonl")) if "loss" in r]
     return losses, {n: t.double() for n, t in weights.items()}
@@ -217,7 +217,8 @@ def check_model(args, pool, name):
     references = {w: without_options(args, case, w, args.workdir) if drops else reference(case, w) for w in RANKS}
     misses = [f"{name}: dropout changes losses by {references[w]['off'][0]:.1e}" for w in RANKS
               if drops and references[w]["off"][0] < 1e-3]
-    for lines, more in pool.map(check, [(args, case, references, *pair) for pair in itertools.product(OPTIONS, PRECISION)]):
+    jobs = [(args, case, references, *pair) for pair in itertools.product(OPTIONS, PRECISION)]
+    for lines, more in pool.map(check, jobs):
         print(*lines, sep="\n", flush=True)
         misses += more
     return misses
@@ -239,7 +240,8 @@ def main():
         OPTIONS[name] = [o for o in options if o.split("=")[0] + "=" in known]
         if OPTIONS[name] != options:
             print(f"{name}: {sorted({*options} - {*OPTIONS[name]})} are unknown")
-    print(f"{'model':14} {'options':8} {'precision':9} {'ranks':>5} {'loss':>9} {'PyTorch':>9} {'change':>9} {'PyTorch':>9}")
+    print(f"{'model':14} {'options':8} {'precision':9} {'ranks':>5} {'loss':>9} {'PyTorch':>9} {'change':>9} "
+          f"{'PyTorch':>9}")
     misses = []
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         for name in args.models.split(","):
