@@ -4,7 +4,8 @@
  * recomputation reads are gathered again).  Ensures that of a block's values only those live into backward that
  * other parts of the forward read as well: the inputs of blocks.  All other values of a block that backward reads
  * are recomputed: clones of the ops that are needed for them stand in front of the first op of backward that reads
- * any of them.  A clone of a random op draws the same numbers, so masks are equal.
+ * any of them; norms, whose results are read again at the end of a block's backward, are made once more there.  A
+ * clone of a random op draws the same numbers, so masks are equal.
  * Refuses nothing: without repeated blocks it changes nothing and says so. */
 #include "passes/passes.h"
 
@@ -90,8 +91,9 @@ static void use_clones(const Remat *r, const PtrMap *clones, SectionKind s)
 	}
 }
 
-/* Clones the wanted ops of all blocks; the clones of a block are in forward order in front of its first reader. */
-static int recompute(Remat *r, PtrMap *clones)
+/* Clones the wanted ops of all blocks; the clones of a block are in forward order in front of its first reader.  again: gets
+ * the clones. */
+static int recompute(Remat *r, PtrMap *clones, PtrMap *again)
 {
 	int n = 0;
 	IR_FOR_OPS(r->m, SEC_FORWARD, op) {
@@ -99,7 +101,8 @@ static int recompute(Remat *r, PtrMap *clones)
 			continue;
 		Builder b = {.m = r->m, .section = SEC_BACKWARD, .before = r->before[block_of_op(r, op)],
 			.loc = loc_with_role(r->m, op->loc, "remat")};
-		ir_clone(&b, op, clones);
+		Op *clone = ir_clone(&b, op, clones);
+		ptrmap_put(again, clone, clone);
 		/* some results may be kept while others are recomputed; kept ones are read as they are */
 		for (int i = 0; i < op->n_out; i++)
 			if (r->kept[op->out[i]->id])
@@ -107,6 +110,48 @@ static int recompute(Remat *r, PtrMap *clones)
 		n++;
 	}
 	return n;
+}
+
+/* ---- norms, which cost little ---- */
+
+static bool is_remat_norm(const Op *op, const PtrMap *again)
+{
+	return (op->kind == OP_LAYER_NORM || op->kind == OP_RMS_NORM) && ptrmap_get(again, op);
+}
+
+/* The first op of backward itself that reads what a clone made; NULL: only clones read it, or only backward does. */
+static Op *late_reader(const Value *v, const PtrMap *again)
+{
+	Op *first = NULL;
+	bool early = false;
+	for (const Use *u = v->uses; u; u = u->next) {
+		if (ptrmap_get(again, u->op))
+			early = true;
+		else if (!first || u->op->order < first->order)
+			first = u->op;
+	}
+	return early ? first : NULL;
+}
+
+/* Between the clones, which read a norm's result first, and the gradients of what reads it lies all of the block's
+ * backward behind it: there the norm is made once more, rather than its result kept. */
+static void split_norms(Module *m, const PtrMap *again)
+{
+	Arena *a = arena_new();
+	ir_number(m);
+	IR_FOR_OPS(m, SEC_BACKWARD, op) {
+		Op *reader = is_remat_norm(op, again) ? late_reader(op->out[0], again) : NULL;
+		if (!reader)
+			continue;
+		Builder b = {.m = m, .section = SEC_BACKWARD, .before = reader, .loc = op->loc};
+		Value *now = ir_clone(&b, op, ptrmap_new(a))->out[0];
+		for (Use *u = op->out[0]->uses, *next; u; u = next) {
+			next = u->next;
+			if (!ptrmap_get(again, u->op))
+				ir_set_in(u->op, (int)(u - u->op->in), now);
+		}
+	}
+	arena_free(a);
 }
 
 bool pass_remat(Module *m, const Options *o, Diag *d)
@@ -117,11 +162,12 @@ bool pass_remat(Module *m, const Options *o, Diag *d)
 	Remat r = {.m = m, .blocks = blocks_find(m, a), .kept = NEW_N(a, bool, m->n_values),
 		.wanted = NEW_N(a, bool, m->n_values)};
 	r.before = NEW_N(a, Op *, r.blocks->n);
-	PtrMap *clones = ptrmap_new(a);
+	PtrMap *clones = ptrmap_new(a), *again = ptrmap_new(a);
 	find_kept(&r);
 	find_wanted(&r);
-	int n = recompute(&r, clones);
+	int n = recompute(&r, clones, again);
 	use_clones(&r, clones, SEC_BACKWARD);
+	split_norms(m, again);
 	if (n)
 		diag_info(d, "--remat", "%d blocks, %d ops are recomputed in backward", r.blocks->n, n);
 	else

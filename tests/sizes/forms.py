@@ -22,9 +22,9 @@ class Block:
     def input(self):
         return next(iter(self.kept.values()))
 
-    @property
-    def bytes(self):
-        return sum(self.kept.values())
+    def bytes(self, remat):
+        """Recomputed norms are made once more where backward reads them last."""
+        return sum(n for what, n in self.kept.items() if remat == "none" or not what.startswith("norm"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +49,8 @@ def activations(form, remat):
     """Bytes at the peak of backward: what blocks before keep, or their inputs alone, beside one block's backward."""
     before, peak = form.held, form.loss
     for block in form.blocks:
-        peak = max(peak, before + block.bytes + block.passing)
-        before += block.input if remat == "block" else block.bytes
+        peak = max(peak, before + block.bytes(remat) + block.passing)
+        before += block.input if remat == "block" else block.bytes(remat)
     return max(peak, before + form.loss)
 
 
