@@ -649,10 +649,8 @@ static Term walk(MaskProof *x, Value *v, const Linear *at)
 	if (from) {
 		Term t = mask_term(x, from, in), here = {.leaf = {.v = v}};
 		memcpy(here.leaf.at, at, sizeof(Linear) * (size_t)v->type.rank);
-		if (t.n || !mask_is_tensor(&here.leaf))
-			return t;
-		/* a bias keeps its stop_gradient */
-		return v->op->kind != OP_STOP_GRADIENT && mask_is_tensor(&t.leaf) ? t : term_leaf(x, v, at);
+		bool stops = v->op->kind == OP_STOP_GRADIENT; /* a bias keeps it */
+		return t.n || (!stops && (mask_is_tensor(&t.leaf) || !mask_is_tensor(&here.leaf))) ? t : term_leaf(x, v, at);
 	}
 	if (op_info[v->op->kind].flags & EW && !v->op->body_first)
 		return term_of_elementwise(x, v, at);

@@ -316,7 +316,8 @@ static const char *why_whole(MaskProof *x, const Whole *w, const Diagonals *d)
 	if (x->why)
 		return x->why;
 	if (w->bias.v)
-		return "it adds numbers other than 0 and -inf";
+		return w->bias.v->op->kind == OP_CONST || w->bias.v->op->kind == OP_READ ? why_atom(x, w->bias.v)
+			: "it adds numbers other than 0 and -inf";
 	if (w->finite && !rows_keep_some(x, w->keep))
 		return "a row may be masked altogether, by a finite number, and is uniform then";
 	for (int i = 0; i < x->n_atoms; i++) {
