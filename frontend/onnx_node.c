@@ -170,8 +170,8 @@ bool node_known_ints(Node *n, int i, const char *what, const int64_t **out, int 
 	if (!t && eval_exhausted(n->im->eval))
 		return node_refuse(n, "its %s takes too long to compute: constants of a model may take some seconds", what);
 	if (!t && v->id < n->im->cap_known && n->im->known[v->id] == KNOWN_LITERALLY)
-		return node_refuse(n, "its %s follows from a constant of more than %d numbers, which is not computed at compile "
-			"time", what, EVAL_MAX);
+		return node_refuse(n, "its %s follows from a constant of more than %d numbers, which is not computed at "
+			"compile time", what, EVAL_MAX);
 	if (!t)
 		return node_refuse(n, "its %s depends on data: it must be known at compile time", what);
 	*out = t->i;
