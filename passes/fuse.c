@@ -494,8 +494,8 @@ static bool joins_loop(const Value *v, int depth)
 }
 
 /* Whether v can be computed from values at hand by at most *budget cheap ops.  What forward stores as well is kept
- * rather than made by a loop of its own: only a loop that reads all it is made of may make it again.  But what is 16 bits
- * wide is kept rather than its wider copy, even where forward stores that. */
+ * rather than made by a loop of its own: only a loop that reads all it is made of may make it again.  But what is 16
+ * bits wide is kept rather than its wider copy, even where forward stores that. */
 static bool is_recomputable(Recompute *r, const Value *v, const Value *of, int *budget)
 {
 	const Op *op = v->op;
