@@ -91,8 +91,8 @@ static void use_clones(const Remat *r, const PtrMap *clones, SectionKind s)
 	}
 }
 
-/* Clones the wanted ops of all blocks; the clones of a block are in forward order in front of its first reader.  again: gets
- * the clones. */
+/* Clones the wanted ops of all blocks; the clones of a block are in forward order in front of its first reader.
+ * again: gets the clones. */
 static int recompute(Remat *r, PtrMap *clones, PtrMap *again)
 {
 	int n = 0;
