@@ -2,6 +2,7 @@
  *
  * A kernel is determined by the body and by how each operand varies over the iteration space; adjacent dims are
  * merged where all operands allow it.  Sizes are arguments, so equal chains of different layers share one kernel.
+ * Columns of a wider value are read and written by its row pitch.
  * Each element is computed independently, whichever thread computes it.
  *
  * Pointers are not restrict, since a result may overwrite an operand of the same type: for each element everything
@@ -32,15 +33,35 @@ static bool same_variation(const Op *op, const Type *space, int d, int e)
 	return true;
 }
 
+static int64_t pitch_of(Value *v)
+{
+	const Type *whole = &value_whole(v)->type;
+	return value_whole(v) == v ? 0 : whole->dim[whole->rank - 1];
+}
+
+/* Sets pitches.  Returns whether there are any: then the last dim stays by itself.  One row has no pitch. */
+static bool set_pitches(const Op *op, FusedSpace *s)
+{
+	const Type *t = &op->out[0]->type;
+	bool any = false;
+	if (t->rank < 2 || emit_product(t, 0, t->rank - 1) == 1)
+		return false;
+	for (int i = 0; i < op->n_in; i++)
+		any |= (s->pitch[i] = pitch_of(op_in(op, i))) != 0;
+	for (int i = 0; i < op->n_out; i++)
+		any |= (s->y_pitch[i] = pitch_of(op->out[i])) != 0;
+	return any;
+}
+
 static FusedSpace space_of(const Op *op)
 {
 	const Type *t = &op->out[0]->type;
 	FusedSpace s = {0};
-	int last = -1;
+	int last = -1, apart = set_pitches(op, &s) ? t->rank - 1 : -1;
 	for (int d = 0; d < t->rank; d++) {
-		if (t->dim[d] == 1)
+		if (t->dim[d] == 1 && d != apart)
 			continue;
-		if (last >= 0 && same_variation(op, t, last, d)) {
+		if (last >= 0 && d != apart && same_variation(op, t, last, d)) {
 			s.dim[s.rank - 1] *= t->dim[d];
 		} else {
 			for (int i = 0; i < op->n_in; i++)
@@ -214,6 +235,12 @@ void fused_signature(Buf *b, const Op *op, const FusedSpace *s)
 		buf_printf(b, "const %s *x%d, ", fused_ctype(op_in(op, i)), i);
 	for (int d = 0; d < s->rank; d++)
 		buf_printf(b, "%sint64_t n%d", d ? ", " : "", d);
+	for (int i = 0; i < op->n_out; i++)
+		if (s->y_pitch[i])
+			buf_printf(b, ", int64_t q%d", i);
+	for (int i = 0; i < op->n_in; i++)
+		if (s->pitch[i])
+			buf_printf(b, ", int64_t p%d", i);
 	buf_printf(b, ")");
 }
 
@@ -276,6 +303,12 @@ void fused_call(Emit *e, const Op *op)
 		buf_printf(&b, "%s, ", emit_value(e, op_in(op, i)));
 	for (int d = 0; d < s.rank; d++)
 		buf_printf(&b, d ? ", %" PRId64 : "%" PRId64, s.dim[d]);
+	for (int i = 0; i < op->n_out; i++)
+		if (s.y_pitch[i])
+			buf_printf(&b, ", %" PRId64, s.y_pitch[i]);
+	for (int i = 0; i < op->n_in; i++)
+		if (s.pitch[i])
+			buf_printf(&b, ", %" PRId64, s.pitch[i]);
 	emit_line(e, "%s);", b.at);
 	buf_free(&b);
 }

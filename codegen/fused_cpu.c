@@ -12,8 +12,9 @@ const char fused_cpu_head[] =
 	"enum { GRAIN = 16384, BLOCK = 4096 }; /* elements: worth a second thread; of one piece of work */\n"
 	"#define MIN(a, b) ((a) < (b) ? (a) : (b))\n\n";
 
-/* Element offset of an operand's row at the outer indices: "(i0 * n1 + i1) * n2", "" = 0. */
-static const char *row_offset(Emit *e, const FusedSpace *s, unsigned varies)
+/* Element offset of a row at the outer indices: "(i0 * n1 + i1) * n2", "" = 0; pitch: its name, NULL = rows follow each
+ * other. */
+static const char *row_offset(Emit *e, const FusedSpace *s, unsigned varies, const char *pitch)
 {
 	const char *sum = "";
 	for (int d = 0; d < s->rank - 1; d++) {
@@ -22,19 +23,25 @@ static const char *row_offset(Emit *e, const FusedSpace *s, unsigned varies)
 		const char *more = strchr(sum, ' ') ? "(%s) * n%d + i%d" : "%s * n%d + i%d";
 		sum = *sum ? arena_printf(e->a, more, sum, d, d) : arena_printf(e->a, "i%d", d);
 	}
-	if (*sum && varies >> (s->rank - 1) & 1)
-		sum = arena_printf(e->a, strchr(sum, ' ') ? "(%s) * n%d" : "%s * n%d", sum, s->rank - 1);
+	if (!pitch && varies >> (s->rank - 1) & 1)
+		pitch = arena_printf(e->a, "n%d", s->rank - 1);
+	if (*sum && pitch)
+		sum = arena_printf(e->a, strchr(sum, ' ') ? "(%s) * %s" : "%s * %s", sum, pitch);
 	return sum;
 }
 
 /* Writes the pointers to rows, and reads operands that do not vary along the innermost dim. */
 static void put_rows(Emit *e, Buf *b, const Op *op, const FusedSpace *s, const char *in)
 {
-	const char *full = row_offset(e, s, (1u << s->rank) - 1);
-	for (int i = 0; i < op->n_out && *full; i++)
-		buf_printf(b, "%s%s *y%dr = y%d + %s;\n", in, fused_ctype(op->out[i]), i, i, full);
+	const char *full = row_offset(e, s, (1u << s->rank) - 1, NULL);
+	for (int i = 0; i < op->n_out && *full; i++) {
+		const char *pitch = s->y_pitch[i] ? arena_printf(e->a, "q%d", i) : NULL;
+		buf_printf(b, "%s%s *y%dr = y%d + %s;\n", in, fused_ctype(op->out[i]), i, i,
+			row_offset(e, s, (1u << s->rank) - 1, pitch));
+	}
 	for (int i = 0; i < op->n_in; i++) {
-		const char *at = row_offset(e, s, s->varies[i]), *type = fused_ctype(op_in(op, i));
+		const char *pitch = s->pitch[i] ? arena_printf(e->a, "p%d", i) : NULL;
+		const char *at = row_offset(e, s, s->varies[i], pitch), *type = fused_ctype(op_in(op, i));
 		if (!fused_moves(s, i))
 			fused_read(e, b, op_in(op, i), i, in, arena_printf(e->a, "x%d[%s]", i, *at ? at : "0"));
 		else if (*full)

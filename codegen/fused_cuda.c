@@ -40,14 +40,23 @@ static int width_of(const Op *op, const FusedSpace *s)
 			wide = aligned(op_in(op, i), wide);
 	while (s->rank > 1 && s->dim[s->rank - 1] % wide)
 		wide /= 2;
+	for (int i = 0; i < op->n_in; i++)
+		while (fused_moves(s, i) && s->pitch[i] % wide)
+			wide /= 2;
+	for (int i = 0; i < op->n_out; i++)
+		while (s->y_pitch[i] % wide)
+			wide /= 2;
 	return wide;
 }
 
 static const char *index_type(const FusedSpace *s)
 {
-	int64_t n = 1;
-	for (int d = 0; d < s->rank; d++)
+	int64_t n = 1, row = s->dim[s->rank - 1];
+	for (int d = 0; d < s->rank - 1; d++)
 		n *= s->dim[d];
+	for (int i = 0; i < FUSED_TENSORS; i++)
+		row = MAX(row, MAX(s->pitch[i], s->y_pitch[i]));
+	n *= row;
 	return n < INT64_C(1) << 30 ? "uint32_t" : "uint64_t";
 }
 
@@ -67,13 +76,20 @@ static void put_element(Emit *e, Buf *b, const Op *op, const char *name)
 	buf_printf(b, "}\n\n");
 }
 
-/* y and x are the suffixes of the names of results and of operands that vary; the other operands have been read
- * already. */
-static void put_call(Buf *b, const Op *op, const FusedSpace *s, const char *name, const char *y, const char *x)
+/* The offset of a result's elements. */
+static const char *y_offset(Emit *e, const FusedSpace *s, int result)
+{
+	int last = s->rank - 1;
+	return s->y_pitch[result] ? arena_printf(e->a, "r%d * q%d + i%d", last, result, last) : "at";
+}
+
+/* y and x are the suffixes of the names of results, NULL = their elements, and of operands that vary; the other
+ * operands have been read already. */
+static void put_call(Emit *e, Buf *b, const Op *op, const FusedSpace *s, const char *name, const char *y, const char *x)
 {
 	buf_printf(b, "%s_element(", name);
 	for (int i = 0; i < op->n_out; i++)
-		buf_printf(b, "%sy%d%s", i ? ", " : "", i, y);
+		buf_printf(b, "%sy%d%s", i ? ", " : "", i, y ? y : arena_printf(e->a, "[%s]", y_offset(e, s, i)));
 	for (int i = 0; i < op->n_in; i++)
 		buf_printf(b, ", x%d%s", i, fused_moves(s, i) ? x : "e");
 	buf_printf(b, ");\n");
@@ -81,17 +97,21 @@ static void put_call(Buf *b, const Op *op, const FusedSpace *s, const char *name
 
 /* ---- indices ---- */
 
+/* Whether the operand's offset is the number of the element. */
 static bool varies_whole(const FusedSpace *s, int operand)
 {
-	return s->varies[operand] == (1u << s->rank) - 1;
+	return s->varies[operand] == (1u << s->rank) - 1 && !s->pitch[operand];
 }
 
-/* The dims whose indices some operand's offset needs.  Results and operands that vary along all dims need none. */
+/* The dims whose indices some offset needs.  Results and operands that vary along all dims need none, unless they have
+ * a pitch; of a result with one, the index along the last dim and the number of its row are enough. */
 static unsigned wanted(const Op *op, const FusedSpace *s)
 {
 	unsigned dims = 0;
 	for (int i = 0; i < op->n_in; i++)
 		dims |= varies_whole(s, i) ? 0 : s->varies[i];
+	for (int i = 0; i < op->n_out; i++)
+		dims |= s->y_pitch[i] ? 1u << (s->rank - 1) : 0;
 	return dims;
 }
 
@@ -135,11 +155,13 @@ static const char *offset_of(Emit *e, const FusedSpace *s, int operand, int wide
 	for (int d = 0; d < s->rank; d++) {
 		if (!(s->varies[operand] >> d & 1))
 			continue;
-		const char *size = d == last && wide > 1 ? arena_printf(e->a, "(n%d.n * %d)", d, wide)
-			: arena_printf(e->a, "n%d.n", d);
+		const char *size = d == last && s->pitch[operand] ? arena_printf(e->a, "p%d", operand)
+			: d == last && wide > 1 ? arena_printf(e->a, "(n%d.n * %d)", d, wide) : arena_printf(e->a, "n%d.n", d);
 		sum = !*sum ? arena_printf(e->a, "i%d", d)
 			: arena_printf(e->a, strchr(sum, ' ') ? "(%s) * %s + i%d" : "%s * %s + i%d", sum, size, d);
 	}
+	if (*sum && s->pitch[operand] && !fused_moves(s, operand))
+		sum = arena_printf(e->a, strchr(sum, ' ') ? "(%s) * p%d" : "%s * p%d", sum, operand);
 	return *sum ? sum : "0";
 }
 
@@ -163,9 +185,9 @@ static void put_wide(Emit *e, Buf *b, const Op *op, const FusedSpace *s, int wid
 	for (int i = 0; i < op->n_out; i++)
 		buf_printf(b, "%sVec<%s, %d> y%dv;\n", in, fused_ctype(op->out[i]), wide, i);
 	buf_printf(b, "%sfor (int k = 0; k < %d; k++)\n%s\t", in, wide, in);
-	put_call(b, op, s, name, "v.at[k]", "v.at[k]");
+	put_call(e, b, op, s, name, "v.at[k]", "v.at[k]");
 	for (int i = 0; i < op->n_out; i++)
-		buf_printf(b, "%sstore(y%d + at, y%dv);\n", in, i, i);
+		buf_printf(b, "%sstore(y%d + %s, y%dv);\n", in, i, y_offset(e, s, i), i);
 }
 
 /* Handles a row, whose last elements may be fewer than a thread takes. */
@@ -177,14 +199,14 @@ static void put_row(Emit *e, Buf *b, const Op *op, const FusedSpace *s, int wide
 		buf_printf(b, "\tif (at >= n0)\n\t\treturn;\n");
 		put_single_reads(e, b, op, s, wide);
 		buf_printf(b, "\t");
-		put_call(b, op, s, name, "[at]", "e");
+		put_call(e, b, op, s, name, NULL, "e");
 		return;
 	}
 	put_single_reads(e, b, op, s, wide);
 	buf_printf(b, "\tif (at + %d <= n0) {\n", wide);
 	put_wide(e, b, op, s, wide, name, "\t\t");
 	buf_printf(b, "\t\treturn;\n\t}\n\tfor (%s k = at; k < n0; k++)\n\t\t", index);
-	put_call(b, op, s, name, "[k]", "[k]");
+	put_call(e, b, op, s, name, "[k]", "[k]");
 }
 
 static void put_rows(Emit *e, Buf *b, const Op *op, const FusedSpace *s, int wide, const char *name, const char *index)
@@ -198,7 +220,7 @@ static void put_rows(Emit *e, Buf *b, const Op *op, const FusedSpace *s, int wid
 		return;
 	}
 	buf_printf(b, "\t");
-	put_call(b, op, s, name, "[at]", "e");
+	put_call(e, b, op, s, name, NULL, "e");
 }
 
 static void put_kernel(Emit *e, Buf *b, const Op *op, const FusedSpace *s, int wide, const char *name,
@@ -212,6 +234,12 @@ static void put_kernel(Emit *e, Buf *b, const Op *op, const FusedSpace *s, int w
 	buf_printf(b, s->rank == 1 ? "%s n0" : "%s items", index);
 	for (int d = first_divider(op, s); d < s->rank; d++)
 		buf_printf(b, ", Divider<%s> n%d", index, d);
+	for (int i = 0; i < op->n_out; i++)
+		if (s->y_pitch[i])
+			buf_printf(b, ", %s q%d", index, i);
+	for (int i = 0; i < op->n_in; i++)
+		if (s->pitch[i])
+			buf_printf(b, ", %s p%d", index, i);
 	buf_printf(b, ")\n{\n");
 	if (s->rank == 1)
 		put_row(e, b, op, s, wide, name, index);
@@ -241,6 +269,12 @@ static void put_launch(Buf *b, const Op *op, const FusedSpace *s, int wide, cons
 		buf_printf(b, ", Divider<%s>(n%d", index, d);
 		buf_printf(b, d == last && wide > 1 ? " / %d)" : ")", wide);
 	}
+	for (int i = 0; i < op->n_out; i++)
+		if (s->y_pitch[i])
+			buf_printf(b, ", (%s)q%d", index, i);
+	for (int i = 0; i < op->n_in; i++)
+		if (s->pitch[i])
+			buf_printf(b, ", (%s)p%d", index, i);
 	buf_printf(b, ");\n}\n\n");
 }
 

@@ -148,6 +148,16 @@ RULE(concat)
 	return true;
 }
 
+RULE(columns)
+{
+	int64_t n = in[0]->type.dim[in[0]->type.rank - 1], start = attr_get_int(op->attrs, "start", 0);
+	int64_t size = out[0]->type.dim[out[0]->type.rank - 1], numel = type_numel(&out[0]->type);
+	*out[0] = eval_alloc(e, out[0]->type); /* a view, but evaluated tensors have no pitch */
+	for (int64_t i = 0; i < numel; i++)
+		move(out[0], i, in[0], i / size * n + start + i % size);
+	return true;
+}
+
 RULE(split)
 {
 	int64_t start = 0;

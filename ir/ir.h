@@ -424,6 +424,11 @@ static inline Value *op_in(const Op *op, int i) { return i < op->n_in ? op->in[i
 static inline bool op_draws(const Op *op) { return op_info[op->kind].flags & RNG && attr_find(op->attrs, "p"); }
 Value *op_residual(const Op *op);                 /* r of a norm, ds of its gradient; NULL = it has none, or is another
                                                      op */
+/* v as columns of a wider value: itself and 0, or the operand of columns or the result of join, and where in its rows
+ * v begins. */
+Value *value_whole(Value *v);
+int64_t value_start(const Value *v);
+bool value_is_joined(const Value *v);             /* it is written into rows of the result of the join that reads it */
 Value *op_sum(const Op *op);                      /* what a product, or the gradient of a gather, is added to; NULL =
                                                      nothing, or it is another op */
 void ir_set_in(Op *op, int i, Value *v);          /* also updates use lists */

@@ -93,6 +93,25 @@ bool op_is_param_cast(const Op *op)
 	return from == DT_F32 && dtype_is_half(to);
 }
 
+bool value_is_joined(const Value *v)
+{
+	return v->n_uses == 1 && v->uses->op->kind == OP_JOIN;
+}
+
+Value *value_whole(Value *v)
+{
+	return v->op->kind == OP_COLUMNS ? op_in(v->op, 0) : value_is_joined(v) ? v->uses->op->out[0] : v;
+}
+
+int64_t value_start(const Value *v)
+{
+	int64_t start = v->op->kind == OP_COLUMNS ? attr_get_int(v->op->attrs, "start", 0) : 0;
+	const Op *join = value_is_joined(v) ? v->uses->op : NULL;
+	for (int i = 0; join && op_in(join, i) != v; i++)
+		start += op_in(join, i)->type.dim[v->type.rank - 1];
+	return start;
+}
+
 bool unit_is_resident(const Unit *u)
 {
 	bool whole = strategy_info[u->strategy].group == GROUP_ONE;

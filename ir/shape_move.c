@@ -152,6 +152,18 @@ RULE(concat)
 	return true;
 }
 
+RULE(columns)
+{
+	int64_t start = attr_get_int(op->attrs, "start", 0), size = attr_get_int(op->attrs, "size", 0);
+	*out = *shape_in(op, 0);
+	int64_t n = out->rank ? out->dim[out->rank - 1] : 0;
+	if (start < 0 || size < 1 || start > n - size)
+		return shape_wrong(err, "columns %lld to %lld of %s", (long long)start, (long long)size + start,
+			type_str(m->arena, out));
+	out->dim[out->rank - 1] = size;
+	return true;
+}
+
 RULE(split)
 {
 	const Type *x = shape_in(op, 0);

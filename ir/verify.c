@@ -411,6 +411,22 @@ static void check_statistics(Verify *v, const Op *op)
 	}
 }
 
+/* Checks that only loops read columns of a value, and write them. */
+static void check_columns(Verify *v, const Op *op)
+{
+	bool loop = op->kind == OP_FUSED || op_info[op->kind].flags & EW;
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *x = op_in(op, i);
+		const Op *from = op->kind == OP_JOIN ? op_in(op, 0)->op : NULL;
+		if (x && x->op->kind == OP_COLUMNS && !loop)
+			verify_fail(v, op, "%%%s is columns of a wider value, which loops alone can read", x->name);
+		if (from && (x->n_uses != 1 || x->op != from || from->kind != OP_FUSED || !type_equal(&x->type, &op_in(op, 0)->type)
+				|| (attr_get_int(op->attrs, "axis", 0) != x->type.rank - 1)))
+			verify_fail(v, op, "%%%s is not a result of the loop that makes all operands, for the join's last axis alone",
+				x->name);
+	}
+}
+
 /* ---- the whole ---- */
 
 enum { SCOPE_TRAIN = 1, SCOPE_EVAL };
@@ -432,6 +448,7 @@ static bool check_all_of(Verify *v, const Op *op, int scope, PtrMap *seen)
 	if (!define_results(v, op, scope) || !collect_names(v, op))
 		return false;
 	if (v->errors == before) {
+		check_columns(v, op);
 		check_once(v, seen, op);
 		check_statistics(v, op);
 	}

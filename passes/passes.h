@@ -171,6 +171,9 @@ Buffers *buffers_find(Module *m, bool eval, Arena *a);
 int64_t buffers_live(const Buffers *b, int64_t *live);
 Value *value_root(Value *v);                     /* the value whose bytes v shows, through views */
 int inplace_operand(const Op *op, int result, int from); /* next operand, from `from` on, that may be overwritten */
+/* Whether result y may lie where operand x does: of one type, both whole or both columns, so that each element is read
+ * before it is overwritten. */
+bool inplace_agrees(Value *x, Value *y);
 
 /* schedule/reorder.c: moves ops within their sections so that fewer bytes are live at the peak. */
 void schedule_reorder(Module *m, bool eval, Arena *a);

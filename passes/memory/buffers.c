@@ -89,15 +89,25 @@ static bool same_type(const Type *a, const Type *b)
 	return a->dtype == b->dtype && type_same_shape(a, b);
 }
 
-/* Only operands of exactly v's type may show the buffer; others would be read after they were overwritten. */
-static bool others_agree(const Buffers *b, const Op *op, int buffer, int at, const Type *t)
+bool inplace_agrees(Value *x, Value *y)
+{
+	bool columns = x->op->kind == OP_COLUMNS;
+	int64_t n = y->type.rank ? y->type.dim[y->type.rank - 1] : 1;
+	if (columns != value_is_joined(y) || !same_type(&value_whole(x)->type, &value_whole(y)->type))
+		return false;
+	return !columns || (x->type.dim[x->type.rank - 1] == n && value_start(x) % n == 0);
+}
+
+/* Only operands of which a loop reads the elements that it writes may show the buffer; others would be read after they
+ * were overwritten. */
+static bool others_agree(const Buffers *b, const Op *op, int buffer, int at, Value *y)
 {
 	bool elementwise = op_info[op->kind].flags & EW || op->kind == OP_FUSED;
 	for (int i = 0; i < op->n_in; i++) {
 		Value *v = op_in(op, i);
 		if (i == at || !v || b->of_value[v->id] != buffer)
 			continue;
-		if (!elementwise || !same_type(&v->type, t))
+		if (!elementwise || !inplace_agrees(v, y))
 			return false;
 	}
 	return true;
@@ -114,13 +124,13 @@ static bool taken_by_sibling(const Buffers *b, const Op *op, int result, int buf
 /* The buffer of an operand that result i of op may overwrite, -1 = none. */
 static int find_inplace(const Buffers *b, const Op *op, int i)
 {
-	const Type *t = &op->out[i]->type;
+	Value *y = op->out[i];
 	for (int k = inplace_operand(op, i, 0); k >= 0; k = inplace_operand(op, i, k + 1)) {
 		Value *v = op_in(op, k);
 		int buffer = v ? b->of_value[v->id] : -1;
-		if (buffer < 0 || b->at[buffer].last != op->order || !same_type(&v->type, t))
+		if (buffer < 0 || b->at[buffer].last != op->order || !inplace_agrees(v, y))
 			continue;
-		if (others_agree(b, op, buffer, k, t) && !taken_by_sibling(b, op, i, buffer))
+		if (others_agree(b, op, buffer, k, y) && !taken_by_sibling(b, op, i, buffer))
 			return buffer;
 	}
 	return -1;
@@ -131,14 +141,15 @@ static Place gradient_place(const Symbol *s)
 	return (Place){REGION_GRAD, s->flat, s->unit, s->offset * dtype_info[s->unit->flat[s->flat].grad].bytes};
 }
 
-static int new_buffer(Buffers *b, Value *v)
+/* The buffer of value v, which op begins to write. */
+static int new_buffer(Buffers *b, const Op *op, Value *v)
 {
 	if (v->type.layout)
 		ice("%%%s: packed layouts have no planned size", v->name);
 	Buffer *n = &b->at[b->n];
 	n->value = v;
 	n->bytes = round_up(MAX(type_bytes(&v->type), 1), 64);
-	n->first = n->last = (int)v->op->order;
+	n->first = n->last = (int)op->order;
 	n->place = v->op->kind == OP_ACCUMULATE ? gradient_place(v->op->sym) : (Place){.region = REGION_ACT};
 	return b->n++;
 }
@@ -146,17 +157,18 @@ static int new_buffer(Buffers *b, Value *v)
 static void add_results(Buffers *b, const int *last, Op *op)
 {
 	for (int i = 0; i < op->n_out; i++) {
-		Value *v = op->out[i];
-		int buffer;
+		Value *v = op->out[i], *whole = value_whole(v);
+		bool view = op_info[op->kind].flags & VIEW;
 		if (has_own_place(op) || is_runtime_value(v))
 			continue;
-		if (op_info[op->kind].flags & VIEW)
-			buffer = b->of_value[op_in(op, 0)->id];
-		else
-			buffer = find_inplace(b, op, i);
-		if (buffer < 0 && !(op_info[op->kind].flags & VIEW))
-			buffer = new_buffer(b, v);
+		int buffer = b->of_value[whole->id]; /* of a join, the first of its operands began it */
+		if (buffer < 0)
+			buffer = view ? b->of_value[op_in(op, 0)->id] : find_inplace(b, op, i);
+		if (buffer < 0 && !view)
+			buffer = new_buffer(b, op, whole);
 		b->of_value[v->id] = buffer;
+		if (!view)
+			b->of_value[whole->id] = buffer;
 	}
 	/* Ends lives after all results are placed: a result that dies at once must not be overwritten by another
 	 * result of its op. */

@@ -61,8 +61,10 @@ static int64_t in_slot(const Unit *u, int flat, bool grad)
 	return sum;
 }
 
-static Span span_of(const Shadow *s, const Value *v)
+/* Columns count as the whole of the value that they are of. */
+static Span span_of(const Shadow *s, const Value *part)
 {
+	const Value *v = value_whole((Value *)part);
 	const Place *p = &v->place;
 	int64_t bytes = type_bytes(&v->type);
 	if (p->region == REGION_PARAM)
@@ -276,11 +278,10 @@ static void check_operands(Shadow *s, const Op *op)
 
 static bool may_overwrite(const Shadow *s, const Op *op, int result, int operand)
 {
-	const Value *r = op->out[result], *v = op_in(op, operand);
+	Value *r = op->out[result], *v = op_in(op, operand);
 	for (int k = inplace_operand(op, result, 0); k >= 0; k = inplace_operand(op, result, k + 1))
 		if (k == operand)
-			return span_of(s, r).begin == span_of(s, v).begin && r->type.dtype == v->type.dtype
-				&& type_same_shape(&r->type, &v->type);
+			return span_of(s, r).begin == span_of(s, v).begin && inplace_agrees(v, r);
 	return false;
 }
 
@@ -308,9 +309,13 @@ static void define_results(Shadow *s, const Op *op)
 				blame(s, op, v, "shows bytes that hold something else");
 			continue;
 		}
-		check_overwrites(s, op, i);
-		s->content[v->id] = s->next_content++;
-		put(s, span_of(s, v), s->content[v->id]);
+		int *content = &s->content[value_whole(op->out[i])->id];
+		if (*content == POISON) { /* else another operand of the join that reads it began to write, or all did */
+			check_overwrites(s, op, i);
+			*content = s->next_content++;
+			put(s, span_of(s, v), *content);
+		}
+		s->content[v->id] = *content;
 	}
 	for (int i = 0; i < op->n_out; i++)
 		if (is_placed(op->out[i]) && !holds(s, span_of(s, op->out[i]), s->content[op->out[i]->id]))

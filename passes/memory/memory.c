@@ -132,11 +132,13 @@ static Place symbol_place(const Op *op)
 static Place place_of(const Buffers *b, Value *v)
 {
 	Op *root = value_root(v)->op;
+	Place place = {0};
 	if (b->of_value[v->id] >= 0)
-		return b->at[b->of_value[v->id]].place;
-	if (root->kind == OP_INPUT || root->kind == OP_READ || root->kind == OP_VIEW_OP)
-		return symbol_place(root);
-	return (Place){0};
+		place = b->at[b->of_value[v->id]].place;
+	else if (root->kind == OP_INPUT || root->kind == OP_READ || root->kind == OP_VIEW_OP)
+		place = symbol_place(root);
+	place.offset += value_start(v) * dtype_info[v->type.dtype].bytes;
+	return place;
 }
 
 static int64_t place_program(const Buffers *b, Arena *a)
@@ -526,6 +528,11 @@ static bool check_place(const Module *m, const Buffers *b, Value *v, Diag *d)
 	const Place *is = &v->place;
 	int64_t bytes = want.region == REGION_ACT ? type_bytes(&v->type) : 0;
 	bool inside = is->offset >= 0 && is->offset % 64 == 0 && bytes <= m->act_bytes - is->offset;
+	if (value_whole(v) != v) {
+		want = value_whole(v)->place;
+		want.offset += value_start(v) * dtype_info[v->type.dtype].bytes;
+		inside = same_place(is, &want);
+	}
 	if (want.region == REGION_ACT ? is->region == REGION_ACT && inside : same_place(is, &want))
 		return true;
 	diag_error(d, ir_where(m, v->op->at), "%%%s has %s; expected %s", v->name, place_text(is, m->arena),
