@@ -336,6 +336,24 @@ RULE(param)
 	return from_symbol(e, op, out[0]);
 }
 
+RULE(view)
+{
+	int64_t at = 0;
+	if (op_n_params(op) == 1)
+		return from_symbol(e, op, out[0]);
+	*out[0] = eval_alloc(e, op->out[0]->type);
+	for (int64_t i = 0; i < op_n_params(op); i++) {
+		const EvalTensor *p = eval_symbol(e, op->sym->unit->params[op->sym->member + i]);
+		int64_t n = p ? type_numel(&p->type) : 0;
+		if (!p)
+			return false;
+		memcpy(out[0]->f + at, p->f, sizeof(*p->f) * (size_t)n);
+		at += n;
+	}
+	fit(e, out[0]);
+	return true;
+}
+
 RULE(read)
 {
 	return from_symbol(e, op, out[0]);

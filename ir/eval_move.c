@@ -158,6 +158,15 @@ RULE(columns)
 	return true;
 }
 
+RULE(rows)
+{
+	int64_t numel = type_numel(&out[0]->type), first = attr_get_int(op->attrs, "start", 0);
+	*out[0] = eval_alloc(e, out[0]->type);
+	for (int64_t i = 0; i < numel; i++)
+		move(out[0], i, in[0], first * (numel / out[0]->type.dim[0]) + i);
+	return true;
+}
+
 RULE(split)
 {
 	int64_t start = 0;

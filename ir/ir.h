@@ -161,6 +161,7 @@ struct Symbol {
 	DType saved;         /* checkpoints have this dtype */
 	Unit *unit;          /* from level SHARD on: the unit of a SYM_PARAM or of a sharded SYM_STATE */
 	int flat;
+	int member;          /* SYM_PARAM with a unit: its index in unit->params */
 	int64_t offset;      /* elements from the start of the flat; a multiple of 64 */
 	const char *param;   /* SYM_STATE of one parameter: the parameter's name; else NULL */
 	TextPlace at;
@@ -424,10 +425,9 @@ static inline Value *op_in(const Op *op, int i) { return i < op->n_in ? op->in[i
 static inline bool op_draws(const Op *op) { return op_info[op->kind].flags & RNG && attr_find(op->attrs, "p"); }
 Value *op_residual(const Op *op);                 /* r of a norm, ds of its gradient; NULL = it has none, or is another
                                                      op */
-/* v as columns of a wider value: itself and 0, or the operand of columns or the result of join, and where in its rows
- * v begins. */
+/* v as columns of a wider value: itself, or the operand of columns or the result of join. */
 Value *value_whole(Value *v);
-int64_t value_start(const Value *v);
+int64_t value_start(const Value *v);              /* the elements from that to v, or from the operand of rows; else 0 */
 bool value_is_joined(const Value *v);             /* it is written into rows of the result of the join that reads it */
 Value *op_sum(const Op *op);                      /* what a product, or the gradient of a gather, is added to; NULL =
                                                      nothing, or it is another op */
@@ -469,6 +469,11 @@ bool op_is_read(const Op *op);                    /* whether some result has a u
  * parameter read it so, its view has that dtype (Flat.param). */
 bool op_is_param_cast(const Op *op);
 /* Whether every rank holds the whole unit in the dtype that it is read in, so that nothing is gathered. */
+/* The number of parameters that a view, or an accumulate, is of: its symbol and those that follow in the flat. */
+int64_t op_n_params(const Op *op);
+/* The type of n parameters from s on as one, which they are if they follow each other in the flat without gaps and differ
+ * in their first dim at most; else false. */
+bool params_type(const Symbol *s, int64_t n, Type *out);
 bool unit_is_resident(const Unit *u);
 bool unit_gathers_rounded(const Unit *u); /* whether a gather rounds some flat from f32 to 16 bits */
 bool unit_has_master(const Unit *u);

@@ -105,11 +105,41 @@ Value *value_whole(Value *v)
 
 int64_t value_start(const Value *v)
 {
-	int64_t start = v->op->kind == OP_COLUMNS ? attr_get_int(v->op->attrs, "start", 0) : 0;
+	bool part = v->op->kind == OP_COLUMNS || v->op->kind == OP_ROWS;
+	int64_t start = part ? attr_get_int(v->op->attrs, "start", 0) : 0;
+	if (v->op->kind == OP_ROWS)
+		return start * (type_numel(&v->type) / v->type.dim[0]);
 	const Op *join = value_is_joined(v) ? v->uses->op : NULL;
 	for (int i = 0; join && op_in(join, i) != v; i++)
 		start += op_in(join, i)->type.dim[v->type.rank - 1];
 	return start;
+}
+
+int64_t op_n_params(const Op *op)
+{
+	return attr_get_int(op->attrs, "params", 1);
+}
+
+bool params_type(const Symbol *s, int64_t n, Type *out)
+{
+	int64_t end = s->offset + type_numel(&s->type);
+	*out = s->type;
+	if (n == 1)
+		return true;
+	if (n < 1 || !s->unit || !out->rank || n > s->unit->n_params - s->member)
+		return false;
+	for (int64_t i = 1; i < n; i++) {
+		const Symbol *next = s->unit->params[s->member + i];
+		Type t = next->type;
+		int64_t rows = t.rank ? t.dim[0] : 0;
+		if (t.rank)
+			t.dim[0] = s->type.dim[0];
+		if (next->flat != s->flat || next->offset != end || !type_equal(&t, &s->type))
+			return false;
+		out->dim[0] += rows;
+		end += type_numel(&next->type);
+	}
+	return true;
 }
 
 bool unit_is_resident(const Unit *u)

@@ -330,6 +330,7 @@ void parse_members(Parser *p)
 		s->offset = member->offset;
 		if (s->flat >= u->n_flats)
 			lex_fail(&p->lex, "parameter \"%s\": unit \"%s\" has no flat %d", s->name, u->name, s->flat);
+		s->member = u->n_params;
 		u->params[u->n_params++] = s;
 	}
 }

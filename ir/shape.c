@@ -292,12 +292,18 @@ RULE(scale)
 	return true;
 }
 
+static bool want_params(const Op *op, Type *out, Buf *err)
+{
+	return params_type(op->sym, op_n_params(op), out) || shape_wrong(err, "\"%s\" and %lld parameters behind it do not "
+		"follow each other in their flat as one tensor", op->sym->name, (long long)op_n_params(op) - 1);
+}
+
 RULE(view)
 {
 	const Type *t = shape_in(op, 0);
 	if (t->kind != TYPE_FLAT || t->unit != op->sym->unit || t->flat != op->sym->flat)
 		return shape_wrong(err, "\"%s\" does not lie in %s", op->sym->name, type_str(m->arena, t));
-	if (!shape_sym(m, op, given, out, err))
+	if (!shape_sym(m, op, given, out, err) || !want_params(op, out, err))
 		return false;
 	out[0].dtype = t->dtype;
 	return true;
@@ -639,16 +645,19 @@ static bool want_product(Module *m, const Op *op, const Type *type, Buf *err)
 RULE(accumulate)
 {
 	const Symbol *s = op->sym;
+	Type type;
 	bool product = op->n_in > 1;
 	if (s->kind != SYM_PARAM || !s->unit || !s->trainable)
 		return shape_wrong(err, "\"%s\" is no trained parameter of a unit", s->name);
 	if (!product && op->attrs)
 		return shape_wrong(err, "ta and tb need the two operands of a product, there is one");
-	if (!(product ? want_product(m, op, &s->type, err) : shape_want_shape(m, err, op, 0, &s->type)))
+	if (!want_params(op, &type, err))
+		return false;
+	if (!(product ? want_product(m, op, &type, err) : shape_want_shape(m, err, op, 0, &type)))
 		return false;
 	if (!shape_want_float(err, op, 0))
 		return false;
-	out[0] = s->type;
+	out[0] = type;
 	out[0].dtype = s->unit->flat[s->flat].grad;
 	return true;
 }

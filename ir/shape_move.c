@@ -164,6 +164,17 @@ RULE(columns)
 	return true;
 }
 
+RULE(rows)
+{
+	int64_t start = attr_get_int(op->attrs, "start", 0), size = attr_get_int(op->attrs, "size", 0);
+	*out = *shape_in(op, 0);
+	if (!out->rank || start < 0 || size < 1 || start > out->dim[0] - size)
+		return shape_wrong(err, "rows %lld to %lld of %s", (long long)start, (long long)size + start,
+			type_str(m->arena, out));
+	out->dim[0] = size;
+	return true;
+}
+
 RULE(split)
 {
 	const Type *x = shape_in(op, 0);

@@ -420,6 +420,8 @@ static void check_columns(Verify *v, const Op *op)
 		const Op *from = op->kind == OP_JOIN ? op_in(op, 0)->op : NULL;
 		if (x && x->op->kind == OP_COLUMNS && !loop)
 			verify_fail(v, op, "%%%s is columns of a wider value, which loops alone can read", x->name);
+		if (x && x->op->kind == OP_ROWS && op->kind != OP_COLLECT && op->kind != OP_COPY)
+			verify_fail(v, op, "%%%s is rows of a gradient, which collect and copy alone can read", x->name);
 		if (from && (x->n_uses != 1 || x->op != from || from->kind != OP_FUSED || !type_equal(&x->type, &op_in(op, 0)->type)
 				|| (attr_get_int(op->attrs, "axis", 0) != x->type.rank - 1)))
 			verify_fail(v, op, "%%%s is not a result of the loop that makes all operands, for the join's last axis alone",

@@ -114,7 +114,8 @@ static void note_written(Plan *p, const Value *x)
 		else
 			high = mid;
 	}
-	for (; type_numel(&x->type) && low < u->n_params && !compare_places(&at[low], &want); low++)
+	int64_t end = want.offset + type_bytes(&x->type); /* several parameters, where their gradients are one product */
+	for (; low < u->n_params && at[low].flat == want.flat && at[low].offset < end; low++)
 		p->wrote[u->index][at[low].param] = x;
 }
 
@@ -147,6 +148,13 @@ void plan_check_grad_places(Plan *p, const Op *op)
 	}
 }
 
+static bool is_sum_of(const Op *accumulate, const Symbol *s)
+{
+	const Symbol *first = accumulate->sym;
+	int64_t member = s->member - first->member;
+	return s->unit == first->unit && member >= 0 && member < op_n_params(accumulate);
+}
+
 /* A gradient that lies elsewhere is copied into the flat, and an absent one is zeroed.  Neither may overwrite what
  * was written there before or, with several micro-batches, the sum of earlier ones. */
 static void check_collected(Plan *p, const Op *op)
@@ -164,12 +172,12 @@ static void check_collected(Plan *p, const Op *op)
 		const Value *first = x;
 		while (first && sum_at(first))
 			first = sum_at(first);
-		n += first && first->op->kind == OP_ACCUMULATE;
+		n += first && first->op->kind == OP_ACCUMULATE && first->op->sym == sym;
 		if (wrote ? x != wrote : x && is_grad(x))
 			plan_fail(p, "contribution", op, "the gradient of \"%s\" that is collected, %s%s, is not what is "
 				"written at its place",
 				sym->name, x ? "%" : "none", x ? x->name : "");
-		else if (sums && x && (first->op->kind == OP_ACCUMULATE ? first->op->sym != sym : !wrote))
+		else if (sums && x && (first->op->kind == OP_ACCUMULATE ? !is_sum_of(first->op, sym) : !wrote))
 			plan_fail(p, "contribution", op, "what is collected for \"%s\", %%%s, is not its sum and would "
 				"overwrite that of the "
 				"micro-batches before", sym->name, x->name);

@@ -181,6 +181,24 @@ static void add_results(Buffers *b, const int *last, Op *op)
 
 /* ---- gradients ---- */
 
+/* Whether the value in a buffer is what collects from operand k on: a gradient, or those of several parameters that
+ * follow each other, whose rows are collected. */
+static bool is_collected(const Op *collect, int k, Value *whole, const Symbol *s)
+{
+	const Value *v = op_in(collect, k);
+	Type type;
+	int64_t n = 1;
+	if (v->op->kind != OP_ROWS || op_in(v->op, 0) != whole)
+		return type_bytes(&whole->type) == type_bytes(&v->type);
+	for (int64_t end = 0; end < whole->type.dim[0]; n++, k++) {
+		v = op_in(collect, k);
+		if (!v || v->op->kind != OP_ROWS || op_in(v->op, 0) != whole || attr_get_int(v->op->attrs, "start", 0) != end)
+			return false;
+		end += v->type.dim[0];
+	}
+	return params_type(s, n - 1, &type) && type_same_shape(&type, &whole->type);
+}
+
 /* Puts the first gradient that can live in its parameter's place in the flat there; pass memory copies the others.
  * From the collect on the flat belongs to the collective, so a value that is read later cannot live there. */
 static void place_gradients(Buffers *b, const Op *collect)
@@ -190,11 +208,12 @@ static void place_gradients(Buffers *b, const Op *collect)
 		Symbol *s = u->params[i];
 		if (!s->trainable)
 			continue;
-		Value *v = op_in(collect, k++);
+		Value *v = op_in(collect, k);
 		Buffer *at = v && b->of_value[v->id] >= 0 ? &b->at[b->of_value[v->id]] : NULL;
+		k++;
 		if (!at || at->place.region != REGION_ACT || at->value->op->section < SEC_BACKWARD)
 			continue;
-		if (at->last == collect->order && type_bytes(&at->value->type) == type_bytes(&v->type))
+		if (at->last == collect->order && is_collected(collect, k - 1, at->value, s))
 			at->place = gradient_place(s);
 	}
 }

@@ -251,12 +251,23 @@ static int symbol_content(Shadow *s, const Op *op)
 	return content;
 }
 
+/* Parameters that one view shows count as one. */
+static void unite_params(Shadow *s, const Op *view)
+{
+	int content = content_of(s, view->sym);
+	for (int64_t i = 1; i < op_n_params(view); i++)
+		ptrmap_put(s->symbol, view->sym->unit->params[view->sym->member + i], (void *)(intptr_t)(content + 1));
+}
+
 static void fill_symbols(Shadow *s, const SectionKind *sections, int n)
 {
 	for (int k = 0; k < n; k++)
 		IR_FOR_OPS(s->m, sections[k], op)
-			if (is_symbol_read(op) && is_placed(op->out[0]))
+			if (is_symbol_read(op) && is_placed(op->out[0])) {
+				if (op->kind == OP_VIEW_OP)
+					unite_params(s, op);
 				symbol_content(s, op);
+			}
 }
 
 /* Whether the op passes scalars to the runtime, which holds them for a collective. */

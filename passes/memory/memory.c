@@ -37,6 +37,14 @@ static bool same_place(const Place *a, const Place *b)
 	return a->region == b->region && a->unit == b->unit && a->flat == b->flat && a->offset == b->offset;
 }
 
+/* The place of v in its buffer. */
+static Place buffer_place(const Buffers *b, const Value *v)
+{
+	Place place = b->at[b->of_value[v->id]].place;
+	place.offset += value_start(v) * dtype_info[v->type.dtype].bytes;
+	return place;
+}
+
 static void copy_gradients(Module *m, const Buffers *b, Op *collect)
 {
 	const Unit *u = collect->unit;
@@ -44,9 +52,10 @@ static void copy_gradients(Module *m, const Buffers *b, Op *collect)
 		if (!u->params[i]->trainable)
 			continue;
 		Value *v = op_in(collect, k++);
-		Place want = flat_place(u->params[i], REGION_GRAD);
-		int buffer = v ? b->of_value[v->id] : -1;
-		if (v && (buffer < 0 || !same_place(&b->at[buffer].place, &want)))
+		Place want = flat_place(u->params[i], REGION_GRAD), is = {0};
+		if (v && b->of_value[v->id] >= 0)
+			is = buffer_place(b, v);
+		if (v && !same_place(&is, &want))
 			ir_set_in(collect, k - 1, copy_value(m, v, collect, collect));
 	}
 }
@@ -134,8 +143,8 @@ static Place place_of(const Buffers *b, Value *v)
 	Op *root = value_root(v)->op;
 	Place place = {0};
 	if (b->of_value[v->id] >= 0)
-		place = b->at[b->of_value[v->id]].place;
-	else if (root->kind == OP_INPUT || root->kind == OP_READ || root->kind == OP_VIEW_OP)
+		return buffer_place(b, v);
+	if (root->kind == OP_INPUT || root->kind == OP_READ || root->kind == OP_VIEW_OP)
 		place = symbol_place(root);
 	place.offset += value_start(v) * dtype_info[v->type.dtype].bytes;
 	return place;

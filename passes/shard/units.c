@@ -119,6 +119,7 @@ static void lay_out(Module *m, Unit *u, const Dtypes *t, Symbol *const *params, 
 			s->flat = f;
 			s->offset = layout_next(u->flat[f].numel);
 			u->flat[f].numel = s->offset + type_numel(&s->type);
+			s->member = u->n_params;
 			u->params[u->n_params++] = s;
 		}
 	}
