@@ -63,6 +63,15 @@ static Value *wide_weight(Merge *c, const Run *run, Op *before)
 	return ir_emit(&b, OP_VIEW_OP, 1, &(Value *){op_in(view, 0)}, attr_int(c->m, NULL, "params", run->n));
 }
 
+/* Removes a product that is part of another one now, and the view of its weight where nothing else reads it. */
+static void drop(Merge *c, Op *product)
+{
+	Op *view = weight_of(product);
+	ir_remove(c->m, product);
+	if (!view->out[0]->n_uses)
+		ir_remove(c->m, view);
+}
+
 static const Symbol *first_weight(const Run *run)
 {
 	return weight_of(run->product[0])->sym;
@@ -154,7 +163,7 @@ static void merge_forward(Merge *c, const Run *run)
 		start += size;
 	}
 	for (int i = 0; i < run->n; i++)
-		ir_remove(c->m, run->product[i]);
+		drop(c, run->product[i]);
 	c->n++;
 }
 
@@ -265,7 +274,7 @@ static void merge_dx(Merge *c, const Run *run, Op *last, Value *dy)
 		ir_remove(c->m, cast);
 	for (Op *op = last, *next; op; op = next) {
 		next = op_sum(op) ? op_sum(op)->op : NULL;
-		ir_remove(c->m, op);
+		drop(c, op);
 	}
 	now->name = end->name;
 }
