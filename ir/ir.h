@@ -468,12 +468,12 @@ bool op_is_read(const Op *op);                    /* whether some result has a u
 /* Whether the op casts an f32 parameter to 16 bits.  At SHARD such a cast needs no code: if all readers of the
  * parameter read it so, its view has that dtype (Flat.param). */
 bool op_is_param_cast(const Op *op);
-/* Whether every rank holds the whole unit in the dtype that it is read in, so that nothing is gathered. */
 /* The number of parameters that a view, or an accumulate, is of: its symbol and those that follow in the flat. */
 int64_t op_n_params(const Op *op);
-/* The type of n parameters from s on as one, which they are if they follow each other in the flat without gaps and differ
- * in their first dim at most; else false. */
+/* The type of n parameters from s on as one, which they are if they follow each other in the flat without gaps and
+ * differ in their first dim at most; else false. */
 bool params_type(const Symbol *s, int64_t n, Type *out);
+/* Whether every rank holds the whole unit in the dtype that it is read in, so that nothing is gathered. */
 bool unit_is_resident(const Unit *u);
 bool unit_gathers_rounded(const Unit *u); /* whether a gather rounds some flat from f32 to 16 bits */
 bool unit_has_master(const Unit *u);

@@ -411,21 +411,27 @@ static void check_statistics(Verify *v, const Op *op)
 	}
 }
 
-/* Checks that only loops read columns of a value, and write them. */
-static void check_columns(Verify *v, const Op *op)
+/* Whether x may be joined with the other operands: all are results of one loop, and nothing else reads them. */
+static bool is_joinable(const Op *join, const Value *x)
+{
+	const Value *first = op_in(join, 0);
+	return x->op->kind == OP_FUSED && x->op == first->op && x->n_uses == 1 && type_equal(&x->type, &first->type)
+		&& attr_get_int(join->attrs, "axis", 0) == x->type.rank - 1;
+}
+
+/* Checks that only loops read columns of a value, and write them, and that rows are of a gradient. */
+static void check_parts(Verify *v, const Op *op)
 {
 	bool loop = op->kind == OP_FUSED || op_info[op->kind].flags & EW;
 	for (int i = 0; i < op->n_in; i++) {
 		const Value *x = op_in(op, i);
-		const Op *from = op->kind == OP_JOIN ? op_in(op, 0)->op : NULL;
 		if (x && x->op->kind == OP_COLUMNS && !loop)
 			verify_fail(v, op, "%%%s is columns of a wider value, which loops alone can read", x->name);
 		if (x && x->op->kind == OP_ROWS && op->kind != OP_COLLECT && op->kind != OP_COPY)
 			verify_fail(v, op, "%%%s is rows of a gradient, which collect and copy alone can read", x->name);
-		if (from && (x->n_uses != 1 || x->op != from || from->kind != OP_FUSED || !type_equal(&x->type, &op_in(op, 0)->type)
-				|| (attr_get_int(op->attrs, "axis", 0) != x->type.rank - 1)))
-			verify_fail(v, op, "%%%s is not a result of the loop that makes all operands, for the join's last axis alone",
-				x->name);
+		if (op->kind == OP_JOIN && !is_joinable(op, x))
+			verify_fail(v, op, "%%%s is not a result of the loop that makes all operands, for the join's last axis "
+				"alone", x->name);
 	}
 }
 
@@ -450,7 +456,7 @@ static bool check_all_of(Verify *v, const Op *op, int scope, PtrMap *seen)
 	if (!define_results(v, op, scope) || !collect_names(v, op))
 		return false;
 	if (v->errors == before) {
-		check_columns(v, op);
+		check_parts(v, op);
 		check_once(v, seen, op);
 		check_statistics(v, op);
 	}

@@ -1,9 +1,10 @@
 /* passes/merge.c: makes one product of those that read one tensor and weights that lie together (gate and up).
  *
  * Requires SHARD, behind shard: it is known then which parameters follow each other in a flat.  Ensures that products
- * y_i = x w_i^T whose weights [N_i,K] are one matrix [sum of N_i, K] in one gathered flat are one product, if loops alone
- * read the y_i, as columns of it; and so are
- *   the products that sum up to the gradient of x (pass sums), one over all columns: dx = (dy_0 dy_1 ..) w, rounded once,
+ * y_i = x w_i^T whose weights [N_i,K] are one matrix [sum of N_i, K] in one gathered flat are one product, if loops
+ * alone read the y_i, as columns of it; and so are
+ *   the products that sum up to the gradient of x (pass sums), one over all columns, dx = (dy_0 dy_1 ..) w, rounded
+ *   once,
  *   the products dw_i = dy_i^T x, one that writes (or adds to) the gradients of all w_i where they lie in their flat,
  * if one loop makes the dy_i, which then writes them as columns.  Forward's are merged only with backward's, where it
  * reads the y_i: else a loop would find no place for its results.  Says why products that could be one stay apart. */
@@ -94,8 +95,8 @@ static bool loops_read(Merge *c, const Run *run)
 		const Op *reader = reader_but_loops(y);
 		if (!reader)
 			continue;
-		diag_info(c->d, loc_where(c->m, run->product[0]->loc), "merge: the product stays apart from the %d whose weights "
-			"follow: %%%s is read by %s, which is no loop", run->n - 1, y->name, op_info[reader->kind].text);
+		diag_info(c->d, loc_where(c->m, run->product[0]->loc), "merge: the product stays apart from the %d whose "
+			"weights follow: %%%s is read by %s, which is no loop", run->n - 1, y->name, op_info[reader->kind].text);
 		return false;
 	}
 	return true;
@@ -368,7 +369,8 @@ bool pass_merge(Module *m, const Options *o, Diag *d)
 		n += merge_backward(&c, sums.at[i]);
 	each_run(&c, merge_forward);
 	if (c.n + n)
-		diag_info(d, "merge", "%d products read weights that lie together, %d give gradients to what these read", c.n, n);
+		diag_info(d, "merge", "%d products are by weights that lie together, %d give gradients to what those read",
+			c.n, n);
 	arena_free(c.a);
 	return true;
 }

@@ -162,6 +162,15 @@ static void read_operands(Oracle *o, const Op *op)
 	}
 }
 
+/* v lies at parameter i, and at those behind it that it covers. */
+static void note_written(Grad *g, const Unit *u, int i, const Value *v)
+{
+	const Symbol *first = u->params[i];
+	for (; i < u->n_params && u->params[i]->flat == first->flat
+		&& u->params[i]->offset < first->offset + MAX(type_numel(&v->type), 1); i++)
+		g->wrote[i] = v;
+}
+
 /* Adds to the sum of the previous micro-batches at the parameter's place, wherever the result is said to lie. */
 static void run_accumulate(Oracle *o, const Op *op)
 {
@@ -176,7 +185,15 @@ static void run_accumulate(Oracle *o, const Op *op)
 		return;
 	}
 	oracle_touch(o, op, STREAM_COMPUTE, &g->range, true);
-	g->wrote[i] = op->out[0];
+	note_written(g, u, i, op->out[0]);
+}
+
+/* Whether op adds to what it finds at i, where its result lies. */
+static bool adds_there(const Grad *g, int i, const Op *op)
+{
+	const Value *sum = op->kind == OP_MATMUL ? op_in(op, 3) : op->kind == OP_GATHER_GRAD ? op_in(op, 2) : NULL;
+	return sum && g->wrote[i] == sum && sum->place.region == REGION_GRAD && param_at(&sum->place) == i
+		&& sum->place.unit == op->out[0]->place.unit;
 }
 
 static void write_results(Oracle *o, const Op *op)
@@ -193,9 +210,9 @@ static void write_results(Oracle *o, const Op *op)
 			return;
 		}
 		oracle_touch(o, op, STREAM_COMPUTE, &g->range, true);
-		if (g->n)
+		if (g->n && !adds_there(g, i, op))
 			FAULT(o, op, "overwrites the sum of %lld micro-batches", (long long)g->n);
-		g->wrote[i] = v;
+		note_written(g, v->place.unit, i, v);
 	}
 }
 
