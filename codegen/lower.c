@@ -87,7 +87,7 @@ static void copy_unless_there(Emit *e, const Place *to, const char *name, const 
 
 bool lower_sum(Emit *e, const Op *op)
 {
-	const Value *sum = op_sum(op), *y = op->out[0];
+	const Value *sum = op_sum(op), *y = op->out[op_sum_result(op)];
 	if (sum)
 		copy_unless_there(e, &y->place, y->name, sum);
 	return sum;
@@ -241,6 +241,8 @@ void lower_collect(Emit *e, const Op *op)
 
 void lower_accumulate(Emit *e, const Op *op)
 {
+	if (!op->n_in) /* the sum as it is, for an op that adds to it */
+		return;
 	DType from = op_in(op, 0)->type.dtype, to = op->out[0]->type.dtype;
 	if (to != DT_F32 || (from != DT_F32 && from != DT_F16 && from != DT_BF16))
 		emit_refuse(e, op, "gradients of %s are summed over micro-batches in %s: only f32, f16 and bf16 in f32",
@@ -263,8 +265,9 @@ void lower_report_loss(Emit *e, const Op *op)
 void lower_report_accuracy(Emit *e, const Op *op)
 {
 	const Type *t = &op_in(op, 0)->type;
-	int64_t c = t->rank ? t->dim[t->rank - 1] : 1;
-	if (t->dtype != DT_F32 && !dtype_is_half(t->dtype)) {
+	bool known = t->dtype == DT_I64; /* the classes themselves */
+	int64_t c = t->rank && !known ? t->dim[t->rank - 1] : 1;
+	if (!known && t->dtype != DT_F32 && !dtype_is_half(t->dtype)) {
 		emit_refuse(e, op, "accuracy of %s logits: its kernel computes f32, bf16 and f16 only",
 			dtype_info[t->dtype].text);
 		return;

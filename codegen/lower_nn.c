@@ -430,6 +430,50 @@ void lower_cross_entropy_grad(Emit *e, const Op *op)
 	emit_kernel_of(e, op, logits->dtype, "o0 i0 i1 i2 i3 i4", "%s", loss_text(e, op, logits));
 }
 
+/* A loss head whose h is operand `at`, followed by w, labels, class weights and bias. */
+static void head_call(Emit *e, const Op *op, int at, bool add, const char *tensors)
+{
+	const Type *h = &op_in(op, at)->type, *w = &op_in(op, at + 1)->type;
+	bool tb = attr_get_int(op->attrs, "tb", 0);
+	const Attr *to = attr_find(op->attrs, "to");
+	if (h->dtype != DT_F32 && !dtype_is_half(h->dtype)) {
+		emit_refuse(e, op, "%s of %s: its kernel computes f32, bf16 and f16 only", op_info[op->kind].text,
+			dtype_info[h->dtype].text);
+		return;
+	}
+	const char *sizes = arena_printf(e->a, ".rows = " I64 ", .block = " I64 ", .c = " I64 ", .d = " I64,
+		type_numel(&op_in(op, at + 2)->type), attr_get_int(op->attrs, "block", 0), w->dim[tb ? 0 : 1],
+		w->dim[tb ? 1 : 0]);
+	const char *flags = arena_printf(e->a, "%s%s%s%s%s%s", flag(e, "tb", tb), flag(e, "bias", op_in(op, at + 4)),
+		flag(e, "dh", attr_get_int(op->attrs, "dh", 0)), flag(e, "dw", attr_get_int(op->attrs, "dw", 0)),
+		flag(e, "db", attr_get_int(op->attrs, "db", 0)), flag(e, "add", add));
+	const char *desc = arena_printf(e->a, "{%s, %s%s, .ignore_index = %s, .smoothing = %s%s}",
+		dtypes_text(e, h->dtype, to ? to->dtype : h->dtype), sizes, flags,
+		emit_int(e, attr_get_int(op->attrs, "ignore_index", -100)),
+		emit_c_float(e, attr_get_float(op->attrs, "smoothing", 0)), number(e, "work_bytes", e->m->work_bytes));
+	emit_line(e, "k_linear_cross_entropy_run(%s, %s, WORK);", emit_prim(e, "k_linear_cross_entropy_create",
+		"KLossHeadDesc", desc), tensors);
+}
+
+void lower_linear_cross_entropy(Emit *e, const Op *op)
+{
+	head_call(e, op, 0, false, arena_printf(e->a, "%s, NULL, NULL, NULL, NULL, %s", emit_tensors(e, op, "o0 o1 n2"),
+		emit_tensors(e, op, "i0 i1 i2 i3 i4")));
+}
+
+void lower_linear_cross_entropy_grad(Emit *e, const Op *op)
+{
+	static const char *const given[] = {"dh", "dw", "db"};
+	const char *results = emit_tensors(e, op, "o0 o1");
+	bool add = lower_sum(e, op);
+	for (int i = 0, n = 2; i < COUNT_OF(given); i++) {
+		bool has = attr_get_int(op->attrs, given[i], 0);
+		const char *next = has ? emit_tensors(e, op, arena_printf(e->a, "o%d", n++)) : "NULL";
+		results = arena_printf(e->a, "%s, %s%s", results, i ? "" : "NULL, ", next);
+	}
+	head_call(e, op, 1, add, arena_printf(e->a, "%s, %s", results, emit_tensors(e, op, "i0 i1 i2 i3 i4 i5")));
+}
+
 static const char *dropout_text(Emit *e, const Op *op)
 {
 	const Type *t = &op_in(op, 0)->type;

@@ -216,6 +216,7 @@ static const Op *find_op(const Module *m, SectionKind s, OpKind kind)
 static void put_loss(Emit *e, Buf *out)
 {
 	const Op *report = find_op(e->m, SEC_FORWARD, OP_REPORT_LOSS);
+	report = report ? report : find_op(e->m, SEC_BACKWARD, OP_REPORT_LOSS); /* a loss head by blocks */
 	const Op *eval = find_op(e->m, SEC_EVAL, OP_REPORT_LOSS);
 	bool mean = !report || attr_get_int(report->attrs, "mean", 0);
 	const char *node = eval ? attr_get_str(eval->attrs, "whole", NULL) : NULL;

@@ -277,8 +277,23 @@ Value *op_residual(const Op *op)
 
 Value *op_sum(const Op *op)
 {
-	bool adds = op->kind == OP_MATMUL || op->kind == OP_GATHER_GRAD;
+	bool adds = op->kind == OP_MATMUL || op->kind == OP_GATHER_GRAD || op->kind == OP_LINEAR_CROSS_ENTROPY_GRAD;
 	return adds ? op_in(op, op_info[op->kind].n_in_max - 1) : NULL;
+}
+
+/* Which results a loss head has behind its two sums. */
+static int head_gradients(const Op *op)
+{
+	static const char *const given[] = {"dh", "dw", "db"};
+	int n = 0;
+	for (int i = 0; i < COUNT_OF(given); i++)
+		n += attr_get_int(op->attrs, given[i], 0) != 0;
+	return n;
+}
+
+int op_sum_result(const Op *op)
+{
+	return op->kind == OP_LINEAR_CROSS_ENTROPY_GRAD ? 2 + (attr_get_int(op->attrs, "dh", 0) != 0) : 0;
 }
 
 static int result_count(const Op *op)
@@ -288,6 +303,8 @@ static int result_count(const Op *op)
 		return info->n_out;
 	if (op->kind == OP_LAYER_NORM || op->kind == OP_RMS_NORM)
 		return info->n_out + (op_residual(op) != NULL);
+	if (op->kind == OP_LINEAR_CROSS_ENTROPY_GRAD)
+		return info->n_out + head_gradients(op);
 	const Attr *sizes = attr_find(op->attrs, "sizes");
 	if (sizes)
 		return sizes->n;

@@ -429,8 +429,9 @@ Value *op_residual(const Op *op);                 /* r of a norm, ds of its grad
 Value *value_whole(Value *v);
 int64_t value_start(const Value *v);              /* the elements from that to v, or from the operand of rows; else 0 */
 bool value_is_joined(const Value *v);             /* it is written into rows of the result of the join that reads it */
-Value *op_sum(const Op *op);                      /* what a product, or the gradient of a gather, is added to; NULL =
-                                                     nothing, or it is another op */
+Value *op_sum(const Op *op);                      /* what a product, or the gradient of a gather, or of the weights of a
+                                                     loss head, is added to; NULL = nothing, or it is another op */
+int op_sum_result(const Op *op);                  /* the result of an op with op_sum that is the new sum */
 void ir_set_in(Op *op, int i, Value *v);          /* also updates use lists */
 void ir_set_n_in(Module *m, Op *op, int n, Value *const *in); /* replaces all operands */
 Op *ir_user(const Value *v, OpKind kind);          /* an op of this kind that reads v; NULL = none */

@@ -499,6 +499,8 @@ RULE(report_accuracy)
 {
 	const Type *logits = shape_in(op, 0);
 	Type rows = *logits;
+	if (logits->dtype == DT_I64)
+		return shape_want_index(err, op, 1) && shape_want_shape(m, err, op, 1, &rows);
 	rows.rank--;
 	if (!logits->rank)
 		return shape_wrong(err, "logits of report_accuracy have no axis of classes");
@@ -653,9 +655,8 @@ RULE(accumulate)
 		return shape_wrong(err, "ta and tb need the two operands of a product, there is one");
 	if (!want_params(op, &type, err))
 		return false;
-	if (!(product ? want_product(m, op, &type, err) : shape_want_shape(m, err, op, 0, &type)))
-		return false;
-	if (!shape_want_float(err, op, 0))
+	if (op->n_in && (!(product ? want_product(m, op, &type, err) : shape_want_shape(m, err, op, 0, &type))
+			|| !shape_want_float(err, op, 0)))
 		return false;
 	out[0] = type;
 	out[0].dtype = s->unit->flat[s->flat].grad;

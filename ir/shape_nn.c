@@ -556,6 +556,64 @@ RULE(cross_entropy_grad)
 	return shape_want(m, err, op, 4, &rows);
 }
 
+/* Checks (h, w, labels, class weights or _, bias or _), beginning at operand `first`; *logits is what one whole product
+ * of h and w would be, [rows, classes]. */
+static bool check_head(Module *m, const Op *op, int first, Type *logits, Buf *err)
+{
+	const Type *h = shape_in(op, first), *w = shape_in(op, first + 1), *labels = shape_in(op, first + 2);
+	int64_t tb = attr_get_int(op->attrs, "tb", 0), block = attr_get_int(op->attrs, "block", 0);
+	double smoothing = attr_get_float(op->attrs, "smoothing", 0);
+	if (!shape_want_float(err, op, first) || !shape_want_dtype(err, op, first + 2, DT_I64)
+			|| !shape_want_rank(err, op, first + 1, 2))
+		return false;
+	int64_t width = h->rank ? h->dim[h->rank - 1] : 0, rows = type_numel(labels);
+	if (h->dtype != w->dtype || width != w->dim[1 - !tb] || !width || type_numel(h) != rows * width || rows < 1)
+		return shape_wrong(err, "%s of %s by weights %s (tb=%d) and labels %s: expected one label for each row, and "
+			"weights of %s over the last dimension", op_info[op->kind].text, type_str(m->arena, h),
+			type_str(m->arena, w), (int)tb, type_str(m->arena, labels), dtype_info[h->dtype].text);
+	if (block < 1 || block > rows)
+		return shape_wrong(err, "block is %lld, expected 1 to %lld, the number of rows", (long long)block,
+			(long long)rows);
+	if (!(smoothing >= 0 && smoothing <= 1))
+		return shape_wrong(err, "smoothing is %g, expected 0 to 1", smoothing);
+	int64_t dim[] = {rows, w->dim[tb ? 0 : 1]};
+	*logits = type_tensor(h->dtype, 2, dim);
+	Type bias = type_tensor(h->dtype, 1, &dim[1]);
+	return shape_to(err, op, logits) && shape_want_shape(m, err, op, first + 3, &bias)
+		&& shape_want_float(err, op, first + 3) && shape_want(m, err, op, first + 4, &bias);
+}
+
+RULE(linear_cross_entropy)
+{
+	Type logits;
+	if (!check_head(m, op, 0, &logits, err))
+		return false;
+	out[0] = out[1] = type_scalar(shape_stat_dtype(logits.dtype));
+	out[2] = *shape_in(op, 2);
+	return true;
+}
+
+RULE(linear_cross_entropy_grad)
+{
+	Type logits, dw = *shape_in(op, 2);
+	int n = 2;
+	if (!check_head(m, op, 1, &logits, err) || !shape_want_rank(err, op, 0, 0))
+		return false;
+	out[0] = out[1] = type_scalar(shape_stat_dtype(logits.dtype));
+	dw.dtype = shape_stat_dtype(dw.dtype);
+	if (attr_get_int(op->attrs, "dh", 0))
+		out[n++] = *shape_in(op, 1);
+	if (attr_get_int(op->attrs, "dw", 0))
+		out[n++] = dw;
+	else if (op_in(op, 6))
+		return shape_wrong(err, "there is a sum, and dw=0: nothing is added to it");
+	if (attr_get_int(op->attrs, "db", 0))
+		out[n++] = type_tensor(dw.dtype, 1, &logits.dim[1]);
+	if (op->n_out != n)
+		return shape_wrong(err, "dh, dw and db ask for %d results, there are %d", n, op->n_out);
+	return shape_want(m, err, op, 6, &dw);
+}
+
 static bool check_dropout(const Op *op, Buf *err)
 {
 	const Type *x = shape_in(op, 0);

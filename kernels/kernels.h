@@ -240,8 +240,30 @@ K_HALVES(K_DECL)
 K_DECL(float, float, f32)
 K_HALVES(K_DECL)
 #undef K_DECL
+/* The loss head by blocks of rows: cross-entropy of logits = h (rows, D) op(w) + bias (C), and its gradients, where w is
+ * (C, D) with tb, else (D, C).  All blocks have `block` rows but the last one, which has the rest.  One block of logits
+ * lies in work (kwork_loss_blocks), becomes its own gradient there and is multiplied at once; dw and db are sums over
+ * blocks in f32. */
+typedef struct KLossHeadDesc {
+	KDType dtype;          /* of h, w, bias and dh: f32, bf16 or f16 */
+	KDType to;             /* of the logits of 16-bit operands: dtype or f32 */
+	int64_t rows, block, c, d;
+	bool tb, bias;
+	bool dh, dw, db;       /* which gradients are wanted */
+	bool add;              /* dw is added to what is there */
+	int64_t ignore_index;
+	double smoothing;
+	int64_t work_bytes;    /* of all of work */
+} KLossHeadDesc;
+KPrim *k_linear_cross_entropy_create(const KLossHeadDesc *d);
+/* *sum, *weight, labels (rows) and weights (C) or NULL: as of k_cross_entropy.  best (rows) or NULL: the first class with
+ * the largest logit.  dloss () is NULL where no gradient is wanted, and so are dh (rows, D), dw (as w) and db (C). */
+void k_linear_cross_entropy_run(KPrim *p, float *sum, float *weight, int64_t *best, void *dh, float *dw, float *db,
+	const float *dloss, const void *h, const void *w, const int64_t *labels, const float *weights, const void *bias,
+	void *work);
+
 /* Adds to out[0] the rows whose arg max is the label, and to out[1] the rows whose label is not ignore_index.  type is
- * that of logits: f32, bf16 or f16. */
+ * that of logits: f32, bf16 or f16; i64: they are (rows), the arg max itself, and c is 1. */
 void k_accuracy(double out[2], const void *logits, KDType type, const int64_t *labels, int64_t rows, int64_t c,
 	int64_t ignore_index);
 /* x (pre, rows, post), where rows is the sample axis; (1, 0, n) is an x without samples, which has one mask on all

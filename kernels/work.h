@@ -15,7 +15,8 @@ typedef struct KShape { int rank; const int64_t *dim; int bytes; } KShape;
 /* What a formula may read: the op's operands and results, and its integer attributes of these names. */
 typedef struct KWorkArgs {
 	KShape in[8], out[8];
-	int64_t axis, group, layout, ta, tb;
+	int64_t axis, group, layout, ta, tb, block;
+	bool wide;             /* attribute `to` is f32 */
 	const int64_t *pads;   /* of a convolution: all at the beginning, then all at the end; NULL = no padding */
 	int64_t cap;           /* --workspace in bytes; 0 = no limit */
 } KWorkArgs;
@@ -95,6 +96,36 @@ static inline int64_t kwork_matmul(const KWorkArgs *a)
 	int64_t bytes = (kwork_numel(x, 0, x->rank) + kwork_numel(y, 0, y->rank)) * x->bytes;
 	bytes += x->bytes == 2 ? K_GEMM_TILES : K_GEMM_MIN;
 	return kwork_capped(a, kwork_up(bytes < K_GEMM_WORK ? bytes : (int64_t)K_GEMM_WORK, 64));
+}
+
+/* A loss head by blocks: what lies where in work, in bytes.  The gradient of f32 logits is narrowed to the operands'
+ * dtype elsewhere; losses are the parts of sums on CUDA; what is left is the products'. */
+typedef struct KLossBlocks { int64_t block, narrow, lse, losses, product; } KLossBlocks;
+static inline KLossBlocks kwork_loss_blocks(int64_t rows, int64_t c, int bytes, bool wide, int64_t losses)
+{
+	KLossBlocks b = {0};
+	b.narrow = kwork_up(rows * c * (wide ? 4 : bytes), 256);
+	b.lse = b.narrow + (wide && bytes < 4 ? kwork_up(rows * c * bytes, 256) : 0);
+	b.losses = b.lse + kwork_up(rows * 4, 256);
+	b.product = b.losses + kwork_up(losses, 256);
+	return b;
+}
+
+/* h: which operand is h; labels are behind w. */
+static inline int64_t kwork_loss_head(const KWorkArgs *a, int h, bool on_cuda, int64_t product)
+{
+	const KShape *x = &a->in[h], *w = &a->in[h + 1], *labels = &a->in[h + 2];
+	int64_t rows = kwork_numel(labels, 0, labels->rank);
+	return kwork_loss_blocks(a->block, w->dim[a->tb ? 0 : 1], x->bytes, a->wide, on_cuda ? rows * 2 * 8 : 0).product
+		+ kwork_capped(a, product);
+}
+static inline int64_t kwork_linear_cross_entropy(const KWorkArgs *a)
+{
+	return kwork_loss_head(a, 0, false, K_GEMM_WORK);
+}
+static inline int64_t kwork_linear_cross_entropy_grad(const KWorkArgs *a)
+{
+	return kwork_loss_head(a, 1, false, K_GEMM_WORK);
 }
 
 /* Bytes of weights (o, i, kernel...) in the largest packed layout, whose blocks have up to 64 x 32 elements. */

@@ -4,16 +4,9 @@
  * 16-bit pieces are widened there, so everything is computed in f32.  A row belongs to one thread; losses are summed
  * by chunks of rows, whose number depends on the number of rows alone, then over chunks in order. */
 #include "kernels/cpu/half.h"
+#include "kernels/cpu/loss.h"
 
 enum { PIECE = 1024, CHUNKS = 256 };
-
-typedef struct Logits { const void *at; KDType type; int64_t rows, c; } Logits;
-typedef struct LossRule {
-	const int64_t *labels;
-	const float *weights; /* may be NULL */
-	int64_t ignore_index;
-	double smoothing;
-} LossRule;
 
 /* n logits from element `at` on as f32: where they are, or widened into buf. */
 INLINE const float *piece_of(const Logits *x, int64_t at, int64_t n, float *buf)
@@ -88,7 +81,7 @@ static double row_loss(const Logits *x, int64_t row, const LossRule *r, float ls
 	return (1 - r->smoothing) * loss + r->smoothing / (double)x->c * all;
 }
 
-static void cross_entropy(float *sum, float *weight, float *lse, Logits x, LossRule rule)
+LossSums loss_of_rows(float *lse, Logits x, LossRule rule)
 {
 	double part[CHUNKS][2];
 	int64_t chunks = MIN(CHUNKS, x.rows);
@@ -98,7 +91,7 @@ static void cross_entropy(float *sum, float *weight, float *lse, Logits x, LossR
 		for (int64_t r = x.rows * k / chunks; r < x.rows * (k + 1) / chunks; r++) {
 			int64_t label = rule.labels[r];
 			lse[r] = log_sum_exp(&x, r);
-			if (label == rule.ignore_index || !label_ok(label, r, x.c, rule.ignore_index))
+			if (label == rule.ignore_index || !label_ok(label, rule.first + r, x.c, rule.ignore_index))
 				continue;
 			s += row_loss(&x, r, &rule, lse[r]);
 			w += rule.weights ? rule.weights[label] : 1;
@@ -106,13 +99,12 @@ static void cross_entropy(float *sum, float *weight, float *lse, Logits x, LossR
 		part[k][0] = s;
 		part[k][1] = w;
 	}
-	double s = 0, w = 0;
+	LossSums s = {0, 0};
 	for (int64_t k = 0; k < chunks; k++) {
-		s += part[k][0];
-		w += part[k][1];
+		s.loss += part[k][0];
+		s.weight += part[k][1];
 	}
-	*sum = (float)s;
-	*weight = (float)w;
+	return s;
 }
 
 /* d x[j] = g ((1-e) w[y] (p[j] - [j=y]) + e/C (W p[j] - w[j])),  p = softmax(x), W = sum of all w (parameter `all`). */
@@ -139,7 +131,7 @@ static void grad_row(void *dlogits, float dloss, const Logits *x, int64_t row, c
 	}
 }
 
-static void cross_entropy_grad(void *dlogits, float dloss, const float *lse, Logits x, LossRule rule)
+void loss_grad_rows(void *dlogits, float dloss, const float *lse, Logits x, LossRule rule)
 {
 	double all = (double)x.c;
 	if (rule.weights && rule.smoothing != 0) {
@@ -162,14 +154,16 @@ static void cross_entropy_grad(void *dlogits, float dloss, const float *lse, Log
 		const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing, void *work) \
 	{ \
 		(void)work; \
-		cross_entropy(sum, weight, lse, (Logits){logits, TYPE, rows, c}, \
-			(LossRule){labels, weights, ignore_index, smoothing}); \
+		LossSums s = loss_of_rows(lse, (Logits){logits, TYPE, rows, c}, \
+			(LossRule){labels, weights, ignore_index, smoothing, 0}); \
+		*sum = (float)s.loss; \
+		*weight = (float)s.weight; \
 	} \
 	void k_cross_entropy_grad_##t(T *dlogits, const float *dloss, const T *logits, const int64_t *labels, \
 		const float *weights, const float *lse, int64_t rows, int64_t c, int64_t ignore_index, double smoothing) \
 	{ \
-		cross_entropy_grad(dlogits, *dloss, lse, (Logits){logits, TYPE, rows, c}, \
-			(LossRule){labels, weights, ignore_index, smoothing}); \
+		loss_grad_rows(dlogits, *dloss, lse, (Logits){logits, TYPE, rows, c}, \
+			(LossRule){labels, weights, ignore_index, smoothing, 0}); \
 	}
 LOSS(float, f32, K_F32)
 LOSS(uint16_t, bf16, K_BF16)
@@ -193,6 +187,13 @@ static int64_t arg_max(const Logits *x, int64_t row)
 	return best;
 }
 
+void loss_arg_max(int64_t *best, Logits x)
+{
+	#pragma omp parallel for schedule(static) if (x.rows * x.c > PARALLEL_MIN)
+	for (int64_t r = 0; r < x.rows; r++)
+		best[r] = arg_max(&x, r);
+}
+
 void k_accuracy(double out[2], const void *logits, KDType type, const int64_t *labels, int64_t rows, int64_t c,
 	int64_t ignore_index)
 {
@@ -203,7 +204,7 @@ void k_accuracy(double out[2], const void *logits, KDType type, const int64_t *l
 		if (labels[r] == ignore_index)
 			continue;
 		counted++;
-		right += arg_max(&x, r) == labels[r];
+		right += (type == K_I64 ? ((const int64_t *)logits)[r] : arg_max(&x, r)) == labels[r];
 	}
 	out[0] += (double)right;
 	out[1] += (double)counted;

@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/common.h"
 
-enum { PRIM_MAX_ARGS = 6 };
+enum { PRIM_MAX_ARGS = 6, PRIM_MAX_PRODUCTS = 7 };
 
 /* The tensors of a primitive in the order of its run function; its create function knows which argument of oneDNN each
  * is. */
@@ -32,6 +32,9 @@ struct KPrim {
 	KPrim *inner;
 	KMatmulDesc matmul;
 	KConvDesc conv;
+	/* a loss head: its products */
+	KLossHeadDesc head;
+	KPrim *product[PRIM_MAX_PRODUCTS];
 };
 
 dnnl_engine_t prim_engine(void);

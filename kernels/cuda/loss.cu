@@ -3,6 +3,7 @@
  * A team of warps reads the logits of a row once, 16 bytes at a time wherever the row begins.  Rows are dealt to
  * blocks in chunks, whose number depends on the number of rows alone; the sums of chunks are added in order. */
 #include "kernels/cuda/exp_sum.cuh"
+#include "kernels/cuda/loss.cuh"
 #include "kernels/cuda/work.h"
 
 enum { LOGITS_LANE = 32, ACCURACY_BLOCKS = 256, JOIN_BLOCK = 1024 };
@@ -38,6 +39,7 @@ template <class T> struct LossRows {
 	float *lse;
 	int64_t rows, c, ignore_index;
 	double smoothing;
+	int64_t first;        /* number of the first row, for messages */
 	KBad *bad;
 };
 
@@ -79,7 +81,7 @@ static __global__ void __launch_bounds__(TEAM_THREADS) cross_entropy_rows(LossRo
 		if (y == a.ignore_index)
 			continue;
 		if (y < 0 || y >= a.c) {
-			report_bad(a.bad, K_BAD_LABEL, y, row, a.c, a.ignore_index);
+			report_bad(a.bad, K_BAD_LABEL, y, a.first + row, a.c, a.ignore_index);
 			continue;
 		}
 		double w = a.weights ? (double)a.weights[y] : 1;
@@ -116,13 +118,19 @@ static __global__ void __launch_bounds__(JOIN_BLOCK) cross_entropy_join(float *s
 	}
 }
 
-template <class T> static void cross_entropy(float *sum, float *weight, LossRows<T> a, double *work)
+/* Returns the number of chunks, which have two parts each. */
+template <class T> static int64_t loss_parts(LossRows<T> a, double *parts)
 {
 	int warps = team_warps(a.c, LOGITS_LANE);
 	int64_t chunks = a.rows > 0 && a.c > 0 ? kwork_loss_chunks(a.rows) : 0;
 	if (chunks > 0)
-		LAUNCH((cross_entropy_rows<T>), (unsigned)chunks, team_block(warps), 0, k_stream, a, work, chunks, warps);
-	LAUNCH(cross_entropy_join, 1, JOIN_BLOCK, 0, k_stream, sum, weight, (const double *)work, chunks);
+		LAUNCH((cross_entropy_rows<T>), (unsigned)chunks, team_block(warps), 0, k_stream, a, parts, chunks, warps);
+	return chunks;
+}
+
+void loss_join(float *sum, float *weight, const double *parts, int64_t chunks)
+{
+	LAUNCH(cross_entropy_join, 1, JOIN_BLOCK, 0, k_stream, sum, weight, parts, chunks);
 }
 
 /* d x[j] = g ((1-e) w[y] (p[j] - [j=y]) + e/C (W p[j] - w[j])),  p = softmax(x), W = sum of all w */
@@ -182,18 +190,41 @@ template <class T> static void cross_entropy_grad(T *dlogits, const float *dloss
 	void k_cross_entropy_##t(float *sum, float *weight, float *lse, const S *logits, const int64_t *labels, \
 		const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing, void *work) \
 	{ \
-		cross_entropy<T>(sum, weight, {reinterpret_cast<const T *>(logits), weights, labels, lse, rows, c, \
-			ignore_index, smoothing, k_bad_report}, (double *)work); \
+		int64_t chunks = loss_parts<T>({reinterpret_cast<const T *>(logits), weights, labels, lse, rows, c, \
+			ignore_index, smoothing, 0, k_bad_report}, (double *)work); \
+		loss_join(sum, weight, (const double *)work, chunks); \
 	} \
 	void k_cross_entropy_grad_##t(S *dlogits, const float *dloss, const S *logits, const int64_t *labels, \
 		const float *weights, const float *lse, int64_t rows, int64_t c, int64_t ignore_index, double smoothing) \
 	{ \
 		cross_entropy_grad<T>(reinterpret_cast<T *>(dlogits), dloss, {reinterpret_cast<const T *>(logits), weights, \
-			labels, const_cast<float *>(lse), rows, c, ignore_index, smoothing, nullptr}); \
+			labels, const_cast<float *>(lse), rows, c, ignore_index, smoothing, 0, nullptr}); \
 	}
 LOSS(float, float, f32)
 LOSS(uint16_t, Bf16, bf16)
 LOSS(uint16_t, F16, f16)
+
+template <class T> static LossRows<T> rows_of(const LossBlock &b)
+{
+	return {(const T *)b.logits, b.weights, b.labels, b.lse, b.rows, b.c, b.ignore_index, b.smoothing, b.first,
+		k_bad_report};
+}
+
+int64_t loss_block(const LossBlock &b, double *parts)
+{
+	return b.type == K_BF16 ? loss_parts(rows_of<Bf16>(b), parts) : b.type == K_F16 ? loss_parts(rows_of<F16>(b), parts)
+		: loss_parts(rows_of<float>(b), parts);
+}
+
+void loss_block_grad(const LossBlock &b, const float *dloss)
+{
+	if (b.type == K_BF16)
+		cross_entropy_grad((Bf16 *)b.logits, dloss, rows_of<Bf16>(b));
+	else if (b.type == K_F16)
+		cross_entropy_grad((F16 *)b.logits, dloss, rows_of<F16>(b));
+	else
+		cross_entropy_grad((float *)b.logits, dloss, rows_of<float>(b));
+}
 
 /* ---- accuracy ---- */
 
@@ -209,7 +240,41 @@ __device__ inline void add_count(double *to, int64_t n)
 }
 
 /* Finds the first of the largest as a loop from index 0 with > does: NaN is never larger, and nothing is larger than
- * NaN. */
+ * NaN.  Thread 0 returns it; all threads of the block take part. */
+template <class T> __device__ int64_t arg_max(const T *x, int64_t c, float *tops, int64_t *places)
+{
+	int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
+	float top = -INFINITY;
+	int64_t place = c;
+	for (int64_t i = threadIdx.x; i < c; i += blockDim.x) {
+		float v = widen(x[i]);
+		if (v > top || (place == c && v == top)) {
+			top = v;
+			place = i;
+		}
+	}
+	for (int d = WARP / 2; d > 0; d /= 2) {
+		float other = __shfl_xor_sync(0xFFFFFFFFu, top, d);
+		int64_t at = __shfl_xor_sync(0xFFFFFFFFu, place, d);
+		if (other > top || (other == top && at < place)) {
+			top = other;
+			place = at;
+		}
+	}
+	__syncthreads(); /* the row before may still be read */
+	if (lane == 0) {
+		tops[warp] = top;
+		places[warp] = place;
+	}
+	__syncthreads();
+	for (int k = 1; k < warps && threadIdx.x == 0; k++)
+		if (tops[k] > top || (tops[k] == top && places[k] < place)) {
+			top = tops[k];
+			place = places[k];
+		}
+	return place == c || widen(x[0]) != widen(x[0]) ? 0 : place;
+}
+
 template <class T>
 static __global__ void __launch_bounds__(TEAM_THREADS)
 accuracy_rows(double *out, const T *logits, const int64_t *labels,
@@ -217,44 +282,50 @@ accuracy_rows(double *out, const T *logits, const int64_t *labels,
 {
 	__shared__ float tops[WARP];
 	__shared__ int64_t places[WARP];
-	int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP, warps = (int)blockDim.x / WARP;
 	int64_t right = 0, counted = 0;
 	for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-		const T *x = logits + row * c;
-		float top = -INFINITY;
-		int64_t place = c;
-		for (int64_t i = threadIdx.x; i < c; i += blockDim.x) {
-			float v = widen(x[i]);
-			if (v > top || (place == c && v == top)) {
-				top = v;
-				place = i;
-			}
-		}
-		for (int d = WARP / 2; d > 0; d /= 2) {
-			float other = __shfl_xor_sync(0xFFFFFFFFu, top, d);
-			int64_t at = __shfl_xor_sync(0xFFFFFFFFu, place, d);
-			if (other > top || (other == top && at < place)) {
-				top = other;
-				place = at;
-			}
-		}
-		__syncthreads(); /* the row before may still be read */
-		if (lane == 0) {
-			tops[warp] = top;
-			places[warp] = place;
-		}
-		__syncthreads();
+		int64_t best = arg_max(logits + row * c, c, tops, places);
 		if (threadIdx.x == 0 && labels[row] != ignore_index) {
-			for (int k = 1; k < warps; k++)
-				if (tops[k] > top || (tops[k] == top && places[k] < place)) {
-					top = tops[k];
-					place = places[k];
-				}
 			counted++;
-			right += (place == c || widen(x[0]) != widen(x[0]) ? 0 : place) == labels[row];
+			right += best == labels[row];
 		}
 	}
 	if (threadIdx.x == 0 && counted > 0) {
+		add_count(out, right);
+		add_count(out + 1, counted);
+	}
+}
+
+template <class T>
+static __global__ void __launch_bounds__(TEAM_THREADS) arg_max_rows(int64_t *best, const T *logits, int64_t c)
+{
+	__shared__ float tops[WARP];
+	__shared__ int64_t places[WARP];
+	int64_t row = blockIdx.x, place = arg_max(logits + row * c, c, tops, places);
+	if (threadIdx.x == 0)
+		best[row] = place;
+}
+
+void loss_block_arg_max(int64_t *best, const LossBlock &b)
+{
+	unsigned rows = (unsigned)b.rows, threads = b.c > 1024 ? TEAM_THREADS : TEAM_BLOCK;
+	if (b.type == K_BF16)
+		LAUNCH((arg_max_rows<Bf16>), rows, threads, 0, k_stream, best, (const Bf16 *)b.logits, b.c);
+	else if (b.type == K_F16)
+		LAUNCH((arg_max_rows<F16>), rows, threads, 0, k_stream, best, (const F16 *)b.logits, b.c);
+	else
+		LAUNCH((arg_max_rows<float>), rows, threads, 0, k_stream, best, (const float *)b.logits, b.c);
+}
+
+static __global__ void count_right(double *out, const int64_t *best, const int64_t *labels, int64_t rows,
+	int64_t ignore_index)
+{
+	int64_t right = 0, counted = 0;
+	GRID_STRIDE(i, rows) {
+		counted += labels[i] != ignore_index;
+		right += labels[i] != ignore_index && best[i] == labels[i];
+	}
+	if (counted > 0) {
 		add_count(out, right);
 		add_count(out + 1, counted);
 	}
@@ -272,7 +343,10 @@ template <class T> static void accuracy(double *out, const T *logits, const int6
 void k_accuracy(double out[2], const void *logits, KDType type, const int64_t *labels, int64_t rows, int64_t c,
 	int64_t ignore_index)
 {
-	if (type == K_BF16)
+	if (type == K_I64 && rows > 0)
+		LAUNCH(count_right, blocks_for(rows, 64), 256, 0, k_stream, out, (const int64_t *)logits, labels, rows,
+			ignore_index);
+	else if (type == K_BF16)
 		accuracy(out, (const Bf16 *)logits, labels, rows, c, ignore_index);
 	else if (type == K_F16)
 		accuracy(out, (const F16 *)logits, labels, rows, c, ignore_index);

@@ -39,6 +39,8 @@ struct DnnConv {
 	int64_t before[3], padded[3]; /* of x, by spatial dim: the rim at the beginning; the size with both rims */
 };
 
+enum { PRIM_MAX_PRODUCTS = 7 };
+
 typedef void PrimRun(KPrim *p, void *out, const void *a, const void *b, const void *bias, char *work);
 struct KPrim {
 	PrimRun *run;
@@ -49,6 +51,8 @@ struct KPrim {
 	ConvKind kind;
 	LtProduct lt;
 	DnnConv dnn;
+	KLossHeadDesc head;
+	KPrim *product[PRIM_MAX_PRODUCTS]; /* of a loss head */
 };
 
 /* ---- state.cu ---- */

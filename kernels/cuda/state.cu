@@ -89,6 +89,8 @@ void k_prim_free(KPrim *p)
 	if (p->dnn.conv) {
 		prim_free_dnn(&p->dnn);
 	}
+	for (KPrim *product : p->product)
+		k_prim_free(product);
 	free(p);
 }
 

@@ -102,6 +102,15 @@ static inline int64_t kwork_cuda_cross_entropy(const KWorkArgs *a)
 	return kwork_loss_chunks(kwork_numel(x, 0, x->rank - 1)) * 2 * 8;
 }
 
+static inline int64_t kwork_cuda_linear_cross_entropy(const KWorkArgs *a)
+{
+	return kwork_loss_head(a, 0, true, K_LT_WORK);
+}
+static inline int64_t kwork_cuda_linear_cross_entropy_grad(const KWorkArgs *a)
+{
+	return kwork_loss_head(a, 1, true, K_LT_WORK);
+}
+
 /* gather_grad (dy, ids): two arrays of keys for sorting, and for each chunk of sorted ids the sums of its first and
  * its last row of the table, which may continue in other chunks. */
 enum { K_GATHER_CHUNK = 32 };

@@ -29,7 +29,7 @@ int inplace_operand(const Op *op, int result, int from)
 	int only = flags & INPLACE ? 0 : op->kind == OP_CROSS_ENTROPY_GRAD ? 1 : -1;
 	if (op_sum(op))
 		only = op->n_in - 1;
-	return result == 0 && from <= only ? only : -1;
+	return result == op_sum_result(op) && from <= only ? only : -1;
 }
 
 /* ---- which values need a buffer ---- */

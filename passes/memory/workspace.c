@@ -27,7 +27,9 @@ int64_t op_workspace(const Op *op, const Options *o)
 	bool product = op->kind == OP_ACCUMULATE && op->n_in > 1;
 	const char *text = op_info[product ? OP_MATMUL : op->kind].text;
 	const Attr *pads = attr_find(op->attrs, "pads");
-	KWorkArgs a = {.axis = attr_get_int(op->attrs, "axis", 0), .group = attr_get_int(op->attrs, "group", 1),
+	const Attr *to = attr_find(op->attrs, "to");
+	KWorkArgs a = {.block = attr_get_int(op->attrs, "block", 0), .wide = to && to->dtype == DT_F32,
+		.axis = attr_get_int(op->attrs, "axis", 0), .group = attr_get_int(op->attrs, "group", 1),
 		.layout = attr_get_int(op->attrs, "layout", 0), .ta = attr_get_int(op->attrs, "ta", 0),
 		.tb = attr_get_int(op->attrs, "tb", 0), .pads = pads ? pads->ints : NULL, .cap = o->memory.workspace};
 	for (int i = 0; i < op->n_in && i < COUNT_OF(a.in); i++)
