@@ -241,7 +241,7 @@ void lower_collect(Emit *e, const Op *op)
 
 void lower_accumulate(Emit *e, const Op *op)
 {
-	if (!op->n_in) /* the sum as it is, for an op that adds to it */
+	if (!op->n_in) /* the sum as it lies there, for an op that adds to it */
 		return;
 	DType from = op_in(op, 0)->type.dtype, to = op->out[0]->type.dtype;
 	if (to != DT_F32 || (from != DT_F32 && from != DT_F16 && from != DT_BF16))

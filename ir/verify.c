@@ -468,17 +468,15 @@ static bool check_all_of(Verify *v, const Op *op, int scope, PtrMap *seen)
 static bool check_sections(Verify *v)
 {
 	PtrMap *seen[] = {ptrmap_new(v->arena), ptrmap_new(v->arena)};
-	int losses = 0;
 	for (int s = 0; s < SEC_COUNT; s++) {
-		int scope = s == SEC_EVAL ? SCOPE_EVAL : SCOPE_TRAIN;
-		losses = s == SEC_EVAL ? 0 : losses;
+		int scope = s == SEC_EVAL ? SCOPE_EVAL : SCOPE_TRAIN, losses = 0;
 		const Op *before = NULL;
 		IR_FOR_OPS(v->m, s, op) {
 			if (!check_link(v, op, before, (SectionKind)s, NULL)
 				|| !check_all_of(v, op, scope, seen[scope == SCOPE_EVAL]))
 				return false;
 			if (op->kind == OP_REPORT_LOSS && losses++)
-				verify_fail(v, op, "a second report_loss in a step or in eval");
+				verify_fail(v, op, "a second report_loss in a section");
 			before = op;
 		}
 		if (!check_last(v, before, v->m->last[s], (SectionKind)s))

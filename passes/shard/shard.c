@@ -338,14 +338,53 @@ static bool is_lone_product(const Value *g)
 	return g->op->kind == OP_MATMUL && g->n_uses == 1 && !op_in(g->op, 2) && !op_sum(g->op) && g->type.dtype == DT_F32;
 }
 
+/* The first of the terms of gradient v, where one is added to the other. */
+static Value *first_term(Value *v)
+{
+	while (op_sum(v->op) && v == v->op->out[op_sum_result(v->op)])
+		v = op_sum(v->op);
+	return v;
+}
+
 /* What is added to the running sum of gradient v: the first product, where others are added to it one after the other
  * and both sums are f32; else v. */
 static Value *first_of_sum(Value *v, const Symbol *s)
 {
-	Value *first = v;
-	while (op_sum(first->op))
-		first = op_sum(first->op);
+	Value *first = first_term(v);
 	return is_lone_product(first) && s->unit->flat[s->flat].grad == DT_F32 ? first : v;
+}
+
+/* The loss head that makes the first term of gradient v and can add it to the running sum itself; NULL = none. */
+static Op *head_of_sum(Value *v, const Symbol *s)
+{
+	Value *first = first_term(v);
+	Op *head = first->op;
+	bool adds = head->kind == OP_LINEAR_CROSS_ENTROPY_GRAD && first == head->out[op_sum_result(head)]
+		&& attr_get_int(head->attrs, "dw", 0) && first->n_uses == 1;
+	return adds && type_equal(&first->type, &v->type) && s->unit->flat[s->flat].grad == DT_F32 ? head : NULL;
+}
+
+/* Makes the loss head add its gradient of s to the running sum.  Returns the op that stands for the sum. */
+static Op *add_head(Shard *s, Op *head, Symbol *sym)
+{
+	Builder b = builder_at(s, head, head->section, head->loc);
+	Value *in[7] = {0};
+	b.sym = sym;
+	b.name = arena_printf(s->m->arena, "%s.carried", sym->name);
+	for (int i = 0; i < COUNT_OF(in) - 1; i++)
+		in[i] = op_in(head, i);
+	in[COUNT_OF(in) - 1] = ir_emit(&b, OP_ACCUMULATE, 0, NULL, NULL);
+	ir_set_n_in(s->m, head, COUNT_OF(in), in);
+	in[COUNT_OF(in) - 1]->op->order = head->order - 1;
+	return in[COUNT_OF(in) - 1]->op;
+}
+
+/* Takes note of what the gradients of a unit begin and end with. */
+static void span(Gradients *g, Op *first, Op *last)
+{
+	/* of gradients with the same position the one inserted last stands first */
+	g->first = !g->first || !is_before(g->first, first) ? first : g->first;
+	g->last = !g->last || is_before(g->last, last) ? last : g->last;
 }
 
 /* Adds each gradient to its running sum directly behind the op that makes it; the sums replace the gradients. */
@@ -362,6 +401,11 @@ static void accumulate(Shard *s, const Unit *u, Gradients *g)
 		if (!v)
 			continue;
 		bool older = v->op->section < SEC_BACKWARD;
+		Op *head = older ? NULL : head_of_sum(v, u->params[i]);
+		if (head) {
+			span(g, add_head(s, head, u->params[i]), v->op);
+			continue;
+		}
 		Value *first = older ? v : first_of_sum(v, u->params[i]);
 		Op *next = first == v ? NULL : first->uses->op;
 		Builder b = builder_at(s, older ? start : first->op->next, older ? SEC_BACKWARD : first->op->section,
@@ -374,9 +418,7 @@ static void accumulate(Shard *s, const Unit *u, Gradients *g)
 			ir_set_in(next, next->n_in - 1, op->out[0]);
 		else
 			g->of[k - 1] = op->out[0];
-		/* of gradients with the same position the one inserted last stands first */
-		g->first = !g->first || !is_before(g->first, op) ? op : g->first;
-		g->last = !g->last || is_before(g->last, last) ? last : g->last;
+		span(g, op, last);
 	}
 }
 
@@ -413,7 +455,7 @@ static void add_products(Shard *s)
 	int n = 0;
 	for (int section = 0; section < SEC_COUNT; section++)
 		IR_FOR_OPS_SAFE(s->m, section, op)
-			n += op->kind == OP_ACCUMULATE && add_product(s->m, op);
+			n += op->kind == OP_ACCUMULATE && op->n_in == 1 && add_product(s->m, op);
 	if (n)
 		diag_info(s->d, "shard", "%d products are added to the sums of the micro-batches before", n);
 }
@@ -644,6 +686,9 @@ bool pass_shard(Module *m, const Options *o, Diag *d)
 		return false;
 	check_root(m, o, d);
 	ir_number(m);
+	for (int section = 0; section < SEC_COUNT; section++)
+		IR_FOR_OPS(m, section, op)
+			op->order *= 2; /* room for ops that are inserted in front of others */
 	update_units(&s, &opt);
 	add_products(&s);
 	gather_units(&s);
