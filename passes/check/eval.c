@@ -176,6 +176,8 @@ static double op_cost(const Op *op)
 	case OP_CONV_GRAD_W: return numel(w) * out / (double)MAX(dim_of(op->out[0], 0), 1);
 	case OP_ATTENTION: return 2 * out * (double)MAX(dim_of(w, 1), dim_of(w, 2));
 	case OP_ATTENTION_GRAD: return 5 * numel(w) * (double)MAX(dim_of(op_in(op, 2), 1), dim_of(op_in(op, 2), 2));
+	case OP_LINEAR_CROSS_ENTROPY: return numel(op_in(op, 2)) * numel(w);
+	case OP_LINEAR_CROSS_ENTROPY_GRAD: return 3 * numel(op_in(op, 3)) * numel(op_in(op, 2));
 	default: return (in + out) * kernel_of(op);
 	}
 }
