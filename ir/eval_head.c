@@ -20,7 +20,8 @@ static Head head_of(EvalEnv *e, const Op *op, EvalTensor *const *in, int first)
 {
 	bool tb = attr_get_int(op->attrs, "tb", 0);
 	Head a = {.h = in[first], .w = in[first + 1], .labels = in[first + 2]->i,
-		.weight = op_in(op, first + 3) ? in[first + 3]->f : NULL, .bias = op_in(op, first + 4) ? in[first + 4]->f : NULL};
+		.weight = op_in(op, first + 3) ? in[first + 3]->f : NULL,
+		.bias = op_in(op, first + 4) ? in[first + 4]->f : NULL};
 	const Attr *to = attr_find(op->attrs, "to");
 	a.c = a.w->type.dim[tb ? 0 : 1];
 	a.d = a.w->type.dim[tb ? 1 : 0];

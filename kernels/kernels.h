@@ -240,8 +240,8 @@ K_HALVES(K_DECL)
 K_DECL(float, float, f32)
 K_HALVES(K_DECL)
 #undef K_DECL
-/* The loss head by blocks of rows: cross-entropy of logits = h (rows, D) op(w) + bias (C), and its gradients, where w is
- * (C, D) with tb, else (D, C).  All blocks have `block` rows but the last one, which has the rest.  One block of logits
+/* The loss head by blocks of rows: cross-entropy of logits = h (rows, D) op(w) + bias (C), and its gradients, where w
+ * is (C, D) with tb, else (D, C).  All blocks have `block` rows but the last one, which has the rest.  One block of logits
  * lies in work (kwork_loss_blocks), becomes its own gradient there and is multiplied at once; dw and db are sums over
  * blocks in f32. */
 typedef struct KLossHeadDesc {
@@ -256,8 +256,9 @@ typedef struct KLossHeadDesc {
 	int64_t work_bytes;    /* of all of work */
 } KLossHeadDesc;
 KPrim *k_linear_cross_entropy_create(const KLossHeadDesc *d);
-/* *sum, *weight, labels (rows) and weights (C) or NULL: as of k_cross_entropy.  best (rows) or NULL: the first class with
- * the largest logit.  dloss () is NULL where no gradient is wanted, and so are dh (rows, D), dw (as w) and db (C). */
+/* *sum, *weight, labels (rows) and weights (C) or NULL: as of k_cross_entropy.  best (rows) or NULL: the first class
+ * with the largest logit.  dloss () is NULL where no gradient is wanted, and so are dh (rows, D), dw (as w) and
+ * db (C). */
 void k_linear_cross_entropy_run(KPrim *p, float *sum, float *weight, int64_t *best, void *dh, float *dw, float *db,
 	const float *dloss, const void *h, const void *w, const int64_t *labels, const float *weights, const void *bias,
 	void *work);

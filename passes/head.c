@@ -329,8 +329,11 @@ static bool match(Head *x, bool step)
 			return stay(x, "%s reads their log-sum-exp", said(x, u->op));
 	if (!step)
 		return !x->grad || stay(x, "they have a gradient in eval");
-	if (!x->grad || op_in(x->grad, 4) != lse)
+	if (!x->grad || x->grad->section != SEC_BACKWARD || op_in(x->grad, 4) != lse)
 		return stay(x, "they have no gradient");
+	if (op_in(x->grad, 2) != op_in(x->loss, 1) || op_in(x->grad, 3) != op_in(x->loss, 2)
+			|| !attr_equal(x->grad->attrs, x->loss->attrs))
+		return stay(x, "their gradient is that of another loss");
 	return find_gradients(x, x->grad->out[0]) && (first_reader(x) || stay(x, "nothing reads their gradient"));
 }
 

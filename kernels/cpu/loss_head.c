@@ -136,7 +136,8 @@ void k_linear_cross_entropy_run(KPrim *p, float *sum, float *weight, int64_t *be
 		KPrim *logits = p->product[(k == n - 1 ? PRODUCTS : 0) + LOGITS];
 		Logits x = {a.work + at.block, logits_of(d), k == n - 1 ? last_rows(d) : d->block, d->c};
 		LossRule rule = {labels + first, weights, d->ignore_index, d->smoothing, first};
-		k_matmul_run(logits, a.work + at.block, a.h + first * d->d * type_bytes(d->dtype), w, bias, a.work + at.product);
+		const char *rows = a.h + first * d->d * type_bytes(d->dtype);
+		k_matmul_run(logits, a.work + at.block, rows, w, bias, a.work + at.product);
 		LossSums s = loss_of_rows(lse, x, rule);
 		loss += s.loss;
 		all += s.weight;
