@@ -6,6 +6,8 @@
 #include "kernels/cuda/prim.cuh"
 #include "kernels/cuda/work.h"
 
+#include <stdio.h>
+
 enum { LOGITS, DH, DW, PRODUCTS };
 enum { FIRST_DW = 2 * PRODUCTS };
 static_assert((int)FIRST_DW < (int)PRIM_MAX_PRODUCTS, "a loss head has a product more than a primitive can hold");
