@@ -241,9 +241,9 @@ K_DECL(float, float, f32)
 K_HALVES(K_DECL)
 #undef K_DECL
 /* The loss head by blocks of rows: cross-entropy of logits = h (rows, D) op(w) + bias (C), and its gradients, where w
- * is (C, D) with tb, else (D, C).  All blocks have `block` rows but the last one, which has the rest.  One block of logits
- * lies in work (kwork_loss_blocks), becomes its own gradient there and is multiplied at once; dw and db are sums over
- * blocks in f32. */
+ * is (C, D) with tb, else (D, C).  All blocks have `block` rows but the last one, which has the rest.  One block of
+ * logits lies in work (kwork_loss_blocks), becomes its own gradient there and is multiplied at once; dw and db are sums
+ * over blocks in f32. */
 typedef struct KLossHeadDesc {
 	KDType dtype;          /* of h, w, bias and dh: f32, bf16 or f16 */
 	KDType to;             /* of the logits of 16-bit operands: dtype or f32 */

@@ -354,13 +354,22 @@ static Value *first_of_sum(Value *v, const Symbol *s)
 	return is_lone_product(first) && s->unit->flat[s->flat].grad == DT_F32 ? first : v;
 }
 
+/* Whether nothing reads gradient v but its update and the norm, which will read what is reduced. */
+static bool is_only_updated(const Value *v)
+{
+	for (const Use *u = v->uses; u; u = u->next)
+		if (u->op->kind != OP_UPDATE && u->op->kind != OP_NORM)
+			return false;
+	return true;
+}
+
 /* The loss head that makes the first term of gradient v and can add it to the running sum itself; NULL = none. */
 static Op *head_of_sum(Value *v, const Symbol *s)
 {
 	Value *first = first_term(v);
 	Op *head = first->op;
 	bool adds = head->kind == OP_LINEAR_CROSS_ENTROPY_GRAD && first == head->out[op_sum_result(head)]
-		&& attr_get_int(head->attrs, "dw", 0) && first->n_uses == 1;
+		&& attr_get_int(head->attrs, "dw", 0) && (first == v ? is_only_updated(v) : first->n_uses == 1);
 	return adds && type_equal(&first->type, &v->type) && s->unit->flat[s->flat].grad == DT_F32 ? head : NULL;
 }
 
