@@ -98,6 +98,7 @@ typedef struct KMatmulDesc {
 	int n_batch;           /* batch dims, 0..6 */
 	int64_t batch[6], sa[6], sb[6];
 	int64_t work_bytes;    /* bytes a run may use; implementations that need more are not chosen */
+	int64_t apart;         /* operands and y lie multiples of this many bytes behind a tensor; 0 = they are tensors */
 } KMatmulDesc;
 KPrim *k_matmul_create(const KMatmulDesc *d);
 void k_matmul_run(KPrim *p, void *y, const void *a, const void *b, const void *bias, void *work);

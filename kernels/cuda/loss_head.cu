@@ -27,6 +27,7 @@ static KPrim *product(const KLossHeadDesc *d, int which, int64_t rows, bool add)
 	KMatmulDesc p = {};
 	p.dtype = d->dtype;
 	p.work_bytes = d->work_bytes - places(d).product;
+	p.apart = d->block * d->d * dtype_bytes(d->dtype);
 	switch (which) {
 	case LOGITS:
 		p.to = d->to, p.m = rows, p.n = d->c, p.k = d->d, p.tb = d->tb, p.bias = d->bias;

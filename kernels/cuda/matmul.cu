@@ -50,10 +50,12 @@ static void y_strides(const KMatmulDesc *d, int64_t *stride)
 	}
 }
 
-/* The bytes that every matrix of the operand is aligned to, at most 64, which all tensors are. */
+/* The bytes that every matrix of the operand is aligned to, at most 64, which all tensors are (but see apart). */
 static uint32_t alignment(const KMatmulDesc *d, const int64_t *stride, KDType t)
 {
 	int64_t a = 64;
+	while (d->apart % a)
+		a /= 2;
 	for (int i = 0; i < d->n_batch; i++)
 		while (stride[i] * dtype_bytes(t) % a)
 			a /= 2;

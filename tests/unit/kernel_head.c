@@ -144,8 +144,10 @@ void case_linear_cross_entropy(void)
 		for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++)
 			for (size_t v = 0; v < sizeof variants / sizeof *variants; v++)
 				check_forward(kinds[k].type, blocks[b], b % 2 ? 5 : 1030, variants[v] | kinds[k].flags);
-	float h[4] = {1, 2, 3, 4}, *sums = case_alloc(8);
-	int64_t labels[4] = {1, 0, 7, -100};
+	float *h = case_floats(4, 1, 1.1), *sums = case_alloc(8);
+	int64_t *labels = case_ids(4, 2);
+	labels[2] = 7;
+	labels[3] = IGNORED;
 	KLossHeadDesc d = {.rows = 4, .block = 2, .c = 2, .d = 1, .tb = true, .ignore_index = IGNORED};
 	void *work = work_of("linear_cross_entropy", &d, 0);
 	KPrim *p = k_linear_cross_entropy_create(&d);
