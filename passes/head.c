@@ -14,7 +14,7 @@
 
 /* auto: logits above AUTO_BYTES are computed by blocks.  Blocks have few bytes, to stay in a cache or at least small,
  * and many rows, since dw is read and written once a block. */
-enum { AUTO_BYTES = 64 << 20, BLOCK_BYTES = 32 << 20, CPU_ROWS = 256, CUDA_ROWS = 1024, MOST_MOVED = 64 };
+enum { AUTO_BYTES = 256 << 20, BLOCK_BYTES = 32 << 20, CPU_ROWS = 512, CUDA_ROWS = 1024, MOST_MOVED = 64 };
 
 typedef struct Head {
 	Module *m;
