@@ -333,7 +333,7 @@ static void *attn_ids(const KAttention *a)
 		if (a->ids32)
 			((int32_t *)ids)[i] = (int32_t)id;
 		else
-			((int64_t *)ids)[i] = id << 33;
+			((int64_t *)ids)[i] = id * (INT64_C(1) << 33);
 	}
 	return ids;
 }
