@@ -107,13 +107,18 @@ static Op **place_of_product(Head *x, const Op *op, const Value *d)
 	return ta && !tb && rows && is_matrix(d, x->rows, x->c) && (a == d) == x->tb ? &x->dw : NULL;
 }
 
+/* Whether op sums d over all rows: over each axis but the last, unless its length is 1. */
 static bool sums_rows(const Head *x, const Op *op, const Value *d)
 {
 	const Attr *axes = attr_find(op->attrs, "axes");
-	bool last = false;
+	int rank = d->type.rank;
+	bool summed[IR_MAX_RANK] = {false};
 	for (int i = 0; i < axes->n; i++)
-		last = last || axes->ints[i] == -1 || axes->ints[i] == d->type.rank - 1;
-	return op->kind == OP_REDUCE_SUM && !last && axes->n == d->type.rank - 1 && d->type.dim[d->type.rank - 1] == x->c;
+		summed[axes->ints[i] < 0 ? axes->ints[i] + rank : axes->ints[i]] = true;
+	for (int i = 0; i < rank - 1; i++)
+		if (!summed[i] && d->type.dim[i] != 1)
+			return false;
+	return !summed[rank - 1] && d->type.dim[rank - 1] == x->c;
 }
 
 /* Finds what reads the gradient d: both products and the sum over rows, through views and the cast to h's dtype. */
