@@ -382,6 +382,12 @@ static Value *classes_last(Loss *l, Value *logits)
 		if (i != axis)
 			perm[n++] = i;
 	perm[n] = (int)axis;
+	if (logits->op->kind == OP_TRANSPOSE) { /* of what a layer made with the classes last, as [B,T,V]: as it was */
+		const int64_t *was = attr_find(logits->op->attrs, "perm")->ints;
+		for (int i = 0; i < rank; i++)
+			perm[i] = (int)was[perm[i]];
+		logits = op_in(logits->op, 0);
+	}
 	return ir_transpose(&l->b, logits, perm);
 }
 
