@@ -201,52 +201,69 @@ static double masked(const Heads *n, double score, int64_t b, int64_t h, int64_t
 	return score + n->mask->f[at];
 }
 
+/* The weights of row t of head h, with the slopes of their scores unless slope is NULL, and the log-sum-exp.  They are
+ * divided by their sum: that of a row masked by numbers as large as -1e38 is lost in the log-sum-exp. */
+static double weights_of_row(const Heads *n, EvalTensor *const *qk, int64_t b, int64_t h, int64_t t, double *p,
+	double *slope)
+{
+	const double *q = qk[0]->f + row_at(n, b, h, t, n->h, n->t, n->d);
+	double sum = 0, unused;
+	for (int64_t s = 0; s < n->s; s++) {
+		const double *k = qk[1]->f + row_at(n, b, h / (n->h / n->hk), s, n->hk, n->s, n->d);
+		p[s] = masked(n, raw_score(n, q, k, slope ? &slope[s] : &unused), b, h, t, s);
+	}
+	double lse = log_sum_exp(p, n->s, 1);
+	for (int64_t s = 0; s < n->s && lse != -INFINITY; s++)
+		sum += p[s] = exp(p[s] - lse);
+	for (int64_t s = 0; s < n->s && lse != -INFINITY; s++)
+		p[s] /= sum;
+	return lse;
+}
+
 RULE(attention)
 {
 	Heads n = heads_of(op, in, 0);
-	double *score = NEW_N(e->arena, double, MAX(n.s, 1)), slope;
+	double *p = NEW_N(e->arena, double, MAX(n.s, 1));
 	for (Walk w = walk_over(3, (int64_t[]){n.b, n.h, n.t}); w.left; walk_next(&w)) {
 		int64_t b = w.at[0], h = w.at[1], t = w.at[2], kv = h / (n.h / n.hk);
-		const double *q = in[0]->f + row_at(&n, b, h, t, n.h, n.t, n.d);
 		double *o = out[0]->f + row_at(&n, b, h, t, n.h, n.t, n.dv);
-		for (int64_t s = 0; s < n.s; s++)
-			score[s] = masked(&n, raw_score(&n, q, in[1]->f + row_at(&n, b, kv, s, n.hk, n.s, n.d),
-				&slope), b, h, t, s);
-		double lse = out[1]->f[w.k] = log_sum_exp(score, n.s, 1);
+		double lse = out[1]->f[w.k] = weights_of_row(&n, in, b, h, t, p, NULL);
 		bool empty = lse == -INFINITY;
 		for (int64_t i = 0; i < n.dv && empty; i++)
 			o[i] = n.nan_empty ? NAN : 0;
 		for (int64_t s = 0; s < n.s && !empty; s++) {
 			const double *v = in[2]->f + row_at(&n, b, kv, s, n.hk, n.s, n.dv);
-			double p = exp(score[s] - lse) * (n.drops ? chance(e, op, n.rows, w.k * n.s + s) : 1);
+			double f = n.drops ? chance(e, op, n.rows, w.k * n.s + s) : 1;
 			for (int64_t i = 0; i < n.dv; i++)
-				o[i] += p * v[i];
+				o[i] += p[s] * f * v[i];
 		}
 	}
 	return true;
 }
 
-/* p = exp(score - lse);  dv += p f dy;  dscore = p (f dy.v - dy.o);  dq += dscore slope k;  dk += dscore slope q.  f is
- * what dropout multiplies p with; o has it in it.  A row that sees no key contributes nothing. */
+/* dv += p f dy;  dscore = p (f dy.v - dy.o);  dq += dscore slope k;  dk += dscore slope q.  f is what dropout multiplies
+ * the weights p with; o has it in it.  A row that sees no key contributes nothing. */
 RULE(attention_grad)
 {
 	Heads n = heads_of(op, in, 1);
-	for (Walk w = walk_over(4, (int64_t[]){n.b, n.h, n.t, n.s}); w.left; walk_next(&w)) {
-		int64_t b = w.at[0], h = w.at[1], t = w.at[2], s = w.at[3], kv = h / (n.h / n.hk);
+	double *p = NEW_N(e->arena, double, MAX(n.s, 1)), *slope = NEW_N(e->arena, double, MAX(n.s, 1));
+	for (Walk w = walk_over(3, (int64_t[]){n.b, n.h, n.t}); w.left; walk_next(&w)) {
+		int64_t b = w.at[0], h = w.at[1], t = w.at[2], kv = h / (n.h / n.hk);
 		int64_t at_q = row_at(&n, b, h, t, n.h, n.t, n.d), at_o = row_at(&n, b, h, t, n.h, n.t, n.dv);
-		int64_t at_k = row_at(&n, b, kv, s, n.hk, n.s, n.d), at_v = row_at(&n, b, kv, s, n.hk, n.s, n.dv);
-		const double *dy = in[0]->f + at_o, *q = in[1]->f + at_q, *k = in[2]->f + at_k;
-		double slope, lse = in[7]->f[w.k / n.s];
-		double score = masked(&n, raw_score(&n, q, k, &slope), b, h, t, s);
-		if (lse == -INFINITY || score == -INFINITY)
+		const double *dy = in[0]->f + at_o, *q = in[1]->f + at_q;
+		if (weights_of_row(&n, in + 1, b, h, t, p, slope) == -INFINITY)
 			continue;
-		double p = exp(score - lse), f = n.drops ? chance(e, op, n.rows, w.k) : 1;
-		double dscore = p * (f * dot(dy, in[3]->f + at_v, n.dv) - dot(dy, in[6]->f + at_o, n.dv)) * slope;
-		for (int64_t i = 0; i < n.dv; i++)
-			out[2]->f[at_v + i] += p * f * dy[i];
-		for (int64_t i = 0; i < n.d; i++) {
-			out[0]->f[at_q + i] += dscore * k[i];
-			out[1]->f[at_k + i] += dscore * q[i];
+		double delta = dot(dy, in[6]->f + at_o, n.dv);
+		for (int64_t s = 0; s < n.s; s++) {
+			int64_t at_k = row_at(&n, b, kv, s, n.hk, n.s, n.d), at_v = row_at(&n, b, kv, s, n.hk, n.s, n.dv);
+			double f = n.drops ? chance(e, op, n.rows, w.k * n.s + s) : 1;
+			double dscore = p[s] ? p[s] * (f * dot(dy, in[3]->f + at_v, n.dv) - delta) * slope[s] : 0;
+			for (int64_t i = 0; i < n.dv && p[s]; i++)
+				out[2]->f[at_v + i] += p[s] * f * dy[i];
+			for (int64_t i = 0; i < n.d && p[s]; i++) {
+				out[0]->f[at_q + i] += dscore * in[2]->f[at_k + i];
+				out[1]->f[at_k + i] += dscore * q[i];
+			}
 		}
 	}
 	return true;
