@@ -179,9 +179,9 @@ bool inplace_agrees(Value *x, Value *y);
 void schedule_reorder(Module *m, bool eval, Arena *a);
 
 /* memory/pack.c: sets the offsets so that no two blocks that are live at once overlap.  Returns the end of the
- * last. */
+ * last; what ends within `enough` bytes is not improved. */
 typedef struct MemoryBlock { int64_t bytes, offset; int first, last; } MemoryBlock;
-int64_t memory_pack(MemoryBlock *block, int n, int n_positions, Arena *a);
+int64_t memory_pack(MemoryBlock *block, int n, int n_positions, int64_t enough, Arena *a);
 
 /* No arena of a rank and no tensor is larger than this; pass memory refuses a larger one. */
 #define MEMORY_SPACE_MAX (INT64_C(1) << 44)

@@ -150,14 +150,14 @@ static Place place_of(const Buffers *b, Value *v)
 	return place;
 }
 
-static int64_t place_program(const Buffers *b, Arena *a)
+static int64_t place_program(const Buffers *b, int64_t enough, Arena *a)
 {
 	MemoryBlock *block = NEW_N(a, MemoryBlock, b->n);
 	int n = 0;
 	for (int i = 0; i < b->n; i++)
 		if (b->at[i].place.region == REGION_ACT)
 			block[n++] = (MemoryBlock){b->at[i].bytes, 0, b->at[i].first, b->at[i].last};
-	int64_t bytes = memory_pack(block, n, b->n_ops + 1, a);
+	int64_t bytes = memory_pack(block, n, b->n_ops + 1, enough, a);
 	n = 0;
 	for (int i = 0; i < b->n; i++)
 		if (b->at[i].place.region == REGION_ACT)
@@ -505,7 +505,8 @@ bool pass_memory(Module *m, const Options *o, Diag *d)
 	Arena *a = arena_new();
 	Buffers *of_train = insert_copies(m, false, a), *of_eval = insert_copies(m, true, a);
 	place_symbols(m);
-	int64_t train = place_program(of_train, a), eval = place_program(of_eval, a);
+	/* One arena is for both: eval has what the step needs. */
+	int64_t train = place_program(of_train, 0, a), eval = place_program(of_eval, train, a);
 	m->act_bytes = MAX(train, eval);
 	m->work_bytes = largest_workspace(m, o);
 	if (!check_arenas(m, a, d)) {

@@ -10,13 +10,14 @@
  *             only for up to GAPS_LIMIT blocks.  The best order is then improved: the block that ends highest
  *             is placed earlier, as often as IMPROVE_STEPS allow.
  *
- * The best result wins; the search ends when a result meets the bound, the most bytes live at once. */
+ * The best result wins; the search ends when a result meets the bound, the most bytes live at once or what the caller has
+ * anyway.  Gaps end within a thousandth of it: of large models further attempts take more time than all passes. */
 #include "passes/passes.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { GAPS_LIMIT = 12000, IMPROVE_ROUNDS = 200 };
+enum { GAPS_LIMIT = 12000, IMPROVE_ROUNDS = 200, NEAR = 1000 };
 static const int64_t IMPROVE_STEPS = 40 * 1000 * 1000; /* block pairs looked at */
 
 typedef struct Pack {
@@ -77,7 +78,7 @@ static bool finish(Pack *p)
 		p->offset = t;
 		p->best_end = end;
 	}
-	return p->best_end == p->bound;
+	return p->best_end <= p->bound;
 }
 
 /* ---- skyline: heights over positions in a segment tree ---- */
@@ -222,7 +223,7 @@ static bool pack_gaps(Pack *p, const Key *keys, Placed *placed)
 			placed[slot] = placed[slot - 1];
 		placed[slot] = (Placed){begin, begin + b->bytes, b->first, b->last};
 	}
-	return finish(p);
+	return finish(p) || p->best_end - p->bound <= p->bound / NEAR;
 }
 
 /* The position in the order of the block that ended highest in the last attempt. */
@@ -283,14 +284,14 @@ static void search(Pack *p)
 			return;
 }
 
-int64_t memory_pack(MemoryBlock *block, int n, int n_positions, Arena *a)
+int64_t memory_pack(MemoryBlock *block, int n, int n_positions, int64_t enough, Arena *a)
 {
 	Pack p = {.block = block, .n = n, .n_positions = n_positions, .a = a, .best_end = INT64_MAX};
 	if (!n)
 		return 0;
 	p.offset = NEW_N(a, int64_t, n);
 	p.best = NEW_N(a, int64_t, n);
-	p.bound = most_live(&p);
+	p.bound = MAX(most_live(&p), enough);
 	search(&p);
 	for (int i = 0; i < n; i++)
 		block[i].offset = p.best[i];

@@ -56,7 +56,10 @@ static void blocks_do_not_overlap(void)
 		Arena *a = arena_new();
 		int n = 1 + below(&r, N);
 		random_blocks(&r, b, n, POSITIONS);
-		int64_t end = memory_pack(b, n, POSITIONS, a), bound = most_live(b, n, POSITIONS);
+		int64_t bound = most_live(b, n, POSITIONS), end;
+		CU_ASSERT(memory_pack(b, n, POSITIONS, 2 * bound, a) <= 2 * bound);
+		CU_ASSERT_FALSE(any_overlap(b, n));
+		end = memory_pack(b, n, POSITIONS, 0, a);
 		CU_ASSERT_FALSE(any_overlap(b, n));
 		CU_ASSERT(end >= bound);
 		CU_ASSERT(end <= bound + bound / 4);
@@ -76,8 +79,8 @@ static void nested_lives_meet_the_bound(void)
 		b[i] = (MemoryBlock){64 * (1 + i % 7), 0, i, 2 * N - 1 - i};
 		sum += b[i].bytes;
 	}
-	CU_ASSERT_EQUAL(memory_pack(b, N, 2 * N, a), sum);
-	CU_ASSERT_EQUAL(memory_pack(b, 0, 1, a), 0);
+	CU_ASSERT_EQUAL(memory_pack(b, N, 2 * N, 0, a), sum);
+	CU_ASSERT_EQUAL(memory_pack(b, 0, 1, 0, a), 0);
 	arena_free(a);
 }
 
@@ -92,7 +95,7 @@ static void many_blocks_take_a_moment(void)
 		b[i] = (MemoryBlock){64 * (1 + below(&r, 500)), 0, first, MIN(first + life, POSITIONS - 1)};
 	}
 	clock_t begin = clock();
-	memory_pack(b, N, POSITIONS, a);
+	memory_pack(b, N, POSITIONS, 0, a);
 	CU_ASSERT((double)(clock() - begin) / CLOCKS_PER_SEC < 20); /* seconds; sanitizers included */
 	CU_ASSERT_FALSE(any_overlap(b, 2000));
 	arena_free(a);
