@@ -35,6 +35,7 @@ class Form:
     held: int           # bytes that live through forward and backward of the blocks, beside what blocks keep
     loss: int           # bytes that live beside what is kept while the loss's gradient is computed
     inputs: int         # bytes of the micro-batch
+    workspace: int      # bytes of the largest scratch of a kernel
     moves: dict         # casts, transposes and copies of a block: remat -> kind -> how many
 
 
@@ -56,8 +57,26 @@ def activations(form, remat):
 
 # ---- transformers: d width, f hidden width, t tokens of a micro-batch, 2 bytes each; statistics are f32 ----
 
-def moves(**counts):
-    return {"none": counts, "block": counts}
+def moves(again=0, **counts):
+    """again: splits, which are made once more where a block is recomputed."""
+    split = {"split": again} if again else {}
+    return {"none": counts | split, "block": counts | {k: 2 * n for k, n in split.items()}}
+
+
+MIB, ROWS = 2 ** 20, 1024  # rows of a block of logits where they are wide
+PRODUCT, CAP = 32 * MIB, 64 * MIB  # what a product of cuBLASLt may use; what --workspace gives by default
+
+
+def chunked(t, vocab):
+    return 2 * t * vocab > 256 * MIB
+
+
+def workspace(t, d, vocab):
+    """The loss head's: a block of logits, its log-sum-exps, two f64 partial sums a row, a product.  The embedding's
+    gradient: two arrays of 64-bit keys to sort by, and for each 32 tokens two rows in f32."""
+    head = 2 * ROWS * vocab + 4 * ROWS + 2 * 8 * t + PRODUCT if chunked(t, vocab) else 0
+    embedding = 2 * 8 * t + t // 32 * 2 * 4 * d
+    return max(PRODUCT, head, embedding)
 
 
 def attention_kept(t, d, kv, heads):
@@ -75,9 +94,11 @@ def llama(model, bias=False):
     (layers,) = model.layers.values()
     return Form([Block(shapes, kept, sum(passing.values()))] * layers, {"embed_tokens.weight": (vocab, d)},
                 {"norm.weight": (d,), "lm_head.weight": (vocab, d)},
-                2 * t * d // heads, 2 * t * 3 * d, 8 * t,
-                # to f32: gradients of two norms and of biases; to 16 bits: gradients that are sums of products
-                moves(cast=2 + 3 * bias + 2))
+                2 * t * d // heads, 2 * t * (3 * d + (0 if chunked(t, vocab) else vocab)), 8 * t,
+                workspace(t, d, vocab),
+                # to f32: gradients of two norms and of biases; to 16 bits: the sum of q's, k's and v's products (gate
+                # and up are one product, which rounds its result itself)
+                moves(cast=2 + 3 * bias + 1))
 
 
 def qwen(model):
@@ -98,9 +119,9 @@ def gpt2(model):
     (layers,) = model.layers.values()
     return Form([gelu_block(t, d, f, heads, shapes)] * layers, {"lm_head.weight": (vocab, d), "wpe.weight": (t, d)},
                 {"ln_f.weight": (d,), "ln_f.bias": (d,)}, 0,
-                2 * t * (3 * d + vocab), 8 * t,
-                # to f32: gradients of norms and biases; concat: of q, k and v, which are one product
-                moves(cast=8, concat=1))
+                2 * t * (3 * d + (0 if chunked(t, vocab) else vocab)), 8 * t, workspace(t, d, vocab),
+                # to f32: gradients of norms and biases; q, k and v are one product: attention reads each by itself
+                moves(cast=8, again=1, concat=1))
 
 
 def vit(model):
@@ -113,7 +134,7 @@ def vit(model):
         "cls_token": (1, 1, d), "projection.weight": (d, 3, patch, patch), "projection.bias": (d,),
         "position_embeddings": (1, t // batch, d)}, {"layernorm.weight": (d,), "layernorm.bias": (d,),
         "classifier.weight": (1000, d), "classifier.bias": (1000,)}, 2 * pixels, 2 * t * 3 * d,
-                4 * pixels + 8 * batch,
+                4 * pixels + 8 * batch, CAP,
                 moves(cast=4 + 6 + 1))  # to f32: gradients of norms and biases; to 16 bits: the sum of q's, k's and v's
 
 
@@ -143,7 +164,7 @@ def resnet(model):
     return Form(blocks,
                 {"convolution.weight": (64, 3, 7, 7), "normalization.weight": (64,), "normalization.bias": (64,)},
                 {"classifier.1.weight": (1000, channels), "classifier.1.bias": (1000,)}, sum(held.values()), 0,
-                4 * pixels + 8 * batch,
+                4 * pixels + 8 * batch, CAP,
                 {"none": {}, "block": {"copy": 6}})  # running statistics, before they are written
 
 

@@ -46,10 +46,12 @@ SMALL = {
 # Batch norms amplify rounding: with larger steps a value crosses a relu's kink by chance, and in bf16 PyTorch itself is
 # off by a third of what steps change, so that three times as much would say nothing.
 BATCH, LR, FACTOR = ({"resnet": 32}, 2), ({"resnet": 0.002}, 0.05), ({"resnet": 1.5}, 3)
+# Rows of logits at a time, fewer than a rank has.
+CHUNK = {"vit": 1}, 16
 # Each new form on and off: recomputed blocks, logits by chunks, units smaller and larger than blocks.
 OPTIONS = {
     "plain": [],
-    "chunks": ["--loss-chunk=16", "--remat=block"],
+    "chunks": ["--loss-chunk=N", "--remat=block"],
     "pieces": ["--loss-chunk=off", "--remat=block", "--wrap=size:5000"],
     "kept": ["--loss-chunk=off", "--strategy=shard_grad_op", "--wrap=each"],
 }
@@ -130,12 +132,16 @@ def command(parts):
     run = subprocess.run(parts, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if run.returncode:
         raise RuntimeError(f"{' '.join(parts)}\nexit {run.returncode}\n{run.stdout[-2000:]}")
+    return run.stdout
 
 
 def compiled(args, case, options, precision, work):
-    binary = work / "train"
-    command([args.shardc, case.path, "-o", binary, "--loss=cross_entropy", "--optimizer=sgd:momentum", "-O1",
-             *case.sync, *PRECISION[precision], *options])
+    binary, rows = work / "train", case.number(CHUNK)
+    options = [f"--loss-chunk={rows}" if o == "--loss-chunk=N" else o for o in options]
+    said = command([args.shardc, case.path, "-o", binary, "--loss=cross_entropy", "--optimizer=sgd:momentum", "-O1",
+                    "-v", *case.sync, *PRECISION[precision], *options])
+    if (f"are computed by {rows} rows" in said) != (f"--loss-chunk={rows}" in options):
+        raise RuntimeError(f"{case.name}, {' '.join(options)}: whether logits are computed by blocks is not as asked")
     return binary
 
 
@@ -235,11 +241,6 @@ def main():
     logging.disable(logging.WARNING)
     args.workdir.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
-    known = subprocess.run([args.shardc, "--help"], stdout=subprocess.PIPE, text=True).stdout
-    for name, options in OPTIONS.items():  # XXX until all forms have landed
-        OPTIONS[name] = [o for o in options if o.split("=")[0] + "=" in known]
-        if OPTIONS[name] != options:
-            print(f"{name}: {sorted({*options} - {*OPTIONS[name]})} are unknown")
     print(f"{'model':14} {'options':8} {'precision':9} {'ranks':>5} {'loss':>9} {'PyTorch':>9} {'change':>9} "
           f"{'PyTorch':>9}")
     misses = []
