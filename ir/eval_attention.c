@@ -241,8 +241,8 @@ RULE(attention)
 	return true;
 }
 
-/* dv += p f dy;  dscore = p (f dy.v - dy.o);  dq += dscore slope k;  dk += dscore slope q.  f is what dropout multiplies
- * the weights p with; o has it in it.  A row that sees no key contributes nothing. */
+/* dv += p f dy;  dscore = p (f dy.v - dy.o);  dq += dscore slope k;  dk += dscore slope q.  f is what dropout
+ * multiplies the weights p with; o has it in it.  A row that sees no key contributes nothing. */
 RULE(attention_grad)
 {
 	Heads n = heads_of(op, in, 1);
