@@ -10,8 +10,9 @@
  *             only for up to GAPS_LIMIT blocks.  The best order is then improved: the block that ends highest
  *             is placed earlier, as often as IMPROVE_STEPS allow.
  *
- * The best result wins; the search ends when a result meets the bound, the most bytes live at once or what the caller has
- * anyway.  Gaps end within a thousandth of it: of large models further attempts take more time than all passes. */
+ * The best result wins; the search ends when a result meets the bound, the most bytes live at once or what the
+ * caller has anyway.  Gaps end within a thousandth of it: of large models further attempts take more time than all
+ * passes. */
 #include "passes/passes.h"
 
 #include <stdlib.h>
