@@ -36,8 +36,7 @@ void k_bad_take(KBad *bad);
 void k_cuda_open(bool tf32);
 void k_cuda_close(void);
 
-/* For sums over ranks, on k_stream.  As k_cast_wide of kernels.h; k_fold and k_cast_wide themselves run on the host in
- * CUDA programs, too. */
+/* On k_stream, as k_cast_wide of kernels.h; k_fold and k_cast_wide themselves run on the host in CUDA programs, too. */
 void k_device_cast(void *out, KDType out_type, const void *in, KDType in_type, int64_t n);
 /* As k_cast_by_chance, with the key of id and of the step's seed, and with the step's number.  next: with the number
  * that the step after it will have. */

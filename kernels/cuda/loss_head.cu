@@ -104,7 +104,7 @@ static void multiply(const Head &a, int64_t number, const LossBlock &x)
 	const void *dx = x.logits, *h = a.h + row;
 	void *work = a.work + at.product;
 	if (is_wide(d)) {
-		k_cast_wide(a.work + at.narrow, d->dtype, x.logits, K_F32, x.rows * x.c);
+		k_device_cast(a.work + at.narrow, d->dtype, x.logits, K_F32, x.rows * x.c);
 		dx = a.work + at.narrow;
 	}
 	if (a.dh)
