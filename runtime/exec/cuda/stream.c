@@ -162,10 +162,11 @@ static void issue(Rt *rt, int seq)
 	const RtCollective *row = row_of(all, seq);
 	cudaStream_t s = streams_of(rt, row->stream);
 	count(all, seq);
-	if (all->now->idle[seq])
-		return;
+	/* Also if there is nothing to do: later collectives of the stream need no event that this one has waited for. */
 	if (row->after)
 		wait_event(s, all->now->recorded[row->after]);
+	if (all->now->idle[seq])
+		return;
 	enter(rt, seq, row->stream);
 	all->backend->issue(rt, row, seq, s);
 	if (all->backend->finish) {
