@@ -208,9 +208,8 @@ static void place_gradients(Buffers *b, const Op *collect)
 		Symbol *s = u->params[i];
 		if (!s->trainable)
 			continue;
-		Value *v = op_in(collect, k);
+		Value *v = op_in(collect, k++);
 		Buffer *at = v && b->of_value[v->id] >= 0 ? &b->at[b->of_value[v->id]] : NULL;
-		k++;
 		if (!at || at->place.region != REGION_ACT || at->value->op->section < SEC_BACKWARD)
 			continue;
 		if (at->last == collect->order && is_collected(collect, k - 1, at->value, s))
