@@ -7,6 +7,7 @@
 #include "hints.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct Row {
 	const char *option;
@@ -79,6 +80,12 @@ static int64_t of_params(const Options *o, Sync sync, const LayoutMemory *m)
 	return o->memory.offload != LAYOUT_OFFLOAD_PARAMS ? m->states + m->params + m->grads : 0;
 }
 
+static int64_t of_logits(const Options *o, Sync sync, const LayoutMemory *m)
+{
+	(void)sync;
+	return o->graph.loss_chunk && !strcmp(o->graph.loss_chunk, "off") ? m->activations : 0;
+}
+
 /* ---- what it changes ---- */
 
 static void remat_block(Options *o, Sync *sync)
@@ -146,12 +153,19 @@ static void offload_params(Options *o, Sync *sync)
 	o->memory.offload = LAYOUT_OFFLOAD_PARAMS;
 }
 
+static void chunk_auto(Options *o, Sync *sync)
+{
+	(void)sync;
+	o->graph.loss_chunk = "auto";
+}
+
 static const Row row[] = {
 	{"--remat=block", of_remat, remat_block, "backward computes the values of blocks again"},
 	{"--strategy=full_shard", of_shards, full_shard, "every rank keeps its part of everything"},
 	{"--sync=every", of_every, sync_every, "each micro-batch reduces its gradients, in place of whole sums"},
 	{"--wrap=block", of_blocks, wrap_block, "a unit for each block"},
 	{"--wrap=each", of_units, wrap_each, "smaller units, more collectives"},
+	{"--loss-chunk=auto", of_logits, chunk_auto, "logits exist by blocks of rows"},
 	{"--param-dtype=bf16", of_param_dtype, param_bf16, "computes in 16 bits"},
 	{"--reduce-dtype=bf16", of_reduce_dtype, reduce_bf16, "sends gradients in 16 bits"},
 	{"--offload=optim", of_optim, offload_optim, "optimizer states lie elsewhere"},

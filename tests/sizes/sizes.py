@@ -289,6 +289,20 @@ def check_limits(pool, args, models):
 
 # ---- docs ----
 
+def check_hint(args, models):
+    """A plan of whole logits ends with what blocks of rows save: the plan of --loss-chunk=auto says the same."""
+    model = "llama3-8b-128k"
+    if model not in models:
+        return []
+    path = args.directory / f"{model}.onnx"
+    off, _, _ = plan(args.shardc, model, path, 64, "--remat=block", "--loss-chunk=off")
+    auto, _, _ = plan(args.shardc, model, path, 64, "--remat=block")
+    hint = [h for h in off["hints"] if h["option"] == "--loss-chunk=auto"]
+    ok = len(hint) == 1 and hint[0]["total"] == auto["memory"]["total"] \
+        and hint[0]["saves"] == off["memory"]["total"] - auto["memory"]["total"]
+    return [] if ok else [f"{model}: the hint of --loss-chunk=auto is not what that plan says: {off['hints']}"]
+
+
 def sizes_table(rows):
     lines = ["| model | ranks | remat | parameters | states | gradients | gathered | activations | workspace | in all |",
              "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
@@ -344,6 +358,7 @@ def main():
             misses += bad
         lines, bad = check_limits(pool, args, models)
         misses += bad
+    misses += check_hint(args, models)
     if args.docs and models == list(MODELS):
         limits = ["| model | ranks | options | in all | at most |", "| --- | --- | --- | --- | --- |", *lines]
         misses += check_docs(args.docs, [sizes_table(rows), limits, launches_table(launches)], args.write)
