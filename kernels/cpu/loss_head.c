@@ -5,67 +5,21 @@
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/loss.h"
 #include "kernels/cpu/prim.h"
-#include "kernels/work.h"
+#include "kernels/loss_head.h"
 
 #include <stdio.h>
 
-enum { LOGITS, DH, DW, PRODUCTS };
-enum { FIRST_DW = 2 * PRODUCTS };
-_Static_assert((int)FIRST_DW < (int)PRIM_MAX_PRODUCTS, "a loss head has a product more than a primitive can hold");
+_Static_assert((int)HEAD_PRODUCTS <= (int)PRIM_MAX_PRODUCTS, "a loss head has more products than a primitive can hold");
 
-static KDType logits_of(const KLossHeadDesc *d) { return is_half(d->dtype) ? d->to : d->dtype; }
-static bool is_wide(const KLossHeadDesc *d) { return logits_of(d) != d->dtype; }
-static int64_t blocks_of(const KLossHeadDesc *d) { return ceil_div(d->rows, d->block); }
-static int64_t last_rows(const KLossHeadDesc *d) { return d->rows - (blocks_of(d) - 1) * d->block; }
-
-static KLossBlocks places(const KLossHeadDesc *d)
-{
-	return kwork_loss_blocks(d->block, d->c, (int)type_bytes(d->dtype), is_wide(d), 0);
-}
-
-static KPrim *product(const KLossHeadDesc *d, int which, int64_t rows, bool add)
-{
-	KMatmulDesc p = {.dtype = d->dtype, .work_bytes = d->work_bytes - places(d).product};
-	switch (which) {
-	case LOGITS:
-		p.to = d->to, p.m = rows, p.n = d->c, p.k = d->d, p.tb = d->tb, p.bias = d->bias;
-		break;
-	case DH:
-		p.to = d->dtype, p.m = rows, p.n = d->d, p.k = d->c, p.tb = !d->tb;
-		break;
-	default:
-		p.to = K_F32, p.m = d->tb ? d->c : d->d, p.n = d->tb ? d->d : d->c, p.k = rows, p.ta = true, p.add = add;
-		break;
-	}
-	return k_matmul_create(&p);
-}
-
-static void create_products(KPrim *p, int at, int64_t rows, bool add)
-{
-	const KLossHeadDesc *d = &p->head;
-	p->product[at + LOGITS] = product(d, LOGITS, rows, false);
-	if (d->dh)
-		p->product[at + DH] = product(d, DH, rows, false);
-	if (d->dw)
-		p->product[at + DW] = product(d, DW, rows, add);
-}
+static KLossBlocks places(const KLossHeadDesc *d) { return head_places(d, 0); }
 
 KPrim *k_linear_cross_entropy_create(const KLossHeadDesc *d)
 {
 	KPrim *p = prim_new("");
-	int64_t n = blocks_of(d);
+	int64_t before = places(d).product;
 	p->head = *d;
-	p->work = places(d).product;
-	if (n > 1)
-		create_products(p, 0, d->block, true);
-	create_products(p, PRODUCTS, last_rows(d), d->add || n > 1);
-	if (n > 1 && d->dw && !d->add)
-		p->product[FIRST_DW] = product(d, DW, d->block, false);
-	int64_t most = 0;
-	for (int i = 0; i < PRIM_MAX_PRODUCTS; i++)
-		most = p->product[i] ? MAX(most, k_prim_work(p->product[i])) : most;
-	p->work += most;
-	snprintf(p->impl, sizeof p->impl, "blocks:%.40s", k_prim_impl(p->product[PRODUCTS + LOGITS]));
+	p->work = before + head_create(p->product, d, d->work_bytes - before);
+	snprintf(p->impl, sizeof p->impl, "blocks:%.40s", k_prim_impl(p->product[HEAD_LAST + HEAD_LOGITS]));
 	return p;
 }
 
@@ -102,19 +56,19 @@ static void multiply(const Head *a, int64_t number, Logits x)
 {
 	const KLossHeadDesc *d = &a->p->head;
 	KLossBlocks at = places(d);
-	int64_t n = blocks_of(d), row = number * d->block * d->d * type_bytes(d->dtype);
-	KPrim **products = a->p->product + (number == n - 1 ? PRODUCTS : 0);
+	int64_t n = head_blocks(d), row = number * d->block * d->d * type_bytes(d->dtype);
+	KPrim **products = a->p->product + (number == n - 1 ? HEAD_LAST : 0);
 	const void *dx = x.at, *h = a->h + row;
 	void *work = a->work + at.product;
-	if (is_wide(d)) {
+	if (head_is_wide(d)) {
 		k_cast_wide(a->work + at.narrow, d->dtype, x.at, K_F32, x.rows * x.c);
 		dx = a->work + at.narrow;
 	}
 	if (a->dh)
-		k_matmul_run(products[DH], (char *)a->dh + row, dx, a->w, NULL, work);
+		k_matmul_run(products[HEAD_DH], (char *)a->dh + row, dx, a->w, NULL, work);
 	if (a->dw) {
-		KPrim *first = number == 0 ? a->p->product[FIRST_DW] : NULL;
-		k_matmul_run(first ? first : products[DW], a->dw, d->tb ? dx : h, d->tb ? h : dx, NULL, work);
+		KPrim *first = number == 0 ? a->p->product[HEAD_FIRST_DW] : NULL;
+		k_matmul_run(first ? first : products[HEAD_DW], a->dw, d->tb ? dx : h, d->tb ? h : dx, NULL, work);
 	}
 	if (a->db)
 		add_columns(a->db, dx, d->dtype, x.rows, x.c);
@@ -131,10 +85,10 @@ void k_linear_cross_entropy_run(KPrim *p, float *sum, float *weight, int64_t *be
 	double loss = 0, all = 0;
 	if (db)
 		memset(db, 0, (size_t)d->c * sizeof *db);
-	for (int64_t k = 0, n = blocks_of(d); k < n; k++) {
+	for (int64_t k = 0, n = head_blocks(d); k < n; k++) {
 		int64_t first = k * d->block;
-		KPrim *logits = p->product[(k == n - 1 ? PRODUCTS : 0) + LOGITS];
-		Logits x = {a.work + at.block, logits_of(d), k == n - 1 ? last_rows(d) : d->block, d->c};
+		KPrim *logits = p->product[(k == n - 1 ? HEAD_LAST : 0) + HEAD_LOGITS];
+		Logits x = {a.work + at.block, head_logits(d), k == n - 1 ? head_last_rows(d) : d->block, d->c};
 		LossRule rule = {labels + first, weights, d->ignore_index, d->smoothing, first};
 		const char *rows = a.h + first * d->d * type_bytes(d->dtype);
 		k_matmul_run(logits, a.work + at.block, rows, w, bias, a.work + at.product);
