@@ -202,8 +202,14 @@ typedef struct KAttention {
 	bool empty_nan;        /* a row that sees no key gives NaN, else zeros */
 	double p;              /* share of the weights that dropout drops; 0 = none */
 	int64_t pre, rows;     /* of dropout; rows 0 = no samples */
+	int64_t q_pitch, k_pitch, v_pitch;    /* of q, k and v, in layout 1 alone: see below */
+	int64_t dq_pitch, dk_pitch, dv_pitch; /* of their gradients */
 } KAttention;
-/* ids (B,S) or (1,S), or NULL: the documents; S = T then, and row t sees keys of its document alone.  id and s: of the
+/* q, k, v and their gradients may be columns of wider rows: the pitch is the number of elements from the row of a token
+ * (of all its heads) to that of the next one, 0 where nothing lies between them.  Pointers are to the first column;
+ * they need no alignment but an element's.  A sample begins as many rows after the one before as it has.  Columns
+ * beside are neither read nor written.
+ * ids (B,S) or (1,S), or NULL: the documents; S = T then, and row t sees keys of its document alone.  id and s: of the
  * dropout, not read if p = 0.
  * work: only gradients of 16-bit tensors need it on the CPU (kwork_attention_grad), all gradients on CUDA
  * (kwork_cuda_attention_grad). */
@@ -223,6 +229,7 @@ typedef struct KRope {
 	int64_t b, h, t, d, r;
 	int layout;
 	bool interleaved, inverse, cos_batched;
+	int64_t pitch;         /* of x and y, as of attention's tensors; what lies behind the heads of a row stays as it is */
 } KRope;
 #define K_DECL(T, W, t) void k_rope_##t(T *y, const T *x, const T *cos, const T *sin, const KRope *r);
 K_DECL(float, float, f32)

@@ -18,6 +18,7 @@
  * Head sizes D or Dv above PACK / VW (1024 with AVX-512) fail. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/half.h"
+#include "kernels/place.h"
 #include "kernels/weights.h"
 
 enum { SB = 64, TB_MAX = 64, PACK = 64 * 256 }; /* PACK: the most floats of a block, TB * max(D, Dv) */
@@ -29,6 +30,7 @@ typedef struct Call {
 	const void *q, *k, *v, *mask, *ids;
 	uint64_t id;           /* of the dropout */
 	const StepScalars *s;
+	Place pq, pk, pv, pdq, pdk, pdv, po; /* of q, k, v, of their gradients, of o and dy */
 } Call;
 
 /* The random numbers of a head's weights: weight (t,s) has inner index first + t*S + s. */
@@ -79,11 +81,7 @@ static int64_t block_rows(const KAttention *a)
 	return d <= PACK / TB_MAX ? TB_MAX : MAX(VW, PACK / d / VW * VW);
 }
 
-/* Elements before head h of sample b in a tensor of `heads` heads, rows x width. */
-static int64_t head_at(const KAttention *a, int64_t b, int64_t h, int64_t heads, int64_t rows, int64_t width)
-{
-	return a->layout ? b * rows * heads * width + h * width : (b * heads + h) * rows * width;
-}
+static int64_t head_at(Place p, int64_t b, int64_t h) { return b * p.batch + h * p.head; }
 
 static int64_t mask_bytes(const KAttention *a)
 {
@@ -108,11 +106,9 @@ static Head head_of(const Call *c, int64_t b, int64_t h)
 	int64_t m = b * a->mask_stride[0] + h * a->mask_stride[1];
 	return (Head){.a = a, .type = c->type, .mask = c->mask ? (const char *)c->mask + m * mask_bytes(a) : NULL,
 		.ids = c->ids ? (const char *)c->ids + b * a->id_stride * (a->ids32 ? 4 : 8) : NULL,
-		.q = at_element(c->q, c->type, head_at(a, b, h, a->h, a->t, a->d)),
-		.k = at_element(c->k, c->type, head_at(a, b, hk, a->hk, a->s, a->d)),
-		.v = at_element(c->v, c->type, head_at(a, b, hk, a->hk, a->s, a->dv)), .qr = a->layout ? a->h * a->d : a->d,
-		.kr = a->layout ? a->hk * a->d : a->d, .vr = a->layout ? a->hk * a->dv : a->dv,
-		.or = a->layout ? a->h * a->dv : a->dv, .chance = chance_of(c, b * a->h + h)};
+		.q = at_element(c->q, c->type, head_at(c->pq, b, h)), .k = at_element(c->k, c->type, head_at(c->pk, b, hk)),
+		.v = at_element(c->v, c->type, head_at(c->pv, b, hk)), .qr = c->pq.row, .kr = c->pk.row, .vr = c->pv.row,
+		.or = c->po.row, .chance = chance_of(c, b * a->h + h)};
 }
 
 /* ---- what rows see ---- */
@@ -354,8 +350,8 @@ static void forward(const Call *c, void *o, float *lse)
 	for (int64_t i = a->b * a->h * blocks - 1; i >= 0; i--) {
 		int64_t bh = i / blocks, b = bh / a->h, hh = bh % a->h, t0 = i % blocks * tb;
 		Head h = head_of(c, b, hh);
-		forward_block(&h, to_element(o, c->type, head_at(a, b, hh, a->h, a->t, a->dv)), lse ? lse + bh * a->t : NULL,
-			tb, t0, MIN(tb, a->t - t0));
+		forward_block(&h, to_element(o, c->type, head_at(c->po, b, hh)), lse ? lse + bh * a->t : NULL, tb, t0,
+			MIN(tb, a->t - t0));
 	}
 }
 
@@ -378,8 +374,8 @@ static void differentiate(float *restrict s, float *restrict ds, const float *re
 		multiply(s, keep, sn * tb);
 }
 
-/* Where the gradients of a head are summed: dq's rows by one block, dk and dv over all blocks. */
-typedef struct Sums { void *dq; float *dk, *dv; int64_t kr, vr; } Sums;
+/* Where the gradients of a head are summed: dq's rows by one block, dk and dv over all blocks; from row to row. */
+typedef struct Sums { void *dq; float *dk, *dv; int64_t qr, kr, vr; } Sums;
 
 /* The rows from t0 on of one head: writes dq of these rows and adds their part of dk and dv of the kv head. */
 static void grad_block(const Head *h, Sums to, const void *dy, const void *o, const float *lse, int64_t tb, int64_t t0,
@@ -396,8 +392,8 @@ static void grad_block(const Head *h, Sums to, const void *dy, const void *o, co
 	Rows q = rows_of(h->type, h->q, h->qr, t0, tn, a->d, wide_q);
 	Rows g = rows_of(h->type, dy, h->or, t0, tn, a->dv, wide_dy);
 	Rows y = rows_of(h->type, o, h->or, t0, tn, a->dv, wide_k);
-	float *dq = wide ? wide_dq : (float *)to.dq + t0 * h->qr;
-	int64_t dqr = wide ? a->d : h->qr;
+	float *dq = wide ? wide_dq : (float *)to.dq + t0 * to.qr;
+	int64_t dqr = wide ? a->d : to.qr;
 	pack(qt, tb, q.at, q.row, tn, a->d, a->scale);
 	pack(dyt, tb, g.at, g.row, tn, a->dv, 1);
 	for (int64_t t = 0; t < tb; t++) {
@@ -430,10 +426,10 @@ static void grad_block(const Head *h, Sums to, const void *dy, const void *o, co
 		gemm_small(tn, a->d, sn, ds, 1, tb, k.at, k.row, dq, dqr, true);
 	}
 	for (int64_t t = 0; wide && t < tn; t++)
-		narrow(to_element(to.dq, h->type, (t0 + t) * h->qr), dq + t * a->d, h->type, a->d);
+		narrow(to_element(to.dq, h->type, (t0 + t) * to.qr), dq + t * a->d, h->type, a->d);
 }
 
-/* Zeroes the sums over blocks; sums_end rounds and stores them. */
+/* Zeroes the sums over blocks; sums_round stores those of 16-bit gradients. */
 static void sums_begin(const KAttention *a, const Sums *to)
 {
 	for (int64_t s = 0; s < a->s; s++) {
@@ -442,12 +438,12 @@ static void sums_begin(const KAttention *a, const Sums *to)
 	}
 }
 
-static void sums_end(const Head *h, const Sums *from, void *dk, void *dv)
+/* A gradient (rows, width) = sums, rounded. */
+static void sums_round(void *to, int64_t to_row, const float *from, int64_t row, KDType type, int64_t rows,
+	int64_t width)
 {
-	for (int64_t s = 0; s < h->a->s; s++) {
-		narrow(to_element(dk, h->type, s * h->kr), from->dk + s * from->kr, h->type, h->a->d);
-		narrow(to_element(dv, h->type, s * h->vr), from->dv + s * from->vr, h->type, h->a->dv);
-	}
+	for (int64_t s = 0; s < rows; s++)
+		narrow(to_element(to, type, s * to_row), from + s * row, type, width);
 }
 
 typedef struct Backward {
@@ -463,23 +459,24 @@ static void grad_head(const Call *c, const Backward *x, int64_t b, int64_t hk)
 	const KAttention *a = c->a;
 	KDType type = c->type;
 	int64_t tb = block_rows(a), group = a->h / a->hk, wide = a->d + a->dv;
-	void *dk = to_element(x->dk, type, head_at(a, b, hk, a->hk, a->s, a->d));
-	void *dv = to_element(x->dv, type, head_at(a, b, hk, a->hk, a->s, a->dv));
+	void *dk = to_element(x->dk, type, head_at(c->pdk, b, hk)), *dv = to_element(x->dv, type, head_at(c->pdv, b, hk));
 	bool direct = type == K_F32;
 	float *own = direct ? dk : x->work + (b * a->hk + hk) * a->s * wide;
-	Head h = head_of(c, b, hk * group);
-	Sums to = {.dk = own, .dv = direct ? dv : own + a->d, .kr = direct ? h.kr : wide, .vr = direct ? h.vr : wide};
+	Sums to = {.dk = own, .dv = direct ? dv : own + a->d, .qr = c->pdq.row, .kr = direct ? c->pdk.row : wide,
+		.vr = direct ? c->pdv.row : wide};
 	sums_begin(a, &to);
 	for (int64_t hh = hk * group; hh < (hk + 1) * group; hh++) {
-		int64_t qo = head_at(a, b, hh, a->h, a->t, a->d), oo = head_at(a, b, hh, a->h, a->t, a->dv);
-		h = head_of(c, b, hh);
-		to.dq = to_element(x->dq, type, qo);
+		int64_t oo = head_at(c->po, b, hh);
+		Head h = head_of(c, b, hh);
+		to.dq = to_element(x->dq, type, head_at(c->pdq, b, hh));
 		for (int64_t t0 = 0; t0 < a->t; t0 += tb)
 			grad_block(&h, to, at_element(x->dy, type, oo), at_element(x->o, type, oo),
 				x->lse + (b * a->h + hh) * a->t, tb, t0, MIN(tb, a->t - t0));
 	}
-	if (!direct)
-		sums_end(&h, &to, dk, dv);
+	if (direct)
+		return;
+	sums_round(dk, c->pdk.row, to.dk, to.kr, type, a->s, a->d);
+	sums_round(dv, c->pdv.row, to.dv, to.vr, type, a->s, a->dv);
 }
 
 static void backward(const Call *c, const Backward *x)
@@ -489,18 +486,33 @@ static void backward(const Call *c, const Backward *x)
 		grad_head(c, x, i / c->a->hk, i % c->a->hk);
 }
 
+static Call call_of(const KAttention *a, KDType type, const void *q, const void *k, const void *v, const void *mask,
+	const void *ids, uint64_t id, const StepScalars *s)
+{
+	return (Call){.a = a, .type = type, .q = q, .k = k, .v = v, .mask = mask, .ids = ids, .id = id, .s = s,
+		.pq = place_of(a->layout, a->h, a->t, a->d, a->q_pitch),
+		.pk = place_of(a->layout, a->hk, a->s, a->d, a->k_pitch),
+		.pv = place_of(a->layout, a->hk, a->s, a->dv, a->v_pitch),
+		.pdq = place_of(a->layout, a->h, a->t, a->d, a->dq_pitch),
+		.pdk = place_of(a->layout, a->hk, a->s, a->d, a->dk_pitch),
+		.pdv = place_of(a->layout, a->hk, a->s, a->dv, a->dv_pitch),
+		.po = place_of(a->layout, a->h, a->t, a->dv, 0)};
+}
+
 #define ATTENTION(T, type, t) \
 void k_attention_##t(T *o, float *lse, const T *q, const T *k, const T *v, const void *mask, const void *ids, \
 	const KAttention *a, uint64_t id, const StepScalars *s, void *work) \
 { \
 	(void)work; \
-	forward(&(Call){a, type, q, k, v, mask, ids, id, s}, o, lse); \
+	Call c = call_of(a, type, q, k, v, mask, ids, id, s); \
+	forward(&c, o, lse); \
 } \
 void k_attention_grad_##t(T *dq, T *dk, T *dv, const T *dy, const T *q, const T *k, const T *v, const void *mask, \
 	const void *ids, const T *o, const float *lse, const KAttention *a, uint64_t id, const StepScalars *s, \
 	void *work) \
 { \
-	backward(&(Call){a, type, q, k, v, mask, ids, id, s}, &(Backward){dq, dk, dv, dy, o, lse, work}); \
+	Call c = call_of(a, type, q, k, v, mask, ids, id, s); \
+	backward(&c, &(Backward){dq, dk, dv, dy, o, lse, work}); \
 }
 ATTENTION(float, K_F32, f32)
 ATTENTION(uint16_t, K_BF16, bf16)

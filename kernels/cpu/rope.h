@@ -22,11 +22,13 @@ static void CONCAT(rope_row, SUFFIX)(T *y, const T *x, const T *cs, const T *sn,
 void CONCAT(k_rope, SUFFIX)(T *y, const T *x, const T *cos, const T *sin, const KRope *r)
 {
 	int64_t rows = r->b * r->h * r->t, half = r->r / 2;
+	Place p = place_of(r->layout, r->h, r->t, r->d, r->pitch);
 	#pragma omp parallel for schedule(static) if (rows * r->d > PARALLEL_MIN)
 	for (int64_t i = 0; i < rows; i++) {
 		int64_t t = r->layout ? i / r->h % r->t : i % r->t, b = i / (r->h * r->t);
-		int64_t at = ((r->cos_batched ? b * r->t : 0) + t) * half;
-		CONCAT(rope_row, SUFFIX)(y + i * r->d, x + i * r->d, cos + at, sin + at, r);
+		int64_t h = r->layout ? i % r->h : i / r->t % r->h, at = b * p.batch + h * p.head + t * p.row;
+		int64_t angle = ((r->cos_batched ? b * r->t : 0) + t) * half;
+		CONCAT(rope_row, SUFFIX)(y + at, x + at, cos + angle, sin + angle, r);
 	}
 }
 #undef T

@@ -190,41 +190,87 @@ static int64_t *some_documents(const KAttention *a)
 	return ids;
 }
 
+/* What a problem reads besides q, k, v and dy, and its results where q, k and v are whole. */
+typedef struct Attn { KAttention a; Num q, k, v, dy; const void *mask; const int64_t *ids; uint16_t *o, *dq, *dk, *dv;
+	float *lse; const StepScalars *scalars; void *work; } Attn;
+enum { ATTN_ID = 5 };
+
+/* Results in columns of rows of `pitch`, which are `got`, against x: equal bits, or as close as two ways to compute are;
+ * nothing else in the rows has changed. */
+static void check_columns(const char *name, void *got, int64_t pitch, int64_t at, const uint16_t *x, int64_t rows,
+	int64_t width, bool same)
+{
+	uint16_t *taken = case_take_columns(got, pitch, at, rows, width, 2);
+	if (same)
+		case_equal(name, taken, x, rows * width * 2);
+	else
+		close_half(name, taken, doubles_of(case_widened(x, rows * width, type), rows * width), rows * width);
+	void *nan = memset(case_alloc(rows * width * 2), 0xFF, (size_t)(rows * width * 2));
+	case_put_columns(got, pitch, at, nan, rows, width, 2);
+}
+
+/* q, k and v as columns of rows, with `gap` elements before, between and behind them.  CUDA's kernels for tensor cores
+ * want them at multiples of 8 elements, and others compute in another order. */
+static void check_wide(const Attn *c, int64_t gap)
+{
+	KAttention a = c->a;
+	int64_t rows = a.b * a.t, keys = a.b * a.s, qn = a.h * a.d, kn = a.hk * a.d, vn = a.hk * a.dv, n = rows * a.h;
+	int64_t row = qn + 2 * gap, v_at = kn + 2 * gap, key = v_at + vn + gap;
+	uint16_t *q = case_wide(rows, row, 2), *kv = case_wide(keys, key, 2), *dq = case_wide(rows, row, 2);
+	uint16_t *dkv = case_wide(keys, key, 2), *o = case_alloc(n * a.dv * 2);
+	float *lse = case_alloc(n * 4);
+	bool same = !case_cuda() || gap % 8 == 0 || a.d % 8 != 0;
+	a.q_pitch = a.dq_pitch = row;
+	a.k_pitch = a.v_pitch = a.dk_pitch = a.dv_pitch = key;
+	case_put_columns(q, row, gap, c->q.h, rows, qn, 2);
+	case_put_columns(kv, key, gap, c->k.h, keys, kn, 2);
+	case_put_columns(kv, key, v_at, c->v.h, keys, vn, 2);
+	HALF(k_attention, o, lse, q + gap, kv + gap, kv + v_at, c->mask, c->ids, &a, ATTN_ID, c->scalars, NULL);
+	check_columns("16-bit attention of columns", o, a.h * a.dv, 0, c->o, rows, a.h * a.dv, same);
+	HALF(k_attention_grad, dq + gap, dkv + gap, dkv + v_at, c->dy.h, q + gap, kv + gap, kv + v_at, c->mask, c->ids, c->o,
+		c->lse, &a, ATTN_ID, c->scalars, c->work);
+	check_columns("16-bit attention_grad to columns: dq", dq, row, gap, c->dq, rows, qn, same);
+	check_columns("16-bit attention_grad to columns: dk", dkv, key, gap, c->dk, keys, kn, same);
+	check_columns("16-bit attention_grad to columns: dv", dkv, key, v_at, c->dv, keys, vn, same);
+	case_equal("16-bit attention_grad: beside dq", dq, case_wide(rows, row, 2), rows * row * 2);
+	case_equal("16-bit attention_grad: beside dk and dv", dkv, case_wide(keys, key, 2), keys * key * 2);
+}
+
 static void check_attention(KAttention a)
 {
 	StepScalars *scalars = case_alloc(sizeof *scalars);
 	int64_t *ids = some_documents(&a);
 	*scalars = (StepScalars){.seed = 5, .rng_step = 3, .sample0 = 4};
 	int64_t nq = a.b * a.h * a.t, nk = a.b * a.hk * a.s, nm = a.b * a.h * a.t * a.s, out = nq * a.d + nk * (a.d + a.dv);
-	int64_t kd[4] = {a.b, a.hk, a.s, a.d}, vd[4] = {a.b, a.hk, a.s, a.dv};
+	int64_t kd[4] = {a.b, a.hk, a.s, a.d}, vd[4] = {a.b, a.hk, a.s, a.dv}, od[4] = {a.b, a.h, a.t, a.dv};
 	Num q = numbers(nq * a.d, -2, 2), k = numbers(nk * a.d, -2, 2), v = numbers(nk * a.dv, -1, 1);
 	Num dy = numbers(nq * a.dv, -1, 1), added = numbers(nm, -3, 3);
 	uint8_t *seen = case_alloc(nm);
 	for (int64_t i = 0; i < nm; i++)
 		seen[i] = case_random(3) != 0;
-	const void *mask = a.mask == K_MASK_HALF ? (void *)added.h : a.mask == K_MASK_FLOAT ? (void *)added.f : seen;
-	const void *mask32 = a.mask == K_MASK_BOOL ? (void *)seen : added.f;
+	const void *mask = !a.mask ? NULL : a.mask == K_MASK_HALF ? (void *)added.h : a.mask == K_MASK_FLOAT ? (void *)added.f
+		: seen;
+	const void *mask32 = !a.mask ? NULL : a.mask == K_MASK_BOOL ? (void *)seen : added.f;
 	KAttention a32 = a;
-	uint16_t *o = case_alloc(nq * a.dv * 2), *d = case_alloc(out * 2);
+	uint16_t *o = case_alloc(nq * a.dv * 2), *d = case_alloc(out * 2), *dk = d + nq * a.d, *dv = dk + nk * a.d;
 	float *lse = case_alloc(nq * 4), *wlse = case_alloc(nq * 4), *wo = case_alloc(nq * a.dv * 4);
-	float *w = case_alloc(out * 4);
-	int64_t od[4] = {a.b, a.h, a.t, a.dv};
+	float *w = case_alloc(out * 4), *wk = w + nq * a.d, *wv = wk + nk * a.d;
 	void *work = case_work("attention_grad", (KWorkArgs){.in = {{4, od, 2}, {0}, {4, kd, 2}, {4, vd, 2}}});
 	a32.mask = a.mask == K_MASK_HALF ? K_MASK_FLOAT : a.mask;
-	SAME_BITS("attention", o, nq * a.dv * 2, HALF(k_attention, o, lse, q.h, k.h, v.h,
-		a.mask ? mask : NULL, ids, &a, 5, scalars, NULL));
-	k_attention_f32(wo, wlse, q.f, k.f, v.f, a.mask ? mask32 : NULL, ids, &a32, 5, scalars,
-		NULL);
+	SAME_BITS("attention", o, nq * a.dv * 2, HALF(k_attention, o, lse, q.h, k.h, v.h, mask, ids, &a, ATTN_ID, scalars,
+		NULL));
+	k_attention_f32(wo, wlse, q.f, k.f, v.f, mask32, ids, &a32, ATTN_ID, scalars, NULL);
 	close_half("16-bit attention", o, doubles_of(wo, nq * a.dv), nq * a.dv);
 	case_close("16-bit attention: lse", lse, doubles_of(wlse, nq), nq, 1e-6);
-	SAME_BITS("attention_grad", d, out * 2, HALF(k_attention_grad, d, d + nq * a.d, d + nq * a.d + nk * a.d, dy.h,
-		q.h, k.h, v.h, a.mask ? mask : NULL, ids, o, lse, &a, 5, scalars, work));
-	k_attention_grad_f32(w, w + nq * a.d, w + nq * a.d + nk * a.d, dy.f, q.f, k.f, v.f, a.mask ? mask32 : NULL, ids,
-		case_widened(o, nq * a.dv, type), lse, &a32, 5, scalars, work);
-	double *want = doubles_of(w, out);
-	close_half("16-bit attention_grad: dq", d, want, nq * a.d);
-	close_half("16-bit attention_grad: dk", d + nq * a.d, want + nq * a.d, nk * a.d);
-	close_half("16-bit attention_grad: dv", d + nq * a.d + nk * a.d, want + nq * a.d + nk * a.d, nk * a.dv);
+	SAME_BITS("attention_grad", d, out * 2, HALF(k_attention_grad, d, dk, dv, dy.h, q.h, k.h, v.h, mask, ids, o, lse, &a,
+		ATTN_ID, scalars, work));
+	k_attention_grad_f32(w, wk, wv, dy.f, q.f, k.f, v.f, mask32, ids, case_widened(o, nq * a.dv, type), lse, &a32,
+		ATTN_ID, scalars, work);
+	close_half("16-bit attention_grad: dq", d, doubles_of(w, nq * a.d), nq * a.d);
+	close_half("16-bit attention_grad: dk", dk, doubles_of(wk, nk * a.d), nk * a.d);
+	close_half("16-bit attention_grad: dv", dv, doubles_of(wv, nk * a.dv), nk * a.dv);
+	for (int64_t gap = 3; a.layout && gap <= 8; gap += 5)
+		check_wide(&(Attn){a, q, k, v, dy, mask, ids, o, d, dk, dv, lse, scalars, work}, gap);
 }
 
 static void half_attention(void)
@@ -266,17 +312,36 @@ static void half_attention(void)
 	}
 }
 
+/* Columns [at, at + h*d) of rows of `pitch` elements, turned in place, get the bits of y, and the rest of a row stays. */
+static void check_wide_rope(KRope r, const uint16_t *y, const uint16_t *x, const uint16_t *cs, const uint16_t *sn,
+	int64_t pitch, int64_t at)
+{
+	int64_t rows = r.b * r.t, width = r.h * r.d;
+	uint16_t *wide = case_wide(rows, pitch, 2);
+	r.pitch = pitch;
+	case_put_columns(wide, pitch, at, x, rows, width, 2);
+	HALF(k_rope, wide + at, wide + at, cs, sn, &r);
+	check_columns("16-bit rope of columns", wide, pitch, at, y, rows, width, true);
+	case_equal("16-bit rope: beside the columns", wide, case_wide(rows, pitch, 2), rows * pitch * 2);
+}
+
 static void half_rope(void)
 {
-	for (int flags = 0; flags < 8; flags++) {
-		KRope r = {.b = 2, .h = 3, .t = 70, .d = 20, .r = 14, .layout = flags & 1, .interleaved = flags & 2,
-			.cos_batched = flags & 4};
-		int64_t n = r.b * r.h * r.t * r.d;
+	for (int flags = 0; flags < 16; flags++) {
+		KRope r = {.b = 2, .h = 3, .t = 70, .d = flags & 8 ? 40 : 20, .r = flags & 8 ? 32 : 14, .layout = flags & 1,
+			.interleaved = flags & 2, .cos_batched = flags & 4};
+		int64_t n = r.b * r.h * r.t * r.d, width = r.h * r.d;
 		Num x = numbers(n, -1, 1), cs = numbers(n, -1, 1), sn = numbers(n, -1, 1);
 		float *y = case_alloc(n * 4);
+		uint16_t *before = memcpy(case_alloc(n * 2), x.h, (size_t)n * 2);
 		k_rope_f32(y, x.f, cs.f, sn.f, &r);
 		HALF(k_rope, x.h, x.h, cs.h, sn.h, &r);
 		close_half("16-bit rope, in place", x.h, doubles_of(y, n), n);
+		if (!r.layout)
+			continue;
+		check_wide_rope(r, x.h, before, cs.h, sn.h, width + 3, 0);
+		check_wide_rope(r, x.h, before, cs.h, sn.h, width + 8, 1);
+		check_wide_rope(r, x.h, before, cs.h, sn.h, width + 16, 8);
 	}
 }
 

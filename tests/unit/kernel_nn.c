@@ -431,6 +431,53 @@ static KAttention attn_case(int i)
 	a.scale = 1 / sqrtf((float)a.d);
 	return a;
 }
+
+/* q as columns of wider rows, k and v as neighbours in others, with `gap` elements before, between and behind them; and
+ * places for the gradients. */
+typedef struct Wide { KAttention a; int64_t rows, keys, row, key, v_at; float *q, *k, *v, *dq, *dk, *dv; } Wide;
+
+static Wide attn_wide(const Attn *c, int64_t gap)
+{
+	Wide w = {.a = c->a, .rows = c->a.b * c->a.t, .keys = c->a.b * c->a.s, .row = c->a.h * c->a.d + 2 * gap};
+	int64_t kn = c->a.hk * c->a.d, vn = c->a.hk * c->a.dv;
+	w.v_at = kn + 2 * gap;
+	w.key = w.v_at + vn + gap;
+	w.a.q_pitch = w.a.dq_pitch = w.row;
+	w.a.k_pitch = w.a.v_pitch = w.a.dk_pitch = w.a.dv_pitch = w.key;
+	w.q = (float *)case_wide(w.rows, w.row, 4) + gap;
+	w.k = (float *)case_wide(w.keys, w.key, 4) + gap;
+	w.v = w.k - gap + w.v_at;
+	w.dq = (float *)case_wide(w.rows, w.row, 4) + gap;
+	w.dk = (float *)case_wide(w.keys, w.key, 4) + gap;
+	w.dv = w.dk - gap + w.v_at;
+	case_put_columns(w.q - gap, w.row, gap, c->q, w.rows, c->a.h * c->a.d, 4);
+	case_put_columns(w.k - gap, w.key, gap, c->k, w.keys, kn, 4);
+	case_put_columns(w.k - gap, w.key, w.v_at, c->v, w.keys, vn, 4);
+	return w;
+}
+
+/* Columns of wider rows give the bits of whole tensors: c->o and c->lse, and dq, dk, dv where they are not NULL. */
+static void check_wide(const Attn *c, int64_t gap, const float *dq, const float *dk, const float *dv, void *work)
+{
+	Wide w = attn_wide(c, gap);
+	int64_t n = w.rows * c->a.h, kn = c->a.hk * c->a.d;
+	float *o = case_alloc(n * c->a.dv * 4), *lse = case_alloc(n * 4);
+	if (!dq) {
+		k_attention_f32(o, lse, w.q, w.k, w.v, c->mask, c->ids, &w.a, ATTN_ID, c->scalars, NULL);
+		case_equal("attention of columns", o, c->o, n * c->a.dv * 4);
+		case_equal("attention of columns: lse", lse, c->lse, n * 4);
+		return;
+	}
+	k_attention_grad_f32(w.dq, w.dk, w.dv, c->dy, w.q, w.k, w.v, c->mask, c->ids, c->o, c->lse, &w.a, ATTN_ID,
+		c->scalars, work);
+	float *rows = case_wide(w.rows, w.row, 4), *keys = case_wide(w.keys, w.key, 4);
+	case_put_columns(rows, w.row, gap, dq, w.rows, c->a.h * c->a.d, 4);
+	case_put_columns(keys, w.key, gap, dk, w.keys, kn, 4);
+	case_put_columns(keys, w.key, w.v_at, dv, w.keys, c->a.hk * c->a.dv, 4);
+	case_equal("attention_grad to columns: dq and what lies beside", w.dq - gap, rows, w.rows * w.row * 4);
+	case_equal("attention_grad to columns: dk, dv and what lies beside", w.dk - gap, keys, w.keys * w.key * 4);
+}
+
 void case_attention(void)
 {
 	for (int i = 0; i < N_ATTN; i++) {
@@ -440,6 +487,8 @@ void case_attention(void)
 			k_attention_f32(c.o, c.lse, c.q, c.k, c.v, c.mask, c.ids, &c.a, ATTN_ID, c.scalars, NULL));
 		case_close("attention", c.o, c.wo, n * c.a.dv, 3e-6);
 		case_close("attention: lse", c.lse, c.wlse, n, 3e-6);
+		for (int64_t gap = 0; c.a.layout && gap < 4; gap += 3)
+			check_wide(&c, gap, NULL, NULL, NULL, NULL);
 	}
 }
 
@@ -462,7 +511,23 @@ void case_attention_grad(void)
 			case_close("attention_grad: dk", dk, c.dk, nk, 1e-5);
 		}
 		case_close("attention_grad: dv", dv, c.dv, nv, 1e-5);
+		for (int64_t gap = 0; c.a.layout && gap < 4; gap += 3)
+			check_wide(&c, gap, dq, dk, dv, work);
 	}
+}
+
+/* Columns of wider rows give y, the bits of a whole tensor; in place and to other rows. */
+static void check_wide_rope(KRope r, const float *y, const float *x, const float *cs, const float *sn, int64_t gap)
+{
+	int64_t rows = r.b * r.t, width = r.h * r.d, pitch = width + 2 * gap;
+	float *from = case_wide(rows, pitch, 4), *to = case_wide(rows, pitch, 4), *want = case_wide(rows, pitch, 4);
+	r.pitch = pitch;
+	case_put_columns(from, pitch, gap, x, rows, width, 4);
+	case_put_columns(want, pitch, gap, y, rows, width, 4);
+	k_rope_f32(to + gap, from + gap, cs, sn, &r);
+	case_equal("rope of columns", to, want, rows * pitch * 4);
+	k_rope_f32(from + gap, from + gap, cs, sn, &r);
+	case_equal("rope of columns, in place", from, want, rows * pitch * 4);
 }
 
 void case_rope(void)
@@ -491,6 +556,8 @@ void case_rope(void)
 		}
 		k_rope_f32(y, x, cs, sn, &r);
 		case_close("rope", y, want, n, 1e-6);
+		for (int64_t gap = 3; r.layout && gap < 6; gap++)
+			check_wide_rope(r, y, x, cs, sn, gap);
 		r.inverse = true;
 		k_rope_f32(y, y, cs, sn, &r);
 		case_close("rope and back, in place", y, same, n, 1e-6);

@@ -102,6 +102,27 @@ int64_t *case_ids(int64_t n, int64_t below)
 	return p;
 }
 
+void *case_wide(int64_t rows, int64_t pitch, int size)
+{
+	int64_t bytes = rows * pitch * size;
+	return memset(case_alloc(bytes), 0xFF, (size_t)bytes);
+}
+
+void case_put_columns(void *to, int64_t pitch, int64_t at, const void *x, int64_t rows, int64_t width, int size)
+{
+	for (int64_t i = 0; i < rows; i++)
+		memcpy((char *)to + (i * pitch + at) * size, (const char *)x + i * width * size, (size_t)(width * size));
+}
+
+void *case_take_columns(const void *from, int64_t pitch, int64_t at, int64_t rows, int64_t width, int size)
+{
+	char *x = case_alloc(rows * width * size);
+	case_sync();
+	for (int64_t i = 0; i < rows; i++)
+		memcpy(x + i * width * size, (const char *)from + (i * pitch + at) * size, (size_t)(width * size));
+	return x;
+}
+
 static void close_enough(const char *name, double diff, double norm, int64_t n, double tol)
 {
 	char text[256];
