@@ -229,7 +229,7 @@ typedef struct KRope {
 	int64_t b, h, t, d, r;
 	int layout;
 	bool interleaved, inverse, cos_batched;
-	int64_t pitch;         /* of x and y, as of attention's tensors; what lies behind the heads of a row stays as it is */
+	int64_t pitch;         /* of x and y, as of attention's tensors; the rest of a row stays as it is */
 } KRope;
 #define K_DECL(T, W, t) void k_rope_##t(T *y, const T *x, const T *cos, const T *sin, const KRope *r);
 K_DECL(float, float, f32)

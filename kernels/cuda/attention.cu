@@ -24,11 +24,6 @@ template <class T> static __global__ void __launch_bounds__(THREADS) row_sums(fl
 	}
 }
 
-static Place place_of(int layout, int64_t heads, int64_t rows, int64_t width)
-{
-	return {heads * rows * width, layout ? width : rows * width, layout ? heads * width : width};
-}
-
 static int limit_of(bool has, int64_t limit)
 {
 	const int64_t most = 1 << 30; /* more than there are positions */
@@ -58,15 +53,19 @@ static Attention attention_of(const KAttention *a, const Rest &x)
 		p.kept = (float)(1 / (1 - a->p)), p.threshold = (uint32_t)philox_threshold(a->p);
 		p.id = x.id, p.scalars = x.scalars, p.heads = a->b * a->h, p.pre = a->pre, p.rows = a->rows;
 	}
-	p.q = place_of(a->layout, a->h, a->t, a->d);
-	p.k = place_of(a->layout, a->hk, a->s, a->d);
-	p.v = place_of(a->layout, a->hk, a->s, a->dv);
-	p.o = place_of(a->layout, a->h, a->t, a->dv);
+	p.q = place_of(a->layout, a->h, a->t, a->d, a->q_pitch);
+	p.k = place_of(a->layout, a->hk, a->s, a->d, a->k_pitch);
+	p.v = place_of(a->layout, a->hk, a->s, a->dv, a->v_pitch);
+	p.grad_q = place_of(a->layout, a->h, a->t, a->d, a->dq_pitch);
+	p.grad_k = place_of(a->layout, a->hk, a->s, a->d, a->dk_pitch);
+	p.grad_v = place_of(a->layout, a->hk, a->s, a->dv, a->dv_pitch);
+	p.o = place_of(a->layout, a->h, a->t, a->dv, 0);
 	return p;
 }
 
-/* Whether the kernels for tensor cores take heads of these sizes. */
+/* Whether the kernels for tensor cores take heads of these sizes, and rows of 16-bit elements at this pitch. */
 static bool fits(const KAttention *a) { return a->d % 8 == 0 && a->dv % 8 == 0 && a->d <= 128 && a->dv <= 128; }
+static bool fits(const void *rows, int64_t pitch) { return aligned16(rows) && pitch % 8 == 0; }
 
 template <class T> static void run(const Forward<T> &x, const Rest &rest, const KAttention *a)
 {
@@ -74,7 +73,7 @@ template <class T> static void run(const Forward<T> &x, const Rest &rest, const 
 	if (a->b * a->h * a->t == 0)
 		return;
 	if constexpr (sizeof(T) == 2)
-		if (fits(a) && aligned16(x.o) && aligned16(x.q) && aligned16(x.k) && aligned16(x.v))
+		if (fits(a) && fits(x.o, 0) && fits(x.q, a->q_pitch) && fits(x.k, a->k_pitch) && fits(x.v, a->v_pitch))
 			return attention_mma(x, p, (int)a->b);
 	attention_plain(x, p, (int)a->b);
 }
@@ -83,8 +82,8 @@ template <class T> static void run_grad(Backward<T> x, const Rest &rest, const K
 {
 	Attention p = attention_of(a, rest);
 	int64_t rows = a->b * a->h * a->t;
-	bool cores = sizeof(T) == 2 && fits(a) && aligned16(x.dq) && aligned16(x.dk) && aligned16(x.dv) && aligned16(x.dy)
-		&& aligned16(x.q) && aligned16(x.k) && aligned16(x.v);
+	bool cores = sizeof(T) == 2 && fits(a) && fits(x.dy, 0) && fits(x.q, a->q_pitch) && fits(x.k, a->k_pitch)
+		&& fits(x.v, a->v_pitch) && fits(x.dq, a->dq_pitch) && fits(x.dk, a->dk_pitch) && fits(x.dv, a->dv_pitch);
 	float *delta = static_cast<float *>(work), *shift = delta + rows;
 	if (rows > 0)
 		LAUNCH(row_sums<T>, (unsigned)ceil_div(rows, ROWS), THREADS, 0, k_stream, delta, shift, x.dy, x.o, x.lse, p,

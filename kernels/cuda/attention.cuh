@@ -12,10 +12,8 @@
 
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/work.h"
+#include "kernels/place.h"
 #include "kernels/weights.h"
-
-/* Elements from sample to sample, head to head, row to row. */
-struct Place { int64_t batch, head, row; };
 
 struct Attention {
 	int h, group;          /* query heads; query heads of one kv head */
@@ -26,7 +24,8 @@ struct Attention {
 	int mask_kind;         /* K_MASK_ */
 	const void *mask;
 	int64_t mask_stride[4];
-	Place q, k, v, o;      /* a gradient has the strides of its tensor */
+	Place q, k, v, o;      /* o: of dy, too */
+	Place grad_q, grad_k, grad_v;
 	const void *ids;       /* documents, or NULL; as k_attention_* takes them */
 	bool ids32;
 	int64_t id_stride;
@@ -47,7 +46,7 @@ template <class T> struct Backward {
 };
 
 /* attention_mma.cu and attention_mma_grad.cu serve 16-bit types on tensor cores, with D and Dv multiples of 8 up to
- * 128 and tensors aligned to 16 bytes.  attention_plain.cu serves everything else.  b: samples, hk: kv heads. */
+ * 128 and all rows aligned to 16 bytes.  attention_plain.cu serves everything else.  b: samples, hk: kv heads. */
 template <class T> void attention_mma(const Forward<T> &x, const Attention &a, int b);
 template <class T> void attention_mma_grad(const Backward<T> &x, const Attention &a, int b, int hk);
 template <class T> void attention_plain(const Forward<T> &x, const Attention &a, int b);

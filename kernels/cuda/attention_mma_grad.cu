@@ -135,8 +135,8 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 	#pragma unroll
 	for (int n = 0; n < D / 2; n++)
 		dk[0][n / 4][n % 4] *= a.scale;
-	store_rows<T, D>(x.dk + head_at(a.k, b, hk), a.k.row, s0, a.s, a.d, tiles, mine, dk);
-	store_rows<T, D>(x.dv + head_at(a.v, b, hk), a.v.row, s0, a.s, a.dv, tiles + KEYS * D, mine, dv);
+	store_rows<T, D>(x.dk + head_at(a.grad_k, b, hk), a.grad_k.row, s0, a.s, a.d, tiles, mine, dk);
+	store_rows<T, D>(x.dv + head_at(a.grad_v, b, hk), a.grad_v.row, s0, a.s, a.dv, tiles + KEYS * D, mine, dv);
 }
 
 /* One block computes dq of 64 ROWS query rows of one head. */
@@ -211,7 +211,7 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 		#pragma unroll
 		for (int n = 0; n < D / 2; n++)
 			dq[m][n / 4][n % 4] *= a.scale;
-	store_rows<T, D>(x.dq + head_at(a.q, b, h), a.q.row, t0, a.t, a.d, tiles, mine, dq);
+	store_rows<T, D>(x.dq + head_at(a.grad_q, b, h), a.grad_q.row, t0, a.t, a.d, tiles, mine, dq);
 }
 
 template <class T, int D, Kind KIND> static void launch(const Backward<T> &x, const Attention &a, int b, int hk)

@@ -264,8 +264,8 @@ template <class T, int N, bool DROPS> static __global__ void __launch_bounds__(T
 	#pragma unroll
 	for (int i = 0; i < KEEP; i++)
 		one[i] = 1;
-	put<N>(x.dk + head_at(a.k, b, hk), a.k.row, s0, a.s, c0, a.d, dk, one);
-	put<N>(x.dv + head_at(a.v, b, hk), a.v.row, s0, a.s, c0, a.dv, dv, one);
+	put<N>(x.dk + head_at(a.grad_k, b, hk), a.grad_k.row, s0, a.s, c0, a.d, dk, one);
+	put<N>(x.dv + head_at(a.grad_v, b, hk), a.grad_v.row, s0, a.s, c0, a.dv, dv, one);
 }
 
 /* One block computes N * 64 columns of dq of 64 query rows of one head. */
@@ -287,7 +287,7 @@ template <class T, int N, bool DROPS> static __global__ void __launch_bounds__(T
 	#pragma unroll
 	for (int i = 0; i < KEEP; i++)
 		one[i] = 1;
-	put<N>(x.dq + head_at(a.q, b, h), a.q.row, t0, a.t, c0, a.d, dq, one);
+	put<N>(x.dq + head_at(a.grad_q, b, h), a.grad_q.row, t0, a.t, c0, a.d, dq, one);
 }
 
 template <class T, int N, bool DROPS> static void launch(const Forward<T> &x, const Attention &a, int b)

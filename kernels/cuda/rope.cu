@@ -3,6 +3,7 @@
  * A thread turns V neighbouring pairs of one row and reads both halves before it writes either, so y may be x.  Dims
  * behind the rotated ones are copied V at a time.  V is as wide as sizes and alignment allow. */
 #include "kernels/cuda/common.cuh"
+#include "kernels/place.h"
 
 enum { THREADS = 256 };
 
@@ -13,17 +14,19 @@ template <class T> __device__ __forceinline__ void turn(T &left, T &right, float
 	right = narrow<T>(v * cosine + u * sine);
 }
 
-/* I: an integer type wide enough for the number of elements. */
+/* I: an integer type wide enough for the number of elements.  pitch: elements from h rows to the next h rows,
+ * which are those of a token in layout 1, and any in layout 0, where no gaps are. */
 template <class T, int V, class I> static __global__ void __launch_bounds__(THREADS) rope(T *y, const T *x,
-	const T *__restrict__ cosines, const T *__restrict__ sines, KRope r)
+	const T *__restrict__ cosines, const T *__restrict__ sines, KRope r, I pitch)
 {
 	I half = (I)(r.r / 2), d = (I)r.d, pairs = half / V, items = pairs + (d - 2 * half) / V;
 	I at = (I)blockIdx.x * THREADS + threadIdx.x, row = at / items, item = at % items;
 	I heads = (I)r.h, rows = (I)r.t, t = r.layout ? row / heads % rows : row % rows, b = row / (heads * rows);
 	if (row >= (I)r.b * heads * rows)
 		return;
-	x += row * d;
-	y += row * d;
+	I from = row / heads * pitch + row % heads * d;
+	x += from;
+	y += from;
 	if (item >= pairs) {
 		I i = 2 * half + (item - pairs) * V;
 		store(y + i, load<V>(x + i));
@@ -48,21 +51,23 @@ template <class T, int V, class I> static __global__ void __launch_bounds__(THRE
 
 template <class T, int V> static void launch(T *y, const T *x, const T *cosines, const T *sines, const KRope *r)
 {
-	int64_t numel = r->b * r->h * r->t * r->d, items = numel > 0 ? numel / r->d * ((r->d - r->r / 2) / V) : 0;
+	Place p = place_of(r->layout, r->h, r->t, r->d, r->pitch);
+	int64_t rows = r->b * r->h * r->t, items = rows * ((r->d - r->r / 2) / V);
+	int64_t pitch = r->layout ? p.row : r->h * r->d;
 	if (items == 0)
 		return;
 	unsigned blocks = (unsigned)ceil_div(items, THREADS);
-	if (numel < 1ll << 31)
-		LAUNCH((rope<T, V, uint32_t>), blocks, THREADS, 0, k_stream, y, x, cosines, sines, *r);
+	if (r->b * r->t * pitch < 1ll << 31)
+		LAUNCH((rope<T, V, uint32_t>), blocks, THREADS, 0, k_stream, y, x, cosines, sines, *r, (uint32_t)pitch);
 	else
-		LAUNCH((rope<T, V, int64_t>), blocks, THREADS, 0, k_stream, y, x, cosines, sines, *r);
+		LAUNCH((rope<T, V, int64_t>), blocks, THREADS, 0, k_stream, y, x, cosines, sines, *r, pitch);
 }
 
 template <class T> static void run(T *y, const T *x, const T *cosines, const T *sines, const KRope *r)
 {
 	constexpr int V = vec_of<T>;
-	bool wide = r->r / 2 % V == 0 && r->d % V == 0 && aligned16(y) && aligned16(x) && aligned16(cosines)
-		&& aligned16(sines);
+	bool wide = r->r / 2 % V == 0 && r->d % V == 0 && r->pitch % V == 0 && aligned16(y) && aligned16(x)
+		&& aligned16(cosines) && aligned16(sines);
 	(wide ? launch<T, V> : launch<T, 1>)(y, x, cosines, sines, r);
 }
 

@@ -44,8 +44,8 @@ void case_close64(const char *name, const double *got, const double *want, int64
 void case_equal(const char *name, const void *got, const void *want, int64_t bytes);
 void case_true(bool ok, const char *name);
 
-/* Wider rows: (rows, pitch) elements of `size` bytes, all NaN, of which case_put_columns makes those from column `at` on
- * an x (rows, width) and case_take_columns gives them back. */
+/* Wider rows: (rows, pitch) elements of `size` bytes, all NaN.  case_put_columns makes those from column `at` on an
+ * x (rows, width), case_take_columns gives them back. */
 void *case_wide(int64_t rows, int64_t pitch, int size);
 void case_put_columns(void *to, int64_t pitch, int64_t at, const void *x, int64_t rows, int64_t width, int size);
 void *case_take_columns(const void *from, int64_t pitch, int64_t at, int64_t rows, int64_t width, int size);

@@ -195,8 +195,8 @@ typedef struct Attn { KAttention a; Num q, k, v, dy; const void *mask; const int
 	float *lse; const StepScalars *scalars; void *work; } Attn;
 enum { ATTN_ID = 5 };
 
-/* Results in columns of rows of `pitch`, which are `got`, against x: equal bits, or as close as two ways to compute are;
- * nothing else in the rows has changed. */
+/* The columns of rows `got` from `at` on against x: equal bits, or as close as two ways to compute are.  They become
+ * NaN, so that what lies beside them can be compared. */
 static void check_columns(const char *name, void *got, int64_t pitch, int64_t at, const uint16_t *x, int64_t rows,
 	int64_t width, bool same)
 {
@@ -227,8 +227,8 @@ static void check_wide(const Attn *c, int64_t gap)
 	case_put_columns(kv, key, v_at, c->v.h, keys, vn, 2);
 	HALF(k_attention, o, lse, q + gap, kv + gap, kv + v_at, c->mask, c->ids, &a, ATTN_ID, c->scalars, NULL);
 	check_columns("16-bit attention of columns", o, a.h * a.dv, 0, c->o, rows, a.h * a.dv, same);
-	HALF(k_attention_grad, dq + gap, dkv + gap, dkv + v_at, c->dy.h, q + gap, kv + gap, kv + v_at, c->mask, c->ids, c->o,
-		c->lse, &a, ATTN_ID, c->scalars, c->work);
+	HALF(k_attention_grad, dq + gap, dkv + gap, dkv + v_at, c->dy.h, q + gap, kv + gap, kv + v_at, c->mask, c->ids,
+		c->o, c->lse, &a, ATTN_ID, c->scalars, c->work);
 	check_columns("16-bit attention_grad to columns: dq", dq, row, gap, c->dq, rows, qn, same);
 	check_columns("16-bit attention_grad to columns: dk", dkv, key, gap, c->dk, keys, kn, same);
 	check_columns("16-bit attention_grad to columns: dv", dkv, key, v_at, c->dv, keys, vn, same);
@@ -248,9 +248,8 @@ static void check_attention(KAttention a)
 	uint8_t *seen = case_alloc(nm);
 	for (int64_t i = 0; i < nm; i++)
 		seen[i] = case_random(3) != 0;
-	const void *mask = !a.mask ? NULL : a.mask == K_MASK_HALF ? (void *)added.h : a.mask == K_MASK_FLOAT ? (void *)added.f
-		: seen;
 	const void *mask32 = !a.mask ? NULL : a.mask == K_MASK_BOOL ? (void *)seen : added.f;
+	const void *mask = a.mask == K_MASK_HALF ? added.h : mask32;
 	KAttention a32 = a;
 	uint16_t *o = case_alloc(nq * a.dv * 2), *d = case_alloc(out * 2), *dk = d + nq * a.d, *dv = dk + nk * a.d;
 	float *lse = case_alloc(nq * 4), *wlse = case_alloc(nq * 4), *wo = case_alloc(nq * a.dv * 4);
@@ -262,8 +261,8 @@ static void check_attention(KAttention a)
 	k_attention_f32(wo, wlse, q.f, k.f, v.f, mask32, ids, &a32, ATTN_ID, scalars, NULL);
 	close_half("16-bit attention", o, doubles_of(wo, nq * a.dv), nq * a.dv);
 	case_close("16-bit attention: lse", lse, doubles_of(wlse, nq), nq, 1e-6);
-	SAME_BITS("attention_grad", d, out * 2, HALF(k_attention_grad, d, dk, dv, dy.h, q.h, k.h, v.h, mask, ids, o, lse, &a,
-		ATTN_ID, scalars, work));
+	SAME_BITS("attention_grad", d, out * 2, HALF(k_attention_grad, d, dk, dv, dy.h, q.h, k.h, v.h, mask, ids, o, lse,
+		&a, ATTN_ID, scalars, work));
 	k_attention_grad_f32(w, wk, wv, dy.f, q.f, k.f, v.f, mask32, ids, case_widened(o, nq * a.dv, type), lse, &a32,
 		ATTN_ID, scalars, work);
 	close_half("16-bit attention_grad: dq", d, doubles_of(w, nq * a.d), nq * a.d);
@@ -312,7 +311,7 @@ static void half_attention(void)
 	}
 }
 
-/* Columns [at, at + h*d) of rows of `pitch` elements, turned in place, get the bits of y, and the rest of a row stays. */
+/* Columns of rows of `pitch` elements, turned in place, get the bits of y; what lies beside them stays. */
 static void check_wide_rope(KRope r, const uint16_t *y, const uint16_t *x, const uint16_t *cs, const uint16_t *sn,
 	int64_t pitch, int64_t at)
 {
