@@ -180,9 +180,12 @@ K_REALS(K_DECL)
 /* ---- attention ---- */
 
 enum { K_MASK_NONE, K_MASK_BOOL, K_MASK_FLOAT /* f32 */, K_MASK_HALF /* of q's 16-bit type */ };
+enum { K_LSE_COARSE = 1024 };
 /* layout 0: q (B,H,T,D) k (B,Hk,S,D) v (B,Hk,S,Dv) o (B,H,T,Dv);
  * layout 1: q (B,T,H,D) k (B,S,Hk,D) v (B,S,Hk,Dv) o (B,T,H,Dv).
- * lse (B,H,T) is the log-sum-exp of the scaled, capped, masked scores, -inf for a row that sees no key.  Element
+ * lse (B,H,T) is the log-sum-exp of the scaled, capped, masked scores, -inf for a row that sees no key.  Beyond
+ * +-K_LSE_COARSE, as where a finite mask hides every key, rounding has lost part of what the number of keys adds to it;
+ * gradients take the sums of such rows anew.  Element
  * (b,h,t,s) of the mask stands at mask + b*mask_stride[0] + h*mask_stride[1] + t*mask_stride[2] + s*mask_stride[3], in
  * elements.
  * The weights pass through dropout as k_dropout's x (pre, rows, post) with post = B*H*T*S / (pre*rows): a head's T*S

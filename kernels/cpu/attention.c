@@ -355,19 +355,75 @@ static void forward(const Call *c, void *o, float *lse)
 	}
 }
 
+/* What the gradient needs of each row of a block: delta = the sum of dy o; shift = its log-sum-exp, infinity where it
+ * sees no key; share, by which exp(score - shift) is multiplied: 1 but for coarse rows (K_LSE_COARSE). */
+typedef struct Terms { float delta[TB_MAX], shift[TB_MAX], share[TB_MAX]; bool coarse; } Terms;
+
+static bool is_coarse(float lse) { return fabsf(lse) > K_LSE_COARSE && fabsf(lse) < INFINITY; }
+
+/* Makes the shares of coarse rows: one over the sum of exp(score - shift). */
+static void share_coarse(Terms *r, const Head *h, const float *qt, const Ids *rows, int64_t tb, int64_t t0, int64_t tn)
+{
+	const KAttention *a = h->a;
+	float s[SB * TB_MAX], wide_k[PACK], sum[TB_MAX] = {0};
+	int64_t end = key_end(a, t0 + tn - 1), keys = block_keys(h);
+	Ids columns = {0};
+	for (int64_t s0 = key_begin(a, t0); s0 < end; s0 += keys) {
+		int64_t sn = MIN(keys, end - s0);
+		ids_load(&columns, h, s0, sn);
+		if (!ids_meet(rows, &columns))
+			continue;
+		scores(s, NULL, h, rows_of(h->type, h->k, h->kr, s0, sn, a->d, wide_k), qt, tb, t0, tn, s0, sn);
+		hide(s, h, rows, &columns, tb, t0, tn, s0, sn);
+		for (int64_t i = 0; i < sn; i++)
+			for (int64_t t = 0; t < tb; t++)
+				sum[t] += ew_exp_f32(s[i * tb + t] - r->shift[t]);
+	}
+	for (int64_t t = 0; t < tn; t++)
+		if (is_coarse(r->shift[t]))
+			r->share[t] = 1 / sum[t];
+}
+
+static void row_terms(Terms *r, Rows dy, Rows o, const float *lse, int64_t width, int64_t tb, int64_t tn)
+{
+	r->coarse = false;
+	for (int64_t t = 0; t < tb; t++) {
+		float sum = 0;
+		const float *g = dy.at + t * dy.row, *y = o.at + t * o.row;
+		bool empty = t >= tn || lse[t] == -INFINITY;
+		for (int64_t i = 0; !empty && i < width; i++)
+			sum += g[i] * y[i];
+		r->delta[t] = sum;
+		r->shift[t] = empty ? INFINITY : lse[t];
+		r->share[t] = 1;
+		r->coarse |= is_coarse(r->shift[t]);
+	}
+}
+
+static void share(float *restrict s, const float *restrict by, int64_t tb, int64_t sn)
+{
+	for (int64_t i = 0; i < sn; i++)
+		for (int64_t t = 0; t < tb; t++)
+			s[i * tb + t] *= by[t];
+}
+
 /* s: scores -> probabilities p.  ds: dp = v dy^T -> gradient of the scores, p (dp - delta) cap' scale.  With dropout dp
  * is multiplied by keep before, and p after it. */
 static void differentiate(float *restrict s, float *restrict ds, const float *restrict cap, const float *restrict keep,
-	const float *restrict lse, const float *restrict delta, float scale, int64_t tb, int64_t sn)
+	const Terms *restrict r, float scale, int64_t tb, int64_t sn)
 {
 	if (keep)
 		multiply(ds, keep, sn * tb);
 	for (int64_t i = 0; i < sn; i++)
 		for (int64_t t = 0; t < tb; t++) {
-			float p = ew_exp_f32(s[i * tb + t] - lse[t]);
+			float p = ew_exp_f32(s[i * tb + t] - r->shift[t]);
 			s[i * tb + t] = p;
-			ds[i * tb + t] = p * (ds[i * tb + t] - delta[t]) * scale;
+			ds[i * tb + t] = p * (ds[i * tb + t] - r->delta[t]) * scale;
 		}
+	if (r->coarse) {
+		share(s, r->share, tb, sn);
+		share(ds, r->share, tb, sn);
+	}
 	if (cap)
 		multiply(ds, cap, sn * tb);
 	if (keep)
@@ -383,28 +439,21 @@ static void grad_block(const Head *h, Sums to, const void *dy, const void *o, co
 {
 	const KAttention *a = h->a;
 	float qt[PACK], dyt[PACK], s[SB * TB_MAX], ds[SB * TB_MAX], cap[SB * TB_MAX], keep[SB * TB_MAX];
-	float shift[TB_MAX], delta[TB_MAX];
 	float wide_q[PACK], wide_dy[PACK], wide_k[PACK], wide_v[PACK], wide_dq[PACK]; /* wide_k holds o first */
 	int64_t end = key_end(a, t0 + tn - 1), keys = block_keys(h);
 	bool wide = h->type != K_F32;
 	Ids rows = {0}, columns = {0};
+	Terms terms;
 	ids_load(&rows, h, t0, tn);
 	Rows q = rows_of(h->type, h->q, h->qr, t0, tn, a->d, wide_q);
 	Rows g = rows_of(h->type, dy, h->or, t0, tn, a->dv, wide_dy);
-	Rows y = rows_of(h->type, o, h->or, t0, tn, a->dv, wide_k);
 	float *dq = wide ? wide_dq : (float *)to.dq + t0 * to.qr;
 	int64_t dqr = wide ? a->d : to.qr;
 	pack(qt, tb, q.at, q.row, tn, a->d, a->scale);
 	pack(dyt, tb, g.at, g.row, tn, a->dv, 1);
-	for (int64_t t = 0; t < tb; t++) {
-		float sum = 0;
-		const float *g_t = g.at + t * g.row, *y_t = y.at + t * y.row;
-		bool empty = t >= tn || lse[t0 + t] == -INFINITY;
-		for (int64_t i = 0; !empty && i < a->dv; i++)
-			sum += g_t[i] * y_t[i];
-		delta[t] = sum;
-		shift[t] = empty ? INFINITY : lse[t0 + t];
-	}
+	row_terms(&terms, g, rows_of(h->type, o, h->or, t0, tn, a->dv, wide_k), lse + t0, a->dv, tb, tn);
+	if (terms.coarse)
+		share_coarse(&terms, h, qt, &rows, tb, t0, tn);
 	for (int64_t t = 0; t < tn; t++)
 		memset(dq + t * dqr, 0, (size_t)a->d * sizeof *dq);
 	for (int64_t s0 = key_begin(a, t0); s0 < end; s0 += keys) {
@@ -420,7 +469,7 @@ static void grad_block(const Head *h, Sums to, const void *dy, const void *o, co
 		if (dropped)
 			make_keep(keep, h, tb, t0, s0, sn);
 		gemm_small(sn, tb, a->dv, v.at, v.row, 1, dyt, tb, ds, tb, false);
-		differentiate(s, ds, capped, dropped, shift, delta, a->scale, tb, sn);
+		differentiate(s, ds, capped, dropped, &terms, a->scale, tb, sn);
 		gemm_small(sn, a->dv, tn, s, tb, 1, g.at, g.row, to.dv + s0 * to.vr, to.vr, true);
 		gemm_small(sn, a->d, tn, ds, tb, 1, q.at, q.row, to.dk + s0 * to.kr, to.kr, true);
 		gemm_small(tn, a->d, sn, ds, 1, tb, k.at, k.row, dq, dqr, true);

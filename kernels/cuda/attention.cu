@@ -4,10 +4,10 @@
 
 enum { ROWS = 8, THREADS = ROWS * WARP };
 
-/* What the gradient needs of each row, one warp a row: delta = the sum of dy o, shift = log-sum-exp times unit.  A row
- * that sees no key gets 0 and infinity, so that it adds nothing to any sum. */
-template <class T> static __global__ void __launch_bounds__(THREADS) row_sums(float *delta, float *shift, const T *dy,
-	const T *o, const float *lse, Attention a, int64_t rows, float unit)
+/* What the gradient needs of each row, one warp a row: delta = the sum of dy o, shift = log-sum-exp times unit, share =
+ * 1.  A row that sees no key gets 0 and infinity, so that it adds nothing to any sum. */
+template <class T> static __global__ void __launch_bounds__(THREADS) row_sums(float *delta, float *shift, float *share,
+	const T *dy, const T *o, const float *lse, Attention a, int64_t rows, float unit)
 {
 	int64_t at = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
 	if (at >= rows)
@@ -21,7 +21,32 @@ template <class T> static __global__ void __launch_bounds__(THREADS) row_sums(fl
 	if (threadIdx.x % WARP == 0) {
 		delta[at] = sum;
 		shift[at] = empty ? INFINITY : lse[at] * unit;
+		share[at] = 1;
 	}
+}
+
+/* The shares of coarse rows (K_LSE_COARSE), one warp a row: one over the sum of exp(score - log-sum-exp). */
+template <class T> static __global__ void __launch_bounds__(THREADS) coarse_rows(float *share, Backward<T> x,
+	Attention a, int64_t rows)
+{
+	int64_t at = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
+	if (at >= rows || !(fabsf(x.lse[at]) > (float)K_LSE_COARSE) || isinf(x.lse[at]))
+		return;
+	int b = (int)(at / a.t / a.h), h = (int)(at / a.t % a.h), r = (int)(at % a.t);
+	const T *q = x.q + head_at(a.q, b, h) + r * a.q.row, *keys = x.k + head_at(a.k, b, h / a.group);
+	float sum = 0, cap;
+	for (int s = first_key(a, r) + (int)threadIdx.x % WARP; s < end_key(a, r); s += WARP) {
+		if (!same_document(a, b, r, s))
+			continue;
+		const T *k = keys + s * a.k.row;
+		float raw = 0;
+		for (int i = 0; i < a.d; i++)
+			raw += widen(q[i]) * widen(k[i]);
+		sum += expf(score<T>(a, b * a.mask_stride[0] + h * a.mask_stride[1], r, s, raw, cap) - x.lse[at]);
+	}
+	sum = warp_reduce(sum, Sum());
+	if (threadIdx.x % WARP == 0)
+		share[at] = 1 / sum;
 }
 
 static int limit_of(bool has, int64_t limit)
@@ -84,12 +109,16 @@ template <class T> static void run_grad(Backward<T> x, const Rest &rest, const K
 	int64_t rows = a->b * a->h * a->t;
 	bool cores = sizeof(T) == 2 && fits(a) && fits(x.dy, 0) && fits(x.q, a->q_pitch) && fits(x.k, a->k_pitch)
 		&& fits(x.v, a->v_pitch) && fits(x.dq, a->dq_pitch) && fits(x.dk, a->dk_pitch) && fits(x.dv, a->dv_pitch);
-	float *delta = static_cast<float *>(work), *shift = delta + rows;
+	float *delta = static_cast<float *>(work), *shift = delta + rows, *share = shift + rows;
+	unsigned blocks = (unsigned)ceil_div(rows, ROWS);
 	if (rows > 0)
-		LAUNCH(row_sums<T>, (unsigned)ceil_div(rows, ROWS), THREADS, 0, k_stream, delta, shift, x.dy, x.o, x.lse, p,
-			rows, cores ? LOG2_E : 1);
+		LAUNCH(row_sums<T>, blocks, THREADS, 0, k_stream, delta, shift, share, x.dy, x.o, x.lse, p, rows,
+			cores && kind_of(p) == PLAIN ? LOG2_E : 1);
+	if (rows > 0 && (p.mask_kind == K_MASK_FLOAT || p.mask_kind == K_MASK_HALF))
+		LAUNCH(coarse_rows<T>, blocks, THREADS, 0, k_stream, share, x, p, rows);
 	x.delta = delta;
 	x.shift = shift;
+	x.share = share;
 	if constexpr (sizeof(T) == 2)
 		if (cores)
 			return attention_mma_grad(x, p, (int)a->b, (int)a->hk);
@@ -109,7 +138,7 @@ void k_attention_grad_##t(T *dq, T *dk, T *dv, const T *dy, const T *q, const T 
 	const void *ids, const T *o, const float *lse, const KAttention *a, uint64_t id, const StepScalars *s, void *work) \
 { \
 	run_grad<E>({as<E>(dq), as<E>(dk), as<E>(dv), as<const E>(dy), as<const E>(q), as<const E>(k), as<const E>(v), \
-		as<const E>(o), lse, NULL, NULL}, {mask, ids, id, s}, a, work); \
+		as<const E>(o), lse, NULL, NULL, NULL}, {mask, ids, id, s}, a, work); \
 }
 K_DEFINE(float, float, f32)
 K_DEFINE(uint16_t, Bf16, bf16)

@@ -6,7 +6,8 @@
  * the least or above the largest of the rows, are skipped.  A bias or a bit of a mask at strides is looked up only
  * where these let the key be seen.
  *
- * The factor of a pair is exp(score - log-sum-exp); kernels that compute powers of two have log2(e) in their scale. */
+ * The factor of a pair is exp(score - log-sum-exp).  Kernels that compute powers of two have log2(e) in their scale
+ * where no mask is; times log2(e), the huge numbers of a mask would overflow or round differently. */
 #ifndef SHARDC_CUDA_ATTENTION_CUH
 #define SHARDC_CUDA_ATTENTION_CUH
 
@@ -37,12 +38,12 @@ struct Attention {
 };
 
 template <class T> struct Forward { T *o; float *lse; const T *q, *k, *v; };
-/* delta and shift (B, H, T) are what row_sums of attention.cu writes: row sums of dy o, and log-sum-exps times the
- * unit of the scores; 0 and infinity for rows that see no key. */
+/* delta, shift and share (B, H, T) are what attention.cu computes of rows: sums of dy o; log-sum-exps times the unit of
+ * the scores; what factors are multiplied with, 1 but for coarse rows.  0, infinity and 1 for rows that see no key. */
 template <class T> struct Backward {
 	T *dq, *dk, *dv;
 	const T *dy, *q, *k, *v, *o;
-	const float *lse, *delta, *shift;
+	const float *lse, *delta, *shift, *share;
 };
 
 /* attention_mma.cu and attention_mma_grad.cu serve 16-bit types on tensor cores, with D and Dv multiples of 8 up to

@@ -21,8 +21,7 @@ template <Kind KIND> struct ForwardShape<128, KIND> {
 	static constexpr bool HOLD_Q = false;
 };
 
-/* Turns raw scores into what exp2 takes (after a product with `unit`), -inf where a key is hidden.  r: the row of the
- * lane's first score. */
+/* Turns raw scores into what `power` takes, -inf where a key is hidden.  r: the row of the lane's first score. */
 template <class T, Kind KIND, int MT, int NT> __device__ __forceinline__ void hide(float (&s)[MT][NT][4],
 	const Attention &a, int b, int64_t mask_head, int r, int key)
 {
@@ -36,15 +35,20 @@ template <class T, Kind KIND, int MT, int NT> __device__ __forceinline__ void hi
 				int at = key + 8 * n + e % 2;
 				float cap, x = s[m][n][e];
 				bool seen = at >= begin && at < end && (KIND == PLAIN || same_document(a, b, row, at));
-				s[m][n][e] = !seen ? -INFINITY : KIND == PLAIN ? x
-					: score<T>(a, mask_head, row, at, x, cap) * LOG2_E;
+				s[m][n][e] = !seen ? -INFINITY : KIND == PLAIN ? x : score<T>(a, mask_head, row, at, x, cap);
 			}
 		}
 }
 
+/* 2^(unit (score - max)); base is max, times unit where scores are raw. */
+template <Kind KIND> __device__ __forceinline__ float power(float score, float base, float unit)
+{
+	return exp2_fast(KIND == PLAIN ? score * unit - base : (score - base) * unit);
+}
+
 /* Turns the scores of a tile into factors 2^(unit (score - max)), and rescales o, sum and max to the new maximum. */
-template <int MT, int NT, int OT> __device__ __forceinline__ void soften(float (&s)[MT][NT][4], float (&o)[MT][OT][4],
-	float (&max)[MT][2], float (&sum)[MT][2], float unit)
+template <Kind KIND, int MT, int NT, int OT> __device__ __forceinline__ void soften(float (&s)[MT][NT][4],
+	float (&o)[MT][OT][4], float (&max)[MT][2], float (&sum)[MT][2], float unit)
 {
 	#pragma unroll
 	for (int m = 0; m < MT; m++)
@@ -56,14 +60,14 @@ template <int MT, int NT, int OT> __device__ __forceinline__ void soften(float (
 				top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
 			top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, 1));
 			top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, 2));
-			float base = top == -INFINITY ? 0 : top * unit, part = 0;
-			float keep = exp2_fast(max[m][half] * unit - base);
+			float base = top == -INFINITY ? 0 : KIND == PLAIN ? top * unit : top, part = 0;
+			float keep = power<KIND>(max[m][half], base, unit);
 			max[m][half] = top;
 			#pragma unroll
 			for (int n = 0; n < NT; n++)
 				#pragma unroll
 				for (int e = 2 * half; e < 2 * half + 2; e++) {
-					s[m][n][e] = exp2_fast(s[m][n][e] * unit - base);
+					s[m][n][e] = power<KIND>(s[m][n][e], base, unit);
 					part += s[m][n][e];
 				}
 			sum[m][half] = sum[m][half] * keep + part;
@@ -90,9 +94,9 @@ template <int MT, int NT> __device__ __forceinline__ void drop(float (&s)[MT][NT
 		}
 }
 
-/* Divides o by the sums and fills rows that see no key.  lse: that of row 0, or NULL. */
+/* Divides o by the sums and fills rows that see no key.  scale: of max.  lse: that of row 0, or NULL. */
 template <int MT, int OT> __device__ __forceinline__ void finish(float (&o)[MT][OT][4], const float (&max)[MT][2],
-	const float (&sum)[MT][2], float unit, const Attention &a, float *lse, int r)
+	const float (&sum)[MT][2], float scale, const Attention &a, float *lse, int r)
 {
 	#pragma unroll
 	for (int m = 0; m < MT; m++)
@@ -102,15 +106,15 @@ template <int MT, int OT> __device__ __forceinline__ void finish(float (&o)[MT][
 			all += __shfl_xor_sync(0xFFFFFFFFu, all, 1);
 			all += __shfl_xor_sync(0xFFFFFFFFu, all, 2);
 			bool empty = max[m][half] == -INFINITY;
-			float scale = empty ? 0 : 1 / all;
+			float part = empty ? 0 : 1 / all;
 			#pragma unroll
 			for (int n = 0; n < OT; n++)
 				#pragma unroll
 				for (int e = 2 * half; e < 2 * half + 2; e++)
-					o[m][n][e] = empty && a.empty_nan ? NAN : o[m][n][e] * scale;
+					o[m][n][e] = empty && a.empty_nan ? NAN : o[m][n][e] * part;
 			int row = r + 16 * m + 8 * half;
 			if (lse && threadIdx.x % 4 == 0 && row < a.t)
-				lse[row] = empty ? -INFINITY : (max[m][half] * unit + log2f(all)) * LN_2;
+				lse[row] = empty ? -INFINITY : max[m][half] * scale + log2f(all) * LN_2;
 		}
 }
 
@@ -138,7 +142,7 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 	int end = end_key(a, (t0 + ROWS < a.t ? t0 + ROWS : a.t) - 1), r = t0 + mine + lane / 4;
 	Ids ids = KIND != PLAIN && a.ids ? ids_of(a, b, t0, ROWS) : Ids{};
 	Chance chance = KIND == DROPPED ? chance_of(a, b, h) : Chance{};
-	float unit = KIND == PLAIN ? a.scale * LOG2_E : 1;
+	float scale = KIND == PLAIN ? a.scale : 1, unit = scale * LOG2_E;
 	float o[MT][D / 8][4] = {}, max[MT][2], sum[MT][2] = {};
 	uint32_t q[MT][KS][4];
 	#pragma unroll
@@ -173,12 +177,12 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 			product_tiles_bt<T, D>(s, tiles, mine, now);
 		if (KIND != PLAIN || s0 + KEYS > end_key(a, t0) || s0 < first_key(a, t0 + ROWS - 1))
 			hide<T, KIND>(s, a, b, mask_head, r, s0 + lane % 4 * 2);
-		soften(s, o, max, sum, unit);
+		soften<KIND>(s, o, max, sum, unit);
 		if constexpr (KIND == DROPPED)
 			drop(s, a, chance, r, s0 + lane % 4 * 2);
 		product_rounded<T, D>(o, s, now + KEYS * D);
 	}
-	finish(o, max, sum, unit, a, x.lse ? x.lse + ((int64_t)b * a.h + h) * a.t : NULL, r);
+	finish(o, max, sum, scale, a, x.lse ? x.lse + ((int64_t)b * a.h + h) * a.t : NULL, r);
 	store_rows<T, D>(x.o + head_at(a.o, b, h), a.o.row, t0, a.t, a.dv, tiles, mine, o);
 }
 

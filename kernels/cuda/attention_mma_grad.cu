@@ -23,9 +23,9 @@ template <Kind KIND> struct GradShape<128, KIND> {
 };
 
 /* s: a raw score -> its factor.  ds: dy v -> the derivative of the score, without the scale.  test: whether the pair
- * may be hidden.  kept: what dropout multiplies the factor with. */
+ * may be hidden.  share: 1 where KIND is PLAIN.  kept: what dropout multiplies the factor with. */
 template <class T, Kind KIND> __device__ __forceinline__ void differentiate(float &s, float &ds, const Attention &a,
-	int b, int64_t mask_head, bool test, int row, int key, float delta, float shift, float kept)
+	int b, int64_t mask_head, bool test, int row, int key, float delta, float shift, float share, float kept)
 {
 	if constexpr (KIND == PLAIN) {
 		s = exp2_fast(s * (a.scale * LOG2_E) - shift);
@@ -35,23 +35,28 @@ template <class T, Kind KIND> __device__ __forceinline__ void differentiate(floa
 	} else {
 		float cap = 1;
 		bool seen = row < a.t && key < end_key(a, row) && key >= first_key(a, row) && same_document(a, b, row, key);
-		s = !seen ? 0 : exp2_fast(score<T>(a, mask_head, row, key, s, cap) * LOG2_E - shift);
+		s = !seen ? 0 : exp2_fast((score<T>(a, mask_head, row, key, s, cap) - shift) * LOG2_E) * share;
 		ds = s * ((KIND == DROPPED ? ds * kept : ds) - delta) * cap;
 		s = KIND == DROPPED ? s * kept : s;
 	}
 }
 
-/* Begins to copy a tile of rows with their delta and shift. */
-template <class T, int D, int TILE> __device__ __forceinline__ void rows_begin(T *tile, float *known,
+/* The numbers of each row of a tile that grad_keys reads: delta, shift and, but for PLAIN, share. */
+template <int TILE, Kind KIND> constexpr int known_of = (KIND == PLAIN ? 2 : 3) * TILE;
+
+/* Begins to copy a tile of rows with these numbers. */
+template <class T, int D, int TILE, Kind KIND> __device__ __forceinline__ void rows_begin(T *tile, float *known,
 	const Backward<T> &x, const Attention &a, int b, int h, int t0)
 {
 	int64_t row = ((int64_t)b * a.h + h) * a.t;
 	tile_begin<TILE, D, THREADS>(tile, x.q + head_at(a.q, b, h), a.q.row, t0, a.t, a.d);
 	tile_begin<TILE, D, THREADS>(tile + TILE * D, x.dy + head_at(a.o, b, h), a.o.row, t0, a.t, a.dv);
 	int i = (int)threadIdx.x;
-	if (i < 2 * TILE) {
+	static_assert(known_of<TILE, KIND> <= THREADS, "a thread copies one number");
+	if (i < known_of<TILE, KIND>) {
 		int at = t0 + i % TILE;
-		copy4_async(known + i, (i < TILE ? x.delta : x.shift) + row + (at < a.t ? at : 0), at >= a.t);
+		const float *from = i < TILE ? x.delta : i < 2 * TILE ? x.shift : x.share;
+		copy4_async(known + i, from + row + (at < a.t ? at : 0), at >= a.t);
 	}
 }
 
@@ -73,8 +78,8 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 	Attention a, int heads, int blocks)
 {
 	using Of = GradShape<D, KIND>;
-	constexpr int TILE = Of::TILE, NT = TILE / 8, KS = D / 16;
-	SHARED(T, tiles); /* k, v, then two tiles each of q and dy, then two of delta and shift */
+	constexpr int TILE = Of::TILE, NT = TILE / 8, KS = D / 16, KNOWN = known_of<TILE, KIND>;
+	SHARED(T, tiles); /* k, v, then two tiles each of q and dy, then two of known_of */
 	float *known = reinterpret_cast<float *>(tiles + (2 * KEYS + 4 * TILE) * D);
 	int s0 = (int)blockIdx.x % blocks * KEYS, head = (int)blockIdx.x / blocks, hk = head % heads, b = head / heads;
 	int lane = (int)threadIdx.x % WARP, mine = (int)threadIdx.x / WARP * 16, col = lane % 4 * 2;
@@ -93,7 +98,7 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 		__syncthreads();
 		pair = next;
 		if (next < a.group * tiles_each) {
-			rows_begin<T, D, TILE>(then, known + (turn ^ 1) * 2 * TILE, x, a, b, hk * a.group + next / tiles_each,
+			rows_begin<T, D, TILE, KIND>(then, known + (turn ^ 1) * KNOWN, x, a, b, hk * a.group + next / tiles_each,
 				(tile0 + next % tiles_each) * TILE);
 			next = KIND == PLAIN ? next + 1 : next_rows<TILE>(a, b, ids, next + 1, tile0, tiles_each);
 		}
@@ -117,7 +122,7 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 		int h = hk * a.group + i / tiles_each, t0 = (tile0 + i % tiles_each) * TILE;
 		int64_t mask_head = b * a.mask_stride[0] + h * a.mask_stride[1];
 		bool test = end_key(a, t0) <= last || first_key(a, t0 + TILE - 1) > s0;
-		const float *delta = known + turn * 2 * TILE, *shift = delta + TILE;
+		const float *delta = known + turn * KNOWN, *shift = delta + TILE, *share = shift + TILE;
 		Chance chance = KIND == DROPPED ? chance_of(a, b, h) : Chance{};
 		#pragma unroll
 		for (int n = 0; n < NT; n++) {
@@ -126,7 +131,7 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 			for (int e = 0; e < 4; e++) {
 				int r = 8 * n + col + e % 2, key = s0 + mine + lane / 4 + e / 2 * 8;
 				differentiate<T, KIND>(s[0][n][e], ds[0][n][e], a, b, mask_head, test, t0 + r, key, delta[r], shift[r],
-					keep >> e & 1 ? a.kept : 0);
+					KIND == PLAIN ? 1 : share[r], keep >> e & 1 ? a.kept : 0);
 			}
 		}
 		product_rounded<T, D>(dv, s, now + TILE * D);
@@ -153,14 +158,14 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 	int64_t mask_head = b * a.mask_stride[0] + h * a.mask_stride[1];
 	Ids ids = KIND != PLAIN && a.ids ? ids_of(a, b, t0, ROWS) : Ids{};
 	Chance chance = KIND == DROPPED ? chance_of(a, b, h) : Chance{};
-	float dq[MT][D / 8][4] = {}, delta[MT][2], shift[MT][2];
+	float dq[MT][D / 8][4] = {}, delta[MT][2], shift[MT][2], share[MT][2];
 	uint32_t q[MT][KS][4], dy[MT][KS][4];
 	#pragma unroll
 	for (int i = 0; i < 2 * MT; i++) {
-		int row = r + 8 * i;
-		int64_t at = ((int64_t)b * a.h + h) * a.t + row;
+		int64_t row = r + 8 * i, at = ((int64_t)b * a.h + h) * a.t + row;
 		delta[i / 2][i % 2] = row < a.t ? x.delta[at] : 0;
 		shift[i / 2][i % 2] = row < a.t ? x.shift[at] : INFINITY;
+		share[i / 2][i % 2] = KIND != PLAIN && row < a.t ? x.share[at] : 1;
 	}
 	tile_begin<ROWS, D, THREADS>(tiles, x.q + head_at(a.q, b, h), a.q.row, t0, a.t, a.d);
 	tile_begin<ROWS, D, THREADS>(tiles + ROWS * D, x.dy + head_at(a.o, b, h), a.o.row, t0, a.t, a.dv);
@@ -202,7 +207,7 @@ template <class T, int D, Kind KIND> static __global__ void __launch_bounds__(TH
 				#pragma unroll
 				for (int e = 0; e < 4; e++)
 					differentiate<T, KIND>(s[m][n][e], ds[m][n][e], a, b, mask_head, test, r + 16 * m + e / 2 * 8,
-						key + e % 2, delta[m][e / 2], shift[m][e / 2], keep >> e & 1 ? a.kept : 0);
+						key + e % 2, delta[m][e / 2], shift[m][e / 2], share[m][e / 2], keep >> e & 1 ? a.kept : 0);
 			}
 		product_rounded<T, D>(dq, ds, now);
 	}
@@ -218,7 +223,8 @@ template <class T, int D, Kind KIND> static void launch(const Backward<T> &x, co
 {
 	using Of = GradShape<D, KIND>;
 	constexpr int ROWS = 16 * Of::ROWS * WARPS, TILE = Of::TILE;
-	constexpr int keys_bytes = (2 * KEYS + 4 * TILE) * D * (int)sizeof(T) + 4 * TILE * (int)sizeof(float);
+	constexpr int known_bytes = 2 * known_of<TILE, KIND> * (int)sizeof(float);
+	constexpr int keys_bytes = (2 * KEYS + 4 * TILE) * D * (int)sizeof(T) + known_bytes;
 	constexpr int rows_bytes = (2 * ROWS + 4 * Of::TILE_KEYS) * D * (int)sizeof(T);
 	unsigned key_blocks = (unsigned)ceil_div(a.s, KEYS), row_blocks = (unsigned)ceil_div(a.t, ROWS);
 	want_shared(grad_keys<T, D, KIND>, keys_bytes);

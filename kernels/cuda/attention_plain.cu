@@ -213,11 +213,12 @@ template <bool DROPS, class T> __device__ __forceinline__ void differentiate(flo
 		uint32_t keep = DROPS ? keep4(a, head.chance, y + i, key) : 0;
 		int64_t at = ((int64_t)head.b * a.h + head.h) * a.t + y + i;
 		float delta = y + i < a.t ? x.delta[at] : 0, shift = y + i < a.t ? x.shift[at] : 0;
+		float share = y + i < a.t ? x.share[at] : 0;
 		#pragma unroll
 		for (int j = 0; j < KEEP; j++) {
 			float cap = 1, kept = !DROPS ? 1 : keep >> j & 1 ? a.kept : 0;
 			bool seen = sees(a, head, y + i, key + j);
-			s[i][j] = seen ? expf(score<T>(a, head.mask, y + i, key + j, s[i][j], cap) - shift) : 0;
+			s[i][j] = seen ? expf(score<T>(a, head.mask, y + i, key + j, s[i][j], cap) - shift) * share : 0;
 			ds[i][j] = s[i][j] * (ds[i][j] * kept - delta) * cap * a.scale;
 			s[i][j] *= kept;
 		}

@@ -76,6 +76,8 @@ inline void sim_copy_begin(void *to, const void *from, bool zero, int n)
 {
 	int thread = (int)threadIdx.x;
 	SimCopy copy = {static_cast<char *>(to), {}, n};
+	if (((uintptr_t)to | (uintptr_t)from) % (unsigned)n != 0)
+		k_fail("a copy of %d bytes in the background begins at no multiple of them", n);
 	if (!zero)
 		memcpy(copy.bytes, from, (size_t)n);
 	bool late = ((uintptr_t)to / 16 + (uintptr_t)to / 256) % 2;

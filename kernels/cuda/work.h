@@ -9,8 +9,8 @@
 
 static inline int64_t kwork_cuda_none(const KWorkArgs *a) { (void)a; return 0; }
 
-/* attention_grad (dy, ...) of any type keeps two floats for each row of dy. */
-static inline int64_t kwork_cuda_attention_grad(const KWorkArgs *a) { return kwork_numel(&a->in[0], 0, 3) * 8; }
+/* attention_grad (dy, ...) of any type keeps three floats for each row of dy. */
+static inline int64_t kwork_cuda_attention_grad(const KWorkArgs *a) { return kwork_numel(&a->in[0], 0, 3) * 12; }
 
 /* ---- products and convolutions: what the libraries may use ---- */
 

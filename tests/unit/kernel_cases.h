@@ -36,6 +36,9 @@ double *case_doubles(int64_t n);
 void *case_halves(float *x, int64_t n, KDType type);
 float *case_widened(const void *x, int64_t n, KDType type);
 static inline double case_half_bound(KDType t) { return t == K_BF16 ? 0x1p-8 : t == K_F16 ? 0x1p-11 : 1e-6; }
+/* Hides keys in a mask of n elements, s keys a row, by finite numbers that `type` holds: all keys of some rows, by the
+ * lowest one or another, and some keys of others. */
+void case_hide(float *mask, int64_t n, int64_t s, KDType type);
 int64_t *case_ids(int64_t n, int64_t below);
 int64_t case_random(int64_t below);
 /* Norm of the difference over the norm of want at most tol; says the name, the error and the sizes. */

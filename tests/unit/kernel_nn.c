@@ -278,7 +278,9 @@ static void attn_scores(const Attn *c, int64_t b, int64_t h, int64_t t, double *
 			dcap[i] = 1 - u * u;
 			s[i] = a->softcap * u;
 		}
-		if (a->mask == K_MASK_FLOAT)
+		if (a->mask == K_MASK_FLOAT && ((float *)c->mask)[m] < -1e6f)
+			s[i] = (float)(s[i] + ((float *)c->mask)[m]); /* f32 has no digits left for a score */
+		else if (a->mask == K_MASK_FLOAT)
 			s[i] += ((float *)c->mask)[m];
 		if ((a->mask == K_MASK_BOOL && !((uint8_t *)c->mask)[m])
 			|| !attn_sees(c, b, t, i))
@@ -367,6 +369,7 @@ static Attn attn_make(KAttention a, bool documents)
 			((uint8_t *)c.mask)[i] = case_random(3) != 0 && i / a.s % 7 != 3; /* some rows see nothing */
 	} else if (a.mask == K_MASK_FLOAT) {
 		c.mask = case_floats(nm, -3, 3);
+		case_hide(c.mask, nm, a.s, K_F32);
 	}
 	c.ids = documents ? attn_ids(&a) : NULL;
 	attn_dropout(&c);
