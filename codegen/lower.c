@@ -85,11 +85,16 @@ static void copy_unless_there(Emit *e, const Place *to, const char *name, const 
 		emit_line(e, "k_copy(%s, %s, %" PRId64 ");", emit_place(e, to, name), emit_value(e, v), type_bytes(&v->type));
 }
 
+void lower_in_place(Emit *e, const Op *op, int result, const Value *x)
+{
+	copy_unless_there(e, &op->out[result]->place, op->out[result]->name, x);
+}
+
 bool lower_sum(Emit *e, const Op *op)
 {
-	const Value *sum = op_sum(op), *y = op->out[op_sum_result(op)];
+	const Value *sum = op_sum(op);
 	if (sum)
-		copy_unless_there(e, &y->place, y->name, sum);
+		lower_in_place(e, op, op_sum_result(op), sum);
 	return sum;
 }
 

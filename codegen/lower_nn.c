@@ -344,6 +344,22 @@ static const char *chance_text(Emit *e, const Op *op)
 		attr_get_int(op->attrs, "pre", 1), number(e, "rows", attr_get_int(op->attrs, "rows", 0)));
 }
 
+/* ", .k_pitch = 6144" of heads that are columns of wider rows. */
+static const char *pitch_text(Emit *e, const char *field, Value *v)
+{
+	const Value *whole = value_whole(v);
+	return number(e, field, whole == v ? 0 : whole->type.dim[whole->type.rank - 1]);
+}
+
+static const char *pitches_text(Emit *e, const Op *op, int at)
+{
+	bool grad = op->kind == OP_ATTENTION_GRAD;
+	return arena_printf(e->a, "%s%s%s%s%s%s", pitch_text(e, "q_pitch", op_in(op, at)),
+		pitch_text(e, "k_pitch", op_in(op, at + 1)), pitch_text(e, "v_pitch", op_in(op, at + 2)),
+		grad ? pitch_text(e, "dq_pitch", op->out[0]) : "", grad ? pitch_text(e, "dk_pitch", op->out[1]) : "",
+		grad ? pitch_text(e, "dv_pitch", op->out[2]) : "");
+}
+
 /* The descriptor of an attention whose q is operand `at`, followed by k, v, the mask and the documents. */
 static const char *attention_desc(Emit *e, const Op *op, int at)
 {
@@ -355,11 +371,11 @@ static const char *attention_desc(Emit *e, const Op *op, int at)
 		", .s = " I64 ", .d = " I64 ", .dv = " I64, q->dim[0], q->dim[h], k->dim[h], q->dim[t], k->dim[t],
 		q->dim[3], v->dim[3]);
 	bool capped = attr_get_float(op->attrs, "softcap", 0) != 0;
-	const char *text = arena_printf(e->a, "{%s, .scale = %s%s%s%s%s%s%s%s%s%s}", sizes, float_attr(e, op, "scale", 1),
+	const char *text = arena_printf(e->a, "{%s, .scale = %s%s%s%s%s%s%s%s%s%s%s}", sizes, float_attr(e, op, "scale", 1),
 		capped ? ", .softcap = " : "", capped ? float_attr(e, op, "softcap", 0) : "",
 		limit(e, op, "left"), limit(e, op, "right"), number(e, "layout", layout),
 		mask_text(e, mask ? &mask->type : NULL), documents_text(e, op_in(op, at + 4), q->dim[0]),
-		flag(e, "empty_nan", empty_nan), chance_text(e, op));
+		flag(e, "empty_nan", empty_nan), chance_text(e, op), pitches_text(e, op, at));
 	return emit_shared(e, "KAttention", "attention", text);
 }
 
@@ -397,16 +413,34 @@ void lower_attention_grad(Emit *e, const Op *op)
 	emit_kernel(e, op, "o0 o1 o2 i0 i1 i2 i3 i4 i5 i6 i7", "%s", attention_text(e, op, 1));
 }
 
-void lower_rope(Emit *e, const Op *op)
+/* "&rope": sizes of a rope, h heads of d columns each. */
+static const char *rope_desc(Emit *e, const Op *op, int64_t h, int64_t d)
 {
 	const Type *x = &op_in(op, 0)->type, *c = &op_in(op, 1)->type;
 	int layout = (int)attr_get_int(op->attrs, "layout", 0);
 	const char *text = arena_printf(e->a, "{.b = " I64 ", .h = " I64 ", .t = " I64 ", .d = " I64 ", .r = " I64
-		"%s%s%s%s}", x->dim[0],
-		x->dim[layout ? 2 : 1], x->dim[layout ? 1 : 2], x->dim[3], 2 * c->dim[c->rank - 1], number(e, "layout", layout),
+		"%s%s%s%s%s}", x->dim[0], h, x->dim[layout ? 1 : 2], d, 2 * c->dim[c->rank - 1], number(e, "layout", layout),
 		flag(e, "interleaved", attr_get_int(op->attrs, "interleaved", 0)),
-		flag(e, "inverse", attr_get_int(op->attrs, "inverse", 0)), flag(e, "cos_batched", c->rank == 3));
-	emit_kernel(e, op, "o0 i0 i1 i2", "&%s", emit_shared(e, "KRope", "rope", text));
+		flag(e, "inverse", attr_get_int(op->attrs, "inverse", 0)), flag(e, "cos_batched", c->rank == 3),
+		number(e, "pitch", x->rank == 3 ? x->dim[2] : 0));
+	return emit_shared(e, "KRope", "rope", text);
+}
+
+void lower_rope(Emit *e, const Op *op)
+{
+	const Type *x = &op_in(op, 0)->type;
+	if (!attr_find(op->attrs, "heads")) {
+		int64_t h = x->dim[attr_get_int(op->attrs, "layout", 0) ? 2 : 1];
+		emit_kernel(e, op, "o0 i0 i1 i2", "&%s", rope_desc(e, op, h, x->dim[3]));
+		return;
+	}
+	int64_t heads = attr_get_int(op->attrs, "heads", 0), size = attr_get_int(op->attrs, "size", 0);
+	Place at = op->out[0]->place;
+	lower_in_place(e, op, 0, op_in(op, 0));
+	at.offset += attr_get_int(op->attrs, "start", 0) * dtype_info[x->dtype].bytes;
+	const char *columns = emit_place(e, &at, op->out[0]->name);
+	emit_kernel(e, op, "", "%s, %s, %s, &%s", columns, columns, emit_tensors(e, op, "i1 i2"),
+		rope_desc(e, op, heads, size / heads));
 }
 
 /* ---- losses, randomness ---- */

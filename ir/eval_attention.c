@@ -275,12 +275,16 @@ RULE(rope)
 	const Type *x = &in[0]->type, *c = &in[1]->type;
 	bool by_rows = attr_get_int(op->attrs, "layout", 0), pairs = attr_get_int(op->attrs, "interleaved", 0);
 	double sign = attr_get_int(op->attrs, "inverse", 0) ? -1 : 1;
-	int64_t half = c->dim[c->rank - 1], d = x->dim[3], rows = x->dim[by_rows ? 1 : 2];
+	int64_t half = c->dim[c->rank - 1], rows = x->dim[by_rows ? 1 : 2], start = attr_get_int(op->attrs, "start", 0);
+	int64_t heads = attr_get_int(op->attrs, "heads", x->dim[2]), pitch = type_columns(x, 2);
+	int64_t d = x->rank == 4 ? x->dim[3] : attr_get_int(op->attrs, "size", 0) / heads;
+	int64_t outer[] = {x->dim[0], x->dim[1], heads};
 	memcpy(out[0]->f, in[0]->f, sizeof(double) * (size_t)type_numel(x));
-	for (Walk w = walk_over(3, x->dim); w.left; walk_next(&w)) {
+	for (Walk w = walk_over(3, outer); w.left; walk_next(&w)) {
 		int64_t angle = (w.at[by_rows ? 1 : 2] + (c->rank == 3 ? w.at[0] * rows : 0)) * half;
+		int64_t head = w.k / heads * pitch + start + w.k % heads * d;
 		for (int64_t i = 0; i < half; i++) {
-			int64_t a = w.k * d + (pairs ? 2 * i : i), b = pairs ? a + 1 : a + half;
+			int64_t a = head + (pairs ? 2 * i : i), b = pairs ? a + 1 : a + half;
 			double cosine = in[1]->f[angle + i], sine = sign * in[2]->f[angle + i];
 			out[0]->f[a] = in[0]->f[a] * cosine - in[0]->f[b] * sine;
 			out[0]->f[b] = in[0]->f[b] * cosine + in[0]->f[a] * sine;

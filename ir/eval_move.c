@@ -148,10 +148,23 @@ RULE(concat)
 	return true;
 }
 
+RULE(join)
+{
+	int64_t start = 0;
+	for (int i = 0; i < op->n_in; i++) {
+		Axis part = axis_of(op, &in[i]->type);
+		part.n *= part.inner;
+		part.inner = 1;
+		move_part(out[0], in[i], axis_of(op, &out[0]->type), part, start, false);
+		start += part.n;
+	}
+	return true;
+}
+
 RULE(columns)
 {
 	int64_t n = in[0]->type.dim[in[0]->type.rank - 1], start = attr_get_int(op->attrs, "start", 0);
-	int64_t size = out[0]->type.dim[out[0]->type.rank - 1], numel = type_numel(&out[0]->type);
+	int64_t size = attr_get_int(op->attrs, "size", 0), numel = type_numel(&out[0]->type);
 	*out[0] = eval_alloc(e, out[0]->type); /* a view, but evaluated tensors have no pitch */
 	for (int64_t i = 0; i < numel; i++)
 		move(out[0], i, in[0], i / size * n + start + i % size);

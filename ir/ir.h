@@ -63,6 +63,7 @@ bool type_equal(const Type *a, const Type *b);
 bool type_same_shape(const Type *a, const Type *b);
 bool type_same_matrix(const Type *a, const Type *b); /* one matrix of equal dims, leading dims of 1 apart */
 int64_t type_numel(const Type *t);           /* number of elements of a tensor; 1 for rank 0 */
+int64_t type_columns(const Type *t, int axis); /* of the dims from axis on */
 int64_t type_bytes(const Type *t);           /* of a row-major tensor */
 void type_strides(const Type *t, int64_t *stride); /* row-major, in elements */
 const char *type_str(Arena *a, const Type *t); /* the IR spelling, for messages and the printer */
@@ -428,6 +429,7 @@ Value *op_residual(const Op *op);                 /* r of a norm, ds of its grad
 /* v as columns of a wider value: itself, or the operand of columns or the result of join. */
 Value *value_whole(Value *v);
 int64_t value_start(const Value *v);              /* the elements from that to v, or from the operand of rows; else 0 */
+bool op_reads_heads(const Op *op, int i);         /* operand i is q, k or v, [B,T,H,D], of attention or its gradient */
 bool value_is_joined(const Value *v);             /* it is written into rows of the result of the join that reads it */
 Value *op_sum(const Op *op);                      /* what a product, or the gradient of a gather, or of the weights of a
                                                      loss head, is added to; NULL = nothing, or it is another op */

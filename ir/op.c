@@ -93,6 +93,12 @@ bool op_is_param_cast(const Op *op)
 	return from == DT_F32 && dtype_is_half(to);
 }
 
+bool op_reads_heads(const Op *op, int i)
+{
+	int q = op->kind == OP_ATTENTION ? 0 : op->kind == OP_ATTENTION_GRAD ? 1 : i + 1;
+	return i >= q && i < q + 3 && attr_get_int(op->attrs, "layout", 0);
+}
+
 bool value_is_joined(const Value *v)
 {
 	return v->n_uses == 1 && v->uses->op->kind == OP_JOIN;
@@ -111,7 +117,7 @@ int64_t value_start(const Value *v)
 		return start * (type_numel(&v->type) / v->type.dim[0]);
 	const Op *join = value_is_joined(v) ? v->uses->op : NULL;
 	for (int i = 0; join && op_in(join, i) != v; i++)
-		start += op_in(join, i)->type.dim[v->type.rank - 1];
+		start += type_columns(&op_in(join, i)->type, (int)attr_get_int(join->attrs, "axis", 0));
 	return start;
 }
 

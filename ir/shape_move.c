@@ -160,7 +160,35 @@ RULE(columns)
 	if (start < 0 || size < 1 || start > n - size)
 		return shape_wrong(err, "columns %lld to %lld of %s", (long long)start, (long long)size + start,
 			type_str(m->arena, out));
+	int64_t heads = attr_get_int(op->attrs, "heads", 0);
 	out->dim[out->rank - 1] = size;
+	if (!attr_find(op->attrs, "heads"))
+		return true;
+	if (heads < 1 || size % heads || out->rank == IR_MAX_RANK)
+		return shape_wrong(err, "%lld columns as %lld heads", (long long)size, (long long)heads);
+	out->dim[out->rank - 1] = heads;
+	out->dim[out->rank++] = size / heads;
+	return true;
+}
+
+RULE(join)
+{
+	int axis = axis_of(op);
+	int64_t columns = 0;
+	*out = *shape_in(op, 0);
+	for (int i = 0; i < op->n_in; i++) {
+		const Type *x = shape_in(op, i);
+		Type rows = *x, first = *shape_in(op, 0);
+		rows.rank = MIN(x->rank, axis);
+		first.rank = axis;
+		if (!type_equal(&rows, &first))
+			return shape_wrong(err, "join from axis %d on: %s does not fit %s", axis, type_str(m->arena, x),
+				type_str(m->arena, shape_in(op, 0)));
+		if (__builtin_add_overflow(columns, type_columns(x, axis), &columns))
+			return shape_wrong(err, "join from axis %d on overflows", axis);
+	}
+	out->rank = axis + 1;
+	out->dim[axis] = columns;
 	return true;
 }
 

@@ -495,10 +495,32 @@ RULE(attention_grad)
 	return shape_want(m, err, op, 0, &o) && shape_want(m, err, op, 6, &o) && shape_want(m, err, op, 7, &lse);
 }
 
+/* The heads of a rope [B,T,H,D] or [B,H,T,D]; of columns of rows, as if they stood alone. */
+static bool rope_heads(const Op *op, Type *x, Buf *err)
+{
+	int64_t start = attr_get_int(op->attrs, "start", 0), size = attr_get_int(op->attrs, "size", 0);
+	int64_t heads = attr_get_int(op->attrs, "heads", 0);
+	*x = *shape_in(op, 0);
+	if (!attr_find(op->attrs, "heads"))
+		return shape_want_rank(err, op, 0, 4);
+	if (!shape_want_rank(err, op, 0, 3))
+		return false;
+	if (start < 0 || size < 1 || start > x->dim[2] - size || heads < 1 || size % heads
+		|| !attr_get_int(op->attrs, "layout", 0))
+		return shape_wrong(err, "rope of columns %lld to %lld of %lld as %lld heads, in layout %d, expected 1",
+			(long long)start, (long long)start + size, (long long)x->dim[2], (long long)heads,
+			(int)attr_get_int(op->attrs, "layout", 0));
+	x->rank = 4;
+	x->dim[2] = heads;
+	x->dim[3] = size / heads;
+	return true;
+}
+
 RULE(rope)
 {
-	const Type *x = shape_in(op, 0), *c = shape_in(op, 1);
-	if (!shape_want_rank(err, op, 0, 4) || !shape_want_float(err, op, 0))
+	Type heads;
+	const Type *x = &heads, *c = shape_in(op, 1);
+	if (!rope_heads(op, &heads, err) || !shape_want_float(err, op, 0))
 		return false;
 	int64_t rows = x->dim[attr_get_int(op->attrs, "layout", 0) ? 1 : 2];
 	bool batch = c->rank == 3;
@@ -507,7 +529,7 @@ RULE(rope)
 		return shape_wrong(err, "rope of %s by cos %s, expected [%lld,R/2] or [%lld,%lld,R/2]",
 			type_str(m->arena, x), type_str(m->arena, c), (long long)rows, (long long)x->dim[0],
 			(long long)rows);
-	*out = *x;
+	*out = *shape_in(op, 0);
 	return shape_want(m, err, op, 2, c);
 }
 

@@ -38,8 +38,13 @@ bool type_equal(const Type *a, const Type *b)
 
 int64_t type_numel(const Type *t)
 {
+	return type_columns(t, 0);
+}
+
+int64_t type_columns(const Type *t, int axis)
+{
 	int64_t n = 1;
-	for (int i = 0; i < t->rank; i++)
+	for (int i = axis; i < t->rank; i++)
 		n *= t->dim[i];
 	return n;
 }

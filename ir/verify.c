@@ -411,27 +411,39 @@ static void check_statistics(Verify *v, const Op *op)
 	}
 }
 
-/* Whether x may be joined with the other operands: all are results of one loop, and nothing else reads them. */
+/* Whether x may be joined with the other operands: all are results of one loop, of one type, or of one attention_grad,
+ * tokens by heads, and nothing else reads them. */
 static bool is_joinable(const Op *join, const Value *x)
 {
 	const Value *first = op_in(join, 0);
-	return x->op->kind == OP_FUSED && x->op == first->op && x->n_uses == 1 && type_equal(&x->type, &first->type)
-		&& attr_get_int(join->attrs, "axis", 0) == x->type.rank - 1;
+	int64_t axis = attr_get_int(join->attrs, "axis", 0);
+	if (x->op != first->op || x->n_uses != 1)
+		return false;
+	if (x->op->kind == OP_ATTENTION_GRAD)
+		return axis == 2 && attr_get_int(x->op->attrs, "layout", 0);
+	return x->op->kind == OP_FUSED && axis == x->type.rank - 1 && type_equal(&x->type, &first->type);
 }
 
-/* Checks that only loops read columns of a value, and write them, and that rows are of a gradient. */
+/* Checks that only loops and, by heads, attention read columns of a value, and write them, and that rows are of a
+ * gradient. */
 static void check_parts(Verify *v, const Op *op)
 {
 	bool loop = op->kind == OP_FUSED || op_info[op->kind].flags & EW;
+	if (op->kind == OP_ROPE && attr_find(op->attrs, "heads") && v->m->level < LEVEL_SHARD)
+		verify_fail(v, op, "rope of columns is legal from level SHARD on");
 	for (int i = 0; i < op->n_in; i++) {
 		const Value *x = op_in(op, i);
-		if (x && x->op->kind == OP_COLUMNS && !loop)
+		bool heads = x && x->op->kind == OP_COLUMNS && attr_find(x->op->attrs, "heads");
+		if (x && x->op->kind == OP_COLUMNS && !heads && !loop)
 			verify_fail(v, op, "%%%s is columns of a wider value, which loops alone can read", x->name);
+		if (heads && !op_reads_heads(op, i))
+			verify_fail(v, op, "%%%s is heads in columns of a wider value, which attention alone can read, as q, k or "
+				"v of layout 1", x->name);
 		if (x && x->op->kind == OP_ROWS && op->kind != OP_COLLECT && op->kind != OP_COPY)
 			verify_fail(v, op, "%%%s is rows of a gradient, which collect and copy alone can read", x->name);
 		if (op->kind == OP_JOIN && !is_joinable(op, x))
-			verify_fail(v, op, "%%%s is not a result of the loop that makes all operands, for the join's last axis "
-				"alone", x->name);
+			verify_fail(v, op, "%%%s is not a result of the loop or attention_grad that makes all operands, for the "
+				"join's columns alone", x->name);
 	}
 }
 

@@ -1,13 +1,14 @@
-/* passes/merge.c: makes one product of those that read one tensor and weights that lie together (gate and up).
+/* passes/merge.c: makes one product of those that read one tensor and weights that lie together (gate and up; q, k, v).
  *
  * Requires SHARD, behind shard: it is known then which parameters follow each other in a flat.  Ensures that products
  * y_i = x w_i^T whose weights [N_i,K] are one matrix [sum of N_i, K] in one gathered flat are one product, if loops
- * alone read the y_i, as columns of it; and so are
+ * alone read the y_i, as columns of it, or attention reads them as heads, turned there by rope; and so are
  *   the products that sum up to the gradient of x (pass sums), one over all columns, dx = (dy_0 dy_1 ..) w, rounded
  *   once,
  *   the products dw_i = dy_i^T x, one that writes (or adds to) the gradients of all w_i where they lie in their flat,
- * if one loop makes the dy_i, which then writes them as columns.  Forward's are merged only with backward's, where it
- * reads the y_i: else a loop would find no place for its results.  Says why products that could be one stay apart. */
+ * if one loop or one attention_grad makes the dy_i, which then writes them as columns.  Forward's are merged only with
+ * backward's, where a loop of backward reads the y_i: else it would find no place for its results.  Says why products
+ * that could be one stay apart. */
 #include "passes/passes.h"
 
 #include <stdlib.h>
@@ -24,6 +25,7 @@ typedef struct Merge {
 	PtrMap *forward;  /* symbol of the first weight -> a run that forward may merge */
 	PtrMap *backward; /* the same of those that backward has merged */
 	int n;
+	bool says;        /* why products stay apart */
 } Merge;
 
 /* ---- what lies together ---- */
@@ -34,10 +36,15 @@ static Op *weight_of(const Op *product)
 	return view->kind == OP_VIEW_OP && op_n_params(view) == 1 && view->out[0]->type.rank == 2 ? view : NULL;
 }
 
+static bool is_of_weight(const Op *op, int tb)
+{
+	return op->kind == OP_MATMUL && !attr_get_int(op->attrs, "ta", 0) && attr_get_int(op->attrs, "tb", 0) == tb
+		&& weight_of(op);
+}
+
 static bool is_product(const Op *op, int tb)
 {
-	return op->kind == OP_MATMUL && !op_in(op, 2) && !attr_get_int(op->attrs, "ta", 0)
-		&& attr_get_int(op->attrs, "tb", 0) == tb && weight_of(op);
+	return is_of_weight(op, tb) && !op_in(op, 2);
 }
 
 static int compare_weights(const void *a, const void *b)
@@ -47,12 +54,21 @@ static int compare_weights(const void *a, const void *b)
 	return by_unit ? by_unit : by_flat ? by_flat : (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-static bool together(const Op *p, const Op *next)
+/* Why p's weight and that of the next product are not one matrix; NULL: they are. */
+static const char *apart(const Op *p, const Op *next)
 {
 	const Op *v = weight_of(p), *w = weight_of(next);
 	Type type;
-	return op_in(v, 0) == op_in(w, 0) && w->sym->member == v->sym->member + 1 && params_type(v->sym, 2, &type)
-		&& p->out[0]->type.dtype == next->out[0]->type.dtype;
+	if (op_in(v, 0) != op_in(w, 0) || v->sym->flat != w->sym->flat)
+		return "lie in different units or flats";
+	if (w->sym->member != v->sym->member + 1 || !params_type(v->sym, 2, &type))
+		return "do not follow each other in their unit";
+	return p->out[0]->type.dtype == next->out[0]->type.dtype ? NULL : "give different types";
+}
+
+static bool together(const Op *p, const Op *next)
+{
+	return !apart(p, next);
 }
 
 /* The weights of a run as one. */
@@ -80,35 +96,46 @@ static const Symbol *first_weight(const Run *run)
 
 /* ---- forward ---- */
 
-static const Op *reader_but_loops(const Value *v)
+/* The results, or the first operands, of the products of a run, in arena memory. */
+static Value **parts_of(Merge *c, const Run *run, bool results)
 {
-	for (const Use *u = v->uses; u; u = u->next)
-		if (u->op->kind != OP_FUSED && !(op_info[u->op->kind].flags & EW))
-			return u->op;
-	return NULL;
+	Value **part = NEW_N(c->a, Value *, run->n);
+	for (int i = 0; i < run->n; i++)
+		part[i] = results ? run->product[i]->out[0] : op_in(run->product[i], 0);
+	return part;
 }
 
-static bool loops_read(Merge *c, const Run *run)
+static bool can_read(Merge *c, const Run *run)
 {
-	for (int i = 0; i < run->n; i++) {
-		const Value *y = run->product[i]->out[0];
-		const Op *reader = reader_but_loops(y);
-		if (!reader)
-			continue;
+	const char *why = parts_unreadable(c->m, parts_of(c, run, true), run->n);
+	if (why && c->says)
 		diag_info(c->d, loc_where(c->m, run->product[0]->loc), "merge: the product stays apart from the %d whose "
-			"weights follow: %%%s is read by %s, which is no loop", run->n - 1, y->name, op_info[reader->kind].text);
-		return false;
-	}
-	return true;
+			"weights follow: %s", run->n - 1, why);
+	return !why;
+}
+
+static void say_apart(Merge *c, const Op *p, const Op *next, const char *why)
+{
+	if (why && c->says)
+		diag_info(c->d, loc_where(c->m, p->loc), "merge: the product stays apart from that of \"%s\": their weights %s",
+			weight_of(next)->sym->name, why);
 }
 
 /* Calls `found` for the runs of products that read x. */
 static void runs_of(Merge *c, const Value *x, void (*found)(Merge *c, const Run *run))
 {
 	VEC(Op *) products = {0};
-	for (const Use *u = x->uses; u; u = u->next)
-		if (is_product(u->op, 1) && op_in(u->op, 0) == x && !op_sum(u->op))
+	const Op *biased = NULL;
+	for (const Use *u = x->uses; u; u = u->next) {
+		if (!is_of_weight(u->op, 1) || op_in(u->op, 0) != x || op_sum(u->op))
+			continue;
+		if (!op_in(u->op, 2)) {
 			vec_push(c->a, &products, u->op);
+			continue;
+		}
+		say_apart(c, u->op, biased, biased ? "have biases, which lie between" : NULL);
+		biased = u->op;
+	}
 	if (products.n > 1)
 		qsort(products.at, (size_t)products.n, sizeof(*products.at), compare_weights);
 	for (int i = 0; i < products.n;) {
@@ -116,6 +143,8 @@ static void runs_of(Merge *c, const Value *x, void (*found)(Merge *c, const Run 
 		do {
 			run.product[run.n++] = products.at[i++];
 		} while (i < products.n && run.n < MANY && together(products.at[i - 1], products.at[i]));
+		if (i < products.n)
+			say_apart(c, products.at[i - 1], products.at[i], apart(products.at[i - 1], products.at[i]));
 		if (run.n > 1)
 			found(c, &run);
 	}
@@ -123,7 +152,7 @@ static void runs_of(Merge *c, const Value *x, void (*found)(Merge *c, const Run 
 
 static void note_run(Merge *c, const Run *run)
 {
-	if (!loops_read(c, run))
+	if (!can_read(c, run))
 		return;
 	Run *kept = NEW(c->a, Run);
 	*kept = *run;
@@ -142,7 +171,7 @@ static bool backward_reads(const Run *run)
 static void merge_forward(Merge *c, const Run *run)
 {
 	Op *first = run->product[0];
-	if (!ptrmap_get(c->forward, first_weight(run)) || !loops_read(c, run)
+	if (!ptrmap_get(c->forward, first_weight(run)) || !can_read(c, run)
 		|| (backward_reads(run) && !ptrmap_get(c->backward, first_weight(run))))
 		return;
 	for (int i = 1; i < run->n; i++)
@@ -151,18 +180,7 @@ static void merge_forward(Merge *c, const Run *run)
 	Value *in[] = {op_in(first, 0), wide_weight(c, run, first)};
 	Value *wide = ir_emit(&b, OP_MATMUL, 2, in, first->attrs);
 	wide->op->order = first->order;
-	int64_t start = 0;
-	for (int i = 0; i < run->n; i++) {
-		Value *y = run->product[i]->out[0];
-		int64_t size = y->type.dim[y->type.rank - 1];
-		b.loc = run->product[i]->loc;
-		Attr *attrs = attr_int(c->m, attr_int(c->m, NULL, "start", start), "size", size);
-		Value *part = ir_emit(&b, OP_COLUMNS, 1, &wide, attrs);
-		part->op->order = first->order;
-		ir_replace_uses(y, part);
-		part->name = y->name;
-		start += size;
-	}
+	parts_show(c->m, wide, parts_of(c, run, true), run->n, first);
 	for (int i = 0; i < run->n; i++)
 		drop(c, run->product[i]);
 	c->n++;
@@ -220,17 +238,6 @@ static bool weights_agree(const Weight *w, int n)
 	return true;
 }
 
-static bool one_loop_makes(const Run *run)
-{
-	const Value *first = op_in(run->product[0], 0);
-	for (int i = 0; i < run->n; i++) {
-		const Value *dy = op_in(run->product[i], 0);
-		if (dy->op->kind != OP_FUSED || dy->op != first->op || !type_equal(&dy->type, &first->type))
-			return false;
-	}
-	return true;
-}
-
 /* The run of the products that add to each other up to `last`; n = 0: they do not lie together. */
 static Run chain_of(Op *last)
 {
@@ -245,17 +252,6 @@ static Run chain_of(Op *last)
 		if (!together(run.product[i - 1], run.product[i]))
 			return (Run){.n = 0};
 	return run;
-}
-
-static Value *joined(Merge *c, const Run *run)
-{
-	Value *dy[MANY];
-	for (int i = 0; i < run->n; i++)
-		dy[i] = op_in(run->product[i], 0);
-	Op *loop = dy[0]->op;
-	Builder b = {.m = c->m, .section = loop->section, .before = loop->next, .loc = loop->loc};
-	Attr *axis = attr_int(c->m, NULL, "axis", dy[0]->type.rank - 1);
-	return ir_emit_op(&b, OP_JOIN, run->n, dy, axis, NULL)->out[0];
 }
 
 /* One product for the gradient of x.  Where it is rounded at once, it gives 16 bits. */
@@ -319,19 +315,22 @@ static bool merge_backward(Merge *c, Op *last)
 	Weight w[MANY];
 	if (!forward || forward->n != run.n)
 		return false;
-	bool may = one_loop_makes(&run);
+	Value **part = parts_of(c, &run, false);
+	bool may = parts_maker(part, run.n) != PARTS_APART;
 	for (int i = 0; i < run.n && may; i++)
-		may = find_weight(op_in(run.product[i], 0), run.product[i], &w[i]);
+		may = find_weight(part[i], run.product[i], &w[i]);
 	if (!may || !weights_agree(w, run.n)) {
 		diag_info(c->d, loc_where(c->m, last->loc), "merge: the products stay apart: what they read is not made by one "
-			"loop for them and the gradients of their weights");
+			"loop or attention_grad for them and the gradients of their weights");
 		return false;
 	}
 	ptrmap_put(c->backward, first_weight(&run), (void *)forward);
-	Value *dy = joined(c, &run);
+	Value *dy = parts_join(c->m, part, run.n);
 	if (w[0].product)
 		merge_dw(c, w, run.n, dy);
 	merge_dx(c, &run, last, dy);
+	for (int i = 0; i < run.n; i++)
+		parts_drop(c->m, part[i]);
 	return true;
 }
 
@@ -354,13 +353,14 @@ static void each_run(Merge *c, void (*found)(Merge *c, const Run *run))
 
 bool pass_merge(Module *m, const Options *o, Diag *d)
 {
-	Merge c = {.m = m, .d = d, .a = arena_new()};
+	Merge c = {.m = m, .d = d, .a = arena_new(), .says = true};
 	int n = 0;
 	(void)o;
 	c.forward = ptrmap_new(c.a);
 	c.backward = ptrmap_new(c.a);
 	ir_number(m);
 	each_run(&c, note_run);
+	c.says = false;
 	VEC(Op *) sums = {0};
 	IR_FOR_OPS(m, SEC_BACKWARD, op)
 		if (op->kind == OP_MATMUL && op_sum(op) && !adds_further(op))
