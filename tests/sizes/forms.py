@@ -57,10 +57,8 @@ def activations(form, remat):
 
 # ---- transformers: d width, f hidden width, t tokens of a micro-batch, 2 bytes each; statistics are f32 ----
 
-def moves(again=0, **counts):
-    """again: splits, which are made once more where a block is recomputed."""
-    split = {"split": again} if again else {}
-    return {"none": counts | split, "block": counts | {k: 2 * n for k, n in split.items()}}
+def moves(**counts):
+    return {"none": counts, "block": counts}
 
 
 MIB, ROWS = 2 ** 20, 1024  # rows of a block of logits where they are wide
@@ -96,9 +94,9 @@ def llama(model, bias=False):
                 {"norm.weight": (d,), "lm_head.weight": (vocab, d)},
                 2 * t * d // heads, 2 * t * (3 * d + (0 if chunked(t, vocab) else vocab)), 8 * t,
                 workspace(t, d, vocab),
-                # to f32: gradients of two norms and of biases; to 16 bits: the sum of q's, k's and v's products (gate
-                # and up are one product, which rounds its result itself)
-                moves(cast=2 + 3 * bias + 1))
+                # to f32: gradients of two norms and of biases; to 16 bits: the sum of q's, k's and v's products where
+                # biases lie between their weights (else they are one, as gate and up are, which rounds its result itself)
+                moves(cast=2 + 3 * bias + bias))
 
 
 def qwen(model):
@@ -120,8 +118,7 @@ def gpt2(model):
     return Form([gelu_block(t, d, f, heads, shapes)] * layers, {"lm_head.weight": (vocab, d), "wpe.weight": (t, d)},
                 {"ln_f.weight": (d,), "ln_f.bias": (d,)}, 0,
                 2 * t * (3 * d + (0 if chunked(t, vocab) else vocab)), 8 * t, workspace(t, d, vocab),
-                # to f32: gradients of norms and biases; q, k and v are one product: attention reads each by itself
-                moves(cast=8, again=1, concat=1))
+                moves(cast=8))  # to f32: gradients of norms and biases
 
 
 def vit(model):
