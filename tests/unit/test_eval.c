@@ -23,7 +23,7 @@ static Module *module_of(const char *symbols, const char *ops)
 {
 	Diag d = {.out = stderr};
 	Buf text = {0};
-	buf_printf(&text, "module \"t\" level=TRAIN {\n%s\nforward {\n%s\n}\n}\n", symbols, ops);
+	buf_printf(&text, "module \"t\" level=SHARD {\n%s\nforward {\n%s\n}\n}\n", symbols, ops);
 	Module *m = ir_parse("case", text.at, &d);
 	buf_free(&text);
 	if (m && !ir_verify(m, NULL, &d)) {
