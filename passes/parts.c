@@ -86,12 +86,13 @@ static const Op *reader_of_copies(const Value *part, Heads *out)
 static void note_first(const Value *v, Op **first)
 {
 	for (const Use *u = v->uses; u; u = u->next)
-		if (u->op->kind == OP_RESHAPE)
+		if (u->op->kind == OP_RESHAPE || turns_heads(u->op))
 			note_first(u->op->out[0], first);
 		else if (!*first || is_before(u->op, *first))
 			*first = u->op;
 }
 
+/* The first op that reads parts, or heads of them once these are turned: all ropes may stand in front of it. */
 static Op *first_reader(Value *const *part, int n)
 {
 	Op *first = NULL;
@@ -201,8 +202,6 @@ static void show(Builder *b, Value *rows, int64_t start, Value *part)
 		Value *of_tokens = by_rows_of(b, rows, heads.v, 2);
 		b->loc = heads.v->op->loc;
 		show_as(heads.v, columns_of(b, of_tokens, start, part, heads.v->type.dim[2]));
-		if (b->before == heads.rope)
-			b->before = heads.rope->next;
 		if (heads.rope)
 			ir_remove(b->m, heads.rope);
 		ir_remove(b->m, heads.reshape);
@@ -265,7 +264,7 @@ static bool one_attention_makes(Value *const *part, int n)
 	for (int i = 0; i < n; i++) {
 		Heads heads = made_by_attention(part[i]);
 		if (!heads.v || heads.v->op != first.v->op || !same_tokens(heads.v, first.v)
-			|| part[i]->type.rank != part[0]->type.rank || (heads.rope && !tables_precede(heads.rope, heads.v->op)))
+			|| part[i]->type.rank != part[0]->type.rank)
 			return false;
 	}
 	return true;
@@ -285,10 +284,14 @@ Value *parts_join(Module *m, Value *const *part, int n)
 		heads[i] = loop ? (Heads){0} : made_by_attention(part[i]);
 		made[i] = loop ? part[i] : heads[i].v;
 	}
-	Op *maker = made[0]->op;
+	Op *maker = made[0]->op, *last = NULL;
 	Builder b = {.m = m, .section = maker->section, .before = maker->next, .loc = maker->loc};
 	Attr *axis = attr_int(m, NULL, "axis", loop ? part[0]->type.rank - 1 : 2);
 	Value *wide = ir_emit_op(&b, OP_JOIN, n, made, axis, NULL)->out[0];
+	for (int i = 0; i < n; i++)
+		last = heads[i].rope && (!last || is_before(last, heads[i].rope)) ? heads[i].rope : last;
+	if (last)
+		b.before = last; /* the tables are there, and all that reads parts is behind */
 	return by_rows_of(&b, turned(&b, wide, heads, part, n), part[0], part[0]->type.rank - 1);
 }
 

@@ -158,8 +158,8 @@ void parts_show(Module *m, Value *wide, Value *const *part, int n, Op *near);
 /* Which one op makes these parts so that it may write them into wide rows. */
 typedef enum PartsMaker { PARTS_APART, PARTS_OF_LOOP, PARTS_OF_ATTENTION } PartsMaker;
 PartsMaker parts_maker(Value *const *part, int n);
-/* The wide tensor into which their maker writes parts, which are not PARTS_APART.  The caller gives their readers that
- * tensor, and drops each part then. */
+/* The wide tensor into which their maker writes parts, which are not PARTS_APART, made in front of the last rope that
+ * they pass through.  The caller gives their readers that tensor, and drops each part then. */
 Value *parts_join(Module *m, Value *const *part, int n);
 void parts_drop(Module *m, Value *part);
 
