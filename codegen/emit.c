@@ -266,8 +266,8 @@ static void kernel_call(Emit *e, const Op *op, DType t, const char *tensors, con
 	}
 	const char *args = emit_tensors(e, op, tensors);
 	bool bytes = types == TYPES_BYTES;
-	emit_line(e, "k_%s%s%s(%s%s%s);", text, bytes ? "" : "_", bytes ? "" : emit_suffix(t), args,
-		*args && *more ? ", " : "", more);
+	emit_line(e, "k_%s%s%s%s(%s%s%s);", text, bytes ? "" : "_", bytes ? "" : emit_suffix(t),
+		attr_find(op->attrs, "to") ? "_f32" : "", args, *args && *more ? ", " : "", more);
 }
 
 void emit_kernel(Emit *e, const Op *op, const char *tensors, const char *rest, ...)

@@ -395,5 +395,5 @@ RULE(reduce)
 			drop_axis(out, i, keep);
 	if (order && type_numel(x) == 0 && type_numel(out) > 0)
 		return shape_wrong(err, "%s of %s, which is empty", op_info[op->kind].text, type_str(m->arena, x));
-	return true;
+	return shape_to(err, op, out);
 }

@@ -356,8 +356,11 @@ static bool norm_grad(Module *m, const Op *op, int n_stats, Type *out, Buf *err)
 	if (!shape_want(m, err, op, 3 + n_stats, x))
 		return false;
 	out[0] = *x;
-	for (int i = 1; i < op->n_out; i++)
+	for (int i = 1; i < op->n_out; i++) {
 		out[i] = shape_tail(x, axis, w ? w->dtype : x->dtype);
+		if (!shape_to(err, op, &out[i]))
+			return false;
+	}
 	return true;
 }
 

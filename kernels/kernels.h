@@ -176,6 +176,14 @@ K_REALS(K_DECL)
 		int64_t rows, int64_t cols, void *work);
 K_REALS(K_DECL)
 #undef K_DECL
+/* The same gradients with dw and db in f32, which are never rounded to 16 bits. */
+#define K_DECL(T, W, t) \
+	void k_layer_norm_grad_##t##_f32(T *dx, W *dw, W *db, const T *dy, const T *x, const T *w, const W *mean, \
+		const W *rstd, const T *ds, int64_t rows, int64_t cols, void *work); \
+	void k_rms_norm_grad_##t##_f32(T *dx, W *dw, const T *dy, const T *x, const T *w, const W *rstd, const T *ds, \
+		int64_t rows, int64_t cols, void *work);
+K_HALVES(K_DECL)
+#undef K_DECL
 
 /* ---- attention ---- */
 
@@ -362,6 +370,10 @@ K_DECL(uint16_t, f16)
 #define K_CALL_ALL(...) K_CALL_HALVES(__VA_ARGS__) K_CALL_INTS(__VA_ARGS__)
 #define CALL(op, types, work, cuda, ...) K_CALL_##types(op, __VA_ARGS__)
 #include "kernels/kernels.def"
+/* Sums of 16-bit elements that stay f32. */
+#define K_DECL(T, W, t) void k_reduce_sum_##t##_f32(W *y, const T *x, SHAPE, AXES, WORK);
+K_HALVES(K_DECL)
+#undef K_DECL
 #undef Y_X
 #undef IDX_X
 #undef Y_IDX_X

@@ -2,11 +2,11 @@
  *
  * Requires TRAIN.  Ensures that an op with 16-bit operands is elementwise, is a view, or has a kernel for them
  * (column `types` of kernels/kernels.def); any other op computes in f32 between casts.  Casts that the compiler
- * inserted and that undo each other are removed.  A cast of a product to f32 is replaced by an f32 result of the
- * product itself (attribute `to`), so that weight gradients are rounded once, to the dtype of their flat; a cast of a
- * sum of products, and of rows that are added up (gather_grad), by a sum in f32.  Casts of
- * parameters are moved in front of all their readers, where `shard` turns them into the dtype of a view.  Refuses
- * nothing: f32 has a kernel for every op. */
+ * inserted and that undo each other are removed.  A cast to f32 of a product, of a sum or of what a norm's gradient
+ * sums over rows is replaced by an f32 result of that op itself (attribute `to`), so that gradients of parameters are
+ * rounded once, to the dtype of their flat; a cast of a sum of products, and of rows that are added up (gather_grad),
+ * by a sum in f32.  Casts of parameters are moved in front of all their readers, where `shard` turns them into the dtype
+ * of a view.  Refuses nothing: f32 has a kernel for every op. */
 #include "passes/passes.h"
 
 #include <string.h>
@@ -114,12 +114,17 @@ static bool is_ours(const Op *cast)
 	return *cast->loc->role && strcmp(cast->loc->role, "eval");
 }
 
-/* The op whose result v shows, through views that nobody else reads; NULL: somebody else reads it. */
-static Op *made_by(Value *v)
+/* The value that v shows, through views that nobody else reads. */
+static Value *shown(Value *v)
 {
 	while (op_info[v->op->kind].flags & VIEW && v->op->n_in == 1 && v->n_uses == 1)
 		v = op_in(v->op, 0);
-	return v->op;
+	return v;
+}
+
+static Op *made_by(Value *v)
+{
+	return shown(v)->op;
 }
 
 static void retype_views(Value *v, const Op *root, DType to)
@@ -136,41 +141,75 @@ static bool all_uses_cast_to(const Value *v, DType to)
 	return true;
 }
 
-/* Whether op, which makes a 16-bit value, can make it in f32: a product, rows that are added up, or a sum of it. */
-static bool can_widen(Op *op)
+static bool is_norm_grad(const Op *op)
 {
-	Value *x = op_in(op, 0);
-	if (op->kind == OP_REDUCE_SUM)
-		return x->n_uses == 1 && made_by(x)->out[0]->n_uses == 1 && can_widen(made_by(x));
-	return op->kind == OP_MATMUL || op->kind == OP_CONV_GRAD_W || op->kind == OP_GATHER_GRAD;
+	return op->kind == OP_LAYER_NORM_GRAD || op->kind == OP_RMS_NORM_GRAD;
 }
 
-static void widen(Module *m, Op *op)
+/* Whether op sums up products or rows, which are then summed in f32 and not rounded between. */
+static bool is_sum_of_products(Op *op)
 {
 	Value *x = op_in(op, 0);
-	if (op->kind == OP_REDUCE_SUM) {
+	Op *of = made_by(x);
+	return op->kind == OP_REDUCE_SUM && x->n_uses == 1 && of->out[0]->n_uses == 1 && (of->kind == OP_MATMUL
+		|| of->kind == OP_CONV_GRAD_W || of->kind == OP_GATHER_GRAD || is_sum_of_products(of));
+}
+
+/* Whether the op that makes the 16-bit value y can make it in f32: a product, a sum, rows that are added up, and what a
+ * norm's gradient sums over rows. */
+static bool can_widen(const Value *y)
+{
+	OpKind kind = y->op->kind;
+	return kind == OP_MATMUL || kind == OP_CONV_GRAD_W || kind == OP_GATHER_GRAD || kind == OP_REDUCE_SUM
+		|| (is_norm_grad(y->op) && y->index > 0);
+}
+
+/* Sums over rows in f32.  What is not wanted in f32 is rounded behind the op. */
+static void widen_norm_grad(Module *m, Op *op, const Value *wanted)
+{
+	DType was = wanted->type.dtype;
+	op->attrs = attr_dtype(m, op->attrs, "to", DT_F32);
+	for (int i = 1; i < op->n_out; i++) {
+		Value *v = op->out[i];
+		v->type.dtype = DT_F32;
+		if (v == wanted || all_uses_cast_to(v, DT_F32))
+			continue;
+		Value *back = cast_of(m, op, op->next, v, was);
+		ir_replace_uses(v, back);
+		ir_set_in(back->op, 0, v);
+	}
+}
+
+static void widen(Module *m, Value *y)
+{
+	Op *op = y->op;
+	Value *x = op_in(op, 0);
+	if (is_norm_grad(op)) {
+		widen_norm_grad(m, op, y);
+	} else if (is_sum_of_products(op)) {
 		Op *of = made_by(x);
-		widen(m, of);
+		widen(m, of->out[0]);
 		retype_views(x, of, DT_F32);
 	} else if (op->kind == OP_GATHER_GRAD) { /* the rows are few, compared with the result */
 		ir_set_in(op, 0, cast_of(m, op, op, x, DT_F32));
 	} else {
 		op->attrs = attr_dtype(m, op->attrs, "to", DT_F32);
 	}
-	op->out[0]->type.dtype = DT_F32;
+	y->type.dtype = DT_F32;
 }
 
-/* cast of a 16-bit product to f32 -> the product, in f32 */
+/* cast of a 16-bit product to f32 -> the product, in f32.  Where 16 bits are all that is wanted in the end, the op
+ * rounds its f32 sum to them itself. */
 static bool widen_product(Module *m, Op *cast)
 {
-	Value *x = op_in(cast, 0);
-	Op *root = made_by(x);
-	Value *y = root->out[0];
+	Value *x = op_in(cast, 0), *y = shown(x);
 	bool alone = x == y ? all_uses_cast_to(y, DT_F32) : x->n_uses == 1 && y->n_uses == 1;
-	if (!alone || !is_half(y) || cast->out[0]->type.dtype != DT_F32 || !can_widen(root))
+	if (!alone || !is_half(y) || cast->out[0]->type.dtype != DT_F32 || !can_widen(y))
 		return false;
-	widen(m, root);
-	retype_views(x, root, DT_F32);
+	if (all_uses_cast_to(cast->out[0], y->type.dtype) && !is_sum_of_products(y->op))
+		return false;
+	widen(m, y);
+	retype_views(x, y->op, DT_F32);
 	return true; /* the cast now converts f32 to f32 */
 }
 

@@ -104,8 +104,16 @@ static void CONCAT(grad_row, SUFFIX)(T *dx, WIDE *restrict dw, WIDE *restrict db
 		dx[i] = STORE(rs * (LOAD(dy[i]) * (w ? LOAD(w[i]) : 1) - a - (LOAD(x[i]) - m) * rs * c));
 }
 
-/* Adds the chunks' sums, in order. */
-static void CONCAT(join_chunks, SUFFIX)(T *dw, T *db, const WIDE *work, int64_t chunks, int64_t cols)
+static void CONCAT(put_sum, SUFFIX)(void *to, bool wide, int64_t i, WIDE sum)
+{
+	if (wide)
+		((WIDE *)to)[i] = sum;
+	else
+		((T *)to)[i] = STORE(sum);
+}
+
+/* Adds the chunks' sums, in order.  dw and db have the type of sums if wide, else T. */
+static void CONCAT(join_chunks, SUFFIX)(void *dw, void *db, bool wide, const WIDE *work, int64_t chunks, int64_t cols)
 {
 	#pragma omp parallel for schedule(static) if (chunks * cols > PARALLEL_MIN)
 	for (int64_t i = 0; i < cols; i++) {
@@ -115,14 +123,14 @@ static void CONCAT(join_chunks, SUFFIX)(T *dw, T *db, const WIDE *work, int64_t 
 			sb += db ? work[(2 * c + 1) * cols + i] : 0;
 		}
 		if (dw)
-			dw[i] = STORE((WIDE)sw);
+			CONCAT(put_sum, SUFFIX)(dw, wide, i, (WIDE)sw);
 		if (db)
-			db[i] = STORE((WIDE)sb);
+			CONCAT(put_sum, SUFFIX)(db, wide, i, (WIDE)sb);
 	}
 }
 
 /* work is [chunk][dw, db][cols]. */
-static void CONCAT(norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
+static void CONCAT(norm_grad, SUFFIX)(T *dx, void *dw, void *db, bool wide, const T *dy, const T *x, const T *w,
 	const WIDE *mean, const WIDE *rstd, const T *ds, int64_t rows, int64_t cols, WIDE *work)
 {
 	int64_t chunks = kwork_norm_chunks(rows);
@@ -140,19 +148,7 @@ static void CONCAT(norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T 
 				CONCAT(add_row, SUFFIX)(dx + r * cols, dx + r * cols, ds + r * cols, cols);
 		}
 	}
-	CONCAT(join_chunks, SUFFIX)(dw, db, work, chunks, cols);
-}
-
-LINKAGE void CONCAT(NAME(layer_norm_grad), SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
-	const WIDE *mean, const WIDE *rstd, const T *ds, int64_t rows, int64_t cols, void *work)
-{
-	CONCAT(norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, ds, rows, cols, work);
-}
-
-LINKAGE void CONCAT(NAME(rms_norm_grad), SUFFIX)(T *dx, T *dw, const T *dy, const T *x, const T *w, const WIDE *rstd,
-	const T *ds, int64_t rows, int64_t cols, void *work)
-{
-	CONCAT(norm_grad, SUFFIX)(dx, dw, NULL, dy, x, w, NULL, rstd, ds, rows, cols, work);
+	CONCAT(join_chunks, SUFFIX)(dw, db, wide, work, chunks, cols);
 }
 #undef T
 #undef SUFFIX

@@ -74,7 +74,7 @@ static void CONCAT(grad_chunk, SUFFIX)(T *dx, float *pw, float *pb, const T *dy,
 	}
 }
 
-static void CONCAT(short_norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
+static void CONCAT(short_norm_grad, SUFFIX)(T *dx, void *dw, void *db, bool wide, const T *dy, const T *x, const T *w,
 	const float *mean, const float *rstd, const T *ds, int64_t rows, int64_t cols, float *work)
 {
 	int64_t chunks = kwork_norm_chunks(rows);
@@ -91,25 +91,16 @@ static void CONCAT(short_norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, co
 		CONCAT(grad_chunk, SUFFIX)(dx ? dx + from * cols : NULL, pw, pb, dy + from * cols, x + from * cols,
 			w ? ww : NULL, mean ? mean + from : NULL, rstd + from, ds ? ds + from * cols : NULL, n, cols);
 	}
-	CONCAT(join_chunks, SUFFIX)(dw, db, work, chunks, cols);
+	CONCAT(join_chunks, SUFFIX)(dw, db, wide, work, chunks, cols);
 }
 
-void CONCAT(k_layer_norm_grad, SUFFIX)(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w,
-	const float *mean, const float *rstd, const T *ds, int64_t rows, int64_t cols, void *work)
+static void CONCAT(any_norm_grad, SUFFIX)(T *dx, void *dw, void *db, bool wide, const T *dy, const T *x, const T *w,
+	const float *mean, const float *rstd, const T *ds, int64_t rows, int64_t cols, float *work)
 {
 	if (cols > ROW)
-		CONCAT(long_layer_norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, ds, rows, cols, work);
+		CONCAT(norm_grad, SUFFIX)(dx, dw, db, wide, dy, x, w, mean, rstd, ds, rows, cols, work);
 	else
-		CONCAT(short_norm_grad, SUFFIX)(dx, dw, db, dy, x, w, mean, rstd, ds, rows, cols, work);
-}
-
-void CONCAT(k_rms_norm_grad, SUFFIX)(T *dx, T *dw, const T *dy, const T *x, const T *w, const float *rstd,
-	const T *ds, int64_t rows, int64_t cols, void *work)
-{
-	if (cols > ROW)
-		CONCAT(long_rms_norm_grad, SUFFIX)(dx, dw, dy, x, w, rstd, ds, rows, cols, work);
-	else
-		CONCAT(short_norm_grad, SUFFIX)(dx, dw, NULL, dy, x, w, NULL, rstd, ds, rows, cols, work);
+		CONCAT(short_norm_grad, SUFFIX)(dx, dw, db, wide, dy, x, w, mean, rstd, ds, rows, cols, work);
 }
 #undef WIDEN
 #undef NARROW

@@ -9,7 +9,7 @@
 #include "kernels/cpu/half.h"
 
 typedef struct ReduceOp {
-	int64_t bytes, acc_bytes; /* of an element, of an accumulator */
+	int64_t bytes, acc_bytes, to_bytes; /* of an element, of an accumulator, of a result */
 	void (*init)(void *acc, int64_t n);
 	void (*row)(void *acc, const void *x, int64_t n);   /* joins n elements to *acc */
 	void (*cols)(void *acc, const void *x, int64_t n);  /* joins x[i] to acc[i] */
@@ -95,7 +95,7 @@ static void reduce(const ReduceOp *op, void *y, const void *x, int rank, const i
 		reduce_part(op, &r, acc, from, c0, n, r.rows * chunk / r.chunks, r.rows * (chunk + 1) / r.chunks);
 		int64_t o = g / blocks * width + c0;
 		if (r.chunks == 1)
-			op->store((char *)y + o * op->bytes, acc, n, count);
+			op->store((char *)y + o * op->to_bytes, acc, n, count);
 		else
 			memcpy((char *)partial + (chunk * r.outputs + o) * op->acc_bytes, acc,
 				(size_t)(n * op->acc_bytes));
@@ -130,3 +130,22 @@ UNSIGNED_ACC(uint8_t, u8)
 #include "kernels/cpu/each_half.h"
 #define TEMPLATE "kernels/cpu/reduce.h"
 #include "kernels/cpu/each_number.h"
+
+static void put_f32(void *y, const void *acc, int64_t n, int64_t count)
+{
+	float *to = y;
+	const double *a = acc;
+	(void)count;
+	for (int64_t i = 0; i < n; i++)
+		to[i] = (float)a[i];
+}
+
+#define SUM_TO_F32(T, W, t) \
+void k_reduce_sum_##t##_f32(W *y, const T *x, int rank, const int64_t *dim, unsigned axes, void *work) \
+{ \
+	static const ReduceOp kernel = {sizeof(T), sizeof(double), sizeof(W), sum_init_##t, sum_row_##t, sum_cols_##t, \
+		sum_merge_##t, put_f32}; \
+	(void)work; \
+	reduce(&kernel, y, x, rank, dim, axes); \
+}
+K_HALVES(SUM_TO_F32)

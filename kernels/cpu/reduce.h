@@ -78,7 +78,7 @@ REDUCE_ROW_LANES(min)
 void CONCAT(k_reduce_##op, SUFFIX)(T *y, const T *x, int rank, const int64_t *dim, unsigned axes, \
 	void *work) \
 { \
-	static const ReduceOp kernel = {sizeof(T), sizeof(A), CONCAT(op##_init, SUFFIX), \
+	static const ReduceOp kernel = {sizeof(T), sizeof(A), sizeof(T), CONCAT(op##_init, SUFFIX), \
 		CONCAT(op##_row, SUFFIX), CONCAT(op##_cols, SUFFIX), CONCAT(op##_merge, SUFFIX), \
 		CONCAT(op##_store, SUFFIX)}; \
 	(void)work; \

@@ -260,14 +260,15 @@ template <class T> static __global__ void __launch_bounds__(LONG_BLOCK) norm_par
 	a.part[(2 * id + 1) * a.cols + c] = sb;
 }
 
-/* Joins the teams' sums.  Blocks have JOIN x JOIN threads: columns, by every JOIN-th team.  y of the grid: dw, db. */
-template <class T>
+/* Joins the teams' sums, of type W.  Blocks have JOIN x JOIN threads: columns, by every JOIN-th team.  y of the grid:
+ * dw, db. */
+template <class D, class W>
 static __global__ void __launch_bounds__(JOIN * JOIN)
-norm_join(T *dw, T *db, const Wide<T> *part, int64_t teams, int64_t cols)
+norm_join(D *dw, D *db, const W *part, int64_t teams, int64_t cols)
 {
 	__shared__ double sums[JOIN][JOIN + 1];
 	int64_t c = (int64_t)blockIdx.x * JOIN + threadIdx.x;
-	T *to = blockIdx.y ? db : dw;
+	D *to = blockIdx.y ? db : dw;
 	double s = 0;
 	for (int64_t k = threadIdx.y; c < cols && k < teams; k += JOIN)
 		s += (double)part[(2 * k + blockIdx.y) * cols + c];
@@ -278,7 +279,7 @@ norm_join(T *dw, T *db, const Wide<T> *part, int64_t teams, int64_t cols)
 			sums[threadIdx.y][threadIdx.x] += sums[threadIdx.y + d][threadIdx.x];
 	}
 	if (threadIdx.y == 0 && c < cols && to)
-		to[c] = narrow<T>((Wide<T>)sums[0][threadIdx.x]);
+		to[c] = narrow<D>((W)sums[0][threadIdx.x]);
 }
 
 template <class T, int V> static void norm_backward_by(const NormGrad<T> &a)
@@ -296,7 +297,8 @@ template <class T, int V> static void norm_backward_by(const NormGrad<T> &a)
 		LAUNCH(norm_grad_long<T>, (unsigned)a.rows, LONG_BLOCK, 0, k_stream, a);
 }
 
-template <class T> static void norm_backward(NormGrad<T> a, T *dw, T *db, void *work)
+/* D is T, or the type that T is computed in. */
+template <class T, class D> static void norm_backward(NormGrad<T> a, D *dw, D *db, void *work)
 {
 	constexpr int V = vec_of<T>;
 	bool wide = a.cols % V == 0 && aligned16(a.x) && aligned16(a.dy) && aligned16(a.dx) && aligned16(a.w)
@@ -310,8 +312,8 @@ template <class T> static void norm_backward(NormGrad<T> a, T *dw, T *db, void *
 	else if (a.rows > 0)
 		norm_backward_by<T, 1>(a);
 	if (a.part)
-		LAUNCH(norm_join<T>, dim3((unsigned)ceil_div(a.cols, JOIN), 2), dim3(JOIN, JOIN), 0, k_stream, dw, db, a.part,
-			a.rows > 0 ? a.teams : 0, a.cols);
+		LAUNCH((norm_join<D, Wide<T>>), dim3((unsigned)ceil_div(a.cols, JOIN), 2), dim3(JOIN, JOIN), 0, k_stream, dw, db,
+			a.part, a.rows > 0 ? a.teams : 0, a.cols);
 }
 
 /* D is the type of elements on the device; for 16-bit ones it differs from the raw type of the interface. */
@@ -327,20 +329,25 @@ void k_rms_norm_##t(T *y, W *rstd, T *s, const T *x, const T *w, const T *r, int
 	norm_forward(NormRows<D>{(D *)y, nullptr, rstd, (D *)s, (const D *)x, (const D *)w, nullptr, (const D *)r, rows, \
 		cols, eps, false}); \
 } \
-void k_layer_norm_grad_##t(T *dx, T *dw, T *db, const T *dy, const T *x, const T *w, const W *mean, const W *rstd, \
+NORM_GRAD(T, W, D, T, D, t)
+/* G, GD: the type of dw and db. */
+#define NORM_GRAD(T, W, D, G, GD, t) \
+void k_layer_norm_grad_##t(T *dx, G *dw, G *db, const T *dy, const T *x, const T *w, const W *mean, const W *rstd, \
 	const T *ds, int64_t rows, int64_t cols, void *work) \
 { \
 	norm_backward(NormGrad<D>{(D *)dx, nullptr, (const D *)dy, (const D *)x, (const D *)w, mean, rstd, (const D *)ds, \
-		rows, cols, 0}, (D *)dw, (D *)db, work); \
+		rows, cols, 0}, (GD *)dw, (GD *)db, work); \
 } \
-void k_rms_norm_grad_##t(T *dx, T *dw, const T *dy, const T *x, const T *w, const W *rstd, const T *ds, int64_t rows, \
+void k_rms_norm_grad_##t(T *dx, G *dw, const T *dy, const T *x, const T *w, const W *rstd, const T *ds, int64_t rows, \
 	int64_t cols, void *work) \
 { \
 	NormGrad<D> a = {(D *)dx, nullptr, (const D *)dy, (const D *)x, (const D *)w, nullptr, rstd, (const D *)ds, rows, \
 		cols, 0}; \
-	norm_backward(a, (D *)dw, (D *)nullptr, work); \
+	norm_backward(a, (GD *)dw, (GD *)nullptr, work); \
 }
 NORM(float, float, float, f32)
 NORM(double, double, double, f64)
 NORM(uint16_t, float, Bf16, bf16)
 NORM(uint16_t, float, F16, f16)
+NORM_GRAD(uint16_t, float, Bf16, float, float, bf16_f32)
+NORM_GRAD(uint16_t, float, F16, float, float, f16_f32)

@@ -122,11 +122,11 @@ __device__ static int64_t chunk_begin(const Reduction &r, int64_t c)
 	return r.count * c / r.chunks;
 }
 
-template <class T, class Op> __device__ __forceinline__ void put(T *y, typename Op::Acc *part, const Reduction &r,
+template <class Y, class Op> __device__ __forceinline__ void put(Y *y, typename Op::Acc *part, const Reduction &r,
 	Op op, int64_t chunk, int64_t output, typename Op::Acc acc)
 {
 	if (r.chunks == 1)
-		y[output] = narrow<T>(op.finish(acc, r.count));
+		y[output] = narrow<Y>(op.finish(acc, r.count));
 	else
 		part[chunk * r.outputs + output] = acc;
 }
@@ -134,9 +134,8 @@ template <class T, class Op> __device__ __forceinline__ void put(T *y, typename 
 /* ---- kernels ---- */
 
 /* Contiguous rows: `lanes` threads, 32 or the whole block, make one chunk of one result. */
-template <class T, class Op> static __global__ void __launch_bounds__(THREADS)
-rows(T *y, typename Op::Acc *part, const T *x,
-	Reduction r, Op op, int lanes)
+template <class Y, class T, class Op> static __global__ void __launch_bounds__(THREADS)
+rows(Y *y, typename Op::Acc *part, const T *x, Reduction r, Op op, int lanes)
 {
 	using Acc = typename Op::Acc;
 	__shared__ Acc scratch[33];
@@ -161,8 +160,8 @@ rows(T *y, typename Op::Acc *part, const T *x,
 }
 
 /* Kept columns: a block makes one chunk of COLS * V neighbouring results, a thread V of them. */
-template <class T, class Op, int V> static __global__ void __launch_bounds__(THREADS) cols(T *y, typename Op::Acc *part,
-	const T *x, Reduction r, Op op)
+template <class Y, class T, class Op, int V> static __global__ void __launch_bounds__(THREADS)
+cols(Y *y, typename Op::Acc *part, const T *x, Reduction r, Op op)
 {
 	using Acc = typename Op::Acc;
 	__shared__ Acc sums[ROWS][COLS * V];
@@ -195,13 +194,13 @@ template <class T, class Op, int V> static __global__ void __launch_bounds__(THR
 	}
 }
 
-template <class T, class Op> static __global__ void merged(T *y, const typename Op::Acc *part, Reduction r, Op op)
+template <class Y, class Op> static __global__ void merged(Y *y, const typename Op::Acc *part, Reduction r, Op op)
 {
 	GRID_STRIDE(o, r.outputs) {
 		typename Op::Acc acc = part[o];
 		for (int64_t c = 1; c < r.chunks; c++)
 			acc = op.step(acc, part[c * r.outputs + o]);
-		y[o] = narrow<T>(op.finish(acc, r.count));
+		y[o] = narrow<Y>(op.finish(acc, r.count));
 	}
 }
 
@@ -216,8 +215,9 @@ static bool wide_columns(const Reduction *r, const void *x, int v)
 	return common % v == 0;
 }
 
-template <class T, class Op> static void reduce(T *y, const T *x, int rank, const int64_t *dim, unsigned axes, Op op,
-	void *work)
+/* Y is T, or the type that T is computed in. */
+template <class Y, class T, class Op> static void reduce(Y *y, const T *x, int rank, const int64_t *dim, unsigned axes,
+	Op op, void *work)
 {
 	Reduction r = reduction_of(rank, dim, axes);
 	auto *part = (typename Op::Acc *)work;
@@ -225,19 +225,19 @@ template <class T, class Op> static void reduce(T *y, const T *x, int rank, cons
 		return;
 	if (!r.last_kept || r.count == 0) {
 		int lanes = r.count / r.chunks <= 1024 ? (int)WARP : (int)THREADS;
-		LAUNCH((rows<T, Op>), blocks_for(r.outputs * r.chunks, THREADS / lanes), THREADS, 0, k_stream, y, part, x, r,
+		LAUNCH((rows<Y, T, Op>), blocks_for(r.outputs * r.chunks, THREADS / lanes), THREADS, 0, k_stream, y, part, x, r,
 			op, lanes);
 	} else {
 		constexpr int V = std::is_integral<T>::value ? 1 : sizeof(T) == 2 ? 4 : sizeof(T) == 4 ? 2 : 1;
 		bool wide = V > 1 && r.n >= COLS * V && wide_columns(&r, x, V);
 		int64_t tasks = r.outputs / r.n * ceil_div(r.n, wide ? COLS * V : COLS) * r.chunks;
 		if (wide)
-			LAUNCH((cols<T, Op, V>), blocks_for(tasks, 1), dim3(COLS, ROWS), 0, k_stream, y, part, x, r, op);
+			LAUNCH((cols<Y, T, Op, V>), blocks_for(tasks, 1), dim3(COLS, ROWS), 0, k_stream, y, part, x, r, op);
 		else
-			LAUNCH((cols<T, Op, 1>), blocks_for(tasks, 1), dim3(COLS, ROWS), 0, k_stream, y, part, x, r, op);
+			LAUNCH((cols<Y, T, Op, 1>), blocks_for(tasks, 1), dim3(COLS, ROWS), 0, k_stream, y, part, x, r, op);
 	}
 	if (r.chunks > 1)
-		LAUNCH((merged<T, Op>), blocks_for(r.outputs, THREADS), THREADS, 0, k_stream, y, part, r, op);
+		LAUNCH((merged<Y, Op>), blocks_for(r.outputs, THREADS), THREADS, 0, k_stream, y, part, r, op);
 }
 
 template <class T> static void reduce_by(Rule rule, T *y, const T *x, int rank, const int64_t *dim, unsigned axes,
@@ -266,3 +266,11 @@ template <class T> static void reduce_by(Rule rule, T *y, const T *x, int rank, 
 K_NUMBERS(REDUCE_SAME)
 REDUCE(uint16_t, Bf16, bf16)
 REDUCE(uint16_t, F16, f16)
+
+#define SUM_TO_F32(C, T, t) \
+	void k_reduce_sum_##t##_f32(float *y, const C *x, int rank, const int64_t *dim, unsigned axes, void *work) \
+	{ \
+		reduce(y, (const T *)x, rank, dim, axes, Add<T>{false}, work); \
+	}
+SUM_TO_F32(uint16_t, Bf16, bf16)
+SUM_TO_F32(uint16_t, F16, f16)

@@ -94,9 +94,9 @@ def llama(model, bias=False):
                 {"norm.weight": (d,), "lm_head.weight": (vocab, d)},
                 2 * t * d // heads, 2 * t * (3 * d + (0 if chunked(t, vocab) else vocab)), 8 * t,
                 workspace(t, d, vocab),
-                # to f32: gradients of two norms and of biases; to 16 bits: the sum of q's, k's and v's products where
-                # biases lie between their weights (else they are one, as gate and up are, which rounds its result itself)
-                moves(cast=2 + 3 * bias + bias))
+                 # to 16 bits: the sum of q's, k's and v's products where biases lie between their weights (else they are
+                 # one, as gate and up are, which rounds its result itself)
+                 moves(cast=1 if bias else 0))
 
 
 def qwen(model):
@@ -118,7 +118,7 @@ def gpt2(model):
     return Form([gelu_block(t, d, f, heads, shapes)] * layers, {"lm_head.weight": (vocab, d), "wpe.weight": (t, d)},
                 {"ln_f.weight": (d,), "ln_f.bias": (d,)}, 0,
                 2 * t * (3 * d + (0 if chunked(t, vocab) else vocab)), 8 * t, workspace(t, d, vocab),
-                moves(cast=8))  # to f32: gradients of norms and biases
+                 moves())
 
 
 def vit(model):
@@ -132,7 +132,7 @@ def vit(model):
         "position_embeddings": (1, t // batch, d)}, {"layernorm.weight": (d,), "layernorm.bias": (d,),
         "classifier.weight": (1000, d), "classifier.bias": (1000,)}, 2 * pixels, 2 * t * 3 * d,
                 4 * pixels + 8 * batch, CAP,
-                moves(cast=4 + 6 + 1))  # to f32: gradients of norms and biases; to 16 bits: the sum of q's, k's and v's
+                moves(cast=1))  # to 16 bits: the sum of q's, k's and v's products
 
 
 # ---- ResNet: bottlenecks of three convolutions, channels-last; results and what relus give are 16-bit ----

@@ -69,6 +69,37 @@ static void check_residual(const Num *x, const Num *dy, const uint16_t *w, const
 	case_equal("16-bit rms_norm_grad: dx + ds", y, sum_of(dx, x->h, n), n * 2);
 }
 
+/* f32 sums are those of f64, to what f32 holds, and the 16-bit result is what they round to. */
+static void check_sums(const char *name, const float *sum, const double *want, const uint16_t *rounded, int64_t n)
+{
+	float *copy = case_alloc(n * 4);
+	case_close(name, sum, want, n, 1e-5);
+	memcpy(copy, sum, (size_t)n * 4);
+	case_equal(name, case_halves(copy, n, type), rounded, n * 2); /* which leaves in copy what halves hold */
+}
+
+/* The gradients with dw and db in f32. */
+static void check_f32_sums(const uint16_t *dy, const uint16_t *x, const uint16_t *w, const float *mean,
+	const float *rstd, int64_t rows, int64_t cols, const uint16_t *dw, const uint16_t *db, const double *wdw,
+	const double *wdb, void *work)
+{
+	int64_t n = rows * cols;
+	uint16_t *dx = case_alloc(n * 2), *same = case_alloc(n * 2);
+	float *sums = case_alloc(2 * cols * 4), *sw = sums, *sb = sums + cols;
+	if (db) {
+		SAME_BITS("layer_norm_grad to f32", sums, 2 * cols * 4, (type == K_BF16 ? k_layer_norm_grad_bf16_f32
+			: k_layer_norm_grad_f16_f32)(dx, sw, sb, dy, x, w, mean, rstd, NULL, rows, cols, work));
+		HALF(k_layer_norm_grad, same, NULL, NULL, dy, x, w, mean, rstd, NULL, rows, cols, work);
+		check_sums("16-bit layer_norm_grad to f32: db", sb, wdb, db, cols);
+	} else {
+		SAME_BITS("rms_norm_grad to f32", sums, cols * 4, (type == K_BF16 ? k_rms_norm_grad_bf16_f32
+			: k_rms_norm_grad_f16_f32)(dx, sw, dy, x, w, rstd, NULL, rows, cols, work));
+		HALF(k_rms_norm_grad, same, NULL, dy, x, w, rstd, NULL, rows, cols, work);
+	}
+	check_sums("16-bit norm_grad to f32: dw", sw, wdw, dw, cols);
+	case_equal("16-bit norm_grad to f32: dx", dx, same, n * 2);
+}
+
 static void check_norms(int64_t rows, int64_t cols, int flags)
 {
 	int64_t n = rows * cols, dim[2] = {rows, cols};
@@ -95,6 +126,7 @@ static void check_norms(int64_t rows, int64_t cols, int flags)
 		close_half("16-bit layer_norm_grad: dx", dx, wdx, n);
 	close_half("16-bit layer_norm_grad: dw", dw, wdw, cols);
 	close_half("16-bit layer_norm_grad: db", db, wdb, cols);
+	check_f32_sums(dy.h, x.h, hw, mean, rstd, rows, cols, dw, db, wdw, wdb, work);
 	HALF(k_rms_norm, y, rstd, NULL, x.h, hw, NULL, rows, cols, 1e-5);
 	k_rms_norm_f64(wy, wr, NULL, x.d, fw, NULL, rows, cols, 1e-5);
 	close_half("16-bit rms_norm", y, wy, n);
@@ -104,6 +136,7 @@ static void check_norms(int64_t rows, int64_t cols, int flags)
 	if (cols > 1)
 		close_half("16-bit rms_norm_grad: dx", dx, wdx, n);
 	close_half("16-bit rms_norm_grad: dw", dw, wdw, cols);
+	check_f32_sums(dy.h, x.h, hw, NULL, rstd, rows, cols, dw, NULL, wdw, NULL, work);
 	check_residual(&x, &dy, hw, rstd, dx, rows, cols, work);
 	HALF(k_rms_norm_grad, dy.h, NULL, dy.h, x.h, hw, rstd, NULL, rows, cols, work);
 	case_equal("16-bit rms_norm_grad: dx over dy", dy.h, dx, n * 2);
@@ -445,6 +478,12 @@ static void half_reduce(void)
 			kernels[k].f64(want, x.d, 3, shapes[s].dim, shapes[s].axes, work);
 			if (k < 4 || x.n / n < 2000) /* else products underflow */
 				close_half("16-bit reduction", y, want, n);
+			if (k > 0)
+				continue;
+			float *sum = case_alloc(n * 4);
+			SAME_BITS("reduce_sum to f32", sum, n * 4, (type == K_BF16 ? k_reduce_sum_bf16_f32
+				: k_reduce_sum_f16_f32)(sum, x.h, 3, shapes[s].dim, shapes[s].axes, work));
+			check_sums("16-bit reduce_sum to f32", sum, want, y, n);
 		}
 }
 
