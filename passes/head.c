@@ -274,16 +274,19 @@ static Attr *head_attrs(const Head *x, int64_t block)
 	return attr_float(m, attrs, "smoothing", attr_get_float(x->loss->attrs, "smoothing", 0));
 }
 
-/* What was the result of op is now v, in its shape and dtype. */
+/* What was the result of op is now v, in its shape and dtype.  A sum that is rounded behind the head has the name, too:
+ * it may be the largest value of a step. */
 static void put_for(Builder *b, const Op *op, Value *v)
 {
-	Value *was = op->out[0];
+	Value *was = op->out[0], *sum = v;
 	const char *name = was->name;
 	v = ir_cast(b, v, was->type.dtype);
 	v = ir_reshape(b, v, was->type.rank, was->type.dim);
 	ir_replace_uses(was, v);
 	was->name = v->name;
 	v->name = name;
+	if (sum->type.dtype != was->type.dtype)
+		ir_rename(b->m, sum, arena_printf(b->m->arena, "%s.%s", name, dtype_info[sum->type.dtype].text));
 }
 
 static void build_step(Head *x, int64_t block, Op *first)

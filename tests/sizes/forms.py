@@ -94,9 +94,9 @@ def llama(model, bias=False):
                 {"norm.weight": (d,), "lm_head.weight": (vocab, d)},
                 2 * t * d // heads, 2 * t * (3 * d + (0 if chunked(t, vocab) else vocab)), 8 * t,
                 workspace(t, d, vocab),
-                 # to 16 bits: the sum of q's, k's and v's products where biases lie between their weights (else they are
-                 # one, as gate and up are, which rounds its result itself)
-                 moves(cast=1 if bias else 0))
+                # to 16 bits: the sum of q's, k's and v's products where biases lie between their weights (else they are
+                # one, as gate and up are, which rounds its result itself)
+                moves(cast=1) if bias else moves())
 
 
 def qwen(model):
@@ -118,7 +118,7 @@ def gpt2(model):
     return Form([gelu_block(t, d, f, heads, shapes)] * layers, {"lm_head.weight": (vocab, d), "wpe.weight": (t, d)},
                 {"ln_f.weight": (d,), "ln_f.bias": (d,)}, 0,
                 2 * t * (3 * d + (0 if chunked(t, vocab) else vocab)), 8 * t, workspace(t, d, vocab),
-                 moves())
+                moves())
 
 
 def vit(model):
