@@ -1,7 +1,8 @@
 """Models of real sizes as ONNX, from their configurations: no weight exists, nothing of their size is allocated.
 
 PyTorch's exporter writes two layers of a model under fake tensors; further layers are copies of the second one, as the
-exporter would have written them.  `--check` compares three layers made this way with three that were exported.
+exporter would have written them.  `--check` compares three layers made this way with three that were exported, for the
+first model of each family.
 
 usage: models.py DIRECTORY [--models a,b] [--check]
 """
@@ -181,9 +182,9 @@ class Layer:
         return f"'{self.scope}.1." in line
 
 
-def made(model, layers):
-    """layers: scope of a stack -> number of its layers, two or more."""
-    program = exported(model, 2)
+def made(two, layers):
+    """two: what was exported with two layers; layers: scope of a stack -> number of its layers, two or more."""
+    program = two.clone()
     for scope, n in layers.items():
         Layer(program.graph, scope).repeat(n)
     return program
@@ -221,9 +222,9 @@ def described(program):
     return rows, weights, signature, [number[v] for v in graph.outputs]
 
 
-def differs(model):
+def differs(model, two):
     """Where three layers that were made differ from three that were exported; None: nowhere."""
-    ours, theirs = described(made(model, dict.fromkeys(model.layers, 3))), described(exported(model, 3))
+    ours, theirs = described(made(two, dict.fromkeys(model.layers, 3))), described(exported(model, 3))
     for what, a, b in zip(("nodes", "weights", "signature", "outputs"), ours, theirs):
         if a != b:
             i = next((i for i, pair in enumerate(zip(a, b)) if pair[0] != pair[1]), min(len(a), len(b)))
@@ -237,8 +238,9 @@ def write(job):
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     begin, model = time.time(), MODELS[name]
-    wrong = differs(model) if check else None
-    save(made(model, model.layers), directory / f"{name}.onnx")
+    two = exported(model, 2)
+    wrong = differs(model, two) if check else None
+    save(made(two, model.layers), directory / f"{name}.onnx")
     print(f"{name}: {time.time() - begin:.1f} s", flush=True)
     return f"{name}: {wrong}" if wrong else None
 
@@ -250,8 +252,11 @@ def main():
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     args.directory.mkdir(parents=True, exist_ok=True)
+    names = args.models.split(",")
+    families = [MODELS[name].family for name in names]
+    checks = [args.check and family not in families[:i] for i, family in enumerate(families)]
     with multiprocessing.Pool(2) as pool:
-        wrong = pool.map(write, [(args.directory, name, args.check) for name in args.models.split(",")], 1)
+        wrong = pool.map(write, zip([args.directory] * len(names), names, checks), 1)
     sys.exit("\n".join(filter(None, wrong)) or 0)
 
 
