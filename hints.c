@@ -3,7 +3,7 @@
  * A hint is a row: when it may help, what it changes, and what that means.  Its bytes are those of a plan that was made
  * with the option, so they are exact, for this option alone: hints do not add up.  What is planned again is the module
  * in front of pass precision, a small part of the work, and only rows are tried whose categories of memory are large
- * enough for a hint. */
+ * enough for a hint.  A plan that says the same of all but where optimizer states lie is not made again. */
 #include "hints.h"
 
 #include <stdlib.h>
@@ -188,6 +188,17 @@ static int64_t plan_with(const Row *r, const Restart *start, const Options *o, S
 	return total;
 }
 
+/* The bytes of this very plan with optimizer states elsewhere, which changes nothing else. */
+static int64_t plan_without_states(const Variants *plan, const Options *o)
+{
+	Train *train = plan->of[VARIANT_ONLY]->train;
+	LayoutOffload was = train->offload;
+	train->offload = LAYOUT_OFFLOAD_OPTIM;
+	int64_t total = pipeline_memory(plan, o).total;
+	train->offload = was;
+	return total;
+}
+
 static int compare(const void *x, const void *y)
 {
 	const CodegenHint *a = x, *b = y;
@@ -200,12 +211,14 @@ int hints_find(const Restart *start, const Options *o, Variants *plan, CodegenHi
 	Sync sync = plan->of[VARIANT_ONLY]->sync;
 	FILE *nowhere = fopen("/dev/null", "w");
 	int n = 0;
+	int64_t without_states = memory.states ? plan_without_states(plan, o) : -1;
 	pipeline_free(plan);
 	*plan = (Variants){0};
 	for (int i = 0; i < COUNT_OF(row) && nowhere && start->text && !o->sharding.schedule_in; i++) {
 		if (row[i].most(o, sync, &memory) * HINTS_PART < memory.total)
 			continue;
-		int64_t total = plan_with(&row[i], start, o, sync, nowhere);
+		int64_t total = row[i].change == offload_optim ? without_states
+			: plan_with(&row[i], start, o, sync, nowhere);
 		if (total >= 0 && (memory.total - total) * HINTS_PART >= memory.total)
 			out[n++] = (CodegenHint){row[i].option, row[i].what, memory.total - total, total};
 	}

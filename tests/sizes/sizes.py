@@ -11,6 +11,7 @@ import argparse
 import collections
 import concurrent.futures
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -137,6 +138,7 @@ def squares(model, text):
 
 # ---- plans ----
 
+@functools.cache
 def plan(shardc, model, path, world, *options):
     """(plan, seconds of processor, MiB)"""
     parts = command(shardc, model, path, *options, f"--world={world}", f"--hosts={world // HOST}", "--comm=nccl",
@@ -276,8 +278,8 @@ def check_model(pool, args, model):
 def check_limits(pool, args, models):
     """(lines of the page's table, sentences about misses)"""
     limits, lines, misses = [row for row in LIMITS if row[0] in models], [], []
-    plans = pool.map(lambda row: plan(args.shardc, row[0], args.directory / f"{row[0]}.onnx", row[1], *row[2].split()),
-                     limits)
+    plans = pool.map(lambda row: plan(args.shardc, row[0], args.directory / f"{row[0]}.onnx", row[1],
+                                      "--strategy=full_shard", *row[2].split()), limits)
     for (model, world, options, limit), (p, *_) in zip(limits, plans):
         total = p["memory"]["total"]
         lines.append(f"| {model} | {world} | `{options}` | {gib(total)} | {limit or '-'} |")
@@ -296,7 +298,7 @@ def check_hint(args, models):
         return []
     path = args.directory / f"{model}.onnx"
     off, _, _ = plan(args.shardc, model, path, 64, "--remat=block", "--loss-chunk=off")
-    auto, _, _ = plan(args.shardc, model, path, 64, "--remat=block")
+    auto, _, _ = plan(args.shardc, model, path, 64, "--strategy=full_shard", "--remat=block")
     hint = [h for h in off["hints"] if h["option"] == "--loss-chunk=auto"]
     ok = len(hint) == 1 and hint[0]["total"] == auto["memory"]["total"] \
         and hint[0]["saves"] == off["memory"]["total"] - auto["memory"]["total"]
