@@ -290,6 +290,16 @@ def hooked():
     return module
 
 
+def lowest(self, y):
+    """Uniform in f32; NaN in f64, whose lowest number f32 does not hold: what transformers' eager attention does with a
+    row that is masked altogether."""
+    return y * (y + torch.finfo(y.dtype).min).softmax(-1, dtype=torch.float32).to(y.dtype)
+
+
+def twice_in_f64(self, y):
+    return Tenth.apply(y) * (2 if y.dtype == torch.float64 else 1)
+
+
 PAIR = (torch.arange(5), torch.ones(2, 5, 4))
 ROWS, WIDE = torch.linspace(-1, 1, 24).reshape(6, 4), torch.linspace(0, 2, 18).reshape(6, 3)
 # name: (the module that is exported, or None for the same; the module; arguments; options of check; what check says, or
@@ -297,6 +307,9 @@ ROWS, WIDE = torch.linspace(-1, 1, 24).reshape(6, 4), torch.linspace(0, 2, 18).r
 CHECKS = {
     "a module of f32 alone": (None, Single, {"x": torch.randn(3, 4)}, {"loss": "output:loss"},
                               "as the module fails in f64"),
+    "a module that is not a number in f64": (None, lambda: Layers(lowest), ROWS, {}, "loss is another in f64: nan"),
+    "a module that computes something else in f64": (Layers, lambda: Layers(twice_in_f64), ROWS, {},
+                                                     "the gradient of a.weight is off"),
     "a norm whose forward has a mode of its own": (None, lambda: StillNorm().train(), {"x": torch.randn(3, 4)},
                                                    {"loss": "output:loss"}, ""),
     "a backward of its own": (Layers, lambda: Layers(lambda self, y: Tenth.apply(y)), ROWS, {}, "gradient of a.weight"),
