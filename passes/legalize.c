@@ -5,8 +5,8 @@
  * inserted and that undo each other are removed.  A cast to f32 of a product, of a sum or of what a norm's gradient
  * sums over rows is replaced by an f32 result of that op itself (attribute `to`), so that gradients of parameters are
  * rounded once, to the dtype of their flat; a cast of a sum of products, and of rows that are added up (gather_grad),
- * by a sum in f32.  Casts of parameters are moved in front of all their readers, where `shard` turns them into the dtype
- * of a view.  Refuses nothing: f32 has a kernel for every op. */
+ * by a sum in f32.  Casts of parameters are moved in front of all their readers, where `shard` turns them into the
+ * dtype of a view.  Refuses nothing: f32 has a kernel for every op. */
 #include "passes/passes.h"
 
 #include <string.h>

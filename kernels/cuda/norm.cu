@@ -312,8 +312,8 @@ template <class T, class D> static void norm_backward(NormGrad<T> a, D *dw, D *d
 	else if (a.rows > 0)
 		norm_backward_by<T, 1>(a);
 	if (a.part)
-		LAUNCH((norm_join<D, Wide<T>>), dim3((unsigned)ceil_div(a.cols, JOIN), 2), dim3(JOIN, JOIN), 0, k_stream, dw, db,
-			a.part, a.rows > 0 ? a.teams : 0, a.cols);
+		LAUNCH((norm_join<D, Wide<T>>), dim3((unsigned)ceil_div(a.cols, JOIN), 2), dim3(JOIN, JOIN), 0, k_stream, dw,
+			db, a.part, a.rows > 0 ? a.teams : 0, a.cols);
 }
 
 /* D is the type of elements on the device; for 16-bit ones it differs from the raw type of the interface. */
