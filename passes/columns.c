@@ -1,23 +1,19 @@
 /* passes/columns.c: makes views of what is split or joined along rows.
  *
  * Requires SHARD, behind all passes that make loops, and before schedule, since it changes where values live.  Ensures
- * that a split along the last axis whose parts loops read, or attention by heads, copies nothing (columns: they read
- * the rows of the whole), and that neither does a concat along it of results of one loop or of one attention_grad
- * (join: it writes the rows of the whole; a loop in place of the columns that it reads where they die).  A tensor with
- * a part that another op reads, or that nothing reads, is copied into parts as before. */
+ * that a split along the last axis whose parts loops read, or one whose parts attention reads as heads, copies nothing
+ * (columns: they read the rows of the whole), and that neither does a concat of results of one loop or of one
+ * attention_grad (join: it writes the rows of the whole; a loop in place of the columns that it reads where they die).
+ * A tensor with a part that another op reads, or that nothing reads, is copied into parts as before. */
 #include "passes/passes.h"
-
-static bool is_last_axis(const Op *op, const Value *v)
-{
-	return attr_get_int(op->attrs, "axis", 0) == v->type.rank - 1;
-}
 
 static bool show_parts(Module *m, Op *split)
 {
 	Value *x = op_in(split, 0);
-	if (!is_last_axis(split, x) || x->op->kind == OP_COLUMNS || parts_unreadable(m, split->out, split->n_out))
+	Parts p = {split->out, split->n_out, (int)attr_get_int(split->attrs, "axis", 0)};
+	if (x->op->kind == OP_COLUMNS || parts_unreadable(m, &p))
 		return false;
-	parts_show(m, x, split->out, split->n_out, split);
+	parts_show(m, x, &p, split);
 	ir_remove(m, split);
 	return true;
 }
@@ -26,14 +22,16 @@ static bool join_results(Module *m, Op *concat)
 {
 	int n = concat->n_in;
 	Value *v = concat->out[0], **part = NEW_N(m->arena, Value *, n);
-	bool may = is_last_axis(concat, v);
+	Parts p = {part, n, (int)attr_get_int(concat->attrs, "axis", 0)};
+	bool may = true;
 	for (int i = 0; i < n; i++) {
 		part[i] = op_in(concat, i);
 		may = may && part[i]->n_uses == 1;
 	}
-	if (!may || parts_maker(part, n) == PARTS_APART)
+	if (!may || !parts_joinable(&p))
 		return false;
-	Value *wide = parts_join(m, part, n);
+	Builder b = {.m = m, .section = concat->section, .before = concat, .loc = concat->loc};
+	Value *wide = ir_reshape(&b, parts_join(m, &p), v->type.rank, v->type.dim);
 	ir_replace_uses(v, wide);
 	ir_remove(m, concat);
 	wide->name = v->name;

@@ -96,18 +96,19 @@ static const Symbol *first_weight(const Run *run)
 
 /* ---- forward ---- */
 
-/* The results, or the first operands, of the products of a run, in arena memory. */
-static Value **parts_of(Merge *c, const Run *run, bool results)
+/* The results, or the first operands, of the products of a run. */
+static Parts parts_of(Merge *c, const Run *run, bool results)
 {
 	Value **part = NEW_N(c->a, Value *, run->n);
 	for (int i = 0; i < run->n; i++)
 		part[i] = results ? run->product[i]->out[0] : op_in(run->product[i], 0);
-	return part;
+	return (Parts){part, run->n, part[0]->type.rank - 1};
 }
 
 static bool can_read(Merge *c, const Run *run)
 {
-	const char *why = parts_unreadable(c->m, parts_of(c, run, true), run->n);
+	Parts parts = parts_of(c, run, true);
+	const char *why = parts_unreadable(c->m, &parts);
 	if (why && c->says)
 		diag_info(c->d, loc_where(c->m, run->product[0]->loc), "merge: the product stays apart from the %d whose "
 			"weights follow: %s", run->n - 1, why);
@@ -180,7 +181,8 @@ static void merge_forward(Merge *c, const Run *run)
 	Value *in[] = {op_in(first, 0), wide_weight(c, run, first)};
 	Value *wide = ir_emit(&b, OP_MATMUL, 2, in, first->attrs);
 	wide->op->order = first->order;
-	parts_show(c->m, wide, parts_of(c, run, true), run->n, first);
+	Parts parts = parts_of(c, run, true);
+	parts_show(c->m, wide, &parts, first);
 	for (int i = 0; i < run->n; i++)
 		drop(c, run->product[i]);
 	c->n++;
@@ -315,22 +317,22 @@ static bool merge_backward(Merge *c, Op *last)
 	Weight w[MANY];
 	if (!forward || forward->n != run.n)
 		return false;
-	Value **part = parts_of(c, &run, false);
-	bool may = parts_maker(part, run.n) != PARTS_APART;
+	Parts parts = parts_of(c, &run, false);
+	bool may = parts_joinable(&parts);
 	for (int i = 0; i < run.n && may; i++)
-		may = find_weight(part[i], run.product[i], &w[i]);
+		may = find_weight(parts.at[i], run.product[i], &w[i]);
 	if (!may || !weights_agree(w, run.n)) {
 		diag_info(c->d, loc_where(c->m, last->loc), "merge: the products stay apart: what they read is not made by one "
 			"loop or attention_grad for them and the gradients of their weights");
 		return false;
 	}
 	ptrmap_put(c->backward, first_weight(&run), (void *)forward);
-	Value *dy = parts_join(c->m, part, run.n);
+	Value *dy = parts_join(c->m, &parts);
 	if (w[0].product)
 		merge_dw(c, w, run.n, dy);
 	merge_dx(c, &run, last, dy);
 	for (int i = 0; i < run.n; i++)
-		parts_drop(c->m, part[i]);
+		parts_drop(c->m, parts.at[i]);
 	return true;
 }
 

@@ -1,5 +1,5 @@
-/* passes/parts.c: parts of rows that need no copies: those that are read as columns of a wide tensor, and those that are
- * written there.
+/* passes/parts.c: parts of rows that need no copies: those that are read as columns of a wide tensor, and those that
+ * are written there.
  *
  * Loops read columns as they are, and attention reads q, k and v there as heads, if a row is made of heads by a reshape
  * alone or by one and a rope.  A rope turns the heads where they are, in the wide rows, before all else reads them; for
@@ -19,14 +19,9 @@ static bool is_loop(const Op *op)
 	return op->kind == OP_FUSED || op_info[op->kind].flags & EW;
 }
 
-static int64_t last_dim(const Value *v)
+static bool makes_heads(const Value *heads, const Value *part, int axis)
 {
-	return v->type.dim[v->type.rank - 1];
-}
-
-static bool makes_heads(const Value *heads, const Value *rows)
-{
-	return heads->type.rank == 4 && rows->type.rank && type_columns(&heads->type, 2) == last_dim(rows);
+	return heads->type.rank == 4 && type_columns(&heads->type, 2) == type_columns(&part->type, axis);
 }
 
 static bool turns_heads(const Op *op)
@@ -37,11 +32,6 @@ static bool turns_heads(const Op *op)
 static bool is_before(const Op *a, const Op *b)
 {
 	return a->section < b->section || (a->section == b->section && a->order < b->order);
-}
-
-static Heads *heads_new(Module *m, int n)
-{
-	return NEW_N(m->arena, Heads, n);
 }
 
 /* ---- what reads ---- */
@@ -56,11 +46,11 @@ static const Op *reader_but_attention(const Value *v)
 }
 
 /* The reader of a reshape that makes heads of a part; *out says how. */
-static const Op *reader_of_heads(const Value *part, Op *reshape, Heads *out)
+static const Op *reader_of_heads(const Value *part, int axis, Op *reshape, Heads *out)
 {
 	Value *heads = reshape->out[0];
 	*out = (Heads){.reshape = reshape, .v = heads};
-	if (!makes_heads(heads, part))
+	if (!makes_heads(heads, part, axis))
 		return reshape;
 	if (heads->n_uses != 1 || !turns_heads(heads->uses->op) || op_in(heads->uses->op, 0) != heads)
 		return reader_but_attention(heads);
@@ -70,15 +60,16 @@ static const Op *reader_of_heads(const Value *part, Op *reshape, Heads *out)
 }
 
 /* An op that can read the part only as a tensor by itself; NULL = none.  *out: of the last of its reshapes, if any. */
-static const Op *reader_of_copies(const Value *part, Heads *out)
+static const Op *reader_of_copies(const Value *part, int axis, Heads *out)
 {
 	*out = (Heads){0};
 	for (const Use *u = part->uses; u; u = u->next) {
-		const Op *reader = u->op->kind == OP_RESHAPE ? reader_of_heads(part, u->op, out) : u->op;
+		bool reshapes = u->op->kind == OP_RESHAPE;
+		const Op *reader = reshapes ? reader_of_heads(part, axis, u->op, out) : u->op;
 		if (reader && !is_loop(reader))
 			return reader;
-		if (reader && u->op->kind == OP_RESHAPE)
-			return u->op; /* a loop over heads, whose rows are not those of the wide tensor */
+		if (reader && (reshapes || axis != part->type.rank - 1))
+			return u->op; /* a loop over dims that are not those of rows */
 	}
 	return NULL;
 }
@@ -93,11 +84,11 @@ static void note_first(const Value *v, Op **first)
 }
 
 /* The first op that reads parts, or heads of them once these are turned: all ropes may stand in front of it. */
-static Op *first_reader(Value *const *part, int n)
+static Op *first_reader(const Parts *p)
 {
 	Op *first = NULL;
-	for (int i = 0; i < n; i++)
-		note_first(part[i], &first);
+	for (int i = 0; i < p->n; i++)
+		note_first(p->at[i], &first);
 	return first;
 }
 
@@ -114,21 +105,22 @@ static bool same_tokens(const Value *a, const Value *b)
 	return !a || !b || (a->type.dim[0] == b->type.dim[0] && a->type.dim[1] == b->type.dim[1]);
 }
 
-const char *parts_unreadable(Module *m, Value *const *part, int n)
+const char *parts_unreadable(Module *m, const Parts *p)
 {
-	const Op *first = first_reader(part, n);
+	const Op *first = first_reader(p);
 	Heads heads, before = {0};
-	for (int i = 0; i < n; i++) {
-		const Op *reader = reader_of_copies(part[i], &heads);
-		if (!part[i]->n_uses || !last_dim(part[i]))
-			return arena_printf(m->arena, "nothing reads %%%s", part[i]->name);
+	for (int i = 0; i < p->n; i++) {
+		const char *name = p->at[i]->name;
+		const Op *reader = reader_of_copies(p->at[i], p->axis, &heads);
+		if (!p->at[i]->n_uses || !type_columns(&p->at[i]->type, p->axis))
+			return arena_printf(m->arena, "nothing reads %%%s", name);
 		if (reader)
-			return arena_printf(m->arena, "%%%s is read by %s, which is no loop and no attention of its heads",
-				part[i]->name, op_info[reader->kind].text);
+			return arena_printf(m->arena, "%%%s is read by %s, which is no loop and no attention of its heads", name,
+				op_info[reader->kind].text);
 		if (heads.rope && !tables_precede(heads.rope, first))
-			return arena_printf(m->arena, "the tables of the rope of %%%s are made too late", part[i]->name);
+			return arena_printf(m->arena, "the tables of the rope of %%%s are made too late", name);
 		if (!same_tokens(heads.v, before.v))
-			return arena_printf(m->arena, "%%%s has other tokens than the part before", part[i]->name);
+			return arena_printf(m->arena, "%%%s has other tokens than the part before", name);
 		before = heads.v ? heads : before;
 	}
 	return NULL;
@@ -144,13 +136,13 @@ static bool turn_together(const Heads *a, const Heads *b)
 }
 
 /* The rows [B,T,C] with the heads of those parts turned that have a rope; itself, if none has. */
-static Value *turned(Builder *b, Value *rows, const Heads *heads, Value *const *part, int n)
+static Value *turned(Builder *b, Value *rows, const Heads *heads, const Parts *p)
 {
 	int64_t start = 0;
-	for (int i = 0, k; i < n; i = k) {
+	for (int i = 0, k; i < p->n; i = k) {
 		int64_t size = 0, count = 0;
-		for (k = i; k == i || (k < n && turn_together(&heads[i], &heads[k])); k++) {
-			size += last_dim(part[k]);
+		for (k = i; k == i || (k < p->n && turn_together(&heads[i], &heads[k])); k++) {
+			size += type_columns(&p->at[k]->type, p->axis);
 			count += heads[k].v ? heads[k].v->type.dim[2] : 0;
 		}
 		const Op *rope = heads[i].rope;
@@ -166,21 +158,34 @@ static Value *turned(Builder *b, Value *rows, const Heads *heads, Value *const *
 	return rows;
 }
 
-/* wide with the leading dims of v. */
-static Value *by_rows_of(Builder *b, Value *wide, const Value *v, int rank)
+/* wide, `columns` in a row, with the dims of v that are in front of axis. */
+static Value *by_rows_of(Builder *b, Value *wide, int64_t columns, const Value *v, int axis)
 {
 	int64_t dim[IR_MAX_RANK];
-	for (int d = 0; d < rank; d++)
+	for (int d = 0; d < axis; d++)
 		dim[d] = v->type.dim[d];
-	dim[rank] = last_dim(wide);
-	return ir_reshape(b, wide, rank + 1, dim);
+	dim[axis] = columns;
+	return ir_reshape(b, wide, axis + 1, dim);
+}
+
+static int64_t columns_of_all(const Parts *p)
+{
+	int64_t sum = 0;
+	for (int i = 0; i < p->n; i++)
+		sum += type_columns(&p->at[i]->type, p->axis);
+	return sum;
 }
 
 /* ---- reading ---- */
 
-static Value *columns_of(Builder *b, Value *rows, int64_t start, const Value *part, int64_t heads)
+typedef struct Columns { Value *rows; int64_t all, start, size; } Columns;
+
+/* The columns as heads, for 0 as they are, of rows with the dims of v that are in front of axis. */
+static Value *columns_of(Builder *b, const Columns *c, const Value *v, int axis, int64_t heads)
 {
-	Attr *attrs = attr_int(b->m, attr_int(b->m, NULL, "start", start), "size", last_dim(part));
+	Value *rows = by_rows_of(b, c->rows, c->all, v, axis);
+	Attr *attrs = attr_int(b->m, attr_int(b->m, NULL, "start", c->start), "size", c->size);
+	b->loc = v->op->loc;
 	return ir_emit(b, OP_COLUMNS, 1, &rows, heads ? attr_int(b->m, attrs, "heads", heads) : attrs);
 }
 
@@ -191,54 +196,50 @@ static void show_as(Value *v, Value *columns)
 }
 
 /* Makes columns of what reads a part: heads of rows, and for loops as they are. */
-static void show(Builder *b, Value *rows, int64_t start, Value *part)
+static void show(Builder *b, const Columns *c, Value *part, int axis)
 {
 	for (Use *u = part->uses, *next; u; u = next) {
 		Heads heads;
 		next = u->next;
 		if (u->op->kind != OP_RESHAPE)
 			continue;
-		reader_of_heads(part, u->op, &heads);
-		Value *of_tokens = by_rows_of(b, rows, heads.v, 2);
-		b->loc = heads.v->op->loc;
-		show_as(heads.v, columns_of(b, of_tokens, start, part, heads.v->type.dim[2]));
+		reader_of_heads(part, axis, u->op, &heads);
+		show_as(heads.v, columns_of(b, c, heads.v, 2, heads.v->type.dim[2]));
 		if (heads.rope)
 			ir_remove(b->m, heads.rope);
 		ir_remove(b->m, heads.reshape);
 	}
-	if (!part->n_uses)
-		return;
-	Value *of_part = by_rows_of(b, rows, part, part->type.rank - 1);
-	b->loc = part->op->loc;
-	show_as(part, columns_of(b, of_part, start, part, 0));
+	if (part->n_uses)
+		show_as(part, columns_of(b, c, part, axis, 0));
 }
 
-void parts_show(Module *m, Value *wide, Value *const *part, int n, Op *near)
+void parts_show(Module *m, Value *wide, const Parts *p, Op *near)
 {
-	Heads *heads = heads_new(m, n);
+	Heads *heads = NEW_N(m->arena, Heads, p->n);
 	const Value *tokens = NULL;
-	for (int i = 0; i < n; i++) {
-		reader_of_copies(part[i], &heads[i]);
+	for (int i = 0; i < p->n; i++) {
+		reader_of_copies(p->at[i], p->axis, &heads[i]);
 		tokens = heads[i].rope ? heads[i].v : tokens;
 	}
-	Op *before = tokens ? first_reader(part, n) : near;
+	Op *before = tokens ? first_reader(p) : near;
 	Builder b = {.m = m, .section = before->section, .before = before, .loc = wide->op->loc};
-	Value *rows = tokens ? turned(&b, by_rows_of(&b, wide, tokens, 2), heads, part, n) : wide;
-	int64_t start = 0;
-	for (int i = 0; i < n; i++) {
-		int64_t size = last_dim(part[i]);
-		show(&b, rows, start, part[i]);
-		start += size;
+	Columns c = {.rows = wide, .all = columns_of_all(p)};
+	if (tokens)
+		c.rows = turned(&b, by_rows_of(&b, wide, c.all, tokens, 2), heads, p);
+	for (int i = 0; i < p->n; i++) {
+		c.size = type_columns(&p->at[i]->type, p->axis);
+		show(&b, &c, p->at[i], p->axis);
+		c.start += c.size;
 	}
 }
 
 /* ---- writing ---- */
 
 /* The result of an attention_grad that the part is, through what gives it the form of rows; v is NULL: it is none. */
-static Heads made_by_attention(const Value *part)
+static Heads made_by_attention(const Value *part, int axis)
 {
 	Heads none = {0}, heads = {.reshape = part->op};
-	if (part->op->kind != OP_RESHAPE || !makes_heads(op_in(part->op, 0), part))
+	if (part->op->kind != OP_RESHAPE || !makes_heads(op_in(part->op, 0), part, axis))
 		return none;
 	heads.v = op_in(part->op, 0);
 	if (turns_heads(heads.v->op) && heads.v->n_uses == 1) {
@@ -246,53 +247,51 @@ static Heads made_by_attention(const Value *part)
 		heads.v = op_in(heads.rope, 0);
 	}
 	bool made = heads.v->op->kind == OP_ATTENTION_GRAD && attr_get_int(heads.v->op->attrs, "layout", 0);
-	return made && heads.v->n_uses == 1 && last_dim(part) ? heads : none;
+	return made && heads.v->n_uses == 1 && type_columns(&part->type, axis) ? heads : none;
 }
 
-static bool one_loop_makes(Value *const *part, int n)
+static bool one_loop_makes(const Parts *p)
 {
-	for (int i = 0; i < n; i++)
-		if (part[i]->op->kind != OP_FUSED || part[i]->op != part[0]->op || !type_equal(&part[i]->type, &part[0]->type)
-			|| !type_numel(&part[i]->type))
-			return false;
-	return true;
+	const Value *first = p->at[0];
+	bool one = first->op->kind == OP_FUSED && p->axis == first->type.rank - 1 && type_numel(&first->type);
+	for (int i = 0; i < p->n; i++)
+		one = one && p->at[i]->op == first->op && type_equal(&p->at[i]->type, &first->type);
+	return one;
 }
 
-static bool one_attention_makes(Value *const *part, int n)
+static bool one_attention_makes(const Parts *p)
 {
-	Heads first = made_by_attention(part[0]);
-	for (int i = 0; i < n; i++) {
-		Heads heads = made_by_attention(part[i]);
-		if (!heads.v || heads.v->op != first.v->op || !same_tokens(heads.v, first.v)
-			|| part[i]->type.rank != part[0]->type.rank)
+	Heads first = made_by_attention(p->at[0], p->axis);
+	for (int i = 0; i < p->n; i++) {
+		Heads heads = made_by_attention(p->at[i], p->axis);
+		if (!heads.v || heads.v->op != first.v->op || !same_tokens(heads.v, first.v))
 			return false;
 	}
 	return true;
 }
 
-PartsMaker parts_maker(Value *const *part, int n)
+bool parts_joinable(const Parts *p)
 {
-	return one_loop_makes(part, n) ? PARTS_OF_LOOP : one_attention_makes(part, n) ? PARTS_OF_ATTENTION : PARTS_APART;
+	return one_loop_makes(p) || one_attention_makes(p);
 }
 
-Value *parts_join(Module *m, Value *const *part, int n)
+Value *parts_join(Module *m, const Parts *p)
 {
-	Heads *heads = heads_new(m, n);
-	Value **made = NEW_N(m->arena, Value *, n);
-	bool loop = one_loop_makes(part, n);
-	for (int i = 0; i < n; i++) {
-		heads[i] = loop ? (Heads){0} : made_by_attention(part[i]);
-		made[i] = loop ? part[i] : heads[i].v;
-	}
-	Op *maker = made[0]->op, *last = NULL;
-	Builder b = {.m = m, .section = maker->section, .before = maker->next, .loc = maker->loc};
-	Attr *axis = attr_int(m, NULL, "axis", loop ? part[0]->type.rank - 1 : 2);
-	Value *wide = ir_emit_op(&b, OP_JOIN, n, made, axis, NULL)->out[0];
-	for (int i = 0; i < n; i++)
+	Heads *heads = NEW_N(m->arena, Heads, p->n);
+	Value **made = NEW_N(m->arena, Value *, p->n);
+	bool loop = one_loop_makes(p);
+	Op *last = NULL;
+	for (int i = 0; i < p->n; i++) {
+		heads[i] = loop ? (Heads){0} : made_by_attention(p->at[i], p->axis);
+		made[i] = loop ? p->at[i] : heads[i].v;
 		last = heads[i].rope && (!last || is_before(last, heads[i].rope)) ? heads[i].rope : last;
+	}
+	Op *maker = made[0]->op;
+	Builder b = {.m = m, .section = maker->section, .before = maker->next, .loc = maker->loc};
+	Value *wide = ir_emit_op(&b, OP_JOIN, p->n, made, attr_int(m, NULL, "axis", loop ? p->axis : 2), NULL)->out[0];
 	if (last)
 		b.before = last; /* the tables are there, and all that reads parts is behind */
-	return by_rows_of(&b, turned(&b, wide, heads, part, n), part[0], part[0]->type.rank - 1);
+	return by_rows_of(&b, turned(&b, wide, heads, p), columns_of_all(p), p->at[0], p->axis);
 }
 
 void parts_drop(Module *m, Value *part)

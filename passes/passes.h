@@ -149,18 +149,21 @@ bool grad_wanted(const GradCtx *c, const Value *x); /* false: x depends on no tr
  * the gradient of each forward value (NULL = none).  Tests may ask for the gradients of any values by `wanted`. */
 Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, Diag *d);
 
-/* parts.c: values that lie side by side in the rows of a wide tensor, without copies.  Orders: those of ir_number. */
+/* parts.c: values that lie side by side in rows of a wide tensor, without copies.  Orders: those of ir_number. */
+typedef struct Parts {
+	Value *const *at;
+	int n, axis;               /* all have one rank; their dims from axis on are columns of a row */
+} Parts;
 /* Why the readers of these parts need copies, as a sentence without its end; NULL: they do not. */
-const char *parts_unreadable(Module *m, Value *const *part, int n);
+const char *parts_unreadable(Module *m, const Parts *p);
 /* Makes the readers of parts, for which parts_unreadable is NULL, read columns of `wide`, made in front of `near` or
  * later; what made the parts is left to the caller to remove. */
-void parts_show(Module *m, Value *wide, Value *const *part, int n, Op *near);
-/* Which one op makes these parts so that it may write them into wide rows. */
-typedef enum PartsMaker { PARTS_APART, PARTS_OF_LOOP, PARTS_OF_ATTENTION } PartsMaker;
-PartsMaker parts_maker(Value *const *part, int n);
-/* The wide tensor into which their maker writes parts, which are not PARTS_APART, made in front of the last rope that
- * they pass through.  The caller gives their readers that tensor, and drops each part then. */
-Value *parts_join(Module *m, Value *const *part, int n);
+void parts_show(Module *m, Value *wide, const Parts *p, Op *near);
+/* Whether one op makes these parts so that it may write them into wide rows. */
+bool parts_joinable(const Parts *p);
+/* The wide tensor, of rank axis + 1, into which that op writes them, made in front of the last rope that they pass
+ * through.  The caller gives their readers that tensor, and drops each part then. */
+Value *parts_join(Module *m, const Parts *p);
 void parts_drop(Module *m, Value *part);
 
 /* memory/buffers.c: which values share memory, and for how long.  A buffer holds a value, its views, and the values
