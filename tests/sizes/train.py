@@ -35,6 +35,7 @@ TINY = dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, interm
             rope_theta=1e4)
 SMALL = {
     "llama": configs.llama(32, 2, **TINY),
+    "llama-mha": configs.llama(32, 2, **TINY | {"num_key_value_heads": 4}),
     "llama-long": configs.llama(160, 2, **TINY),
     "qwen": configs.qwen(32, 3, **TINY),
     "gpt2": configs.gpt2(32, 3, n_embd=64, n_head=4, vocab_size=320, attn_pdrop=0, resid_pdrop=0, embd_pdrop=0),
@@ -55,6 +56,9 @@ OPTIONS = {
     "pieces": ["--loss-chunk=off", "--remat=block", "--wrap=size:5000"],
     "kept": ["--loss-chunk=off", "--strategy=shard_grad_op", "--wrap=each"],
 }
+# What -v says of products by weights that lie together (gate and up; q, k and v) and of columns of one product, if
+# blocks are whole.
+ONCE = {"llama": "{} give gradients to what those read", "gpt2": "those of {} written there"}
 PRECISION = {"f32": [], "bf16": ["--param-dtype=bf16"]}
 
 
@@ -135,6 +139,14 @@ def command(parts):
     return run.stdout
 
 
+def check_forms(case, options, said):
+    layers = sum(case.model.layers.values())
+    once = ONCE.get(case.model.family, "").format(2 * layers if case.model.family == "llama" else layers)
+    whole = case.model.family != "llama" or not any(o.startswith("--wrap") for o in options)
+    if once and whole != (once in said):
+        raise RuntimeError(f"{case.name}, {' '.join(options)}: whether q, k and v are one product is not as asked")
+
+
 def compiled(args, case, options, precision, work):
     binary, rows = work / "train", case.number(CHUNK)
     options = [f"--loss-chunk={rows}" if o == "--loss-chunk=N" else o for o in options]
@@ -142,6 +154,7 @@ def compiled(args, case, options, precision, work):
                     "-v", *case.sync, *PRECISION[precision], *options])
     if (f"are computed by {rows} rows" in said) != (f"--loss-chunk={rows}" in options):
         raise RuntimeError(f"{case.name}, {' '.join(options)}: whether logits are computed by blocks is not as asked")
+    check_forms(case, options, said)
     return binary
 
 
