@@ -457,13 +457,16 @@ LayoutMemory layout_memory(const LayoutModel *m, const LayoutRank *who)
 int64_t layout_rank_most(const LayoutModel *m, const LayoutRank *who)
 {
 	LayoutRank r = {0, who->world, who->shard_size};
+	int64_t most = -1, at = 0, last = -1; /* all behind the last owner own nothing, and are alike */
+	for (int i = 0; i < m->n_units; i++)
+		if (has_owner(&m->unit[i]) && m->unit[i].owner < who->world)
+			last = MAX(last, m->unit[i].owner);
 	Arena *a = arena_new();
-	bool *owns = NEW_N(a, bool, who->world), asked = false;
-	int64_t most = -1, at = 0;
+	bool *owns = NEW_N(a, bool, last + 2), asked = false;
 	for (int i = 0; i < m->n_units; i++)
 		if (has_owner(&m->unit[i]) && m->unit[i].owner >= 0 && m->unit[i].owner < who->world)
 			owns[m->unit[i].owner] = true;
-	for (; r.rank < r.world; r.rank++) {
+	for (; r.rank < MIN(r.world, last + 2); r.rank++) {
 		if (!owns[r.rank] && asked)
 			continue;
 		asked = asked || !owns[r.rank];

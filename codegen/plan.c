@@ -304,7 +304,8 @@ void codegen_hints_text(FILE *f, const CodegenHint *hint, int n)
 {
 	Arena *a = arena_new();
 	if (n)
-		fputs("\nless memory, planned with each option alone\n", f);
+		fprintf(f, "\nless memory than %s, the most that a step takes, planned with each option alone\n",
+			plan_human(a, hint[0].saves + hint[0].total));
 	for (int i = 0; i < n; i++)
 		fprintf(f, "  %-24s saves %10s, total %10s  %s\n", hint[i].option, plan_human(a, hint[i].saves),
 			plan_human(a, hint[i].total), hint[i].what);

@@ -8,7 +8,6 @@
  * Logits that anything else reads stay whole; -v says why, and a note does for large ones. */
 #include "passes/passes.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -387,16 +386,13 @@ static void chunk(Module *m, const Options *o, Op *loss, int64_t asked, Diag *d)
 static bool read_option(const Options *o, int64_t *asked, Diag *d)
 {
 	const char *text = o->graph.loss_chunk;
-	char *end;
 	*asked = 0;
 	if (!text || !strcmp(text, "auto"))
 		return true;
 	*asked = -1;
 	if (!strcmp(text, "off"))
 		return true;
-	errno = 0;
-	*asked = strtoll(text, &end, 10);
-	if (*text < '0' || *text > '9' || *end || errno || *asked < 1) {
+	if (!str_to_size(text, false, asked) || *asked < 1) {
 		diag_error(d, "--loss-chunk", "\"%s\" is none of auto, off and a number of rows from 1 on", text);
 		return false;
 	}
