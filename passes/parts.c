@@ -56,7 +56,7 @@ static const Op *reader_of_heads(const Value *part, int axis, Op *reshape, Heads
 		return reader_but_attention(heads);
 	out->rope = heads->uses->op;
 	out->v = out->rope->out[0];
-	return part->n_uses == 1 ? reader_but_attention(out->v) : reshape;
+	return part->n_uses == 1 && out->v->n_uses ? reader_but_attention(out->v) : reshape;
 }
 
 /* An op that can read the part only as a tensor by itself; NULL = none.  *out: of the last of its reshapes, if any. */
