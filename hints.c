@@ -86,6 +86,12 @@ static int64_t of_logits(const Options *o, Sync sync, const LayoutMemory *m)
 	return o->graph.loss_chunk && !strcmp(o->graph.loss_chunk, "off") ? m->activations : 0;
 }
 
+static int64_t of_inner(const Options *o, Sync sync, const LayoutMemory *m)
+{
+	(void)sync;
+	return o->memory.tile_rows && !strcmp(o->memory.tile_rows, "off") ? m->activations : 0;
+}
+
 /* ---- what it changes ---- */
 
 static void remat_block(Options *o, Sync *sync)
@@ -159,6 +165,12 @@ static void chunk_auto(Options *o, Sync *sync)
 	o->graph.loss_chunk = "auto";
 }
 
+static void tile_auto(Options *o, Sync *sync)
+{
+	(void)sync;
+	o->memory.tile_rows = "auto";
+}
+
 static const Row row[] = {
 	{"--remat=block", of_remat, remat_block, "backward computes the values of blocks again"},
 	{"--strategy=full_shard", of_shards, full_shard, "every rank keeps its part of everything"},
@@ -166,6 +178,7 @@ static const Row row[] = {
 	{"--wrap=block", of_blocks, wrap_block, "a unit for each block"},
 	{"--wrap=each", of_units, wrap_each, "smaller units, more collectives"},
 	{"--loss-chunk=auto", of_logits, chunk_auto, "logits exist by blocks of rows"},
+	{"--tile-rows=auto", of_inner, tile_auto, "inner values of blocks exist by tiles of rows"},
 	{"--param-dtype=bf16", of_param_dtype, param_bf16, "computes in 16 bits"},
 	{"--reduce-dtype=bf16", of_reduce_dtype, reduce_bf16, "sends gradients in 16 bits"},
 	{"--offload=optim", of_optim, offload_optim, "optimizer states lie elsewhere"},

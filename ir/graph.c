@@ -598,6 +598,13 @@ static void clone_body(Module *m, const Op *from, Op *to, PtrMap *map)
 	}
 }
 
+Op *ir_clone_fused(Builder *b, const Op *op, Value *const *in, const Type *out, PtrMap *map)
+{
+	Op *copy = ir_emit_fused(b, op->n_in, in, op->n_out, out);
+	clone_body(b->m, op, copy, map);
+	return copy;
+}
+
 Op *ir_clone(Builder *b, const Op *op, PtrMap *map)
 {
 	Module *m = b->m;
@@ -611,8 +618,7 @@ Op *ir_clone(Builder *b, const Op *op, PtrMap *map)
 	if (op->n_out)
 		b->name = op->out[0]->name;
 	if (op->kind == OP_FUSED) {
-		copy = ir_emit_fused(b, op->n_in, in, op->n_out, out);
-		clone_body(m, op, copy, map);
+		copy = ir_clone_fused(b, op, in, out, map);
 	} else {
 		b->sym = op->sym;
 		b->unit = op->unit;

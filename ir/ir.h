@@ -428,7 +428,11 @@ Value *op_residual(const Op *op);                 /* r of a norm, ds of its grad
                                                      op */
 /* v as columns of a wider value: itself, or the operand of columns or the result of join. */
 Value *value_whole(Value *v);
-int64_t value_start(const Value *v);              /* the elements from that to v, or from the operand of rows; else 0 */
+Value *value_stack(Value *v);                     /* the result of the stack that v is written into, or v itself */
+int64_t value_start(const Value *v);              /* the elements from one of those, or from the operand of rows, to v;
+                                                     else 0 */
+int64_t value_offset(const Value *v);             /* the bytes from the first of the buffer that v shows, or is written
+                                                     into, to v */
 bool op_reads_heads(const Op *op, int i);         /* operand i is q, k or v, [B,T,H,D], of attention or its gradient */
 bool value_is_joined(const Value *v);             /* it is written into rows of the result of the join that reads it */
 Value *op_sum(const Op *op);                      /* what a product, or the gradient of a gather, or of the weights of a
@@ -444,6 +448,8 @@ void ir_move_before(Module *m, Op *op, Op *before); /* within or across sections
 void ir_move_to_end(Module *m, Op *op, SectionKind s);
 Op *ir_clone(Builder *b, const Op *op, PtrMap *map); /* map: old -> new value; operands found in it are replaced, and
                                                         the results are entered; a fused body is cloned, too */
+/* A fused op with the body of op and other operands and results; map gets the values of the body. */
+Op *ir_clone_fused(Builder *b, const Op *op, Value *const *in, const Type *out, PtrMap *map);
 void ir_number(Module *m);                        /* sets op->order, counting from 0 in each section */
 void ir_sweep(Module *m, SectionKind s);          /* removes ops without effect whose results are not read, the last
                                                      first */

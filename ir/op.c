@@ -109,16 +109,31 @@ Value *value_whole(Value *v)
 	return v->op->kind == OP_COLUMNS ? op_in(v->op, 0) : value_is_joined(v) ? v->uses->op->out[0] : v;
 }
 
+Value *value_stack(Value *v)
+{
+	return v->n_uses == 1 && v->uses->op->kind == OP_STACK ? v->uses->op->out[0] : v;
+}
+
 int64_t value_start(const Value *v)
 {
 	bool part = v->op->kind == OP_COLUMNS || v->op->kind == OP_ROWS;
 	int64_t start = part ? attr_get_int(v->op->attrs, "start", 0) : 0;
 	if (v->op->kind == OP_ROWS)
 		return start * (type_numel(&v->type) / v->type.dim[0]);
-	const Op *join = value_is_joined(v) ? v->uses->op : NULL;
-	for (int i = 0; join && op_in(join, i) != v; i++)
-		start += type_columns(&op_in(join, i)->type, (int)attr_get_int(join->attrs, "axis", 0));
+	const Op *whole = v->n_uses == 1 ? v->uses->op : NULL;
+	for (int i = 0; whole && whole->kind == OP_JOIN && op_in(whole, i) != v; i++)
+		start += type_columns(&op_in(whole, i)->type, (int)attr_get_int(whole->attrs, "axis", 0));
+	for (int i = 0; whole && whole->kind == OP_STACK && op_in(whole, i) != v; i++)
+		start += type_numel(&op_in(whole, i)->type);
 	return start;
+}
+
+int64_t value_offset(const Value *v)
+{
+	int64_t start = value_start(v);
+	for (; op_info[v->op->kind].flags & VIEW && v->op->kind != OP_VIEW_OP; v = op_in(v->op, 0))
+		start += value_start(op_in(v->op, 0));
+	return start * dtype_info[v->type.dtype].bytes;
 }
 
 int64_t op_n_params(const Op *op)

@@ -424,8 +424,22 @@ static bool is_joinable(const Op *join, const Value *x)
 	return x->op->kind == OP_FUSED && axis == x->type.rank - 1 && type_equal(&x->type, &first->type);
 }
 
-/* Checks that only loops and, by heads, attention read columns of a value, and write them, and that rows are of a
- * gradient. */
+/* Whether x can be written into the result of a stack: it has a place that is chosen, and nothing else reads it. */
+static bool is_stackable(const Op *stack, const Value *x)
+{
+	return !(op_info[x->op->kind].flags & (VIEW | SRC)) && x->op->kind != OP_ACCUMULATE && x->op->kind != OP_STACK
+		&& x->n_uses == 1 && attr_get_int(stack->attrs, "axis", 0) == 0;
+}
+
+/* Whether kernels read or write x as rows of a tensor; rows of a gradient are collected, or copied, in bytes. */
+static bool is_tile(const Op *op, const Value *x)
+{
+	bool rows = x->op->kind == OP_ROWS && op->kind != OP_COLLECT && op->kind != OP_COPY;
+	return rows || (op->kind == OP_STACK && x->type.kind == TYPE_TENSOR);
+}
+
+/* Checks that only loops and, by heads, attention read columns of a value, and write them, what is written into a
+ * stack, and where tiles begin. */
 static void check_parts(Verify *v, const Op *op)
 {
 	bool loop = op->kind == OP_FUSED || op_info[op->kind].flags & EW;
@@ -439,8 +453,12 @@ static void check_parts(Verify *v, const Op *op)
 		if (heads && !op_reads_heads(op, i))
 			verify_fail(v, op, "%%%s is heads in columns of a wider value, which attention alone can read, as q, k or "
 				"v of layout 1", x->name);
-		if (x && x->op->kind == OP_ROWS && op->kind != OP_COLLECT && op->kind != OP_COPY)
-			verify_fail(v, op, "%%%s is rows of a gradient, which collect and copy alone can read", x->name);
+		if (x && is_tile(op, x) && value_start(x) * dtype_info[x->type.dtype].bytes % 64)
+			verify_fail(v, op, "%%%s begins at byte %lld of a tensor; expected a multiple of 64, as of all that kernels "
+				"read and write", x->name, (long long)(value_start(x) * dtype_info[x->type.dtype].bytes));
+		if (op->kind == OP_STACK && !is_stackable(op, x))
+			verify_fail(v, op, "%%%s cannot be written into a stack along the first axis: it is a view or no result of "
+				"computing, or something else reads it", x->name);
 		if (op->kind == OP_JOIN && !is_joinable(op, x))
 			verify_fail(v, op, "%%%s is not a result of the loop or attention_grad that makes all operands, for the "
 				"join's columns alone", x->name);

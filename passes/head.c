@@ -8,9 +8,6 @@
  * Logits that anything else reads stay whole; -v says why, and a note does for large ones. */
 #include "passes/passes.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* auto: logits above AUTO_BYTES are computed by blocks.  Blocks have few bytes, to stay in a cache or at least small,
  * and many rows, since dw is read and written once a block. */
 enum { AUTO_BYTES = 256 << 20, BLOCK_BYTES = 32 << 20, CPU_ROWS = 512, CUDA_ROWS = 1024, MOST_MOVED = 64 };
@@ -256,9 +253,8 @@ static int64_t block_of(const Head *x, int64_t asked)
 		return asked < x->rows ? asked : 0;
 	if (logits_bytes(x) <= AUTO_BYTES)
 		return 0;
-	int64_t least = options_cuda(x->o) ? CUDA_ROWS : CPU_ROWS, row = logits_bytes(x) / x->rows;
-	int64_t most = MAX(least, BLOCK_BYTES / row), n = (x->rows + most - 1) / most;
-	return n > 1 ? MIN(round_up((x->rows + n - 1) / n, 16), x->rows) : 0;
+	int64_t least = options_cuda(x->o) ? CUDA_ROWS : CPU_ROWS;
+	return rows_of_block(x->rows, logits_bytes(x) / x->rows, BLOCK_BYTES, least);
 }
 
 static Attr *head_attrs(const Head *x, int64_t block)
@@ -382,29 +378,12 @@ static void chunk(Module *m, const Options *o, Op *loss, int64_t asked, Diag *d)
 	arena_free(x.a);
 }
 
-/* asked: 0 for auto, -1 for off. */
-static bool read_option(const Options *o, int64_t *asked, Diag *d)
-{
-	const char *text = o->graph.loss_chunk;
-	*asked = 0;
-	if (!text || !strcmp(text, "auto"))
-		return true;
-	*asked = -1;
-	if (!strcmp(text, "off"))
-		return true;
-	if (!str_to_size(text, false, asked) || *asked < 1) {
-		diag_error(d, "--loss-chunk", "\"%s\" is none of auto, off and a number of rows from 1 on", text);
-		return false;
-	}
-	return true;
-}
-
 bool pass_head(Module *m, const Options *o, Diag *d)
 {
 	static const SectionKind sections[] = {SEC_FORWARD, SEC_EVAL};
 	int64_t asked;
 	int found = 0;
-	if (!read_option(o, &asked, d))
+	if (!rows_asked("--loss-chunk", o->graph.loss_chunk, &asked, d))
 		return false;
 	ir_number(m);
 	for (int s = 0; s < COUNT_OF(sections) && asked >= 0; s++)

@@ -253,6 +253,12 @@ Value *expand_normalize(Builder *b, const Op *batch_norm, Value *mean, Value *va
 /* patterns/data.c: the contents of a constant or a buffer in the model's file; false: unknown, or too big to read. */
 bool data_contents(const Symbol *s, Arena *a, EvalTensor *t);
 
+/* rows.c: the value of an option auto|N|off: 0, N or -1; false after a message. */
+bool rows_asked(const char *option, const char *text, int64_t *asked, Diag *d);
+/* Rows of the fewest blocks, all but the last of them equal, that have at most `bytes`, or `least` rows if those are
+ * more; 0: one block is enough.  row_bytes > 0. */
+int64_t rows_of_block(int64_t rows, int64_t row_bytes, int64_t bytes, int64_t least);
+
 /* memory/workspace.c: scratch bytes of an op's kernel by the formulas of kernels/kernels.def. */
 int64_t op_workspace(const Op *op, const Options *o);
 

@@ -89,8 +89,18 @@ static bool same_type(const Type *a, const Type *b)
 	return a->dtype == b->dtype && type_same_shape(a, b);
 }
 
+static bool shows_rows(const Value *v)
+{
+	for (; op_info[v->op->kind].flags & VIEW && v->op->kind != OP_VIEW_OP; v = op_in(v->op, 0))
+		if (v->op->kind == OP_ROWS)
+			return true;
+	return false;
+}
+
 bool inplace_agrees(Value *x, Value *y)
 {
+	if (shows_rows(x) || value_stack(y) != y)
+		return false;
 	bool columns = x->op->kind == OP_COLUMNS;
 	int64_t n = y->type.rank ? y->type.dim[y->type.rank - 1] : 1;
 	if (columns != value_is_joined(y) || !same_type(&value_whole(x)->type, &value_whole(y)->type))
@@ -157,11 +167,11 @@ static int new_buffer(Buffers *b, const Op *op, Value *v)
 static void add_results(Buffers *b, const int *last, Op *op)
 {
 	for (int i = 0; i < op->n_out; i++) {
-		Value *v = op->out[i], *whole = value_whole(v);
+		Value *v = op->out[i], *stack = value_stack(v), *whole = stack == v ? value_whole(v) : stack;
 		bool view = op_info[op->kind].flags & VIEW;
 		if (has_own_place(op) || is_runtime_value(v))
 			continue;
-		int buffer = b->of_value[whole->id]; /* of a join, the first of its operands began it */
+		int buffer = b->of_value[whole->id]; /* of a join or stack, the first of its operands began it */
 		if (buffer < 0)
 			buffer = view ? b->of_value[op_in(op, 0)->id] : find_inplace(b, op, i);
 		if (buffer < 0 && !view)
@@ -181,15 +191,15 @@ static void add_results(Buffers *b, const int *last, Op *op)
 
 /* ---- gradients ---- */
 
-/* Whether the value in a buffer is what collects from operand k on: a gradient, or those of several parameters that
- * follow each other, whose rows are collected. */
-static bool is_collected(const Op *collect, int k, Value *whole, const Symbol *s)
+/* Whether the value that begins a buffer, or a sum that is added to it, is what collect takes from operand k on: a
+ * gradient, or those of several parameters that follow each other, whose rows are collected. */
+static bool is_collected(const Op *collect, int k, const Value *first, const Symbol *s)
 {
-	const Value *v = op_in(collect, k);
+	const Value *v = op_in(collect, k), *whole = v->op->kind == OP_ROWS ? op_in(v->op, 0) : first;
 	Type type;
 	int64_t n = 1;
-	if (v->op->kind != OP_ROWS || op_in(v->op, 0) != whole)
-		return type_bytes(&whole->type) == type_bytes(&v->type);
+	if (v->op->kind != OP_ROWS)
+		return type_bytes(&first->type) == type_bytes(&v->type) && first->op->kind != OP_STACK;
 	for (int64_t end = 0; end < whole->type.dim[0]; n++, k++) {
 		v = op_in(collect, k);
 		if (!v || v->op->kind != OP_ROWS || op_in(v->op, 0) != whole || attr_get_int(v->op->attrs, "start", 0) != end)

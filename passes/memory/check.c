@@ -290,6 +290,12 @@ static void check_operands(Shadow *s, const Op *op)
 static bool may_overwrite(const Shadow *s, const Op *op, int result, int operand)
 {
 	Value *r = op->out[result], *v = op_in(op, operand);
+	if (op->kind == OP_STACK) {
+		int64_t begin = span_of(s, r).begin;
+		for (int i = 0; i < operand; i++)
+			begin += type_bytes(&op_in(op, i)->type);
+		return span_of(s, v).begin == begin;
+	}
 	for (int k = inplace_operand(op, result, 0); k >= 0; k = inplace_operand(op, result, k + 1))
 		if (k == operand)
 			return span_of(s, r).begin == span_of(s, v).begin && inplace_agrees(v, r);

@@ -41,7 +41,7 @@ static bool same_place(const Place *a, const Place *b)
 static Place buffer_place(const Buffers *b, const Value *v)
 {
 	Place place = b->at[b->of_value[v->id]].place;
-	place.offset += value_start(v) * dtype_info[v->type.dtype].bytes;
+	place.offset += value_offset(v);
 	return place;
 }
 
@@ -146,7 +146,7 @@ static Place place_of(const Buffers *b, Value *v)
 		return buffer_place(b, v);
 	if (root->kind == OP_INPUT || root->kind == OP_READ || root->kind == OP_VIEW_OP)
 		place = symbol_place(root);
-	place.offset += value_start(v) * dtype_info[v->type.dtype].bytes;
+	place.offset += value_offset(v);
 	return place;
 }
 
@@ -538,8 +538,9 @@ static bool check_place(const Module *m, const Buffers *b, Value *v, Diag *d)
 	const Place *is = &v->place;
 	int64_t bytes = want.region == REGION_ACT ? type_bytes(&v->type) : 0;
 	bool inside = is->offset >= 0 && is->offset % 64 == 0 && bytes <= m->act_bytes - is->offset;
-	if (value_whole(v) != v) {
-		want = value_whole(v)->place;
+	Value *whole = v->op->kind == OP_ROWS ? op_in(v->op, 0) : value_stack(v) != v ? value_stack(v) : value_whole(v);
+	if (whole != v) {
+		want = whole->place;
 		want.offset += value_start(v) * dtype_info[v->type.dtype].bytes;
 		inside = same_place(is, &want);
 	}

@@ -218,6 +218,7 @@ def test_options(s):
         "rank norm": ([adamw, "--loss-norm=rank"], []),
         "random init": ([adamw, "--init=random:7"], []),
         "remat": ([adamw, "--remat=block"], []),
+        "tiles": ([adamw, "--remat=block", "--tile-rows=16"], []),
         "no weights shared": ([adamw, "--wrap=each", "--strategy=no_shard"], []),
     }
     for name, (options, flags) in cases.items():
@@ -240,6 +241,7 @@ def test_accumulate(s):
 
 def test_halves(s):
     cases = {"bf16": ["--param-dtype=bf16"],
+             "bf16 tiles": ["--param-dtype=bf16", "--tile-rows=16"],
              "bf16 kept": ["--param-dtype=bf16", "--reduce-dtype=bf16", "--keep-low-precision-grads"],
              "f16": ["--param-dtype=f16", "--loss-scale=dynamic:init=1024,growth_interval=3"],
              "static": ["--param-dtype=f16", "--loss-scale=128"],

@@ -16,7 +16,8 @@ def up(n, to=64):
 class Block:
     shapes: list        # of its parameters
     kept: dict          # what backward reads of it: name -> bytes; the first is the block's input
-    passing: int        # bytes that live beside it while its backward is at its peak
+    passing: dict       # remat -> bytes that live beside it while its backward is at its peak
+    tiled: tuple = ()   # of what is kept, that which exists by tiles alone where it is recomputed: in passing
 
     @property
     def input(self):
@@ -24,7 +25,8 @@ class Block:
 
     def bytes(self, remat):
         """Recomputed norms are made once more where backward reads them last."""
-        return sum(n for what, n in self.kept.items() if remat == "none" or not what.startswith("norm"))
+        return sum(n for what, n in self.kept.items()
+                   if remat == "none" or not (what.startswith("norm") or what in self.tiled))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +52,7 @@ def activations(form, remat):
     """Bytes at the peak of backward: what blocks before keep, or their inputs alone, beside one block's backward."""
     before, peak = form.held, form.loss
     for block in form.blocks:
-        peak = max(peak, before + block.bytes(remat) + block.passing)
+        peak = max(peak, before + block.bytes(remat) + block.passing[remat])
         before += block.input if remat == "block" else block.bytes(remat)
     return max(peak, before + form.loss)
 
@@ -77,6 +79,24 @@ def workspace(t, d, vocab):
     return max(PRODUCT, head, embedding)
 
 
+def tile(t, row):
+    """Rows of a tile of an inner value of `row` bytes a token; None: it is whole, since it has no more than 1 GiB.
+    Else tiles have at most 512 MiB or 4,096 rows, and are as few as that allows."""
+    if t * row <= GIB:
+        return None
+    tiles = -(-t // max(4096, 512 * MIB // row))
+    return up(-(-t // tiles), 128) if tiles > 1 else None
+
+
+def mlp_passing(t, d, inner, gradient):
+    """What lives beside a block while the gradient of its MLP is computed; inner, gradient: bytes a token of what goes
+    into the loop and of the gradient that comes to it, over which the loop writes the gradients of both.  By tiles the
+    gradient of the input is whole already, and a tile has both; what is kept is in no tile, but its gradient is."""
+    def beside(rows):
+        return 2 * 2 * t * d + (inner + gradient) * rows if rows else 2 * t * d + gradient * t
+    return {"none": beside(tile(t, gradient)), "block": beside(tile(t, inner))}
+
+
 def attention_kept(t, d, kv, heads):
     return {"q": 2 * t * d, "k": 2 * t * kv, "v": 2 * t * kv, "attention": 2 * t * d, "log-sum-exp": 4 * t * heads}
 
@@ -88,9 +108,9 @@ def llama(model, bias=False):
     shapes = [(d,), (d, d), (kv, d), (kv, d), (d, d), (d,), (f, d), (f, d), (d, f)] + bias * [(d,), (kv,), (kv,)]
     kept = {"input": 2 * t * d, "norm 1": 2 * t * d, **attention_kept(t, d, kv, heads), "sum": 2 * t * d,
             "norm 2": 2 * t * d, "gate": 2 * t * f, "up": 2 * t * f, "statistics": 2 * 4 * t}
-    passing = {"gradient of the output": 2 * t * d, "of silu(gate) * up": 2 * t * f}
     (layers,) = model.layers.values()
-    return Form([Block(shapes, kept, sum(passing.values()))] * layers, {"embed_tokens.weight": (vocab, d)},
+    block = Block(shapes, kept, mlp_passing(t, d, 2 * 2 * f, 2 * f), ("gate", "up") if tile(t, 2 * 2 * f) else ())
+    return Form([block] * layers, {"embed_tokens.weight": (vocab, d)},
                 {"norm.weight": (d,), "lm_head.weight": (vocab, d)},
                 2 * t * d // heads, 2 * t * (3 * d + (0 if chunked(t, vocab) else vocab)), 8 * t,
                 workspace(t, d, vocab),
@@ -106,8 +126,7 @@ def qwen(model):
 def gelu_block(t, d, f, heads, shapes):
     kept = {"input": 2 * t * d, "norm 1": 2 * t * d, **attention_kept(t, d, d, heads), "sum": 2 * t * d,
             "norm 2": 2 * t * d, "gelu's input": 2 * t * f, "statistics": 4 * 4 * t}
-    passing = {"gradient of the output": 2 * t * d, "of gelu": 2 * t * f}
-    return Block(shapes, kept, sum(passing.values()))
+    return Block(shapes, kept, mlp_passing(t, d, 2 * f, 2 * f), ("gelu's input",) if tile(t, 2 * f) else ())
 
 
 def gpt2(model):
@@ -145,7 +164,8 @@ def bottleneck(batch, size, stride, cin, mid, out):
     pixels = {"input": size ** 2 * cin, "conv 1, relu 1": 2 * size ** 2 * mid, "conv 2, relu 2": 2 * small ** 2 * mid,
               "conv 3": small ** 2 * out, "shortcut": shortcut * small ** 2 * out}
     kept = {name: 2 * batch * n for name, n in pixels.items()}
-    return Block(convs + norms, kept, 3 * 2 * batch * small ** 2 * out)
+    passing = 3 * 2 * batch * small ** 2 * out
+    return Block(convs + norms, kept, {"none": passing, "block": passing})
 
 
 def resnet(model):

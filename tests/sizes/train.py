@@ -49,9 +49,11 @@ SMALL = {
 BATCH, LR, FACTOR = ({"resnet": 32}, 2), ({"resnet": 0.002}, 0.05), ({"resnet": 1.5}, 3)
 # Rows of logits at a time, fewer than a rank has.
 CHUNK = {"vit": 1}, 16
-# Each new form on and off: recomputed blocks, logits by chunks, units smaller and larger than blocks.
+# Each new form on and off: recomputed blocks, logits by chunks, MLPs by tiles, units smaller and larger than blocks.
 OPTIONS = {
     "plain": [],
+    "tiles": ["--tile-rows=16", "--remat=block"],
+    "tiles of what is kept": ["--tile-rows=16"],
     "chunks": ["--loss-chunk=N", "--remat=block"],
     "pieces": ["--loss-chunk=off", "--remat=block", "--wrap=size:5000"],
     "kept": ["--loss-chunk=off", "--strategy=shard_grad_op", "--wrap=each"],
@@ -145,6 +147,8 @@ def check_forms(case, options, said):
     whole = case.model.family != "llama" or not any(o.startswith("--wrap") for o in options)
     if once and whole != (once in said):
         raise RuntimeError(f"{case.name}, {' '.join(options)}: whether q, k and v are one product is not as asked")
+    if ("exists by 16 rows" in said) != ("--tile-rows=16" in options and case.model.family != "resnet"):
+        raise RuntimeError(f"{case.name}, {' '.join(options)}: whether MLPs are computed by tiles is not as asked")
 
 
 def compiled(args, case, options, precision, work):
