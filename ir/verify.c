@@ -454,8 +454,8 @@ static void check_parts(Verify *v, const Op *op)
 			verify_fail(v, op, "%%%s is heads in columns of a wider value, which attention alone can read, as q, k or "
 				"v of layout 1", x->name);
 		if (x && is_tile(op, x) && value_start(x) * dtype_info[x->type.dtype].bytes % 64)
-			verify_fail(v, op, "%%%s begins at byte %lld of a tensor; expected a multiple of 64, as of all that kernels "
-				"read and write", x->name, (long long)(value_start(x) * dtype_info[x->type.dtype].bytes));
+			verify_fail(v, op, "%%%s begins at byte %lld of a tensor; expected a multiple of 64, as of all that "
+				"kernels read and write", x->name, (long long)(value_start(x) * dtype_info[x->type.dtype].bytes));
 		if (op->kind == OP_STACK && !is_stackable(op, x))
 			verify_fail(v, op, "%%%s cannot be written into a stack along the first axis: it is a view or no result of "
 				"computing, or something else reads it", x->name);
