@@ -47,9 +47,13 @@ static bool is_product(const Op *op, int tb)
 	return is_of_weight(op, tb) && !op_in(op, 2);
 }
 
+/* In the order of the flat, section by section. */
 static int compare_weights(const void *a, const void *b)
 {
-	const Symbol *x = weight_of(*(Op *const *)a)->sym, *y = weight_of(*(Op *const *)b)->sym;
+	const Op *p = *(Op *const *)a, *q = *(Op *const *)b;
+	const Symbol *x = weight_of(p)->sym, *y = weight_of(q)->sym;
+	if (p->section != q->section)
+		return p->section < q->section ? -1 : 1;
 	int by_unit = x->unit->index - y->unit->index, by_flat = x->flat - y->flat;
 	return by_unit ? by_unit : by_flat ? by_flat : (x->offset > y->offset) - (x->offset < y->offset);
 }
@@ -68,7 +72,7 @@ static const char *apart(const Op *p, const Op *next)
 
 static bool together(const Op *p, const Op *next)
 {
-	return !apart(p, next);
+	return p->section == next->section && !apart(p, next);
 }
 
 /* The weights of a run as one. */
@@ -122,7 +126,8 @@ static void say_apart(Merge *c, const Op *p, const Op *next, const char *why)
 			weight_of(next)->sym->name, why);
 }
 
-/* Calls `found` for the runs of products that read x. */
+/* Calls `found` for the runs of products of one section that read x: where backward recomputes what reads a value that
+ * forward keeps, each section has its own. */
 static void runs_of(Merge *c, const Value *x, void (*found)(Merge *c, const Run *run))
 {
 	VEC(Op *) products = {0};
@@ -144,7 +149,7 @@ static void runs_of(Merge *c, const Value *x, void (*found)(Merge *c, const Run 
 		do {
 			run.product[run.n++] = products.at[i++];
 		} while (i < products.n && run.n < MANY && together(products.at[i - 1], products.at[i]));
-		if (i < products.n)
+		if (i < products.n && products.at[i - 1]->section == products.at[i]->section)
 			say_apart(c, products.at[i - 1], products.at[i], apart(products.at[i - 1], products.at[i]));
 		if (run.n > 1)
 			found(c, &run);
