@@ -87,7 +87,7 @@ static int64_t rows_of_op(const Op *op)
 		return rows_of_loop(op);
 	if (tiles_sums(op))
 		return tiles_rows(x);
-	bool same = op->kind == OP_RESHAPE && y->rank && x->dim[x->rank - 1] == y->dim[y->rank - 1];
+	bool same = op->kind == OP_RESHAPE && x->rank && y->rank && x->dim[x->rank - 1] == y->dim[y->rank - 1];
 	return same && tiles_rows(x) == tiles_rows(y) ? tiles_rows(x) : 0;
 }
 
