@@ -27,6 +27,10 @@ check() { # COMMAND...
 	"$@" >log 2>&1
 	report "$*" $?
 }
+# Held-out tokens, of which sixteen batches are enough: evaluations would take most of the time.
+held_out() { # TOKENS
+	head -c $((128 + $1)) "$text/tokens_val.npy" | LC_ALL=C sed "1s/(159457,)/($1,)  /" >held_out.npy
+}
 # A program ends with this code, says this, and neither a sanitizer nor an internal error speaks.
 expect() { # CODE TEXT COMMAND...
 	code=$1 say=$2
