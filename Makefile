@@ -188,6 +188,23 @@ $(BUILD)/sizes/ready: tests/sizes/models.py tests/sizes/configs.py | $(VENV)/rea
 export: all $(VENV)/ready
 	$(PYTHON) tests/e2e/export.py $(BUILD)/shardc $(BUILD)/export
 
+## frameworks: Keras, JAX, scikit-learn and Paddle models, exported by shardc.keras and its like, beside these (two minutes)
+FRAMEWORKS = $(BUILD)/frameworks
+frameworks: all $(FRAMEWORKS)/ready $(FRAMEWORKS)/paddle/ready
+	for f in keras jax sklearn; do \
+		$(FRAMEWORKS)/bin/python tests/frameworks/test_$$f.py $(BUILD)/shardc $(FRAMEWORKS)/work || exit 1; done
+	$(FRAMEWORKS)/paddle/bin/python tests/frameworks/test_paddle.py $(BUILD)/shardc $(FRAMEWORKS)/work
+$(FRAMEWORKS)/ready:
+	python3 -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/pip install -q tensorflow-cpu==2.21.0 keras==3.15.1 tf2onnx==1.17.0 jax==0.10.2 jax2onnx==0.17.1 \
+		flax==0.12.8 scikit-learn==1.9.1 skl2onnx==1.20.0 onnx onnxruntime numpy
+	touch $@
+# Paddle's libraries do not share a process with TensorFlow's.
+$(FRAMEWORKS)/paddle/ready:
+	python3 -m venv $(FRAMEWORKS)/paddle
+	$(FRAMEWORKS)/paddle/bin/pip install -q paddlepaddle==3.3.1 paddle2onnx==2.1.0 packaging onnx onnxruntime numpy
+	touch $@
+
 ## python: the package of shardc.export and shardc.check, into the virtual environment (VENV=..)
 python: $(VENV)/ready
 	$(VENV)/bin/pip install -q --no-deps ./python
@@ -279,6 +296,6 @@ clean:
 # Sources that have moved, which dependencies in older build folders still name.
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export python trust trust-full \
+.PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export frameworks python trust trust-full \
 	sizes recipes doors ranks crash matrix features features-full bench bench-ranks bench-checkpoint install clean
 .DELETE_ON_ERROR:

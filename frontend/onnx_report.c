@@ -160,6 +160,29 @@ static const char *count_text(const Report *r, TensorKind kind)
 	return all ? arena_printf(a, "%d %s (%s)", all, all == 1 ? kinds[kind].one : kinds[kind].many, list) : NULL;
 }
 
+/* What exporters of other frameworks leave out when they are called by themselves. */
+static const struct { const char *producer, *leaves_out, *instead; } EXPORTERS[] = {
+	{"tf2onnx", "biases that are zero, batch norms that it folds, dropout and stop_gradient", "shardc.keras"},
+	{"jax2onnx", "the names of weights, and stop_gradient", "shardc.jax"},
+	{"skl2onnx", "the names of weights", "shardc.sklearn"},
+};
+
+/* Says what a file cannot show that none of ours exported. */
+static void say_exporter(Import *im)
+{
+	if (im->meta)
+		return;
+	for (int i = 0; i < COUNT_OF(EXPORTERS); i++)
+		if (!strcmp(im->onnx->producer, EXPORTERS[i].producer))
+			diag_note(im->d, im->onnx->path, "exported by %s alone, which leaves out %s: export the model with %s "
+				"(docs/export.md)", EXPORTERS[i].producer, EXPORTERS[i].leaves_out, EXPORTERS[i].instead);
+	if (im->pytorch)
+		diag_note(im->d, im->onnx->path, "exported without shardc.export: the file has no trace of no_grad and "
+			"requires_grad=False, nor TorchScript's of detach() and of what a buffer is: gradients flow where the "
+			"model has these%s (docs/export.md)", im->n_dropout_nodes ? ""
+			: "; it holds no dropout, as after an export in eval mode");
+}
+
 /* The text for a tensor whose role is guessed, such that training would differ if the guess were wrong.  NULL: it is
  * not guessed, is not used, or another message reports it. */
 static const char *guess_text(const Report *r, const Row *row)
@@ -208,11 +231,7 @@ void report_roles(Import *im)
 	if (im->pytorch && !im->meta && !im->trainable && im->o->graph.strict_params)
 		diag_error(im->d, im->onnx->path, "the file does not say which parameters have requires_grad=False: export it "
 			"with shardc.export, or list what is trained in --trainable=FILE (docs/export.md)");
-	if (im->pytorch && !im->meta)
-		diag_note(im->d, im->onnx->path, "exported without shardc.export: the file has no trace of no_grad and "
-			"requires_grad=False, nor TorchScript's of detach() and of what a buffer is: gradients flow where the "
-			"model has these%s (docs/export.md)", im->n_dropout_nodes ? ""
-			: "; it holds no dropout, as after an export in eval mode");
+	say_exporter(im);
 	if (guesses)
 		diag_note(im->d, im->onnx->path, "the model does not say what is trained: export it with shardc.export, or "
 			"list what is trained in --trainable=FILE (docs/export.md)");
