@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "advice.h"
 #include "base/file.h"
 #include "ckpt/ckpt.h"
 #include "codegen/codegen.h"
@@ -358,6 +359,10 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		*why = "by shardc params";
 		return str_is_choice("command|frontend|params|autodiff", name); /* autodiff: shows what it freezes */
 	}
+	if (o->command == COMMAND_INIT) {
+		*why = "by shardc init";
+		return str_is_choice("command|frontend|canon|patterns|a pass", name);
+	}
 	const char *no_peak = c->planned ? NULL : pass_skipped(o, false, "memory", c->a);
 	const Stage stages[] = {
 		{"command", true, NULL},
@@ -608,6 +613,28 @@ static int params(const Options *o, Arena *a, Diag *d)
 	return file_flush_stdout(d) ? EXIT_SUCCESS : EXIT_RUN;
 }
 
+static int init(Options *o, Arena *a, Diag *d)
+{
+	PipelineView view = {.stop_after = "patterns", .out = stdout};
+	FrontendOptions f = frontend_options(o);
+	f.shapes_only = f.say_roles = true;
+	if (is_ir_file(o->input)) {
+		diag_error(d, o->input, "shardc init reads an ONNX model");
+		return EXIT_INPUT;
+	}
+	options_warn_unread(o, stage_runs, &(StageContext){o, false, false, a}, a, d);
+	if (!advice_bind(o, a, d))
+		return EXIT_INPUT;
+	f.graph = o->graph;
+	Module *m = onnx_load(o->input, &f, d);
+	bool ok = m && pipeline_run(m, o, &view, NULL, d);
+	if (ok)
+		advice_print(stdout, m, o, a);
+	if (m)
+		ir_module_free(m);
+	return !ok ? EXIT_INPUT : file_flush_stdout(d) ? EXIT_SUCCESS : EXIT_RUN;
+}
+
 static int command(int argc, char **argv, Arena *a, Diag *d)
 {
 	Options o = {0};
@@ -636,6 +663,8 @@ static int command(int argc, char **argv, Arena *a, Diag *d)
 		diag_error(d, "shardc run", "wants --inputs DIR and --outputs DIR");
 		return EXIT_USAGE;
 	}
+	if (o.command == COMMAND_INIT)
+		return init(&o, a, d);
 	return o.command == COMMAND_PARAMS ? params(&o, a, d) : compile(&o, a, d);
 }
 

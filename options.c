@@ -294,11 +294,11 @@ static bool arg_split(Reader *r, int argc, char **argv, int *i, Arg *out)
 static void refuse_second(Reader *r, const char *text)
 {
 	const char *first = r->o->input;
-	if (str_is_choice("plan|run|params|ckpt", text) || str_is_choice("ckpt", first))
+	if (str_is_choice("plan|run|params|init|ckpt", text) || str_is_choice("ckpt", first))
 		usage_error(r, str_is_choice("ckpt", first) ? first : text, "a command is the first word, before all options");
 	else if (!r->command && !strpbrk(first, "./"))
-		usage_error(r, first, "is no command; there are plan, run, params and ckpt, and a program is compiled without "
-			"one: shardc MODEL.onnx -o train");
+		usage_error(r, first, "is no command; there are plan, run, params, init and ckpt, and a program is compiled "
+			"without one: shardc MODEL.onnx -o train");
 	else
 		usage_error(r, text, "one model is compiled at a time");
 }
@@ -306,9 +306,10 @@ static void refuse_second(Reader *r, const char *text)
 static void take_positional(Reader *r, const char *text)
 {
 	Options *o = r->o;
-	if (!o->input && !r->command && str_is_choice("plan|run|params", text)) {
+	if (!o->input && !r->command && str_is_choice("plan|run|params|init", text)) {
 		r->command = true;
-		o->command = !strcmp(text, "plan") ? COMMAND_PLAN : !strcmp(text, "run") ? COMMAND_RUN : COMMAND_PARAMS;
+		o->command = !strcmp(text, "plan") ? COMMAND_PLAN : !strcmp(text, "run") ? COMMAND_RUN
+			: !strcmp(text, "init") ? COMMAND_INIT : COMMAND_PARAMS;
 	} else if (!o->input && !r->command && !strcmp(text, "help"))
 		o->inspection.help = true;
 	else if (!o->input)
@@ -498,6 +499,7 @@ void options_help(FILE *f)
 	      "       shardc plan MODEL.onnx [--world=N]            units, memory by category, peak\n"
 	      "       shardc run MODEL.onnx --inputs DIR --outputs DIR   forward only\n"
 	      "       shardc params MODEL.onnx [options]            what each initializer is, and by what evidence\n"
+	      "       shardc init MODEL.onnx                        what it is, the loss that fits, data and commands\n"
 	      "       shardc ckpt COMMAND ..                        checkpoints: show, convert (shardc ckpt --help)\n"
 	      "       shardc --list-ops | --list-passes | --help | --version\n", f);
 	const char *group = "";

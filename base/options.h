@@ -13,7 +13,7 @@
 #define ENUM_TYPE(type, ...) typedef enum type { __VA_ARGS__ } type;
 #include "base/options.def"
 
-typedef enum Command { COMMAND_COMPILE, COMMAND_PLAN, COMMAND_RUN, COMMAND_PARAMS } Command;
+typedef enum Command { COMMAND_COMPILE, COMMAND_PLAN, COMMAND_RUN, COMMAND_PARAMS, COMMAND_INIT } Command;
 
 typedef const char *OptionText;
 enum { OPTION_LIST_MAX = 64 };

@@ -23,6 +23,19 @@ typedef struct FrontendOptions {
  * model. */
 Module *onnx_load(const char *path, const FrontendOptions *o, Diag *d);
 
+/* An input as the model's file declares it. */
+typedef struct DeclaredInput {
+	const char *name;
+	int rank;                       /* -1: the file does not say */
+	int64_t dim[IR_MAX_RANK];       /* -1: free */
+	const char *param[IR_MAX_RANK]; /* the name of a free dim; "": it has none */
+} DeclaredInput;
+typedef VEC(DeclaredInput) DeclaredInputVec;
+
+/* Appends the inputs of the model at path that no initializer gives, in their order; strings are copied into the
+ * arena.  False after an error. */
+bool onnx_declared(const char *path, Arena *a, DeclaredInputVec *out, Diag *d);
+
 /* Where `shardc params` prints what each initializer is taken for, as text or as JSON. */
 typedef struct ParamsPrint { FILE *out; bool json; } ParamsPrint;
 
