@@ -291,16 +291,18 @@ static const char *loss_of(Advice *c)
 	if (t->rank == 4 && t->dim[1] > 1)
 		return classes(c, t, 1, "axis 1 has a number for each class at each place of an image");
 	if (t->rank >= 2 && last > 1)
-		return classes(c, t, t->rank - 1, "the last axis has a number for each class (mse, if they are measured values)");
-	return targets(c, t, "mse", "one number for each sample, as of a measured value (bce_with_logits, if it is a yes or no)");
+		return classes(c, t, t->rank - 1,
+			"the last axis has a number for each class (mse, if they are measured values)");
+	return targets(c, t, "mse",
+		"one number for each sample, as of a measured value (bce_with_logits, if it is a yes or no)");
 }
 
 static void warn_end(Advice *c)
 {
 	OpKind kind = op_in(c->output, 0)->op->kind;
 	if (kind == OP_SOFTMAX || kind == OP_SIGMOID)
-		fprintf(c->out, "  note: the model ends in %s, and cross_entropy and bce_with_logits do that themselves: export what "
-			"is in front of it\n", op_info[kind].text);
+		fprintf(c->out, "  note: the model ends in %s, and cross_entropy and bce_with_logits do that themselves: export "
+			"what is in front of it\n", op_info[kind].text);
 }
 
 /* ---- how it was exported ---- */
@@ -315,8 +317,8 @@ static void note_export(Advice *c)
 		norms += op->kind == OP_BATCH_NORM;
 	}
 	if (convs >= 8 && biased == convs && !norms)
-		fprintf(c->out, "note: %d convolutions, all with biases, and no batch norm: an export in eval mode folds batch norms "
-			"into convolutions; to train as the module would, call model.train() and export it with shardc.export\n",
+		fprintf(c->out, "note: %d convolutions, all with biases, and no batch norm: an export in eval mode folds batch "
+			"norms into convolutions; to train as the module would, call model.train() and export it with shardc.export\n",
 			convs);
 }
 
