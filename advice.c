@@ -301,7 +301,7 @@ static void warn_end(Advice *c)
 {
 	OpKind kind = op_in(c->output, 0)->op->kind;
 	if (kind == OP_SOFTMAX || kind == OP_SIGMOID)
-		fprintf(c->out, "  note: the model ends in %s, and cross_entropy and bce_with_logits do that themselves: export "
+		fprintf(c->out, "  note: the model ends in %s, which cross_entropy and bce_with_logits do themselves: export "
 			"what is in front of it\n", op_info[kind].text);
 }
 
@@ -317,8 +317,8 @@ static void note_export(Advice *c)
 		norms += op->kind == OP_BATCH_NORM;
 	}
 	if (convs >= 8 && biased == convs && !norms)
-		fprintf(c->out, "note: %d convolutions, all with biases, and no batch norm: an export in eval mode folds batch "
-			"norms into convolutions; to train as the module would, call model.train() and export it with shardc.export\n",
+		fprintf(c->out, "note: %d convolutions with biases, and no batch norm: an export in eval mode folds batch norms "
+			"into convolutions; to train as the module would, call model.train() and export it with shardc.export\n",
 			convs);
 }
 
