@@ -317,7 +317,7 @@ static void note_export(Advice *c)
 		norms += op->kind == OP_BATCH_NORM;
 	}
 	if (convs >= 8 && biased == convs && !norms)
-		fprintf(c->out, "note: %d convolutions with biases, and no batch norm: an export in eval mode folds batch norms "
+		fprintf(c->out, "note: %d convolutions with biases, no batch norm: an export in eval mode folds batch norms "
 			"into convolutions; to train as the module would, call model.train() and export it with shardc.export\n",
 			convs);
 }
