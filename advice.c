@@ -90,7 +90,7 @@ typedef struct Advice {
 
 static bool is_param(const Value *v)
 {
-	while (v && v->op->kind != OP_PARAM && v->op->n_in && v->op->in[0].value && op_info[v->op->kind].flags & (VIEW | EW))
+	while (v && v->op->kind != OP_PARAM && op_in(v->op, 0) && op_info[v->op->kind].flags & (VIEW | EW))
 		v = v->op->in[0].value;
 	return v && v->op->kind == OP_PARAM;
 }
@@ -144,8 +144,8 @@ static const char *meaning(Advice *c, const Symbol *s, const Value *v)
 			c->tokens = s;
 			c->table = rows;
 		}
-		return arena_printf(c->a, "numbers below %" PRId64 " (rows of a table of %" PRId64 " are looked up by it)", rows,
-			rows);
+		return arena_printf(c->a, "numbers below %" PRId64 " (rows of a table of %" PRId64 " are looked up by it)",
+			rows, rows);
 	}
 	r = reader_of(v, convolves);
 	if (r.op && s->type.rank == 4)
