@@ -188,6 +188,12 @@ $(BUILD)/sizes/ready: tests/sizes/models.py tests/sizes/configs.py | $(VENV)/rea
 export: all $(VENV)/ready
 	$(PYTHON) tests/e2e/export.py $(BUILD)/shardc $(BUILD)/export
 
+## zoo: 68 models of all kinds by both exporters, beside PyTorch, and the scripts of docs/models.md (ZOO=--quick: some of
+##   them; ZOO="--docs docs/models.md" writes its table)
+zoo: all $(VENV)/ready
+	$(PYTHON) tests/zoo/zoo.py $(BUILD)/shardc $(BUILD)/zoo $(ZOO)
+	$(PYTHON) tests/zoo/scripts.py $(BUILD)/shardc $(BUILD)/zoo/scripts
+
 ## frameworks: Keras, JAX, scikit-learn and Paddle models, exported by shardc.keras and its like, beside these (two minutes)
 FRAMEWORKS = $(BUILD)/frameworks
 frameworks: all $(FRAMEWORKS)/ready $(FRAMEWORKS)/paddle/ready
@@ -296,6 +302,6 @@ clean:
 # Sources that have moved, which dependencies in older build folders still name.
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export frameworks python trust trust-full \
+.PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export zoo frameworks python trust trust-full \
 	sizes recipes doors ranks crash matrix features features-full bench bench-ranks bench-checkpoint install clean
 .DELETE_ON_ERROR:
