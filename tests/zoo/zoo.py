@@ -256,7 +256,7 @@ def table(rows):
 
 
 def write_table(path, rows):
-    begin, end = "<!-- zoo: begin -->\n", "<!-- zoo: end -->\n"
+    begin, end = "<!-- zoo begins -->\n", "<!-- zoo ends -->\n"
     whole = path.read_text()
     head, rest = whole.split(begin)
     path.write_text(head + begin + table(rows) + end + rest.split(end)[1])
