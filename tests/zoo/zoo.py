@@ -256,10 +256,9 @@ def table(rows):
 
 
 def write_table(path, rows):
-    begin, end = "<!-- zoo begins -->\n", "<!-- zoo ends -->\n"
-    whole = path.read_text()
-    head, rest = whole.split(begin)
-    path.write_text(head + begin + table(rows) + end + rest.split(end)[1])
+    """The table is the end of the document."""
+    head = path.read_text().split("\n| model | by dynamo |")[0].rstrip("\n")
+    path.write_text(f"{head}\n\n{table(rows)}")
 
 
 # ---- runs ----
