@@ -513,6 +513,20 @@ static Samples of_attention(const Look *l)
 	return apart ? mixed(l, x) : x;
 }
 
+/* Images and their points belong to one sample each. */
+static Samples of_grid_sample(const Look *l)
+{
+	const Samples *x = &l->in[0], *grid = &l->in[1], *first = x->kind == SAMPLES_NONE ? grid : x;
+	bool both = x->kind != SAMPLES_NONE && grid->kind != SAMPLES_NONE;
+	if (first->kind != SAMPLES_AXIS || (both && grid->kind != SAMPLES_AXIS))
+		return lost(l);
+	Samples y = along(l, first, first->axis);
+	if (first->axis || (both && (grid->axis || !same_order(x, grid))))
+		return mixed(l, lost(l));
+	y.scale = 1;
+	return is_placed(l, 0, 0) || is_placed(l, 1, 0) ? placed(l, y) : y;
+}
+
 /* Whether the op works along this axis, or on the whole of a sample. */
 static bool works_along(const Op *op, int axis)
 {
@@ -542,6 +556,13 @@ static Samples of_layer(const Look *l)
 	if (works_along(l->op, x.axis))
 		return image ? mixed(l, lost(l)) : mixed(l, x);
 	return x;
+}
+
+/* The last two dims are those of a matrix, which is one sample's. */
+static Samples of_det(const Look *l)
+{
+	Samples x = of_layer(l);
+	return x.kind == SAMPLES_AXIS && x.axis >= op_in(l->op, 0)->type.rank - 2 ? mixed(l, lost(l)) : x;
 }
 
 /* argmax and argmin, which remove an axis. */
@@ -592,6 +613,8 @@ static Samples of_op(const Look *l, const Value *v)
 	case OP_BATCH_NORM: return l->in[0].kind == SAMPLES_AXIS ? of_batch_norm(l, v) : lost(l);
 	case OP_CROSS_ENTROPY: return of_cross_entropy(l, v);
 	case OP_ATTENTION: return of_attention(l);
+	case OP_GRID_SAMPLE: return of_grid_sample(l);
+	case OP_DET: return of_det(l);
 	case OP_ARGMAX: case OP_ARGMIN: return of_choice(l);
 	case OP_DROPOUT: case OP_DROPOUT_MASK: return along(l, &l->in[0], l->in[0].axis);
 	default: return lost(l);

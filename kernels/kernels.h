@@ -153,6 +153,38 @@ K_HALVES(K_DECL)
 K_REALS(K_DECL)
 #undef K_DECL
 
+/* ---- sampling at points and in boxes, determinants (grid_sample, roi_pool and det of ir/ops.def) ---- */
+
+enum { K_NEAREST, K_LINEAR, K_CUBIC };
+enum { K_OUTSIDE_ZEROS, K_OUTSIDE_BORDER, K_OUTSIDE_REFLECTION };
+enum { K_COORDS_PIXELS, K_COORDS_CENTRES, K_COORDS_EDGES };
+/* x (n, c, in...), grid (n, points, rank), y (n, c, points).  A gradient adds points in their order. */
+typedef struct KSample {
+	int rank;              /* 1..3 */
+	int64_t n, c, points, in[3];
+	int mode, outside, coords;
+} KSample;
+enum { K_ROI_AVG, K_ROI_MAX, K_ROI_PIXELS };
+/* x (n, c, h, w), rois (rois, 4), ids (rois), y (rois, c, ph, pw).  A gradient adds boxes in their order. */
+typedef struct KRoi {
+	int64_t n, c, h, w, rois, ph, pw;
+	int64_t ratio;         /* points a bin and dim; 0 = one for each pixel of the bin */
+	double scale;
+	bool half_pixel;
+	int mode;
+} KRoi;
+enum { K_DET_MAX = 32 };
+#define K_DECL(T, t) \
+	void k_grid_sample_##t(T *y, const T *x, const T *grid, const KSample *s); \
+	void k_grid_sample_grad_x_##t(T *dx, const T *dy, const T *grid, const KSample *s); \
+	void k_grid_sample_grad_grid_##t(T *dgrid, const T *dy, const T *x, const T *grid, const KSample *s); \
+	void k_roi_pool_##t(T *y, const T *x, const T *rois, const int64_t *ids, const KRoi *r); \
+	void k_roi_pool_grad_##t(T *dx, const T *dy, const T *x, const T *rois, const int64_t *ids, const KRoi *r); \
+	void k_det_##t(T *y /* (count) */, const T *x /* (count, n, n) */, int64_t count, int64_t n); \
+	void k_det_grad_##t(T *dx, const T *dy, const T *x, int64_t count, int64_t n);
+K_FLOATS(K_DECL)
+#undef K_DECL
+
 /* ---- normalisation ---- */
 
 /* Batch norm: x is (n, c, s) in layout 0 and (n, s, c) in layout 1, statistics are (c).

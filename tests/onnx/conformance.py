@@ -21,6 +21,8 @@ import onnx
 from onnx import numpy_helper
 
 RTOL, ATOL = 1e-3, 1e-7
+# Expected values that numpy computed in f32, of numbers up to 50, where the exact ones are 0.
+ROUNDED = {"test_dft_inverse": 1e-6}
 
 
 def op_of(model):
@@ -36,12 +38,12 @@ def read_pb(path, value_info):
     return None  # sequences and optionals
 
 
-def mismatch(name, got, want):
+def mismatch(name, got, want, atol):
     if got.dtype != want.dtype or got.shape != want.shape:
         return f"{name}: {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
     if want.dtype == bool or want.dtype.kind in "iu":
         return None if np.array_equal(got, want) else f"{name}: {np.count_nonzero(got != want)} elements differ"
-    if np.allclose(got, want, rtol=RTOL, atol=ATOL, equal_nan=True):
+    if np.allclose(got, want, rtol=RTOL, atol=atol, equal_nan=True):
         return None
     return f"{name}: largest difference {np.nanmax(np.abs(got.astype(np.float64) - want)):.3g}"
 
@@ -57,7 +59,7 @@ def run_set(shardc, folder, data, model, out):
     for i, output in enumerate(model.graph.output):
         want = read_pb(data / f"output_{i}.pb", output)
         got = np.load(pathlib.Path(out) / f"{output.name.replace('/', '_')}.npy")
-        bad = mismatch(output.name, got, want)
+        bad = mismatch(output.name, got, want, ROUNDED.get(folder.name, ATOL))
         if bad:
             return "failed", bad
     return "passed", ""

@@ -261,6 +261,45 @@ static Op *make_pool(Gen *g, OpKind kind)
 	return emit(g, kind, 1, &x, list);
 }
 
+static Op *make_grid_sample(Gen *g)
+{
+	static const char *const modes[] = {"nearest", "linear", "cubic"}, *const coords[] = {"pixels", "centres", "edges"},
+		*const pads[] = {"zeros", "border", "reflection"};
+	Value *x = gen_pick(g, WANT_FLOAT, 3);
+	int64_t dim[5] = {x->type.dim[0]};
+	if (x->type.rank > 5)
+		return NULL;
+	for (int i = 1; i < x->type.rank - 1; i++)
+		dim[i] = rng_in(g->r, 1, 3);
+	dim[x->type.rank - 1] = x->type.rank - 2;
+	Attr *list = attr_str(g->m, attr_str(g->m, NULL, "mode", modes[rng_in(g->r, 0, 2)]), "padding",
+		pads[rng_in(g->r, 0, 2)]);
+	Value *in[2] = {x, gen_source(g, type_tensor(x->type.dtype, x->type.rank, dim))};
+	return emit(g, OP_GRID_SAMPLE, 2, in, attr_str(g->m, list, "coords", coords[rng_in(g->r, 0, 2)]));
+}
+
+static Op *make_roi_pool(Gen *g)
+{
+	static const char *const modes[] = {"avg", "max", "pool"};
+	Value *x = gen_pick(g, WANT_FLOAT, 4);
+	int64_t boxes[2] = {rng_in(g->r, 1, 3), 4}, size[2] = {rng_in(g->r, 1, 3), rng_in(g->r, 1, 3)};
+	if (x->type.rank != 4)
+		return NULL;
+	Attr *list = ints(g, attr_str(g->m, NULL, "mode", modes[rng_in(g->r, 0, 2)]), "size", 2, size);
+	list = attr_float(g->m, attr_int(g->m, list, "ratio", rng_in(g->r, 0, 2)), "scale", 1);
+	Value *in[3] = {x, gen_source(g, type_tensor(x->type.dtype, 2, boxes)),
+		gen_ids(g, type_tensor(DT_I64, 1, boxes), x->type.dim[0], false)};
+	return emit(g, OP_ROI_POOL, 3, in, attr_int(g->m, list, "half_pixel", rng_one_of(g->r, 2)));
+}
+
+static Op *make_det(Gen *g)
+{
+	Type t = gen_type(g, DT_F32, 2);
+	t.dim[t.rank - 1] = t.dim[t.rank - 2];
+	Value *x = gen_source(g, t);
+	return emit(g, OP_DET, 1, &x, NULL);
+}
+
 static Op *make_batch_norm(Gen *g)
 {
 	Value *in[3] = {gen_pick(g, WANT_FLOAT, 2)};
@@ -547,6 +586,9 @@ static Op *make(Gen *g, OpKind kind)
 	case OP_CONV_GRAD_X: return make_conv_grad_x(g);
 	case OP_CONV_GRAD_W: return NULL;
 	case OP_MAX_POOL: case OP_AVG_POOL: return make_pool(g, kind);
+	case OP_GRID_SAMPLE: return make_grid_sample(g);
+	case OP_ROI_POOL: return make_roi_pool(g);
+	case OP_DET: return make_det(g);
 	case OP_BATCH_NORM: return make_batch_norm(g);
 	case OP_LAYER_NORM: case OP_RMS_NORM: return make_norm(g, kind);
 	case OP_ATTENTION: return make_attention(g);
