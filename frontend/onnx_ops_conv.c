@@ -119,12 +119,31 @@ static void note_folded_norm(Node *n)
 		vec_push(n->im->arena, &n->im->folded_norms, n->scope);
 }
 
+/* Reads the bias, one number for each channel of the result.  PyTorch's dynamo exporter gives a three-dimensional
+ * convolution without one zeros of [channels, 2], which add nothing.  False after an error. */
+static bool conv_bias(Node *n, int64_t channels, Value **bias)
+{
+	*bias = node_in(n, 2);
+	if (!*bias || ((*bias)->type.rank == 1 && (*bias)->type.dim[0] == channels))
+		return true;
+	const EvalTensor *t = node_known(n, 2);
+	bool zero = t && dtype_is_float(t->type.dtype);
+	for (int64_t i = 0; zero && i < type_numel(&t->type); i++)
+		zero = t->f[i] == 0;
+	if (!zero)
+		return node_error(n, "its bias is %s, expected [%" PRId64 "]; only zeros may have another shape, which PyTorch's "
+			"exporter writes: the file's exporter is wrong here", type_str(n->im->arena, &(*bias)->type), channels);
+	*bias = NULL;
+	return true;
+}
+
 bool import_conv(Node *n)
 {
 	Window w;
-	if (!conv_window(n, &w) || !window_fit(n, &n->in[0]->type, &w))
+	Value *bias;
+	if (!conv_window(n, &w) || !window_fit(n, &n->in[0]->type, &w) || !conv_bias(n, n->in[1]->type.dim[0], &bias))
 		return false;
-	Value *bias = node_in(n, 2), *f = n->in[1];
+	Value *f = n->in[1];
 	note_folded_norm(n);
 	if (!bias && node_rewritten_by(n, "RemoveOptionalBiasFromConv") && !node_rewritten_by(n, "FuseBatchNorm")
 			&& *n->scope)
@@ -202,7 +221,9 @@ bool import_conv_transpose(Node *n)
 	int64_t group = node_int(n, "group", 1), shape[IR_MAX_RANK];
 	if (!conv_window(n, &w) || !transpose_crop(n, &w, &c))
 		return false;
-	Value *x = n->in[0], *f = n->in[1], *bias = node_in(n, 2);
+	Value *x = n->in[0], *f = n->in[1], *bias;
+	if (!conv_bias(n, f->type.dim[1] * group, &bias))
+		return false;
 	bool direct = crop_is_pads(&w, &c, w.pads);
 	if (!direct)
 		memset(w.pads, 0, sizeof(w.pads));

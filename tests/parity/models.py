@@ -9,6 +9,8 @@ import torch
 import transformers as hf
 from torch import nn
 
+import signals
+
 
 @dataclasses.dataclass
 class Case:
@@ -22,6 +24,8 @@ class Case:
     zero_grad: tuple = ()     # (parameter name suffix, begin, end as fractions): true gradient is zero
     optimize: bool = False    # the exporter's optimizer may run: nothing in the model is small enough to be folded
     slow: bool = False        # left out of quick runs
+    exporters: tuple = ("dynamo", "torchscript")  # those that have its ops
+    opset: int = 17           # that torchscript writes
 
 
 class Logits(nn.Module):
@@ -107,6 +111,10 @@ CASES = {
     "resnet50": Case(resnet("bottleneck", [3, 4, 6, 3], [256, 512, 1024, 2048], 10), 8, (3, 64, 64), 10,
                      batch_norm=True, image=True, slow=True),
     "mobilenetv2": Case(mobilenet(10, 64), 8, (3, 64, 64), 10, batch_norm=True, image=True),
+    "transformer": Case(lambda: signals.SpatialTransformer(10), 8, (1, 16, 16), 10, image=True,
+                        opset=20),
+    "spectral": Case(lambda: signals.Spectral(10), 4, (509,), 10, exporters=("dynamo",)),
+    "spectrogram": Case(lambda: signals.Spectrogram(10), 6, (400,), 10),
 }
 
 
@@ -129,8 +137,8 @@ def export(case, module, path, exporter):
         program = torch.onnx.export(module, (x,), dynamo=True, optimize=case.optimize, verbose=False, **names)
         program.save(str(path), external_data=True)
     else:
-        if isinstance(getattr(module.model, "config", None), hf.LlamaConfig):
+        if isinstance(getattr(getattr(module, "model", None), "config", None), hf.LlamaConfig):
             module.model.set_attn_implementation("eager")  # this exporter has no grouped-query attention
         mode = torch.onnx.TrainingMode.TRAINING if case.batch_norm else torch.onnx.TrainingMode.EVAL
         torch.onnx.export(module, (x,), str(path), dynamo=False, training=mode,
-                          do_constant_folding=case.optimize, opset_version=17, **names)
+                          do_constant_folding=case.optimize, opset_version=case.opset, **names)
