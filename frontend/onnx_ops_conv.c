@@ -3,6 +3,7 @@
  * auto_pad and ceil_mode become explicit pads.  A pooling for which the IR has no op (dilated averages, p-norms)
  * becomes a depthwise convolution with a kernel of ones. */
 #include "frontend/onnx_import.h"
+#include "frontend/onnx_params.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -127,8 +128,10 @@ static bool conv_bias(Node *n, int64_t channels, Value **bias)
 	if (!*bias || ((*bias)->type.rank == 1 && (*bias)->type.dim[0] == channels))
 		return true;
 	const EvalTensor *t = node_known(n, 2);
-	bool zero = t && dtype_is_float(t->type.dtype);
-	for (int64_t i = 0; zero && i < type_numel(&t->type); i++)
+	const Weight *w = t ? NULL : map_get(n->im->weights, n->proto->input[2]);
+	double value = 1;
+	bool zero = t ? dtype_is_float(t->type.dtype) : w && weight_is_splat(n->im, w, &value) && value == 0;
+	for (int64_t i = 0; zero && t && i < type_numel(&t->type); i++)
 		zero = t->f[i] == 0;
 	if (!zero)
 		return node_error(n, "its bias is %s, expected [%" PRId64 "]; only zeros may have another shape, which PyTorch's "

@@ -126,7 +126,11 @@ static bool deform_read(Node *n, Deform *f)
 			type_str(n->im->arena, w));
 	f->n = x->dim[0];
 	f->c = x->dim[1];
+	int64_t kernel[2];
 	memcpy(f->kernel, w->dim + 2, sizeof(f->kernel));
+	if (node_has(n, "kernel_shape") && (!small_ints(n, "kernel_shape", 2, 1, 1, kernel)
+			|| memcmp(kernel, f->kernel, sizeof(kernel)) != 0))
+		return node_error(n, "kernel_shape is not that of the weights, %s", type_str(n->im->arena, w));
 	if (!small_ints(n, "strides", 2, 1, 1, f->strides) || !small_ints(n, "dilations", 2, 1, 1, f->dilations)
 			|| !small_ints(n, "pads", 4, 0, 0, f->pads))
 		return false;

@@ -87,7 +87,7 @@ template <class E> static void sample(E *y, const E *x, const E *grid, const KSa
 
 template <class E> static void sample_grad_x(E *dx, const E *dy, const E *grid, const KSample *s)
 {
-	if (s->n * s->c)
+	if (s->n * s->c > 0)
 		LAUNCH((spread<E>), blocks_for(s->n * s->c, WARP), WARP, 0, k_stream, dx, dy, grid, *s,
 			numel(s->rank, s->in), s->n * s->c);
 }
@@ -164,7 +164,7 @@ template <class E> static void pool(E *y, const E *x, const E *rois, const int64
 template <class E> static void pool_grad(E *dx, const E *dy, const E *x, const E *rois, const int64_t *ids,
 	const KRoi *r)
 {
-	if (r->n * r->c)
+	if (r->n * r->c > 0)
 		LAUNCH((pooled_grad<E>), blocks_for(r->n * r->c, WARP), WARP, 0, k_stream, dx, dy, x, rois, ids, *r,
 			r->n * r->c, k_bad_report);
 }

@@ -60,7 +60,7 @@ class Spectral(nn.Module):
 
     def forward(self, x):
         x = self.long(self.spread(x.unsqueeze(-1)).transpose(1, 2)).transpose(1, 2)
-        return self.out(self.mix(self.join(torch.tanh(x[:, ::13]))).mean(1))
+        return self.out(self.mix(self.join(torch.tanh(x[:, 1::13]))).mean(1))
 
 
 class Spectrogram(nn.Module):
