@@ -68,8 +68,8 @@ bool import_affine_grid(Node *n)
 	int d = count - 2, rank = count; /* of the result: [N,out..,d] */
 	if (count < 4 || count > 5 || !dtype_is_float(t->dtype) || t->rank != 3 || t->dim[0] != size[0] || t->dim[1] != d
 			|| t->dim[2] != d + 1)
-		return node_error(n, "wants matrices [N,2,3] and a size of 4 numbers, or [N,3,4] and 5, of the same N; got %s and "
-			"%d numbers", type_str(n->im->arena, t), count);
+		return node_error(n, "wants matrices [N,2,3] and a size of 4 numbers, or [N,3,4] and 5, of the same N; got %s "
+			"and %d numbers", type_str(n->im->arena, t), count);
 	for (int i = 2; i < count; i++)
 		if (size[i] < 1 || size[i] > INT32_MAX)
 			return node_error(n, "dimension %d of its size is %" PRId64, i, size[i]);
@@ -169,7 +169,8 @@ static Value *deformed_columns(Node *n, const Deform *f)
 	int64_t rows = taps * f->out[0];
 	Value *offset = ir_reshape(b, n->in[2], 5, (int64_t[]){batch, taps, 2, f->out[0], f->out[1]});
 	for (int i = 0; i < 2; i++) {
-		Value *one = ir_reshape(b, emit_slice(b, offset, 2, i, 1, 1), 4, (int64_t[]){batch, taps, f->out[0], f->out[1]});
+		Value *one = emit_slice(b, offset, 2, i, 1, 1);
+		one = ir_reshape(b, one, 4, (int64_t[]){batch, taps, f->out[0], f->out[1]});
 		one = emit_add(b, one, undeformed(n, x->type.dtype, f, i));
 		coordinate[1 - i] = ir_reshape(b, one, 4, (int64_t[]){batch, rows, f->out[1], 1});
 	}
@@ -330,8 +331,8 @@ bool import_non_max_suppression(Node *n)
 	const EvalTensor *boxes = node_known(n, 0), *scores = node_known(n, 1);
 	if (!boxes || !scores || !nms_number(n, 2, 0, &most) || !nms_number(n, 3, 0, &s.iou)
 			|| !nms_number(n, 4, -INFINITY, &s.least))
-		return node_refuse(n, "how many boxes it picks depends on data, and shapes must be known at compile time; choose "
-			"boxes outside of the model, or a fixed number of them by TopK");
+		return node_refuse(n, "how many boxes it picks depends on data, and shapes must be known at compile time; "
+			"choose boxes outside of the model, or a fixed number of them by TopK");
 	s.boxes = boxes->f;
 	s.scores = scores->f;
 	s.most = (int64_t)fmin(fmax(most, 0), (double)s.n);

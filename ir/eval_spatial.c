@@ -253,7 +253,8 @@ static bool each_bin(const Op *op, const EvalTensor *x, const EvalTensor *rois, 
 		if (image < 0 || image >= x->type.dim[0])
 			return false;
 		int64_t at = (image * channels + k / bins % channels) * plane;
-		double v = bin_value(&b, rois->f + roi * 4, k % bins, x->f + at, grow ? y->f[k] : 0, grow ? grow->f + at : NULL);
+		double v = bin_value(&b, rois->f + roi * 4, k % bins, x->f + at, grow ? y->f[k] : 0,
+			grow ? grow->f + at : NULL);
 		if (!grow)
 			y->f[k] = v;
 	}

@@ -21,15 +21,15 @@ static bool want_text(Buf *err, const Op *op, const char *name, int n, const cha
 /* The type of samples of x at the points of grid. */
 static bool sampled(Module *m, const Op *op, const Type *x, const Type *grid, Type *out, Buf *err)
 {
-	static const char *const modes[] = {"nearest", "linear", "cubic"}, *const pads[] = {"zeros", "border", "reflection"},
-		*const coords[] = {"pixels", "centres", "edges"};
+	static const char *const modes[] = {"nearest", "linear", "cubic"}, *const coords[] = {"pixels", "centres", "edges"},
+		*const pads[] = {"zeros", "border", "reflection"};
 	if (!want_text(err, op, "mode", 3, modes) || !want_text(err, op, "padding", 3, pads)
 			|| !want_text(err, op, "coords", 3, coords))
 		return false;
 	if (!dtype_is_float(x->dtype) || grid->dtype != x->dtype || x->rank < 3 || x->rank > 5 || grid->rank != x->rank
 			|| grid->dim[0] != x->dim[0] || grid->dim[grid->rank - 1] != x->rank - 2)
-		return shape_wrong(err, "%s of %s at the points %s: expected floats [N,C,in..] of one to three spatial dims and "
-			"points [N,out..,one coordinate for each]", op_info[op->kind].text, type_str(m->arena, x),
+		return shape_wrong(err, "%s of %s at the points %s: expected floats [N,C,in..] of one to three spatial dims "
+			"and points [N,out..,one coordinate for each]", op_info[op->kind].text, type_str(m->arena, x),
 			type_str(m->arena, grid));
 	*out = *x;
 	memcpy(out->dim + 2, grid->dim + 1, sizeof(*out->dim) * (size_t)(x->rank - 2));

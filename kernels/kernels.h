@@ -176,12 +176,14 @@ typedef struct KRoi {
 enum { K_DET_MAX = 32 };
 #define K_DECL(T, t) \
 	void k_grid_sample_##t(T *y, const T *x, const T *grid, const KSample *s); \
-	void k_grid_sample_grad_x_##t(T *dx, const T *dy, const T *grid, const KSample *s); \
+	void k_grid_sample_grad_x_##t(T *dx, const T *dy, const T *grid, const KSample *s, void *work /* on CUDA */); \
 	void k_grid_sample_grad_grid_##t(T *dgrid, const T *dy, const T *x, const T *grid, const KSample *s); \
 	void k_roi_pool_##t(T *y, const T *x, const T *rois, const int64_t *ids, const KRoi *r); \
-	void k_roi_pool_grad_##t(T *dx, const T *dy, const T *x, const T *rois, const int64_t *ids, const KRoi *r); \
-	void k_det_##t(T *y /* (count) */, const T *x /* (count, n, n) */, int64_t count, int64_t n); \
-	void k_det_grad_##t(T *dx, const T *dy, const T *x, int64_t count, int64_t n);
+	void k_roi_pool_grad_##t(T *dx, const T *dy, const T *x, const T *rois, const int64_t *ids, const KRoi *r, \
+		void *work /* on CUDA */); \
+	void k_det_##t(T *y /* (count) */, const T *x /* (count, n, n) */, int64_t count, int64_t n, \
+		void *work /* on CUDA */); \
+	void k_det_grad_##t(T *dx, const T *dy, const T *x, int64_t count, int64_t n, void *work /* on CUDA */);
 K_FLOATS(K_DECL)
 #undef K_DECL
 

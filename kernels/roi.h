@@ -1,5 +1,6 @@
 /* kernels/roi.h: the bins of roi_pool for elements of type T, for kernels of both targets; they include it once per
- * type.  A bin of one channel is a function of that channel's plane of h x w. */
+ * type.  A bin of one channel is a function of that channel's plane of h x w.  ROI_ADD(sum, v) adds the f64 v to *sum
+ * of type ROI_SUM. */
 #ifndef SHARDC_KERNELS_ROI_H
 #define SHARDC_KERNELS_ROI_H
 
@@ -18,15 +19,15 @@ DIMS bool roi_bin(const KRoi *r, double first, double last, int64_t at, int64_t 
 		return false;
 	if (r->mode == K_ROI_PIXELS) {
 		begin = round(begin);
-		double size = fmax(round(end) - begin + 1, 1) / (double)bins;
-		double low = fmin(fmax(begin + floor((double)at * size), 0), (double)n);
-		double high = fmin(fmax(begin + ceil((double)(at + 1) * size), 0), (double)n);
+		double size = fmax(round(end) - begin + 1, 1.0) / (double)bins;
+		double low = fmin(fmax(begin + floor((double)at * size), 0.0), (double)n);
+		double high = fmin(fmax(begin + ceil((double)(at + 1) * size), 0.0), (double)n);
 		KBin pixels = {low, 1, high > low ? (int64_t)(high - low) : 0, n};
 		*b = pixels;
 		return true;
 	}
-	double size = r->half_pixel ? end - begin : fmax(end - begin, 1), bin = size / (double)bins;
-	int64_t points = r->ratio > 0 ? r->ratio : (int64_t)fmax(ceil(bin), 0);
+	double size = r->half_pixel ? end - begin : fmax(end - begin, 1.0), bin = size / (double)bins;
+	int64_t points = r->ratio > 0 ? r->ratio : (int64_t)fmax(ceil(bin), 0.0);
 	KBin whole = {begin - (r->half_pixel ? 0.5 : 0) + (double)at * bin, bin, points, n};
 	*b = whole;
 	return true;
@@ -39,7 +40,7 @@ DIMS double roi_point(const KBin *b, int64_t i, int64_t *at)
 	at[0] = at[1] = -1;
 	if (x < -1 || x > (double)b->n)
 		return 0;
-	x = fmax(x, 0);
+	x = fmax(x, 0.0);
 	at[0] = (int64_t)x;
 	if (at[0] >= b->n - 1) {
 		at[0] = at[1] = b->n - 1;
@@ -124,7 +125,8 @@ DIMS double CONCAT(roi_value, SUFFIX)(const KRoi *r, const double *box, int64_t 
 }
 
 /* Adds to dx what dy, the gradient of a bin of one channel, gives to the channel's plane. */
-DIMS void CONCAT(roi_spread, SUFFIX)(const KRoi *r, const double *box, int64_t bin, double dy, const T *plane, T *dx)
+DIMS void CONCAT(roi_spread, SUFFIX)(const KRoi *r, const double *box, int64_t bin, double dy, const T *plane,
+	ROI_SUM *dx)
 {
 	KBin b[2];
 	int64_t at[4];
@@ -134,7 +136,7 @@ DIMS void CONCAT(roi_spread, SUFFIX)(const KRoi *r, const double *box, int64_t b
 	if (r->mode != K_ROI_AVG) {
 		CONCAT(roi_largest, SUFFIX)(r, b, plane, at, weight);
 		if (at[0] >= 0)
-			dx[at[0]] += (T)(dy * weight[0]);
+			ROI_ADD(&dx[at[0]], dy * weight[0]);
 		return;
 	}
 	dy /= roi_count(b);
@@ -142,7 +144,7 @@ DIMS void CONCAT(roi_spread, SUFFIX)(const KRoi *r, const double *box, int64_t b
 		for (int64_t j = 0; j < b[1].points; j++)
 			if (roi_corners(b, i, j, at, weight))
 				for (int k = 0; k < 4; k++)
-					dx[at[k]] += (T)(dy * weight[k]);
+					ROI_ADD(&dx[at[k]], dy * weight[k]);
 }
 #undef T
 #undef SUFFIX

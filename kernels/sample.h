@@ -33,7 +33,7 @@ DIMS double sample_reflect(const KSample *s, int64_t n, double x, double *slope)
 		return 0;
 	}
 	double from = fabs(x - low), rest = fmod(from, span);
-	bool odd = fmod(floor(from / span), 2) != 0;
+	bool odd = fmod(floor(from / span), 2.0) != 0;
 	*slope *= (x < low) != odd ? -1 : 1;
 	return odd ? span - rest + low : rest + low;
 }
@@ -106,37 +106,35 @@ DIMS void sample_taps(const KSample *s, int64_t n, double g, KTaps *t)
 	}
 }
 
-/* The pixels that a point reads, as offsets in a plane, with their weights.  slope: NULL, or the derivatives of the
- * weights in the coordinates of the point, in the grid's order.  Returns how many there are. */
-DIMS int sample_point(const KSample *s, const double *g, int64_t *at, double *weight, double (*slope)[3])
+/* The pixels of each dim that a point reads; g: its coordinates.  Returns the number of combinations of them. */
+DIMS int sample_read(const KSample *s, const double *g, KTaps *t)
 {
-	KTaps t[3];
-	int total = 1, count = 0;
+	int total = 1;
 	for (int d = 0; d < s->rank; d++) {
 		sample_taps(s, s->in[d], g[s->rank - 1 - d], &t[d]);
 		total *= t[d].n;
 	}
-	for (int k = 0; k < total; k++) {
-		int64_t offset = 0;
-		double w = 1, dw[3] = {1, 1, 1};
-		bool inside = true;
-		for (int d = 0, rest = k; d < s->rank; rest /= t[d++].n) {
-			int i = rest % t[d].n;
-			inside = inside && t[d].at[i] >= 0;
-			offset = offset * s->in[d] + t[d].at[i];
-			w *= t[d].weight[i];
-			for (int j = 0; j < s->rank; j++)
-				dw[j] *= s->rank - 1 - j == d ? t[d].slope[i] : t[d].weight[i];
-		}
-		if (!inside)
-			continue;
-		at[count] = offset;
-		weight[count] = w;
+	return total;
+}
+
+/* Combination k: its offset in a plane and its weight; false: it lies outside.  slope: NULL, or the derivatives of the
+ * weight in the coordinates of the point, in the grid's order. */
+DIMS bool sample_tap(const KSample *s, const KTaps *t, int k, int64_t *at, double *weight, double *slope)
+{
+	bool inside = true;
+	*at = 0;
+	*weight = 1;
+	for (int j = 0; slope && j < s->rank; j++)
+		slope[j] = 1;
+	for (int d = 0; d < s->rank; k /= t[d++].n) {
+		int i = k % t[d].n;
+		inside = inside && t[d].at[i] >= 0;
+		*at = *at * s->in[d] + t[d].at[i];
+		*weight *= t[d].weight[i];
 		for (int j = 0; slope && j < s->rank; j++)
-			slope[count][j] = dw[j];
-		count++;
+			slope[j] *= s->rank - 1 - j == d ? t[d].slope[i] : t[d].weight[i];
 	}
-	return count;
+	return inside;
 }
 
 #endif

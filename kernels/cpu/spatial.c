@@ -8,7 +8,7 @@
 
 enum { POINTS = 32, CHANNELS = 16 };
 
-/* What a run of points reads, as of sample_point. */
+/* What a run of points reads: offsets in a plane, and their weights. */
 typedef struct Points {
 	int64_t first, n;
 	int taps[POINTS];
@@ -16,6 +16,8 @@ typedef struct Points {
 	double weight[POINTS][K_TAPS_MAX];
 } Points;
 
+#define ROI_SUM T
+#define ROI_ADD(sum, v) (*(sum) += (T)(v))
 #define TEMPLATE "kernels/roi.h"
 #include "kernels/cpu/each_float.h"
 #define TEMPLATE "kernels/cpu/spatial.h"

@@ -10,11 +10,15 @@ static void CONCAT(read_point, SUFFIX)(double *g, const T *grid, int64_t point, 
 static void CONCAT(read_points, SUFFIX)(const KSample *s, const T *grid, int64_t i, int64_t first, Points *p)
 {
 	double g[3];
+	KTaps taps[3];
 	p->first = first;
 	p->n = MIN(POINTS, s->points - first);
 	for (int64_t k = 0; k < p->n; k++) {
 		CONCAT(read_point, SUFFIX)(g, grid, i * s->points + first + k, s->rank);
-		p->taps[k] = sample_point(s, g, p->at[k], p->weight[k], NULL);
+		int total = sample_read(s, g, taps), n = 0;
+		for (int t = 0; t < total; t++)
+			n += sample_tap(s, taps, t, &p->at[k][n], &p->weight[k][n], NULL);
+		p->taps[k] = n;
 	}
 }
 
@@ -35,8 +39,9 @@ void CONCAT(k_grid_sample, SUFFIX)(T *y, const T *x, const T *grid, const KSampl
 	}
 }
 
-void CONCAT(k_grid_sample_grad_x, SUFFIX)(T *dx, const T *dy, const T *grid, const KSample *s)
+void CONCAT(k_grid_sample_grad_x, SUFFIX)(T *dx, const T *dy, const T *grid, const KSample *s, void *work)
 {
+	(void)work;
 	int64_t plane = numel(s->rank, s->in), blocks = ceil_div(s->c, CHANNELS);
 	#pragma omp parallel for schedule(static) if (s->n * s->c * s->points > PARALLEL_MIN)
 	for (int64_t b = 0; b < s->n * blocks; b++) {
@@ -58,14 +63,20 @@ void CONCAT(k_grid_sample_grad_grid, SUFFIX)(T *dgrid, const T *dy, const T *x, 
 	int64_t plane = numel(s->rank, s->in);
 	#pragma omp parallel for schedule(static) if (s->n * s->c * s->points > PARALLEL_MIN)
 	for (int64_t r = 0; r < s->n * s->points; r++) {
-		double g[3], weight[K_TAPS_MAX], slope[K_TAPS_MAX][3], sum[3] = {0};
-		int64_t at[K_TAPS_MAX], i = r / s->points, point = r % s->points;
+		double g[3], weight, slope[3], sum[3] = {0};
+		int64_t at, i = r / s->points, point = r % s->points;
+		KTaps taps[3];
 		CONCAT(read_point, SUFFIX)(g, grid, r, s->rank);
-		int taps = sample_point(s, g, at, weight, slope);
-		for (int64_t c = i * s->c; c < (i + 1) * s->c; c++)
-			for (int t = 0; t < taps; t++)
-				for (int d = 0; d < s->rank; d++)
-					sum[d] += slope[t][d] * (double)x[c * plane + at[t]] * (double)dy[c * s->points + point];
+		int total = sample_read(s, g, taps);
+		for (int t = 0; t < total; t++) {
+			double product = 0; /* of the pixel and dy, over channels */
+			if (!sample_tap(s, taps, t, &at, &weight, slope))
+				continue;
+			for (int64_t c = i * s->c; c < (i + 1) * s->c; c++)
+				product += (double)x[c * plane + at] * (double)dy[c * s->points + point];
+			for (int d = 0; d < s->rank; d++)
+				sum[d] += slope[d] * product;
+		}
 		for (int d = 0; d < s->rank; d++)
 			dgrid[r * s->rank + d] = (T)sum[d];
 	}
@@ -84,8 +95,10 @@ void CONCAT(k_roi_pool, SUFFIX)(T *y, const T *x, const T *rois, const int64_t *
 	}
 }
 
-void CONCAT(k_roi_pool_grad, SUFFIX)(T *dx, const T *dy, const T *x, const T *rois, const int64_t *ids, const KRoi *r)
+void CONCAT(k_roi_pool_grad, SUFFIX)(T *dx, const T *dy, const T *x, const T *rois, const int64_t *ids, const KRoi *r,
+	void *work)
 {
+	(void)work;
 	int64_t plane = r->h * r->w, bins = r->ph * r->pw;
 	#pragma omp parallel for schedule(static) if (r->rois * r->c * bins > PARALLEL_MIN / 16)
 	for (int64_t t = 0; t < r->n * r->c; t++) {
@@ -102,8 +115,9 @@ void CONCAT(k_roi_pool_grad, SUFFIX)(T *dx, const T *dy, const T *x, const T *ro
 	}
 }
 
-void CONCAT(k_det, SUFFIX)(T *y, const T *x, int64_t count, int64_t n)
+void CONCAT(k_det, SUFFIX)(T *y, const T *x, int64_t count, int64_t n, void *work)
 {
+	(void)work;
 	#pragma omp parallel for schedule(static) if (count * n * n * n > PARALLEL_MIN)
 	for (int64_t m = 0; m < count; m++) {
 		double a[K_DET_MAX * K_DET_MAX];
@@ -113,8 +127,9 @@ void CONCAT(k_det, SUFFIX)(T *y, const T *x, int64_t count, int64_t n)
 	}
 }
 
-void CONCAT(k_det_grad, SUFFIX)(T *dx, const T *dy, const T *x, int64_t count, int64_t n)
+void CONCAT(k_det_grad, SUFFIX)(T *dx, const T *dy, const T *x, int64_t count, int64_t n, void *work)
 {
+	(void)work;
 	#pragma omp parallel for schedule(static) if (count * n * n * n > PARALLEL_MIN)
 	for (int64_t m = 0; m < count; m++) {
 		double a[K_DET_MAX * K_DET_MAX], b[K_DET_MAX * K_DET_MAX], c[K_DET_MAX * K_DET_MAX];

@@ -111,6 +111,19 @@ static inline int64_t kwork_cuda_linear_cross_entropy_grad(const KWorkArgs *a)
 	return kwork_loss_head(a, 1, true, K_LT_WORK);
 }
 
+/* Gradients of sampling in f32, the result: a sum of 64 bits for each element, behind the largest of dy. */
+static inline int64_t kwork_cuda_fixed_sums(const KWorkArgs *a)
+{
+	return a->out[0].bytes == 4 ? 16 + kwork_numel(&a->out[0], 0, a->out[0].rank) * 8 : 0;
+}
+
+/* Determinants of in[0]: a copy of each matrix in f64.  Their gradient: two copies and the cofactors. */
+static inline int64_t kwork_cuda_det(const KWorkArgs *a) { return kwork_numel(&a->in[0], 0, a->in[0].rank) * 8; }
+static inline int64_t kwork_cuda_det_grad(const KWorkArgs *a)
+{
+	return kwork_numel(&a->out[0], 0, a->out[0].rank) * 24;
+}
+
 /* gather_grad (dy, ids): two arrays of keys for sorting, and for each chunk of sorted ids the sums of its first and
  * its last row of the table, which may continue in other chunks. */
 enum { K_GATHER_CHUNK = 32 };

@@ -82,7 +82,9 @@ void case_grid_sample_grad_x(void)
 	FOR_SAMPLES({
 		int64_t n = c.s.n * c.s.c * plane;
 		float *dx = case_alloc(n * 4);
-		CASE_SAME_BITS("grid_sample_grad_x", dx, n * 4, k_grid_sample_grad_x_f32(dx, c.dy, c.grid, &c.s));
+		int64_t dim[] = {n};
+		void *work = case_work("grid_sample_grad_x", (KWorkArgs){.out = {{1, dim, 4}}});
+		CASE_SAME_BITS("grid_sample_grad_x", dx, n * 4, k_grid_sample_grad_x_f32(dx, c.dy, c.grid, &c.s, work));
 		case_close("grid_sample_grad_x", dx, c.dx, n, 1e-5);
 	})
 }
@@ -105,8 +107,8 @@ typedef struct Boxes { KRoi r; float *x, *rois, *dy; int64_t *ids; double *y, *d
 
 static Boxes boxes(int mode)
 {
-	Boxes b = {.r = {.n = 2, .c = 3, .h = 7, .w = 8, .rois = 40, .ph = 2, .pw = 2, .ratio = mode == K_ROI_PIXELS ? 0 : 2,
-		.scale = 0.5, .half_pixel = true, .mode = mode}};
+	Boxes b = {.r = {.n = 2, .c = 3, .h = 7, .w = 8, .rois = 40, .ph = 2, .pw = 2,
+		.ratio = mode == K_ROI_PIXELS ? 0 : 2, .scale = 0.5, .half_pixel = true, .mode = mode}};
 	b.x = case_floats(2 * 3 * 56, 1, 2);
 	b.rois = case_alloc(40 * 4 * 4);
 	b.dy = case_floats(40 * 12, -1, 1);
@@ -155,7 +157,10 @@ void case_roi_pool_grad(void)
 	for (int mode = K_ROI_AVG; mode <= K_ROI_PIXELS; mode++) {
 		Boxes b = boxes(mode);
 		float *dx = case_alloc(2 * 3 * 56 * 4);
-		CASE_SAME_BITS("roi_pool_grad", dx, 2 * 3 * 56 * 4, k_roi_pool_grad_f32(dx, b.dy, b.x, b.rois, b.ids, &b.r));
+		int64_t dim[] = {2 * 3 * 56};
+		void *work = case_work("roi_pool_grad", (KWorkArgs){.out = {{1, dim, 4}}});
+		CASE_SAME_BITS("roi_pool_grad", dx, 2 * 3 * 56 * 4,
+			k_roi_pool_grad_f32(dx, b.dy, b.x, b.rois, b.ids, &b.r, work));
 		case_close("roi_pool_grad", dx, b.dx, 2 * 3 * 56, 1e-6);
 	}
 }
@@ -183,31 +188,46 @@ void case_det(void)
 {
 	for (int64_t n = 0; n <= 32; n += n < 4 ? 1 : 14) {
 		double *want = case_doubles(MATRICES), *x = matrices(n, want), *y = case_alloc(MATRICES * 8);
-		CASE_SAME_BITS("det", y, MATRICES * 8, k_det_f64(y, x, MATRICES, n));
+		int64_t dim[] = {MATRICES * n * n};
+		void *work = case_work("det", (KWorkArgs){.in = {{1, dim, 8}}});
+		CASE_SAME_BITS("det", y, MATRICES * 8, k_det_f64(y, x, MATRICES, n, work));
 		case_close64("det", y, want, MATRICES, 1e-9);
 	}
+}
+
+/* The determinant of the rows from `row` on, of the columns that are not in `taken`, by its expansion. */
+static double expanded(const double *x, int64_t n, int64_t row, unsigned taken)
+{
+	double sum = row == n, sign = 1;
+	for (int64_t j = 0; j < n && row < n; j++) {
+		if (taken >> j & 1)
+			continue;
+		sum += sign * x[row * n + j] * expanded(x, n, row + 1, taken | 1u << j);
+		sign = -sign;
+	}
+	return sum;
 }
 
 void case_det_grad(void)
 {
 	for (int64_t n = 1; n <= 6; n++) {
 		double *det = case_doubles(MATRICES), *x = matrices(n, det), *dx = case_alloc(MATRICES * n * n * 8);
-		double *dy = case_doubles(MATRICES), *want = case_doubles(MATRICES * n * n), *moved = case_alloc(n * n * 8), y[2];
+		double *dy = case_doubles(MATRICES), *want = case_doubles(MATRICES * n * n);
+		int64_t dim[] = {MATRICES * n * n};
+		void *work = case_work("det_grad", (KWorkArgs){.out = {{1, dim, 8}}});
 		for (int64_t m = 0; m < MATRICES; m++) {
 			dy[m] = m % 5 - 2;
 			if (m % 3 == 0 && n > 1) /* singular: the second row is the first one doubled */
 				for (int64_t j = 0; j < n; j++)
 					x[(m * n + 1) * n + j] = 2 * x[m * n * n + j];
+			double *one = x + m * n * n, before = expanded(one, n, 0, 0);
 			for (int64_t k = 0; k < n * n; k++) { /* a determinant is linear in each element */
-				for (int s = 0; s < 2; s++) {
-					memcpy(moved, x + m * n * n, (size_t)(n * n * 8));
-					moved[k] += s;
-					k_det_f64(&y[s], moved, 1, n);
-				}
-				want[m * n * n + k] = dy[m] * (y[1] - y[0]);
+				one[k] += 1;
+				want[m * n * n + k] = dy[m] * (expanded(one, n, 0, 0) - before);
+				one[k] -= 1;
 			}
 		}
-		k_det_grad_f64(dx, dy, x, MATRICES, n);
+		k_det_grad_f64(dx, dy, x, MATRICES, n, work);
 		case_close64("det_grad", dx, want, MATRICES * n * n, 1e-9);
 	}
 }
