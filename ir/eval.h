@@ -65,6 +65,11 @@ static inline void eval_put(EvalTensor *t, int64_t at, Scalar s)
 		t->i[at] = s.i;
 }
 
+/* eval_quant.c: values of elementwise ops of ops.def. */
+double eval_round_to(const Op *op, double x);
+double eval_quantize(const Op *op, double x, double zero);
+Scalar eval_bitcast(const Op *op, const Scalar *s);
+
 /* Visits all index tuples of a shape in row-major order:  for (Walk w = walk_over(n, dim); w.left; walk_next(&w)) */
 typedef struct Walk {
 	int rank;

@@ -151,6 +151,7 @@ struct Symbol {
 	const char *name;    /* the framework's name where it is known; unique in the module */
 	int index;           /* in m->symbols */
 	const char *onnx;    /* the name in the ONNX file, for writing back */
+	const char *narrow;  /* SYM_INPUT, SYM_OUTPUT: the type of base/narrow.def that the model has, or NULL */
 	Type type;
 	Source src;
 	const char **alias;  /* SYM_PARAM: further names, when modules share it; interned */
