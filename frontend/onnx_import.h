@@ -175,8 +175,8 @@ bool node_axes(Node *n, int i, int rank, int64_t *axes, int *count, bool *given)
 
 /* ---- onnx_narrow.c ---- */
 
-/* The dtype that holds elements of a TensorProto.DataType, and the narrow type that they have, or NULL.  False: there is
- * no dtype. */
+/* The dtype that holds elements of a TensorProto.DataType, and the narrow type that they have, or NULL.  False: there
+ * is no such dtype. */
 bool element_from_onnx(int onnx, DType *dtype, const Narrow **narrow);
 /* Refuses a node that cannot take its narrow operands, and gives its results the narrow type that it passes on. */
 bool narrow_take(Node *n);

@@ -36,8 +36,8 @@ static bool is_batch_norm(const Op *op)
 	return op->kind == OP_BATCH_NORM || !strcmp(op->loc->onnx, "BatchNormalization");
 }
 
-/* Rounding to few bits: numbers on a grid stay on it only where 16-bit floats hold the whole grid, and bits are those of
- * the dtype that the model has. */
+/* Rounding to few bits: numbers on a grid stay on it only where 16-bit floats hold the whole grid, and bits are those
+ * of the dtype that the model has. */
 static bool is_rounding(const Op *op)
 {
 	static const char *const nodes[] = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear",
