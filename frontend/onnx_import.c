@@ -193,6 +193,13 @@ static const char *why_absent(const char *op)
 static const OnnxOp *find_row(Node *n)
 {
 	const char *domain = n->proto->domain;
+	if (!is_onnx_domain(domain) && training_domain(domain))
+		return training_row(n);
+	if (!is_onnx_domain(domain) && training_artifact(domain, n->op)) {
+		node_refuse(n, "this file is a training graph, in which onnxruntime-training has written out backward or update: "
+			"give shardc the forward model that it was made from (the argument of generate_artifacts), it builds both");
+		return NULL;
+	}
 	if (!is_onnx_domain(domain)) {
 		node_refuse(n, "domain \"%s\" is not ONNX's and no function of the model has this name", domain);
 		return NULL;
@@ -431,7 +438,7 @@ static void check_opsets(Import *im)
 	const OnnxModel *onnx = im->onnx;
 	bool any = false;
 	for (int i = 0; i < onnx->opsets.n; i++) {
-		any = any || is_onnx_domain(onnx->opsets.at[i].domain);
+		any = any || is_onnx_domain(onnx->opsets.at[i].domain) || training_domain(onnx->opsets.at[i].domain);
 		check_opset(im, onnx->path, onnx->opsets.at[i].domain, onnx->opsets.at[i].version);
 	}
 	for (int i = 0; i < onnx->functions.n; i++) {

@@ -191,6 +191,14 @@ Value *emit_round_to(Builder *b, Value *x, const Narrow *t, bool saturate);
 /* x as Cast and CastLike convert it, with their attributes saturate and round_mode. */
 Value *emit_cast(Node *n, Value *x, DType to, const Narrow *narrow);
 
+/* ---- onnx_ops_training.c ---- */
+
+bool training_domain(const char *domain); /* whether it is ai.onnx.preview.training */
+/* The op of that domain that the node is; NULL after a refusal. */
+const OnnxOp *training_row(Node *n);
+/* Whether only a graph that onnxruntime-training has written has the op. */
+bool training_artifact(const char *domain, const char *op);
+
 /* ---- building blocks ---- */
 
 Value *emit_float(Builder *b, const Value *like, double v); /* a scalar of like's dtype */

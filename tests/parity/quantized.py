@@ -144,6 +144,7 @@ def check(name, shardc, work, model, module, x, labels):
 
 def main():
     shardc, work = sys.argv[1], pathlib.Path(sys.argv[2])
+    work.mkdir(parents=True, exist_ok=True)
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     module = observed()
