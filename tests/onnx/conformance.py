@@ -4,12 +4,19 @@ Every test folder holds model.onnx and test_data_set_K/{input,output}_I.pb.  A t
 have the expected dtype and shape and agree to rtol 1e-3, atol 1e-7 (the ONNX runner's own bounds).  It is
 refused when shardc ends with status 1 and a message; anything else is a failure.
 
+refused.tsv lists what is refused without flags, a row for each op and message.  A refusal that it does not list is a
+failure, and so
+is, in a run of all tests, a row whose tests all pass: --prune takes such rows out of the table.
+
 usage: python conformance.py SHARDC TESTS_FOLDER [--only SUBSTRING] [--every N] [--flag FLAG].. [--jobs N] [--json FILE]
+                             [--prune]
   --every: each N-th test of those; --flag: of shardc run, as --flag=--target=cuda
-The last line is "passed N, failed N, refused N".
+At the end stands what is refused by op, and as the last line "passed N, failed N, refused N".
 """
 import argparse
+import collections
 import concurrent.futures
+import fnmatch
 import json
 import pathlib
 import subprocess
@@ -21,6 +28,8 @@ import onnx
 from onnx import numpy_helper
 
 RTOL, ATOL = 1e-3, 1e-7
+TABLE = pathlib.Path(__file__).with_name("refused.tsv")
+Row = collections.namedtuple("Row", "op tests message")
 
 
 def op_of(model):
@@ -84,6 +93,44 @@ def run_test(shardc, folder):
     return dict(test=f"{folder.parent.name}/{folder.name}", op=op_of(model), status=status, reason=reason)
 
 
+def read_table():
+    lines = TABLE.read_text().splitlines()
+    return [Row(*line.split("\t")) for line in lines if not line.startswith("#")]
+
+
+def row_of(table, test):
+    """The row of the table that lists this refusal, or None."""
+    name = test["test"].split("/")[-1]
+    for row in table:
+        listed = any(fnmatch.fnmatchcase(name, t) for t in row.tests.split())
+        if row.op == test["op"] and listed and row.message in test["reason"]:
+            return row
+    return None
+
+
+def judge_refusals(table, tests, whole, prune):
+    """Prints the refusals by op; returns how many are not listed, and how many rows are of tests that pass."""
+    found = collections.Counter()
+    bad = 0
+    for test in tests:
+        if test["status"] == "refused":
+            row = row_of(table, test)
+            found[row] += 1
+            if not row:
+                bad += 1
+                print(f"FAILED {test['test']} ({test['op']}): refused, which {TABLE.name} does not list: {test['reason']}")
+    for row in table:
+        if found[row]:
+            print(f"refused {found[row]:3} x {row.op}: {row.message}")
+        elif whole:
+            bad += not prune
+            print(f"{'pruned' if prune else 'FAILED'} {TABLE.name}: listed, but passes: {row.op} ({row.message})")
+    if whole and prune:
+        head = TABLE.read_text().splitlines(keepends=True)[0]
+        TABLE.write_text(head + "".join("\t".join(row) + "\n" for row in table if found[row]))
+    return bad
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("shardc")
@@ -93,6 +140,7 @@ def main():
     p.add_argument("--flag", action="append", default=[])
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--json")
+    p.add_argument("--prune", action="store_true")
     args = p.parse_args()
     folders = sorted(m.parent for m in pathlib.Path(args.tests).rglob("model.onnx") if args.only in m.parent.name)
     command = [args.shardc, "run", *args.flag]
@@ -104,9 +152,11 @@ def main():
                 print(f"FAILED {row['test']}: {row['reason']}", flush=True)
     if args.json:
         pathlib.Path(args.json).write_text("".join(json.dumps(r) + "\n" for r in rows))
+    whole = not args.only and args.every == 1 and not args.flag
+    bad = 0 if args.flag else judge_refusals(read_table(), rows, whole, args.prune)
     count = {s: sum(r["status"] == s for r in rows) for s in ("passed", "failed", "refused")}
     print(f"passed {count['passed']}, failed {count['failed']}, refused {count['refused']}")
-    sys.exit(count["failed"] > 0 or count["passed"] == 0)
+    sys.exit(count["failed"] > 0 or bad > 0 or count["passed"] == 0)
 
 
 main()
