@@ -51,6 +51,25 @@ static bool write_file(const char *to, DType dtype, int rank, const int64_t *dim
 	return false;
 }
 
+/* Whether a file for an input of a narrow type has its shape, and its numbers where it has the wide dtype. */
+static bool fits(const Symbol *s, const Narrow *t, const Npy *file, Diag *d)
+{
+	const NpyHeader *h = &file->header;
+	char has[160], wants[160];
+	Type type = type_tensor(h->narrow ? t->wide : h->dtype, h->rank, h->dim);
+	if (!type_equal(&type, &s->type)) {
+		diag_error(d, file->path, "shape %s, input \"%s\" wants %s, or its type %s",
+			npy_shape_text(has, sizeof(has), h->dtype, h->rank, h->dim), s->name,
+			npy_shape_text(wants, sizeof(wants), t->wide, s->type.rank, s->type.dim), t->text);
+		return false;
+	}
+	int64_t bad = h->narrow ? -1 : narrow_find_other(t, file->data, h->numel);
+	if (bad >= 0)
+		diag_error(d, file->path, "element %lld is no number of input \"%s\", whose type is %s", (long long)bad, s->name,
+			t->text);
+	return bad < 0;
+}
+
 /* Makes a file of NumPy's available, one of narrow elements in their wide dtype, which the program reads. */
 static bool stage_npy(const Symbol *s, const char *npy, const char *to, Arena *a, Diag *d)
 {
@@ -62,13 +81,10 @@ static bool stage_npy(const Symbol *s, const char *npy, const char *to, Arena *a
 		return false;
 	const NpyHeader *h = &file.header;
 	void *wide = arena_alloc(a, (size_t)(dtype_info[t->wide].bytes * h->numel) + 1);
-	bool ok;
-	if (h->narrow) {
+	bool ok = fits(s, t, &file, d);
+	if (ok && h->narrow)
 		narrow_widen(t, wide, file.data, h->numel);
-		ok = write_file(to, t->wide, h->rank, h->dim, wide, d);
-	} else {
-		ok = link_file(npy, to, d);
-	}
+	ok = ok && (h->narrow ? write_file(to, t->wide, h->rank, h->dim, wide, d) : link_file(npy, to, d));
 	npy_close(&file);
 	return ok;
 }

@@ -92,6 +92,16 @@ void narrow_widen(const Narrow *t, void *out, const uint8_t *in, int64_t n)
 	}
 }
 
+int64_t narrow_find_other(const Narrow *t, const void *in, int64_t n)
+{
+	for (int64_t i = 0; i < n; i++) {
+		double x = wide_at(t, in, i), y = narrow_decode(t, narrow_encode(t, x));
+		if (x == x ? x != y : y == y)
+			return i;
+	}
+	return -1;
+}
+
 void narrow_narrow(const Narrow *t, uint8_t *out, const void *in, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++)

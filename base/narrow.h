@@ -35,6 +35,8 @@ static inline unsigned narrow_at(const Narrow *t, const uint8_t *packed, int64_t
 }
 /* Sets n elements of dtype t->wide at `out` to those of `in`, one byte each, and the other way. */
 void narrow_widen(const Narrow *t, void *out, const uint8_t *in, int64_t n);
+/* The first of n elements of dtype t->wide that is no number of the type; -1: there is none. */
+int64_t narrow_find_other(const Narrow *t, const void *in, int64_t n);
 void narrow_narrow(const Narrow *t, uint8_t *out, const void *in, int64_t n);
 
 #endif
