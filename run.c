@@ -65,8 +65,8 @@ static bool fits(const Symbol *s, const Narrow *t, const Npy *file, Diag *d)
 	}
 	int64_t bad = h->narrow ? -1 : narrow_find_other(t, file->data, h->numel);
 	if (bad >= 0)
-		diag_error(d, file->path, "element %lld is no number of input \"%s\", whose type is %s", (long long)bad, s->name,
-			t->text);
+		diag_error(d, file->path, "element %lld is no number of input \"%s\", whose type is %s", (long long)bad,
+			s->name, t->text);
 	return bad < 0;
 }
 

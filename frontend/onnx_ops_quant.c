@@ -35,8 +35,8 @@ static bool check_scale(Node *n, int i)
 	const double *v = numbers(n, i, &count);
 	for (int64_t k = 0; v && k < count; k++)
 		if (!(v[k] > 0) || isinf(v[k]))
-			return node_error(n, "operand %d (scale) is %g at position %" PRId64 ": scales are positive and finite", i, v[k],
-				k);
+			return node_error(n, "operand %d (scale) is %g at position %" PRId64 ": scales are positive and finite", i,
+				v[k], k);
 	return true;
 }
 
@@ -49,8 +49,8 @@ static bool check_float_zero(Node *n, int i)
 		return node_refuse(n, "its zero point depends on data: that of a float type is the constant 0, or absent");
 	for (int64_t k = 0; k < count; k++)
 		if (v[k] != 0)
-			return node_error(n, "operand %d (zero point) is %g at position %" PRId64 ": that of a float type is 0", i, v[k],
-				k);
+			return node_error(n, "operand %d (zero point) is %g at position %" PRId64 ": that of a float type is 0", i,
+				v[k], k);
 	return true;
 }
 
@@ -86,8 +86,8 @@ static Value *spread(Node *n, int i, const char *what, const Type *x)
 		return NULL;
 	if (!block) {
 		if (t->rank != 1 || t->dim[0] != x->dim[axis])
-			return node_error(n, "operand %d (%s) is %s: %s wants one number, %" PRId64 " along axis %d, or block_size", i,
-				what, have, of, x->dim[axis], axis), bad;
+			return node_error(n, "operand %d (%s) is %s: %s wants one number, %" PRId64 " along axis %d, or "
+				"block_size", i, what, have, of, x->dim[axis], axis), bad;
 		for (int k = 0; k < x->rank; k++)
 			dim[k] = k == axis ? t->dim[0] : 1;
 		return ir_reshape(n->b, s, x->rank, dim);
@@ -96,15 +96,15 @@ static Value *spread(Node *n, int i, const char *what, const Type *x)
 	for (int k = 0; fits && k < x->rank; k++)
 		fits = t->dim[k] == (k == axis ? ceil_div(x->dim[k], block) : x->dim[k]);
 	if (!fits)
-		return node_error(n, "operand %d (%s) is %s: blocks of %" PRId64 " along axis %d of %s want %" PRId64 " there and the "
-			"same dimensions elsewhere", i, what, have, block, axis, of, ceil_div(x->dim[axis], block)), bad;
+		return node_error(n, "operand %d (%s) is %s: blocks of %" PRId64 " along axis %d of %s want %" PRId64 " there "
+			"and the same dimensions elsewhere", i, what, have, block, axis, of, ceil_div(x->dim[axis], block)), bad;
 	return repeat(n->b, s, axis, block, x);
 }
 
 /* ---- integers as floats ---- */
 
-/* A float that holds the numbers of v, an integer that QuantizeLinear made and at most moves and clips have changed, and
- * through which gradients pass; NULL: v comes from elsewhere. */
+/* A float through which gradients pass, and which holds the numbers of v, an integer that QuantizeLinear made and at
+ * most moves and clips have changed; NULL: v comes from elsewhere. */
 static Value *quantized(Builder *b, Value *v, int depth)
 {
 	enum { DEPTH = 64 };
@@ -278,7 +278,11 @@ bool import_dynamic_quantize_linear(Node *n)
 		return false;
 	Value *x = n->in[0];
 	if (x->type.dtype != DT_F32 || !type_numel(&x->type))
-		return node_error(n, "operand 0 is %s, f32 of at least one element is wanted", type_str(n->im->arena, &x->type));
+		return node_error(n, "operand 0 is %s, f32 of at least one element is wanted",
+			type_str(n->im->arena, &x->type));
+	if (!n->im->o->infer && samples_of(n->im->samples, x).kind == SAMPLES_AXIS)
+		diag_warn(n->im->d, loc_where(b->m, b->loc), "its scale is that of the range of all samples of a batch, each "
+			"rank's own: results depend on the batch size; QuantizeLinear with a fixed scale does not");
 	grid_of(DT_U8, NULL, &g);
 	Value *still = ir_emit1(b, OP_STOP_GRADIENT, x);
 	Value *max = extreme(b, OP_REDUCE_MAX, OP_MAX, still), *min = extreme(b, OP_REDUCE_MIN, OP_MIN, still);

@@ -161,8 +161,8 @@ const OnnxOp *training_row(Node *n)
 		if (!strcmp(training_ops[i].op, n->op) && n->opset == 1)
 			return &training_ops[i];
 	if (!strcmp(n->op, "Gradient"))
-		node_refuse(n, "shardc builds the gradient itself: give it the model without this node, with the loss as its output "
-			"(--loss=output:NAME), or predictions and --loss");
+		node_refuse(n, "shardc builds the gradient itself: give it the model without this node, with the loss as its "
+			"output (--loss=output:NAME), or predictions and --loss");
 	else
 		node_refuse(n, "there is no such op in version %d of %s", (int)n->opset, n->proto->domain);
 	return NULL;
@@ -170,9 +170,9 @@ const OnnxOp *training_row(Node *n)
 
 bool training_artifact(const char *domain, const char *op)
 {
-	static const char *const written[] = {"SoftmaxCrossEntropyLossInternal", "InPlaceAccumulator", "InPlaceAccumulatorV2",
-		"AdamWOptimizer", "SGDOptimizerV2", "AdamOptimizer", "LambOptimizer", "ReduceAllL2", "ClipGradNorm", "YieldOp",
-		"RecordEvent", "PassThrough", "ConcatTraining", "SplitTraining"};
+	static const char *const written[] = {"SoftmaxCrossEntropyLossInternal", "InPlaceAccumulator",
+		"InPlaceAccumulatorV2", "AdamWOptimizer", "SGDOptimizerV2", "AdamOptimizer", "LambOptimizer", "ReduceAllL2",
+		"ClipGradNorm", "YieldOp", "RecordEvent", "PassThrough", "ConcatTraining", "SplitTraining"};
 	size_t n = strlen(op);
 	bool found = n > 4 && !strcmp(op + n - 4, "Grad");
 	for (int i = 0; i < COUNT_OF(written); i++)

@@ -28,8 +28,8 @@ double eval_quantize(const Op *op, double x, double zero)
 /* How fast the op's value rises with each of its operands, by its gradient, at x and zero. */
 static double slope(const Op *op, double x, double zero)
 {
-	double q = rint(x) + zero;
-	return op->kind != OP_QUANTIZE || (q >= attr_get_float(op->attrs, "lo", 0) && q <= attr_get_float(op->attrs, "hi", 0));
+	double q = rint(x) + zero, lo = attr_get_float(op->attrs, "lo", 0), hi = attr_get_float(op->attrs, "hi", 0);
+	return op->kind != OP_QUANTIZE || (q >= lo && q <= hi);
 }
 
 bool eval_through(const EvalEnv *e, const Op *op, EvalTensor *const *in, EvalTensor *out)
