@@ -197,7 +197,8 @@ static const OnnxOp *find_row(Node *n)
 		return training_row(n);
 	if (!is_onnx_domain(domain) && training_artifact(domain, n->op)) {
 		node_refuse(n, "this file is a training graph, in which onnxruntime-training has written out backward or "
-			"update: give shardc the forward model that it was made from (the argument of generate_artifacts), it builds both");
+			"update: give shardc the forward model that it was made from (the argument of generate_artifacts), it "
+			"builds both");
 		return NULL;
 	}
 	if (!is_onnx_domain(domain)) {

@@ -430,7 +430,7 @@ EW f16 ew_cast_bf16_f16(bf16 x) { return ew_cast_f32_f16(ew_cast_bf16_f32(x)); }
 
 /* ---- the same bits in another type, and numbers of narrow types ---- */
 
-#define EW_SAME_BITS(A, a, B, b) EW B ew_bitcast_##a##_##b(A x) { union { A a; B b; } v = {.a = x}; return v.b; }
+#define EW_SAME_BITS(A, a, B, b) EW B ew_bitcast_##a##_##b(A x) { union { A x; B y; } v = {.x = x}; return v.y; }
 #define EW_SAME_BITS2(A, a, B, b) EW_SAME_BITS(A, a, B, b) EW_SAME_BITS(B, b, A, a)
 #define EW_SAME_BITS3(A, a, B, b, C, c) EW_SAME_BITS2(A, a, B, b) EW_SAME_BITS2(A, a, C, c) EW_SAME_BITS2(B, b, C, c)
 EW_SAME_BITS3(double, f64, int64_t, i64, uint64_t, u64)
