@@ -1,6 +1,7 @@
 /* tests/unit/test_quant.c: types that files have and the IR holds wider, and what QuantizeLinear and its kin refuse. */
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/narrow.h"
 #include "tests/unit/loaded.h"
@@ -138,6 +139,31 @@ static void test_symbols(void)
 	loaded_free(&l);
 }
 
+/* Files hold one byte an element, of a type that they do not name: only who asks for it gets them. */
+static void test_files(void)
+{
+	static const uint8_t bytes[] = {0x08, 0x0F, 0x07};
+	Arena *a = arena_new();
+	const char *path = arena_printf(a, "%s/narrow.npy", model_folder());
+	int8_t wide[3];
+	uint8_t back[3];
+	char text[400] = "";
+	Diag d = {.out = fmemopen(text, sizeof(text), "w")};
+	Npy file;
+	CU_ASSERT(npy_write_narrow(path, 1, (int64_t[]){3}, bytes));
+	CU_ASSERT_FATAL(npy_open_any(&file, path, &d));
+	CU_ASSERT(file.header.narrow && file.header.numel == 3 && !memcmp(file.data, bytes, 3));
+	narrow_widen(narrow_from_text("i4"), wide, file.data, 3);
+	narrow_narrow(narrow_from_text("i4"), back, wide, 3);
+	CU_ASSERT(wide[0] == -8 && wide[1] == -1 && wide[2] == 7 && !memcmp(back, bytes, 3));
+	npy_close(&file);
+	CU_ASSERT(!npy_open(&file, path, &d) && d.errors == 1);
+	fclose(d.out);
+	CU_ASSERT(strstr(text, "save them with .astype('float32')") != NULL);
+	unlink(path);
+	arena_free(a);
+}
+
 void suite_quant(void)
 {
 	CU_TestInfo tests[] = {
@@ -145,6 +171,7 @@ void suite_quant(void)
 		{"pairs of QuantizeLinear and DequantizeLinear", test_pair},
 		{"numbers of narrow types", test_numbers},
 		{"inputs and outputs of narrow types", test_symbols},
+		{"files of narrow types", test_files},
 		CU_TEST_INFO_NULL,
 	};
 	CU_SuiteInfo suites[] = {{"quant", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
