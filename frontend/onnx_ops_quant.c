@@ -92,13 +92,15 @@ static Value *spread(Node *n, int i, const char *what, const Type *x)
 			dim[k] = k == axis ? t->dim[0] : 1;
 		return ir_reshape(n->b, s, x->rank, dim);
 	}
-	bool fits = t->rank == x->rank && x->rank < IR_MAX_RANK;
+	if (x->rank == IR_MAX_RANK)
+		return node_refuse(n, "blocks of a tensor of rank %d: at most %d are supported", x->rank, IR_MAX_RANK - 1), bad;
+	bool fits = t->rank == x->rank;
 	for (int k = 0; fits && k < x->rank; k++)
 		fits = t->dim[k] == (k == axis ? ceil_div(x->dim[k], block) : x->dim[k]);
 	if (!fits)
 		return node_error(n, "operand %d (%s) is %s: blocks of %" PRId64 " along axis %d of %s want %" PRId64 " there "
 			"and the same dimensions elsewhere", i, what, have, block, axis, of, ceil_div(x->dim[axis], block)), bad;
-	return repeat(n->b, s, axis, block, x);
+	return repeat(n->b, s, axis, MIN(block, MAX(x->dim[axis], 1)), x);
 }
 
 /* ---- integers as floats ---- */
