@@ -5,7 +5,8 @@
 #include "codegen/codegen.h"
 
 /* Compiles the planned forward-only module in a temporary folder and runs it.  It reads inputs/NAME.npy, or
- * inputs/input_K.npy or input_K.pb (a serialised TensorProto) for the K-th input, and writes outputs/NAME.npy.
+ * inputs/input_K.npy or input_K.pb (a serialised TensorProto) for the K-th input, and writes outputs/NAME.npy; files of
+ * narrow types hold bytes as those of ml_dtypes do.
  * keep: the path at which to leave the binary, NULL = remove it.  Returns an exit status. */
 int run_model(Module *m, const char *keep, const char *inputs, const char *outputs, const CodegenTarget *o, Diag *d);
 

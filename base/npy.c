@@ -2,8 +2,9 @@
  *
  * The header is scanned with a cursor that never passes its end, so any bytes may be given.  Refuses files whose
  * elements cannot be mapped as a plain row-major little-endian array: Fortran order, big endian, records, objects,
- * text, more than 8 axes, fewer bytes than the shape needs.  bf16, which NumPy does not have, is written as the 2-byte
- * void type of ml_dtypes, and read from it. */
+ * text, more than 8 axes, fewer bytes than the shape needs.  What NumPy does not have is written as ml_dtypes does, and
+ * read from it: bf16 as the void type of 2 bytes, types of narrow.def as that of 1 byte (float8_e5m2 as <f1), so that
+ * the file does not say which. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -109,6 +110,11 @@ static bool take_descr(Cursor *c, NpyHeader *h)
 		h->dtype = DT_BF16;
 		return true;
 	}
+	if (!strcmp(text, "|V1") || !strcmp(text, "<V1") || !strcmp(text, "<f1")) {
+		h->dtype = DT_U8;
+		h->narrow = true;
+		return true;
+	}
 	if (text[0] == '>')
 		return fail(c->why, "big-endian elements (%s) are refused: save with .astype('<%s')", text, text + 1);
 	return dtype_from_npy(text, &h->dtype) || fail(c->why, "element type '%s' is refused", text);
@@ -202,6 +208,18 @@ bool npy_parse(const void *file, int64_t bytes, NpyHeader *out, char why[NPY_WHY
 
 bool npy_open(Npy *out, const char *path, Diag *d)
 {
+	if (!npy_open_any(out, path, d))
+		return false;
+	if (!out->header.narrow)
+		return true;
+	diag_error(d, path, "elements of one byte that NumPy has no name for, such as float8 and int4: only `shardc run` "
+		"reads them; save them with .astype('float32'), whole numbers with .astype('int8') or .astype('uint8')");
+	npy_close(out);
+	return false;
+}
+
+bool npy_open_any(Npy *out, const char *path, Diag *d)
+{
 	char why[NPY_WHY];
 	const char *refused = "the file is empty";
 	*out = (Npy){.path = path};
@@ -224,9 +242,8 @@ void npy_close(Npy *npy)
 	npy->data = NULL;
 }
 
-static void format_header(Buf *b, DType dtype, int rank, const int64_t *dim)
+static void format_header(Buf *b, const char *descr, int rank, const int64_t *dim)
 {
-	const char *descr = dtype_info[dtype].npy ? dtype_info[dtype].npy : "|V2";
 	buf_printf(b, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr);
 	for (int i = 0; i < rank; i++)
 		buf_printf(b, "%" PRId64 "%s", dim[i], rank == 1 ? "," : i + 1 < rank ? ", " : "");
@@ -236,9 +253,9 @@ static void format_header(Buf *b, DType dtype, int rank, const int64_t *dim)
 	buf_put(b, "\n", 1);
 }
 
-bool npy_write(const char *path, DType dtype, int rank, const int64_t *dim, const void *data)
+static bool write_file(const char *path, const char *descr, int64_t bytes, int rank, const int64_t *dim,
+	const void *data)
 {
-	int64_t bytes = dtype_info[dtype].bytes;
 	for (int i = 0; i < rank; i++)
 		bytes *= dim[i];
 	struct stat st;
@@ -247,7 +264,7 @@ bool npy_write(const char *path, DType dtype, int rank, const int64_t *dim, cons
 		return false;
 	bool regular = !fstat(fileno(f), &st) && S_ISREG(st.st_mode);
 	Buf b = {0};
-	format_header(&b, dtype, rank, dim);
+	format_header(&b, descr, rank, dim);
 	const uint8_t start[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)b.n, (uint8_t)(b.n >> 8)};
 	bool ok = fwrite(start, 1, sizeof(start), f) == sizeof(start) && fwrite(b.at, 1, b.n, f) == b.n &&
 		fwrite(data, 1, (size_t)bytes, f) == (size_t)bytes;
@@ -258,6 +275,17 @@ bool npy_write(const char *path, DType dtype, int rank, const int64_t *dim, cons
 		unlink(path);
 	errno = error;
 	return ok;
+}
+
+bool npy_write(const char *path, DType dtype, int rank, const int64_t *dim, const void *data)
+{
+	const DTypeInfo *t = &dtype_info[dtype];
+	return write_file(path, t->npy ? t->npy : "|V2", t->bytes, rank, dim, data);
+}
+
+bool npy_write_narrow(const char *path, int rank, const int64_t *dim, const uint8_t *data)
+{
+	return write_file(path, "|V1", 1, rank, dim, data);
 }
 
 const char *npy_shape_text(char *out, size_t n, DType dtype, int rank, const int64_t *dim)

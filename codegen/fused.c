@@ -144,6 +144,12 @@ static void put_expression(Emit *e, Buf *b, const Op *op, const char *const *nam
 		buf_printf(b, "%s", names[0]);
 		return;
 	}
+	if (op->kind == OP_BITCAST) {
+		DType from = op_in(op, 0)->type.dtype;
+		buf_printf(b, "%s", read_text(e, to, arena_printf(e->a, "ew_bitcast_%s_%s(%s)", dtype_info[from].text,
+			dtype_info[to].text, write_text(e, from, names[0]))));
+		return;
+	}
 	buf_printf(b, "ew_%s_%s", op_info[op->kind].text, dtype_info[t].text);
 	if (op->kind == OP_CAST)
 		buf_printf(b, "_%s", dtype_info[to].text);

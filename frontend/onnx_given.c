@@ -29,11 +29,17 @@ static bool load(Import *im, const Symbol *s, HostTensor *out)
 		arena_printf(im->arena, "%s/input_%d.npy", dir, k)};
 	for (int i = 0; i < COUNT_OF(npy); i++) {
 		Npy file;
-		if (access(npy[i], R_OK) || !npy_open(&file, npy[i], im->d))
+		if (access(npy[i], R_OK) || !npy_open_any(&file, npy[i], im->d))
 			continue;
 		const NpyHeader *h = &file.header;
-		out->type = type_tensor(h->dtype, h->rank, h->dim);
-		out->data = memcpy(arena_alloc(im->arena, (size_t)h->bytes + 1), file.data, (size_t)h->bytes);
+		const Narrow *narrow = h->narrow && s->narrow ? narrow_from_text(s->narrow) : NULL;
+		out->type = type_tensor(narrow ? narrow->wide : h->dtype, h->rank, h->dim);
+		void *data = arena_alloc(im->arena, (size_t)type_bytes(&out->type) + 1);
+		out->data = data;
+		if (narrow)
+			narrow_widen(narrow, data, file.data, h->numel);
+		else
+			memcpy(data, file.data, (size_t)h->bytes);
 		npy_close(&file);
 		return true;
 	}

@@ -89,7 +89,7 @@ static OnnxValue *frame_find(const Frame *f, const char *name)
 	return NULL;
 }
 
-static void frame_define(Node *n, const char *name, Value *v)
+static void frame_define(Node *n, const char *name, Value *v, const Narrow *narrow)
 {
 	if (map_has(n->frame->values, name)) {
 		node_error(n, "result \"%s\" is made twice", str_escape(n->im->arena, ESCAPE_IR, name));
@@ -97,6 +97,7 @@ static void frame_define(Node *n, const char *name, Value *v)
 	}
 	OnnxValue *ov = NEW(n->im->arena, OnnxValue);
 	ov->v = v;
+	ov->narrow = narrow;
 	map_put(n->frame->values, name, ov);
 }
 
@@ -126,6 +127,7 @@ static bool read_operand(Node *n, int i)
 			"a cycle", i, str_escape(n->im->arena, ESCAPE_IR, name));
 	}
 	n->in[i] = ov->w ? params_value(n->im, ov->w, ov->alias, n, i) : ov->v;
+	n->in_narrow[i] = ov->w ? ov->w->narrow : ov->narrow;
 	return true;
 }
 
@@ -144,7 +146,7 @@ static void define_results(Node *n, bool good, const Op *last, int n_values, con
 		v = fold(n->im, v);
 		if (v->op && v->id >= n_values && names[i])
 			v->name = names[i];
-		frame_define(n, name, v);
+		frame_define(n, name, v, n->out_narrow[i]);
 	}
 }
 
@@ -186,6 +188,14 @@ static const char *why_absent(const char *op)
 static const OnnxOp *find_row(Node *n)
 {
 	const char *domain = n->proto->domain;
+	if (!is_onnx_domain(domain) && training_domain(domain))
+		return training_row(n);
+	if (!is_onnx_domain(domain) && training_artifact(domain, n->op)) {
+		node_refuse(n, "this file is a training graph, in which onnxruntime-training has written out backward or "
+			"update: give shardc the forward model that it was made from (the argument of generate_artifacts), it "
+			"builds both");
+		return NULL;
+	}
 	if (!is_onnx_domain(domain)) {
 		node_refuse(n, "domain \"%s\" is not ONNX's and no function of the model has this name", domain);
 		return NULL;
@@ -242,6 +252,7 @@ static bool call_function(Node *n, const Onnx__FunctionProto *fn)
 	for (size_t i = 0; i < fn->n_input; i++) {
 		OnnxValue *v = NEW(im->arena, OnnxValue);
 		v->v = node_in(n, (int)i);
+		v->narrow = v->v ? n->in_narrow[i] : NULL;
 		map_put(f.values, fn->input[i], v);
 	}
 	if (!import_nodes(im, &f, (int)fn->n_node, fn->node))
@@ -252,6 +263,7 @@ static bool call_function(Node *n, const Onnx__FunctionProto *fn)
 		if (!v)
 			return node_error(n, "function \"%s\" never makes its result \"%s\"", n->op, fn->output[i]);
 		n->out[i] = v->v;
+		n->out_narrow[i] = v->narrow;
 	}
 	return true;
 }
@@ -279,6 +291,7 @@ bool import_graph(Node *n, Span bytes)
 		if (!v)
 			return node_error(n, "its subgraph never makes \"%s\"", name ? name : "");
 		n->out[i] = v->w ? params_value(im, v->w, v->alias, n, -1) : v->v;
+		n->out_narrow[i] = v->w ? v->w->narrow : v->narrow;
 	}
 	return true;
 }
@@ -342,6 +355,8 @@ static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *p
 		return true;
 	n.in = NEW_N(im->arena, Value *, n.n_in + 1);
 	n.out = NEW_N(im->arena, Value *, n.n_out + 1);
+	n.in_narrow = NEW_N(im->arena, const Narrow *, n.n_in + 1);
+	n.out_narrow = NEW_N(im->arena, const Narrow *, n.n_out + 1);
 	for (int i = 0; i < n.n_in; i++)
 		read_operand(&n, i);
 	while (n.n_in && !n.in[n.n_in - 1])
@@ -361,7 +376,8 @@ static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *p
 	                                                                   refusals appear in one run */
 	bool good = !any_poison(&n) && (fn || row || pseudo || stop);
 	n.kind = row ? row->kind : OP_COUNT;
-	good = good && (stop ? import_stop(&n) : fn ? call_function(&n, fn) : pseudo ? pseudo_import(&n) : row->import(&n));
+	good = good && (fn || narrow_take(&n)) && (stop ? import_stop(&n) : fn ? call_function(&n, fn)
+		: pseudo ? pseudo_import(&n) : row->import(&n));
 	im->b.name = NULL;
 	define_results(&n, good, last, n_values, names);
 	return good;
@@ -418,7 +434,7 @@ static void check_opsets(Import *im)
 	const OnnxModel *onnx = im->onnx;
 	bool any = false;
 	for (int i = 0; i < onnx->opsets.n; i++) {
-		any = any || is_onnx_domain(onnx->opsets.at[i].domain);
+		any = any || is_onnx_domain(onnx->opsets.at[i].domain) || training_domain(onnx->opsets.at[i].domain);
 		check_opset(im, onnx->path, onnx->opsets.at[i].domain, onnx->opsets.at[i].version);
 	}
 	for (int i = 0; i < onnx->functions.n; i++) {
@@ -455,6 +471,8 @@ static void import_outputs(Import *im, const Frame *frame)
 		}
 		Symbol *s = ir_add_symbol(im->m, SYM_OUTPUT, name, v->type);
 		s->onnx = ir_intern(im->m, name);
+		const Narrow *narrow = ov->w ? ov->w->narrow : ov->narrow;
+		s->narrow = narrow ? narrow->text : NULL;
 		im->b.sym = s;
 		ir_emit(&im->b, OP_OUTPUT, 1, &v, NULL);
 	}

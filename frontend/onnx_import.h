@@ -3,6 +3,7 @@
 #define SHARDC_ONNX_IMPORT_H
 
 #include "frontend/onnx_metadata.h"
+#include "base/narrow.h"
 #include "ir/samples.h"
 
 typedef struct Weight Weight;
@@ -13,6 +14,7 @@ typedef struct OnnxValue {
 	Value *v;
 	Weight *w;          /* an initializer that has no IR value yet */
 	const char *alias;  /* another name of w, from an Identity that an exporter wrote where it merged equal tensors */
+	const Narrow *narrow; /* the type that ONNX has for it, where the IR has a wider one; else NULL */
 } OnnxValue;
 
 /* A graph or function body that is being imported. */
@@ -92,6 +94,7 @@ typedef struct Node {
 	OpKind kind;          /* for an elementwise op, the IR op that it becomes */
 	int n_in, n_out;      /* as the node says, without absent ones at the end */
 	Value **in, **out;    /* in[i] is NULL for an absent operand */
+	const Narrow **in_narrow, **out_narrow; /* their types in ONNX where the IR has wider ones; else NULL */
 } Node;
 
 /* Imports a node: fills n->out.  False after node_error or node_refuse; the results are then poison. */
@@ -156,8 +159,9 @@ int node_ints(const Node *n, const char *name, const int64_t **out); /* the coun
                                                                         absent */
 /* Checks an axis and returns it counted from 0; -1 after an error.  For an axis between dims pass the rank plus 1. */
 int node_axis(Node *n, int64_t axis, int rank);
-/* Reads an attribute that is a TensorProto.DataType; false after a refusal. */
+/* Reads an attribute that is a TensorProto.DataType; false after a refusal.  node_dtype refuses narrow types. */
 bool node_dtype(Node *n, const char *name, DType *out);
+bool node_element(Node *n, const char *name, DType *out, const Narrow **narrow);
 
 static inline Value *node_in(const Node *n, int i) { return i < n->n_in ? n->in[i] : NULL; }
 bool node_want(Node *n, int n_min, int n_max);             /* checks the number of operands */
@@ -169,6 +173,32 @@ bool node_known_ints(Node *n, int i, const char *what, const int64_t **out, int 
 bool node_list(Node *n, const char *attr, int i, const int64_t **out, int *count);
 /* Reads operand i as distinct axes in 0..rank-1, sorted.  An absent or empty list means all axes when all_if_empty. */
 bool node_axes(Node *n, int i, int rank, int64_t *axes, int *count, bool *given);
+
+/* ---- onnx_narrow.c ---- */
+
+/* The dtype that holds elements of a TensorProto.DataType, and the narrow type that they have, or NULL.  False: there
+ * is no such dtype. */
+bool element_from_onnx(int onnx, DType *dtype, const Narrow **narrow);
+/* Refuses a node that cannot take its narrow operands, and gives its results the narrow type that it passes on. */
+bool narrow_take(Node *n);
+/* The packed bytes of a tensor, as a tensor of u8. */
+OnnxTensor narrow_packed_tensor(const OnnxTensor *t, const Narrow *type);
+/* Reads the elements, in type->wide. */
+bool narrow_tensor(Import *im, const OnnxTensor *t, const Narrow *type, EvalTensor *out);
+/* The elements of packed bytes u8[n], in t->wide and the shape of `as`. */
+Value *narrow_spread(Builder *b, Value *bytes, const Narrow *t, const Type *as);
+/* x rounded to a float type; saturate: numbers beyond its largest become the largest. */
+Value *emit_round_to(Builder *b, Value *x, const Narrow *t, bool saturate);
+/* x as Cast and CastLike convert it, with their attributes saturate and round_mode. */
+Value *emit_cast(Node *n, Value *x, DType to, const Narrow *narrow);
+
+/* ---- onnx_ops_training.c ---- */
+
+bool training_domain(const char *domain); /* whether it is ai.onnx.preview.training */
+/* The op of that domain that the node is; NULL after a refusal. */
+const OnnxOp *training_row(Node *n);
+/* Whether only a graph that onnxruntime-training has written has the op. */
+bool training_artifact(const char *domain, const char *op);
 
 /* ---- building blocks ---- */
 

@@ -115,7 +115,8 @@ static bool input_shape(Import *im, const char *where, const char *name, const O
 	return good;
 }
 
-static bool input_type(Import *im, const char *where, const Onnx__ValueInfoProto *info, Used *used, Type *t)
+static bool input_type(Import *im, const char *where, const Onnx__ValueInfoProto *info, Used *used, Type *t,
+	const Narrow **narrow)
 {
 	const Onnx__TypeProto *p = info->type;
 	DType dtype;
@@ -125,7 +126,7 @@ static bool input_type(Import *im, const char *where, const Onnx__ValueInfoProto
 		diag_error(im->d, where, "refused: it is %s, inputs are tensors", what);
 		return false;
 	}
-	if (!dtype_from_onnx(p->tensor_type->elem_type, &dtype)) {
+	if (!element_from_onnx(p->tensor_type->elem_type, &dtype, narrow)) {
 		diag_error(im->d, where, "refused: dtype %s is not supported (elem_type %d)",
 			onnx_dtype_name(p->tensor_type->elem_type), p->tensor_type->elem_type);
 		return false;
@@ -183,10 +184,11 @@ static bool import_input(Import *im, Frame *frame, const Onnx__ValueInfoProto *i
 	const char *where = arena_printf(im->arena, "%s: input \"%s\"", im->onnx->path,
 		str_escape(im->arena, ESCAPE_IR, name));
 	Type t;
+	const Narrow *narrow = NULL;
 	bool as_const = is_const(im, name, used->consts);
 	if (map_has(im->weights, name))
 		return true; /* IR version 3 lists initializers as inputs, too */
-	if (!input_type(im, where, info, used, &t)) {
+	if (!input_type(im, where, info, used, &t, &narrow)) {
 		define(im, frame, where, name, &im->m->poison, NULL);
 		return false;
 	}
@@ -194,7 +196,10 @@ static bool import_input(Import *im, Frame *frame, const Onnx__ValueInfoProto *i
 	s->onnx = ir_intern(im->m, name);
 	set_batch(im, where, s, as_const);
 	im->b.loc = loc_new(im->m, "", "", "", "");
+	s->narrow = narrow ? narrow->text : NULL;
 	define(im, frame, where, name, ir_read(&im->b, s), NULL);
+	OnnxValue *ov = map_get(frame->values, name);
+	ov->narrow = narrow;
 	return true;
 }
 

@@ -128,9 +128,18 @@ int node_axis(Node *n, int64_t axis, int rank)
 
 bool node_dtype(Node *n, const char *name, DType *out)
 {
+	const Narrow *narrow;
+	if (!node_element(n, name, out, &narrow))
+		return false;
+	return !narrow || node_refuse(n, "%s is %s, in which it cannot compute: put a Cast behind it instead", name,
+		onnx_dtype_name(narrow->onnx));
+}
+
+bool node_element(Node *n, const char *name, DType *out, const Narrow **narrow)
+{
 	int64_t given = node_int(n, name, 0);
 	int onnx = given >= 0 && given <= INT32_MAX ? (int)given : -1;
-	if (dtype_from_onnx(onnx, out))
+	if (element_from_onnx(onnx, out, narrow))
 		return true;
 	return node_refuse(n, "dtype %s is not supported (%s is %" PRId64 ")", onnx_dtype_name(onnx), name, given);
 }

@@ -17,6 +17,7 @@ static bool constant_tensor(Node *n, const Onnx__AttributeProto *a)
 	bool in_file = bytes.at >= t->file->bytes.at && bytes.at < t->file->bytes.at + t->file->bytes.n;
 	t->name = n->proto->n_output ? n->proto->output[0] : n->name;
 	n->out[0] = params_constant(n->im, t, in_file);
+	n->out_narrow[0] = narrow_from_onnx(t->data_type);
 	return n->out[0];
 }
 

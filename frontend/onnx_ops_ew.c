@@ -96,18 +96,19 @@ bool import_where(Node *n)
 bool import_cast(Node *n)
 {
 	DType to;
-	if (!node_want(n, 1, 1) || !node_dtype(n, "to", &to))
+	if (!node_want(n, 1, 1) || !node_element(n, "to", &to, &n->out_narrow[0]))
 		return false;
-	n->out[0] = ir_cast(n->b, n->in[0], to);
-	return true;
+	n->out[0] = emit_cast(n, n->in[0], to, n->out_narrow[0]);
+	return n->out[0] != &n->im->m->poison;
 }
 
 bool import_cast_like(Node *n)
 {
 	if (!node_want(n, 2, 2))
 		return false;
-	n->out[0] = ir_cast(n->b, n->in[0], n->in[1]->type.dtype);
-	return true;
+	n->out_narrow[0] = n->in_narrow[1];
+	n->out[0] = emit_cast(n, n->in[0], n->in[1]->type.dtype, n->out_narrow[0]);
+	return n->out[0] != &n->im->m->poison;
 }
 
 /* ---- Clip ---- */

@@ -13,6 +13,7 @@ Weight *params_add(Import *im, const OnnxTensor *t)
 	Weight *w = NEW(im->arena, Weight);
 	w->t = t;
 	w->typed = onnx_tensor_type(t, &w->type);
+	w->narrow = narrow_from_onnx(t->data_type);
 	w->as = t->name;
 	map_put(im->weights, t->name, w);
 	return w;
@@ -183,10 +184,35 @@ static Value *const_value(Import *im, Weight *w)
 	return &im->m->poison;
 }
 
+/* The value of a tensor of a narrow type: a literal, or its packed bytes, spread. */
+static Value *narrow_value(Import *im, Weight *w, bool in_file)
+{
+	EvalTensor e;
+	Type wide = type_tensor(w->narrow->wide, w->t->rank, w->t->dim);
+	OnnxTensor *bytes = NEW(im->arena, OnnxTensor);
+	*bytes = narrow_packed_tensor(w->t, w->narrow);
+	Weight packed = {.t = bytes, .as = w->as, .class = WEIGHT_CONST, .type = type_tensor(DT_U8, 1, bytes->dim)};
+	if (w->made.n)
+		return w->made.at[0].v;
+	Value *v = &im->m->poison;
+	if (type_numel(&wide) <= LITERAL_MAX || !in_file)
+		v = narrow_tensor(im, w->t, w->narrow, &e) ? emit_literal(&im->b, &e) : v;
+	else
+		v = symbol_value(im, &packed, SYM_DATA, w->as);
+	if (packed.made.n && v != &im->m->poison)
+		v = narrow_spread(&im->b, v, w->narrow, &wide);
+	vec_push(im->arena, &w->made, ((WeightMade){SYM_DATA, w->as, v}));
+	return v;
+}
+
 Value *params_constant(Import *im, const OnnxTensor *t, bool in_file)
 {
-	Weight w = {.t = t, .as = t->name, .class = WEIGHT_CONST};
+	Weight w = {.t = t, .as = t->name, .class = WEIGHT_CONST, .narrow = narrow_from_onnx(t->data_type)};
 	w.typed = onnx_tensor_type(t, &w.type);
+	if (w.narrow && !t->problem) {
+		Value *v = narrow_value(im, &w, in_file || t->external);
+		return v == &im->m->poison ? NULL : v;
+	}
 	if (!in_file && w.typed && !t->external) {
 		/* The decoder copied these bytes out of the file, so they have no offset to be read from later. */
 		EvalTensor e = {.type = w.type};
@@ -244,6 +270,8 @@ Value *params_value(Import *im, Weight *w, const char *alias, const Node *n, int
 		w->reported = true;
 		return &im->m->poison;
 	}
+	if (w->narrow)
+		return narrow_value(im, w, true);
 	if (!w->typed) {
 		if (!w->reported)
 			diag_error(im->d, im->onnx->path, "refused: tensor \"%s\" has dtype %s, which is not supported",

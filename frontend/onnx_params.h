@@ -24,6 +24,7 @@ struct Weight {
 	const OnnxTensor *t;
 	Type type;
 	bool typed;              /* the IR has this dtype */
+	const Narrow *narrow;    /* the IR has a wider dtype, and this is the file's; else NULL */
 	const MetaTensor *meta;  /* what shardc.export says of the tensor, or NULL */
 	const char *kind, *folded_from;
 	VEC(const char *) folded; /* the names in folded_from */

@@ -3,7 +3,7 @@
  * Refuses, naming the tensor and the numbers: negative or overflowing dims, ranks above IR_MAX_RANK, data of the wrong
  * length, external data whose location is absolute or leaves the model's folder, or whose offset and length do not lie
  * in its file.  External files are mapped when a value is first needed. */
-#include "frontend/onnx_file.h"
+#include "frontend/onnx_import.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -419,6 +419,25 @@ static void store_int(DType t, uint8_t *p, int64_t v)
 	memcpy(p, &v, (size_t)dtype_info[t].bytes); /* the host is little-endian */
 }
 
+/* Reads a tensor of a narrow type, in its wide dtype. */
+static bool load_narrow(OnnxModel *m, const OnnxTensor *t, const Narrow *type, HostTensor *out, Diag *d)
+{
+	Import im = {.arena = m->arena, .onnx = m, .d = d};
+	EvalTensor e;
+	if (!narrow_tensor(&im, t, type, &e))
+		return false;
+	int64_t n = type_numel(&e.type);
+	uint8_t *data = arena_alloc(m->arena, (size_t)MAX(type_bytes(&e.type), 1));
+	*out = (HostTensor){.type = e.type, .data = data};
+	for (int64_t i = 0; i < n; i++) {
+		if (type->wide == DT_F32)
+			((float *)(void *)data)[i] = (float)e.f[i];
+		else
+			store_int(type->wide, data + i, e.i[i]);
+	}
+	return true;
+}
+
 bool onnx_tensor_load(const char *path, Arena *a, HostTensor *out, Diag *d)
 {
 	OnnxModel m = {.arena = a, .path = path, .dir = ""};
@@ -429,6 +448,8 @@ bool onnx_tensor_load(const char *path, Arena *a, HostTensor *out, Diag *d)
 		return false;
 	if (!onnx_tensor_parse(a, m.file, m.file->bytes, &t)) {
 		diag_error(d, path, "not a serialised tensor");
+	} else if (narrow_from_onnx(t.data_type) && !t.problem) {
+		good = load_narrow(&m, &t, narrow_from_onnx(t.data_type), out, d);
 	} else if (!onnx_tensor_type(&t, &out->type)) {
 		diag_error(d, path, "dtype %s is not supported", onnx_dtype_name(t.data_type));
 	} else if (is_typed(&t)) {

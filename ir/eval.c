@@ -45,6 +45,11 @@ void eval_set_random(EvalEnv *e, uint64_t seed, uint64_t step, uint64_t sample0)
 	e->sample0 = sample0;
 }
 
+void eval_set_through(EvalEnv *e, const EvalEnv *base)
+{
+	e->through = base;
+}
+
 EvalTensor eval_alloc(EvalEnv *e, Type t)
 {
 	EvalTensor x = {.type = t};
@@ -145,7 +150,8 @@ static bool run(EvalEnv *e, const Op *op)
 		out[i] = NEW(e->arena, EvalTensor);
 		*out[i] = is_alias(op) ? (EvalTensor){.type = *t} : eval_alloc(e, *t);
 	}
-	if (!eval_rule[op->kind](e, op, in, out))
+	bool through = e->through && op_info[op->kind].flags & THROUGH;
+	if (through ? !eval_through(e, op, in, out[0]) : !eval_rule[op->kind](e, op, in, out))
 		return false;
 	for (int i = 0; i < op->n_out; i++) {
 		if (!is_alias(op))

@@ -19,6 +19,7 @@ struct EvalEnv {
 	Module *m;
 	Arena *arena;
 	bool round, exact, even_dropout;
+	const EvalEnv *through; /* what eval_set_through was given; NULL = THROUGH ops round */
 	PtrMap *pinned;       /* Value -> EvalTensor; NULL = none */
 	uint64_t seed, step, sample0;
 	PtrMap *symbols;      /* Symbol -> EvalTensor */
@@ -64,6 +65,13 @@ static inline void eval_put(EvalTensor *t, int64_t at, Scalar s)
 	else
 		t->i[at] = s.i;
 }
+
+/* eval_quant.c: the value of a THROUGH op as eval_set_through says; false where e->through lacks its values. */
+bool eval_through(const EvalEnv *e, const Op *op, EvalTensor *const *in, EvalTensor *out);
+/* The values of elementwise ops of ops.def. */
+double eval_round_to(const Op *op, double x);
+double eval_quantize(const Op *op, double x, double zero);
+Scalar eval_bitcast(const Op *op, const Scalar *s);
 
 /* Visits all index tuples of a shape in row-major order:  for (Walk w = walk_over(n, dim); w.left; walk_next(&w)) */
 typedef struct Walk {

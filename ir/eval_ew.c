@@ -196,7 +196,8 @@ static ScalarFn *const scalar_fn[OP_COUNT][2] = {
 #define EW_INT(id, ...) [OP_##id] = {NULL, i_##id},
 #define EW_BOTH(id, ...) [OP_##id] = {f_##id, i_##id},
 #include "ir/ops.def"
-	[OP_CAST] = {ew_cast, ew_cast}, [OP_POW] = {ew_pow, ew_pow}, [OP_WHERE] = {ew_where, ew_where},
+	[OP_CAST] = {ew_cast, ew_cast}, [OP_BITCAST] = {eval_bitcast, eval_bitcast},
+	[OP_POW] = {ew_pow, ew_pow}, [OP_WHERE] = {ew_where, ew_where},
 };
 
 ScalarFn *eval_scalar_fn(OpKind kind, DType of)

@@ -151,6 +151,7 @@ struct Symbol {
 	const char *name;    /* the framework's name where it is known; unique in the module */
 	int index;           /* in m->symbols */
 	const char *onnx;    /* the name in the ONNX file, for writing back */
+	const char *narrow;  /* SYM_INPUT, SYM_OUTPUT: the type of base/narrow.def that the model has, or NULL */
 	Type type;
 	Source src;
 	const char **alias;  /* SYM_PARAM: further names, when modules share it; interned */
@@ -296,6 +297,7 @@ typedef enum OpFlags {
 	CHEAP = 1 << 12,   /* recomputing it costs less than keeping its result: remat and fuse may clone it */
 	WITHIN = 1 << 13,  /* of operand 0 it computes each slice along the axes that it does not work on alone, and keeps
 	                      all axes; what it works on is its attribute axis, unless ir/samples.c says otherwise */
+	THROUGH = 1 << 14, /* rounds, and its gradient is that of its operands within a range, as if it did not */
 } OpFlags;
 
 typedef struct OpInfo {
@@ -550,6 +552,9 @@ void eval_set_exact(EvalEnv *e, bool exact);
 /* even: dropout multiplies all elements by one factor that depends on its p and id, so the result does not depend on
  * where elements lie. */
 void eval_set_even_dropout(EvalEnv *e, bool even);
+/* base: ops whose gradient passes straight through (THROUGH) do not round, but go from their values in base along that
+ * gradient.  base must stay. */
+void eval_set_through(EvalEnv *e, const EvalEnv *base);
 void eval_bind(EvalEnv *e, const Symbol *sym, EvalTensor t);  /* inputs, parameters, buffers, states */
 EvalTensor *eval_symbol(EvalEnv *e, const Symbol *sym);       /* as bound, or as last written */
 /* From now on v counts as the constant t, whatever op defines it. */

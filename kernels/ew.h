@@ -3,7 +3,7 @@
  * Included by emitted loops and by kernels, on the CPU and on CUDA; needs stdint.h and math.h only.  <dtype> is the
  * dtype of the operands (for where: of x and y); casts are ew_cast_<from>_<to>(x).  Comparisons, isnan and isinf give
  * uint8_t 0 or 1.  Attributes follow the operands: gelu(x, tanh), gelu_grad(x, dy, tanh), clip(x, lo, hi), isinf(x,
- * pos, neg), mod(x, y, fmod).
+ * pos, neg), mod(x, y, fmod), round_to(x, fraction, emin, max, over, negzero), quantize(x, zero, lo, hi).
  *
  * f16 and bf16 elements are raw bits; they are computed in f32 and rounded once.  Integers wrap; x / 0 is 0; a shift
  * by the width or more is 0.
@@ -428,6 +428,45 @@ EW bf16 ew_cast_bf16_bf16(bf16 x) { return x; }
 EW bf16 ew_cast_f16_bf16(f16 x) { return ew_cast_f32_bf16(ew_cast_f16_f32(x)); }
 EW f16 ew_cast_bf16_f16(bf16 x) { return ew_cast_f32_f16(ew_cast_bf16_f32(x)); }
 
+/* ---- the same bits in another type, and numbers of narrow types ---- */
+
+#define EW_SAME_BITS(A, a, B, b) EW B ew_bitcast_##a##_##b(A x) { union { A x; B y; } v = {.x = x}; return v.y; }
+#define EW_SAME_BITS2(A, a, B, b) EW_SAME_BITS(A, a, B, b) EW_SAME_BITS(B, b, A, a)
+#define EW_SAME_BITS3(A, a, B, b, C, c) EW_SAME_BITS2(A, a, B, b) EW_SAME_BITS2(A, a, C, c) EW_SAME_BITS2(B, b, C, c)
+EW_SAME_BITS3(double, f64, int64_t, i64, uint64_t, u64)
+EW_SAME_BITS3(float, f32, int32_t, i32, uint32_t, u32)
+EW_SAME_BITS3(f16, f16, int16_t, i16, uint16_t, u16)
+EW_SAME_BITS2(bf16, bf16, int16_t, i16)
+EW_SAME_BITS2(bf16, bf16, uint16_t, u16)
+EW_SAME_BITS2(bf16, bf16, f16, f16)
+EW_SAME_BITS2(int8_t, i8, uint8_t, u8)
+EW uint8_t ew_bitcast_bool_u8(uint8_t x) { return x; }
+EW int8_t ew_bitcast_bool_i8(uint8_t x) { return (int8_t)x; }
+EW uint8_t ew_bitcast_u8_bool(uint8_t x) { return x != 0; }
+EW uint8_t ew_bitcast_i8_bool(int8_t x) { return x != 0; }
+
+/* x in units of the last place that a type with this fraction has there, rounded.  exponent: x without its fraction.
+ * The quotient and the product are exact. */
+#define EW_ROUND_TO(T, t, rint_, fabs_, exponent, exp2i_) \
+	EW T ew_round_to_##t(T x, int fraction, int emin, T max, int over, int negzero) \
+	{ \
+		T a = fabs_(x), p = exponent, low = exp2i_(emin); \
+		T unit = (p > low ? p : low) * exp2i_(-fraction), y = rint_(a / unit) * unit; \
+		y = y <= max ? y : over == 0 ? max : over == 1 ? (T)INFINITY : (T)NAN; \
+		y = a == a ? y : a; \
+		return x < 0 || (negzero && 1 / x < 0) ? (y == 0 && !negzero ? y : -y) : y; \
+	} \
+	EW T ew_quantize_##t(T x, T zero, T lo, T hi) \
+	{ \
+		T q = rint_(x) + zero; \
+		q = q > lo ? q : lo; \
+		return q < hi ? q : hi; \
+	}
+EW double ew_exp2i64(int64_t n) { return ew_bitcast_i64_f64((n + 1023) << 52); }
+EW_ROUND_TO(float, f32, rintf, fabsf, ew_float(ew_bits(x) & 0x7F800000u), ew_exp2i)
+EW_ROUND_TO(double, f64, rint, fabs, ew_bitcast_u64_f64(ew_bitcast_f64_u64(x) & 0x7FF0000000000000u), ew_exp2i64)
+#undef EW_ROUND_TO
+
 /* ---- f16 and bf16: through f32 ---- */
 
 #define EW_HALF1(H, op) EW H ew_##op##_##H(H x) \
@@ -455,6 +494,10 @@ EW f16 ew_cast_bf16_f16(bf16 x) { return ew_cast_f32_f16(ew_cast_bf16_f32(x)); }
 			tanh_form)); } \
 	EW H ew_clip_##H(H x, float lo, float hi) \
 		{ return ew_cast_f32_##H(ew_clip_f32(ew_cast_##H##_f32(x), lo, hi)); } \
+	EW H ew_round_to_##H(H x, int fraction, int emin, float max, int over, int negzero) \
+		{ return ew_cast_f32_##H(ew_round_to_f32(ew_cast_##H##_f32(x), fraction, emin, max, over, negzero)); } \
+	EW H ew_quantize_##H(H x, H zero, float lo, float hi) \
+		{ return ew_cast_f32_##H(ew_quantize_f32(ew_cast_##H##_f32(x), ew_cast_##H##_f32(zero), lo, hi)); } \
 	EW H ew_mod_##H(H x, H y, int c) \
 		{ return ew_cast_f32_##H(ew_mod_f32(ew_cast_##H##_f32(x), ew_cast_##H##_f32(y), c)); }
 EW_HALF(f16)

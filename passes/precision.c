@@ -36,12 +36,24 @@ static bool is_batch_norm(const Op *op)
 	return op->kind == OP_BATCH_NORM || !strcmp(op->loc->onnx, "BatchNormalization");
 }
 
+/* Rounding to few bits: numbers on a grid stay on it only where 16-bit floats hold the whole grid, and bits are those
+ * of the dtype that the model has. */
+static bool is_rounding(const Op *op)
+{
+	static const char *const nodes[] = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear",
+		"QLinearMatMul", "QLinearConv", "MatMulInteger", "ConvInteger"};
+	for (int i = 0; i < COUNT_OF(nodes); i++)
+		if (!strcmp(op->loc->onnx, nodes[i]))
+			return true;
+	return op->kind == OP_ROUND_TO || op->kind == OP_QUANTIZE || op->kind == OP_BITCAST;
+}
+
 /* Ops that compute statistics over many elements, whose errors would not average out (F56 of
  * docs/compatibility.md), and losses, except for their logits. */
 static bool stays_f32(const Op *op)
 {
-	return op->kind == OP_CROSS_ENTROPY || (is_batch_norm(op) && op->kind != OP_CAST && !op_has_effect(op)
-		&& !(op_info[op->kind].flags & SRC));
+	return op->kind == OP_CROSS_ENTROPY || ((is_batch_norm(op) || is_rounding(op)) && op->kind != OP_CAST
+		&& !op_has_effect(op) && !(op_info[op->kind].flags & SRC));
 }
 
 /* ---- casts ---- */
@@ -164,6 +176,8 @@ static void keep_f32(Precision *p, Op *op)
 		if (is_float(op_in(op, i)) && dtype_is_half(op_in(op, i)->type.dtype) && !widens_operand(op, i))
 			ir_set_in(op, i, cast_before(p, op, op_in(op, i), DT_F32));
 	retype(p->m, op);
+	if (is_rounding(op) && is_float(op->out[0]))
+		p->moved[op->out[0]->id] = any;
 	if (!is_batch_norm(op))
 		return;
 	p->moved[op->out[0]->id] = any; /* the statistics stay f32, as the running ones that they update */
