@@ -1,13 +1,12 @@
 """What a case of cases.py is: one node, or a few, whose gradients are checked; and its model.
 
 case(op, operands.., attributes..) adds a case.  Operands: P(shape, lo, hi) is trained; C(array) is a constant of the
-graph; R(array) is a graph input, known at run time alone; None is absent.  Operands are named a0, a1, .., results y0, ..
+graph; R(array) is a graph input, known at run time alone; None is absent.  They are named a0, a1, .., results y0, y1, ..
 Of the keywords these are no attributes of the node:
   results   how many results the node has; opset; domain
   takes     which results reach the loss, where not all that are floats do
   nodes     nodes in place of the one; the names above are theirs
   alone     not compared with PyTorch: why
-  exempt    operands whose gradient is not compared with PyTorch's or with differences: why
   tol       bound of the f32 program's error, where 1e-5 is too strict: a sum that cancels
 The values of a P are all different, by more than a difference moves them.
 """
@@ -18,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-CASES = []
+CASES, KINKS = [], []
 OPSET = 28
 
 
@@ -43,6 +42,12 @@ def R(value, dtype=None):
     return Operand("R", value=array_of(value, dtype))
 
 
+def V(value):
+    """A P of these values."""
+    value = np.asarray(value, np.float32)
+    return Operand("P", shape=value.shape, value=value)
+
+
 def array_of(value, dtype):
     array = np.asarray(value, dtype)
     return array.astype(np.float32) if array.dtype == np.float64 else array
@@ -59,23 +64,35 @@ class Case:
     takes: object = None
     alone: str = ""
     tol: float = 1e-5
+    gives: object = None  # of a kink: its gradients, by operand
+    says: str = ""
     data: dict = dataclasses.field(default_factory=dict)
 
     def trained(self):
         return [f"a{i}" for i, o in enumerate(self.operands) if o and o.kind == "P"]
 
 
-def case(op, *operands, results=1, opset=OPSET, domain="", takes=None, nodes=None, alone="", tol=1e-5, **attributes):
+def case(op, *operands, results=1, opset=OPSET, domain="", takes=None, nodes=None, alone="", tol=1e-5, gives=None,
+         **attributes):
     full = f"{domain}.{op}" if domain else op
-    name = f"{full}-{sum(c.op == full for c in CASES)}"
+    kind = "" if gives is None else "kink-"
+    name = f"{full}-{kind}{sum(c.op == full for c in (CASES if gives is None else KINKS))}"
     if nodes is None:
         inputs = [f"a{i}" if o else "" for i, o in enumerate(operands)]
         nodes = [helper.make_node(op, inputs, [f"y{i}" for i in range(results)], domain=domain, **attributes)]
-    c = Case(full, name, list(operands), nodes, opset, results, takes, alone, tol)
+    c = Case(full, name, list(operands), nodes, opset, results, takes, alone, tol, gives)
     for i, o in enumerate(operands):
         if o:
-            c.data[f"a{i}"] = spread(f"{name} {i}", o) if o.kind == "P" else o.value
-    CASES.append(c)
+            c.data[f"a{i}"] = spread(f"{name} {i}", o) if o.value is None else o.value
+    (CASES if gives is None else KINKS).append(c)
+    return c
+
+
+def kink(op, says, *operands, gives, **attributes):
+    """The convention at a point where the derivative does not exist: gives has the gradient of the sum of the results
+    with respect to each list among the operands; says is what docs/operators.md prints."""
+    c = case(op, *[o if o is None or isinstance(o, Operand) else V(o) for o in operands], gives=gives, **attributes)
+    c.says = says
 
 
 def node(op, inputs, outputs, **attributes):

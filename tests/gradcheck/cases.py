@@ -1,39 +1,72 @@
 """The cases of `make gradcheck`, by operator; what they may say stands in case.py.
 
-Operators of the frontend's table without a gradient are in `without`, with the reason.  Cases of operators that the
-table does not have are not run."""
+Cases of operators that the frontend's table does not have are not run."""
 import numpy as np
 from onnx import TensorProto, helper
 
-from case import C, P, R, case, node
+from case import C, P, R, case, kink, node
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
-COMPARES = "its result is bool, a step function of the operands"
+# Operators whose results no gradient passes back through, and why.  Their cases show what they become and take.
+without = {}
+
+
+def no_gradient(why, op, *operands, **attributes):
+    without[op] = why
+    case(op, *operands, **attributes)
+
+
 INTEGER = "it takes and gives integers or bools"
-STEPS = "its derivative is zero wherever there is one: no gradient passes"
+COMPARES = "its result is bool, a step function of the operands"
+STEPS = "its derivative is zero wherever there is one"
 SHAPES = "its result depends on shapes alone"
 INDEX = "its result is an index, a step function of the operand"
-CHANCE = "it draws random numbers and has no float operand that they depend on"
+CONSTANT = "its result is a constant of the graph"
+CHANCE = "its result depends on no float operand, but on chance"
+QUANTISED = "it computes with quantised integers"
 
-without = {
-    **dict.fromkeys("And Or Not Xor BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor".split(), INTEGER),
-    **dict.fromkeys("Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN".split(), COMPARES),
-    **dict.fromkeys("Ceil Floor Round Sign Hardmax".split(), STEPS),
-    **dict.fromkeys("Shape Size ConstantOfShape EyeLike RandomUniformLike".split(), SHAPES),
-    **dict.fromkeys("ArgMax ArgMin NonZero".split(), INDEX),
-    **dict.fromkeys("RandomUniform RandomNormal RandomNormalLike Multinomial Bernoulli".split(), CHANCE),
-    **dict.fromkeys("ConvInteger MatMulInteger QLinearConv QLinearMatMul DynamicQuantizeLinear".split(),
-                    "it computes with quantised integers"),
-    **dict.fromkeys("BlackmanWindow HammingWindow HannWindow MelWeightMatrix".split(),
-                    "it makes a constant from integers"),
-    "Constant": "it has no operand",
-    "Range": "how many elements it has follows from its operands, so they are compile-time constants",
-    "SequenceEmpty": "it has no operand",
-    "SequenceLength": SHAPES,
-    "BitCast": "it reads the bits of a number as another type",
-    "RandomUniformLike": CHANCE,
-}
+for op in "And Or Xor BitwiseAnd BitwiseOr BitwiseXor".split():
+    no_gradient(INTEGER, op, P(2, 3), P(3))
+for op in "Not BitwiseNot".split():
+    no_gradient(INTEGER, op, P(2, 3))
+no_gradient(INTEGER, "BitShift", P(2, 3), P(3), direction="LEFT")
+for op in "Equal Greater GreaterOrEqual Less LessOrEqual".split():
+    no_gradient(COMPARES, op, P(2, 3), P(3))
+for op in "IsInf IsNaN".split():
+    no_gradient(COMPARES, op, P(2, 3))
+for op in "Ceil Floor Round Sign Hardmax".split():
+    no_gradient(STEPS, op, P(2, 3))
+for op in "Shape Size EyeLike".split():
+    no_gradient(SHAPES, op, P(2, 3))
+no_gradient(SHAPES, "ConstantOfShape", C([2, 3]))
+no_gradient(CONSTANT, "Constant", value_float=1.5)
+no_gradient("its operands decide how long its result is, so they are constants", "Range", C(0.0), C(3.0), C(1.0))
+for op in "ArgMax ArgMin".split():
+    no_gradient(INDEX, op, P(2, 3))
+no_gradient(INDEX, "NonZero", C([[1, 0], [1, 1]]))
+no_gradient(CHANCE, "RandomUniformLike", P(2, 3))
+no_gradient(CHANCE, "RandomNormalLike", P(2, 3))
+no_gradient(CHANCE, "RandomUniform", shape=[2, 3])
+no_gradient(CHANCE, "RandomNormal", shape=[2, 3])
+no_gradient("its result is 0 or 1 by chance", "Bernoulli", P(2, 3, lo=0.1, hi=0.9))
+no_gradient("its result is an index that chance draws", "Multinomial", P(2, 3), sample_size=2)
+no_gradient("it reads the bits of a number as another type", "BitCast", P(2, 3), to=TensorProto.INT32)
+no_gradient("its result is empty", "SequenceEmpty", nodes=[
+    node("SequenceEmpty", "", "s"), node("Constant", "", "c", value_floats=[1.0]),
+    node("SequenceInsert", "s c", "t"), node("ConcatFromSequence", "t", "y0", axis=0)])
+no_gradient(SHAPES, "SequenceLength", P(3, 2), nodes=[node("SplitToSequence", "a0", "s"), node("SequenceLength", "s", "y0")])
+for op in "BlackmanWindow HammingWindow HannWindow".split():
+    no_gradient(CONSTANT, op, C(5))
+no_gradient(CONSTANT, "MelWeightMatrix", C(4), C(8), C(8000), C(0.0), C(4000.0))
+no_gradient(QUANTISED, "ConvInteger", R(np.ones((1, 1, 3, 3), np.uint8)), R(np.ones((1, 1, 2, 2), np.uint8)))
+no_gradient(QUANTISED, "MatMulInteger", R(np.ones((2, 3), np.uint8)), R(np.ones((3, 2), np.uint8)))
+scale8, zero8 = C(0.5), C(np.uint8(128))
+no_gradient(QUANTISED, "QLinearMatMul", R(np.ones((2, 3), np.uint8)), scale8, zero8, R(np.ones((3, 2), np.uint8)), scale8,
+            zero8, scale8, zero8)
+no_gradient(QUANTISED, "QLinearConv", R(np.ones((1, 1, 3, 3), np.uint8)), scale8, zero8, R(np.ones((1, 1, 2, 2), np.uint8)),
+            scale8, zero8, scale8, zero8)
+no_gradient("its scale and its integers are step functions of the operand", "DynamicQuantizeLinear", P(2, 3), results=3)
 
 
 def unary(*ops, lo=-2.0, hi=2.0, **attributes):
@@ -456,3 +489,41 @@ case("SequenceInsert", P(2, 3), P(2, 3), P(2, 3), C(1), nodes=[
     node("SequenceConstruct", "a0 a1", "s"), node("SequenceInsert", "s a2 a3", "t"), node("ConcatFromSequence", "t", "y0", axis=0)])
 case("SequenceErase", P(2, 3), P(2, 3), C(0), nodes=[
     node("SequenceConstruct", "a0 a1", "s"), node("SequenceErase", "s a2", "t"), node("ConcatFromSequence", "t", "y0", axis=0)])
+
+# ---- kinks ----
+
+kink("Relu", "0 at 0", [0.0], gives=[0])
+kink("Abs", "0 at 0", [0.0], gives=[0])
+kink("Sqrt", "infinite at 0", [0.0], gives=[np.inf])
+kink("ReduceL1", "0 where an element is 0", [[0.0, 2.0]], C([1]), gives=[[0, 1]])
+kink("ReduceL2", "0 where all elements are 0", [[0.0, 0.0]], C([1]), gives=[[0, 0]])
+kink("ReduceL2", "also behind a clip, as torch.nn.functional.normalize has it", [[0.0, 0.0], [3.0, 4.0]], gives=[
+    [1e12, 1e12, 0.032, -0.024]], nodes=[
+        node("Constant", "", "axes", value_ints=[1]), node("Constant", "", "eps", value_float=1e-12),
+        node("ReduceL2", "a0 axes", "n"), node("Max", "n eps", "m"), node("Div", "a0 m", "y0")])
+kink("LpNormalization", "of a row of zeros as if its norm were 1", [[0.0, 0.0]], gives=[[1, 1]])
+kink("GlobalLpPool", "p = 2: 0 where all elements are 0", [[[0.0, 0.0]]], gives=[[0, 0]])
+kink("Max", "halved at a tie of two, pair by pair", [1.0], [1.0], gives=[0.5, 0.5])
+kink("Min", "halved at a tie of two, pair by pair", [1.0], [1.0], gives=[0.5, 0.5])
+kink("ReduceMax", "shared equally by ties", [[1.0, 1.0, 0.0]], C([1]), gives=[[0.5, 0.5, 0]])
+kink("ReduceMin", "shared equally by ties", [[1.0, 1.0, 2.0]], C([1]), gives=[[0.5, 0.5, 0]])
+kink("GlobalMaxPool", "shared equally by ties", [[[1.0, 1.0, 0.0]]], gives=[[0.5, 0.5, 0]])
+kink("MaxPool", "to the first of ties", [[[0.0, 1.0, 1.0]]], kernel_shape=[3], gives=[[0, 1, 0]])
+kink("ReduceProd", "exact where elements are 0", [[0.0, 2.0, 3.0]], C([1]), gives=[[6, 0, 0]])
+kink("Clip", "constant bounds: 0 at them (PyTorch's clamp: 1, its relu6 and hardtanh: 0)", [0.0, 1.0], C(0.0), C(1.0),
+     gives=[[0, 0]])
+kink("Clip", "bounds that are computed: halved at them", [0.0], 0.0, 1.0, gives=[0.5, 0.5, 0])
+kink("TopK", "of ties the lower index is the larger", [1.0, 1.0, 0.0], C([1]), results=2, gives=[[1, 0, 0]])
+kink("LeakyRelu", "alpha at 0", [0.0], alpha=0.25, gives=[0.25])
+kink("PRelu", "the slope at 0", [0.0], [0.25], gives=[0.25, 0])
+kink("Elu", "alpha at 0", [0.0], alpha=2.0, gives=[2])
+kink("Selu", "gamma times alpha at 0", [0.0], alpha=2.0, gamma=3.0, gives=[6])
+kink("ThresholdedRelu", "0 at alpha", [1.0], alpha=1.0, gives=[0])
+kink("HardSigmoid", "0 at both ends", [-2.0, 2.0], alpha=0.25, gives=[[0, 0]])
+kink("HardSwish", "0 at -3, 1 at 3", [-3.0, 3.0], gives=[[0, 1]])
+kink("Shrink", "0 at lambd and -lambd", [0.5, -0.5], gives=[[0, 0]])
+kink("Softsign", "1 at 0", [0.0], gives=[1])
+kink("Pow", "at base 0: exponent 1 gives 1, exponent 0 gives 0", [0.0, 0.0], [1.0, 0.0], gives=[[1, 0], [0, 0]])
+kink("Mod", "with respect to the divisor -floor(a / b), also where b divides a", [4.0], [2.0], fmod=1, gives=[1, -2])
+kink("ScatterElements", "max, min: halved at a tie of two", [1.0, 5.0], C([0]), [1.0], reduction="max", gives=[[0.5, 1], 0.5])
+kink("ScatterElements", "none: of equal indices the last one", [0.0, 5.0], C([0, 0]), [2.0, 3.0], gives=[[0, 1], [0, 1]])

@@ -7,15 +7,15 @@ Each case of cases.py is a model of one node or a few; its loss is a random comb
 and the loss itself with PyTorch's.  Errors are norm of the difference over norm, tensor by tensor; the norm counts as
 at least a thousandth of the largest of the case, for tensors whose gradient is zero.
 
-Every row of frontend/onnx_ops.def must have cases here, or a reason in `without` of cases.py.  results.tsv has a line
-per operator: cases, and the bound of its program's error, a power of ten; with --write it is written again.
+Every row of frontend/onnx_ops.def must have cases, also the operators that cases.py says have no gradient.
+operators.tsv has a line per operator, from which tools/operators prints docs/operators.md: how many gradients were
+checked, the bound of the program's error, a power of ten, and what facts.py finds.  With --write it is written again.
 
-usage: python gradcheck.py SHARDC DIFFERENCES WORKDIR [--only OP,..] [--every N] [--write] [--jobs N]
+usage: python gradcheck.py SHARDC DIFFERENCES WORKDIR [--only OP,..] [--write] [--jobs N]
 """
 import argparse
 import collections
 import concurrent.futures
-import json
 import math
 import pathlib
 import re
@@ -33,7 +33,8 @@ import case as cases_of
 import cases
 import torch_nn  # noqa: F401: its operators
 import torch_ops
-from case import CASES
+from case import CASES, KINKS
+from facts import facts
 
 HERE = pathlib.Path(__file__).parent
 RULE, TORCH, FLOOR = 1e-6, 1e-6, 1e-3
@@ -198,14 +199,10 @@ def power_above(x):
 
 # ---- all of them ----
 
-def check_table(chosen):
-    """Rows of the frontend's table without a decision here, and decisions that are out of date."""
-    rows, checked = operators(), {c.op for c in CASES}
-    bad = [f"{name}: a row of onnx_ops.def without gradient cases; add some to tests/gradcheck/cases.py, or say in "
-           "`without` why it has no gradient" for name in sorted(rows - checked - set(cases.without))]
-    bad += [f"{name}: has cases, and `without` says that it has no gradient"
-            for name in sorted(checked & set(cases.without))]
-    return [] if chosen else bad
+def check_table():
+    """Rows of the frontend's table without a case."""
+    return [f"{name}: a row of onnx_ops.def without cases: add some to tests/gradcheck/cases.py, or say there by "
+            "no_gradient() why it has no gradient" for name in sorted(operators() - {c.op for c in CASES})]
 
 
 def bundles_of(todo):
@@ -221,75 +218,119 @@ def parse_args():
     p.add_argument("differences")
     p.add_argument("work", type=pathlib.Path)
     p.add_argument("--only", default="")
-    p.add_argument("--every", type=int, default=1)
     p.add_argument("--write", action="store_true")
     p.add_argument("--jobs", type=int, default=2)
     return p.parse_args()
 
 
-def read_results():
-    lines = [line.split("\t") for line in (HERE / "results.tsv").read_text().splitlines()[1:]]
-    return {op: (int(n), float(bound)) for op, n, bound in lines}
+COLUMNS = ("operator", "cases", "bound", "becomes", "types", "cuda", "gradient")
 
 
-def write_results(results):
-    text = "operator\tcases\tbound\n" + "".join(f"{op}\t{n}\t{b:.0e}\n" for op, (n, b) in sorted(results.items()))
-    (HERE / "results.tsv").write_text(text)
+def read_table():
+    lines = [line.split("\t") for line in (HERE / "operators.tsv").read_text().splitlines()[1:]]
+    return {line[0]: dict(zip(COLUMNS, line)) for line in lines}
+
+
+def write_table(table):
+    rows = [COLUMNS] + [tuple(table[op][k] for k in COLUMNS) for op in sorted(table)]
+    (HERE / "operators.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+
+
+def line_of(op, mine, worst, found):
+    """The line of an operator in operators.tsv."""
+    says = [k.says for k in KINKS if k.op == op]
+    return dict(operator=op, cases=str(0 if op in cases.without else len(mine)),
+                bound="" if op in cases.without else f"{power_above(worst):.0e}",
+                becomes=" ".join(found["becomes"]), types=" ".join(found["types"]), cuda="yes" if found["cuda"] else "no",
+                gradient=f"none: {cases.without[op]}" if op in cases.without else "; ".join(says) or "yes")
+
+
+def differs(now, was):
+    """Why a line of operators.tsv is not what was found, or None.  An error may be ten times as large."""
+    if not was:
+        return "is not there"
+    for key in COLUMNS:
+        small = key == "bound" and now[key] and was[key] and float(now[key]) <= 10 * float(was[key])
+        if now[key] != was[key] and not small:
+            return f"says {key} \"{was[key]}\", found \"{now[key]}\""
+    return None
+
+
+def judge_kink(c, told, program):
+    if "refused" in told or isinstance(program, str) and np.isfinite(np.concatenate([np.ravel(g) for g in c.gives])).all():
+        return [f"refused: {told.get('refused', program)}"]
+    bad = []
+    for n, want in zip(c.trained(), c.gives):
+        want = np.ravel(np.asarray(want, np.float64))
+        for what, got in (("rule", told["gradient"].get(n)), ("program", want if isinstance(program, str) else program[n])):
+            got = np.zeros(want.size) if got is None else np.ravel(got)
+            if not np.allclose(got, want, rtol=1e-6, atol=0):
+                bad.append(f"{what} of {n} at a kink: {got.tolist()}, {c.says}: {want.tolist()}")
+    return bad
+
+
+def prepare(c, work):
+    """Runs the case through PyTorch, which gives the shapes of its results, and writes its model."""
+    try:
+        through_torch(c)
+    except (RuntimeError, TypeError, KeyError, IndexError, ValueError, AttributeError) as e:
+        sys.exit(f"{c.name}: PyTorch: {type(e).__name__}: {e}")
+    if c.gives is not None:
+        c.weights = {y: np.ones_like(w) for y, w in c.weights.items()}
+    write_case(c, work / "cases" / c.name)
+
+
+def run_all(args, todo, named):
+    """What the rules and the programs say of all cases, and the facts by operator, on --jobs processors."""
+    told, program, found = {}, {}, {}
+    folders = [args.work / "cases" / c.name for c in todo]
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        rules = [pool.submit(run_differences, args.differences, folders[i:i + 60]) for i in range(0, len(folders), 60)]
+        bundles = [pool.submit(run_bundle, args.shardc, b, args.work / f"bundle-{i}")
+                   for i, b in enumerate(bundles_of(todo))]
+        looks = {op: pool.submit(facts, args.shardc, [c for c in CASES if c.op == op], args.work / "facts") for op in named}
+        for f in rules:
+            told.update(f.result())
+        for f in bundles:
+            program.update(f.result())
+        for op, f in looks.items():
+            found[op] = f.result()
+    return told, program, found
 
 
 def main():
     args = parse_args()
     torch.set_num_threads(1)
-    chosen = [o for o in args.only.split(",") if o]
-    known = operators()
-    todo = [c for c in CASES if c.op in known and (not chosen or c.op in chosen)][::args.every]
-    failed = check_table(chosen)
+    chosen = set(args.only.split(",")) if args.only else operators()
+    named = sorted(chosen & {c.op for c in CASES})
+    todo = [c for c in CASES if c.op in named and c.op not in cases.without]
+    kinks = [c for c in KINKS if c.op in named]
+    failed = [] if args.only else check_table()
     shutil.rmtree(args.work, ignore_errors=True)
+    for c in todo + kinks:
+        prepare(c, args.work)
+    told, program, found = run_all(args, todo + kinks, named)
+    worst = collections.Counter()
+    no_answer = dict(refused="no answer")
     for c in todo:
-        try:
-            through_torch(c)
-        except (RuntimeError, TypeError, KeyError, IndexError, ValueError, AttributeError) as e:
-            sys.exit(f"{c.name}: PyTorch: {type(e).__name__}: {e}")
-        write_case(c, args.work / "cases" / c.name)
-    told, program = {}, {}
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        folders = [args.work / "cases" / c.name for c in todo]
-        parts = [folders[i:i + 60] for i in range(0, len(folders), 60)]
-        first = [pool.submit(run_differences, args.differences, part) for part in parts]
-        second = [pool.submit(run_bundle, args.shardc, b, args.work / f"bundle-{i}")
-                  for i, b in enumerate(bundles_of(todo))]
-        for f in first:
-            told.update(f.result())
-        for f in second:
-            program.update(f.result())
-    results, worst = {}, collections.Counter()
-    bad_ops = set()
-    for c in todo:
-        bad, e = judge(c, told.get(c.name, dict(refused="no answer")), program[c.name])
+        bad, e = judge(c, told.get(c.name, no_answer), program[c.name])
         worst[c.op] = max(worst[c.op], e)
-        bad_ops |= {c.op} if bad else set()
         failed += [f"{c.name}: {b}" for b in bad]
-    for op in sorted({c.op for c in todo}):
-        results[op] = (sum(c.op == op for c in todo), power_above(worst[op]))
-    if args.write and not chosen and args.every == 1:
-        write_results({op: r for op, r in results.items() if op not in bad_ops})
-    elif not chosen:
-        failed += compare(results, read_results(), args.every > 1)
+    for c in kinks:
+        failed += [f"{c.name}: {b}" for b in judge_kink(c, told.get(c.name, no_answer), program[c.name])]
+    table = {op: line_of(op, [c for c in CASES if c.op == op], worst[op], found[op]) for op in named}
+    was = read_table()
+    if args.write and not failed:
+        write_table({**{op: line for op, line in was.items() if op in operators()}, **table})
+    else:
+        reasons = {op: differs(line, was.get(op)) for op, line in table.items()}
+        failed += [f"{op}: operators.tsv {why}; make gradcheck GRADCHECK=--write" for op, why in reasons.items() if why]
     for line in failed:
         print(line)
-    print(f"{len(todo)} cases of {len(results)} operators, {len(failed)} failed")
+    checked = len({c.op for c in todo})
+    print(f"gradients of {checked} operators in {len(todo)} cases, {len(kinks)} kinks; {len(named) - checked} operators "
+          f"have none; {len(failed)} failed")
     sys.exit(bool(failed))
-
-
-def compare(now, was, partial):
-    """Where results.tsv says something else; of a part of the cases, only where errors are above its bounds."""
-    bad = []
-    for op, (n, bound) in now.items():
-        if op not in was or (was[op][0] != n and not partial):
-            bad.append(f"{op}: results.tsv has not these {n} cases; make gradcheck GRADCHECK=--write")
-        elif bound > 10 * was[op][1]:
-            bad.append(f"{op}: error above {bound / 10:.0e}, results.tsv says at most {was[op][1]:.0e}")
-    return bad
 
 
 if __name__ == "__main__":

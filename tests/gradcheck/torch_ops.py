@@ -106,8 +106,9 @@ def mod(n, a, b):
 
 @op("Clip")
 def clip(n, x, lo=None, hi=None):
-    lo = n.get("min", lo)
-    hi = n.get("max", hi)
+    lo, hi = n.get("min", lo), n.get("max", hi)
+    if not any(torch.is_tensor(b) and b.requires_grad for b in (lo, hi)):
+        return x if lo is None and hi is None else x.clamp(lo, hi)
     x = x if lo is None else torch.maximum(x, torch.as_tensor(lo, dtype=x.dtype))
     return x if hi is None else torch.minimum(x, torch.as_tensor(hi, dtype=x.dtype))
 
