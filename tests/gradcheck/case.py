@@ -7,6 +7,7 @@ Of the keywords these are no attributes of the node:
   takes     which results reach the loss, where not all that are floats do
   nodes     nodes in place of the one; the names above are theirs
   alone     not compared with PyTorch: why
+  straight  its gradient passes straight through rounding, so it is not compared with differences
   tol       bound of the f32 program's error, where 1e-5 is too strict: a sum that cancels
 The values of a P are all different, by more than a difference moves them.
 """
@@ -65,6 +66,7 @@ class Case:
     alone: str = ""
     tol: float = 1e-5
     gives: object = None  # of a kink: its gradients, by operand
+    straight: bool = False
     says: str = ""
     data: dict = dataclasses.field(default_factory=dict)
 
@@ -73,14 +75,14 @@ class Case:
 
 
 def case(op, *operands, results=1, opset=OPSET, domain="", takes=None, nodes=None, alone="", tol=1e-5, gives=None,
-         **attributes):
+         straight=False, **attributes):
     full = f"{domain}.{op}" if domain else op
     kind = "" if gives is None else "kink-"
     name = f"{full}-{kind}{sum(c.op == full for c in (CASES if gives is None else KINKS))}"
     if nodes is None:
         inputs = [f"a{i}" if o else "" for i, o in enumerate(operands)]
         nodes = [helper.make_node(op, inputs, [f"y{i}" for i in range(results)], domain=domain, **attributes)]
-    c = Case(full, name, list(operands), nodes, opset, results, takes, alone, tol, gives)
+    c = Case(full, name, list(operands), nodes, opset, results, takes, alone, tol, gives, straight)
     for i, o in enumerate(operands):
         if o:
             c.data[f"a{i}"] = spread(f"{name} {i}", o) if o.value is None else o.value

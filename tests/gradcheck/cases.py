@@ -132,6 +132,7 @@ case("Identity", P(2, 3), nodes=[node("Identity", "a0", "b"), node("Mul", "a0 b"
 case("Dropout", P(3, 5))
 case("Dropout", P(3, 5), C(0.5), C(False))
 case("Dropout", P(3, 5), C(0.0), C(True))
+case("Dropout", P(3, 5), C(0.5), C(True))  # compared with --dropout=off
 
 # ---- activations ----
 
@@ -237,7 +238,7 @@ for condition in (True, False):
                                                   else_branch=branch("Exp", "e"))])
 
 
-def loop_body(*nodes, takes, gives, scans=0):
+def loop_body(*nodes, takes, gives):
     tensor = lambda name, kind: helper.make_tensor_value_info(name, kind, None)  # noqa: E731
     return helper.make_graph(list(nodes), "body", [tensor("i", INT64), tensor("go", BOOL)] + [tensor(t, FLOAT) for t in takes],
                              [tensor("on", BOOL)] + [tensor(g, FLOAT) for g in gives])
@@ -249,9 +250,9 @@ for trips in (1, 3):
         "Loop", "a0 a1 a2", "y0 y1", body=loop_body(again, node("Mul", "s a3", "t"), node("Tanh", "t", "u"),
                                                     node("Sin", "u", "v"), takes=["s"], gives=["u", "v"]))], results=2)
 case("Loop", C(4), None, P(2, 3), P(3, 3), nodes=[helper.make_node(
-    "Loop", ["a0", "", "a2"], ["y0"], body=loop_body(node("Less", "i four", "on"), node("MatMul", "s a3", "t"),
-                                                      node("Tanh", "t", "u"), node("Constant", "", "four", value_int=4),
-                                                      takes=["s"], gives=["u"]))])
+    "Loop", ["a0", "", "a2"], ["y0"], body=loop_body(
+        node("Constant", "", "four", value_int=4), node("Less", "i four", "on"), node("MatMul", "s a3", "t"),
+        node("Tanh", "t", "u"), takes=["s"], gives=["u"]))])
 
 
 def scan_body(*nodes, takes, gives):

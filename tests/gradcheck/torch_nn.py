@@ -407,7 +407,7 @@ def stft(n, signal, step, window=None, length=None):
 
 # ---- quantised: round has the derivative 1, and no gradient passes what is clipped ----
 
-LIMITS = {2: (0, 255), 3: (-128, 127), 4: (0, 65535), 5: (-32768, 32767)}
+LIMITS = {0: (0, 255), 2: (0, 255), 3: (-128, 127), 4: (0, 65535), 5: (-32768, 32767)}  # by output_dtype
 
 
 def along(v, x, axis):
@@ -416,7 +416,7 @@ def along(v, x, axis):
 
 @op("QuantizeLinear")
 def quantize_linear(n, x, scale, zero=None):
-    lo, hi = LIMITS[n.get("output_dtype", 0) or n.get("zero_type", 2)]
+    lo, hi = LIMITS[n.get("output_dtype", 0)]
     y = x / along(scale, x, n.get("axis", 1)) + (0 if zero is None else along(zero, x, n.get("axis", 1)))
     y = y + (y.round() - y).detach()
     return y.clamp(lo, hi)

@@ -707,6 +707,9 @@ def softmax_cross_entropy(n, logits, labels, weights=None):
 
 # ---- sequences ----
 
+OPS["Optional"] = lambda n, x=None: x
+OPS["OptionalGetElement"] = lambda n, x: x
+OPS["OptionalHasElement"] = lambda n, x=None: torch.tensor(x is not None)
 OPS["SequenceConstruct"] = lambda n, *x: list(x)
 OPS["SequenceEmpty"] = lambda n: []
 OPS["SequenceAt"] = lambda n, s, at: s[int(at)]
@@ -729,3 +732,13 @@ def split_to_sequence(n, x, sizes=None):
         parts = torch.split(x, 1, axis)
         return [p if n.get("keepdims", 1) else p.squeeze(axis) for p in parts]
     return list(torch.split(x, int(sizes) if sizes.dim() == 0 else ints(sizes), axis))
+
+
+@op("SequenceMap")
+def sequence_map(n, *operands):
+    body, many = n.get("body"), next(len(x) for x in operands if isinstance(x, list))
+    names, results = [i.name for i in body.input], []
+    for k in range(many):
+        given = [x[k] if isinstance(x, list) else x for x in operands]
+        results.append(run_graph(body, dict(n.scope, **dict(zip(names, given))), n.opset))
+    return tuple(list(r) for r in zip(*results))
