@@ -13,7 +13,7 @@ def ms(*names):
 
 
 def both(*names):
-    """Under the domain "", too, where onnxruntime's optimizers write them."""
+    """Under ONNX's own domain, too."""
     return op(*names, *(f"com.microsoft.{n}" for n in names))
 
 
@@ -193,6 +193,13 @@ def group_query_attention(n, q, k, v, past_k, past_v, lengths, total, cos=None, 
     return (y.transpose(1, 2).flatten(2), k, v)[:n.n_out]
 
 
+@ms("GatedRelativePositionBias")
+def gated_relative_position_bias(n, q, q_bias, relative, w, b, eco):
+    gates = heads_of(q + q_bias, n.get("num_heads")) @ w + b
+    u, r = torch.sigmoid(gates.unflatten(-1, (2, -1)).sum(-1)).chunk(2, -1)
+    return (u * (r * eco - 1) + 2) * relative
+
+
 @op("ai.onnx.preview.FlexAttention")
 def flex_attention(n, q, k, v):
     def change(name, x):
@@ -204,7 +211,7 @@ def flex_attention(n, q, k, v):
     return change("prob_mod", torch.softmax(change("score_mod", s), -1)) @ v
 
 
-@op("LinearAttention")
+@both("LinearAttention")
 def linear_attention(n, q, k, v, state=None, decay=None, beta=None):
     heads, shared, rule = n.get("q_num_heads"), n.get("kv_num_heads"), n.get("update_rule", "gated_delta")
     q, k, v = heads_of(q, heads), heads_of(k, shared), heads_of(v, shared)
@@ -223,7 +230,7 @@ def linear_attention(n, q, k, v, state=None, decay=None, beta=None):
     return torch.stack(out, 1).flatten(2), S
 
 
-@op("CausalConvWithState")
+@both("CausalConvWithState")
 def causal_conv(n, x, w, b=None, state=None):
     k = w.shape[2]
     full = torch.cat([torch.zeros(*x.shape[:2], k - 1, dtype=x.dtype) if state is None else state, x], 2)
