@@ -1,12 +1,11 @@
 """What a case of cases.py is: one node, or a few, whose gradients are checked; and its model.
 
 case(op, operands.., attributes..) adds a case.  Operands: P(shape, lo, hi) is trained; C(array) is a constant of the
-graph; R(array) is a graph input, known at run time alone; None is absent.  They are named a0, a1, .., results y0, y1, ..
-Of the keywords these are no attributes of the node:
+graph; R(array) is a graph input, known at run time alone; None is absent.  They are named a0, a1, .., and results
+y0, y1, ..  Of the keywords these are no attributes of the node:
   results   how many results the node has; opset; domain
   takes     which results reach the loss, where not all that are floats do
   nodes     nodes in place of the one; the names above are theirs
-  alone     not compared with PyTorch: why
   straight  its gradient passes straight through rounding, so it is not compared with differences
   tol       bound of the f32 program's error, where 1e-5 is too strict: a sum that cancels
 The values of a P are all different, by more than a difference moves them.
@@ -63,7 +62,6 @@ class Case:
     opset: int
     results: int
     takes: object = None
-    alone: str = ""
     tol: float = 1e-5
     gives: object = None  # of a kink: its gradients, by operand
     straight: bool = False
@@ -74,7 +72,7 @@ class Case:
         return [f"a{i}" for i, o in enumerate(self.operands) if o and o.kind == "P"]
 
 
-def case(op, *operands, results=1, opset=OPSET, domain="", takes=None, nodes=None, alone="", tol=1e-5, gives=None,
+def case(op, *operands, results=1, opset=OPSET, domain="", takes=None, nodes=None, tol=1e-5, gives=None,
          straight=False, **attributes):
     full = f"{domain}.{op}" if domain else op
     kind = "" if gives is None else "kink-"
@@ -82,7 +80,7 @@ def case(op, *operands, results=1, opset=OPSET, domain="", takes=None, nodes=Non
     if nodes is None:
         inputs = [f"a{i}" if o else "" for i, o in enumerate(operands)]
         nodes = [helper.make_node(op, inputs, [f"y{i}" for i in range(results)], domain=domain, **attributes)]
-    c = Case(full, name, list(operands), nodes, opset, results, takes, alone, tol, gives, straight)
+    c = Case(full, name, list(operands), nodes, opset, results, takes, tol, gives, straight)
     for i, o in enumerate(operands):
         if o:
             c.data[f"a{i}"] = spread(f"{name} {i}", o) if o.value is None else o.value

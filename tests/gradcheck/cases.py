@@ -55,16 +55,19 @@ no_gradient("it reads the bits of a number as another type", "BitCast", P(2, 3),
 no_gradient("its result is empty", "SequenceEmpty", nodes=[
     node("SequenceEmpty", "", "s"), node("Constant", "", "c", value_floats=[1.0]),
     node("SequenceInsert", "s c", "t"), node("ConcatFromSequence", "t", "y0", axis=0)])
-no_gradient(SHAPES, "SequenceLength", P(3, 2), nodes=[node("SplitToSequence", "a0", "s"), node("SequenceLength", "s", "y0")])
+no_gradient(SHAPES, "SequenceLength", P(3, 2), nodes=[node("SplitToSequence", "a0", "s"),
+                                                      node("SequenceLength", "s", "y0")])
 for op in "BlackmanWindow HammingWindow HannWindow".split():
     no_gradient(CONSTANT, op, C(5))
 no_gradient(CONSTANT, "MelWeightMatrix", C(4), C(8), C(8000), C(0.0), C(4000.0))
 no_gradient(QUANTISED, "ConvInteger", R(np.ones((1, 1, 3, 3), np.uint8)), R(np.ones((1, 1, 2, 2), np.uint8)))
 no_gradient(QUANTISED, "MatMulInteger", R(np.ones((2, 3), np.uint8)), R(np.ones((3, 2), np.uint8)))
 scale8, zero8 = C(0.5), C(np.uint8(128))
-no_gradient(QUANTISED, "QLinearMatMul", R(np.ones((2, 3), np.uint8)), scale8, zero8, R(np.ones((3, 2), np.uint8)), scale8,
+no_gradient(QUANTISED, "QLinearMatMul", R(np.ones((2, 3), np.uint8)), scale8, zero8, R(np.ones((3, 2), np.uint8)),
+            scale8,
             zero8, scale8, zero8)
-no_gradient(QUANTISED, "QLinearConv", R(np.ones((1, 1, 3, 3), np.uint8)), scale8, zero8, R(np.ones((1, 1, 2, 2), np.uint8)),
+no_gradient(QUANTISED, "QLinearConv", R(np.ones((1, 1, 3, 3), np.uint8)), scale8, zero8,
+            R(np.ones((1, 1, 2, 2), np.uint8)),
             scale8, zero8, scale8, zero8)
 no_gradient("its scale and its integers are step functions of the operand", "DynamicQuantizeLinear", P(2, 3), results=3)
 
@@ -87,7 +90,8 @@ def binary(*ops, lo=-2.0, hi=2.0):
 
 # ---- elementwise ----
 
-unary("Abs", "Atan", "Asinh", "Cos", "Cosh", "Erf", "Exp", "Neg", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign", "Tanh",
+unary("Abs", "Atan", "Asinh", "Cos", "Cosh", "Erf", "Exp", "Neg", "Sigmoid", "Sin", "Sinh", "Softplus", "Softsign",
+      "Tanh",
       "Mish", "HardSwish", "Relu", "Identity")
 unary("Acos", "Asin", "Atanh", lo=-0.9, hi=0.9)
 unary("Acosh", lo=1.2, hi=4)
@@ -122,7 +126,8 @@ case("Clip", P(7), opset=6, min=-0.7, max=0.9)
 case("Where", R([[True, False, True]]), P(2, 3), P(2, 3))
 case("Where", R([[True], [False]]), P(3), P(2, 1))
 case("Where", C([True, False, True]), P(2, 3), P())
-case("Where", nodes=[node("Greater", "a0 a1", "c"), node("Where", "c a0 a1", "y0")], *[P(3, 4), P(3, 4, lo=-1.9, hi=2.1)])
+case("Where", nodes=[node("Greater", "a0 a1", "c"), node("Where", "c a0 a1", "y0")],
+     *[P(3, 4), P(3, 4, lo=-1.9, hi=2.1)])
 case("Cast", P(3, 4), to=FLOAT)
 case("Cast", P(5), nodes=[node("Cast", "a0", "d", to=TensorProto.DOUBLE), node("Sin", "d", "e"),
                           node("Cast", "e", "y0", to=FLOAT)])
@@ -240,7 +245,8 @@ for condition in (True, False):
 
 def loop_body(*nodes, takes, gives):
     tensor = lambda name, kind: helper.make_tensor_value_info(name, kind, None)  # noqa: E731
-    return helper.make_graph(list(nodes), "body", [tensor("i", INT64), tensor("go", BOOL)] + [tensor(t, FLOAT) for t in takes],
+    return helper.make_graph(list(nodes), "body", [tensor("i", INT64),
+                                                   tensor("go", BOOL)] + [tensor(t, FLOAT) for t in takes],
                              [tensor("on", BOOL)] + [tensor(g, FLOAT) for g in gives])
 
 
@@ -345,9 +351,12 @@ case("MatMul", P(4), P(4))
 case("MatMul", P(2, 1, 3, 4), P(5, 4, 2))
 case("MatMul", P(2, 3, 4), P(4, 2))
 case("MatMul", P(3, 0), P(0, 2))
-for equation, *shapes in (("ij,jk->ik", (3, 4), (4, 2)), ("bij,bjk->bik", (2, 3, 4), (2, 4, 5)), ("i,j->ij", (3,), (4,)),
-                          ("ij->ji", (3, 4)), ("ii->i", (3, 3)), ("ij->", (3, 4)), ("bhqd,bhkd->bhqk", (2, 2, 3, 4), (2, 2, 5, 4)),
-                          ("...ij,...jk->...ik", (2, 3, 4), (4, 2)), ("ij,jk,kl->il", (2, 3), (3, 4), (4, 2)), ("ij,ij->i", (3, 4), (3, 4)),
+for equation, *shapes in (("ij,jk->ik", (3, 4), (4, 2)), ("bij,bjk->bik", (2, 3, 4), (2, 4, 5)),
+                          ("i,j->ij", (3,), (4,)),
+                          ("ij->ji", (3, 4)), ("ii->i", (3, 3)), ("ij->", (3, 4)), ("bhqd,bhkd->bhqk", (2, 2, 3, 4),
+                                                                                    (2, 2, 5, 4)),
+                          ("...ij,...jk->...ik", (2, 3, 4), (4, 2)), ("ij,jk,kl->il", (2, 3), (3, 4),
+                                                                      (4, 2)), ("ij,ij->i", (3, 4), (3, 4)),
                           ("bn,anm,bm->ba", (2, 3), (4, 3, 5), (2, 5))):
     case("Einsum", *[P(*s) for s in shapes], equation=equation)
 case("Gemm", P(3, 4), P(4, 5), P(5))
@@ -378,7 +387,8 @@ case("ConvTranspose", P(1, 2, 3, 3), P(2, 2, 3, 3), P(2), strides=[2, 2], auto_p
 case("ConvTranspose", P(1, 2, 2, 3, 2), P(2, 3, 2, 2, 2), P(3), strides=[1, 2, 1])
 pools = (dict(kernel_shape=[2, 3]), dict(kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]),
          dict(kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1), dict(kernel_shape=[2, 2], dilations=[2, 1]),
-         dict(kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"), dict(kernel_shape=[2, 2], auto_pad="SAME_LOWER"))
+         dict(kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"), dict(kernel_shape=[2, 2],
+                                                                                auto_pad="SAME_LOWER"))
 for attributes in pools:
     for op in ("AveragePool", "MaxPool", "LpPool"):
         case(op, P(2, 2, 5, 6), **attributes)
@@ -386,7 +396,8 @@ for op in ("AveragePool", "MaxPool", "LpPool"):
     case(op, P(2, 3, 7), kernel_shape=[3], strides=[2])
     case(op, P(1, 2, 3, 4, 3), kernel_shape=[2, 2, 2])
 case("AveragePool", P(2, 2, 5, 6), kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)
-case("AveragePool", P(1, 1, 5, 5), kernel_shape=[2, 2], strides=[2, 2], pads=[0, 0, 1, 1], ceil_mode=1, count_include_pad=1)
+case("AveragePool", P(1, 1, 5, 5), kernel_shape=[2, 2], strides=[2, 2], pads=[0, 0, 1, 1], ceil_mode=1,
+     count_include_pad=1)
 case("LpPool", P(2, 2, 5, 6), kernel_shape=[2, 2], p=3)
 case("LpPool", P(2, 2, 5, 6), kernel_shape=[2, 2], p=1)
 case("MaxUnpool", P(1, 1, 2, 2), C([[[[5, 7], [13, 15]]]]), kernel_shape=[2, 2], strides=[2, 2])
@@ -407,7 +418,8 @@ for op in ("Resize",):
         case("Resize", P(1, 2, 3, 4), None, None, C([1, 2, 7, 5]), nearest_mode=nearest)
     case("Resize", P(1, 2, 3, 4), None, None, C([7, 5]), axes=[2, 3], keep_aspect_ratio_policy="not_larger")
     case("Resize", P(1, 2, 4, 4), *one, mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1)
-    case("Resize", P(1, 1, 4, 4), C([0.0, 0.0, 0.4, 0.6, 1.0, 1.0, 1.2, 1.7], np.float32), None, C([1, 1, 3, 3]), mode="linear",
+    case("Resize", P(1, 1, 4, 4), C([0.0, 0.0, 0.4, 0.6, 1.0, 1.0, 1.2, 1.7], np.float32), None, C([1, 1, 3, 3]),
+         mode="linear",
          coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=10.0)
     case("Resize", P(1, 2, 5), None, C([1.0, 1.0, 1.7]), mode="linear")
     case("Resize", P(1, 1, 3, 4), C([1.0, 1.0, 2.0, 1.5]), opset=10, mode="linear")
@@ -469,10 +481,13 @@ case("Attention", P(1, 4, 6), P(1, 4, 6), P(1, 4, 6), q_num_heads=2, kv_num_head
 case("Attention", *qkv(1, 2, 2, 3, 2, 4, 4), None, P(1, 2, 2, 4), P(1, 2, 2, 4), results=3, is_causal=1)
 case("Attention", *qkv(2, 2, 2, 3, 6, 4, 4), None, None, None, C([4, 6]), is_causal=1)
 for interleaved in (0, 1):
-    case("RotaryEmbedding", P(2, 2, 3, 4), P(3, 2, lo=-1, hi=1), P(3, 2, lo=-1, hi=1), C([[0, 1, 2], [2, 0, 1]]), interleaved=interleaved)
-    case("RotaryEmbedding", P(2, 3, 12), C(np.cos(np.arange(12).reshape(2, 3, 2))), C(np.sin(np.arange(12).reshape(2, 3, 2))),
+    case("RotaryEmbedding", P(2, 2, 3, 4), P(3, 2, lo=-1, hi=1), P(3, 2, lo=-1, hi=1), C([[0, 1, 2], [2, 0, 1]]),
+         interleaved=interleaved)
+    case("RotaryEmbedding", P(2, 3, 12), C(np.cos(np.arange(12).reshape(2, 3, 2))),
+         C(np.sin(np.arange(12).reshape(2, 3, 2))),
          num_heads=3, interleaved=interleaved)
-    case("RotaryEmbedding", P(1, 2, 3, 6), C(np.cos(np.arange(6).reshape(1, 3, 2))), C(np.sin(np.arange(6).reshape(1, 3, 2))),
+    case("RotaryEmbedding", P(1, 2, 3, 6), C(np.cos(np.arange(6).reshape(1, 3, 2))),
+         C(np.sin(np.arange(6).reshape(1, 3, 2))),
          rotary_embedding_dim=4, interleaved=interleaved)
 
 # ---- sequences ----
@@ -485,11 +500,14 @@ case("SplitToSequence", P(5, 3), C(2), nodes=[node("SplitToSequence", "a0 a1", "
                                               node("ConcatFromSequence", "s", "y0", axis=0)])
 case("SplitToSequence", P(3, 4), nodes=[node("SplitToSequence", "a0", "s", axis=1, keepdims=0),
                                         node("ConcatFromSequence", "s", "y0", axis=0)])
-case("SequenceAt", P(4, 3), C(2), C(-1), nodes=[node("SplitToSequence", "a0 a1", "s"), node("SequenceAt", "s a2", "y0")])
+case("SequenceAt", P(4, 3), C(2), C(-1), nodes=[node("SplitToSequence", "a0 a1", "s"),
+                                                node("SequenceAt", "s a2", "y0")])
 case("SequenceInsert", P(2, 3), P(2, 3), P(2, 3), C(1), nodes=[
-    node("SequenceConstruct", "a0 a1", "s"), node("SequenceInsert", "s a2 a3", "t"), node("ConcatFromSequence", "t", "y0", axis=0)])
+    node("SequenceConstruct", "a0 a1", "s"), node("SequenceInsert", "s a2 a3", "t"), node("ConcatFromSequence", "t",
+                                                                                          "y0", axis=0)])
 case("SequenceErase", P(2, 3), P(2, 3), C(0), nodes=[
-    node("SequenceConstruct", "a0 a1", "s"), node("SequenceErase", "s a2", "t"), node("ConcatFromSequence", "t", "y0", axis=0)])
+    node("SequenceConstruct", "a0 a1", "s"), node("SequenceErase", "s a2", "t"), node("ConcatFromSequence", "t", "y0",
+                                                                                      axis=0)])
 
 # ---- kinks ----
 
@@ -526,5 +544,7 @@ kink("Shrink", "0 at lambd and -lambd", [0.5, -0.5], gives=[[0, 0]])
 kink("Softsign", "1 at 0", [0.0], gives=[1])
 kink("Pow", "at base 0: exponent 1 gives 1, exponent 0 gives 0", [0.0, 0.0], [1.0, 0.0], gives=[[1, 0], [0, 0]])
 kink("Mod", "with respect to the divisor -floor(a / b), also where b divides a", [4.0], [2.0], fmod=1, gives=[1, -2])
-kink("ScatterElements", "max, min: halved at a tie of two", [1.0, 5.0], C([0]), [1.0], reduction="max", gives=[[0.5, 1], 0.5])
-kink("ScatterElements", "none: of equal indices the last one", [0.0, 5.0], C([0, 0]), [2.0, 3.0], gives=[[0, 1], [0, 1]])
+kink("ScatterElements", "max, min: halved at a tie of two", [1.0, 5.0], C([0]), [1.0], reduction="max",
+     gives=[[0.5, 1], 0.5])
+kink("ScatterElements", "none: of equal indices the last one", [0.0, 5.0], C([0, 0]), [2.0, 3.0],
+     gives=[[0, 1], [0, 1]])

@@ -89,5 +89,6 @@ def facts(shardc, some, folder):
     for c in some:
         compiles(shardc, c, folder / c.name, first)
         ops += becomes(shardc, c, folder / c.name)
-    cuda = any(compiles(shardc, c, folder / f"{c.name}-cuda", first, "--target=cuda", "--arch=sm_90a") for c in some[:3])
+    cuda = any(compiles(shardc, c, folder / f"{c.name}-cuda", first, "--target=cuda",
+                        "--arch=sm_90a") for c in some[:3])
     return dict(becomes=list(dict.fromkeys(ops)), types=types, cuda=cuda)

@@ -175,14 +175,20 @@ def resize_matrix(n, size, out, scale, ends):
 # ---- recurrent ----
 
 def activation(name, alpha=None, beta=None):
-    name = name.lower()
-    return {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": F.relu, "softsign": F.softsign, "softplus": F.softplus,
-            "affine": lambda x: (1.0 if alpha is None else alpha) * x + (0.0 if beta is None else beta),
-            "leakyrelu": lambda x: F.leaky_relu(x, 0.01 if alpha is None else alpha),
-            "thresholdedrelu": lambda x: torch.where(x > (1.0 if alpha is None else alpha), x, 0.0),
-            "scaledtanh": lambda x: alpha * torch.tanh(beta * x), "elu": lambda x: F.elu(x, 1.0 if alpha is None else alpha),
-            "hardsigmoid": lambda x: ((0.2 if alpha is None else alpha) * x + (0.5 if beta is None else beta)).clamp(0, 1),
-            }[name]
+    def a(default):
+        return default if alpha is None else alpha
+
+    def b(default):
+        return default if beta is None else beta
+
+    return {
+        "tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": F.relu, "softsign": F.softsign, "softplus": F.softplus,
+        "affine": lambda x: a(1.0) * x + b(0.0),
+        "leakyrelu": lambda x: F.leaky_relu(x, a(0.01)),
+        "thresholdedrelu": lambda x: torch.where(x > a(1.0), x, 0.0),
+        "scaledtanh": lambda x: alpha * torch.tanh(beta * x),
+        "elu": lambda x: F.elu(x, a(1.0)),
+        "hardsigmoid": lambda x: (a(0.2) * x + b(0.5)).clamp(0, 1)}[name.lower()]
 
 
 def activations(n, default, directions):
@@ -200,7 +206,7 @@ def activations(n, default, directions):
 
 
 def recur(n, x, lengths, states, step):
-    """step(direction, x_t, states) -> states.  states: of each kind [D,B,H].  Returns Y [T,D,B,H] and the last states."""
+    """step(direction, x_t, states) -> states; states of each kind: [D,B,H].  Returns Y [T,D,B,H] and the last ones."""
     T, B = x.shape[:2]
     lengths = torch.full((B,), T) if lengths is None else lengths
     backward = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[n.get("direction", "forward")]
@@ -226,7 +232,8 @@ def recurrent(n, x, w, b, lengths, states, gates, make_step):
     states = [zero if s is None else s for s in states]
     wb, rb = (torch.zeros(D, gates * H, dtype=x.dtype),) * 2 if b is None else b.chunk(2, 1)
     clip = n.get("clip")
-    y, ends = recur(n, x, lengths, states, make_step(H, wb, rb, (lambda v: v.clamp(-clip, clip)) if clip else (lambda v: v)))
+    y, ends = recur(n, x, lengths, states, make_step(H, wb, rb,
+                                                     (lambda v: v.clamp(-clip, clip)) if clip else (lambda v: v)))
     if n.get("layout", 0):
         return (y.permute(2, 0, 1, 3), *(e.transpose(0, 1) for e in ends))
     return (y, *ends)
@@ -324,7 +331,8 @@ def deform_conv(n, x, w, offset, b=None, mask=None):
 def roi_align(n, x, rois, batch):
     scale, ratio = n.get("spatial_scale", 1.0), n.get("sampling_ratio", 0)
     oh, ow = n.get("output_height", 1), n.get("output_width", 1)
-    half = n.get("coordinate_transformation_mode", "half_pixel" if n.opset >= 16 else "output_half_pixel") == "half_pixel"
+    default = "half_pixel" if n.opset >= 16 else "output_half_pixel"
+    half = n.get("coordinate_transformation_mode", default) == "half_pixel"
     H, W = x.shape[2:]
     result = []
     for k in range(rois.shape[0]):
@@ -343,7 +351,7 @@ def roi_align(n, x, rois, batch):
 
 
 def roi_values(plane, y, x, parts):
-    """Bilinear with points up to one pixel outside moved to the edge, those beyond counting as zero.  parts: the largest
+    """Bilinear; points up to one pixel outside are moved to the edge, those beyond count as zero.  parts: the largest
     of the four weighted corners in place of their sum."""
     H, W = plane.shape[-2:]
     y, x = torch.broadcast_tensors(y, x)
@@ -411,7 +419,8 @@ LIMITS = {0: (0, 255), 2: (0, 255), 3: (-128, 127), 4: (0, 65535), 5: (-32768, 3
 
 
 def along(v, x, axis):
-    return v if v.dim() == 0 or v.numel() == 1 else v.reshape([-1 if i == axis % x.dim() else 1 for i in range(x.dim())])
+    shape = [-1 if i == axis % x.dim() else 1 for i in range(x.dim())]
+    return v if v.numel() == 1 else v.reshape(shape)
 
 
 @op("QuantizeLinear")

@@ -75,14 +75,16 @@ def simple(**functions):
 
 simple(
     Abs=torch.abs, Acos=torch.acos, Acosh=torch.acosh, Add=torch.add, And=torch.logical_and, Asin=torch.asin,
-    Asinh=torch.asinh, Atan=torch.atan, Atanh=torch.atanh, Ceil=torch.ceil, Cos=torch.cos, Cosh=torch.cosh, Det=torch.det,
+    Asinh=torch.asinh, Atan=torch.atan, Atanh=torch.atanh, Ceil=torch.ceil, Cos=torch.cos, Cosh=torch.cosh,
+    Det=torch.det,
     Equal=torch.eq, Erf=torch.erf, Exp=torch.exp, Floor=torch.floor, Greater=torch.gt, GreaterOrEqual=torch.ge,
     Identity=lambda x: x, IsNaN=torch.isnan, Less=torch.lt, LessOrEqual=torch.le, Log=torch.log, Mish=F.mish,
     MatMul=torch.matmul, Mul=torch.mul, Neg=torch.neg, Not=torch.logical_not, Or=torch.logical_or, Pow=torch.pow,
     Reciprocal=torch.reciprocal, Relu=F.relu, Round=torch.round, Selu=F.selu, Sigmoid=torch.sigmoid, Sign=torch.sign,
     Sin=torch.sin, Sinh=torch.sinh, Softplus=lambda x: torch.logaddexp(x, torch.zeros_like(x)),
     Softsign=lambda x: x / (1 + x.abs()), Sqrt=torch.sqrt, Sub=torch.sub, Tan=torch.tan, Tanh=torch.tanh,
-    Where=torch.where, Xor=torch.logical_xor, Max=lambda *x: fold(torch.maximum, x), Min=lambda *x: fold(torch.minimum, x),
+    Where=torch.where, Xor=torch.logical_xor, Max=lambda *x: fold(torch.maximum,
+                                                                  x), Min=lambda *x: fold(torch.minimum, x),
     Sum=lambda *x: fold(torch.add, x), Mean=lambda *x: fold(torch.add, x) / len(x),
     PRelu=lambda x, slope: torch.where(x < 0, x * slope, x), HardSwish=lambda x: x * F.relu6(x + 3) / 6)
 
@@ -169,7 +171,8 @@ OPS["SwiGLU"] = lambda n, a, b: a * torch.sigmoid(n.get("alpha", 1.0) * a) * b
 # ---- shapes and movement ----
 
 OPS["Concat"] = lambda n, *x: torch.cat(x, n.get("axis", 1))
-OPS["Flatten"] = lambda n, x: x.reshape(math.prod(x.shape[:n.get("axis", 1) + (x.dim() if n.get("axis", 1) < 0 else 0)]),
+OPS["Flatten"] = lambda n, x: x.reshape(math.prod(x.shape[:n.get("axis",
+                                                                 1) + (x.dim() if n.get("axis", 1) < 0 else 0)]),
                                        -1)
 OPS["Transpose"] = lambda n, x: x.permute(*n.get("perm", range(x.dim())[::-1]))
 OPS["Tile"] = lambda n, x, repeats: x.repeat(*ints(repeats))
@@ -607,7 +610,8 @@ def max_unpool(n, x, ids, shape=None):
 def col2im(n, x, image, block):
     image, block = ints(image), ints(block)
     rank = len(image)
-    pads, strides, dilations = n.get("pads", [0] * 2 * rank), n.get("strides", [1] * rank), n.get("dilations", [1] * rank)
+    pads, strides, dilations = n.get("pads", [0] * 2 * rank), n.get("strides", [1] * rank), n.get("dilations",
+                                                                                                  [1] * rank)
     big = [s + pads[i] + pads[i + rank] for i, s in enumerate(image)]
     at = torch.zeros(1, 1, dtype=torch.int64)
     for s, k, st, d in zip(big, block, strides, dilations):
@@ -714,8 +718,13 @@ OPS["SequenceConstruct"] = lambda n, *x: list(x)
 OPS["SequenceEmpty"] = lambda n: []
 OPS["SequenceAt"] = lambda n, s, at: s[int(at)]
 OPS["SequenceLength"] = lambda n, s: torch.tensor(len(s))
-OPS["SequenceErase"] = lambda n, s, at=None: [x for i, x in enumerate(s) if i != (-1 if at is None else int(at)) % len(s)]
 OPS["ConcatFromSequence"] = lambda n, s: (torch.stack if n.get("new_axis", 0) else torch.cat)(s, n.get("axis"))
+
+
+@op("SequenceErase")
+def sequence_erase(n, s, at=None):
+    gone = (-1 if at is None else int(at)) % len(s)
+    return [x for i, x in enumerate(s) if i != gone]
 
 
 @op("SequenceInsert")
