@@ -118,6 +118,13 @@ random: $(BUILD)/random
 $(BUILD)/random: $(call obj,$(wildcard tests/random/*.c) tests/unit/onnx_model.c) $(BUILD)/libshardc.a
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 
+## gradcheck: gradients of every ONNX operator against differences and against PyTorch (GRADCHECK="--only Conv")
+.PHONY: gradcheck
+gradcheck: all $(BUILD)/differences $(VENV)/ready
+	$(PYTHON) tests/gradcheck/gradcheck.py $(BUILD)/shardc $(BUILD)/differences $(BUILD)/gradcheck $(GRADCHECK)
+$(BUILD)/differences: $(call obj,tests/gradcheck/differences.c) $(BUILD)/libshardc.a
+	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
+
 ## lint: layers, style, and every warning of clang
 lint: $(BUILD)/frontend/onnx.pb-c.h $(BUILD)/tests/unit/suites.def
 	tools/check_layers

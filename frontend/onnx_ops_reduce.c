@@ -8,8 +8,17 @@
 static Value *square(Builder *b, Value *x) { return emit_mul(b, x, x); }
 static Value *same(Builder *b, Value *x) { (void)b; return x; }
 static Value *absolute(Builder *b, Value *x) { return ir_emit1(b, OP_ABS, x); }
-static Value *root(Builder *b, Value *x) { return ir_emit1(b, OP_SQRT, x); }
 static Value *logarithm(Builder *b, Value *x) { return ir_emit1(b, OP_LOG, x); }
+
+/* The root of a sum of squares.  The gradient of the norm of zeros is 0, as PyTorch's is; that of a root at 0 is
+ * infinite, and made NaN of what has a norm clipped from below, as torch.nn.functional.normalize does. */
+static Value *root(Builder *b, Value *x)
+{
+	if (!dtype_is_float(x->type.dtype))
+		return ir_emit1(b, OP_SQRT, x);
+	Value *zero = emit_float(b, x, 0), *one = emit_float(b, x, 1), *none = ir_emit2(b, OP_EQ, x, zero);
+	return ir_emit3(b, OP_WHERE, none, zero, ir_emit1(b, OP_SQRT, ir_emit3(b, OP_WHERE, none, one, x)));
+}
 
 /* An ONNX reduction as after(reduce(before(x))). */
 typedef struct Reduction {

@@ -149,10 +149,12 @@ static bool is_norm_grad(const Op *op)
 /* Whether op sums up products or rows, which are then summed in f32 and not rounded between. */
 static bool is_sum_of_products(Op *op)
 {
+	if (op->kind != OP_REDUCE_SUM)
+		return false;
 	Value *x = op_in(op, 0);
 	Op *of = made_by(x);
-	return op->kind == OP_REDUCE_SUM && x->n_uses == 1 && of->out[0]->n_uses == 1 && (of->kind == OP_MATMUL
-		|| of->kind == OP_CONV_GRAD_W || of->kind == OP_GATHER_GRAD || is_sum_of_products(of));
+	return x->n_uses == 1 && of->out[0]->n_uses == 1 && (of->kind == OP_MATMUL || of->kind == OP_CONV_GRAD_W
+		|| of->kind == OP_GATHER_GRAD || is_sum_of_products(of));
 }
 
 /* Whether the op that makes the 16-bit value y can make it in f32: a product, a sum, rows that are added up, and what a

@@ -3,7 +3,7 @@
  * For each case of grad_cases.def a module is built whose loss is a fixed random combination of the op's results;
  * autodiff_build's gradients must agree with (loss(x + h) - loss(x - h)) / 2h to 1e-6 of the tensor's norm.  If a row
  * of ops.def has a gradient rule and no case, the test fails and names it.  The programs below check the combination of
- * rules: sums, slices of one value, values used twice. */
+ * rules: sums, slices of one value, values used twice.  Decisions against a rule (stop, nograd) are checked as well. */
 #include "passes/grad/rules.h"
 #include "tests/unit/unit.h"
 
@@ -493,6 +493,34 @@ static void test_every_op_has_a_case(void)
 	}
 }
 
+static double value_at(OpKind kind, double x)
+{
+	Module *m = ir_module_new("step");
+	Builder b = {.m = m, .section = SEC_FORWARD};
+	Type t = {.kind = TYPE_TENSOR, .dtype = DT_F64};
+	Symbol *s = ir_add_symbol(m, SYM_PARAM, "x", t);
+	Value *v = ir_emit1(&b, kind, ir_read(&b, s));
+	EvalEnv *e = eval_new(m, m->arena);
+	eval_bind(e, s, (EvalTensor){.type = t, .f = &x});
+	eval_section(e, SEC_FORWARD);
+	double y = eval_value(e, v)->f[0];
+	ir_module_free(m);
+	return y;
+}
+
+/* What is imported has a gradient or stops one; what stops one, though it makes floats of floats, is constant between
+ * its steps. */
+static void test_decisions(void)
+{
+	static const OpKind steps[] = {OP_SIGN, OP_FLOOR, OP_CEIL, OP_ROUND};
+	for (int kind = 0; kind < OP_COUNT; kind++)
+		UNIT_CHECK(op_info[kind].level > LEVEL_MODEL || grad_rule[kind] != grad_nograd, op_info[kind].text);
+	for (int i = 0; i < COUNT_OF(steps); i++)
+		for (double x = -2.39; x < 2.5; x += 0.3)
+			UNIT_CHECK(grad_rule[steps[i]] == grad_stop && value_at(steps[i], x) == value_at(steps[i], x + 1e-6),
+				op_info[steps[i]].text);
+}
+
 static void test_differences(void)
 {
 	for (int i = 0; i < COUNT_OF(cases); i++)
@@ -503,6 +531,7 @@ void suite_grad(void)
 {
 	CU_pSuite s = CU_add_suite("gradients", NULL, NULL);
 	CU_ADD_TEST(s, test_every_op_has_a_case);
+	CU_ADD_TEST(s, test_decisions);
 	CU_ADD_TEST(s, test_differences);
 	CU_ADD_TEST(s, test_programs);
 }
