@@ -25,8 +25,8 @@ static void sample_call(Emit *e, const Op *op, const Type *x, const Type *grid, 
 		{"edges", "K_COORDS_EDGES"}};
 	const char *text = arena_printf(e->a, "{.rank = %d, .n = " I64 ", .c = " I64 ", .points = " I64 ", .in = %s, "
 		".mode = %s, .outside = %s, .coords = %s}", x->rank - 2, x->dim[0], x->dim[1],
-		emit_product(grid, 1, grid->rank - 1), emit_int_list(e, x->rank - 2, x->dim + 2), constant(op, "mode", 3, modes),
-		constant(op, "padding", 3, pads), constant(op, "coords", 3, coords));
+		emit_product(grid, 1, grid->rank - 1), emit_int_list(e, x->rank - 2, x->dim + 2),
+		constant(op, "mode", 3, modes), constant(op, "padding", 3, pads), constant(op, "coords", 3, coords));
 	emit_kernel(e, op, tensors, "&%s%s", emit_shared(e, "KSample", "sample", text), work);
 }
 

@@ -134,8 +134,8 @@ static bool conv_bias(Node *n, int64_t channels, Value **bias)
 	for (int64_t i = 0; zero && t && i < type_numel(&t->type); i++)
 		zero = t->f[i] == 0;
 	if (!zero)
-		return node_error(n, "its bias is %s, expected [%" PRId64 "]; only zeros may have another shape, which PyTorch's "
-			"exporter writes: the file's exporter is wrong here", type_str(n->im->arena, &(*bias)->type), channels);
+		return node_error(n, "its bias is %s, expected [%" PRId64 "]; only zeros may have another shape, which "
+			"PyTorch's exporter writes: the file's exporter is wrong here", type_str(n->im->arena, &(*bias)->type), channels);
 	*bias = NULL;
 	return true;
 }
