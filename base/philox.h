@@ -1,4 +1,4 @@
-/* base/philox.h: Philox4x32-10, the counter-based random numbers of dropout.
+/* base/philox.h: Philox4x32-10, the counter-based random numbers of dropout and of random ops.
  *
  * A number depends only on (seed, id of the ONNX node; global sample row, index inside the sample, step).  So the
  * number of ranks, recomputation, fusion and threads do not change it.  For x as (pre, rows, post) the inner index of

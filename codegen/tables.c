@@ -314,10 +314,10 @@ static const char *options_text(Emit *e)
 	return arena_printf(e->a, "%s%s%s", made, *made && *built ? " " : "", built);
 }
 
-/* Whether --seed changes what a step computes. */
+/* Whether --seed changes what a step or an evaluation computes. */
 static bool draws_numbers(const Emit *e)
 {
-	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
+	for (int s = SEC_FORWARD; s <= SEC_EVAL; s++)
 		IR_FOR_OPS(e->m, s, op)
 			if (op_draws(op) || attr_find(op->attrs, "round"))
 				return true;

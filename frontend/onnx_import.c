@@ -178,12 +178,7 @@ static const char *function_key(Import *im, const char *domain, const char *name
 /* Why no row of onnx_ops.def has this op. */
 static const char *why_absent(const char *op)
 {
-	static const char *const by_value[] = {"NonZero", "Unique", "Compress"};
-	for (int i = 0; i < COUNT_OF(by_value); i++)
-		if (!strcmp(op, by_value[i]))
-			return "how long its result is depends on values, and every shape must be known when compiling: write it "
-				"with masks (torch.where, one_hot), a mixture of experts with static capacity (docs/export.md, "
-				"Mixtures of experts)";
+	(void)op;
 	return "there is no such op, or none that can be compiled";
 }
 
@@ -542,10 +537,15 @@ Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, const 
 	import_nodes(&im, &top, onnx->graph.nodes.n, onnx->graph.nodes.at);
 	refusals_report(&im);
 	warn_folded(&im);
-	warn_idle(&im);
 	norms_end(&im);
 	import_outputs(&im, &top);
 	drop_unused(m);
+	if (d->errors == before) {
+		draws_resolve(&im);
+		masks_resolve(&im);
+		drop_unused(m);
+	}
+	warn_idle(&im);
 	end_roles(&im, extra ? extra->print : NULL);
 	if (extra && extra->absent)
 		params_absent(&im, extra->absent);

@@ -68,6 +68,7 @@ typedef struct Import {
 	int cap_known;
 	OnnxPlaceVec places;
 	int n_nodes, n_dropouts;
+	VEC(Op *) draws;       /* whose axis of samples is a guess (onnx_draws.c) */
 	int64_t n_inlined;     /* nodes of functions imported so far, once for each call */
 	int64_t max_inlined;
 	NameVec folded_norms;  /* scopes of batch norms that the exporter folded away */
@@ -199,6 +200,12 @@ bool modes_norm_trains(Node *n, bool says);   /* whether a batch norm uses the s
                                                  that ONNX gives */
 bool modes_dropout_acts(Node *n, double p, DropoutSays says);
 void modes_report(Import *im);                /* prints notes and warnings after the import */
+
+/* ---- onnx_ops_random.c, onnx_draws.c, onnx_masks.c ---- */
+
+int64_t random_id(Node *n);         /* of a new draw or dropout of this node */
+void draws_resolve(Import *im);     /* called when all nodes are imported */
+void masks_resolve(Import *im);     /* after it */
 
 /* ---- onnx_pseudo.c ---- */
 

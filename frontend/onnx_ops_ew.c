@@ -205,10 +205,8 @@ bool emit_dropout(Node *n, Value *x, double p, DropoutSays says)
 			n->out[1] = ir_const_full(n->b, mask, 1);
 		return true;
 	}
-	if (im->o->infer)
-		return node_refuse(n, "it is in training mode, so its result is random: give --dropout=off");
 	Samples rows = samples_of(im->samples, x);
-	bool none = rows.kind == SAMPLES_NONE && im->m->batch; /* x has no sample axis, as a table of positions: one mask
+	bool none = im->o->infer || (rows.kind == SAMPLES_NONE && im->m->batch); /* x has no sample axis, as a table of positions: one mask
 	                                                          serves all samples */
 	if (!none && (rows.kind != SAMPLES_AXIS || !rows.batches || rows.mixes))
 		return refuse_dropout(n, &rows);

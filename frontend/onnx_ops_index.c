@@ -95,7 +95,8 @@ bool import_compress(Node *n)
 	if (!node_want(n, 2, 2))
 		return false;
 	if (!cond || dtype_is_float(cond->type.dtype))
-		return node_refuse(n, "its condition depends on data, so the size of its result does");
+		return node_refuse(n, "its condition depends on data, so the size of its result does: write it with masks "
+			"(torch.where), which keep the size");
 	Value *x = n->in[0];
 	int axis = 0;
 	int64_t numel = type_numel(&x->type), count = 0;

@@ -60,6 +60,21 @@ static Value *reduce_bool(Builder *b, OpKind kind, Value *x, int n, const int64_
 	return ir_cast(b, x, DT_BOOL);
 }
 
+/* The result of a maximum or minimum over no elements: the least or the greatest number. */
+static Value *extreme_of_none(Builder *b, OpKind kind, Value *x, int n, const int64_t *axes, bool keepdims)
+{
+	Type t = ir_reduce(b, OP_REDUCE_SUM, ir_cast(b, x, DT_F32), n, axes, keepdims)->type;
+	bool least = kind == OP_REDUCE_MAX;
+	int bits = 8 * dtype_info[x->type.dtype].bytes;
+	t.dtype = x->type.dtype;
+	if (dtype_is_float(t.dtype))
+		return ir_const_full(b, t, least ? -INFINITY : INFINITY);
+	bool is_unsigned = dtype_info[t.dtype].text[0] == 'u', is_bool = t.dtype == DT_BOOL;
+	int64_t most = is_bool ? 1 : is_unsigned && bits == 64 ? -1 : (int64_t)(UINT64_MAX >> (64 - bits + !is_unsigned));
+	Value *v = ir_const_int(b, t.dtype, least ? is_unsigned || is_bool ? 0 : -most - 1 : most);
+	return ir_broadcast(b, v, &t);
+}
+
 bool import_reduce(Node *n)
 {
 	const Reduction *r = reductions;
@@ -77,7 +92,10 @@ bool import_reduce(Node *n)
 		for (count = 0; count < x->type.rank; count++)
 			axes[count] = count;
 	}
-	if (!strcmp(n->op, "ReduceLogSumExp")) {
+	bool extreme = r->kind == OP_REDUCE_MAX || r->kind == OP_REDUCE_MIN;
+	if (extreme && count && !type_numel(&x->type)) {
+		n->out[0] = extreme_of_none(n->b, r->kind, x, count, axes, keepdims);
+	} else if (!strcmp(n->op, "ReduceLogSumExp")) {
 		n->out[0] = count || given ? log_sum_exp(n->b, x, count, axes, keepdims) : x;
 	} else if (x->type.dtype == DT_BOOL) {
 		n->out[0] = reduce_bool(n->b, r->kind, x, count, axes, keepdims);

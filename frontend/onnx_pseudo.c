@@ -1,22 +1,13 @@
-/* frontend/onnx_pseudo.c: sequences and raw random numbers, which are values in ONNX but not in the IR.
- *
- * A sequence is a list of values, whose length and order are known at compile time.  Uniform random numbers are
- * supported only where they become dropout, as PyTorch's in-place dropout is exported: x * (cast(random < keep) /
- * keep).  A pseudo-value follows them through that chain; any other use is refused. */
+/* frontend/onnx_pseudo.c: sequences, which are values in ONNX but not in the IR: lists of values, whose length and
+ * order are known at compile time. */
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
-typedef enum { PSEUDO_SEQUENCE, PSEUDO_UNIFORM, PSEUDO_MASK, PSEUDO_SCALED } PseudoKind;
-
 typedef struct Pseudo {
-	PseudoKind kind;
-	Value **at;     /* for a sequence */
+	Value **at;
 	int n;
-	Type type;      /* for random numbers */
-	double keep;    /* the share of elements that dropout keeps */
 } Pseudo;
 
 static Pseudo *pseudo_of(const Import *im, const Value *v)
@@ -42,7 +33,7 @@ bool pseudo_is(const Import *im, const Value *v)
 
 static Value *sequence_new(Node *n, int count, Value *const *at)
 {
-	Pseudo p = {.kind = PSEUDO_SEQUENCE, .n = count, .at = NEW_N(n->im->arena, Value *, count + 1)};
+	Pseudo p = {.n = count, .at = NEW_N(n->im->arena, Value *, count + 1)};
 	for (int i = 0; i < count; i++)
 		p.at[i] = at[i];
 	return pseudo_new(n->im, p);
@@ -53,7 +44,7 @@ static Value *sequence_new(Node *n, int count, Value *const *at)
 static const Pseudo *sequence(Node *n)
 {
 	const Pseudo *p = pseudo_of(n->im, node_in(n, 0));
-	if (p && p->kind == PSEUDO_SEQUENCE)
+	if (p)
 		return p;
 	node_error(n, "operand 0 is not a sequence");
 	return NULL;
@@ -185,88 +176,10 @@ bool import_split_to_sequence(Node *n)
 	return true;
 }
 
-/* ---- random numbers ---- */
-
-bool import_random_uniform_like(Node *n)
-{
-	if (!node_want(n, 1, 1))
-		return false;
-	if (node_float(n, "low", 0) != 0 || node_float(n, "high", 1) != 1) /* compared exactly: exporters write these
-	                                                                      numbers */
-		return node_refuse(n, "random numbers are only supported in [0, 1), as dropout");
-	n->out[0] = pseudo_new(n->im, (Pseudo){.kind = PSEUDO_UNIFORM, .type = n->in[0]->type});
-	return true;
-}
-
-static bool as_dropout_only(Node *n)
-{
-	return node_refuse(n, "random numbers are only supported as dropout: x * (random < keep) / keep");
-}
-
-static const Pseudo *random_operand(Node *n, PseudoKind kind, int *other)
-{
-	for (int i = 0; i < n->n_in; i++) {
-		const Pseudo *p = pseudo_of(n->im, n->in[i]);
-		*other = 1 - i;
-		if (p)
-			return p->kind == kind ? p : NULL;
-	}
-	return NULL;
-}
-
-static bool known_number(Node *n, int i, double *v)
-{
-	EvalTensor *t = node_known(n, i);
-	*v = t && type_numel(&t->type) == 1 && dtype_is_float(t->type.dtype) ? t->f[0] : NAN;
-	return !isnan(*v);
-}
-
-static bool random_less(Node *n)
-{
-	int other;
-	const Pseudo *p = random_operand(n, PSEUDO_UNIFORM, &other);
-	double keep;
-	if (!p || other != 1 || !known_number(n, 1, &keep) || !(keep > 0 && keep <= 1))
-		return as_dropout_only(n);
-	n->out[0] = pseudo_new(n->im, (Pseudo){.kind = PSEUDO_MASK, .type = p->type, .keep = keep});
-	return true;
-}
-
-/* A cast of random numbers leaves them as they are.  CastLike may also take the type of random numbers for a number. */
-static bool random_cast(Node *n)
-{
-	const Pseudo *p = pseudo_of(n->im, n->in[0]), *like = pseudo_of(n->im, node_in(n, 1));
-	if ((p && p->kind == PSEUDO_SEQUENCE) || (like && like->kind == PSEUDO_SEQUENCE))
-		return as_dropout_only(n);
-	n->out[0] = p || !like ? n->in[0] : ir_cast(n->b, n->in[0], like->type.dtype);
-	return true;
-}
-
 static bool pass(Node *n)
 {
 	n->out[0] = n->in[0];
 	return true;
-}
-
-static bool random_div(Node *n)
-{
-	int other;
-	const Pseudo *p = random_operand(n, PSEUDO_MASK, &other);
-	double v;
-	if (!p || other != 1 || !known_number(n, 1, &v) || fabs(v - p->keep) > 1e-6 * p->keep)
-		return as_dropout_only(n);
-	n->out[0] = pseudo_new(n->im, (Pseudo){.kind = PSEUDO_SCALED, .type = p->type, .keep = p->keep});
-	return true;
-}
-
-static bool random_mul(Node *n)
-{
-	int other;
-	const Pseudo *p = random_operand(n, PSEUDO_SCALED, &other);
-	Value *x = p && n->n_in == 2 ? n->in[other] : NULL;
-	if (!x || pseudo_of(n->im, x) || !type_same_shape(&x->type, &p->type))
-		return as_dropout_only(n);
-	return emit_dropout(n, x, dtype_round(DT_F32, 1 - p->keep), DROPOUT_SAYS_TRAIN);
 }
 
 /* ---- by op ---- */
@@ -276,8 +189,7 @@ typedef struct PseudoOp { const char *op; OnnxImporter *import; } PseudoOp;
 static const PseudoOp pseudo_ops[] = {
 	{"SequenceAt", sequence_at}, {"SequenceLength", sequence_length}, {"SequenceInsert", sequence_insert},
 	{"SequenceErase", sequence_erase}, {"ConcatFromSequence", concat_from_sequence},
-	{"Less", random_less}, {"Cast", random_cast}, {"CastLike", random_cast}, {"Identity", pass},
-	{"Div", random_div}, {"Mul", random_mul},
+	{"Identity", pass},
 };
 
 static const PseudoOp *find_pseudo_op(const char *op)
@@ -298,5 +210,5 @@ bool pseudo_import(Node *n)
 	const PseudoOp *p = find_pseudo_op(n->op);
 	if (p)
 		return p->import(n);
-	return node_refuse(n, "it takes a sequence or random numbers, which is not supported");
+	return node_refuse(n, "it takes a sequence, which is not supported");
 }

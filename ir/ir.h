@@ -290,7 +290,8 @@ typedef enum OpFlags {
 	VARIN = 1 << 7,    /* n_in_min or more operands, without a limit */
 	VAROUT = 1 << 8,   /* the number of results follows from attributes, unit or operands */
 	INPLACE = 1 << 9,  /* result 0 may overwrite operand 0 if that dies here and both have the same size */
-	RNG = 1 << 10,     /* with an attribute p it reads the step's random counter; equal ops have equal values */
+	RNG = 1 << 10,     /* draw, and others with an attribute p, read the step's random counter; equal ops have
+	                      equal values */
 	SRC = 1 << 11,     /* no operands: input, param, const */
 	CHEAP = 1 << 12,   /* recomputing it costs less than keeping its result: remat and fuse may clone it */
 	WITHIN = 1 << 13,  /* of operand 0 it computes each slice along the axes that it does not work on alone, and keeps
@@ -423,7 +424,10 @@ Value *ir_read(Builder *b, Symbol *sym);                                /* emits
 
 static inline Value *op_in(const Op *op, int i) { return i < op->n_in ? op->in[i].value : NULL; }
 /* Whether the op reads the step's random counter. */
-static inline bool op_draws(const Op *op) { return op_info[op->kind].flags & RNG && attr_find(op->attrs, "p"); }
+static inline bool op_draws(const Op *op)
+{
+	return op_info[op->kind].flags & RNG && (op->kind == OP_DRAW || attr_find(op->attrs, "p"));
+}
 Value *op_residual(const Op *op);                 /* r of a norm, ds of its gradient; NULL = it has none, or is another
                                                      op */
 /* v as columns of a wider value: itself, or the operand of columns or the result of join. */

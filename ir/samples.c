@@ -612,6 +612,17 @@ static bool is_unsure(const Look *l, const Value *v, const Samples *x)
 	return op->kind == OP_MUL && number_of(op_in(op, 0), &factor) && factor == 1;
 }
 
+/* Numbers drawn for each sample along an axis, or for all samples at once. */
+static Samples of_random(const Look *l)
+{
+	Samples x = l->out;
+	x.axis = (int)attr_get_int(l->op->attrs, "axis", -1);
+	x.kind = x.axis < 0 ? SAMPLES_NONE : SAMPLES_AXIS;
+	x.batches = x.axis < 0 ? 0 : 1;
+	x.axis = MAX(x.axis, 0);
+	return x;
+}
+
 static Samples look(const SampleScan *s, const Value *v, const Samples *in)
 {
 	Look l = {.s = s, .op = v->op, .in = in};
@@ -627,6 +638,8 @@ static Samples look(const SampleScan *s, const Value *v, const Samples *in)
 		l.out.placed = l.out.placed ? l.out.placed : in[i].placed;
 	}
 	l.out.scale = 1;
+	if (v->op->kind == OP_DRAW)
+		return of_random(&l);
 	Samples x = any ? of_op(&l, v) : l.out;
 	x.same = any ? 0 : samples_same_axes(v, in);
 	x.unsure = any && (l.out.unsure || is_unsure(&l, v, &x));

@@ -52,6 +52,8 @@ typedef struct StepScalars {
 	uint64_t seed;      /* --seed */
 	uint64_t rng_step;  /* steps begun so far: the third part of the Philox counter */
 	int64_t sample0;    /* global number of the micro-batch's first sample row on this rank */
+	int64_t own;        /* 0, or how many of the rows are samples of their own: those behind copy the first row, its
+	                     * random numbers as well */
 } StepScalars;
 
 /* The part of one parameter that lies in a shard.  Segments are sorted by begin; elements that no segment covers are
@@ -294,6 +296,14 @@ K_REALS(K_DECL)
 #undef K_DECL
 void k_dropout_mask(uint8_t *y, int64_t pre, int64_t rows, int64_t post, double p, uint64_t id,
 	const StepScalars *s);
+
+/* Fills y (pre, rows, post) with numbers of the kind, rows as k_dropout's.  uniform: [0, 1), never 1; normal: mean 0,
+ * deviation 1, up to 6.76 deviations (kernels/random.h); bernoulli: lo with probability p, else hi. */
+typedef enum KDraw { K_DRAW_UNIFORM, K_DRAW_NORMAL, K_DRAW_BERNOULLI } KDraw;
+#define K_DECL(T, W, t) void k_draw_##t(T *y, int64_t pre, int64_t rows, int64_t post, KDraw kind, double p, \
+	double lo, double hi, uint64_t id, const StepScalars *s);
+K_REALS(K_DECL)
+#undef K_DECL
 
 /* ---- data movement: `size` = bytes of an element, 1 2 4 8 ---- */
 

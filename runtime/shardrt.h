@@ -135,7 +135,7 @@ typedef struct RtModel {
 	const ParamGroup *groups; int n_groups; /* --param-group */
 	RtLoss loss;
 	RtLossScale loss_scale;
-	bool random;           /* a step draws random numbers (--seed): dropout, stochastic rounding */
+	bool random;           /* a step or an evaluation draws random numbers (--seed) */
 	bool by_chance;        /* working copies are rounded from masters stochastically (--stochastic-rounding) */
 	bool grad_norm;        /* the update computes the p-norm of gradients */
 	double norm_p;         /* 0 = 2; may be INFINITY */

@@ -30,6 +30,8 @@ void loss_drop_dropout(Module *m, SectionKind s)
 			now = op_in(op, 0);
 		else if (op->kind == OP_DROPOUT_MASK)
 			now = ir_const_full(&b, op->out[0]->type, 1);
+		else if (op->kind == OP_DRAW && attr_find(op->attrs, "off"))
+			now = ir_const_full(&b, op->out[0]->type, attr_get_float(op->attrs, "off", 0));
 		else if (op->kind == OP_ATTENTION)
 			op->attrs = attr_without(m, op->attrs, COUNT_OF(chance), chance);
 		if (now) {

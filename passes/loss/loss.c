@@ -645,7 +645,8 @@ bool pass_loss(Module *m, const Options *o, Diag *d)
 	} else {
 		ok = attach(&l, scratch);
 	}
-	loss_drop_dropout(m, SEC_EVAL);
+	if (!options_infer(o) || o->graph.dropout == DROPOUT_OFF) /* `shardc run` computes what the model says */
+		loss_drop_dropout(m, SEC_EVAL);
 	loss_fix_statistics(m, SEC_EVAL, NULL);
 	if (ok && !options_infer(o))
 		loss_mark_whole(m, d);

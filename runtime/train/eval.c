@@ -11,13 +11,20 @@
 
 typedef struct Sums { double loss, weight, correct, counted, bad; } Sums;
 
-/* Runs a batch of n samples from `first` on, filled up with copies of `filler`. */
-static Sums run_batch(Rt *rt, const DataSet *set, int64_t first, int64_t n, int64_t filler)
+/* The step of random numbers in evaluations; no step of training gets there.  So each evaluation draws the same for
+ * each sample. */
+#define EVAL_RNG_STEP ((UINT64_C(1) << 44) - 1)
+
+/* Runs a batch of n samples from `first` on, filled up with copies of it. */
+static Sums run_batch(Rt *rt, const DataSet *set, int64_t first, int64_t n)
 {
 	StepScalars scalars = rt->p->scalars;
+	scalars.seed = (uint64_t)rt->p->options->seed;
+	scalars.rng_step = EVAL_RNG_STEP;
+	scalars.own = MAX(n, 1);
 	step_begin(rt, &scalars);
-	data_load_part(set, step_input(rt), first, n, filler);
-	step_run(rt, PROGRAM_EVAL, scalars.sample0);
+	data_load_part(set, step_input(rt), first, n, first);
+	step_run(rt, PROGRAM_EVAL, first);
 	step_sums(rt);
 	return (Sums){rt->loss_sum, rt->loss_weight, rt->correct, rt->counted, 0};
 }
@@ -35,10 +42,10 @@ static void add(Sums *to, Sums s, double scale)
 /* Runs the last round: n samples for this rank, from `first` on; parted: some rank has a partial batch. */
 static void add_tail(Rt *rt, const DataSet *set, int64_t first, int64_t n, bool parted, Sums *total)
 {
-	add(total, run_batch(rt, set, first, n, first), n > 0);
+	add(total, run_batch(rt, set, first, n), n > 0);
 	if (!parted || rt->model->loss.whole)
 		return;
-	add(total, run_batch(rt, set, first, 0, first), n > 0 ? -(double)(set->batch - n) / (double)set->batch : 0);
+	add(total, run_batch(rt, set, first, 0), n > 0 ? -(double)(set->batch - n) / (double)set->batch : 0);
 }
 
 /* Remembers the first batch in which bad data was met. */
@@ -57,7 +64,7 @@ static Sums run_all(Rt *rt, const DataSet *set, int64_t *bad_first)
 	for (int64_t i = 0; i < whole && (world > 1 || !report_has_bad_input()); i++) {
 		int64_t first = i * round + mine;
 		data_prefetch(set, first + round);
-		add(&total, run_batch(rt, set, first, set->batch, first), 1);
+		add(&total, run_batch(rt, set, first, set->batch), 1);
 		note_bad(bad_first, first);
 	}
 	if (tail >= (rt->model->loss.whole ? set->batch : 1) && (world > 1 || !report_has_bad_input())) {

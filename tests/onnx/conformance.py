@@ -1,7 +1,8 @@
 """The ONNX backend tests through `shardc run`: real codegen, real kernels.
 
 Every test folder holds model.onnx and test_data_set_K/{input,output}_I.pb.  A test passes when all outputs
-have the expected dtype and shape and agree to rtol 1e-3, atol 1e-7 (the ONNX runner's own bounds).  It is
+have the expected dtype and shape and agree to rtol 1e-3, atol 1e-7 (the ONNX runner's own bounds).  What
+random operators make is checked as RANDOM says: dtype, shape, rate, and equal bits of a second run.  It is
 refused when shardc ends with status 1 and a message; anything else is a failure.
 
 usage: python conformance.py SHARDC TESTS_FOLDER [--only SUBSTRING] [--every N] [--flag FLAG].. [--jobs N] [--json FILE]
@@ -46,14 +47,64 @@ def mismatch(name, got, want):
     return f"{name}: largest difference {np.nanmax(np.abs(got.astype(np.float64) - want)):.3g}"
 
 
+def rate_of(kept, p):
+    """None if the share of True in kept is that of independent draws with these probabilities, within 4 sigma."""
+    p = np.broadcast_to(np.asarray(p, np.float64), kept.shape)
+    error, sigma = kept.sum() - p.sum(), np.sqrt((p * (1 - p)).sum())
+    return None if abs(error) <= 4 * sigma else f"{kept.sum()} of {kept.size} elements, expected {p.sum():.6g} +- {sigma:.3g}"
+
+
+def check_bernoulli(inputs, outputs):
+    got = outputs[0]
+    kept = got == 1
+    return rate_of(kept, inputs[0]) if (kept | (got == 0)).all() else "numbers besides 0 and 1"
+
+
+def check_dropout(inputs, outputs):
+    x, p = inputs[0], float(inputs[1]) if len(inputs) > 1 else 0.5
+    kept = outputs[1] if len(outputs) > 1 else outputs[0] != 0
+    if not np.allclose(outputs[0], np.where(kept, x / (1 - p), 0), rtol=RTOL, atol=ATOL):
+        return "not the kept elements, scaled"
+    return rate_of(kept, 1 - p)
+
+
+# The operators whose results are random, by the names of their tests.
+RANDOM = {"test_bernoulli": check_bernoulli, "test_training_dropout": check_dropout}
+
+
+def random_check(folder):
+    return next((check for name, check in RANDOM.items() if folder.name.startswith(name)), None)
+
+
+def load_outputs(model, out):
+    return [np.load(pathlib.Path(out) / f"{o.name.replace('/', '_')}.npy") for o in model.graph.output]
+
+
+def check_random(check, command, data, model, out):
+    """None, or why the results of a random model are wrong."""
+    got = load_outputs(model, out)
+    for i, output in enumerate(model.graph.output):
+        want = read_pb(data / f"output_{i}.pb", output)
+        if got[i].dtype != want.dtype or got[i].shape != want.shape:
+            return mismatch(output.name, got[i], want)
+    inputs = [read_pb(data / f"input_{i}.pb", v) for i, v in enumerate(model.graph.input)]
+    subprocess.run(command, capture_output=True, timeout=300, check=True)
+    if any(not np.array_equal(x, y) for x, y in zip(got, load_outputs(model, out))):
+        return "a second run draws other numbers"
+    return check(inputs, got)
+
+
 def run_set(shardc, folder, data, model, out):
-    done = subprocess.run([*shardc, str(folder / "model.onnx"), "--inputs", str(data), "--outputs", out],
-                          capture_output=True, text=True, timeout=300)
+    command = [*shardc, str(folder / "model.onnx"), "--inputs", str(data), "--outputs", out]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     message = (done.stderr.strip().splitlines() or [""])[0]
     if done.returncode == 1 and message:
         return "refused", message.replace(str(folder) + "/", "")
     if done.returncode:
         return "failed", f"exit status {done.returncode}: {done.stderr.strip()[:400]}"
+    if random_check(folder):
+        bad = check_random(random_check(folder), command, data, model, out)
+        return ("failed", bad) if bad else ("passed", "")
     for i, output in enumerate(model.graph.output):
         want = read_pb(data / f"output_{i}.pb", output)
         got = np.load(pathlib.Path(out) / f"{output.name.replace('/', '_')}.npy")

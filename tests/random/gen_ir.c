@@ -469,6 +469,21 @@ static Op *make_dropout(Gen *g, OpKind kind)
 	return emit(g, kind, 1, &x, attr_float(g->m, list, "p", rng_one_of(g->r, 4) ? 0 : 0.3));
 }
 
+static Op *make_draw(Gen *g)
+{
+	static const char *const kinds[] = {"uniform", "normal", "bernoulli"};
+	Type t = gen_type(g, DT_F32, (int)rng_in(g->r, 1, 3));
+	const char *kind = kinds[rng_in(g->r, 0, COUNT_OF(kinds) - 1)];
+	Attr *list = attr_int(g->m, attr_str(g->m, NULL, "kind", kind), "id", rng_in(g->r, 4, 6));
+	list = attr_int(g->m, list, "axis", rng_in(g->r, -1, t.rank - 1));
+	if (kind == kinds[2]) {
+		list = attr_float(g->m, attr_float(g->m, list, "p", 0.3), "lo", rng_one_of(g->r, 2) ? 0 : -1);
+		list = attr_float(g->m, list, "hi", 1.5);
+		list = rng_one_of(g->r, 2) ? attr_float(g->m, list, "off", 1) : list;
+	}
+	return ir_emit_typed(&g->b, OP_DRAW, 0, NULL, list, t)->op;
+}
+
 static Op *make_moving(Gen *g, OpKind kind)
 {
 	Value *x = gen_pick(g, WANT_ANY, kind == OP_SPLIT ? 1 : 0);
@@ -558,6 +573,7 @@ static Op *make(Gen *g, OpKind kind)
 	case OP_TOPK: return make_topk(g);
 	case OP_CONCAT: return make_concat(g);
 	case OP_DROPOUT: case OP_DROPOUT_MASK: return make_dropout(g, kind);
+	case OP_DRAW: return make_draw(g);
 	case OP_RESHAPE: case OP_TRANSPOSE: case OP_BROADCAST: case OP_SLICE: case OP_SPLIT: case OP_PAD:
 		return make_moving(g, kind);
 	default: return make_plain(g, kind);

@@ -1,0 +1,123 @@
+/* frontend/onnx_draws.c: finds out, when the whole model is known, along which axis draws have samples whose node gives
+ * only a shape, as in torch.randn(x.shape[0], 16) and the masks of drop path.
+ *
+ * Every axis as long as the batch is supposed in turn, and the numbers are followed to where they meet values of known
+ * samples, or weights.  They have samples along the axis if they meet samples along it, sample by sample.  They do not
+ * if samples would be mixed, or weights, which are the same for all samples, would meet them row by row: so noise of
+ * weights is told from noise of samples.  Without evidence, as in a generator that makes samples of noise alone, the
+ * first axis counts if it is as long as the batch.  A draw without samples draws once a step for all ranks. */
+#include "frontend/onnx_import.h"
+
+typedef enum { NEUTRAL, FOR, AGAINST } Evidence;
+
+typedef struct Walk {
+	SampleScan *plain;     /* in which the draws in question have no samples */
+	SampleScan *supposed;  /* in which they have */
+	Arena *a;
+	PtrMap *seen;
+	VEC(Value *) next;
+} Walk;
+
+static void set_axis(Module *m, Op *op, int axis)
+{
+	op->attrs = attr_int(m, op->attrs, "axis", axis);
+}
+
+static int axis_of_draw(const Op *op)
+{
+	return (int)attr_get_int(op->attrs, "axis", -1);
+}
+
+static void visit(Walk *w, Value *v)
+{
+	if (ptrmap_get(w->seen, v))
+		return;
+	ptrmap_put(w->seen, v, v);
+	vec_push(w->a, &w->next, v);
+}
+
+/* What op, which reads the draw, says of the axis; its results are visited while no other samples have met it. */
+static Evidence evidence_of(Walk *w, Op *op)
+{
+	Evidence found = NEUTRAL;
+	for (int i = 0; i < op->n_out; i++) {
+		Samples was = samples_of(w->plain, op->out[i]), now = samples_of(w->supposed, op->out[i]);
+		bool apart = now.mixes == op || (now.kind == SAMPLES_LOST && now.lost == op);
+		bool weights = was.kind == SAMPLES_NONE && was.trained;
+		if (was.kind != SAMPLES_NONE)
+			found = apart ? AGAINST : now.kind == SAMPLES_AXIS ? FOR : found;
+		else if (weights && (apart || now.placed == op || now.kind != SAMPLES_AXIS))
+			found = AGAINST;
+		else if (now.kind == SAMPLES_AXIS && !apart)
+			visit(w, op->out[i]);
+		if (found == AGAINST)
+			return found;
+	}
+	return found;
+}
+
+static Evidence follow(const Import *im, SampleScan *plain, SampleScan *supposed, Op *draw)
+{
+	Walk w = {.plain = plain, .supposed = supposed, .a = im->arena, .seen = ptrmap_new(im->arena)};
+	Evidence all = NEUTRAL;
+	visit(&w, draw->out[0]);
+	while (w.next.n) {
+		Value *v = w.next.at[--w.next.n];
+		for (const Use *u = v->uses; u; u = u->next) {
+			Evidence e = evidence_of(&w, u->op);
+			if (e == AGAINST)
+				return e;
+			all = e == FOR ? FOR : all;
+		}
+	}
+	return all;
+}
+
+/* The k-th axis that may have the samples; -1: there are fewer.  Of a tensor with rows of several samples this is the
+ * first one. */
+static int candidate(const Import *im, const Op *op, int k)
+{
+	const Type *t = &op->out[0]->type;
+	for (int i = 0; i < t->rank; i++)
+		if (t->dim[i] == im->m->batch && k-- == 0)
+			return i;
+	return -1;
+}
+
+/* Whether the axis is as long as the batch in the draw's own shape, so that its length is evidence by itself. */
+static bool is_whole(const Op *op)
+{
+	const Value *v = op->out[0];
+	return v->n_uses != 1 || v->uses->op->kind != OP_RESHAPE
+		|| v->uses->op->out[0]->type.dim[0] == v->type.dim[0];
+}
+
+void draws_resolve(Import *im)
+{
+	int n = im->draws.n;
+	int *axis = NEW_N(im->arena, int, n + 1), *guess = NEW_N(im->arena, int, n + 1);
+	for (int i = 0; i < n; i++) {
+		guess[i] = axis_of_draw(im->draws.at[i]);
+		axis[i] = -1;
+		set_axis(im->m, im->draws.at[i], -1);
+	}
+	SampleScan *plain = n ? samples_new(im->m, im->arena, false) : NULL;
+	for (int k = 0, left = n; k < IR_MAX_RANK && left; k++) {
+		left = 0;
+		for (int i = 0; i < n; i++)
+			if (axis[i] < 0)
+				set_axis(im->m, im->draws.at[i], candidate(im, im->draws.at[i], k));
+		SampleScan *supposed = samples_new(im->m, im->arena, false);
+		for (int i = 0; i < n; i++) {
+			int at = axis_of_draw(im->draws.at[i]);
+			if (axis[i] >= 0 || at < 0)
+				continue;
+			Evidence e = follow(im, plain, supposed, im->draws.at[i]);
+			axis[i] = e == FOR ? at : -1;
+			guess[i] = e == AGAINST && guess[i] == at ? -1 : guess[i];
+			left += axis[i] < 0;
+		}
+	}
+	for (int i = 0; i < n; i++)
+		set_axis(im->m, im->draws.at[i], axis[i] >= 0 ? axis[i] : is_whole(im->draws.at[i]) ? guess[i] : -1);
+}
