@@ -36,6 +36,17 @@ static void visit(Walk *w, Value *v)
 	vec_push(w->a, &w->next, v);
 }
 
+/* Whether the op reads weights that depend on no draw. */
+static bool reads_weights(Walk *w, const Op *op)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		Samples x = op_in(op, i) ? samples_of(w->supposed, op_in(op, i)) : (Samples){0};
+		if (x.kind == SAMPLES_NONE && x.trained)
+			return true;
+	}
+	return false;
+}
+
 /* What op, which reads the draw, says of the axis; its results are visited while no other samples have met it. */
 static Evidence evidence_of(Walk *w, Op *op)
 {
@@ -43,12 +54,11 @@ static Evidence evidence_of(Walk *w, Op *op)
 	for (int i = 0; i < op->n_out; i++) {
 		Samples was = samples_of(w->plain, op->out[i]), now = samples_of(w->supposed, op->out[i]);
 		bool apart = now.mixes == op || (now.kind == SAMPLES_LOST && now.lost == op);
-		bool weights = was.kind == SAMPLES_NONE && was.trained;
 		if (was.kind != SAMPLES_NONE)
 			found = apart ? AGAINST : now.kind == SAMPLES_AXIS ? FOR : found;
-		else if (weights && (apart || now.placed == op || now.kind != SAMPLES_AXIS))
+		else if ((apart || now.placed == op) && reads_weights(w, op))
 			found = AGAINST;
-		else if (now.kind == SAMPLES_AXIS && !apart)
+		else if (now.kind == SAMPLES_AXIS)
 			visit(w, op->out[i]);
 		if (found == AGAINST)
 			return found;
@@ -92,32 +102,50 @@ static bool is_whole(const Op *op)
 		|| v->uses->op->out[0]->type.dim[0] == v->type.dim[0];
 }
 
+/* An analysis in which the draws have the samples that their attributes say now. */
+static SampleScan *scan_of(Import *im)
+{
+	SampleScan *s = samples_new(im->m, im->arena, false);
+	for (int i = 0; i < im->draws.n; i++)
+		samples_of(s, im->draws.at[i]->out[0]); /* answers are kept */
+	return s;
+}
+
+/* A draw in question. */
+typedef struct Question { int guess, axis; } Question; /* -1: none */
+
+/* Supposes the k-th candidate of each draw that has no answer yet; false: there are no more. */
+static bool suppose(Import *im, const Question *q, int k)
+{
+	bool any = false;
+	for (int i = 0; i < im->draws.n; i++) {
+		if (q[i].axis < 0)
+			set_axis(im->m, im->draws.at[i], candidate(im, im->draws.at[i], k));
+		any = any || (q[i].axis < 0 && axis_of_draw(im->draws.at[i]) >= 0);
+	}
+	return any;
+}
+
 void draws_resolve(Import *im)
 {
 	int n = im->draws.n;
-	int *axis = NEW_N(im->arena, int, n + 1), *guess = NEW_N(im->arena, int, n + 1);
+	Question *q = NEW_N(im->arena, Question, n + 1);
 	for (int i = 0; i < n; i++) {
-		guess[i] = axis_of_draw(im->draws.at[i]);
-		axis[i] = -1;
+		q[i] = (Question){axis_of_draw(im->draws.at[i]), -1};
 		set_axis(im->m, im->draws.at[i], -1);
 	}
-	SampleScan *plain = n ? samples_new(im->m, im->arena, false) : NULL;
-	for (int k = 0, left = n; k < IR_MAX_RANK && left; k++) {
-		left = 0;
-		for (int i = 0; i < n; i++)
-			if (axis[i] < 0)
-				set_axis(im->m, im->draws.at[i], candidate(im, im->draws.at[i], k));
-		SampleScan *supposed = samples_new(im->m, im->arena, false);
+	SampleScan *plain = scan_of(im);
+	for (int k = 0; k < IR_MAX_RANK && suppose(im, q, k); k++) {
+		SampleScan *supposed = scan_of(im);
 		for (int i = 0; i < n; i++) {
 			int at = axis_of_draw(im->draws.at[i]);
-			if (axis[i] >= 0 || at < 0)
+			if (q[i].axis >= 0 || at < 0)
 				continue;
 			Evidence e = follow(im, plain, supposed, im->draws.at[i]);
-			axis[i] = e == FOR ? at : -1;
-			guess[i] = e == AGAINST && guess[i] == at ? -1 : guess[i];
-			left += axis[i] < 0;
+			q[i].axis = e == FOR ? at : -1;
+			q[i].guess = e == AGAINST && q[i].guess == at ? -1 : q[i].guess;
 		}
 	}
 	for (int i = 0; i < n; i++)
-		set_axis(im->m, im->draws.at[i], axis[i] >= 0 ? axis[i] : is_whole(im->draws.at[i]) ? guess[i] : -1);
+		set_axis(im->m, im->draws.at[i], q[i].axis >= 0 ? q[i].axis : is_whole(im->draws.at[i]) ? q[i].guess : -1);
 }

@@ -3,9 +3,9 @@
  * So come Dropout1d to 3d, AlphaDropout, drop path and stochastic depth, and dropouts in place: a uniform number is
  * compared with a constant, and what is computed of that mask and of constants alone multiplies a tensor.  Each such
  * value has one of two numbers, (lo, hi), by the mask.  A draw all of whose uses are like this is a dropout: x (0, hi)
- * with hi = 1 / P(keep), or with hi = 1; or x (0, hi) + (lo', hi'), which is AlphaDropout.  It becomes dropout, where the
- * mask has the shape of x, else a product with a bernoulli draw; evaluations leave it out, and --dropout=off does.
- * All other draws are noise of the model, and act in evaluations as well. */
+ * with hi = 1 / P(keep), or with hi = 1; or x (0, hi) + (lo', hi'), which is AlphaDropout.  It becomes dropout where
+ * the mask has the shape of x, else a product with a bernoulli draw; evaluations and --dropout=off leave it out.  All
+ * other draws are noise of the model, and act in evaluations as well. */
 #include "frontend/onnx_import.h"
 
 #include <math.h>
@@ -269,7 +269,8 @@ static Value *two_numbers(Masks *s, Builder *b, Value *v, const Draw *d, double 
 		x = op_in(x->op, i);
 	}
 	Attr *a = attr_int(m, attr_str(m, NULL, "kind", "bernoulli"), "id", attr_get_int(d->op->attrs, "id", 0));
-	a = attr_int(m, attr_float(m, a, "p", dtype_round(DT_F32, 1 - d->keep)), "axis", attr_get_int(d->op->attrs, "axis", 0));
+	a = attr_float(m, a, "p", dtype_round(DT_F32, 1 - d->keep));
+	a = attr_int(m, a, "axis", attr_get_int(d->op->attrs, "axis", 0));
 	a = attr_float(m, attr_float(m, attr_float(m, a, "lo", lo), "hi", hi), "off", off);
 	Type type = d->op->out[0]->type;
 	type.dtype = t;
@@ -332,8 +333,9 @@ static void say_infer(const Import *im)
 		first = dropout && !n++ ? op->loc->node : first;
 	}
 	if (n && im->o->graph.dropout == DROPOUT_AUTO)
-		diag_note(im->d, im->onnx->path, "dropout acts in node \"%s\"%s, as the model was exported for training, so results "
-			"are random: --dropout=off leaves it out", str_escape(im->arena, ESCAPE_IR, first), n > 1 ? " and others" : "");
+		diag_note(im->d, im->onnx->path, "dropout acts in node \"%s\"%s, as the model was exported for training, so "
+			"results are random: --dropout=off leaves it out", str_escape(im->arena, ESCAPE_IR, first),
+			n > 1 ? " and others" : "");
 }
 
 void masks_resolve(Import *im)

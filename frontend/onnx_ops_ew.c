@@ -206,8 +206,8 @@ bool emit_dropout(Node *n, Value *x, double p, DropoutSays says)
 		return true;
 	}
 	Samples rows = samples_of(im->samples, x);
-	bool none = im->o->infer || (rows.kind == SAMPLES_NONE && im->m->batch); /* x has no sample axis, as a table of positions: one mask
-	                                                          serves all samples */
+	/* x has no sample axis, as a table of positions: one mask serves all samples */
+	bool none = im->o->infer || (rows.kind == SAMPLES_NONE && im->m->batch);
 	if (!none && (rows.kind != SAMPLES_AXIS || !rows.batches || rows.mixes))
 		return refuse_dropout(n, &rows);
 	bool alone = none || type.dim[rows.axis] == im->m->batch;

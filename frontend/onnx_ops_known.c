@@ -14,9 +14,9 @@ static EvalTensor *known_operand(Node *n)
 	if (!node_in(n, 0))
 		node_error(n, "operand 0 is missing");
 	else if (!t)
-		node_refuse(n, "how long its result is depends on data, and every shape must be known when compiling: write it "
-			"with masks (torch.where, one_hot), a mixture of experts with static capacity (docs/export.md, Mixtures of "
-			"experts)");
+		node_refuse(n, "how long its result is depends on data, and every shape must be known when compiling: write "
+			"it with masks (torch.where, one_hot), a mixture of experts with static capacity (docs/export.md, "
+			"Mixtures of experts)");
 	else if (type_numel(&t->type) > RESULT_MAX)
 		node_refuse(n, "its operand has more than %d elements", RESULT_MAX);
 	return t && type_numel(&t->type) <= RESULT_MAX ? t : NULL;
@@ -85,47 +85,54 @@ static int by_first(const void *a, const void *b, void *first)
 	return (x > y) - (x < y);
 }
 
+/* The groups of equal slices: the index of the first slice of each, in the order of the result; the group of each slice;
+ * and how many are in each group. */
+typedef struct Groups { int64_t n, *first, *of, *count; } Groups;
+
+static Groups groups_of(Arena *a, Slices *s, bool sorted)
+{
+	int64_t *order = NEW_N(a, int64_t, s->n + 1), *least = NEW_N(a, int64_t, s->n + 1);
+	Groups g = {0, NEW_N(a, int64_t, s->n + 1), NEW_N(a, int64_t, s->n + 1), NEW_N(a, int64_t, s->n + 1)};
+	for (int64_t i = 0; i < s->n; i++)
+		order[i] = i;
+	qsort_r(order, (size_t)s->n, sizeof(*order), by_slice, s);
+	for (int64_t i = 0; i < s->n; i++) {
+		if (i == 0 || compare_slices(s, order[i - 1], order[i]))
+			least[g.n++] = order[i];
+		g.of[order[i]] = g.n - 1;
+	}
+	int64_t *rank = NEW_N(a, int64_t, g.n + 1), *place = NEW_N(a, int64_t, g.n + 1);
+	for (int64_t k = 0; k < g.n; k++)
+		rank[k] = k;
+	if (!sorted)
+		qsort_r(rank, (size_t)g.n, sizeof(*rank), by_first, least);
+	for (int64_t k = 0; k < g.n; k++) {
+		place[rank[k]] = k;
+		g.first[k] = least[rank[k]];
+	}
+	for (int64_t i = 0; i < s->n; i++) {
+		g.of[i] = place[g.of[i]];
+		g.count[g.of[i]]++;
+	}
+	return g;
+}
+
 /* Y, the first index of each slice of Y in x, the index in Y of each slice of x, and how often each is in x. */
 bool import_unique(Node *n)
 {
 	EvalTensor *t = known_operand(n);
-	if (!t)
+	int axis = t && node_has(n, "axis") ? node_axis(n, node_int(n, "axis", 0), t->type.rank) : 0;
+	if (!t || axis < 0)
 		return false;
-	Arena *a = n->im->arena;
-	int axis = node_has(n, "axis") ? node_axis(n, node_int(n, "axis", 0), t->type.rank) : 0;
-	int64_t numel = type_numel(&t->type), groups = 0;
+	int64_t numel = type_numel(&t->type);
 	Slices s = {t, 1, numel, 1};
-	if (axis < 0)
-		return false;
 	Value *x = node_has(n, "axis") ? n->in[0] : ir_reshape(n->b, n->in[0], 1, &numel);
 	s.n = x->type.dim[axis];
 	for (int i = 0; i < x->type.rank; i++)
 		*(i < axis ? &s.outer : &s.inner) *= i == axis ? 1 : x->type.dim[i];
-	int64_t *order = NEW_N(a, int64_t, s.n + 1), *group = NEW_N(a, int64_t, s.n + 1), *first = NEW_N(a, int64_t, s.n + 1),
-		*rank = NEW_N(a, int64_t, s.n + 1), *place = NEW_N(a, int64_t, s.n + 1), *count = NEW_N(a, int64_t, s.n + 1);
-	for (int64_t i = 0; i < s.n; i++)
-		order[i] = i;
-	qsort_r(order, (size_t)s.n, sizeof(*order), by_slice, &s);
-	for (int64_t i = 0; i < s.n; i++) {
-		if (i == 0 || compare_slices(&s, order[i - 1], order[i]))
-			first[groups++] = order[i];
-		group[order[i]] = groups - 1;
-	}
-	for (int64_t g = 0; g < groups; g++)
-		rank[g] = g;
-	if (!node_int(n, "sorted", 1))
-		qsort_r(rank, (size_t)groups, sizeof(*rank), by_first, first);
-	int64_t *found = NEW_N(a, int64_t, groups + 1);
-	for (int64_t k = 0; k < groups; k++) {
-		place[rank[k]] = k;
-		found[k] = first[rank[k]];
-	}
-	for (int64_t i = 0; i < s.n; i++) {
-		group[i] = place[group[i]];
-		count[group[i]]++;
-	}
-	Value *out[4] = {NULL, emit_ints(n->b, 1, &groups, DT_I64, found), emit_ints(n->b, 1, &s.n, DT_I64, group),
-		emit_ints(n->b, 1, &groups, DT_I64, count)};
+	Groups g = groups_of(n->im->arena, &s, node_int(n, "sorted", 1));
+	Value *out[4] = {NULL, emit_ints(n->b, 1, &g.n, DT_I64, g.first), emit_ints(n->b, 1, &s.n, DT_I64, g.of),
+		emit_ints(n->b, 1, &g.n, DT_I64, g.count)};
 	out[0] = ir_emit(n->b, OP_GATHER, 2, (Value *[]){x, out[1]}, attr_int(n->b->m, NULL, "axis", axis));
 	for (int i = 0; i < n->n_out && i < COUNT_OF(out); i++)
 		n->out[i] = out[i];

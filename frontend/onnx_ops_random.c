@@ -147,6 +147,15 @@ bool import_bernoulli(Node *n)
 	return true;
 }
 
+/* dynamo writes this op also for draws without replacement, which it is not. */
+static bool without_replacement(const Node *n)
+{
+	const char *fx = names_metadata(n->proto, "pkg.torch.onnx.fx_node");
+	const char *call = fx ? strstr(fx, "aten.multinomial.default](args = (") : NULL;
+	const char *end = call ? strchr(call, ')') : NULL, *replaces = call ? strstr(call, ", True") : NULL;
+	return call && !(replaces && end && replaces < end);
+}
+
 /* Draws classes with replacement from unnormalised log-probabilities [B,C]: the first class whose cumulated probability
  * is above a uniform number times their sum.  That product is below the sum, since no uniform number is 1. */
 bool import_multinomial(Node *n)
@@ -161,6 +170,10 @@ bool import_multinomial(Node *n)
 			type_str(n->im->arena, &x->type));
 	if (t != DT_I32 && t != DT_I64)
 		return node_error(n, "its dtype is %s, expected int32 or int64", dtype_info[t].text);
+	if (count > 1 && without_replacement(n))
+		return node_refuse(n, "the model draws %lld classes without replacement, and this op draws with replacement: "
+			"take the largest of log-probabilities with Gumbel noise (torch.topk), or pass replacement=True",
+			(long long)count);
 	x = dtype_is_half(x->type.dtype) ? ir_cast(n->b, x, DT_F32) : x;
 	int64_t rows = x->type.dim[0], classes = x->type.dim[1];
 	Value *e = ir_emit1(n->b, OP_EXP, emit_sub(n->b, x, ir_reduce(n->b, OP_REDUCE_MAX, x, 1, &last, true)));

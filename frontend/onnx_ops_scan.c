@@ -48,8 +48,8 @@ bool import_tensor_scatter(Node *n)
 	if (strcmp(mode, "linear") && strcmp(mode, "circular"))
 		return node_error(n, "mode is \"%s\", expected linear or circular", mode);
 	if (axis == 0 || update->type.rank != rank)
-		return node_error(n, "cache %s and update %s along axis %d: expected tensors of one rank, whose axis 0 is samples",
-			type_str(n->im->arena, &cache->type), type_str(n->im->arena, &update->type), axis);
+		return node_error(n, "cache %s and update %s along axis %d: expected tensors of one rank, whose axis 0 is "
+			"samples", type_str(n->im->arena, &cache->type), type_str(n->im->arena, &update->type), axis);
 	for (int i = 0; i < rank; i++)
 		dim[i] = i == axis ? update->type.dim[i] : 1;
 	Value *at = emit_iota(n->b, DT_I64, rank, dim, axis, 0, 1);

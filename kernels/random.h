@@ -12,7 +12,10 @@
 #include "base/philox.h"
 #include "kernels/ew.h"
 
-EW float random_unit(uint32_t w, int bits) { return (float)(w >> (32 - bits)) * ew_float((uint32_t)(127 - bits) << 23); }
+EW float random_unit(uint32_t w, int bits)
+{
+	return (float)(w >> (32 - bits)) * ew_float((uint32_t)(127 - bits) << 23);
+}
 
 /* (w + 1/2) / 2^32, rounded once. */
 EW float random_open(uint32_t w) { return (float)(((double)w + 0.5) * 0x1p-32); }
