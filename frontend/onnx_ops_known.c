@@ -85,7 +85,7 @@ static int by_first(const void *a, const void *b, void *first)
 	return (x > y) - (x < y);
 }
 
-/* The groups of equal slices: the index of the first slice of each, in the order of the result; the group of each slice;
+/* The groups of equal slices: the first slice of each group, in the order of the result; the group of each slice;
  * and how many are in each group. */
 typedef struct Groups { int64_t n, *first, *of, *count; } Groups;
 
