@@ -174,6 +174,7 @@ $(BUILD)/reference: $(call obj,tests/onnx/reference.c) $(BUILD)/libshardc.a
 ## parity: gradients and training steps against PyTorch (PARITY="--quick --seeds 0": a few minutes)
 parity: all $(VENV)/ready
 	$(PYTHON) tests/parity/parity.py $(BUILD)/shardc $(BUILD)/parity --json $(BUILD)/parity.jsonl $(PARITY)
+	$(PYTHON) tests/parity/noise.py $(BUILD)/shardc $(BUILD)/parity/noise
 
 ## sizes: plans of Llama-3 8B to 405B, Qwen2.5, GPT-2 XL, ViT-g and ResNet-152 against closed forms and docs/sizes.md
 ##   (SIZES=--write writes its table); small ones of them against PyTorch (three minutes)

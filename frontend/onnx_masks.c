@@ -254,12 +254,11 @@ static bool is_dropout(Draw *d)
 	return all;
 }
 
-/* The numbers lo and hi where v has those of its draw; off: what evaluations take for them. */
-static Value *two_numbers(Masks *s, Builder *b, Value *v, const Draw *d, double lo, double hi, double off)
+/* Numbers of dtype t where v has those of its draw: lo, hi, and off, which evaluations take for them. */
+static Value *two_numbers(Masks *s, Builder *b, DType t, Value *v, const Draw *d, const double number[3])
 {
 	VEC(Op *) moves = {0};
 	Module *m = s->im->m;
-	DType t = v->type.dtype;
 	for (Value *x = v; x->op != d->op; ) {
 		if (is_movement(x->op) && x->op->kind != OP_STOP_GRADIENT)
 			vec_push(s->im->arena, &moves, x->op);
@@ -271,7 +270,7 @@ static Value *two_numbers(Masks *s, Builder *b, Value *v, const Draw *d, double 
 	Attr *a = attr_int(m, attr_str(m, NULL, "kind", "bernoulli"), "id", attr_get_int(d->op->attrs, "id", 0));
 	a = attr_float(m, a, "p", dtype_round(DT_F32, 1 - d->keep));
 	a = attr_int(m, a, "axis", attr_get_int(d->op->attrs, "axis", 0));
-	a = attr_float(m, attr_float(m, attr_float(m, a, "lo", lo), "hi", hi), "off", off);
+	a = attr_float(m, attr_float(m, attr_float(m, a, "lo", number[0]), "hi", number[1]), "off", number[2]);
 	Type type = d->op->out[0]->type;
 	type.dtype = t;
 	Value *y = ir_emit_typed(b, OP_DRAW, 0, NULL, a, type);
@@ -309,12 +308,12 @@ static void replace(Masks *s, const Draw *d, const Exit *e)
 		y = ir_reshape(&b, y, t->rank, t->dim);
 		y = ir_reshape(&b, ir_emit(&b, OP_DROPOUT, 1, &y, a), e->x->type.rank, e->x->type.dim);
 	} else if (!off) {
-		Value *f = two_numbers(s, &b, e->mask, d, 0, e->hi, 1);
-		y = ir_emit2(&b, OP_MUL, y, ir_cast(&b, f, y->type.dtype));
+		y = ir_emit2(&b, OP_MUL, y, two_numbers(s, &b, y->type.dtype, e->mask, d, (double[]){0, e->hi, 1}));
 	}
 	if (!off && e->sum) {
 		const Mask *added = mask_of(s, e->added);
-		y = ir_emit2(&b, OP_ADD, y, two_numbers(s, &b, e->added, d, added->lo, added->hi, 0));
+		const double number[] = {added->lo, added->hi, 0};
+		y = ir_emit2(&b, OP_ADD, y, two_numbers(s, &b, y->type.dtype, e->added, d, number));
 	}
 	ir_replace_uses(last->out[0], y);
 	s->n_dropouts++;

@@ -14,7 +14,7 @@ static EvalTensor *known_operand(Node *n)
 	if (!node_in(n, 0))
 		node_error(n, "operand 0 is missing");
 	else if (!t)
-		node_refuse(n, "how long its result is depends on data, and every shape must be known when compiling: write "
+		node_refuse(n, "how long its result is depends on values, and every shape must be known when compiling: write "
 			"it with masks (torch.where, one_hot), a mixture of experts with static capacity (docs/export.md, "
 			"Mixtures of experts)");
 	else if (type_numel(&t->type) > RESULT_MAX)

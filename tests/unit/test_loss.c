@@ -230,12 +230,16 @@ static void test_running_statistics(void)
 	ir_module_free(m);
 }
 
-/* Without training there is only eval: the forward as it is evaluated, outputs and all. */
+/* Without training there is only eval: the forward, outputs and all, with dropout unless it is turned off. */
 static void test_inference(void)
 {
 	Diag d = {.out = stderr};
 	Options o = {.command = COMMAND_RUN};
 	Module *m = ir_parse("test", LINEAR, &d);
+	CU_ASSERT(pass_loss(m, &o, &d) && find(m, SEC_EVAL, OP_DROPOUT));
+	ir_module_free(m);
+	o.graph.dropout = DROPOUT_OFF;
+	m = ir_parse("test", LINEAR, &d);
 	CU_ASSERT_FATAL(m && pass_loss(m, &o, &d) && pass_autodiff(m, &o, &d) && pass_optimizer(m, &o, &d));
 	m->level = LEVEL_TRAIN;
 	CU_ASSERT(ir_verify(m, "optimizer", &d));
