@@ -122,6 +122,15 @@ static Verdict run_sets(Case *c, Module *m)
 	return PASS;
 }
 
+/* Whether outputs are random: conformance.py has what is checked of those. */
+static bool draws(const Module *m)
+{
+	IR_FOR_OPS(m, SEC_FORWARD, op)
+		if (op_draws(op))
+			return true;
+	return false;
+}
+
 static Verdict run_case(Case *c)
 {
 	FrontendOptions o = {.infer = true, .inputs = arena_printf(c->a, "%s/test_data_set_0", c->dir)};
@@ -130,6 +139,8 @@ static Verdict run_case(Case *c)
 	if (m && !ir_verify(m, NULL, &c->d)) {
 		snprintf(c->why, sizeof(c->why), "does not verify");
 		v = FAIL;
+	} else if (m && draws(m)) {
+		snprintf(c->why, sizeof(c->why), "it draws random numbers");
 	} else if (m) {
 		v = run_sets(c, m);
 	}
