@@ -28,7 +28,7 @@ bool import_non_zero(Node *n)
 	EvalTensor *t = known_operand(n);
 	if (!t)
 		return false;
-	int rank = MAX(t->type.rank, 1);
+	int rank = t->type.rank; /* 0: a result without rows */
 	int64_t numel = type_numel(&t->type), stride[IR_MAX_RANK] = {1}, dim[2] = {rank, 0}, k = 0;
 	bool floats = dtype_is_float(t->type.dtype);
 	type_strides(&t->type, stride);
@@ -39,7 +39,7 @@ bool import_non_zero(Node *n)
 		if (floats ? t->f[i] == 0 : t->i[i] == 0)
 			continue;
 		for (int d = 0; d < rank; d++)
-			at[d * dim[1] + k] = t->type.rank ? i / stride[d] % t->type.dim[d] : 0;
+			at[d * dim[1] + k] = i / stride[d] % t->type.dim[d];
 		k++;
 	}
 	n->out[0] = emit_ints(n->b, 2, dim, DT_I64, at);
