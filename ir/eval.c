@@ -199,6 +199,7 @@ static double steps_per_element(const Op *op)
 	case OP_TOPK: return (double)x->dim[attr_get_int(op->attrs, "axis", 0)];
 	case OP_CONV: case OP_CONV_GRAD_X: case OP_CONV_GRAD_W: return numel_of(op, 1);
 	case OP_ATTENTION: return numel_of(op, 1) + numel_of(op, 2);
+	case OP_RECURRENCE: return (double)op_in(op, 1)->type.dim[0];
 	default: break;
 	}
 	for (int i = 0; kernel && i < kernel->n; i++)

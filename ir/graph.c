@@ -305,6 +305,8 @@ static int result_count(const Op *op)
 		return info->n_out + (op_residual(op) != NULL);
 	if (op->kind == OP_LINEAR_CROSS_ENTROPY_GRAD)
 		return info->n_out + head_gradients(op);
+	if (op->kind == OP_RECURRENCE || op->kind == OP_RECURRENCE_GRAD)
+		return recurrence_results(op);
 	const Attr *sizes = attr_find(op->attrs, "sizes");
 	if (sizes)
 		return sizes->n;

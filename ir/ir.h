@@ -437,6 +437,7 @@ bool op_reads_heads(const Op *op, int i);         /* operand i is q, k or v, [B,
 bool value_is_joined(const Value *v);             /* it is written into rows of the result of the join that reads it */
 Value *op_sum(const Op *op);                      /* what a product, or the gradient of a gather, or of the weights of a
                                                      loss head, is added to; NULL = nothing, or it is another op */
+int recurrence_results(const Op *op);             /* how many a recurrence or its gradient has, by its cell */
 int op_sum_result(const Op *op);                  /* the result of an op with op_sum that is the new sum */
 void ir_set_in(Op *op, int i, Value *v);          /* also updates use lists */
 void ir_set_n_in(Module *m, Op *op, int n, Value *const *in); /* replaces all operands */

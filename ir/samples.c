@@ -4,6 +4,7 @@
  * sample along one axis, until a reduction turns the parts into a total; totals stay sums or means through linear ops.
  * An op mixes samples when it combines several of them in one number, or picks samples by their position in the batch.
  * Behind an op without a rule nothing is claimed: the samples are lost. */
+#include "ir/recurrence.h"
 #include "ir/samples_same.h"
 
 #include <math.h>
@@ -513,6 +514,28 @@ static Samples of_attention(const Look *l)
 	return apart ? mixed(l, x) : x;
 }
 
+/* A recurrence: samples are along the second axis of what has steps, and along the first of states and lengths. */
+static Samples of_recurrence(const Look *l, const Value *v)
+{
+	const Samples *first = NULL;
+	bool apart = false;
+	for (int i = 0; i < l->op->n_in; i++) {
+		bool whole = i == REC_R || i == REC_BIAS || i == REC_P; /* weights, the same for all samples */
+		if (l->in[i].kind == SAMPLES_NONE)
+			continue;
+		if (whole || l->in[i].kind != SAMPLES_AXIS || l->in[i].axis != (i == REC_X))
+			return mixed(l, lost(l));
+		apart = apart || (first && !same_order(first, &l->in[i]));
+		first = first ? first : &l->in[i];
+	}
+	Samples x = along(l, first, v->type.rank - 2);
+	x.scale = 1;
+	for (int i = 0; i < l->op->n_in; i++)
+		if (op_in(l->op, i) && (i == REC_X || i == REC_H0 || i == REC_C0 || i == REC_LENGTHS))
+			x = is_placed(l, i, i == REC_X) ? placed(l, x) : x;
+	return apart ? mixed(l, x) : x;
+}
+
 /* Whether the op works along this axis, or on the whole of a sample. */
 static bool works_along(const Op *op, int axis)
 {
@@ -592,6 +615,7 @@ static Samples of_op(const Look *l, const Value *v)
 	case OP_BATCH_NORM: return l->in[0].kind == SAMPLES_AXIS ? of_batch_norm(l, v) : lost(l);
 	case OP_CROSS_ENTROPY: return of_cross_entropy(l, v);
 	case OP_ATTENTION: return of_attention(l);
+	case OP_RECURRENCE: return of_recurrence(l, v);
 	case OP_ARGMAX: case OP_ARGMIN: return of_choice(l);
 	case OP_DROPOUT: case OP_DROPOUT_MASK: return along(l, &l->in[0], l->in[0].axis);
 	default: return lost(l);

@@ -247,6 +247,41 @@ K_DECL(float, float, f32)
 K_HALVES(K_DECL)
 #undef K_DECL
 
+/* ---- recurrence ---- */
+
+typedef enum KCell { K_CELL_RNN, K_CELL_GRU, K_CELL_LSTM } KCell;
+typedef enum KActivation {
+#define ACTIVATION(id, ...) K_ACT_##id,
+#include "base/activations.def"
+	K_ACTIVATIONS
+} KActivation;
+
+/* One direction of a recurrent layer, as op recurrence of ir/ops.def: T steps of B samples with H states, G gates. */
+typedef struct KRecurrenceDesc {
+	KDType dtype;          /* of all tensors but gates and all_c: f32 f64 bf16 f16; those are f32 of 16-bit ones */
+	KCell cell;            /* G is 1, 3 or 4 */
+	int64_t t, b, h;
+	bool reverse, after, couple;
+	bool ids32;            /* lengths are int32_t, else int64_t */
+	double clip;           /* of what activations of gates are given; 0 = none */
+	KActivation act[3];
+	double alpha[3], beta[3];
+	const char *node;      /* for messages about lengths */
+	int64_t work_bytes;
+} KRecurrenceDesc;
+KPrim *k_recurrence_create(const KRecurrenceDesc *d);
+KPrim *k_recurrence_grad_create(const KRecurrenceDesc *d);
+/* y, all_c (T,B,H), h, c (B,H), gates (T,B,G*H or, with after, 4*H): all results but y may be NULL.  x (T,B,G*H),
+ * r (G*H,H), h0, c0 (B,H), lengths (B), bias, peep (3*H): all operands but x and r may be NULL.  A length out of 0 to T
+ * is bad input and read as T. */
+void k_recurrence_run(KPrim *p, void *y, void *h, void *gates, void *c, void *all_c, const void *x, const void *r,
+	const void *h0, const void *c0, const void *lengths, const void *bias, const void *peep, void *work);
+/* dx (T,B,G*H), before (T,B,H), dh0, dc0 (B,H), dpeep (3*H), product (T,B,3*H with after, else T,B,H): all may be NULL.
+ * dy (T,B,H), dh, dc (B,H) and what may be NULL there may be NULL. */
+void k_recurrence_grad_run(KPrim *p, void *dx, void *before, void *dh0, void *dc0, void *dpeep, void *product,
+	const void *r, const void *y, const void *gates, const void *dy, const void *dh, const void *dc, const void *all_c,
+	const void *h0, const void *c0, const void *lengths, const void *peep, void *work);
+
 /* ---- loss, randomness, accuracy ---- */
 
 /* logits (rows, C), labels (rows), weights (C) or NULL, lse (rows).  *sum and *weight are the sums over rows of the

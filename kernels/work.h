@@ -58,6 +58,24 @@ static inline int64_t kwork_attention_grad(const KWorkArgs *a)
 	return k->bytes == 2 ? (kwork_numel(k, 0, k->rank) + kwork_numel(v, 0, v->rank)) * 4 : 0;
 }
 
+/* recurrence (x, r, ..) and recurrence_grad (r, y, ..): packed weights, states and, for gradients, those of two steps'
+ * gates, in f32 or f64.  K_RECURRENCE_COLS: rows of states are padded to a multiple of it. */
+enum { K_RECURRENCE_COLS = 32 };
+static inline int64_t kwork_recurrence_of(const KShape *r, int64_t batch, int states, int gates, int bytes)
+{
+	int64_t h = r->dim[1], wide = kwork_up(h, K_RECURRENCE_COLS);
+	int64_t n = r->dim[0] * wide + batch * (states * wide + gates * r->dim[0]);
+	return n * (bytes == 8 ? 8 : 4);
+}
+static inline int64_t kwork_recurrence(const KWorkArgs *a)
+{
+	return kwork_recurrence_of(&a->in[1], a->in[0].dim[1], 4, 0, a->in[0].bytes);
+}
+static inline int64_t kwork_recurrence_grad(const KWorkArgs *a)
+{
+	return kwork_recurrence_of(&a->in[0], a->in[1].dim[1], 2, 2, a->in[1].bytes);
+}
+
 /* gather_grad (dy, ids) of 16-bit rows chains equal ids: work holds a link for each id, the first id of each chain,
  * and a hash table of the last ids. */
 static inline int64_t kwork_chain_slots(int64_t n)

@@ -34,6 +34,7 @@ struct KPrim {
 	KConvDesc conv;
 	/* a loss head: its products */
 	KLossHeadDesc head;
+	KRecurrenceDesc recurrence;
 	KPrim *product[PRIM_MAX_PRODUCTS];
 };
 

@@ -52,7 +52,8 @@ struct KPrim {
 	LtProduct lt;
 	DnnConv dnn;
 	KLossHeadDesc head;
-	KPrim *product[PRIM_MAX_PRODUCTS]; /* of a loss head */
+	KRecurrenceDesc recurrence;
+	KPrim *product[PRIM_MAX_PRODUCTS]; /* of a loss head, of a step of a recurrence */
 };
 
 /* ---- state.cu ---- */

@@ -23,6 +23,30 @@ static inline int64_t kwork_cuda_matmul(const KWorkArgs *a)
 	return kwork_capped(a, kwork_up(bytes < K_LT_WORK ? bytes : (int64_t)K_LT_WORK, 256));
 }
 
+/* recurrence and its gradient: the product of a step and the gates' gradients, f32 or f64, three states, and scratch of
+ * the product: where each begins. */
+typedef struct KRecurrenceWork { int64_t z, h, c, more, product; } KRecurrenceWork;
+static inline KRecurrenceWork kwork_cuda_recurrence_at(int64_t batch, int64_t h, int64_t rows, int bytes)
+{
+	int64_t wide = bytes == 8 ? 8 : 4, state = kwork_up(batch * h * wide, 256);
+	KRecurrenceWork at = {0, 0, 0, 0, 0};
+	at.h = kwork_up(batch * rows * wide, 256);
+	at.c = at.h + state;
+	at.more = at.c + state;
+	at.product = at.more + state;
+	return at;
+}
+static inline int64_t kwork_cuda_recurrence(const KWorkArgs *a)
+{
+	const KShape *x = &a->in[0], *r = &a->in[1];
+	return kwork_cuda_recurrence_at(x->dim[1], r->dim[1], r->dim[0], x->bytes).product + kwork_capped(a, K_LT_WORK);
+}
+static inline int64_t kwork_cuda_recurrence_grad(const KWorkArgs *a)
+{
+	const KShape *r = &a->in[0], *y = &a->in[1];
+	return kwork_cuda_recurrence_at(y->dim[1], r->dim[1], r->dim[0], y->bytes).product + kwork_capped(a, K_LT_WORK);
+}
+
 /* Twice what the convolution reads and writes, within bounds: room for copies of all of it in other layouts. */
 enum { K_DNN_MIN = 1 << 20, K_DNN_MAX = 256 << 20 };
 static inline int64_t kwork_cuda_conv_of(const KWorkArgs *a, const KShape *x, const KShape *w, const KShape *y)

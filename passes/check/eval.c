@@ -7,6 +7,8 @@
  * get random ones in a second run. */
 #include "passes/check/check.h"
 
+#include "ir/recurrence.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -50,6 +52,8 @@ static int64_t index_limit(const Op *op, int i)
 		return i == 1 && shape && axis >= 0 && axis < shape->n ? shape->ints[axis] : INT64_MAX;
 	}
 	case OP_CROSS_ENTROPY: return i == 1 ? dim_of(x, -1) : INT64_MAX;
+	case OP_RECURRENCE: return i == REC_LENGTHS ? dim_of(x, 0) + 1 : INT64_MAX;
+	case OP_RECURRENCE_GRAD: return i == RECG_LENGTHS ? dim_of(op_in(op, RECG_Y), 0) + 1 : INT64_MAX;
 	case OP_CROSS_ENTROPY_GRAD: return i == 2 ? dim_of(op_in(op, 1), -1) : INT64_MAX;
 	default: return INT64_MAX;
 	}
@@ -176,6 +180,8 @@ static double op_cost(const Op *op)
 	case OP_CONV_GRAD_W: return numel(w) * out / (double)MAX(dim_of(op->out[0], 0), 1);
 	case OP_ATTENTION: return 2 * out * (double)MAX(dim_of(w, 1), dim_of(w, 2));
 	case OP_ATTENTION_GRAD: return 5 * numel(w) * (double)MAX(dim_of(op_in(op, 2), 1), dim_of(op_in(op, 2), 2));
+	case OP_RECURRENCE: return out * (double)dim_of(w, 0);
+	case OP_RECURRENCE_GRAD: return 2 * numel(w) * (double)dim_of(op_in(op, 0), 0);
 	case OP_LINEAR_CROSS_ENTROPY: return numel(op_in(op, 2)) * numel(w);
 	case OP_LINEAR_CROSS_ENTROPY_GRAD: return 3 * numel(op_in(op, 3)) * numel(op_in(op, 2));
 	default: return (in + out) * kernel_of(op);

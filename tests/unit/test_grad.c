@@ -106,6 +106,18 @@ static Attr *read_list(Module *m, Attr *list, const char *key, const char *s)
 	return attr_ints(m, list, key, n, v);
 }
 
+static Attr *read_floats(Module *m, Attr *list, const char *key, const char *s)
+{
+	double v[2 * IR_MAX_RANK];
+	int n = 0;
+	for (s++; *s != ']';) {
+		char *end;
+		v[n++] = strtod(s, &end);
+		s = end + (*end == ',');
+	}
+	return attr_floats(m, list, key, n, v);
+}
+
 /* "axis=1 to=f32": each value is read as the kind that the op's table row states. */
 static Attr *read_attrs(Module *m, OpKind kind, const char *s)
 {
@@ -121,6 +133,7 @@ static Attr *read_attrs(Module *m, OpKind kind, const char *s)
 		case 'f': list = attr_float(m, list, key, strtod(text, NULL)); break;
 		case 's': list = attr_str(m, list, key, text); break;
 		case 'I': list = read_list(m, list, key, text); break;
+		case 'F': list = read_floats(m, list, key, text); break;
 		case 'd': dtype_from_text(text, &t); list = attr_dtype(m, list, key, t); break;
 		default: ice("case: %s has no attribute %s", op_info[kind].text, key);
 		}
