@@ -22,6 +22,7 @@ class Case:
     zero_grad: tuple = ()     # (parameter name suffix, begin, end as fractions): true gradient is zero
     optimize: bool = False    # the exporter's optimizer may run: nothing in the model is small enough to be folded
     slow: bool = False        # left out of quick runs
+    exporters: tuple = ("dynamo", "torchscript")  # those that can export it
 
 
 class Logits(nn.Module):
@@ -87,6 +88,58 @@ def mobilenet(labels, size, **more):
     return build
 
 
+class LanguageModel(nn.Module):
+    """Tokens -> embedding -> recurrent layers -> logits; tied: the embedding gives the logits, too."""
+
+    def __init__(self, rnn, classes, inner, tied=False):
+        super().__init__()
+        self.embedding = nn.Embedding(classes, rnn.input_size)
+        self.rnn = rnn
+        self.head = nn.Linear(inner, classes, bias=not tied)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.head(self.rnn(self.embedding(x))[0])
+
+
+class Tagger(nn.Module):
+    """A label for each token of a sequence, in both directions; what follows a sequence's end is padding.  The length
+    comes from the first token, as data would bring it."""
+
+    def __init__(self, classes, width):
+        super().__init__()
+        self.embedding = nn.Embedding(classes, width)
+        self.rnn = nn.LSTM(width, width, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(2 * width, classes)
+
+    def forward(self, x):
+        lengths = x[:, 0] % x.shape[1] + 1
+        packed = nn.utils.rnn.pack_padded_sequence(self.embedding(x), lengths.cpu(), batch_first=True,
+                                                   enforce_sorted=False)
+        states = nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+        return self.head(states)
+
+
+class SequenceToSequence(nn.Module):
+    """The tokens are encoded and, in reversed order, decoded from the encoder's states, with attention."""
+
+    def __init__(self, classes, width):
+        super().__init__()
+        self.embedding = nn.Embedding(classes, width)
+        self.encoder = nn.LSTM(width, width, num_layers=2, batch_first=True)
+        self.decoder = nn.LSTM(width, width, num_layers=2, batch_first=True)
+        self.query = nn.Linear(width, width, bias=False)
+        self.head = nn.Linear(2 * width, classes)
+
+    def forward(self, x):
+        x = self.embedding(x)
+        keys, state = self.encoder(x)
+        h = self.decoder(x.flip(1), state)[0]
+        weights = torch.softmax(self.query(h) @ keys.transpose(1, 2), -1)
+        return self.head(torch.cat([h, weights @ keys], -1))
+
+
 KEY_THIRD = (("c_attn.bias", 1 / 3, 2 / 3),)
 KEY_BIAS = (("key.bias", 0, 1), ("k_proj.bias", 0, 1))
 
@@ -106,6 +159,14 @@ CASES = {
                      batch_norm=True, image=True),
     "resnet50": Case(resnet("bottleneck", [3, 4, 6, 3], [256, 512, 1024, 2048], 10), 8, (3, 64, 64), 10,
                      batch_norm=True, image=True, slow=True),
+    "lstm": Case(lambda: LanguageModel(nn.LSTM(24, 48, 2, batch_first=True), 101, 48), 4, (20,), 101, tokens=True),
+    "lstm-tied": Case(lambda: LanguageModel(nn.LSTM(48, 48, batch_first=True), 101, 48, tied=True), 4, (20,), 101, tokens=True,
+                      slow=True),
+    "gru": Case(lambda: LanguageModel(nn.GRU(24, 48, 2, batch_first=True), 101, 48), 4, (20,), 101, tokens=True),
+    "rnn": Case(lambda: LanguageModel(nn.RNN(24, 48, nonlinearity="relu", batch_first=True), 101, 48), 4, (20,), 101,
+                tokens=True, slow=True),
+    "tagger": Case(lambda: Tagger(101, 24), 4, (20,), 101, tokens=True, slow=True, exporters=("torchscript",)),
+    "seq2seq": Case(lambda: SequenceToSequence(101, 24), 4, (20,), 101, tokens=True, slow=True),
     "mobilenetv2": Case(mobilenet(10, 64), 8, (3, 64, 64), 10, batch_norm=True, image=True),
 }
 
@@ -129,7 +190,7 @@ def export(case, module, path, exporter):
         program = torch.onnx.export(module, (x,), dynamo=True, optimize=case.optimize, verbose=False, **names)
         program.save(str(path), external_data=True)
     else:
-        if isinstance(getattr(module.model, "config", None), hf.LlamaConfig):
+        if isinstance(module, Logits) and isinstance(module.model.config, hf.LlamaConfig):
             module.model.set_attn_implementation("eager")  # this exporter has no grouped-query attention
         mode = torch.onnx.TrainingMode.TRAINING if case.batch_norm else torch.onnx.TrainingMode.EVAL
         torch.onnx.export(module, (x,), str(path), dynamo=False, training=mode,

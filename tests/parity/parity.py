@@ -308,7 +308,7 @@ def main():
     rows, failed = [], 0
     print(f"{'model':14} {'exporter':12} {'seed':4} {'check':10} {'ours':>9} {'torch f32':>9} {'ratio':>6}", flush=True)
     for name in names:
-        for exporter in args.exporters.split(","):
+        for exporter in [x for x in args.exporters.split(",") if x in models.CASES[name].exporters]:
             for seed in map(int, args.seeds.split(",")):
                 try:
                     checks = run_case(args, name, exporter, seed)
