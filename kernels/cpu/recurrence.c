@@ -52,7 +52,8 @@ static void check_lengths(const KRecurrenceDesc *d, const void *lengths)
 }
 
 /* c (m, COLS) = a (m, k) b (k, COLS), or c += */
-static void product_f32(int64_t m, int64_t k, const float *a, int64_t ar, const float *b, float *c, int64_t cr, bool add)
+static void product_f32(int64_t m, int64_t k, const float *a, int64_t ar, const float *b, float *c, int64_t cr,
+	bool add)
 {
 	gemm_small(m, COLS, k, a, ar, 1, b, COLS, c, cr, add);
 }

@@ -518,11 +518,13 @@ static bool NAME(open_row)(const NAME(Run) *u, NAME(Back) *k, int64_t s, int64_t
 }
 
 /* dh += d_gates r, for gates `from` to `to` of step s, into rows of `row` elements at dh. */
-static void NAME(multiply_back)(const NAME(Run) *u, int64_t s, const NAME(Part) *p, int from, int to, T *dh, int64_t row)
+static void NAME(multiply_back)(const NAME(Run) *u, int64_t s, const NAME(Part) *p, int from, int to, T *dh,
+	int64_t row)
 {
 	int64_t h = u->d->h, width = u->gates * h;
 	for (int g = from; g < to; g++)
-		PRODUCT(p->rows, h, u->d_gates[s & 1] + p->m * width + g * h, width, NAME(panel)(u, p->block, g), dh, row, true);
+		PRODUCT(p->rows, h, u->d_gates[s & 1] + p->m * width + g * h, width, NAME(panel)(u, p->block, g), dh, row,
+			true);
 }
 
 static void NAME(back_task)(const NAME(Run) *u, int64_t s, int64_t task)

@@ -23,6 +23,9 @@ void k_bad_take(KBad *bad)
 	else if (bad->kind == K_BAD_INDEX)
 		k_bad_input("index %lld at position %lld is outside an axis of %lld", (long long)bad->value,
 			(long long)bad->position, (long long)bad->limit);
+	else if (bad->kind == K_BAD_LENGTH)
+		k_bad_input("sequence length %lld of sample %lld is outside 0..%lld", (long long)bad->value,
+			(long long)bad->position, (long long)bad->limit);
 	bad->kind = K_BAD_NONE;
 }
 
