@@ -176,8 +176,8 @@ static bool read_lengths(Node *n, Layer *l)
 			type_str(n->im->arena, &v->type));
 	for (int64_t b = 0; known && b < l->b; b++) {
 		if (known->i[b] < 0 || known->i[b] > l->t)
-			return node_error(n, "sequence length %" PRId64 " of sample %" PRId64 " is outside 0..%" PRId64, known->i[b],
-				b, l->t);
+			return node_error(n, "sequence length %" PRId64 " of sample %" PRId64 " is outside 0..%" PRId64,
+				known->i[b], b, l->t);
 		all = all && known->i[b] == l->t;
 	}
 	l->lengths = all ? NULL : v;
@@ -250,6 +250,16 @@ static Value *join(Node *n, const Layer *l, Value *const *dir)
 	return l->n_dirs == 1 ? all[0] : emit_concat(n->b, l->n_dirs, all, axis);
 }
 
+/* PyTorch's modules have weights of another form, so a tensor of the file that is W or R was made of them by folding. */
+static void say_folded(Node *n)
+{
+	if (n->im->pytorch && n->in[IN_W]->op && n->in[IN_W]->op->kind == OP_PARAM)
+		diag_warn(n->im->d, loc_where(n->im->m, n->b->loc), "the exporter folded the weights of PyTorch's module into "
+			"\"%s\" and others: they are trained, but in ONNX's form and under these names, so they do not go back into "
+			"the module; export with shardc.export, do_constant_folding=False or optimize=False (docs/export.md)",
+			n->in[IN_W]->op->sym->onnx ? n->in[IN_W]->op->sym->onnx : n->in[IN_W]->op->sym->name);
+}
+
 static bool import_layer(Node *n, Cell cell)
 {
 	Layer l = {.cell = cell, .gates = cell_info[cell].gates, .acts = cell_info[cell].acts};
@@ -258,6 +268,7 @@ static bool import_layer(Node *n, Cell cell)
 	if (!node_want(n, 3, cell == CELL_LSTM ? 8 : 6) || !read_attributes(n, &l) || !read_sizes(n, &l)
 			|| !read_lengths(n, &l))
 		return false;
+	say_folded(n);
 	l.x = l.layout ? ir_transpose(n->b, n->in[IN_X], (int[]){1, 0, 2}) : n->in[IN_X];
 	for (int d = 0; d < l.n_dirs; d++)
 		if (!(op[d] = emit_direction(n, &l, d)))

@@ -214,7 +214,10 @@ static void run_forward(Layer *l, int flags)
 	k_prim_free(p);
 }
 
-static double bound(KDType t, double of_f32) { return t == K_F64 ? 1e-6 : t == K_F32 ? of_f32 : 6 * case_half_bound(t); }
+static double bound(KDType t, double of_f32)
+{
+	return t == K_F64 ? 1e-6 : t == K_F32 ? of_f32 : 6 * case_half_bound(t);
+}
 
 static void close_to(const char *name, const Tensor *got, KDType t, const double *want, int64_t n)
 {
