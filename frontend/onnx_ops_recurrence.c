@@ -250,13 +250,13 @@ static Value *join(Node *n, const Layer *l, Value *const *dir)
 	return l->n_dirs == 1 ? all[0] : emit_concat(n->b, l->n_dirs, all, axis);
 }
 
-/* PyTorch's modules have weights of another form, so a tensor of the file that is W or R was made of them by folding. */
+/* PyTorch's modules have weights of another form: a tensor of the file that is W was made of them by folding. */
 static void say_folded(Node *n)
 {
 	if (n->im->pytorch && n->in[IN_W]->op && n->in[IN_W]->op->kind == OP_PARAM)
-		diag_warn(n->im->d, loc_where(n->im->m, n->b->loc), "the exporter folded the weights of PyTorch's module into "
-			"\"%s\" and others: they are trained, but in ONNX's form and under these names, so they do not go back into "
-			"the module; export with shardc.export, do_constant_folding=False or optimize=False (docs/export.md)",
+		diag_warn(n->im->d, loc_where(n->im->m, n->b->loc), "the exporter folded weights of PyTorch's module into "
+			"\"%s\" and others: they are trained, but in ONNX's form and under these names, so they do not go back "
+			"into the module; export with shardc.export, do_constant_folding=False or optimize=False (docs/export.md)",
 			n->in[IN_W]->op->sym->onnx ? n->in[IN_W]->op->sym->onnx : n->in[IN_W]->op->sym->name);
 }
 

@@ -62,7 +62,7 @@ static bool check_groups(const Module *m, Diag *d)
 static const Symbol *labels_of(const Op *loss)
 {
 	const Op *op = value_root(op_in(loss, 1))->op;
-	while (op->kind == OP_CAST)
+	while (op->kind == OP_CAST || op->kind == OP_TRANSPOSE)
 		op = value_root(op_in(op, 0))->op;
 	return op->kind == OP_INPUT ? op->sym : NULL;
 }

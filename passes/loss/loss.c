@@ -391,6 +391,20 @@ static Value *classes_last(Loss *l, Value *logits)
 	return ir_transpose(&l->b, logits, perm);
 }
 
+/* Rows of logits may be read in any order with their labels.  If the leading dims of logits are transposed, as behind a
+ * recurrent layer, the labels are transposed instead, which are far fewer numbers. */
+static void transpose_labels(Loss *l)
+{
+	int perm[IR_MAX_RANK], rank = l->logits->type.rank;
+	const Attr *was = l->logits->op->kind == OP_TRANSPOSE ? attr_find(l->logits->op->attrs, "perm") : NULL;
+	if (!was || was->ints[rank - 1] != rank - 1)
+		return;
+	for (int i = 0; i < rank - 1; i++)
+		perm[was->ints[i]] = i;
+	l->logits = op_in(l->logits->op, 0);
+	l->labels = ir_transpose(&l->b, l->labels, perm);
+}
+
 /* sum of -log softmax(logits)[label] over valid labels, and their number */
 static bool build_cross_entropy(Loss *l, Op *output)
 {
@@ -406,6 +420,7 @@ static bool build_cross_entropy(Loss *l, Op *output)
 	l->labels = l->spec.shift ? shifted_labels(l, &t) : loss_input(l, "labels", t);
 	if (!l->labels)
 		return false;
+	transpose_labels(l);
 	Attr *attrs = attr_int(m, NULL, "ignore_index", l->spec.ignore_index);
 	attrs = attr_float(m, attrs, "smoothing", l->spec.smoothing);
 	Op *op = ir_emit_op(&l->b, OP_CROSS_ENTROPY, 2, (Value *[]){l->logits, l->labels}, attrs, NULL);
