@@ -2,13 +2,17 @@
 import pathlib
 import sys
 
+from torch import nn
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "parity"))
-from models import Case, gpt2, resnet  # noqa: E402
+from models import Case, LanguageModel, gpt2, resnet  # noqa: E402
 
 CASES = {
     "gpt2-124m": Case(gpt2(), 4, (256,), 50257, tokens=True, optimize=True),
     "resnet50": Case(resnet("bottleneck", [3, 4, 6, 3], [256, 512, 1024, 2048], 1000), 8, (3, 224, 224), 1000,
                      batch_norm=True, image=True),
+    "lstm": Case(lambda: LanguageModel(nn.LSTM(512, 512, 2, batch_first=True), 10000, 512), 32, (64,), 10000,
+                 tokens=True),
 }
 STEP_CASES = list(CASES)
 

@@ -298,7 +298,6 @@ def cast_to(node):
 
 # ---- what an exporter writes and the compiler refuses ----
 
-RECURRENT = ("LSTM", "GRU", "RNN")
 BY_VALUE = ("NonZero", "Unique", "Compress")
 
 
@@ -309,9 +308,6 @@ def refused_later(model, trained):
     ratios |= {n.output[0]: numpy_helper.to_array(n.attribute[0].t) for n in nodes
                if n.op_type == "Constant" and n.attribute[0].name == "value"}
     notes = []
-    kinds = sorted({n.op_type for n in nodes if n.op_type in RECURRENT})
-    if kinds:
-        notes.append(f"shardc has no recurrent layers and will refuse the file: it has {', '.join(kinds)}")
     kinds = sorted({n.op_type for n in nodes if n.op_type in BY_VALUE})
     if kinds:
         notes.append(f"shardc will refuse the file: how long the result of {', '.join(kinds)} is depends on values; use "

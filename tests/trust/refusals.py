@@ -388,7 +388,7 @@ def picky(self, x):
 # name: (build, arguments, options, what a note says, or nothing)
 TOLD = {
     "parameters that are not used": (lambda: linear(lambda self, x: self.a(x), b=nn.Linear(6, 6)), X, {}, ""),
-    "a recurrent layer": (recurrent, X, {}, "it has LSTM"),
+    "a recurrent layer": (recurrent, X, {}, ""),
     "a dropout of all": (lambda: linear(lambda self, x: x + F.dropout(self.a(x), 1.0)), X, {}, "the rate 1"),
     "bf16": (lambda: linear(lambda self, x: self.a(x)).bfloat16(), X.bfloat16(), {}, "a.weight is bfloat16"),
     "f64": (lambda: linear(lambda self, x: self.a(x)).double(), X.double(), {}, "a.weight is float64"),
