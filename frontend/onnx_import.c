@@ -18,7 +18,6 @@ static const OnnxOp onnx_ops[] = {
 #include "frontend/onnx_ops.def"
 };
 
-enum { MAX_DEPTH = 64 };
 /* Limits of inlining.  A file of a few thousand bytes can hold functions that each call the next one twice, sixty
  * levels deep.  The number of inlined nodes may therefore be large, but only in proportion to the nodes of the file. */
 enum { INLINED_MIN = 200000, INLINED_PER_NODE = 50 };
@@ -216,25 +215,30 @@ static bool is_running(const Frame *f, const Onnx__FunctionProto *fn)
 	return false;
 }
 
-static bool may_call(Node *n, const Onnx__FunctionProto *fn)
+bool import_charge(Node *n, int64_t nodes)
 {
 	Import *im = n->im;
-	if (is_running(n->frame, fn))
-		return node_error(n, "function \"%s\" calls itself: functions are inlined, so recursion cannot be "
-			"compiled", n->op);
-	if (n->frame->depth + 1 > MAX_DEPTH)
-		return node_error(n, "calls of functions nest deeper than %d", MAX_DEPTH);
-	if ((size_t)n->n_in > fn->n_input)
-		return node_error(n, "%d operands, function \"%s\" takes %zu", n->n_in, n->op, fn->n_input);
 	bool was_said = im->n_inlined > im->max_inlined;
-	im->n_inlined += (int64_t)fn->n_node;
+	im->n_inlined += nodes;
 	if (was_said)
 		return false;
 	if (im->n_inlined > im->max_inlined)
-		return node_error(n, "refused: inlining the model's functions makes more than %" PRId64 " nodes, too many "
-			"for a file of this size; where that is meant, inline them in the file "
+		return node_error(n, "refused: inlining the model's functions and unrolling its loops makes more than %" PRId64
+			" nodes, too many for a file of this size; where that is meant, inline functions in the file "
 			"(onnx.inliner.inline_local_functions), whose own nodes have no limit", im->max_inlined);
 	return true;
+}
+
+static bool may_call(Node *n, const Onnx__FunctionProto *fn)
+{
+	if (is_running(n->frame, fn))
+		return node_error(n, "function \"%s\" calls itself: functions are inlined, so recursion cannot be "
+			"compiled", n->op);
+	if (n->frame->depth + 1 > SUBGRAPHS_MAX)
+		return node_error(n, "calls of functions nest deeper than %d", SUBGRAPHS_MAX);
+	if ((size_t)n->n_in > fn->n_input)
+		return node_error(n, "%d operands, function \"%s\" takes %zu", n->n_in, n->op, fn->n_input);
+	return import_charge(n, (int64_t)fn->n_node);
 }
 
 static bool call_function(Node *n, const Onnx__FunctionProto *fn)
@@ -261,31 +265,79 @@ static bool call_function(Node *n, const Onnx__FunctionProto *fn)
 	return true;
 }
 
-bool import_graph(Node *n, Span bytes)
+/* ---- subgraphs ---- */
+
+const OnnxGraph *import_subgraph(Node *n, const char *attribute)
 {
-	Import *im = n->im;
-	OnnxGraph g = {0};
-	Frame f = {.outer = n->frame, .values = map_new(im->arena), .prefix = n->name, .scope = n->scope,
-		.depth = n->frame->depth + 1};
-	if (f.depth > MAX_DEPTH)
-		return node_error(n, "subgraphs nest deeper than %d", MAX_DEPTH);
-	if (!onnx_graph_walk(im->onnx, bytes, &g, im->d))
-		return false;
-	if (g.tensors.n)
-		return node_refuse(n, "its subgraph holds initializers");
-	if (!import_nodes(im, &f, g.nodes.n, g.nodes.at))
-		return false;
-	im->b.loc = loc_new(im->m, n->name, n->op, n->scope, "");
-	if (g.outputs.n < n->n_out)
-		return node_error(n, "its subgraph has %d output(s), the node has %d result(s)", g.outputs.n, n->n_out);
-	for (int i = 0; i < n->n_out; i++) {
-		const char *name = g.outputs.at[i]->name;
-		OnnxValue *v = name ? frame_find(&f, name) : NULL;
+	const Onnx__AttributeProto *a = node_attr(n, attribute);
+	if (a && a->has_g)
+		return onnx_subgraph(n->im->onnx, a, n->im->d);
+	node_error(n, "it has no graph in its attribute \"%s\"", attribute);
+	return NULL;
+}
+
+/* The value of a subgraph's initializer.  Those inside functions have no place in the file, and are constants. */
+static OnnxValue *inner_value(Import *im, const OnnxTensor *t)
+{
+	OnnxValue *v = NEW(im->arena, OnnxValue);
+	v->w = ptrmap_get(im->inner, t);
+	v->v = v->w ? NULL : params_constant(im, t, false);
+	v->v = v->w || v->v ? v->v : &im->m->poison;
+	return v;
+}
+
+static bool define_inner(Node *n, Frame *f, const char *name, OnnxValue *v)
+{
+	if (map_has(f->values, name))
+		return node_error(n, "\"%s\" stands for two inputs or initializers of its subgraph",
+			str_escape(n->im->arena, ESCAPE_IR, name));
+	map_put(f->values, name, v);
+	return true;
+}
+
+static bool body_outputs(Node *n, const Frame *f, const OnnxGraph *g, Value **out)
+{
+	for (int i = 0; i < g->outputs.n; i++) {
+		const char *name = g->outputs.at[i]->name;
+		OnnxValue *v = name ? frame_find(f, name) : NULL;
 		if (!v)
-			return node_error(n, "its subgraph never makes \"%s\"", name ? name : "");
-		n->out[i] = v->w ? params_value(im, v->w, v->alias, n, -1) : v->v;
+			return node_error(n, "its subgraph never makes \"%s\"", str_escape(n->im->arena, ESCAPE_IR,
+				name ? name : ""));
+		const Op *last = n->im->m->last[SEC_FORWARD];
+		out[i] = v->w ? params_value(n->im, v->w, v->alias, n, -1) : v->v;
+		import_mark(n->im, last);
+		if (out[i] == &n->im->m->poison)
+			return false;
 	}
 	return true;
+}
+
+bool import_body(Node *n, const OnnxGraph *g, const char *prefix, int n_args, Value *const *args, Value **out)
+{
+	Import *im = n->im;
+	Frame f = {.outer = n->frame, .values = map_new(im->arena), .prefix = prefix, .scope = n->scope,
+		.depth = n->frame->depth + 1};
+	if (f.depth > SUBGRAPHS_MAX)
+		return node_error(n, "subgraphs nest deeper than %d", SUBGRAPHS_MAX);
+	if (g->inputs.n != n_args)
+		return node_error(n, "its subgraph has %d input(s), %d wanted", g->inputs.n, n_args);
+	for (int i = 0; i < g->inputs.n; i++) {
+		OnnxValue *v = NEW(im->arena, OnnxValue);
+		v->v = args[i];
+		if (!define_inner(n, &f, g->inputs.at[i]->name ? g->inputs.at[i]->name : "", v))
+			return false;
+	}
+	for (int i = 0; i < g->tensors.n; i++) {
+		const Op *last = im->m->last[SEC_FORWARD];
+		OnnxValue *v = inner_value(im, &g->tensors.at[i]);
+		import_mark(im, last);
+		if (!define_inner(n, &f, g->tensors.at[i].name, v))
+			return false;
+	}
+	if (!import_nodes(im, &f, g->nodes.n, g->nodes.at))
+		return false;
+	im->b.loc = loc_new(im->m, n->name, n->op, n->scope, "");
+	return body_outputs(n, &f, g, out);
 }
 
 /* ---- nodes ---- */
@@ -385,7 +437,7 @@ bool import_nodes(Import *im, const Frame *frame, int n, Onnx__NodeProto *const 
 	bool good = true, inlined = is_inlined(frame);
 	for (int i = 0; i < n && (good || !inlined); i++)
 		good = import_node(im, frame, nodes[i], im->n_nodes++);
-	return good || !inlined;
+	return good || !(inlined || frame->outer);
 }
 
 /* ---- the whole model ---- */
@@ -515,7 +567,7 @@ Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, const 
 	const char *dot = strrchr(base, '.');
 	Module *m = ir_module_new(dot && dot > base ? arena_strndup(a, base, (size_t)(dot - base)) : base);
 	Import im = {.m = m, .onnx = onnx, .o = o, .d = d, .arena = a, .refusals = map_new(a),
-		.weights = map_new(a), .samples = samples_new(m, a, false), .given = ptrmap_new(a),
+		.weights = map_new(a), .inner = ptrmap_new(a), .samples = samples_new(m, a, false), .given = ptrmap_new(a),
 		.pseudo = ptrmap_new(a), .written = ptrmap_new(a)};
 	Frame top = {.values = map_new(a), .prefix = "", .scope = ""};
 	int before = d->errors;

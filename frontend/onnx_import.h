@@ -51,6 +51,7 @@ typedef struct Import {
 	EvalEnv *eval;
 	Map *functions, *rows; /* "domain::name::overload" -> FunctionProto; op type -> OnnxOp */
 	Map *weights;          /* initializer name -> Weight */
+	PtrMap *inner;         /* OnnxTensor of a subgraph of the top graph -> Weight */
 	Sorted weight_names;   /* of weights, as many as there were when they were last asked for */
 	const ExportMetadata *meta; /* NULL: the model has none */
 	Map *trainable;        /* names of --trainable, with their lines; NULL: not given */
@@ -104,6 +105,7 @@ typedef struct OnnxOp {
 #define ONNX_OP(op, since, until, importer) OnnxImporter import_##importer;
 #include "frontend/onnx_ops.def"
 
+enum { SUBGRAPHS_MAX = 64 }; /* how deep calls of functions and subgraphs may nest */
 enum { OPSET_MAX = 28, LITERAL_MAX = 4096, LITERAL_FLOATS_MAX = 16, EVAL_MAX = 1 << 20 };
 
 /* ---- onnx_import.c ---- */
@@ -120,7 +122,13 @@ typedef struct ImportExtra {
 Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, const ImportExtra *extra, Diag *d);
 
 bool import_nodes(Import *im, const Frame *frame, int n, Onnx__NodeProto *const *nodes);
-bool import_graph(Node *n, Span graph); /* imports a subgraph of n within n's frame; its outputs become n->out */
+/* The subgraph in an attribute of n; NULL after an error. */
+const OnnxGraph *import_subgraph(Node *n, const char *attribute);
+/* Imports a subgraph of n within n's frame, its nodes behind this prefix.  args: the values of its inputs.  All its
+ * outputs are written to out. */
+bool import_body(Node *n, const OnnxGraph *g, const char *prefix, int n_args, Value *const *args, Value **out);
+/* Charges nodes that are imported beyond those of the file; false after an error when they are too many. */
+bool import_charge(Node *n, int64_t nodes);
 /* Fills Import.known for all ops behind `last`, which was the section's last op before they were made. */
 void import_mark(Import *im, const Op *last);
 
@@ -158,6 +166,7 @@ int node_axis(Node *n, int64_t axis, int rank);
 /* Reads an attribute that is a TensorProto.DataType; false after a refusal. */
 bool node_dtype(Node *n, const char *name, DType *out);
 
+EvalTensor *import_known(Import *im, Value *v);            /* the value's elements; NULL: not known at compile time */
 static inline Value *node_in(const Node *n, int i) { return i < n->n_in ? n->in[i] : NULL; }
 bool node_want(Node *n, int n_min, int n_max);             /* checks the number of operands */
 EvalTensor *node_known(Node *n, int i);                    /* the operand's elements; NULL: not known at compile time */
@@ -186,6 +195,14 @@ Value *emit_iota(Builder *b, DType t, int rank, const int64_t *dim, int axis, do
 Value *emit_literal(Builder *b, const EvalTensor *t);
 Value *emit_move_axis(Builder *b, Value *x, int from, int to);
 Value *emit_concat(Builder *b, int n, Value *const *x, int axis);
+/* Stacks n > 0 tensors of one type, of less than the greatest rank, along a new axis. */
+Value *emit_stack(Import *im, int n, Value *const *x, int axis);
+
+/* ---- onnx_batch.c ---- */
+
+/* Computes values that the steps of a loop made alike, without depending on each other, as one value with the steps as
+ * its first axis.  NULL: they are not known to be alike. */
+Value *batch_steps(Import *im, int n, Value *const *x);
 
 typedef enum { DROPOUT_SAYS_NOTHING, DROPOUT_SAYS_EVAL, DROPOUT_SAYS_TRAIN } DropoutSays;
 /* Emits x with a share p of its elements dropped, or x itself where dropout is off; says: what the node says of its
@@ -210,6 +227,7 @@ bool pseudo_import(Node *n); /* imports a node that has a pseudo-value among its
 
 /* Adds an initializer to im->weights; call it for all of them before params_classify. */
 Weight *params_add(Import *im, const OnnxTensor *t);
+void params_add_inner(Import *im); /* the same for those of subgraphs, when those of the top graph are added */
 /* Decides what every initializer is from its uses, before any node is imported. */
 void params_classify(Import *im);
 /* The IR value of initializer w where a node reads it as operand `input`. */

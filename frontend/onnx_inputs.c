@@ -236,6 +236,7 @@ bool inputs_import(Import *im, Frame *frame)
 	}
 	for (int i = 0; i < g->inputs.n; i++)
 		good = import_input(im, frame, g->inputs.at[i], &used) && good;
+	params_add_inner(im); /* behind the inputs: a name of a subgraph may be one of them */
 	for (int i = 0; i < o->bind.n; i++)
 		used.binds[i] = used.binds[i] || dim_exists(g, o->bind.at[i]);
 	unused_option(im, "--bind", &o->bind, used.binds, "dimension");

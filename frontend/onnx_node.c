@@ -147,15 +147,18 @@ bool node_want(Node *n, int n_min, int n_max)
 	return true;
 }
 
-EvalTensor *node_known(Node *n, int i)
+EvalTensor *import_known(Import *im, Value *v)
 {
-	Value *v = node_in(n, i);
-	Import *im = n->im;
 	if (v && v->id < im->cap_known && im->known[v->id] == KNOWN_GIVEN)
 		v = given_value(im, v);
 	if (!v || v->id >= im->cap_known || im->known[v->id] != KNOWN_LITERALLY)
 		return NULL;
 	return eval_constant(im->eval, v, EVAL_MAX);
+}
+
+EvalTensor *node_known(Node *n, int i)
+{
+	return import_known(n->im, node_in(n, i));
 }
 
 bool node_known_ints(Node *n, int i, const char *what, const int64_t **out, int *count)

@@ -322,7 +322,7 @@ void weight_decide_part(Import *im, Weight *part)
 void weight_decide(Import *im, Weight *w)
 {
 	bool floats = w->typed && dtype_is_float(w->type.dtype);
-	w->meta = im->meta ? map_get(im->meta->by_initializer, w->t->name) : NULL;
+	w->meta = im->meta && !w->inner ? map_get(im->meta->by_initializer, w->t->name) : NULL;
 	if (im->meta)
 		by_metadata(im, w);
 	else if (!floats)
@@ -331,6 +331,8 @@ void weight_decide(Import *im, Weight *w)
 		decide(w, WEIGHT_BUFFER, EVIDENCE_USE, "running statistics of BatchNormalization");
 	else if (w->kind || w->folded_from)
 		by_exporter(im, w);
+	else if (w->inner && im->pytorch)
+		decide(w, WEIGHT_CONST, EVIDENCE_EXPORTER, "inside a subgraph, where PyTorch's exporters put constants alone");
 	else if (weight_is_folded_vector(w))
 		decide(w, WEIGHT_PARAM, EVIDENCE_USE, "scale or shift of a norm");
 	else if (only_settings(im, w))
