@@ -6,6 +6,8 @@
  * and one reduction, and the axis of bags stays the axis of samples.  The ops of the steps are then unused. */
 #include "frontend/onnx_import.h"
 
+#include <string.h>
+
 enum { BATCH_DEPTH_MAX = 64 };
 
 /* A value of each step: the same one in all, or `now` with the steps as first axis. */
@@ -59,6 +61,43 @@ static const Column *operand(Batch *s, Value *const *x, int i)
 		if (!(of[t] = op_in(x[t]->op, i)))
 			return NULL;
 	return column(s, of);
+}
+
+/* ---- means ---- */
+
+/* The sum that v is, divided by the number of its terms; NULL: it is none.  So dynamo writes the last bag of an
+ * EmbeddingBag that takes means. */
+static const Op *sum_of_mean(Import *im, Value *v)
+{
+	const Op *sum = v->op && v->op->kind == OP_DIV ? op_in(v->op, 0)->op : NULL;
+	if (!sum || sum->kind != OP_REDUCE_SUM || pseudo_is(im, v))
+		return NULL;
+	const EvalTensor *by = import_known(im, op_in(v->op, 1));
+	const Attr *axes = attr_find(sum->attrs, "axes");
+	int64_t terms = 1;
+	for (int i = 0; i < axes->n; i++)
+		terms *= op_in(sum, 0)->type.dim[axes->ints[i]];
+	bool mean = by && type_numel(&by->type) == 1 && dtype_is_float(by->type.dtype) && by->f[0] == (double)terms;
+	return mean && type_equal(&v->type, &sum->out[0]->type) ? sum : NULL;
+}
+
+/* The values with such quotients written as means, where other steps have a mean. */
+static Value *const *with_means(Batch *s, Value *const *x)
+{
+	Value **now = NULL;
+	bool any = false;
+	for (int t = 0; t < s->n; t++)
+		any = any || x[t]->op->kind == OP_REDUCE_MEAN;
+	for (int t = 0; any && t < s->n; t++) {
+		const Op *sum = sum_of_mean(s->im, x[t]);
+		if (!sum)
+			continue;
+		const Attr *axes = attr_find(sum->attrs, "axes");
+		now = now ? now : memcpy(NEW_N(s->im->arena, Value *, s->n), x, sizeof(*x) * (size_t)s->n);
+		now[t] = ir_reduce(&s->im->b, OP_REDUCE_MEAN, op_in(sum, 0), axes->n, axes->ints,
+			attr_get_int(sum->attrs, "keepdims", 0));
+	}
+	return now ? now : x;
 }
 
 /* ---- ops with one more axis ---- */
@@ -221,6 +260,7 @@ static Value *batch_matmul(Batch *s, Value *const *x)
 
 static Value *batch_op(Batch *s, Value *const *x)
 {
+	x = with_means(s, x);
 	OpKind k = x[0]->op->kind;
 	if (k == OP_SLICE)
 		return same_op(s, x, false) ? batch_slice(s, x) : NULL;

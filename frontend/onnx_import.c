@@ -6,6 +6,7 @@
  * An operand whose node failed silently poisons the results that depend on it, so that each problem is reported
  * once. */
 #include "frontend/onnx_params.h"
+#include "frontend/onnx_pseudo.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -413,7 +414,7 @@ static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *p
 	                                  runtimes */
 	const Onnx__FunctionProto *fn = stop ? NULL : map_get(im->functions, function_key(im, proto->domain, op,
 		proto->overload));
-	bool pseudo = any_pseudo(&n) || pseudo_takes(op);
+	bool pseudo = any_pseudo(&n) && !sequence_takes(op);
 	const OnnxOp *row = fn || pseudo || stop ? NULL : find_row(&n); /* looked up even if operands failed, so that all
 	                                                                   refusals appear in one run */
 	bool good = !any_poison(&n) && (fn || row || pseudo || stop);
@@ -488,6 +489,23 @@ static void check_opsets(Import *im)
 		diag_error(im->d, onnx->path, "the model imports no opset of ONNX's own domain");
 }
 
+/* Adds a graph output.  The elements of a sequence are outputs of their own, NAME.0, NAME.1, ..; an optional is what it
+ * holds, or no output. */
+static void add_output(Import *im, const char *name, const char *onnx, Value *v)
+{
+	const Pseudo *p = pseudo_of(im, v);
+	if (p && !pseudo_is_list(p))
+		diag_error(im->d, im->onnx->path, "output \"%s\": refused: it is a random number without use", name);
+	for (int i = 0; pseudo_is_list(p) && i < p->n; i++)
+		add_output(im, p->kind == PSEUDO_OPTIONAL ? name : arena_printf(im->arena, "%s.%d", name, i), onnx, p->at[i]);
+	if (p || !v || v == &im->m->poison)
+		return;
+	Symbol *s = ir_add_symbol(im->m, SYM_OUTPUT, name, v->type);
+	s->onnx = ir_intern(im->m, onnx);
+	im->b.sym = s;
+	ir_emit(&im->b, OP_OUTPUT, 1, &v, NULL);
+}
+
 static void import_outputs(Import *im, const Frame *frame)
 {
 	OnnxGraph *g = &im->onnx->graph;
@@ -495,25 +513,14 @@ static void import_outputs(Import *im, const Frame *frame)
 		const char *name = g->outputs.at[i]->name ? g->outputs.at[i]->name : "";
 		const char *renamed = map_get(im->onnx->renamed, name);
 		OnnxValue *ov = frame_find(frame, renamed ? renamed : name);
-		const char *where = arena_printf(im->arena, "%s: output \"%s\"", im->onnx->path,
-			str_escape(im->arena, ESCAPE_IR, name));
 		if (!ov) {
-			diag_error(im->d, where, "no node makes it");
+			diag_error(im->d, arena_printf(im->arena, "%s: output \"%s\"", im->onnx->path,
+				str_escape(im->arena, ESCAPE_IR, name)), "no node makes it");
 			continue;
 		}
 		Node reader = {.im = im, .b = &im->b, .frame = frame, .op = "", .scope = ""};
 		im->b.loc = loc_new(im->m, "", "", "", "");
-		Value *v = ov->w ? params_value(im, ov->w, ov->alias, &reader, -1) : ov->v;
-		if (!v || v == &im->m->poison)
-			continue;
-		if (pseudo_is(im, v)) {
-			diag_error(im->d, where, "refused: it is a sequence, outputs are tensors");
-			continue;
-		}
-		Symbol *s = ir_add_symbol(im->m, SYM_OUTPUT, name, v->type);
-		s->onnx = ir_intern(im->m, name);
-		im->b.sym = s;
-		ir_emit(&im->b, OP_OUTPUT, 1, &v, NULL);
+		add_output(im, name, name, ov->w ? params_value(im, ov->w, ov->alias, &reader, -1) : ov->v);
 	}
 	if (!g->outputs.n)
 		diag_error(im->d, im->onnx->path, "the graph has no output");

@@ -220,8 +220,11 @@ void modes_report(Import *im);                /* prints notes and warnings after
 /* ---- onnx_pseudo.c ---- */
 
 bool pseudo_is(const Import *im, const Value *v);
-bool pseudo_takes(const char *op); /* whether op is one on sequences */
-bool pseudo_import(Node *n); /* imports a node that has a pseudo-value among its operands */
+bool pseudo_import(Node *n); /* imports a node that has a pseudo-value among its operands, but does not take lists */
+
+/* ---- onnx_ops_sequence.c ---- */
+
+bool sequence_takes(const char *op); /* whether the op's importer takes sequences and optionals */
 
 /* ---- onnx_params.c ---- */
 

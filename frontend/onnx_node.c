@@ -149,6 +149,8 @@ bool node_want(Node *n, int n_min, int n_max)
 
 EvalTensor *import_known(Import *im, Value *v)
 {
+	if (v && pseudo_is(im, v))
+		return NULL;
 	if (v && v->id < im->cap_known && im->known[v->id] == KNOWN_GIVEN)
 		v = given_value(im, v);
 	if (!v || v->id >= im->cap_known || im->known[v->id] != KNOWN_LITERALLY)

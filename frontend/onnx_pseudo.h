@@ -1,0 +1,31 @@
+/* frontend/onnx_pseudo.h: values of ONNX that are none in the IR: sequences, optionals and raw random numbers; for use
+ * inside frontend/ only. */
+#ifndef SHARDC_ONNX_PSEUDO_H
+#define SHARDC_ONNX_PSEUDO_H
+
+#include "frontend/onnx_import.h"
+
+typedef enum { PSEUDO_SEQUENCE, PSEUDO_OPTIONAL, PSEUDO_UNIFORM, PSEUDO_MASK, PSEUDO_SCALED } PseudoKind;
+
+typedef struct Pseudo {
+	PseudoKind kind;
+	Value **at;     /* the elements of a sequence; of an optional, what it holds */
+	int n;
+	int room, *used; /* of at: its length, and how many of its elements sequences that share it have; NULL: not shared */
+	Type type;      /* for random numbers */
+	double keep;    /* the share of elements that dropout keeps */
+} Pseudo;
+
+Pseudo *pseudo_of(const Import *im, const Value *v); /* NULL: v is a tensor, or NULL */
+/* A value that stands for p among the operands of nodes; it never enters the module. */
+Value *pseudo_new(Import *im, Pseudo p);
+static inline bool pseudo_is_list(const Pseudo *p)
+{
+	return p && (p->kind == PSEUDO_SEQUENCE || p->kind == PSEUDO_OPTIONAL);
+}
+
+/* ---- onnx_ops_sequence.c ---- */
+
+Value *sequence_new(Import *im, PseudoKind kind, int count, Value *const *at);
+
+#endif
