@@ -161,9 +161,10 @@ ONNX_TESTS ?= $(BUILD)/onnx-tests
 $(BUILD)/onnx-tests:
 	tests/onnx/unpack $@ $(PYTHON)
 
-## conformance: the ONNX backend tests
+## conformance: the ONNX backend tests; models with loops and sequences trained beside PyTorch
 conformance: all $(VENV)/ready | $(BUILD)/onnx-tests
 	$(PYTHON) tests/onnx/conformance.py $(BUILD)/shardc $(ONNX_TESTS) --json $(BUILD)/conformance.jsonl
+	$(PYTHON) tests/onnx/control.py $(BUILD)/shardc $(BUILD)/control
 
 ## reference: the same through frontend and f64 reference alone, in seconds
 reference: $(BUILD)/reference | $(BUILD)/onnx-tests

@@ -30,8 +30,8 @@ static const char *origin(const Node *n)
 
 static bool refuse_count(Node *n)
 {
-	return node_refuse(n, "its trip count is not static: it depends on data, and programs have a fixed length. Bind the "
-		"dimensions that it follows from (--bind NAME=N), or export with a fixed length%s", origin(n));
+	return node_refuse(n, "its trip count is not static: it depends on data, and programs have a fixed length. Bind "
+		"the dimensions that it follows from (--bind NAME=N), or export with a fixed length%s", origin(n));
 }
 
 static bool refuse_condition(Node *n)
@@ -201,7 +201,8 @@ static bool dry_step(Steps *s)
 	memcpy(s->args, args, sizeof(*args) * (size_t)s->body->inputs.n);
 	bool good = step(s, 0);
 	s->args = args;
-	return good && (s->n->im->n_batch_norms == norms || node_refuse(s->n, "it runs no step, and has a batch norm in it"));
+	return good && (s->n->im->n_batch_norms == norms
+		|| node_refuse(s->n, "it runs no step, and has a batch norm in it"));
 }
 
 /* ---- Loop ---- */
@@ -390,7 +391,8 @@ static bool sample_steps(Node *n, int64_t batch, int64_t length, const int64_t *
 		return false;
 	for (int64_t b = 0; b < batch && b < count; b++)
 		if ((*out)[b] < 0 || (*out)[b] > length)
-			return node_error(n, "sequence_lens has %" PRId64 ", the sequence has %" PRId64 " steps", (*out)[b], length);
+			return node_error(n, "sequence_lens has %" PRId64 ", the sequence has %" PRId64 " steps", (*out)[b],
+				length);
 	return count == batch || node_error(n, "sequence_lens has %d numbers for %" PRId64 " samples", count, batch);
 }
 

@@ -1,4 +1,4 @@
-/* frontend/onnx_pseudo.c: raw random numbers, which are values in ONNX but not in the IR; and what all such values share.
+/* frontend/onnx_pseudo.c: raw random numbers, which are values in ONNX but not in the IR; and what such values share.
  *
  * Uniform random numbers are supported only where they become dropout, as PyTorch's in-place dropout is exported: x *
  * (cast(random < keep) / keep).  A pseudo-value follows them through that chain; any other use is refused. */

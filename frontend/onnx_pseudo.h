@@ -11,7 +11,7 @@ typedef struct Pseudo {
 	PseudoKind kind;
 	Value **at;     /* the elements of a sequence; of an optional, what it holds */
 	int n;
-	int room, *used; /* of at: its length, and how many of its elements sequences that share it have; NULL: not shared */
+	int room, *used; /* of at: its length, and how many elements those that share it have; NULL: it is not shared */
 	Type type;      /* for random numbers */
 	double keep;    /* the share of elements that dropout keeps */
 } Pseudo;
