@@ -175,15 +175,24 @@ static const char *function_key(Import *im, const char *domain, const char *name
 		overload ? overload : "");
 }
 
+typedef struct Absent { const char *op, *why; } Absent;
+
+#define BY_VALUE "how long its result is depends on values, and every shape must be known when compiling: write it with " \
+	"masks (torch.where, one_hot), a mixture of experts with static capacity (docs/export.md, Mixtures of experts)"
+#define STRINGS "programs compute with numbers: turn strings into numbers before they reach the model, and export it " \
+	"from there on"
+
 /* Why no row of onnx_ops.def has this op. */
 static const char *why_absent(const char *op)
 {
-	static const char *const by_value[] = {"NonZero", "Unique", "Compress"};
-	for (int i = 0; i < COUNT_OF(by_value); i++)
-		if (!strcmp(op, by_value[i]))
-			return "how long its result is depends on values, and every shape must be known when compiling: write it "
-				"with masks (torch.where, one_hot), a mixture of experts with static capacity (docs/export.md, "
-				"Mixtures of experts)";
+	static const Absent absent[] = {
+		{"NonZero", BY_VALUE}, {"Unique", BY_VALUE}, {"Compress", BY_VALUE},
+		{"RegexFullMatch", STRINGS}, {"StringConcat", STRINGS},
+		{"StringNormalizer", STRINGS}, {"StringSplit", STRINGS},
+	};
+	for (int i = 0; i < COUNT_OF(absent); i++)
+		if (!strcmp(op, absent[i].op))
+			return absent[i].why;
 	return "there is no such op, or none that can be compiled";
 }
 

@@ -14,18 +14,27 @@ enum { UNROLLED_MAX = 65536 };
 
 /* ---- messages ---- */
 
+/* The innermost line of a stack trace that lies outside of PyTorch; NULL: there is none. */
+static const char *source_line(Arena *a, const char *trace)
+{
+	const char *found = NULL;
+	for (const char *at = trace; at && (at = strstr(at, "File \"")); at++) {
+		const char *line = arena_strndup(a, at, strcspn(at, "\n"));
+		found = found && strstr(line, "/torch/") ? found : line;
+	}
+	return found;
+}
+
 /* The module and the line of source that the node comes from, as far as the exporter left them: behind a message. */
 static const char *origin(const Node *n)
 {
 	Arena *a = n->im->arena;
-	const char *trace = names_metadata(n->proto, "pkg.torch.onnx.stack_trace"), *line = NULL;
-	for (const char *at = trace; at && (at = strstr(at, "File \"")); at++)
-		line = at;
-	if (!line && n->proto->doc_string && strstr(n->proto->doc_string, ".py("))
-		line = n->proto->doc_string;
+	const char *line = source_line(a, names_metadata(n->proto, "pkg.torch.onnx.stack_trace"));
+	const char *doc = n->proto->doc_string;
+	if (!line && doc && strstr(doc, ".py("))
+		line = arena_strndup(a, doc, strcspn(doc, "\n"));
 	const char *module = *n->scope ? arena_printf(a, "; module \"%s\"", str_escape(a, ESCAPE_IR, n->scope)) : "";
-	return !line ? module : arena_printf(a, "%s; source %s", module,
-		str_escape(a, ESCAPE_IR, arena_strndup(a, line, strcspn(line, "\n"))));
+	return !line ? module : arena_printf(a, "%s; source %s", module, str_escape(a, ESCAPE_IR, line));
 }
 
 static bool refuse_count(Node *n)
