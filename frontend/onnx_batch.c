@@ -182,6 +182,29 @@ static Value *batch_slices(Batch *s, Value *const *x)
 	return emit_move_axis(b, ir_reshape(b, all, rank + 1, dim), axis, 0);
 }
 
+/* Neighbouring pieces of one split into pieces of one size, in the order of the tensor or backwards. */
+static Value *batch_pieces(Batch *s, Value *const *x)
+{
+	Builder *b = &s->im->b;
+	const Op *split = x[0]->op;
+	int step = x[1]->index - x[0]->index, axis = (int)attr_get_int(split->attrs, "axis", 0);
+	for (int t = 1; t < s->n; t++)
+		if (x[t]->op != split || x[t]->index != x[0]->index + t * step || !type_equal(&x[t]->type, &x[0]->type))
+			return NULL;
+	const Attr *sizes = attr_find(split->attrs, "sizes");
+	int first = MIN(x[0]->index, x[s->n - 1]->index), rank = x[0]->type.rank;
+	int64_t start = 0, size = x[0]->type.dim[axis], dim[IR_MAX_RANK];
+	if ((step != 1 && step != -1) || rank >= IR_MAX_RANK)
+		return NULL;
+	for (int i = 0; i < first; i++)
+		start += sizes->ints[i];
+	for (int i = 0; i <= rank; i++)
+		dim[i] = i == axis ? s->n : x[0]->type.dim[i - (i > axis)];
+	Value *all = emit_slice(b, op_in(split, 0), axis, start, s->n * size, 1);
+	all = emit_move_axis(b, ir_reshape(b, all, rank + 1, dim), axis, 0);
+	return step > 0 ? all : emit_slice(b, all, 0, s->n - 1, s->n, -1);
+}
+
 /* The list with `first` in front. */
 static Attr *put_first(Batch *s, Attr *list, const Attr *old, int64_t first, int64_t add)
 {
@@ -204,8 +227,32 @@ static Value *batch_slice(Batch *s, Value *const *x)
 	return ir_emit(&s->im->b, OP_SLICE, 1, &c->now, put_first(s, a, attr_find(op->attrs, "steps"), 1, 0));
 }
 
+/* Elements of one tensor by a known index, each step the next one: x[:, t]. */
+static Value *batch_elements(Batch *s, Value *const *x)
+{
+	Builder *b = &s->im->b;
+	Value *whole = op_in(x[0]->op, 0);
+	int axis = (int)attr_get_int(x[0]->op->attrs, "axis", 0);
+	int64_t count = whole->type.dim[axis], first = 0;
+	for (int t = 0; t < s->n; t++) {
+		Value *id = op_in(x[t]->op, 1);
+		bool one = op_in(x[t]->op, 0) == whole && type_numel(&id->type) == 1;
+		const EvalTensor *at = one ? import_known(s->im, id) : NULL;
+		int64_t k = at ? at->i[0] + (at->i[0] < 0 ? count : 0) : 0;
+		first = t ? first : k;
+		if (!at || k != first + t || k < 0 || k >= count)
+			return NULL;
+	}
+	Type to = with_steps(s, &x[0]->type);
+	Value *all = emit_move_axis(b, emit_slice(b, whole, axis, first, s->n, 1), axis, 0);
+	return ir_reshape(b, all, to.rank, to.dim);
+}
+
 static Value *batch_gather(Batch *s, Value *const *x)
 {
+	Value *elements = batch_elements(s, x);
+	if (elements)
+		return elements;
 	const Column *table = operand(s, x, 0), *ids = operand(s, x, 1);
 	int axis = (int)attr_get_int(x[0]->op->attrs, "axis", 0);
 	if (!table || !ids || table->same == ids->same)
@@ -264,6 +311,8 @@ static Value *batch_op(Batch *s, Value *const *x)
 	OpKind k = x[0]->op->kind;
 	if (k == OP_SLICE)
 		return same_op(s, x, false) ? batch_slice(s, x) : NULL;
+	if (k == OP_SPLIT)
+		return batch_pieces(s, x);
 	if (!same_op(s, x, true))
 		return NULL;
 	if (op_info[k].flags & EW)
@@ -304,6 +353,66 @@ Value *batch_steps(Import *im, int n, Value *const *x)
 		return NULL;
 	const Column *c = column(&s, x);
 	return c && !c->same ? c->now : NULL;
+}
+
+/* ---- products within steps ---- */
+
+typedef VEC(Value *) ValueVec;
+
+/* The results of the products behind an op (NULL: from the start on), up to another. */
+static ValueVec products_between(Import *im, Op *before, const Op *last)
+{
+	ValueVec v = {0};
+	Op *op = before ? before->next : im->m->first[SEC_FORWARD];
+	for (; before != last && op; op = op == last ? NULL : op->next)
+		if (op->kind == OP_MATMUL)
+			vec_push(im->arena, &v, op->out[0]);
+	return v;
+}
+
+/* Computes a product of each step at once, where the first step has its own. */
+static void batch_product(Import *im, int n, Value *const *x, PtrMap *now)
+{
+	Builder *b = &im->b;
+	Module *m = im->m;
+	Op *last = m->last[SEC_FORWARD];
+	const Type *t = &x[0]->type;
+	Value *all = batch_steps(im, n, x);
+	if (!all)
+		return; /* ops that were made in vain are unused */
+	int64_t *sizes = NEW_N(im->arena, int64_t, n + 1);
+	for (int i = 0; i < n; i++)
+		sizes[i] = 1;
+	Attr *a = attr_ints(m, attr_int(m, NULL, "axis", 0), "sizes", n, sizes);
+	const Op *split = ir_emit_op(b, OP_SPLIT, 1, &all, a, NULL);
+	for (int i = 0; i < n; i++) {
+		Value *piece = ir_reshape(b, split->out[i], t->rank, t->dim);
+		ir_replace_uses(x[i], piece);
+		ptrmap_put(now, x[i], piece);
+	}
+	import_mark(im, last);
+	for (Op *op = last->next, *next; op; op = next) {
+		next = op->next;
+		ir_move_before(m, op, x[0]->op);
+	}
+}
+
+PtrMap *batch_products(Import *im, int n, Op *const *ends)
+{
+	PtrMap *now = ptrmap_new(im->arena);
+	ValueVec *of = NEW_N(im->arena, ValueVec, n + 1);
+	Value **x = NEW_N(im->arena, Value *, n + 1);
+	for (int t = 0; t < n; t++) {
+		of[t] = products_between(im, ends[t], ends[t + 1]);
+		if (of[t].n != of[0].n)
+			return now;
+	}
+	for (int k = 0; n > 1 && k < of[0].n; k++) {
+		for (int t = 0; t < n; t++)
+			x[t] = of[t].at[k];
+		batch_product(im, n, x, now);
+	}
+	return now;
 }
 
 /* ---- stacks ---- */

@@ -177,8 +177,8 @@ static const char *function_key(Import *im, const char *domain, const char *name
 
 typedef struct Absent { const char *op, *why; } Absent;
 
-#define BY_VALUE "how long its result is depends on values, and every shape must be known when compiling: write it with " \
-	"masks (torch.where, one_hot), a mixture of experts with static capacity (docs/export.md, Mixtures of experts)"
+#define BY_VALUE "how long its result is depends on values, and every shape must be known when compiling: write it " \
+	"with masks (torch.where, one_hot), a mixture of experts with static capacity (docs/export.md, Mixtures of experts)"
 #define STRINGS "programs compute with numbers: turn strings into numbers before they reach the model, and export it " \
 	"from there on"
 

@@ -203,6 +203,9 @@ Value *emit_stack(Import *im, int n, Value *const *x, int axis);
 /* Computes values that the steps of a loop made alike, without depending on each other, as one value with the steps as
  * its first axis.  NULL: they are not known to be alike. */
 Value *batch_steps(Import *im, int n, Value *const *x);
+/* Computes products that no state of n steps goes into for all of them at once.  ends: the last op before the first
+ * step (NULL: none), and that of each step.  The result maps their old values to those that replace them. */
+PtrMap *batch_products(Import *im, int n, Op *const *ends);
 
 typedef enum { DROPOUT_SAYS_NOTHING, DROPOUT_SAYS_EVAL, DROPOUT_SAYS_TRAIN } DropoutSays;
 /* Emits x with a share p of its elements dropped, or x itself where dropout is off; says: what the node says of its

@@ -110,6 +110,7 @@ typedef struct Steps {
 	int first, first_out, n_state, n_in, n_scan;
 	Value **args, **out;   /* of one step */
 	ValueVec *scans;       /* of each result that is scanned: a value for each step */
+	VEC(Op *) ends;        /* the last op before the first step, and that of each step */
 } Steps;
 
 static bool steps_begin(Steps *s, Node *n, int first, int first_out, int n_state, int n_in)
@@ -130,6 +131,7 @@ static bool steps_begin(Steps *s, Node *n, int first, int first_out, int n_state
 	s->args = NEW_N(a, Value *, inputs + 1);
 	s->out = NEW_N(a, Value *, s->body->outputs.n + 1);
 	s->scans = NEW_N(a, ValueVec, s->n_scan + 1);
+	vec_push(a, &s->ends, n->im->m->last[SEC_FORWARD]);
 	return true;
 }
 
@@ -162,10 +164,28 @@ static bool step(Steps *s, int64_t t)
 	return true;
 }
 
-static void keep_scans(Steps *s)
+/* Ends a step that counts. */
+static void end_step(Steps *s)
 {
+	vec_push(s->n->im->arena, &s->ends, s->n->im->m->last[SEC_FORWARD]);
 	for (int i = 0; i < s->n_scan; i++)
 		vec_push(s->n->im->arena, &s->scans[i], s->out[s->first_out + s->n_state + i]);
+}
+
+/* Puts products that need no state before the first step, when all steps are done. */
+static void share_products(Steps *s)
+{
+	const PtrMap *now = batch_products(s->n->im, s->ends.n - 1, s->ends.at);
+	for (int i = 0; i < s->n_state; i++) {
+		Value *v = ptrmap_get(now, s->args[s->first + i]);
+		s->args[s->first + i] = v ? v : s->args[s->first + i];
+	}
+	for (int i = 0; i < s->n_scan; i++) {
+		for (int t = 0; t < s->scans[i].n; t++) {
+			Value *v = ptrmap_get(now, s->scans[i].at[t]);
+			s->scans[i].at[t] = v ? v : s->scans[i].at[t];
+		}
+	}
 }
 
 /* An empty result: of no step, each of which would have made an element like v. */
@@ -263,10 +283,11 @@ bool import_loop(Node *n)
 		s.args[1] = literal(n, DT_BOOL, cond);
 		if (!step(&s, t))
 			return false;
-		keep_scans(&s);
+		end_step(&s);
 		if (ends && !known_number(n, s.out[0], &cond))
 			return refuse_condition(n);
 	}
+	share_products(&s);
 	s.args[0] = literal(n, DT_I64, 0);
 	s.args[1] = literal(n, DT_BOOL, 1);
 	return loop_results(&s, t > 0);
@@ -348,7 +369,7 @@ static bool scan(Steps *s, Value *const *x, const ScanAxes *axes, int64_t steps,
 		if (!(length ? step(s, t) : dry_step(s)))
 			return false;
 		if (length)
-			keep_scans(s);
+			end_step(s);
 	}
 	return true;
 }
@@ -375,6 +396,7 @@ bool import_scan(Node *n)
 	memcpy(s.args, n->in, sizeof(Value *) * (size_t)s.n_state);
 	if (!in || !out || !scan(&s, n->in + s.n_state, in, -1, &none))
 		return false;
+	share_products(&s);
 	for (int i = 0; i < n->n_out; i++) {
 		int k = i - s.n_state;
 		n->out[i] = k < 0 ? s.args[i] : stack(&s, k, out[k].axis, out[k].backward, s.out[i]);

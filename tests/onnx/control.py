@@ -2,8 +2,8 @@
 
 Each model is exported by PyTorch or made node by node, trained for four steps of SGD, and its weights are compared with
 those of PyTorch in f64: at most FACTOR times PyTorch's own error in f32, and FLOOR.  Models of ONNX alone have a
-function in PyTorch that runs their steps one by one.  The batch is split over two ranks as well, which must give the
-weights of one rank.
+function in PyTorch that runs their steps one by one.  Two ranks train as well, with twice the samples in a step.  The
+weights are written back into the model, those inside its subgraphs, too.
 
 usage: python control.py SHARDC WORKDIR [--only NAME]
 """
@@ -229,6 +229,23 @@ def ours(shardc, work, data, ranks):
     return {n: t.double() for n, t in load_file(work / "save" / f"step-{STEPS:08d}" / "model.safetensors").items()}
 
 
+def initializers(g):
+    """Those of a graph and of its subgraphs, by name; no name of these models is there twice."""
+    found = {t.name: numpy_helper.to_array(t) for t in g.initializer}
+    for a in (a for n in g.node for a in n.attribute if a.HasField("g")):
+        found |= initializers(a.g)
+    return found
+
+
+def written_back(shardc, work, got):
+    """What is wrong with the model that has the trained weights."""
+    command(shardc, "ckpt", "export", work / "save" / f"step-{STEPS:08d}", "-o", work / "back.onnx",
+            f"--onnx={work}/model.onnx")
+    held = initializers(onnx.load(work / "back.onnx").graph)
+    return [f"{n} is not written back" for n, t in got.items()
+            if not np.array_equal(held[n].astype(np.float64), t.numpy())]
+
+
 def theirs(module, data, dtype, batch):
     module = copy.deepcopy(module).to(dtype)
     x, y = (t.to(dtype) if t.is_floating_point() else t for t in (data["x"], data["target"]))
@@ -270,6 +287,7 @@ def run(shardc, work, name, build):
             still = worst({n: p.detach().double() for n, p in module.named_parameters()}, want)
             if not still > 100 * bound:
                 problems.append(f"training moves no weight by more than {still:.3g}")
+            problems += written_back(shardc, work, got)
     return problems
 
 

@@ -1,5 +1,5 @@
-/* tests/unit/test_subgraphs.c: If, Loop, Scan and sequences become what their steps compute; what has no fixed length is
- * refused. */
+/* tests/unit/test_subgraphs.c: If, Loop, Scan and sequences become what their steps compute; what has no fixed length
+ * is refused. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -136,6 +136,45 @@ static void test_steps_at_once(void)
 	CU_ASSERT_EQUAL(count_ops(l.m, OP_SLICE), 0);
 	CU_ASSERT_EQUAL(count_ops(l.m, OP_CONCAT), 0);
 	CU_ASSERT_EQUAL(symbol(&l, "y")->type.dim[0], 3);
+	loaded_free(&l);
+}
+
+/* Of a recurrent cell, h = tanh(x[t] . w + h . u), the products with x[t] are one. */
+static void test_products_at_once(void)
+{
+	OnnxText *t = model_with("5,4,3", 5), *b = body_new("i,go,h", "go,hn");
+	model_floats(t, "w", "3,3", 11, ramp);
+	model_floats(t, "u", "3,3", 11, ramp);
+	model_op(t, "start", "ReduceSum", "x,m0", "h0");
+	model_ints(t, "m0", 1, &(int64_t){0});
+	model_op(t, "flat", "Squeeze", "h0,m0", "h1");
+	model_op(b, "at", "Gather", "x,i", "xt");
+	model_op(b, "in", "MatMul", "xt,w", "a");
+	model_op(b, "rec", "MatMul", "h,u", "r");
+	model_op(b, "add", "Add", "a,r", "s");
+	model_op(b, "act", "Tanh", "s", "hn");
+	model_node(t, node_with("l", "Loop", "m,,h1", "y", b));
+	Loaded l = good(t, NULL);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_MATMUL), 6);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_GATHER), 0);
+	CU_ASSERT_EQUAL(find_op(l.m, OP_MATMUL)->out[0]->type.rank, 3);
+	loaded_free(&l);
+}
+
+/* A function of each piece of a tensor is one of the tensor. */
+static void test_pieces_at_once(void)
+{
+	OnnxText *t = model_with("4,3", 1), *b = body_new("p", "q");
+	model_floats(t, "w", "3,3", 11, ramp);
+	model_op(b, "mm", "MatMul", "p,w", "q");
+	model_op(t, "split", "SplitToSequence", "x", "s");
+	model_node(t, node_with("map", "SequenceMap", "s", "r", b));
+	Buf n = node_text("cat", "ConcatFromSequence", "r", "y");
+	attr_i(&n, "axis", 0);
+	model_node(t, n);
+	Loaded l = good(t, NULL);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_MATMUL), 1);
+	CU_ASSERT_EQUAL(symbol(&l, "y")->type.dim[0], 4);
 	loaded_free(&l);
 }
 
@@ -422,6 +461,8 @@ void suite_subgraphs(void)
 	CU_add_test(s, "a loop without steps", test_loop_without_steps);
 	CU_add_test(s, "a while that counts", test_while_that_counts);
 	CU_add_test(s, "steps at once", test_steps_at_once);
+	CU_add_test(s, "products at once", test_products_at_once);
+	CU_add_test(s, "pieces at once", test_pieces_at_once);
 	CU_add_test(s, "hidden names", test_hidden_names);
 	CU_add_test(s, "weights inside", test_inner_weights);
 	CU_add_test(s, "If", test_if);
