@@ -417,10 +417,11 @@ PtrMap *batch_products(Import *im, int n, Op *const *ends)
 
 /* ---- stacks ---- */
 
-Value *emit_stack(Import *im, int n, Value *const *x, int axis)
+Value *emit_stack(Import *im, int n, Value *const *x, int axis, int *at_once)
 {
 	int64_t dim[IR_MAX_RANK];
 	Value *now = batch_steps(im, n, x);
+	*at_once += now != NULL;
 	if (now)
 		return emit_move_axis(&im->b, now, 0, axis);
 	for (int i = 0; i <= x[0]->type.rank; i++)

@@ -110,6 +110,7 @@ typedef struct Steps {
 	int first, first_out, n_state, n_in, n_scan;
 	Value **args, **out;   /* of one step */
 	ValueVec *scans;       /* of each result that is scanned: a value for each step */
+	int at_once;           /* how many of these are computed as one batch */
 	VEC(Op *) ends;        /* the last op before the first step, and that of each step */
 } Steps;
 
@@ -218,7 +219,7 @@ static Value *stack(Steps *s, int i, int64_t axis, bool backward, const Value *l
 		v->at[v->n - 1 - k] = v->at[k];
 		v->at[k] = other;
 	}
-	return v->n ? emit_stack(n->im, v->n, v->at, at) : stack_none(n, first, at);
+	return v->n ? emit_stack(n->im, v->n, v->at, at, &s->at_once) : stack_none(n, first, at);
 }
 
 /* Imports the body for the types of its results alone, where no step runs; nothing reads what it makes. */
@@ -277,6 +278,7 @@ bool import_loop(Node *n)
 		return false;
 	for (int i = 0; i < n_state; i++)
 		s.args[2 + i] = n->in[2 + i];
+	int64_t charged = n->im->n_inlined;
 	bool ends = node_in(n, 1); /* without a condition, what the body says of it does not count */
 	for (t = 0; t < most && cond; t++) {
 		s.args[0] = literal(n, DT_I64, t);
@@ -290,7 +292,11 @@ bool import_loop(Node *n)
 	share_products(&s);
 	s.args[0] = literal(n, DT_I64, 0);
 	s.args[1] = literal(n, DT_BOOL, 1);
-	return loop_results(&s, t > 0);
+	if (!loop_results(&s, t > 0))
+		return false;
+	if (!n_state && s.at_once == s.n_scan) /* nothing reads the nodes of the steps */
+		n->im->n_inlined -= (n->im->n_inlined - charged) / 4 * 3;
+	return true;
 }
 
 /* ---- Scan ---- */
@@ -480,6 +486,6 @@ bool import_scan_of_batch(Node *n)
 			return false;
 	}
 	for (int i = 0; i < n->n_out; i++)
-		n->out[i] = emit_stack(n->im, all[i].n, all[i].at, 0);
+		n->out[i] = emit_stack(n->im, all[i].n, all[i].at, 0, &s.at_once);
 	return true;
 }

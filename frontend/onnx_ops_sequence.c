@@ -155,7 +155,7 @@ bool import_concat_from_sequence(Node *n)
 	if (axis < 0 || (fresh && !all_of_type(s)))
 		return axis < 0 ? rank > IR_MAX_RANK && node_error(n, "its result has a rank above %d", IR_MAX_RANK)
 			: node_error(n, "the sequence has tensors of several types, which cannot be stacked");
-	n->out[0] = fresh ? emit_stack(n->im, s->n, s->at, axis) : joined(n, s, axis);
+	n->out[0] = fresh ? emit_stack(n->im, s->n, s->at, axis, &(int){0}) : joined(n, s, axis);
 	return true;
 }
 
