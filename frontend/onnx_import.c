@@ -14,8 +14,9 @@
 
 static const OnnxOp onnx_ops[] = {
 #undef ONNX_OP
-#define ONNX_OP(op, since, until, importer) {#op, since, until, import_##importer, OP_COUNT},
-#define ONNX_EW(op, since, until, importer, kind) {#op, since, until, import_ew_##importer, OP_##kind},
+#define ONNX_OP(op, since, until, importer) {"", #op, since, until, import_##importer, OP_COUNT},
+#define ONNX_EW(op, since, until, importer, kind) {"", #op, since, until, import_ew_##importer, OP_##kind},
+#define ONNX_IN(domain, op, since, until, importer) {domain, #op, since, until, import_##importer, OP_COUNT},
 #include "frontend/onnx_ops.def"
 };
 
@@ -175,45 +176,36 @@ static const char *function_key(Import *im, const char *domain, const char *name
 		overload ? overload : "");
 }
 
-typedef struct Absent { const char *op, *why; } Absent;
-
-#define BY_VALUE "how long its result is depends on values, and every shape must be known when compiling: write it " \
-	"with masks (torch.where, one_hot), a mixture of experts with static capacity (docs/export.md, Mixtures of experts)"
-#define STRINGS "programs compute with numbers: turn strings into numbers before they reach the model, and export it " \
-	"from there on"
-
-/* Why no row of onnx_ops.def has this op. */
-static const char *why_absent(const char *op)
+/* The first row of onnx_ops.def for an op, NULL when there is none. */
+static const OnnxOp *rows_of(Import *im, const char *domain, const char *op)
 {
-	static const Absent absent[] = {
-		{"NonZero", BY_VALUE}, {"Unique", BY_VALUE}, {"Compress", BY_VALUE},
-		{"RegexFullMatch", STRINGS}, {"StringConcat", STRINGS},
-		{"StringNormalizer", STRINGS}, {"StringSplit", STRINGS},
-	};
-	for (int i = 0; i < COUNT_OF(absent); i++)
-		if (!strcmp(op, absent[i].op))
-			return absent[i].why;
-	return "there is no such op, or none that can be compiled";
+	return map_get(im->rows, function_key(im, domain, op, NULL));
+}
+
+static bool same_op(const OnnxOp *x, const OnnxOp *y)
+{
+	return !strcmp(x->op, y->op) && !strcmp(x->domain, y->domain);
 }
 
 /* The row of onnx_ops.def for the node's op and opset; NULL after a refusal. */
 static const OnnxOp *find_row(Node *n)
 {
 	const char *domain = n->proto->domain;
-	if (!is_onnx_domain(domain)) {
-		node_refuse(n, "domain \"%s\" is not ONNX's and no function of the model has this name", domain);
+	bool own = is_onnx_domain(domain);
+	if (own && (n->opset < 1 || n->opset > OPSET_MAX))
+		return NULL; /* the missing opset was already reported for the model or function */
+	const OnnxOp *first = rows_of(n->im, domain, n->op), *row = first;
+	if (!first) {
+		node_refuse(n, "%s", refusal_of_op(n, own ? "" : domain));
 		return NULL;
 	}
-	if (n->opset < 1 || n->opset > OPSET_MAX)
-		return NULL; /* the missing opset was already reported for the model or function */
-	const OnnxOp *row = map_get(n->im->rows, n->op);
-	if (!row)
-		node_refuse(n, "%s", why_absent(n->op));
-	for (; row && row < onnx_ops + COUNT_OF(onnx_ops) && !strcmp(row->op, n->op); row++)
+	for (; row < onnx_ops + COUNT_OF(onnx_ops) && same_op(row, first); row++)
 		if (row->since <= n->opset && n->opset <= row->until)
 			return row;
-	if (row)
-		node_refuse(n, "its meaning in this opset is not supported");
+	if (n->opset < 1)
+		node_refuse(n, "the model imports no version of its domain, \"%s\"", domain);
+	else
+		node_refuse(n, "%s", refusal_of_opset(n, first, (int)(row - first)));
 	return NULL;
 }
 
@@ -456,7 +448,8 @@ static void index_tables(Import *im)
 {
 	im->rows = map_new(im->arena);
 	for (int i = COUNT_OF(onnx_ops) - 1; i >= 0; i--)
-		map_put(im->rows, onnx_ops[i].op, (void *)(uintptr_t)&onnx_ops[i]);
+		map_put(im->rows, function_key(im, onnx_ops[i].domain, onnx_ops[i].op, NULL),
+			(void *)(uintptr_t)&onnx_ops[i]);
 	im->functions = map_new(im->arena);
 	for (int i = 0; i < im->onnx->functions.n; i++) {
 		const Onnx__FunctionProto *f = im->onnx->functions.at[i];
@@ -486,6 +479,8 @@ static void check_opsets(Import *im)
 	bool any = false;
 	for (int i = 0; i < onnx->opsets.n; i++) {
 		any = any || is_onnx_domain(onnx->opsets.at[i].domain);
+		/* A session writes all domains that it knows. */
+		im->runtime_folded = im->runtime_folded || !strcmp(onnx->opsets.at[i].domain, "com.microsoft.nchwc");
 		check_opset(im, onnx->path, onnx->opsets.at[i].domain, onnx->opsets.at[i].version);
 	}
 	for (int i = 0; i < onnx->functions.n; i++) {

@@ -49,7 +49,7 @@ typedef struct Import {
 	Arena *arena;          /* freed after the import */
 	Builder b;
 	EvalEnv *eval;
-	Map *functions, *rows; /* "domain::name::overload" -> FunctionProto; op type -> OnnxOp */
+	Map *functions, *rows; /* "domain::name::overload" -> FunctionProto; "domain::op" -> OnnxOp */
 	Map *weights;          /* initializer name -> Weight */
 	PtrMap *inner;         /* OnnxTensor of a subgraph of the top graph -> Weight */
 	Sorted weight_names;   /* of weights, as many as there were when they were last asked for */
@@ -75,6 +75,7 @@ typedef struct Import {
 	Modes *modes;          /* of batch norms and dropouts (onnx_modes.c) */
 	int n_dropout_nodes, n_batch_norms;
 	bool pytorch;
+	bool runtime_folded;   /* onnxruntime saved the model after optimising it */
 } Import;
 
 /* What is known of a value at compile time: nothing; it follows from literals; or it follows from literals and inputs
@@ -97,12 +98,14 @@ typedef struct Node {
 /* Imports a node: fills n->out.  False after node_error or node_refuse; the results are then poison. */
 typedef bool OnnxImporter(Node *n);
 typedef struct OnnxOp {
+	const char *domain;   /* "" for ONNX's own */
 	const char *op;
 	int since, until;     /* opsets with this meaning */
 	OnnxImporter *import;
 	OpKind kind;          /* the IR op of an elementwise op, else OP_COUNT */
 } OnnxOp;
 #define ONNX_OP(op, since, until, importer) OnnxImporter import_##importer;
+#define ONNX_IN(domain, op, since, until, importer) OnnxImporter import_##importer;
 #include "frontend/onnx_ops.def"
 
 enum { SUBGRAPHS_MAX = 64 }; /* how deep calls of functions and subgraphs may nest */
@@ -152,7 +155,6 @@ Value *given_value(Import *im, Value *v);
 bool node_error(Node *n, const char *fmt, ...) PRINTF_LIKE(2, 3);  /* always false */
 bool node_refuse(Node *n, const char *fmt, ...) PRINTF_LIKE(2, 3); /* always false; equal refusals are counted and
                                                                       printed once */
-void refusals_report(Import *im);
 
 const Onnx__AttributeProto *node_attr(const Node *n, const char *name);
 bool node_has(const Node *n, const char *name);
@@ -177,6 +179,17 @@ bool node_known_ints(Node *n, int i, const char *what, const int64_t **out, int 
 bool node_list(Node *n, const char *attr, int i, const int64_t **out, int *count);
 /* Reads operand i as distinct axes in 0..rank-1, sorted.  An absent or empty list means all axes when all_if_empty. */
 bool node_axes(Node *n, int i, int rank, int64_t *axes, int *count, bool *given);
+
+/* ---- onnx_refusals.c ---- */
+
+/* Why no row of onnx_ops.def has the node's op, and the way out; domain: "" for ONNX's own. */
+const char *refusal_of_op(const Node *n, const char *domain);
+/* Why none of the op's rows, which begin at `first`, is of the node's opset. */
+const char *refusal_of_opset(const Node *n, const OnnxOp *first, int rows);
+/* The line of the user's code that a node was made from, "model.py:12: y = self.f(x)", or that of the call of the
+ * function around it; NULL when the exporter does not say. */
+const char *node_line(const Node *n);
+void refusals_report(Import *im);
 
 /* ---- building blocks ---- */
 
