@@ -123,7 +123,7 @@ static bool read_heads(Node *n, Heads *h)
 	return true;
 }
 
-static Value *repeat_heads(Node *n, Value *x, int64_t heads)
+Value *heads_repeat(Node *n, Value *x, int64_t heads)
 {
 	const int64_t *d = x->type.dim;
 	int64_t each = d[1] ? heads / d[1] : 0;
@@ -150,7 +150,7 @@ static Value *write_out(Node *n, Heads *h, Value *score[SCORE_COUNT])
 	Builder *b = n->b;
 	int64_t heads = h->q->type.dim[1];
 	number_masks(n, h, h->causal);
-	Value *mask = h->mask, *keys = repeat_heads(n, h->k, heads);
+	Value *mask = h->mask, *keys = heads_repeat(n, h->k, heads);
 	Value *s = emit_matmul(b, emit_scale(b, h->q, h->scale), keys, NULL, false, true);
 	score[SCORE_RAW] = s;
 	if (h->softcap > 0)
@@ -162,7 +162,7 @@ static Value *write_out(Node *n, Heads *h, Value *score[SCORE_COUNT])
 	score[SCORE_MASKED] = s;
 	s = mask ? softmax_rows(b, s) : emit_softmax(b, OP_SOFTMAX, s, 3);
 	score[SCORE_SOFTMAX] = s;
-	return emit_matmul(b, s, repeat_heads(n, h->v, heads), NULL, false, false);
+	return emit_matmul(b, s, heads_repeat(n, h->v, heads), NULL, false, false);
 }
 
 static Value *one_op(Node *n, Heads *h)
