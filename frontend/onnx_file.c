@@ -13,7 +13,7 @@ enum { MODEL_IR_VERSION = 1, MODEL_PRODUCER = 2, MODEL_GRAPH = 7, MODEL_OPSET = 
 	MODEL_METADATA = 14, MODEL_FUNCTION = 25 };
 enum { GRAPH_NODE = 1, GRAPH_INIT = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12, GRAPH_INFO = 13,
 	GRAPH_SPARSE_INIT = 15, GRAPH_METADATA = 16 };
-enum { NODE_ATTRIBUTE = 5, NODE_DOC = 6, NODE_METADATA = 9, ATTR_T = 5, ATTR_G = 6, ENTRY_KEY = 1, ENTRY_VALUE = 2 };
+enum { NODE_ATTRIBUTE = 5, NODE_METADATA = 9, ATTR_T = 5, ATTR_G = 6, ENTRY_KEY = 1, ENTRY_VALUE = 2 };
 enum { IR_VERSION_MIN = 3, IR_VERSION_MAX = 14, NODE_COPY_MAX = 512, TENSOR_COPY_MAX = 1024 };
 
 /* ---- files ---- */
@@ -151,22 +151,12 @@ static bool entry_is(Span entry, const char *key, Span *value)
 static bool wanted_metadata(Span entry)
 {
 	static const char *const keys[] = {"pkg.torch.onnx.name_scopes", "pkg.torch.onnx.fx_node",
-		"pkg.torch.onnx.class_hierarchy", "pkg.onnxscript.rewriter.rule_name"};
+		"pkg.torch.onnx.class_hierarchy", "pkg.torch.onnx.stack_trace", "pkg.onnxscript.rewriter.rule_name"};
 	Span value;
 	for (int i = 0; i < COUNT_OF(keys); i++)
 		if (entry_is(entry, keys[i], &value))
 			return true;
 	return false;
-}
-
-/* Whether an attribute of the node holds a graph.  Such nodes keep what tells their line of source. */
-static bool holds_graph(Span node)
-{
-	bool any = false;
-	for (Wire w = wire_of(node); wire_next(&w);)
-		for (Wire a = wire_of(w.field == NODE_ATTRIBUTE ? w.bytes : (Span){0}); !any && wire_next(&a);)
-			any = a.field == ATTR_G && a.type == 2;
-	return any;
 }
 
 /* The message in an attribute whose bytes stay where they are: a large tensor, or a graph.  field: 0 = none. */
@@ -209,10 +199,9 @@ static Onnx__NodeProto *walk_large_node(OnnxModel *m, Span bytes)
 	Wire w = wire_of(bytes);
 	int n_attributes = 0;
 	const uint8_t *at = w.rest.at;
-	bool traced = holds_graph(bytes);
 	for (; wire_next(&w); at = w.rest.at) {
 		InPlace message = {.attribute = n_attributes};
-		if (!traced && (w.field == NODE_DOC || (w.field == NODE_METADATA && !wanted_metadata(w.bytes))))
+		if (w.field == NODE_METADATA && !wanted_metadata(w.bytes))
 			continue;
 		if (w.field != NODE_ATTRIBUTE) {
 			buf_put(&b, (const char *)at, (size_t)(w.rest.at - at));

@@ -14,39 +14,16 @@ enum { UNROLLED_MAX = 65536 };
 
 /* ---- messages ---- */
 
-/* The innermost line of a stack trace that lies outside of PyTorch; NULL: there is none. */
-static const char *source_line(Arena *a, const char *trace)
-{
-	const char *found = NULL;
-	for (const char *at = trace; at && (at = strstr(at, "File \"")); at++) {
-		const char *line = arena_strndup(a, at, strcspn(at, "\n"));
-		found = found && strstr(line, "/torch/") ? found : line;
-	}
-	return found;
-}
-
-/* The module and the line of source that the node comes from, as far as the exporter left them: behind a message. */
-static const char *origin(const Node *n)
-{
-	Arena *a = n->im->arena;
-	const char *line = source_line(a, names_metadata(n->proto, "pkg.torch.onnx.stack_trace"));
-	const char *doc = n->proto->doc_string;
-	if (!line && doc && strstr(doc, ".py("))
-		line = arena_strndup(a, doc, strcspn(doc, "\n"));
-	const char *module = *n->scope ? arena_printf(a, "; module \"%s\"", str_escape(a, ESCAPE_IR, n->scope)) : "";
-	return !line ? module : arena_printf(a, "%s; source %s", module, str_escape(a, ESCAPE_IR, line));
-}
-
 static bool refuse_count(Node *n)
 {
 	return node_refuse(n, "its trip count is not static: it depends on data, and programs have a fixed length. Bind "
-		"the dimensions that it follows from (--bind NAME=N), or export with a fixed length%s", origin(n));
+		"the dimensions that it follows from (--bind NAME=N), or export with a fixed length");
 }
 
 static bool refuse_condition(Node *n)
 {
 	return node_refuse(n, "whether it goes on depends on data, and programs have a fixed length: run a fixed number of "
-		"steps, and choose with Where (torch.where) what they change%s", origin(n));
+		"steps, and choose with Where (torch.where) what they change");
 }
 
 /* ---- known operands ---- */
@@ -94,7 +71,7 @@ bool import_if(Node *n)
 		return false;
 	if (!known_number(n, n->in[0], &cond))
 		return node_refuse(n, "its condition depends on data, and only one branch is compiled: compute both and choose "
-			"with Where (torch.where), or export with a condition that is constant%s", origin(n));
+			"with Where (torch.where), or export with a condition that is constant");
 	return import_branch(n, cond ? "then_branch" : "else_branch");
 }
 
@@ -144,7 +121,7 @@ static bool may_unroll(Steps *s, int64_t steps)
 		return true;
 	return node_refuse(s->n, "its steps are unrolled, to at most %d nodes, and it has %" PRId64 " steps or more, of %"
 		PRId64 " node(s) each: make it shorter (--bind NAME=N of its length), or write it with operators on the whole "
-		"sequence, such as CumSum, GRU and LSTM%s", UNROLLED_MAX, steps, nodes, origin(s->n));
+		"sequence, such as CumSum, GRU and LSTM", UNROLLED_MAX, steps, nodes);
 }
 
 /* Imports the body once more; s->args are set.  The states become the arguments of the next step. */

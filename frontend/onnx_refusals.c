@@ -152,7 +152,7 @@ static const char *line_of_doc(Arena *a, const char *doc)
 static const char *source_line(Arena *a, const Onnx__NodeProto *node)
 {
 	const char *trace = names_metadata(node, "pkg.torch.onnx.stack_trace");
-	return trace ? line_of_trace(a, trace) : node->doc_string ? line_of_doc(a, node->doc_string) : NULL;
+	return trace ? line_of_trace(a, trace) : line_of_doc(a, node->doc_string);
 }
 
 const char *node_line(const Node *n)
