@@ -166,6 +166,11 @@ conformance: all $(VENV)/ready | $(BUILD)/onnx-tests
 	$(PYTHON) tests/onnx/conformance.py $(BUILD)/shardc $(ONNX_TESTS) --json $(BUILD)/conformance.jsonl
 	$(PYTHON) tests/onnx/control.py $(BUILD)/shardc $(BUILD)/control
 
+## contrib: nodes that onnxruntime's optimizers make, against onnxruntime; models that they rewrote, against themselves
+contrib: all $(VENV)/ready
+	$(PYTHON) tests/onnx/nodes.py $(BUILD)/shardc
+	$(PYTHON) tests/onnx/optimised.py $(BUILD)/shardc
+
 ## reference: the same through frontend and f64 reference alone, in seconds
 reference: $(BUILD)/reference | $(BUILD)/onnx-tests
 	$(BUILD)/reference -q $(ONNX_TESTS)/node/* $(ONNX_TESTS)/pytorch-converted/*
