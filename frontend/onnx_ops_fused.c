@@ -96,7 +96,8 @@ static Value *activation(Node *n, Value *v, int n_params, const float *params)
 
 /* ---- norms ---- */
 
-/* Norm of input + skip (+ bias), whose sum is result 3.  The bias stands behind beta, which an rms norm does not have. */
+/* Norm of input + skip (+ bias), whose sum is result 3.  The bias is the last operand;
+ * an rms norm has no beta in front of it. */
 static bool skip_norm(Node *n, OpKind kind)
 {
 	bool layer = kind == OP_LAYER_NORM;

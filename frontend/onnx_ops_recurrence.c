@@ -1,4 +1,4 @@
-/* frontend/onnx_ops_recurrence.c: LinearAttention and CausalConvWithState of opset 27, and TensorScatter.
+/* frontend/onnx_ops_recurrence.c: LinearAttention and CausalConvWithState of opset 27.
  *
  * Linear attention keeps a state S [dk,dv] for each head.  It is computed by chunks of C tokens: products of C x C
  * numbers inside a chunk, and one step of the state for each chunk.  With G the sum of the log-decays of a chunk up
@@ -355,37 +355,4 @@ bool import_causal_conv(Node *n)
 	if (n->n_out > 1 && *n->proto->output[1])
 		n->out[1] = emit_slice(n->b, x, 2, length, more, 1);
 	return y->op != NULL;
-}
-
-/* ---- TensorScatter ---- */
-
-/* update is written into the cache along the axis, from write_indices of its sample on. */
-bool import_tensor_scatter(Node *n)
-{
-	const char *mode = node_str(n, "mode", "linear");
-	bool circular = !strcmp(mode, "circular");
-	if (!node_want(n, 2, 3))
-		return false;
-	Value *cache = n->in[0], *update = n->in[1], *first = node_in(n, 2);
-	const Type *c = &cache->type, *u = &update->type;
-	int axis = node_axis(n, node_int(n, "axis", -2), c->rank);
-	if (axis < 0)
-		return false;
-	if (!circular && strcmp(mode, "linear") != 0)
-		return node_error(n, "mode is \"%s\"; linear and circular are known", mode);
-	if (!axis || u->rank != c->rank || u->dim[axis] > c->dim[axis] || (first && type_numel(&first->type) != c->dim[0]))
-		return node_error(n, "wants an axis behind the first, and an update that fits the cache: axis %d, %s, %s", axis,
-			text_of(n, update), text_of(n, cache));
-	int64_t dim[IR_MAX_RANK] = {c->dim[0]}, size = c->dim[axis];
-	for (int i = 1; i < c->rank; i++)
-		dim[i] = 1;
-	Value *ids = emit_iota(n->b, DT_I64, u->rank, u->dim, axis, 0, 1);
-	if (first)
-		ids = emit_add(n->b, ids, ir_reshape(n->b, ir_cast(n->b, first, DT_I64), c->rank, dim));
-	if (circular)
-		ids = ir_emit(n->b, OP_MOD, 2, (Value *[]){ids, ir_const_int(n->b, DT_I64, size)},
-			attr_int(n->b->m, NULL, "fmod", 0));
-	n->out[0] = ir_emit(n->b, OP_SCATTER_ELEMENTS, 3, (Value *[]){cache, ids, update},
-		attr_str(n->b->m, attr_int(n->b->m, NULL, "axis", axis), "reduce", "none"));
-	return true;
 }

@@ -102,9 +102,11 @@ static void test_origin(void)
 	Buf n = node_of("", "StringSplit");
 	node_scope(&n, "encoder.0");
 	node_metadata(&n, "pkg.torch.onnx.stack_trace", trace);
-	refuses(model_of("", n), "first at node \"n\" in module \"encoder.0\" (/home/u/model.py:12: y = self.f(x)): it works");
+	refuses(model_of("", n),
+		"first at node \"n\" in module \"encoder.0\" (/home/u/model.py:12: y = self.f(x)): it works");
 	n = node_of("", "StringSplit");
-	pb_str(&n, 6, "/opt/lib/site-packages/torch/f.py(134): g\n/home/u/model.py(12): forward\n/home/u/main.py(3): main\n");
+	pb_str(&n, 6, "/opt/lib/site-packages/torch/f.py(134): g\n/home/u/model.py(12): forward\n"
+		"/home/u/main.py(3): main\n");
 	refuses(model_of("", n), "first at node \"n\" (/home/u/model.py:12): it works");
 	n = node_text("n", "Add", "x", "y");
 	node_metadata(&n, "pkg.torch.onnx.stack_trace", trace);
@@ -114,8 +116,8 @@ static void test_origin(void)
 /* Traces that are cut or no traces at all say nothing, or what is there. */
 static void test_bad_traces(void)
 {
-	static const char *const traces[] = {"", "File \"", "File \"a.py", "File \"a.py\", line ", "File \"a.py\", line x\n",
-		"File \"site-packages/", "\n\n", "a.py(", ".py(1", "(((", "a.py(1)\n"};
+	static const char *const traces[] = {"", "File \"", "File \"a.py", "File \"a.py\", line ",
+		"File \"a.py\", line x\n", "File \"site-packages/", "\n\n", "a.py(", ".py(1", "(((", "a.py(1)\n"};
 	for (int i = 0; i < COUNT_OF(traces); i++) {
 		Buf n = node_of("", "StringSplit"), doc = node_of("", "StringSplit");
 		node_metadata(&n, "pkg.torch.onnx.stack_trace", traces[i]);
