@@ -167,6 +167,7 @@ conformance: all $(VENV)/ready | $(BUILD)/onnx-tests
 	$(PYTHON) tests/onnx/control.py $(BUILD)/shardc $(BUILD)/control
 
 ## contrib: nodes that onnxruntime's optimizers make, against onnxruntime; models that they rewrote, against themselves
+.PHONY: contrib
 contrib: all $(VENV)/ready
 	$(PYTHON) tests/onnx/nodes.py $(BUILD)/shardc
 	$(PYTHON) tests/onnx/optimised.py $(BUILD)/shardc

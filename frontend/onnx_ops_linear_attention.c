@@ -1,4 +1,4 @@
-/* frontend/onnx_ops_recurrence.c: LinearAttention and CausalConvWithState of opset 27.
+/* frontend/onnx_ops_linear_attention.c: LinearAttention and CausalConvWithState of opset 27.
  *
  * Linear attention keeps a state S [dk,dv] for each head.  It is computed by chunks of C tokens: products of C x C
  * numbers inside a chunk, and one step of the state for each chunk.  With G the sum of the log-decays of a chunk up
