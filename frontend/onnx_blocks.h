@@ -1,5 +1,5 @@
-/* frontend/onnx_blocks.h: activations, norms and heads of attention, as importers of ONNX's and of fused ops share them; for
- * use inside frontend/ only. */
+/* frontend/onnx_blocks.h: activations, norms and heads of attention, as importers of ONNX's and of fused ops share
+ * them; for use inside frontend/ only. */
 #ifndef SHARDC_ONNX_BLOCKS_H
 #define SHARDC_ONNX_BLOCKS_H
 
