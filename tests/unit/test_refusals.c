@@ -113,6 +113,24 @@ static void test_origin(void)
 	refuses(model_of("", n), "node \"n\" (Add): note: the node was made from /home/u/model.py:12: y = self.f(x)");
 }
 
+/* TorchScript's bfloat16, PyTorch's own number; from any other exporter it is the complex type that it says. */
+static void test_miswritten_bf16(void)
+{
+	for (int torch = 0; torch < 2; torch++) {
+		Buf n = node_of("", "Cast");
+		attr_i(&n, "to", 15);
+		OnnxText *m = model_of("", n);
+		m->producer = torch ? "pytorch" : "other";
+		Loaded l = load_model(m, NULL);
+		expect(&l, torch ? "it casts to COMPLEX128, which PyTorch's exporter writes for bfloat16: bf16 is computed"
+			: "refused: 1 x Cast (opset 18), first at node \"n\": dtype COMPLEX128 is not supported");
+		CU_ASSERT_EQUAL(l.m != NULL, torch);
+		if (l.m)
+			CU_ASSERT_EQUAL(symbol(&l, "y")->type.dtype, DT_BF16);
+		loaded_free(&l);
+	}
+}
+
 /* Traces that are cut or no traces at all say nothing, or what is there. */
 static void test_bad_traces(void)
 {
@@ -135,6 +153,7 @@ void suite_refusals(void)
 		{"opsets", test_opsets},
 		{"module and line of source", test_origin},
 		{"traces that are none", test_bad_traces},
+		{"a bfloat16 that is miswritten", test_miswritten_bf16},
 		CU_TEST_INFO_NULL,
 	};
 	CU_SuiteInfo suites[] = {{"refusals", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
