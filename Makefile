@@ -168,10 +168,18 @@ ONNX_TESTS ?= $(BUILD)/onnx-tests
 $(BUILD)/onnx-tests:
 	tests/onnx/unpack $@ $(PYTHON)
 
-## conformance: the ONNX backend tests, and gradients of spectral and spatial operators against PyTorch
+## conformance: the ONNX backend tests; gradients of spectral and spatial operators against PyTorch; models with loops
+##   and sequences trained beside PyTorch
 conformance: all $(VENV)/ready | $(BUILD)/onnx-tests
 	$(PYTHON) tests/onnx/conformance.py $(BUILD)/shardc $(ONNX_TESTS) --json $(BUILD)/conformance.jsonl
 	$(PYTHON) tests/onnx/spatial.py $(BUILD)/shardc $(BUILD)/spatial
+	$(PYTHON) tests/onnx/control.py $(BUILD)/shardc $(BUILD)/control
+
+## contrib: nodes that onnxruntime's optimizers make, against onnxruntime; models that they rewrote, against themselves
+.PHONY: contrib
+contrib: all $(VENV)/ready
+	$(PYTHON) tests/onnx/nodes.py $(BUILD)/shardc
+	$(PYTHON) tests/onnx/optimised.py $(BUILD)/shardc
 
 ## reference: the same through frontend and f64 reference alone, in seconds
 reference: $(BUILD)/reference | $(BUILD)/onnx-tests

@@ -90,19 +90,19 @@ static bool stage_npy(const Symbol *s, const char *npy, const char *to, Arena *a
 }
 
 /* Makes the file of the K-th input available as dir/input_K.npy. */
-static bool stage_input(const Symbol *s, int k, const char *inputs, const char *dir, Arena *a, Diag *d)
+static bool stage_input(const Module *m, const Symbol *s, int k, const char *inputs, const char *dir, Arena *a, Diag *d)
 {
 	const char *to = arena_printf(a, "%s/input_%d.npy", dir, k);
-	const char *pb = arena_printf(a, "%s/input_%d.pb", inputs, k), *npy = npy_input(a, inputs, s->name, k);
+	const char *pb = onnx_input_path(m, s, inputs, a), *npy = npy_input(a, inputs, s->name, k);
 	if (npy)
 		return stage_npy(s, npy, to, a, d);
 	if (access(pb, R_OK)) {
-		diag_error(d, inputs, "holds neither %s nor input_%d.npy nor input_%d.pb",
-			npy_path(a, inputs, s->name) + strlen(inputs) + 1, k, k);
+		diag_error(d, inputs, "holds neither %s nor input_%d.npy nor %s",
+			npy_path(a, inputs, s->name) + strlen(inputs) + 1, k, pb + strlen(inputs) + 1);
 		return false;
 	}
 	HostTensor t;
-	if (!onnx_tensor_load(pb, a, &t, d))
+	if (!onnx_input_load(m, s, inputs, a, &t, d))
 		return false;
 	return write_file(to, t.type.dtype, t.type.rank, t.type.dim, t.data, d);
 }
@@ -119,7 +119,7 @@ static const char *stage_inputs(const Module *m, const char *inputs, const char 
 	k = 0;
 	for (int i = 0; converts && i < m->n_symbols; i++)
 		if (m->symbols[i]->kind == SYM_INPUT)
-			ok = stage_input(m->symbols[i], k++, inputs, dir, a, d) && ok;
+			ok = stage_input(m, m->symbols[i], k++, inputs, dir, a, d) && ok;
 	return !ok ? NULL : converts ? dir : inputs;
 }
 

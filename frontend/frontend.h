@@ -51,6 +51,15 @@ typedef struct HostTensor {
 /* Reads a serialised TensorProto (a .pb file of the ONNX backend tests).  The data is copied into the arena. */
 bool onnx_tensor_load(const char *path, Arena *a, HostTensor *out, Diag *d);
 
+typedef VEC(HostTensor) HostTensorVec;
+/* Reads a serialised SequenceProto or OptionalProto: the tensors that it holds. */
+bool onnx_list_load(const char *path, Arena *a, HostTensorVec *out, Diag *d);
+
+/* Reads what a folder of the ONNX backend tests has for an input: DIR/input_K.pb of the K-th input of the graph, or one
+ * element of the list in it.  An element of a list, "x.0" of "x", is an input symbol of its own. */
+const char *onnx_input_path(const Module *m, const Symbol *s, const char *dir, Arena *a);
+bool onnx_input_load(const Module *m, const Symbol *s, const char *dir, Arena *a, HostTensor *out, Diag *d);
+
 /* Reads the contents of a symbol as its Source says and converts them to the symbol's type: they are copied, permuted
  * or filled with one value.  False after an error. */
 bool source_load(const Module *m, const Symbol *s, Arena *a, HostTensor *out, Diag *d);

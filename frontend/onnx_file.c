@@ -13,7 +13,7 @@ enum { MODEL_IR_VERSION = 1, MODEL_PRODUCER = 2, MODEL_GRAPH = 7, MODEL_OPSET = 
 	MODEL_METADATA = 14, MODEL_FUNCTION = 25 };
 enum { GRAPH_NODE = 1, GRAPH_INIT = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12, GRAPH_INFO = 13,
 	GRAPH_SPARSE_INIT = 15, GRAPH_METADATA = 16 };
-enum { NODE_ATTRIBUTE = 5, NODE_DOC = 6, NODE_METADATA = 9, ATTR_T = 5, ENTRY_KEY = 1, ENTRY_VALUE = 2 };
+enum { NODE_ATTRIBUTE = 5, NODE_METADATA = 9, ATTR_T = 5, ATTR_G = 6, ENTRY_KEY = 1, ENTRY_VALUE = 2 };
 enum { IR_VERSION_MIN = 3, IR_VERSION_MAX = 14, NODE_COPY_MAX = 512, TENSOR_COPY_MAX = 1024 };
 
 /* ---- files ---- */
@@ -151,7 +151,7 @@ static bool entry_is(Span entry, const char *key, Span *value)
 static bool wanted_metadata(Span entry)
 {
 	static const char *const keys[] = {"pkg.torch.onnx.name_scopes", "pkg.torch.onnx.fx_node",
-		"pkg.torch.onnx.class_hierarchy", "pkg.onnxscript.rewriter.rule_name"};
+		"pkg.torch.onnx.class_hierarchy", "pkg.torch.onnx.stack_trace", "pkg.onnxscript.rewriter.rule_name"};
 	Span value;
 	for (int i = 0; i < COUNT_OF(keys); i++)
 		if (entry_is(entry, keys[i], &value))
@@ -159,17 +159,25 @@ static bool wanted_metadata(Span entry)
 	return false;
 }
 
-/* Copies an attribute to *node.  The bytes of a large tensor are not copied: *tensor is set to them. */
-static bool put_attribute(Buf *node, Span attribute, Span *tensor)
+/* The message in an attribute whose bytes stay where they are: a large tensor, or a graph.  field: 0 = none. */
+typedef struct InPlace { int attribute, field; Span bytes; } InPlace;
+
+static bool stays_in_place(const Wire *w)
+{
+	return w->type == 2 && (w->field == ATTR_G || (w->field == ATTR_T && w->bytes.n > TENSOR_COPY_MAX));
+}
+
+/* Copies an attribute to *node, all but the bytes of its first large tensor or graph. */
+static bool put_attribute(Buf *node, Span attribute, InPlace *kept)
 {
 	Buf b = {0};
 	Wire w = wire_of(attribute);
 	const uint8_t *at = w.rest.at;
-	*tensor = (Span){0};
 	for (; wire_next(&w); at = w.rest.at) {
-		if (w.field == ATTR_T && w.type == 2 && w.bytes.n > TENSOR_COPY_MAX) {
-			*tensor = w.bytes;
-			put_bytes(&b, ATTR_T, (Span){at, 0});
+		if (stays_in_place(&w) && !kept->field) {
+			kept->field = w.field;
+			kept->bytes = w.bytes;
+			put_bytes(&b, w.field, (Span){at, 0});
 		} else {
 			buf_put(&b, (const char *)at, (size_t)(w.rest.at - at));
 		}
@@ -186,30 +194,30 @@ static Onnx__NodeProto *unpack_node(OnnxModel *m, Span bytes)
 
 static Onnx__NodeProto *walk_large_node(OnnxModel *m, Span bytes)
 {
-	typedef struct { int attribute; Span tensor; } Large;
-	VEC(Large) large = {0};
+	VEC(InPlace) kept = {0};
 	Buf b = {0};
 	Wire w = wire_of(bytes);
 	int n_attributes = 0;
 	const uint8_t *at = w.rest.at;
 	for (; wire_next(&w); at = w.rest.at) {
-		Span tensor = {0};
-		if (w.field == NODE_DOC || (w.field == NODE_METADATA && !wanted_metadata(w.bytes)))
+		InPlace message = {.attribute = n_attributes};
+		if (w.field == NODE_METADATA && !wanted_metadata(w.bytes))
 			continue;
 		if (w.field != NODE_ATTRIBUTE) {
 			buf_put(&b, (const char *)at, (size_t)(w.rest.at - at));
 			continue;
 		}
-		w.bad = w.type != 2 || !put_attribute(&b, w.bytes, &tensor);
-		if (tensor.n)
-			vec_push(m->arena, &large, ((Large){n_attributes, tensor}));
+		w.bad = w.type != 2 || !put_attribute(&b, w.bytes, &message);
+		if (message.field)
+			vec_push(m->arena, &kept, message);
 		n_attributes++;
 	}
 	Onnx__NodeProto *node = w.bad ? NULL : unpack_node(m, (Span){(const uint8_t *)b.at, b.n});
-	for (int i = 0; node && i < large.n; i++) {
-		ProtobufCBinaryData *t = &node->attribute[large.at[i].attribute]->t;
-		t->data = (uint8_t *)(uintptr_t)large.at[i].tensor.at; /* only read */
-		t->len = large.at[i].tensor.n;
+	for (int i = 0; node && i < kept.n; i++) {
+		Onnx__AttributeProto *a = node->attribute[kept.at[i].attribute];
+		ProtobufCBinaryData *to = kept.at[i].field == ATTR_T ? &a->t : &a->g;
+		to->data = (uint8_t *)(uintptr_t)kept.at[i].bytes.at; /* only read */
+		to->len = kept.at[i].bytes.n;
 	}
 	buf_free(&b);
 	return node;
@@ -217,7 +225,11 @@ static Onnx__NodeProto *walk_large_node(OnnxModel *m, Span bytes)
 
 static Onnx__NodeProto *walk_node(OnnxModel *m, Span bytes)
 {
-	return bytes.n > NODE_COPY_MAX ? walk_large_node(m, bytes) : unpack_node(m, bytes);
+	Onnx__NodeProto *node = bytes.n > NODE_COPY_MAX ? NULL : unpack_node(m, bytes);
+	bool copied = node != NULL;
+	for (size_t i = 0; copied && i < node->n_attribute; i++)
+		copied = !node->attribute[i]->g.len;
+	return copied ? node : walk_large_node(m, bytes);
 }
 
 /* ---- graph and model ---- */
@@ -264,7 +276,7 @@ static const char *const graph_parts[] = {
 	[GRAPH_INFO] = "value info",
 };
 
-bool onnx_graph_walk(OnnxModel *m, Span bytes, OnnxGraph *out, Diag *d)
+static bool walk_graph(OnnxModel *m, Span bytes, OnnxGraph *out, Diag *d)
 {
 	int count[GRAPH_INFO + 1] = {0};
 	Wire w = wire_of(bytes);
@@ -282,6 +294,21 @@ bool onnx_graph_walk(OnnxModel *m, Span bytes, OnnxGraph *out, Diag *d)
 	if (w.bad)
 		diag_error(d, m->path, "malformed graph: it ends %zu bytes early or holds a bad field", w.rest.n);
 	return !w.bad;
+}
+
+const OnnxGraph *onnx_subgraph(OnnxModel *m, const Onnx__AttributeProto *a, Diag *d)
+{
+	typedef struct { bool good; OnnxGraph graph; } Walked;
+	static const OnnxGraph empty;
+	if (!a->g.len)
+		return &empty;
+	Walked *w = ptrmap_get(m->subgraphs, a->g.data);
+	if (!w) {
+		w = NEW(m->arena, Walked);
+		ptrmap_put(m->subgraphs, a->g.data, w);
+		w->good = walk_graph(m, (Span){a->g.data, a->g.len}, &w->graph, d);
+	}
+	return w->good ? &w->graph : NULL;
 }
 
 static bool walk_model_field(OnnxModel *m, const Wire *w, Span *graph, int *n_graphs)
@@ -343,7 +370,7 @@ static bool walk_model(OnnxModel *m, Diag *d)
 			IR_VERSION_MIN, IR_VERSION_MAX);
 		return false;
 	}
-	return onnx_graph_walk(m, graph, &m->graph, d);
+	return walk_graph(m, graph, &m->graph, d);
 }
 
 OnnxModel *onnx_model_open(const char *path, Arena *a, Diag *d)
@@ -352,6 +379,7 @@ OnnxModel *onnx_model_open(const char *path, Arena *a, Diag *d)
 	const char *slash = strrchr(path, '/');
 	m->arena = a;
 	m->renamed = map_new(a);
+	m->subgraphs = ptrmap_new(a);
 	m->path = arena_strdup(a, path);
 	m->dir = slash ? arena_strndup(a, path, (size_t)(slash + 1 - path)) : "";
 	m->producer = "";

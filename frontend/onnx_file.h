@@ -61,6 +61,7 @@ typedef struct OnnxModel {
 	VEC(Onnx__FunctionProto *) functions;
 	OnnxGraph graph;
 	Map *renamed;            /* initializer name -> new name of the result that had the same name (onnx_shadow.c) */
+	PtrMap *subgraphs;       /* the bytes of a graph in an attribute -> what was read there */
 	ProtobufCAllocator allocator;
 } OnnxModel;
 
@@ -70,8 +71,9 @@ void file_unmap(FileMap *f);
 
 OnnxModel *onnx_model_open(const char *path, Arena *a, Diag *d);
 void onnx_model_close(OnnxModel *m);
-/* Walks a GraphProto: the model's graph or a subgraph in an attribute. */
-bool onnx_graph_walk(OnnxModel *m, Span bytes, OnnxGraph *out, Diag *d);
+/* The subgraph that an attribute holds.  It is walked once and lives as long as the model; NULL after an error, which
+ * is reported the first time. */
+const OnnxGraph *onnx_subgraph(OnnxModel *m, const Onnx__AttributeProto *a, Diag *d);
 
 /* ---- onnx_tensor.c ---- */
 

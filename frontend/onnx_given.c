@@ -12,7 +12,7 @@
 
 enum { CHAIN_MAX = 256 };
 
-/* The position of an input among the module's inputs: the K of input_K.pb. */
+/* The position of an input among the module's inputs: the K of input_K.npy. */
 static int input_index(const Module *m, const Symbol *s)
 {
 	int k = 0;
@@ -24,7 +24,7 @@ static int input_index(const Module *m, const Symbol *s)
 static bool load(Import *im, const Symbol *s, HostTensor *out)
 {
 	int k = input_index(im->m, s);
-	const char *dir = im->o->inputs, *pb = arena_printf(im->arena, "%s/input_%d.pb", dir, k);
+	const char *dir = im->o->inputs, *pb = onnx_input_path(im->m, s, dir, im->arena);
 	const char *npy[] = {arena_printf(im->arena, "%s/%s.npy", dir, s->name),
 		arena_printf(im->arena, "%s/input_%d.npy", dir, k)};
 	for (int i = 0; i < COUNT_OF(npy); i++) {
@@ -43,7 +43,7 @@ static bool load(Import *im, const Symbol *s, HostTensor *out)
 		npy_close(&file);
 		return true;
 	}
-	return !access(pb, R_OK) && onnx_tensor_load(pb, im->arena, out, im->d);
+	return !access(pb, R_OK) && onnx_input_load(im->m, s, dir, im->arena, out, im->d);
 }
 
 static Value *input_literal(Import *im, const Symbol *s)

@@ -6,6 +6,7 @@
  * An operand whose node failed silently poisons the results that depend on it, so that each problem is reported
  * once. */
 #include "frontend/onnx_params.h"
+#include "frontend/onnx_pseudo.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,12 +14,12 @@
 
 static const OnnxOp onnx_ops[] = {
 #undef ONNX_OP
-#define ONNX_OP(op, since, until, importer) {#op, since, until, import_##importer, OP_COUNT},
-#define ONNX_EW(op, since, until, importer, kind) {#op, since, until, import_ew_##importer, OP_##kind},
+#define ONNX_OP(op, since, until, importer) {"", #op, since, until, import_##importer, OP_COUNT},
+#define ONNX_EW(op, since, until, importer, kind) {"", #op, since, until, import_ew_##importer, OP_##kind},
+#define ONNX_IN(domain, op, since, until, importer) {domain, #op, since, until, import_##importer, OP_COUNT},
 #include "frontend/onnx_ops.def"
 };
 
-enum { MAX_DEPTH = 64 };
 /* Limits of inlining.  A file of a few thousand bytes can hold functions that each call the next one twice, sixty
  * levels deep.  The number of inlined nodes may therefore be large, but only in proportion to the nodes of the file. */
 enum { INLINED_MIN = 200000, INLINED_PER_NODE = 50 };
@@ -177,39 +178,42 @@ static const char *function_key(Import *im, const char *domain, const char *name
 		overload ? overload : "");
 }
 
-/* Why no row of onnx_ops.def has this op. */
-static const char *why_absent(const char *op)
+/* The first row of onnx_ops.def for an op, NULL when there is none. */
+static const OnnxOp *rows_of(Import *im, const char *domain, const char *op)
 {
-	(void)op;
-	return "there is no such op, or none that can be compiled";
+	return map_get(im->rows, function_key(im, domain, op, NULL));
+}
+
+static bool same_op(const OnnxOp *x, const OnnxOp *y)
+{
+	return !strcmp(x->op, y->op) && !strcmp(x->domain, y->domain);
 }
 
 /* The row of onnx_ops.def for the node's op and opset; NULL after a refusal. */
 static const OnnxOp *find_row(Node *n)
 {
 	const char *domain = n->proto->domain;
-	if (!is_onnx_domain(domain) && training_domain(domain))
-		return training_row(n);
-	if (!is_onnx_domain(domain) && training_artifact(domain, n->op)) {
+	bool own = is_onnx_domain(domain);
+	if (own && (n->opset < 1 || n->opset > OPSET_MAX))
+		return NULL; /* the missing opset was already reported for the model or function */
+	if (training_artifact(domain, n->op)) {
 		node_refuse(n, "this file is a training graph, in which onnxruntime-training has written out backward or "
 			"update: give shardc the forward model that it was made from (the argument of generate_artifacts), it "
 			"builds both");
 		return NULL;
 	}
-	if (!is_onnx_domain(domain)) {
-		node_refuse(n, "domain \"%s\" is not ONNX's and no function of the model has this name", domain);
+	const OnnxOp *first = rows_of(n->im, domain, n->op), *row = first;
+	if (!first) {
+		node_refuse(n, "%s", refusal_of_op(n, own ? "" : domain));
 		return NULL;
 	}
-	if (n->opset < 1 || n->opset > OPSET_MAX)
-		return NULL; /* the missing opset was already reported for the model or function */
-	const OnnxOp *row = map_get(n->im->rows, n->op);
-	if (!row)
-		node_refuse(n, "%s", why_absent(n->op));
-	for (; row && row < onnx_ops + COUNT_OF(onnx_ops) && !strcmp(row->op, n->op); row++)
+	for (; row < onnx_ops + COUNT_OF(onnx_ops) && same_op(row, first); row++)
 		if (row->since <= n->opset && n->opset <= row->until)
 			return row;
-	if (row)
-		node_refuse(n, "its meaning in this opset is not supported");
+	if (n->opset < 1)
+		node_refuse(n, "the model imports no version of its domain, \"%s\"", domain);
+	else
+		node_refuse(n, "%s", refusal_of_opset(n, first, (int)(row - first)));
 	return NULL;
 }
 
@@ -221,25 +225,30 @@ static bool is_running(const Frame *f, const Onnx__FunctionProto *fn)
 	return false;
 }
 
-static bool may_call(Node *n, const Onnx__FunctionProto *fn)
+bool import_charge(Node *n, int64_t nodes)
 {
 	Import *im = n->im;
-	if (is_running(n->frame, fn))
-		return node_error(n, "function \"%s\" calls itself: functions are inlined, so recursion cannot be "
-			"compiled", n->op);
-	if (n->frame->depth + 1 > MAX_DEPTH)
-		return node_error(n, "calls of functions nest deeper than %d", MAX_DEPTH);
-	if ((size_t)n->n_in > fn->n_input)
-		return node_error(n, "%d operands, function \"%s\" takes %zu", n->n_in, n->op, fn->n_input);
 	bool was_said = im->n_inlined > im->max_inlined;
-	im->n_inlined += (int64_t)fn->n_node;
+	im->n_inlined += nodes;
 	if (was_said)
 		return false;
 	if (im->n_inlined > im->max_inlined)
-		return node_error(n, "refused: inlining the model's functions makes more than %" PRId64 " nodes, too many "
-			"for a file of this size; where that is meant, inline them in the file "
+		return node_error(n, "refused: inlining the model's functions and unrolling its loops makes more than %" PRId64
+			" nodes, too many for a file of this size; where that is meant, inline functions in the file "
 			"(onnx.inliner.inline_local_functions), whose own nodes have no limit", im->max_inlined);
 	return true;
+}
+
+static bool may_call(Node *n, const Onnx__FunctionProto *fn)
+{
+	if (is_running(n->frame, fn))
+		return node_error(n, "function \"%s\" calls itself: functions are inlined, so recursion cannot be "
+			"compiled", n->op);
+	if (n->frame->depth + 1 > SUBGRAPHS_MAX)
+		return node_error(n, "calls of functions nest deeper than %d", SUBGRAPHS_MAX);
+	if ((size_t)n->n_in > fn->n_input)
+		return node_error(n, "%d operands, function \"%s\" takes %zu", n->n_in, n->op, fn->n_input);
+	return import_charge(n, (int64_t)fn->n_node);
 }
 
 static bool call_function(Node *n, const Onnx__FunctionProto *fn)
@@ -268,32 +277,82 @@ static bool call_function(Node *n, const Onnx__FunctionProto *fn)
 	return true;
 }
 
-bool import_graph(Node *n, Span bytes)
+/* ---- subgraphs ---- */
+
+const OnnxGraph *import_subgraph(Node *n, const char *attribute)
 {
-	Import *im = n->im;
-	OnnxGraph g = {0};
-	Frame f = {.outer = n->frame, .values = map_new(im->arena), .prefix = n->name, .scope = n->scope,
-		.depth = n->frame->depth + 1};
-	if (f.depth > MAX_DEPTH)
-		return node_error(n, "subgraphs nest deeper than %d", MAX_DEPTH);
-	if (!onnx_graph_walk(im->onnx, bytes, &g, im->d))
-		return false;
-	if (g.tensors.n)
-		return node_refuse(n, "its subgraph holds initializers");
-	if (!import_nodes(im, &f, g.nodes.n, g.nodes.at))
-		return false;
-	im->b.loc = loc_new(im->m, n->name, n->op, n->scope, "");
-	if (g.outputs.n < n->n_out)
-		return node_error(n, "its subgraph has %d output(s), the node has %d result(s)", g.outputs.n, n->n_out);
-	for (int i = 0; i < n->n_out; i++) {
-		const char *name = g.outputs.at[i]->name;
-		OnnxValue *v = name ? frame_find(&f, name) : NULL;
+	const Onnx__AttributeProto *a = node_attr(n, attribute);
+	if (a && a->has_g)
+		return onnx_subgraph(n->im->onnx, a, n->im->d);
+	node_error(n, "it has no graph in its attribute \"%s\"", attribute);
+	return NULL;
+}
+
+/* The value of a subgraph's initializer.  Those inside functions have no place in the file, and are constants. */
+static OnnxValue *inner_value(Import *im, const OnnxTensor *t)
+{
+	OnnxValue *v = NEW(im->arena, OnnxValue);
+	v->w = ptrmap_get(im->inner, t);
+	v->v = v->w ? NULL : params_constant(im, t, false);
+	v->v = v->w || v->v ? v->v : &im->m->poison;
+	return v;
+}
+
+static bool define_inner(Node *n, Frame *f, const char *name, OnnxValue *v)
+{
+	if (map_has(f->values, name))
+		return node_error(n, "\"%s\" stands for two inputs or initializers of its subgraph",
+			str_escape(n->im->arena, ESCAPE_IR, name));
+	map_put(f->values, name, v);
+	return true;
+}
+
+static bool body_outputs(Node *n, const Frame *f, const OnnxGraph *g, Value **out)
+{
+	for (int i = 0; i < g->outputs.n; i++) {
+		const char *name = g->outputs.at[i]->name;
+		OnnxValue *v = name ? frame_find(f, name) : NULL;
 		if (!v)
-			return node_error(n, "its subgraph never makes \"%s\"", name ? name : "");
-		n->out[i] = v->w ? params_value(im, v->w, v->alias, n, -1) : v->v;
-		n->out_narrow[i] = v->w ? v->w->narrow : v->narrow;
+			return node_error(n, "its subgraph never makes \"%s\"", str_escape(n->im->arena, ESCAPE_IR,
+				name ? name : ""));
+		const Op *last = n->im->m->last[SEC_FORWARD];
+		out[i] = v->w ? params_value(n->im, v->w, v->alias, n, -1) : v->v;
+		import_mark(n->im, last);
+		if (out[i] == &n->im->m->poison)
+			return false;
+		if (v->w ? v->w->narrow : v->narrow)
+			return node_refuse(n, "its subgraph gives out a value of type %s: cast it to floats inside",
+				(v->w ? v->w->narrow : v->narrow)->text);
 	}
 	return true;
+}
+
+bool import_body(Node *n, const OnnxGraph *g, const char *prefix, int n_args, Value *const *args, Value **out)
+{
+	Import *im = n->im;
+	Frame f = {.outer = n->frame, .values = map_new(im->arena), .prefix = prefix, .scope = n->scope,
+		.depth = n->frame->depth + 1};
+	if (f.depth > SUBGRAPHS_MAX)
+		return node_error(n, "subgraphs nest deeper than %d", SUBGRAPHS_MAX);
+	if (g->inputs.n != n_args)
+		return node_error(n, "its subgraph has %d input(s), %d wanted", g->inputs.n, n_args);
+	for (int i = 0; i < g->inputs.n; i++) {
+		OnnxValue *v = NEW(im->arena, OnnxValue);
+		v->v = args[i];
+		if (!define_inner(n, &f, g->inputs.at[i]->name ? g->inputs.at[i]->name : "", v))
+			return false;
+	}
+	for (int i = 0; i < g->tensors.n; i++) {
+		const Op *last = im->m->last[SEC_FORWARD];
+		OnnxValue *v = inner_value(im, &g->tensors.at[i]);
+		import_mark(im, last);
+		if (!define_inner(n, &f, g->tensors.at[i].name, v))
+			return false;
+	}
+	if (!import_nodes(im, &f, g->nodes.n, g->nodes.at))
+		return false;
+	im->b.loc = loc_new(im->m, n->name, n->op, n->scope, "");
+	return body_outputs(n, &f, g, out);
 }
 
 /* ---- nodes ---- */
@@ -371,7 +430,7 @@ static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *p
 	                                  runtimes */
 	const Onnx__FunctionProto *fn = stop ? NULL : map_get(im->functions, function_key(im, proto->domain, op,
 		proto->overload));
-	bool pseudo = any_pseudo(&n) || pseudo_takes(op);
+	bool pseudo = any_pseudo(&n) && !sequence_takes(op);
 	const OnnxOp *row = fn || pseudo || stop ? NULL : find_row(&n); /* looked up even if operands failed, so that all
 	                                                                   refusals appear in one run */
 	bool good = !any_poison(&n) && (fn || row || pseudo || stop);
@@ -396,7 +455,7 @@ bool import_nodes(Import *im, const Frame *frame, int n, Onnx__NodeProto *const 
 	bool good = true, inlined = is_inlined(frame);
 	for (int i = 0; i < n && (good || !inlined); i++)
 		good = import_node(im, frame, nodes[i], im->n_nodes++);
-	return good || !inlined;
+	return good || !(inlined || frame->outer);
 }
 
 /* ---- the whole model ---- */
@@ -405,7 +464,8 @@ static void index_tables(Import *im)
 {
 	im->rows = map_new(im->arena);
 	for (int i = COUNT_OF(onnx_ops) - 1; i >= 0; i--)
-		map_put(im->rows, onnx_ops[i].op, (void *)(uintptr_t)&onnx_ops[i]);
+		map_put(im->rows, function_key(im, onnx_ops[i].domain, onnx_ops[i].op, NULL),
+			(void *)(uintptr_t)&onnx_ops[i]);
 	im->functions = map_new(im->arena);
 	for (int i = 0; i < im->onnx->functions.n; i++) {
 		const Onnx__FunctionProto *f = im->onnx->functions.at[i];
@@ -435,6 +495,8 @@ static void check_opsets(Import *im)
 	bool any = false;
 	for (int i = 0; i < onnx->opsets.n; i++) {
 		any = any || is_onnx_domain(onnx->opsets.at[i].domain) || training_domain(onnx->opsets.at[i].domain);
+		/* A session writes all domains that it knows. */
+		im->runtime_folded = im->runtime_folded || !strcmp(onnx->opsets.at[i].domain, "com.microsoft.nchwc");
 		check_opset(im, onnx->path, onnx->opsets.at[i].domain, onnx->opsets.at[i].version);
 	}
 	for (int i = 0; i < onnx->functions.n; i++) {
@@ -447,6 +509,23 @@ static void check_opsets(Import *im)
 		diag_error(im->d, onnx->path, "the model imports no opset of ONNX's own domain");
 }
 
+/* Adds a graph output.  The elements of a sequence are outputs of their own, NAME.0, NAME.1, ..; an optional is what it
+ * holds, or no output. */
+static void add_output(Import *im, const char *name, const char *onnx, Value *v, const Narrow *narrow)
+{
+	const Pseudo *p = pseudo_of(im, v);
+	for (int i = 0; p && i < p->n; i++)
+		add_output(im, p->kind == PSEUDO_OPTIONAL ? name : arena_printf(im->arena, "%s.%d", name, i), onnx, p->at[i],
+			NULL);
+	if (p || !v || v == &im->m->poison)
+		return;
+	Symbol *s = ir_add_symbol(im->m, SYM_OUTPUT, name, v->type);
+	s->onnx = ir_intern(im->m, onnx);
+	s->narrow = narrow ? narrow->text : NULL;
+	im->b.sym = s;
+	ir_emit(&im->b, OP_OUTPUT, 1, &v, NULL);
+}
+
 static void import_outputs(Import *im, const Frame *frame)
 {
 	OnnxGraph *g = &im->onnx->graph;
@@ -454,27 +533,15 @@ static void import_outputs(Import *im, const Frame *frame)
 		const char *name = g->outputs.at[i]->name ? g->outputs.at[i]->name : "";
 		const char *renamed = map_get(im->onnx->renamed, name);
 		OnnxValue *ov = frame_find(frame, renamed ? renamed : name);
-		const char *where = arena_printf(im->arena, "%s: output \"%s\"", im->onnx->path,
-			str_escape(im->arena, ESCAPE_IR, name));
 		if (!ov) {
-			diag_error(im->d, where, "no node makes it");
+			diag_error(im->d, arena_printf(im->arena, "%s: output \"%s\"", im->onnx->path,
+				str_escape(im->arena, ESCAPE_IR, name)), "no node makes it");
 			continue;
 		}
 		Node reader = {.im = im, .b = &im->b, .frame = frame, .op = "", .scope = ""};
 		im->b.loc = loc_new(im->m, "", "", "", "");
 		Value *v = ov->w ? params_value(im, ov->w, ov->alias, &reader, -1) : ov->v;
-		if (!v || v == &im->m->poison)
-			continue;
-		if (pseudo_is(im, v)) {
-			diag_error(im->d, where, "refused: it is a sequence, outputs are tensors");
-			continue;
-		}
-		Symbol *s = ir_add_symbol(im->m, SYM_OUTPUT, name, v->type);
-		s->onnx = ir_intern(im->m, name);
-		const Narrow *narrow = ov->w ? ov->w->narrow : ov->narrow;
-		s->narrow = narrow ? narrow->text : NULL;
-		im->b.sym = s;
-		ir_emit(&im->b, OP_OUTPUT, 1, &v, NULL);
+		add_output(im, name, name, v, ov->w ? ov->w->narrow : ov->narrow);
 	}
 	if (!g->outputs.n)
 		diag_error(im->d, im->onnx->path, "the graph has no output");
@@ -528,7 +595,7 @@ Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, const 
 	const char *dot = strrchr(base, '.');
 	Module *m = ir_module_new(dot && dot > base ? arena_strndup(a, base, (size_t)(dot - base)) : base);
 	Import im = {.m = m, .onnx = onnx, .o = o, .d = d, .arena = a, .refusals = map_new(a),
-		.weights = map_new(a), .samples = samples_new(m, a, false), .given = ptrmap_new(a),
+		.weights = map_new(a), .inner = ptrmap_new(a), .samples = samples_new(m, a, false), .given = ptrmap_new(a),
 		.pseudo = ptrmap_new(a), .written = ptrmap_new(a)};
 	Frame top = {.values = map_new(a), .prefix = "", .scope = ""};
 	int before = d->errors;

@@ -51,8 +51,9 @@ typedef struct Import {
 	Arena *arena;          /* freed after the import */
 	Builder b;
 	EvalEnv *eval;
-	Map *functions, *rows; /* "domain::name::overload" -> FunctionProto; op type -> OnnxOp */
+	Map *functions, *rows; /* "domain::name::overload" -> FunctionProto; "domain::op" -> OnnxOp */
 	Map *weights;          /* initializer name -> Weight */
+	PtrMap *inner;         /* OnnxTensor of a subgraph of the top graph -> Weight */
 	Sorted weight_names;   /* of weights, as many as there were when they were last asked for */
 	const ExportMetadata *meta; /* NULL: the model has none */
 	Map *trainable;        /* names of --trainable, with their lines; NULL: not given */
@@ -77,6 +78,7 @@ typedef struct Import {
 	Modes *modes;          /* of batch norms and dropouts (onnx_modes.c) */
 	int n_dropout_nodes, n_batch_norms;
 	bool pytorch;
+	bool runtime_folded;   /* onnxruntime saved the model after optimising it */
 } Import;
 
 /* What is known of a value at compile time: nothing; it follows from literals; or it follows from literals and inputs
@@ -100,14 +102,17 @@ typedef struct Node {
 /* Imports a node: fills n->out.  False after node_error or node_refuse; the results are then poison. */
 typedef bool OnnxImporter(Node *n);
 typedef struct OnnxOp {
+	const char *domain;   /* "" for ONNX's own */
 	const char *op;
 	int since, until;     /* opsets with this meaning */
 	OnnxImporter *import;
 	OpKind kind;          /* the IR op of an elementwise op, else OP_COUNT */
 } OnnxOp;
 #define ONNX_OP(op, since, until, importer) OnnxImporter import_##importer;
+#define ONNX_IN(domain, op, since, until, importer) OnnxImporter import_##importer;
 #include "frontend/onnx_ops.def"
 
+enum { SUBGRAPHS_MAX = 64 }; /* how deep calls of functions and subgraphs may nest */
 enum { OPSET_MAX = 28, LITERAL_MAX = 4096, LITERAL_FLOATS_MAX = 16, EVAL_MAX = 1 << 20 };
 
 /* ---- onnx_import.c ---- */
@@ -124,7 +129,13 @@ typedef struct ImportExtra {
 Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, const ImportExtra *extra, Diag *d);
 
 bool import_nodes(Import *im, const Frame *frame, int n, Onnx__NodeProto *const *nodes);
-bool import_graph(Node *n, Span graph); /* imports a subgraph of n within n's frame; its outputs become n->out */
+/* The subgraph in an attribute of n; NULL after an error. */
+const OnnxGraph *import_subgraph(Node *n, const char *attribute);
+/* Imports a subgraph of n within n's frame, its nodes behind this prefix.  args: the values of its inputs.  All its
+ * outputs are written to out. */
+bool import_body(Node *n, const OnnxGraph *g, const char *prefix, int n_args, Value *const *args, Value **out);
+/* Charges nodes that are imported beyond those of the file; false after an error when they are too many. */
+bool import_charge(Node *n, int64_t nodes);
 /* Fills Import.known for all ops behind `last`, which was the section's last op before they were made. */
 void import_mark(Import *im, const Op *last);
 
@@ -148,7 +159,6 @@ Value *given_value(Import *im, Value *v);
 bool node_error(Node *n, const char *fmt, ...) PRINTF_LIKE(2, 3);  /* always false */
 bool node_refuse(Node *n, const char *fmt, ...) PRINTF_LIKE(2, 3); /* always false; equal refusals are counted and
                                                                       printed once */
-void refusals_report(Import *im);
 
 const Onnx__AttributeProto *node_attr(const Node *n, const char *name);
 bool node_has(const Node *n, const char *name);
@@ -163,6 +173,7 @@ int node_axis(Node *n, int64_t axis, int rank);
 bool node_dtype(Node *n, const char *name, DType *out);
 bool node_element(Node *n, const char *name, DType *out, const Narrow **narrow);
 
+EvalTensor *import_known(Import *im, Value *v);            /* the value's elements; NULL: not known at compile time */
 static inline Value *node_in(const Node *n, int i) { return i < n->n_in ? n->in[i] : NULL; }
 bool node_want(Node *n, int n_min, int n_max);             /* checks the number of operands */
 EvalTensor *node_known(Node *n, int i);                    /* the operand's elements; NULL: not known at compile time */
@@ -195,10 +206,19 @@ Value *emit_cast(Node *n, Value *x, DType to, const Narrow *narrow);
 /* ---- onnx_ops_training.c ---- */
 
 bool training_domain(const char *domain); /* whether it is ai.onnx.preview.training */
-/* The op of that domain that the node is; NULL after a refusal. */
-const OnnxOp *training_row(Node *n);
 /* Whether only a graph that onnxruntime-training has written has the op. */
 bool training_artifact(const char *domain, const char *op);
+
+/* ---- onnx_refusals.c ---- */
+
+/* Why no row of onnx_ops.def has the node's op, and the way out; domain: "" for ONNX's own. */
+const char *refusal_of_op(const Node *n, const char *domain);
+/* Why none of the op's rows, which begin at `first`, is of the node's opset. */
+const char *refusal_of_opset(const Node *n, const OnnxOp *first, int rows);
+/* The line of the user's code that a node was made from, "model.py:12: y = self.f(x)", or that of the call of the
+ * function around it; NULL when the exporter does not say. */
+const char *node_line(const Node *n);
+void refusals_report(Import *im);
 
 /* ---- building blocks ---- */
 
@@ -217,6 +237,18 @@ Value *emit_iota(Builder *b, DType t, int rank, const int64_t *dim, int axis, do
 Value *emit_literal(Builder *b, const EvalTensor *t);
 Value *emit_move_axis(Builder *b, Value *x, int from, int to);
 Value *emit_concat(Builder *b, int n, Value *const *x, int axis);
+/* Stacks n > 0 tensors of one type, of less than the greatest rank, along a new axis.  *at_once is increased if they are
+ * computed as one batch. */
+Value *emit_stack(Import *im, int n, Value *const *x, int axis, int *at_once);
+
+/* ---- onnx_batch.c ---- */
+
+/* Computes values that the steps of a loop made alike, without depending on each other, as one value with the steps as
+ * its first axis.  NULL: they are not known to be alike. */
+Value *batch_steps(Import *im, int n, Value *const *x);
+/* Computes products that no state of n steps goes into for all of them at once.  ends: the last op before the first
+ * step (NULL: none), and that of each step.  The result maps their old values to those that replace them. */
+PtrMap *batch_products(Import *im, int n, Op *const *ends);
 
 typedef enum { DROPOUT_SAYS_NOTHING, DROPOUT_SAYS_EVAL, DROPOUT_SAYS_TRAIN } DropoutSays;
 /* Emits x with a share p of its elements dropped, or x itself where dropout is off; says: what the node says of its
@@ -240,13 +272,17 @@ void masks_resolve(Import *im);     /* after it */
 /* ---- onnx_pseudo.c ---- */
 
 bool pseudo_is(const Import *im, const Value *v);
-bool pseudo_takes(const char *op); /* whether op is one on sequences */
-bool pseudo_import(Node *n); /* imports a node that has a pseudo-value among its operands */
+bool pseudo_import(Node *n); /* imports a node that has a pseudo-value among its operands, but does not take lists */
+
+/* ---- onnx_ops_sequence.c ---- */
+
+bool sequence_takes(const char *op); /* whether the op's importer takes sequences and optionals */
 
 /* ---- onnx_params.c ---- */
 
 /* Adds an initializer to im->weights; call it for all of them before params_classify. */
 Weight *params_add(Import *im, const OnnxTensor *t);
+void params_add_inner(Import *im); /* the same for those of subgraphs, when those of the top graph are added */
 /* Decides what every initializer is from its uses, before any node is imported. */
 void params_classify(Import *im);
 /* The IR value of initializer w where a node reads it as operand `input`. */

@@ -1,7 +1,7 @@
 /* frontend/onnx_node.c: access to a node's attributes and to operands known at compile time; errors of nodes.
  *
  * Attributes of nodes in function bodies may refer to attributes of the call; they are resolved here, through nested
- * calls.  Refusals are collected by op and reason, so that one line reports all nodes of the same refusal. */
+ * calls. */
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
@@ -14,43 +14,12 @@ bool node_error(Node *n, const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	diag_error(n->im->d, loc_where(n->im->m, n->b->loc), "%s", arena_vprintf(n->im->arena, fmt, ap));
+	const char *where = loc_where(n->im->m, n->b->loc), *line = node_line(n);
+	diag_error(n->im->d, where, "%s", arena_vprintf(n->im->arena, fmt, ap));
 	va_end(ap);
+	if (line)
+		diag_note(n->im->d, where, "the node was made from %s", line);
 	return false;
-}
-
-typedef struct Refusal {
-	const char *op, *reason, *first;
-	int64_t opset;
-	int count;
-} Refusal;
-
-bool node_refuse(Node *n, const char *fmt, ...)
-{
-	Import *im = n->im;
-	va_list ap;
-	va_start(ap, fmt);
-	const char *reason = arena_vprintf(im->arena, fmt, ap);
-	va_end(ap);
-	const char *key = arena_printf(im->arena, "%s\n%s", n->op, reason);
-	Refusal *r = map_get(im->refusals, key);
-	if (!r) {
-		r = NEW(im->arena, Refusal);
-		*r = (Refusal){.op = arena_strdup(im->arena, n->op), .reason = reason, .first = n->name,
-			.opset = n->opset};
-		map_put(im->refusals, key, r);
-	}
-	r->count++;
-	return false;
-}
-
-void refusals_report(Import *im)
-{
-	for (int i = 0; i < map_count(im->refusals); i++) {
-		const Refusal *r = map_get(im->refusals, map_key(im->refusals, i));
-		diag_error(im->d, im->m->file, "refused: %d x %s (opset %" PRId64 "), first at node \"%s\": %s",
-			r->count, r->op, r->opset, str_escape(im->arena, ESCAPE_IR, r->first), r->reason);
-	}
 }
 
 /* ---- attributes ---- */
@@ -156,15 +125,20 @@ bool node_want(Node *n, int n_min, int n_max)
 	return true;
 }
 
-EvalTensor *node_known(Node *n, int i)
+EvalTensor *import_known(Import *im, Value *v)
 {
-	Value *v = node_in(n, i);
-	Import *im = n->im;
+	if (v && pseudo_is(im, v))
+		return NULL;
 	if (v && v->id < im->cap_known && im->known[v->id] == KNOWN_GIVEN)
 		v = given_value(im, v);
 	if (!v || v->id >= im->cap_known || im->known[v->id] != KNOWN_LITERALLY)
 		return NULL;
 	return eval_constant(im->eval, v, EVAL_MAX);
+}
+
+EvalTensor *node_known(Node *n, int i)
+{
+	return import_known(n->im, node_in(n, i));
 }
 
 bool node_known_ints(Node *n, int i, const char *what, const int64_t **out, int *count)

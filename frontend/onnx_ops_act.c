@@ -1,13 +1,12 @@
 /* frontend/onnx_ops_act.c: activations, built from elementwise ops where the IR has no op of their own.
  *
  * At a kink each takes the branch whose derivative PyTorch uses there. */
-#include "frontend/onnx_import.h"
+#include "frontend/onnx_blocks.h"
 
 #include <math.h>
 #include <string.h>
 
-/* x > 0 ? x : other */
-static Value *positive_or(Builder *b, Value *x, Value *other)
+Value *emit_positive_or(Builder *b, Value *x, Value *other)
 {
 	return ir_emit3(b, OP_WHERE, ir_emit2(b, OP_GT, x, emit_float(b, x, 0)), x, other);
 }
@@ -25,7 +24,7 @@ bool import_leaky_relu(Node *n)
 {
 	if (!node_want(n, 1, 1))
 		return false;
-	n->out[0] = positive_or(n->b, n->in[0], emit_scale(n->b, n->in[0], node_float(n, "alpha", 0.01)));
+	n->out[0] = emit_positive_or(n->b, n->in[0], emit_scale(n->b, n->in[0], node_float(n, "alpha", 0.01)));
 	return true;
 }
 
@@ -41,7 +40,7 @@ bool import_prelu(Node *n)
 			dim[i - 1] = i == 1 ? slope->type.dim[0] : 1;
 		slope = ir_reshape(n->b, slope, x->type.rank - 1, dim);
 	}
-	n->out[0] = positive_or(n->b, x, emit_mul(n->b, x, slope));
+	n->out[0] = emit_positive_or(n->b, x, emit_mul(n->b, x, slope));
 	return true;
 }
 
@@ -50,7 +49,7 @@ bool import_elu(Node *n)
 	if (!node_want(n, 1, 1))
 		return false;
 	Value *low = emit_scale(n->b, expm1_negative(n->b, n->in[0]), node_float(n, "alpha", 1));
-	n->out[0] = positive_or(n->b, n->in[0], low);
+	n->out[0] = emit_positive_or(n->b, n->in[0], low);
 	return true;
 }
 
@@ -60,7 +59,7 @@ bool import_celu(Node *n)
 	if (!node_want(n, 1, 1))
 		return false;
 	Value *low = expm1_negative(n->b, emit_div(n->b, n->in[0], emit_float(n->b, n->in[0], alpha)));
-	n->out[0] = positive_or(n->b, n->in[0], emit_scale(n->b, low, alpha));
+	n->out[0] = emit_positive_or(n->b, n->in[0], emit_scale(n->b, low, alpha));
 	return true;
 }
 
@@ -71,7 +70,7 @@ bool import_selu(Node *n)
 	if (!node_want(n, 1, 1))
 		return false;
 	Value *low = emit_scale(n->b, expm1_negative(n->b, n->in[0]), alpha);
-	n->out[0] = emit_scale(n->b, positive_or(n->b, n->in[0], low), gamma);
+	n->out[0] = emit_scale(n->b, emit_positive_or(n->b, n->in[0], low), gamma);
 	return true;
 }
 
@@ -84,7 +83,7 @@ bool import_thresholded_relu(Node *n)
 	return true;
 }
 
-static Value *clip(Builder *b, Value *x, double lo, double hi)
+Value *emit_clip(Builder *b, Value *x, double lo, double hi)
 {
 	return ir_emit(b, OP_CLIP, 1, &x, attr_float(b->m, attr_float(b->m, NULL, "lo", lo), "hi", hi));
 }
@@ -94,7 +93,7 @@ bool import_hard_sigmoid(Node *n)
 	if (!node_want(n, 1, 1))
 		return false;
 	Value *line = emit_scale(n->b, n->in[0], node_float(n, "alpha", 0.2));
-	n->out[0] = clip(n->b, emit_shift(n->b, line, node_float(n, "beta", 0.5)), 0, 1);
+	n->out[0] = emit_clip(n->b, emit_shift(n->b, line, node_float(n, "beta", 0.5)), 0, 1);
 	return true;
 }
 
@@ -103,7 +102,7 @@ bool import_hard_swish(Node *n)
 	if (!node_want(n, 1, 1))
 		return false;
 	Value *line = emit_shift(n->b, emit_scale(n->b, n->in[0], 1.0 / 6), 0.5);
-	n->out[0] = emit_mul(n->b, n->in[0], clip(n->b, line, 0, 1));
+	n->out[0] = emit_mul(n->b, n->in[0], emit_clip(n->b, line, 0, 1));
 	return true;
 }
 
@@ -148,8 +147,7 @@ bool import_gelu(Node *n)
 	return true;
 }
 
-/* x * sigmoid(alpha * x) */
-static Value *swish(Builder *b, Value *x, double alpha)
+Value *emit_swish(Builder *b, Value *x, double alpha)
 {
 	if (alpha == 1) /* compared exactly: 1 is the default */
 		return ir_emit1(b, OP_SILU, x);
@@ -160,7 +158,7 @@ bool import_swish(Node *n)
 {
 	if (!node_want(n, 1, 1))
 		return false;
-	n->out[0] = swish(n->b, n->in[0], node_float(n, "alpha", 1));
+	n->out[0] = emit_swish(n->b, n->in[0], node_float(n, "alpha", 1));
 	return true;
 }
 
@@ -168,7 +166,7 @@ bool import_swiglu(Node *n)
 {
 	if (!node_want(n, 2, 2))
 		return false;
-	n->out[0] = emit_mul(n->b, swish(n->b, n->in[0], node_float(n, "alpha", 1)), n->in[1]);
+	n->out[0] = emit_mul(n->b, emit_swish(n->b, n->in[0], node_float(n, "alpha", 1)), n->in[1]);
 	return true;
 }
 

@@ -1,8 +1,8 @@
 /* frontend/onnx_ops_attention.c: Attention and RotaryEmbedding of opsets 23 and 24.
  *
- * Attention becomes one op of the IR.  If the node also returns its score matrix, it is written out as single ops
- * instead. */
-#include "frontend/onnx_import.h"
+ * Attention becomes one op of the IR.  If the node also returns its score matrix, or is of f64, for which that op has
+ * no kernel, it is written out as single ops instead. */
+#include "frontend/onnx_blocks.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -17,8 +17,7 @@ typedef struct Heads {
 	double scale, softcap;
 } Heads;
 
-/* [B,T,H*D] -> [B,H,T,D] */
-static Value *split_heads(Node *n, Value *x, int64_t heads)
+Value *heads_split(Node *n, Value *x, int64_t heads)
 {
 	const Type *t = &x->type;
 	if (heads < 1 || t->dim[2] % heads) {
@@ -29,7 +28,7 @@ static Value *split_heads(Node *n, Value *x, int64_t heads)
 	return ir_transpose(n->b, x, (int[]){0, 2, 1, 3});
 }
 
-static Value *join_heads(Node *n, Value *x)
+Value *heads_join(Node *n, Value *x)
 {
 	const int64_t *d = x->type.dim;
 	return ir_reshape(n->b, ir_transpose(n->b, x, (int[]){0, 2, 1, 3}), 3, (int64_t[]){d[0], d[2], d[1] * d[3]});
@@ -104,9 +103,9 @@ static bool read_heads(Node *n, Heads *h)
 		.softcap = node_float(n, "softcap", 0)};
 	h->packed = h->q->type.rank == 3;
 	if (h->packed) {
-		h->q = split_heads(n, h->q, node_int(n, "q_num_heads", 0));
-		h->k = split_heads(n, h->k, node_int(n, "kv_num_heads", 0));
-		h->v = split_heads(n, h->v, node_int(n, "kv_num_heads", 0));
+		h->q = heads_split(n, h->q, node_int(n, "q_num_heads", 0));
+		h->k = heads_split(n, h->k, node_int(n, "kv_num_heads", 0));
+		h->v = heads_split(n, h->v, node_int(n, "kv_num_heads", 0));
 	}
 	if (!h->q->op || !h->k->op || !h->v->op || h->q->type.rank != 4 || h->k->type.rank != 4
 			|| h->v->type.rank != 4)
@@ -124,7 +123,7 @@ static bool read_heads(Node *n, Heads *h)
 	return true;
 }
 
-static Value *repeat_heads(Node *n, Value *x, int64_t heads)
+Value *heads_repeat(Node *n, Value *x, int64_t heads)
 {
 	const int64_t *d = x->type.dim;
 	int64_t each = d[1] ? heads / d[1] : 0;
@@ -151,7 +150,7 @@ static Value *write_out(Node *n, Heads *h, Value *score[SCORE_COUNT])
 	Builder *b = n->b;
 	int64_t heads = h->q->type.dim[1];
 	number_masks(n, h, h->causal);
-	Value *mask = h->mask, *keys = repeat_heads(n, h->k, heads);
+	Value *mask = h->mask, *keys = heads_repeat(n, h->k, heads);
 	Value *s = emit_matmul(b, emit_scale(b, h->q, h->scale), keys, NULL, false, true);
 	score[SCORE_RAW] = s;
 	if (h->softcap > 0)
@@ -163,7 +162,7 @@ static Value *write_out(Node *n, Heads *h, Value *score[SCORE_COUNT])
 	score[SCORE_MASKED] = s;
 	s = mask ? softmax_rows(b, s) : emit_softmax(b, OP_SOFTMAX, s, 3);
 	score[SCORE_SOFTMAX] = s;
-	return emit_matmul(b, s, repeat_heads(n, h->v, heads), NULL, false, false);
+	return emit_matmul(b, s, heads_repeat(n, h->v, heads), NULL, false, false);
 }
 
 static Value *one_op(Node *n, Heads *h)
@@ -200,8 +199,8 @@ bool import_attention(Node *n)
 	if (h.k->type.dim[1] < 1 || h.q->type.dim[1] % h.k->type.dim[1])
 		return node_error(n, "%" PRId64 " query heads are no multiple of %" PRId64, h.q->type.dim[1],
 			h.k->type.dim[1]);
-	y = wants_scores(n) ? write_out(n, &h, score) : one_op(n, &h);
-	n->out[0] = h.packed && y->op ? join_heads(n, y) : y;
+	y = wants_scores(n) || h.q->type.dtype == DT_F64 ? write_out(n, &h, score) : one_op(n, &h);
+	n->out[0] = h.packed && y->op ? heads_join(n, y) : y;
 	if (n->n_out > 1)
 		n->out[1] = h.k;
 	if (n->n_out > 2)

@@ -1,4 +1,4 @@
-/* frontend/onnx_ops_const.c: constants, shapes as values, conditions known at compile time. */
+/* frontend/onnx_ops_const.c: constants, and shapes as values. */
 #include "frontend/onnx_import.h"
 #include "frontend/onnx_params.h"
 
@@ -180,19 +180,4 @@ bool import_trilu(Node *n)
 	Value *keep = diagonal(n->b, upper ? OP_GE : OP_LE, rows, cols, k);
 	n->out[0] = ir_emit3(n->b, OP_WHERE, keep, x, ir_const_full(n->b, type_scalar(x->type.dtype), 0));
 	return true;
-}
-
-/* ---- control flow ---- */
-
-bool import_if(Node *n)
-{
-	EvalTensor *cond = node_known(n, 0);
-	if (!node_want(n, 1, 1))
-		return false;
-	if (!cond || type_numel(&cond->type) != 1 || dtype_is_float(cond->type.dtype))
-		return node_refuse(n, "its condition depends on data: it must be known at compile time");
-	const Onnx__AttributeProto *a = node_attr(n, cond->i[0] ? "then_branch" : "else_branch");
-	if (!a || !a->has_g)
-		return node_error(n, "it has no %s branch", cond->i[0] ? "then" : "else");
-	return import_graph(n, (Span){a->g.data, a->g.len});
 }

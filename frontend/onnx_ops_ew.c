@@ -93,9 +93,25 @@ bool import_where(Node *n)
 	return true;
 }
 
+/* TorchScript's exporter writes PyTorch's own number of bfloat16, which is ONNX's of a complex type, where it promotes
+ * an operand to bfloat16.  It exports no complex tensors. */
+static bool is_torch_bf16(Node *n)
+{
+	enum { TORCH_BF16 = 15 };
+	if (!n->im->pytorch || node_int(n, "to", 0) != TORCH_BF16 || names_metadata(n->proto, "pkg.torch.onnx.fx_node"))
+		return false;
+	diag_warn(n->im->d, loc_where(n->im->m, n->b->loc), "it casts to %s, which PyTorch's exporter writes for bfloat16: "
+		"bf16 is computed", onnx_dtype_name(TORCH_BF16));
+	return true;
+}
+
 bool import_cast(Node *n)
 {
 	DType to;
+	if (node_want(n, 1, 1) && is_torch_bf16(n)) {
+		n->out[0] = ir_cast(n->b, n->in[0], DT_BF16);
+		return true;
+	}
 	if (!node_want(n, 1, 1) || !node_element(n, "to", &to, &n->out_narrow[0]))
 		return false;
 	n->out[0] = emit_cast(n, n->in[0], to, n->out_narrow[0]);

@@ -3,7 +3,7 @@
  * Batch norm in training is the op batch_norm followed by writes of its running statistics.  The op's attributes mean
  * and var name these buffers, so that evaluation can be derived from it.  Frozen batch norm becomes elementwise ops.
  * Instance and group norm become layer norms of a reshaped tensor. */
-#include "frontend/onnx_import.h"
+#include "frontend/onnx_blocks.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -120,7 +120,7 @@ bool import_batch_norm(Node *n)
 
 /* ---- layer norms ---- */
 
-static Op *norm_op(Node *n, OpKind kind, Value *x, Value *w, Value *b, int axis, double eps)
+Op *node_norm(Node *n, OpKind kind, Value *x, Value *w, Value *b, int axis, double eps)
 {
 	Attr *a = attr_float(n->b->m, attr_int(n->b->m, NULL, "axis", axis), "eps", eps);
 	return ir_emit_op(n->b, kind, kind == OP_LAYER_NORM ? 3 : 2, (Value *[]){x, w, b}, a, NULL);
@@ -145,7 +145,7 @@ static bool affine_norm(Node *n, OpKind kind)
 	if (axis < 0)
 		return false;
 	bool inside = (!w || is_tail(w, x, axis)) && (!b || is_tail(b, x, axis)) && (w || !b);
-	const Op *op = norm_op(n, kind, x, inside ? w : NULL, inside ? b : NULL, axis, node_float(n, "epsilon", 1e-5));
+	const Op *op = node_norm(n, kind, x, inside ? w : NULL, inside ? b : NULL, axis, node_float(n, "epsilon", 1e-5));
 	if (!op)
 		return false;
 	Value *y = op->out[0];
@@ -174,7 +174,7 @@ static Value *normalise_groups(Node *n, Value *x, int64_t groups)
 {
 	int64_t dim[3] = {x->type.dim[0], groups, 1};
 	dim[2] = dim[0] && groups ? type_numel(&x->type) / (dim[0] * groups) : 0;
-	const Op *op = norm_op(n, OP_LAYER_NORM, ir_reshape(n->b, x, 3, dim), NULL, NULL, 2,
+	const Op *op = node_norm(n, OP_LAYER_NORM, ir_reshape(n->b, x, 3, dim), NULL, NULL, 2,
 		node_float(n, "epsilon", 1e-5));
 	return op ? op->out[0] : &n->im->m->poison;
 }
@@ -192,6 +192,17 @@ bool import_instance_norm(Node *n)
 	return true;
 }
 
+Value *emit_group_norm(Node *n, Value *x, Value *w, Value *b, int64_t groups)
+{
+	if (x->type.rank < 2 || groups < 1 || groups > x->type.dim[1] || x->type.dim[1] % groups) {
+		node_error(n, "%" PRId64 " groups do not divide the channels of %s", groups,
+			type_str(n->im->arena, &x->type));
+		return NULL;
+	}
+	Value *y = ir_reshape(n->b, normalise_groups(n, x, groups), x->type.rank, x->type.dim);
+	return emit_add(n->b, emit_mul(n->b, y, per_channel(n->b, w, x)), per_channel(n->b, b, x));
+}
+
 /* GroupNormalization: scale and shift are per group before opset 21 and per channel since. */
 bool import_group_norm(Node *n)
 {
@@ -199,19 +210,13 @@ bool import_group_norm(Node *n)
 	if (!node_want(n, 3, 3))
 		return false;
 	Value *x = n->in[0], *w = n->in[1], *b = n->in[2];
-	if (x->type.rank < 2 || groups < 1 || groups > x->type.dim[1] || x->type.dim[1] % groups)
-		return node_error(n, "%" PRId64 " groups do not divide the channels of %s", groups,
-			type_str(n->im->arena, &x->type));
-	Value *y = normalise_groups(n, x, groups);
-	if (n->opset < 21) {
-		w = per_channel(n->b, w, y);
-		b = per_channel(n->b, b, y);
-		y = emit_add(n->b, emit_mul(n->b, y, w), b);
-		n->out[0] = ir_reshape(n->b, y, x->type.rank, x->type.dim);
-		return true;
+	if (n->opset >= 21 || x->type.rank < 2 || groups < 1 || groups > x->type.dim[1] || x->type.dim[1] % groups) {
+		n->out[0] = emit_group_norm(n, x, w, b, groups);
+		return n->out[0] != NULL;
 	}
-	y = ir_reshape(n->b, y, x->type.rank, x->type.dim);
-	n->out[0] = emit_add(n->b, emit_mul(n->b, y, per_channel(n->b, w, x)), per_channel(n->b, b, x));
+	Value *y = normalise_groups(n, x, groups);
+	y = emit_add(n->b, emit_mul(n->b, y, per_channel(n->b, w, y)), per_channel(n->b, b, y));
+	n->out[0] = ir_reshape(n->b, y, x->type.rank, x->type.dim);
 	return true;
 }
 

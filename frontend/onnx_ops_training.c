@@ -59,7 +59,7 @@ static Value *over_root(Node *n, Value *x, Value *h)
 	return emit_div(n->b, x, emit_shift(n->b, ir_emit1(n->b, OP_SQRT, h), node_float(n, "epsilon", 1e-6)));
 }
 
-static bool import_adagrad(Node *n)
+bool import_adagrad(Node *n)
 {
 	enum { X, G, H, KINDS };
 	int count;
@@ -92,7 +92,7 @@ static Value *adam_rate(Node *n, double alpha, double beta)
 	return ir_emit3(b, OP_WHERE, started, corrected, rate);
 }
 
-static bool import_adam(Node *n)
+bool import_adam(Node *n)
 {
 	enum { X, G, V, H, KINDS };
 	int count;
@@ -115,7 +115,7 @@ static bool import_adam(Node *n)
 	return true;
 }
 
-static bool import_momentum(Node *n)
+bool import_momentum(Node *n)
 {
 	enum { X, G, V, KINDS };
 	int count;
@@ -144,28 +144,9 @@ static bool import_momentum(Node *n)
 
 /* ---- the domain ---- */
 
-static const OnnxOp training_ops[] = {
-	{"Adagrad", 1, 1, import_adagrad, OP_COUNT},
-	{"Adam", 1, 1, import_adam, OP_COUNT},
-	{"Momentum", 1, 1, import_momentum, OP_COUNT},
-};
-
 bool training_domain(const char *domain)
 {
 	return !strcmp(domain, "ai.onnx.preview.training");
-}
-
-const OnnxOp *training_row(Node *n)
-{
-	for (int i = 0; i < COUNT_OF(training_ops); i++)
-		if (!strcmp(training_ops[i].op, n->op) && n->opset == 1)
-			return &training_ops[i];
-	if (!strcmp(n->op, "Gradient"))
-		node_refuse(n, "shardc builds the gradient itself: give it the model without this node, with the loss as its "
-			"output (--loss=output:NAME), or predictions and --loss");
-	else
-		node_refuse(n, "there is no such op in version %d of %s", (int)n->opset, n->proto->domain);
-	return NULL;
 }
 
 bool training_artifact(const char *domain, const char *op)

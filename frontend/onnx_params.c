@@ -8,15 +8,48 @@
 
 #include <string.h>
 
-Weight *params_add(Import *im, const OnnxTensor *t)
+static Weight *add_weight(Import *im, const OnnxTensor *t, const char *name)
 {
 	Weight *w = NEW(im->arena, Weight);
 	w->t = t;
 	w->typed = onnx_tensor_type(t, &w->type);
 	w->narrow = narrow_from_onnx(t->data_type);
-	w->as = t->name;
-	map_put(im->weights, t->name, w);
+	w->as = name;
+	map_put(im->weights, name, w);
 	return w;
+}
+
+Weight *params_add(Import *im, const OnnxTensor *t)
+{
+	return add_weight(im, t, t->name);
+}
+
+/* Adds the initializers of all subgraphs.  One whose name is taken is called after the node that has the subgraph. */
+static void add_inner(Import *im, const OnnxGraph *g, int depth)
+{
+	for (int i = 0; i < g->nodes.n; i++) {
+		const Onnx__NodeProto *n = g->nodes.at[i];
+		for (size_t k = 0; depth < SUBGRAPHS_MAX && k < n->n_attribute; k++) {
+			const OnnxGraph *sub = n->attribute[k]->has_g ? onnx_subgraph(im->onnx, n->attribute[k], im->d) : NULL;
+			for (int t = 0; sub && t < sub->tensors.n; t++) {
+				const char *name = sub->tensors.at[t].name;
+				if (map_has(im->weights, name) && n->name && *n->name)
+					name = arena_printf(im->arena, "%s.%s", n->name, name);
+				for (int j = 1; map_has(im->weights, name); j++)
+					name = arena_printf(im->arena, "%s.%d", sub->tensors.at[t].name, j);
+				Weight *w = add_weight(im, &sub->tensors.at[t], name);
+				w->inner = true;
+				ptrmap_put(im->inner, &sub->tensors.at[t], w);
+			}
+			if (sub)
+				add_inner(im, sub, depth + 1);
+		}
+	}
+}
+
+void params_add_inner(Import *im)
+{
+	add_inner(im, &im->onnx->graph, 0);
 }
 
 void params_classify(Import *im)

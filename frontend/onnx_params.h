@@ -29,7 +29,7 @@ struct Weight {
 	const char *kind, *folded_from;
 	VEC(const char *) folded; /* the names in folded_from */
 	bool transient;          /* a buffer that the framework does not save */
-	VEC(WeightUse) uses;     /* uses by nodes of the top graph */
+	VEC(WeightUse) uses;     /* uses by nodes of the top graph and of its subgraphs */
 	WeightClass class;
 	bool frozen;             /* a parameter that is not trained */
 	Evidence evidence;       /* evidence for class and frozen, */
@@ -47,6 +47,7 @@ struct Weight {
 	                            this one's */
 	const char *split_why;   /* why it is guessed to be several tensors, or a single one; else NULL */
 	bool listed;             /* --trainable lists it under one of its names */
+	bool inner;              /* a subgraph holds it */
 	bool reported;
 	VEC(WeightMade) made;
 };

@@ -240,8 +240,8 @@ static void by_name(Import *im, Weight *w)
 }
 
 /* Whether a constant may have been computed from a parameter.  TorchScript folds what depends on one parameter alone,
- * such as a lookup of learned positions, into "onnx::Add_7".  A table with enough different fractional numbers may be
- * such a result. */
+ * such as a lookup of learned positions, into "onnx::Add_7"; onnxruntime folds it under the name of the result.  A
+ * table with enough different fractional numbers may be such a result. */
 static bool may_be_folded(Import *im, const Weight *w)
 {
 	enum { DIFFERENT = 16 };
@@ -249,7 +249,8 @@ static bool may_be_folded(Import *im, const Weight *w)
 	int wide = 0, changes = 0;
 	for (int i = 0; i < w->type.rank; i++)
 		wide += w->type.dim[i] > 1;
-	if (!im->pytorch || wide < 2 || strncmp(w->t->name, "onnx::", 6) != 0 || !weight_values(im, w, &h))
+	bool by_exporter = im->pytorch && !strncmp(w->t->name, "onnx::", 6);
+	if ((!by_exporter && !im->runtime_folded) || wide < 2 || !weight_values(im, w, &h))
 		return false;
 	int64_t n = type_numel(&w->type);
 	for (int64_t i = 1; i < n && changes < DIFFERENT; i++) {
@@ -263,8 +264,13 @@ static void by_use(Import *im, Weight *w)
 {
 	const WeightUse *strong = weight_strong_use(w);
 	if (!strong && may_be_folded(im, w))
-		decide(w, WEIGHT_CONST, EVIDENCE_GUESS, "the exporter folded it, maybe from a parameter, which is then lost: "
-			"do_constant_folding=False keeps that");
+		decide(w, WEIGHT_CONST, EVIDENCE_GUESS, im->runtime_folded
+			? "onnxruntime folded it, maybe from a parameter, which is then lost: compile the model from before"
+			: "the exporter folded it, maybe from a parameter, which is then lost: do_constant_folding=False keeps "
+				"that");
+	else if (strong && im->runtime_folded && !made_up_weight(w->t->name) && may_be_folded(im, w))
+		decide(w, WEIGHT_PARAM, EVIDENCE_GUESS, arena_printf(im->arena, "onnxruntime folded it, and it stands where "
+			"weights of %s do", strong->op));
 	else if (!strong || im->signature)
 		decide(w, WEIGHT_CONST, EVIDENCE_NAME, "the exporter made the name up");
 	else if (!made_up_weight(w->t->name))
@@ -322,7 +328,7 @@ void weight_decide_part(Import *im, Weight *part)
 void weight_decide(Import *im, Weight *w)
 {
 	bool floats = w->typed && dtype_is_float(w->type.dtype);
-	w->meta = im->meta ? map_get(im->meta->by_initializer, w->t->name) : NULL;
+	w->meta = im->meta && !w->inner ? map_get(im->meta->by_initializer, w->t->name) : NULL;
 	if (im->meta)
 		by_metadata(im, w);
 	else if (!floats)
@@ -331,6 +337,8 @@ void weight_decide(Import *im, Weight *w)
 		decide(w, WEIGHT_BUFFER, EVIDENCE_USE, "running statistics of BatchNormalization");
 	else if (w->kind || w->folded_from)
 		by_exporter(im, w);
+	else if (w->inner && im->pytorch)
+		decide(w, WEIGHT_CONST, EVIDENCE_EXPORTER, "inside a subgraph, where PyTorch's exporters put constants alone");
 	else if (weight_is_folded_vector(w))
 		decide(w, WEIGHT_PARAM, EVIDENCE_USE, "scale or shift of a norm");
 	else if (only_settings(im, w))

@@ -3,7 +3,7 @@
  * PyTorch's dynamo exporter gives one name to the buffer "mean" and the result of x.mean(), which ONNX forbids.  Nodes
  * before the one that computes the result read the initializer.  For nodes behind it, the exporter's trace says which
  * of the two they read, "%b_mean" or "%mean".  The result is renamed here, before anything else reads the graph. */
-#include "frontend/onnx_import.h"
+#include "frontend/onnx_params.h"
 
 #include <string.h>
 
@@ -92,7 +92,8 @@ static Map *names_taken(const Import *im)
 static bool is_shadow(const Import *im, const Onnx__NodeProto *node, size_t k, const Map *shadows)
 {
 	const char *name = node->output[k], *fx = names_metadata(node, "pkg.torch.onnx.fx_node");
-	return fx && *fx == '%' && map_has(im->weights, name) && !map_has(shadows, name);
+	const Weight *w = map_get(im->weights, name);
+	return fx && *fx == '%' && w && !w->inner && !map_has(shadows, name);
 }
 
 bool shadows_rename(Import *im)

@@ -438,35 +438,113 @@ static bool load_narrow(OnnxModel *m, const OnnxTensor *t, const Narrow *type, H
 	return true;
 }
 
-bool onnx_tensor_load(const char *path, Arena *a, HostTensor *out, Diag *d)
+/* Copies a serialised tensor, a part of the model's mapped file, to the arena. */
+static bool load_tensor(OnnxModel *m, Span proto, HostTensor *out, Diag *d)
 {
-	OnnxModel m = {.arena = a, .path = path, .dir = ""};
+	Arena *a = m->arena;
 	OnnxTensor t;
-	bool good = false;
-	m.file = file_map(a, path, path, d);
-	if (!m.file)
+	if (!onnx_tensor_parse(a, m->file, proto, &t)) {
+		diag_error(d, m->path, "not a serialised tensor");
 		return false;
-	if (!onnx_tensor_parse(a, m.file, m.file->bytes, &t)) {
-		diag_error(d, path, "not a serialised tensor");
-	} else if (narrow_from_onnx(t.data_type) && !t.problem) {
-		good = load_narrow(&m, &t, narrow_from_onnx(t.data_type), out, d);
-	} else if (!onnx_tensor_type(&t, &out->type)) {
-		diag_error(d, path, "dtype %s is not supported", onnx_dtype_name(t.data_type));
-	} else if (is_typed(&t)) {
+	}
+	if (narrow_from_onnx(t.data_type) && !t.problem)
+		return load_narrow(m, &t, narrow_from_onnx(t.data_type), out, d);
+	if (!onnx_tensor_type(&t, &out->type)) {
+		diag_error(d, m->path, "dtype %s is not supported", onnx_dtype_name(t.data_type));
+		return false;
+	}
+	if (is_typed(&t)) {
 		int64_t n = type_numel(&out->type), *ints;
 		int size = dtype_info[out->type.dtype].bytes;
 		uint8_t *data = arena_alloc(a, (size_t)MAX(type_bytes(&out->type), 1));
-		good = onnx_tensor_ints(&m, &t, a, &ints, d); /* 16-bit floats: the bits; f32 and f64 are in raw */
-		for (int64_t i = 0; good && i < n; i++)
+		if (!onnx_tensor_ints(m, &t, a, &ints, d)) /* 16-bit floats: the bits; f32 and f64 are in raw */
+			return false;
+		for (int64_t i = 0; i < n; i++)
 			store_int(out->type.dtype, data + i * size, ints[i]);
 		out->data = data;
-	} else {
-		Span bytes;
-		const FileMap *file;
-		good = onnx_tensor_bytes(&m, &t, &bytes, &file, d);
-		if (good)
-			out->data = arena_strndup(a, bytes.n ? (const char *)bytes.at : "", bytes.n);
+		return true;
 	}
+	Span bytes;
+	const FileMap *file;
+	if (!onnx_tensor_bytes(m, &t, &bytes, &file, d))
+		return false;
+	out->data = arena_strndup(a, bytes.n ? (const char *)bytes.at : "", bytes.n);
+	return true;
+}
+
+bool onnx_tensor_load(const char *path, Arena *a, HostTensor *out, Diag *d)
+{
+	OnnxModel m = {.arena = a, .path = path, .dir = "", .file = file_map(a, path, path, d)};
+	bool good = m.file && load_tensor(&m, m.file->bytes, out, d);
 	file_unmap(m.file);
 	return good;
+}
+
+/* Adds the tensors of a SequenceProto, or of an OptionalProto, which holds one tensor or one sequence. */
+static bool load_list(OnnxModel *m, Span proto, HostTensorVec *out, Diag *d)
+{
+	enum { TENSORS = 3, SEQUENCES = 5 };
+	Wire w = wire_of(proto);
+	while (wire_next(&w)) {
+		HostTensor t;
+		bool good = w.field != TENSORS || (w.type == 2 && load_tensor(m, w.bytes, &t, d));
+		if (w.field == TENSORS && good)
+			vec_push(m->arena, out, t);
+		if (!good || (w.field == SEQUENCES && (w.type != 2 || !load_list(m, w.bytes, out, d))))
+			return false;
+	}
+	if (w.bad)
+		diag_error(d, m->path, "not a serialised sequence or optional");
+	return !w.bad;
+}
+
+bool onnx_list_load(const char *path, Arena *a, HostTensorVec *out, Diag *d)
+{
+	OnnxModel m = {.arena = a, .path = path, .dir = "", .file = file_map(a, path, path, d)};
+	*out = (HostTensorVec){0};
+	bool good = m.file && load_list(&m, m.file->bytes, out, d);
+	file_unmap(m.file);
+	return good;
+}
+
+/* The input of the graph that the symbol is, or is an element of: its number, and that of the element. */
+static int input_place(const Module *m, const Symbol *s, int *element)
+{
+	int k = -1;
+	const char *before = NULL;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *x = m->symbols[i];
+		if (x->kind != SYM_INPUT)
+			continue;
+		bool next = !x->onnx || !before || strcmp(x->onnx, before) != 0;
+		k += next;
+		*element = next ? 0 : *element + 1;
+		before = x->onnx;
+		if (x == s)
+			break;
+	}
+	return k;
+}
+
+const char *onnx_input_path(const Module *m, const Symbol *s, const char *dir, Arena *a)
+{
+	int element;
+	return arena_printf(a, "%s/input_%d.pb", dir, input_place(m, s, &element));
+}
+
+bool onnx_input_load(const Module *m, const Symbol *s, const char *dir, Arena *a, HostTensor *out, Diag *d)
+{
+	int element = 0;
+	const char *path = arena_printf(a, "%s/input_%d.pb", dir, input_place(m, s, &element));
+	HostTensorVec list;
+	if (!s->onnx || !strcmp(s->onnx, s->name))
+		return onnx_tensor_load(path, a, out, d);
+	if (!onnx_list_load(path, a, &list, d))
+		return false;
+	if (element >= list.n) {
+		diag_error(d, path, "it has %d element(s), the model was compiled for more", list.n);
+		return false;
+	}
+	*out = list.at[element];
+	return true;
 }

@@ -65,69 +65,110 @@ static void collect_infos(Import *im, const OnnxInfoVec *infos)
 
 /* ---- uses ---- */
 
+/* What a name stands for where it hides an outer name or is another name of a weight; w is NULL for other values. */
 typedef struct Alias { Weight *w; const char *name; } Alias;
+typedef struct Product { Weight *w; int use; } Product;
+/* A graph whose nodes are looked at. */
+typedef struct Scope {
+	const struct Scope *outer;
+	Map *aliases;   /* value -> Alias */
+	Map *products;  /* result of a node that uses a weight -> Product; shared by all graphs */
+	const char *module;
+	int depth;
+} Scope;
 
-static Alias *find_weight(Import *im, const Map *aliases, const char *name)
+static const Alias *find_weight(Import *im, const Scope *s, const char *name)
 {
-	Alias *a = map_get(aliases, name);
-	Weight *w = a ? NULL : map_get(im->weights, name);
-	if (w) {
-		a = NEW(im->arena, Alias);
-		a->w = w;
+	for (; s; s = s->outer) {
+		const Alias *a = map_get(s->aliases, name);
+		if (a)
+			return a->w ? a : NULL;
 	}
-	return a;
+	Weight *w = map_get(im->weights, name);
+	Alias *top = w && !w->inner ? NEW(im->arena, Alias) : NULL;
+	if (top)
+		top->w = w;
+	return top;
+}
+
+static void define(Import *im, const Scope *s, const char *name, Alias a)
+{
+	Alias *now = NEW(im->arena, Alias);
+	*now = a;
+	map_put(s->aliases, name, now);
 }
 
 /* Whether the node only passes the weight on.  Identity gives it another name; behind a node that stops gradients it
  * keeps the name it had. */
-static bool passes_on(Import *im, Map *aliases, const Alias *a, const Onnx__NodeProto *n)
+static bool passes_on(Import *im, const Scope *s, const Alias *a, const Onnx__NodeProto *n)
 {
 	bool stop = node_stops(n);
 	if (!n->n_output || (!stop && strcmp(n->op_type, "Identity") != 0))
 		return false;
-	Alias *now = NEW(im->arena, Alias);
-	*now = (Alias){a->w, stop ? a->name : n->output[0]};
-	map_put(aliases, n->output[0], now);
+	define(im, s, n->output[0], (Alias){a->w, stop ? a->name : n->output[0]});
 	return true;
 }
 
-typedef struct Product { Weight *w; int use; } Product;
-typedef struct Collect {
-	Map *aliases;  /* value -> Alias */
-	Map *products; /* result of a node that uses a weight -> Product */
-} Collect;
-
-static void add_use(Import *im, Collect *c, Weight *w, const Onnx__NodeProto *n, WeightUse use)
+static void add_use(Import *im, const Scope *s, Weight *w, const Onnx__NodeProto *n, WeightUse use)
 {
 	Product *p = NEW(im->arena, Product);
 	*p = (Product){w, w->uses.n};
 	if (n->n_output)
-		map_put(c->products, n->output[0], p);
+		map_put(s->products, n->output[0], p);
 	vec_push(im->arena, &w->uses, use);
 }
 
-static void collect_node(Import *im, Collect *c, const Onnx__NodeProto *n)
+static void collect_graph(Import *im, const Scope *s, const OnnxGraph *g);
+
+/* Looks at the nodes of a subgraph, whose own names hide those around it. */
+static void collect_subgraph(Import *im, const Scope *outer, const char *module, const Onnx__AttributeProto *a)
 {
-	Frame top = {.prefix = "", .scope = ""};
-	const char *op = n->op_type ? n->op_type : "";
+	const OnnxGraph *g = onnx_subgraph(im->onnx, a, im->d);
+	Scope s = {.outer = outer, .aliases = map_new(im->arena), .products = outer->products, .module = module,
+		.depth = outer->depth + 1};
+	if (!g || s.depth > SUBGRAPHS_MAX)
+		return;
+	for (int i = 0; i < g->inputs.n; i++)
+		define(im, &s, g->inputs.at[i]->name ? g->inputs.at[i]->name : "", (Alias){0});
+	for (int i = 0; i < g->tensors.n; i++)
+		define(im, &s, g->tensors.at[i].name, (Alias){.w = ptrmap_get(im->inner, &g->tensors.at[i])});
+	collect_graph(im, &s, g);
+}
+
+static void collect_node(Import *im, const Scope *s, const Onnx__NodeProto *n)
+{
+	Frame around = {.prefix = "", .scope = s->module};
+	const char *op = n->op_type ? n->op_type : "", *module = names_scope(im, &around, n);
+	bool passed = false;
 	for (int k = 0; k < (int)n->n_input; k++) {
-		Alias *a = find_weight(im, c->aliases, n->input[k]);
-		Product *p = strncmp(op, "Reduce", 6) ? NULL : map_get(c->products, n->input[k]);
+		const Alias *a = find_weight(im, s, n->input[k]);
+		Product *p = strncmp(op, "Reduce", 6) ? NULL : map_get(s->products, n->input[k]);
 		if (p)
 			p->w->uses.at[p->use].reduced = true;
-		if (a && !passes_on(im, c->aliases, a, n))
-			add_use(im, c, a->w, n, (WeightUse){.op = op, .operand = k, .scope = names_scope(im, &top, n),
+		passed = a && passes_on(im, s, a, n);
+		if (a && !passed)
+			add_use(im, s, a->w, n, (WeightUse){.op = op, .operand = k, .scope = module,
 				.alias = a->name, .fx = names_metadata(n, "pkg.torch.onnx.fx_node"), .call = n->domain && *n->domain});
 	}
+	for (size_t i = 0; i < n->n_attribute; i++)
+		if (n->attribute[i]->has_g)
+			collect_subgraph(im, s, module, n->attribute[i]);
+	for (size_t k = 0; s->outer && !passed && k < n->n_output; k++)
+		define(im, s, n->output[k], (Alias){0});
+}
+
+static void collect_graph(Import *im, const Scope *s, const OnnxGraph *g)
+{
+	for (int i = 0; i < g->nodes.n; i++)
+		collect_node(im, s, g->nodes.at[i]);
 }
 
 void uses_collect(Import *im)
 {
 	const OnnxGraph *g = &im->onnx->graph;
-	Collect c = {map_new(im->arena), map_new(im->arena)};
+	Scope top = {.aliases = map_new(im->arena), .products = map_new(im->arena), .module = ""};
 	collect_infos(im, &g->infos);
-	for (int i = 0; i < g->nodes.n; i++)
-		collect_node(im, &c, g->nodes.at[i]);
+	collect_graph(im, &top, g);
 }
 
 bool weight_has_use(const Weight *w, const char *op, int operand)

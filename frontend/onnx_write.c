@@ -40,6 +40,7 @@ struct OnnxWriter {
 	/* the plan */
 	OnnxStore store;
 	PtrMap *homes;         /* OnnxTensor -> OnnxFill */
+	PtrMap *inner;         /* where a tensor with a fill begins in the file -> OnnxTensor, for those of subgraphs */
 	VEC(Added) added;
 	PtrMap *edits, *gone;  /* edits: NodeProto -> Edit; gone: the set of NodeProtos that are left out */
 	Map *names;            /* value of the graph -> NodeProto that computes it, or the writer for inputs and
@@ -248,6 +249,7 @@ static void plan_tensor(OnnxWriter *w, const OnnxTensor *t, const Places *places
 		const OnnxPlace *p = places->at[i];
 		if (p->symbol == keeps) {
 			ptrmap_put(w->homes, t, (void *)(uintptr_t)fill_of(w, p, type->dtype));
+			ptrmap_put(w->inner, t->proto.at, (void *)(uintptr_t)t);
 			continue;
 		}
 		if (!map_has(made, p->symbol->name)) {
@@ -460,7 +462,7 @@ static bool put_part(OnnxWriter *w, Rope *out, PartKind kind, Span bytes, int de
 	if (depth > MAX_DEPTH)
 		diag_error(w->d, w->onnx->path, "its subgraphs nest deeper than %d", MAX_DEPTH);
 	if (kind == PART_TENSOR || depth > MAX_DEPTH)
-		return depth <= MAX_DEPTH && put_tensor(w, out, bytes, NULL);
+		return depth <= MAX_DEPTH && put_tensor(w, out, bytes, ptrmap_get(w->inner, bytes.at));
 	Wire wire = wire_of(bytes);
 	for (const uint8_t *at = wire.rest.at; wire_next(&wire); at = wire.rest.at)
 		if (!put_field(w, out, kind, &wire, (Span){at, (size_t)(wire.rest.at - at)}, depth))
@@ -624,6 +626,7 @@ bool onnx_writer_save(OnnxWriter *w, const char *path, OnnxStore store, OnnxRead
 	w->store = store;
 	w->data_name = arena_printf(w->a, "%s.data", slash ? slash + 1 : path);
 	w->homes = ptrmap_new(w->a);
+	w->inner = ptrmap_new(w->a);
 	w->edits = ptrmap_new(w->a);
 	w->gone = ptrmap_new(w->a);
 	w->added.n = 0;

@@ -349,6 +349,10 @@ Value *pattern_attention(Rewriter *r, Op *op)
 		pattern_refuse(r, op, what, "batch and heads of q, k and v do not agree");
 		return NULL;
 	}
+	if (a.q->type.dtype == DT_F64) {
+		pattern_refuse(r, op, what, "there is no kernel of it for f64");
+		return NULL;
+	}
 	if (!dropout_fits(&a)) {
 		pattern_refuse(r, op, what, "the samples of its dropout lie along its queries or keys");
 		return NULL;

@@ -41,11 +41,24 @@ def op_of(model):
     return ops.pop() if len(ops) == 1 else "+".join(sorted(ops)[:4])
 
 
-def read_pb(path, value_info):
-    data = path.read_bytes()
-    if value_info.type.HasField("tensor_type"):
-        return numpy_helper.to_array(onnx.TensorProto.FromString(data))
-    return None  # sequences and optionals
+def elements(message):
+    """The tensors of a sequence, or of what an optional holds."""
+    if isinstance(message, onnx.OptionalProto):
+        if message.elem_type == onnx.OptionalProto.SEQUENCE:
+            return elements(message.sequence_value)
+        return [message.tensor_value] if message.elem_type == onnx.OptionalProto.TENSOR else []
+    return list(message.tensor_values)
+
+
+def expected(path, info):
+    """What an output is, by the names of the files that shardc writes: NAME, or NAME.0, NAME.1, .. of a sequence."""
+    data, name, kind = path.read_bytes(), info.name.replace("/", "_"), info.type.WhichOneof("value")
+    if kind == "tensor_type":
+        return {name: numpy_helper.to_array(onnx.TensorProto.FromString(data))}
+    inner = info.type.optional_type.elem_type.WhichOneof("value") if kind == "optional_type" else None
+    proto = onnx.OptionalProto if kind == "optional_type" else onnx.SequenceProto
+    tensors = [numpy_helper.to_array(t) for t in elements(proto.FromString(data))]
+    return {name if inner == "tensor_type" else f"{name}.{i}": t for i, t in enumerate(tensors)}
 
 
 def narrow(dtype):
@@ -137,11 +150,14 @@ def run_set(shardc, folder, data, model, out):
         bad = check_random(random_check(folder), command, data, model, out)
         return ("failed", bad) if bad else ("passed", "")
     for i, output in enumerate(model.graph.output):
-        want = read_pb(data / f"output_{i}.pb", output)
-        got = np.load(pathlib.Path(out) / f"{output.name.replace('/', '_')}.npy")
-        bad = mismatch(output.name, got, want, ROUNDED.get(folder.name, ATOL))
-        if bad:
-            return "failed", bad
+        wanted = expected(data / f"output_{i}.pb", output)
+        extra = pathlib.Path(out) / f"{output.name.replace('/', '_')}.{len(wanted)}.npy"
+        if output.type.WhichOneof("value") != "tensor_type" and extra.exists():
+            return "failed", f"{output.name} has more than {len(wanted)} elements"
+        for name, want in wanted.items():
+            bad = mismatch(name, np.load(pathlib.Path(out) / f"{name}.npy"), want, ROUNDED.get(folder.name, ATOL))
+            if bad:
+                return "failed", bad
     return "passed", ""
 
 

@@ -289,6 +289,11 @@ Buf model_bytes(OnnxText *m)
 	pb_str(&b, 2, m->producer);
 	pb_int(&opset, 2, m->opset);
 	pb_msg(&b, 8, &opset);
+	if (m->domain) {
+		pb_str(&opset, 1, m->domain);
+		pb_int(&opset, 2, 1);
+		pb_msg(&b, 8, &opset);
+	}
 	pb_msg(&b, 7, &m->graph);
 	buf_put(&b, m->functions.at ? m->functions.at : "", m->functions.n);
 	buf_free(&m->functions);

@@ -9,6 +9,7 @@ typedef struct OnnxText {
 	Buf graph, functions, metadata;
 	int ir_version, opset;
 	const char *producer;
+	const char *domain;  /* one more domain, of which version 1 is imported; NULL: none */
 } OnnxText;
 
 /* ---- the wire format ---- */

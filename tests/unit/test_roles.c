@@ -398,6 +398,31 @@ static void test_escapes(void)
 	loaded_free(&l);
 }
 
+/* What a session of onnxruntime folded keeps no name of a parameter: its weights are trained, and what else has enough
+ * numbers is named as maybe lost.  A model that no session saved keeps its meaning. */
+static void test_folded_by_runtime(void)
+{
+	static const float mixed[] = {0.5f, 0.25f, -0.75f, 1.5f, 0.125f, 2.25f, -0.5f};
+	for (int saved = 0; saved < 2; saved++) {
+		OnnxText *m = model_new();
+		m->domain = saved ? "com.microsoft.nchwc" : NULL;
+		model_input(m, "x", 1, "4,6");
+		model_floats(m, "val_3", "6,7", 7, mixed);
+		model_floats(m, "/wpe/Gather_output_0", "4,7", 7, mixed);
+		model_op(m, "mm", "MatMul", "x,val_3", "h");
+		model_op(m, "add", "Add", "h,/wpe/Gather_output_0", "y");
+		model_output(m, "y");
+		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+		CU_ASSERT_EQUAL(params_of(&l), saved);
+		if (saved) {
+			expect(&l, "\"val_3\" f32[6,7] is guessed to be a trained parameter: onnxruntime folded it");
+			expect(&l, "Gather_output_0\" f32[4,7] is guessed to be a constant: onnxruntime folded it, maybe from a "
+				"parameter, which is then lost");
+		}
+		loaded_free(&l);
+	}
+}
+
 void suite_roles(void)
 {
 	CU_TestInfo tests[] = {
@@ -417,6 +442,7 @@ void suite_roles(void)
 		{"weights of losses", test_weights_of_losses},
 		{"a list of the file's names", test_list_of_tensors},
 		{"names are escaped", test_escapes},
+		{"what onnxruntime folded", test_folded_by_runtime},
 		CU_TEST_INFO_NULL,
 	};
 	CU_SuiteInfo suites[] = {{"roles", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
