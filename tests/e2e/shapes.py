@@ -1,9 +1,10 @@
-"""Programs with a plan for each of several sizes (--bind seq=16,32), against PyTorch.
+"""Samples of several lengths, against PyTorch: programs with a plan for each of several sizes (--bind seq=16,32), and
+documents that are packed into rows.
 
 PyTorch trains in f64 on the same samples one by one, without padding, in the order that docs/shapes.md states; losses of
 every step must agree: of models of both exporters, on one rank and two, with micro-batches, with another number of ranks
 after a resume, through the library, and held-out ones.  Memory equals that of the largest size alone.  What is wrong in
-sizes, lengths and samples is refused by name.
+sizes, lengths and samples is refused by name.  Rows of several documents train as each document alone.
 
 usage: python tests/e2e/shapes.py SHARDC WORKDIR [CASE..]
        python tests/e2e/shapes.py --example DIR          the model and the data of docs/shapes.md
@@ -94,6 +95,37 @@ class Blind(Masked):
 
     def forward(self, ids):
         return self.head(self.blocks[0](self.tokens(ids)))
+
+
+class Packed(Causal):
+    """Several documents in a row: which one a token is of, and where in it, are inputs; its mask is of both."""
+    inputs = {"ids": {0: "batch", 1: "seq"}, "document_ids": {0: "batch", 1: "seq"}, "position_ids": {0: "batch", 1: "seq"}}
+
+    def mask(self, document_ids, position_ids):
+        t = document_ids.shape[1]
+        earlier = torch.ones(t, t, dtype=torch.bool).tril()
+        return ((document_ids[:, :, None] == document_ids[:, None, :]) & earlier)[:, None]
+
+    def forward(self, ids, document_ids, position_ids):
+        x, mask = self.tokens(ids) + self.places(position_ids), self.mask(document_ids, position_ids)
+        for block in self.blocks:
+            block.causal = False
+            x = block(x, mask)
+        return self.head(self.norm(x))
+
+
+class Restarts(Packed):
+    """As transformers has it: documents begin where positions do not go up by one, and positions are compared."""
+    inputs = {"ids": {0: "batch", 1: "seq"}, "position_ids": {0: "batch", 1: "seq"}}
+
+    def mask(self, document_ids, position_ids):
+        before = torch.cat([position_ids[:, :1] - 1, position_ids[:, :-1]], 1)
+        number = (position_ids - before != 1).long().cumsum(-1)
+        earlier = position_ids[:, None, :] <= position_ids[:, :, None]
+        return ((number[:, :, None] == number[:, None, :]) & earlier)[:, None]
+
+    def forward(self, ids, position_ids):
+        return super().forward(ids, None, position_ids)
 
 
 class Pair(nn.Module):
@@ -312,6 +344,70 @@ def masked(c, dynamo):
     c.train("blind", "blind.jsonl", *DATA, steps=2, says="padding changes the loss: the same samples give")
 
 
+def pack(ids, labels, lengths):
+    """Rows of LONGEST tokens with whole documents one behind the other; rows end with a document of padding."""
+    rows, row = [], []
+    for i, n in enumerate(lengths):
+        if sum(lengths[j] for j in row) + n > LONGEST:
+            rows.append(row)
+            row = []
+        row.append(i)
+    rows = rows[:len(rows) // 8 * 8]
+    out = [np.zeros((len(rows), LONGEST), np.int64) for _ in range(4)]
+    out[1][:] = -100
+    for r, row in enumerate(rows):
+        at = 0
+        for d, i in enumerate(row):
+            n = lengths[i]
+            for x, values in zip(out, (ids[i, :n], labels[i, :n], d, np.arange(n))):
+                x[r, at:at + n] = values
+            at += n
+        out[2][r, at:], out[3][r, at:] = len(row), np.arange(LONGEST - at)
+    return rows, out
+
+
+def packed(c, dynamo):
+    """Documents in a row train as each alone does, and no mask of queries and keys is in memory."""
+    rng = np.random.default_rng(3)
+    ids, labels, _ = samples(rng)
+    lengths = rng.integers(3, 20, N)
+    ids, labels = ids % V, np.where(labels > V, 1, labels)
+    rows, (x, y, documents, positions) = pack(ids, labels, lengths)
+    c.save(x=x, y=y, documents=documents, positions=positions)
+    one = torch.arange(16).expand(4, 16)
+    for kind in (Packed, Restarts):
+        torch.manual_seed(3)
+        model = kind()
+        export(model, tuple(one.clone() for _ in model.inputs), c.folder / "model.onnx", dynamo)
+        c.compile("model.onnx", "train", bind=(f"seq={LONGEST}",))
+        plan = c.run(c.shardc, "plan", "model.onnx", "--loss=cross_entropy", "--bind=batch=8", f"--bind=seq={LONGEST}")
+        want("masks that are kept" not in plan, plan)
+        files = {"ids": "x", "document_ids": "documents", "position_ids": "positions"}
+        data = [f for name in model.inputs for f in ("--data", f"{name}={files[name]}.npy")]
+        c.train("train", "log.jsonl", *data, "--data", "labels=y.npy", steps=len(rows) // 8 * 2)
+        want(max(map(len, rows)) > 2, "several documents a row")
+        c.compare("log.jsonl", alone(model, ids, labels, lengths, rows * 2))
+
+
+def alone(model, ids, labels, lengths, rows):
+    """Losses of AdamW in f64 over the documents of eight rows a step, each by itself."""
+    model = model.double()
+    optimizer, out = torch.optim.AdamW(model.parameters(), lr=LR), []
+    for step in range(len(rows) // 8):
+        total, count = 0, 0
+        for i in [i for row in rows[step * 8:step * 8 + 8] for i in row]:
+            n = lengths[i]
+            at, y = torch.arange(n)[None], torch.tensor(labels[i, :n])
+            inputs = {"ids": torch.tensor(ids[i:i + 1, :n]), "document_ids": at * 0, "position_ids": at}
+            total = total + F.cross_entropy(model(*[inputs[k] for k in model.inputs])[0], y, reduction="sum")
+            count += int((y != -100).sum())
+        optimizer.zero_grad()
+        (total / count).backward()
+        optimizer.step()
+        out.append((total / count).item())
+    return out
+
+
 def pair(c, dynamo):
     """Two dimensions: the k-th sizes belong together, and each input has lengths of its own."""
     torch.manual_seed(2)
@@ -448,7 +544,7 @@ def refused(c, dynamo):
             says="outside an axis of 50")
 
 
-CASES = {f.__name__: f for f in (causal, masked, pair, library, refused)}
+CASES = {f.__name__: f for f in (causal, masked, packed, pair, library, refused)}
 ASKED = {"cuda": cuda}  # wants the emulation (make cudasim)
 
 
@@ -466,7 +562,7 @@ def main():
     torch.set_num_threads(1)
     failed, count = 0, 0
     for name in sys.argv[3:] or CASES:
-        for dynamo in (False, True) if name == "causal" else (name == "masked",):
+        for dynamo in (False, True) if name in ("causal", "packed") else (name == "masked",):
             count += 1
             try:
                 {**CASES, **ASKED}[name](Case(shardc, folder / name), dynamo)
