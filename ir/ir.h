@@ -161,7 +161,8 @@ struct Symbol {
 	bool batched;        /* SYM_INPUT: its first axis is the samples */
 	bool pads;           /* SYM_INPUT, where a program has several sizes: short samples are filled up with */
 	double pad;          /* this number, */
-	const char *pad_why; /* for this reason; or, if not pads, why there is none (NULL: none is known) */
+	bool pad_free;       /* any number up to pad + 1 would do; */
+	const char *pad_why; /* pad is taken for this reason; or, if not pads, why there is none (NULL: none is known) */
 	bool narrowed;       /* SYM_BUFFER: stored in fewer bits than the model has; */
 	DType saved;         /* checkpoints have this dtype */
 	Unit *unit;          /* from level SHARD on: the unit of a SYM_PARAM or of a sharded SYM_STATE */

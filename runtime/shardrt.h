@@ -47,6 +47,7 @@ typedef struct RtTensor {
 	bool trainable;
 	bool batched;          /* inputs: the first axis counts samples */
 	double pad;            /* inputs: what short samples are filled up with */
+	bool pad_free;         /* pad + 1 would do, too */
 	bool no_decay;         /* parameters: weight decay off */
 	bool narrowed;         /* buffers: files hold the dtype `saved`, memory holds `dtype` (--buffer-dtype) */
 	DType saved;

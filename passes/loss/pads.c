@@ -11,7 +11,11 @@
 #include <string.h>
 
 /* What the graph does with an input. */
-typedef struct Role { const Op *label, *compare, *index; double number; } Role;
+typedef struct Role {
+	const Op *label, *compare, *index;
+	double number;  /* with which it is compared */
+	int64_t rows;   /* that all tables have which are looked up by it */
+} Role;
 
 static const struct { const char *name, *what; } names[] = {
 	{"attention_mask", "masks are 0 where there is nothing"}, {"position_ids", "positions of padding are not used"},
@@ -35,11 +39,18 @@ static bool passes_on(const Op *op)
 {
 	switch (op->kind) {
 	case OP_RESHAPE: case OP_TRANSPOSE: case OP_CAST: case OP_SLICE: case OP_CONCAT: case OP_BROADCAST:
-	case OP_STOP_GRADIENT: case OP_WHERE: case OP_MAX: case OP_MIN:
+	case OP_PAD: case OP_SPLIT: case OP_STOP_GRADIENT: case OP_WHERE: case OP_MAX: case OP_MIN:
 		return true;
 	default:
 		return false;
 	}
+}
+
+static int64_t rows_of(const Op *gather)
+{
+	const Type *table = &op_in(gather, 0)->type;
+	int64_t axis = attr_get_int(gather->attrs, "axis", 0);
+	return table->dim[axis < 0 ? axis + table->rank : axis];
 }
 
 static void follow(const Value *v, Role *role, PtrMap *seen)
@@ -55,10 +66,12 @@ static void follow(const Value *v, Role *role, PtrMap *seen)
 		else if (op->kind == OP_EQ && single_number(op_in(op, op_in(op, 0) == v), &number)) {
 			role->compare = op;
 			role->number = number;
-		} else if (op->kind == OP_GATHER && op_in(op, 1) == v && op_in(op, 0) != v)
+		} else if (op->kind == OP_GATHER && op_in(op, 1) == v && op_in(op, 0) != v) {
+			role->rows = role->index ? MIN(role->rows, rows_of(op)) : rows_of(op);
 			role->index = op;
-		else if (passes_on(op))
-			follow(op->out[0], role, seen);
+		} else if (passes_on(op))
+			for (int i = 0; i < op->n_out; i++)
+				follow(op->out[i], role, seen);
 	}
 }
 
@@ -86,9 +99,10 @@ static void set_by_role(Module *m, Symbol *s, const Role *r)
 			arena_printf(a, "ignore_index of the cross-entropy of node \"%s\"", r->label->loc->node));
 	else if (r->compare)
 		set(m, s, r->number, arena_printf(a, "node \"%s\" compares it with that", r->compare->loc->node));
-	else if (r->index)
+	else if (r->index) {
 		set(m, s, 0, arena_printf(a, "node \"%s\" looks rows up by it, and row 0 exists", r->index->loc->node));
-	else if (known)
+		s->pad_free = r->rows > 1;
+	} else if (known)
 		set(m, s, 0, arena_printf(a, "by its name: %s", known));
 }
 

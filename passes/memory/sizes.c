@@ -89,8 +89,8 @@ static bool check_inputs(const Module *m, const Module *base, const char *size, 
 {
 	bool ok = m->batch == base->batch;
 	if (!ok)
-		diag_error(d, "--bind", "at %s a step has %lld samples, at the largest size %lld: the dimension counts samples, "
-			"so give it one number", size, (long long)m->batch, (long long)base->batch);
+		diag_error(d, "--bind", "at %s a step has %lld samples, at the largest size %lld: the dimension counts "
+			"samples, so give it one number", size, (long long)m->batch, (long long)base->batch);
 	for (int i = 0; i < m->n_symbols && ok; i++)
 		if (m->symbols[i]->kind == SYM_INPUT)
 			ok = check_input(m->symbols[i], ir_find_symbol(base, m->symbols[i]->name), size, d);
@@ -102,7 +102,8 @@ static void note_pads(const Module *small, const Module *base, Diag *d)
 	for (int i = 0; i < base->n_symbols; i++) {
 		const Symbol *s = base->symbols[i], *other = ir_find_symbol(small, s->name);
 		if (s->kind == SYM_INPUT && s->pads && other && !type_equal(&s->type, &other->type))
-			diag_note(d, "--bind", "input \"%s\" of short samples is filled up with %g: %s", s->name, s->pad, s->pad_why);
+			diag_note(d, "--bind", "input \"%s\" of short samples is filled up with %g: %s", s->name, s->pad,
+				s->pad_why);
 	}
 }
 

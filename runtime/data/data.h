@@ -28,6 +28,7 @@ typedef struct DataPool { int64_t number, *order; } DataPool;
 typedef struct DataSizes {
 	const RtModel *model;
 	int now;                /* the size at which rows are loaded */
+	bool other;             /* with other numbers as padding, where any would do */
 	uint8_t *of_sample;     /* the smallest size that a sample fits in; NULL: all are of size of_all */
 	int of_all;
 	int64_t bucket;         /* samples of a pool */

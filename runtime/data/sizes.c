@@ -70,8 +70,8 @@ static bool share_lengths(DataSet *set, const RtModel *m, const Npy *lengths, Di
 {
 	const DataColumn *first = NULL;
 	if (strchr(m->sizes[0].name, ' ')) {
-		diag_error(d, lengths->path, "several dimensions have sizes (%s): say whose lengths these are, NAME=FILE for each "
-			"input", m->sizes[0].name);
+		diag_error(d, lengths->path, "several dimensions have sizes (%s): say whose lengths these are, NAME=FILE for "
+			"each input", m->sizes[0].name);
 		return false;
 	}
 	for (int i = 0; i < set->n_columns; i++) {
@@ -84,8 +84,8 @@ static bool share_lengths(DataSet *set, const RtModel *m, const Npy *lengths, Di
 		c->lengths = lengths;
 		for (int k = 0; k < m->n_sizes; k++)
 			if (m->sizes[k].dims[c->index][axis] - m->sizes[k].dims[first->index][first_axis(m, first)] != c->more) {
-				diag_error(d, lengths->path, "input \"%s\" does not grow with \"%s\" by one element each: give it lengths "
-					"of its own, %s=FILE", c->input->name, first->input->name, c->input->name);
+				diag_error(d, lengths->path, "input \"%s\" does not grow with \"%s\" by one element each: give it "
+					"lengths of its own, %s=FILE", c->input->name, first->input->name, c->input->name);
 				return false;
 			}
 	}
@@ -161,14 +161,14 @@ static bool refuse_sample(const RtModel *m, const DataColumn *c, int64_t sample,
 	int64_t n = extent(m, c, axis, sample), most = c->input->dim[axis];
 	const char *path = c->lengths ? c->lengths->path : c->path;
 	if (n < 1)
-		diag_error(d, path, "sample %" PRId64 " has %" PRId64 " elements of input \"%s\": a length is at least 1", sample,
-			n, c->input->name);
+		diag_error(d, path, "sample %" PRId64 " has %" PRId64 " elements of input \"%s\": a length is at least 1",
+			sample, n, c->input->name);
 	else if (n > c->dim[axis])
 		diag_error(d, path, "sample %" PRId64 " has %" PRId64 " elements of input \"%s\", but rows of %s have %" PRId64,
 			sample, n, c->input->name, c->path, c->dim[axis]);
 	else
-		diag_error(d, path, "sample %" PRId64 " has %" PRId64 " elements of input \"%s\", more than the largest size, %s, "
-			"takes (%" PRId64 "): cut it, or compile with a larger size", sample, n, c->input->name,
+		diag_error(d, path, "sample %" PRId64 " has %" PRId64 " elements of input \"%s\", more than the largest size, "
+			"%s, takes (%" PRId64 "): cut it, or compile with a larger size", sample, n, c->input->name,
 			m->sizes[m->n_sizes - 1].name, most);
 	return false;
 }
@@ -202,7 +202,8 @@ static bool find_one_size(DataSet *set, const RtModel *m, Diag *d)
 	return true;
 }
 
-bool sizes_open(DataSet *set, const RtModel *m, Arena *a, const TextList *lengths, int64_t bucket, const char *flag, Diag *d)
+bool sizes_open(DataSet *set, const RtModel *m, Arena *a, const TextList *lengths, int64_t bucket, const char *flag,
+	Diag *d)
 {
 	DataSizes *s = &set->sizes;
 	if (!m->n_sizes) {
@@ -325,6 +326,6 @@ void sizes_load_row(const DataSet *set, const DataColumn *c, char *out, int64_t 
 		memcpy(out, from, (size_t)c->row_bytes);
 		return;
 	}
-	fill(out, c->input->dtype, row_numel(to, c->input->rank), c->input->pad);
+	fill(out, c->input->dtype, row_numel(to, c->input->rank), c->input->pad + (s->other && c->input->pad_free));
 	copy_block(c, from, out, to, own);
 }

@@ -303,6 +303,14 @@ static int train(Run *run)
 
 /* ---- before the first step ---- */
 
+/* Says which size samples take whose lengths are not given. */
+static void note_lengths(const Session *s, const DataSet *set, const char *flag)
+{
+	if (set->sizes.model && !set->sizes.of_sample && session_is_first(s))
+		diag_note(s->d, s->o.program, "no --%s: samples are as long as rows of their files and take size %s", flag,
+			s->rt.model->sizes[set->sizes.of_all].name);
+}
+
 static bool open_eval_data(Run *run)
 {
 	Session *s = &run->s;
@@ -317,6 +325,7 @@ static bool open_eval_data(Run *run)
 	DataFiles files = {&o->eval_data, &o->eval_lengths, o->eval_tokens, "eval-data", "eval-lengths", o->bucket};
 	if (!data_open(&s->eval, m, s->p.arena, &files, s->d))
 		return false;
+	note_lengths(s, &s->eval, "eval-lengths");
 	if (m->loss.whole && s->eval.n_samples < s->eval.batch) {
 		diag_error(s->d, s->eval.columns[0].path, "%" PRId64 " samples are less than one batch of %" PRId64
 			", and only whole batches can be evaluated: %s", s->eval.n_samples, s->eval.batch, m->loss.whole);
@@ -333,9 +342,7 @@ static bool open_data(Run *run)
 	DataFiles files = {&o->data, &o->lengths, o->tokens, "data", "lengths", o->bucket};
 	if (!data_open(&s->train, s->rt.model, s->p.arena, &files, s->d))
 		return false;
-	if (s->train.sizes.model && !s->train.sizes.of_sample && session_is_first(s))
-		diag_note(s->d, s->o.program, "no --lengths: all samples are as long as rows of their files and take size %s",
-			s->rt.model->sizes[s->train.sizes.of_all].name);
+	note_lengths(s, &s->train, "lengths");
 	s->train.n_samples = MAX(s->train.n_samples, 1);
 	s->train.shuffle = o->text[OPT_shuffle];
 	s->train.seed = (uint64_t)o->shuffle;

@@ -2,7 +2,8 @@
  *
  * A model may look at padding in ways that no compiler sees: a mean over positions, a mask with the other sense, a
  * window that looks ahead.  So before the first step, the first samples of the run that are smaller than the largest
- * size are evaluated at their size and at the largest, and a difference is reported. */
+ * size are evaluated at their size and at the largest, there with other token ids as padding, and a difference is
+ * reported. */
 #include <math.h>
 
 #include "runtime/train/train.h"
@@ -48,11 +49,15 @@ void sizes_check(Session *s)
 		size = data_size(&s->train, at += round, round);
 	if (size == largest)
 		return;
-	double small = loss_at(s, size, at), large = loss_at(s, largest, at);
+	double small = loss_at(s, size, at);
+	s->train.sizes.other = true;
+	double large = loss_at(s, largest, at);
+	s->train.sizes.other = false;
 	char bad[512];
 	bool met = report_take_bad_input(bad, sizeof(bad)); /* the step in which it is met again says it */
 	if (!met && session_is_first(s) && fabs(small - large) > (is_coarse(s) ? 1e-2 : 2e-5) * fabs(large))
-		diag_warn(s->d, s->o.program, "padding changes the loss: the same samples give %.6g at %s and %.6g at %s: the "
-			"model looks at padding, in a mean over positions, say, or by a mask of the other sense (docs/shapes.md)",
+		diag_warn(s->d, s->o.program, "padding changes the loss: the same samples give %.6g at %s and %.6g at %s, with "
+			"other padding: the model looks at padding, in a mean over positions, say, or by a mask of the other sense "
+			"(docs/shapes.md)",
 			small, s->rt.model->sizes[size].name, large, s->rt.model->sizes[largest].name);
 }

@@ -97,6 +97,18 @@ class Blind(Masked):
         return self.head(self.blocks[0](self.tokens(ids)))
 
 
+class Convolution(nn.Module):
+    """Reads two positions behind the end of a sample."""
+    inputs = Blind.inputs
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.conv, self.head = nn.Embedding(V, D), nn.Conv1d(D, D, 5, padding=2), nn.Linear(D, V)
+
+    def forward(self, ids):
+        return self.head(self.conv(self.tokens(ids).transpose(1, 2)).transpose(1, 2))
+
+
 class Packed(Causal):
     """Several documents in a row: which one a token is of, and where in it, are inputs; its mask is of both."""
     inputs = {"ids": {0: "batch", 1: "seq"}, "document_ids": {0: "batch", 1: "seq"}, "position_ids": {0: "batch", 1: "seq"}}
@@ -342,6 +354,9 @@ def masked(c, dynamo):
     export(Blind(), (one,), c.folder / "blind.onnx", dynamo)
     c.compile("blind.onnx", "blind")
     c.train("blind", "blind.jsonl", *DATA, steps=2, says="padding changes the loss: the same samples give")
+    export(Convolution(), (one,), c.folder / "conv.onnx", dynamo)
+    c.compile("conv.onnx", "conv")
+    c.train("conv", "conv.jsonl", *DATA, steps=2, says="padding changes the loss: the same samples give")
 
 
 def pack(ids, labels, lengths):
@@ -540,6 +555,8 @@ def refused(c, dynamo):
     c.train("train", "log", *DATA, "--bucket", 0, fails=2, says="--bucket needs at least 1")
     c.train("train", "log", *DATA[:-2], "--bucket", 9, fails=2, says="--bucket needs --lengths")
     c.save(short=ids[:, :9], shorter=labels[:, :9])
+    c.train("train", "short.jsonl", "--data", "ids=short.npy", "--data", "labels=short.npy", steps=1, fails=1,
+            says="no --lengths: samples are as long as rows of their files and take size seq=16")
     c.train("train", "short.jsonl", "--data", "ids=short.npy", "--data", "labels=shorter.npy", steps=1, fails=1,
             says="outside an axis of 50")
 
