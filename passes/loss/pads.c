@@ -149,8 +149,8 @@ static void check_names(const Module *m, const Options *o, Diag *d)
 static void warn_statistics(Module *m, const Op *op, Diag *d)
 {
 	if (op->kind == OP_BATCH_NORM && op_in(op, 0)->type.rank > 2)
-		diag_warn(d, loc_where(m, op->loc), "its statistics are over the padding of short samples, too (several sizes in "
-			"--bind): the same batch gives other numbers at another size");
+		diag_warn(d, loc_where(m, op->loc), "its statistics are over the padding of short samples, too (several sizes "
+			"in --bind): the same batch gives other numbers at another size");
 }
 
 bool loss_pads(Module *m, const Options *o, bool counted, Diag *d)

@@ -51,7 +51,7 @@ static bool check_slots(const Module *m, const Module *base, const char *size, A
 
 /* ---- inputs ---- */
 
-/* Whether the input has the rank and samples of the largest size's, and no axis is longer; *varies: some are shorter. */
+/* Whether the input has rank and samples of that of the largest size, and no longer axis; *varies: one is shorter. */
 static bool input_agrees(const Symbol *s, const Symbol *large, bool *varies)
 {
 	bool ok = large && large->kind == SYM_INPUT && large->type.rank == s->type.rank && large->batched == s->batched
