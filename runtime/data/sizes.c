@@ -98,13 +98,20 @@ static bool name_lengths(DataSet *set, const RtModel *m, const char *text, const
 	const RtTensor *t = data_split_name(m, text, &path, flag, d);
 	if (!t || !open_lengths(set, path, npy, d))
 		return false;
-	for (int i = 0; i < set->n_columns; i++)
-		if (set->columns[i].input == t && first_axis(m, &set->columns[i])) {
-			set->columns[i].lengths = npy;
-			return true;
-		}
-	diag_error(d, path, "input \"%s\" has no samples of several lengths", t->name);
-	return false;
+	DataColumn *c = set->columns;
+	while (c < set->columns + set->n_columns && c->input != t)
+		c++;
+	bool found = c < set->columns + set->n_columns && first_axis(m, c);
+	if (!found)
+		diag_error(d, path, "input \"%s\" has no samples of several lengths", t->name);
+	else if (c->lengths)
+		diag_error(d, path, "input \"%s\" has two files of lengths: %s is the other", t->name, c->lengths->path);
+	if (!found || c->lengths) {
+		npy_close(npy);
+		return false;
+	}
+	c->lengths = npy;
+	return true;
 }
 
 static bool has_name(const RtModel *m, const char *text)

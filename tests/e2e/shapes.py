@@ -552,6 +552,8 @@ def refused(c, dynamo):
                               ("flat", lengths[:, None], "lengths are i64 or i32")):
         c.save(**{name: wrong})
         c.train("train", "log", *DATA[:-1], f"{name}.npy", fails=1, says=text)
+    c.train("train", "log", *DATA[:-1], "ids=lengths.npy", "--lengths", "ids=far.npy", fails=1, says="has two files of lengths")
+    c.train("train", "log", *DATA[:-1], "ids=lengths.npy", fails=1, says='input "labels" has no lengths')
     c.train("train", "log", *DATA, "--bucket", 0, fails=2, says="--bucket needs at least 1")
     c.train("train", "log", *DATA[:-2], "--bucket", 9, fails=2, says="--bucket needs --lengths")
     c.save(short=ids[:, :9], shorter=labels[:, :9])
