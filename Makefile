@@ -229,6 +229,10 @@ $(FRAMEWORKS)/paddle/ready:
 	$(FRAMEWORKS)/paddle/bin/pip install -q paddlepaddle==3.3.1 paddle2onnx==2.1.0 packaging onnx onnxruntime numpy
 	touch $@
 
+## shapes: programs with a plan for each of several sizes of samples, against PyTorch (half a minute)
+shapes: all $(VENV)/ready
+	$(PYTHON) tests/e2e/shapes.py $(BUILD)/shardc $(BUILD)/shapes
+
 ## python: the package of shardc.export and shardc.check, into the virtual environment (VENV=..)
 python: $(VENV)/ready
 	$(VENV)/bin/pip install -q --no-deps ./python
@@ -320,6 +324,6 @@ clean:
 # Sources that have moved, which dependencies in older build folders still name.
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export zoo frameworks python trust trust-full \
+.PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export zoo frameworks shapes python trust trust-full \
 	sizes recipes doors ranks crash matrix features features-full bench bench-ranks bench-checkpoint install clean
 .DELETE_ON_ERROR:

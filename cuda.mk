@@ -149,6 +149,7 @@ cudasim-train: all cudasim $(BUILD)/unit $(BUILD)/models $(VENV)/ready
 	tests/cudasim/orders $(BUILD)/shardc 100 $(BUILD)/tests/good.onnx --loss=cross_entropy --bind N=8 --optimizer=adamw \
 		--wrap=each -- --data x=$(BUILD)/tests/x.npy --data labels=$(BUILD)/tests/y.npy --steps 6 --threads 1
 	$(PYTHON) tests/cudasim/train.py $(BUILD)/shardc $(BUILD)/cudasim/train
+	$(PYTHON) tests/e2e/shapes.py $(BUILD)/shardc $(BUILD)/cudasim/shapes cuda
 
 ## cudasim-conformance: each 20th of the ONNX backend tests as a CUDA program
 cudasim-conformance: all cudasim $(VENV)/ready | $(BUILD)/onnx-tests

@@ -107,11 +107,13 @@ static CodegenTarget target_options(const Options *o)
 
 /* ---- stages ---- */
 
-static bool load(Variants *v, Options *o, Arena *a, Diag *d)
+/* smaller: how many sizes of --bind below the largest. */
+static bool load(Variants *v, Options *o, int smaller, Arena *a, Diag *d)
 {
 	if (!is_ir_file(o->input)) {
 		FrontendOptions f = frontend_options(o);
 		f.say_roles = !f.infer;
+		f.smaller = smaller;
 		o->graph.bn.frozen.n = 0; /* the frontend freezes them; pass loss does it for a text */
 		v->of[VARIANT_ONLY] = onnx_load(o->input, &f, d);
 		return v->of[VARIANT_ONLY];
@@ -221,24 +223,27 @@ static bool print_ir(const Variants *v, const Module *shown, const Options *o, D
 }
 
 /* Prints the plan; after compiling without its collectives. */
-static void print_plan(Module *m, const Variants *v, const Options *o, Arena *a)
+static void print_plan(Module *m, const Sizes *s, const Options *o, Arena *a)
 {
+	const Variants *v = &s->of[s->n - 1];
 	Communicator comm = o->sharding.comm;
 	MemoryPeak peak = memory_peak(m, a);
 	LayoutRank who = memory_rank(o);
-	LayoutModel layout = memory_layout(m, a);
+	LayoutModel layout = s->n > 1 ? memory_sizes(s, 1, a) : memory_layout(m, a);
 	memory_complete(&layout, m, o);
 	layout.cuda.staged = o->sharding.world > 1 && comm && !comm_info[comm].cuda;
 	who.rank = layout_rank_most(&layout, &who);
 	CodegenPlan plan = {.layout = &layout, .who = who, .comm = comm_info[comm].text, .brief = !is_plan(o),
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,
-		.n_largest = peak.n, .variants = v->of[VARIANT_FIRST] ? v : NULL};
+		.n_largest = peak.n, .variants = v->of[VARIANT_FIRST] ? v : NULL,
+		.sizes = s->n > 1 ? s : NULL};
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 }
 
 /* Prints what ends a plan; a compilation has none.  The modules are freed. */
-static void print_hints(Variants *v, const Options *o, const Restart *start)
+static void print_hints(Sizes *s, const Options *o, const Restart *start)
 {
+	Variants *v = &s->of[s->n - 1];
 	CodegenHint hint[HINTS_MAX];
 	int n = is_plan(o) ? hints_find(start, o, v, hint) : 0;
 	(o->what.format == FORMAT_JSON ? codegen_hints_json : codegen_hints_text)(stdout, hint, n);
@@ -295,9 +300,9 @@ static bool check_apart(const Options *o, const char *option, const char *path, 
 }
 
 /* If the C compiler refuses the program, that is not the input's fault, and the exit status says so. */
-static int emit(Variants *v, const Options *o, Diag *d)
+static int emit(const Sizes *s, const Options *o, Diag *d)
 {
-	Module *m = v->of[VARIANT_ONLY];
+	Module *m = s->of[s->n - 1].of[VARIANT_ONLY];
 	CodegenTarget c = target_options(o);
 	note_products(o, &c, d);
 	bool stop = o->what.emit == EMIT_C;
@@ -306,7 +311,7 @@ static int emit(Variants *v, const Options *o, Diag *d)
 	if (!stop && !c.library && !check_output(o->what.output, d))
 		return EXIT_INPUT;
 	bool is_new = access(dir, F_OK);
-	if (!codegen_write(v, &c, dir, d))
+	if (!codegen_write(s, &c, dir, d))
 		return EXIT_INPUT;
 	if (stop || codegen_compile(dir, m, &c, output, d))
 		return EXIT_SUCCESS;
@@ -369,6 +374,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		{"frontend", !is_ir_file(o->input), "where IR is read, which has it"},
 		{"plan command", plan, instead},
 		{"run", run, instead},
+		{"sizes", options_sizes(o), "with one size of --bind"},
 		{"params", false, instead},
 		{"emit", ir || (!plan && !run), instead},
 		{"plan", !run && !ir, instead},
@@ -509,6 +515,95 @@ static bool build(Variants *v, const Options *o, const PipelineView *view, Diag 
 	return pipeline_run(v->of[VARIANT_ONLY], o, view, o->what.passes, d);
 }
 
+/* ---- several sizes ---- */
+
+/* "seq=128" or, where several dimensions have sizes, "src=128 tgt=64". */
+static const char *size_name(const Options *o, int k, Arena *a)
+{
+	const char *name = "";
+	int64_t size[SIZES_MAX];
+	for (int i = 0; i < o->graph.bind.n; i++) {
+		const char *bind = o->graph.bind.at[i];
+		if (sizes_several(bind) && sizes_of(bind, size))
+			name = arena_printf(a, "%s%s%.*s=%lld", name, *name ? " " : "", (int)strcspn(bind, "="), bind,
+				(long long)size[k]);
+	}
+	return name;
+}
+
+/* Checks one list of sizes; *n: how many the lists before it have, 1 = there was none. */
+static bool check_list(const char *bind, int *n, Diag *d)
+{
+	int64_t size[SIZES_MAX];
+	int has = sizes_of(bind, size), before = d->errors;
+	if (!has)
+		diag_error(d, "--bind", "\"%s\" is no DIM=N,N,.. of at most %d sizes", bind, SIZES_MAX);
+	for (int k = 0; k < has && d->errors == before; k++)
+		if (size[k] < 1)
+			diag_error(d, "--bind", "\"%s\": a size is at least 1", bind);
+		else if (k && size[k] == size[k - 1])
+			diag_error(d, "--bind", "\"%s\": %lld is there twice", bind, (long long)size[k]);
+		else if (k && size[k] < size[k - 1])
+			diag_error(d, "--bind", "\"%s\": sizes stand in rising order, %lld is below %lld", bind, (long long)size[k],
+				(long long)size[k - 1]);
+	if (d->errors == before && *n > 1 && has != *n)
+		diag_error(d, "--bind", "\"%s\" has %d sizes, the dimension before it %d: the k-th sizes of all of them belong "
+			"together, so give as many", bind, has, *n);
+	*n = has;
+	return d->errors == before;
+}
+
+/* The number of sizes; 0 after a message. */
+static int count_sizes(const Options *o, Diag *d)
+{
+	int n = 1, before = d->errors;
+	for (int i = 0; i < o->graph.bind.n; i++)
+		if (sizes_several(o->graph.bind.at[i]) && !check_list(o->graph.bind.at[i], &n, d))
+			return 0;
+	if (n > 1 && prints_ir(o))
+		diag_error(d, "--bind", "IR is that of one size: give this dimension one number, as %s", "--bind seq=128");
+	else if (n > 1 && options_infer(o))
+		diag_error(d, "--bind", "shardc run takes one size, that of its inputs");
+	else if (n > 1 && (o->sharding.schedule_in || o->inspection.schedule_out))
+		diag_error(d, o->sharding.schedule_in ? "--schedule-in" : "--schedule-out", "a schedule is that of one size, "
+			"and --bind gives %d", n);
+	return d->errors == before ? n : 0;
+}
+
+/* Plans the smaller sizes as the largest was, and puts all plans into one memory. */
+static bool build_sizes(Sizes *s, int n, Options *o, Arena *a, Diag *d)
+{
+	PipelineView silent = {0};
+	bool quiet = d->quiet, ok = true;
+	Module *large = s->of[0].of[VARIANT_ONLY];
+	Sync sync = s->of[0].of[VARIANT_FIRST] ? s->of[0].of[VARIANT_FIRST]->sync : SYNC_NONE;
+	if (n == 1)
+		return true;
+	s->of[n - 1] = s->of[0];
+	s->of[0] = (Variants){{NULL}};
+	s->n = n;
+	for (int k = 0; k < n; k++)
+		s->name[k] = size_name(o, k, large->arena);
+	d->quiet = true; /* notes about the largest size hold for all */
+	for (int k = 0; k < n - 1 && ok; k++) {
+		Variants *v = &s->of[k];
+		ok = load(v, o, n - 1 - k, a, d) && (sync == SYNC_NONE ? pipeline_run(v->of[VARIANT_ONLY], o, &silent, NULL, d)
+			: pipeline_fork(v->of[VARIANT_ONLY], o, &silent, sync, shown_variant(o), v, d));
+		d->quiet = quiet;
+		if (!ok)
+			diag_note(d, "--bind", "found at %s, one of %d sizes", s->name[k], n);
+		d->quiet = true;
+	}
+	d->quiet = quiet;
+	return ok && sizes_join(s, o, d);
+}
+
+static void free_sizes(Sizes *s)
+{
+	for (int k = 0; k < s->n; k++)
+		pipeline_free(&s->of[k]);
+}
+
 /* The exit status when there is no module: the input is wrong, or --check-passes found a wrong pass. */
 static int compile_status(bool ok, const CheckReport *report)
 {
@@ -536,16 +631,22 @@ static int compile(Options *o, Arena *a, Diag *d)
 		diag_error(d, "shardc", "say where the program goes: -o PATH, or --emit=ir (see shardc --help)");
 		return EXIT_USAGE;
 	}
-	Variants v = {0};
-	bool loaded = load(&v, o, a, d), planned = loaded && is_planned(&v, o);
+	int n_sizes = count_sizes(o, d);
+	if (!n_sizes)
+		return EXIT_INPUT;
+	Sizes all = {.n = 1};
+	Variants *first = &all.of[0];
+	bool loaded = load(first, o, 0, a, d), planned = loaded && is_planned(first, o);
 	static const Hook none;
-	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(v.of[VARIANT_ONLY])->hook : &none;
+	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(first->of[VARIANT_ONLY])->hook : &none;
 	options_warn_unread(o, stage_runs, &(StageContext){o, planned, named->file, a}, a, d);
-	bool ok = loaded && check_named_hook(named, &hook, o, d) && check_variants(&v, o, d)
-		&& (planned ? accept(&v, o, d) : join_block(&v, o, d) && build(&v, o, &view, d));
+	bool ok = loaded && check_named_hook(named, &hook, o, d) && check_variants(first, o, d)
+		&& (planned ? accept(first, o, d) : join_block(first, o, d) && build(first, o, &view, d))
+		&& build_sizes(&all, n_sizes, o, a, d);
 	int status = compile_status(ok, &report);
 	if (!status && view.check)
 		diag_note(d, "--check-passes", "%d passes compared, none changes what the program computes", report.checked);
+	Variants v = all.of[all.n - 1];
 	Module *m = v.of[shown_variant(o)] ? v.of[shown_variant(o)] : v.of[VARIANT_ONLY];
 	if (!status && o->sharding.schedule_in && m->level != LEVEL_PLAN)
 		diag_warn(d, "--schedule-in", "there is no schedule before pass prefetch: \"%s\" is not used",
@@ -556,12 +657,12 @@ static int compile(Options *o, Arena *a, Diag *d)
 	if (!status && ir)
 		status = print_ir(&v, m, o, d) ? EXIT_SUCCESS : EXIT_RUN;
 	else if (!status && !plans)
-		status = runs ? run(m, o, d) : emit(&v, o, d);
+		status = runs ? run(m, o, d) : emit(&all, o, d);
 	if (!status && !ir && !runs)
-		print_plan(m, &v, o, a);
+		print_plan(m, &all, o, a);
 	if (!status && !ir && !runs)
-		print_hints(&v, o, &start);
-	pipeline_free(&v);
+		print_hints(&all, o, &start);
+	free_sizes(&all);
 	return status;
 }
 

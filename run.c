@@ -184,7 +184,7 @@ int run_model(Module *m, const char *keep, const char *inputs, const char *outpu
 	const char *program = keep ? keep : arena_printf(a, "%s/program", dir);
 	const char *source = arena_printf(a, "%s/c", dir);
 	const char *from = stage_inputs(m, inputs, dir, a, d);
-	if (from && codegen_write(&(Variants){{m}}, o, source, d)) {
+	if (from && codegen_write(&(Sizes){1, {{{m}}}, {NULL}}, o, source, d)) {
 		status = EXIT_RUN; /* from here on a failure is not the input's fault */
 		const char *path = strchr(program, '/') ? program : arena_printf(a, "./%s", program);
 		char *argv[] = {arena_strdup(a, path), "--infer", arena_strdup(a, from), arena_strdup(a, outputs), NULL};

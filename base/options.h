@@ -6,6 +6,7 @@
 
 #include "base/communicators.h"
 #include "base/layout.h"
+#include "base/sizes.h"
 #include "base/variant.h"
 
 #define UNSAID(id) id,
@@ -53,6 +54,14 @@ typedef struct Options {
 /* Whether the command is shardc run: no loss and no training, only section eval, made from the forward. */
 static inline bool options_infer(const Options *o) { return o->command == COMMAND_RUN; }
 static inline bool options_cuda(const Options *o) { return o->target.target == TARGET_CUDA; }
+/* Whether the program has a plan for each of several sizes. */
+static inline bool options_sizes(const Options *o)
+{
+	for (int i = 0; i < o->graph.bind.n; i++)
+		if (sizes_several(o->graph.bind.at[i]))
+			return true;
+	return false;
+}
 /* Whether a step may have several micro-batches, whose gradients are summed in f32 flats. */
 static inline bool options_many(const Options *o) { return o->graph.accum == ACCUM_MANY; }
 

@@ -18,9 +18,9 @@ static inline bool codegen_cuda(const CodegenTarget *t) { return t->options.targ
 
 /* Writes dir/step.c, dir/fused.c (for CUDA step.cu, fused.cu) and dir/Makefile, for a library also model.h and
  * model.pc; creates dir if it does not exist.  Refuses ops and dtypes that have no kernel, and an arch without a
- * runtime.  Writes all files or none.  program: `only`, and the other variants if a step may have several
+ * runtime.  Writes all files or none.  program: for each size `only`, and the other variants if a step may have several
  * micro-batches; all at PLAN. */
-bool codegen_write(const Variants *program, const CodegenTarget *t, const char *dir, Diag *d);
+bool codegen_write(const Sizes *program, const CodegenTarget *t, const char *dir, Diag *d);
 
 /* Compiles step, fused and the module's hook side by side and links them with the runtime into `output`, a program
  * or a library.  `output` is replaced only if everything succeeded. */
@@ -58,6 +58,7 @@ typedef struct CodegenPlan {
 	const Value *const *largest;
 	const int64_t *largest_bytes;
 	int n_largest;
+	const Sizes *sizes;     /* several sizes: what each of them needs is printed too; NULL = one */
 	const Variants *variants; /* several micro-batches: their memory is printed too; NULL = one */
 } CodegenPlan;
 void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p);

@@ -40,6 +40,7 @@ typedef struct Emit {
 	const Module *m;
 	const CodegenTarget *target;
 	const Train *train;
+	const Sizes *sizes;  /* of the program; m is of the largest */
 	const Variants *several; /* modules of a step of several micro-batches; NULL: only one */
 	Diag *d;
 	Arena *a;
@@ -63,6 +64,7 @@ typedef struct Emit {
 	PtrMap *events;  /* record -> its number in its program, from 1 */
 	Buf check_rows;
 	int n_checks;
+	int n_step, n_evaluation; /* collectives of the largest size */
 	const Op *op;    /* the current op */
 	const char *pending; /* comment for the next call */
 } Emit;
@@ -125,6 +127,7 @@ int checks_write(Emit *e, Buf *out); /* returns how many there are */
 
 void fused_call(Emit *e, const Op *op); /* op: fused, elementwise or broadcast */
 int emit_event(Emit *e, const Op *record);
+const char *emit_size(Emit *e, int k); /* step.c: with what the names of a size's functions begin: "seq_128_" */
 void tables_write(Emit *e, Buf *out);   /* all of step.c that follows the functions */
 int tensors_files(Emit *e, Buf *out);   /* each returns how many there are */
 int tensors_write(Emit *e, Buf *out);

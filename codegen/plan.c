@@ -106,6 +106,7 @@ static Memories memories_of(const CodegenPlan *p, Arena *a)
 	Memories out;
 	for (int i = 0; i < MEMORIES; i++) {
 		LayoutModel l = i < OF_STEPS ? memory_layout(p->variants->of[i], a)
+			: p->sizes ? memory_sizes(p->sizes, i - OF_STEPS + 1, a)
 			: i == OF_STEPS ? memory_layout(p->variants->of[VARIANT_ONLY], a)
 			: memory_join(p->variants, i > OF_STEPS + 1, a);
 		LayoutRank who = p->who;
@@ -161,6 +162,34 @@ static void json_memories(FILE *f, const CodegenPlan *p, Arena *a)
 			i ? "," : "", memory_name[i], m.rank[i], m.of[i].params, m.of[i].gathered, m.of[i].grads, m.of[i].send,
 			m.of[i].activations, m.of[i].total);
 	fputs("\n  },\n", f);
+}
+
+/* ---- several sizes ---- */
+
+static void text_sizes(FILE *f, const CodegenPlan *p, Arena *a)
+{
+	int n = p->sizes ? p->sizes->n : 0;
+	if (n)
+		fputs("\nsizes: they share all memory, of which each needs\n", f);
+	for (int k = 0; k < n; k++) {
+		const Module *m = p->sizes->of[k].of[VARIANT_ONLY];
+		fprintf(f, "  %-20s  activations %10s, workspace %10s\n", p->sizes->name[k], plan_human(a, m->act_bytes),
+			plan_human(a, m->work_bytes));
+	}
+}
+
+static void json_sizes(FILE *f, const CodegenPlan *p, Arena *a)
+{
+	int n = p->sizes ? p->sizes->n : 0;
+	if (!n)
+		return;
+	fputs("  \"sizes\": [", f);
+	for (int k = 0; k < n; k++) {
+		const Module *m = p->sizes->of[k].of[VARIANT_ONLY];
+		fprintf(f, "%s\n    {\"size\": \"%s\", \"activations\": %" PRId64 ", \"workspace\": %" PRId64 "}",
+			k ? "," : "", str_escape(a, ESCAPE_JSON, p->sizes->name[k]), m->act_bytes, m->work_bytes);
+	}
+	fputs("\n  ],\n", f);
 }
 
 /* ---- masks ---- */
@@ -266,6 +295,7 @@ void codegen_plan_text(FILE *f, const Module *m, const CodegenPlan *p)
 	text_masks(f, m, a);
 	text_unread(f, m, a);
 	text_memories(f, p, a);
+	text_sizes(f, p, a);
 	arena_free(a);
 }
 
@@ -293,6 +323,7 @@ void codegen_plan_json(FILE *f, const Module *m, const CodegenPlan *p)
 	fputs("{\n", f);
 	plan_json(f, &plan);
 	json_memories(f, p, a);
+	json_sizes(f, p, a);
 	json_masks(f, m, a);
 	json_peak(f, p, a);
 	arena_free(a);

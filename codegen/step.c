@@ -364,19 +364,32 @@ static void write_module(Emit *e, const Module *m, const char *prefix)
 			write_section(e, scopes, (SectionKind)s);
 }
 
-bool codegen_write(const Variants *program, const CodegenTarget *t, const char *dir, Diag *d)
+/* Writes the modules of one size; their functions' names begin with `prefix`. */
+static void write_variants(Emit *e, const Variants *v, const char *prefix)
+{
+	write_module(e, v->of[VARIANT_ONLY], prefix);
+	for (int k = VARIANT_FIRST; v->of[VARIANT_FIRST] && k < VARIANT_COUNT; k++)
+		write_module(e, v->of[k], arena_printf(e->a, "%s%s_", prefix, variant_text[k]));
+}
+
+const char *emit_size(Emit *e, int k)
+{
+	return k == e->sizes->n - 1 ? "" : arena_printf(e->a, "%s_", str_escape(e->a, ESCAPE_C_IDENT, e->sizes->name[k]));
+}
+
+bool codegen_write(const Sizes *program, const CodegenTarget *t, const char *dir, Diag *d)
 {
 	Arena *a = arena_new();
-	const Module *m = program->of[VARIANT_ONLY];
-	Emit e = {.m = m, .target = t, .train = ir_train(m), .d = d, .a = a,
-		.several = program->of[VARIANT_FIRST] ? program : NULL, .prims = map_new(a), .shared = map_new(a),
+	const Variants *largest = &program->of[program->n - 1];
+	const Module *m = largest->of[VARIANT_ONLY];
+	Emit e = {.m = m, .target = t, .train = ir_train(m), .d = d, .a = a, .sizes = program,
+		.several = largest->of[VARIANT_FIRST] ? largest : NULL, .prims = map_new(a), .shared = map_new(a),
 		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .constants = places_new(a),
 		.paths = map_new(a), .checks = ptrmap_new(a), .events = ptrmap_new(a)};
 	int before = d->errors;
 	map_put(e.functions, "eval_collectives", NULL); /* a table; a module "collectives" would have that name, too */
-	write_module(&e, m, "");
-	for (int k = VARIANT_FIRST; e.several && k < VARIANT_COUNT; k++)
-		write_module(&e, program->of[k], arena_printf(a, "%s_", variant_text[k]));
+	for (int k = program->n - 1; k >= 0; k--)
+		write_variants(&e, &program->of[k], emit_size(&e, k));
 	e.m = m;
 	write_setup(&e);
 	bool ok = codegen_cuda(t) || build_need_cpu(&e, &e.step);

@@ -212,6 +212,14 @@ static const Op *find_op(const Module *m, SectionKind s, OpKind kind)
 	return NULL;
 }
 
+/* The number n by which backward's gradients are divided. */
+static double loss_count(const Module *m)
+{
+	const Op *report = find_op(m, SEC_FORWARD, OP_REPORT_LOSS);
+	report = report ? report : find_op(m, SEC_BACKWARD, OP_REPORT_LOSS); /* a loss head by blocks */
+	return report && !attr_get_int(report->attrs, "mean", 0) ? (double)attr_get_int(report->attrs, "n", 1) : 1;
+}
+
 /* The seed and the scaling of gradients follow forward's report; the averaging of an evaluation follows eval's. */
 static void put_loss(Emit *e, Buf *out)
 {
@@ -222,7 +230,7 @@ static void put_loss(Emit *e, Buf *out)
 	const char *node = eval ? attr_get_str(eval->attrs, "whole", NULL) : NULL;
 	bool number = eval && attr_get_int(eval->attrs, "mean", 0);
 	buf_printf(out, "\t.loss = {.global = %s, .n = %s, .adds = %s, .accuracy = %s, .whole = %s, .shift = %s},\n",
-		mean ? "false" : "true", emit_c_float(e, mean ? 1 : (double)attr_get_int(report->attrs, "n", 1)),
+		mean ? "false" : "true", emit_c_float(e, loss_count(e->m)),
 		report && attr_get_int(report->attrs, "adds", 0) ? "true" : "false",
 		find_op(e->m, SEC_EVAL, OP_REPORT_ACC) ? "true" : "false",
 		number ? "\"the loss is one number a batch\"" : node ? emit_c_string(e, arena_printf(e->a,
@@ -270,21 +278,32 @@ static int put_groups(Emit *e, Buf *out)
 
 /* ---- micro-batches ---- */
 
-/* Writes the programs of a step of several micro-batches, and the memory of steps of two and of more. */
-static void put_variants(Emit *e, Buf *out)
+/* Writes the programs of a step of several micro-batches; size: with what the names of its functions begin. */
+static void put_programs(Emit *e, Buf *out, const Variants *v, const char *size)
 {
-	static const char *const suffix[] = {"_of_two", "_of_more"};
-	const Variants *v = e->several;
-	const Module *only = e->m;
-	LayoutModel layout[COUNT_OF(suffix)];
 	int n[VARIANT_COUNT] = {0};
 	for (int k = VARIANT_FIRST; k < VARIANT_COUNT; k++) {
 		e->m = v->of[k];
-		n[k] = put_collectives(e, out, SEC_FORWARD, SEC_UPDATE, arena_printf(e->a, "%s_collectives", variant_text[k]));
+		n[k] = put_collectives(e, out, SEC_FORWARD, SEC_UPDATE,
+			arena_printf(e->a, "%s%s_collectives", size, variant_text[k]));
 	}
-	e->m = only;
+	e->m = e->sizes->of[e->sizes->n - 1].of[VARIANT_ONLY];
+	buf_printf(out, "static const RtProgram %smany_programs[] = {\n", size);
+	for (int k = VARIANT_FIRST; k < VARIANT_COUNT; k++) {
+		const char *t = arena_printf(e->a, "%s%s", size, variant_text[k]);
+		const char *rows = n[k] ? arena_printf(e->a, "%s_collectives", t) : "NULL";
+		buf_printf(out, "\t{%s_forward, %s_backward, %s_update, %s, %d},\n", t, t, t, rows, n[k]);
+	}
+	buf_printf(out, "};\n\n");
+}
+
+/* Writes the memory of steps of two micro-batches and of more. */
+static void put_layouts(Emit *e, Buf *out)
+{
+	static const char *const suffix[] = {"_of_two", "_of_more"};
+	LayoutModel layout[COUNT_OF(suffix)];
 	for (int i = 0; i < COUNT_OF(suffix); i++) {
-		layout[i] = memory_join(v, i > 0, e->a);
+		layout[i] = memory_sizes(e->sizes, i + 2, e->a);
 		put_layout_units(e, out, &layout[i], suffix[i]);
 	}
 	buf_printf(out, "static const LayoutModel many_layouts[] = {\n");
@@ -292,12 +311,61 @@ static void put_variants(Emit *e, Buf *out)
 		buf_printf(out, "\t");
 		put_layout(out, &layout[i], suffix[i]);
 	}
-	buf_printf(out, "};\nstatic const RtProgram many_programs[] = {\n");
-	for (int k = VARIANT_FIRST; k < VARIANT_COUNT; k++) {
-		const char *t = variant_text[k], *rows = n[k] ? arena_printf(e->a, "%s_collectives", t) : "NULL";
-		buf_printf(out, "\t{%s_forward, %s_backward, %s_update, %s, %d},\n", t, t, t, rows, n[k]);
-	}
 	buf_printf(out, "};\n\n");
+}
+
+/* ---- several sizes ---- */
+
+/* Writes the dims of each input at one size, in the order of tensors[]. */
+static void put_dims(Emit *e, Buf *out, const Module *size, const char *name)
+{
+	buf_printf(out, "static const int64_t %sdims[][8] = {", name);
+	const char *comma = "";
+	for (int i = 0; i < e->m->n_symbols; i++) {
+		const Symbol *s = e->m->symbols[i];
+		if (s->kind != SYM_INPUT)
+			continue;
+		const Type *t = &ir_find_symbol(size, s->name)->type;
+		buf_printf(out, "%s%s", comma, emit_int_list(e, t->rank, t->dim));
+		comma = ", ";
+	}
+	buf_printf(out, "};\n");
+}
+
+static const char *size_row(Emit *e, Buf *out, int k)
+{
+	const Variants *v = &e->sizes->of[k];
+	const Module *only = v->of[VARIANT_ONLY], *largest = e->m;
+	const char *name = emit_size(e, k), *list = "{NULL, 0}", *eval = "{NULL, 0}";
+	put_dims(e, out, only, *name ? name : "all_");
+	e->m = only;
+	int n = *name ? put_collectives(e, out, SEC_FORWARD, SEC_UPDATE, arena_printf(e->a, "%sstep_collectives", name))
+		: e->n_step;
+	int n_eval = *name ? put_collectives(e, out, SEC_EVAL, SEC_EVAL, arena_printf(e->a, "%seval_collectives", name))
+		: e->n_evaluation;
+	e->m = largest;
+	if (*name && e->several)
+		put_programs(e, out, v, name);
+	if (n)
+		list = arena_printf(e->a, "{%sstep_collectives, %d}", name, n);
+	if (n_eval)
+		eval = arena_printf(e->a, "{%seval_collectives, %d}", name, n_eval);
+	return arena_printf(e->a, "\t{%s, %sdims, %s, %s, %s, %s, {%sforward, %sbackward, %supdate, NULL, 0}, %s},\n",
+		emit_c_string(e, e->sizes->name[k]), *name ? name : "all_", emit_c_float(e, loss_count(only)), list, eval,
+		e->several ? arena_printf(e->a, "%smany_programs", name) : "NULL", name, name, name,
+		only->first[SEC_EVAL] ? arena_printf(e->a, "%seval", name) : "NULL");
+}
+
+static void put_sizes(Emit *e, Buf *out)
+{
+	Buf rows = {0};
+	for (int k = 0; k < e->sizes->n; k++) {
+		const char *row = size_row(e, out, k);
+		buf_put(&rows, row, strlen(row));
+	}
+	buf_printf(out, "/* Sizes: name, dims of inputs, elements of the loss, collectives, programs. */\n"
+		"static const RtSize sizes[] = {\n%s};\n\n", rows.at);
+	buf_free(&rows);
 }
 
 /* ---- the model ---- */
@@ -378,6 +446,8 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 		buf_printf(out, "\t.evaluation = eval_collectives, .n_evaluation = %d,\n", n->evaluation);
 	if (e->several)
 		buf_printf(out, "\t.programs = many_programs, .layouts = many_layouts,\n");
+	if (e->sizes->n > 1)
+		buf_printf(out, "\t.sizes = sizes, .n_sizes = %d,\n", e->sizes->n);
 	buf_printf(out, "\t.world = %" PRId64 ",\n", m->world);
 	if (n->files)
 		buf_printf(out, "\t.files = files, .n_files = %d,\n", n->files);
@@ -407,7 +477,7 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 void tables_write(Emit *e, Buf *out)
 {
 	Counts n = {.files = tensors_files(e, out), .tensors = tensors_write(e, out)};
-	LayoutModel layout = memory_layout(e->m, e->a);
+	LayoutModel layout = memory_sizes(e->sizes, 1, e->a);
 	if (layout.n_units) {
 		put_unit_names(e, out);
 		put_layout_units(e, out, &layout, "");
@@ -417,8 +487,14 @@ void tables_write(Emit *e, Buf *out)
 	n.outputs = put_outputs(e, out);
 	n.groups = put_groups(e, out);
 	n.checks = checks_write(e, out);
-	if (e->several)
-		put_variants(e, out);
+	e->n_step = n.step;
+	e->n_evaluation = n.evaluation;
+	if (e->several) {
+		put_programs(e, out, e->several, "");
+		put_layouts(e, out);
+	}
+	if (e->sizes->n > 1)
+		put_sizes(e, out);
 	if (e->train->hook.file)
 		put_hook(e, out);
 	put_model(e, out, &layout, &n);

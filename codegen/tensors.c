@@ -210,6 +210,8 @@ static void put_tensor(Row *r, const Symbol *s)
 		buf_printf(out, ", .trainable = true");
 	if (s->batched)
 		buf_printf(out, ", .batched = true");
+	if (s->pads && e->sizes->n > 1)
+		buf_printf(out, ", .pad = %s%s", emit_c_float(r->e, s->pad), s->pad_free ? ", .pad_free = true" : "");
 	if (s->trainable && e->train->no_decay_1d && s->type.rank <= 1)
 		buf_printf(out, ", .no_decay = true");
 	if (s->narrowed)

@@ -14,6 +14,7 @@ typedef struct FrontendOptions {
 	bool init_elsewhere;        /* parameters and batch norm statistics get their contents elsewhere; only their shapes
 	                               are read */
 	bool say_roles;             /* report what each initializer was taken for */
+	int smaller;                /* of the sizes of --bind DIM=N,M,..: how many below the last, which is the largest */
 	bool infer;                 /* forward only: nodes mean what ONNX says, and no input has a sample axis */
 } FrontendOptions;
 

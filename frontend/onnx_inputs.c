@@ -12,6 +12,8 @@
 
 #include "base/npy.h"
 
+#include "base/sizes.h"
+
 /* The text after "NAME=" of the option that names it, NULL = none. */
 static const char *option_for(const OptionList *list, const char *name, bool *used)
 {
@@ -85,8 +87,12 @@ static bool bind_dim(Import *im, const char *where, const char *input, const Onn
 		return *out >= 0;
 	}
 	const char *text = *param ? option_for(&im->o->graph.bind, param, used) : NULL;
-	if (text && str_to_size(text, false, out))
+	int64_t size[SIZES_MAX];
+	int n = text ? sizes_of(text, size) : 0;
+	if (n) {
+		*out = size[MAX(n - 1 - im->o->smaller, 0)];
 		return true;
+	}
 	if (text)
 		diag_error(im->d, where, "--bind %s wants a number, not \"%s\"", param, text);
 	else if (*param)

@@ -10,6 +10,7 @@
 #include "base/collectives.h"
 #include "base/groups.h"
 #include "base/layout.h"
+#include "base/sizes.h"
 #include "base/variant.h"
 
 enum { IR_MAX_RANK = 8 };
@@ -159,6 +160,10 @@ struct Symbol {
 	bool trainable;      /* SYM_PARAM */
 	int group;           /* SYM_PARAM: number of its --param-group, from 1; 0 = none */
 	bool batched;        /* SYM_INPUT: its first axis is the samples */
+	bool pads;           /* SYM_INPUT, where a program has several sizes: short samples are filled up with */
+	double pad;          /* this number, */
+	bool pad_free;       /* any number up to pad + 1 would do; */
+	const char *pad_why; /* pad is taken for this reason; or, if not pads, why there is none (NULL: none is known) */
 	bool narrowed;       /* SYM_BUFFER: stored in fewer bits than the model has; */
 	DType saved;         /* checkpoints have this dtype */
 	Unit *unit;          /* from level SHARD on: the unit of a SYM_PARAM or of a sharded SYM_STATE */
@@ -376,6 +381,12 @@ static inline bool ir_is_carried(const Module *m, const Unit *u)
 
 /* The modules of a step, one for each micro-batch variant; NULL = not made. */
 typedef struct Variants { Module *of[VARIANT_COUNT]; } Variants;
+/* A program: its plans for n sizes of the data, from the smallest to the largest; n = 1 where there is one. */
+typedef struct Sizes {
+	int n;
+	Variants of[SIZES_MAX];
+	const char *name[SIZES_MAX]; /* "seq=128"; NULL where there is one */
+} Sizes;
 
 /* ---- graph.c ---- */
 

@@ -230,6 +230,11 @@ LayoutModel memory_layout(const Module *m, Arena *a);
 void memory_complete(LayoutModel *l, const Module *m, const Options *o);
 /* Describes a step of two micro-batches, or of more (`more`).  The evaluation is that of variant `only`. */
 LayoutModel memory_join(const Variants *v, bool more, Arena *a);
+/* Describes steps of `micro` micro-batches (1, 2, or 3 for more) of a program of several sizes: they use the same
+ * memory one after the other. */
+LayoutModel memory_sizes(const Sizes *s, int micro, Arena *a);
+/* memory/sizes.c: puts the plans of several sizes, each made alone, into one memory; false after messages. */
+bool sizes_join(Sizes *s, const Options *o, Diag *d);
 /* The rank that the printed plan describes: o->world ranks, in groups of o->shard_size. */
 LayoutRank memory_rank(const Options *o);
 

@@ -112,8 +112,9 @@ typedef struct ModelResult {
 } ModelResult;
 
 /* One training step: forward, backward, update. inputs: every input once, in any order; those given by --const may be
- * left out.  The first axis of inputs with samples has model_rows elements, this rank's samples.  MODEL_INPUT: an array
- * does not fit (nothing was run), or a kernel met data out of range on some rank; then no parameter and no state
+ * left out.  The first axis of inputs with samples has model_rows elements, this rank's samples.  In a model of several
+ * sizes (docs/shapes.md) axes whose length depends on the size may have any up to that of the largest.  MODEL_INPUT: an
+ * array does not fit (nothing was run), or a kernel met data out of range on some rank; then no parameter and no state
  * changed, but buffers (statistics of batch norms) may have, and the step does not count.  MODEL_FAILED: loss or norm
  * is not finite and --on-nan=stop; the update was left out, and the step does not count. out may be NULL.  All
  * ranks. */

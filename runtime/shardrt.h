@@ -10,6 +10,7 @@
 #include "base/collectives.h"
 #include "base/groups.h"
 #include "base/layout.h"
+#include "base/sizes.h"
 #include "kernels/kernels.h"
 #include "runtime/hook.h"
 
@@ -45,6 +46,8 @@ typedef struct RtTensor {
 	int64_t seed;
 	bool trainable;
 	bool batched;          /* inputs: the first axis counts samples */
+	double pad;            /* inputs: what short samples are filled up with */
+	bool pad_free;         /* pad + 1 would do, too */
 	bool no_decay;         /* parameters: weight decay off */
 	bool narrowed;         /* buffers: files hold the dtype `saved`, memory holds `dtype` (--buffer-dtype) */
 	DType saved;
@@ -98,6 +101,17 @@ typedef struct RtProgram {
 	void (*update)(Rt *rt); /* first and middle variant: empty, or only the gradients that are computed late */
 	const RtCollective *collectives; int n;
 } RtProgram;
+/* One of the sizes of a program with several: what differs from the largest, which is that of RtModel. */
+typedef struct RtCollectives { const RtCollective *rows; int n; } RtCollectives;
+typedef struct RtSize {
+	const char *name;            /* "seq=128" */
+	const int64_t (*dims)[8];    /* of each input, in the order of RtModel.tensors */
+	double n;                    /* RtLoss.n */
+	RtCollectives step, evaluation;
+	const RtProgram *programs;
+	RtProgram alone;             /* without its collectives, which are `step` */
+	void (*eval)(Rt *rt);
+} RtSize;
 /* --comm-hook: a function of the user reduces gradients. */
 typedef struct RtHook {
 	const char *name, *function; /* "FILE.c:FUNCTION", "FUNCTION" */
@@ -126,6 +140,7 @@ typedef struct RtModel {
 	const RtCollective *evaluation; int n_evaluation;
 	const RtProgram *programs;    /* [RT_PROGRAMS]; NULL: a step is one micro-batch */
 	const LayoutModel *layouts;   /* replace `layout` in steps of two micro-batches, and in steps of more */
+	const RtSize *sizes; int n_sizes; /* --bind DIM=N,N,..: from the smallest to the largest; NULL: one */
 	int64_t world;         /* the only number of ranks that this program runs at; 0 = any */
 	const RtFile *files; int n_files;
 	int64_t batch;         /* B */

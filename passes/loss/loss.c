@@ -31,6 +31,7 @@ typedef struct Loss {
 	Value *logits, *labels; /* of a cross-entropy: for the accuracy */
 	int64_t n;              /* static element count */
 	bool mean;              /* sum is one number per micro-batch, and these are averaged */
+	bool counted;           /* every element of `target` counts */
 	bool adds;              /* losses of ranks and micro-batches are added, not averaged */
 } Loss;
 
@@ -450,6 +451,7 @@ static Value *against_target(Loss *l, Op *output, Value **target)
 		return NULL;
 	}
 	*target = loss_input(l, "target", y->type);
+	l->counted = true;
 	return *target ? y : NULL;
 }
 
@@ -665,6 +667,8 @@ bool pass_loss(Module *m, const Options *o, Diag *d)
 	loss_fix_statistics(m, SEC_EVAL, NULL);
 	if (ok && !options_infer(o))
 		loss_mark_whole(m, d);
+	if (ok && options_sizes(o))
+		ok = loss_pads(m, o, l.counted, d);
 	if (o->graph.dropout == DROPOUT_OFF)
 		loss_drop_dropout(m, SEC_FORWARD);
 	for (int i = 0; i < o->graph.bn.frozen.n; i++)

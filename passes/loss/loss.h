@@ -16,6 +16,12 @@ void loss_drop_dropout(Module *m, SectionKind s);
  * no module) matches `only`; all when `only` is NULL.  Returns how many. */
 int loss_fix_statistics(Module *m, SectionKind s, const regex_t *only);
 
+/* ---- pads.c ---- */
+
+/* For a program of several sizes: sets Symbol.pads of inputs.  counted: the loss counts every element of input
+ * "target".  False after messages. */
+bool loss_pads(Module *m, const Options *o, bool counted, Diag *d);
+
 /* ---- axis.c ---- */
 
 /* Whether a linear layer made the last axis of logits, which means that this axis counts the classes. */

@@ -361,15 +361,11 @@ static void join_layout(LayoutModel *to, LayoutUnit *units, LayoutGather *gather
 	to->hook_keep = MAX(to->hook_keep, from->hook_keep);
 }
 
-LayoutModel memory_join(const Variants *v, bool more, Arena *a)
+/* Joins n > 0 programs. */
+static LayoutModel join_all(const LayoutModel *part, int n, Arena *a)
 {
-	LayoutModel out = memory_layout(v->of[VARIANT_FIRST], a), part[3];
-	int n = 0, n_gathers = out.n_gathers;
-	if (more)
-		part[n++] = memory_layout(v->of[VARIANT_MIDDLE], a);
-	part[n++] = memory_layout(v->of[VARIANT_LAST], a);
-	part[n] = layout_of(v->of[VARIANT_ONLY], SEC_EVAL, a);
-	part[n++].act_bytes = eval_bytes(v->of[VARIANT_ONLY]);
+	LayoutModel out = part[0];
+	int n_gathers = 0;
 	for (int i = 0; i < n; i++)
 		n_gathers += part[i].n_gathers;
 	LayoutUnit *units = NEW_N(a, LayoutUnit, out.n_units);
@@ -378,11 +374,32 @@ LayoutModel memory_join(const Variants *v, bool more, Arena *a)
 		units[i] = out.unit[i];
 	for (int i = 0; i < out.n_gathers; i++)
 		gathers[i] = out.gather[i];
-	for (int i = 0; i < n; i++)
+	for (int i = 1; i < n; i++)
 		join_layout(&out, units, gathers, &part[i]);
 	out.unit = units;
 	out.gather = gathers;
 	return out;
+}
+
+LayoutModel memory_join(const Variants *v, bool more, Arena *a)
+{
+	LayoutModel part[4] = {memory_layout(v->of[VARIANT_FIRST], a)};
+	int n = 1;
+	if (more)
+		part[n++] = memory_layout(v->of[VARIANT_MIDDLE], a);
+	part[n++] = memory_layout(v->of[VARIANT_LAST], a);
+	part[n] = layout_of(v->of[VARIANT_ONLY], SEC_EVAL, a);
+	part[n++].act_bytes = eval_bytes(v->of[VARIANT_ONLY]);
+	return join_all(part, n, a);
+}
+
+LayoutModel memory_sizes(const Sizes *s, int micro, Arena *a)
+{
+	LayoutModel part[SIZES_MAX];
+	for (int k = 0; k < s->n; k++)
+		part[k] = micro == 1 ? memory_layout(s->of[s->n - 1 - k].of[VARIANT_ONLY], a)
+			: memory_join(&s->of[s->n - 1 - k], micro > 2, a);
+	return join_all(part, s->n, a);
 }
 
 void memory_complete(LayoutModel *l, const Module *m, const Options *o)

@@ -620,6 +620,105 @@ static bool compares_documents(MaskProof *x, const Op *op, const Term *in, Leaf 
 	return false;
 }
 
+/* The op of this kind among the readers of v; NULL: there is none. */
+static Op *used_by(const Value *v, OpKind kind)
+{
+	for (const Use *u = v->uses; u; u = u->next)
+		if (u->op->kind == kind)
+			return u->op;
+	return NULL;
+}
+
+static bool is_one(const Value *v)
+{
+	Linear l;
+	return numbers_of(v, &l) && l.c[ONE] == 1;
+}
+
+/* Whether v is a slice from the start that leaves out the last element of the last axis. */
+static bool is_without_last(const Value *v)
+{
+	int rank = v->type.rank;
+	if (v->op->kind != OP_SLICE)
+		return false;
+	const int64_t *start = ints_of(v->op, "starts", rank), *step = ints_of(v->op, "steps", rank);
+	bool ok = true;
+	for (int k = 0; k < rank; k++)
+		ok = ok && start[k] == 0 && step[k] == 1
+			&& v->type.dim[k] + (k == rank - 1) == op_in(v->op, 0)->type.dim[k];
+	return ok;
+}
+
+/* Whether v is p one place later along the last axis: something in front, and p without its last element. */
+static bool is_before(const Value *v, const Value *p)
+{
+	bool cut = is_without_last(v);
+	const Op *cat = cut ? op_in(v->op, 0)->op : v->op;
+	if (cat->kind != OP_CONCAT || cat->n_in != 2 || axis_of(cat) != p->type.rank - 1
+			|| op_in(cat, 0)->type.dim[p->type.rank - 1] != 1)
+		return false;
+	return cut ? op_in(cat, 1) == p : is_without_last(op_in(cat, 1)) && op_in(op_in(cat, 1)->op, 0) == p;
+}
+
+/* The numbers of documents that a model makes of positions, or NULL: where the position is not one more than the one
+ * before, a document begins.  In the text: cumsum(not(p - before == 1)). */
+static Value *documents_of(const Value *p)
+{
+	for (const Use *u = p->uses; u; u = u->next) {
+		if (u->op->kind != OP_SUB || op_in(u->op, 0) != p || !is_before(op_in(u->op, 1), p))
+			continue;
+		const Op *same = used_by(u->op->out[0], OP_EQ), *begins = same ? used_by(same->out[0], OP_NOT) : NULL;
+		const Op *number = begins ? used_by(begins->out[0], OP_CAST) : NULL;
+		Op *sum = number ? used_by(number->out[0], OP_CUMSUM) : NULL;
+		if (sum && is_one(op_in(same, op_in(same, 0) == u->op->out[0])) && axis_of(sum) == p->type.rank - 1
+				&& !attr_get_int(sum->attrs, "exclusive", 0) && !attr_get_int(sum->attrs, "reverse", 0)
+				&& !dtype_is_float(sum->out[0]->type.dtype))
+			return sum->out[0];
+	}
+	return NULL;
+}
+
+/* Where q and s are in one of these documents, as an atom; NULL: the mask does not ask that. */
+static const Condition *same_document(MaskProof *x, const Value *ids, const Value *like, const Linear *at)
+{
+	for (const Use *u = ids->uses; u; u = u->next) {
+		Op *eq = used_by(u->op->kind == OP_RESHAPE ? u->op->out[0] : ids, OP_EQ);
+		if (!eq || !type_same_shape(&eq->out[0]->type, &like->type))
+			continue;
+		Term t = mask_term(x, eq->out[0], at);
+		const Condition *holds = mask_holds(x, &t);
+		for (int i = 0; i < x->n_atoms; i++)
+			if (holds && x->atom[i].ids.v == ids && condition_equal(holds, condition_atom(&x->space, i)))
+				return holds;
+	}
+	return NULL;
+}
+
+/* p of q is compared with p of s, and documents begin where p does not go up by one: in one document p of q less p of s
+ * is q - s, so there the comparison is one of q and s. */
+static bool compares_positions(MaskProof *x, Value *v, const Linear *at, const Term *in, Term *out)
+{
+	const Op *op = v->op;
+	bool asks = op->kind == OP_LE || op->kind == OP_LT || op->kind == OP_GE || op->kind == OP_GT;
+	if (!asks || in[0].n || in[1].n || x->extent[OF_Q] != x->extent[OF_S]
+			|| dtype_is_float(op->in[0].value->type.dtype))
+		return false;
+	int of_q = mask_depends(&in[0].leaf, OF_Q) ? 0 : 1;
+	const Leaf *q = &in[of_q].leaf, *s = &in[1 - of_q].leaf;
+	Value *ids = q->v == s->v && !mask_depends(q, OF_S) && !mask_depends(s, OF_Q) && mask_is_tensor(q)
+		&& same_but_for_query(x, q, s, 0) ? documents_of(q->v) : NULL;
+	const Condition *same = ids ? same_document(x, ids, v, at) : NULL;
+	if (!same)
+		return false;
+	Term unknown = term_leaf(x, v, at);
+	bool strict = op->kind == OP_LT || op->kind == OP_GT;
+	bool q_is_later = (op->kind == OP_LE || op->kind == OP_LT) == (of_q == 1);
+	const Condition *band = q_is_later ? condition_run(&x->space, strict, x->space.all.hi)
+		: condition_run(&x->space, x->space.all.lo, -(int64_t)strict);
+	const Condition *else_as = condition_and(&x->space, condition_not(&x->space, same), mask_holds(x, &unknown));
+	return add_bool(x, out, condition_or(&x->space, condition_and(&x->space, same, band), else_as), always(x));
+}
+
 /* ---- the walk ---- */
 
 static Term term_of_elementwise(MaskProof *x, Value *v, const Linear *at)
@@ -635,6 +734,8 @@ static Term term_of_elementwise(MaskProof *x, Value *v, const Linear *at)
 		pieces = pieces && in[i].n;
 	}
 	if (pieces && all_combinations(x, op, in, &t))
+		return t;
+	if (compares_positions(x, v, at, in, &t))
 		return t;
 	memcpy(leaf.at, at, sizeof(Linear) * (size_t)v->type.rank);
 	if (mask_is_tensor(&leaf) && compares_documents(x, op, in, &ids))

@@ -33,12 +33,13 @@ static const char *wanted_text(Arena *a, const RtTensor *t, int64_t rows)
 	return arena_printf(a, "%.*s[%s%s%s", (int)(open - rest), rest, first, t->rank > 1 ? "," : "", open + 1);
 }
 
-static bool fits(const RtTensor *t, const ModelArray *x, int64_t rows)
+static bool fits(const RtModel *m, const RtTensor *t, const ModelArray *x, int64_t rows)
 {
 	bool ok = x->dtype && !strcmp(x->dtype, dtype_info[t->dtype].text) && x->rank == t->rank &&
 		(x->shape || !x->rank);
 	for (int i = 0; ok && i < t->rank; i++)
-		ok = t->batched && i == 0 ? x->shape[0] >= 0 && (rows < 0 || x->shape[0] == rows) : x->shape[i] == t->dim[i];
+		ok = t->batched && i == 0 ? x->shape[0] >= 0 && (rows < 0 || x->shape[0] == rows)
+			: x->shape[i] == t->dim[i] || sizes_may_have(m, t, i, x->shape[i]);
 	return ok;
 }
 
@@ -64,7 +65,7 @@ static int find(const RtModel *m, const ModelArray *x, int64_t rows, const bool 
 		diag_error(d, name, "this input is given twice");
 		return -1;
 	}
-	if (x->rank < 0 || x->rank > 64 || !fits(t, x, rows)) {
+	if (x->rank < 0 || x->rank > 64 || !fits(m, t, x, rows)) {
 		bool shown = x->rank >= 0 && x->rank <= 64 && (x->shape || !x->rank);
 		diag_error(d, name, "the array is %s, the input wants %s%s", shown ?
 			shape_text(a, x->dtype ? x->dtype : "(no type)", x->rank, x->shape) : "of no rank that there is",
@@ -124,12 +125,16 @@ bool arrays_open(DataSet *set, const RtModel *m, const ModelArray *x, int n, int
 		seen[i] = true;
 		if (!t->batched)
 			continue;
-		int64_t row = tensor_bytes(t) / MAX(t->dim[0], 1);
-		set->columns[set->n_columns++] = (DataColumn){.input = t, .path = t->name, .first = x[k].data,
-			.n_samples = x[k].shape[0], .stride = row, .row_bytes = row, .token = DT_COUNT};
+		DataColumn *c = &set->columns[set->n_columns++];
+		*c = (DataColumn){.input = t, .path = t->name, .first = x[k].data, .n_samples = x[k].shape[0],
+			.stride = dtype_info[t->dtype].bytes, .token = DT_COUNT, .index = data_index(m, t)};
+		for (int axis = 1; axis < t->rank; axis++)
+			c->stride *= c->dim[axis] = x[k].shape[axis];
+		c->row_bytes = c->stride;
 	}
 	ok = ok && check_missing(m, seen, given, rows, a, d) && check_rows(set, d);
 	set->n_samples = set->n_columns ? set->columns[0].n_samples : rows < 0 ? set->batch : rows;
+	ok = ok && sizes_open(set, m, a, NULL, 0, NULL, d);
 	arena_free(a);
 	return ok;
 }

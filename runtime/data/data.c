@@ -67,12 +67,12 @@ static const char *wanted_text(char *out, size_t n, const RtTensor *t)
 	return out;
 }
 
-static bool check_shape(const RtTensor *t, const Npy *npy, Diag *d)
+static bool check_shape(const RtModel *model, const RtTensor *t, const Npy *npy, Diag *d)
 {
 	const NpyHeader *h = &npy->header;
 	bool ok = h->rank == t->rank && h->dtype == t->dtype;
 	for (int i = t->batched ? 1 : 0; ok && i < t->rank; i++)
-		ok = h->dim[i] == t->dim[i];
+		ok = h->dim[i] == t->dim[i] || sizes_may_have(model, t, i, h->dim[i]);
 	if (ok)
 		return true;
 	char has[160], wants[160];
@@ -109,15 +109,17 @@ static bool open_column(DataSet *set, const RtModel *model, const char *text, co
 		return false;
 	}
 	DataColumn *c = &set->columns[set->n_columns];
-	*c = (DataColumn){.input = t, .path = file, .token = DT_COUNT};
+	*c = (DataColumn){.input = t, .path = file, .token = DT_COUNT, .index = data_index(model, t)};
 	if (!npy_open(&c->npy, file, d))
 		return false;
 	set->n_columns++;
-	if (!check_shape(t, &c->npy, d))
+	if (!check_shape(model, t, &c->npy, d))
 		return false;
 	c->first = c->npy.data;
 	c->n_samples = c->npy.header.dim[0];
-	c->row_bytes = c->stride = tensor_bytes(t) / t->dim[0];
+	c->row_bytes = c->stride = dtype_info[t->dtype].bytes;
+	for (int i = 1; i < t->rank; i++)
+		c->row_bytes = c->stride *= c->dim[i] = c->npy.header.dim[i];
 	if (c->npy.view.bytes <= small_file)
 		madvise((void *)(uintptr_t)c->npy.view.at, (size_t)c->npy.view.bytes, MADV_WILLNEED);
 	return true;
@@ -167,17 +169,34 @@ static int64_t tokens_in_sample(const RtModel *model)
 	return 0;
 }
 
-bool data_open(DataSet *set, const RtModel *model, Arena *a, const TextList *data, const char *tokens,
-	const char *flag, Diag *d)
+int data_index(const RtModel *model, const RtTensor *t)
+{
+	int n = 0;
+	for (const RtTensor *x = model->tensors; x < t; x++)
+		n += x->kind == RT_INPUT;
+	return n;
+}
+
+int64_t data_tokens(const DataSet *set, int size)
+{
+	const RtModel *m = set->sizes.model;
+	for (int i = 0; m && set->tokens_per_sample && i < set->n_columns; i++)
+		if (set->columns[i].input->rank == 2 && set->columns[i].input->dim[1] == set->tokens_per_sample)
+			return m->sizes[size].dims[set->columns[i].index][1];
+	return set->tokens_per_sample;
+}
+
+bool data_open(DataSet *set, const RtModel *model, Arena *a, const DataFiles *files, Diag *d)
 {
 	*set = (DataSet){.batch = model->batch, .tokens_per_sample = tokens_in_sample(model)};
 	set->columns = NEW_N(a, DataColumn, model->n_tensors + 1);
 	bool ok = true;
-	if (tokens)
-		ok = tokens_open(set, model, tokens, flag, d);
-	for (int i = 0; i < data->n && ok; i++)
-		ok = open_column(set, model, data->at[i], flag, d);
-	ok = ok && check_columns(set, model, flag, d);
+	if (files->tokens)
+		ok = tokens_open(set, model, files->tokens, files->flag, d);
+	for (int i = 0; i < files->data->n && ok; i++)
+		ok = open_column(set, model, files->data->at[i], files->flag, d);
+	ok = ok && check_columns(set, model, files->flag, d);
+	ok = ok && sizes_open(set, model, a, files->lengths, files->bucket, files->lengths_flag, d);
 	if (!ok)
 		data_close(set);
 	return ok;
@@ -188,33 +207,42 @@ void data_close(DataSet *set)
 	for (int i = 0; i < set->n_columns; i++)
 		npy_close(&set->columns[i].npy);
 	set->n_columns = 0;
+	sizes_close(set);
 }
 
-static int64_t sample_at(const DataSet *set, int64_t position)
+int64_t data_shuffled(const DataSet *set, int64_t epoch, int64_t i)
 {
-	int64_t epoch = position / set->n_samples, i = position % set->n_samples;
 	return set->shuffle ? schedule_permute(set->seed, epoch, i, set->n_samples) : i;
 }
 
-static void load_row(const DataSet *set, char *input, int64_t row, int64_t position)
+int64_t data_sample_at(DataSet *set, int64_t position)
 {
-	int64_t sample = sample_at(set, position);
+	int64_t epoch = position / set->n_samples, i = position % set->n_samples;
+	return set->sizes.of_sample ? sizes_sample_at(set, epoch, i) : data_shuffled(set, epoch, i);
+}
+
+static void load_row(DataSet *set, char *input, int64_t row, int64_t position)
+{
+	int64_t sample = data_sample_at(set, position);
 	for (int i = 0; i < set->n_columns; i++) {
 		const DataColumn *c = &set->columns[i];
-		char *out = input + c->input->offset + row * (tensor_bytes(c->input) / c->input->dim[0]);
+		int64_t bytes = set->sizes.model ? sizes_row_bytes(set, c) : tensor_bytes(c->input) / c->input->dim[0];
+		char *out = input + c->input->offset + row * bytes;
 		if (c->token != DT_COUNT)
 			tokens_load_row(c, out, sample);
+		else if (set->sizes.model)
+			sizes_load_row(set, c, out, sample);
 		else
 			memcpy(out, c->first + sample * c->stride, (size_t)c->row_bytes);
 	}
 }
 
-void data_load(const DataSet *set, char *input, int64_t first)
+void data_load(DataSet *set, char *input, int64_t first)
 {
 	data_load_part(set, input, first, set->batch, first);
 }
 
-void data_load_part(const DataSet *set, char *input, int64_t first, int64_t n, int64_t filler)
+void data_load_part(DataSet *set, char *input, int64_t first, int64_t n, int64_t filler)
 {
 	for (int64_t b = 0; b < set->batch; b++)
 		load_row(set, input, b, b < n ? first + b : filler);
@@ -233,27 +261,27 @@ static const DataColumn *guilty(const DataSet *set, const char *bad)
 	return &set->columns[0];
 }
 
-void data_blame(const DataSet *set, int64_t first, const char *when, const char *bad, const char *program, Diag *d)
+void data_blame(DataSet *set, int64_t first, const char *when, const char *bad, const char *program, Diag *d)
 {
 	enum { SHOWN = 16 };
 	Buf rows = {0};
 	const DataColumn *c = set->n_columns ? guilty(set, bad) : NULL;
 	diag_error(d, c ? c->path : program, "bad input in %s: %s", when, bad);
 	for (int64_t b = 0; c && b < MIN(set->batch, SHOWN); b++)
-		buf_printf(&rows, "%s%" PRId64, b ? ", " : "", sample_at(set, first + b));
+		buf_printf(&rows, "%s%" PRId64, b ? ", " : "", data_sample_at(set, first + b));
 	if (c)
 		diag_note(d, c->path, "rows 0, 1, ... of that batch were samples %s%s", rows.at,
 			set->batch > SHOWN ? ", ..." : "");
 	buf_free(&rows);
 }
 
-void data_prefetch(const DataSet *set, int64_t first)
+void data_prefetch(DataSet *set, int64_t first)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
 	for (int i = 0; i < set->n_columns; i++) {
 		const DataColumn *c = &set->columns[i];
 		for (int64_t b = 0; c->npy.view.bytes > small_file && b < set->batch; b++) {
-			uintptr_t begin = (uintptr_t)(c->first + sample_at(set, first + b) * c->stride);
+			uintptr_t begin = (uintptr_t)(c->first + data_sample_at(set, first + b) * c->stride);
 			uintptr_t aligned = begin & ~(page - 1);
 			madvise((void *)aligned, begin - aligned + (size_t)c->row_bytes, MADV_WILLNEED);
 		}
@@ -276,7 +304,7 @@ static bool load_const(const Rt *rt, const char *text, bool *given, Diag *d)
 	given[t - rt->model->tensors] = true;
 	if (!npy_open(&npy, file, d))
 		return false;
-	bool ok = check_shape(t, &npy, d);
+	bool ok = check_shape(rt->model, t, &npy, d);
 	if (ok)
 		device_put(rt, device_tensor(rt, t), npy.data, npy.header.bytes);
 	npy_close(&npy);

@@ -16,7 +16,27 @@ typedef struct DataColumn {
 	const uint8_t *first;
 	int64_t n_samples, stride, row_bytes; /* sample i is row_bytes bytes at first + i * stride */
 	DType token; /* token streams: element type in the file, which is widened to the input's; else DT_COUNT */
+	/* of programs with several sizes: */
+	int index;              /* of the input among all inputs */
+	int64_t dim[8];         /* from axis 1 on: of a row of the file */
+	const Npy *lengths;     /* elements of each sample along axes that depend on the size; NULL: as many as a row has */
+	int64_t more;           /* which are added to each length */
 } DataColumn;
+/* Samples of one pool by size; number: of the pool, counted over all epochs; -1: none. */
+typedef struct DataPool { int64_t number, *order; } DataPool;
+/* What a program with several sizes knows of its samples (sizes.c); model NULL: it has one size. */
+typedef struct DataSizes {
+	const RtModel *model;
+	int now;                /* the size at which rows are loaded */
+	bool other;             /* with other numbers as padding, where any would do */
+	uint8_t *of_sample;     /* the smallest size that a sample fits in; NULL: all are of size of_all */
+	int of_all;
+	int64_t bucket;         /* samples of a pool */
+	DataPool pool[2];
+	Npy *lengths;
+	int n_lengths;
+	uint64_t hash;          /* of of_sample, for comparing ranks */
+} DataSizes;
 typedef struct DataSet {
 	DataColumn *columns;
 	int n_columns;
@@ -24,21 +44,31 @@ typedef struct DataSet {
 	bool shuffle;
 	uint64_t seed;
 	int64_t tokens_per_sample; /* 0: not a token model */
+	DataSizes sizes;
 } DataSet;
-/* data: NAME=FILE for each batched input; tokens: [NAME=]FILE or NULL.  flag names them in messages.  False after a
- * message. */
-bool data_open(DataSet *set, const RtModel *model, Arena *a, const TextList *data, const char *tokens,
-	const char *flag, Diag *d);
+/* Where a set comes from.  data: NAME=FILE for each batched input; tokens: [NAME=]FILE or NULL; lengths: [NAME=]FILE of
+ * the samples' lengths.  The flags name them in messages. bucket: samples that are ordered by size together; 0: the
+ * default. */
+typedef struct DataFiles {
+	const TextList *data, *lengths;
+	const char *tokens, *flag, *lengths_flag;
+	int64_t bucket;
+} DataFiles;
+/* False after a message. */
+bool data_open(DataSet *set, const RtModel *model, Arena *a, const DataFiles *files, Diag *d);
 void data_close(DataSet *set);
+int64_t data_tokens(const DataSet *set, int size); /* of a sample at a size, padding included; 0: not a token model */
 /* Copies samples into `input`, which has the places of the input arena: row b of the batch gets the sample at position
  * first + b of the run. */
-void data_load(const DataSet *set, char *input, int64_t first);
+void data_load(DataSet *set, char *input, int64_t first);
 /* As data_load, but every row from n on gets the sample at position `filler`. */
-void data_load_part(const DataSet *set, char *input, int64_t first, int64_t n, int64_t filler);
+void data_load_part(DataSet *set, char *input, int64_t first, int64_t n, int64_t filler);
 /* Reports the error of a kernel that met bad data in the batch from `first` on: names the file, the step and the
  * samples. */
-void data_blame(const DataSet *set, int64_t first, const char *when, const char *bad, const char *program, Diag *d);
-void data_prefetch(const DataSet *set, int64_t first); /* starts reading a batch from the disk and returns at once */
+void data_blame(DataSet *set, int64_t first, const char *when, const char *bad, const char *program, Diag *d);
+void data_prefetch(DataSet *set, int64_t first); /* starts reading a batch from the disk and returns at once */
+/* The smallest size that the samples at positions [first, first + n) of the run fit in; 0 where there is one size. */
+int data_size(DataSet *set, int64_t first, int64_t n);
 /* Loads the file of each --const; given[its tensor's index] becomes true. */
 bool data_load_consts(const Rt *rt, const TextList *consts, bool *given, Diag *d);
 /* False after a message: an input without a sample axis is not given. */

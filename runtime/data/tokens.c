@@ -101,12 +101,12 @@ static const RtTensor *choose_input(
 	return NULL;
 }
 
-static void add_column(DataSet *set, const RtTensor *t, const TokenFile *f, int64_t skip)
+static void add_column(DataSet *set, const RtModel *model, const RtTensor *t, const TokenFile *f, int64_t skip)
 {
 	int64_t bytes = dtype_info[f->dtype].bytes;
 	set->columns[set->n_columns++] = (DataColumn){.input = t, .path = f->npy.path, .token = f->dtype,
 		.first = f->at + skip * bytes, .n_samples = (f->n - 1) / t->dim[1], .stride = t->dim[1] * bytes,
-		.row_bytes = t->dim[1] * bytes};
+		.row_bytes = t->dim[1] * bytes, .index = data_index(model, t), .dim = {0, t->dim[1]}};
 }
 
 bool tokens_open(DataSet *set, const RtModel *model, const char *text, const char *flag, Diag *d)
@@ -123,10 +123,10 @@ bool tokens_open(DataSet *set, const RtModel *model, const char *text, const cha
 		npy_close(&f.npy);
 		return false;
 	}
-	add_column(set, input, &f, 0);
+	add_column(set, model, input, &f, 0);
 	set->columns[0].npy = f.npy; /* this column unmaps the file */
 	if (labels && is_token_input(labels) && labels->dim[1] == input->dim[1])
-		add_column(set, labels, &f, model->loss.shift ? 0 : 1);
+		add_column(set, model, labels, &f, model->loss.shift ? 0 : 1);
 	return true;
 }
 

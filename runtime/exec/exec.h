@@ -206,6 +206,8 @@ bool streams_start(Rt *rt, bool threads, Diag *d);
 void streams_stop(Rt *rt); /* ends their threads and frees what they have */
 /* At one rank: gets rid of the collectives that an aborted program has issued. */
 void streams_abandon(Rt *rt);
+/* Makes the programs of a size those of rt->model; nothing but streams_program may follow before they run. */
+void program_size(Rt *rt, int size);
 /* Says to which program the numbers of the next rt_* calls belong.  Everything issued before must have ended. */
 void streams_program(Rt *rt, Program program);
 /* Collectives since the last streams_cost; exposed_ms: while the computing waited.  bytes: received from peers, of
@@ -360,6 +362,8 @@ struct RtPrivate {
 	StepScalars scalars;
 	Progress progress;
 	uint64_t gathered_hash;     /* of --check-replicas */
+	RtModel *model;             /* rt->model, whose programs are those of the size in use */
+	int size;
 	int64_t accum;              /* A: micro-batches of a step */
 	int64_t bad_sample0;        /* first sample of the step's first micro-batch with bad data; -1: none */
 	const RtCollective *rows;   /* collectives of the program that runs */

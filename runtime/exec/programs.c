@@ -14,6 +14,25 @@ const RtCollective *program_rows(const RtModel *m, Program program, int *n)
 	return many ? many->collectives : program == PROGRAM_EVAL ? m->evaluation : NULL;
 }
 
+void program_size(Rt *rt, int size)
+{
+	RtModel *m = rt->p->model;
+	const RtSize *s = &m->sizes[size];
+	if (!m->n_sizes)
+		return;
+	rt->p->size = size;
+	m->step = s->step.rows;
+	m->n_step = s->step.n;
+	m->evaluation = s->evaluation.rows;
+	m->n_evaluation = s->evaluation.n;
+	m->programs = s->programs;
+	m->loss.n = s->n;
+	m->forward = s->alone.forward;
+	m->backward = s->alone.backward;
+	m->update = s->alone.update;
+	m->eval = s->eval;
+}
+
 void program_say(const Rt *rt, RankProgress *to, Program program)
 {
 	atomic_store(&to->program, (int32_t)program);

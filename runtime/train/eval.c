@@ -16,7 +16,7 @@ typedef struct Sums { double loss, weight, correct, counted, bad; } Sums;
 #define EVAL_RNG_STEP ((UINT64_C(1) << 44) - 1)
 
 /* Runs a batch of n samples from `first` on, filled up with copies of it. */
-static Sums run_batch(Rt *rt, const DataSet *set, int64_t first, int64_t n)
+static Sums run_batch(Rt *rt, DataSet *set, int64_t first, int64_t n)
 {
 	StepScalars scalars = rt->p->scalars;
 	scalars.seed = (uint64_t)rt->p->options->seed;
@@ -39,8 +39,20 @@ static void add(Sums *to, Sums s, double scale)
 	to->counted += s.counted * scale;
 }
 
+/* Chooses the size of a round of n samples, which all ranks run at; one that is not full may be filled up
+ * with the sample at position 0. */
+static void choose_size(Rt *rt, DataSet *set, int64_t first, int64_t n)
+{
+	int64_t round = MAX(rt->p->world.size, 1) * set->batch;
+	if (!set->sizes.model)
+		return;
+	set->sizes.now = MAX(data_size(set, first, n), n < round ? data_size(set, 0, 1) : 0);
+	program_size(rt, set->sizes.now);
+	streams_program(rt, PROGRAM_EVAL);
+}
+
 /* Runs the last round: n samples for this rank, from `first` on; parted: some rank has a partial batch. */
-static void add_tail(Rt *rt, const DataSet *set, int64_t first, int64_t n, bool parted, Sums *total)
+static void add_tail(Rt *rt, DataSet *set, int64_t first, int64_t n, bool parted, Sums *total)
 {
 	add(total, run_batch(rt, set, first, n), n > 0);
 	if (!parted || rt->model->loss.whole)
@@ -56,13 +68,14 @@ static void note_bad(int64_t *bad_first, int64_t first)
 }
 
 /* With several ranks all continue after bad data, because either all or none must run the program. */
-static Sums run_all(Rt *rt, const DataSet *set, int64_t *bad_first)
+static Sums run_all(Rt *rt, DataSet *set, int64_t *bad_first)
 {
 	Sums total = {0};
 	int64_t world = MAX(rt->p->world.size, 1), round = world * set->batch, mine = rt->p->world.rank * set->batch;
 	int64_t whole = set->n_samples / round, tail = set->n_samples % round;
 	for (int64_t i = 0; i < whole && (world > 1 || !report_has_bad_input()); i++) {
 		int64_t first = i * round + mine;
+		choose_size(rt, set, i * round, round);
 		data_prefetch(set, first + round);
 		add(&total, run_batch(rt, set, first, set->batch), 1);
 		note_bad(bad_first, first);
@@ -72,6 +85,7 @@ static Sums run_all(Rt *rt, const DataSet *set, int64_t *bad_first)
 		if (n == 0 || (rt->model->loss.whole && n < set->batch))
 			first = n = 0; /* samples that are left out are not read: copies of a sample that counts run in their
 			                * place */
+		choose_size(rt, set, whole * round, tail);
 		add_tail(rt, set, first, n, tail % set->batch, &total);
 		note_bad(bad_first, first);
 	}
@@ -79,7 +93,7 @@ static Sums run_all(Rt *rt, const DataSet *set, int64_t *bad_first)
 	return total;
 }
 
-bool eval_run(Rt *rt, const DataSet *set, StepResult *out, int64_t *n_samples, Diag *d)
+bool eval_run(Rt *rt, DataSet *set, StepResult *out, int64_t *n_samples, Diag *d)
 {
 	char bad[512];
 	int64_t bad_first = -1;

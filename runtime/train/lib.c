@@ -133,6 +133,8 @@ static bool check_options(const RtOptions *o, Diag *d)
 	static const struct { OptionId id; const char *why; } own[] = {
 		{OPT_data, "model_step takes arrays"}, {OPT_tokens, "model_step takes arrays"},
 		{OPT_eval_data, "model_evaluate takes arrays"}, {OPT_eval_tokens, "model_evaluate takes arrays"},
+		{OPT_lengths, "the arrays of a step have their length"}, {OPT_bucket, "the caller chooses samples"},
+		{OPT_eval_lengths, "the arrays of an evaluation have their length"},
 		{OPT_eval_every, "call model_evaluate when you want one"}, {OPT_shuffle, "the caller chooses samples"},
 		{OPT_save_every, "call model_save when you want one"}, {OPT_log, "model_step returns what a log has"},
 		{OPT_print_plan, "model_bytes tells the sum"}, {OPT_infer, "this library trains"},
@@ -277,12 +279,30 @@ int model_get_tensor(const Model *m, int i, ModelTensor *out)
 
 typedef struct Feed { const ModelArray *inputs; int n; ModelResult *out; } Feed;
 
+/* All ranks run at the size that the largest arrays among them need. */
+static bool take_size(Model *m)
+{
+	Session *s = &m->s;
+	double needed[SIZES_MAX] = {0};
+	int size = m->rows.sizes.of_all;
+	if (!s->rt.model->n_sizes)
+		return true;
+	needed[size] = 1;
+	if (s->p.comm)
+		comm_sum(s->p.comm, needed, COUNT_OF(needed));
+	for (int k = size; k < SIZES_MAX; k++)
+		size = needed[k] > 0 ? k : size;
+	session_size(s, size);
+	m->rows.sizes.of_all = m->rows.sizes.now = size;
+	return true;
+}
+
 /* Takes the arrays of a call; all ranks run the program, or none. */
 static bool take_arrays(Model *m, const Feed *f, int64_t rows)
 {
 	Held held;
 	Diag *d = agree_begin(&held, &m->d);
-	return all_well(m, &held, arrays_open(&m->rows, m->s.rt.model, f->inputs, f->n, rows, m->given, d));
+	return all_well(m, &held, arrays_open(&m->rows, m->s.rt.model, f->inputs, f->n, rows, m->given, d)) && take_size(m);
 }
 
 static void load_rows(void *context, char *input, int64_t sample0)

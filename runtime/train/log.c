@@ -117,6 +117,8 @@ static void write_step(Log *log, const StepRecord *r)
 	for (int i = 0; i < COUNT_OF(counts); i++)
 		buf_printf(f, ", \"%s\": %lld", counts[i].key, (long long)counts[i].n);
 	put(f, "loss_scale", r->loss_scale);
+	if (r->size)
+		buf_printf(f, ", \"size\": \"%s\"", r->size);
 	end_line(log);
 }
 

@@ -116,8 +116,9 @@ static void log_record(Run *run, double ms)
 	double samples_per_s = (double)session_samples(s) / MAX(ms, 1e-6) * 1e3;
 	StepRecord r = {.step = p->progress.step, .lr = p->scalars.lr, .ms = ms, .samples_per_s = samples_per_s,
 		.epoch = (double)p->progress.samples / (double)s->train.n_samples,
-		.tokens_per_s = samples_per_s * (double)s->train.tokens_per_sample, .peak_bytes = p->memory.total,
-		.save_ms = run->save_ms, .loss_scale = (double)p->scalars.loss_scale, .result = p->result, .comm = s->comm};
+		.tokens_per_s = samples_per_s * (double)data_tokens(&s->train, s->size), .peak_bytes = p->memory.total,
+		.save_ms = run->save_ms, .loss_scale = (double)p->scalars.loss_scale, .result = p->result, .comm = s->comm,
+		.size = s->rt.model->n_sizes ? s->rt.model->sizes[s->size].name : NULL};
 	run->save_ms = 0;
 	if (session_is_first(s))
 		log_step(&run->log, &r);
@@ -201,6 +202,8 @@ static void begin_steps(Run *run)
 	while (may_begin(run)) {
 		if (s->ahead == 0)
 			run->since = now_ms();
+		int64_t n = session_samples(s);
+		session_size(s, data_size(&s->train, s->p.progress.samples + s->ahead * n, n));
 		session_step(s, load_batch, s);
 	}
 }
@@ -281,6 +284,7 @@ static int train(Run *run)
 	double begin = now_ms();
 	if (s->p.hyper && session_is_first(s))
 		log_hyper_now(run, true);
+	sizes_check(s);
 	int code = step_loop(run);
 	log_clear_line(&run->log);
 	if (!session_save_end(s) && code == EXIT_DONE)
@@ -299,6 +303,14 @@ static int train(Run *run)
 
 /* ---- before the first step ---- */
 
+/* Says which size samples take whose lengths are not given. */
+static void note_lengths(const Session *s, const DataSet *set, const char *flag)
+{
+	if (set->sizes.model && !set->sizes.of_sample && session_is_first(s))
+		diag_note(s->d, s->o.program, "no --%s: samples are as long as rows of their files and take size %s", flag,
+			s->rt.model->sizes[set->sizes.of_all].name);
+}
+
 static bool open_eval_data(Run *run)
 {
 	Session *s = &run->s;
@@ -310,8 +322,10 @@ static bool open_eval_data(Run *run)
 		diag_error(s->d, o->program, "this program was compiled without an evaluation");
 		return false;
 	}
-	if (!data_open(&s->eval, m, s->p.arena, &o->eval_data, o->eval_tokens, "eval-data", s->d))
+	DataFiles files = {&o->eval_data, &o->eval_lengths, o->eval_tokens, "eval-data", "eval-lengths", o->bucket};
+	if (!data_open(&s->eval, m, s->p.arena, &files, s->d))
 		return false;
+	note_lengths(s, &s->eval, "eval-lengths");
 	if (m->loss.whole && s->eval.n_samples < s->eval.batch) {
 		diag_error(s->d, s->eval.columns[0].path, "%" PRId64 " samples are less than one batch of %" PRId64
 			", and only whole batches can be evaluated: %s", s->eval.n_samples, s->eval.batch, m->loss.whole);
@@ -325,8 +339,10 @@ static bool open_data(Run *run)
 {
 	Session *s = &run->s;
 	RtOptions *o = &s->o;
-	if (!data_open(&s->train, s->rt.model, s->p.arena, &o->data, o->tokens, "data", s->d))
+	DataFiles files = {&o->data, &o->lengths, o->tokens, "data", "lengths", o->bucket};
+	if (!data_open(&s->train, s->rt.model, s->p.arena, &files, s->d))
 		return false;
+	note_lengths(s, &s->train, "lengths");
 	s->train.n_samples = MAX(s->train.n_samples, 1);
 	s->train.shuffle = o->text[OPT_shuffle];
 	s->train.seed = (uint64_t)o->shuffle;

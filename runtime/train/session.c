@@ -35,7 +35,7 @@ void session_new(Session *s, const RtModel *model, Diag *d)
 	*s = (Session){.d = d, .folder.fd = -1};
 	s->model = *model;
 	s->rt = (Rt){.model = &s->model, .p = &s->p};
-	s->p = (struct RtPrivate){.diag = d, .arena = arena_new(), .options = &s->o, .accum = 1,
+	s->p = (struct RtPrivate){.diag = d, .arena = arena_new(), .model = &s->model, .options = &s->o, .accum = 1,
 		.places = &s->places, .asked = take_asked,
 		.progress.loss_scale = first_scale(model)};
 	s->train.batch = model->batch;
@@ -61,6 +61,11 @@ static bool check_flags(const Session *s)
 			"--eval-every needs at least 1; leave it out to evaluate after the last step alone"},
 		{o->eval_every && !o->eval_data.n && !o->eval_tokens,
 			"--eval-every needs --eval-data NAME=FILE.npy or --eval-tokens FILE"},
+		{o->text[OPT_bucket] && !o->lengths.n && !o->eval_lengths.n,
+			"--bucket needs --lengths, by which it orders samples"},
+		{o->text[OPT_bucket] && !o->bucket, "--bucket needs at least 1"},
+		{o->lengths.n && !o->data.n, "--lengths needs --data NAME=FILE.npy, whose samples have these lengths"},
+		{o->eval_lengths.n && !o->eval_data.n, "--eval-lengths needs --eval-data NAME=FILE.npy"},
 		{o->text[OPT_keep] && !o->save, "--keep needs --save DIR"},
 		{o->text[OPT_keep] && o->keep < 1, "--keep needs at least 1"},
 		{o->resume && !strcmp(o->resume, "auto") && !o->save,
@@ -315,6 +320,12 @@ static void run_micro_batch(Session *s, int64_t a, SessionLoad *load, void *cont
 	step_run(rt, program, sample0);
 }
 
+void session_size(Session *s, int size)
+{
+	program_size(&s->rt, size);
+	s->train.sizes.now = size;
+}
+
 void session_step(Session *s, SessionLoad *load, void *context)
 {
 	Rt *rt = &s->rt;
@@ -329,12 +340,14 @@ void session_step(Session *s, SessionLoad *load, void *context)
 		run_micro_batch(s, a, load, context);
 	step_end(rt);
 	s->costs[begun % COUNT_OF(s->costs)] = streams_cost(rt);
+	s->sizes[begun % COUNT_OF(s->sizes)] = s->p.size;
 	s->ahead++;
 }
 
 void session_result(Session *s)
 {
 	s->comm = s->costs[s->p.progress.step % COUNT_OF(s->costs)];
+	s->size = s->sizes[s->p.progress.step % COUNT_OF(s->sizes)];
 	s->ahead--;
 	step_result(&s->rt);
 }

@@ -106,6 +106,8 @@ int start_compare(Rt *rt, const DataSet *train, const DataSet *eval, Diag *d)
 		m->batch);
 	buf_printf(&b, "samples: %" PRId64 " for training, %" PRId64 " for evaluations\n", train->n_samples,
 		eval->n_samples);
+	buf_printf(&b, "lengths: %016" PRIx64 " for training, %016" PRIx64 " for evaluations\n", train->sizes.hash,
+		eval->sizes.hash);
 	buf_printf(&b, "begins after step %" PRId64 " and %" PRId64 " samples\n", rt->p->progress.step,
 		rt->p->progress.samples);
 	put_flags(&b, rt->p->options);

@@ -30,6 +30,7 @@ typedef struct Session {
 	int64_t first_step, last_saved; /* last_saved: the last step whose checkpoint exists or has been begun */
 	bool saved;                 /* this run saved it or has begun to */
 	int ahead;                  /* steps under way: issued, but their results not taken */
+	int sizes[2], size;         /* the sizes of the steps under way; of the step whose result was taken last */
 	CommCost costs[2], comm;    /* costs: of the steps under way; comm: of the step whose result was taken last */
 } Session;
 
@@ -68,6 +69,8 @@ bool session_start(Session *s);
 /* The last communication with other ranks.  code: this rank's exit code; after an error the others end, too. */
 void session_leave(Session *s, int code);
 
+/* The size at which the next step, or evaluations, run; all ranks say the same. */
+void session_size(Session *s, int size);
 /* Issues a step; up to step_depth steps may be under way.  `load` puts this rank's samples of a micro-batch, from
  * sample0 on, into `input` (step_input). */
 typedef void SessionLoad(void *context, char *input, int64_t sample0);
@@ -136,6 +139,7 @@ typedef struct StepRecord {
 	CommCost comm;
 	int64_t peak_bytes;
 	double loss_scale;
+	const char *size;           /* "seq=128"; NULL: the program has one */
 	StepResult result;
 } StepRecord;
 bool log_open(Log *log, const char *path, bool append, int64_t n_steps, Diag *d);
@@ -146,10 +150,16 @@ void log_hyper(Log *log, int64_t step, const char *json);
 void log_clear_line(Log *log);  /* called before anything else is printed */
 bool log_close(Log *log, Diag *d);
 
+/* ---- sizes.c ---- */
+
+/* Warns if padding changes the loss of the run's first samples.  Called between session_start and the first step; all
+ * ranks call it. */
+void sizes_check(Session *s);
+
 /* ---- eval.c, infer.c, print_plan.c ---- */
 
 /* Evaluates the whole set once; false after bad input. */
-bool eval_run(Rt *rt, const DataSet *set, StepResult *out, int64_t *n_samples, Diag *d);
+bool eval_run(Rt *rt, DataSet *set, StepResult *out, int64_t *n_samples, Diag *d);
 int infer_run(Rt *rt, Diag *d);
 void plan_print(const Rt *rt, FILE *out);
 

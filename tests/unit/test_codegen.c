@@ -215,7 +215,8 @@ static bool build_and_run(Work *w)
 	CodegenTarget o = target();
 	const char *program = arena_printf(w->a, "%s/program", w->dir);
 	const char *in = arena_printf(w->a, "%s/in", w->dir), *out = arena_printf(w->a, "%s/out", w->dir);
-	return codegen_write(&(Variants){{w->m}}, &o, w->dir, &w->d) && codegen_compile(w->dir, w->m, &o, program, &w->d)
+	return codegen_write(&(Sizes){1, {{{w->m}}}, {NULL}}, &o, w->dir, &w->d)
+		&& codegen_compile(w->dir, w->m, &o, program, &w->d)
 		&& !run((const char *[]){program, "--infer", in, out, NULL});
 }
 
@@ -276,7 +277,8 @@ static void test_names(void)
 	o.text = nasty[1];
 	const char *program = arena_printf(w.a, "%s/program", dir);
 	CU_ASSERT_TRUE(pass_memory(w.m, &p, &w.d));
-	CU_ASSERT_TRUE(codegen_write(&(Variants){{w.m}}, &o, dir, &w.d) && codegen_compile(dir, w.m, &o, program, &w.d));
+	CU_ASSERT_TRUE(codegen_write(&(Sizes){1, {{{w.m}}}, {NULL}}, &o, dir, &w.d)
+		&& codegen_compile(dir, w.m, &o, program, &w.d));
 	CU_ASSERT_EQUAL(run((const char *[]){"make", "-s", "-C", dir, "CC=" COMPILER, "train", NULL}), 0);
 	run((const char *[]){"rm", "-rf", dir, NULL});
 	ir_module_free(w.m);

@@ -82,7 +82,7 @@ static bool open_tokens(DataSet *set, const RtModel *m, Arena *a, const char *te
 	TextList none = {0};
 	memset(messages, 0, sizeof(messages));
 	Diag d = {.out = fmemopen(messages, sizeof(messages) - 1, "w")};
-	bool ok = data_open(set, m, a, &none, text, "data", &d);
+	bool ok = data_open(set, m, a, &(DataFiles){.data = &none, .tokens = text, .flag = "data"}, &d);
 	fclose(d.out);
 	return ok;
 }

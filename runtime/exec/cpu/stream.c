@@ -218,10 +218,13 @@ bool streams_start(Rt *rt, bool threads, Diag *d)
 	int n = 0;
 	if (!hook_start(rt, d))
 		return false;
-	for (int program = 0; program <= PROGRAM_LAST; program++) {
-		int of_it;
-		program_rows(m, (Program)program, &of_it);
-		n = MAX(n, of_it);
+	for (int size = 0; size < MAX(m->n_sizes, 1); size++) {
+		program_size(rt, size);
+		for (int program = 0; program <= PROGRAM_LAST; program++) {
+			int of_it;
+			program_rows(m, (Program)program, &of_it);
+			n = MAX(n, of_it);
+		}
 	}
 	Streams *all = p->streams = NEW(p->arena, Streams);
 	all->collectives = collectives_new(rt, p->arena);

@@ -13,7 +13,7 @@
 
 struct CudaGraphs {
 	cudaEvent_t fork, join;     /* for the copy stream, which offloaded programs use */
-	struct { bool warm; cudaGraphExec_t exec; } of[PROGRAM_LAST + 1];
+	struct ProgramGraph { bool warm; cudaGraphExec_t exec; } of[SIZES_MAX][PROGRAM_LAST + 1];
 };
 
 void graph_open(Rt *rt)
@@ -29,9 +29,9 @@ void graph_close(Rt *rt)
 	CudaGraphs *g = rt->p->cuda->graphs;
 	cudaEventDestroy(g->fork);
 	cudaEventDestroy(g->join);
-	for (int k = 0; k < COUNT_OF(g->of); k++)
-		if (g->of[k].exec)
-			cudaGraphExecDestroy(g->of[k].exec);
+	for (int k = 0; k < SIZES_MAX * (PROGRAM_LAST + 1); k++)
+		if (g->of[0][k].exec)
+			cudaGraphExecDestroy(g->of[0][k].exec);
 	rt->p->cuda->graphs = NULL;
 }
 
@@ -86,15 +86,15 @@ static cudaGraphExec_t capture(Rt *rt, Program program)
 void graph_run(Rt *rt, Program program)
 {
 	Cuda *c = rt->p->cuda;
-	CudaGraphs *g = c->graphs;
-	if (!replays(rt) || !g->of[program].warm) {
-		g->of[program].warm = true;
+	struct ProgramGraph *g = &c->graphs->of[rt->p->size][program];
+	if (!replays(rt) || !g->warm) {
+		g->warm = true;
 		issue(rt, program);
 		return;
 	}
-	if (g->of[program].exec)
+	if (g->exec)
 		streams_replay(rt);
 	else
-		g->of[program].exec = capture(rt, program);
-	cuda_must(cudaGraphLaunch(g->of[program].exec, c->stream[CUDA_COMPUTE]), "cudaGraphLaunch");
+		g->exec = capture(rt, program);
+	cuda_must(cudaGraphLaunch(g->exec, c->stream[CUDA_COMPUTE]), "cudaGraphLaunch");
 }

@@ -35,7 +35,8 @@ struct Streams {
 	ProgressWords words[RT_STREAMS];
 	void *registered;
 	size_t registered_bytes;
-	Ordered program[PROGRAM_COUNT];
+	Ordered (*program)[PROGRAM_COUNT]; /* [size] */
+	int n_sizes;
 	Ordered *now;              /* NULL: outside of programs */
 	int before;                /* seq of the collective that was issued last in this run of the program; 0: none */
 	struct { int *seq, begin, end; } open[RT_STREAMS]; /* issued collectives whose host part is left to do */
@@ -327,7 +328,7 @@ static bool is_idle(const Rt *rt, const RtCollective *row)
 static void order_program(Rt *rt, Program program)
 {
 	Arena *a = rt->p->arena;
-	Ordered *o = &rt->p->streams->program[program];
+	Ordered *o = &rt->p->streams->program[rt->p->size][program];
 	o->rows = program_rows(rt->model, program, &o->n);
 	for (int i = 0; i < o->n; i++)
 		o->n_recorded = MAX(o->n_recorded, o->rows[i].after);
@@ -374,9 +375,15 @@ bool streams_start(Rt *rt, bool threads, Diag *d)
 	for (int i = 0; i < RT_STREAMS; i++)
 		all->join[i] = new_event();
 	int most = 0;
-	for (int i = 0; i < PROGRAM_COUNT; i++) {
-		order_program(rt, (Program)i);
-		most = MAX(most, all->program[i].n);
+	all->n_sizes = MAX(rt->model->n_sizes, 1);
+	all->program = arena_alloc(p->arena, (size_t)all->n_sizes * sizeof(*all->program));
+	memset(all->program, 0, (size_t)all->n_sizes * sizeof(*all->program));
+	for (int k = 0; k < all->n_sizes; k++) {
+		program_size(rt, k);
+		for (int i = 0; i < PROGRAM_COUNT; i++) {
+			order_program(rt, (Program)i);
+			most = MAX(most, all->program[k][i].n);
+		}
 	}
 	for (int i = 0; i < RT_STREAMS; i++)
 		all->open[i].seq = NEW_N(p->arena, int, most + 1);
@@ -399,8 +406,8 @@ void streams_stop(Rt *rt)
 	if (rt->p->control)
 		control_set_device(rt->p->control, &(DeviceWatch){NULL, NULL, NULL});
 	all->backend->close(rt);
-	for (int i = 0; i < PROGRAM_COUNT; i++) {
-		const Ordered *o = &all->program[i];
+	for (int i = 0; i < all->n_sizes * PROGRAM_COUNT; i++) {
+		const Ordered *o = &all->program[0][i];
 		free_events(o->recorded, o->n_recorded);
 		free_events(o->entered, o->n);
 		free_events(o->ended, o->n);
@@ -426,7 +433,7 @@ void streams_program(Rt *rt, Program program)
 	rt->p->rows = program_rows(rt->model, program, &n);
 	if (!all)
 		return;
-	all->now = &all->program[program];
+	all->now = &all->program[rt->p->size][program];
 	program_say(rt, all->progress, program);
 }
 
