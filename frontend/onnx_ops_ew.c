@@ -93,10 +93,41 @@ bool import_where(Node *n)
 	return true;
 }
 
+/* Whether another operand of this reader of a cast's result is bfloat16. */
+static bool meets_bf16(const Node *n, const Onnx__NodeProto *reader)
+{
+	bool reads = false, other = false;
+	for (size_t i = 0; i < reader->n_input; i++) {
+		const OnnxValue *v = map_get(n->frame->values, reader->input[i]);
+		reads = reads || !strcmp(reader->input[i], n->proto->output[0]);
+		other = other || (v && v->v && v->v->type.dtype == DT_BF16);
+	}
+	return reads && other;
+}
+
+/* PyTorch's TorchScript exporter writes some casts to bfloat16 with PyTorch's own number of it, 15, which is complex128
+ * in ONNX.  Where the result meets a bfloat16, which complex numbers cannot, the former is meant. */
+static bool means_bf16(const Node *n)
+{
+	enum { ONNX_COMPLEX128 = 15 };
+	const OnnxGraph *g = &n->im->onnx->graph;
+	if (!n->im->pytorch || n->frame->outer || n->frame->caller || node_int(n, "to", 0) != ONNX_COMPLEX128)
+		return false;
+	for (int i = 0; i < g->nodes.n; i++)
+		if (meets_bf16(n, g->nodes.at[i]))
+			return true;
+	return false;
+}
+
 bool import_cast(Node *n)
 {
-	DType to;
-	if (!node_want(n, 1, 1) || !node_dtype(n, "to", &to))
+	DType to = DT_BF16;
+	if (!node_want(n, 1, 1))
+		return false;
+	if (means_bf16(n))
+		diag_note(n->im->d, n->im->onnx->path, "node \"%s\" (Cast): to is 15, which is complex128 in ONNX and bfloat16 "
+			"in PyTorch: its result meets a bfloat16, so it is taken for one", n->name);
+	else if (!node_dtype(n, "to", &to))
 		return false;
 	n->out[0] = ir_cast(n->b, n->in[0], to);
 	return true;
