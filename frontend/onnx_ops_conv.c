@@ -135,7 +135,8 @@ static bool conv_bias(Node *n, int64_t channels, Value **bias)
 		zero = t->f[i] == 0;
 	if (!zero)
 		return node_error(n, "its bias is %s, expected [%" PRId64 "]; only zeros may have another shape, which "
-			"PyTorch's exporter writes: the file's exporter is wrong here", type_str(n->im->arena, &(*bias)->type), channels);
+			"PyTorch's exporter writes: the file's exporter is wrong here",
+			type_str(n->im->arena, &(*bias)->type), channels);
 	*bias = NULL;
 	return true;
 }

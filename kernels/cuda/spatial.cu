@@ -97,7 +97,7 @@ template <class E> static __global__ void sampled(E *y, const E *x, const E *gri
 {
 	GRID_STRIDE(r, total) {
 		int64_t at, point = r % s.points, i = r / s.points / blocks, first = r / s.points % blocks * CHANNELS;
-		int n = (int)(s.c - first < CHANNELS ? s.c - first : CHANNELS);
+		int n = s.c - first < CHANNELS ? (int)(s.c - first) : (int)CHANNELS;
 		double g[3], weight, sum[CHANNELS] = {0};
 		const E *from = x + (i * s.c + first) * plane;
 		KTaps taps[3];
@@ -119,7 +119,7 @@ static __global__ void spread_fixed(Sums sums, int bits, const float *dy, const 
 	double scale = fixed_scale(sums, bits);
 	GRID_STRIDE(r, total) {
 		int64_t at, point = r % s.points, i = r / s.points / blocks, first = r / s.points % blocks * CHANNELS;
-		int n = (int)(s.c - first < CHANNELS ? s.c - first : CHANNELS);
+		int n = s.c - first < CHANNELS ? (int)(s.c - first) : (int)CHANNELS;
 		double g[3], weight, v[CHANNELS];
 		KTaps taps[3];
 		for (int c = 0; c < CHANNELS; c++)

@@ -94,11 +94,43 @@ static void test_zero_bias(void)
 	loaded_free(&l);
 }
 
+/* A cast to 15, PyTorch's number of bfloat16 and ONNX's of complex128, whose result meets a bfloat16 or f32. */
+static Loaded cast_to_15(int other)
+{
+	OnnxText *m = model_new();
+	Buf cast = node_text("c", "Cast", "x", "a"), peer = node_text("p", "Cast", "x", "b");
+	Buf back = node_text("f", "Cast", "z", "y");
+	model_input(m, "x", 1, "2,3");
+	attr_i(&cast, "to", 15);
+	attr_i(&peer, "to", other);
+	attr_i(&back, "to", 1);
+	model_node(m, peer);
+	model_node(m, cast);
+	model_op(m, "m", "Mul", "a,b", "z");
+	model_node(m, back);
+	model_output(m, "y");
+	m->producer = "pytorch";
+	return load_model(m, NULL);
+}
+
+static void test_cast_to_15(void)
+{
+	Loaded l = cast_to_15(16);
+	UNIT_CHECK(l.m && !l.errors, "a cast that means bfloat16");
+	expect(&l, "to is 15, which is complex128 in ONNX and bfloat16 in PyTorch");
+	loaded_free(&l);
+	l = cast_to_15(1);
+	UNIT_CHECK(!l.m, "a cast to complex128");
+	expect(&l, "dtype COMPLEX128 is not supported");
+	loaded_free(&l);
+}
+
 void suite_spatial(void)
 {
 	CU_TestInfo tests[] = {
 		{"wrong nodes", test_wrong},
 		{"a zero bias of any shape", test_zero_bias},
+		{"casts to bfloat16 by PyTorch's number", test_cast_to_15},
 		CU_TEST_INFO_NULL,
 	};
 	CU_SuiteInfo suites[] = {{"spatial", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
