@@ -599,7 +599,7 @@ static Op *make(Gen *g, OpKind kind)
 	case OP_MATMUL: return make_matmul(g);
 	case OP_CONV: return make_conv(g);
 	case OP_CONV_GRAD_X: return make_conv_grad_x(g);
-	case OP_CONV_GRAD_W: return NULL;
+	case OP_CONV_GRAD_W: case OP_RECURRENCE: return NULL;
 	case OP_MAX_POOL: case OP_AVG_POOL: return make_pool(g, kind);
 	case OP_GRID_SAMPLE: return make_grid_sample(g);
 	case OP_ROI_POOL: return make_roi_pool(g);
