@@ -355,6 +355,10 @@ static void test_bad_counts(void)
 	bad(data_trip(), "--bind NAME=N");
 	bad(data_trip(), "module \"rnn.cell\"; source File \\\"net.py\\\", line 12, in forward");
 	bad(data_condition(), "whether it goes on depends on data");
+	OnnxText *b = body_new("i,go,s", "no,sn");
+	model_op(b, "less", "Less", "i,i", "no");
+	model_op(b, "relu", "Relu", "s", "sn");
+	bad(loop_of("m,,x", "y", b), "its body ends it at step 0 of 2, but it has no condition");
 	bad(loop_of(",,x", "y", product_body()), "it has neither a trip count nor a condition, so it never ends");
 }
 
