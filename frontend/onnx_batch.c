@@ -8,16 +8,17 @@
 
 #include <string.h>
 
-enum { BATCH_DEPTH_MAX = 64 };
+enum { BATCH_DEPTH_MAX = 32 };
 
-/* A value of each step: the same one in all, or `now` with the steps as first axis. */
+/* A value of each step: the same one in all, or `now` with the steps as first axis; NULL: the steps are not alike. */
 typedef struct Column { Value *const *at; Value *now; bool same; } Column;
 
 typedef struct Batch {
 	Import *im;
 	int n;
-	PtrMap *known;  /* value of step 0 -> Column */
+	PtrMap *known;  /* value of the last step -> Column */
 	int depth;
+	bool alone;     /* nothing else reads the values on the way to this one */
 } Batch;
 
 static const Column *column(Batch *s, Value *const *x);
@@ -26,7 +27,7 @@ static Column *column_new(Batch *s, Value *const *x, Value *now, bool same)
 {
 	Column *c = NEW(s->im->arena, Column);
 	*c = (Column){x, now, same};
-	ptrmap_put(s->known, x[0], c);
+	ptrmap_put(s->known, x[s->n - 1], c);
 	return c;
 }
 
@@ -293,11 +294,41 @@ static Value *batch_move(Batch *s, Value *const *x)
 	return ir_transpose(&s->im->b, c->now, perm);
 }
 
+/* Whether all that reads the values, beyond the results that are asked for, is one op each. */
+static bool read_alone(const Batch *s, Value *const *x)
+{
+	for (int t = 0; t < s->n; t++)
+		if (x[t]->uses && (s->depth == 1 || x[t]->uses->next))
+			return false;
+	return true;
+}
+
+/* The left operands of products that nothing else needs, stacked, where they depend on each other: what a recurrent
+ * cell gives out is multiplied with a matrix for all steps at once. */
+static const Column *stacked(Batch *s, Value *const *x)
+{
+	Value **of = NEW_N(s->im->arena, Value *, s->n + 1);
+	const Type *type = &op_in(x[0]->op, 0)->type;
+	int64_t dim[IR_MAX_RANK] = {1};
+	for (int i = 0; i < type->rank && type->rank < IR_MAX_RANK; i++)
+		dim[i + 1] = type->dim[i];
+	for (int t = 0; t < s->n; t++) {
+		Value *v = op_in(x[t]->op, 0);
+		if (!type_equal(&v->type, type) || type->rank >= IR_MAX_RANK)
+			return NULL;
+		of[t] = ir_reshape(&s->im->b, v, type->rank + 1, dim);
+	}
+	return column_new(s, of, emit_concat(&s->im->b, s->n, of, 0), false);
+}
+
 /* A product of matrices that differ by step with matrices that may be the same in all. */
 static Value *batch_matmul(Batch *s, Value *const *x)
 {
 	const Op *op = x[0]->op;
+	bool alone = s->alone;
 	const Column *in[3] = {operand(s, x, 0), operand(s, x, 1), op_in(op, 2) ? operand(s, x, 2) : NULL};
+	if (!in[0] && in[1] && in[1]->same && alone)
+		in[0] = stacked(s, x);
 	if (!in[0] || !in[1] || (op_in(op, 2) && (!in[2] || !in[2]->same)) || op->n_in > 3)
 		return NULL;
 	int rank = x[0]->type.rank;
@@ -328,31 +359,45 @@ static Value *batch_op(Batch *s, Value *const *x)
 
 static const Column *column(Batch *s, Value *const *x)
 {
-	const Column *known = ptrmap_get(s->known, x[0]);
+	const Column *known = ptrmap_get(s->known, x[s->n - 1]);
 	for (int t = 0; known && t < s->n; t++)
 		known = known->at[t] == x[t] ? known : NULL;
 	if (known)
-		return known;
+		return known->now ? known : NULL;
 	if (all_same(s, x))
 		return column_new(s, x, x[0], true);
 	if (s->depth == BATCH_DEPTH_MAX)
 		return NULL;
+	bool alone = s->alone;
 	s->depth++;
+	s->alone = alone && read_alone(s, x);
 	Value *now = batch_op(s, x);
 	s->depth--;
-	return now && now != &s->im->m->poison ? column_new(s, x, now, false) : NULL;
+	s->alone = alone;
+	const Column *c = column_new(s, x, now == &s->im->m->poison ? NULL : now, false);
+	return c->now ? c : NULL;
+}
+
+static Batch batch_new(Import *im, int n, bool alone)
+{
+	return (Batch){.im = im, .n = n, .known = ptrmap_new(im->arena), .alone = alone};
+}
+
+static Value *batch(Batch *s, Value *const *x)
+{
+	for (int t = 0; t < s->n; t++)
+		if (!x[t]->op || pseudo_is(s->im, x[t]))
+			return NULL;
+	if (s->n < 2 || x[0]->type.rank >= IR_MAX_RANK || all_same(s, x))
+		return NULL;
+	const Column *c = column(s, x);
+	return c && !c->same ? c->now : NULL;
 }
 
 Value *batch_steps(Import *im, int n, Value *const *x)
 {
-	Batch s = {.im = im, .n = n, .known = ptrmap_new(im->arena)};
-	for (int t = 0; t < n; t++)
-		if (!x[t]->op || pseudo_is(im, x[t]))
-			return NULL;
-	if (n < 2 || x[0]->type.rank >= IR_MAX_RANK || all_same(&s, x))
-		return NULL;
-	const Column *c = column(&s, x);
-	return c && !c->same ? c->now : NULL;
+	Batch s = batch_new(im, n, true);
+	return batch(&s, x);
 }
 
 /* ---- products within steps ---- */
@@ -370,30 +415,19 @@ static ValueVec products_between(Import *im, Op *before, const Op *last)
 	return v;
 }
 
-/* Computes a product of each step at once, where the first step has its own. */
-static void batch_product(Import *im, int n, Value *const *x, PtrMap *now)
+/* Puts the pieces of a product, which was computed for all steps, in place of those of the steps. */
+static void replace_products(Batch *s, Value *all, Value *const *x, PtrMap *now)
 {
-	Builder *b = &im->b;
-	Module *m = im->m;
-	Op *last = m->last[SEC_FORWARD];
-	const Type *t = &x[0]->type;
-	Value *all = batch_steps(im, n, x);
-	if (!all)
-		return; /* ops that were made in vain are unused */
-	int64_t *sizes = NEW_N(im->arena, int64_t, n + 1);
-	for (int i = 0; i < n; i++)
-		sizes[i] = 1;
-	Attr *a = attr_ints(m, attr_int(m, NULL, "axis", 0), "sizes", n, sizes);
+	Builder *b = &s->im->b;
+	int64_t *sizes = NEW_N(s->im->arena, int64_t, s->n + 1);
+	for (int t = 0; t < s->n; t++)
+		sizes[t] = 1;
+	Attr *a = attr_ints(b->m, attr_int(b->m, NULL, "axis", 0), "sizes", s->n, sizes);
 	const Op *split = ir_emit_op(b, OP_SPLIT, 1, &all, a, NULL);
-	for (int i = 0; i < n; i++) {
-		Value *piece = ir_reshape(b, split->out[i], t->rank, t->dim);
-		ir_replace_uses(x[i], piece);
-		ptrmap_put(now, x[i], piece);
-	}
-	import_mark(im, last);
-	for (Op *op = last->next, *next; op; op = next) {
-		next = op->next;
-		ir_move_before(m, op, x[0]->op);
+	for (int t = 0; t < s->n; t++) {
+		Value *piece = ir_reshape(b, split->out[t], x[0]->type.rank, x[0]->type.dim);
+		ir_replace_uses(x[t], piece);
+		ptrmap_put(now, x[t], piece);
 	}
 }
 
@@ -401,16 +435,26 @@ PtrMap *batch_products(Import *im, int n, Op *const *ends)
 {
 	PtrMap *now = ptrmap_new(im->arena);
 	ValueVec *of = NEW_N(im->arena, ValueVec, n + 1);
-	Value **x = NEW_N(im->arena, Value *, n + 1);
+	Batch s = batch_new(im, n, false);
 	for (int t = 0; t < n; t++) {
 		of[t] = products_between(im, ends[t], ends[t + 1]);
 		if (of[t].n != of[0].n)
 			return now;
 	}
 	for (int k = 0; n > 1 && k < of[0].n; k++) {
+		Value **x = NEW_N(im->arena, Value *, n);
+		Op *last = im->m->last[SEC_FORWARD];
 		for (int t = 0; t < n; t++)
 			x[t] = of[t].at[k];
-		batch_product(im, n, x, now);
+		Value *all = batch(&s, x);
+		if (all)
+			replace_products(&s, all, x, now);
+		import_mark(im, last);
+		/* All that these ops need stands before the first step's own product; what was made in vain is unused. */
+		for (Op *op = last->next, *next; op; op = next) {
+			next = op->next;
+			ir_move_before(im->m, op, x[0]->op);
+		}
 	}
 	return now;
 }

@@ -237,8 +237,8 @@ Value *emit_iota(Builder *b, DType t, int rank, const int64_t *dim, int axis, do
 Value *emit_literal(Builder *b, const EvalTensor *t);
 Value *emit_move_axis(Builder *b, Value *x, int from, int to);
 Value *emit_concat(Builder *b, int n, Value *const *x, int axis);
-/* Stacks n > 0 tensors of one type, of less than the greatest rank, along a new axis.  *at_once is increased if they are
- * computed as one batch. */
+/* Stacks n > 0 tensors of one type, of less than the greatest rank, along a new axis.  *at_once is increased if they
+ * are computed as one batch. */
 Value *emit_stack(Import *im, int n, Value *const *x, int axis, int *at_once);
 
 /* ---- onnx_batch.c ---- */

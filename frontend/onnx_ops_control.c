@@ -256,15 +256,17 @@ bool import_loop(Node *n)
 	for (int i = 0; i < n_state; i++)
 		s.args[2 + i] = n->in[2 + i];
 	int64_t charged = n->im->n_inlined;
-	bool ends = node_in(n, 1); /* without a condition, what the body says of it does not count */
 	for (t = 0; t < most && cond; t++) {
 		s.args[0] = literal(n, DT_I64, t);
 		s.args[1] = literal(n, DT_BOOL, cond);
 		if (!step(&s, t))
 			return false;
 		end_step(&s);
-		if (ends && !known_number(n, s.out[0], &cond))
+		if (!known_number(n, s.out[0], &cond))
 			return refuse_condition(n);
+		if (!cond && !node_in(n, 1) && t + 1 < most)
+			return node_error(n, "its body ends it at step %" PRId64 " of %" PRId64 ", but it has no condition: ONNX "
+				"then goes on, some runtimes do not; give it the condition true", t, most);
 	}
 	share_products(&s);
 	s.args[0] = literal(n, DT_I64, 0);

@@ -5,6 +5,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* A list that is copied counts as a node for so many of its elements, since loops may copy long ones often. */
+enum { COPIED_PER_NODE = 16 };
+
 bool sequence_takes(const char *op)
 {
 	static const char *const ops[] = {"ConcatFromSequence", "If", "Loop", "Optional", "OptionalGetElement",
@@ -104,6 +107,8 @@ bool import_sequence_insert(Node *n)
 		n->out[0] = sequence_append(n->im, s, n->in[1]);
 		return true;
 	}
+	if (!import_charge(n, s->n / COPIED_PER_NODE))
+		return false;
 	Value **list = NEW_N(n->im->arena, Value *, s->n + 1);
 	for (int i = 0; i <= s->n; i++)
 		list[i] = i == at ? n->in[1] : s->at[i - (i > at)];
@@ -115,7 +120,7 @@ bool import_sequence_erase(Node *n)
 {
 	const Pseudo *s = sequence(n);
 	int at;
-	if (!s || !position(n, 1, s->n, s->n - 1, s->n - 1, &at) || !s->n)
+	if (!s || !position(n, 1, s->n, s->n - 1, s->n - 1, &at) || !s->n || !import_charge(n, s->n / COPIED_PER_NODE))
 		return false;
 	Value **list = NEW_N(n->im->arena, Value *, s->n);
 	for (int i = 0; i < s->n - 1; i++)

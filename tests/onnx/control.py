@@ -93,22 +93,22 @@ def rnn_scan(x):
         h, all_h = torch.zeros(x.shape[0], 5, dtype=x.dtype), []
         for t in reversed(range(x.shape[1])):
             h = torch.tanh(x[:, t] @ m.wi + h @ m.wh)
-            all_h.insert(0, h * m.scale)
+            all_h.insert(0, torch.relu(h @ m.mix))
         return h @ m.out + torch.stack(all_h, 1).sum(1) @ m.out
 
-    module = Made(run, wi=(3, 5), wh=(5, 5), scale=(5,), out=(5, 3))
+    module = Made(run, wi=(3, 5), wh=(5, 5), mix=(5, 5), out=(5, 3))
     body = graph("body", [node("MatMul", ["xt", "wi"], ["a"]), node("MatMul", ["h", "wh"], ["b"]),
                           node("Add", ["a", "b"], ["s"]), node("Tanh", ["s"], ["hn"]),
-                          node("Mul", ["hn", "scale"], ["o"])],
+                          node("MatMul", ["hn", "mix"], ["q"]), node("Relu", ["q"], ["o"])],
                  [("h", F32, None), ("xt", F32, None)], [("hn", F32, None), ("o", F32, None)],
-                 [values("scale", module.scale.detach().numpy())])
+                 [values("mix", module.mix.detach().numpy())])
     nodes = [node("Shape", ["x"], ["n"], start=0, end=1), node("Concat", ["n", "five"], ["hs"], axis=0),
              node("ConstantOfShape", ["hs"], ["h0"]),
              node("Scan", ["h0", "x"], ["last", "all"], name="scan", body=body, num_scan_inputs=1, scan_input_axes=[1],
                   scan_input_directions=[1], scan_output_axes=[1], scan_output_directions=[1]),
              node("ReduceSum", ["all", "one"], ["sum"], keepdims=0), node("Add", ["last", "sum"], ["t"]),
              node("MatMul", ["t", "out"], ["y"])]
-    return module, made(module, nodes, x, [("five", [5]), ("one", [1])], ("scale",))
+    return module, made(module, nodes, x, [("five", [5]), ("one", [1])], ("mix",))
 
 
 def selective_scan(x):
@@ -223,7 +223,7 @@ def ours(shardc, work, data, ranks):
     for name, a in data.items():
         np.save(work / f"{name}.npy", a.numpy())
     command(shardc, work / "model.onnx", "-o", work / "train", "--loss=mse", "--optimizer=sgd", "--strategy=full_shard")
-    command("rm", "-rf", work / "save")
+    command("rm", "-rf", work / "save", work / "back.onnx")
     command(work / "train", "--data", f"x={work}/x.npy", "--data", f"target={work}/target.npy", "--steps", STEPS,
             "--lr", LR, "--ranks", ranks, "--save", work / "save", "--save-every", STEPS)
     return {n: t.double() for n, t in load_file(work / "save" / f"step-{STEPS:08d}" / "model.safetensors").items()}

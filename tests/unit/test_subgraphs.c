@@ -161,6 +161,37 @@ static void test_products_at_once(void)
 	loaded_free(&l);
 }
 
+/* What a step gives out is multiplied for all steps at once, unless the next step reads the product, too. */
+static void test_outputs_at_once(void)
+{
+	for (int feeds = 0; feeds < 2; feeds++) {
+		OnnxText *t = model_with("4,3", 5), *b = body_new("i,go,h", feeds ? "go,o,o" : "go,hn,o");
+		model_floats(t, "u", "3,3", 11, ramp);
+		model_op(b, "rec", "Sigmoid", "h", "hn");
+		model_op(b, "out", "MatMul", "hn,u", "o");
+		model_node(t, node_with("l", "Loop", "m,,x", ",y", b));
+		Loaded l = good(t, NULL);
+		CU_ASSERT_EQUAL(count_ops(l.m, OP_MATMUL), feeds ? 5 : 1);
+		CU_ASSERT_EQUAL(count_ops(l.m, OP_SIGMOID), 5);
+		loaded_free(&l);
+	}
+}
+
+/* Steps that seem alike, each of which reads the one before twice: looked at once, not 2^32 times. */
+static void test_alike_but_chained(void)
+{
+	OnnxText *t = model_with("4,3", 100), *b = body_new("i,go,s", "go,z,z");
+	model_op(t, "p0", "Mul", "x,x", "p");
+	model_op(t, "q0", "Add", "p,p", "z0");
+	model_op(b, "p", "Mul", "s,s", "p");
+	model_op(b, "q", "Mul", "s,s", "q");
+	model_op(b, "z", "Add", "p,q", "z");
+	model_node(t, node_with("l", "Loop", "m,,z0", ",y", b));
+	Loaded l = good(t, NULL);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_MUL), 201);
+	loaded_free(&l);
+}
+
 /* A function of each piece of a tensor is one of the tensor. */
 static void test_pieces_at_once(void)
 {
@@ -324,6 +355,10 @@ static void test_bad_counts(void)
 	bad(data_trip(), "--bind NAME=N");
 	bad(data_trip(), "in module \"rnn.cell\" (net.py:12)");
 	bad(data_condition(), "whether it goes on depends on data");
+	OnnxText *b = body_new("i,go,s", "no,sn");
+	model_op(b, "less", "Less", "i,i", "no");
+	model_op(b, "relu", "Relu", "s", "sn");
+	bad(loop_of("m,,x", "y", b), "its body ends it at step 0 of 2, but it has no condition");
 	bad(loop_of(",,x", "y", product_body()), "it has neither a trip count nor a condition, so it never ends");
 }
 
@@ -462,6 +497,8 @@ void suite_subgraphs(void)
 	CU_add_test(s, "a while that counts", test_while_that_counts);
 	CU_add_test(s, "steps at once", test_steps_at_once);
 	CU_add_test(s, "products at once", test_products_at_once);
+	CU_add_test(s, "outputs at once", test_outputs_at_once);
+	CU_add_test(s, "alike but chained", test_alike_but_chained);
 	CU_add_test(s, "pieces at once", test_pieces_at_once);
 	CU_add_test(s, "hidden names", test_hidden_names);
 	CU_add_test(s, "weights inside", test_inner_weights);
