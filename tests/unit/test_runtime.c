@@ -198,7 +198,7 @@ static void test_usage(void)
 	EXPECT(&m, "--help", 0, "--lr-schedule");
 	EXPECT(&m, "-h", 0, "[adamw: 0.001]");
 	EXPECT(&m, "-h", 0, "refused by this program: only --optimizer=sgd:momentum has it");
-	EXPECT(&m, DATA "--steps 1e0 --seed 3", 0, "--seed is not used: this program has neither");
+	EXPECT(&m, DATA "--steps 1e0 --seed 3", 0, "--seed is not used: this program draws no random numbers");
 	EXPECT(&m, DATA "--steps 1 --min-lr 0.1", 0, "--min-lr is not used: the learning rate stays constant");
 	EXPECT(&m, DATA "--steps 1 --shard-size 1", 0, "--shard-size is not used: no unit");
 	EXPECT(&m, DATA "--steps 1 --timeout 9", 0, "--timeout is not used: there is one rank");
