@@ -13,7 +13,8 @@ without = {}
 
 
 def no_gradient(why, op, *operands, **attributes):
-    without[op] = why
+    domain = attributes.get("domain")
+    without[f"{domain}.{op}" if domain else op] = why
     case(op, *operands, **attributes)
 
 
@@ -70,6 +71,13 @@ no_gradient(QUANTISED, "QLinearConv", R(np.ones((1, 1, 3, 3), np.uint8)), scale8
             R(np.ones((1, 1, 2, 2), np.uint8)),
             scale8, zero8, scale8, zero8)
 no_gradient("its scale and its integers are step functions of the operand", "DynamicQuantizeLinear", P(2, 3), results=3)
+
+
+for op, states in ("Adagrad", 1), ("Adam", 2), ("Momentum", 1):
+    more = {"mode": "standard"} if op == "Momentum" else {}
+    no_gradient("it is the update of an optimizer, no part of a loss", op, C(0.1), C(np.int64(1)),
+                *(P(2, 3, lo=0.1, hi=0.9) for _ in range(2 + states)), results=1 + states,
+                domain="ai.onnx.preview.training", **more)
 
 
 def unary(*ops, lo=-2.0, hi=2.0, **attributes):

@@ -41,6 +41,13 @@ def op_of(model):
     return ops.pop() if len(ops) == 1 else "+".join(sorted(ops)[:4])
 
 
+def read_pb(path, info):
+    """The array in a file; None: it holds a sequence or an optional."""
+    if info.type.WhichOneof("value") != "tensor_type":
+        return None
+    return numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
+
+
 def elements(message):
     """The tensors of a sequence, or of what an optional holds."""
     if isinstance(message, onnx.OptionalProto):
@@ -54,7 +61,7 @@ def expected(path, info):
     """What an output is, by the names of the files that shardc writes: NAME, or NAME.0, NAME.1, .. of a sequence."""
     data, name, kind = path.read_bytes(), info.name.replace("/", "_"), info.type.WhichOneof("value")
     if kind == "tensor_type":
-        return {name: numpy_helper.to_array(onnx.TensorProto.FromString(data))}
+        return {name: read_pb(path, info)}
     inner = info.type.optional_type.elem_type.WhichOneof("value") if kind == "optional_type" else None
     proto = onnx.OptionalProto if kind == "optional_type" else onnx.SequenceProto
     tensors = [numpy_helper.to_array(t) for t in elements(proto.FromString(data))]
