@@ -259,7 +259,8 @@ static const char *classes(Advice *c, const Type *t, int axis, const char *why)
 	c->shape = shape_text(c, &rest, rest.rank, true);
 	fprintf(c->out, "  cross_entropy    %s; labels are classes 0 to %" PRId64 ", or -100 where there is none\n", why,
 		t->dim[axis] - 1);
-	return axis == t->rank - 1 ? "cross_entropy" : arena_printf(c->a, "cross_entropy:axis=%d", axis);
+	bool plain = t->rank == 2 || (t->rank == 3 && c->table == t->dim[axis]);
+	return plain ? "cross_entropy" : arena_printf(c->a, "cross_entropy:axis=%d", axis);
 }
 
 static const char *targets(Advice *c, const Type *t, const char *kind, const char *why)

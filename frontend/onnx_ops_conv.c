@@ -60,7 +60,7 @@ static bool window_read(Node *n, const Type *x, const int64_t *kernel, Window *w
 }
 
 /* Turns auto_pad and ceil_mode into pads.  A window that would start behind the input and its front pad is not
- * counted. */
+ * counted; with ceil_mode the first may reach beyond the input by less than a stride. */
 static bool window_fit(Node *n, const Type *x, Window *w)
 {
 	const char *pad = node_str(n, "auto_pad", "NOTSET");
@@ -74,10 +74,10 @@ static bool window_fit(Node *n, const Type *x, Window *w)
 		if (!strcmp(pad, "VALID"))
 			w->pads[i] = w->pads[w->n + i] = 0;
 		int64_t room = in + w->pads[i] + w->pads[w->n + i] - reach;
-		if (room < 0)
+		if (room < 0 && (!ceil_mode || -room >= w->strides[i] || in + w->pads[i] < 1))
 			return node_error(n, "a window of %" PRId64 " does not fit dimension %d of %s, padded", reach, 2 + i,
 				type_str(n->im->arena, x));
-		w->out[i] = (ceil_mode ? ceil_div(room, w->strides[i]) : room / w->strides[i]) + 1;
+		w->out[i] = room < 0 ? 1 : (ceil_mode ? ceil_div(room, w->strides[i]) : room / w->strides[i]) + 1;
 		if ((w->out[i] - 1) * w->strides[i] >= in + w->pads[i])
 			w->out[i]--;
 		w->extra[i] = MAX((w->out[i] - 1) * w->strides[i] - room, 0);

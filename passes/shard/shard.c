@@ -431,8 +431,8 @@ static void accumulate(Shard *s, const Unit *u, Gradients *g)
 	}
 }
 
-/* A product that nothing else reads is added to the sum as it is computed, and is not stored in between.  It may be
- * short of leading dims of 1, which the parameter has. */
+/* A product of two matrices that nothing else reads is added to the sum as it is computed, and is not stored in between.
+ * It may be short of leading dims of 1, which the parameter has. */
 static bool add_product(Module *m, Op *sum)
 {
 	Value *g = op_in(sum, 0);
@@ -440,7 +440,8 @@ static bool add_product(Module *m, Op *sum)
 		? g->op : NULL;
 	g = view ? op_in(view, 0) : g;
 	Op *product = g->op;
-	if (!is_lone_product(g) || product->section != sum->section || sum->out[0]->type.dtype != DT_F32)
+	if (!is_lone_product(g) || product->section != sum->section || sum->out[0]->type.dtype != DT_F32
+			|| !type_same_matrix(&g->type, &sum->sym->type))
 		return false;
 	Attr *attrs = attr_int(m, NULL, "ta", attr_get_int(product->attrs, "ta", 0));
 	attrs = attr_int(m, attrs, "tb", attr_get_int(product->attrs, "tb", 0));

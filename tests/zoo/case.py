@@ -15,6 +15,7 @@ class Case:
     loss: str = "cross_entropy"  # of shardc; "output:loss": the module computes it
     output: str = ""             # of those that the module returns; default: its only one
     beyond: dict = dataclasses.field(default_factory=dict)  # exporter -> why it cannot write the model
+    opset: dict = dataclasses.field(default_factory=dict)   # exporter -> what it needs
     random: bool = False         # it draws numbers: losses are not PyTorch's, and finite
     ranks: bool = False          # also two ranks against one
     quick: str = ""              # the exporter by which CI runs it; default: CI does not

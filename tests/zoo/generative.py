@@ -114,8 +114,8 @@ class Nerf(nn.Module):
         waves = (points[..., None] * self.waves).flatten(-2)
         out = self.head(self.net(torch.cat([waves.sin(), waves.cos()], -1)))
         density, rgb = F.relu(out[..., 3]), out[..., :3].sigmoid()
-        alpha = 1 - torch.exp(-density * 0.1)
-        through = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1 - alpha + 1e-10], 1), 1)[:, :-1]
+        depth = density * 0.1
+        alpha, through = 1 - torch.exp(-depth), torch.exp(depth - torch.cumsum(depth, 1))
         return {"loss": F.mse_loss(((alpha * through)[..., None] * rgb).sum(1), color)}
 
 

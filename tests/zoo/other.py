@@ -43,8 +43,8 @@ class Spectrogram(nn.Module):
     def __init__(self):
         super().__init__()
         self.register_buffer("window", torch.hann_window(16))
-        self.net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
-                                 nn.Linear(32, CLASSES))
+        self.net = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(4), nn.Flatten(),
+                                 nn.Linear(48, CLASSES))
 
     def forward(self, wave):
         s = torch.stft(wave, 16, 8, window=self.window, center=False, return_complex=False)
@@ -112,12 +112,12 @@ class Gat(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.up, self.to, self.of = nn.Linear(6, 16), nn.Linear(16, 1), nn.Linear(16, 1)
+        self.up, self.at, self.of = nn.Linear(6, 16), nn.Linear(16, 1), nn.Linear(16, 1)
         self.head = nn.Linear(16, CLASSES)
 
     def forward(self, x, edges):
         x = self.up(x)
-        weights = F.leaky_relu(self.to(x) + self.of(x).transpose(1, 2), 0.2)
+        weights = F.leaky_relu(self.at(x) + self.of(x).transpose(1, 2), 0.2)
         weights = weights.masked_fill(edges + torch.eye(edges.shape[-1]) == 0, float("-inf")).softmax(-1)
         return self.head(F.elu(weights @ x).mean(1))
 
@@ -129,12 +129,12 @@ class Messages(nn.Module):
         super().__init__()
         self.up, self.message, self.head = nn.Linear(6, 16), mlp(32, 16, 16), nn.Linear(16, CLASSES)
 
-    def forward(self, x, source, target):
+    def forward(self, x, source, to):
         x = self.up(x)
         at = source[..., None].expand(-1, -1, 16)
-        to = target[..., None].expand(-1, -1, 16)
-        sent = self.message(torch.cat([x.gather(1, at), x.gather(1, to)], -1))
-        return self.head(F.relu(x + torch.zeros_like(x).scatter_add(1, to, sent)).mean(1))
+        there = to[..., None].expand(-1, -1, 16)
+        sent = self.message(torch.cat([x.gather(1, at), x.gather(1, there)], -1))
+        return self.head(F.relu(x + torch.zeros_like(x).scatter_add(1, there, sent)).mean(1))
 
 
 def graphs(samples):
@@ -144,7 +144,7 @@ def graphs(samples):
 
 def edges(samples):
     return {"x": torch.randn(samples, 7, 6), "source": torch.randint(0, 7, (samples, 12)),
-            "target": torch.randint(0, 7, (samples, 12)), "labels": torch.randint(0, CLASSES, (samples,))}
+            "to": torch.randint(0, 7, (samples, 12)), "labels": torch.randint(0, CLASSES, (samples,))}
 
 
 # ---- series ----

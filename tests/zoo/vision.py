@@ -48,7 +48,7 @@ def segformer():
 
 def efficientnet():
     return hf.EfficientNetForImageClassification(hf.EfficientNetConfig(
-        image_size=32, width_coefficient=0.25, depth_coefficient=0.1, hidden_dim=64, dropout_rate=0.0,
+        image_size=32, width_coefficient=0.25, depth_coefficient=0.1, hidden_dim=320, dropout_rate=0.0,
         drop_connect_rate=0.0, num_labels=CLASSES))
 
 
@@ -99,7 +99,7 @@ class Detr(nn.Module):
     def forward(self, x, kinds, boxes):
         seen = self.encoder(self.backbone(x).flatten(2).transpose(1, 2) + self.places)
         y = self.decoder(self.queries.expand(x.shape[0], -1, -1), seen)
-        near = F.l1_loss(self.boxes(y).sigmoid(), boxes)
+        near = (self.boxes(y).sigmoid() - boxes).abs().mean()
         return {"loss": F.cross_entropy(self.classes(y).transpose(1, 2), kinds) + 5 * near}
 
 
@@ -115,7 +115,7 @@ class SpatialTransformer(nn.Module):
         super().__init__()
         self.find = nn.Sequential(nn.Conv2d(1, 4, 5, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(144, 16), nn.ReLU())
         self.turn = nn.Linear(16, 6)
-        self.net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, CLASSES))
+        self.net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.AvgPool2d(7), nn.Flatten(), nn.Linear(32, CLASSES))
         with torch.no_grad():
             self.turn.bias.copy_(torch.tensor([1., 0.1, 0.05, -0.1, 0.9, 0.02]))
 
@@ -260,6 +260,7 @@ def segments(samples):
     return {"x": torch.randn(samples, 3, 16, 16), "labels": torch.randint(0, CLASSES, (samples, 16, 16))}
 
 
+VIEW = "PyTorch's exporter fails in a view"
 CASES = {
     "ResNet": Case(resnet, pixels, output="logits", ranks=False, quick="torchscript"),
     "MobileNetV2": Case(mobilenet, pixels, output="logits"),
@@ -269,13 +270,14 @@ CASES = {
     "ConvNeXt, DropPath": Case(lambda: convnext(0.3), pixels, output="logits", random=True),
     "ViT": Case(vit, pixels, output="logits", ranks=True),
     "DeiT": Case(deit, pixels, output="logits"),
-    "Swin": Case(swin, pixels, output="logits"),
+    "Swin": Case(swin, pixels, output="logits", beyond={"dynamo": VIEW}),
     "SegFormer": Case(segformer, pixels, output="logits"),
     "MLP-Mixer": Case(Mixer, images, quick="dynamo"),
     "XCiT": Case(Xcit, images),
-    "U-Net": Case(Unet, segments),
+    "U-Net": Case(Unet, segments, "cross_entropy:axis=-1"),
     "3-D CNN": Case(Volume, lambda n: {"x": torch.randn(n, 1, 8, 8, 8), "labels": torch.randint(0, CLASSES, (n,))}),
-    "spatial transformer": Case(SpatialTransformer, lambda n: images(n, 16, 1), ranks=True, quick="torchscript"),
+    "spatial transformer": Case(SpatialTransformer, lambda n: images(n, 16, 1), ranks=True, opset={"torchscript": 20},
+                                quick="torchscript"),
     "quantisation-aware CNN": Case(Quantised, lambda n: images(n, 16), quick="torchscript"),
     "CLIP": Case(Clip, pairs, "output:loss"),
     "SimCLR": Case(SimClr, lambda n: {"a": torch.randn(n, 3, 32, 32), "b": torch.randn(n, 3, 32, 32)}, "output:loss"),

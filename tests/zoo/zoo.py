@@ -219,7 +219,7 @@ def run(args, name, exporter):
     data = data_of(case)
     batch = {k: t for k, t in batch_of(data, 0).items() if k not in ("labels", "target")}
     outputs = [case.output] if case.output else ["loss"] if case.loss == "output:loss" else None
-    shardc.export(module, batch, path, exporter, outputs=outputs)
+    shardc.export(module, batch, path, exporter, outputs=outputs, opset=case.opset.get(exporter))
     ours = Ours(args, case, path, data)
     compiled = ours.compile()
     planned = re.search(r"^  total +(\d+)", ours.program.said, re.M)
