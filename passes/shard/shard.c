@@ -431,8 +431,8 @@ static void accumulate(Shard *s, const Unit *u, Gradients *g)
 	}
 }
 
-/* A product of two matrices that nothing else reads is added to the sum as it is computed, and is not stored in between.
- * It may be short of leading dims of 1, which the parameter has. */
+/* A product of two matrices that nothing else reads is added to the sum as it is computed, and is not stored in
+ * between.  It may be short of leading dims of 1, which the parameter has. */
 static bool add_product(Module *m, Op *sum)
 {
 	Value *g = op_in(sum, 0);

@@ -216,6 +216,7 @@ class Job:
         graphs.drop_root(model, self.held, [*self.arguments.names, *self.names])
         graphs.name_dimensions(model, self.dynamic)
         graphs.mark_training_norms(model)
+        graphs.drop_wrong_biases(model)
         graphs.declare_marker(model)
         graphs.drop_unused(model)
         graphs.take_values(model, self.held, self.folder)

@@ -137,6 +137,25 @@ def mark_training_norms(model):
                 node.output.append(f"{node.output[0]}_statistic_{len(node.output)}")
 
 
+def drop_wrong_biases(model):
+    """The dynamo exporter gives a convolution of volumes without bias one of zeros of a wrong shape, which no runtime
+    takes: an Expand of a constant zero."""
+    makers = {n.output[0]: n for n in model.graph.node if n.output}
+
+    def expanded_zero(name):
+        seen = set()
+        while name in makers and makers[name].op_type in ("Expand", "CastLike", "Cast"):
+            seen.add(makers[name].op_type)
+            name = makers[name].input[0]
+        constant = makers.get(name)
+        return "Expand" in seen and constant is not None and constant.op_type == "Constant" and not any(
+            numpy_helper.to_array(a.t).any() if a.name == "value" else a.f for a in constant.attribute)
+
+    for node in model.graph.node:
+        if node.op_type in ("Conv", "ConvTranspose") and len(node.input) > 2 and expanded_zero(node.input[2]):
+            del node.input[2:]
+
+
 # ---- the marker ----
 
 def declare_marker(model):

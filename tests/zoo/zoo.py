@@ -1,7 +1,7 @@
 """Models that people train, in small configurations, exported by shardc.export and trained beside PyTorch.
 
 Five steps of AdamW: each loss, and the one behind them, is at most twice as far off PyTorch's in f64 as PyTorch's own in
-f32 is (over several orders of the samples), and each tensor at most three times; the weights load into the module with
+f32 is (over several orders of the samples and layouts of images), and each tensor at most three times; the weights load into the module with
 strict=True.  Some also run on two ranks, against two micro-batches on one.  What draws random numbers has other losses
 than PyTorch: they are finite, and the same in a second run.
 
@@ -81,9 +81,10 @@ def loss_of(case, module, batch):
 
 # ---- PyTorch ----
 
-def torch_run(case, module, data, dtype, turn=0):
+def torch_run(case, module, data, dtype, turn=0, layout=torch.contiguous_format):
     """(losses, state_dict behind STEPS steps)"""
-    module = copy.deepcopy(module).to(dtype)
+    module = copy.deepcopy(module).to(dtype=dtype, memory_format=layout)
+    data = {k: t.contiguous(memory_format=layout) if t.dim() == 4 else t for k, t in data.items()}
     optimizer = torch.optim.AdamW(module.parameters(), **HYPER)
     losses, state = [], None
     for i in range(STEPS + 1):
@@ -184,7 +185,8 @@ def check_random(ours):
 
 def check_exact(case, module, data, ours):
     wanted, state64 = torch_run(case, module, data, torch.float64)
-    peers = [torch_run(case, module, data, torch.float32, turn) for turn in range(TURNS)]
+    layouts = [torch.contiguous_format] + [torch.channels_last] * any(t.dim() == 4 for t in data.values())
+    peers = [torch_run(case, module, data, torch.float32, turn, x) for turn in range(TURNS) for x in layouts]
     own = max(off(p[0], wanted) for p in peers)
     losses = ours.train(STEPS + 1)
     error = off(losses, wanted)
