@@ -29,9 +29,10 @@ void graph_close(Rt *rt)
 	CudaGraphs *g = rt->p->cuda->graphs;
 	cudaEventDestroy(g->fork);
 	cudaEventDestroy(g->join);
-	for (int k = 0; k < SIZES_MAX * (PROGRAM_LAST + 1); k++)
-		if (g->of[0][k].exec)
-			cudaGraphExecDestroy(g->of[0][k].exec);
+	for (int k = 0; k < SIZES_MAX; k++)
+		for (int i = 0; i <= PROGRAM_LAST; i++)
+			if (g->of[k][i].exec)
+				cudaGraphExecDestroy(g->of[k][i].exec);
 	rt->p->cuda->graphs = NULL;
 }
 
