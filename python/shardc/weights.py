@@ -20,6 +20,7 @@ FIRST = 0x40000001         # bits of the smallest code, a little above 2: no cod
 BITS = 29                  # codes are below FIRST + 2^BITS, about 4e19
 MOST = 1 << 28             # elements of all weights
 FACTORS = (0x0F34A2B5, 0x1B873593)  # odd: k -> k * factor modulo 2^BITS spreads neighbours and can be undone
+FEW = 4                    # parts into which an axis is cut where nothing tells them apart
 KEY = "shardc"
 
 
@@ -229,8 +230,9 @@ class Joined:
 
     def by_parts(self, name, numbers, stored):
         """The value as parts along an axis, each of one weight or constant."""
-        for axis in range(numbers.ndim):
-            cuts = cuts_of(numbers, axis)
+        few = [a for a in range(numbers.ndim) if 1 < numbers.shape[a] <= FEW]  # two directions have one step between them
+        tries = [(a, cuts_of(numbers, a)) for a in range(numbers.ndim)] + [(a, [*range(1, numbers.shape[a])]) for a in few]
+        for axis, cuts in tries:
             if not cuts:
                 continue
             parts = [self.value_of(name, *p) for p in zip(np.split(numbers, cuts, axis), np.split(stored, cuts, axis))]

@@ -37,6 +37,10 @@ def transformer():
     return keras.Model(ids, layers.Dense(5)(layers.GlobalAveragePooling1D()(x)))
 
 
+def recurrent(layer):
+    return keras.Sequential([layers.Input((12,), dtype="int32", name="x"), layers.Embedding(50, 16), layer, layers.Dense(5)])
+
+
 def tied():
     """One table as embedding and as head, a frozen layer, and a value whose gradient ends."""
     ids = layers.Input((12,), dtype="int32", name="x")
@@ -82,6 +86,9 @@ def main():
     trains(checks, "mlp", mlp(), numbers(n, 20))
     trains(checks, "cnn", cnn(), numbers(n, 16, 16, 3))
     trains(checks, "transformer", transformer(), integers(50, n, 12, dtype=np.int32))
+    trains(checks, "lstm", recurrent(layers.LSTM(24)), integers(50, n, 12, dtype=np.int32))
+    trains(checks, "both-ways", recurrent(layers.Bidirectional(layers.LSTM(12))), integers(50, n, 12, dtype=np.int32))
+    trains(checks, "gru", recurrent(layers.GRU(20)), integers(50, n, 12, dtype=np.int32))
     trains(checks, "tied", tied(), integers(50, n, 12, dtype=np.int32), classes=50)
 
     path = checks.work / "keras-dropout.onnx"
