@@ -4,14 +4,23 @@
  * that a split along the last axis whose parts loops read, or one whose parts attention reads as heads, copies nothing
  * (columns: they read the rows of the whole), and that neither does a concat of results of one loop or of one
  * attention_grad (join: it writes the rows of the whole; a loop in place of the columns that it reads where they die).
- * A tensor with a part that another op reads, or that nothing reads, is copied into parts as before. */
+ * A tensor with a part that another op reads, or that nothing reads, is copied into parts as before, and so is a
+ * parameter. */
 #include "passes/passes.h"
+
+/* Whether the value lies in a gathered unit, which is there up to the last op that reads a parameter of it now. */
+static bool is_gathered(const Value *v)
+{
+	while (op_info[v->op->kind].flags & VIEW && v->op->kind != OP_VIEW_OP)
+		v = op_in(v->op, 0);
+	return v->op->kind == OP_VIEW_OP;
+}
 
 static bool show_parts(Module *m, Op *split)
 {
 	Value *x = op_in(split, 0);
 	Parts p = {split->out, split->n_out, (int)attr_get_int(split->attrs, "axis", 0)};
-	if (x->op->kind == OP_COLUMNS || parts_unreadable(m, &p))
+	if (x->op->kind == OP_COLUMNS || is_gathered(x) || parts_unreadable(m, &p))
 		return false;
 	parts_show(m, x, &p, split);
 	ir_remove(m, split);

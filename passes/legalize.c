@@ -194,6 +194,8 @@ static void widen(Module *m, Value *y)
 		retype_views(x, of, DT_F32);
 	} else if (op->kind == OP_GATHER_GRAD) { /* the rows are few, compared with the result */
 		ir_set_in(op, 0, cast_of(m, op, op, x, DT_F32));
+		if (op_in(op, 2)) /* the sum to which rows are added */
+			ir_set_in(op, 2, cast_of(m, op, op, op_in(op, 2), DT_F32));
 	} else {
 		op->attrs = attr_dtype(m, op->attrs, "to", DT_F32);
 	}

@@ -287,7 +287,7 @@ static Op *make_roi_pool(Gen *g)
 		return NULL;
 	Attr *list = ints(g, attr_str(g->m, NULL, "mode", modes[rng_in(g->r, 0, 2)]), "size", 2, size);
 	list = attr_float(g->m, attr_int(g->m, list, "ratio", rng_in(g->r, 0, 2)), "scale", 1);
-	Value *in[3] = {x, gen_source(g, type_tensor(x->type.dtype, 2, boxes)),
+	Value *in[3] = {x, gen_symbol(g, SYM_DATA, type_tensor(x->type.dtype, 2, boxes)), /* boxes get no gradient */
 		gen_ids(g, type_tensor(DT_I64, 1, boxes), x->type.dim[0], false)};
 	return emit(g, OP_ROI_POOL, 3, in, attr_int(g->m, list, "half_pixel", rng_one_of(g->r, 2)));
 }
