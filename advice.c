@@ -134,6 +134,13 @@ static bool masks(const Op *op, int at)
 	return (op->kind == OP_ATTENTION && at >= 3) || (op->kind == OP_WHERE && at == 0) || op->kind == OP_SOFTMAX;
 }
 
+/* Numbers that are compared with positions, or that end recurrences. */
+static bool ends(const Op *op, int at)
+{
+	return op->kind == OP_LT || op->kind == OP_LE || op->kind == OP_GT || op->kind == OP_GE
+		|| (op->kind == OP_RECURRENCE && !dtype_is_float(op_in(op, at)->type.dtype));
+}
+
 static const char *meaning(Advice *c, const Symbol *s, const Value *v)
 {
 	Reader r = reader_of(v, looks_up);
@@ -152,6 +159,8 @@ static const char *meaning(Advice *c, const Symbol *s, const Value *v)
 		return "images (a convolution reads it)";
 	if (r.op)
 		return "a signal (a convolution reads it)";
+	if (whole && s->type.rank == 1 && s->type.dtype != DT_BOOL && reader_of(v, ends).op)
+		return "a number for each sample, such as its length (comparisons or recurrences read it)";
 	if (reader_of(v, masks).op)
 		return "a mask (attention or a choice between values reads it): 1 where there is something";
 	return whole ? "whole numbers" : v->n_uses ? "values" : "not used by any output";
@@ -355,6 +364,16 @@ static void print_list(Advice *c, const char *flag, const OptionList *list)
 		fprintf(c->out, " %s %s", flag, word(c, list->at[i]));
 }
 
+/* A stream of tokens feeds one input and the labels, and no others. */
+static bool is_fed_by_stream(const Advice *c)
+{
+	int n = 0;
+	for (int i = 0; i < c->m->n_symbols; i++)
+		n += c->m->symbols[i]->kind == SYM_INPUT && c->m->symbols[i]->batched && c->m->symbols[i] != c->tokens
+			&& (!c->labels || strcmp(c->m->symbols[i]->name, c->labels));
+	return c->tokens && c->labels && !n && is_causal(c->m);
+}
+
 static void print_training(Advice *c)
 {
 	fprintf(c->out, "\n  ./train");
@@ -367,7 +386,7 @@ static void print_training(Advice *c)
 	if (c->labels)
 		fprintf(c->out, " --data %s=%s.npy", c->labels, c->labels);
 	fprintf(c->out, " --steps 1000 --lr 1e-3 --save ckpt\n");
-	if (c->tokens && c->labels && is_causal(c->m))
+	if (is_fed_by_stream(c))
 		fprintf(c->out, "  ./train --tokens tokens.u%d --steps 1000    one stream of tokens feeds inputs and labels\n",
 			c->table > 65536 ? 32 : 16);
 }

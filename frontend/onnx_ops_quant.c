@@ -19,9 +19,9 @@ static const double *numbers(Node *n, int i, int64_t *count)
 	const Weight *w = s && s->kind == SYM_DATA ? map_get(n->im->weights, s->onnx) : NULL;
 	HostTensor h;
 	*count = type_numel(&n->in[i]->type);
-	double *v = NEW_N(n->im->arena, double, *count + 1);
 	if (!t && (!w || w->narrow || !weight_values(n->im, w, &h)))
 		return NULL;
+	double *v = NEW_N(n->im->arena, double, *count + 1);
 	for (int64_t k = 0; k < *count; k++)
 		v[k] = !t ? host_get_float(&h, k) : dtype_is_float(t->type.dtype) ? t->f[k] : (double)t->i[k];
 	return v;

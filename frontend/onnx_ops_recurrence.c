@@ -270,6 +270,8 @@ static bool import_layer(Node *n, Cell cell)
 		return false;
 	say_folded(n);
 	l.x = l.layout ? ir_transpose(n->b, n->in[IN_X], (int[]){1, 0, 2}) : n->in[IN_X];
+	if (n->n_out > (cell == CELL_LSTM ? 3 : 2))
+		return node_error(n, "%d results, expected at most %d", n->n_out, cell == CELL_LSTM ? 3 : 2);
 	for (int d = 0; d < l.n_dirs; d++)
 		if (!(op[d] = emit_direction(n, &l, d)))
 			return false;
