@@ -64,6 +64,24 @@ static const Column *operand(Batch *s, Value *const *x, int i)
 	return column(s, of);
 }
 
+/* Whether all steps do the same with the same operands, so that their values are equal although each has its own op:
+ * the value of the first step serves all.  Draws differ by their ids. */
+static bool is_invariant(Batch *s, Value *const *x)
+{
+	const Op *first = x[0]->op;
+	if (!same_op(s, x, true) || (!first->n_in && first->kind != OP_CONST))
+		return false;
+	for (int i = 0; i < first->n_in; i++) {
+		bool any = false;
+		for (int t = 0; t < s->n; t++)
+			any = any || op_in(x[t]->op, i);
+		const Column *c = any ? operand(s, x, i) : NULL;
+		if (any && (!c || !c->same))
+			return false;
+	}
+	return true;
+}
+
 /* ---- means ---- */
 
 /* The sum that v is, divided by the number of its terms; NULL: it is none.  So dynamo writes the last bag of an
@@ -371,10 +389,11 @@ static const Column *column(Batch *s, Value *const *x)
 	bool alone = s->alone;
 	s->depth++;
 	s->alone = alone && read_alone(s, x);
-	Value *now = batch_op(s, x);
+	bool same = is_invariant(s, x);
+	Value *now = same ? x[0] : batch_op(s, x);
 	s->depth--;
 	s->alone = alone;
-	const Column *c = column_new(s, x, now == &s->im->m->poison ? NULL : now, false);
+	const Column *c = column_new(s, x, now == &s->im->m->poison ? NULL : now, same);
 	return c->now ? c : NULL;
 }
 

@@ -178,6 +178,10 @@ static void test_bad_attributes(void)
 	bad(l, "Elu with alpha -1: it may not be below 0 in a recurrent cell");
 	l = layer("RNN", "x,w,r,,,h,h,p", 1, 1);
 	bad(l, "8 operands, at most 6 wanted");
+	l = layer("RNN", "x,w,r", 1, 1);
+	pb_str(&l.node, 2, "h_n");
+	pb_str(&l.node, 2, "more");
+	bad(l, "3 results, expected at most 2");
 }
 
 void suite_recurrence(void)

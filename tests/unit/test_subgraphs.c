@@ -139,6 +139,25 @@ static void test_steps_at_once(void)
 	loaded_free(&l);
 }
 
+/* What each step computes of the same values is there for each step, alone and beside what differs. */
+static void test_same_in_all_steps(void)
+{
+	for (int alone = 0; alone < 2; alone++) {
+		OnnxText *t = model_with("3,4", 3), *b = body_new("i,go", alone ? "go,s" : "go,z");
+		model_floats(t, "w", "4,4", 11, ramp);
+		model_op(b, "at", "Gather", "x,i", "xt");
+		model_op(b, "same", "Add", "w,w", "s");
+		model_op(b, "mm", "MatMul", "xt,s", "z");
+		model_node(t, node_with("l", "Loop", "m,", "y", b));
+		Loaded l = good(t, NULL);
+		const Type *y = &symbol(&l, "y")->type;
+		CU_ASSERT_EQUAL(y->rank, alone ? 3 : 2);
+		CU_ASSERT_EQUAL(y->dim[0], 3);
+		CU_ASSERT_EQUAL(count_ops(l.m, OP_CONCAT), alone);
+		loaded_free(&l);
+	}
+}
+
 /* Of a recurrent cell, h = tanh(x[t] . w + h . u), the products with x[t] are one. */
 static void test_products_at_once(void)
 {
@@ -496,6 +515,7 @@ void suite_subgraphs(void)
 	CU_add_test(s, "a loop without steps", test_loop_without_steps);
 	CU_add_test(s, "a while that counts", test_while_that_counts);
 	CU_add_test(s, "steps at once", test_steps_at_once);
+	CU_add_test(s, "the same in all steps", test_same_in_all_steps);
 	CU_add_test(s, "products at once", test_products_at_once);
 	CU_add_test(s, "outputs at once", test_outputs_at_once);
 	CU_add_test(s, "alike but chained", test_alike_but_chained);
