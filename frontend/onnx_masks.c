@@ -15,6 +15,7 @@
 typedef struct Mask {
 	struct Draw *draw;
 	bool uniform;         /* the numbers of the draw; else it is lo or hi */
+	bool shifted;         /* uniform numbers plus the probability to keep: only floor makes a mask of them */
 	double lo, hi;
 } Mask;
 
@@ -38,7 +39,7 @@ typedef struct Masks {
 	PtrMap *known;        /* Value -> Mask */
 	PtrMap *products;     /* the result of an Exit -> its number, plus 1, as a pointer */
 	VEC(Draw *) draws;
-	int plain, n_dropouts; /* dropouts that do not scale what they keep; all dropouts */
+	int plain, n_dropouts; /* dropouts of another form than the known layers'; all dropouts */
 	const char *first_plain;
 } Masks;
 
@@ -88,18 +89,19 @@ static bool compare(Masks *s, const Op *op, Mask *out)
 	bool floor = addend_of_floor(op);
 	if (floor) {
 		*out = *mask_of(s, op_in(op, 0));
-		out->uniform = false;
+		out->uniform = out->shifted = false;
 		out->lo = 0;
 		out->hi = 1;
 		return true;
 	}
-	if (!u || !(c > 0 && c < 1) || (!less && !greater && op->kind != OP_ADD))
+	if (!u || u->shifted || !(c > 0 && c < 1) || (!less && !greater && op->kind != OP_ADD))
 		return false;
 	double keep = op->kind == OP_ADD || less == (at == 0) ? c : 1 - c;
 	if (u->draw->keep && u->draw->keep != keep)
 		return false;
 	u->draw->keep = keep;
-	*out = (Mask){.draw = u->draw, .uniform = op->kind == OP_ADD, .lo = 0, .hi = 1};
+	bool sum = op->kind == OP_ADD;
+	*out = (Mask){.draw = u->draw, .uniform = sum, .shifted = sum, .lo = 0, .hi = 1};
 	return true;
 }
 
@@ -219,6 +221,16 @@ static bool is_near(double x, double y, DType t)
 	return fabs(x - y) <= 2 * eps * fabs(y);
 }
 
+/* Whether what is left of x and what is added are the numbers of AlphaDropout, which keep the mean 0 and the variance 1
+ * (Klambauer et al. 2017, "Self-normalizing neural networks", section 3). */
+static bool is_alpha_dropout(const Masks *s, const Draw *d, const Exit *e)
+{
+	const Mask *added = mask_of(s, e->added);
+	double p = 1 - d->keep, alpha = 1.7580993408473766, a = 1 / sqrt(d->keep * (1 + p * alpha * alpha));
+	DType t = e->x->type.dtype;
+	return is_near(e->hi, a, t) && is_near(added->lo, -alpha * a * d->keep, t) && is_near(added->hi, alpha * a * p, t);
+}
+
 /* Takes x / keep for x where the mask keeps it unscaled. */
 static void take_scale(Exit *e, double keep)
 {
@@ -317,7 +329,7 @@ static void replace(Masks *s, const Draw *d, const Exit *e)
 	}
 	ir_replace_uses(last->out[0], y);
 	s->n_dropouts++;
-	if (e->hi == 1 && !e->sum && !s->plain++)
+	if ((e->sum ? !is_alpha_dropout(s, d, e) : e->hi == 1) && !s->plain++)
 		s->first_plain = last->loc->node;
 }
 
@@ -351,7 +363,8 @@ void masks_resolve(Import *im)
 	if (im->o->infer)
 		say_infer(im);
 	if (s.plain && !im->o->infer && im->o->say_roles && im->o->graph.dropout == DROPOUT_AUTO)
-		diag_note(im->d, im->onnx->path, "%d product%s with a random mask of 0 and 1, first node \"%s\", %s taken for "
-			"dropout that does not scale what it keeps: evaluations leave %s out", s.plain, s.plain > 1 ? "s" : "",
+		diag_note(im->d, im->onnx->path, "%d product%s with a random mask, first node \"%s\", %s taken for dropout, "
+			"though of no known layer (it does not scale what it keeps, or puts other numbers than AlphaDropout's "
+			"for the rest): evaluations leave %s out", s.plain, s.plain > 1 ? "s" : "",
 			str_escape(im->arena, ESCAPE_IR, s.first_plain), s.plain > 1 ? "are" : "is", s.plain > 1 ? "them" : "it");
 }

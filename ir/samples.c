@@ -562,13 +562,24 @@ static bool works_along(const Op *op, int axis)
 	}
 }
 
+/* Whether every sample of operand 0 meets all of this operand: weights, though they be made of samples. */
+static bool meets_all(const Op *op, int i)
+{
+	switch (op->kind) {
+	case OP_CONV: case OP_CONV_GRAD_X: return true;
+	case OP_LAYER_NORM: case OP_RMS_NORM: return op_in(op, i) && op_in(op, i)->type.rank < op_in(op, 0)->type.rank;
+	default: return false;
+	}
+}
+
 static Samples of_layer(const Look *l)
 {
 	Samples x = along(l, &l->in[0], l->in[0].axis);
 	if (x.kind != SAMPLES_AXIS)
 		return lost(l);
 	for (int i = 1; i < l->op->n_in; i++) {
-		bool same = l->in[i].kind == SAMPLES_AXIS && l->in[i].axis == x.axis && same_order(&l->in[i], &l->in[0]);
+		bool same = l->in[i].kind == SAMPLES_AXIS && l->in[i].axis == x.axis && same_order(&l->in[i], &l->in[0])
+			&& !meets_all(l->op, i);
 		if (op_in(l->op, i) && l->in[i].kind != SAMPLES_NONE && !same)
 			return mixed(l, lost(l));
 	}

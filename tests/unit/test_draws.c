@@ -30,7 +30,7 @@ static void constant(OnnxText *m, const char *name, float v)
 
 /* ---- masks ---- */
 
-typedef enum { SCALED = 1, RETURNED = 2, CHOSEN = 4, COMPLEMENT = 8 } Form;
+typedef enum { SCALED = 1, RETURNED = 2, CHOSEN = 4, COMPLEMENT = 8, ADDED = 16, SHIFTED = 32 } Form;
 
 /* y = x mask, where x is f32[4,3,5] and the mask f32[dims] keeps 3 of 4. */
 static OnnxText *masked(const char *dims, int form)
@@ -40,7 +40,9 @@ static OnnxText *masked(const char *dims, int form)
 	model_floats(m, "like", dims, 1, zero);
 	constant(m, "keep", 0.75f);
 	constant(m, "zero", 0);
-	model_op(m, "u", "RandomUniformLike", "like", "u");
+	model_op(m, "u", "RandomUniformLike", "like", form & SHIFTED ? "random" : "u");
+	if (form & SHIFTED)
+		model_op(m, "shift", "Add", "random,keep", "u");
 	model_op(m, "less", "Less", form & COMPLEMENT ? "keep,u" : "u,keep", "bits");
 	Buf cast = node_text("cast", "Cast", "bits", "mask");
 	attr_i(&cast, "to", 1);
@@ -49,7 +51,11 @@ static OnnxText *masked(const char *dims, int form)
 	if (form & CHOSEN)
 		model_op(m, "mul", "Where", "bits,x,zero", "y");
 	else
-		model_op(m, "mul", "Mul", form & SCALED ? "x,scaled" : "x,mask", "y");
+		model_op(m, "mul", "Mul", form & SCALED ? "x,scaled" : "x,mask", form & ADDED ? "kept" : "y");
+	if (form & ADDED) {
+		model_op(m, "rest", "Sub", "keep,mask", "others");
+		model_op(m, "sum", "Add", "kept,others", "y");
+	}
 	model_output(m, "y");
 	if (form & RETURNED)
 		model_output(m, "mask");
@@ -85,6 +91,9 @@ static void test_masks(void)
 	check_mask("4,3,5", SCALED, OP_DROPOUT, 1 / 0.75, NULL);
 	check_mask("4,1,1", 0, OP_DRAW, 1, "said");
 	check_mask("4,1,1", CHOSEN, OP_DRAW, 1, "said");
+	check_mask("4,3,5", ADDED, OP_DRAW, 1, "said");
+	check_mask("4,3,5", ADDED | SCALED, OP_DRAW, 1 / 0.75f, "said"); /* not the numbers of AlphaDropout */
+	check_mask("4,3,5", SHIFTED, OP_DRAW, 0, NULL);             /* u + 0.75 < 0.75: a mask of zeros, not of 3 in 4 */
 	check_mask("4,1,1", SCALED | RETURNED, OP_DRAW, 0, NULL);   /* the mask is wanted itself */
 	check_mask("4,1,1", SCALED | COMPLEMENT, OP_DRAW, 0, NULL); /* kept are 1 of 4, which 1/0.75 does not scale */
 	FrontendOptions off = {.graph.dropout = DROPOUT_OFF};

@@ -88,6 +88,14 @@ static const Row rows[] = {
 		SAMPLES_AXIS, 0, "sub", false},
 	{"%y : f32[4,6] = softmax %x {axis=1}\n", SAMPLES_AXIS, 0, "", false},
 	{"%y : f32[4,6] = softmax %x {axis=0}\n", SAMPLES_AXIS, 0, "softmax", false},
+	{"%c : f32[4,4,2,2] = conv %im, %im, _ {strides=[1,1], pads=[1,1,0,0], dilations=[1,1], group=1, layout=0}\n"
+		"%y : f32[4,4,2,2] = relu %c\n", SAMPLES_LOST, 0, "conv", false},
+	{"%h : f32[4,4] = slice %x {starts=[0,0], sizes=[4,4], steps=[1,1]}\n"
+		"%s : f32[4] = reduce_sum %z {axes=[1], keepdims=0}\n"
+		"%y : f32[4,4], %m : f32[4,1], %r : f32[4,1] = layer_norm %h, %s {axis=1, eps=1e-05}\n"
+		"%l : f32[4,4] = relu %y\n", SAMPLES_LOST, 0, "layer_norm", false},
+	{"%y : f32[4,6], %m : f32[4,1], %r : f32[4,1], %q : f32[4,6] = layer_norm %x, _, _, %z {axis=1, eps=1e-05}\n"
+		"%l : f32[4,6] = relu %y\n", SAMPLES_AXIS, 0, "", false},
 	{"%y : f32[3,6] = slice %x {starts=[1,0], sizes=[3,6], steps=[1,1]}\n", SAMPLES_AXIS, 0, "slice", false},
 	{TWO, SAMPLES_AXIS, 20, "", false},
 	{TWO "%y : f32[2,4,6] = reshape %two {shape=[2,4,6]}\n", SAMPLES_AXIS, 1, "", false},
