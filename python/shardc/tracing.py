@@ -150,6 +150,16 @@ def running_sum(input, *args, **kwargs):
     return torch.cumsum(input.to(torch.int64) if input.dtype == torch.bool else input, *args, **kwargs)
 
 
+def strided(x, size, stride, storage_offset=None):
+    """as_strided of a tensor whose elements lie in another order than its dims: exporters take them in the order of dims."""
+    order = sorted(range(x.dim()), key=lambda axis: -x.stride(axis))
+    flat = x.permute(order)
+    if not flat.is_contiguous() or storage_offset not in (None, x.storage_offset()):
+        raise ExportError(f"as_strided reads a part of the memory of another tensor (size {tuple(x.shape)}, strides "
+                          f"{x.stride()}), which a graph cannot hold: call contiguous() on the tensor before it")
+    return flat.reshape(-1).as_strided(size, stride, 0)
+
+
 WRITTEN = {"smooth_l1_loss": functools.partial(written_loss, smooth_l1),
            "huber_loss": functools.partial(written_loss, huber), "diff": difference}
 
@@ -188,6 +198,9 @@ class Rewriting(TorchFunctionMode):
         if name in WRITTEN or name == "cumsum" and operand(args, kwargs).dtype == torch.bool:
             with self:
                 return (WRITTEN.get(name, running_sum)(*args, **kwargs),)
+        if name == "as_strided" and not operand(args, kwargs).is_contiguous():
+            with self:
+                return (strided(*args, **kwargs),)
         if name in RECURRENT and len(args) >= 8 and drops_between(args):
             return self.recurrent(func, args)
         return None

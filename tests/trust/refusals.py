@@ -206,6 +206,8 @@ WRITTEN = {
     "in place": (lambda: linear(in_place), X, {}, lambda m: True),
     "in place without gradients": (lambda: linear(no_gradient_in_place, b=nn.Linear(6, 6)), X, {},
                                    lambda m: count(m, "StopGradient") == 1),
+    "as_strided of what is transposed": (lambda: linear(lambda self, x: self.a(x).t().as_strided((3, 4), (2, 1))), X, {},
+                                         lambda m: True),
     "inference mode": (lambda: linear(inference, b=nn.Linear(6, 6)), X, {}, lambda m: count(m, "StopGradient") >= 1),
     "a decorated teacher": (lambda: linear(decorated, b=nn.Linear(6, 6)), X, {},
                             lambda m: count(m, "StopGradient") >= 2),

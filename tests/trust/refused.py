@@ -310,6 +310,8 @@ REFUSED = {
     "own backward, an argument by name": (
         lambda: linear(lambda self, x: Scaled.apply(self.a(x), by=0.1)), X, "autograd.Function Scaled"),
     "a clipped gradient": (lambda: linear(lambda self, x: Clipped.apply(self.a(x))), X, "autograd.Function Clipped"),
+    "as_strided of a part": (lambda: linear(lambda self, x: self.a(x)[:, ::2].as_strided((2, 2), (1, 1))), X,
+                             "a part of the memory of another tensor"),
     "saturated operands": (lambda: linear(lambda self, x: Saturated.apply(self.a(x))), X, "Function Saturated"),
     "a backward that forgets a parameter": (lambda: linear(blind), X, "autograd.Function Blind"),
     "a parameter clamped by .data": (lambda: linear(clamped(True, 0.1)), X, CHANGES),
