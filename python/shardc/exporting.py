@@ -217,6 +217,7 @@ class Job:
         graphs.name_dimensions(model, self.dynamic)
         graphs.mark_training_norms(model)
         graphs.drop_wrong_biases(model)
+        graphs.correct_wrong_casts(model)
         graphs.declare_marker(model)
         graphs.drop_unused(model)
         graphs.take_values(model, self.held, self.folder)

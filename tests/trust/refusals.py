@@ -195,6 +195,10 @@ def names(model):
     return {t.name for t in model.graph.initializer}
 
 
+def casts(m):
+    return {a.i for n in m.graph.node for a in n.attribute if n.op_type == "Cast" and a.name == "to"}
+
+
 # name: (build, arguments, options, what must be true of the model)
 WRITTEN = {
     "keywords": (lambda: linear(masked), {"batch": {"x": X, "mask": X > 0}, "scale": 2.0}, {},
@@ -208,6 +212,8 @@ WRITTEN = {
                                    lambda m: count(m, "StopGradient") == 1),
     "as_strided of what is transposed": (lambda: linear(lambda self, x: self.a(x).t().as_strided((3, 4), (2, 1))), X, {},
                                          lambda m: True),
+    "bfloat16 beside integers": (lambda: linear(lambda self, x: self.a(x) + (x.bfloat16() * (x > 0).cumsum(1)).float()), X,
+                                 {}, lambda m: 16 in casts(m) and 15 not in casts(m)),
     "inference mode": (lambda: linear(inference, b=nn.Linear(6, 6)), X, {}, lambda m: count(m, "StopGradient") >= 1),
     "a decorated teacher": (lambda: linear(decorated, b=nn.Linear(6, 6)), X, {},
                             lambda m: count(m, "StopGradient") >= 2),

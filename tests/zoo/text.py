@@ -174,8 +174,7 @@ CASES = {
     "GPT-NeoX": Case(neox, language, output="logits"),
     "OPT": Case(opt, language, output="logits"),
     "BLOOM": Case(bloom, language, output="logits"),
-    "Falcon (alibi)": Case(falcon, language, output="logits", beyond={
-        "torchscript": "its file has complex128 for bfloat16, which no runtime takes; a plain export compiles"}),
+    "Falcon (alibi)": Case(falcon, language, output="logits"),
     "Mamba": Case(mamba, language, output="logits"),
     "BERT": Case(bert, language, output="logits", ranks=True),
     "RoBERTa": Case(roberta, texts, output="logits"),
