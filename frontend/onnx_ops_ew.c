@@ -1,5 +1,5 @@
 /* frontend/onnx_ops_ew.c: elementwise ops that the IR has, or that take a few of its ops. */
-#include "frontend/onnx_import.h"
+#include "frontend/onnx_blocks.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -27,6 +27,36 @@ static Value *align_old(Node *n, Value *x, Value *y)
 	return ir_reshape(n->b, y, rank, dim);
 }
 
+/* Whether v is one number, known when compiling. */
+static bool is_number(Node *n, Value *v, double *number)
+{
+	const EvalTensor *t = dtype_is_float(v->type.dtype) ? eval_constant(n->im->eval, v, 1) : NULL;
+	if (t)
+		*number = t->f[0];
+	return t;
+}
+
+/* Whether the power of `exponent` is a norm's root: of a sum of |x|^p, p = 1 / exponent above 1, or x^p for even p. */
+static bool is_norm_root(Node *n, double exponent)
+{
+	const Op *sum = n->in[0]->op, *power = sum && sum->kind == OP_REDUCE_SUM ? op_in(sum, 0)->op : NULL;
+	double p;
+	return power && power->kind == OP_POW && is_number(n, power->in[1].value, &p) && p > 1 && fabs(p * exponent - 1) < 1e-6
+		&& (fmod(p, 2) == 0 || op_in(power, 0)->op->kind == OP_ABS);
+}
+
+bool import_pow(Node *n)
+{
+	double exponent;
+	if (!node_want(n, 2, 2))
+		return false;
+	if (is_number(n, n->in[1], &exponent) && is_norm_root(n, exponent))
+		n->out[0] = emit_norm_root(n->b, n->in[0], 1 / exponent);
+	else
+		n->out[0] = ir_emit2(n->b, OP_POW, n->in[0], align_old(n, n->in[0], n->in[1]));
+	return true;
+}
+
 bool import_ew_binary(Node *n)
 {
 	if (!node_want(n, 2, 2))
@@ -35,12 +65,25 @@ bool import_ew_binary(Node *n)
 	return true;
 }
 
+/* PyTorch's clamp to one known number, which dynamo writes as Max or Min; it passes gradients at its bound, which
+ * PyTorch's maximum and minimum halve. */
+static bool is_clamp(Node *n, double *bound)
+{
+	return node_is_call(n, "aten.clamp") && n->n_in == 2 && dtype_is_float(n->in[0]->type.dtype)
+		&& n->in[1]->type.rank <= n->in[0]->type.rank && is_number(n, n->in[1], bound);
+}
+
 bool import_ew_variadic(Node *n)
 {
 	OpKind kind = n->kind;
 	if (!node_want(n, 1, n->n_in))
 		return false;
 	Value *v = n->in[0];
+	double bound;
+	if (is_clamp(n, &bound)) {
+		n->out[0] = kind == OP_MAX ? emit_clip(n->b, v, bound, INFINITY) : emit_clip(n->b, v, -INFINITY, bound);
+		return true;
+	}
 	for (int i = 1; i < n->n_in; i++)
 		v = ir_emit2(n->b, kind, v, n->in[i]);
 	n->out[0] = strcmp(n->op, "Mean") ? v : emit_scale(n->b, v, 1.0 / n->n_in);
