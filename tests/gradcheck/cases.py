@@ -552,6 +552,14 @@ kink("ReduceMax", "of PyTorch's max(dim): to the first", [[1.0, 1.0, 0.0], [3.0,
      nodes=[node("Constant", "", "axes", value_ints=[1]), called(node("ReduceMax", "a0 axes", "y0"), "aten.max.dim")])
 kink("ReduceMin", "of PyTorch's min(dim): to the first", [[1.0, 3.0], [1.0, 2.0]], gives=[[1, 0, 0, 1]],
      nodes=[node("Constant", "", "axes", value_ints=[0]), called(node("ReduceMin", "a0 axes", "y0"), "aten.min.dim")])
+kink("Sqrt", "of a sum or mean of squares: 0 where all are 0", [[1.0, 1.0, 1.0]], gives=[[0, 0, 0]], nodes=[
+    node("Constant", "", "axes", value_ints=[1]), node("Constant", "", "two", value_float=2.0),
+    node("ReduceMean", "a0 axes", "m"), node("Sub", "a0 m", "d"), node("Mul", "d d", "q"),
+    node("ReduceSum", "q axes", "s"), node("Div", "s two", "v"), node("Sqrt", "v", "y0")])
+kink("Log", "clipped from below: 0 below", [0.0, 1.0], gives=[[0, 1]], nodes=[
+    node("Constant", "", "low", value_float=-100.0), node("Log", "a0", "l"), node("Max", "l low", "y0")])
+kink("Log", "clipped from below: 0 below", [0.0, 1.0], gives=[[0, 1]], nodes=[
+    node("Constant", "", "low", value_float=-100.0), node("Log", "a0", "l"), node("Clip", "l low", "y0")])
 kink("Pow", "a root of a sum of powers of magnitudes: 0 where all are 0", [[0.0, 0.0]], gives=[[0, 0]], nodes=[
     node("Constant", "", "three", value_float=3.0), node("Constant", "", "third", value_float=1 / 3),
     node("Abs", "a0", "m"), node("Pow", "m three", "c"), node("ReduceSum", "c", "s"), node("Pow", "s third", "y0")])
