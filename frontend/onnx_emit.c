@@ -25,6 +25,18 @@ Value *emit_scale(Builder *b, Value *x, double v)
 	return v == 1 ? x : emit_mul(b, x, emit_float(b, x, v)); /* compared exactly: exporters write 1 */
 }
 
+/* The gradient of a root at 0 is infinite, and would make NaN of a norm of zeros and of what is divided by a norm that
+ * is clipped from below, as in torch.nn.functional.normalize. */
+Value *emit_norm_root(Builder *b, Value *x, double p)
+{
+	if (!dtype_is_float(x->type.dtype))
+		return p == 2 ? ir_emit1(b, OP_SQRT, x) : ir_emit2(b, OP_POW, x, emit_float(b, x, 1 / p));
+	Value *zero = emit_float(b, x, 0), *none = ir_emit2(b, OP_EQ, x, zero);
+	Value *some = ir_emit3(b, OP_WHERE, none, emit_float(b, x, 1), x);
+	some = p == 2 ? ir_emit1(b, OP_SQRT, some) : ir_emit2(b, OP_POW, some, emit_float(b, x, 1 / p));
+	return ir_emit3(b, OP_WHERE, none, zero, some);
+}
+
 Value *emit_shift(Builder *b, Value *x, double v)
 {
 	return emit_add(b, x, emit_float(b, x, v));

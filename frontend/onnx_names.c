@@ -21,6 +21,12 @@ bool node_rewritten_by(const Node *n, const char *rule)
 	return rules && strstr(rules, rule);
 }
 
+bool node_is_call(const Node *n, const char *target)
+{
+	const char *fx = names_metadata(n->proto, "pkg.torch.onnx.fx_node"), *at = fx ? strstr(fx, "[target=torch.ops.") : NULL;
+	return at && !strncmp(at + strlen("[target=torch.ops."), target, strlen(target));
+}
+
 bool node_stops(const Onnx__NodeProto *node)
 {
 	const char *fx = names_metadata(node, "pkg.torch.onnx.fx_node");

@@ -354,8 +354,9 @@ bool import_lp_pool(Node *n)
 		return node_error(n, "p is %" PRId64, p);
 	pad_extra(&w);
 	Value *x = n->in[0], *exponent = emit_float(n->b, x, (double)p);
-	Value *powers = p == 2 ? emit_mul(n->b, x, x) : ir_emit2(n->b, OP_POW, ir_emit1(n->b, OP_ABS, x), exponent);
-	n->out[0] = ir_emit2(n->b, OP_POW, window_sum(n->b, powers, &w), emit_float(n->b, x, 1.0 / (double)p));
+	Value *powers = p == 2 ? emit_mul(n->b, x, x) : ir_emit1(n->b, OP_ABS, x);
+	powers = p > 2 ? ir_emit2(n->b, OP_POW, powers, exponent) : powers;
+	n->out[0] = p == 1 ? window_sum(n->b, powers, &w) : emit_norm_root(n->b, window_sum(n->b, powers, &w), (double)p);
 	return true;
 }
 

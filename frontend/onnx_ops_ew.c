@@ -1,5 +1,5 @@
 /* frontend/onnx_ops_ew.c: elementwise ops that the IR has, or that take a few of its ops. */
-#include "frontend/onnx_import.h"
+#include "frontend/onnx_blocks.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -27,6 +27,69 @@ static Value *align_old(Node *n, Value *x, Value *y)
 	return ir_reshape(n->b, y, rank, dim);
 }
 
+/* Whether all elements of v are one number, known when compiling. */
+static bool is_number(Node *n, Value *v, double *number)
+{
+	while (v->op->kind == OP_BROADCAST)
+		v = v->op->in[0].value;
+	const EvalTensor *t = eval_constant(n->im->eval, v, 1);
+	if (t && type_numel(&t->type) == 1)
+		*number = dtype_is_float(t->type.dtype) ? t->f[0] : (double)t->i[0];
+	return t && type_numel(&t->type) == 1;
+}
+
+/* Whether the power of `exponent` is a norm's root: of a sum of |x|^p, p = 1 / exponent above 1, or x^p for even p. */
+static bool is_norm_root(Node *n, double exponent)
+{
+	const Op *sum = n->in[0]->op, *power = sum && sum->kind == OP_REDUCE_SUM ? op_in(sum, 0)->op : NULL;
+	double p;
+	return power && power->kind == OP_POW && is_number(n, power->in[1].value, &p) && p > 1 && fabs(p * exponent - 1) < 1e-6
+		&& (fmod(p, 2) == 0 || op_in(power, 0)->op->kind == OP_ABS);
+}
+
+bool import_pow(Node *n)
+{
+	double exponent;
+	if (!node_want(n, 2, 2))
+		return false;
+	if (is_number(n, n->in[1], &exponent) && is_norm_root(n, exponent))
+		n->out[0] = emit_norm_root(n->b, n->in[0], 1 / exponent);
+	else
+		n->out[0] = ir_emit2(n->b, OP_POW, n->in[0], align_old(n, n->in[0], n->in[1]));
+	return true;
+}
+
+/* Whether x is a sum or mean of squares, times a number: of an exporter's standard deviation or norm. */
+static bool is_of_squares(Node *n, const Value *x)
+{
+	double number;
+	while (x->op->kind == OP_RESHAPE)
+		x = op_in(x->op, 0);
+	while ((x->op->kind == OP_MUL || x->op->kind == OP_DIV) && is_number(n, x->op->in[1].value, &number))
+		x = op_in(x->op, 0);
+	const Op *square = x->op->kind == OP_REDUCE_SUM || x->op->kind == OP_REDUCE_MEAN ? op_in(x->op, 0)->op : NULL;
+	return square && ((square->kind == OP_MUL && op_in(square, 0) == op_in(square, 1))
+		|| (square->kind == OP_POW && is_number(n, square->in[1].value, &number) && number == 2));
+}
+
+bool import_sqrt(Node *n)
+{
+	if (!node_want(n, 1, 1))
+		return false;
+	n->out[0] = is_of_squares(n, n->in[0]) ? emit_norm_root(n->b, n->in[0], 2) : ir_emit1(n->b, OP_SQRT, n->in[0]);
+	return true;
+}
+
+/* max(log(x), lo), as binary cross-entropy has it with lo = -100.  A gradient of 0 comes back to where the maximum is
+ * lo, and times that of log, which is infinite at 0, it would be NaN. */
+static Value *clipped_log(Node *n, Value *y, double lo)
+{
+	Value *x = op_in(y->op, 0), *low = emit_float(n->b, x, lo);
+	Value *none = ir_emit2(n->b, OP_LE, x, emit_float(n->b, x, exp(lo)));
+	Value *log = ir_emit1(n->b, OP_LOG, ir_emit3(n->b, OP_WHERE, none, emit_float(n->b, x, 1), x));
+	return ir_emit3(n->b, OP_WHERE, none, low, log);
+}
+
 bool import_ew_binary(Node *n)
 {
 	if (!node_want(n, 2, 2))
@@ -35,12 +98,38 @@ bool import_ew_binary(Node *n)
 	return true;
 }
 
+/* Whether the last operand is one known number and the result has the shape of the first. */
+static bool has_bound(Node *n, double *bound)
+{
+	const Type *x = &n->in[0]->type, *y = &n->in[n->n_in - 1]->type;
+	bool fits = n->n_in == 2 && dtype_is_float(x->dtype) && y->rank <= x->rank;
+	for (int i = 1; fits && i <= y->rank; i++)
+		fits = y->dim[y->rank - i] == 1 || y->dim[y->rank - i] == x->dim[x->rank - i];
+	return fits && is_number(n, n->in[1], bound);
+}
+
+/* PyTorch's clamp to one known number, which dynamo writes as Max or Min; it passes gradients at its bound, which
+ * PyTorch's maximum and minimum halve. */
+static bool is_clamp(Node *n, double *bound)
+{
+	return node_is_call(n, "aten.clamp") && has_bound(n, bound);
+}
+
 bool import_ew_variadic(Node *n)
 {
 	OpKind kind = n->kind;
 	if (!node_want(n, 1, n->n_in))
 		return false;
 	Value *v = n->in[0];
+	double bound;
+	if (kind == OP_MAX && v->op->kind == OP_LOG && has_bound(n, &bound)) {
+		n->out[0] = clipped_log(n, n->in[0], bound);
+		return true;
+	}
+	if (is_clamp(n, &bound)) {
+		n->out[0] = kind == OP_MAX ? emit_clip(n->b, v, bound, INFINITY) : emit_clip(n->b, v, -INFINITY, bound);
+		return true;
+	}
 	for (int i = 1; i < n->n_in; i++)
 		v = ir_emit2(n->b, kind, v, n->in[i]);
 	n->out[0] = strcmp(n->op, "Mean") ? v : emit_scale(n->b, v, 1.0 / n->n_in);
@@ -154,7 +243,10 @@ bool import_clip(Node *n)
 	Value *vlo = clip_bound(n, 1, "min", &known_lo, &lo), *vhi = clip_bound(n, 2, "max", &known_hi, &hi);
 	if (known_lo && known_hi && dtype_is_float(x->type.dtype)) {
 		Attr *a = attr_float(n->b->m, attr_float(n->b->m, NULL, "lo", lo), "hi", hi);
-		n->out[0] = isinf(lo) && isinf(hi) ? x : ir_emit(n->b, OP_CLIP, 1, &x, a);
+		if (x->op->kind == OP_LOG && isfinite(lo) && isinf(hi))
+			n->out[0] = clipped_log(n, x, lo);
+		else
+			n->out[0] = isinf(lo) && isinf(hi) ? x : ir_emit(n->b, OP_CLIP, 1, &x, a);
 		return true;
 	}
 	if (vlo)

@@ -15,6 +15,7 @@ typedef struct Fused {
 	bool causal;            /* the last query is at the last key */
 	int64_t left;           /* how many keys before its own a row sees; -1: all */
 	double scale, softcap;  /* scale 0: 1 / sqrt(D) */
+	const char *empty;      /* what a row that sees nothing gives: "zero" or (NULL) "nan" */
 } Fused;
 
 static const char *text_of(const Node *n, const Value *v)
@@ -127,7 +128,8 @@ static bool attend(Node *n, const Fused *f)
 	Module *m = n->b->m;
 	int64_t rows = f->q->type.dim[2], keys = f->k->type.dim[2];
 	double scale = f->scale != 0 ? f->scale : 1 / sqrt((double)f->q->type.dim[3]);
-	Attr *a = attr_str(m, attr_int(m, attr_float(m, NULL, "scale", scale), "layout", 0), "empty", "nan");
+	Attr *a = attr_str(m, attr_int(m, attr_float(m, NULL, "scale", scale), "layout", 0), "empty",
+		f->empty ? f->empty : "nan");
 	if (f->causal)
 		a = attr_int(m, a, "right", keys - rows);
 	if (f->left >= 0 && f->left < keys - 1)
@@ -378,20 +380,36 @@ static bool gqa_is_plain(Node *n)
 	return true;
 }
 
-/* Whether lengths are known and say that all keys are valid; a row sees no later key, so other lengths change only rows
- * behind the end of their sample. */
-static bool gqa_lengths(Node *n, int64_t rows)
+/* Which keys seqlens_k shows, each one the last key of its sample, bool [B,1,1,S]; NULL: all.  Without a cache a sample
+ * begins with its first key, so what is not shown is padding at the right.  False after a message. */
+static bool gqa_lengths(Node *n, int64_t batch, int64_t keys, Value **shown)
 {
-	const int64_t *lengths;
-	int count;
-	if (!node_known_ints(n, GQA_LENGTHS, "seqlens_k, which must be the length less 1 (export with an attention mask of "
-			"ones as a constant)", &lengths, &count))
-		return false;
-	for (int i = 0; i < count; i++)
-		if (lengths[i] != rows - 1)
-			return node_refuse(n, "seqlens_k has %" PRId64 ", and %" PRId64 " is wanted: samples of full length, whose "
-				"padding the labels ignore", lengths[i], rows - 1);
+	Value *last = node_in(n, GQA_LENGTHS);
+	*shown = NULL;
+	if (!last || last->type.dtype != DT_I32 || type_numel(&last->type) != batch)
+		return node_error(n, "wants seqlens_k, an i32 for each of %" PRId64 " samples, and has %s", batch,
+			last ? text_of(n, last) : "none");
+	const EvalTensor *known = node_known(n, GQA_LENGTHS);
+	bool full = known;
+	for (int64_t i = 0; known && i < batch; i++) {
+		if (known->i[i] < 0 || known->i[i] >= keys)
+			return node_error(n, "seqlens_k has %" PRId64 ", and the last key of a sample is one of 0 to %" PRId64,
+				known->i[i], keys - 1);
+		full = full && known->i[i] == keys - 1;
+	}
+	if (!full)
+		*shown = keys_between(n, NULL, ir_emit2(n->b, OP_ADD, last, ir_const_int(n->b, last->type.dtype, 1)), keys);
 	return true;
+}
+
+/* Fills f->mask from the keys that are shown and the bias of the scores, each of which may be absent. */
+static void gqa_mask(Node *n, Fused *f, Value *shown, Value *bias)
+{
+	f->mask = bias;
+	if (!shown)
+		return;
+	f->mask = bias ? ir_emit3(n->b, OP_WHERE, shown, bias, emit_float(n->b, bias, -INFINITY)) : shown;
+	f->empty = "zero"; /* a row of padding whose window shows nothing */
 }
 
 static bool gqa_heads(Node *n, Fused *f, int64_t heads, int64_t of_kv)
@@ -451,12 +469,15 @@ static bool gqa_turn(Node *n, Fused *f)
 bool import_ms_group_query_attention(Node *n)
 {
 	int64_t window = node_int(n, "local_window_size", -1);
+	Value *shown;
 	Fused f = {.left = window > 0 ? window - 1 : -1, .scale = node_float(n, "scale", 0),
 		.softcap = node_float(n, "softcap", 0), .causal = node_int(n, "causal", 1)};
 	if (!node_want(n, 1, GQA_OPERANDS) || !gqa_is_plain(n)
 			|| !gqa_heads(n, &f, node_int(n, "num_heads", 0), node_int(n, "kv_num_heads", 0)) || !heads_fit(n, &f)
-			|| !gqa_lengths(n, f.k->type.dim[2]) || !gqa_turn(n, &f) || !add_masks(n, &f, NULL, node_in(n, GQA_ADDED))
-			|| !attend(n, &f))
+			|| !gqa_lengths(n, f.k->type.dim[0], f.k->type.dim[2], &shown) || !gqa_turn(n, &f))
+		return false;
+	gqa_mask(n, &f, shown, node_in(n, GQA_ADDED));
+	if (!attend(n, &f))
 		return false;
 	if (asks_for(n, 1))
 		n->out[1] = f.k;

@@ -10,15 +10,7 @@ static Value *same(Builder *b, Value *x) { (void)b; return x; }
 static Value *absolute(Builder *b, Value *x) { return ir_emit1(b, OP_ABS, x); }
 static Value *logarithm(Builder *b, Value *x) { return ir_emit1(b, OP_LOG, x); }
 
-/* The root of a sum of squares.  The gradient of the norm of zeros is 0, as PyTorch's is; that of a root at 0 is
- * infinite, and made NaN of what has a norm clipped from below, as torch.nn.functional.normalize does. */
-static Value *root(Builder *b, Value *x)
-{
-	if (!dtype_is_float(x->type.dtype))
-		return ir_emit1(b, OP_SQRT, x);
-	Value *zero = emit_float(b, x, 0), *one = emit_float(b, x, 1), *none = ir_emit2(b, OP_EQ, x, zero);
-	return ir_emit3(b, OP_WHERE, none, zero, ir_emit1(b, OP_SQRT, ir_emit3(b, OP_WHERE, none, one, x)));
-}
+static Value *root(Builder *b, Value *x) { return emit_norm_root(b, x, 2); }
 
 /* An ONNX reduction as after(reduce(before(x))). */
 typedef struct Reduction {
@@ -84,6 +76,14 @@ static Value *extreme_of_none(Builder *b, OpKind kind, Value *x, int n, const in
 	return ir_broadcast(b, v, &t);
 }
 
+/* A pool's gradient goes to the first of ties, and so does that of PyTorch's max and min along one axis. */
+static void to_first_of_ties(Node *n)
+{
+	Op *op = n->out[0]->op;
+	if (op && (op->kind == OP_REDUCE_MAX || op->kind == OP_REDUCE_MIN))
+		op->attrs = attr_int(n->b->m, op->attrs, "first", 1);
+}
+
 bool import_reduce(Node *n)
 {
 	const Reduction *r = reductions;
@@ -111,6 +111,8 @@ bool import_reduce(Node *n)
 	} else {
 		x = r->before(n->b, x);
 		n->out[0] = r->after(n->b, count ? ir_reduce(n->b, r->kind, x, count, axes, keepdims) : x);
+		if (count && (node_is_call(n, "aten.max.dim") || node_is_call(n, "aten.min.dim")))
+			to_first_of_ties(n);
 	}
 	return true;
 }
@@ -133,6 +135,8 @@ bool import_global_pool(Node *n)
 	int count = spatial_axes(n->in[0], axes);
 	OpKind kind = strcmp(n->op, "GlobalMaxPool") ? OP_REDUCE_MEAN : OP_REDUCE_MAX;
 	n->out[0] = count ? ir_reduce(n->b, kind, n->in[0], count, axes, true) : n->in[0];
+	if (count && kind == OP_REDUCE_MAX)
+		to_first_of_ties(n);
 	return true;
 }
 
@@ -143,8 +147,7 @@ static Value *lp_norm(Builder *b, Value *x, int64_t p, int n, const int64_t *axe
 	if (p == 2)
 		return root(b, ir_reduce(b, OP_REDUCE_SUM, square(b, x), n, axes, true));
 	Value *powers = ir_emit2(b, OP_POW, absolute(b, x), emit_float(b, x, (double)p));
-	return ir_emit2(b, OP_POW, ir_reduce(b, OP_REDUCE_SUM, powers, n, axes, true),
-		emit_float(b, x, 1.0 / (double)p));
+	return emit_norm_root(b, ir_reduce(b, OP_REDUCE_SUM, powers, n, axes, true), (double)p);
 }
 
 bool import_global_lp_pool(Node *n)

@@ -528,6 +528,61 @@ static Samples of_grid_sample(const Look *l)
 	return is_placed(l, 0, 0) || is_placed(l, 1, 0) ? placed(l, y) : y;
 }
 
+/* ---- boxes of images ---- */
+
+enum { BOXES_MAX = 1 << 16 }; /* elements of what is evaluated to see which boxes and images are a sample's */
+
+/* Operand i, if the graph alone decides on it; NULL: it does not. */
+static const EvalTensor *known_operand(const Look *l, int i)
+{
+	Module *m = (Module *)(uintptr_t)l->s->m; /* which evaluating leaves as it is */
+	return l->in[i].kind == SAMPLES_NONE ? eval_constant(eval_new(m, l->s->a), l->op->in[i].value, BOXES_MAX) : NULL;
+}
+
+/* Whether all samples have the same rows of t, each number larger by `step` than that of the sample before. */
+static bool repeats(const Look *l, const EvalTensor *t, int64_t step)
+{
+	int64_t n = t ? type_numel(&t->type) : 0, of_sample = MAX(n / l->s->m->batch, 1);
+	for (int64_t i = of_sample; i < n; i++)
+		if (dtype_is_float(t->type.dtype) ? t->f[i] != t->f[i % of_sample]
+				: t->i[i] != t->i[i % of_sample] + step * (i / of_sample))
+			return false;
+	return t;
+}
+
+/* Whether each sample's boxes lie in images of this sample. */
+static bool boxes_stay_apart(const Look *l, const EvalTensor *ids)
+{
+	int64_t images = op_in(l->op, 0)->type.dim[0], n = op_in(l->op, 2)->type.dim[0], batch = l->s->m->batch;
+	for (int64_t i = 0; ids && i < n; i++) {
+		int64_t image = ids->i[i] + (ids->i[i] < 0 ? images : 0);
+		if (image < 0 || image / (images / batch) != i / (n / batch))
+			return false;
+	}
+	return ids;
+}
+
+/* Boxes (rois) of images (x) whose numbers are ids.  The result has a row for each box, so samples lie along its first
+ * axis where the ids are known and give each sample boxes of its own images. */
+static Samples of_roi_pool(const Look *l)
+{
+	const Samples *x = &l->in[0], *ids = &l->in[2], *first = NULL;
+	int64_t images = op_in(l->op, 0)->type.dim[0], n = op_in(l->op, 2)->type.dim[0], batch = l->s->m->batch;
+	for (int i = 0; i < l->op->n_in; i++) {
+		if (l->in[i].kind != SAMPLES_NONE && (l->in[i].kind != SAMPLES_AXIS || l->in[i].axis || l->in[i].batches != 1))
+			return lost(l);
+		first = first || l->in[i].kind == SAMPLES_NONE ? first : &l->in[i];
+	}
+	const EvalTensor *number = known_operand(l, 2);
+	bool own = x->kind == SAMPLES_NONE || (n % batch == 0 && boxes_stay_apart(l, number));
+	if (!own || n % batch)
+		return mixed(l, lost(l)); /* a box of one sample may lie in the image of another one */
+	Samples y = along(l, first, 0);
+	bool same = ids->kind != SAMPLES_NONE || repeats(l, number, x->kind == SAMPLES_NONE ? 0 : images / batch);
+	y.scale = 1;
+	return same && (l->in[1].kind != SAMPLES_NONE || repeats(l, known_operand(l, 1), 0)) ? y : placed(l, y);
+}
+
 /* A recurrence: samples are along the second axis of what has steps, and along the first of states and lengths. */
 static Samples of_recurrence(const Look *l, const Value *v)
 {
@@ -648,6 +703,7 @@ static Samples of_op(const Look *l, const Value *v)
 	case OP_CROSS_ENTROPY: return of_cross_entropy(l, v);
 	case OP_ATTENTION: return of_attention(l);
 	case OP_GRID_SAMPLE: return of_grid_sample(l);
+	case OP_ROI_POOL: return of_roi_pool(l);
 	case OP_DET: return of_det(l);
 	case OP_RECURRENCE: return of_recurrence(l, v);
 	case OP_ARGMAX: case OP_ARGMIN: return of_choice(l);

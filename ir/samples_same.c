@@ -84,7 +84,8 @@ static bool is_same_along(const Op *op, const Samples *in, int at)
 	case OP_IOTA: return at != attr_get_int(op->attrs, "axis", 0);
 	case OP_RESHAPE: return reshape_is_same(op, in, at);
 	case OP_TRANSPOSE: return in[0].same >> attr_find(op->attrs, "perm")->ints[at] & 1;
-	case OP_STOP_GRADIENT: case OP_SLICE: case OP_SOFTMAX: case OP_LOG_SOFTMAX: return in[0].same >> at & 1;
+	case OP_STOP_GRADIENT: case OP_SLICE: case OP_SPLIT: case OP_SOFTMAX: case OP_LOG_SOFTMAX:
+		return in[0].same >> at & 1;
 	case OP_CONCAT: return at != attr_get_int(op->attrs, "axis", 0) && all_aligned(op, in, at);
 	case OP_LAYER_NORM: case OP_RMS_NORM:
 		return at < attr_get_int(op->attrs, "axis", 0) && all_aligned(op, in, at);
@@ -103,7 +104,8 @@ bool samples_is_same(const Samples *x, const Value *v, int axis)
 unsigned samples_same_axes(const Value *v, const Samples *in)
 {
 	unsigned same = 0;
-	for (int at = 0; v->index == 0 && at < v->type.rank; at++)
+	bool ruled = v->index == 0 || v->op->kind == OP_SPLIT; /* the rules are those of first results, and of parts */
+	for (int at = 0; ruled && at < v->type.rank; at++)
 		same |= (unsigned)(v->type.dim[at] == 1 || is_same_along(v->op, in, at)) << at;
 	return same;
 }

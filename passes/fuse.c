@@ -373,7 +373,7 @@ static void emit_group(Fuse *f, Group *g)
 		vec_push(f->a, &yields, ptrmap_get(body.map, out.at[i]));
 	ir_body_emit(f->m, body.fused, OP_YIELD, yields.n, yields.at, NULL);
 	replace_results(body.fused, &out);
-	for (int i = 0; i < g->n; i++)
+	for (int i = g->n - 1; i >= 0; i--) /* readers first: what was made already may read a broadcast that was, too */
 		if (g->op[i]->parent != body.fused)
 			ir_remove(f->m, g->op[i]);
 	arena_rewind(f->a, mark);

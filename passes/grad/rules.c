@@ -100,17 +100,21 @@ void grad_silu(GradCtx *c, Op *op, Value *const *dout)
 	grad_give(c, x, e_mul(b, dout[0], slope));
 }
 
-/* y = min(max(x, lo), hi);  dx = lo < y < hi ? dy : 0, which is lo < x < hi */
+/* y = min(max(x, lo), hi);  dx = lo < y < hi ? dy : 0, which is lo < x < hi.  At a bound on one side alone dx = dy:
+ * PyTorch's clamp passes its bounds, and its relu6 and hardtanh, which have two, do not. */
 void grad_clip(GradCtx *c, Op *op, Value *const *dout)
 {
 	Builder *b = grad_builder(c);
 	Value *y = op->out[0], *inside = NULL;
 	double lo = attr_get_float(op->attrs, "lo", -INFINITY), hi = attr_get_float(op->attrs, "hi", INFINITY);
-	if (lo != -INFINITY)
+	if (hi == INFINITY && lo != -INFINITY)
+		inside = ir_emit2(b, OP_GE, op_in(op, 0), ir_const_float(b, y->type.dtype, lo));
+	else if (lo == -INFINITY && hi != INFINITY)
+		inside = ir_emit2(b, OP_LE, op_in(op, 0), ir_const_float(b, y->type.dtype, hi));
+	else if (lo != -INFINITY) {
 		inside = e_gt(b, y, ir_const_float(b, y->type.dtype, lo));
-	if (hi != INFINITY) {
 		Value *below = e_lt(b, y, ir_const_float(b, y->type.dtype, hi));
-		inside = inside ? e_and(b, inside, below) : below;
+		inside = e_and(b, inside, below);
 	}
 	grad_give(c, op_in(op, 0), inside ? e_select(b, inside, dout[0]) : dout[0]);
 }

@@ -513,11 +513,46 @@ void grad_reduce_mean(GradCtx *c, Op *op, Value *const *dout)
 	grad_give(c, x, ir_broadcast(b, share, &x->type));
 }
 
-/* y = max x (min x);  dx = dy / count where x = y, count of such x */
+/* dy to the first of the largest (smallest) elements of x: reduced dims go last, as one, and elements are put at their
+ * numbers in it. */
+static Value *to_first(Builder *b, const Op *op, Value *dy)
+{
+	const Attr *axes = attr_find(op->attrs, "axes");
+	Value *x = op_in(op, 0);
+	int rank = x->type.rank, perm[IR_MAX_RANK], back[IR_MAX_RANK], kept = 0;
+	int64_t flat[IR_MAX_RANK + 1], one[IR_MAX_RANK + 1], moved[IR_MAX_RANK];
+	bool gone[IR_MAX_RANK] = {false};
+	for (int i = 0; i < axes->n; i++)
+		gone[axes->ints[i]] = true;
+	for (int pass = 0, n = 0; pass < 2; pass++)
+		for (int i = 0; i < rank; i++)
+			if (gone[i] == pass)
+				perm[n++] = i;
+	for (int i = 0; i < rank; back[perm[i]] = i, i++)
+		moved[i] = x->type.dim[perm[i]];
+	for (; kept < rank - axes->n; kept++)
+		flat[kept] = one[kept] = moved[kept];
+	flat[kept] = one[kept] = 1;
+	for (int i = kept; i < rank; i++)
+		flat[kept] *= moved[i];
+	Value *rows = ir_reshape(b, ir_transpose(b, x, perm), kept + 1, flat);
+	Attr *axis = attr_int(b->m, NULL, "axis", kept);
+	Value *at = ir_emit(b, op->kind == OP_REDUCE_MAX ? OP_ARGMAX : OP_ARGMIN, 1, &rows,
+		attr_int(b->m, attr_int(b->m, axis, "keepdims", 1), "last", 0));
+	Value *in[3] = {zeros_like(b, rows), at, ir_reshape(b, dy, kept + 1, one)};
+	Value *dx = ir_emit(b, OP_SCATTER_ELEMENTS, 3, in, attr_str(b->m, axis, "reduce", "none"));
+	return ir_transpose(b, ir_reshape(b, dx, rank, moved), back);
+}
+
+/* y = max x (min x);  dx = dy / count where x = y, count of such x;  first=1: dy at the first of them */
 void grad_reduce_max(GradCtx *c, Op *op, Value *const *dout)
 {
 	Builder *b = grad_builder(c);
 	Value *x = op_in(op, 0);
+	if (attr_get_int(op->attrs, "first", 0)) {
+		grad_give(c, x, to_first(b, op, dout[0]));
+		return;
+	}
 	Value *hit = as_number(b, e_eq(b, x, keep_dims(b, op, op->out[0])), x->type.dtype);
 	Value *dy = keep_dims(b, op, dout[0]);
 	Value *share = e_div(b, dy, reduce_like(b, op, OP_REDUCE_SUM, hit));

@@ -74,6 +74,7 @@ def about_experts(root):
 
 def ran(exporter, root, arguments, output_names, path, dynamic, opset):
     how = with_dynamo if exporter == "dynamo" else with_torchscript
+    before = sys.exc_info()[1]  # of a caller that tries one exporter after the other
     try:
         with silent() as seen:
             how(root, arguments, output_names, path, dynamic, opset)
@@ -81,7 +82,7 @@ def ran(exporter, root, arguments, output_names, path, dynamic, opset):
     except ExportError:
         raise
     except Exception as e:
-        cause = found_cause(e)
+        cause = found_cause(e, before)
         if cause is not None:
             raise cause from e
         if decides(e):
@@ -118,9 +119,9 @@ def shortened(names, most=8):
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def found_cause(e):
-    """An ExportError that an exporter has wrapped in an error of its own."""
-    seen = set()
+def found_cause(e, before):
+    """An ExportError that an exporter has wrapped in an error of its own, and that is not of before."""
+    seen = {id(before)}
     while e is not None and id(e) not in seen:
         if isinstance(e, ExportError):
             return e

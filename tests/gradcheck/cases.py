@@ -519,6 +519,14 @@ case("SequenceErase", P(2, 3), P(2, 3), C(0), nodes=[
 
 # ---- kinks ----
 
+
+def called(made, target):
+    """The node with what dynamo's metadata say of the call that it was made of."""
+    made.metadata_props.add(key="pkg.torch.onnx.fx_node", value=f"%y : call_function[target=torch.ops.{target}](args = ())")
+    return made
+
+
+
 kink("Relu", "0 at 0", [0.0], gives=[0])
 kink("Abs", "0 at 0", [0.0], gives=[0])
 kink("Sqrt", "infinite at 0", [0.0], gives=[np.inf])
@@ -529,15 +537,43 @@ kink("ReduceL2", "also behind a clip, as torch.nn.functional.normalize has it", 
         node("Constant", "", "axes", value_ints=[1]), node("Constant", "", "eps", value_float=1e-12),
         node("ReduceL2", "a0 axes", "n"), node("Max", "n eps", "m"), node("Div", "a0 m", "y0")])
 kink("LpNormalization", "of a row of zeros as if its norm were 1", [[0.0, 0.0]], gives=[[1, 1]])
-kink("GlobalLpPool", "p = 2: 0 where all elements are 0", [[[0.0, 0.0]]], gives=[[0, 0]])
+kink("GlobalLpPool", "0 where all elements are 0", [[[0.0, 0.0]]], gives=[[0, 0]])
+kink("GlobalLpPool", "0 where all elements are 0", [[[0.0, 0.0]]], p=3, gives=[[0, 0]])
+kink("LpPool", "0 where all elements of a window are 0", [[[0.0, 0.0, 3.0, 4.0]]], kernel_shape=[2], strides=[2],
+     gives=[[0, 0, 0.6, 0.8]])
+kink("LpPool", "0 where all elements of a window are 0", [[[0.0, 0.0]]], kernel_shape=[2], p=3, gives=[[0, 0]])
 kink("Max", "halved at a tie of two, pair by pair", [1.0], [1.0], gives=[0.5, 0.5])
 kink("Min", "halved at a tie of two, pair by pair", [1.0], [1.0], gives=[0.5, 0.5])
+kink("Max", "of one made by PyTorch's clamp: 1 at the bound", [1.0, 2.0], gives=[[1, 1]], nodes=[
+    node("Constant", "", "low", value_float=1.0), called(node("Max", "a0 low", "y0"), "aten.clamp.Tensor")])
+kink("Min", "of one made by PyTorch's clamp: 1 at the bound", [1.0, 2.0], gives=[[1, 0]], nodes=[
+    node("Constant", "", "high", value_float=1.0), called(node("Min", "a0 high", "y0"), "aten.clamp.default")])
+kink("ReduceMax", "of PyTorch's max(dim): to the first", [[1.0, 1.0, 0.0], [3.0, 4.0, 4.0]], gives=[[1, 0, 0, 0, 1, 0]],
+     nodes=[node("Constant", "", "axes", value_ints=[1]), called(node("ReduceMax", "a0 axes", "y0"), "aten.max.dim")])
+kink("ReduceMin", "of PyTorch's min(dim): to the first", [[1.0, 3.0], [1.0, 2.0]], gives=[[1, 0, 0, 1]],
+     nodes=[node("Constant", "", "axes", value_ints=[0]), called(node("ReduceMin", "a0 axes", "y0"), "aten.min.dim")])
+kink("Sqrt", "of a sum or mean of squares: 0 where all are 0", [[1.0, 1.0, 1.0]], gives=[[0, 0, 0]], nodes=[
+    node("Constant", "", "axes", value_ints=[1]), node("Constant", "", "two", value_float=2.0),
+    node("ReduceMean", "a0 axes", "m"), node("Sub", "a0 m", "d"), node("Mul", "d d", "q"),
+    node("ReduceSum", "q axes", "s"), node("Div", "s two", "v"), node("Sqrt", "v", "y0")])
+kink("Log", "clipped from below: 0 below", [0.0, 1.0], gives=[[0, 1]], nodes=[
+    node("Constant", "", "low", value_float=-100.0), node("Log", "a0", "l"), node("Max", "l low", "y0")])
+kink("Log", "clipped from below: 0 below", [0.0, 1.0], gives=[[0, 1]], nodes=[
+    node("Constant", "", "low", value_float=-100.0), node("Log", "a0", "l"), node("Clip", "l low", "y0")])
+kink("Pow", "a root of a sum of powers of magnitudes: 0 where all are 0", [[0.0, 0.0]], gives=[[0, 0]], nodes=[
+    node("Constant", "", "three", value_float=3.0), node("Constant", "", "third", value_float=1 / 3),
+    node("Abs", "a0", "m"), node("Pow", "m three", "c"), node("ReduceSum", "c", "s"), node("Pow", "s third", "y0")])
+kink("Pow", "a root of a sum of powers of magnitudes: 0 where all are 0", [[0.0, 0.0]], gives=[[0, 0]], nodes=[
+    node("Constant", "", "two", value_float=2.0), node("Constant", "", "half", value_float=0.5),
+    node("Pow", "a0 two", "c"), node("ReduceSum", "c", "s"), node("Pow", "s half", "y0")])
 kink("ReduceMax", "shared equally by ties", [[1.0, 1.0, 0.0]], C([1]), gives=[[0.5, 0.5, 0]])
 kink("ReduceMin", "shared equally by ties", [[1.0, 1.0, 2.0]], C([1]), gives=[[0.5, 0.5, 0]])
-kink("GlobalMaxPool", "shared equally by ties", [[[1.0, 1.0, 0.0]]], gives=[[0.5, 0.5, 0]])
+kink("GlobalMaxPool", "to the first of ties", [[[1.0, 1.0, 0.0]]], gives=[[1, 0, 0]])
 kink("MaxPool", "to the first of ties", [[[0.0, 1.0, 1.0]]], kernel_shape=[3], gives=[[0, 1, 0]])
 kink("ReduceProd", "exact where elements are 0", [[0.0, 2.0, 3.0]], C([1]), gives=[[6, 0, 0]])
-kink("Clip", "constant bounds: 0 at them (PyTorch's clamp: 1, its relu6 and hardtanh: 0)", [0.0, 1.0], C(0.0), C(1.0),
+kink("Clip", "one constant bound: 1 at it, as PyTorch's clamp", [0.0, 1.0], C(0.0), gives=[[1, 1]])
+kink("Clip", "one constant bound: 1 at it, as PyTorch's clamp", [0.0, 1.0], None, C(0.0), gives=[[1, 0]])
+kink("Clip", "two: 0 at them, as PyTorch's relu6 and hardtanh, whatever it was in PyTorch", [0.0, 1.0], C(0.0), C(1.0),
      gives=[[0, 0]])
 kink("Clip", "bounds that are computed: halved at them", [0.0], 0.0, 1.0, gives=[0.5, 0.5, 0])
 kink("TopK", "of ties the lower index is the larger", [1.0, 1.0, 0.0], C([1]), results=2, gives=[[1, 0, 0]])

@@ -174,6 +174,9 @@ for attributes in (dict(), dict(local_window_size=2), dict(softcap=2.0)):
 case("GroupQueryAttention", P(1, 4, 16), P(1, 4, 8), P(1, 4, 8), None, None, C([3], np.int32), C(4, np.int32),
      C(np.cos(angles)), C(np.sin(angles)), domain=MS, num_heads=4, kv_num_heads=2, do_rotary=1)
 
+case("GroupQueryAttention", P(2, 4, 16), P(2, 4, 8), P(2, 4, 8), None, None, C([3, 1], np.int32), C(4, np.int32), domain=MS,
+     num_heads=4, kv_num_heads=2)
+
 case("GatedRelativePositionBias", P(2, 3, 8), P(8), P(1, 2, 3, 3), P(4, 8, lo=-1, hi=1), P(8), P(1, 2, 1, 1), domain=MS,
      num_heads=2)
 

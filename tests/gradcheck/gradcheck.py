@@ -238,7 +238,7 @@ def line_of(op, mine, worst, found):
                 bound="" if op in cases.without else f"{power_above(worst):.0e}",
                 becomes=" ".join(found["becomes"]), types=" ".join(found["types"]),
                 cuda="yes" if found["cuda"] else "no",
-                gradient=f"none: {cases.without[op]}" if op in cases.without else "; ".join(says) or "yes")
+                gradient=f"none: {cases.without[op]}" if op in cases.without else "; ".join(dict.fromkeys(says)) or "yes")
 
 
 def differs(now, was):

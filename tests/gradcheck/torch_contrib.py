@@ -189,6 +189,7 @@ def group_query_attention(n, q, k, v, past_k, past_v, lengths, total, cos=None, 
     seen = key <= row
     window = n.get("local_window_size", -1)
     seen = seen & (key > row - window) if window > 0 else seen
+    seen = seen & (key <= lengths.reshape(-1, 1, 1, 1))
     y = attend(q, k, v, n.get("scale", 0.0) or q.shape[3] ** -0.5, None, seen, n.get("softcap", 0.0))
     return (y.transpose(1, 2).flatten(2), k, v)[:n.n_out]
 

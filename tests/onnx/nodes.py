@@ -52,6 +52,7 @@ Q, K, V = floats(B, T, H * D), floats(B, S, H * D), floats(B, S, H * D)
 QKV_BIAS = floats(3 * H * D)
 GQ, KV = floats(B, T, H * 8), [floats(B, T, 8), floats(B, T, 8)]  # onnxruntime wants multiples of 8
 FULL = const(T - 1, T - 1), const(T)
+SHORT, KNOWN_SHORT = (np.array([4, 1], np.int32), const(T)), (const(2, 0), const(T))  # the last key of each sample
 
 
 def case(op, operands, results=1, domain=MS, want=None, **attrs):
@@ -227,6 +228,18 @@ CASES = {
                                   do_rotary=1, rotary_interleaved=1),
     "groups, bias": case("GroupQueryAttention", [GQ, *KV, None, None, *FULL, None, None, None, floats(1, H, T, T)],
                          num_heads=H, kv_num_heads=1),
+    "groups, lengths": case("GroupQueryAttention", [GQ, *KV, None, None, *SHORT], results=3, num_heads=H, kv_num_heads=1),
+    "groups, known lengths": case("GroupQueryAttention", [GQ, *KV, None, None, *KNOWN_SHORT], num_heads=H, kv_num_heads=1),
+    # without results 1 and 2 onnxruntime does not window rows of padding alike
+    "groups, lengths, window": case("GroupQueryAttention", [GQ, *KV, None, None, *SHORT], results=3, num_heads=H,
+                                    kv_num_heads=1, local_window_size=2),
+    "groups, lengths, both ways": case("GroupQueryAttention", [GQ, *KV, None, None, *SHORT], num_heads=H, kv_num_heads=1,
+                                       causal=0, softcap=1.5),
+    "groups, lengths, bias": case("GroupQueryAttention", [GQ, *KV, None, None, *SHORT, None, None, None,
+                                                          floats(1, H, T, T)], num_heads=H, kv_num_heads=1),
+    "groups, lengths, rotary": case("GroupQueryAttention", [floats(B, T, H * 16), floats(B, T, 16), floats(B, T, 16), None,
+                                                            None, *SHORT, *angles(16, 8)], num_heads=H, kv_num_heads=1,
+                                    do_rotary=1),
     "rotary": case("RotaryEmbedding", [Q, ("const", np.array([3], np.int64)), COS, SIN]),
     "rotary, 4-D": case("RotaryEmbedding", [floats(B, H, T, D), ("const", np.array([0], np.int64)), COS, SIN]),
     "rotary, ids": case("RotaryEmbedding", [Q, ints(16, B, T).astype(np.int64), COS, SIN], interleaved=1),
