@@ -21,6 +21,12 @@ bool node_rewritten_by(const Node *n, const char *rule)
 	return rules && strstr(rules, rule);
 }
 
+bool names_folds_norm(const Onnx__NodeProto *node)
+{
+	const char *rules = names_metadata(node, "pkg.onnxscript.rewriter.rule_name");
+	return rules && strstr(rules, "FuseBatchNormInto");
+}
+
 bool node_stops(const Onnx__NodeProto *node)
 {
 	const char *fx = names_metadata(node, "pkg.torch.onnx.fx_node");
