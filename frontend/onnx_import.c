@@ -639,6 +639,7 @@ Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, const 
 		draws_resolve(&im);
 		masks_resolve(&im);
 		drop_unused(m);
+		draws_report(&im);
 	}
 	warn_idle(&im);
 	end_roles(&im, extra ? extra->print : NULL);

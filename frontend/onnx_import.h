@@ -268,6 +268,7 @@ void modes_report(Import *im);                /* prints notes and warnings after
 
 int64_t random_id(Node *n);         /* of a new draw or dropout of this node */
 void draws_resolve(Import *im);     /* called when all nodes are imported */
+void draws_report(Import *im);      /* when dropout is known */
 void masks_resolve(Import *im);     /* after it */
 
 /* ---- onnx_pseudo.c ---- */
