@@ -104,8 +104,30 @@ static bool passes_on(const Op *op)
 		|| op->kind == OP_BROADCAST;
 }
 
-/* Of those that read v the first for which `is` holds; op NULL: none within REACH values. */
-static Reader reader_of(const Value *v, bool (*is)(const Op *op, int at))
+static bool is_among(const Value *v, int n, const Value *const *seen)
+{
+	for (int i = 0; i < n; i++)
+		if (seen[i] == v)
+			return true;
+	return false;
+}
+
+/* Whether op reads nothing but what is seen and constants, as far as one op tells. */
+static bool is_alone(const Op *op, int n, const Value *const *seen)
+{
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *v = op_in(op, i);
+		while (v && (v->op->kind == OP_BROADCAST || op_info[v->op->kind].flags & VIEW))
+			v = op_in(v->op, 0);
+		if (v && v->op->kind != OP_CONST && v->op->kind != OP_IOTA && !is_among(v, n, seen))
+			return false;
+	}
+	return true;
+}
+
+/* Of those that read v the first for which `is` holds; alone: what is read follows from v and constants alone.  Op
+ * NULL: none within REACH values. */
+static Reader reads(const Value *v, bool (*is)(const Op *op, int at), bool alone)
 {
 	const Value *seen[REACH] = {v};
 	for (int i = 0, n = 1; i < n; i++)
@@ -113,10 +135,15 @@ static Reader reader_of(const Value *v, bool (*is)(const Op *op, int at))
 			int at = (int)(u - u->op->in);
 			if (is(u->op, at))
 				return (Reader){u->op, at};
-			if (passes_on(u->op) && n < REACH)
+			if (passes_on(u->op) && n < REACH && (!alone || is_alone(u->op, n, seen)))
 				seen[n++] = u->op->out[0];
 		}
 	return (Reader){0};
+}
+
+static Reader reader_of(const Value *v, bool (*is)(const Op *op, int at))
+{
+	return reads(v, is, false);
 }
 
 static bool looks_up(const Op *op, int at)
@@ -131,7 +158,22 @@ static bool convolves(const Op *op, int at)
 
 static bool masks(const Op *op, int at)
 {
-	return (op->kind == OP_ATTENTION && at >= 3) || (op->kind == OP_WHERE && at == 0) || op->kind == OP_SOFTMAX;
+	return (op->kind == OP_ATTENTION && at >= 3) || op->kind == OP_SOFTMAX;
+}
+
+static bool chooses(const Op *op, int at)
+{
+	return op->kind == OP_WHERE && at == 0;
+}
+
+static bool classifies(const Op *op, int at)
+{
+	return op->kind == OP_CROSS_ENTROPY && at == 1;
+}
+
+static bool picks(const Op *op, int at)
+{
+	return op->kind == OP_GATHER_ELEMENTS && at == 1;
 }
 
 /* Numbers that are compared with positions, or that end recurrences. */
@@ -161,7 +203,15 @@ static const char *meaning(Advice *c, const Symbol *s, const Value *v)
 		return "a signal (a convolution reads it)";
 	if (whole && s->type.rank == 1 && s->type.dtype != DT_BOOL && reader_of(v, ends).op)
 		return "a number for each sample, such as its length (comparisons or recurrences read it)";
-	if (reader_of(v, masks).op)
+	r = whole ? reader_of(v, classifies) : (Reader){0};
+	if (r.op)
+		return arena_printf(c->a, "classes 0 to %" PRId64 ", or %" PRId64 " where there is none (a cross-entropy reads it)",
+			op_in(r.op, 0)->type.dim[op_in(r.op, 0)->type.rank - 1] - 1, attr_get_int(r.op->attrs, "ignore_index", -100));
+	r = whole ? reader_of(v, picks) : (Reader){0};
+	if (r.op)
+		return arena_printf(c->a, "numbers below %" PRId64 " (each picks one of so many values)",
+			op_in(r.op, 0)->type.dim[attr_get_int(r.op->attrs, "axis", 0)]);
+	if (reader_of(v, masks).op || reads(v, chooses, true).op)
 		return "a mask (attention or a choice between values reads it): 1 where there is something";
 	return whole ? "whole numbers" : v->n_uses ? "values" : "not used by any output";
 }
@@ -181,12 +231,14 @@ static const char *shape_text(Advice *c, const Type *t, int rank, bool batched)
 	return text;
 }
 
-/* As numpy's astype takes it; bf16 has no such name. */
-static const char *numpy_name(Advice *c, DType t)
+/* What numpy's astype is given; bf16 is a type of another package. */
+static const char *numpy_type(Advice *c, DType t)
 {
 	static const char *const kinds[] = {[CLASS_FLOAT] = "float", [CLASS_INT] = "int", [CLASS_UINT] = "uint"};
 	const DTypeInfo *i = &dtype_info[t];
-	return i->kind == CLASS_BOOL || !i->npy ? i->text : arena_printf(c->a, "%s%d", kinds[i->kind], 8 * (int)i->bytes);
+	if (t == DT_BF16)
+		return "ml_dtypes.bfloat16";
+	return i->kind == CLASS_BOOL ? "\"bool\"" : arena_printf(c->a, "\"%s%d\"", kinds[i->kind], 8 * (int)i->bytes);
 }
 
 /* The name as one of a file and of a variable of Python. */
@@ -302,7 +354,10 @@ static const char *loss_of(Advice *c)
 		return classes(c, t, 1, "axis 1 has a number for each class at each place of an image");
 	if (t->rank >= 2 && last > 1)
 		return classes(c, t, t->rank - 1,
-			"the last axis has a number for each class (mse, if they are measured values)");
+			t->rank == 2
+			? "the last axis has a number for each class (bce_with_logits, if several classes can be true at once; mse, if "
+				"they are measured values: both read target.npy, f32 of the output's shape)"
+			: "the last axis has a number for each class (mse, if they are measured values)");
 	return targets(c, t, "mse",
 		"one number for each sample, as of a measured value (bce_with_logits, if it is a yes or no)");
 }
@@ -332,6 +387,30 @@ static void note_export(Advice *c)
 			convs);
 }
 
+/* Nothing binds the samples' axis: the batch is the export's example. */
+static void note_batch(Advice *c)
+{
+	if (c->m->batch && !c->o->graph.bind.n && !c->o->graph.input_shape.n)
+		fprintf(c->out, "note: the file fixes the batch, a step of each rank, at %" PRId64 " samples: an export with a free "
+			"first axis leaves it to --bind (shardc.export: dynamic_batch=True; torch.onnx.export: dynamic_axes or "
+			"dynamic_shapes)\n", c->m->batch);
+}
+
+/* Parameters of another type than f32 are refused when compiling. */
+static void note_types(Advice *c)
+{
+	const Symbol *first = NULL;
+	for (int i = 0; i < c->m->n_symbols && !first; i++) {
+		const Symbol *s = c->m->symbols[i];
+		if (s->kind == SYM_PARAM && s->trainable && s->type.dtype != DT_F32)
+			first = s;
+	}
+	if (first)
+		fprintf(c->out, "note: parameter %s is %s, and only f32 is trained: export model.float(); --param-dtype=bf16 then "
+			"computes in 16 bits\n", str_escape(c->a, ESCAPE_TERMINAL, first->name),
+			dtype_info[first->type.dtype].text);
+}
+
 /* ---- data and commands ---- */
 
 static void print_data(Advice *c)
@@ -341,12 +420,12 @@ static void print_data(Advice *c)
 		const Symbol *s = c->m->symbols[i];
 		const char *name = plain_name(c, s->name);
 		if (s->kind == SYM_INPUT)
-			fprintf(c->out, "  np.save(\"%s.npy\", %s.astype(\"%s\"))    # %s\n", name, name,
-				numpy_name(c, s->type.dtype), shape_text(c, &s->type, s->type.rank, s->batched));
+			fprintf(c->out, "  np.save(\"%s.npy\", %s.astype(%s))    # %s\n", name, name,
+				numpy_type(c, s->type.dtype), shape_text(c, &s->type, s->type.rank, s->batched));
 	}
 	if (c->labels)
-		fprintf(c->out, "  np.save(\"%s.npy\", %s.astype(\"%s\"))    # %s\n", c->labels, c->labels,
-			numpy_name(c, c->labels_dtype), c->shape);
+		fprintf(c->out, "  np.save(\"%s.npy\", %s.astype(%s))    # %s\n", c->labels, c->labels,
+			numpy_type(c, c->labels_dtype), c->shape);
 }
 
 static int64_t trained_bytes(const Module *m)
@@ -410,6 +489,8 @@ void advice_print(FILE *out, const Module *m, const Options *o, Arena *a)
 	Advice c = {.m = m, .o = o, .a = a, .out = out, .output = output_of(m)};
 	print_inputs(&c);
 	note_export(&c);
+	note_batch(&c);
+	note_types(&c);
 	if (!c.output) {
 		fprintf(out, "\nno output holds floats: there is nothing that a loss could read\n");
 		return;

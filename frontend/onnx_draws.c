@@ -149,3 +149,19 @@ void draws_resolve(Import *im)
 	for (int i = 0; i < n; i++)
 		set_axis(im->m, im->draws.at[i], q[i].axis >= 0 ? q[i].axis : is_whole(im->draws.at[i]) ? q[i].guess : -1);
 }
+
+/* A file does not tell noise that the module adds only in training from noise that it always draws. */
+void draws_report(Import *im)
+{
+	const Op *first = NULL;
+	int n = 0;
+	for (const Op *op = im->m->first[SEC_FORWARD]; op; op = op->next)
+		if (op->kind == OP_DRAW && !attr_find(op->attrs, "off")) {
+			first = first ? first : op;
+			n++;
+		}
+	if (first && !im->o->infer && im->o->say_roles)
+		diag_note(im->d, im->onnx->path, "%d draw%s of random numbers, first node \"%s\", %s no dropout: evaluations draw, "
+			"too, also where the module does so only in training (docs/training.md, Random numbers)", n, n > 1 ? "s" : "",
+			str_escape(im->arena, ESCAPE_IR, first->loc->node), n > 1 ? "are" : "is");
+}

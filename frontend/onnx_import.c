@@ -408,6 +408,8 @@ static bool import_node(Import *im, const Frame *frame, const Onnx__NodeProto *p
 	const Op *last = im->m->last[SEC_FORWARD];
 	im->n_dropout_nodes += !strcmp(op, "Dropout");
 	im->n_batch_norms += !strcmp(op, "BatchNormalization");
+	if (names_folds_norm(proto))
+		vec_push(im->arena, &im->folded_norms, n.scope);
 	im->b.loc = loc_new(im->m, n.name, op, n.scope, "");
 	n.opset = opset_of(im, frame, proto->domain);
 	if (import_alias(&n))
@@ -559,10 +561,18 @@ static void drop_unused(Module *m)
 
 static void warn_folded(const Import *im)
 {
-	if (im->folded_norms.n && !im->o->infer)
-		diag_warn(im->d, im->onnx->path, "the exporter folded %d batch norms into convolutions, first \"%s\": export "
-			"with optimize=False to train them", im->folded_norms.n, str_escape(im->arena, ESCAPE_IR,
-			im->folded_norms.at[0]));
+	int norms = im->folded_norms.n, convs = im->computed_convs.n;
+	if (norms && !im->o->infer)
+		diag_warn(im->d, im->onnx->path, "the exporter folded %d batch norm%s into the layer%s in front, first \"%s\": "
+			"%s not trained, and the weights of such a layer do not fit the module any more: export with "
+			"optimize=False", norms, norms == 1 ? "" : "s", norms == 1 ? "" : "s", str_escape(im->arena, ESCAPE_IR,
+			im->folded_norms.at[0]), norms == 1 ? "it is" : "they are");
+	if (convs && !im->o->infer)
+		diag_warn(im->d, im->onnx->path, "the exporter computed the weights of %d convolution%s, first \"%s\", as it "
+			"does where it folds batch norms into them in eval mode: what it folded is not trained, and such weights do "
+			"not fit the module any more: export model.train() with training=TrainingMode.TRAINING, "
+			"do_constant_folding=False, or by shardc.export", convs, convs == 1 ? "" : "s", str_escape(im->arena,
+			ESCAPE_IR, im->computed_convs.at[0]));
 }
 
 /* Reports what remains to be said of initializers once all nodes are imported. */
@@ -629,6 +639,7 @@ Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, const 
 		draws_resolve(&im);
 		masks_resolve(&im);
 		drop_unused(m);
+		draws_report(&im);
 	}
 	warn_idle(&im);
 	end_roles(&im, extra ? extra->print : NULL);

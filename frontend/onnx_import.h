@@ -75,6 +75,7 @@ typedef struct Import {
 	int64_t n_inlined;     /* nodes of functions imported so far, once for each call */
 	int64_t max_inlined;
 	NameVec folded_norms;  /* scopes of batch norms that the exporter folded away */
+	NameVec computed_convs; /* scopes of convolutions whose weights the exporter computed from others */
 	Modes *modes;          /* of batch norms and dropouts (onnx_modes.c) */
 	int n_dropout_nodes, n_batch_norms;
 	bool pytorch;
@@ -269,6 +270,7 @@ void modes_report(Import *im);                /* prints notes and warnings after
 
 int64_t random_id(Node *n);         /* of a new draw or dropout of this node */
 void draws_resolve(Import *im);     /* called when all nodes are imported */
+void draws_report(Import *im);      /* when dropout is known */
 void masks_resolve(Import *im);     /* after it */
 
 /* ---- onnx_pseudo.c ---- */
@@ -308,6 +310,8 @@ const char *names_metadata(const Onnx__NodeProto *node, const char *key); /* NUL
  * of that module: "fc_1" for "fc". */
 bool names_same_part(const char *scope, size_t n, const char *module, size_t k);
 bool names_same_module(const char *scope, const char *module); /* the same for every part of the two paths */
+/* Whether dynamo's optimizer folded a batch norm into this node: place and trace are then the norm's. */
+bool names_folds_norm(const Onnx__NodeProto *node);
 /* Whether gradients end at this node: shardc.export put it there, or dynamo made it from aten.detach. */
 bool node_stops(const Onnx__NodeProto *node);
 /* Whether dynamo's metadata say that the node was made of a call of PyTorch's operator, whose name begins so: aten.max.dim */

@@ -15,10 +15,20 @@ const char *names_metadata(const Onnx__NodeProto *node, const char *key)
 	return NULL;
 }
 
+static bool is_rewritten(const Onnx__NodeProto *node, const char *rule)
+{
+	const char *rules = names_metadata(node, "pkg.onnxscript.rewriter.rule_name");
+	return rules && strstr(rules, rule);
+}
+
 bool node_rewritten_by(const Node *n, const char *rule)
 {
-	const char *rules = names_metadata(n->proto, "pkg.onnxscript.rewriter.rule_name");
-	return rules && strstr(rules, rule);
+	return is_rewritten(n->proto, rule);
+}
+
+bool names_folds_norm(const Onnx__NodeProto *node)
+{
+	return is_rewritten(node, "FuseBatchNormInto");
 }
 
 bool node_is_call(const Node *n, const char *target)

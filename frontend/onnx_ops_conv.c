@@ -114,10 +114,12 @@ static bool conv_window(Node *n, Window *w)
 	return window_read(n, x, f->dim + 2, w);
 }
 
-static void note_folded_norm(Node *n)
+/* In eval mode TorchScript folds batch norms, and whatever else makes a convolution's weights, into new ones. */
+static void note_computed_weights(Node *n)
 {
-	if (node_rewritten_by(n, "FuseBatchNormIntoConv"))
-		vec_push(n->im->arena, &n->im->folded_norms, n->scope);
+	Import *im = n->im;
+	if (im->pytorch && !im->signature && !im->meta && !strncmp(n->proto->input[1], "onnx::Conv", 10))
+		vec_push(im->arena, &im->computed_convs, *n->scope ? n->scope : n->name);
 }
 
 /* Reads the bias, one number for each channel of the result.  PyTorch's dynamo exporter gives a three-dimensional
@@ -148,7 +150,7 @@ bool import_conv(Node *n)
 	if (!conv_window(n, &w) || !window_fit(n, &n->in[0]->type, &w) || !conv_bias(n, n->in[1]->type.dim[0], &bias))
 		return false;
 	Value *f = n->in[1];
-	note_folded_norm(n);
+	note_computed_weights(n);
 	if (!bias && node_rewritten_by(n, "RemoveOptionalBiasFromConv") && !node_rewritten_by(n, "FuseBatchNorm")
 			&& *n->scope)
 		bias = params_restore(n, 2, "bias", type_tensor(f->type.dtype, 1, f->type.dim), 0);

@@ -139,7 +139,12 @@ static void collect_node(Import *im, const Scope *s, const Onnx__NodeProto *n)
 {
 	Frame around = {.prefix = "", .scope = s->module};
 	const char *op = n->op_type ? n->op_type : "", *module = names_scope(im, &around, n);
+	const char *fx = names_metadata(n, "pkg.torch.onnx.fx_node");
 	bool passed = false;
+	if (names_folds_norm(n)) { /* place and trace are the norm's, and its weights are not those that are read */
+		module = "";
+		fx = NULL;
+	}
 	for (int k = 0; k < (int)n->n_input; k++) {
 		const Alias *a = find_weight(im, s, n->input[k]);
 		Product *p = strncmp(op, "Reduce", 6) ? NULL : map_get(s->products, n->input[k]);
@@ -148,7 +153,7 @@ static void collect_node(Import *im, const Scope *s, const Onnx__NodeProto *n)
 		passed = a && passes_on(im, s, a, n);
 		if (a && !passed)
 			add_use(im, s, a->w, n, (WeightUse){.op = op, .operand = k, .scope = module,
-				.alias = a->name, .fx = names_metadata(n, "pkg.torch.onnx.fx_node"), .call = n->domain && *n->domain});
+				.alias = a->name, .fx = fx, .call = n->domain && *n->domain});
 	}
 	for (size_t i = 0; i < n->n_attribute; i++)
 		if (n->attribute[i]->has_g)

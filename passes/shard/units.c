@@ -152,7 +152,8 @@ static bool find_trained(Module *m, Diag *d)
 		s->trainable = ptrmap_get(updated, s);
 		if (s->trainable && s->type.dtype != DT_F32) {
 			diag_error(d, m->file ? m->file : m->name, "parameter \"%s\" is %s; only f32 is trained (export the "
-				"model in float32, or --freeze it)", s->name, dtype_info[s->type.dtype].text);
+				"model in float32: model.float(), --param-dtype computes in 16 bits; or --freeze it)", s->name,
+				dtype_info[s->type.dtype].text);
 			ok = false;
 		}
 	}

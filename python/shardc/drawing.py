@@ -1,9 +1,28 @@
 """Other arguments of the same kind for a call: an export that kept a value or a size of the first as a number computes
 something else with these."""
+import random
+
+import numpy as np
 import torch
+
+from .errors import ExportError
 
 SEED = 7
 SHRINK = 0.6  # of a range of floats: its largest and smallest are others
+
+
+def states():
+    """Of the generators whose numbers no graph can draw: Python's and NumPy's."""
+    kind, keys, *rest = np.random.get_state()
+    return {"Python's `random`": random.getstate(), "NumPy's `np.random`": (kind, keys.tobytes(), *rest)}
+
+
+def refuse_draws(before):
+    """Whether a run of the module has drawn from them since `before`: a graph would keep what this run drew."""
+    for name, now in states().items():
+        if now != before[name]:
+            raise ExportError(f"forward draws from {name}, and a graph would keep the numbers of this one run: draw with "
+                              "torch (torch.rand and its like), decide with torch.where, or give the numbers as an input")
 
 
 def drawn(tensors, sizes):

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import tempfile
+import traceback
 import warnings
 
 import onnx
@@ -85,12 +86,21 @@ def ran(exporter, root, arguments, output_names, path, dynamic, opset):
         cause = found_cause(e, before)
         if cause is not None:
             raise cause from e
-        if decides(e):
-            raise ExportError("forward decides by the value of a tensor, as `if x.sum() > 0` does, which no graph can "
-                              "hold: write it with torch.where") from e
-        other = EXPORTERS[exporter == "dynamo"]
-        raise ExportError(f"PyTorch's {exporter} exporter failed: {told(e)}\n"
-                          f'Try exporter="{other}", or change what it names.') from e
+        decided = decides(e)
+        if decided is not None:
+            raise ExportError(about_decision(decided)) from e
+        text, other = told(e), EXPORTERS[exporter == "dynamo"]
+        way = next((way for word, way in WAYS if word in text), f'Try exporter="{other}", or change what it names.')
+        raise ExportError(f"PyTorch's {exporter} exporter failed: {text}\n{way}") from e
+
+
+# What the other exporter cannot write either: a word of the message, and what to do.
+WAYS = (
+    ("randperm", "Neither exporter writes a permutation: draw it outside of forward and give it as an input, or sort random "
+                 "numbers, torch.rand(n).argsort()."),
+    ("_M_range_check", "It does so for a packed sequence of which only the last state is read: unpack the outputs "
+                       "(pad_packed_sequence) and gather the one at each length instead."),
+)
 
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -131,11 +141,23 @@ def found_cause(e, before):
 
 
 def decides(e):
+    """Of an exporter's error the cause, that a Python value was wanted of a tensor; None: it has another."""
     while e is not None:
         if "DataDependent" in type(e).__name__:
-            return True
+            return e
         e = e.__cause__
-    return False
+    return None
+
+
+def about_decision(e):
+    """What decided by a value of a tensor, where, and what to write instead."""
+    frames = [frame for frame, _ in traceback.walk_tb(e.__traceback__)]
+    if any(frame.f_code.co_name == "_detect_is_causal_mask" for frame in frames):
+        return ("nn.Transformer looks into the mask that it is given to see whether it is causal, which no graph can hold: "
+                "say it, is_causal=True or False (nn.Transformer: tgt_is_causal=, src_is_causal=)")
+    places = [place for place in map(calling, frames) if place]
+    return (f"forward decides by the value of a tensor{' in ' + places[-1] if places else ''}, as `if x.sum() > 0` does, "
+            "which no graph can hold: write it with torch.where")
 
 
 def told(e):

@@ -17,6 +17,7 @@ from .tracing import Root
 from .watching import Undropped, memory, watched
 
 MOVES = 3  # runs by which it is found what rounding does
+SAME = 1e-5  # of its norm: what threads may change in a result
 EXTERNAL_FROM = 1 << 30  # bytes of weights above which they lie in a file of their own
 
 
@@ -169,9 +170,11 @@ class Job:
     def called(self, tensors):
         """(results of the module with dropout off, the mode that watched it)"""
         parameters = {memory(p): name for name, p in self.module.named_parameters() if memory(p)}
+        before = drawing.states()
         try:
             with torch.enable_grad(), watched(Undropped(parameters), self.functions.tried) as mode:
                 value = self.arguments.call(self.module, [t.clone() for t in tensors])
+            drawing.refuse_draws(before)
             return values.results_of(value, self.outputs), mode
         except ExportError:
             raise
@@ -183,9 +186,21 @@ class Job:
         rounding may do to it."""
         if call not in self.spreads:
             self.spreads[call] = [0.0] * len(self.names)
+            self.refuse_other_results(call)
             for seed in range(MOVES):
                 self.move(call, seed)
         return self.spreads[call][output]
+
+    def refuse_other_results(self, call):
+        """A module whose results differ from run to run, by draws that are not seen, is not one that rounding moves."""
+        tensors, wanted = self.reference.calls[call]
+        with state.attributes_unchanged(self.module):
+            results, _ = self.called(tensors)
+        for name, got, want in zip(self.names, results.tensors, wanted):
+            off = comparing.error(comparing.array(got), comparing.array(want))
+            if off > SAME:
+                raise ExportError(f"{name} is another each time that forward runs on the same arguments, by {off:.1e} of "
+                                  "its norm: a graph keeps one of them; draw with torch, or give what differs as an input")
 
     def move(self, call, seed):
         (tensors, wanted), spread = self.reference.calls[call], self.spreads[call]

@@ -1,4 +1,7 @@
 """Modules that shardc.export refuses, and what it says of each; refusals.py runs them."""
+import random
+
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -196,6 +199,31 @@ def by_mask(self, x, mask):
     return self.a(x) * 2 if mask.sum() > 4 else self.a(x)
 
 
+OWN = np.random.default_rng(0)
+
+
+def own_noise(self, x):
+    return self.a(x) + OWN.random()
+
+
+def skipped(self, x):
+    return self.a(x) * 2 if random.random() < 0.5 else self.a(x)
+
+
+def looked_into(self, x):
+    mask = nn.Transformer.generate_square_subsequent_mask(4)
+    return self.b(x[None], mask=mask)
+
+
+def shuffled(self, x):
+    return self.a(x)[:, torch.randperm(6)]
+
+
+def last_state(self, x):
+    packed = nn.utils.rnn.pack_padded_sequence(x[None], torch.tensor([3]), batch_first=True)
+    return self.a(self.b(packed)[1][-1])
+
+
 def by_length(self, x):
     return self.a(x).sum() / len(x)
 
@@ -326,6 +354,15 @@ REFUSED = {
     "a hook behind a gradient": (accumulating, X, "parameter a.weight has a backward hook"),
     "divided by the largest": (lambda: linear(by_largest), X, DECIDES),
     "a branch by a mask of ones": (lambda: linear(by_mask), (X, torch.ones(6)), DECIDES),
+    "skipped by Python's random": (lambda: linear(skipped), X, "forward draws from Python's `random`"),
+    "noise of NumPy": (lambda: linear(lambda self, x: self.a(x) + np.random.rand()), X, "forward draws from NumPy's"),
+    "noise of a generator of its own": (lambda: linear(own_noise), X, "is another each time that forward runs"),
+    "a mask that is looked into": (
+        lambda: linear(looked_into, b=nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True), 1)), X,
+        {"dynamo": "say it, is_causal=True or False"}),
+    "a permutation": (lambda: linear(shuffled), X, "Neither exporter writes a permutation"),
+    "the last state of a packed sequence": (lambda: linear(last_state, b=nn.GRU(6, 6, batch_first=True)), X,
+                                            {"torchscript": "unpack the outputs"}),
     "divided by a length": (lambda: linear(by_length), X[:2], "batch", {"dynamic_batch": True}),
     "experts by lists": (listed_experts, X, {"dynamo": "Give each expert a static capacity"}),
     "gradient penalty": (lambda: linear(penalised), X, "torch.autograd.grad"),

@@ -81,6 +81,7 @@ static void check_mask(const char *dims, int form, OpKind kind, double hi, const
 		CU_ASSERT_PTR_NULL(attr_find(op->attrs, "off"));
 	}
 	CU_ASSERT_EQUAL(strstr(l.log, "does not scale what it keeps") != NULL, note != NULL);
+	CU_ASSERT_EQUAL(strstr(l.log, "note: 1 draw of random numbers, first node \"u\", is no dropout") != NULL, hi == 0);
 	loaded_free(&l);
 }
 

@@ -216,6 +216,60 @@ static void test_list_of_merged(void)
 	}
 }
 
+/* A batch norm that is folded into the layer in front of it is lost, and said to be, whatever the layer; the layer's
+ * weights keep their own names, though the node has the norm's place. */
+static void test_folded_norm(void)
+{
+	static const struct { const char *op, *in, *x, *w; } cases[] = {
+		{"Conv", "x,fc.weight,fc.bias", "4,2,3,3", "2,2,1,1"}, {"Gemm", "x,fc.weight,fc.bias", "4,2", "2,2"},
+		{"ConvTranspose", "x,fc.weight,fc.bias", "4,2,3,3", "2,2,1,1"}};
+	for (int i = 0; i < COUNT_OF(cases); i++) {
+		OnnxText *m = model_new();
+		m->producer = "pytorch";
+		model_signature(m, "p_fc_weight: PARAMETER target='fc.weight'\np_fc_bias: PARAMETER target='fc.bias'\n"
+			"p_bn_weight: PARAMETER target='bn.weight'\np_bn_bias: PARAMETER target='bn.bias'\nx: USER_INPUT\n");
+		model_input(m, "x", 1, cases[i].x);
+		model_floats(m, "fc.weight", cases[i].w, 4, ramp);
+		model_floats(m, "fc.bias", "2", 2, ramp);
+		Buf n = node_text("", cases[i].op, cases[i].in, "y");
+		char rule[64];
+		snprintf(rule, sizeof(rule), "FuseBatchNormInto%s", cases[i].op);
+		node_metadata(&n, "pkg.onnxscript.rewriter.rule_name", rule);
+		node_fx(&n, "y", "batch_norm.default(%h, %p_bn_weight, %p_bn_bias)");
+		node_scope(&n, "bn");
+		model_node(m, n);
+		model_output(m, "y");
+		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+		CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+		expect(&l, "warning: the exporter folded 1 batch norm into the layer in front, first \"bn\"");
+		UNIT_CHECK(symbol(&l, "fc.weight") && symbol(&l, "fc.weight")->n_aliases == 0, cases[i].op);
+		UNIT_CHECK(symbol(&l, "fc.bias") && symbol(&l, "fc.bias")->n_aliases == 0, cases[i].op);
+		loaded_free(&l);
+	}
+}
+
+/* TorchScript leaves no trace of a batch norm that it folded but the name of the convolution's weight. */
+static void test_computed_weights(void)
+{
+	for (int computed = 0; computed < 2; computed++) {
+		OnnxText *m = model_new();
+		m->producer = "pytorch";
+		const char *name = computed ? "onnx::Conv_7" : "conv.weight";
+		model_input(m, "x", 1, "4,2,3,3");
+		model_floats(m, name, "2,2,1,1", 4, ramp);
+		char in[40];
+		snprintf(in, sizeof(in), "x,%s", name);
+		model_op(m, "/conv/Conv", "Conv", in, "y");
+		model_output(m, "y");
+		Loaded l = load_model(m, &(FrontendOptions){.say_roles = true});
+		CU_ASSERT_PTR_NOT_NULL_FATAL(l.m);
+		CU_ASSERT_PTR_NOT_NULL(symbol(&l, "conv.weight"));
+		UNIT_CHECK((strstr(l.log, "warning: the exporter computed the weights of 1 convolution, first \"conv\"") != NULL)
+			== computed, name);
+		loaded_free(&l);
+	}
+}
+
 void suite_merged(void)
 {
 	CU_TestInfo tests[] = {
@@ -225,6 +279,8 @@ void suite_merged(void)
 		{"what an optimizer merged", test_merged_by_optimizer},
 		{"what an optimizer folded", test_folded},
 		{"a list of merged tensors", test_list_of_merged},
+		{"batch norms that an optimizer folded", test_folded_norm},
+		{"weights that TorchScript computed", test_computed_weights},
 		CU_TEST_INFO_NULL,
 	};
 	CU_SuiteInfo suites[] = {{"merged", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
