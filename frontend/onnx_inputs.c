@@ -76,6 +76,23 @@ static bool shape_of_option(Import *im, const char *where, const char *text, Typ
 	return true;
 }
 
+/* Refuses an --input-shape that has another number where --bind has one, or, of several sizes, the one of this plan. */
+static bool agrees_with_binds(Import *im, const char *where, const Onnx__TensorShapeProto *p, const Type *t, bool *used)
+{
+	bool good = true;
+	for (size_t i = 0; p && i < p->n_dim && p->n_dim == (size_t)t->rank; i++) {
+		const char *param = p->dim[i]->dim_param, *text = param && *param ? option_for(&im->o->graph.bind, param, used) : NULL;
+		int64_t size[SIZES_MAX];
+		int n = text ? sizes_of(text, size) : 0;
+		if (!n || size[MAX(n - 1 - im->o->smaller, 0)] == t->dim[i])
+			continue;
+		diag_error(im->d, where, "--input-shape says that dimension %zu, \"%s\", is %" PRId64 ", and --bind %s=%s: leave "
+			"one of them out", i, param, t->dim[i], param, text);
+		good = false;
+	}
+	return good;
+}
+
 static bool bind_dim(Import *im, const char *where, const char *input, const Onnx__DimensionProto *dim,
 	int index, bool *used, int64_t *out)
 {
@@ -139,7 +156,7 @@ static bool input_shape(Import *im, const char *where, const char *name, const O
 	const char *text = option_for(&im->o->graph.input_shape, name, used->shapes);
 	bool good = true;
 	if (text)
-		return shape_of_option(im, where, text, t);
+		return shape_of_option(im, where, text, t) && agrees_with_binds(im, where, p->shape, t, used->binds);
 	if (k >= 0 && has_unbound(im, p->shape, used) && given_shape(im, name, k, t))
 		return true;
 	if (!p->shape) {

@@ -7,6 +7,7 @@
 #include "passes/loss/loss.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,22 +107,35 @@ static void set_by_role(Module *m, Symbol *s, const Role *r)
 		set(m, s, 0, arena_printf(a, "by its name: %s", known));
 }
 
-/* The value that --pad gives for an input; NULL: none. */
-static const char *asked_for(const Options *o, const char *name)
+/* The value that --pad gives for an input; NULL: none.  Two values are an error. */
+static const char *asked_for(const Options *o, const char *name, Diag *d)
 {
 	const char *found = NULL;
 	size_t n = strlen(name);
-	for (int i = 0; i < o->graph.pad.n; i++)
-		if (!strncmp(o->graph.pad.at[i], name, n) && o->graph.pad.at[i][n] == '=')
-			found = o->graph.pad.at[i] + n + 1;
+	for (int i = 0; i < o->graph.pad.n; i++) {
+		const char *text = o->graph.pad.at[i];
+		if (strncmp(text, name, n) || text[n] != '=')
+			continue;
+		if (found && strcmp(found, text + n + 1))
+			diag_error(d, "--pad", "input \"%s\" is given twice, %s and %s", name, found, text + n + 1);
+		found = text + n + 1;
+	}
 	return found;
+}
+
+/* Whether an integer type has the number, and a double every number up to it. */
+static bool has_number(DType t, double x)
+{
+	bool natural = dtype_info[t].kind == CLASS_UINT || t == DT_BOOL;
+	int bits = t == DT_BOOL ? 1 : MIN(8 * dtype_info[t].bytes - !natural, 53);
+	return x == trunc(x) && x < ldexp(1, bits) && x >= (natural ? 0 : -ldexp(1, bits));
 }
 
 static void set_asked(Module *m, Symbol *s, const char *text, Diag *d)
 {
 	char *end;
 	double pad = strtod(text, &end);
-	if (end == text || *end || (!dtype_is_float(s->type.dtype) && pad != (double)(int64_t)pad))
+	if (end == text || *end || (!dtype_is_float(s->type.dtype) && !has_number(s->type.dtype, pad)))
 		diag_error(d, "--pad", "\"%s=%s\": %s is no number of type %s", s->name, text, text,
 			dtype_info[s->type.dtype].text);
 	else
@@ -163,7 +177,7 @@ bool loss_pads(Module *m, const Options *o, bool counted, Diag *d)
 		Role role = {0};
 		if (!s || !s->batched)
 			continue;
-		const char *asked = asked_for(o, s->name);
+		const char *asked = asked_for(o, s->name, d);
 		if (counted && !strcmp(s->name, "target"))
 			s->pad_why = "the loss counts every element of it, padding too: a cross_entropy ignores labels of "
 				"ignore_index, and a loss that the model computes (output:NAME) may leave padding out";

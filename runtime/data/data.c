@@ -186,6 +186,17 @@ int64_t data_tokens(const DataSet *set, int size)
 	return set->tokens_per_sample;
 }
 
+/* Columns stand in the order of the inputs, so that the order of flags changes nothing. */
+static void sort_columns(DataSet *set)
+{
+	for (int i = 1; i < set->n_columns; i++)
+		for (int k = i; k > 0 && set->columns[k].index < set->columns[k - 1].index; k--) {
+			DataColumn c = set->columns[k];
+			set->columns[k] = set->columns[k - 1];
+			set->columns[k - 1] = c;
+		}
+}
+
 bool data_open(DataSet *set, const RtModel *model, Arena *a, const DataFiles *files, Diag *d)
 {
 	*set = (DataSet){.batch = model->batch, .tokens_per_sample = tokens_in_sample(model)};
@@ -196,6 +207,7 @@ bool data_open(DataSet *set, const RtModel *model, Arena *a, const DataFiles *fi
 	for (int i = 0; i < files->data->n && ok; i++)
 		ok = open_column(set, model, files->data->at[i], files->flag, d);
 	ok = ok && check_columns(set, model, files->flag, d);
+	sort_columns(set);
 	ok = ok && sizes_open(set, model, a, files->lengths, files->bucket, files->lengths_flag, d);
 	if (!ok)
 		data_close(set);

@@ -130,15 +130,18 @@ bool tokens_open(DataSet *set, const RtModel *model, const char *text, const cha
 	return true;
 }
 
-/* Integers are little-endian in every file; signed ones are sign-extended. */
-static int64_t token_at(const uint8_t *p, DType dtype, int64_t i)
+/* Integers are little-endian in every file; signed ones are sign-extended.  A number that the input's type does not have
+ * becomes the nearest that it has, which no table has a row for: its low bits could be a token that there is. */
+static int64_t token_at(const uint8_t *p, DType dtype, int64_t i, int64_t low, int64_t high)
 {
 	int bytes = dtype_info[dtype].bytes;
 	uint64_t v = 0;
 	for (int k = 0; k < bytes; k++)
 		v |= (uint64_t)p[i * bytes + k] << 8 * k;
+	if (dtype_info[dtype].kind == CLASS_UINT)
+		return v > (uint64_t)high ? high : (int64_t)v;
 	int unused = 64 - 8 * bytes;
-	return dtype_info[dtype].kind == CLASS_INT ? (int64_t)(v << unused) >> unused : (int64_t)v;
+	return MAX(low, MIN(high, (int64_t)(v << unused) >> unused));
 }
 
 void tokens_load_row(const DataColumn *c, void *out, int64_t sample)
@@ -149,7 +152,7 @@ void tokens_load_row(const DataColumn *c, void *out, int64_t sample)
 	int32_t *narrow = out;
 	for (int64_t i = 0; i < n; i++)
 		if (c->input->dtype == DT_I64)
-			wide[i] = token_at(row, c->token, i);
+			wide[i] = token_at(row, c->token, i, INT64_MIN, INT64_MAX);
 		else
-			narrow[i] = (int32_t)token_at(row, c->token, i);
+			narrow[i] = (int32_t)token_at(row, c->token, i, INT32_MIN, INT32_MAX);
 }

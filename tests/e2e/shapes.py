@@ -140,6 +140,13 @@ class Restarts(Packed):
         return super().forward(ids, None, position_ids)
 
 
+class Next(Causal):
+    """Predicts each next token, so that labels are one shorter than ids, whose lengths count for both."""
+
+    def forward(self, ids):
+        return super().forward(ids)[:, :-1]
+
+
 class Pair(nn.Module):
     """Source and target have lengths of their own."""
     inputs = {"src": {0: "batch", 1: "s"}, "src_mask": {0: "batch", 1: "s"}, "tgt": {0: "batch", 1: "t"}}
@@ -338,6 +345,21 @@ def held_out(c, model, state, forward, labels, lengths):
     want(len(c.log("eval.jsonl", "eval_loss")) == 1, "two ranks evaluate, too")
 
 
+def shorter(c, dynamo):
+    """Labels that are always one shorter than ids: lengths are those of ids, the first input, in whatever order flags stand."""
+    torch.manual_seed(0)
+    model, (ids, labels, lengths) = Next(), samples(np.random.default_rng(0))
+    c.save(ids=ids, labels=labels[:, 1:], lengths=lengths)
+    export(model, (torch.zeros(4, 16, dtype=torch.int64),), c.folder / "model.onnx", dynamo)
+    wanted = reference(model, lambda m, i: m(torch.tensor(ids[i:i + 1, :lengths[i]])), labels[:, 1:], lengths - 1,
+                       order(lengths, 4))
+    c.compile("model.onnx", "train")
+    c.train("train", "ids.jsonl", *DATA)
+    c.train("train", "labels.jsonl", *DATA[2:4], *DATA[:2], *DATA[4:])
+    for name in ("ids", "labels"):
+        c.compare(f"{name}.jsonl", wanted)
+
+
 def masked(c, dynamo):
     """An encoder with a mask is filled up with 0; without one, the program says that padding changes the loss."""
     torch.manual_seed(1)
@@ -534,6 +556,11 @@ def refused(c, dynamo):
     c.compile("model.onnx", "no", "--emit=ir", fails=1, says="IR is that of one size")
     c.compile("model.onnx", "no", "--schedule-out=no.sched", fails=1, says="a schedule is that of one size")
     c.compile("model.onnx", "no", "--pad=labels=x", fails=1, says="is no number of type i64")
+    for pad in ("1e30", "nan", "1.5", "9007199254740993"):
+        c.compile("model.onnx", "no", f"--pad=ids={pad}", fails=1, says="is no number of type i64")
+    c.compile("model.onnx", "no", "--pad=ids=1", "--pad=ids=2", fails=1, says='input "ids" is given twice, 1 and 2')
+    c.compile("model.onnx", "no", f"--input-shape=ids={ROUND}x16", fails=1, says="--bind seq=16,32: leave one of them out")
+    c.compile("model.onnx", "no", f"--input-shape=ids={ROUND}x32", fails=1, says="--bind seq=16,32: leave one of them out")
     c.compile("model.onnx", "no", "--pad=nobody=0", fails=1, says="the name of an input that has samples")
     export(Regression(), (torch.zeros(4, 16, 4),), c.folder / "regression.onnx", dynamo)
     c.run(c.shardc, "regression.onnx", "-o", "no", "--loss=mse", "--bind=batch=8", "--bind=seq=16,32", "--pad=x=0",
@@ -563,7 +590,7 @@ def refused(c, dynamo):
             says="outside an axis of 50")
 
 
-CASES = {f.__name__: f for f in (causal, masked, packed, pair, library, refused)}
+CASES = {f.__name__: f for f in (causal, shorter, masked, packed, pair, library, refused)}
 ASKED = {"cuda": cuda}  # wants the emulation (make cudasim)
 
 

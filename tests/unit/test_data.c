@@ -132,6 +132,37 @@ static void test_token_streams(void)
 	check_stream("a.npy", -5, false);
 }
 
+/* Numbers that the input's type does not have never become tokens that there are, as their low bits would. */
+static void test_large_tokens(void)
+{
+	static const uint64_t numbers[] = {UINT64_MAX, UINT64_MAX - 99, 1 + (UINT64_C(1) << 32), 5, 6, 7, 8};
+	static const DType types[] = {DT_I64, DT_I32};
+	static char input[128];
+	npy_write("u64.npy", DT_U64, 1, (int64_t[]){COUNT_OF(numbers)}, numbers);
+	npy_write("i64.npy", DT_I64, 1, (int64_t[]){COUNT_OF(numbers)}, (int64_t[]){-1, INT64_MIN, INT64_MAX, 5, 6, 7, 8});
+	for (int k = 0; k < 4; k++) {
+		Arena *a = arena_new();
+		RtModel m = token_model();
+		RtTensor tensors[2] = {token_tensors[0], token_tensors[1]};
+		bool wide = k < 2, natural = k % 2 == 0;
+		tensors[0].dtype = types[!wide];
+		m.tensors = tensors;
+		DataSet set;
+		CU_ASSERT_FATAL(open_tokens(&set, &m, a, natural ? "ids=u64.npy" : "ids=i64.npy"));
+		data_load(&set, input, 0);
+		const int64_t *w = (const int64_t *)input, *labels = (const int64_t *)(input + 64);
+		const int32_t *n = (const int32_t *)input;
+		int64_t most = wide ? INT64_MAX : INT32_MAX, least = wide ? INT64_MIN : INT32_MIN;
+		CU_ASSERT_EQUAL(wide ? w[0] : n[0], natural ? most : -1);
+		CU_ASSERT_EQUAL(wide ? w[1] : n[1], natural ? most : least);
+		CU_ASSERT_EQUAL(wide ? w[2] : n[2], natural && wide ? 1 + (INT64_C(1) << 32) : most);
+		CU_ASSERT_EQUAL(wide ? w[3] : n[3], 5);
+		CU_ASSERT_EQUAL(labels[0], natural ? INT64_MAX : INT64_MIN);
+		data_close(&set);
+		arena_free(a);
+	}
+}
+
 /* Each step's samples come to the same place; what a step does to them there is not in the file; rows of a part of a
  * batch are the filler. */
 static void inputs_are_copied(void)
@@ -205,6 +236,7 @@ void suite_data(void)
 	CU_ADD_TEST(s, test_permutation_is_fair);
 	CU_ADD_TEST(s, test_learning_rate);
 	CU_ADD_TEST(s, test_token_streams);
+	CU_ADD_TEST(s, test_large_tokens);
 	CU_add_test(s, "inputs are copied into fixed buffers", inputs_are_copied);
 	CU_ADD_TEST(s, test_token_errors);
 }

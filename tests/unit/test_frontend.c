@@ -69,6 +69,20 @@ static void test_dims(void)
 	loaded_free(&l);
 }
 
+/* Where the flags say the same of a dimension both may stand; neither is overruled in silence. */
+static void test_flags_that_differ(void)
+{
+	FrontendOptions o = {.graph = {.bind = {{"batch=5"}, 1}, .input_shape = {{"x=5x3"}, 1}}};
+	Loaded l = good(symbolic(), &o);
+	CU_ASSERT_EQUAL(l.m->batch, 5);
+	loaded_free(&l);
+	o.graph.input_shape.at[0] = "x=7x3";
+	l = load_model(symbolic(), &o);
+	CU_ASSERT_PTR_NULL(l.m);
+	expect(&l, "input \"x\": error: --input-shape says that dimension 0, \"batch\", is 7, and --bind batch=5");
+	loaded_free(&l);
+}
+
 static void test_flags_that_name_nothing(void)
 {
 	FrontendOptions o = {.graph = {.bind = {{"batch=5", "seq=2"}, 2}, .input_shape = {{"q=1"}, 1},
@@ -425,6 +439,7 @@ void suite_frontend(void)
 		{"a linear layer", test_linear},
 		{"dims bound by flags", test_dims},
 		{"flags that name nothing", test_flags_that_name_nothing},
+		{"flags that differ", test_flags_that_differ},
 		{"the sample axis of inputs", test_sample_axis},
 		{"shape arithmetic", test_shape_arithmetic},
 		{"limits of slices", test_slice_limits},
