@@ -23,6 +23,10 @@
 #define PLACES "%p : f32[4,1] = const {value=[1.0,2.0,3.0,4.0]}\n"
 #define TOTAL(op) "%t : f32[1,6] = " op " %x {axes=[0], keepdims=1}\n" \
 	"%wk : f32[6] = reduce_sum %w {axes=[0], keepdims=0}\n"
+#define X1 "%x1 : f32[4,6,1] = reshape %x {shape=[4,6,1]}\n"
+#define REPEATED "%rep : f32[4,6,6] = broadcast %w {shape=[4,6,6]}\n" X1
+#define HEADS "%h : f32[4,6,2,3] = reshape %rep {shape=[4,6,2,3]}\n%o : f32[4,6,2,3], %lse : f32[4,2,6] = attention %h, %h, %h " \
+	"{empty=\"zero\", layout=1, scale=0.5}\n%x2 : f32[4,6,1,1] = reshape %x1 {shape=[4,6,1,1]}\n"
 #define TWO "%two : f32[8,6] = concat %x, %z {axis=0}\n"
 
 typedef struct Row {
@@ -108,6 +112,15 @@ static const Row rows[] = {
 		"%b : i64[4,4] = broadcast %r {shape=[4,4]}\n%e : i64[4,4,1] = reshape %b {shape=[4,4,1]}\n"
 		"%c : i64[4,4,2] = concat %e, %e {axis=2}\n%y : f32[4,4] = gather_nd %x, %c {batch_dims=0}\n",
 		SAMPLES_LOST, 0, "", false},
+	/* weights that were repeated for each sample are the same for all of them, also behind self-attention */
+	{REPEATED "%a : f32[4,6,3], %b : f32[4,6,3] = split %rep {axis=2, sizes=[3,3]}\n%y : f32[4,6,3] = mul %x1, %b\n",
+		SAMPLES_AXIS, 0, "", false},
+	{PLACES "%q : f32[4,6] = broadcast %p {shape=[4,6]}\n%a : f32[4,3], %b : f32[4,3] = split %q {axis=1, sizes=[3,3]}\n"
+		"%u : f32[4,3], %v : f32[4,3] = split %x {axis=1, sizes=[3,3]}\n%y : f32[4,3] = mul %u, %b\n",
+		SAMPLES_AXIS, 0, "@mul", false},
+	{REPEATED HEADS "%y : f32[4,6,2,3] = mul %x2, %o\n", SAMPLES_AXIS, 0, "", false},
+	{PLACES "%p3 : f32[4,1,1] = reshape %p {shape=[4,1,1]}\n%rep : f32[4,6,6] = broadcast %p3 {shape=[4,6,6]}\n" X1 HEADS
+		"%y : f32[4,6,2,3] = mul %x2, %o\n", SAMPLES_AXIS, 0, "@mul", false},
 	{"%i : i64[4,1] = iota {axis=0}\n%o : i64[4,1] = const {value=[0,3,2,5]}\n%c : i64[4,2] = concat %i, %o {axis=1}\n"
 		"%y : f32[4] = gather_nd %x, %c {batch_dims=0}\n", SAMPLES_AXIS, 0, "@gather_nd", false},
 	{"%i : i64[4,1] = iota {axis=0}\n%o : i64[4,1] = const {value=[5]}\n%c : i64[4,2] = concat %i, %o {axis=1}\n"
