@@ -612,19 +612,16 @@ static bool works_along(const Op *op, int axis)
 	switch (op->kind) {
 	case OP_LAYER_NORM: case OP_RMS_NORM: return axis >= attr_get_int(op->attrs, "axis", 0);
 	case OP_PAD: return before->ints[axis] || attr_find(op->attrs, "after")->ints[axis];
-	case OP_CONV: case OP_CONV_GRAD_X: case OP_MAX_POOL: case OP_AVG_POOL: case OP_ROPE: return axis != 0;
+	case OP_MAX_POOL: case OP_AVG_POOL: case OP_ROPE: return axis != 0;
 	default: return axis == attr_get_int(op->attrs, "axis", -1);
 	}
 }
 
-/* Whether every sample of operand 0 meets all of this operand: weights, though they be made of samples. */
-static bool meets_all(const Op *op, int i)
+/* Whether the operand is the scale or shift of a norm: every sample meets all of it, though it be made of samples. */
+static bool is_scale(const Op *op, int i)
 {
-	switch (op->kind) {
-	case OP_CONV: case OP_CONV_GRAD_X: return true;
-	case OP_LAYER_NORM: case OP_RMS_NORM: return op_in(op, i) && op_in(op, i)->type.rank < op_in(op, 0)->type.rank;
-	default: return false;
-	}
+	bool norm = op->kind == OP_LAYER_NORM || op->kind == OP_RMS_NORM;
+	return norm && op_in(op, i) && op_in(op, i)->type.rank < op_in(op, 0)->type.rank;
 }
 
 static Samples of_layer(const Look *l)
@@ -634,17 +631,59 @@ static Samples of_layer(const Look *l)
 		return lost(l);
 	for (int i = 1; i < l->op->n_in; i++) {
 		bool same = l->in[i].kind == SAMPLES_AXIS && l->in[i].axis == x.axis && same_order(&l->in[i], &l->in[0])
-			&& !meets_all(l->op, i);
+			&& !is_scale(l->op, i);
 		if (op_in(l->op, i) && l->in[i].kind != SAMPLES_NONE && !same)
 			return mixed(l, lost(l));
 	}
 	for (int i = 1; l->op->kind == OP_ROPE && x.axis == 0 && i < l->op->n_in; i++)
 		x = op_in(l->op, i)->type.rank == 3 && is_placed(l, i, 0) ? placed(l, x) : x;
-	bool image = l->op->kind == OP_CONV || l->op->kind == OP_CONV_GRAD_X || l->op->kind == OP_ROPE;
 	x.scale = 1;
 	if (works_along(l->op, x.axis))
-		return image ? mixed(l, lost(l)) : mixed(l, x);
+		return mixed(l, l->op->kind == OP_ROPE ? lost(l) : x);
 	return x;
+}
+
+/* Whether operand i depends on no sample, and has other numbers for each of those that share the axis one by one.  What
+ * was repeated for each sample, and then joined with the axis behind it, has not. */
+static bool differs_by_sample(const Look *l, int i, int axis)
+{
+	const Value *v = op_in(l->op, i);
+	if (!v || !is_placed(l, i, axis))
+		return false;
+	const Value *from = v->op->kind == OP_RESHAPE ? op_in(v->op, 0) : NULL;
+	bool first = from && from->type.rank && from->type.dim[0] == l->s->m->batch;
+	for (int k = 0; k < axis; k++)
+		first = first && v->type.dim[k] == 1;
+	return !first || !samples_is_same(ptrmap_get(l->s->known, from), from, 0);
+}
+
+/* Convolutions and transposed ones.  Images have their samples along the first axis, and all have the same weights; or
+ * each sample has weights of its own, and is a group of the channels of one image. */
+static Samples of_conv(const Look *l)
+{
+	const Samples *x = &l->in[0];
+	const Value *image = op_in(l->op, 0);
+	int channel = attr_get_int(l->op->attrs, "layout", 0) ? image->type.rank - 1 : 1;
+	int64_t batch = l->s->m->batch;
+	bool own = false, grouped = attr_get_int(l->op->attrs, "group", 1) % batch == 0;
+	for (int i = 0; i < l->op->n_in; i++) { /* channels, and rows of weights and bias, sample by sample */
+		int axis = i ? 0 : channel;
+		if (!op_in(l->op, i) || l->in[i].kind == SAMPLES_NONE)
+			continue;
+		own = own || i;
+		grouped = grouped && l->in[i].kind == SAMPLES_AXIS && l->in[i].axis == axis && l->in[i].batches == 1;
+	}
+	Samples y = along(l, x, 0);
+	y.scale = 1;
+	if (x->kind == SAMPLES_AXIS && x->axis == 0 && (!own || batch == 1))
+		return y;
+	if (!grouped)
+		return x->kind == SAMPLES_AXIS ? mixed(l, lost(l)) : lost(l);
+	y.kind = SAMPLES_AXIS;
+	y.axis = channel;
+	y.batches = 1;
+	bool places = differs_by_sample(l, 0, channel) || differs_by_sample(l, 1, 0) || differs_by_sample(l, 2, 0);
+	return places ? placed(l, y) : y;
 }
 
 /* The last two dims are those of a matrix, which is one sample's. */
@@ -688,6 +727,8 @@ static Samples of_op(const Look *l, const Value *v)
 		return l->in[0];
 	if (op_info[k].flags & EW || k == OP_BROADCAST)
 		return of_elementwise(l);
+	if (k == OP_CONV || k == OP_CONV_GRAD_X)
+		return of_conv(l);
 	if (op_info[k].flags & WITHIN)
 		return of_layer(l);
 	switch (k) {
