@@ -4,12 +4,17 @@ In every round each contender runs a few steps in turn.  A contender's figure is
 fastest step of a round; the range of a ratio is over rounds.  All configurations of PyTorch that were tried are
 printed, and the fastest one is the peer.  Ratio above 1: we are faster.
 
-usage: python step.py SHARDC WORKDIR [--cases a,b] [--rounds N] [--steps N] [--json FILE]
+--clock processor compares processor time instead, which other work on the machine disturbs less.  It is the sum of all
+threads, waiting ones too, so it says nothing about how well threads share the work.
+
+usage: python step.py SHARDC WORKDIR [--cases a,b] [--rounds N] [--steps N] [--threads N] [--clock wall|processor]
+                      --json FILE
 """
 import argparse
 import json
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -46,12 +51,25 @@ class Ours:
     def call(self, parts):
         subprocess.run([str(p) for p in parts], check=True, env=clean_environment(), stdout=subprocess.DEVNULL)
 
-    def times(self, steps):
+    def train(self, steps, *options):
+        self.call([self.work / "train", "--data", f"x={self.work}/x.npy", "--data", f"labels={self.work}/labels.npy",
+                   "--steps", steps, "--lr", 1e-4, "--threads", self.threads, *options])
+
+    def times(self, steps, clock):
+        if clock == "processor":
+            begin, _, end = processor_ms(), self.train(2), processor_ms()
+            self.train(2 + steps)
+            return [(processor_ms() - end - (end - begin)) / steps]
         log = self.work / "log.jsonl"
         log.unlink(missing_ok=True)
-        self.call([self.work / "train", "--data", f"x={self.work}/x.npy", "--data", f"labels={self.work}/labels.npy",
-                   "--steps", steps + 2, "--lr", 1e-4, "--threads", self.threads, "--log", log])
+        self.train(steps + 2, "--log", log)
         return [r["step_ms"] for r in map(json.loads, open(log)) if "step_ms" in r][2:]
+
+
+def processor_ms():
+    """Processor time of our programs so far; those of PyTorch are counted when they end, behind all rounds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (used.ru_utime + used.ru_stime) * 1e3
 
 
 # By default glibc returns big blocks to the system after every step, which costs a PyTorch step up to a fifth
@@ -59,11 +77,11 @@ KEEP_MEMORY = {"OMP_WAIT_POLICY": "passive", "MALLOC_MMAP_MAX_": "0", "MALLOC_TR
 
 
 class Peer:
-    def __init__(self, name, threads, variant):
+    def __init__(self, name, threads, variant, clock):
         here = pathlib.Path(__file__).resolve().parent
         extra = KEEP_MEMORY if "keep_memory" in variant else {}
-        self.process = subprocess.Popen([sys.executable, str(here / "peers.py"), name, str(threads)], text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        self.process = subprocess.Popen([sys.executable, str(here / "peers.py"), name, str(threads), clock],
+                                        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                         env={**clean_environment(), **extra})
 
     def times(self, variant, steps):
@@ -84,11 +102,11 @@ def run_case(args, name):
     ours = {"ours": Ours(args.shardc, name, pathlib.Path(args.work) / name, args.threads, half)}
     if half:
         ours["ours f32"] = Ours(args.shardc, name, pathlib.Path(args.work) / f"{name}-f32", args.threads, [])
-    peers = {v: Peer(name, args.threads, v) for v in variants}
+    peers = {v: Peer(name, args.threads, v, args.clock) for v in variants}
     rounds = {v: [] for v in [*ours, *variants]}
     for _ in range(args.rounds):
         for who, binary in ours.items():
-            rounds[who].append(min(binary.times(args.steps)))
+            rounds[who].append(min(binary.times(args.steps, args.clock)))
         for v in variants:
             rounds[v].append(min(peers[v].times(v, args.steps)))
     for p in peers.values():
@@ -98,13 +116,14 @@ def run_case(args, name):
         print(f"  {name}: PyTorch {v}: {median[v]:.1f} ms", flush=True)
     best = min(variants, key=median.get)
     autocast = " bf16 autocast" if half else ""
-    rows = [row(name, rounds, median, best, f"PyTorch {torch.__version__} {best}{autocast}")]
-    return rows + [row(name, rounds, median, "ours f32", "ours in f32")] if half else rows
+    rows = [row(args, name, rounds, median, best, f"PyTorch {torch.__version__} {best}{autocast}")]
+    return rows + [row(args, name, rounds, median, "ours f32", "ours in f32")] if half else rows
 
 
-def row(name, rounds, median, peer, peer_name):
+def row(args, name, rounds, median, peer, peer_name):
     ratios = [p / o for p, o in zip(rounds[peer], rounds["ours"])]
-    return dict(case=name, metric="step_ms", ours=median["ours"], peer=median[peer], peer_name=peer_name,
+    metric = "step_ms" if args.clock == "wall" else "step_processor_ms"
+    return dict(case=name, metric=metric, threads=args.threads, ours=median["ours"], peer=median[peer], peer_name=peer_name,
                 ratio=median[peer] / median["ours"], ratio_min=min(ratios), ratio_max=max(ratios))
 
 
@@ -116,10 +135,11 @@ def main():
     p.add_argument("--rounds", type=int, default=4)
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--clock", choices=("wall", "processor"), default="wall")
     p.add_argument("--json", required=True)
     args = p.parse_args()
     rows = [r for name in args.cases.split(",") for r in run_case(args, name)]
-    print(f"{'case':14} | {'ours':>9} | {'peer':>9} | {'ratio':>5} | min..max   (step_ms, {args.threads} threads)")
+    print(f"{'case':14} | {'ours':>9} | {'peer':>9} | {'ratio':>5} | min..max   ({args.clock} ms, {args.threads} threads)")
     for r in rows:
         print(f"{r['case']:14} | {r['ours']:9.1f} | {r['peer']:9.1f} | {r['ratio']:5.2f} | "
               f"{r['ratio_min']:.2f}..{r['ratio_max']:.2f}   {r['peer_name']}")

@@ -1,5 +1,6 @@
-/* bench/micro/kernels.c: times every kernel of a training step alone, at the shapes of GPT-2 124M (4 x 256 tokens) and
- * ResNet-50 (8 x 3 x 224 x 224).  Prints the best time of several runs, and the sum over all calls of a step.
+/* bench/micro/kernels.c: times every kernel of a training step alone, at the shapes of GPT-2 124M (4 x 256 tokens),
+ * ResNet-50 (8 x 3 x 224 x 224) and an LSTM of two layers (32 x 64 tokens).  Prints the best time of several runs, and
+ * the sum over all calls of a step.
  *
  * usage: bench_kernels [PART-OF-A-NAME]          (bench/micro/build builds it)
  * With one thread (OMP_NUM_THREADS=1) processor time is measured, so that other processes disturb less. */
@@ -322,6 +323,33 @@ static void attention_forms(void)
 	free(ids);
 }
 
+/* A layer of the LSTM language model of the step benchmark: 32 samples of 64 steps, 512 states. */
+static void recurrences(void)
+{
+	int64_t t = 64, b = 32, h = 512, state = t * b * h, flops = 8 * state * h;
+	const KRecurrenceDesc d = {.dtype = K_F32, .cell = K_CELL_LSTM, .t = t, .b = b, .h = h,
+		.act = {K_ACT_SIGMOID, K_ACT_TANH, K_ACT_TANH}};
+	dtype = K_F32;
+	own = false;
+	matmul(2, t * b, 4 * h, h, false, true, true);
+	matmul(4, 4 * h, h, t * b, true, false, false);
+	matmul(2, t * b, h, 4 * h, false, false, false);
+	matmul(1, t * b, 10000, h, false, true, true);
+	matmul(1, t * b, h, 10000, false, false, false);
+	matmul(1, 10000, h, t * b, true, false, false);
+	if (!wanted("lstm"))
+		return;
+	KPrim *run = k_recurrence_create(&d), *back = k_recurrence_grad_create(&d);
+	float *x = floats(4 * state), *r = floats(4 * h * h), *y = floats(state), *gates = floats(4 * state);
+	float *c = floats(state), *dx = floats(4 * state), *before = floats(state);
+	TIME("lstm 512, 32 x 64", 2, 40 * state, flops,
+		k_recurrence_run(run, y, NULL, gates, NULL, c, x, r, NULL, NULL, NULL, NULL, NULL, work));
+	TIME("lstm_grad", 2, 60 * state, flops, k_recurrence_grad_run(back, dx, before, NULL, NULL, NULL, NULL, r, y,
+		gates, y, NULL, NULL, c, NULL, NULL, NULL, NULL, work));
+	k_prim_free(run), k_prim_free(back);
+	free(x), free(r), free(y), free(gates), free(c), free(dx), free(before);
+}
+
 int main(int argc, char **argv)
 {
 	only = argc > 1 ? argv[1] : NULL;
@@ -341,6 +369,8 @@ int main(int argc, char **argv)
 		updates();
 	sum("GPT-2: the rest");
 	attention_forms();
+	recurrences();
+	sum("LSTM: recurrences and products");
 	dtype = K_BF16;
 	gpt2_rest_bf16();
 	sum("GPT-2: the rest in bf16, short of the loss");

@@ -9,7 +9,7 @@ typedef void Tile(int64_t k, const float *a, int64_t ar, int64_t ak, const float
 static void tile_##r##_##v(int64_t k, const float *a, int64_t ar, int64_t ak, const float *b, int64_t br, \
 	float *c, int64_t cr, bool add) \
 { \
-	gemm_tile(r < MR ? r : MR, v, k, a, ar, ak, b, br, c, cr, add); \
+	gemm_tile(r < MR ? r : MR, v, k, a, ar, ak, b, br, c, cr, add, NULL); \
 }
 #define ROWS(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v) X(9, v) X(10, v) X(11, v) \
 	X(12, v)
@@ -58,4 +58,23 @@ void gemm_small(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int
 		columns(1, m, k, a, ar, ak, b + j, br, c + j, cr, add);
 	if (j < n)
 		tail(m, n - j, k, a, ar, ak, b + j, br, c + j, cr, add);
+}
+
+typedef void PanelTile(int64_t k, const float *a, int64_t ar, const float *b, float *c, int64_t cr, bool add,
+	const float *ahead);
+#define PANEL(r, v) \
+static void panel_##r(int64_t k, const float *a, int64_t ar, const float *b, float *c, int64_t cr, bool add, \
+	const float *ahead) \
+{ \
+	gemm_tile(r < MR ? r : MR, NV, k, a, ar, 1, b, NV * VW, c, cr, add, ahead); \
+}
+ROWS(PANEL, 0)
+#define PANEL_NAME(r, v) panel_##r,
+static PanelTile *const panels[] = {NULL, ROWS(PANEL_NAME, 0)};
+
+void gemm_panel(int64_t m, int64_t k, const float *a, int64_t ar, const float *b, float *c, int64_t cr, bool add)
+{
+	for (int64_t i = 0, part = 0; i < m; i += MR, part++)
+		panels[MIN(MR, m - i)](k, a + i * ar, ar, b, c + i * cr, cr, add,
+			part > 0 && part <= NV ? b + (NV + part - 1) * k * VW : NULL);
 }

@@ -21,9 +21,9 @@ INLINE Vec vec_load(const float *p) { return *(const VecU *)p; }
 INLINE void vec_store(float *p, Vec v) { *(VecU *)p = v; }
 INLINE Vec vec_all(float x) { return x - (Vec){0}; }
 
-/* mr and nv are constants once this is inlined. */
+/* mr and nv are constants once this is inlined.  ahead: NULL, or what is fetched meanwhile, a vector for each of k. */
 INLINE void gemm_tile(int mr, int nv, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
-	int64_t br, float *c, int64_t cr, bool add)
+	int64_t br, float *c, int64_t cr, bool add, const float *ahead)
 {
 	Vec s[MR][NV];
 	#pragma GCC unroll 16
@@ -36,6 +36,8 @@ INLINE void gemm_tile(int mr, int nv, int64_t k, const float *a, int64_t ar, int
 		#pragma GCC unroll 4
 		for (int j = 0; j < nv; j++)
 			v[j] = vec_load(b + p * br + j * VW);
+		if (ahead)
+			__builtin_prefetch(ahead + p * VW, 0, 2);
 		#pragma GCC unroll 16
 		for (int i = 0; i < mr; i++) {
 			Vec x = vec_all(a[i * ar + p * ak]);
@@ -54,5 +56,9 @@ INLINE void gemm_tile(int mr, int nv, int64_t k, const float *a, int64_t ar, int
 /* ar and ak are a's strides from row to row and along k; br and cr are the row strides of b and c.  add: c += a b. */
 void gemm_small(int64_t m, int64_t n, int64_t k, const float *a, int64_t ar, int64_t ak, const float *b,
 	int64_t br, float *c, int64_t cr, bool add);
+
+/* c (m, NV * VW) = a b or c += a b with packed rows of b.  The k rows behind b, which the next call reads, are brought
+ * into the near caches while tiles of c behind the first read b there. */
+void gemm_panel(int64_t m, int64_t k, const float *a, int64_t ar, const float *b, float *c, int64_t cr, bool add);
 
 #endif

@@ -51,11 +51,11 @@ static void check_lengths(const KRecurrenceDesc *d, const void *lengths)
 	}
 }
 
-/* c (m, COLS) = a (m, k) b (k, COLS), or c += */
+/* c (m, COLS) = a (m, k) b (k, COLS), or c +=; panels lie one behind the other in the order of their use */
 static void product_f32(int64_t m, int64_t k, const float *a, int64_t ar, const float *b, float *c, int64_t cr,
 	bool add)
 {
-	gemm_small(m, COLS, k, a, ar, 1, b, COLS, c, cr, add);
+	gemm_panel(m, k, a, ar, b, c, cr, add);
 }
 
 static void product_f64(int64_t m, int64_t k, const double *a, int64_t ar, const double *b, double *c, int64_t cr,
@@ -70,7 +70,7 @@ static void product_f64(int64_t m, int64_t k, const double *a, int64_t ar, const
 	}
 }
 
-/* Rows of the tensors' type, from element `at` on. */
+/* Rows of n elements of the tensors' type, from element `at` on. */
 INLINE void load_row_f32(float *to, const void *from, KDType t, int64_t at, int64_t n)
 {
 	widen(to, at_element(from, t, at), t, n);
@@ -89,6 +89,9 @@ INLINE void store_row_f64(void *to, const double *from, KDType t, int64_t at, in
 	(void)t;
 	memcpy((double *)to + at, from, (size_t)n * sizeof *from);
 }
+
+/* The type of T: gates and all c are kept in it. */
+static const KDType own_f32 = K_F32, own_f64 = K_F64;
 
 #define TEMPLATE "kernels/cpu/recurrence.h"
 #include "kernels/cpu/each_float.h"

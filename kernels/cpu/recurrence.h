@@ -16,7 +16,7 @@ typedef struct NAME(Run) {
 	int gates;
 	int64_t wide, blocks, groups;
 	T *panel, *h[2], *c, *rh;
-	T *d_gates[2];             /* of even and odd steps (B,G*H): gradient of h r^T */
+	T *d_gates[2];             /* of even and odd steps (G,B,H): gradient of h r^T; rows of G*H would share cache sets */
 	T lo[3], hi[3];            /* of each activation: the values that clipped inputs give */
 	bool clips;
 } NAME(Run);
@@ -91,68 +91,97 @@ static void NAME(pack)(const NAME(Run) *u, bool turned)
 	}
 }
 
-/* ---- activations of a row of n elements ---- */
+/* ---- activations of a row of a block; where H ends within it, of zeros as well ---- */
 
-static void NAME(activate)(const NAME(Run) *u, int i, T *x, int64_t n, bool gate)
+static void NAME(activate)(const NAME(Run) *u, int i, T *x, bool gate)
 {
 	KActivation a = u->d->act[i];
 	T alpha = (T)u->d->alpha[i], beta = (T)u->d->beta[i], clip = (T)u->d->clip;
-	for (int64_t j = 0; gate && u->clips && j < n; j++)
+	for (int j = 0; gate && u->clips && j < COLS; j++)
 		x[j] = x[j] > clip ? clip : x[j] < -clip ? -clip : x[j];
 	if (a == K_ACT_SIGMOID)
-		for (int64_t j = 0; j < n; j++)
+		for (int j = 0; j < COLS; j++)
 			x[j] = ACT(K_ACT_SIGMOID, 0, 0, x[j]);
 	else if (a == K_ACT_TANH)
-		for (int64_t j = 0; j < n; j++)
+		for (int j = 0; j < COLS; j++)
 			x[j] = ACT(K_ACT_TANH, 0, 0, x[j]);
 	else
-		for (int64_t j = 0; j < n; j++)
+		for (int j = 0; j < COLS; j++)
 			x[j] = ACT(a, alpha, beta, x[j]);
 }
 
 /* d *= the derivative of activation i where its value is y */
-static void NAME(scale_by_slope)(const NAME(Run) *u, int i, T *d, const T *y, int64_t n, bool gate)
+static void NAME(scale_by_slope)(const NAME(Run) *u, int i, T *d, const T *y, bool gate)
 {
 	KActivation a = u->d->act[i];
 	T alpha = (T)u->d->alpha[i], beta = (T)u->d->beta[i];
 	if (a == K_ACT_SIGMOID)
-		for (int64_t j = 0; j < n; j++)
+		for (int j = 0; j < COLS; j++)
 			d[j] *= y[j] * (1 - y[j]);
 	else if (a == K_ACT_TANH)
-		for (int64_t j = 0; j < n; j++)
+		for (int j = 0; j < COLS; j++)
 			d[j] *= 1 - y[j] * y[j];
 	else
-		for (int64_t j = 0; j < n; j++)
+		for (int j = 0; j < COLS; j++)
 			d[j] *= SLOPE(a, alpha, beta, y[j]);
-	for (int64_t j = 0; gate && u->clips && j < n; j++)
+	for (int j = 0; gate && u->clips && j < COLS; j++)
 		d[j] = y[j] > u->lo[i] && y[j] < u->hi[i] ? d[j] : 0;
 }
 
 /* ---- rows of tensors ---- */
 
-/* Elements [at, at + n) of an operand; zeros where it is absent. */
-static void NAME(load_or_zero)(T *to, const void *from, KDType t, int64_t at, int64_t n)
+/* Parts of blocks, and blocks of another type. */
+static __attribute__((noinline)) void NAME(load_part)(T *to, const void *from, KDType t, int64_t at, int64_t n)
 {
-	if (from)
-		LOAD_ROW(to, from, t, at, n);
-	else
-		memset(to, 0, (size_t)n * sizeof *to);
+	memset(to, 0, COLS * sizeof *to);
+	LOAD_ROW(to, from, t, at, n);
 }
 
-static void NAME(store_if)(void *to, const T *from, KDType t, int64_t at, int64_t n)
+static __attribute__((noinline)) void NAME(store_part)(void *to, const T *from, KDType t, int64_t at, int64_t n)
+{
+	STORE_ROW(to, from, t, at, n);
+}
+
+/* Elements [at, at + n) of a tensor, and zeros up to a whole block. */
+INLINE void NAME(load_cols)(T *to, const void *from, KDType t, int64_t at, int64_t n)
+{
+	if (n == COLS && t == NAME(own))
+		memcpy(to, (const T *)from + at, COLS * sizeof *to);
+	else
+		NAME(load_part)(to, from, t, at, n);
+}
+
+INLINE void NAME(store_cols)(void *to, const T *from, KDType t, int64_t at, int64_t n)
+{
+	if (n == COLS && t == NAME(own))
+		memcpy((T *)to + at, from, COLS * sizeof *from);
+	else
+		NAME(store_part)(to, from, t, at, n);
+}
+
+/* The same of an operand that may be absent: zeros. */
+INLINE void NAME(load_or_zero)(T *to, const void *from, KDType t, int64_t at, int64_t n)
+{
+	if (from)
+		NAME(load_cols)(to, from, t, at, n);
+	else
+		memset(to, 0, COLS * sizeof *to);
+}
+
+INLINE void NAME(store_if)(void *to, const T *from, KDType t, int64_t at, int64_t n)
 {
 	if (to)
-		STORE_ROW(to, from, t, at, n);
+		NAME(store_cols)(to, from, t, at, n);
 }
 
 /* x += elements [at, at + n) of an operand, which may be absent. */
-static void NAME(add_row)(T *x, const void *from, KDType t, int64_t at, int64_t n)
+INLINE void NAME(add_row)(T *x, const void *from, KDType t, int64_t at, int64_t n)
 {
 	T row[COLS];
 	if (!from)
 		return;
-	LOAD_ROW(row, from, t, at, n);
-	for (int64_t j = 0; j < n; j++)
+	NAME(load_cols)(row, from, t, at, n);
+	for (int j = 0; j < COLS; j++)
 		x[j] += row[j];
 }
 
@@ -162,13 +191,10 @@ static void NAME(add_peep)(const NAME(Run) *u, T *x, int which, const T *c, cons
 	T row[COLS];
 	if (!u->in->peep)
 		return;
-	LOAD_ROW(row, u->in->peep, u->d->dtype, which * u->d->h + p->j, p->n);
-	for (int64_t j = 0; j < p->n; j++)
+	NAME(load_cols)(row, u->in->peep, u->d->dtype, which * u->d->h + p->j, p->n);
+	for (int j = 0; j < COLS; j++)
 		x[j] += row[j] * c[j];
 }
-
-/* The type that gates and all c are kept in. */
-INLINE KDType NAME(kept)(const NAME(Run) *u) { return u->d->dtype == K_F64 ? K_F64 : K_F32; }
 
 /* ---- forward ---- */
 
@@ -193,7 +219,7 @@ static void NAME(add_inputs)(const NAME(Run) *u, T *z, int g, int64_t row, const
 static void NAME(keep)(const NAME(Run) *u, const T *z, int g, int64_t row, const NAME(Part) *p)
 {
 	int64_t kept = (u->gates + u->d->after) * u->d->h;
-	NAME(store_if)(u->out->gates, z, NAME(kept)(u), row * kept + g * u->d->h + p->j, p->n);
+	NAME(store_if)(u->out->gates, z, NAME(own), row * kept + g * u->d->h + p->j, p->n);
 }
 
 /* One row of a tile: from z and the state before to h, which may be rounded afterwards. */
@@ -201,9 +227,9 @@ static void NAME(rnn_row)(const NAME(Run) *u, NAME(Tile) *z, int64_t i, int64_t 
 {
 	T *x = z->z[0][i];
 	NAME(add_inputs)(u, x, 0, row, p, false);
-	NAME(activate)(u, 0, x, p->n, true);
+	NAME(activate)(u, 0, x, true);
 	NAME(keep)(u, x, 0, row, p);
-	memcpy(h, x, (size_t)p->n * sizeof *h);
+	memcpy(h, x, COLS * sizeof *h);
 }
 
 static void NAME(gru_gates)(const NAME(Run) *u, NAME(Tile) *z, int64_t i, int64_t row, const NAME(Part) *p)
@@ -211,7 +237,7 @@ static void NAME(gru_gates)(const NAME(Run) *u, NAME(Tile) *z, int64_t i, int64_
 	for (int g = 0; g < 2; g++) {
 		NAME(add_inputs)(u, z->z[g][i], g, row, p, false);
 		NAME(add_inputs)(u, z->z[g][i], g, row, p, true);
-		NAME(activate)(u, 0, z->z[g][i], p->n, true);
+		NAME(activate)(u, 0, z->z[g][i], true);
 		NAME(keep)(u, z->z[g][i], g, row, p);
 	}
 }
@@ -223,13 +249,13 @@ static void NAME(gru_row)(const NAME(Run) *u, NAME(Tile) *z, int64_t i, int64_t 
 	if (u->d->after) {
 		NAME(add_inputs)(u, g, 2, row, p, true);
 		NAME(keep)(u, g, 3, row, p);
-		for (int64_t j = 0; j < p->n; j++)
+		for (int j = 0; j < COLS; j++)
 			g[j] *= r[j];
 	}
 	NAME(add_inputs)(u, g, 2, row, p, false);
-	NAME(activate)(u, 1, g, p->n, true);
+	NAME(activate)(u, 1, g, true);
 	NAME(keep)(u, g, 2, row, p);
-	for (int64_t j = 0; j < p->n; j++)
+	for (int j = 0; j < COLS; j++)
 		h[j] = (1 - zg[j]) * g[j] + zg[j] * before[j];
 }
 
@@ -240,31 +266,31 @@ static void NAME(lstm_row)(const NAME(Run) *u, NAME(Tile) *z, int64_t i, int64_t
 		NAME(add_inputs)(u, z->z[k][i], k, row, p, false);
 	NAME(add_peep)(u, in, 0, c, p);
 	NAME(add_peep)(u, f, 2, c, p);
-	NAME(activate)(u, 0, in, p->n, true);
-	NAME(activate)(u, 0, f, p->n, true);
-	NAME(activate)(u, 1, g, p->n, true);
-	for (int64_t j = 0; u->d->couple && j < p->n; j++)
+	NAME(activate)(u, 0, in, true);
+	NAME(activate)(u, 0, f, true);
+	NAME(activate)(u, 1, g, true);
+	for (int j = 0; u->d->couple && j < COLS; j++)
 		f[j] = 1 - in[j];
-	for (int64_t j = 0; j < p->n; j++)
+	for (int j = 0; j < COLS; j++)
 		y[j] = c[j] = f[j] * c[j] + in[j] * g[j];
 	NAME(add_peep)(u, o, 1, c, p);
-	NAME(activate)(u, 0, o, p->n, true);
-	NAME(activate)(u, 2, y, p->n, false);
-	for (int64_t j = 0; j < p->n; j++)
+	NAME(activate)(u, 0, o, true);
+	NAME(activate)(u, 2, y, false);
+	for (int j = 0; j < COLS; j++)
 		h[j] = o[j] * y[j];
 	for (int k = 0; k < 4; k++)
 		NAME(keep)(u, z->z[k][i], k, row, p);
-	NAME(store_if)(u->out->all_c, c, NAME(kept)(u), row * u->d->h + p->j, p->n);
+	NAME(store_if)(u->out->all_c, c, NAME(own), row * u->d->h + p->j, p->n);
 }
 
 /* What a step behind the sample's end gives: zeros. */
 static void NAME(empty_row)(const NAME(Run) *u, int64_t row, const NAME(Part) *p)
 {
 	static const T zero[COLS];
-	STORE_ROW(u->out->y, zero, u->d->dtype, row * u->d->h + p->j, p->n);
+	NAME(store_cols)(u->out->y, zero, u->d->dtype, row * u->d->h + p->j, p->n);
 	for (int g = 0; g < u->gates + u->d->after; g++)
 		NAME(keep)(u, zero, g, row, p);
-	NAME(store_if)(u->out->all_c, zero, NAME(kept)(u), row * u->d->h + p->j, p->n);
+	NAME(store_if)(u->out->all_c, zero, NAME(own), row * u->d->h + p->j, p->n);
 }
 
 static void NAME(step_row)(const NAME(Run) *u, NAME(Tile) *z, int64_t s, int64_t i, const NAME(Part) *p)
@@ -273,7 +299,7 @@ static void NAME(step_row)(const NAME(Run) *u, NAME(Tile) *z, int64_t s, int64_t
 	const T *before = u->h[s & 1] + at;
 	T *h = u->h[~s & 1] + at;
 	if (t >= length_at(u->d, u->in->lengths, b)) {
-		memcpy(h, before, (size_t)p->n * sizeof *h);
+		memcpy(h, before, COLS * sizeof *h);
 		NAME(empty_row)(u, row, p);
 		return;
 	}
@@ -283,8 +309,8 @@ static void NAME(step_row)(const NAME(Run) *u, NAME(Tile) *z, int64_t s, int64_t
 		NAME(rnn_row)(u, z, i, row, h, p);
 	else
 		NAME(gru_row)(u, z, i, row, before, h, p);
-	STORE_ROW(u->out->y, h, u->d->dtype, row * u->d->h + p->j, p->n);
-	LOAD_ROW(h, u->out->y, u->d->dtype, row * u->d->h + p->j, p->n);
+	NAME(store_cols)(u->out->y, h, u->d->dtype, row * u->d->h + p->j, p->n);
+	NAME(load_cols)(h, u->out->y, u->d->dtype, row * u->d->h + p->j, p->n);
 }
 
 /* A gru whose last gate multiplies r h: z and r of this step are kept in c and rh until all of rh is there. */
@@ -296,8 +322,8 @@ static void NAME(first_gates)(const NAME(Run) *u, NAME(Tile) *z, int64_t s, cons
 		int64_t b = p->m + i, at = b * u->wide + p->j;
 		if (t < length_at(u->d, u->in->lengths, b))
 			NAME(gru_gates)(u, z, i, t * u->d->b + b, p);
-		memcpy(u->c + at, z->z[0][i], (size_t)p->n * sizeof(T));
-		for (int64_t j = 0; j < p->n; j++)
+		memcpy(u->c + at, z->z[0][i], COLS * sizeof(T));
+		for (int j = 0; j < COLS; j++)
 			u->rh[at + j] = z->z[1][i][j] * u->h[s & 1][at + j];
 	}
 }
@@ -306,7 +332,7 @@ static void NAME(last_gate)(const NAME(Run) *u, NAME(Tile) *z, const NAME(Part) 
 {
 	NAME(multiply)(u, z, u->rh, p, 2, 3);
 	for (int64_t i = 0; i < p->rows; i++)
-		memcpy(z->z[0][i], u->c + (p->m + i) * u->wide + p->j, (size_t)p->n * sizeof(T));
+		memcpy(z->z[0][i], u->c + (p->m + i) * u->wide + p->j, COLS * sizeof(T));
 }
 
 static void NAME(task)(const NAME(Run) *u, int64_t s, int64_t task, bool late)
@@ -375,7 +401,7 @@ static void NAME(forward)(const KRecurrenceDesc *d, const Operands *in, const Re
 typedef struct NAME(Back) {
 	int64_t row, b;
 	T kept[4][COLS], h[COLS], c[COLS]; /* the gates; the states before */
-	T *dh, *dc, *dg;           /* dg: the row of d_gates, from column j on */
+	T *dh, *dc, *dg;           /* dg: the row of d_gates of gate 0, from column j on */
 } NAME(Back);
 
 /* Of the step before in the sample, a row of y or all c, or of the first state. */
@@ -384,7 +410,7 @@ static void NAME(load_before)(const NAME(Run) *u, T *to, const void *all, KDType
 {
 	int64_t now = k->row / u->d->b, step = u->d->reverse ? now + 1 : now - 1;
 	if (step >= 0 && step < length)
-		LOAD_ROW(to, all, t, (step * u->d->b + k->b) * u->d->h + p->j, p->n);
+		NAME(load_cols)(to, all, t, (step * u->d->b + k->b) * u->d->h + p->j, p->n);
 	else
 		NAME(load_or_zero)(to, first, u->d->dtype, k->b * u->d->h + p->j, p->n);
 }
@@ -397,17 +423,17 @@ static void NAME(put_gate)(const NAME(Run) *u, const NAME(Back) *k, int g, const
 /* Puts the gradient of gate g of h r^T, which is also that of x unless a gru's last gate is scaled by r. */
 static void NAME(put_product)(const NAME(Run) *u, const NAME(Back) *k, int g, const T *d, const NAME(Part) *p)
 {
-	memcpy(k->dg + g * u->d->h, d, (size_t)p->n * sizeof *d);
+	NAME(store_cols)(k->dg, d, NAME(own), g * u->d->b * u->d->h, p->n);
 	if (u->d->after)
 		NAME(store_if)(u->out->product, d, u->d->dtype, k->row * 3 * u->d->h + g * u->d->h + p->j, p->n);
 }
 
 static void NAME(back_rnn)(const NAME(Run) *u, NAME(Back) *k, const NAME(Part) *p)
 {
-	NAME(scale_by_slope)(u, 0, k->dh, k->kept[0], p->n, true);
+	NAME(scale_by_slope)(u, 0, k->dh, k->kept[0], true);
 	NAME(put_gate)(u, k, 0, k->dh, p);
 	NAME(put_product)(u, k, 0, k->dh, p);
-	memset(k->dh, 0, (size_t)p->n * sizeof *k->dh);
+	memset(k->dh, 0, COLS * sizeof *k->dh);
 }
 
 /* Gates z and n; r as well, unless it needs the product of dn first.  dh becomes the part that z lets through. */
@@ -415,24 +441,24 @@ static void NAME(back_gru)(const NAME(Run) *u, NAME(Back) *k, const NAME(Part) *
 {
 	const T *z = k->kept[0], *r = k->kept[1], *g = k->kept[2], *q = k->kept[3];
 	T dz[COLS], dn[COLS], dr[COLS];
-	for (int64_t j = 0; j < p->n; j++) {
+	for (int j = 0; j < COLS; j++) {
 		dz[j] = k->dh[j] * (k->h[j] - g[j]);
 		dn[j] = k->dh[j] * (1 - z[j]);
 		k->dh[j] *= z[j];
 	}
-	NAME(scale_by_slope)(u, 0, dz, z, p->n, true);
-	NAME(scale_by_slope)(u, 1, dn, g, p->n, true);
+	NAME(scale_by_slope)(u, 0, dz, z, true);
+	NAME(scale_by_slope)(u, 1, dn, g, true);
 	NAME(put_gate)(u, k, 0, dz, p);
 	NAME(put_product)(u, k, 0, dz, p);
 	NAME(put_gate)(u, k, 2, dn, p);
-	for (int64_t j = 0; u->d->after && j < p->n; j++) {
+	for (int j = 0; u->d->after && j < COLS; j++) {
 		dr[j] = dn[j] * q[j];
 		dn[j] *= r[j];
 	}
 	NAME(put_product)(u, k, 2, dn, p);
 	if (!u->d->after)
 		return;
-	NAME(scale_by_slope)(u, 0, dr, r, p->n, true);
+	NAME(scale_by_slope)(u, 0, dr, r, true);
 	NAME(put_gate)(u, k, 1, dr, p);
 	NAME(put_product)(u, k, 1, dr, p);
 }
@@ -442,12 +468,12 @@ static void NAME(back_reset)(const NAME(Run) *u, NAME(Back) *k, const T *drh, co
 {
 	const T *r = k->kept[1];
 	T dr[COLS], rh[COLS];
-	for (int64_t j = 0; j < p->n; j++) {
+	for (int j = 0; j < COLS; j++) {
 		dr[j] = drh[j] * k->h[j];
 		rh[j] = r[j] * k->h[j];
 		k->dh[j] += drh[j] * r[j];
 	}
-	NAME(scale_by_slope)(u, 0, dr, r, p->n, true);
+	NAME(scale_by_slope)(u, 0, dr, r, true);
 	NAME(put_gate)(u, k, 1, dr, p);
 	NAME(put_product)(u, k, 1, dr, p);
 	NAME(store_if)(u->out->product, rh, u->d->dtype, k->row * u->d->h + p->j, p->n);
@@ -457,32 +483,32 @@ static void NAME(back_lstm)(const NAME(Run) *u, NAME(Back) *k, const NAME(Part) 
 {
 	const T *in = k->kept[0], *o = k->kept[1], *f = k->kept[2], *g = k->kept[3];
 	T d[4][COLS], y[COLS], dc[COLS];
-	LOAD_ROW(y, u->in->all_c, NAME(kept)(u), k->row * u->d->h + p->j, p->n);
-	NAME(activate)(u, 2, y, p->n, false);
-	for (int64_t j = 0; j < p->n; j++) {
+	NAME(load_cols)(y, u->in->all_c, NAME(own), k->row * u->d->h + p->j, p->n);
+	NAME(activate)(u, 2, y, false);
+	for (int j = 0; j < COLS; j++) {
 		d[1][j] = k->dh[j] * y[j];
 		dc[j] = k->dh[j] * o[j];
 	}
-	NAME(scale_by_slope)(u, 0, d[1], o, p->n, true);
-	NAME(scale_by_slope)(u, 2, dc, y, p->n, false);
+	NAME(scale_by_slope)(u, 0, d[1], o, true);
+	NAME(scale_by_slope)(u, 2, dc, y, false);
 	NAME(add_peep)(u, dc, 1, d[1], p);
-	for (int64_t j = 0; j < p->n; j++) {
+	for (int j = 0; j < COLS; j++) {
 		dc[j] += k->dc[j];
 		d[0][j] = dc[j] * g[j] - (u->d->couple ? dc[j] * k->c[j] : 0);
 		d[2][j] = u->d->couple ? 0 : dc[j] * k->c[j];
 		d[3][j] = dc[j] * in[j];
 		k->dc[j] = dc[j] * f[j];
 	}
-	NAME(scale_by_slope)(u, 0, d[0], in, p->n, true);
-	NAME(scale_by_slope)(u, 0, d[2], f, p->n, true);
-	NAME(scale_by_slope)(u, 1, d[3], g, p->n, true);
+	NAME(scale_by_slope)(u, 0, d[0], in, true);
+	NAME(scale_by_slope)(u, 0, d[2], f, true);
+	NAME(scale_by_slope)(u, 1, d[3], g, true);
 	NAME(add_peep)(u, k->dc, 0, d[0], p);
 	NAME(add_peep)(u, k->dc, 2, d[2], p);
 	for (int i = 0; i < 4; i++) {
 		NAME(put_gate)(u, k, i, d[i], p);
 		NAME(put_product)(u, k, i, d[i], p);
 	}
-	memset(k->dh, 0, (size_t)p->n * sizeof *k->dh);
+	memset(k->dh, 0, COLS * sizeof *k->dh);
 }
 
 /* A step behind the sample's end: zeros; states pass. */
@@ -505,15 +531,15 @@ static bool NAME(open_row)(const NAME(Run) *u, NAME(Back) *k, int64_t s, int64_t
 	k->row = t * u->d->b + k->b;
 	k->dh = u->h[0] + k->b * u->wide + p->j;
 	k->dc = u->c + k->b * u->wide + p->j;
-	k->dg = u->d_gates[s & 1] + k->b * u->gates * h + p->j;
+	k->dg = u->d_gates[s & 1] + k->b * h + p->j;
 	length = length_at(u->d, u->in->lengths, k->b);
 	if (t >= length)
 		return false;
 	for (int g = 0; g < u->gates + u->d->after; g++)
-		LOAD_ROW(k->kept[g], u->in->gates, NAME(kept)(u), (k->row * (u->gates + u->d->after) + g) * h + p->j, p->n);
+		NAME(load_cols)(k->kept[g], u->in->gates, NAME(own), (k->row * (u->gates + u->d->after) + g) * h + p->j, p->n);
 	NAME(load_before)(u, k->h, u->in->y, u->d->dtype, u->in->h0, k, length, p);
 	if (u->d->cell == K_CELL_LSTM)
-		NAME(load_before)(u, k->c, u->in->all_c, NAME(kept)(u), u->in->c0, k, length, p);
+		NAME(load_before)(u, k->c, u->in->all_c, NAME(own), u->in->c0, k, length, p);
 	return true;
 }
 
@@ -521,10 +547,9 @@ static bool NAME(open_row)(const NAME(Run) *u, NAME(Back) *k, int64_t s, int64_t
 static void NAME(multiply_back)(const NAME(Run) *u, int64_t s, const NAME(Part) *p, int from, int to, T *dh,
 	int64_t row)
 {
-	int64_t h = u->d->h, width = u->gates * h;
+	int64_t h = u->d->h;
 	for (int g = from; g < to; g++)
-		PRODUCT(p->rows, h, u->d_gates[s & 1] + p->m * width + g * h, width, NAME(panel)(u, p->block, g), dh, row,
-			true);
+		PRODUCT(p->rows, h, u->d_gates[s & 1] + (g * u->d->b + p->m) * h, h, NAME(panel)(u, p->block, g), dh, row, true);
 }
 
 static void NAME(back_task)(const NAME(Run) *u, int64_t s, int64_t task)
@@ -577,16 +602,16 @@ static void NAME(peep_block)(const NAME(Run) *u, int64_t block)
 			continue;
 		for (int i = 0; i < 3; i++) {
 			if (i == 1)
-				LOAD_ROW(k.c, u->in->all_c, NAME(kept)(u), row * u->d->h + p.j, p.n);
+				NAME(load_cols)(k.c, u->in->all_c, NAME(own), row * u->d->h + p.j, p.n);
 			else
-				NAME(load_before)(u, k.c, u->in->all_c, NAME(kept)(u), u->in->c0, &k, length, &p);
-			LOAD_ROW(dx, u->out->dx, u->d->dtype, (row * 4 + gate[i]) * u->d->h + p.j, p.n);
-			for (int64_t j = 0; j < p.n; j++)
+				NAME(load_before)(u, k.c, u->in->all_c, NAME(own), u->in->c0, &k, length, &p);
+			NAME(load_cols)(dx, u->out->dx, u->d->dtype, (row * 4 + gate[i]) * u->d->h + p.j, p.n);
+			for (int j = 0; j < COLS; j++)
 				sum[i][j] += dx[j] * k.c[j];
 		}
 	}
 	for (int i = 0; i < 3; i++)
-		STORE_ROW(u->out->dpeep, sum[i], u->d->dtype, i * u->d->h + p.j, p.n);
+		NAME(store_cols)(u->out->dpeep, sum[i], u->d->dtype, i * u->d->h + p.j, p.n);
 }
 
 static void NAME(backward)(const KRecurrenceDesc *d, const Operands *in, const Results *out, void *work)
