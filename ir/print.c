@@ -11,6 +11,7 @@
 typedef struct Printer {
 	FILE *f;
 	Arena *scratch;
+	int depth;  /* of loops around the op */
 	bool inner; /* also print locations of ops in fused bodies: programs that check their results name these */
 	struct Locations *locations; /* NULL: each op has its whole location */
 } Printer;
@@ -203,13 +204,16 @@ static void print_body(Printer *p, const Op *fused)
 	fputs("    }", p->f);
 }
 
+static void print_steps(Printer *p, const Op *loop);
+
 static void print_op(Printer *p, const Op *op)
 {
 	for (int i = 0; i < op->n_out; i++) {
 		const Value *v = op->out[i];
 		fprintf(p->f, i ? ", %%%s : " : "%%%s : ", v->name);
 		print_type(p, &v->type);
-		print_place(p, &v->place);
+		if (!p->depth) /* those in a body follow from it */
+			print_place(p, &v->place);
 	}
 	fprintf(p->f, op->n_out ? " = %s" : "%s", op_info[op->kind].text);
 	if (op->unit) {
@@ -224,7 +228,23 @@ static void print_op(Printer *p, const Op *op)
 	print_attrs(p, op->attrs);
 	if (op->kind == OP_FUSED)
 		print_body(p, op);
+	if (op->body)
+		print_steps(p, op);
 	print_loc(p, op->loc);
+}
+
+/* The ops of a loop's body stand one step further in than the loop. */
+static void print_steps(Printer *p, const Op *loop)
+{
+	p->depth++;
+	fputs(" do {\n", p->f);
+	IR_FOR_OPS(loop->body, SEC_FORWARD, op) {
+		fprintf(p->f, "%*s", 4 + 2 * p->depth, "");
+		print_op(p, op);
+		fputc('\n', p->f);
+	}
+	p->depth--;
+	fprintf(p->f, "%*s}", 4 + 2 * p->depth, "");
 }
 
 static Printer printer_open(FILE *f, const Module *m)
