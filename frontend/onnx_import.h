@@ -243,9 +243,9 @@ Value *emit_stack(Import *im, int n, Value *const *x, int axis, int *at_once);
 
 /* ---- onnx_loop.c ---- */
 
-/* What an input of a loop's body is: a value that is the same in all steps; a state, whose first contents are given; or
- * the slices of the first axis of what is given, one for each step. */
-typedef enum LoopPart { LOOP_SAME, LOOP_STATE, LOOP_SLICE } LoopPart;
+/* What an input of a loop's body is: a value that is the same in all steps; a state, whose first contents are given; the
+ * slices of the first axis of what is given, one for each step; or the same of the numbers 0, 1, .. of the steps. */
+typedef enum LoopPart { LOOP_SAME, LOOP_STATE, LOOP_SLICE, LOOP_STEP } LoopPart;
 typedef struct LoopParts {
 	int64_t steps;       /* at least 1 */
 	int n_args;          /* inputs of the body; by input: */

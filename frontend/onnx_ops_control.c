@@ -300,7 +300,7 @@ static bool keep_loop(Steps *s, int64_t steps)
 	Value **given = NEW_N(a, Value *, s->body->inputs.n + 1);
 	LoopParts p = parts_of(s, steps, part, given);
 	const Op *last = n->im->m->last[SEC_FORWARD];
-	part[0] = LOOP_SLICE;
+	part[0] = LOOP_STEP;
 	given[0] = emit_iota(n->b, DT_I64, 1, &steps, 0, 0, 1);
 	import_mark(n->im, last);
 	given[1] = literal(n, DT_BOOL, 1);
