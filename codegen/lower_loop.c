@@ -2,12 +2,13 @@
  *
  * The function takes the addresses of the loop's operands and results.  Its values lie at the end of the workspace
  * (passes/memory/loop.c), and places of the body become expressions of its variables: from<k> and to<k> are where state
- * k is read and written in this step, x<i> and y<i> the slices of operand i and result i. */
+ * k is read and written in this step (to<k> alone, if it is overwritten in place), x<i> and y<i> the slices of operand i and result i. */
 #include "codegen/lower.h"
 #include "codegen/pieces.h"
 #include "passes/passes.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #define I64 "%" PRId64
 
@@ -55,6 +56,11 @@ static void put_states(Emit *e, const Op *op, Buf *b)
 		const char *own = arena_printf(e->a, "own + " I64, e->loop->plan.other[i]);
 		const char *out = arena_printf(e->a, "(char *)y[%d]", i);
 		bool odd = loop_steps(op) % 2;
+		if (e->loop->plan.only[i]) {
+			buf_printf(b, "\tchar *to%d = %s;\n", i, out);
+			buf_printf(b, "\tk_copy(AT(to%d), AT((char *)x[%d]), " I64 ");\n", i, i, type_bytes(&op->out[i]->type));
+			continue;
+		}
 		buf_printf(b, "\tchar *from%d = %s, *to%d = %s;\n", i, odd ? own : out, i, odd ? out : own);
 		buf_printf(b, "\tk_copy(AT(from%d), AT((char *)x[%d]), " I64 ");\n", i, i, type_bytes(&op->out[i]->type));
 	}
@@ -66,8 +72,10 @@ static void put_slices(Emit *e, const Op *op, Buf *b)
 	int states = loop_states(op);
 	Value **arg = loop_arguments(op, e->a);
 	bool any = op->n_out > states;
-	for (int i = states; i < states + loop_stacked(op); i++)
+	for (int i = states; i < states + loop_stacked(op); i++) {
+		arg[i] = arg[i] && arg[i]->n_uses ? arg[i] : NULL;
 		any = any || arg[i];
+	}
 	if (any && e->loop->reverse)
 		buf_printf(b, "\t\tconst int64_t i = " I64 " - t;\n", loop_steps(op) - 1);
 	const char *at = e->loop->reverse ? "i" : "t";
@@ -75,7 +83,8 @@ static void put_slices(Emit *e, const Op *op, Buf *b)
 		if (arg[i])
 			buf_printf(b, "\t\tchar *x%d = (char *)x[%d] + %s * " I64 ";\n", i, i, at, slice_bytes(op_in(op, i)));
 	for (int i = states; i < op->n_out; i++)
-		buf_printf(b, "\t\tchar *y%d = (char *)y[%d] + %s * " I64 ";\n", i, i, at, slice_bytes(op->out[i]));
+		if (type_numel(&op->out[i]->type))
+			buf_printf(b, "\t\tchar *y%d = (char *)y[%d] + %s * " I64 ";\n", i, i, at, slice_bytes(op->out[i]));
 	for (int i = states; i < states + loop_stacked(op); i++)
 		if (arg[i] && !loop_is_direct(op, true, i))
 			buf_printf(b, "\t\tk_copy(AT(own + " I64 "), AT(x%d), " I64 ");\n", e->loop->plan.slice[i], i,
@@ -112,18 +121,24 @@ static void put_results(Emit *e, const Op *op, Buf *b)
 				type_bytes(&v->type));
 	}
 	for (int i = 0; i < loop_states(op); i++)
-		buf_printf(b, "\t\tchar *was%d = from%d;\n\t\tfrom%d = to%d;\n\t\tto%d = was%d;\n", i, i, i, i, i, i);
+		if (!e->loop->plan.only[i])
+			buf_printf(b, "\t\tchar *was%d = from%d;\n\t\tfrom%d = to%d;\n\t\tto%d = was%d;\n", i, i, i, i, i, i);
 }
 
 static void put_function(Emit *e, const Op *op, Buf *b)
 {
-	buf_printf(b, "{\n\tchar *own = (char *)rt->work + " I64 ";\n", op->body->work_bytes);
-	put_states(e, op, b);
-	buf_printf(b, "\tfor (int64_t t = 0; t < " I64 "; t++) {\n", loop_steps(op));
-	put_slices(e, op, b);
-	put_body(e, op, b);
-	put_results(e, op, b);
-	buf_printf(b, "\t}\n}\n\n");
+	Buf text = {0};
+	put_states(e, op, &text);
+	buf_printf(&text, "\tfor (int64_t t = 0; t < " I64 "; t++) {\n", loop_steps(op));
+	put_slices(e, op, &text);
+	put_body(e, op, &text);
+	put_results(e, op, &text);
+	buf_printf(&text, "\t}\n}\n\n");
+	if (strstr(text.at, "own + "))
+		buf_printf(b, "{\n\tchar *own = (char *)rt->work + " I64 ";\n%s", op->body->work_bytes, text.at);
+	else
+		buf_printf(b, "{\n%s%s", strstr(text.at, "rt->") ? "" : "\t(void)rt;\n", text.at);
+	buf_free(&text);
 }
 
 /* The function of the loop; loops that do the same share it. */

@@ -273,7 +273,8 @@ bool pass_apply(const PassInfo *p, Module *m, const Options *o, Diag *d);
 /* memory/loop.c: the memory of a loop's own values, at the end of its workspace. */
 typedef struct LoopPlan {
 	int64_t bytes;
-	int64_t *other;            /* by state: where its second copy begins */
+	int64_t *other;            /* by state: where its second copy begins; */
+	bool *only;                /* it has none: what is yielded overwrites it where it is last read */
 	int64_t *slice;            /* by operand: where its slice is copied to, unless loop_is_direct */
 } LoopPlan;
 /* Gives the values of the body places: @act, in that memory; @input+i, where a step sees operand i; @state+i, where it

@@ -126,6 +126,18 @@ static Value *of_operand(LoopGrad *g, Value *const *grad, int i)
 	return ir_const_full(&g->b, now ? now->type : op_in(g->op, i)->type, 0);
 }
 
+/* sum + term, in place where the term is a product of this step that nothing else reads (as pass sums does it). */
+static Value *added(LoopGrad *g, Value *sum, Value *term)
+{
+	Op *op = term->op;
+	bool product = (op->kind == OP_MATMUL || op->kind == OP_GATHER_GRAD) && op->n_in == 2;
+	if (!product || term->n_uses || term->type.dtype != DT_F32)
+		return e_add(&g->b, sum, term);
+	Value *in[] = {op_in(op, 0), op_in(op, 1), op->kind == OP_MATMUL ? NULL : sum, sum};
+	ir_set_n_in(g->body, op, op_info[op->kind].n_in_max, in);
+	return term;
+}
+
 /* Yields the new states, then the slices. */
 static void yield_all(LoopGrad *g, Value *const *grad)
 {
@@ -136,7 +148,7 @@ static void yield_all(LoopGrad *g, Value *const *grad)
 		if (g->sum_of[i] >= 0) {
 			const Value *now = ptrmap_get(g->map, g->arg[i]);
 			Value *sum = g->now.at[g->sum_of[i]], *term = grad[now->id];
-			vec_push(g->a, &g->yield, term ? e_add(&g->b, sum, term) : sum);
+			vec_push(g->a, &g->yield, term ? added(g, sum, term) : sum);
 		}
 	for (int i = g->n_states; i < g->n_states + g->n_stacked; i++)
 		if (wants(g, i))

@@ -2,7 +2,7 @@
  *
  * All steps use the same memory, which lies in the workspace of the loop, at its end; what is before it is for the
  * kernels of the body.  A state has two copies that change places after each step: its result, and one in the
- * workspace.  A value that is yielded is computed where it is wanted, if that begins at a multiple of 64 bytes in each
+ * workspace; or its result alone, where one op reads it and writes the next one in place.  A value that is yielded is computed where it is wanted, if that begins at a multiple of 64 bytes in each
  * step; else it is copied there, and so are slices that are read.  The plan follows from the module alone, so the
  * places are not part of its text. */
 #include "passes/passes.h"
@@ -38,6 +38,20 @@ static void place_yields(const Op *loop, Buffers *b)
 	}
 }
 
+/* Whether the op that makes the next state k is the only one that reads it, and may overwrite it. */
+static bool is_overwritten(const Op *loop, const Buffers *b, int k, Value *arg)
+{
+	Value *next = op_in(loop_yield(loop), k);
+	const Buffer *at = b->of_value[next->id] >= 0 ? &b->at[b->of_value[next->id]] : NULL;
+	if (!arg || arg->n_uses != 1 || arg->uses->op != next->op || !at || at->value != next
+			|| at->place.region != REGION_STATE || at->place.offset != k || !inplace_agrees(arg, next))
+		return false;
+	for (int i = inplace_operand(next->op, next->index, 0); i >= 0; i = inplace_operand(next->op, next->index, i + 1))
+		if (op_in(next->op, i) == arg)
+			return true;
+	return false;
+}
+
 /* Packs the other buffers behind what is planned. */
 static void pack(LoopPlan *p, Buffers *b, Arena *a)
 {
@@ -56,6 +70,8 @@ static void pack(LoopPlan *p, Buffers *b, Arena *a)
 static Place argument_place(const Op *loop, const LoopPlan *p, const Op *arg)
 {
 	int k = (int)attr_get_int(arg->attrs, "index", 0);
+	if (k < loop_states(loop) && p->only[k])
+		return (Place){.region = REGION_STATE, .offset = k};
 	if (loop_is_direct(loop, true, k))
 		return (Place){.region = REGION_INPUT, .offset = k};
 	return (Place){.region = REGION_ACT, .offset = p->slice[k]};
@@ -63,16 +79,21 @@ static Place argument_place(const Op *loop, const LoopPlan *p, const Op *arg)
 
 LoopPlan loop_plan(const Op *loop, Arena *a)
 {
-	LoopPlan p = {.other = NEW_N(a, int64_t, loop_states(loop) + 1), .slice = NEW_N(a, int64_t, loop->n_in + 1)};
+	int states = loop_states(loop);
+	LoopPlan p = {.other = NEW_N(a, int64_t, states + 1), .only = NEW_N(a, bool, states + 1),
+		.slice = NEW_N(a, int64_t, loop->n_in + 1)};
 	Buffers *b = buffers_find(loop->body, false, a);
-	for (int i = 0; i < loop_states(loop); i++)
-		p.other[i] = take(&p, type_bytes(&loop->out[i]->type));
+	Value **arg = loop_arguments(loop, a);
+	place_yields(loop, b);
+	for (int i = 0; i < states; i++) {
+		p.only[i] = is_overwritten(loop, b, i, arg[i]);
+		p.other[i] = p.only[i] ? 0 : take(&p, type_bytes(&loop->out[i]->type));
+	}
 	for (int i = 0; i < loop->n_in; i++)
 		if (!loop_is_direct(loop, true, i)) {
 			Type slice = loop_slice(&op_in(loop, i)->type);
 			p.slice[i] = take(&p, type_bytes(&slice));
 		}
-	place_yields(loop, b);
 	pack(&p, b, a);
 	for (int k = 0; k < b->n_ops; k++)
 		for (int i = 0; i < b->op[k]->n_out; i++) {
