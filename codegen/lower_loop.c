@@ -2,7 +2,8 @@
  *
  * The function takes the addresses of the loop's operands and results.  Its values lie at the end of the workspace
  * (passes/memory/loop.c), and places of the body become expressions of its variables: from<k> and to<k> are where state
- * k is read and written in this step (to<k> alone, if it is overwritten in place), x<i> and y<i> the slices of operand i and result i. */
+ * k is read and written in this step (to<k> alone, if it is overwritten in place), x<i> and y<i> the slices of operand i
+ * and result i. */
 #include "codegen/lower.h"
 #include "codegen/pieces.h"
 #include "passes/passes.h"

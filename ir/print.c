@@ -189,7 +189,7 @@ static void print_body(Printer *p, const Op *fused)
 {
 	fputs(" do {\n", p->f);
 	for (const Op *op = fused->body_first; op; op = op->next) {
-		fputs("      ", p->f);
+		fprintf(p->f, "%*s", 6 + 2 * p->depth, "");
 		if (op->n_out)
 			fprintf(p->f, "$%d : %s = ", body_number(fused, op->out[0]),
 				dtype_info[op->out[0]->type.dtype].text);
@@ -201,7 +201,7 @@ static void print_body(Printer *p, const Op *fused)
 			print_loc(p, op->loc);
 		fputc('\n', p->f);
 	}
-	fputs("    }", p->f);
+	fprintf(p->f, "%*s}", 4 + 2 * p->depth, "");
 }
 
 static void print_steps(Printer *p, const Op *loop);

@@ -793,7 +793,8 @@ Samples samples_of(SampleScan *s, const Value *v)
 	VEC(const Value *) stack = {0};
 	if (!s->m->batch)
 		return (Samples){.kind = SAMPLES_NONE, .scale = 1};
-	vec_push(s->a, &stack, v);
+	if (!ptrmap_get(s->known, v))
+		vec_push(s->a, &stack, v);
 	while (stack.n) {
 		const Value *top = stack.at[stack.n - 1];
 		const Op *op = top->op;

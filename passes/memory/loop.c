@@ -2,9 +2,9 @@
  *
  * All steps use the same memory, which lies in the workspace of the loop, at its end; what is before it is for the
  * kernels of the body.  A state has two copies that change places after each step: its result, and one in the
- * workspace; or its result alone, where one op reads it and writes the next one in place.  A value that is yielded is computed where it is wanted, if that begins at a multiple of 64 bytes in each
- * step; else it is copied there, and so are slices that are read.  The plan follows from the module alone, so the
- * places are not part of its text. */
+ * workspace; or its result alone, where one op reads it and writes the next one in place.  A value that is yielded is
+ * computed where it is wanted, if that begins at a multiple of 64 bytes in each step; else it is copied there, and so
+ * are slices that are read.  The plan follows from the module alone, so the places are not part of its text. */
 #include "passes/passes.h"
 
 /* Memory of `bytes` behind what is planned already. */
