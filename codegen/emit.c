@@ -101,6 +101,8 @@ static const char *flat_place(Emit *e, const char *macro, PartKind kind, const P
 
 const char *emit_place(Emit *e, const Place *at, const char *name)
 {
+	if (e->loop)
+		return loop_place(e, at);
 	switch (at->region) {
 	case REGION_ACT: return arena_printf(e->a, "ACT(%s)", emit_part(e, PART_ACT, at->offset, name));
 	case REGION_INPUT: return arena_printf(e->a, "IN(%s)", emit_part(e, PART_IN, at->offset, name));

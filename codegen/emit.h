@@ -66,6 +66,8 @@ typedef struct Emit {
 	int n_checks;
 	int n_step, n_evaluation; /* collectives of the largest size */
 	const Op *op;    /* the current op */
+	const struct LoopText *loop; /* whose body is lowered; NULL = none */
+	const struct Scopes *scopes; /* of m */
 	const char *pending; /* comment for the next call */
 } Emit;
 
@@ -108,6 +110,11 @@ Cut emit_cut(const Type *t, int64_t axis);
 int64_t emit_product(const Type *t, int from, int to);
 int emit_axis(const Op *op, const char *name, int rank); /* a negative axis is resolved */
 const Attr *emit_list(const Op *op, const char *name);   /* ice when absent */
+
+/* The op as the IR prints it, without its attributes, which are arguments of the call. */
+const char *emit_comment(Emit *e, const Op *op);
+/* lower_loop.c: the address of a place in the body of the loop that is lowered. */
+const char *loop_place(Emit *e, const Place *at);
 
 /* ---- body.c ---- */
 

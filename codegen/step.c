@@ -21,8 +21,7 @@ static const char *const section_name[] = {"forward", "backward", "update", "eva
 
 /* ---- comments ---- */
 
-/* The op as the IR prints it, without its attributes, which are arguments of the call. */
-static const char *op_comment(Emit *e, const Scopes *scopes, const Op *op)
+const char *emit_comment(Emit *e, const Op *op)
 {
 	Buf b = {0};
 	for (int i = 0; i < op->n_out; i++)
@@ -37,7 +36,7 @@ static const char *op_comment(Emit *e, const Scopes *scopes, const Op *op)
 			op_in(op, i) ? op_in(op, i)->name : "");
 	const Loc *l = op->loc;
 	if (*l->scope || *l->node)
-		buf_printf(&b, "  %s%s%s", scopes_short(scopes, l->scope), *l->scope && *l->node ? ":" : "", l->node);
+		buf_printf(&b, "  %s%s%s", scopes_short(e->scopes, l->scope), *l->scope && *l->node ? ":" : "", l->node);
 	if (*l->role)
 		buf_printf(&b, " (%s)", l->role);
 	const char *s = str_escape(e->a, ESCAPE_C_COMMENT, b.at);
@@ -143,13 +142,13 @@ static void put_alone(Emit *e, const Scopes *s, const Block *b, const char *sect
 	buf_free(&body);
 }
 
-static void lower_section(Emit *e, const Scopes *scopes, SectionKind s)
+static void lower_section(Emit *e, SectionKind s)
 {
 	e->calls.n = 0;
 	IR_FOR_OPS(e->m, s, op) {
 		e->op = op;
 		e->parts.n = 0;
-		const char *comment = e->pending = op_comment(e, scopes, op);
+		const char *comment = e->pending = emit_comment(e, op);
 		lower_op(e, op);
 		checks_after(e, op, comment);
 		e->pending = NULL;
@@ -159,7 +158,7 @@ static void lower_section(Emit *e, const Scopes *scopes, SectionKind s)
 static void write_section(Emit *e, Scopes *scopes, SectionKind s)
 {
 	Buf calls = {0};
-	lower_section(e, scopes, s);
+	lower_section(e, s);
 	Pieces pieces = pieces_find(e, scopes);
 	for (int i = 0; i < pieces.n;) {
 		if (stands_alone(&pieces, i)) {
@@ -355,6 +354,7 @@ static void write_module(Emit *e, const Module *m, const char *prefix)
 	e->prefix = prefix;
 	e->places = places_of(e);
 	Scopes *scopes = scopes_new(m, e->a);
+	e->scopes = scopes;
 	for (int s = 0; s < SEC_COUNT; s++)
 		map_put(e->functions, arena_printf(e->a, "%s%s", prefix, section_name[s]), NULL);
 	number_events(e, SEC_FORWARD, SEC_UPDATE);

@@ -590,6 +590,8 @@ static void end_roles(Import *im, const ParamsPrint *print)
 /* Warns of options for kinds of nodes that the model does not have. */
 static void warn_idle(const Import *im)
 {
+	if (im->o->graph.loops != LOOPS_AUTO && !im->n_loops)
+		diag_warn(im->d, "--loops", "the model has no Loop or Scan node: nothing changes");
 	const FrontendOptions *o = im->o;
 	if (o->graph.dropout != DROPOUT_AUTO && !im->n_dropout_nodes)
 		diag_warn(im->d, "--dropout", "the model has no Dropout node: it is not used");

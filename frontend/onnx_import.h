@@ -70,7 +70,7 @@ typedef struct Import {
 	uint8_t *known;        /* value id -> Known */
 	int cap_known;
 	OnnxPlaceVec places;
-	int n_nodes, n_dropouts;
+	int n_nodes, n_dropouts, n_loops;
 	VEC(Op *) draws;       /* whose axis of samples is a guess (onnx_draws.c) */
 	int64_t n_inlined;     /* nodes of functions imported so far, once for each call */
 	int64_t max_inlined;
@@ -243,6 +243,23 @@ Value *emit_concat(Builder *b, int n, Value *const *x, int axis);
 /* Stacks n > 0 tensors of one type, of less than the greatest rank, along a new axis.  *at_once is increased if they
  * are computed as one batch. */
 Value *emit_stack(Import *im, int n, Value *const *x, int axis, int *at_once);
+
+/* ---- onnx_loop.c ---- */
+
+/* What an input of a loop's body is: a value that is the same in all steps; a state, whose first contents are given; the
+ * slices of the first axis of what is given, one for each step; or the same of the numbers 0, 1, .. of the steps. */
+typedef enum LoopPart { LOOP_SAME, LOOP_STATE, LOOP_SLICE, LOOP_STEP } LoopPart;
+typedef struct LoopParts {
+	int64_t steps;       /* at least 1 */
+	int n_args;          /* inputs of the body; by input: */
+	const LoopPart *part;
+	Value *const *given;
+	int n_out, first_out; /* outputs of the body; before first_out stand conditions to go on, which must be true */
+	const char *why;     /* set by loop_keep: why it failed, as a part of a sentence */
+} LoopParts;
+/* Makes a loop of the graph: its results are the states, then what the other outputs are in each step, stacked.  NULL,
+ * without a message: the body cannot stand in a loop. */
+const Op *loop_keep(Node *n, const OnnxGraph *g, LoopParts *p);
 
 /* ---- onnx_batch.c ---- */
 

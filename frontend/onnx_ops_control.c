@@ -9,8 +9,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* A Loop or Scan may be unrolled to this many nodes. */
-enum { UNROLLED_MAX = 65536 };
+/* A Loop or Scan may be unrolled to this many nodes; above the second number it is kept as a loop, if it can be. */
+enum { UNROLLED_MAX = 65536, KEPT_ABOVE = 16384 };
 
 /* ---- messages ---- */
 
@@ -88,12 +88,14 @@ typedef struct Steps {
 	Value **args, **out;   /* of one step */
 	ValueVec *scans;       /* of each result that is scanned: a value for each step */
 	int at_once;           /* how many of these are computed as one batch */
+	const char *unkept;    /* why it is not kept as a loop; NULL: that was not tried */
 	VEC(Op *) ends;        /* the last op before the first step, and that of each step */
 } Steps;
 
 static bool steps_begin(Steps *s, Node *n, int first, int first_out, int n_state, int n_in)
 {
 	Arena *a = n->im->arena;
+	n->im->n_loops++;
 	*s = (Steps){.n = n, .body = import_subgraph(n, "body"), .first = first, .first_out = first_out,
 		.n_state = n_state, .n_in = n_in};
 	if (!s->body)
@@ -120,8 +122,9 @@ static bool may_unroll(Steps *s, int64_t steps)
 	if (steps <= UNROLLED_MAX / nodes)
 		return true;
 	return node_refuse(s->n, "its steps are unrolled, to at most %d nodes, and it has %" PRId64 " steps or more, of %"
-		PRId64 " node(s) each: make it shorter (--bind NAME=N of its length), or write it with operators on the whole "
-		"sequence, such as CumSum, GRU and LSTM", UNROLLED_MAX, steps, nodes);
+		PRId64 " node(s) each%s%s: make it shorter (--bind NAME=N of its length), or write it with operators on the whole "
+		"sequence, such as CumSum, GRU and LSTM", UNROLLED_MAX, steps, nodes, s->unkept
+		? "; it cannot be kept as a loop, since " : "", s->unkept ? s->unkept : "");
 }
 
 /* Imports the body once more; s->args are set.  The states become the arguments of the next step. */
@@ -212,6 +215,48 @@ static bool dry_step(Steps *s)
 		|| node_refuse(s->n, "it runs no step, and has a batch norm in it"));
 }
 
+/* ---- kept loops ---- */
+
+/* Whether a loop of so many steps is kept, if it can be. */
+static bool is_kept(const Steps *s, int64_t steps)
+{
+	LoopsMode asked = s->n->im->o->graph.loops;
+	return steps > (asked == LOOPS_KEEP ? 0 : asked == LOOPS_UNROLL ? INT64_MAX
+		: KEPT_ABOVE / MAX(s->body->nodes.n, 1));
+}
+
+/* Whether a loop that was not kept may be unrolled instead. */
+static bool must_be_kept(const Steps *s)
+{
+	if (s->unkept && s->n->im->o->graph.loops == LOOPS_KEEP)
+		return !node_refuse(s->n, "it cannot be kept as a loop, as --loops=keep asks: %s", s->unkept);
+	return false;
+}
+
+/* The inputs of the body as parts of a loop; those that are not set by the caller are the states. */
+static LoopParts parts_of(const Steps *s, int64_t steps, LoopPart *part, Value **given)
+{
+	for (int i = 0; i < s->n_state; i++) {
+		part[s->first + i] = LOOP_STATE;
+		given[s->first + i] = s->args[s->first + i];
+	}
+	return (LoopParts){.steps = steps, .n_args = s->body->inputs.n, .part = part, .given = given,
+		.n_out = s->body->outputs.n, .first_out = s->first_out};
+}
+
+static const Op *keep(Steps *s, LoopParts *p)
+{
+	const Op *loop = NULL;
+	p->why = "a state or a scanned operand is no tensor";
+	for (int i = 0; i < p->n_args; i++)
+		if (!p->given[i] || pseudo_is(s->n->im, p->given[i]) || p->given[i]->type.kind != TYPE_TENSOR)
+			break;
+		else if (i == p->n_args - 1)
+			loop = loop_keep(s->n, s->body, p);
+	s->unkept = loop ? NULL : p->why;
+	return loop;
+}
+
 /* ---- Loop ---- */
 
 /* Reads how often a Loop runs at most, and whether it begins. */
@@ -246,6 +291,25 @@ static bool loop_results(Steps *s, bool ran)
 	return true;
 }
 
+/* Keeps a Loop of a known number of steps, whose first operand of the body is the number of the step. */
+static bool keep_loop(Steps *s, int64_t steps)
+{
+	Node *n = s->n;
+	Arena *a = n->im->arena;
+	LoopPart *part = NEW_N(a, LoopPart, s->body->inputs.n + 1);
+	Value **given = NEW_N(a, Value *, s->body->inputs.n + 1);
+	LoopParts p = parts_of(s, steps, part, given);
+	const Op *last = n->im->m->last[SEC_FORWARD];
+	part[0] = LOOP_STEP;
+	given[0] = emit_iota(n->b, DT_I64, 1, &steps, 0, 0, 1);
+	import_mark(n->im, last);
+	given[1] = literal(n, DT_BOOL, 1);
+	const Op *loop = keep(s, &p);
+	for (int i = 0; loop && i < n->n_out; i++)
+		n->out[i] = loop->out[i];
+	return loop;
+}
+
 bool import_loop(Node *n)
 {
 	Steps s;
@@ -255,6 +319,10 @@ bool import_loop(Node *n)
 		return false;
 	for (int i = 0; i < n_state; i++)
 		s.args[2 + i] = n->in[2 + i];
+	if (cond && node_in(n, 0) && is_kept(&s, most) && keep_loop(&s, most))
+		return true;
+	if (must_be_kept(&s))
+		return false;
 	int64_t charged = n->im->n_inlined;
 	for (t = 0; t < most && cond; t++) {
 		s.args[0] = literal(n, DT_I64, t);
@@ -359,6 +427,54 @@ static bool scan(Steps *s, Value *const *x, const ScanAxes *axes, int64_t steps,
 	return true;
 }
 
+/* x with the steps along its first axis, in the order of the steps. */
+static Value *in_order(Node *n, Value *x, int axis, bool backward)
+{
+	const Op *last = n->im->m->last[SEC_FORWARD];
+	x = emit_move_axis(n->b, x, axis, 0);
+	if (backward)
+		x = emit_slice(n->b, x, 0, x->type.dim[0] - 1, x->type.dim[0], -1);
+	import_mark(n->im, last);
+	return x;
+}
+
+/* The number of steps of a Scan, if its operands agree on it; -1: they do not, which scan() reports. */
+static int64_t scan_steps(Node *n, int n_in, Value *const *x, const ScanAxes *axes)
+{
+	int64_t steps = -1;
+	for (int i = 0; i < n_in; i++) {
+		bool tensor = x[i] && !pseudo_is(n->im, x[i]) && x[i]->type.kind == TYPE_TENSOR;
+		int64_t rank = tensor ? x[i]->type.rank : 0, axis = axes[i].axis + (axes[i].axis < 0 ? rank : 0);
+		if (axis < 0 || axis >= rank || (i && x[i]->type.dim[axis] != steps))
+			return -1;
+		steps = x[i]->type.dim[axis];
+	}
+	return steps;
+}
+
+static bool keep_scan(Steps *s, const ScanAxes *in, const ScanAxes *out, int64_t steps)
+{
+	Node *n = s->n;
+	Arena *a = n->im->arena;
+	LoopPart *part = NEW_N(a, LoopPart, s->body->inputs.n + 1);
+	Value **given = NEW_N(a, Value *, s->body->inputs.n + 1);
+	LoopParts p = parts_of(s, steps, part, given);
+	for (int i = 0; i < s->n_in; i++) {
+		Value *x = n->in[s->n_state + i];
+		part[s->n_state + i] = LOOP_SLICE;
+		given[s->n_state + i] = in_order(n, x, node_axis(n, in[i].axis, x->type.rank), in[i].backward);
+	}
+	const Op *loop = keep(s, &p);
+	for (int i = 0; loop && i < n->n_out; i++) {
+		int k = i - s->n_state, axis = k < 0 ? 0 : node_axis(n, out[k].axis, loop->out[i]->type.rank);
+		if (axis < 0)
+			return false;
+		n->out[i] = k < 0 ? loop->out[i] : emit_move_axis(n->b, out[k].backward ? in_order(n, loop->out[i], 0, true)
+			: loop->out[i], 0, axis);
+	}
+	return loop;
+}
+
 /* The number of scanned operands; -1 after an error. */
 static int scanned(Node *n, int operands)
 {
@@ -379,7 +495,10 @@ bool import_scan(Node *n)
 	ScanAxes *in = scan_axes(n, n_in, "scan_input_axes", "scan_input_directions");
 	ScanAxes *out = scan_axes(n, s.n_scan, "scan_output_axes", "scan_output_directions");
 	memcpy(s.args, n->in, sizeof(Value *) * (size_t)s.n_state);
-	if (!in || !out || !scan(&s, n->in + s.n_state, in, -1, &none))
+	int64_t steps = in ? scan_steps(n, n_in, n->in + s.n_state, in) : -1;
+	if (in && out && is_kept(&s, steps) && keep_scan(&s, in, out, steps))
+		return true;
+	if (!in || !out || must_be_kept(&s) || !scan(&s, n->in + s.n_state, in, -1, &none))
 		return false;
 	share_products(&s);
 	for (int i = 0; i < n->n_out; i++) {

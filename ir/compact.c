@@ -89,6 +89,8 @@ static void relink_fused(const Compact *c, Op *op)
 
 void ir_compact(Module *m)
 {
+	if (m->outer)
+		ice("the body of a loop is compacted alone");
 	Compact c = {.to = arena_new()};
 	Arena *scratch = arena_new();
 	c.value = NEW_N(scratch, Value *, MAX(m->n_values, 1));

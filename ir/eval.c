@@ -228,7 +228,7 @@ static double steps_of(const Op *op)
 
 static int64_t may_not_fold(const Op *op, int64_t max_numel)
 {
-	if (op_info[op->kind].flags & (SYM | UNIT | EFFECT | COMM) || op_draws(op))
+	if (op_info[op->kind].flags & (SYM | UNIT | EFFECT | COMM) || op_draws(op) || op->body)
 		return INT64_MAX;
 	for (int i = 0; i < op->n_out; i++)
 		if (op->out[i]->type.kind != TYPE_TENSOR || type_numel(&op->out[i]->type) > max_numel)

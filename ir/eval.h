@@ -23,6 +23,7 @@ struct EvalEnv {
 	PtrMap *pinned;       /* Value -> EvalTensor; NULL = none */
 	uint64_t seed, step, sample0;
 	PtrMap *symbols;      /* Symbol -> EvalTensor */
+	EvalTensor *args;     /* of a step of a loop: its arguments; NULL = it is none */
 	EvalTensor **value;   /* by Value.id */
 	int64_t *refused;     /* by Value.id: the largest max_numel that eval_constant failed at; -1 = none */
 	bool *constant;       /* by Value.id: value[] was computed from constants alone */

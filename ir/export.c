@@ -98,6 +98,8 @@ static void json_values(FILE *f, Arena *a, const Op *op)
 	fputc(']', f);
 }
 
+static void json_ops(FILE *f, Arena *a, const char *before, const char *key, const Op *first);
+
 static void json_op(FILE *f, Arena *a, const Op *op)
 {
 	fprintf(f, "{\"op\":\"%s\"", op_info[op->kind].text);
@@ -120,7 +122,20 @@ static void json_op(FILE *f, Arena *a, const Op *op)
 	json_quoted(f, a, op->loc->node);
 	fputs(",\"scope\":", f);
 	json_quoted(f, a, op->loc->scope);
-	fprintf(f, ",\"role\":\"%s\"}", op->loc->role);
+	fprintf(f, ",\"role\":\"%s\"", op->loc->role);
+	if (op->body)
+		json_ops(f, a, ",", "body", op->body->first[SEC_FORWARD]);
+	fputc('}', f);
+}
+
+static void json_ops(FILE *f, Arena *a, const char *before, const char *key, const Op *first)
+{
+	fprintf(f, "%s\"%s\":[", before, key);
+	for (const Op *op = first; op; op = op->next) {
+		fputs(op->prev ? ",\n" : "\n", f);
+		json_op(f, a, op);
+	}
+	fputc(']', f);
 }
 
 /* ---- fields: what module_fields.def, train_fields.def, unit_fields.def and symbol_fields.def list ----
@@ -378,15 +393,8 @@ void ir_print_json(FILE *f, const Module *m)
 	}
 #include "ir/module_fields.def"
 	json_declarations(&j, m);
-	for (int s = 0; s < SEC_COUNT; s++) {
-		json_key(&j, ",\n", section_text[s]);
-		fputc('[', f);
-		IR_FOR_OPS(m, s, op) {
-			fputs(op->prev ? ",\n" : "\n", f);
-			json_op(f, j.a, op);
-		}
-		fputc(']', f);
-	}
+	for (int s = 0; s < SEC_COUNT; s++)
+		json_ops(f, j.a, ",\n", section_text[s], m->first[s]);
 	fputs("}\n", f);
 	arena_free(j.a);
 }

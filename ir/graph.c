@@ -307,6 +307,8 @@ static int result_count(const Op *op)
 		return info->n_out + head_gradients(op);
 	if (op->kind == OP_RECURRENCE || op->kind == OP_RECURRENCE_GRAD)
 		return recurrence_results(op);
+	if (op->kind == OP_LOOP)
+		return op->body && loop_yield(op) ? loop_yield(op)->n_in : 0;
 	const Attr *sizes = attr_find(op->attrs, "sizes");
 	if (sizes)
 		return sizes->n;
@@ -371,6 +373,7 @@ Op *ir_emit_op(Builder *b, OpKind kind, int n_in, Value *const *in, Attr *attrs,
 		op = op_new(m, kind, trim_absent(kind, n_in, in), in, attrs, b->loc);
 		op->sym = b->sym;
 		op->unit = b->unit;
+		op->body = b->body;
 		op->section = b->section;
 		op->n_out = result_count(op);
 		Type few[4] = {0}, *out = op->n_out > COUNT_OF(few) ? NEW_N(m->arena, Type, op->n_out) : few;
@@ -392,7 +395,27 @@ Op *ir_emit_op(Builder *b, OpKind kind, int n_in, Value *const *in, Attr *attrs,
 	b->name = NULL;
 	b->sym = NULL;
 	b->unit = NULL;
+	b->body = NULL;
 	return op;
+}
+
+Value *ir_add_result(Module *m, Op *op, Type type, const char *name)
+{
+	Value **out = NEW_N(m->ops, Value *, op->n_out + 1);
+	for (int i = 0; i < op->n_out; i++)
+		out[i] = op->out[i];
+	op->out = out;
+	out[op->n_out] = value_new(m, op, op->n_out, type);
+	ir_rename(m, out[op->n_out], name);
+	return out[op->n_out++];
+}
+
+void ir_drop_result(Op *op, int i)
+{
+	for (op->n_out--; i < op->n_out; i++) {
+		op->out[i] = op->out[i + 1];
+		op->out[i]->index = i;
+	}
 }
 
 static Value *first_result(Builder *b, const Op *op)
@@ -624,6 +647,7 @@ Op *ir_clone(Builder *b, const Op *op, PtrMap *map)
 	} else {
 		b->sym = op->sym;
 		b->unit = op->unit;
+		b->body = op->body ? loop_clone_body(m, op) : NULL;
 		copy = ir_emit_op(b, op->kind, op->n_in, in, op->attrs, out);
 	}
 	if (!copy)

@@ -282,6 +282,7 @@ struct Op {
 	Value **args;
 	Op *body_first, *body_last;
 	Op *parent;          /* for ops in a body, the fused op */
+	Module *body;        /* loop: what each step does (loop.c) */
 	int64_t order;       /* position in its section after ir_number(); passes may use it as scratch */
 };
 
@@ -348,6 +349,7 @@ struct Module {
 	struct RewriteTrace *trace; /* for --check-passes: records what rewrite.c applies; NULL = off; not printed */
 	int64_t batch;       /* B: samples per micro-batch and rank; 0 when no input has a sample axis */
 	Value poison;        /* of TYPE_NONE: the result of an op that could not be typed */
+	Module *outer;       /* of the body of a loop: the module in which the loop stands; else NULL */
 };
 
 /* m->train or, if that is NULL, a block of zeros. */
@@ -408,6 +410,7 @@ typedef struct Builder {
 	Diag *diag;          /* not NULL: shape errors are the user's; they are reported here, and the result is m->poison;
 	                        NULL: a shape error is a bug of the compiler (ice) */
 	Symbol *sym; Unit *unit; /* taken by the next op that needs one, then cleared */
+	Module *body;        /* the same, of a loop */
 	const char *name;    /* for the next op's first result, then cleared; NULL: a name is made from the op's text */
 } Builder;
 
@@ -472,6 +475,10 @@ void ir_number(Module *m);                        /* sets op->order, counting fr
 void ir_sweep(Module *m, SectionKind s);          /* removes ops without effect whose results are not read, the last
                                                      first */
 void ir_rename(Module *m, Value *v, const char *name);
+/* Gives op one more result, behind the others. */
+Value *ir_add_result(Module *m, Op *op, Type type, const char *name);
+/* Takes result i, which has no uses, from op. */
+void ir_drop_result(Op *op, int i);
 
 #define IR_FOR_OPS(m, s, op) for (Op *op = (m)->first[s]; op; op = op->next)
 #define IR_FOR_OPS_SAFE(m, s, op) \
@@ -487,6 +494,29 @@ bool ir_body_try(Module *m, Op *fused, OpKind kind, int n_in, Value *const *in, 
  * caller sees to operands and uses outside. */
 void ir_body_move(Module *m, Op *fused, Op *op);
 Op *ir_emit_fused(Builder *b, int n_in, Value *const *in, int n_out, const Type *out); /* with an empty body */
+
+/* ---- loop.c: the bodies of loops ----
+ *
+ * A body is a module of its own, inside the arena of the one around it, with a forward section alone: arguments, which
+ * stand for the loop's operands, pure ops, and a yield.  It is never freed or compacted alone, and has the level of the
+ * module around it.  Names of values in it are its own. */
+
+Module *ir_body_new(Module *outer);
+const Module *ir_outermost(const Module *m);      /* m itself, unless it is a body */
+int64_t loop_steps(const Op *loop);
+int loop_states(const Op *loop);                  /* the first operands and results */
+int loop_stacked(const Op *loop);                 /* the operands behind them, of which each step reads one slice */
+Op *loop_yield(const Op *loop);                   /* the last op of the body; NULL: there is none */
+Value **loop_arguments(const Op *loop, Arena *a); /* by operand; NULL: the body does not read it */
+/* Adds an argument of this index; type: what the body sees of the operand. */
+Value *loop_argument(Builder *b, int index, Type type);
+Type loop_slice(const Type *stacked);             /* without its first axis */
+Type loop_stack(const Type *slice, int64_t steps);
+/* Adds a stacked result: v, of the body, in all steps. */
+Value *loop_add_stacked(Module *m, Op *loop, Value *v, const char *name);
+/* Drops stacked results that nothing reads, what only they need, and operands that the body does not read. */
+void loop_trim(Module *m, Op *loop);
+Module *loop_clone_body(Module *m, const Op *loop);
 
 /* ---- op.c: what an op or a unit by itself tells ---- */
 

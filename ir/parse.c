@@ -236,6 +236,7 @@ typedef struct OpText {
 	OpKind kind;
 	Symbol *sym;
 	Unit *unit;
+	Module *body;
 } OpText;
 
 static void results(Parser *p, OpText *t)
@@ -403,9 +404,32 @@ static void fused_body(Parser *p, Op *fused)
 		lex_refuse(&p->lex, "a fused body ends with a yield of as many values as the op has results");
 }
 
+/* ---- loops ---- */
+
+static void op_line(Parser *p, SectionKind section);
+
+/* Reads the body of a loop, which has values of its own, and its locations in common with the module. */
+static Module *loop_body(Parser *p)
+{
+	Module *outer = p->m, *body = ir_body_new(outer);
+	Map *values = p->values;
+	p->m = body;
+	p->values = map_new(p->lex.arena);
+	lex_expect_word(&p->lex, "do");
+	lex_expect(&p->lex, '{');
+	while (!p->lex.failed && !lex_is_punct(&p->lex, '}'))
+		op_line(p, SEC_FORWARD);
+	lex_expect(&p->lex, '}');
+	for (int i = 0; i < map_count(p->values); i++)
+		map_put(body->value_names, map_key(p->values, i), NULL);
+	p->m = outer;
+	p->values = values;
+	return body;
+}
+
 static Op *emit(Parser *p, OpText *t, Attr *list, SectionKind section)
 {
-	Builder b = {.m = p->m, .section = section, .diag = p->lex.diag, .sym = t->sym, .unit = t->unit,
+	Builder b = {.m = p->m, .section = section, .diag = p->lex.diag, .sym = t->sym, .unit = t->unit, .body = t->body,
 		.name = t->out_name.n ? t->out_name.at[0] : NULL};
 	if (t->kind == OP_FUSED) {
 		for (int i = 0; i < t->in.n; i++)
@@ -416,10 +440,11 @@ static Op *emit(Parser *p, OpText *t, Attr *list, SectionKind section)
 		return p->lex.failed ? NULL : ir_emit_fused(&b, t->in.n, t->in.at, t->out_name.n, t->out_type.at);
 	}
 	/* A shape error is reported at the line in the text, not at the node that the op's location names. */
-	const char *file = p->m->file;
-	p->m->file = lex_where(&p->lex);
+	Module *whole = p->m->outer ? p->m->outer : p->m;
+	const char *file = whole->file;
+	whole->file = lex_where(&p->lex);
 	Op *op = ir_emit_op(&b, t->kind, t->in.n, t->in.at, list, t->out_type.at);
-	p->m->file = file;
+	whole->file = file;
 	if (!op)
 		p->lex.failed = true;
 	return op;
@@ -461,15 +486,20 @@ static void op_line(Parser *p, SectionKind section)
 	Attr *list = attrs(p);
 	const OpInfo *info = &op_info[t.kind];
 	p->lex.op_at = at;
-	if (t.kind == OP_YIELD)
-		lex_fail(&p->lex, "yield stands in fused bodies only");
+	if ((t.kind == OP_YIELD || t.kind == OP_ARGUMENT) && !p->m->outer)
+		lex_fail(&p->lex, "%s stands in bodies only", info->text);
+	if (t.kind == OP_LOOP && p->m->outer)
+		lex_fail(&p->lex, "a loop cannot stand in the body of a loop");
 	if (!(info->flags & VAROUT))
 		check_counts(p, &t, info->n_out);
 	else
 		check_counts(p, &t, t.out_name.n);
 	if (p->lex.failed)
 		return;
-	Op *op = emit(p, &t, list, section);
+	if (t.kind == OP_LOOP)
+		t.body = loop_body(p);
+	p->lex.op_at = at;
+	Op *op = p->lex.failed ? NULL : emit(p, &t, list, section);
 	if (!op)
 		return;
 	op->at = at;

@@ -11,6 +11,7 @@
 typedef struct Printer {
 	FILE *f;
 	Arena *scratch;
+	int depth;  /* of loops around the op */
 	bool inner; /* also print locations of ops in fused bodies: programs that check their results name these */
 	struct Locations *locations; /* NULL: each op has its whole location */
 } Printer;
@@ -188,7 +189,7 @@ static void print_body(Printer *p, const Op *fused)
 {
 	fputs(" do {\n", p->f);
 	for (const Op *op = fused->body_first; op; op = op->next) {
-		fputs("      ", p->f);
+		fprintf(p->f, "%*s", 6 + 2 * p->depth, "");
 		if (op->n_out)
 			fprintf(p->f, "$%d : %s = ", body_number(fused, op->out[0]),
 				dtype_info[op->out[0]->type.dtype].text);
@@ -200,8 +201,10 @@ static void print_body(Printer *p, const Op *fused)
 			print_loc(p, op->loc);
 		fputc('\n', p->f);
 	}
-	fputs("    }", p->f);
+	fprintf(p->f, "%*s}", 4 + 2 * p->depth, "");
 }
+
+static void print_steps(Printer *p, const Op *loop);
 
 static void print_op(Printer *p, const Op *op)
 {
@@ -209,7 +212,8 @@ static void print_op(Printer *p, const Op *op)
 		const Value *v = op->out[i];
 		fprintf(p->f, i ? ", %%%s : " : "%%%s : ", v->name);
 		print_type(p, &v->type);
-		print_place(p, &v->place);
+		if (!p->depth) /* those in a body follow from it */
+			print_place(p, &v->place);
 	}
 	fprintf(p->f, op->n_out ? " = %s" : "%s", op_info[op->kind].text);
 	if (op->unit) {
@@ -224,7 +228,23 @@ static void print_op(Printer *p, const Op *op)
 	print_attrs(p, op->attrs);
 	if (op->kind == OP_FUSED)
 		print_body(p, op);
+	if (op->body)
+		print_steps(p, op);
 	print_loc(p, op->loc);
+}
+
+/* The ops of a loop's body stand one step further in than the loop. */
+static void print_steps(Printer *p, const Op *loop)
+{
+	p->depth++;
+	fputs(" do {\n", p->f);
+	IR_FOR_OPS(loop->body, SEC_FORWARD, op) {
+		fprintf(p->f, "%*s", 4 + 2 * p->depth, "");
+		print_op(p, op);
+		fputc('\n', p->f);
+	}
+	p->depth--;
+	fprintf(p->f, "%*s}", 4 + 2 * p->depth, "");
 }
 
 static Printer printer_open(FILE *f, const Module *m)

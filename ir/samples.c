@@ -704,6 +704,91 @@ static Samples of_choice(const Look *l)
 	return x;
 }
 
+/* ---- loops ---- */
+
+/* What is known of operand i, as a step sees it: a slice of what is stacked lacks the first axis, along which samples
+ * must not be. */
+static Samples of_argument(const Look *l, int i)
+{
+	Samples x = l->in[i];
+	if (i < loop_states(l->op) || i >= loop_states(l->op) + loop_stacked(l->op))
+		return x;
+	if (x.kind == SAMPLES_NONE)
+		x.same >>= 1;
+	else if (x.kind != SAMPLES_AXIS || x.axis == 0)
+		x = mixed(l, lost(l));
+	else
+		x.axis--;
+	return x;
+}
+
+/* A state is at once what it was and what a step makes of it. */
+static Samples of_state(const Look *l, const Samples *was, const Value *v, const Samples *now, const Value *next)
+{
+	const Samples *part = was->kind == SAMPLES_AXIS ? was : now;
+	Samples x = *part;
+	x.trained = was->trained || now->trained;
+	x.unsure = was->unsure || now->unsure;
+	x.mixes = was->mixes ? was->mixes : now->mixes;
+	x.placed = was->placed ? was->placed : now->placed;
+	x.same = was->same & now->same;
+	x.scale = 1;
+	bool other = was->kind != now->kind || (part->kind == SAMPLES_AXIS && (was->axis != now->axis || !same_order(was,
+		now)));
+	if (!other && !is_total(was))
+		return x;
+	bool constant = (was->kind == SAMPLES_AXIS && now->kind == SAMPLES_NONE)
+		|| (was->kind == SAMPLES_NONE && now->kind == SAMPLES_AXIS);
+	if (!constant) {
+		x.kind = SAMPLES_LOST;
+		x.lost = was->lost ? was->lost : now->lost ? now->lost : l->op;
+		return x;
+	}
+	const Samples *rest = part == was ? now : was;
+	return samples_is_same(rest, part == was ? next : v, x.axis) ? x : placed(l, x);
+}
+
+static bool same_samples(const Samples *a, const Samples *b)
+{
+	return a->kind == b->kind && (a->kind != SAMPLES_AXIS || (a->axis == b->axis && a->batches == b->batches))
+		&& a->trained == b->trained && a->unsure == b->unsure && !a->mixes == !b->mixes && !a->placed == !b->placed
+		&& a->same == b->same;
+}
+
+/* Goes through the body until no state becomes more than it was: each time some state gets a kind that it keeps or
+ * leaves for LOST, or a mark, or loses a bit. */
+static Samples of_loop(const Look *l, const Value *v)
+{
+	const Op *op = l->op, *yield = loop_yield(op);
+	int n = loop_states(op);
+	Value **arg = loop_arguments(op, l->s->a);
+	Samples *state = NEW_N(l->s->a, Samples, op->n_in + 1), *before = NEW_N(l->s->a, Samples, n + 1);
+	for (int i = 0; i < op->n_in; i++)
+		state[i] = of_argument(l, i);
+	for (bool more = true; more;) {
+		SampleScan *s = samples_new(l->s->m, l->s->a, l->s->statistics);
+		more = false;
+		for (int i = 0; i < op->n_in; i++)
+			if (arg[i])
+				ptrmap_put(s->known, arg[i], &state[i]);
+		for (int i = 0; i < yield->n_in; i++) {
+			Samples now = samples_of(s, op_in(yield, i));
+			if (i < n)
+				before[i] = of_state(l, &state[i], op_in(op, i), &now, op_in(yield, i));
+			if (i == v->index && i >= n) {
+				now.axis += now.kind == SAMPLES_AXIS;
+				now.same = 0;
+				before[n] = is_total(&now) ? lost(l) : now;
+			}
+		}
+		for (int i = 0; i < n; i++) {
+			more = more || !same_samples(&before[i], &state[i]);
+			state[i] = before[i];
+		}
+	}
+	return before[MIN(v->index, n)];
+}
+
 /* ---- all ops ---- */
 
 static Samples of_moved(const Look *l, const Value *v)
@@ -747,6 +832,7 @@ static Samples of_op(const Look *l, const Value *v)
 	case OP_ROI_POOL: return of_roi_pool(l);
 	case OP_DET: return of_det(l);
 	case OP_RECURRENCE: return of_recurrence(l, v);
+	case OP_LOOP: return of_loop(l, v);
 	case OP_ARGMAX: case OP_ARGMIN: return of_choice(l);
 	case OP_DROPOUT: case OP_DROPOUT_MASK: return along(l, &l->in[0], l->in[0].axis);
 	default: return lost(l);
@@ -815,7 +901,8 @@ Samples samples_of(SampleScan *s, const Value *v)
 	VEC(const Value *) stack = {0};
 	if (!s->m->batch)
 		return (Samples){.kind = SAMPLES_NONE, .scale = 1};
-	vec_push(s->a, &stack, v);
+	if (!ptrmap_get(s->known, v))
+		vec_push(s->a, &stack, v);
 	while (stack.n) {
 		const Value *top = stack.at[stack.n - 1];
 		const Op *op = top->op;

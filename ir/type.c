@@ -133,7 +133,7 @@ const Loc *loc_new(Module *m, const char *node, const char *onnx, const char *sc
 	l->scope = ir_intern(m, scope ? scope : "");
 	l->role = ir_intern(m, role ? role : "");
 	if (*l->node || *l->onnx || *l->scope)
-		l->number = ++m->n_locs;
+		l->number = ++((Module *)ir_outermost(m))->n_locs;
 	return l;
 }
 
@@ -149,7 +149,8 @@ const Loc *loc_with_role(Module *m, const Loc *loc, const char *role)
 
 const char *loc_where(Module *m, const Loc *loc)
 {
-	const char *file = m->file ? m->file : m->name;
+	const Module *whole = ir_outermost(m);
+	const char *file = whole->file ? whole->file : whole->name;
 	const char *of = !strcmp(loc->role, "grad") ? "gradient of " : "";
 	if (!*loc->node)
 		return file;
@@ -161,6 +162,7 @@ const char *loc_where(Module *m, const Loc *loc)
 
 const char *ir_where(const Module *m, TextPlace at)
 {
+	m = ir_outermost(m);
 	if (m->text && at.line)
 		return arena_printf(m->arena, "%s:%d:%d", m->text, at.line, at.column);
 	return m->text ? m->text : m->file ? m->file : m->name;

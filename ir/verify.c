@@ -381,6 +381,13 @@ static void check_body(Verify *v, const Op *op)
 	check_yield(v, op);
 }
 
+/* Checks that an op of a loop's body does nothing but compute the same in each step. */
+static void check_pure(Verify *v, const Op *op)
+{
+	if (op_info[op->kind].flags & (EFFECT | SYM | UNIT | COMM) || op_draws(op) || op->body)
+		verify_fail(v, op, "%s may not stand in the body of a loop", op_info[op->kind].text);
+}
+
 /* ---- effects ---- */
 
 /* Checks that some effects occur at most once per symbol or unit in a program; `seen` has those met so far. */
@@ -478,11 +485,17 @@ static bool check_all_of(Verify *v, const Op *op, int scope, PtrMap *seen)
 	for (const Op *inner = op->body_first; inner; inner = inner->next)
 		if (!check_slots(v, inner))
 			return false;
-	if (op->kind == OP_YIELD)
-		verify_fail(v, op, "yield stands in fused bodies only");
+	bool inside = op->kind == OP_YIELD || op->kind == OP_ARGUMENT;
+	if (inside && !(v->m->outer && (op->kind == OP_ARGUMENT || !op->next)))
+		verify_fail(v, op, "%s stands %s only", op_info[op->kind].text,
+			op->kind == OP_YIELD ? "at the end of bodies" : "in the bodies of loops");
+	if (v->m->outer && !inside)
+		check_pure(v, op);
 	check_op(v, op, scope);
 	if (v->errors == before && op->kind == OP_FUSED)
 		check_body(v, op);
+	if (op->body && !ir_verify(op->body, v->after, v->diag))
+		v->errors++;
 	if (!define_results(v, op, scope) || !collect_names(v, op))
 		return false;
 	if (v->errors == before) {
@@ -556,6 +569,9 @@ bool ir_verify(Module *m, const char *after, Diag *d)
 	check_header(&v);
 	check_symbols(&v);
 	verify_units(&v);
+	if (m->outer && m->level != m->outer->level)
+		verify_fail(&v, NULL, "the body of a loop is at level %s, the module at %s", level_text[m->level],
+			level_text[m->outer->level]);
 	if (check_sections(&v) && !v.errors)
 		check_uses(&v);
 	if (!v.errors) {

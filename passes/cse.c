@@ -130,7 +130,7 @@ bool pass_cse(Module *m, const Options *o, Diag *d)
 			if (op_has_effect(op)) {
 				bump(&c, op->sym);
 				bump(&c, op->unit);
-			} else if (!op->body_first && op->n_out) {
+			} else if (!op->body_first && !op->body && op->n_out && op->kind != OP_ARGUMENT) {
 				merge(&c, op);
 			}
 		}

@@ -35,6 +35,26 @@ static void sweep(Module *m)
 	}
 }
 
+/* Drops what nothing reads of loops; returns whether there are any. */
+static bool trim_loops(Module *m)
+{
+	bool any = false;
+	for (int s = 0; s < SEC_COUNT; s++)
+		IR_FOR_OPS(m, s, op)
+			if (op->body) {
+				loop_trim(m, op);
+				any = true;
+			}
+	return any;
+}
+
+/* What only operands of loops needed that are gone now. */
+static void sweep_sources(Module *m)
+{
+	for (int s = SEC_COUNT - 1; s >= 0; s--)
+		ir_sweep(m, (SectionKind)s);
+}
+
 bool pass_dce(Module *m, const Options *o, Diag *d)
 {
 	(void)o, (void)d;
@@ -50,6 +70,8 @@ bool pass_dce(Module *m, const Options *o, Diag *d)
 	while (work.n)
 		mark_operands(scratch, &work, work.at[--work.n]);
 	sweep(m);
+	if (trim_loops(m))
+		sweep_sources(m);
 	arena_free(scratch);
 	return true;
 }

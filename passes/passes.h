@@ -148,6 +148,9 @@ bool grad_wanted(const GradCtx *c, const Value *x); /* false: x depends on no tr
 /* Differentiates: appends to SEC_BACKWARD the gradients of `loss` (seeded with `seed`) and returns, by Value.id,
  * the gradient of each forward value (NULL = none).  Tests may ask for the gradients of any values by `wanted`. */
 Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, Diag *d);
+/* The same of n values, each with a seed that stands in SEC_FORWARD or SEC_BACKWARD. */
+Value **autodiff_from(Module *m, int n, Value *const *of, Value *const *seed, const bool *wanted, Diag *d);
+Diag *grad_diag(const GradCtx *c);
 
 /* parts.c: values that lie side by side in rows of a wide tensor, without copies.  Orders: those of ir_number. */
 typedef struct Parts {
@@ -263,6 +266,23 @@ bool rows_asked(const char *option, const char *text, int64_t *asked, Diag *d);
 /* Rows of the fewest blocks, all but the last of them equal, that have at most `bytes`, or `least` rows if those are
  * more; 0: one block is enough.  row_bytes > 0. */
 int64_t rows_of_block(int64_t rows, int64_t row_bytes, int64_t bytes, int64_t least);
+
+/* bodies.c: runs a pass on m and, where it has anything to do there, on the bodies of its loops; sets their level. */
+bool pass_apply(const PassInfo *p, Module *m, const Options *o, Diag *d);
+
+/* memory/loop.c: the memory of a loop's own values, at the end of its workspace. */
+typedef struct LoopPlan {
+	int64_t bytes;
+	int64_t *other;            /* by state: where its second copy begins; */
+	bool *only;                /* it has none: what is yielded overwrites it where it is last read */
+	int64_t *slice;            /* by operand: where its slice is copied to, unless loop_is_direct */
+} LoopPlan;
+/* Gives the values of the body places: @act, in that memory; @input+i, where a step sees operand i; @state+i, where it
+ * leaves result i. */
+LoopPlan loop_plan(const Op *loop, Arena *a);
+/* Whether steps read operand i, or write result i, where it lies: its slices begin at multiples of 64 bytes. */
+bool loop_is_direct(const Op *loop, bool operand, int i);
+int64_t loop_workspace(const Op *loop, const Options *o);
 
 /* memory/workspace.c: scratch bytes of an op's kernel by the formulas of kernels/kernels.def. */
 int64_t op_workspace(const Op *op, const Options *o);

@@ -143,7 +143,7 @@ static bool run_one(Module *m, const PassInfo *p, bool from_text, const Options 
 		return false;
 	}
 	int before = d->errors;
-	if (!(check ? check_run(check, m, p, o, d) : p->run(m, o, d))) {
+	if (!(check ? check_run(check, m, p, o, d) : pass_apply(p, m, o, d))) {
 		if (d->errors == before)
 			ice("pass %s failed without an error message", p->name);
 		return false;

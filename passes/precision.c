@@ -52,7 +52,7 @@ static bool is_rounding(const Op *op)
  * docs/compatibility.md), and losses, except for their logits. */
 static bool stays_f32(const Op *op)
 {
-	return op->kind == OP_CROSS_ENTROPY || ((is_batch_norm(op) || is_rounding(op)) && op->kind != OP_CAST
+	return op->kind == OP_CROSS_ENTROPY || op->kind == OP_LOOP || ((is_batch_norm(op) || is_rounding(op)) && op->kind != OP_CAST
 		&& !op_has_effect(op) && !(op_info[op->kind].flags & SRC));
 }
 
@@ -176,8 +176,8 @@ static void keep_f32(Precision *p, Op *op)
 		if (is_float(op_in(op, i)) && dtype_is_half(op_in(op, i)->type.dtype) && !widens_operand(op, i))
 			ir_set_in(op, i, cast_before(p, op, op_in(op, i), DT_F32));
 	retype(p->m, op);
-	if (is_rounding(op) && is_float(op->out[0]))
-		p->moved[op->out[0]->id] = any;
+	for (int i = 0; i < op->n_out && (is_rounding(op) || op->kind == OP_LOOP); i++)
+		p->moved[op->out[i]->id] = any && is_float(op->out[i]);
 	if (!is_batch_norm(op))
 		return;
 	p->moved[op->out[0]->id] = any; /* the statistics stay f32, as the running ones that they update */

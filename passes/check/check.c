@@ -397,7 +397,7 @@ bool check_run(Check *c, Module *m, const PassInfo *p, const Options *o, Diag *d
 {
 	Run r = {.c = c, .pass = p, .o = o};
 	if (p->to > LEVEL_TRAIN || !affordable(c, m, p, d))
-		return p->run(m, o, d);
+		return pass_apply(p, m, o, d);
 	r.before = ir_text(m, c->arena);
 	take_legal(&r);
 	CheckResult *before = r.mode ? NULL : c->last;
@@ -408,7 +408,7 @@ bool check_run(Check *c, Module *m, const PassInfo *p, const Options *o, Diag *d
 	c->last = NULL;
 	/* The pass changes the module in place.  What is compared afterwards lives in the result, and its names in
 	 * the text. */
-	bool ok = p->run(m, o, d);
+	bool ok = pass_apply(p, m, o, d);
 	if (ok && affordable(c, m, p, d))
 		ok = compare(&r, m, before, d);
 	check_result_free(before);

@@ -174,6 +174,7 @@ static double op_cost(const Op *op)
 		in += numel(op_in(op, i));
 	const Value *w = op_in(op, 1);
 	switch (op->kind) {
+	case OP_LOOP: return in + (double)loop_steps(op) * check_cost(op->body).ops;
 	case OP_MATMUL: return out * (double)dim_of(op_in(op, 0), attr_get_int(op->attrs, "ta", 0) ? -2 : -1);
 	case OP_CONV: return out * numel(w) / (double)MAX(dim_of(w, 0), 1);
 	case OP_CONV_GRAD_X: return numel(op_in(op, 0)) * numel(w) / (double)MAX(dim_of(w, 0), 1);

@@ -101,7 +101,12 @@ static void visit(GradCtx *c, Op *op)
 		grad_rule[op->kind](c, op, dout);
 }
 
-Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, Diag *d)
+Diag *grad_diag(const GradCtx *c)
+{
+	return c->diag;
+}
+
+Value **autodiff_from(Module *m, int n, Value *const *of, Value *const *seed, const bool *wanted, Diag *d)
 {
 	GradCtx c = {.m = m, .diag = d, .n = m->n_values, .scratch = arena_new(),
 		.b = {.m = m, .section = SEC_BACKWARD}};
@@ -110,12 +115,18 @@ Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, 
 	c.grad = NEW_N(m->arena, Value *, c.n);
 	memcpy(c.wanted, wanted, sizeof(bool) * (size_t)c.n);
 	mark_wanted(&c);
-	if (grad_wanted(&c, loss))
-		vec_push(c.scratch, &c.terms[loss->id], seed);
+	for (int i = 0; i < n; i++)
+		if (grad_wanted(&c, of[i]))
+			vec_push(c.scratch, &c.terms[of[i]->id], seed[i]);
 	for (Op *op = m->last[SEC_FORWARD]; op; op = op->prev)
 		visit(&c, op);
 	arena_free(c.scratch);
 	return c.failed ? NULL : c.grad;
+}
+
+Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, Diag *d)
+{
+	return autodiff_from(m, 1, &loss, &seed, wanted, d);
 }
 
 /* ---- what is trained ---- */
@@ -220,11 +231,14 @@ static int keep_gradients(Module *m, Arena *scratch, const PtrMap *read, Value *
 static void drop_stops(Module *m)
 {
 	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS_SAFE(m, s, op)
+		IR_FOR_OPS_SAFE(m, s, op) {
+			if (op->body)
+				drop_stops(op->body);
 			if (op->kind == OP_STOP_GRADIENT) {
 				ir_replace_uses(op->out[0], op_in(op, 0));
 				ir_remove(m, op);
 			}
+		}
 }
 
 bool pass_autodiff(Module *m, const Options *o, Diag *d)

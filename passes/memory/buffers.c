@@ -42,7 +42,8 @@ static bool is_runtime_value(const Value *v)
 
 static bool has_own_place(const Op *op)
 {
-	return op->kind == OP_INPUT || op->kind == OP_READ || op->kind == OP_PARAM || op->kind == OP_VIEW_OP;
+	return op->kind == OP_INPUT || op->kind == OP_READ || op->kind == OP_PARAM || op->kind == OP_VIEW_OP
+		|| op->kind == OP_ARGUMENT;
 }
 
 /* ---- lifetimes ---- */

@@ -24,6 +24,8 @@ static KShape shape_of(const Value *v)
 
 int64_t op_workspace(const Op *op, const Options *o)
 {
+	if (op->body)
+		return loop_workspace(op, o);
 	bool product = op->kind == OP_ACCUMULATE && op->n_in > 1;
 	const char *text = op_info[product ? OP_MATMUL : op->kind].text;
 	const Attr *pads = attr_find(op->attrs, "pads");

@@ -53,8 +53,11 @@ static void add_outputs(Module *m)
 static void check_coverage(const Module *m)
 {
 	bool seen[OP_COUNT] = {false};
-	IR_FOR_OPS(m, SEC_EVAL, op)
+	IR_FOR_OPS(m, SEC_EVAL, op) {
 		seen[op->kind] = true;
+		for (const Op *inner = op->body ? op->body->first[SEC_FORWARD] : NULL; inner; inner = inner->next)
+			seen[OP_ARGUMENT] = seen[OP_ARGUMENT] || inner->kind == OP_ARGUMENT;
+	}
 	for (int k = 0; k < OP_COUNT; k++) {
 		const OpInfo *info = &op_info[k];
 		bool wanted = info->last == LEVEL_PLAN && !(info->flags & (EFFECT | UNIT | COMM)) && k != OP_VIEW_OP

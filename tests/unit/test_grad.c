@@ -463,7 +463,46 @@ static Value *cut(Builder *b, Value *const *in)
 	return ir_emit2(b, OP_ADD, sum, ir_emit2(b, OP_MUL, in[1], in[0]));
 }
 
+/* h' = tanh(h u + x), k' = k + 1, c' = c (h' * v) + k', over the slices of x.  Stacked are what a step computes and a
+ * state as it was. */
+static Value *looped(Builder *b, Value *const *in, bool reverse)
+{
+	Module *body = ir_body_new(b->m);
+	Builder s = {.m = body, .section = SEC_FORWARD, .loc = b->loc};
+	Value *arg[6], *all[5];
+	for (int i = 0; i < 6; i++)
+		arg[i] = loop_argument(&s, i, i == 3 ? loop_slice(&in[i]->type) : in[i]->type);
+	Value *hu = ir_emit(&s, OP_MATMUL, 2, (Value *[]){arg[0], arg[4]}, attr_int(b->m, attr_int(b->m, NULL, "ta", 0), "tb", 0));
+	Value *h = ir_emit1(&s, OP_TANH, ir_emit2(&s, OP_ADD, hu, arg[3]));
+	Value *k = ir_emit2(&s, OP_ADD, arg[2], ir_const_int(&s, DT_I64, 1));
+	Value *hv = ir_emit2(&s, OP_MUL, h, arg[5]);
+	Value *c = ir_emit2(&s, OP_ADD, ir_emit2(&s, OP_MUL, arg[1], hv), ir_cast(&s, k, DT_F64));
+	ir_emit(&s, OP_YIELD, 5, (Value *[]){h, c, k, hv, arg[1]}, NULL);
+	Attr *a = attr_int(b->m, attr_int(b->m, NULL, "states", 3), "stacked", 1);
+	b->body = body;
+	Op *loop = ir_emit_op(b, OP_LOOP, 6, in, attr_int(b->m, attr_int(b->m, a, "steps", in[3]->type.dim[0]), "reverse",
+		reverse), NULL);
+	for (int i = 0; i < 5; i++)
+		all[i] = ir_emit1(b, OP_SIN, ir_cast(b, loop->out[i], DT_F64));
+	Value *y = ir_emit2(b, OP_ADD, ir_emit2(b, OP_ADD, all[0], all[1]), all[2]);
+	return ir_emit2(b, OP_ADD, ir_emit2(b, OP_MUL, all[3], all[4]), y);
+}
+
+static Value *loop_forth(Builder *b, Value *const *in)
+{
+	return looped(b, in, false);
+}
+
+static Value *loop_back(Builder *b, Value *const *in)
+{
+	return looped(b, in, true);
+}
+
+#define LOOPED "f64[2,3] f64[2,3] i64[]=2! f64[4,2,3] f64[3,3] f64[3]"
+
 static const Case programs[] = {
+	{OP_LOOP, LOOPED, "", 0, "loop", loop_forth},
+	{OP_LOOP, LOOPED, "", 0, "loop that goes back", loop_back},
 	{OP_COUNT, "f64[3,5]", "", 0, "reuse", reuse},
 	{OP_COUNT, "f64[6,3]", "", 0, "partition", partition},
 	{OP_COUNT, "f64[8,3]", "", 0, "quarters", quarters},
@@ -488,6 +527,8 @@ static void test_every_op_has_a_case(void)
 		char text[100];
 		for (int i = 0; i < COUNT_OF(cases); i++)
 			found = found || (int)cases[i].kind == kind;
+		for (int i = 0; i < COUNT_OF(programs); i++)
+			found = found || (int)programs[i].kind == kind;
 		snprintf(text, sizeof(text), "ops.def: %s: no gradient case", op_info[kind].text);
 		UNIT_CHECK(found, text);
 	}

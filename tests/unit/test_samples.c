@@ -43,6 +43,13 @@
 	"{starts=[0,0,0,0], sizes=[4,1,2,2], steps=[1,1,1,1]}\n%four : f32[1,4,2,2] = reshape %fr {shape=[1,4,2,2]}\n%tw : f32[4,3,1,1] = reshape %half {shape=[4,3,1,1]}\n" \
 	"%k3 : f32[3,1,1] = reshape %k {shape=[3,1,1]}\n"
 #define CONV(group) " {strides=[1,1], pads=[0,0,0,0], dilations=[1,1], group=" group ", layout=0}\n"
+#define ZEROS "%z0 : f32[4,2] = const {value=[0.0]}\n"
+/* Three steps of a body with arguments a and b, both of type t, of which the first, or both, are states; the last value is
+ * the first state, negated. */
+#define LOOP(results, operands, counts, t, body) results "%all : f32[3," t "] = loop " operands " {" counts ", steps=3} " \
+	"do {\n%a : f32[" t "] = argument {index=0}\n%b : f32[" t "] = argument {index=1}\n" body "\n}\n%n : f32[" t "] = neg %y\n"
+#define LOOP1(operands, counts, t, body) LOOP("%y : f32[" t "], ", operands, counts, t, body)
+#define LOOP2(operands, t, body) LOOP("%y : f32[" t "], %y1 : f32[" t "], ", operands, "states=2, stacked=0", t, body)
 #define TWO "%two : f32[8,6] = concat %x, %z {axis=0}\n"
 
 typedef struct Row {
@@ -207,6 +214,30 @@ static const Row rows[] = {
 	{TOTAL("reduce_mean") "%y : f32[1,6] = matmul %t, %w, %wk {ta=0, tb=0}\n", SAMPLES_MEAN, 0, "", false},
 	{TOTAL("reduce_sum") "%y : f32[1,6] = matmul %t, %w {ta=0, tb=0}\n", SAMPLES_SUM, 0, "", false},
 	{TOTAL("reduce_sum") "%y : f32[6,6] = matmul %x, %z, %wk {ta=1, tb=0}\n", SAMPLES_LOST, 0, "", false},
+	/* loops: what holds in all steps */
+	{TURNED ZEROS LOOP1("%z0, %t", "states=1, stacked=1", "4,2", "%c : f32[4,2] = add %a, %b\nyield %c, %c"),
+		SAMPLES_AXIS, 0, "", false},
+	{TURNED ZEROS LOOP1("%z0, %t", "states=1, stacked=1", "4,2", "%c : f32[4,2] = add %a, %b\nyield %c, %c")
+		"%n3 : f32[3,4,2] = neg %all\n", SAMPLES_AXIS, 1, "", false},
+	{ZEROS LOOP2("%z0, %z0", "4,2", "%c : f32[4,2] = neg %a\nyield %b, %c, %c"),
+		SAMPLES_NONE, 0, "", false},
+	/* samples reach the first state through the second one, in the second step */
+	{TURNED ZEROS "%r0 : f32[4,2] = reduce_sum %r {axes=[1], keepdims=0}\n"
+		LOOP2("%z0, %r0", "4,2", "%c : f32[4,2] = neg %a\nyield %b, %c, %c"),
+		SAMPLES_AXIS, 0, "", false},
+	{"%t : f32[3,4,6] = broadcast %x {shape=[3,4,6]}\n" LOOP1("%x, %t", "states=1, stacked=1", "4,6",
+		"%m : f32[1,6] = reduce_max %a {axes=[0], keepdims=1}\n%c : f32[4,6] = add %m, %b\nyield %c, %c"),
+		SAMPLES_LOST, 0, "reduce_max", false},
+	{PLACES "%t : f32[3,4,6] = broadcast %x {shape=[3,4,6]}\n%q : f32[4,6] = broadcast %p {shape=[4,6]}\n"
+		LOOP1("%x, %q", "states=1, stacked=0", "4,6", "%c : f32[4,6] = mul %a, %b\nyield %c, %c"),
+		SAMPLES_AXIS, 0, "@mul", false},
+	{PLACES "%q : f32[4,6] = broadcast %p {shape=[4,6]}\n"
+		LOOP2("%q, %x", "4,6", "%c : f32[4,6] = neg %b\nyield %c, %b, %c"),
+		SAMPLES_AXIS, 0, "@loop", false},
+	/* the samples themselves are the steps */
+	{"%w0 : f32[6] = reduce_sum %w {axes=[0], keepdims=0}\n%y : f32[6] = loop %w0, %x {states=1, stacked=1, steps=4} do "
+		"{\n%a : f32[6] = argument {index=0}\n%b : f32[6] = argument {index=1}\n%c : f32[6] = add %a, %b\nyield %c\n}\n",
+		SAMPLES_LOST, 0, "loop", false},
 	/* batch norm: statistics of the batch; of rows that are channels, not */
 	{"%y : f32[4,3,2,2], %bm : f32[3], %bv : f32[3] = batch_norm %im, %k, %k {eps=1e-05, layout=0}\n"
 		"%r : f32[4,3,2,2] = relu %y\n", SAMPLES_AXIS, 0, "batch_norm", false},
