@@ -308,6 +308,14 @@ static const Symbol *alike(const Advice *c, const Type *t)
 	return NULL;
 }
 
+/* Whether a convolution makes v, so that axis 1 has its channels. */
+static bool is_of_conv(const Value *v)
+{
+	while (op_info[v->op->kind].flags & EW && v->op->n_in && op_in(v->op, 0))
+		v = op_in(v->op, 0);
+	return v->op->kind == OP_CONV;
+}
+
 static const char *classes(Advice *c, const Type *t, int axis, const char *why)
 {
 	c->labels = "labels";
@@ -350,8 +358,12 @@ static const char *loss_of(Advice *c)
 			: "a number for each token of the table at each place: the token that belongs there");
 	if (same)
 		return targets(c, t, "mse", arena_printf(c->a, "it has the shape of input %s", same->name));
-	if (t->rank == 4 && t->dim[1] > 1)
-		return classes(c, t, 1, "axis 1 has a number for each class at each place of an image");
+	bool by_conv = t->rank == 4 || (t->rank == 3 && is_of_conv(v));
+	if (by_conv && t->dim[1] > 1)
+		return classes(c, t, 1, t->rank == 4 ? "axis 1 has a number for each class at each place of an image"
+			: "axis 1 has a number for each class at each place of a signal (a convolution makes it)");
+	if (by_conv)
+		return targets(c, t, "bce_with_logits", "one number for each place, as of a yes or no (mse, if it is measured)");
 	if (t->rank >= 2 && last > 1)
 		return classes(c, t, t->rank - 1,
 			t->rank == 2
