@@ -183,6 +183,20 @@ static bool ends(const Op *op, int at)
 		|| (op->kind == OP_RECURRENCE && !dtype_is_float(op_in(op, at)->type.dtype));
 }
 
+/* Of whole numbers that choose among values, as the classes of a loss of the model's own; NULL: they do not. */
+static const char *meaning_of_choice(Advice *c, const Value *v)
+{
+	Reader r = reader_of(v, classifies);
+	if (r.op) {
+		const Type *scores = &op_in(r.op, 0)->type;
+		return arena_printf(c->a, "classes 0 to %" PRId64 ", or %" PRId64 " where there is none (a cross-entropy reads "
+			"it)", scores->dim[scores->rank - 1] - 1, attr_get_int(r.op->attrs, "ignore_index", -100));
+	}
+	r = reader_of(v, picks);
+	return r.op ? arena_printf(c->a, "numbers below %" PRId64 " (each picks one of so many values)",
+		op_in(r.op, 0)->type.dim[attr_get_int(r.op->attrs, "axis", 0)]) : NULL;
+}
+
 static const char *meaning(Advice *c, const Symbol *s, const Value *v)
 {
 	Reader r = reader_of(v, looks_up);
@@ -203,14 +217,9 @@ static const char *meaning(Advice *c, const Symbol *s, const Value *v)
 		return "a signal (a convolution reads it)";
 	if (whole && s->type.rank == 1 && s->type.dtype != DT_BOOL && reader_of(v, ends).op)
 		return "a number for each sample, such as its length (comparisons or recurrences read it)";
-	r = whole ? reader_of(v, classifies) : (Reader){0};
-	if (r.op)
-		return arena_printf(c->a, "classes 0 to %" PRId64 ", or %" PRId64 " where there is none (a cross-entropy reads it)",
-			op_in(r.op, 0)->type.dim[op_in(r.op, 0)->type.rank - 1] - 1, attr_get_int(r.op->attrs, "ignore_index", -100));
-	r = whole ? reader_of(v, picks) : (Reader){0};
-	if (r.op)
-		return arena_printf(c->a, "numbers below %" PRId64 " (each picks one of so many values)",
-			op_in(r.op, 0)->type.dim[attr_get_int(r.op->attrs, "axis", 0)]);
+	const char *choice = whole ? meaning_of_choice(c, v) : NULL;
+	if (choice)
+		return choice;
 	if (reader_of(v, masks).op || reads(v, chooses, true).op)
 		return "a mask (attention or a choice between values reads it): 1 where there is something";
 	return whole ? "whole numbers" : v->n_uses ? "values" : "not used by any output";
@@ -308,6 +317,14 @@ static const Symbol *alike(const Advice *c, const Type *t)
 	return NULL;
 }
 
+/* Whether a convolution makes v, so that axis 1 has its channels. */
+static bool is_of_conv(const Value *v)
+{
+	while (op_info[v->op->kind].flags & EW && v->op->n_in && op_in(v->op, 0))
+		v = op_in(v->op, 0);
+	return v->op->kind == OP_CONV;
+}
+
 static const char *classes(Advice *c, const Type *t, int axis, const char *why)
 {
 	c->labels = "labels";
@@ -350,13 +367,18 @@ static const char *loss_of(Advice *c)
 			: "a number for each token of the table at each place: the token that belongs there");
 	if (same)
 		return targets(c, t, "mse", arena_printf(c->a, "it has the shape of input %s", same->name));
-	if (t->rank == 4 && t->dim[1] > 1)
-		return classes(c, t, 1, "axis 1 has a number for each class at each place of an image");
+	bool by_conv = t->rank == 4 || (t->rank == 3 && is_of_conv(v));
+	if (by_conv && t->dim[1] > 1)
+		return classes(c, t, 1, t->rank == 4 ? "axis 1 has a number for each class at each place of an image"
+			: "axis 1 has a number for each class at each place of a signal (a convolution makes it)");
+	if (by_conv)
+		return targets(c, t, "bce_with_logits",
+			"one number for each place, as of a yes or no (mse, if it is measured)");
 	if (t->rank >= 2 && last > 1)
 		return classes(c, t, t->rank - 1,
 			t->rank == 2
-			? "the last axis has a number for each class (bce_with_logits, if several classes can be true at once; mse, if "
-				"they are measured values: both read target.npy, f32 of the output's shape)"
+			? "the last axis has a number for each class (bce_with_logits, if several classes can be true at once; "
+				"mse, if they are measured values: both read target.npy, f32 of the output's shape)"
 			: "the last axis has a number for each class (mse, if they are measured values)");
 	return targets(c, t, "mse",
 		"one number for each sample, as of a measured value (bce_with_logits, if it is a yes or no)");
@@ -391,9 +413,9 @@ static void note_export(Advice *c)
 static void note_batch(Advice *c)
 {
 	if (c->m->batch && !c->o->graph.bind.n && !c->o->graph.input_shape.n)
-		fprintf(c->out, "note: the file fixes the batch, a step of each rank, at %" PRId64 " samples: an export with a free "
-			"first axis leaves it to --bind (shardc.export: dynamic_batch=True; torch.onnx.export: dynamic_axes or "
-			"dynamic_shapes)\n", c->m->batch);
+		fprintf(c->out, "note: the file fixes the batch, a step of each rank, at %" PRId64 " samples: an export with "
+			"a free first axis leaves it to --bind (shardc.export: dynamic_batch=True; torch.onnx.export: dynamic_axes "
+			"or dynamic_shapes)\n", c->m->batch);
 }
 
 /* Parameters of another type than f32 are refused when compiling. */
@@ -406,8 +428,8 @@ static void note_types(Advice *c)
 			first = s;
 	}
 	if (first)
-		fprintf(c->out, "note: parameter %s is %s, and only f32 is trained: export model.float(); --param-dtype=bf16 then "
-			"computes in 16 bits\n", str_escape(c->a, ESCAPE_TERMINAL, first->name),
+		fprintf(c->out, "note: parameter %s is %s, and only f32 is trained: export model.float(); --param-dtype=bf16 "
+			"then computes in 16 bits\n", str_escape(c->a, ESCAPE_TERMINAL, first->name),
 			dtype_info[first->type.dtype].text);
 }
 

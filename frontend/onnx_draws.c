@@ -161,7 +161,7 @@ void draws_report(Import *im)
 			n++;
 		}
 	if (first && !im->o->infer && im->o->say_roles)
-		diag_note(im->d, im->onnx->path, "%d draw%s of random numbers, first node \"%s\", %s no dropout: evaluations draw, "
-			"too, also where the module does so only in training (docs/training.md, Random numbers)", n, n > 1 ? "s" : "",
-			str_escape(im->arena, ESCAPE_IR, first->loc->node), n > 1 ? "are" : "is");
+		diag_note(im->d, im->onnx->path, "%d draw%s of random numbers, first node \"%s\", %s no dropout: evaluations "
+			"draw, too, also where the module does so only in training (docs/training.md, Random numbers)", n,
+			n > 1 ? "s" : "", str_escape(im->arena, ESCAPE_IR, first->loc->node), n > 1 ? "are" : "is");
 }

@@ -569,8 +569,8 @@ static void warn_folded(const Import *im)
 			im->folded_norms.at[0]), norms == 1 ? "it is" : "they are");
 	if (convs && !im->o->infer)
 		diag_warn(im->d, im->onnx->path, "the exporter computed the weights of %d convolution%s, first \"%s\", as it "
-			"does where it folds batch norms into them in eval mode: what it folded is not trained, and such weights do "
-			"not fit the module any more: export model.train() with training=TrainingMode.TRAINING, "
+			"does where it folds batch norms into them in eval mode: what it folded is not trained, and such weights "
+			"do not fit the module any more: export model.train() with training=TrainingMode.TRAINING, "
 			"do_constant_folding=False, or by shardc.export", convs, convs == 1 ? "" : "s", str_escape(im->arena,
 			ESCAPE_IR, im->computed_convs.at[0]));
 }

@@ -25,6 +25,10 @@ static bool loss_args(Node *n, LossArgs *a)
 	a->ignore = node_int(n, "ignore_index", -100);
 	if (strcmp(a->reduction, "none") && strcmp(a->reduction, "sum") && strcmp(a->reduction, "mean"))
 		return node_error(n, "reduction \"%s\" is unknown", a->reduction);
+	if (type_same_shape(&a->scores->type, &a->labels->type))
+		return node_error(n, "labels of the scores' shape %s are probabilities, of which the exporter made class "
+			"numbers: write -(target * log_softmax(scores, 1)).sum(1).mean(), or export the scores alone",
+			type_str(n->im->arena, &a->scores->type));
 	if (a->scores->type.rank < 2 || a->labels->type.rank != a->scores->type.rank - 1)
 		return node_error(n, "scores %s and labels %s do not fit", type_str(n->im->arena, &a->scores->type),
 			type_str(n->im->arena, &a->labels->type));

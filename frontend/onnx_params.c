@@ -367,7 +367,10 @@ void params_absent(Import *im, NameVec *names)
 Value *params_restore(Node *n, int input, const char *suffix, Type type, double fill)
 {
 	Import *im = n->im;
-	const char *name = arena_printf(im->arena, "%s.%s", n->scope, suffix);
+	const char *fx = names_metadata(n->proto, "pkg.torch.onnx.fx_node");
+	const char *name = im->signature && fx ? weight_absent_from(im, fx) : NULL;
+	if (!name)
+		name = arena_printf(im->arena, "%s.%s", n->scope, suffix);
 	Symbol *s = ir_add_symbol(im->m, SYM_PARAM, name, type);
 	s->onnx = "";
 	s->trainable = !im->trainable || trainable_has(im, name);

@@ -97,6 +97,9 @@ bool name_is_buffer(const char *name);
 
 /* Finds names, ties and merged tensors; call it when the class of every weight is decided. */
 void ties_find(Import *im);
+/* The only parameter or buffer that the fx node reads and the file has no tensor for; NULL if there are none or
+ * several. */
+const char *weight_absent_from(Import *im, const char *fx);
 /* The name that a user of w has for it. */
 const char *weight_name(Import *im, const Weight *w, const WeightUse *u);
 /* The weight that a user of w reads: w itself, or the part with the name that this user has for it. */

@@ -178,8 +178,8 @@ static void say_exporter(Import *im)
 				"(docs/export.md)", EXPORTERS[i].producer, EXPORTERS[i].leaves_out, EXPORTERS[i].instead);
 	if (im->pytorch)
 		diag_note(im->d, im->onnx->path, "exported without shardc.export: the file has no trace of no_grad and "
-			"requires_grad=False, nor TorchScript's of detach() and of what a buffer is: gradients flow where the "
-			"model has these%s (docs/export.md)", im->n_dropout_nodes ? ""
+			"requires_grad=False, nor TorchScript's of detach(), an embedding's padding_idx and of what a buffer is: "
+			"gradients flow where the model has these%s (docs/export.md)", im->n_dropout_nodes ? ""
 			: "; it holds no dropout, as after an export in eval mode");
 }
 

@@ -68,9 +68,7 @@ static bool is_held(Import *im, const char *name)
 	return map_has(im->weights, name) || map_has(im->held, name);
 }
 
-/* The only parameter or buffer that the fx node reads and the file has no tensor for; NULL if there are none or
- * several. */
-static const char *only_other(Import *im, const char *fx)
+const char *weight_absent_from(Import *im, const char *fx)
 {
 	const char *only = NULL;
 	NameVec read = names_of_fx(fx, im->arena);
@@ -93,7 +91,7 @@ const char *weight_name(Import *im, const Weight *w, const WeightUse *u)
 	const char *argument = map_get(im->signature, name), *own = map_get(im->signature, w->as);
 	if (argument && names_fx_reads(u->fx, argument))
 		return name;
-	const char *other = own && !names_fx_reads(u->fx, own) ? only_other(im, u->fx) : NULL;
+	const char *other = own && !names_fx_reads(u->fx, own) ? weight_absent_from(im, u->fx) : NULL;
 	return other ? other : w->as;
 }
 

@@ -118,6 +118,10 @@ def refuse_call(name, func, args, kwargs):
     if name in NUMBERS and isinstance(x, torch.Tensor) and x.requires_grad:
         raise ExportError(f"forward takes a number out of a value that depends on parameters ({name}): the program "
                           "would keep the number of now; compute with tensors")
+    target = args[1] if len(args) > 1 else kwargs.get("target")
+    if name in ("cross_entropy", "cross_entropy_loss") and isinstance(target, torch.Tensor) and target.is_floating_point():
+        raise ExportError("forward calls cross_entropy with probabilities, of which exporters make class numbers: write "
+                          "-(target * F.log_softmax(logits, 1)).sum(1).mean()")
     if name not in REFUSED or name == "rrelu" and not (args[3] if len(args) > 3 else kwargs.get("training")):
         return
     if name == "detach_" and not x.requires_grad:

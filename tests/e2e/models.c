@@ -143,6 +143,49 @@ static OnnxText *table(void)
 	return m;
 }
 
+/* A convolution makes the output: of a signal's classes, or of one number for each place. */
+static OnnxText *convolved(const char *x, const char *w)
+{
+	OnnxText *m = model_new();
+	m->opset = plain.opset;
+	m->ir_version = plain.ir_version;
+	model_input(m, "x", FLOAT, x);
+	model_floats(m, "conv.weight", w, 7, ramp);
+	model_op(m, "/conv/Conv", "Conv", "x,conv.weight", "y");
+	model_output(m, "y");
+	return m;
+}
+
+static OnnxText *signal_classes(void) { return convolved("N,3,12", "5,3,1"); }
+static OnnxText *places(void) { return convolved("N,3,8,8", "1,3,1,1"); }
+static OnnxText *fixed_batch(void) { return convolved("4,3,12", "5,3,1"); }
+
+/* A loss of the model's own: classes for a cross-entropy, and measured values that a choice reads. */
+static OnnxText *own_loss(void)
+{
+	OnnxText *m = model_new();
+	m->opset = plain.opset;
+	m->ir_version = plain.ir_version;
+	model_input(m, "x", FLOAT, "N,4");
+	model_input(m, "cls", 7, "N");
+	model_input(m, "val", FLOAT, "N,1");
+	model_floats(m, "fc.weight", "4,3", 7, ramp);
+	model_floats(m, "value.weight", "4,1", 4, ramp);
+	model_floats(m, "zero", "1", 1, (float[]){0});
+	model_op(m, "/fc/MatMul", "MatMul", "x,fc.weight", "scores");
+	model_op(m, "/value/MatMul", "MatMul", "x,value.weight", "value");
+	model_op(m, "/Loss", "SoftmaxCrossEntropyLoss", "scores,cls", "of_classes");
+	model_op(m, "/Sub", "Sub", "value,val", "off");
+	model_op(m, "/Less", "Less", "off,zero", "below");
+	model_op(m, "/Neg", "Neg", "off", "over");
+	model_op(m, "/Where", "Where", "below,over,off", "distance");
+	model_op(m, "/Mean", "ReduceMean", "distance", "mean");
+	model_op(m, "/Reshape", "Squeeze", "mean", "of_values");
+	model_op(m, "/Add", "Add", "of_classes,of_values", "loss");
+	model_output(m, "loss");
+	return m;
+}
+
 static OnnxText *short_initializer(void)
 {
 	OnnxText *m = begin(&plain);
@@ -191,7 +234,7 @@ static const Model models[] = {
 	MODEL(external_short), MODEL(external_past), MODEL(external_length), MODEL(external_negative),
 	MODEL(external_missing), MODEL(external_absolute), MODEL(external_leaves), MODEL(external_folder),
 	MODEL(short_initializer), MODEL(reshape_overflows), MODEL(made_twice), MODEL(two_outputs), MODEL(wide),
-	MODEL(table),
+	MODEL(table), MODEL(signal_classes), MODEL(places), MODEL(fixed_batch), MODEL(own_loss),
 };
 
 /* ---- the commands ---- */

@@ -375,6 +375,8 @@ REFUSED = {
     "a branch by value": (lambda: linear(branch), X, DECIDES),
     "shared memory": (shared_memory, X, "a.weight and b.weight share memory"),
     "lazy": (lazy, X, "b.weight has no shape yet"),
+    "probabilities as labels": (lambda: linear(lambda self, x: F.cross_entropy(self.a(x), x.softmax(1))), X,
+                                "cross_entropy with probabilities"),
     "max_norm": (max_norm, TOKENS, "max_norm"),
     "complex": (complex_parameter, X, "parameter c is complex"),
     "rrelu": (rrelu, X, "rrelu"),

@@ -254,11 +254,26 @@ static void test_lost_smoothing(void)
 	}
 }
 
+/* Probabilities as labels, which dynamo writes as class numbers of the scores' shape. */
+static void test_probabilities(void)
+{
+	OnnxText *m = model_new();
+	model_input(m, "x", 1, "4,3");
+	model_input(m, "t", 7, "4,3");
+	model_op(m, "ce", "SoftmaxCrossEntropyLoss", "x,t", "y");
+	model_output(m, "y");
+	Loaded l = load_model(m, NULL);
+	CU_ASSERT_PTR_NULL(l.m);
+	expect(&l, "labels of the scores' shape f32[4,3] are probabilities, of which the exporter made class");
+	loaded_free(&l);
+}
+
 void suite_modes(void)
 {
 	CU_TestInfo tests[] = {
 		{"dropouts that drop nothing", test_absent_dropouts},
 		{"a loss without its smoothing", test_lost_smoothing},
+		{"a loss of probabilities", test_probabilities},
 		{"the padding row of an embedding", test_padding_row},
 		{"where gradients stop", test_stops},
 		{"modes of batch norms", test_modes},

@@ -167,6 +167,26 @@ static void test_restored_and_lost(void)
 	loaded_free(&l);
 }
 
+/* The trace of the node names the bias that was dropped, where its module's own name would give another. */
+static void test_restored_by_trace(void)
+{
+	OnnxText *m = model_new();
+	Buf n = node_text("g", "Gemm", "x,a.out_proj.weight", "y");
+	m->producer = "pytorch";
+	model_signature(m, "p_a_out_proj_weight: PARAMETER target='a.out_proj.weight'\n"
+		"p_a_out_proj_bias: PARAMETER target='a.out_proj.bias'\nx: USER_INPUT\n");
+	model_input(m, "x", 1, "4,3");
+	model_floats(m, "a.out_proj.weight", "3,20", 11, ramp);
+	node_scope(&n, "a");
+	node_fx(&n, "y", "linear.default(%x, %p_a_out_proj_weight, %p_a_out_proj_bias)");
+	node_metadata(&n, "pkg.onnxscript.rewriter.rule_name", "RemoveOptionalBiasFromGemm");
+	model_node(m, n);
+	model_output(m, "y");
+	Loaded l = good(m, NULL);
+	symbol_of(&l, "a.out_proj.bias", SYM_PARAM);
+	loaded_free(&l);
+}
+
 /* ---- names of results ---- */
 
 /* A node with the exporter's trace of it; call NULL: without. */
@@ -243,6 +263,7 @@ void suite_names(void)
 		{"vectors with dims of 1", test_folded_vector},
 		{"metadata decides", test_metadata_decides},
 		{"restored and lost parameters", test_restored_and_lost},
+		{"a dropped bias by the trace", test_restored_by_trace},
 		{"a result that is called as a buffer", test_shadowed},
 		{"modules among names", test_modules_among_names},
 		CU_TEST_INFO_NULL,
