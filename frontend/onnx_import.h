@@ -231,7 +231,7 @@ Value *emit_mul(Builder *b, Value *x, Value *y);
 Value *emit_div(Builder *b, Value *x, Value *y);
 Value *emit_scale(Builder *b, Value *x, double v);          /* x * v; x itself when v is 1 */
 Value *emit_shift(Builder *b, Value *x, double v);          /* x + v */
-/* The p-th root of a sum of powers, 1/2 or above 1; its gradient is 0 where the sum is 0, as that of PyTorch's norms. */
+/* The p-th root of a sum of powers, p above 1; its gradient is 0 where the sum is 0, as that of PyTorch's norms. */
 Value *emit_norm_root(Builder *b, Value *x, double p);
 Value *emit_slice(Builder *b, Value *x, int axis, int64_t start, int64_t size, int64_t step);
 Value *emit_matmul(Builder *b, Value *x, Value *y, Value *bias, bool ta, bool tb);
@@ -331,7 +331,8 @@ bool names_same_module(const char *scope, const char *module); /* the same for e
 bool names_folds_norm(const Onnx__NodeProto *node);
 /* Whether gradients end at this node: shardc.export put it there, or dynamo made it from aten.detach. */
 bool node_stops(const Onnx__NodeProto *node);
-/* Whether dynamo's metadata say that the node was made of a call of PyTorch's operator, whose name begins so: aten.max.dim */
+/* Whether dynamo's metadata say that the node was made of a call of a PyTorch operator whose name begins so:
+ * aten.max.dim. */
 bool node_is_call(const Node *n, const char *target);
 /* The names in the signature that dynamo left in the graph -> what its nodes call them; NULL: there is no signature. */
 Map *names_of_signature(const OnnxGraph *g, Arena *a);

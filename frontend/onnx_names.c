@@ -33,8 +33,9 @@ bool names_folds_norm(const Onnx__NodeProto *node)
 
 bool node_is_call(const Node *n, const char *target)
 {
-	const char *fx = names_metadata(n->proto, "pkg.torch.onnx.fx_node"), *at = fx ? strstr(fx, "[target=torch.ops.") : NULL;
-	return at && !strncmp(at + strlen("[target=torch.ops."), target, strlen(target));
+	static const char before[] = "[target=torch.ops.";
+	const char *fx = names_metadata(n->proto, "pkg.torch.onnx.fx_node"), *at = fx ? strstr(fx, before) : NULL;
+	return at && !strncmp(at + strlen(before), target, strlen(target));
 }
 
 bool node_stops(const Onnx__NodeProto *node)

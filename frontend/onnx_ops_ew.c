@@ -43,8 +43,8 @@ static bool is_norm_root(Node *n, double exponent)
 {
 	const Op *sum = n->in[0]->op, *power = sum && sum->kind == OP_REDUCE_SUM ? op_in(sum, 0)->op : NULL;
 	double p;
-	return power && power->kind == OP_POW && is_number(n, power->in[1].value, &p) && p > 1 && fabs(p * exponent - 1) < 1e-6
-		&& (fmod(p, 2) == 0 || op_in(power, 0)->op->kind == OP_ABS);
+	return power && power->kind == OP_POW && is_number(n, power->in[1].value, &p) && p > 1
+		&& fabs(p * exponent - 1) < 1e-6 && (fmod(p, 2) == 0 || op_in(power, 0)->op->kind == OP_ABS);
 }
 
 bool import_pow(Node *n)

@@ -74,7 +74,7 @@ no_gradient("its scale and its integers are step functions of the operand", "Dyn
 
 
 for op, states in ("Adagrad", 1), ("Adam", 2), ("Momentum", 1):
-    more = {"mode": "standard"} if op == "Momentum" else {}
+    more = {"mode": "standard", "alpha": 0.9, "beta": 1.0, "norm_coefficient": 0.01} if op == "Momentum" else {}
     no_gradient("it is the update of an optimizer, no part of a loss", op, C(0.1), C(np.int64(1)),
                 *(P(2, 3, lo=0.1, hi=0.9) for _ in range(2 + states)), results=1 + states,
                 domain="ai.onnx.preview.training", **more)

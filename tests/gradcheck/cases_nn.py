@@ -103,9 +103,12 @@ case("Optional", P(2, 3), nodes=[node("Optional", "a0", "o"), node("OptionalGetE
 case("OptionalGetElement", P(2, 3), nodes=[node("Optional", "a0", "o"), node("OptionalGetElement", "o", "y0")])
 no_gradient("its result is bool, known when compiling", "OptionalHasElement", P(2, 3), nodes=[
     node("Optional", "a0", "o"), node("OptionalHasElement", "o", "y0")])
-no_gradient("its results are what values repeat, and indices", "Unique", C([2.0, 1.0, 2.0]))
-no_gradient("its result is which boxes are kept", "NonMaxSuppression", C(np.float32([[[0, 0, 1, 1], [0, 0, 1, 0.9]]])),
-            C(np.float32([[[0.9, 0.8]]])), C([1]), C(0.5), C(0.0))
+no_gradient("its results are what values repeat, and indices", "Unique", nodes=[
+    node("Constant", "", "given", value_floats=[2.0, 1.0, 2.0]), node("Unique", "given", "y0")])
+no_gradient("its result is which boxes are kept", "NonMaxSuppression", C([1, 2, 4]), C([1, 1, 2]), C([1]), nodes=[
+    node("Constant", "", "b", value_floats=[0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.9]), node("Reshape", "b a0", "boxes"),
+    node("Constant", "", "s", value_floats=[0.9, 0.8]), node("Reshape", "s a1", "scores"),
+    node("Constant", "", "iou", value_float=0.5), node("NonMaxSuppression", "boxes scores a2 iou", "y0")])
 
 # ---- com.microsoft ----
 

@@ -27,7 +27,8 @@
 /* Two boxes of each sample, in the images ids: of parts of x, the same for all samples, others for each, or trained. */
 #define BOXES(ids, boxes) "%b4 : f32[4,4] = slice %x {starts=[0,0], sizes=[4,4], steps=[1,1]}\n" \
 	"%b1 : f32[4,1,4] = reshape %b4 {shape=[4,1,4]}\n%b2 : f32[4,2,4] = concat %b1, %b1 {axis=1}\n" \
-	"%bx : f32[8,4] = reshape %b2 {shape=[8,4]}\n%pair : f32[1,2,4] = const {value=[0.0,0.0,1.0,1.0,0.0,0.0,2.0,2.0]}\n" \
+	"%bx : f32[8,4] = reshape %b2 {shape=[8,4]}\n" \
+	"%pair : f32[1,2,4] = const {value=[0.0,0.0,1.0,1.0,0.0,0.0,2.0,2.0]}\n" \
 	"%pairs : f32[4,2,4] = broadcast %pair {shape=[4,2,4]}\n%same : f32[8,4] = reshape %pairs {shape=[8,4]}\n" \
 	"%i8 : f32[8,4] = iota {axis=0}\n%other : f32[8,4] = add %same, %i8\n%w36 : f32[36] = reshape %w {shape=[36]}\n" \
 	"%w32 : f32[32] = slice %w36 {starts=[0], sizes=[32], steps=[1]}\n%wb : f32[8,4] = reshape %w32 {shape=[8,4]}\n" \
@@ -138,7 +139,8 @@ static const Row rows[] = {
 	{"%r : f32[1,6] = reduce_sum %w {axes=[0], keepdims=1}\n%b : f32[4,6] = broadcast %r {shape=[4,6]}\n"
 		"%a : f32[4,3], %c : f32[4,3] = split %b {axis=1, sizes=[3,3]}\n%d : f32[4,9] = concat %x, %c {axis=1}\n",
 		SAMPLES_AXIS, 0, "", false},
-	{PLACES "%pp : f32[4,6] = broadcast %p {shape=[4,6]}\n%a : f32[4,3], %c : f32[4,3] = split %pp {axis=1, sizes=[3,3]}\n"
+	{PLACES "%pp : f32[4,6] = broadcast %p {shape=[4,6]}\n"
+		"%a : f32[4,3], %c : f32[4,3] = split %pp {axis=1, sizes=[3,3]}\n"
 		"%d : f32[4,9] = concat %x, %c {axis=1}\n", SAMPLES_AXIS, 0, "@concat", false},
 	/* boxes: of a sample's own image where the graph says so */
 	{BOXES("0,0,1,1,2,2,3,3", "%bx"), SAMPLES_AXIS, 0, "", false},
@@ -148,10 +150,11 @@ static const Row rows[] = {
 	{BOXES("0,0,1,1,2,2,3,3", "%same"), SAMPLES_AXIS, 0, "", false},
 	{BOXES("0,0,1,1,2,2,3,3", "%other"), SAMPLES_AXIS, 0, "@roi_pool", false},
 	{BOXES("0,0,1,1,2,2,3,3", "%wb"), SAMPLES_AXIS, 0, "@roi_pool", false},
-	{BOXES("0", "%bx") "%f : i64[4] = reshape %ids {shape=[4]}\n%y2 : f32[4,3,1,1] = roi_pool %im, %b4, %f " BIN "\n",
+	{BOXES("0", "%bx") "%f : i64[4] = reshape %ids {shape=[4]}\n"
+		"%y2 : f32[4,3,1,1] = roi_pool %im, %b4, %f " BIN "\n",
 		SAMPLES_LOST, 0, "roi_pool", false},
-	{BOXES("0", "%bx") "%k1 : f32[1,3,1,1] = reshape %k {shape=[1,3,1,1]}\n%y2 : f32[8,3,1,1] = roi_pool %k1, %bx, %n " BIN
-		"\n", SAMPLES_AXIS, 0, "", false},
+	{BOXES("0", "%bx") "%k1 : f32[1,3,1,1] = reshape %k {shape=[1,3,1,1]}\n"
+		"%y2 : f32[8,3,1,1] = roi_pool %k1, %bx, %n " BIN "\n", SAMPLES_AXIS, 0, "", false},
 	/* one number of a row: x[arange(4), ids] */
 	{"%i : i64[4,1] = iota {axis=0}\n%c : i64[4,2] = concat %i, %ids {axis=1}\n"
 		"%y : f32[4] = gather_nd %x, %c {batch_dims=0}\n", SAMPLES_AXIS, 0, "", false},
