@@ -230,6 +230,8 @@ Value *emit_mul(Builder *b, Value *x, Value *y);
 Value *emit_div(Builder *b, Value *x, Value *y);
 Value *emit_scale(Builder *b, Value *x, double v);          /* x * v; x itself when v is 1 */
 Value *emit_shift(Builder *b, Value *x, double v);          /* x + v */
+/* x, whose elements must lie in [low, high]: a step in which another is met fails, and `what` names it. */
+Value *emit_in_range(Builder *b, Value *x, double low, double high, const char *what);
 Value *emit_slice(Builder *b, Value *x, int axis, int64_t start, int64_t size, int64_t step);
 Value *emit_matmul(Builder *b, Value *x, Value *y, Value *bias, bool ta, bool tb);
 Value *emit_softmax(Builder *b, OpKind kind, Value *x, int axis);
