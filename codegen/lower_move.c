@@ -64,6 +64,14 @@ void lower_pad(Emit *e, const Op *op)
 		emit_c_literal(e, x->dtype, v, int_of_double(v)), elem_bytes(op->out[0]));
 }
 
+void lower_in_range(Emit *e, const Op *op)
+{
+	const char *what = arena_printf(e->a, "node \"%s\": %s", op->loc->node, attr_get_str(op->attrs, "what", "value"));
+	emit_kernel(e, op, "o0 i0", "%" PRId64 ", %s, %s, %s", type_numel(&op->out[0]->type),
+		emit_c_float(e, attr_get_float(op->attrs, "low", 0)), emit_c_float(e, attr_get_float(op->attrs, "high", 0)),
+		emit_c_string(e, what));
+}
+
 /* The number of bytes of v per outer index: those of its dims from the axis on. */
 static int64_t chunk_of(const Value *v, int axis)
 {

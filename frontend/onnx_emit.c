@@ -42,6 +42,12 @@ Value *emit_shift(Builder *b, Value *x, double v)
 	return emit_add(b, x, emit_float(b, x, v));
 }
 
+Value *emit_in_range(Builder *b, Value *x, double low, double high, const char *what)
+{
+	Attr *a = attr_float(b->m, attr_float(b->m, NULL, "low", low), "high", high);
+	return ir_emit(b, OP_IN_RANGE, 1, &x, attr_str(b->m, a, "what", what));
+}
+
 Value *emit_slice(Builder *b, Value *x, int axis, int64_t start, int64_t size, int64_t step)
 {
 	int64_t starts[IR_MAX_RANK] = {0}, sizes[IR_MAX_RANK], steps[IR_MAX_RANK];

@@ -233,6 +233,8 @@ Value *emit_scale(Builder *b, Value *x, double v);          /* x * v; x itself w
 Value *emit_shift(Builder *b, Value *x, double v);          /* x + v */
 /* The p-th root of a sum of powers, p above 1; its gradient is 0 where the sum is 0, as that of PyTorch's norms. */
 Value *emit_norm_root(Builder *b, Value *x, double p);
+/* x, whose elements must lie in [low, high]: a step in which another is met fails, and `what` names it. */
+Value *emit_in_range(Builder *b, Value *x, double low, double high, const char *what);
 Value *emit_slice(Builder *b, Value *x, int axis, int64_t start, int64_t size, int64_t step);
 Value *emit_matmul(Builder *b, Value *x, Value *y, Value *bias, bool ta, bool tb);
 Value *emit_softmax(Builder *b, OpKind kind, Value *x, int axis);

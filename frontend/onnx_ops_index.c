@@ -211,7 +211,14 @@ bool import_reverse_sequence(Node *n)
 	Type wide = x->type;
 	wide.dtype = DT_I64;
 	Value *t = emit_iota(n->b, DT_I64, x->type.rank, along, time, 0, 1);
-	Value *len = ir_reshape(n->b, ir_cast(n->b, n->in[1], DT_I64), x->type.rank, across);
+	const EvalTensor *known = node_known(n, 1);
+	for (int64_t i = 0; known && i < x->type.dim[batch]; i++)
+		if (known->i[i] < 0 || known->i[i] > x->type.dim[time])
+			return node_error(n, "its sequence length %lld is outside 0..%lld", (long long)known->i[i],
+				(long long)x->type.dim[time]);
+	Value *len = ir_cast(n->b, n->in[1], DT_I64);
+	len = known ? len : emit_in_range(n->b, len, 0, (double)x->type.dim[time], "sequence length");
+	len = ir_reshape(n->b, len, x->type.rank, across);
 	Value *last = emit_sub(n->b, len, ir_const_int(n->b, DT_I64, 1));
 	Value *at = ir_emit3(n->b, OP_WHERE, ir_emit2(n->b, OP_LT, t, len), emit_sub(n->b, last, t), t);
 	at = ir_broadcast(n->b, at, &wide);

@@ -143,6 +143,7 @@ bool import_bernoulli(Node *n)
 		if (!(known->f[i] >= 0 && known->f[i] <= 1))
 			return node_error(n, "its probability %g is outside [0, 1]", known->f[i]);
 	p = dtype_is_half(p->type.dtype) ? ir_cast(n->b, p, DT_F32) : p;
+	p = known ? p : emit_in_range(n->b, p, 0, 1, "probability");
 	n->out[0] = ir_cast(n->b, ir_emit2(n->b, OP_LT, draw(n, "uniform", p->type, n->in[0]), p), t);
 	return true;
 }
@@ -180,7 +181,10 @@ bool import_multinomial(Node *n)
 	Attr *a = attr_int(n->b->m, attr_int(n->b->m, NULL, "axis", 1), "exclusive", 0);
 	Value *sums = ir_emit(n->b, OP_CUMSUM, 1, &e, attr_int(n->b->m, a, "reverse", 0));
 	Type type = type_tensor(x->type.dtype, 2, (int64_t[]){rows, count});
-	Value *u = emit_mul(n->b, draw(n, "uniform", type, x), emit_slice(n->b, sums, 1, classes - 1, 1, 1));
+	/* the largest counts as 1, so only NaN, +inf and a row that is all -inf give another sum */
+	Value *sum = emit_in_range(n->b, emit_slice(n->b, sums, 1, classes - 1, 1, 1), 1, (double)classes,
+		"sum of probabilities, the largest of which counts as 1:");
+	Value *u = emit_mul(n->b, draw(n, "uniform", type, x), sum);
 	Value *passed = ir_emit2(n->b, OP_GE, ir_reshape(n->b, u, 3, (int64_t[]){rows, count, 1}),
 		ir_reshape(n->b, sums, 3, (int64_t[]){rows, 1, classes}));
 	last = 2;

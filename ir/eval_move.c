@@ -352,6 +352,22 @@ RULE(scatter_nd)
 	return true;
 }
 
+/* ---- ranges ---- */
+
+/* Reports nothing: the oracle goes on as kernels do. */
+RULE(in_range)
+{
+	double low = attr_get_float(op->attrs, "low", 0), high = attr_get_float(op->attrs, "high", 0);
+	bool is_float = dtype_is_float(in[0]->type.dtype);
+	for (int64_t i = 0; i < type_numel(&in[0]->type); i++) {
+		Scalar x = eval_get(in[0], i);
+		double v = is_float ? x.f : (double)x.i;
+		Scalar least = is_float ? (Scalar){.f = low} : (Scalar){.i = (int64_t)low};
+		eval_put(out[0], i, v >= low && v <= high ? x : least);
+	}
+	return true;
+}
+
 /* ---- along an axis ---- */
 
 RULE(cumsum)

@@ -387,6 +387,14 @@ RULE(number)
 	return shape_want_number(err, op, 0);
 }
 
+RULE(in_range)
+{
+	double low = attr_get_float(op->attrs, "low", 0), high = attr_get_float(op->attrs, "high", 0);
+	if (!(low <= high))
+		return shape_wrong(err, "bounds of in_range are %g and %g", low, high);
+	return shape_number(m, op, given, out, err);
+}
+
 RULE(not)
 {
 	out[0] = *shape_in(op, 0);

@@ -412,7 +412,9 @@ typedef enum KScatter { K_SCATTER_NONE, K_SCATTER_ADD, K_SCATTER_MUL, K_SCATTER_
 		int id_size); \
 	void k_scatter_nd_##t(T *y, const T *x, const void *ids, const T *updates, int64_t n, int depth, \
 		const int64_t *xdim, int64_t inner, KScatter mode, int id_size); \
-	void k_iota_##t(T *y, int rank, const int64_t *dim, int axis, double start, double step);
+	void k_iota_##t(T *y, int rank, const int64_t *dim, int axis, double start, double step); \
+	/* y = x where low <= x <= high; another x is bad input, which `what` names, and gives low.  y may be x. */ \
+	void k_in_range_##t(T *y, const T *x, int64_t n, double low, double high, const char *what);
 K_NUMBERS(K_DECL)
 #undef K_DECL
 #define K_DECL(T, t) \

@@ -1,4 +1,4 @@
-/* kernels/cpu/scan.c: cumulative sums, arg max and min, top k, iota.  One thread works in order along the axis;
+/* kernels/cpu/scan.c: cumulative sums, arg max and min, top k, iota, ranges that are checked.  One thread works in order along the axis;
  * threads share the other dims.  NaN counts as both the largest and the smallest element. */
 #include "kernels/cpu/common.h"
 

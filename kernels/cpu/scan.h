@@ -75,6 +75,18 @@ void CONCAT(k_topk, SUFFIX)(T *y, int64_t *idx, const T *x, int64_t outer, int64
 	}
 }
 
+void CONCAT(k_in_range, SUFFIX)(T *y, const T *x, int64_t n, double low, double high, const char *what)
+{
+	#pragma omp parallel for schedule(static) if (n > PARALLEL_MIN)
+	for (int64_t i = 0; i < n; i++) {
+		double v = (double)x[i];
+		bool good = v >= low && v <= high;
+		if (!good)
+			k_bad_input("%s %.10g at position %lld is outside %g..%g", what, v != v ? (double)NAN : v, (long long)i, low, high);
+		y[i] = good ? x[i] : (T)low;
+	}
+}
+
 void CONCAT(k_iota, SUFFIX)(T *y, int rank, const int64_t *dim, int axis, double start, double step)
 {
 	int64_t n = rank ? dim[axis] : 1, inner = rank ? numel(rank - axis - 1, dim + axis + 1) : 1;

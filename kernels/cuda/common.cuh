@@ -122,6 +122,18 @@ __device__ inline void report_bad(KBad *bad, KBadKind kind, int64_t value, int64
 	bad->ignored = ignored;
 }
 
+/* Of a number outside of low..high.  what: a string of the host, which names it. */
+__device__ inline void report_outside(KBad *bad, const char *what, double x, int64_t position, double low, double high)
+{
+	if (bad == nullptr || atomicCAS(&bad->kind, (int)K_BAD_NONE, (int)K_BAD_OUTSIDE) != (int)K_BAD_NONE)
+		return;
+	bad->what = what;
+	bad->number = x;
+	bad->position = position;
+	bad->low = low;
+	bad->high = high;
+}
+
 /* Index i of ids, counted from the end where negative.  An index out of range is reported and read as 0. */
 __device__ __forceinline__ int64_t load_index(const void *ids, int64_t i, int id_size, int64_t n, KBad *bad)
 {

@@ -21,12 +21,18 @@ extern cudaStream_t k_stream;
 /* The first bad input that a kernel met.  It is written once, by atomicCAS on `kind`, in host memory that the device
  * can write (cudaHostAlloc, mapped).  k_bad_report points to its device address; the runtime sets it before the first
  * launch. */
-typedef enum KBadKind { K_BAD_NONE, K_BAD_LABEL, K_BAD_INDEX, K_BAD_LENGTH } KBadKind;
+typedef enum KBadKind { K_BAD_NONE, K_BAD_LABEL, K_BAD_INDEX, K_BAD_LENGTH, K_BAD_OUTSIDE } KBadKind;
 typedef struct KBad {
 	int kind;
-	int64_t value, position, limit; /* value, at this position, is not in [0, limit) (an index: in [-limit, limit); a
-	                                   length: in [0, limit]) */
-	int64_t ignored;                /* the label that is ignored */
+	int64_t position;
+	union {
+		struct {
+			int64_t value, limit; /* value, at this position, is not in [0, limit) (an index: in [-limit, limit); a
+			                         length: in [0, limit]) */
+			int64_t ignored;      /* the label that is ignored */
+		};
+		struct { double number, low, high; const char *what; }; /* K_BAD_OUTSIDE */
+	};
 } KBad;
 extern KBad *k_bad_report;
 /* If *bad holds a report, calls k_bad_input with the words of the CPU kernels and clears the report. */

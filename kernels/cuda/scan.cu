@@ -1,4 +1,4 @@
-/* kernels/cuda/scan.cu: cumulative sums, arg max and min, top k, iota.
+/* kernels/cuda/scan.cu: cumulative sums, arg max and min, top k, iota, ranges that are checked.
  *
  * One thread works in order along the axis, so sums are those of the CPU; threads share the other dims.  NaN counts as
  * both the largest and the smallest element. */
@@ -75,6 +75,18 @@ static __global__ void counted(T *y, int64_t n, int64_t inner, int64_t total, do
 		y[i] = (T)(start + step * (double)(i / inner % n));
 }
 
+template <class T>
+static __global__ void checked(T *y, const T *x, int64_t n, double low, double high, const char *what, KBad *bad)
+{
+	GRID_STRIDE(i, n) {
+		double v = (double)x[i];
+		bool good = v >= low && v <= high;
+		if (!good)
+			report_outside(bad, what, v, i, low, high);
+		y[i] = good ? x[i] : (T)low;
+	}
+}
+
 #define SCAN(T, t) \
 	void k_cumsum_##t(T *y, const T *x, int64_t outer, int64_t n, int64_t inner, bool exclusive, bool reverse) \
 	{ \
@@ -101,5 +113,9 @@ static __global__ void counted(T *y, int64_t n, int64_t inner, int64_t total, do
 		int64_t n = rank ? dim[axis] : 1, inner = rank ? numel(rank - axis - 1, dim + axis + 1) : 1; \
 		int64_t total = numel(rank, dim); \
 		LAUNCH((counted<T>), blocks_for(total, THREADS), THREADS, 0, k_stream, y, n, inner, total, start, step); \
+	} \
+	void k_in_range_##t(T *y, const T *x, int64_t n, double low, double high, const char *what) \
+	{ \
+		LAUNCH((checked<T>), blocks_for(n, THREADS), THREADS, 0, k_stream, y, x, n, low, high, what, k_bad_report); \
 	}
 K_NUMBERS(SCAN)

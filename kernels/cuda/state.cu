@@ -26,6 +26,10 @@ void k_bad_take(KBad *bad)
 	else if (bad->kind == K_BAD_LENGTH)
 		k_bad_input("sequence length %lld of sample %lld is outside 0..%lld", (long long)bad->value,
 			(long long)bad->position, (long long)bad->limit);
+	else if (bad->kind == K_BAD_OUTSIDE)
+		k_bad_input("%s %.10g at position %lld is outside %g..%g", bad->what,
+			bad->number != bad->number ? (double)NAN : bad->number, (long long)bad->position,
+			bad->low, bad->high);
 	bad->kind = K_BAD_NONE;
 }
 

@@ -477,6 +477,12 @@ void grad_cumsum(GradCtx *c, Op *op, Value *const *dout)
 	grad_give(c, op_in(op, 0), ir_emit(b, OP_CUMSUM, 1, dout, attrs));
 }
 
+/* Of elements in the range; the step of others fails. */
+void grad_in_range(GradCtx *c, Op *op, Value *const *dout)
+{
+	grad_give(c, op_in(op, 0), dout[0]);
+}
+
 /* ---- reductions ---- */
 
 /* A reduced value with the reduced dims kept as dims of 1, so that it broadcasts against x. */

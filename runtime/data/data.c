@@ -261,28 +261,35 @@ void data_load_part(DataSet *set, char *input, int64_t first, int64_t n, int64_t
 }
 
 /* The column to blame for bad data, of which kernels only know the row: for a bad label the column of labels, for
- * another index the other integer input. */
+ * another index an integer input, for anything else any input.  NULL: there are several of them, or none. */
 static const DataColumn *guilty(const DataSet *set, const char *bad)
 {
-	bool label = !strncmp(bad, "label", 5);
+	bool label = !strncmp(bad, "label", 5), index = label || !strncmp(bad, "index", 5), named = false;
+	const DataColumn *found = NULL;
+	int n = 0;
+	for (int i = 0; i < set->n_columns; i++)
+		named = named || !strcmp(set->columns[i].input->name, "labels");
 	for (int i = 0; i < set->n_columns; i++) {
 		const RtTensor *t = set->columns[i].input;
-		if (!dtype_is_float(t->dtype) && label == !strcmp(t->name, "labels"))
-			return &set->columns[i];
+		if (index && (dtype_is_float(t->dtype) || (named && label != !strcmp(t->name, "labels"))))
+			continue;
+		found = &set->columns[i];
+		n++;
 	}
-	return &set->columns[0];
+	return n == 1 ? found : NULL;
 }
 
 void data_blame(DataSet *set, int64_t first, const char *when, const char *bad, const char *program, Diag *d)
 {
 	enum { SHOWN = 16 };
 	Buf rows = {0};
-	const DataColumn *c = set->n_columns ? guilty(set, bad) : NULL;
-	diag_error(d, c ? c->path : program, "bad input in %s: %s", when, bad);
-	for (int64_t b = 0; c && b < MIN(set->batch, SHOWN); b++)
+	const DataColumn *c = guilty(set, bad);
+	const char *where = c ? c->path : program;
+	diag_error(d, where, "bad input in %s: %s", when, bad);
+	for (int64_t b = 0; set->n_columns && b < MIN(set->batch, SHOWN); b++)
 		buf_printf(&rows, "%s%" PRId64, b ? ", " : "", data_sample_at(set, first + b));
-	if (c)
-		diag_note(d, c->path, "rows 0, 1, ... of that batch were samples %s%s", rows.at,
+	if (set->n_columns)
+		diag_note(d, where, "rows 0, 1, ... of that batch were samples %s%s", rows.at,
 			set->batch > SHOWN ? ", ..." : "");
 	buf_free(&rows);
 }

@@ -186,6 +186,31 @@ static OnnxText *own_loss(void)
 	return m;
 }
 
+/* What must lie in a range: probabilities, classes that are drawn, lengths. */
+static OnnxText *ranges(void)
+{
+	OnnxText *m = begin(&plain);
+	Buf cast = node_text("/Cast", "Cast", "class", "shift"), reverse = node_text("/Reverse", "ReverseSequence",
+		"h2,lengths", "h3");
+	attr_i(&cast, "to", FLOAT);
+	attr_i(&reverse, "batch_axis", 0);
+	attr_i(&reverse, "time_axis", 1);
+	model_input(m, "p", FLOAT, "N,4");
+	model_input(m, "logits", FLOAT, "N,4");
+	model_input(m, "lengths", 7, "N");
+	model_op(m, "/Bernoulli", "Bernoulli", "p", "kept");
+	model_op(m, "/Mul", "Mul", "x,kept", "h1");
+	model_op(m, "/Multinomial", "Multinomial", "logits", "class");
+	model_node(m, cast);
+	model_op(m, "/Add", "Add", "h1,shift", "h2");
+	model_node(m, reverse);
+	model_floats(m, "fc.weight", "4,3", 7, ramp);
+	model_op(m, "/fc/MatMul", "MatMul", "h3,fc.weight", "z");
+	model_op(m, "/fc/Add", "Add", "z,fc.bias", "y");
+	model_output(m, "y");
+	return m;
+}
+
 static OnnxText *short_initializer(void)
 {
 	OnnxText *m = begin(&plain);
@@ -234,7 +259,7 @@ static const Model models[] = {
 	MODEL(external_short), MODEL(external_past), MODEL(external_length), MODEL(external_negative),
 	MODEL(external_missing), MODEL(external_absolute), MODEL(external_leaves), MODEL(external_folder),
 	MODEL(short_initializer), MODEL(reshape_overflows), MODEL(made_twice), MODEL(two_outputs), MODEL(wide),
-	MODEL(table), MODEL(signal_classes), MODEL(places), MODEL(fixed_batch), MODEL(own_loss),
+	MODEL(table), MODEL(signal_classes), MODEL(places), MODEL(fixed_batch), MODEL(own_loss), MODEL(ranges),
 };
 
 /* ---- the commands ---- */

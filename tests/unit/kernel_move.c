@@ -344,6 +344,22 @@ void case_cumsum(void)
 	case_true(b[0] == 100 && b[1] == -56 && b[2] == -55, "cumsum wraps");
 }
 
+void case_in_range(void)
+{
+	float *x = case_alloc(20), *y = case_alloc(20);
+	int64_t *a = case_alloc(24), *b = case_alloc(24);
+	memcpy(x, (float[]){-0.5f, 0, 1, NAN, INFINITY}, 20);
+	memcpy(a, (int64_t[]){INT64_MIN, 4, 5}, 24);
+	k_in_range_f32(y, x, 5, 0, 1, "p");
+	case_true(case_bad_inputs() == (case_cuda() ? 1 : 3), "in_range: numbers outside are bad input");
+	case_true(y[0] == 0 && y[1] == 0 && y[2] == 1 && y[3] == 0 && y[4] == 0, "in_range: they give the low end");
+	k_in_range_i64(b, a, 3, 0, 4, "n");
+	case_true(case_bad_inputs() == (case_cuda() ? 1 : 2), "in_range: integers outside are bad input");
+	case_true(b[0] == 0 && b[1] == 4 && b[2] == 0, "in_range of integers");
+	k_in_range_f32(y, x + 1, 2, 0, 1, "p");
+	case_true(case_bad_inputs() == 0 && y[1] == 1, "in_range: both ends belong to it");
+}
+
 static void check_arg(bool largest)
 {
 	int64_t outer = 5, n = 23, inner = 3, got[15];

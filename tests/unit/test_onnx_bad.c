@@ -356,6 +356,8 @@ static const Extreme extremes[] = {
 	{"SpaceToDepth", "1,4,0,0", "blocksize", false, 0, {INT32_MAX},
 		"node \"n\" (SpaceToDepth): error: blocks of 2147483647 make the channels of"},
 	{"SplitToSequence", "4,3", "to", true, 1, {INT64_MIN}, "node \"n\" (SplitToSequence): error: piece 0"},
+	{"ReverseSequence", "3,2", "to", true, 2, {3, 4}, "node \"n\" (ReverseSequence): error: its sequence length 4 is outside 0..3"},
+	{"ReverseSequence", "3,2", "to", true, 2, {-1, 3}, "error: its sequence length -1 is outside 0..3"},
 	{"OneHot", "4", "to", true, 1, {INT64_MAX}, "node \"n\" (OneHot): error:"},
 	{"Cast", "4,3", "to", false, 0, {(INT64_C(1) << 32) + 7}, "dtype unknown is not supported (to is 4294967303)"},
 	{"Pad", "4,3", "to", true, 4, {INT64_MIN, 0, 0, 0}, "node \"n\" (Pad): error: pads overflow along axis 0"},
