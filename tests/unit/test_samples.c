@@ -25,13 +25,14 @@
 	"%wk : f32[6] = reduce_sum %w {axes=[0], keepdims=0}\n"
 #define X1 "%x1 : f32[4,6,1] = reshape %x {shape=[4,6,1]}\n"
 #define REPEATED "%rep : f32[4,6,6] = broadcast %w {shape=[4,6,6]}\n" X1
-#define HEADS "%h : f32[4,6,2,3] = reshape %rep {shape=[4,6,2,3]}\n%o : f32[4,6,2,3], %lse : f32[4,2,6] = attention %h, %h, %h " \
-	"{empty=\"zero\", layout=1, scale=0.5}\n%x2 : f32[4,6,1,1] = reshape %x1 {shape=[4,6,1,1]}\n"
+#define HEADS "%h : f32[4,6,2,3] = reshape %rep {shape=[4,6,2,3]}\n%o : f32[4,6,2,3], %lse : f32[4,2,6] = " \
+	"attention %h, %h, %h {empty=\"zero\", layout=1, scale=0.5}\n%x2 : f32[4,6,1,1] = reshape %x1 {shape=[4,6,1,1]}\n"
 #define OWN_WEIGHTS "%one : f32[1,12,2,2] = reshape %im {shape=[1,12,2,2]}\n%half : f32[4,3] = slice %x " \
 	"{starts=[0,0], sizes=[4,3], steps=[1,1]}\n%ow : f32[4,3,1,1] = reshape %half {shape=[4,3,1,1]}\n" \
 	"%aw0 : f32[4,1,3,1] = reshape %half {shape=[4,1,3,1]}\n%aw1 : f32[4,4,3,1] = broadcast %aw0 {shape=[4,4,3,1]}\n" \
 	"%aw : f32[4,12,1,1] = reshape %aw1 {shape=[4,12,1,1]}\n%fr : f32[4,1,2,2] = slice %im " \
-	"{starts=[0,0,0,0], sizes=[4,1,2,2], steps=[1,1,1,1]}\n%four : f32[1,4,2,2] = reshape %fr {shape=[1,4,2,2]}\n%tw : f32[4,3,1,1] = reshape %half {shape=[4,3,1,1]}\n" \
+	"{starts=[0,0,0,0], sizes=[4,1,2,2], steps=[1,1,1,1]}\n%four : f32[1,4,2,2] = reshape %fr {shape=[1,4,2,2]}\n" \
+	"%tw : f32[4,3,1,1] = reshape %half {shape=[4,3,1,1]}\n" \
 	"%k3 : f32[3,1,1] = reshape %k {shape=[3,1,1]}\n"
 #define CONV(group) " {strides=[1,1], pads=[0,0,0,0], dilations=[1,1], group=" group ", layout=0}\n"
 #define TWO "%two : f32[8,6] = concat %x, %z {axis=0}\n"
