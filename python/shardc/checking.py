@@ -76,8 +76,8 @@ def check(module, args, path, loss, labels=None, *, kwargs=None, input_names=Non
     limit      seconds for the compiler and for the program
 
     Dropout is off on both sides for the numbers; its rates are compared.  Of a model that draws random numbers, which are
-    others in PyTorch, no numbers are compared: a note says so, and the rest is compared as ever.  Prints the table, the worst gradient first,
-    unless show is false, and returns a Report.  The module is left as it was."""
+    others in PyTorch, no numbers are compared: a note says so, and the rest is compared as ever.  Prints the table, the
+    worst gradient first, unless show is false, and returns a Report.  The module is left as it was."""
     arguments = values.arguments_of(module, args, kwargs, input_names)
     held = state.tensors_of(module)
     flags = [str(f) for f in flags]

@@ -173,7 +173,7 @@ def root(x, power):
     return torch.where(zero, torch.zeros_like(x), safe.sqrt() if power == 0.5 else safe ** power)
 
 
-def triplet(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=1):
+def triplet(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=0):
     far = torch.pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = torch.minimum(far, torch.pairwise_distance(positive, negative, p, eps))

@@ -128,8 +128,8 @@ NUMBERS = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__ar
 def refuse_call(name, func, args, kwargs):
     x = operand(args, kwargs)
     if func is torch.autograd.grad:
-        raise ExportError("forward calls torch.autograd.grad, or what uses it (torch.func.grad, hessian): a program has one backward pass, of the loss; "
-                          "a gradient penalty cannot be exported")
+        raise ExportError("forward calls torch.autograd.grad, or what uses it (torch.func.grad, hessian): a program has "
+                          "one backward pass, of the loss; a gradient penalty cannot be exported")
     if name == "__set__" and is_data(func):
         raise ExportError("forward assigns to .data of a tensor: compute a new value instead")
     if name in NUMBERS and isinstance(x, torch.Tensor) and x.requires_grad:

@@ -584,7 +584,8 @@ CASES = {
     "sliced score matching (jvp)": Case(
         Sliced, lambda n: {"x": torch.randn(n, 6), "noise": torch.randn(n, 6)}, "output:loss",
         beyond={"torchscript": "does not know forward mode"}),
-    "ensemble (vmap)": Case(Ensemble, lambda n: {"x": torch.randn(n, 6), "y": torch.randn(n)}, "output:loss", quick="torchscript"),
+    "ensemble (vmap)": Case(Ensemble, lambda n: {"x": torch.randn(n, 6), "y": torch.randn(n)}, "output:loss",
+                            quick="torchscript"),
     "metric learning": Case(Metric, lambda n: {"x": torch.randn(n, 6), "near": torch.randn(n, 6), "far": torch.randn(n, 6),
                                                "kinds": torch.randint(0, CLASSES, (n,))}, "output:loss", ranks=True),
     "PointNet": Case(PointNet, kinds(3, 20), "output:loss", ranks=True),
@@ -604,5 +605,6 @@ CASES = {
     "soft decision tree": Case(Tree, kinds(6), "output:loss"),
     "Sinkhorn": Case(Sinkhorn, lambda n: {"x": torch.randn(n, 5, 4), "y": torch.randn(n, 5, 4)}, "output:loss"),
     "Poincare embeddings": Case(Hyperbolic, lambda n: {
-        "a": torch.randint(0, 20, (n,)), "b": torch.randint(0, 20, (n, 4))}, "output:loss", beyond={"torchscript": "has no acosh"}),
+        "a": torch.randint(0, 20, (n,)), "b": torch.randint(0, 20, (n, 4))}, "output:loss",
+        beyond={"torchscript": "has no acosh"}),
 }
