@@ -124,21 +124,25 @@ static const Row rows[] = {
 	{OWN_WEIGHTS "%y : f32[1,4,2,2] = conv %one, %ow" CONV("4"), SAMPLES_AXIS, 1, "", false},
 	{OWN_WEIGHTS "%y : f32[1,4,2,2] = conv %one, %aw" CONV("1"), SAMPLES_LOST, 0, "conv", false},
 	{OWN_WEIGHTS "%y : f32[4,4,2,2] = conv %im, %ow" CONV("1"), SAMPLES_LOST, 0, "conv", false},
-	{OWN_WEIGHTS "%y : f32[1,12,2,2] = conv_grad_x %four, %tw {strides=[1,1], pads=[0,0,0,0], dilations=[1,1], group=4, layout=0, "
-		"shape=[1,12,2,2]}\n", SAMPLES_AXIS, 1, "", false},
-	{OWN_WEIGHTS "%kb : f32[4,3,1,1] = broadcast %k3 {shape=[4,3,1,1]}\n%m : f32[1,12,1,1] = reshape %kb {shape=[1,12,1,1]}\n"
+	{OWN_WEIGHTS "%y : f32[1,12,2,2] = conv_grad_x %four, %tw {strides=[1,1], pads=[0,0,0,0], "
+		"dilations=[1,1], group=4, layout=0, shape=[1,12,2,2]}\n", SAMPLES_AXIS, 1, "", false},
+	{OWN_WEIGHTS "%kb : f32[4,3,1,1] = broadcast %k3 {shape=[4,3,1,1]}\n"
+		"%m : f32[1,12,1,1] = reshape %kb {shape=[1,12,1,1]}\n"
 		"%y : f32[1,4,1,1] = conv %m, %ow" CONV("4"), SAMPLES_AXIS, 1, "", false},
-	{OWN_WEIGHTS PLACES "%p4 : f32[4,1,1,1] = reshape %p {shape=[4,1,1,1]}\n%pb : f32[4,3,1,1] = broadcast %p4 {shape=[4,3,1,1]}\n"
+	{OWN_WEIGHTS PLACES "%p4 : f32[4,1,1,1] = reshape %p {shape=[4,1,1,1]}\n"
+		"%pb : f32[4,3,1,1] = broadcast %p4 {shape=[4,3,1,1]}\n"
 		"%m : f32[1,12,1,1] = reshape %pb {shape=[1,12,1,1]}\n%y : f32[1,4,1,1] = conv %m, %ow" CONV("4"),
 		SAMPLES_AXIS, 1, "@conv", false},
 	/* weights that were repeated for each sample are the same for all of them, also behind self-attention */
 	{REPEATED "%a : f32[4,6,3], %b : f32[4,6,3] = split %rep {axis=2, sizes=[3,3]}\n%y : f32[4,6,3] = mul %x1, %b\n",
 		SAMPLES_AXIS, 0, "", false},
-	{PLACES "%q : f32[4,6] = broadcast %p {shape=[4,6]}\n%a : f32[4,3], %b : f32[4,3] = split %q {axis=1, sizes=[3,3]}\n"
+	{PLACES "%q : f32[4,6] = broadcast %p {shape=[4,6]}\n"
+		"%a : f32[4,3], %b : f32[4,3] = split %q {axis=1, sizes=[3,3]}\n"
 		"%u : f32[4,3], %v : f32[4,3] = split %x {axis=1, sizes=[3,3]}\n%y : f32[4,3] = mul %u, %b\n",
 		SAMPLES_AXIS, 0, "@mul", false},
 	{REPEATED HEADS "%y : f32[4,6,2,3] = mul %x2, %o\n", SAMPLES_AXIS, 0, "", false},
-	{PLACES "%p3 : f32[4,1,1] = reshape %p {shape=[4,1,1]}\n%rep : f32[4,6,6] = broadcast %p3 {shape=[4,6,6]}\n" X1 HEADS
+	{PLACES "%p3 : f32[4,1,1] = reshape %p {shape=[4,1,1]}\n"
+		"%rep : f32[4,6,6] = broadcast %p3 {shape=[4,6,6]}\n" X1 HEADS
 		"%y : f32[4,6,2,3] = mul %x2, %o\n", SAMPLES_AXIS, 0, "@mul", false},
 	{"%i : i64[4,1] = iota {axis=0}\n%o : i64[4,1] = const {value=[0,3,2,5]}\n%c : i64[4,2] = concat %i, %o {axis=1}\n"
 		"%y : f32[4] = gather_nd %x, %c {batch_dims=0}\n", SAMPLES_AXIS, 0, "@gather_nd", false},
