@@ -206,7 +206,7 @@ $(BUILD)/sizes/ready: tests/sizes/models.py tests/sizes/configs.py | $(VENV)/rea
 export: all $(VENV)/ready
 	$(PYTHON) tests/e2e/export.py $(BUILD)/shardc $(BUILD)/export
 
-## zoo: 68 models of all kinds by both exporters, beside PyTorch, and the scripts of docs/models.md (ZOO=--quick: some of
+## zoo: 99 models of all kinds by both exporters, beside PyTorch, and the scripts of docs/models.md (ZOO=--quick: some of
 ##   them; ZOO="--docs docs/models.md" writes its table)
 zoo: all $(VENV)/ready
 	$(PYTHON) tests/zoo/zoo.py $(BUILD)/shardc $(BUILD)/zoo $(ZOO)
@@ -245,6 +245,7 @@ trust: all $(VENV)/ready
 	$(PYTHON) tests/trust/refusals.py $(BUILD)/trust/refusals --quick
 	$(PYTHON) tests/trust/masks.py $(BUILD)/shardc $(BUILD)/trust/masks --exporters torchscript
 	$(PYTHON) tests/trust/merged.py $(BUILD)/shardc $(BUILD)/trust/merged
+	$(PYTHON) tests/trust/written.py $(BUILD)/shardc $(BUILD)/trust/written
 
 ## trust-full: all of them by both exporters, and exported without the helper (a quarter of an hour); log: tests/trust/trust.log
 trust-full: all $(VENV)/ready

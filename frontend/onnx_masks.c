@@ -231,20 +231,31 @@ static bool is_alpha_dropout(const Masks *s, const Draw *d, const Exit *e)
 	return is_near(e->hi, a, t) && is_near(added->lo, -alpha * a * d->keep, t) && is_near(added->hi, alpha * a * p, t);
 }
 
-/* Takes x / keep for x where the mask keeps it unscaled. */
+/* The operand that the op divides by keep, or multiplies with 1 / keep; NULL: it does something else. */
+static Value *scaled_by(const Op *op, double keep)
+{
+	for (int i = 0; i < 2 && (op->kind == OP_DIV || op->kind == OP_MUL); i++) {
+		Value *x = op_in(op, !i);
+		double c = number_of(op_in(op, i));
+		bool scales = op->kind == OP_DIV ? i == 1 && is_near(c, keep, x->type.dtype) : is_near(c, 1 / keep, x->type.dtype);
+		if (scales && type_same_shape(&x->type, &op->out[0]->type))
+			return x;
+	}
+	return NULL;
+}
+
+/* Where the mask keeps x unscaled: takes x / keep in front of the product, or behind it, into the dropout. */
 static void take_scale(Exit *e, double keep)
 {
-	const Op *op = e->x->op;
-	DType t = e->x->type.dtype;
-	for (int i = 0; i < 2 && (op->kind == OP_DIV || op->kind == OP_MUL); i++) {
-		double c = number_of(op_in(op, i));
-		bool scales = op->kind == OP_DIV ? i == 1 && is_near(c, keep, t) : is_near(c, 1 / keep, t);
-		if (scales && type_same_shape(&op_in(op, !i)->type, &e->x->type)) {
-			e->x = op_in(op, !i);
-			e->hi = 1 / keep;
-			return;
-		}
-	}
+	Value *x = scaled_by(e->x->op, keep);
+	Op *behind = e->op->out[0]->n_uses == 1 ? e->op->out[0]->uses->op : NULL;
+	if (x)
+		e->x = x;
+	else if (behind && scaled_by(behind, keep) == e->op->out[0])
+		e->op = behind;
+	else
+		return;
+	e->hi = 1 / keep;
 }
 
 /* Whether the draw is a dropout; e->hi becomes exactly what dropout multiplies with. */

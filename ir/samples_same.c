@@ -75,7 +75,8 @@ static bool gather_is_same(const Op *op, const Samples *in, int at)
 	return in[0].same >> (at < axis ? at : at - extra + 1) & 1;
 }
 
-/* Along the batch only.  Masks are aligned at the right with [B,H,T,S]; documents have the batch as their first axis. */
+/* Along the batch only.  Masks are aligned at the right with [B,H,T,S]; documents have the batch as their first
+ * axis. */
 static bool attention_is_same(const Op *op, const Samples *in, int at)
 {
 	const Value *documents = op->n_in > 4 ? op_in(op, 4) : NULL;
@@ -94,7 +95,8 @@ static bool is_same_along(const Op *op, const Samples *in, int at)
 	case OP_IOTA: return at != attr_get_int(op->attrs, "axis", 0);
 	case OP_RESHAPE: return reshape_is_same(op, in, at);
 	case OP_TRANSPOSE: return in[0].same >> attr_find(op->attrs, "perm")->ints[at] & 1;
-	case OP_STOP_GRADIENT: case OP_SLICE: case OP_SPLIT: case OP_SOFTMAX: case OP_LOG_SOFTMAX: return in[0].same >> at & 1;
+	case OP_STOP_GRADIENT: case OP_SLICE: case OP_SPLIT: case OP_SOFTMAX: case OP_LOG_SOFTMAX:
+		return in[0].same >> at & 1;
 	case OP_ATTENTION: return attention_is_same(op, in, at);
 	case OP_CONV: return at == 0 && samples_is_same(&in[0], op_in(op, 0), 0);
 	case OP_CONCAT: return at != attr_get_int(op->attrs, "axis", 0) && all_aligned(op, in, at);

@@ -1,6 +1,7 @@
 """shardc.check: one step of the program beside one of PyTorch's."""
 import contextlib
 import dataclasses
+import math
 import pathlib
 import re
 import tempfile
@@ -8,11 +9,13 @@ import tempfile
 import onnx
 import torch
 
-from . import graphs, losses, state, values
+from . import comparing, graphs, losses, state, values
 from .errors import CheckError
 from .programs import Program, find_compiler
 from .watching import Undropped, backward, watched
 
+DRAWS = ("loss, gradients and buffers were not compared, as the model draws random numbers ({}), which are others in PyTorch: "
+         "make them an input for that")
 FACTOR = 3.0  # of PyTorch's own error in f32, within which ours is no fault
 OTHER = 1e-2  # error of PyTorch's loss in f32 that is no rounding: in f64 the module computes something else
 
@@ -72,8 +75,9 @@ def check(module, args, path, loss, labels=None, *, kwargs=None, input_names=Non
     tolerance  largest error of a gradient, relative to its norm; rounding that PyTorch has in f32, too, is no fault
     limit      seconds for the compiler and for the program
 
-    Dropout is off on both sides for the numbers; its rates are compared.  Prints the table, the worst gradient first,
-    unless show is false, and returns a Report.  The module is left as it was."""
+    Dropout is off on both sides for the numbers; its rates are compared.  Of a model that draws random numbers, which are
+    others in PyTorch, no numbers are compared: a note says so, and the rest is compared as ever.  Prints the table, the
+    worst gradient first, unless show is false, and returns a Report.  The module is left as it was."""
     arguments = values.arguments_of(module, args, kwargs, input_names)
     held = state.tensors_of(module)
     flags = [str(f) for f in flags]
@@ -88,9 +92,11 @@ def check(module, args, path, loss, labels=None, *, kwargs=None, input_names=Non
         found, model, optimizer = program.train(tensors, 1, "--lr", 0, "--momentum", 0.9, "--weight-decay", 0)
     first = {alias: h.name for h in held for alias in [h.name, *h.aliases]}
     ours = {first.get(n, n): t for n, t in ((k.removesuffix(".momentum_buffer"), t) for k, t in optimizer.items())}
-    report = compared(theirs, found[0], ours, tolerance)
-    report.said, report.note = program.said, theirs.note
-    report.faults += statistics(theirs, {first.get(n, n): t for n, t in model.items()}, tolerance)
+    draws = comparing.random_ops(onnx.load(path, load_external_data=False))
+    report = compared(theirs, found[0], ours, math.inf if draws else tolerance)
+    report.said, report.note = program.said, DRAWS.format(", ".join(draws)) if draws else theirs.note
+    if not draws:
+        report.faults += statistics(theirs, {first.get(n, n): t for n, t in model.items()}, tolerance)
     report.faults += ties(held, path, optimizer, model)
     report.faults += dropouts(rates, theirs.dropped)
     if show:

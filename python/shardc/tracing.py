@@ -27,6 +27,11 @@ def _(x):
     return torch.empty_like(x)
 
 
+@stop_gradient.register_vmap
+def _(info, axes, x):
+    return stop_gradient(x), axes[0]
+
+
 # ---- dropout, written so that it trains ----
 
 def drop(x, p):
@@ -112,7 +117,7 @@ def layered(func, x, state, weights, biases, layers, p, two_ways, batch_first):
     return (x, *(torch.cat(column) for column in zip(*ends)))
 
 
-# ---- what the TorchScript exporter has no operator for ----
+# ---- what one of the exporters has no operator for, or writes with another gradient ----
 
 def reduced(losses, reduction):
     return {"mean": losses.mean, "sum": losses.sum, "none": lambda: losses}[reduction]()
@@ -160,8 +165,45 @@ def strided(x, size, stride, storage_offset=None):
     return flat.reshape(-1).as_strided(size, stride, 0)
 
 
+def distances(x1, x2, p=2.0, compute_mode=None):
+    """cdist: equal points have no gradient, where that of a root would be infinite."""
+    away = (x1.unsqueeze(-2) - x2.unsqueeze(-3)).abs()
+    if p == 1:
+        return away.sum(-1)
+    if not 0 < p < math.inf:
+        raise ExportError(f"forward calls torch.cdist with p={p:g}, which no exporter writes: use a finite p above 0")
+    sums = (away * away if p == 2 else root(away, p)).sum(-1)
+    return root(sums, 1 / p)
+
+
+def root(x, power):
+    """x ** power of numbers from 0 on; no gradient at 0."""
+    zero = x == 0
+    safe = torch.where(zero, torch.ones_like(x), x)
+    return torch.where(zero, torch.zeros_like(x), safe.sqrt() if power == 0.5 else safe ** power)
+
+
+def triplet(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=0):
+    far = torch.pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = torch.minimum(far, torch.pairwise_distance(positive, negative, p, eps))
+    losses = (margin + torch.pairwise_distance(anchor, positive, p, eps) - far).clamp(min=0)
+    return reduced(losses, REDUCTIONS[reduction])
+
+
+def diagonal_of(input, diagonal=0):
+    """The diagonal of a matrix, or a matrix that has the vector there and zeros elsewhere."""
+    if input.dim() == 2:
+        return torch.diagonal(input, diagonal)
+    n = input.size(0) + abs(diagonal)
+    column = torch.constant_pad_nd(input, (max(-diagonal, 0), max(diagonal, 0))).unsqueeze(1)
+    place = torch.arange(n, device=input.device)
+    return torch.where(place - place.unsqueeze(1) == diagonal, column, torch.zeros_like(column))
+
+
 WRITTEN = {"smooth_l1_loss": functools.partial(written_loss, smooth_l1),
-           "huber_loss": functools.partial(written_loss, huber), "diff": difference}
+           "huber_loss": functools.partial(written_loss, huber), "diff": difference,
+           "cdist": distances, "triplet_margin_loss": triplet, "diag": diagonal_of}
 
 
 # ---- a forward that is traced ----
@@ -227,7 +269,7 @@ class Rewriting(TorchFunctionMode):
         if torch.is_grad_enabled() or not args:
             return func(*args, **kwargs)
         target, *rest = args
-        rest = pytree.tree_map_only(torch.Tensor, lambda t: stopped(t) if t.requires_grad else t, rest)
+        rest = pytree.tree_map_only(torch.Tensor, lambda t: stopped(t) if has_gradient(t) else t, rest)
         return func(target, *rest, **kwargs)
 
     def marked(self, name, args, kwargs, result):
@@ -236,7 +278,7 @@ class Rewriting(TorchFunctionMode):
         if not isinstance(result, (torch.Tensor, tuple, list)) or isinstance(result, torch.Size):
             return result
         operands = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-        if not any(t.requires_grad for t in operands):
+        if not any(has_gradient(t) for t in operands):
             return result
         known = {id(t) for t in operands}
         return each_tensor(lambda t: t if id(t) in known else stopped(t), result)
@@ -252,9 +294,16 @@ def each_tensor(change, result):
     return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
 
 
+def has_gradient(t):
+    """Whether a gradient goes back from t.  Inside of torch.vmap and torch.func the tensor behind the wrappers knows."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(t) and not t.requires_grad:
+        t = torch._C._functorch.get_unwrapped(t)
+    return t.requires_grad
+
+
 def stopped(t):
     """t, marked when it holds floats and requires no gradient now."""
-    if t.requires_grad and torch.is_grad_enabled() or not t.is_floating_point():
+    if has_gradient(t) and torch.is_grad_enabled() or not t.is_floating_point():
         return t
     return torch.ops.shardc.stop_gradient(t)
 

@@ -10,6 +10,21 @@ from torch.utils import _pytree as pytree
 
 from .errors import ExportError
 
+# ---- what PyTorch's own functions do in a way that no graph can hold ----
+
+
+def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
+    """PyTorch's, which clamps the variance in place without gradients: it has the gradient of what it was."""
+    if not isinstance(var, torch.Tensor):
+        var = var * torch.ones_like(input)
+    if var.shape != input.shape and input.shape[:-1] == var.shape:
+        var = var.unsqueeze(-1)
+    var = var + (var.clamp(min=eps) - var).detach()
+    losses = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    losses = losses + 0.5 * math.log(2 * math.pi) if full else losses
+    return {"mean": torch.mean, "sum": torch.sum, "none": lambda t: t}[reduction](losses)
+
+
 # ---- a watched forward ----
 
 
@@ -45,6 +60,8 @@ def watched(mode, apply=None):
             stack.enter_context(replaced(owner, **{n: none_overridden for n in names if n in vars(owner)}))
         if apply:
             stack.enter_context(replaced(base, apply=classmethod(applied)))
+        stack.enter_context(replaced(F, gaussian_nll_loss=gaussian_nll_loss))
+        stack.enter_context(replaced(torch.distributions.Distribution, _validate_args=False))  # decides by values
         stack.enter_context(mode)
         yield mode
 
@@ -111,8 +128,8 @@ NUMBERS = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__ar
 def refuse_call(name, func, args, kwargs):
     x = operand(args, kwargs)
     if func is torch.autograd.grad:
-        raise ExportError("forward calls torch.autograd.grad: a program has one backward pass, of the loss; "
-                          "a gradient penalty cannot be exported")
+        raise ExportError("forward calls torch.autograd.grad, or what uses it (torch.func.grad, hessian): a program has "
+                          "one backward pass, of the loss; a gradient penalty cannot be exported")
     if name == "__set__" and is_data(func):
         raise ExportError("forward assigns to .data of a tensor: compute a new value instead")
     if name in NUMBERS and isinstance(x, torch.Tensor) and x.requires_grad:

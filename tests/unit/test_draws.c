@@ -30,7 +30,8 @@ static void constant(OnnxText *m, const char *name, float v)
 
 /* ---- masks ---- */
 
-typedef enum { SCALED = 1, RETURNED = 2, CHOSEN = 4, COMPLEMENT = 8, ADDED = 16, SHIFTED = 32 } Form;
+typedef enum { SCALED = 1, RETURNED = 2, CHOSEN = 4, COMPLEMENT = 8, ADDED = 16, SHIFTED = 32,
+	BEHIND = 64 /* the scale is behind the product */ } Form;
 
 /* y = x mask, where x is f32[4,3,5] and the mask f32[dims] keeps 3 of 4. */
 static OnnxText *masked(const char *dims, int form)
@@ -51,7 +52,9 @@ static OnnxText *masked(const char *dims, int form)
 	if (form & CHOSEN)
 		model_op(m, "mul", "Where", "bits,x,zero", "y");
 	else
-		model_op(m, "mul", "Mul", form & SCALED ? "x,scaled" : "x,mask", form & ADDED ? "kept" : "y");
+		model_op(m, "mul", "Mul", form & SCALED ? "x,scaled" : "x,mask", form & (ADDED | BEHIND) ? "kept" : "y");
+	if (form & BEHIND)
+		model_op(m, "scale", "Div", "kept,keep", "y");
 	if (form & ADDED) {
 		model_op(m, "rest", "Sub", "keep,mask", "others");
 		model_op(m, "sum", "Add", "kept,others", "y");
@@ -92,6 +95,9 @@ static void test_masks(void)
 	check_mask("4,3,5", SCALED, OP_DROPOUT, 1 / 0.75, NULL);
 	check_mask("4,1,1", 0, OP_DRAW, 1, "said");
 	check_mask("4,1,1", CHOSEN, OP_DRAW, 1, "said");
+	check_mask("4,3,5", BEHIND, OP_DROPOUT, 1 / 0.75, NULL);
+	check_mask("4,1,1", BEHIND, OP_DRAW, 1 / 0.75, NULL);
+	check_mask("4,3,5", SCALED | BEHIND, OP_DROPOUT, 1 / 0.75, NULL); /* what divides once more is not the mask's */
 	check_mask("4,3,5", ADDED, OP_DRAW, 1, "said");
 	check_mask("4,3,5", ADDED | SCALED, OP_DRAW, 1 / 0.75f, "said"); /* not the numbers of AlphaDropout */
 	check_mask("4,3,5", SHIFTED, OP_DRAW, 0, NULL);             /* u + 0.75 < 0.75: a mask of zeros, not of 3 in 4 */

@@ -35,13 +35,14 @@
 	"%n : i64[8] = const {value=[" ids "]}\n%y : f32[8,3,1,1] = roi_pool %im, " boxes ", %n " BIN "\n"
 #define X1 "%x1 : f32[4,6,1] = reshape %x {shape=[4,6,1]}\n"
 #define REPEATED "%rep : f32[4,6,6] = broadcast %w {shape=[4,6,6]}\n" X1
-#define HEADS "%h : f32[4,6,2,3] = reshape %rep {shape=[4,6,2,3]}\n%o : f32[4,6,2,3], %lse : f32[4,2,6] = attention %h, %h, %h " \
-	"{empty=\"zero\", layout=1, scale=0.5}\n%x2 : f32[4,6,1,1] = reshape %x1 {shape=[4,6,1,1]}\n"
+#define HEADS "%h : f32[4,6,2,3] = reshape %rep {shape=[4,6,2,3]}\n%o : f32[4,6,2,3], %lse : f32[4,2,6] = " \
+	"attention %h, %h, %h {empty=\"zero\", layout=1, scale=0.5}\n%x2 : f32[4,6,1,1] = reshape %x1 {shape=[4,6,1,1]}\n"
 #define OWN_WEIGHTS "%one : f32[1,12,2,2] = reshape %im {shape=[1,12,2,2]}\n%half : f32[4,3] = slice %x " \
 	"{starts=[0,0], sizes=[4,3], steps=[1,1]}\n%ow : f32[4,3,1,1] = reshape %half {shape=[4,3,1,1]}\n" \
 	"%aw0 : f32[4,1,3,1] = reshape %half {shape=[4,1,3,1]}\n%aw1 : f32[4,4,3,1] = broadcast %aw0 {shape=[4,4,3,1]}\n" \
 	"%aw : f32[4,12,1,1] = reshape %aw1 {shape=[4,12,1,1]}\n%fr : f32[4,1,2,2] = slice %im " \
-	"{starts=[0,0,0,0], sizes=[4,1,2,2], steps=[1,1,1,1]}\n%four : f32[1,4,2,2] = reshape %fr {shape=[1,4,2,2]}\n%tw : f32[4,3,1,1] = reshape %half {shape=[4,3,1,1]}\n" \
+	"{starts=[0,0,0,0], sizes=[4,1,2,2], steps=[1,1,1,1]}\n%four : f32[1,4,2,2] = reshape %fr {shape=[1,4,2,2]}\n" \
+	"%tw : f32[4,3,1,1] = reshape %half {shape=[4,3,1,1]}\n" \
 	"%k3 : f32[3,1,1] = reshape %k {shape=[3,1,1]}\n"
 #define CONV(group) " {strides=[1,1], pads=[0,0,0,0], dilations=[1,1], group=" group ", layout=0}\n"
 #define ZEROS "%z0 : f32[4,2] = const {value=[0.0]}\n"
@@ -170,21 +171,25 @@ static const Row rows[] = {
 	{OWN_WEIGHTS "%y : f32[1,4,2,2] = conv %one, %ow" CONV("4"), SAMPLES_AXIS, 1, "", false},
 	{OWN_WEIGHTS "%y : f32[1,4,2,2] = conv %one, %aw" CONV("1"), SAMPLES_LOST, 0, "conv", false},
 	{OWN_WEIGHTS "%y : f32[4,4,2,2] = conv %im, %ow" CONV("1"), SAMPLES_LOST, 0, "conv", false},
-	{OWN_WEIGHTS "%y : f32[1,12,2,2] = conv_grad_x %four, %tw {strides=[1,1], pads=[0,0,0,0], dilations=[1,1], group=4, layout=0, "
-		"shape=[1,12,2,2]}\n", SAMPLES_AXIS, 1, "", false},
-	{OWN_WEIGHTS "%kb : f32[4,3,1,1] = broadcast %k3 {shape=[4,3,1,1]}\n%m : f32[1,12,1,1] = reshape %kb {shape=[1,12,1,1]}\n"
+	{OWN_WEIGHTS "%y : f32[1,12,2,2] = conv_grad_x %four, %tw {strides=[1,1], pads=[0,0,0,0], "
+		"dilations=[1,1], group=4, layout=0, shape=[1,12,2,2]}\n", SAMPLES_AXIS, 1, "", false},
+	{OWN_WEIGHTS "%kb : f32[4,3,1,1] = broadcast %k3 {shape=[4,3,1,1]}\n"
+		"%m : f32[1,12,1,1] = reshape %kb {shape=[1,12,1,1]}\n"
 		"%y : f32[1,4,1,1] = conv %m, %ow" CONV("4"), SAMPLES_AXIS, 1, "", false},
-	{OWN_WEIGHTS PLACES "%p4 : f32[4,1,1,1] = reshape %p {shape=[4,1,1,1]}\n%pb : f32[4,3,1,1] = broadcast %p4 {shape=[4,3,1,1]}\n"
+	{OWN_WEIGHTS PLACES "%p4 : f32[4,1,1,1] = reshape %p {shape=[4,1,1,1]}\n"
+		"%pb : f32[4,3,1,1] = broadcast %p4 {shape=[4,3,1,1]}\n"
 		"%m : f32[1,12,1,1] = reshape %pb {shape=[1,12,1,1]}\n%y : f32[1,4,1,1] = conv %m, %ow" CONV("4"),
 		SAMPLES_AXIS, 1, "@conv", false},
 	/* weights that were repeated for each sample are the same for all of them, also behind self-attention */
 	{REPEATED "%a : f32[4,6,3], %b : f32[4,6,3] = split %rep {axis=2, sizes=[3,3]}\n%y : f32[4,6,3] = mul %x1, %b\n",
 		SAMPLES_AXIS, 0, "", false},
-	{PLACES "%q : f32[4,6] = broadcast %p {shape=[4,6]}\n%a : f32[4,3], %b : f32[4,3] = split %q {axis=1, sizes=[3,3]}\n"
+	{PLACES "%q : f32[4,6] = broadcast %p {shape=[4,6]}\n"
+		"%a : f32[4,3], %b : f32[4,3] = split %q {axis=1, sizes=[3,3]}\n"
 		"%u : f32[4,3], %v : f32[4,3] = split %x {axis=1, sizes=[3,3]}\n%y : f32[4,3] = mul %u, %b\n",
 		SAMPLES_AXIS, 0, "@mul", false},
 	{REPEATED HEADS "%y : f32[4,6,2,3] = mul %x2, %o\n", SAMPLES_AXIS, 0, "", false},
-	{PLACES "%p3 : f32[4,1,1] = reshape %p {shape=[4,1,1]}\n%rep : f32[4,6,6] = broadcast %p3 {shape=[4,6,6]}\n" X1 HEADS
+	{PLACES "%p3 : f32[4,1,1] = reshape %p {shape=[4,1,1]}\n"
+		"%rep : f32[4,6,6] = broadcast %p3 {shape=[4,6,6]}\n" X1 HEADS
 		"%y : f32[4,6,2,3] = mul %x2, %o\n", SAMPLES_AXIS, 0, "@mul", false},
 	{"%i : i64[4,1] = iota {axis=0}\n%o : i64[4,1] = const {value=[0,3,2,5]}\n%c : i64[4,2] = concat %i, %o {axis=1}\n"
 		"%y : f32[4] = gather_nd %x, %c {batch_dims=0}\n", SAMPLES_AXIS, 0, "@gather_nd", false},

@@ -184,6 +184,6 @@ CASES = {
     "diffusion U-Net": Case(Diffusion, noised, "output:loss", ranks=True, quick="torchscript"),
     "NeRF": Case(Nerf, lambda n: {"points": torch.randn(n, 8, 3), "color": torch.rand(n, 3)}, "output:loss"),
     "RealNVP": Case(Flow, lambda n: {"x": torch.randn(n, 6)}, "output:loss"),
-    "DQN": Case(Dqn, plays, "output:loss", quick="dynamo"),
+    "DQN": Case(Dqn, plays, "output:loss", ranks=True, quick="dynamo"),
     "PPO": Case(Ppo, episodes, "output:loss"),
 }

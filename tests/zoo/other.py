@@ -177,10 +177,10 @@ CASES = {
     "spectrogram CNN": Case(Spectrogram, lambda n: {"wave": torch.randn(n, 128), "labels": torch.randint(0, CLASSES, (n,))}),
     "FT-Transformer": Case(Table, lambda n: {
         "numbers": torch.randn(n, 6), "kinds": torch.randint(0, 4, (n, 2)), "labels": torch.randint(0, CLASSES, (n,))}),
-    "DLRM (EmbeddingBag)": Case(Dlrm, clicks, "bce_with_logits", quick="torchscript"),
+    "DLRM (EmbeddingBag)": Case(Dlrm, clicks, "bce_with_logits", ranks=True, quick="torchscript"),
     "GCN": Case(Gcn, graphs),
     "GAT": Case(Gat, graphs),
-    "message passing": Case(Messages, edges, quick="dynamo"),
+    "message passing": Case(Messages, edges, ranks=True, quick="dynamo"),
     "PatchTST": Case(patchtst, lambda n: {"past_values": torch.randn(n, 32, 2), "future_values": torch.randn(n, 4, 2)},
                      "output:loss", output="loss",
                      beyond={"torchscript": "PyTorch's tracer fails in unfold of a free length"}),

@@ -52,6 +52,107 @@ def efficientnet():
         drop_connect_rate=0.0, num_labels=CLASSES))
 
 
+class DropPath(nn.Module):
+    """Leaves out the branch of some samples, as timm draws them."""
+
+    def __init__(self, rate):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x):
+        if not self.rate or not self.training:
+            return x
+        keep = 1 - self.rate
+        return x * x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(keep).div_(keep)
+
+
+class ConvNextOfTimm(nn.Module):
+    """Depthwise convolutions, norms over the last axis, scaled branches; stages that grow."""
+
+    class Block(nn.Module):
+        def __init__(self, width, rate):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(width, width, 7, padding=3, groups=width), nn.LayerNorm(width, 1e-6)
+            self.mlp, self.drop = mlp(width, 4 * width, width, act=nn.GELU), DropPath(rate)
+            self.gamma = nn.Parameter(torch.full((width,), 0.1))
+
+        def forward(self, x):
+            y = self.mlp(self.norm(self.conv(x).permute(0, 2, 3, 1)))
+            return x + self.drop((self.gamma * y).permute(0, 3, 1, 2))
+
+    def __init__(self, rate):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 4, stride=4), nn.LayerNorm(8)
+        self.first, self.last = ConvNextOfTimm.Block(8, rate / 2), ConvNextOfTimm.Block(16, rate)
+        self.down, self.head = nn.Conv2d(8, 16, 2, stride=2), nn.Sequential(nn.LayerNorm(16), nn.Linear(16, CLASSES))
+
+    def forward(self, x):
+        x = self.norm(self.stem(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return self.head(self.last(self.down(self.first(x))).mean((2, 3)))
+
+
+class SwinOfTimm(nn.Module):
+    """Attention in windows, every other block in shifted ones, with a table of relative places; patches merge."""
+
+    class Block(nn.Module):
+        def __init__(self, width, side, window, shift, rate, heads=2):
+            super().__init__()
+            self.side, self.window, self.shift, self.heads = side, window, shift, heads
+            self.a, self.b, self.drop = nn.LayerNorm(width), nn.LayerNorm(width), DropPath(rate)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.mlp = mlp(width, 2 * width, width, act=nn.GELU)
+            self.table = nn.Parameter(torch.randn((2 * window - 1) ** 2, heads) / 4)
+            at = torch.stack(torch.meshgrid(torch.arange(window), torch.arange(window), indexing="ij")).flatten(1)
+            away = at[:, :, None] - at[:, None] + window - 1
+            self.register_buffer("index", away[0] * (2 * window - 1) + away[1], persistent=False)
+            self.register_buffer("mask", self.shifted(), persistent=False)
+
+        def shifted(self):
+            """Which places of a window were no neighbours before the shift."""
+            image, parts = torch.zeros(1, self.side, self.side, 1), (slice(0, -self.window), slice(-self.window, -self.shift),
+                                                                     slice(-self.shift, None))
+            if not self.shift:
+                return None
+            for i, (h, w) in enumerate((h, w) for h in parts for w in parts):
+                image[:, h, w] = i
+            rows = self.windows(image)[..., 0]
+            return (rows[:, None] != rows[:, :, None]).float() * -100
+
+        def windows(self, x):
+            n, c, w, k = x.shape[0], x.shape[3], self.window, self.side // self.window
+            return x.view(n, k, w, k, w, c).permute(0, 1, 3, 2, 4, 5).reshape(n * k * k, w * w, c)
+
+        def attend(self, x):
+            t, w, k = self.window ** 2, self.window, self.side // self.window
+            n, c, heads = x.shape[0], x.shape[3], self.heads
+            x = self.windows(torch.roll(x, (-self.shift, -self.shift), (1, 2)))
+            q, key, v = self.qkv(x).reshape(n * k * k, t, 3, heads, c // heads).permute(2, 0, 3, 1, 4).unbind(0)
+            weights = q * (c // heads) ** -0.5 @ key.transpose(-2, -1)
+            weights = weights + self.table[self.index.view(-1)].view(t, t, heads).permute(2, 0, 1)
+            if self.mask is not None:
+                weights = (weights.view(n, k * k, heads, t, t) + self.mask[:, None]).view(-1, heads, t, t)
+            x = self.out((weights.softmax(-1) @ v).transpose(1, 2).reshape(n * k * k, t, c))
+            x = x.view(n, k, k, w, w, c).permute(0, 1, 3, 2, 4, 5).reshape(n, self.side, self.side, c)
+            return torch.roll(x, (self.shift, self.shift), (1, 2))
+
+        def forward(self, x):
+            x = x + self.drop(self.attend(self.a(x)))
+            return x + self.drop(self.mlp(self.b(x)))
+
+    def __init__(self, rate=0.0):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 4, stride=4), nn.LayerNorm(8)
+        self.first = nn.Sequential(SwinOfTimm.Block(8, 8, 4, 0, rate / 2), SwinOfTimm.Block(8, 8, 4, 2, rate))
+        self.merge = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 16, bias=False))
+        self.last = SwinOfTimm.Block(16, 4, 4, 0, rate)
+        self.head = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, CLASSES))
+
+    def forward(self, x):
+        x = self.first(self.norm(self.stem(x).permute(0, 2, 3, 1)))
+        x = torch.cat([x[:, 0::2, 0::2], x[:, 1::2, 0::2], x[:, 0::2, 1::2], x[:, 1::2, 1::2]], -1)
+        return self.head(self.last(self.merge(x)).mean((1, 2)))
+
+
 class Clip(nn.Module):
     """Texts and images side by side, with the contrastive loss."""
 
@@ -262,7 +363,7 @@ def segments(samples):
 
 VIEW = "PyTorch's exporter fails in a view"
 CASES = {
-    "ResNet": Case(resnet, pixels, output="logits", ranks=False, quick="torchscript"),
+    "ResNet": Case(resnet, pixels, output="logits", ranks=True, quick="torchscript"),
     "MobileNetV2": Case(mobilenet, pixels, output="logits"),
     "EfficientNet": Case(efficientnet, pixels, output="logits"),
     "DenseNet": Case(Dense, images),
@@ -271,15 +372,19 @@ CASES = {
     "ViT": Case(vit, pixels, output="logits", ranks=True),
     "DeiT": Case(deit, pixels, output="logits"),
     "Swin": Case(swin, pixels, output="logits", beyond={"dynamo": VIEW}),
+    "ConvNeXt of timm": Case(lambda: ConvNextOfTimm(0.0), images),
+    "ConvNeXt of timm, DropPath": Case(lambda: ConvNextOfTimm(0.3), images, random=True),
+    "Swin of timm": Case(SwinOfTimm, images, ranks=True),
+    "Swin of timm, DropPath": Case(lambda: SwinOfTimm(0.3), images, random=True),
     "SegFormer": Case(segformer, pixels, output="logits"),
     "MLP-Mixer": Case(Mixer, images, quick="dynamo"),
     "XCiT": Case(Xcit, images),
     "U-Net": Case(Unet, segments, "cross_entropy:axis=-1"),
-    "3-D CNN": Case(Volume, lambda n: {"x": torch.randn(n, 1, 8, 8, 8), "labels": torch.randint(0, CLASSES, (n,))}),
+    "3-D CNN": Case(Volume, lambda n: {"x": torch.randn(n, 1, 8, 8, 8), "labels": torch.randint(0, CLASSES, (n,))}, ranks=True),
     "spatial transformer": Case(SpatialTransformer, lambda n: images(n, 16, 1), ranks=True, opset={"torchscript": 20},
                                 quick="torchscript"),
     "quantisation-aware CNN": Case(Quantised, lambda n: images(n, 16), quick="torchscript"),
     "CLIP": Case(Clip, pairs, "output:loss"),
     "SimCLR": Case(SimClr, lambda n: {"a": torch.randn(n, 3, 32, 32), "b": torch.randn(n, 3, 32, 32)}, "output:loss"),
-    "DETR without matching": Case(Detr, boxes, "output:loss"),
+    "DETR without matching": Case(Detr, boxes, "output:loss", ranks=True),
 }
