@@ -148,6 +148,9 @@ bool grad_wanted(const GradCtx *c, const Value *x); /* false: x depends on no tr
 /* Differentiates: appends to SEC_BACKWARD the gradients of `loss` (seeded with `seed`) and returns, by Value.id,
  * the gradient of each forward value (NULL = none).  Tests may ask for the gradients of any values by `wanted`. */
 Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, Diag *d);
+/* Appends to the forward section dy/dx[i] of a y of one element; dx[i] is NULL where y does not depend on x[i].  False
+ * where an op has no gradient, which is reported, or where *lacks, one of those made, is legal in backward only. */
+bool autodiff_inside(Module *m, Value *y, int n, Value *const *x, Value **dx, const Op **lacks, Diag *d);
 
 /* parts.c: values that lie side by side in rows of a wide tensor, without copies.  Orders: those of ir_number. */
 typedef struct Parts {

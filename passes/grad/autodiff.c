@@ -4,7 +4,8 @@
  * value, the terms are summed in the order in which they came and handed to that op's rule (column grad of
  * ops.def).  The walk names no op.  Only values that depend on something trainable take part.  All reads of a
  * parameter are united into one op first, so that a tied parameter gets one summed gradient; each gradient ends in
- * a `grad` op.  No gradient passes a stop_gradient op; these ops are removed afterwards.  Refuses a --freeze that
+ * a `grad` op.  No gradient passes a stop_gradient op; these ops are removed afterwards.  autodiff_inside does the same
+ * for a gradient that a model itself computes, in its forward section.  Refuses a --freeze that
  * is not a regular expression, that matches nothing or that leaves nothing to train. */
 #include "passes/grad/rules.h"
 #include "passes/shard/wrap.h"
@@ -101,6 +102,15 @@ static void visit(GradCtx *c, Op *op)
 		grad_rule[op->kind](c, op, dout);
 }
 
+static void walk_back(GradCtx *c, Value *loss, Value *seed)
+{
+	Op *last = c->m->last[SEC_FORWARD];
+	if (grad_wanted(c, loss))
+		vec_push(c->scratch, &c->terms[loss->id], seed);
+	for (Op *op = last; op; op = op->prev)
+		visit(c, op);
+}
+
 Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, Diag *d)
 {
 	GradCtx c = {.m = m, .diag = d, .n = m->n_values, .scratch = arena_new(),
@@ -110,12 +120,31 @@ Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, 
 	c.grad = NEW_N(m->arena, Value *, c.n);
 	memcpy(c.wanted, wanted, sizeof(bool) * (size_t)c.n);
 	mark_wanted(&c);
-	if (grad_wanted(&c, loss))
-		vec_push(c.scratch, &c.terms[loss->id], seed);
-	for (Op *op = m->last[SEC_FORWARD]; op; op = op->prev)
-		visit(&c, op);
+	walk_back(&c, loss, seed);
 	arena_free(c.scratch);
 	return c.failed ? NULL : c.grad;
+}
+
+bool autodiff_inside(Module *m, Value *y, int n, Value *const *x, Value **dx, const Op **lacks, Diag *d)
+{
+	GradCtx c = {.m = m, .diag = d, .scratch = arena_new(), .b = {.m = m, .section = SEC_FORWARD, .loc = y->op->loc}};
+	Value *seed = ir_broadcast(&c.b, ir_const_float(&c.b, y->type.dtype, 1), &y->type);
+	const Op *last = m->last[SEC_FORWARD];
+	c.n = m->n_values;
+	c.wanted = NEW_N(c.scratch, bool, c.n);
+	c.terms = NEW_N(c.scratch, Terms, c.n);
+	c.grad = NEW_N(c.scratch, Value *, c.n);
+	for (int i = 0; i < n; i++)
+		c.wanted[x[i]->id] = true;
+	mark_wanted(&c);
+	walk_back(&c, y, seed);
+	for (int i = 0; i < n; i++)
+		dx[i] = c.grad[x[i]->id];
+	for (const Op *op = last->next; op && !*lacks; op = op->next)
+		if (op_info[op->kind].level > LEVEL_MODEL)
+			*lacks = op;
+	arena_free(c.scratch);
+	return !c.failed && !*lacks;
 }
 
 /* ---- what is trained ---- */
