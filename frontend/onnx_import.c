@@ -80,7 +80,7 @@ static Value *fold(Import *im, Value *v)
 
 /* ---- names ---- */
 
-static OnnxValue *frame_find(const Frame *f, const char *name)
+OnnxValue *frame_find(const Frame *f, const char *name)
 {
 	for (; f; f = f->outer) {
 		OnnxValue *v = map_get(f->values, name);

@@ -129,6 +129,7 @@ typedef struct ImportExtra {
 /* Imports an open model.  The module stays valid after the model is closed.  NULL after errors. */
 Module *import_model(OnnxModel *onnx, const FrontendOptions *o, Arena *a, const ImportExtra *extra, Diag *d);
 
+OnnxValue *frame_find(const Frame *f, const char *name); /* what a name stands for; NULL: nothing yet */
 bool import_nodes(Import *im, const Frame *frame, int n, Onnx__NodeProto *const *nodes);
 /* The subgraph in an attribute of n; NULL after an error. */
 const OnnxGraph *import_subgraph(Node *n, const char *attribute);

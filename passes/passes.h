@@ -151,6 +151,9 @@ Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, 
 /* The same of n values, each with a seed that stands in SEC_FORWARD or SEC_BACKWARD. */
 Value **autodiff_from(Module *m, int n, Value *const *of, Value *const *seed, const bool *wanted, Diag *d);
 Diag *grad_diag(const GradCtx *c);
+/* Appends to the forward section dy/dx[i] of a y of one element; dx[i] is NULL where y does not depend on x[i].  False
+ * where an op has no gradient, which is reported, or where *lacks, one of those made, is legal in backward only. */
+bool autodiff_inside(Module *m, Value *y, int n, Value *const *x, Value **dx, const Op **lacks, Diag *d);
 
 /* parts.c: values that lie side by side in rows of a wide tensor, without copies.  Orders: those of ir_number. */
 typedef struct Parts {

@@ -16,7 +16,7 @@ typedef struct NAME(Run) {
 	int gates;
 	int64_t wide, blocks, groups;
 	T *panel, *h[2], *c, *rh;
-	T *d_gates[2];             /* of even and odd steps (G,B,H): gradient of h r^T; rows of G*H would share cache sets */
+	T *d_gates[2];             /* of even and odd steps (G,B,H): gradient of h r^T; rows of G*H share cache sets */
 	T lo[3], hi[3];            /* of each activation: the values that clipped inputs give */
 	bool clips;
 } NAME(Run);
@@ -549,7 +549,8 @@ static void NAME(multiply_back)(const NAME(Run) *u, int64_t s, const NAME(Part) 
 {
 	int64_t h = u->d->h;
 	for (int g = from; g < to; g++)
-		PRODUCT(p->rows, h, u->d_gates[s & 1] + (g * u->d->b + p->m) * h, h, NAME(panel)(u, p->block, g), dh, row, true);
+		PRODUCT(p->rows, h, u->d_gates[s & 1] + (g * u->d->b + p->m) * h, h, NAME(panel)(u, p->block, g), dh, row,
+			true);
 }
 
 static void NAME(back_task)(const NAME(Run) *u, int64_t s, int64_t task)

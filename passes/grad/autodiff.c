@@ -4,7 +4,8 @@
  * value, the terms are summed in the order in which they came and handed to that op's rule (column grad of
  * ops.def).  The walk names no op.  Only values that depend on something trainable take part.  All reads of a
  * parameter are united into one op first, so that a tied parameter gets one summed gradient; each gradient ends in
- * a `grad` op.  No gradient passes a stop_gradient op; these ops are removed afterwards.  Refuses a --freeze that
+ * a `grad` op.  No gradient passes a stop_gradient op; these ops are removed afterwards.  autodiff_inside does the same
+ * for a gradient that a model itself computes, in its forward section.  Refuses a --freeze that
  * is not a regular expression, that matches nothing or that leaves nothing to train. */
 #include "passes/grad/rules.h"
 #include "passes/shard/wrap.h"
@@ -106,6 +107,16 @@ Diag *grad_diag(const GradCtx *c)
 	return c->diag;
 }
 
+static void walk_back(GradCtx *c, int n, Value *const *of, Value *const *seed)
+{
+	Op *last = c->m->last[SEC_FORWARD];
+	for (int i = 0; i < n; i++)
+		if (grad_wanted(c, of[i]))
+			vec_push(c->scratch, &c->terms[of[i]->id], seed[i]);
+	for (Op *op = last; op; op = op->prev)
+		visit(c, op);
+}
+
 Value **autodiff_from(Module *m, int n, Value *const *of, Value *const *seed, const bool *wanted, Diag *d)
 {
 	GradCtx c = {.m = m, .diag = d, .n = m->n_values, .scratch = arena_new(),
@@ -115,11 +126,7 @@ Value **autodiff_from(Module *m, int n, Value *const *of, Value *const *seed, co
 	c.grad = NEW_N(m->arena, Value *, c.n);
 	memcpy(c.wanted, wanted, sizeof(bool) * (size_t)c.n);
 	mark_wanted(&c);
-	for (int i = 0; i < n; i++)
-		if (grad_wanted(&c, of[i]))
-			vec_push(c.scratch, &c.terms[of[i]->id], seed[i]);
-	for (Op *op = m->last[SEC_FORWARD]; op; op = op->prev)
-		visit(&c, op);
+	walk_back(&c, n, of, seed);
 	arena_free(c.scratch);
 	return c.failed ? NULL : c.grad;
 }
@@ -127,6 +134,28 @@ Value **autodiff_from(Module *m, int n, Value *const *of, Value *const *seed, co
 Value **autodiff_build(Module *m, Value *loss, Value *seed, const bool *wanted, Diag *d)
 {
 	return autodiff_from(m, 1, &loss, &seed, wanted, d);
+}
+
+bool autodiff_inside(Module *m, Value *y, int n, Value *const *x, Value **dx, const Op **lacks, Diag *d)
+{
+	GradCtx c = {.m = m, .diag = d, .scratch = arena_new(), .b = {.m = m, .section = SEC_FORWARD, .loc = y->op->loc}};
+	Value *seed = ir_broadcast(&c.b, ir_const_float(&c.b, y->type.dtype, 1), &y->type);
+	const Op *last = m->last[SEC_FORWARD];
+	c.n = m->n_values;
+	c.wanted = NEW_N(c.scratch, bool, c.n);
+	c.terms = NEW_N(c.scratch, Terms, c.n);
+	c.grad = NEW_N(c.scratch, Value *, c.n);
+	for (int i = 0; i < n; i++)
+		c.wanted[x[i]->id] = true;
+	mark_wanted(&c);
+	walk_back(&c, 1, &y, &seed);
+	for (int i = 0; i < n; i++)
+		dx[i] = c.grad[x[i]->id];
+	for (const Op *op = last->next; op && !*lacks; op = op->next)
+		if (op_info[op->kind].level > LEVEL_MODEL)
+			*lacks = op;
+	arena_free(c.scratch);
+	return !c.failed && !*lacks;
 }
 
 /* ---- what is trained ---- */

@@ -302,18 +302,41 @@ void grad_rms_norm(GradCtx *c, Op *op, Value *const *dout)
 		give_norm_input(c, op, dout[2]);
 }
 
+/* In a forward, whose gradients are differentiated again, those of softmax are written as parts that have gradients. */
+static bool in_parts(GradCtx *c)
+{
+	return grad_builder(c)->section == SEC_FORWARD;
+}
+
+static Value *sum_over_axis(Builder *b, Value *x, const Op *op)
+{
+	return ir_reduce(b, OP_REDUCE_SUM, x, 1, (int64_t[]){op_axis(op)}, true);
+}
+
 /* y = softmax x;  dx = y (dy - sum dy y) */
 void grad_softmax(GradCtx *c, Op *op, Value *const *dout)
 {
-	Value *in[] = {dout[0], op->out[0]};
-	grad_give(c, op_in(op, 0), ir_emit(grad_builder(c), OP_SOFTMAX_GRAD, 2, in, op->attrs));
+	Builder *b = grad_builder(c);
+	Value *y = op->out[0], *dy = dout[0], *dx;
+	if (in_parts(c))
+		dx = e_mul(b, y, e_sub(b, dy, sum_over_axis(b, e_mul(b, dy, y), op)));
+	else
+		dx = ir_emit(b, OP_SOFTMAX_GRAD, 2, (Value *[]){dy, y}, op->attrs);
+	grad_give(c, op_in(op, 0), dx);
 }
 
 /* y = log softmax x;  dx = dy - e^y sum dy */
 void grad_log_softmax(GradCtx *c, Op *op, Value *const *dout)
 {
-	Value *in[] = {dout[0], op->out[0]};
-	grad_give(c, op_in(op, 0), ir_emit(grad_builder(c), OP_LOG_SOFTMAX_GRAD, 2, in, op->attrs));
+	Builder *b = grad_builder(c);
+	Value *y = op->out[0], *dy = dout[0], *dx;
+	if (in_parts(c)) {
+		Value *sum = sum_over_axis(b, dy, op);
+		dx = e_sub(b, dy, e_mul(b, sum, e_exp(b, y)));
+	} else {
+		dx = ir_emit(b, OP_LOG_SOFTMAX_GRAD, 2, (Value *[]){dy, y}, op->attrs);
+	}
+	grad_give(c, op_in(op, 0), dx);
 }
 
 /* ---- attention ---- */

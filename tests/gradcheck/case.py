@@ -156,6 +156,8 @@ def renamed(nodes, constants, prefix):
         n.name = rename(n.name)
         n.input[:] = [rename(i) for i in n.input]
         n.output[:] = [rename(o) for o in n.output]
+        for a in n.attribute if n.op_type == "Gradient" else ():  # which name tensors
+            a.s, a.strings[:] = rename(a.s.decode()).encode(), [rename(t.decode()).encode() for t in a.strings]
         for a in n.attribute:
             if a.type == onnx.AttributeProto.GRAPH:
                 of_graph(a.g)

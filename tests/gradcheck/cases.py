@@ -592,3 +592,21 @@ kink("ScatterElements", "max, min: halved at a tie of two", [1.0, 5.0], C([0]), 
      gives=[[0.5, 1], 0.5])
 kink("ScatterElements", "none: of equal indices the last one", [0.0, 5.0], C([0, 0]), [2.0, 3.0],
      gives=[[0, 1], [0, 1]])
+
+
+# ---- gradients inside a model, which the check differentiates once more ----
+
+def gradient(operands, nodes, xs, zs=""):
+    inner = helper.make_node("Gradient", f"{xs} {zs}".split(), [f"y{i}" for i in range(len(xs.split()))],
+                             domain="ai.onnx.preview.training", xs=xs.split(), y="e", **({"zs": zs.split()} if zs else {}))
+    case("Gradient", *operands, nodes=[*nodes, inner], results=len(xs.split()), domain="ai.onnx.preview.training")
+
+
+gradient([P(3, 4), P(4, 5)], [node("MatMul", "a0 a1", "m"), node("Tanh", "m", "t"), node("Mul", "t m", "p"),
+                              node("ReduceSum", "p", "e", keepdims=0)], "a0 a1")
+gradient([P(3, 4), P(4)], [node("Mul", "a0 a1", "m"), node("Softmax", "m", "s", axis=-1), node("Mul", "s m", "p"),
+                           node("ReduceSum", "p", "e", keepdims=0)], "a0", "a1")
+gradient([P(3, 4), P(4)], [node("Mul", "a0 a1", "m"), node("LogSoftmax", "m", "s", axis=0), node("Mul", "s s", "p"),
+                           node("Mul", "p m", "q"), node("ReduceMean", "q", "e", keepdims=1)], "m")
+gradient([P(1, 2, 6, 6), P(3, 2, 3, 3)], [node("Conv", "a0 a1", "m"), node("Sigmoid", "m", "s"), node("Mul", "s m", "p"),
+                                          node("ReduceSum", "p", "e", keepdims=0)], "a0 a1")

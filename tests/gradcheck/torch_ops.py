@@ -751,3 +751,12 @@ def sequence_map(n, *operands):
         given = [x[k] if isinstance(x, list) else x for x in operands]
         results.append(run_graph(body, dict(n.scope, **dict(zip(names, given))), n.opset))
     return tuple(list(r) for r in zip(*results))
+
+
+@op("ai.onnx.preview.training.Gradient")
+def gradient(n, *operands):
+    xs, zs = ([name.decode() for name in n.get(of, [])] for of in ("xs", "zs"))
+    at = [n.scope[name] for name in xs]
+    assert all(x is y for x, y in zip(at + [n.scope[name] for name in zs], operands)), "other operands than xs and zs"
+    grads = torch.autograd.grad(n.scope[n.get("y")], at, create_graph=True, allow_unused=True)
+    return tuple(torch.zeros_like(x) if g is None else g for x, g in zip(at, grads))

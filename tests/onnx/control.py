@@ -1,4 +1,4 @@
-"""Models with Loop, Scan, If and sequences: trained beside the same computation written out in PyTorch.
+"""Models with Loop, Scan, If, sequences and Gradient: trained beside the same computation written out in PyTorch.
 
 Each model is exported by PyTorch or made node by node, trained for four steps of SGD, and its weights are compared with
 those of PyTorch in f64: at most FACTOR times PyTorch's own error in f32, and FLOOR.  Models of ONNX alone have a
@@ -79,12 +79,16 @@ class Made(nn.Module):
         return self.run(self, x)
 
 
+TRAINING = "ai.onnx.preview.training"
+
+
 def made(module, nodes, x, ints=(), body_held=(), opset=17):
     """The model of these nodes from x to y, with the module's parameters and integer constants."""
     held = [values(n, p.detach().numpy()) for n, p in module.named_parameters() if n not in body_held]
     held += [values(n, np.array(v, dtype=np.int64)) for n, v in ints]
     g = graph("g", nodes, [("x", F32, x.shape)], [("y", F32, (BATCH, 3))], held)
-    return helper.make_model(g, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(TRAINING, 1)]
+    return helper.make_model(g, opset_imports=opsets, ir_version=8)
 
 
 def rnn_scan(x):
@@ -194,6 +198,25 @@ def sequences(x):
     return module, made(module, nodes, x, [("last", -1), ("zero", 0), ("axis", [1])], opset=18)
 
 
+def forces(x):
+    """An energy of each sample, whose gradient by the positions is the output: training differentiates it once more."""
+    def run(m, x):
+        with torch.enable_grad():
+            at = x[:, 0].detach().clone().requires_grad_()
+            hidden = torch.tanh(at @ m.w1 + m.b) @ m.w2
+            energy = (torch.sigmoid(hidden) * hidden).sum() + (at * at * m.k).sum()
+            return torch.autograd.grad(energy, at, create_graph=True)[0]
+
+    module = Made(run, w1=(3, 8), b=(8,), w2=(8, 4), k=(3,))
+    nodes = [node("Gather", ["x", "zero"], ["at"], axis=1), node("MatMul", ["at", "w1"], ["p"]),
+             node("Add", ["p", "b"], ["q"]), node("Tanh", ["q"], ["t"]), node("MatMul", ["t", "w2"], ["h"]),
+             node("Sigmoid", ["h"], ["s"]), node("Mul", ["s", "h"], ["e"]), node("ReduceSum", ["e"], ["e1"], keepdims=0),
+             node("Mul", ["at", "at"], ["aa"]), node("Mul", ["aa", "k"], ["ak"]),
+             node("ReduceSum", ["ak"], ["e2"], keepdims=0), node("Add", ["e1", "e2"], ["energy"]),
+             node("Gradient", ["at"], ["y"], name="forces", domain=TRAINING, xs=["at"], y="energy")]
+    return module, made(module, nodes, x, [("zero", 0)])
+
+
 def exported(make, dynamo):
     def build(x):
         module = make()
@@ -207,7 +230,7 @@ TOKENS = {"bag"}
 CASES = {f"bag-{mode}-{'dynamo' if d else 'torchscript'}": exported(lambda mode=mode: Bag(mode), d)
          for mode in ("sum", "mean", "max") for d in (False, True)}
 CASES |= {"scripted": exported(Scripted, False), "rnn-scan": rnn_scan, "selective-scan": selective_scan,
-          "nested": nested, "sequences": sequences}
+          "nested": nested, "sequences": sequences, "forces": forces}
 
 
 # ---- training ----
