@@ -54,8 +54,8 @@ static bool is_rounding(const Op *op)
  * docs/compatibility.md), and losses, except for their logits. */
 static bool stays_f32(const Op *op)
 {
-	return op->kind == OP_CROSS_ENTROPY || op->kind == OP_LOOP || ((is_batch_norm(op) || is_rounding(op)) && op->kind != OP_CAST
-		&& !op_has_effect(op) && !(op_info[op->kind].flags & SRC));
+	bool computes = op->kind != OP_CAST && !op_has_effect(op) && !(op_info[op->kind].flags & SRC);
+	return op->kind == OP_CROSS_ENTROPY || op->kind == OP_LOOP || (computes && (is_batch_norm(op) || is_rounding(op)));
 }
 
 /* ---- casts ---- */
