@@ -1,9 +1,9 @@
 /* codegen/lower_loop.c: lowers a loop to a function of its own with a `for` around the calls of its body.
  *
  * The function takes the addresses of the loop's operands and results.  Its values lie at the end of the workspace
- * (passes/memory/loop.c), and places of the body become expressions of its variables: from<k> and to<k> are where state
- * k is read and written in this step (to<k> alone, if it is overwritten in place), x<i> and y<i> the slices of operand i
- * and result i. */
+ * (passes/memory/loop.c), and places of the body become expressions of its variables: from<k> and to<k> are where
+ * state k is read and written in this step (to<k> alone, if it is overwritten in place), x<i> and y<i> the slices of
+ * operand i and result i. */
 #include "codegen/lower.h"
 #include "codegen/pieces.h"
 #include "passes/passes.h"
@@ -37,7 +37,8 @@ const char *loop_place(Emit *e, const Place *at)
 	case REGION_INPUT:
 		return arena_printf(e->a, is_state(op, at->offset) ? "AT(from" I64 ")" : is_slice(op, at->offset)
 			? "AT(x" I64 ")" : "AT((char *)x[" I64 "])", at->offset);
-	case REGION_STATE: return arena_printf(e->a, is_state(op, at->offset) ? "AT(to" I64 ")" : "AT(y" I64 ")", at->offset);
+	case REGION_STATE:
+		return arena_printf(e->a, is_state(op, at->offset) ? "AT(to" I64 ")" : "AT(y" I64 ")", at->offset);
 	default: ice("a value of a loop's body lies outside of it");
 	}
 }

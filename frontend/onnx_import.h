@@ -249,8 +249,8 @@ Value *emit_stack(Import *im, int n, Value *const *x, int axis, int *at_once);
 
 /* ---- onnx_loop.c ---- */
 
-/* What an input of a loop's body is: a value that is the same in all steps; a state, whose first contents are given; the
- * slices of the first axis of what is given, one for each step; or the same of the numbers 0, 1, .. of the steps. */
+/* What an input of a loop's body is: a value that is the same in all steps; a state, whose first contents are given;
+ * the slices of the first axis of what is given, one for each step; or the same of the numbers of the steps. */
 typedef enum LoopPart { LOOP_SAME, LOOP_STATE, LOOP_SLICE, LOOP_STEP } LoopPart;
 typedef struct LoopParts {
 	int64_t steps;       /* at least 1 */

@@ -1,10 +1,10 @@
 /* frontend/onnx_loop.c: keeps a Loop or Scan as a loop of the IR, where it is too long to be unrolled.
  *
- * The body is imported once, with arguments in place of the states and slices, as ops of the module.  What depends on an
- * argument then moves into the loop's body; everything else is the same in all steps, so it stays in front of the loop
- * and is an operand of it.  So do rows that are chosen by the number of the step, which are slices, and products of
- * slices with a matrix, which one product computes for all steps.  An attempt leaves no message: where a body cannot be
- * kept, the caller is told why. */
+ * The body is imported once, with arguments in place of the states and slices, as ops of the module.  What depends on
+ * an argument then moves into the loop's body; everything else is the same in all steps, so it stays in front of the
+ * loop and is an operand of it.  So do rows that are chosen by the number of the step, which are slices, and products
+ * of slices with a matrix, which one product computes for all steps.  An attempt leaves no message: where a body cannot
+ * be kept, the caller is told why. */
 #include "frontend/onnx_import.h"
 
 #include <stdlib.h>

@@ -3,14 +3,17 @@
  * The branch that a known condition takes is imported in place of the If.  The body of a Loop or Scan is imported once
  * for each step, with the number of the step and the condition as literals, so that what follows from them folds.  How
  * often a body runs must be known at compile time.  Parameters that it reads are read by every step, so their gradients
- * add up.  Steps that do not depend on each other become one batch of steps where onnx_batch.c can show it. */
+ * add up.  Steps that do not depend on each other become one batch of steps where onnx_batch.c can show it.  A loop
+ * that is long stays one (onnx_loop.c), if that is possible. */
 #include "frontend/onnx_import.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* A Loop or Scan may be unrolled to this many nodes; above the second number it is kept as a loop, if it can be. */
-enum { UNROLLED_MAX = 65536, KEPT_ABOVE = 16384 };
+/* A Loop or Scan may be unrolled to this many nodes.  Above the second number it is kept as a loop, if it can be: a
+ * program of so many nodes takes half a minute to compile, most of it in the C compiler, and runs no faster.  Without
+ * states it is unrolled while it may be, since its steps are one batch then.  No loop has more than so many steps. */
+enum { UNROLLED_MAX = 65536, KEPT_ABOVE = 4096, KEPT_STEPS_MAX = 1 << 24 };
 
 /* ---- messages ---- */
 
@@ -122,8 +125,8 @@ static bool may_unroll(Steps *s, int64_t steps)
 	if (steps <= UNROLLED_MAX / nodes)
 		return true;
 	return node_refuse(s->n, "its steps are unrolled, to at most %d nodes, and it has %" PRId64 " steps or more, of %"
-		PRId64 " node(s) each%s%s: make it shorter (--bind NAME=N of its length), or write it with operators on the whole "
-		"sequence, such as CumSum, GRU and LSTM", UNROLLED_MAX, steps, nodes, s->unkept
+		PRId64 " node(s) each%s%s: make it shorter (--bind NAME=N of its length), or write it with operators on the "
+		"whole sequence, such as CumSum, GRU and LSTM", UNROLLED_MAX, steps, nodes, s->unkept
 		? "; it cannot be kept as a loop, since " : "", s->unkept ? s->unkept : "");
 }
 
@@ -221,8 +224,8 @@ static bool dry_step(Steps *s)
 static bool is_kept(const Steps *s, int64_t steps)
 {
 	LoopsMode asked = s->n->im->o->graph.loops;
-	return steps > (asked == LOOPS_KEEP ? 0 : asked == LOOPS_UNROLL ? INT64_MAX
-		: KEPT_ABOVE / MAX(s->body->nodes.n, 1));
+	int64_t unrolled = (s->n_state ? KEPT_ABOVE : UNROLLED_MAX) / MAX(s->body->nodes.n, 1);
+	return asked != LOOPS_UNROLL && steps > (asked == LOOPS_KEEP ? 0 : unrolled);
 }
 
 /* Whether a loop that was not kept may be unrolled instead. */
@@ -247,8 +250,9 @@ static LoopParts parts_of(const Steps *s, int64_t steps, LoopPart *part, Value *
 static const Op *keep(Steps *s, LoopParts *p)
 {
 	const Op *loop = NULL;
-	p->why = "a state or a scanned operand is no tensor";
-	for (int i = 0; i < p->n_args; i++)
+	p->why = p->steps > KEPT_STEPS_MAX ? "it has more than 16,777,216 steps"
+		: "a state or a scanned operand is no tensor";
+	for (int i = 0; i < p->n_args && p->steps <= KEPT_STEPS_MAX; i++)
 		if (!p->given[i] || pseudo_is(s->n->im, p->given[i]) || p->given[i]->type.kind != TYPE_TENSOR)
 			break;
 		else if (i == p->n_args - 1)

@@ -17,8 +17,8 @@ static bool check_counts(const Op *op, Buf *err)
 	if (loop_steps(op) < 1)
 		return shape_wrong(err, "loop has %lld steps, expected at least 1", (long long)loop_steps(op));
 	if (states < 0 || stacked < 0 || states > op->n_in || stacked > op->n_in - states)
-		return shape_wrong(err, "loop has %d operand(s), expected at least its %lld states and %lld stacked ones", op->n_in,
-			(long long)states, (long long)stacked);
+		return shape_wrong(err, "loop has %d operand(s), expected at least its %lld states and %lld stacked ones",
+			op->n_in, (long long)states, (long long)stacked);
 	for (int i = 0; i < op->n_in; i++)
 		if (!op_in(op, i) || op_in(op, i)->type.kind != TYPE_TENSOR)
 			return shape_wrong(err, "operand %d of loop must be a tensor", i + 1);

@@ -27,6 +27,8 @@ typedef struct Precision {
 	Value **cast;      /* by Value.id: the same value in dtype `to` */
 	int n_kept;        /* batch norms that stay f32 */
 	const Op *kept, *last_kept; /* an op of the first and one of the last of them */
+	int n_loops;       /* loops that do */
+	const Op *loop;    /* the first of them */
 } Precision;
 
 /* With stored statistics a batch norm is several elementwise ops, which are recognised by the node that they come
@@ -52,8 +54,8 @@ static bool is_rounding(const Op *op)
  * docs/compatibility.md), and losses, except for their logits. */
 static bool stays_f32(const Op *op)
 {
-	return op->kind == OP_CROSS_ENTROPY || op->kind == OP_LOOP || ((is_batch_norm(op) || is_rounding(op)) && op->kind != OP_CAST
-		&& !op_has_effect(op) && !(op_info[op->kind].flags & SRC));
+	bool computes = op->kind != OP_CAST && !op_has_effect(op) && !(op_info[op->kind].flags & SRC);
+	return op->kind == OP_CROSS_ENTROPY || op->kind == OP_LOOP || (computes && (is_batch_norm(op) || is_rounding(op)));
 }
 
 /* ---- casts ---- */
@@ -178,6 +180,8 @@ static void keep_f32(Precision *p, Op *op)
 	retype(p->m, op);
 	for (int i = 0; i < op->n_out && (is_rounding(op) || op->kind == OP_LOOP); i++)
 		p->moved[op->out[i]->id] = any && is_float(op->out[i]);
+	p->loop = p->loop || op->kind != OP_LOOP || !any ? p->loop : op;
+	p->n_loops += op->kind == OP_LOOP && any;
 	if (!is_batch_norm(op))
 		return;
 	p->moved[op->out[0]->id] = any; /* the statistics stay f32, as the running ones that they update */
@@ -214,6 +218,10 @@ static void say_kept(const Precision *p)
 	if (p->n_kept)
 		diag_warn(p->d, loc_where(p->m, p->kept->loc), "%d batch norm%s in f32 from 16-bit features: their parameters "
 			"and statistics stay f32", p->n_kept, p->n_kept > 1 ? "s compute" : " computes");
+	if (p->n_loops)
+		diag_warn(p->d, loc_where(p->m, p->loop->loc), "%d loop%s in f32 from 16-bit operands (--loops=unroll: in the "
+			"dtype of --param-dtype, where the loop is short enough)", p->n_loops,
+			p->n_loops > 1 ? "s compute" : " computes");
 }
 
 static void move_params(Module *m, DType to, Diag *d)

@@ -437,21 +437,33 @@ static const char *value_text(Module *m, const Value *v)
 	return arena_printf(m->arena, "%%%s, %s,", v->name, type_str(m->arena, &v->type));
 }
 
-/* Refuses a value that is larger than an arena may be, and a sum of all that does not fit into an int64. */
+static bool check_results(Module *m, const Op *op, int64_t *sum, Diag *d)
+{
+	for (int i = 0; i < op->n_out; i++) {
+		const Value *v = op->out[i];
+		int64_t bytes = v->type.kind == TYPE_TENSOR ? type_bytes(&v->type) : 0;
+		if (bytes > MEMORY_SPACE_MAX)
+			return too_large(m, op, value_text(m, v), number(m, bytes), d);
+		if (__builtin_add_overflow(*sum, round_up(MAX(bytes, 1), 64), sum))
+			return too_large(m, op, arena_printf(m->arena, "%s with all before it", value_text(m, v)),
+				"more than 2^63", d);
+	}
+	return true;
+}
+
+/* Refuses a value that is larger than an arena may be, and a sum of all that does not fit into an int64.  A state of a
+ * loop has a second copy. */
 static bool check_values(Module *m, Diag *d)
 {
 	int64_t sum = 0;
 	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS(m, s, op)
-			for (int i = 0; i < op->n_out; i++) {
-				const Value *v = op->out[i];
-				int64_t bytes = v->type.kind == TYPE_TENSOR ? type_bytes(&v->type) : 0;
-				if (bytes > MEMORY_SPACE_MAX)
-					return too_large(m, op, value_text(m, v), number(m, bytes), d);
-				if (__builtin_add_overflow(sum, round_up(MAX(bytes, 1), 64), &sum))
-					return too_large(m, op, arena_printf(m->arena, "%s with all before it", value_text(m, v)),
-						"more than 2^63", d);
-			}
+		IR_FOR_OPS(m, s, op) {
+			if (!check_results(m, op, &sum, d) || (op->body && !check_results(m, op, &sum, d)))
+				return false;
+			for (const Op *inner = op->body ? op->body->first[SEC_FORWARD] : NULL; inner; inner = inner->next)
+				if (!check_results(m, inner, &sum, d))
+					return false;
+		}
 	return true;
 }
 

@@ -70,6 +70,8 @@ static uint64_t hash_op(const Op *op)
 		h = hash_type(&op->out[i]->type, h);
 	for (const Op *inner = op->body_first; inner; inner = inner->next)
 		h = hash_attrs(inner->attrs, hash_bytes(&inner->kind, sizeof(inner->kind), h));
+	for (const Op *inner = op->body ? op->body->first[SEC_FORWARD] : NULL; inner; inner = inner->next)
+		h = hash_attrs(inner->attrs, hash_bytes(&inner->kind, sizeof(inner->kind), h));
 	return h;
 }
 

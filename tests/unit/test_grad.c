@@ -472,7 +472,8 @@ static Value *looped(Builder *b, Value *const *in, bool reverse)
 	Value *arg[6], *all[5];
 	for (int i = 0; i < 6; i++)
 		arg[i] = loop_argument(&s, i, i == 3 ? loop_slice(&in[i]->type) : in[i]->type);
-	Value *hu = ir_emit(&s, OP_MATMUL, 2, (Value *[]){arg[0], arg[4]}, attr_int(b->m, attr_int(b->m, NULL, "ta", 0), "tb", 0));
+	Attr *plain = attr_int(b->m, attr_int(b->m, NULL, "ta", 0), "tb", 0);
+	Value *hu = ir_emit(&s, OP_MATMUL, 2, (Value *[]){arg[0], arg[4]}, plain);
 	Value *h = ir_emit1(&s, OP_TANH, ir_emit2(&s, OP_ADD, hu, arg[3]));
 	Value *k = ir_emit2(&s, OP_ADD, arg[2], ir_const_int(&s, DT_I64, 1));
 	Value *hv = ir_emit2(&s, OP_MUL, h, arg[5]);

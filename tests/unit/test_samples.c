@@ -46,12 +46,15 @@
 	"%k3 : f32[3,1,1] = reshape %k {shape=[3,1,1]}\n"
 #define CONV(group) " {strides=[1,1], pads=[0,0,0,0], dilations=[1,1], group=" group ", layout=0}\n"
 #define ZEROS "%z0 : f32[4,2] = const {value=[0.0]}\n"
-/* Three steps of a body with arguments a and b, both of type t, of which the first, or both, are states; the last value is
- * the first state, negated. */
-#define LOOP(results, operands, counts, t, body) results "%all : f32[3," t "] = loop " operands " {" counts ", steps=3} " \
-	"do {\n%a : f32[" t "] = argument {index=0}\n%b : f32[" t "] = argument {index=1}\n" body "\n}\n%n : f32[" t "] = neg %y\n"
+/* Three steps of a body with arguments a and b, both of type t, of which the first, or both, are states; the last value
+ * is the first state, negated. */
+#define LOOP(results, operands, counts, t, body) \
+	results "%all : f32[3," t "] = loop " operands " {" counts ", steps=3} do {\n" \
+	"%a : f32[" t "] = argument {index=0}\n%b : f32[" t "] = argument {index=1}\n" body "\n}\n" \
+	"%n : f32[" t "] = neg %y\n"
 #define LOOP1(operands, counts, t, body) LOOP("%y : f32[" t "], ", operands, counts, t, body)
-#define LOOP2(operands, t, body) LOOP("%y : f32[" t "], %y1 : f32[" t "], ", operands, "states=2, stacked=0", t, body)
+#define LOOP2(operands, t, body) \
+	LOOP("%y : f32[" t "], %y1 : f32[" t "], ", operands, "states=2, stacked=0", t, body)
 #define TWO "%two : f32[8,6] = concat %x, %z {axis=0}\n"
 
 typedef struct Row {
@@ -243,8 +246,9 @@ static const Row rows[] = {
 		LOOP2("%q, %x", "4,6", "%c : f32[4,6] = neg %b\nyield %c, %b, %c"),
 		SAMPLES_AXIS, 0, "@loop", false},
 	/* the samples themselves are the steps */
-	{"%w0 : f32[6] = reduce_sum %w {axes=[0], keepdims=0}\n%y : f32[6] = loop %w0, %x {states=1, stacked=1, steps=4} do "
-		"{\n%a : f32[6] = argument {index=0}\n%b : f32[6] = argument {index=1}\n%c : f32[6] = add %a, %b\nyield %c\n}\n",
+	{"%w0 : f32[6] = reduce_sum %w {axes=[0], keepdims=0}\n"
+		"%y : f32[6] = loop %w0, %x {states=1, stacked=1, steps=4} do {\n%a : f32[6] = argument {index=0}\n"
+		"%b : f32[6] = argument {index=1}\n%c : f32[6] = add %a, %b\nyield %c\n}\n",
 		SAMPLES_LOST, 0, "loop", false},
 	/* batch norm: statistics of the batch; of rows that are channels, not */
 	{"%y : f32[4,3,2,2], %bm : f32[3], %bv : f32[3] = batch_norm %im, %k, %k {eps=1e-05, layout=0}\n"

@@ -92,6 +92,37 @@ static void test_loop_without_steps(void)
 	loaded_free(&l);
 }
 
+static bool body_has(const Op *loop, OpKind kind)
+{
+	IR_FOR_OPS(loop->body, SEC_FORWARD, op)
+		if (op->kind == kind)
+			return true;
+	return false;
+}
+
+/* A long loop stays one; its parameter is an operand, and the same in all steps. */
+static void test_long_loop_stays(void)
+{
+	Loaded l = good(product_loop(5000), NULL);
+	const Op *loop = find_op(l.m, OP_LOOP);
+	CU_ASSERT_FATAL(loop && loop_steps(loop) == 5000);
+	CU_ASSERT(count_ops(l.m, OP_MATMUL) == 0 && count_ops(l.m, OP_ARGUMENT) == 0 && body_has(loop, OP_MATMUL));
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_PARAM), 1);
+	CU_ASSERT_EQUAL(op_in(loop, loop->n_in - 1)->op->kind, OP_PARAM);
+	CU_ASSERT_EQUAL(symbol(&l, "all")->type.dim[0], 5000);
+	loaded_free(&l);
+}
+
+static void test_loops_as_asked(void)
+{
+	Loaded l = good(product_loop(3), &(FrontendOptions){.graph.loops = LOOPS_KEEP});
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_LOOP), 1);
+	loaded_free(&l);
+	l = good(product_loop(5000), &(FrontendOptions){.graph.loops = LOOPS_UNROLL});
+	CU_ASSERT(count_ops(l.m, OP_LOOP) == 0 && count_ops(l.m, OP_MATMUL) == 5000);
+	loaded_free(&l);
+}
+
 /* A While whose condition follows from its own counter ends by itself. */
 static OnnxText *counting(const char *compare)
 {
@@ -513,6 +544,8 @@ void suite_subgraphs(void)
 	CU_pSuite s = CU_add_suite("subgraphs", NULL, NULL);
 	CU_add_test(s, "steps share parameters", test_loop_shares_parameters);
 	CU_add_test(s, "a loop without steps", test_loop_without_steps);
+	CU_add_test(s, "a long loop stays one", test_long_loop_stays);
+	CU_add_test(s, "loops as asked", test_loops_as_asked);
 	CU_add_test(s, "a while that counts", test_while_that_counts);
 	CU_add_test(s, "steps at once", test_steps_at_once);
 	CU_add_test(s, "the same in all steps", test_same_in_all_steps);
