@@ -81,13 +81,14 @@ static bool agrees_with_binds(Import *im, const char *where, const Onnx__TensorS
 {
 	bool good = true;
 	for (size_t i = 0; p && i < p->n_dim && p->n_dim == (size_t)t->rank; i++) {
-		const char *param = p->dim[i]->dim_param, *text = param && *param ? option_for(&im->o->graph.bind, param, used) : NULL;
+		const char *param = p->dim[i]->dim_param ? p->dim[i]->dim_param : "";
+		const char *text = *param ? option_for(&im->o->graph.bind, param, used) : NULL;
 		int64_t size[SIZES_MAX];
 		int n = text ? sizes_of(text, size) : 0;
 		if (!n || size[MAX(n - 1 - im->o->smaller, 0)] == t->dim[i])
 			continue;
-		diag_error(im->d, where, "--input-shape says that dimension %zu, \"%s\", is %" PRId64 ", and --bind %s=%s: leave "
-			"one of them out", i, param, t->dim[i], param, text);
+		diag_error(im->d, where, "--input-shape says that dimension %zu, \"%s\", is %" PRId64 ", and --bind %s=%s: "
+			"leave one of them out", i, param, t->dim[i], param, text);
 		good = false;
 	}
 	return good;

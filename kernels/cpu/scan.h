@@ -82,7 +82,8 @@ void CONCAT(k_in_range, SUFFIX)(T *y, const T *x, int64_t n, double low, double 
 		double v = (double)x[i];
 		bool good = v >= low && v <= high;
 		if (!good)
-			k_bad_input("%s %.10g at position %lld is outside %g..%g", what, v != v ? (double)NAN : v, (long long)i, low, high);
+			k_bad_input("%s %.10g at position %lld is outside %g..%g", what, v != v ? (double)NAN : v, (long long)i,
+				low, high);
 		y[i] = good ? x[i] : (T)low;
 	}
 }

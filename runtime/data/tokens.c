@@ -130,8 +130,8 @@ bool tokens_open(DataSet *set, const RtModel *model, const char *text, const cha
 	return true;
 }
 
-/* Integers are little-endian in every file; signed ones are sign-extended.  A number that the input's type does not have
- * becomes the nearest that it has, which no table has a row for: its low bits could be a token that there is. */
+/* Integers are little-endian in every file; signed ones are sign-extended.  A number that the input's type does not
+ * have becomes the nearest that it has, which no table has a row for: its low bits could be a token that there is. */
 static int64_t token_at(const uint8_t *p, DType dtype, int64_t i, int64_t low, int64_t high)
 {
 	int bytes = dtype_info[dtype].bytes;
