@@ -21,8 +21,8 @@ static double max_of(const double *x, int64_t n, int64_t stride)
 	return most;
 }
 
-/* The log-sum-exp of n elements at a stride, minus their maximum; 0 if all are -inf, NaN if one is inf, as in PyTorch and
- * in what decomposed softmaxes compute. */
+/* The log-sum-exp of n elements at a stride, minus their maximum; 0 if all are -inf, NaN if one is inf, as in
+ * PyTorch and in what decomposed softmaxes compute. */
 static double log_sum_above(const double *x, int64_t n, int64_t stride, double most)
 {
 	double sum = 0;
