@@ -21,13 +21,14 @@ static double max_of(const double *x, int64_t n, int64_t stride)
 	return most;
 }
 
-/* The log-sum-exp of n elements at a stride, minus their maximum; 0 if the maximum is infinite. */
+/* The log-sum-exp of n elements at a stride, minus their maximum; 0 if all are -inf, NaN if one is inf, as in
+ * PyTorch and in what decomposed softmaxes compute. */
 static double log_sum_above(const double *x, int64_t n, int64_t stride, double most)
 {
 	double sum = 0;
-	for (int64_t k = 0; k < n && !isinf(most); k++)
+	for (int64_t k = 0; k < n && most != -INFINITY; k++)
 		sum += exp(x[k * stride] - most);
-	return isinf(most) ? 0 : log(sum);
+	return most == -INFINITY ? 0 : log(sum);
 }
 
 /* The log-sum-exp of n elements at a stride; -inf if all of them are -inf. */
