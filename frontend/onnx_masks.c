@@ -236,8 +236,9 @@ static Value *scaled_by(const Op *op, double keep)
 {
 	for (int i = 0; i < 2 && (op->kind == OP_DIV || op->kind == OP_MUL); i++) {
 		Value *x = op_in(op, !i);
+		DType t = x->type.dtype;
 		double c = number_of(op_in(op, i));
-		bool scales = op->kind == OP_DIV ? i == 1 && is_near(c, keep, x->type.dtype) : is_near(c, 1 / keep, x->type.dtype);
+		bool scales = op->kind == OP_DIV ? i == 1 && is_near(c, keep, t) : is_near(c, 1 / keep, t);
 		if (scales && type_same_shape(&x->type, &op->out[0]->type))
 			return x;
 	}

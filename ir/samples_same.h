@@ -1,4 +1,4 @@
-/* ir/samples_same.h: along which axes a value that depends on no sample is constant; for samples.c only. */
+/* ir/samples_same.h: along which axes a value that depends on no sample is constant; for the files of samples only. */
 #ifndef SHARDC_IR_SAMPLES_SAME_H
 #define SHARDC_IR_SAMPLES_SAME_H
 
