@@ -117,27 +117,35 @@ static bool check_outputs(Keep *k)
 	return true;
 }
 
-/* Imports the body once, silently. */
+/* Imports the body once.  What that says is printed if it succeeds. */
 static bool import_once(Keep *k, const OnnxGraph *g)
 {
 	Import *im = k->n->im, was = *im;
 	char *said = NULL;
 	size_t n = 0;
-	Diag silent = {.out = open_memstream(&said, &n), .quiet = true, .max_errors = 1};
-	if (!silent.out)
+	Diag mine = *im->d;
+	mine.errors = mine.warnings = 0;
+	mine.out = open_memstream(&said, &n);
+	if (!mine.out)
 		ice("out of memory");
-	im->d = im->b.diag = &silent;
+	im->d = im->b.diag = &mine;
 	im->refusals = map_new(im->arena);
 	const Op *last = im->m->last[SEC_FORWARD];
 	make_arguments(k);
 	import_mark(im, last);
 	bool good = import_body(k->n, g, arena_printf(im->arena, "%s/step", k->n->name), k->p->n_args, k->arg, k->out);
 	refusals_report(im);
-	good = good && !silent.errors;
-	fclose(silent.out);
-	if (!good) {
+	good = good && !mine.errors;
+	fclose(mine.out);
+	if (good) {
+		fwrite(said, 1, n, was.d->out ? was.d->out : stderr);
+		was.d->warnings += mine.warnings;
+	} else {
 		const char *at = strstr(said, "error: ");
-		fails(k, arena_printf(im->arena, "its body cannot be imported for all steps at once: %s", at ? at + 7 : said));
+		at = at ? at + 7 : said;
+		im->said_init = was.said_init;
+		fails(k, arena_printf(im->arena, "its body cannot be imported for all steps at once: %.*s",
+			(int)strcspn(at, "\n"), at));
 	}
 	free(said);
 	im->d = was.d;
