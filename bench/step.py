@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import pathlib
-import resource
 import statistics
 import subprocess
 import sys
@@ -52,24 +51,31 @@ class Ours:
         subprocess.run([str(p) for p in parts], check=True, env=clean_environment(), stdout=subprocess.DEVNULL)
 
     def train(self, steps, *options):
-        self.call([self.work / "train", "--data", f"x={self.work}/x.npy", "--data", f"labels={self.work}/labels.npy",
-                   "--steps", steps, "--lr", 1e-4, "--threads", self.threads, *options])
+        return [self.work / "train", "--data", f"x={self.work}/x.npy", "--data", f"labels={self.work}/labels.npy",
+                "--steps", steps, "--lr", 1e-4, "--threads", self.threads, *options]
 
     def times(self, steps, clock):
         if clock == "processor":
-            begin, _, end = processor_ms(), self.train(2), processor_ms()
-            self.train(2 + steps)
-            return [(processor_ms() - end - (end - begin)) / steps]
+            return self.processor_times(steps)
         log = self.work / "log.jsonl"
         log.unlink(missing_ok=True)
-        self.train(steps + 2, "--log", log)
+        self.call(self.train(steps + 2, "--log", log))
         return [r["step_ms"] for r in map(json.loads, open(log)) if "step_ms" in r][2:]
 
+    def processor_times(self, steps):
+        """What all threads have used is read whenever a step is reported."""
+        parts = [str(p) for p in self.train(steps + 3)]
+        with subprocess.Popen(parts, text=True, env=clean_environment(), stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE) as program:
+            at = [used_ms(program.pid) for line in program.stderr if line.startswith("step ")]
+        if program.returncode or len(at) != steps + 3:
+            sys.exit(f"{parts[0]}: status {program.returncode}, {len(at)} of {steps + 3} steps reported")
+        return [b - a for a, b in zip(at[1:], at[2:-1])] # at the last one the program may be ending
 
-def processor_ms():
-    """Processor time of our programs so far; those of PyTorch are counted when they end, behind all rounds."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (used.ru_utime + used.ru_stime) * 1e3
+
+def used_ms(pid):
+    tasks = pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(t.read_text().split()[0]) for t in tasks) * 1e-6
 
 
 # By default glibc returns big blocks to the system after every step, which costs a PyTorch step up to a fifth
