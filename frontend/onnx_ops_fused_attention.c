@@ -397,8 +397,10 @@ static bool gqa_lengths(Node *n, int64_t batch, int64_t keys, Value **shown)
 				known->i[i], keys - 1);
 		full = full && known->i[i] == keys - 1;
 	}
-	if (!full)
-		*shown = keys_between(n, NULL, ir_emit2(n->b, OP_ADD, last, ir_const_int(n->b, last->type.dtype, 1)), keys);
+	if (full)
+		return true;
+	last = known ? last : emit_in_range(n->b, last, 0, (double)(keys - 1), "last key of seqlens_k");
+	*shown = keys_between(n, NULL, ir_emit2(n->b, OP_ADD, last, ir_const_int(n->b, last->type.dtype, 1)), keys);
 	return true;
 }
 
