@@ -1,5 +1,5 @@
-/* ir/samples_layers.c: how layers treat the samples of their operands: norms, attention, recurrences, convolutions, pools,
- * losses.  A sample's images, rows and steps stay its own, unless an op works along the axis of samples. */
+/* ir/samples_layers.c: how layers treat the samples of their operands: norms, attention, recurrences, convolutions,
+ * pools, losses.  A sample's images, rows and steps stay its own, unless an op works along the axis of samples. */
 #include "ir/recurrence.h"
 #include "ir/samples_look.h"
 
@@ -33,7 +33,8 @@ static Samples of_cross_entropy(const Look *l, const Value *v)
 	sum.kind = v->index == 2 ? SAMPLES_AXIS : SAMPLES_SUM;
 	sum.scale = 1;
 	sum.trained = v->index == 1 ? false : sum.trained; /* this result is a count of labels */
-	if ((x->kind == SAMPLES_AXIS && look_is_placed(l, 1, x->axis)) || (y->kind == SAMPLES_AXIS && look_is_placed(l, 0, y->axis)))
+	if ((x->kind == SAMPLES_AXIS && look_is_placed(l, 1, x->axis))
+			|| (y->kind == SAMPLES_AXIS && look_is_placed(l, 0, y->axis)))
 		sum = look_placed(l, sum);
 	return apart ? look_mixed(l, sum) : sum;
 }

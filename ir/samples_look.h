@@ -1,5 +1,5 @@
-/* ir/samples_look.h: what the rules of samples.c, which say how an op treats the samples of its operands, have in common;
- * for samples.c and samples_layers.c only. */
+/* ir/samples_look.h: what all rules need that say how an op treats the samples of its operands; for samples.c and
+ * samples_layers.c only. */
 #ifndef SHARDC_IR_SAMPLES_LOOK_H
 #define SHARDC_IR_SAMPLES_LOOK_H
 
