@@ -78,6 +78,7 @@ typedef struct Import {
 	NameVec computed_convs; /* scopes of convolutions whose weights the exporter computed from others */
 	Modes *modes;          /* of batch norms and dropouts (onnx_modes.c) */
 	int n_dropout_nodes, n_batch_norms;
+	bool in_loop;          /* the body of a loop that is kept is imported; loops in it are unrolled */
 	bool pytorch;
 	bool runtime_folded;   /* onnxruntime saved the model after optimising it */
 } Import;

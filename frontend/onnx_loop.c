@@ -130,6 +130,7 @@ static bool import_once(Keep *k, const OnnxGraph *g)
 		ice("out of memory");
 	im->d = im->b.diag = &mine;
 	im->refusals = map_new(im->arena);
+	im->in_loop = true;
 	const Op *last = im->m->last[SEC_FORWARD];
 	make_arguments(k);
 	import_mark(im, last);
@@ -151,6 +152,7 @@ static bool import_once(Keep *k, const OnnxGraph *g)
 	im->d = was.d;
 	im->b.diag = was.b.diag;
 	im->refusals = was.refusals;
+	im->in_loop = was.in_loop;
 	return good;
 }
 

@@ -11,8 +11,9 @@
 #include <string.h>
 
 /* A Loop or Scan may be unrolled to this many nodes.  Above the second number it is kept as a loop, if it can be: a
- * program of so many nodes takes half a minute to compile, most of it in the C compiler, and runs no faster.  Without
- * states it is unrolled while it may be, since its steps are one batch then.  No loop has more than so many steps. */
+ * program of so many nodes takes half a minute to compile, most of it in the C compiler; as a loop it took three
+ * seconds, and trained a third slower.  Without states it is unrolled while it may be, since its steps are one batch
+ * then.  No loop has more than so many steps. */
 enum { UNROLLED_MAX = 65536, KEPT_ABOVE = 4096, KEPT_STEPS_MAX = 1 << 24 };
 
 /* ---- messages ---- */
@@ -225,7 +226,7 @@ static bool is_kept(const Steps *s, int64_t steps)
 {
 	LoopsMode asked = s->n->im->o->graph.loops;
 	int64_t unrolled = (s->n_state ? KEPT_ABOVE : UNROLLED_MAX) / MAX(s->body->nodes.n, 1);
-	return asked != LOOPS_UNROLL && steps > (asked == LOOPS_KEEP ? 0 : unrolled);
+	return asked != LOOPS_UNROLL && !s->n->im->in_loop && steps > (asked == LOOPS_KEEP ? 0 : unrolled);
 }
 
 /* Whether a loop that was not kept may be unrolled instead. */
