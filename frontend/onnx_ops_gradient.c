@@ -8,8 +8,8 @@
  *
  * Warns of a y that is a mean over samples, or mixes them: then dy/dx of a sample depends on how many others its rank
  * has.  Refuses xs that depend on each other, a y of several elements, which the standard gives no meaning, draws of
- * random numbers between x and y, whose copies would be other draws, and gradients that need an op which has no gradient
- * itself. */
+ * random numbers between x and y, whose copies would be other draws, and gradients that need an op which has no
+ * gradient itself. */
 #include "frontend/onnx_params.h"
 #include "frontend/onnx_pseudo.h"
 #include "passes/passes.h"
@@ -41,11 +41,12 @@ static Value *named_weight(Node *n, const Weight *w, const char *list, const cha
 {
 	Value *v = n->in[i];
 	if (strcmp(n->proto->input[i], name) != 0)
-		node_refuse(n, "%s names the initializer \"%s\", but operand %d is \"%s\": give it the initializer itself", list,
-			quoted(n, name), i, quoted(n, n->proto->input[i]));
+		node_refuse(n, "%s names the initializer \"%s\", but operand %d is \"%s\": give it the "
+			"initializer itself", list, quoted(n, name), i, quoted(n, n->proto->input[i]));
 	else if ((v->op->kind != OP_PARAM && v->op->kind != OP_READ) || has_other_name(n->im, w, v->op->sym))
 		node_refuse(n, "%s names the initializer \"%s\", which is a constant, is shared under another name, or was "
-			"transposed by the exporter: make it an input of the model, or a parameter of its own", list, quoted(n, name));
+			"transposed by the exporter: make it an input of the model, or a parameter of its own", list,
+			quoted(n, name));
 	else
 		return v;
 	return NULL;
@@ -56,7 +57,8 @@ static Value *named_value(Node *n, const char *list, const char *name, int i)
 {
 	const OnnxValue *ov = frame_find(n->frame, name);
 	if (!ov) {
-		node_error(n, "%s names \"%s\", which no input, initializer or node before this one makes", list, quoted(n, name));
+		node_error(n, "%s names \"%s\", which no input, initializer or node before this one makes", list,
+			quoted(n, name));
 		return NULL;
 	}
 	if (ov->w && i < 0) {
@@ -105,16 +107,16 @@ static bool read_names(Node *n, Leaves *l)
 	if (l->n_x < 1)
 		return node_error(n, "xs names no tensor");
 	if (n->n_in != l->n || n->n_out > l->n_x)
-		return node_error(n, "%d operands and %d results: xs and zs name %d tensors, which are the operands, and xs %d, "
-			"which have a result each", n->n_in, n->n_out, l->n, l->n_x);
+		return node_error(n, "%d operands and %d results: xs and zs name %d tensors, which are the operands, and xs "
+			"%d, which have a result each", n->n_in, n->n_out, l->n, l->n_x);
 	l->named = NEW_N(n->im->arena, Value *, l->n);
 	l->at = NEW_N(n->im->arena, Value *, l->n);
 	if (!read_list(n, "xs", xs, l, 0) || !read_list(n, "zs", zs, l, l->n_x) || !(l->y = named_value(n, "y", y, -1)))
 		return false;
 	if (!dtype_is_float(l->y->type.dtype))
 		return node_error(n, "y, \"%s\", is %s: it must be a float", quoted(n, y), type_str(n->im->arena, &l->y->type));
-	return type_numel(&l->y->type) == 1 || node_refuse(n, "y, \"%s\", is %s: the gradient of several numbers is not one "
-		"tensor; sum them up first (ReduceSum)", quoted(n, y), type_str(n->im->arena, &l->y->type));
+	return type_numel(&l->y->type) == 1 || node_refuse(n, "y, \"%s\", is %s: the gradient of several numbers is not "
+		"one tensor; sum them up first (ReduceSum)", quoted(n, y), type_str(n->im->arena, &l->y->type));
 }
 
 /* ---- the graph between ---- */
@@ -167,7 +169,7 @@ static bool copy_op(Node *n, const Op *op, const bool *needed, PtrMap *now)
 	if (!depends || !wanted)
 		return true;
 	if (op_draws(op))
-		return node_refuse(n, "%s between x and y draws random numbers: such gradients inside a model are not supported",
+		return node_refuse(n, "%s between x and y draws random numbers: such gradients in a model are not supported",
 			op_info[op->kind].text);
 	if (!import_charge(n, 1))
 		return false;
@@ -191,7 +193,8 @@ static Value *copy_between(Node *n, Leaves *l)
 		l->at[i] = ir_emit(n->b, OP_RESHAPE, 1, &n->in[i], attr_ints(m, NULL, "shape", t->rank, t->dim));
 		ptrmap_put(now, l->named[i], l->at[i]);
 	}
-	for (const Op *op = m->first[SEC_FORWARD]; op; op = op->next) /* all reads of a parameter or buffer that is named */
+	/* all reads of a parameter or buffer that is named */
+	for (const Op *op = m->first[SEC_FORWARD]; op; op = op->next)
 		for (int i = 0; op->sym && op->n_out == 1 && i < l->n; i++)
 			if (l->named[i]->op->sym == op->sym)
 				ptrmap_put(now, op->out[0], l->at[i]);
@@ -210,8 +213,9 @@ static void check_samples(Node *n, const Value *y)
 	Samples of = n->im->m->batch > 0 ? samples_of(n->im->samples, y) : (Samples){0};
 	bool mean = of.kind == SAMPLES_MEAN || (of.kind == SAMPLES_SUM && samples_is_scaled_by_batch(scan, &of));
 	if (mean || of.kind == SAMPLES_LOST || of.mixes)
-		diag_warn(n->im->d, loc_where(n->im->m, n->b->loc), "y %s: the gradient of a sample depends on how many samples a "
-			"rank and micro-batch have, so other numbers of ranks train differently; let y be a sum over samples",
+		diag_warn(n->im->d, loc_where(n->im->m, n->b->loc), "y %s: the gradient of a sample depends on how many "
+			"samples a rank and micro-batch have, so other numbers of ranks train differently; let y be a sum over "
+			"samples",
 			mean ? "is a mean over samples" : "may mix samples");
 }
 
@@ -225,9 +229,9 @@ bool import_gradient(Node *n)
 		return false;
 	const Op *lacks = NULL;
 	if (!autodiff_inside(n->im->m, y, l.n_x, l.at, dx, &lacks, n->im->d))
-		return lacks && node_refuse(n, "the gradient of node \"%s\" (%s) needs the op %s, which has no gradient itself, so no "
-			"model may have it: write that node as its parts", quoted(n, lacks->loc->node), lacks->loc->onnx,
-			op_info[lacks->kind].text);
+		return lacks && node_refuse(n, "the gradient of node \"%s\" (%s) needs the op %s, which has no gradient "
+			"itself, so no model may have it: write that node as its parts", quoted(n, lacks->loc->node),
+			lacks->loc->onnx, op_info[lacks->kind].text);
 	check_samples(n, y);
 	for (int i = 0; i < n->n_out; i++)
 		n->out[i] = dx[i] ? dx[i] : ir_emit_typed(n->b, OP_CONST, 0, NULL,

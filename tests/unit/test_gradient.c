@@ -1,5 +1,5 @@
-/* tests/unit/test_gradient.c: Gradient of ai.onnx.preview.training: what it becomes, and what it refuses.  Its numbers are
- * compared with PyTorch's by tests/onnx/control.py. */
+/* tests/unit/test_gradient.c: Gradient of ai.onnx.preview.training: what it becomes, and what it refuses.  Its numbers
+ * are compared with PyTorch's by tests/onnx/control.py and tests/gradcheck. */
 #include <string.h>
 
 #include "tests/unit/loaded.h"
@@ -103,7 +103,8 @@ static void test_between(void)
 	model_output(m, "g1");
 	Loaded l = load_model(m, NULL);
 	CU_ASSERT(!l.m);
-	expect(&l, "the gradient of node \"norm\" (LayerNormalization) needs the op layer_norm_grad, which has no gradient");
+	expect(&l, "the gradient of node \"norm\" (LayerNormalization) needs the op layer_norm_grad, which has no gradient "
+		"itself");
 	loaded_free(&l);
 	m = model();
 	gradient(m, "x", "g1", "x", "", "s");
