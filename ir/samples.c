@@ -434,11 +434,11 @@ static Samples of_matmul(const Look *l)
 /* ---- loops ---- */
 
 /* What is known of operand i, as a step sees it: a slice of what is stacked lacks the first axis, along which samples
- * must not be. */
+ * must not be.  Slices of a total are totals. */
 static Samples of_argument(const Look *l, int i)
 {
 	Samples x = l->in[i];
-	if (i < loop_states(l->op) || i >= loop_states(l->op) + loop_stacked(l->op))
+	if (i < loop_states(l->op) || i >= loop_states(l->op) + loop_stacked(l->op) || is_total(&x))
 		return x;
 	if (x.kind == SAMPLES_NONE)
 		x.same >>= 1;
@@ -446,6 +446,22 @@ static Samples of_argument(const Look *l, int i)
 		x = look_mixed(l, look_lost(l));
 	else
 		x.axis--;
+	return x;
+}
+
+/* A state x that is a total before or after a step: it is one in all steps if it always is, of one factor; numbers that
+ * depend on no sample are their own mean. */
+static Samples of_total_state(const Look *l, Samples x, const Samples *was, const Samples *now)
+{
+	const Samples *total = is_total(was) ? was : now, *other = total == was ? now : was;
+	bool always = was->kind == now->kind && was->scale == now->scale;
+	if (!always && (total->kind != SAMPLES_MEAN || other->kind != SAMPLES_NONE)) {
+		x.kind = SAMPLES_LOST;
+		x.lost = x.lost ? x.lost : l->op;
+		return look_mixed(l, x);
+	}
+	x.kind = total->kind;
+	x.scale = total->scale;
 	return x;
 }
 
@@ -460,9 +476,11 @@ static Samples of_state(const Look *l, const Samples *was, const Value *v, const
 	x.placed = was->placed ? was->placed : now->placed;
 	x.same = was->same & now->same;
 	x.scale = 1;
+	if (is_total(was) || is_total(now))
+		return of_total_state(l, x, was, now);
 	bool other = was->kind != now->kind || (part->kind == SAMPLES_AXIS && (was->axis != now->axis || !same_order(was,
 		now)));
-	if (!other && !is_total(was))
+	if (!other)
 		return x;
 	bool constant = (was->kind == SAMPLES_AXIS && now->kind == SAMPLES_NONE)
 		|| (was->kind == SAMPLES_NONE && now->kind == SAMPLES_AXIS);
@@ -483,15 +501,13 @@ static bool same_samples(const Samples *a, const Samples *b)
 }
 
 /* Goes through the body until no state becomes more than it was: each time some state gets a kind that it keeps or
- * leaves for LOST, or a mark, or loses a bit. */
-static Samples of_loop(const Look *l, const Value *v)
+ * leaves for LOST, or a mark, or loses a bit.  state: what operands are before the first step, and then in all steps. */
+static Samples follow(const Look *l, const Value *v, Samples *state)
 {
 	const Op *op = l->op, *yield = loop_yield(op);
 	int n = loop_states(op);
 	Value **arg = loop_arguments(op, l->s->a);
-	Samples *state = NEW_N(l->s->a, Samples, op->n_in + 1), *before = NEW_N(l->s->a, Samples, n + 1);
-	for (int i = 0; i < op->n_in; i++)
-		state[i] = of_argument(l, i);
+	Samples *before = NEW_N(l->s->a, Samples, n + 1);
 	for (bool more = true; more;) {
 		SampleScan *s = samples_new(l->s->m, l->s->a, l->s->statistics);
 		more = false;
@@ -504,8 +520,8 @@ static Samples of_loop(const Look *l, const Value *v)
 				before[i] = of_state(l, &state[i], op_in(op, i), &now, op_in(yield, i));
 			if (i == v->index && i >= n) {
 				now.axis += now.kind == SAMPLES_AXIS;
-				now.same = 0;
-				before[n] = is_total(&now) ? look_lost(l) : now;
+				now.same <<= 1;
+				before[n] = now;
 			}
 		}
 		for (int i = 0; i < n; i++) {
@@ -514,6 +530,24 @@ static Samples of_loop(const Look *l, const Value *v)
 		}
 	}
 	return before[MIN(v->index, n)];
+}
+
+/* A state that begins with zeros may be a sum over samples: that is tried where it is lost otherwise. */
+static Samples of_loop(const Look *l, const Value *v)
+{
+	const Op *op = l->op;
+	Samples *state = NEW_N(l->s->a, Samples, op->n_in + 1), *sums = NEW_N(l->s->a, Samples, op->n_in + 1);
+	bool any = false;
+	double first;
+	for (int i = 0; i < op->n_in; i++)
+		state[i] = sums[i] = of_argument(l, i);
+	Samples x = follow(l, v, state);
+	for (int i = 0; i < loop_states(op); i++)
+		if (state[i].kind == SAMPLES_LOST && number_of(op_in(op, i), &first) && first == 0) {
+			sums[i].kind = SAMPLES_SUM;
+			any = true;
+		}
+	return any ? follow(l, v, sums) : x;
 }
 
 /* ---- all ops ---- */
@@ -596,8 +630,9 @@ static Samples look(const SampleScan *s, const Value *v, const Samples *in)
 	l.out.scale = 1;
 	if (v->op->kind == OP_DRAW)
 		return of_random(&l);
-	Samples x = any ? of_op(&l, v) : l.out;
-	x.same = any ? 0 : samples_same_axes(v, in);
+	Samples x = any || v->op->kind == OP_LOOP ? of_op(&l, v) : l.out;
+	if (v->op->kind != OP_LOOP) /* whose bits are those that its steps leave */
+		x.same = any ? 0 : samples_same_axes(v, in);
 	x.unsure = any && (l.out.unsure || is_unsure(&l, v, &x));
 	x.trained = x.trained && v->op->kind != OP_STOP_GRADIENT;
 	return x;

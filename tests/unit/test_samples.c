@@ -46,15 +46,23 @@
 	"%k3 : f32[3,1,1] = reshape %k {shape=[3,1,1]}\n"
 #define CONV(group) " {strides=[1,1], pads=[0,0,0,0], dilations=[1,1], group=" group ", layout=0}\n"
 #define ZEROS "%z0 : f32[4,2] = const {value=[0.0]}\n"
-/* Three steps of a body with arguments a and b, both of type t, of which the first, or both, are states; the last value
+/* Three steps of a body with arguments a and b, of types t and u, of which the first, or both, are states; the last value
  * is the first state, negated. */
-#define LOOP(results, operands, counts, t, body) \
+#define LOOP(results, operands, counts, t, u, body) \
 	results "%all : f32[3," t "] = loop " operands " {" counts ", steps=3} do {\n" \
-	"%a : f32[" t "] = argument {index=0}\n%b : f32[" t "] = argument {index=1}\n" body "\n}\n" \
+	"%a : f32[" t "] = argument {index=0}\n%b : f32[" u "] = argument {index=1}\n" body "\n}\n" \
 	"%n : f32[" t "] = neg %y\n"
-#define LOOP1(operands, counts, t, body) LOOP("%y : f32[" t "], ", operands, counts, t, body)
+#define LOOP1(operands, counts, t, body) LOOP("%y : f32[" t "], ", operands, counts, t, t, body)
 #define LOOP2(operands, t, body) \
-	LOOP("%y : f32[" t "], %y1 : f32[" t "], ", operands, "states=2, stacked=0", t, body)
+	LOOP("%y : f32[" t "], %y1 : f32[" t "], ", operands, "states=2, stacked=0", t, t, body)
+/* t: samples in three steps; q: the same for all samples; p4: not; zeros and ones. */
+#define REPEATS "%t : f32[3,4,6] = broadcast %x {shape=[3,4,6]}\n" \
+	"%w0 : f32[6] = reduce_sum %w {axes=[0], keepdims=0}\n%q : f32[4,6] = broadcast %w0 {shape=[4,6]}\n" \
+	"%p : f32[4,1] = const {value=[1.0,2.0,3.0,4.0]}\n%p4 : f32[4,6] = broadcast %p {shape=[4,6]}\n" \
+	"%zeros : f32[6] = const {value=[0.0]}\n%ones : f32[6] = const {value=[1.0]}\n"
+/* A state of which each step makes `next`, where m is a total of the slice of t. */
+#define TOTALS(first, kind, next) LOOP("%y : f32[6], ", first ", %t", "states=1, stacked=1", "6", "4,6", \
+	"%m : f32[6] = reduce_" kind " %b {axes=[0], keepdims=0}\n%c : f32[6] = " next "\nyield %c, %m")
 #define TWO "%two : f32[8,6] = concat %x, %z {axis=0}\n"
 
 typedef struct Row {
@@ -245,6 +253,33 @@ static const Row rows[] = {
 	{PLACES "%q : f32[4,6] = broadcast %p {shape=[4,6]}\n"
 		LOOP2("%q, %x", "4,6", "%c : f32[4,6] = neg %b\nyield %c, %b, %c"),
 		SAMPLES_AXIS, 0, "@loop", false},
+	/* states that depend on no sample: what is the same for all of them stays so */
+	{REPEATS LOOP1("%q, %p4", "states=1, stacked=0", "4,6", "%c : f32[4,6] = neg %a\nyield %c, %b")
+		"%xy : f32[4,6] = add %x, %y\n", SAMPLES_AXIS, 0, "", false},
+	{REPEATS LOOP1("%x, %q", "states=1, stacked=0", "4,6", "%c : f32[4,6] = neg %a\n%d : f32[4,6] = neg %b\nyield %c, %d")
+		"%xy : f32[3,4,6] = add %t, %all\n", SAMPLES_AXIS, 1, "", false},
+	{REPEATS LOOP1("%q, %q", "states=1, stacked=0", "4,6", "%c : f32[4,6] = add %a, %b\nyield %c, %c")
+		"%xy : f32[3,4,6] = add %t, %all\n", SAMPLES_AXIS, 1, "", false},
+	{REPEATS LOOP1("%q, %p4", "states=1, stacked=0", "4,6", "%c : f32[4,6] = add %a, %b\nyield %c, %c")
+		"%xy : f32[3,4,6] = add %t, %all\n", SAMPLES_AXIS, 1, "@add", false},
+	/* totals of steps, and their sums over the steps */
+	{REPEATS TOTALS("%zeros", "mean", "add %a, %m"), SAMPLES_MEAN, 0, "", false},
+	{REPEATS TOTALS("%zeros", "sum", "add %a, %m"), SAMPLES_SUM, 0, "", false},
+	{REPEATS TOTALS("%ones", "mean", "sub %a, %m"), SAMPLES_MEAN, 0, "", false},
+	{REPEATS TOTALS("%ones", "sum", "add %a, %m"), SAMPLES_LOST, 0, "", false},
+	{REPEATS TOTALS("%zeros", "mean", "mul %a, %m"), SAMPLES_LOST, 0, "mul", false},
+	{REPEATS TOTALS("%zeros", "mean", "add %a, %m") "%xy : f32[4,6] = add %x, %y\n", SAMPLES_AXIS, 0, "add", false},
+	{REPEATS TOTALS("%zeros", "sum", "add %a, %m") "%xy : f32[4,6] = add %x, %y\n", SAMPLES_AXIS, 0, "add", false},
+	{REPEATS TOTALS("%zeros", "sum", "neg %a") "%s : f32[6] = reduce_sum %all {axes=[0], keepdims=0}\n",
+		SAMPLES_SUM, 0, "", false},
+	{REPEATS "%tm : f32[3,6] = reduce_mean %t {axes=[1], keepdims=0}\n"
+		LOOP1("%zeros, %tm", "states=1, stacked=1", "6", "%c : f32[6] = add %a, %b\nyield %c, %c"),
+		SAMPLES_MEAN, 0, "", false},
+	/* a total turns into a sum over samples of another factor */
+	{REPEATS TOTALS("%zeros", "sum", "sub %m, %a"), SAMPLES_SUM, 0, "", false},
+	{REPEATS "%sx : f32[6] = reduce_sum %x {axes=[0], keepdims=0}\n%two : f32[6] = const {value=[2.0]}\n"
+		LOOP1("%sx, %two", "states=1, stacked=0", "6", "%c : f32[6] = const {value=[2.0]}\n"
+		"%d : f32[6] = mul %a, %c\nyield %d, %b"), SAMPLES_LOST, 0, "loop", false},
 	/* the samples themselves are the steps */
 	{"%w0 : f32[6] = reduce_sum %w {axes=[0], keepdims=0}\n"
 		"%y : f32[6] = loop %w0, %x {states=1, stacked=1, steps=4} do {\n%a : f32[6] = argument {index=0}\n"
