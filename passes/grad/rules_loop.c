@@ -126,12 +126,22 @@ static Value *of_operand(LoopGrad *g, Value *const *grad, int i)
 	return ir_const_full(&g->b, now ? now->type : op_in(g->op, i)->type, 0);
 }
 
-/* sum + term, in place where the term is a product of this step that nothing else reads (as pass sums does it). */
-static Value *added(LoopGrad *g, Value *sum, Value *term)
+/* Whether v is the gradient of one operand alone; those of both operands of an add are one value. */
+static bool is_of_one(const LoopGrad *g, Value *const *grad, const Value *v)
+{
+	int n = 0;
+	for (int i = 0; i < g->op->n_in; i++)
+		n += g->arg[i] && grad[((const Value *)ptrmap_get(g->map, g->arg[i]))->id] == v;
+	return n == 1;
+}
+
+/* sum + term, in place where the term is a product of this step that nothing else reads (as pass sums does it), the
+ * yield of this step neither. */
+static Value *added(LoopGrad *g, Value *const *grad, Value *sum, Value *term)
 {
 	Op *op = term->op;
 	bool product = (op->kind == OP_MATMUL || op->kind == OP_GATHER_GRAD) && op->n_in == 2;
-	if (!product || term->n_uses || term->type.dtype != DT_F32)
+	if (!product || term->n_uses || !is_of_one(g, grad, term) || term->type.dtype != DT_F32)
 		return e_add(&g->b, sum, term);
 	Value *in[] = {op_in(op, 0), op_in(op, 1), op->kind == OP_MATMUL ? NULL : sum, sum};
 	ir_set_n_in(g->body, op, op_info[op->kind].n_in_max, in);
@@ -148,7 +158,7 @@ static void yield_all(LoopGrad *g, Value *const *grad)
 		if (g->sum_of[i] >= 0) {
 			const Value *now = ptrmap_get(g->map, g->arg[i]);
 			Value *sum = g->now.at[g->sum_of[i]], *term = grad[now->id];
-			vec_push(g->a, &g->yield, term ? added(g, sum, term) : sum);
+			vec_push(g->a, &g->yield, term ? added(g, grad, sum, term) : sum);
 		}
 	for (int i = g->n_states; i < g->n_states + g->n_stacked; i++)
 		if (wants(g, i))
