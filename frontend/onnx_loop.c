@@ -316,7 +316,9 @@ const Op *loop_keep(Node *n, const OnnxGraph *g, LoopParts *p)
 		p->n_out + 1), .inside = ptrmap_new(im->arena)};
 	const Op *last = im->m->last[SEC_FORWARD];
 	int norms = im->n_batch_norms, dropouts = im->n_dropouts, nodes = im->n_dropout_nodes, places = im->places.n;
-	int draws = im->draws.n;
+	int draws = im->draws.n, folded = im->folded_norms.n, convs = im->computed_convs.n;
+	PtrMap *written = im->written;
+	im->written = ptrmap_new(im->arena); /* what is written in an attempt is not kept */
 	bool good = import_once(&k, g) && check_outputs(&k);
 	const Op *end = im->m->last[SEC_FORWARD], *first = last ? last->next : im->m->first[SEC_FORWARD];
 	for (const Op *op = first; op; op = op->next)
@@ -326,12 +328,15 @@ const Op *loop_keep(Node *n, const OnnxGraph *g, LoopParts *p)
 	const Op *loop = good ? make_loop(&k, last, end) : NULL;
 	clear(&k, last, end);
 	import_mark(im, last);
+	im->written = written;
 	if (!loop) {
 		im->n_batch_norms = norms;
 		im->n_dropouts = dropouts;
 		im->n_dropout_nodes = nodes;
 		im->places.n = places;
 		im->draws.n = draws;
+		im->folded_norms.n = folded;
+		im->computed_convs.n = convs;
 	}
 	p->why = k.why ? k.why : "its operands do not fit";
 	return loop;

@@ -123,6 +123,27 @@ static void test_loops_as_asked(void)
 	loaded_free(&l);
 }
 
+/* A long loop that cannot stay one, since a batch norm in it writes statistics, is unrolled as if that had not been
+ * tried: each step goes on from the statistics that the step before it wrote. */
+static void test_no_trace_of_an_attempt(void)
+{
+	int writes[2];
+	for (int i = 0; i < 2; i++) {
+		OnnxText *t = model_with("4,3", 2500), *b = body_new("i,go,s", "go,sn");
+		model_floats(t, "bn.running_mean", "3", 3, ramp);
+		model_floats(t, "bn.running_var", "3", 3, ramp);
+		model_floats(t, "bn.weight", "3", 3, ramp);
+		model_op(b, "bn", "BatchNormalization", "s,bn.weight,bn.weight,bn.running_mean,bn.running_var", "r");
+		model_op(b, "relu", "Relu", "r", "sn");
+		model_node(t, node_with("l", "Loop", "m,,x", "y", b));
+		Loaded l = good(t, &(FrontendOptions){.graph.bn.all = NORM_TRAIN, .graph.loops = i ? LOOPS_UNROLL : LOOPS_AUTO});
+		CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 2500);
+		writes[i] = count_ops(l.m, OP_WRITE);
+		loaded_free(&l);
+	}
+	CU_ASSERT(writes[0] == 2 && writes[1] == 2);
+}
+
 /* A While whose condition follows from its own counter ends by itself. */
 static OnnxText *counting(const char *compare)
 {
@@ -546,6 +567,7 @@ void suite_subgraphs(void)
 	CU_add_test(s, "a loop without steps", test_loop_without_steps);
 	CU_add_test(s, "a long loop stays one", test_long_loop_stays);
 	CU_add_test(s, "loops as asked", test_loops_as_asked);
+	CU_add_test(s, "no trace of an attempt", test_no_trace_of_an_attempt);
 	CU_add_test(s, "a while that counts", test_while_that_counts);
 	CU_add_test(s, "steps at once", test_steps_at_once);
 	CU_add_test(s, "the same in all steps", test_same_in_all_steps);
