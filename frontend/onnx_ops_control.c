@@ -237,6 +237,13 @@ static bool must_be_kept(const Steps *s)
 	return false;
 }
 
+/* Says why a loop is of no form that can be kept, where it would be if it could. */
+static void never_kept(Steps *s, const char *why)
+{
+	if (is_kept(s, INT64_MAX))
+		s->unkept = why;
+}
+
 /* The inputs of the body as parts of a loop; those that are not set by the caller are the states. */
 static LoopParts parts_of(const Steps *s, int64_t steps, LoopPart *part, Value **given)
 {
@@ -326,6 +333,8 @@ bool import_loop(Node *n)
 		s.args[2 + i] = n->in[2 + i];
 	if (cond && node_in(n, 0) && is_kept(&s, most) && keep_loop(&s, most))
 		return true;
+	if (cond && !node_in(n, 0))
+		never_kept(&s, "it has a condition and no trip count");
 	if (must_be_kept(&s))
 		return false;
 	int64_t charged = n->im->n_inlined;
@@ -567,6 +576,9 @@ bool import_scan_of_batch(Node *n)
 	Arena *a = n->im->arena;
 	int operands = n->n_in - 1, n_in = scanned(n, operands);
 	if (n_in < 0 || !steps_begin(&s, n, 0, 0, operands - n_in, n_in))
+		return false;
+	never_kept(&s, "a Scan of opset 8 may have samples of several lengths");
+	if (must_be_kept(&s))
 		return false;
 	const Value *x = n->in[1 + s.n_state];
 	ScanAxes *in = scan_axes(n, n_in, "", "directions");

@@ -60,12 +60,17 @@ static OnnxText *product_loop(int64_t steps)
 	return t;
 }
 
-static void bad(OnnxText *m, const char *text)
+static void bad_with(OnnxText *m, const FrontendOptions *o, const char *text)
 {
-	Loaded l = load_model(m, NULL);
+	Loaded l = load_model(m, o);
 	UNIT_CHECK(!l.m && l.errors > 0, text);
 	expect(&l, text);
 	loaded_free(&l);
+}
+
+static void bad(OnnxText *m, const char *text)
+{
+	bad_with(m, NULL, text);
 }
 
 /* ---- Loop ---- */
@@ -165,6 +170,8 @@ static void test_while_that_counts(void)
 	CU_ASSERT_EQUAL(count_ops(l.m, OP_RELU), 5);
 	loaded_free(&l);
 	bad(counting("zero,one"), "its steps are unrolled, to at most 65536 nodes");
+	bad_with(counting("kn,m"), &(FrontendOptions){.graph.loops = LOOPS_KEEP}, "it cannot be kept as a loop, as "
+		"--loops=keep asks: it has a condition and no trip count");
 }
 
 /* Steps that do not depend on each other, as those of an EmbeddingBag, are computed at once. */
@@ -469,6 +476,28 @@ static OnnxText *scan_of(const char *in, int64_t scanned, int64_t axis)
 	return t;
 }
 
+/* Of opset 8, which has an axis of samples in front. */
+static OnnxText *scan_of_samples(void)
+{
+	OnnxText *t = model_with("2,4,3", 2), *b = body_new("s,e", "sn,sn");
+	t->opset = 8;
+	model_op(b, "add", "Add", "s,e", "sn");
+	model_floats(t, "h", "2,3", 6, ramp);
+	Buf n = node_with("sc", "Scan", ",h,x", "y,all", b);
+	attr_i(&n, "num_scan_inputs", 1);
+	model_node(t, n);
+	return t;
+}
+
+static void test_scan_of_samples(void)
+{
+	Loaded l = good(scan_of_samples(), NULL);
+	CU_ASSERT_EQUAL(count_ops(l.m, OP_ADD), 8);
+	loaded_free(&l);
+	bad_with(scan_of_samples(), &(FrontendOptions){.graph.loops = LOOPS_KEEP}, "it cannot be kept as a loop, as "
+		"--loops=keep asks: a Scan of opset 8 may have samples of several lengths");
+}
+
 static void test_scan(void)
 {
 	Loaded l = good(scan_of("h,x", 1, 0), NULL);
@@ -582,6 +611,7 @@ void suite_subgraphs(void)
 	CU_add_test(s, "bad counts", test_bad_counts);
 	CU_add_test(s, "bad bodies", test_bad_bodies);
 	CU_add_test(s, "Scan", test_scan);
+	CU_add_test(s, "Scan of samples", test_scan_of_samples);
 	CU_add_test(s, "sequences", test_sequences);
 	CU_add_test(s, "lists as inputs", test_list_inputs);
 }
