@@ -536,18 +536,22 @@ static Samples follow(const Look *l, const Value *v, Samples *state)
 static Samples of_loop(const Look *l, const Value *v)
 {
 	const Op *op = l->op;
+	int n = loop_states(op);
 	Samples *state = NEW_N(l->s->a, Samples, op->n_in + 1), *sums = NEW_N(l->s->a, Samples, op->n_in + 1);
-	bool any = false;
+	bool *tried = NEW_N(l->s->a, bool, n + 1), any = false, are = true;
 	double first;
 	for (int i = 0; i < op->n_in; i++)
 		state[i] = sums[i] = of_argument(l, i);
 	Samples x = follow(l, v, state);
-	for (int i = 0; i < loop_states(op); i++)
-		if (state[i].kind == SAMPLES_LOST && number_of(op_in(op, i), &first) && first == 0) {
-			sums[i].kind = SAMPLES_SUM;
-			any = true;
-		}
-	return any ? follow(l, v, sums) : x;
+	for (int i = 0; i < n; i++) {
+		tried[i] = state[i].kind == SAMPLES_LOST && number_of(op_in(op, i), &first) && first == 0;
+		sums[i].kind = tried[i] ? SAMPLES_SUM : sums[i].kind;
+		any = any || tried[i];
+	}
+	Samples y = any ? follow(l, v, sums) : x;
+	for (int i = 0; i < n; i++)
+		are = are && (!tried[i] || sums[i].kind == SAMPLES_SUM);
+	return are ? y : x;
 }
 
 /* ---- all ops ---- */

@@ -275,6 +275,10 @@ static const Row rows[] = {
 	{REPEATS "%tm : f32[3,6] = reduce_mean %t {axes=[1], keepdims=0}\n"
 		LOOP1("%zeros, %tm", "states=1, stacked=1", "6", "%c : f32[6] = add %a, %b\nyield %c, %c"),
 		SAMPLES_MEAN, 0, "", false},
+	/* zeros that become what is lost are no sums */
+	{REPEATS "%z46 : f32[4,6] = broadcast %zeros {shape=[4,6]}\n" LOOP1("%z46, %x", "states=1, stacked=0", "4,6",
+		"%h : f32[6,4] = transpose %b {perm=[1,0]}\n%g : f32[4,6] = reshape %h {shape=[4,6]}\n"
+		"%c : f32[4,6] = add %a, %g\nyield %c, %c"), SAMPLES_LOST, 0, "", false},
 	/* a total turns into a sum over samples of another factor */
 	{REPEATS TOTALS("%zeros", "sum", "sub %m, %a"), SAMPLES_SUM, 0, "", false},
 	{REPEATS "%sx : f32[6] = reduce_sum %x {axes=[0], keepdims=0}\n%two : f32[6] = const {value=[2.0]}\n"
