@@ -15,8 +15,10 @@ Samples look_lost(const Look *l)
 {
 	Samples x = l->out;
 	x.kind = SAMPLES_LOST;
-	for (int i = 0; i < l->op->n_in && !x.lost; i++)
-		x.lost = l->in[i].lost;
+	for (int i = 0; i < l->op->n_in; i++) {
+		x.lost = x.lost ? x.lost : l->in[i].lost;
+		x.whole = x.whole || l->in[i].whole;
+	}
 	x.lost = x.lost ? x.lost : l->op;
 	return x;
 }
@@ -115,8 +117,11 @@ static Samples of_totals(const Look *l)
 	case OP_NEG: case OP_CAST: case OP_BROADCAST:
 		return x;
 	case OP_ADD: case OP_SUB:
-		if (a->kind != b->kind && !(total->kind == SAMPLES_MEAN && other->kind == SAMPLES_NONE))
-			return look_lost(l);
+		if (a->kind != b->kind && !(total->kind == SAMPLES_MEAN && other->kind == SAMPLES_NONE)) {
+			x = look_lost(l);
+			x.whole = true;
+			return x;
+		}
 		x.scale = is_total(other) ? telling(l->s, a, b) : x.scale;
 		return x;
 	case OP_MUL: case OP_DIV:
@@ -136,12 +141,11 @@ static Samples of_parts(const Look *l)
 	int rank = l->op->out[0]->type.rank;
 	const Samples *first = NULL;
 	Samples x = {0};
-	bool apart = false;
+	bool apart = false, lost = false;
 	for (int i = 0; i < l->op->n_in; i++) {
 		const Samples *in = &l->in[i];
-		if (in->kind == SAMPLES_LOST)
-			return look_lost(l);
-		apart = apart || is_total(in);
+		lost = lost || in->kind == SAMPLES_LOST;
+		apart = apart || is_total(in) || in->whole;
 		if (in->kind != SAMPLES_AXIS)
 			continue;
 		int axis = in->axis + rank - op_in(l->op, i)->type.rank;
@@ -149,7 +153,7 @@ static Samples of_parts(const Look *l)
 		x = first ? x : look_along(l, in, axis);
 		first = first ? first : in;
 	}
-	x = first ? look_with_places(l, x, rank) : look_lost(l);
+	x = first && !lost ? look_with_places(l, x, rank) : look_lost(l);
 	return apart && first ? look_mixed(l, x) : x;
 }
 
@@ -396,6 +400,17 @@ static Samples of_reduce(const Look *l)
 	return x;
 }
 
+/* A product that is not followed: parts of samples meet all samples there, if another operand holds them. */
+static Samples lost_product(const Look *l)
+{
+	bool parts = false, all = false;
+	for (int i = 0; i < l->op->n_in; i++) {
+		parts = parts || l->in[i].kind == SAMPLES_AXIS;
+		all = all || is_total(&l->in[i]) || l->in[i].whole;
+	}
+	return parts && all ? look_mixed(l, look_lost(l)) : look_lost(l);
+}
+
 /* Samples stay apart in rows of the left operand, in columns of the right one and in batch dims.  A row of one sample
  * times a column of another compares samples.  A contraction over the samples of both is a sum over samples. */
 static Samples of_matmul(const Look *l)
@@ -406,7 +421,7 @@ static Samples of_matmul(const Look *l)
 	for (int i = 0; i < 2; i++) {
 		bool turned = attr_get_int(l->op->attrs, i ? "tb" : "ta", 0);
 		if (in[i]->kind == SAMPLES_LOST || (bias && l->in[2].kind != SAMPLES_NONE))
-			return look_lost(l);
+			return lost_product(l);
 		if (is_total(in[i]) && in[!i]->kind == SAMPLES_NONE) /* a bias added once fits a mean, but not a sum */
 			return bias && in[i]->kind == SAMPLES_SUM ? look_lost(l) : look_along(l, in[i], 0);
 		if (is_total(in[i]))
@@ -475,6 +490,7 @@ static Samples of_state(const Look *l, const Samples *was, const Value *v, const
 	x.mixes = was->mixes ? was->mixes : now->mixes;
 	x.placed = was->placed ? was->placed : now->placed;
 	x.same = was->same & now->same;
+	x.whole = was->whole || now->whole;
 	x.scale = 1;
 	if (is_total(was) || is_total(now))
 		return of_total_state(l, x, was, now);
@@ -497,7 +513,7 @@ static bool same_samples(const Samples *a, const Samples *b)
 {
 	return a->kind == b->kind && (a->kind != SAMPLES_AXIS || (a->axis == b->axis && a->batches == b->batches))
 		&& a->trained == b->trained && a->unsure == b->unsure && !a->mixes == !b->mixes && !a->placed == !b->placed
-		&& a->same == b->same;
+		&& a->same == b->same && a->whole == b->whole;
 }
 
 /* Goes through the body until no state becomes more than it was: each time some state gets a kind that it keeps or

@@ -29,6 +29,7 @@ typedef struct Samples {
 	const Op *mixes;   /* the first op in which a sample's part depends on other samples; NULL = none that is known */
 	const Op *placed;  /* the first op in which it depends on the sample's position in the batch; NULL = none */
 	const Op *lost;    /* of LOST: the op that the analysis does not follow */
+	bool whole;        /* of LOST: a sum over samples and other numbers; all samples are in it, so a part meets them */
 } Samples;
 
 typedef struct SampleScan SampleScan;

@@ -275,6 +275,15 @@ static const Row rows[] = {
 	{REPEATS "%tm : f32[3,6] = reduce_mean %t {axes=[1], keepdims=0}\n"
 		LOOP1("%zeros, %tm", "states=1, stacked=1", "6", "%c : f32[6] = add %a, %b\nyield %c, %c"),
 		SAMPLES_MEAN, 0, "", false},
+	{REPEATS TOTALS("%ones", "sum", "add %a, %m") "%xy : f32[4,6] = add %x, %y\n", SAMPLES_LOST, 0, "add", false},
+	/* the same without a loop: a sum and a number are no total, but hold all samples */
+	{TOTAL("reduce_sum") "%o : f32[6] = const {value=[1.0]}\n%y : f32[1,6] = add %t, %o\n", SAMPLES_LOST, 0, "", false},
+	{TOTAL("reduce_sum") "%o : f32[6] = const {value=[1.0]}\n%y : f32[1,6] = sub %o, %t\n%n : f32[1,6] = sqrt %y\n"
+		"%q : f32[4,6] = mul %n, %x\n", SAMPLES_LOST, 0, "mul", false},
+	{TOTAL("reduce_sum") "%o : f32[6] = const {value=[1.0]}\n%y : f32[1,6] = add %t, %o\n"
+		"%q : f32[4,1] = matmul %x, %y {ta=0, tb=1}\n", SAMPLES_LOST, 0, "matmul", false},
+	{TOTAL("reduce_sum") "%t6 : f32[6] = reshape %t {shape=[6]}\n%q : f32[4,6] = matmul %x, %w, %t6 {ta=0, tb=0}\n",
+		SAMPLES_LOST, 0, "matmul", false},
 	/* zeros that become what is lost are no sums */
 	{REPEATS "%z46 : f32[4,6] = broadcast %zeros {shape=[4,6]}\n" LOOP1("%z46, %x", "states=1, stacked=0", "4,6",
 		"%h : f32[6,4] = transpose %b {perm=[1,0]}\n%g : f32[4,6] = reshape %h {shape=[4,6]}\n"
