@@ -35,12 +35,12 @@ static void sweep(Module *m)
 	}
 }
 
-/* Drops what nothing reads of loops; returns whether there are any. */
+/* Drops what nothing reads of loops, of readers before what they read; returns whether there are any. */
 static bool trim_loops(Module *m)
 {
 	bool any = false;
-	for (int s = 0; s < SEC_COUNT; s++)
-		IR_FOR_OPS(m, s, op)
+	for (int s = SEC_COUNT - 1; s >= 0; s--)
+		for (Op *op = m->last[s]; op; op = op->prev)
 			if (op->body) {
 				loop_trim(m, op);
 				any = true;

@@ -20,6 +20,8 @@ typedef struct LoopGrad {
 	VEC(Value *) of, seed;
 	VEC(Value *) yield;
 	int *sum_of;       /* by operand of the forward: the state that sums its gradient; -1 = none */
+	bool *live;        /* by result of the forward: a gradient comes to it, from outside or in a later step */
+	bool *reached;     /* by Value.id in the forward's body: a gradient comes to it in a step */
 } LoopGrad;
 
 static bool is_float(const Value *v)
@@ -27,12 +29,43 @@ static bool is_float(const Value *v)
 	return dtype_is_float(v->type.dtype);
 }
 
+static void reach(LoopGrad *g)
+{
+	for (int i = 0; i < g->n_out; i++)
+		if (g->live[i])
+			g->reached[op_in(loop_yield(g->op), i)->id] = true;
+	for (const Op *op = g->op->body->last[SEC_FORWARD]; op; op = op->prev) {
+		bool any = false;
+		for (int i = 0; i < op->n_out; i++)
+			any = any || (is_float(op->out[i]) && g->reached[op->out[i]->id]);
+		for (int i = 0; any && op->kind != OP_STOP_GRADIENT && i < op->n_in; i++)
+			if (op_in(op, i))
+				g->reached[op_in(op, i)->id] = true;
+	}
+}
 
-/* Whether operand i wants a gradient; float states do, since each step's gradient goes through them. */
+/* Follows gradients back through the steps, until no more states have one.  What is not reached has no gradient, as
+ * if the loop were unrolled: a parameter of which the loss does not depend is not trained. */
+static void find_live(LoopGrad *g)
+{
+	g->live = NEW_N(g->a, bool, g->n_out);
+	g->reached = NEW_N(g->a, bool, g->op->body->n_values);
+	for (int i = 0; i < g->n_out; i++)
+		g->live[i] = g->dout[i] && is_float(g->op->out[i]);
+	for (bool more = true; more;) {
+		reach(g);
+		more = false;
+		for (int i = 0; i < g->n_states; i++)
+			if (!g->live[i] && g->arg[i] && is_float(g->arg[i]) && g->reached[g->arg[i]->id])
+				g->live[i] = more = true;
+	}
+}
+
+/* Whether operand i wants a gradient of the step; states do, since each step's gradient goes through them. */
 static bool wants(const LoopGrad *g, int i)
 {
 	const Value *v = op_in(g->op, i);
-	return is_float(v) && g->arg[i] && (i < g->n_states || grad_wanted(g->c, v));
+	return is_float(v) && g->arg[i] && g->reached[g->arg[i]->id] && (i < g->n_states || grad_wanted(g->c, v));
 }
 
 static Value *add_operand(LoopGrad *g, Value *v, bool stacked)
@@ -53,7 +86,7 @@ static Value *zeros(LoopGrad *g, const Type *t)
 static int add_states(LoopGrad *g)
 {
 	for (int i = 0; i < g->n_states; i++)
-		if (is_float(op_in(g->op, i))) {
+		if (g->live[i]) {
 			Value *last = g->dout[i] ? g->dout[i] : zeros(g, &g->op->out[i]->type);
 			vec_push(g->a, &g->of, op_in(loop_yield(g->op), i));
 			vec_push(g->a, &g->seed, add_operand(g, last, false));
@@ -152,7 +185,7 @@ static Value *added(LoopGrad *g, Value *const *grad, Value *sum, Value *term)
 static void yield_all(LoopGrad *g, Value *const *grad)
 {
 	for (int i = 0; i < g->n_states; i++)
-		if (is_float(op_in(g->op, i)))
+		if (g->live[i])
 			vec_push(g->a, &g->yield, of_operand(g, grad, i));
 	for (int i = g->n_states + g->n_stacked; i < g->op->n_in; i++)
 		if (g->sum_of[i] >= 0) {
@@ -170,15 +203,23 @@ static void yield_all(LoopGrad *g, Value *const *grad)
 static void give_all(LoopGrad *g, const Op *loop)
 {
 	int k = 0;
-	for (int i = 0; i < g->n_states; i++)
-		if (is_float(op_in(g->op, i)))
-			grad_give(g->c, op_in(g->op, i), loop->out[k++]);
+	for (int i = 0; i < g->n_states; k += g->live[i++])
+		if (g->live[i] && wants(g, i))
+			grad_give(g->c, op_in(g->op, i), loop->out[k]);
 	for (int i = g->n_states + g->n_stacked; i < g->op->n_in; i++)
 		if (g->sum_of[i] >= 0)
 			grad_give(g->c, op_in(g->op, i), loop->out[k++]);
 	for (int i = g->n_states; i < g->n_states + g->n_stacked; i++)
 		if (wants(g, i))
 			grad_give(g->c, op_in(g->op, i), loop->out[k++]);
+}
+
+static bool gives_any(const LoopGrad *g)
+{
+	bool any = false;
+	for (int i = 0; i < g->op->n_in; i++)
+		any = any || wants(g, i);
+	return any;
 }
 
 void grad_loop(GradCtx *c, Op *op, Value *const *dout)
@@ -189,6 +230,9 @@ void grad_loop(GradCtx *c, Op *op, Value *const *dout)
 		.n_out = op->n_out, .arg = loop_arguments(op, a), .dout = dout, .body = ir_body_new(b->m),
 		.map = ptrmap_new(a), .sum_of = NEW_N(a, int, op->n_in + 1)};
 	g.b = (Builder){.m = g.body, .section = SEC_FORWARD, .loc = b->loc};
+	find_live(&g);
+	if (!gives_any(&g))
+		return;
 	int states = add_states(&g), stacked = add_others(&g);
 	clone_step(&g);
 	Value **grad = differentiate(&g);
