@@ -517,7 +517,7 @@ static bool same_samples(const Samples *a, const Samples *b)
 }
 
 /* Goes through the body until no state becomes more than it was: each time some state gets a kind that it keeps or
- * leaves for LOST, or a mark, or loses a bit.  state: what operands are before the first step, and then in all steps. */
+ * leaves for LOST, or a mark, or loses a bit.  state: what operands are before the first step, then in all steps. */
 static Samples follow(const Look *l, const Value *v, Samples *state)
 {
 	const Op *op = l->op, *yield = loop_yield(op);

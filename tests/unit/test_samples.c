@@ -46,8 +46,8 @@
 	"%k3 : f32[3,1,1] = reshape %k {shape=[3,1,1]}\n"
 #define CONV(group) " {strides=[1,1], pads=[0,0,0,0], dilations=[1,1], group=" group ", layout=0}\n"
 #define ZEROS "%z0 : f32[4,2] = const {value=[0.0]}\n"
-/* Three steps of a body with arguments a and b, of types t and u, of which the first, or both, are states; the last value
- * is the first state, negated. */
+/* Three steps of a body with arguments a and b, of types t and u, of which the first, or both, are states; the last
+ * value is the first state, negated. */
 #define LOOP(results, operands, counts, t, u, body) \
 	results "%all : f32[3," t "] = loop " operands " {" counts ", steps=3} do {\n" \
 	"%a : f32[" t "] = argument {index=0}\n%b : f32[" u "] = argument {index=1}\n" body "\n}\n" \
@@ -256,7 +256,8 @@ static const Row rows[] = {
 	/* states that depend on no sample: what is the same for all of them stays so */
 	{REPEATS LOOP1("%q, %p4", "states=1, stacked=0", "4,6", "%c : f32[4,6] = neg %a\nyield %c, %b")
 		"%xy : f32[4,6] = add %x, %y\n", SAMPLES_AXIS, 0, "", false},
-	{REPEATS LOOP1("%x, %q", "states=1, stacked=0", "4,6", "%c : f32[4,6] = neg %a\n%d : f32[4,6] = neg %b\nyield %c, %d")
+	{REPEATS LOOP1("%x, %q", "states=1, stacked=0", "4,6",
+		"%c : f32[4,6] = neg %a\n%d : f32[4,6] = neg %b\nyield %c, %d")
 		"%xy : f32[3,4,6] = add %t, %all\n", SAMPLES_AXIS, 1, "", false},
 	{REPEATS LOOP1("%q, %q", "states=1, stacked=0", "4,6", "%c : f32[4,6] = add %a, %b\nyield %c, %c")
 		"%xy : f32[3,4,6] = add %t, %all\n", SAMPLES_AXIS, 1, "", false},

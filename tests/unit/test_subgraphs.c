@@ -141,7 +141,8 @@ static void test_no_trace_of_an_attempt(void)
 		model_op(b, "bn", "BatchNormalization", "s,bn.weight,bn.weight,bn.running_mean,bn.running_var", "r");
 		model_op(b, "relu", "Relu", "r", "sn");
 		model_node(t, node_with("l", "Loop", "m,,x", "y", b));
-		Loaded l = good(t, &(FrontendOptions){.graph.bn.all = NORM_TRAIN, .graph.loops = i ? LOOPS_UNROLL : LOOPS_AUTO});
+		Loaded l = good(t, &(FrontendOptions){.graph.bn.all = NORM_TRAIN,
+			.graph.loops = i ? LOOPS_UNROLL : LOOPS_AUTO});
 		CU_ASSERT_EQUAL(count_ops(l.m, OP_BATCH_NORM), 2500);
 		writes[i] = count_ops(l.m, OP_WRITE);
 		loaded_free(&l);
