@@ -186,9 +186,10 @@ void emit_line(Emit *e, const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	vec_push(e->a, &e->calls, call_of(e, arena_vprintf(e->a, fmt, ap)));
+	const char *text = arena_vprintf(e->a, fmt, ap);
 	va_end(ap);
-	e->pending = NULL;
+	vec_push(e->a, &e->calls, call_of(e, e->at ? arena_printf(e->a, "%s, %s", e->at, text) : text));
+	e->pending = e->at = NULL;
 }
 
 void emit_refuse(Emit *e, const Op *op, const char *fmt, ...)

@@ -12,7 +12,7 @@
  * Rules write a mark for it (emit_part); the call's text then has a PART_HOLE at this position. */
 typedef enum PartKind {
 	PART_ACT, PART_IN, PART_STATE, PART_PARAM, PART_GRAD,        /* a byte offset in its region */
-	PART_UNIT, PART_COLLECTIVE, PART_CHECK, PART_EVENT, PART_ID, /* a number */
+	PART_UNIT, PART_COLLECTIVE, PART_CHECK, PART_NODE, PART_EVENT, PART_ID, /* a number */
 } PartKind;
 enum { PART_HOLE = '\1' };
 typedef struct Part {
@@ -49,6 +49,8 @@ typedef struct Emit {
 	Buf step;        /* functions of step.c */
 	Buf statics;     /* objects that step.c's functions refer to */
 	Buf setup;       /* lines of setup() */
+	Map *nodes;      /* names of nodes that check what they read -> their number + 1 */
+	const char *at;  /* what tells the kernels of the current op their node, before its first call; NULL: nothing */
 	Map *bodies;     /* text of a function -> its name: equal micro-batches share it */
 	PlaceNames constants; /* of places that step.c declares */
 	Map *places;     /* where parameters lie -> their names */

@@ -15,13 +15,33 @@ static LowerFn *const rule[OP_COUNT] = {
 #include "ir/ops.def"
 };
 
+/* What tells kernels the node of an op that checks what it reads.  A loss that the model does not have itself has no
+ * node: its location is that of the logits. */
+static const char *node_of(Emit *e, const Op *op)
+{
+	const char *node = op->loc->node;
+	bool loss = op->kind == OP_CROSS_ENTROPY || op->kind == OP_CROSS_ENTROPY_GRAD || op->kind == OP_LINEAR_CROSS_ENTROPY
+		|| op->kind == OP_LINEAR_CROSS_ENTROPY_GRAD;
+	if (!(op_info[op->kind].flags & CHECKED))
+		return NULL;
+	if (!*node || (loss && !strstr(op->loc->onnx, "Loss")))
+		return map_count(e->nodes) ? "k_at(NULL)" : NULL;
+	intptr_t n = (intptr_t)map_get(e->nodes, node);
+	if (!n)
+		map_put(e->nodes, node, (void *)(n = map_count(e->nodes) + 1));
+	return arena_printf(e->a, "k_at(nodes[%s])", emit_part(e, PART_NODE, n - 1, "node"));
+}
+
 void lower_op(Emit *e, const Op *op)
 {
 	bool empty = op->n_out && !op_has_effect(op);
 	for (int i = 0; i < op->n_out; i++)
 		empty = empty && op->out[i]->type.kind == TYPE_TENSOR && !type_numel(&op->out[i]->type);
-	if (!empty) /* an empty result needs no computation */
-		rule[op->kind](e, op);
+	if (empty) /* an empty result needs no computation */
+		return;
+	e->at = node_of(e, op);
+	rule[op->kind](e, op);
+	e->at = NULL;
 }
 
 /* ---- no code ---- */

@@ -66,10 +66,9 @@ void lower_pad(Emit *e, const Op *op)
 
 void lower_in_range(Emit *e, const Op *op)
 {
-	const char *what = arena_printf(e->a, "node \"%s\": %s", op->loc->node, attr_get_str(op->attrs, "what", "value"));
 	emit_kernel(e, op, "o0 i0", "%" PRId64 ", %s, %s, %s", type_numel(&op->out[0]->type),
 		emit_c_float(e, attr_get_float(op->attrs, "low", 0)), emit_c_float(e, attr_get_float(op->attrs, "high", 0)),
-		emit_c_string(e, what));
+		emit_c_string(e, attr_get_str(op->attrs, "what", "value")));
 }
 
 /* The number of bytes of v per outer index: those of its dims from the axis on. */

@@ -36,12 +36,11 @@ static void call(Emit *e, const Op *op, const char *kernel, const Value *lengths
 		ice("a recurrence that cannot be read");
 	const char *sizes = arena_printf(e->a, ".t = " I64 ", .b = " I64 ", .h = " I64, r.t, r.b, r.h);
 	const char *clip = isfinite(r.clip) ? arena_printf(e->a, ", .clip = %s", emit_c_float(e, r.clip)) : "";
-	const char *node = lengths ? arena_printf(e->a, ", .node = %s", emit_c_string(e, op->loc->node)) : "";
 	const char *work = e->m->work_bytes ? arena_printf(e->a, ", .work_bytes = " I64, e->m->work_bytes) : "";
-	const char *desc = arena_printf(e->a, "{.dtype = %s, .cell = K_CELL_%s, %s%s%s%s%s%s, %s%s%s}",
+	const char *desc = arena_printf(e->a, "{.dtype = %s, .cell = K_CELL_%s, %s%s%s%s%s%s, %s%s}",
 		kdtype_constant(dtype), cell[r.cell], sizes, flag(e, "reverse", r.reverse), flag(e, "after", r.after),
 		flag(e, "couple", r.couple), flag(e, "ids32", lengths && lengths->type.dtype == DT_I32), clip,
-		acts_text(e, op, &r), node, work);
+		acts_text(e, op, &r), work);
 	const char *create = arena_printf(e->a, "%s_create", kernel);
 	emit_line(e, "%s_run(%s, %s, WORK);", kernel, emit_prim(e, create, "KRecurrenceDesc", desc), tensors);
 }

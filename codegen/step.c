@@ -305,6 +305,11 @@ static bool write_files(Emit *e, const char *dir)
 		buf_printf(&code, "/* %s */\n%s\n", file_names[codegen_cuda(e->target)][FUSED], e->protos.at);
 	if (e->statics.n)
 		buf_printf(&code, "%s\n", e->statics.at);
+	if (map_count(e->nodes))
+		buf_printf(&code, "/* Nodes that check what they read. */\nstatic const char *const nodes[] = {");
+	for (int i = 0; i < map_count(e->nodes); i++)
+		buf_printf(&code, "%s%s", i ? ", " : "", emit_c_string(e, map_key(e->nodes, i)));
+	buf_printf(&code, map_count(e->nodes) ? "};\n\n" : "");
 	body_constants(&e->constants, "/* Where inputs, states, and parameters and gradients of a unit lie: bytes. */\n"
 		"static const int64_t ", &code);
 	buf_put(&code, e->step.at, e->step.n);
@@ -385,7 +390,7 @@ bool codegen_write(const Sizes *program, const CodegenTarget *t, const char *dir
 	Emit e = {.m = m, .target = t, .train = ir_train(m), .d = d, .a = a, .sizes = program,
 		.several = largest->of[VARIANT_FIRST] ? largest : NULL, .prims = map_new(a), .shared = map_new(a),
 		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .constants = places_new(a),
-		.paths = map_new(a), .checks = ptrmap_new(a), .events = ptrmap_new(a)};
+		.paths = map_new(a), .checks = ptrmap_new(a), .nodes = map_new(a), .events = ptrmap_new(a)};
 	int before = d->errors;
 	map_put(e.functions, "eval_collectives", NULL); /* a table; a module "collectives" would have that name, too */
 	for (int k = program->n - 1; k >= 0; k--)

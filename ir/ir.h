@@ -303,6 +303,8 @@ typedef enum OpFlags {
 	CHEAP = 1 << 12,   /* recomputing it costs less than keeping its result: remat and fuse may clone it */
 	WITHIN = 1 << 13,  /* of operand 0 it computes each slice along the axes that it does not work on alone, and keeps
 	                      all axes; what it works on is its attribute axis, unless ir/samples.c says otherwise */
+	CHECKED = 1 << 15, /* reads indices, labels, lengths or numbers whose range is checked in every step: a message
+	                      names the op's node */
 	THROUGH = 1 << 14, /* rounds, and its gradient is that of its operands within a range, as if it did not */
 } OpFlags;
 

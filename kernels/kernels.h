@@ -77,6 +77,9 @@ typedef struct Group {
 /* Reports bad input data (a label or an index out of range).  Any thread may call it and it must return: the kernel
  * goes on with a harmless value.  The runtime sets it to rt_bad_input; by default it prints and aborts. */
 extern void (*k_bad_input)(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Of what node the kernels that are called next report bad input; NULL: of none.  Reports name it. */
+extern const char *k_node;
+void k_at(const char *node);
 /* Reports that a kernel cannot do its work (out of memory, a library failed, a case that it does not serve).  Must not
  * return. */
 extern void (*k_fail)(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -302,7 +305,6 @@ typedef struct KRecurrenceDesc {
 	double clip;           /* of what activations of gates are given; 0 = none */
 	KActivation act[3];
 	double alpha[3], beta[3];
-	const char *node;      /* for messages about lengths */
 	int64_t work_bytes;
 } KRecurrenceDesc;
 KPrim *k_recurrence_create(const KRecurrenceDesc *d);

@@ -16,5 +16,12 @@ static void __attribute__((format(printf, 1, 2))) print_and_abort(const char *fm
 	abort();
 }
 
+const char *k_node;
+
+void k_at(const char *node)
+{
+	k_node = node;
+}
+
 void (*k_bad_input)(const char *fmt, ...) = print_and_abort;
 void (*k_fail)(const char *fmt, ...) = print_and_abort;

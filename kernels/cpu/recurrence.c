@@ -46,8 +46,8 @@ static void check_lengths(const KRecurrenceDesc *d, const void *lengths)
 	for (int64_t b = 0; lengths && b < d->b; b++) {
 		int64_t n = d->ids32 ? ((const int32_t *)lengths)[b] : ((const int64_t *)lengths)[b];
 		if (n < 0 || n > d->t)
-			k_bad_input("node \"%s\": sequence length %lld of sample %lld is outside 0..%lld", d->node ? d->node : "",
-				(long long)n, (long long)b, (long long)d->t);
+			k_bad_input("sequence length %lld of sample %lld is outside 0..%lld", (long long)n, (long long)b,
+				(long long)d->t);
 	}
 }
 

@@ -109,33 +109,52 @@ template <class T, class Op> __device__ __forceinline__ T block_reduce(T x, Op o
 
 /* ---- bad input ---- */
 
-/* Writes the first bad input; later ones change nothing.  bad may be NULL.  ignored: the ignored label, for
- * K_BAD_LABEL. */
-__device__ inline void report_bad(KBad *bad, KBadKind kind, int64_t value, int64_t position, int64_t limit,
+/* Where a kernel reports bad input, and the node that is launched, a string of the host. */
+struct Bad {
+	KBad *to; /* may be NULL */
+	const char *node;
+};
+
+inline Bad bad_here()
+{
+	return {k_bad_report, k_node};
+}
+
+/* Whether this is the first bad input: later ones change nothing. */
+__device__ inline bool is_first_bad(Bad bad, KBadKind kind)
+{
+	if (bad.to == nullptr || atomicCAS(&bad.to->kind, (int)K_BAD_NONE, (int)kind) != (int)K_BAD_NONE)
+		return false;
+	bad.to->node = bad.node;
+	return true;
+}
+
+/* ignored: the ignored label, for K_BAD_LABEL. */
+__device__ inline void report_bad(Bad bad, KBadKind kind, int64_t value, int64_t position, int64_t limit,
 	int64_t ignored = 0)
 {
-	if (bad == nullptr || atomicCAS(&bad->kind, (int)K_BAD_NONE, (int)kind) != (int)K_BAD_NONE)
+	if (!is_first_bad(bad, kind))
 		return;
-	bad->value = value;
-	bad->position = position;
-	bad->limit = limit;
-	bad->ignored = ignored;
+	bad.to->value = value;
+	bad.to->position = position;
+	bad.to->limit = limit;
+	bad.to->ignored = ignored;
 }
 
 /* Of a number outside of low..high.  what: a string of the host, which names it. */
-__device__ inline void report_outside(KBad *bad, const char *what, double x, int64_t position, double low, double high)
+__device__ inline void report_outside(Bad bad, const char *what, double x, int64_t position, double low, double high)
 {
-	if (bad == nullptr || atomicCAS(&bad->kind, (int)K_BAD_NONE, (int)K_BAD_OUTSIDE) != (int)K_BAD_NONE)
+	if (!is_first_bad(bad, K_BAD_OUTSIDE))
 		return;
-	bad->what = what;
-	bad->number = x;
-	bad->position = position;
-	bad->low = low;
-	bad->high = high;
+	bad.to->what = what;
+	bad.to->number = x;
+	bad.to->position = position;
+	bad.to->low = low;
+	bad.to->high = high;
 }
 
 /* Index i of ids, counted from the end where negative.  An index out of range is reported and read as 0. */
-__device__ __forceinline__ int64_t load_index(const void *ids, int64_t i, int id_size, int64_t n, KBad *bad)
+__device__ __forceinline__ int64_t load_index(const void *ids, int64_t i, int id_size, int64_t n, Bad bad)
 {
 	int64_t v = id_size == 8 ? ((const int64_t *)ids)[i] : ((const int32_t *)ids)[i];
 	int64_t at = v < 0 ? v + n : v;

@@ -25,6 +25,7 @@ typedef enum KBadKind { K_BAD_NONE, K_BAD_LABEL, K_BAD_INDEX, K_BAD_LENGTH, K_BA
 typedef struct KBad {
 	int kind;
 	int64_t position;
+	const char *node;             /* k_node when the kernel was launched */
 	union {
 		struct {
 			int64_t value, limit; /* value, at this position, is not in [0, limit) (an index: in [-limit, limit); a
@@ -35,7 +36,7 @@ typedef struct KBad {
 	};
 } KBad;
 extern KBad *k_bad_report;
-/* If *bad holds a report, calls k_bad_input with the words of the CPU kernels and clears the report. */
+/* If *bad holds a report, calls k_bad_input with the words of the CPU kernels, k_node set, and clears the report. */
 void k_bad_take(KBad *bad);
 
 /* Opens and closes the libraries' handles for the current device.  tf32: products of f32 may use TF32

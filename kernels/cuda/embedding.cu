@@ -33,7 +33,7 @@ __device__ __forceinline__ int64_t merged_place(const uint64_t *keys, int64_t i,
 /* Makes the keys of SORT_TILE positions and sorts them. */
 static __global__ void __launch_bounds__(SORT_BLOCK)
 sort_tiles(uint64_t *keys, const void *ids, int64_t n, int64_t n_ids,
-	int id_size, KBad *bad)
+	int id_size, Bad bad)
 {
 	__shared__ uint64_t tile[2][SORT_TILE];
 	int64_t first = (int64_t)blockIdx.x * SORT_TILE;
@@ -62,7 +62,7 @@ static const uint64_t *sorted_keys(uint64_t *keys, uint64_t *spare, const void *
 	int id_size)
 {
 	LAUNCH(sort_tiles, (unsigned)ceil_div(n_ids, SORT_TILE), SORT_BLOCK, 0, k_stream, keys, ids, n, n_ids, id_size,
-		k_bad_report);
+		bad_here());
 	for (int64_t width = SORT_TILE; width < n_ids; width *= 2) {
 		LAUNCH(sort_merge, blocks_for(n_ids, SORT_BLOCK), SORT_BLOCK, 0, k_stream, spare, keys, width, n_ids);
 		uint64_t *other = keys;

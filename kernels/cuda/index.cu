@@ -22,7 +22,7 @@ static Shape shape_of(int rank, const int64_t *dim)
 
 template <class T>
 static __global__ void gathered(T *y, const T *x, const void *ids, int64_t n, int64_t width, int64_t n_ids,
-	int64_t total, int id_size, KBad *bad)
+	int64_t total, int id_size, Bad bad)
 {
 	GRID_STRIDE(i, total) {
 		int64_t row = i / width, outer = row / n_ids;
@@ -36,7 +36,7 @@ template <class T> static void gather(void *y, const void *x, const void *ids, i
 {
 	int64_t width = bytes / (int64_t)sizeof(T), total = outer * n_ids * width;
 	LAUNCH((gathered<T>), blocks_for(total, THREADS), THREADS, 0, k_stream, (T *)y, (const T *)x, ids, n, width, n_ids,
-		total, id_size, k_bad_report);
+		total, id_size, bad_here());
 }
 
 void k_gather(void *y, const void *x, const void *ids, int64_t outer, int64_t n, int64_t inner, int64_t n_ids, int size,
@@ -55,7 +55,7 @@ void k_gather(void *y, const void *x, const void *ids, int64_t outer, int64_t n,
 }
 
 template <class T> static __global__ void picked(T *y, const T *x, const void *ids, Shape to, Shape from, int axis,
-	int64_t total, int id_size, KBad *bad)
+	int64_t total, int id_size, Bad bad)
 {
 	GRID_STRIDE(i, total) {
 		int64_t rest = i, at = 0, stride = 1;
@@ -74,7 +74,7 @@ template <class T> static void pick(void *y, const void *x, const void *ids, Sha
 {
 	int64_t total = numel(to.rank, to.dim);
 	LAUNCH((picked<T>), blocks_for(total, THREADS), THREADS, 0, k_stream, (T *)y, (const T *)x, ids, to, from, axis,
-		total, id_size, k_bad_report);
+		total, id_size, bad_here());
 }
 
 void k_gather_elements(void *y, const void *x, const void *ids, int rank, const int64_t *dim, const int64_t *xdim,
@@ -92,7 +92,7 @@ void k_gather_elements(void *y, const void *x, const void *ids, int rank, const 
 }
 
 /* The number of the row that the indices from element `first` of ids on select.  x: the dims that are indexed. */
-__device__ static int64_t row_of(const void *ids, int64_t first, const Shape &x, int id_size, KBad *bad)
+__device__ static int64_t row_of(const void *ids, int64_t first, const Shape &x, int id_size, Bad bad)
 {
 	int64_t at = 0;
 	for (int d = 0; d < x.rank; d++)
@@ -102,7 +102,7 @@ __device__ static int64_t row_of(const void *ids, int64_t first, const Shape &x,
 
 template <class T>
 static __global__ void gathered_nd(T *y, const T *x, const void *ids, int64_t n, Shape of, int64_t whole,
-	int64_t width, int64_t total, int id_size, KBad *bad)
+	int64_t width, int64_t total, int id_size, Bad bad)
 {
 	GRID_STRIDE(i, total) {
 		int64_t row = i / width;
@@ -115,7 +115,7 @@ template <class T> static void gather_nd(void *y, const void *x, const void *ids
 {
 	int64_t width = bytes / (int64_t)sizeof(T), total = batch * n * width;
 	LAUNCH((gathered_nd<T>), blocks_for(total, THREADS), THREADS, 0, k_stream, (T *)y, (const T *)x, ids, n, of,
-		numel(of.rank, of.dim) * width, width, total, id_size, k_bad_report);
+		numel(of.rank, of.dim) * width, width, total, id_size, bad_here());
 }
 
 void k_gather_nd(void *y, const void *x, const void *ids, int64_t batch, int64_t n, int depth, const int64_t *xdim,
@@ -150,7 +150,7 @@ template <class T> __device__ __forceinline__ void put(T *at, T v, KScatter mode
 /* A thread has one index of the dims of ids without the axis. */
 template <class T>
 static __global__ void scattered(T *y, const void *ids, const T *updates, Shape of, Shape to, int axis,
-	int64_t places, KScatter mode, int id_size, KBad *bad)
+	int64_t places, KScatter mode, int id_size, Bad bad)
 {
 	GRID_STRIDE(i, places) {
 		int64_t rest = i, from = 0, at = 0, step = 1, from_stride = 1, stride = 1, along = 1;
@@ -186,12 +186,12 @@ template <class T> static void scatter_elements(T *y, const T *x, const void *id
 	}
 	int64_t places = n / of.dim[axis];
 	LAUNCH((scattered<T>), blocks_for(places, THREADS), THREADS, 0, k_stream, y, ids, updates, of, to, axis, places,
-		mode, id_size, k_bad_report);
+		mode, id_size, bad_here());
 }
 
 /* A thread has one element of the rows. */
 template <class T> static __global__ void scattered_nd(T *y, const void *ids, const T *updates, int64_t n, Shape to,
-	int64_t inner, KScatter mode, int id_size, KBad *bad)
+	int64_t inner, KScatter mode, int id_size, Bad bad)
 {
 	GRID_STRIDE(j, inner)
 		for (int64_t i = 0; i < n; i++)
@@ -205,7 +205,7 @@ template <class T> static void scatter_nd(T *y, const T *x, const void *ids, con
 		k_copy(y, x, numel(depth, xdim) * inner * (int64_t)sizeof(T));
 	if (n * inner > 0)
 		LAUNCH((scattered_nd<T>), blocks_for(inner, THREADS), THREADS, 0, k_stream, y, ids, updates, n,
-			shape_of(depth, xdim), inner, mode, id_size, k_bad_report);
+			shape_of(depth, xdim), inner, mode, id_size, bad_here());
 }
 
 #define SCATTER(T, t) \

@@ -40,7 +40,7 @@ template <class T> struct LossRows {
 	int64_t rows, c, ignore_index;
 	double smoothing;
 	int64_t first;        /* number of the first row, for messages */
-	KBad *bad;
+	Bad bad;
 };
 
 /* The sum over the n classes of w (lse - x). */
@@ -191,7 +191,7 @@ template <class T> static void cross_entropy_grad(T *dlogits, const float *dloss
 		const float *weights, int64_t rows, int64_t c, int64_t ignore_index, double smoothing, void *work) \
 	{ \
 		int64_t chunks = loss_parts<T>({reinterpret_cast<const T *>(logits), weights, labels, lse, rows, c, \
-			ignore_index, smoothing, 0, k_bad_report}, (double *)work); \
+			ignore_index, smoothing, 0, bad_here()}, (double *)work); \
 		loss_join(sum, weight, (const double *)work, chunks); \
 	} \
 	void k_cross_entropy_grad_##t(S *dlogits, const float *dloss, const S *logits, const int64_t *labels, \
@@ -207,7 +207,7 @@ LOSS(uint16_t, F16, f16)
 template <class T> static LossRows<T> rows_of(const LossBlock &b)
 {
 	return {(const T *)b.logits, b.weights, b.labels, b.lse, b.rows, b.c, b.ignore_index, b.smoothing, b.first,
-		k_bad_report};
+		bad_here()};
 }
 
 int64_t loss_block(const LossBlock &b, double *parts)

@@ -68,7 +68,7 @@ template <class T> __device__ __forceinline__ void put(T *x, int64_t i, Wide<T> 
 		x[i] = narrow<T>(v);
 }
 
-static __global__ void check_lengths(const void *lengths, bool ids32, int64_t b, int64_t t, KBad *bad)
+static __global__ void check_lengths(const void *lengths, bool ids32, int64_t b, int64_t t, Bad bad)
 {
 	GRID_STRIDE(i, b) {
 		int64_t n = ids32 ? ((const int32_t *)lengths)[i] : ((const int64_t *)lengths)[i];
@@ -464,7 +464,7 @@ void k_recurrence_run(KPrim *p, void *y, void *h, void *gates, void *c, void *al
 	const KRecurrenceDesc *d = &p->recurrence;
 	if (lengths)
 		LAUNCH(check_lengths, blocks_for(d->b, THREADS), THREADS, 0, k_stream, lengths, d->ids32, d->b, d->t,
-			k_bad_report);
+			bad_here());
 	BY_TYPE(d->dtype,
 		Forward<T> a = {};
 		a.y = (T *)y, a.gates = (Wide<T> *)gates, a.all_c = (Wide<T> *)all_c;

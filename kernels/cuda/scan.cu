@@ -76,7 +76,7 @@ static __global__ void counted(T *y, int64_t n, int64_t inner, int64_t total, do
 }
 
 template <class T>
-static __global__ void checked(T *y, const T *x, int64_t n, double low, double high, const char *what, KBad *bad)
+static __global__ void checked(T *y, const T *x, int64_t n, double low, double high, const char *what, Bad bad)
 {
 	GRID_STRIDE(i, n) {
 		double v = (double)x[i];
@@ -116,6 +116,6 @@ static __global__ void checked(T *y, const T *x, int64_t n, double low, double h
 	} \
 	void k_in_range_##t(T *y, const T *x, int64_t n, double low, double high, const char *what) \
 	{ \
-		LAUNCH((checked<T>), blocks_for(n, THREADS), THREADS, 0, k_stream, y, x, n, low, high, what, k_bad_report); \
+		LAUNCH((checked<T>), blocks_for(n, THREADS), THREADS, 0, k_stream, y, x, n, low, high, what, bad_here()); \
 	}
 K_NUMBERS(SCAN)

@@ -227,7 +227,7 @@ __device__ static double value_of(const KRoi *r, const double *box, int64_t bin,
 }
 
 template <class E> static __global__ void pooled(E *y, const E *x, const E *rois, const int64_t *ids, KRoi r,
-	int64_t total, KBad *bad)
+	int64_t total, Bad bad)
 {
 	GRID_STRIDE(t, total) {
 		int64_t bins = r.ph * r.pw, c = t / bins % r.c, roi = t / bins / r.c;
@@ -239,7 +239,7 @@ template <class E> static __global__ void pooled(E *y, const E *x, const E *rois
 }
 
 static __global__ void pooled_grad_fixed(Sums sums, int bits, const float *dy, const float *x, const float *rois,
-	const int64_t *ids, KRoi r, int64_t total, KBad *bad)
+	const int64_t *ids, KRoi r, int64_t total, Bad bad)
 {
 	double scale = fixed_scale(sums, bits);
 	GRID_STRIDE(t, total) {
@@ -252,7 +252,7 @@ static __global__ void pooled_grad_fixed(Sums sums, int bits, const float *dy, c
 }
 
 static __global__ void pooled_grad_in_order(double *dx, const double *dy, const double *x, const double *rois,
-	const int64_t *ids, KRoi r, int64_t total, KBad *bad)
+	const int64_t *ids, KRoi r, int64_t total, Bad bad)
 {
 	GRID_STRIDE(t, total) {
 		int64_t bins = r.ph * r.pw, plane = r.h * r.w;
@@ -273,7 +273,7 @@ template <class E> static void pool(E *y, const E *x, const E *rois, const int64
 {
 	int64_t total = r->rois * r->c * r->ph * r->pw;
 	if (total)
-		LAUNCH((pooled<E>), blocks_for(total, THREADS), THREADS, 0, k_stream, y, x, rois, ids, *r, total, k_bad_report);
+		LAUNCH((pooled<E>), blocks_for(total, THREADS), THREADS, 0, k_stream, y, x, rois, ids, *r, total, bad_here());
 }
 
 /* The weights that a bin gives to a pixel are at most 1 in all. */
@@ -287,7 +287,7 @@ static void pool_grad(float *dx, const float *dy, const float *x, const float *r
 	Sums sums = sums_begin(work, dy, total, n);
 	if (total > 0)
 		LAUNCH(pooled_grad_fixed, blocks_for(total, THREADS), THREADS, 0, k_stream, sums, bits, dy, x, rois, ids, *r,
-			total, k_bad_report);
+			total, bad_here());
 	LAUNCH(fixed_to_float, blocks_for(n, THREADS), THREADS, 0, k_stream, dx, sums, bits, n);
 }
 
@@ -296,7 +296,7 @@ static void pool_grad(double *dx, const double *dy, const double *x, const doubl
 {
 	if (r->n * r->c > 0)
 		LAUNCH(pooled_grad_in_order, blocks_for(r->n * r->c, WARP), WARP, 0, k_stream, dx, dy, x, rois, ids, *r,
-			r->n * r->c, k_bad_report);
+			r->n * r->c, bad_here());
 }
 
 /* ---- determinants ---- */

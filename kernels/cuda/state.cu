@@ -17,6 +17,7 @@ static bool tf32;
 
 void k_bad_take(KBad *bad)
 {
+	k_at(bad->kind == K_BAD_NONE ? NULL : bad->node);
 	if (bad->kind == K_BAD_LABEL)
 		k_bad_input("label %lld in row %lld is neither in 0..%lld nor the ignored index %lld", (long long)bad->value,
 			(long long)bad->position, (long long)bad->limit - 1, (long long)bad->ignored);

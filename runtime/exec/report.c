@@ -16,8 +16,10 @@ void rt_bad_input(const char *fmt, ...)
 	if (!atomic_compare_exchange_strong(&bad_input_state, &none, 1))
 		return;
 	va_list ap;
+	int n = k_node ? snprintf(bad_input_text, sizeof(bad_input_text), "node \"%s\": ", k_node) : 0;
+	size_t at = MIN((size_t)n, sizeof(bad_input_text) - 1);
 	va_start(ap, fmt);
-	vsnprintf(bad_input_text, sizeof(bad_input_text), fmt, ap);
+	vsnprintf(bad_input_text + at, sizeof(bad_input_text) - at, fmt, ap);
 	va_end(ap);
 	atomic_store(&bad_input_state, 2);
 }

@@ -143,7 +143,7 @@ enum { REVERSE = 1, LENGTHS = 2, FIRST = 4, AFTER = 8, COUPLE = 16, PEEP = 32, C
 static Layer layer_new(KDType t, KCell cell, int flags, int64_t steps, int64_t samples, int64_t n)
 {
 	int gates = cell == K_CELL_LSTM ? 4 : cell == K_CELL_GRU ? 3 : 1;
-	Layer l = {.gates = gates, .d = {.dtype = t, .cell = cell, .t = steps, .b = samples, .h = n, .node = "case",
+	Layer l = {.gates = gates, .d = {.dtype = t, .cell = cell, .t = steps, .b = samples, .h = n,
 		.reverse = flags & REVERSE, .after = flags & AFTER, .couple = flags & COUPLE,
 		.clip = flags & CLIP ? 0.9 : 0, .act = {K_ACT_SIGMOID, K_ACT_TANH, K_ACT_TANH}}};
 	if (cell == K_CELL_RNN)
