@@ -29,7 +29,9 @@ static const char *node_of(Emit *e, const Op *op)
 	intptr_t n = (intptr_t)map_get(e->nodes, node);
 	if (!n)
 		map_put(e->nodes, node, (void *)(n = map_count(e->nodes) + 1));
-	return arena_printf(e->a, "k_at(nodes[%s])", emit_part(e, PART_NODE, n - 1, "node"));
+	/* Functions of loops are shared by their whole text, so they have no parts. */
+	return e->loop ? arena_printf(e->a, "k_at(nodes[%d])", (int)n - 1)
+		: arena_printf(e->a, "k_at(nodes[%s])", emit_part(e, PART_NODE, n - 1, "node"));
 }
 
 void lower_op(Emit *e, const Op *op)
