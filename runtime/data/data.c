@@ -262,9 +262,9 @@ void data_load_part(DataSet *set, char *input, int64_t first, int64_t n, int64_t
 
 /* The column to blame for bad data, of which kernels only know the row: for a bad label the column of labels, for
  * another index an integer input, for anything else any input.  NULL: there are several of them, or none. */
-static const DataColumn *guilty(const DataSet *set, const char *bad)
+static const DataColumn *guilty(const DataSet *set, const char *what)
 {
-	bool label = !strncmp(bad, "label", 5), index = label || !strncmp(bad, "index", 5), named = false;
+	bool label = !strncmp(what, "label", 5), index = label || !strncmp(what, "index", 5), named = false;
 	const DataColumn *found = NULL;
 	int n = 0;
 	for (int i = 0; i < set->n_columns; i++)
@@ -279,13 +279,14 @@ static const DataColumn *guilty(const DataSet *set, const char *bad)
 	return n == 1 ? found : NULL;
 }
 
-void data_blame(DataSet *set, int64_t first, const char *when, const char *bad, const char *program, Diag *d)
+void data_blame(DataSet *set, int64_t first, const char *when, const BadInput *bad, const char *program,
+	Diag *d)
 {
 	enum { SHOWN = 16 };
 	Buf rows = {0};
-	const DataColumn *c = guilty(set, bad);
+	const DataColumn *c = guilty(set, bad->text + bad->what);
 	const char *where = c ? c->path : program;
-	diag_error(d, where, "bad input in %s: %s", when, bad);
+	diag_error(d, where, "bad input in %s: %s", when, bad->text);
 	for (int64_t b = 0; set->n_columns && b < MIN(set->batch, SHOWN); b++)
 		buf_printf(&rows, "%s%" PRId64, b ? ", " : "", data_sample_at(set, first + b));
 	if (set->n_columns)

@@ -65,7 +65,8 @@ void data_load(DataSet *set, char *input, int64_t first);
 void data_load_part(DataSet *set, char *input, int64_t first, int64_t n, int64_t filler);
 /* Reports the error of a kernel that met bad data in the batch from `first` on: names the file, the step and the
  * samples. */
-void data_blame(DataSet *set, int64_t first, const char *when, const char *bad, const char *program, Diag *d);
+void data_blame(DataSet *set, int64_t first, const char *when, const BadInput *bad, const char *program,
+	Diag *d);
 void data_prefetch(DataSet *set, int64_t first); /* starts reading a batch from the disk and returns at once */
 /* The smallest size that the samples at positions [first, first + n) of the run fit in; 0 where there is one size. */
 int data_size(DataSet *set, int64_t first, int64_t n);

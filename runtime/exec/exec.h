@@ -310,8 +310,13 @@ void step_sums(Rt *rt);         /* waits, then sets rt->loss_sum, loss_weight, c
 
 /* ---- report.c ---- */
 
-/* Takes the message of the first bad input since the last call; false when there was none. */
-bool report_take_bad_input(char *out, size_t n);
+/* Bad input that a kernel met: node "/embed/Gather": index 5 at position 7 is outside an axis of 5. */
+typedef struct BadInput {
+	char text[512];
+	size_t what; /* where the words behind the node begin */
+} BadInput;
+/* Takes the first bad input since the last call; false when there was none. */
+bool report_take_bad_input(BadInput *out);
 bool report_has_bad_input(void); /* whether there is one that has not been taken yet */
 
 /* ---- check.c: --check-nan ---- */

@@ -8,18 +8,19 @@
 #include "runtime/exec/private.h"
 
 static atomic_int bad_input_state; /* 0 none, 1 being written, 2 there */
-static char bad_input_text[400];
+static BadInput bad_input;
 
 void rt_bad_input(const char *fmt, ...)
 {
 	int none = 0;
 	if (!atomic_compare_exchange_strong(&bad_input_state, &none, 1))
 		return;
+	enum { NODE = 256 }; /* a longer name is cut, so that the words behind it are not */
+	BadInput *b = &bad_input;
 	va_list ap;
-	int n = k_node ? snprintf(bad_input_text, sizeof(bad_input_text), "node \"%s\": ", k_node) : 0;
-	size_t at = MIN((size_t)n, sizeof(bad_input_text) - 1);
+	b->what = k_node ? (size_t)snprintf(b->text, sizeof(b->text), "node \"%.*s\": ", NODE, k_node) : 0;
 	va_start(ap, fmt);
-	vsnprintf(bad_input_text + at, sizeof(bad_input_text) - at, fmt, ap);
+	vsnprintf(b->text + b->what, sizeof(b->text) - b->what, fmt, ap);
 	va_end(ap);
 	atomic_store(&bad_input_state, 2);
 }
@@ -29,11 +30,11 @@ bool report_has_bad_input(void)
 	return atomic_load(&bad_input_state) != 0;
 }
 
-bool report_take_bad_input(char *out, size_t n)
+bool report_take_bad_input(BadInput *out)
 {
 	if (atomic_load(&bad_input_state) != 2)
 		return false;
-	snprintf(out, n, "%s", bad_input_text);
+	*out = bad_input;
 	atomic_store(&bad_input_state, 0);
 	return true;
 }

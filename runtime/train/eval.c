@@ -95,7 +95,7 @@ static Sums run_all(Rt *rt, DataSet *set, int64_t *bad_first)
 
 bool eval_run(Rt *rt, DataSet *set, StepResult *out, int64_t *n_samples, Diag *d)
 {
-	char bad[512];
+	BadInput bad;
 	int64_t bad_first = -1;
 	streams_program(rt, PROGRAM_EVAL);
 	Sums total = run_all(rt, set, &bad_first);
@@ -103,8 +103,8 @@ bool eval_run(Rt *rt, DataSet *set, StepResult *out, int64_t *n_samples, Diag *d
 	if (rt->p->comm)
 		comm_sum(rt->p->comm, &total.loss, (int)(sizeof(total) / sizeof(double)));
 	*n_samples = set->n_samples - (rt->model->loss.whole ? set->n_samples % set->batch : 0);
-	if (report_take_bad_input(bad, sizeof(bad)))
-		data_blame(set, bad_first, "an evaluation", bad, rt->p->options->program, d);
+	if (report_take_bad_input(&bad))
+		data_blame(set, bad_first, "an evaluation", &bad, rt->p->options->program, d);
 	if (total.bad > 0)
 		return false;
 	*out = (StepResult){.loss = total.weight == 0 ? 0 : total.loss / (rt->model->loss.adds ? 1 : total.weight),

@@ -77,7 +77,7 @@ static bool write_outputs(const Rt *rt, Diag *d)
 
 int infer_run(Rt *rt, Diag *d)
 {
-	char bad[512];
+	BadInput bad;
 	if (!rt->model->eval || !rt->model->n_outputs) {
 		diag_error(d, rt->p->options->program,
 			"this program was compiled for training: `shardc run` makes one for --infer");
@@ -94,8 +94,8 @@ int infer_run(Rt *rt, Diag *d)
 	step_run(rt, PROGRAM_EVAL, 0);
 	step_sums(rt);
 	streams_program(rt, PROGRAM_OUTSIDE);
-	if (report_take_bad_input(bad, sizeof(bad))) {
-		diag_error(d, rt->p->options->infer.in, "bad input: %s", bad);
+	if (report_take_bad_input(&bad)) {
+		diag_error(d, rt->p->options->infer.in, "bad input: %s", bad.text);
 		return 1;
 	}
 	return write_outputs(rt, d) ? 0 : 3;

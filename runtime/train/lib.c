@@ -314,9 +314,9 @@ static void load_rows(void *context, char *input, int64_t sample0)
 
 static void blame_rows(Model *m, const char *when)
 {
-	char bad[512];
-	if (report_take_bad_input(bad, sizeof(bad)))
-		data_blame(&m->rows, 0, when, bad, m->s.o.program, &m->d);
+	BadInput bad;
+	if (report_take_bad_input(&bad))
+		data_blame(&m->rows, 0, when, &bad, m->s.o.program, &m->d);
 	else
 		diag_error(&m->d, m->s.o.program, "another rank met bad input in %s", when);
 }

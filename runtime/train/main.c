@@ -84,12 +84,13 @@ static void load_batch(void *context, char *input, int64_t sample0)
 static void blame_data(Run *run)
 {
 	Session *s = &run->s;
-	char bad[512], when[64];
-	if (!report_take_bad_input(bad, sizeof(bad)))
+	BadInput bad;
+	char when[64];
+	if (!report_take_bad_input(&bad))
 		return;
 	snprintf(when, sizeof(when), "step %" PRId64, s->p.progress.step + 1);
 	log_clear_line(&run->log);
-	data_blame(&s->train, s->p.bad_sample0, when, bad, s->o.program, s->d);
+	data_blame(&s->train, s->p.bad_sample0, when, &bad, s->o.program, s->d);
 }
 
 /* Returns 0 or an exit code. */

@@ -53,8 +53,8 @@ void sizes_check(Session *s)
 	s->train.sizes.other = true;
 	double large = loss_at(s, largest, at);
 	s->train.sizes.other = false;
-	char bad[512];
-	bool met = report_take_bad_input(bad, sizeof(bad)); /* the step in which it is met again says it */
+	BadInput bad;
+	bool met = report_take_bad_input(&bad); /* the step in which it is met again says it */
 	if (!met && session_is_first(s) && fabs(small - large) > (is_coarse(s) ? 1e-2 : 2e-5) * fabs(large))
 		diag_warn(s->d, s->o.program, "padding changes the loss: the same samples give %.6g at %s and %.6g at %s, with "
 			"other padding: the model looks at padding, in a mean over positions, say, or by a mask of the other sense "
