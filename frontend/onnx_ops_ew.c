@@ -81,11 +81,12 @@ bool import_sqrt(Node *n)
 }
 
 /* max(log(x), lo), as binary cross-entropy has it with lo = -100.  A gradient of 0 comes back to where the maximum is
- * lo, and times that of log, which is infinite at 0, it would be NaN. */
+ * lo, and times that of log, which is infinite at 0, it would be NaN.  The log of a number below 0 stays NaN. */
 static Value *clipped_log(Node *n, Value *y, double lo)
 {
 	Value *x = op_in(y->op, 0), *low = emit_float(n->b, x, lo);
-	Value *none = ir_emit2(n->b, OP_LE, x, emit_float(n->b, x, exp(lo)));
+	Value *none = ir_emit2(n->b, OP_AND, ir_emit2(n->b, OP_GE, x, emit_float(n->b, x, 0)),
+		ir_emit2(n->b, OP_LE, x, emit_float(n->b, x, exp(lo))));
 	Value *log = ir_emit1(n->b, OP_LOG, ir_emit3(n->b, OP_WHERE, none, emit_float(n->b, x, 1), x));
 	return ir_emit3(n->b, OP_WHERE, none, low, log);
 }

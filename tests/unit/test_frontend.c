@@ -433,6 +433,26 @@ static void test_dropout(void)
 	loaded_free(&l);
 }
 
+/* What a clip of a log replaces is an infinite log, never that of a number below 0, which is NaN. */
+static void test_clipped_log(void)
+{
+	static const char *const ops[] = {"Max", "Clip"};
+	for (int i = 0; i < COUNT_OF(ops); i++) {
+		OnnxText *m = model_new();
+		Buf c = node_text("low", "Constant", "", "low");
+		attr_f(&c, "value_float", -100);
+		model_node(m, c);
+		model_input(m, "x", 1, "4,3");
+		model_op(m, "log", "Log", "x", "l");
+		model_op(m, "clip", ops[i], "l,low", "y");
+		model_output(m, "y");
+		Loaded l = good(m, NULL);
+		const Op *where = find_op(l.m, OP_WHERE), *both = where ? op_in(where, 0)->op : NULL;
+		CU_ASSERT(both && both->kind == OP_AND && op_in(both, 0)->op->kind == OP_GE);
+		loaded_free(&l);
+	}
+}
+
 void suite_frontend(void)
 {
 	CU_TestInfo tests[] = {
@@ -452,6 +472,7 @@ void suite_frontend(void)
 		{"long tables", test_long_tables},
 		{"batch norm", test_batch_norm},
 		{"dropout", test_dropout},
+		{"a clipped log of a number below 0 is NaN", test_clipped_log},
 		CU_TEST_INFO_NULL,
 	};
 	CU_SuiteInfo suites[] = {{"frontend", NULL, NULL, NULL, NULL, tests}, CU_SUITE_INFO_NULL};
