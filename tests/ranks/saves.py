@@ -189,7 +189,7 @@ def mounted(test, name, size):
 
 def small_disk(test, kind, beside, path):
     what, save = f"{kind} of 2, beside {beside}", path / "run"
-    fails(test, f"{what}, a full disk", kind, 2, beside, lambda run, save: fill(path),
+    fails(test, f"{what}, a full disk", kind, 2, beside, lambda run, save: fill(run, path),
           "could not be written: No space left on device", save)
     shutil.rmtree(save)
     (path / "ballast").unlink()
@@ -215,13 +215,15 @@ def file_systems(test):
                 subprocess.run(["umount", "-l", path], check=True)
 
 
-def fill(path):
+def fill(run, path):
+    """Takes the room until the run ends: each checkpoint that it removes would leave enough for the next one."""
+    end = time.monotonic() + crash.GRACE
     with open(path / "ballast", "wb", buffering=0) as f:
-        try:
-            while f.write(bytes(4096)):
-                pass
-        except OSError:
-            pass
+        while run.process.poll() is None and time.monotonic() < end:
+            try:
+                f.write(bytes(4096))
+            except OSError:
+                time.sleep(0.001)
 
 
 def read_only(path):
