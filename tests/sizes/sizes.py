@@ -1,8 +1,9 @@
 """Plans of models of real sizes beside closed forms, for several world sizes, strategies and recomputation.
 
 For each plan: two seconds of a processor, where others may work beside it at most four, and 300 MiB; parameters,
-gradients, optimizer states, collectives and their bytes equal what forms.py says, activations are within 5% of it.  For each program: no constant grows with the square of the tokens, and
-in a block there is no cast, transpose or copy beyond a listed set.  A line for each plan, a sentence for each miss.
+gradients, optimizer states, collectives and their bytes equal what forms.py says, activations are within 5% of it.  For
+each program: no constant grows with the square of the tokens, and in a block there is no cast, transpose or copy beyond
+a listed set.  A line for each plan, a sentence for each miss.
 
 usage: sizes.py SHARDC DIRECTORY [--models a,b] [--docs FILE [--write]]
 DIRECTORY has the files of models.py; FILE is the table of docs/, which is compared, or written.
