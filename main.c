@@ -14,6 +14,7 @@
 #include "hints.h"
 #include "options.h"
 #include "passes/passes.h"
+#include "predict/predict.h"
 #include "run.h"
 
 #define VERSION "0.1"
@@ -222,8 +223,9 @@ static bool print_ir(const Variants *v, const Module *shown, const Options *o, D
 	return file_flush_stdout(d);
 }
 
-/* Prints the plan; after compiling without its collectives. */
-static void print_plan(Module *m, const Sizes *s, const Options *o, Arena *a)
+/* Prints the plan, after compiling without its collectives, and what it predicts for a machine.  False after
+ * messages. */
+static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machine *machine, Arena *a, Diag *d)
 {
 	const Variants *v = &s->of[s->n - 1];
 	Communicator comm = o->sharding.comm;
@@ -238,6 +240,7 @@ static void print_plan(Module *m, const Sizes *s, const Options *o, Arena *a)
 		.n_largest = peak.n, .variants = v->of[VARIANT_FIRST] ? v : NULL,
 		.sizes = s->n > 1 ? s : NULL};
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
+	return !machine || predict_show(stdout, v, &layout, &who, machine, o, d);
 }
 
 /* Prints what ends a plan; a compilation has none.  The modules are freed. */
@@ -615,11 +618,12 @@ static int compile(Options *o, Arena *a, Diag *d)
 	const InspectionOptions *show = &o->inspection;
 	CheckReport report = {0};
 	Hook hook;
-	bool ranks = check_ranks(o, d);
+	Machine *machine;
+	bool predicts = predict_begin(o, &machine, a, d), ranks = check_ranks(o, d);
 	if (!check_apart(o, "-o", o->what.output, d) || !check_apart(o, "--schedule-out", show->schedule_out, d))
 		return EXIT_INPUT;
 	bool target = check_target(o, d) && check_compiler(o, d);
-	if (!check_accum(o, d) || !ranks || !target || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
+	if (!check_accum(o, d) || !ranks || !target || !predicts || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;
 	PipelineView view = {.stop_after = o->what.stop_after, .dump_dir = show->dump_ir,
 		.print_after = show->print_after, .print_changed = show->print_changed,
@@ -659,7 +663,7 @@ static int compile(Options *o, Arena *a, Diag *d)
 	else if (!status && !plans)
 		status = runs ? run(m, o, d) : emit(&all, o, d);
 	if (!status && !ir && !runs)
-		print_plan(m, &all, o, a);
+		status = print_plan(m, &all, o, machine, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
 	if (!status && !ir && !runs)
 		print_hints(&all, o, &start);
 	free_sizes(&all);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 static LowerFn *const rule[OP_COUNT] = {
-#define OP(id, text, imin, imax, out, flags, first, last, attrs, shape, grad, eval, lower, doc) \
+#define OP(id, text, imin, imax, out, flags, first, last, attrs, shape, grad, eval, lower, cost, doc) \
 	[OP_##id] = lower_##lower,
 #include "ir/ops.def"
 };

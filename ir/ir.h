@@ -553,6 +553,9 @@ bool ir_infer(Module *m, const Op *op, const Type *given, Type *out, Buf *err);
 void ir_print(FILE *f, const Module *m);
 char *ir_text(const Module *m, Arena *a);        /* what ir_print prints */
 void ir_print_op(FILE *f, const Module *m, const Op *op);
+/* What the op computes, without names: ops of one signature take equally long.  "matmul f32[32,64] f32[10,64] ->
+ * f32[32,10] {tb=1}"; of a fused op or a loop, its body is told by a checksum. */
+char *ir_signature(const Op *op, Arena *a);
 Module *ir_parse(const char *file, const char *text, Diag *d); /* NULL after reporting errors */
 /* Reads a text of one module, which is stored as `only` whatever its variant is, or of all four variants in any order.
  * False after errors; then out has no modules. */

@@ -8,7 +8,7 @@ const OpInfo op_info[OP_COUNT] = {
 #define T LEVEL_TRAIN
 #define S LEVEL_SHARD
 #define P LEVEL_PLAN
-#define OP(id, text, imin, imax, out, flags, first, last, attrs, shape, grad, eval, lower, doc) \
+#define OP(id, text, imin, imax, out, flags, first, last, attrs, shape, grad, eval, lower, cost, doc) \
 	[OP_##id] = {text, imin, imax, out, flags, first, last, attrs, doc},
 #include "ir/ops.def"
 };

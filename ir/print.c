@@ -2,6 +2,7 @@
  *
  * There is one op per line.  Attributes are sorted by name, and floats have the fewest digits that read back to the
  * same bits.  Fields that have their default are not printed, so that dumps stay short. */
+#include "base/crc32.h"
 #include "ir/ir.h"
 
 #include <math.h>
@@ -257,6 +258,66 @@ void ir_print_op(FILE *f, const Module *m, const Op *op)
 	Printer p = printer_open(f, m);
 	print_op(&p, op);
 	arena_free(p.scratch);
+}
+
+/* ---- signatures ---- */
+
+/* Attributes that say where and when an op runs, or which random numbers it draws, not what it computes. */
+static bool is_of_place(const char *attr)
+{
+	static const char *const names[] = {"id", "seq", "slot", "stream", "why"};
+	for (int i = 0; i < COUNT_OF(names); i++)
+		if (!strcmp(attr, names[i]))
+			return true;
+	return false;
+}
+
+static void sign_attrs(Printer *p, const Op *op)
+{
+	const char *before = " {";
+	for (const Attr *a = op->attrs; a; a = a->next) {
+		if (is_of_place(a->name))
+			continue;
+		fputs(before, p->f);
+		print_attr(p, a);
+		before = ", ";
+	}
+	fputs(*before == ',' ? "}" : "", p->f);
+}
+
+/* The checksum of a body, whose text has no names but those of a loop's values. */
+static uint32_t sign_body(const Printer *p, const Op *op)
+{
+	char *text = NULL;
+	size_t n = 0;
+	Printer body = {.f = open_memstream(&text, &n), .scratch = p->scratch};
+	(op->body ? print_steps : print_body)(&body, op);
+	fclose(body.f);
+	uint32_t sum = crc32_more(0, text, (int64_t)n);
+	free(text);
+	return sum;
+}
+
+char *ir_signature(const Op *op, Arena *a)
+{
+	char *text = NULL;
+	size_t n = 0;
+	Printer p = {.f = open_memstream(&text, &n), .scratch = a};
+	fputs(op_info[op->kind].text, p.f);
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *v = op_in(op, i);
+		fprintf(p.f, " %s", v ? type_str(a, &v->type) : "_");
+	}
+	fputs(" ->", p.f);
+	for (int i = 0; i < op->n_out; i++)
+		fprintf(p.f, " %s", type_str(a, &op->out[i]->type));
+	sign_attrs(&p, op);
+	if (op->body || op->kind == OP_FUSED)
+		fprintf(p.f, " body %08x", sign_body(&p, op));
+	fclose(p.f);
+	char *signature = arena_strdup(a, text);
+	free(text);
+	return signature;
 }
 
 /* ---- fields: what module_fields.def, train_fields.def, unit_fields.def and symbol_fields.def list ---- */

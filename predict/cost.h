@@ -1,0 +1,53 @@
+/* predict/cost.h: what an op reads, writes and computes, and how long a machine takes for it.
+ *
+ * Work is counted once for each operand and result, whatever caches hold; operations that a kernel saves (causal
+ * attention: half of the products) are left out.  Time is that of a measured kernel of the same signature, if the
+ * machine has one; else that of the measured kernels of its kind whose work is nearest, in proportion; else the longest
+ * of three parts that overlap: products at a share of the processor's peak, bytes at the memory's bandwidth, and special
+ * values (roofline: Williams, Waterman, Patterson, 2009). */
+#ifndef SHARDC_COST_H
+#define SHARDC_COST_H
+
+#include "ir/ir.h"
+#include "predict/machine.h"
+
+typedef enum CostClass {
+	COST_NONE,      /* no code, or none that takes time */
+	COST_MATMUL, COST_CONV, COST_ATTENTION, COST_RECURRENCE,
+	COST_LOOP,      /* elementwise loops */
+	COST_ROWS,      /* norms, softmax, reductions, pooling */
+	COST_MOVE,      /* copies, transposes, lookups */
+	COST_UPDATE,    /* the optimizer */
+	COST_COLLECTIVE,
+	COST_CLASSES
+} CostClass;
+extern const char *const cost_class_text[COST_CLASSES]; /* "matmul" */
+
+/* One execution of an op.  n, tiles: of products: how many times a result tile of 128 x 128 is computed. */
+typedef struct Work {
+	CostClass class;
+	double flops;       /* of products, a multiplication and an addition each */
+	double bytes;       /* read and written */
+	double special;     /* exponentials, logarithms, random numbers and the like */
+	double tiles;       /* of products, that a GPU's processors share; 0: enough for all */
+	double calls;       /* kernels that start one after the other */
+	DType dtype;        /* of the products */
+	bool backward;      /* of attention */
+} Work;
+/* who: the rank whose shards updates work on. */
+Work cost_of(const Op *op, const LayoutRank *who);
+
+/* How the time was found, from the best evidence to the weakest. */
+typedef enum CostEvidence { COST_MEASURED, COST_NEAR, COST_ROOFLINE, COST_EVIDENCES } CostEvidence;
+typedef struct CostTime { double seconds; CostEvidence evidence; } CostTime;
+/* Of an op that is no collective, alone on its rank; layout: how the host is shared. tf32: f32 products use it. */
+CostTime cost_seconds(const Machine *m, const Op *op, const Work *w, MachineLayout layout, bool tf32);
+
+/* The least that its products take, at the peak of what the rank has. */
+double cost_at_peak(const Machine *m, const Work *w, MachineLayout layout, bool tf32);
+
+/* A collective in which a rank receives `bytes`; members: its ranks; hosts: those that they are on. */
+typedef struct CostMessage { RtCollectiveKind kind; int64_t bytes, members, hosts; } CostMessage;
+double cost_transfer(const Machine *m, const CostMessage *c);
+
+#endif

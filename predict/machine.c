@@ -1,0 +1,313 @@
+/* predict/machine.c: reads, checks and writes machine files. */
+#include "predict/machine.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/near.h"
+#include "base/unfinished.h"
+
+typedef enum On { ON_ANY, ON_CPU, ON_CUDA } On;
+typedef struct NumberInfo {
+	const char *key;
+	On on;
+	double least, most, unsaid;
+	const char *unit, *doc;
+} NumberInfo;
+static const NumberInfo info[MACHINE_NUMBERS] = {
+#define MACHINE(id, key, on, least, most, unsaid, unit, doc) {key, ON_##on, least, most, unsaid, unit, doc},
+#include "predict/machine.def"
+};
+
+int64_t machine_world(const Machine *m)
+{
+	return (int64_t)(m->of[MACHINE_HOSTS] * m->of[MACHINE_RANKS]);
+}
+
+static const char *key_of(MachineLayout l, const char *op, Arena *a)
+{
+	return arena_printf(a, "%dx%d %s", l.ranks, l.threads, op);
+}
+
+/* ---- reading ---- */
+
+typedef struct Reader {
+	Machine *m;
+	Arena *a;
+	Diag *d;
+} Reader;
+
+static const char *at_member(const Reader *r, const char *at, const char *key)
+{
+	return arena_printf(r->a, "%s%s%s", at, strstr(at, "$") ? "." : ": $.", str_escape(r->a, ESCAPE_JSON, key));
+}
+
+/* The number of "KEY": [value, "source"], within the row's range; false after a message. */
+static bool read_number(Reader *r, const json_t *v, MachineNumber n)
+{
+	const NumberInfo *row = &info[n];
+	const char *at = at_member(r, r->m->file, row->key);
+	const json_t *value = json_array_get(v, 0), *source = json_array_get(v, 1);
+	if (!json_is_array(v) || json_array_size(v) != 2 || !json_is_number(value) || !json_is_string(source)) {
+		diag_error(r->d, at, "expected [number, \"source\"]: %s, %s", row->unit, row->doc);
+		return false;
+	}
+	double x = json_number_value(value);
+	if (!(x >= row->least && x <= row->most)) {
+		diag_error(r->d, at, "%.6g is not between %g and %g (%s, %s)", x, row->least, row->most, row->unit, row->doc);
+		return false;
+	}
+	if (!*json_string_value(source)) {
+		diag_error(r->d, at, "the source is empty; say where %.6g comes from", x);
+		return false;
+	}
+	r->m->of[n] = x;
+	r->m->source[n] = arena_strdup(r->a, json_string_value(source));
+	return true;
+}
+
+static const char *read_text(Reader *r, const char *at, const json_t *v, const char *what)
+{
+	const char *text = json_string_value(v);
+	if (!text || !*text)
+		diag_error(r->d, at, "expected %s", what);
+	return text && *text ? arena_strdup(r->a, text) : NULL;
+}
+
+/* A number of a measured row, which has no source of its own. */
+static bool read_plain(Reader *r, const char *at, const json_t *row, const char *key, double least, double *out)
+{
+	const json_t *v = json_object_get(row, key);
+	*out = json_is_number(v) ? json_number_value(v) : NAN;
+	if (isfinite(*out) && *out >= least)
+		return true;
+	diag_error(r->d, at_member(r, at, key), v ? "expected a number of at least %g" : "is missing: a number of at least %g",
+		least);
+	return false;
+}
+
+/* Whether the row is an object of these members alone. */
+static bool check_members(Reader *r, const char *at, json_t *row, int n, const char *const *known)
+{
+	const char *key;
+	json_t *v;
+	bool ok = json_is_object(row);
+	if (!ok)
+		diag_error(r->d, at, "expected an object");
+	json_object_foreach(row, key, v) {
+		int i = 0;
+		while (i < n && strcmp(known[i], key))
+			i++;
+		if (i == n)
+			diag_error(r->d, at_member(r, at, key), "unknown member");
+		ok = ok && i < n;
+	}
+	return ok;
+}
+
+static bool read_layout(Reader *r, const char *at, const json_t *v, MachineLayout *out)
+{
+	char end;
+	const char *text = json_string_value(v);
+	if (text && sscanf(text, "%dx%d%c", &out->ranks, &out->threads, &end) == 2 && out->ranks > 0 && out->threads > 0)
+		return true;
+	diag_error(r->d, at, "expected \"RxT\": R ranks of T threads each on a host, as \"2x1\"");
+	return false;
+}
+
+static bool read_kernel(Reader *r, const char *at, json_t *row, MachineKernel *k)
+{
+	static const char *const known[] = {"op", "layout", "seconds", "flops", "bytes", "special"};
+	bool ok = check_members(r, at, row, COUNT_OF(known), known);
+	if (!json_is_object(row))
+		return false;
+	k->op = read_text(r, at_member(r, at, "op"), json_object_get(row, "op"), "an op's signature");
+	k->kind = k->op ? arena_printf(r->a, "%.*s", (int)strcspn(k->op, " "), k->op) : NULL;
+	ok = read_layout(r, at_member(r, at, "layout"), json_object_get(row, "layout"), &k->layout) && ok;
+	ok = read_plain(r, at, row, "seconds", 1e-12, &k->seconds) && ok;
+	ok = read_plain(r, at, row, "flops", 0, &k->flops) && ok;
+	ok = read_plain(r, at, row, "bytes", 0, &k->bytes) && ok;
+	return read_plain(r, at, row, "special", 0, &k->special) && k->op && ok;
+}
+
+static bool read_collective(Reader *r, const char *at, json_t *row, MachineCollective *c)
+{
+	static const char *const known[] = {"kind", "ranks", "bytes", "seconds"};
+	double ranks = 0;
+	bool ok = check_members(r, at, row, COUNT_OF(known), known);
+	if (!json_is_object(row))
+		return false;
+	const char *kind = json_string_value(json_object_get(row, "kind"));
+	int k = 0;
+	while (kind && k < RT_COLLECTIVE_KINDS && strcmp(collective_info[k].text, kind))
+		k++;
+	c->kind = (RtCollectiveKind)k;
+	if (!kind || k == RT_COLLECTIVE_KINDS)
+		diag_error(r->d, at_member(r, at, "kind"), "expected the name of a collective, as \"all_gather\"");
+	ok = kind && k < RT_COLLECTIVE_KINDS && ok;
+	ok = read_plain(r, at, row, "ranks", 2, &ranks) && ok;
+	c->ranks = ok ? (int)MIN(ranks, 1e6) : 0;
+	ok = read_plain(r, at, row, "bytes", 0, &c->bytes) && ok;
+	return read_plain(r, at, row, "seconds", 1e-12, &c->seconds) && ok;
+}
+
+static void read_kernels(Reader *r, json_t *list)
+{
+	const char *at = at_member(r, r->m->file, "kernels");
+	size_t n = json_array_size(list);
+	if (!json_is_array(list))
+		diag_error(r->d, at, "expected an array of measured kernels");
+	r->m->kernel = NEW_N(r->a, MachineKernel, n);
+	for (size_t i = 0; i < n; i++) {
+		MachineKernel *k = &r->m->kernel[r->m->n_kernels];
+		const char *here = arena_printf(r->a, "%s[%zu]", at, i);
+		if (!read_kernel(r, here, json_array_get(list, i), k))
+			continue;
+		const char *key = key_of(k->layout, k->op, r->a);
+		if (map_get(r->m->by_op, key))
+			diag_error(r->d, here, "this op is in an earlier row with the same layout");
+		map_put(r->m->by_op, key, k);
+		r->m->n_kernels++;
+	}
+}
+
+static void read_collectives(Reader *r, json_t *list)
+{
+	const char *at = at_member(r, r->m->file, "collectives");
+	size_t n = json_array_size(list);
+	if (!json_is_array(list))
+		diag_error(r->d, at, "expected an array of measured collectives");
+	r->m->collective = NEW_N(r->a, MachineCollective, n);
+	for (size_t i = 0; i < n; i++)
+		if (read_collective(r, arena_printf(r->a, "%s[%zu]", at, i), json_array_get(list, i),
+				&r->m->collective[r->m->n_collectives]))
+			r->m->n_collectives++;
+}
+
+static void read_device(Reader *r, const json_t *v)
+{
+	const char *text = json_string_value(v);
+	r->m->cuda = text && !strcmp(text, "cuda");
+	if (!text || (!r->m->cuda && strcmp(text, "cpu")))
+		diag_error(r->d, at_member(r, r->m->file, "device"), "expected \"cpu\" or \"cuda\"");
+}
+
+static void unknown_key(const Reader *r, const char *key)
+{
+	const char *names[MACHINE_NUMBERS + 4] = {"name", "device", "kernels", "collectives"};
+	for (int i = 0; i < MACHINE_NUMBERS; i++)
+		names[4 + i] = info[i].key;
+	const char *near = near_word(key, names, COUNT_OF(names));
+	diag_error(r->d, at_member(r, r->m->file, key), near ? "unknown member; did you mean \"%s\"?"
+		: "unknown member%s; docs/prediction.md lists all", near ? near : "");
+}
+
+static void read_members(Reader *r, json_t *root)
+{
+	const char *key;
+	json_t *v;
+	json_object_foreach(root, key, v) {
+		int n = 0;
+		while (n < MACHINE_NUMBERS && strcmp(info[n].key, key))
+			n++;
+		if (n < MACHINE_NUMBERS)
+			read_number(r, v, (MachineNumber)n);
+		else if (!strcmp(key, "kernels"))
+			read_kernels(r, v);
+		else if (!strcmp(key, "collectives"))
+			read_collectives(r, v);
+		else if (strcmp(key, "name") && strcmp(key, "device"))
+			unknown_key(r, key);
+	}
+}
+
+/* Numbers that the file must have, and those that machines of its kind do not have. */
+static void check_numbers(Reader *r, const json_t *root)
+{
+	for (int n = 0; n < MACHINE_NUMBERS; n++) {
+		const NumberInfo *row = &info[n];
+		bool other = row->on == (r->m->cuda ? ON_CPU : ON_CUDA), given = json_object_get(root, row->key);
+		const char *at = at_member(r, r->m->file, row->key);
+		if (other && given)
+			diag_error(r->d, at, "machines whose device is \"%s\" have no such number", r->m->cuda ? "cuda" : "cpu");
+		if (!other && !given && isnan(row->unsaid))
+			diag_error(r->d, at, "is missing: [number, \"source\"], %s, %s", row->unit, row->doc);
+		if (!given)
+			r->m->of[n] = row->unsaid;
+	}
+	for (MachineNumber n = MACHINE_NETWORK; n <= MACHINE_NETWORK_LATENCY; n++)
+		if (r->m->of[MACHINE_HOSTS] > 1 && !json_object_get(root, info[n].key))
+			diag_error(r->d, at_member(r, r->m->file, info[n].key), "is missing: with several hosts, %s, %s",
+				info[n].unit, info[n].doc);
+}
+
+Machine *machine_read(const char *path, Arena *a, Diag *d)
+{
+	int before = d->errors;
+	json_t *root = json_read(path, a, d);
+	if (!root)
+		return NULL;
+	Machine *m = NEW(a, Machine);
+	Reader r = {.m = m, .a = a, .d = d};
+	m->file = arena_strdup(a, path);
+	m->by_op = map_new(a);
+	if (json_is_object(root)) {
+		m->name = read_text(&r, at_member(&r, m->file, "name"), json_object_get(root, "name"), "the machine's name");
+		read_device(&r, json_object_get(root, "device"));
+		read_members(&r, root);
+		check_numbers(&r, root);
+	} else {
+		diag_error(d, path, "expected a JSON object");
+	}
+	json_decref(root);
+	return d->errors == before ? m : NULL;
+}
+
+/* ---- writing ---- */
+
+static void put_number(FILE *f, const Machine *m, int n, Arena *a)
+{
+	if (m->source[n])
+		fprintf(f, "  \"%s\": [%.6g, \"%s\"],\n", info[n].key, m->of[n], str_escape(a, ESCAPE_JSON, m->source[n]));
+}
+
+static void put_machine(FILE *f, const Machine *m, Arena *a)
+{
+	fprintf(f, "{\n  \"name\": \"%s\",\n  \"device\": \"%s\",\n", str_escape(a, ESCAPE_JSON, m->name),
+		m->cuda ? "cuda" : "cpu");
+	for (int n = 0; n < MACHINE_NUMBERS; n++)
+		put_number(f, m, n, a);
+	fputs("  \"kernels\": [", f);
+	for (int i = 0; i < m->n_kernels; i++) {
+		const MachineKernel *k = &m->kernel[i];
+		fprintf(f, "%s\n    {\"op\": \"%s\", \"layout\": \"%dx%d\", \"seconds\": %.4g, \"flops\": %.6g, \"bytes\": %.6g, "
+			"\"special\": %.6g}", i ? "," : "", str_escape(a, ESCAPE_JSON, k->op), k->layout.ranks, k->layout.threads,
+			k->seconds, k->flops, k->bytes, k->special);
+	}
+	fputs("\n  ],\n  \"collectives\": [", f);
+	for (int i = 0; i < m->n_collectives; i++) {
+		const MachineCollective *c = &m->collective[i];
+		fprintf(f, "%s\n    {\"kind\": \"%s\", \"ranks\": %d, \"bytes\": %.6g, \"seconds\": %.4g}", i ? "," : "",
+			collective_info[c->kind].text, c->ranks, c->bytes, c->seconds);
+	}
+	fputs("\n  ]\n}\n", f);
+}
+
+bool machine_write(const Machine *m, const char *path, Diag *d)
+{
+	Arena *a = arena_new();
+	int mark = unfinished_begin();
+	const char *temp = unfinished_file(path);
+	FILE *f = fopen(temp, "w");
+	if (f)
+		put_machine(f, m, a);
+	bool written = f && !ferror(f);
+	written = (!f || !fclose(f)) && written && unfinished_move(temp, path);
+	if (!written)
+		diag_unwritten(d, path);
+	unfinished_end(mark, written);
+	arena_free(a);
+	return written;
+}

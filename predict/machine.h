@@ -1,0 +1,48 @@
+/* predict/machine.h: what a machine does: a file that `shardc calibrate` measured or that cites published figures.
+ *
+ * docs/prediction.md describes the file.  Times are in seconds, sizes in bytes, rates per second. */
+#ifndef SHARDC_MACHINE_H
+#define SHARDC_MACHINE_H
+
+#include "base/base.h"
+#include "base/collectives.h"
+
+typedef enum MachineNumber {
+#define MACHINE(id, ...) MACHINE_##id,
+#include "predict/machine.def"
+	MACHINE_NUMBERS
+} MachineNumber;
+
+/* How a host is shared while a kernel runs: ranks that work at the same time, and the threads of each. */
+typedef struct MachineLayout { int ranks, threads; } MachineLayout;
+
+/* A measured kernel.  op: an ir_signature; kind: its first word. */
+typedef struct MachineKernel {
+	const char *op, *kind;
+	MachineLayout layout;
+	double seconds, flops, bytes, special; /* one call; the latter as cost_of counts them */
+} MachineKernel;
+/* A measured collective among ranks of one host; bytes: what each receives. */
+typedef struct MachineCollective {
+	RtCollectiveKind kind;
+	int ranks;
+	double bytes, seconds;
+} MachineCollective;
+
+typedef struct Machine {
+	const char *name, *file;
+	bool cuda;
+	double of[MACHINE_NUMBERS];
+	const char *source[MACHINE_NUMBERS]; /* NULL: the file leaves the number out */
+	MachineKernel *kernel; int n_kernels;
+	MachineCollective *collective; int n_collectives;
+	Map *by_op;                          /* "RxT SIGNATURE" -> a MachineKernel */
+} Machine;
+
+/* Reads a machine file.  NULL after messages, one for each problem of the file. */
+Machine *machine_read(const char *path, Arena *a, Diag *d);
+/* Writes a machine file; false after a message. */
+bool machine_write(const Machine *m, const char *path, Diag *d);
+int64_t machine_world(const Machine *m); /* ranks of all its hosts */
+
+#endif

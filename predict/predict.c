@@ -1,0 +1,101 @@
+/* predict/predict.c: what `shardc plan --machine` does. */
+#include "predict/predict.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "predict/timeline.h"
+
+/* ---- options ---- */
+
+static void check_device(const Options *o, const Machine *m, Diag *d)
+{
+	bool cuda = o->target.target == TARGET_CUDA;
+	if (cuda != m->cuda)
+		diag_error(d, m->file, "describes %s, and the plan is of a program for %s; give --target=%s or another machine",
+			m->cuda ? "GPUs" : "CPUs", cuda ? "GPUs" : "CPUs", m->cuda ? "cuda" : "cpu");
+	if (!m->cuda && o->what.copy_engines)
+		diag_error(d, "--copy-engines", "%s describes CPUs, which have none", m->file);
+	if (m->cuda && o->what.threads)
+		diag_error(d, "--threads", "%s describes GPUs; threads are of ranks on CPUs", m->file);
+}
+
+/* On CPUs more ranks than cores share them; a GPU has one rank. */
+static void check_size(Options *o, const Machine *m, Diag *d)
+{
+	int64_t world = MAX(o->sharding.world, 1), of_host = (int64_t)m->of[MACHINE_RANKS];
+	int64_t least = m->cuda ? ceil_div(world, of_host) : 1, all = (int64_t)m->of[MACHINE_HOSTS];
+	if (!o->sharding.hosts)
+		o->sharding.hosts = least;
+	if (least > all)
+		diag_error(d, m->file, "has %lld ranks (%lld hosts of %lld) and --world is %lld; --world=%lld fits",
+			(long long)machine_world(m), (long long)all, (long long)of_host, (long long)world,
+			(long long)machine_world(m));
+	else if (o->sharding.hosts < least || o->sharding.hosts > all)
+		diag_error(d, "--hosts", "%lld hosts do not fit %s, which has %lld of %lld ranks each, and --world=%lld",
+			(long long)o->sharding.hosts, m->file, (long long)all, (long long)of_host, (long long)world);
+}
+
+bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
+{
+	int before = d->errors;
+	const WhatOptions *w = &o->what;
+	*out = NULL;
+	if (!w->machine) {
+		const struct { bool given; const char *name; } rows[] = {{w->threads, "--threads"}, {w->trace, "--trace"},
+			{w->copy_engines, "--copy-engines"}};
+		for (int i = 0; i < COUNT_OF(rows); i++)
+			if (rows[i].given)
+				diag_error(d, rows[i].name, "is of a prediction: give --machine=FILE, one of machines/ or what shardc "
+					"calibrate wrote");
+		return d->errors == before;
+	}
+	Machine *m = machine_read(w->machine, a, d);
+	if (m)
+		check_device(o, m, d);
+	if (m)
+		check_size(o, m, d);
+	*out = m;
+	return d->errors == before;
+}
+
+/* ---- the prediction ---- */
+
+/* Tokens of a rank's micro-batch: those of labels that are sequences, else of an input of integers that is. */
+static int64_t count_tokens(const Module *m)
+{
+	int64_t of_inputs = 0;
+	for (int i = 0; i < m->n_symbols; i++) {
+		const Symbol *s = m->symbols[i];
+		bool ids = s->kind == SYM_INPUT && s->batched && s->type.rank == 2 && !dtype_is_float(s->type.dtype);
+		if (ids && !strcmp(s->name, "labels"))
+			return type_numel(&s->type);
+		of_inputs = ids ? MAX(of_inputs, type_numel(&s->type)) : of_inputs;
+	}
+	return of_inputs;
+}
+
+/* As the program decides by itself: all cores are shared out, and collectives get threads where cores are left. */
+static SimulateOptions options_of(const Plan *plan, const Machine *m, const Options *o)
+{
+	int64_t ranks = ceil_div(plan->who.world, MAX(plan->layout->hosts, 1)), cores = (int64_t)m->of[MACHINE_RANKS];
+	int64_t threads = o->what.threads ? o->what.threads : MAX(cores / ranks, 1);
+	return (SimulateOptions){.machine = m, .plan = plan, .threads = (int)threads, .copy_engines = o->what.copy_engines,
+		.comm_threads = !m->cuda && plan->who.world > 1 && ranks * threads < cores && cores / ranks > threads,
+		.tf32 = o->precision.matmul_precision == MATMUL_TF32};
+}
+
+bool predict_show(FILE *f, const Variants *v, const LayoutModel *layout, const LayoutRank *who, const Machine *m,
+	const Options *o, Diag *d)
+{
+	Arena *a = arena_new();
+	Plan plan = {.layout = layout, .who = *who};
+	SimulateOptions how = options_of(&plan, m, o);
+	Prediction p = {.samples = v->of[VARIANT_ONLY]->batch, .tokens = count_tokens(v->of[VARIANT_ONLY])};
+	for (int k = 0; k < VARIANT_COUNT; k++)
+		p.of[k] = v->of[k] ? simulate(v->of[k], &how, a) : NULL;
+	(o->what.format == FORMAT_JSON ? prediction_json : prediction_text)(f, &p);
+	bool ok = !o->what.trace || timeline_write(p.of[VARIANT_ONLY], o->what.trace, d);
+	arena_free(a);
+	return ok;
+}

@@ -1,0 +1,152 @@
+/* predict/seconds.c: how long a machine takes for work. */
+#include <math.h>
+#include <string.h>
+
+#include "predict/cost.h"
+
+/* ---- roofline ---- */
+
+static double peak(const Machine *m, const Work *w, bool tf32)
+{
+	switch (w->dtype) {
+	case DT_BF16: return m->of[MACHINE_FLOPS_BF16];
+	case DT_F16: return m->of[MACHINE_FLOPS_F16];
+	case DT_F64: return m->of[MACHINE_FLOPS_F32] / 2;
+	default: return m->of[m->cuda && tf32 ? MACHINE_FLOPS_TF32 : MACHINE_FLOPS_F32];
+	}
+}
+
+static double efficiency(const Machine *m, const Work *w)
+{
+	MachineNumber n = w->class == COST_CONV ? MACHINE_EFF_CONV : w->class != COST_ATTENTION ? MACHINE_EFF_MATMUL
+		: w->backward ? MACHINE_EFF_ATTENTION_GRAD : MACHINE_EFF_ATTENTION;
+	return m->of[n];
+}
+
+/* The share of a GPU's processors that have a tile, over the waves in which they take them. */
+static double filled(const Machine *m, const Work *w)
+{
+	double p = m->of[MACHINE_PROCESSORS];
+	return m->cuda && w->tiles > 0 ? w->tiles / (p * ceil(w->tiles / p)) : 1;
+}
+
+/* The share of a host that one rank has, where machine files state what all its cores or one GPU do. */
+static double share(const Machine *m, MachineLayout l)
+{
+	return m->cuda ? 1 : MIN((double)l.threads, m->of[MACHINE_RANKS] / l.ranks) / m->of[MACHINE_RANKS];
+}
+
+double cost_at_peak(const Machine *m, const Work *w, MachineLayout l, bool tf32)
+{
+	return w->flops > 0 ? w->flops / (peak(m, w, tf32) * share(m, l)) : 0;
+}
+
+static double roofline(const Machine *m, const Work *w, MachineLayout l, bool tf32)
+{
+	double part = share(m, l), bus = m->cuda ? 1 : 1.0 / l.ranks;
+	double products = cost_at_peak(m, w, l, tf32) / (efficiency(m, w) * filled(m, w));
+	double bytes = w->bytes / (m->of[MACHINE_BANDWIDTH] * bus);
+	double special = w->special / (m->of[MACHINE_SPECIAL] * part);
+	return MAX(MAX(products, bytes), special) + w->calls * m->of[MACHINE_KERNEL];
+}
+
+/* ---- measured kernels ---- */
+
+static double distance(double x, double y)
+{
+	return fabs(log((x + 1) / (y + 1)));
+}
+
+/* How unlike the work of a row is; 0: equal. */
+static double unlike(const MachineKernel *k, const Work *w)
+{
+	return distance(k->flops, w->flops) + distance(k->bytes, w->bytes) + distance(k->special, w->special);
+}
+
+static Work work_of(const MachineKernel *k, const Work *like)
+{
+	Work w = *like;
+	w.flops = k->flops;
+	w.bytes = k->bytes;
+	w.special = k->special;
+	return w;
+}
+
+/* How many times as long as the roofline says the nearest rows take, each weighted by its likeness; 0: no row is of this
+ * kind and dtype. */
+static double nearest(const Machine *m, const Op *op, const Work *w, MachineLayout l, bool tf32)
+{
+	const char *kind = op_info[op->kind].text, *dtype = op->n_in && op_in(op, 0) ? dtype_info[op_in(op, 0)->type.dtype].text
+		: "";
+	double sum = 0, weights = 0;
+	for (int i = 0; i < m->n_kernels; i++) {
+		const MachineKernel *k = &m->kernel[i];
+		const char *operand = k->op + strlen(k->kind);
+		if (strcmp(k->kind, kind) || k->layout.ranks != l.ranks || k->layout.threads != l.threads
+			|| strncmp(operand + (*operand == ' '), dtype, strlen(dtype)))
+			continue;
+		Work row = work_of(k, w);
+		double far = unlike(k, w), weight = 1 / (1e-6 + far * far * far * far);
+		sum += weight * log(k->seconds / roofline(m, &row, l, tf32));
+		weights += weight;
+	}
+	return weights > 0 ? exp(sum / weights) : 0;
+}
+
+static CostTime alone(const Machine *m, const Op *op, const Work *w, MachineLayout l, bool tf32)
+{
+	Arena *a = m->n_kernels ? arena_new() : NULL;
+	const MachineKernel *k = a ? map_get(m->by_op, arena_printf(a, "%dx%d %s", l.ranks, l.threads, ir_signature(op, a)))
+		: NULL;
+	arena_free(a);
+	if (k)
+		return (CostTime){k->seconds, COST_MEASURED};
+	double times = nearest(m, op, w, l, tf32);
+	return times > 0 ? (CostTime){times * roofline(m, w, l, tf32), COST_NEAR}
+		: (CostTime){roofline(m, w, l, tf32), COST_ROOFLINE};
+}
+
+CostTime cost_seconds(const Machine *m, const Op *op, const Work *w, MachineLayout layout, bool tf32)
+{
+	return w->class == COST_NONE ? (CostTime){0, COST_MEASURED} : alone(m, op, w, layout, tf32);
+}
+
+/* ---- collectives ---- */
+
+/* Between the two measured sizes around it, in proportion; below the least and above the largest, as those. */
+static double interpolated(const Machine *m, const CostMessage *c)
+{
+	const MachineCollective *below = NULL, *above = NULL;
+	double bytes = (double)c->bytes;
+	for (int i = 0; i < m->n_collectives; i++) {
+		const MachineCollective *x = &m->collective[i];
+		if (x->kind != c->kind || x->ranks != c->members)
+			continue;
+		if (x->bytes <= bytes && (!below || x->bytes > below->bytes))
+			below = x;
+		if (x->bytes >= bytes && (!above || x->bytes < above->bytes))
+			above = x;
+	}
+	if (!below)
+		return above ? above->seconds : 0;
+	if (!above)
+		return below->bytes > 0 ? below->seconds * bytes / below->bytes : below->seconds;
+	double part = above->bytes > below->bytes ? (bytes - below->bytes) / (above->bytes - below->bytes) : 0;
+	return below->seconds + part * (above->seconds - below->seconds);
+}
+
+/* Inside a host, links carry all that a rank receives.  Across hosts, each byte enters a host once, through the network
+ * of all members on it, and reaches them over links at the same time (rings that cross the network once per host). */
+double cost_transfer(const Machine *m, const CostMessage *c)
+{
+	double measured = c->hosts <= 1 ? interpolated(m, c) : 0;
+	if (measured > 0 || c->members <= 1)
+		return measured;
+	double links = (double)c->bytes / m->of[MACHINE_LINK], hosts = (double)c->hosts;
+	double on_host = MAX((double)c->members / hosts, 1);
+	double network = hosts > 1 ? (double)c->bytes * (hosts - 1) / hosts / (m->of[MACHINE_NETWORK] * on_host) : 0;
+	if (on_host <= 1)
+		network = (double)c->bytes / m->of[MACHINE_NETWORK];
+	double latency = m->of[MACHINE_LINK_LATENCY] + (hosts > 1 ? m->of[MACHINE_NETWORK_LATENCY] * ceil(log2(hosts)) : 0);
+	return MAX(links, network) + latency;
+}

@@ -1,0 +1,332 @@
+/* predict/simulate.c: plays a PLAN on its streams.
+ *
+ * Computing is one sequence.  A collective starts when all earlier ones of its stream have ended and, on a GPU, its
+ * event has happened; on a CPU, where the program issues it, or inside the wait if it has no thread.  While any
+ * collective runs beside it, a kernel is slower by the machine's contention; what remains of it is then counted at the
+ * new rate. */
+#include "predict/timeline.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "passes/passes.h"
+
+typedef struct Simulation {
+	const Module *m;
+	const SimulateOptions *o;
+	Timeline *t;
+	Arena *a;
+	VEC(Slice) slices;
+	VEC(Transfer) transfers;
+	PtrMap *transfer_of;       /* collective -> 1 + its index */
+	PtrMap *recorded;          /* record -> 1 + the index of its time */
+	VEC(double) times;
+	double now;                /* of computing */
+	double free[RT_STREAMS];   /* when a stream has ended what it has */
+	int last[RT_STREAMS];      /* the transfer that ends then; -1 = none */
+	int live;                  /* all transfers in front of this one have ended */
+	int number;
+} Simulation;
+
+static bool cuda(const Simulation *s)
+{
+	return s->o->machine->cuda;
+}
+
+static void add_slice(Simulation *s, Slice slice)
+{
+	slice.number = s->number;
+	if (slice.end > slice.begin)
+		vec_push(s->a, &s->slices, slice);
+}
+
+/* ---- computing ---- */
+
+/* When a collective next begins or ends after `at`; INFINITY: never.  beside, gathers: whether one runs at `at`. */
+static double next_change(Simulation *s, double at, bool *beside, bool *gathers)
+{
+	double next = INFINITY;
+	*beside = *gathers = false;
+	while (s->live < s->transfers.n && s->transfers.at[s->live].end <= at)
+		s->live++;
+	for (int i = s->live; i < s->transfers.n; i++) {
+		const Transfer *t = &s->transfers.at[i];
+		if (t->begin > at)
+			next = MIN(next, t->begin);
+		if (t->begin <= at && t->end > at) {
+			next = MIN(next, t->end);
+			*beside = true;
+			*gathers = *gathers || t->row->kind == RT_ALL_GATHER;
+		}
+	}
+	return next;
+}
+
+/* When work that takes `seconds` alone ends, if it begins now. */
+static double end_of(Simulation *s, double seconds)
+{
+	double at = s->now;
+	while (seconds > 0) {
+		bool beside, gathers;
+		double next = next_change(s, at, &beside, &gathers);
+		bool copies = s->o->copy_engines && gathers;
+		double times = !beside ? 1 : s->o->machine->of[copies ? MACHINE_CONTENTION_COPY : MACHINE_CONTENTION];
+		if (at + seconds * times <= next)
+			return at + seconds * times;
+		seconds -= (next - at) / times;
+		at = next;
+	}
+	return at;
+}
+
+static void compute(Simulation *s, const Op *op)
+{
+	Timeline *t = s->t;
+	Work w = cost_of(op, &t->who);
+	if (w.class == COST_NONE)
+		return;
+	CostTime alone = cost_seconds(s->o->machine, op, &w, t->layout, s->o->tf32);
+	double begin = s->now;
+	s->now = end_of(s, alone.seconds);
+	t->computing += s->now - begin;
+	t->of_class[w.class] += s->now - begin;
+	t->of_evidence[alone.evidence] += s->now - begin;
+	double ideal = cost_at_peak(s->o->machine, &w, t->layout, s->o->tf32);
+	t->flops += w.flops;
+	t->ideal += ideal;
+	t->ideal_again += strcmp(op->loc->role, "remat") ? 0 : ideal;
+	add_slice(s, (Slice){.op = op, .begin = begin, .end = s->now, .class = w.class, .evidence = alone.evidence});
+}
+
+/* ---- collectives ---- */
+
+static CostMessage message_of(const Simulation *s, const PlanCollective *c)
+{
+	const LayoutRank *who = &s->t->who;
+	const LayoutUnit *u = c->unit < 0 ? NULL : &s->o->plan->layout->unit[c->unit];
+	LayoutSplit split = u ? layout_split(u->strategy, who) : (LayoutSplit){.ranks = who->world, .groups = 1};
+	CollectiveBytes kind = collective_info[c->kind].bytes;
+	bool shards = kind == BYTES_SHARDS || kind == BYTES_GRADIENTS, groups = kind == BYTES_SUM_OVER_GROUPS;
+	int64_t members = shards ? split.ranks : groups ? split.groups : who->world;
+	int64_t all = MAX(s->o->plan->layout->hosts, 1), of_host = MAX(who->world / all, 1);
+	int64_t hosts = groups ? MIN(members, all) : ceil_div(members, of_host);
+	return (CostMessage){c->kind, plan_received(s->o->plan, c), members, hosts};
+}
+
+/* The time of the event that a collective has to wait for; *record is the event. */
+static double event_time(const Simulation *s, const Op *op, const Op **record)
+{
+	const Value *last = op->n_in ? op_in(op, op->n_in - 1) : NULL;
+	*record = last && last->type.kind == TYPE_EVENT ? last->op : NULL;
+	intptr_t at = *record ? (intptr_t)ptrmap_get(s->recorded, *record) : 0;
+	return at ? s->times.at[at - 1] : 0;
+}
+
+static Transfer *transfer_of(const Simulation *s, const Op *collective)
+{
+	intptr_t at = (intptr_t)ptrmap_get(s->transfer_of, collective);
+	return at ? &s->transfers.at[at - 1] : NULL;
+}
+
+static void place(Simulation *s, Transfer *t, double from)
+{
+	RtStream stream = t->row->stream;
+	CostMessage c = message_of(s, t->row);
+	t->begin = MAX(from, s->free[stream]);
+	t->end = t->begin + cost_transfer(s->o->machine, &c);
+	s->free[stream] = t->end;
+}
+
+static void issue(Simulation *s, const Op *op)
+{
+	const Op *record;
+	PlanCollective *row = NEW(s->a, PlanCollective);
+	*row = (PlanCollective){.kind = op_collective(op), .stream = op_stream(op->kind),
+		.unit = op->unit ? op->unit->index : -1, .slot = (int)attr_get_int(op->attrs, "slot", -1),
+		.message = plan_message(s->m, op)};
+	Transfer t = {.op = op, .row = row, .seq = (int)attr_get_int(op->attrs, "seq", 0), .issued = s->now,
+		.bytes = plan_received(s->o->plan, row)};
+	t.ready = event_time(s, op, &record);
+	t.freed = record;
+	int before = s->last[row->stream];
+	bool held = !cuda(s) && !s->t->threads && row->stream != RT_STREAM_SYNC;
+	if (held)
+		t.begin = t.end = INFINITY; /* until it is waited for */
+	else
+		place(s, &t, cuda(s) && row->stream != RT_STREAM_SYNC ? t.ready : MAX(t.ready, s->now));
+	t.busy = before >= 0 ? (const Transfer *)(intptr_t)(before + 1) : NULL; /* an index until the list is complete */
+	vec_push(s->a, &s->transfers, t);
+	s->last[row->stream] = s->transfers.n - 1;
+	ptrmap_put(s->transfer_of, op, (void *)(intptr_t)s->transfers.n);
+}
+
+static void wait_until(Simulation *s, const Op *op, Transfer *t)
+{
+	if (t->end > s->now) {
+		t->exposed += t->end - s->now;
+		s->t->exposed += t->end - s->now;
+		add_slice(s, (Slice){.op = op, .waits = true, .seq = t->seq, .begin = s->now, .end = t->end,
+			.class = COST_COLLECTIVE});
+		s->now = t->end;
+	}
+}
+
+static void block(Simulation *s, const Op *op)
+{
+	issue(s, op);
+	wait_until(s, op, &s->transfers.at[s->transfers.n - 1]);
+}
+
+/* Collectives without a thread run in the first wait for one of them or a later one of their stream. */
+static void run_held(Simulation *s, const Transfer *last)
+{
+	for (int i = 0; i < s->transfers.n; i++) {
+		Transfer *t = &s->transfers.at[i];
+		if (isinf(t->end) && t->row->stream == last->row->stream && t <= last)
+			place(s, t, s->now);
+	}
+}
+
+static void wait(Simulation *s, const Op *op)
+{
+	Transfer *t = op->n_in ? transfer_of(s, op_in(op, 0)->op) : NULL;
+	if (!t)
+		return;
+	if (isinf(t->end))
+		run_held(s, t);
+	wait_until(s, op, t);
+}
+
+/* ---- reasons ---- */
+
+static bool computes_between(const Simulation *s, double begin, double end)
+{
+	for (int i = 0; i < s->slices.n; i++) {
+		const Slice *x = &s->slices.at[i];
+		if (!x->waits && x->stream == TIMELINE_COMPUTE && x->begin < end && x->end > begin)
+			return true;
+	}
+	return false;
+}
+
+static double first_computed(const Simulation *s)
+{
+	for (int i = 0; i < s->slices.n; i++)
+		if (!s->slices.at[i].waits && s->slices.at[i].stream == TIMELINE_COMPUTE)
+			return s->slices.at[i].begin;
+	return INFINITY;
+}
+
+/* What bound the start of a collective decides the reason. */
+static Exposed reason_of(const Simulation *s, const Transfer *t)
+{
+	double tiny = 1e-9, computed = t->end - t->exposed;
+	if (t->exposed <= tiny)
+		return EXPOSED_NOT;
+	if (op_blocks(t->op->kind))
+		return EXPOSED_BLOCKS;
+	if (!cuda(s) && !s->t->threads)
+		return EXPOSED_INLINE;
+	if (computed <= first_computed(s) + tiny)
+		return EXPOSED_FIRST;
+	if (t->row->kind != RT_ALL_GATHER && !computes_between(s, t->end - t->exposed, INFINITY))
+		return EXPOSED_LAST;
+	if (t->busy && t->busy->end > MAX(t->ready, cuda(s) ? 0 : t->issued) + tiny)
+		return EXPOSED_STREAM;
+	if (t->freed && t->ready > tiny)
+		return t->row->slot >= 0 ? EXPOSED_SLOT : EXPOSED_EVENT;
+	return EXPOSED_LATE;
+}
+
+/* The op in front of a record: what had to end before a slot was free, or a gradient complete. */
+static const Op *before_record(const Op *record)
+{
+	const Op *op = record;
+	while (op && (op->kind == OP_RECORD || op->kind == OP_WAIT || op->kind == OP_VIEW_OP))
+		op = op->prev;
+	return op;
+}
+
+static void finish_transfers(Simulation *s)
+{
+	for (int i = 0; i < s->transfers.n; i++) {
+		Transfer *t = &s->transfers.at[i];
+		if (isinf(t->end))
+			place(s, t, s->now);
+		t->busy = t->busy ? &s->transfers.at[(intptr_t)t->busy - 1] : NULL;
+		t->freed = t->freed ? before_record(t->freed) : NULL;
+	}
+	for (int i = 0; i < s->transfers.n; i++) {
+		Transfer *t = &s->transfers.at[i];
+		t->reason = reason_of(s, t);
+		Slice slice = {.op = t->op, .stream = 1 + (int)t->row->stream, .seq = t->seq, .begin = t->begin, .end = t->end,
+			.class = COST_COLLECTIVE};
+		s->number = (int)t->op->order;
+		add_slice(s, slice);
+	}
+}
+
+const char *exposed_text(const Transfer *t, Arena *a)
+{
+	const char *until = t->freed ? arena_printf(a, "%s%s%s", op_info[t->freed->kind].text, t->freed->unit ? " @" : "",
+		t->freed->unit ? t->freed->unit->name : "") : "an earlier op";
+	switch (t->reason) {
+	case EXPOSED_FIRST: return "nothing is computed before it";
+	case EXPOSED_LAST: return "no computing is left beside it";
+	case EXPOSED_BLOCKS: return "its result is needed at once";
+	case EXPOSED_INLINE: return "no core is left for it: it runs where it is waited for";
+	case EXPOSED_SLOT: return arena_printf(a, "no slot: slot %d was in use until %s", t->row->slot, until);
+	case EXPOSED_EVENT: return arena_printf(a, "it waited for %s", until);
+	case EXPOSED_STREAM: return arena_printf(a, "bandwidth: its stream was busy with #%d", t->busy ? t->busy->seq : 0);
+	case EXPOSED_LATE: return "issued late: less is computed beside it than it takes";
+	default: return "";
+	}
+}
+
+/* ---- the step ---- */
+
+static void play(Simulation *s, const Op *op)
+{
+	const OpInfo *info = &op_info[op->kind];
+	if (op->kind == OP_RECORD) {
+		vec_push(s->a, &s->times, s->now);
+		ptrmap_put(s->recorded, op, (void *)(intptr_t)s->times.n);
+	} else if (op->kind == OP_WAIT) {
+		wait(s, op);
+	} else if (info->flags & COMM && op_blocks(op->kind)) {
+		block(s, op);
+	} else if (info->flags & COMM) {
+		issue(s, op);
+	} else {
+		compute(s, op);
+	}
+}
+
+Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a)
+{
+	int64_t hosts = MAX(o->plan->layout->hosts, 1);
+	Timeline *t = NEW(a, Timeline);
+	*t = (Timeline){.m = m, .machine = o->machine, .who = o->plan->who, .threads = o->comm_threads,
+		.layout = {(int)ceil_div(o->plan->who.world, hosts), MAX(o->threads, 1)}};
+	if (o->machine->cuda)
+		t->layout = (MachineLayout){1, 1};
+	Simulation s = {.m = m, .o = o, .t = t, .a = a, .transfer_of = ptrmap_new(a), .recorded = ptrmap_new(a)};
+	for (int i = 0; i < RT_STREAMS; i++)
+		s.last[i] = -1;
+	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
+		IR_FOR_OPS(m, section, op) {
+			op->order = s.number;
+			play(&s, op);
+			s.number++;
+		}
+	t->computing = s.now - t->exposed;
+	finish_transfers(&s);
+	t->seconds = s.now;
+	for (int i = 0; i < RT_STREAMS; i++)
+		t->seconds = MAX(t->seconds, s.free[i]);
+	t->slice = s.slices.at;
+	t->n_slices = s.slices.n;
+	t->transfer = s.transfers.at;
+	t->n_transfers = s.transfers.n;
+	return t;
+}

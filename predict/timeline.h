@@ -1,0 +1,97 @@
+/* predict/timeline.h: a step as slices of time on streams, predicted from a PLAN.
+ *
+ * Stream 0 is computing; 1 + s is the RtStream s of base/collectives.def.  Times are seconds since the step began. */
+#ifndef SHARDC_TIMELINE_H
+#define SHARDC_TIMELINE_H
+
+#include "base/plan.h"
+#include "predict/cost.h"
+
+enum { TIMELINE_COMPUTE = 0, TIMELINE_STREAMS = 1 + RT_STREAMS };
+
+/* An op that computes, a collective on its stream, or (waits) computing that waits for one. */
+typedef struct Slice {
+	const Op *op;           /* of a wait: the op that waits */
+	int number;             /* of the op in its program: forward, backward and update, from 0 */
+	int stream;
+	bool waits;
+	int seq;                /* of a collective and of a wait for it: its number, from 1; else 0 */
+	double begin, end;
+	CostClass class;
+	CostEvidence evidence;
+} Slice;
+
+/* Why compute waits for a collective. */
+typedef enum Exposed {
+	EXPOSED_NOT,
+	EXPOSED_FIRST,          /* nothing is computed before its result is needed */
+	EXPOSED_LAST,           /* nothing is left to compute beside it */
+	EXPOSED_BLOCKS,         /* its result is needed at once */
+	EXPOSED_SLOT,           /* its ring slot was in use */
+	EXPOSED_EVENT,          /* it had to wait for what it sends */
+	EXPOSED_STREAM,         /* its stream was busy with others */
+	EXPOSED_LATE,           /* it was issued too late for the time that it takes */
+	EXPOSED_INLINE,         /* no thread is left for it, so it runs where it is waited for */
+	EXPOSED_REASONS
+} Exposed;
+
+typedef struct Transfer {
+	const Op *op;
+	const PlanCollective *row;
+	int seq;
+	int64_t bytes;          /* that the rank receives */
+	double issued, ready;   /* when it was issued; when its event and slot let it start */
+	double begin, end;
+	double exposed;         /* for which compute waits */
+	Exposed reason;
+	const struct Transfer *busy; /* EXPOSED_STREAM: the one in front of it */
+	const Op *freed;        /* EXPOSED_SLOT, EXPOSED_EVENT: what it had to wait for; NULL: unknown */
+} Transfer;
+
+typedef struct Timeline {
+	const Module *m;
+	const Machine *machine;
+	LayoutRank who;
+	MachineLayout layout;
+	bool threads;           /* CPU: collectives run beside computing */
+	Slice *slice; int n_slices;
+	Transfer *transfer; int n_transfers;
+	double seconds;         /* of the step */
+	double computing;       /* without waits */
+	double exposed;         /* sum of waits */
+	double of_class[COST_CLASSES];
+	double of_evidence[COST_EVIDENCES];
+	double flops;           /* of products */
+	double ideal, ideal_again; /* seconds of the products at the peak; of those that are recomputed */
+} Timeline;
+
+typedef struct SimulateOptions {
+	const Machine *machine;
+	const Plan *plan;       /* its layout, rank and number of hosts */
+	int threads;            /* CPU: of each rank */
+	bool comm_threads;      /* CPU: collectives have threads beside them */
+	bool copy_engines;      /* CUDA: copy engines gather */
+	bool tf32;
+} SimulateOptions;
+/* Runs forward, backward and update of a module at PLAN, with the order and the events that it has.  Every rank is taken
+ * to be as fast as the others. */
+Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a);
+
+const char *exposed_text(const Transfer *t, Arena *a); /* "its ring slot was in use until reshard @h.3"; "" if hidden */
+
+/* ---- show.c: what `shardc plan --machine` prints ---- */
+
+typedef struct Prediction {
+	const Timeline *of[VARIANT_COUNT]; /* of micro-batches; those that a step does not have are NULL */
+	int64_t samples, tokens;           /* of one of a rank; tokens 0: samples are no sequences */
+} Prediction;
+void prediction_text(FILE *f, const Prediction *p);
+/* The member "prediction" of the plan's JSON object, ended by ",\n". */
+void prediction_json(FILE *f, const Prediction *p);
+
+/* ---- trace.c ---- */
+
+/* Writes the timeline as a trace for chrome://tracing and Perfetto (docs/prediction.md); false after a message. */
+bool timeline_write(const Timeline *t, const char *path, Diag *d);
+
+#endif
