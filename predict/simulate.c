@@ -199,41 +199,37 @@ static void wait(Simulation *s, const Op *op)
 
 /* ---- reasons ---- */
 
-static bool computes_between(const Simulation *s, double begin, double end)
+/* When the first op of a step computes, and when the last one of backward has. */
+static void find_ends(const Simulation *s, double *first, double *last)
 {
+	*first = INFINITY;
+	*last = 0;
 	for (int i = 0; i < s->slices.n; i++) {
 		const Slice *x = &s->slices.at[i];
-		if (!x->waits && x->stream == TIMELINE_COMPUTE && x->begin < end && x->end > begin)
-			return true;
+		if (x->waits || x->stream != TIMELINE_COMPUTE)
+			continue;
+		*first = MIN(*first, x->begin);
+		*last = x->op->section == SEC_UPDATE ? *last : MAX(*last, x->end);
 	}
-	return false;
-}
-
-static double first_computed(const Simulation *s)
-{
-	for (int i = 0; i < s->slices.n; i++)
-		if (!s->slices.at[i].waits && s->slices.at[i].stream == TIMELINE_COMPUTE)
-			return s->slices.at[i].begin;
-	return INFINITY;
 }
 
 /* What bound the start of a collective decides the reason. */
-static Exposed reason_of(const Simulation *s, const Transfer *t)
+static Exposed reason_of(const Simulation *s, const Transfer *t, double first, double last)
 {
-	double tiny = 1e-9, computed = t->end - t->exposed;
+	double tiny = 1e-9, began = t->end - t->exposed; /* of the wait */
 	if (t->exposed <= tiny)
 		return EXPOSED_NOT;
 	if (op_blocks(t->op->kind))
 		return EXPOSED_BLOCKS;
 	if (!cuda(s) && !s->t->threads)
 		return EXPOSED_INLINE;
-	if (computed <= first_computed(s) + tiny)
+	if (began <= first + tiny)
 		return EXPOSED_FIRST;
-	if (t->row->kind != RT_ALL_GATHER && !computes_between(s, t->end - t->exposed, INFINITY))
+	if (began >= last - tiny)
 		return EXPOSED_LAST;
 	if (t->busy && t->busy->end > MAX(t->ready, cuda(s) ? 0 : t->issued) + tiny)
 		return EXPOSED_STREAM;
-	if (t->freed && t->ready > tiny)
+	if (t->freed && t->row->kind == RT_ALL_GATHER)
 		return t->row->slot >= 0 ? EXPOSED_SLOT : EXPOSED_EVENT;
 	return EXPOSED_LATE;
 }
@@ -256,9 +252,11 @@ static void finish_transfers(Simulation *s)
 		t->busy = t->busy ? &s->transfers.at[(intptr_t)t->busy - 1] : NULL;
 		t->freed = t->freed ? before_record(t->freed) : NULL;
 	}
+	double first, last;
+	find_ends(s, &first, &last);
 	for (int i = 0; i < s->transfers.n; i++) {
 		Transfer *t = &s->transfers.at[i];
-		t->reason = reason_of(s, t);
+		t->reason = reason_of(s, t, first, last);
 		Slice slice = {.op = t->op, .stream = 1 + (int)t->row->stream, .seq = t->seq, .begin = t->begin, .end = t->end,
 			.class = COST_COLLECTIVE};
 		s->number = (int)t->op->order;
@@ -278,7 +276,7 @@ const char *exposed_text(const Transfer *t, Arena *a)
 	case EXPOSED_SLOT: return arena_printf(a, "no slot: slot %d was in use until %s", t->row->slot, until);
 	case EXPOSED_EVENT: return arena_printf(a, "it waited for %s", until);
 	case EXPOSED_STREAM: return arena_printf(a, "bandwidth: its stream was busy with #%d", t->busy ? t->busy->seq : 0);
-	case EXPOSED_LATE: return "issued late: less is computed beside it than it takes";
+	case EXPOSED_LATE: return "less is computed beside it than it takes";
 	default: return "";
 	}
 }

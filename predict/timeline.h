@@ -28,9 +28,9 @@ typedef enum Exposed {
 	EXPOSED_LAST,           /* nothing is left to compute beside it */
 	EXPOSED_BLOCKS,         /* its result is needed at once */
 	EXPOSED_SLOT,           /* its ring slot was in use */
-	EXPOSED_EVENT,          /* it had to wait for what it sends */
+	EXPOSED_EVENT,          /* its memory was in use */
 	EXPOSED_STREAM,         /* its stream was busy with others */
-	EXPOSED_LATE,           /* it was issued too late for the time that it takes */
+	EXPOSED_LATE,           /* it takes longer than what is computed beside it */
 	EXPOSED_INLINE,         /* no thread is left for it, so it runs where it is waited for */
 	EXPOSED_REASONS
 } Exposed;
