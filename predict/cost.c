@@ -6,8 +6,8 @@
 
 #include "base/optimizer.h"
 
-const char *const cost_class_text[COST_CLASSES] = {"nothing", "matmul", "conv", "attention", "recurrence", "loops", "rows",
-	"moves", "update", "collectives"};
+const char *const cost_class_text[COST_CLASSES] = {"nothing", "matmul", "conv", "attention", "recurrence", "loops",
+	"rows", "moves", "update", "collectives"};
 
 /* ---- work ---- */
 
@@ -114,7 +114,8 @@ static bool is_special(OpKind kind)
 {
 	static const OpKind cheap[] = {OP_NEG, OP_ABS, OP_SIGN, OP_SQRT, OP_RSQRT, OP_RECIP, OP_RELU, OP_CLIP, OP_FLOOR,
 		OP_CEIL, OP_ROUND, OP_NOT, OP_ISNAN, OP_ISINF, OP_ROUND_TO, OP_QUANTIZE, OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_MAX,
-		OP_MIN, OP_EQ, OP_LT, OP_LE, OP_GT, OP_GE, OP_AND, OP_OR, OP_XOR, OP_SHL, OP_SHR, OP_CAST, OP_BITCAST, OP_WHERE};
+		OP_MIN, OP_EQ, OP_LT, OP_LE, OP_GT, OP_GE, OP_AND, OP_OR, OP_XOR, OP_SHL, OP_SHR, OP_CAST, OP_BITCAST,
+		OP_WHERE};
 	for (int i = 0; i < COUNT_OF(cheap); i++)
 		if (cheap[i] == kind)
 			return false;

@@ -3,8 +3,8 @@
  * Work is counted once for each operand and result, whatever caches hold; operations that a kernel saves (causal
  * attention: half of the products) are left out.  Time is that of a measured kernel of the same signature, if the
  * machine has one; else that of the measured kernels of its kind whose work is nearest, in proportion; else the longest
- * of three parts that overlap: products at a share of the processor's peak, bytes at the memory's bandwidth, and special
- * values (roofline: Williams, Waterman, Patterson, 2009). */
+ * of three parts that overlap: products at a share of the processor's peak, bytes at the memory's bandwidth, and
+ * special values (roofline: Williams, Waterman, Patterson, 2009). */
 #ifndef SHARDC_COST_H
 #define SHARDC_COST_H
 

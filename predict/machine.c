@@ -83,8 +83,7 @@ static bool read_plain(Reader *r, const char *at, const json_t *row, const char 
 	*out = json_is_number(v) ? json_number_value(v) : NAN;
 	if (isfinite(*out) && *out >= least)
 		return true;
-	diag_error(r->d, at_member(r, at, key), v ? "expected a number of at least %g" : "is missing: a number of at least %g",
-		least);
+	diag_error(r->d, at_member(r, at, key), "%s number of at least %g", v ? "expected a" : "is missing: a", least);
 	return false;
 }
 
@@ -282,9 +281,9 @@ static void put_machine(FILE *f, const Machine *m, Arena *a)
 	fputs("  \"kernels\": [", f);
 	for (int i = 0; i < m->n_kernels; i++) {
 		const MachineKernel *k = &m->kernel[i];
-		fprintf(f, "%s\n    {\"op\": \"%s\", \"layout\": \"%dx%d\", \"seconds\": %.4g, \"flops\": %.6g, \"bytes\": %.6g, "
-			"\"special\": %.6g}", i ? "," : "", str_escape(a, ESCAPE_JSON, k->op), k->layout.ranks, k->layout.threads,
-			k->seconds, k->flops, k->bytes, k->special);
+		fprintf(f, "%s\n    {\"op\": \"%s\", \"layout\": \"%dx%d\", \"seconds\": %.4g, \"flops\": %.6g, "
+			"\"bytes\": %.6g, \"special\": %.6g}", i ? "," : "", str_escape(a, ESCAPE_JSON, k->op),
+			k->layout.ranks, k->layout.threads, k->seconds, k->flops, k->bytes, k->special);
 	}
 	fputs("\n  ],\n  \"collectives\": [", f);
 	for (int i = 0; i < m->n_collectives; i++) {

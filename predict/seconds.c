@@ -72,12 +72,12 @@ static Work work_of(const MachineKernel *k, const Work *like)
 	return w;
 }
 
-/* How many times as long as the roofline says the nearest rows take, each weighted by its likeness; 0: no row is of this
- * kind and dtype. */
+/* How many times as long as the roofline says the nearest rows take, each weighted by its likeness; 0: no row is of
+ * this kind and dtype. */
 static double nearest(const Machine *m, const Op *op, const Work *w, MachineLayout l, bool tf32)
 {
-	const char *kind = op_info[op->kind].text, *dtype = op->n_in && op_in(op, 0) ? dtype_info[op_in(op, 0)->type.dtype].text
-		: "";
+	const Value *first = op_in(op, 0);
+	const char *kind = op_info[op->kind].text, *dtype = first ? dtype_info[first->type.dtype].text : "";
 	double sum = 0, weights = 0;
 	for (int i = 0; i < m->n_kernels; i++) {
 		const MachineKernel *k = &m->kernel[i];

@@ -72,8 +72,8 @@ static void text_micro(FILE *f, const Prediction *p)
 {
 	const Timeline *const *v = p->of;
 	if (v[VARIANT_FIRST])
-		fprintf(f, "  a step of A micro-batches takes %.3f + (A - 2) x %.3f + %.3f ms\n", v[VARIANT_FIRST]->seconds * 1e3,
-			v[VARIANT_MIDDLE]->seconds * 1e3, v[VARIANT_LAST]->seconds * 1e3);
+		fprintf(f, "  a step of A micro-batches takes %.3f + (A - 2) x %.3f + %.3f ms\n",
+			v[VARIANT_FIRST]->seconds * 1e3, v[VARIANT_MIDDLE]->seconds * 1e3, v[VARIANT_LAST]->seconds * 1e3);
 }
 
 void prediction_text(FILE *f, const Prediction *p)
@@ -123,10 +123,10 @@ void prediction_json(FILE *f, const Prediction *p)
 {
 	Arena *a = arena_new();
 	const Timeline *t = p->of[VARIANT_ONLY];
-	fprintf(f, "  \"prediction\": {\n    \"machine\": \"%s\", \"threads\": %d, \"step_ms\": %.6g, \"samples_per_s\": %.6g, "
-		"\"tokens_per_s\": %.6g, \"tokens_per_s_per_rank\": %.6g,\n", str_escape(a, ESCAPE_JSON, t->machine->name),
-		t->layout.threads, t->seconds * 1e3, rate(t, p->samples * t->who.world), rate(t, p->tokens * t->who.world),
-		rate(t, p->tokens));
+	fprintf(f, "  \"prediction\": {\n    \"machine\": \"%s\", \"threads\": %d, \"step_ms\": %.6g, ",
+		str_escape(a, ESCAPE_JSON, t->machine->name), t->layout.threads, t->seconds * 1e3);
+	fprintf(f, "\"samples_per_s\": %.6g, \"tokens_per_s\": %.6g, \"tokens_per_s_per_rank\": %.6g,\n",
+		rate(t, p->samples * t->who.world), rate(t, p->tokens * t->who.world), rate(t, p->tokens));
 	fprintf(f, "    \"mfu\": %.4g, \"hfu\": %.4g, \"flops\": %.6g, \"computing_ms\": %.6g, \"exposed_ms\": %.6g, "
 		"\"transferring_ms\": %.6g,\n    \"classes_ms\": {", utilisation(t, false), utilisation(t, true), t->flops,
 		t->computing * 1e3, t->exposed * 1e3, transferring(t) * 1e3);

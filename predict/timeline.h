@@ -73,8 +73,8 @@ typedef struct SimulateOptions {
 	bool copy_engines;      /* CUDA: copy engines gather */
 	bool tf32;
 } SimulateOptions;
-/* Runs forward, backward and update of a module at PLAN, with the order and the events that it has.  Every rank is taken
- * to be as fast as the others. */
+/* Runs forward, backward and update of a module at PLAN, with the order and the events that it has.  Every rank is
+ * taken to be as fast as the others. */
 Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a);
 
 const char *exposed_text(const Transfer *t, Arena *a); /* "its ring slot was in use until reshard @h.3"; "" if hidden */

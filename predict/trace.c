@@ -17,10 +17,11 @@ static void put_slice(FILE *f, const Timeline *t, const Slice *s, Arena *a)
 	const char *unit = moved->unit ? str_escape(a, ESCAPE_JSON, moved->unit->name) : "";
 	const char *name = s->class == COST_COLLECTIVE ? arena_printf(a, "%s%s%s%s", s->waits ? "wait " : "", text,
 		*unit ? " @" : "", unit) : op->n_out ? arena_printf(a, "%s %%%s", text, op->out[0]->name) : text;
-	fprintf(f, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%" PRId64 ",\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
-		"\"args\":{\"op\":%d,\"section\":\"%s\",\"program\":\"step\",\"unit\":\"%s\",\"node\":\"%s\",\"step\":0", name,
-		s->waits ? "wait" : text, t->who.rank, s->stream, s->begin * 1e6, (s->end - s->begin) * 1e6, s->number,
-		section_text[op->section], unit, str_escape(a, ESCAPE_JSON, op->loc->node));
+	fprintf(f, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%" PRId64 ",\"tid\":%d,", name,
+		s->waits ? "wait" : text, t->who.rank, s->stream);
+	fprintf(f, "\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"op\":%d,\"section\":\"%s\",\"program\":\"step\",", s->begin * 1e6,
+		(s->end - s->begin) * 1e6, s->number, section_text[op->section]);
+	fprintf(f, "\"unit\":\"%s\",\"node\":\"%s\",\"step\":0", unit, str_escape(a, ESCAPE_JSON, op->loc->node));
 	if (s->seq)
 		fprintf(f, ",\"seq\":%d", s->seq);
 	if (s->stream != TIMELINE_COMPUTE)
@@ -32,12 +33,13 @@ static void put_trace(FILE *f, const Timeline *t, Arena *a)
 {
 	fprintf(f, "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"kind\":\"predicted\",\"model\":\"%s\",\"world\":%" PRId64
 		",\"rank\":%" PRId64 ",\"threads\":%d,\"machine\":\"%s\",\"steps\":1},\n\"traceEvents\":[\n"
-		"{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%" PRId64 ",\"args\":{\"name\":\"rank %" PRId64 ", predicted\"}}",
+		"{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%" PRId64 ",\"args\":{\"name\":\"rank %" PRId64
+		", predicted\"}}",
 		str_escape(a, ESCAPE_JSON, t->m->name), t->who.world, t->who.rank, t->layout.threads,
 		str_escape(a, ESCAPE_JSON, t->machine->name), t->who.rank, t->who.rank);
 	for (int i = 0; i < TIMELINE_STREAMS; i++)
-		fprintf(f, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%" PRId64 ",\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
-			t->who.rank, i, stream_name(i));
+		fprintf(f, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%" PRId64 ",\"tid\":%d,"
+			"\"args\":{\"name\":\"%s\"}}", t->who.rank, i, stream_name(i));
 	for (int i = 0; i < t->n_slices; i++)
 		put_slice(f, t, &t->slice[i], a);
 	fputs("\n]}\n", f);
