@@ -1,0 +1,350 @@
+/* tests/unit/test_predict.c: machine files, the work of ops, and steps that are played on streams, whose times are
+ * known in closed form. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "passes/passes.h"
+#include "predict/timeline.h"
+#include "tests/unit/parsed.h"
+#include "tests/unit/unit.h"
+
+enum { BLOCKS = 4, WIDTH = 256 };
+
+/* ---- machine files ---- */
+
+static char path[] = "/tmp/test_machine_" "XX" "XX" "XX";
+
+#define NUMBERS "\"ranks_per_host\": [2, \"s\"], \"memory\": [1e9, \"s\"], \"memory_bandwidth\": [1e10, \"s\"], " \
+	"\"flops.f32\": [1e11, \"s\"], \"flops.bf16\": [1e11, \"s\"], \"flops.f16\": [1e11, \"s\"], \"special\": [1e9, \"s\"], " \
+	"\"efficiency.matmul\": [0.5, \"s\"], \"efficiency.conv\": [0.5, \"s\"], \"efficiency.attention\": [0.5, \"s\"], " \
+	"\"efficiency.attention_grad\": [0.5, \"s\"], \"latency.kernel\": [0, \"s\"], \"link.bandwidth\": [1e9, \"s\"], " \
+	"\"link.latency\": [0, \"s\"]"
+
+static void write_file(const char *text)
+{
+	FILE *f = fopen(path, "w");
+	fputs(text, f);
+	fclose(f);
+}
+
+/* Reads it; what was said is in *said, to be freed. */
+static Machine *read_text(const char *text, Arena *a, char **said)
+{
+	size_t n;
+	Diag d = {.out = open_memstream(said, &n)};
+	write_file(text);
+	Machine *m = machine_read(path, a, &d);
+	fclose(d.out);
+	CU_ASSERT((m == NULL) == (d.errors > 0));
+	return m;
+}
+
+/* What is wrong, and words of the message for it. */
+static const struct { const char *text, *said; } wrong[] = {
+	{"[]", "expected a JSON object"},
+	{"{\"name\": \"x\", \"device\": \"tpu\", " NUMBERS "}", "$.device: error: expected \"cpu\" or \"cuda\""},
+	{"{\"device\": \"cpu\", " NUMBERS "}", "$.name: error: expected the machine's name"},
+	{"{\"name\": \"x\", \"device\": \"cpu\"}", "$.flops.bf16: error: is missing"},
+	{"{\"name\": \"x\", \"device\": \"cpu\", \"hosts\": [0, \"s\"], " NUMBERS "}", "$.hosts: error: 0 is not between"},
+	{"{\"name\": \"x\", \"device\": \"cpu\", \"hosts\": [-1, \"s\"], " NUMBERS "}", "-1 is not between"},
+	{"{\"name\": \"x\", \"device\": \"cpu\", \"hosts\": 1, " NUMBERS "}", "$.hosts: error: expected [number, \"source\"]"},
+	{"{\"name\": \"x\", \"device\": \"cpu\", \"hosts\": [1, \"\"], " NUMBERS "}", "the source is empty"},
+	{"{\"name\": \"x\", \"device\": \"cpu\", \"hosts\": [2, \"s\"], " NUMBERS "}", "$.network.bandwidth: error: is missing"},
+	{"{\"name\": \"x\", \"device\": \"cpu\", \"flops.f23\": [1, \"s\"], " NUMBERS "}", "did you mean \"flops.f32\"?"},
+	{"{\"name\": \"x\", \"device\": \"cpu\", \"processors\": [1, \"s\"], " NUMBERS "}", "have no such number"},
+	{"{\"name\": \"x\", \"device\": \"cpu\", \"kernels\": [{\"op\": \"relu\"}], " NUMBERS "}",
+		"$.kernels[0].seconds: error: is missing"},
+	{"{\"name\": \"x\", \"device\": \"cpu\", \"kernels\": [1], " NUMBERS "}", "$.kernels[0]: error: expected an object"},
+	{"{\"name\": \"x\", \"device\": \"cpu\", \"collectives\": [{\"kind\": \"all_sum\", \"ranks\": 2, \"bytes\": 1, "
+		"\"seconds\": 1}], " NUMBERS "}", "$.collectives[0].kind: error: expected the name of a collective"},
+};
+
+static void bad_files(void)
+{
+	for (int i = 0; i < COUNT_OF(wrong); i++) {
+		Arena *a = arena_new();
+		char *said;
+		Machine *m = read_text(wrong[i].text, a, &said);
+		UNIT_CHECK(!m && strstr(said, wrong[i].said), wrong[i].said);
+		free(said);
+		arena_free(a);
+	}
+}
+
+/* What was written is read back. */
+static void round_trip(void)
+{
+	Arena *a = arena_new();
+	Diag d = {.out = stderr};
+	char *said;
+	Machine *m = read_text("{\"name\": \"x \\\"y\\\"\", \"device\": \"cpu\", \"kernels\": [{\"op\": \"relu f32[4] -> f32[4]\", "
+		"\"layout\": \"2x1\", \"seconds\": 1e-3, \"flops\": 0, \"bytes\": 32, \"special\": 0}], \"collectives\": [{\"kind\": "
+		"\"all_gather\", \"ranks\": 2, \"bytes\": 64, \"seconds\": 2e-3}], " NUMBERS "}", a, &said);
+	free(said);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(m);
+	CU_ASSERT(machine_write(m, path, &d));
+	Machine *again = machine_read(path, a, &d);
+	CU_ASSERT_PTR_NOT_NULL_FATAL(again);
+	CU_ASSERT_STRING_EQUAL(again->name, "x \"y\"");
+	CU_ASSERT_EQUAL(again->n_kernels, 1);
+	CU_ASSERT_EQUAL(again->n_collectives, 1);
+	CU_ASSERT_EQUAL(again->kernel[0].layout.ranks, 2);
+	CU_ASSERT_EQUAL(again->kernel[0].seconds, 1e-3);
+	CU_ASSERT_EQUAL(again->collective[0].kind, RT_ALL_GATHER);
+	for (int i = 0; i < MACHINE_NUMBERS; i++)
+		CU_ASSERT(again->of[i] == m->of[i] || (isnan(again->of[i]) && isnan(m->of[i])));
+	arena_free(a);
+}
+
+/* ---- the work of ops ---- */
+
+static const char work_text[] =
+	"module \"m\" level=MODEL batch=2 {\n"
+	"  input \"a\" : f32[2,3,5] {batched=1}\n  input \"b\" : f32[5,7]\n  input \"x\" : f32[2,4,6,6] {batched=1}\n"
+	"  input \"w\" : f32[8,2,3,3]\n  input \"q\" : f32[2,4,16,8] {batched=1}\n"
+	"  forward {\n"
+	"    %a : f32[2,3,5] = input \"a\"\n    %b : f32[5,7] = input \"b\"\n    %x : f32[2,4,6,6] = input \"x\"\n"
+	"    %w : f32[8,2,3,3] = input \"w\"\n    %q : f32[2,4,16,8] = input \"q\"\n"
+	"    %product : f32[2,3,7] = matmul %a, %b {ta=0, tb=0}\n"
+	"    %conv : f32[2,8,4,4] = conv %x, %w {dilations=[1, 1], group=2, layout=0, pads=[0, 0, 0, 0], strides=[1, 1]}\n"
+	"    %all : f32[2,4,16,8], %l : f32[2,4,16] = attention %q, %q, %q {empty=\"nan\", layout=0, scale=1.0}\n"
+	"    %causal : f32[2,4,16,8], %lc : f32[2,4,16] = attention %q, %q, %q {empty=\"nan\", layout=0, right=0, scale=1.0}\n"
+	"    %near : f32[2,4,16,8], %ln : f32[2,4,16] = attention %q, %q, %q {empty=\"nan\", layout=0, left=1, right=1, "
+	"scale=1.0}\n"
+	"    %e : f32[5,7] = exp %b\n    %r : f32[5,7] = relu %b\n    %t : f32[5,3,2] = transpose %a {perm=[2, 1, 0]}\n"
+	"  }\n}\n";
+
+static Work work_named(const Module *m, const char *name)
+{
+	return cost_of(value_named(m, name)->op, &(LayoutRank){.world = 1, .shard_size = 1});
+}
+
+static void work_of_ops(void)
+{
+	Module *m = parsed(work_text);
+	double pairs = 2 * 4 * 16 * 16, width = 8;
+	CU_ASSERT_EQUAL(work_named(m, "product").flops, 2.0 * 2 * 3 * 5 * 7);
+	CU_ASSERT_EQUAL(work_named(m, "product").bytes, 4.0 * (2 * 3 * 5 + 5 * 7 + 2 * 3 * 7));
+	CU_ASSERT_EQUAL(work_named(m, "conv").flops, 2.0 * (2 * 8 * 4 * 4) * (2 * 3 * 3));
+	CU_ASSERT_EQUAL(work_named(m, "all").flops, 2 * 2 * pairs * width);
+	CU_ASSERT_DOUBLE_EQUAL(work_named(m, "causal").flops, 2 * 2 * pairs * width * 17 / 32, 1e-6);
+	CU_ASSERT_DOUBLE_EQUAL(work_named(m, "near").flops, 2 * 2 * pairs * width * (3 * 16 - 2) / 256, 1e-6);
+	CU_ASSERT_EQUAL(work_named(m, "e").special, 35);
+	CU_ASSERT_EQUAL(work_named(m, "r").special, 0);
+	CU_ASSERT_EQUAL(work_named(m, "t").bytes, 4.0 * 2 * 30);
+	CU_ASSERT_EQUAL(work_named(m, "b").class, COST_NONE);
+	ir_module_free(m);
+}
+
+/* ---- steps ---- */
+
+/* Equal blocks, each a unit. */
+static Module *model(Diag *d)
+{
+	Buf b = {0};
+	buf_printf(&b, "module \"m\" level=MODEL batch=4 {\n  input \"x\" : f32[4,%d] {batched=1}\n", WIDTH);
+	for (int i = 0; i < BLOCKS; i++)
+		buf_printf(&b, "  param \"h.%d.fc.weight\" : f32[%d,%d] {trainable=1}\n", i, WIDTH, WIDTH);
+	buf_printf(&b, "  output \"y\" : f32[4,%d]\n  forward {\n    %%x0 : f32[4,%d] = input \"x\"\n", WIDTH, WIDTH);
+	for (int i = 0; i < BLOCKS; i++) {
+		buf_printf(&b, "    %%w%d : f32[%d,%d] = param \"h.%d.fc.weight\"\n", i, WIDTH, WIDTH, i);
+		buf_printf(&b, "    %%x%d : f32[4,%d] = matmul %%x%d, %%w%d {ta=0, tb=0} loc(\"n%d\":\"Gemm\"@\"h.%d.fc\")\n", i + 1,
+			WIDTH, i, i, i, i);
+	}
+	buf_printf(&b, "    output \"y\" %%x%d\n  }\n}\n", BLOCKS);
+	Module *m = ir_parse("m.ir", b.at, d);
+	buf_free(&b);
+	return m;
+}
+
+/* A machine on which only collectives take time, but for what a test sets. */
+static Machine ideal(bool cuda, Arena *a)
+{
+	Machine m = {.name = "ideal", .file = "ideal.json", .cuda = cuda, .by_op = map_new(a)};
+	for (int i = 0; i < MACHINE_NUMBERS; i++)
+		m.of[i] = 1e18;
+	m.of[MACHINE_HOSTS] = 1;
+	m.of[MACHINE_RANKS] = 2;
+	m.of[MACHINE_PROCESSORS] = 1;
+	for (int i = MACHINE_EFF_MATMUL; i <= MACHINE_EFF_ATTENTION_GRAD; i++)
+		m.of[i] = 1;
+	m.of[MACHINE_KERNEL] = m.of[MACHINE_LAUNCH] = 0;
+	m.of[MACHINE_LINK_LATENCY] = m.of[MACHINE_NETWORK_LATENCY] = 0;
+	m.of[MACHINE_CONTENTION] = m.of[MACHINE_CONTENTION_COPY] = 1;
+	return m;
+}
+
+typedef struct Step { Module *m; LayoutModel layout; Plan plan; Arena *a; } Step;
+
+static Step step_of(int64_t world, const char *prefetch, const char *backward, int64_t hosts)
+{
+	Diag d = {.out = stderr};
+	Options o = {.graph = {.loss = "mse", .optimizer = "sgd"},
+		.sharding = {.world = world, .wrap = {{"each"}, 1}, .forward_prefetch = prefetch, .backward_prefetch = backward}};
+	PipelineView none = {.out = stdout};
+	Step s = {.m = model(&d), .a = arena_new()};
+	if (!s.m || !pipeline_run(s.m, &o, &none, NULL, &d))
+		UNIT_END("the model does not compile");
+	s.layout = memory_layout(s.m, s.a);
+	s.layout.hosts = (int)hosts;
+	s.plan = (Plan){.layout = &s.layout, .who = memory_rank(&o)};
+	return s;
+}
+
+static void step_end(Step *s)
+{
+	ir_module_free(s->m);
+	arena_free(s->a);
+}
+
+static Timeline *played(Step *s, const Machine *m, bool threads)
+{
+	return simulate(s->m, &(SimulateOptions){.machine = m, .plan = &s->plan, .threads = 1, .comm_threads = threads}, s->a);
+}
+
+static bool equal(double x, double y)
+{
+	return fabs(x - y) <= 1e-9 * MAX(fabs(x), fabs(y)) + 1e-15;
+}
+
+/* Without computing, streams do nothing but follow each other: the longer one's collectives, which wait for nothing but
+ * each other, are exposed as a whole. */
+static void only_collectives(void)
+{
+	Step s = step_of(2, NULL, NULL, 1);
+	Machine m = ideal(true, s.a);
+	m.of[MACHINE_LINK] = 1e6;
+	Timeline *t = played(&s, &m, false);
+	double gathers = 0, all = 0;
+	for (int i = 0; i < t->n_transfers; i++) {
+		double took = (double)t->transfer[i].bytes / 1e6;
+		CU_ASSERT(equal(t->transfer[i].end - t->transfer[i].begin, took));
+		gathers += t->transfer[i].row->kind == RT_ALL_GATHER ? took : 0;
+		all += took;
+	}
+	CU_ASSERT(equal(t->seconds, t->exposed + t->computing));
+	CU_ASSERT(t->computing < 1e-9);
+	CU_ASSERT(t->seconds >= gathers - 1e-9 && t->seconds <= all + 1e-9);
+	/* Inside waits, one after the other. */
+	m.cuda = false;
+	t = played(&s, &m, false);
+	CU_ASSERT(equal(t->exposed, all));
+	for (int i = 0; i < t->n_transfers; i++)
+		CU_ASSERT(t->transfer[i].reason == EXPOSED_INLINE || t->transfer[i].reason == EXPOSED_BLOCKS);
+	step_end(&s);
+}
+
+/* With kernels that take a second each and gathers of less, prefetch hides all gathers but the first.  Without it all of
+ * forward's are exposed; those of backward are hidden behind the weight gradients of the unit before. */
+static void prefetch_hides(void)
+{
+	for (int ahead = 0; ahead < 2; ahead++) {
+		Step s = step_of(2, ahead ? "1" : "0", ahead ? "pre:1" : "none", 1);
+		Machine m = ideal(true, s.a);
+		m.of[MACHINE_KERNEL] = 1;
+		m.of[MACHINE_LINK] = 4e6;
+		Timeline *t = played(&s, &m, false);
+		int exposed = 0;
+		for (int i = 0; i < t->n_transfers; i++) {
+			const Transfer *x = &t->transfer[i];
+			bool gathers = x->row->kind == RT_ALL_GATHER;
+			exposed += gathers && x->exposed > 1e-9;
+			CU_ASSERT((x->exposed > 1e-9) == (x->reason != EXPOSED_NOT));
+			if (gathers && x->seq == 1)
+				CU_ASSERT_EQUAL(x->reason, EXPOSED_FIRST);
+		}
+		CU_ASSERT(exposed == (ahead ? 1 : BLOCKS));
+		CU_ASSERT(equal(t->seconds, t->exposed + t->computing));
+		step_end(&s);
+	}
+}
+
+/* Contention slows what runs beside collectives and nothing else: the step grows by no more than its factor. */
+static void contention(void)
+{
+	Step s = step_of(2, NULL, NULL, 1);
+	Machine m = ideal(true, s.a);
+	m.of[MACHINE_KERNEL] = 1;
+	m.of[MACHINE_LINK] = 4e5;
+	Timeline *alone = played(&s, &m, false);
+	m.of[MACHINE_CONTENTION] = 1.5;
+	Timeline *beside = played(&s, &m, false);
+	CU_ASSERT(beside->computing > alone->computing + 0.1);
+	CU_ASSERT(beside->computing < 1.5 * alone->computing);
+	m.of[MACHINE_LINK] = 1e18;
+	CU_ASSERT(equal(played(&s, &m, false)->computing, alone->computing));
+	step_end(&s);
+}
+
+/* Measured rows win over the roofline; rows of the same kind scale it. */
+static void measured_rows(void)
+{
+	Step s = step_of(1, NULL, NULL, 1);
+	Machine m = ideal(false, s.a);
+	m.of[MACHINE_FLOPS_F32] = 1e9;
+	const Op *op = value_named(s.m, "x1")->op;
+	Work w = cost_of(op, &s.plan.who);
+	MachineLayout one = {1, 1};
+	MachineLayout two = {2, 1};
+	CU_ASSERT_EQUAL(cost_seconds(&m, op, &w, one, false).evidence, COST_ROOFLINE);
+	MachineKernel rows[] = {{.op = ir_signature(op, s.a), .kind = "matmul", .layout = one, .seconds = 7, .flops = w.flops,
+		.bytes = w.bytes}};
+	m.kernel = rows;
+	m.n_kernels = 1;
+	CU_ASSERT(equal(cost_seconds(&m, op, &w, one, false).seconds, 7));
+	CU_ASSERT_EQUAL(cost_seconds(&m, op, &w, one, false).evidence, COST_NEAR);
+	map_put(m.by_op, arena_printf(s.a, "1x1 %s", rows[0].op), &rows[0]);
+	CU_ASSERT_EQUAL(cost_seconds(&m, op, &w, one, false).evidence, COST_MEASURED);
+	m.of[MACHINE_FLOPS_F32] = 2e9;
+	CU_ASSERT(equal(cost_seconds(&m, op, &w, one, false).seconds, 7));
+	CU_ASSERT_EQUAL(cost_seconds(&m, op, &w, two, false).evidence, COST_ROOFLINE);
+	step_end(&s);
+}
+
+/* A collective takes its latency and its bytes over links or, across hosts, the network, whichever is longer. */
+static void transfers(void)
+{
+	Arena *a = arena_new();
+	Machine m = ideal(true, a);
+	m.of[MACHINE_LINK] = 100;
+	m.of[MACHINE_NETWORK] = 10;
+	m.of[MACHINE_LINK_LATENCY] = 3;
+	m.of[MACHINE_NETWORK_LATENCY] = 5;
+	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 700, 8, 1}), 3 + 7);
+	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 1600, 16, 2}), 3 + 5 + 16);
+	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_REDUCE, 100, 4, 4}), 3 + 2 * 5 + 10);
+	CU_ASSERT_EQUAL(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 0, 1, 1}), 0);
+	MachineCollective rows[] = {{RT_ALL_GATHER, 8, 100, 1}, {RT_ALL_GATHER, 8, 300, 2}, {RT_ALL_GATHER, 4, 200, 50}};
+	m.collective = rows;
+	m.n_collectives = COUNT_OF(rows);
+	CU_ASSERT(equal(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 200, 8, 1}), 1.5));
+	CU_ASSERT(equal(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 50, 8, 1}), 1));
+	CU_ASSERT(equal(cost_transfer(&m, &(CostMessage){RT_ALL_GATHER, 600, 8, 1}), 4));
+	arena_free(a);
+}
+
+static int make_file(void)
+{
+	int file = mkstemp(path);
+	return file < 0 || close(file);
+}
+
+static int remove_file(void)
+{
+	return unlink(path);
+}
+
+void suite_predict(void)
+{
+	CU_pSuite s = CU_add_suite("predict", make_file, remove_file);
+	CU_add_test(s, "wrong machine files", bad_files);
+	CU_add_test(s, "machine files are read back", round_trip);
+	CU_add_test(s, "work of ops", work_of_ops);
+	CU_add_test(s, "collectives alone", only_collectives);
+	CU_add_test(s, "prefetch hides gathers", prefetch_hides);
+	CU_add_test(s, "contention", contention);
+	CU_add_test(s, "measured rows", measured_rows);
+	CU_add_test(s, "times of collectives", transfers);
+}
