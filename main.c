@@ -618,8 +618,8 @@ static int compile(Options *o, Arena *a, Diag *d)
 	const InspectionOptions *show = &o->inspection;
 	CheckReport report = {0};
 	Hook hook;
-	Machine *machine;
-	bool predicts = predict_begin(o, &machine, a, d), ranks = check_ranks(o, d);
+	Machine *machine = NULL;
+	bool predicts = !is_plan(o) || predict_begin(o, &machine, a, d), ranks = check_ranks(o, d);
 	if (!check_apart(o, "-o", o->what.output, d) || !check_apart(o, "--schedule-out", show->schedule_out, d))
 		return EXIT_INPUT;
 	bool target = check_target(o, d) && check_compiler(o, d);

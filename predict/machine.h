@@ -1,4 +1,4 @@
-/* predict/machine.h: what a machine does: a file that `shardc calibrate` measured or that cites published figures.
+/* predict/machine.h: what a machine does: a file whose numbers are published or measured, each with its source.
  *
  * docs/prediction.md describes the file.  Times are in seconds, sizes in bytes, rates per second. */
 #ifndef SHARDC_MACHINE_H

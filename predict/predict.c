@@ -28,9 +28,8 @@ static void check_size(Options *o, const Machine *m, Diag *d)
 	if (!o->sharding.hosts)
 		o->sharding.hosts = least;
 	if (least > all)
-		diag_error(d, m->file, "has %lld ranks (%lld hosts of %lld) and --world is %lld; --world=%lld fits",
-			(long long)machine_world(m), (long long)all, (long long)of_host, (long long)world,
-			(long long)machine_world(m));
+		diag_error(d, m->file, "has %lld ranks, %lld on each host, and --world is %lld; --world=%lld fits",
+			(long long)machine_world(m), (long long)of_host, (long long)world, (long long)machine_world(m));
 	else if (o->sharding.hosts < least || o->sharding.hosts > all)
 		diag_error(d, "--hosts", "%lld hosts do not fit %s, which has %lld of %lld ranks each, and --world=%lld",
 			(long long)o->sharding.hosts, m->file, (long long)all, (long long)of_host, (long long)world);
@@ -46,8 +45,8 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 			{w->copy_engines, "--copy-engines"}};
 		for (int i = 0; i < COUNT_OF(rows); i++)
 			if (rows[i].given)
-				diag_error(d, rows[i].name, "is of a prediction: give --machine=FILE, one of machines/ or what shardc "
-					"calibrate wrote");
+				diag_error(d, rows[i].name, "is of a prediction: give --machine=FILE, one of machines/ or your own "
+					"(docs/prediction.md)");
 		return d->errors == before;
 	}
 	Machine *m = machine_read(w->machine, a, d);

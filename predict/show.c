@@ -44,7 +44,7 @@ static void text_classes(FILE *f, const Timeline *t)
 static void text_transfers(FILE *f, const Timeline *t, Arena *a)
 {
 	int shown = 0, width = 4, hidden = 0;
-	if (!t->n_transfers)
+	if (transferring(t) <= 0)
 		return;
 	fprintf(f, "  compute waits %.3f ms (%.1f%%) for collectives, which take %.3f ms\n", t->exposed * 1e3,
 		100 * t->exposed / t->seconds, transferring(t) * 1e3);
@@ -85,10 +85,10 @@ void prediction_text(FILE *f, const Prediction *p)
 		t->who.world == 1 ? "" : "s");
 	if (!t->machine->cuda)
 		fprintf(f, " of %d thread%s", t->layout.threads, t->layout.threads == 1 ? "" : "s");
-	fprintf(f, ": a step takes %.3f ms, %.5g %s/s", t->seconds * 1e3, rate(t, n * t->who.world),
+	fprintf(f, ": a step takes %.3f ms, %.1f %s/s", t->seconds * 1e3, rate(t, n * t->who.world),
 		p->tokens ? "tokens" : "samples");
 	if (t->who.world > 1)
-		fprintf(f, " (%.5g a rank)", rate(t, n));
+		fprintf(f, " (%.1f a rank)", rate(t, n));
 	if (t->ideal > 0)
 		fprintf(f, ", %.1f%% of the peak", 100 * utilisation(t, false));
 	if (t->ideal_again > 0)

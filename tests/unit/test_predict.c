@@ -182,7 +182,8 @@ static Step step_of(int64_t world, const char *prefetch, const char *backward, i
 {
 	Diag d = {.out = stderr};
 	Options o = {.graph = {.loss = "mse", .optimizer = "sgd"},
-		.sharding = {.world = world, .wrap = {{"each"}, 1}, .forward_prefetch = prefetch, .backward_prefetch = backward}};
+		.sharding = {.world = world, .wrap = {{"each"}, 1}, .forward_prefetch = prefetch,
+			.backward_prefetch = backward}};
 	PipelineView none = {.out = stdout};
 	Step s = {.m = model(&d), .a = arena_new()};
 	if (!s.m || !pipeline_run(s.m, &o, &none, NULL, &d))
@@ -201,7 +202,8 @@ static void step_end(Step *s)
 
 static Timeline *played(Step *s, const Machine *m, bool threads)
 {
-	return simulate(s->m, &(SimulateOptions){.machine = m, .plan = &s->plan, .threads = 1, .comm_threads = threads}, s->a);
+	SimulateOptions o = {.machine = m, .plan = &s->plan, .threads = 1, .comm_threads = threads};
+	return simulate(s->m, &o, s->a);
 }
 
 static bool equal(double x, double y)
@@ -236,8 +238,8 @@ static void only_collectives(void)
 	step_end(&s);
 }
 
-/* With kernels that take a second each and gathers of less, prefetch hides all gathers but the first.  Without it all of
- * forward's are exposed; those of backward are hidden behind the weight gradients of the unit before. */
+/* With kernels that take a second each and gathers of less, prefetch hides all gathers but the first.  Without it all
+ * of forward's are exposed; those of backward are hidden behind the weight gradients of the unit before. */
 static void prefetch_hides(void)
 {
 	for (int ahead = 0; ahead < 2; ahead++) {
@@ -289,8 +291,8 @@ static void measured_rows(void)
 	MachineLayout one = {1, 1};
 	MachineLayout two = {2, 1};
 	CU_ASSERT_EQUAL(cost_seconds(&m, op, &w, one, false).evidence, COST_ROOFLINE);
-	MachineKernel rows[] = {{.op = ir_signature(op, s.a), .kind = "matmul", .layout = one, .seconds = 7, .flops = w.flops,
-		.bytes = w.bytes}};
+	MachineKernel rows[] = {{.op = ir_signature(op, s.a), .kind = "matmul", .layout = one, .seconds = 7,
+		.flops = w.flops, .bytes = w.bytes}};
 	m.kernel = rows;
 	m.n_kernels = 1;
 	CU_ASSERT(equal(cost_seconds(&m, op, &w, one, false).seconds, 7));
