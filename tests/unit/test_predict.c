@@ -16,11 +16,12 @@ enum { BLOCKS = 4, WIDTH = 256 };
 
 static char path[] = "/tmp/test_machine_" "XX" "XX" "XX";
 
+#define CPU "{\"name\": \"x\", \"device\": \"cpu\", "
 #define NUMBERS "\"ranks_per_host\": [2, \"s\"], \"memory\": [1e9, \"s\"], \"memory_bandwidth\": [1e10, \"s\"], " \
-	"\"flops.f32\": [1e11, \"s\"], \"flops.bf16\": [1e11, \"s\"], \"flops.f16\": [1e11, \"s\"], \"special\": [1e9, \"s\"], " \
-	"\"efficiency.matmul\": [0.5, \"s\"], \"efficiency.conv\": [0.5, \"s\"], \"efficiency.attention\": [0.5, \"s\"], " \
-	"\"efficiency.attention_grad\": [0.5, \"s\"], \"latency.kernel\": [0, \"s\"], \"link.bandwidth\": [1e9, \"s\"], " \
-	"\"link.latency\": [0, \"s\"]"
+	"\"flops.f32\": [1e11, \"s\"], \"flops.bf16\": [1e11, \"s\"], \"flops.f16\": [1e11, \"s\"], " \
+	"\"special\": [1e9, \"s\"], \"efficiency.matmul\": [0.5, \"s\"], \"efficiency.conv\": [0.5, \"s\"], " \
+	"\"efficiency.attention\": [0.5, \"s\"], \"efficiency.attention_grad\": [0.5, \"s\"], " \
+	"\"latency.kernel\": [0, \"s\"], \"link.bandwidth\": [1e9, \"s\"], \"link.latency\": [0, \"s\"]"
 
 static void write_file(const char *text)
 {
@@ -47,17 +48,17 @@ static const struct { const char *text, *said; } wrong[] = {
 	{"{\"name\": \"x\", \"device\": \"tpu\", " NUMBERS "}", "$.device: error: expected \"cpu\" or \"cuda\""},
 	{"{\"device\": \"cpu\", " NUMBERS "}", "$.name: error: expected the machine's name"},
 	{"{\"name\": \"x\", \"device\": \"cpu\"}", "$.flops.bf16: error: is missing"},
-	{"{\"name\": \"x\", \"device\": \"cpu\", \"hosts\": [0, \"s\"], " NUMBERS "}", "$.hosts: error: 0 is not between"},
-	{"{\"name\": \"x\", \"device\": \"cpu\", \"hosts\": [-1, \"s\"], " NUMBERS "}", "-1 is not between"},
-	{"{\"name\": \"x\", \"device\": \"cpu\", \"hosts\": 1, " NUMBERS "}", "$.hosts: error: expected [number, \"source\"]"},
-	{"{\"name\": \"x\", \"device\": \"cpu\", \"hosts\": [1, \"\"], " NUMBERS "}", "the source is empty"},
-	{"{\"name\": \"x\", \"device\": \"cpu\", \"hosts\": [2, \"s\"], " NUMBERS "}", "$.network.bandwidth: error: is missing"},
-	{"{\"name\": \"x\", \"device\": \"cpu\", \"flops.f23\": [1, \"s\"], " NUMBERS "}", "did you mean \"flops.f32\"?"},
-	{"{\"name\": \"x\", \"device\": \"cpu\", \"processors\": [1, \"s\"], " NUMBERS "}", "have no such number"},
-	{"{\"name\": \"x\", \"device\": \"cpu\", \"kernels\": [{\"op\": \"relu\"}], " NUMBERS "}",
+	{CPU "\"hosts\": [0, \"s\"], " NUMBERS "}", "$.hosts: error: 0 is not between"},
+	{CPU "\"hosts\": [-1, \"s\"], " NUMBERS "}", "-1 is not between"},
+	{CPU "\"hosts\": 1, " NUMBERS "}", "$.hosts: error: expected [number, \"source\"]"},
+	{CPU "\"hosts\": [1, \"\"], " NUMBERS "}", "the source is empty"},
+	{CPU "\"hosts\": [2, \"s\"], " NUMBERS "}", "$.network.bandwidth: error: is missing"},
+	{CPU "\"flops.f23\": [1, \"s\"], " NUMBERS "}", "did you mean \"flops.f32\"?"},
+	{CPU "\"processors\": [1, \"s\"], " NUMBERS "}", "have no such number"},
+	{CPU "\"kernels\": [{\"op\": \"relu\"}], " NUMBERS "}",
 		"$.kernels[0].seconds: error: is missing"},
-	{"{\"name\": \"x\", \"device\": \"cpu\", \"kernels\": [1], " NUMBERS "}", "$.kernels[0]: error: expected an object"},
-	{"{\"name\": \"x\", \"device\": \"cpu\", \"collectives\": [{\"kind\": \"all_sum\", \"ranks\": 2, \"bytes\": 1, "
+	{CPU "\"kernels\": [1], " NUMBERS "}", "$.kernels[0]: error: expected an object"},
+	{CPU "\"collectives\": [{\"kind\": \"all_sum\", \"ranks\": 2, \"bytes\": 1, "
 		"\"seconds\": 1}], " NUMBERS "}", "$.collectives[0].kind: error: expected the name of a collective"},
 };
 
@@ -79,9 +80,10 @@ static void round_trip(void)
 	Arena *a = arena_new();
 	Diag d = {.out = stderr};
 	char *said;
-	Machine *m = read_text("{\"name\": \"x \\\"y\\\"\", \"device\": \"cpu\", \"kernels\": [{\"op\": \"relu f32[4] -> f32[4]\", "
-		"\"layout\": \"2x1\", \"seconds\": 1e-3, \"flops\": 0, \"bytes\": 32, \"special\": 0}], \"collectives\": [{\"kind\": "
-		"\"all_gather\", \"ranks\": 2, \"bytes\": 64, \"seconds\": 2e-3}], " NUMBERS "}", a, &said);
+	Machine *m = read_text("{\"name\": \"x \\\"y\\\"\", \"device\": \"cpu\", \"kernels\": [{\"op\": \"relu f32[4] -> "
+		"f32[4]\", \"layout\": \"2x1\", \"seconds\": 1e-3, \"flops\": 0, \"bytes\": 32, \"special\": 0}], "
+		"\"collectives\": [{\"kind\": \"all_gather\", \"ranks\": 2, \"bytes\": 64, \"seconds\": 2e-3}], " NUMBERS
+		"}", a, &said);
 	free(said);
 	CU_ASSERT_PTR_NOT_NULL_FATAL(m);
 	CU_ASSERT(machine_write(m, path, &d));
@@ -110,7 +112,8 @@ static const char work_text[] =
 	"    %product : f32[2,3,7] = matmul %a, %b {ta=0, tb=0}\n"
 	"    %conv : f32[2,8,4,4] = conv %x, %w {dilations=[1, 1], group=2, layout=0, pads=[0, 0, 0, 0], strides=[1, 1]}\n"
 	"    %all : f32[2,4,16,8], %l : f32[2,4,16] = attention %q, %q, %q {empty=\"nan\", layout=0, scale=1.0}\n"
-	"    %causal : f32[2,4,16,8], %lc : f32[2,4,16] = attention %q, %q, %q {empty=\"nan\", layout=0, right=0, scale=1.0}\n"
+	"    %causal : f32[2,4,16,8], %lc : f32[2,4,16] = attention %q, %q, %q {empty=\"nan\", layout=0, right=0, "
+	"scale=1.0}\n"
 	"    %near : f32[2,4,16,8], %ln : f32[2,4,16] = attention %q, %q, %q {empty=\"nan\", layout=0, left=1, right=1, "
 	"scale=1.0}\n"
 	"    %e : f32[5,7] = exp %b\n    %r : f32[5,7] = relu %b\n    %t : f32[5,3,2] = transpose %a {perm=[2, 1, 0]}\n"
@@ -150,8 +153,8 @@ static Module *model(Diag *d)
 	buf_printf(&b, "  output \"y\" : f32[4,%d]\n  forward {\n    %%x0 : f32[4,%d] = input \"x\"\n", WIDTH, WIDTH);
 	for (int i = 0; i < BLOCKS; i++) {
 		buf_printf(&b, "    %%w%d : f32[%d,%d] = param \"h.%d.fc.weight\"\n", i, WIDTH, WIDTH, i);
-		buf_printf(&b, "    %%x%d : f32[4,%d] = matmul %%x%d, %%w%d {ta=0, tb=0} loc(\"n%d\":\"Gemm\"@\"h.%d.fc\")\n", i + 1,
-			WIDTH, i, i, i, i);
+		buf_printf(&b, "    %%x%d : f32[4,%d] = matmul %%x%d, %%w%d {ta=0, tb=0} loc(\"n%d\":\"Gemm\"@\"h.%d.fc\")\n",
+			i + 1, WIDTH, i, i, i, i);
 	}
 	buf_printf(&b, "    output \"y\" %%x%d\n  }\n}\n", BLOCKS);
 	Module *m = ir_parse("m.ir", b.at, d);
