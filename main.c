@@ -239,6 +239,8 @@ static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machin
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,
 		.n_largest = peak.n, .variants = v->of[VARIANT_FIRST] ? v : NULL,
 		.sizes = s->n > 1 ? s : NULL};
+	if (machine && !predict_accepts(m, &layout, d))
+		return false;
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 	return !machine || predict_show(stdout, v, &layout, &who, machine, o, d);
 }

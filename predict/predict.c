@@ -58,6 +58,23 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 	return d->errors == before;
 }
 
+bool predict_accepts(const Module *m, const LayoutModel *layout, Diag *d)
+{
+	const Train *t = ir_train(m);
+	const struct { bool is; const char *what; } unknown[] = {
+		{t->offload != LAYOUT_OFFLOAD_NONE, "copies of --offload"},
+		{t->check_nan, "checks of --check-nan"},
+		{t->hook.file, "calls of the function of --comm-hook"},
+		{layout->cuda.on && layout->cuda.staged, "copies between GPUs and their host for --comm=shm and mpi"},
+	};
+	int before = d->errors;
+	for (int i = 0; i < COUNT_OF(unknown); i++)
+		if (unknown[i].is)
+			diag_error(d, "--machine", "the time of %s is not predicted; plan without them, or without a machine",
+				unknown[i].what);
+	return d->errors == before;
+}
+
 /* ---- the prediction ---- */
 
 /* Tokens of a rank's micro-batch: those of labels that are sequences, else of an input of integers that is. */
