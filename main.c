@@ -225,7 +225,8 @@ static bool print_ir(const Variants *v, const Module *shown, const Options *o, D
 
 /* Prints the plan, after compiling without its collectives, and what it predicts for a machine.  False after
  * messages. */
-static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machine *machine, Arena *a, Diag *d)
+static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machine *machine, const Restart *start,
+	Arena *a, Diag *d)
 {
 	const Variants *v = &s->of[s->n - 1];
 	Communicator comm = o->sharding.comm;
@@ -239,10 +240,10 @@ static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machin
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,
 		.n_largest = peak.n, .variants = v->of[VARIANT_FIRST] ? v : NULL,
 		.sizes = s->n > 1 ? s : NULL};
-	if (machine && !predict_accepts(m, &layout, d))
+	if (machine && (!predict_accepts(m, &layout, d) || !predict_asks(o, start, d)))
 		return false;
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
-	return !machine || predict_show(stdout, v, &layout, &who, machine, o, d);
+	return !machine || predict_show(stdout, v, start, machine, o, d);
 }
 
 /* Prints what ends a plan; a compilation has none.  The modules are freed. */
@@ -665,7 +666,7 @@ static int compile(Options *o, Arena *a, Diag *d)
 	else if (!status && !plans)
 		status = runs ? run(m, o, d) : emit(&all, o, d);
 	if (!status && !ir && !runs)
-		status = print_plan(m, &all, o, machine, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
+		status = print_plan(m, &all, o, machine, &start, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
 	if (!status && !ir && !runs)
 		print_hints(&all, o, &start);
 	free_sizes(&all);

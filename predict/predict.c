@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "predict/timeline.h"
+#include "predict/private.h"
 
 /* ---- options ---- */
 
@@ -42,7 +42,7 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 	*out = NULL;
 	if (!w->machine) {
 		const struct { bool given; const char *name; } rows[] = {{w->threads, "--threads"}, {w->trace, "--trace"},
-			{w->copy_engines, "--copy-engines"}};
+			{w->copy_engines, "--copy-engines"}, {w->ask, "--ask"}};
 		for (int i = 0; i < COUNT_OF(rows); i++)
 			if (rows[i].given)
 				diag_error(d, rows[i].name, "is of a prediction: give --machine=FILE, one of machines/ or your own "
@@ -75,6 +75,15 @@ bool predict_accepts(const Module *m, const LayoutModel *layout, Diag *d)
 	return d->errors == before;
 }
 
+bool predict_asks(const Options *o, const Restart *start, Diag *d)
+{
+	const char *instead = o->sharding.schedule_in ? "a schedule of --schedule-in is of one plan alone"
+		: !start->text ? "a text at PLAN is planned already; give the model" : NULL;
+	if (o->what.ask && instead)
+		diag_error(d, "--ask", "plans again with other options, and %s", instead);
+	return !o->what.ask || !instead;
+}
+
 /* ---- the prediction ---- */
 
 /* Tokens of a rank's micro-batch: those of labels that are sequences, else of an input of integers that is. */
@@ -101,16 +110,32 @@ static SimulateOptions options_of(const Plan *plan, const Machine *m, const Opti
 		.tf32 = o->precision.matmul_precision == MATMUL_TF32};
 }
 
-bool predict_show(FILE *f, const Variants *v, const LayoutModel *layout, const LayoutRank *who, const Machine *m,
-	const Options *o, Diag *d)
+SimulateOptions *predict_how(const Variants *v, const Options *o, const Machine *m, Arena *a)
+{
+	LayoutModel *layout = NEW(a, LayoutModel);
+	Plan *plan = NEW(a, Plan);
+	SimulateOptions *how = NEW(a, SimulateOptions);
+	*layout = memory_layout(v->of[VARIANT_ONLY], a);
+	memory_complete(layout, v->of[VARIANT_ONLY], o);
+	layout->cuda.staged = o->sharding.world > 1 && o->sharding.comm && !comm_info[o->sharding.comm].cuda;
+	plan->layout = layout;
+	plan->who = memory_rank(o);
+	plan->who.rank = layout_rank_most(layout, &plan->who);
+	*how = options_of(plan, m, o);
+	return how;
+}
+
+bool predict_show(FILE *f, const Variants *v, const Restart *start, const Machine *m, const Options *o, Diag *d)
 {
 	Arena *a = arena_new();
-	Plan plan = {.layout = layout, .who = *who};
-	SimulateOptions how = options_of(&plan, m, o);
-	Prediction p = {.samples = v->of[VARIANT_ONLY]->batch, .tokens = count_tokens(v->of[VARIANT_ONLY])};
+	const SimulateOptions *how = predict_how(v, o, m, a);
+	Prediction p = {.samples = v->of[VARIANT_ONLY]->batch, .tokens = count_tokens(v->of[VARIANT_ONLY]),
+		.bytes = pipeline_memory(v, o).total};
 	for (int k = 0; k < VARIANT_COUNT; k++)
-		p.of[k] = v->of[k] ? simulate(v->of[k], &how, a) : NULL;
+		p.of[k] = v->of[k] ? simulate(v->of[k], how, a) : NULL;
 	(o->what.format == FORMAT_JSON ? prediction_json : prediction_text)(f, &p);
+	if (o->what.ask)
+		alternatives_show(f, start, v, o, m);
 	bool ok = !o->what.trace || timeline_write(p.of[VARIANT_ONLY], o->what.trace, d);
 	arena_free(a);
 	return ok;

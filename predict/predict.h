@@ -3,7 +3,7 @@
 #define SHARDC_PREDICT_H
 
 #include "base/options.h"
-#include "ir/ir.h"
+#include "passes/passes.h"
 #include "predict/machine.h"
 
 /* Reads the machine of --machine, and checks options of predictions against it and each other.  Where --hosts is not
@@ -11,9 +11,11 @@
 bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d);
 /* Whether all that a step of this program does is predicted; false after messages. */
 bool predict_accepts(const Module *m, const LayoutModel *layout, Diag *d);
-/* Prints the prediction of v in the format of o, and writes --trace; false after messages.  layout, who: of the plan's
- * rank.  In JSON this is a member of the plan's object, ended by ",\n". */
-bool predict_show(FILE *f, const Variants *v, const LayoutModel *layout, const LayoutRank *who, const Machine *m,
-	const Options *o, Diag *d);
+/* Whether what --ask asks can be planned; false after a message. */
+bool predict_asks(const Options *o, const Restart *start, Diag *d);
+/* Prints the prediction of v in the format of o and, with --ask, that of other plans, and writes --trace; false after
+ * messages.  start: where planning begins again.  In JSON these are members of the plan's object, each ended by
+ * ",\n". */
+bool predict_show(FILE *f, const Variants *v, const Restart *start, const Machine *m, const Options *o, Diag *d);
 
 #endif

@@ -26,6 +26,11 @@ static double rate(const Timeline *t, int64_t n)
 	return t->seconds > 0 ? (double)n / t->seconds : 0;
 }
 
+static bool fits(const Prediction *p)
+{
+	return (double)p->bytes <= p->of[VARIANT_ONLY]->machine->of[MACHINE_MEMORY];
+}
+
 /* ---- text ---- */
 
 static void text_classes(FILE *f, const Timeline *t)
@@ -94,6 +99,9 @@ void prediction_text(FILE *f, const Prediction *p)
 	if (t->ideal_again > 0)
 		fprintf(f, " (%.1f%% with what is recomputed)", 100 * utilisation(t, true));
 	fputc('\n', f);
+	if (!fits(p))
+		fprintf(f, "  it does not fit: a rank needs %s and has %s\n", plan_human(a, p->bytes),
+			plan_human(a, (int64_t)t->machine->of[MACHINE_MEMORY]));
 	text_classes(f, t);
 	text_transfers(f, t, a);
 	text_micro(f, p);
@@ -127,6 +135,7 @@ void prediction_json(FILE *f, const Prediction *p)
 		str_escape(a, ESCAPE_JSON, t->machine->name), t->layout.threads, t->seconds * 1e3);
 	fprintf(f, "\"samples_per_s\": %.6g, \"tokens_per_s\": %.6g, \"tokens_per_s_per_rank\": %.6g,\n",
 		rate(t, p->samples * t->who.world), rate(t, p->tokens * t->who.world), rate(t, p->tokens));
+	fprintf(f, "    \"fits\": %s,\n", fits(p) ? "true" : "false");
 	fprintf(f, "    \"mfu\": %.4g, \"hfu\": %.4g, \"flops\": %.6g, \"computing_ms\": %.6g, \"exposed_ms\": %.6g, "
 		"\"transferring_ms\": %.6g,\n    \"classes_ms\": {", utilisation(t, false), utilisation(t, true), t->flops,
 		t->computing * 1e3, t->exposed * 1e3, transferring(t) * 1e3);

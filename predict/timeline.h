@@ -84,6 +84,7 @@ const char *exposed_text(const Transfer *t, Arena *a); /* "its ring slot was in 
 typedef struct Prediction {
 	const Timeline *of[VARIANT_COUNT]; /* of micro-batches; those that a step does not have are NULL */
 	int64_t samples, tokens;           /* of one of a rank; tokens 0: samples are no sequences */
+	int64_t bytes;                     /* that the rank needs */
 } Prediction;
 void prediction_text(FILE *f, const Prediction *p);
 /* The member "prediction" of the plan's JSON object, ended by ",\n". */

@@ -1,0 +1,15 @@
+/* predict/private.h: what the files of predict/ share with each other. */
+#ifndef SHARDC_PREDICT_PRIVATE_H
+#define SHARDC_PREDICT_PRIVATE_H
+
+#include "passes/passes.h"
+#include "predict/predict.h"
+#include "predict/timeline.h"
+
+/* How a plan is played: for the rank that needs most memory.  All of it lives in the arena. */
+SimulateOptions *predict_how(const Variants *v, const Options *o, const Machine *m, Arena *a);
+
+/* Prints what other options would cost; start: where planning begins again.  In JSON a member of the plan's object. */
+void alternatives_show(FILE *f, const Restart *start, const Variants *v, const Options *o, const Machine *m);
+
+#endif
