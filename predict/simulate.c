@@ -257,8 +257,8 @@ static void finish_transfers(Simulation *s)
 	for (int i = 0; i < s->transfers.n; i++) {
 		Transfer *t = &s->transfers.at[i];
 		t->reason = reason_of(s, t, first, last);
-		Slice slice = {.op = t->op, .stream = 1 + (int)t->row->stream, .seq = t->seq, .begin = t->begin, .end = t->end,
-			.class = COST_COLLECTIVE};
+		Slice slice = {.op = t->op, .stream = 1 + (int)t->row->stream, .seq = t->seq, .bytes = t->bytes,
+			.begin = t->begin, .end = t->end, .class = COST_COLLECTIVE};
 		s->number = (int)t->op->order;
 		add_slice(s, slice);
 	}

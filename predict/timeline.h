@@ -16,6 +16,7 @@ typedef struct Slice {
 	int stream;
 	bool waits;
 	int seq;                /* of a collective and of a wait for it: its number, from 1; else 0 */
+	int64_t bytes;          /* of a collective on its stream: that the rank receives */
 	double begin, end;
 	CostClass class;
 	CostEvidence evidence;

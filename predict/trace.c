@@ -25,7 +25,7 @@ static void put_slice(FILE *f, const Timeline *t, const Slice *s, Arena *a)
 	if (s->seq)
 		fprintf(f, ",\"seq\":%d", s->seq);
 	if (s->stream != TIMELINE_COMPUTE)
-		fprintf(f, ",\"bytes\":%" PRId64, t->transfer[s->seq - 1].bytes);
+		fprintf(f, ",\"bytes\":%" PRId64, s->bytes);
 	fputs("}}", f);
 }
 
