@@ -75,8 +75,8 @@ static void cut(Tiles *t, TileRegion *r)
 /* Says of products that make wide values which op needs these whole. */
 static void say_why(Tiles *t, const Look *l)
 {
-	const Value *v = l->op->out[0];
-	if (l->op->kind != OP_MATMUL || !l->why || (!t->asked && type_bytes(&v->type) <= AUTO_BYTES))
+	const Value *v = l->op->kind == OP_MATMUL ? l->op->out[0] : NULL; /* other ops may have no result */
+	if (!v || !l->why || (!t->asked && type_bytes(&v->type) <= AUTO_BYTES))
 		return;
 	const char *node = l->why->loc->node, *kind = op_info[l->why->kind].text;
 	const char *who = *node ? arena_printf(t->a, "%s of node \"%s\"", kind, node) : kind;
