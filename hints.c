@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "passes/changes.h"
+
 typedef struct Row {
-	const char *option;
+	ChangeId change;
 	/* The bytes that it could take away at most; 0: it is given already, or means nothing here. */
 	int64_t (*most)(const Options *o, Sync sync, const LayoutMemory *m);
-	void (*change)(Options *o, Sync *sync);
-	const char *what;
 } Row;
 
 static int64_t ranks(const Options *o)
@@ -92,111 +92,22 @@ static int64_t of_inner(const Options *o, Sync sync, const LayoutMemory *m)
 	return o->memory.tile_rows && !strcmp(o->memory.tile_rows, "off") ? m->activations : 0;
 }
 
-/* ---- what it changes ---- */
-
-static void remat_block(Options *o, Sync *sync)
-{
-	(void)sync;
-	o->memory.remat = REMAT_BLOCK;
-}
-
-static void full_shard(Options *o, Sync *sync)
-{
-	(void)sync;
-	o->sharding.strategy = STRATEGY_FULL_SHARD;
-	o->sharding.unit_strategy.n = 0;
-	o->sharding.shard_size = 0;
-	o->given.strategy = true;
-	o->given.bcast_dtype = false;
-}
-
-static void sync_every(Options *o, Sync *sync)
-{
-	(void)o;
-	*sync = SYNC_EVERY;
-}
-
-static void wrap(Options *o, const char *policy)
-{
-	o->sharding.wrap = (OptionList){.at = {policy}, .n = 1};
-}
-
-static void wrap_block(Options *o, Sync *sync)
-{
-	(void)sync;
-	wrap(o, "block");
-}
-
-static void wrap_each(Options *o, Sync *sync)
-{
-	(void)sync;
-	wrap(o, "each");
-}
-
-static void param_bf16(Options *o, Sync *sync)
-{
-	(void)sync;
-	o->precision.param_dtype = DT_BF16;
-	o->given.param_dtype = true;
-}
-
-static void reduce_bf16(Options *o, Sync *sync)
-{
-	(void)sync;
-	o->precision.reduce_dtype = DT_BF16;
-	o->given.reduce_dtype = true;
-}
-
-static void offload_optim(Options *o, Sync *sync)
-{
-	(void)sync;
-	o->memory.offload = LAYOUT_OFFLOAD_OPTIM;
-}
-
-static void offload_params(Options *o, Sync *sync)
-{
-	(void)sync;
-	o->memory.offload = LAYOUT_OFFLOAD_PARAMS;
-}
-
-static void chunk_auto(Options *o, Sync *sync)
-{
-	(void)sync;
-	o->graph.loss_chunk = "auto";
-}
-
-static void tile_auto(Options *o, Sync *sync)
-{
-	(void)sync;
-	o->memory.tile_rows = "auto";
-}
-
 static const Row row[] = {
-	{"--remat=block", of_remat, remat_block, "backward computes the values of blocks again"},
-	{"--strategy=full_shard", of_shards, full_shard, "every rank keeps its part of everything"},
-	{"--sync=every", of_every, sync_every, "each micro-batch reduces its gradients, in place of whole sums"},
-	{"--wrap=block", of_blocks, wrap_block, "a unit for each block"},
-	{"--wrap=each", of_units, wrap_each, "smaller units, more collectives"},
-	{"--loss-chunk=auto", of_logits, chunk_auto, "logits exist by blocks of rows"},
-	{"--tile-rows=auto", of_inner, tile_auto, "inner values of blocks exist by tiles of rows"},
-	{"--param-dtype=bf16", of_param_dtype, param_bf16, "computes in 16 bits"},
-	{"--reduce-dtype=bf16", of_reduce_dtype, reduce_bf16, "sends gradients in 16 bits"},
-	{"--offload=optim", of_optim, offload_optim, "optimizer states lie elsewhere"},
-	{"--offload=params", of_params, offload_params, "parameters at rest and optimizer states lie elsewhere"},
+	{CHANGE_REMAT_BLOCK, of_remat}, {CHANGE_FULL_SHARD, of_shards}, {CHANGE_SYNC_EVERY, of_every},
+	{CHANGE_WRAP_BLOCK, of_blocks}, {CHANGE_WRAP_EACH, of_units}, {CHANGE_LOSS_CHUNK, of_logits},
+	{CHANGE_TILE_ROWS, of_inner}, {CHANGE_PARAM_BF16, of_param_dtype}, {CHANGE_REDUCE_BF16, of_reduce_dtype},
+	{CHANGE_OFFLOAD_OPTIM, of_optim}, {CHANGE_OFFLOAD_PARAMS, of_params},
 };
 
 /* ---- planning again ---- */
 
 /* The bytes of a plan with the row's option; -1: it is refused. */
-static int64_t plan_with(const Row *r, const Restart *start, const Options *o, Sync sync, FILE *nowhere)
+static int64_t plan_with(const Row *r, const Restart *start, const Options *o, Sync sync)
 {
 	Options changed = *o;
-	Variants v = {0};
-	Diag silent = {.out = nowhere, .quiet = true};
-	changed.memory.memory_limit = 0;
-	r->change(&changed, &sync);
-	bool ok = pipeline_again(start, &changed, sync, &v, &silent);
-	int64_t total = ok ? pipeline_memory(&v, &changed).total : -1;
+	Variants v;
+	change_options(r->change, &changed, &sync);
+	int64_t total = change_plan(start, &changed, sync, &v) ? pipeline_memory(&v, &changed).total : -1;
 	pipeline_free(&v);
 	return total;
 }
@@ -222,21 +133,18 @@ int hints_find(const Restart *start, const Options *o, Variants *plan, CodegenHi
 {
 	LayoutMemory memory = pipeline_memory(plan, o);
 	Sync sync = plan->of[VARIANT_ONLY]->sync;
-	FILE *nowhere = fopen("/dev/null", "w");
 	int n = 0;
 	int64_t without_states = memory.states ? plan_without_states(plan, o) : -1;
 	pipeline_free(plan);
 	*plan = (Variants){0};
-	for (int i = 0; i < COUNT_OF(row) && nowhere && start->text && !o->sharding.schedule_in; i++) {
+	for (int i = 0; i < COUNT_OF(row) && start->text && !o->sharding.schedule_in; i++) {
 		if (row[i].most(o, sync, &memory) * HINTS_PART < memory.total)
 			continue;
-		int64_t total = row[i].change == offload_optim ? without_states
-			: plan_with(&row[i], start, o, sync, nowhere);
+		const ChangeInfo *info = &change_info[row[i].change];
+		int64_t total = row[i].change == CHANGE_OFFLOAD_OPTIM ? without_states : plan_with(&row[i], start, o, sync);
 		if (total >= 0 && (memory.total - total) * HINTS_PART >= memory.total)
-			out[n++] = (CodegenHint){row[i].option, row[i].what, memory.total - total, total};
+			out[n++] = (CodegenHint){info->option, info->what, memory.total - total, total};
 	}
-	if (nowhere)
-		fclose(nowhere);
 	qsort(out, (size_t)n, sizeof(*out), compare);
 	return n;
 }

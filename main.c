@@ -231,11 +231,9 @@ static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machin
 	const Variants *v = &s->of[s->n - 1];
 	Communicator comm = o->sharding.comm;
 	MemoryPeak peak = memory_peak(m, a);
-	LayoutRank who = memory_rank(o);
+	LayoutRank who;
 	LayoutModel layout = s->n > 1 ? memory_sizes(s, 1, a) : memory_layout(m, a);
-	memory_complete(&layout, m, o);
-	layout.cuda.staged = o->sharding.world > 1 && comm && !comm_info[comm].cuda;
-	who.rank = layout_rank_most(&layout, &who);
+	memory_describe(&layout, &who, m, o);
 	CodegenPlan plan = {.layout = &layout, .who = who, .comm = comm_info[comm].text, .brief = !is_plan(o),
 		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,
 		.n_largest = peak.n, .variants = v->of[VARIANT_FIRST] ? v : NULL,

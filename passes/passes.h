@@ -234,6 +234,8 @@ LayoutModel memory_layout(const Module *m, Arena *a);
 /* Adds to the description what the options say: hosts, offload, the snapshot and, for GPUs, the size of the tables
  * and that ranks communicate by nccl. */
 void memory_complete(LayoutModel *l, const Module *m, const Options *o);
+/* The same, with what --comm says of CUDA programs; sets *who to the rank that needs most memory. */
+void memory_describe(LayoutModel *l, LayoutRank *who, const Module *m, const Options *o);
 /* Describes a step of two micro-batches, or of more (`more`).  The evaluation is that of variant `only`. */
 LayoutModel memory_join(const Variants *v, bool more, Arena *a);
 /* Describes steps of `micro` micro-batches (1, 2, or 3 for more) of a program of several sizes: they use the same

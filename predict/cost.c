@@ -14,10 +14,7 @@ const char *const cost_class_text[COST_CLASSES] = {"nothing", "matmul", "conv", 
 typedef Work CostFn(const Op *op, const LayoutRank *who);
 #define OP(id, text, imin, imax, out, flags, first, last, attrs, shape, grad, eval, lower, cost, ...) \
 	static CostFn cost_##cost;
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wredundant-decls"
 #include "ir/ops.def"
-#pragma GCC diagnostic pop
 static CostFn *const rule[OP_COUNT] = {
 #define OP(id, text, imin, imax, out, flags, first, last, attrs, shape, grad, eval, lower, cost, ...) \
 	[OP_##id] = cost_##cost,
@@ -101,12 +98,6 @@ static Work cost_random(const Op *op, const LayoutRank *who)
 	Work w = streamed(op, COST_LOOP);
 	w.special = op->n_out ? numel(op->out[0]) : 0;
 	return w;
-}
-
-static Work cost_pool(const Op *op, const LayoutRank *who)
-{
-	(void)who;
-	return streamed(op, COST_ROWS);
 }
 
 /* Whether a value of this op takes a processor many cycles. */
@@ -232,11 +223,6 @@ static Work cost_recurrence(const Op *op, const LayoutRank *who)
 	w.tiles /= steps;
 	w.calls = steps;
 	return w;
-}
-
-static Work cost_recurrence_grad(const Op *op, const LayoutRank *who)
-{
-	return cost_recurrence(op, who);
 }
 
 static Work logits(const Op *op, int h, double products)

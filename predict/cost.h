@@ -23,13 +23,13 @@ typedef enum CostClass {
 } CostClass;
 extern const char *const cost_class_text[COST_CLASSES]; /* "matmul" */
 
-/* One execution of an op.  n, tiles: of products: how many times a result tile of 128 x 128 is computed. */
+/* One execution of an op. */
 typedef struct Work {
 	CostClass class;
 	double flops;       /* of products, a multiplication and an addition each */
 	double bytes;       /* read and written */
 	double special;     /* exponentials, logarithms, random numbers and the like */
-	double tiles;       /* of products, that a GPU's processors share; 0: enough for all */
+	double tiles;       /* of 128 x 128 results of products, which a GPU's processors share; 0: enough for all */
 	double calls;       /* kernels that start one after the other */
 	DType dtype;        /* of the products */
 	bool backward;      /* of attention */

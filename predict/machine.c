@@ -1,4 +1,4 @@
-/* predict/machine.c: reads, checks and writes machine files. */
+/* predict/machine.c: reads and checks machine files. */
 #include "predict/machine.h"
 
 #include <math.h>
@@ -7,17 +7,18 @@
 
 #include "base/json.h"
 #include "base/near.h"
-#include "base/unfinished.h"
 
 typedef enum On { ON_ANY, ON_CPU, ON_CUDA } On;
 typedef struct NumberInfo {
 	const char *key;
 	On on;
+	bool whole;
 	double least, most, unsaid;
 	const char *unit, *doc;
 } NumberInfo;
 static const NumberInfo info[MACHINE_NUMBERS] = {
-#define MACHINE(id, key, on, least, most, unsaid, unit, doc) {key, ON_##on, least, most, unsaid, unit, doc},
+#define MACHINE(id, key, on, whole, least, most, unsaid, unit, doc) \
+	{key, ON_##on, whole, least, most, unsaid, unit, doc},
 #include "predict/machine.def"
 };
 
@@ -57,6 +58,10 @@ static bool read_number(Reader *r, const json_t *v, MachineNumber n)
 	double x = json_number_value(value);
 	if (!(x >= row->least && x <= row->most)) {
 		diag_error(r->d, at, "%.6g is not between %g and %g (%s, %s)", x, row->least, row->most, row->unit, row->doc);
+		return false;
+	}
+	if (row->whole && x != floor(x)) {
+		diag_error(r->d, at, "%.6g is no whole number (%s, %s)", x, row->unit, row->doc);
 		return false;
 	}
 	if (!*json_string_value(source)) {
@@ -262,51 +267,4 @@ Machine *machine_read(const char *path, Arena *a, Diag *d)
 	}
 	json_decref(root);
 	return d->errors == before ? m : NULL;
-}
-
-/* ---- writing ---- */
-
-static void put_number(FILE *f, const Machine *m, int n, Arena *a)
-{
-	if (m->source[n])
-		fprintf(f, "  \"%s\": [%.6g, \"%s\"],\n", info[n].key, m->of[n], str_escape(a, ESCAPE_JSON, m->source[n]));
-}
-
-static void put_machine(FILE *f, const Machine *m, Arena *a)
-{
-	fprintf(f, "{\n  \"name\": \"%s\",\n  \"device\": \"%s\",\n", str_escape(a, ESCAPE_JSON, m->name),
-		m->cuda ? "cuda" : "cpu");
-	for (int n = 0; n < MACHINE_NUMBERS; n++)
-		put_number(f, m, n, a);
-	fputs("  \"kernels\": [", f);
-	for (int i = 0; i < m->n_kernels; i++) {
-		const MachineKernel *k = &m->kernel[i];
-		fprintf(f, "%s\n    {\"op\": \"%s\", \"layout\": \"%dx%d\", \"seconds\": %.4g, \"flops\": %.6g, "
-			"\"bytes\": %.6g, \"special\": %.6g}", i ? "," : "", str_escape(a, ESCAPE_JSON, k->op),
-			k->layout.ranks, k->layout.threads, k->seconds, k->flops, k->bytes, k->special);
-	}
-	fputs("\n  ],\n  \"collectives\": [", f);
-	for (int i = 0; i < m->n_collectives; i++) {
-		const MachineCollective *c = &m->collective[i];
-		fprintf(f, "%s\n    {\"kind\": \"%s\", \"ranks\": %d, \"bytes\": %.6g, \"seconds\": %.4g}", i ? "," : "",
-			collective_info[c->kind].text, c->ranks, c->bytes, c->seconds);
-	}
-	fputs("\n  ]\n}\n", f);
-}
-
-bool machine_write(const Machine *m, const char *path, Diag *d)
-{
-	Arena *a = arena_new();
-	int mark = unfinished_begin();
-	const char *temp = unfinished_file(path);
-	FILE *f = fopen(temp, "w");
-	if (f)
-		put_machine(f, m, a);
-	bool written = f && !ferror(f);
-	written = (!f || !fclose(f)) && written && unfinished_move(temp, path);
-	if (!written)
-		diag_unwritten(d, path);
-	unfinished_end(mark, written);
-	arena_free(a);
-	return written;
 }

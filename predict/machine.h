@@ -41,8 +41,6 @@ typedef struct Machine {
 
 /* Reads a machine file.  NULL after messages, one for each problem of the file. */
 Machine *machine_read(const char *path, Arena *a, Diag *d);
-/* Writes a machine file; false after a message. */
-bool machine_write(const Machine *m, const char *path, Diag *d);
 int64_t machine_world(const Machine *m); /* ranks of all its hosts */
 
 #endif

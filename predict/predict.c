@@ -116,11 +116,8 @@ SimulateOptions *predict_how(const Variants *v, const Options *o, const Machine 
 	Plan *plan = NEW(a, Plan);
 	SimulateOptions *how = NEW(a, SimulateOptions);
 	*layout = memory_layout(v->of[VARIANT_ONLY], a);
-	memory_complete(layout, v->of[VARIANT_ONLY], o);
-	layout->cuda.staged = o->sharding.world > 1 && o->sharding.comm && !comm_info[o->sharding.comm].cuda;
+	memory_describe(layout, &plan->who, v->of[VARIANT_ONLY], o);
 	plan->layout = layout;
-	plan->who = memory_rank(o);
-	plan->who.rank = layout_rank_most(layout, &plan->who);
 	*how = options_of(plan, m, o);
 	return how;
 }

@@ -17,7 +17,7 @@ static double transferring(const Timeline *t)
 {
 	double sum = 0;
 	for (int i = 0; i < t->n_transfers; i++)
-		sum += t->transfer[i].end - t->transfer[i].begin;
+		sum += t->transfer[i]->end - t->transfer[i]->begin;
 	return sum;
 }
 
@@ -54,10 +54,10 @@ static void text_transfers(FILE *f, const Timeline *t, Arena *a)
 	fprintf(f, "  compute waits %.3f ms (%.1f%%) for collectives, which take %.3f ms\n", t->exposed * 1e3,
 		100 * t->exposed / t->seconds, transferring(t) * 1e3);
 	for (int i = 0; i < t->n_transfers; i++)
-		if (t->transfer[i].op->unit)
-			width = MAX(width, (int)strlen(t->transfer[i].op->unit->name));
+		if (t->transfer[i]->op->unit)
+			width = MAX(width, (int)strlen(t->transfer[i]->op->unit->name));
 	for (int i = 0; i < t->n_transfers; i++) {
-		const Transfer *x = &t->transfer[i];
+		const Transfer *x = t->transfer[i];
 		if (x->exposed < 1e-4 * t->seconds) {
 			hidden++;
 			continue;
@@ -149,7 +149,7 @@ void prediction_json(FILE *f, const Prediction *p)
 	fputs("    \"collectives\": [", f);
 	for (int i = 0; i < t->n_transfers; i++) {
 		fputs(i ? "," : "", f);
-		json_transfer(f, &t->transfer[i], a);
+		json_transfer(f, t->transfer[i], a);
 	}
 	fputs(t->n_transfers ? "\n    ]\n  },\n" : "]\n  },\n", f);
 	arena_free(a);

@@ -17,13 +17,12 @@ typedef struct Simulation {
 	Timeline *t;
 	Arena *a;
 	VEC(Slice) slices;
-	VEC(Transfer) transfers;
-	PtrMap *transfer_of;       /* collective -> 1 + its index */
-	PtrMap *recorded;          /* record -> 1 + the index of its time */
-	VEC(double) times;
+	VEC(Transfer *) transfers;
+	PtrMap *transfer_of;       /* collective -> its Transfer */
+	PtrMap *recorded;          /* record -> its time, a double */
 	double now;                /* of computing */
 	double free[RT_STREAMS];   /* when a stream has ended what it has */
-	int last[RT_STREAMS];      /* the transfer that ends then; -1 = none */
+	Transfer *last[RT_STREAMS]; /* the transfer that ends then */
 	int live;                  /* all transfers in front of this one have ended */
 	int number;
 } Simulation;
@@ -42,21 +41,23 @@ static void add_slice(Simulation *s, Slice slice)
 
 /* ---- computing ---- */
 
-/* When a collective next begins or ends after `at`; INFINITY: never.  beside, gathers: whether one runs at `at`. */
-static double next_change(Simulation *s, double at, bool *beside, bool *gathers)
+/* When a collective next begins or ends after `at`; INFINITY: never.  *slower: how many times as long kernels take
+ * beside those that run at `at`. */
+static double next_change(Simulation *s, double at, double *slower)
 {
+	const double *of = s->o->machine->of;
 	double next = INFINITY;
-	*beside = *gathers = false;
-	while (s->live < s->transfers.n && s->transfers.at[s->live].end <= at)
+	*slower = 1;
+	while (s->live < s->transfers.n && s->transfers.at[s->live]->end <= at)
 		s->live++;
 	for (int i = s->live; i < s->transfers.n; i++) {
-		const Transfer *t = &s->transfers.at[i];
+		const Transfer *t = s->transfers.at[i];
 		if (t->begin > at)
 			next = MIN(next, t->begin);
 		if (t->begin <= at && t->end > at) {
 			next = MIN(next, t->end);
-			*beside = true;
-			*gathers = *gathers || t->row->kind == RT_ALL_GATHER;
+			bool copies = s->o->copy_engines && t->row->kind == RT_ALL_GATHER;
+			*slower = MAX(*slower, of[copies ? MACHINE_CONTENTION_COPY : MACHINE_CONTENTION]);
 		}
 	}
 	return next;
@@ -67,13 +68,10 @@ static double end_of(Simulation *s, double seconds)
 {
 	double at = s->now;
 	while (seconds > 0) {
-		bool beside, gathers;
-		double next = next_change(s, at, &beside, &gathers);
-		bool copies = s->o->copy_engines && gathers;
-		double times = !beside ? 1 : s->o->machine->of[copies ? MACHINE_CONTENTION_COPY : MACHINE_CONTENTION];
-		if (at + seconds * times <= next)
-			return at + seconds * times;
-		seconds -= (next - at) / times;
+		double slower, next = next_change(s, at, &slower);
+		if (at + seconds * slower <= next)
+			return at + seconds * slower;
+		seconds -= (next - at) / slower;
 		at = next;
 	}
 	return at;
@@ -118,14 +116,8 @@ static double event_time(const Simulation *s, const Op *op, const Op **record)
 {
 	const Value *last = op->n_in ? op_in(op, op->n_in - 1) : NULL;
 	*record = last && last->type.kind == TYPE_EVENT ? last->op : NULL;
-	intptr_t at = *record ? (intptr_t)ptrmap_get(s->recorded, *record) : 0;
-	return at ? s->times.at[at - 1] : 0;
-}
-
-static Transfer *transfer_of(const Simulation *s, const Op *collective)
-{
-	intptr_t at = (intptr_t)ptrmap_get(s->transfer_of, collective);
-	return at ? &s->transfers.at[at - 1] : NULL;
+	const double *time = *record ? ptrmap_get(s->recorded, *record) : NULL;
+	return time ? *time : 0;
 }
 
 static void place(Simulation *s, Transfer *t, double from)
@@ -137,27 +129,25 @@ static void place(Simulation *s, Transfer *t, double from)
 	s->free[stream] = t->end;
 }
 
-static void issue(Simulation *s, const Op *op)
+static Transfer *issue(Simulation *s, const Op *op)
 {
-	const Op *record;
 	PlanCollective *row = NEW(s->a, PlanCollective);
+	Transfer *t = NEW(s->a, Transfer);
 	*row = (PlanCollective){.kind = op_collective(op), .stream = op_stream(op->kind),
 		.unit = op->unit ? op->unit->index : -1, .slot = (int)attr_get_int(op->attrs, "slot", -1),
 		.message = plan_message(s->m, op)};
-	Transfer t = {.op = op, .row = row, .seq = (int)attr_get_int(op->attrs, "seq", 0), .issued = s->now,
-		.bytes = plan_received(s->o->plan, row)};
-	t.ready = event_time(s, op, &record);
-	t.freed = record;
-	int before = s->last[row->stream];
-	bool held = !cuda(s) && !s->t->threads && row->stream != RT_STREAM_SYNC;
+	*t = (Transfer){.op = op, .row = row, .seq = (int)attr_get_int(op->attrs, "seq", 0), .issued = s->now,
+		.bytes = plan_received(s->o->plan, row), .before = s->last[row->stream]};
+	t->ready = event_time(s, op, &t->freed);
+	bool blocks = row->stream == RT_STREAM_SYNC, held = !cuda(s) && !s->t->threads && !blocks;
 	if (held)
-		t.begin = t.end = INFINITY; /* until it is waited for */
+		t->begin = t->end = INFINITY; /* until it is waited for */
 	else
-		place(s, &t, cuda(s) && row->stream != RT_STREAM_SYNC ? t.ready : MAX(t.ready, s->now));
-	t.busy = before >= 0 ? (const Transfer *)(intptr_t)(before + 1) : NULL; /* an index until the list is complete */
+		place(s, t, cuda(s) && !blocks ? t->ready : MAX(t->ready, s->now));
 	vec_push(s->a, &s->transfers, t);
-	s->last[row->stream] = s->transfers.n - 1;
-	ptrmap_put(s->transfer_of, op, (void *)(intptr_t)s->transfers.n);
+	s->last[row->stream] = t;
+	ptrmap_put(s->transfer_of, op, t);
+	return t;
 }
 
 static void wait_until(Simulation *s, const Op *op, Transfer *t)
@@ -173,23 +163,22 @@ static void wait_until(Simulation *s, const Op *op, Transfer *t)
 
 static void block(Simulation *s, const Op *op)
 {
-	issue(s, op);
-	wait_until(s, op, &s->transfers.at[s->transfers.n - 1]);
+	wait_until(s, op, issue(s, op));
 }
 
 /* Collectives without a thread run in the first wait for one of them or a later one of their stream. */
-static void run_held(Simulation *s, const Transfer *last)
+static void run_held(Simulation *s, Transfer *last)
 {
-	for (int i = 0; i < s->transfers.n; i++) {
-		Transfer *t = &s->transfers.at[i];
-		if (isinf(t->end) && t->row->stream == last->row->stream && t <= last)
+	for (int i = s->live; i < s->transfers.n && isinf(last->end); i++) {
+		Transfer *t = s->transfers.at[i];
+		if (isinf(t->end) && t->row->stream == last->row->stream)
 			place(s, t, s->now);
 	}
 }
 
 static void wait(Simulation *s, const Op *op)
 {
-	Transfer *t = op->n_in ? transfer_of(s, op_in(op, 0)->op) : NULL;
+	Transfer *t = op->n_in ? ptrmap_get(s->transfer_of, op_in(op, 0)->op) : NULL;
 	if (!t)
 		return;
 	if (isinf(t->end))
@@ -227,7 +216,7 @@ static Exposed reason_of(const Simulation *s, const Transfer *t, double first, d
 		return EXPOSED_FIRST;
 	if (began >= last - tiny)
 		return EXPOSED_LAST;
-	if (t->busy && t->busy->end > MAX(t->ready, cuda(s) ? 0 : t->issued) + tiny)
+	if (t->before && t->before->end > MAX(t->ready, cuda(s) ? 0 : t->issued) + tiny)
 		return EXPOSED_STREAM;
 	if (t->freed && t->row->kind == RT_ALL_GATHER)
 		return t->row->slot >= 0 ? EXPOSED_SLOT : EXPOSED_EVENT;
@@ -246,16 +235,15 @@ static const Op *before_record(const Op *record)
 static void finish_transfers(Simulation *s)
 {
 	for (int i = 0; i < s->transfers.n; i++) {
-		Transfer *t = &s->transfers.at[i];
+		Transfer *t = s->transfers.at[i];
 		if (isinf(t->end))
 			place(s, t, s->now);
-		t->busy = t->busy ? &s->transfers.at[(intptr_t)t->busy - 1] : NULL;
 		t->freed = t->freed ? before_record(t->freed) : NULL;
 	}
 	double first, last;
 	find_ends(s, &first, &last);
 	for (int i = 0; i < s->transfers.n; i++) {
-		Transfer *t = &s->transfers.at[i];
+		Transfer *t = s->transfers.at[i];
 		t->reason = reason_of(s, t, first, last);
 		Slice slice = {.op = t->op, .stream = 1 + (int)t->row->stream, .seq = t->seq, .bytes = t->bytes,
 			.begin = t->begin, .end = t->end, .class = COST_COLLECTIVE};
@@ -275,7 +263,7 @@ const char *exposed_text(const Transfer *t, Arena *a)
 	case EXPOSED_INLINE: return "no core is left for it: it runs where it is waited for";
 	case EXPOSED_SLOT: return arena_printf(a, "no slot: slot %d was in use until %s", t->row->slot, until);
 	case EXPOSED_EVENT: return arena_printf(a, "it waited for %s", until);
-	case EXPOSED_STREAM: return arena_printf(a, "bandwidth: its stream was busy with #%d", t->busy ? t->busy->seq : 0);
+	case EXPOSED_STREAM: return arena_printf(a, "bandwidth: its stream was busy with #%d", t->before->seq);
 	case EXPOSED_LATE: return "less is computed beside it than it takes";
 	default: return "";
 	}
@@ -287,8 +275,9 @@ static void play(Simulation *s, const Op *op)
 {
 	const OpInfo *info = &op_info[op->kind];
 	if (op->kind == OP_RECORD) {
-		vec_push(s->a, &s->times, s->now);
-		ptrmap_put(s->recorded, op, (void *)(intptr_t)s->times.n);
+		double *time = NEW(s->a, double);
+		*time = s->now;
+		ptrmap_put(s->recorded, op, time);
 	} else if (op->kind == OP_WAIT) {
 		wait(s, op);
 	} else if (info->flags & COMM && op_blocks(op->kind)) {
@@ -309,8 +298,6 @@ Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a)
 	if (o->machine->cuda)
 		t->layout = (MachineLayout){1, 1};
 	Simulation s = {.m = m, .o = o, .t = t, .a = a, .transfer_of = ptrmap_new(a), .recorded = ptrmap_new(a)};
-	for (int i = 0; i < RT_STREAMS; i++)
-		s.last[i] = -1;
 	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
 		IR_FOR_OPS(m, section, op) {
 			op->order = s.number;

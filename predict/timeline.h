@@ -33,7 +33,6 @@ typedef enum Exposed {
 	EXPOSED_STREAM,         /* its stream was busy with others */
 	EXPOSED_LATE,           /* it takes longer than what is computed beside it */
 	EXPOSED_INLINE,         /* no thread is left for it, so it runs where it is waited for */
-	EXPOSED_REASONS
 } Exposed;
 
 typedef struct Transfer {
@@ -45,7 +44,7 @@ typedef struct Transfer {
 	double begin, end;
 	double exposed;         /* for which compute waits */
 	Exposed reason;
-	const struct Transfer *busy; /* EXPOSED_STREAM: the one in front of it */
+	const struct Transfer *before; /* on its stream; NULL: it is the first */
 	const Op *freed;        /* EXPOSED_SLOT, EXPOSED_EVENT: what it had to wait for; NULL: unknown */
 } Transfer;
 
@@ -56,7 +55,7 @@ typedef struct Timeline {
 	MachineLayout layout;
 	bool threads;           /* CPU: collectives run beside computing */
 	Slice *slice; int n_slices;
-	Transfer *transfer; int n_transfers;
+	Transfer **transfer; int n_transfers;
 	double seconds;         /* of the step */
 	double computing;       /* without waits */
 	double exposed;         /* sum of waits */

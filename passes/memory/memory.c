@@ -418,6 +418,14 @@ LayoutRank memory_rank(const Options *o)
 	return (LayoutRank){0, world, o->sharding.shard_size ? o->sharding.shard_size : world / MAX(o->sharding.hosts, 1)};
 }
 
+void memory_describe(LayoutModel *l, LayoutRank *who, const Module *m, const Options *o)
+{
+	memory_complete(l, m, o);
+	l->cuda.staged = o->sharding.world > 1 && o->sharding.comm && !comm_info[o->sharding.comm].cuda;
+	*who = memory_rank(o);
+	who->rank = layout_rank_most(l, who);
+}
+
 /* ---- sizes that no rank has ---- */
 
 static bool too_large(Module *m, const Op *op, const char *what, const char *bytes, Diag *d)

@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import crash
@@ -216,14 +217,24 @@ def file_systems(test):
 
 
 def fill(run, path):
-    """Takes the room until the run ends: each checkpoint that it removes would leave enough for the next one."""
-    end = time.monotonic() + crash.GRACE
-    with open(path / "ballast", "wb", buffering=0) as f:
-        while run.process.poll() is None and time.monotonic() < end:
-            try:
-                f.write(bytes(4096))
-            except OSError:
-                time.sleep(0.001)
+    """Takes all room, and a thread goes on until the run ends: each checkpoint that it removes would leave enough for
+    the next one."""
+    ballast = open(path / "ballast", "wb", buffering=0)
+
+    def take():
+        try:
+            while ballast.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+
+    def go_on():
+        while run.process.poll() is None:
+            take()
+            time.sleep(0.001)
+        ballast.close()
+    take()
+    threading.Thread(target=go_on, daemon=True).start()
 
 
 def read_only(path):

@@ -50,6 +50,7 @@ static const struct { const char *text, *said; } wrong[] = {
 	{"{\"name\": \"x\", \"device\": \"cpu\"}", "$.flops.bf16: error: is missing"},
 	{CPU "\"hosts\": [0, \"s\"], " NUMBERS "}", "$.hosts: error: 0 is not between"},
 	{CPU "\"hosts\": [-1, \"s\"], " NUMBERS "}", "-1 is not between"},
+	{CPU "\"hosts\": [1.5, \"s\"], " NUMBERS "}", "1.5 is no whole number"},
 	{CPU "\"hosts\": 1, " NUMBERS "}", "$.hosts: error: expected [number, \"source\"]"},
 	{CPU "\"hosts\": [1, \"\"], " NUMBERS "}", "the source is empty"},
 	{CPU "\"hosts\": [2, \"s\"], " NUMBERS "}", "$.network.bandwidth: error: is missing"},
@@ -74,11 +75,9 @@ static void bad_files(void)
 	}
 }
 
-/* What was written is read back. */
-static void round_trip(void)
+static void good_file(void)
 {
 	Arena *a = arena_new();
-	Diag d = {.out = stderr};
 	char *said;
 	Machine *m = read_text("{\"name\": \"x \\\"y\\\"\", \"device\": \"cpu\", \"kernels\": [{\"op\": \"relu f32[4] -> "
 		"f32[4]\", \"layout\": \"2x1\", \"seconds\": 1e-3, \"flops\": 0, \"bytes\": 32, \"special\": 0}], "
@@ -86,17 +85,16 @@ static void round_trip(void)
 		"}", a, &said);
 	free(said);
 	CU_ASSERT_PTR_NOT_NULL_FATAL(m);
-	CU_ASSERT(machine_write(m, path, &d));
-	Machine *again = machine_read(path, a, &d);
-	CU_ASSERT_PTR_NOT_NULL_FATAL(again);
-	CU_ASSERT_STRING_EQUAL(again->name, "x \"y\"");
-	CU_ASSERT_EQUAL(again->n_kernels, 1);
-	CU_ASSERT_EQUAL(again->n_collectives, 1);
-	CU_ASSERT_EQUAL(again->kernel[0].layout.ranks, 2);
-	CU_ASSERT_EQUAL(again->kernel[0].seconds, 1e-3);
-	CU_ASSERT_EQUAL(again->collective[0].kind, RT_ALL_GATHER);
-	for (int i = 0; i < MACHINE_NUMBERS; i++)
-		CU_ASSERT(again->of[i] == m->of[i] || (isnan(again->of[i]) && isnan(m->of[i])));
+	CU_ASSERT_STRING_EQUAL(m->name, "x \"y\"");
+	CU_ASSERT_EQUAL(m->n_kernels, 1);
+	CU_ASSERT_EQUAL(m->n_collectives, 1);
+	CU_ASSERT_EQUAL(m->kernel[0].layout.ranks, 2);
+	CU_ASSERT_EQUAL(m->kernel[0].seconds, 1e-3);
+	CU_ASSERT_EQUAL(m->collective[0].kind, RT_ALL_GATHER);
+	CU_ASSERT_EQUAL(m->of[MACHINE_HOSTS], 1);
+	CU_ASSERT_EQUAL(m->of[MACHINE_FLOPS_BF16], 1e11);
+	CU_ASSERT_STRING_EQUAL(m->source[MACHINE_FLOPS_BF16], "s");
+	CU_ASSERT_PTR_EQUAL(map_get(m->by_op, "2x1 relu f32[4] -> f32[4]"), m->kernel);
 	arena_free(a);
 }
 
@@ -173,7 +171,7 @@ static Machine ideal(bool cuda, Arena *a)
 	m.of[MACHINE_PROCESSORS] = 1;
 	for (int i = MACHINE_EFF_MATMUL; i <= MACHINE_EFF_ATTENTION_GRAD; i++)
 		m.of[i] = 1;
-	m.of[MACHINE_KERNEL] = m.of[MACHINE_LAUNCH] = 0;
+	m.of[MACHINE_KERNEL] = 0;
 	m.of[MACHINE_LINK_LATENCY] = m.of[MACHINE_NETWORK_LATENCY] = 0;
 	m.of[MACHINE_CONTENTION] = m.of[MACHINE_CONTENTION_COPY] = 1;
 	return m;
@@ -224,9 +222,9 @@ static void only_collectives(void)
 	Timeline *t = played(&s, &m, false);
 	double gathers = 0, all = 0;
 	for (int i = 0; i < t->n_transfers; i++) {
-		double took = (double)t->transfer[i].bytes / 1e6;
-		CU_ASSERT(equal(t->transfer[i].end - t->transfer[i].begin, took));
-		gathers += t->transfer[i].row->kind == RT_ALL_GATHER ? took : 0;
+		double took = (double)t->transfer[i]->bytes / 1e6;
+		CU_ASSERT(equal(t->transfer[i]->end - t->transfer[i]->begin, took));
+		gathers += t->transfer[i]->row->kind == RT_ALL_GATHER ? took : 0;
 		all += took;
 	}
 	CU_ASSERT(equal(t->seconds, t->exposed + t->computing));
@@ -237,7 +235,7 @@ static void only_collectives(void)
 	t = played(&s, &m, false);
 	CU_ASSERT(equal(t->exposed, all));
 	for (int i = 0; i < t->n_transfers; i++)
-		CU_ASSERT(t->transfer[i].reason == EXPOSED_INLINE || t->transfer[i].reason == EXPOSED_BLOCKS);
+		CU_ASSERT(t->transfer[i]->reason == EXPOSED_INLINE || t->transfer[i]->reason == EXPOSED_BLOCKS);
 	step_end(&s);
 }
 
@@ -253,7 +251,7 @@ static void prefetch_hides(void)
 		Timeline *t = played(&s, &m, false);
 		int exposed = 0;
 		for (int i = 0; i < t->n_transfers; i++) {
-			const Transfer *x = &t->transfer[i];
+			const Transfer *x = t->transfer[i];
 			bool gathers = x->row->kind == RT_ALL_GATHER;
 			exposed += gathers && x->exposed > 1e-9;
 			CU_ASSERT((x->exposed > 1e-9) == (x->reason != EXPOSED_NOT));
@@ -345,7 +343,7 @@ void suite_predict(void)
 {
 	CU_pSuite s = CU_add_suite("predict", make_file, remove_file);
 	CU_add_test(s, "wrong machine files", bad_files);
-	CU_add_test(s, "machine files are read back", round_trip);
+	CU_add_test(s, "a machine file", good_file);
 	CU_add_test(s, "work of ops", work_of_ops);
 	CU_add_test(s, "collectives alone", only_collectives);
 	CU_add_test(s, "prefetch hides gathers", prefetch_hides);
