@@ -15,6 +15,7 @@
 #include "options.h"
 #include "passes/passes.h"
 #include "predict/predict.h"
+#include "predict/search.h"
 #include "run.h"
 
 #define VERSION "0.1"
@@ -225,8 +226,8 @@ static bool print_ir(const Variants *v, const Module *shown, const Options *o, D
 
 /* Prints the plan, after compiling without its collectives, and what it predicts for a machine.  False after
  * messages. */
-static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machine *machine, const Restart *start,
-	Arena *a, Diag *d)
+static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machine *machine, const Search *search,
+	const Restart *start, Arena *a, Diag *d)
 {
 	const Variants *v = &s->of[s->n - 1];
 	Communicator comm = o->sharding.comm;
@@ -241,6 +242,8 @@ static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machin
 	if (machine && (!predict_accepts(m, &layout, d) || !predict_asks(o, start, d)))
 		return false;
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
+	if (search)
+		(o->what.format == FORMAT_JSON ? search_json : search_text)(stdout, search);
 	return !machine || predict_show(stdout, v, start, machine, o, d);
 }
 
@@ -354,8 +357,8 @@ static const char *pass_skipped(const Options *o, bool planned, const char *name
 	return NULL;
 }
 
-/* planned: a text at PLAN was read; hooked: the text names a hook. */
-typedef struct StageContext { const Options *o; bool planned, hooked; Arena *a; } StageContext;
+/* planned: a text at PLAN was read; hooked: the text names a hook; searched: --wrap=auto has chosen the units. */
+typedef struct StageContext { const Options *o; bool planned, hooked, searched; Arena *a; } StageContext;
 
 static bool stage_runs(const void *context, const char *name, const char **why)
 {
@@ -382,6 +385,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		{"params", false, instead},
 		{"emit", ir || (!plan && !run), instead},
 		{"plan", !run && !ir, instead},
+		{"search", c->searched, "without --wrap=auto"},
 		{"peak", !run && !no_peak, no_peak ? no_peak : instead},
 		{"program", !run && !plan && !ir, instead},
 		{"compiler", !plan && !ir, instead},
@@ -614,7 +618,8 @@ static int compile_status(bool ok, const CheckReport *report)
 	return ok ? EXIT_SUCCESS : report->differs ? EXIT_RUN : EXIT_INPUT;
 }
 
-static int compile(Options *o, Arena *a, Diag *d)
+/* search: NULL, or what chose some of the options. */
+static int compile(Options *o, const Search *search, Arena *a, Diag *d)
 {
 	const InspectionOptions *show = &o->inspection;
 	CheckReport report = {0};
@@ -644,7 +649,7 @@ static int compile(Options *o, Arena *a, Diag *d)
 	bool loaded = load(first, o, 0, a, d), planned = loaded && is_planned(first, o);
 	static const Hook none;
 	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(first->of[VARIANT_ONLY])->hook : &none;
-	options_warn_unread(o, stage_runs, &(StageContext){o, planned, named->file, a}, a, d);
+	options_warn_unread(o, stage_runs, &(StageContext){o, planned, named->file, search, a}, a, d);
 	bool ok = loaded && check_named_hook(named, &hook, o, d) && check_variants(first, o, d)
 		&& (planned ? accept(first, o, d) : join_block(first, o, d) && build(first, o, &view, d))
 		&& build_sizes(&all, n_sizes, o, a, d);
@@ -664,11 +669,84 @@ static int compile(Options *o, Arena *a, Diag *d)
 	else if (!status && !plans)
 		status = runs ? run(m, o, d) : emit(&all, o, d);
 	if (!status && !ir && !runs)
-		status = print_plan(m, &all, o, machine, &start, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
+		status = print_plan(m, &all, o, plans ? machine : NULL, plans ? search : NULL, &start, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
 	if (!status && !ir && !runs)
 		print_hints(&all, o, &start);
 	free_sizes(&all);
 	return status;
+}
+
+/* ---- --wrap=auto ---- */
+
+/* Reports what --wrap=auto cannot be given with. */
+static bool check_search(const Options *o, Diag *d)
+{
+	int before = d->errors;
+	const char *where = "--wrap";
+	if (o->command != COMMAND_COMPILE && o->command != COMMAND_PLAN)
+		diag_error(d, where, "auto chooses the units of a program or of a plan");
+	if (!o->what.machine)
+		diag_error(d, where, "auto wants --machine=FILE, for which it looks for the fastest plan: one of machines/ or your "
+			"own (docs/prediction.md)");
+	if (o->sharding.wrap.n > 1)
+		diag_error(d, where, "auto stands alone, and there are %d policies", o->sharding.wrap.n);
+	if (o->sharding.schedule_in)
+		diag_error(d, where, "auto chooses the order of collectives, and --schedule-in=%s has one", o->sharding.schedule_in);
+	if (o->what.passes)
+		diag_error(d, where, "auto runs all passes, and --passes some");
+	return d->errors == before;
+}
+
+/* Finds the options that --wrap=auto stands for; NULL after messages. */
+static Search *search(const Options *given, Arena *a, Diag *d)
+{
+	Options o = *given;
+	Machine *machine = NULL;
+	Restart start = {.arena = a};
+	PipelineView silent = {.restart = &start};
+	Variants v = {0};
+	o.memory.memory_limit = 0;
+	o.sharding.wrap.n = 0;
+	if (!check_search(given, d) || !predict_begin(&o, &machine, a, d) || !check_ranks(&o, d) || !check_accum(&o, d)
+			|| !load(&v, &o, 0, a, d))
+		return NULL;
+	Search *found = NULL;
+	if (is_planned(&v, &o))
+		diag_error(d, "--wrap", "auto plans, and %s is planned already: give the model", o.input);
+	else if (join_block(&v, &o, d) && build(&v, &o, &silent, d)) {
+		o.memory.memory_limit = given->memory.memory_limit;
+		found = search_run(&start, &o, sync_of(&o), machine, a, d);
+	}
+	pipeline_free(&v);
+	return found;
+}
+
+/* Compiles as if the user had given what --wrap=auto stands for. */
+static int compile_searched(int argc, char **argv, Options *o, Arena *a, Diag *d)
+{
+	VEC(char *) args = {0};
+	Options settled = {0};
+	bool usage = false, quiet = d->quiet;
+	d->quiet = true; /* notes and warnings are said when the plan that was found is made */
+	Search *found = search(o, a, d);
+	d->quiet = quiet;
+	if (!found)
+		return EXIT_INPUT;
+	for (int i = 0; i < argc; i++)
+		if (equals(argv[i], "--wrap") && i + 1 < argc)
+			i++;
+		else if (!equals(argv[i], "--wrap=auto"))
+			vec_push(a, &args, argv[i]);
+	const char *chosen = "";
+	for (const char *const *x = search_options(found); *x; x++) {
+		vec_push(a, &args, arena_strdup(a, *x));
+		chosen = arena_printf(a, "%s %s", chosen, str_escape(a, ESCAPE_SHELL, *x));
+	}
+	if (!options_parse(args.n, args.at, &settled, a, d, &usage))
+		return usage ? EXIT_USAGE : EXIT_INPUT;
+	d->verbose = settled.inspection.verbose;
+	diag_note(d, "--wrap", "auto is%s (shardc plan shows what else was tried)", chosen);
+	return compile(&settled, found, a, d);
 }
 
 /* ---- tables ---- */
@@ -713,7 +791,7 @@ static int params(const Options *o, Arena *a, Diag *d)
 		diag_error(d, o->input, "shardc params reads an ONNX model");
 		return EXIT_INPUT;
 	}
-	options_warn_unread(o, stage_runs, &(StageContext){o, false, false, a}, a, d);
+	options_warn_unread(o, stage_runs, &(StageContext){o, false, false, false, a}, a, d);
 	if (!onnx_params(o->input, &f, &to, d))
 		return EXIT_INPUT;
 	return file_flush_stdout(d) ? EXIT_SUCCESS : EXIT_RUN;
@@ -728,7 +806,7 @@ static int init(Options *o, Arena *a, Diag *d)
 		diag_error(d, o->input, "shardc init reads an ONNX model");
 		return EXIT_INPUT;
 	}
-	options_warn_unread(o, stage_runs, &(StageContext){o, false, false, a}, a, d);
+	options_warn_unread(o, stage_runs, &(StageContext){o, false, false, false, a}, a, d);
 	if (!advice_bind(o, a, d))
 		return EXIT_INPUT;
 	f.graph = o->graph;
@@ -771,7 +849,9 @@ static int command(int argc, char **argv, Arena *a, Diag *d)
 	}
 	if (o.command == COMMAND_INIT)
 		return init(&o, a, d);
-	return o.command == COMMAND_PARAMS ? params(&o, a, d) : compile(&o, a, d);
+	if (o.command == COMMAND_PARAMS)
+		return params(&o, a, d);
+	return search_wanted(&o) ? compile_searched(argc, argv, &o, a, d) : compile(&o, NULL, a, d);
 }
 
 int main(int argc, char **argv)

@@ -1,9 +1,9 @@
 /* predict/simulate.c: plays a PLAN on its streams.
  *
  * Computing is one sequence.  A collective starts when all earlier ones of its stream have ended and, on a GPU, its
- * event has happened; on a CPU, where the program issues it, or inside the wait if it has no thread.  While any
- * collective runs beside it, a kernel is slower by the machine's contention; what remains of it is then counted at the
- * new rate. */
+ * event has happened, however far behind it the program issues it, since a host and its graphs run ahead; on a CPU,
+ * where the program issues it, or inside the wait if it has no thread.  While any collective runs beside it, a kernel is
+ * slower by the machine's contention; what remains of it is then counted at the new rate. */
 #include "predict/timeline.h"
 
 #include <math.h>
@@ -23,6 +23,8 @@ typedef struct Simulation {
 	double now;                /* of computing */
 	double free[RT_STREAMS];   /* when a stream has ended what it has */
 	Transfer *last[RT_STREAMS]; /* the transfer that ends then */
+	VEC(Transfer *) queue[RT_STREAMS]; /* GPUs: the collectives of a stream, and how many of them have a time */
+	int placed[RT_STREAMS];
 	int live;                  /* all transfers in front of this one have ended */
 	int number;
 } Simulation;
@@ -87,13 +89,15 @@ static void compute(Simulation *s, const Op *op)
 	double begin = s->now;
 	s->now = end_of(s, alone.seconds);
 	t->computing += s->now - begin;
+	t->alone += alone.seconds;
 	t->of_class[w.class] += s->now - begin;
 	t->of_evidence[alone.evidence] += s->now - begin;
 	double ideal = cost_at_peak(s->o->machine, &w, t->layout, s->o->tf32);
 	t->flops += w.flops;
 	t->ideal += ideal;
 	t->ideal_again += strcmp(op->loc->role, "remat") ? 0 : ideal;
-	add_slice(s, (Slice){.op = op, .begin = begin, .end = s->now, .class = w.class, .evidence = alone.evidence});
+	add_slice(s, (Slice){.op = op, .begin = begin, .end = s->now, .alone = alone.seconds, .class = w.class,
+		.evidence = alone.evidence});
 }
 
 /* ---- collectives ---- */
@@ -127,26 +131,63 @@ static void place(Simulation *s, Transfer *t, double from)
 	t->begin = MAX(from, s->free[stream]);
 	t->end = t->begin + cost_transfer(s->o->machine, &c);
 	s->free[stream] = t->end;
+	CostMessage empty = {c.kind, 0, c.members, c.hosts};
+	double moving = t->end - t->begin - (stream == RT_STREAM_SYNC ? 0 : cost_transfer(s->o->machine, &empty));
+	bool again = t->op->section == SEC_BACKWARD && t->row->kind == RT_ALL_GATHER;
+	t->moving = MAX(moving, 0);
+	s->t->moving[stream] += t->moving;
+	s->t->again += again ? t->moving : 0;
+	s->t->again_bytes += again ? c.bytes : 0;
 }
 
-static Transfer *issue(Simulation *s, const Op *op)
+static Transfer *new_transfer(Simulation *s, const Op *op)
 {
 	PlanCollective *row = NEW(s->a, PlanCollective);
 	Transfer *t = NEW(s->a, Transfer);
 	*row = (PlanCollective){.kind = op_collective(op), .stream = op_stream(op->kind),
 		.unit = op->unit ? op->unit->index : -1, .slot = (int)attr_get_int(op->attrs, "slot", -1),
 		.message = plan_message(s->m, op)};
-	*t = (Transfer){.op = op, .row = row, .seq = (int)attr_get_int(op->attrs, "seq", 0), .issued = s->now,
-		.bytes = plan_received(s->o->plan, row), .before = s->last[row->stream]};
-	t->ready = event_time(s, op, &t->freed);
-	bool blocks = row->stream == RT_STREAM_SYNC, held = !cuda(s) && !s->t->threads && !blocks;
-	if (held)
-		t->begin = t->end = INFINITY; /* until it is waited for */
-	else
-		place(s, t, cuda(s) && !blocks ? t->ready : MAX(t->ready, s->now));
+	*t = (Transfer){.op = op, .row = row, .seq = (int)attr_get_int(op->attrs, "seq", 0), .begin = INFINITY,
+		.end = INFINITY, .bytes = plan_received(s->o->plan, row), .before = s->last[row->stream]};
 	vec_push(s->a, &s->transfers, t);
 	s->last[row->stream] = t;
 	ptrmap_put(s->transfer_of, op, t);
+	return t;
+}
+
+/* On a GPU each stream has its collectives in the order of the program. */
+static void queue(Simulation *s, const Op *op)
+{
+	if (!cuda(s) || !(op_info[op->kind].flags & COMM) || op_blocks(op->kind))
+		return;
+	Transfer *t = new_transfer(s, op);
+	vec_push(s->a, &s->queue[t->row->stream], t);
+}
+
+/* Gives a time to the collectives at the heads of their streams whose events have happened. */
+static void start_queued(Simulation *s)
+{
+	for (int i = 0; i < RT_STREAMS; i++)
+		for (; s->placed[i] < s->queue[i].n; s->placed[i]++) {
+			Transfer *t = s->queue[i].at[s->placed[i]];
+			t->ready = event_time(s, t->op, &t->freed);
+			if (t->freed && !ptrmap_get(s->recorded, t->freed))
+				break;
+			place(s, t, t->ready);
+		}
+}
+
+static Transfer *issue(Simulation *s, const Op *op)
+{
+	Transfer *t = ptrmap_get(s->transfer_of, op);
+	bool queued = t, blocks = op_blocks(op->kind);
+	t = t ? t : new_transfer(s, op);
+	t->issued = s->now;
+	if (queued)
+		return t;
+	t->ready = event_time(s, op, &t->freed);
+	if (cuda(s) || s->t->threads || blocks) /* else it has no time until it is waited for */
+		place(s, t, MAX(t->ready, s->now));
 	return t;
 }
 
@@ -278,6 +319,7 @@ static void play(Simulation *s, const Op *op)
 		double *time = NEW(s->a, double);
 		*time = s->now;
 		ptrmap_put(s->recorded, op, time);
+		start_queued(s);
 	} else if (op->kind == OP_WAIT) {
 		wait(s, op);
 	} else if (info->flags & COMM && op_blocks(op->kind)) {
@@ -298,6 +340,10 @@ Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a)
 	if (o->machine->cuda)
 		t->layout = (MachineLayout){1, 1};
 	Simulation s = {.m = m, .o = o, .t = t, .a = a, .transfer_of = ptrmap_new(a), .recorded = ptrmap_new(a)};
+	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
+		IR_FOR_OPS(m, section, op)
+			queue(&s, op);
+	start_queued(&s);
 	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
 		IR_FOR_OPS(m, section, op) {
 			op->order = s.number;

@@ -18,6 +18,7 @@ typedef struct Slice {
 	int seq;                /* of a collective and of a wait for it: its number, from 1; else 0 */
 	int64_t bytes;          /* of a collective on its stream: that the rank receives */
 	double begin, end;
+	double alone;           /* what computing would take if no collective ran beside it */
 	CostClass class;
 	CostEvidence evidence;
 } Slice;
@@ -42,6 +43,7 @@ typedef struct Transfer {
 	int64_t bytes;          /* that the rank receives */
 	double issued, ready;   /* when it was issued; when its event and slot let it start */
 	double begin, end;
+	double moving;          /* what its bytes take, without latency; all of it if it blocks */
 	double exposed;         /* for which compute waits */
 	Exposed reason;
 	const struct Transfer *before; /* on its stream; NULL: it is the first */
@@ -59,6 +61,10 @@ typedef struct Timeline {
 	double seconds;         /* of the step */
 	double computing;       /* without waits */
 	double exposed;         /* sum of waits */
+	double alone;           /* computing if no collective ran beside it */
+	double moving[RT_STREAMS]; /* sums of Transfer.moving */
+	double again;           /* the part of moving that gathers in backward take */
+	int64_t again_bytes;
 	double of_class[COST_CLASSES];
 	double of_evidence[COST_EVIDENCES];
 	double flops;           /* of products */
@@ -78,6 +84,12 @@ typedef struct SimulateOptions {
 Timeline *simulate(const Module *m, const SimulateOptions *o, Arena *a);
 
 const char *exposed_text(const Transfer *t, Arena *a); /* "its ring slot was in use until reshard @h.3"; "" if hidden */
+
+/* ---- bound.c ---- */
+
+/* No order of these collectives, and no units, make a step shorter.  room: bytes that gathered units may keep after
+ * forward so that backward need not gather them again. */
+double timeline_bound(const Timeline *t, double room);
 
 /* ---- show.c: what `shardc plan --machine` prints ---- */
 

@@ -1,6 +1,6 @@
 /* passes/shard/wrap.c: --wrap -> groups of parameters, each of which becomes a unit.
  *
- * Policies that may be combined (block, each, size:N, scope:REGEX) are asked about every module of the tree,
+ * Policies that may be combined (block, each, size:N, scope:REGEX), and blocks, are asked about every module of the tree,
  * children first.  A module becomes a unit when any of them chooses it, given the parameters that its inner units
  * left over.  Ensures that no group is empty, that inner groups precede outer ones in the order of first use, and
  * that the remainder ("root") is last.
@@ -12,12 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum { ARG_NONE, ARG_COUNT, ARG_REGEX, ARG_BYTES, ARG_PATH } ArgKind;
+typedef enum { ARG_NONE, ARG_COUNT, ARG_REGEX, ARG_BYTES, ARG_PARTS, ARG_PATH } ArgKind;
 
 static const struct { const char *text; ArgKind argument; bool alone; const char *doc; } policy_info[] = {
 #define WRAP(id, text, argument, alone, doc) {text, ARG_##argument, alone, doc},
 #include "passes/shard/wrap.def"
 };
+
+enum { PARTS_MAX = 1000000 };
 
 /* ---- reading --wrap ---- */
 
@@ -67,9 +69,8 @@ static void refuse_policy(const char *text, Arena *a, Diag *d)
 		known = arena_printf(a, "%s%s%s (%s)", known, k ? ", " : "", policy_info[k].text, policy_info[k].doc);
 		names[k] = policy_info[k].text;
 	}
-	if (!strncmp(text, "auto", 4) && (!text[4] || text[4] == ':'))
-		diag_error(d, "--wrap", "\"auto\" is not in this version; try block, or size:N with about 1/20 of the "
-			"model's elements");
+	if (!strncmp(text, "auto:", 5))
+		diag_error(d, "--wrap", "\"%s\": auto takes no argument; it wants --machine=FILE", text);
 	else
 		diag_error(d, "--wrap", "there is no policy \"%s\"; accepted: %s%s", text, known,
 			near_hint(a, "--wrap", arena_strndup(a, text, strcspn(text, ":")), names, WRAP_COUNT));
@@ -89,6 +90,12 @@ static bool check_argument(const WrapPolicy *p, Diag *d)
 	return kind != ARG_REGEX || pattern_check(p->argument, "--wrap", d);
 }
 
+static bool parse_parts(WrapPolicy *p)
+{
+	p->inverse = !strncmp(p->argument, "1/", 2);
+	return str_to_size(p->argument + (p->inverse ? 2 : 0), false, &p->n) && p->n >= 1 && p->n <= PARTS_MAX;
+}
+
 static bool parse_policy(const char *text, WrapPolicy *out, Arena *a, Diag *d)
 {
 	size_t n = strcspn(text, ":");
@@ -104,6 +111,11 @@ static bool parse_policy(const char *text, WrapPolicy *out, Arena *a, Diag *d)
 		return false;
 	ArgKind kind = policy_info[k].argument;
 	bool number = kind == ARG_COUNT || kind == ARG_BYTES;
+	if (kind == ARG_PARTS && !parse_parts(out)) {
+		diag_error(d, "--wrap", "\"%s\" is no number of blocks of a unit, such as blocks:2 or, for two units of each "
+			"block, blocks:1/2; at most %d", text, PARTS_MAX);
+		return false;
+	}
 	if (number && !str_to_count(out->argument, kind == ARG_BYTES, &out->n)) {
 		diag_error(d, "--wrap", "\"%s\" is not a positive number%s", text,
 			kind == ARG_BYTES ? " of bytes, such as exec-order:64M"
@@ -152,10 +164,16 @@ bool wrap_parse(const Options *o, Wrap *out, Arena *a, Diag *d)
 
 /* ---- choosing units of the tree ---- */
 
-static bool has_policy(const Wrap *w, WrapKind kind)
+static bool of_blocks(WrapKind kind)
+{
+	return kind == WRAP_BLOCK || kind == WRAP_BLOCKS;
+}
+
+/* Whether a policy is of blocks, or of what `also` is. */
+static bool has_blocks(const Wrap *w, WrapKind also)
 {
 	for (int i = 0; i < w->policies.n; i++)
-		if (w->policies.at[i].kind == kind)
+		if (of_blocks(w->policies.at[i].kind) || w->policies.at[i].kind == also)
 			return true;
 	return false;
 }
@@ -232,7 +250,7 @@ static bool wants(const Chooser *c, int policy, const TreeNode *n, int64_t left)
 {
 	const WrapPolicy *p = &c->w->policies.at[policy];
 	switch (p->kind) {
-	case WRAP_BLOCK: return n->block || is_large(c, n, left);
+	case WRAP_BLOCK: case WRAP_BLOCKS: return n->block || is_large(c, n, left);
 	case WRAP_EACH: return n->has_own;
 	case WRAP_SIZE: return (left >= p->n && !is_list(n)) || (n->block && left > 0 && left < elements_in(n));
 	case WRAP_SCOPE: return pattern_matches(&c->re[policy], n->name);
@@ -254,7 +272,7 @@ static int64_t choose_units(Chooser *c, TreeNode *n)
 	for (int p = 0; p < c->w->policies.n; p++) {
 		if (!wants(c, p, n, left))
 			continue;
-		n->large = !chosen && c->w->policies.at[p].kind == WRAP_BLOCK && !n->block;
+		n->large = !chosen && of_blocks(c->w->policies.at[p].kind) && !n->block;
 		chosen = true;
 		c->matched[p]++;
 		c->left[p] += left > 0;
@@ -389,7 +407,7 @@ static bool choose(const Wrap *w, ModuleTree *t, Arena *a, Diag *d)
 	for (int p = 0; p < n; p++)
 		if (w->policies.at[p].kind == WRAP_SCOPE && !pattern_compile(&c.re[p], w->policies.at[p].argument, "--wrap", d))
 			return false;
-	if (has_policy(w, WRAP_BLOCK))
+	if (has_blocks(w, WRAP_BLOCK))
 		find_beside(&c, t->root, a);
 	choose_units(&c, t->root);
 	bool ok = check_matches(&c, t, a, d);
@@ -498,18 +516,27 @@ static int compare_used(const void *x, const void *y)
 	return a->first != b->first ? (a->first > b->first) - (a->first < b->first) : a->index - b->index;
 }
 
+typedef VEC(Used) UsedList;
+
+/* Those of the n parameters that are in the tree, in the order of first use. */
+static UsedList used_in_order(Symbol *const *param, int n, const ModuleTree *t, Arena *a)
+{
+	UsedList used = {0};
+	for (int i = 0; i < n; i++) {
+		const Home *h = ptrmap_get(t->home, param[i]);
+		if (h)
+			vec_push(a, &used, ((Used){param[i], h->first, i}));
+	}
+	if (used.n)
+		qsort(used.at, (size_t)used.n, sizeof(*used.at), compare_used);
+	return used;
+}
+
 /* Packs parameters in the order of first use until the next one would exceed the bytes; parameters that are never
  * read belong to the root. */
 static void exec_order(Module *m, const ModuleTree *t, int64_t bytes, Groups *out, Arena *a)
 {
-	VEC(Used) used = {0};
-	for (int i = 0; i < m->n_symbols; i++) {
-		const Home *h = ptrmap_get(t->home, m->symbols[i]);
-		if (h)
-			vec_push(a, &used, ((Used){m->symbols[i], h->first, i}));
-	}
-	if (used.n)
-		qsort(used.at, (size_t)used.n, sizeof(*used.at), compare_used);
+	UsedList used = used_in_order(m->symbols, m->n_symbols, t, a);
 	int64_t fill = 0;
 	bool never = false;
 	for (int i = 0; i < used.n; i++) {
@@ -524,6 +551,71 @@ static void exec_order(Module *m, const ModuleTree *t, int64_t bytes, Groups *ou
 		fill += more;
 		vec_push(a, &out->at[out->n - 1].params, used.at[i].s);
 	}
+}
+
+/* ---- several blocks a unit, several units a block ---- */
+
+static Nodes blocks_in_order(const ModuleTree *t, Arena *a)
+{
+	Nodes blocks = {0};
+	for (int i = 0; i < t->nodes.n; i++)
+		if (t->nodes.at[i]->unit && t->nodes.at[i]->block)
+			vec_push(a, &blocks, t->nodes.at[i]);
+	if (blocks.n)
+		qsort(blocks.at, (size_t)blocks.n, sizeof(*blocks.at), compare_nodes);
+	return blocks;
+}
+
+/* Puts the parameters of up to n blocks that are used one after the other, and lie in one module, into one group. */
+static void join_blocks(const ModuleTree *t, int64_t n, Groups *out, Arena *a)
+{
+	Nodes blocks = blocks_in_order(t, a);
+	for (int i = 0, k; i < blocks.n; i = k) {
+		Group *all = &out->at[blocks.at[i]->group];
+		for (k = i + 1; k < blocks.n && k - i < n && blocks.at[k]->parent == blocks.at[i]->parent; k++) {
+			Group *g = &out->at[blocks.at[k]->group];
+			for (int p = 0; p < g->params.n; p++)
+				vec_push(a, &all->params, g->params.at[p]);
+			g->params.n = 0;
+		}
+		if (k - i > 1)
+			all->name = arena_printf(a, "%s..%s", blocks.at[i]->name, blocks.at[k - 1]->name);
+	}
+}
+
+/* Appends the parameters of g, in the order of first use, as up to n groups of about as many bytes. */
+static void add_parts(const Group *g, const ModuleTree *t, int64_t n, Groups *out, Arena *a)
+{
+	UsedList used = used_in_order(g->params.at, g->params.n, t, a);
+	double all = 0, fill = 0;
+	int64_t part = -1;
+	for (int i = 0; i < used.n; i++)
+		all += (double)type_bytes(&used.at[i].s->type);
+	for (int i = 0, parts = 0; i < used.n; i++) {
+		double bytes = (double)type_bytes(&used.at[i].s->type);
+		int64_t is = (int64_t)((double)n * (fill + bytes / 2) / all);
+		if (is != part)
+			vec_push(a, out, ((Group){.name = arena_printf(a, "%s.part%d", g->name, parts++), .strategy = g->strategy,
+				.owner = -1}));
+		vec_push(a, &out->at[out->n - 1].params, used.at[i].s);
+		part = is;
+		fill += bytes;
+	}
+}
+
+static void cut_blocks(const ModuleTree *t, int64_t n, Groups *out, Arena *a)
+{
+	Groups all = *out;
+	bool *block = NEW_N(a, bool, all.n);
+	Nodes blocks = blocks_in_order(t, a);
+	for (int i = 0; i < blocks.n; i++)
+		block[blocks.at[i]->group] = true;
+	*out = (Groups){0};
+	for (int i = 0; i < all.n; i++)
+		if (block[i])
+			add_parts(&all.at[i], t, n, out, a);
+		else
+			vec_push(a, out, all.at[i]);
 }
 
 /* ---- all policies ---- */
@@ -543,7 +635,7 @@ static bool groups_of_file(Module *m, const Wrap *w, const ModuleTree *t, Groups
 
 bool wrap_groups(Module *m, const Wrap *w, const PtrMap *left_out, Groups *out, Arena *a, Diag *d)
 {
-	Blocks *blocks = has_policy(w, WRAP_BLOCK) || has_policy(w, WRAP_SIZE) ? blocks_find(m, a) : NULL;
+	Blocks *blocks = has_blocks(w, WRAP_SIZE) ? blocks_find(m, a) : NULL;
 	ModuleTree *t = module_tree(m, left_out, blocks, a);
 	const WrapPolicy *first = &w->policies.at[0];
 	if (first->kind == WRAP_EXEC_ORDER) {
@@ -556,6 +648,8 @@ bool wrap_groups(Module *m, const Wrap *w, const PtrMap *left_out, Groups *out, 
 			return false;
 		add_groups(t->root, out, a);
 		fill_groups(m, t, out, a, d);
+		if (first->kind == WRAP_BLOCKS)
+			(first->inverse ? cut_blocks : join_blocks)(t, first->n, out, a);
 	}
 	drop_empty(out);
 	return true;

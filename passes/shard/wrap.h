@@ -89,7 +89,8 @@ typedef struct WrapPolicy {
 	WrapKind kind;
 	const char *text;    /* as the user gave it */
 	const char *argument;
-	int64_t n;           /* the number of COUNT and BYTES */
+	int64_t n;           /* the number of COUNT, BYTES and PARTS */
+	bool inverse;        /* PARTS: 1/n */
 	bool implied;        /* true: the default, which the user did not ask for */
 } WrapPolicy;
 typedef struct Wrap {

@@ -1,0 +1,451 @@
+/* predict/search.c: which options make the fastest plan that fits. */
+#include "predict/search.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "passes/changes.h"
+#include "predict/private.h"
+
+#define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */
+enum { VALUES_MAX = 10, TRIALS_MAX = 120, ROUNDS_MAX = 3 };
+
+typedef enum KnobId {
+#define KNOB(id, ...) KNOB_##id,
+#include "predict/search.def"
+	KNOBS
+} KnobId;
+
+typedef struct Knob {
+	const char *option;
+	bool open;                   /* the user left it to the search */
+	const char *value[VALUES_MAX];
+	bool further[VALUES_MAX];    /* than the value in front of it */
+	int n;
+} Knob;
+
+/* A plan that was tried. */
+typedef struct Trial {
+	int pick[KNOBS];             /* of the values of each knob; those that are not open have 0 */
+	const char *keep;            /* regular expression of units that stay gathered after forward; NULL: none more */
+	bool refused;
+	double seconds, bound;       /* bound: no plan of its strategy and recomputation is faster */
+	int64_t bytes, over;         /* that a rank needs; beyond the limit */
+	int64_t rigid;               /* of bytes, those that units and prefetch do not change */
+	LayoutMemory memory;
+} Trial;
+
+struct Search {
+	const Restart *start;
+	const Options *given;
+	Sync sync;
+	const Machine *m;
+	Arena *a;
+	int64_t limit, parameters;   /* bytes */
+	Knob knob[KNOBS];
+	Trial *trial[TRIALS_MAX];
+	int n;
+	const Trial *best;
+	double bound;
+};
+
+/* ---- options ---- */
+
+static void set_wrap(Options *o, const char *text)
+{
+	o->sharding.wrap = (OptionList){.at = {text}, .n = 1};
+}
+
+static const char *exec_order(const Search *s, int64_t parts)
+{
+	return arena_printf(s->a, "exec-order:%" PRId64, MAX(ceil_div(s->parameters, parts), 1));
+}
+
+static void set_knob(KnobId k, Options *o, const char *text)
+{
+	switch (k) {
+#define KNOB(id, option, given, set, ...) case KNOB_##id: set break;
+#include "predict/search.def"
+	case KNOBS: ice("knob %d", (int)k);
+	}
+}
+
+static void make_knobs(Search *s)
+{
+	const Options *o = s->given;
+#define KNOB(id, option_, given_, set, ...) \
+	s->knob[KNOB_##id] = (Knob){.option = option_, .open = !o->given.given_, .value = {__VA_ARGS__}};
+#include "predict/search.def"
+	s->knob[KNOB_WRAP].open = true;
+	s->knob[KNOB_STRATEGY].open = s->knob[KNOB_STRATEGY].open && !o->sharding.unit_strategy.n;
+	for (int k = 0; k < KNOBS; k++) {
+		Knob *knob = &s->knob[k];
+		while (knob->n < VALUES_MAX && knob->value[knob->n] && (knob->open || !knob->n)) {
+			knob->further[knob->n] = knob->value[knob->n][0] == '>';
+			knob->value[knob->n] += knob->further[knob->n];
+			knob->n++;
+		}
+	}
+}
+
+static Options options_of(const Search *s, const Trial *t)
+{
+	Options o = *s->given;
+	for (int k = 0; k < KNOBS; k++)
+		if (s->knob[k].open && (t->pick[k] || k == KNOB_WRAP))
+			set_knob((KnobId)k, &o, s->knob[k].value[t->pick[k]]);
+	if (t->keep)
+		o.sharding.unit_strategy = (OptionList){.at = {arena_printf(s->a, "%s=shard_grad_op", t->keep)}, .n = 1};
+	return o;
+}
+
+/* ---- trials ---- */
+
+static void try_plan(const Search *s, Trial *x)
+{
+	Variants v;
+	Diag silent = {.out = fopen("/dev/null", "w"), .quiet = true};
+	Arena *a = arena_new();
+	Options o = options_of(s, x);
+	bool ok = silent.out && change_plan(s->start, &o, s->sync, &v);
+	const SimulateOptions *how = ok ? predict_how(&v, &o, s->m, a) : NULL;
+	x->refused = !how || !predict_accepts(v.of[VARIANT_ONLY], how->plan->layout, &silent);
+	if (!x->refused) {
+		const Timeline *t = simulate(v.of[VARIANT_ONLY], how, a);
+		x->memory = pipeline_memory(&v, &o);
+		x->bytes = x->memory.total;
+		x->over = MAX(x->bytes - s->limit, 0);
+		x->rigid = x->bytes - x->memory.gathered - x->memory.grads - x->memory.send;
+		x->seconds = t->seconds;
+		x->bound = timeline_bound(t, (double)(s->limit - x->rigid));
+	}
+	if (silent.out) {
+		pipeline_free(&v);
+		fclose(silent.out);
+	}
+	arena_free(a);
+}
+
+static bool same_text(const char *x, const char *y)
+{
+	return x && y ? !strcmp(x, y) : x == y;
+}
+
+/* Plans with these choices, once. */
+static const Trial *try(Search *s, const Trial *choice)
+{
+	for (int i = 0; i < s->n; i++)
+		if (!memcmp(s->trial[i]->pick, choice->pick, sizeof(choice->pick)) && same_text(s->trial[i]->keep, choice->keep))
+			return s->trial[i];
+	if (s->n == TRIALS_MAX)
+		return NULL;
+	Trial *x = s->trial[s->n++] = NEW(s->a, Trial);
+	*x = *choice;
+	try_plan(s, x);
+	return x;
+}
+
+/* Whether x is to be preferred: it fits better, is faster by more than a ten-thousandth, or else needs less memory by
+ * more than a hundredth. */
+static bool better(const Trial *x, const Trial *than)
+{
+	if (!x || x->refused)
+		return false;
+	if (!than || x->over != than->over)
+		return !than || x->over < than->over;
+	if (fabs(x->seconds - than->seconds) > 1e-4 * than->seconds)
+		return x->seconds < than->seconds;
+	return (double)x->bytes < 0.99 * (double)than->bytes;
+}
+
+static bool takes(Search *s, const Trial *x)
+{
+	bool is = better(x, s->best);
+	s->best = is ? x : s->best;
+	return is;
+}
+
+/* ---- units that stay gathered ---- */
+
+static void put_escaped(Buf *b, const char *text, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		buf_printf(b, "%s%c", strchr("\\^$.[]|()*+?{}", text[i]) ? "\\" : "", text[i]);
+}
+
+/* The expression of exactly these names, which have as much in common as can be said once. */
+static const char *expression_of(const char *const *name, int n, Arena *a)
+{
+	Buf b = {0};
+	size_t same = strlen(name[0]);
+	for (int i = 1; i < n; i++)
+		while (strncmp(name[i], name[0], same))
+			same--;
+	while (same && name[0][same - 1] != '.')
+		same--;
+	buf_printf(&b, "^");
+	put_escaped(&b, name[0], same);
+	for (int i = 0; i < n; i++) {
+		buf_printf(&b, i ? "|" : "(");
+		put_escaped(&b, name[i] + same, strlen(name[i]) - same);
+	}
+	buf_printf(&b, ")$");
+	const char *text = arena_strndup(a, b.at, b.n);
+	buf_free(&b);
+	return text;
+}
+
+/* The units that backward gathers again, the first of them first: *n of them. */
+static const char **gathered_again(const Search *s, const Trial *x, int *n)
+{
+	Variants v;
+	Options o = options_of(s, x);
+	const char **name = NULL;
+	*n = 0;
+	if (change_plan(s->start, &o, s->sync, &v)) {
+		const Module *m = v.of[VARIANT_ONLY];
+		name = NEW_N(s->a, const char *, m->n_units);
+		IR_FOR_OPS(m, SEC_BACKWARD, op)
+			if (op->kind == OP_ALL_GATHER && *n < m->n_units)
+				name[(*n)++] = arena_strdup(s->a, op->unit->name);
+	}
+	pipeline_free(&v);
+	return name;
+}
+
+/* Keeps as many units gathered after forward as fit, the last ones, which are kept for the shortest time. */
+static void keep_units(Search *s)
+{
+	int n = 0, low = 0;
+	const Trial *from = s->best;
+	bool open = s->knob[KNOB_STRATEGY].open && !from->pick[KNOB_STRATEGY] && !from->over;
+	const char **name = open ? gathered_again(s, from, &n) : NULL;
+	for (int high = n; low < high;) {
+		int middle = (low + high + 1) / 2;
+		Trial choice = *from;
+		choice.keep = expression_of(name, middle, s->a);
+		const Trial *x = try(s, &choice);
+		if (!x || x->refused || x->over) {
+			high = middle - 1;
+		} else {
+			takes(s, x);
+			low = middle;
+		}
+	}
+}
+
+/* ---- the search ---- */
+
+static const Trial *with(Search *s, const Trial *from, int knob, int value)
+{
+	Trial choice = *from;
+	choice.pick[knob] = value;
+	return try(s, &choice);
+}
+
+static bool descend_knob(Search *s, int k, const Trial **at)
+{
+	bool changed = false, was = true;
+	for (int i = 0; i < s->knob[k].n; i++) {
+		const Trial *x = !s->knob[k].further[i] || was ? with(s, *at, k, i) : NULL;
+		was = better(x, *at);
+		changed = changed || was;
+		*at = was ? x : *at;
+	}
+	return changed;
+}
+
+/* Changes one choice after the other while that helps. */
+static void descend(Search *s, const Trial *from)
+{
+	const Trial *at = from;
+	bool changed = true;
+	for (int round = 0; round < ROUNDS_MAX && changed; round++) {
+		changed = false;
+		for (int k = KNOB_REMAT + 1; k < KNOBS; k++)
+			changed = descend_knob(s, k, &at) || changed;
+	}
+	takes(s, at);
+}
+
+/* Tries each strategy with each recomputation, and descends from those that may lead to the best plan: the ones whose
+ * bound is below the best so far, the fastest first. */
+static void descend_all(Search *s)
+{
+	VEC(const Trial *) from = {0};
+	for (int i = 0; i < s->knob[KNOB_STRATEGY].n; i++)
+		for (int k = 0; k < s->knob[KNOB_REMAT].n; k++) {
+			Trial choice = {.pick[KNOB_STRATEGY] = i, .pick[KNOB_REMAT] = k};
+			const Trial *x = try(s, &choice);
+			if (x && !x->refused)
+				vec_push(s->a, &from, x);
+			if (x && !x->refused && !x->over)
+				break; /* recomputing more gives room that is not needed, and takes longer */
+		}
+	for (int i = 1; i < from.n; i++)
+		for (int k = i; k > 0 && better(from.at[k], from.at[k - 1]); k--) {
+			const Trial *moved = from.at[k];
+			from.at[k] = from.at[k - 1];
+			from.at[k - 1] = moved;
+		}
+	for (int i = 0; i < from.n; i++) {
+		const Trial *x = from.at[i];
+		bool hopeless = x->rigid > s->limit && s->best && !s->best->over;
+		if (!s->best || s->best->over || (!hopeless && x->bound < s->best->seconds * (1 - NEGLIGIBLE)))
+			descend(s, x);
+	}
+}
+
+/* The least of the bounds of all pairs of strategy and recomputation that may fit. */
+static double least_bound(const Search *s)
+{
+	double least = INFINITY;
+	for (int i = 0; i < s->n; i++)
+		if (!s->trial[i]->refused && s->trial[i]->rigid <= s->limit)
+			least = MIN(least, s->trial[i]->bound);
+	return isinf(least) ? 0 : least;
+}
+
+bool search_wanted(const Options *o)
+{
+	for (int i = 0; i < o->sharding.wrap.n; i++)
+		if (!strcmp(o->sharding.wrap.at[i], "auto"))
+			return true;
+	return false;
+}
+
+static void count_parameters(Search *s)
+{
+	Diag silent = {.out = stderr, .quiet = true};
+	Module *m = ir_parse(s->start->file, s->start->text, &silent);
+	for (int i = 0; m && i < m->n_symbols; i++)
+		if (m->symbols[i]->kind == SYM_PARAM)
+			s->parameters += type_bytes(&m->symbols[i]->type);
+	ir_module_free(m);
+}
+
+/* What the smallest plan that was found needs, when none is within --memory-limit. */
+static void refuse_limit(const Search *s, Diag *d)
+{
+	const LayoutMemory *l = &s->best->memory;
+	const struct { const char *what; int64_t bytes; } part[] = {{"parameters", l->params}, {"gathered", l->gathered},
+		{"gradients", l->grads + l->send}, {"optimizer", l->states}, {"activations", l->activations},
+		{"inputs and the rest", l->total - l->params - l->gathered - l->grads - l->send - l->states - l->activations}};
+	char *all = arena_strdup(s->a, ""), *how = arena_strdup(s->a, "");
+	for (int i = 0; i < COUNT_OF(part); i++)
+		all = arena_printf(s->a, "%s%s%s %s", all, i ? ", " : "", part[i].what, plan_human(s->a, part[i].bytes));
+	for (const char *const *o = search_options(s); *o; o++)
+		how = arena_printf(s->a, "%s %s", how, *o);
+	diag_error(d, "--memory-limit", "no plan that --wrap=auto tried is within %lld bytes; the least needs %lld, by%s: %s. "
+		"Smaller batches need less, and --tile-rows=auto, --loss-chunk=auto and --offload may", (long long)s->limit,
+		(long long)s->best->bytes, how, all);
+}
+
+Search *search_run(const Restart *start, const Options *o, Sync sync, const Machine *m, Arena *a, Diag *d)
+{
+	Search *s = NEW(a, Search);
+	*s = (Search){.start = start, .given = o, .sync = sync, .m = m, .a = a,
+		.limit = o->memory.memory_limit ? o->memory.memory_limit : (int64_t)m->of[MACHINE_MEMORY]};
+	count_parameters(s);
+	make_knobs(s);
+	descend_all(s);
+	if (!s->best) {
+		diag_error(d, "--wrap", "auto found no plan of this model whose time is predicted; plan it with --wrap=block and "
+			"--machine=%s, which says why", m->file);
+		return NULL;
+	}
+	keep_units(s);
+	s->bound = MIN(least_bound(s), s->best->seconds);
+	if (o->memory.memory_limit && s->best->over) {
+		refuse_limit(s, d);
+		return NULL;
+	}
+	return s;
+}
+
+/* ---- output ---- */
+
+static const char **options_text(const Search *s, const Trial *x)
+{
+	const char **text = NEW_N(s->a, const char *, KNOBS + 2);
+	int n = 0;
+	for (int k = 0; k < KNOBS; k++)
+		if (s->knob[k].open && (x->pick[k] || k == KNOB_WRAP))
+			text[n++] = arena_printf(s->a, "%s=%s", s->knob[k].option, s->knob[k].value[x->pick[k]]);
+	if (x->keep)
+		text[n++] = arena_printf(s->a, "--unit-strategy=%s=shard_grad_op", x->keep);
+	return text;
+}
+
+const char *const *search_options(const Search *s)
+{
+	return options_text(s, s->best);
+}
+
+/* Whether x differs from the best plan in one choice. */
+static bool one_other(const Search *s, const Trial *x, int *knob)
+{
+	int n = !same_text(x->keep, s->best->keep);
+	*knob = KNOBS;
+	for (int k = 0; k < KNOBS; k++)
+		if (x->pick[k] != s->best->pick[k]) {
+			*knob = k;
+			n++;
+		}
+	return n == 1 && !x->refused;
+}
+
+static const char *other_text(const Search *s, const Trial *x, int knob)
+{
+	if (knob == KNOBS)
+		return x->keep ? arena_printf(s->a, "--unit-strategy=%s=shard_grad_op", x->keep) : "without --unit-strategy";
+	const char *value = s->knob[knob].value[x->pick[knob]];
+	return *value ? arena_printf(s->a, "%s=%s", s->knob[knob].option, value)
+		: arena_printf(s->a, "without %s", s->knob[knob].option);
+}
+
+void search_text(FILE *f, const Search *s)
+{
+	fprintf(f, "\n--wrap=auto made and played %d plans and chose\n ", s->n);
+	for (const char *const *o = search_options(s); *o; o++) {
+		fputc(' ', f);
+		fputs(str_escape(s->a, ESCAPE_SHELL, *o), f);
+	}
+	fprintf(f, "\n  no plan of the options that it tries takes less than %.3f ms (bound by relaxation), so the gap is at most "
+		"%.2f%%\n", s->bound * 1e3, 100 * (s->best->seconds / s->bound - 1));
+	if (s->best->over)
+		fprintf(f, "  no plan fits %s; this one needs least\n", plan_human(s->a, s->limit));
+	fprintf(f, "  %-46s %12s %9s %12s\n", "with one other choice", "step ms", "slower", "memory");
+	for (int i = 0, knob; i < s->n; i++)
+		if (one_other(s, s->trial[i], &knob))
+			fprintf(f, "  %-46s %12.3f %+8.2f%% %12s%s\n", other_text(s, s->trial[i], knob), s->trial[i]->seconds * 1e3,
+				100 * (s->trial[i]->seconds / s->best->seconds - 1), plan_human(s->a, s->trial[i]->bytes),
+				s->trial[i]->over ? ", too much" : "");
+}
+
+static void json_options(FILE *f, const Search *s, const Trial *x)
+{
+	const char *const *o = options_text(s, x);
+	fputs("[", f);
+	for (int i = 0; o[i]; i++)
+		fprintf(f, "%s\"%s\"", i ? ", " : "", str_escape(s->a, ESCAPE_JSON, o[i]));
+	fputs("]", f);
+}
+
+void search_json(FILE *f, const Search *s)
+{
+	fprintf(f, "  \"search\": {\n    \"bound_ms\": %.6g, \"gap\": %.4g, \"limit\": %" PRId64 ", \"options\": ",
+		s->bound * 1e3, s->best->seconds / s->bound - 1, s->limit);
+	json_options(f, s, s->best);
+	fputs(",\n    \"plans\": [", f);
+	for (int i = 0, n = 0; i < s->n; i++) {
+		if (s->trial[i]->refused)
+			continue;
+		fprintf(f, "%s\n      {\"step_ms\": %.6g, \"total\": %" PRId64 ", \"fits\": %s, \"options\": ", n++ ? "," : "",
+			s->trial[i]->seconds * 1e3, s->trial[i]->bytes, s->trial[i]->over ? "false" : "true");
+		json_options(f, s, s->trial[i]);
+		fputs("}", f);
+	}
+	fputs("\n    ]\n  },\n", f);
+}

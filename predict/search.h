@@ -1,0 +1,26 @@
+/* predict/search.h: --wrap=auto: the fastest plan that fits a machine, among the options that the user left open.
+ *
+ * Every plan that is tried is made whole and played (simulate.c), so what is said of it is what `shardc plan` says of it
+ * by hand.  The search is coordinate descent from each pair of strategy and recomputation that can still win; it depends
+ * on nothing but its arguments. */
+#ifndef SHARDC_SEARCH_H
+#define SHARDC_SEARCH_H
+
+#include "passes/passes.h"
+#include "predict/machine.h"
+
+typedef struct Search Search;
+
+/* Whether the options leave the units to the search; such options reach no pass. */
+bool search_wanted(const Options *o);
+/* Searches from `start`, with options whose --wrap is empty.  NULL after messages: no plan can be made, or none is within
+ * --memory-limit.  Where none fits the memory of the machine alone, it finds the smallest and says so.  The result lives
+ * in the arena. */
+Search *search_run(const Restart *start, const Options *o, Sync sync, const Machine *m, Arena *a, Diag *d);
+/* The options that the search chose, as a user gives them ("--wrap=blocks:2"); NULL ends them. */
+const char *const *search_options(const Search *s);
+/* What was chosen, what one other choice would cost, and how far from the best it may be. */
+void search_text(FILE *f, const Search *s);
+void search_json(FILE *f, const Search *s); /* a member of the plan's object, ended by ",\n" */
+
+#endif
