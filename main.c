@@ -669,7 +669,7 @@ static int compile(Options *o, const Search *search, Arena *a, Diag *d)
 	else if (!status && !plans)
 		status = runs ? run(m, o, d) : emit(&all, o, d);
 	if (!status && !ir && !runs)
-		status = print_plan(m, &all, o, plans ? machine : NULL, plans ? search : NULL, &start, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
+		status = print_plan(m, &all, o, machine, plans ? search : NULL, &start, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
 	if (!status && !ir && !runs)
 		print_hints(&all, o, &start);
 	free_sizes(&all);
@@ -686,12 +686,13 @@ static bool check_search(const Options *o, Diag *d)
 	if (o->command != COMMAND_COMPILE && o->command != COMMAND_PLAN)
 		diag_error(d, where, "auto chooses the units of a program or of a plan");
 	if (!o->what.machine)
-		diag_error(d, where, "auto wants --machine=FILE, for which it looks for the fastest plan: one of machines/ or your "
-			"own (docs/prediction.md)");
+		diag_error(d, where, "auto wants --machine=FILE, for which it looks for the fastest plan: one of machines/ or "
+			"your own (docs/prediction.md)");
 	if (o->sharding.wrap.n > 1)
 		diag_error(d, where, "auto stands alone, and there are %d policies", o->sharding.wrap.n);
 	if (o->sharding.schedule_in)
-		diag_error(d, where, "auto chooses the order of collectives, and --schedule-in=%s has one", o->sharding.schedule_in);
+		diag_error(d, where, "auto chooses the order of collectives, and --schedule-in=%s has one",
+			o->sharding.schedule_in);
 	if (o->what.passes)
 		diag_error(d, where, "auto runs all passes, and --passes some");
 	return d->errors == before;

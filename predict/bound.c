@@ -1,12 +1,13 @@
 /* predict/bound.c: the least time that any order of a plan's collectives takes, by relaxation.
  *
- * Computing takes as long as it takes alone, and each stream moves its bytes at full bandwidth, without latencies: beside
- * computing, which is slower for that time, or exposed, which is worse.  What forward gathers is there before the first
- * reduce begins, so the two do not share their time.  Of what backward gathers again, it could have kept what fits.
+ * Computing takes as long as it takes alone, and each stream moves its bytes at full bandwidth, without latencies:
+ * beside computing, which is slower for that time, or exposed, which is worse.  What forward gathers is there before
+ * the first reduce begins, so the two do not share their time.  Of what backward gathers again, it could have kept what
+ * fits.
  *
- * Some of it is exposed in any order.  When an op begins, all parameters that were read up to it have been gathered, and
- * only the computing in front of it can have hidden that; when backward ends, the gradients that its last ops write are
- * still to be reduced, and only what is computed behind them hides that. */
+ * Some of it is exposed in any order.  When an op begins, all parameters that were read up to it have been gathered,
+ * and only the computing in front of it can have hidden that; when backward ends, the gradients that its last ops write
+ * are still to be reduced, and only what is computed behind them hides that. */
 #include "predict/private.h"
 
 #include <math.h>

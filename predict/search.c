@@ -136,7 +136,8 @@ static bool same_text(const char *x, const char *y)
 static const Trial *try(Search *s, const Trial *choice)
 {
 	for (int i = 0; i < s->n; i++)
-		if (!memcmp(s->trial[i]->pick, choice->pick, sizeof(choice->pick)) && same_text(s->trial[i]->keep, choice->keep))
+		if (!memcmp(s->trial[i]->pick, choice->pick, sizeof(choice->pick))
+				&& same_text(s->trial[i]->keep, choice->keep))
 			return s->trial[i];
 	if (s->n == TRIALS_MAX)
 		return NULL;
@@ -337,8 +338,8 @@ static void refuse_limit(const Search *s, Diag *d)
 		all = arena_printf(s->a, "%s%s%s %s", all, i ? ", " : "", part[i].what, plan_human(s->a, part[i].bytes));
 	for (const char *const *o = search_options(s); *o; o++)
 		how = arena_printf(s->a, "%s %s", how, *o);
-	diag_error(d, "--memory-limit", "no plan that --wrap=auto tried is within %lld bytes; the least needs %lld, by%s: %s. "
-		"Smaller batches need less, and --tile-rows=auto, --loss-chunk=auto and --offload may", (long long)s->limit,
+	diag_error(d, "--memory-limit", "no plan that --wrap=auto tried is within %lld bytes; the least needs %lld, by%s: "
+		"%s. Smaller batches need less, and --tile-rows=auto, --loss-chunk=auto and --offload may", (long long)s->limit,
 		(long long)s->best->bytes, how, all);
 }
 
@@ -351,8 +352,8 @@ Search *search_run(const Restart *start, const Options *o, Sync sync, const Mach
 	make_knobs(s);
 	descend_all(s);
 	if (!s->best) {
-		diag_error(d, "--wrap", "auto found no plan of this model whose time is predicted; plan it with --wrap=block and "
-			"--machine=%s, which says why", m->file);
+		diag_error(d, "--wrap", "auto found no plan of this model whose time is predicted; plan it with --wrap=block "
+			"and --machine=%s, which says why", m->file);
 		return NULL;
 	}
 	keep_units(s);
@@ -412,8 +413,9 @@ void search_text(FILE *f, const Search *s)
 		fputc(' ', f);
 		fputs(str_escape(s->a, ESCAPE_SHELL, *o), f);
 	}
-	fprintf(f, "\n  no plan of the options that it tries takes less than %.3f ms (bound by relaxation), so the gap is at most "
-		"%.2f%%\n", s->bound * 1e3, 100 * (s->best->seconds / s->bound - 1));
+	fprintf(f, "\n  no plan of the options that it tries takes less than %.3f ms (bound by relaxation), so the gap is at "
+		"most %.2f%%\n",
+		s->bound * 1e3, 100 * (s->best->seconds / s->bound - 1));
 	if (s->best->over)
 		fprintf(f, "  no plan fits %s; this one needs least\n", plan_human(s->a, s->limit));
 	fprintf(f, "  %-46s %12s %9s %12s\n", "with one other choice", "step ms", "slower", "memory");

@@ -1,8 +1,8 @@
 /* predict/search.h: --wrap=auto: the fastest plan that fits a machine, among the options that the user left open.
  *
- * Every plan that is tried is made whole and played (simulate.c), so what is said of it is what `shardc plan` says of it
- * by hand.  The search is coordinate descent from each pair of strategy and recomputation that can still win; it depends
- * on nothing but its arguments. */
+ * Every plan that is tried is made whole and played (simulate.c), so what is said of it is what `shardc plan` says of
+ * it by hand.  The search is coordinate descent from each pair of strategy and recomputation that can still win; it
+ * depends on nothing but its arguments. */
 #ifndef SHARDC_SEARCH_H
 #define SHARDC_SEARCH_H
 
@@ -13,9 +13,9 @@ typedef struct Search Search;
 
 /* Whether the options leave the units to the search; such options reach no pass. */
 bool search_wanted(const Options *o);
-/* Searches from `start`, with options whose --wrap is empty.  NULL after messages: no plan can be made, or none is within
- * --memory-limit.  Where none fits the memory of the machine alone, it finds the smallest and says so.  The result lives
- * in the arena. */
+/* Searches from `start`, with options whose --wrap is empty.  NULL after messages: no plan can be made, or none is
+ * within --memory-limit.  Where none fits the memory of the machine alone, it finds the smallest and says so.  The
+ * result lives in the arena. */
 Search *search_run(const Restart *start, const Options *o, Sync sync, const Machine *m, Arena *a, Diag *d);
 /* The options that the search chose, as a user gives them ("--wrap=blocks:2"); NULL ends them. */
 const char *const *search_options(const Search *s);

@@ -2,8 +2,8 @@
  *
  * Computing is one sequence.  A collective starts when all earlier ones of its stream have ended and, on a GPU, its
  * event has happened, however far behind it the program issues it, since a host and its graphs run ahead; on a CPU,
- * where the program issues it, or inside the wait if it has no thread.  While any collective runs beside it, a kernel is
- * slower by the machine's contention; what remains of it is then counted at the new rate. */
+ * where the program issues it, or inside the wait if it has no thread.  While any collective runs beside it, a
+ * kernel is slower by the machine's contention; what remains of it is then counted at the new rate. */
 #include "predict/timeline.h"
 
 #include <math.h>
@@ -147,21 +147,22 @@ static Transfer *new_transfer(Simulation *s, const Op *op)
 	*row = (PlanCollective){.kind = op_collective(op), .stream = op_stream(op->kind),
 		.unit = op->unit ? op->unit->index : -1, .slot = (int)attr_get_int(op->attrs, "slot", -1),
 		.message = plan_message(s->m, op)};
-	*t = (Transfer){.op = op, .row = row, .seq = (int)attr_get_int(op->attrs, "seq", 0), .begin = INFINITY,
-		.end = INFINITY, .bytes = plan_received(s->o->plan, row), .before = s->last[row->stream]};
+	*t = (Transfer){.op = op, .row = row, .seq = (int)attr_get_int(op->attrs, "seq", 0), .issued = INFINITY,
+		.begin = INFINITY, .end = INFINITY, .bytes = plan_received(s->o->plan, row), .before = s->last[row->stream]};
 	vec_push(s->a, &s->transfers, t);
 	s->last[row->stream] = t;
 	ptrmap_put(s->transfer_of, op, t);
 	return t;
 }
 
-/* On a GPU each stream has its collectives in the order of the program. */
+/* Makes the transfer of a collective; on a GPU each stream has its own in the order of the program. */
 static void queue(Simulation *s, const Op *op)
 {
-	if (!cuda(s) || !(op_info[op->kind].flags & COMM) || op_blocks(op->kind))
+	if (!(op_info[op->kind].flags & COMM) || op->kind == OP_WAIT || op->kind == OP_RECORD)
 		return;
 	Transfer *t = new_transfer(s, op);
-	vec_push(s->a, &s->queue[t->row->stream], t);
+	if (cuda(s) && !op_blocks(op->kind))
+		vec_push(s->a, &s->queue[t->row->stream], t);
 }
 
 /* Gives a time to the collectives at the heads of their streams whose events have happened. */
@@ -180,13 +181,12 @@ static void start_queued(Simulation *s)
 static Transfer *issue(Simulation *s, const Op *op)
 {
 	Transfer *t = ptrmap_get(s->transfer_of, op);
-	bool queued = t, blocks = op_blocks(op->kind);
-	t = t ? t : new_transfer(s, op);
+	bool blocks = op_blocks(op->kind);
 	t->issued = s->now;
-	if (queued)
+	if (cuda(s) && !blocks)
 		return t;
 	t->ready = event_time(s, op, &t->freed);
-	if (cuda(s) || s->t->threads || blocks) /* else it has no time until it is waited for */
+	if (s->t->threads || blocks) /* else it has no time until it is waited for */
 		place(s, t, MAX(t->ready, s->now));
 	return t;
 }
@@ -212,7 +212,7 @@ static void run_held(Simulation *s, Transfer *last)
 {
 	for (int i = s->live; i < s->transfers.n && isinf(last->end); i++) {
 		Transfer *t = s->transfers.at[i];
-		if (isinf(t->end) && t->row->stream == last->row->stream)
+		if (isinf(t->end) && t->issued <= s->now && t->row->stream == last->row->stream)
 			place(s, t, s->now);
 	}
 }

@@ -19,7 +19,8 @@
 #include <string.h>
 
 enum { GAPS_LIMIT = 12000, IMPROVE_ROUNDS = 200, NEAR = 1000 };
-static const int64_t IMPROVE_STEPS = 5 * 1000 * 1000; /* block pairs looked at: more found nothing in models of real sizes */
+/* Block pairs looked at: more found nothing in models of real sizes. */
+static const int64_t IMPROVE_STEPS = 5 * 1000 * 1000;
 
 typedef struct Pack {
 	MemoryBlock *block;

@@ -1,7 +1,7 @@
 /* passes/shard/wrap.c: --wrap -> groups of parameters, each of which becomes a unit.
  *
- * Policies that may be combined (block, each, size:N, scope:REGEX), and blocks, are asked about every module of the tree,
- * children first.  A module becomes a unit when any of them chooses it, given the parameters that its inner units
+ * Policies that may be combined (block, each, size:N, scope:REGEX), and blocks, are asked about every module of the
+ * tree, children first.  A module becomes a unit when any of them chooses it, given the parameters that its inner units
  * left over.  Ensures that no group is empty, that inner groups precede outer ones in the order of first use, and
  * that the remainder ("root") is last.
  * Refuses unknown policies, invalid numbers and regular expressions, policies that exclude each other, and

@@ -7,7 +7,8 @@
 
 static inline Options fuzz_options(uint32_t h)
 {
-	static const char *const wraps[] = {"each", "block", "size:100", "none", "exec-order:400", "scope:a"};
+	static const char *const wraps[] = {"each", "block", "size:100", "blocks:2",
+		"blocks:1/2", "none", "exec-order:400", "scope:a"};
 	static const char *const losses[] = {NULL, "mse", "cross_entropy", "l1", "bce_with_logits", "output:loss"};
 	static const char *const optimizers[] = {NULL, "sgd", "sgd:momentum,nesterov", "adam", "adagrad", "lion"};
 	static const DType dtypes[] = {DT_F32, DT_F32, DT_BF16, DT_F16};

@@ -120,7 +120,7 @@ ZERO_THIRD, ZERO = re.compile(r"qkv\.bias$"), re.compile(r"layers\.\d+\.conv1\.b
 
 STRATEGIES = ["full_shard", "shard_grad_op", "hybrid_shard", "no_shard", "oss", "sharded_ddp"]
 WRAPS = {"none": ["--wrap=none"], "each": ["--wrap=each"], "size": ["--wrap=size:5000"], "block": ["--wrap=block"],
-         "exec-order": ["--wrap=exec-order:40000"], "remat": ["--remat=block"],
+         "joined": ["--wrap=blocks:2"], "cut": ["--wrap=blocks:1/2"], "exec-order": ["--wrap=exec-order:40000"], "remat": ["--remat=block"],
          "each-remat": ["--wrap=each", "--remat=block"], "exec-remat": ["--wrap=exec-order:20000", "--remat=block"]}
 PREFETCH = {
     "none": ["--forward-prefetch=0", "--backward-prefetch=none"],

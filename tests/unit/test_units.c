@@ -189,7 +189,7 @@ static void check_size(const Module *m, int64_t n)
 static void policies_partition(void)
 {
 	static const char *const policies[] = {"none", "each", "size:8", "size:24", "size:25", "scope:^a", "scope:b$",
-		"block", "exec-order:1", "exec-order:100", "exec-order:1G"};
+		"block", "blocks:2", "blocks:1/3", "exec-order:1", "exec-order:100", "exec-order:1G"};
 	static const Strategy strategies[] = {STRATEGY_FULL_SHARD, STRATEGY_OSS, STRATEGY_SHARDED_DDP, STRATEGY_NO_SHARD};
 	Diag d = {.out = fopen("/dev/null", "w")};
 	uint64_t seed = 11;
