@@ -198,6 +198,9 @@ parity: all $(VENV)/ready
 sizes: all $(BUILD)/sizes/ready
 	$(PYTHON) tests/sizes/sizes.py $(BUILD)/shardc $(BUILD)/sizes --docs docs/sizes.md $(SIZES)
 	$(PYTHON) tests/sizes/train.py $(BUILD)/shardc $(BUILD)/sizes/train
+## schedulers: --wrap=auto against the schedules of FSDP2 and SimpleFSDP, played for Llama-3 8B on 8 to 1,024 GPUs
+schedulers: all $(BUILD)/sizes/ready
+	$(PYTHON) tests/predict/schedulers.py $(BUILD)/shardc $(BUILD)/sizes machines
 $(BUILD)/sizes/ready: tests/sizes/models.py tests/sizes/configs.py | $(VENV)/ready
 	$(PYTHON) tests/sizes/models.py $(BUILD)/sizes --check
 	touch $@
@@ -326,5 +329,5 @@ clean:
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
 .PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export zoo frameworks shapes python trust trust-full \
-	sizes recipes doors ranks crash matrix features features-full bench bench-ranks bench-checkpoint install clean
+	sizes schedulers recipes doors ranks crash matrix features features-full bench bench-ranks bench-checkpoint install clean
 .DELETE_ON_ERROR:

@@ -413,8 +413,8 @@ void search_text(FILE *f, const Search *s)
 		fputc(' ', f);
 		fputs(str_escape(s->a, ESCAPE_SHELL, *o), f);
 	}
-	fprintf(f, "\n  no plan of the options that it tries takes less than %.3f ms (bound by relaxation), so the gap is at "
-		"most %.2f%%\n",
+	fprintf(f, "\n  no plan of the options that it tries takes less than %.3f ms (bound by relaxation), so the gap is "
+		"at most %.2f%%\n",
 		s->bound * 1e3, 100 * (s->best->seconds / s->bound - 1));
 	if (s->best->over)
 		fprintf(f, "  no plan fits %s; this one needs least\n", plan_human(s->a, s->limit));
