@@ -14,6 +14,7 @@
 #include "hints.h"
 #include "options.h"
 #include "passes/passes.h"
+#include "passes/policy.h"
 #include "predict/predict.h"
 #include "run.h"
 
@@ -267,6 +268,23 @@ static bool write_schedule(Module *m, const Options *o, Diag *d)
 	return !d->errors;
 }
 
+static bool write_policy(const Module *m, bool planned, const Options *o, Diag *d)
+{
+	const char *option = "--policy-out", *path = o->inspection.policy_out;
+	if (m->level < LEVEL_SHARD)
+		diag_error(d, option, "there are no units before pass units");
+	else if (planned)
+		diag_error(d, option, "a text at PLAN does not say by which options its units were made: give the model");
+	if (d->errors)
+		return false;
+	FILE *f = fopen(path, "w");
+	if (f)
+		policy_write(f, m, o);
+	if (!file_flush_close(f))
+		diag_unwritten(d, path);
+	return !d->errors;
+}
+
 /* Notes that 16-bit products are slow on a processor without instructions for them.  Every GPU that is an --arch
  * has them. */
 static void note_products(const Options *o, const CodegenTarget *c, Diag *d)
@@ -399,6 +417,16 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		ice("an option is read by \"%s\", which is neither a stage nor a pass", name);
 	*why = pass_skipped(o, c->planned, name, c->a);
 	return !*why;
+}
+
+/* Takes the options that a policy file says (--wrap=file:), if it is read. */
+static bool join_policy(Options *o, Arena *a, Diag *d)
+{
+	PolicyOptions said = {0};
+	bool read = !options_infer(o) && !pass_skipped(o, false, "units", a), ok = !read || policy_options(o, &said, a, d);
+	for (int i = 0; i < said.n; i++)
+		ok = options_join(o, said.at[i].option, said.at[i].text, said.at[i].at, a, d) && ok;
+	return ok;
 }
 
 /* Refuses options that belong to the other target. */
@@ -621,7 +649,8 @@ static int compile(Options *o, Arena *a, Diag *d)
 	Hook hook;
 	Machine *machine = NULL;
 	bool predicts = !is_plan(o) || predict_begin(o, &machine, a, d), ranks = check_ranks(o, d);
-	if (!check_apart(o, "-o", o->what.output, d) || !check_apart(o, "--schedule-out", show->schedule_out, d))
+	if (!check_apart(o, "-o", o->what.output, d) || !check_apart(o, "--schedule-out", show->schedule_out, d)
+			|| !check_apart(o, "--policy-out", show->policy_out, d))
 		return EXIT_INPUT;
 	bool target = check_target(o, d) && check_compiler(o, d);
 	if (!check_accum(o, d) || !ranks || !target || !predicts || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
@@ -646,7 +675,7 @@ static int compile(Options *o, Arena *a, Diag *d)
 	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(first->of[VARIANT_ONLY])->hook : &none;
 	options_warn_unread(o, stage_runs, &(StageContext){o, planned, named->file, a}, a, d);
 	bool ok = loaded && check_named_hook(named, &hook, o, d) && check_variants(first, o, d)
-		&& (planned ? accept(first, o, d) : join_block(first, o, d) && build(first, o, &view, d))
+		&& (planned ? accept(first, o, d) : join_policy(o, a, d) && join_block(first, o, d) && build(first, o, &view, d))
 		&& build_sizes(&all, n_sizes, o, a, d);
 	int status = compile_status(ok, &report);
 	if (!status && view.check)
@@ -658,6 +687,8 @@ static int compile(Options *o, Arena *a, Diag *d)
 			o->sharding.schedule_in);
 	bool runs = options_infer(o), plans = is_plan(o);
 	if (!status && show->schedule_out && !write_schedule(m, o, d))
+		status = EXIT_INPUT;
+	if (!status && show->policy_out && !write_policy(m, planned, o, d))
 		status = EXIT_INPUT;
 	if (!status && ir)
 		status = print_ir(&v, m, o, d) ? EXIT_SUCCESS : EXIT_RUN;

@@ -254,6 +254,14 @@ void schedule_write(FILE *f, Module *m, const Options *o);
  * the rule that it breaks; the module must not be used after that. */
 bool schedule_apply(Module *m, const char *path, Diag *d);
 
+/* schedule/prefetch.c: parses --backward-prefetch; messages begin with `where`. */
+enum { PREFETCH_MAX = 1000000 };   /* the most units that are gathered ahead, and the most slots */
+typedef struct BackwardPrefetch {
+	bool none, post;           /* neither: `ahead` units before a unit's gradients */
+	int64_t ahead;
+} BackwardPrefetch;
+bool prefetch_backward(const char *text, const char *where, BackwardPrefetch *out, Arena *a, Diag *d);
+
 /* schedule/events.c: sets numbers and streams of collectives, and adds an event where their order needs one that no
  * other event implies.  Old events are removed.  Call it when everything but the events is in its final order. */
 void schedule_events(Module *m);

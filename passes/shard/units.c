@@ -125,10 +125,24 @@ static void lay_out(Module *m, Unit *u, const Dtypes *t, Symbol *const *params, 
 	}
 }
 
+/* Gives the unit what a policy file says of it; warns of what has no effect. */
+static void say_unit(Unit *u, const PolicyUnit *said, Diag *d)
+{
+	bool some = said->reshard_after_forward >= 0 || said->forward_prefetch >= 0 || said->backward_prefetch >= 0;
+	u->reshard_after_forward = said->reshard_after_forward;
+	u->forward_prefetch = said->forward_prefetch;
+	u->backward_prefetch = said->backward_prefetch;
+	if (some && unit_is_resident(u))
+		diag_warn(d, said->at, "unit %s is %s, which rests whole on every rank: when it is gathered and resharded is "
+			"not used", u->name, strategy_info[u->strategy].text);
+}
+
 static bool add_unit(Module *m, const Group *g, const Dtypes *t, Diag *d)
 {
 	Unit *u = ir_add_unit(m, g->name, (Strategy)g->strategy);
 	u->owner = g->owner;
+	if (g->said)
+		say_unit(u, g->said, d);
 	if (!add_flats(m, u, t, g->params.at, g->params.n, d))
 		return false;
 	lay_out(m, u, t, g->params.at, g->params.n);
@@ -213,8 +227,8 @@ static bool find_ignored(Ignorer *g, const Options *o, const PolicyFile *f)
 	bool ok = true, all = true;
 	for (int i = 0; i < o->sharding.ignore.n; i++)
 		ok = ignore(g, o->sharding.ignore.at[i], "--ignore") && ok;
-	for (int i = 0; i < f->n_ignore; i++)
-		ok = ignore(g, f->ignore[i], arena_printf(g->a, "%s: $.ignore[%d]", f->path, i)) && ok;
+	for (int i = 0; i < f->ignore.n; i++)
+		ok = ignore(g, f->ignore.at[i], arena_printf(g->a, "%s: $.ignore[%d]", f->path, i)) && ok;
 	for (int i = 0; i < g->m->n_symbols; i++) {
 		Symbol *s = g->m->symbols[i];
 		if (s->kind != SYM_PARAM)
@@ -233,18 +247,6 @@ static bool find_ignored(Ignorer *g, const Options *o, const PolicyFile *f)
 }
 
 /* ---- strategies ---- */
-
-/* Finds the strategy of all units that have none of their own. */
-static bool whole_strategy(const Options *o, const PolicyFile *f, int *out, Diag *d)
-{
-	bool by_file = f->strategy != STRATEGY_UNSET && !o->given.strategy;
-	*out = by_file ? f->strategy : (int)o->sharding.strategy;
-	if (f->strategy == STRATEGY_UNSET || f->strategy == *out)
-		return true;
-	diag_error(d, "--strategy", "\"%s\" contradicts \"%s\" in %s: $.strategy; give one of them",
-		strategy_info[*out].text, strategy_info[f->strategy].text, f->path);
-	return false;
-}
 
 static const char *group_names(const Groups *groups, Arena *a)
 {
@@ -267,12 +269,23 @@ static const char *group_near(const Groups *groups, const char *pattern, Arena *
 /* Which --unit-strategy set the strategy of a group, and the strategy that it would have without it. */
 typedef struct Chosen { int by; int before; } Chosen;
 
+/* Refuses another strategy than that which a policy file says of the unit. */
+static bool said_agrees(const Group *g, const char *text, int strategy, Diag *d)
+{
+	if (!g->said || g->said->strategy == STRATEGY_UNSET || g->said->strategy == strategy)
+		return true;
+	diag_error(d, "--unit-strategy", "\"%s\" contradicts \"%s\" of unit %s in %s.strategy; give one of them", text,
+		strategy_info[g->said->strategy].text, g->name, g->said->at);
+	return false;
+}
+
 /* Parses REGEX=STRATEGY, split at the last "=". */
 static bool unit_strategy(const char *text, int number, Groups *groups, Chosen *chosen, Arena *a, Diag *d)
 {
 	const char *where = "--unit-strategy", *equals = strrchr(text, '=');
 	regex_t re;
 	int n = 0;
+	bool agree = true;
 	if (!equals || equals == text) {
 		diag_error(d, where, "\"%s\" is not REGEX=STRATEGY, such as '^h\\.0$=no_shard'", text);
 		return false;
@@ -286,6 +299,7 @@ static bool unit_strategy(const char *text, int number, Groups *groups, Chosen *
 		if (!pattern_matches(&re, groups->at[i].name))
 			continue;
 		chosen[i] = (Chosen){number, groups->at[i].strategy};
+		agree = said_agrees(&groups->at[i], text, strategy, d) && agree;
 		groups->at[i].strategy = strategy;
 		n++;
 	}
@@ -293,7 +307,7 @@ static bool unit_strategy(const char *text, int number, Groups *groups, Chosen *
 	if (known && !n)
 		diag_error(d, where, "\"%s\" matches no unit; there are: %s%s", pattern, group_names(groups, a),
 			group_near(groups, pattern, a));
-	return known && n;
+	return known && n && agree;
 }
 
 static bool unit_strategies(const Options *o, Groups *groups, Arena *a, Diag *d)
@@ -345,10 +359,10 @@ static bool check_groups(const Options *o, const Groups *groups, Diag *d)
 	return false;
 }
 
-static bool set_strategies(const Options *o, const PolicyFile *f, Groups *groups, int *whole, Arena *a,
-	Diag *d)
+static bool set_strategies(const Options *o, Groups *groups, int *whole, Arena *a, Diag *d)
 {
-	bool ok = whole_strategy(o, f, whole, d);
+	bool ok = true;
+	*whole = (int)o->sharding.strategy;
 	for (int i = 0; i < groups->n; i++)
 		if (groups->at[i].strategy == STRATEGY_UNSET)
 			groups->at[i].strategy = *whole;
@@ -432,7 +446,7 @@ static bool find_groups(Module *m, const Options *o, Groups *groups, Arena *a, D
 	bool ok = wrap_parse(o, &wrap, a, d);
 	ok = find_ignored(&g, o, &wrap.file) && ok;
 	ok = ok && wrap_groups(m, &wrap, g.ignored, groups, a, d);
-	ok = ok && set_strategies(o, &wrap.file, groups, &whole, a, d);
+	ok = ok && set_strategies(o, groups, &whole, a, d);
 	ok = ok && check_broadcast(o, whole, d) && check_offload(o, whole, d);
 	if (!ok)
 		return false;
