@@ -14,7 +14,6 @@
 #include "hints.h"
 #include "options.h"
 #include "passes/passes.h"
-#include "passes/policy.h"
 #include "predict/predict.h"
 #include "run.h"
 
@@ -675,7 +674,8 @@ static int compile(Options *o, Arena *a, Diag *d)
 	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(first->of[VARIANT_ONLY])->hook : &none;
 	options_warn_unread(o, stage_runs, &(StageContext){o, planned, named->file, a}, a, d);
 	bool ok = loaded && check_named_hook(named, &hook, o, d) && check_variants(first, o, d)
-		&& (planned ? accept(first, o, d) : join_policy(o, a, d) && join_block(first, o, d) && build(first, o, &view, d))
+		&& (planned ? accept(first, o, d)
+			: join_policy(o, a, d) && join_block(first, o, d) && build(first, o, &view, d))
 		&& build_sizes(&all, n_sizes, o, a, d);
 	int status = compile_status(ok, &report);
 	if (!status && view.check)

@@ -92,6 +92,20 @@ typedef struct Blocks {
 Blocks *blocks_find(Module *m, Arena *a);
 const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope of an op, "" = unknown */
 
+/* shard/policy_file.c: the options that the file of --wrap=file:POLICY.json says; the passes read the rest of it. */
+typedef struct PolicyOption {
+	const char *option;  /* "--strategy" */
+	const char *text;    /* its value, "" of a flag; NULL: the flag must not be given */
+	const char *at;      /* "policy.json: $.strategy" */
+} PolicyOption;
+typedef VEC(PolicyOption) PolicyOptions;
+/* Reads the file that --wrap names; nothing where it names none.  False after messages about all that is wrong. */
+bool policy_options(const Options *o, PolicyOptions *out, Arena *a, Diag *d);
+
+/* shard/policy_write.c: writes the units of a module at SHARD or later as a file that makes the same units; o: the
+ * options that they were made with. */
+void policy_write(FILE *f, const Module *m, const Options *o);
+
 /* optimizer/optimizers.c: parses --optimizer; text NULL = the default. */
 bool optimizer_parse(const char *text, OptimizerChoice *out, Diag *d);
 /* The optimizer of m's train block or, where m has no such block, that of the options. */

@@ -163,8 +163,8 @@ static void check_said(const Placer *p, Diag *d)
 			ahead += p->g.at[k].wait->order > g->at;
 		ahead += waits && (ahead < before || g->at == p->start[section_of(g)]);
 		if (said > ahead && section_of(g) != SEC_EVAL)
-			diag_warn(d, g->issue->unit->name, "is gathered %d unit%s ahead in %s, not %d: units are gathered in the order "
-				"of their use, as far as the ring's slots and the section reach", ahead, ahead == 1 ? "" : "s",
+			diag_warn(d, g->issue->unit->name, "is gathered %d unit%s ahead in %s, not %d: units are gathered in the "
+				"order of their use, as far as the ring's slots and the section reach", ahead, ahead == 1 ? "" : "s",
 				section_of(g) == SEC_BACKWARD ? "backward" : "forward", said);
 	}
 }

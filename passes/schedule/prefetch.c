@@ -98,7 +98,8 @@ static bool parse_options(Prefetch *p, const ShardingOptions *o, Diag *d)
 	p->gather.reshard_root = o->reshard_root;
 	if (o->limit_all_gathers && !parse_count(o->limit_all_gathers, 0, &p->gather.ring))
 		diag_error(d, "--limit-all-gathers", "\"%s\" is no number of slots; expected 0 (no ring) to %d%s",
-			o->limit_all_gathers, PREFETCH_MAX, near_choice(p->m->arena, "--limit-all-gathers", o->limit_all_gathers, ""));
+			o->limit_all_gathers, PREFETCH_MAX,
+			near_choice(p->m->arena, "--limit-all-gathers", o->limit_all_gathers, ""));
 	if (d->errors == errors)
 		check_ring(p, d);
 	return d->errors == errors;

@@ -11,12 +11,11 @@
  *     ]
  *   }
  *
- * policy.def lists the members, all of which are optional.  A unit has either scope or params, and one with params needs
- * a name; the unit "root" has neither.  Parameters that no unit takes belong to the root.  Units must not overlap (F18
- * of docs/compatibility.md).  Errors are unknown members, wrong types, names given twice, the name "ignored", and
+ * policy.def lists the members, all of which are optional.  A unit has either scope or params, and one with params
+ * needs a name; the unit "root" has neither.  Parameters that no unit takes belong to the root.  Units must not overlap
+ * (F18 of docs/compatibility.md).  Errors are unknown members, wrong types, names given twice, the name "ignored", and
  * regular expressions that are invalid or match nothing.  Each is reported with its path
  * ("policy.json: $.units[2].scope"), all of them at once. */
-#include "passes/policy.h"
 #include "passes/shard/wrap.h"
 
 #include <stdlib.h>
@@ -163,8 +162,8 @@ static void check_choice(FileReader *r, const PolicyUnit *u, const json_t *v)
 {
 	bool scope = json_object_get(v, "scope"), params = json_object_get(v, "params");
 	if (is_root(u) && (scope || params))
-		refuse(r, arena_printf(r->a, "%s.name", u->at), "\"root\" is the name of another unit, of what is left over; use "
-			"another, or leave scope and params out");
+		refuse(r, arena_printf(r->a, "%s.name", u->at), "\"root\" is the name of another unit, of what is left over; "
+			"use another, or leave scope and params out");
 	if (is_root(u))
 		return;
 	if (scope == params)

@@ -1,10 +1,10 @@
 /* passes/shard/policy_write.c: units -> the file of --wrap=file:POLICY.json that makes the same ones.
  *
- * Requires SHARD or PLAN.  Every unit but the root lists its parameters by name, in its own order, which is that of its
- * flats; the order of the units is that of the file.  What the options say of all units stands at the top, where the file
- * has a member for it.  So the file makes the same program whatever --wrap, --ignore and --unit-strategy made these
- * units, beside the same other options (--world and --shard-size among them). */
-#include "passes/policy.h"
+ * Requires SHARD or PLAN.  Every unit but the root lists its parameters by name, in its own order, which is that of
+ * its flats; the order of the units is that of the file.  What the options say of all units stands at the top, where
+ * the file has a member for it.  So the file makes the same program whatever --wrap, --ignore and --unit-strategy made
+ * these units, beside the same other options (--world and --shard-size among them). */
+#include "passes/passes.h"
 
 #include <string.h>
 

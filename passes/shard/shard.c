@@ -234,7 +234,7 @@ static bool is_root(const Module *m, const Unit *u)
 /* Why u, which backward reads, stays gathered from forward into backward; NULL = it is resharded. */
 static const char *why_kept(const Shard *s, const Unit *u, const Later *later)
 {
-	const char *by = u->reshard_after_forward ? strategy_info[u->strategy].text : "reshard_after_forward=0";
+	const char *by = u->reshard_after_forward ? strategy_info[u->strategy].text : "reshard_after_forward is false";
 	if (ir_is_carried(s->m, u))
 		return arena_printf(s->m->arena, "kept over micro-batches: %s", by);
 	if (unit_is_kept(u))

@@ -72,7 +72,7 @@ typedef struct PolicyUnit {
 } PolicyUnit;
 typedef struct PolicyFile {
 	const char *path;
-	int strategy;        /* or STRATEGY_UNSET; this and the next three are options, too (passes/policy.h) */
+	int strategy;        /* or STRATEGY_UNSET; this and the next three are options, too (policy_options) */
 	int forward_prefetch, limit_all_gathers; /* -1: the file does not say it */
 	const char *backward_prefetch; /* or NULL */
 	Regexes ignore;
