@@ -66,6 +66,16 @@ static Sync sync_of(const Options *o)
 	return o->given.sync ? o->graph.sync : SYNC_LAST;
 }
 
+/* Refuses other dtypes than f32 for what a hook gets. */
+static bool check_sent(const Options *o, Diag *d)
+{
+	bool wide = o->precision.reduce_dtype == DT_F32 && !o->precision.keep_low_precision_grads;
+	if (!wide)
+		diag_error(d, "--comm-hook", "a hook gets gradients in f32 and decides what is sent: leave out "
+			"--reduce-dtype and --keep-low-precision-grads");
+	return wide;
+}
+
 /* bf16 and f16 mean --reduce-dtype.  Other hooks are compiled once here, so that nothing is written for a wrong
  * one. */
 static bool take_hook(Options *o, Hook *hook, Arena *a, Diag *d)
@@ -90,11 +100,8 @@ static bool take_hook(Options *o, Hook *hook, Arena *a, Diag *d)
 			"for bf16 and f16");
 		return false;
 	}
-	if (o->precision.reduce_dtype != DT_F32 || o->precision.keep_low_precision_grads) {
-		diag_error(d, "--comm-hook", "a hook gets gradients in f32 and decides what is sent: leave out "
-			"--reduce-dtype and --keep-low-precision-grads");
+	if (!check_sent(o, d))
 		return false;
-	}
 	CodegenTarget t = {.options = o->target, .verbose = o->inspection.verbose};
 	return hook_parse(text, hook, a, d) && (prints_ir(o) || codegen_check_hook(hook, &t, d));
 }
@@ -422,7 +429,8 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 static bool join_policy(Options *o, Arena *a, Diag *d)
 {
 	PolicyOptions said = {0};
-	bool read = !options_infer(o) && !pass_skipped(o, false, "units", a), ok = !read || policy_options(o, &said, a, d);
+	bool read = !options_infer(o) && (!pass_skipped(o, false, "units", a) || !pass_skipped(o, false, "precision", a));
+	bool ok = !read || policy_options(o, &said, a, d);
 	for (int i = 0; i < said.n; i++)
 		ok = options_join(o, said.at[i].option, said.at[i].text, said.at[i].at, a, d) && ok;
 	return ok;
@@ -651,8 +659,9 @@ static int compile(Options *o, Arena *a, Diag *d)
 	if (!check_apart(o, "-o", o->what.output, d) || !check_apart(o, "--schedule-out", show->schedule_out, d)
 			|| !check_apart(o, "--policy-out", show->policy_out, d))
 		return EXIT_INPUT;
-	bool target = check_target(o, d) && check_compiler(o, d);
-	if (!check_accum(o, d) || !ranks || !target || !predicts || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
+	bool target = check_target(o, d) && check_compiler(o, d), is_text = is_ir_file(o->input); /* a text may be a PLAN */
+	if (!check_accum(o, d) || !ranks || !target || !predicts || (!is_text && !join_policy(o, a, d))
+			|| !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;
 	PipelineView view = {.stop_after = o->what.stop_after, .dump_dir = show->dump_ir,
 		.print_after = show->print_after, .print_changed = show->print_changed,
@@ -675,7 +684,8 @@ static int compile(Options *o, Arena *a, Diag *d)
 	options_warn_unread(o, stage_runs, &(StageContext){o, planned, named->file, a}, a, d);
 	bool ok = loaded && check_named_hook(named, &hook, o, d) && check_variants(first, o, d)
 		&& (planned ? accept(first, o, d)
-			: join_policy(o, a, d) && join_block(first, o, d) && build(first, o, &view, d))
+			: (!is_text || (join_policy(o, a, d) && (!hook.file || check_sent(o, d)))) && join_block(first, o, d)
+				&& build(first, o, &view, d))
 		&& build_sizes(&all, n_sizes, o, a, d);
 	int status = compile_status(ok, &report);
 	if (!status && view.check)

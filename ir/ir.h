@@ -183,6 +183,7 @@ struct Unit {
 	int owner;           /* for oss and sharded_ddp: the rank that updates the unit; else -1 */
 	int reshard_after_forward; /* 0: stays gathered into backward, 1: does not; -1: as its strategy does */
 	int forward_prefetch, backward_prefetch; /* units ahead of its use that it is gathered; -1: as the others */
+	int param_dtype, reduce_dtype; /* a DType that was asked for it; -1: as the others */
 	Flat flat[UNIT_MAX_FLATS];
 	int n_flats;
 	Symbol **params;     /* in rising order of offset within each flat */

@@ -102,6 +102,15 @@ typedef VEC(PolicyOption) PolicyOptions;
 /* Reads the file that --wrap names; nothing where it names none.  False after messages about all that is wrong. */
 bool policy_options(const Options *o, PolicyOptions *out, Arena *a, Diag *d);
 
+/* What units of the file say of their parameters: Symbol -> dtype, for dtype_said. */
+typedef struct ParamDtypes {
+	PtrMap *param, *reduce;    /* in which they are gathered and computed with; in which gradients are sent */
+	bool halves;               /* some are computed with in 16 bits */
+} ParamDtypes;
+/* Finds it by the names and the scopes that the module has, at any level from MODEL to TRAIN. */
+bool policy_dtypes(Module *m, const Options *o, ParamDtypes *out, Arena *a, Diag *d);
+DType dtype_said(const PtrMap *said, const Symbol *s, DType otherwise);
+
 /* shard/policy_write.c: writes the units of a module at SHARD or later as a file that makes the same units; o: the
  * options that they were made with. */
 void policy_write(FILE *f, const Module *m, const Options *o);
@@ -116,9 +125,9 @@ ParamGroup *param_groups_parse(const char *const *text, int n, const char *optim
 /* Puts each trained parameter into its group (Symbol.group). */
 bool param_groups_assign(Symbol *const *trained, int n, const ParamGroup *group, int n_groups, Arena *a, Diag *d);
 
-/* optimizer/optimizer.c: the dtype that backward writes into flat gradients: --reduce-dtype, or f32 when
- * micro-batches are summed in it. */
-DType gradient_dtype(const Options *o);
+/* optimizer/optimizer.c: the dtype that backward writes into flat gradients: the one in which they are reduced, or f32
+ * when micro-batches are summed in it. */
+DType gradient_dtype(const Options *o, DType reduce);
 
 /* optimizer/optimizers.c: what --clip asks for; NULL = no clipping. */
 typedef struct Clip {

@@ -105,6 +105,33 @@ static void read_BACKWARD(FileReader *r, const char *at, json_t *v, void *field)
 	*(const char **)field = text;
 }
 
+static void read_DTYPE(FileReader *r, const char *at, json_t *v, void *field)
+{
+	static const char known[] = "f32|bf16|f16";
+	DType t;
+	const char *text = read_text(r, at, v);
+	if (text && str_is_choice(known, text) && dtype_from_text(text, &t))
+		*(int *)field = (int)t;
+	else if (text)
+		refuse(r, at, arena_printf(r->a, "\"%s\" is refused; accepted: %s%s", text, known,
+			near_choice(r->a, "--param-dtype", text, known)));
+}
+
+static void read_OFFLOAD(FileReader *r, const char *at, json_t *v, void *field)
+{
+	static const char known[] = "none|optim|params";
+	const char *text = *(const char **)field = read_text(r, at, v);
+	if (text && !str_is_choice(known, text))
+		refuse(r, at, arena_printf(r->a, "\"%s\" is refused; accepted: %s%s", text, known,
+			near_choice(r->a, "--offload", text, known)));
+}
+
+static void read_REFUSED(FileReader *r, const char *at, json_t *v, void *field)
+{
+	(void)v, (void)field;
+	refuse(r, at, "a rank's file holds the states of all units, or of none; say it of all, as $.offload");
+}
+
 static void read_ORDER(FileReader *r, const char *at, json_t *v, void *field)
 {
 	const char *text = read_text(r, at, v);
@@ -133,6 +160,16 @@ static bool is_root(const PolicyUnit *u)
 {
 	return u->name && !strcmp(u->name, "root");
 }
+
+/* Where a member's value lies; of those that have none, nowhere. */
+#define FIELD_REFUSED(type, key) 0
+#define FIELD_NAME offsetof
+#define FIELD_REGEX offsetof
+#define FIELD_REGEXES offsetof
+#define FIELD_STRATEGY offsetof
+#define FIELD_BOOL offsetof
+#define FIELD_COUNT offsetof
+#define FIELD_DTYPE offsetof
 
 typedef struct MemberRow {
 	const char *key;
@@ -173,12 +210,12 @@ static void check_choice(FileReader *r, const PolicyUnit *u, const json_t *v)
 }
 
 static const PolicyUnit says_nothing = {.strategy = STRATEGY_UNSET, .reshard_after_forward = -1,
-	.forward_prefetch = -1, .backward_prefetch = -1};
+	.forward_prefetch = -1, .backward_prefetch = -1, .param_dtype = -1, .reduce_dtype = -1};
 
 static void read_unit(FileReader *r, const char *at, json_t *v)
 {
 	static const MemberRow rows[] = {
-#define UNIT_MEMBER(key, kind, doc) {#key, read_##kind, offsetof(PolicyUnit, key), ""},
+#define UNIT_MEMBER(key, kind, doc) {#key, read_##kind, FIELD_##kind(PolicyUnit, key), ""},
 #include "passes/shard/policy.def"
 	};
 	PolicyUnit u = says_nothing;
@@ -214,7 +251,8 @@ bool policy_read(const char *path, PolicyFile *out, Arena *a, Diag *d)
 	FileReader r = {.file = out, .a = a, .d = d, .ok = true};
 	json_t *root = json_read(path, a, d), *v;
 	const char *key, *where = arena_printf(a, "%s: $", path);
-	*out = (PolicyFile){.path = path, .strategy = STRATEGY_UNSET, .forward_prefetch = -1, .limit_all_gathers = -1};
+	*out = (PolicyFile){.path = path, .strategy = STRATEGY_UNSET, .forward_prefetch = -1, .limit_all_gathers = -1,
+		.param_dtype = -1, .reduce_dtype = -1};
 	if (root && !json_is_object(root))
 		refuse(&r, path, "expected a JSON object with units, ignore or strategy");
 	else
@@ -241,6 +279,13 @@ static const char *text_COUNT(const void *field, Arena *a)
 	return n < 0 ? NULL : arena_printf(a, "%d", n);
 }
 
+static const char *text_DTYPE(const void *field, Arena *a)
+{
+	int t = *(const int *)field;
+	(void)a;
+	return t < 0 ? NULL : dtype_info[t].text;
+}
+
 static const char *text_BACKWARD(const void *field, Arena *a)
 {
 	(void)a;
@@ -252,9 +297,18 @@ static const char *text_none(const void *field, Arena *a)
 	(void)field, (void)a;
 	return NULL;
 }
+#define text_OFFLOAD text_BACKWARD
 #define text_REGEXES text_none
 #define text_ORDER text_none
 #define text_UNITS text_none
+
+/* The file that --wrap names, NULL = none. */
+static const char *path_of(const Options *o)
+{
+	static const char prefix[] = "file:";
+	const char *text = o->sharding.wrap.n ? o->sharding.wrap.at[0] : "";
+	return strncmp(text, prefix, strlen(prefix)) || !text[strlen(prefix)] ? NULL : text + strlen(prefix);
+}
 
 /* Whether the root is resharded after forward is --reshard-root. */
 static void root_option(const PolicyFile *f, PolicyOptions *out, Arena *a)
@@ -269,12 +323,11 @@ static void root_option(const PolicyFile *f, PolicyOptions *out, Arena *a)
 
 bool policy_options(const Options *o, PolicyOptions *out, Arena *a, Diag *d)
 {
-	static const char prefix[] = "file:";
 	PolicyFile f;
-	const char *path = o->sharding.wrap.n ? o->sharding.wrap.at[0] : "";
-	if (strncmp(path, prefix, strlen(prefix)) || !path[strlen(prefix)])
+	const char *path = path_of(o);
+	if (!path)
 		return true;
-	if (!policy_read(path + strlen(prefix), &f, a, d))
+	if (!policy_read(path, &f, a, d))
 		return false;
 #define POLICY_MEMBER(key, kind, name, doc) \
 	if (*(name) && text_##kind(&f.key, a)) \
@@ -398,23 +451,74 @@ static void sort_groups(const Placer *p)
 	}
 }
 
-bool policy_groups(const PolicyFile *f, Module *m, const ModuleTree *t, Groups *out, PtrMap *taken, Arena *a,
-	Diag *d)
-{
-	Placer p = {.m = m, .t = t, .out = out, .taken = taken, .a = a, .d = d, .ok = true};
-	for (int i = 0; i < f->units.n; i++)
-		if (!is_root(&f->units.at[i]))
-			(f->units.at[i].scope ? place_scope : place_params)(&p, &f->units.at[i]);
-	if (!f->order)
-		sort_groups(&p);
-	return p.ok;
-}
-
-Group policy_root(const PolicyFile *f)
+/* The group of what is left over. */
+static void place_rest(Placer *p, const PolicyFile *f)
 {
 	Group root = {.name = "root", .strategy = STRATEGY_UNSET, .owner = -1};
 	for (int i = 0; i < f->units.n; i++)
 		root.said = is_root(&f->units.at[i]) ? &f->units.at[i] : root.said;
 	root.strategy = root.said ? root.said->strategy : STRATEGY_UNSET;
-	return root;
+	for (int i = 0; i < p->m->n_symbols; i++)
+		if (ptrmap_get(p->t->home, p->m->symbols[i]) && !ptrmap_get(p->taken, p->m->symbols[i]))
+			vec_push(p->a, &root.params, p->m->symbols[i]);
+	vec_push(p->a, p->out, root);
+}
+
+bool policy_groups(const PolicyFile *f, Module *m, const ModuleTree *t, Groups *out, Arena *a, Diag *d)
+{
+	Placer p = {.m = m, .t = t, .out = out, .taken = ptrmap_new(a), .a = a, .d = d, .ok = true};
+	for (int i = 0; i < f->units.n; i++)
+		if (!is_root(&f->units.at[i]))
+			(f->units.at[i].scope ? place_scope : place_params)(&p, &f->units.at[i]);
+	if (!f->order)
+		sort_groups(&p);
+	place_rest(&p, f);
+	return p.ok;
+}
+
+/* ---- dtypes of single parameters ---- */
+
+static bool says_dtypes(const PolicyFile *f)
+{
+	for (int i = 0; i < f->units.n; i++)
+		if (f->units.at[i].param_dtype >= 0 || f->units.at[i].reduce_dtype >= 0)
+			return true;
+	return false;
+}
+
+static void put_dtypes(ParamDtypes *out, const Group *g)
+{
+	for (int i = 0; i < g->params.n && g->said; i++) {
+		if (g->said->param_dtype >= 0)
+			ptrmap_put(out->param, g->params.at[i], (void *)((intptr_t)g->said->param_dtype + 1));
+		if (g->said->reduce_dtype >= 0)
+			ptrmap_put(out->reduce, g->params.at[i], (void *)((intptr_t)g->said->reduce_dtype + 1));
+		out->halves = out->halves || dtype_is_half((DType)MAX(g->said->param_dtype, 0));
+	}
+}
+
+bool policy_dtypes(Module *m, const Options *o, ParamDtypes *out, Arena *a, Diag *d)
+{
+	Wrap w;
+	Groups groups = {0};
+	*out = (ParamDtypes){ptrmap_new(a), ptrmap_new(a), false};
+	if (options_infer(o) || !path_of(o))
+		return true;
+	if (!wrap_parse(o, &w, a, d))
+		return false;
+	if (!says_dtypes(&w.file))
+		return true;
+	PtrMap *left_out = ptrmap_new(a);
+	if (!params_ignored(m, o, &w.file, left_out, a, d)
+			|| !policy_groups(&w.file, m, module_tree(m, left_out, NULL, a), &groups, a, d))
+		return false;
+	for (int i = 0; i < groups.n; i++)
+		put_dtypes(out, &groups.at[i]);
+	return true;
+}
+
+DType dtype_said(const PtrMap *said, const Symbol *s, DType otherwise)
+{
+	void *t = ptrmap_get(said, s);
+	return t ? (DType)((intptr_t)t - 1) : otherwise;
 }

@@ -127,6 +127,29 @@ static void unit_backward_prefetch(Writer *w, const Unit *u)
 	write_count(w, "backward_prefetch", u->backward_prefetch);
 }
 
+static void write_dtype(Writer *w, const char *key, int t)
+{
+	if (t < 0)
+		return;
+	begin(w, key);
+	fputs(json(w, dtype_info[t].text), w->f);
+}
+
+static void unit_param_dtype(Writer *w, const Unit *u)
+{
+	write_dtype(w, "param_dtype", u->param_dtype);
+}
+
+static void unit_reduce_dtype(Writer *w, const Unit *u)
+{
+	write_dtype(w, "reduce_dtype", u->reduce_dtype);
+}
+
+static void unit_offload(Writer *w, const Unit *u)
+{
+	(void)w, (void)u; /* no unit has it */
+}
+
 /* ---- members of the file ---- */
 
 static void file_strategy(Writer *w)
@@ -157,6 +180,24 @@ static void file_limit_all_gathers(Writer *w)
 	if (w->o->sharding.limit_all_gathers)
 		str_to_size(w->o->sharding.limit_all_gathers, false, &n);
 	write_count(w, "limit_all_gathers", n);
+}
+
+static void file_param_dtype(Writer *w)
+{
+	write_dtype(w, "param_dtype", w->o->given.param_dtype ? (int)w->o->precision.param_dtype : -1);
+}
+
+static void file_reduce_dtype(Writer *w)
+{
+	write_dtype(w, "reduce_dtype", w->o->given.reduce_dtype ? (int)w->o->precision.reduce_dtype : -1);
+}
+
+static void file_offload(Writer *w)
+{
+	if (!w->o->given.offload)
+		return;
+	begin(w, "offload");
+	fputs(json(w, offload_text[w->o->memory.offload]), w->f);
 }
 
 static void file_ignore(Writer *w)

@@ -60,8 +60,8 @@ static Flat flat_of(const Dtypes *t, const Unit *u, const Symbol *s)
 	f.away = options_cuda(t->o) && t->o->memory.offload == LAYOUT_OFFLOAD_PARAMS;
 	if (!s->trainable)
 		return f;
-	f.grad = gradient_dtype(t->o);
-	f.reduce = t->o->precision.reduce_dtype;
+	f.reduce = u->reduce_dtype >= 0 ? (DType)u->reduce_dtype : t->o->precision.reduce_dtype;
+	f.grad = gradient_dtype(t->o, f.reduce);
 	f.kept = t->o->precision.keep_low_precision_grads ? f.param : DT_F32;
 	if (!strategy_info[u->strategy].owned)
 		return f; /* nothing is broadcast */
@@ -132,9 +132,35 @@ static void say_unit(Unit *u, const PolicyUnit *said, Diag *d)
 	u->reshard_after_forward = said->reshard_after_forward;
 	u->forward_prefetch = said->forward_prefetch;
 	u->backward_prefetch = said->backward_prefetch;
+	u->param_dtype = said->param_dtype;
+	u->reduce_dtype = said->reduce_dtype;
 	if (some && unit_is_resident(u))
 		diag_warn(d, said->at, "unit %s is %s, which rests whole on every rank: when it is gathered and resharded is "
 			"not used", u->name, strategy_info[u->strategy].text);
+}
+
+/* Checks that the program reads a unit's parameters in the dtype that a policy file says, in which pass precision has
+ * it read them: some of them, since others may be those of norms that compute in f32. */
+static bool check_read(const Unit *u, const PolicyUnit *said, Diag *d)
+{
+	bool some = said->param_dtype < 0;
+	for (int f = 0; f < u->n_flats; f++)
+		some = some || (int)u->flat[f].param == said->param_dtype;
+	if (!some)
+		diag_error(d, said->at, "no parameter of unit %s is read in param_dtype, %s, but in %s: all its readers "
+			"compute in that, or pass precision, which reads the file, was not run", u->name,
+			dtype_info[said->param_dtype].text, dtype_info[u->flat[0].param].text);
+	return some;
+}
+
+/* A hook of the user's gets gradients in f32 and decides what is sent. */
+static bool check_sent(const Unit *u, const PolicyUnit *said, const Options *o, Diag *d)
+{
+	bool refused = o->graph.comm_hook && said->reduce_dtype > 0 && dtype_is_half((DType)said->reduce_dtype);
+	if (refused)
+		diag_error(d, said->at, "the reduce_dtype of unit %s, %s, and --comm-hook exclude each other: a hook gets "
+			"gradients in f32 and decides what is sent", u->name, dtype_info[said->reduce_dtype].text);
+	return !refused;
 }
 
 static bool add_unit(Module *m, const Group *g, const Dtypes *t, Diag *d)
@@ -146,7 +172,7 @@ static bool add_unit(Module *m, const Group *g, const Dtypes *t, Diag *d)
 	if (!add_flats(m, u, t, g->params.at, g->params.n, d))
 		return false;
 	lay_out(m, u, t, g->params.at, g->params.n);
-	return true;
+	return !g->said || (check_read(u, g->said, d) && check_sent(u, g->said, t->o, d));
 }
 
 /* ---- what is trained ---- */
@@ -194,52 +220,52 @@ static void declare_states(Module *m, const OptimizerInfo *opt)
 
 /* ---- what is ignored ---- */
 
-typedef struct Ignorer {
-	Module *m;
-	PtrMap *ignored;     /* Symbol -> itself */
-	Group group;
-	Arena *a;
-	Diag *d;
-} Ignorer;
-
-static bool ignore(Ignorer *g, const char *pattern, const char *where)
+static bool ignore(Module *m, const char *pattern, const char *where, PtrMap *ignored, Arena *a, Diag *d)
 {
 	regex_t re;
 	int n = 0;
-	if (!pattern_compile(&re, pattern, where, g->d))
+	if (!pattern_compile(&re, pattern, where, d))
 		return false;
-	for (int i = 0; i < g->m->n_symbols; i++) {
-		Symbol *s = g->m->symbols[i];
+	for (int i = 0; i < m->n_symbols; i++) {
+		Symbol *s = m->symbols[i];
 		if (s->kind != SYM_PARAM || !param_matches(&re, s))
 			continue;
 		n++;
-		ptrmap_put(g->ignored, s, s);
+		ptrmap_put(ignored, s, s);
 	}
 	regfree(&re);
 	if (!n)
-		diag_error(g->d, where, "\"%s\" matches no parameter; there are: %s%s", pattern,
-			parameter_names(g->m, NULL, g->a), parameter_near(g->m, pattern, g->a));
+		diag_error(d, where, "\"%s\" matches no parameter; there are: %s%s", pattern, parameter_names(m, NULL, a),
+			parameter_near(m, pattern, a));
 	return n > 0;
 }
 
-static bool find_ignored(Ignorer *g, const Options *o, const PolicyFile *f)
+bool params_ignored(Module *m, const Options *o, const PolicyFile *f, PtrMap *ignored, Arena *a, Diag *d)
 {
-	bool ok = true, all = true;
+	bool ok = true;
 	for (int i = 0; i < o->sharding.ignore.n; i++)
-		ok = ignore(g, o->sharding.ignore.at[i], "--ignore") && ok;
+		ok = ignore(m, o->sharding.ignore.at[i], "--ignore", ignored, a, d) && ok;
 	for (int i = 0; i < f->ignore.n; i++)
-		ok = ignore(g, f->ignore.at[i], arena_printf(g->a, "%s: $.ignore[%d]", f->path, i)) && ok;
-	for (int i = 0; i < g->m->n_symbols; i++) {
-		Symbol *s = g->m->symbols[i];
+		ok = ignore(m, f->ignore.at[i], arena_printf(a, "%s: $.ignore[%d]", f->path, i), ignored, a, d) && ok;
+	return ok;
+}
+
+/* Makes the group of the parameters that are ignored. */
+static bool find_ignored(Module *m, const Options *o, const PolicyFile *f, PtrMap *ignored, Group *group, Arena *a,
+	Diag *d)
+{
+	bool ok = params_ignored(m, o, f, ignored, a, d), all = true;
+	for (int i = 0; i < m->n_symbols; i++) {
+		Symbol *s = m->symbols[i];
 		if (s->kind != SYM_PARAM)
 			continue;
-		if (ptrmap_get(g->ignored, s))
-			vec_push(g->a, &g->group.params, s);
+		if (ptrmap_get(ignored, s))
+			vec_push(a, &group->params, s);
 		else
 			all = false;
 	}
-	if (all && g->group.params.n) {
-		diag_error(g->d, "--ignore", "every parameter is ignored, nothing is left to shard; "
+	if (all && group->params.n) {
+		diag_error(d, "--ignore", "every parameter is ignored, nothing is left to shard; "
 			"--strategy=no_shard does this");
 		return false;
 	}
@@ -380,11 +406,11 @@ static bool set_strategies(const Options *o, Groups *groups, int *whole, Arena *
 /* ---- all of it ---- */
 
 /* Adds the ignored parameters as a unit in front of the root. */
-static void add_ignored(Groups *groups, const Ignorer *g, Arena *a)
+static void add_ignored(Groups *groups, const Group *ignored, Arena *a)
 {
-	if (!g->group.params.n)
+	if (!ignored->params.n)
 		return;
-	vec_push(a, groups, g->group);
+	vec_push(a, groups, *ignored);
 	int last = groups->n - 1;
 	if (last > 0 && !strcmp(groups->at[last - 1].name, "root")) {
 		Group root = groups->at[last - 1];
@@ -441,11 +467,11 @@ static bool find_groups(Module *m, const Options *o, Groups *groups, Arena *a, D
 {
 	Wrap wrap;
 	int whole = STRATEGY_UNSET;
-	Ignorer g = {.m = m, .ignored = ptrmap_new(a), .a = a, .d = d,
-		.group = {.name = "ignored", .strategy = STRATEGY_NO_SHARD, .owner = -1}};
+	Group ignored = {.name = "ignored", .strategy = STRATEGY_NO_SHARD, .owner = -1};
+	PtrMap *left_out = ptrmap_new(a);
 	bool ok = wrap_parse(o, &wrap, a, d);
-	ok = find_ignored(&g, o, &wrap.file) && ok;
-	ok = ok && wrap_groups(m, &wrap, g.ignored, groups, a, d);
+	ok = find_ignored(m, o, &wrap.file, left_out, &ignored, a, d) && ok;
+	ok = ok && wrap_groups(m, &wrap, left_out, groups, a, d);
 	ok = ok && set_strategies(o, groups, &whole, a, d);
 	ok = ok && check_broadcast(o, whole, d) && check_offload(o, whole, d);
 	if (!ok)
@@ -454,7 +480,7 @@ static bool find_groups(Module *m, const Options *o, Groups *groups, Arena *a, D
 		m->world = MAX(o->sharding.world, 1);
 		owners_split(m, groups, (Strategy)whole, (int)m->world, a);
 	}
-	add_ignored(groups, &g, a);
+	add_ignored(groups, &ignored, a);
 	name_apart(groups, a);
 	return true;
 }
@@ -469,7 +495,7 @@ static void check_kept(const Module *m, const Options *o, Diag *d)
 	if (stays)
 		diag_warn(d, "--keep-low-precision-grads", "every reduced gradient stays where backward wrote it (%s), in %s: "
 			"it is not used", strategy_info[m->n_units ? m->units[0]->strategy : STRATEGY_NO_SHARD].text,
-			dtype_info[gradient_dtype(o)].text);
+			dtype_info[gradient_dtype(o, o->precision.reduce_dtype)].text);
 }
 
 /* Warns that --offload=optim has no effect without states or f32 masters, which are what the file holds. */

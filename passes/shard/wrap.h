@@ -69,22 +69,22 @@ typedef struct PolicyUnit {
 	Regexes params;
 	int strategy;        /* or STRATEGY_UNSET */
 	int reshard_after_forward, forward_prefetch, backward_prefetch; /* -1: the file does not say it */
+	int param_dtype, reduce_dtype; /* a DType; -1: the file does not say it */
 } PolicyUnit;
 typedef struct PolicyFile {
 	const char *path;
-	int strategy;        /* or STRATEGY_UNSET; this and the next three are options, too (policy_options) */
+	int strategy;        /* or STRATEGY_UNSET; this and what follows up to ignore are options, too (policy_options) */
 	int forward_prefetch, limit_all_gathers; /* -1: the file does not say it */
 	const char *backward_prefetch; /* or NULL */
+	int param_dtype, reduce_dtype; /* a DType; -1: the file does not say it */
+	const char *offload; /* or NULL */
 	Regexes ignore;
 	bool order;          /* units are in the order of the file */
 	VEC(PolicyUnit) units;
 } PolicyFile;
 bool policy_read(const char *path, PolicyFile *out, Arena *a, Diag *d);
-/* Appends the file's groups, and adds their parameters to taken (Symbol -> anything). */
-bool policy_groups(const PolicyFile *f, Module *m, const ModuleTree *t, Groups *out, PtrMap *taken, Arena *a,
-	Diag *d);
-/* The group of what is left over, still empty, with what the file says of it. */
-Group policy_root(const PolicyFile *f);
+/* Appends the file's groups, and last the one of what is left over, which may be empty. */
+bool policy_groups(const PolicyFile *f, Module *m, const ModuleTree *t, Groups *out, Arena *a, Diag *d);
 
 /* ---- wrap.c ---- */
 
@@ -118,6 +118,11 @@ void wrap_refuse_scope(const char *where, const char *pattern, const regex_t *re
 /* Names the first few of the parameters that are keys of `among` (NULL: of all parameters), for hints. */
 const char *parameter_names(const Module *m, const PtrMap *among, Arena *a);
 const char *parameter_near(const Module *m, const char *pattern, Arena *a); /* as module_near */
+
+/* ---- units.c ---- */
+
+/* Adds the parameters that --ignore and $.ignore match to `ignored` (Symbol -> itself). */
+bool params_ignored(Module *m, const Options *o, const PolicyFile *f, PtrMap *ignored, Arena *a, Diag *d);
 
 /* ---- owners.c ---- */
 
