@@ -67,6 +67,16 @@ static Sync sync_of(const Options *o)
 	return o->given.sync ? o->graph.sync : SYNC_LAST;
 }
 
+/* Refuses other dtypes than f32 for what a hook gets. */
+static bool check_sent(const Options *o, Diag *d)
+{
+	bool wide = o->precision.reduce_dtype == DT_F32 && !o->precision.keep_low_precision_grads;
+	if (!wide)
+		diag_error(d, "--comm-hook", "a hook gets gradients in f32 and decides what is sent: leave out "
+			"--reduce-dtype and --keep-low-precision-grads");
+	return wide;
+}
+
 /* bf16 and f16 mean --reduce-dtype.  Other hooks are compiled once here, so that nothing is written for a wrong
  * one. */
 static bool take_hook(Options *o, Hook *hook, Arena *a, Diag *d)
@@ -91,11 +101,8 @@ static bool take_hook(Options *o, Hook *hook, Arena *a, Diag *d)
 			"for bf16 and f16");
 		return false;
 	}
-	if (o->precision.reduce_dtype != DT_F32 || o->precision.keep_low_precision_grads) {
-		diag_error(d, "--comm-hook", "a hook gets gradients in f32 and decides what is sent: leave out "
-			"--reduce-dtype and --keep-low-precision-grads");
+	if (!check_sent(o, d))
 		return false;
-	}
 	CodegenTarget t = {.options = o->target, .verbose = o->inspection.verbose};
 	return hook_parse(text, hook, a, d) && (prints_ir(o) || codegen_check_hook(hook, &t, d));
 }
@@ -270,6 +277,23 @@ static bool write_schedule(Module *m, const Options *o, Diag *d)
 	return !d->errors;
 }
 
+static bool write_policy(const Module *m, bool planned, const Options *o, Diag *d)
+{
+	const char *option = "--policy-out", *path = o->inspection.policy_out;
+	if (m->level < LEVEL_SHARD)
+		diag_error(d, option, "there are no units before pass units");
+	else if (planned)
+		diag_error(d, option, "a text at PLAN does not say by which options its units were made: give the model");
+	if (d->errors)
+		return false;
+	FILE *f = fopen(path, "w");
+	if (f)
+		policy_write(f, m, o);
+	if (!file_flush_close(f))
+		diag_unwritten(d, path);
+	return !d->errors;
+}
+
 /* Notes that 16-bit products are slow on a processor without instructions for them.  Every GPU that is an --arch
  * has them. */
 static void note_products(const Options *o, const CodegenTarget *c, Diag *d)
@@ -403,6 +427,17 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		ice("an option is read by \"%s\", which is neither a stage nor a pass", name);
 	*why = pass_skipped(o, c->planned, name, c->a);
 	return !*why;
+}
+
+/* Takes the options that a policy file says (--wrap=file:), if it is read. */
+static bool join_policy(Options *o, Arena *a, Diag *d)
+{
+	PolicyOptions said = {0};
+	bool read = !options_infer(o) && (!pass_skipped(o, false, "units", a) || !pass_skipped(o, false, "precision", a));
+	bool ok = !read || policy_options(o, &said, a, d);
+	for (int i = 0; i < said.n; i++)
+		ok = options_join(o, said.at[i].option, said.at[i].text, said.at[i].at, a, d) && ok;
+	return ok;
 }
 
 /* Refuses options that belong to the other target. */
@@ -626,10 +661,12 @@ static int compile(Options *o, const Search *search, Arena *a, Diag *d)
 	Hook hook;
 	Machine *machine = NULL;
 	bool predicts = !is_plan(o) || predict_begin(o, &machine, a, d), ranks = check_ranks(o, d);
-	if (!check_apart(o, "-o", o->what.output, d) || !check_apart(o, "--schedule-out", show->schedule_out, d))
+	if (!check_apart(o, "-o", o->what.output, d) || !check_apart(o, "--schedule-out", show->schedule_out, d)
+			|| !check_apart(o, "--policy-out", show->policy_out, d))
 		return EXIT_INPUT;
-	bool target = check_target(o, d) && check_compiler(o, d);
-	if (!check_accum(o, d) || !ranks || !target || !predicts || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
+	bool target = check_target(o, d) && check_compiler(o, d), is_text = is_ir_file(o->input); /* a text may be a PLAN */
+	if (!check_accum(o, d) || !ranks || !target || !predicts || (!is_text && !join_policy(o, a, d))
+			|| !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;
 	PipelineView view = {.stop_after = o->what.stop_after, .dump_dir = show->dump_ir,
 		.print_after = show->print_after, .print_changed = show->print_changed,
@@ -651,7 +688,9 @@ static int compile(Options *o, const Search *search, Arena *a, Diag *d)
 	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(first->of[VARIANT_ONLY])->hook : &none;
 	options_warn_unread(o, stage_runs, &(StageContext){o, planned, named->file, search, a}, a, d);
 	bool ok = loaded && check_named_hook(named, &hook, o, d) && check_variants(first, o, d)
-		&& (planned ? accept(first, o, d) : join_block(first, o, d) && build(first, o, &view, d))
+		&& (planned ? accept(first, o, d)
+			: (!is_text || (join_policy(o, a, d) && (!hook.file || check_sent(o, d)))) && join_block(first, o, d)
+				&& build(first, o, &view, d))
 		&& build_sizes(&all, n_sizes, o, a, d);
 	int status = compile_status(ok, &report);
 	if (!status && view.check)
@@ -663,6 +702,8 @@ static int compile(Options *o, const Search *search, Arena *a, Diag *d)
 			o->sharding.schedule_in);
 	bool runs = options_infer(o), plans = is_plan(o);
 	if (!status && show->schedule_out && !write_schedule(m, o, d))
+		status = EXIT_INPUT;
+	if (!status && show->policy_out && !write_policy(m, planned, o, d))
 		status = EXIT_INPUT;
 	if (!status && ir)
 		status = print_ir(&v, m, o, d) ? EXIT_SUCCESS : EXIT_RUN;

@@ -489,6 +489,23 @@ bool options_read(const char *text, const char *where, bool recorded, Options *o
 	return d->errors == before;
 }
 
+bool options_join(Options *o, const char *name, const char *text, const char *at, Arena *a, Diag *d)
+{
+	const OptionRow *row = row_find(name, strlen(name));
+	const char *given = row ? o->value[row - rows] : NULL;
+	int before = d->errors;
+	if (!row)
+		ice("a policy file says option %s, which does not exist", name);
+	if (given && (!text || strcmp(given, text))) {
+		diag_error(d, name, row->kind == KIND_FLAG ? "%scontradicts %s%s; give one of them"
+			: "\"%s\" contradicts \"%s\" in %s; give one of them", given, row->kind == KIND_FLAG ? "" : text, at);
+		return false;
+	}
+	if (!given && text)
+		row_set(&(Reader){.o = o, .arena = a, .diag = d, .file = at}, row, at, text);
+	return d->errors == before;
+}
+
 void options_help(FILE *f)
 {
 	fputs("usage: shardc MODEL.onnx -o train [options]          compile to a training binary\n"

@@ -12,6 +12,9 @@ bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *u
  * Refuses options that do not change a program.  recorded: the text may have been written by another version, so
  * only options of the group "graph" are read.  False after messages. */
 bool options_read(const char *text, const char *where, bool recorded, Options *o, Arena *a, Diag *d);
+/* Sets the option `name` to what a policy file says at `at` ("policy.json: $.strategy"); text NULL: a flag that is not
+ * given.  Refuses another value than a user has given.  False after a message. */
+bool options_join(Options *o, const char *name, const char *text, const char *at, Arena *a, Diag *d);
 void options_help(FILE *f);
 
 /* Whether a reader of options ("frontend", the name of a pass, ..) runs; if not, *why says so: "by shardc plan". */

@@ -68,7 +68,8 @@ Unit *ir_add_unit(Module *m, const char *name, Strategy strategy)
 	Unit *u = NEW(m->arena, Unit);
 	u->name = ir_intern(m, name);
 	u->strategy = strategy;
-	u->owner = -1;
+	u->owner = u->reshard_after_forward = u->forward_prefetch = u->backward_prefetch = -1;
+	u->param_dtype = u->reduce_dtype = -1;
 	u->index = m->n_units;
 	if (m->n_units == m->cap_units)
 		m->units = arena_grow(m->arena, m->units, sizeof(*m->units), &m->cap_units);

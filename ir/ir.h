@@ -181,6 +181,9 @@ struct Unit {
 	const char *name;    /* "root", "h.0" */
 	Strategy strategy;
 	int owner;           /* for oss and sharded_ddp: the rank that updates the unit; else -1 */
+	int reshard_after_forward; /* 0: stays gathered into backward, 1: does not; -1: as its strategy does */
+	int forward_prefetch, backward_prefetch; /* units ahead of its use that it is gathered; -1: as the others */
+	int param_dtype, reduce_dtype; /* a DType that was asked for it; -1: as the others */
 	Flat flat[UNIT_MAX_FLATS];
 	int n_flats;
 	Symbol **params;     /* in rising order of offset within each flat */
@@ -378,9 +381,14 @@ static inline bool ir_goes_on(const Module *m)
 	return m->variant == VARIANT_MIDDLE || m->variant == VARIANT_LAST;
 }
 /* Whether the unit stays gathered from the first micro-batch to the last. */
+/* Whether a gathered copy stays from forward into backward by choice. */
+static inline bool unit_is_kept(const Unit *u)
+{
+	return u->reshard_after_forward < 0 ? strategy_info[u->strategy].kept : !u->reshard_after_forward;
+}
 static inline bool ir_is_carried(const Module *m, const Unit *u)
 {
-	return ir_sums_flats(m) && strategy_info[u->strategy].kept;
+	return ir_sums_flats(m) && unit_is_kept(u);
 }
 
 /* The modules of a step, one for each micro-batch variant; NULL = not made. */
@@ -400,7 +408,7 @@ const char *ir_intern(Module *m, const char *s);
 /* Adds a symbol.  A name that is taken gets a suffix ".1", ".2", ..; see the result's name. */
 Symbol *ir_add_symbol(Module *m, SymbolKind kind, const char *name, Type type);
 Symbol *ir_find_symbol(const Module *m, const char *name);
-Unit *ir_add_unit(Module *m, const char *name, Strategy strategy); /* owner is set to -1 */
+Unit *ir_add_unit(Module *m, const char *name, Strategy strategy); /* fields that may be -1 are */
 Unit *ir_find_unit(const Module *m, const char *name);
 
 /* Where new ops are put, and the location that they get. */

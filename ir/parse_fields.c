@@ -306,7 +306,7 @@ void parse_unit(Parser *p)
 	} while (lex_accept(&p->lex, ','));
 	lex_expect(&p->lex, '}');
 	for (int i = 0; i < table.n; i++)
-		if (!(seen >> i & 1) && rows[i].read != read_count)
+		if (!(seen >> i & 1) && rows[i].read != read_count && rows[i].read != read_dtype)
 			lex_refuse(&p->lex, "unit \"%s\" lacks its %s", text, rows[i].key);
 }
 

@@ -92,6 +92,29 @@ typedef struct Blocks {
 Blocks *blocks_find(Module *m, Arena *a);
 const char *blocks_scope(Arena *a, const Loc *loc); /* the dotted module scope of an op, "" = unknown */
 
+/* shard/policy_file.c: the options that the file of --wrap=file:POLICY.json says; the passes read the rest of it. */
+typedef struct PolicyOption {
+	const char *option;  /* "--strategy" */
+	const char *text;    /* its value, "" of a flag; NULL: the flag must not be given */
+	const char *at;      /* "policy.json: $.strategy" */
+} PolicyOption;
+typedef VEC(PolicyOption) PolicyOptions;
+/* Reads the file that --wrap names; nothing where it names none.  False after messages about all that is wrong. */
+bool policy_options(const Options *o, PolicyOptions *out, Arena *a, Diag *d);
+
+/* What units of the file say of their parameters: Symbol -> dtype, for dtype_said. */
+typedef struct ParamDtypes {
+	PtrMap *param, *reduce;    /* in which they are gathered and computed with; in which gradients are sent */
+	bool halves;               /* some are computed with in 16 bits */
+} ParamDtypes;
+/* Finds it by the names and the scopes that the module has, at any level from MODEL to TRAIN. */
+bool policy_dtypes(Module *m, const Options *o, ParamDtypes *out, Arena *a, Diag *d);
+DType dtype_said(const PtrMap *said, const Symbol *s, DType otherwise);
+
+/* shard/policy_write.c: writes the units of a module at SHARD or later as a file that makes the same units; o: the
+ * options that they were made with. */
+void policy_write(FILE *f, const Module *m, const Options *o);
+
 /* optimizer/optimizers.c: parses --optimizer; text NULL = the default. */
 bool optimizer_parse(const char *text, OptimizerChoice *out, Diag *d);
 /* The optimizer of m's train block or, where m has no such block, that of the options. */
@@ -102,9 +125,9 @@ ParamGroup *param_groups_parse(const char *const *text, int n, const char *optim
 /* Puts each trained parameter into its group (Symbol.group). */
 bool param_groups_assign(Symbol *const *trained, int n, const ParamGroup *group, int n_groups, Arena *a, Diag *d);
 
-/* optimizer/optimizer.c: the dtype that backward writes into flat gradients: --reduce-dtype, or f32 when
- * micro-batches are summed in it. */
-DType gradient_dtype(const Options *o);
+/* optimizer/optimizer.c: the dtype that backward writes into flat gradients: the one in which they are reduced, or f32
+ * when micro-batches are summed in it. */
+DType gradient_dtype(const Options *o, DType reduce);
 
 /* optimizer/optimizers.c: what --clip asks for; NULL = no clipping. */
 typedef struct Clip {
@@ -253,6 +276,14 @@ void schedule_write(FILE *f, Module *m, const Options *o);
 /* Moves the collectives of m, at PLAN, to where the file says.  Refuses a wrong edit and names the file's line and
  * the rule that it breaks; the module must not be used after that. */
 bool schedule_apply(Module *m, const char *path, Diag *d);
+
+/* schedule/prefetch.c: parses --backward-prefetch; messages begin with `where`. */
+enum { PREFETCH_MAX = 1000000 };   /* the most units that are gathered ahead, and the most slots */
+typedef struct BackwardPrefetch {
+	bool none, post;           /* neither: `ahead` units before a unit's gradients */
+	int64_t ahead;
+} BackwardPrefetch;
+bool prefetch_backward(const char *text, const char *where, BackwardPrefetch *out, Arena *a, Diag *d);
 
 /* schedule/events.c: sets numbers and streams of collectives, and adds an event where their order needs one that no
  * other event implies.  Old events are removed.  Call it when everything but the events is in its final order. */

@@ -11,6 +11,10 @@
  * A literal beyond the range of the dtype becomes the dtype's largest number, and values computed from such
  * literals are clipped before their cast.  A mask therefore stays finite unless it was made of infinities.
  *
+ * A policy file may give the parameters of a unit a dtype of their own.  An op then computes in the dtype of the
+ * parameters that it reads or, where it reads none, in that in which its operands were computed; where these differ, in
+ * that of the program, --param-dtype.  So sums of what two units give keep the program's dtype.
+ *
  * This pass does not ask which ops have 16-bit kernels: legalize.c puts casts around those that have none.
  * Refuses options of precision that contradict each other. */
 #include "passes/passes.h"
@@ -21,10 +25,13 @@
 typedef struct Precision {
 	Module *m;
 	Diag *d;
-	DType to;
+	DType to;          /* of the program */
+	const PtrMap *said; /* Symbol -> dtype, of parameters that have one of their own */
 	int n_values;      /* values of the model; those added later are not in the arrays below */
 	bool *moved;       /* by Value.id: floats that depend on parameters or float inputs */
-	Value **cast;      /* by Value.id: the same value in dtype `to` */
+	DType *in;         /* by Value.id: of those, the dtype in which they are computed */
+	bool *weight;      /* by Value.id: a parameter, or a view of one */
+	Value **cast[DT_COUNT]; /* by Value.id: the same value in that dtype */
 	int n_kept;        /* batch norms that stay f32 */
 	const Op *kept, *last_kept; /* an op of the first and one of the last of them */
 	int n_loops;       /* loops that do */
@@ -75,18 +82,18 @@ static double largest(DType t)
 }
 
 /* A literal in the dtype itself: a cast of a number that the dtype cannot hold would be infinite. */
-static Value *literal(Precision *p, Op *op, const Value *v)
+static Value *literal(Precision *p, Op *op, const Value *v, DType to)
 {
 	const Attr *value = attr_find(v->op->attrs, "value");
 	double *now = NEW_N(p->m->arena, double, value->n);
 	for (int i = 0; i < value->n; i++) {
 		double x = value->floats[i];
-		now[i] = isfinite(x) ? fmax(fmin(x, largest(p->to)), -largest(p->to)) : x;
+		now[i] = isfinite(x) ? fmax(fmin(x, largest(to)), -largest(to)) : x;
 	}
 	Type t = v->type;
-	t.dtype = p->to;
+	t.dtype = to;
 	Builder b = {.m = p->m, .section = op->section, .before = op, .loc = v->op->loc,
-		.name = arena_printf(p->m->arena, "%s.%s", v->name, dtype_info[p->to].text)};
+		.name = arena_printf(p->m->arena, "%s.%s", v->name, dtype_info[to].text)};
 	return ir_emit_typed(&b, OP_CONST, 0, NULL, attr_floats(p->m, NULL, "value", value->n, now), t);
 }
 
@@ -107,9 +114,9 @@ static double largest_literal(const Precision *p, const Value *v, PtrMap *seen)
 }
 
 /* Clips v, which was not moved yet, if it may exceed the range of `to`, as a mask of -3.4e38 does. */
-static Value *within_range(Precision *p, Op *op, Value *v)
+static Value *within_range(Precision *p, Op *op, Value *v, DType to)
 {
-	double most = largest_literal(p, v, ptrmap_new(p->m->arena)), end = largest(p->to);
+	double most = largest_literal(p, v, ptrmap_new(p->m->arena)), end = largest(to);
 	if (most <= end || !isfinite(most))
 		return v;
 	Builder b = {.m = p->m, .section = op->section, .before = op, .loc = loc_with_role(p->m, op->loc, "precision"),
@@ -117,17 +124,18 @@ static Value *within_range(Precision *p, Op *op, Value *v)
 	return ir_emit(&b, OP_CLIP, 1, &v, attr_float(p->m, attr_float(p->m, NULL, "lo", -end), "hi", end));
 }
 
-/* v in dtype `to`, as an operand of op.  Casts of parameters are not shared. */
-static Value *lowered(Precision *p, Op *op, Value *v)
+/* v in dtype `to`, as an operand of op.  Casts of parameters are not shared.  Where f32 is wanted, what has more bits
+ * stays. */
+static Value *lowered(Precision *p, Op *op, Value *v, DType to)
 {
-	if (v->type.dtype == p->to)
+	if (v->type.dtype == to || (to == DT_F32 && !dtype_is_half(v->type.dtype)))
 		return v;
 	if (v->op->kind == OP_PARAM)
-		return cast_before(p, op, v, p->to);
-	Value **known = &p->cast[v->id];
+		return cast_before(p, op, v, to);
+	Value **known = &p->cast[to][v->id];
 	if (!*known)
-		*known = v->op->kind == OP_CONST ? literal(p, op, v)
-			: cast_before(p, op, within_range(p, op, v), p->to);
+		*known = v->op->kind == OP_CONST ? literal(p, op, v, to)
+			: cast_before(p, op, within_range(p, op, v, to), to);
 	return *known;
 }
 
@@ -171,9 +179,44 @@ static bool reads_moved(const Precision *p, const Op *op)
 	return false;
 }
 
+/* Sets *to to the dtype in which the float operands of op that are weights, or that are not, are computed, or to the
+ * program's where they differ; false: there are none. */
+static bool common_dtype(const Precision *p, const Op *op, bool weights, DType *to)
+{
+	bool found = false;
+	for (int i = 0; i < op->n_in; i++) {
+		const Value *v = op_in(op, i);
+		if (!is_float(v) || keeps_operand(op, i) || !p->moved[v->id] || p->weight[v->id] != weights)
+			continue;
+		if (found && *to != p->in[v->id]) {
+			*to = p->to;
+			return true;
+		}
+		*to = p->in[v->id];
+		found = true;
+	}
+	return found;
+}
+
+/* The dtype of op: that of the weights that it reads or, where it reads none, of its other operands. */
+static DType computed_in(const Precision *p, const Op *op)
+{
+	DType to = p->to;
+	if (!common_dtype(p, op, true, &to))
+		common_dtype(p, op, false, &to);
+	return to;
+}
+
+static void mark(Precision *p, const Op *op, DType in)
+{
+	for (int i = 0; i < op->n_out; i++)
+		p->in[op->out[i]->id] = in;
+}
+
 static void keep_f32(Precision *p, Op *op)
 {
 	bool any = reads_moved(p, op);
+	mark(p, op, computed_in(p, op));
 	for (int i = 0; i < op->n_in; i++)
 		if (is_float(op_in(op, i)) && dtype_is_half(op_in(op, i)->type.dtype) && !widens_operand(op, i))
 			ir_set_in(op, i, cast_before(p, op, op_in(op, i), DT_F32));
@@ -191,21 +234,36 @@ static void keep_f32(Precision *p, Op *op)
 	p->last_kept = any ? op : p->last_kept;
 }
 
+/* Whether op shows a weight in another shape. */
+static bool shows_weight(const Precision *p, const Op *op)
+{
+	bool moves = op_info[op->kind].flags & VIEW || op->kind == OP_TRANSPOSE;
+	return moves && op->n_in && op_in(op, 0) && p->weight[op_in(op, 0)->id];
+}
+
 static void lower_op(Precision *p, Op *op)
 {
+	DType to = computed_in(p, op);
+	bool weight = shows_weight(p, op);
 	for (int i = 0; i < op->n_in; i++)
 		if (is_float(op_in(op, i)) && !keeps_operand(op, i))
-			ir_set_in(op, i, lowered(p, op, op_in(op, i)));
+			ir_set_in(op, i, lowered(p, op, op_in(op, i), to));
 	retype(p->m, op);
-	for (int i = 0; i < op->n_out; i++)
+	mark(p, op, to);
+	for (int i = 0; i < op->n_out; i++) {
 		p->moved[op->out[i]->id] = is_float(op->out[i]);
+		p->weight[op->out[i]->id] = weight;
+	}
 }
 
 static void move_op(Precision *p, Op *op)
 {
-	if (op->kind == OP_INPUT || op->kind == OP_PARAM)
+	if (op->kind == OP_INPUT || op->kind == OP_PARAM) {
 		p->moved[op->out[0]->id] = is_float(op->out[0]);
-	else if (op->kind == OP_OUTPUT || op->kind == OP_WRITE)
+		p->weight[op->out[0]->id] = op->kind == OP_PARAM;
+		mark(p, op, op->kind == OP_PARAM ? dtype_said(p->said, op->sym, p->to) : p->to);
+	}
+	if (op->kind == OP_OUTPUT || op->kind == OP_WRITE)
 		ir_set_in(op, 0, cast_before(p, op, op_in(op, 0), op->sym->type.dtype));
 	else if (stays_f32(op))
 		keep_f32(p, op);
@@ -224,10 +282,13 @@ static void say_kept(const Precision *p)
 			p->n_loops > 1 ? "s compute" : " computes");
 }
 
-static void move_params(Module *m, DType to, Diag *d)
+static void move_params(Module *m, DType to, const ParamDtypes *dtypes, Diag *d)
 {
-	Precision p = {.m = m, .d = d, .to = to, .n_values = m->n_values, .moved = NEW_N(m->arena, bool, m->n_values),
-		.cast = NEW_N(m->arena, Value *, m->n_values)};
+	Precision p = {.m = m, .d = d, .to = to, .said = dtypes->param, .n_values = m->n_values,
+		.moved = NEW_N(m->arena, bool, m->n_values), .in = NEW_N(m->arena, DType, m->n_values),
+		.weight = NEW_N(m->arena, bool, m->n_values)};
+	for (int t = 0; t < DT_COUNT; t++)
+		p.cast[t] = NEW_N(m->arena, Value *, m->n_values);
 	IR_FOR_OPS_SAFE(m, SEC_FORWARD, op)
 		move_op(&p, op);
 	say_kept(&p);
@@ -299,13 +360,14 @@ static void store_buffers(Module *m, DType to, Diag *d)
 /* ---- options ---- */
 
 /* Reports options that contradict each other, and options without effect. */
-static bool check_options(const Options *o, Diag *d)
+static bool check_options(const Options *o, const ParamDtypes *dtypes, Diag *d)
 {
-	bool ok = !o->precision.keep_low_precision_grads || o->precision.param_dtype != DT_F32;
+	bool halves = o->precision.param_dtype != DT_F32 || dtypes->halves;
+	bool ok = !o->precision.keep_low_precision_grads || halves;
 	if (!ok)
 		diag_error(d, "--keep-low-precision-grads", "gradients would be kept in --param-dtype, which is f32: give "
 			"--param-dtype=bf16 or f16, or leave it out");
-	if (o->precision.stochastic_rounding && o->precision.param_dtype == DT_F32) {
+	if (o->precision.stochastic_rounding && !halves) {
 		diag_error(d, "--stochastic-rounding", "there is nothing to round: parameters are read in --param-dtype, "
 			"which is f32; give --param-dtype=bf16 or f16, or leave it out");
 		ok = false;
@@ -318,18 +380,20 @@ static bool check_options(const Options *o, Diag *d)
 	LossScale scale;
 	if (!loss_scale_parse(o->precision.loss_scale, &scale, d))
 		return false;
-	if (scale.kind != LOSS_SCALE_NONE && o->precision.param_dtype == DT_F32 && o->precision.reduce_dtype == DT_F32)
+	if (scale.kind != LOSS_SCALE_NONE && !halves && o->precision.reduce_dtype == DT_F32)
 		diag_warn(d, "--loss-scale", "nothing is computed or sent in 16 bits, f32 gradients need no scale");
 	return ok;
 }
 
 bool pass_precision(Module *m, const Options *o, Diag *d)
 {
-	if (!check_options(o, d))
-		return false;
-	if (o->precision.buffer_dtype != DT_F32)
+	ParamDtypes dtypes;
+	Arena *scratch = arena_new();
+	bool ok = policy_dtypes(m, o, &dtypes, scratch, d) && check_options(o, &dtypes, d);
+	if (ok && o->precision.buffer_dtype != DT_F32)
 		store_buffers(m, o->precision.buffer_dtype, d);
-	if (o->precision.param_dtype != DT_F32)
-		move_params(m, o->precision.param_dtype, d);
-	return true;
+	if (ok && (o->precision.param_dtype != DT_F32 || dtypes.halves))
+		move_params(m, o->precision.param_dtype, &dtypes, d);
+	arena_free(scratch);
+	return ok;
 }

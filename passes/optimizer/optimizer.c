@@ -26,15 +26,17 @@ static Value **take_gradients(Module *m, Arena *scratch, Symbol ***syms, int *n)
 	return grad.at;
 }
 
-DType gradient_dtype(const Options *o)
+DType gradient_dtype(const Options *o, DType reduce)
 {
-	return options_many(o) ? DT_F32 : o->precision.reduce_dtype;
+	return options_many(o) ? DT_F32 : reduce;
 }
 
 /* Casts gradients to the dtype of their flat, right behind the ops that compute them. */
-static void cast_gradients(Module *m, DType to, Value **grad, int n)
+static void cast_gradients(Module *m, const Options *o, const ParamDtypes *dtypes, Symbol *const *sym, Value **grad,
+	int n)
 {
 	for (int i = 0; i < n; i++) {
+		DType to = gradient_dtype(o, dtype_said(dtypes->reduce, sym[i], o->precision.reduce_dtype));
 		Op *op = grad[i]->op;
 		bool older = op->section < SEC_BACKWARD;
 		Builder b = {.m = m, .section = SEC_BACKWARD, .before = older ? m->first[SEC_BACKWARD] : op->next,
@@ -74,9 +76,14 @@ bool pass_optimizer(Module *m, const Options *o, Diag *d)
 	Value **grad = take_gradients(m, scratch, &sym, &n);
 	const OptionList *groups = &o->graph.param_group;
 	TrainParts parts = {.clip = clip, .scale = scale, .trained = sym, .n_trained = n, .n_groups = groups->n};
+	ParamDtypes dtypes;
+	if (!policy_dtypes(m, o, &dtypes, scratch, d)) {
+		arena_free(scratch);
+		return false;
+	}
 	parts.group = param_groups_parse(groups->at, groups->n, o->graph.optimizer, scratch, d);
 	ok = parts.group && param_groups_assign(sym, n, parts.group, parts.n_groups, scratch, d);
-	cast_gradients(m, gradient_dtype(o), grad, n);
+	cast_gradients(m, o, &dtypes, sym, grad, n);
 	Builder b = {.m = m, .section = SEC_UPDATE, .loc = loc_new(m, "", "", "", "update")};
 	Value *norm = NULL;
 	bool other = clip.p > 0 && clip.p != 2;

@@ -75,19 +75,26 @@ static void find_counting(Placer *p)
 	}
 }
 
+/* How many units ahead the gather's own unit wants it; -1: as the others. */
+static int ahead_said(const Gather *g)
+{
+	return section_of(g) == SEC_BACKWARD ? g->issue->unit->backward_prefetch : g->issue->unit->forward_prefetch;
+}
+
 /* Where gather i of its section should be issued if any number of units could be gathered. */
 static void plan_issue(const Placer *p, Gather *of_section, int i)
 {
 	Gather *g = &of_section[i];
 	bool backward = section_of(g) == SEC_BACKWARD;
-	int64_t ahead = backward ? p->p->backward : p->p->forward;
+	int said = ahead_said(g);
+	int64_t ahead = said >= 0 ? said : backward ? p->p->backward : p->p->forward;
 	Op *behind = NULL;
 	g->at = g->issue->order;
 	if (ahead > i)
 		g->at = p->start[section_of(g)];
 	else if (ahead)
 		behind = of_section[i - ahead].wait;
-	else if (backward && p->p->post && i && of_section[i - 1].reshard)
+	else if (said < 0 && backward && p->p->post && i && of_section[i - 1].reshard)
 		behind = of_section[i - 1].reshard;
 	bool usable = behind && behind->section == section_of(g) && behind->order <= g->wait->order;
 	g->behind = usable ? behind : NULL;
@@ -141,6 +148,24 @@ static void plan_issues(Placer *p)
 			g->behind = g[-1].behind;
 		}
 		limit(p, &live, g);
+	}
+}
+
+/* Warns of gathers that are issued fewer units ahead than their own units want. */
+static void check_said(const Placer *p, Diag *d)
+{
+	for (int i = 0, first = 0; i < p->g.n; i++) {
+		const Gather *g = &p->g.at[i];
+		first = section_of(g) != section_of(&p->g.at[first]) ? i : first;
+		int before = i - first, said = ahead_said(g), ahead = 0;
+		bool waits = g->at < g->issue->order;
+		for (int k = first; k < i; k++)
+			ahead += p->g.at[k].wait->order > g->at;
+		ahead += waits && (ahead < before || g->at == p->start[section_of(g)]);
+		if (said > ahead && section_of(g) != SEC_EVAL)
+			diag_warn(d, g->issue->unit->name, "is gathered %d unit%s ahead in %s, not %d: units are gathered in the "
+				"order of their use, as far as the ring's slots and the section reach", ahead, ahead == 1 ? "" : "s",
+				section_of(g) == SEC_BACKWARD ? "backward" : "forward", said);
 	}
 }
 
@@ -348,6 +373,7 @@ GatherCounts gathers_place(Module *m, const GatherPolicy *policy, Diag *d)
 	plan_issues(&p);
 	if (keep_last(&p, d))
 		plan_issues(&p);
+	check_said(&p, d);
 	assign_slots(&p);
 	move_gathers(&p);
 	for (int i = 0; i < p.g.n; i++) {

@@ -17,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_AHEAD = 1000000 };
-
 typedef struct Prefetch {
 	Module *m;
 	Arena *a;
@@ -30,30 +28,59 @@ typedef struct Prefetch {
 
 static bool parse_count(const char *text, int64_t least, int64_t *out)
 {
-	return str_to_size(text, false, out) && *out >= least && *out <= MAX_AHEAD;
+	return str_to_size(text, false, out) && *out >= least && *out <= PREFETCH_MAX;
+}
+
+bool prefetch_backward(const char *text, const char *where, BackwardPrefetch *out, Arena *a, Diag *d)
+{
+	*out = (BackwardPrefetch){.none = !strcmp(text, "none"), .post = !strcmp(text, "post")};
+	if (!strcmp(text, "pre"))
+		out->ahead = 1;
+	else if (!out->none && !out->post && (strncmp(text, "pre:", 4) || !parse_count(text + 4, 1, &out->ahead))) {
+		diag_error(d, where, "\"%s\" is no way to prefetch; expected none, pre, pre:N (N units ahead, 1 to %d) or "
+			"post%s", text, PREFETCH_MAX, near_choice(a, "--backward-prefetch", text, "none|pre|post"));
+		return false;
+	}
+	return true;
 }
 
 static void parse_backward(Prefetch *p, const char *text, Diag *d)
 {
-	p->slip = strcmp(text, "none");
-	p->gather.backward = 0;
-	if (!strcmp(text, "post"))
-		p->gather.post = true;
-	else if (!strcmp(text, "pre"))
-		p->gather.backward = 1;
-	else if (p->slip && (strncmp(text, "pre:", 4) || !parse_count(text + 4, 1, &p->gather.backward)))
-		diag_error(d, "--backward-prefetch", "\"%s\" is no way to prefetch; expected none, pre, pre:N (N units "
-			"ahead, 1 to %d) or post%s", text, MAX_AHEAD,
-			near_choice(p->m->arena, "--backward-prefetch", text, "none|pre|post"));
+	BackwardPrefetch way;
+	if (!prefetch_backward(text, "--backward-prefetch", &way, p->m->arena, d))
+		return;
+	p->slip = !way.none;
+	p->gather.post = way.post;
+	p->gather.backward = way.ahead;
+}
+
+/* The most units that are gathered ahead of one, and who says so. */
+static int64_t most_ahead(const Prefetch *p, const char **who)
+{
+	const char *none;
+	who = who ? who : &none;
+	*who = p->gather.forward >= p->gather.backward ? "--forward-prefetch" : "--backward-prefetch";
+	int64_t most = MAX(p->gather.forward, p->gather.backward);
+	for (int i = 0; i < p->m->n_units; i++) {
+		const Unit *u = p->m->units[i];
+		int64_t ahead = MAX(u->forward_prefetch, u->backward_prefetch);
+		if (ahead <= most || unit_is_resident(u))
+			continue;
+		*who = arena_printf(p->m->arena, "the %s of unit %s", u->forward_prefetch == ahead ? "forward_prefetch"
+			: "backward_prefetch", u->name);
+		most = ahead;
+	}
+	return most;
 }
 
 static void check_ring(const Prefetch *p, Diag *d)
 {
-	int64_t most = MAX(p->gather.forward, p->gather.backward);
+	const char *who;
+	int64_t most = most_ahead(p, &who);
 	if (p->gather.ring && p->gather.ring <= most)
 		diag_error(d, "--limit-all-gathers", "%lld slot(s) cannot hold a unit and the %lld that %s gathers ahead "
-			"of it; expected at least %lld, or 0 for no ring", (long long)p->gather.ring, (long long)most,
-			p->gather.forward == most ? "--forward-prefetch" : "--backward-prefetch", (long long)most + 1);
+			"of it; expected at least %lld, or 0 for no ring", (long long)p->gather.ring, (long long)most, who,
+			(long long)most + 1);
 }
 
 static bool parse_options(Prefetch *p, const ShardingOptions *o, Diag *d)
@@ -63,15 +90,16 @@ static bool parse_options(Prefetch *p, const ShardingOptions *o, Diag *d)
 	p->slip = true;
 	if (o->forward_prefetch && !parse_count(o->forward_prefetch, 0, &p->gather.forward))
 		diag_error(d, "--forward-prefetch", "\"%s\" is no number of units; expected 0 to %d%s", o->forward_prefetch,
-			MAX_AHEAD, near_choice(p->m->arena, "--forward-prefetch", o->forward_prefetch, ""));
+			PREFETCH_MAX, near_choice(p->m->arena, "--forward-prefetch", o->forward_prefetch, ""));
 	if (o->backward_prefetch)
 		parse_backward(p, o->backward_prefetch, d);
-	p->gather.ring = MAX(p->gather.forward, p->gather.backward) + 1;
+	p->gather.ring = most_ahead(p, NULL) + 1;
 	p->gather.ring_given = o->limit_all_gathers;
 	p->gather.reshard_root = o->reshard_root;
 	if (o->limit_all_gathers && !parse_count(o->limit_all_gathers, 0, &p->gather.ring))
 		diag_error(d, "--limit-all-gathers", "\"%s\" is no number of slots; expected 0 (no ring) to %d%s",
-			o->limit_all_gathers, MAX_AHEAD, near_choice(p->m->arena, "--limit-all-gathers", o->limit_all_gathers, ""));
+			o->limit_all_gathers, PREFETCH_MAX,
+			near_choice(p->m->arena, "--limit-all-gathers", o->limit_all_gathers, ""));
 	if (d->errors == errors)
 		check_ring(p, d);
 	return d->errors == errors;

@@ -64,7 +64,7 @@ typedef struct Split {
 
 static void add_whole(Split *s, const Group *g, int owner, const char *name, const Params *mine)
 {
-	Group part = {.name = name, .strategy = g->strategy, .owner = owner, .params = *mine};
+	Group part = {.name = name, .strategy = g->strategy, .owner = owner, .params = *mine, .said = g->said};
 	vec_push(s->a, s->out, part);
 }
 

@@ -1,25 +1,28 @@
 /* passes/shard/policy_file.c: --wrap=file:POLICY.json -> groups of parameters.
  *
  *   {
- *     "strategy": "full_shard",                     of every unit that does not name one; as --strategy
+ *     "strategy": "full_shard",                     of every unit that does not say one; as --strategy
  *     "ignore": ["REGEX", ...],                     as --ignore
  *     "units": [
  *       {"scope": "^h\\.[0-9]+$"},                  every outermost module that matches is a unit
  *       {"name": "head", "scope": "^(ln_f|head)$"}, with a name: all modules that match are one unit
- *       {"name": "emb", "params": ["^wte", "^wpe"], "strategy": "no_shard"}
+ *       {"name": "emb", "params": ["^wte", "^wpe"], "strategy": "no_shard"},
+ *       {"name": "root", "reshard_after_forward": true}
  *     ]
  *   }
  *
- * Every member is optional.  A unit has either scope or params, and one with params needs a name.  Parameters that no
- * unit takes belong to the root.  Units must not overlap (F18 of docs/compatibility.md).  Errors are unknown members,
- * wrong types, names given twice, the names "root" and "ignored", and regular expressions that are invalid or match
- * nothing.  Each is reported with its path ("policy.json: $.units[2].scope"), all of them at once. */
+ * policy.def lists the members, all of which are optional.  A unit has either scope or params, and one with params
+ * needs a name; the unit "root" has neither.  Parameters that no unit takes belong to the root.  Units must not overlap
+ * (F18 of docs/compatibility.md).  Errors are unknown members, wrong types, names given twice, the name "ignored", and
+ * regular expressions that are invalid or match nothing.  Each is reported with its path
+ * ("policy.json: $.units[2].scope"), all of them at once. */
 #include "passes/shard/wrap.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
+#include "base/near.h"
 
 typedef struct FileReader {
 	PolicyFile *file;
@@ -34,6 +37,10 @@ static void refuse(FileReader *r, const char *at, const char *text)
 	r->ok = false;
 }
 
+/* ---- values: read_KIND reads a value of a kind of policy.def into its field ---- */
+
+typedef void ReadMember(FileReader *r, const char *at, json_t *v, void *field);
+
 static const char *read_text(FileReader *r, const char *at, const json_t *v)
 {
 	const char *text = json_string_value(v);
@@ -44,111 +51,290 @@ static const char *read_text(FileReader *r, const char *at, const json_t *v)
 	return arena_strdup(r->a, text);
 }
 
-static const char *read_regex(FileReader *r, const char *at, const json_t *v)
+static void read_REGEX(FileReader *r, const char *at, json_t *v, void *field)
 {
 	const char *text = read_text(r, at, v);
 	r->ok = text && pattern_check(text, at, r->d) && r->ok;
-	return text;
+	*(const char **)field = text;
 }
 
-static const char **read_regexes(FileReader *r, const char *at, const json_t *v, int *n)
+static void read_REGEXES(FileReader *r, const char *at, json_t *v, void *field)
 {
+	Regexes *list = field;
 	if (!json_is_array(v) || !json_array_size(v)) {
 		refuse(r, at, "expected an array of regular expressions");
-		return NULL;
+		return;
 	}
-	const char **list = NEW_N(r->a, const char *, json_array_size(v));
 	for (size_t i = 0; i < json_array_size(v); i++) {
-		const char *text = read_regex(r, arena_printf(r->a, "%s[%zu]", at, i), json_array_get(v, i));
+		const char *text = NULL;
+		read_REGEX(r, arena_printf(r->a, "%s[%zu]", at, i), json_array_get(v, i), &text);
 		if (text)
-			list[(*n)++] = text;
+			vec_push(r->a, list, text);
 	}
-	return list;
 }
 
-static int read_strategy(FileReader *r, const char *at, const json_t *v)
+static void read_STRATEGY(FileReader *r, const char *at, json_t *v, void *field)
 {
 	const char *text = read_text(r, at, v);
 	int strategy = text ? wrap_strategy(text, at, r->a, r->d) : STRATEGY_UNSET;
 	r->ok = r->ok && strategy != STRATEGY_UNSET;
-	return strategy;
+	*(int *)field = strategy;
 }
 
-static void read_name(FileReader *r, const char *at, const json_t *v, PolicyUnit *u)
+static void read_BOOL(FileReader *r, const char *at, json_t *v, void *field)
 {
-	u->name = read_text(r, at, v);
-	if (!u->name)
+	if (!json_is_boolean(v))
+		refuse(r, at, "expected true or false");
+	*(int *)field = json_is_true(v);
+}
+
+static void read_COUNT(FileReader *r, const char *at, json_t *v, void *field)
+{
+	long long n = json_is_integer(v) ? json_integer_value(v) : -1;
+	if (n < 0 || n > PREFETCH_MAX)
+		refuse(r, at, arena_printf(r->a, "expected a whole number, 0 to %d", PREFETCH_MAX));
+	else
+		*(int *)field = (int)n;
+}
+
+static void read_BACKWARD(FileReader *r, const char *at, json_t *v, void *field)
+{
+	BackwardPrefetch way;
+	const char *text = read_text(r, at, v);
+	r->ok = text && prefetch_backward(text, at, &way, r->a, r->d) && r->ok;
+	*(const char **)field = text;
+}
+
+static void read_DTYPE(FileReader *r, const char *at, json_t *v, void *field)
+{
+	static const char known[] = "f32|bf16|f16";
+	DType t;
+	const char *text = read_text(r, at, v);
+	if (text && str_is_choice(known, text) && dtype_from_text(text, &t))
+		*(int *)field = (int)t;
+	else if (text)
+		refuse(r, at, arena_printf(r->a, "\"%s\" is refused; accepted: %s%s", text, known,
+			near_choice(r->a, "--param-dtype", text, known)));
+}
+
+static void read_OFFLOAD(FileReader *r, const char *at, json_t *v, void *field)
+{
+	static const char known[] = "none|optim|params";
+	const char *text = *(const char **)field = read_text(r, at, v);
+	if (text && !str_is_choice(known, text))
+		refuse(r, at, arena_printf(r->a, "\"%s\" is refused; accepted: %s%s", text, known,
+			near_choice(r->a, "--offload", text, known)));
+}
+
+static void read_REFUSED(FileReader *r, const char *at, json_t *v, void *field)
+{
+	(void)v, (void)field;
+	refuse(r, at, "a rank's file holds the states of all units, or of none; say it of all, as $.offload");
+}
+
+static void read_ORDER(FileReader *r, const char *at, json_t *v, void *field)
+{
+	const char *text = read_text(r, at, v);
+	*(bool *)field = text && !strcmp(text, "file");
+	if (text && strcmp(text, "file") && strcmp(text, "use"))
+		refuse(r, at, arena_printf(r->a, "\"%s\" is refused; accepted: use|file%s", text,
+			near_choice(r->a, "order", text, "use|file")));
+}
+
+static void read_NAME(FileReader *r, const char *at, json_t *v, void *field)
+{
+	const char *name = *(const char **)field = read_text(r, at, v);
+	if (!name)
 		return;
-	if (!strcmp(u->name, "root") || !strcmp(u->name, "ignored"))
-		refuse(r, at, arena_printf(r->a, "\"%s\" is the name of another unit, of what is left over; use another",
-			u->name));
+	if (!strcmp(name, "ignored"))
+		refuse(r, at, "\"ignored\" is the name of another unit, of what $.ignore and --ignore match; use another");
 	for (int i = 0; i < r->file->units.n; i++)
-		if (r->file->units.at[i].name && !strcmp(r->file->units.at[i].name, u->name))
-			refuse(r, at, arena_printf(r->a, "\"%s\" is the name of %s already", u->name,
+		if (r->file->units.at[i].name && !strcmp(r->file->units.at[i].name, name))
+			refuse(r, at, arena_printf(r->a, "\"%s\" is the name of %s already", name,
 				strstr(r->file->units.at[i].at, "$.")));
 }
 
+/* ---- members ---- */
+
+static bool is_root(const PolicyUnit *u)
+{
+	return u->name && !strcmp(u->name, "root");
+}
+
+/* Where a member's value lies; of those that have none, nowhere. */
+#define FIELD_REFUSED(type, key) 0
+#define FIELD_NAME offsetof
+#define FIELD_REGEX offsetof
+#define FIELD_REGEXES offsetof
+#define FIELD_STRATEGY offsetof
+#define FIELD_BOOL offsetof
+#define FIELD_COUNT offsetof
+#define FIELD_DTYPE offsetof
+
+typedef struct MemberRow {
+	const char *key;
+	ReadMember *read;
+	size_t field;        /* in PolicyFile or PolicyUnit */
+	const char *option;
+} MemberRow;
+
+static void read_member(FileReader *r, const char *where, const MemberRow *rows, int n, const char *key, json_t *v,
+	void *to)
+{
+	const char *at = arena_printf(r->a, "%s.%s", where, str_escape(r->a, ESCAPE_JSON, key)), *known = "";
+	const char **keys = NEW_N(r->a, const char *, n);
+	for (int i = 0; i < n; i++) {
+		if (!strcmp(key, rows[i].key)) {
+			rows[i].read(r, at, v, (char *)to + rows[i].field);
+			return;
+		}
+		keys[i] = rows[i].key;
+		known = arena_printf(r->a, "%s%s%s", known, !i ? "" : i == n - 1 ? " and " : ", ", rows[i].key);
+	}
+	refuse(r, at, arena_printf(r->a, "unknown member%s; known are %s", near_hint(r->a, "policy", key, keys, n), known));
+}
+
+/* Checks which of name, scope and params a unit has. */
+static void check_choice(FileReader *r, const PolicyUnit *u, const json_t *v)
+{
+	bool scope = json_object_get(v, "scope"), params = json_object_get(v, "params");
+	if (is_root(u) && (scope || params))
+		refuse(r, arena_printf(r->a, "%s.name", u->at), "\"root\" is the name of another unit, of what is left over; "
+			"use another, or leave scope and params out");
+	if (is_root(u))
+		return;
+	if (scope == params)
+		refuse(r, u->at, scope ? "has both scope and params; give one of them" : "has neither scope nor params");
+	if (params && !json_object_get(v, "name"))
+		refuse(r, u->at, "a unit of params needs a name");
+}
+
+static const PolicyUnit says_nothing = {.strategy = STRATEGY_UNSET, .reshard_after_forward = -1,
+	.forward_prefetch = -1, .backward_prefetch = -1, .param_dtype = -1, .reduce_dtype = -1};
+
 static void read_unit(FileReader *r, const char *at, json_t *v)
 {
-	PolicyUnit u = {.at = at, .strategy = STRATEGY_UNSET};
+	static const MemberRow rows[] = {
+#define UNIT_MEMBER(key, kind, doc) {#key, read_##kind, FIELD_##kind(PolicyUnit, key), ""},
+#include "passes/shard/policy.def"
+	};
+	PolicyUnit u = says_nothing;
 	const char *key;
 	json_t *member;
+	u.at = at;
 	if (!json_is_object(v)) {
 		refuse(r, at, "expected an object with scope or params");
 		return;
 	}
-	json_object_foreach(v, key, member) {
-		const char *in = arena_printf(r->a, "%s.%s", at, str_escape(r->a, ESCAPE_JSON, key));
-		if (!strcmp(key, "name"))
-			read_name(r, in, member, &u);
-		else if (!strcmp(key, "scope"))
-			u.scope = read_regex(r, in, member);
-		else if (!strcmp(key, "params"))
-			u.params = read_regexes(r, in, member, &u.n_params);
-		else if (!strcmp(key, "strategy"))
-			u.strategy = read_strategy(r, in, member);
-		else
-			refuse(r, in, "unknown member; known are name, scope, params and strategy");
-	}
-	bool scope = json_object_get(v, "scope"), params = json_object_get(v, "params");
-	if (scope == params)
-		refuse(r, at, scope ? "has both scope and params; give one of them" : "has neither scope nor params");
-	if (params && !json_object_get(v, "name"))
-		refuse(r, at, "a unit of params needs a name");
+	json_object_foreach(v, key, member)
+		read_member(r, at, rows, COUNT_OF(rows), key, member, &u);
+	check_choice(r, &u, v);
 	vec_push(r->a, &r->file->units, u);
 }
 
-static void read_member(FileReader *r, const char *key, json_t *v)
+static void read_UNITS(FileReader *r, const char *at, json_t *v, void *field)
 {
-	const char *at = arena_printf(r->a, "%s: $.%s", r->file->path, str_escape(r->a, ESCAPE_JSON, key));
-	if (!strcmp(key, "strategy")) {
-		r->file->strategy = read_strategy(r, at, v);
-	} else if (!strcmp(key, "ignore")) {
-		r->file->ignore = read_regexes(r, at, v, &r->file->n_ignore);
-	} else if (strcmp(key, "units")) {
-		refuse(r, at, "unknown member; known are units, ignore and strategy");
-	} else if (!json_is_array(v)) {
+	(void)field;
+	if (!json_is_array(v))
 		refuse(r, at, "expected an array of units");
-	} else {
-		for (size_t i = 0; i < json_array_size(v); i++)
-			read_unit(r, arena_printf(r->a, "%s[%zu]", at, i), json_array_get(v, i));
-	}
+	for (size_t i = 0; i < json_array_size(v); i++)
+		read_unit(r, arena_printf(r->a, "%s[%zu]", at, i), json_array_get(v, i));
 }
+
+static const MemberRow file_rows[] = {
+#define POLICY_MEMBER(key, kind, option, doc) {#key, read_##kind, offsetof(PolicyFile, key), option},
+#include "passes/shard/policy.def"
+};
 
 bool policy_read(const char *path, PolicyFile *out, Arena *a, Diag *d)
 {
 	FileReader r = {.file = out, .a = a, .d = d, .ok = true};
 	json_t *root = json_read(path, a, d), *v;
-	const char *key;
-	*out = (PolicyFile){.path = path, .strategy = STRATEGY_UNSET};
+	const char *key, *where = arena_printf(a, "%s: $", path);
+	*out = (PolicyFile){.path = path, .strategy = STRATEGY_UNSET, .forward_prefetch = -1, .limit_all_gathers = -1,
+		.param_dtype = -1, .reduce_dtype = -1};
 	if (root && !json_is_object(root))
 		refuse(&r, path, "expected a JSON object with units, ignore or strategy");
 	else
 		json_object_foreach(root, key, v)
-			read_member(&r, key, v);
+			read_member(&r, where, file_rows, COUNT_OF(file_rows), key, v, out);
 	r.ok = r.ok && root;
 	json_decref(root);
 	return r.ok;
+}
+
+/* ---- members that are options ---- */
+
+/* text_KIND: the value of a member as the option's text; NULL: the file does not say it. */
+static const char *text_STRATEGY(const void *field, Arena *a)
+{
+	int s = *(const int *)field;
+	(void)a;
+	return s == STRATEGY_UNSET ? NULL : strategy_info[s].text;
+}
+
+static const char *text_COUNT(const void *field, Arena *a)
+{
+	int n = *(const int *)field;
+	return n < 0 ? NULL : arena_printf(a, "%d", n);
+}
+
+static const char *text_DTYPE(const void *field, Arena *a)
+{
+	int t = *(const int *)field;
+	(void)a;
+	return t < 0 ? NULL : dtype_info[t].text;
+}
+
+static const char *text_BACKWARD(const void *field, Arena *a)
+{
+	(void)a;
+	return *(const char *const *)field;
+}
+
+static const char *text_none(const void *field, Arena *a)
+{
+	(void)field, (void)a;
+	return NULL;
+}
+#define text_OFFLOAD text_BACKWARD
+#define text_REGEXES text_none
+#define text_ORDER text_none
+#define text_UNITS text_none
+
+/* The file that --wrap names, NULL = none. */
+static const char *path_of(const Options *o)
+{
+	static const char prefix[] = "file:";
+	const char *text = o->sharding.wrap.n ? o->sharding.wrap.at[0] : "";
+	return strncmp(text, prefix, strlen(prefix)) || !text[strlen(prefix)] ? NULL : text + strlen(prefix);
+}
+
+/* Whether the root is resharded after forward is --reshard-root. */
+static void root_option(const PolicyFile *f, PolicyOptions *out, Arena *a)
+{
+	for (int i = 0; i < f->units.n; i++) {
+		const PolicyUnit *u = &f->units.at[i];
+		if (is_root(u) && u->reshard_after_forward >= 0)
+			vec_push(a, out, ((PolicyOption){"--reshard-root", u->reshard_after_forward ? "" : NULL,
+				arena_printf(a, "%s.reshard_after_forward", u->at)}));
+	}
+}
+
+bool policy_options(const Options *o, PolicyOptions *out, Arena *a, Diag *d)
+{
+	PolicyFile f;
+	const char *path = path_of(o);
+	if (!path)
+		return true;
+	if (!policy_read(path, &f, a, d))
+		return false;
+#define POLICY_MEMBER(key, kind, name, doc) \
+	if (*(name) && text_##kind(&f.key, a)) \
+		vec_push(a, out, ((PolicyOption){name, text_##kind(&f.key, a), arena_printf(a, "%s: $." #key, f.path)}));
+#include "passes/shard/policy.def"
+	root_option(&f, out, a);
+	return true;
 }
 
 /* ---- groups ---- */
@@ -186,12 +372,12 @@ static const TreeNode *matching_module(const regex_t *re, const TreeNode *n)
 	return found;
 }
 
-static Group *group_named(Placer *p, int from, const char *name, int strategy)
+static Group *group_named(Placer *p, int from, const char *name, const PolicyUnit *u)
 {
 	for (int i = from; i < p->out->n; i++)
 		if (!strcmp(p->out->at[i].name, name))
 			return &p->out->at[i];
-	vec_push(p->a, p->out, ((Group){.name = name, .strategy = strategy, .owner = -1}));
+	vec_push(p->a, p->out, ((Group){.name = name, .strategy = u->strategy, .owner = -1, .said = u}));
 	return &p->out->at[p->out->n - 1];
 }
 
@@ -208,7 +394,7 @@ static void place_scope(Placer *p, const PolicyUnit *u)
 		const Home *h = ptrmap_get(p->t->home, p->m->symbols[i]);
 		const TreeNode *n = h ? matching_module(&re, h->node) : NULL;
 		if (n && ++found)
-			take(p, u, at, group_named(p, from, u->name ? u->name : n->name, u->strategy), p->m->symbols[i]);
+			take(p, u, at, group_named(p, from, u->name ? u->name : n->name, u), p->m->symbols[i]);
 	}
 	if (!found)
 		wrap_refuse_scope(at, u->scope, &re, p->t, p->a, p->d);
@@ -218,12 +404,12 @@ static void place_scope(Placer *p, const PolicyUnit *u)
 
 static void place_params(Placer *p, const PolicyUnit *u)
 {
-	Group *g = group_named(p, p->out->n, u->name, u->strategy);
-	for (int k = 0; k < u->n_params; k++) {
+	Group *g = group_named(p, p->out->n, u->name, u);
+	for (int k = 0; k < u->params.n; k++) {
 		const char *at = arena_printf(p->a, "%s.params[%d]", u->at, k);
 		regex_t re;
 		int found = 0;
-		if (!pattern_compile(&re, u->params[k], at, p->d)) {
+		if (!pattern_compile(&re, u->params.at[k], at, p->d)) {
 			p->ok = false;
 			continue;
 		}
@@ -237,8 +423,8 @@ static void place_params(Placer *p, const PolicyUnit *u)
 		regfree(&re);
 		if (found)
 			continue;
-		diag_error(p->d, at, "\"%s\" matches no parameter; there are: %s%s", u->params[k],
-			parameter_names(p->m, p->t->home, p->a), parameter_near(p->m, u->params[k], p->a));
+		diag_error(p->d, at, "\"%s\" matches no parameter; there are: %s%s", u->params.at[k],
+			parameter_names(p->m, p->t->home, p->a), parameter_near(p->m, u->params.at[k], p->a));
 		p->ok = false;
 	}
 }
@@ -265,12 +451,74 @@ static void sort_groups(const Placer *p)
 	}
 }
 
-bool policy_groups(const PolicyFile *f, Module *m, const ModuleTree *t, Groups *out, PtrMap *taken, Arena *a,
-	Diag *d)
+/* The group of what is left over. */
+static void place_rest(Placer *p, const PolicyFile *f)
 {
-	Placer p = {.m = m, .t = t, .out = out, .taken = taken, .a = a, .d = d, .ok = true};
+	Group root = {.name = "root", .strategy = STRATEGY_UNSET, .owner = -1};
 	for (int i = 0; i < f->units.n; i++)
-		(f->units.at[i].scope ? place_scope : place_params)(&p, &f->units.at[i]);
-	sort_groups(&p);
+		root.said = is_root(&f->units.at[i]) ? &f->units.at[i] : root.said;
+	root.strategy = root.said ? root.said->strategy : STRATEGY_UNSET;
+	for (int i = 0; i < p->m->n_symbols; i++)
+		if (ptrmap_get(p->t->home, p->m->symbols[i]) && !ptrmap_get(p->taken, p->m->symbols[i]))
+			vec_push(p->a, &root.params, p->m->symbols[i]);
+	vec_push(p->a, p->out, root);
+}
+
+bool policy_groups(const PolicyFile *f, Module *m, const ModuleTree *t, Groups *out, Arena *a, Diag *d)
+{
+	Placer p = {.m = m, .t = t, .out = out, .taken = ptrmap_new(a), .a = a, .d = d, .ok = true};
+	for (int i = 0; i < f->units.n; i++)
+		if (!is_root(&f->units.at[i]))
+			(f->units.at[i].scope ? place_scope : place_params)(&p, &f->units.at[i]);
+	if (!f->order)
+		sort_groups(&p);
+	place_rest(&p, f);
 	return p.ok;
+}
+
+/* ---- dtypes of single parameters ---- */
+
+static bool says_dtypes(const PolicyFile *f)
+{
+	for (int i = 0; i < f->units.n; i++)
+		if (f->units.at[i].param_dtype >= 0 || f->units.at[i].reduce_dtype >= 0)
+			return true;
+	return false;
+}
+
+static void put_dtypes(ParamDtypes *out, const Group *g)
+{
+	for (int i = 0; i < g->params.n && g->said; i++) {
+		if (g->said->param_dtype >= 0)
+			ptrmap_put(out->param, g->params.at[i], (void *)((intptr_t)g->said->param_dtype + 1));
+		if (g->said->reduce_dtype >= 0)
+			ptrmap_put(out->reduce, g->params.at[i], (void *)((intptr_t)g->said->reduce_dtype + 1));
+		out->halves = out->halves || dtype_is_half((DType)MAX(g->said->param_dtype, 0));
+	}
+}
+
+bool policy_dtypes(Module *m, const Options *o, ParamDtypes *out, Arena *a, Diag *d)
+{
+	Wrap w;
+	Groups groups = {0};
+	*out = (ParamDtypes){ptrmap_new(a), ptrmap_new(a), false};
+	if (options_infer(o) || !path_of(o))
+		return true;
+	if (!wrap_parse(o, &w, a, d))
+		return false;
+	if (!says_dtypes(&w.file))
+		return true;
+	PtrMap *left_out = ptrmap_new(a);
+	if (!params_ignored(m, o, &w.file, left_out, a, d)
+			|| !policy_groups(&w.file, m, module_tree(m, left_out, NULL, a), &groups, a, d))
+		return false;
+	for (int i = 0; i < groups.n; i++)
+		put_dtypes(out, &groups.at[i]);
+	return true;
+}
+
+DType dtype_said(const PtrMap *said, const Symbol *s, DType otherwise)
+{
+	void *t = ptrmap_get(said, s);
+	return t ? (DType)((intptr_t)t - 1) : otherwise;
 }

@@ -234,10 +234,11 @@ static bool is_root(const Module *m, const Unit *u)
 /* Why u, which backward reads, stays gathered from forward into backward; NULL = it is resharded. */
 static const char *why_kept(const Shard *s, const Unit *u, const Later *later)
 {
+	const char *by = u->reshard_after_forward ? strategy_info[u->strategy].text : "reshard_after_forward is false";
 	if (ir_is_carried(s->m, u))
-		return arena_printf(s->m->arena, "kept over micro-batches: %s", strategy_info[u->strategy].text);
-	if (strategy_info[u->strategy].kept)
-		return arena_printf(s->m->arena, "kept: %s", strategy_info[u->strategy].text);
+		return arena_printf(s->m->arena, "kept over micro-batches: %s", by);
+	if (unit_is_kept(u))
+		return arena_printf(s->m->arena, "kept: %s", by);
 	if (is_root(s->m, u) && !s->o->sharding.reshard_root)
 		return "kept: root";
 	if (later->first[u->index] && s->use[u->index].last_at == later->last_at)
@@ -265,7 +266,7 @@ static void end_forward(Shard *s, bool *held)
 			op->attrs = attr_str(m, op->attrs, "why", why);
 			diag_info(s->d, u->name, "gathered once a step (%s)", why);
 			bool asked = s->o->sharding.reshard_root && is_root(m, u);
-			if (asked && !strategy_info[u->strategy].kept && !ir_is_carried(m, u))
+			if (asked && !unit_is_kept(u) && !ir_is_carried(m, u))
 				diag_warn(s->d, "--reshard-root", "the root is gathered once a step all the same (%s): it is not used",
 					why);
 		}
@@ -634,7 +635,7 @@ static void check_root(const Module *m, const Options *o, Diag *d)
 		return;
 	if (!root)
 		diag_warn(d, "--reshard-root", "no unit is the root, it is not used");
-	else if (unit_is_resident(root) || strategy_info[root->strategy].kept)
+	else if (unit_is_resident(root) || unit_is_kept(root))
 		diag_warn(d, "--reshard-root", "the root is %s, which is not resharded after forward: it is not used",
 			strategy_info[root->strategy].text);
 }

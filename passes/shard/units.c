@@ -60,8 +60,8 @@ static Flat flat_of(const Dtypes *t, const Unit *u, const Symbol *s)
 	f.away = options_cuda(t->o) && t->o->memory.offload == LAYOUT_OFFLOAD_PARAMS;
 	if (!s->trainable)
 		return f;
-	f.grad = gradient_dtype(t->o);
-	f.reduce = t->o->precision.reduce_dtype;
+	f.reduce = u->reduce_dtype >= 0 ? (DType)u->reduce_dtype : t->o->precision.reduce_dtype;
+	f.grad = gradient_dtype(t->o, f.reduce);
 	f.kept = t->o->precision.keep_low_precision_grads ? f.param : DT_F32;
 	if (!strategy_info[u->strategy].owned)
 		return f; /* nothing is broadcast */
@@ -125,14 +125,54 @@ static void lay_out(Module *m, Unit *u, const Dtypes *t, Symbol *const *params, 
 	}
 }
 
+/* Gives the unit what a policy file says of it; warns of what has no effect. */
+static void say_unit(Unit *u, const PolicyUnit *said, Diag *d)
+{
+	bool some = said->reshard_after_forward >= 0 || said->forward_prefetch >= 0 || said->backward_prefetch >= 0;
+	u->reshard_after_forward = said->reshard_after_forward;
+	u->forward_prefetch = said->forward_prefetch;
+	u->backward_prefetch = said->backward_prefetch;
+	u->param_dtype = said->param_dtype;
+	u->reduce_dtype = said->reduce_dtype;
+	if (some && unit_is_resident(u))
+		diag_warn(d, said->at, "unit %s is %s, which rests whole on every rank: when it is gathered and resharded is "
+			"not used", u->name, strategy_info[u->strategy].text);
+}
+
+/* Checks that the program reads a unit's parameters in the dtype that a policy file says, in which pass precision has
+ * it read them: some of them, since others may be those of norms that compute in f32. */
+static bool check_read(const Unit *u, const PolicyUnit *said, Diag *d)
+{
+	bool some = said->param_dtype < 0;
+	for (int f = 0; f < u->n_flats; f++)
+		some = some || (int)u->flat[f].param == said->param_dtype;
+	if (!some)
+		diag_error(d, said->at, "no parameter of unit %s is read in param_dtype, %s, but in %s: all its readers "
+			"compute in that, or pass precision, which reads the file, was not run", u->name,
+			dtype_info[said->param_dtype].text, dtype_info[u->flat[0].param].text);
+	return some;
+}
+
+/* A hook of the user's gets gradients in f32 and decides what is sent. */
+static bool check_sent(const Unit *u, const PolicyUnit *said, const Options *o, Diag *d)
+{
+	bool refused = o->graph.comm_hook && said->reduce_dtype > 0 && dtype_is_half((DType)said->reduce_dtype);
+	if (refused)
+		diag_error(d, said->at, "the reduce_dtype of unit %s, %s, and --comm-hook exclude each other: a hook gets "
+			"gradients in f32 and decides what is sent", u->name, dtype_info[said->reduce_dtype].text);
+	return !refused;
+}
+
 static bool add_unit(Module *m, const Group *g, const Dtypes *t, Diag *d)
 {
 	Unit *u = ir_add_unit(m, g->name, (Strategy)g->strategy);
 	u->owner = g->owner;
+	if (g->said)
+		say_unit(u, g->said, d);
 	if (!add_flats(m, u, t, g->params.at, g->params.n, d))
 		return false;
 	lay_out(m, u, t, g->params.at, g->params.n);
-	return true;
+	return !g->said || (check_read(u, g->said, d) && check_sent(u, g->said, t->o, d));
 }
 
 /* ---- what is trained ---- */
@@ -180,52 +220,52 @@ static void declare_states(Module *m, const OptimizerInfo *opt)
 
 /* ---- what is ignored ---- */
 
-typedef struct Ignorer {
-	Module *m;
-	PtrMap *ignored;     /* Symbol -> itself */
-	Group group;
-	Arena *a;
-	Diag *d;
-} Ignorer;
-
-static bool ignore(Ignorer *g, const char *pattern, const char *where)
+static bool ignore(Module *m, const char *pattern, const char *where, PtrMap *ignored, Arena *a, Diag *d)
 {
 	regex_t re;
 	int n = 0;
-	if (!pattern_compile(&re, pattern, where, g->d))
+	if (!pattern_compile(&re, pattern, where, d))
 		return false;
-	for (int i = 0; i < g->m->n_symbols; i++) {
-		Symbol *s = g->m->symbols[i];
+	for (int i = 0; i < m->n_symbols; i++) {
+		Symbol *s = m->symbols[i];
 		if (s->kind != SYM_PARAM || !param_matches(&re, s))
 			continue;
 		n++;
-		ptrmap_put(g->ignored, s, s);
+		ptrmap_put(ignored, s, s);
 	}
 	regfree(&re);
 	if (!n)
-		diag_error(g->d, where, "\"%s\" matches no parameter; there are: %s%s", pattern,
-			parameter_names(g->m, NULL, g->a), parameter_near(g->m, pattern, g->a));
+		diag_error(d, where, "\"%s\" matches no parameter; there are: %s%s", pattern, parameter_names(m, NULL, a),
+			parameter_near(m, pattern, a));
 	return n > 0;
 }
 
-static bool find_ignored(Ignorer *g, const Options *o, const PolicyFile *f)
+bool params_ignored(Module *m, const Options *o, const PolicyFile *f, PtrMap *ignored, Arena *a, Diag *d)
 {
-	bool ok = true, all = true;
+	bool ok = true;
 	for (int i = 0; i < o->sharding.ignore.n; i++)
-		ok = ignore(g, o->sharding.ignore.at[i], "--ignore") && ok;
-	for (int i = 0; i < f->n_ignore; i++)
-		ok = ignore(g, f->ignore[i], arena_printf(g->a, "%s: $.ignore[%d]", f->path, i)) && ok;
-	for (int i = 0; i < g->m->n_symbols; i++) {
-		Symbol *s = g->m->symbols[i];
+		ok = ignore(m, o->sharding.ignore.at[i], "--ignore", ignored, a, d) && ok;
+	for (int i = 0; i < f->ignore.n; i++)
+		ok = ignore(m, f->ignore.at[i], arena_printf(a, "%s: $.ignore[%d]", f->path, i), ignored, a, d) && ok;
+	return ok;
+}
+
+/* Makes the group of the parameters that are ignored. */
+static bool find_ignored(Module *m, const Options *o, const PolicyFile *f, PtrMap *ignored, Group *group, Arena *a,
+	Diag *d)
+{
+	bool ok = params_ignored(m, o, f, ignored, a, d), all = true;
+	for (int i = 0; i < m->n_symbols; i++) {
+		Symbol *s = m->symbols[i];
 		if (s->kind != SYM_PARAM)
 			continue;
-		if (ptrmap_get(g->ignored, s))
-			vec_push(g->a, &g->group.params, s);
+		if (ptrmap_get(ignored, s))
+			vec_push(a, &group->params, s);
 		else
 			all = false;
 	}
-	if (all && g->group.params.n) {
-		diag_error(g->d, "--ignore", "every parameter is ignored, nothing is left to shard; "
+	if (all && group->params.n) {
+		diag_error(d, "--ignore", "every parameter is ignored, nothing is left to shard; "
 			"--strategy=no_shard does this");
 		return false;
 	}
@@ -233,18 +273,6 @@ static bool find_ignored(Ignorer *g, const Options *o, const PolicyFile *f)
 }
 
 /* ---- strategies ---- */
-
-/* Finds the strategy of all units that have none of their own. */
-static bool whole_strategy(const Options *o, const PolicyFile *f, int *out, Diag *d)
-{
-	bool by_file = f->strategy != STRATEGY_UNSET && !o->given.strategy;
-	*out = by_file ? f->strategy : (int)o->sharding.strategy;
-	if (f->strategy == STRATEGY_UNSET || f->strategy == *out)
-		return true;
-	diag_error(d, "--strategy", "\"%s\" contradicts \"%s\" in %s: $.strategy; give one of them",
-		strategy_info[*out].text, strategy_info[f->strategy].text, f->path);
-	return false;
-}
 
 static const char *group_names(const Groups *groups, Arena *a)
 {
@@ -267,12 +295,23 @@ static const char *group_near(const Groups *groups, const char *pattern, Arena *
 /* Which --unit-strategy set the strategy of a group, and the strategy that it would have without it. */
 typedef struct Chosen { int by; int before; } Chosen;
 
+/* Refuses another strategy than that which a policy file says of the unit. */
+static bool said_agrees(const Group *g, const char *text, int strategy, Diag *d)
+{
+	if (!g->said || g->said->strategy == STRATEGY_UNSET || g->said->strategy == strategy)
+		return true;
+	diag_error(d, "--unit-strategy", "\"%s\" contradicts \"%s\" of unit %s in %s.strategy; give one of them", text,
+		strategy_info[g->said->strategy].text, g->name, g->said->at);
+	return false;
+}
+
 /* Parses REGEX=STRATEGY, split at the last "=". */
 static bool unit_strategy(const char *text, int number, Groups *groups, Chosen *chosen, Arena *a, Diag *d)
 {
 	const char *where = "--unit-strategy", *equals = strrchr(text, '=');
 	regex_t re;
 	int n = 0;
+	bool agree = true;
 	if (!equals || equals == text) {
 		diag_error(d, where, "\"%s\" is not REGEX=STRATEGY, such as '^h\\.0$=no_shard'", text);
 		return false;
@@ -286,6 +325,7 @@ static bool unit_strategy(const char *text, int number, Groups *groups, Chosen *
 		if (!pattern_matches(&re, groups->at[i].name))
 			continue;
 		chosen[i] = (Chosen){number, groups->at[i].strategy};
+		agree = said_agrees(&groups->at[i], text, strategy, d) && agree;
 		groups->at[i].strategy = strategy;
 		n++;
 	}
@@ -293,7 +333,7 @@ static bool unit_strategy(const char *text, int number, Groups *groups, Chosen *
 	if (known && !n)
 		diag_error(d, where, "\"%s\" matches no unit; there are: %s%s", pattern, group_names(groups, a),
 			group_near(groups, pattern, a));
-	return known && n;
+	return known && n && agree;
 }
 
 static bool unit_strategies(const Options *o, Groups *groups, Arena *a, Diag *d)
@@ -345,10 +385,10 @@ static bool check_groups(const Options *o, const Groups *groups, Diag *d)
 	return false;
 }
 
-static bool set_strategies(const Options *o, const PolicyFile *f, Groups *groups, int *whole, Arena *a,
-	Diag *d)
+static bool set_strategies(const Options *o, Groups *groups, int *whole, Arena *a, Diag *d)
 {
-	bool ok = whole_strategy(o, f, whole, d);
+	bool ok = true;
+	*whole = (int)o->sharding.strategy;
 	for (int i = 0; i < groups->n; i++)
 		if (groups->at[i].strategy == STRATEGY_UNSET)
 			groups->at[i].strategy = *whole;
@@ -366,11 +406,11 @@ static bool set_strategies(const Options *o, const PolicyFile *f, Groups *groups
 /* ---- all of it ---- */
 
 /* Adds the ignored parameters as a unit in front of the root. */
-static void add_ignored(Groups *groups, const Ignorer *g, Arena *a)
+static void add_ignored(Groups *groups, const Group *ignored, Arena *a)
 {
-	if (!g->group.params.n)
+	if (!ignored->params.n)
 		return;
-	vec_push(a, groups, g->group);
+	vec_push(a, groups, *ignored);
 	int last = groups->n - 1;
 	if (last > 0 && !strcmp(groups->at[last - 1].name, "root")) {
 		Group root = groups->at[last - 1];
@@ -427,12 +467,12 @@ static bool find_groups(Module *m, const Options *o, Groups *groups, Arena *a, D
 {
 	Wrap wrap;
 	int whole = STRATEGY_UNSET;
-	Ignorer g = {.m = m, .ignored = ptrmap_new(a), .a = a, .d = d,
-		.group = {.name = "ignored", .strategy = STRATEGY_NO_SHARD, .owner = -1}};
+	Group ignored = {.name = "ignored", .strategy = STRATEGY_NO_SHARD, .owner = -1};
+	PtrMap *left_out = ptrmap_new(a);
 	bool ok = wrap_parse(o, &wrap, a, d);
-	ok = find_ignored(&g, o, &wrap.file) && ok;
-	ok = ok && wrap_groups(m, &wrap, g.ignored, groups, a, d);
-	ok = ok && set_strategies(o, &wrap.file, groups, &whole, a, d);
+	ok = find_ignored(m, o, &wrap.file, left_out, &ignored, a, d) && ok;
+	ok = ok && wrap_groups(m, &wrap, left_out, groups, a, d);
+	ok = ok && set_strategies(o, groups, &whole, a, d);
 	ok = ok && check_broadcast(o, whole, d) && check_offload(o, whole, d);
 	if (!ok)
 		return false;
@@ -440,7 +480,7 @@ static bool find_groups(Module *m, const Options *o, Groups *groups, Arena *a, D
 		m->world = MAX(o->sharding.world, 1);
 		owners_split(m, groups, (Strategy)whole, (int)m->world, a);
 	}
-	add_ignored(groups, &g, a);
+	add_ignored(groups, &ignored, a);
 	name_apart(groups, a);
 	return true;
 }
@@ -455,7 +495,7 @@ static void check_kept(const Module *m, const Options *o, Diag *d)
 	if (stays)
 		diag_warn(d, "--keep-low-precision-grads", "every reduced gradient stays where backward wrote it (%s), in %s: "
 			"it is not used", strategy_info[m->n_units ? m->units[0]->strategy : STRATEGY_NO_SHARD].text,
-			dtype_info[gradient_dtype(o)].text);
+			dtype_info[gradient_dtype(o, o->precision.reduce_dtype)].text);
 }
 
 /* Warns that --offload=optim has no effect without states or f32 masters, which are what the file holds. */

@@ -622,14 +622,11 @@ static void cut_blocks(const ModuleTree *t, int64_t n, Groups *out, Arena *a)
 
 static bool groups_of_file(Module *m, const Wrap *w, const ModuleTree *t, Groups *out, Arena *a, Diag *d)
 {
-	PtrMap *taken = ptrmap_new(a);
-	Group root = {.name = "root", .strategy = STRATEGY_UNSET, .owner = -1};
-	if (!policy_groups(&w->file, m, t, out, taken, a, d))
+	if (!policy_groups(&w->file, m, t, out, a, d))
 		return false;
-	for (int i = 0; i < m->n_symbols; i++)
-		if (ptrmap_get(t->home, m->symbols[i]) && !ptrmap_get(taken, m->symbols[i]))
-			vec_push(a, &root.params, m->symbols[i]);
-	vec_push(a, out, root);
+	const Group *root = &out->at[out->n - 1];
+	if (root->said && !root->params.n)
+		diag_warn(d, root->said->at, "no parameter is left over, so there is no unit root: it is not used");
 	return true;
 }
 

@@ -17,6 +17,7 @@ typedef struct Group {
 	Params params;
 	int strategy;        /* a Strategy, or STRATEGY_UNSET: the program's strategy */
 	int owner;           /* -1 = none */
+	const struct PolicyUnit *said; /* what the policy file says of it; NULL = nothing */
 } Group;
 typedef VEC(Group) Groups;
 
@@ -58,25 +59,32 @@ const char *module_near(const ModuleTree *t, const char *pattern, Arena *a);
 
 /* ---- policy_file.c ---- */
 
+typedef VEC(const char *) Regexes;
+
+/* policy.def says what the members mean. */
 typedef struct PolicyUnit {
 	const char *at;      /* "policy.json: $.units[2]" */
 	const char *name;    /* NULL: every module that matches is a unit of its own */
-	const char *scope;   /* regex, or NULL */
-	const char **params; /* regexes */
-	int n_params;
+	const char *scope;   /* or NULL */
+	Regexes params;
 	int strategy;        /* or STRATEGY_UNSET */
+	int reshard_after_forward, forward_prefetch, backward_prefetch; /* -1: the file does not say it */
+	int param_dtype, reduce_dtype; /* a DType; -1: the file does not say it */
 } PolicyUnit;
 typedef struct PolicyFile {
 	const char *path;
-	int strategy;        /* or STRATEGY_UNSET */
-	const char **ignore;
-	int n_ignore;
+	int strategy;        /* or STRATEGY_UNSET; this and what follows up to ignore are options, too (policy_options) */
+	int forward_prefetch, limit_all_gathers; /* -1: the file does not say it */
+	const char *backward_prefetch; /* or NULL */
+	int param_dtype, reduce_dtype; /* a DType; -1: the file does not say it */
+	const char *offload; /* or NULL */
+	Regexes ignore;
+	bool order;          /* units are in the order of the file */
 	VEC(PolicyUnit) units;
 } PolicyFile;
 bool policy_read(const char *path, PolicyFile *out, Arena *a, Diag *d);
-/* Appends the file's groups, and adds their parameters to taken (Symbol -> anything). */
-bool policy_groups(const PolicyFile *f, Module *m, const ModuleTree *t, Groups *out, PtrMap *taken, Arena *a,
-	Diag *d);
+/* Appends the file's groups, and last the one of what is left over, which may be empty. */
+bool policy_groups(const PolicyFile *f, Module *m, const ModuleTree *t, Groups *out, Arena *a, Diag *d);
 
 /* ---- wrap.c ---- */
 
@@ -111,6 +119,11 @@ void wrap_refuse_scope(const char *where, const char *pattern, const regex_t *re
 /* Names the first few of the parameters that are keys of `among` (NULL: of all parameters), for hints. */
 const char *parameter_names(const Module *m, const PtrMap *among, Arena *a);
 const char *parameter_near(const Module *m, const char *pattern, Arena *a); /* as module_near */
+
+/* ---- units.c ---- */
+
+/* Adds the parameters that --ignore and $.ignore match to `ignored` (Symbol -> itself). */
+bool params_ignored(Module *m, const Options *o, const PolicyFile *f, PtrMap *ignored, Arena *a, Diag *d);
 
 /* ---- owners.c ---- */
 
