@@ -320,14 +320,18 @@ static bool check_output(const char *path, Diag *d)
 	return false;
 }
 
-/* Checks that a file to be written is not the one that this command reads. */
+/* Checks that a file to be written is none that this command reads. */
 static bool check_apart(const Options *o, const char *option, const char *path, Diag *d)
 {
+	const struct { const char *path, *what; } read[] = {{o->input, "the model"}, {o->what.machine, "the machine file"}};
 	struct stat in, out;
-	bool same = path && !stat(o->input, &in) && !stat(path, &out) && in.st_dev == out.st_dev && in.st_ino == out.st_ino;
-	if (same)
-		diag_error(d, option, "\"%s\" is the model itself: it is not replaced; give another path", path);
-	return !same;
+	for (int i = 0; i < COUNT_OF(read); i++)
+		if (path && read[i].path && !stat(read[i].path, &in) && !stat(path, &out) && in.st_dev == out.st_dev
+			&& in.st_ino == out.st_ino) {
+			diag_error(d, option, "\"%s\" is %s itself: it is not replaced; give another path", path, read[i].what);
+			return false;
+		}
+	return true;
 }
 
 /* If the C compiler refuses the program, that is not the input's fault, and the exit status says so. */

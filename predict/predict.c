@@ -54,6 +54,8 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d)
 		check_device(o, m, d);
 	if (m)
 		check_size(o, m, d);
+	if (w->trace)
+		timeline_may_replace(w->trace, d);
 	*out = m;
 	return d->errors == before;
 }

@@ -104,6 +104,8 @@ void prediction_json(FILE *f, const Prediction *p);
 
 /* ---- trace.c ---- */
 
+/* Whether path is new, empty or an older trace: links, devices and all other files stay.  False after a message. */
+bool timeline_may_replace(const char *path, Diag *d);
 /* Writes the timeline as a trace for chrome://tracing and Perfetto (docs/prediction.md); false after a message. */
 bool timeline_write(const Timeline *t, const char *path, Diag *d);
 

@@ -2,8 +2,11 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/unfinished.h"
 #include "predict/timeline.h"
+
+static const char start[] = "{\"displayTimeUnit\"";
 
 static const char *stream_name(int stream)
 {
@@ -31,11 +34,11 @@ static void put_slice(FILE *f, const Timeline *t, const Slice *s, Arena *a)
 
 static void put_trace(FILE *f, const Timeline *t, Arena *a)
 {
-	fprintf(f, "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"kind\":\"predicted\",\"model\":\"%s\",\"world\":%" PRId64
+	fprintf(f, "%s:\"ms\",\n\"otherData\":{\"kind\":\"predicted\",\"model\":\"%s\",\"world\":%" PRId64
 		",\"rank\":%" PRId64 ",\"threads\":%d,\"machine\":\"%s\",\"steps\":1},\n\"traceEvents\":[\n"
 		"{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%" PRId64 ",\"args\":{\"name\":\"rank %" PRId64
 		", predicted\"}}",
-		str_escape(a, ESCAPE_JSON, t->m->name), t->who.world, t->who.rank, t->layout.threads,
+		start, str_escape(a, ESCAPE_JSON, t->m->name), t->who.world, t->who.rank, t->layout.threads,
 		str_escape(a, ESCAPE_JSON, t->machine->name), t->who.rank, t->who.rank);
 	for (int i = 0; i < TIMELINE_STREAMS; i++)
 		fprintf(f, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%" PRId64 ",\"tid\":%d,"
@@ -45,8 +48,29 @@ static void put_trace(FILE *f, const Timeline *t, Arena *a)
 	fputs("\n]}\n", f);
 }
 
+bool timeline_may_replace(const char *path, Diag *d)
+{
+	struct stat st;
+	char found[sizeof(start)] = "";
+	int before = d->errors;
+	if (!*path || path[strlen(path) - 1] == '/')
+		diag_error(d, "--trace", "\"%s\" names no file", path);
+	if (lstat(path, &st))
+		return d->errors == before;
+	FILE *f = S_ISREG(st.st_mode) && st.st_size ? fopen(path, "r") : NULL;
+	if (!S_ISREG(st.st_mode))
+		diag_error(d, path, "is there and is no regular file: a trace does not take its place");
+	else if (st.st_size && (!f || fread(found, 1, sizeof(start) - 1, f) < sizeof(start) - 1 || strcmp(found, start)))
+		diag_error(d, path, "is there and is no trace: it is not replaced; give another path, or remove it");
+	if (f)
+		fclose(f);
+	return d->errors == before;
+}
+
 bool timeline_write(const Timeline *t, const char *path, Diag *d)
 {
+	if (!timeline_may_replace(path, d))
+		return false;
 	Arena *a = arena_new();
 	int mark = unfinished_begin();
 	const char *temp = unfinished_file(path);
