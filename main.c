@@ -253,8 +253,8 @@ static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machin
 }
 
 /* Writes the page of --report; false after messages. */
-static bool write_report(const Report *r, const Sizes *s, const Options *o, const Machine *machine, const Restart *start,
-	Arena *a, Diag *d)
+static bool write_report(const Report *r, const Sizes *s, const Options *o, const Machine *machine,
+	const Restart *start, Arena *a, Diag *d)
 {
 	const Variants *v = &s->of[s->n - 1];
 	const CodegenPlan plan = describe_plan(v->of[VARIANT_ONLY], s, o, a);

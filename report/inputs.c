@@ -14,19 +14,24 @@
 const char *const report_columns[REPORT_COLUMNS] = {"step", "loss", "lr", "grad_norm", "loss_scale", "step_ms",
 	"samples_per_s", "tokens_per_s", "exposed_comm_ms", "eval_loss", "eval_accuracy"};
 
+static const char *member(const char *at, const char *key, Arena *a)
+{
+	return arena_printf(a, "%s: $.%s", at, key);
+}
+
 /* One line; false after a message. */
-static bool take_line(json_t *rows, const json_t *line, const char *at, Diag *d)
+static bool take_line(json_t *rows, const json_t *line, const char *at, Arena *a, Diag *d)
 {
 	json_t *row = json_array();
 	int before = d->errors;
 	for (int i = 0; i < REPORT_COLUMNS; i++) {
 		json_t *v = json_object_get(line, report_columns[i]);
 		if (v && !json_is_number(v) && !json_is_null(v))
-			diag_error(d, at, "$.%s: expected a number or null", report_columns[i]);
+			diag_error(d, member(at, report_columns[i], a), "expected a number or null");
 		json_array_append_new(row, json_is_number(v) ? json_real(json_number_value(v)) : json_null());
 	}
 	if (!json_is_number(json_array_get(row, 0)) && d->errors == before)
-		diag_error(d, at, "$.step: is missing; expected a line as --log of a training binary writes it");
+		diag_error(d, member(at, "step", a), "is missing; expected a line as --log of a training binary writes it");
 	json_array_append_new(rows, row);
 	return d->errors == before;
 }
@@ -43,7 +48,7 @@ static json_t *read_lines(const char *path, const char *text, int64_t bytes, Are
 		json_error_t e;
 		json_t *line = n ? json_loadb(text + at, n, JSON_REJECT_DUPLICATES, &e) : NULL;
 		if (json_is_object(line))
-			take_line(rows, line, where, d);
+			take_line(rows, line, where, a, d);
 		else if (n && !end)
 			diag_warn(d, where, "the last line is cut short: it is left out");
 		else if (n)
@@ -83,10 +88,10 @@ json_t *report_read_trace(const char *path, Arena *a, Diag *d)
 	if (!root)
 		return NULL;
 	if (!json_is_array(json_object_get(root, "traceEvents")))
-		diag_error(d, path, "$.traceEvents: expected an array, as in a trace of a program that shardc has made");
+		diag_error(d, member(path, "traceEvents", a), "expected an array, as in a trace of a program that shardc has made");
 	else if (!known)
-		diag_error(d, path, "$.otherData.kind: expected \"measured\" or \"predicted\", as in a trace of a program that "
-			"shardc has made");
+		diag_error(d, member(path, "otherData.kind", a), "expected \"measured\" or \"predicted\", as in a trace of a "
+			"program that shardc has made");
 	else
 		return root;
 	json_decref(root);
@@ -156,10 +161,14 @@ static TraceSlice slice_of(const json_t *event, const Step *s)
 	return t;
 }
 
-static bool is_good(const TraceSlice *t, const Step *s)
+static bool is_measured(const TraceSlice *t)
 {
-	return t->stream >= 0 && t->step >= 0 && t->begin >= 0 && t->duration >= 0 && t->op < s->n
-		&& (t->waits || !strcmp(t->kind, op_info[s->op[t->op]->kind].text));
+	return t->stream >= 0 && t->step >= 0 && t->begin >= 0 && t->duration >= 0;
+}
+
+static bool is_of_program(const TraceSlice *t, const Step *s)
+{
+	return t->op < s->n && (t->waits || !strcmp(t->kind, op_info[s->op[t->op]->kind].text));
 }
 
 /* Whether each slice is of an op that the program has at its number; false after a message. */
@@ -173,17 +182,22 @@ static bool check_slices(const Report *r, const Module *m, const char *path, Are
 		if (t.op < 0)
 			continue;
 		slices++;
-		if (is_good(&t, &s))
+		const char *at = member(path, arena_printf(a, "traceEvents[%zu]", i), a);
+		if (!is_measured(&t)) {
+			diag_error(d, at, "expected \"tid\", \"ts\", \"dur\" and \"step\" of at least 0");
+			return false;
+		}
+		if (is_of_program(&t, &s))
 			continue;
 		const char *is = t.op < s.n ? arena_printf(a, "which is %s in this program", op_info[s.op[t.op]->kind].text)
 			: "which this program does not have";
-		diag_error(d, path, "$.traceEvents[%zu]: a slice of %s at op %.0f, %s: it is a trace of another program, or of "
-			"the same model with other options", i, str_escape(a, ESCAPE_TERMINAL, t.kind),
+		diag_error(d, at, "is a slice of %s at op %.0f, %s: it is a trace of another program, or of the same model with "
+			"other options", str_escape(a, ESCAPE_TERMINAL, t.kind),
 			number_of(json_object_get(event, "args"), "op", -1), is);
 		return false;
 	}
 	if (!slices)
-		diag_error(d, path, "$.traceEvents: has no slice of a step");
+		diag_error(d, member(path, "traceEvents", a), "has no slice of a step");
 	return slices;
 }
 
@@ -197,7 +211,7 @@ bool report_accepts(const Report *r, const Module *m, const Options *o, Diag *d)
 	bool ok = false;
 	int64_t world = MAX(o->sharding.world, 1), traced = (int64_t)number_of(about, "world", (double)world);
 	if (!model || strcmp(model, m->name))
-		diag_error(d, path, "$.otherData.model: is \"%s\", and this model is \"%s\": it is a trace of another program",
+		diag_error(d, member(path, "otherData.model", a), "is \"%s\", and this model is \"%s\": it is a trace of another program",
 			model ? str_escape(a, ESCAPE_IR, model) : "", str_escape(a, ESCAPE_IR, m->name));
 	else
 		ok = check_slices(r, m, path, a, d);

@@ -162,6 +162,17 @@ function axisBelow(context, view, width, y, text, paint) {
 	context.textAlign = "left";
 }
 
+// Text that can be read on any area.
+function clearText(context, text, x, y, paint) {
+	context.strokeStyle = paint("back");
+	context.lineWidth = 4;
+	context.lineJoin = "round";
+	context.strokeText(text, x, y);
+	context.lineWidth = 1;
+	context.fillStyle = paint("text");
+	context.fillText(text, x, y);
+}
+
 // Shortens text to the room there is; "" where nothing fits.
 function fitted(context, text, room) {
 	const n = Math.floor(room / 6.2);

@@ -92,9 +92,8 @@ function drawLevel(context, bytes, text, y, view, width, paint) {
 	context.lineTo(width - view.right, y(bytes));
 	context.stroke();
 	context.setLineDash([]);
-	context.fillStyle = paint("text");
 	context.textAlign = "right";
-	context.fillText(text, width - view.right - 4, y(bytes) - 9);
+	clearText(context, text, width - view.right - 4, y(bytes) - 9, paint);
 	context.textAlign = "left";
 }
 
@@ -107,7 +106,8 @@ function drawPeak(context, places, view, width, y, paint) {
 	context.arc(x, y(held.total[held.peak]), 3.5, 0, 7);
 	context.fill();
 	context.textAlign = x > width / 2 ? "right" : "left";
-	context.fillText("peak " + bytesText(held.total[held.peak]), x + (x > width / 2 ? -8 : 8), y(held.total[held.peak]) - 8);
+	clearText(context, "peak " + bytesText(held.total[held.peak]), x + (x > width / 2 ? -8 : 8),
+		y(held.total[held.peak]) + 12, paint);
 	context.textAlign = "left";
 }
 
@@ -115,12 +115,17 @@ function holdersAt(position) {
 	return heldAt(position).slice(0, 5).map(row => `${bytesText(row.bytes)}  ${row.name}`);
 }
 
+// The module of an op up to its first number, as "model.h.3", or to its second part.
+function blockOf(scope) {
+	const parts = scope.split("."), number = parts.findIndex(part => /^\d+$/.test(part));
+	return parts.slice(0, number < 0 ? 2 : number + 1).join(".") || "no module";
+}
+
 // Bytes of the values that live at the peak, by module.
 function modulesAt(rows) {
 	const of = new Map();
 	for (const row of rows) {
-		const name = row.category !== "activations" || !row.op ? row.category : row.op.scope.split(".").slice(0, 3).join(".") ||
-			"no module";
+		const name = row.category !== "activations" || !row.op ? row.category : blockOf(row.op.scope);
 		of.set(name, (of.get(name) || 0) + row.bytes);
 	}
 	return [...of].sort((a, b) => b[1] - a[1]);

@@ -59,6 +59,6 @@ function ticks(from, to, n) {
 	if (!(step > 0) || !isFinite(step))
 		return out;
 	for (let i = Math.ceil(from / step - 1e-9); i * step <= to + step * 1e-9 && out.length < 100; i++)
-		out.push(i * step);
+		out.push(i * step || 0); /* not -0 */
 	return out;
 }

@@ -50,7 +50,7 @@ function paramRow(param, around) {
 		el("span", {class: "size"}, shortText(param.elements)));
 }
 
-// The rows inside of a module are made when it is first opened.
+// Modules of several units are open, so that all units are seen; the rows inside of others are made when these are opened.
 function moduleNode(module, around, open) {
 	const inner = el("div", {class: "inner"});
 	let made = false;
@@ -58,7 +58,7 @@ function moduleNode(module, around, open) {
 		if (made)
 			return;
 		made = true;
-		inner.append(...[...module.modules.values()].map(one => moduleNode(one, module, false)),
+		inner.append(...[...module.modules.values()].map(one => moduleNode(one, module, one.units.size > 1)),
 			...module.params.map(param => paramRow(param, module)));
 	};
 	const node = el("details", {open, toggle() { make(); }}, el("summary", null, moduleRow(module, around)), inner);
@@ -68,13 +68,7 @@ function moduleNode(module, around, open) {
 }
 
 function tree() {
-	const root = readTree();
-	let node = moduleNode(root, null, true);
-	for (let at = root, of = node; at.modules.size === 1 && !at.params.length;) { /* go to where the tree spreads */
-		at = [...at.modules.values()][0];
-		of = of.querySelector("details");
-		of.open = true;
-	}
+	const root = readTree(), node = moduleNode(root, null, true);
 	const box = el("div", {class: "tree"}, node);
 	const frozen = data.params.filter(param => !param[4]).length;
 	return [el("p", null, `${countText(data.params.length)} parameters, ${shortText(root.elements)} elements` +
