@@ -242,6 +242,11 @@ $(FRAMEWORKS)/paddle/ready:
 shapes: all $(VENV)/ready
 	$(PYTHON) tests/e2e/shapes.py $(BUILD)/shardc $(BUILD)/shapes
 
+## report: pages of three examples (--report), opened in headless Chromium where there is one (half a minute)
+.PHONY: report
+report: all
+	tests/report/pages $(BUILD)/shardc $(BUILD)/pages
+
 ## python: the package of shardc.export and shardc.check, into the virtual environment (VENV=..)
 python: $(VENV)/ready
 	$(VENV)/bin/pip install -q --no-deps ./python

@@ -52,8 +52,8 @@ static json_t *read_lines(const char *path, const char *text, int64_t bytes, Are
 		else if (n && !end)
 			diag_warn(d, where, "the last line is cut short: it is left out");
 		else if (n)
-			diag_error(d, where, "expected a JSON object%s%s", line ? "" : ": ", line ? "" : str_escape(a, ESCAPE_TERMINAL,
-				e.text));
+			diag_error(d, where, "expected a JSON object%s%s", line ? "" : ": ",
+				line ? "" : str_escape(a, ESCAPE_TERMINAL, e.text));
 		json_decref(line);
 		at += (int64_t)n + 1;
 	}
@@ -88,7 +88,8 @@ json_t *report_read_trace(const char *path, Arena *a, Diag *d)
 	if (!root)
 		return NULL;
 	if (!json_is_array(json_object_get(root, "traceEvents")))
-		diag_error(d, member(path, "traceEvents", a), "expected an array, as in a trace of a program that shardc has made");
+		diag_error(d, member(path, "traceEvents", a), "expected an array, as in a trace of a program that shardc has "
+			"made");
 	else if (!known)
 		diag_error(d, member(path, "otherData.kind", a), "expected \"measured\" or \"predicted\", as in a trace of a "
 			"program that shardc has made");
@@ -191,8 +192,8 @@ static bool check_slices(const Report *r, const Module *m, const char *path, Are
 			continue;
 		const char *is = t.op < s.n ? arena_printf(a, "which is %s in this program", op_info[s.op[t.op]->kind].text)
 			: "which this program does not have";
-		diag_error(d, at, "is a slice of %s at op %.0f, %s: it is a trace of another program, or of the same model with "
-			"other options", str_escape(a, ESCAPE_TERMINAL, t.kind),
+		diag_error(d, at, "is a slice of %s at op %.0f, %s: it is a trace of another program, or of the same "
+			"model with other options", str_escape(a, ESCAPE_TERMINAL, t.kind),
 			number_of(json_object_get(event, "args"), "op", -1), is);
 		return false;
 	}
@@ -211,8 +212,8 @@ bool report_accepts(const Report *r, const Module *m, const Options *o, Diag *d)
 	bool ok = false;
 	int64_t world = MAX(o->sharding.world, 1), traced = (int64_t)number_of(about, "world", (double)world);
 	if (!model || strcmp(model, m->name))
-		diag_error(d, member(path, "otherData.model", a), "is \"%s\", and this model is \"%s\": it is a trace of another program",
-			model ? str_escape(a, ESCAPE_IR, model) : "", str_escape(a, ESCAPE_IR, m->name));
+		diag_error(d, member(path, "otherData.model", a), "is \"%s\", and this model is \"%s\": it is a trace of "
+			"another program", model ? str_escape(a, ESCAPE_IR, model) : "", str_escape(a, ESCAPE_IR, m->name));
 	else
 		ok = check_slices(r, m, path, a, d);
 	if (ok && traced != world)

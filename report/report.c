@@ -142,7 +142,8 @@ static void put_page(FILE *f, const char *title, const char *json, size_t n)
 		"<meta name=\"viewport\" content=\"width=device-width\">\n<link rel=\"icon\" href=\"data:,\">\n"
 		"<title>%s</title>\n<style>\n", title);
 	fwrite(page_style, 1, sizeof(page_style), f);
-	fputs("</style>\n</head>\n<body>\n<main id=\"page\"><noscript>This page is drawn by its own script.</noscript></main>\n"
+	fputs("</style>\n</head>\n<body>\n<main id=\"page\">"
+		"<noscript>This page is drawn by its own script.</noscript></main>\n"
 		"<script type=\"application/json\" id=\"data\">\n", f);
 	put_island(f, json, n);
 	fputs("</script>\n<script>\n", f);

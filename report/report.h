@@ -1,7 +1,8 @@
 /* report/report.h: `--report=FILE.html`: one page that shows the plan, its prediction, and a run of it.
  *
  * The page needs no network and no other file: style, program and data are inside.  docs/report.md describes it.  Its
- * data are one JSON object, in which the plan is that of `shardc plan --format=json`; report/page/ has what draws it. */
+ * data are one JSON object, in which the plan is that of `shardc plan --format=json`; report/page/ has what draws
+ * it. */
 #ifndef SHARDC_REPORT_H
 #define SHARDC_REPORT_H
 

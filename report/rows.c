@@ -183,7 +183,8 @@ static void put_values(Rows *r, const Options *o)
 	for (int i = 0; i < r->b->n; i++) {
 		const Buffer *x = &r->b->at[i];
 		if (x->place.region != REGION_GRAD)
-			put_row(r, "activations", arena_printf(r->a, "%%%s", x->value->name), x->bytes, x->first, x->last, x->first);
+			put_row(r, "activations", arena_printf(r->a, "%%%s", x->value->name), x->bytes, x->first, x->last,
+				x->first);
 	}
 	for (int p = 0; p < r->b->n_ops; p++)
 		put_row(r, "workspace", op_info[r->b->op[p]->kind].text, op_workspace(r->b->op[p], o), p, p, p);
