@@ -8,7 +8,7 @@ WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-proto
 CFLAGS  ?= -O2 -g
 override CFLAGS += -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -MMD -MP $(SANITIZE)
 
-COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c passes/*/*.c codegen/*.c predict/*.c ckpt/*.c)
+COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c passes/*/*.c codegen/*.c predict/*.c report/*.c ckpt/*.c)
 # Of every target; what runs on one of them lies in runtime/exec/TARGET.  The object.c of a communicator becomes a shared
 # object, by the .mk of its folder.
 SHARED   := $(wildcard base/*.c runtime/*.c $(patsubst %,runtime/%/*.c,plane comm comm/* exec store data train))
@@ -58,6 +58,15 @@ $(BUILD)/obj/onnx.pb-c.o: $(BUILD)/frontend/onnx.pb-c.c
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
+
+# Reports: the style and the script of their page become arrays of a header.
+PAGE := report/page/style.css $(patsubst %,report/page/%.js,text data chart timeline memory tables tree run page)
+$(BUILD)/report/page.h: $(PAGE) Makefile
+	@mkdir -p $(@D)
+	{ echo 'static const unsigned char page_style[] = {'; od -An -v -tx1 $(filter %.css,$(PAGE)) | sed 's/ \(..\)/0x\1,/g'; \
+	  echo '};'; echo 'static const unsigned char page_script[] = {'; cat $(filter %.js,$(PAGE)) | od -An -v -tx1 | \
+	  sed 's/ \(..\)/0x\1,/g'; echo '};'; } >$@.new && mv $@.new $@
+$(call obj,report/report.c): $(BUILD)/report/page.h
 
 # ---- the runtime: for any x86-64, so that it can say what a processor lacks; kernels per --arch ----
 
@@ -126,7 +135,7 @@ $(BUILD)/differences: $(call obj,tests/gradcheck/differences.c) $(BUILD)/libshar
 	$(CC) $(CFLAGS) -o $@ $^ $(LIBS)
 
 ## lint: layers, style, and every warning of clang
-lint: $(BUILD)/frontend/onnx.pb-c.h $(BUILD)/tests/unit/suites.def
+lint: $(BUILD)/frontend/onnx.pb-c.h $(BUILD)/report/page.h $(BUILD)/tests/unit/suites.def
 	tools/check_layers
 	tools/lint
 	tools/check_compatibility
@@ -235,6 +244,11 @@ $(FRAMEWORKS)/paddle/ready:
 ## shapes: programs with a plan for each of several sizes of samples, against PyTorch (half a minute)
 shapes: all $(VENV)/ready
 	$(PYTHON) tests/e2e/shapes.py $(BUILD)/shardc $(BUILD)/shapes
+
+## report: pages of three examples (--report), opened in headless Chromium where there is one (half a minute)
+.PHONY: report
+report: all
+	tests/report/pages $(BUILD)/shardc $(BUILD)/pages
 
 ## python: the package of shardc.export and shardc.check, into the virtual environment (VENV=..)
 python: $(VENV)/ready

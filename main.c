@@ -16,6 +16,7 @@
 #include "passes/passes.h"
 #include "predict/predict.h"
 #include "predict/search.h"
+#include "report/report.h"
 #include "run.h"
 
 #define VERSION "0.1"
@@ -231,27 +232,44 @@ static bool print_ir(const Variants *v, const Module *shown, const Options *o, D
 	return file_flush_stdout(d);
 }
 
+/* What is shown of the plan of m; all of it lives in the arena. */
+static CodegenPlan describe_plan(Module *m, const Sizes *s, const Options *o, Arena *a)
+{
+	const Variants *v = &s->of[s->n - 1];
+	MemoryPeak *peak = NEW(a, MemoryPeak);
+	LayoutModel *layout = NEW(a, LayoutModel);
+	LayoutRank who;
+	*peak = memory_peak(m, a);
+	*layout = s->n > 1 ? memory_sizes(s, 1, a) : memory_layout(m, a);
+	memory_describe(layout, &who, m, o);
+	return (CodegenPlan){.layout = layout, .who = who, .comm = comm_info[o->sharding.comm].text, .brief = !is_plan(o),
+		.peak_bytes = peak->bytes, .peak_op = peak->op, .largest = peak->largest,
+		.largest_bytes = peak->largest_bytes, .n_largest = peak->n, .variants = v->of[VARIANT_FIRST] ? v : NULL,
+		.sizes = s->n > 1 ? s : NULL};
+}
+
 /* Prints the plan, after compiling without its collectives, and what it predicts for a machine.  False after
  * messages. */
 static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machine *machine, const Search *search,
 	const Restart *start, Arena *a, Diag *d)
 {
-	const Variants *v = &s->of[s->n - 1];
-	Communicator comm = o->sharding.comm;
-	MemoryPeak peak = memory_peak(m, a);
-	LayoutRank who;
-	LayoutModel layout = s->n > 1 ? memory_sizes(s, 1, a) : memory_layout(m, a);
-	memory_describe(&layout, &who, m, o);
-	CodegenPlan plan = {.layout = &layout, .who = who, .comm = comm_info[comm].text, .brief = !is_plan(o),
-		.peak_bytes = peak.bytes, .peak_op = peak.op, .largest = peak.largest, .largest_bytes = peak.largest_bytes,
-		.n_largest = peak.n, .variants = v->of[VARIANT_FIRST] ? v : NULL,
-		.sizes = s->n > 1 ? s : NULL};
-	if (machine && (!predict_accepts(m, &layout, d) || !predict_asks(o, start, d)))
+	const CodegenPlan plan = describe_plan(m, s, o, a);
+	if (machine && (!predict_accepts(m, plan.layout, d) || !predict_asks(o, start, d)))
 		return false;
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 	if (search)
 		(o->what.format == FORMAT_JSON ? search_json : search_text)(stdout, search);
-	return !machine || predict_show(stdout, v, start, machine, o, d);
+	return !machine || predict_show(stdout, &s->of[s->n - 1], start, machine, o, d);
+}
+
+/* Writes the page of --report; false after messages. */
+static bool write_report(const Report *r, const Sizes *s, const Options *o, const Machine *machine,
+	const Restart *start, Arena *a, Diag *d)
+{
+	const Variants *v = &s->of[s->n - 1];
+	const CodegenPlan plan = describe_plan(v->of[VARIANT_ONLY], s, o, a);
+	const ReportOf of = {.v = v, .plan = &plan, .machine = machine, .start = start};
+	return !o->what.report || report_write(r, &of, o, d);
 }
 
 /* Prints what ends a plan; a compilation has none.  The modules are freed. */
@@ -657,16 +675,18 @@ static int compile_status(bool ok, const CheckReport *report)
 	return ok ? EXIT_SUCCESS : report->differs ? EXIT_RUN : EXIT_INPUT;
 }
 
-/* search: NULL, or what chose some of the options. */
-static int compile(Options *o, const Search *search, Arena *a, Diag *d)
+/* search: NULL, or what chose some of the options; report: empty, the caller must report_end(). */
+static int compile_with(Report *report, Options *o, const Search *search, Arena *a, Diag *d)
 {
 	const InspectionOptions *show = &o->inspection;
-	CheckReport report = {0};
+	CheckReport found = {0};
 	Hook hook;
 	Machine *machine = NULL;
 	bool predicts = !is_plan(o) || predict_begin(o, &machine, a, d), ranks = check_ranks(o, d);
+	bool reads = prints_ir(o) || options_infer(o) || report_begin(report, o, a, d);
 	if (!check_apart(o, "-o", o->what.output, d) || !check_apart(o, "--schedule-out", show->schedule_out, d)
-			|| !check_apart(o, "--policy-out", show->policy_out, d))
+			|| !check_apart(o, "--policy-out", show->policy_out, d)
+			|| !check_apart(o, "--report", o->what.report, d) || !reads)
 		return EXIT_INPUT;
 	bool target = check_target(o, d) && check_compiler(o, d), is_text = is_ir_file(o->input); /* a text may be a PLAN */
 	if (!check_accum(o, d) || !ranks || !target || !predicts || (!is_text && !join_policy(o, a, d))
@@ -674,7 +694,7 @@ static int compile(Options *o, const Search *search, Arena *a, Diag *d)
 		return EXIT_INPUT;
 	PipelineView view = {.stop_after = o->what.stop_after, .dump_dir = show->dump_ir,
 		.print_after = show->print_after, .print_changed = show->print_changed,
-		.check = show->check_passes ? &report : NULL, .out = stdout};
+		.check = show->check_passes ? &found : NULL, .out = stdout};
 	bool ir = prints_ir(o);
 	Restart start = {.arena = a};
 	view.restart = is_plan(o) || may_reduce_each(o, &view) ? &start : NULL;
@@ -695,10 +715,11 @@ static int compile(Options *o, const Search *search, Arena *a, Diag *d)
 		&& (planned ? accept(first, o, d)
 			: (!is_text || (join_policy(o, a, d) && (!hook.file || check_sent(o, d)))) && join_block(first, o, d)
 				&& build(first, o, &view, d))
-		&& build_sizes(&all, n_sizes, o, a, d);
-	int status = compile_status(ok, &report);
+		&& build_sizes(&all, n_sizes, o, a, d)
+		&& report_accepts(report, all.of[all.n - 1].of[VARIANT_ONLY], o, d);
+	int status = compile_status(ok, &found);
 	if (!status && view.check)
-		diag_note(d, "--check-passes", "%d passes compared, none changes what the program computes", report.checked);
+		diag_note(d, "--check-passes", "%d passes compared, none changes what the program computes", found.checked);
 	Variants v = all.of[all.n - 1];
 	Module *m = v.of[shown_variant(o)] ? v.of[shown_variant(o)] : v.of[VARIANT_ONLY];
 	if (!status && o->sharding.schedule_in && m->level != LEVEL_PLAN)
@@ -714,10 +735,19 @@ static int compile(Options *o, const Search *search, Arena *a, Diag *d)
 	else if (!status && !plans)
 		status = runs ? run(m, o, d) : emit(&all, o, d);
 	if (!status && !ir && !runs)
-		status = print_plan(m, &all, o, machine, plans ? search : NULL, &start, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
+		status = print_plan(m, &all, o, machine, plans ? search : NULL, &start, a, d)
+			&& write_report(report, &all, o, machine, &start, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
 	if (!status && !ir && !runs)
 		print_hints(&all, o, &start);
 	free_sizes(&all);
+	return status;
+}
+
+static int compile(Options *o, const Search *search, Arena *a, Diag *d)
+{
+	Report report = {0};
+	int status = compile_with(&report, o, search, a, d);
+	report_end(&report);
 	return status;
 }
 

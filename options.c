@@ -383,6 +383,17 @@ static void keep_values(Reader *r)
 	memcpy(r->o->value, r->value, sizeof(r->value));
 }
 
+static const char *typed_text(int argc, char **argv, Arena *a)
+{
+	Buf b = {0};
+	buf_printf(&b, "shardc");
+	for (int i = 1; i < argc; i++)
+		buf_printf(&b, " %s", str_escape(a, ESCAPE_SHELL, argv[i]));
+	const char *text = arena_strndup(a, b.at, b.n);
+	buf_free(&b);
+	return text;
+}
+
 bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *usage)
 {
 	Reader r = {.o = o, .arena = a, .diag = d};
@@ -405,6 +416,7 @@ bool options_parse(int argc, char **argv, Options *o, Arena *a, Diag *d, bool *u
 		if (args.at[i].row != config)
 			row_set(&r, args.at[i].row, args.at[i].row->name, args.at[i].value);
 	keep_values(&r);
+	o->typed = typed_text(argc, argv, a);
 	if (options_cuda(o) && !o->target.arch)
 		row_set(&r, row_find("--arch", strlen("--arch")), "--arch", "sm_90a");
 	take_norms(&r, &o->graph.bn);

@@ -48,6 +48,7 @@ typedef struct Options {
 	OptionsGiven given;
 	char *canonical;             /* one text of the options that change the program: --a=b --c=d */
 	char *canonical_program, *canonical_target; /* its two parts: what the program does; what it is built for */
+	const char *typed;           /* the command line, in words of a shell */
 	const char **value;          /* by row of options.def: the value as given; NULL = not given */
 } Options;
 

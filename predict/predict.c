@@ -124,6 +124,13 @@ SimulateOptions *predict_how(const Variants *v, const Options *o, const Machine 
 	return how;
 }
 
+void predict_trace(FILE *f, const Variants *v, const Machine *m, const Options *o)
+{
+	Arena *a = arena_new();
+	timeline_put(f, simulate(v->of[VARIANT_ONLY], predict_how(v, o, m, a), a));
+	arena_free(a);
+}
+
 bool predict_show(FILE *f, const Variants *v, const Restart *start, const Machine *m, const Options *o, Diag *d)
 {
 	Arena *a = arena_new();

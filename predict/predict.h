@@ -17,5 +17,7 @@ bool predict_asks(const Options *o, const Restart *start, Diag *d);
  * messages.  start: where planning begins again.  In JSON these are members of the plan's object, each ended by
  * ",\n". */
 bool predict_show(FILE *f, const Variants *v, const Restart *start, const Machine *m, const Options *o, Diag *d);
+/* Writes the prediction of a step of one micro-batch as a trace (docs/prediction.md). */
+void predict_trace(FILE *f, const Variants *v, const Machine *m, const Options *o);
 
 #endif

@@ -1,0 +1,243 @@
+/* report/inputs.c: reads what a run wrote: its log and its trace.
+ *
+ * Both come from anywhere: only numbers and known words of them reach the page, and what is wrong with a line or a
+ * slice is said with its place. */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "report/private.h"
+
+/* ---- the log ---- */
+
+const char *const report_columns[REPORT_COLUMNS] = {"step", "loss", "lr", "grad_norm", "loss_scale", "step_ms",
+	"samples_per_s", "tokens_per_s", "exposed_comm_ms", "eval_loss", "eval_accuracy"};
+
+static const char *member(const char *at, const char *key, Arena *a)
+{
+	return arena_printf(a, "%s: $.%s", at, key);
+}
+
+/* One line; false after a message. */
+static bool take_line(json_t *rows, const json_t *line, const char *at, Arena *a, Diag *d)
+{
+	json_t *row = json_array();
+	int before = d->errors;
+	for (int i = 0; i < REPORT_COLUMNS; i++) {
+		json_t *v = json_object_get(line, report_columns[i]);
+		if (v && !json_is_number(v) && !json_is_null(v))
+			diag_error(d, member(at, report_columns[i], a), "expected a number or null");
+		json_array_append_new(row, json_is_number(v) ? json_real(json_number_value(v)) : json_null());
+	}
+	if (!json_is_number(json_array_get(row, 0)) && d->errors == before)
+		diag_error(d, member(at, "step", a), "is missing; expected a line as --log of a training binary writes it");
+	json_array_append_new(rows, row);
+	return d->errors == before;
+}
+
+/* The run may be going on, or have been killed: the last line may end anywhere. */
+static json_t *read_lines(const char *path, const char *text, int64_t bytes, Arena *a, Diag *d)
+{
+	json_t *rows = json_array();
+	int before = d->errors, number = 0;
+	for (int64_t at = 0; at < bytes && d->errors - before < 10;) {
+		const char *end = memchr(text + at, '\n', (size_t)(bytes - at));
+		size_t n = end ? (size_t)(end - text - at) : (size_t)(bytes - at);
+		const char *where = arena_printf(a, "%s:%d", path, ++number);
+		json_error_t e;
+		json_t *line = n ? json_loadb(text + at, n, JSON_REJECT_DUPLICATES, &e) : NULL;
+		if (json_is_object(line))
+			take_line(rows, line, where, a, d);
+		else if (n && !end)
+			diag_warn(d, where, "the last line is cut short: it is left out");
+		else if (n)
+			diag_error(d, where, "expected a JSON object%s%s", line ? "" : ": ",
+				line ? "" : str_escape(a, ESCAPE_TERMINAL, e.text));
+		json_decref(line);
+		at += (int64_t)n + 1;
+	}
+	if (d->errors == before && !json_array_size(rows))
+		diag_error(d, path, "has no line: expected what --log of a training binary writes");
+	if (d->errors == before)
+		return rows;
+	json_decref(rows);
+	return NULL;
+}
+
+json_t *report_read_log(const char *path, Arena *a, Diag *d)
+{
+	FileView v;
+	const char *why;
+	if (!file_view(&v, path, &why)) {
+		diag_error(d, path, "cannot be read: %s", why);
+		return NULL;
+	}
+	json_t *rows = read_lines(path, v.at, v.bytes, a, d);
+	file_view_close(&v);
+	return rows;
+}
+
+/* ---- traces ---- */
+
+json_t *report_read_trace(const char *path, Arena *a, Diag *d)
+{
+	json_t *root = json_read(path, a, d), *about = json_object_get(root, "otherData");
+	const char *kind = json_string_value(json_object_get(about, "kind"));
+	bool known = kind && (!strcmp(kind, "measured") || !strcmp(kind, "predicted"));
+	if (!root)
+		return NULL;
+	if (!json_is_array(json_object_get(root, "traceEvents")))
+		diag_error(d, member(path, "traceEvents", a), "expected an array, as in a trace of a program that shardc has "
+			"made");
+	else if (!known)
+		diag_error(d, member(path, "otherData.kind", a), "expected \"measured\" or \"predicted\", as in a trace of a "
+			"program that shardc has made");
+	else
+		return root;
+	json_decref(root);
+	return NULL;
+}
+
+/* The ops of a step, by number and by the number of a collective. */
+typedef struct Step {
+	const Op **op; int n;
+	int *of_seq, n_seqs;     /* -1: no collective has this number */
+} Step;
+
+static Step step_of(const Module *m, Arena *a)
+{
+	Step s = {0};
+	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
+		IR_FOR_OPS(m, section, op)
+			s.n++;
+	s.op = NEW_N(a, const Op *, s.n);
+	s.of_seq = NEW_N(a, int, s.n + 1);
+	s.n_seqs = s.n + 1;
+	for (int i = 0; i < s.n_seqs; i++)
+		s.of_seq[i] = -1;
+	s.n = 0;
+	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
+		IR_FOR_OPS(m, section, op) {
+			int64_t seq = op_info[op->kind].flags & COMM ? attr_get_int(op->attrs, "seq", 0) : 0;
+			if (seq > 0 && seq < s.n_seqs)
+				s.of_seq[seq] = s.n;
+			s.op[s.n++] = op;
+		}
+	return s;
+}
+
+/* A slice of a trace.  op < 0: it is no slice of a step. */
+typedef struct TraceSlice { int stream, op, step; bool waits; double begin, duration; const char *kind; } TraceSlice;
+
+static double number_of(const json_t *object, const char *key, double otherwise)
+{
+	const json_t *v = json_object_get(object, key);
+	return json_is_number(v) ? json_number_value(v) : otherwise;
+}
+
+static bool is_text(const json_t *v, const char *text)
+{
+	return json_is_string(v) && !strcmp(json_string_value(v), text);
+}
+
+static int whole(double x, int limit)
+{
+	return x >= 0 && x < limit ? (int)x : -1;
+}
+
+static TraceSlice slice_of(const json_t *event, const Step *s)
+{
+	const json_t *args = json_object_get(event, "args"), *program = json_object_get(args, "program");
+	TraceSlice t = {.op = -1, .kind = json_string_value(json_object_get(event, "cat")),
+		.stream = whole(number_of(event, "tid", -1), 64), .step = whole(number_of(args, "step", 0), INT32_MAX),
+		.begin = number_of(event, "ts", -1), .duration = number_of(event, "dur", -1)};
+	int seq = whole(number_of(args, "seq", -1), s->n_seqs);
+	if (!is_text(json_object_get(event, "ph"), "X") || (program && !is_text(program, "step")) || !t.kind)
+		return t;
+	t.waits = !strcmp(t.kind, "wait");
+	bool moved = seq >= 0 && (t.waits || t.stream > 0);
+	t.op = moved ? s->of_seq[seq] : whole(number_of(args, "op", -1), s->n);
+	t.op = t.op < 0 ? s->n : t.op;
+	return t;
+}
+
+static bool is_measured(const TraceSlice *t)
+{
+	return t->stream >= 0 && t->step >= 0 && t->begin >= 0 && t->duration >= 0;
+}
+
+static bool is_of_program(const TraceSlice *t, const Step *s)
+{
+	return t->op < s->n && (t->waits || !strcmp(t->kind, op_info[s->op[t->op]->kind].text));
+}
+
+/* Whether each slice is of an op that the program has at its number; false after a message. */
+static bool check_slices(const Report *r, const Module *m, const char *path, Arena *a, Diag *d)
+{
+	const json_t *events = json_object_get(r->trace, "traceEvents"), *event;
+	Step s = step_of(m, a);
+	size_t i, slices = 0;
+	json_array_foreach(events, i, event) {
+		TraceSlice t = slice_of(event, &s);
+		if (t.op < 0)
+			continue;
+		slices++;
+		const char *at = member(path, arena_printf(a, "traceEvents[%zu]", i), a);
+		if (!is_measured(&t)) {
+			diag_error(d, at, "expected \"tid\", \"ts\", \"dur\" and \"step\" of at least 0");
+			return false;
+		}
+		if (is_of_program(&t, &s))
+			continue;
+		const char *is = t.op < s.n ? arena_printf(a, "which is %s in this program", op_info[s.op[t.op]->kind].text)
+			: "which this program does not have";
+		diag_error(d, at, "is a slice of %s at op %.0f, %s: it is a trace of another program, or of the same "
+			"model with other options", str_escape(a, ESCAPE_TERMINAL, t.kind),
+			number_of(json_object_get(event, "args"), "op", -1), is);
+		return false;
+	}
+	if (!slices)
+		diag_error(d, member(path, "traceEvents", a), "has no slice of a step");
+	return slices;
+}
+
+bool report_accepts(const Report *r, const Module *m, const Options *o, Diag *d)
+{
+	const json_t *about = json_object_get(r->trace, "otherData");
+	const char *model = json_string_value(json_object_get(about, "model")), *path = o->what.report_trace;
+	if (!r->trace)
+		return true;
+	Arena *a = arena_new();
+	bool ok = false;
+	int64_t world = MAX(o->sharding.world, 1), traced = (int64_t)number_of(about, "world", (double)world);
+	if (!model || strcmp(model, m->name))
+		diag_error(d, member(path, "otherData.model", a), "is \"%s\", and this model is \"%s\": it is a trace of "
+			"another program", model ? str_escape(a, ESCAPE_IR, model) : "", str_escape(a, ESCAPE_IR, m->name));
+	else
+		ok = check_slices(r, m, path, a, d);
+	if (ok && traced != world)
+		diag_warn(d, path, "is of %lld ranks, and the plan of %lld (--world)", (long long)traced, (long long)world);
+	arena_free(a);
+	return ok;
+}
+
+void report_put_trace(FILE *f, json_t *trace, const Module *m, Arena *a)
+{
+	const json_t *about = json_object_get(trace, "otherData"), *event;
+	const char *kind = json_string_value(json_object_get(about, "kind"));
+	const char *machine = json_string_value(json_object_get(about, "machine"));
+	Step s = step_of(m, a);
+	size_t i;
+	int n = 0;
+	fprintf(f, "{\"kind\": \"%s\", \"machine\": \"%s\", \"world\": %.0f, \"rank\": %.0f, \"slices\": [",
+		str_escape(a, ESCAPE_JSON, kind), str_escape(a, ESCAPE_JSON, machine ? machine : ""),
+		number_of(about, "world", 1), number_of(about, "rank", 0));
+	json_array_foreach(json_object_get(trace, "traceEvents"), i, event) {
+		TraceSlice t = slice_of(event, &s);
+		if (t.op >= 0)
+			fprintf(f, "%s\n[%d,%.3f,%.3f,%d,%d,%d]", n++ ? "," : "", t.stream, t.begin, t.duration, t.op, t.waits,
+				t.step);
+	}
+	fputs("]}", f);
+}

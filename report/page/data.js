@@ -1,0 +1,102 @@
+// data.js: the page's data, as the compiler wrote them, and what follows from them.
+"use strict";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const plan = data.plan, prediction = plan.prediction || null;
+const SECTIONS = ["forward", "backward", "update"];
+
+const ops = data.ops.map((row, number) => ({number, kind: row[0], result: row[1], type: row[2], section: SECTIONS[row[3]],
+	unit: row[4] < 0 ? null : plan.units[row[4]].name, class: data.classes[row[5]], node: row[6], scope: row[7],
+	role: row[8]}));
+
+function opText(op) {
+	return op.kind + (op.result ? " %" + op.result : "") + (op.unit ? " @" + op.unit : "");
+}
+
+// What is known of an op besides its name, a line each.
+function opLines(op) {
+	const role = op.role ? ` (${op.role})` : "";
+	return [op.type, `${op.section}${role}, op ${op.number}`, op.unit ? "unit " + op.unit : "",
+		op.scope ? "module " + op.scope : "", op.node ? "node " + op.node : ""].filter(line => line);
+}
+
+// ---- traces ----
+
+// Slices by step and stream, in order; times of each step begin at 0.
+function readTrace(trace) {
+	if (!trace)
+		return null;
+	const steps = new Map();
+	for (const [stream, begin, duration, op, waits, step] of trace.slices) {
+		if (!steps.has(step))
+			steps.set(step, {step, streams: data.streams.map(() => []), begin: Infinity, end: 0, n: 0});
+		const of = steps.get(step);
+		while (of.streams.length <= stream)
+			of.streams.push([]);
+		of.streams[stream].push({begin, end: begin + duration, op: ops[op], waits: Boolean(waits)});
+		of.begin = Math.min(of.begin, begin);
+		of.end = Math.max(of.end, begin + duration);
+		of.n++;
+	}
+	for (const of of steps.values()) {
+		for (const slice of of.streams.flat()) {
+			slice.begin -= of.begin;
+			slice.end -= of.begin;
+		}
+		of.streams.forEach(slices => slices.sort((a, b) => a.begin - b.begin));
+		of.seconds = of.end - of.begin;
+	}
+	return {kind: trace.kind, machine: trace.machine, steps: [...steps.values()].sort((a, b) => a.step - b.step)};
+}
+
+const predicted = readTrace(data.predicted), measured = readTrace(data.measured);
+
+// The step of median length: the first of a run is slow.
+function typicalStep(trace) {
+	const sorted = [...trace.steps].sort((a, b) => a.seconds - b.seconds);
+	return sorted[sorted.length >> 1];
+}
+
+// Microseconds that each op takes in a step, waits apart; waits by the op whose collective ends.
+function timesOf(step) {
+	const time = new Map();
+	for (const slice of step.streams.flat()) {
+		const key = (slice.waits ? "w" : "") + slice.op.number;
+		time.set(key, (time.get(key) || 0) + slice.end - slice.begin);
+	}
+	return time;
+}
+
+// ---- memory ----
+
+// From the bottom of the stack to its top.
+const CATEGORIES = ["parameters", "states", "buffers", "inputs", "communication", "other", "gathered", "gradients",
+	"activations", "workspace"];
+
+const memory = data.memory.map(row => ({category: row[0], name: row[1], bytes: row[2], first: row[3], last: row[4],
+	op: row[5] < 0 ? null : ops[row[5]]}));
+
+// Bytes of each category at each op, and of all; the op where most is held.
+const held = (() => {
+	const n = Math.max(ops.length, 1), of = {};
+	for (const category of CATEGORIES)
+		of[category] = new Float64Array(n + 1);
+	for (const row of memory) {
+		of[row.category][row.first] += row.bytes;
+		of[row.category][row.last + 1] -= row.bytes;
+	}
+	const total = new Float64Array(n);
+	for (const category of CATEGORIES)
+		for (let p = 0; p < n; p++) {
+			of[category][p] += p ? of[category][p - 1] : 0;
+			total[p] += of[category][p];
+		}
+	let peak = 0;
+	for (let p = 0; p < n; p++)
+		peak = total[p] > total[peak] ? p : peak;
+	return {of, total, peak};
+})();
+
+function heldAt(position) {
+	return memory.filter(row => row.first <= position && position <= row.last).sort((a, b) => b.bytes - a.bytes);
+}

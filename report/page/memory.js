@@ -1,0 +1,195 @@
+// memory.js: what is in memory from op to op, stacked by category, and what holds the peak.
+"use strict";
+
+// When each op begins, in microseconds; ops that take no time begin with the next that does.
+function beginsOf(step) {
+	const begins = new Float64Array(ops.length).fill(NaN);
+	for (const slice of step.streams[0])
+		if (!slice.waits && !(begins[slice.op.number] <= slice.begin))
+			begins[slice.op.number] = slice.begin;
+	let next = step.seconds;
+	for (let p = ops.length - 1; p >= 0; p--) {
+		begins[p] = begins[p] <= next ? begins[p] : next;
+		next = begins[p];
+	}
+	return begins;
+}
+
+// The last position whose place is at most `value`.
+function lastBefore(places, value) {
+	let low = 0, high = places.length;
+	while (low < high) {
+		const middle = (low + high) >> 1;
+		if (places[middle] <= value)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return Math.max(low - 1, 0);
+}
+
+// For each pixel the position that holds most among those that it shows, so that no peak is lost.
+function columnsOf(places, view, width) {
+	const out = [];
+	let p = lastBefore(places, view.from);
+	for (let x = view.left; x < width - view.right; x++) {
+		const end = view.value(x + 1, width);
+		let most = p;
+		for (; p + 1 < places.length && places[p + 1] < end; p++)
+			most = held.total[p + 1] > held.total[most] ? p + 1 : most;
+		out.push(most);
+	}
+	return out;
+}
+
+function drawSections(context, places, view, width, height, paint) {
+	let begin = 0;
+	for (let p = 1; p <= ops.length; p++) {
+		if (p < ops.length && ops[p].section === ops[begin].section)
+			continue;
+		const x = view.x(places[begin], width), end = p < ops.length ? view.x(places[p], width) : width - view.right;
+		const from = Math.max(x, view.left), room = Math.min(end, width - view.right) - from;
+		context.fillStyle = paint("dim");
+		if (room > 10)
+			context.fillText(fitted(context, ops[begin].section, room - 6), from + 4, 10);
+		context.strokeStyle = paint("dim");
+		context.setLineDash([2, 3]);
+		context.beginPath();
+		if (x > view.left && x < width - view.right) {
+			context.moveTo(x, 0);
+			context.lineTo(x, height);
+		}
+		context.stroke();
+		context.setLineDash([]);
+		begin = p;
+	}
+}
+
+function drawAreas(context, columns, used, y, left, paint) {
+	const base = new Float64Array(columns.length);
+	for (const category of used) {
+		context.fillStyle = paint(category);
+		context.beginPath();
+		columns.forEach((p, i) => {
+			base[i] += held.of[category][p];
+			context.lineTo(left + i, y(base[i]));
+			context.lineTo(left + i + 1, y(base[i]));
+		});
+		for (let i = columns.length - 1; i >= 0; i--) {
+			const below = base[i] - held.of[category][columns[i]];
+			context.lineTo(left + i + 1, y(below));
+			context.lineTo(left + i, y(below));
+		}
+		context.fill();
+	}
+}
+
+function drawLevel(context, bytes, text, y, view, width, paint) {
+	context.strokeStyle = paint("text");
+	context.setLineDash([6, 4]);
+	context.beginPath();
+	context.moveTo(view.left, y(bytes));
+	context.lineTo(width - view.right, y(bytes));
+	context.stroke();
+	context.setLineDash([]);
+	context.textAlign = "right";
+	clearText(context, text, width - view.right - 4, y(bytes) - 9, paint);
+	context.textAlign = "left";
+}
+
+function drawPeak(context, places, view, width, y, paint) {
+	const x = view.x(places[held.peak], width);
+	if (x < view.left || x > width - view.right)
+		return;
+	context.fillStyle = paint("text");
+	context.beginPath();
+	context.arc(x, y(held.total[held.peak]), 3.5, 0, 7);
+	context.fill();
+	context.textAlign = x > width / 2 ? "right" : "left";
+	clearText(context, "peak " + bytesText(held.total[held.peak]), x + (x > width / 2 ? -8 : 8),
+		y(held.total[held.peak]) + 12, paint);
+	context.textAlign = "left";
+}
+
+function holdersAt(position) {
+	return heldAt(position).slice(0, 5).map(row => `${bytesText(row.bytes)}  ${row.name}`);
+}
+
+// The module of an op up to its first number, as "model.h.3", or to its second part.
+function blockOf(scope) {
+	const parts = scope.split("."), number = parts.findIndex(part => /^\d+$/.test(part));
+	return parts.slice(0, number < 0 ? 2 : number + 1).join(".") || "no module";
+}
+
+// Bytes of the values that live at the peak, by module.
+function modulesAt(rows) {
+	const of = new Map();
+	for (const row of rows) {
+		const name = row.category !== "activations" || !row.op ? row.category : blockOf(row.op.scope);
+		of.set(name, (of.get(name) || 0) + row.bytes);
+	}
+	return [...of].sort((a, b) => b[1] - a[1]);
+}
+
+function peakTables() {
+	const op = ops[held.peak], rows = heldAt(held.peak);
+	const share = bytes => percentText(bytes / held.total[held.peak]);
+	const values = rows.slice(0, 40).map(row => [row.bytes, share(row.bytes), row.category, row.name,
+		row.op && row.category === "activations" ? row.op.node || row.op.kind : row.op ? row.op.unit || row.op.node : ""]);
+	const more = rows.length > 40 ? `, the largest 40 of ${rows.length}` : "";
+	return [el("p", null, `Most is held at op ${held.peak}` + (op ? `, ${opText(op)}${op.node ? ", node " + op.node : ""} ` +
+		`(${op.section})` : "") + `: ${countText(held.total[held.peak])} bytes.`),
+		el("div", {class: "columns"}, el("div", null, el("h3", null, "What holds the peak" + more),
+			table("peak", [["bytes", "number", bytesText], ["share", "number"], ["category", ""], ["what", "text"],
+				["node or unit", "text"]], values)),
+		el("div", null, el("h3", null, "By module"), table("modules", [["bytes", "number", bytesText], ["share", "number"],
+			["module or category", "text"]], modulesAt(rows).map(([name, bytes]) => [bytes, share(bytes), name]))))];
+}
+
+function memoryChart() {
+	const used = CATEGORIES.filter(category => memory.some(row => row.category === category));
+	const byOp = Float64Array.from(ops, (op, p) => p), step = predicted ? typicalStep(predicted) : null;
+	const byTime = step ? beginsOf(step) : null;
+	let places = byOp, text = tick => "op " + countText(tick);
+	const view = range(() => places === byOp ? Math.max(ops.length, 1) : step.seconds, 78, 10);
+	const one = chart("memory over the step, stacked by category", () => 300, (context, width, height, paint) => {
+		const bottom = height - AXIS, top = Math.max(plan.memory.total, held.total[held.peak]) * 1.12 || 1;
+		const y = bytes => bottom - bytes / top * (bottom - 4);
+		const columns = columnsOf(places, view, width);
+		axisBelow(context, view, width, bottom, text, paint);
+		drawAreas(context, columns, used, y, view.left, paint);
+		drawSections(context, places, view, width, bottom, paint);
+		drawLevel(context, plan.memory.total, "mapped " + bytesText(plan.memory.total), y, view, width, paint);
+		drawPeak(context, places, view, width, y, paint);
+		context.fillStyle = paint("dim");
+		const unit = 1024 ** Math.floor(Math.log(top) / Math.log(1024));
+		for (const tick of ticks(0, top / unit, 5))
+			context.fillText(bytesText(tick * unit), 6, Math.min(Math.max(y(tick * unit), 8), bottom - 4));
+		one.canvas.dataset.rows = memory.length;
+		return columns.length * used.length;
+	});
+	zooms(one, view);
+	one.canvas.addEventListener("pointermove", event => {
+		const box = one.canvas.getBoundingClientRect(), x = event.clientX - box.left;
+		if (event.buttons || x < view.left)
+			return hideTip();
+		const p = columnsOf(places, view, box.width)[Math.floor(x - view.left)];
+		if (p === undefined || !ops[p])
+			return hideTip();
+		const parts = used.filter(c => held.of[c][p]).map(c => `${c} ${bytesText(held.of[c][p])}`).join(", ");
+		showTip(event, `${bytesText(held.total[p])} at op ${p}, ${opText(ops[p])}`, [parts, ...holdersAt(p),
+			ops[p].node ? "node " + ops[p].node : ""].filter(line => line));
+	});
+	one.canvas.addEventListener("pointerleave", hideTip);
+	const by = byTime ? el("button", {type: "button", click(event) {
+		places = places === byOp ? byTime : byOp;
+		text = places === byOp ? tick => "op " + countText(tick) : timeText;
+		event.target.textContent = places === byOp ? "by time" : "by op";
+		view.set(0, view.all());
+		one.redraw();
+	}}, "by time") : null;
+	const most = used.map(c => [c, `${c} ${bytesText(Math.max(...held.of[c].slice(0, -1)))}`]);
+	return [el("p", null, "What is in use at each op. Memory is mapped once, before the first step: each category has its " +
+		"largest size all the time, which is the dashed line; the legend has the most that each has in use."),
+	el("div", {class: "bar"}, zoomButtons(one, view), by), one.canvas, legend(most), ...peakTables()];
+}

@@ -1,0 +1,82 @@
+// tables.js: tables that are sorted by a click on a column; those of collectives and units.
+"use strict";
+
+// columns: [title, "number" | "text" | "", how a value is shown]; rows: arrays of values; hot(row): it stands out.
+function table(name, columns, rows, hot) {
+	const body = el("tbody");
+	const fill = () => body.replaceChildren(...rows.map(row => el("tr", {class: hot && hot(row) ? "hot" : null},
+		...row.map((value, i) => el("td", {class: columns[i][1] + (columns[i][3] ? " cost" : "")},
+			value === null || value === undefined ? "" : columns[i][2] ? columns[i][2](value) : String(value))))));
+	const heads = columns.map(([title, kind], i) => {
+		const head = el("th", {class: kind, scope: "col"}, el("button", {type: "button", click() {
+			const up = head.getAttribute("aria-sort") === "descending";
+			const first = value => value === null || value === undefined ? -Infinity : value;
+			rows.sort((a, b) => (first(a[i]) < first(b[i]) ? -1 : first(a[i]) > first(b[i]) ? 1 : 0) * (up ? 1 : -1));
+			heads.forEach(other => other.removeAttribute("aria-sort"));
+			head.setAttribute("aria-sort", up ? "ascending" : "descending");
+			fill();
+		}}, title));
+		return head;
+	});
+	fill();
+	return el("div", {class: "scroll", tabindex: "0"}, el("table", {"data-name": name}, el("thead", null,
+		el("tr", null, ...heads)), body));
+}
+
+// By number of a collective: the microseconds that computing waits for it.
+function measuredWaits() {
+	const waits = new Map();
+	if (!measured)
+		return waits;
+	for (const [op, time] of timesOf(typicalStep(measured)))
+		if (op.startsWith("w"))
+			waits.set(Number(op.slice(1)), time);
+	return waits;
+}
+
+// The ops that are collectives, in the order of the plan's list.
+function collectiveOps() {
+	return ops.filter(op => op.class === "collectives");
+}
+
+function collectives() {
+	const rows = plan.step.collectives, of = collectiveOps(), waits = measuredWaits();
+	const guess = new Map(prediction ? prediction.collectives.map(c => [c.number, c]) : []);
+	if (!rows.length)
+		return [el("p", null, "A step has no collectives.")];
+	const ms = value => value.toFixed(3);
+	const columns = [["no", "number"], ["op", ""], ["unit", "text"], ["stream", ""], ["slot", "number"],
+		["bytes", "number", countText]];
+	if (prediction)
+		columns.push(["takes ms", "number", ms], ["exposed ms", "number", ms, true]);
+	if (measured)
+		columns.push([measured.kind + " exposed ms", "number", ms, true]);
+	if (prediction)
+		columns.push(["why it is exposed", "text"]);
+	const values = rows.map((row, i) => {
+		const p = guess.get(row.number), out = [row.number, row.op, row.unit || "", row.stream, row.slot, row.bytes];
+		if (prediction)
+			out.push(p ? p.end_ms - p.begin_ms : null, p ? p.exposed_ms : null);
+		if (measured)
+			out.push(of[i] ? (waits.get(of[i].number) || 0) / 1000 : null);
+		if (prediction)
+			out.push(p ? p.reason : "");
+		return out;
+	});
+	const bytes = rows.reduce((sum, row) => sum + row.bytes, 0);
+	const said = prediction ? ` Computing waits ${ms(prediction.exposed_ms)} ms of ${ms(prediction.step_ms)} ms for them` +
+		`, which take ${ms(prediction.transferring_ms)} ms.` : " With --machine=FILE, shardc plan predicts how long each " +
+		"takes and why computing waits for it.";
+	return [el("p", null, `Bytes are those that rank ${plan.rank} receives: ${bytesText(bytes)} in a step.${said}`),
+		table("collectives", columns, values, row => prediction && row[7] > 1e-4 * prediction.step_ms)];
+}
+
+function units() {
+	if (!plan.units.length)
+		return [];
+	const columns = [["unit", "text"], ["strategy", ""], ["parameters", "number"], ["elements", "number", countText],
+		["at rest on a rank", "number", bytesText], ["gathers", "number"], ["reduces", "number"], ["first use", "text"],
+		["last use", "text"]];
+	return [el("h3", null, "Units"), table("units", columns, plan.units.map(u => [u.name, u.strategy, u.params, u.elements,
+		u.bytes_per_rank, u.gathers, u.reduces, u.first_use, u.last_use]))];
+}

@@ -1,0 +1,25 @@
+/* report/private.h: what the files of report/ share with each other. */
+#ifndef SHARDC_REPORT_PRIVATE_H
+#define SHARDC_REPORT_PRIVATE_H
+
+#include "report/report.h"
+
+/* ---- inputs.c: what a run wrote ---- */
+
+/* Reads the lines of a run's --log into an array of rows, [step, loss, ..] by report_columns; null where a line lacks
+ * the number.  NULL after messages. */
+json_t *report_read_log(const char *path, Arena *a, Diag *d);
+enum { REPORT_COLUMNS = 11 };
+extern const char *const report_columns[REPORT_COLUMNS]; /* "step", "loss" */
+/* Reads a trace (docs/prediction.md); NULL after messages. */
+json_t *report_read_trace(const char *path, Arena *a, Diag *d);
+/* Puts {"kind", "machine", "world", "rank", "slices": [[stream, begin, duration, op, waits, step], ..]}; times in
+ * microseconds, op: a number as in Slice.  The trace must be one of m. */
+void report_put_trace(FILE *f, json_t *trace, const Module *m, Arena *a);
+
+/* ---- rows.c: the program as rows ---- */
+
+/* Puts the members "ops", "params" and "memory" of the page's data, each ended by ",\n". */
+void report_put_program(FILE *f, const ReportOf *of, const Options *o, Arena *a);
+
+#endif

@@ -1,0 +1,184 @@
+/* report/report.c: reads what a report shows of a run, and writes the page. */
+#include "report/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/unfinished.h"
+#include "predict/predict.h"
+#include "report/page.h"
+#include "report/private.h"
+
+/* ---- options ---- */
+
+static bool is_page(const char *path)
+{
+	size_t n = strlen(path);
+	return n > 5 && !strcmp(path + n - 5, ".html");
+}
+
+bool report_begin(Report *r, const Options *o, Arena *a, Diag *d)
+{
+	const WhatOptions *w = &o->what;
+	int before = d->errors;
+	*r = (Report){0};
+	if (w->report && !is_page(w->report))
+		diag_error(d, "--report", "\"%s\" does not end in .html: a report is a page", w->report);
+	if (!w->report && w->report_log)
+		diag_error(d, "--report-log", "is of a report: give --report=FILE.html");
+	if (!w->report && w->report_trace)
+		diag_error(d, "--report-trace", "is of a report: give --report=FILE.html");
+	if (w->report && w->report_log)
+		r->log = report_read_log(w->report_log, a, d);
+	if (w->report && w->report_trace)
+		r->trace = report_read_trace(w->report_trace, a, d);
+	return d->errors == before;
+}
+
+void report_end(Report *r)
+{
+	json_decref(r->log);
+	json_decref(r->trace);
+}
+
+/* ---- data ---- */
+
+static void put_log(FILE *f, json_t *log, Arena *a)
+{
+	const json_t *row;
+	size_t i;
+	fputs("\"columns\": [", f);
+	for (int c = 0; c < REPORT_COLUMNS; c++)
+		fprintf(f, "%s\"%s\"", c ? ", " : "", str_escape(a, ESCAPE_JSON, report_columns[c]));
+	fputs("],\n\"log\": [", f);
+	json_array_foreach(log, i, row) {
+		fputs(i ? ",\n[" : "\n[", f);
+		for (size_t c = 0; c < REPORT_COLUMNS; c++) {
+			const json_t *v = json_array_get(row, c);
+			if (json_is_number(v))
+				fprintf(f, "%s%.7g", c ? "," : "", json_number_value(v));
+			else
+				fprintf(f, "%snull", c ? "," : "");
+		}
+		fputc(']', f);
+	}
+	fputs("],\n", f);
+}
+
+/* What predict/ writes as a trace, as the page shows traces. */
+static void put_prediction(FILE *f, const ReportOf *of, const Options *o, Arena *a)
+{
+	char *text = NULL;
+	size_t n = 0;
+	FILE *to = open_memstream(&text, &n);
+	if (!to)
+		ice("out of memory");
+	predict_trace(to, of->v, of->machine, o);
+	fclose(to);
+	json_t *trace = json_loadb(text, n, 0, NULL);
+	if (!trace)
+		ice("a predicted trace is no JSON");
+	fputs("\"predicted\": ", f);
+	report_put_trace(f, trace, of->v->of[VARIANT_ONLY], a);
+	fputs(",\n", f);
+	json_decref(trace);
+	free(text);
+}
+
+/* The plan as `shardc plan --format=json` prints it, without hints. */
+static void put_plan(FILE *f, const ReportOf *of, const Options *o, Diag *d)
+{
+	Options json = *o;
+	json.what.format = FORMAT_JSON;
+	json.what.trace = NULL;
+	json.what.ask = false;
+	fputs("\"plan\": ", f);
+	codegen_plan_json(f, of->v->of[VARIANT_ONLY], of->plan);
+	if (of->machine)
+		predict_show(f, of->v, of->start, of->machine, &json, d);
+	codegen_hints_json(f, NULL, 0);
+	fputs(",\n", f);
+}
+
+static void put_data(FILE *f, const Report *r, const ReportOf *of, const Options *o, Arena *a, Diag *d)
+{
+	const Module *m = of->v->of[VARIANT_ONLY];
+	fprintf(f, "{\"model\": \"%s\", \"file\": \"%s\", \"command\": \"%s\", \"target\": \"%s\", \"batch\": %lld,\n",
+		str_escape(a, ESCAPE_JSON, m->name), str_escape(a, ESCAPE_JSON, o->input),
+		str_escape(a, ESCAPE_JSON, o->typed), options_cuda(o) ? "cuda" : "cpu", (long long)m->batch);
+	fprintf(f, "\"micro_batches\": %s, \"optimizer\": \"%s\",\n", of->v->of[VARIANT_FIRST] ? "true" : "false",
+		str_escape(a, ESCAPE_JSON, ir_train(m)->optimizer ? ir_train(m)->optimizer : ""));
+	put_plan(f, of, o, d);
+	report_put_program(f, of, o, a);
+	if (of->machine)
+		put_prediction(f, of, o, a);
+	if (r->trace) {
+		fputs("\"measured\": ", f);
+		report_put_trace(f, r->trace, m, a);
+		fputs(",\n", f);
+	}
+	put_log(f, r->log, a);
+	fputs("\"end\": true}\n", f);
+}
+
+/* ---- the page ---- */
+
+/* JSON inside of HTML: a "<" could begin a tag, and stands in strings only. */
+static void put_island(FILE *f, const char *json, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (json[i] == '<' || json[i] == '>' || json[i] == '&')
+			fprintf(f, "\\u%04x", json[i]);
+		else
+			fputc(json[i], f);
+}
+
+/* The policy lets the page load nothing, and run only what stands in it. */
+static void put_page(FILE *f, const char *title, const char *json, size_t n)
+{
+	fprintf(f, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+		"<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+		"script-src 'unsafe-inline'; img-src data:\">\n"
+		"<meta name=\"viewport\" content=\"width=device-width\">\n<link rel=\"icon\" href=\"data:,\">\n"
+		"<title>%s</title>\n<style>\n", title);
+	fwrite(page_style, 1, sizeof(page_style), f);
+	fputs("</style>\n</head>\n<body>\n<main id=\"page\">"
+		"<noscript>This page is drawn by its own script.</noscript></main>\n"
+		"<script type=\"application/json\" id=\"data\">\n", f);
+	put_island(f, json, n);
+	fputs("</script>\n<script>\n", f);
+	fwrite(page_script, 1, sizeof(page_script), f);
+	fputs("</script>\n</body>\n</html>\n", f);
+}
+
+static bool write_page(const char *path, const char *title, const char *json, size_t n, Diag *d)
+{
+	int mark = unfinished_begin();
+	const char *temp = unfinished_file(path);
+	FILE *f = fopen(temp, "w");
+	if (f)
+		put_page(f, title, json, n);
+	bool written = f && !ferror(f);
+	written = (!f || !fclose(f)) && written && unfinished_move(temp, path);
+	if (!written)
+		diag_unwritten(d, path);
+	unfinished_end(mark, written);
+	return written;
+}
+
+bool report_write(const Report *r, const ReportOf *of, const Options *o, Diag *d)
+{
+	Arena *a = arena_new();
+	char *json = NULL;
+	size_t n = 0;
+	FILE *f = open_memstream(&json, &n);
+	if (!f)
+		ice("out of memory");
+	put_data(f, r, of, o, a, d);
+	fclose(f);
+	const char *title = arena_printf(a, "%s: shardc", of->v->of[VARIANT_ONLY]->name);
+	bool written = write_page(o->what.report, str_escape(a, ESCAPE_HTML, title), json, n, d);
+	free(json);
+	arena_free(a);
+	return written;
+}
