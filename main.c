@@ -259,7 +259,7 @@ static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machin
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
 	if (search)
 		(o->what.format == FORMAT_JSON ? search_json : search_text)(stdout, search);
-	return !machine || predict_show(stdout, &s->of[s->n - 1], start, machine, o, d);
+	return !machine || predict_show(stdout, s, start, machine, o, d);
 }
 
 /* Writes the page of --report; false after messages. */
@@ -268,7 +268,7 @@ static bool write_report(const Report *r, const Sizes *s, const Options *o, cons
 {
 	const Variants *v = &s->of[s->n - 1];
 	const CodegenPlan plan = describe_plan(v->of[VARIANT_ONLY], s, o, a);
-	const ReportOf of = {.v = v, .plan = &plan, .machine = machine, .start = start};
+	const ReportOf of = {.program = s, .v = v, .plan = &plan, .machine = machine, .start = start};
 	return !o->what.report || report_write(r, &of, o, d);
 }
 

@@ -13,11 +13,11 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d);
 bool predict_accepts(const Module *m, const LayoutModel *layout, Diag *d);
 /* Whether what --ask asks can be planned; false after a message. */
 bool predict_asks(const Options *o, const Restart *start, Diag *d);
-/* Prints the prediction of v in the format of o and, with --ask, that of other plans, and writes --trace; false after
- * messages.  start: where planning begins again.  In JSON these are members of the plan's object, each ended by
- * ",\n". */
-bool predict_show(FILE *f, const Variants *v, const Restart *start, const Machine *m, const Options *o, Diag *d);
-/* Writes the prediction of a step of one micro-batch as a trace (docs/prediction.md). */
-void predict_trace(FILE *f, const Variants *v, const Machine *m, const Options *o);
+/* Prints the prediction of the program's largest size in the format of o and, with --ask, that of other plans, and
+ * writes --trace; false after messages.  start: where planning begins again.  In JSON these are members of the plan's
+ * object, each ended by ",\n". */
+bool predict_show(FILE *f, const Sizes *program, const Restart *start, const Machine *m, const Options *o, Diag *d);
+/* Writes the prediction of a step of one micro-batch, of the largest size, as a trace (docs/trace.md). */
+void predict_trace(FILE *f, const Sizes *program, const Machine *m, const Options *o);
 
 #endif

@@ -73,7 +73,7 @@ static void put_prediction(FILE *f, const ReportOf *of, const Options *o, Arena 
 	FILE *to = open_memstream(&text, &n);
 	if (!to)
 		ice("out of memory");
-	predict_trace(to, of->v, of->machine, o);
+	predict_trace(to, of->program, of->machine, o);
 	fclose(to);
 	json_t *trace = json_loadb(text, n, 0, NULL);
 	if (!trace)
@@ -95,7 +95,7 @@ static void put_plan(FILE *f, const ReportOf *of, const Options *o, Diag *d)
 	fputs("\"plan\": ", f);
 	codegen_plan_json(f, of->v->of[VARIANT_ONLY], of->plan);
 	if (of->machine)
-		predict_show(f, of->v, of->start, of->machine, &json, d);
+		predict_show(f, of->program, of->start, of->machine, &json, d);
 	codegen_hints_json(f, NULL, 0);
 	fputs(",\n", f);
 }

@@ -24,7 +24,8 @@ void report_end(Report *r);
 
 /* What the page is about: a step of one micro-batch. */
 typedef struct ReportOf {
-	const Variants *v;         /* the modules at PLAN; of several sizes those of the largest */
+	const Sizes *program;
+	const Variants *v;         /* its modules at PLAN; of several sizes those of the largest */
 	const CodegenPlan *plan;   /* of VARIANT_ONLY */
 	const Machine *machine;    /* NULL: nothing is predicted */
 	const Restart *start;
