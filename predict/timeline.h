@@ -42,9 +42,9 @@ typedef struct Transfer {
 	int64_t bytes;          /* that the rank receives */
 	double issued, ready;   /* when it was issued; when its event and slot let it start */
 	double begin, end;
-	double exposed;         /* for which compute waits */
+	double exposed;         /* while it runs and compute waits, for it or for one behind it */
 	Exposed reason;
-	const struct Transfer *before; /* on its stream; NULL: it is the first */
+	struct Transfer *before;       /* on its stream; NULL: it is the first */
 	const Op *freed;        /* EXPOSED_SLOT, EXPOSED_EVENT: what it had to wait for; NULL: unknown */
 } Transfer;
 
