@@ -214,6 +214,11 @@ $(BUILD)/sizes/ready: tests/sizes/models.py tests/sizes/configs.py | $(VENV)/rea
 	$(PYTHON) tests/sizes/models.py $(BUILD)/sizes --check
 	touch $@
 
+## predict: the memory that shardc plan says, beside what programs map, of 200 configurations of small models (ten
+##   minutes; PREDICT="--count 12": the first of them)
+predict: all $(VENV)/ready
+	$(PYTHON) tests/predict/memory.py $(BUILD)/shardc $(BUILD)/predict $(PREDICT)
+
 ## export: checkpoints into ONNX models, to PyTorch and back, against PyTorch and onnxruntime (a minute)
 export: all $(VENV)/ready
 	$(PYTHON) tests/e2e/export.py $(BUILD)/shardc $(BUILD)/export
@@ -342,6 +347,6 @@ clean:
 # Sources that have moved, which dependencies in older build folders still name.
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
-.PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export zoo frameworks shapes python trust trust-full \
+.PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity predict export zoo frameworks shapes python trust trust-full \
 	sizes schedulers recipes doors ranks crash matrix features features-full bench bench-ranks bench-checkpoint install clean
 .DELETE_ON_ERROR:

@@ -1,6 +1,7 @@
 /* predict/machine.c: reads and checks machine files. */
 #include "predict/machine.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,9 @@ static const char *key_of(MachineLayout l, const char *op, Arena *a)
 
 /* ---- reading ---- */
 
+enum { RANKS_MOST = 10000, THREADS_MOST = 100000 }; /* of a host, of a rank */
+static const double seconds_least = 1e-12, seconds_most = 1e6, work_most = 1e24;
+
 typedef struct Reader {
 	Machine *m;
 	Arena *a;
@@ -42,7 +46,7 @@ typedef struct Reader {
 
 static const char *at_member(const Reader *r, const char *at, const char *key)
 {
-	return arena_printf(r->a, "%s%s%s", at, strstr(at, "$") ? "." : ": $.", str_escape(r->a, ESCAPE_JSON, key));
+	return arena_printf(r->a, "%s%s%s", at, strstr(at, ": $.") ? "." : ": $.", str_escape(r->a, ESCAPE_JSON, key));
 }
 
 /* The number of "KEY": [value, "source"], within the row's range; false after a message. */
@@ -82,13 +86,14 @@ static const char *read_text(Reader *r, const char *at, const json_t *v, const c
 }
 
 /* A number of a measured row, which has no source of its own. */
-static bool read_plain(Reader *r, const char *at, const json_t *row, const char *key, double least, double *out)
+static bool read_plain(Reader *r, const char *at, const json_t *row, const char *key, double least, double most,
+	double *out)
 {
 	const json_t *v = json_object_get(row, key);
 	*out = json_is_number(v) ? json_number_value(v) : NAN;
-	if (isfinite(*out) && *out >= least)
+	if (*out >= least && *out <= most)
 		return true;
-	diag_error(r->d, at_member(r, at, key), "%s number of at least %g", v ? "expected a" : "is missing: a", least);
+	diag_error(r->d, at_member(r, at, key), "%s number from %g to %g", v ? "expected a" : "is missing: a", least, most);
 	return false;
 }
 
@@ -113,11 +118,15 @@ static bool check_members(Reader *r, const char *at, json_t *row, int n, const c
 
 static bool read_layout(Reader *r, const char *at, const json_t *v, MachineLayout *out)
 {
-	char end;
-	const char *text = json_string_value(v);
-	if (text && sscanf(text, "%dx%d%c", &out->ranks, &out->threads, &end) == 2 && out->ranks > 0 && out->threads > 0)
+	const char *text = v && json_is_string(v) ? json_string_value(v) : "";
+	char *x = NULL, *end = NULL;
+	long ranks = isdigit((unsigned char)*text) ? strtol(text, &x, 10) : 0;
+	long threads = x && *x == 'x' && isdigit((unsigned char)x[1]) ? strtol(x + 1, &end, 10) : 0;
+	*out = (MachineLayout){(int)MIN(ranks, RANKS_MOST), (int)MIN(threads, THREADS_MOST)};
+	if (end && !*end && ranks == out->ranks && threads == out->threads && ranks > 0 && threads > 0)
 		return true;
-	diag_error(r->d, at, "expected \"RxT\": R ranks of T threads each on a host, as \"2x1\"");
+	diag_error(r->d, at, "expected \"RxT\": R ranks of T threads each on a host, as \"2x1\", at most \"%dx%d\"",
+		RANKS_MOST, THREADS_MOST);
 	return false;
 }
 
@@ -130,10 +139,10 @@ static bool read_kernel(Reader *r, const char *at, json_t *row, MachineKernel *k
 	k->op = read_text(r, at_member(r, at, "op"), json_object_get(row, "op"), "an op's signature");
 	k->kind = k->op ? arena_printf(r->a, "%.*s", (int)strcspn(k->op, " "), k->op) : NULL;
 	ok = read_layout(r, at_member(r, at, "layout"), json_object_get(row, "layout"), &k->layout) && ok;
-	ok = read_plain(r, at, row, "seconds", 1e-12, &k->seconds) && ok;
-	ok = read_plain(r, at, row, "flops", 0, &k->flops) && ok;
-	ok = read_plain(r, at, row, "bytes", 0, &k->bytes) && ok;
-	return read_plain(r, at, row, "special", 0, &k->special) && k->op && ok;
+	ok = read_plain(r, at, row, "seconds", seconds_least, seconds_most, &k->seconds) && ok;
+	ok = read_plain(r, at, row, "flops", 0, work_most, &k->flops) && ok;
+	ok = read_plain(r, at, row, "bytes", 0, work_most, &k->bytes) && ok;
+	return read_plain(r, at, row, "special", 0, work_most, &k->special) && k->op && ok;
 }
 
 static bool read_collective(Reader *r, const char *at, json_t *row, MachineCollective *c)
@@ -151,10 +160,14 @@ static bool read_collective(Reader *r, const char *at, json_t *row, MachineColle
 	if (!kind || k == RT_COLLECTIVE_KINDS)
 		diag_error(r->d, at_member(r, at, "kind"), "expected the name of a collective, as \"all_gather\"");
 	ok = kind && k < RT_COLLECTIVE_KINDS && ok;
-	ok = read_plain(r, at, row, "ranks", 2, &ranks) && ok;
-	c->ranks = ok ? (int)MIN(ranks, 1e6) : 0;
-	ok = read_plain(r, at, row, "bytes", 0, &c->bytes) && ok;
-	return read_plain(r, at, row, "seconds", 1e-12, &c->seconds) && ok;
+	ok = read_plain(r, at, row, "ranks", 2, RANKS_MOST, &ranks) && ok;
+	c->ranks = ok ? (int)ranks : 0;
+	if (ok && ranks != floor(ranks)) {
+		diag_error(r->d, at_member(r, at, "ranks"), "%.6g is no whole number", ranks);
+		ok = false;
+	}
+	ok = read_plain(r, at, row, "bytes", 0, work_most, &c->bytes) && ok;
+	return read_plain(r, at, row, "seconds", seconds_least, seconds_most, &c->seconds) && ok;
 }
 
 static void read_kernels(Reader *r, json_t *list)
@@ -184,10 +197,18 @@ static void read_collectives(Reader *r, json_t *list)
 	if (!json_is_array(list))
 		diag_error(r->d, at, "expected an array of measured collectives");
 	r->m->collective = NEW_N(r->a, MachineCollective, n);
-	for (size_t i = 0; i < n; i++)
-		if (read_collective(r, arena_printf(r->a, "%s[%zu]", at, i), json_array_get(list, i),
-				&r->m->collective[r->m->n_collectives]))
-			r->m->n_collectives++;
+	Map *seen = map_new(r->a);
+	for (size_t i = 0; i < n; i++) {
+		MachineCollective *c = &r->m->collective[r->m->n_collectives];
+		const char *here = arena_printf(r->a, "%s[%zu]", at, i);
+		if (!read_collective(r, here, json_array_get(list, i), c))
+			continue;
+		const char *key = arena_printf(r->a, "%d %d %.17g", (int)c->kind, c->ranks, c->bytes);
+		if (map_get(seen, key))
+			diag_error(r->d, here, "this collective is in an earlier row with the same ranks and bytes");
+		map_put(seen, key, c);
+		r->m->n_collectives++;
+	}
 }
 
 static void read_device(Reader *r, const json_t *v)

@@ -1,6 +1,7 @@
 /* predict/predict.c: what `shardc plan --machine` does. */
 #include "predict/predict.h"
 
+#include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,6 +19,9 @@ static void check_device(const Options *o, const Machine *m, Diag *d)
 		diag_error(d, "--copy-engines", "%s describes CPUs, which have none", m->file);
 	if (m->cuda && o->what.threads)
 		diag_error(d, "--threads", "%s describes GPUs; threads are of ranks on CPUs", m->file);
+	if (!m->cuda && (double)o->what.threads > m->of[MACHINE_RANKS])
+		diag_error(d, "--threads", "%s has %g cores on each host, and %" PRId64 " threads do not fit", m->file,
+			m->of[MACHINE_RANKS], o->what.threads);
 }
 
 /* On CPUs more ranks than cores share them; a GPU has one rank. */

@@ -86,8 +86,11 @@ static double nearest(const Machine *m, const Op *op, const Work *w, MachineLayo
 			|| strncmp(operand + (*operand == ' '), dtype, strlen(dtype)))
 			continue;
 		Work row = work_of(k, w);
+		double expected = roofline(m, &row, l, tf32);
+		if (expected < 1e-15)
+			continue; /* as good as no work: its time says nothing of a rate */
 		double far = unlike(k, w), weight = 1 / (1e-6 + far * far * far * far);
-		sum += weight * log(k->seconds / roofline(m, &row, l, tf32));
+		sum += weight * log(k->seconds / expected);
 		weights += weight;
 	}
 	return weights > 0 ? exp(sum / weights) : 0;

@@ -191,10 +191,13 @@ static Transfer *issue(Simulation *s, const Op *op)
 	return t;
 }
 
+/* What is waited for is exposed, and so is what the stream has in front of it: without gaps, since what a collective
+ * waits for itself has been computed. */
 static void wait_until(Simulation *s, const Op *op, Transfer *t)
 {
 	if (t->end > s->now) {
-		t->exposed += t->end - s->now;
+		for (Transfer *x = t; x && x->end > s->now; x = x->before)
+			x->exposed += x->end - MAX(s->now, x->begin);
 		s->t->exposed += t->end - s->now;
 		add_slice(s, (Slice){.op = op, .waits = true, .seq = t->seq, .begin = s->now, .end = t->end,
 			.class = COST_COLLECTIVE});

@@ -44,9 +44,9 @@ typedef struct Transfer {
 	double issued, ready;   /* when it was issued; when its event and slot let it start */
 	double begin, end;
 	double moving;          /* what its bytes take, without latency; all of it if it blocks */
-	double exposed;         /* for which compute waits */
+	double exposed;         /* while it runs and compute waits, for it or for one behind it */
 	Exposed reason;
-	const struct Transfer *before; /* on its stream; NULL: it is the first */
+	struct Transfer *before;       /* on its stream; NULL: it is the first */
 	const Op *freed;        /* EXPOSED_SLOT, EXPOSED_EVENT: what it had to wait for; NULL: unknown */
 } Transfer;
 

@@ -23,6 +23,10 @@ static char path[] = "/tmp/test_machine_" "XX" "XX" "XX";
 	"\"efficiency.attention\": [0.5, \"s\"], \"efficiency.attention_grad\": [0.5, \"s\"], " \
 	"\"latency.kernel\": [0, \"s\"], \"link.bandwidth\": [1e9, \"s\"], \"link.latency\": [0, \"s\"]"
 
+#define ROW(layout, seconds) "{\"op\": \"relu\", \"layout\": \"" layout "\", \"seconds\": " seconds ", " \
+	"\"flops\": 0, \"bytes\": 8, \"special\": 0}"
+#define GATHER(ranks, bytes) "{\"kind\": \"all_gather\", \"ranks\": " ranks ", \"bytes\": " bytes ", \"seconds\": 1}"
+
 static void write_file(const char *text)
 {
 	FILE *f = fopen(path, "w");
@@ -61,6 +65,16 @@ static const struct { const char *text, *said; } wrong[] = {
 	{CPU "\"kernels\": [1], " NUMBERS "}", "$.kernels[0]: error: expected an object"},
 	{CPU "\"collectives\": [{\"kind\": \"all_sum\", \"ranks\": 2, \"bytes\": 1, "
 		"\"seconds\": 1}], " NUMBERS "}", "$.collectives[0].kind: error: expected the name of a collective"},
+	{CPU "\"kernels\": [" ROW("1x1", "1e300") "], " NUMBERS "}", "$.kernels[0].seconds: error: expected a number from"},
+	{CPU "\"kernels\": [" ROW("99999999999x1", "1") "], " NUMBERS "}", "$.kernels[0].layout: error: expected \"RxT\""},
+	{CPU "\"kernels\": [" ROW(" 1x1", "1") "], " NUMBERS "}", "$.kernels[0].layout: error: expected \"RxT\""},
+	{CPU "\"kernels\": [" ROW("1x1", "1") ", " ROW("01x1", "2") "], " NUMBERS "}",
+		"$.kernels[1]: error: this op is in an earlier row"},
+	{CPU "\"collectives\": [" GATHER("2.5", "8") "], " NUMBERS "}", "$.collectives[0].ranks: error: 2.5 is no whole"},
+	{CPU "\"collectives\": [" GATHER("2", "1e300") "], " NUMBERS "}", "$.collectives[0].bytes: error: expected a"},
+	{CPU "\"collectives\": [" GATHER("2", "8") ", " GATHER("2", "8.0") "], " NUMBERS "}",
+		"$.collectives[1]: error: this collective is in an earlier row"},
+	{CPU "\"kernels\": {}, \"collectives\": null, " NUMBERS "}", "$.collectives: error: expected an array"},
 };
 
 static void bad_files(void)
@@ -281,6 +295,68 @@ static void contention(void)
 	step_end(&s);
 }
 
+/* Where each op has a measured row, computing is the sum of these. */
+static void only_measured(void)
+{
+	Step s = step_of(1, NULL, NULL, 1);
+	Machine m = ideal(false, s.a);
+	MachineKernel rows[64];
+	double sum = 0;
+	for (int section = SEC_FORWARD; section <= SEC_UPDATE; section++)
+		IR_FOR_OPS(s.m, section, op) {
+			Work w = cost_of(op, &s.plan.who);
+			const char *name = ir_signature(op, s.a), *key = arena_printf(s.a, "1x1 %s", name);
+			MachineKernel *row = map_get(m.by_op, key);
+			if (w.class == COST_NONE || w.class == COST_COLLECTIVE)
+				continue;
+			if (!row && m.n_kernels == COUNT_OF(rows))
+				UNIT_END("too many ops");
+			if (!row) {
+				row = &rows[m.n_kernels++];
+				*row = (MachineKernel){.op = name, .kind = op_info[op->kind].text, .layout = {1, 1},
+					.seconds = m.n_kernels};
+				map_put(m.by_op, key, row);
+			}
+			sum += row->seconds;
+		}
+	m.kernel = rows;
+	Timeline *t = played(&s, &m, false);
+	CU_ASSERT(sum > 0 && equal(t->computing, sum) && equal(t->seconds, sum));
+	CU_ASSERT(equal(t->of_evidence[COST_MEASURED], sum));
+	for (int i = 0; i < t->n_transfers; i++)
+		CU_ASSERT_EQUAL(t->transfer[i]->end, t->transfer[i]->begin); /* of one rank */
+	step_end(&s);
+}
+
+/* Whatever the speed of the links: waits are of what runs then, slices of a stream follow each other, and a faster
+ * link makes no step slower. */
+static void any_bandwidth(void)
+{
+	for (int cuda = 0; cuda < 2; cuda++) {
+		Step s = step_of(2, NULL, NULL, 1);
+		Machine m = ideal(cuda, s.a);
+		double before = INFINITY;
+		m.of[MACHINE_KERNEL] = 1;
+		for (m.of[MACHINE_LINK] = 1e3; m.of[MACHINE_LINK] < 1e9; m.of[MACHINE_LINK] *= 3) {
+			Timeline *t = played(&s, &m, !cuda);
+			double end[TIMELINE_STREAMS] = {0}, exposed = 0;
+			for (int i = 0; i < t->n_transfers; i++) {
+				const Transfer *x = t->transfer[i];
+				CU_ASSERT(x->exposed <= x->end - x->begin + 1e-9 * t->seconds);
+				exposed += x->exposed;
+			}
+			for (int i = 0; i < t->n_slices; i++) {
+				CU_ASSERT(t->slice[i].begin >= end[t->slice[i].stream]);
+				end[t->slice[i].stream] = t->slice[i].end;
+			}
+			CU_ASSERT(equal(exposed, t->exposed) && equal(t->exposed + t->computing, t->seconds));
+			CU_ASSERT(t->seconds <= before * (1 + 1e-9));
+			before = t->seconds;
+		}
+		step_end(&s);
+	}
+}
+
 /* Measured rows win over the roofline; rows of the same kind scale it. */
 static void measured_rows(void)
 {
@@ -303,6 +379,10 @@ static void measured_rows(void)
 	m.of[MACHINE_FLOPS_F32] = 2e9;
 	CU_ASSERT(equal(cost_seconds(&m, op, &w, one, false).seconds, 7));
 	CU_ASSERT_EQUAL(cost_seconds(&m, op, &w, two, false).evidence, COST_ROOFLINE);
+	/* The time of a row without work is no rate. */
+	rows[0].flops = rows[0].bytes = 0;
+	m.by_op = map_new(s.a);
+	CU_ASSERT_EQUAL(cost_seconds(&m, op, &w, one, false).evidence, COST_ROOFLINE);
 	step_end(&s);
 }
 
@@ -349,5 +429,7 @@ void suite_predict(void)
 	CU_add_test(s, "prefetch hides gathers", prefetch_hides);
 	CU_add_test(s, "contention", contention);
 	CU_add_test(s, "measured rows", measured_rows);
+	CU_add_test(s, "measured rows of all ops", only_measured);
+	CU_add_test(s, "links of any bandwidth", any_bandwidth);
 	CU_add_test(s, "times of collectives", transfers);
 }
