@@ -302,8 +302,7 @@ static const char *text_none(const void *field, Arena *a)
 #define text_ORDER text_none
 #define text_UNITS text_none
 
-/* The file that --wrap names, NULL = none. */
-static const char *path_of(const Options *o)
+const char *policy_path(const Options *o)
 {
 	static const char prefix[] = "file:";
 	const char *text = o->sharding.wrap.n ? o->sharding.wrap.at[0] : "";
@@ -324,7 +323,7 @@ static void root_option(const PolicyFile *f, PolicyOptions *out, Arena *a)
 bool policy_options(const Options *o, PolicyOptions *out, Arena *a, Diag *d)
 {
 	PolicyFile f;
-	const char *path = path_of(o);
+	const char *path = policy_path(o);
 	if (!path)
 		return true;
 	if (!policy_read(path, &f, a, d))
@@ -502,7 +501,7 @@ bool policy_dtypes(Module *m, const Options *o, ParamDtypes *out, Arena *a, Diag
 	Wrap w;
 	Groups groups = {0};
 	*out = (ParamDtypes){ptrmap_new(a), ptrmap_new(a), false};
-	if (options_infer(o) || !path_of(o))
+	if (options_infer(o) || !policy_path(o))
 		return true;
 	if (!wrap_parse(o, &w, a, d))
 		return false;
