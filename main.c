@@ -281,7 +281,7 @@ static bool write_policy(const Module *m, bool planned, const Options *o, Diag *
 		diag_error(d, option, "there are no units before pass units");
 	else if (planned)
 		diag_error(d, option, "a text at PLAN does not say by which options its units were made: give the model");
-	if (d->errors)
+	if (d->errors || !policy_writable(m, option, d))
 		return false;
 	FILE *f = fopen(path, "w");
 	if (f)
