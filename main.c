@@ -302,7 +302,7 @@ static bool write_policy(const Module *m, bool planned, const Options *o, Diag *
 		diag_error(d, option, "there are no units before pass units");
 	else if (planned)
 		diag_error(d, option, "a text at PLAN does not say by which options its units were made: give the model");
-	if (d->errors)
+	if (d->errors || !policy_writable(m, option, d))
 		return false;
 	FILE *f = fopen(path, "w");
 	if (f)
@@ -403,6 +403,13 @@ static const char *pass_skipped(const Options *o, bool planned, const char *name
 	return NULL;
 }
 
+/* Whether a policy file is read: by passes that ask for the dtypes of its units, and by the one that makes them. */
+static bool reads_policy(const Options *o, bool planned, Arena *a)
+{
+	return !options_infer(o) && !(pass_skipped(o, planned, "precision", a) && pass_skipped(o, planned, "optimizer", a)
+		&& pass_skipped(o, planned, "units", a));
+}
+
 /* planned: a text at PLAN was read; hooked: the text names a hook; searched: --wrap=auto has chosen the units. */
 typedef struct StageContext { const Options *o; bool planned, hooked, searched; Arena *a; } StageContext;
 
@@ -436,6 +443,8 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		{"program", !run && !plan && !ir, instead},
 		{"compiler", !plan && !ir, instead},
 		{"hook of a text", c->hooked && !ir, instead},
+		{"units or a policy file", !pass_skipped(o, c->planned, "units", c->a)
+			|| (policy_path(o) && reads_policy(o, c->planned, c->a)), pass_skipped(o, c->planned, "units", c->a)},
 		{"a pass", !c->planned, "where a text at PLAN is read: no pass runs"},
 		{"text at PLAN", c->planned, instead},
 		{"program of a text", c->planned && !ir, instead},
@@ -455,8 +464,7 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 static bool join_policy(Options *o, Arena *a, Diag *d)
 {
 	PolicyOptions said = {0};
-	bool read = !options_infer(o) && (!pass_skipped(o, false, "units", a) || !pass_skipped(o, false, "precision", a));
-	bool ok = !read || policy_options(o, &said, a, d);
+	bool ok = !reads_policy(o, false, a) || policy_options(o, &said, a, d);
 	for (int i = 0; i < said.n; i++)
 		ok = options_join(o, said.at[i].option, said.at[i].text, said.at[i].at, a, d) && ok;
 	return ok;

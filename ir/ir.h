@@ -381,15 +381,7 @@ static inline bool ir_goes_on(const Module *m)
 	return m->variant == VARIANT_MIDDLE || m->variant == VARIANT_LAST;
 }
 /* Whether the unit stays gathered from the first micro-batch to the last. */
-/* Whether a gathered copy stays from forward into backward by choice. */
-static inline bool unit_is_kept(const Unit *u)
-{
-	return u->reshard_after_forward < 0 ? strategy_info[u->strategy].kept : !u->reshard_after_forward;
-}
-static inline bool ir_is_carried(const Module *m, const Unit *u)
-{
-	return ir_sums_flats(m) && unit_is_kept(u);
-}
+bool ir_is_carried(const Module *m, const Unit *u);
 
 /* The modules of a step, one for each micro-batch variant; NULL = not made. */
 typedef struct Variants { Module *of[VARIANT_COUNT]; } Variants;
@@ -553,6 +545,8 @@ int64_t op_n_params(const Op *op);
 bool params_type(const Symbol *s, int64_t n, Type *out);
 /* Whether every rank holds the whole unit in the dtype that it is read in, so that nothing is gathered. */
 bool unit_is_resident(const Unit *u);
+/* Whether its gathered copy, if it has one, is to stay from forward into backward. */
+bool unit_is_kept(const Unit *u);
 bool unit_gathers_rounded(const Unit *u); /* whether a gather rounds some flat from f32 to 16 bits */
 bool unit_has_master(const Unit *u);
 

@@ -171,6 +171,17 @@ bool unit_is_resident(const Unit *u)
 	return whole;
 }
 
+bool unit_is_kept(const Unit *u)
+{
+	bool said = u->reshard_after_forward >= 0 && !unit_is_resident(u);
+	return said ? !u->reshard_after_forward : strategy_info[u->strategy].kept;
+}
+
+bool ir_is_carried(const Module *m, const Unit *u)
+{
+	return ir_sums_flats(m) && unit_is_kept(u);
+}
+
 bool unit_gathers_rounded(const Unit *u)
 {
 	for (int f = 0; f < u->n_flats; f++)

@@ -99,6 +99,7 @@ typedef struct PolicyOption {
 	const char *at;      /* "policy.json: $.strategy" */
 } PolicyOption;
 typedef VEC(PolicyOption) PolicyOptions;
+const char *policy_path(const Options *o); /* the file that --wrap names; NULL = none */
 /* Reads the file that --wrap names; nothing where it names none.  False after messages about all that is wrong. */
 bool policy_options(const Options *o, PolicyOptions *out, Arena *a, Diag *d);
 
@@ -114,6 +115,8 @@ DType dtype_said(const PtrMap *said, const Symbol *s, DType otherwise);
 /* shard/policy_write.c: writes the units of a module at SHARD or later as a file that makes the same units; o: the
  * options that they were made with. */
 void policy_write(FILE *f, const Module *m, const Options *o);
+/* Refuses modules whose names units of a file cannot have; messages begin with `where`. */
+bool policy_writable(const Module *m, const char *where, Diag *d);
 
 /* optimizer/optimizers.c: parses --optimizer; text NULL = the default. */
 bool optimizer_parse(const char *text, OptimizerChoice *out, Diag *d);

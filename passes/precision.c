@@ -213,25 +213,35 @@ static void mark(Precision *p, const Op *op, DType in)
 		p->in[op->out[i]->id] = in;
 }
 
+/* Takes note of a batch norm or a loop that would else compute in 16 bits. */
+static void count_kept(Precision *p, const Op *op)
+{
+	if (op->kind == OP_LOOP) {
+		p->loop = p->loop ? p->loop : op;
+		p->n_loops++;
+	}
+	if (!is_batch_norm(op))
+		return;
+	p->n_kept += !p->kept || op->kind == OP_BATCH_NORM || strcmp(op->loc->node, p->last_kept->loc->node);
+	p->kept = p->kept ? p->kept : op;
+	p->last_kept = op;
+}
+
 static void keep_f32(Precision *p, Op *op)
 {
 	bool any = reads_moved(p, op);
-	mark(p, op, computed_in(p, op));
+	DType in = computed_in(p, op);
+	mark(p, op, in);
 	for (int i = 0; i < op->n_in; i++)
 		if (is_float(op_in(op, i)) && dtype_is_half(op_in(op, i)->type.dtype) && !widens_operand(op, i))
 			ir_set_in(op, i, cast_before(p, op, op_in(op, i), DT_F32));
 	retype(p->m, op);
 	for (int i = 0; i < op->n_out && (is_rounding(op) || op->kind == OP_LOOP); i++)
 		p->moved[op->out[i]->id] = any && is_float(op->out[i]);
-	p->loop = p->loop || op->kind != OP_LOOP || !any ? p->loop : op;
-	p->n_loops += op->kind == OP_LOOP && any;
-	if (!is_batch_norm(op))
-		return;
-	p->moved[op->out[0]->id] = any; /* the statistics stay f32, as the running ones that they update */
-	bool other = !p->kept || op->kind == OP_BATCH_NORM || strcmp(op->loc->node, p->last_kept->loc->node);
-	p->n_kept += any && other;
-	p->kept = p->kept || !any ? p->kept : op;
-	p->last_kept = any ? op : p->last_kept;
+	if (is_batch_norm(op))
+		p->moved[op->out[0]->id] = any; /* the statistics stay f32, as the running ones that they update */
+	if (any && dtype_is_half(in))
+		count_kept(p, op);
 }
 
 /* Whether op shows a weight in another shape. */

@@ -292,8 +292,9 @@ static void take_legal(Run *r)
 		r->mode = CHECK_EVEN;
 	if (!strcmp(r->pass->name, "loss")) /* from there on the loss replaces the outputs */
 		r->drops = frozen ? "output buffer " : "output ";
-	if (!strcmp(r->pass->name, "precision") && dtype_is_half(t)) /* masks become the largest number of the dtype */
-		r->huge = t == DT_F16 ? 6e4 : 3e38;
+	/* masks become the largest number of the dtype; units of a policy file may have f16 */
+	if (!strcmp(r->pass->name, "precision") && (dtype_is_half(t) || policy_path(r->o)))
+		r->huge = t == DT_F16 || policy_path(r->o) ? 6e4 : 3e38;
 }
 
 static bool affordable(Check *c, const Module *m, const PassInfo *p, Diag *d)

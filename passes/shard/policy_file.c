@@ -18,6 +18,7 @@
  * ("policy.json: $.units[2].scope"), all of them at once. */
 #include "passes/shard/wrap.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -302,8 +303,7 @@ static const char *text_none(const void *field, Arena *a)
 #define text_ORDER text_none
 #define text_UNITS text_none
 
-/* The file that --wrap names, NULL = none. */
-static const char *path_of(const Options *o)
+const char *policy_path(const Options *o)
 {
 	static const char prefix[] = "file:";
 	const char *text = o->sharding.wrap.n ? o->sharding.wrap.at[0] : "";
@@ -324,7 +324,7 @@ static void root_option(const PolicyFile *f, PolicyOptions *out, Arena *a)
 bool policy_options(const Options *o, PolicyOptions *out, Arena *a, Diag *d)
 {
 	PolicyFile f;
-	const char *path = path_of(o);
+	const char *path = policy_path(o);
 	if (!path)
 		return true;
 	if (!policy_read(path, &f, a, d))
@@ -402,30 +402,63 @@ static void place_scope(Placer *p, const PolicyUnit *u)
 	regfree(&re);
 }
 
+/* The name that "^name$" alone matches, as --policy-out writes it; NULL: the expression matches others, too. */
+static const char *only_name(const char *pattern, Arena *a)
+{
+	size_t n = strlen(pattern);
+	char *name = arena_strdup(a, pattern), *end = name;
+	if (n < 2 || pattern[0] != '^' || pattern[n - 1] != '$')
+		return NULL;
+	for (const char *s = pattern + 1; s < pattern + n - 1; s++) {
+		if (*s == '\\' && ispunct((unsigned char)s[1]))
+			s++;
+		else if (strchr("\\.[]{}()*+?|^$", *s))
+			return NULL;
+		*end++ = *s;
+	}
+	*end = 0;
+	return end > name && pattern[n - 2] != '\\' ? name : NULL;
+}
+
+static bool is_named(const Symbol *s, const char *name)
+{
+	bool any = !strcmp(s->name, name);
+	for (int i = 0; i < s->n_aliases; i++)
+		any = any || !strcmp(s->alias[i], name);
+	return any;
+}
+
+/* Takes the parameters that the expression matches.  Files of many names would take long if each were tried on every
+ * parameter.  Returns how many there are; -1 after an error. */
+static int take_matching(Placer *p, const PolicyUnit *u, const char *at, const char *pattern, Group *g)
+{
+	const char *name = only_name(pattern, p->a);
+	regex_t re;
+	int found = 0;
+	if (!name && !pattern_compile(&re, pattern, at, p->d))
+		return -1;
+	for (int i = 0; i < p->m->n_symbols; i++) {
+		Symbol *s = p->m->symbols[i];
+		if (!ptrmap_get(p->t->home, s) || !(name ? is_named(s, name) : param_matches(&re, s)))
+			continue;
+		found++;
+		take(p, u, at, g, s);
+	}
+	if (!name)
+		regfree(&re);
+	return found;
+}
+
 static void place_params(Placer *p, const PolicyUnit *u)
 {
 	Group *g = group_named(p, p->out->n, u->name, u);
 	for (int k = 0; k < u->params.n; k++) {
 		const char *at = arena_printf(p->a, "%s.params[%d]", u->at, k);
-		regex_t re;
-		int found = 0;
-		if (!pattern_compile(&re, u->params.at[k], at, p->d)) {
-			p->ok = false;
-			continue;
-		}
-		for (int i = 0; i < p->m->n_symbols; i++) {
-			Symbol *s = p->m->symbols[i];
-			if (!ptrmap_get(p->t->home, s) || !param_matches(&re, s))
-				continue;
-			found++;
-			take(p, u, at, g, s);
-		}
-		regfree(&re);
-		if (found)
-			continue;
-		diag_error(p->d, at, "\"%s\" matches no parameter; there are: %s%s", u->params.at[k],
-			parameter_names(p->m, p->t->home, p->a), parameter_near(p->m, u->params.at[k], p->a));
-		p->ok = false;
+		int found = take_matching(p, u, at, u->params.at[k], g);
+		if (!found)
+			diag_error(p->d, at, "\"%s\" matches no parameter; there are: %s%s", u->params.at[k],
+				parameter_names(p->m, p->t->home, p->a), parameter_near(p->m, u->params.at[k], p->a));
+		p->ok = p->ok && found > 0;
 	}
 }
 
@@ -451,28 +484,37 @@ static void sort_groups(const Placer *p)
 	}
 }
 
-/* The group of what is left over. */
-static void place_rest(Placer *p, const PolicyFile *f)
+/* Puts the group of what is left over at its place. */
+static void place_rest(Placer *p, const PolicyUnit *u, int at)
 {
-	Group root = {.name = "root", .strategy = STRATEGY_UNSET, .owner = -1};
-	for (int i = 0; i < f->units.n; i++)
-		root.said = is_root(&f->units.at[i]) ? &f->units.at[i] : root.said;
-	root.strategy = root.said ? root.said->strategy : STRATEGY_UNSET;
+	Group root = {.name = "root", .strategy = u ? u->strategy : STRATEGY_UNSET, .owner = -1, .said = u};
 	for (int i = 0; i < p->m->n_symbols; i++)
 		if (ptrmap_get(p->t->home, p->m->symbols[i]) && !ptrmap_get(p->taken, p->m->symbols[i]))
 			vec_push(p->a, &root.params, p->m->symbols[i]);
 	vec_push(p->a, p->out, root);
+	for (int i = p->out->n - 1; i > at; i--)
+		p->out->at[i] = p->out->at[i - 1];
+	p->out->at[at] = root;
 }
 
 bool policy_groups(const PolicyFile *f, Module *m, const ModuleTree *t, Groups *out, Arena *a, Diag *d)
 {
 	Placer p = {.m = m, .t = t, .out = out, .taken = ptrmap_new(a), .a = a, .d = d, .ok = true};
-	for (int i = 0; i < f->units.n; i++)
-		if (!is_root(&f->units.at[i]))
-			(f->units.at[i].scope ? place_scope : place_params)(&p, &f->units.at[i]);
-	if (!f->order)
+	const PolicyUnit *root = NULL;
+	int root_at = 0;
+	for (int i = 0; i < f->units.n; i++) {
+		const PolicyUnit *u = &f->units.at[i];
+		if (is_root(u))
+			root = u;
+		else
+			(u->scope ? place_scope : place_params)(&p, u);
+		root_at = root == u || !root ? out->n : root_at;
+	}
+	if (!f->order) {
 		sort_groups(&p);
-	place_rest(&p, f);
+		root_at = out->n;
+	}
+	place_rest(&p, root, root_at);
 	return p.ok;
 }
 
@@ -502,7 +544,7 @@ bool policy_dtypes(Module *m, const Options *o, ParamDtypes *out, Arena *a, Diag
 	Wrap w;
 	Groups groups = {0};
 	*out = (ParamDtypes){ptrmap_new(a), ptrmap_new(a), false};
-	if (options_infer(o) || !path_of(o))
+	if (options_infer(o) || !policy_path(o))
 		return true;
 	if (!wrap_parse(o, &w, a, d))
 		return false;

@@ -50,30 +50,21 @@ static void write_params(Writer *w, const char *key, const Unit *u)
 	fputc(']', w->f);
 }
 
-static const Unit *unit_called(const Module *m, const char *name, int at)
+static bool is_root(const Unit *u)
 {
-	const Unit *u = at >= 0 && at < m->n_units ? m->units[at] : NULL;
-	return u && !strcmp(u->name, name) ? u : NULL;
+	return !strcmp(u->name, "root");
 }
 
-static const Unit *root_of(const Module *m)
-{
-	return unit_called(m, "root", m->n_units - 1);
-}
-
-/* The unit of what --ignore and $.ignore match, which stands in front of the root. */
+/* The unit of what --ignore and $.ignore match, which stands in front of the root or, where that is not last, last. */
 static const Unit *ignored_of(const Module *m)
 {
-	const Unit *u = unit_called(m, "ignored", m->n_units - (root_of(m) ? 2 : 1));
-	return u && u->strategy == STRATEGY_NO_SHARD ? u : NULL;
+	int at = m->n_units - 1;
+	at -= at >= 0 && is_root(m->units[at]);
+	const Unit *u = at >= 0 ? m->units[at] : NULL;
+	return u && !strcmp(u->name, "ignored") && u->strategy == STRATEGY_NO_SHARD ? u : NULL;
 }
 
 /* ---- members of a unit: unit_KEY writes the one of that key, if there is something to say ---- */
-
-static bool is_root(const Writer *w, const Unit *u)
-{
-	return u == root_of(w->m);
-}
 
 static void unit_name(Writer *w, const Unit *u)
 {
@@ -88,7 +79,7 @@ static void unit_scope(Writer *w, const Unit *u)
 
 static void unit_params(Writer *w, const Unit *u)
 {
-	if (!is_root(w, u))
+	if (!is_root(u))
 		write_params(w, "params", u);
 }
 
@@ -102,7 +93,7 @@ static void unit_strategy(Writer *w, const Unit *u)
 
 static void unit_reshard_after_forward(Writer *w, const Unit *u)
 {
-	bool asked = is_root(w, u) && w->o->sharding.reshard_root;
+	bool asked = is_root(u) && w->o->sharding.reshard_root;
 	if (!asked && u->reshard_after_forward < 0)
 		return;
 	begin(w, "reshard_after_forward");
@@ -229,6 +220,19 @@ static void file_units(Writer *w)
 		fputc('}', w->f);
 	}
 	fputs(any ? "\n  ]" : "[]", w->f);
+}
+
+bool policy_writable(const Module *m, const char *where, Diag *d)
+{
+	int before = d->errors;
+	for (int i = 0; i < m->n_units; i++) {
+		const Unit *u = m->units[i];
+		bool rest = is_root(u) && (i == m->n_units - 1 || strategy_info[u->strategy].owned);
+		if ((is_root(u) || !strcmp(u->name, "ignored")) && !rest && u != ignored_of(m))
+			diag_error(d, where, "a module of the model is called \"%s\", which in a policy file is the name of "
+				"another unit; give another --wrap, whose units are not called so", u->name);
+	}
+	return d->errors == before;
 }
 
 void policy_write(FILE *f, const Module *m, const Options *o)

@@ -125,18 +125,25 @@ static void lay_out(Module *m, Unit *u, const Dtypes *t, Symbol *const *params, 
 	}
 }
 
-/* Gives the unit what a policy file says of it; warns of what has no effect. */
-static void say_unit(Unit *u, const PolicyUnit *said, Diag *d)
+/* Gives the unit what a policy file says of it. */
+static void say_unit(Unit *u, const PolicyUnit *said)
 {
-	bool some = said->reshard_after_forward >= 0 || said->forward_prefetch >= 0 || said->backward_prefetch >= 0;
 	u->reshard_after_forward = said->reshard_after_forward;
 	u->forward_prefetch = said->forward_prefetch;
 	u->backward_prefetch = said->backward_prefetch;
 	u->param_dtype = said->param_dtype;
 	u->reduce_dtype = said->reduce_dtype;
+}
+
+/* Warns of what a policy file says of the unit in vain. */
+static void check_used(const Unit *u, const PolicyUnit *said, Diag *d)
+{
+	bool some = said->reshard_after_forward >= 0 || said->forward_prefetch >= 0 || said->backward_prefetch >= 0;
 	if (some && unit_is_resident(u))
 		diag_warn(d, said->at, "unit %s is %s, which rests whole on every rank: when it is gathered and resharded is "
 			"not used", u->name, strategy_info[u->strategy].text);
+	if (said->reduce_dtype >= 0 && !(u->n_flats && u->flat[0].trainable))
+		diag_warn(d, said->at, "nothing of unit %s is trained: reduce_dtype is not used", u->name);
 }
 
 /* Checks that the program reads a unit's parameters in the dtype that a policy file says, in which pass precision has
@@ -168,10 +175,12 @@ static bool add_unit(Module *m, const Group *g, const Dtypes *t, Diag *d)
 	Unit *u = ir_add_unit(m, g->name, (Strategy)g->strategy);
 	u->owner = g->owner;
 	if (g->said)
-		say_unit(u, g->said, d);
+		say_unit(u, g->said);
 	if (!add_flats(m, u, t, g->params.at, g->params.n, d))
 		return false;
 	lay_out(m, u, t, g->params.at, g->params.n);
+	if (g->said)
+		check_used(u, g->said, d);
 	return !g->said || (check_read(u, g->said, d) && check_sent(u, g->said, t->o, d));
 }
 
@@ -419,6 +428,19 @@ static void add_ignored(Groups *groups, const Group *ignored, Arena *a)
 	}
 }
 
+/* Wherever a policy file has the root, it is the last unit; what owners have of it may be any. */
+static void put_root_last(Groups *groups)
+{
+	int at = groups->n - 1;
+	while (at >= 0 && strcmp(groups->at[at].name, "root"))
+		at--;
+	for (; at >= 0 && at < groups->n - 1; at++) {
+		Group root = groups->at[at];
+		groups->at[at] = groups->at[at + 1];
+		groups->at[at + 1] = root;
+	}
+}
+
 /* Module names come from the user.  Two units of one name get different names, and "root" stays that of the
  * remainder. */
 static void name_apart(Groups *groups, Arena *a)
@@ -479,6 +501,8 @@ static bool find_groups(Module *m, const Options *o, Groups *groups, Arena *a, D
 	if (strategy_info[whole].owned) {
 		m->world = MAX(o->sharding.world, 1);
 		owners_split(m, groups, (Strategy)whole, (int)m->world, a);
+	} else if (wrap.file.order) {
+		put_root_last(groups);
 	}
 	add_ignored(groups, &ignored, a);
 	name_apart(groups, a);

@@ -624,9 +624,9 @@ static bool groups_of_file(Module *m, const Wrap *w, const ModuleTree *t, Groups
 {
 	if (!policy_groups(&w->file, m, t, out, a, d))
 		return false;
-	const Group *root = &out->at[out->n - 1];
-	if (root->said && !root->params.n)
-		diag_warn(d, root->said->at, "no parameter is left over, so there is no unit root: it is not used");
+	for (int i = 0; i < out->n; i++)
+		if (out->at[i].said && !out->at[i].params.n)
+			diag_warn(d, out->at[i].said->at, "no parameter is left over, so there is no unit root: it is not used");
 	return true;
 }
 

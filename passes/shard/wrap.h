@@ -83,7 +83,8 @@ typedef struct PolicyFile {
 	VEC(PolicyUnit) units;
 } PolicyFile;
 bool policy_read(const char *path, PolicyFile *out, Arena *a, Diag *d);
-/* Appends the file's groups, and last the one of what is left over, which may be empty. */
+/* Appends the file's groups, and the one of what is left over, which may be empty: where the file has it, if units lie
+ * in the order of the file, else last. */
 bool policy_groups(const PolicyFile *f, Module *m, const ModuleTree *t, Groups *out, Arena *a, Diag *d);
 
 /* ---- wrap.c ---- */
