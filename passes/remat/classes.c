@@ -1,8 +1,10 @@
-/* passes/remat/classes.c: finds the values of repeated blocks that are alike, and an expression for each such class.
+/* passes/remat/classes.c: finds the values of repeated blocks that are alike, and a rule for each such class.
  *
- * Values are alike if their nodes have one name but for the index of the block: /h.0/mlp/Gelu, /h.1/mlp/Gelu; where
- * names do not have it, if their ops stand at the same place of blocks with the same ops.  The expression has [0-9]+
- * where the names have different numbers, or lists all names where that would match others. */
+ * Values are alike if their nodes have one name but for the index of the block: /h.0/mlp/Gelu, /h.1/mlp/Gelu.  Where
+ * names do not have it, they are the k-th ops of their kind in modules whose names differ in that index alone; where
+ * these do not have it either, their ops stand at the same place of blocks with the same ops.
+ * Rules have [0-9]+ where names have different numbers.  One of nodes is tried first, then one of modules, then one of
+ * modules and a kind of op; where all of them match other values too, the rule lists the names of the nodes. */
 #include "passes/remat/remat.h"
 
 #include <ctype.h>
@@ -11,6 +13,8 @@
 typedef struct Group {
 	VEC(Value *) value;
 	VEC(const char *) node;    /* distinct, in program order */
+	VEC(const char *) scope;   /* of these */
+	OpKind kind;               /* of the op that the first of them is in, or of the last op of its loop */
 } Group;
 
 typedef struct Finder {
@@ -18,6 +22,7 @@ typedef struct Finder {
 	uint64_t *family;          /* by block: hash of its ops */
 	int *n_ops;                /* by block: ops so far */
 	Map *place;                /* "BLOCK NODE" -> the key of its group */
+	Map *ordinal;              /* "BLOCK SCOPE KIND" -> how many nodes so far, as an int in the arena */
 	Map *group;                /* key -> Group */
 	VEC(Group *) all;
 } Finder;
@@ -58,27 +63,54 @@ static const char *short_name(const char *block)
 	return s;
 }
 
-/* The node's name with # for the index of its block; NULL: it does not contain it. */
-static const char *without_index(const Finder *f, const char *node, int block)
+/* The name of a node or scope with # for the index of its block; NULL: it does not contain it. */
+static const char *without_index(const Finder *f, const char *text, int block)
 {
-	const char *name = short_name(f->r->blocks->name[block]), *at = strstr(node, name);
+	const char *name = short_name(f->r->blocks->name[block]), *at = strstr(text, name);
 	size_t n = strlen(name), digits = 0;
 	while (digits < n && isdigit((unsigned char)name[n - 1 - digits]))
 		digits++;
 	if (f->r->blocks->repeated || !digits || !at || isdigit((unsigned char)at[n])
-		|| (at > node && isalnum((unsigned char)at[-1])))
+		|| (at > text && isalnum((unsigned char)at[-1])))
 		return NULL;
-	return arena_printf(f->r->a, "%.*s#%s", (int)(at + n - digits - node), node, at + n);
+	return arena_printf(f->r->a, "%.*s#%s", (int)(at + n - digits - text), text, at + n);
 }
 
+/* The kind of an op or, of a loop, that of the op that makes its result. */
+static OpKind kind_of(const Op *op)
+{
+	const Op *last = op->body_last;
+	return last && last->n_in && op_in(last, 0)->op ? op_in(last, 0)->op->kind : op->kind;
+}
+
+static int next_ordinal(Finder *f, const char *key)
+{
+	int *n = map_get(f->ordinal, key);
+	if (!n)
+		map_put(f->ordinal, key, n = NEW(f->r->a, int));
+	return (*n)++;
+}
+
+static const char *new_key(Finder *f, const Op *op, int block)
+{
+	Arena *a = f->r->a;
+	const char *node = without_index(f, node_of(op), block);
+	const char *scope = node ? NULL : without_index(f, blocks_scope(a, op->loc), block);
+	const char *kind = op_info[kind_of(op)].text;
+	if (node)
+		return node;
+	if (scope)
+		return arena_printf(a, "%s %s %d", scope, kind, next_ordinal(f, arena_printf(a, "%d %s %s", block, scope,
+			kind)));
+	return arena_printf(a, "%llx %d", (unsigned long long)f->family[block], f->n_ops[block]);
+}
+
+/* Ops of one node are in one group, since rules name nodes. */
 static const char *key_of(Finder *f, const Op *op, int block)
 {
 	const char *id = arena_printf(f->r->a, "%d %s", block, node_of(op)), *key = map_get(f->place, id);
-	const char *plain = key ? NULL : without_index(f, node_of(op), block);
 	if (!key)
-		key = plain ? plain
-			: arena_printf(f->r->a, "%llx %d", (unsigned long long)f->family[block], f->n_ops[block]);
-	map_put(f->place, id, (void *)key);
+		map_put(f->place, id, (void *)(key = new_key(f, op, block)));
 	return key;
 }
 
@@ -88,11 +120,14 @@ static void add(Finder *f, const Op *op, const char *key)
 	Group *g = map_get(f->group, key);
 	if (!g) {
 		g = NEW(a, Group);
+		g->kind = kind_of(op);
 		map_put(f->group, key, g);
 		vec_push(a, &f->all, g);
 	}
-	if (!g->node.n || strcmp(g->node.at[g->node.n - 1], node_of(op)))
+	if (!g->node.n || strcmp(g->node.at[g->node.n - 1], node_of(op))) {
 		vec_push(a, &g->node, node_of(op));
+		vec_push(a, &g->scope, blocks_scope(a, op->loc));
+	}
 	for (int i = 0; i < op->n_out; i++)
 		if (remat_is_inner(f->r, op->out[i]))
 			vec_push(a, &g->value, op->out[i]);
@@ -131,28 +166,28 @@ static bool same_number(const char **at, int n_names, size_t n, bool *alike)
 }
 
 /* The names with [0-9]+ for the numbers in which they differ; NULL: they differ in more. */
-static const char *with_numbers(const Group *g, Arena *a)
+static const char *with_numbers(const char *const *name, int n_names, Arena *a)
 {
 	Buf out = {0};
-	const char **at = NEW_N(a, const char *, g->node.n);
+	const char **at = NEW_N(a, const char *, n_names);
 	bool alike = true;
-	for (int k = 0; k < g->node.n; k++)
-		at[k] = g->node.at[k];
+	for (int k = 0; k < n_names; k++)
+		at[k] = name[k];
 	buf_printf(&out, "^");
 	while (*at[0] && alike) {
 		const char *s = at[0];
 		size_t n = digits_at(s);
-		if (n && !same_number(at, g->node.n, n, &alike)) {
+		if (n && !same_number(at, n_names, n, &alike)) {
 			buf_printf(&out, "[0-9]+");
 		} else if (n) {
 			put_plain(&out, s, n);
 		} else {
 			put_plain(&out, s, 1);
-			for (int k = 0; k < g->node.n; k++)
+			for (int k = 0; k < n_names; k++)
 				alike = alike && *at[k]++ == *s;
 		}
 	}
-	for (int k = 0; k < g->node.n && alike; k++)
+	for (int k = 0; k < n_names && alike; k++)
 		alike = !*at[k];
 	buf_printf(&out, "$");
 	const char *text = alike ? arena_strdup(a, out.at) : NULL;
@@ -173,33 +208,60 @@ static const char *with_names(const Group *g, Arena *a)
 	return text;
 }
 
-/* Whether the expression matches none but the group's nodes. */
-static bool is_exact(const Remat *r, const Group *g, const char *expression)
+/* Whether the expression, of nodes or of scopes, matches none but the group's nodes; kind: OP_COUNT or the kind that
+ * the rule asks for as well. */
+static bool is_exact(const Remat *r, const Group *g, const char *expression, bool scopes, OpKind kind)
 {
 	regex_t re;
 	Diag silent = {.quiet = true};
-	Map *own = map_new(r->a);
+	Map *own = map_new(r->a), *missed = map_new(r->a);
 	if (!expression || !pattern_compile(&re, expression, "", &silent))
 		return false;
 	for (int k = 0; k < g->node.n; k++)
 		map_put(own, g->node.at[k], (void *)g);
 	bool exact = true;
-	IR_FOR_OPS(r->m, SEC_FORWARD, op)
-		exact = exact && (block_of(r, op) < 0 || map_get(own, node_of(op)) || !pattern_matches(&re, node_of(op)));
+	IR_FOR_OPS(r->m, SEC_FORWARD, op) {
+		bool inner = false;
+		for (int i = 0; i < op->n_out; i++)
+			inner = inner || remat_is_inner(r, op->out[i]);
+		const char *text = scopes ? blocks_scope(r->a, op->loc) : node_of(op);
+		bool is = inner && (kind == OP_COUNT || remat_is_op(op, kind)) && pattern_matches(&re, text);
+		exact = exact && (!is || map_get(own, node_of(op)));
+		if (inner && !is && map_get(own, node_of(op)))
+			map_put(missed, node_of(op), (void *)g);
+	}
+	for (int k = 0; k < g->node.n && kind == OP_COUNT; k++)
+		exact = exact && !map_get(missed, g->node.at[k]);
 	regfree(&re);
 	return exact;
 }
+
+static const char *rule_of(const Remat *r, const Group *g)
+{
+	Arena *a = r->a;
+	const char *node = with_numbers(g->node.at, g->node.n, a), *scope = with_numbers(g->scope.at, g->scope.n, a);
+	if (is_exact(r, g, node, false, OP_COUNT))
+		return arena_printf(a, "{\"node\": \"%s\"}", str_escape(a, ESCAPE_JSON, node));
+	if (is_exact(r, g, scope, true, OP_COUNT))
+		return arena_printf(a, "{\"scope\": \"%s\"}", str_escape(a, ESCAPE_JSON, scope));
+	if (is_exact(r, g, scope, true, g->kind))
+		return arena_printf(a, "{\"scope\": \"%s\", \"op\": \"%s\"}", str_escape(a, ESCAPE_JSON, scope),
+			op_info[g->kind].text);
+	return arena_printf(a, "{\"node\": \"%s\"}", str_escape(a, ESCAPE_JSON, with_names(g, a)));
+}
+
+/* ---- the classes ---- */
 
 RematClasses remat_classes(const Remat *r)
 {
 	Arena *a = r->a;
 	Finder f = {.r = r, .family = NEW_N(a, uint64_t, r->blocks->n), .n_ops = NEW_N(a, int, r->blocks->n),
-		.place = map_new(a), .group = map_new(a)};
+		.place = map_new(a), .ordinal = map_new(a), .group = map_new(a)};
 	RematClasses out = {0};
 	hash_blocks(&f);
 	IR_FOR_OPS(r->m, SEC_FORWARD, op) {
 		int block = block_of(r, op);
-		if (block >= 0 && *node_of(op))
+		if (block >= 0 && *node_of(op) && !r->fixed[op->out[0]->id])
 			add(&f, op, key_of(&f, op, block));
 		if (block >= 0)
 			f.n_ops[block]++;
@@ -207,10 +269,8 @@ RematClasses remat_classes(const Remat *r)
 	out.at = NEW_N(a, RematClass, f.all.n);
 	for (int i = 0; i < f.all.n; i++) {
 		Group *g = f.all.at[i];
-		const char *short_text = g->value.n ? with_numbers(g, a) : NULL;
 		if (g->value.n)
-			out.at[out.n++] = (RematClass){is_exact(r, g, short_text) ? short_text : with_names(g, a), g->value.at,
-				g->value.n};
+			out.at[out.n++] = (RematClass){rule_of(r, g), g->value.at, g->value.n};
 	}
 	return out;
 }

@@ -141,7 +141,7 @@ static json_t *read_text(const char *policy, Arena *a, Diag *d)
 
 /* ---- matching ---- */
 
-static bool is_op(const Op *op, OpKind kind)
+bool remat_is_op(const Op *op, OpKind kind)
 {
 	bool is = op->kind == kind;
 	for (const Op *inner = op->body_first; inner && !is; inner = inner->next)
@@ -152,7 +152,7 @@ static bool is_op(const Op *op, OpKind kind)
 static bool matches(const Rule *rule, const Op *op, const char *scope)
 {
 	const char *text[] = {op->loc->node ? op->loc->node : "", scope};
-	if (!rule->usable || (rule->has_op && !is_op(op, rule->op)))
+	if (!rule->usable || (rule->has_op && !remat_is_op(op, rule->op)))
 		return false;
 	for (int k = 0; k < COUNT_OF(text); k++)
 		if (rule->text[k] && !pattern_matches(&rule->re[k], text[k]))

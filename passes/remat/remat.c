@@ -40,13 +40,25 @@ static void find_kept(Remat *r)
 	}
 }
 
+static void find_fixed(Remat *r)
+{
+	IR_FOR_OPS(r->m, SEC_FORWARD, op) {
+		bool fixed = op->n_in || op->kind == OP_PARAM || op->kind == OP_CONST;
+		for (int i = 0; i < op->n_in; i++)
+			fixed = fixed && (!op_in(op, i) || r->fixed[op_in(op, i)->id]);
+		for (int i = 0; i < op->n_out; i++)
+			r->fixed[op->out[i]->id] = fixed;
+	}
+}
+
 Remat *remat_begin(Module *m, Arena *a)
 {
 	Remat *r = NEW(a, Remat);
 	*r = (Remat){.m = m, .a = a, .blocks = blocks_find(m, a), .kept = NEW_N(a, bool, m->n_values),
-		.chosen = NEW_N(a, bool, m->n_values), .wanted = NEW_N(a, bool, m->n_values)};
+		.fixed = NEW_N(a, bool, m->n_values), .chosen = NEW_N(a, bool, m->n_values), .wanted = NEW_N(a, bool, m->n_values)};
 	r->before = NEW_N(a, Op *, r->blocks->n);
 	find_kept(r);
+	find_fixed(r);
 	return r;
 }
 

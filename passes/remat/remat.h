@@ -17,6 +17,7 @@ typedef struct Remat {
 	Arena *a;
 	Blocks *blocks;
 	bool *kept;      /* read outside of its block, so it lives anyway */
+	bool *fixed;     /* made of parameters and constants alone: blocks keep nothing for it */
 	bool *chosen;    /* backward may compute it again; set by the caller */
 	bool *wanted;    /* backward reads it, or needs it for what it reads, and computes it again */
 	Op **before;     /* by block: first op of backward that wants something of it */
@@ -27,6 +28,7 @@ Remat *remat_begin(Module *m, Arena *a);
 void remat_find_wanted(Remat *r);
 bool remat_is_inner(const Remat *r, const Value *v);      /* of a block, and not kept */
 bool remat_is_recomputed(const Remat *r, const Value *v); /* inner and chosen */
+bool remat_is_op(const Op *op, OpKind kind);              /* of this kind, or a loop that has such an op */
 
 /* policy.c: sets chosen to what the policy says: a path, or the text itself.  False after messages, one for each
  * problem. */
@@ -34,12 +36,12 @@ bool remat_policy(Remat *r, const char *policy, Diag *d);
 
 /* classes.c: inner values of repeated blocks that are alike: the same node in each of them. */
 typedef struct RematClass {
-	const char *node;   /* an expression that matches the nodes of these values and no others of a block */
+	const char *rule;   /* of a policy, that chooses these values and no others that memory is needed for */
 	Value **value;
 	int n;
 } RematClass;
 typedef struct RematClasses { RematClass *at; int n; } RematClasses;
-/* In program order.  Values whose op has no node are in none. */
+/* In program order.  Values whose op has no node, and those of parameters alone, are in none. */
 RematClasses remat_classes(const Remat *r);
 
 #endif
