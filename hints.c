@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "passes/changes.h"
+#include "passes/remat/remat.h"
 
 typedef struct Row {
 	ChangeId change;
@@ -27,7 +28,7 @@ static int64_t ranks(const Options *o)
 static int64_t of_remat(const Options *o, Sync sync, const LayoutMemory *m)
 {
 	(void)sync;
-	return o->memory.remat == REMAT_NONE ? m->activations : 0;
+	return remat_mode(o->memory.remat) == REMAT_NONE ? m->activations : 0;
 }
 
 static int64_t of_shards(const Options *o, Sync sync, const LayoutMemory *m)

@@ -14,8 +14,10 @@
 #include "hints.h"
 #include "options.h"
 #include "passes/passes.h"
+#include "passes/remat/remat.h"
 #include "predict/predict.h"
 #include "predict/search.h"
+#include "recompute.h"
 #include "report/report.h"
 #include "run.h"
 
@@ -578,6 +580,57 @@ static bool build_within_limit(Variants *v, const Options *o, const PipelineView
 	return ok;
 }
 
+/* ---- --remat=auto ---- */
+
+/* Checks what is asked of the search, before a model is read. */
+static bool check_remat(const Options *o, Diag *d)
+{
+	int before = d->errors;
+	bool searches = remat_mode(o->memory.remat) == REMAT_AUTO;
+	if (o->inspection.remat_out && !searches)
+		diag_error(d, "--remat-out", "\"%s\" is for what --remat=auto chooses: give that too", o->inspection.remat_out);
+	if (searches && (o->what.passes || o->what.stop_after))
+		diag_error(d, "--remat", "auto plans the whole program: leave out %s, or give the file that --remat-out wrote",
+			o->what.passes ? "--passes" : "--stop-after");
+	return d->errors == before;
+}
+
+/* Puts a policy in the place of --remat=auto.  asked: the options as they were when the model was read. */
+static bool choose_remat(Options *o, Options *asked, const PipelineView *view, const Machine *machine, Arena *a, Diag *d)
+{
+	Variants copy = {{NULL}};
+	bool quiet = d->quiet;
+	if (remat_mode(o->memory.remat) != REMAT_AUTO || options_infer(o))
+		return true;
+	if (!o->memory.memory_limit) {
+		diag_note(d, "--remat", "auto recomputes what --memory-limit asks for, and none is given: nothing is recomputed");
+		o->memory.remat = "none";
+		return true;
+	}
+	d->quiet = true; /* notes were said when it was read before */
+	bool ok = load(&copy, asked, 0, a, d);
+	d->quiet = quiet;
+	if (ok)
+		o->memory.remat = recompute_choose(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE,
+			may_reduce_each(o, view), machine, a, d);
+	return ok && o->memory.remat;
+}
+
+static bool write_remat(const Options *o, Diag *d)
+{
+	const char *path = o->inspection.remat_out;
+	if (remat_mode(o->memory.remat) != REMAT_POLICY) {
+		diag_warn(d, "--remat-out", "nothing is recomputed: \"%s\" is not written", path);
+		return true;
+	}
+	FILE *f = fopen(path, "w");
+	if (f)
+		fputs(o->memory.remat, f);
+	if (!file_flush_close(f))
+		diag_unwritten(d, path);
+	return !d->errors;
+}
+
 /* Builds the modules of a step: `only` alone, or all variants. */
 static bool build(Variants *v, const Options *o, const PipelineView *view, Diag *d)
 {
@@ -694,10 +747,11 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 	bool reads = prints_ir(o) || options_infer(o) || report_begin(report, o, a, d);
 	if (!check_apart(o, "-o", o->what.output, d) || !check_apart(o, "--schedule-out", show->schedule_out, d)
 			|| !check_apart(o, "--policy-out", show->policy_out, d)
+			|| !check_apart(o, "--remat-out", show->remat_out, d)
 			|| !check_apart(o, "--report", o->what.report, d) || !reads)
 		return EXIT_INPUT;
 	bool target = check_target(o, d) && check_compiler(o, d), is_text = is_ir_file(o->input); /* a text may be a PLAN */
-	if (!check_accum(o, d) || !ranks || !target || !predicts || (!is_text && !join_policy(o, a, d))
+	if (!check_accum(o, d) || !check_remat(o, d) || !ranks || !target || !predicts || (!is_text && !join_policy(o, a, d))
 			|| !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;
 	PipelineView view = {.stop_after = o->what.stop_after, .dump_dir = show->dump_ir,
@@ -715,6 +769,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 		return EXIT_INPUT;
 	Sizes all = {.n = 1};
 	Variants *first = &all.of[0];
+	Options asked = *o;
 	bool loaded = load(first, o, 0, a, d), planned = loaded && is_planned(first, o);
 	static const Hook none;
 	const Hook *named = loaded && is_ir_file(o->input) ? &ir_train(first->of[VARIANT_ONLY])->hook : &none;
@@ -722,7 +777,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 	bool ok = loaded && check_named_hook(named, &hook, o, d) && check_variants(first, o, d)
 		&& (planned ? accept(first, o, d)
 			: (!is_text || (join_policy(o, a, d) && (!hook.file || check_sent(o, d)))) && join_block(first, o, d)
-				&& build(first, o, &view, d))
+				&& choose_remat(o, &asked, &view, machine, a, d) && build(first, o, &view, d))
 		&& build_sizes(&all, n_sizes, o, a, d)
 		&& report_accepts(report, all.of[all.n - 1].of[VARIANT_ONLY], o, d);
 	int status = compile_status(ok, &found);
@@ -734,6 +789,8 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 		diag_warn(d, "--schedule-in", "there is no schedule before pass prefetch: \"%s\" is not used",
 			o->sharding.schedule_in);
 	bool runs = options_infer(o), plans = is_plan(o);
+	if (!status && show->remat_out && !write_remat(o, d))
+		status = EXIT_INPUT;
 	if (!status && show->schedule_out && !write_schedule(m, o, d))
 		status = EXIT_INPUT;
 	if (!status && show->policy_out && !write_policy(m, planned, o, d))

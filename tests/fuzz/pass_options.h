@@ -19,7 +19,7 @@ static inline Options fuzz_options(uint32_t h)
 	o.graph.optimizer = optimizers[fuzz_choose(&h, COUNT_OF(optimizers))];
 	o.precision.param_dtype = dtypes[fuzz_choose(&h, COUNT_OF(dtypes))];
 	o.precision.reduce_dtype = dtypes[fuzz_choose(&h, COUNT_OF(dtypes))];
-	o.memory.remat = fuzz_choose(&h, 2) ? REMAT_BLOCK : REMAT_NONE;
+	o.memory.remat = fuzz_choose(&h, 2) ? "block" : "none";
 	o.graph.clip = fuzz_choose(&h, 3) ? "off" : "2,value";
 	o.sharding.reshard_root = fuzz_choose(&h, 2);
 	o.graph.grad_norm = fuzz_choose(&h, 2) ? GRAD_NORM_ON : GRAD_NORM_OFF;

@@ -265,7 +265,7 @@ Options case_options(const Case *c)
 			.backward_prefetch = c->backward, .limit_all_gathers = c->limit, .unit_strategy = one(c->unit_strategy),
 			.ignore = one(c->ignore), .reshard_root = c->reshard_root, .world = 3},
 		.precision = {.param_dtype = c->param, .reduce_dtype = c->reduce, .bcast_dtype = c->bcast},
-		.memory = {.remat = c->remat ? REMAT_BLOCK : REMAT_NONE, .workspace = (int64_t)1 << 20},
+		.memory = {.remat = c->remat ? "block" : "none", .workspace = (int64_t)1 << 20},
 	};
 	strategy_from_text(c->strategy, &o.sharding.strategy);
 	o.given.bcast_dtype = c->bcast != DT_F32;

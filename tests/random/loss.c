@@ -99,7 +99,7 @@ Options random_options(uint64_t seed)
 		o.precision.param_dtype = rng_one_of(&r, 2) ? DT_F16 : DT_BF16;
 	if (rng_one_of(&r, 10))
 		o.precision.reduce_dtype = DT_BF16;
-	o.memory.remat = rng_one_of(&r, 4) ? REMAT_BLOCK : REMAT_NONE;
+	o.memory.remat = rng_one_of(&r, 4) ? "block" : "none";
 	o.graph.bn.all = rng_one_of(&r, 4) ? NORM_FROZEN : NORM_AUTO;
 	o.graph.bn_sync = rng_one_of(&r, 6) ? BN_SYNC_SYNC : BN_SYNC_OFF;
 	o.graph.loss_norm = rng_one_of(&r, 8) ? LOSS_NORM_RANK : LOSS_NORM_GLOBAL;

@@ -174,7 +174,7 @@ static void print_options(const Options *o)
 	const GraphOptions *g = &o->graph;
 	printf("  options: --loss=%s --param-dtype=%s --reduce-dtype=%s", g->loss,
 		dtype_info[o->precision.param_dtype].text, dtype_info[o->precision.reduce_dtype].text);
-	print_option("remat", "block", o->memory.remat == REMAT_BLOCK);
+	print_option("remat", "block", o->memory.remat && !strcmp(o->memory.remat, "block"));
 	print_option("bn", "frozen", g->bn.all == NORM_FROZEN);
 	print_option("bn-sync", "sync", g->bn_sync == BN_SYNC_SYNC);
 	print_option("dropout", "off", g->dropout == DROPOUT_OFF);

@@ -1,25 +1,19 @@
-/* passes/remat.c: --remat=block: makes backward recompute what the forward of a repeated block computed.
+/* passes/remat/remat.c: --remat: makes backward recompute what the forward of repeated blocks computed.
  *
  * Requires TRAIN, after cse (which would merge the copies back) and before shard (so that parameters which a
- * recomputation reads are gathered again).  Ensures that of a block's values only those live into backward that
- * other parts of the forward read as well: the inputs of blocks.  All other values of a block that backward reads
- * are recomputed: clones of the ops that are needed for them stand in front of the first op of backward that reads
- * any of them; norms, whose results are read again at the end of a block's backward, are made once more there.  A
- * clone of a random op draws the same numbers, so masks are equal.
- * Refuses nothing: without repeated blocks it changes nothing and says so. */
-#include "passes/passes.h"
+ * recomputation reads are gathered again).  Ensures that of the chosen values of a block (--remat=block: all) only
+ * those live into backward that other parts of the forward read as well: the inputs of blocks.  Chosen values that
+ * backward reads are recomputed: clones of the ops that are needed for them stand in front of the first op of backward
+ * that reads any of them; norms, whose results are read again at the end of a block's backward, are made once more
+ * there.  A clone of a random op draws the same numbers, so masks are equal.
+ * Refuses a policy that does not fit the model.  Where nothing is to be recomputed it changes nothing and says so. */
+#include "passes/remat/remat.h"
 
 #include <string.h>
 
-enum { NO_BLOCK = -1 };
+#include "base/near.h"
 
-typedef struct Remat {
-	Module *m;
-	Blocks *blocks;
-	bool *kept;      /* by Value.id: read outside of its block, so it lives anyway */
-	bool *wanted;    /* by Value.id of block values: backward wants it recomputed */
-	Op **before;     /* by block: first op of backward that wants something of it */
-} Remat;
+enum { NO_BLOCK = -1 };
 
 static int block_of(const Remat *r, const Value *v)
 {
@@ -46,14 +40,41 @@ static void find_kept(Remat *r)
 	}
 }
 
-static bool is_recomputed(const Remat *r, const Value *v)
+static void find_fixed(Remat *r)
+{
+	IR_FOR_OPS(r->m, SEC_FORWARD, op) {
+		bool fixed = op->n_in || op->kind == OP_PARAM || op->kind == OP_CONST;
+		for (int i = 0; i < op->n_in; i++)
+			fixed = fixed && (!op_in(op, i) || r->fixed[op_in(op, i)->id]);
+		for (int i = 0; i < op->n_out; i++)
+			r->fixed[op->out[i]->id] = fixed;
+	}
+}
+
+Remat *remat_begin(Module *m, Arena *a)
+{
+	Remat *r = NEW(a, Remat);
+	*r = (Remat){.m = m, .a = a, .blocks = blocks_find(m, a), .kept = NEW_N(a, bool, m->n_values),
+		.fixed = NEW_N(a, bool, m->n_values), .chosen = NEW_N(a, bool, m->n_values), .wanted = NEW_N(a, bool, m->n_values)};
+	r->before = NEW_N(a, Op *, r->blocks->n);
+	find_kept(r);
+	find_fixed(r);
+	return r;
+}
+
+bool remat_is_inner(const Remat *r, const Value *v)
 {
 	return block_of(r, v) != NO_BLOCK && !r->kept[v->id];
 }
 
+bool remat_is_recomputed(const Remat *r, const Value *v)
+{
+	return remat_is_inner(r, v) && r->chosen[v->id];
+}
+
 static bool want(Remat *r, const Value *v)
 {
-	return is_recomputed(r, v) && (r->wanted[v->id] = true);
+	return remat_is_recomputed(r, v) && (r->wanted[v->id] = true);
 }
 
 static bool is_wanted(const Remat *r, const Op *op)
@@ -65,8 +86,11 @@ static bool is_wanted(const Remat *r, const Op *op)
 }
 
 /* Marks the values that backward reads and then, from the last op to the first, the values that their ops read. */
-static void find_wanted(Remat *r)
+void remat_find_wanted(Remat *r)
 {
+	memset(r->wanted, 0, sizeof(*r->wanted) * (size_t)r->m->n_values);
+	for (int k = 0; k < r->blocks->n; k++)
+		r->before[k] = NULL;
 	IR_FOR_OPS(r->m, SEC_BACKWARD, op) {
 		for (int i = 0; i < op->n_in; i++) {
 			const Value *v = op_in(op, i);
@@ -84,7 +108,7 @@ static void use_clones(const Remat *r, const PtrMap *clones, SectionKind s)
 	IR_FOR_OPS(r->m, s, op) {
 		for (int i = 0; i < op->n_in; i++) {
 			Value *v = op_in(op, i);
-			Value *now = v && is_recomputed(r, v) ? ptrmap_get(clones, v) : NULL;
+			Value *now = v && remat_is_recomputed(r, v) ? ptrmap_get(clones, v) : NULL;
 			if (now)
 				ir_set_in(op, i, now);
 		}
@@ -105,7 +129,7 @@ static int recompute(Remat *r, PtrMap *clones, PtrMap *again)
 		ptrmap_put(again, clone, clone);
 		/* some results may be kept while others are recomputed; kept ones are read as they are */
 		for (int i = 0; i < op->n_out; i++)
-			if (r->kept[op->out[i]->id])
+			if (!remat_is_recomputed(r, op->out[i]))
 				ptrmap_put(clones, op->out[i], op->out[i]);
 		n++;
 	}
@@ -154,25 +178,59 @@ static void split_norms(Module *m, const PtrMap *again)
 	arena_free(a);
 }
 
-bool pass_remat(Module *m, const Options *o, Diag *d)
+/* ---- the pass ---- */
+
+RematMode remat_mode(const char *text)
 {
-	if (o->memory.remat == REMAT_NONE)
-		return true;
-	Arena *a = arena_new();
-	Remat r = {.m = m, .blocks = blocks_find(m, a), .kept = NEW_N(a, bool, m->n_values),
-		.wanted = NEW_N(a, bool, m->n_values)};
-	r.before = NEW_N(a, Op *, r.blocks->n);
-	PtrMap *clones = ptrmap_new(a), *again = ptrmap_new(a);
-	find_kept(&r);
-	find_wanted(&r);
-	int n = recompute(&r, clones, again);
-	use_clones(&r, clones, SEC_BACKWARD);
-	split_norms(m, again);
+	size_t n = text ? strlen(text) : 0;
+	if (!text || !strcmp(text, "none"))
+		return REMAT_NONE;
+	if (!strcmp(text, "block"))
+		return REMAT_BLOCK;
+	if (!strcmp(text, "auto"))
+		return REMAT_AUTO;
+	return *text == '{' || (n > 5 && !strcmp(text + n - 5, ".json")) ? REMAT_POLICY : REMAT_WRONG;
+}
+
+static bool choose(Remat *r, const char *text, Diag *d)
+{
+	RematMode mode = remat_mode(text);
+	if (mode == REMAT_POLICY)
+		return remat_policy(r, text, d);
+	if (mode == REMAT_WRONG)
+		diag_error(d, "--remat", "\"%s\" is refused; accepted: none|block|auto|FILE.json%s", text,
+			near_choice(r->a, "--remat", text, "none|block|auto"));
+	else if (mode == REMAT_AUTO)
+		diag_error(d, "--remat", "auto plans the whole program: leave out --passes and --stop-after, or give the file "
+			"that --remat-out wrote");
+	else
+		memset(r->chosen, true, sizeof(*r->chosen) * (size_t)r->m->n_values);
+	return mode == REMAT_BLOCK;
+}
+
+static void apply(Remat *r, Diag *d)
+{
+	PtrMap *clones = ptrmap_new(r->a), *again = ptrmap_new(r->a);
+	remat_find_wanted(r);
+	int n = recompute(r, clones, again);
+	use_clones(r, clones, SEC_BACKWARD);
+	split_norms(r->m, again);
 	if (n)
-		diag_info(d, "--remat", "%d blocks, %d ops are recomputed in backward", r.blocks->n, n);
+		diag_info(d, "--remat", "%d blocks, %d ops are recomputed in backward", r->blocks->n, n);
 	else
 		diag_warn(d, "--remat", "%d repeated blocks were found, and nothing in them is to be recomputed: it is not "
-			"used", r.blocks->n);
+			"used", r->blocks->n);
+}
+
+bool pass_remat(Module *m, const Options *o, Diag *d)
+{
+	if (remat_mode(o->memory.remat) == REMAT_NONE)
+		return true;
+	Arena *a = arena_new();
+	Remat *r = remat_begin(m, a);
+	bool ok = choose(r, o->memory.remat, d);
+	if (ok)
+		apply(r, d);
 	arena_free(a);
-	return true;
+	return ok;
 }

@@ -1,0 +1,444 @@
+/* recompute.c: --remat=auto.
+ *
+ * Values of blocks that are alike are one class, and a choice is a set of classes.  What a set keeps in memory and what
+ * its recomputation takes follow from the module in front of pass remat, without a plan: backward reads what is not
+ * recomputed, and so do the ops that compute again.  From the empty set on, the step with most bytes for a second is
+ * taken: a class, those that share its memory and, as far as that is better, those that it is computed from.  The sets
+ * on this path are planned, by bisection, until the first that keeps to the limit is found; then classes that take
+ * time and are not needed for that are taken out again.  So every number of bytes that is compared with the limit is
+ * that of a plan.  (Greedy rematerialisation by bytes for time: as XLA's; optimal sets, as by Checkmate's programs or
+ * the minimal cut of PyTorch's partitioner, would need bytes at the peak to be sums, which they are not.)
+ * All is counted in steps and not in time, so that the choice is the same everywhere. */
+#include "recompute.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "passes/changes.h"
+#include "passes/remat/remat.h"
+#include "predict/cost.h"
+
+enum {
+	DEPTH = 4,   /* ops up to which a step looks for what its values are computed from */
+	OTHERS = 8,  /* sets in front of the last that are planned if that is above the limit */
+	TAKEN_OUT = 8  /* plans for classes that may be left out again */
+};
+
+/* What processors reach at least, where no machine is given: for comparing products with copies. */
+static const struct Rates { double flops, bytes; } rates[] = {
+	[TARGET_CPU] = {1e11, 2e10}, [TARGET_CUDA] = {4e14, 2e12},
+};
+
+typedef struct Figures { double seconds; int64_t bytes; } Figures; /* of computing again; kept of blocks */
+typedef struct Set {
+	bool *has;               /* by class */
+	Figures of;
+	LayoutMemory memory; bool planned;
+} Set;
+
+typedef struct Search {
+	Arena *a;
+	const Options *o;
+	Sync sync;
+	const Machine *machine;
+	Restart start;           /* in front of pass remat */
+	Remat *r;
+	RematClasses classes;
+	int *class_of;           /* by Value.id; -1: of none */
+	double *seconds;         /* by Op.order, of the forward */
+	double computing;        /* seconds of forward and backward */
+	int *seen, round;        /* by Value.id: the round of kept_bytes in which it was counted */
+	VEC(Set) path;
+	Diag *d;
+} Search;
+
+/* ---- without a plan ---- */
+
+static double seconds_of(const Search *s, const Op *op)
+{
+	LayoutRank who = memory_rank(s->o);
+	Work w = cost_of(op, &who);
+	int64_t of_host = ceil_div(who.world, MAX(s->o->sharding.hosts, 1));
+	double cores = s->machine ? s->machine->of[MACHINE_RANKS] : 1;
+	MachineLayout layout = {(int)of_host, MAX((int)(cores / (double)of_host), 1)};
+	if (s->machine)
+		return cost_seconds(s->machine, op, &w, layout, s->o->precision.matmul_precision == MATMUL_TF32).seconds;
+	const struct Rates *x = &rates[s->o->target.target];
+	return MAX(w.flops / x->flops, w.bytes / x->bytes);
+}
+
+static bool is_again(const Search *s, const Op *op)
+{
+	for (int i = 0; i < op->n_out; i++)
+		if (s->r->wanted[op->out[i]->id])
+			return true;
+	return false;
+}
+
+/* The bytes of a block's value that are kept for v, unless they were counted. */
+static int64_t kept_for(Search *s, Value *v)
+{
+	if (!v || v->op->section != SEC_FORWARD || remat_is_recomputed(s->r, v))
+		return 0;
+	Value *root = value_root(v);
+	bool counts = s->r->blocks->of_value[root->id] >= 0 && s->seen[root->id] != s->round
+		&& !s->r->fixed[root->id] && root->type.kind == TYPE_TENSOR;
+	s->seen[root->id] = s->round;
+	return counts ? type_bytes(&root->type) : 0;
+}
+
+static int64_t kept_for_operands(Search *s, const Op *op)
+{
+	int64_t bytes = 0;
+	for (int i = 0; i < op->n_in; i++)
+		bytes += kept_for(s, op_in(op, i));
+	return bytes;
+}
+
+static Figures figures(Search *s, const bool *has)
+{
+	Figures f = {0};
+	for (int k = 0; k < s->classes.n; k++)
+		for (int i = 0; i < s->classes.at[k].n; i++)
+			s->r->chosen[s->classes.at[k].value[i]->id] = has[k];
+	remat_find_wanted(s->r);
+	s->round++;
+	IR_FOR_OPS(s->r->m, SEC_BACKWARD, op)
+		f.bytes += kept_for_operands(s, op);
+	IR_FOR_OPS(s->r->m, SEC_FORWARD, op)
+		if (is_again(s, op)) {
+			f.seconds += s->seconds[op->order];
+			f.bytes += kept_for_operands(s, op);
+		}
+	return f;
+}
+
+/* Adds to `has` the classes that share memory with those of it. */
+static void add_sharers(const Search *s, bool *has)
+{
+	bool *shared = NEW_N(s->a, bool, s->r->m->n_values);
+	for (int k = 0; k < s->classes.n; k++)
+		for (int i = 0; i < s->classes.at[k].n && has[k]; i++)
+			shared[value_root(s->classes.at[k].value[i])->id] = true;
+	for (int k = 0; k < s->classes.n; k++)
+		for (int i = 0; i < s->classes.at[k].n && !has[k]; i++)
+			has[k] = shared[value_root(s->classes.at[k].value[i])->id];
+}
+
+/* Adds to `has` the classes from which those that `base` lacks are computed; false: there are no more. */
+static bool add_operands(const Search *s, const bool *base, bool *has)
+{
+	bool *more = NEW_N(s->a, bool, s->classes.n), any = false;
+	for (int k = 0; k < s->classes.n; k++)
+		for (int i = 0; i < s->classes.at[k].n && has[k] && !base[k]; i++) {
+			const Op *op = s->classes.at[k].value[i]->op;
+			for (int j = 0; j < op->n_in; j++) {
+				int c = op_in(op, j) ? s->class_of[op_in(op, j)->id] : -1;
+				if (c >= 0 && !has[c])
+					more[c] = any = true;
+			}
+		}
+	for (int k = 0; k < s->classes.n; k++)
+		has[k] = has[k] || more[k];
+	return any;
+}
+
+static Set set_copy(const Search *s, const Set *x)
+{
+	Set copy = {.has = NEW_N(s->a, bool, s->classes.n), .of = x->of};
+	memcpy(copy.has, x->has, sizeof(bool) * (size_t)s->classes.n);
+	return copy;
+}
+
+/* Bytes for a second; what takes no time is as good as what takes a nanosecond. */
+static double worth(const Set *from, const Set *to)
+{
+	return (double)(from->of.bytes - to->of.bytes) / (MAX(to->of.seconds - from->of.seconds, 0) + 1e-9);
+}
+
+/* The best step from a set; false: no step keeps less. */
+static bool best_step(Search *s, const Set *from, Set *best)
+{
+	double most = 0;
+	for (int k = 0; k < s->classes.n; k++) {
+		if (from->has[k])
+			continue;
+		Set to = set_copy(s, from);
+		to.has[k] = true;
+		add_sharers(s, to.has);
+		for (int depth = 0; depth <= DEPTH; depth++) {
+			to.of = figures(s, to.has);
+			if (worth(from, &to) > most) {
+				most = worth(from, &to);
+				*best = set_copy(s, &to);
+			}
+			if (!add_operands(s, from->has, to.has))
+				break;
+		}
+	}
+	return most > 0;
+}
+
+/* From the empty set to the one of all classes, if that keeps less than any before it. */
+static void find_path(Search *s)
+{
+	Set now = {.has = NEW_N(s->a, bool, s->classes.n)}, next;
+	now.of = figures(s, now.has);
+	vec_push(s->a, &s->path, now);
+	while (best_step(s, &now, &next)) {
+		vec_push(s->a, &s->path, next);
+		now = next;
+	}
+	Set all = set_copy(s, &now);
+	memset(all.has, true, sizeof(bool) * (size_t)s->classes.n);
+	all.of = figures(s, all.has);
+	if (all.of.bytes < now.of.bytes)
+		vec_push(s->a, &s->path, all);
+}
+
+/* ---- with a plan ---- */
+
+/* The policy of a set: the classes of it of which backward needs anything. */
+static const char *policy_of(Search *s, const Set *x)
+{
+	Buf b = {0};
+	figures(s, x->has);
+	for (int k = 0; k < s->classes.n; k++) {
+		bool any = false;
+		for (int i = 0; i < s->classes.at[k].n && x->has[k]; i++)
+			any = any || s->r->wanted[s->classes.at[k].value[i]->id];
+		if (any)
+			buf_printf(&b, "%s\n  %s", b.at ? "," : "{\"recompute\": [", s->classes.at[k].rule);
+	}
+	if (b.at)
+		buf_printf(&b, "\n]}\n");
+	const char *text = b.at ? arena_strdup(s->a, b.at) : "none";
+	buf_free(&b);
+	return text;
+}
+
+static int64_t plan(Search *s, Set *x)
+{
+	if (x->planned)
+		return x->memory.total;
+	Options o = *s->o;
+	Variants v;
+	o.memory.remat = policy_of(s, x);
+	bool ok = change_plan(&s->start, &o, s->sync, &v);
+	x->memory = ok ? pipeline_memory(&v, &o) : (LayoutMemory){.total = INT64_MAX};
+	x->planned = true;
+	pipeline_free(&v);
+	return x->memory.total;
+}
+
+static bool fits(Search *s, int k)
+{
+	return plan(s, &s->path.at[k]) <= s->o->memory.memory_limit;
+}
+
+/* The first set of the path that keeps to the limit, if bytes fall along it; -1: none was found. */
+static int first_fitting(Search *s)
+{
+	int high = s->path.n - 1, low = -1, least = MAX(high - OTHERS, 0);
+	while (high > least && !fits(s, high))
+		high--;
+	if (!fits(s, high))
+		return fits(s, 0) ? 0 : -1;
+	while (high - low > 1) {
+		int middle = low + (high - low) / 2;
+		*(fits(s, middle) ? &high : &low) = middle;
+	}
+	return high;
+}
+
+/* The set without the classes that change nothing by themselves; bytes of its plan may differ. */
+static Set without_unused(Search *s, const Set *found)
+{
+	Set now = set_copy(s, found);
+	for (int k = 0; k < s->classes.n; k++) {
+		if (!now.has[k])
+			continue;
+		now.has[k] = false;
+		Figures f = figures(s, now.has);
+		now.has[k] = f.bytes > found->of.bytes || f.seconds > found->of.seconds;
+	}
+	now.of = figures(s, now.has);
+	return now;
+}
+
+/* Takes classes out again, those that take most time first, as long as the plan keeps to the limit. */
+static Set without_idle(Search *s, const Set *found)
+{
+	Set now = without_unused(s, found);
+	if (plan(s, &now) > s->o->memory.memory_limit)
+		now = *found;
+	bool *tried = NEW_N(s->a, bool, s->classes.n);
+	for (int n = 0; n < TAKEN_OUT; n++) {
+		int best = -1;
+		Set without = {0};
+		for (int k = 0; k < s->classes.n; k++) {
+			Set x = set_copy(s, &now);
+			x.has[k] = false;
+			x.of = figures(s, x.has);
+			if (now.has[k] && !tried[k] && x.of.seconds < (best < 0 ? now.of.seconds : without.of.seconds)) {
+				best = k;
+				without = x;
+			}
+		}
+		if (best < 0)
+			break;
+		tried[best] = true;
+		if (plan(s, &without) <= s->o->memory.memory_limit)
+			now = without;
+	}
+	return now;
+}
+
+/* ---- what is said ---- */
+
+static double percent(const Search *s, double seconds)
+{
+	return s->computing > 0 ? 100 * seconds / s->computing : 0;
+}
+
+static const char *times(const Search *s)
+{
+	const struct Rates *x = &rates[s->o->target.target];
+	return s->machine ? arena_printf(s->a, "on %s", s->machine->name)
+		: arena_printf(s->a, "at %g flop/s and %g bytes/s", x->flops, x->bytes);
+}
+
+static void say_class(Search *s, const Set *x, int k)
+{
+	const RematClass *c = &s->classes.at[k];
+	Set without = set_copy(s, x);
+	without.has[k] = false;
+	Figures f = figures(s, without.has);
+	int64_t bytes = f.bytes - x->of.bytes;
+	diag_note(s->d, "--remat", "recomputes %s, %d values as %s: keeps %s less, takes %.2f %% more", c->rule, c->n,
+		type_str(s->a, &c->value[0]->type), plan_human(s->a, MAX(bytes, 0)), percent(s, x->of.seconds - f.seconds));
+}
+
+static void say(Search *s, Set *x, int at)
+{
+	int64_t limit = s->o->memory.memory_limit, before = plan(s, &s->path.at[0]), total = plan(s, x);
+	diag_note(s->d, "--remat", "the plan needs %" PRId64 " bytes, the limit is %" PRId64 ", and without recomputing it "
+		"would be %" PRId64 "; forward and backward compute %.2f %% longer (%s)", total, limit, before,
+		percent(s, x->of.seconds), times(s));
+	for (int k = 0; k < s->classes.n; k++)
+		if (x->has[k])
+			say_class(s, x, k);
+	if (at + 1 == s->path.n) {
+		diag_note(s->d, "--remat", "there is nothing more whose recomputation frees memory");
+		return;
+	}
+	Set next = set_copy(s, x);
+	for (int k = 0; k < s->classes.n; k++)
+		next.has[k] = next.has[k] || s->path.at[at + 1].has[k];
+	next.of = figures(s, next.has);
+	diag_note(s->d, "--remat", "the next step would change the plan to %" PRId64 " bytes, and take %.2f %% more",
+		plan(s, &next), percent(s, next.of.seconds - x->of.seconds));
+}
+
+static void refuse(Search *s)
+{
+	const Set *least = &s->path.at[0];
+	for (int k = 1; k < s->path.n; k++)
+		if (s->path.at[k].planned && s->path.at[k].memory.total < least->memory.total)
+			least = &s->path.at[k];
+	const LayoutMemory *m = &least->memory;
+	if (m->total == INT64_MAX)
+		diag_error(s->d, "--remat", "auto found no plan: leave it out to see why");
+	else
+		diag_error(s->d, "--memory-limit", "the limit is %" PRId64 " bytes, and with recomputing the plan needs at least %"
+			PRId64 " at %" PRId64 " rank(s): parameters %" PRId64 ", states %" PRId64 ", gradients %" PRId64
+			", gathered %" PRId64 ", activations %" PRId64 ", workspace %" PRId64 " (a smaller batch, more ranks or "
+			"--offload=optim take less; shardc plan lists options)", s->o->memory.memory_limit, m->total,
+			MAX(s->o->sharding.world, 1), m->params, m->states, m->grads, m->gathered, m->activations, m->workspace);
+}
+
+/* ---- the search ---- */
+
+static void measure_ops(Search *s)
+{
+	Module *m = s->r->m;
+	int n = 0;
+	ir_number(m);
+	IR_FOR_OPS(m, SEC_FORWARD, op)
+		n = MAX(n, (int)op->order + 1);
+	s->seconds = NEW_N(s->a, double, n);
+	IR_FOR_OPS(m, SEC_FORWARD, op)
+		s->computing += s->seconds[op->order] = seconds_of(s, op);
+	IR_FOR_OPS(m, SEC_BACKWARD, op)
+		s->computing += seconds_of(s, op);
+}
+
+static void begin(Search *s, Module *m)
+{
+	s->r = remat_begin(m, s->a);
+	s->classes = remat_classes(s->r);
+	s->seen = NEW_N(s->a, int, m->n_values);
+	s->class_of = NEW_N(s->a, int, m->n_values);
+	for (int i = 0; i < m->n_values; i++)
+		s->class_of[i] = -1;
+	for (int k = 0; k < s->classes.n; k++)
+		for (int i = 0; i < s->classes.at[k].n; i++)
+			s->class_of[s->classes.at[k].value[i]->id] = k;
+	measure_ops(s);
+	find_path(s);
+}
+
+static const char *search(Search *s, bool may_each)
+{
+	int at = first_fitting(s);
+	if (at < 0 && may_each && s->sync == SYNC_LAST) {
+		s->sync = SYNC_EVERY;
+		for (int k = 0; k < s->path.n; k++)
+			s->path.at[k].planned = false;
+		at = first_fitting(s);
+	}
+	if (at < 0) {
+		refuse(s);
+		return NULL;
+	}
+	if (!at) {
+		diag_note(s->d, "--remat", "nothing needs to be recomputed: the plan needs %" PRId64 " bytes, the limit is %"
+			PRId64, plan(s, &s->path.at[0]), s->o->memory.memory_limit);
+		return "none";
+	}
+	Set found = without_idle(s, &s->path.at[at]);
+	say(s, &found, at);
+	return policy_of(s, &found);
+}
+
+/* The passes from remat on. */
+static const char *passes_behind(Arena *a)
+{
+	const char *names = "remat";
+	for (int i = pass_index("remat") + 1; i < pass_count; i++)
+		names = arena_printf(a, "%s,%s", names, pass_info[i].name);
+	return names;
+}
+
+const char *recompute_choose(Module *m, const Options *o, Sync sync, bool may_each, const Machine *machine, Arena *a,
+	Diag *d)
+{
+	Options plain = *o;
+	Diag silent = {.out = fopen("/dev/null", "w"), .quiet = true};
+	PipelineView view = {.stop_after = pass_info[pass_index("remat") - 1].name};
+	Search s = {.a = arena_new(), .o = &plain, .sync = sync, .machine = machine, .d = d};
+	const char *policy = "none"; /* the build says what is wrong with the model */
+	plain.memory.remat = NULL;
+	plain.sharding.schedule_in = NULL;
+	if (silent.out && pipeline_run(m, &plain, &view, NULL, &silent) && m->level == LEVEL_TRAIN) {
+		s.start = (Restart){s.a, m->file ? m->file : m->name, ir_text(m, s.a), passes_behind(s.a)};
+		begin(&s, m);
+		policy = search(&s, may_each);
+		policy = policy ? arena_strdup(a, policy) : NULL;
+	}
+	if (silent.out)
+		fclose(silent.out);
+	ir_module_free(m);
+	arena_free(s.a);
+	return policy;
+}
