@@ -1,8 +1,8 @@
 /* predict/diff.c: `shardc trace diff`: where two traces of one program differ most.
  *
- * Compared are times of a step: of the step, of each class of what computes or waits, of each op, and of each collective
- * on its stream.  A trace of several steps counts with their mean.  Evaluations and what the host does between ops are
- * no part of a step. */
+ * Compared are times of a step: of the step, of each class of what computes or waits, of each op, and of each
+ * collective on its stream.  A trace of several steps counts with their mean.  Evaluations and what the host does
+ * between ops are no part of a step. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -208,8 +208,8 @@ static void show(Arena *a, const Diff *diff, int64_t top)
 /* ---- the command ---- */
 
 static const char usage[] = "usage: shardc trace diff A.json B.json [--top=N]\n"
-	"Says where two traces of one program, predicted (shardc plan --trace) or measured (--trace of the binary), differ\n"
-	"most.  --top=N: so many ops and collectives (default 10).\n";
+	"Says where two traces of one program, predicted (shardc plan --trace) or measured (--trace of the binary),\n"
+	"differ most.  --top=N: so many ops and collectives (default 10).\n";
 
 /* Two paths and --top; false after a message. */
 static bool read_arguments(int argc, char **argv, const char *path[2], int64_t *top, Diag *d)

@@ -1,5 +1,5 @@
-/* runtime/exec/cuda/trace.c: points of time on a GPU: a stamp is the number of an event, which is recorded on the stream
- * whose time it takes.  The event `base`, whose time on the host is known, ties both clocks. */
+/* runtime/exec/cuda/trace.c: points of time on a GPU: a stamp is the number of an event, which is recorded on the
+ * stream whose time it takes.  The event `base`, whose time on the host is known, ties both clocks. */
 #include <time.h>
 
 #include "runtime/exec/cuda/cuda.h"
