@@ -148,6 +148,20 @@ static bool comparable(const Diff *diff)
 	return b->d->errors == before;
 }
 
+/* False after a message if no op is in both: of a program of several micro-batches or sizes, traces may have others. */
+static bool share_ops(const Diff *diff)
+{
+	bool both = false;
+	for (int i = 0; i < map_count(diff->ops.of); i++) {
+		const Row *r = map_get(diff->ops.of, map_key(diff->ops.of, i));
+		both |= !isnan(r->ms[0]) && !isnan(r->ms[1]);
+	}
+	if (!both)
+		diag_error(diff->of[1].d, diff->of[1].path, "has no op that %s has: they are of other micro-batches or sizes "
+			"of the program (a prediction is of one micro-batch a step, at the largest size)", diff->of[0].path);
+	return both;
+}
+
 /* ---- showing ---- */
 
 static double of(double ms)
@@ -261,7 +275,7 @@ int trace_main(int argc, char **argv, Diag *d)
 	ok = ok && comparable(&diff);
 	for (int k = 0; k < 2 && ok; k++)
 		add_trace(&diff, k);
-	ok = ok && !d->errors;
+	ok = ok && !d->errors && share_ops(&diff);
 	if (ok)
 		show(a, &diff, top);
 	for (int k = 0; k < 2; k++)
