@@ -294,11 +294,12 @@ static bool arg_split(Reader *r, int argc, char **argv, int *i, Arg *out)
 static void refuse_second(Reader *r, const char *text)
 {
 	const char *first = r->o->input;
-	if (str_is_choice("plan|run|params|init|ckpt", text) || str_is_choice("ckpt", first))
-		usage_error(r, str_is_choice("ckpt", first) ? first : text, "a command is the first word, before all options");
+	bool misplaced = str_is_choice("ckpt|trace", first);
+	if (misplaced || str_is_choice("plan|run|params|init|ckpt|trace", text))
+		usage_error(r, misplaced ? first : text, "a command is the first word, before all options");
 	else if (!r->command && !strpbrk(first, "./"))
-		usage_error(r, first, "is no command; there are plan, run, params, init and ckpt, and a program is compiled "
-			"without one: shardc MODEL.onnx -o train");
+		usage_error(r, first, "is no command; there are plan, run, params, init, ckpt and trace, and a program is "
+			"compiled without one: shardc MODEL.onnx -o train");
 	else
 		usage_error(r, text, "one model is compiled at a time");
 }
@@ -530,6 +531,7 @@ void options_help(FILE *f)
 	      "       shardc params MODEL.onnx [options]            what each initializer is, and by what evidence\n"
 	      "       shardc init MODEL.onnx                        what it is, the loss that fits, data and commands\n"
 	      "       shardc ckpt COMMAND ..                        checkpoints: show, convert (shardc ckpt --help)\n"
+	      "       shardc trace diff A.json B.json [--top=N]     where two traces of a program differ (docs/trace.md)\n"
 	      "       shardc --list-ops | --list-passes | --help | --version\n", f);
 	const char *group = "";
 	for (int i = 0; i < COUNT_OF(rows); i++) {

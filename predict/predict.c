@@ -132,7 +132,7 @@ void predict_trace(FILE *f, const Sizes *program, const Machine *m, const Option
 {
 	const Variants *v = &program->of[program->n - 1];
 	Arena *a = arena_new();
-	timeline_put(f, simulate(v->of[VARIANT_ONLY], predict_how(v, o, m, a), a), ir_program_hash(program));
+	timeline_put(f, simulate(v->of[VARIANT_ONLY], predict_how(v, o, m, a), a), program);
 	arena_free(a);
 }
 
@@ -148,7 +148,7 @@ bool predict_show(FILE *f, const Sizes *program, const Restart *start, const Mac
 	(o->what.format == FORMAT_JSON ? prediction_json : prediction_text)(f, &p);
 	if (o->what.ask)
 		alternatives_show(f, start, v, o, m);
-	bool ok = !o->what.trace || timeline_write(p.of[VARIANT_ONLY], ir_program_hash(program), o->what.trace, d);
+	bool ok = !o->what.trace || timeline_write(p.of[VARIANT_ONLY], program, o->what.trace, d);
 	arena_free(a);
 	return ok;
 }

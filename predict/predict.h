@@ -20,4 +20,10 @@ bool predict_show(FILE *f, const Sizes *program, const Restart *start, const Mac
 /* Writes the prediction of a step of one micro-batch, of the largest size, as a trace (docs/trace.md). */
 void predict_trace(FILE *f, const Sizes *program, const Machine *m, const Options *o);
 
+/* ---- diff.c ---- */
+
+/* `shardc trace diff A.json B.json [--top=N]`; argv[0] is "trace".  Returns the exit code. */
+enum { TRACE_OK = 0, TRACE_INPUT = 1, TRACE_USAGE = 2 };
+int trace_main(int argc, char **argv, Diag *d);
+
 #endif

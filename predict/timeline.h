@@ -106,9 +106,9 @@ void prediction_json(FILE *f, const Prediction *p);
 
 /* Whether path is new, empty or an older trace: links, devices and all other files stay.  False after a message. */
 bool timeline_may_replace(const char *path, Diag *d);
-/* Write the timeline as a trace for chrome://tracing and Perfetto (docs/trace.md); program: its ir_program_hash.
+/* Write the timeline as a trace for chrome://tracing and Perfetto (docs/trace.md).  program: its largest size is t.
  * timeline_write: to a file that is made anew, false after a message. */
-void timeline_put(FILE *f, const Timeline *t, uint64_t program);
-bool timeline_write(const Timeline *t, uint64_t program, const char *path, Diag *d);
+void timeline_put(FILE *f, const Timeline *t, const Sizes *program);
+bool timeline_write(const Timeline *t, const Sizes *program, const char *path, Diag *d);
 
 #endif
