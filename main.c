@@ -583,11 +583,11 @@ static bool build_within_limit(Variants *v, const Options *o, const PipelineView
 /* ---- --remat=auto ---- */
 
 /* Checks what is asked of the search, before a model is read. */
-static bool check_remat(const Options *o, Diag *d)
+static bool check_remat(const Options *o, const Search *chosen, Diag *d)
 {
 	int before = d->errors;
 	bool searches = remat_mode(o->memory.remat) == REMAT_AUTO;
-	if (o->inspection.remat_out && !searches)
+	if (o->inspection.remat_out && !searches && !chosen)
 		diag_error(d, "--remat-out", "\"%s\" is for what --remat=auto chooses: give that too", o->inspection.remat_out);
 	if (searches && (o->what.passes || o->what.stop_after))
 		diag_error(d, "--remat", "auto plans the whole program: leave out %s, or give the file that --remat-out wrote",
@@ -751,7 +751,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 			|| !check_apart(o, "--report", o->what.report, d) || !reads)
 		return EXIT_INPUT;
 	bool target = check_target(o, d) && check_compiler(o, d), is_text = is_ir_file(o->input); /* a text may be a PLAN */
-	if (!check_accum(o, d) || !check_remat(o, d) || !ranks || !target || !predicts || (!is_text && !join_policy(o, a, d))
+	if (!check_accum(o, d) || !check_remat(o, search, d) || !ranks || !target || !predicts || (!is_text && !join_policy(o, a, d))
 			|| !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;
 	PipelineView view = {.stop_after = o->what.stop_after, .dump_dir = show->dump_ir,
@@ -838,6 +838,24 @@ static bool check_search(const Options *o, Diag *d)
 	return d->errors == before;
 }
 
+typedef struct Recomputing { Options asked; const Machine *machine; } Recomputing; /* asked: by the user */
+
+/* As --remat=auto chooses, in silence. */
+static const char *recompute(const Options *o, void *context, Arena *a)
+{
+	Recomputing *r = context;
+	Variants copy = {{NULL}};
+	Diag silent = {.out = fopen("/dev/null", "w"), .quiet = true};
+	Options asked = r->asked;
+	const char *policy = NULL;
+	if (silent.out && load(&copy, &asked, 0, a, &silent))
+		policy = recompute_choose(copy.of[VARIANT_ONLY], o, options_many(o) ? sync_of(o) : SYNC_NONE, false, r->machine,
+			a, &silent);
+	if (silent.out)
+		fclose(silent.out);
+	return policy;
+}
+
 /* Finds the options that --wrap=auto stands for; NULL after messages. */
 static Search *search(const Options *given, Arena *a, Diag *d)
 {
@@ -848,18 +866,38 @@ static Search *search(const Options *given, Arena *a, Diag *d)
 	Variants v = {0};
 	o.memory.memory_limit = 0;
 	o.sharding.wrap.n = 0;
+	if (remat_mode(o.memory.remat) == REMAT_AUTO) {
+		o.memory.remat = NULL;
+		o.given.remat = false;
+	}
+	Recomputing again = {.asked = o};
 	if (!check_search(given, d) || !predict_begin(&o, &machine, a, d) || !check_ranks(&o, d) || !check_accum(&o, d)
 			|| !load(&v, &o, 0, a, d))
 		return NULL;
 	Search *found = NULL;
+	again.machine = machine;
 	if (is_planned(&v, &o))
 		diag_error(d, "--wrap", "auto plans, and %s is planned already: give the model", o.input);
 	else if (join_block(&v, &o, d) && build(&v, &o, &silent, d)) {
 		o.memory.memory_limit = given->memory.memory_limit;
-		found = search_run(&start, &o, sync_of(&o), machine, a, d);
+		found = search_run(&(SearchFrom){&start, &o, sync_of(&o), machine, recompute, &again}, a, d);
 	}
 	pipeline_free(&v);
 	return found;
+}
+
+/* Whether an argument is one of those for which the search puts others; two words count as one. */
+static bool is_settled(int argc, char **argv, int *i)
+{
+	static const char *const options[] = {"--wrap", "--remat"};
+	for (int k = 0; k < COUNT_OF(options); k++) {
+		size_t n = strlen(options[k]);
+		if (equals(argv[*i], options[k]) && *i + 1 < argc && equals(argv[*i + 1], "auto"))
+			return ++*i;
+		if (!strncmp(argv[*i], options[k], n) && equals(argv[*i] + n, "=auto"))
+			return true;
+	}
+	return false;
 }
 
 /* Compiles as if the user had given what --wrap=auto stands for. */
@@ -874,9 +912,7 @@ static int compile_searched(int argc, char **argv, Options *o, Arena *a, Diag *d
 	if (!found)
 		return EXIT_INPUT;
 	for (int i = 0; i < argc; i++)
-		if (equals(argv[i], "--wrap") && i + 1 < argc)
-			i++;
-		else if (!equals(argv[i], "--wrap=auto"))
+		if (!is_settled(argc, argv, &i))
 			vec_push(a, &args, argv[i]);
 	const char *chosen = "";
 	for (const char *const *x = search_options(found); *x; x++) {

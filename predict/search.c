@@ -9,7 +9,7 @@
 #include "predict/private.h"
 
 #define NEGLIGIBLE 5e-3 /* of the step: what a descent is not made for */
-enum { VALUES_MAX = 10, TRIALS_MAX = 120, ROUNDS_MAX = 3 };
+enum { VALUES_MAX = 10, TRIALS_MAX = 160, ROUNDS_MAX = 3 };
 
 typedef enum KnobId {
 #define KNOB(id, ...) KNOB_##id,
@@ -37,6 +37,7 @@ typedef struct Trial {
 } Trial;
 
 struct Search {
+	const SearchFrom *from;
 	const Restart *start;
 	const Options *given;
 	Sync sync;
@@ -257,12 +258,12 @@ static bool descend_knob(Search *s, int k, const Trial **at)
 	return changed;
 }
 
-/* Changes one choice after the other while that helps. */
+/* Changes one choice after the other while that helps; once where nothing fits. */
 static void descend(Search *s, const Trial *from)
 {
 	const Trial *at = from;
 	bool changed = true;
-	for (int round = 0; round < ROUNDS_MAX && changed; round++) {
+	for (int round = 0; round < (at->over ? 1 : ROUNDS_MAX) && changed; round++) {
 		changed = false;
 		for (int k = KNOB_REMAT + 1; k < KNOBS; k++)
 			changed = descend_knob(s, k, &at) || changed;
@@ -343,19 +344,42 @@ static void refuse_limit(const Search *s, Diag *d)
 		(long long)s->best->bytes, how, all);
 }
 
-Search *search_run(const Restart *start, const Options *o, Sync sync, const Machine *m, Arena *a, Diag *d)
+/* Where only recomputing blocks fits, tries to recompute less, and what is best then. */
+static void recompute_less(Search *s)
 {
+	Knob *knob = &s->knob[KNOB_REMAT];
+	if (!knob->open || !s->best || !s->best->pick[KNOB_REMAT] || s->best->over)
+		return;
+	Options o = options_of(s, s->best);
+	o.memory.remat = "auto";
+	o.memory.memory_limit = s->limit;
+	const char *found = s->from->recompute(&o, s->from->context, s->a);
+	if (!found || *found != '{')
+		return;
+	char *policy = arena_strdup(s->a, found);
+	for (char *at = policy; (at = strchr(at, '\n'));)
+		*at = ' ';
+	knob->value[knob->n] = policy;
+	const Trial *x = with(s, s->best, KNOB_REMAT, knob->n++);
+	if (better(x, s->best))
+		descend(s, x);
+}
+
+Search *search_run(const SearchFrom *from, Arena *a, Diag *d)
+{
+	const Options *o = from->options;
 	Search *s = NEW(a, Search);
-	*s = (Search){.start = start, .given = o, .sync = sync, .m = m, .a = a,
-		.limit = o->memory.memory_limit ? o->memory.memory_limit : (int64_t)m->of[MACHINE_MEMORY]};
+	*s = (Search){.from = from, .start = from->start, .given = o, .sync = from->sync, .m = from->machine, .a = a,
+		.limit = o->memory.memory_limit ? o->memory.memory_limit : (int64_t)from->machine->of[MACHINE_MEMORY]};
 	count_parameters(s);
 	make_knobs(s);
 	descend_all(s);
 	if (!s->best) {
 		diag_error(d, "--wrap", "auto found no plan of this model whose time is predicted; plan it with --wrap=block "
-			"and --machine=%s, which says why", m->file);
+			"and --machine=%s, which says why", s->m->file);
 		return NULL;
 	}
+	recompute_less(s);
 	keep_units(s);
 	s->bound = MIN(least_bound(s), s->best->seconds);
 	if (o->memory.memory_limit && s->best->over) {

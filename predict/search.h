@@ -13,10 +13,20 @@ typedef struct Search Search;
 
 /* Whether the options leave the units to the search; such options reach no pass. */
 bool search_wanted(const Options *o);
-/* Searches from `start`, with options whose --wrap is empty.  NULL after messages: no plan can be made, or none is
- * within --memory-limit.  Where none fits the memory of the machine alone, it finds the smallest and says so.  The
- * result lives in the arena. */
-Search *search_run(const Restart *start, const Options *o, Sync sync, const Machine *m, Arena *a, Diag *d);
+/* Chooses recomputation for a plan with these options, as --remat=auto does: a policy of pass remat in the arena; NULL:
+ * there is none within their --memory-limit. */
+typedef const char *SearchRecompute(const Options *o, void *context, Arena *a);
+typedef struct SearchFrom {
+	const Restart *start;
+	const Options *options;      /* --wrap is empty */
+	Sync sync;
+	const Machine *machine;
+	SearchRecompute *recompute;
+	void *context;               /* of recompute */
+} SearchFrom;
+/* NULL after messages: no plan can be made, or none is within --memory-limit.  Where none fits the memory of the machine
+ * alone, it finds the smallest and says so.  The result lives in the arena. */
+Search *search_run(const SearchFrom *from, Arena *a, Diag *d);
 /* The options that the search chose, as a user gives them ("--wrap=blocks:2"); NULL ends them. */
 const char *const *search_options(const Search *s);
 /* What was chosen, what one other choice would cost, and how far from the best it may be. */
