@@ -231,16 +231,20 @@ static void put_chain(const Rt *rt, FILE *f, const Chain *c, int thread)
 	}
 }
 
+/* Where the host has a part in collectives, the next one may have been taken up before that: slices are cut so that
+ * they follow each other. */
 static void put_transfers(const Rt *rt, FILE *f, int stream)
 {
 	const Trace *t = rt->p->trace;
+	int64_t free = 0;
 	for (int i = 0; i < t->stream[stream].n; i++) {
 		const Transfer *x = &t->stream[stream].at[i];
 		const Mark *m = &t->compute.at[x->mark];
 		const RtOp *op = &t->rows[m->size][m->program][m->row];
 		begin_slice(rt, f, "", op->name, op->name, word(op->name));
 		fprintf(f, "\"tid\":%d,", ROW_STREAMS + stream);
-		put_time(f, trace_ns(rt, x->begin), trace_ns(rt, x->end));
+		put_time(f, MAX(trace_ns(rt, x->begin), free), trace_ns(rt, x->end));
+		free = trace_ns(rt, x->end);
 		put_op(t, f, m, op);
 		fprintf(f, ",\"bytes\":%" PRId64 "}}", x->bytes);
 	}
