@@ -1,6 +1,8 @@
 /* predict/trace.c: timelines as traces for chrome://tracing and Perfetto. */
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/unfinished.h"
@@ -52,19 +54,32 @@ void timeline_put(FILE *f, const Timeline *t, const Sizes *program)
 	arena_free(a);
 }
 
+/* Whether files can be made in the folder of path. */
+static bool folder_takes(const char *path)
+{
+	Arena *a = arena_new();
+	const char *slash = strrchr(path, '/');
+	const char *folder = slash ? arena_strndup(a, path, (size_t)(slash - path) + 1) : ".";
+	bool ok = !access(folder, W_OK | X_OK);
+	arena_free(a);
+	return ok;
+}
+
 bool timeline_may_replace(const char *path, Diag *d)
 {
 	struct stat st;
 	char found[sizeof(start)] = "";
 	int before = d->errors;
+	bool there = !lstat(path, &st);
+	FILE *f = there && S_ISREG(st.st_mode) && st.st_size ? fopen(path, "r") : NULL;
 	if (!*path || path[strlen(path) - 1] == '/')
 		diag_error(d, "--trace", "\"%s\" names no file", path);
-	if (lstat(path, &st))
-		return d->errors == before;
-	FILE *f = S_ISREG(st.st_mode) && st.st_size ? fopen(path, "r") : NULL;
-	if (!S_ISREG(st.st_mode))
+	else if ((!there && errno != ENOENT) || !folder_takes(path))
+		diag_unwritten(d, path);
+	else if (there && !S_ISREG(st.st_mode))
 		diag_error(d, path, "is there and is no regular file: a trace does not take its place");
-	else if (st.st_size && (!f || fread(found, 1, sizeof(start) - 1, f) < sizeof(start) - 1 || strcmp(found, start)))
+	else if (there && st.st_size
+		&& (!f || fread(found, 1, sizeof(start) - 1, f) < sizeof(start) - 1 || strcmp(found, start)))
 		diag_error(d, path, "is there and is no trace: it is not replaced; give another path, or remove it");
 	if (f)
 		fclose(f);

@@ -617,9 +617,23 @@ static bool check_reduce(const Loss *l)
 	return !rank || !sum;
 }
 
+/* Whether no loss is attached yet: a text may be one that this pass has made. */
+static bool check_new(const Loss *l)
+{
+	IR_FOR_OPS(l->m, SEC_FORWARD, op)
+		if (op->kind == OP_REPORT_LOSS) {
+			diag_error(l->d, module_where(l->m), "the text reports a loss already, in \"report_loss\": pass loss adds "
+				"another; name the passes behind it (--passes), or give a text without");
+			return false;
+		}
+	return true;
+}
+
 static bool attach(Loss *l, Arena *scratch)
 {
 	Module *m = l->m;
+	if (!check_new(l))
+		return false;
 	const LossKind *kind = l->o->graph.loss ? read_spec(l) : default_loss(l);
 	Op *output = kind ? choose_output(l) : NULL;
 	if (!output || !check_elements(l, output))

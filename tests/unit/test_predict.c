@@ -193,12 +193,14 @@ static Machine ideal(bool cuda, Arena *a)
 
 typedef struct Step { Module *m; LayoutModel layout; Plan plan; Arena *a; } Step;
 
-static Step step_of(int64_t world, const char *prefetch, const char *backward, int64_t hosts)
+/* group: ranks that share parameters; 0: all. */
+static Step step_in_groups(int64_t world, int64_t group, const char *prefetch, const char *backward, int64_t hosts)
 {
 	Diag d = {.out = stderr};
 	Options o = {.graph = {.loss = "mse", .optimizer = "sgd"},
 		.sharding = {.world = world, .wrap = {{"each"}, 1}, .forward_prefetch = prefetch,
-			.backward_prefetch = backward}};
+			.backward_prefetch = backward, .shard_size = group,
+			.strategy = group ? STRATEGY_HYBRID_SHARD : STRATEGY_FULL_SHARD}};
 	PipelineView none = {.out = stdout};
 	Step s = {.m = model(&d), .a = arena_new()};
 	if (!s.m || !pipeline_run(s.m, &o, &none, NULL, &d))
@@ -207,6 +209,11 @@ static Step step_of(int64_t world, const char *prefetch, const char *backward, i
 	s.layout.hosts = (int)hosts;
 	s.plan = (Plan){.layout = &s.layout, .who = memory_rank(&o)};
 	return s;
+}
+
+static Step step_of(int64_t world, const char *prefetch, const char *backward, int64_t hosts)
+{
+	return step_in_groups(world, 0, prefetch, backward, hosts);
 }
 
 static void step_end(Step *s)
@@ -332,13 +339,14 @@ static void only_measured(void)
  * link makes no step slower. */
 static void any_bandwidth(void)
 {
-	for (int cuda = 0; cuda < 2; cuda++) {
-		Step s = step_of(2, NULL, NULL, 1);
+	for (int k = 0; k < 6; k++) {
+		bool cuda = k < 2, threads = k < 4, groups = k % 2;
+		Step s = step_in_groups(4, groups ? 2 : 0, NULL, NULL, 1);
 		Machine m = ideal(cuda, s.a);
 		double before = INFINITY;
 		m.of[MACHINE_KERNEL] = 1;
 		for (m.of[MACHINE_LINK] = 1e3; m.of[MACHINE_LINK] < 1e9; m.of[MACHINE_LINK] *= 3) {
-			Timeline *t = played(&s, &m, !cuda);
+			Timeline *t = played(&s, &m, threads);
 			double end[TIMELINE_STREAMS] = {0}, exposed = 0;
 			for (int i = 0; i < t->n_transfers; i++) {
 				const Transfer *x = t->transfer[i];
