@@ -318,7 +318,8 @@ static void say_class(Search *s, const Set *x, int k)
 	int64_t bytes = f.bytes - x->of.bytes;
 	const char *cut = strlen(c->rule) > RULE_SHOWN ? ".." : "";
 	diag_note(s->d, "--remat", "recomputes %.*s%s, %d values as %s: keeps %s less, takes %.2f %% more",
-		RULE_SHOWN, c->rule, cut, c->n,		type_str(s->a, &c->value[0]->type), plan_human(s->a, MAX(bytes, 0)), percent(s, x->of.seconds - f.seconds));
+		RULE_SHOWN, c->rule, cut, c->n, type_str(s->a, &c->value[0]->type), plan_human(s->a, MAX(bytes, 0)),
+		percent(s, x->of.seconds - f.seconds));
 }
 
 static void say(Search *s, Set *x, int at)
