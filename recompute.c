@@ -353,10 +353,11 @@ static void refuse(Search *s)
 	if (m->total == INT64_MAX)
 		diag_error(s->d, "--remat", "auto found no plan: leave it out to see why");
 	else
-		diag_error(s->d, "--memory-limit", "the limit is %" PRId64 " bytes, and with recomputing the plan needs at "
-			"least %" PRId64 " at %" PRId64 " rank(s): parameters %" PRId64 ", states %" PRId64 ", gradients %" PRId64
+		diag_error(s->d, "--memory-limit", "the limit is %" PRId64 " bytes, and %s the plan needs at least %" PRId64
+			" at %" PRId64 " rank(s): parameters %" PRId64 ", states %" PRId64 ", gradients %" PRId64
 			", gathered %" PRId64 ", activations %" PRId64 ", workspace %" PRId64 " (a smaller batch, more ranks or "
-			"--offload=optim take less; shardc plan lists options)", s->o->memory.memory_limit, m->total,
+			"--offload=optim take less; shardc plan lists options)", s->o->memory.memory_limit,
+			s->path.n > 1 ? "with recomputing" : "nothing can be recomputed for it in repeated blocks:", m->total,
 			MAX(s->o->sharding.world, 1), m->params, m->states, m->grads, m->gathered, m->activations, m->workspace);
 }
 
