@@ -596,14 +596,16 @@ static bool check_remat(const Options *o, const Search *chosen, Diag *d)
 }
 
 /* Puts a policy in the place of --remat=auto.  asked: the options as they were when the model was read. */
-static bool choose_remat(Options *o, Options *asked, const PipelineView *view, const Machine *machine, Arena *a, Diag *d)
+static bool choose_remat(Options *o, Options *asked, const PipelineView *view, const Machine *machine, Arena *a,
+	Diag *d)
 {
 	Variants copy = {{NULL}};
 	bool quiet = d->quiet;
 	if (remat_mode(o->memory.remat) != REMAT_AUTO || options_infer(o))
 		return true;
 	if (!o->memory.memory_limit) {
-		diag_note(d, "--remat", "auto recomputes what --memory-limit asks for, and none is given: nothing is recomputed");
+		diag_note(d, "--remat", "auto recomputes what --memory-limit asks for, and none is given: nothing is "
+			"recomputed");
 		o->memory.remat = "none";
 		return true;
 	}
@@ -751,8 +753,8 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 			|| !check_apart(o, "--report", o->what.report, d) || !reads)
 		return EXIT_INPUT;
 	bool target = check_target(o, d) && check_compiler(o, d), is_text = is_ir_file(o->input); /* a text may be a PLAN */
-	if (!check_accum(o, d) || !check_remat(o, search, d) || !ranks || !target || !predicts || (!is_text && !join_policy(o, a, d))
-			|| !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
+	if (!check_accum(o, d) || !check_remat(o, search, d) || !ranks || !target || !predicts
+			|| (!is_text && !join_policy(o, a, d)) || !take_hook(o, &hook, a, d) || !check_hook(o, &hook, d))
 		return EXIT_INPUT;
 	PipelineView view = {.stop_after = o->what.stop_after, .dump_dir = show->dump_ir,
 		.print_after = show->print_after, .print_changed = show->print_changed,

@@ -21,6 +21,7 @@
 enum {
 	DEPTH = 4,   /* ops up to which a step looks for what its values are computed from */
 	OTHERS = 8,  /* sets in front of the last that are planned if that is above the limit */
+	RULE_SHOWN = 120, /* bytes of a rule in a message */
 	TAKEN_OUT = 8  /* plans for classes that may be left out again */
 };
 
@@ -315,8 +316,10 @@ static void say_class(Search *s, const Set *x, int k)
 	without.has[k] = false;
 	Figures f = figures(s, without.has);
 	int64_t bytes = f.bytes - x->of.bytes;
-	diag_note(s->d, "--remat", "recomputes %s, %d values as %s: keeps %s less, takes %.2f %% more", c->rule, c->n,
-		type_str(s->a, &c->value[0]->type), plan_human(s->a, MAX(bytes, 0)), percent(s, x->of.seconds - f.seconds));
+	const char *cut = strlen(c->rule) > RULE_SHOWN ? ".." : "";
+	diag_note(s->d, "--remat", "recomputes %.*s%s, %d values as %s: keeps %s less, takes %.2f %% more",
+		RULE_SHOWN, c->rule, cut, c->n, type_str(s->a, &c->value[0]->type), plan_human(s->a, MAX(bytes, 0)),
+		percent(s, x->of.seconds - f.seconds));
 }
 
 static void say(Search *s, Set *x, int at)
@@ -350,10 +353,11 @@ static void refuse(Search *s)
 	if (m->total == INT64_MAX)
 		diag_error(s->d, "--remat", "auto found no plan: leave it out to see why");
 	else
-		diag_error(s->d, "--memory-limit", "the limit is %" PRId64 " bytes, and with recomputing the plan needs at least %"
-			PRId64 " at %" PRId64 " rank(s): parameters %" PRId64 ", states %" PRId64 ", gradients %" PRId64
+		diag_error(s->d, "--memory-limit", "the limit is %" PRId64 " bytes, and %s the plan needs at least %" PRId64
+			" at %" PRId64 " rank(s): parameters %" PRId64 ", states %" PRId64 ", gradients %" PRId64
 			", gathered %" PRId64 ", activations %" PRId64 ", workspace %" PRId64 " (a smaller batch, more ranks or "
-			"--offload=optim take less; shardc plan lists options)", s->o->memory.memory_limit, m->total,
+			"--offload=optim take less; shardc plan lists options)", s->o->memory.memory_limit,
+			s->path.n > 1 ? "with recomputing" : "nothing can be recomputed for it in repeated blocks:", m->total,
 			MAX(s->o->sharding.world, 1), m->params, m->states, m->grads, m->gathered, m->activations, m->workspace);
 }
 

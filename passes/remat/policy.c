@@ -106,8 +106,8 @@ static void read_rules(const Reader *p, RuleVec *to, const char *key, json_t *li
 {
 	const char *at = at_member(p, p->where, key);
 	if (!json_is_array(list) || !json_array_size(list))
-		diag_error(p->d, at, "%s array of rules, as [{\"scope\": \"mlp\", \"op\": \"gelu\"}]", list ? "expected a filled"
-			: "is missing: an");
+		diag_error(p->d, at, "%s array of rules, as [{\"scope\": \"mlp\", \"op\": \"gelu\"}]",
+			list ? "expected a filled" : "is missing: an");
 	for (size_t i = 0; i < json_array_size(list); i++)
 		read_rule(p, to, arena_printf(p->r->a, "%s[%zu]", at, i), json_array_get(list, i));
 }
@@ -218,8 +218,8 @@ static void check_rule(const Reader *p, const Rule *rule, bool keep)
 	if (!rule->usable || rule->counts)
 		return;
 	if (!rule->matches)
-		diag_error(p->d, rule->at, "matches none of the values that the %d repeated blocks have in memory; a fused loop "
-			"has the node of its result%s", p->r->blocks->n, hint(p, rule));
+		diag_error(p->d, rule->at, "matches none of the values that the %d repeated blocks have in memory; a fused "
+			"loop has the node of its result%s", p->r->blocks->n, hint(p, rule));
 	else if (!rule->inner)
 		diag_error(p->d, rule->at, "all %d values that match are read outside of their blocks, so they live anyway",
 			rule->matches);

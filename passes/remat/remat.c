@@ -55,7 +55,8 @@ Remat *remat_begin(Module *m, Arena *a)
 {
 	Remat *r = NEW(a, Remat);
 	*r = (Remat){.m = m, .a = a, .blocks = blocks_find(m, a), .kept = NEW_N(a, bool, m->n_values),
-		.fixed = NEW_N(a, bool, m->n_values), .chosen = NEW_N(a, bool, m->n_values), .wanted = NEW_N(a, bool, m->n_values)};
+		.fixed = NEW_N(a, bool, m->n_values), .chosen = NEW_N(a, bool, m->n_values),
+		.wanted = NEW_N(a, bool, m->n_values)};
 	r->before = NEW_N(a, Op *, r->blocks->n);
 	find_kept(r);
 	find_fixed(r);

@@ -11,6 +11,8 @@ static inline Options fuzz_options(uint32_t h)
 		"blocks:1/2", "none", "exec-order:400", "scope:a"};
 	static const char *const losses[] = {NULL, "mse", "cross_entropy", "l1", "bce_with_logits", "output:loss"};
 	static const char *const optimizers[] = {NULL, "sgd", "sgd:momentum,nesterov", "adam", "adagrad", "lion"};
+	static const char *const remats[] = {"none", "block", "{\"recompute\": [{\"op\": \"matmul\"}]}",
+		"{\"recompute\": [{\"node\": \".\"}], \"keep\": [{\"op\": \"gelu\"}]}"};
 	static const DType dtypes[] = {DT_F32, DT_F32, DT_BF16, DT_F16};
 	Options o = {.memory.workspace = 1 << 20};
 	o.sharding.strategy = (Strategy)fuzz_choose(&h, STRATEGY_COUNT);
@@ -19,7 +21,7 @@ static inline Options fuzz_options(uint32_t h)
 	o.graph.optimizer = optimizers[fuzz_choose(&h, COUNT_OF(optimizers))];
 	o.precision.param_dtype = dtypes[fuzz_choose(&h, COUNT_OF(dtypes))];
 	o.precision.reduce_dtype = dtypes[fuzz_choose(&h, COUNT_OF(dtypes))];
-	o.memory.remat = fuzz_choose(&h, 2) ? "block" : "none";
+	o.memory.remat = remats[fuzz_choose(&h, COUNT_OF(remats))];
 	o.graph.clip = fuzz_choose(&h, 3) ? "off" : "2,value";
 	o.sharding.reshard_root = fuzz_choose(&h, 2);
 	o.graph.grad_norm = fuzz_choose(&h, 2) ? GRAD_NORM_ON : GRAD_NORM_OFF;

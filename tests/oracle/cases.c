@@ -227,7 +227,7 @@ const char *case_name(const Case *c, Arena *a)
 	const char *const part[][2] = {{" --wrap=", c->wrap}, {" --forward-prefetch=", c->forward},
 		{" --backward-prefetch=", c->backward}, {" --limit-all-gathers=", c->limit},
 		{" --unit-strategy=", c->unit_strategy}, {" --ignore=", c->ignore},
-		{" --reshard-root", c->reshard_root ? "" : NULL}, {" --remat=", c->remat ? "block" : NULL},
+		{" --reshard-root", c->reshard_root ? "" : NULL}, {" --remat=", c->remat},
 		{" --bn-sync=", syncs[c->bn_sync]}, {" --param-dtype=", c->param ? dtype_info[c->param].text : NULL},
 		{" --reduce-dtype=", c->reduce ? dtype_info[c->reduce].text : NULL},
 		{" --bcast-dtype=", c->bcast ? dtype_info[c->bcast].text : NULL},
@@ -265,7 +265,7 @@ Options case_options(const Case *c)
 			.backward_prefetch = c->backward, .limit_all_gathers = c->limit, .unit_strategy = one(c->unit_strategy),
 			.ignore = one(c->ignore), .reshard_root = c->reshard_root, .world = 3},
 		.precision = {.param_dtype = c->param, .reduce_dtype = c->reduce, .bcast_dtype = c->bcast},
-		.memory = {.remat = c->remat ? "block" : "none", .workspace = (int64_t)1 << 20},
+		.memory = {.remat = c->remat, .workspace = (int64_t)1 << 20},
 	};
 	strategy_from_text(c->strategy, &o.sharding.strategy);
 	o.given.bcast_dtype = c->bcast != DT_F32;

@@ -8,7 +8,8 @@ typedef struct Case {
 	const char *model;     /* gpt | cnn | tied */
 	const char *strategy, *wrap, *forward, *backward, *limit; /* options of these names, NULL = default */
 	const char *unit_strategy, *ignore;
-	bool reshard_root, remat;
+	const char *remat;
+	bool reshard_root;
 	BnSync bn_sync;
 	DType param, reduce;   /* 0 = f32 */
 	DType bcast;           /* 0 = not given */
