@@ -8,7 +8,7 @@ WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-proto
 CFLAGS  ?= -O2 -g
 override CFLAGS += -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -MMD -MP $(SANITIZE)
 
-COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c passes/*/*.c codegen/*.c predict/*.c ckpt/*.c)
+COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c passes/*/*.c codegen/*.c predict/*.c calibrate/*.c ckpt/*.c)
 # Of every target; what runs on one of them lies in runtime/exec/TARGET.  The object.c of a communicator becomes a shared
 # object, by the .mk of its folder.
 SHARED   := $(wildcard base/*.c runtime/*.c $(patsubst %,runtime/%/*.c,plane comm comm/* exec store data train))

@@ -8,6 +8,7 @@
 
 #include "advice.h"
 #include "base/file.h"
+#include "calibrate/calibrate.h"
 #include "ckpt/ckpt.h"
 #include "codegen/codegen.h"
 #include "frontend/frontend.h"

@@ -294,11 +294,11 @@ static bool arg_split(Reader *r, int argc, char **argv, int *i, Arg *out)
 static void refuse_second(Reader *r, const char *text)
 {
 	const char *first = r->o->input;
-	if (str_is_choice("plan|run|params|init|ckpt", text) || str_is_choice("ckpt", first))
+	if (str_is_choice("plan|run|params|init|calibrate|ckpt", text) || str_is_choice("ckpt", first))
 		usage_error(r, str_is_choice("ckpt", first) ? first : text, "a command is the first word, before all options");
 	else if (!r->command && !strpbrk(first, "./"))
-		usage_error(r, first, "is no command; there are plan, run, params, init and ckpt, and a program is compiled "
-			"without one: shardc MODEL.onnx -o train");
+		usage_error(r, first, "is no command; there are plan, run, params, init, calibrate and ckpt, and a program is "
+			"compiled without one: shardc MODEL.onnx -o train");
 	else
 		usage_error(r, text, "one model is compiled at a time");
 }
@@ -306,10 +306,10 @@ static void refuse_second(Reader *r, const char *text)
 static void take_positional(Reader *r, const char *text)
 {
 	Options *o = r->o;
-	if (!o->input && !r->command && str_is_choice("plan|run|params|init", text)) {
+	if (!o->input && !r->command && str_is_choice("plan|run|params|init|calibrate", text)) {
 		r->command = true;
 		o->command = !strcmp(text, "plan") ? COMMAND_PLAN : !strcmp(text, "run") ? COMMAND_RUN
-			: !strcmp(text, "init") ? COMMAND_INIT : COMMAND_PARAMS;
+			: !strcmp(text, "init") ? COMMAND_INIT : !strcmp(text, "params") ? COMMAND_PARAMS : COMMAND_CALIBRATE;
 	} else if (!o->input && !r->command && !strcmp(text, "help"))
 		o->inspection.help = true;
 	else if (!o->input)
@@ -500,6 +500,7 @@ void options_help(FILE *f)
 	      "       shardc run MODEL.onnx --inputs DIR --outputs DIR   forward only\n"
 	      "       shardc params MODEL.onnx [options]            what each initializer is, and by what evidence\n"
 	      "       shardc init MODEL.onnx                        what it is, the loss that fits, data and commands\n"
+	      "       shardc calibrate -o FILE.json [MODEL.onnx]    measures this machine, for plan --machine=FILE.json\n"
 	      "       shardc ckpt COMMAND ..                        checkpoints: show, convert (shardc ckpt --help)\n"
 	      "       shardc --list-ops | --list-passes | --help | --version\n", f);
 	const char *group = "";

@@ -1,0 +1,167 @@
+/* calibrate/steps.c: reads the traces that measured programs write. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "calibrate/private.h"
+
+/* One slice: an op that computes (seq 0), or a collective on its stream. */
+typedef struct Slice { int step, number, seq; RtCollectiveKind kind; double seconds, bytes; } Slice;
+typedef VEC(Slice) Slices;
+
+static int whole(const json_t *args, const char *key, int unsaid)
+{
+	const json_t *v = json_object_get(args, key);
+	return json_is_integer(v) ? (int)json_integer_value(v) : unsaid;
+}
+
+static RtCollectiveKind kind_of(const char *text)
+{
+	int k = 0;
+	while (k < RT_COLLECTIVE_KINDS && strcmp(collective_info[k].text, text))
+		k++;
+	return (RtCollectiveKind)k;
+}
+
+/* Whether the event is a slice of a training step: an op on the row of computing, or a collective on another. */
+static bool slice_of(const json_t *event, Slice *out)
+{
+	const json_t *args = json_object_get(event, "args");
+	const char *phase = json_string_value(json_object_get(event, "ph")), *cat = json_string_value(
+		json_object_get(event, "cat")), *program = json_string_value(json_object_get(args, "program"));
+	if (!phase || !cat || !program || strcmp(phase, "X") || strcmp(program, "step"))
+		return false;
+	bool computes = whole(event, "tid", -1) == 0;
+	*out = (Slice){.step = whole(args, "step", -1), .number = whole(args, "op", -1), .seq = whole(args, "seq", 0),
+		.kind = kind_of(cat), .seconds = json_number_value(json_object_get(event, "dur")) * 1e-6,
+		.bytes = json_number_value(json_object_get(args, "bytes"))};
+	if (computes)
+		return out->number >= 0 && !out->seq && strcmp(cat, "wait") && strcmp(cat, "issue");
+	return out->kind < RT_COLLECTIVE_KINDS && out->seq > 0;
+}
+
+static bool read_rank(const char *path, Slices *ops, Slices *transfers, Arena *a, Diag *d)
+{
+	json_t *root = json_read(path, a, d), *events = json_object_get(root, "traceEvents");
+	size_t i;
+	json_t *event;
+	Slice s;
+	json_array_foreach(events, i, event)
+		if (slice_of(event, &s)) {
+			if (s.seq)
+				vec_push(a, transfers, s);
+			else
+				vec_push(a, ops, s);
+		}
+	if (root && !events)
+		diag_error(d, path, "is no trace");
+	json_decref(root);
+	return events;
+}
+
+/* ---- the fastest steps ---- */
+
+typedef struct StepTime { int step; double seconds; } StepTime;
+typedef VEC(StepTime) StepTimes;
+
+static int by_time(const void *x, const void *y)
+{
+	double a = ((const StepTime *)x)->seconds, b = ((const StepTime *)y)->seconds;
+	return (a > b) - (a < b);
+}
+
+static StepTimes step_times(const Slices *ops, Arena *a)
+{
+	StepTimes t = {0};
+	for (int i = 0; i < ops->n; i++) {
+		int k = 0;
+		while (k < t.n && t.at[k].step != ops->at[i].step)
+			k++;
+		if (k == t.n)
+			vec_push(a, &t, ((StepTime){.step = ops->at[i].step}));
+		t.at[k].seconds += ops->at[i].seconds;
+	}
+	if (t.n)
+		qsort(t.at, (size_t)t.n, sizeof(*t.at), by_time);
+	return t;
+}
+
+static bool is_fast(const StepTimes *t, int step)
+{
+	for (int k = 0; k < MAX(t->n / 3, 1) && k < t->n; k++)
+		if (t->at[k].step == step)
+			return true;
+	return false;
+}
+
+/* ---- means ---- */
+
+static int by_number(const void *x, const void *y)
+{
+	const Slice *a = x, *b = y;
+	int seq = (a->seq > b->seq) - (a->seq < b->seq), step = (a->step > b->step) - (a->step < b->step);
+	return a->number != b->number ? (a->number > b->number) - (a->number < b->number) : seq ? seq : step;
+}
+
+static void mean_ops(const Slices *ops, const StepTimes *times, Steps *out, Arena *a)
+{
+	for (int i = 0, n = 0; i < ops->n; i++) {
+		const Slice *s = &ops->at[i];
+		if (!i || s->number != s[-1].number) {
+			vec_push(a, &out->ops, ((StepOp){.number = s->number}));
+			n = 0;
+		}
+		StepOp *op = &out->ops.at[out->ops.n - 1];
+		if (is_fast(times, s->step))
+			op->seconds += (s->seconds - op->seconds) / ++n;
+	}
+}
+
+/* Of one collective of one step, all ranks have slices, which follow each other; the shortest is of the rank for which
+ * no other had to wait. */
+static void mean_transfers(const Slices *all, const StepTimes *times, Steps *out, Arena *a)
+{
+	for (int i = 0, n = 0; i < all->n;) {
+		const Slice *s = &all->at[i];
+		double least = s->seconds;
+		int same = 1;
+		for (; i + same < all->n && s[same].number == s->number && s[same].step == s->step; same++)
+			least = MIN(least, s[same].seconds);
+		if (!i || s->number != s[-1].number) {
+			vec_push(a, &out->transfers, ((StepTransfer){.kind = s->kind, .bytes = s->bytes}));
+			n = 0;
+		}
+		StepTransfer *t = &out->transfers.at[out->transfers.n - 1];
+		if (is_fast(times, s->step))
+			t->seconds += (least - t->seconds) / ++n;
+		i += same;
+	}
+}
+
+static const char *path_of(const char *path, int rank, Arena *a)
+{
+	const char *end = strrchr(path, '.');
+	return rank ? arena_printf(a, "%.*s.rank%d%s", (int)(end - path), path, rank, end) : path;
+}
+
+bool steps_read(const char *path, int ranks, Steps *out, Arena *a, Diag *d)
+{
+	Slices ops = {0}, others = {0}, transfers = {0};
+	*out = (Steps){.noise = 0};
+	for (int r = 0; r < ranks; r++)
+		if (!read_rank(path_of(path, r, a), r ? &others : &ops, &transfers, a, d))
+			return false;
+	StepTimes times = step_times(&ops, a);
+	if (!times.n) {
+		diag_error(d, path, "the trace has no op of a step");
+		return false;
+	}
+	out->noise = times.at[times.n / 2].seconds / times.at[0].seconds - 1;
+	qsort(ops.at, (size_t)ops.n, sizeof(*ops.at), by_number);
+	if (transfers.n)
+		qsort(transfers.at, (size_t)transfers.n, sizeof(*transfers.at), by_number);
+	mean_ops(&ops, &times, out, a);
+	mean_transfers(&transfers, &times, out, a);
+	return true;
+}
