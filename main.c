@@ -242,7 +242,7 @@ static bool print_plan(Module *m, const Sizes *s, const Options *o, const Machin
 	if (machine && (!predict_accepts(m, &layout, d) || !predict_asks(o, start, d)))
 		return false;
 	(o->what.format == FORMAT_JSON ? codegen_plan_json : codegen_plan_text)(stdout, m, &plan);
-	return !machine || predict_show(stdout, v, start, machine, o, d);
+	return !machine || predict_show(stdout, s, start, machine, o, d);
 }
 
 /* Prints what ends a plan; a compilation has none.  The modules are freed. */

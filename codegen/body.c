@@ -125,6 +125,7 @@ static void put_line(Body *t, const BlockLine *line)
 	const Call *c = first_of(t, line, &module);
 	Buf b = {0};
 	const char *part = "";
+	buf_printf(&b, "%s", c->marked ? "OP " : "");
 	int k = 0;
 	for (const char *s = c->text; *s; s++)
 		if (*s == PART_HOLE)
@@ -149,7 +150,8 @@ static int run_at(const Block *b, int at)
 		return 1;
 	for (; at + n < b->n_lines; n++) {
 		const Call *c = b->line[at + n].of[0];
-		if (strcmp(c->text, first->text) || c->part[0].n != first->part[0].n + n)
+		if (strcmp(c->text, first->text) || c->marked != first->marked ||
+			c->part[0].n != first->part[0].n + n)
 			break;
 	}
 	return n;
@@ -163,7 +165,7 @@ static void put_run(Body *t, int at, int n)
 	size_t head = strcspn(first->text, "\1");
 	wrap_statement(&t->lines, "\t", arena_printf(t->e->a, "for (int i = %" PRId64 "; i <= %" PRId64 "; i++)",
 		first->part[0].n, last->part[0].n), comment);
-	buf_printf(&t->lines, "\t\t%.*si%s\n", (int)head, first->text, first->text + head + 1);
+	buf_printf(&t->lines, "\t\t%s%.*si%s\n", first->marked ? "OP " : "", (int)head, first->text, first->text + head + 1);
 }
 
 static void put_lines(Body *t)

@@ -27,6 +27,7 @@ typedef struct Call {
 	const Part *part;    /* one for each hole, in order */
 	int n_parts;
 	const char *comment; /* NULL: the call belongs to the one before it */
+	bool marked;         /* OP stands before it: an op begins here (ops.c) */
 } Call;
 typedef VEC(Call) Calls;
 
@@ -65,6 +66,10 @@ typedef struct Emit {
 	PtrMap *checks;  /* value -> number of its check + 1 */
 	PtrMap *events;  /* record -> its number in its program, from 1 */
 	Buf check_rows;
+	Buf ops;         /* tables of ops.h */
+	Buf op_rows;     /* of the program whose sections are being written */
+	int n_op_rows;
+	Map *op_lists;   /* "first_step" -> its RtOps */
 	int n_checks;
 	int n_step, n_evaluation; /* collectives of the largest size */
 	const Op *op;    /* the current op */
@@ -131,6 +136,15 @@ PlanUnit *plan_units(const Module *m, Arena *a);
 
 void checks_after(Emit *e, const Op *op, const char *comment); /* comment: describes op */
 int checks_write(Emit *e, Buf *out); /* returns how many there are */
+
+/* ---- ops.c: ops.h ---- */
+
+/* Marks the call `first` of the section, if there is one, as the first of the op, which is the number-th of its
+ * program. */
+void ops_mark(Emit *e, const Op *op, int number, int first);
+void ops_end(Emit *e, const char *program);  /* ends the table of a program: "first_step" */
+const char *ops_list(const Emit *e, const char *program); /* "{ops_of_first_step, 12}" */
+void ops_write(const Emit *e, Buf *out);
 
 /* ---- fused.c, tables.c, build.c ---- */
 

@@ -307,7 +307,7 @@ static const char *skeleton(Emit *e, const Piece *p)
 	Buf b = {0};
 	for (int i = 0; i < p->n; i++)
 		if (!floats(&p->call[i]))
-			buf_printf(&b, "%s\n", p->call[i].text);
+			buf_printf(&b, "%s%s\n", p->call[i].marked ? "OP " : "", p->call[i].text);
 	const char *text = arena_strndup(e->a, b.at, b.n);
 	buf_free(&b);
 	return text;
@@ -367,7 +367,7 @@ static Pieces join_small(Emit *e, const Pieces *pieces, int small)
 /* Whether two calls may be one line of a function.  Waits for gathers and waits for reduces may not. */
 static bool same_line(const Call *a, const Call *b)
 {
-	if (strcmp(a->text, b->text))
+	if (strcmp(a->text, b->text) || a->marked != b->marked)
 		return false;
 	return a->op->kind != OP_WAIT || b->op->kind != OP_WAIT || !a->n_parts || a->part[0].name == b->part[0].name;
 }

@@ -142,23 +142,27 @@ static void put_alone(Emit *e, const Scopes *s, const Block *b, const char *sect
 	buf_free(&body);
 }
 
-static void lower_section(Emit *e, SectionKind s)
+/* number: of the section's first op in its program; returns that of the next section's. */
+static int lower_section(Emit *e, SectionKind s, int number)
 {
 	e->calls.n = 0;
 	IR_FOR_OPS(e->m, s, op) {
 		e->op = op;
 		e->parts.n = 0;
 		const char *comment = e->pending = emit_comment(e, op);
+		int first = e->calls.n;
 		lower_op(e, op);
+		ops_mark(e, op, number++, first);
 		checks_after(e, op, comment);
 		e->pending = NULL;
 	}
+	return number;
 }
 
-static void write_section(Emit *e, Scopes *scopes, SectionKind s)
+static int write_section(Emit *e, Scopes *scopes, SectionKind s, int number)
 {
 	Buf calls = {0};
-	lower_section(e, s);
+	number = lower_section(e, s, number);
 	Pieces pieces = pieces_find(e, scopes);
 	for (int i = 0; i < pieces.n;) {
 		if (stands_alone(&pieces, i)) {
@@ -172,6 +176,7 @@ static void write_section(Emit *e, Scopes *scopes, SectionKind s)
 	buf_printf(&e->step, "static void %s%s(Rt *rt)\n{\n%s}\n\n", e->prefix, section_name[s],
 		calls.at ? calls.at : "\t(void)rt;\n");
 	buf_free(&calls);
+	return number;
 }
 
 static void write_setup(Emit *e)
@@ -193,6 +198,8 @@ static const char step_places[] =
 	"#define PARAM(unit, flat, value) AT((char *)rt->param[unit][flat] + P_##value)\n"
 	"#define GRAD(unit, flat, value) AT((char *)rt->grad[unit][flat] + G_##value)\n"
 	"#define WORK AT(rt->work)\n"
+	"/* An op begins here, the next one of ops.h: --trace takes its time. */\n"
+	"#define OP (rt->trace ? rt_op(rt) : (void)0),\n"
 	"#undef P_tmpdir /* of stdio.h: a parameter may be called so */\n\n"
 	"typedef uint16_t f16; /* raw bits */\ntypedef uint16_t bf16;\n\n";
 
@@ -215,9 +222,9 @@ static const char step_head_cuda[] =
 	"#define AT(p) (Address{(p)})\n";
 
 /* The files of a program; a name is NULL if the target does not have the file. */
-enum { FUSED, MAKEFILE, STEP, HEADER, PKG_CONFIG, FILES };
+enum { FUSED, MAKEFILE, OPS, STEP, HEADER, PKG_CONFIG, FILES };
 static const char *const file_names[2][FILES] = {
-	{"fused.c", "Makefile", "step.c", "model.h", "model.pc"}, {"fused.cu", "Makefile", "step.cu"},
+	{"fused.c", "Makefile", "ops.h", "step.c", "model.h", "model.pc"}, {"fused.cu", "Makefile", "ops.h", "step.cu"},
 };
 
 static bool write_file(const char *path, const Buf *text)
@@ -315,6 +322,7 @@ static bool write_files(Emit *e, const char *dir)
 	buf_put(&code, e->step.at, e->step.n);
 	wrap_text(step, code.at, WRAP_COLUMNS);
 	buf_free(&code);
+	ops_write(e, &texts[OPS]);
 	buf_printf(fused, "/* Elementwise loops of %s, made by shardc.  Not for editing. */\n%s%s", name,
 		codegen_cuda(e->target) ? fused_cuda_head : fused_cpu_head,
 		e->fused.at ? e->fused.at : "typedef int nothing_is_fused;\n");
@@ -364,9 +372,13 @@ static void write_module(Emit *e, const Module *m, const char *prefix)
 		map_put(e->functions, arena_printf(e->a, "%s%s", prefix, section_name[s]), NULL);
 	number_events(e, SEC_FORWARD, SEC_UPDATE);
 	number_events(e, SEC_EVAL, SEC_EVAL);
-	for (int s = 0; s < SEC_COUNT; s++)
-		if (m->first[s] || s != SEC_EVAL)
-			write_section(e, scopes, (SectionKind)s);
+	int number = 0;
+	for (int s = SEC_FORWARD; s <= SEC_UPDATE; s++)
+		number = write_section(e, scopes, (SectionKind)s, number);
+	ops_end(e, arena_printf(e->a, "%sstep", prefix));
+	if (m->first[SEC_EVAL])
+		write_section(e, scopes, SEC_EVAL, 0);
+	ops_end(e, arena_printf(e->a, "%seval", prefix));
 }
 
 /* Writes the modules of one size; their functions' names begin with `prefix`. */
@@ -390,7 +402,8 @@ bool codegen_write(const Sizes *program, const CodegenTarget *t, const char *dir
 	Emit e = {.m = m, .target = t, .train = ir_train(m), .d = d, .a = a, .sizes = program,
 		.several = largest->of[VARIANT_FIRST] ? largest : NULL, .prims = map_new(a), .shared = map_new(a),
 		.kernels = map_new(a), .functions = map_new(a), .bodies = map_new(a), .constants = places_new(a),
-		.paths = map_new(a), .checks = ptrmap_new(a), .nodes = map_new(a), .events = ptrmap_new(a)};
+		.paths = map_new(a), .checks = ptrmap_new(a), .nodes = map_new(a), .events = ptrmap_new(a),
+		.op_lists = map_new(a)};
 	int before = d->errors;
 	map_put(e.functions, "eval_collectives", NULL); /* a table; a module "collectives" would have that name, too */
 	for (int k = program->n - 1; k >= 0; k--)
@@ -400,7 +413,7 @@ bool codegen_write(const Sizes *program, const CodegenTarget *t, const char *dir
 	bool ok = codegen_cuda(t) || build_need_cpu(&e, &e.step);
 	tables_write(&e, &e.step);
 	ok = ok && d->errors == before && write_files(&e, dir);
-	Buf *bufs[] = {&e.step, &e.statics, &e.setup, &e.fused, &e.protos};
+	Buf *bufs[] = {&e.step, &e.statics, &e.setup, &e.fused, &e.protos, &e.ops, &e.op_rows};
 	for (int i = 0; i < COUNT_OF(bufs); i++)
 		buf_free(bufs[i]);
 	arena_free(a);

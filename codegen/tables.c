@@ -292,7 +292,8 @@ static void put_programs(Emit *e, Buf *out, const Variants *v, const char *size)
 	for (int k = VARIANT_FIRST; k < VARIANT_COUNT; k++) {
 		const char *t = arena_printf(e->a, "%s%s", size, variant_text[k]);
 		const char *rows = n[k] ? arena_printf(e->a, "%s_collectives", t) : "NULL";
-		buf_printf(out, "\t{%s_forward, %s_backward, %s_update, %s, %d},\n", t, t, t, rows, n[k]);
+		buf_printf(out, "\t{%s_forward, %s_backward, %s_update, %s, %d, %s},\n", t, t, t, rows, n[k],
+			ops_list(e, arena_printf(e->a, "%s_step", t)));
 	}
 	buf_printf(out, "};\n\n");
 }
@@ -350,10 +351,12 @@ static const char *size_row(Emit *e, Buf *out, int k)
 		list = arena_printf(e->a, "{%sstep_collectives, %d}", name, n);
 	if (n_eval)
 		eval = arena_printf(e->a, "{%seval_collectives, %d}", name, n_eval);
-	return arena_printf(e->a, "\t{%s, %sdims, %s, %s, %s, %s, {%sforward, %sbackward, %supdate, NULL, 0}, %s},\n",
+	return arena_printf(e->a,
+		"\t{%s, %sdims, %s, %s, %s, %s, {%sforward, %sbackward, %supdate, NULL, 0, %s}, %s, %s},\n",
 		emit_c_string(e, e->sizes->name[k]), *name ? name : "all_", emit_c_float(e, loss_count(only)), list, eval,
 		e->several ? arena_printf(e->a, "%smany_programs", name) : "NULL", name, name, name,
-		only->first[SEC_EVAL] ? arena_printf(e->a, "%seval", name) : "NULL");
+		ops_list(e, arena_printf(e->a, "%sstep", name)), only->first[SEC_EVAL] ? arena_printf(e->a, "%seval", name)
+		: "NULL", ops_list(e, arena_printf(e->a, "%seval", name)));
 }
 
 static void put_sizes(Emit *e, Buf *out)
@@ -467,6 +470,8 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 		buf_printf(out, "\t.first_buffers = true,\n");
 	buf_printf(out, "\t.setup = setup, .forward = forward, .backward = backward, .update = update,%s\n"
 		"\t.n_prims = %d,\n", m->first[SEC_EVAL] ? " .eval = eval," : "", map_count(e->prims));
+	buf_printf(out, "\t.step_ops = %s, .eval_ops = %s, .hash = UINT64_C(0x%016" PRIx64 "),\n", ops_list(e, "step"),
+		ops_list(e, "eval"), ir_program_hash(e->sizes));
 	if (e->train->hook.file)
 		buf_printf(out, "\t.hook = &hook,\n");
 	if (n->outputs)
@@ -476,6 +481,7 @@ static void put_model(Emit *e, Buf *out, const LayoutModel *layout, const Counts
 
 void tables_write(Emit *e, Buf *out)
 {
+	buf_printf(out, "#include \"ops.h\"\n\n");
 	Counts n = {.files = tensors_files(e, out), .tensors = tensors_write(e, out)};
 	LayoutModel layout = memory_sizes(e->sizes, 1, e->a);
 	if (layout.n_units) {

@@ -392,6 +392,17 @@ typedef struct Sizes {
 	const char *name[SIZES_MAX]; /* "seq=128"; NULL where there is one */
 } Sizes;
 
+/* ---- program.c: what traces say of a program ---- */
+
+/* The unit that the op, or the collective that it waits for, is about, or whose parameters or gradients it has; NULL:
+ * none.  At PLAN. */
+const Unit *op_unit(const Op *op);
+/* "matmul %qkv", "all_gather @h.1", also of the wait for it; in the arena. */
+const char *op_title(const Op *op, Arena *a);
+/* Over kinds, units and results of all ops of all modules in order: programs that differ in these have other
+ * numbers. */
+uint64_t ir_program_hash(const Sizes *program);
+
 /* ---- graph.c ---- */
 
 Module *ir_module_new(const char *name);

@@ -122,8 +122,9 @@ SimulateOptions *predict_how(const Variants *v, const Options *o, const Machine 
 	return how;
 }
 
-bool predict_show(FILE *f, const Variants *v, const Restart *start, const Machine *m, const Options *o, Diag *d)
+bool predict_show(FILE *f, const Sizes *program, const Restart *start, const Machine *m, const Options *o, Diag *d)
 {
+	const Variants *v = &program->of[program->n - 1];
 	Arena *a = arena_new();
 	const SimulateOptions *how = predict_how(v, o, m, a);
 	Prediction p = {.samples = v->of[VARIANT_ONLY]->batch, .tokens = count_tokens(v->of[VARIANT_ONLY]),
@@ -133,7 +134,7 @@ bool predict_show(FILE *f, const Variants *v, const Restart *start, const Machin
 	(o->what.format == FORMAT_JSON ? prediction_json : prediction_text)(f, &p);
 	if (o->what.ask)
 		alternatives_show(f, start, v, o, m);
-	bool ok = !o->what.trace || timeline_write(p.of[VARIANT_ONLY], o->what.trace, d);
+	bool ok = !o->what.trace || timeline_write(p.of[VARIANT_ONLY], ir_program_hash(program), o->what.trace, d);
 	arena_free(a);
 	return ok;
 }

@@ -13,9 +13,9 @@ bool predict_begin(Options *o, Machine **out, Arena *a, Diag *d);
 bool predict_accepts(const Module *m, const LayoutModel *layout, Diag *d);
 /* Whether what --ask asks can be planned; false after a message. */
 bool predict_asks(const Options *o, const Restart *start, Diag *d);
-/* Prints the prediction of v in the format of o and, with --ask, that of other plans, and writes --trace; false after
- * messages.  start: where planning begins again.  In JSON these are members of the plan's object, each ended by
- * ",\n". */
-bool predict_show(FILE *f, const Variants *v, const Restart *start, const Machine *m, const Options *o, Diag *d);
+/* Prints the prediction of the program's largest size in the format of o and, with --ask, that of other plans, and
+ * writes --trace; false after messages.  start: where planning begins again.  In JSON these are members of the plan's
+ * object, each ended by ",\n". */
+bool predict_show(FILE *f, const Sizes *program, const Restart *start, const Machine *m, const Options *o, Diag *d);
 
 #endif

@@ -92,7 +92,8 @@ void prediction_json(FILE *f, const Prediction *p);
 
 /* ---- trace.c ---- */
 
-/* Writes the timeline as a trace for chrome://tracing and Perfetto (docs/prediction.md); false after a message. */
-bool timeline_write(const Timeline *t, const char *path, Diag *d);
+/* Writes the timeline as a trace for chrome://tracing and Perfetto (docs/trace.md); program: its ir_program_hash.
+ * False after a message. */
+bool timeline_write(const Timeline *t, uint64_t program, const char *path, Diag *d);
 
 #endif

@@ -12,13 +12,12 @@ static const char *stream_name(int stream)
 
 static void put_slice(FILE *f, const Timeline *t, const Slice *s, Arena *a)
 {
-	const Op *op = s->op, *moved = s->waits && op->kind == OP_WAIT ? op_in(op, 0)->op : op;
-	const char *text = op_info[moved->kind].text;
-	const char *unit = moved->unit ? str_escape(a, ESCAPE_JSON, moved->unit->name) : "";
-	const char *name = s->class == COST_COLLECTIVE ? arena_printf(a, "%s%s%s%s", s->waits ? "wait " : "", text,
-		*unit ? " @" : "", unit) : op->n_out ? arena_printf(a, "%s %%%s", text, op->out[0]->name) : text;
-	fprintf(f, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%" PRId64 ",\"tid\":%d,", name,
-		s->waits ? "wait" : text, t->who.rank, s->stream);
+	const Op *op = s->op;
+	const Unit *of = op_unit(op);
+	const char *unit = of ? str_escape(a, ESCAPE_JSON, of->name) : "";
+	const char *name = str_escape(a, ESCAPE_JSON, op_title(op, a));
+	fprintf(f, ",\n{\"ph\":\"X\",\"name\":\"%s%s\",\"cat\":\"%s\",\"pid\":%" PRId64 ",\"tid\":%d,",
+		s->waits ? "wait " : "", name, s->waits ? "wait" : op_info[op->kind].text, t->who.rank, s->stream);
 	fprintf(f, "\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"op\":%d,\"section\":\"%s\",\"program\":\"step\",", s->begin * 1e6,
 		(s->end - s->begin) * 1e6, s->number, section_text[op->section]);
 	fprintf(f, "\"unit\":\"%s\",\"node\":\"%s\",\"step\":0", unit, str_escape(a, ESCAPE_JSON, op->loc->node));
@@ -29,13 +28,14 @@ static void put_slice(FILE *f, const Timeline *t, const Slice *s, Arena *a)
 	fputs("}}", f);
 }
 
-static void put_trace(FILE *f, const Timeline *t, Arena *a)
+static void put_trace(FILE *f, const Timeline *t, uint64_t program, Arena *a)
 {
-	fprintf(f, "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"kind\":\"predicted\",\"model\":\"%s\",\"world\":%" PRId64
-		",\"rank\":%" PRId64 ",\"threads\":%d,\"machine\":\"%s\",\"steps\":1},\n\"traceEvents\":[\n"
+	fprintf(f, "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"kind\":\"predicted\",\"model\":\"%s\",\"program\":\"%016"
+		PRIx64 "\",\"world\":%" PRId64 ",\"rank\":%" PRId64 ",\"threads\":%d,\"machine\":\"%s\",\"steps\":1},\n"
+		"\"traceEvents\":[\n"
 		"{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%" PRId64 ",\"args\":{\"name\":\"rank %" PRId64
 		", predicted\"}}",
-		str_escape(a, ESCAPE_JSON, t->m->name), t->who.world, t->who.rank, t->layout.threads,
+		str_escape(a, ESCAPE_JSON, t->m->name), program, t->who.world, t->who.rank, t->layout.threads,
 		str_escape(a, ESCAPE_JSON, t->machine->name), t->who.rank, t->who.rank);
 	for (int i = 0; i < TIMELINE_STREAMS; i++)
 		fprintf(f, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%" PRId64 ",\"tid\":%d,"
@@ -45,14 +45,14 @@ static void put_trace(FILE *f, const Timeline *t, Arena *a)
 	fputs("\n]}\n", f);
 }
 
-bool timeline_write(const Timeline *t, const char *path, Diag *d)
+bool timeline_write(const Timeline *t, uint64_t program, const char *path, Diag *d)
 {
 	Arena *a = arena_new();
 	int mark = unfinished_begin();
 	const char *temp = unfinished_file(path);
 	FILE *f = fopen(temp, "w");
 	if (f)
-		put_trace(f, t, a);
+		put_trace(f, t, program, a);
 	bool written = f && !ferror(f);
 	written = (!f || !fclose(f)) && written && unfinished_move(temp, path);
 	if (!written)

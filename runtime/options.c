@@ -1,7 +1,7 @@
 /* runtime/options.c: flags -> RtOptions, from the table options.def.
  *
  * Accepts --name=value and --name value.  Refuses unknown flags, and suggests the one that was meant; values that do
- * not parse; flags given twice, except lists and flags without a value; and flags that no program supports yet.
+ * not parse; and flags given twice, except lists and flags without a value.
  *
  * The kind of a row names the type of its field and the function that reads it. */
 #include <math.h>
@@ -26,12 +26,6 @@ static const struct { const char *title; OptionId id; } help_rows[] = {
 
 const OptionInfo option_info[OPT_COUNT] = {
 #define OPT(field, kind, flag, argument, saved, help) [OPT_##field] = {flag, argument, help, saved},
-#include "runtime/options.def"
-};
-
-typedef struct Restricted { const char *flag, *argument, *value, *why; } Restricted;
-static const Restricted restricted[] = {
-#define ONLY(flag, argument, value, why) {flag, argument, value, why},
 #include "runtime/options.def"
 };
 
@@ -90,6 +84,15 @@ static bool read_BETAS(void *field, const char *text, Arena *a)
 	const char *comma = strchr(text, ',');
 	return comma && read_FRACTION(&b->beta1, arena_strndup(a, text, (size_t)(comma - text)), a) &&
 		read_FRACTION(&b->beta2, comma + 1, a);
+}
+
+/* "3:7": from 1, none of them after the other. */
+static bool read_RANGE(void *field, const char *text, Arena *a)
+{
+	OptionRANGE *r = field;
+	const char *colon = strchr(text, ':');
+	return colon && read_COUNT(&r->first, arena_strndup(a, text, (size_t)(colon - text)), a) &&
+		read_COUNT(&r->last, colon + 1, a) && r->first >= 1 && r->first <= r->last;
 }
 
 static bool read_word(int *out, const char *text, const char *const *words, int n)
@@ -152,6 +155,7 @@ static const Kind kind_SEED = {read_SEED, "a whole number below 2^63", 1, false}
 static const Kind kind_POSITIVE = {read_POSITIVE, "a number that is not negative", 1, false};
 static const Kind kind_FRACTION = {read_FRACTION, "a number from 0 to below 1", 1, false};
 static const Kind kind_BETAS = {read_BETAS, "two numbers from 0 to below 1, as 0.9,0.999", 1, false};
+static const Kind kind_RANGE = {read_RANGE, "two numbers from 1, the first not above the second, as 3:7", 1, false};
 static const Kind kind_SCHEDULE = {read_SCHEDULE, "constant, linear or cosine", 1, false};
 static const Kind kind_ON_NAN = {read_ON_NAN, "stop or skip", 1, false};
 static const Kind kind_SAVE_KIND = {read_SAVE_KIND, "full, sharded or local", 1, false};
@@ -198,18 +202,6 @@ bool options_set(RtOptions *o, OptionId id, const char *text, const char *where,
 	return false;
 }
 
-static bool check_restricted(const RtOptions *o, const Restricted *r, const char *value, Diag *d)
-{
-	if (value && !strcmp(value, r->value) && *r->value)
-		return true;
-	if (*r->value)
-		diag_error(d, o->program,
-			"--%s=%s is refused (only %s): %s", r->flag, value ? value : "", r->value, r->why);
-	else
-		diag_error(d, o->program, "--%s is refused: %s", r->flag, r->why);
-	return false;
-}
-
 /* OPT_COUNT after a message. */
 static int find_flag(const RtOptions *o, const char *name, Diag *d)
 {
@@ -245,12 +237,6 @@ static bool parse_one(RtOptions *o, int argc, char **argv, int *i, Diag *d)
 	const char *name =
 		arena_strndup(o->arena, arg + 2, (size_t)(equals ? equals - arg - 2 : (long)strlen(arg) - 2));
 	const char *value = equals ? equals + 1 : NULL;
-	for (int r = 0; r < COUNT_OF(restricted); r++)
-		if (!strcmp(restricted[r].flag, name)) {
-			if (!value && *i + 1 < argc)
-				value = argv[++*i];
-			return check_restricted(o, &restricted[r], value, d);
-		}
 	int id = find_flag(o, name, d);
 	const char *next = value ? value : *i + 1 < argc ? argv[*i + 1] : "";
 	if (id == OPT_COUNT) {

@@ -17,6 +17,7 @@ typedef Schedule OptionSCHEDULE;
 typedef OnNan OptionON_NAN;
 typedef CheckpointKind OptionSAVE_KIND;
 typedef bool OptionFLAG;
+typedef struct { int64_t first, last; } OptionRANGE;
 typedef struct { double beta1, beta2; } OptionBETAS;
 typedef struct { const char *in, *out; } OptionPAIR;
 

@@ -76,6 +76,19 @@ typedef struct RtCheck {
 	const char *what; DType dtype; int rank; int64_t dim[8]; const int *from; int n_from;
 } RtCheck;
 
+/* An op of a program for which the code has a mark (rt_op).  name, node: as JSON has them between quotes. */
+typedef enum RtOpKind { RT_COMPUTES, RT_ISSUES, RT_WAITS } RtOpKind; /* issues: a collective; waits: for one */
+typedef enum RtSection { RT_FORWARD, RT_BACKWARD, RT_UPDATE, RT_EVAL } RtSection;
+typedef struct RtOp {
+	int number;            /* its position among all ops of the program, from 0 */
+	RtSection section;
+	RtOpKind kind;
+	int unit;              /* -1: none */
+	const char *name;      /* "matmul %qkv"; of a collective and of the wait for it "all_gather @h.1" */
+	const char *node;      /* from which it was made; "": none */
+} RtOp;
+typedef struct RtOps { const RtOp *rows; int n; } RtOps; /* in the order in which the program passes the marks */
+
 typedef struct RtLoss {
 	bool global;           /* --loss-norm */
 	double n;              /* the static element count n of backward's seed 1/n */
@@ -100,6 +113,7 @@ typedef struct RtProgram {
 	void (*backward)(Rt *rt);
 	void (*update)(Rt *rt); /* first and middle variant: empty, or only the gradients that are computed late */
 	const RtCollective *collectives; int n;
+	RtOps ops;
 } RtProgram;
 /* One of the sizes of a program with several: what differs from the largest, which is that of RtModel. */
 typedef struct RtCollectives { const RtCollective *rows; int n; } RtCollectives;
@@ -111,6 +125,7 @@ typedef struct RtSize {
 	const RtProgram *programs;
 	RtProgram alone;             /* without its collectives, which are `step` */
 	void (*eval)(Rt *rt);
+	RtOps eval_ops;
 } RtSize;
 /* --comm-hook: a function of the user reduces gradients. */
 typedef struct RtHook {
@@ -162,6 +177,8 @@ typedef struct RtModel {
 	void (*update)(Rt *rt);
 	void (*eval)(Rt *rt);  /* NULL when the program cannot evaluate */
 	int n_prims;           /* length of rt->prim */
+	RtOps step_ops, eval_ops;
+	uint64_t hash;         /* of the program: traces of another one have another number */
 	const RtHook *hook;    /* NULL: gradients are reduced by the runtime */
 	/* forward-only programs (shardc run): outputs left in the activation arena after eval */
 	const RtOutput *outputs; int n_outputs;
@@ -180,8 +197,12 @@ struct Rt {
 	KPrim **prim;          /* kernel primitives made by setup */
 	StepScalars *scalars;  /* read by kernels; written by the functions below and by the session */
 	double loss_sum, loss_weight, correct, counted; /* sums of this rank since the step began */
+	struct Trace *trace;   /* NULL: the code need not call rt_op */
 	struct RtPrivate *p;
 };
+
+/* The next op of the program begins: what is computed from here to the next mark belongs to it. */
+void rt_op(Rt *rt);
 
 int rt_main(int argc, char **argv, const RtModel *model);
 /* --emit=lib: step.c defines this function instead of main; the library (runtime/model.h) gets its model from it. */

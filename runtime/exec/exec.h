@@ -217,6 +217,23 @@ CommCost streams_cost(Rt *rt);
 const char *streams_name(const void *rt, int program, int seq); /* "all_gather @h.3"; NULL: there is none */
 const char *collective_name(RtCollectiveKind kind); /* "all_gather" */
 
+/* ---- trace.c: --trace ---- */
+
+/* What the host does between ops. */
+typedef enum TraceHost { TRACE_LOOP, TRACE_DATA, TRACE_EVAL, TRACE_SAVE, TRACE_LOG, TRACE_HOSTS } TraceHost;
+/* Makes this rank's file and the memory for all that steps [first, last] record; false after a message.  Called before
+ * the first step. */
+bool trace_open(Rt *rt, int64_t first, int64_t last, Diag *d);
+/* The step of this number, from 1, begins: recording begins with `first`, and the file is written when the step after
+ * `last` begins, or by trace_close.  The latter returns false after messages if the file was not written completely;
+ * both do nothing where there is no trace. */
+void trace_step(Rt *rt, int64_t step);
+bool trace_close(Rt *rt, Diag *d);
+void trace_host(Rt *rt, TraceHost what); /* from here to the next op or call */
+/* These enclose the run of a program. */
+void trace_program(Rt *rt, Program program);
+void trace_program_end(Rt *rt);
+
 /* ---- replicas.c: --check-replicas ---- */
 
 /* Whether all copies of parameters are equal on all ranks.  All ranks call it, between steps, and get the same
@@ -337,6 +354,7 @@ typedef struct Progress {
 } Progress;
 
 typedef struct Cuda Cuda;       /* cuda/cuda.h */
+typedef struct Trace Trace;     /* trace.c */
 
 /* The state of a run that emitted code does not see.  The session (train/session.c) fills it; all folders read it. */
 struct RtPrivate {
@@ -372,6 +390,7 @@ struct RtPrivate {
 	int64_t accum;              /* A: micro-batches of a step */
 	int64_t bad_sample0;        /* first sample of the step's first micro-batch with bad data; -1: none */
 	const RtCollective *rows;   /* collectives of the program that runs */
+	Trace *trace;               /* NULL: none; rt->trace is the same while it records */
 	StepResult result;          /* of the last step; filled by rt_step_scalars or step_result */
 };
 

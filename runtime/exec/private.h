@@ -108,6 +108,22 @@ void program_say(const Rt *rt, RankProgress *to, Program program);
 /* What was counted since *told, which is updated to the present counts.  The times in ms are 0. */
 CommCost cost_since(const CommCounts counts[RT_COLLECTIVE_KINDS], CommCost *told);
 
+/* ---- trace.c, cpu/trace.c or cuda/trace.c: --trace ---- */
+
+/* The number of the collective that the current op issues or waits for.  Returns the op's mark, for trace_transfer; -1:
+ * nothing is recorded. */
+int trace_seq(Rt *rt, int seq);
+/* A collective ran on its stream between two stamps; one thread records those of a stream. */
+void trace_transfer(Rt *rt, RtStream stream, int mark, int64_t begin, int64_t end, int64_t bytes);
+/* A stamp stands for a point of time, which trace_ns tells once it has passed: CLOCK_MONOTONIC in nanoseconds. */
+bool trace_stamps_open(Rt *rt, int64_t n, Diag *d); /* before the first of n stamps; false after a message */
+void trace_stamps_begin(Rt *rt);                    /* recording begins */
+void trace_stamps_end(Rt *rt);                      /* waits until all points have passed */
+void trace_stamps_close(Rt *rt);
+int64_t trace_stamp(Rt *rt, int stream);            /* stream RT_STREAMS: computing */
+int64_t trace_ns(const Rt *rt, int64_t stamp);
+extern const bool trace_host_apart;                 /* the host and what computes do not wait for each other */
+
 /* ---- replicas.c: --check-replicas ---- */
 
 uint64_t replicas_hash(uint64_t h, const void *p, int64_t bytes);

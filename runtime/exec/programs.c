@@ -31,6 +31,8 @@ void program_size(Rt *rt, int size)
 	m->backward = s->alone.backward;
 	m->update = s->alone.update;
 	m->eval = s->eval;
+	m->step_ops = s->alone.ops;
+	m->eval_ops = s->eval_ops;
 }
 
 void program_say(const Rt *rt, RankProgress *to, Program program)

@@ -121,8 +121,10 @@ static void log_record(Run *run, double ms)
 		.save_ms = run->save_ms, .loss_scale = (double)p->scalars.loss_scale, .result = p->result, .comm = s->comm,
 		.size = s->rt.model->n_sizes ? s->rt.model->sizes[s->size].name : NULL};
 	run->save_ms = 0;
+	trace_host(&s->rt, TRACE_LOG);
 	if (session_is_first(s))
 		log_step(&run->log, &r);
+	trace_host(&s->rt, TRACE_LOOP);
 }
 
 static bool evaluate(Run *run)
@@ -133,10 +135,12 @@ static bool evaluate(Run *run)
 	if (!run->has_eval || run->last_eval == step)
 		return true;
 	run->last_eval = step;
+	trace_host(&s->rt, TRACE_EVAL);
 	streams_program(&s->rt, PROGRAM_OUTSIDE);
 	average_begin(&s->rt);
 	bool ok = eval_run(&s->rt, &s->eval, &r, &n, s->d);
 	average_end(&s->rt);
+	trace_host(&s->rt, TRACE_LOOP);
 	if (!ok || !session_is_first(s))
 		return ok;
 	log_eval(&run->log, step, &r, n);
@@ -152,7 +156,9 @@ static bool save(Run *run)
 	if (run->save && session_is_first(&run->s))
 		diag_note(run->s.d, run->s.o.save, "asked by a signal: saves after step %" PRId64, run->s.p.progress.step);
 	double begin = now_ms();
+	trace_host(&run->s.rt, TRACE_SAVE);
 	bool ok = session_save(&run->s);
+	trace_host(&run->s.rt, TRACE_LOOP);
 	run->save_ms += now_ms() - begin;
 	return ok;
 }
@@ -296,7 +302,8 @@ static int train(Run *run)
 	if (code == EXIT_DONE && s->o.check_replicas && !replicas_check(&s->rt, s->d))
 		code = EXIT_RUN;
 	Held held;
-	bool ok = log_close(&run->log, agree_begin(&held, s->d));
+	Diag *d = agree_begin(&held, s->d);
+	bool traced = trace_close(&s->rt, d), ok = log_close(&run->log, d) && traced;
 	if (!agree_end(&s->rt, &held, ok, s->d) && code == EXIT_DONE)
 		code = EXIT_RUN;
 	return code;
@@ -436,6 +443,26 @@ static bool open_log(Run *run)
 	return agree_end(&s->rt, &held, ok, s->d);
 }
 
+/* The steps that --trace records are counted from the first one of this run. */
+static bool open_trace(Run *run)
+{
+	Session *s = &run->s;
+	const RtOptions *o = &s->o;
+	const OptionRANGE wanted = o->text[OPT_trace_steps] ? o->trace_steps : (OptionRANGE){3, 7};
+	int64_t n = o->steps - s->first_step;
+	Held held;
+	if (!o->trace || n < 1)
+		return true;
+	Diag *d = agree_begin(&held, s->d);
+	bool ok = !o->text[OPT_trace_steps] || wanted.last <= n;
+	if (!ok)
+		diag_error(d, o->program, "--trace-steps=%s: this run has %" PRId64 " step%s", o->text[OPT_trace_steps], n,
+			n == 1 ? "" : "s");
+	OptionRANGE steps = {s->first_step + MIN(wanted.first, n), s->first_step + MIN(wanted.last, n)};
+	ok = ok && trace_open(&s->rt, steps.first, steps.last, d);
+	return agree_end(&s->rt, &held, ok, s->d);
+}
+
 static int train_all(Run *run)
 {
 	Session *s = &run->s;
@@ -443,7 +470,7 @@ static int train_all(Run *run)
 	if (code)
 		return code;
 	idle_warn(s, true);
-	if (!session_load(s, NULL) || session_folder(s) || !open_log(run))
+	if (!session_load(s, NULL) || session_folder(s) || !open_log(run) || !open_trace(run))
 		return EXIT_INPUT;
 	if (!run->has_parent)
 		signals_catch_stops(true);

@@ -66,6 +66,7 @@ static bool check_flags(const Session *s)
 		{o->text[OPT_bucket] && !o->bucket, "--bucket needs at least 1"},
 		{o->lengths.n && !o->data.n, "--lengths needs --data NAME=FILE.npy, whose samples have these lengths"},
 		{o->eval_lengths.n && !o->eval_data.n, "--eval-lengths needs --eval-data NAME=FILE.npy"},
+		{o->text[OPT_trace_steps] && !o->trace, "--trace-steps needs --trace FILE.json"},
 		{o->text[OPT_keep] && !o->save, "--keep needs --save DIR"},
 		{o->text[OPT_keep] && o->keep < 1, "--keep needs at least 1"},
 		{o->resume && !strcmp(o->resume, "auto") && !o->save,
@@ -316,7 +317,9 @@ static void run_micro_batch(Session *s, int64_t a, SessionLoad *load, void *cont
 	int64_t samples = s->p.progress.samples + s->ahead * session_samples(s);
 	int64_t sample0 = samples + (a * session_world(s) + s->p.world.rank) * s->train.batch;
 	streams_program(rt, program);
+	trace_host(rt, TRACE_DATA);
 	load(context, step_input(rt), sample0);
+	trace_host(rt, TRACE_LOOP);
 	step_run(rt, program, sample0);
 }
 
@@ -334,6 +337,7 @@ void session_step(Session *s, SessionLoad *load, void *context)
 	StepScalars scalars = {.lr = (float)schedule_lr(&s->p.optim.lr, begun),
 		.step = p->updates + 1, .clip_coef = 1, .loss_scale = (float)p->loss_scale.scale, .seed = (uint64_t)s->o.seed,
 		.rng_step = (uint64_t)begun};
+	trace_step(rt, begun + 1);
 	streams_cost(rt); /* drops the cost of an evaluation or a save, which is not this step's */
 	step_begin(rt, &scalars);
 	for (int64_t a = 0; a < s->p.accum; a++)

@@ -35,8 +35,9 @@ char *step_input(Rt *rt)
 void step_run(Rt *rt, Program program, int64_t sample0)
 {
 	const RtModel *m = rt->model;
-	RtProgram alone = {m->forward, m->backward, m->update, NULL, 0};
+	RtProgram alone = {.forward = m->forward, .backward = m->backward, .update = m->update};
 	rt->p->scalars.sample0 = sample0;
+	trace_program(rt, program);
 	if (program == PROGRAM_EVAL) {
 		m->eval(rt);
 	} else {
@@ -45,6 +46,7 @@ void step_run(Rt *rt, Program program, int64_t sample0)
 		p->backward(rt);
 		p->update(rt);
 	}
+	trace_program_end(rt);
 	if (rt->p->bad_sample0 < 0 && report_has_bad_input())
 		rt->p->bad_sample0 = sample0;
 }

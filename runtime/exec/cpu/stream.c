@@ -18,7 +18,7 @@
 
 enum { QUEUES = RT_STREAM_SYNC }; /* collectives on stream sync block, so it has no queue */
 
-typedef struct Task { const RtCollective *row; int seq; } Task;
+typedef struct Task { const RtCollective *row; int seq, mark; } Task; /* mark: of the op that issues it (trace_seq) */
 typedef struct Stream {
 	Rt *rt;
 	RtStream id;
@@ -45,6 +45,8 @@ struct Streams {
 	int spins;
 	double exposed_ms;
 	double sync_began;        /* ms: when the current blocking collective began */
+	int64_t sync_stamp;       /* the same, for a trace */
+	int sync_mark;            /* its op */
 	CommCost told;            /* what streams_cost has reported so far */
 };
 
@@ -72,6 +74,7 @@ static void run_first(Stream *s)
 	const Streams *all = s->rt->p->streams;
 	const Task *t = first_task(s);
 	double begin = now_ms();
+	int64_t stamp = trace_stamp(s->rt, (int)s->id), *bytes = &s->counts[t->row->kind].bytes, before = *bytes;
 	int n = collective_parts(s->rt, t->row);
 	progress_enter(all->progress, (int)s->id, t->seq);
 	if (hook_takes(s->rt, t->row)) {
@@ -87,6 +90,7 @@ static void run_first(Stream *s)
 	s->published = false;
 	s->counts[t->row->kind].n++;
 	progress_end(all->progress, (int)s->id);
+	trace_transfer(s->rt, s->id, t->mark, stamp, trace_stamp(s->rt, (int)s->id), *bytes - before);
 	s->ms += now_ms() - begin;
 	wait_post(&s->ended);
 }
@@ -106,6 +110,7 @@ static void *work(void *argument)
 static void issue(Rt *rt, int seq)
 {
 	Streams *all = rt->p->streams;
+	int mark = trace_seq(rt, seq);
 	if (!all) {
 		collective_keep(rt, &rt->p->rows[seq - 1]);
 		return;
@@ -118,7 +123,7 @@ static void issue(Rt *rt, int seq)
 	bool idle = turn == count(&s->ended);
 	if (turn - count(&s->ended) == s->cap)
 		ice("collective %d: too many are under way", seq);
-	s->ring[turn % s->cap] = (Task){row, seq};
+	s->ring[turn % s->cap] = (Task){row, seq, mark};
 	all->turn[seq] = turn + 1;
 	if (!s->has_thread && idle && collective_parts(rt, row) && !hook_takes(rt, row)) {
 		collective_begin(rt, all->collectives, row, 0, &s->part);
@@ -150,6 +155,7 @@ void rt_wait(Rt *rt, int seq)
 	if (!rt->p->streams)
 		return;
 	const RtCollective *row = &rt->p->streams->rows[seq - 1];
+	trace_seq(rt, seq);
 	wait_for(rt, seq);
 	if (row->kind == RT_ALL_GATHER && collective_parts(rt, row))
 		collective_arrived(rt, row);
@@ -159,6 +165,8 @@ void streams_sync_begin(Rt *rt, int seq)
 {
 	Streams *all = rt->p->streams;
 	all->sync_began = now_ms();
+	all->sync_mark = trace_seq(rt, seq);
+	all->sync_stamp = trace_stamp(rt, RT_STREAM_SYNC);
 	progress_enter(all->progress, RT_STREAM_SYNC, seq);
 }
 
@@ -168,6 +176,7 @@ void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes)
 	Stream *s = &all->stream[RT_STREAM_SYNC];
 	double ms = now_ms() - all->sync_began;
 	progress_end(all->progress, RT_STREAM_SYNC);
+	trace_transfer(rt, RT_STREAM_SYNC, all->sync_mark, all->sync_stamp, trace_stamp(rt, RT_STREAM_SYNC), bytes);
 	s->counts[kind].n++;
 	s->counts[kind].bytes += bytes;
 	s->ms += ms;

@@ -46,7 +46,7 @@ static bool replays(const Rt *rt)
 static void call(Rt *rt, Program program)
 {
 	const RtModel *m = rt->model;
-	RtProgram alone = {m->forward, m->backward, m->update, NULL, 0};
+	RtProgram alone = {.forward = m->forward, .backward = m->backward, .update = m->update};
 	if (program == PROGRAM_EVAL) {
 		m->eval(rt);
 		return;
