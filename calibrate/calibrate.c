@@ -76,7 +76,7 @@ static bool run_once(Calibration *c, const char *program, const char *trace, con
 	argv.at[10] = arena_printf(c->a, "%d:%d", FIRST_STEP, LAST_STEP);
 	argv.at[12] = arena_printf(c->a, "%d", layout.ranks);
 	argv.at[14] = arena_printf(c->a, "%d", layout.threads);
-	if (!data_write(m, c->dir, layout.ranks, &argv, c->a, c->d))
+	if (!samples_write(m, c->dir, layout.ranks, &argv, c->a, c->d))
 		return false;
 	vec_push(c->a, &argv, NULL);
 	if (!spawn(argv.at, log))

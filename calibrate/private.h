@@ -11,12 +11,12 @@ enum { PROBES_MAX = 16 };
 typedef struct Probe { const char *name, *options, *text; } Probe; /* IR text at MODEL, and how it is compiled */
 int probes_write(Probe *out, Arena *a); /* returns how many there are */
 
-/* ---- data.c ---- */
+/* ---- samples.c ---- */
 
 /* Writes a file of random samples for each input of the module, one micro-batch for each of `ranks`, and adds the flags
  * of the binary that name them.  Ids are in the range of what reads them.  False after a message. */
 typedef VEC(char *) Words;
-bool data_write(const Module *m, const char *dir, int ranks, Words *argv, Arena *a, Diag *d);
+bool samples_write(const Module *m, const char *dir, int ranks, Words *argv, Arena *a, Diag *d);
 
 /* ---- steps.c ---- */
 

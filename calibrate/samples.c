@@ -1,4 +1,4 @@
-/* calibrate/data.c: random samples for the inputs of a program that is measured. */
+/* calibrate/samples.c: random samples for the inputs of a program that is measured. */
 #include <errno.h>
 #include <string.h>
 
@@ -45,7 +45,7 @@ static int64_t ids_of(const Module *m, const Symbol *s)
 	int64_t n = ANY;
 	for (int k = SEC_FORWARD; k <= SEC_BACKWARD; k++)
 		IR_FOR_OPS(m, k, op)
-			if (op->kind == OP_INPUT && op->symbol == s)
+			if (op->kind == OP_INPUT && op->sym == s)
 				n = MIN(n, least_range(m, op->out[0], 0));
 	return n == ANY ? 2 : n;
 }
@@ -76,7 +76,7 @@ static void fill(void *at, DType dtype, int64_t n, int64_t range)
 	}
 }
 
-bool data_write(const Module *m, const char *dir, int ranks, Words *argv, Arena *a, Diag *d)
+bool samples_write(const Module *m, const char *dir, int ranks, Words *argv, Arena *a, Diag *d)
 {
 	int number = 0;
 	for (int i = 0; i < m->n_symbols; i++) {
