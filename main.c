@@ -778,7 +778,7 @@ static bool check_calibrate(const Options *o, Diag *d)
 	if (o->what.passes || o->what.stop_after)
 		diag_error(d, o->what.passes ? "--passes" : "--stop-after", "shardc calibrate measures whole programs");
 	if (options_sizes(o))
-		diag_error(d, "--bind", "shardc calibrate measures a program of one size: give the one that is to be predicted");
+		diag_error(d, "--bind", "shardc calibrate measures a program of one size: give that which is predicted");
 	return d->errors == before;
 }
 

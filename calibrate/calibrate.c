@@ -17,7 +17,7 @@
 #include "passes/passes.h"
 
 enum { EXIT_INPUT = 1, EXIT_RUN = 3 };
-enum { LAYOUTS = 4, FIRST_STEP = 3, LAST_STEP = 14 }; /* steps that are traced; those before warm caches up */
+enum { LAYOUTS = 4, FIRST_STEP = 3, LAST_STEP = 18 }; /* steps that are traced; those before warm caches up */
 static const double noisy = 0.25;
 
 typedef struct Calibration {
@@ -25,6 +25,7 @@ typedef struct Calibration {
 	const char *dir;         /* temporary */
 	MachineLayout layout[LAYOUTS];
 	int n_layouts;
+	const Machine *old;      /* the file to which a model is added; NULL: the machine is measured */
 	Measured all;
 	Arena *a;
 	Diag *d;
@@ -98,6 +99,7 @@ static bool measure(Calibration *c, const Sizes *program, const Options *o)
 		Steps steps;
 		Arena *a = arena_new();
 		bool ok = run_once(c, binary, trace, m, c->layout[i]) && steps_read(trace, c->layout[i].ranks, &steps, a, c->d);
+		c->all.noise = MAX(c->all.noise, ok ? steps.noise : 0);
 		if (ok)
 			measured_add(&c->all, m, o, c->layout[i], &steps, c->a);
 		arena_free(a);
@@ -114,7 +116,7 @@ static bool measure_probe(Calibration *c, const Probe *p)
 	PipelineView silent = {.out = stdout};
 	bool quiet = c->d->quiet;
 	c->d->quiet = true; /* what the user would be told of a model of his own */
-	bool ok = options_read(p->options, p->name, true, &o, c->a, c->d) && ir_parse_program(p->name, p->text, &v, c->d)
+	bool ok = options_read(p->options, p->name, false, &o, c->a, c->d) && ir_parse_program(p->name, p->text, &v, c->d)
 		&& pipeline_run(v.of[VARIANT_ONLY], &o, &silent, NULL, c->d);
 	c->d->quiet = quiet;
 	if (!ok)
@@ -142,20 +144,26 @@ static void choose_layouts(Calibration *c)
 			c->layout[c->n_layouts++] = all[i];
 }
 
-/* A file that is there is replaced if it is a machine's. */
-static bool check_output(const char *path, Arena *a, Diag *d)
+/* A file that is there is read, if it is a machine's of this many cores: a model's rows are added to it.  False after a
+ * message. */
+static bool read_output(Calibration *c, const char *path, bool adds)
 {
-	Diag silent = {.out = d->out, .quiet = true};
+	Diag silent = {.out = c->d->out, .quiet = true};
 	struct stat st;
 	const char *slash = strrchr(path, '/'), *folder = !slash ? "." : slash == path ? "/"
-		: arena_strndup(a, path, (size_t)(slash - path));
-	if (!stat(path, &st) && (!S_ISREG(st.st_mode) || (st.st_size && !machine_read(path, a, &silent))))
-		diag_error(d, path, "is there and is no machine file: it is not replaced; give another path, or remove it");
+		: arena_strndup(c->a, path, (size_t)(slash - path));
+	bool is_there = !stat(path, &st) && (!S_ISREG(st.st_mode) || st.st_size);
+	Machine *old = is_there && S_ISREG(st.st_mode) ? machine_read(path, c->a, &silent) : NULL;
+	if (is_there && (!old || old->cuda))
+		diag_error(c->d, path, "is there and is no machine file of CPUs: it is not replaced; give another path, or remove it");
+	else if (adds && old && old->of[MACHINE_RANKS] != c->all.cores)
+		diag_error(c->d, path, "describes %.0f cores, and shardc may use %d here: give another path",
+			old->of[MACHINE_RANKS], c->all.cores);
 	else if (access(folder, W_OK | X_OK))
-		diag_error(d, path, "%s", strerror(errno));
+		diag_error(c->d, path, "%s", strerror(errno));
 	else
-		return true;
-	return false;
+		c->old = adds ? old : NULL;
+	return c->d->errors == 0;
 }
 
 static void say(const Calibration *c, const Options *o, double seconds)
@@ -174,11 +182,13 @@ static int measure_all(Calibration *c, const Sizes *model, const Options *o)
 	int n = probes_write(probe, c->a);
 	if (model && !measure(c, model, o))
 		return EXIT_RUN;
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n && !c->old; i++)
 		if (!measure_probe(c, &probe[i]))
 			return EXIT_RUN;
+	if (c->old)
+		measured_join(&c->all, c->old, c->a);
 	bool bf16 = codegen_multiplies(c->target, DT_BF16, c->d);
-	return measured_write(&c->all, o->what.output, bf16, c->d) ? EXIT_SUCCESS : EXIT_RUN;
+	return measured_write(&c->all, c->old, o->what.output, bf16, c->d) ? EXIT_SUCCESS : EXIT_RUN;
 }
 
 static double now(void)
@@ -198,7 +208,7 @@ int calibrate(const Sizes *model, const Options *o, const CodegenTarget *target,
 	c.all.by_op = map_new(c.a);
 	c.all.cores = count_cores();
 	choose_layouts(&c);
-	if (!check_output(o->what.output, c.a, d) || !codegen_check_target(target, d)) {
+	if (!read_output(&c, o->what.output, model) || !codegen_check_target(target, d)) {
 		arena_free(c.a);
 		return EXIT_INPUT;
 	}

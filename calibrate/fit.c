@@ -12,7 +12,7 @@
 #include "calibrate/private.h"
 
 typedef struct Number { double value; const char *source; } Number;
-typedef struct Fit { const Measured *all; Arena *a; Number of[MACHINE_NUMBERS]; } Fit;
+typedef struct Fit { const Measured *all; Arena *a; const char *name; Number of[MACHINE_NUMBERS]; } Fit;
 
 enum { LARGE = 32 << 20, SMALL = 8 << 20 }; /* bytes of loops that stream memory, and that do not */
 
@@ -124,6 +124,12 @@ static void fit(Fit *f, bool bf16)
 	fit_links(f);
 }
 
+static const char *name_of_host(const Fit *f)
+{
+	struct utsname host;
+	return arena_printf(f->a, "%s, %d cores", uname(&host) ? "this machine" : host.nodename, f->all->cores);
+}
+
 /* ---- the file ---- */
 
 static const char *const key[MACHINE_NUMBERS] = {
@@ -157,19 +163,22 @@ static void put_rows(const Fit *f, FILE *out)
 
 static void put_file(const Fit *f, FILE *out)
 {
-	struct utsname host;
-	const char *name = uname(&host) ? "this machine" : host.nodename;
-	fprintf(out, "{\n  \"name\": \"%s, %d cores\",\n  \"device\": \"cpu\",\n", quoted(f, name), f->all->cores);
+	fprintf(out, "{\n  \"name\": \"%s\",\n  \"device\": \"cpu\",\n", quoted(f, f->name));
 	for (int n = 0; n < MACHINE_NUMBERS; n++)
 		if (f->of[n].source)
 			fprintf(out, "  \"%s\": [%.6g, \"%s\"],\n", key[n], f->of[n].value, quoted(f, f->of[n].source));
 	put_rows(f, out);
 }
 
-bool measured_write(const Measured *all, const char *path, bool bf16, Diag *d)
+bool measured_write(const Measured *all, const Machine *old, const char *path, bool bf16, Diag *d)
 {
 	Fit f = {.all = all, .a = arena_new()};
-	fit(&f, bf16);
+	if (old)
+		for (MachineNumber n = 0; n < MACHINE_NUMBERS; n++)
+			f.of[n] = (Number){old->of[n], old->source[n]};
+	else
+		fit(&f, bf16);
+	f.name = old ? old->name : name_of_host(&f);
 	int mark = unfinished_begin();
 	const char *temp = unfinished_file(path);
 	FILE *out = fopen(temp, "w");

@@ -48,14 +48,14 @@ static void add_op(Measured *all, Map *begun, const Op *op, const Work *w, Machi
 }
 
 /* One row for each kind, size and number of ranks: the first. */
-static void add_transfer(Measured *all, const StepTransfer *t, int ranks, Arena *a)
+static void add_collective(Measured *all, MachineCollective x, Arena *a)
 {
 	for (int i = 0; i < all->collectives.n; i++) {
 		const MachineCollective *c = &all->collectives.at[i];
-		if (c->kind == t->kind && c->ranks == ranks && c->bytes == t->bytes)
+		if (c->kind == x.kind && c->ranks == x.ranks && c->bytes == x.bytes)
 			return;
 	}
-	vec_push(a, &all->collectives, ((MachineCollective){t->kind, ranks, t->bytes, t->seconds}));
+	vec_push(a, &all->collectives, x);
 }
 
 void measured_add(Measured *all, const Module *m, const Options *o, MachineLayout layout, const Steps *s, Arena *a)
@@ -72,8 +72,20 @@ void measured_add(Measured *all, const Module *m, const Options *o, MachineLayou
 		if (w.class != COST_NONE && w.class != COST_COLLECTIVE && seconds > 0)
 			add_op(all, begun, ops.at[number], &w, layout, seconds, a);
 	}
-	for (int i = 0; i < s->transfers.n && layout.ranks > 1; i++)
-		if (s->transfers.at[i].seconds > 0)
-			add_transfer(all, &s->transfers.at[i], layout.ranks, a);
-	all->noise = MAX(all->noise, s->noise);
+	for (int i = 0; i < s->transfers.n && layout.ranks > 1; i++) {
+		const StepTransfer *t = &s->transfers.at[i];
+		if (t->seconds > 0)
+			add_collective(all, (MachineCollective){t->kind, layout.ranks, t->bytes, t->seconds}, a);
+	}
+}
+
+void measured_join(Measured *all, const Machine *old, Arena *a)
+{
+	for (int i = 0; i < old->n_kernels; i++) {
+		const MachineKernel *k = &old->kernel[i];
+		if (!map_get(all->by_op, arena_printf(a, "%dx%d %s", k->layout.ranks, k->layout.threads, k->op)))
+			vec_push(a, &all->kernels, ((MeasuredKernel){.row = *k}));
+	}
+	for (int i = 0; i < old->n_collectives; i++)
+		add_collective(all, old->collective[i], a);
 }

@@ -29,8 +29,8 @@ typedef struct Steps {
 	double noise;        /* by how much of the fastest step the median step was slower */
 } Steps;
 /* Reads the traces of all ranks of one run: path and, of rank r > 0, path with .rankR in front of its end.  Each number
- * is the mean over the fastest third of the steps, so that those in which others had the processor do not count, and
- * the ops of a step add up to a step that was there.  False after messages. */
+ * is the lower quartile over the steps: what a machine does that has nothing else to do, though others have it for a part
+ * of the time.  False after messages. */
 bool steps_read(const char *path, int ranks, Steps *out, Arena *a, Diag *d);
 
 /* ---- measured.c ---- */
@@ -43,9 +43,13 @@ typedef struct Measured {
 	double noise;        /* the most of all runs */
 	int cores;
 } Measured;
-/* Adds what a run of the module says.  Ops with one signature are one row, their mean; rows of earlier programs stay. */
+/* Adds what a run of the module says.  Ops of one signature are one row, their mean; rows of earlier programs
+ * stay. */
 void measured_add(Measured *all, const Module *m, const Options *o, MachineLayout layout, const Steps *s, Arena *a);
-/* Writes a machine file; false after a message. */
-bool measured_write(const Measured *all, const char *path, bool bf16, Diag *d);
+/* Adds the rows of an older file whose ops and sizes were not measured now. */
+void measured_join(Measured *all, const Machine *old, Arena *a);
+/* Writes a machine file, whose numbers are those of `old`, or follow from the rows if that is NULL; bf16: the processor
+ * multiplies it.  False after a message. */
+bool measured_write(const Measured *all, const Machine *old, const char *path, bool bf16, Diag *d);
 
 #endif

@@ -33,8 +33,8 @@ static void put_mean(Writer *w, const char *name, const char *type, int rank)
 	static const char *const axes[] = {"", "0", "0,1", "0,1,2", "0,1,2,3"};
 	char scalar[32];
 	int n = w->n++;
-	buf_printf(&w->ops, "    %%p%d : %s = mul %%%s, %%%s\n    %%s%d : f32[] = reduce_mean %%p%d {axes=[%s], keepdims=0}\n",
-		n, type, name, name, n, n, axes[rank]);
+	buf_printf(&w->ops, "    %%p%d : %s = mul %%%s, %%%s\n", n, type, name, name);
+	buf_printf(&w->ops, "    %%s%d : f32[] = reduce_mean %%p%d {axes=[%s], keepdims=0}\n", n, n, axes[rank]);
 	snprintf(scalar, sizeof(scalar), "s%d", n);
 	put_loss(w, scalar);
 }
@@ -89,12 +89,13 @@ static void pool(Writer *w, int64_t n, int64_t c, int64_t side, int64_t unused)
 /* Causal, of b x h heads. */
 static void attend(Writer *w, int64_t b, int64_t h, int64_t t, int64_t d)
 {
-	Text x, name;
+	Text x, sums, name;
 	TEXT_OF(x, "f32[%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "]", b, h, t, d);
+	TEXT_OF(sums, "f32[%" PRId64 ",%" PRId64 ",%" PRId64 "]", b, h, t);
 	int q = put_param(w, x), k = put_param(w, x), v = put_param(w, x);
 	TEXT_OF(name, "y%d", q);
-	buf_printf(&w->ops, "    %%%s : %s, %%l%d : f32[%" PRId64 ",%" PRId64 ",%" PRId64 "] = attention %%p%d, %%p%d, %%p%d "
-		"{empty=\"zero\", layout=0, right=0, scale=0.125}\n", name, x, q, b, h, t, q, k, v);
+	buf_printf(&w->ops, "    %%%s : %s, %%l%d : %s = attention %%p%d, %%p%d, %%p%d {empty=\"zero\", layout=0, right=0, "
+		"scale=0.125}\n", name, x, q, sums, q, k, v);
 	put_mean(w, name, x, 4);
 }
 
@@ -188,8 +189,8 @@ static void loop(Writer *w, int64_t n, int64_t body, int64_t unused, int64_t unu
 static const char *text_of(Writer *w, const char *name, Arena *a)
 {
 	const char *text = arena_printf(a, "module \"%s\" level=MODEL batch=%" PRId64 " {\n  input \"ids\" : i64[%" PRId64
-		"] {batched=1}\n  output \"loss\" : f32[]\n%.*s  forward {\n    %%ids : i64[%" PRId64 "] = input \"ids\"\n%.*s    "
-		"output \"loss\" %%p%d\n  }\n}\n", name, w->batch, w->batch, (int)w->symbols.n, w->symbols.at, w->batch,
+		"] {batched=1}\n  output \"loss\" : f32[]\n%.*s  forward {\n    %%ids : i64[%" PRId64
+		"] = input \"ids\"\n%.*s    output \"loss\" %%p%d\n  }\n}\n", name, w->batch, w->batch, (int)w->symbols.n, w->symbols.at, w->batch,
 		(int)w->ops.n, w->ops.at, w->loss);
 	buf_free(&w->symbols);
 	buf_free(&w->ops);
@@ -208,7 +209,9 @@ int probes_write(Probe *out, Arena *a)
 {
 	Writer w[PROBES_MAX];
 	int n = 0;
-#define PROGRAM(id, batch, how) out[n] = (Probe){.name = #id, .options = how " --loss=output:loss"}; begin(&w[n++], batch);
+#define PROGRAM(id, batch, how) \
+	out[n] = (Probe){.name = #id, .options = how " --loss=output:loss"}; \
+	begin(&w[n++], batch);
 #define PROBE(family, ...) family(&w[n - 1], __VA_ARGS__);
 #include "calibrate/probes.def"
 	for (int i = 0; i < n; i++)

@@ -71,7 +71,7 @@ static void fill(void *at, DType dtype, int64_t n, int64_t range)
 		case DT_I32: ((int32_t *)at)[i] = (int32_t)(x % (uint64_t)range); break;
 		case DT_I64: ((int64_t *)at)[i] = (int64_t)(x % (uint64_t)range); break;
 		case DT_BOOL: ((uint8_t *)at)[i] = 1; break;
-		default: memset((char *)at + i * dtype_info[dtype].bytes, 0, (size_t)dtype_info[dtype].bytes); /* 0 of any type */
+		default: memset((char *)at + i * dtype_info[dtype].bytes, 0, (size_t)dtype_info[dtype].bytes);
 		}
 	}
 }

@@ -60,7 +60,7 @@ static bool read_rank(const char *path, Slices *ops, Slices *transfers, Arena *a
 	return events;
 }
 
-/* ---- the fastest steps ---- */
+/* ---- noise ---- */
 
 typedef struct StepTime { int step; double seconds; } StepTime;
 typedef VEC(StepTime) StepTimes;
@@ -87,55 +87,65 @@ static StepTimes step_times(const Slices *ops, Arena *a)
 	return t;
 }
 
-static bool is_fast(const StepTimes *t, int step)
-{
-	for (int k = 0; k < MAX(t->n / 3, 1) && k < t->n; k++)
-		if (t->at[k].step == step)
-			return true;
-	return false;
-}
-
-/* ---- means ---- */
+/* ---- quartiles ---- */
 
 static int by_number(const void *x, const void *y)
 {
 	const Slice *a = x, *b = y;
-	int seq = (a->seq > b->seq) - (a->seq < b->seq), step = (a->step > b->step) - (a->step < b->step);
-	return a->number != b->number ? (a->number > b->number) - (a->number < b->number) : seq ? seq : step;
+	return a->number != b->number ? (a->number > b->number) - (a->number < b->number)
+		: (a->step > b->step) - (a->step < b->step);
 }
 
-static void mean_ops(const Slices *ops, const StepTimes *times, Steps *out, Arena *a)
+static int by_seconds(const void *x, const void *y)
 {
-	for (int i = 0, n = 0; i < ops->n; i++) {
-		const Slice *s = &ops->at[i];
-		if (!i || s->number != s[-1].number) {
-			vec_push(a, &out->ops, ((StepOp){.number = s->number}));
-			n = 0;
-		}
-		StepOp *op = &out->ops.at[out->ops.n - 1];
-		if (is_fast(times, s->step))
-			op->seconds += (s->seconds - op->seconds) / ++n;
+	double a = *(const double *)x, b = *(const double *)y;
+	return (a > b) - (a < b);
+}
+
+/* How many slices from i on have the number of the i-th (and its step). */
+static int same_from(const Slices *s, int i, bool step)
+{
+	int n = 1;
+	while (i + n < s->n && s->at[i + n].number == s->at[i].number && (!step || s->at[i + n].step == s->at[i].step))
+		n++;
+	return n;
+}
+
+static double quartile(double *of, int n)
+{
+	qsort(of, (size_t)n, sizeof(*of), by_seconds);
+	return of[n / 4];
+}
+
+static void find_ops(Slices *ops, Steps *out, Arena *a)
+{
+	double *of = NEW_N(a, double, ops->n);
+	qsort(ops->at, (size_t)ops->n, sizeof(*ops->at), by_number);
+	for (int i = 0, n; i < ops->n; i += n) {
+		n = same_from(ops, i, false);
+		for (int k = 0; k < n; k++)
+			of[k] = ops->at[i + k].seconds;
+		vec_push(a, &out->ops, ((StepOp){ops->at[i].number, quartile(of, n)}));
 	}
 }
 
-/* Of one collective of one step, all ranks have slices, which follow each other; the shortest is of the rank for which
- * no other had to wait. */
-static void mean_transfers(const Slices *all, const StepTimes *times, Steps *out, Arena *a)
+/* Of one collective of one step, all ranks have slices; the shortest is of the rank for which no other had to wait. */
+static void find_transfers(Slices *all, Steps *out, Arena *a)
 {
-	for (int i = 0, n = 0; i < all->n;) {
-		const Slice *s = &all->at[i];
-		double least = s->seconds;
-		int same = 1;
-		for (; i + same < all->n && s[same].number == s->number && s[same].step == s->step; same++)
-			least = MIN(least, s[same].seconds);
-		if (!i || s->number != s[-1].number) {
-			vec_push(a, &out->transfers, ((StepTransfer){.kind = s->kind, .bytes = s->bytes}));
-			n = 0;
+	double *of = NEW_N(a, double, all->n + 1);
+	if (all->n)
+		qsort(all->at, (size_t)all->n, sizeof(*all->at), by_number);
+	for (int i = 0, n; i < all->n; i += n) {
+		int steps = 0;
+		n = same_from(all, i, false);
+		for (int k = 0, ranks; k < n; k += ranks) {
+			ranks = same_from(all, i + k, true);
+			of[steps] = all->at[i + k].seconds;
+			for (int r = 1; r < ranks; r++)
+				of[steps] = MIN(of[steps], all->at[i + k + r].seconds);
+			steps++;
 		}
-		StepTransfer *t = &out->transfers.at[out->transfers.n - 1];
-		if (is_fast(times, s->step))
-			t->seconds += (least - t->seconds) / ++n;
-		i += same;
+		vec_push(a, &out->transfers, ((StepTransfer){all->at[i].kind, all->at[i].bytes, quartile(of, steps)}));
 	}
 }
 
@@ -158,10 +168,7 @@ bool steps_read(const char *path, int ranks, Steps *out, Arena *a, Diag *d)
 		return false;
 	}
 	out->noise = times.at[times.n / 2].seconds / times.at[0].seconds - 1;
-	qsort(ops.at, (size_t)ops.n, sizeof(*ops.at), by_number);
-	if (transfers.n)
-		qsort(transfers.at, (size_t)transfers.n, sizeof(*transfers.at), by_number);
-	mean_ops(&ops, &times, out, a);
-	mean_transfers(&transfers, &times, out, a);
+	find_ops(&ops, out, a);
+	find_transfers(&transfers, out, a);
 	return true;
 }

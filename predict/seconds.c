@@ -97,8 +97,8 @@ static double nearest(const Machine *m, const Op *op, const Work *w, MachineLayo
 static CostTime alone(const Machine *m, const Op *op, const Work *w, MachineLayout l, bool tf32)
 {
 	Arena *a = m->n_kernels ? arena_new() : NULL;
-	const MachineKernel *k = a ? map_get(m->by_op, arena_printf(a, "%dx%d %s", l.ranks, l.threads, cost_signature(op, w, a)))
-		: NULL;
+	const char *key = a ? arena_printf(a, "%dx%d %s", l.ranks, l.threads, cost_signature(op, w, a)) : NULL;
+	const MachineKernel *k = a ? map_get(m->by_op, key) : NULL;
 	arena_free(a);
 	if (k)
 		return (CostTime){k->seconds, COST_MEASURED};
