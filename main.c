@@ -795,6 +795,8 @@ static int command(int argc, char **argv, Arena *a, Diag *d)
 	bool usage = false;
 	if (argc > 1 && equals(argv[1], "ckpt"))
 		return ckpt_main(&(CkptCall){argc - 1, argv + 1, read_options, d});
+	if (argc > 1 && equals(argv[1], "trace"))
+		return trace_main(argc - 1, argv + 1, d);
 	bool ok = options_parse(argc, argv, &o, a, d, &usage);
 	d->verbose = o.inspection.verbose;
 	if (!ok)

@@ -294,11 +294,12 @@ static bool arg_split(Reader *r, int argc, char **argv, int *i, Arg *out)
 static void refuse_second(Reader *r, const char *text)
 {
 	const char *first = r->o->input;
-	if (str_is_choice("plan|run|params|init|calibrate|ckpt", text) || str_is_choice("ckpt", first))
-		usage_error(r, str_is_choice("ckpt", first) ? first : text, "a command is the first word, before all options");
+	bool misplaced = str_is_choice("ckpt|trace", first);
+	if (misplaced || str_is_choice("plan|run|params|init|calibrate|ckpt|trace", text))
+		usage_error(r, misplaced ? first : text, "a command is the first word, before all options");
 	else if (!r->command && !strpbrk(first, "./"))
-		usage_error(r, first, "is no command; there are plan, run, params, init, calibrate and ckpt, and a program is "
-			"compiled without one: shardc MODEL.onnx -o train");
+		usage_error(r, first, "is no command; there are plan, run, params, init, calibrate, ckpt and trace, and a program "
+			"is compiled without one: shardc MODEL.onnx -o train");
 	else
 		usage_error(r, text, "one model is compiled at a time");
 }
@@ -502,6 +503,7 @@ void options_help(FILE *f)
 	      "       shardc init MODEL.onnx                        what it is, the loss that fits, data and commands\n"
 	      "       shardc calibrate -o FILE.json [MODEL.onnx]    measures this machine, for plan --machine=FILE.json\n"
 	      "       shardc ckpt COMMAND ..                        checkpoints: show, convert (shardc ckpt --help)\n"
+	      "       shardc trace diff A.json B.json [--top=N]     where two traces of a program differ (docs/trace.md)\n"
 	      "       shardc --list-ops | --list-passes | --help | --version\n", f);
 	const char *group = "";
 	for (int i = 0; i < COUNT_OF(rows); i++) {

@@ -69,8 +69,8 @@ static bool run_once(Calibration *c, const char *program, const char *trace, con
 {
 	const char *log = arena_printf(c->a, "%s/log", c->dir);
 	Words argv = {0};
-	char *const fixed[] = {(char *)program, "--lr", "1e-6", "--on-nan", "skip", "--steps", NULL, "--trace", (char *)trace,
-		"--trace-steps", NULL, "--ranks", NULL, "--threads", NULL};
+	char *const fixed[] = {(char *)program, "--lr", "1e-6", "--on-nan", "skip", "--steps", NULL, "--trace",
+		(char *)trace, "--trace-steps", NULL, "--ranks", NULL, "--threads", NULL};
 	for (int i = 0; i < COUNT_OF(fixed); i++)
 		vec_push(c->a, &argv, fixed[i]);
 	argv.at[6] = arena_printf(c->a, "%d", LAST_STEP + 1);
@@ -155,7 +155,8 @@ static bool read_output(Calibration *c, const char *path, bool adds)
 	bool is_there = !stat(path, &st) && (!S_ISREG(st.st_mode) || st.st_size);
 	Machine *old = is_there && S_ISREG(st.st_mode) ? machine_read(path, c->a, &silent) : NULL;
 	if (is_there && (!old || old->cuda))
-		diag_error(c->d, path, "is there and is no machine file of CPUs: it is not replaced; give another path, or remove it");
+		diag_error(c->d, path, "is there and is no machine file of CPUs: it is not replaced; give another path, or "
+			"remove it");
 	else if (adds && old && old->of[MACHINE_RANKS] != c->all.cores)
 		diag_error(c->d, path, "describes %.0f cores, and shardc may use %d here: give another path",
 			old->of[MACHINE_RANKS], c->all.cores);
@@ -168,8 +169,8 @@ static bool read_output(Calibration *c, const char *path, bool adds)
 
 static void say(const Calibration *c, const Options *o, double seconds)
 {
-	printf("%s: %d measured kernels and %d collectives on %d cores in %.0f s; at most %.0f%% between the fastest and the "
-		"median step\n", o->what.output, c->all.kernels.n, c->all.collectives.n, c->all.cores, seconds,
+	printf("%s: %d measured kernels and %d collectives on %d cores in %.0f s; at most %.0f%% between the fastest and "
+		"the median step\n", o->what.output, c->all.kernels.n, c->all.collectives.n, c->all.cores, seconds,
 		100 * c->all.noise);
 	if (c->all.noise > noisy)
 		diag_warn(c->d, "shardc calibrate", "other programs had the processors: in one run the median step was %.0f%% "

@@ -148,9 +148,9 @@ static void put_rows(const Fit *f, FILE *out)
 	fprintf(out, "  \"kernels\": [");
 	for (int i = 0; i < all->kernels.n; i++) {
 		const MachineKernel *k = &all->kernels.at[i].row;
-		fprintf(out, "%s\n    {\"op\": \"%s\", \"layout\": \"%dx%d\", \"seconds\": %.4g, \"flops\": %.10g, \"bytes\": %.10g, "
-			"\"special\": %.10g}", i ? "," : "", quoted(f, k->op), k->layout.ranks, k->layout.threads, k->seconds, k->flops,
-			k->bytes, k->special);
+		fprintf(out, "%s\n    {\"op\": \"%s\", \"layout\": \"%dx%d\", \"seconds\": %.4g, ", i ? "," : "",
+			quoted(f, k->op), k->layout.ranks, k->layout.threads, k->seconds);
+		fprintf(out, "\"flops\": %.10g, \"bytes\": %.10g, \"special\": %.10g}", k->flops, k->bytes, k->special);
 	}
 	fprintf(out, "\n  ],\n  \"collectives\": [");
 	for (int i = 0; i < all->collectives.n; i++) {

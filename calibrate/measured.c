@@ -28,7 +28,8 @@ static LayoutRank rank_of(const Module *m, const Options *o, int ranks, Arena *a
 /* A row that this run has begun, and how many ops it is the mean of. */
 typedef struct Row { int at, n; } Row;
 
-static void add_op(Measured *all, Map *begun, const Op *op, const Work *w, MachineLayout layout, double seconds, Arena *a)
+static void add_op(Measured *all, Map *begun, const Op *op, const Work *w, MachineLayout layout, double seconds,
+	Arena *a)
 {
 	const char *text = cost_signature(op, w, a), *key = arena_printf(a, "%dx%d %s", layout.ranks, layout.threads, text);
 	Row *row = map_get(begun, key);

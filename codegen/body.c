@@ -165,7 +165,8 @@ static void put_run(Body *t, int at, int n)
 	size_t head = strcspn(first->text, "\1");
 	wrap_statement(&t->lines, "\t", arena_printf(t->e->a, "for (int i = %" PRId64 "; i <= %" PRId64 "; i++)",
 		first->part[0].n, last->part[0].n), comment);
-	buf_printf(&t->lines, "\t\t%s%.*si%s\n", first->marked ? "OP " : "", (int)head, first->text, first->text + head + 1);
+	buf_printf(&t->lines, "\t\t%s%.*si%s\n", first->marked ? "OP " : "", (int)head, first->text,
+		first->text + head + 1);
 }
 
 static void put_lines(Body *t)

@@ -52,8 +52,8 @@ const char *ops_list(const Emit *e, const char *program)
 
 void ops_write(const Emit *e, Buf *out)
 {
-	buf_printf(out, "/* The ops of %s, made by shardc: what the marks OP of step.%s stand for, in their order.  Not for "
-		"editing.\n * A row: its position among all ops of the program, section, kind, unit, name, node of the model. */\n"
+	buf_printf(out, "/* The ops of %s, made by shardc: what the marks OP of step.%s stand for, in order.  Not for "
+		"editing.\n * A row: position among all ops of the program, section, kind, unit, name, node of the model. */\n"
 		"%s", str_escape(e->a, ESCAPE_C_COMMENT, e->m->name), codegen_cuda(e->target) ? "cu" : "c",
 		e->ops.at ? e->ops.at : "typedef int nothing_is_traced;\n");
 }

@@ -134,7 +134,7 @@ bool predict_show(FILE *f, const Sizes *program, const Restart *start, const Mac
 	(o->what.format == FORMAT_JSON ? prediction_json : prediction_text)(f, &p);
 	if (o->what.ask)
 		alternatives_show(f, start, v, o, m);
-	bool ok = !o->what.trace || timeline_write(p.of[VARIANT_ONLY], ir_program_hash(program), o->what.trace, d);
+	bool ok = !o->what.trace || timeline_write(p.of[VARIANT_ONLY], program, o->what.trace, d);
 	arena_free(a);
 	return ok;
 }

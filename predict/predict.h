@@ -18,4 +18,10 @@ bool predict_asks(const Options *o, const Restart *start, Diag *d);
  * object, each ended by ",\n". */
 bool predict_show(FILE *f, const Sizes *program, const Restart *start, const Machine *m, const Options *o, Diag *d);
 
+/* ---- diff.c ---- */
+
+/* `shardc trace diff A.json B.json [--top=N]`; argv[0] is "trace".  Returns the exit code. */
+enum { TRACE_OK = 0, TRACE_INPUT = 1, TRACE_USAGE = 2 };
+int trace_main(int argc, char **argv, Diag *d);
+
 #endif

@@ -92,8 +92,8 @@ void prediction_json(FILE *f, const Prediction *p);
 
 /* ---- trace.c ---- */
 
-/* Writes the timeline as a trace for chrome://tracing and Perfetto (docs/trace.md); program: its ir_program_hash.
+/* Writes the timeline, of the largest size of `program`, as a trace for chrome://tracing and Perfetto (docs/trace.md).
  * False after a message. */
-bool timeline_write(const Timeline *t, uint64_t program, const char *path, Diag *d);
+bool timeline_write(const Timeline *t, const Sizes *program, const char *path, Diag *d);
 
 #endif

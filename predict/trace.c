@@ -10,7 +10,7 @@ static const char *stream_name(int stream)
 	return stream == TIMELINE_COMPUTE ? "compute" : stream_info[stream - 1].text;
 }
 
-static void put_slice(FILE *f, const Timeline *t, const Slice *s, Arena *a)
+static void put_slice(FILE *f, const Timeline *t, const Slice *s, const char *size, Arena *a)
 {
 	const Op *op = s->op;
 	const Unit *of = op_unit(op);
@@ -21,6 +21,8 @@ static void put_slice(FILE *f, const Timeline *t, const Slice *s, Arena *a)
 	fprintf(f, "\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"op\":%d,\"section\":\"%s\",\"program\":\"step\",", s->begin * 1e6,
 		(s->end - s->begin) * 1e6, s->number, section_text[op->section]);
 	fprintf(f, "\"unit\":\"%s\",\"node\":\"%s\",\"step\":0", unit, str_escape(a, ESCAPE_JSON, op->loc->node));
+	if (size)
+		fprintf(f, ",\"size\":\"%s\"", str_escape(a, ESCAPE_JSON, size));
 	if (s->seq)
 		fprintf(f, ",\"seq\":%d", s->seq);
 	if (s->stream != TIMELINE_COMPUTE)
@@ -28,24 +30,24 @@ static void put_slice(FILE *f, const Timeline *t, const Slice *s, Arena *a)
 	fputs("}}", f);
 }
 
-static void put_trace(FILE *f, const Timeline *t, uint64_t program, Arena *a)
+static void put_trace(FILE *f, const Timeline *t, const Sizes *program, Arena *a)
 {
 	fprintf(f, "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"kind\":\"predicted\",\"model\":\"%s\",\"program\":\"%016"
 		PRIx64 "\",\"world\":%" PRId64 ",\"rank\":%" PRId64 ",\"threads\":%d,\"machine\":\"%s\",\"steps\":1},\n"
 		"\"traceEvents\":[\n"
 		"{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%" PRId64 ",\"args\":{\"name\":\"rank %" PRId64
 		", predicted\"}}",
-		str_escape(a, ESCAPE_JSON, t->m->name), program, t->who.world, t->who.rank, t->layout.threads,
+		str_escape(a, ESCAPE_JSON, t->m->name), ir_program_hash(program), t->who.world, t->who.rank, t->layout.threads,
 		str_escape(a, ESCAPE_JSON, t->machine->name), t->who.rank, t->who.rank);
 	for (int i = 0; i < TIMELINE_STREAMS; i++)
 		fprintf(f, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%" PRId64 ",\"tid\":%d,"
 			"\"args\":{\"name\":\"%s\"}}", t->who.rank, i, stream_name(i));
 	for (int i = 0; i < t->n_slices; i++)
-		put_slice(f, t, &t->slice[i], a);
+		put_slice(f, t, &t->slice[i], program->name[program->n - 1], a);
 	fputs("\n]}\n", f);
 }
 
-bool timeline_write(const Timeline *t, uint64_t program, const char *path, Diag *d)
+bool timeline_write(const Timeline *t, const Sizes *program, const char *path, Diag *d)
 {
 	Arena *a = arena_new();
 	int mark = unfinished_begin();

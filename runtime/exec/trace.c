@@ -2,7 +2,7 @@
  * a file for chrome://tracing and Perfetto.
  *
  * What computes leaves one chain of marks: an op, or what the host does between ops, lasts from its mark to the next.
- * So the slices of a step leave no time out.  Where the host runs ahead of a device, its marks are a chain of their own.
+ * So the slices of a step leave no time out.  Where the host runs ahead of a device, its marks are their own chain.
  * Of an evaluation the first batch is recorded op by op, and the others as one slice, so that all records of the steps
  * fit into memory that is mapped before the first of them. */
 #include <errno.h>
@@ -164,7 +164,8 @@ static void put_head(const Rt *rt, FILE *f)
 	const Trace *t = rt->p->trace;
 	int rank = rt->p->world.rank;
 	fprintf(f, "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"kind\":\"measured\",\"model\":\"%s\",\"program\":\"%016"
-		PRIx64 "\",\"world\":%d,\"rank\":%d,\"threads\":%d,\"machine\":\"\",\"steps\":%" PRId64 "},\n\"traceEvents\":[\n"
+		PRIx64 "\",\"world\":%d,\"rank\":%d,\"threads\":%d,\"machine\":\"\",\"steps\":%" PRId64 "},\n"
+		"\"traceEvents\":[\n"
 		"{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d, measured\"}}", t->model,
 		rt->model->hash, MAX(rt->p->world.size, 1), rank, device_threads(), MIN(t->step, t->last) - t->first + 1, rank,
 		rank);
@@ -184,9 +185,9 @@ static void begin_slice(const Rt *rt, FILE *f, const char *before, const char *n
 /* The members of args that tell an op; they and the slice are left open. */
 static void put_op(const Trace *t, FILE *f, const Mark *m, const RtOp *op)
 {
+	const char *unit = op->unit < 0 ? "" : t->unit[op->unit];
 	fprintf(f, "\"args\":{\"op\":%d,\"section\":\"%s\",\"program\":\"%s\",\"unit\":\"%s\",\"node\":\"%s\",\"step\":%d",
-		op->number, section_text[op->section], program_text[m->program], op->unit < 0 ? "" : t->unit[op->unit], op->node,
-		m->step);
+		op->number, section_text[op->section], program_text[m->program], unit, op->node, m->step);
 	if (t->size)
 		fprintf(f, ",\"size\":\"%s\"", t->size[m->size]);
 	if (m->seq)
@@ -319,7 +320,7 @@ static bool may_replace(const char *path)
 	if (stat(path, &st) || !S_ISREG(st.st_mode) || !st.st_size)
 		return true;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	bool same = fd >= 0 && pread(fd, head, sizeof(head), 0) == (ssize_t)sizeof(head) && !memcmp(head, begin, sizeof(head));
+	bool same = fd >= 0 && pread(fd, head, sizeof(head), 0) == sizeof(head) && !memcmp(head, begin, sizeof(head));
 	if (fd >= 0)
 		close(fd);
 	return same;
@@ -388,7 +389,7 @@ bool trace_open(Rt *rt, int64_t first, int64_t last, Diag *d)
 	Room room = room_of(rt, t);
 	int64_t marks = steps * room.marks, stamps = marks + 2 * RT_STREAMS * steps * room.transfers;
 	if (stamps > INT32_MAX / 2) {
-		diag_error(d, rt->p->options->program, "--trace-steps: %" PRId64 " steps are more than a trace can have", steps);
+		diag_error(d, rt->p->options->program, "--trace-steps: %" PRId64 " steps are more than it holds", steps);
 		return false;
 	}
 	t->compute = (Chain){NEW_N(a, Mark, marks), 0, (int)marks};

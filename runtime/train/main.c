@@ -460,6 +460,9 @@ static bool open_trace(Run *run)
 			n == 1 ? "" : "s");
 	OptionRANGE steps = {s->first_step + MIN(wanted.first, n), s->first_step + MIN(wanted.last, n)};
 	ok = ok && trace_open(&s->rt, steps.first, steps.last, d);
+	if (ok && s->rt.model->need_cuda && session_is_first(s))
+		diag_note(s->d, o->trace, "steps up to %" PRId64 " run call by call, not as CUDA graphs, so that events "
+			"take the time of each op", steps.last);
 	return agree_end(&s->rt, &held, ok, s->d);
 }
 

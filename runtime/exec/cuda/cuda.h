@@ -13,6 +13,7 @@ enum { CUDA_COMPUTE = RT_STREAMS, CUDA_COPY, CUDA_STREAMS };
 
 typedef struct CudaStep CudaStep;     /* step.c */
 typedef struct CudaGraphs CudaGraphs; /* graph.c */
+typedef struct CudaTrace CudaTrace;   /* trace.c */
 struct Backend;                       /* backend.h */
 
 /* Made by device_map.  Device memory consists of the plan's arenas; rt->p->memory.base has them all, and each is one
@@ -31,6 +32,7 @@ struct Cuda {
 	char *step_outcome;         /* pinned: LAYOUT_CUDA_SLOTS * LAYOUT_CUDA_OUTCOME bytes */
 	CudaStep *step;
 	CudaGraphs *graphs;
+	CudaTrace *trace;           /* NULL: none is written, or it has been */
 	/* Used by device.c: */
 	Segment *segments;          /* in ARENA_TABLES */
 	Group *groups;

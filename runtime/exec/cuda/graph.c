@@ -3,7 +3,8 @@
  *
  * Graphs never become invalid: what changes from step to step lies in memory at fixed addresses.  The only work of the
  * host that a replay leaves out is counting bytes, which streams_replay does.  Where the host has more to do in a
- * program (staged back end, --check-nan, --check-replicas), it is issued call by call every time.
+ * program (staged back end, --check-nan, --check-replicas), it is issued call by call every time; with --trace, which
+ * takes the time of every op, until the trace is written.
  *
  * A program begins and ends on the compute stream; all other streams fork from it and join it, so programs run one
  * after the other whether they are issued or replayed, and a capture is complete. */
@@ -40,7 +41,7 @@ static bool replays(const Rt *rt)
 {
 	const RtOptions *o = rt->p->options;
 	bool asked = !o->text[OPT_cuda_graph] || o->cuda_graph;
-	return asked && rt->p->cuda->backend->captures && !rt->model->n_checks && !o->check_replicas;
+	return asked && rt->p->cuda->backend->captures && !rt->model->n_checks && !o->check_replicas && !rt->p->cuda->trace;
 }
 
 static void call(Rt *rt, Program program)
@@ -65,8 +66,10 @@ static void issue(Rt *rt, Program program)
 	streams_fork(rt);
 	cuda_must(cudaEventRecord(g->fork, compute), "cudaEventRecord");
 	cuda_must(cudaStreamWaitEvent(copies, g->fork, 0), "cudaStreamWaitEvent");
+	trace_program(rt, program);
 	call(rt, program);
 	streams_join(rt);
+	trace_program_end(rt);
 	cuda_must(cudaEventRecord(g->join, copies), "cudaEventRecord");
 	cuda_must(cudaStreamWaitEvent(compute, g->join, 0), "cudaStreamWaitEvent");
 }

@@ -24,6 +24,8 @@ typedef struct Ordered {
 	int n, n_recorded;
 	cudaEvent_t *recorded;     /* [rt_record] */
 	cudaEvent_t *entered, *ended; /* [seq] */
+	int *mark;                 /* [seq]: of the op that issued it (trace_seq) */
+	int64_t *began;            /* [seq]: stamp of a trace */
 	int64_t *bytes;            /* [seq]: bytes from peers; of blocking ones, those of the last run */
 	bool *idle;                /* [seq]: there is nothing to do */
 } Ordered;
@@ -132,6 +134,9 @@ static void enter(Rt *rt, int seq, RtStream stream)
 	chain(all, seq, s);
 	if (rt->p->world.size > 1)
 		progress_device_enter(all->words[stream], seq, s);
+	all->now->mark[seq] = trace_seq(rt, seq);
+	if (all->now->mark[seq] >= 0)
+		all->now->began[seq] = trace_stamp(rt, (int)stream);
 }
 
 static void leave(Rt *rt, int seq, RtStream stream)
@@ -140,6 +145,9 @@ static void leave(Rt *rt, int seq, RtStream stream)
 	cudaStream_t s = streams_of(rt, stream);
 	if (rt->p->world.size > 1)
 		progress_device_end(all->words[stream], seq, s);
+	if (all->now->mark[seq] >= 0)
+		trace_transfer(rt, stream, all->now->mark[seq], all->now->began[seq], trace_stamp(rt, (int)stream),
+			all->now->bytes[seq]);
 	record(all->now->ended[seq], s);
 }
 
@@ -162,6 +170,7 @@ static void issue(Rt *rt, int seq)
 	Streams *all = rt->p->streams;
 	const RtCollective *row = row_of(all, seq);
 	cudaStream_t s = streams_of(rt, row->stream);
+	trace_seq(rt, seq);
 	count(all, seq);
 	/* Also if there is nothing to do: later collectives of the stream need no event that this one has waited for. */
 	if (row->after)
@@ -208,6 +217,7 @@ void rt_wait(Rt *rt, int seq)
 {
 	Streams *all = rt->p->streams;
 	const RtCollective *row = row_of(all, seq);
+	trace_seq(rt, seq);
 	if (all->now->idle[seq])
 		return;
 	finish(rt, row->stream, seq);
@@ -246,9 +256,9 @@ void streams_sync_end(Rt *rt, RtCollectiveKind kind, int64_t bytes)
 	int seq = all->sync_seq;
 	if (row_of(all, seq)->kind != kind)
 		ice("collective %d is not %s", seq, collective_name(kind));
+	all->now->bytes[seq] = bytes;
 	leave(rt, seq, RT_STREAM_SYNC);
 	wait_event(compute(rt), all->now->ended[seq]);
-	all->now->bytes[seq] = bytes;
 	count(all, seq);
 }
 
@@ -336,6 +346,8 @@ static void order_program(Rt *rt, Program program)
 	o->entered = new_events(a, o->n);
 	o->ended = new_events(a, o->n);
 	o->bytes = NEW_N(a, int64_t, o->n + 1);
+	o->mark = NEW_N(a, int, o->n + 1);
+	o->began = NEW_N(a, int64_t, o->n + 1);
 	o->idle = NEW_N(a, bool, o->n + 1);
 	for (int i = 0; i < o->n; i++) {
 		if (o->rows[i].unit < 0)
