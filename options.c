@@ -298,8 +298,8 @@ static void refuse_second(Reader *r, const char *text)
 	if (misplaced || str_is_choice("plan|run|params|init|calibrate|ckpt|trace", text))
 		usage_error(r, misplaced ? first : text, "a command is the first word, before all options");
 	else if (!r->command && !strpbrk(first, "./"))
-		usage_error(r, first, "is no command; there are plan, run, params, init, calibrate, ckpt and trace, and a program "
-			"is compiled without one: shardc MODEL.onnx -o train");
+		usage_error(r, first, "is no command; there are plan, run, params, init, calibrate, ckpt and trace, and a "
+			"program is compiled without one: shardc MODEL.onnx -o train");
 	else
 		usage_error(r, text, "one model is compiled at a time");
 }

@@ -29,8 +29,8 @@ typedef struct Steps {
 	double noise;        /* by how much of the fastest step the median step was slower */
 } Steps;
 /* Reads the traces of all ranks of one run: path and, of rank r > 0, path with .rankR in front of its end.  Each number
- * is the lower quartile over the steps: what a machine does that has nothing else to do, though others have it for a part
- * of the time.  False after messages. */
+ * is the lower quartile over the steps: what a machine does that has nothing else to do, though others may have it for
+ * some of the steps.  False after messages. */
 bool steps_read(const char *path, int ranks, Steps *out, Arena *a, Diag *d);
 
 /* ---- measured.c ---- */

@@ -190,8 +190,8 @@ static const char *text_of(Writer *w, const char *name, Arena *a)
 {
 	const char *text = arena_printf(a, "module \"%s\" level=MODEL batch=%" PRId64 " {\n  input \"ids\" : i64[%" PRId64
 		"] {batched=1}\n  output \"loss\" : f32[]\n%.*s  forward {\n    %%ids : i64[%" PRId64
-		"] = input \"ids\"\n%.*s    output \"loss\" %%p%d\n  }\n}\n", name, w->batch, w->batch, (int)w->symbols.n, w->symbols.at, w->batch,
-		(int)w->ops.n, w->ops.at, w->loss);
+		"] = input \"ids\"\n%.*s    output \"loss\" %%p%d\n  }\n}\n", name, w->batch, w->batch, (int)w->symbols.n,
+		w->symbols.at, w->batch, (int)w->ops.n, w->ops.at, w->loss);
 	buf_free(&w->symbols);
 	buf_free(&w->ops);
 	return text;
