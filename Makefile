@@ -299,6 +299,10 @@ features: all $(VENV)/ready $(BUILD)/models
 features-full: all $(VENV)/ready
 	$(PYTHON) tests/ranks/features.py $(BUILD)/shardc $(BUILD)/features --full --curves 300 --log $(BUILD)/features.log
 
+## predict-time: predicted beside measured steps on this machine, which it calibrates first (a quarter of an hour)
+predict-time: all $(VENV)/ready
+	$(PYTHON) tests/predict/time.py $(BUILD)/shardc $(BUILD)/predict-time --exact $(PREDICT)
+
 ## bench: training steps against PyTorch, compile time, memory
 bench: all $(VENV)/ready
 	$(PYTHON) bench/step.py $(BUILD)/shardc $(BUILD)/bench --json $(BUILD)/bench.jsonl $(BENCH)
@@ -326,5 +330,5 @@ clean:
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
 .PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity export zoo frameworks shapes python trust trust-full \
-	sizes recipes doors ranks crash matrix features features-full bench bench-ranks bench-checkpoint install clean
+	sizes recipes doors ranks crash matrix features features-full predict-time bench bench-ranks bench-checkpoint install clean
 .DELETE_ON_ERROR:
