@@ -98,10 +98,12 @@ static bool measure(Calibration *c, const Sizes *program, const Options *o)
 	for (int i = 0; i < c->n_layouts; i++) {
 		Steps steps;
 		Arena *a = arena_new();
-		bool ok = run_once(c, binary, trace, m, c->layout[i]) && steps_read(trace, c->layout[i].ranks, &steps, a, c->d);
+		MachineLayout l = c->layout[i];
+		bool shared = l.ranks * l.threads > c->all.cores;
+		bool ok = run_once(c, binary, trace, m, l) && steps_read(trace, l.ranks, shared, &steps, a, c->d);
 		c->all.noise = MAX(c->all.noise, ok ? steps.noise : 0);
 		if (ok)
-			measured_add(&c->all, m, o, c->layout[i], &steps, c->a);
+			measured_add(&c->all, m, o, l, &steps, c->a);
 		arena_free(a);
 		if (!ok)
 			return false;

@@ -30,8 +30,9 @@ typedef struct Steps {
 } Steps;
 /* Reads the traces of all ranks of one run: path and, of rank r > 0, path with .rankR in front of its end.  Each number
  * is the lower quartile over the steps: what a machine does that has nothing else to do, though others may have it for
- * some of the steps.  False after messages. */
-bool steps_read(const char *path, int ranks, Steps *out, Arena *a, Diag *d);
+ * some of the steps.  shared: ranks take turns on a core, so that an op has it alone or waits for a turn;
+ * then it is the mean over the faster half of the steps.  False after messages. */
+bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, Diag *d);
 
 /* ---- measured.c ---- */
 

@@ -117,7 +117,29 @@ static double quartile(double *of, int n)
 	return of[n / 4];
 }
 
-static void find_ops(Slices *ops, Steps *out, Arena *a)
+/* Whether the step is among the faster half. */
+static bool is_fast(const StepTimes *t, int step)
+{
+	for (int k = 0; k < (t->n + 1) / 2; k++)
+		if (t->at[k].step == step)
+			return true;
+	return false;
+}
+
+/* The mean of n slices of one op, over the faster half of the steps. */
+static double mean(const Slice *of, int n, const StepTimes *times)
+{
+	double sum = 0;
+	int count = 0;
+	for (int i = 0; i < n; i++)
+		if (is_fast(times, of[i].step)) {
+			sum += of[i].seconds;
+			count++;
+		}
+	return count ? sum / count : 0;
+}
+
+static void find_ops(Slices *ops, const StepTimes *times, bool shared, Steps *out, Arena *a)
 {
 	double *of = NEW_N(a, double, ops->n);
 	qsort(ops->at, (size_t)ops->n, sizeof(*ops->at), by_number);
@@ -125,7 +147,8 @@ static void find_ops(Slices *ops, Steps *out, Arena *a)
 		n = same_from(ops, i, false);
 		for (int k = 0; k < n; k++)
 			of[k] = ops->at[i + k].seconds;
-		vec_push(a, &out->ops, ((StepOp){ops->at[i].number, quartile(of, n)}));
+		double seconds = shared ? mean(&ops->at[i], n, times) : quartile(of, n);
+		vec_push(a, &out->ops, ((StepOp){ops->at[i].number, seconds}));
 	}
 }
 
@@ -155,7 +178,7 @@ static const char *path_of(const char *path, int rank, Arena *a)
 	return rank ? arena_printf(a, "%.*s.rank%d%s", (int)(end - path), path, rank, end) : path;
 }
 
-bool steps_read(const char *path, int ranks, Steps *out, Arena *a, Diag *d)
+bool steps_read(const char *path, int ranks, bool shared, Steps *out, Arena *a, Diag *d)
 {
 	Slices ops = {0}, others = {0}, transfers = {0};
 	*out = (Steps){.noise = 0};
@@ -168,7 +191,7 @@ bool steps_read(const char *path, int ranks, Steps *out, Arena *a, Diag *d)
 		return false;
 	}
 	out->noise = times.at[times.n / 2].seconds / times.at[0].seconds - 1;
-	find_ops(&ops, out, a);
+	find_ops(&ops, &times, shared, out, a);
 	find_transfers(&transfers, out, a);
 	return true;
 }
