@@ -8,7 +8,7 @@ WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-proto
 CFLAGS  ?= -O2 -g
 override CFLAGS += -std=c11 -D_GNU_SOURCE -I. -I$(BUILD) $(WARN) -MMD -MP $(SANITIZE)
 
-COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c passes/*/*.c codegen/*.c predict/*.c report/*.c ckpt/*.c)
+COMPILER := $(wildcard base/*.c ir/*.c frontend/*.c passes/*.c passes/*/*.c codegen/*.c predict/*.c calibrate/*.c report/*.c ckpt/*.c)
 # Of every target; what runs on one of them lies in runtime/exec/TARGET.  The object.c of a communicator becomes a shared
 # object, by the .mk of its folder.
 SHARED   := $(wildcard base/*.c runtime/*.c $(patsubst %,runtime/%/*.c,plane comm comm/* exec store data train))
@@ -321,6 +321,10 @@ features: all $(VENV)/ready $(BUILD)/models
 features-full: all $(VENV)/ready
 	$(PYTHON) tests/ranks/features.py $(BUILD)/shardc $(BUILD)/features --full --curves 300 --log $(BUILD)/features.log
 
+## predict-time: predicted beside measured steps on this machine, which it calibrates first (a quarter of an hour)
+predict-time: all $(VENV)/ready
+	$(PYTHON) tests/predict/time.py $(BUILD)/shardc $(BUILD)/predict-time --exact $(PREDICT)
+
 ## bench: training steps against PyTorch, compile time, memory
 bench: all $(VENV)/ready
 	$(PYTHON) bench/step.py $(BUILD)/shardc $(BUILD)/bench --json $(BUILD)/bench.jsonl $(BENCH)
@@ -348,5 +352,5 @@ clean:
 runtime/mpi/comm_mpi.c runtime/nccl/comm_nccl.c: ;
 -include $(shell find $(BUILD)/obj $(BUILD)/lib -name '*.d' 2>/dev/null)
 .PHONY: all help quickstart deps test docs mutants random lint asan fuzz conformance reference parity predict export zoo frameworks shapes python trust trust-full \
-	sizes schedulers recipes doors ranks crash matrix features features-full bench bench-ranks bench-checkpoint install clean
+	sizes schedulers recipes doors ranks crash matrix features features-full predict-time bench bench-ranks bench-checkpoint install clean
 .DELETE_ON_ERROR:

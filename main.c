@@ -8,6 +8,7 @@
 
 #include "advice.h"
 #include "base/file.h"
+#include "calibrate/calibrate.h"
 #include "ckpt/ckpt.h"
 #include "codegen/codegen.h"
 #include "frontend/frontend.h"
@@ -39,6 +40,11 @@ static bool is_ir_file(const char *path)
 static bool is_plan(const Options *o)
 {
 	return o->command == COMMAND_PLAN;
+}
+
+static bool calibrates(const Options *o)
+{
+	return o->command == COMMAND_CALIBRATE;
 }
 
 /* Whether IR is printed instead of a program being compiled. */
@@ -419,9 +425,9 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 {
 	const StageContext *c = context;
 	const Options *o = c->o;
-	bool run = options_infer(o), plan = is_plan(o), ir = prints_ir(o);
+	bool run = options_infer(o), plan = is_plan(o), ir = prints_ir(o), measures = calibrates(o);
 	const char *instead = ir ? "when IR is printed" : plan ? "by shardc plan" : run ? "by shardc run"
-		: "when a program is compiled";
+		: measures ? "by shardc calibrate" : "when a program is compiled";
 	if (o->command == COMMAND_PARAMS) {
 		*why = "by shardc params";
 		return str_is_choice("command|frontend|params|autodiff", name); /* autodiff: shows what it freezes */
@@ -436,13 +442,14 @@ static bool stage_runs(const void *context, const char *name, const char **why)
 		{"frontend", !is_ir_file(o->input), "where IR is read, which has it"},
 		{"plan command", plan, instead},
 		{"run", run, instead},
+		{"calibrate", measures, instead},
 		{"sizes", options_sizes(o), "with one size of --bind"},
 		{"params", false, instead},
-		{"emit", ir || (!plan && !run), instead},
-		{"plan", !run && !ir, instead},
+		{"emit", ir || (!plan && !run && !measures), instead},
+		{"plan", !run && !ir && !measures, instead},
 		{"search", c->searched, "without --wrap=auto"},
-		{"peak", !run && !no_peak, no_peak ? no_peak : instead},
-		{"program", !run && !plan && !ir, instead},
+		{"peak", !run && !measures && !no_peak, no_peak ? no_peak : instead},
+		{"program", !run && !plan && !ir && !measures, instead},
 		{"compiler", !plan && !ir, instead},
 		{"hook of a text", c->hooked && !ir, instead},
 		{"units or a policy file", !pass_skipped(o, c->planned, "units", c->a)
@@ -470,6 +477,14 @@ static bool join_policy(Options *o, Arena *a, Diag *d)
 	for (int i = 0; i < said.n; i++)
 		ok = options_join(o, said.at[i].option, said.at[i].text, said.at[i].at, a, d) && ok;
 	return ok;
+}
+
+/* Stages of shardc calibrate without a model. */
+static bool measures_alone(const void *context, const char *name, const char **why)
+{
+	(void)context;
+	*why = "by shardc calibrate without a model";
+	return str_is_choice("command|calibrate|compiler", name);
 }
 
 /* Refuses options that belong to the other target. */
@@ -738,6 +753,12 @@ static int compile_status(bool ok, const CheckReport *report)
 	return ok ? EXIT_SUCCESS : report->differs ? EXIT_RUN : EXIT_INPUT;
 }
 
+static int calibrate_model(const Sizes *s, const Options *o, Diag *d)
+{
+	CodegenTarget t = target_options(o);
+	return calibrate(s, o, &t, d);
+}
+
 /* search: NULL, or what chose some of the options; report: empty, the caller must report_end(). */
 static int compile_with(Report *report, Options *o, const Search *search, Arena *a, Diag *d)
 {
@@ -790,7 +811,7 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 	if (!status && o->sharding.schedule_in && m->level != LEVEL_PLAN)
 		diag_warn(d, "--schedule-in", "there is no schedule before pass prefetch: \"%s\" is not used",
 			o->sharding.schedule_in);
-	bool runs = options_infer(o), plans = is_plan(o);
+	bool runs = options_infer(o), plans = is_plan(o), measures = calibrates(o);
 	if (!status && show->remat_out && !write_remat(o, d))
 		status = EXIT_INPUT;
 	if (!status && show->schedule_out && !write_schedule(m, o, d))
@@ -799,12 +820,14 @@ static int compile_with(Report *report, Options *o, const Search *search, Arena 
 		status = EXIT_INPUT;
 	if (!status && ir)
 		status = print_ir(&v, m, o, d) ? EXIT_SUCCESS : EXIT_RUN;
+	else if (!status && measures)
+		status = calibrate_model(&all, o, d);
 	else if (!status && !plans)
 		status = runs ? run(m, o, d) : emit(&all, o, d);
-	if (!status && !ir && !runs)
+	if (!status && !ir && !runs && !measures)
 		status = print_plan(m, &all, o, machine, plans ? search : NULL, &start, a, d)
 			&& write_report(report, &all, o, machine, &start, a, d) ? EXIT_SUCCESS : EXIT_INPUT;
-	if (!status && !ir && !runs)
+	if (!status && !ir && !runs && !measures)
 		print_hints(&all, o, &start);
 	free_sizes(&all);
 	return status;
@@ -998,6 +1021,31 @@ static int init(Options *o, Arena *a, Diag *d)
 	return !ok ? EXIT_INPUT : file_flush_stdout(d) ? EXIT_SUCCESS : EXIT_RUN;
 }
 
+/* What calibrate is asked for before a model is read. */
+static bool check_calibrate(const Options *o, Diag *d)
+{
+	int before = d->errors;
+	if (!o->what.output)
+		diag_error(d, "shardc calibrate", "say where the machine file goes: -o FILE.json");
+	if (options_cuda(o))
+		diag_error(d, "--target", "cuda: shardc calibrate measures processors of this host, not GPUs; machines/ has "
+			"files of GPUs from published figures");
+	if (o->what.emit != EMIT_BINARY)
+		diag_error(d, "--emit", "shardc calibrate writes a machine file, no program");
+	if (o->what.passes || o->what.stop_after)
+		diag_error(d, o->what.passes ? "--passes" : "--stop-after", "shardc calibrate measures whole programs");
+	if (options_sizes(o))
+		diag_error(d, "--bind", "shardc calibrate measures a program of one size: give that which is predicted");
+	return d->errors == before;
+}
+
+/* Without a model no pass reads an option. */
+static int calibrate_machine(const Options *o, Arena *a, Diag *d)
+{
+	options_warn_unread(o, measures_alone, NULL, a, d);
+	return calibrate_model(NULL, o, d);
+}
+
 static int command(int argc, char **argv, Arena *a, Diag *d)
 {
 	Options o = {0};
@@ -1020,7 +1068,7 @@ static int command(int argc, char **argv, Arena *a, Diag *d)
 		return list_ops();
 	if (o.inspection.list_passes)
 		return list_passes();
-	if (!o.input) {
+	if (!o.input && !calibrates(&o)) {
 		diag_error(d, "shardc", "which model? (see shardc --help)");
 		return EXIT_USAGE;
 	}
@@ -1030,6 +1078,10 @@ static int command(int argc, char **argv, Arena *a, Diag *d)
 	}
 	if (o.command == COMMAND_INIT)
 		return init(&o, a, d);
+	if (calibrates(&o) && !check_calibrate(&o, d))
+		return o.what.output ? EXIT_INPUT : EXIT_USAGE;
+	if (calibrates(&o) && !o.input)
+		return calibrate_machine(&o, a, d);
 	if (o.command == COMMAND_PARAMS)
 		return params(&o, a, d);
 	return search_wanted(&o) ? compile_searched(argc, argv, &o, a, d) : compile(&o, NULL, a, d);

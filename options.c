@@ -295,11 +295,11 @@ static void refuse_second(Reader *r, const char *text)
 {
 	const char *first = r->o->input;
 	bool misplaced = str_is_choice("ckpt|trace", first);
-	if (misplaced || str_is_choice("plan|run|params|init|ckpt|trace", text))
+	if (misplaced || str_is_choice("plan|run|params|init|calibrate|ckpt|trace", text))
 		usage_error(r, misplaced ? first : text, "a command is the first word, before all options");
 	else if (!r->command && !strpbrk(first, "./"))
-		usage_error(r, first, "is no command; there are plan, run, params, init, ckpt and trace, and a program is "
-			"compiled without one: shardc MODEL.onnx -o train");
+		usage_error(r, first, "is no command; there are plan, run, params, init, calibrate, ckpt and trace, and a "
+			"program is compiled without one: shardc MODEL.onnx -o train");
 	else
 		usage_error(r, text, "one model is compiled at a time");
 }
@@ -307,10 +307,10 @@ static void refuse_second(Reader *r, const char *text)
 static void take_positional(Reader *r, const char *text)
 {
 	Options *o = r->o;
-	if (!o->input && !r->command && str_is_choice("plan|run|params|init", text)) {
+	if (!o->input && !r->command && str_is_choice("plan|run|params|init|calibrate", text)) {
 		r->command = true;
 		o->command = !strcmp(text, "plan") ? COMMAND_PLAN : !strcmp(text, "run") ? COMMAND_RUN
-			: !strcmp(text, "init") ? COMMAND_INIT : COMMAND_PARAMS;
+			: !strcmp(text, "init") ? COMMAND_INIT : !strcmp(text, "params") ? COMMAND_PARAMS : COMMAND_CALIBRATE;
 	} else if (!o->input && !r->command && !strcmp(text, "help"))
 		o->inspection.help = true;
 	else if (!o->input)
@@ -530,6 +530,7 @@ void options_help(FILE *f)
 	      "       shardc run MODEL.onnx --inputs DIR --outputs DIR   forward only\n"
 	      "       shardc params MODEL.onnx [options]            what each initializer is, and by what evidence\n"
 	      "       shardc init MODEL.onnx                        what it is, the loss that fits, data and commands\n"
+	      "       shardc calibrate -o FILE.json [MODEL.onnx]    measures this machine, for plan --machine=FILE.json\n"
 	      "       shardc ckpt COMMAND ..                        checkpoints: show, convert (shardc ckpt --help)\n"
 	      "       shardc trace diff A.json B.json [--top=N]     where two traces of a program differ (docs/trace.md)\n"
 	      "       shardc --list-ops | --list-passes | --help | --version\n", f);

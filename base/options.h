@@ -14,7 +14,8 @@
 #define ENUM_TYPE(type, ...) typedef enum type { __VA_ARGS__ } type;
 #include "base/options.def"
 
-typedef enum Command { COMMAND_COMPILE, COMMAND_PLAN, COMMAND_RUN, COMMAND_PARAMS, COMMAND_INIT } Command;
+typedef enum Command { COMMAND_COMPILE, COMMAND_PLAN, COMMAND_RUN, COMMAND_PARAMS, COMMAND_INIT,
+	COMMAND_CALIBRATE }  Command;
 
 typedef const char *OptionText;
 enum { OPTION_LIST_MAX = 64 };

@@ -318,3 +318,12 @@ Work cost_of(const Op *op, const LayoutRank *who)
 {
 	return rule[op->kind](op, who);
 }
+
+char *cost_signature(const Op *op, const Work *w, Arena *a)
+{
+	if (w->class != COST_UPDATE)
+		return ir_signature(op, a);
+	const char *optimizer = attr_get_str(op->attrs, "optimizer", "");
+	return arena_printf(a, "%s f32 of %.0f bytes%s%s", op_info[op->kind].text, w->bytes, *optimizer ? " " : "",
+		optimizer);
+}

@@ -37,6 +37,9 @@ typedef struct Work {
 /* who: the rank whose shards updates work on. */
 Work cost_of(const Op *op, const LayoutRank *who);
 
+/* What a measured kernel is found by: ir_signature; of updates, which name units of the model, their bytes. */
+char *cost_signature(const Op *op, const Work *w, Arena *a);
+
 /* How the time was found, from the best evidence to the weakest. */
 typedef enum CostEvidence { COST_MEASURED, COST_NEAR, COST_ROOFLINE, COST_EVIDENCES } CostEvidence;
 typedef struct CostTime { double seconds; CostEvidence evidence; } CostTime;

@@ -77,7 +77,8 @@ static Work work_of(const MachineKernel *k, const Work *like)
 static double nearest(const Machine *m, const Op *op, const Work *w, MachineLayout l, bool tf32)
 {
 	const Value *first = op_in(op, 0);
-	const char *kind = op_info[op->kind].text, *dtype = first ? dtype_info[first->type.dtype].text : "";
+	const char *kind = op_info[op->kind].text, *dtype = !first ? ""
+		: first->type.kind == TYPE_TENSOR ? dtype_info[first->type.dtype].text : "f32";
 	double sum = 0, weights = 0;
 	for (int i = 0; i < m->n_kernels; i++) {
 		const MachineKernel *k = &m->kernel[i];
@@ -99,8 +100,8 @@ static double nearest(const Machine *m, const Op *op, const Work *w, MachineLayo
 static CostTime alone(const Machine *m, const Op *op, const Work *w, MachineLayout l, bool tf32)
 {
 	Arena *a = m->n_kernels ? arena_new() : NULL;
-	const MachineKernel *k = a ? map_get(m->by_op, arena_printf(a, "%dx%d %s", l.ranks, l.threads, ir_signature(op, a)))
-		: NULL;
+	const char *key = a ? arena_printf(a, "%dx%d %s", l.ranks, l.threads, cost_signature(op, w, a)) : NULL;
+	const MachineKernel *k = a ? map_get(m->by_op, key) : NULL;
 	arena_free(a);
 	if (k)
 		return (CostTime){k->seconds, COST_MEASURED};
