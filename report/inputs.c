@@ -164,7 +164,8 @@ static TraceSlice slice_of(const json_t *event, const Step *s)
 
 static bool is_measured(const TraceSlice *t)
 {
-	return t->stream >= 0 && t->step >= 0 && t->begin >= 0 && t->duration >= 0;
+	const double most = 1e15; /* thirty years */
+	return t->stream >= 0 && t->step >= 0 && t->begin >= 0 && t->begin < most && t->duration >= 0 && t->duration < most;
 }
 
 static bool is_of_program(const TraceSlice *t, const Step *s)

@@ -9,7 +9,7 @@
 /* Reads the lines of a run's --log into an array of rows, [step, loss, ..] by report_columns; null where a line lacks
  * the number.  NULL after messages. */
 json_t *report_read_log(const char *path, Arena *a, Diag *d);
-enum { REPORT_COLUMNS = 11 };
+enum { REPORT_EVAL = 9, REPORT_COLUMNS = 11 }; /* REPORT_EVAL: the column of the loss of evaluations */
 extern const char *const report_columns[REPORT_COLUMNS]; /* "step", "loss" */
 /* Reads a trace (docs/prediction.md); NULL after messages. */
 json_t *report_read_trace(const char *path, Arena *a, Diag *d);

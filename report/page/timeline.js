@@ -1,7 +1,7 @@
 // timeline.js: the streams of a step, predicted over measured.
 "use strict";
 
-const ROW = 21, GAP = 3, BETWEEN = 9, AXIS = 24, LABEL = 128;
+const ROW = 21, GAP = 3, BETWEEN = 9, AXIS = 24, LABEL = 140;
 
 function sliceColor(slice, stream) {
 	return slice.waits ? "wait" : stream ? data.streams[stream] : slice.op.class === "nothing" ? "none" : slice.op.class;
@@ -95,7 +95,7 @@ function timeline() {
 			context.fillText(shown.length > 1 ? name : data.streams[row.stream], 8, row.y + ROW / 2 + 1);
 			context.fillStyle = paint("dim");
 			if (shown.length > 1)
-				context.fillText(row.kind, 62, row.y + ROW / 2 + 1);
+				context.fillText(row.kind, 74, row.y + ROW / 2 + 1);
 		}
 		one.canvas.dataset.rows = layout.rows.length;
 		one.canvas.dataset.slices = layout.rows.reduce((sum, row) => sum + row.slices.length, 0);
@@ -125,6 +125,10 @@ function timeline() {
 		legend(totals(s.step).map(([name, us]) => [name, `${name === "wait" ? "waits" : name} ${timeText(us)}`]))));
 	const missing = !predicted ? "A prediction beside it: shardc plan .. --machine=FILE (docs/prediction.md)." : !measured ?
 		"A measured step below it: --report-trace=FILE." : "";
-	return [el("p", null, "Drag to move, ctrl and wheel or + and - to zoom, double click to see all. ", missing),
+	const ms = prediction ? prediction.evidence_ms : {}, all = Object.values(ms).reduce((a, b) => a + b, 0);
+	const found = [["measured", "from measured kernels"], ["near", "from measured kernels of the same kind"],
+		["roofline", "by the roofline"]].filter(([key]) => ms[key] > 0).map(([key, how]) => `${percentText(ms[key] / all)} ${how}`);
+	const evidence = found.length ? `Predicted times are found ${found.join(", ")}. ` : "";
+	return [el("p", null, evidence, "Drag to move, ctrl and wheel or + and - to zoom, double click to see all. ", missing),
 		el("div", {class: "bar"}, zoomButtons(one, view), ...choices), one.canvas, ...legends];
 }
