@@ -211,7 +211,7 @@ bool report_accepts(const Report *r, const Module *m, const Options *o, Diag *d)
 		return true;
 	Arena *a = arena_new();
 	bool ok = false;
-	int64_t world = MAX(o->sharding.world, 1), traced = (int64_t)number_of(about, "world", (double)world);
+	int64_t world = MAX(o->sharding.world, 1), traced = int_of_double(number_of(about, "world", (double)world));
 	if (!model || strcmp(model, m->name))
 		diag_error(d, member(path, "otherData.model", a), "is \"%s\", and this model is \"%s\": it is a trace of "
 			"another program", model ? str_escape(a, ESCAPE_IR, model) : "", str_escape(a, ESCAPE_IR, m->name));
