@@ -35,7 +35,7 @@ function drawRow(context, slices, stream, view, width, y, paint) {
 		drawn++;
 		const text = wide > 34 ? fitted(context, (slice.waits ? "wait " : "") + opText(slice.op), wide - 8) : "";
 		if (text) {
-			context.fillStyle = paint("on-bar");
+			context.fillStyle = inkOn(context.fillStyle);
 			context.fillText(text, x + 4, y + ROW / 2 + 1);
 		}
 	}

@@ -9,8 +9,8 @@ function tail(name) {
 }
 
 function chip(unit) {
-	return el("span", {class: "chip", title: "unit " + plan.units[unit].name,
-		style: `background:var(--${UNIT_COLORS[unit % UNIT_COLORS.length]})`}, tail(plan.units[unit].name));
+	return el("span", {class: "chip", title: "unit " + plan.units[unit].name},
+		el("i", {style: `background:var(--${UNIT_COLORS[unit % UNIT_COLORS.length]})`}), tail(plan.units[unit].name));
 }
 
 // Modules by the dots in names: {name, elements, units, modules, params}.
