@@ -29,8 +29,9 @@ static void put_slice(FILE *f, const Timeline *t, const Slice *s, Arena *a)
 	fputs("}}", f);
 }
 
-static void put_trace(FILE *f, const Timeline *t, Arena *a)
+void timeline_put(FILE *f, const Timeline *t)
 {
+	Arena *a = arena_new();
 	fprintf(f, "{\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"kind\":\"predicted\",\"model\":\"%s\",\"world\":%" PRId64
 		",\"rank\":%" PRId64 ",\"threads\":%d,\"machine\":\"%s\",\"steps\":1},\n\"traceEvents\":[\n"
 		"{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%" PRId64 ",\"args\":{\"name\":\"rank %" PRId64
@@ -43,28 +44,20 @@ static void put_trace(FILE *f, const Timeline *t, Arena *a)
 	for (int i = 0; i < t->n_slices; i++)
 		put_slice(f, t, &t->slice[i], a);
 	fputs("\n]}\n", f);
-}
-
-void timeline_put(FILE *f, const Timeline *t)
-{
-	Arena *a = arena_new();
-	put_trace(f, t, a);
 	arena_free(a);
 }
 
 bool timeline_write(const Timeline *t, const char *path, Diag *d)
 {
-	Arena *a = arena_new();
 	int mark = unfinished_begin();
 	const char *temp = unfinished_file(path);
 	FILE *f = fopen(temp, "w");
 	if (f)
-		put_trace(f, t, a);
+		timeline_put(f, t);
 	bool written = f && !ferror(f);
 	written = (!f || !fclose(f)) && written && unfinished_move(temp, path);
 	if (!written)
 		diag_unwritten(d, path);
 	unfinished_end(mark, written);
-	arena_free(a);
 	return written;
 }
