@@ -5,7 +5,7 @@
 function beginsOf(step) {
 	const begins = new Float64Array(ops.length), slice = new Map();
 	for (const one of step.streams[0])
-		if (!one.waits)
+		if (!one.mark)
 			slice.set(one.op.number, one);
 	let now = 0;
 	for (let p = 0; p < ops.length; p++) {
