@@ -10,7 +10,7 @@ const ops = data.ops.map((row, number) => ({number, kind: row[0], result: row[1]
 	role: row[8]}));
 
 function opText(op) {
-	return op.kind + (op.result ? " %" + op.result : "") + (op.unit ? " @" + op.unit : "");
+	return op.kind + (op.unit ? " @" + op.unit : op.result ? " %" + op.result : "");
 }
 
 // What is known of an op besides its name, a line each.
